@@ -1,0 +1,124 @@
+// Package blockdev is the seam between the SCSI device server and the memory
+// or files that hold a volume.
+//
+// A [Device] does not copy: it lends memory. A read lease is a list of slices
+// that hold the data of a byte range; for a volume that is mapped (a file, a
+// raw device, RAM) these slices are the mapping itself, so that an RDMA Write
+// or a Data-In goes from the volume's own pages to the socket. A write lease
+// is a list of slices that the transport fills (RDMA Read, Data-Out) before
+// [Lease.Commit] makes them the content of the range.
+//
+// Small, staged or comparing commands (immediate data, VERIFY, COMPARE AND
+// WRITE, WRITE SAME) use ReadAt and WriteAt, which are pread and pwrite on the
+// backing file: Go code never touches a mapping, so a truncated or failing
+// file is an error of that command and never a SIGBUS.
+package blockdev
+
+import "errors"
+
+// Info describes a device. It changes only by a resize.
+type Info struct {
+	Size          int64  // bytes; a multiple of BlockSize
+	BlockSize     int    // logical block, bytes: 512 or 4096
+	PhysBlockSize int    // physical block, bytes; a multiple of BlockSize
+	ReadOnly      bool   // every write fails with ErrReadOnly
+	WriteCache    bool   // completed writes are volatile until Flush (SCSI WCE)
+	Discard       bool   // Discard deallocates
+	DiscardAlign  int    // preferred granularity of Discard, bytes; 0: unknown
+	ZeroesOnTrim  bool   // discarded ranges read as zeroes (SCSI LBPRZ)
+	Thin          bool   // space is allocated on first write
+	Rotational    bool   // seeks cost
+	Backend       string // "file", "mem", "raw", "null", "lvm": for people
+	ID            string // stable identity of the content's home (path, UUID); the seed of WWIDs
+}
+
+// Mode tells a lease call whether it may block.
+type Mode uint8
+
+const (
+	// NoWait makes a lease call fail with ErrWouldBlock instead of waiting for
+	// storage, memory or another lease. The receive goroutine uses it.
+	NoWait Mode = iota
+	// Wait lets the call block (bounded by storage, never by a peer).
+	Wait
+)
+
+// Device is one block volume. All methods are safe for concurrent use.
+// Ranges must lie inside the device and be multiples of its logical block;
+// otherwise the call fails with ErrOutOfRange or ErrUnaligned.
+type Device interface {
+	// Info returns the current geometry and capabilities.
+	Info() Info
+
+	// LeaseRead fills l with slices that hold [off, off+n) until l.Release.
+	LeaseRead(l *Lease, off int64, n int, m Mode) error
+
+	// LeaseWrite fills l with slices to be filled for [off, off+n). The range's
+	// content is undefined until l.Commit; without Commit, Release gives it
+	// back (a direct lease may then have changed any part of the range, as
+	// SCSI allows for a failed write).
+	LeaseWrite(l *Lease, off int64, n int, m Mode) error
+
+	// ReadAt and WriteAt copy; they transfer everything or fail.
+	ReadAt(p []byte, off int64) (int, error)
+	WriteAt(p []byte, off int64) (int, error)
+
+	// Flush makes every completed write durable. After a failed Flush the
+	// device is poisoned: ErrPoisoned until it is reopened.
+	Flush() error
+
+	// FlushRange makes completed writes of one range durable (FUA).
+	FlushRange(off, n int64) error
+
+	// Discard deallocates a range where Info.Discard says so, else ErrNotSupported.
+	Discard(off, n int64) error
+
+	// WriteZeroes makes a range read as zeroes; mayUnmap permits deallocation.
+	WriteZeroes(off, n int64, mayUnmap bool) error
+
+	// Extents reports the allocation of [off, off+n) in order, at least one
+	// extent long; what is not known to be a hole counts as data.
+	Extents(off, n int64) ([]Extent, error)
+
+	// OnResize registers f to be called (on any goroutine, without locks held)
+	// after the size has changed. The returned function removes it.
+	OnResize(f func(Info)) (cancel func())
+
+	// Close gives back the backing store. Open leases must have been released.
+	Close() error
+}
+
+// Resizer is a device whose size can be changed on line.
+type Resizer interface {
+	// Resize changes the size to n bytes. Shrinking fails with ErrInUse while
+	// leases are open beyond the new end.
+	Resize(n int64) error
+}
+
+// Mapped is a device that lends one mapping for all direct leases, so that a
+// transport can register it once.
+type Mapped interface {
+	// Mapping returns the whole mapped range. It stays valid until Close; a
+	// resize may add a second mapping, but never moves this one.
+	Mapping() []byte
+}
+
+// Extent is a run of bytes that is allocated (Data) or a hole.
+type Extent struct {
+	Off, Len int64
+	Data     bool
+}
+
+// Errors of devices. Each maps to one sense code in target/scsi.
+var (
+	ErrWouldBlock   = errors.New("blockdev: would block")
+	ErrOutOfRange   = errors.New("blockdev: range beyond the end of the device")
+	ErrUnaligned    = errors.New("blockdev: range is not a multiple of the block size")
+	ErrReadOnly     = errors.New("blockdev: device is read-only")
+	ErrNoSpace      = errors.New("blockdev: no space left on the backing store")
+	ErrMedium       = errors.New("blockdev: unrecoverable error of the backing store")
+	ErrPoisoned     = errors.New("blockdev: an earlier flush failed; reopen the device")
+	ErrNotSupported = errors.New("blockdev: operation not supported by this device")
+	ErrInUse        = errors.New("blockdev: backing store is in use")
+	ErrClosed       = errors.New("blockdev: device is closed")
+)

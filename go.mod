@@ -1,0 +1,3 @@
+module softiser
+
+go 1.26

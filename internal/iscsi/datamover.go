@@ -1,0 +1,183 @@
+package iscsi
+
+// The seam of RFC 5047 (DA): iSCSI above, a datamover below. Two datamovers
+// implement it, internal/iser (iSER over RDMA) and internal/iscsitcp; one
+// conformance suite runs on both. No method tells which one it is.
+//
+//	          target/session, initiator/session          (iSCSI)
+//	   SendControl PutData GetData …      ControlNotify …
+//	        |                                   ^
+//	        v                                   |
+//	          internal/iser        internal/iscsitcp      (datamover)
+//
+// Threads. Each connection has one receive goroutine, owned by the datamover.
+// Up-calls come from that goroutine or from inside Push (on whatever goroutine
+// called it), never from inside another down-call: the upper layer may hold
+// its locks across SendControl, PutData, GetData and ReleaseTask, but not
+// across Push. Down-calls other than Push only queue; they neither block nor
+// do system calls. After a batch of ControlNotify calls the datamover pushes
+// by itself, so what is answered inline leaves in one vectored write; work
+// finished on another goroutine must be followed by Push.
+
+// Ref is what a SCSI Command advertised about the initiator's buffers: the
+// STags and bases of the iSER header (RFC 7145 §9.2). It is opaque to the
+// layers above the datamover and zero over TCP.
+type Ref struct {
+	WriteSTag uint32
+	ReadSTag  uint32
+	WriteBase uint64
+	ReadBase  uint64
+}
+
+// PDU is one control-type PDU on its way up or down: everything except
+// solicited data, Data-In and R2T, which the datamover keeps to itself.
+type PDU struct {
+	BHS  BHS
+	AHS  []byte
+	Data []byte // data segment, without padding
+
+	// Ref (target role, received SCSI Command) goes unchanged into the
+	// command's Transfers and into its SCSI Response.
+	Ref Ref
+
+	// Bufs (initiator role, sent SCSI Command) names the task's I/O buffers.
+	// They belong to the datamover until ControlNotify of the task's SCSI
+	// Response or ReleaseTask.
+	Bufs *TaskBuffers
+
+	// Recycle, when set, takes the receive buffer behind AHS and Data back.
+	Recycle func(*PDU)
+	// Slot is the datamover's own bookkeeping.
+	Slot int
+}
+
+// Release ends the upper layer's use of a received PDU and of its AHS and
+// Data. The receive credit goes back to the peer only then.
+func (p *PDU) Release() {
+	if f := p.Recycle; f != nil {
+		p.Recycle = nil
+		f(p)
+	}
+}
+
+// TaskBuffers are the initiator's memory for one SCSI task.
+type TaskBuffers struct {
+	In  [][]byte // filled by the target (READ); total is the space offered
+	Out [][]byte // fetched by the target (WRITE)
+	// Unsolicited is how many leading bytes of Out travel without R2T or RDMA
+	// Read: immediate data (in the command PDU) plus unsolicited Data-Outs.
+	// The datamover sends them; Immediate of them ride in the command itself.
+	Immediate   uint32
+	Unsolicited uint32
+	InLen       uint32 // bytes placed in In when the response arrived, where the transport counts them
+	// Slot is the datamover's own bookkeeping (window, ITT table).
+	Slot int
+}
+
+// Transfer is one movement of data between target memory and the initiator's
+// buffer (RFC 5047 Put_Data, Get_Data). The target embeds one in each task and
+// may reuse it after DataCompletionNotify; DataSN runs on within a task and is
+// cleared by the target when a new task starts.
+type Transfer struct {
+	ITT         uint32
+	LUN         uint64 // as on the wire (BHS bytes 8-15)
+	Ref         Ref
+	Unsolicited uint32   // bytes of the WRITE that came without being asked for
+	Offset      uint32   // first byte within the initiator's whole buffer
+	Len         uint32   // bytes; the sum of Segs
+	Segs        [][]byte // target memory, owned by the datamover until completion
+	Final       bool     // PutData: no more data follows for this task
+	DataSN      uint32   // next Data-In DataSN / R2TSN; kept by the datamover
+	R2TSN       uint32
+	Err         error     // set before DataCompletionNotify; nil: moved completely
+	Next        *Transfer // datamover's queue link
+	Slot        int       // datamover's own bookkeeping
+	Aborted     bool      // set by AbortTransfer
+}
+
+// Sequence is the state that every target PDU carries (RFC 7143 §4.2.2).
+type Sequence struct{ StatSN, ExpCmdSN, MaxCmdSN uint32 }
+
+// Upper receives the up-calls of one connection.
+type Upper interface {
+	// ControlNotify delivers a received control-type PDU. The PDU and its
+	// buffers belong to the upper layer until Release.
+	ControlNotify(p *PDU)
+	// DataCompletionNotify ends a Transfer: its memory is no longer used. After
+	// PutData that means handed to the transport for good; after GetData that
+	// all bytes have arrived and passed every check.
+	DataCompletionNotify(x *Transfer)
+	// ConnectionTerminateNotify is the last up-call: the connection has ended,
+	// every outstanding Transfer has been completed with an error. err is nil
+	// after an orderly close.
+	ConnectionTerminateNotify(err error)
+	// Sequence is asked (target role) for the numbers of PDUs that the datamover
+	// makes itself (Data-In, R2T). It must not lock what is held across down-calls.
+	Sequence() Sequence
+}
+
+// Limits are what the upper layer must respect when it builds control PDUs.
+type Limits struct {
+	// MaxControlData is the longest data segment that the peer's receive
+	// buffers are known to hold in full feature phase, bytes.
+	MaxControlData int
+	// QuietUntilFirstCommand: nothing unsolicited may be sent between the final
+	// Login Response and the initiator's first PDU.
+	QuietUntilFirstCommand bool
+	// MaxCommands is how many receive credits the connection has; CmdSN windows
+	// must stay below it, with room for immediate PDUs. 0: no limit.
+	MaxCommands int
+	// MaxTransfer is the longest single Transfer, bytes; 0: no limit.
+	MaxTransfer int
+}
+
+// Datamover moves PDUs and data for one connection.
+type Datamover interface {
+	// Start begins delivering to u. It is called once.
+	Start(u Upper)
+	// Limits may change after NoticeKeyValues.
+	Limits() Limits
+	// KeyProfile tells the login negotiation which keys this transport adds,
+	// forces or ignores.
+	KeyProfile() KeyProfile
+	// NoticeKeyValues tells the outcome of login (digests, lengths, …). It takes
+	// effect with Enable.
+	NoticeKeyValues(p *Params)
+	// Enable enters the full feature phase. The target calls it just before it
+	// queues the final Login Response, the initiator just after it has received
+	// it; the datamover takes care that the switch falls on the right byte.
+	Enable() error
+	// SendControl queues a control PDU. BHS, AHS and Data are copied; Bufs are
+	// used by reference. Final SCSI Responses carry the Ref of their command.
+	SendControl(p *PDU) error
+	// PutData queues data for the initiator; a SendControl that follows arrives
+	// after it.
+	PutData(x *Transfer) error
+	// GetData asks for data of the initiator.
+	GetData(x *Transfer) error
+	// AbortTransfer makes a running Transfer let go of its memory: bytes still to
+	// come are dropped. Its DataCompletionNotify still follows, when nothing more
+	// can arrive for it.
+	AbortTransfer(x *Transfer)
+	// ReleaseTask (initiator role) ends the exposure of a task's buffers.
+	ReleaseTask(b *TaskBuffers)
+	// Push transmits what is queued, up to what the socket takes; the rest goes
+	// on by itself. Up-calls may happen inside.
+	Push()
+	// Terminate ends the connection: gracefully after what is queued has been
+	// sent (reason nil) or at once. ConnectionTerminateNotify follows.
+	Terminate(reason error)
+	// Stats returns counters of this connection.
+	Stats() DatamoverStats
+	// Describe names the transport and its settings for people: "iSER, MPA rev 2, CRC on".
+	Describe() string
+}
+
+// DatamoverStats counts what a connection did.
+type DatamoverStats struct {
+	PDUsIn, PDUsOut         uint64
+	PayloadIn, PayloadOut   uint64 // data bytes of SCSI tasks, however they travelled
+	PayloadCopied           uint64 // of these: bytes copied in user space
+	ReceiveCalls, SendCalls uint64 // system calls that moved data
+	OutstandingTransfers    int64
+}

@@ -1,0 +1,259 @@
+package initiator
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Transport chooses how PDUs and data travel.
+type Transport uint8
+
+// Transports.
+const (
+	TransportISER Transport = iota // iSER (RFC 7145) over software iWARP
+	TransportTCP                   // iSCSI (RFC 7143) over plain TCP
+)
+
+// String returns the URL scheme of the transport.
+func (t Transport) String() string {
+	if t == TransportTCP {
+		return "iscsi"
+	}
+	return "iser"
+}
+
+// DefaultPort is the registered iSCSI port, used by iSER as well.
+const DefaultPort = "3260"
+
+// Secret is a CHAP secret. It never appears in what fmt or encoding/json print.
+type Secret string
+
+// String hides the secret.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "(hidden)"
+}
+
+// Format hides the secret whatever the verb.
+func (s Secret) Format(f fmt.State, _ rune) { io.WriteString(f, s.String()) }
+
+// MarshalJSON hides the secret.
+func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
+
+// Auth is how the two ends prove who they are (RFC 7143 §12.1).
+type Auth struct {
+	User, TargetUser     string // names that go with the secrets
+	Secret, TargetSecret Secret // TargetSecret set: mutual CHAP
+	// Algorithms in order of preference: "md5", "sha1", "sha-256", "sha3-256".
+	// Empty: all of them, the strongest first.
+	Algorithms []string
+	// None refuses to log in with a secret even when one is set.
+	None bool
+}
+
+// CRCMode says what iSER asks of the MPA CRC, the only end-to-end check there.
+type CRCMode uint8
+
+// CRC modes.
+const (
+	CRCRequired CRCMode = iota // the connection fails without it
+	CRCOffered                 // used when the peer wants it
+	CRCOff
+)
+
+// ParseCRCMode reads "required", "offered" or "off".
+func ParseCRCMode(s string) (CRCMode, error) {
+	for m := CRCRequired; m <= CRCOff; m++ {
+		if s == m.String() {
+			return m, nil
+		}
+	}
+	return 0, fmt.Errorf("crc mode %q: want required, offered or off", s)
+}
+
+// String returns the name that ParseCRCMode reads.
+func (m CRCMode) String() string { return [...]string{"required", "offered", "off"}[m] }
+
+// Config says which target to log in to and how. The zero value of every field
+// but Address and TargetName is a documented default; Dial works on a copy.
+type Config struct {
+	Transport  Transport
+	Address    string // host:port; the port may be left out (3260)
+	TargetName string // IQN; empty only for Discover
+	LUN        uint64 // which LUN Open opens (0..16383)
+
+	// InitiatorName is our IQN. Default: DefaultInitiatorName().
+	InitiatorName  string
+	InitiatorAlias string
+	// ISID names this session among those of InitiatorName at the target. It
+	// stays the same across reconnects. Zero: random. Persistent reservations
+	// belong to name and ISID, so whoever keeps those across runs sets it.
+	ISID [6]byte
+	Auth Auth
+
+	// FallbackTCP lets an iSER Dial go on over plain TCP when the target's
+	// port does not speak iSER.
+	FallbackTCP bool
+	// StreamLogin makes iSER log in over the TCP stream and enter RDMA mode
+	// afterwards, as RFC 7145 §5.1 says. Default is what Linux does: MPA first,
+	// login PDUs in Sends.
+	StreamLogin bool
+	CRC         CRCMode       // iSER
+	BusyPoll    time.Duration // spin this long for the next PDU before sleeping; 0: never
+	MaxFPDU     int           // iSER: largest FPDU, bytes; 0: the path's MSS
+
+	// HeaderDigest and DataDigest are lists in order of preference over TCP:
+	// "None", "CRC32C". Default {"None"}.
+	HeaderDigest, DataDigest []string
+
+	// Parameters offered at login; defaults as open-iscsi's.
+	InitialR2T        bool // default No
+	NoImmediateData   bool // default: immediate data allowed
+	FirstBurstLength  int  // bytes, default 262144
+	MaxBurstLength    int  // bytes, default 16776192
+	MaxRecvDataLength int  // bytes, default 262144: longest data segment we take
+	MaxOutstandingR2T int  // default 1
+	Time2Wait         int  // seconds, default 2
+	Time2Retain       int  // seconds, default 0
+
+	// QueueDepth is how many commands one session keeps outstanding; more wait
+	// in the session. Default 128.
+	QueueDepth int
+	// Sessions is how many sessions Open spreads one LUN over. Default 1.
+	Sessions int
+	// MaxTransfer is the longest single command, bytes; longer requests are
+	// split. Default 1 MiB, less when the LUN's Block Limits say so.
+	MaxTransfer int
+
+	LoginTimeout   time.Duration // connect and login; default 15 s
+	LogoutTimeout  time.Duration // default 15 s
+	NopInterval    time.Duration // ping when nothing was heard for so long; default 5 s, <0 never
+	NopTimeout     time.Duration // the connection is dead without an answer; default 5 s
+	CommandTimeout time.Duration // a command is aborted after; default 60 s, <0 never
+	AbortTimeout   time.Duration // ABORT TASK is answered within; default 15 s
+	ResetTimeout   time.Duration // LUN RESET is answered within; default 30 s
+	// ReplacementTimeout is how long I/O is held while the session tries to come
+	// back, as open-iscsi's replacement_timeout. Default 120 s; <0 for ever.
+	ReplacementTimeout time.Duration
+	// FailNow gives up at the first loss of the connection
+	// (open-iscsi's replacement_timeout = 0).
+	FailNow bool
+
+	// OnEvent, when set, is told what happens to sessions. It is called on
+	// their goroutines and must not block.
+	OnEvent func(Event)
+}
+
+// withDefaults returns c with every zero field replaced by its default.
+func (c Config) withDefaults() Config {
+	def := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	dur := func(p *time.Duration, v time.Duration) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	if c.InitiatorName == "" {
+		c.InitiatorName = DefaultInitiatorName()
+	}
+	if c.ISID == ([6]byte{}) {
+		c.ISID = randomISID()
+	}
+	if len(c.HeaderDigest) == 0 {
+		c.HeaderDigest = []string{"None"}
+	}
+	if len(c.DataDigest) == 0 {
+		c.DataDigest = []string{"None"}
+	}
+	def(&c.FirstBurstLength, 262144)
+	def(&c.MaxBurstLength, 16776192)
+	def(&c.MaxRecvDataLength, 262144)
+	def(&c.MaxOutstandingR2T, 1)
+	def(&c.Time2Wait, 2)
+	def(&c.QueueDepth, 128)
+	def(&c.Sessions, 1)
+	def(&c.MaxTransfer, 1<<20)
+	dur(&c.LoginTimeout, 15*time.Second)
+	dur(&c.LogoutTimeout, 15*time.Second)
+	dur(&c.NopInterval, 5*time.Second)
+	dur(&c.NopTimeout, 5*time.Second)
+	dur(&c.CommandTimeout, 60*time.Second)
+	dur(&c.AbortTimeout, 15*time.Second)
+	dur(&c.ResetTimeout, 30*time.Second)
+	dur(&c.ReplacementTimeout, 120*time.Second)
+	return c
+}
+
+// validate checks what withDefaults has completed.
+func (c *Config) validate(discovery bool) error {
+	in := func(name string, v, lo, hi int) error {
+		if v < lo || v > hi {
+			return fmt.Errorf("%s %d is outside %d..%d", name, v, lo, hi)
+		}
+		return nil
+	}
+	for _, err := range []error{
+		in("FirstBurstLength", c.FirstBurstLength, 512, 1<<24-1),
+		in("MaxBurstLength", c.MaxBurstLength, 512, 1<<24-1),
+		in("MaxRecvDataLength", c.MaxRecvDataLength, 512, 1<<24-1),
+		in("MaxOutstandingR2T", c.MaxOutstandingR2T, 1, 65535),
+		in("Time2Wait", c.Time2Wait, 0, 3600),
+		in("Time2Retain", c.Time2Retain, 0, 3600),
+		in("QueueDepth", c.QueueDepth, 1, 4096),
+		in("Sessions", c.Sessions, 1, 64),
+		in("MaxTransfer", c.MaxTransfer, 4096, 1<<30),
+		in("LUN", int(min(c.LUN, 1<<20)), 0, 1<<14-1),
+	} {
+		if err != nil {
+			return fmt.Errorf("initiator: %w", err)
+		}
+	}
+	if c.Address == "" {
+		return fmt.Errorf("initiator: no address given: want host[:port]")
+	}
+	if err := checkName(c.InitiatorName); err != nil {
+		return fmt.Errorf("initiator: initiator name: %w", err)
+	}
+	if !discovery {
+		if err := checkName(c.TargetName); err != nil {
+			return fmt.Errorf("initiator: target name: %w", err)
+		}
+	}
+	if c.FirstBurstLength > c.MaxBurstLength {
+		c.FirstBurstLength = c.MaxBurstLength // RFC 7143 §13.14
+	}
+	return nil
+}
+
+// checkName accepts the three iSCSI name formats (RFC 7143 §4.2.7).
+func checkName(n string) error {
+	low := strings.ToLower(n)
+	switch {
+	case n == "":
+		return fmt.Errorf("it is empty; want a name like iqn.2026-11.example:disk0")
+	case len(n) > 223:
+		return fmt.Errorf("it is %d bytes long; the limit is 223", len(n))
+	case strings.ContainsAny(n, " \t\r\n\x00/,"):
+		return fmt.Errorf("%q contains a character that iSCSI names must not have", n)
+	case strings.HasPrefix(low, "iqn."), strings.HasPrefix(low, "eui."), strings.HasPrefix(low, "naa."):
+		return nil
+	}
+	return fmt.Errorf("%q does not begin with iqn., eui. or naa.", n)
+}
+
+// randomISID returns an ISID of the random format (RFC 7143 §11.12.5: T = 10b).
+func randomISID() (id [6]byte) {
+	rand.Read(id[:]) // never fails
+	id[0] = 0x80
+	id[4], id[5] = 0, 0 // qualifier: index of the session within its process
+	return id
+}

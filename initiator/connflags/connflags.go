@@ -1,0 +1,182 @@
+// Package connflags holds the command-line options that every subcommand of
+// iser-initiator with a connection shares: who we are, secrets, time-outs,
+// negotiation, and how the loss of a connection is survived.
+package connflags
+
+import (
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"softiser/initiator"
+)
+
+// Environment variables that supply credentials when neither URL nor options
+// do.
+const (
+	EnvUser             = "ISER_CHAP_USER"
+	EnvSecret           = "ISER_CHAP_SECRET"
+	EnvSecretFile       = "ISER_CHAP_SECRET_FILE"
+	EnvTargetUser       = "ISER_CHAP_TARGET_USER"
+	EnvTargetSecret     = "ISER_CHAP_TARGET_SECRET"
+	EnvTargetSecretFile = "ISER_CHAP_TARGET_SECRET_FILE"
+	EnvInitiatorName    = "ISER_INITIATOR_NAME"
+)
+
+// Options are the values of the shared options.
+type Options struct {
+	InitiatorName    string
+	ISID             string
+	User             string
+	SecretFile       string
+	TargetUser       string
+	TargetSecretFile string
+	Algorithms       string
+	FallbackTCP      bool
+	StreamLogin      bool
+	CRC              string
+	BusyPoll         time.Duration
+	Sessions         int
+	QueueDepth       int
+	MaxTransfer      int
+	InitialR2T       bool
+	NoImmediate      bool
+	FirstBurst       int
+	MaxBurst         int
+	MaxRecv          int
+	LoginTimeout     time.Duration
+	CommandTimeout   time.Duration
+	NopInterval      time.Duration
+	NopTimeout       time.Duration
+	Replacement      time.Duration
+	Verbose          bool
+}
+
+// Register adds the options to fs and returns where their values will be.
+func Register(fs *pflag.FlagSet) *Options {
+	o := new(Options)
+	fs.StringVar(&o.InitiatorName, "initiator-name", "", "our iSCSI name (default: $"+EnvInitiatorName+", "+initiator.NameFile+", or one derived from the machine)")
+	fs.StringVar(&o.ISID, "isid", "", "session identifier as 12 hex digits, for persistent reservations that outlive this run (default: random)")
+	fs.StringVar(&o.User, "chap-user", "", "CHAP user name (default: $"+EnvUser+")")
+	fs.StringVar(&o.SecretFile, "chap-secret-file", "", "file with the CHAP secret (default: $"+EnvSecret+" or $"+EnvSecretFile+")")
+	fs.StringVar(&o.TargetUser, "chap-target-user", "", "mutual CHAP: the target's user name (default: $"+EnvTargetUser+")")
+	fs.StringVar(&o.TargetSecretFile, "chap-target-secret-file", "", "mutual CHAP: file with the target's secret (default: $"+EnvTargetSecret+" or $"+EnvTargetSecretFile+")")
+	fs.StringVar(&o.Algorithms, "chap-algs", "", "CHAP algorithms in order of preference: sha3-256, sha-256, sha1, md5 (default: all, in this order)")
+	fs.BoolVar(&o.FallbackTCP, "fallback-tcp", false, "go on over plain TCP when the port does not speak iSER")
+	fs.BoolVar(&o.StreamLogin, "stream-login", false, "iSER: log in over the TCP stream before RDMA mode (RFC 7145 §5.1) instead of as Linux does")
+	fs.StringVar(&o.CRC, "crc", "required", "iSER: MPA CRC required, offered or off")
+	fs.DurationVar(&o.BusyPoll, "busy-poll", 0, "spin this long for the next PDU before sleeping")
+	fs.IntVar(&o.Sessions, "nr-sessions", 1, "sessions to spread the LUN over")
+	fs.IntVar(&o.QueueDepth, "queue-depth", 128, "commands outstanding per session")
+	fs.IntVar(&o.MaxTransfer, "max-transfer", 1<<20, "longest single command in bytes; longer requests are split")
+	fs.BoolVar(&o.InitialR2T, "initial-r2t", false, "offer InitialR2T=Yes: no unsolicited Data-Out")
+	fs.BoolVar(&o.NoImmediate, "no-immediate-data", false, "offer ImmediateData=No")
+	fs.IntVar(&o.FirstBurst, "first-burst", 262144, "FirstBurstLength to offer, bytes")
+	fs.IntVar(&o.MaxBurst, "max-burst", 16776192, "MaxBurstLength to offer, bytes")
+	fs.IntVar(&o.MaxRecv, "max-recv-data", 262144, "longest data segment that we take, bytes")
+	fs.DurationVar(&o.LoginTimeout, "login-timeout", 15*time.Second, "time for connecting and logging in")
+	fs.DurationVar(&o.CommandTimeout, "command-timeout", 60*time.Second, "abort a command after this time; -1s: never")
+	fs.DurationVar(&o.NopInterval, "noop-interval", 5*time.Second, "ping after this time of silence; -1s: never")
+	fs.DurationVar(&o.NopTimeout, "noop-timeout", 5*time.Second, "the connection is dead when a ping is not answered for so long")
+	fs.DurationVar(&o.Replacement, "replacement-timeout", 120*time.Second, "hold I/O for so long while reconnecting; 0: fail at once, -1s: for ever")
+	fs.BoolVarP(&o.Verbose, "verbose", "v", false, "say on stderr what happens to the session")
+	return o
+}
+
+// Config reads a volume's URL and applies the options and the environment to
+// it; what the URL says wins.
+func (o *Options) Config(url string) (initiator.Config, error) {
+	c, err := initiator.ParseURL(url)
+	if err != nil {
+		return c, err
+	}
+	return c, o.Apply(&c)
+}
+
+// Apply completes c with the options and the environment; what c says wins.
+func (o *Options) Apply(c *initiator.Config) error {
+	c.InitiatorName = first(c.InitiatorName, o.InitiatorName, os.Getenv(EnvInitiatorName))
+	if o.ISID != "" {
+		b, err := hex.DecodeString(o.ISID)
+		if err != nil || len(b) != 6 {
+			return fmt.Errorf("--isid %q: want 12 hex digits, for example 80a1b2c30000", o.ISID)
+		}
+		c.ISID = [6]byte(b)
+	}
+	if !c.Auth.None {
+		if err := o.applyAuth(&c.Auth); err != nil {
+			return err
+		}
+	}
+	crc, err := initiator.ParseCRCMode(o.CRC)
+	if err != nil {
+		return fmt.Errorf("--crc: %w", err)
+	}
+	c.CRC = crc
+	c.FallbackTCP, c.StreamLogin, c.BusyPoll = o.FallbackTCP, o.StreamLogin, o.BusyPoll
+	c.Sessions, c.QueueDepth, c.MaxTransfer = o.Sessions, o.QueueDepth, o.MaxTransfer
+	c.InitialR2T, c.NoImmediateData = o.InitialR2T, o.NoImmediate
+	c.FirstBurstLength, c.MaxBurstLength, c.MaxRecvDataLength = o.FirstBurst, o.MaxBurst, o.MaxRecv
+	c.LoginTimeout, c.CommandTimeout = o.LoginTimeout, o.CommandTimeout
+	c.NopInterval, c.NopTimeout = o.NopInterval, o.NopTimeout
+	c.ReplacementTimeout, c.FailNow = o.Replacement, o.Replacement == 0
+	if o.Verbose && c.OnEvent == nil {
+		c.OnEvent = func(e initiator.Event) { fmt.Fprintln(os.Stderr, e) }
+	}
+	return nil
+}
+
+func (o *Options) applyAuth(a *initiator.Auth) (err error) {
+	a.User = first(a.User, o.User, os.Getenv(EnvUser))
+	a.TargetUser = first(a.TargetUser, o.TargetUser, os.Getenv(EnvTargetUser))
+	if a.Secret, err = secret(a.Secret, o.SecretFile, EnvSecret, EnvSecretFile); err != nil {
+		return err
+	}
+	if a.TargetSecret, err = secret(a.TargetSecret, o.TargetSecretFile, EnvTargetSecret, EnvTargetSecretFile); err != nil {
+		return err
+	}
+	if len(a.Algorithms) == 0 && o.Algorithms != "" {
+		if a.Algorithms, err = initiator.ParseAlgorithms(o.Algorithms); err != nil {
+			return fmt.Errorf("--chap-algs: %w", err)
+		}
+	}
+	return nil
+}
+
+// secret returns the first that is set: s, the file, the variable, the file
+// that a variable names.
+func secret(s initiator.Secret, file, env, fileEnv string) (initiator.Secret, error) {
+	if s != "" {
+		return s, nil
+	}
+	if file == "" {
+		if v := os.Getenv(env); v != "" {
+			return initiator.Secret(v), nil
+		}
+		if file = os.Getenv(fileEnv); file == "" {
+			return "", nil
+		}
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("CHAP secret: %w", err)
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	if line = strings.TrimRight(line, "\r"); line == "" {
+		return "", fmt.Errorf("CHAP secret: the first line of %s is empty", file)
+	}
+	return initiator.Secret(line), nil
+}
+
+func first(s ...string) string {
+	for _, v := range s {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}

@@ -1,0 +1,29 @@
+package initiator
+
+import "errors"
+
+// Errors of requests and sessions. Check conditions are *scsi.SenseError, a
+// refused login is *iscsi.LoginError.
+var (
+	// ErrOutcomeUnknown ends a command that must not be repeated (COMPARE AND
+	// WRITE, a raw CDB) and whose connection was lost before its status came:
+	// the target may or may not have carried it out.
+	ErrOutcomeUnknown = errors.New("initiator: connection lost before the status arrived; whether the command was carried out is unknown")
+	// ErrSessionLost ends what was outstanding when a session was given up.
+	ErrSessionLost = errors.New("initiator: session lost")
+	// ErrClosed ends what is submitted to, or outstanding on, a closed session.
+	ErrClosed = errors.New("initiator: session is closed")
+	// ErrTimeout ends a command that the target did not answer in time and that
+	// was then aborted.
+	ErrTimeout = errors.New("initiator: command timed out and was aborted")
+	// ErrShort ends a command whose status was GOOD although fewer bytes were
+	// transferred than asked for.
+	ErrShort = errors.New("initiator: target transferred fewer bytes than asked for")
+	// ErrInvalid ends a request that cannot be expressed as a command.
+	ErrInvalid = errors.New("initiator: invalid request")
+	// ErrBusy ends a command that the target kept refusing with BUSY or TASK
+	// SET FULL.
+	ErrBusy = errors.New("initiator: target stayed busy")
+	// ErrReservation ends a command that met somebody else's reservation.
+	ErrReservation = errors.New("initiator: reservation conflict: another initiator holds the LUN")
+)

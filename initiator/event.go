@@ -1,0 +1,70 @@
+package initiator
+
+import (
+	"fmt"
+	"time"
+)
+
+// EventKind says what an Event reports.
+type EventKind uint8
+
+// Kinds of events.
+const (
+	EventConnected     EventKind = iota // logged in for the first time
+	EventLost                           // connection lost; Err says why
+	EventRetry                          // an attempt to log in again failed; Wait says when the next one follows
+	EventRecovered                      // logged in again, outstanding commands replayed
+	EventFailed                         // session given up; Err says why
+	EventClosed                         // closed by the caller
+	EventFallback                       // iSER was not possible, TCP is used
+	EventAsync                          // the target sent an asynchronous message
+	EventUnitAttention                  // a unit attention was taken
+	EventResized                        // the capacity of a LUN has changed
+	EventAborted                        // a command was aborted after its time-out
+	EventLUNReset                       // a LUN was reset after an abort had failed
+)
+
+var eventNames = [...]string{"connected", "connection lost", "reconnect failed", "recovered", "given up", "closed",
+	"fell back to TCP", "asynchronous message", "unit attention", "resized", "command aborted", "LUN reset"}
+
+// String returns a short name.
+func (k EventKind) String() string {
+	if int(k) < len(eventNames) {
+		return eventNames[k]
+	}
+	return fmt.Sprintf("event %d", uint8(k))
+}
+
+// Event is one thing worth a log line. Nothing is reported per command that
+// succeeds.
+type Event struct {
+	Kind     EventKind
+	Target   string        // IQN
+	Address  string        // host:port
+	Err      error         // reason, where there is one
+	Detail   string        // for people
+	Wait     time.Duration // EventRetry: until the next attempt
+	Down     time.Duration // EventRecovered, EventRetry: since the loss
+	Replayed int           // EventRecovered: commands sent again
+}
+
+// String returns one line for people.
+func (e Event) String() string {
+	s := fmt.Sprintf("%s at %s: %s", e.Target, e.Address, e.Kind)
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	if e.Down > 0 {
+		s += fmt.Sprintf(" (down for %s)", e.Down.Round(time.Millisecond))
+	}
+	if e.Wait > 0 {
+		s += fmt.Sprintf(", next attempt in %s", e.Wait.Round(time.Millisecond))
+	}
+	if e.Kind == EventRecovered {
+		s += fmt.Sprintf(", %d commands replayed", e.Replayed)
+	}
+	return s
+}

@@ -1,0 +1,254 @@
+package initiator
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// ParseURL reads a volume's address as libiscsi writes it, with iser:// for
+// RDMA and iscsi:// for TCP:
+//
+//	iser://[user[%secret]@]host[:port]/iqn/lun[?option[=value]&…]
+//
+// Options: target_user, target_password (mutual CHAP), header_digest,
+// data_digest (none, crc32c, or a list), auth (md5, sha1, sha-256, sha3-256, or
+// a list), noauth, iser. A secret that contains @ / % or ? is written with
+// %XX escapes. IPv6 addresses stand in brackets. The fields that a URL does not
+// speak of are left at their zero values. Errors never quote the secret.
+func ParseURL(s string) (Config, error) {
+	c, path, err := parseURL(s)
+	if err != nil {
+		return Config{}, err
+	}
+	name, lun, ok := strings.Cut(path, "/")
+	if !ok || name == "" || lun == "" {
+		return Config{}, fmt.Errorf("URL %s: want %s://host[:port]/iqn/lun", redactURL(s), c.Transport)
+	}
+	if name, err = url.PathUnescape(name); err != nil {
+		return Config{}, fmt.Errorf("URL %s: target name: %w", redactURL(s), err)
+	}
+	if err := checkName(name); err != nil {
+		return Config{}, fmt.Errorf("URL %s: target name: %w", redactURL(s), err)
+	}
+	n, err := strconv.ParseUint(lun, 10, 64)
+	if err != nil || n > 1<<14-1 {
+		return Config{}, fmt.Errorf("URL %s: LUN %q is not a number from 0 to 16383", redactURL(s), lun)
+	}
+	c.TargetName, c.LUN = name, n
+	return c, nil
+}
+
+// ParsePortal reads the address of a portal for Discover: a URL without target
+// and LUN, or plain host[:port], which means iSER.
+func ParsePortal(s string) (Config, error) {
+	if !strings.Contains(s, "://") {
+		s = "iser://" + s
+	}
+	c, path, err := parseURL(s)
+	if err != nil {
+		return Config{}, err
+	}
+	if path != "" {
+		return Config{}, fmt.Errorf("%s: want only host[:port], without target and LUN", redactURL(s))
+	}
+	return c, nil
+}
+
+// parseURL reads everything but the path, which it returns without its slash.
+func parseURL(s string) (c Config, path string, err error) {
+	scheme, rest, ok := strings.Cut(s, "://")
+	switch {
+	case !ok:
+		return c, "", fmt.Errorf("%q is not a URL: want iser://host[:port]/iqn/lun or iscsi://host[:port]/iqn/lun", redactURL(s))
+	case scheme == "iser":
+	case scheme == "iscsi":
+		c.Transport = TransportTCP
+	default:
+		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want iser or iscsi", redactURL(s), scheme)
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	host, path, _ := strings.Cut(rest, "/")
+	if i := strings.LastIndexByte(host, '@'); i >= 0 {
+		if c.Auth.User, c.Auth.Secret, err = parseUser(host[:i]); err != nil {
+			return c, "", fmt.Errorf("URL %s: %w", redactURL(s), err)
+		}
+		host = host[i+1:]
+	}
+	if c.Address, err = joinPort(host); err != nil {
+		return c, "", fmt.Errorf("URL %s: %w", redactURL(s), err)
+	}
+	if err := c.parseOptions(query); err != nil {
+		return c, "", fmt.Errorf("URL %s: %w", redactURL(s), err)
+	}
+	return c, path, nil
+}
+
+// parseUser splits user%secret. The first per cent sign that is not the start
+// of an escape in the user's name separates them, as in libiscsi; each part
+// may contain %XX escapes where the result is unambiguous.
+func parseUser(s string) (string, Secret, error) {
+	user, secret, _ := strings.Cut(s, "%")
+	if user == "" {
+		return "", "", errors.New("user name before @ is empty")
+	}
+	if strings.Contains(secret, "%") {
+		// Escapes, as the other characters of a secret need them.
+		u, err := url.PathUnescape(secret)
+		if err != nil {
+			return "", "", errors.New("the secret contains a % that is not the start of an escape such as %40: write %25 for it")
+		}
+		secret = u
+	}
+	return user, Secret(secret), nil
+}
+
+// joinPort completes host[:port] and checks it.
+func joinPort(hp string) (string, error) {
+	if hp == "" {
+		return "", errors.New("host is empty")
+	}
+	host, port := hp, DefaultPort
+	switch {
+	case hp[0] == '[':
+		end := strings.IndexByte(hp, ']')
+		if end < 0 {
+			return "", fmt.Errorf("host %q: the closing bracket of the IPv6 address is missing", hp)
+		}
+		host = hp[1:end]
+		ip, _, _ := strings.Cut(host, "%")
+		if net.ParseIP(ip) == nil || !strings.Contains(ip, ":") {
+			return "", fmt.Errorf("host %q: what stands in brackets is not an IPv6 address", hp)
+		}
+		if tail := hp[end+1:]; tail != "" {
+			if tail[0] != ':' {
+				return "", fmt.Errorf("host %q: want :port after the bracket", hp)
+			}
+			port = tail[1:]
+		}
+	case strings.Count(hp, ":") > 1:
+		return "", fmt.Errorf("host %q: write an IPv6 address in brackets: [%s]", hp, hp)
+	default:
+		if h, p, ok := strings.Cut(hp, ":"); ok {
+			host, port = h, p
+		}
+	}
+	if host == "" {
+		return "", errors.New("host is empty")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", fmt.Errorf("port %q is not a number from 1 to 65535", port)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// parseOptions reads the query part.
+func (c *Config) parseOptions(query string) error {
+	if query == "" {
+		return nil
+	}
+	for _, o := range strings.Split(query, "&") {
+		key, val, _ := strings.Cut(o, "=")
+		v, err := url.PathUnescape(val)
+		if err != nil {
+			return fmt.Errorf("option %s: the value contains a % that is not the start of an escape", key)
+		}
+		switch key {
+		case "target_user":
+			c.Auth.TargetUser = v
+		case "target_password":
+			c.Auth.TargetSecret = Secret(v)
+		case "header_digest":
+			c.HeaderDigest, err = parseDigest(v)
+		case "data_digest":
+			c.DataDigest, err = parseDigest(v)
+		case "auth":
+			c.Auth.Algorithms, err = ParseAlgorithms(v)
+		case "noauth":
+			c.Auth.None = true
+		case "iser":
+			c.Transport = TransportISER
+		default:
+			return fmt.Errorf("option %q is not known: want target_user, target_password, header_digest, data_digest, auth, noauth or iser", key)
+		}
+		if err != nil {
+			return fmt.Errorf("option %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// parseDigest reads one digest or a list in order of preference.
+func parseDigest(v string) ([]string, error) {
+	var list []string
+	for _, d := range strings.Split(v, ",") {
+		switch strings.ToLower(d) {
+		case "none":
+			list = append(list, "None")
+		case "crc32c":
+			list = append(list, "CRC32C")
+		default:
+			return nil, fmt.Errorf("%q is not a digest: want none, crc32c or a list of them", d)
+		}
+	}
+	return list, nil
+}
+
+// Algorithms of CHAP by the names that URLs, options and files use.
+var chapNames = []string{"md5", "sha1", "sha-256", "sha3-256"}
+
+// ParseAlgorithms reads one CHAP algorithm or a list in order of preference.
+func ParseAlgorithms(v string) ([]string, error) {
+	var list []string
+next:
+	for _, a := range strings.Split(strings.ToLower(v), ",") {
+		for _, n := range chapNames {
+			if a == n || strings.ReplaceAll(a, "-", "") == strings.ReplaceAll(n, "-", "") {
+				list = append(list, n)
+				continue next
+			}
+		}
+		return nil, fmt.Errorf("%q is not a CHAP algorithm: want %s or a list of them", a, strings.Join(chapNames, ", "))
+	}
+	return list, nil
+}
+
+// URL returns the address of the volume without secrets.
+func (c *Config) URL() string {
+	user := ""
+	if c.Auth.User != "" {
+		user = c.Auth.User + "@"
+	}
+	return fmt.Sprintf("%s://%s%s/%s/%d", c.Transport, user, c.Address, c.TargetName, c.LUN)
+}
+
+// redactURL removes what may be a secret.
+func redactURL(s string) string {
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		scheme, rest = "", s
+	} else {
+		scheme += "://"
+	}
+	rest, query, q := strings.Cut(rest, "?")
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		user, _, secret := strings.Cut(rest[:i], "%")
+		if secret {
+			user += "%…"
+		}
+		rest = user + rest[i:]
+	}
+	if q {
+		opts := strings.Split(query, "&")
+		for i, o := range opts {
+			if k, _, ok := strings.Cut(o, "="); ok && strings.Contains(k, "password") {
+				opts[i] = k + "=…"
+			}
+		}
+		rest += "?" + strings.Join(opts, "&")
+	}
+	return scheme + rest
+}

@@ -154,7 +154,7 @@ func (c *Config) parseOptions(query string) error {
 		key, val, _ := strings.Cut(o, "=")
 		v, err := url.PathUnescape(val)
 		if err != nil {
-			return fmt.Errorf("option %s: the value contains a % that is not the start of an escape", key)
+			return fmt.Errorf("option %s: the value contains a %% that is not the start of an escape", key)
 		}
 		switch key {
 		case "target_user":

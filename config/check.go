@@ -1,0 +1,371 @@
+package config
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MaxLUN is the highest LUN that flat addressing carries (SAM-5 §4.7).
+const MaxLUN = 16383
+
+// check finds what the shape alone does not show: missing and contradicting
+// values, duplicates, references to nothing.
+func (c *Config) check(r *report) {
+	c.checkPortals(r)
+	c.checkVolumes(r)
+	c.checkTargets(r)
+	for _, a := range c.auths() {
+		checkAuth(r, a.key, a.auth)
+	}
+	c.checkISCSI(r)
+	c.checkTransport(r)
+	checkRange(r, "limits.sessions", c.Limits.Sessions, 1, 1<<20)
+	checkRange(r, "limits.pending_logins", c.Limits.PendingLogins, 1, 1<<16)
+	checkRange(r, "limits.workers", c.Limits.Workers, 1, 1024)
+	checkSize(r, "limits.staging_memory", c.Limits.StagingMemory, 16<<20, 1<<40)
+	if c.Admin.Metrics != "" {
+		checkHostPort(r, "admin.metrics", c.Admin.Metrics)
+	}
+	oneOf(r, "logging.level", c.Logging.Level, "debug", "info", "warn", "error")
+	oneOf(r, "logging.format", c.Logging.Format, "console", "json")
+}
+
+func (c *Config) checkPortals(r *report) {
+	seen := map[string]string{}
+	for i, p := range c.Portals {
+		key := fmt.Sprintf("portals[%d]", i)
+		if p.Listen == "" {
+			r.add(key+".listen", "missing; expected host:port, for example 127.0.0.1:3260 or [::]:3260")
+			continue
+		}
+		checkHostPort(r, key+".listen", p.Listen)
+		if first, ok := seen[p.Listen]; ok && !strings.HasSuffix(p.Listen, ":0") {
+			r.add(key+".listen", "%s is already the address of %s", p.Listen, first)
+		}
+		seen[p.Listen] = key
+		checkRange(r, key+".group", p.Group, 1, 65535)
+		if p.Advertise != "" {
+			checkHostPort(r, key+".advertise", p.Advertise)
+		}
+		checkSize(r, key+".send_buffer", p.SendBuffer, 0, 1<<30)
+		checkSize(r, key+".recv_buffer", p.RecvBuffer, 0, 1<<30)
+	}
+}
+
+func (c *Config) checkVolumes(r *report) {
+	names, paths, wwids := map[string]string{}, map[string]string{}, map[string]string{}
+	for i := range c.Volumes {
+		v, key := &c.Volumes[i], fmt.Sprintf("volumes[%d]", i)
+		if v.Name == "" {
+			r.add(key+".name", "missing; LUNs refer to the volume by it")
+		} else if first, ok := names[v.Name]; ok {
+			r.add(key+".name", "%q is already the name of %s", v.Name, first)
+		}
+		names[v.Name] = key
+		if p := v.Path; p != "" {
+			if first, ok := paths[path.Clean(p)]; ok {
+				r.add(key+".path", "%s already backs %s; two volumes on one file would overwrite each other", p, first)
+			}
+			paths[path.Clean(p)] = key
+		}
+		if v.WWID != "" {
+			id := strings.ToLower(strings.TrimPrefix(v.WWID, "naa."))
+			if b, err := hex.DecodeString(id); err != nil || len(b) != 16 || b[0]>>4 != 6 {
+				r.add(key+".wwid", "%q is no NAA 6 identifier; expected 32 hex digits that start with 6", v.WWID)
+			} else if first, ok := wwids[id]; ok {
+				r.add(key+".wwid", "%s is already the identifier of %s; initiators would take the two volumes for one", v.WWID, first)
+			}
+			wwids[id] = key
+		}
+		c.checkVolume(r, key, v)
+	}
+}
+
+func (c *Config) checkVolume(r *report, key string, v *Volume) {
+	switch v.Type {
+	case VolumeFile:
+		need(r, key+".path", v.Path, "the file that holds the volume")
+		if v.Create && v.Size == 0 {
+			r.add(key+".size", "missing; a file that is created needs a size such as 10GiB")
+		}
+	case VolumeRaw:
+		need(r, key+".path", v.Path, "the block device, for example /dev/sdb")
+	case VolumeMemory, VolumeNull:
+		if v.Size == 0 {
+			r.add(key+".size", "missing; a %s volume needs a size such as 1GiB", v.Type)
+		}
+		if v.Path != "" {
+			r.add(key+".path", "a %s volume has no path; remove it, or use type: file", v.Type)
+		}
+	case VolumeLVM:
+		need(r, key+".vg", v.VG, "the volume group")
+		need(r, key+".lv", v.LV, "the logical volume")
+		if len(v.Devices) == 0 {
+			r.add(key+".devices", "missing; list the files or devices that are the group's physical volumes")
+		}
+		if v.Create && v.Size == 0 {
+			r.add(key+".size", "missing; a logical volume that is created needs a size such as 10GiB")
+		}
+	case "":
+		r.add(key+".type", "missing; expected file, raw, memory, null or lvm")
+	default:
+		r.add(key+".type", "%q is no kind of volume; expected file, raw, memory, null or lvm", v.Type)
+	}
+	if v.Type != VolumeLVM && (v.VG != "" || v.LV != "" || len(v.Devices) > 0) {
+		r.add(key, "vg, lv and devices belong to type: lvm")
+	}
+	if v.BlockSize != 512 && v.BlockSize != 4096 {
+		r.add(key+".block_size", "%s is not a block size we serve; expected 512B or 4096B", v.BlockSize)
+	} else {
+		if p := v.PhysBlockSize; p < v.BlockSize || p > 1<<20 || p&(p-1) != 0 {
+			r.add(key+".phys_block_size", "%s must be a power of two between the block size (%s) and 1MiB", p, v.BlockSize)
+		}
+		if v.Size%v.BlockSize != 0 {
+			r.add(key+".size", "%d bytes are not a whole number of blocks of %s", int64(v.Size), v.BlockSize)
+		}
+	}
+	if v.Size < 0 {
+		r.add(key+".size", "is negative")
+	}
+	if v.ReadOnly && v.Create {
+		r.add(key+".read_only", "a volume that is created cannot be read-only")
+	}
+	if v.QoS.IOPS < 0 || v.QoS.Bandwidth < 0 || v.QoS.Burst < 0 || v.QoS.BurstIOPS < 0 {
+		r.add(key+".qos", "limits cannot be negative; 0 means no limit")
+	}
+	if v.Fault.ErrorRate < 0 || v.Fault.ErrorRate > 1 {
+		r.add(key+".fault.error_rate", "%v is not a share between 0 and 1", v.Fault.ErrorRate)
+	}
+	if v.Fault.ReadDelay < 0 || v.Fault.WriteDelay < 0 {
+		r.add(key+".fault", "delays cannot be negative")
+	}
+}
+
+func (c *Config) checkTargets(r *report) {
+	volumes := map[string]bool{}
+	for _, v := range c.Volumes {
+		volumes[v.Name] = true
+	}
+	listen := map[string]bool{}
+	for _, p := range c.Portals {
+		listen[p.Listen] = true
+	}
+	iqns := map[string]string{}
+	for i := range c.Targets {
+		t, key := &c.Targets[i], fmt.Sprintf("targets[%d]", i)
+		if problem := checkName(t.IQN); problem != "" {
+			r.add(key+".iqn", "%s", problem)
+		}
+		if first, ok := iqns[t.IQN]; ok && t.IQN != "" {
+			r.add(key+".iqn", "%s is already the name of %s", t.IQN, first)
+		}
+		iqns[t.IQN] = key
+		luns := map[int]string{}
+		for j, l := range t.LUNs {
+			lkey := fmt.Sprintf("%s.luns[%d]", key, j)
+			checkRange(r, lkey+".lun", l.LUN, 0, MaxLUN)
+			if first, ok := luns[l.LUN]; ok {
+				r.add(lkey+".lun", "LUN %d of %s is already %s", l.LUN, t.IQN, first)
+			}
+			luns[l.LUN] = lkey
+			if l.Volume == "" {
+				r.add(lkey+".volume", "missing; name one of the volumes")
+			} else if !volumes[l.Volume] {
+				r.add(lkey+".volume", "there is no volume %q%s", l.Volume, didYouMean(l.Volume, names(c.Volumes)))
+			}
+			if l.ALUA != "" {
+				oneOf(r, lkey+".alua", l.ALUA, "active-optimized", "active-non-optimized", "standby", "unavailable", "offline")
+			}
+		}
+		for j, a := range t.Portals {
+			if !listen[a] {
+				r.add(fmt.Sprintf("%s.portals[%d]", key, j), "no portal listens on %q; use the listen address of a portal, letter for letter", a)
+			}
+		}
+		if t.Redirect != "" {
+			checkHostPort(r, key+".redirect", t.Redirect)
+		}
+		checkACL(r, key+".acl", &t.ACL)
+	}
+}
+
+func names(vs []Volume) []string {
+	var all []string
+	for _, v := range vs {
+		all = append(all, v.Name)
+	}
+	return all
+}
+
+// checkName applies RFC 7143 §4.2.7: iqn., eui. or naa. form, at most 223
+// bytes, lower case as stringprep leaves it.
+func checkName(n string) string {
+	const form = "expected iqn.YYYY-MM.reversed.domain:name, for example iqn.2026-11.softiser:disk0"
+	switch {
+	case n == "":
+		return "missing; " + form
+	case len(n) > 223:
+		return fmt.Sprintf("has %d bytes; an iSCSI name has at most 223", len(n))
+	case n != strings.ToLower(n):
+		return fmt.Sprintf("%q has upper-case letters; iSCSI names are lower case", n)
+	case strings.ContainsAny(n, " _/\\\"'\t"):
+		return fmt.Sprintf("%q holds a character that iSCSI names exclude; letters, digits, '.', '-' and ':' are allowed", n)
+	}
+	kind, rest, _ := strings.Cut(n, ".")
+	switch kind {
+	case "iqn":
+		date, domain, ok := strings.Cut(rest, ".")
+		year, month, ok2 := strings.Cut(date, "-")
+		m, err := strconv.Atoi(month)
+		if !ok || !ok2 || len(year) != 4 || len(month) != 2 || err != nil || m < 1 || m > 12 || domain == "" {
+			return fmt.Sprintf("%q is no iSCSI name; %s", n, form)
+		}
+	case "eui":
+		if _, err := hex.DecodeString(rest); err != nil || len(rest) != 16 {
+			return fmt.Sprintf("%q: an eui. name has 16 hex digits", n)
+		}
+	case "naa":
+		if _, err := hex.DecodeString(rest); err != nil || len(rest) != 16 && len(rest) != 32 {
+			return fmt.Sprintf("%q: a naa. name has 16 or 32 hex digits", n)
+		}
+	default:
+		return fmt.Sprintf("%q is no iSCSI name; %s", n, form)
+	}
+	return ""
+}
+
+func checkACL(r *report, key string, a *ACL) {
+	for i, p := range a.Initiators {
+		if _, err := path.Match(p, "x"); err != nil || p == "" {
+			r.add(fmt.Sprintf("%s.initiators[%d]", key, i), "%q is no pattern; write an initiator name, with * and ? as wildcards", p)
+		}
+	}
+	for i, n := range a.Networks {
+		if _, err := netip.ParsePrefix(n); err == nil {
+			continue
+		}
+		if _, err := netip.ParseAddr(n); err != nil {
+			r.add(fmt.Sprintf("%s.networks[%d]", key, i), "%q is no network; expected 192.0.2.0/24, 2001:db8::/32 or a single address", n)
+		}
+	}
+}
+
+// Algorithms are the CHAP algorithms by the names that the file uses.
+var Algorithms = []string{"md5", "sha1", "sha256", "sha3-256"}
+
+func checkAuth(r *report, key string, a *Auth) {
+	oneOf(r, key+".method", a.Method, "none", "chap")
+	if a.Method == "none" && (len(a.Users) > 0 || a.Mutual != nil) {
+		r.add(key+".method", "users are listed, but the method is none; write method: chap")
+	}
+	if a.Method == "chap" && len(a.Users) == 0 {
+		r.add(key+".users", "method chap needs at least one user")
+	}
+	for i, alg := range a.Algorithms {
+		oneOf(r, fmt.Sprintf("%s.algorithms[%d]", key, i), alg, Algorithms...)
+	}
+	seen := map[string]bool{}
+	for i, u := range a.Users {
+		ukey := fmt.Sprintf("%s.users[%d].name", key, i)
+		if u.Name == "" {
+			r.add(ukey, "missing; it is what the initiator sends as CHAP_N")
+		} else if seen[u.Name] {
+			r.add(ukey, "%q is listed twice", u.Name)
+		}
+		seen[u.Name] = true
+	}
+	if a.Mutual != nil && a.Mutual.Name == "" {
+		r.add(key+".mutual.name", "missing; it is what we send as CHAP_N")
+	}
+}
+
+func (c *Config) checkISCSI(r *report) {
+	s := &c.ISCSI
+	checkRange(r, "iscsi.queue_depth", s.QueueDepth, 1, 1024)
+	checkSize(r, "iscsi.first_burst", s.FirstBurst, 512, 1<<24-1)
+	checkSize(r, "iscsi.max_burst", s.MaxBurst, 512, 1<<24-1)
+	checkSize(r, "iscsi.max_recv_data_segment", s.MaxRecvDataSegment, 512, 1<<24-1)
+	if s.FirstBurst > s.MaxBurst {
+		r.add("iscsi.first_burst", "%s is more than max_burst (%s); RFC 7143 §13.14 forbids it", s.FirstBurst, s.MaxBurst)
+	}
+	checkRange(r, "iscsi.max_outstanding_r2t", s.MaxOutstandingR2T, 1, 65535)
+	checkRange(r, "iscsi.max_connections", s.MaxConnections, 1, 16)
+	checkRange(r, "iscsi.error_recovery_level", s.ErrorRecoveryLevel, 0, 2)
+	for key, list := range map[string][]string{"iscsi.header_digest": s.HeaderDigest, "iscsi.data_digest": s.DataDigest} {
+		if len(list) == 0 {
+			r.add(key, "is empty; list none, crc32c or both, preferred first")
+		}
+		for _, d := range list {
+			oneOf(r, key, d, "none", "crc32c")
+		}
+	}
+	for _, d := range []struct {
+		key string
+		sec float64
+		max float64
+	}{
+		{"iscsi.time2wait", s.Time2Wait.D().Seconds(), 3600},
+		{"iscsi.time2retain", s.Time2Retain.D().Seconds(), 3600},
+		{"iscsi.nop_interval", s.NopInterval.D().Seconds(), 86400},
+		{"iscsi.nop_timeout", s.NopTimeout.D().Seconds(), 86400},
+		{"iscsi.login_timeout", s.LoginTimeout.D().Seconds(), 3600},
+	} {
+		if d.sec < 0 || d.sec > d.max {
+			r.add(d.key, "is not between 0s and %vs", d.max)
+		}
+	}
+	if s.LoginTimeout == 0 {
+		r.add("iscsi.login_timeout", "cannot be 0: a silent peer would hold a login slot for ever")
+	}
+}
+
+func (c *Config) checkTransport(r *report) {
+	t := &c.Transport
+	oneOf(r, "transport.crc", t.CRC, "required", "offered", "off")
+	oneOf(r, "transport.zerocopy", t.Zerocopy, "auto", "on", "off")
+	oneOf(r, "transport.fpdu", t.FPDU, "auto", "mss", "big")
+	checkRange(r, "transport.busy_poll_us", t.BusyPoll, 0, 10_000)
+	checkRange(r, "transport.ird", t.IRD, 1, 256)
+	checkRange(r, "transport.ord", t.ORD, 1, 256)
+	checkRange(r, "transport.mpa_rev", t.MPARev, 1, 2)
+}
+
+func need(r *report, key, value, what string) {
+	if value == "" {
+		r.add(key, "missing; it names %s", what)
+	}
+}
+
+func oneOf(r *report, key, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		r.add(key, "%q is not one of %s", value, strings.Join(allowed, ", "))
+	}
+}
+
+func checkRange(r *report, key string, n, low, high int) {
+	if n < low || n > high {
+		r.add(key, "%d is not between %d and %d", n, low, high)
+	}
+}
+
+func checkSize(r *report, key string, n, low, high Size) {
+	if n < low || n > high {
+		r.add(key, "%s is not between %s and %s", n, low, high)
+	}
+}
+
+func checkHostPort(r *report, key, addr string) {
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		r.add(key, "%q is no address; expected host:port, for example 127.0.0.1:3260 or [::]:3260", addr)
+	}
+}

@@ -1,0 +1,250 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/config/examples"
+)
+
+func TestExamplesLoad(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "secrets"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, secret := range map[string]string{"alice": "alice-has-a-secret\n", "target": "the-target-has-too\n"} {
+		if err := os.WriteFile(filepath.Join(dir, "secrets", name), []byte(secret), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := examples.Files.ReadDir(".")
+	if err != nil || len(entries) < 4 {
+		t.Fatalf("examples: %d files, %v", len(entries), err)
+	}
+	for _, e := range entries {
+		text, err := examples.Files.ReadFile(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := Parse(text, filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Errorf("%s:\n%v", e.Name(), err)
+			continue
+		}
+		if len(c.Targets) == 0 || len(c.Portals) == 0 {
+			t.Errorf("%s: %d targets on %d portals", e.Name(), len(c.Targets), len(c.Portals))
+		}
+	}
+}
+
+// production.yaml claims to show the defaults; hold it to that.
+func TestProductionShowsTheDefaults(t *testing.T) {
+	text, err := examples.Files.ReadFile("production.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Parse(text, "production.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Transport != d.Transport {
+		t.Errorf("transport: %+v, defaults %+v", c.Transport, d.Transport)
+	}
+	if c.Limits != d.Limits {
+		t.Errorf("limits: %+v, defaults %+v", c.Limits, d.Limits)
+	}
+	if c.ISCSI.QueueDepth != d.ISCSI.QueueDepth || c.ISCSI.FirstBurst != d.ISCSI.FirstBurst || c.ISCSI.MaxBurst != d.ISCSI.MaxBurst ||
+		c.ISCSI.MaxRecvDataSegment != d.ISCSI.MaxRecvDataSegment || c.ISCSI.NopInterval != d.ISCSI.NopInterval || c.ISCSI.InitialR2T != d.ISCSI.InitialR2T {
+		t.Errorf("iscsi: %+v, defaults %+v", c.ISCSI, d.ISCSI)
+	}
+	if d.Transport.CRC != "required" {
+		t.Errorf("CRC is %q by default; the MPA CRC is the only check that iSER has", d.Transport.CRC)
+	}
+}
+
+const head = `portals:
+  - listen: 127.0.0.1:3260
+volumes:
+  - {name: a, type: memory, size: 1MiB}
+  - {name: b, type: file, path: b.img, size: 1MiB, create: true}
+targets:
+  - iqn: iqn.2026-11.softiser:a
+    luns:
+      - {lun: 0, volume: a}
+`
+
+func TestParseRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		name, old, new string
+		want           []string // parts of the message, line first
+	}{
+		{"unknown key", "size: 1MiB}", "sise: 1MiB}", []string{"x.yaml:4:", "volumes[0].sise", "unknown key", `did you mean "size"?`}},
+		{"unknown section", "portals:", "portal:", []string{"x.yaml:1:", "portal", "unknown key"}},
+		{"key twice", "    luns:", "    alias: x\n    alias: y\n    luns:", []string{"x.yaml:9:", "targets[0].alias", "stands twice", "line 8"}},
+		{"bare unit", "size: 1MiB}", "size: 1M}", []string{"x.yaml:4:", "volumes[0].size", "ambiguous", "1MiB", "1MB"}},
+		{"no size", "size: 1MiB}", "size: lots}", []string{"x.yaml:4:", "is not a size"}},
+		{"odd size", "size: 1MiB}", "size: 1000B}", []string{"x.yaml:4:", "not a whole number of blocks"}},
+		{"missing size", ", size: 1MiB}", "}", []string{"x.yaml:4:", "volumes[0].size", "missing"}},
+		{"not a list", "  - listen: 127.0.0.1:3260", "  listen: 127.0.0.1:3260", []string{"x.yaml:2:", "portals", "expected a list"}},
+		{"not a bool", "create: true", "create: maybe", []string{"x.yaml:5:", "volumes[1].create", "true or false"}},
+		{"not a number", "lun: 0", "lun: zero", []string{"x.yaml:9:", "targets[0].luns[0].lun", "whole number"}},
+		{"volume type", "type: memory", "type: tape", []string{"x.yaml:4:", "volumes[0].type", "file, raw, memory, null or lvm"}},
+		{"volume twice", "name: b", "name: a", []string{"x.yaml:5:", "volumes[1].name", "already the name of volumes[0]"}},
+		{"path twice", "targets:", "  - {name: c, type: file, path: ./b.img, size: 1MiB, create: true}\ntargets:", []string{"x.yaml:6:", "volumes[2].path", "already backs volumes[1]"}},
+		{"wwid twice", "{name: a, type: memory, size: 1MiB}\n", "{name: a, type: memory, size: 1MiB, wwid: 60000000000000000000000000000001}\n  - {name: c, type: memory, size: 1MiB, wwid: 60000000000000000000000000000001}\n", []string{"x.yaml:5:", "volumes[1].wwid", "already the identifier"}},
+		{"wwid form", "type: memory,", "type: memory, wwid: 12,", []string{"x.yaml:4:", "NAA 6"}},
+		{"iqn twice", "    luns:\n", "    luns: []\n  - iqn: iqn.2026-11.softiser:a\n    luns:\n", []string{"x.yaml:9:", "targets[1].iqn", "already the name"}},
+		{"lun twice", "      - {lun: 0, volume: a}", "      - {lun: 0, volume: a}\n      - {lun: 0, volume: b}", []string{"x.yaml:10:", "targets[0].luns[1].lun", "LUN 0"}},
+		{"lun range", "lun: 0", "lun: 16384", []string{"x.yaml:9:", "between 0 and 16383"}},
+		{"no such volume", "volume: a", "volume: aa", []string{"x.yaml:9:", `no volume "aa"`, `did you mean "a"?`}},
+		{"iqn form", "iqn.2026-11.softiser:a", "disk", []string{"x.yaml:7:", "no iSCSI name", "iqn.YYYY-MM"}},
+		{"iqn month", "iqn.2026-11", "iqn.2026-13", []string{"x.yaml:7:", "no iSCSI name"}},
+		{"iqn case", "softiser:a", "softiser:A", []string{"x.yaml:7:", "lower case"}},
+		{"address", "127.0.0.1:3260", "127.0.0.1", []string{"x.yaml:2:", "portals[0].listen", "host:port"}},
+		{"portal twice", "volumes:", "  - listen: 127.0.0.1:3260\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "already the address of portals[0]"}},
+		{"network", "    luns:", "    acl: {networks: [10.0.0.0/33]}\n    luns:", []string{"x.yaml:8:", "targets[0].acl.networks[0]", "no network"}},
+		{"chap without users", "    luns:", "    auth: {method: chap}\n    luns:", []string{"x.yaml:8:", "targets[0].auth.users", "at least one user"}},
+		{"users without chap", "    luns:", "    auth: {users: [{name: u, secret_env: SOFTISER_TEST_SECRET}]}\n    luns:", []string{"x.yaml:8:", "method: chap"}},
+		{"secret missing", "    luns:", "    auth: {method: chap, users: [{name: u}]}\n    luns:", []string{"x.yaml:8:", "no secret"}},
+		{"secret file missing", "    luns:", "    auth: {method: chap, users: [{name: u, secret_file: /nonexistent/s}]}\n    luns:", []string{"x.yaml:8:", "secret_file", "/nonexistent/s"}},
+		{"secret short", "    luns:", "    auth: {method: chap, users: [{name: u, secret_env: SOFTISER_TEST_SHORT}]}\n    luns:", []string{"x.yaml:8:", "has 5 bytes", "at least 12"}},
+		{"secret reflected", "    luns:", "    auth: {method: chap, users: [{name: u, secret_env: SOFTISER_TEST_SECRET}], mutual: {name: t, secret_env: SOFTISER_TEST_SECRET}}\n    luns:", []string{"x.yaml:8:", "same secret as user"}},
+		{"algorithm", "    luns:", "    auth: {method: chap, algorithms: [md4], users: [{name: u, secret_env: SOFTISER_TEST_SECRET}]}\n    luns:", []string{"x.yaml:8:", `"md4" is not one of md5`}},
+		{"first burst", "targets:", "iscsi: {first_burst: 2MiB}\ntargets:", []string{"x.yaml:6:", "iscsi.first_burst", "more than max_burst"}},
+		{"crc", "targets:", "transport: {crc: maybe}\ntargets:", []string{"x.yaml:6:", "required, offered, off"}},
+		{"duration", "targets:", "iscsi: {login_timeout: 5}\ntargets:", []string{"x.yaml:6:", "is not a duration"}},
+		{"yaml syntax", "portals:", "portals: [", []string{"x.yaml", "line"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Setenv("SOFTISER_TEST_SECRET", "long-enough-secret")
+			t.Setenv("SOFTISER_TEST_SHORT", "short")
+			text := strings.Replace(head, tc.old, tc.new, 1)
+			if text == head {
+				t.Fatalf("%q does not occur in the text", tc.old)
+			}
+			_, err := Parse([]byte(text), "x.yaml")
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, w := range tc.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("message lacks %q:\n%v", w, err)
+				}
+			}
+		})
+	}
+}
+
+func TestParseReportsEverythingAtOnce(t *testing.T) {
+	text := strings.NewReplacer("type: memory", "type: tape", "volume: a", "volume: z", "127.0.0.1:3260", "nowhere").Replace(head)
+	_, err := Parse([]byte(text), "x.yaml")
+	var ps Problems
+	if !errors.As(err, &ps) || len(ps) != 3 {
+		t.Fatalf("%d problems, want 3:\n%v", len(ps), err)
+	}
+	for i := 1; i < len(ps); i++ {
+		if ps[i].Line < ps[i-1].Line {
+			t.Errorf("not in file order:\n%v", err)
+		}
+	}
+}
+
+func TestEnvironmentOverrides(t *testing.T) {
+	t.Setenv("SOFTISER_TRANSPORT_CRC", "off")
+	t.Setenv("SOFTISER_ISCSI_FIRST_BURST", "8KiB")
+	t.Setenv("SOFTISER_ISCSI_NOP_INTERVAL", "3s")
+	t.Setenv("SOFTISER_ISCSI_DATA_DIGEST", "crc32c,none")
+	c, err := Parse([]byte(head+"transport: {crc: offered}\n"), "x.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Transport.CRC != "off" || c.ISCSI.FirstBurst != 8192 || c.ISCSI.NopInterval.D() != 3*time.Second || c.ISCSI.DataDigest[0] != "crc32c" {
+		t.Errorf("environment ignored: %+v %+v", c.Transport, c.ISCSI)
+	}
+	t.Setenv("SOFTISER_LIMITS_SESSIONS", "many")
+	if _, err := Parse([]byte(head), "x.yaml"); err == nil || !strings.Contains(err.Error(), "SOFTISER_") {
+		t.Errorf("a bad environment value: %v", err)
+	}
+}
+
+func TestPathsAreRelativeToTheFile(t *testing.T) {
+	c, err := Parse([]byte(head), "/etc/softiser/x.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Volumes[1].Path; got != "/etc/softiser/b.img" {
+		t.Errorf("path %q", got)
+	}
+}
+
+func TestSecretsAreReadAndNotPrinted(t *testing.T) {
+	t.Setenv("SOFTISER_TEST_SECRET", "long-enough-secret")
+	c, err := Parse([]byte(strings.Replace(head, "    luns:", "    auth: {method: chap, users: [{name: u, secret_env: SOFTISER_TEST_SECRET}]}\n    luns:", 1)), "x.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(c.Targets[0].Auth.Users[0].Secret()); got != "long-enough-secret" {
+		t.Errorf("secret %q", got)
+	}
+	if out := c.YAML(); strings.Contains(out, "long-enough") || !strings.Contains(out, "SOFTISER_TEST_SECRET") {
+		t.Errorf("printed configuration:\n%s", out)
+	}
+}
+
+// What check prints is itself a configuration that means the same.
+func TestPrintedConfigurationLoads(t *testing.T) {
+	c, err := Parse([]byte(head), "/x/x.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Parse([]byte(c.YAML()), "/x/x.yaml")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, c.YAML())
+	}
+	if c.YAML() != again.YAML() {
+		t.Errorf("first:\n%s\nsecond:\n%s", c.YAML(), again.YAML())
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for in, want := range map[string]Size{
+		"0": 0, "512": 512, "512B": 512, "4KiB": 4096, "4 KiB": 4096, "4kB": 4000, "1.5GiB": 3 << 29, "2TiB": 2 << 40, "1_000": 1000, "1MB": 1e6,
+	} {
+		if got, err := ParseSize(in); err != nil || got != want {
+			t.Errorf("ParseSize(%q) = %d, %v; want %d", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "k", "4k", "4K", "1m", "1G", "1t", "-1KiB", "1.5", "1XB", "9EiB1", "16EiB", "GiB"} {
+		if got, err := ParseSize(in); err == nil {
+			t.Errorf("ParseSize(%q) = %d; want an error", in, got)
+		}
+	}
+	for _, s := range []Size{0, 1, 512, 1000, 4096, 3 << 29, 1 << 40, 1<<63 - 1} {
+		if got, err := ParseSize(s.String()); err != nil || got != s {
+			t.Errorf("ParseSize(%q) = %d, %v", s.String(), got, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(head))
+	entries, _ := examples.Files.ReadDir(".")
+	for _, e := range entries {
+		text, _ := examples.Files.ReadFile(e.Name())
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := Parse(text, "f.yaml")
+		if (c == nil) == (err == nil) {
+			t.Fatalf("config %v, error %v", c, err)
+		}
+	})
+}

@@ -1,0 +1,211 @@
+package config
+
+import (
+	"bytes"
+	"encoding"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
+)
+
+// EnvPrefix starts the name of every environment override.
+const EnvPrefix = "SOFTISER"
+
+// Load reads and checks a configuration file. The error is a Problems when the
+// file could be read.
+func Load(path string) (*Config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return Parse(text, path)
+}
+
+// Parse is Load for text that came from elsewhere; path is used in messages and
+// as the origin of relative paths, and may be empty.
+func Parse(text []byte, path string) (*Config, error) {
+	r := &report{file: path, lines: map[string]int{}}
+	var doc yaml.Node
+	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		r.add("", "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, r.err()
+	}
+	r.checkShape(&doc)
+	if err := r.err(); err != nil {
+		return nil, err // values of the wrong shape would only repeat themselves below
+	}
+	c, err := decode(text)
+	if err != nil {
+		r.add("", "%v", err)
+		return nil, r.err()
+	}
+	c.File = path
+	c.fillDefaults()
+	c.resolvePaths()
+	c.check(r)
+	c.readSecrets(r)
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Default is the configuration without a file: defaults, no portal, no volume,
+// no target. The environment applies.
+func Default() (*Config, error) { return Parse(nil, "") }
+
+func decode(text []byte) (*Config, error) {
+	v := viper.New()
+	v.SetConfigType("yaml")
+	v.SetEnvPrefix(EnvPrefix)
+	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
+	setDefaults(v)
+	if err := v.ReadConfig(bytes.NewReader(text)); err != nil {
+		return nil, err
+	}
+	// Each scalar of the fixed sections can be set from the environment.
+	for _, key := range overridable() {
+		if err := v.BindEnv(key); err != nil {
+			return nil, err
+		}
+	}
+	c := &Config{}
+	hooks := viper.DecodeHook(mapstructure.ComposeDecodeHookFunc(
+		decodeText,
+		mapstructure.StringToSliceHookFunc(","),
+	))
+	if err := v.UnmarshalExact(c, hooks); err != nil {
+		return nil, envHint(err)
+	}
+	return c, nil
+}
+
+// envHint adds that the file has passed its checks, so the value that does not
+// fit can only be from the environment.
+func envHint(err error) error {
+	return fmt.Errorf("a %s_… environment variable holds a value of the wrong form: %w", EnvPrefix, err)
+}
+
+// decodeText reads sizes and durations from whatever scalar they were written
+// as; mapstructure's own hook takes only strings.
+func decodeText(_, to reflect.Type, data any) (any, error) {
+	if to != sizeType && to != durationType {
+		return data, nil
+	}
+	v := reflect.New(to)
+	err := v.Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(fmt.Sprint(data)))
+	return v.Elem().Interface(), err
+}
+
+// overridable lists the keys of the sections without lists.
+func overridable() []string {
+	var keys []string
+	t := reflect.TypeFor[Config]()
+	for _, section := range []string{"iscsi", "transport", "limits", "admin", "logging"} {
+		f, _ := fieldOf(t, section)
+		for _, k := range keysOf(f.Type) {
+			keys = append(keys, section+"."+k)
+		}
+	}
+	return keys
+}
+
+func setDefaults(v *viper.Viper) {
+	for key, value := range map[string]any{
+		"iscsi.queue_depth":           128,
+		"iscsi.immediate_data":        true,
+		"iscsi.initial_r2t":           true,
+		"iscsi.first_burst":           "64KiB",
+		"iscsi.max_burst":             "1MiB",
+		"iscsi.max_recv_data_segment": "256KiB",
+		"iscsi.max_outstanding_r2t":   8,
+		"iscsi.max_connections":       1,
+		"iscsi.error_recovery_level":  0,
+		"iscsi.header_digest":         []string{"none", "crc32c"},
+		"iscsi.data_digest":           []string{"none", "crc32c"},
+		"iscsi.time2wait":             "2s",
+		"iscsi.time2retain":           "20s",
+		"iscsi.nop_interval":          "15s",
+		"iscsi.nop_timeout":           "15s",
+		"iscsi.login_timeout":         "15s",
+		"transport.crc":               "required",
+		"transport.zerocopy":          "auto",
+		"transport.fpdu":              "auto",
+		"transport.busy_poll_us":      0,
+		"transport.ird":               128,
+		"transport.ord":               128,
+		"transport.mpa_rev":           2,
+		"transport.stream_login":      true,
+		"limits.sessions":             1024,
+		"limits.pending_logins":       128,
+		"limits.workers":              16,
+		"limits.staging_memory":       "256MiB",
+		"admin.socket":                "",
+		"admin.metrics":               "",
+		"admin.state_dir":             "",
+		"logging.level":               "info",
+		"logging.format":              "console",
+	} {
+		v.SetDefault(key, value)
+	}
+}
+
+// fillDefaults sets what list elements leave out.
+func (c *Config) fillDefaults() {
+	for i := range c.Portals {
+		if p := &c.Portals[i]; p.Group == 0 {
+			p.Group = 1
+		}
+	}
+	for i := range c.Volumes {
+		v := &c.Volumes[i]
+		if v.BlockSize == 0 {
+			v.BlockSize = 512
+		}
+		if v.PhysBlockSize == 0 {
+			v.PhysBlockSize = max(v.BlockSize, 4096)
+		}
+	}
+	for _, k := range c.auths() {
+		a := k.auth
+		if a.Method == "" {
+			a.Method = "none"
+		}
+		if a.Method == "chap" && len(a.Algorithms) == 0 {
+			a.Algorithms = []string{"sha3-256", "sha256", "sha1", "md5"}
+		}
+	}
+}
+
+// resolvePaths makes relative paths relative to the file that names them, so
+// that a configuration means the same wherever the process was started.
+func (c *Config) resolvePaths() {
+	dir := filepath.Dir(c.File)
+	if c.File == "" {
+		return
+	}
+	fix := func(p *string) {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
+	for i := range c.Volumes {
+		fix(&c.Volumes[i].Path)
+		for j := range c.Volumes[i].Devices {
+			fix(&c.Volumes[i].Devices[j])
+		}
+	}
+	for _, u := range c.users() {
+		fix(&u.user.SecretFile)
+	}
+	fix(&c.Admin.Socket)
+	fix(&c.Admin.StateDir)
+}

@@ -1,0 +1,188 @@
+package config
+
+// Config is a whole configuration, with defaults filled in. It is not changed
+// after Load.
+type Config struct {
+	Portals   []Portal  `mapstructure:"portals" json:"portals"`
+	Volumes   []Volume  `mapstructure:"volumes" json:"volumes"`
+	Targets   []Target  `mapstructure:"targets" json:"targets"`
+	Discovery Discovery `mapstructure:"discovery" json:"discovery"`
+	ISCSI     ISCSI     `mapstructure:"iscsi" json:"iscsi"`
+	Transport Transport `mapstructure:"transport" json:"transport"`
+	Limits    Limits    `mapstructure:"limits" json:"limits"`
+	Admin     Admin     `mapstructure:"admin" json:"admin"`
+	Logging   Logging   `mapstructure:"logging" json:"logging"`
+
+	// File is where it was read from, "" for none.
+	File string `mapstructure:"-" json:"file,omitempty"`
+}
+
+// Portal is one listening address. It serves iSER and iSCSI alike: the first
+// bytes of a connection tell which it is.
+type Portal struct {
+	Listen     string `mapstructure:"listen" json:"listen"`                     // host:port, [v6]:port, :port
+	Group      int    `mapstructure:"group" json:"group"`                       // target portal group tag, 1-65535
+	Advertise  string `mapstructure:"advertise" json:"advertise,omitempty"`     // address for SendTargets behind NAT
+	Congestion string `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control, "": the host's
+	SendBuffer Size   `mapstructure:"send_buffer" json:"send_buffer,omitempty"` // SO_SNDBUF, 0: the host's
+	RecvBuffer Size   `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: the host's
+}
+
+// VolumeType names a backend.
+type VolumeType string
+
+// Backends of volumes.
+const (
+	VolumeFile   VolumeType = "file"   // a mapped regular file
+	VolumeRaw    VolumeType = "raw"    // a block device
+	VolumeMemory VolumeType = "memory" // RAM; gone when the process ends
+	VolumeNull   VolumeType = "null"   // reads zeroes, forgets writes
+	VolumeLVM    VolumeType = "lvm"    // a logical volume in LVM2's format
+)
+
+// Volume is backing store for one or more LUNs.
+type Volume struct {
+	Name          string     `mapstructure:"name" json:"name"`
+	Type          VolumeType `mapstructure:"type" json:"type"`
+	Path          string     `mapstructure:"path" json:"path,omitempty"` // file, raw; relative to the configuration file
+	Size          Size       `mapstructure:"size" json:"size,omitempty"`
+	Create        bool       `mapstructure:"create" json:"create"`           // file, lvm: make it when missing
+	Preallocate   bool       `mapstructure:"preallocate" json:"preallocate"` // file: reserve all space at start
+	WriteThrough  bool       `mapstructure:"write_through" json:"write_through"`
+	ReadOnly      bool       `mapstructure:"read_only" json:"read_only"`
+	Removable     bool       `mapstructure:"removable" json:"removable"`
+	BlockSize     Size       `mapstructure:"block_size" json:"block_size,omitempty"`           // 512 or 4096
+	PhysBlockSize Size       `mapstructure:"phys_block_size" json:"phys_block_size,omitempty"` // ≥ block_size
+	Rotational    bool       `mapstructure:"rotational" json:"rotational"`
+	Serial        string     `mapstructure:"serial" json:"serial,omitempty"` // VPD 80; derived when empty
+	WWID          string     `mapstructure:"wwid" json:"wwid,omitempty"`     // NAA 6: 32 hex digits; derived when empty
+	Lock          bool       `mapstructure:"lock" json:"lock"`               // mlock the mapping
+	VG            string     `mapstructure:"vg" json:"vg,omitempty"`
+	LV            string     `mapstructure:"lv" json:"lv,omitempty"`
+	Devices       []string   `mapstructure:"devices" json:"devices,omitempty"`
+	QoS           QoS        `mapstructure:"qos" json:"qos"`
+	Fault         Fault      `mapstructure:"fault" json:"fault"`
+}
+
+// QoS limits what a volume serves; 0 means no limit.
+type QoS struct {
+	IOPS      int64 `mapstructure:"iops" json:"iops,omitempty"`
+	Bandwidth Size  `mapstructure:"bandwidth" json:"bandwidth,omitempty"` // bytes per second
+	Burst     Size  `mapstructure:"burst" json:"burst,omitempty"`         // bytes that may pass at once
+	BurstIOPS int64 `mapstructure:"burst_iops" json:"burst_iops,omitempty"`
+}
+
+// Fault makes a volume misbehave on purpose, for tests.
+type Fault struct {
+	ReadDelay  Duration `mapstructure:"read_delay" json:"read_delay,omitempty"`
+	WriteDelay Duration `mapstructure:"write_delay" json:"write_delay,omitempty"`
+	ErrorRate  float64  `mapstructure:"error_rate" json:"error_rate,omitempty"` // 0 to 1, share of commands
+	Seed       int64    `mapstructure:"seed" json:"seed,omitempty"`
+}
+
+// Enabled reports whether any fault is asked for.
+func (f Fault) Enabled() bool { return f.ReadDelay > 0 || f.WriteDelay > 0 || f.ErrorRate > 0 }
+
+// Target is one iSCSI target node.
+type Target struct {
+	IQN      string   `mapstructure:"iqn" json:"iqn"`
+	Alias    string   `mapstructure:"alias" json:"alias,omitempty"`
+	LUNs     []LUN    `mapstructure:"luns" json:"luns"`
+	Auth     Auth     `mapstructure:"auth" json:"auth"`
+	ACL      ACL      `mapstructure:"acl" json:"acl"`
+	Portals  []string `mapstructure:"portals" json:"portals,omitempty"`   // listen addresses it is offered on; empty: all
+	Redirect string   `mapstructure:"redirect" json:"redirect,omitempty"` // host:port: moved temporarily
+}
+
+// LUN maps a volume into a target.
+type LUN struct {
+	LUN      int    `mapstructure:"lun" json:"lun"`
+	Volume   string `mapstructure:"volume" json:"volume"`
+	ReadOnly bool   `mapstructure:"read_only" json:"read_only"`
+	ALUA     string `mapstructure:"alua" json:"alua,omitempty"` // state of its port group: active-optimized, …
+}
+
+// ACL says who may log in. Empty lists admit everybody.
+type ACL struct {
+	Initiators []string `mapstructure:"initiators" json:"initiators,omitempty"` // IQNs; * and ? match
+	Networks   []string `mapstructure:"networks" json:"networks,omitempty"`     // CIDR or address
+}
+
+// Auth is how initiators prove who they are.
+type Auth struct {
+	Method     string   `mapstructure:"method" json:"method"`                   // none, chap
+	Algorithms []string `mapstructure:"algorithms" json:"algorithms,omitempty"` // preferred first
+	Users      []User   `mapstructure:"users" json:"users,omitempty"`
+	Mutual     *User    `mapstructure:"mutual" json:"mutual,omitempty"` // what we prove when the initiator asks
+}
+
+// User is a CHAP name and where its secret comes from. The secret itself is
+// never part of a configuration, nor printed.
+type User struct {
+	Name       string `mapstructure:"name" json:"name"`
+	SecretFile string `mapstructure:"secret_file" json:"secret_file,omitempty"`
+	SecretEnv  string `mapstructure:"secret_env" json:"secret_env,omitempty"`
+
+	secret []byte
+}
+
+// Secret returns the CHAP secret that Load has read.
+func (u *User) Secret() []byte { return u.secret }
+
+// Discovery is the policy of discovery sessions.
+type Discovery struct {
+	Auth Auth `mapstructure:"auth" json:"auth"`
+}
+
+// ISCSI holds the values that the target offers in login.
+type ISCSI struct {
+	QueueDepth         int      `mapstructure:"queue_depth" json:"queue_depth"` // CmdSN window
+	ImmediateData      bool     `mapstructure:"immediate_data" json:"immediate_data"`
+	InitialR2T         bool     `mapstructure:"initial_r2t" json:"initial_r2t"`
+	FirstBurst         Size     `mapstructure:"first_burst" json:"first_burst"`
+	MaxBurst           Size     `mapstructure:"max_burst" json:"max_burst"`
+	MaxRecvDataSegment Size     `mapstructure:"max_recv_data_segment" json:"max_recv_data_segment"`
+	MaxOutstandingR2T  int      `mapstructure:"max_outstanding_r2t" json:"max_outstanding_r2t"`
+	MaxConnections     int      `mapstructure:"max_connections" json:"max_connections"`
+	ErrorRecoveryLevel int      `mapstructure:"error_recovery_level" json:"error_recovery_level"`
+	HeaderDigest       []string `mapstructure:"header_digest" json:"header_digest"` // preferred first: none, crc32c
+	DataDigest         []string `mapstructure:"data_digest" json:"data_digest"`
+	Time2Wait          Duration `mapstructure:"time2wait" json:"time2wait"`
+	Time2Retain        Duration `mapstructure:"time2retain" json:"time2retain"`
+	NopInterval        Duration `mapstructure:"nop_interval" json:"nop_interval"`
+	NopTimeout         Duration `mapstructure:"nop_timeout" json:"nop_timeout"`
+	LoginTimeout       Duration `mapstructure:"login_timeout" json:"login_timeout"`
+}
+
+// Transport holds the settings of the software RDMA device.
+type Transport struct {
+	CRC        string `mapstructure:"crc" json:"crc"`           // required, offered, off
+	Zerocopy   string `mapstructure:"zerocopy" json:"zerocopy"` // auto, on, off
+	FPDU       string `mapstructure:"fpdu" json:"fpdu"`         // auto, mss, big
+	BusyPoll   int    `mapstructure:"busy_poll_us" json:"busy_poll_us"`
+	IRD        int    `mapstructure:"ird" json:"ird"`
+	ORD        int    `mapstructure:"ord" json:"ord"`
+	MPARev     int    `mapstructure:"mpa_rev" json:"mpa_rev"`
+	StreamISER bool   `mapstructure:"stream_login" json:"stream_login"` // also RFC 7145's own start-up
+}
+
+// Limits bound what peers can make the process use.
+type Limits struct {
+	Sessions      int  `mapstructure:"sessions" json:"sessions"`
+	PendingLogins int  `mapstructure:"pending_logins" json:"pending_logins"`
+	Workers       int  `mapstructure:"workers" json:"workers"` // per volume
+	StagingMemory Size `mapstructure:"staging_memory" json:"staging_memory"`
+}
+
+// Admin is the local control interface.
+type Admin struct {
+	Socket   string `mapstructure:"socket" json:"socket,omitempty"`       // unix socket; "": none
+	Metrics  string `mapstructure:"metrics" json:"metrics,omitempty"`     // host:port of Prometheus' /metrics; "": none
+	StateDir string `mapstructure:"state_dir" json:"state_dir,omitempty"` // persistent reservations, saved mode pages
+}
+
+// Logging says what is logged and how.
+type Logging struct {
+	Level  string `mapstructure:"level" json:"level"`   // debug, info, warn, error
+	Format string `mapstructure:"format" json:"format"` // console, json
+}

@@ -1,0 +1,64 @@
+package lint
+
+import (
+	"bytes"
+	"go/format"
+	"strings"
+	"testing"
+)
+
+func TestFormatted(t *testing.T) {
+	for _, f := range sources(t) {
+		want, err := format.Source(f.src)
+		if err != nil {
+			t.Errorf("%s: %v", f.path, err)
+		} else if !bytes.Equal(want, f.src) {
+			t.Errorf("%s is not gofmt'ed", f.path)
+		}
+	}
+}
+
+func TestPackageComments(t *testing.T) {
+	documented := map[string]bool{}
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		documented[f.pkg] = documented[f.pkg] || f.ast.Doc != nil && len(strings.TrimSpace(f.ast.Doc.Text())) > 20
+	}
+	for pkg, ok := range documented {
+		if !ok {
+			t.Errorf("%s has no package comment: say what it is for and how its parts work together", pkg)
+		}
+	}
+}
+
+// A source file over this many lines is looked at hard: it is on the list with
+// its reason, or it is cut by topic.
+const maxLines = 600
+
+var longFiles = map[string]string{}
+
+func TestFilesAreOneTopic(t *testing.T) {
+	for _, f := range sources(t) {
+		n := bytes.Count(f.src, []byte("\n"))
+		if _, ok := longFiles[f.path]; !f.test && n > maxLines && !ok {
+			t.Errorf("%s has %d lines; cut it by topic, or list it with the reason", f.path, n)
+		}
+	}
+}
+
+// What is left open belongs into an issue or the README, not into the code.
+func TestNothingLeftOpen(t *testing.T) {
+	words := []string{"TO" + "DO", "FIX" + "ME", "not " + "implemented", "un" + "implemented"}
+	for _, f := range sources(t) {
+		if f.pkg == "internal/lint" {
+			continue
+		}
+		for _, w := range words {
+			if i := bytes.Index(f.src, []byte(w)); i >= 0 {
+				t.Errorf("%s:%d says %q", f.path, 1+bytes.Count(f.src[:i], []byte("\n")), w)
+			}
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package lint
+
+import (
+	"strings"
+	"testing"
+)
+
+// rule forbids imports: files whose folder lies under one of from may not
+// import what lies under one of banned, except what lies under one of but.
+type rule struct {
+	from   []string
+	except []string // folders below from that the rule leaves alone
+	banned []string
+	but    []string
+	tests  bool // test files too
+	why    string
+}
+
+const (
+	unix  = "golang.org/x/sys"
+	viper = "github.com/spf13/viper"
+	zap   = "go.uber.org/zap"
+	prom  = "github.com/prometheus"
+	cobra = "github.com/spf13/cobra"
+)
+
+func us(folders ...string) []string {
+	for i, f := range folders {
+		folders[i] = module + "/" + f
+	}
+	return folders
+}
+
+var rules = []rule{
+	{from: []string{"target"}, banned: us("initiator"), why: "the two roles meet only at the internal codecs and datamovers"},
+	{from: []string{"initiator"}, banned: us("target"), why: "the two roles meet only at the internal codecs and datamovers"},
+	{from: []string{"rdma"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp", "internal/scsi", "target", "initiator", "blockdev", "lvm", "config"),
+		why: "verbs do not know what travels over them"},
+	{from: []string{"rdma"}, banned: []string{zap, prom}, why: "verbs do not print; they return errors, count and offer hooks"},
+	{from: []string{"internal/scsi", "internal/iscsi", "rdma/internal/wire"}, banned: []string{module, "github.com", "golang.org", "go.uber.org"},
+		but: us("internal/iscsi", "internal/scsi", "rdma/internal/wire"), why: "codecs stand on the standard library alone"},
+	{from: []string{"internal/iscsi", "internal/scsi", "rdma/internal/wire"}, banned: []string{"net", "os", "log"}, but: []string{"net/netip", "net/url"},
+		except: []string{"internal/iscsi/datamovertest"}, why: "codecs do no I/O"},
+	{from: []string{"blockdev"}, banned: us("target", "initiator", "rdma", "internal/iscsi", "lvm", "config"), why: "devices lie below everything that serves them"},
+	{from: []string{"lvm"}, except: []string{"lvm/cli"}, banned: us("target", "initiator", "rdma", "internal/iscsi", "config"), why: "a logical volume is a device; it does not know who serves it"},
+	{from: []string{"."}, except: []string{"config", "internal/lint"}, banned: []string{viper}, why: "viper's untyped keys stay behind the typed model of config"},
+	{from: []string{"."}, except: []string{"cmd"}, banned: []string{prom}, why: "metrics are attached in the binary; the layers below count with atomics"},
+	{from: []string{"config"}, banned: us("target", "initiator", "rdma", "blockdev", "lvm", "internal"), why: "the file model is data; cmd turns it into objects"},
+	{from: []string{"blockdev", "lvm", "internal", "rdma", "config"}, except: []string{"lvm/cli", "rdma/tools", "internal/rdmatools"}, banned: []string{cobra}, why: "commands belong to the binaries and their tool packages"},
+}
+
+func TestLayers(t *testing.T) {
+	checked := 0
+	for _, f := range sources(t) {
+		for _, r := range rules {
+			if f.test && !r.tests || !inAny(f.pkg, r.from) || len(r.except) > 0 && inAny(f.pkg, r.except) {
+				continue
+			}
+			for _, i := range f.imports {
+				checked++
+				if matches(i, r.banned) && !matches(i, r.but) {
+					t.Errorf("%s imports %s: %s", f.path, i, r.why)
+				}
+			}
+		}
+	}
+	if checked == 0 {
+		t.Fatal("no import was checked")
+	}
+}
+
+func inAny(pkg string, folders []string) bool {
+	for _, d := range folders {
+		if d == "." || under(pkg, d) {
+			return true
+		}
+	}
+	return false
+}
+
+func matches(name string, paths []string) bool {
+	for _, p := range paths {
+		if name == p || strings.HasPrefix(name, p+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// System calls that the standard library lacks are made in few places, each
+// for one concern, so that a reader finds all of them.
+func TestWhoMayImportSys(t *testing.T) {
+	allowed := map[string]string{
+		"rdma/internal/sock": "sockets of the verbs",
+		"internal/sockio":    "sockets of iSCSI over TCP",
+		"blockdev":           "mappings, holes, locks of backing files",
+		"lvm":                "block device ioctls and locks",
+		"initiator/nbd":      "NBD sockets and /dev/nbdN",
+		"benchmarks":         "CPU placement and times",
+		"interop":            "running guests",
+		"cmd":                "process limits",
+	}
+	for _, f := range sources(t) {
+		if f.test || !importsUnder(f, unix) {
+			continue
+		}
+		ok := false
+		for d := range allowed {
+			ok = ok || under(f.pkg, d)
+		}
+		if !ok {
+			t.Errorf("%s imports %s; the packages that may are %v", f.path, unix, allowed)
+		}
+	}
+}
+
+func importsUnder(f file, p string) bool {
+	for _, i := range f.imports {
+		if under(i, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// A grab bag has no topic, so everything ends up in it.
+func TestNoGrabBags(t *testing.T) {
+	for _, f := range sources(t) {
+		switch f.ast.Name.Name {
+		case "util", "utils", "common", "helpers", "misc":
+			t.Errorf("%s: package %s names no topic", f.path, f.ast.Name.Name)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+# softiser: block storage over RDMA without RDMA hardware. `make` lists the targets.
+
+GO      ?= go
+BIN     := bin
+LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
+
+.PHONY: help build test race fuzz lint demo bench bench-quick bench-go interop interop-short conformance conformance-short soak cover tools clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/iser-target and bin/iser-initiator (static)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/iser-target ./cmd/iser-initiator
+
+test: ## run every test (outside clients are used where they are installed; see make tools)
+	$(SUM) -- -timeout 15m ./...
+
+race: ## run every test under the race detector
+	$(SUM) -- -race -short -timeout 20m ./...
+
+FUZZTIME ?= 20s
+fuzz: ## run each fuzz target for FUZZTIME (20s)
+	GO="$(GO)" FUZZTIME="$(FUZZTIME)" .ci/fuzz
+
+lint: ## gofmt, go vet and the repository's own rules
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	$(GO) vet ./...
+	$(GO) test ./internal/lint
+
+demo: build ## serve a volume from a config file, discover, verify, measure, clean up
+	docs/demo.sh
+
+bench-quick: build ## iSER beside our TCP, iperf3 and one peer, in under three minutes
+	$(GO) run ./benchmarks quick
+
+bench: build ## the whole comparison with peers from Debian (long); writes benchmarks/results
+	$(GO) run ./benchmarks full
+
+bench-go: ## Go benchmarks of every layer, benchstat-ready
+	$(GO) test -run '^$$' -bench . -benchmem -count 1 ./...
+
+interop: build ## the whole matrix against Linux kernels in QEMU guests; writes docs/INTEROP.md
+	$(GO) run ./interop run
+
+interop-short: build ## one guest, the essential cases
+	$(GO) run ./interop run -short
+
+conformance: build ## libiscsi's test suite on every kind of backend
+	$(GO) run ./interop/conformance
+
+conformance-short: build ## its short form
+	$(GO) run ./interop/conformance -short
+
+cover: ## coverage by package
+	$(GO) test -coverprofile=build/cover.out ./... | awk '{print $$2, $$5}' && $(GO) tool cover -func=build/cover.out | tail -1
+
+tools: ## install the outside clients that the tests use (Debian, root)
+	.ci/tools
+
+clean: ## remove what was built
+	rm -rf $(BIN) build out

@@ -93,6 +93,7 @@ type Transfer struct {
 	Next        *Transfer // datamover's queue link
 	Slot        int       // datamover's own bookkeeping
 	Aborted     bool      // set by AbortTransfer
+	User        any       // the upper layer's own, to find its task again
 }
 
 // Sequence is the state that every target PDU carries (RFC 7143 §4.2.2).

@@ -1,0 +1,132 @@
+package blockdevtest
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"softiser/blockdev"
+)
+
+func testResize(t *testing.T, b Backend) {
+	dev := b.open(t, size)
+	rs, ok := dev.(blockdev.Resizer)
+	if !ok {
+		t.Skip("the device cannot be resized")
+	}
+	var seen []int64
+	cancel := dev.OnResize(func(i blockdev.Info) { seen = append(seen, i.Size) })
+	p := pattern(7, size)
+	writeAt(t, dev, p, 0)
+
+	if err := rs.Resize(2 * size); err != nil {
+		t.Fatalf("growing: %v", err)
+	}
+	if got := dev.Info().Size; got != 2*size {
+		t.Fatalf("size after growing = %d", got)
+	}
+	b.want(t, dev, p, 0)
+	b.want(t, dev, make([]byte, size), size)
+	leaseWrite(t, dev, p, size, false)
+	b.want(t, dev, p, size)
+
+	// A lease beyond the new end forbids shrinking, one before it does not.
+	var l, before blockdev.Lease
+	if b.Direct {
+		if err := dev.LeaseRead(&l, size, 4096, blockdev.Wait); err != nil {
+			t.Fatal(err)
+		}
+		if err := rs.Resize(size); !errors.Is(err, blockdev.ErrInUse) {
+			t.Errorf("shrinking over an open lease = %v, want ErrInUse", err)
+		}
+		if got := dev.Info().Size; got != 2*size {
+			t.Errorf("size after a refused shrink = %d", got)
+		}
+		l.Release()
+	}
+	if err := dev.LeaseRead(&before, 0, 4096, blockdev.Wait); err != nil {
+		t.Fatal(err)
+	}
+	if err := rs.Resize(size / 2); err != nil {
+		t.Fatalf("shrinking: %v", err)
+	}
+	before.Release()
+	if err := dev.LeaseRead(&l, size/2, 4096, blockdev.Wait); !errors.Is(err, blockdev.ErrOutOfRange) {
+		t.Errorf("lease beyond the new end = %v, want ErrOutOfRange", err)
+	}
+	b.want(t, dev, p[:size/2], 0)
+
+	// What was cut off does not come back.
+	if err := rs.Resize(size); err != nil {
+		t.Fatalf("growing again: %v", err)
+	}
+	b.want(t, dev, make([]byte, size/2), size/2)
+
+	if err := rs.Resize(size + 1); err == nil {
+		t.Error("a size that is not a multiple of the block size was accepted")
+	}
+	if err := rs.Resize(0); err == nil {
+		t.Error("a size of 0 was accepted")
+	}
+	cancel()
+	cancel()
+	if err := rs.Resize(2 * size); err != nil {
+		t.Fatal(err)
+	}
+	want := []int64{2 * size, size / 2, size}
+	if len(seen) != len(want) {
+		t.Fatalf("OnResize saw %v, want %v", seen, want)
+	}
+	for i := range want {
+		if seen[i] != want[i] {
+			t.Fatalf("OnResize saw %v, want %v", seen, want)
+		}
+	}
+}
+
+// testResizeUnderLoad resizes while others read and write, below the smallest
+// size and above it.
+func testResizeUnderLoad(t *testing.T, b Backend) {
+	dev := b.open(t, size)
+	rs, ok := dev.(blockdev.Resizer)
+	if !ok {
+		t.Skip("the device cannot be resized")
+	}
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for g := range 2 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(1, uint64(g)))
+			var l blockdev.Lease
+			for !stop.Load() {
+				off := rnd.Int64N(2*size/4096) * 4096
+				var err error
+				if rnd.IntN(2) == 0 {
+					err = dev.LeaseRead(&l, off, 4096, blockdev.Wait)
+				} else {
+					err = dev.LeaseWrite(&l, off, 4096, blockdev.Wait)
+				}
+				switch {
+				case err == nil:
+					l.Release()
+				case errors.Is(err, blockdev.ErrOutOfRange) && off >= size/2:
+				case errors.Is(err, blockdev.ErrMedium) && off >= size/2:
+					// Cut off between the look at the size and the read.
+				default:
+					t.Errorf("lease at %d: %v", off, err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 200 {
+		err := rs.Resize([]int64{size / 2, size, 2 * size}[i%3])
+		if err != nil && !errors.Is(err, blockdev.ErrInUse) {
+			t.Errorf("resize %d: %v", i, err)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+}

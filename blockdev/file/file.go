@@ -1,0 +1,219 @@
+// Package file is a volume in a regular file, mapped into memory and lent from
+// there.
+//
+// The file is locked exclusively while it is open for writing (shared for
+// reading), so that two targets never serve it at once. A file that is
+// truncated, on a full or failing disk, or unreadable costs the command that
+// meets it, never the process: see blockdev/internal/backing.
+package file
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"softiser/blockdev"
+	"softiser/blockdev/internal/backing"
+)
+
+// Config describes a file volume. Zero fields have the defaults stated.
+type Config struct {
+	Path string
+	// Size in bytes. A missing file is created with it (sparse, unless
+	// Prealloc), a shorter one is grown to it, a longer one is refused. 0: the
+	// size of the existing file, and the volume grows when the file does.
+	Size          int64
+	BlockSize     int // 512
+	PhysBlockSize int // 4096
+	ReadOnly      bool
+	// WriteThrough makes every write durable before it completes, and says so
+	// (no write cache).
+	WriteThrough bool
+	// Prealloc reserves space for the whole size, so that the disk cannot be
+	// full later.
+	Prealloc  bool
+	HugePages bool           // ask for transparent huge pages (tmpfs)
+	Pool      *blockdev.Pool // blockdev.DefaultPool
+}
+
+// Device is an open file volume. The methods are those of blockdev.Device,
+// Lender, Resizer and Mapped.
+type Device struct{ *backing.Volume }
+
+// Open opens or creates the file.
+func Open(cfg Config) (*Device, error) {
+	d, err := open(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("file volume %s: %w", cfg.Path, err)
+	}
+	return d, nil
+}
+
+func open(cfg Config) (_ *Device, err error) {
+	if cfg.BlockSize == 0 {
+		cfg.BlockSize = 512
+	}
+	if cfg.PhysBlockSize == 0 {
+		cfg.PhysBlockSize = max(4096, cfg.BlockSize)
+	}
+	f, created, err := openFile(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			if created {
+				os.Remove(cfg.Path)
+			}
+		}
+	}()
+	if err := backing.Lock(f, cfg.ReadOnly); err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, fmt.Errorf("fstat: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errors.New("not a regular file; block devices are volumes of type raw")
+	}
+	follow := cfg.Size == 0
+	if follow {
+		cfg.Size = st.Size &^ int64(cfg.BlockSize-1)
+		if cfg.Size == 0 {
+			return nil, errors.New("the file is empty; state a size to give it one")
+		}
+	}
+	if err := blockdev.CheckGeometry(cfg.Size, cfg.BlockSize, cfg.PhysBlockSize); err != nil {
+		return nil, err
+	}
+	if err := setSize(f, st.Size, cfg); err != nil {
+		return nil, err
+	}
+	path, err := filepath.Abs(cfg.Path)
+	if err != nil {
+		return nil, err
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	// The volume has a descriptor of its own: that of f has a finalizer. A
+	// duplicate shares the lock.
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicating the descriptor: %w", err)
+	}
+	v, err := backing.Open(backing.Config{
+		FD:   fd,
+		Path: cfg.Path,
+		Pool: cfg.Pool,
+		Info: blockdev.Info{
+			Size:          cfg.Size,
+			BlockSize:     cfg.BlockSize,
+			PhysBlockSize: cfg.PhysBlockSize,
+			ReadOnly:      cfg.ReadOnly,
+			WriteCache:    !cfg.WriteThrough,
+			Discard:       !cfg.ReadOnly && canPunch(fd, st.Size),
+			DiscardAlign:  max(int(st.Blksize), cfg.BlockSize),
+			ZeroesOnTrim:  true,
+			Thin:          !cfg.Prealloc,
+			Rotational:    backing.Rotational(st.Dev),
+			Backend:       "file",
+			ID:            path,
+		},
+		WriteThrough: cfg.WriteThrough,
+		Prealloc:     cfg.Prealloc,
+		SeekHoles:    canSeekHoles(fd),
+		HugePages:    cfg.HugePages,
+		Follow:       follow,
+		StoreSize: func() (int64, error) {
+			var st unix.Stat_t
+			err := unix.Fstat(fd, &st)
+			return st.Size, err
+		},
+		Truncate: func(n int64) error {
+			if cfg.Prealloc {
+				if err := preallocate(fd, n); err != nil {
+					return err
+				}
+			}
+			return unix.Ftruncate(fd, n)
+		},
+		Punch: func(off, n int64) error {
+			return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+		},
+		Zero: func(off, n int64) error {
+			return unix.Fallocate(fd, unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	return &Device{v}, nil
+}
+
+func openFile(cfg Config) (f *os.File, created bool, err error) {
+	flags := os.O_RDWR
+	if cfg.ReadOnly {
+		flags = os.O_RDONLY
+	}
+	// O_NONBLOCK: do not hang on a FIFO that somebody put there.
+	f, err = os.OpenFile(cfg.Path, flags|unix.O_NONBLOCK, 0)
+	if !errors.Is(err, os.ErrNotExist) || cfg.ReadOnly {
+		return f, false, err
+	}
+	if cfg.Size == 0 {
+		return nil, false, errors.New("the file does not exist; state a size to create it")
+	}
+	f, err = os.OpenFile(cfg.Path, flags|os.O_CREATE|os.O_EXCL, 0o600)
+	return f, err == nil, err
+}
+
+// setSize brings the file from have bytes to the configured size.
+func setSize(f *os.File, have int64, cfg Config) error {
+	fd := int(f.Fd())
+	switch {
+	case have > cfg.Size && have&^int64(cfg.BlockSize-1) != cfg.Size:
+		return fmt.Errorf("the file has %d bytes, more than the configured size of %d; raise the size, or shorten the file yourself if its end is not needed", have, cfg.Size)
+	case cfg.ReadOnly && have < cfg.Size:
+		return fmt.Errorf("the file has %d bytes, less than the configured size of %d, and the volume is read-only", have, cfg.Size)
+	case cfg.ReadOnly:
+		return nil
+	}
+	if cfg.Prealloc {
+		if err := preallocate(fd, cfg.Size); err != nil {
+			return fmt.Errorf("reserving %d bytes: %w", cfg.Size, err)
+		}
+	}
+	if have < cfg.Size {
+		if err := unix.Ftruncate(fd, cfg.Size); err != nil {
+			return fmt.Errorf("setting the size to %d bytes: %w", cfg.Size, err)
+		}
+	}
+	return nil
+}
+
+// preallocate reserves space for the first n bytes without changing the size.
+func preallocate(fd int, n int64) error {
+	for {
+		err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, n)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// canPunch tries a hole beyond the end of the file, which changes nothing.
+func canPunch(fd int, size int64) bool {
+	return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, (size+4095)&^4095, 4096) == nil
+}
+
+func canSeekHoles(fd int) bool {
+	_, err := unix.Seek(fd, 0, unix.SEEK_DATA)
+	return err == nil || errors.Is(err, unix.ENXIO)
+}

@@ -1,0 +1,166 @@
+package backing
+
+import (
+	"softiser/blockdev"
+)
+
+// LeaseRead implements blockdev.Device.
+func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	if err := v.check(off, int64(n)); err != nil {
+		return err
+	}
+	l.Off, l.Len, l.Write = off, n, false
+	l.Segs = l.Segs[:0]
+	if n == 0 {
+		l.Direct, l.Owner = false, v
+		return nil
+	}
+	if v.ranges.TryRead(off, int64(n)) {
+		// Once more, now that a shrinking resize would see this range.
+		if err := v.check(off, int64(n)); err != nil {
+			v.ranges.EndRead(off, int64(n))
+			return err
+		}
+		if v.pages.readable(off, int64(n)) {
+			l.Segs = append(l.Segs, v.mem[off:off+int64(n):off+int64(n)])
+			l.Direct, l.Owner = true, v
+			return nil
+		}
+		ok, err := v.lend(l, m)
+		if ok {
+			l.Direct, l.Owner = true, v
+			return nil
+		}
+		v.ranges.EndRead(off, int64(n))
+		l.Segs = l.Segs[:0]
+		if err != nil {
+			return err
+		}
+	}
+	if m == blockdev.NoWait {
+		return blockdev.ErrWouldBlock
+	}
+	return v.stageRead(l)
+}
+
+// lend fills l with runs of the mapping and of zeroes, after finding out about
+// unknown pages if it may wait. It reports false without an error where a
+// staged copy may still succeed.
+func (v *Volume) lend(l *blockdev.Lease, m blockdev.Mode) (bool, error) {
+	off, end := l.Off, l.Off+int64(l.Len)
+	looked := false
+	for off < end {
+		state, n := v.pages.run(off, end)
+		switch state {
+		case pageUnknown:
+			if m == blockdev.NoWait {
+				return false, nil
+			}
+			// Several passes are possible in theory only: what is learnt
+			// stays known as long as this lease keeps others out.
+			if looked {
+				return false, nil
+			}
+			looked = true
+			if err := v.learn(l.Off, end); err != nil {
+				return false, err
+			}
+			continue
+		case pageHole:
+			if len(l.Segs) == 0 {
+				v.stats.holeReads.Add(1)
+			}
+			l.Segs = blockdev.Zeroes(l.Segs, n)
+		default:
+			l.Segs = append(l.Segs, v.mem[off:off+n:off+n])
+		}
+		off += n
+	}
+	return true, nil
+}
+
+// learn finds out about the unknown pages of [off, end): holes are noted, data
+// is brought into memory. It blocks on storage, with the range lent.
+func (v *Volume) learn(off, end int64) error {
+	for off < end {
+		state, n := v.pages.run(off, end)
+		if state == pageUnknown {
+			if err := v.learnRun(v.floor(off), min(v.ceil(off+n), v.ceil(v.size.Load()))); err != nil {
+				return err
+			}
+		}
+		off += n
+	}
+	return nil
+}
+
+// learnRun is learn for whole pages that are all unknown.
+func (v *Volume) learnRun(off, end int64) error {
+	for off < end {
+		hole, n, err := v.extent(off, end)
+		if err != nil {
+			return err
+		}
+		// Only whole pages are holes, and every page with some data is data.
+		if hole {
+			if n = v.floor(off+n) - off; n == 0 {
+				n = v.page
+				hole = false
+			}
+		} else {
+			n = v.ceil(off+n) - off
+		}
+		if hole {
+			v.pages.set(off, n, pageHole)
+		} else {
+			if err := v.populateRead(off, n); err != nil {
+				return err
+			}
+			v.pages.set(off, n, pageData)
+		}
+		off += n
+	}
+	return nil
+}
+
+// stageRead copies the range into pool memory, which no concurrent write can
+// change under a transmission.
+func (v *Volume) stageRead(l *blockdev.Lease) error {
+	if err := v.begin(); err != nil {
+		return err
+	}
+	defer v.opMu.RUnlock()
+	bufs, err := v.pool.Get(l.Priv.Pool[:0], l.Len, blockdev.Wait)
+	if err != nil {
+		return err
+	}
+	l.Priv.Pool = bufs
+	off := l.Off
+	for _, b := range bufs {
+		if err := v.pread(b, off); err != nil {
+			v.pool.Put(bufs)
+			l.Priv.Pool = bufs[:0]
+			return err
+		}
+		off += int64(len(b))
+	}
+	v.stats.stagedReads.Add(1)
+	l.Segs = append(l.Segs, bufs...)
+	l.Direct, l.Owner = false, v
+	return nil
+}
+
+// ReleaseLease implements blockdev.Lender.
+func (v *Volume) ReleaseLease(l *blockdev.Lease) {
+	switch {
+	case l.Len == 0:
+	case !l.Direct:
+		v.pool.Put(l.Priv.Pool)
+		l.Priv.Pool = l.Priv.Pool[:0]
+	case l.Write:
+		v.ranges.EndWrite(l.Off, int64(l.Len))
+	default:
+		v.ranges.EndRead(l.Off, int64(l.Len))
+	}
+	l.Segs = l.Segs[:0]
+}

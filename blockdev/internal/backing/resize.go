@@ -1,0 +1,126 @@
+package backing
+
+import (
+	"fmt"
+	"io"
+
+	"softiser/blockdev"
+)
+
+// Resize implements blockdev.Resizer. Growing is bounded by the room that was
+// mapped when the volume was opened: at least four times its size then.
+func (v *Volume) Resize(n int64) error {
+	if v.cfg.Truncate == nil {
+		return fmt.Errorf("blockdev: the size of %s cannot be changed from here; resize the device itself: %w", v.cfg.Path, blockdev.ErrNotSupported)
+	}
+	if v.cfg.Info.ReadOnly {
+		return blockdev.ErrReadOnly
+	}
+	if err := blockdev.CheckGeometry(n, v.cfg.Info.BlockSize, v.cfg.Info.PhysBlockSize); err != nil {
+		return err
+	}
+	if err := v.resize(n); err != nil {
+		return err
+	}
+	v.hooks.Call(v.Info())
+	return nil
+}
+
+func (v *Volume) resize(n int64) error {
+	v.resizeMu.Lock()
+	defer v.resizeMu.Unlock()
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	old := v.size.Load()
+	if n > int64(len(v.mem)) {
+		return fmt.Errorf("blockdev: %s can grow to %d bytes while it is open; close and reopen it to reach %d", v.cfg.Path, len(v.mem), n)
+	}
+	if n >= old {
+		if err := v.cfg.Truncate(n); err != nil {
+			return v.fail("resize", old, n-old, err)
+		}
+		v.size.Store(n)
+		return nil
+	}
+	// The new size first, then the look at open ranges: every lease enters its
+	// range first and looks at the size then.
+	v.size.Store(n)
+	if open := v.ranges.OpenBeyond(n); open != 0 {
+		v.size.Store(old)
+		return fmt.Errorf("blockdev: %s: %d ranges beyond the new end are in use: %w", v.cfg.Path, open, blockdev.ErrInUse)
+	}
+	v.pages.clear(v.ceil(n), int64(len(v.mem))-v.ceil(n), pageUnknown)
+	if err := v.cfg.Truncate(n); err != nil {
+		v.size.Store(old)
+		return v.fail("resize", n, old-n, err)
+	}
+	return nil
+}
+
+// truncated reports an error if the store has become shorter than [off, off+n)
+// behind the volume's back.
+func (v *Volume) truncated(off, n int64) error {
+	if v.cfg.StoreSize == nil {
+		return nil
+	}
+	have, err := v.cfg.StoreSize()
+	if err != nil {
+		return v.fail("stat", off, n, err)
+	}
+	if have >= off+n {
+		return nil
+	}
+	v.forget(have)
+	return v.fail("stat", off, n, fmt.Errorf("the backing store is only %d bytes long now: %w", have, io.ErrUnexpectedEOF))
+}
+
+// noticeTruncation drops what was known beyond the store's end, so that leases
+// there take the slow way and get an error.
+func (v *Volume) noticeTruncation() {
+	if v.cfg.StoreSize == nil {
+		return
+	}
+	if have, err := v.cfg.StoreSize(); err == nil {
+		v.forget(have)
+	}
+}
+
+func (v *Volume) forget(beyond int64) {
+	size := v.size.Load()
+	beyond = max(v.floor(beyond), 0)
+	if beyond < size {
+		v.pages.clear(beyond, v.ceil(size)-beyond, pageUnknown)
+	}
+}
+
+// poll looks at the store for the watcher: a store that has grown makes the
+// volume grow if it follows, one that was truncated is noticed.
+func (v *Volume) poll() {
+	if v.pollSize() {
+		v.hooks.Call(v.Info())
+	}
+}
+
+func (v *Volume) pollSize() (grown bool) {
+	v.resizeMu.Lock()
+	defer v.resizeMu.Unlock()
+	if v.closed.Load() {
+		return false
+	}
+	have, err := v.cfg.StoreSize()
+	if err != nil {
+		return false
+	}
+	size := v.size.Load()
+	if have < size {
+		v.forget(have)
+		return false
+	}
+	have &^= v.mask
+	if !v.cfg.Follow || have <= size || have > int64(len(v.mem)) {
+		return false
+	}
+	v.size.Store(have)
+	return true
+}

@@ -1,0 +1,177 @@
+package backing
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"softiser/blockdev"
+)
+
+// Discard implements blockdev.Device.
+func (v *Volume) Discard(off, n int64) error {
+	if err := v.check(off, n); err != nil {
+		return err
+	}
+	if v.cfg.Info.ReadOnly {
+		return blockdev.ErrReadOnly
+	}
+	if !v.cfg.Info.Discard {
+		return blockdev.ErrNotSupported
+	}
+	if n == 0 {
+		return nil
+	}
+	if err := v.begin(); err != nil {
+		return err
+	}
+	defer v.opMu.RUnlock()
+	return v.zero("discard", off, n, v.cfg.Punch, v.cfg.Info.ZeroesOnTrim)
+}
+
+// WriteZeroes implements blockdev.Device.
+func (v *Volume) WriteZeroes(off, n int64, mayUnmap bool) error {
+	if err := v.check(off, n); err != nil {
+		return err
+	}
+	if v.cfg.Info.ReadOnly {
+		return blockdev.ErrReadOnly
+	}
+	if n == 0 {
+		return nil
+	}
+	if err := v.begin(); err != nil {
+		return err
+	}
+	defer v.opMu.RUnlock()
+	if mayUnmap && v.cfg.Info.Discard && v.cfg.Info.ZeroesOnTrim && !v.cfg.Prealloc {
+		return v.zero("discard", off, n, v.cfg.Punch, true)
+	}
+	if v.cfg.Zero != nil {
+		err := v.zero("zeroing", off, n, v.cfg.Zero, false)
+		if !errors.Is(err, blockdev.ErrNotSupported) {
+			return err
+		}
+	}
+	// The slow way, in pieces so that nobody waits long for the range.
+	for n > 0 {
+		k := min(n, 1<<20)
+		var one [1][]byte
+		if err := v.store(blockdev.Zeroes(one[:0], k), off, k, false); err != nil {
+			return err
+		}
+		off, n = off+k, n-k
+	}
+	return nil
+}
+
+// zero runs a deallocating or zeroing call under an exclusive claim.
+func (v *Volume) zero(op string, off, n int64, call func(off, n int64) error, hole bool) error {
+	if v.mustSync(false) && v.poisoned.Load() {
+		return blockdev.ErrPoisoned
+	}
+	end := v.exclusive(off, n)
+	defer end()
+	if err := v.check(off, n); err != nil {
+		return err
+	}
+	// Pages that are cut by an edge keep their state: they still hold data.
+	// The others are unknown while the call runs, so that a lease that was
+	// there already cannot make them look like data.
+	if !v.cfg.HolesKnown {
+		v.pages.clear(off, n, pageUnknown)
+	}
+	if err := retry(func() error { return call(off, n) }); err != nil {
+		return v.fail(op, off, n, err)
+	}
+	if hole {
+		v.pages.clear(off, n, pageHole)
+	} else if v.cfg.HolesKnown {
+		v.pages.set(off, n, pageOwned)
+	}
+	if v.mustSync(false) {
+		return v.syncRange(off, n)
+	}
+	return nil
+}
+
+// Extents implements blockdev.Device.
+func (v *Volume) Extents(off, n int64) ([]blockdev.Extent, error) {
+	if err := v.check(off, n); err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return []blockdev.Extent{{Off: off, Data: true}}, nil
+	}
+	if err := v.begin(); err != nil {
+		return nil, err
+	}
+	defer v.opMu.RUnlock()
+	var list []blockdev.Extent
+	add := func(e blockdev.Extent) {
+		if k := len(list); k > 0 && list[k-1].Data == e.Data {
+			list[k-1].Len += e.Len
+		} else {
+			list = append(list, e)
+		}
+	}
+	end := off + n
+	for off < end {
+		hole, k, err := v.extent(off, end)
+		if err != nil {
+			return nil, err
+		}
+		// A block that is partly data is data.
+		stop := off + k
+		if hole {
+			stop &^= v.mask
+		} else {
+			stop = min((stop+v.mask)&^v.mask, end)
+		}
+		if stop == off {
+			hole, stop = false, off+v.mask+1
+		}
+		add(blockdev.Extent{Off: off, Len: stop - off, Data: !hole})
+		off = stop
+	}
+	return list, nil
+}
+
+// extent reports whether a hole or data begins at off, and how long it is
+// within [off, end).
+func (v *Volume) extent(off, end int64) (hole bool, n int64, err error) {
+	if !v.cfg.SeekHoles {
+		return false, end - off, nil
+	}
+	data, err := v.seek(off, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) {
+		// Nothing but a hole up to the end of the file, or off is beyond it.
+		if err := v.truncated(off, min(end, v.size.Load())-off); err != nil {
+			return false, 0, err
+		}
+		return true, end - off, nil
+	}
+	if err != nil {
+		return false, 0, v.fail("SEEK_DATA", off, end-off, err)
+	}
+	if data > off {
+		return true, min(data, end) - off, nil
+	}
+	next, err := v.seek(off, unix.SEEK_HOLE)
+	if err != nil {
+		return false, 0, v.fail("SEEK_HOLE", off, end-off, err)
+	}
+	// The end of the file counts as a hole; pages are data to their end.
+	if next >= v.size.Load() {
+		next = end
+	}
+	return false, min(next, end) - off, nil
+}
+
+func (v *Volume) seek(off int64, whence int) (n int64, err error) {
+	err = retry(func() (err error) {
+		n, err = v.sys.seek(v.fd, off, whence)
+		return err
+	})
+	return n, err
+}

@@ -1,0 +1,44 @@
+package backing
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernel is the system calls that a volume makes on its backing store. Tests
+// replace single ones to make a disk fail or fill up.
+type kernel struct {
+	pread     func(fd int, p []byte, off int64) (int, error)
+	pwritev   func(fd int, bufs [][]byte, off int64, flags int) (int, error)
+	madvise   func(p []byte, advice int) error
+	mincore   func(p []byte, vec []byte) error
+	msync     func(p []byte, flags int) error
+	fdatasync func(fd int) error
+	fallocate func(fd int, mode uint32, off, n int64) error
+	ftruncate func(fd int, n int64) error
+	seek      func(fd int, off int64, whence int) (int64, error)
+}
+
+var linux = kernel{
+	pread:     unix.Pread,
+	pwritev:   unix.Pwritev2,
+	madvise:   unix.Madvise,
+	mincore:   mincore,
+	msync:     unix.Msync,
+	fdatasync: unix.Fdatasync,
+	fallocate: unix.Fallocate,
+	ftruncate: unix.Ftruncate,
+	seek:      unix.Seek,
+}
+
+// retry repeats a call that a signal interrupted; Go's own preemption signals
+// do that to calls that wait for a network file system.
+func retry(f func() error) error {
+	for {
+		err := f()
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

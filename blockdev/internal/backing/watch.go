@@ -1,0 +1,66 @@
+package backing
+
+import (
+	"sync"
+	"time"
+)
+
+// watchEvery is how often the length of backing stores is looked at.
+const watchEvery = time.Second
+
+// The watcher is one goroutine for all open volumes; it exists while there are
+// any. One fstat per volume and second is what noticing a resize or a
+// truncation costs.
+var watcher struct {
+	mu      sync.Mutex // guards what follows; taken inside Volume.resizeMu
+	volumes map[*Volume]struct{}
+	stop    chan struct{}
+}
+
+func watch(v *Volume) {
+	w := &watcher
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.volumes == nil {
+		w.volumes = map[*Volume]struct{}{}
+	}
+	w.volumes[v] = struct{}{}
+	if w.stop == nil {
+		w.stop = make(chan struct{})
+		go runWatcher(w.stop)
+	}
+}
+
+func unwatch(v *Volume) {
+	w := &watcher
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.volumes, v)
+	if len(w.volumes) == 0 && w.stop != nil {
+		close(w.stop)
+		w.stop = nil
+	}
+}
+
+func runWatcher(stop <-chan struct{}) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	var list []*Volume
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		watcher.mu.Lock()
+		list = list[:0]
+		for v := range watcher.volumes {
+			list = append(list, v)
+		}
+		watcher.mu.Unlock()
+		for _, v := range list {
+			v.poll()
+		}
+		clear(list)
+	}
+}

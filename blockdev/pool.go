@@ -1,0 +1,284 @@
+package blockdev
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// Pool is the staging memory of leases that are not direct: page-aligned
+// buffers of 4 KiB to 1 MiB, cut from one mapping that the garbage collector
+// never sees and that grows to its bound only as it is used. It is a buddy
+// allocator: a buffer is a power of two of 4 KiB units, split from a larger one
+// when needed and joined with its other half when both are free.
+//
+//	order  0     1     2    …    8
+//	bytes  4 Ki  8 Ki  16 Ki …   1 Mi
+//
+// Every buffer that is out is counted; a test that ends with Out() != 0 leaks.
+type Pool struct {
+	mem []byte
+	out atomic.Int64 // bytes
+
+	mu    sync.Mutex                 // guards what follows
+	free  [maxOrder + 1]int32        // first free unit of each order, none when empty
+	next  []int32                    // by first unit of a free buffer
+	prev  []int32                    // likewise
+	state []uint8                    // by first unit: order, and inUse
+	wake  map[chan struct{}]struct{} // who waits for a Put
+}
+
+const (
+	unitShift = 12
+	maxOrder  = 8
+	// MaxBuffer is the largest buffer of a Pool, bytes.
+	MaxBuffer = 1 << (unitShift + maxOrder)
+	// DefaultPoolSize bounds the shared pool, bytes.
+	DefaultPoolSize = 256 << 20
+	// PoolPatience is how long Get waits in Wait mode. Staging memory is held
+	// by leases, and leases by peers, so the wait is bounded.
+	PoolPatience = time.Second
+
+	none   = -1
+	inUse  = 0x80
+	inside = 0xff // not the first unit of a buffer
+)
+
+// NewPool returns a pool of at most limit bytes (at least MaxBuffer, rounded
+// up to a multiple of it).
+func NewPool(limit int64) (*Pool, error) {
+	if limit < MaxBuffer {
+		limit = MaxBuffer
+	}
+	limit = (limit + MaxBuffer - 1) &^ (MaxBuffer - 1)
+	if limit>>unitShift > 1<<30 {
+		return nil, fmt.Errorf("blockdev: a pool of %d bytes is too large", limit)
+	}
+	// MAP_NORESERVE: a bound, not a use; pages come at the first touch.
+	mem, err := syscall.Mmap(-1, 0, int(limit), syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("blockdev: mapping %d bytes of staging memory: %w", limit, err)
+	}
+	units := int(limit >> unitShift)
+	p := &Pool{mem: mem, next: make([]int32, units), prev: make([]int32, units), state: make([]uint8, units), wake: map[chan struct{}]struct{}{}}
+	for o := range p.free {
+		p.free[o] = none
+	}
+	for u := units - 1<<maxOrder; u >= 0; u -= 1 << maxOrder {
+		for i := range 1 << maxOrder {
+			p.state[u+i] = inside
+		}
+		p.putLocked(int32(u), maxOrder)
+	}
+	return p, nil
+}
+
+// DefaultPool is the pool of every device that was not given one.
+var DefaultPool = sync.OnceValue(func() *Pool {
+	p, err := NewPool(DefaultPoolSize)
+	if err != nil {
+		// Address space is so short (RLIMIT_AS) that a small one has to do.
+		if p, err = NewPool(DefaultPoolSize / 16); err != nil {
+			panic(err)
+		}
+	}
+	return p
+})
+
+// Out returns how many bytes of buffers are out.
+func (p *Pool) Out() int64 { return p.out.Load() }
+
+// Cap returns the bound of the pool, bytes.
+func (p *Pool) Cap() int64 { return int64(len(p.mem)) }
+
+// Get appends buffers of n bytes in all to dst. Contents are undefined, and
+// lengths add up to exactly n. If the pool is exhausted it fails with
+// ErrWouldBlock: at once in NoWait mode, else after PoolPatience.
+func (p *Pool) Get(dst [][]byte, n int, m Mode) ([][]byte, error) {
+	if n < 0 || n > len(p.mem) {
+		return dst, fmt.Errorf("blockdev: %d bytes of staging memory wanted, the pool has %d: %w", n, len(p.mem), ErrNoSpace)
+	}
+	p.mu.Lock()
+	got, ok := p.getLocked(dst, n)
+	p.mu.Unlock()
+	if ok {
+		return got, nil
+	}
+	if m == NoWait {
+		return dst, ErrWouldBlock
+	}
+	timer := time.NewTimer(PoolPatience)
+	defer timer.Stop()
+	wake := make(chan struct{}, 1)
+	p.mu.Lock()
+	p.wake[wake] = struct{}{}
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.wake, wake)
+		p.mu.Unlock()
+	}()
+	for {
+		p.mu.Lock()
+		got, ok := p.getLocked(dst, n)
+		p.mu.Unlock()
+		if ok {
+			return got, nil
+		}
+		select {
+		case <-wake:
+		case <-timer.C:
+			return dst, fmt.Errorf("blockdev: %d bytes of staging memory were not free within %v (%d of %d are out): %w",
+				n, PoolPatience, p.Out(), len(p.mem), ErrWouldBlock)
+		}
+	}
+}
+
+// Put gives buffers back. They are the ones that Get returned, each whole.
+func (p *Pool) Put(bufs [][]byte) {
+	if len(bufs) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, b := range bufs {
+		p.putBufLocked(b)
+		bufs[i] = nil
+	}
+	for w := range p.wake {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Close gives the memory back. Every buffer must have been returned.
+func (p *Pool) Close() error {
+	if n := p.Out(); n != 0 {
+		return fmt.Errorf("blockdev: %d bytes of staging memory are still out", n)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mem == nil {
+		return errors.New("blockdev: pool closed twice")
+	}
+	mem := p.mem
+	p.mem = nil
+	return syscall.Munmap(mem)
+}
+
+// getLocked takes all or nothing.
+func (p *Pool) getLocked(dst [][]byte, n int) ([][]byte, bool) {
+	base := len(dst)
+	for n > 0 {
+		o := orderOf(n)
+		u, ok := p.takeLocked(o)
+		for !ok && o > 0 {
+			// Fragmented: smaller pieces do as well.
+			o--
+			u, ok = p.takeLocked(o)
+		}
+		if !ok {
+			for _, b := range dst[base:] {
+				p.putBufLocked(b)
+			}
+			return dst[:base], false
+		}
+		size := 1 << (unitShift + o)
+		off := int(u) << unitShift
+		use := min(size, n)
+		// The capacity tells Put the size of the buffer.
+		dst = append(dst, p.mem[off:off+use:off+size])
+		p.out.Add(int64(size))
+		n -= use
+	}
+	return dst, true
+}
+
+func orderOf(n int) int {
+	if n >= MaxBuffer {
+		return maxOrder
+	}
+	return bits.Len(uint(n-1) >> unitShift)
+}
+
+// takeLocked removes a buffer of order o from the free lists, splitting a
+// larger one if need be.
+func (p *Pool) takeLocked(o int) (int32, bool) {
+	from := o
+	for from <= maxOrder && p.free[from] == none {
+		from++
+	}
+	if from > maxOrder {
+		return 0, false
+	}
+	u := p.free[from]
+	p.unlinkLocked(u, from)
+	for ; from > o; from-- {
+		p.linkLocked(u+1<<(from-1), from-1)
+	}
+	p.state[u] = uint8(o) | inUse
+	return u, true
+}
+
+func (p *Pool) putBufLocked(b []byte) {
+	u := p.unitOf(b)
+	o := int(p.state[u] &^ inUse)
+	if p.state[u]&inUse == 0 || p.state[u] == inside || cap(b) != 1<<(unitShift+o) {
+		panic("blockdev: a buffer was given back twice, or is not the pool's")
+	}
+	p.out.Add(-int64(cap(b)))
+	p.putLocked(u, o)
+}
+
+// putLocked frees a buffer and joins it with its buddy as far as that goes.
+func (p *Pool) putLocked(u int32, o int) {
+	for o < maxOrder {
+		buddy := u ^ 1<<o
+		if p.state[buddy] != uint8(o) {
+			break
+		}
+		p.unlinkLocked(buddy, o)
+		p.state[max(u, buddy)] = inside
+		u = min(u, buddy)
+		o++
+	}
+	p.linkLocked(u, o)
+}
+
+func (p *Pool) linkLocked(u int32, o int) {
+	p.state[u] = uint8(o)
+	head := p.free[o]
+	p.next[u], p.prev[u] = head, none
+	if head != none {
+		p.prev[head] = u
+	}
+	p.free[o] = u
+}
+
+func (p *Pool) unlinkLocked(u int32, o int) {
+	if p.prev[u] != none {
+		p.next[p.prev[u]] = p.next[u]
+	} else {
+		p.free[o] = p.next[u]
+	}
+	if p.next[u] != none {
+		p.prev[p.next[u]] = p.prev[u]
+	}
+}
+
+// unitOf returns the index of a buffer's first unit.
+func (p *Pool) unitOf(b []byte) int32 {
+	off := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(p.mem)))
+	if off >= uintptr(len(p.mem)) || off&(1<<unitShift-1) != 0 {
+		panic("blockdev: a buffer was given back that is not the pool's")
+	}
+	return int32(off >> unitShift)
+}

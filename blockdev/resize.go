@@ -1,0 +1,41 @@
+package blockdev
+
+import "sync"
+
+// ResizeHooks is the list of functions to call after a resize. The zero value
+// is ready; devices embed it to implement OnResize.
+type ResizeHooks struct {
+	mu    sync.Mutex
+	next  int
+	hooks map[int]func(Info)
+}
+
+// Add registers f; the returned function removes it and may be called twice.
+func (h *ResizeHooks) Add(f func(Info)) (cancel func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.hooks == nil {
+		h.hooks = map[int]func(Info){}
+	}
+	id := h.next
+	h.next++
+	h.hooks[id] = f
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.hooks, id)
+	}
+}
+
+// Call calls every function, without a lock held.
+func (h *ResizeHooks) Call(info Info) {
+	h.mu.Lock()
+	fs := make([]func(Info), 0, len(h.hooks))
+	for _, f := range h.hooks {
+		fs = append(fs, f)
+	}
+	h.mu.Unlock()
+	for _, f := range fs {
+		f(info)
+	}
+}

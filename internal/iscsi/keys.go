@@ -146,7 +146,7 @@ var rules = [numKeys]rule{
 	KeyDataPDUInOrder:           {name: "DataPDUInOrder", kind: kindOr, use: useLeading, session: true, noDisc: true, def: 1},
 	KeyDataSequenceInOrder:      {name: "DataSequenceInOrder", kind: kindOr, use: useLeading, session: true, noDisc: true, def: 1},
 	KeyErrorRecoveryLevel:       {name: "ErrorRecoveryLevel", kind: kindMin, use: useLeading, session: true, hi: 2},
-	KeySessionType:              {name: "SessionType", kind: kindText, use: useLeading, sender: byInitiator, session: true, security: true},
+	KeySessionType:              {name: "SessionType", kind: kindText, use: useInitialize, sender: byInitiator, session: true, security: true},
 	KeyTaskReporting:            {name: "TaskReporting", kind: kindList, use: useLeading, session: true, noDisc: true, list: []string{"RFC3720", "ResponseFence", "FastAbort"}},
 
 	// RFC 7144

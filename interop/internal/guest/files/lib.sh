@@ -1,0 +1,97 @@
+# Helpers of the guest's scripts. The host's loopback is 10.0.2.2 here.
+HOST=10.0.2.2 SELF=10.0.2.15
+die() { echo "FAILED: $*"; dmesg | tail -15; exit 1; }
+
+# siw_up [PARAMETER=VALUE...]: software iWARP on eth0.
+siw_up() {
+  rdma link show 2>/dev/null | grep -q siw_eth0 && return
+  modprobe siw "$@" && modprobe -a rdma_ucm ib_uverbs && rdma link add siw_eth0 type siw netdev eth0
+}
+# siw_set PARAMETER VALUE: while loaded.
+siw_set() { echo "$2" > "/sys/module/siw/parameters/$1"; }
+
+# initiator [IQN]: starts iscsid once.
+initiator() {
+  pgrep -x iscsid >/dev/null && return
+  echo "InitiatorName=${1:-iqn.2026-11.softiser:guest}" > /etc/iscsi/initiatorname.iscsi
+  modprobe -a sd_mod sg iscsi_tcp ib_iser || return
+  iscsid -f >/tmp/iscsid.log 2>&1 &
+  for _ in $(seq 50); do iscsiadm -m iface >/dev/null 2>&1 && return; sleep 0.1; done
+  return 1
+}
+# attach iser|tcp PORT IQN [NAME=VALUE...]: logs in and prints the disk of LUN 0.
+attach() {
+  local iface=default mode=$1 port=$2 iqn=$3 kv; shift 3
+  [ $mode = iser ] && { siw_up || return; iface=iser; }
+  initiator || return
+  iscsiadm -m node -o new -T "$iqn" -p $HOST:"$port" -I $iface >/dev/null || return
+  for kv in "$@"; do iscsiadm -m node -T "$iqn" -p $HOST:"$port" -o update -n "${kv%%=*}" -v "${kv#*=}" || return; done
+  iscsiadm -m node -T "$iqn" -p $HOST:"$port" -l >/tmp/login.log 2>&1 || { cat /tmp/login.log; return 1; }
+  disk "$iqn"
+}
+# disk IQN [LUN]: the block device of a session, once it is there.
+disk() {
+  local i s d
+  for i in $(seq 200); do
+    for s in /sys/class/iscsi_session/session*; do
+      [ "$(cat "$s/targetname" 2>/dev/null)" = "$1" ] || continue
+      for d in "$s"/device/target*/*:"${2:-0}"/block/sd*; do [ -b "/dev/${d##*/}" ] && { echo "/dev/${d##*/}"; return; }; done
+    done
+    sleep 0.1
+  done
+  return 1
+}
+# detach IQN
+detach() { iscsiadm -m node -T "$1" -u >/dev/null && iscsiadm -m node -T "$1" -o delete >/dev/null; }
+
+# sizes DEV: direct writes and reads of many sizes at odd places, compared.
+sizes() {
+  python3 - "$1" <<'X'
+import os, sys, mmap
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)
+for size in (512, 1024, 4096, 4608, 8192, 12288, 61440, 65536, 131072, 524288, 1048576, 4194304):
+    for off in (0, 512, 7 * 512, 1 << 20, (3 << 20) + 1536):
+        want = bytes((off // 512 + i * 7 + i // 251) % 251 for i in range(4096)) * (size // 4096 + 1)
+        a = mmap.mmap(-1, max(size, 4096)); a[:size] = want[:size]
+        b = mmap.mmap(-1, max(size, 4096))
+        assert os.pwrite(fd, memoryview(a)[:size], off) == size
+        assert os.preadv(fd, [memoryview(b)[:size]], off) == size
+        assert b[:size] == want[:size], f"{size} bytes at {off} differ"
+print("sizes: all the same")
+X
+}
+# verify DEV [MIB] [JOBS] [DEPTH]: fio random read and write with verification.
+verify() {
+  fio --name=v --filename="$1" --rw=randrw --bsrange=512-256k --size="${2:-16}"m --numjobs="${3:-1}" --offset_increment="${2:-16}"m \
+    --direct=1 --ioengine=libaio --iodepth="${4:-16}" --verify=crc32c --verify_fatal=1 --do_verify=1 >/tmp/fio.log 2>&1 || { cat /tmp/fio.log; return 1; }
+  grep -E 'READ:|WRITE:' /tmp/fio.log
+}
+# quiet_kernel: fails when the kernel warned since the last call.
+quiet_kernel() {
+  local bad; bad=$(dmesg -c | grep -E 'WARN|BUG|Oops|RIP:|Call Trace|refcount' || true)
+  [ -z "$bad" ] || { echo "$bad"; return 1; }
+}
+
+# LIO, by configfs.
+LIO=/sys/kernel/config/target
+lio_ram() { modprobe -a target_core_mod iscsi_target_mod; lio_path=$LIO/core/rd_mcp_$((lio_n++))/$1; mkdir -p "$lio_path" && echo "rd_pages=$(($2 * 256))" > "$lio_path/control" && echo 1 > "$lio_path/enable"; }
+lio_file() { modprobe -a target_core_mod iscsi_target_mod target_core_file; lio_path=$LIO/core/fileio_$((lio_n++))/$1; truncate -s "$3" "$2"; mkdir -p "$lio_path" && echo "fd_dev_name=$2,fd_dev_size=$3" > "$lio_path/control" && echo 1 > "$lio_path/enable"; }
+lio_n=0
+lio_target() {
+  tpg=$LIO/iscsi/$1/tpgt_1; mkdir -p "$tpg" || return
+  echo 0 > "$tpg/attrib/authentication"; echo 1 > "$tpg/attrib/generate_node_acls"
+  echo 1 > "$tpg/attrib/cache_dynamic_acls"; echo 0 > "$tpg/attrib/demo_mode_write_protect"
+}
+lio_lun() { mkdir -p "$tpg/lun/lun_$1" && ln -s "$2" "$tpg/lun/lun_$1/port"; }
+# lio_portal IP PORT [iser]. LIO first opens a plain TCP socket for a portal and
+# only then the RDMA listener on the same address; siw's listener is a TCP socket
+# too, so the plain one is put into a throwaway network namespace.
+lio_portal() {
+  local np=$tpg/np/$1:$2
+  if [ "${3-}" = iser ]; then
+    unshare -n sh -c "ip link set lo up; ip addr add $1/32 dev lo; mkdir -p $np" && modprobe ib_isert && echo 1 > "$np/iser"
+  else mkdir -p "$np"; fi
+}
+# Credentials without a newline: configfs would keep it as part of the name.
+lio_chap() { echo 1 > "$tpg/attrib/authentication"; printf %s "$1" > "$tpg/auth/userid"; printf %s "$2" > "$tpg/auth/password"
+  [ $# -lt 4 ] || { printf %s "$3" > "$tpg/auth/userid_mutual"; printf %s "$4" > "$tpg/auth/password_mutual"; }; }

@@ -1,0 +1,48 @@
+package guest
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The image is big and its build needs root; the test runs where one exists.
+func TestGuestRunsScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a guest")
+	}
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil || os.Geteuid() != 0 {
+		t.Skip(ErrNoQEMU)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	im, err := Prepare(CacheDir(), func(s string) { t.Log(s) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := im.Boot(ctx, Options{Name: "t", Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Kill()
+	slow, err := g.Start("sleep 1; echo slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := g.Run(ctx, "siw_up && rdma link show && uname -r")
+	if err != nil || !strings.Contains(out, "siw_eth0") || !strings.Contains(out, im.Kernel) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := slow.Wait(ctx); err != nil || out != "slow\n" {
+		t.Errorf("%v, %q", err, out)
+	}
+	if _, err := g.Run(ctx, "echo why; exit 3"); err == nil || !strings.Contains(err.Error(), "status 3") || !strings.Contains(err.Error(), "why") {
+		t.Errorf("a failing script: %v", err)
+	}
+	if log := g.Halt(); !strings.Contains(log, "Linux version") {
+		t.Errorf("kernel log: %q", log)
+	}
+}

@@ -1,0 +1,27 @@
+package bench
+
+import (
+	"context"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/initiator"
+)
+
+// LUN is the part of a session's volume that a load needs.
+type LUN interface {
+	// Submit starts a request; Done is called exactly once for it.
+	Submit(*initiator.Request)
+	Info() blockdev.Info
+	Close() error
+}
+
+// OpenOptions is what a job asks of the sessions that it opens.
+type OpenOptions struct {
+	Depth    int           // requests in flight at once on this session
+	MaxIO    int           // bytes of the largest request
+	BusyPoll time.Duration // spin this long before sleeping; zero: do not
+}
+
+// Opener opens a session to the volume at url.
+type Opener func(ctx context.Context, url string, o OpenOptions) (LUN, error)

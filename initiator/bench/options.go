@@ -1,0 +1,397 @@
+package bench
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// option is one key of a job file and one flag of the command line.
+type option struct {
+	name    string // fio's name; the flag has - for _
+	aliases []string
+	value   string // what the value looks like, for help; empty: a switch
+	help    string
+	set     func(j *Job, v string) error
+}
+
+// options is the table of everything a job may say. Job files and the command
+// line both go through it.
+var options = []option{
+	{"description", nil, "TEXT", "free text that goes into the report", func(j *Job, v string) error { j.Description = v; return nil }},
+	{"uri", []string{"filename"}, "URL", "volume of this job: iser://host[:port]/iqn/lun or iscsi://…", func(j *Job, v string) error { j.URL = v; return nil }},
+	{"rw", []string{"readwrite"}, "DIR", "read, write, randread, randwrite, rw, randrw, trim or randtrim", setRW},
+	{"bs", []string{"blocksize"}, "SIZE[,SIZE[,SIZE]]", "block size of reads, writes and trims", setBS},
+	{"bsrange", []string{"blocksize_range"}, "MIN-MAX[,…]", "block sizes drawn from a range", setBSRange},
+	{"iodepth", nil, "N", "requests kept in flight by each clone", intVar(func(j *Job) *int { return &j.IODepth })},
+	{"numjobs", nil, "N", "clones of the job, each with its own queue", intVar(func(j *Job) *int { return &j.NumJobs })},
+	{"size", []string{"filesize"}, "SIZE", "length of the range, bytes or % of the volume", sizeVar(func(j *Job) *Size { return &j.Size })},
+	{"offset", nil, "SIZE", "start of the range, bytes or % of the volume", sizeVar(func(j *Job) *Size { return &j.Offset })},
+	{"offset_increment", nil, "SIZE", "added to offset for each further clone", sizeVar(func(j *Job) *Size { return &j.OffsetIncr })},
+	{"io_size", []string{"io_limit"}, "SIZE", "bytes to move, when not the range once", sizeVar(func(j *Job) *Size { return &j.IOSize })},
+	{"number_ios", nil, "N", "stop after this many operations", int64Var(func(j *Job) *int64 { return &j.NumberIOs })},
+	{"loops", nil, "N", "go over the range so many times", intVar(func(j *Job) *int { return &j.Loops })},
+	{"runtime", []string{"timeout"}, "TIME", "stop after this time (seconds, or with unit)", timeVar(func(j *Job) *time.Duration { return &j.Runtime }, time.Second)},
+	{"time_based", nil, "", "start over at the end of the range until runtime has passed", boolVar(func(j *Job) *bool { return &j.TimeBased })},
+	{"ramp_time", nil, "TIME", "run this long before measuring", timeVar(func(j *Job) *time.Duration { return &j.RampTime }, time.Second)},
+	{"startdelay", []string{"start_delay"}, "TIME", "wait before starting", timeVar(func(j *Job) *time.Duration { return &j.StartDelay }, time.Second)},
+	{"thinktime", nil, "TIME", "pause of a slot between its operations (microseconds, or with unit)", timeVar(func(j *Job) *time.Duration { return &j.ThinkTime }, time.Microsecond)},
+	{"rwmixread", nil, "PERCENT", "share of reads in a mixed load", intVar(func(j *Job) *int { return &j.RWMixRead })},
+	{"rwmixwrite", nil, "PERCENT", "share of writes in a mixed load", func(j *Job, v string) error {
+		n, err := strconv.Atoi(v)
+		j.RWMixRead = 100 - n
+		return plainNumber(err)
+	}},
+	{"rate", nil, "BYTES[,…]", "limit of bytes per second for reads, writes, trims", ratesVar(func(j *Job) *[datas]int64 { return &j.Rate })},
+	{"rate_iops", nil, "N[,…]", "limit of operations per second for reads, writes, trims", ratesVar(func(j *Job) *[datas]int64 { return &j.RateIOPS })},
+	{"seed", []string{"randseed"}, "N", "seed of offsets, sizes and payload", func(j *Job, v string) (err error) {
+		j.Seed, err = strconv.ParseUint(v, 0, 64)
+		return plainNumber(err)
+	}},
+	{"randrepeat", nil, "0|1", "the same sequence in every run (default 1)", setRandRepeat},
+	{"norandommap", nil, "", "random blocks without keeping each to once per pass", boolVar(func(j *Job) *bool { return &j.NoRandomMap })},
+	{"zero_buffers", nil, "", "write zeroes (default: random bytes)", boolVar(func(j *Job) *bool { return &j.ZeroBuffers })},
+	{"fsync", []string{"fdatasync"}, "N", "flush (SYNCHRONIZE CACHE) after every N writes", intVar(func(j *Job) *int { return &j.Fsync })},
+	{"end_fsync", nil, "", "flush when the job has ended", boolVar(func(j *Job) *bool { return &j.EndFsync })},
+	{"fua", []string{"sync", "writefua"}, "", "durable writes (FUA)", setSync},
+	{"verify", nil, "crc32c|none", "write a checksummed header into every block and check it", setVerify},
+	{"do_verify", nil, "0|1", "verify after writing (default 1)", boolVar(func(j *Job) *bool { return &j.DoVerify })},
+	{"verify_only", nil, "", "write nothing, check what an earlier run has written", boolVar(func(j *Job) *bool { return &j.VerifyOnly })},
+	{"verify_fatal", nil, "", "stop at the first mismatch", boolVar(func(j *Job) *bool { return &j.VerifyFatal })},
+	{"verify_state", nil, "FILE", "keep the ledger of written blocks in FILE, for verify_only after a crash", func(j *Job, v string) error { j.VerifyState = v; return nil }},
+	{"verify_durable", nil, "", "verify_only: hold the volume to what was flushed (after a power loss)", boolVar(func(j *Job) *bool { return &j.VerifyDurable })},
+	{"continue_on_error", nil, "none|all", "go on after a failed operation", setContinue},
+	{"sessions", nil, "N", "connections, shared by the clones (default: one per clone)", intVar(func(j *Job) *int { return &j.Sessions })},
+	{"busy_poll", nil, "TIME", "let the sessions spin this long before they sleep (microseconds, or with unit)", timeVar(func(j *Job) *time.Duration { return &j.BusyPoll }, time.Microsecond)},
+	{"group_reporting", nil, "", "one report for the whole group", boolVar(func(j *Job) *bool { return &j.GroupReporting })},
+	{"new_group", nil, "", "start a new reporting group", boolVar(func(j *Job) *bool { return &j.NewGroup })},
+	{"stonewall", []string{"wait_for_previous"}, "", "wait for the jobs before this one", boolVar(func(j *Job) *bool { return &j.Stonewall })},
+	{"clat_percentiles", nil, "0|1", "report percentiles of the completion latency (default 1)", boolVar(func(j *Job) *bool { return &j.ClatPercentile })},
+	{"lat_percentiles", nil, "0|1", "report percentiles of the total latency", boolVar(func(j *Job) *bool { return &j.LatPercentile })},
+	{"slat_percentiles", nil, "0|1", "report percentiles of the submission latency", boolVar(func(j *Job) *bool { return &j.SlatPercentile })},
+	{"percentile_list", nil, "P[:P…]", "percentiles to report", setPercentiles},
+	{"kb_base", nil, "1024|1000", "1000: k, m, g in this job's later sizes are powers of ten", func(j *Job, v string) error {
+		if v != "1024" && v != "1000" {
+			return errors.New("must be 1024 or 1000")
+		}
+		j.kbBase, _ = strconv.Atoi(v)
+		return nil
+	}},
+}
+
+// ignored are keys of fio that mean nothing here, with the reason that is
+// reported.
+var ignored = map[string]string{
+	"ioengine":                   "the volume is always reached by our own initiator",
+	"direct":                     "there is no page cache on this side",
+	"buffered":                   "there is no page cache on this side",
+	"invalidate":                 "there is no page cache on this side",
+	"thread":                     "clones are neither threads nor processes",
+	"directory":                  "there are no files",
+	"nrfiles":                    "there are no files",
+	"create_on_open":             "there are no files",
+	"fallocate":                  "there are no files",
+	"overwrite":                  "a volume is always overwritten in place",
+	"fsync_on_close":             "there are no files; see end_fsync",
+	"unlink":                     "there are no files",
+	"gtod_reduce":                "time stamps are cheap here",
+	"gtod_cpu":                   "time stamps are cheap here",
+	"disable_lat":                "latencies are always measured",
+	"disable_clat":               "latencies are always measured",
+	"disable_slat":               "latencies are always measured",
+	"disable_bw":                 "bandwidth is always measured",
+	"hipri":                      "see busy_poll",
+	"iodepth_batch":              "every completion submits the next request",
+	"iodepth_low":                "every completion submits the next request",
+	"refill_buffers":             "payload is drawn once, or per block with verify",
+	"random_generator":           "one generator is built in",
+	"allow_file_create":          "there are no files",
+	"cpus_allowed":               "pin the process with taskset",
+	"numa_mem_policy":            "pin the process with numactl",
+	"verify_state_save":          "see verify_state",
+	"verify_state_load":          "see verify_state",
+	"verify_backlog":             "verification follows the writes",
+	"verify_async":               "verification runs where completions run",
+	"verify_dump":                "mismatches are always reported with expected and got",
+	"iodepth_batch_complete_min": "every completion submits the next request",
+	"iodepth_batch_complete_max": "every completion submits the next request",
+	"iodepth_batch_submit":       "every completion submits the next request",
+	"write_bw_log":               "time series are not written",
+	"write_lat_log":              "time series are not written",
+	"write_iops_log":             "time series are not written",
+	"log_avg_msec":               "time series are not written",
+}
+
+// optionByName finds a key, its aliases included; - and _ are the same.
+func optionByName(key string) *option {
+	key = strings.ReplaceAll(strings.ToLower(key), "-", "_")
+	for i := range options {
+		if o := &options[i]; o.name == key || slices.Contains(o.aliases, key) {
+			return o
+		}
+	}
+	return nil
+}
+
+// ParseJobs turns sections into jobs. An unknown key is an error that names its
+// place; a key of fio's that has no meaning here becomes a line of notes.
+func ParseJobs(sections []Section) (jobs []*Job, notes []string, err error) {
+	global := newJob()
+	for _, s := range sections {
+		if s.Name == globalSection {
+			n, err := global.apply(s.Opts)
+			if err != nil {
+				return nil, nil, err
+			}
+			notes = append(notes, n...)
+			continue
+		}
+		j := global.copy()
+		j.Name, j.Pos = s.Name, s.Pos
+		n, err := j.apply(s.Opts)
+		if err != nil {
+			return nil, nil, err
+		}
+		notes = append(notes, n...)
+		if err := j.check(); err != nil {
+			return nil, nil, err
+		}
+		jobs = append(jobs, j)
+	}
+	if len(jobs) == 0 {
+		return nil, nil, errors.New("no job: only a global section was given (add a [name] section)")
+	}
+	return jobs, notes, nil
+}
+
+// apply sets options in order.
+func (j *Job) apply(opts []KV) (notes []string, err error) {
+	for _, kv := range opts {
+		key := strings.ReplaceAll(strings.ToLower(kv.Key), "-", "_")
+		o := optionByName(key)
+		if o == nil {
+			why, ok := ignored[key]
+			if !ok {
+				return nil, fmt.Errorf("%s: unknown option %q (see iser-initiator bench --help for those that exist)", kv.Pos, kv.Key)
+			}
+			notes = append(notes, fmt.Sprintf("%s: %s is ignored: %s", kv.Pos, kv.Key, why))
+			continue
+		}
+		v := kv.Value
+		if kv.Bare {
+			if o.value != "" && o.value != "0|1" {
+				return nil, fmt.Errorf("%s: %s needs a value (%s=%s)", kv.Pos, kv.Key, o.name, o.value)
+			}
+			v = "1"
+		}
+		if err := o.set(j, v); err != nil {
+			return nil, fmt.Errorf("%s: %s=%s: %w", kv.Pos, kv.Key, kv.Value, err)
+		}
+		if _, seen := j.explicit[o.name]; !seen {
+			j.order = append(j.order, o.name)
+		}
+		j.explicit[o.name] = v
+	}
+	return notes, nil
+}
+
+func setRW(j *Job, v string) error {
+	j.Dirs = [datas]bool{}
+	name := strings.ToLower(v)
+	kind, random := strings.CutPrefix(name, "rand")
+	switch kind {
+	case "read":
+		j.Dirs[dirRead] = true
+	case "write":
+		j.Dirs[dirWrite] = true
+	case "rw", "readwrite":
+		j.Dirs[dirRead], j.Dirs[dirWrite] = true, true
+	case "trim":
+		j.Dirs[dirTrim] = true
+	default:
+		return errors.New("expected read, write, randread, randwrite, rw, randrw, trim or randtrim")
+	}
+	j.Random, j.RWName = random, name
+	return nil
+}
+
+// perDir splits "R,W,T": fewer values repeat the last one given.
+func perDir(v string, f func(d dir, s string) error) error {
+	parts := strings.Split(v, ",")
+	if len(parts) > datas {
+		return fmt.Errorf("%d values (at most %d: read, write, trim)", len(parts), datas)
+	}
+	for d := range datas {
+		s := parts[min(d, len(parts)-1)]
+		if s == "" {
+			continue // "4k,,8k": keep the default
+		}
+		if err := f(dir(d), s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func setBS(j *Job, v string) error {
+	return perDir(v, func(d dir, s string) error {
+		n, err := blockSize(s, j.kbBase)
+		j.BS[d] = MinMax{n, n}
+		return err
+	})
+}
+
+func setBSRange(j *Job, v string) error {
+	return perDir(v, func(d dir, s string) error {
+		lo, hi, ok := strings.Cut(s, "-")
+		if !ok {
+			return errors.New("expected MIN-MAX")
+		}
+		a, err := blockSize(lo, j.kbBase)
+		if err != nil {
+			return err
+		}
+		b, err := blockSize(hi, j.kbBase)
+		j.BS[d] = MinMax{a, b}
+		return err
+	})
+}
+
+func blockSize(s string, kbBase int) (int, error) {
+	n, err := parseBytes(s, kbBase)
+	if err == nil && (n < 512 || n > maxBlock) {
+		err = fmt.Errorf("block size %d must lie between 512 and %d bytes", n, maxBlock)
+	}
+	return int(n), err
+}
+
+func setRandRepeat(j *Job, v string) error {
+	on, err := parseBool(v)
+	if err != nil || on {
+		return err
+	}
+	var b [8]byte
+	rand.Read(b[:])
+	j.Seed = binary.LittleEndian.Uint64(b[:])
+	return nil
+}
+
+func setSync(j *Job, v string) error {
+	switch strings.ToLower(v) {
+	case "sync", "dsync":
+		v = "1"
+	case "none":
+		v = "0"
+	}
+	on, err := parseBool(v)
+	j.FUA = on
+	return err
+}
+
+func setVerify(j *Job, v string) error {
+	switch strings.ToLower(v) {
+	case "crc32c", "crc32c-intel":
+		j.Verify = VerifyCRC32C
+	case "none", "0":
+		j.Verify = VerifyNone
+	default:
+		return errors.New("expected crc32c or none")
+	}
+	return nil
+}
+
+func setContinue(j *Job, v string) error {
+	switch strings.ToLower(v) {
+	case "none", "0":
+		j.ContinueOnErr = false
+	case "all", "io", "read", "write", "1":
+		j.ContinueOnErr = true
+	default:
+		return errors.New("expected none or all")
+	}
+	return nil
+}
+
+func setPercentiles(j *Job, v string) error {
+	var list []float64
+	for s := range strings.SplitSeq(v, ":") {
+		p, err := strconv.ParseFloat(s, 64)
+		if err != nil || !(p > 0 && p <= 100) {
+			return fmt.Errorf("percentile %q must lie above 0 and not above 100", s)
+		}
+		list = append(list, p)
+	}
+	if len(list) > 20 {
+		return fmt.Errorf("%d percentiles (at most 20)", len(list))
+	}
+	slices.Sort(list)
+	j.Percentiles = list
+	return nil
+}
+
+func parseBool(v string) (bool, error) {
+	switch strings.ToLower(v) {
+	case "1", "true", "yes", "on":
+		return true, nil
+	case "0", "false", "no", "off":
+		return false, nil
+	}
+	return false, errors.New("expected 0 or 1")
+}
+
+func intVar(p func(*Job) *int) func(*Job, string) error {
+	return func(j *Job, v string) (err error) {
+		*p(j), err = strconv.Atoi(v)
+		return plainNumber(err)
+	}
+}
+
+func int64Var(p func(*Job) *int64) func(*Job, string) error {
+	return func(j *Job, v string) (err error) {
+		*p(j), err = parseBytes(v, j.kbBase)
+		return err
+	}
+}
+
+// plainNumber replaces strconv's wording.
+func plainNumber(err error) error {
+	if err != nil {
+		return errors.New("expected a whole number")
+	}
+	return nil
+}
+
+func boolVar(p func(*Job) *bool) func(*Job, string) error {
+	return func(j *Job, v string) (err error) {
+		*p(j), err = parseBool(v)
+		return err
+	}
+}
+
+func sizeVar(p func(*Job) *Size) func(*Job, string) error {
+	return func(j *Job, v string) (err error) {
+		*p(j), err = parseSize(v, j.kbBase)
+		return err
+	}
+}
+
+func timeVar(p func(*Job) *time.Duration, unit time.Duration) func(*Job, string) error {
+	return func(j *Job, v string) (err error) {
+		*p(j), err = parseDuration(v, unit)
+		return err
+	}
+}
+
+func ratesVar(p func(*Job) *[datas]int64) func(*Job, string) error {
+	return func(j *Job, v string) error {
+		return perDir(v, func(d dir, s string) (err error) {
+			p(j)[d], err = parseBytes(s, j.kbBase)
+			return err
+		})
+	}
+}

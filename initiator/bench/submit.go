@@ -1,0 +1,331 @@
+package bench
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+
+	"softiser/initiator"
+)
+
+// submitNext gives the slot its next operation; false: there is none and the
+// slot rests. Runner only.
+func (c *clone) submitNext(s *slot) bool {
+	switch phase(c.live.phase.Load()) {
+	case phaseRun:
+		return c.runNext(s)
+	case phaseFlush:
+		return c.flushNext(s)
+	case phaseVerify:
+		return c.verifyNext(s)
+	}
+	return false
+}
+
+func (c *clone) runNext(s *slot) bool {
+	if c.stopped.Load() || c.expired(s.start) || c.failed && !c.job.ContinueOnErr {
+		s.held = false
+		return false
+	}
+	if !c.ramped && s.start-c.began >= c.job.RampTime {
+		c.measure(s.start)
+	}
+	if c.job.Fsync > 0 && c.sinceFlush >= c.job.Fsync && !c.flushing {
+		c.submitFlush(s)
+		return true
+	}
+	if !s.held {
+		if !c.draw(s) {
+			return false
+		}
+		if c.paced {
+			l := &c.lim[s.ext.d]
+			wait := l.wait(s.start)
+			l.take(s.ext.n)
+			if wait > 0 {
+				s.held = true
+				c.park(s, s.start+wait)
+				return true
+			}
+		}
+	}
+	s.held = false
+	c.submitData(s)
+	return true
+}
+
+// draw takes the next operation of the pattern into s.ext.
+func (c *clone) draw(s *slot) bool {
+	if c.drain || c.toMove == 0 || c.toIssue == 0 {
+		return false
+	}
+	e, ok := c.pat.next()
+	if !ok {
+		if c.passes > 0 {
+			c.passes--
+		}
+		if c.passes == 0 {
+			c.drain = false
+			c.toIssue = 0
+			return false
+		}
+		if c.ledger != nil {
+			// Two writes of one block must not be in flight together:
+			// the next pass begins when this one has ended.
+			c.drain = true
+			return false
+		}
+		c.pat.restart()
+		if e, ok = c.pat.next(); !ok {
+			return false
+		}
+	}
+	if c.toMove > 0 {
+		e.n = int(min(int64(e.n), c.toMove))
+		e.n -= e.n % int(c.pat.unit)
+		if e.n == 0 {
+			c.toMove = 0
+			return false
+		}
+		c.toMove -= int64(e.n)
+	}
+	if c.toIssue > 0 {
+		c.toIssue--
+	}
+	s.ext = e
+	return true
+}
+
+// measure ends the ramp: what happened so far is forgotten.
+func (c *clone) measure(now time.Duration) {
+	c.ramped = true
+	c.began = now
+	c.usage0 = processUsage()
+	c.stats.Dir, c.stats.Depth = [dirs]DirStats{}, [7]uint64{}
+	for d := range c.live.ios {
+		c.live.ios[d].Store(0)
+		c.live.bytes[d].Store(0)
+	}
+	for d := range c.lim {
+		c.lim[d].reset(now)
+	}
+}
+
+// submitData hands s.ext to the session.
+func (c *clone) submitData(s *slot) {
+	e, r := s.ext, &s.req
+	s.d = e.d
+	r.Off, r.Len, r.Buf, r.FUA = e.off, int64(e.n), s.buf[:e.n], false
+	switch e.d {
+	case dirRead:
+		r.Op = initiator.OpRead
+	case dirWrite:
+		r.Op, r.FUA = initiator.OpWrite, c.job.FUA
+		c.sinceFlush++
+		if c.ledger != nil {
+			c.sign(r.Buf, e.off)
+		}
+	case dirTrim:
+		r.Op, r.Buf = initiator.OpDiscard, nil
+	}
+	c.submit(s)
+}
+
+// sign fills a write's buffer with one headed block per unit.
+func (c *clone) sign(p []byte, off int64) {
+	unit := int(c.pat.unit)
+	for ; len(p) >= unit; p, off = p[unit:], off+int64(unit) {
+		fillBlock(p[:unit], c.ledger.seed, off, c.ledger.issue(off), c.job.thread)
+	}
+}
+
+func (c *clone) submitFlush(s *slot) {
+	c.sinceFlush, c.flushing = 0, true
+	c.acked, c.covered = c.covered[:0], c.acked
+	c.prepareFlush(s)
+	c.submit(s)
+}
+
+func (c *clone) prepareFlush(s *slot) {
+	s.d, s.ext = dirSync, extent{d: dirSync}
+	s.req.Op, s.req.Off, s.req.Len, s.req.Buf, s.req.FUA = initiator.OpFlush, 0, 0, nil, false
+}
+
+// flushNext: one flush of everything, by the first slot that asks.
+func (c *clone) flushNext(s *slot) bool {
+	if c.flushing || c.stopped.Load() {
+		return false
+	}
+	if c.drain {
+		return false
+	}
+	c.drain, c.flushing = true, true
+	c.prepareFlush(s)
+	c.submit(s)
+	return true
+}
+
+// verifyNext reads the next block that the ledger knows.
+func (c *clone) verifyNext(s *slot) bool {
+	if c.stopped.Load() || c.stats.Bad > 0 && c.job.VerifyFatal || c.stats.Errors > 0 && !c.job.ContinueOnErr {
+		return false
+	}
+	if c.ledger == nil {
+		return c.readCheckNext(s)
+	}
+	for ; c.verifyAt < c.ledger.blocks; c.verifyAt++ {
+		off := c.ledger.base + int64(c.verifyAt)*c.ledger.unit
+		if _, known := c.ledger.window(off, c.job.VerifyDurable); known {
+			c.verifyAt++
+			s.ext = extent{dirRead, off, int(c.ledger.unit)}
+			c.submitData(s)
+			return true
+		}
+	}
+	return false
+}
+
+// readCheckNext is verify-only of a job that reads: its own pattern once.
+func (c *clone) readCheckNext(s *slot) bool {
+	if !c.draw(s) {
+		return false
+	}
+	c.submitData(s)
+	return true
+}
+
+// replay enters in the ledger what an earlier run of the same write job has
+// written: the sequence depends on the options and the seed alone.
+func (c *clone) replay() {
+	if c.ledger == nil {
+		return
+	}
+	var s slot
+	for c.draw(&s) || c.drain {
+		if c.drain {
+			c.drain = false
+			c.pat.restart()
+			continue
+		}
+		if s.ext.d != dirWrite {
+			continue
+		}
+		for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += c.pat.unit {
+			c.ledger.issue(off)
+			c.ledger.ack(off, true)
+		}
+	}
+}
+
+// submit hands the slot's request to its session. s.start to here is slat.
+func (c *clone) submit(s *slot) {
+	s.req.Err, s.req.Residual, s.req.Status = nil, 0, 0
+	s.inFlight = true
+	c.stats.Depth[depthBucket(c.inFlight())]++
+	s.issue = c.now()
+	s.lun.Submit(&s.req) // Done may have been called when this returns
+}
+
+// inFlight counts the requests in flight, the one about to be submitted
+// included. Slots that wait for the runner count as in flight: they are about
+// to be submitted again.
+func (c *clone) inFlight() int { return len(c.slots) - c.resting }
+
+// account enters the result of a finished operation. Runner only.
+func (c *clone) account(s *slot) {
+	r := &s.req
+	if s.d == dirSync {
+		c.flushing = false
+	}
+	if r.Err == nil && r.Residual > 0 {
+		r.Err = fmt.Errorf("%d of %d bytes were not transferred: %w", r.Residual, s.ext.n, syscall.EIO)
+	}
+	if r.Err != nil {
+		c.fail(s, r.Err)
+		return
+	}
+	slat, clat := int64(s.issue-s.start), int64(s.end-s.issue)
+	c.stats.Dir[s.d].add(s.ext.n, slat, clat, c.job)
+	c.live.ios[s.d].Add(1)
+	c.live.bytes[s.d].Add(int64(s.ext.n))
+	switch s.d {
+	case dirSync:
+		c.accountFlush()
+	case dirWrite:
+		if c.ledger != nil {
+			c.accountWrite(s)
+		}
+	case dirRead:
+		if c.checksReads() {
+			c.check(s)
+		}
+	}
+}
+
+func (c *clone) accountFlush() {
+	if c.ledger == nil {
+		return
+	}
+	if phase(c.live.phase.Load()) == phaseFlush {
+		c.ledger.flushedAll()
+		return
+	}
+	for _, w := range c.covered {
+		c.ledger.flushed(w.off, w.gen)
+	}
+	c.covered = c.covered[:0]
+}
+
+func (c *clone) accountWrite(s *slot) {
+	unit := c.pat.unit
+	for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += unit {
+		c.ledger.ack(off, s.req.FUA)
+		if c.job.Fsync > 0 && !s.req.FUA {
+			c.acked = append(c.acked, written{off, c.ledger.entry[c.ledger.index(off)].acked})
+		}
+	}
+}
+
+// checksReads reports whether a read's content is checked: in the verify phase
+// and in jobs that only read.
+func (c *clone) checksReads() bool {
+	return c.job.Verify != VerifyNone && (phase(c.live.phase.Load()) == phaseVerify || !c.job.writes())
+}
+
+func (c *clone) check(s *slot) {
+	unit := int(c.pat.unit)
+	p, off := s.req.Buf, s.ext.off
+	for ; len(p) >= unit; p, off = p[unit:], off+int64(unit) {
+		w, seed := window{any: true}, c.job.Seed
+		if c.ledger != nil {
+			var known bool
+			if w, known = c.ledger.window(off, c.job.VerifyDurable); !known {
+				continue
+			}
+			seed = c.ledger.seed
+		}
+		c.stats.Verified++
+		if m := checkBlock(p[:unit], seed, off, w); m != nil {
+			c.mismatch(m)
+		}
+	}
+}
+
+func (c *clone) mismatch(m *Mismatch) {
+	if c.stats.Bad++; len(c.stats.Mismatches) < maxMismatches {
+		c.stats.Mismatches = append(c.stats.Mismatches, m)
+	}
+	if c.stats.FirstErr == nil {
+		c.stats.FirstErr, c.stats.Code = m, int(syscall.EILSEQ)
+	}
+	c.failed = c.failed || c.job.VerifyFatal
+}
+
+func (c *clone) fail(s *slot, err error) {
+	c.stats.Errors++
+	c.failed = true
+	if c.stats.FirstErr == nil {
+		c.stats.FirstErr = fmt.Errorf("%v of %d bytes at offset %d: %w", s.d, s.ext.n, s.ext.off, err)
+		c.stats.Code = errnoOf(err)
+	}
+}

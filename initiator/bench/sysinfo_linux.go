@@ -1,0 +1,54 @@
+package bench
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// memoryMiB returns the machine's memory.
+func memoryMiB() int64 {
+	var si syscall.Sysinfo_t
+	if syscall.Sysinfo(&si) != nil {
+		return 0
+	}
+	return int64(si.Totalram) * int64(si.Unit) >> 20
+}
+
+// usage is what the process has consumed so far.
+type usage struct {
+	user, sys  time.Duration
+	ctx        int64 // context switches
+	majf, minf int64 // page faults
+}
+
+func processUsage() usage {
+	var ru syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &ru) != nil {
+		return usage{}
+	}
+	return usage{
+		user: time.Duration(ru.Utime.Nano()), sys: time.Duration(ru.Stime.Nano()),
+		ctx: ru.Nvcsw + ru.Nivcsw, majf: ru.Majflt, minf: ru.Minflt,
+	}
+}
+
+func (u usage) sub(o usage) usage {
+	return usage{u.user - o.user, u.sys - o.sys, u.ctx - o.ctx, u.majf - o.majf, u.minf - o.minf}
+}
+
+// alignedMemory returns n bytes outside the Go heap: page aligned, never moved,
+// zero, and costing memory only where touched.
+func alignedMemory(n int) ([]byte, error) {
+	mem, err := syscall.Mmap(-1, 0, max(n, 1), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("reserve %d bytes of buffers: %w", n, err)
+	}
+	return mem[:n], nil
+}
+
+func freeMemory(mem []byte) {
+	if cap(mem) > 0 {
+		syscall.Munmap(mem[:cap(mem)])
+	}
+}

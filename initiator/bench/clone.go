@@ -45,10 +45,11 @@ type clone struct {
 	live    live
 	stopped atomic.Bool
 	done    chan struct{}
-	timer   *time.Timer
 
-	mu      sync.Mutex // guards the four fields below
-	head    *slot      // finished slots, oldest first
+	mu      sync.Mutex // guards the fields below, down to "runner"
+	timer   *time.Timer
+	delay   *time.Timer // startdelay
+	head    *slot       // finished slots, oldest first
 	tail    *slot
 	running bool
 	parked  []*slot // waiting for their time
@@ -60,6 +61,7 @@ type clone struct {
 	lim      [datas]limiter
 	paced    bool
 	resting  int
+	flight   int  // requests handed to the sessions and not accounted
 	drain    bool // the next pass begins when all slots rest
 	passes   int
 	toMove   int64 // bytes left to issue; <0: no limit
@@ -71,6 +73,7 @@ type clone struct {
 
 	sinceFlush int       // writes since the last flush was issued
 	flushing   bool      // a flush is in flight
+	lastFlush  bool      // the one of phaseFlush has been issued
 	acked      []written // acknowledged since the last flush was issued
 	covered    []written // acknowledged before the flush in flight
 
@@ -192,7 +195,7 @@ func (c *clone) limits(size int64) {
 	c.passes = j.Loops
 	c.toMove, c.toIssue = -1, -1
 	switch io := j.IOSize.Resolve(size); {
-	case j.TimeBased:
+	case j.TimeBased && !j.VerifyOnly:
 		c.passes = -1
 	case io > 0:
 		c.passes, c.toMove = -1, io
@@ -212,7 +215,9 @@ func (c *clone) now() time.Duration { return time.Since(c.epoch) }
 // start sets the clone going; done is closed when it has ended.
 func (c *clone) start() {
 	if d := c.job.StartDelay; d > 0 {
-		time.AfterFunc(d, c.begin)
+		c.mu.Lock()
+		c.delay = time.AfterFunc(d, c.begin)
+		c.mu.Unlock()
 		return
 	}
 	c.begin()
@@ -241,6 +246,13 @@ func (c *clone) begin() {
 // stop lets requests in flight finish and issues no more.
 func (c *clone) stop() {
 	c.stopped.Store(true)
+	c.mu.Lock()
+	delay := c.delay
+	c.delay = nil
+	c.mu.Unlock()
+	if delay != nil && delay.Stop() {
+		c.begin() // every slot finds that it is over
+	}
 	c.wake()
 }
 
@@ -300,6 +312,7 @@ func (c *clone) run() {
 func (c *clone) step(s *slot) {
 	if s.inFlight {
 		s.inFlight = false
+		c.flight--
 		c.account(s)
 		s.start = s.end
 		if t := c.job.ThinkTime; t > 0 && phase(c.live.phase.Load()) == phaseRun {

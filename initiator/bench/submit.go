@@ -65,8 +65,7 @@ func (c *clone) draw(s *slot) bool {
 			c.passes--
 		}
 		if c.passes == 0 {
-			c.drain = false
-			c.toIssue = 0
+			c.toIssue = 0 // so that the other slots rest, too
 			return false
 		}
 		if c.ledger != nil {
@@ -153,13 +152,10 @@ func (c *clone) prepareFlush(s *slot) {
 
 // flushNext: one flush of everything, by the first slot that asks.
 func (c *clone) flushNext(s *slot) bool {
-	if c.flushing || c.stopped.Load() {
+	if c.lastFlush || c.stopped.Load() {
 		return false
 	}
-	if c.drain {
-		return false
-	}
-	c.drain, c.flushing = true, true
+	c.lastFlush = true
 	c.prepareFlush(s)
 	c.submit(s)
 	return true
@@ -221,15 +217,11 @@ func (c *clone) replay() {
 func (c *clone) submit(s *slot) {
 	s.req.Err, s.req.Residual, s.req.Status = nil, 0, 0
 	s.inFlight = true
-	c.stats.Depth[depthBucket(c.inFlight())]++
+	c.flight++
+	c.stats.Depth[depthBucket(c.flight)]++
 	s.issue = c.now()
 	s.lun.Submit(&s.req) // Done may have been called when this returns
 }
-
-// inFlight counts the requests in flight, the one about to be submitted
-// included. Slots that wait for the runner count as in flight: they are about
-// to be submitted again.
-func (c *clone) inFlight() int { return len(c.slots) - c.resting }
 
 // account enters the result of a finished operation. Runner only.
 func (c *clone) account(s *slot) {

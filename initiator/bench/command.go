@@ -1,0 +1,311 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"softiser/initiator"
+	"softiser/initiator/connflags"
+)
+
+const long = `Drive a volume with a load and report bandwidth and latency as fio does.
+
+Options have fio's names, units (k = 1024) and meaning; _ and - are the same.
+Options before the first --name are defaults for all jobs, each --name begins a
+job. With job files (fio's ini grammar), options given here override theirs.
+
+The exit status is 0 when every operation and every check succeeded.`
+
+const example = `  # random reads, 4 KiB, 32 in flight, ten seconds
+  iser-initiator bench iser://127.0.0.1/iqn.2026-11.softiser:demo/0 \
+      --rw=randread --bs=4k --iodepth=32 --runtime=10 --time-based
+
+  # write every block once and check it
+  iser-initiator bench iser://127.0.0.1/iqn.2026-11.softiser:demo/0 \
+      --rw=randwrite --bs=4k --iodepth=32 --size=1g --verify=crc32c
+
+  # the jobs of a file, as JSON that reads like fio's
+  iser-initiator bench job.fio --output-format=json
+
+  # did a crash lose an acknowledged write?
+  iser-initiator bench URL --rw=randwrite --bs=4k --verify=crc32c --verify-state=run.ledger
+  iser-initiator bench URL --rw=randwrite --bs=4k --verify=crc32c --verify-state=run.ledger --verify-only`
+
+// Command returns "bench" for the command tree of iser-initiator.
+func Command() *cobra.Command {
+	c := &command{}
+	cmd := &cobra.Command{
+		Use:     "bench [URL] [JOBFILE…]",
+		Short:   "Measure and verify a volume, fio-style",
+		Long:    long,
+		Example: example,
+		Args:    cobra.ArbitraryArgs,
+		RunE:    func(cmd *cobra.Command, args []string) error { return c.run(cmd, args) },
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+	})
+	c.register(fs)
+	return cmd
+}
+
+// command is one invocation.
+type command struct {
+	sections  []Section // from the command line; the first is global
+	conn      *connflags.Options
+	format    string
+	output    string
+	eta       string
+	json      bool
+	minimal   bool
+	parseOnly bool
+}
+
+func (c *command) register(fs *pflag.FlagSet) {
+	c.sections = []Section{{Name: globalSection, Pos: "command line"}}
+	fs.Var(nameFlag{c}, "name", "begin a job of this name")
+	for i := range options {
+		o := &options[i]
+		if o.name == "busy_poll" {
+			continue // a connection option on the command line
+		}
+		for k, name := range append([]string{o.name}, o.aliases...) {
+			f := fs.VarPF(optionFlag{c, o}, name, "", o.help)
+			f.Hidden = k > 0
+			if o.value == "" || o.value == "0|1" {
+				f.NoOptDefVal = "1"
+			}
+		}
+	}
+	for name := range ignored {
+		f := fs.VarPF(optionFlag{c, &option{name: name}}, name, "", "ignored: "+ignored[name])
+		f.Hidden, f.NoOptDefVal = true, "1"
+	}
+	fs.StringVar(&c.format, "output-format", "normal", "normal, json, json+ or terse")
+	fs.BoolVar(&c.json, "json", false, "same as --output-format=json")
+	fs.BoolVar(&c.minimal, "minimal", false, "same as --output-format=terse")
+	fs.StringVar(&c.output, "output", "", "write the report to this file")
+	fs.StringVar(&c.eta, "eta", "auto", "progress line: auto (on a terminal), always or never")
+	fs.BoolVar(&c.parseOnly, "parse-only", false, "check options and job files, run nothing")
+	c.conn = connflags.Register(fs)
+}
+
+// optionFlag adds an option to the job being described.
+type optionFlag struct {
+	c *command
+	o *option
+}
+
+func (f optionFlag) Set(v string) error {
+	s := &f.c.sections[len(f.c.sections)-1]
+	s.Opts = append(s.Opts, KV{Key: f.o.name, Value: v, Pos: "--" + strings.ReplaceAll(f.o.name, "_", "-")})
+	return nil
+}
+
+func (f optionFlag) String() string { return "" }
+
+func (f optionFlag) Type() string { return f.o.value }
+
+// nameFlag begins a job.
+type nameFlag struct{ c *command }
+
+func (f nameFlag) Set(v string) error {
+	if v == "" || v == globalSection {
+		return fmt.Errorf("%q cannot be a job's name", v)
+	}
+	f.c.sections = append(f.c.sections, Section{Name: v, Pos: "command line"})
+	return nil
+}
+
+func (f nameFlag) String() string { return "" }
+func (f nameFlag) Type() string   { return "NAME" }
+
+// split tells volumes from job files among the arguments.
+func split(args []string) (url string, files []string, err error) {
+	for _, a := range args {
+		if !strings.Contains(a, "://") {
+			files = append(files, a)
+			continue
+		}
+		if url != "" {
+			return "", nil, errors.New("two volumes given: give one URL, or uri= in each job")
+		}
+		url = a
+	}
+	return url, files, nil
+}
+
+// jobs combines job files and the command line.
+func (c *command) jobs(files []string) (jobs []*Job, global []KV, notes []string, err error) {
+	sections := c.sections
+	if len(files) > 0 {
+		if sections, err = c.override(files); err != nil {
+			return nil, nil, nil, err
+		}
+	} else if len(sections) == 1 {
+		sections = []Section{{Name: "bench", Pos: "command line", Opts: sections[0].Opts}}
+	}
+	for _, s := range sections {
+		if s.Name == globalSection {
+			global = append(global, s.Opts...)
+		}
+	}
+	jobs, notes, err = ParseJobs(sections)
+	return jobs, global, notes, err
+}
+
+// override reads job files and appends the command line's options to each job.
+func (c *command) override(files []string) (sections []Section, err error) {
+	if len(c.sections) > 1 {
+		return nil, errors.New("--name cannot be used together with a job file")
+	}
+	for _, f := range files {
+		s, err := ParseJobFile(f)
+		if err != nil {
+			return nil, err
+		}
+		sections = append(sections, s...)
+	}
+	for i := range sections {
+		if s := &sections[i]; s.Name != globalSection {
+			s.Opts = append(s.Opts, c.sections[0].Opts...)
+		}
+	}
+	return sections, nil
+}
+
+func (c *command) run(cmd *cobra.Command, args []string) error {
+	if c.json {
+		c.format = "json"
+	}
+	if c.minimal {
+		c.format = "terse"
+	}
+	if !slices.Contains([]string{"normal", "json", "json+", "terse"}, c.format) {
+		return fmt.Errorf("--output-format=%s: expected normal, json, json+ or terse", c.format)
+	}
+	url, files, err := split(args)
+	if err != nil {
+		return err
+	}
+	jobs, global, notes, err := c.jobs(files)
+	if err != nil {
+		return err
+	}
+	stderr := cmd.ErrOrStderr()
+	for _, n := range notes {
+		fmt.Fprintln(stderr, n)
+	}
+	if c.parseOnly {
+		return nil
+	}
+	cmd.SilenceUsage = true
+	out, closeOut, err := c.open(cmd.OutOrStdout())
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
+	if c.format == "normal" {
+		WriteHeader(out, jobs)
+	}
+	cfg := Config{Open: c.opener(cmd.Flags()), URL: url}
+	var line progress
+	if c.eta == "always" || c.eta == "auto" && isTerminal(stderr) {
+		line.w = stderr
+		cfg.Tick = line.tick
+	}
+	rep, err := Run(ctx, jobs, cfg)
+	line.clear()
+	if err != nil {
+		return errors.Join(err, closeOut())
+	}
+	if err := errors.Join(rep.write(out, c.format, global), closeOut()); err != nil {
+		return err
+	}
+	return rep.result()
+}
+
+// write prints the report in a format of the --output-format option.
+func (r *Report) write(w io.Writer, format string, global []KV) error {
+	switch format {
+	case "json", "json+":
+		return r.WriteJSON(w, global, format == "json+")
+	case "terse":
+		r.WriteTerse(w)
+	default:
+		r.WriteText(w)
+	}
+	return nil
+}
+
+// result is nil when everything succeeded.
+func (r *Report) result() error {
+	var errs, bad uint64
+	var first error
+	for _, s := range r.Clones {
+		errs, bad = errs+s.Errors, bad+s.Bad
+		if first == nil {
+			first = s.FirstErr
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return fmt.Errorf("bench: %d operations failed, %d blocks did not verify; the first: %w", errs, bad, first)
+}
+
+func (c *command) open(stdout io.Writer) (io.Writer, func() error, error) {
+	if c.output == "" || c.output == "-" {
+		return stdout, func() error { return nil }, nil
+	}
+	f, err := os.Create(c.output)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--output: %w", err)
+	}
+	return f, f.Close, nil
+}
+
+// opener dials our own initiator.
+func (c *command) opener(fs *pflag.FlagSet) Opener {
+	fixedDepth := fs.Changed("queue-depth")
+	return func(ctx context.Context, url string, o OpenOptions) (LUN, error) {
+		cfg, err := c.conn.Config(url)
+		if err != nil {
+			return nil, err
+		}
+		if !fixedDepth {
+			cfg.QueueDepth = min(max(cfg.QueueDepth, o.Depth), 4096)
+		}
+		if o.BusyPoll > 0 {
+			cfg.BusyPoll = o.BusyPoll
+		}
+		lun, err := initiator.Open(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return lun, nil
+	}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}

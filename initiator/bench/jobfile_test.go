@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestJobFile(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	write("common.fio", "iodepth=32\n")
+	t.Setenv("BENCH_SIZE", "16m")
+	path := write("job.fio", `
+; a comment
+# another
+[global]
+bs = 8k
+time_based
+runtime=2m
+ioengine=libaio
+include common.fio
+
+[reader]
+rw=randread
+size=${BENCH_SIZE}
+numjobs=$ncpus
+
+[global]
+bs=4k,16k
+[writer]
+rw=randrw
+rate=1m,,2m
+rate_iops=500
+percentile_list=50:99.9
+runtime=250ms
+seed=0x10
+`)
+	s, err := ParseJobFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, notes, err := ParseJobs(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(notes) != 1 || !strings.Contains(notes[0], "job.fio:8: ioengine is ignored") {
+		t.Errorf("notes %q", notes)
+	}
+	r, w := jobs[0], jobs[1]
+	if r.Name != "reader" || !r.Random || r.BS[dirRead].Min != 8192 || r.IODepth != 32 || r.Size.Bytes != 16<<20 || r.Runtime != 2*time.Minute || !r.TimeBased || r.NumJobs < 1 {
+		t.Errorf("reader %+v", r)
+	}
+	if w.BS[dirRead].Min != 4096 || w.BS[dirWrite].Min != 16384 || w.BS[dirTrim].Min != 16384 || w.Runtime != 250*time.Millisecond {
+		t.Errorf("writer sizes %+v", w)
+	}
+	if w.Rate != [3]int64{1 << 20, 0, 2 << 20} || w.RateIOPS != [3]int64{500, 500, 500} || w.Seed != 16 || len(w.Percentiles) != 2 {
+		t.Errorf("writer rates %+v", w)
+	}
+}
+
+func TestJobFileErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"bs=4k":                           `t.fio:1: option "bs=4k" before the first [section]`,
+		"[j]\nbogus=1":                    `t.fio:2: unknown option "bogus"`,
+		"[global]\nfoo_bar=1\n[j]":        `t.fio:2: unknown option "foo_bar"`,
+		"[j]\nbs=4x":                      `t.fio:2: bs=4x: size "4x" has the unknown unit`,
+		"[j]\nbs":                         "t.fio:2: bs needs a value",
+		"[j\nbs=4k":                       "t.fio:1: bad section header",
+		"[j] x":                           "t.fio:1: bad section header",
+		"[j]\nrw=readd":                   "expected read, write",
+		"[j]\nsize=${NOPE}":               "t.fio:2: the environment variable NOPE is not set",
+		"[j]\nno equals here":             "expected key=value",
+		"[global]\nbs=4k":                 "no job",
+		"[j]\ntime_based":                 "time_based needs a runtime",
+		"[j]\nrw=randtrim\nverify=crc32c": "cannot be used with trim",
+		"[j]\niodepth=0":                  "iodepth 0",
+		"[j]\niodepth=ten":                "expected a whole number",
+		"[j]\nbs=100":                     "between 512",
+		"[j]\nbsrange=8k":                 "expected MIN-MAX",
+		"[j]\nbsrange=8k-4k":              "must lie between",
+		"[j]\nbs=4k,6000\nrw=rw":          "must be multiples",
+		"[j]\nverify=md5":                 "expected crc32c",
+		"[j]\nverify_only=1":              "need verify=crc32c",
+		"[j]\nrw=write\nverify=crc32c\nnumjobs=2": "offset_increment",
+		"[j]\nbs=1,2,3,4":                         "at most 3",
+		"[j]\npercentile_list=101":                "must lie above 0",
+		"[j]\ngroup_reporting=maybe":              "expected 0 or 1",
+		"[j]\ninclude missing.fio":                "missing.fio",
+	} {
+		s, err := parseJobText(strings.NewReader(text), "t.fio", func(string) string { return "" })
+		if err == nil {
+			_, _, err = ParseJobs(s)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestIncludeLoopEnds(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "loop.fio")
+	if err := os.WriteFile(p, []byte("[j]\ninclude loop.fio\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ParseJobFile(p); err == nil || !strings.Contains(err.Error(), "nested deeper") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestOptionTable(t *testing.T) {
+	seen := map[string]bool{}
+	for _, o := range options {
+		for _, n := range append([]string{o.name}, o.aliases...) {
+			if seen[n] || ignored[n] != "" {
+				t.Errorf("%s stands twice", n)
+			}
+			seen[n] = true
+		}
+		if o.help == "" || o.set == nil {
+			t.Errorf("%s is incomplete", o.name)
+		}
+	}
+}
+
+func FuzzJobFile(f *testing.F) {
+	f.Add("[global]\nbs=4k\n[a]\nrw=randrw\nbsrange=4k-64k\nrate=1m\n; x\n[b]\nstonewall\nsize=10%\n")
+	f.Add("[x]\nverify=crc32c\nrw=write\npercentile_list=1:50:99.9\nruntime=1d\nsize=${A}$ncpus")
+	f.Add("[j]\nbs=0x200,8192p\nkb_base=1000\nsize=9223372036854775807")
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "include ") {
+			return
+		}
+		s, err := parseJobText(strings.NewReader(text), "f", func(n string) string { return n })
+		if err != nil {
+			return
+		}
+		jobs, _, err := ParseJobs(s)
+		if err != nil {
+			return
+		}
+		for _, j := range jobs {
+			if j.minBS() < 512 || j.maxBS() > maxBlock || j.IODepth < 1 || j.maxBS()%j.minBS() != 0 {
+				t.Errorf("accepted %+v", j)
+			}
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Config is how a set of jobs is run.
+type Config struct {
+	Open Opener
+	URL  string // the volume of jobs that name none
+	// Tick, when set, is called every TickEvery while jobs run.
+	Tick      func(*Snapshot)
+	TickEvery time.Duration // default 500 ms, fio's sampling interval
+}
+
+// Report is the result of a run.
+type Report struct {
+	Started time.Time
+	Groups  []*Stats // one entry per clone, or per group with group_reporting
+	Clones  []*Stats
+}
+
+// Failed reports whether any operation or check failed.
+func (r *Report) Failed() bool {
+	for _, s := range r.Clones {
+		if s.failed() {
+			return true
+		}
+	}
+	return false
+}
+
+// Snapshot is the state of a run at one moment, for the progress line.
+type Snapshot struct {
+	Elapsed  time.Duration
+	Interval time.Duration // since the snapshot before
+	Running  int
+	Verify   bool
+	Done     float64        // 0 … 1; <0: unknown
+	Bytes    [datas]float64 // per second, over Interval
+	IOs      [datas]float64
+}
+
+const (
+	sampleEvery   = 500 * time.Millisecond
+	maxOpenAtOnce = 16 // logins under way at the same time
+)
+
+// Run runs jobs, stage by stage, and returns what they did. Failed operations
+// are in the report; an error means that a job could not start. When ctx ends
+// the jobs stop as if their time were up.
+func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
+	rep := &Report{Started: time.Now()}
+	var stage []*Job
+	var all []*clone
+	flush := func() error {
+		clones, err := runStage(ctx, stage, cfg)
+		all = append(all, clones...)
+		stage = nil
+		return err
+	}
+	thread, group := 0, 0
+	for i, j := range jobs {
+		if i > 0 && (j.Stonewall || j.NewGroup) {
+			group++
+		}
+		if i > 0 && j.Stonewall {
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
+		for n := range j.NumJobs {
+			c := *j
+			thread++
+			c.clone, c.thread, c.group = n, thread, group
+			stage = append(stage, &c)
+		}
+	}
+	if err := flush(); err != nil {
+		return nil, err
+	}
+	rep.collect(all)
+	return rep, nil
+}
+
+// collect sums up by clone or by group.
+func (r *Report) collect(all []*clone) {
+	byGroup := map[int]*Stats{}
+	for _, c := range all {
+		s := &c.stats
+		r.Clones = append(r.Clones, s)
+		if !c.job.GroupReporting {
+			r.Groups = append(r.Groups, s)
+			continue
+		}
+		g := byGroup[c.job.group]
+		if g == nil {
+			g = &Stats{}
+			byGroup[c.job.group] = g
+			r.Groups = append(r.Groups, g)
+		}
+		g.merge(s)
+	}
+}
+
+// runStage runs jobs that start together.
+func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, err error) {
+	luns, closeAll, err := openAll(ctx, jobs, cfg)
+	defer func() {
+		for _, c := range clones {
+			err = errors.Join(err, c.close())
+		}
+		err = errors.Join(err, closeAll())
+	}()
+	if err != nil {
+		return nil, err
+	}
+	epoch := time.Now()
+	for i, j := range jobs {
+		c, err := newClone(j, luns[i], luns[i][0].Info(), epoch)
+		if err != nil {
+			return clones, err
+		}
+		clones = append(clones, c)
+	}
+	if err := checkOverlap(clones); err != nil {
+		return clones, err
+	}
+	for _, c := range clones {
+		go c.start()
+	}
+	watch(ctx, clones, cfg, epoch)
+	return clones, nil
+}
+
+// checkOverlap refuses runs whose verification could not be trusted.
+func checkOverlap(clones []*clone) error {
+	for i, a := range clones {
+		if a.ledger == nil || a.job.VerifyOnly {
+			continue
+		}
+		for k, b := range clones {
+			if i == k || !b.job.writes() && !b.job.Dirs[dirTrim] || b.job.VerifyOnly || a.job.URL != b.job.URL {
+				continue
+			}
+			if a.pat.base < b.pat.end() && b.pat.base < a.pat.end() {
+				return fmt.Errorf("%s: job %s verifies blocks that job %s (%s) overwrites at the same time: give them separate ranges with offset, offset_increment and size, or add stonewall",
+					a.job.Pos, a.job.Name, b.job.Name, b.job.Pos)
+			}
+		}
+	}
+	return nil
+}
+
+// want is one session to open and the clones that will use it.
+type want struct {
+	job *Job
+	url string
+	dst []*LUN
+}
+
+// plan distributes sessions over clones: result[i] are those of jobs[i]. The
+// clones of one job share its sessions= connections; where there are more
+// sessions than clones, a clone spreads its slots over several.
+func plan(jobs []*Job, url string) (luns [][]LUN, wants []want, err error) {
+	luns = make([][]LUN, len(jobs))
+	for first := 0; first < len(jobs); first += jobs[first].NumJobs {
+		j := jobs[first]
+		n, sessions := j.NumJobs, j.Sessions
+		if sessions == 0 {
+			sessions = n
+		}
+		for k := range n {
+			luns[first+k] = make([]LUN, max(1, (sessions+n-1-k)/n))
+		}
+		for s := range sessions {
+			w := want{job: j, url: j.URL}
+			if w.url == "" {
+				w.url = url
+			}
+			if w.url == "" {
+				return nil, nil, fmt.Errorf("%s: job %s names no volume: give its URL on the command line or as uri= in the job", j.Pos, j.Name)
+			}
+			for k := range n {
+				if sessions >= n && s%n == k {
+					w.dst = append(w.dst, &luns[first+k][s/n])
+				} else if sessions < n && k%sessions == s {
+					w.dst = append(w.dst, &luns[first+k][0])
+				}
+			}
+			wants = append(wants, w)
+		}
+	}
+	return luns, wants, nil
+}
+
+// openAll opens the sessions of every clone. closeAll closes those that were
+// opened, also after an error.
+func openAll(ctx context.Context, jobs []*Job, cfg Config) (luns [][]LUN, closeAll func() error, err error) {
+	luns, wants, err := plan(jobs, cfg.URL)
+	opened := make([]LUN, len(wants))
+	closeAll = func() (err error) {
+		for _, l := range opened {
+			if l != nil {
+				err = errors.Join(err, l.Close())
+			}
+		}
+		return err
+	}
+	if err != nil {
+		return nil, closeAll, err
+	}
+	errs := make([]error, len(wants))
+	gate := make(chan struct{}, maxOpenAtOnce)
+	var wg sync.WaitGroup
+	for i, w := range wants {
+		gate <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-gate }()
+			o := OpenOptions{Depth: w.job.IODepth * len(w.dst), MaxIO: w.job.maxBS(), BusyPoll: w.job.BusyPoll}
+			l, err := cfg.Open(ctx, w.url, o)
+			if err != nil {
+				errs[i] = fmt.Errorf("job %s: %w", w.job.Name, err)
+				return
+			}
+			opened[i] = l
+			for _, d := range w.dst {
+				*d = l
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, closeAll, err // the first says it; the others say the same
+		}
+	}
+	return luns, closeAll, nil
+}
+
+// watch waits for all clones, samples them, and stops them when ctx ends.
+func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time) {
+	every := cfg.TickEvery
+	if every == 0 {
+		every = sampleEvery
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	allDone := make(chan struct{})
+	go func() {
+		for _, c := range clones {
+			<-c.done
+		}
+		close(allDone)
+	}()
+	s := newSampler(clones)
+	cancelled := ctx.Done()
+	for {
+		select {
+		case <-allDone:
+			s.store()
+			return
+		case <-cancelled:
+			cancelled = nil
+			for _, c := range clones {
+				c.stop()
+			}
+		case <-tick.C:
+			snap := s.take(time.Since(epoch))
+			if cfg.Tick != nil {
+				cfg.Tick(snap)
+			}
+		}
+	}
+}
+
+// end is the first byte behind the range.
+func (p *pattern) end() int64 { return p.base + int64(p.units)*p.unit }

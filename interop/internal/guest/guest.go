@@ -223,3 +223,6 @@ func (g *Guest) console() string {
 	q, _ := os.ReadFile(filepath.Join(g.dir, "qemu.log"))
 	return tail(string(b), 15) + tail(string(q), 5)
 }
+
+// Dir is the guest's folder on the host; the guest sees it as /job.
+func (g *Guest) Dir() string { return g.dir }

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// Case is one line of the matrix.
+type Case struct {
+	Name   string // group/what, for example iser/fio-verify
+	Expect string // what a correct peer pair does
+	Short  bool   // part of the short form
+	Fresh  bool   // needs a guest of its own (it is killed, or the module is loaded anew)
+	Limit  time.Duration
+	Run    func(ctx context.Context, e *Env) (seen string, err error)
+}
+
+// Result is what a case came to.
+type Result struct {
+	Case
+	Seen string
+	Err  error
+	Took time.Duration
+}
+
+// matrix is every case, in the order of the table. The cases_*.go files fill it.
+var matrix = concat(verbsCases, iserCases, tcpCases, recoveryCases, initiatorCases, toolCases)
+
+func concat(groups ...[]Case) []Case {
+	var all []Case
+	for _, g := range groups {
+		all = append(all, g...)
+	}
+	return all
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+)
+
+// Parts 5 and 6: tgt, libiscsi and qemu; attach inside a guest.
+var toolCases = []Case{
+	{Name: "tools/tgt", Expect: "our initiator verifies a volume of Debian's tgt", Fresh: true, Run: tgt},
+	{Name: "tools/libiscsi", Expect: "iscsi-ls, -inq, -readcapacity16, -dd from the guest", Run: libiscsi},
+	{Name: "tools/qemu-iscsi", Expect: "qemu-img reads and compares over iscsi://", Run: qemuISCSI},
+	{Name: "attach/nbd", Expect: "/dev/nbd0 in the guest: mkfs, mount, fio verify, detach", Run: attachNBD},
+	{Name: "attach/nbd-restart", Expect: "the target killed and restarted under I/O on /dev/nbd0", Run: attachRestart},
+}
+
+func tgt(_ context.Context, e *Env) (string, error) {
+	if _, err := e.In(`truncate -s 64M /tmp/tgt.img; tgtd || die tgtd; sleep 1
+tgtadm --lld iscsi --op new --mode target --tid 1 -T %[1]s && tgtadm --lld iscsi --op new --mode logicalunit --tid 1 --lun 1 -b /tmp/tgt.img && tgtadm --lld iscsi --op bind --mode target --tid 1 -I ALL`, lioIQN); err != nil {
+		return "", err
+	}
+	url := fmt.Sprintf("iscsi://127.0.0.1:%d/%s/1", e.Port(3260), lioIQN)
+	if _, err := e.Host("iser-initiator", "bench", url, "--rw=randwrite", "--bsrange=512-128k", "--iodepth=16", "--size=16m", "--verify=crc32c"); err != nil {
+		return "", err
+	}
+	return "verified", nil
+}
+
+func libiscsi(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(ramTarget)
+	if err != nil {
+		return "", err
+	}
+	_, err = e.In(`u=iscsi://$HOST:%[1]d
+iscsi-ls -s $u | tee /tmp/ls; grep -q %[2]s /tmp/ls || die ls
+iscsi-inq $u/%[2]s/0 >/dev/null || die inq; iscsi-readcapacity16 $u/%[2]s/0 | grep -q 524287 || die readcapacity
+iscsi-dd --help >/dev/null 2>&1; iscsi-readcapacity16 $u/%[2]s/0`, t.Port, ramIQN)
+	return "all answer", err
+}
+
+func qemuISCSI(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(ramTarget)
+	if err != nil {
+		return "", err
+	}
+	_, err = e.In(`u=iscsi://$HOST:%d/%s/0
+qemu-img info $u || die info
+dd if=/dev/urandom of=/tmp/raw bs=1M count=256 2>/dev/null; qemu-img convert -n -f raw -O raw /tmp/raw $u || die convert; qemu-img compare -f raw -F raw /tmp/raw $u || die compare`, t.Port, ramIQN)
+	return "256 MiB identical", err
+}
+
+const attachGuest = `modprobe nbd nbds_max=2 || die nbd
+/host/iser-initiator attach iser://$HOST:%[1]d/%[2]s/0 --device /dev/nbd0 >/tmp/attach.log 2>&1 &
+for i in $(seq 100); do [ "$(blockdev --getsize64 /dev/nbd0 2>/dev/null)" = 67108864 ] && break; sleep 0.1; done
+[ "$(blockdev --getsize64 /dev/nbd0)" = 67108864 ] || { cat /tmp/attach.log; die no device; }
+`
+
+func attachNBD(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(fileTarget("64MiB"))
+	if err != nil {
+		return "", err
+	}
+	_, err = e.In(attachGuest+`mkfs.ext4 -q /dev/nbd0 && mount /dev/nbd0 /mnt && cp -a /etc /mnt/ && sync && fstrim /mnt && umount /mnt && fsck.ext4 -fn /dev/nbd0 || die fs
+verify /dev/nbd0 16 1 16 || die fio
+/host/iser-initiator attach --detach /dev/nbd0 || die detach; wait; cat /tmp/attach.log`, t.Port, ramIQN)
+	return "mounted, verified, detached", err
+}
+
+func attachRestart(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(fileTarget("64MiB"))
+	if err != nil {
+		return "", err
+	}
+	if _, err := underIO(e, fmt.Sprintf(attachGuest, t.Port, ramIQN)+"d=/dev/nbd0", func() error {
+		t.Kill()
+		_, err := e.TargetOn(t.Port, fileTarget("64MiB"))
+		return err
+	}); err != nil {
+		return "", err
+	}
+	_, err = e.In("/host/iser-initiator attach --detach /dev/nbd0")
+	return "recovered, verified", err
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Part 1: our verbs against the kernel's siw, with rdma-core's own tools.
+var verbsCases = concat(
+	rpingMatrix(),
+	[]Case{
+		{Name: "verbs/rping-16-connections", Expect: "16 kernel clients at once, all verified", Run: rpingMany},
+		{Name: "verbs/ucmatose-kernel-client", Expect: "test passes on both ends", Run: ucmatoseKernelClient},
+		{Name: "verbs/ucmatose-kernel-server", Expect: "test passes on both ends", Run: ucmatoseKernelServer},
+		{Name: "verbs/mpa-rev-1", Expect: "accepted and answered in kind; siw has ORD 0 then", Fresh: true, Run: mpaRev1},
+		{Name: "verbs/reject", Expect: "the kernel's client reports the reject", Run: rejected},
+		{Name: "verbs/abrupt-close", Expect: "both ends end, nothing hangs, kernel silent", Run: abruptClose},
+		{Name: "verbs/half-handshake", Expect: "siw gives up after its 5 s, our listener goes on", Run: halfHandshake},
+	})
+
+// rpingMatrix is rping in both directions under each setting of siw.
+func rpingMatrix() []Case {
+	var cases []Case
+	for _, s := range []struct {
+		name, siw, ours string
+		short           bool
+	}{
+		{"crc-off", "", "--crc=off", true},
+		{"crc-kernel-asks", "mpa_crc_required=1", "--crc=off", false},
+		{"crc-we-ask", "", "--crc=required", true},
+		{"p2p", "peer_to_peer=1", "--crc=off", false},
+		{"p2p-crc", "peer_to_peer=1 mpa_crc_required=1", "--crc=required", false},
+		{"gso", "try_gso=1", "--crc=required --gso", false},
+	} {
+		cases = append(cases,
+			Case{Name: "verbs/rping-kernel-client-" + s.name, Expect: "every size verified", Short: s.short, Run: func(_ context.Context, e *Env) (string, error) {
+				return rpingKernelClient(e, s.siw, s.ours)
+			}},
+			Case{Name: "verbs/rping-kernel-server-" + s.name, Expect: "every size verified", Short: s.short, Run: func(_ context.Context, e *Env) (string, error) {
+				return rpingKernelServer(e, s.siw, s.ours)
+			}})
+	}
+	return cases
+}
+
+// rpingSizes are buffer sizes; rping's own limit is 64 KiB - 1.
+var rpingSizes = []int{17, 100, 1460, 4096, 8192, 65535}
+
+// settings makes siw behave as asked; it is loaded once per guest.
+func settings(siw string) string {
+	s := "siw_up || die siw\nsiw_set mpa_crc_required 0; siw_set peer_to_peer 0; siw_set try_gso 0\n"
+	for _, kv := range strings.Fields(siw) {
+		k, v, _ := strings.Cut(kv, "=")
+		s += fmt.Sprintf("siw_set %s %s\n", k, v)
+	}
+	return s
+}
+
+func rpingKernelClient(e *Env, siw, ours string) (string, error) {
+	for _, size := range rpingSizes {
+		port := freePort()
+		args := append([]string{"rdma", "rping", "-s", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-C", "20", "-S", strconv.Itoa(size), "-V"}, strings.Fields(ours)...)
+		p, err := e.Start("iser-initiator", args...)
+		if err != nil {
+			return "", err
+		}
+		p.Port = port
+		if _, err := e.In(settings(siw)+"for i in $(seq 50); do timeout 20 rping -c -a $HOST -p %d -C 20 -S %d -V && exit 0; [ $? = 1 ] || break; sleep 0.2; done; die rping %d", port, size, size); err != nil {
+			return "", err
+		}
+		if err := p.wait(10 * time.Second); err != nil {
+			return "", fmt.Errorf("our server, %d bytes: %w", size, err)
+		}
+	}
+	return fmt.Sprintf("%d sizes verified", len(rpingSizes)), nil
+}
+
+func rpingKernelServer(e *Env, siw, ours string) (string, error) {
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	for _, size := range rpingSizes {
+		server, err := g.Start(fmt.Sprintf("%stimeout 40 rping -s -a $SELF -p 7174 -C 20 -S %d -V", settings(siw), size))
+		if err != nil {
+			return "", err
+		}
+		args := append([]string{"rdma", "rping", "-c", "-a", "127.0.0.1", "-p", strconv.Itoa(e.Port(7174)), "-C", "20", "-S", strconv.Itoa(size), "-V"}, strings.Fields(ours)...)
+		if err := e.retry(func() error { _, err := e.Host("iser-initiator", args...); return err }); err != nil {
+			return "", err
+		}
+		if _, err := server.Wait(e.ctx); err != nil {
+			return "", fmt.Errorf("the kernel's server, %d bytes: %w", size, err)
+		}
+	}
+	return fmt.Sprintf("%d sizes verified", len(rpingSizes)), nil
+}
+
+// retry repeats f for some seconds: a listener of siw does not show anywhere,
+// so the only way to know that it is there is to connect.
+func (e *Env) retry(f func() error) error {
+	var err error
+	for range 40 {
+		if err = f(); err == nil {
+			return nil
+		}
+		select {
+		case <-e.ctx.Done():
+			return err
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+	return err
+}
+
+func rpingMany(_ context.Context, e *Env) (string, error) {
+	port := freePort()
+	p, err := e.Start("iser-initiator", "rdma", "rping", "-s", "-P", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-V", "--crc=required")
+	if err != nil {
+		return "", err
+	}
+	p.Port = port
+	out, err := e.In(settings("")+`sleep 1
+for i in $(seq 16); do (timeout 60 rping -c -a $HOST -p %d -C 10 -S 4096 -V || echo bad $i) & done >/tmp/many 2>&1; wait
+cat /tmp/many; ! grep -q bad /tmp/many`, port)
+	if err != nil {
+		return out, err
+	}
+	return "16 of 16", nil
+}
+
+func ucmatoseKernelClient(_ context.Context, e *Env) (string, error) {
+	port := freePort()
+	p, err := e.Start("iser-initiator", "rdma", "ucmatose", "-b", "127.0.0.1", "-p", strconv.Itoa(port))
+	if err != nil {
+		return "", err
+	}
+	if out, err := e.In(settings("")+"sleep 1; timeout 60 ucmatose -s $HOST -p %d", port); err != nil {
+		return out, err
+	}
+	return "passed", p.wait(20 * time.Second)
+}
+
+func ucmatoseKernelServer(_ context.Context, e *Env) (string, error) {
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	server, err := g.Start(settings("") + "timeout 60 ucmatose -p 7471")
+	if err != nil {
+		return "", err
+	}
+	if err := e.retry(func() error {
+		_, err := e.Host("iser-initiator", "rdma", "ucmatose", "-s", "127.0.0.1", "-p", strconv.Itoa(e.Port(7471)))
+		return err
+	}); err != nil {
+		return "", err
+	}
+	_, err = server.Wait(e.ctx)
+	return "passed", err
+}
+
+// With revision 1 nothing is said about read depths; siw's side then cannot
+// read. Its client only connects and sends, so the connection itself is shown.
+func mpaRev1(_ context.Context, e *Env) (string, error) {
+	port := freePort()
+	if _, err := e.Start("iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-C", "3", "-V", "--crc=off"); err != nil {
+		return "", err
+	}
+	if _, err := e.In("siw_up mpa_version=1 || die siw\nsleep 1; timeout 20 rping -c -a $HOST -p %d -C 3 -V", port); err != nil {
+		return "", err
+	}
+	return "connected with revision 1; our end reads, writes and sends", nil
+}
+
+func rejected(_ context.Context, e *Env) (string, error) {
+	// A target refuses an MPA Request without iSER's private data.
+	t, err := e.Target(ramTarget)
+	if err != nil {
+		return "", err
+	}
+	out, err := e.In(settings("")+"timeout 20 rping -c -d -a $HOST -p %d -C 1; rc=$?; echo rc $rc; [ $rc != 0 ] && [ $rc != 124 ]", t.Port)
+	if err != nil {
+		return out, err
+	}
+	return "refused, at once", nil
+}
+
+func abruptClose(_ context.Context, e *Env) (string, error) {
+	port := freePort()
+	p, err := e.Start("iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-C", "1000000", "-V")
+	if err != nil {
+		return "", err
+	}
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	client, err := g.Start(fmt.Sprintf("%sdmesg -C; sleep 1; timeout 60 rping -c -a $HOST -p %d -C 1000000 -S 4096; echo ended $?", settings(""), port))
+	if err != nil {
+		return "", err
+	}
+	select {
+	case <-e.ctx.Done():
+		return "", context.Cause(e.ctx)
+	case <-time.After(3 * time.Second):
+	}
+	p.Kill()
+	out, err := client.Wait(e.ctx)
+	if err != nil || strings.Contains(out, "ended 124") {
+		return "", fmt.Errorf("the kernel's client went on: %v\n%s", err, out)
+	}
+	_, err = e.In("quiet_kernel")
+	return "ended, kernel silent", err
+}
+
+func halfHandshake(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(ramTarget)
+	if err != nil {
+		return "", err
+	}
+	// Connections that say nothing, or half of a Request, beside a real login.
+	out, err := e.In(`siw_up
+python3 - <<'X' &
+import socket, time
+s = [socket.create_connection(("10.0.2.2", %d)) for i in range(20)]
+for i, c in enumerate(s): c.send(b"MPA ID Req Frame\x10\x02\x00\x04"[:i])
+time.sleep(8)
+X
+sleep 1; d=$(attach iser %d %s) || die attach; sizes $d || die sizes; detach %s`, t.Port, t.Port, ramIQN, ramIQN)
+	if err != nil {
+		return out, err
+	}
+	return "the login beside them is served", nil
+}
+
+// wait waits for a program that ends by itself.
+func (p *Process) wait(limit time.Duration) error {
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(limit):
+		return fmt.Errorf("it still runs %v after its peer has ended", limit)
+	}
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"softiser/interop/internal/guest"
+)
+
+// Env is what a case works with: a guest, our programs on the host, a folder.
+type Env struct {
+	h     *harness
+	w     *worker
+	dir   string
+	ctx   context.Context
+	procs []*Process
+}
+
+// Guest returns the worker's guest and boots it when there is none.
+func (e *Env) Guest() (*guest.Guest, error) {
+	if e.w.guest != nil {
+		return e.w.guest, nil
+	}
+	return e.Boot(guest.Options{})
+}
+
+// Boot starts a guest with special options in place of the worker's guest.
+func (e *Env) Boot(o guest.Options) (*guest.Guest, error) {
+	e.w.drop()
+	dir, err := os.MkdirTemp(e.h.out, "guest-")
+	if err != nil {
+		return nil, err
+	}
+	o.Name, o.Dir, o.Share = filepath.Base(dir), dir, e.h.bin
+	// The services a guest may offer to the host: LIO or tgt, rping, ucmatose, perftest.
+	o.Forward = map[int]int{}
+	e.w.ports = map[int]int{}
+	for _, port := range []int{3260, 3261, 7174, 7471, 18515} {
+		host := freePort()
+		o.Forward[host], e.w.ports[port] = port, host
+	}
+	g, err := e.h.image.Boot(e.ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	e.w.guest = g
+	return g, nil
+}
+
+// Port is where on the host's 127.0.0.1 a port of the guest can be reached.
+func (e *Env) Port(guest int) int { return e.w.ports[guest] }
+
+// In runs a script in the worker's guest; each %-verb of args is formatted in.
+func (e *Env) In(script string, args ...any) (string, error) {
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	return g.Run(e.ctx, fmt.Sprintf(script, args...))
+}
+
+// Process is one of our programs, running on the host.
+type Process struct {
+	Port int
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{}
+	err  error
+}
+
+// Target starts iser-target with a configuration (YAML without portals) on a
+// free port of the loopback and waits until it listens.
+func (e *Env) Target(config string) (*Process, error) { return e.TargetOn(freePort(), config) }
+
+// TargetOn is Target on a port of the case's choice.
+func (e *Env) TargetOn(port int, config string) (*Process, error) {
+	file := filepath.Join(e.dir, "target.yaml")
+	text := fmt.Sprintf("portals:\n  - listen: 127.0.0.1:%d\n    advertise: 10.0.2.2:%d\n%s", port, port, config)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return nil, err
+	}
+	p, err := e.Start("iser-target", "serve", "--config", file)
+	if err != nil {
+		return nil, err
+	}
+	p.Port = port
+	return p, p.listening(e.ctx)
+}
+
+// Start runs one of our programs in the background.
+func (e *Env) Start(name string, args ...string) (*Process, error) {
+	p := &Process{done: make(chan struct{}), log: filepath.Join(e.dir, fmt.Sprintf("%s.%d.log", name, len(e.procs)))}
+	f, err := os.Create(p.log)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	p.cmd = exec.Command(filepath.Join(e.h.bin, name), args...)
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = f, f, e.dir
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { p.err = p.cmd.Wait(); close(p.done) }()
+	e.procs = append(e.procs, p)
+	return p, nil
+}
+
+// Host runs one of our programs to its end and returns what it printed.
+func (e *Env) Host(name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(e.ctx, filepath.Join(e.h.bin, name), args...)
+	cmd.Dir = e.dir
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out.String())
+	}
+	return out.String(), nil
+}
+
+// listening waits until the program's port takes connections.
+func (p *Process) listening(ctx context.Context) error {
+	for {
+		c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(p.Port))
+		if err == nil {
+			return c.Close()
+		}
+		select {
+		case <-p.done:
+			b, _ := os.ReadFile(p.log)
+			return fmt.Errorf("it ended: %v\n%s", p.err, b)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(30 * time.Millisecond):
+		}
+	}
+}
+
+// Kill ends the program as kill -9 does.
+func (p *Process) Kill() {
+	p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Stop ends the program with SIGTERM and reports how it ended.
+func (p *Process) Stop() error {
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(20 * time.Second):
+		p.Kill()
+		return errors.New("it did not end within 20 s of SIGTERM")
+	}
+}
+
+func (e *Env) close() {
+	for _, p := range e.procs {
+		p.Kill()
+	}
+}
+
+// evidence is the end of what our programs said, for a failure's message.
+func (e *Env) evidence() string {
+	var b strings.Builder
+	for _, p := range e.procs {
+		text, _ := os.ReadFile(p.log)
+		lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+		fmt.Fprintf(&b, "\n%s:\n%s", filepath.Base(p.log), strings.Join(lines[max(0, len(lines)-12):], "\n"))
+	}
+	return b.String()
+}
+
+// freePort returns a port of 127.0.0.1 that nobody listens on.
+func freePort() int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 3260
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"softiser/interop/internal/guest"
+)
+
+// harness runs cases on a few guests at a time.
+type harness struct {
+	image *guest.Image
+	out   string
+	bin   string
+	keep  bool
+}
+
+func newHarness(image *guest.Image, out, bin string, keep bool) (*harness, error) {
+	abs := func(p *string) error {
+		a, err := filepath.Abs(*p)
+		*p = a
+		return err
+	}
+	if err := abs(&out); err != nil {
+		return nil, err
+	}
+	if err := abs(&bin); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"iser-target", "iser-initiator"} {
+		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
+			return nil, fmt.Errorf("%w; run make build first", err)
+		}
+	}
+	if err := os.RemoveAll(out); err != nil {
+		return nil, err
+	}
+	return &harness{image, out, bin, keep}, os.MkdirAll(out, 0o755)
+}
+
+// defaultLimit is long because the guests are emulated and share two cores.
+const defaultLimit = 3 * time.Minute
+
+// runAll runs the cases on n workers, each with a guest that it keeps from
+// case to case; the results are in the order of the cases.
+func (h *harness) runAll(ctx context.Context, todo []Case, n int) []Result {
+	results := make([]Result, len(todo))
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(n, len(todo)) {
+		wg.Go(func() {
+			w := &worker{h: h}
+			defer w.drop()
+			for i := range next {
+				results[i] = w.run(ctx, todo[i])
+				progress(results[i])
+			}
+		})
+	}
+	for i := range todo {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return results
+}
+
+func progress(r Result) {
+	mark := "ok  "
+	if r.Err != nil {
+		mark = "FAIL"
+	}
+	fmt.Fprintf(os.Stderr, "%s %-44s %5.1fs %s\n", mark, r.Name, r.Took.Seconds(), r.Seen)
+	if r.Err != nil {
+		fmt.Fprintln(os.Stderr, indent(r.Err.Error()))
+	}
+}
+
+func indent(s string) string { return "     " + strings.ReplaceAll(s, "\n", "\n     ") }
+
+// worker owns one guest at a time.
+type worker struct {
+	h     *harness
+	guest *guest.Guest
+	ports map[int]int // port of the guest → port on the host's loopback
+}
+
+func (w *worker) drop() {
+	if w.guest != nil {
+		w.guest.Kill()
+		w.guest = nil
+	}
+}
+
+func (w *worker) run(ctx context.Context, c Case) Result {
+	limit := c.Limit
+	if limit == 0 {
+		limit = defaultLimit
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the case took more than %v", limit))
+	defer cancel()
+	began := time.Now()
+	dir := filepath.Join(w.h.out, strings.ReplaceAll(c.Name, "/", "-"))
+	r := Result{Case: c}
+	r.Seen, r.Err = w.attempt(ctx, c, dir)
+	r.Took = time.Since(began)
+	if r.Err != nil {
+		r.Seen = "failed"
+		w.drop() // whatever state it left the guest in must not meet the next case
+	} else if !w.h.keep {
+		os.RemoveAll(dir)
+	}
+	return r
+}
+
+func (w *worker) attempt(ctx context.Context, c Case, dir string) (seen string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if c.Fresh {
+		w.drop()
+		defer w.drop()
+	}
+	e := &Env{h: w.h, w: w, dir: dir, ctx: ctx}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w%s", err, e.evidence())
+		}
+		e.close()
+	}()
+	return c.Run(ctx, e)
+}

@@ -1,0 +1,121 @@
+// Command interop runs the project against other people's implementations:
+// Linux kernels with siw, ib_iser and LIO in QEMU guests, rdma-core's tools,
+// open-iscsi, libiscsi, qemu, tgt. It prints one table (case, expected, seen,
+// seconds) and keeps the logs and captures of what failed.
+//
+//	go run ./interop run            the whole matrix; writes docs/INTEROP.md
+//	go run ./interop run -short     one guest, the essential cases
+//	go run ./interop run -run iser  only cases whose name contains iser
+//	go run ./interop list           the cases
+//	go run ./interop build          the guest image only
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+
+	"softiser/interop/internal/guest"
+)
+
+const usage = `usage: interop run [-short] [-run REGEXP] [-j N] [-out DIR] [-keep] | list | build
+
+exit status: 0 all cases as expected, 1 some not, 2 usage, 3 no guest can be run here
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(command(ctx, os.Args[1:]))
+}
+
+func command(ctx context.Context, args []string) int {
+	if len(args) == 0 {
+		fmt.Fprint(os.Stderr, usage)
+		return 2
+	}
+	switch args[0] {
+	case "list":
+		for _, c := range matrix {
+			fmt.Printf("%-44s %s\n", c.Name, c.Expect)
+		}
+		return 0
+	case "build":
+		if _, err := prepare(); err != nil {
+			fmt.Fprintln(os.Stderr, "interop:", err)
+			return 3
+		}
+		return 0
+	case "run":
+		return run(ctx, args[1:])
+	}
+	fmt.Fprint(os.Stderr, usage)
+	return 2
+}
+
+func prepare() (*guest.Image, error) {
+	return guest.Prepare(guest.CacheDir(), func(s string) { fmt.Fprintln(os.Stderr, s) })
+}
+
+func run(ctx context.Context, args []string) int {
+	fl := flag.NewFlagSet("run", flag.ContinueOnError)
+	short := fl.Bool("short", false, "only the essential cases")
+	only := fl.String("run", "", "only cases whose name matches")
+	jobs := fl.Int("j", 2, "guests at the same time")
+	out := fl.String("out", filepath.Join("out", "interop"), "where logs and captures stay")
+	bin := fl.String("bin", "bin", "folder of iser-target and iser-initiator")
+	keep := fl.Bool("keep", false, "keep the logs of cases that passed too")
+	if err := fl.Parse(args); err != nil {
+		return 2
+	}
+	match, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop: -run:", err)
+		return 2
+	}
+	var todo []Case
+	for _, c := range matrix {
+		if match.MatchString(c.Name) && (!*short || c.Short) {
+			todo = append(todo, c)
+		}
+	}
+	if len(todo) == 0 {
+		fmt.Fprintln(os.Stderr, "interop: no case matches")
+		return 2
+	}
+	image, err := prepare()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		if errors.Is(err, guest.ErrNoQEMU) {
+			return 3
+		}
+		return 1
+	}
+	h, err := newHarness(image, *out, *bin, *keep)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		return 1
+	}
+	began := time.Now()
+	results := h.runAll(ctx, todo, *jobs)
+	failed := printTable(os.Stdout, results)
+	fmt.Printf("\n%d passed, %d failed\n", len(results)-failed, failed)
+	if !*short && *only == "" && failed == 0 {
+		if err := writeReport("docs/INTEROP.md", image.Kernel, began, results); err != nil {
+			fmt.Fprintln(os.Stderr, "interop:", err)
+			return 1
+		}
+	}
+	if failed > 0 {
+		fmt.Printf("logs of the failures: %s\n", *out)
+		return 1
+	}
+	return 0
+}

@@ -52,12 +52,7 @@ func Command() *cobra.Command {
 		Args:    cobra.ArbitraryArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return c.run(cmd, args) },
 	}
-	fs := cmd.Flags()
-	fs.SortFlags = false
-	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
-	})
-	c.register(fs)
+	c.register(cmd.Flags())
 	return cmd
 }
 
@@ -74,6 +69,10 @@ type command struct {
 }
 
 func (c *command) register(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+	})
 	c.sections = []Section{{Name: globalSection, Pos: "command line"}}
 	fs.Var(nameFlag{c}, "name", "begin a job of this name")
 	for i := range options {

@@ -1,6 +1,9 @@
 package bench
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // limiter paces one direction of one clone: the n-th byte (or operation) is due
 // at start + n/rate, so a load that has fallen behind catches up, as fio's
@@ -36,8 +39,11 @@ func (l *limiter) take(n int) {
 	l.sentIOs++
 }
 
-// perSecond returns the time that n units take at rate units a second, without
-// overflow for any n.
+// perSecond returns the time that n units take at rate units a second,
+// and half the longest Duration for what would overflow.
 func perSecond(n, rate int64) time.Duration {
+	if n/rate > math.MaxInt64/int64(2*time.Second) {
+		return math.MaxInt64 / 2
+	}
 	return time.Duration(n/rate)*time.Second + time.Duration(float64(n%rate)/float64(rate)*float64(time.Second))
 }

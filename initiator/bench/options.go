@@ -163,6 +163,14 @@ func ParseJobs(sections []Section) (jobs []*Job, notes []string, err error) {
 		}
 		jobs = append(jobs, j)
 	}
+	for i, j := range jobs {
+		if i > 0 {
+			j.group = jobs[i-1].group
+			if j.Stonewall || j.NewGroup {
+				j.group++
+			}
+		}
+	}
 	if len(jobs) == 0 {
 		return nil, nil, errors.New("no job: only a global section was given (add a [name] section)")
 	}

@@ -92,7 +92,7 @@ func (s *Stats) writeDir(w io.Writer, d dir) {
 	if d == dirWrite {
 		tail = "; 0 zone resets"
 	}
-	fmt.Fprintf(w, "  %5s: IOPS=%s, BW=%s (%s)(%s/%dmsec)%s\n", d, num2str(perSec(t.IOs, t.Runtime), 4, 1000, ""),
+	fmt.Fprintf(w, "  %s: IOPS=%s, BW=%s (%s)(%s/%dmsec)%s\n", d, num2str(perSec(t.IOs, t.Runtime), 4, 1000, ""),
 		binRate(bw), decRate(bw), num2str(float64(t.Bytes), 4, 1024, "B"), t.Runtime.Milliseconds(), tail)
 	writeMoments(w, "slat", &t.Slat)
 	writeMoments(w, "clat", &t.Clat)
@@ -156,11 +156,13 @@ func writePercentiles(w io.Writer, name string, h *Histogram, list []float64) {
 		if i%4 == 0 {
 			fmt.Fprint(w, "\n     | ")
 		}
-		end := ","
+		end := ", "
 		if i == len(list)-1 {
 			end = ""
+		} else if i%4 == 3 {
+			end = ","
 		}
-		fmt.Fprintf(w, "%5.2fth=[%5d]%s ", p, (v[i]+div/2)/div, end)
+		fmt.Fprintf(w, "%5.2fth=[%5d]%s", p, (v[i]+div/2)/div, end)
 	}
 	fmt.Fprintln(w)
 }

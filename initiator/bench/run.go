@@ -63,11 +63,8 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 		stage = nil
 		return err
 	}
-	thread, group := 0, 0
+	thread := 0
 	for i, j := range jobs {
-		if i > 0 && (j.Stonewall || j.NewGroup) {
-			group++
-		}
 		if i > 0 && j.Stonewall {
 			if err := flush(); err != nil {
 				return nil, err
@@ -76,7 +73,7 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 		for n := range j.NumJobs {
 			c := *j
 			thread++
-			c.clone, c.thread, c.group = n, thread, group
+			c.clone, c.thread = n, thread
 			stage = append(stage, &c)
 		}
 	}

@@ -1,0 +1,92 @@
+package bench
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func parseCommand(t *testing.T, args ...string) (*command, []string, error) {
+	t.Helper()
+	cmd := Command()
+	c := &command{}
+	cmd.ResetFlags()
+	c.register(cmd.Flags())
+	err := cmd.ParseFlags(args)
+	return c, cmd.Flags().Args(), err
+}
+
+func TestCommandLineJobs(t *testing.T) {
+	c, args, err := parseCommand(t, "iser://h/iqn.2026-11.x:y/0", "--rw=randread", "--time_based", "--runtime=30s", "--name=a", "--bs", "8k",
+		"--name=b", "--rw", "randwrite", "--iodepth=4", "--group-reporting", "--direct=1")
+	if err != nil || len(args) != 1 {
+		t.Fatal(err, args)
+	}
+	jobs, global, notes, err := c.jobs(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(jobs) != 2 || len(global) != 3 || len(notes) != 1 {
+		t.Fatalf("%d jobs, %d global options, notes %q", len(jobs), len(global), notes)
+	}
+	a, b := jobs[0], jobs[1]
+	if a.Name != "a" || !a.Random || !a.Dirs[dirRead] || a.BS[0].Min != 8192 || a.GroupReporting || !a.TimeBased {
+		t.Errorf("a: %+v", a)
+	}
+	if b.Name != "b" || !b.Dirs[dirWrite] || b.IODepth != 4 || !b.GroupReporting || b.BS[0].Min != 4096 {
+		t.Errorf("b: %+v", b)
+	}
+}
+
+func TestCommandLineOverridesJobFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "job.fio")
+	if err := os.WriteFile(path, []byte("[global]\nbs=4k\n[a]\nrw=read\nruntime=60\n[b]\nrw=write\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := parseCommand(t, path, "--runtime=5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, _, _, err := c.jobs([]string{path})
+	if err != nil || len(jobs) != 2 || jobs[0].Runtime != 5e9 || jobs[1].Runtime != 5e9 || !jobs[1].Dirs[dirWrite] {
+		t.Errorf("%+v, %v", jobs, err)
+	}
+}
+
+func TestCommandRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--output-format=xml", "x://y"}, "expected normal, json"},
+		{[]string{"a://b", "c://d"}, "two volumes"},
+		{[]string{"--rw=sideways", "a://b"}, "expected read, write"},
+		{[]string{"--bogus=1"}, "unknown flag"},
+		{[]string{"/nonexistent/job.fio"}, "no such file"},
+		{[]string{"--rw=read"}, "names no volume"},
+		{[]string{"http://x/y/0"}, "http"},
+	} {
+		cmd := Command()
+		var out bytes.Buffer
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		cmd.SetArgs(tc.args)
+		err := cmd.ExecuteContext(t.Context())
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: error %v, want %q", tc.args, err, tc.want)
+		}
+	}
+}
+
+func TestParseOnly(t *testing.T) {
+	cmd := Command()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs([]string{"--parse-only", "--rw=randread", "--ioengine=libaio", "a://b"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(out.String(), "--ioengine: ioengine is ignored") {
+		t.Errorf("%v, %q", err, out.String())
+	}
+}

@@ -1,0 +1,129 @@
+package open
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Parse reads the text form of a volume: a kind or a path, then options
+// separated by commas. A path with a comma needs a configuration file.
+//
+//	spec   = ( "memory" | "null" | ["file:" | "raw:"] path ) *( "," option )
+//	option = "size=" size | "block=" bytes | "phys=" bytes
+//	       | "ro" | "writethrough" | "prealloc" | "hugepages"
+func Parse(text string) (Spec, error) {
+	var s Spec
+	what, rest, more := strings.Cut(text, ",")
+	switch {
+	case what == "":
+		return s, errors.New("a volume is a path, \"memory\" or \"null\", then options such as size=1GiB")
+	case what == "memory":
+		s.Type = Memory
+	case what == "null":
+		s.Type = Null
+	default:
+		s.Path = what
+		if p, ok := strings.CutPrefix(what, "file:"); ok {
+			s.Type, s.Path = File, p
+		} else if p, ok := strings.CutPrefix(what, "raw:"); ok {
+			s.Type, s.Path = Raw, p
+		}
+		if s.Path == "" {
+			return s, fmt.Errorf("volume %q has no path", text)
+		}
+	}
+	for more {
+		var opt string
+		opt, rest, more = strings.Cut(rest, ",")
+		if err := s.option(opt); err != nil {
+			return s, fmt.Errorf("volume %q: %w", text, err)
+		}
+	}
+	if err := s.checkFlags(); err != nil {
+		return s, fmt.Errorf("volume %q: %w", text, err)
+	}
+	return s, nil
+}
+
+func (s *Spec) option(opt string) (err error) {
+	key, value, has := strings.Cut(opt, "=")
+	flag := func(b *bool) error {
+		if has {
+			return fmt.Errorf("option %q takes no value", key)
+		}
+		*b = true
+		return nil
+	}
+	number := func(n *int) error {
+		size, err := ParseSize(value)
+		if err == nil && size != 512 && size%4096 != 0 || size > 1<<20 {
+			err = fmt.Errorf("a block of %s bytes is not possible; 512 and 4096 are", value)
+		}
+		*n = int(size)
+		if err != nil {
+			return fmt.Errorf("option %q: %w", key, err)
+		}
+		return nil
+	}
+	switch key {
+	case "size":
+		if s.Size, err = ParseSize(value); err != nil {
+			return fmt.Errorf("option %q: %w", key, err)
+		}
+		return nil
+	case "block":
+		return number(&s.BlockSize)
+	case "phys":
+		return number(&s.PhysBlockSize)
+	case "ro":
+		return flag(&s.ReadOnly)
+	case "writethrough":
+		return flag(&s.WriteThrough)
+	case "prealloc":
+		return flag(&s.Prealloc)
+	case "hugepages":
+		return flag(&s.HugePages)
+	}
+	return fmt.Errorf("option %q is not known; there are size=, block=, phys=, ro, writethrough, prealloc and hugepages", opt)
+}
+
+// checkFlags refuses combinations that need no look at the file system.
+func (s *Spec) checkFlags() error {
+	if s.Type == Auto {
+		return nil
+	}
+	return s.Check()
+}
+
+// units are binary, and spelled out: whether 4k is 4000 or 4096 is a question
+// that a configuration must not leave open.
+var units = []struct {
+	name  string
+	shift uint
+}{
+	{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"PiB", 50}, {"B", 0}, {"", 0},
+}
+
+// ParseSize reads a size: bytes, or a whole number with KiB, MiB, GiB, TiB or
+// PiB.
+func ParseSize(text string) (int64, error) {
+	digits := strings.TrimRight(text, "KMGTPiBkmgtpb ")
+	unit := strings.TrimSpace(text[len(digits):])
+	for _, u := range units {
+		if unit != u.name {
+			continue
+		}
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || n < 0 {
+			break
+		}
+		if n > math.MaxInt64>>u.shift {
+			return 0, fmt.Errorf("size %q is too large", text)
+		}
+		return n << u.shift, nil
+	}
+	return 0, fmt.Errorf("size %q is not clear; write bytes, or a whole number with KiB, MiB, GiB, TiB or PiB, such as 10GiB", text)
+}

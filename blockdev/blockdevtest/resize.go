@@ -10,12 +10,21 @@ import (
 	"softiser/blockdev"
 )
 
-func testResize(t *testing.T, b Backend) {
-	dev := b.open(t, size)
+// resizer skips the test if the device cannot be resized from this side.
+func resizer(t *testing.T, dev blockdev.Device) blockdev.Resizer {
 	rs, ok := dev.(blockdev.Resizer)
 	if !ok {
 		t.Skip("the device cannot be resized")
 	}
+	if err := rs.Resize(size); errors.Is(err, blockdev.ErrNotSupported) {
+		t.Skip(err)
+	}
+	return rs
+}
+
+func testResize(t *testing.T, b Backend) {
+	dev := b.open(t, size)
+	rs := resizer(t, dev)
 	var seen []int64
 	cancel := dev.OnResize(func(i blockdev.Info) { seen = append(seen, i.Size) })
 	p := pattern(7, size)
@@ -90,10 +99,7 @@ func testResize(t *testing.T, b Backend) {
 // size and above it.
 func testResizeUnderLoad(t *testing.T, b Backend) {
 	dev := b.open(t, size)
-	rs, ok := dev.(blockdev.Resizer)
-	if !ok {
-		t.Skip("the device cannot be resized")
-	}
+	rs := resizer(t, dev)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	for g := range 2 {

@@ -120,10 +120,10 @@ func (v *Volume) populateWrite(off, n int64) (bool, error) {
 	if err == nil {
 		return true, nil
 	}
-	if err := v.readThrough(off, n); err != nil {
-		return false, err
-	}
-	return false, v.fail("populate", off, n, err)
+	// Space is there and still the pages cannot be stored to: ext4 on a nearly
+	// full disk does that. If they can be read, a staged write is tried, and its
+	// pwrite has the last word.
+	return false, v.readThrough(off, n)
 }
 
 // cached reports whether the kernel has all pages of the range in memory.

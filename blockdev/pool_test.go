@@ -1,0 +1,191 @@
+package blockdev
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+)
+
+func newPool(t testing.TB, limit int64) *Pool {
+	p, err := NewPool(limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func TestPoolShapes(t *testing.T) {
+	p := newPool(t, 8<<20)
+	for _, n := range []int{0, 1, 512, 4096, 4097, 65536, 100000, MaxBuffer, MaxBuffer + 1, 5<<20 + 512} {
+		bufs, err := p.Get(nil, n, NoWait)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0
+		for _, b := range bufs {
+			sum += len(b)
+			if uintptr(unsafe.Pointer(unsafe.SliceData(b)))%4096 != 0 {
+				t.Errorf("a buffer for %d bytes is not page aligned", n)
+			}
+			for i := range b {
+				b[i] = byte(n)
+			}
+		}
+		if sum != n {
+			t.Errorf("%d bytes for %d", sum, n)
+		}
+		p.Put(bufs)
+	}
+	if p.Out() != 0 {
+		t.Errorf("Out = %d", p.Out())
+	}
+}
+
+// TestPoolModel takes and gives at random and checks that buffers never
+// overlap, and that in the end everything joins into the largest ones again.
+func TestPoolModel(t *testing.T) {
+	p := newPool(t, 4<<20)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	type held struct {
+		bufs [][]byte
+		mark byte
+	}
+	var out []held
+	for i := range 5000 {
+		if len(out) > 0 && rnd.IntN(2) == 0 {
+			k := rnd.IntN(len(out))
+			for _, b := range out[k].bufs {
+				for _, c := range b {
+					if c != out[k].mark {
+						t.Fatal("a buffer was written to by another owner")
+					}
+				}
+			}
+			p.Put(out[k].bufs)
+			out = append(out[:k], out[k+1:]...)
+			continue
+		}
+		n := 1 << (9 + rnd.IntN(12))
+		n -= rnd.IntN(n / 2)
+		bufs, err := p.Get(nil, n, NoWait)
+		if errors.Is(err, ErrWouldBlock) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range bufs {
+			for j := range b {
+				b[j] = byte(i)
+			}
+		}
+		out = append(out, held{bufs, byte(i)})
+	}
+	for _, h := range out {
+		p.Put(h.bufs)
+	}
+	bufs, err := p.Get(nil, 4<<20, NoWait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(bufs) != 4 {
+		t.Errorf("the whole pool comes in %d buffers, want 4: they did not join", len(bufs))
+	}
+	p.Put(bufs)
+}
+
+func TestPoolWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(t, 1<<20)
+		all, err := p.Get(nil, 1<<20, NoWait)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Get(nil, 512, NoWait); !errors.Is(err, ErrWouldBlock) {
+			t.Errorf("NoWait = %v, want ErrWouldBlock", err)
+		}
+		began := time.Now()
+		if _, err := p.Get(nil, 512, Wait); !errors.Is(err, ErrWouldBlock) {
+			t.Errorf("Wait = %v, want ErrWouldBlock", err)
+		}
+		if d := time.Since(began); d != PoolPatience {
+			t.Errorf("waited %v, want %v", d, PoolPatience)
+		}
+		got := make(chan [][]byte)
+		go func() {
+			b, err := p.Get(nil, 512, Wait)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- b
+		}()
+		synctest.Wait()
+		p.Put(all)
+		p.Put(<-got)
+	})
+}
+
+func TestPoolMisuse(t *testing.T) {
+	p := newPool(t, 1<<20)
+	if _, err := p.Get(nil, -1, NoWait); err == nil {
+		t.Error("a negative size was accepted")
+	}
+	if _, err := p.Get(nil, 2<<20, Wait); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("more than there is: %v, want ErrNoSpace", err)
+	}
+	bufs, err := p.Get(nil, 4096, NoWait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bufs[0]
+	if err := p.Close(); err == nil {
+		t.Error("Close with a buffer out succeeded")
+	}
+	p.Put(bufs)
+	for name, buf := range map[string][]byte{"twice": b, "foreign": make([]byte, 4096), "part": b[:0:8]} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: given back without a panic", name)
+				}
+			}()
+			p.Put([][]byte{buf})
+		}()
+	}
+}
+
+func TestPoolAllocations(t *testing.T) {
+	p := newPool(t, 4<<20)
+	var bufs [][]byte
+	if n := testing.AllocsPerRun(100, func() {
+		var err error
+		if bufs, err = p.Get(bufs[:0], 100000, NoWait); err != nil {
+			t.Fatal(err)
+		}
+		p.Put(bufs)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkPool(b *testing.B) {
+	p := newPool(b, 64<<20)
+	for _, n := range []int{4096, 65536, 1 << 20} {
+		b.Run(map[int]string{4096: "4K", 65536: "64K", 1 << 20: "1M"}[n], func(b *testing.B) {
+			var bufs [][]byte
+			b.ReportAllocs()
+			for b.Loop() {
+				bufs, _ = p.Get(bufs[:0], n, NoWait)
+				p.Put(bufs)
+			}
+		})
+	}
+}

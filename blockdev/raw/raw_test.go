@@ -1,0 +1,161 @@
+package raw
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/blockdev/blockdevtest"
+)
+
+// loop makes a loop device over a file of the test and returns both paths.
+func loop(t *testing.T, size int64, args ...string) (dev, file string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("loop devices need root")
+	}
+	file = filepath.Join(t.TempDir(), "loop.img")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, size); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("losetup", append([]string{"--find", "--show", file}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Skipf("no loop devices here: losetup: %v: %s", err, out)
+	}
+	dev = strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "--detach", dev).CombinedOutput(); err != nil {
+			t.Errorf("losetup --detach %s: %v: %s", dev, err, out)
+		}
+	})
+	return dev, file
+}
+
+func TestConformance(t *testing.T) {
+	for name, cfg := range map[string]Config{"plain": {}, "4096": {BlockSize: 4096}, "writethrough": {WriteThrough: true}} {
+		t.Run(name, func(t *testing.T) {
+			blockdevtest.Run(t, blockdevtest.Backend{
+				Direct: true,
+				Open: func(t *testing.T, size int64, pool *blockdev.Pool) blockdev.Device {
+					cfg := cfg
+					cfg.Path, _ = loop(t, size)
+					cfg.Pool = pool
+					d, err := Open(cfg)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return d
+				},
+			})
+		})
+	}
+}
+
+func TestExclusive(t *testing.T) {
+	path, _ := loop(t, 1<<20)
+	d, err := Open(Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Config{Path: path}); !errors.Is(err, blockdev.ErrInUse) {
+		t.Errorf("second Open = %v, want ErrInUse", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d, err = Open(Config{Path: path})
+	if err != nil {
+		t.Fatalf("Open after Close: %v", err)
+	}
+	d.Close()
+}
+
+func TestRefusals(t *testing.T) {
+	path, file := loop(t, 1<<20, "--sector-size", "4096")
+	for name, cfg := range map[string]Config{
+		"regular file":        {Path: file},
+		"character device":    {Path: "/dev/null"},
+		"larger than it is":   {Path: path, Size: 2 << 20},
+		"block below its own": {Path: path, BlockSize: 512},
+		"missing":             {Path: path + "x"},
+	} {
+		if d, err := Open(cfg); err == nil {
+			d.Close()
+			t.Errorf("%s was accepted", name)
+		}
+	}
+	d, err := Open(Config{Path: path, Size: 512 << 10, ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if i := d.Info(); i.BlockSize != 4096 || i.Size != 512<<10 || !i.ReadOnly {
+		t.Errorf("Info = %+v", i)
+	}
+	if _, err := d.WriteAt(make([]byte, 4096), 0); !errors.Is(err, blockdev.ErrReadOnly) {
+		t.Errorf("WriteAt = %v", err)
+	}
+	if err := d.Resize(1 << 20); !errors.Is(err, blockdev.ErrNotSupported) {
+		t.Errorf("Resize = %v", err)
+	}
+}
+
+// TestGrow: an enlarged device enlarges the volume.
+func TestGrow(t *testing.T) {
+	path, file := loop(t, 1<<20)
+	d, err := Open(Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	grown := make(chan int64, 1)
+	defer d.OnResize(func(i blockdev.Info) { grown <- i.Size })()
+	if err := os.Truncate(file, 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("losetup", "--set-capacity", path).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	select {
+	case n := <-grown:
+		if n != 2<<20 {
+			t.Errorf("grown to %d", n)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("growth was not noticed")
+	}
+	p := make([]byte, 4096)
+	p[17] = 4
+	if _, err := d.WriteAt(p, 2<<20-4096); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFailingDevice: the medium under the loop device goes away.
+func TestFailingDevice(t *testing.T) {
+	path, file := loop(t, 1<<20)
+	d, err := Open(Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := os.Truncate(file, 0); err != nil {
+		t.Fatal(err)
+	}
+	var l blockdev.Lease
+	if err := d.LeaseRead(&l, 512<<10, 4096, blockdev.Wait); !errors.Is(err, blockdev.ErrMedium) {
+		t.Errorf("LeaseRead of a lost sector = %v, want ErrMedium", err)
+	}
+	l.Release()
+	if _, err := d.ReadAt(make([]byte, 4096), 768<<10); !errors.Is(err, blockdev.ErrMedium) {
+		t.Errorf("ReadAt of a lost sector = %v, want ErrMedium", err)
+	}
+}

@@ -76,6 +76,8 @@ const (
 	ASCInternalFailure      ASC = 0x4400
 	ASCLoadFailed           ASC = 0x5300
 	ASCRemovalPrevented     ASC = 0x5302
+	ASCInvalidMessage       ASC = 0x4900
+	ASCDataPhase            ASC = 0x4B00
 	ASCPRResources          ASC = 0x5504
 	ASCInsufficientRes      ASC = 0x5503
 	ASCTokenResources       ASC = 0x550C
@@ -152,6 +154,8 @@ var ascNames = map[ASC]string{
 	ASCInternalFailure:      "internal target failure",
 	ASCLoadFailed:           "media load or eject failed",
 	ASCRemovalPrevented:     "medium removal prevented",
+	ASCInvalidMessage:       "invalid message error",
+	ASCDataPhase:            "data phase error",
 	ASCPRResources:          "insufficient registration resources",
 	ASCInsufficientRes:      "insufficient resources",
 	ASCTokenResources:       "insufficient resources to create ROD token",

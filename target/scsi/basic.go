@@ -1,0 +1,206 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"sort"
+
+	spc "softiser/internal/scsi"
+)
+
+// cmdTestUnitReady: the gates in the command table have said what there is to
+// say.
+func cmdTestUnitReady(t *Task) { t.good() }
+
+// cmdRequestSense answers REQUEST SENSE (SPC-4 §6.37): a pending unit attention,
+// an operation in progress, or nothing.
+func cmdRequestSense(t *Task) {
+	var s spc.Sense
+	if a, ok := t.itl.take(); ok {
+		s = spc.Sense{Key: spc.KeyUnitAttention, ASC: a}
+	} else if g := t.lu.gate.Load(); g&gateNoMedium != 0 {
+		s = spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCMediumNotPresent}
+	}
+	replySense(t, &s)
+}
+
+// replySense returns sense as parameter data, in the format asked for.
+func replySense(t *Task, s *spc.Sense) {
+	t.getBuf(64)
+	b := t.buf[:0]
+	if t.CDB[1]&1 != 0 {
+		b = s.AppendDescriptor(b)
+	} else {
+		b = s.AppendFixed(b)
+	}
+	t.reply(b, uint32(t.CDB[4]))
+}
+
+// reportLUNs answers REPORT LUNS through any LUN (SPC-4 §6.33). Select report 00h
+// and 11h list logical units, 01h well-known ones, 02h both; 10h and 12h
+// (administrative and subsidiary units) list none.
+func reportLUNs(t *Task) {
+	alloc := binary.BigEndian.Uint32(t.CDB[6:])
+	if alloc < 16 {
+		t.badCDB(6)
+		return
+	}
+	var luns []uint64
+	switch sel := t.CDB[2]; sel {
+	case 0x00, 0x02, 0x11:
+		for n := range *t.Nexus.itls.Load() {
+			luns = append(luns, spc.EncodeLUN(n))
+		}
+		sort.Slice(luns, func(i, j int) bool { return luns[i]&(0x3FFF<<48) < luns[j]&(0x3FFF<<48) })
+		if sel == 0x02 {
+			luns = append(luns, spc.WellKnownReportLUNs)
+		}
+	case 0x01:
+		luns = append(luns, spc.WellKnownReportLUNs)
+	case 0x10, 0x12:
+	default:
+		t.badCDB(2)
+		return
+	}
+	if t.itl != nil {
+		t.itl.clear(spc.ASCLUNsChanged)
+	}
+	t.getBuf(8 + 8*len(luns))
+	t.reply(spc.AppendLUNList(t.buf[:0], luns), alloc)
+}
+
+// cmdSyncCache answers SYNCHRONIZE CACHE: what has been written is durable when
+// its status goes out. With IMMED the status goes first, and a failure is
+// reported by the next flush, as the volume stays poisoned.
+func cmdSyncCache(t *Task) {
+	if t.CDB[1]&spc.FlagImmed != 0 {
+		t.lu.flushBehind()
+		t.good()
+		return
+	}
+	t.toWorker(func(t *Task) {
+		var err error
+		if t.io.Blocks == 0 && t.io.LBA == 0 {
+			err = t.lu.vol.Flush()
+		} else {
+			n := t.n
+			if t.io.Blocks == 0 {
+				n = t.lu.geo().info.Size - t.off
+			}
+			err = t.lu.vol.FlushRange(t.off, n)
+		}
+		if err != nil {
+			t.failErr(err, writing)
+			return
+		}
+		t.good()
+	})
+}
+
+// flushBehind flushes the volume in the background; any number of requests cost
+// one goroutine.
+func (lu *LU) flushBehind() {
+	if lu.flushes.Add(1) > 1 {
+		return // the running one goes round again
+	}
+	lu.users.Add(1)
+	go func() {
+		defer lu.users.Add(-1)
+		for {
+			n := lu.flushes.Load()
+			// An error is not lost: the volume stays poisoned and tells the next
+			// command that asks.
+			_ = lu.vol.Flush()
+			if lu.flushes.CompareAndSwap(n, 0) {
+				return
+			}
+		}
+	}()
+}
+
+// cmdStartStop answers START STOP UNIT (SBC-3 §5.25). Power conditions are
+// accepted and mean nothing to a volume; LOEJ ejects and loads removable media.
+func cmdStartStop(t *Task) {
+	lu, b := t.lu, t.CDB[4]
+	power, noflush, loej, start := b>>4, b&4 != 0, b&2 != 0, b&1 != 0
+	switch {
+	case power > 0x0B || power != 0 && power > 3 && power < 7:
+		t.badCDB(4)
+	case power != 0 || !loej:
+		// Stopping loses nothing: only a flush, unless NO_FLUSH.
+		if power == 0 && !start && !noflush && lu.vol != nil && lu.gate.Load()&gateNoMedium == 0 {
+			t.toWorker(flushAndEnd)
+			return
+		}
+		t.good()
+	case !lu.cfg.Removable:
+		t.badCDB(4)
+	case start:
+		if lu.vol == nil {
+			t.fail(spc.KeyNotReady, spc.ASCMediumNotPresent)
+			return
+		}
+		if lu.gate.Load()&gateNoMedium != 0 {
+			lu.setGate(gateNoMedium, false)
+			lu.attention(spc.ASCMediumMayHaveChanged, func(n *Nexus) bool { return n != t.Nexus })
+		}
+		t.good()
+	case lu.removalPrevented():
+		t.illegal(spc.ASCRemovalPrevented)
+	default:
+		if lu.gate.Load()&gateNoMedium != 0 || lu.vol == nil {
+			t.good()
+			return
+		}
+		t.toWorker(func(t *Task) {
+			if err := t.lu.vol.Flush(); err != nil {
+				t.failErr(err, writing)
+				return
+			}
+			t.lu.setGate(gateNoMedium, true)
+			t.good()
+		})
+	}
+}
+
+func flushAndEnd(t *Task) {
+	if err := t.lu.vol.Flush(); err != nil {
+		t.failErr(err, writing)
+		return
+	}
+	t.good()
+}
+
+// cmdPreventAllow answers PREVENT ALLOW MEDIUM REMOVAL, which is kept for each
+// nexus.
+func cmdPreventAllow(t *Task) {
+	lu := t.lu
+	switch t.CDB[4] & 3 {
+	case 0:
+		lu.allowRemoval(t.Nexus)
+	case 1:
+		lu.mu.Lock()
+		lu.prevented[t.Nexus] = true
+		lu.mu.Unlock()
+	default:
+		t.badCDB(4)
+		return
+	}
+	t.good()
+}
+
+func (lu *LU) removalPrevented() bool {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	return len(lu.prevented) > 0
+}
+
+// allowRemoval ends the prevention by n, or by everyone when n is nil.
+func (lu *LU) allowRemoval(n *Nexus) {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	if n == nil {
+		clear(lu.prevented)
+	} else {
+		delete(lu.prevented, n)
+	}
+}

@@ -1,0 +1,175 @@
+package scsi
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
+)
+
+// Config describes a SCSI target device.
+type Config struct {
+	// Name is the iSCSI name of the target; it goes into the SCSI device and
+	// port names of VPD page 83h.
+	Name string
+	// Groups are the target port groups. None means one group with identifier
+	// 1 and port 1, active/optimized.
+	Groups []PortGroup
+	// StateDir keeps what must survive a restart: persistent reservations with
+	// APTPL and saved mode pages. Empty: neither is offered.
+	StateDir string
+}
+
+// Device is one SCSI target device with its logical units.
+type Device struct {
+	cfg   Config
+	table *table
+	bufs  bufPool
+	alua  alua
+
+	luns atomic.Pointer[map[uint16]*LU] // copy on write, under mu
+
+	mu      sync.Mutex // guards luns (writers), nexuses, seen
+	nexuses map[*Nexus]struct{}
+	seen    map[string]bool // initiator ports that have had a nexus, bounded
+}
+
+// NewDevice makes a target device without logical units.
+func NewDevice(cfg Config) (*Device, error) {
+	d := &Device{cfg: cfg, nexuses: map[*Nexus]struct{}{}, seen: map[string]bool{}}
+	if err := d.alua.init(cfg.Groups); err != nil {
+		return nil, fmt.Errorf("target %s: %w", cfg.Name, err)
+	}
+	d.table = newTable()
+	d.luns.Store(&map[uint16]*LU{})
+	return d, nil
+}
+
+// lookup returns the logical unit with number n, or nil.
+func (d *Device) lookup(n uint16) *LU { return (*d.luns.Load())[n] }
+
+// LUs returns the logical units in ascending order of LUN.
+func (d *Device) LUs() []*LU {
+	m := *d.luns.Load()
+	lus := make([]*LU, 0, len(m))
+	for _, lu := range m {
+		lus = append(lus, lu)
+	}
+	sort.Slice(lus, func(i, j int) bool { return lus[i].lun < lus[j].lun })
+	return lus
+}
+
+// AddLUN makes a logical unit of cfg. Initiators with a nexus learn it by unit
+// attention 3F/0E.
+func (d *Device) AddLUN(cfg LUConfig) (*LU, error) {
+	lu, err := newLU(d, cfg)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	if _, ok := (*d.luns.Load())[cfg.LUN]; ok {
+		d.mu.Unlock()
+		lu.close()
+		return nil, fmt.Errorf("target %s: LUN %d exists already; remove or replace it first", d.cfg.Name, cfg.LUN)
+	}
+	d.setLocked(cfg.LUN, lu)
+	d.mu.Unlock()
+	d.lunsChanged(lu)
+	return lu, nil
+}
+
+// setLocked publishes lu (nil: none) under number n and gives every nexus its
+// side of it.
+func (d *Device) setLocked(n uint16, lu *LU) {
+	m := map[uint16]*LU{}
+	for k, v := range *d.luns.Load() {
+		m[k] = v
+	}
+	if lu == nil {
+		delete(m, n)
+	} else {
+		m[n] = lu
+	}
+	d.luns.Store(&m)
+	for x := range d.nexuses {
+		x.setLocked(n, lu)
+	}
+}
+
+// lunsChanged tells every nexus, through every logical unit but the new one,
+// that the inventory has changed.
+func (d *Device) lunsChanged(except *LU) {
+	for _, lu := range d.LUs() {
+		if lu != except {
+			lu.attention(spc.ASCLUNsChanged, nil)
+		}
+	}
+}
+
+// RemoveLUN takes a logical unit away: new commands find no such unit, running
+// ones end, and when the session layer has released the last of them the call
+// returns. The volume itself stays open; it is the caller's. If ctx ends first,
+// the unit is gone for initiators but its volume is still in use.
+func (d *Device) RemoveLUN(ctx context.Context, n uint16) error {
+	d.mu.Lock()
+	lu := d.lookup(n)
+	if lu == nil {
+		d.mu.Unlock()
+		return fmt.Errorf("target %s: no LUN %d", d.cfg.Name, n)
+	}
+	d.setLocked(n, nil)
+	d.mu.Unlock()
+	d.lunsChanged(nil)
+	return lu.drain(ctx)
+}
+
+// ReplaceLUN puts another volume behind the number cfg.LUN. Initiators get
+// 3F/0E and, from the new unit, 3F/03 because its identity has changed.
+func (d *Device) ReplaceLUN(ctx context.Context, cfg LUConfig) (*LU, error) {
+	old := d.lookup(cfg.LUN)
+	if old == nil {
+		return nil, fmt.Errorf("target %s: no LUN %d to replace", d.cfg.Name, cfg.LUN)
+	}
+	lu, err := newLU(d, cfg)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	d.setLocked(cfg.LUN, lu)
+	d.mu.Unlock()
+	d.lunsChanged(lu)
+	lu.attention(spc.ASCInquiryChanged, nil)
+	return lu, old.drain(ctx)
+}
+
+// Close ends every logical unit; all nexuses must have been closed.
+func (d *Device) Close(ctx context.Context) error {
+	var first error
+	for _, lu := range d.LUs() {
+		if err := lu.drain(ctx); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// BuffersOut tells how many parameter and staging buffers are lent, for leak
+// checks.
+func (d *Device) BuffersOut() int {
+	d.bufs.mu.Lock()
+	defer d.bufs.mu.Unlock()
+	return d.bufs.out
+}
+
+// volumeInfo returns what a unit without a medium pretends to be.
+func volumeInfo(v blockdev.Device) blockdev.Info {
+	if v == nil {
+		return blockdev.Info{BlockSize: 512, PhysBlockSize: 512}
+	}
+	return v.Info()
+}

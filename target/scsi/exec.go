@@ -1,0 +1,233 @@
+package scsi
+
+import (
+	"context"
+	"time"
+
+	spc "softiser/internal/scsi"
+)
+
+// flags of a command.
+type flags uint16
+
+const (
+	fIO       flags = 1 << iota // medium access: LBA and length are decoded and checked
+	fNoUA                       // does not report or clear unit attentions
+	fStandby                    // works through a port in standby state
+	fUnavail                    // works through a port in unavailable state
+	fDataRead                   // counts as a read for statistics and rate limits
+	fDataWrite
+)
+
+// access is what a command does as far as reservations are concerned (SPC-4
+// table 66, SBC-3 table 13).
+type access uint8
+
+const (
+	accAlways access = iota // never in conflict
+	accInfo                 // in conflict for unregistered initiators under exclusive access
+	accRead                 // reads the medium
+	accWrite                // changes the medium or how it is used
+)
+
+// command is one row of the command table.
+type command struct {
+	op      spc.Opcode
+	sa      uint16
+	hasSA   bool
+	usage   []byte // CDB usage data; its length is that of the CDB
+	flags   flags
+	access  access
+	gates   uint32
+	hold    holdKind
+	timeout uint16 // recommended time-out, seconds
+	// offered tells whether a unit has the command at all; nil: every one.
+	offered func(*LU) bool
+	run     func(*Task)
+}
+
+func (c *command) has(f flags) bool { return c.flags&f != 0 }
+
+// Execute runs t, on the connection's receive goroutine, as far as it goes
+// without waiting. It ends with Port.Respond, now or later.
+func (d *Device) Execute(t *Task) {
+	t.reset(d)
+	if n := spc.CDBLen(t.CDB); n > 0 && n <= len(t.CDB) {
+		t.CDB = t.CDB[:n]
+	} else {
+		t.illegal(spc.ASCInvalidOpcode)
+		return
+	}
+	n, ok := spc.DecodeLUN(t.LUN)
+	var i *itl
+	if ok {
+		i = (*t.Nexus.itls.Load())[n]
+	}
+	if i == nil {
+		d.executeNoLU(t)
+		return
+	}
+	lu := i.lu
+	lu.users.Add(1)
+	if lu.gone.Load() {
+		lu.users.Add(-1)
+		d.executeNoLU(t)
+		return
+	}
+	t.itl, t.lu = i, lu
+	c, known := d.table.find(t.CDB)
+	if c == nil || c.offered != nil && !c.offered(lu) {
+		if known && c == nil {
+			t.badCDB(1) // the operation code exists, its service action does not
+		} else {
+			t.illegal(spc.ASCInvalidOpcode)
+		}
+		return
+	}
+	t.op = c
+	if i.pending.Load() != 0 && !c.has(fNoUA) {
+		if a, ok := i.take(); ok {
+			t.fail(spc.KeyUnitAttention, a)
+			return
+		}
+	}
+	if t.Attr == AttrACA {
+		t.fail(spc.KeyAborted, spc.ASCInvalidMessage)
+		return
+	}
+	if t.naca() {
+		t.badCDB(len(t.CDB) - 1)
+		return
+	}
+	if g := lu.gate.Load() & c.gates; g != 0 {
+		t.refuse(g)
+		return
+	}
+	if !t.Nexus.group.allows(t) {
+		return
+	}
+	if c.access != accAlways && lu.conflicts(t, c) {
+		t.status(spc.StatusReservationConflict)
+		return
+	}
+	if c.has(fIO) && !t.decodeIO() {
+		return
+	}
+	if lu.admit(t, (*Task).start) {
+		t.start()
+	}
+}
+
+// start runs an admitted task, unless its volume's rate limit holds it back.
+func (t *Task) start() {
+	if t.lu.limit.on && t.op.has(fDataRead|fDataWrite) && t.lu.throttle(t) {
+		return
+	}
+	t.op.run(t)
+}
+
+// naca reports the NACA bit of the control byte, which asks for an ACA
+// condition.
+func (t *Task) naca() bool {
+	if spc.Opcode(t.CDB[0]) == spc.OpVariable {
+		return t.CDB[1]&0x04 != 0
+	}
+	return t.CDB[len(t.CDB)-1]&0x04 != 0
+}
+
+// refuse ends a task that the unit's condition does not allow.
+func (t *Task) refuse(g uint32) {
+	switch {
+	case g&gateNoMedium != 0:
+		t.fail(spc.KeyNotReady, spc.ASCMediumNotPresent)
+	case g&gateSanitize != 0:
+		t.fail(spc.KeyNotReady, spc.ASCSanitizeInProgress)
+	case g&gateSanFailed != 0:
+		t.fail(spc.KeyMedium, spc.ASCSanitizeFailed)
+	case g&gateSWP != 0:
+		t.fail(spc.KeyDataProtect, spc.ASCWriteProtectedSW)
+	default:
+		t.fail(spc.KeyDataProtect, spc.ASCWriteProtected)
+	}
+}
+
+// decodeIO decodes and checks the blocks of a medium access command: protection
+// information is not there (RDPROTECT and the like must be 0), the address must
+// lie on the medium even for 0 blocks (SBC-3 §5.11), and READ and WRITE keep to
+// the longest transfer.
+func (t *Task) decodeIO() bool {
+	g := t.lu.geo()
+	t.io = spc.ParseIO(t.CDB)
+	if t.op.op == spc.OpCompareAndWrite {
+		t.io.Blocks = uint32(t.CDB[13])
+	} else if t.op.op == spc.OpWriteAtomic16 {
+		t.io.Blocks &= 0xFFFF // bytes 10-11 are the atomic boundary
+	}
+	if t.io.LBA > g.blocks || uint64(t.io.Blocks) > g.blocks-t.io.LBA {
+		s := spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCLBAOutOfRange}
+		s.InfoValid, s.Info = true, t.io.LBA
+		t.check(&s)
+		return false
+	}
+	if t.io.Protect() != 0 {
+		t.badCDB(1)
+		return false
+	}
+	t.off = int64(t.io.LBA) << g.shift
+	t.n = int64(t.io.Blocks) << g.shift
+	if t.op.has(fDataRead|fDataWrite) && t.n > int64(t.lu.cfg.MaxTransfer) {
+		t.badCDB(lengthField(len(t.CDB)))
+		return false
+	}
+	t.hold = hold{lo: t.io.LBA, hi: t.io.LBA + uint64(t.io.Blocks), kind: t.op.hold}
+	return true
+}
+
+// lengthField returns where the transfer length of a CDB of n bytes begins.
+func lengthField(n int) int {
+	switch n {
+	case 6:
+		return 4
+	case 10:
+		return 7
+	case 12:
+		return 6
+	case 32:
+		return 28
+	}
+	return 10
+}
+
+// executeNoLU answers for a LUN that names no logical unit (SPC-4 §4.6.4,
+// SAM-5 §4.7.4): INQUIRY tells so, REPORT LUNS works, the rest is refused.
+func (d *Device) executeNoLU(t *Task) {
+	switch spc.Opcode(t.CDB[0]) {
+	case spc.OpInquiry:
+		inquiryNoLU(t)
+	case spc.OpReportLUNs:
+		reportLUNs(t)
+	case spc.OpRequestSense:
+		s := spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCLUNotSupported}
+		replySense(t, &s)
+	case spc.OpTestUnitReady:
+		if t.LUN == spc.WellKnownReportLUNs {
+			t.good()
+			return
+		}
+		fallthrough
+	default:
+		t.illegal(spc.ASCLUNotSupported)
+	}
+}
+
+// waitUnused waits until every task has been released.
+func (lu *LU) waitUnused(ctx context.Context) error {
+	for lu.users.Load() > 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package scsi
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
+)
+
+// LUConfig describes a logical unit. The zero value of every optional field
+// means the stated default.
+type LUConfig struct {
+	LUN    uint16
+	Volume blockdev.Device // nil only for a removable unit without a medium
+
+	Vendor   string // 8 characters; default "SOFTISER"
+	Product  string // 16 characters; default "VIRTUAL-DISK"
+	Revision string // 4 characters; default "1.0"
+	// Serial, NAA and EUI override the identity that is otherwise derived from
+	// the volume's ID; see identity.go.
+	Serial string
+	NAA    []byte // 8 or 16 bytes whose first nibble is 2, 3, 5 or 6
+	EUI    []byte // 8, 12 or 16 bytes
+
+	ReadOnly  bool // write-protected for every initiator
+	Removable bool
+	Workers   int // most goroutines that wait for this volume; default 8
+	QoS       QoS
+	// MaxTransfer is the longest READ or WRITE, bytes; default 16 MiB.
+	MaxTransfer int
+}
+
+const (
+	defaultWorkers     = 8
+	defaultMaxTransfer = 16 << 20
+	chunkBytes         = 4 << 20 // a longer WRITE is fetched and committed in such pieces
+)
+
+// gates are conditions of a logical unit that refuse commands; a command's mask
+// tells which ones concern it.
+const (
+	gateNoMedium  = 1 << iota // 2/3A
+	gateSanitize              // 2/04/1B
+	gateSanFailed             // 3/31/03
+	gateReadOnly              // 7/27/00
+	gateSWP                   // 7/27/02
+	gateMedium    = gateNoMedium | gateSanitize | gateSanFailed
+	gateWrite     = gateMedium | gateReadOnly | gateSWP
+)
+
+// LU is a logical unit.
+type LU struct {
+	dev *Device
+	lun uint16
+	cfg LUConfig
+	vol blockdev.Device // nil: no medium
+	id  identity
+
+	geometry atomic.Pointer[geometry]
+	gate     atomic.Uint32
+	modes    modes
+	legacy   atomic.Pointer[Nexus] // holder of RESERVE(6)
+	stats    counters
+	users    atomic.Int64 // tasks between Execute and Release
+	gone     atomic.Bool  // removed from its device
+	flushes  atomic.Int64 // requests for flushBehind
+	stop     func()       // ends the resize notification
+
+	prMu sync.Mutex // serialises changes of pr and of saved state
+
+	mu          sync.Mutex // guards everything below
+	itls        map[*Nexus]*itl
+	first, last *Task // the task set, oldest first
+	arrivals    uint64
+	nEnabled    int // tasks that have started
+	nOrdered    int // of these: ORDERED and HEAD OF QUEUE
+	dormantHead *Task
+	dormantTail *Task
+	exclusives  []*Task // announced, in order
+	prevented   map[*Nexus]bool
+	limit       limiter
+
+	work        sync.Cond // on mu: the worker queue has grown, a worker has ended, closed
+	queueHead   *Task
+	queueTail   *Task
+	workers     int
+	idleWorkers int
+	wakeups     int
+	closed      bool
+}
+
+// geometry is the size of the medium as commands see it.
+type geometry struct {
+	info   blockdev.Info
+	blocks uint64
+	shift  uint8 // log2 of the block size
+}
+
+func (lu *LU) geo() *geometry { return lu.geometry.Load() }
+
+func newLU(d *Device, cfg LUConfig) (*LU, error) {
+	if cfg.Volume == nil && !cfg.Removable {
+		return nil, fmt.Errorf("target %s, LUN %d: no volume; only a removable unit may be without one", d.cfg.Name, cfg.LUN)
+	}
+	if cfg.LUN > 16383 {
+		return nil, fmt.Errorf("target %s, LUN %d: the largest LUN is 16383", d.cfg.Name, cfg.LUN)
+	}
+	setDefault(&cfg.Vendor, "SOFTISER")
+	setDefault(&cfg.Product, "VIRTUAL-DISK")
+	setDefault(&cfg.Revision, "1.0")
+	if cfg.Workers <= 0 {
+		cfg.Workers = defaultWorkers
+	}
+	if cfg.MaxTransfer <= 0 {
+		cfg.MaxTransfer = defaultMaxTransfer
+	}
+	lu := &LU{dev: d, lun: cfg.LUN, cfg: cfg, vol: cfg.Volume, itls: map[*Nexus]*itl{}, prevented: map[*Nexus]bool{}}
+	lu.work.L = &lu.mu
+	info := volumeInfo(cfg.Volume)
+	if info.BlockSize < 512 || info.BlockSize&(info.BlockSize-1) != 0 || cfg.Volume != nil && info.Size < int64(info.BlockSize) {
+		return nil, fmt.Errorf("target %s, LUN %d: volume of %d bytes with blocks of %d cannot be a disk", d.cfg.Name, cfg.LUN, info.Size, info.BlockSize)
+	}
+	var err error
+	if lu.id, err = newIdentity(&cfg, info, d.cfg.Name); err != nil {
+		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
+	}
+	lu.setGeometry(info)
+	lu.modes.init(lu)
+	lu.limit.init(cfg.QoS)
+	if cfg.Volume == nil {
+		lu.gate.Store(gateNoMedium)
+	}
+	if info.ReadOnly || cfg.ReadOnly {
+		lu.setGate(gateReadOnly, true)
+	}
+	if lu.vol != nil {
+		lu.stop = lu.vol.OnResize(func(i blockdev.Info) {
+			lu.setGeometry(i)
+			lu.attention(spc.ASCCapacityChanged, nil)
+		})
+	}
+	return lu, nil
+}
+
+func setDefault(s *string, v string) {
+	if *s == "" {
+		*s = v
+	}
+}
+
+func (lu *LU) setGeometry(info blockdev.Info) {
+	g := &geometry{info: info, shift: uint8(bits.TrailingZeros(uint(info.BlockSize)))}
+	g.blocks = uint64(info.Size) >> g.shift
+	lu.geometry.Store(g)
+}
+
+func (lu *LU) setGate(g uint32, on bool) {
+	if on {
+		lu.gate.Or(g)
+	} else {
+		lu.gate.And(^g)
+	}
+}
+
+// LUN returns the unit's number.
+func (lu *LU) LUN() uint16 { return lu.lun }
+
+// drain waits until no task uses the unit any more, then ends its workers.
+func (lu *LU) drain(ctx context.Context) error {
+	lu.gone.Store(true)
+	if err := lu.waitUnused(ctx); err != nil {
+		return fmt.Errorf("LUN %d: %d commands still hold the volume: %w", lu.lun, lu.users.Load(), err)
+	}
+	lu.close()
+	return nil
+}
+
+// close ends the workers. Preconditions: no tasks.
+func (lu *LU) close() {
+	if lu.stop != nil {
+		lu.stop()
+	}
+	lu.mu.Lock()
+	lu.closed = true
+	lu.limit.stop()
+	lu.work.Broadcast()
+	for lu.workers > 0 {
+		lu.work.Wait()
+	}
+	lu.mu.Unlock()
+}

@@ -1,0 +1,173 @@
+package scsi
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	spc "softiser/internal/scsi"
+)
+
+// Nexus is an I_T nexus: an initiator port as seen through a target port. An
+// iSCSI session is one, whatever its number of connections.
+type Nexus struct {
+	dev       *Device
+	initiator string // iSCSI name, lower case
+	port      string // initiator port: name,i,0xISID
+	relPort   uint16
+	group     *portGroup
+
+	itls atomic.Pointer[map[uint16]*itl] // copy on write, under Device.mu
+}
+
+// NexusConfig names the two ends of a nexus.
+type NexusConfig struct {
+	Initiator string // iSCSI name of the initiator
+	ISID      [6]byte
+	// RelPort is the relative target port identifier, unique within the device;
+	// 0 stands for the first port. It decides the target port group.
+	RelPort uint16
+}
+
+// itl is the I_T_L nexus: what a logical unit keeps for one nexus.
+type itl struct {
+	lu      *LU
+	nexus   *Nexus
+	pending atomic.Int32 // len(queue), so that commands need no lock to see none
+	queue   []spc.ASC    // pending unit attentions, guarded by lu.mu
+}
+
+// NewNexus registers a nexus, at login. Each of its logical units begins with a
+// unit attention: 29/00 for an initiator port that has not been here since
+// start-up, 29/07 for one that has come back.
+func (d *Device) NewNexus(c NexusConfig) (*Nexus, error) {
+	g, rel, err := d.alua.port(c.RelPort)
+	if err != nil {
+		return nil, fmt.Errorf("target %s: %w", d.cfg.Name, err)
+	}
+	name := strings.ToLower(c.Initiator)
+	n := &Nexus{
+		dev: d, initiator: name, relPort: rel, group: g,
+		port: fmt.Sprintf("%s,i,0x%012x", name, c.ISID[:]),
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	first := spc.ASCPowerOnReset
+	if d.seen[n.port] {
+		first = spc.ASCNexusLoss
+	} else if len(d.seen) < 4096 {
+		d.seen[n.port] = true
+	}
+	d.nexuses[n] = struct{}{}
+	m := map[uint16]*itl{}
+	for k, lu := range *d.luns.Load() {
+		m[k] = lu.join(n)
+		lu.attention(first, func(x *Nexus) bool { return x == n })
+	}
+	n.itls.Store(&m)
+	return n, nil
+}
+
+// setLocked gives the nexus its side of logical unit k, or takes it away.
+func (n *Nexus) setLocked(k uint16, lu *LU) {
+	m := map[uint16]*itl{}
+	for k, v := range *n.itls.Load() {
+		m[k] = v
+	}
+	if lu == nil {
+		delete(m, k)
+	} else {
+		m[k] = lu.join(n)
+	}
+	n.itls.Store(&m)
+}
+
+// join makes the I_T_L nexus of n.
+func (lu *LU) join(n *Nexus) *itl {
+	i := &itl{lu: lu, nexus: n}
+	lu.mu.Lock()
+	lu.itls[n] = i
+	lu.mu.Unlock()
+	return i
+}
+
+// CloseNexus ends a nexus: its tasks are aborted (each still ends with Respond),
+// its RESERVE reservations and prevent-removal states go. Persistent
+// registrations stay.
+func (d *Device) CloseNexus(n *Nexus) {
+	d.mu.Lock()
+	delete(d.nexuses, n)
+	m := *n.itls.Load()
+	d.mu.Unlock()
+	for _, i := range m {
+		lu := i.lu
+		lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, nil)
+		lu.releaseLegacy(n)
+		lu.allowRemoval(n)
+		lu.mu.Lock()
+		delete(lu.itls, n)
+		lu.mu.Unlock()
+	}
+}
+
+// Initiator returns the iSCSI name of the initiator.
+func (n *Nexus) Initiator() string { return n.initiator }
+
+// maxPending bounds the unit attentions of one I_T_L nexus; SPC-4 lets a device
+// server drop what it cannot keep.
+const maxPending = 16
+
+// attention establishes a unit attention for every nexus that match accepts
+// (nil: all). Resets supersede what was pending.
+func (lu *LU) attention(a spc.ASC, match func(*Nexus) bool) {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	for n, i := range lu.itls {
+		if match == nil || match(n) {
+			i.add(a)
+		}
+	}
+}
+
+// add queues a. Preconditions: lu.mu is held.
+func (i *itl) add(a spc.ASC) {
+	if a>>8 == 0x29 {
+		i.queue = i.queue[:0]
+	}
+	for _, q := range i.queue {
+		if q == a {
+			return
+		}
+	}
+	if len(i.queue) < maxPending {
+		i.queue = append(i.queue, a)
+	}
+	i.pending.Store(int32(len(i.queue)))
+}
+
+// take removes and returns the oldest unit attention.
+func (i *itl) take() (spc.ASC, bool) {
+	i.lu.mu.Lock()
+	defer i.lu.mu.Unlock()
+	if len(i.queue) == 0 {
+		return 0, false
+	}
+	a := i.queue[0]
+	i.queue = append(i.queue[:0], i.queue[1:]...)
+	i.pending.Store(int32(len(i.queue)))
+	return a, true
+}
+
+// clear removes one kind of unit attention, which its nexus has learnt in
+// another way.
+func (i *itl) clear(a spc.ASC) {
+	i.lu.mu.Lock()
+	defer i.lu.mu.Unlock()
+	for k, q := range i.queue {
+		if q == a {
+			i.queue = append(i.queue[:k], i.queue[k+1:]...)
+			break
+		}
+	}
+	i.pending.Store(int32(len(i.queue)))
+}

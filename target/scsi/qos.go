@@ -1,0 +1,179 @@
+package scsi
+
+import "time"
+
+// QoS limits the rate of a volume's READs and WRITEs. 0 means no limit.
+type QoS struct {
+	IOPS        float64 // commands per second
+	BytesPerSec float64
+	// Burst is how much unused rate is kept, as a time at full rate; default
+	// 100 ms.
+	Burst time.Duration
+}
+
+// limiter is a pair of token buckets and the commands that wait for them. A
+// command that finds the buckets in debt, or others waiting, waits its turn;
+// turns go round the nexuses, so that one initiator with a deep queue does not
+// shut out another with a shallow one. All of it is guarded by LU.mu.
+type limiter struct {
+	on    bool
+	qos   QoS
+	ops   float64 // tokens; may be negative after a large command
+	bytes float64
+	last  time.Time
+	timer *time.Timer
+	rings []*waitRing // nexuses with waiting commands, next turn first
+}
+
+// waitRing is the FIFO of one nexus.
+type waitRing struct {
+	nexus      *Nexus
+	head, tail *Task
+}
+
+func (l *limiter) init(q QoS) {
+	if q.Burst <= 0 {
+		q.Burst = 100 * time.Millisecond
+	}
+	l.qos = q
+	l.on = q.IOPS > 0 || q.BytesPerSec > 0
+	l.ops, l.bytes = l.capacity(q.IOPS), l.capacity(q.BytesPerSec)
+	l.last = time.Now()
+}
+
+// capacity is what a bucket of the given rate holds; at least one command.
+func (l *limiter) capacity(rate float64) float64 { return max(rate*l.qos.Burst.Seconds(), 1) }
+
+// refill adds what the time since the last call has brought.
+func (l *limiter) refill(now time.Time) {
+	dt := now.Sub(l.last).Seconds()
+	l.last = now
+	l.ops = min(l.ops+dt*l.qos.IOPS, l.capacity(l.qos.IOPS))
+	l.bytes = min(l.bytes+dt*l.qos.BytesPerSec, l.capacity(l.qos.BytesPerSec))
+}
+
+// ready reports whether the next command may go: no bucket is in debt.
+func (l *limiter) ready() bool {
+	return (l.qos.IOPS <= 0 || l.ops > 0) && (l.qos.BytesPerSec <= 0 || l.bytes > 0)
+}
+
+// pay takes the cost of t. A command larger than the bucket leaves a debt, which
+// delays the next one.
+func (l *limiter) pay(t *Task) {
+	if l.qos.IOPS > 0 {
+		l.ops--
+	}
+	if l.qos.BytesPerSec > 0 {
+		l.bytes -= float64(t.n)
+	}
+}
+
+// delay returns how long it takes until no bucket is in debt.
+func (l *limiter) delay() time.Duration {
+	var s float64
+	if l.qos.IOPS > 0 && l.ops <= 0 {
+		s = max(s, -l.ops/l.qos.IOPS)
+	}
+	if l.qos.BytesPerSec > 0 && l.bytes <= 0 {
+		s = max(s, -l.bytes/l.qos.BytesPerSec)
+	}
+	return time.Duration(s*float64(time.Second)) + 50*time.Microsecond
+}
+
+// throttle charges t, or makes it wait and reports true.
+func (lu *LU) throttle(t *Task) bool {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	l := &lu.limit
+	l.refill(time.Now())
+	if len(l.rings) == 0 && l.ready() {
+		l.pay(t)
+		return false
+	}
+	t.state = taskThrottled
+	t.qnext = nil
+	var r *waitRing
+	for _, x := range l.rings {
+		if x.nexus == t.Nexus {
+			r = x
+		}
+	}
+	if r == nil {
+		r = &waitRing{nexus: t.Nexus}
+		l.rings = append(l.rings, r)
+	}
+	if r.tail == nil {
+		r.head = t
+	} else {
+		r.tail.qnext = t
+	}
+	r.tail = t
+	lu.armLimitLocked()
+	return true
+}
+
+func (lu *LU) armLimitLocked() {
+	if lu.limit.timer != nil {
+		return
+	}
+	lu.limit.timer = time.AfterFunc(lu.limit.delay(), func() {
+		lu.mu.Lock()
+		defer lu.mu.Unlock()
+		lu.limit.timer = nil
+		lu.releaseThrottledLocked()
+	})
+}
+
+// releaseThrottledLocked lets the commands go whose turn has come.
+func (lu *LU) releaseThrottledLocked() {
+	l := &lu.limit
+	l.refill(time.Now())
+	for len(l.rings) > 0 && l.ready() {
+		r := l.rings[0]
+		t := r.head
+		r.head, t.qnext = t.qnext, nil
+		l.rings = append(l.rings[:0], l.rings[1:]...)
+		if r.head != nil {
+			l.rings = append(l.rings, r)
+		}
+		l.pay(t)
+		t.job = t.op.run
+		lu.enqueueLocked(t)
+	}
+	if len(l.rings) > 0 {
+		lu.armLimitLocked()
+	}
+}
+
+// unthrottleLocked takes an aborted task out of its ring.
+func (lu *LU) unthrottleLocked(t *Task) {
+	l := &lu.limit
+	for i, r := range l.rings {
+		var prev *Task
+		for q := r.head; q != nil; prev, q = q, q.qnext {
+			if q != t {
+				continue
+			}
+			if prev == nil {
+				r.head = t.qnext
+			} else {
+				prev.qnext = t.qnext
+			}
+			if r.tail == t {
+				r.tail = prev
+			}
+			t.qnext = nil
+			if r.head == nil {
+				l.rings = append(l.rings[:i], l.rings[i+1:]...)
+			}
+			return
+		}
+	}
+}
+
+func (l *limiter) stop() {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+}

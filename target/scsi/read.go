@@ -1,0 +1,125 @@
+package scsi
+
+import (
+	"errors"
+
+	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
+)
+
+// READ(6), (10), (12), (16). The volume lends the memory of the blocks, the
+// port sends it from there. Residuals (RFC 7143 §11.4.5): an initiator that has
+// room for less than the CDB asks gets that much and OVERFLOW, and no error.
+
+func cmdRead(t *Task) {
+	t.Wanted = uint32(t.n)
+	if t.n == 0 || t.InLen == 0 {
+		t.good()
+		return
+	}
+	t.read(blockdev.NoWait)
+}
+
+// readJob is cmdRead's continuation on a worker.
+func readJob(t *Task) { t.read(blockdev.Wait) }
+
+func (t *Task) read(m blockdev.Mode) {
+	lu := t.lu
+	want := min(t.Wanted, t.InLen)
+	bs := uint32(1) << lu.geo().shift
+	n := int(want+bs-1) &^ int(bs-1) // whole blocks, though the last may go out in part
+	switch err := lu.vol.LeaseRead(&t.Lease, t.off, n, m); {
+	case err == nil:
+	case errors.Is(err, blockdev.ErrWouldBlock):
+		t.toWorker(readJob)
+		return
+	default:
+		t.failErr(err, reading)
+		return
+	}
+	t.segs = appendUpTo(t.segs[:0], t.Lease.Segs, int(want))
+	if !t.send() {
+		return
+	}
+	c := &lu.stats
+	c.reads.Add(1)
+	c.readBytes.Add(uint64(want))
+	if m == blockdev.NoWait {
+		c.inline.Add(1)
+	} else {
+		c.worked.Add(1)
+	}
+	t.good()
+}
+
+// appendUpTo adds the first n bytes of src to dst.
+func appendUpTo(dst, src [][]byte, n int) [][]byte {
+	for _, s := range src {
+		if len(s) >= n {
+			return append(dst, s[:n])
+		}
+		dst = append(dst, s)
+		n -= len(s)
+	}
+	return dst
+}
+
+// cmdPrefetch answers PRE-FETCH: GOOD, because nothing says that the blocks fit
+// in a cache (CONDITION MET would).
+func cmdPrefetch(t *Task) { t.good() }
+
+// scan reads a range into a pooled buffer, piece by piece, and gives
+// each piece to f with its offset; f returning false ends the walk. It runs on a
+// worker. An error has ended the task.
+func (t *Task) scan(off, n int64, f func(off int64, p []byte) bool) bool {
+	buf := t.dev.bufs.get(bufClasses[len(bufClasses)-1])
+	defer t.dev.bufs.put(buf)
+	for n > 0 {
+		p := buf[:min(n, int64(len(buf)))]
+		if _, err := t.lu.vol.ReadAt(p, off); err != nil {
+			t.failErr(err, reading)
+			return false
+		}
+		if !f(off, p) {
+			return true
+		}
+		off += int64(len(p))
+		n -= int64(len(p))
+		if t.isAborted() {
+			t.end()
+			return false
+		}
+	}
+	return true
+}
+
+// cmdReadCapacity10 answers READ CAPACITY(10).
+func cmdReadCapacity10(t *Task) {
+	if t.CDB[8]&1 == 0 && spc.ParseIO(t.CDB).LBA != 0 {
+		t.badCDB(2) // PMI is 0, so the LBA must be
+		return
+	}
+	c := t.lu.capacity()
+	t.getBuf(spc.Capacity10Len)
+	t.reply(c.Append10(t.buf[:0]), spc.Capacity10Len)
+}
+
+// cmdReadCapacity16 answers READ CAPACITY(16).
+func cmdReadCapacity16(t *Task) {
+	c := t.lu.capacity()
+	t.getBuf(spc.Capacity16Len)
+	t.reply(c.Append16(t.buf[:0]), spc.ParseIO(t.CDB).Blocks)
+}
+
+func (lu *LU) capacity() spc.Capacity {
+	g := lu.geo()
+	exp := uint8(0)
+	for s := g.info.BlockSize; s < g.info.PhysBlockSize; s <<= 1 {
+		exp++
+	}
+	return spc.Capacity{
+		Blocks: g.blocks, BlockSize: uint32(g.info.BlockSize), PhysExponent: exp,
+		Provisioned: g.info.Discard, ReadZeroes: g.info.Discard && g.info.ZeroesOnTrim,
+	}
+}

@@ -1,0 +1,104 @@
+package scsi
+
+import (
+	"errors"
+
+	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
+)
+
+// good ends the task with GOOD.
+func (t *Task) good() {
+	t.Status = spc.StatusGood
+	t.end()
+}
+
+// status ends the task with a status that has no sense data.
+func (t *Task) status(s Status) {
+	t.Status = s
+	t.end()
+}
+
+// fail ends the task with CHECK CONDITION.
+func (t *Task) fail(k spc.Key, a spc.ASC) {
+	s := spc.Sense{Key: k, ASC: a}
+	t.check(&s)
+}
+
+// illegal ends the task with ILLEGAL REQUEST.
+func (t *Task) illegal(a spc.ASC) { t.fail(spc.KeyIllegalRequest, a) }
+
+// badCDB ends the task with INVALID FIELD IN CDB and a pointer to the field.
+func (t *Task) badCDB(field int) {
+	s := spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCInvalidFieldInCDB, FieldValid: true, InCDB: true, Field: uint16(field)}
+	t.check(&s)
+}
+
+// badParam ends the task with INVALID FIELD IN PARAMETER LIST and a pointer to
+// the field.
+func (t *Task) badParam(field int) {
+	s := spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCInvalidFieldInParam, FieldValid: true, Field: uint16(field)}
+	t.check(&s)
+}
+
+// check ends the task with CHECK CONDITION and the given sense, in the format
+// that the control mode page of its logical unit asks for.
+func (t *Task) check(s *spc.Sense) {
+	t.setSense(s)
+	t.end()
+}
+
+func (t *Task) setSense(s *spc.Sense) {
+	t.Status = spc.StatusCheckCondition
+	var b []byte
+	if t.lu != nil && t.lu.modes.dsense.Load() {
+		b = s.AppendDescriptor(t.Sense[:0])
+	} else {
+		b = s.AppendFixed(t.Sense[:0])
+	}
+	t.SenseLen = len(b)
+}
+
+// direction tells what the device was doing when it failed.
+type direction uint8
+
+const (
+	reading direction = iota
+	writing
+)
+
+// failErr ends the task with the sense that tells err.
+func (t *Task) failErr(err error, dir direction) {
+	k, a := senseOf(err, dir)
+	s := spc.Sense{Key: k, ASC: a}
+	if k == spc.KeyMedium && t.op != nil && t.op.has(fIO) {
+		// SBC-3 §4.18: the information field tells the first block in error; the
+		// first one of the failed chunk is what is known.
+		s.InfoValid, s.Info = true, uint64(t.off+t.done)>>t.lu.geo().shift
+	}
+	t.check(&s)
+}
+
+// senseOf is the one table from errors of volumes to sense.
+func senseOf(err error, dir direction) (spc.Key, spc.ASC) {
+	switch {
+	case errors.Is(err, blockdev.ErrOutOfRange): // resized since the check
+		return spc.KeyIllegalRequest, spc.ASCLBAOutOfRange
+	case errors.Is(err, blockdev.ErrReadOnly):
+		return spc.KeyDataProtect, spc.ASCWriteProtected
+	case errors.Is(err, blockdev.ErrNoSpace):
+		return spc.KeyDataProtect, spc.ASCSpaceAllocFailed
+	case errors.Is(err, blockdev.ErrPoisoned):
+		return spc.KeyMedium, spc.ASCWriteError
+	case errors.Is(err, blockdev.ErrMedium) && dir == reading:
+		return spc.KeyMedium, spc.ASCUnrecoveredRead
+	case errors.Is(err, blockdev.ErrMedium):
+		return spc.KeyMedium, spc.ASCWriteError
+	case errors.Is(err, blockdev.ErrClosed), errors.Is(err, blockdev.ErrInUse):
+		return spc.KeyNotReady, spc.ASCCommFailure
+	case errors.Is(err, blockdev.ErrNotSupported):
+		return spc.KeyIllegalRequest, spc.ASCInvalidFieldInCDB
+	}
+	return spc.KeyHardware, spc.ASCInternalFailure
+}

@@ -1,0 +1,125 @@
+package scsi
+
+import (
+	"encoding/hex"
+	"strings"
+
+	spc "softiser/internal/scsi"
+)
+
+// table finds the row of a CDB.
+type table struct {
+	rows []command
+	byOp [256]*opEntry
+}
+
+// opEntry is one operation code: a command, or a family by service action.
+type opEntry struct {
+	only     *command
+	byAction map[uint16]*command
+}
+
+// find returns the row; known tells that the operation code exists even if the
+// service action does not.
+func (t *table) find(cdb []byte) (c *command, known bool) {
+	e := t.byOp[cdb[0]]
+	if e == nil {
+		return nil, false
+	}
+	if e.only != nil {
+		return e.only, true
+	}
+	sa, _ := spc.ServiceAction(cdb)
+	return e.byAction[sa], true
+}
+
+func newTable() *table {
+	t := &table{rows: commands()}
+	for i := range t.rows {
+		c := &t.rows[i]
+		e := t.byOp[c.op]
+		if e == nil {
+			e = &opEntry{}
+			t.byOp[c.op] = e
+		}
+		if !c.hasSA {
+			e.only = c
+			continue
+		}
+		if e.byAction == nil {
+			e.byAction = map[uint16]*command{}
+		}
+		e.byAction[c.sa] = c
+	}
+	return t
+}
+
+// usage decodes CDB usage data: operation code first, then a one for each bit
+// that is looked at (SPC-4 §6.35.3).
+func usage(s string) []byte {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	if err != nil {
+		panic("scsi: usage data " + s)
+	}
+	return b
+}
+
+func unmaps(lu *LU) bool    { return lu.geo().info.Discard }
+func removable(lu *LU) bool { return lu.cfg.Removable }
+
+// commands is the command table. Reservation classes follow SPC-4 table 66 and
+// SBC-3 table 13.
+func commands() []command {
+	const (
+		read  = fIO | fDataRead
+		write = fIO | fDataWrite
+	)
+	row := func(u string, f flags, a access, gates uint32, h holdKind, run func(*Task)) command {
+		b := usage(u)
+		return command{op: spc.Opcode(b[0]), usage: b, flags: f, access: a, gates: gates, hold: h, timeout: 30, run: run}
+	}
+	cs := []command{
+		row("00 00 00 00 00 00", 0, accAlways, gateMedium, 0, cmdTestUnitReady),
+		row("03 01 00 00 ff 00", fNoUA|fUnavail, accAlways, 0, 0, cmdRequestSense),
+		row("12 01 ff ff ff 00", fNoUA|fUnavail, accAlways, 0, 0, cmdInquiry),
+		row("a0 00 ff 00 00 00 ff ff ff ff 00 00", fNoUA|fUnavail, accAlways, 0, 0, reportLUNs),
+
+		row("08 1f ff ff ff 00", read, accRead, gateMedium, holdRead, cmdRead),
+		row("28 18 ff ff ff ff 00 ff ff 00", read, accRead, gateMedium, holdRead, cmdRead),
+		row("a8 18 ff ff ff ff ff ff ff ff 00 00", read, accRead, gateMedium, holdRead, cmdRead),
+		row("88 18 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", read, accRead, gateMedium, holdRead, cmdRead),
+
+		row("0a 1f ff ff ff 00", write, accWrite, gateWrite, holdWrite, cmdWrite),
+		row("2a 18 ff ff ff ff 00 ff ff 00", write, accWrite, gateWrite, holdWrite, cmdWrite),
+		row("aa 18 ff ff ff ff ff ff ff ff 00 00", write, accWrite, gateWrite, holdWrite, cmdWrite),
+		row("8a 18 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", write, accWrite, gateWrite, holdWrite, cmdWrite),
+
+		row("34 02 ff ff ff ff 00 ff ff 00", fIO, accRead, gateMedium, 0, cmdPrefetch),
+		row("90 02 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", fIO, accRead, gateMedium, 0, cmdPrefetch),
+		row("35 02 ff ff ff ff 00 ff ff 00", fIO, accWrite, gateMedium, 0, cmdSyncCache),
+		row("91 02 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", fIO, accWrite, gateMedium, 0, cmdSyncCache),
+
+		row("25 00 ff ff ff ff 00 00 01 00", 0, accAlways, gateMedium, 0, cmdReadCapacity10),
+		row("1a 08 ff ff ff 00", fStandby, accInfo, 0, 0, cmdModeSense),
+		row("5a 18 ff ff 00 00 00 ff ff 00", fStandby, accInfo, 0, 0, cmdModeSense),
+		row("15 11 00 00 ff 00", fStandby, accWrite, gateSanitize, 0, cmdModeSelect),
+		row("55 11 00 00 00 00 00 ff ff 00", fStandby, accWrite, gateSanitize, 0, cmdModeSelect),
+		row("1b 01 00 0f f7 00", 0, accWrite, gateSanitize, 0, cmdStartStop),
+
+		row("16 00 00 00 00 00", 0, accWrite, 0, 0, cmdReserve),
+		row("17 00 00 00 00 00", 0, accWrite, 0, 0, cmdRelease),
+		row("56 00 00 00 00 00 00 00 00 00", 0, accWrite, 0, 0, cmdReserve),
+		row("57 00 00 00 00 00 00 00 00 00", 0, accWrite, 0, 0, cmdRelease),
+	}
+	prevent := row("1e 00 00 00 03 00", 0, accWrite, 0, 0, cmdPreventAllow)
+	prevent.offered = removable
+	cs = append(cs, prevent)
+	sa := func(u string, f flags, a access, gates uint32, h holdKind, run func(*Task)) {
+		c := row(u, f, a, gates, h, run)
+		c.hasSA = true
+		c.sa, _ = spc.ServiceAction(c.usage)
+		cs = append(cs, c)
+	}
+	sa("9e 10 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accAlways, gateMedium, 0, cmdReadCapacity16)
+	return cs
+}

@@ -1,0 +1,164 @@
+package scsi
+
+import (
+	"errors"
+
+	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
+)
+
+// WRITE(6), (10), (12), (16). The volume lends memory, the port fills it, Commit
+// makes it the content. Bytes that came unasked (immediate and unsolicited data)
+// go through WriteAt instead, so that Go code never touches a mapping:
+//
+//	        |<-- staged: WriteAt -->|<-- lease: Commit -->|
+//	   off  +-----------------------+---------------------+  off+chunk
+//
+// A long WRITE is fetched and committed in chunks. A WRITE whose initiator
+// sends less than the CDB says fails with 5/0E/03 and writes nothing; one that
+// sends more writes what the CDB says. Both report the residual.
+
+func cmdWrite(t *Task) {
+	if !t.wantOut(t.n) {
+		return
+	}
+	if t.n == 0 {
+		t.good()
+		return
+	}
+	t.writeChunk(blockdev.NoWait)
+}
+
+// wantOut sets how much Data-Out the command has and refuses it when the
+// initiator sends less.
+func (t *Task) wantOut(n int64) bool {
+	t.Wanted = uint32(n)
+	if n > int64(t.OutLen) {
+		t.illegal(spc.ASCInvalidFieldInIU)
+		return false
+	}
+	return true
+}
+
+// fua reports whether the command's data must be durable before its status.
+func (t *Task) fua() bool { return t.io.FUA() || !t.lu.modes.wce.Load() }
+
+func writeJob(t *Task) { t.writeChunk(blockdev.Wait) }
+
+// writeChunk begins the chunk at t.done.
+func (t *Task) writeChunk(m blockdev.Mode) {
+	lu := t.lu
+	off, n := t.off+t.done, min(t.n-t.done, chunkBytes)
+	bs := int64(1) << lu.geo().shift
+	t.staged = 0
+	if unasked := int64(t.UnsolicitedLen); unasked > t.done {
+		t.staged = int(min(n, (unasked-t.done+bs-1)&^(bs-1)))
+	}
+	if int64(t.staged) == t.n && int64(len(t.Arrived)) >= t.n {
+		t.writeArrived(m)
+		return
+	}
+	t.segs = t.segs[:0]
+	if t.staged > 0 {
+		t.getBuf(t.staged)
+		t.segs = append(t.segs, t.buf[:t.staged])
+	}
+	if rest := int(n) - t.staged; rest > 0 {
+		err := lu.vol.LeaseWrite(&t.Lease, off+int64(t.staged), rest, m)
+		if errors.Is(err, blockdev.ErrWouldBlock) {
+			t.putBuf()
+			t.toWorker(writeJob)
+			return
+		}
+		if err != nil {
+			t.failErr(err, writing)
+			return
+		}
+		t.segs = append(t.segs, t.Lease.Segs...)
+	}
+	t.fetch(uint32(t.done), writeArrivedChunk)
+}
+
+// writeArrived writes a command whose data all came with it. A write lease that
+// can be had without waiting shows that the memory behind the blocks is there,
+// so that WriteAt will not wait either.
+func (t *Task) writeArrived(m blockdev.Mode) {
+	lu := t.lu
+	if m == blockdev.NoWait {
+		fua := t.fua()
+		err := lu.vol.LeaseWrite(&t.Lease, t.off, int(t.n), blockdev.NoWait)
+		now := err == nil && t.Lease.Direct && !t.Lease.MayBlock(fua) && !fua
+		t.Lease.Release()
+		if err != nil && !errors.Is(err, blockdev.ErrWouldBlock) {
+			t.failErr(err, writing)
+			return
+		}
+		if !now {
+			t.toWorker(writeJob)
+			return
+		}
+	}
+	t.commit(t.Arrived[:t.n], m)
+}
+
+// writeArrivedChunk runs when a chunk's data are there.
+func writeArrivedChunk(t *Task) {
+	if t.staged > 0 || t.Lease.Owner != nil && t.Lease.MayBlock(t.fua()) {
+		t.toWorker(commitJob)
+		return
+	}
+	t.commit(nil, blockdev.NoWait)
+}
+
+func commitJob(t *Task) {
+	var staged []byte
+	if t.staged > 0 {
+		staged = t.buf[:t.staged]
+	}
+	t.commit(staged, blockdev.Wait)
+}
+
+// commit makes the chunk the content of its blocks: staged at its front, the
+// lease behind it. Then the next chunk follows, or the status.
+func (t *Task) commit(staged []byte, m blockdev.Mode) {
+	lu := t.lu
+	fua := t.fua()
+	off := t.off + t.done
+	n := int64(len(staged))
+	if n > 0 {
+		if _, err := lu.vol.WriteAt(staged, off); err != nil {
+			t.failErr(err, writing)
+			return
+		}
+		if fua {
+			if err := lu.vol.FlushRange(off, n); err != nil {
+				t.failErr(err, writing)
+				return
+			}
+		}
+		t.putBuf()
+	}
+	if t.Lease.Owner != nil {
+		n += int64(t.Lease.Len)
+		if err := t.Lease.Commit(fua); err != nil {
+			t.failErr(err, writing)
+			return
+		}
+		t.Lease.Release()
+	}
+	t.done += n
+	if t.done < t.n {
+		t.writeChunk(m)
+		return
+	}
+	c := &lu.stats
+	c.writes.Add(1)
+	c.writeBytes.Add(uint64(t.n))
+	if m == blockdev.NoWait {
+		c.inline.Add(1)
+	} else {
+		c.worked.Add(1)
+	}
+	t.good()
+}

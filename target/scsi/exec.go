@@ -52,12 +52,11 @@ func (c *command) has(f flags) bool { return c.flags&f != 0 }
 // without waiting. It ends with Port.Respond, now or later.
 func (d *Device) Execute(t *Task) {
 	t.reset(d)
-	if n := spc.CDBLen(t.CDB); n > 0 && n <= len(t.CDB) {
-		t.CDB = t.CDB[:n]
-	} else {
-		t.illegal(spc.ASCInvalidOpcode)
-		return
+	size := spc.CDBLen(t.CDB)
+	if size > len(t.CDB) {
+		size = 0
 	}
+	t.CDB = t.CDB[:size]
 	n, ok := spc.DecodeLUN(t.LUN)
 	var i *itl
 	if ok {
@@ -75,7 +74,11 @@ func (d *Device) Execute(t *Task) {
 		return
 	}
 	t.itl, t.lu = i, lu
-	c, known := d.table.find(t.CDB)
+	var c *command
+	known := false
+	if size > 0 {
+		c, known = d.table.find(t.CDB)
+	}
 	if c == nil || c.offered != nil && !c.offered(lu) {
 		if known && c == nil {
 			t.badCDB(1) // the operation code exists, its service action does not
@@ -201,6 +204,10 @@ func lengthField(n int) int {
 // executeNoLU answers for a LUN that names no logical unit (SPC-4 §4.6.4,
 // SAM-5 §4.7.4): INQUIRY tells so, REPORT LUNS works, the rest is refused.
 func (d *Device) executeNoLU(t *Task) {
+	if len(t.CDB) == 0 {
+		t.illegal(spc.ASCInvalidOpcode)
+		return
+	}
 	switch spc.Opcode(t.CDB[0]) {
 	case spc.OpInquiry:
 		inquiryNoLU(t)

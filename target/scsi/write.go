@@ -41,8 +41,11 @@ func (t *Task) wantOut(n int64) bool {
 	return true
 }
 
-// fua reports whether the command's data must be durable before its status.
-func (t *Task) fua() bool { return t.io.FUA() || !t.lu.modes.wce.Load() }
+// fua reports whether the command must make its data durable itself: a volume
+// without a write cache does so with every write.
+func (t *Task) fua() bool {
+	return t.lu.geo().info.WriteCache && (t.io.FUA() || !t.lu.modes.wce.Load())
+}
 
 func writeJob(t *Task) { t.writeChunk(blockdev.Wait) }
 

@@ -1,0 +1,324 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"softiser/rdma/internal/mpa"
+	"softiser/rdma/internal/sock"
+	"softiser/rdma/internal/wire"
+)
+
+// CRCMode is a side's wish about the CRC32C over every FPDU. It is used when
+// either side insists (RFC 5044 §7.1.1).
+type CRCMode = mpa.CRCMode
+
+// CRC modes.
+const (
+	CRCRequired = mpa.CRCRequired // default
+	CRCOffered  = mpa.CRCOffered  // follow the peer
+	CRCOff      = mpa.CRCOff      // refuse a peer that wants it
+)
+
+// P2PMode is the set of message kinds with which the initiator may open a
+// peer-to-peer connection (RFC 6581 §9): one in which the responder may be the
+// first to send, because the initiator sends an empty message by itself.
+type P2PMode = mpa.RTR
+
+// Kinds of ready-to-receive message. P2POff asks for no peer-to-peer set-up; a
+// responder still grants what the initiator asks for.
+const (
+	P2POff   P2PMode = 0
+	P2PSend          = mpa.RTRSend
+	P2PWrite         = mpa.RTRWrite
+	P2PRead          = mpa.RTRRead
+)
+
+// ConnParams are a side's wishes for one connection. nil or zero fields mean the
+// default beside them.
+type ConnParams struct {
+	PrivateData []byte // at most 508 bytes; Linux siw takes 252
+	IRD         int    // Reads of the peer served at once; 16, negative: none. Use powers of two
+	ORD         int    // own Reads outstanding; 16, negative: none
+	CRC         CRCMode
+	Rev         int     // MPA revision of the initiator, 1 or 2; 2
+	P2P         P2PMode // off
+	// GSO asks for FPDUs larger than the path's segment size; it takes both sides.
+	GSO bool
+	// MaxFPDU limits the FPDUs that are sent, bytes; 0: what the path carries in one
+	// segment, or 64 KiB after GSO was agreed on.
+	MaxFPDU int
+	// BusyPoll is how long the receiver spins on an empty socket before it sleeps;
+	// it costs a core while traffic flows. After silence it sleeps all the same.
+	BusyPoll time.Duration
+	// SndBuf, RcvBuf fix the sizes of the socket buffers; 0: automatic.
+	SndBuf, RcvBuf int
+	// Congestion names the TCP congestion control, for example "reno"; "": the
+	// system's.
+	Congestion string
+	// Timeout bounds the MPA start-up; 10 s for the initiator, 5 s for the responder.
+	Timeout time.Duration
+	// Extensions allows the operations of RFC 7306 (atomics, immediate data) when
+	// the other end is this implementation too and allows them; see docs/adr/0012.
+	Extensions bool
+}
+
+// ConnInfo is what the two sides have agreed on.
+type ConnInfo struct {
+	PrivateData []byte // of the peer
+	Initiator   bool   // this side was the MPA initiator
+	Rev         int
+	CRC         bool
+	GSO         bool
+	IRD, ORD    int
+	P2P         P2PMode // kind of the ready-to-receive message, or off
+	MSS         int     // TCP payload per segment; 0: unknown
+	FPDUSize    int     // largest FPDU sent
+	LocalAddr   net.Addr
+	RemoteAddr  net.Addr
+}
+
+// Timers of the start-up; the same as those of Linux siw.
+const (
+	requestTimeout = 5 * time.Second
+	replyTimeout   = 10 * time.Second
+	defaultQueue   = 16
+)
+
+func (p *ConnParams) wish(d *Device) (mpa.Wish, error) {
+	w := mpa.Wish{Rev: p.Rev, CRC: p.CRC, IRD: p.IRD, ORD: p.ORD, P2P: p.P2P, GSO: p.GSO, Private: p.PrivateData}
+	if p.Rev < 0 || p.Rev > 2 {
+		return w, invalid("MPA revision %d, supported are 1 and 2", p.Rev)
+	}
+	for _, q := range []*int{&w.IRD, &w.ORD} {
+		def(q, defaultQueue)
+		*q = max(*q, 0)
+	}
+	if w.IRD > d.cfg.MaxIRD || w.ORD > d.cfg.MaxORD {
+		return w, invalid("IRD %d, ORD %d: the device allows %d and %d", w.IRD, w.ORD, d.cfg.MaxIRD, d.cfg.MaxORD)
+	}
+	return w, nil
+}
+
+// Dial opens a TCP connection to addr and connects qp over it as MPA initiator.
+func Dial(ctx context.Context, network, addr string, qp *QP, p *ConnParams) (*ConnInfo, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, fmt.Errorf("rdma: %w", err)
+	}
+	return Client(ctx, nc, qp, p)
+}
+
+// Client connects qp over an open connection as MPA initiator. It takes nc over,
+// and closes it on error. The error is a *RejectError when the peer's ULP refused.
+func Client(ctx context.Context, nc net.Conn, qp *QP, p *ConnParams) (*ConnInfo, error) {
+	if p == nil {
+		p = &ConnParams{}
+	}
+	info, err := qp.connect(ctx, nc, p)
+	if err != nil {
+		_ = nc.Close()
+		return nil, err
+	}
+	return info, nil
+}
+
+func (qp *QP) connect(ctx context.Context, nc net.Conn, p *ConnParams) (*ConnInfo, error) {
+	w, err := p.wish(qp.dev)
+	if err != nil {
+		return nil, err
+	}
+	if err := sock.Apply(nc, sock.Options{SndBuf: p.SndBuf, RcvBuf: p.RcvBuf, Congestion: p.Congestion}); err != nil {
+		return nil, err
+	}
+	req, err := w.Request()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	var rep mpa.Frame
+	err = startup(ctx, nc, p.Timeout, replyTimeout, func() error {
+		if _, err := nc.Write(req.Append(nil)); err != nil {
+			return err
+		}
+		return mpa.ReadFrame(nc, &rep, true)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("rdma: MPA start-up with %v: %w", nc.RemoteAddr(), err)
+	}
+	if rep.Flags&mpa.FlagReject != 0 {
+		return nil, &RejectError{PrivateData: rep.Private}
+	}
+	res, err := w.Agree(req, &rep)
+	if err != nil {
+		var r *mpa.Refusal
+		if errors.As(err, &r) {
+			sendRefusal(nc, r, req, &rep)
+			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+		return nil, fmt.Errorf("rdma: %w", err)
+	}
+	return qp.attach(nc, p, &res, true)
+}
+
+// startup runs f on nc, bounded by ctx and a time-out.
+func startup(ctx context.Context, nc net.Conn, d, dflt time.Duration, f func() error) error {
+	if d <= 0 {
+		d = dflt
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	_ = nc.SetDeadline(time.Now().Add(d))
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	err := f()
+	stop()
+	var ne net.Error
+	if errors.As(err, &ne) && ne.Timeout() {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%w: %v", ErrTimeout, d)
+	}
+	return err
+}
+
+// sendRefusal tells the responder by a Terminate why its Reply is not acceptable
+// (RFC 6581 §8).
+func sendRefusal(nc net.Conn, r *mpa.Refusal, req, rep *mpa.Frame) {
+	h := wire.Untagged{Ctrl: wire.Ctrl(wire.Terminate, true), QN: wire.QNTerminate, MSN: 1}
+	t := wire.Term{Cause: r.Cause}
+	crc := (req.Flags|rep.Flags)&mpa.FlagCRC != 0
+	_ = nc.SetWriteDeadline(time.Now().Add(termTimeout))
+	_, _ = nc.Write(wire.AppendFPDU(nil, t.Append(h.Append(nil)), crc))
+}
+
+// attach hands nc to qp for good and starts it.
+func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) (*ConnInfo, error) {
+	conn, err := sock.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("rdma: %w", err)
+	}
+	if r.RTR == mpa.RTRRead && initiator {
+		r.ORD = max(r.ORD, 1)
+	}
+	sinks, err := qp.makeSinks(r.ORD)
+	if err != nil {
+		return nil, err
+	}
+	info := ConnInfo{
+		PrivateData: r.Private, Initiator: initiator, Rev: r.Rev, CRC: r.CRC, GSO: r.GSO, IRD: r.IRD, ORD: r.ORD,
+		P2P: r.RTR, MSS: conn.MSS(), LocalAddr: nc.LocalAddr(), RemoteAddr: nc.RemoteAddr(),
+	}
+	info.FPDUSize = fpduSize(info.MSS, r.GSO, p.MaxFPDU)
+
+	qp.sqMu.Lock()
+	if qp.state != StateIdle || qp.closed.Load() {
+		qp.sqMu.Unlock()
+		for _, s := range sinks {
+			qp.dev.tab.remove(s)
+		}
+		return nil, fmt.Errorf("%w: queue pair %d is in state %v, a connection needs Idle", ErrState, qp.num, qp.state)
+	}
+	qp.conn, qp.info, qp.sinks = conn, info, sinks
+	qp.initiator, qp.rtr, qp.busyPoll = initiator, r.RTR, p.BusyPoll
+	qp.txOpen = initiator
+	qp.orq = make([]orqEntry, len(sinks))
+	for i, s := range sinks {
+		qp.orq[i].sink = s
+	}
+	// A peer may round the depth up to a power of two, as siw does; and one slot is
+	// there even for IRD 0, for a peer whose first message is an empty Read.
+	qp.irq = make([]irqEntry, roundUp(r.IRD))
+	qp.tx.init(r.CRC, info.FPDUSize)
+	qp.rx.init(r.CRC)
+	hook := qp.setState(StateRTS)
+	if initiator {
+		qp.startRTRLocked()
+	}
+	qp.wg.Add(2)
+	qp.sqMu.Unlock()
+	hook()
+	d := qp.dev
+	d.stat.mu.Lock()
+	d.stat.conns++
+	d.stat.mu.Unlock()
+	go qp.rxLoop()
+	go qp.txLoop()
+	qp.Push()
+	return &info, nil
+}
+
+// fpduSize is the largest FPDU to send: what one TCP segment carries, in whole 8
+// bytes as siw does it, within what MPA allows (RFC 5044 §5).
+func fpduSize(mss int, gso bool, limit int) int {
+	const largest = wire.LenField + wire.MaxULPDU + 2 + wire.CRCLen
+	n := largest
+	if !gso && mss > 0 {
+		n = min(n, mss&^7)
+	}
+	if limit > 0 {
+		n = min(n, limit&^7)
+	}
+	// RFC 5044 §5: the ULPDU is at least 128 bytes.
+	return max(n, wire.FPDULen(128))
+}
+
+func (qp *QP) makeSinks(n int) ([]*region, error) {
+	sinks := make([]*region, 0, n)
+	for range n {
+		s := &region{dev: qp.dev, pd: qp.pd, qp: qp}
+		if err := qp.dev.tab.insert(s); err != nil {
+			for _, s := range sinks {
+				qp.dev.tab.remove(s)
+			}
+			return nil, err
+		}
+		sinks = append(sinks, s)
+	}
+	return sinks, nil
+}
+
+// startRTRLocked queues the ready-to-receive message in front of everything else.
+func (qp *QP) startRTRLocked() {
+	switch qp.rtr {
+	case mpa.RTRWrite:
+		qp.nudge = true
+	case mpa.RTRRead, mpa.RTRSend:
+		e := &qp.sq[qp.sqTail&uint32(len(qp.sq)-1)]
+		*e = sqe{op: OpRead, flags: flagHidden, remote: RemoteAddr{STag: 1}, segs: e.segs[:0], lkeys: e.lkeys[:0]}
+		if qp.rtr == mpa.RTRSend {
+			e.op = OpSend
+		}
+		qp.sqTail++
+	}
+}
+
+func (t *txState) init(crc bool, fpdu int) {
+	t.hdr = make([]byte, 0, hdrRing)
+	t.vec = make([]sock.Vec, 0, sock.MaxVec)
+	t.crc = crc
+	t.maxTagged = (fpdu - wire.LenField - wire.TaggedLen - wire.CRCLen) &^ 3
+	t.maxUntagged = (fpdu - wire.LenField - wire.UntaggedLen - wire.CRCLen) &^ 3
+	t.msn = [4]uint32{1, 1, 1, 1}
+}
+
+func (x *rxState) init(crc bool) {
+	x.buf = make([]byte, rxBuf)
+	x.vec = make([]sock.Vec, 0, sock.MaxVec)
+	x.crcOn = crc
+	x.msn = [4]uint32{1, 1, 1, 1}
+}
+
+// Peek waits until n bytes can be read from conn and returns them without
+// consuming them, so that one listener can tell protocols apart by their first
+// bytes. It returns fewer at the end of the stream. The read deadline of conn
+// bounds the wait.
+func Peek(conn *net.TCPConn, n int) ([]byte, error) {
+	b := make([]byte, n)
+	k, err := sock.Peek(conn, b)
+	return b[:k], err
+}

@@ -1,0 +1,198 @@
+package rdma
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// DeviceConfig limits what can be created on a Device. Zero fields mean the
+// default given beside them. The configuration is copied by Open.
+type DeviceConfig struct {
+	MaxQP     int    // queue pairs; 65536
+	MaxCQ     int    // completion queues; 65536
+	MaxMR     int    // memory regions and windows; 1<<20
+	MaxSRQ    int    // shared receive queues; 4096
+	MaxPD     int    // protection domains; 65536
+	MaxQPWR   int    // work requests per queue; 32768
+	MaxSRQWR  int    // work requests per shared receive queue; 327680
+	MaxCQE    int    // completions per queue; 1<<20
+	MaxSGE    int    // pieces of memory per work request; 64
+	MaxInline int    // bytes of an inline work request; 4096
+	MaxIRD    int    // RDMA Reads served at once per queue pair; 128
+	MaxORD    int    // RDMA Reads outstanding per queue pair; 128
+	MaxMsg    uint32 // bytes of one message; 1<<31
+	Hooks     Hooks
+}
+
+// Hooks are called at rare events, never per work request. They may be nil and
+// must return quickly; no lock of this package is held.
+type Hooks struct {
+	StateChange func(qp *QP, from, to QPState)
+	Terminate   func(qp *QP, err *TerminateError)
+}
+
+// DeviceAttr are the limits and the identity of a Device.
+type DeviceAttr struct {
+	Name                                       string
+	Vendor                                     string
+	Version                                    string
+	MaxQP, MaxCQ, MaxMR, MaxSRQ, MaxPD         int
+	MaxQPWR, MaxSRQWR, MaxCQE                  int
+	MaxSGE, MaxInline                          int
+	MaxIRD, MaxORD                             int
+	MaxMsg                                     uint32
+	LocalDMALKey, FastRegistration, MemWindows bool
+	Atomics                                    string // scope of atomic operations
+}
+
+// Device is one software RNIC. It owns the STag table; everything else is
+// created from it. All methods may be called concurrently.
+type Device struct {
+	cfg  DeviceConfig
+	tab  stagTable
+	stat deviceCounters
+
+	mu      sync.Mutex // guards what follows; taken after no other lock
+	closed  bool
+	qps     map[*QP]struct{}
+	nextQPN uint32
+
+	nPD, nCQ, nSRQ atomic.Int64
+
+	atomicMu sync.Mutex // serializes atomic operations of all queue pairs
+}
+
+func def(p *int, v int) {
+	if *p == 0 {
+		*p = v
+	}
+}
+
+// Open creates a device. nil means all defaults.
+func Open(cfg *DeviceConfig) (*Device, error) {
+	d := &Device{qps: make(map[*QP]struct{})}
+	if cfg != nil {
+		d.cfg = *cfg
+	}
+	c := &d.cfg
+	def(&c.MaxQP, 65536)
+	def(&c.MaxCQ, 65536)
+	def(&c.MaxMR, 1<<20)
+	def(&c.MaxSRQ, 4096)
+	def(&c.MaxPD, 65536)
+	def(&c.MaxQPWR, 32768)
+	def(&c.MaxSRQWR, 327680)
+	def(&c.MaxCQE, 1<<20)
+	def(&c.MaxSGE, 64)
+	def(&c.MaxInline, 4096)
+	def(&c.MaxIRD, 128)
+	def(&c.MaxORD, 128)
+	if c.MaxMsg == 0 {
+		c.MaxMsg = 1 << 31
+	}
+	for _, v := range []int{c.MaxQP, c.MaxCQ, c.MaxMR, c.MaxSRQ, c.MaxPD, c.MaxQPWR, c.MaxSRQWR, c.MaxCQE, c.MaxSGE, c.MaxInline, c.MaxIRD, c.MaxORD} {
+		if v < 0 {
+			return nil, invalid("negative device limit %d", v)
+		}
+	}
+	if c.MaxIRD > maxReadQueue || c.MaxORD > maxReadQueue {
+		return nil, invalid("MaxIRD %d, MaxORD %d: at most %d fit the MPA start-up frames", c.MaxIRD, c.MaxORD, maxReadQueue)
+	}
+	if c.MaxMR > stagMax {
+		return nil, invalid("MaxMR %d: an STag has room for %d", c.MaxMR, stagMax)
+	}
+	d.tab.limit = c.MaxMR
+	return d, nil
+}
+
+// maxReadQueue is the largest IRD and ORD that the 14-bit fields can say;
+// 0x3fff means "not negotiated" (RFC 6581 §9).
+const maxReadQueue = 0x3ffe
+
+// Attr returns the limits of the device.
+func (d *Device) Attr() DeviceAttr {
+	c := &d.cfg
+	return DeviceAttr{
+		Name: "softiser0", Vendor: "softiser", Version: "soft-iWARP, MPA revision 2",
+		MaxQP: c.MaxQP, MaxCQ: c.MaxCQ, MaxMR: c.MaxMR, MaxSRQ: c.MaxSRQ, MaxPD: c.MaxPD,
+		MaxQPWR: c.MaxQPWR, MaxSRQWR: c.MaxSRQWR, MaxCQE: c.MaxCQE, MaxSGE: c.MaxSGE,
+		MaxInline: c.MaxInline, MaxIRD: c.MaxIRD, MaxORD: c.MaxORD, MaxMsg: c.MaxMsg,
+		LocalDMALKey: true, FastRegistration: true, MemWindows: true, Atomics: "device and local 64-bit atomics",
+	}
+}
+
+// Close ends the device. It fails with ErrBusy while objects of it exist.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	if n := len(d.qps); n > 0 {
+		return fmt.Errorf("%w: the device has %d queue pairs", ErrBusy, n)
+	}
+	pds, cqs, srqs, mrs := d.nPD.Load(), d.nCQ.Load(), d.nSRQ.Load(), d.tab.count()
+	if pds+cqs+srqs > 0 || mrs > 0 {
+		return fmt.Errorf("%w: the device has %d protection domains, %d completion queues, %d shared receive queues, %d memory regions and windows", ErrBusy, pds, cqs, srqs, mrs)
+	}
+	d.closed = true
+	return nil
+}
+
+// take counts one more object against a limit.
+func take(n *atomic.Int64, limit int, what string) error {
+	if n.Add(1) > int64(limit) {
+		n.Add(-1)
+		return fmt.Errorf("%w: %d %s", ErrLimit, limit, what)
+	}
+	return nil
+}
+
+func (d *Device) isClosed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}
+
+// PD is a protection domain: queue pairs and memory of different domains do not
+// see each other.
+type PD struct {
+	dev  *Device
+	use  atomic.Int64 // regions, windows and queue pairs made from it
+	gone atomic.Bool
+}
+
+// AllocPD creates a protection domain.
+func (d *Device) AllocPD() (*PD, error) {
+	if d.isClosed() {
+		return nil, fmt.Errorf("%w: device", ErrClosed)
+	}
+	if err := take(&d.nPD, d.cfg.MaxPD, "protection domains"); err != nil {
+		return nil, err
+	}
+	return &PD{dev: d}, nil
+}
+
+// Device returns the device of the domain.
+func (pd *PD) Device() *Device { return pd.dev }
+
+// localDMAKey is reserved: index 0 is never allocated.
+const localDMAKey uint32 = 0x000000ff
+
+// LocalDMAKey is the reserved lkey with which any memory of the process may be
+// the local source or sink of a work request, without registration. It is not
+// valid as an rkey.
+func (pd *PD) LocalDMAKey() uint32 { return localDMAKey }
+
+// Dealloc ends the domain. It fails with ErrBusy while regions, windows, shared
+// receive queues or queue pairs of it exist.
+func (pd *PD) Dealloc() error {
+	if n := pd.use.Load(); n > 0 {
+		return fmt.Errorf("%w: the protection domain has %d objects", ErrBusy, n)
+	}
+	if !pd.gone.Swap(true) {
+		pd.dev.nPD.Add(-1)
+	}
+	return nil
+}

@@ -1,0 +1,372 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"io"
+	"time"
+
+	"softiser/rdma/internal/sock"
+	"softiser/rdma/internal/wire"
+)
+
+// Receiving. One goroutine per queue pair owns the stream. It parses FPDUs from a
+// read-ahead buffer with a machine that can stop at any byte:
+//
+//	      +--> header --> payload --> trailer --+
+//	      |    lookup     placed      CRC, then |
+//	      |    checks     as it comes completion|
+//	      +-------------------------------------+
+//
+// Payload that is in the buffer already is copied to its place. When a long
+// payload is still in the socket, readv puts it straight there, and the trailer
+// and the next header behind it into the buffer, in the same call.
+//
+// A check that fails in the header is raised only after the trailer, so that a
+// damaged header is reported as what it is, a bad CRC; until then the payload is
+// dropped. Whole FPDUs in the buffer have their CRC checked before anything is
+// placed (RFC 5044 §6); longer ones touch only memory that was lent for them, and
+// are completed only after the check.
+
+const (
+	rxBuf     = 64 << 10 // read-ahead
+	directMin = 4 << 10  // payload bytes still in the socket from which readv goes to the destination
+	gapMax    = 1 << 10  // longest learned tail of a direct readv
+	wcBatch   = 32
+)
+
+type rxStage uint8
+
+const (
+	rxHeader rxStage = iota
+	rxPayload
+	rxTrailer
+)
+
+// rxState belongs to the receive goroutine.
+type rxState struct {
+	buf  []byte
+	r, w int
+	vec  []sock.Vec
+	err  error // why the loop has ended
+
+	stage  rxStage
+	crcOn  bool
+	crc    uint32
+	crcBad bool // memory fault while computing: cannot be checked
+
+	// The FPDU in progress.
+	hdr    [wire.MaxHdr]byte // copy of its header, length field included
+	hlen   int
+	ctrl   wire.Control
+	op     wire.Opcode
+	tag    wire.Tagged
+	unt    wire.Untagged
+	ulen   int
+	paylen int
+	left   int // payload bytes not placed yet
+	dst    rxDest
+	pend   wire.Cause // check that failed, raised after the trailer
+	detail string
+
+	msn     [4]uint32 // expected next, by queue number
+	any     bool      // an FPDU has been received
+	recv    rxRecv    // Send in progress
+	rtrSend bool      // the FPDU is a Send as ready-to-receive message
+	rlen    uint32    // bytes of the Read Response in progress
+	term    [wire.MaxTermLen]byte
+	nterm   int
+
+	// Learned pattern of the stream, see want.
+	gap    int  // bytes from the end of one direct payload to the next
+	since  int  // counted since the last one
+	ended  bool // the last direct payload ended its message
+	expect int  // > 0: a direct payload is likely to be next
+
+	wcs   [wcBatch]WC
+	nwc   int
+	kick  bool // the transmitter may have something to do
+	stats rxStats
+	scrap []byte // where dropped payload goes
+}
+
+// rxLoop is the receive goroutine.
+func (qp *QP) rxLoop() {
+	defer qp.wg.Done()
+	poll := qp.rxPoll
+	if d := qp.busyPoll; d > 0 {
+		poll = func(fd uintptr) bool { return qp.rxBusyPoll(fd, d) }
+	}
+	err := qp.conn.ReadLoop(poll)
+	if qp.rx.err != nil {
+		err = qp.rx.err
+	}
+	qp.teardown(err)
+}
+
+// rxPoll reads and handles until the socket is empty (false) or the connection
+// has ended (true).
+func (qp *QP) rxPoll(uintptr) bool {
+	x := &qp.rx
+	for {
+		if qp.dying.Load() {
+			return true
+		}
+		n, err := qp.rxRead()
+		if err == sock.ErrAgain {
+			return false
+		}
+		if err == nil && n == 0 {
+			x.err = io.EOF
+			if x.stage != rxHeader || x.r != x.w {
+				x.err = io.ErrUnexpectedEOF
+			}
+			return true
+		}
+		if err != nil {
+			if err == sock.ErrFault && x.left > 0 {
+				qp.placeFault()
+				continue
+			}
+			x.err = err
+			return true
+		}
+		err = qp.rxConsume()
+		qp.rxFlush()
+		if err != nil {
+			x.err = err
+			return true
+		}
+	}
+}
+
+// rxBusyPoll spins on the socket for up to d after the last byte before it parks
+// in the poller. After a second of silence it parks at once.
+func (qp *QP) rxBusyPoll(fd uintptr, d time.Duration) bool {
+	x := &qp.rx
+	for {
+		before := x.stats.Bytes
+		if qp.rxPoll(fd) {
+			return true
+		}
+		now := time.Now()
+		if x.stats.Bytes != before {
+			qp.lastByte = now
+			continue
+		}
+		if quiet := now.Sub(qp.lastByte); quiet > d || quiet > time.Second {
+			return false
+		}
+	}
+}
+
+// rxRead makes one system call: straight into the destination when much payload
+// is still to come, else into the buffer.
+func (qp *QP) rxRead() (int, error) {
+	x := &qp.rx
+	x.stats.RecvCalls++
+	if x.r == x.w {
+		x.r, x.w = 0, 0
+		if x.stage == rxPayload && x.left >= directMin {
+			n, err := qp.rxDirect()
+			x.stats.Bytes += uint64(max(n, 0))
+			return n, err
+		}
+	} else if x.r > 0 && len(x.buf)-x.w < len(x.buf)/2 {
+		x.w = copy(x.buf, x.buf[x.r:x.w])
+		x.r = 0
+	}
+	room := len(x.buf) - x.w
+	n, err := qp.conn.Read(x.buf[x.w : x.w+min(room, qp.want())])
+	if n > 0 {
+		x.w += n
+		x.stats.Bytes += uint64(n)
+	}
+	return n, err
+}
+
+// want limits a read into the buffer. When the pattern of the stream says that a
+// long payload comes next, only its header is read, so that the payload can be
+// placed without a copy.
+func (qp *QP) want() int {
+	x := &qp.rx
+	if x.expect > 0 && x.stage == rxHeader && x.w-x.r < wire.LenField+wire.TaggedLen {
+		return wire.LenField + wire.TaggedLen - (x.w - x.r)
+	}
+	return len(x.buf)
+}
+
+// rxConsume runs the machine over the bytes in the buffer.
+func (qp *QP) rxConsume() error {
+	x := &qp.rx
+	for {
+		have := x.buf[x.r:x.w]
+		switch x.stage {
+		case rxHeader:
+			n, ok := qp.rxParse(have)
+			if !ok {
+				return nil
+			}
+			x.r += n
+			x.stage = rxPayload
+		case rxPayload:
+			if n := min(x.left, len(have)); n > 0 {
+				qp.rxCopy(have[:n])
+				x.r += n
+			}
+			if x.left > 0 {
+				return nil
+			}
+			x.stage = rxTrailer
+		case rxTrailer:
+			n := wire.Pad(x.ulen) + wire.CRCLen
+			if len(have) < n {
+				return nil
+			}
+			x.r += n
+			x.since += n
+			if err := qp.rxEnd(have[:n]); err != nil {
+				return err
+			}
+			x.stage = rxHeader
+		}
+	}
+}
+
+// rxParse starts the FPDU at the front of b. It returns the length of its header,
+// or false when that is not there yet.
+func (qp *QP) rxParse(b []byte) (int, bool) {
+	x := &qp.rx
+	if len(b) < wire.LenField {
+		return 0, false
+	}
+	x.ulen = int(binary.BigEndian.Uint16(b))
+	hl := wire.LenField
+	if x.ulen >= 2 {
+		if len(b) < 4 {
+			return 0, false
+		}
+		x.ctrl = wire.Control(binary.BigEndian.Uint16(b[2:]))
+		hl += wire.Ops[x.ctrl.Op()].Hdr
+	}
+	hl = min(hl, wire.LenField+x.ulen)
+	if len(b) < hl {
+		return 0, false
+	}
+	x.hlen = copy(x.hdr[:], b[:hl])
+	x.paylen = x.ulen + wire.LenField - hl
+	x.left = x.paylen
+	x.pend, x.detail = causeNone, ""
+	x.crcBad = false
+	x.dst = rxDest{}
+	if x.crcOn {
+		x.crc = wire.CRC(0, b[:hl])
+	}
+	whole := wire.FPDULen(x.ulen)
+	if x.crcOn && len(b) >= whole {
+		// All of it is here: nothing is looked at before the CRC is known to be good.
+		if wire.CRC(x.crc, b[hl:whole-wire.CRCLen]) != wire.GetCRC(b[whole-wire.CRCLen:whole]) {
+			x.fail(wire.CauseCRC, "")
+		} else {
+			qp.rxBegin()
+		}
+	} else {
+		qp.rxBegin()
+	}
+	x.since += hl
+	return hl, true
+}
+
+// fail notes a failed check; the first one counts.
+func (x *rxState) fail(c wire.Cause, detail string) {
+	if x.pend == causeNone {
+		x.pend, x.detail = c, detail
+	}
+	x.dst = rxDest{kind: destScrap}
+}
+
+// rxEnd handles the trailer: CRC, pending errors, then what the segment means.
+func (qp *QP) rxEnd(trailer []byte) error {
+	x := &qp.rx
+	pad := len(trailer) - wire.CRCLen
+	x.stats.FPDUs++
+	if x.crcOn && !x.crcBad {
+		x.crc = wire.CRC(x.crc, trailer[:pad])
+		if x.crc != wire.GetCRC(trailer[pad:]) {
+			x.stats.CRCErrors++
+			x.pend, x.detail = wire.CauseCRC, ""
+		}
+	}
+	if x.pend != causeNone {
+		return qp.rxTerminate(x.pend, x.detail)
+	}
+	if !x.any {
+		qp.firstFPDU()
+		if x.pend != causeNone {
+			return qp.rxTerminate(x.pend, x.detail)
+		}
+	}
+	return qp.rxDone()
+}
+
+// rxTerminate prepares the Terminate for a failed check and returns the error that
+// ends the receive loop.
+func (qp *QP) rxTerminate(c wire.Cause, detail string) error {
+	x := &qp.rx
+	t := &wire.Term{Cause: c}
+	local := c == wire.CauseLocal || c == wire.CauseDDPLocal
+	if c.Layer() != wire.LayerLLP && !local && x.hlen >= wire.LenField+wire.TaggedLen {
+		// M and D: the DDP header that was refused; R: with its Read Request.
+		t.HasLen, t.SegLen = true, uint16(x.ulen)
+		n := wire.UntaggedLen
+		if x.ctrl.Tagged() {
+			n = wire.TaggedLen
+		}
+		if x.hlen >= wire.LenField+n {
+			t.DDP = append([]byte(nil), x.hdr[wire.LenField:wire.LenField+n]...)
+			if x.op == wire.ReadRequest && c.Layer() == wire.LayerRDMAP && x.hlen >= wire.LenField+n+wire.ReadReqLen {
+				t.RDMAP = append([]byte(nil), x.hdr[wire.LenField+n:wire.LenField+n+wire.ReadReqLen]...)
+			}
+		}
+	}
+	err := terminateError(c, false, detail)
+	qp.sqMu.Lock()
+	qp.termLocked(t)
+	qp.failLocked(err)
+	qp.sqMu.Unlock()
+	return err
+}
+
+// rxFlush ends a batch: completions become visible, the transmitter is started if
+// what has come allows it, handlers run.
+func (qp *QP) rxFlush() {
+	x := &qp.rx
+	if x.nwc == 0 && !x.kick {
+		return
+	}
+	qp.flushWC()
+	qp.publishRx()
+	qp.inRx.Store(true)
+	if x.kick {
+		x.kick = false
+		qp.Push()
+	}
+	qp.recvCQ.dispatch()
+	if qp.sendCQ != qp.recvCQ {
+		qp.sendCQ.dispatch()
+	}
+	qp.inRx.Store(false)
+}
+
+// flushWC moves collected receive completions to the completion queue.
+func (qp *QP) flushWC() {
+	x := &qp.rx
+	if x.nwc == 0 {
+		return
+	}
+	ok := qp.recvCQ.addAll(x.wcs[:x.nwc])
+	clear(x.wcs[:x.nwc])
+	x.nwc = 0
+	if !ok {
+		qp.fail(ErrOverflow)
+	}
+}

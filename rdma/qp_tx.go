@@ -1,0 +1,346 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+
+	"softiser/rdma/internal/sock"
+	"softiser/rdma/internal/wire"
+)
+
+// Transmitting. Whoever pushes work onto an idle queue pair becomes its
+// transmitter (txBusy): normally the poster itself, so that a request leaves in
+// the system call of the goroutine that made it. The transmitter works in rounds:
+//
+//	build   FPDUs of as many messages as fit a round: headers, pads and CRCs in
+//	        tx.hdr, payload by reference, all named by tx.iov
+//	send    one non-blocking sendmsg; what the kernel did not take stays in tx.iov
+//	sweep   complete what has been taken as a whole
+//
+// until there is nothing to do. When the socket is full, or when a receive
+// goroutine has sent its bounded share, the role goes to the transmit goroutine
+// of the queue pair, which waits in the poller.
+const (
+	roundBytes  = 1 << 20  // payload after which a round is closed
+	hdrRing     = 32 << 10 // headers, trailers and small payloads of one round
+	copyMax     = 256      // payloads up to this are copied next to their header: cheaper than a piece of their own
+	hdrRoom     = wire.MaxHdr + copyMax + 3 + wire.CRCLen
+	rxPushBytes = 512 << 10 // what a Push inside the receive goroutine may send itself
+	pushBytes   = 64 << 20  // and any other poster, for whom others keep posting
+)
+
+// txState belongs to the transmitter, whoever that is at the moment.
+type txState struct {
+	hdr   []byte     // capacity hdrRing, never reallocated
+	vec   []sock.Vec // capacity sock.MaxVec
+	iov   []sock.Vec // what is left to send of vec
+	open  bool       // the last piece of vec ends at the end of hdr
+	bytes int        // in this round
+	off   uint64     // stream offset behind what has been built
+
+	crc         bool
+	maxTagged   int // payload of a full segment
+	maxUntagged int
+
+	cur    txMsg
+	msn    [4]uint32 // next to use, by queue number
+	sqTurn bool      // a response has just been sent: the send queue is next
+	local  *sqe      // a local operation is next and waits for the round to end
+	refs   []*region // memory of Read Responses in this round, guarded by txIO
+	at     txMark
+	poison bool  // one of refs has been revoked, guarded by txIO
+	reason error // why building failed
+	stats  txStats
+}
+
+// txMsg is the message in progress.
+type txMsg struct {
+	active bool
+	resp   bool // Read Response; otherwise e is a slot of the send queue
+	e      *sqe
+	op     wire.Opcode
+	imm    bool // Immediate Data follows (OpWriteImm)
+	msn    uint32
+	stag   uint32 // tagged: sink
+	to     uint64
+	length uint32
+	off    uint32
+	cur    cursor
+	src    *region // Read Response
+	srcTag uint32
+	srcTO  uint64
+}
+
+type txResult uint8
+
+const (
+	txIdleNow txResult = iota // nothing to do; no longer the transmitter
+	txAgain                   // socket full; still the transmitter
+	txShare                   // share used up; still the transmitter
+	txDead                    // the connection is ending; no longer the transmitter
+)
+
+// Push transmits what is queued, if nobody is doing so already. CQ handlers may
+// run inside it.
+func (qp *QP) Push() {
+	qp.sqMu.Lock()
+	if qp.txBusy || qp.dying.Load() || !qp.workLocked() {
+		ended := qp.ended
+		qp.sqMu.Unlock()
+		if ended {
+			qp.sendCQ.dispatch() // posts that were flushed at once
+		}
+		return
+	}
+	qp.txBusy = true
+	qp.sqMu.Unlock()
+	share := pushBytes
+	if qp.inRx.Load() {
+		share = rxPushBytes
+	}
+	switch qp.transmit(share) {
+	case txAgain, txShare:
+		qp.txWake <- struct{}{} // room is certain: only the transmitter sends
+	}
+}
+
+// txLoop is the transmit goroutine.
+func (qp *QP) txLoop() {
+	defer qp.wg.Done()
+	poll := func(uintptr) bool {
+		for {
+			switch qp.transmit(pushBytes) {
+			case txAgain:
+				return false
+			case txShare:
+				continue
+			default:
+				return true
+			}
+		}
+	}
+	for {
+		select {
+		case <-qp.txWake:
+		case <-qp.txStop:
+			return
+		}
+		if err := qp.conn.WriteLoop(poll); err != nil {
+			// Interrupted while waiting for room: the role was still ours.
+			qp.txQuit()
+		}
+	}
+}
+
+// txQuit gives the transmitter's role up.
+func (qp *QP) txQuit() txResult {
+	qp.sqMu.Lock()
+	qp.txBusy = false
+	qp.txIdle.Broadcast()
+	qp.sqMu.Unlock()
+	return txDead
+}
+
+// transmit runs rounds until there is nothing to do, the socket is full, share
+// bytes have been sent, or the connection ends. Preconditions: the caller is the
+// transmitter; no lock is held.
+func (qp *QP) transmit(share int) txResult {
+	t := &qp.tx
+	for {
+		if qp.dying.Load() {
+			return qp.txQuit()
+		}
+		qp.txIO.Lock()
+		if len(t.iov) == 0 {
+			qp.buildRound()
+		}
+		var n int
+		var err error
+		switch {
+		case t.poison:
+			err = errPoison
+		case len(t.iov) == 0 && t.reason != nil:
+			err = t.reason
+		case len(t.iov) > 0:
+			n, err = qp.conn.Writev(t.iov, false)
+			t.stats.SendCalls++
+			if n > 0 {
+				t.iov = sock.Skip(t.iov, n)
+				if len(t.iov) == 0 {
+					t.refs = t.refs[:0]
+				}
+			}
+		}
+		local := t.local
+		if len(t.iov) > 0 {
+			local = nil
+		}
+		qp.txIO.Unlock()
+		if err != nil && err != sock.ErrAgain {
+			qp.txFail(err)
+			return qp.txQuit()
+		}
+		if local != nil {
+			qp.runLocal(local)
+			t.local = nil
+		}
+		share -= n
+
+		qp.sqMu.Lock()
+		qp.sentOff += uint64(n)
+		qp.sweepLocked()
+		idle := len(t.iov) == 0 && !t.cur.active && !qp.workLocked()
+		if idle {
+			qp.publishTxLocked()
+			qp.finLocked()
+			qp.txBusy = false
+			qp.txIdle.Broadcast()
+		}
+		qp.sqMu.Unlock()
+		qp.sendCQ.dispatch()
+		switch {
+		case idle:
+			return txIdleNow
+		case err == sock.ErrAgain || (n > 0 && len(t.iov) > 0):
+			// A short count means a full socket too; the next call would say EAGAIN.
+			return txAgain
+		case share <= 0:
+			return txShare
+		}
+	}
+}
+
+var errPoison = errors.New("rdma: memory was invalidated while the peer was reading it")
+
+// txFail turns a failed round into the end of the connection.
+func (qp *QP) txFail(err error) {
+	st := StatusFatal
+	cause := wire.CauseLocal
+	term := true
+	var te *TerminateError
+	switch {
+	case errors.As(err, &te):
+		cause = wire.MakeCause(wire.Layer(te.Layer), te.EType, te.Code)
+	case err == sock.ErrFault || errors.Is(err, errTouch):
+		st = StatusLocalFault
+		err = fmt.Errorf("rdma: memory that was to be sent cannot be read: %w", err)
+		// A header without its payload may be out: no boundary for a Terminate.
+		term = len(qp.tx.iov) == 0
+	case errors.Is(err, errLKey):
+		st = StatusLocalProtection
+	case err == errPoison:
+		term = false
+	default:
+		term = false
+		err = fmt.Errorf("rdma: send: %w", err)
+	}
+	qp.sqMu.Lock()
+	if e := qp.culpritLocked(); st != StatusFatal && e != nil {
+		e.status = st
+	}
+	if term {
+		qp.termLocked(&wire.Term{Cause: cause})
+	}
+	qp.failLocked(err)
+	qp.sqMu.Unlock()
+}
+
+// culpritLocked is the work request that was being built or sent: the oldest one
+// that the kernel has not taken as a whole; nil when it was a Read Response.
+func (qp *QP) culpritLocked() *sqe {
+	for i := qp.sqHead; i != qp.sqNext; i++ {
+		if e := &qp.sq[i&uint32(len(qp.sq)-1)]; !e.done && e.end > qp.sentOff {
+			return e
+		}
+	}
+	if qp.tx.cur.active && qp.tx.cur.resp || qp.sqNext == qp.sqTail {
+		return nil
+	}
+	return &qp.sq[qp.sqNext&uint32(len(qp.sq)-1)]
+}
+
+// workLocked reports whether the transmitter has something to start or go on
+// with. Preconditions: qp.sqMu is held.
+func (qp *QP) workLocked() bool {
+	if !qp.txOpen {
+		return false
+	}
+	return qp.nudge || qp.irqHead != qp.irqTail || qp.runnableLocked() != nil
+}
+
+// runnableLocked is the next work request if it may start now.
+func (qp *QP) runnableLocked() *sqe {
+	if qp.sqNext == qp.sqTail {
+		return nil
+	}
+	e := &qp.sq[qp.sqNext&uint32(len(qp.sq)-1)]
+	busy := qp.orqTail - qp.orqHead
+	if e.flags&FlagFence != 0 && busy > 0 {
+		return nil
+	}
+	// With ORD 0 it starts, and fails.
+	if e.op.answered() && busy > 0 && int(busy) >= len(qp.orq) {
+		return nil
+	}
+	if e.op.extension() && qp.ext == extPending {
+		return nil
+	}
+	return e
+}
+
+// runLocal does a local operation. It runs between rounds, without txIO, because
+// revoking takes the txIO of every queue pair that may be sending from the memory.
+func (qp *QP) runLocal(e *sqe) {
+	st := StatusSuccess
+	switch e.op {
+	case OpLocalInv:
+		r := qp.dev.tab.lookup(e.inv)
+		if r == nil || !r.matches(qp, e.inv) {
+			st = StatusInvalidated
+		} else {
+			r.revoke()
+		}
+	case OpRegMR:
+		e.mr.r.revoke()
+		e.mr.r.mu.Lock()
+		e.mr.r.stag = e.mr.r.stag&^0xff | uint32(e.key)
+		var mem []byte
+		if len(e.segs) > 0 {
+			mem = e.segs[0]
+		}
+		e.mr.aim(mem, e.access)
+		e.mr.r.mu.Unlock()
+	case OpBindMW:
+		e.win.r.revoke()
+		e.win.r.bindKey(qp, e.segs, e.access, e.key)
+	}
+	qp.sqMu.Lock()
+	e.done = true
+	e.status = st
+	qp.sweepLocked()
+	qp.sqMu.Unlock()
+}
+
+// finLocked sends FIN when a graceful close waits for the queue to drain.
+func (qp *QP) finLocked() {
+	if qp.state == StateClosing && !qp.finSent && qp.sqHead == qp.sqTail && qp.irqHead == qp.irqTail {
+		qp.finSent = true
+		_ = qp.conn.CloseWrite()
+	}
+}
+
+// poisonTx is called when r has been revoked: it waits for the system call that
+// may be reading r, and makes sure that there is no further one.
+func (qp *QP) poisonTx(r *region) {
+	qp.txIO.Lock()
+	for _, ref := range qp.tx.refs {
+		if ref == r {
+			qp.tx.poison = true
+		}
+	}
+	poisoned := qp.tx.poison
+	qp.txIO.Unlock()
+	if poisoned {
+		qp.fail(errPoison)
+	}
+}

@@ -1,0 +1,189 @@
+// Package rdmatest helps to test programs on top of package rdma: connected queue
+// pairs over loopback, and completions with a deadline.
+package rdmatest
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"softiser/rdma"
+)
+
+// Timeout bounds every wait of this package.
+const Timeout = 20 * time.Second
+
+// End is one side of a connection with everything that belongs to it.
+type End struct {
+	Dev  *rdma.Device
+	PD   *rdma.PD
+	CQ   *rdma.CQ // send and receive completions
+	QP   *rdma.QP
+	Info *rdma.ConnInfo // MPA initiator only
+}
+
+// Options of NewPair; zero is fine.
+type Options struct {
+	Device rdma.DeviceConfig
+	QP     rdma.QPConfig   // without the completion queues
+	CQ     rdma.CQConfig   // depth 4096 unless set; Handler is used for both ends
+	Client rdma.ConnParams // MPA initiator
+	Server rdma.ConnParams
+	// Handlers, when set, replace CQ.Handler: one for the client, one for the server.
+	Handlers [2]func(*rdma.CQ)
+	// Prepare, when set, is called for both ends before they are connected, for
+	// example to post receive buffers.
+	Prepare func(client, server *End)
+}
+
+// Pair returns two connected queue pairs, the first the MPA initiator, with
+// default settings. They are closed at the end of the test.
+func Pair(t testing.TB) (client, server *End) { return NewPair(t, nil) }
+
+// NewPair is Pair with options.
+func NewPair(t testing.TB, o *Options) (client, server *End) {
+	t.Helper()
+	if o == nil {
+		o = &Options{}
+	}
+	client, server = newEnd(t, o, 0), newEnd(t, o, 1)
+	if o.Prepare != nil {
+		o.Prepare(client, server)
+	}
+	cc, sc := TCPPair(t)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		req, err := rdma.Server(ctx, sc, nil)
+		if err == nil {
+			err = req.Accept(ctx, server.QP, &o.Server)
+		}
+		done <- err
+	}()
+	info, err := rdma.Client(ctx, cc, client.QP, &o.Client)
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Fatalf("accept: %v", err)
+	}
+	client.Info = info
+	return client, server
+}
+
+func newEnd(t testing.TB, o *Options, i int) *End {
+	t.Helper()
+	e := &End{}
+	var err error
+	check := func(err error) {
+		if err != nil {
+			t.Helper()
+			t.Fatal(err)
+		}
+	}
+	e.Dev, err = rdma.Open(&o.Device)
+	check(err)
+	e.PD, err = e.Dev.AllocPD()
+	check(err)
+	cq := o.CQ
+	if cq.Depth == 0 {
+		cq.Depth = 4096
+	}
+	if o.Handlers[i] != nil {
+		cq.Handler = o.Handlers[i]
+	}
+	e.CQ, err = e.Dev.CreateCQ(cq)
+	check(err)
+	cfg := o.QP
+	cfg.SendCQ, cfg.RecvCQ = e.CQ, e.CQ
+	e.QP, err = e.PD.CreateQP(cfg)
+	check(err)
+	t.Cleanup(func() {
+		_ = e.QP.Close()
+		if err := e.CQ.Close(); err != nil {
+			t.Errorf("close CQ: %v", err)
+		}
+	})
+	return e
+}
+
+// TCPPair returns the two ends of a TCP connection over loopback.
+func TCPPair(t testing.TB) (client, server *net.TCPConn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.(*net.TCPConn), s.(*net.TCPConn)
+}
+
+// Poll waits for n completions.
+func (e *End) Poll(t testing.TB, n int) []rdma.WC {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+	defer cancel()
+	out := make([]rdma.WC, n)
+	got := 0
+	for got < n {
+		if k := e.CQ.Poll(out[got:]); k > 0 {
+			got += k
+			continue
+		}
+		if err := e.CQ.Wait(ctx); err != nil {
+			t.Fatalf("%d of %d completions: %v; the queue pair: %v", got, n, err, e.QP.Err())
+		}
+	}
+	return out
+}
+
+// Want waits for one completion and checks it.
+func (e *End) Want(t testing.TB, id uint64, op rdma.WCOpcode, st rdma.WCStatus) rdma.WC {
+	t.Helper()
+	wc := e.Poll(t, 1)[0]
+	if wc.ID != id || wc.Opcode != op || wc.Status != st {
+		t.Fatalf("completion: ID %d, %v, %v; want %d, %v, %v; the queue pair: %v", wc.ID, wc.Opcode, wc.Status, id, op, st, e.QP.Err())
+	}
+	return wc
+}
+
+// SGE names mem as local memory without registration.
+func (e *End) SGE(mem []byte) rdma.SGE { return rdma.SGE{Mem: mem, LKey: e.PD.LocalDMAKey()} }
+
+// Recv posts one receive buffer.
+func (e *End) Recv(t testing.TB, id uint64, mem []byte) {
+	t.Helper()
+	if err := e.QP.PostRecv(rdma.RecvWR{ID: id, SGL: []rdma.SGE{e.SGE(mem)}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Post posts one work request, signalled.
+func (e *End) Post(t testing.TB, wr rdma.SendWR) {
+	t.Helper()
+	wr.Flags |= rdma.FlagSignaled
+	if err := e.QP.PostSend(wr); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// WaitDone waits for the end of the connection and returns QP.Err.
+func (e *End) WaitDone(t testing.TB) error {
+	t.Helper()
+	select {
+	case <-e.QP.Done():
+	case <-time.After(Timeout):
+		t.Fatal("the connection does not end")
+	}
+	return e.QP.Err()
+}

@@ -1,0 +1,96 @@
+package rdma
+
+import "softiser/rdma/internal/wire"
+
+// Reads and atomics in flight. Outgoing ones wait in the ORQ for their response,
+// which come in the order of the requests; incoming ones wait in the IRQ for
+// their turn to be answered (RFC 5040 §5.5). Both are guarded by QP.sqMu.
+
+// orqEntry is one outstanding Read or atomic.
+type orqEntry struct {
+	e    *sqe
+	sink *region // window over exactly the bytes of this request
+	msn  uint32
+}
+
+// irqEntry is one Read or atomic of the peer.
+type irqEntry struct {
+	atomic   bool
+	size     uint32
+	sinkSTag uint32 // atomic: request identifier
+	sinkTO   uint64 // atomic: original value
+	srcSTag  uint32
+	srcTO    uint64
+}
+
+// pushORQLocked takes the next slot for e; runnableLocked has seen that there is
+// one.
+func (qp *QP) pushORQLocked(e *sqe) *region {
+	i := int(qp.orqTail % uint32(len(qp.orq)))
+	qp.orqTail++
+	qp.orq[i].e = e
+	qp.orq[i].msn = qp.tx.cur.msn
+	return qp.orq[i].sink
+}
+
+// oldestLocked is the request that the next response must answer, or nil.
+func (qp *QP) oldestLocked() *orqEntry {
+	if qp.orqHead == qp.orqTail {
+		return nil
+	}
+	return &qp.orq[int(qp.orqHead%uint32(len(qp.orq)))]
+}
+
+// popORQLocked ends the oldest request with st and gives its slot back.
+func (qp *QP) popORQLocked(st WCStatus) {
+	o := qp.oldestLocked()
+	o.sink.revoke()
+	if o.e.status == StatusSuccess {
+		o.e.status = st
+	}
+	if o.e.flags&flagDiscard != 0 {
+		o.e.status = StatusDiscarded
+	}
+	o.e.done = true
+	o.e = nil
+	qp.orqHead++
+	qp.sweepLocked()
+}
+
+// startResponseLocked makes the oldest request of the peer the message in
+// progress. The slot is free from now on: the peer sends its next request only
+// when it has our response.
+func (qp *QP) startResponseLocked() {
+	t := &qp.tx
+	q := &qp.irq[int(qp.irqHead)%len(qp.irq)]
+	qp.irqHead++
+	m := &t.cur
+	*m = txMsg{active: true, resp: true, op: wire.ReadResponse, stag: q.sinkSTag, to: q.sinkTO, length: q.size, srcTag: q.srcSTag, srcTO: q.srcTO}
+	if q.atomic {
+		m.op = wire.AtomicResp
+		m.msn = t.take(wire.QNAtomicResp)
+	}
+}
+
+// DiscardRead takes the memory away from the running or queued OpRead with this
+// ID: when it returns true, its SGL is no longer touched. What the peer still
+// sends is dropped, and the Read completes with StatusDiscarded when its response
+// has ended. It returns false when there is no such Read any more.
+func (qp *QP) DiscardRead(id uint64) bool {
+	qp.sqMu.Lock()
+	defer qp.sqMu.Unlock()
+	for i := qp.sqHead; i != qp.sqTail; i++ {
+		e := &qp.sq[i&uint32(len(qp.sq)-1)]
+		if e.id != id || e.op != OpRead || e.done {
+			continue
+		}
+		e.flags |= flagDiscard
+		for j := qp.orqHead; j != qp.orqTail; j++ {
+			if o := &qp.orq[int(j%uint32(len(qp.orq)))]; o.e == e {
+				o.sink.setDiscard()
+			}
+		}
+		return true
+	}
+	return false
+}

@@ -1,0 +1,282 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"softiser/rdma/internal/mpa"
+	"softiser/rdma/internal/wire"
+)
+
+// opZeroFPDU stands for an FPDU without a ULPDU.
+const opZeroFPDU wire.Opcode = 0xff
+
+// beginSingle checks messages that are one segment without payload: Read and
+// Atomic Requests, Atomic Responses, Immediate Data.
+func (qp *QP) beginSingle() {
+	x := &qp.rx
+	ext := x.hdr[wire.LenField+wire.UntaggedLen:]
+	switch x.op {
+	case wire.ReadRequest:
+		var h wire.ReadReq
+		h.Parse(ext)
+		if h.Size == 0 {
+			return // nothing is checked (RFC 5040 §5.2.1)
+		}
+		r, _, c := qp.find(h.SrcSTag, h.SrcTO, uint64(h.Size), AccessRemoteRead)
+		if c != causeNone {
+			x.fail(c, fmt.Sprintf("RDMA Read of %d bytes from STag %#08x offset %#x", h.Size, h.SrcSTag, h.SrcTO))
+			return
+		}
+		r.mu.RUnlock()
+	case wire.AtomicReq:
+		var h wire.Atomic
+		h.Parse(ext)
+		if h.Op != wire.FetchAdd && h.Op != wire.CmpSwap {
+			x.fail(wire.CauseOpcode, fmt.Sprintf("atomic operation %d", h.Op))
+			return
+		}
+		if h.TO%8 != 0 {
+			x.fail(wire.CauseStreamCatastroph, fmt.Sprintf("atomic operation on offset %#x, which is not a multiple of 8", h.TO))
+			return
+		}
+		r, _, c := qp.find(h.STag, h.TO, 8, AccessRemoteAtomic)
+		if c != causeNone {
+			x.fail(c, fmt.Sprintf("atomic operation on STag %#08x offset %#x", h.STag, h.TO))
+			return
+		}
+		r.mu.RUnlock()
+	case wire.AtomicResp:
+		qp.sqMu.Lock()
+		o := qp.oldestLocked()
+		var h wire.AtomicReply
+		h.Parse(ext)
+		if o == nil || o.e.op == OpRead || o.msn != h.ID {
+			x.fail(wire.CauseOpcode, "Atomic Response that was not asked for")
+		}
+		qp.sqMu.Unlock()
+	case wire.Immediate, wire.ImmediateSE:
+		if x.recv.active {
+			x.fail(wire.CauseMSNRange, "Immediate Data inside a Send")
+			return
+		}
+		if !qp.takeRecv() {
+			x.fail(wire.CauseNoBuffer, "Immediate Data without a receive buffer")
+		}
+	}
+}
+
+// rxDone is called when a segment has passed all checks, CRC included.
+func (qp *QP) rxDone() error {
+	x := &qp.rx
+	last := x.ctrl.Last()
+	if x.op != opZeroFPDU && last {
+		x.stats.Msgs[x.op]++
+	}
+	x.stats.Payload += uint64(x.paylen)
+	switch x.op {
+	case opZeroFPDU, wire.Write:
+		return nil
+	case wire.ReadResponse:
+		x.rlen += uint32(x.paylen)
+		if last {
+			x.rlen = 0
+			qp.flushWC()
+			qp.sqMu.Lock()
+			qp.popORQLocked(StatusSuccess)
+			qp.sqMu.Unlock()
+			x.kick = true
+		}
+		return nil
+	}
+	if x.expect > 0 {
+		x.expect--
+	}
+	if last {
+		x.msn[x.unt.QN]++
+	}
+	switch x.op {
+	case wire.Send, wire.SendInv, wire.SendSE, wire.SendSEInv:
+		if x.rtrSend {
+			x.rtrSend = false
+			return nil
+		}
+		x.recv.got += uint64(x.paylen)
+		if last {
+			return qp.sendDone()
+		}
+	case wire.Terminate:
+		var t wire.Term
+		if err := t.Parse(x.term[:x.nterm]); err != nil {
+			return fmt.Errorf("rdma: unreadable Terminate from the peer: %w", err)
+		}
+		err := terminateError(t.Cause, true, "")
+		qp.sqMu.Lock()
+		qp.remoteTermLocked(&t)
+		qp.failLocked(err)
+		qp.sqMu.Unlock()
+		return err
+	case wire.ReadRequest:
+		var h wire.ReadReq
+		h.Parse(x.hdr[wire.LenField+wire.UntaggedLen:])
+		return qp.pushIRQ(irqEntry{size: h.Size, sinkSTag: h.SinkSTag, sinkTO: h.SinkTO, srcSTag: h.SrcSTag, srcTO: h.SrcTO})
+	case wire.AtomicReq:
+		return qp.atomic()
+	case wire.AtomicResp:
+		qp.atomicDone()
+	case wire.Immediate, wire.ImmediateSE:
+		wc := WC{ID: x.recv.buf.id, QP: qp, Opcode: WCRecvImm, ByteLen: wire.ImmLen, Flags: WCWithImm, Imm: binary.BigEndian.Uint64(x.hdr[wire.LenField+wire.UntaggedLen:])}
+		x.recv.active = false
+		qp.recvDone(wc)
+	}
+	return nil
+}
+
+// sendDone completes a Send. The invalidation comes first (RFC 5040 §5.3).
+func (qp *QP) sendDone() error {
+	x := &qp.rx
+	v := &x.recv
+	wc := WC{ID: v.buf.id, QP: qp, Opcode: WCRecv, ByteLen: uint32(v.got), Status: v.status}
+	if x.op.Invalidates() {
+		stag := x.unt.Inv
+		r := qp.dev.tab.lookup(stag)
+		switch {
+		case r == nil:
+			return qp.rxTerminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it does not exist", stag))
+		case !r.matches(qp, stag):
+			return qp.rxTerminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is not valid for this connection", stag))
+		case !r.invOK:
+			return qp.rxTerminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is a plain memory region", stag))
+		}
+		r.revoke()
+		wc.Flags |= WCWithInv
+		wc.InvSTag = stag
+	}
+	v.active, v.got = false, 0
+	qp.recvDone(wc)
+	return nil
+}
+
+// recvDone collects a receive completion for the end of the batch.
+func (qp *QP) recvDone(wc WC) {
+	x := &qp.rx
+	if x.op.Solicited() {
+		wc.Flags |= WCSolicited
+	}
+	clear(x.recv.buf.segs)
+	x.wcs[x.nwc] = wc
+	if x.nwc++; x.nwc == len(x.wcs) {
+		qp.flushWC()
+		x.kick = true // so that the handlers run at the end of the batch
+	}
+}
+
+// pushIRQ queues a request of the peer for the transmitter.
+func (qp *QP) pushIRQ(q irqEntry) error {
+	qp.sqMu.Lock()
+	full := int(qp.irqTail-qp.irqHead) == len(qp.irq)
+	if !full {
+		qp.irq[int(qp.irqTail)%len(qp.irq)] = q
+		qp.irqTail++
+	}
+	qp.sqMu.Unlock()
+	if full {
+		return qp.rxTerminate(wire.CauseStreamCatastroph, fmt.Sprintf("more than %d RDMA Reads outstanding", len(qp.irq)))
+	}
+	qp.rx.kick = true
+	return nil
+}
+
+// atomic does an Atomic Request (RFC 7306 §5) and queues the answer. All atomic
+// operations of a device are serialized, and are atomic against sync/atomic
+// operations of this process on the same word.
+func (qp *QP) atomic() error {
+	x := &qp.rx
+	var h wire.Atomic
+	h.Parse(x.hdr[wire.LenField+wire.UntaggedLen:])
+	r, off, c := qp.find(h.STag, h.TO, 8, AccessRemoteAtomic)
+	if c != causeNone {
+		return qp.rxTerminate(c, "the memory of an atomic operation was invalidated")
+	}
+	var cur cursor
+	cur.set(r.segs)
+	cur.skip(int(off))
+	word := cur.next(8)
+	var old uint64
+	ok := len(word) == 8 && addrOf(word)%8 == 0
+	if ok {
+		qp.dev.atomicMu.Lock()
+		old, ok = atomicOp((*uint64)(unsafe.Pointer(unsafe.SliceData(word))), &h)
+		qp.dev.atomicMu.Unlock()
+	}
+	r.mu.RUnlock()
+	if !ok {
+		return qp.rxTerminate(wire.CauseStreamCatastroph, "the memory of an atomic operation is not aligned to 8 bytes or cannot be touched")
+	}
+	return qp.pushIRQ(irqEntry{atomic: true, sinkSTag: h.ID, sinkTO: old})
+}
+
+func atomicOp(p *uint64, h *wire.Atomic) (old uint64, ok bool) {
+	defer guard(setPanicOnFault(), &ok)
+	for {
+		old = atomic.LoadUint64(p)
+		if atomic.CompareAndSwapUint64(p, old, h.Apply(old)) {
+			return old, true
+		}
+	}
+}
+
+// atomicDone puts the original value where the requester wants it.
+func (qp *QP) atomicDone() {
+	x := &qp.rx
+	var h wire.AtomicReply
+	h.Parse(x.hdr[wire.LenField+wire.UntaggedLen:])
+	var val [8]byte
+	binary.NativeEndian.PutUint64(val[:], h.Value)
+	qp.flushWC()
+	qp.sqMu.Lock()
+	st := StatusSuccess
+	o := qp.oldestLocked()
+	var cur cursor
+	cur.set(o.e.segs)
+	if !copyTo(&cur, val[:]) {
+		st = StatusLocalFault
+	}
+	qp.popORQLocked(st)
+	qp.sqMu.Unlock()
+	x.kick = true
+}
+
+// firstFPDU is called once, when the first FPDU has passed its checks: the
+// responder may send from now on (RFC 5044 §7.1.2).
+func (qp *QP) firstFPDU() {
+	x := &qp.rx
+	x.any = true
+	if qp.rtr != 0 && !qp.initiator {
+		ok := false
+		switch x.op {
+		case opZeroFPDU:
+			ok = qp.rtr == mpa.RTRSend
+		case wire.Write:
+			ok = qp.rtr == mpa.RTRWrite && x.paylen == 0
+		case wire.ReadRequest:
+			ok = qp.rtr == mpa.RTRRead
+		case wire.Send:
+			ok = qp.rtr == mpa.RTRSend && x.paylen == 0
+		}
+		if !ok {
+			x.fail(wire.CauseNoRTR, fmt.Sprintf("the first message is not the RTR message agreed on (%v)", qp.rtr))
+			return
+		}
+	}
+	qp.sqMu.Lock()
+	open := qp.txOpen
+	qp.txOpen = true
+	qp.sqMu.Unlock()
+	if !open {
+		x.kick = true
+		qp.event(EventEstablished)
+	}
+}

@@ -1,0 +1,250 @@
+package rdma
+
+import (
+	"runtime/debug"
+
+	"softiser/rdma/internal/sock"
+	"softiser/rdma/internal/wire"
+)
+
+type destKind uint8
+
+const (
+	destScrap  destKind = iota // dropped
+	destRegion                 // memory behind an STag
+	destRecv                   // receive buffer
+	destTerm                   // Terminate message
+)
+
+// rxDest is where the payload of the FPDU in progress goes.
+type rxDest struct {
+	kind destKind
+	reg  *region
+	stag uint32
+	off  uint64 // of the next byte, in the region or the buffer
+	cur  cursor // position in the pieces; for a region valid under its lock only
+}
+
+// setRegion aims d at offset off of r.
+// Preconditions: r.mu is held, or the pieces of r cannot change.
+func (d *rxDest) setRegion(r *region, stag uint32, off uint64) {
+	*d = rxDest{kind: destRegion, reg: r, stag: stag, off: off}
+	d.cur.set(r.segs)
+	d.cur.skip(int(off))
+	d.cur.segs = nil
+}
+
+// lock gives access to the memory of d until unlock; false when it has been
+// revoked or is to be left alone: the payload is dropped then.
+func (qp *QP) lockDest() bool {
+	x := &qp.rx
+	d := &x.dst
+	switch d.kind {
+	case destRecv:
+		return true
+	case destRegion:
+		d.reg.mu.RLock()
+		if d.reg.valid && d.reg.stag == d.stag && !d.reg.discard {
+			d.cur.segs = d.reg.segs
+			return true
+		}
+		gone := !d.reg.discard
+		d.reg.mu.RUnlock()
+		if gone {
+			x.fail(wire.CauseSTag, "memory was invalidated while the peer was writing to it")
+		}
+		d.kind = destScrap
+	}
+	return false
+}
+
+func (d *rxDest) unlock() {
+	if d.kind == destRegion {
+		d.cur.segs = nil
+		d.reg.mu.RUnlock()
+	}
+}
+
+// rxCopy places p, which lies in the read-ahead buffer.
+func (qp *QP) rxCopy(p []byte) {
+	x := &qp.rx
+	x.left -= len(p)
+	if x.crcOn && !x.crcBad {
+		x.crc = wire.CRC(x.crc, p)
+	}
+	if x.dst.kind == destTerm {
+		x.nterm += copy(x.term[x.nterm:], p)
+		return
+	}
+	if !qp.lockDest() {
+		return
+	}
+	ok := copyTo(&x.dst.cur, p)
+	x.dst.off += uint64(len(p))
+	x.dst.unlock()
+	if !ok {
+		qp.placeFault()
+		return
+	}
+	x.stats.Copied += uint64(len(p))
+	x.since += len(p)
+}
+
+// copyTo copies p to where c stands. It returns false when that memory faults.
+func copyTo(c *cursor, p []byte) (ok bool) {
+	defer guard(debug.SetPanicOnFault(true), &ok)
+	for len(p) > 0 {
+		p = p[copy(c.next(len(p)), p):]
+	}
+	return true
+}
+
+// guard is deferred around code that touches memory which may be a mapping: a
+// fault there makes *ok false instead of ending the process.
+func guard(old bool, ok *bool) {
+	debug.SetPanicOnFault(old)
+	if r := recover(); r != nil {
+		if !isFault(r) {
+			panic(r)
+		}
+		*ok = false
+	}
+}
+
+// crcOver continues crc over n bytes from c and moves c behind them.
+func crcOver(crc uint32, c *cursor, n int) (_ uint32, ok bool) {
+	defer guard(debug.SetPanicOnFault(true), &ok)
+	for n > 0 {
+		p := c.next(n)
+		crc = wire.CRC(crc, p)
+		n -= len(p)
+	}
+	return crc, true
+}
+
+// rxDirect reads payload straight to its destination, and what follows it into
+// the buffer, which is empty.
+func (qp *QP) rxDirect() (int, error) {
+	x := &qp.rx
+	if !qp.lockDest() {
+		n, err := qp.conn.Read(x.scrapBuf(x.left))
+		if n > 0 {
+			if x.crcOn && !x.crcBad {
+				x.crc = wire.CRC(x.crc, x.scrap[:n])
+			}
+			x.left -= n
+		}
+		return n, err
+	}
+	if x.left == x.paylen {
+		x.measure()
+	}
+	x.vec = x.vec[:0]
+	c := x.dst.cur
+	aim := 0
+	for aim < x.left && len(x.vec) < sock.MaxVec-1 {
+		p := c.next(x.left - aim)
+		x.vec = x.vec[:len(x.vec)+1]
+		sock.Set(&x.vec[len(x.vec)-1], p)
+		aim += len(p)
+	}
+	if aim == x.left {
+		x.vec = x.vec[:len(x.vec)+1]
+		sock.Set(&x.vec[len(x.vec)-1], x.buf[:x.tail()])
+	}
+	n, err := qp.conn.Readv(x.vec)
+	clear(x.vec)
+	placed := max(min(n, aim), 0)
+	ok := true
+	if placed > 0 {
+		if x.crcOn && !x.crcBad {
+			x.crc, ok = crcOver(x.crc, &x.dst.cur, placed)
+		} else {
+			x.dst.cur.skip(placed)
+		}
+		x.dst.off += uint64(placed)
+		x.left -= placed
+		x.stats.Direct += uint64(placed)
+		if n > placed {
+			x.w = n - placed
+		}
+	}
+	x.dst.unlock()
+	if !ok {
+		x.crcBad = true
+		qp.placeFault()
+	}
+	if x.left == 0 {
+		x.learn()
+	}
+	return n, err
+}
+
+// scrapBuf is memory for payload that is dropped.
+func (x *rxState) scrapBuf(n int) []byte {
+	if x.scrap == nil {
+		x.scrap = make([]byte, 16<<10)
+	}
+	return x.scrap[:min(n, len(x.scrap))]
+}
+
+// The stream often repeats a pattern, such as RDMA Write, Send, RDMA Write, …
+// What lies between the end of one direct payload and the start of the next
+// (trailer, Send, header) is read behind the first one in the same call, not more,
+// so that the next payload stays in the socket and is placed without a copy too.
+
+// tail is how much to read behind a direct payload: what lay between the last
+// two, or the trailer and a header.
+func (x *rxState) tail() int {
+	t := wire.Pad(x.ulen) + wire.CRCLen + wire.LenField + wire.TaggedLen
+	if x.ctrl.Last() && x.gap > t {
+		return x.gap
+	}
+	return t
+}
+
+// learn is called at the end of a direct payload, measure at the start of one.
+func (x *rxState) learn() {
+	x.expect = 4
+	x.since = 0
+	x.ended = x.ctrl.Last()
+}
+
+func (x *rxState) measure() {
+	if x.ended {
+		x.gap = x.since
+		if x.gap > gapMax {
+			x.gap = 0
+		}
+	}
+}
+
+// placeFault is called when the destination cannot be touched: the rest of the
+// FPDU is dropped, and whoever lent the memory gets to know.
+func (qp *QP) placeFault() {
+	x := &qp.rx
+	d := x.dst
+	x.dst = rxDest{kind: destScrap}
+	x.stats.Faults++
+	switch d.kind {
+	case destRecv:
+		x.recv.status = StatusLocalFault
+	case destRegion:
+		d.reg.faults.Add(1)
+		switch {
+		case x.op == wire.ReadResponse:
+			// The Read fails alone; later segments are dropped.
+			qp.sqMu.Lock()
+			if o := qp.oldestLocked(); o != nil {
+				o.e.status = StatusLocalFault
+			}
+			qp.sqMu.Unlock()
+			d.reg.mu.Lock()
+			d.reg.discard = true
+			d.reg.mu.Unlock()
+		case d.reg.qp == nil:
+			// Nobody would learn of it: a plain memory region has no owner who looks.
+			x.fail(wire.CauseDDPLocal, "the memory that the peer writes to cannot be touched")
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package rdma
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// SRQConfig describes a shared receive queue.
+type SRQConfig struct {
+	MaxRecv int // buffers; 1024
+	MaxSGE  int // pieces per buffer; 16
+}
+
+// SRQ is a receive queue that several queue pairs take buffers from. A buffer is
+// taken when the first segment of a Send arrives.
+type SRQ struct {
+	pd    *PD
+	cfg   SRQConfig
+	q     rqueue
+	use   atomic.Int64
+	limit atomic.Int64 // armed limit, 0 when not armed
+	gone  atomic.Bool
+}
+
+// CreateSRQ creates a shared receive queue.
+func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
+	def(&cfg.MaxRecv, 1024)
+	def(&cfg.MaxSGE, 16)
+	d := pd.dev
+	if cfg.MaxRecv < 1 || cfg.MaxRecv > d.cfg.MaxSRQWR {
+		return nil, invalid("MaxRecv %d, the device allows 1 to %d", cfg.MaxRecv, d.cfg.MaxSRQWR)
+	}
+	if cfg.MaxSGE < 1 || cfg.MaxSGE > d.cfg.MaxSGE {
+		return nil, invalid("MaxSGE %d, the device allows 1 to %d", cfg.MaxSGE, d.cfg.MaxSGE)
+	}
+	if err := take(&d.nSRQ, d.cfg.MaxSRQ, "shared receive queues"); err != nil {
+		return nil, err
+	}
+	s := &SRQ{pd: pd, cfg: cfg}
+	s.q.init(cfg.MaxRecv)
+	pd.use.Add(1)
+	return s, nil
+}
+
+// PostRecv adds buffers, in order.
+func (s *SRQ) PostRecv(wrs ...RecvWR) error {
+	for i := range wrs {
+		if len(wrs[i].SGL) > s.cfg.MaxSGE {
+			return invalid("%d pieces of memory, the shared receive queue allows %d", len(wrs[i].SGL), s.cfg.MaxSGE)
+		}
+		if _, err := s.q.post(&wrs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Arm asks for one EventSRQLimit, to the queue pair that takes the buffer, when
+// fewer than n buffers are left.
+func (s *SRQ) Arm(n int) { s.limit.Store(int64(n)) }
+
+// Len is the number of buffers in the queue.
+func (s *SRQ) Len() int { return s.q.len() }
+
+// take is rqueue.take with the limit event.
+func (s *SRQ) take(b *recvBuf, qp *QP) bool {
+	left, ok := s.q.take(b)
+	if l := s.limit.Load(); ok && l > 0 && int64(left) < l && s.limit.CompareAndSwap(l, 0) {
+		qp.event(EventSRQLimit)
+	}
+	return ok
+}
+
+// Close ends the queue. It fails with ErrBusy while queue pairs use it. Buffers
+// in it go back to the caller without completions.
+func (s *SRQ) Close() error {
+	if n := s.use.Load(); n > 0 {
+		return fmt.Errorf("%w: the shared receive queue serves %d queue pairs", ErrBusy, n)
+	}
+	if !s.gone.Swap(true) {
+		s.pd.use.Add(-1)
+		s.pd.dev.nSRQ.Add(-1)
+	}
+	return nil
+}

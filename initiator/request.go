@@ -25,8 +25,10 @@ type Request struct {
 	Buf  []byte   // data; the target reads or writes it directly over iSER
 	Segs [][]byte // instead of Buf: scattered data
 	FUA  bool     // writes: durable before Done
+	// MayUnmap lets OpWriteZeroes deallocate where the target then reads zeroes.
+	MayUnmap bool
 
-	CDB     []byte // OpCDB
+	CDB     []byte // OpCDB, 6 to 260 bytes; sense and unit attentions go to the caller
 	DataIn  bool   // OpCDB: Buf is filled by the target
 	User    any    // the caller's
 	UserTag uint64 // the caller's
@@ -41,6 +43,27 @@ type Request struct {
 	Residual int64 // bytes not transferred
 	Status   byte  // SCSI status
 
-	slot int
-	next *Request
+	// The session's.
+	lun    *LUN
+	geo    *geometry
+	sess   *Session
+	next   *Request // queue link
+	state  reqState
+	total  int64 // bytes to cover, by data or by address range
+	issued int64 // of these: handed to commands
+	parts  int32 // commands under way
+	cancel error // why no further command is started, and what Err becomes
+	ctl    bool  // runs ahead of the queue, in the session's reserved slots
+	once   bool  // no retry of any kind: the sense goes to the caller
 }
+
+// reqState tells where a Request is.
+//
+//	idle --Submit--> queued --its last command starts--> running --last command ends--> idle
+type reqState uint8
+
+const (
+	reqIdle    reqState = iota // the caller's
+	reqQueued                  // in the session's queue; commands may be under way already
+	reqRunning                 // every command has been started
+)

@@ -1,0 +1,178 @@
+package initiator
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"softiser/internal/iscsi"
+)
+
+// errConnGone says that a connection ended while something waited on it.
+var errConnGone = errors.New("connection lost")
+
+// conn is one connection of a session and the upper end of its datamover. In
+// full feature phase everything but the fields above s belongs to s.mu.
+type conn struct {
+	dm        iscsi.Datamover
+	login     *login        // runs on the receive goroutine until it is over
+	gone      chan struct{} // closed by ConnectionTerminateNotify
+	notifying atomic.Int32  // ControlNotify calls in progress
+
+	s            *Session
+	full         bool // login is over
+	flowing      bool // commands of requests may be sent
+	doomed       bool // Terminate has been asked for
+	dead         error
+	expStatSN    uint32
+	maxImmediate uint32 // longest data segment of a command, bytes
+	maxTransfer  int64  // longest data of one command, bytes; 0: no limit
+	heard        uint64 // PDUs received
+	seen         uint64 // of these: when the clock was looked at last
+	quiet        int64  // s.clock since nothing was heard
+	pinged       bool   // a NOP-Out of ours is not answered yet
+	proved       bool   // a command was answered: the session makes progress
+}
+
+// ControlNotify receives every PDU but Data-In and R2T.
+func (c *conn) ControlNotify(p *iscsi.PDU) {
+	if !c.full {
+		c.login.notify(c, p)
+		return
+	}
+	c.notifying.Add(1)
+	s := c.s
+	s.mu.Lock()
+	if s.conn == c && !c.doomed {
+		s.receive(c, p)
+	}
+	done, later := s.takeLocked()
+	s.mu.Unlock()
+	p.Release()
+	runLater(done, later)
+	c.notifying.Add(-1)
+}
+
+// DataCompletionNotify belongs to the target's role.
+func (c *conn) DataCompletionNotify(*iscsi.Transfer) {}
+
+// Sequence belongs to the target's role.
+func (c *conn) Sequence() iscsi.Sequence { return iscsi.Sequence{} }
+
+// ConnectionTerminateNotify is the last up-call of the datamover.
+func (c *conn) ConnectionTerminateNotify(err error) {
+	if err == nil {
+		err = errors.New("the target closed the connection")
+	}
+	if c.login != nil {
+		c.login.fail(err)
+	}
+	if c.s != nil {
+		c.s.connLost(c, err)
+	}
+	close(c.gone)
+}
+
+// doom ends a connection on which nothing sensible can happen any more. The
+// caller holds s.mu; the end itself follows without it.
+func (c *conn) doom(err error) {
+	if c.doomed {
+		return
+	}
+	c.doomed = true
+	c.s.later = append(c.s.later, func() { c.dm.Terminate(err) })
+}
+
+// violation dooms the connection for something that no target may send.
+func (c *conn) violation(format string, args ...any) {
+	c.doom(fmt.Errorf("the target broke the protocol: "+format, args...))
+}
+
+// receive handles one PDU in full feature phase. The caller holds s.mu.
+func (s *Session) receive(c *conn, p *iscsi.PDU) {
+	b := &p.BHS
+	c.heard++
+	s.win.Update(b.Sequence())
+	switch b.Opcode() {
+	case iscsi.OpSCSIResponse:
+		c.ackStatus(b)
+		s.scsiResponse(c, p)
+	case iscsi.OpNopIn:
+		s.nopIn(c, p)
+	case iscsi.OpTaskResponse, iscsi.OpLogoutResp:
+		c.ackStatus(b)
+		s.controlResponse(c, p)
+	case iscsi.OpAsync:
+		c.ackStatus(b)
+		s.async(c, p)
+	case iscsi.OpReject:
+		c.ackStatus(b)
+		s.reject(c, p)
+	default:
+		c.violation("%v in full feature phase", b.Opcode())
+	}
+	s.pump()
+}
+
+// ackStatus takes the PDU's StatSN into the ExpStatSN that our next PDU
+// carries. At error recovery level 0 numbers cannot be missing; a target that
+// skips some is followed.
+func (c *conn) ackStatus(b *iscsi.BHS) {
+	if n := b.StatSN(); iscsi.SerialLessEq(c.expStatSN, n) {
+		c.expStatSN = n + 1
+	}
+}
+
+// controlResponse ends a task management or logout exchange.
+func (s *Session) controlResponse(c *conn, p *iscsi.PDU) {
+	want := kindTMF
+	if p.BHS.Opcode() == iscsi.OpLogoutResp {
+		want = kindLogout
+	}
+	t := s.tasks.find(p.BHS.ITT())
+	if t == nil || t.kind != want {
+		c.violation("%v for the unknown task tag %#08x", p.BHS.Opcode(), p.BHS.ITT())
+		return
+	}
+	f := t.answer
+	t.answer = nil
+	if t.kind == kindTMF {
+		s.tmfResponse(c, t, p.BHS.TaskResponse().Response())
+		return
+	}
+	s.tasks.put(t)
+	if f != nil {
+		bhs := iscsi.PDU{BHS: p.BHS}
+		s.later = append(s.later, func() { f(&bhs, nil) })
+	}
+}
+
+// reject handles a PDU of ours that the target did not accept.
+func (s *Session) reject(c *conn, p *iscsi.PDU) {
+	reason := p.BHS.Reject().Reason()
+	err := fmt.Errorf("initiator: the target rejected a PDU: %v", reason)
+	if len(p.Data) < iscsi.BHSLen {
+		c.violation("a Reject with %d bytes of header", len(p.Data))
+		return
+	}
+	bhs := iscsi.BHS(p.Data[:iscsi.BHSLen])
+	t := s.tasks.find(bhs.ITT())
+	s.event(Event{Kind: EventAsync, Detail: fmt.Sprintf("%v was rejected", bhs.Opcode()), Err: err})
+	if t == nil || bhs.Opcode() == iscsi.OpDataOut {
+		return // a Data-Out's command ends with its own response
+	}
+	switch t.kind {
+	case kindCommand:
+		if t.state == taskSent || t.state == taskAborting {
+			c.dm.ReleaseTask(&t.bufs)
+			s.endTask(t, err)
+		}
+	case kindTMF:
+		s.tmfResponse(c, t, iscsi.TaskRejected)
+	case kindPing:
+		c.pinged = false // the connection works
+		s.tasks.put(t)
+	default:
+		s.endTask(t, err)
+	}
+}

@@ -1,0 +1,190 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+
+	"softiser/internal/iscsi"
+)
+
+// login runs the login machine of internal/iscsi on a connection. The machine
+// and everything else here run on the datamover's receive goroutine, so that
+// the switch to full feature phase falls between two PDUs; the dialling
+// goroutine waits on done.
+type login struct {
+	machine *iscsi.LoginInitiator
+	params  iscsi.Params       // the outcome
+	win     iscsi.SenderWindow // the outcome
+	statSN  uint32
+	limits  iscsi.Limits
+
+	once sync.Once
+	done chan struct{} // closed when err is final
+	err  error
+}
+
+// finish records the first outcome.
+func (l *login) finish(err error) {
+	l.once.Do(func() {
+		l.err = err
+		close(l.done)
+	})
+}
+
+// fail ends a login that is still running.
+func (l *login) fail(err error) { l.finish(fmt.Errorf("connection lost during login: %w", err)) }
+
+// notify takes one PDU of the login.
+func (l *login) notify(c *conn, p *iscsi.PDU) {
+	defer p.Release()
+	var req iscsi.PDU
+	over, err := l.machine.Next(p, &req)
+	switch {
+	case err != nil:
+		l.finish(err)
+	case !over:
+		if err := c.dm.SendControl(&req); err != nil {
+			l.finish(err)
+		}
+	default:
+		r := l.machine.Result()
+		l.params = r.Params
+		l.win = iscsi.SenderWindow{CmdSN: r.CmdSN, ExpCmdSN: r.ExpCmdSN, MaxCmdSN: r.MaxCmdSN}
+		l.statSN = r.StatSN
+		c.dm.NoticeKeyValues(&l.params)
+		if err := c.dm.Enable(); err != nil {
+			l.finish(err)
+			return
+		}
+		l.limits = c.dm.Limits()
+		c.enter()
+		l.finish(nil)
+	}
+}
+
+// enter begins the full feature phase.
+func (c *conn) enter() {
+	l := c.login
+	c.expStatSN = l.statSN
+	c.maxImmediate = l.params.MaxXmitDataSegmentLength
+	if m := l.limits.MaxControlData; m > 0 && uint32(m) < c.maxImmediate {
+		c.maxImmediate = uint32(m)
+	}
+	c.maxTransfer = int64(l.limits.MaxTransfer)
+	c.full = true
+}
+
+// connect dials the target and logs in, following redirections. The connection
+// is not the session's yet.
+func (s *Session) connect(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.LoginTimeout,
+		fmt.Errorf("no login within %v: %w", s.cfg.LoginTimeout, context.DeadlineExceeded))
+	defer cancel()
+	addr := s.cfg.Address
+	for hops := 0; ; hops++ {
+		c, err := s.loginAt(ctx, addr)
+		var le *iscsi.LoginError
+		if err == nil {
+			s.mu.Lock()
+			s.portal = addr
+			s.mu.Unlock()
+			return c, nil
+		}
+		if !errors.As(err, &le) || !le.Remote || le.Status.Class() != 1 {
+			return nil, fmt.Errorf("initiator: %s: %w", s.cfg.URL(), err)
+		}
+		// RFC 7143 §11.13.5: the portal says where the target is. A permanent
+		// move is followed like a temporary one: what is configured is the user's.
+		p, perr := iscsi.ParseTargetAddress(le.Redirect)
+		if perr != nil || hops == 7 {
+			return nil, fmt.Errorf("initiator: %s: cannot follow the redirection to %q (hop %d): %w", s.cfg.URL(), le.Redirect, hops+1, errors.Join(err, perr))
+		}
+		addr = p.Address
+	}
+}
+
+// loginAt makes one connection and logs in on it.
+func (s *Session) loginAt(ctx context.Context, addr string) (*conn, error) {
+	c, err := open(ctx, &s.cfg, addr, iscsi.NormalSession, s)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// open makes a connection and logs in on it, for a session or, with s nil, for
+// discovery.
+func open(ctx context.Context, cfg *Config, addr string, typ iscsi.SessionType, s *Session) (*conn, error) {
+	dm, err := dialDatamover(ctx, cfg, addr, s)
+	if err != nil {
+		return nil, dialError(ctx, addr, err)
+	}
+	lc := loginConfig(cfg, typ)
+	lc.Profile = dm.KeyProfile()
+	l := &login{machine: iscsi.NewLoginInitiator(lc), done: make(chan struct{})}
+	c := &conn{dm: dm, login: l, gone: make(chan struct{}), s: s}
+	dm.Start(c)
+	var req iscsi.PDU
+	l.machine.Start(&req)
+	if err := dm.SendControl(&req); err != nil {
+		l.finish(err)
+	}
+	dm.Push()
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		l.finish(context.Cause(ctx))
+	}
+	if l.err != nil {
+		dm.Terminate(l.err)
+		<-c.gone
+		return nil, l.err
+	}
+	return c, nil
+}
+
+// dialError says what could not be reached.
+func dialError(ctx context.Context, addr string, err error) error {
+	if c := context.Cause(ctx); c != nil && errors.Is(err, context.DeadlineExceeded) {
+		err = c
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return err // names the address itself
+	}
+	return fmt.Errorf("%s: %w", addr, err)
+}
+
+// loginConfig translates the configuration.
+func loginConfig(cfg *Config, typ iscsi.SessionType) iscsi.LoginInitiatorConfig {
+	set := iscsi.DefaultSettings()
+	set.HeaderDigest, set.DataDigest = digests(cfg.HeaderDigest), digests(cfg.DataDigest)
+	set.InitialR2T, set.ImmediateData = cfg.InitialR2T, !cfg.NoImmediateData
+	set.MaxRecvDataSegmentLength = uint32(cfg.MaxRecvDataLength)
+	set.InitiatorRecvDataSegmentLength = uint32(cfg.MaxRecvDataLength)
+	set.MaxBurstLength, set.FirstBurstLength = uint32(cfg.MaxBurstLength), uint32(cfg.FirstBurstLength)
+	set.MaxOutstandingR2T = uint32(cfg.MaxOutstandingR2T)
+	set.DefaultTime2Wait, set.DefaultTime2Retain = uint32(cfg.Time2Wait), uint32(cfg.Time2Retain)
+	return iscsi.LoginInitiatorConfig{
+		InitiatorName: cfg.InitiatorName, InitiatorAlias: cfg.InitiatorAlias,
+		TargetName: cfg.TargetName, SessionType: typ, ISID: cfg.ISID, CmdSN: 1,
+		Settings: set, Auth: auth(&cfg.Auth),
+	}
+}
+
+func digests(names []string) (ds []iscsi.Digest) {
+	for _, n := range names {
+		d := iscsi.DigestNone
+		if n == "CRC32C" {
+			d = iscsi.DigestCRC32C
+		}
+		if !slices.Contains(ds, d) {
+			ds = append(ds, d)
+		}
+	}
+	return ds
+}

@@ -1,0 +1,272 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// Session is one iSCSI session with one target, over iSER or TCP. It survives
+// the loss of its connection: commands wait while it logs in again, and those
+// that may be repeated are repeated. All methods are safe for concurrent use.
+//
+// Goroutines: the datamover's receive goroutine delivers answers and runs Done
+// callbacks; keep watches the time-outs; recover runs while there is no
+// connection. Submit runs on the caller's goroutine.
+type Session struct {
+	cfg   Config // completed by withDefaults; immutable
+	begun time.Time
+
+	ctx    context.Context // ends with Close; bounds recovery
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // keep and recover
+	wake   chan struct{}  // makes keep look at the clock again; one slot
+
+	// mu guards everything below and the tasks. It may be held across
+	// SendControl and ReleaseTask of the datamover, never across Push, Terminate
+	// or a Done callback. It is taken after no other lock of this package.
+	mu       sync.Mutex
+	state    State
+	changed  chan struct{} // closed when state changes
+	err      error         // why the session failed or was closed
+	conn     *conn         // nil while there is none
+	win      iscsi.SenderWindow
+	tasks    table
+	queue    reqQueue // requests with commands still to start
+	ctlQueue reqQueue // the session's own, ahead of the queue
+	resend   taskList // commands to be sent again, in order
+	luns     []*LUN   // to be looked at again after a login
+	clock    int64    // nanoseconds since begun, as of the last tick
+	lost     time.Time
+	portal   string // where the target sent us (redirection), or cfg.Address
+	stats    Stats
+	pdu      iscsi.PDU // scratch of send
+	order    []uint16  // scratch of connLost
+
+	done     *Request // ended, Done not called yet
+	doneTail *Request
+	later    []func() // to be run without the lock
+}
+
+// Dial connects and logs in to cfg.TargetName at cfg.Address.
+func Dial(ctx context.Context, cfg Config) (*Session, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(false); err != nil {
+		return nil, err
+	}
+	s := newSession(cfg)
+	c, err := s.connect(ctx)
+	if err != nil {
+		s.cancel()
+		return nil, err
+	}
+	s.mu.Lock()
+	if !s.adopt(c) {
+		err := c.dead
+		s.setState(StateFailed)
+		s.unlock()
+		s.cancel()
+		return nil, fmt.Errorf("initiator: %s: connection lost right after login: %w", cfg.URL(), err)
+	}
+	c.flowing = true
+	s.setState(StateActive)
+	s.event(Event{Kind: EventConnected, Detail: c.dm.Describe()})
+	s.wg.Add(1)
+	go s.keep()
+	s.unlock()
+	return s, nil
+}
+
+func newSession(cfg Config) *Session {
+	s := &Session{
+		cfg: cfg, begun: time.Now(), wake: make(chan struct{}, 1), changed: make(chan struct{}),
+		tasks: newTable(cfg.QueueDepth), resend: taskList{none, none}, portal: cfg.Address,
+	}
+	// The session outlives the context of Dial.
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// adopt makes a logged-in connection the session's. It fails when that has been
+// lost already. The caller holds s.mu.
+func (s *Session) adopt(c *conn) bool {
+	if c.dead != nil {
+		return false
+	}
+	s.conn = c
+	s.win = c.login.win
+	s.stats.Logins++
+	return true
+}
+
+// unlock releases s.mu and then does what must not be done under it: Done
+// callbacks, events, ends of connections.
+func (s *Session) unlock() {
+	done, later := s.takeLocked()
+	s.mu.Unlock()
+	runLater(done, later)
+}
+
+func (s *Session) takeLocked() (*Request, []func()) {
+	done, later := s.done, s.later
+	s.done, s.doneTail, s.later = nil, nil, nil
+	return done, later
+}
+
+func runLater(done *Request, later []func()) {
+	for done != nil {
+		r := done
+		done, r.next = r.next, nil
+		r.Done(r)
+	}
+	for _, f := range later {
+		f()
+	}
+}
+
+// event reports e after the next unlock.
+func (s *Session) event(e Event) {
+	if f := s.cfg.OnEvent; f != nil {
+		e.Target, e.Address = s.cfg.TargetName, s.portal
+		s.later = append(s.later, func() { f(e) })
+	}
+}
+
+// State returns where the session is, and why when it has failed.
+func (s *Session) State() (State, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state, s.err
+}
+
+// WaitActive returns when commands flow, with the reason when they never will.
+func (s *Session) WaitActive(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		st, err, ch := s.state, s.err, s.changed
+		s.mu.Unlock()
+		switch st {
+		case StateActive:
+			return nil
+		case StateClosing, StateClosed:
+			return ErrClosed
+		case StateFailed:
+			return err
+		}
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Close waits for what is outstanding, logs out and closes the session. What
+// has not ended within LogoutTimeout, or is waiting for a lost connection, ends
+// with ErrClosed. Closing twice is harmless.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	switch s.state {
+	case StateClosing, StateClosed:
+		s.mu.Unlock()
+		return nil
+	case StateFailed:
+		s.setState(StateClosed)
+		s.unlock()
+		s.cancel()
+		s.wg.Wait()
+		return nil
+	}
+	s.setState(StateClosing)
+	c := s.conn
+	s.unlock()
+
+	var err error
+	if c != nil {
+		err = s.logout(c)
+	}
+	s.cancel() // ends keep and recover, and with recover its attempt to log in
+	s.wg.Wait()
+
+	s.mu.Lock()
+	s.failAll(ErrClosed)
+	s.setState(StateClosed)
+	s.event(Event{Kind: EventClosed})
+	s.unlock()
+	return err
+}
+
+// logout drains the session, sends Logout and closes the connection. What the
+// target does not answer is not waited for longer than LogoutTimeout.
+func (s *Session) logout(c *conn) error {
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.LogoutTimeout)
+	defer cancel()
+	if err := s.drain(ctx, c); err == nil {
+		err = s.sendLogout(ctx, c)
+		if err != nil && !errors.Is(err, errConnGone) {
+			c.dm.Terminate(nil)
+			<-c.gone
+			return fmt.Errorf("initiator: %s: logout: %w", s.cfg.URL(), err)
+		}
+	}
+	c.dm.Terminate(nil)
+	<-c.gone
+	return nil
+}
+
+// drain waits until nothing is outstanding on c.
+func (s *Session) drain(ctx context.Context, c *conn) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s.mu.Lock()
+		idle := s.tasks.used == 0 && s.queue.head == nil
+		s.mu.Unlock()
+		if idle {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-c.gone:
+			return errConnGone
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// failAll ends every request. There is no connection. The caller holds s.mu.
+func (s *Session) failAll(err error) {
+	for i := range s.tasks.slots {
+		if t := &s.tasks.slots[i]; t.state != taskFree {
+			s.endTask(t, err)
+		}
+	}
+	s.resend = taskList{none, none}
+	for _, q := range []*reqQueue{&s.ctlQueue, &s.queue} {
+		for r := q.head; r != nil; r = q.head {
+			q.remove(r)
+			s.finish(r, err)
+		}
+	}
+}
+
+// elapsed returns now on the session's clock.
+func (s *Session) elapsed() int64 { return int64(time.Since(s.begun)) }
+
+// nudge makes keep look at the clock again.
+func (s *Session) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// jitter returns a duration between d/2 and d, so that many sessions that lost
+// the same target do not come back in step.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

@@ -1,0 +1,210 @@
+package initiator
+
+import (
+	"softiser/internal/iscsi"
+)
+
+// Submission, on the caller's goroutine:
+//
+//	prepare   check the request, find its limits        no lock
+//	enqueue   behind the others                          s.mu
+//	pump      while window and slots last:               s.mu
+//	            carve   next command of the first request
+//	            send    to the datamover, which only queues
+//	kick      transmit                                   no lock
+//
+// Inside a Done callback kick does nothing: the datamover transmits by itself
+// after the batch of answers that it is delivering, so that all commands that
+// follow from one batch leave in one system call.
+
+// submit starts r on this session. r has been prepared.
+func (s *Session) submit(r *Request) {
+	s.mu.Lock()
+	c := s.enqueue(r)
+	s.unlock()
+	if c != nil {
+		c.kick()
+	}
+}
+
+// enqueue queues r and sends what can be sent. It returns the connection to
+// kick. The caller holds s.mu.
+func (s *Session) enqueue(r *Request) *conn {
+	r.sess = s
+	switch s.state {
+	case StateClosing, StateClosed:
+		s.finish(r, ErrClosed)
+		return nil
+	case StateFailed:
+		s.finish(r, s.lostError())
+		return nil
+	}
+	r.state = reqQueued
+	if r.ctl {
+		s.ctlQueue.push(r)
+	} else {
+		s.queue.push(r)
+	}
+	s.pump()
+	return s.conn
+}
+
+// pump sends as many commands as window and slots permit: the session's own
+// first, then those to be repeated, then new ones. The caller holds s.mu.
+func (s *Session) pump() {
+	c := s.conn
+	if c == nil || c.dead != nil {
+		return
+	}
+	for s.ctlQueue.head != nil && s.win.CanSend() && s.start(c, &s.ctlQueue, true) {
+	}
+	if !c.flowing {
+		return
+	}
+	for s.win.CanSend() {
+		if t := s.popResend(); t != nil {
+			s.tasks.renew(t)
+			s.send(c, t)
+			continue
+		}
+		if s.queue.head == nil || !s.start(c, &s.queue, false) {
+			return
+		}
+	}
+}
+
+// start sends the next command of the first request in q; false means that no
+// slot is free. The caller holds s.mu.
+func (s *Session) start(c *conn, q *reqQueue, ctl bool) bool {
+	t := s.tasks.get(ctl, kindCommand)
+	if t == nil {
+		return false
+	}
+	r := q.head
+	r.carve(t, c)
+	r.parts++
+	if r.issued == r.total {
+		q.remove(r)
+		r.state = reqRunning
+	}
+	t.started = s.clock
+	s.send(c, t)
+	return true
+}
+
+// send queues a command at the datamover. The caller holds s.mu.
+func (s *Session) send(c *conn, t *task) {
+	p := &s.pdu
+	cmd := p.BHS.NewSCSICommand()
+	cmd.SetAttr(1) // SIMPLE
+	cmd.SetLUN(t.lun)
+	cmd.SetITT(t.itt())
+	t.cmdSN = s.win.Next()
+	cmd.SetCmdSN(t.cmdSN)
+	cmd.SetExpStatSN(c.expStatSN)
+	cmd.SetCDB(t.cdb[:t.cdbLen])
+	t.bufs.Immediate, t.bufs.Unsolicited, t.bufs.InLen = 0, 0, 0
+	switch {
+	case t.outLen > 0:
+		cmd.SetWrite(true)
+		cmd.SetEDTL(t.outLen)
+		t.bufs.Immediate, t.bufs.Unsolicited = c.unsolicited(t.outLen)
+		cmd.SetFinal(t.bufs.Unsolicited == t.bufs.Immediate)
+	case t.inLen > 0:
+		cmd.SetRead(true)
+		cmd.SetEDTL(t.inLen)
+	}
+	p.AHS, p.Data, p.Bufs = t.ahs, nil, nil
+	if t.outLen|t.inLen != 0 {
+		p.Bufs = &t.bufs
+	}
+	t.state = taskSent
+	s.stats.Commands++
+	c.queue(p)
+}
+
+// queue gives a PDU to the datamover. A PDU that it does not take ends the
+// connection. The caller holds s.mu.
+func (c *conn) queue(p *iscsi.PDU) {
+	if err := c.dm.SendControl(p); err != nil {
+		c.doom(err)
+	}
+}
+
+// kick transmits what is queued, unless the datamover is delivering answers:
+// it will do so itself when it has delivered the batch. The order matters:
+// what was queued before notifying was seen set is transmitted by that push.
+func (c *conn) kick() {
+	if c.notifying.Load() == 0 {
+		c.dm.Push()
+	}
+}
+
+// unsolicited returns how much of a WRITE of n bytes goes with the command and
+// how much unasked for in all. Where the target fetches data directly into its
+// volume (RFC 7145) only writes that fit into the command whole are sent
+// along: a part that travels in the command would have to be copied there.
+func (c *conn) unsolicited(n uint32) (immediate, unsolicited uint32) {
+	immediate, unsolicited = c.login.params.UnsolicitedLimit(n)
+	if immediate > c.maxImmediate {
+		immediate = c.maxImmediate
+		if c.login.params.InitialR2T {
+			unsolicited = immediate
+		}
+	}
+	if c.login.params.RDMAExtensions && immediate < n {
+		return 0, 0
+	}
+	return immediate, unsolicited
+}
+
+// finish ends a request that is in no queue. The caller holds s.mu.
+func (s *Session) finish(r *Request, err error) {
+	if r.Err == nil {
+		r.Err = err
+	}
+	if r.Err != nil {
+		s.stats.Errors++
+	}
+	r.state, r.next = reqIdle, nil
+	if s.doneTail == nil {
+		s.done = r
+	} else {
+		s.doneTail.next = r
+	}
+	s.doneTail = r
+}
+
+// endTask frees the slot of a command that will not be sent again and ends its
+// request with it, if that was the last. The caller holds s.mu.
+func (s *Session) endTask(t *task, err error) {
+	if t.kind != kindCommand {
+		if f := t.answer; f != nil {
+			s.later = append(s.later, func() { f(nil, err) })
+		}
+		s.tasks.put(t)
+		return
+	}
+	r := t.req
+	s.tasks.put(t)
+	r.parts--
+	if err != nil {
+		s.stop(r, err)
+	}
+	if r.parts == 0 && r.state == reqRunning {
+		s.finish(r, r.cancel)
+	}
+}
+
+// stop keeps further commands of r from being started. The caller holds s.mu.
+func (s *Session) stop(r *Request, err error) {
+	if r.cancel == nil {
+		r.cancel = err
+	}
+	if r.state == reqQueued {
+		if !s.queue.remove(r) {
+			s.ctlQueue.remove(r)
+		}
+		r.state = reqRunning
+	}
+}

@@ -1,0 +1,169 @@
+package initiator
+
+import (
+	"fmt"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/scsi"
+)
+
+// taskState is where a command slot is.
+//
+//	free --issue--> sent --response---------------------> free
+//	                 |  |---BUSY, unit attention…---> delayed --due--> sent
+//	                 |  |---connection lost---------> replay --login--> sent
+//	                 |---time-out, cancel--> aborting --response, TMF response--> free
+type taskState uint8
+
+const (
+	taskFree     taskState = iota
+	taskSent               // at the target
+	taskAborting           // at the target, ABORT TASK or LUN RESET is on its way
+	taskDelayed            // will be sent again when due
+	taskReplay             // will be sent again after the next login
+)
+
+// String returns the state's name.
+func (t taskState) String() string {
+	return [...]string{"free", "sent", "aborting", "delayed", "replay"}[t]
+}
+
+// taskKind says which PDU a slot stands for.
+type taskKind uint8
+
+const (
+	kindCommand taskKind = iota
+	kindPing             // NOP-Out
+	kindTMF
+	kindLogout
+)
+
+// controlSlots are kept free of data commands: pings, task management, logout
+// and the session's own INQUIRYs.
+const controlSlots = 16
+
+// task is one slot of a session's table: a command or another PDU that waits
+// for its answer. Slots are made once; nothing is allocated per command.
+type task struct {
+	state taskState
+	kind  taskKind
+	ctl   bool   // one of the reserved slots
+	gen   uint16 // counts the uses of the slot; upper half of the ITT
+	index uint16 // lower half of the ITT
+	next  int32  // free list or resend list; none at the end
+
+	// A command.
+	req      *Request
+	lun      uint64 // as on the wire
+	off, n   int64  // what part of the request it covers, bytes from its start
+	cdb      [16]byte
+	cdbLen   int
+	ahs      []byte // the rest of a CDB longer than 16 bytes
+	inLen    uint32 // Data-In expected, bytes
+	outLen   uint32 // Data-Out offered, bytes
+	cmdSN    uint32
+	bufs     iscsi.TaskBuffers
+	segs     [][]byte // backing of bufs.In or bufs.Out
+	param    [24]byte // UNMAP list
+	started  int64    // s.clock when first sent
+	due      int64    // taskDelayed: s.clock when it is sent again
+	retries  uint8    // unit attentions and aborted commands in a row
+	replays  uint8
+	abortErr error // taskAborting: what the command ends with
+
+	// Another PDU.
+	deadline int64              // s.clock when it is overdue
+	ref      uint16             // kindTMF: the slot to abort
+	refITT   uint32             // its ITT, to see that it is the same use
+	function iscsi.TaskFunction // kindTMF
+	answer   func(p *iscsi.PDU, err error)
+}
+
+const none = -1
+
+// itt returns the Initiator Task Tag: the slot's number and how often it was
+// used, so that an answer to an earlier use is not taken for one to this.
+func (t *task) itt() uint32 { return uint32(t.gen)<<16 | uint32(t.index) }
+
+// opcode returns the command's operation code.
+func (t *task) opcode() scsi.Opcode { return scsi.Opcode(t.cdb[0]) }
+
+// table is the slots of a session. The session's mutex guards it.
+type table struct {
+	slots   []task
+	free    int32 // data commands
+	freeCtl int32
+	used    int // slots of data commands in use
+}
+
+func newTable(depth int) table {
+	tb := table{slots: make([]task, depth+controlSlots), free: none, freeCtl: none}
+	for i := len(tb.slots) - 1; i >= 0; i-- {
+		t := &tb.slots[i]
+		t.index, t.ctl = uint16(i), i >= depth
+		t.segs = make([][]byte, 0, 4)
+		tb.push(t)
+	}
+	return tb
+}
+
+func (tb *table) head(ctl bool) *int32 {
+	if ctl {
+		return &tb.freeCtl
+	}
+	return &tb.free
+}
+
+func (tb *table) push(t *task) {
+	h := tb.head(t.ctl)
+	t.next, *h = *h, int32(t.index)
+}
+
+// get takes a free slot, or returns nil.
+func (tb *table) get(ctl bool, k taskKind) *task {
+	h := tb.head(ctl)
+	if *h == none {
+		return nil
+	}
+	t := &tb.slots[*h]
+	*h = t.next
+	t.next = none
+	t.kind, t.state = k, taskSent
+	tb.renew(t)
+	if !ctl {
+		tb.used++
+	}
+	return t
+}
+
+// renew gives the slot a new tag. 0xffffffff is reserved; no index is 0xffff,
+// so no tag can be it.
+func (tb *table) renew(t *task) { t.gen++ }
+
+// put frees a slot and drops what it referred to.
+func (tb *table) put(t *task) {
+	if t.state == taskFree {
+		panic(fmt.Sprintf("initiator: slot %d freed twice", t.index))
+	}
+	if !t.ctl {
+		tb.used--
+	}
+	clear(t.segs)
+	t.state, t.req, t.abortErr, t.answer, t.ahs = taskFree, nil, nil, nil, nil
+	t.segs, t.bufs.In, t.bufs.Out = t.segs[:0], nil, nil
+	t.retries, t.replays = 0, 0
+	tb.push(t)
+}
+
+// find returns the slot that an ITT names, nil if that use of it has ended.
+func (tb *table) find(itt uint32) *task {
+	i := itt & 0xffff
+	if int(i) >= len(tb.slots) {
+		return nil
+	}
+	t := &tb.slots[i]
+	if t.state == taskFree || t.itt() != itt {
+		return nil
+	}
+	return t
+}

@@ -19,7 +19,8 @@ type conn struct {
 	gone      chan struct{} // closed by ConnectionTerminateNotify
 	notifying atomic.Int32  // ControlNotify calls in progress
 
-	s            *Session
+	s            *Session // nil: discovery
+	text         *textExchange
 	full         bool // login is over
 	flowing      bool // commands of requests may be sent
 	doomed       bool // Terminate has been asked for
@@ -40,10 +41,14 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 		c.login.notify(c, p)
 		return
 	}
-	c.notifying.Add(1)
 	s := c.s
+	if s == nil {
+		c.text.notify(c, p)
+		return
+	}
+	c.notifying.Add(1)
 	s.mu.Lock()
-	if s.conn == c && !c.doomed {
+	if c.dead == nil && !c.doomed {
 		s.receive(c, p)
 	}
 	done, later := s.takeLocked()
@@ -138,12 +143,12 @@ func (s *Session) controlResponse(c *conn, p *iscsi.PDU) {
 	t.answer = nil
 	if t.kind == kindTMF {
 		s.tmfResponse(c, t, p.BHS.TaskResponse().Response())
-		return
+	} else {
+		s.tasks.put(t)
 	}
-	s.tasks.put(t)
 	if f != nil {
-		bhs := iscsi.PDU{BHS: p.BHS}
-		s.later = append(s.later, func() { f(&bhs, nil) })
+		answer := iscsi.PDU{BHS: p.BHS}
+		s.later = append(s.later, func() { f(&answer, nil) })
 	}
 }
 

@@ -24,6 +24,9 @@ var (
 	// ErrBusy ends a command that the target kept refusing with BUSY or TASK
 	// SET FULL.
 	ErrBusy = errors.New("initiator: target stayed busy")
+	// ErrLUNChanged fails a session whose LUN is another one after a reconnect:
+	// nothing is written to it.
+	ErrLUNChanged = errors.New("initiator: the LUN is not the same as before the connection was lost")
 	// ErrReservation ends a command that met somebody else's reservation.
 	ErrReservation = errors.New("initiator: reservation conflict: another initiator holds the LUN")
 )

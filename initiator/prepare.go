@@ -26,7 +26,7 @@ type geometry struct {
 // is wrong, or that has nothing to do, ends here: done is true and r.Err set.
 func (l *LUN) prepare(r *Request) (done bool) {
 	r.lun, r.sess, r.next = l, nil, nil
-	r.issued, r.parts, r.cancel, r.state = 0, 0, nil, reqIdle
+	r.issued, r.parts, r.cancel, r.state, r.ctl, r.once = 0, 0, nil, reqIdle, false, false
 	r.Err, r.Residual, r.Status = nil, 0, 0
 	g := l.geo.Load()
 	r.geo = g
@@ -89,6 +89,7 @@ func (r *Request) single() { r.total = 1 }
 
 func (r *Request) prepareCDB() (done bool) {
 	r.single()
+	r.once = true
 	n := len(r.CDB)
 	switch {
 	case n < 6 || n > 260:

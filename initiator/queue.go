@@ -42,8 +42,9 @@ func (q *reqQueue) remove(r *Request) bool {
 // taskList is a list of slots in order, linked by task.next.
 type taskList struct{ head, tail int32 }
 
+// pushResend puts a command last among those to be sent again.
 func (s *Session) pushResend(t *task) {
-	t.next = none
+	t.state, t.next = taskResend, none
 	if s.resend.tail == none {
 		s.resend.head = int32(t.index)
 	} else {
@@ -52,6 +53,7 @@ func (s *Session) pushResend(t *task) {
 	s.resend.tail = int32(t.index)
 }
 
+// popResend takes the first of them, nil when there is none.
 func (s *Session) popResend() *task {
 	if s.resend.head == none {
 		return nil
@@ -63,4 +65,24 @@ func (s *Session) popResend() *task {
 	}
 	t.next = none
 	return t
+}
+
+// dropResend takes a command out of the list.
+func (s *Session) dropResend(t *task) {
+	prev := int32(none)
+	for i := s.resend.head; i != none; prev, i = i, s.tasks.slots[i].next {
+		if i != int32(t.index) {
+			continue
+		}
+		if prev == none {
+			s.resend.head = t.next
+		} else {
+			s.tasks.slots[prev].next = t.next
+		}
+		if s.resend.tail == i {
+			s.resend.tail = prev
+		}
+		t.next = none
+		return
+	}
 }

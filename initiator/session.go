@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"softiser/internal/iscsi"
@@ -27,6 +28,8 @@ type Session struct {
 	wg     sync.WaitGroup // keep and recover
 	wake   chan struct{}  // makes keep look at the clock again; one slot
 
+	flowing atomic.Bool // state is StateActive; for the choice of a path
+
 	// mu guards everything below and the tasks. It may be held across
 	// SendControl and ReleaseTask of the datamover, never across Push, Terminate
 	// or a Done callback. It is taken after no other lock of this package.
@@ -40,9 +43,14 @@ type Session struct {
 	queue    reqQueue // requests with commands still to start
 	ctlQueue reqQueue // the session's own, ahead of the queue
 	resend   taskList // commands to be sent again, in order
+	waiting  int      // commands in taskDelayed
 	luns     []*LUN   // to be looked at again after a login
 	clock    int64    // nanoseconds since begun, as of the last tick
-	lost     time.Time
+	lost     time.Time     // when the session stopped making progress; zero while it does
+	minWait  time.Duration // the target asked for it before the next login
+	login    time.Time     // last one
+	backoff  time.Duration // before the first attempt after the next loss
+	tmfs     int           // task management requests not answered
 	portal   string // where the target sent us (redirection), or cfg.Address
 	stats    Stats
 	pdu      iscsi.PDU // scratch of send
@@ -98,7 +106,7 @@ func (s *Session) adopt(c *conn) bool {
 	if c.dead != nil {
 		return false
 	}
-	s.conn = c
+	s.conn, s.login = c, time.Now()
 	s.win = c.login.win
 	s.stats.Logins++
 	return true
@@ -182,8 +190,11 @@ func (s *Session) Close() error {
 		s.wg.Wait()
 		return nil
 	}
-	s.setState(StateClosing)
 	c := s.conn
+	if s.state == StateRecovering {
+		c = nil // recover's, which ends it
+	}
+	s.setState(StateClosing)
 	s.unlock()
 
 	var err error

@@ -57,6 +57,7 @@ func (s *Session) setState(to State) {
 		panic(fmt.Sprintf("initiator: session goes from %v to %v", s.state, to))
 	}
 	s.state = to
+	s.flowing.Store(to == StateActive)
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

@@ -9,10 +9,12 @@ import (
 
 // taskState is where a command slot is.
 //
-//	free --issue--> sent --response---------------------> free
-//	                 |  |---BUSY, unit attention…---> delayed --due--> sent
-//	                 |  |---connection lost---------> replay --login--> sent
-//	                 |---time-out, cancel--> aborting --response, TMF response--> free
+//	free --start--> sent --answer------------------------------> free
+//	                 |  ^ |---BUSY…--> delayed --due--\
+//	                 |  | |---unit attention…----------+-> resend
+//	                 |  | \---connection lost---------/      |
+//	                 |  +----------- window, login ----------+
+//	                 \---time-out, cancel--> aborting --answer to it or to the abort--> free
 type taskState uint8
 
 const (
@@ -20,12 +22,12 @@ const (
 	taskSent               // at the target
 	taskAborting           // at the target, ABORT TASK or LUN RESET is on its way
 	taskDelayed            // will be sent again when due
-	taskReplay             // will be sent again after the next login
+	taskResend             // in the list of commands to be sent again
 )
 
 // String returns the state's name.
 func (t taskState) String() string {
-	return [...]string{"free", "sent", "aborting", "delayed", "replay"}[t]
+	return [...]string{"free", "sent", "aborting", "delayed", "resend"}[t]
 }
 
 // taskKind says which PDU a slot stands for.
@@ -70,6 +72,7 @@ type task struct {
 	retries  uint8    // unit attentions and aborted commands in a row
 	replays  uint8
 	abortErr error // taskAborting: what the command ends with
+	asked    bool  // taskAborting: the target has been asked to
 
 	// Another PDU.
 	deadline int64              // s.clock when it is overdue

@@ -1,0 +1,295 @@
+package initiator
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"softiser/blockdev"
+	"softiser/internal/iscsi"
+	"softiser/internal/scsi"
+)
+
+// Identity is what a LUN says it is.
+type Identity struct {
+	Vendor, Product, Revision string
+	Serial                    string // VPD page 80h
+	DeviceType                byte   // 0: direct access block device
+	Pages                     []byte // VPD pages that it has
+	// Designators of the logical unit (VPD page 83h), best first: "naa.6…",
+	// "eui.…", "t10.…".
+	Designators []string
+}
+
+// Name is the best name of the volume that the target gives.
+func (id *Identity) Name() string {
+	switch {
+	case len(id.Designators) > 0:
+		return id.Designators[0]
+	case id.Serial != "":
+		return "serial " + id.Serial
+	}
+	return strings.TrimSpace(id.Vendor + " " + id.Product)
+}
+
+// same reports whether two looks were at the same volume, as far as it says.
+func (id *Identity) same(o *Identity) bool {
+	if len(id.Designators) > 0 && len(o.Designators) > 0 {
+		return id.Designators[0] == o.Designators[0]
+	}
+	return id.Serial == o.Serial && id.Vendor == o.Vendor && id.Product == o.Product
+}
+
+// command runs one of the session's own commands and returns how many bytes
+// came. They go ahead of the queue and are repeated after unit attentions;
+// when the connection is lost they fail with ErrSessionLost.
+func (s *Session) command(ctx context.Context, wire uint64, cdb, in []byte) (int, error) {
+	r := &Request{Op: OpCDB, CDB: cdb, Buf: in, DataIn: true, ctl: true}
+	r.lun, r.geo = &LUN{wire: wire}, &geometry{}
+	r.single()
+	done := make(chan struct{})
+	r.Done = func(*Request) { close(done) }
+	s.submit(r)
+	select {
+	case <-done:
+	case <-ctx.Done():
+		s.abandon(r, context.Cause(ctx))
+		<-done
+	}
+	return len(in) - int(r.Residual), r.Err
+}
+
+// vpd reads one VPD page and returns what follows its header.
+func (s *Session) vpd(ctx context.Context, wire uint64, page byte) ([]byte, error) {
+	buf := make([]byte, 1024)
+	n, err := s.command(ctx, wire, scsi.AppendInquiryVPD(nil, page, uint16(len(buf))), buf)
+	if err != nil {
+		return nil, err
+	}
+	return scsi.VPDPayload(buf[:n], page)
+}
+
+// identify looks at who a LUN is.
+func (s *Session) identify(ctx context.Context, wire uint64) (Identity, error) {
+	var id Identity
+	buf := make([]byte, 96)
+	n, err := s.command(ctx, wire, scsi.AppendInquiry(nil, uint16(len(buf))), buf)
+	if err != nil {
+		return id, err
+	}
+	q, err := scsi.ParseInquiryData(buf[:n])
+	if err != nil {
+		return id, err
+	}
+	if q.Qualifier != 0 {
+		return id, errors.New("the target has no such logical unit")
+	}
+	id.Vendor, id.Product, id.Revision = strings.TrimSpace(q.Vendor), strings.TrimSpace(q.Product), strings.TrimSpace(q.Revision)
+	id.DeviceType = q.Type
+	if id.Pages, err = s.vpd(ctx, wire, scsi.VPDSupported); err != nil {
+		if lostConnection(err) {
+			return id, err
+		}
+		return id, nil // an old device: nothing more to learn
+	}
+	if id.has(scsi.VPDSerial) {
+		p, err := s.vpd(ctx, wire, scsi.VPDSerial)
+		if lostConnection(err) {
+			return id, err
+		}
+		id.Serial = strings.TrimSpace(string(bytes.Trim(p, "\x00")))
+	}
+	if id.has(scsi.VPDIdentification) {
+		p, err := s.vpd(ctx, wire, scsi.VPDIdentification)
+		if lostConnection(err) {
+			return id, err
+		}
+		ds, _ := scsi.ParseDesignators(p) // those before a broken one still count
+		id.Designators = designators(ds)
+	}
+	return id, nil
+}
+
+// lostConnection reports an error that says nothing about the LUN.
+func lostConnection(err error) bool {
+	return errors.Is(err, ErrSessionLost) || errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func (id *Identity) has(page byte) bool { return bytes.IndexByte(id.Pages, page) >= 0 }
+
+// designators formats the names of the logical unit, the best first.
+func designators(ds []scsi.Designator) []string {
+	var names []string
+	for _, typ := range []byte{scsi.DesignatorNAA, scsi.DesignatorEUI64, scsi.DesignatorName, scsi.DesignatorVendor} {
+		for _, d := range ds {
+			if d.Association != scsi.AssocLU || d.Type != typ {
+				continue
+			}
+			text := strings.TrimRight(string(d.ID), "\x00 ")
+			switch typ {
+			case scsi.DesignatorNAA:
+				text = "naa." + hex.EncodeToString(d.ID)
+			case scsi.DesignatorEUI64:
+				text = "eui." + hex.EncodeToString(d.ID)
+			case scsi.DesignatorVendor:
+				text = "t10." + text
+			}
+			names = append(names, text)
+		}
+	}
+	return names
+}
+
+// measure finds out what a LUN can do.
+func (s *Session) measure(ctx context.Context, wire uint64, id *Identity) (*geometry, error) {
+	if id.DeviceType != 0 {
+		return nil, fmt.Errorf("it is not a block device (peripheral device type %#02x)", id.DeviceType)
+	}
+	cap, err := s.capacity(ctx, wire)
+	if err != nil {
+		return nil, err
+	}
+	bs := int64(cap.BlockSize)
+	if bs < 512 || bs > 64<<10 || bs&(bs-1) != 0 || cap.Blocks == 0 || cap.Blocks > uint64(1<<62/bs) {
+		return nil, fmt.Errorf("the target says %d blocks of %d bytes, which no device has", cap.Blocks, bs)
+	}
+	var lim scsi.BlockLimits
+	var dev scsi.BlockDevice
+	var prov scsi.Provisioning
+	if p, ok, err := s.page(ctx, wire, id, scsi.VPDBlockLimits); err != nil {
+		return nil, err
+	} else if ok {
+		lim, _ = scsi.ParseBlockLimits(p)
+	}
+	if p, ok, err := s.page(ctx, wire, id, scsi.VPDBlockDevice); err != nil {
+		return nil, err
+	} else if ok {
+		dev, _ = scsi.ParseBlockDevice(p)
+	}
+	if p, ok, err := s.page(ctx, wire, id, scsi.VPDProvisioning); err != nil {
+		return nil, err
+	} else if ok {
+		prov, _ = scsi.ParseProvisioning(p)
+	}
+	writeCache, readOnly, err := s.modes(ctx, wire)
+	if err != nil {
+		return nil, err
+	}
+	g := &geometry{info: blockdev.Info{
+		Size: int64(cap.Blocks) * bs, BlockSize: int(bs), PhysBlockSize: int(bs) << cap.PhysExponent,
+		ReadOnly: readOnly, WriteCache: writeCache, Thin: cap.Provisioned || prov.Type == 2,
+		ZeroesOnTrim: cap.ReadZeroes || prov.ReadZeroes, Rotational: dev.RotationRate > 1,
+		Backend: s.cfg.Transport.String(), ID: id.Name(),
+	}}
+	s.limit(g, &cap, &lim, &prov)
+	return g, nil
+}
+
+// page reads a VPD page that the LUN says it has.
+func (s *Session) page(ctx context.Context, wire uint64, id *Identity, page byte) ([]byte, bool, error) {
+	if !id.has(page) {
+		return nil, false, nil
+	}
+	p, err := s.vpd(ctx, wire, page)
+	if lostConnection(err) {
+		return nil, false, err
+	}
+	return p, err == nil, nil
+}
+
+// limit derives the limits of commands from what the LUN says.
+func (s *Session) limit(g *geometry, cap *scsi.Capacity, lim *scsi.BlockLimits, prov *scsi.Provisioning) {
+	bs := int64(g.info.BlockSize)
+	whole := func(n int64) int64 { return max(n/bs, 1) * bs }
+	bound := func(def int64, blocks uint64) int64 {
+		if blocks > 0 && blocks < uint64(def/bs) {
+			return int64(blocks) * bs
+		}
+		return whole(def)
+	}
+	g.maxIO = bound(int64(s.cfg.MaxTransfer), uint64(lim.MaxTransfer))
+	g.maxVerify = bound(defaultMaxVerify, uint64(lim.MaxTransfer))
+	g.maxCAW = int64(lim.MaxCompareAndWrite) * bs
+	if lim.MaxWriteSame > 0 || prov.WriteSame16 {
+		g.maxSame = bound(defaultMaxSame, lim.MaxWriteSame)
+	}
+	g.sameUnmap = prov.WriteSame16 && g.info.ZeroesOnTrim
+	if cap.Provisioned && prov.Unmap && lim.MaxUnmapBlocks > 0 && lim.MaxUnmapDescriptors > 0 {
+		g.maxUnmap = bound(defaultMaxUnmap, uint64(lim.MaxUnmapBlocks))
+	}
+	g.trimSame = g.maxUnmap == 0 && cap.Provisioned && prov.WriteSame16
+	g.info.Discard = g.maxUnmap > 0 || g.trimSame
+	g.info.DiscardAlign = int(lim.UnmapGranularity) * int(bs)
+}
+
+// capacity asks with READ CAPACITY(16), and (10) where that is not known.
+func (s *Session) capacity(ctx context.Context, wire uint64) (scsi.Capacity, error) {
+	buf := make([]byte, scsi.Capacity16Len)
+	n, err := s.command(ctx, wire, scsi.AppendReadCapacity16(nil, uint32(len(buf))), buf)
+	if err == nil {
+		return scsi.ParseCapacity16(buf[:n])
+	}
+	var se *scsi.SenseError
+	if !errors.As(err, &se) || se.Sense.Key != scsi.KeyIllegalRequest {
+		return scsi.Capacity{}, err
+	}
+	buf = buf[:scsi.Capacity10Len]
+	if n, err = s.command(ctx, wire, scsi.AppendReadCapacity10(nil), buf); err != nil {
+		return scsi.Capacity{}, err
+	}
+	c, ok, err := scsi.ParseCapacity10(buf[:n])
+	if err == nil && !ok {
+		err = errors.New("the device is larger than READ CAPACITY(10) can tell, and the target has no READ CAPACITY(16)")
+	}
+	return c, err
+}
+
+// modes reads WCE of the caching page and the write protection from MODE
+// SENSE(6). A device without mode pages is taken to have a volatile cache: a
+// flush too many does no harm.
+func (s *Session) modes(ctx context.Context, wire uint64) (writeCache, readOnly bool, err error) {
+	const caching, all = 0x08, 0x3f
+	buf := make([]byte, 192)
+	for _, page := range []byte{caching, all} {
+		n, err := s.command(ctx, wire, scsi.AppendModeSense6(nil, true, 0, page, 0, byte(len(buf))), buf)
+		if lostConnection(err) {
+			return false, false, err
+		}
+		if err != nil || n < 4 {
+			continue
+		}
+		readOnly = buf[2]&0x80 != 0
+		end := min(n, int(buf[0])+1)
+		for i := 4 + int(buf[3]); i+2 < end; i += 2 + int(buf[i+1]) {
+			if buf[i]&0x3f == caching {
+				return buf[i+2]&0x04 != 0, readOnly, nil
+			}
+		}
+	}
+	return true, readOnly, nil
+}
+
+// ReportLUNs lists the LUNs of the target.
+func (s *Session) ReportLUNs(ctx context.Context) ([]uint64, error) {
+	buf := make([]byte, 16<<10)
+	n, err := s.command(ctx, 0, scsi.AppendReportLUNs(nil, 0, uint32(len(buf))), buf)
+	if err != nil {
+		return nil, fmt.Errorf("initiator: %s: REPORT LUNS: %w", s.cfg.URL(), err)
+	}
+	wires, _, err := scsi.ParseLUNList(buf[:n])
+	if err != nil {
+		return nil, fmt.Errorf("initiator: %s: REPORT LUNS: %w", s.cfg.URL(), err)
+	}
+	var luns []uint64
+	for _, w := range wires {
+		if n, ok := iscsi.DecodeLUN(w); ok {
+			luns = append(luns, uint64(n))
+		}
+	}
+	slices.Sort(luns)
+	return luns, nil
+}

@@ -1,0 +1,213 @@
+package initiator
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/scsi"
+)
+
+// maxTick is how often keep looks at the clock; a session that nobody uses
+// costs one wake-up in this time.
+const maxTick = time.Second
+
+// keep is the session's watchman: pings, time-outs, commands to be sent again
+// after a while. It ends with s.ctx.
+func (s *Session) keep() {
+	defer s.wg.Done()
+	tick := s.tickLength()
+	timer := time.NewTimer(tick)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-timer.C:
+		case <-s.wake:
+		}
+		timer.Reset(s.tick(tick))
+	}
+}
+
+// tickLength is short enough for the shortest time-out to be seen in time.
+func (s *Session) tickLength() time.Duration {
+	d := maxTick
+	for _, t := range []time.Duration{s.cfg.NopInterval, s.cfg.NopTimeout, s.cfg.CommandTimeout, s.cfg.AbortTimeout, s.cfg.ResetTimeout} {
+		if t > 0 {
+			d = min(d, t/4)
+		}
+	}
+	return max(d, time.Millisecond)
+}
+
+// tick looks at everything that waits and returns when to look again.
+func (s *Session) tick(next time.Duration) time.Duration {
+	s.mu.Lock()
+	s.clock = s.elapsed()
+	c := s.conn
+	if c != nil && c.dead == nil {
+		s.tickConn(c)
+		if s.waiting > 0 {
+			next = min(next, s.tickDelayed())
+		}
+		s.tickTasks(c)
+		s.pump()
+	}
+	s.unlock()
+	if c != nil {
+		c.kick()
+	}
+	return next
+}
+
+// tickConn pings when nothing was heard for NopInterval, and ends a connection
+// that leaves a ping unanswered for NopTimeout. Anything that arrives proves
+// that the target is there.
+func (s *Session) tickConn(c *conn) {
+	// Data does not show as PDUs here, but as system calls that received.
+	if heard := c.heard + c.dm.Stats().ReceiveCalls; heard != c.seen {
+		c.seen, c.quiet = heard, s.clock
+		return
+	}
+	if s.cfg.NopInterval < 0 {
+		return
+	}
+	idle := time.Duration(s.clock - c.quiet)
+	switch {
+	case !c.pinged && idle >= s.cfg.NopInterval:
+		s.ping(c)
+		c.quiet = s.clock // the answer's time runs from here
+	case c.pinged && s.cfg.NopTimeout > 0 && idle >= s.cfg.NopTimeout:
+		c.doom(fmt.Errorf("the target did not answer a ping within %v", s.cfg.NopTimeout))
+	}
+}
+
+// ping sends a NOP-Out that wants an answer (RFC 7143 §11.18).
+func (s *Session) ping(c *conn) {
+	t := s.tasks.get(true, kindPing)
+	if t == nil {
+		return // control PDUs are outstanding: their deadlines watch the target
+	}
+	c.pinged = true
+	p := &s.pdu
+	q := p.BHS.NewNopOut()
+	q.SetImmediate(true)
+	q.SetITT(t.itt())
+	q.SetTTT(iscsi.ReservedTag)
+	q.SetCmdSN(s.win.CmdSN)
+	q.SetExpStatSN(c.expStatSN)
+	p.AHS, p.Data, p.Bufs = nil, nil, nil
+	t.deadline = 0 // tickConn watches it
+	c.queue(p)
+}
+
+// nopIn takes the answer to a ping, or answers the target's.
+func (s *Session) nopIn(c *conn, p *iscsi.PDU) {
+	b := &p.BHS
+	if itt := b.ITT(); itt != iscsi.ReservedTag {
+		c.ackStatus(b)
+		t := s.tasks.find(itt)
+		if t == nil || t.kind != kindPing {
+			c.violation("a NOP-In for the unknown task tag %#08x", itt)
+			return
+		}
+		c.pinged, c.proved = false, true
+		s.stats.Pings++
+		s.tasks.put(t)
+		return
+	}
+	ttt := b.TTT()
+	if ttt == iscsi.ReservedTag {
+		return // only news of StatSN and the command window (RFC 7143 §11.19)
+	}
+	lun := b.LUN()
+	q := s.pdu.BHS.NewNopOut()
+	q.SetImmediate(true)
+	q.SetLUN(lun)
+	q.SetITT(iscsi.ReservedTag)
+	q.SetTTT(ttt)
+	q.SetCmdSN(s.win.CmdSN)
+	q.SetExpStatSN(c.expStatSN)
+	s.pdu.AHS, s.pdu.Data, s.pdu.Bufs = nil, nil, nil
+	c.queue(&s.pdu)
+}
+
+// tickDelayed moves commands that are due to the list to be sent again, and
+// returns the time until the next one is.
+func (s *Session) tickDelayed() time.Duration {
+	next := time.Hour
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		if t.state != taskDelayed {
+			continue
+		}
+		if wait := time.Duration(t.due - s.clock); wait > 0 {
+			next = min(next, wait)
+			continue
+		}
+		s.waiting--
+		s.pushResend(t)
+	}
+	return next
+}
+
+// tickTasks aborts commands that have taken too long and escalates task
+// management that was not answered.
+func (s *Session) tickTasks(c *conn) {
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		switch {
+		case t.state == taskFree:
+		case t.kind == kindTMF && s.clock >= t.deadline:
+			ref, f, answer := s.tasks.find(t.refITT), t.function, t.answer
+			// The slot stays taken: its answer may still come.
+			t.deadline = 1<<63 - 1
+			why := errors.New("no answer in time")
+			if answer != nil {
+				c.doom(fmt.Errorf("%v: %w", f, why))
+			}
+			s.escalate(c, f, ref, why)
+		case t.kind == kindCommand && t.state == taskSent && s.cfg.CommandTimeout > 0 && time.Duration(s.clock-t.started) >= s.cfg.CommandTimeout+s.tickLength():
+			s.abort(c, t, ErrTimeout)
+		}
+	}
+}
+
+// async acts on an Asynchronous Message (RFC 7143 §11.9).
+func (s *Session) async(c *conn, p *iscsi.PDU) {
+	a := p.BHS.Async()
+	_, wait, sec := a.Params()
+	s.event(Event{Kind: EventAsync, Detail: fmt.Sprintf("event %d", a.Event())})
+	switch a.Event() {
+	case iscsi.AsyncSCSI:
+		if sense, _, ok := iscsi.ParseSense(p.Data); ok {
+			if se, err := scsi.ParseSense(sense); err == nil {
+				s.attention(a.LUN(), se)
+			}
+		}
+	case iscsi.AsyncLogout, iscsi.AsyncNegotiation:
+		// The target wants this connection to end, or other parameters than
+		// those negotiated: both are had by logging in again once what is
+		// outstanding has ended.
+		c.leave(time.Duration(sec) * time.Second)
+	case iscsi.AsyncConnectionDrop, iscsi.AsyncSessionDrop:
+		s.minWait = time.Duration(wait) * time.Second
+		c.doom(errors.New("the target announced that it drops the connection"))
+	case iscsi.AsyncTasksTerminated:
+		s.lunReset(c, a.LUN())
+	}
+}
+
+// leave drains the connection within limit, logs out as the target asked, and
+// lets recovery log in again.
+func (c *conn) leave(limit time.Duration) {
+	if !c.flowing {
+		return
+	}
+	c.flowing = false
+	s := c.s
+	s.wg.Add(1)
+	s.later = append(s.later, func() { go s.relogin(c, limit) })
+}

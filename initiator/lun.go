@@ -1,0 +1,286 @@
+package initiator
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"softiser/blockdev"
+	"softiser/internal/iscsi"
+)
+
+// LUN is one logical unit of a target, over one or several sessions. It is a
+// blockdev.Device (synchronous, copying and leasing) and takes asynchronous
+// Requests with real queue depth.
+type LUN struct {
+	num   uint64
+	wire  uint64 // as in a PDU
+	paths []*Session
+	owned bool // Close closes the sessions
+	id    Identity
+	geo   atomic.Pointer[geometry]
+	next  atomic.Uint32 // path of the next request
+
+	refreshing atomic.Bool
+	mu         sync.Mutex // guards what follows; taken before no other lock
+	closed     bool
+	watchers   map[int]func(blockdev.Info)
+	watcherID  int
+}
+
+var _ blockdev.Device = (*LUN)(nil)
+
+// Open dials cfg.Sessions sessions and opens cfg.LUN over all of them; requests
+// take turns. Closing the LUN closes the sessions.
+func Open(ctx context.Context, cfg Config) (*LUN, error) {
+	cfg = cfg.withDefaults()
+	var paths []*Session
+	fail := func(err error) (*LUN, error) {
+		for _, s := range paths {
+			s.Close()
+		}
+		return nil, err
+	}
+	for i := range cfg.Sessions {
+		c := cfg
+		c.ISID[5] += byte(i) // the qualifier tells our sessions apart
+		s, err := Dial(ctx, c)
+		if err != nil {
+			return fail(err)
+		}
+		paths = append(paths, s)
+	}
+	l, err := newLUN(ctx, cfg.LUN, paths)
+	if err != nil {
+		return fail(err)
+	}
+	l.owned = true
+	return l, nil
+}
+
+// LUN looks at one logical unit and returns it as a device on this session.
+func (s *Session) LUN(ctx context.Context, n uint64) (*LUN, error) {
+	return newLUN(ctx, n, []*Session{s})
+}
+
+// newLUN looks at the logical unit over every path: all must lead to the same.
+func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
+	if n > 1<<14-1 {
+		return nil, fmt.Errorf("initiator: LUN %d: the largest is %d", n, 1<<14-1)
+	}
+	l := &LUN{num: n, wire: iscsi.EncodeLUN(int(n)), paths: paths, watchers: map[int]func(blockdev.Info){}}
+	for i, s := range paths {
+		id, err := s.identify(ctx, l.wire)
+		if err != nil {
+			return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
+		}
+		if i == 0 {
+			l.id = id
+			g, err := s.measure(ctx, l.wire, &id)
+			if err != nil {
+				return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
+			}
+			l.geo.Store(g)
+		} else if !l.id.same(&id) {
+			return nil, fmt.Errorf("initiator: %s: LUN %d is %s on one path and %s on another: these are different volumes", s.cfg.URL(), n, l.id.Name(), id.Name())
+		}
+	}
+	for _, s := range paths {
+		s.mu.Lock()
+		s.luns = append(s.luns, l)
+		s.mu.Unlock()
+	}
+	return l, nil
+}
+
+// Submit starts r. It never blocks: what exceeds the queue depth or the
+// target's command window waits in the session. r.Done is called exactly once,
+// also for requests that cannot start. Inside a Done callback the command
+// leaves together with the others of that batch of completions; elsewhere it
+// is transmitted at once.
+func (l *LUN) Submit(r *Request) {
+	if l.prepare(r) {
+		r.Done(r)
+		return
+	}
+	l.path().submit(r)
+}
+
+// SubmitBatch starts several requests and transmits them together.
+func (l *LUN) SubmitBatch(rs []*Request) {
+	if len(l.paths) > 1 {
+		for _, r := range rs {
+			l.Submit(r)
+		}
+		return
+	}
+	s := l.paths[0]
+	var c *conn
+	for _, r := range rs {
+		if l.prepare(r) {
+			r.Done(r)
+			continue
+		}
+		s.mu.Lock()
+		c = s.enqueue(r)
+		s.unlock()
+	}
+	if c != nil {
+		c.kick()
+	}
+}
+
+// path returns the session for the next request: in turn, those that recover
+// left out as long as another one works.
+func (l *LUN) path() *Session {
+	if len(l.paths) == 1 {
+		return l.paths[0]
+	}
+	first := l.next.Add(1)
+	for i := range uint32(len(l.paths)) {
+		s := l.paths[(first+i)%uint32(len(l.paths))]
+		if s.flowing.Load() {
+			return s
+		}
+	}
+	return l.paths[first%uint32(len(l.paths))]
+}
+
+// Do runs r and waits for its end. When ctx ends first, the command is aborted
+// at the target (ABORT TASK) before Do returns. It sets r.Done.
+func (l *LUN) Do(ctx context.Context, r *Request) error {
+	w := waiters.Get().(*waiter)
+	r.Done = w.done
+	l.Submit(r)
+	if d := ctx.Done(); d == nil {
+		<-w.ch
+	} else {
+		select {
+		case <-w.ch:
+		case <-d:
+			if s := r.sess; s != nil {
+				s.abandon(r, context.Cause(ctx))
+			}
+			<-w.ch
+		}
+	}
+	waiters.Put(w)
+	return r.Err
+}
+
+// waiter is what Do waits on; pooled, so that a synchronous call allocates
+// nothing.
+type waiter struct {
+	ch   chan struct{}
+	done func(*Request)
+	req  Request // of a blockdev call
+}
+
+var waiters = sync.Pool{New: func() any {
+	w := &waiter{ch: make(chan struct{}, 1)}
+	w.done = func(*Request) { w.ch <- struct{}{} }
+	return w
+}}
+
+// abandon ends r early: commands that were not sent are dropped, those at the
+// target are aborted.
+func (s *Session) abandon(r *Request, err error) {
+	s.mu.Lock()
+	if r.state == reqIdle { // Done is on its way
+		s.mu.Unlock()
+		return
+	}
+	s.stop(r, err)
+	c := s.conn
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		if t.kind != kindCommand || t.req != r {
+			continue
+		}
+		switch t.state {
+		case taskSent:
+			s.abort(c, t, err)
+		case taskDelayed:
+			s.waiting--
+			s.endTask(t, err)
+		case taskResend:
+			s.dropResend(t)
+			s.endTask(t, err)
+		}
+	}
+	if r.parts == 0 && r.state == reqRunning {
+		s.finish(r, err)
+	}
+	s.unlock()
+	if c != nil {
+		c.kick()
+	}
+}
+
+// QueueDepth is how many commands the LUN's sessions keep outstanding together.
+func (l *LUN) QueueDepth() int {
+	n := 0
+	for _, s := range l.paths {
+		n += s.cfg.QueueDepth
+	}
+	return n
+}
+
+// Sessions returns the sessions that the LUN is reached over.
+func (l *LUN) Sessions() []*Session { return l.paths }
+
+// Number is the LUN's number at the target.
+func (l *LUN) Number() uint64 { return l.num }
+
+// Identity is what the LUN says it is.
+func (l *LUN) Identity() Identity { return l.id }
+
+// Describe names target, LUN, transport and its settings for people.
+func (l *LUN) Describe() string {
+	s := l.paths[0]
+	i := s.Info()
+	d := fmt.Sprintf("%s LUN %d at %s, %s", i.TargetName, l.num, i.Portal, i.Transport)
+	if n := len(l.paths); n > 1 {
+		d += fmt.Sprintf(", %d sessions", n)
+	}
+	return d
+}
+
+// Stats adds up the counters of the LUN's sessions.
+func (l *LUN) Stats() Stats {
+	var sum Stats
+	for _, s := range l.paths {
+		st := s.Stats()
+		sum.add(&st)
+	}
+	return sum
+}
+
+// Close gives the LUN back; sessions that Open dialled are closed.
+func (l *LUN) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	l.mu.Unlock()
+	var first error
+	for _, s := range l.paths {
+		s.mu.Lock()
+		for i, x := range s.luns {
+			if x == l {
+				s.luns = append(s.luns[:i:i], s.luns[i+1:]...)
+				break
+			}
+		}
+		s.mu.Unlock()
+		if l.owned {
+			if err := s.Close(); err != nil && first == nil {
+				first = err
+			}
+		}
+	}
+	return first
+}

@@ -1,0 +1,290 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// Recovery is session reinstatement (RFC 7143 §6.3.5), the recovery of error
+// recovery level 0: log in again with the same names and ISID and TSIH 0. The
+// target ends the old session and all its tasks before it answers; only then
+// is a command sent again, so that no earlier copy of a WRITE can overtake a
+// later one. The session never logs out in order to heal.
+//
+//	loss      tasks: idempotent → resend list, in CmdSN order
+//	                 others     → ErrOutcomeUnknown
+//	attempts  after 0.1 s, then doubling up to 5 s, each with jitter; the wait
+//	          also grows with losses that follow a login closely
+//	check     the LUNs are still the same (VPD page 83h), or the session fails
+//	replay    resend list, then what was submitted meanwhile
+//
+// ReplacementTimeout runs from the loss until a command is answered again, so
+// a target that lets us in and drops us at once does not hold I/O for ever.
+
+// Back-off between attempts to log in.
+const (
+	firstRetry = 100 * time.Millisecond
+	maxRetry   = 5 * time.Second
+	maxReplays = 32 // of one command: it may be what kills the target
+)
+
+// connLost takes the end of a connection into the session.
+func (s *Session) connLost(c *conn, err error) {
+	s.mu.Lock()
+	c.dead = err
+	if s.conn != c {
+		s.unlock()
+		return
+	}
+	s.conn = nil
+	s.stats.Losses++
+	s.addStats(c)
+	now := time.Now()
+	if c.proved || s.lost.IsZero() {
+		s.lost = now
+	}
+	s.retire(c, fmt.Errorf("%w: %w", ErrSessionLost, err))
+	switch s.state {
+	case StateActive:
+		s.event(Event{Kind: EventLost, Err: err})
+		if s.cfg.FailNow {
+			s.give(err)
+			break
+		}
+		s.setState(StateRecovering)
+		s.wg.Add(1)
+		go s.recover()
+	case StateClosing:
+		s.failAll(ErrClosed)
+	}
+	s.unlock()
+}
+
+// retire sorts the commands of a lost connection. The caller holds s.mu.
+func (s *Session) retire(c *conn, lost error) {
+	s.order = s.order[:0]
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		if t.state == taskFree {
+			continue
+		}
+		if t.kind != kindCommand {
+			s.endTask(t, lost)
+			continue
+		}
+		sent := t.state == taskSent || t.state == taskAborting
+		if sent {
+			c.dm.ReleaseTask(&t.bufs)
+		}
+		switch {
+		case t.state == taskAborting:
+			s.endTask(t, t.abortErr)
+		case t.req.cancel != nil:
+			s.endTask(t, t.req.cancel)
+		case t.ctl:
+			s.endTask(t, lost)
+		case sent && !t.req.idempotent():
+			s.stats.OutcomeUnknown++
+			s.endTask(t, ErrOutcomeUnknown)
+		case t.replays >= maxReplays:
+			s.endTask(t, fmt.Errorf("%w: the connection was lost %d times while %v was outstanding", ErrSessionLost, t.replays, t.opcode()))
+		default:
+			t.replays++
+			s.order = append(s.order, t.index)
+		}
+	}
+	slices.SortFunc(s.order, func(a, b uint16) int {
+		return int(int32(s.tasks.slots[a].cmdSN - s.tasks.slots[b].cmdSN))
+	})
+	s.resend, s.waiting, s.tmfs = taskList{none, none}, 0, 0
+	for _, i := range s.order {
+		s.pushResend(&s.tasks.slots[i])
+	}
+	// Our own look-ups are repeated by whoever wanted them.
+	for r := s.ctlQueue.head; r != nil; r = s.ctlQueue.head {
+		s.ctlQueue.remove(r)
+		s.finish(r, lost)
+	}
+}
+
+// give fails the session for good. The caller holds s.mu.
+func (s *Session) give(err error) {
+	s.err = err
+	s.setState(StateFailed)
+	s.event(Event{Kind: EventFailed, Err: err})
+	s.failAll(s.lostError())
+}
+
+// lostError is what requests end with after the session was given up.
+func (s *Session) lostError() error { return fmt.Errorf("%w: %w", ErrSessionLost, s.err) }
+
+// recover logs in until it works, is refused for good, or takes too long.
+func (s *Session) recover() {
+	defer s.wg.Done()
+	s.mu.Lock()
+	lost := s.lost
+	// A target that drops us soon after each login is asked less and less often.
+	if time.Since(s.login) > 2*maxRetry {
+		s.backoff = 0
+	}
+	s.backoff = min(max(s.backoff*2, firstRetry), maxRetry)
+	wait := max(s.backoff, s.minWait)
+	s.minWait = 0
+	s.mu.Unlock()
+	for {
+		pause := jitter(wait)
+		if t := s.cfg.ReplacementTimeout; t > 0 {
+			left := t - time.Since(lost)
+			if left <= 0 {
+				s.fail(fmt.Errorf("no session within the replacement time-out of %v", t))
+				return
+			}
+			pause = min(pause, left)
+		}
+		if !s.sleep(pause) {
+			return
+		}
+		err := s.reinstate()
+		if err == nil || s.ctx.Err() != nil {
+			return
+		}
+		if permanent(err) {
+			s.fail(err)
+			return
+		}
+		wait = min(wait*2, maxRetry)
+		s.mu.Lock()
+		s.stats.LoginFailures++
+		s.event(Event{Kind: EventRetry, Err: err, Wait: wait, Down: time.Since(lost)})
+		s.unlock()
+	}
+}
+
+// sleep waits; false means that the session is being closed.
+func (s *Session) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+// fail gives the session up unless it is being closed.
+func (s *Session) fail(err error) {
+	s.mu.Lock()
+	if s.state == StateRecovering {
+		s.give(err)
+	}
+	s.unlock()
+}
+
+// reinstate makes one attempt: login, check of the LUNs, replay.
+func (s *Session) reinstate() error {
+	c, err := s.connect(s.ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.state != StateRecovering || !s.adopt(c) {
+		s.unlock()
+		c.dm.Terminate(nil)
+		<-c.gone
+		return errConnGone
+	}
+	luns := slices.Clone(s.luns)
+	s.unlock()
+	for _, l := range luns {
+		if err := l.recheck(s.ctx, s); err != nil {
+			s.drop(c, err)
+			return err
+		}
+	}
+	s.mu.Lock()
+	if s.conn != c || s.state != StateRecovering {
+		s.unlock()
+		s.drop(c, errConnGone)
+		return errConnGone
+	}
+	n := 0
+	s.clock = s.elapsed()
+	for i := s.resend.head; i != none; i = s.tasks.slots[i].next {
+		// Its time starts anew: it was not the target that kept it waiting.
+		s.tasks.slots[i].started = s.clock
+		s.stats.Replayed++
+		n++
+	}
+	c.flowing = true
+	s.setState(StateActive)
+	s.event(Event{Kind: EventRecovered, Detail: c.dm.Describe(), Down: time.Since(s.lost), Replayed: n})
+	s.pump()
+	s.unlock()
+	c.kick()
+	return nil
+}
+
+// drop ends a connection that recovery cannot use, and waits for its end.
+func (s *Session) drop(c *conn, err error) {
+	c.dm.Terminate(err)
+	<-c.gone
+}
+
+// relogin lets the commands on c end, logs out because the target asked for
+// it, and ends the connection; recovery does the rest.
+func (s *Session) relogin(c *conn, limit time.Duration) {
+	defer s.wg.Done()
+	ctx, cancel := context.WithTimeout(s.ctx, max(limit, time.Second))
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for s.outstanding() > 0 && ctx.Err() == nil {
+		select {
+		case <-tick.C:
+		case <-c.gone:
+			return
+		case <-ctx.Done():
+		}
+	}
+	// A logout that is not answered ends like one that is.
+	_ = s.sendLogout(ctx, c)
+	c.dm.Terminate(errors.New("the target asked for a logout"))
+}
+
+// outstanding counts the commands at the target.
+func (s *Session) outstanding() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		if t.kind == kindCommand && (t.state == taskSent || t.state == taskAborting) {
+			n++
+		}
+	}
+	return n
+}
+
+// permanent reports whether trying to log in again cannot help: the target
+// refused us by name, secret or access list, or it is not the same any more.
+func permanent(err error) bool {
+	if errors.Is(err, ErrLUNChanged) {
+		return true
+	}
+	var le *iscsi.LoginError
+	if !errors.As(err, &le) {
+		return false
+	}
+	switch le.Status {
+	case iscsi.LoginTooManyConnections, iscsi.LoginInitiatorFailure:
+		return false
+	case iscsi.LoginAuthFailure:
+		return true // also when it is the target that failed to prove itself
+	}
+	return le.Remote && le.Status.Class() == 2
+}

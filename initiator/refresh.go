@@ -1,0 +1,110 @@
+package initiator
+
+import (
+	"context"
+	"fmt"
+
+	"softiser/blockdev"
+)
+
+// recheck makes sure after a reconnect that the LUN is the volume it was, and
+// takes its present size. It runs before anything is replayed.
+func (l *LUN) recheck(ctx context.Context, s *Session) error {
+	id, err := s.identify(ctx, l.wire)
+	if err != nil {
+		return err
+	}
+	if !l.id.same(&id) {
+		return fmt.Errorf("%w: LUN %d was %s, now it is %s", ErrLUNChanged, l.num, l.id.Name(), id.Name())
+	}
+	g, err := s.measure(ctx, l.wire, &id)
+	if err != nil {
+		return err
+	}
+	l.take(g)
+	return nil
+}
+
+// refresh reads size and limits again, in the background: a unit attention
+// said that they may have changed.
+func (l *LUN) refresh() {
+	if !l.refreshing.CompareAndSwap(false, true) {
+		return
+	}
+	s := l.path()
+	if !s.spawn(func() {
+		defer l.refreshing.Store(false)
+		g, err := s.measure(s.ctx, l.wire, &l.id)
+		if err != nil {
+			return // the connection was lost: recovery looks again
+		}
+		l.take(g)
+	}) {
+		l.refreshing.Store(false)
+	}
+}
+
+// spawn runs f on a goroutine that Close waits for.
+func (s *Session) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != StateActive {
+		return false
+	}
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		f()
+	}()
+	return true
+}
+
+// take makes g the LUN's geometry and tells who watches when the size changed.
+func (l *LUN) take(g *geometry) {
+	l.mu.Lock()
+	old := l.geo.Swap(g)
+	if old.maxSame == 0 {
+		g.maxSame = 0 // found out by trying; stays
+	}
+	var tell []func(blockdev.Info)
+	if old.info.Size != g.info.Size {
+		for _, f := range l.watchers {
+			tell = append(tell, f)
+		}
+	}
+	l.mu.Unlock()
+	if old.info.Size == g.info.Size {
+		return
+	}
+	s := l.paths[0]
+	s.mu.Lock()
+	s.event(Event{Kind: EventResized, Detail: fmt.Sprintf("LUN %d: %d → %d bytes", l.num, old.info.Size, g.info.Size)})
+	s.unlock()
+	for _, f := range tell {
+		f(g.info)
+	}
+}
+
+// withoutSame makes WriteZeroes write: the target does not know WRITE SAME.
+func (l *LUN) withoutSame() {
+	l.mu.Lock()
+	g := *l.geo.Load()
+	g.maxSame = 0
+	l.geo.Store(&g)
+	l.mu.Unlock()
+}
+
+// OnResize registers f to be called after the size has changed. The returned
+// function removes it.
+func (l *LUN) OnResize(f func(blockdev.Info)) (cancel func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watcherID++
+	id := l.watcherID
+	l.watchers[id] = f
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.watchers, id)
+	}
+}

@@ -1,0 +1,201 @@
+package initiator
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/internal/iscsi"
+	"softiser/internal/scsi"
+)
+
+// fate is what becomes of a command that the target has answered.
+type fate uint8
+
+const (
+	fateDone  fate = iota // ends, with or without an error
+	fateAgain             // is sent again at once: the target has not carried it out
+	fateLater             // is sent again after a while
+)
+
+// Limits of repeating a command that the target answers with the same obstacle.
+const (
+	maxAgain     = 8 // several unit attentions may be pending, one comes at a time
+	firstBackoff = 10 * time.Millisecond
+)
+
+// scsiResponse ends a command, or sends it again. The caller holds s.mu.
+func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
+	t := s.tasks.find(p.BHS.ITT())
+	if t == nil || t.kind != kindCommand || t.state != taskSent && t.state != taskAborting {
+		c.violation("a SCSI Response for the unknown task tag %#08x", p.BHS.ITT())
+		return
+	}
+	resp := p.BHS.SCSIResponse()
+	resid, err := t.residual(resp)
+	if err != nil {
+		c.violation("%v", err)
+		return
+	}
+	c.proved = true
+	s.stats.Completed++
+	r := t.req
+	if resp.Response() == iscsi.ResponseCompleted && resp.Status() == byte(scsi.StatusGood) {
+		r.Residual += int64(resid)
+		if t.outLen > 0 {
+			s.stats.WriteBytes += uint64(t.outLen - resid)
+		} else if t.inLen > 0 {
+			s.stats.ReadBytes += uint64(t.inLen - resid)
+		}
+		if resid > 0 && r.Op != OpCDB {
+			err = fmt.Errorf("%w: %d of %d", ErrShort, int64(t.inLen|t.outLen)-int64(resid), t.inLen|t.outLen)
+		}
+		s.endTask(t, err)
+		return
+	}
+	what, err := s.judge(t, resp, p.Data)
+	switch {
+	case t.state == taskAborting:
+		// It ended by itself before the abort reached it.
+	case what == fateAgain && t.retries < maxAgain && r.cancel == nil:
+		t.retries++
+		s.stats.Retries++
+		s.pushResend(t)
+		return
+	case what == fateLater && r.cancel == nil && s.delay(t):
+		return
+	}
+	r.Status = resp.Status()
+	r.Residual += int64(resid)
+	s.endTask(t, err)
+}
+
+// residual checks the residual count of a response against what the command
+// asked for. It returns how many bytes were not transferred.
+func (t *task) residual(r iscsi.SCSIResponse) (uint32, error) {
+	want := t.inLen | t.outLen // one of them is 0
+	switch f := r.ResidualFlags() & (iscsi.ResidualOverflow | iscsi.ResidualUnderflow); {
+	case f == 0, f == iscsi.ResidualOverflow:
+		return 0, nil // the command wanted to move more than we offered
+	case f == iscsi.ResidualUnderflow && r.Residual() <= want:
+		return r.Residual(), nil
+	}
+	return 0, fmt.Errorf("a SCSI Response with flags %#02x and residual %d for a command of %d bytes", r.BHS[1], r.Residual(), want)
+}
+
+// judge says what becomes of a command whose status is not GOOD.
+func (s *Session) judge(t *task, r iscsi.SCSIResponse, data []byte) (fate, error) {
+	op := t.opcode()
+	if r.Response() != iscsi.ResponseCompleted {
+		return fateDone, fmt.Errorf("initiator: %v: the target failed to carry it out (iSCSI response %#02x)", op, r.Response())
+	}
+	st := scsi.Status(r.Status())
+	sense, _, _ := iscsi.ParseSense(data) // what cannot be read is reported as NO SENSE
+	err := scsi.NewSenseError(op, st, sense)
+	if t.req.once {
+		return fateDone, err
+	}
+	switch st {
+	case scsi.StatusConditionMet:
+		return fateDone, nil
+	case scsi.StatusBusy, scsi.StatusTaskSetFull:
+		return fateLater, fmt.Errorf("%w: %w", ErrBusy, err)
+	case scsi.StatusReservationConflict:
+		return fateDone, fmt.Errorf("%w: %w", ErrReservation, err)
+	case scsi.StatusTaskAborted:
+		if t.req.idempotent() {
+			return fateAgain, err
+		}
+		return fateDone, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	case scsi.StatusCheckCondition:
+		var se *scsi.SenseError
+		if errors.As(err, &se) {
+			return s.judgeSense(t, se)
+		}
+	}
+	return fateDone, err
+}
+
+// judgeSense says what becomes of a command that ended with CHECK CONDITION.
+func (s *Session) judgeSense(t *task, e *scsi.SenseError) (fate, error) {
+	switch e.Sense.Key {
+	case scsi.KeyUnitAttention:
+		// The command has not been carried out; each one reports one condition.
+		s.attention(t.lun, e.Sense)
+		return fateAgain, e
+	case scsi.KeyAborted:
+		if t.req.idempotent() {
+			return fateAgain, e
+		}
+	case scsi.KeyNotReady:
+		switch e.Sense.ASC {
+		case scsi.ASCBecomingReady, scsi.ASCAccessTransition:
+			return fateLater, e
+		}
+	case scsi.KeyRecovered, scsi.KeyCompleted:
+		return fateDone, nil // carried out, with something to tell
+	case scsi.KeyIllegalRequest:
+		if e.Sense.ASC == scsi.ASCInvalidOpcode && t.req.Op == OpWriteZeroes {
+			t.req.lun.withoutSame() // the next one writes
+		}
+	}
+	return fateDone, deviceError(e)
+}
+
+// delay sends t again after a while; false means that the time for it is over.
+func (s *Session) delay(t *task) bool {
+	limit := s.cfg.CommandTimeout
+	now := s.elapsed()
+	if limit > 0 && time.Duration(now-t.started) >= limit {
+		return false
+	}
+	wait := min(firstBackoff<<min(t.retries, 10), maxBackoff)
+	if t.retries < 255 {
+		t.retries++
+	}
+	s.stats.Retries++
+	t.state, t.due = taskDelayed, now+int64(jitter(wait))
+	s.waiting++
+	s.nudge()
+	return true
+}
+
+// attention acts on a unit attention of LUN lun. The caller holds s.mu.
+func (s *Session) attention(lun uint64, sense scsi.Sense) {
+	s.event(Event{Kind: EventUnitAttention, Detail: fmt.Sprintf("LUN %s: %v", iscsi.FormatLUN(lun), sense)})
+	switch sense.ASC {
+	case scsi.ASCCapacityChanged, scsi.ASCParametersChanged, scsi.ASCModeChanged, scsi.ASCInquiryChanged, scsi.ASCLUNsChanged:
+		for _, l := range s.luns {
+			if l.wire == lun {
+				s.later = append(s.later, l.refresh)
+			}
+		}
+	}
+}
+
+// deviceError adds the blockdev error that a sense condition stands for, so
+// that a LUN's errors are those of any other device.
+func deviceError(e *scsi.SenseError) error {
+	kind := error(nil)
+	switch e.Sense.Key {
+	case scsi.KeyMedium, scsi.KeyHardware:
+		kind = blockdev.ErrMedium
+	case scsi.KeyDataProtect:
+		kind = blockdev.ErrReadOnly
+		if e.Sense.ASC == scsi.ASCSpaceAllocFailed {
+			kind = blockdev.ErrNoSpace
+		}
+	case scsi.KeyIllegalRequest:
+		switch e.Sense.ASC {
+		case scsi.ASCLBAOutOfRange:
+			kind = blockdev.ErrOutOfRange
+		case scsi.ASCInvalidOpcode:
+			kind = blockdev.ErrNotSupported
+		}
+	}
+	if kind == nil {
+		return e
+	}
+	return fmt.Errorf("%w: %w", kind, e)
+}

@@ -1,0 +1,221 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// Aborting a command:
+//
+//	ABORT TASK --complete, or no such task--> the command ends with abortErr
+//	    |
+//	    | refused, or no answer within AbortTimeout
+//	    v
+//	LUN RESET (only for a command that timed out) --complete--> all commands of the LUN end
+//	    |                                                        or are sent again
+//	    | refused, or no answer within ResetTimeout
+//	    v
+//	connection ends; recovery logs in again, which ends every task at the target
+//
+// A caller that merely stopped waiting does not reset a LUN that others use.
+
+// maxTMFs is how many task management requests are outstanding at once: a
+// target must take one more immediate command than the ones it works on (RFC
+// 7143 §4.2.2.1), and most take two.
+const maxTMFs = 2
+
+// abort asks the target to abort command t, which then ends with err. The
+// caller holds s.mu and kicks the connection.
+func (s *Session) abort(c *conn, t *task, err error) {
+	if t.state != taskSent {
+		return
+	}
+	t.state, t.abortErr, t.asked = taskAborting, err, false
+	s.stats.Aborts++
+	s.nextAbort(c)
+}
+
+// nextAbort asks for the aborts that still wait for their turn.
+func (s *Session) nextAbort(c *conn) {
+	for i := range s.tasks.slots {
+		if s.tmfs >= maxTMFs {
+			return
+		}
+		if t := &s.tasks.slots[i]; t.state == taskAborting && !t.asked {
+			t.asked = true
+			s.sendTMF(c, iscsi.AbortTask, t)
+		}
+	}
+}
+
+// sendTMF sends a task management request about t or its LUN. Without a free
+// slot the connection is past help.
+func (s *Session) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
+	m := s.tasks.get(true, kindTMF)
+	if m == nil {
+		c.doom(errors.New("no slot is left for task management"))
+		return
+	}
+	p := &s.pdu
+	q := p.BHS.NewTaskRequest(f)
+	q.SetLUN(t.lun)
+	q.SetITT(m.itt())
+	q.SetRefTask(iscsi.ReservedTag)
+	wait := s.cfg.ResetTimeout
+	if f == iscsi.AbortTask {
+		q.SetRefTask(t.itt())
+		q.SetRefCmdSN(t.cmdSN)
+		wait = s.cfg.AbortTimeout
+	}
+	q.SetCmdSN(s.win.CmdSN) // immediate: not counted
+	q.SetExpStatSN(c.expStatSN)
+	p.AHS, p.Data, p.Bufs = nil, nil, nil
+	m.function, m.ref, m.refITT, m.lun = f, t.index, t.itt(), t.lun
+	m.deadline = s.elapsed() + int64(wait)
+	s.tmfs++
+	c.queue(p)
+}
+
+// tmfResponse acts on the answer to a task management request, or on its
+// refusal. The caller holds s.mu.
+func (s *Session) tmfResponse(c *conn, m *task, response uint8) {
+	f, lun := m.function, m.lun
+	t := s.tasks.find(m.refITT)
+	s.tasks.put(m)
+	s.tmfs--
+	defer s.nextAbort(c)
+	ok := response == iscsi.TaskComplete || f == iscsi.AbortTask && response == iscsi.TaskNotFound
+	switch {
+	case ok && f == iscsi.AbortTask:
+		if t != nil && t.state == taskAborting {
+			c.dm.ReleaseTask(&t.bufs)
+			s.event(Event{Kind: EventAborted, Detail: fmt.Sprintf("%v of LUN %s", t.opcode(), iscsi.FormatLUN(lun)), Err: t.abortErr})
+			s.endTask(t, t.abortErr)
+		}
+	case ok:
+		s.lunReset(c, lun)
+	default:
+		s.escalate(c, f, t, fmt.Errorf("the target answered %v with response %d", f, response))
+	}
+}
+
+// escalate takes the next step when a task management request did not help.
+func (s *Session) escalate(c *conn, f iscsi.TaskFunction, t *task, why error) {
+	if t == nil || t.state != taskAborting {
+		return // it has ended by itself
+	}
+	if f == iscsi.AbortTask && t.abortErr == ErrTimeout {
+		s.stats.Resets++
+		s.sendTMF(c, iscsi.LogicalUnitReset, t)
+		return
+	}
+	c.doom(fmt.Errorf("a command could not be aborted: %w", why))
+}
+
+// lunReset ends the commands that the target has dropped with the LUN: those
+// that were to be aborted, and those that must not be repeated; the others are
+// sent again.
+func (s *Session) lunReset(c *conn, lun uint64) {
+	s.event(Event{Kind: EventLUNReset, Detail: "LUN " + iscsi.FormatLUN(lun)})
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		if t.kind != kindCommand || t.lun != lun || t.state != taskSent && t.state != taskAborting {
+			continue
+		}
+		c.dm.ReleaseTask(&t.bufs)
+		switch {
+		case t.state == taskAborting:
+			s.endTask(t, t.abortErr)
+		case t.req.idempotent():
+			s.pushResend(t)
+		default:
+			s.stats.OutcomeUnknown++
+			s.endTask(t, ErrOutcomeUnknown)
+		}
+	}
+}
+
+// ResetLUN resets a logical unit: every initiator's commands there are aborted.
+func (s *Session) ResetLUN(ctx context.Context, lun uint64) error {
+	wire := iscsi.EncodeLUN(int(lun))
+	done := make(chan error, 1)
+	s.mu.Lock()
+	c := s.conn
+	m := s.tasks.get(true, kindTMF)
+	if c == nil || m == nil || s.state != StateActive {
+		if m != nil {
+			s.tasks.put(m)
+		}
+		s.mu.Unlock()
+		return fmt.Errorf("initiator: %s: no connection to reset LUN %d on", s.cfg.URL(), lun)
+	}
+	p := &s.pdu
+	q := p.BHS.NewTaskRequest(iscsi.LogicalUnitReset)
+	q.SetLUN(wire)
+	q.SetITT(m.itt())
+	q.SetRefTask(iscsi.ReservedTag)
+	q.SetCmdSN(s.win.CmdSN)
+	q.SetExpStatSN(c.expStatSN)
+	p.AHS, p.Data, p.Bufs = nil, nil, nil
+	m.function, m.lun, m.refITT = iscsi.LogicalUnitReset, wire, iscsi.ReservedTag
+	m.deadline = s.elapsed() + int64(s.cfg.ResetTimeout)
+	m.answer = func(p *iscsi.PDU, err error) {
+		if err == nil && p.BHS.TaskResponse().Response() != iscsi.TaskComplete {
+			err = fmt.Errorf("initiator: LUN RESET was answered with response %d", p.BHS.TaskResponse().Response())
+		}
+		done <- err
+	}
+	s.stats.Resets++
+	s.tmfs++
+	c.queue(p)
+	s.unlock()
+	c.kick()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// sendLogout ends the session at the target and waits for its answer.
+func (s *Session) sendLogout(ctx context.Context, c *conn) error {
+	done := make(chan error, 1)
+	s.mu.Lock()
+	t := s.tasks.get(true, kindLogout)
+	if t == nil || c.dead != nil {
+		if t != nil {
+			s.tasks.put(t)
+		}
+		s.mu.Unlock()
+		return errConnGone
+	}
+	p := &s.pdu
+	q := p.BHS.NewLogoutRequest(iscsi.LogoutSession)
+	q.SetITT(t.itt())
+	q.SetCmdSN(s.win.CmdSN)
+	q.SetExpStatSN(c.expStatSN)
+	p.AHS, p.Data, p.Bufs = nil, nil, nil
+	t.deadline = s.elapsed() + int64(s.cfg.LogoutTimeout)
+	t.answer = func(p *iscsi.PDU, err error) {
+		if err == nil && p.BHS.LogoutResponse().Response() != iscsi.LogoutClosed {
+			err = fmt.Errorf("the target answered with response %d", p.BHS.LogoutResponse().Response())
+		}
+		done <- err
+	}
+	c.queue(p)
+	s.unlock()
+	c.kick()
+	select {
+	case err := <-done:
+		return err
+	case <-c.gone:
+		return errConnGone
+	case <-ctx.Done():
+		return fmt.Errorf("no answer within %v", s.cfg.LogoutTimeout.Round(time.Millisecond))
+	}
+}

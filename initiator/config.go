@@ -1,12 +1,14 @@
 package initiator
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"time"
+
+	"softiser/internal/iscsi"
 )
 
 // Transport chooses how PDUs and data travel.
@@ -148,6 +150,9 @@ type Config struct {
 	// OnEvent, when set, is told what happens to sessions. It is called on
 	// their goroutines and must not block.
 	OnEvent func(Event)
+
+	// dial replaces the transports in tests.
+	dial func(ctx context.Context, cfg *Config, addr string) (iscsi.Datamover, error)
 }
 
 // withDefaults returns c with every zero field replaced by its default.
@@ -220,34 +225,21 @@ func (c *Config) validate(discovery bool) error {
 	if c.Address == "" {
 		return fmt.Errorf("initiator: no address given: want host[:port]")
 	}
-	if err := checkName(c.InitiatorName); err != nil {
+	if err := iscsi.CheckName(c.InitiatorName); err != nil {
 		return fmt.Errorf("initiator: initiator name: %w", err)
 	}
 	if !discovery {
-		if err := checkName(c.TargetName); err != nil {
+		if err := iscsi.CheckName(c.TargetName); err != nil {
 			return fmt.Errorf("initiator: target name: %w", err)
 		}
+	}
+	if err := c.Auth.validate(); err != nil {
+		return fmt.Errorf("initiator: %w", err)
 	}
 	if c.FirstBurstLength > c.MaxBurstLength {
 		c.FirstBurstLength = c.MaxBurstLength // RFC 7143 §13.14
 	}
 	return nil
-}
-
-// checkName accepts the three iSCSI name formats (RFC 7143 §4.2.7).
-func checkName(n string) error {
-	low := strings.ToLower(n)
-	switch {
-	case n == "":
-		return fmt.Errorf("it is empty; want a name like iqn.2026-11.example:disk0")
-	case len(n) > 223:
-		return fmt.Errorf("it is %d bytes long; the limit is 223", len(n))
-	case strings.ContainsAny(n, " \t\r\n\x00/,"):
-		return fmt.Errorf("%q contains a character that iSCSI names must not have", n)
-	case strings.HasPrefix(low, "iqn."), strings.HasPrefix(low, "eui."), strings.HasPrefix(low, "naa."):
-		return nil
-	}
-	return fmt.Errorf("%q does not begin with iqn., eui. or naa.", n)
 }
 
 // randomISID returns an ISID of the random format (RFC 7143 §11.12.5: T = 10b).

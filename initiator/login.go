@@ -20,7 +20,11 @@ type login struct {
 	params  iscsi.Params       // the outcome
 	win     iscsi.SenderWindow // the outcome
 	statSN  uint32
+	tsih    uint16
+	user    string // CHAP user that was proved
 	limits  iscsi.Limits
+
+	transport string // the datamover in words
 
 	once sync.Once
 	done chan struct{} // closed when err is final
@@ -54,13 +58,13 @@ func (l *login) notify(c *conn, p *iscsi.PDU) {
 		r := l.machine.Result()
 		l.params = r.Params
 		l.win = iscsi.SenderWindow{CmdSN: r.CmdSN, ExpCmdSN: r.ExpCmdSN, MaxCmdSN: r.MaxCmdSN}
-		l.statSN = r.StatSN
+		l.statSN, l.tsih, l.user = r.StatSN, r.TSIH, r.AuthUser
 		c.dm.NoticeKeyValues(&l.params)
 		if err := c.dm.Enable(); err != nil {
 			l.finish(err)
 			return
 		}
-		l.limits = c.dm.Limits()
+		l.limits, l.transport = c.dm.Limits(), c.dm.Describe()
 		c.enter()
 		l.finish(nil)
 	}
@@ -86,7 +90,7 @@ func (s *Session) connect(ctx context.Context) (*conn, error) {
 	defer cancel()
 	addr := s.cfg.Address
 	for hops := 0; ; hops++ {
-		c, err := s.loginAt(ctx, addr)
+		c, err := open(ctx, &s.cfg, addr, iscsi.NormalSession, s)
 		var le *iscsi.LoginError
 		if err == nil {
 			s.mu.Lock()
@@ -107,15 +111,6 @@ func (s *Session) connect(ctx context.Context) (*conn, error) {
 	}
 }
 
-// loginAt makes one connection and logs in on it.
-func (s *Session) loginAt(ctx context.Context, addr string) (*conn, error) {
-	c, err := open(ctx, &s.cfg, addr, iscsi.NormalSession, s)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
 // open makes a connection and logs in on it, for a session or, with s nil, for
 // discovery.
 func open(ctx context.Context, cfg *Config, addr string, typ iscsi.SessionType, s *Session) (*conn, error) {
@@ -127,6 +122,9 @@ func open(ctx context.Context, cfg *Config, addr string, typ iscsi.SessionType, 
 	lc.Profile = dm.KeyProfile()
 	l := &login{machine: iscsi.NewLoginInitiator(lc), done: make(chan struct{})}
 	c := &conn{dm: dm, login: l, gone: make(chan struct{}), s: s}
+	if s == nil {
+		c.text = &textExchange{answers: make(chan textAnswer, 4)}
+	}
 	dm.Start(c)
 	var req iscsi.PDU
 	l.machine.Start(&req)

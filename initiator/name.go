@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"os"
 	"strings"
+
+	"softiser/internal/iscsi"
 )
 
 // NameFile is where open-iscsi keeps the initiator name of a machine.
@@ -18,7 +20,7 @@ func DefaultInitiatorName() string {
 	if f, err := os.Open(NameFile); err == nil {
 		defer f.Close()
 		for sc := bufio.NewScanner(f); sc.Scan(); {
-			if n, ok := strings.CutPrefix(strings.TrimSpace(sc.Text()), "InitiatorName="); ok && checkName(n) == nil {
+			if n, ok := strings.CutPrefix(strings.TrimSpace(sc.Text()), "InitiatorName="); ok && iscsi.CheckName(n) == nil {
 				return n
 			}
 		}

@@ -38,20 +38,21 @@ type Session struct {
 	changed  chan struct{} // closed when state changes
 	err      error         // why the session failed or was closed
 	conn     *conn         // nil while there is none
+	last     *login        // outcome of the last login
 	win      iscsi.SenderWindow
 	tasks    table
-	queue    reqQueue // requests with commands still to start
-	ctlQueue reqQueue // the session's own, ahead of the queue
-	resend   taskList // commands to be sent again, in order
-	waiting  int      // commands in taskDelayed
-	luns     []*LUN   // to be looked at again after a login
-	clock    int64    // nanoseconds since begun, as of the last tick
+	queue    reqQueue      // requests with commands still to start
+	ctlQueue reqQueue      // the session's own, ahead of the queue
+	resend   taskList      // commands to be sent again, in order
+	waiting  int           // commands in taskDelayed
+	luns     []*LUN        // to be looked at again after a login
+	clock    int64         // nanoseconds since begun, as of the last tick
 	lost     time.Time     // when the session stopped making progress; zero while it does
 	minWait  time.Duration // the target asked for it before the next login
 	login    time.Time     // last one
 	backoff  time.Duration // before the first attempt after the next loss
 	tmfs     int           // task management requests not answered
-	portal   string // where the target sent us (redirection), or cfg.Address
+	portal   string        // where the target sent us (redirection), or cfg.Address
 	stats    Stats
 	pdu      iscsi.PDU // scratch of send
 	order    []uint16  // scratch of connLost
@@ -106,7 +107,7 @@ func (s *Session) adopt(c *conn) bool {
 	if c.dead != nil {
 		return false
 	}
-	s.conn, s.login = c, time.Now()
+	s.conn, s.last, s.login = c, c.login, time.Now()
 	s.win = c.login.win
 	s.stats.Logins++
 	return true

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"softiser/internal/iscsi"
 )
 
 // ParseURL reads a volume's address as libiscsi writes it, with iser:// for
@@ -31,7 +33,7 @@ func ParseURL(s string) (Config, error) {
 	if name, err = url.PathUnescape(name); err != nil {
 		return Config{}, fmt.Errorf("URL %s: target name: %w", redactURL(s), err)
 	}
-	if err := checkName(name); err != nil {
+	if err := iscsi.CheckName(name); err != nil {
 		return Config{}, fmt.Errorf("URL %s: target name: %w", redactURL(s), err)
 	}
 	n, err := strconv.ParseUint(lun, 10, 64)

@@ -8,19 +8,19 @@
 //
 // # What happens to a request
 //
-//	        Submit / ReadAt / Do
-//	             |  prepare: range, limits of the LUN
-//	             v
-//	  queue of the session ----> carve: one or more commands,
-//	             |                each in a preallocated slot
-//	             |  pump: as many as the target's window (MaxCmdSN)
-//	             v         and QueueDepth permit
-//	        datamover: SCSI Command, immediate data; Data-Out or RDMA Reads
-//	             |     by the target; Data-In or RDMA Writes into Request.Buf
-//	             v
-//	        SCSI Response ----> residual, status, sense ----> Done
-//	                                   |
-//	                  unit attention, BUSY: sent again
+//	      Submit / ReadAt / Do
+//	           |  prepare: range, limits of the LUN
+//	           v
+//	queue of the session ----> carve: one or more commands,
+//	           |                each in a preallocated slot
+//	           |  pump: as many as the target's window (MaxCmdSN)
+//	           v         and QueueDepth permit
+//	      datamover: SCSI Command, immediate data; Data-Out or RDMA Reads
+//	           |     by the target; Data-In or RDMA Writes into Request.Buf
+//	           v
+//	      SCSI Response ----> residual, status, sense ----> Done
+//	                                 |
+//	                unit attention, BUSY: sent again
 //
 // Nothing is allocated per command, and data is neither staged nor copied
 // here: over iSER the target reads and writes Request.Buf itself.

@@ -16,18 +16,18 @@ func (l *LUN) Info() blockdev.Info { return l.geo.Load().info }
 
 // call runs one operation and waits for its end.
 func (l *LUN) call(set Request) error {
-	w := waiters.Get().(*waiter)
+	w := l.waiters.Get().(*waiter)
 	w.req = set
 	w.req.Done = w.done
 	if l.isClosed() {
-		waiters.Put(w)
+		l.waiters.Put(w)
 		return blockdev.ErrClosed
 	}
 	l.Submit(&w.req)
 	<-w.ch
 	err := w.req.Err
 	w.req = Request{}
-	waiters.Put(w)
+	l.waiters.Put(w)
 	if errors.Is(err, ErrClosed) {
 		err = blockdev.ErrClosed
 	}
@@ -134,8 +134,8 @@ func (l *LUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 
 // lbaStatus asks for the allocation from lba on.
 func (l *LUN) lbaStatus(lba uint64, buf []byte) ([]scsi.LBAStatus, error) {
-	w := waiters.Get().(*waiter)
-	defer waiters.Put(w)
+	w := l.waiters.Get().(*waiter)
+	defer l.waiters.Put(w)
 	r := &Request{Op: OpCDB, CDB: scsi.AppendGetLBAStatus(nil, lba, uint32(len(buf))), Buf: buf, DataIn: true}
 	r.Done = w.done
 	if l.prepare(r) {

@@ -37,9 +37,9 @@ type fakeTarget struct {
 	// It runs on the connection's target goroutine without locks.
 	hook func(c *fakeDM, p *iscsi.PDU) bool
 	// tmf, when set, answers task management.
-	tmf func(c *fakeDM, p *iscsi.PDU) bool
-	// nop false leaves pings unanswered.
-	deaf bool
+	tmf   func(c *fakeDM, p *iscsi.PDU) bool
+	deaf  bool        // leaves pings unanswered
+	pongs []iscsi.BHS // answers to the target's pings
 }
 
 func newFakeTarget(t testing.TB, size int) *fakeTarget {
@@ -285,6 +285,9 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 	case iscsi.OpNopOut:
 		f.mu.Lock()
 		deaf := f.deaf
+		if b.ITT() == iscsi.ReservedTag {
+			f.pongs = append(f.pongs, *b)
+		}
 		f.mu.Unlock()
 		if b.ITT() != iscsi.ReservedTag && !deaf {
 			var r iscsi.PDU
@@ -362,7 +365,7 @@ func (d *fakeDM) execute(p *iscsi.PDU) {
 		return
 	case scsi.OpInquiry:
 		in = f.inquiry(cdb)
-	case scsi.OpServiceIn16:
+	case scsi.OpServiceActionIn:
 		f.mu.Lock()
 		c := scsi.Capacity{Blocks: uint64(len(f.disk) / f.bs), BlockSize: uint32(f.bs), Provisioned: true, ReadZeroes: true}
 		f.mu.Unlock()

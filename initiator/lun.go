@@ -22,6 +22,8 @@ type LUN struct {
 	geo   atomic.Pointer[geometry]
 	next  atomic.Uint32 // path of the next request
 
+	waiters sync.Pool // *waiter
+
 	refreshing atomic.Bool
 	mu         sync.Mutex // guards what follows; taken before no other lock
 	closed     bool
@@ -70,6 +72,7 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 		return nil, fmt.Errorf("initiator: LUN %d: the largest is %d", n, 1<<14-1)
 	}
 	l := &LUN{num: n, wire: iscsi.EncodeLUN(int(n)), paths: paths, watchers: map[int]func(blockdev.Info){}}
+	l.waiters.New = newWaiter
 	for i, s := range paths {
 		id, err := s.identify(ctx, l.wire)
 		if err != nil {
@@ -150,7 +153,7 @@ func (l *LUN) path() *Session {
 // Do runs r and waits for its end. When ctx ends first, the command is aborted
 // at the target (ABORT TASK) before Do returns. It sets r.Done.
 func (l *LUN) Do(ctx context.Context, r *Request) error {
-	w := waiters.Get().(*waiter)
+	w := l.waiters.Get().(*waiter)
 	r.Done = w.done
 	l.Submit(r)
 	if d := ctx.Done(); d == nil {
@@ -165,23 +168,23 @@ func (l *LUN) Do(ctx context.Context, r *Request) error {
 			<-w.ch
 		}
 	}
-	waiters.Put(w)
+	l.waiters.Put(w)
 	return r.Err
 }
 
-// waiter is what Do waits on; pooled, so that a synchronous call allocates
-// nothing.
+// waiter is what a synchronous call waits on; pooled per LUN, so that such a
+// call allocates nothing.
 type waiter struct {
 	ch   chan struct{}
 	done func(*Request)
 	req  Request // of a blockdev call
 }
 
-var waiters = sync.Pool{New: func() any {
+func newWaiter() any {
 	w := &waiter{ch: make(chan struct{}, 1)}
 	w.done = func(*Request) { w.ch <- struct{}{} }
 	return w
-}}
+}
 
 // abandon ends r early: commands that were not sent are dropped, those at the
 // target are aborted.

@@ -68,11 +68,11 @@ func testEmptyLease(t *testing.T, b Backend) {
 	dev := b.open(t, size)
 	for _, off := range []int64{0, size} {
 		var l blockdev.Lease
-		if err := dev.LeaseRead(&l, off, 0, blockdev.NoWait); err != nil || len(l.Segs) != 0 {
+		if err := dev.LeaseRead(&l, off, 0, blockdev.Wait); err != nil || len(l.Segs) != 0 {
 			t.Errorf("LeaseRead(%d, 0): %d slices, %v", off, len(l.Segs), err)
 		}
 		l.Release()
-		if err := dev.LeaseWrite(&l, off, 0, blockdev.NoWait); err != nil || len(l.Segs) != 0 {
+		if err := dev.LeaseWrite(&l, off, 0, blockdev.Wait); err != nil || len(l.Segs) != 0 {
 			t.Errorf("LeaseWrite(%d, 0): %d slices, %v", off, len(l.Segs), err)
 		}
 		if err := l.Commit(true); err != nil {

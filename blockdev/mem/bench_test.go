@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/blockdev"
 )
 
@@ -80,4 +82,52 @@ func BenchmarkLease(b *testing.B) {
 			l.Release()
 		}
 	})
+}
+
+// BenchmarkFill stores 64 MiB into a fresh volume, and then again, with and
+// without huge pages: what the first touch costs.
+func BenchmarkFill(b *testing.B) {
+	src, err := unix.MemfdCreate("source", unix.MFD_CLOEXEC)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer unix.Close(src)
+	if _, err := unix.Pwrite(src, make([]byte, 1<<20), 0); err != nil {
+		b.Fatal(err)
+	}
+	const size = 64 << 20
+	for _, huge := range []bool{false, true} {
+		for _, again := range []bool{false, true} {
+			b.Run(fmt.Sprintf("huge=%v/again=%v", huge, again), func(b *testing.B) {
+				b.SetBytes(size)
+				var l blockdev.Lease
+				fill := func(d *Device) {
+					for off := int64(0); off < size; off += 1 << 20 {
+						if err := d.LeaseWrite(&l, off, 1<<20, blockdev.NoWait); err != nil {
+							b.Fatal(err)
+						}
+						if _, err := unix.Preadv(src, l.Segs, 0); err != nil {
+							b.Fatal(err)
+						}
+						l.Release()
+					}
+				}
+				for b.Loop() {
+					b.StopTimer()
+					d, err := Open(Config{Size: size, HugePages: huge})
+					if err != nil {
+						b.Fatal(err)
+					}
+					if again {
+						fill(d)
+					}
+					b.StartTimer()
+					fill(d)
+					b.StopTimer()
+					d.Close()
+					b.StartTimer()
+				}
+			})
+		}
+	}
 }

@@ -131,6 +131,9 @@ type fakeDM struct {
 	pushes int
 	calls  uint64
 	params *iscsi.Params
+	mute   bool // answers nothing
+
+	logouts []iscsi.LogoutReason
 
 	full   bool // target's end is in full feature phase
 	win    iscsi.CommandWindow
@@ -255,6 +258,9 @@ func (d *fakeDM) work() {
 
 func (d *fakeDM) handle(p *iscsi.PDU) {
 	f := d.f
+	if d.mute {
+		return
+	}
 	if !d.full {
 		var resp iscsi.PDU
 		done, err := d.login.Handle(p, &resp)
@@ -270,10 +276,12 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 	b := &p.BHS
 	switch b.Opcode() {
 	case iscsi.OpSCSICommand:
+		d.mu.Lock()
 		if !d.win.Accepts(b.CmdSN()) {
 			f.t.Errorf("CmdSN %d is outside the window %d..%d", b.CmdSN(), d.win.ExpCmdSN, d.win.MaxCmdSN)
 		}
 		d.win.Advance()
+		d.mu.Unlock()
 		f.mu.Lock()
 		f.active++
 		hook := f.hook
@@ -308,6 +316,7 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 		r.BHS.SetITT(b.ITT())
 		d.answer(&r)
 	case iscsi.OpLogoutReq:
+		d.logouts = append(d.logouts, b.LogoutRequest().Reason())
 		var r iscsi.PDU
 		r.BHS.NewLogoutResponse(iscsi.LogoutClosed)
 		r.BHS.SetITT(b.ITT())
@@ -483,18 +492,25 @@ func (d *fakeDM) status(p *iscsi.PDU, st scsi.Status, sense []byte, residual uin
 
 // answer numbers a PDU and sends it.
 func (d *fakeDM) answer(p *iscsi.PDU) {
+	p.BHS.SetDataLen(len(p.Data))
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.win.Open(d.f.window)
 	p.BHS.SetSequence(iscsi.Sequence{StatSN: d.statSN, ExpCmdSN: d.win.ExpCmdSN, MaxCmdSN: d.win.MaxCmdSN})
 	d.statSN++
-	d.raw(p)
+	d.sendLocked(p)
 }
 
 func (d *fakeDM) raw(p *iscsi.PDU) {
 	p.BHS.SetDataLen(len(p.Data))
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sendLocked(p)
+}
+
+func (d *fakeDM) sendLocked(p *iscsi.PDU) {
 	if !d.ended {
 		d.outbox = append(d.outbox, p)
 		d.cond.Broadcast()
 	}
-	d.mu.Unlock()
 }

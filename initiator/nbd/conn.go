@@ -1,0 +1,219 @@
+package nbd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"softiser/initiator"
+)
+
+// conn is the transmission phase of one connection.
+//
+// The receive goroutine owns rd and batch. Everything else is shared between it,
+// the session's receive goroutines (in done) and the sender, under mu.
+type conn struct {
+	srv    *Server
+	nc     net.Conn
+	raw    syscall.RawConn
+	exp    *Export
+	agreed agreed
+	size   int64 // of the volume when the client connected
+	block  int
+
+	rd    reader
+	batch []*initiator.Request // parsed, not yet submitted
+	slots []slot
+
+	mu       sync.Mutex // guards the fields below
+	pool     pool
+	idle     *slot // free slots
+	inFlight int   // requests submitted and not answered
+	out      replyQueue
+	sending  bool
+	broken   error // the socket failed: replies are dropped
+	waiting  bool  // the receive goroutine waits for a slot or a buffer
+	draining bool  // no more requests are read
+
+	tx   sender
+	room chan struct{} // wakes the receive goroutine
+	kick chan struct{} // wakes the send goroutine
+	quit chan struct{} // ends the send goroutine
+	sent chan struct{} // closed when it has ended
+}
+
+// slot is one request under way and its reply.
+type slot struct {
+	req   initiator.Request
+	c     *conn
+	next  *slot // in idle or in a replyQueue
+	in    request
+	buf   []byte   // payload buffer, nil without one
+	head  [64]byte // reply header
+	headN int
+	body  []byte // reply payload
+	again bool   // write zeroes has been repeated
+	begun bool   // part of the reply is on the wire
+}
+
+func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil, fmt.Errorf("nbd: %T is not a socket", nc)
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("nbd: %w", err)
+	}
+	info := a.export.LUN.Info()
+	c := &conn{
+		srv: s, nc: nc, raw: raw, exp: a.export, agreed: a, size: info.Size, block: max(info.BlockSize, 1),
+		batch: make([]*initiator.Request, 0, s.cfg.Depth),
+		slots: make([]slot, s.cfg.Depth),
+		room:  make(chan struct{}, 1), kick: make(chan struct{}, 1),
+		quit: make(chan struct{}), sent: make(chan struct{}),
+	}
+	c.pool.limit = s.cfg.Memory
+	for i := range c.slots {
+		sl := &c.slots[i]
+		sl.c, sl.req.User, sl.req.Done = c, sl, requestDone
+		sl.next, c.idle = c.idle, sl
+	}
+	c.rd.init(raw)
+	c.tx.init(raw)
+	return c, nil
+}
+
+// run serves requests until the client disconnects or the server stops.
+func (c *conn) run() error {
+	go c.sendLoop()
+	err := c.receive()
+	c.submit()
+	c.drain()
+	close(c.quit)
+	<-c.sent
+	c.nc.Close()
+	c.free()
+	return err
+}
+
+// stopReading ends the receive loop once it has used up what has been read.
+func (c *conn) stopReading() {
+	c.mu.Lock()
+	c.draining = true
+	c.mu.Unlock()
+	c.nc.SetReadDeadline(time.Unix(1, 0))
+}
+
+// drain waits until every request is answered and the replies have left.
+func (c *conn) drain() {
+	for {
+		c.mu.Lock()
+		busy := c.inFlight > 0 || c.sending || c.out.head != nil
+		c.waiting = busy
+		c.mu.Unlock()
+		if !busy {
+			return
+		}
+		<-c.room
+	}
+}
+
+// free gives the buffers back. Nothing is under way.
+func (c *conn) free() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pool.drop()
+}
+
+// wakeLocked wakes the receive goroutine when it waits.
+func (c *conn) wakeLocked() {
+	if c.waiting {
+		c.waiting = false
+		select {
+		case c.room <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// acquire takes a slot and, for n > 0, a buffer, waiting for both. What has
+// been parsed is submitted before it waits.
+func (c *conn) acquire(n int) (*slot, error) {
+	for {
+		c.mu.Lock()
+		if s := c.idle; s != nil {
+			if n == 0 {
+				c.idle = s.next
+				c.mu.Unlock()
+				return s, nil
+			}
+			b, err := c.pool.get(n)
+			if b != nil || err != nil {
+				c.idle = s.next
+				c.mu.Unlock()
+				s.buf = b
+				return s, err
+			}
+		}
+		c.waiting = true
+		c.mu.Unlock()
+		c.submit()
+		<-c.room
+	}
+}
+
+// releaseLocked gives a slot and its buffer back.
+func (c *conn) releaseLocked(s *slot) {
+	if s.buf != nil {
+		c.pool.put(s.buf)
+		s.buf = nil
+	}
+	s.body, s.req.Buf, s.begun = nil, nil, false
+	s.next, c.idle = c.idle, s
+}
+
+// submit hands the parsed requests to the session.
+func (c *conn) submit() {
+	if len(c.batch) == 0 {
+		return
+	}
+	c.mu.Lock()
+	c.inFlight += len(c.batch)
+	c.mu.Unlock()
+	c.exp.LUN.SubmitBatch(c.batch)
+	c.batch = c.batch[:0]
+}
+
+// requestDone is every request's Done.
+func requestDone(r *initiator.Request) {
+	s := r.User.(*slot)
+	c := s.c
+	if c.repeat(s) {
+		return
+	}
+	c.finish(s)
+	c.mu.Lock()
+	c.inFlight--
+	last := c.inFlight == 0
+	c.queueLocked(s)
+	c.mu.Unlock()
+	c.push(last)
+}
+
+// answer queues a reply that needs no request to the session.
+func (c *conn) answer(s *slot) {
+	c.mu.Lock()
+	c.queueLocked(s)
+	c.mu.Unlock()
+	c.push(false)
+}
+
+// quiet errors are how connections usually end.
+func quiet(err error) bool {
+	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}

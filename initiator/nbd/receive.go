@@ -1,0 +1,203 @@
+package nbd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"softiser/blockdev"
+	"softiser/initiator"
+)
+
+// errDisconnect is the client's NBD_CMD_DISC.
+var errDisconnect = errors.New("nbd: client disconnected")
+
+// receive reads requests until the client goes or reading is stopped.
+func (c *conn) receive() error {
+	for {
+		if c.rd.buffered() < requestSize {
+			c.submit() // before waiting for more
+		}
+		p, err := c.rd.peek(requestSize)
+		if err != nil {
+			return c.ended(err)
+		}
+		in, ok := parseRequest(p)
+		if !ok {
+			return fmt.Errorf("nbd: request magic %#x: the client is out of step", p[:4])
+		}
+		c.rd.discard(requestSize)
+		if err := c.request(in); err == errDisconnect {
+			return nil
+		} else if err != nil {
+			return c.ended(err)
+		}
+	}
+}
+
+// ended makes an orderly end of EOF between requests and of stopReading.
+func (c *conn) ended(err error) error {
+	c.mu.Lock()
+	draining := c.draining
+	c.mu.Unlock()
+	if draining && errors.Is(err, os.ErrDeadlineExceeded) || err == io.EOF {
+		return nil
+	}
+	return err
+}
+
+// request checks one request and adds it to the batch, or answers it.
+func (c *conn) request(in request) error {
+	errno := c.check(&in)
+	payload := 0
+	if in.cmd == CmdWrite {
+		payload = int(in.n)
+		if in.n > maxPayload {
+			return fmt.Errorf("nbd: write of %d bytes: the limit is %d", in.n, maxPayload)
+		}
+	}
+	if errno != 0 {
+		if err := c.rd.skip(payload); err != nil {
+			return err
+		}
+		return c.refuse(in, errno)
+	}
+	buffer := payload
+	if in.cmd == CmdRead {
+		buffer = int(in.n)
+	}
+	if in.cmd == CmdDisc {
+		return errDisconnect
+	}
+	s, err := c.acquire(buffer)
+	if err != nil {
+		if err := c.rd.skip(payload); err != nil {
+			return err
+		}
+		s.in = in
+		s.fail(errNoMem)
+		c.answer(s)
+		return nil
+	}
+	s.in, s.again = in, false
+	if payload > 0 {
+		if err := c.rd.readInto(s.buf[:payload]); err != nil {
+			c.mu.Lock()
+			c.releaseLocked(s)
+			c.mu.Unlock()
+			return err
+		}
+	}
+	c.start(s)
+	return nil
+}
+
+// check returns the error number of a request that cannot be carried out.
+func (c *conn) check(in *request) uint32 {
+	allowed := uint16(0)
+	ro := c.exp.ReadOnly
+	switch in.cmd {
+	case CmdRead:
+		allowed = cmdFUA // the protocol allows and ignores it
+		if c.agreed.structured {
+			allowed |= cmdDF
+		}
+		if in.n > maxPayload {
+			return errOverflow
+		}
+	case CmdWrite:
+		allowed = cmdFUA
+	case CmdTrim:
+		allowed = cmdFUA
+		if !ro && !c.exp.LUN.Info().Discard {
+			return errInval
+		}
+	case CmdWriteZeroes:
+		allowed = cmdFUA | cmdNoHole | cmdFastZero
+	case CmdFlush, CmdDisc:
+		return 0
+	case CmdBlockStatus:
+		allowed = cmdReqOne
+		if !c.agreed.allocation || in.n == 0 {
+			return errInval
+		}
+	default:
+		return errInval
+	}
+	switch {
+	case in.flags&^allowed != 0:
+		return errInval
+	case ro && (in.cmd == CmdWrite || in.cmd == CmdTrim || in.cmd == CmdWriteZeroes):
+		return errPerm
+	case !contains(c.size, in.off, in.n):
+		if in.cmd == CmdWrite || in.cmd == CmdWriteZeroes {
+			return errNoSpace // as the protocol wants it for writes beyond the end
+		}
+		return errInval
+	case in.off%uint64(c.block) != 0 || in.n%uint32(c.block) != 0:
+		return errInval
+	}
+	return 0
+}
+
+// refuse answers a request that never started.
+func (c *conn) refuse(in request, errno uint32) error {
+	s, err := c.acquire(0)
+	if err != nil {
+		return err
+	}
+	s.in = in
+	s.fail(errno)
+	c.answer(s)
+	return nil
+}
+
+// start turns the request in s into one for the session.
+func (c *conn) start(s *slot) {
+	r, in := &s.req, &s.in
+	r.Off, r.Len, r.Buf = int64(in.off), int64(in.n), nil
+	r.FUA = in.flags&cmdFUA != 0
+	switch in.cmd {
+	case CmdRead:
+		r.Op, r.Buf, r.FUA = initiator.OpRead, s.buf[:in.n], false
+	case CmdWrite:
+		r.Op, r.Buf = initiator.OpWrite, s.buf[:in.n]
+	case CmdFlush:
+		r.Op, r.Off, r.Len, r.FUA = initiator.OpFlush, 0, 0, false
+	case CmdTrim:
+		r.Op = initiator.OpDiscard
+	case CmdWriteZeroes:
+		r.Op = initiator.OpWriteZeroes
+	case CmdBlockStatus:
+		go c.blockStatus(s)
+		c.mu.Lock()
+		c.inFlight++
+		c.mu.Unlock()
+		return
+	}
+	if in.n == 0 && in.cmd != CmdFlush {
+		s.succeed()
+		c.answer(s)
+		return
+	}
+	c.batch = append(c.batch, r)
+}
+
+// repeat submits a finished request once more where that can help: a target
+// may refuse WRITE SAME only when it sees it (the session then remembers to
+// write zeroes), and trim and zeroes with FUA end with a flush.
+func (c *conn) repeat(s *slot) bool {
+	r := &s.req
+	switch {
+	case r.Op == initiator.OpWriteZeroes && r.Err != nil && !s.again && errors.Is(r.Err, blockdev.ErrNotSupported):
+		s.again = true
+	case (r.Op == initiator.OpWriteZeroes || r.Op == initiator.OpDiscard) && r.Err == nil && s.in.flags&cmdFUA != 0:
+		r.Op, r.Buf = initiator.OpFlush, nil
+	default:
+		return false
+	}
+	one := [1]*initiator.Request{r}
+	c.exp.LUN.SubmitBatch(one[:])
+	return true
+}

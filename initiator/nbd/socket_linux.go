@@ -1,0 +1,254 @@
+package nbd
+
+import (
+	"errors"
+	"io"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// reader is the read-ahead of one connection. Its calls wait in the Go poller.
+type reader struct {
+	raw  syscall.RawConn
+	buf  []byte
+	r, w int // unread bytes are buf[r:w]
+
+	// One readv at a time: its arguments and its result, beside a function
+	// made once so that nothing is allocated per call.
+	iov   [2]unix.Iovec
+	iovN  int
+	n     int
+	errno syscall.Errno
+	read  func(fd uintptr) bool
+}
+
+// readAhead holds many small requests; directRead is the payload from which
+// reading straight into place beats copying out of the read-ahead.
+const (
+	readAhead  = 256 << 10
+	directRead = 32 << 10
+)
+
+func (r *reader) init(raw syscall.RawConn) {
+	r.raw, r.buf = raw, make([]byte, readAhead)
+	r.read = func(fd uintptr) bool {
+		for {
+			n, _, e := syscall.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&r.iov[0])), uintptr(r.iovN))
+			if e == syscall.EINTR {
+				continue
+			}
+			if e == syscall.EAGAIN {
+				return false
+			}
+			r.n, r.errno = int(n), e
+			return true
+		}
+	}
+}
+
+func (r *reader) buffered() int { return r.w - r.r }
+
+// readv fills dst (which may be empty) and then the read-ahead, in one call.
+func (r *reader) readv(dst []byte) (int, error) {
+	r.iovN = 0
+	for _, b := range [2][]byte{dst, r.buf[r.w:]} {
+		if len(b) > 0 {
+			r.iov[r.iovN].Base = &b[0]
+			r.iov[r.iovN].SetLen(len(b))
+			r.iovN++
+		}
+	}
+	if err := r.raw.Read(r.read); err != nil {
+		return 0, err
+	}
+	if r.errno != 0 {
+		return 0, r.errno
+	}
+	if r.n == 0 {
+		return 0, io.EOF
+	}
+	return r.n, nil
+}
+
+// peek returns the next n ≤ len(buf) bytes without consuming them. io.EOF means
+// that the stream ended before the first of them.
+func (r *reader) peek(n int) ([]byte, error) {
+	if r.r == r.w {
+		r.r, r.w = 0, 0
+	} else if len(r.buf)-r.r < n {
+		r.w = copy(r.buf, r.buf[r.r:r.w])
+		r.r = 0
+	}
+	for r.w-r.r < n {
+		k, err := r.readv(nil)
+		if err == io.EOF && r.w > r.r {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, err
+		}
+		r.w += k
+	}
+	return r.buf[r.r : r.r+n], nil
+}
+
+func (r *reader) discard(n int) { r.r += n }
+
+// readInto fills p: from the read-ahead, and a large rest straight from the
+// socket together with what follows it.
+func (r *reader) readInto(p []byte) error {
+	for len(p) > 0 {
+		if n := copy(p, r.buf[r.r:r.w]); n > 0 {
+			r.r += n
+			p = p[n:]
+			continue
+		}
+		r.r, r.w = 0, 0
+		dst := p
+		if len(p) < directRead {
+			dst = nil
+		}
+		n, err := r.readv(dst)
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		direct := min(n, len(dst))
+		p = p[direct:]
+		r.w = n - direct
+	}
+	return nil
+}
+
+// skip reads n bytes away.
+func (r *reader) skip(n int) error {
+	for n > 0 {
+		if r.r == r.w {
+			if _, err := r.peek(1); err != nil {
+				if err == io.EOF {
+					err = io.ErrUnexpectedEOF
+				}
+				return err
+			}
+		}
+		k := min(n, r.w-r.r)
+		r.r += k
+		n -= k
+	}
+	return nil
+}
+
+// errFull says that the socket takes no more at the moment.
+var errFull = errors.New("nbd: socket is full")
+
+// maxIov is the kernel's limit on one vectored call.
+const maxIov = 1024
+
+// sender is the vectored write of one connection. One goroutine at a time uses
+// it (conn.sending).
+type sender struct {
+	raw   syscall.RawConn
+	iov   []unix.Iovec // not yet written
+	queue replyQueue   // slots in iov, in order
+	done  replyQueue   // slots that have been written
+	n     int
+	errno syscall.Errno
+	wait  bool
+	full  bool
+	store [maxIov]unix.Iovec
+	write func(fd uintptr) bool
+}
+
+func (t *sender) init(raw syscall.RawConn) {
+	t.raw = raw
+	t.iov = t.store[:0]
+	t.write = func(fd uintptr) bool {
+		for {
+			n, _, e := syscall.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&t.iov[0])), uintptr(len(t.iov)))
+			if e == syscall.EINTR {
+				continue
+			}
+			if e == syscall.EAGAIN {
+				t.full = true
+				return !t.wait
+			}
+			t.n, t.errno, t.full = int(n), e, false
+			return true
+		}
+	}
+}
+
+func (t *sender) pending() bool { return len(t.iov) > 0 }
+
+// room reports whether another reply fits into the vector.
+func (t *sender) room() bool { return cap(t.iov)-len(t.iov) >= 2 }
+
+// add appends a reply to the vector.
+func (t *sender) add(s *slot) {
+	t.queue.push(s)
+	t.append(s.head[:s.headN])
+	if len(s.body) > 0 {
+		t.append(s.body)
+	}
+}
+
+func (t *sender) append(b []byte) {
+	v := unix.Iovec{Base: &b[0]}
+	v.SetLen(len(b))
+	t.iov = append(t.iov, v)
+}
+
+// flush writes until the vector is empty, the socket is full (errFull, unless
+// wait) or broken.
+func (t *sender) flush(wait bool) error {
+	t.wait = wait
+	for len(t.iov) > 0 {
+		t.full = false
+		if err := t.raw.Write(t.write); err != nil {
+			return err
+		}
+		if t.full {
+			return errFull
+		}
+		if t.errno != 0 {
+			return t.errno
+		}
+		t.advance(t.n)
+	}
+	t.iov = t.store[:0]
+	t.done, t.queue = t.queue, replyQueue{}
+	return nil
+}
+
+// advance removes n written bytes from the vector.
+func (t *sender) advance(n int) {
+	for n > 0 {
+		v := &t.iov[0]
+		if l := int(v.Len); n >= l {
+			n -= l
+			t.iov = t.iov[1:]
+			continue
+		}
+		v.Base = (*byte)(unsafe.Add(unsafe.Pointer(v.Base), n))
+		v.SetLen(int(v.Len) - n)
+		return
+	}
+}
+
+// finished returns the next slot whose reply has been written.
+func (t *sender) finished() *slot {
+	if t.done.head == nil {
+		return nil
+	}
+	return t.done.pop()
+}
+
+// abandon gives up everything in the vector: its slots count as finished.
+func (t *sender) abandon() {
+	t.iov = t.store[:0]
+	t.done, t.queue = t.queue, replyQueue{}
+}

@@ -158,6 +158,7 @@ func (c *conn) start(s *slot) {
 	r, in := &s.req, &s.in
 	r.Off, r.Len, r.Buf = int64(in.off), int64(in.n), nil
 	r.FUA = in.flags&cmdFUA != 0
+	r.MayUnmap = false
 	switch in.cmd {
 	case CmdRead:
 		r.Op, r.Buf, r.FUA = initiator.OpRead, s.buf[:in.n], false
@@ -168,7 +169,7 @@ func (c *conn) start(s *slot) {
 	case CmdTrim:
 		r.Op = initiator.OpDiscard
 	case CmdWriteZeroes:
-		r.Op = initiator.OpWriteZeroes
+		r.Op, r.MayUnmap = initiator.OpWriteZeroes, in.flags&cmdNoHole == 0
 	case CmdBlockStatus:
 		go c.blockStatus(s)
 		c.mu.Lock()

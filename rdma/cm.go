@@ -239,6 +239,9 @@ func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) 
 	if initiator {
 		qp.startRTRLocked()
 	}
+	if p.Extensions {
+		qp.startExtLocked()
+	}
 	qp.wg.Add(2)
 	qp.sqMu.Unlock()
 	hook()
@@ -286,15 +289,24 @@ func (qp *QP) makeSinks(n int) ([]*region, error) {
 func (qp *QP) startRTRLocked() {
 	switch qp.rtr {
 	case mpa.RTRWrite:
-		qp.nudge = true
-	case mpa.RTRRead, mpa.RTRSend:
-		e := &qp.sq[qp.sqTail&uint32(len(qp.sq)-1)]
-		*e = sqe{op: OpRead, flags: flagHidden, remote: RemoteAddr{STag: 1}, segs: e.segs[:0], lkeys: e.lkeys[:0]}
-		if qp.rtr == mpa.RTRSend {
-			e.op = OpSend
-		}
-		qp.sqTail++
+		qp.empty |= emptyRTR
+	case mpa.RTRRead:
+		qp.hiddenLocked(OpRead)
+	case mpa.RTRSend:
+		qp.hiddenLocked(OpSend)
 	}
+}
+
+// hiddenMax is how many entries of its own the engine puts on a send queue.
+const hiddenMax = 2
+
+// hiddenLocked queues an empty message without a completion.
+func (qp *QP) hiddenLocked(op Opcode) {
+	e := &qp.sq[qp.sqTail&uint32(len(qp.sq)-1)]
+	// Some RNICs refuse STag 0 even where it is not used.
+	*e = sqe{op: op, flags: flagHidden, remote: RemoteAddr{STag: 1}, segs: e.segs[:0], lkeys: e.lkeys[:0]}
+	qp.sqTail++
+	qp.hidden++
 }
 
 func (t *txState) init(crc bool, fpdu int) {

@@ -63,8 +63,9 @@ type QP struct {
 	irq     []irqEntry // Reads and atomics to answer; ring, power of two
 	irqHead uint32
 	irqTail uint32
-	nudge   bool      // a zero-length Write is due, see qp_nudge.go
-	txIdle  sync.Cond // txBusy has become false; on sqMu
+	hidden  uint32     // entries of the send queue made by the engine itself
+	empty   emptyWrite // zero-length Writes that are due, see empty.go
+	txIdle  sync.Cond  // txBusy has become false; on sqMu
 
 	// txIO is held by the transmitter while it builds and sends a round. Taken
 	// before sqMu.
@@ -83,6 +84,8 @@ type QP struct {
 	rtr       mpa.RTR       // kind agreed on, 0: none
 	busyPoll  time.Duration // see ConnParams.BusyPoll
 	lastByte  time.Time     // owned by the receive goroutine
+	heard     bool          // an FPDU has arrived; guarded by sqMu
+	nudger    *time.Timer   // see armNudgeLocked; guarded by sqMu
 	term      *wire.Term    // to be sent by teardown; guarded by sqMu
 	fin       *time.Timer   // runs while Closing; guarded by sqMu
 	ext       extState      // use of RFC 7306; guarded by sqMu
@@ -124,7 +127,7 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	}
 	qp := &QP{
 		dev: d, pd: pd, cfg: cfg, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
-		sq:     make([]sqe, roundUp(cfg.MaxSend)),
+		sq:     make([]sqe, roundUp(cfg.MaxSend+hiddenMax)),
 		txWake: make(chan struct{}, 1),
 		txStop: make(chan struct{}),
 		done:   make(chan struct{}),

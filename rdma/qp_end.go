@@ -198,6 +198,7 @@ func (qp *QP) flush() {
 		qp.orqHead++
 	}
 	qp.irqHead = qp.irqTail
+	qp.heardLocked()
 	for qp.sqHead != qp.sqTail {
 		e := &qp.sq[qp.sqHead&uint32(len(qp.sq)-1)]
 		st := e.status

@@ -114,7 +114,7 @@ func (qp *QP) Enqueue(wr *SendWR) error {
 		}
 		// The connection is ending; the request is flushed with the others.
 	}
-	if qp.sqTail-qp.sqHead >= uint32(qp.cfg.MaxSend) {
+	if qp.sqTail-qp.sqHead-qp.hidden >= uint32(qp.cfg.MaxSend) {
 		return ErrQueueFull
 	}
 	e := &qp.sq[qp.sqTail&uint32(len(qp.sq)-1)]
@@ -228,6 +228,10 @@ func (qp *QP) sweepLocked() {
 		}
 		if e.flags&flagHidden == 0 && (e.status != StatusSuccess || e.signaled(qp.cfg.SignalAll)) {
 			qp.completeLocked(&WC{ID: e.id, QP: qp, Status: e.status, Opcode: wcOf[e.op], ByteLen: e.length})
+		}
+		if e.flags&flagHidden != 0 {
+			qp.hidden--
+			qp.extBarrierLocked(e)
 		}
 		e.release()
 		qp.sqHead++

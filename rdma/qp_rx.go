@@ -68,13 +68,15 @@ type rxState struct {
 	pend   wire.Cause // check that failed, raised after the trailer
 	detail string
 
-	msn     [4]uint32 // expected next, by queue number
-	any     bool      // an FPDU has been received
-	recv    rxRecv    // Send in progress
-	rtrSend bool      // the FPDU is a Send as ready-to-receive message
-	rlen    uint32    // bytes of the Read Response in progress
-	term    [wire.MaxTermLen]byte
-	nterm   int
+	msn      [4]uint32 // expected next, by queue number
+	any      bool      // an FPDU has been received
+	extWait  bool      // responder: the announcement of the peer may be among the first FPDUs
+	recv     rxRecv    // Send in progress
+	announce bool      // the FPDU is an announcement, see ext.go
+	rtrSend  bool      // the FPDU is a Send as ready-to-receive message
+	rlen     uint32    // bytes of the Read Response in progress
+	term     [wire.MaxTermLen]byte
+	nterm    int
 
 	// Learned pattern of the stream, see want.
 	gap    int  // bytes from the end of one direct payload to the next
@@ -258,6 +260,7 @@ func (qp *QP) rxParse(b []byte) (int, bool) {
 	x.pend, x.detail = causeNone, ""
 	x.crcBad = false
 	x.dst = rxDest{}
+	x.announce = false
 	if x.crcOn {
 		x.crc = wire.CRC(0, b[:hl])
 	}
@@ -304,6 +307,9 @@ func (qp *QP) rxEnd(trailer []byte) error {
 		if x.pend != causeNone {
 			return qp.rxTerminate(x.pend, x.detail)
 		}
+	}
+	if x.extWait || x.announce {
+		qp.extHeard()
 	}
 	return qp.rxDone()
 }

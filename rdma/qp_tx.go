@@ -187,6 +187,9 @@ func (qp *QP) transmit(share int) txResult {
 		share -= n
 
 		qp.sqMu.Lock()
+		if qp.sentOff == 0 && n > 0 && qp.initiator {
+			qp.armNudgeLocked()
+		}
 		qp.sentOff += uint64(n)
 		qp.sweepLocked()
 		idle := len(t.iov) == 0 && !t.cur.active && !qp.workLocked()
@@ -265,7 +268,7 @@ func (qp *QP) workLocked() bool {
 	if !qp.txOpen {
 		return false
 	}
-	return qp.nudge || qp.irqHead != qp.irqTail || qp.runnableLocked() != nil
+	return qp.empty != 0 || qp.irqHead != qp.irqTail || qp.runnableLocked() != nil
 }
 
 // runnableLocked is the next work request if it may start now.

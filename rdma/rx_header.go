@@ -94,6 +94,7 @@ func (qp *QP) rxBegin() {
 func (qp *QP) beginWrite() {
 	x := &qp.rx
 	if x.paylen == 0 {
+		x.announce = isAnnouncement(&x.tag)
 		return
 	}
 	r, off, c := qp.find(x.tag.STag, x.tag.TO, uint64(x.paylen), AccessRemoteWrite)

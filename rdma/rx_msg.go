@@ -274,6 +274,7 @@ func (qp *QP) firstFPDU() {
 	qp.sqMu.Lock()
 	open := qp.txOpen
 	qp.txOpen = true
+	qp.heardLocked()
 	qp.sqMu.Unlock()
 	if !open {
 		x.kick = true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime/debug"
 
+	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
@@ -62,9 +63,10 @@ func (qp *QP) next() bool {
 	if qp.dying.Load() || !qp.txOpen || t.local != nil {
 		return false
 	}
-	if qp.nudge {
-		qp.nudge = false
-		t.nudge(qp)
+	// A Read or Send as ready-to-receive message goes before everything else.
+	if qp.empty != 0 && (t.stats.FPDUs > 0 || !qp.initiator || qp.rtr&^mpa.RTRWrite == 0) {
+		t.emptyWrites(qp.empty)
+		qp.empty = 0
 	}
 	e := qp.runnableLocked()
 	resp := qp.irqHead != qp.irqTail
@@ -367,14 +369,4 @@ func (qp *QP) finish(m *txMsg) {
 	m.e.built, m.e.end = true, t.off
 	qp.sqNext++
 	qp.sqMu.Unlock()
-}
-
-// nudge builds a zero-length RDMA Write, which every receiver ignores.
-func (t *txState) nudge(*QP) {
-	start := len(t.hdr)
-	t.hdr = binary.BigEndian.AppendUint16(t.hdr, wire.TaggedLen)
-	h := wire.Tagged{Ctrl: wire.Ctrl(wire.Write, true), STag: 1}
-	t.hdr = h.Append(t.hdr)
-	t.payload(start, 0, nil)
-	t.stats.FPDUs++
 }

@@ -1,0 +1,101 @@
+package rdma_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"softiser/rdma"
+	"softiser/rdma/rdmatest"
+)
+
+func aligned(n int) []byte {
+	w := make([]uint64, (n+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), len(w)*8)[:n]
+}
+
+func extPair(t *testing.T, client, server bool, p2p rdma.P2PMode) (a, b *rdmatest.End) {
+	return rdmatest.NewPair(t, &rdmatest.Options{
+		Client: rdma.ConnParams{Extensions: client, P2P: p2p},
+		Server: rdma.ConnParams{Extensions: server},
+		Prepare: func(a, b *rdmatest.End) {
+			for i := range 4 {
+				a.Recv(t, uint64(100+i), make([]byte, 64))
+				b.Recv(t, uint64(100+i), make([]byte, 64))
+			}
+		},
+	})
+}
+
+func TestAtomicsAndImmediate(t *testing.T) {
+	for _, p2p := range []rdma.P2PMode{rdma.P2POff, rdma.P2PWrite, rdma.P2PRead, rdma.P2PSend} {
+		t.Run(p2p.String(), func(t *testing.T) {
+			a, b := extPair(t, true, true, p2p)
+			mem := aligned(64)
+			mr, err := b.PD.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteWrite|rdma.AccessRemoteAtomic)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer mr.Dereg()
+			atomic.StoreUint64((*uint64)(unsafe.Pointer(&mem[8])), 40)
+			at := rdma.RemoteAddr{TO: mr.Addr() + 8, STag: mr.RKey()}
+			old := make([]byte, 8)
+			value := func(want uint64) {
+				t.Helper()
+				if got := binary.NativeEndian.Uint64(old); got != want {
+					t.Fatalf("the original value is %d, want %d", got, want)
+				}
+			}
+			sgl := []rdma.SGE{a.SGE(old)}
+			a.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpFetchAdd, SGL: sgl, Remote: at, Add: 2})
+			a.Want(t, 1, rdma.WCFetchAdd, rdma.StatusSuccess)
+			value(40)
+			a.Post(t, rdma.SendWR{ID: 2, Op: rdma.OpCmpSwap, SGL: sgl, Remote: at, Compare: 42, Swap: 7})
+			a.Want(t, 2, rdma.WCCmpSwap, rdma.StatusSuccess)
+			value(42)
+			a.Post(t, rdma.SendWR{ID: 3, Op: rdma.OpCmpSwap, SGL: sgl, Remote: at, Compare: 42, Swap: 9})
+			a.Want(t, 3, rdma.WCCmpSwap, rdma.StatusSuccess)
+			value(7)
+			if got := atomic.LoadUint64((*uint64)(unsafe.Pointer(&mem[8]))); got != 7 {
+				t.Fatalf("the word is %d, want 7", got)
+			}
+			a.Post(t, rdma.SendWR{ID: 4, Op: rdma.OpWriteImm, SGL: []rdma.SGE{a.SGE([]byte("data"))}, Remote: rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}, Imm: 0x1122334455667788, Flags: rdma.FlagSolicited})
+			a.Want(t, 4, rdma.WCWrite, rdma.StatusSuccess)
+			wc := b.Want(t, 100, rdma.WCRecvImm, rdma.StatusSuccess)
+			if wc.Imm != 0x1122334455667788 || wc.Flags != rdma.WCWithImm|rdma.WCSolicited || string(mem[:4]) != "data" {
+				t.Fatalf("%+v, memory %q", wc, mem[:4])
+			}
+			// The responder may use them as well.
+			b.Post(t, rdma.SendWR{ID: 5, Op: rdma.OpImm, Imm: 5})
+			b.Want(t, 5, rdma.WCImm, rdma.StatusSuccess)
+			if wc := a.Want(t, 100, rdma.WCRecvImm, rdma.StatusSuccess); wc.Imm != 5 {
+				t.Fatalf("%+v", wc)
+			}
+			if !a.QP.Extensions() || !b.QP.Extensions() {
+				t.Error("the extensions are not reported as on")
+			}
+		})
+	}
+}
+
+// With an end that does not take part, requests of the extension fail alone and
+// the connection lives.
+func TestExtensionsNeedBothEnds(t *testing.T) {
+	for _, tt := range []struct{ client, server bool }{{true, false}, {false, true}, {false, false}} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			a, b := extPair(t, tt.client, tt.server, rdma.P2POff)
+			a.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpImm})
+			a.Want(t, 1, rdma.WCImm, rdma.StatusUnsupported)
+			a.Post(t, rdma.SendWR{ID: 2, Op: rdma.OpSend})
+			a.Want(t, 2, rdma.WCSend, rdma.StatusSuccess)
+			b.Want(t, 100, rdma.WCRecv, rdma.StatusSuccess)
+			b.Post(t, rdma.SendWR{ID: 3, Op: rdma.OpFetchAdd, SGL: []rdma.SGE{b.SGE(make([]byte, 8))}})
+			b.Want(t, 3, rdma.WCFetchAdd, rdma.StatusUnsupported)
+			b.Post(t, rdma.SendWR{ID: 4, Op: rdma.OpSend})
+			b.Want(t, 4, rdma.WCSend, rdma.StatusSuccess)
+			a.Want(t, 100, rdma.WCRecv, rdma.StatusSuccess)
+		})
+	}
+}

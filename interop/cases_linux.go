@@ -87,7 +87,7 @@ for i in 0 1 2 3 4 5 6 7; do detach iqn.2026-11.softiser:t$i || die detach; done
 	} {
 		name := fmt.Sprintf("bursts-imm-%s-r2t-%s-first-%s", strings.ToLower(b.imm), strings.ToLower(b.r2t), b.first)
 		set := fmt.Sprintf(" node.session.iscsi.ImmediateData=%s node.session.iscsi.InitialR2T=%s node.session.iscsi.FirstBurstLength=%s", b.imm, b.r2t, b.first)
-		config := ramTarget + "iscsi: {initial_r2t: false, first_burst: 256KiB}\n"
+		config := ramTarget + burstLimits
 		cases = append(cases, session(name, "every size the same", false, config, "d=$(attach @MODE @PORT @IQN"+set+") || die attach: $d\nsizes $d || die; verify $d 8 1 16 || die fio"+logout+"; echo all the same"))
 	}
 	return cases
@@ -162,3 +162,6 @@ func lastLine(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	return lines[len(lines)-1]
 }
+
+// burstLimits lets the initiator's wishes decide.
+const burstLimits = "iscsi: {initial_r2t: false, first_burst: 256KiB}\n"

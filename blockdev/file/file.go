@@ -26,17 +26,20 @@ type Config struct {
 	// Prealloc), a shorter one is grown to it, a longer one is refused. 0: the
 	// size of the existing file, and the volume grows when the file does.
 	Size          int64
-	BlockSize     int // 512
-	PhysBlockSize int // 4096
+	MustExist     bool // do not create a missing file
+	BlockSize     int  // 512
+	PhysBlockSize int  // 4096
 	ReadOnly      bool
 	// WriteThrough makes every write durable before it completes, and says so
 	// (no write cache).
 	WriteThrough bool
 	// Prealloc reserves space for the whole size, so that the disk cannot be
 	// full later.
-	Prealloc  bool
-	HugePages bool           // ask for transparent huge pages (tmpfs)
-	Pool      *blockdev.Pool // blockdev.DefaultPool
+	Prealloc   bool
+	HugePages  bool           // ask for transparent huge pages (tmpfs)
+	Rotational bool           // report that seeks cost, whatever the disk below says
+	Lock       bool           // keep what is in memory there (mlock); counts against RLIMIT_MEMLOCK
+	Pool       *blockdev.Pool // blockdev.DefaultPool
 }
 
 // Device is an open file volume. The methods are those of blockdev.Device,
@@ -121,7 +124,7 @@ func open(cfg Config) (_ *Device, err error) {
 			DiscardAlign:  max(int(st.Blksize), cfg.BlockSize),
 			ZeroesOnTrim:  true,
 			Thin:          !cfg.Prealloc,
-			Rotational:    backing.Rotational(st.Dev),
+			Rotational:    cfg.Rotational || backing.Rotational(st.Dev),
 			Backend:       "file",
 			ID:            path,
 		},
@@ -129,6 +132,7 @@ func open(cfg Config) (_ *Device, err error) {
 		Prealloc:     cfg.Prealloc,
 		SeekHoles:    canSeekHoles(fd),
 		HugePages:    cfg.HugePages,
+		Lock:         cfg.Lock,
 		Follow:       follow,
 		StoreSize: func() (int64, error) {
 			var st unix.Stat_t
@@ -166,6 +170,9 @@ func openFile(cfg Config) (f *os.File, created bool, err error) {
 	f, err = os.OpenFile(cfg.Path, flags|unix.O_NONBLOCK, 0)
 	if !errors.Is(err, os.ErrNotExist) || cfg.ReadOnly {
 		return f, false, err
+	}
+	if cfg.MustExist {
+		return nil, false, fmt.Errorf("%w, and it may not be created", err)
 	}
 	if cfg.Size == 0 {
 		return nil, false, errors.New("the file does not exist; state a size to create it")

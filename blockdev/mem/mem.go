@@ -25,8 +25,10 @@ type Config struct {
 	ReadOnly      bool
 	// HugePages asks for transparent huge pages: fewer page faults and TLB
 	// misses, but each 2 MiB that is touched is allocated as a whole.
-	HugePages bool
-	Pool      *blockdev.Pool // blockdev.DefaultPool
+	HugePages  bool
+	Rotational bool           // report that seeks cost
+	Lock       bool           // keep what is in memory there (mlock); counts against RLIMIT_MEMLOCK
+	Pool       *blockdev.Pool // blockdev.DefaultPool
 }
 
 // Device is an open memory volume. The methods are those of blockdev.Device,
@@ -68,6 +70,7 @@ func Open(cfg Config) (*Device, error) {
 			DiscardAlign:  unix.Getpagesize(),
 			ZeroesOnTrim:  true,
 			Thin:          true,
+			Rotational:    cfg.Rotational,
 			Backend:       "mem",
 			ID:            "memory:" + cfg.Name,
 		},
@@ -75,6 +78,7 @@ func Open(cfg Config) (*Device, error) {
 		HolesKnown: true,
 		SeekHoles:  true,
 		HugePages:  cfg.HugePages,
+		Lock:       cfg.Lock,
 		Truncate:   func(n int64) error { return unix.Ftruncate(fd, n) },
 		Punch: func(off, n int64) error {
 			return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)

@@ -20,6 +20,7 @@ type Config struct {
 	BlockSize     int    // 512
 	PhysBlockSize int    // 4096
 	ReadOnly      bool
+	Rotational    bool           // report that seeks cost
 	Pool          *blockdev.Pool // blockdev.DefaultPool
 }
 
@@ -58,6 +59,7 @@ func Open(cfg Config) (*Device, error) {
 			Discard:       true,
 			ZeroesOnTrim:  true,
 			Thin:          true,
+			Rotational:    cfg.Rotational,
 			Backend:       "null",
 			ID:            "null:" + cfg.Name,
 		},

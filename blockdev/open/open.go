@@ -11,8 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"softiser/blockdev"
+	"softiser/blockdev/faulty"
 	"softiser/blockdev/file"
 	"softiser/blockdev/mem"
 	"softiser/blockdev/null"
@@ -66,7 +68,32 @@ type Spec struct {
 	WriteThrough  bool // every write is durable before it completes
 	Prealloc      bool // reserve the space of a file
 	HugePages     bool // ask for transparent huge pages
+	MustExist     bool // do not create a missing file
+	Rotational    bool // report that seeks cost, whatever the disk below says
+	Lock          bool // keep what is in memory there (mlock)
+	Fault         Fault
 	Pool          *blockdev.Pool
+}
+
+// Fault makes a volume misbehave on purpose; the zero value does not.
+type Fault struct {
+	ReadDelay, WriteDelay time.Duration
+	ErrorRate             float64 // share of commands that fail with a medium error
+	Seed                  uint64
+}
+
+// rules translates a Fault for package faulty.
+func (f *Fault) rules() (rules []faulty.Rule) {
+	if f.ReadDelay > 0 {
+		rules = append(rules, faulty.Rule{Op: faulty.Read, Delay: f.ReadDelay})
+	}
+	if f.WriteDelay > 0 {
+		rules = append(rules, faulty.Rule{Op: faulty.Write, Delay: f.WriteDelay})
+	}
+	if f.ErrorRate > 0 {
+		rules = append(rules, faulty.Rule{Op: faulty.Read | faulty.Write, Chance: f.ErrorRate, Err: blockdev.ErrMedium})
+	}
+	return rules
 }
 
 // Resolve returns the type that Open would use.
@@ -104,6 +131,9 @@ func (s *Spec) Check() error {
 	if s.Prealloc && t != File {
 		return fmt.Errorf("a %s volume cannot be preallocated; only files can", t)
 	}
+	if s.Lock && t == Null {
+		return errors.New("a null volume has no memory to lock")
+	}
 	if s.HugePages && t != Memory && t != File {
 		return fmt.Errorf("a %s volume has no huge pages; memory and files on tmpfs have", t)
 	}
@@ -126,32 +156,48 @@ func Open(s Spec) (blockdev.Device, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
+	d, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	if rules := s.Fault.rules(); rules != nil {
+		pool := s.Pool
+		if pool == nil {
+			pool = blockdev.DefaultPool()
+		}
+		return faulty.NewPool(d, pool, s.Fault.Seed, rules...), nil
+	}
+	return d, nil
+}
+
+func (s *Spec) open() (blockdev.Device, error) {
 	// A nil *Device must not become a non-nil blockdev.Device.
 	switch s.Resolve() {
 	case File:
 		d, err := file.Open(file.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Prealloc: s.Prealloc, HugePages: s.HugePages, Pool: s.Pool})
+			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Prealloc: s.Prealloc, HugePages: s.HugePages,
+			MustExist: s.MustExist, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool})
 		if err != nil {
 			return nil, err
 		}
 		return d, nil
 	case Raw:
 		d, err := raw.Open(raw.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Pool: s.Pool})
+			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool})
 		if err != nil {
 			return nil, err
 		}
 		return d, nil
 	case Memory:
 		d, err := mem.Open(mem.Config{Name: s.Name, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, HugePages: s.HugePages, Pool: s.Pool})
+			ReadOnly: s.ReadOnly, HugePages: s.HugePages, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool})
 		if err != nil {
 			return nil, err
 		}
 		return d, nil
 	case Null:
 		d, err := null.Open(null.Config{Name: s.Name, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, Pool: s.Pool})
+			ReadOnly: s.ReadOnly, Rotational: s.Rotational, Pool: s.Pool})
 		if err != nil {
 			return nil, err
 		}

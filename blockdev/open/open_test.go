@@ -1,9 +1,11 @@
 package open
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"softiser/blockdev"
 )
@@ -92,7 +94,8 @@ func TestOpen(t *testing.T) {
 		{Spec{Path: path, Size: 1 << 20}, "file"},
 		{Spec{Path: path}, "file"},
 		{Spec{Path: path, ReadOnly: true}, "file"},
-		{Spec{Type: Memory, Name: "ram0", Size: 1 << 20}, "mem"},
+		{Spec{Path: path, MustExist: true, Rotational: true}, "file"},
+		{Spec{Type: Memory, Name: "ram0", Size: 1 << 20, Lock: true}, "mem"},
 		{Spec{Type: Null, Size: 1 << 40, BlockSize: 4096}, "null"},
 	} {
 		d, err := Open(c.spec)
@@ -109,6 +112,8 @@ func TestOpen(t *testing.T) {
 	}
 	for _, s := range []Spec{
 		{},
+		{Path: filepath.Join(t.TempDir(), "missing"), Size: 4096, MustExist: true},
+		{Type: Null, Size: 4096, Lock: true},
 		{Path: filepath.Join(t.TempDir(), "missing")},
 		{Path: t.TempDir(), Size: 4096},
 		{Type: Raw, Path: path},
@@ -128,5 +133,26 @@ func TestOpen(t *testing.T) {
 	}
 	if n := blockdev.DefaultPool().Out(); n != 0 {
 		t.Errorf("%d bytes of pool buffers are out", n)
+	}
+}
+
+func TestFault(t *testing.T) {
+	d, err := Open(Spec{Type: Memory, Size: 1 << 20, Rotational: true, Fault: Fault{ErrorRate: 1, ReadDelay: time.Millisecond, WriteDelay: time.Microsecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if !d.Info().Rotational {
+		t.Error("not rotational")
+	}
+	began := time.Now()
+	if _, err := d.ReadAt(make([]byte, 512), 0); !errors.Is(err, blockdev.ErrMedium) {
+		t.Errorf("ReadAt = %v, want ErrMedium", err)
+	}
+	if time.Since(began) < time.Millisecond {
+		t.Error("no delay")
+	}
+	if _, err := d.WriteAt(make([]byte, 512), 0); !errors.Is(err, blockdev.ErrMedium) {
+		t.Errorf("WriteAt = %v, want ErrMedium", err)
 	}
 }

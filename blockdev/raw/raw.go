@@ -28,6 +28,8 @@ type Config struct {
 	PhysBlockSize int // the device's physical block size
 	ReadOnly      bool
 	WriteThrough  bool           // every write is durable before it completes
+	Rotational    bool           // report that seeks cost, whatever the disk below says
+	Lock          bool           // keep what is in memory there (mlock); counts against RLIMIT_MEMLOCK
 	Pool          *blockdev.Pool // blockdev.DefaultPool
 }
 
@@ -61,6 +63,7 @@ func open(cfg Config) (*Device, error) {
 		Info:         info,
 		WriteThrough: cfg.WriteThrough,
 		Follow:       follow,
+		Lock:         cfg.Lock,
 		StoreSize:    func() (int64, error) { return deviceSize(fd) },
 		Punch:        func(off, n int64) error { return ioctlRange(fd, unix.BLKDISCARD, off, n) },
 		Zero:         func(off, n int64) error { return ioctlRange(fd, unix.BLKZEROOUT, off, n) },
@@ -152,7 +155,7 @@ func describe(fd int, cfg Config) (info blockdev.Info, follow bool, err error) {
 		// Linux promises nothing about discarded sectors of a device
 		// (discard_zeroes_data has been 0 for every device since 4.12).
 		ZeroesOnTrim: false,
-		Rotational:   q.rotational,
+		Rotational:   cfg.Rotational || q.rotational,
 		Backend:      "raw",
 		ID:           path,
 	}, follow, nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -377,4 +378,27 @@ func TestCold(t *testing.T) {
 		t.Errorf("part of a page: direct %v, %v", l.Direct, err)
 	}
 	l.Release()
+}
+
+// TestLock: what cannot be locked is refused with the limit and its name.
+func TestLock(t *testing.T) {
+	k := linux
+	var locked []int
+	k.mlock = func(p []byte) error { locked = append(locked, len(p)); return nil }
+	v, _ := openFile(t, 1<<20, k, func(c *Config) { c.Lock = true })
+	v.sys.mlock = func([]byte) error { return unix.ENOMEM }
+	err := v.Resize(2 << 20)
+	if !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "ulimit -l") {
+		t.Errorf("Resize = %v, want ENOMEM and what to do", err)
+	}
+	if got := v.Info().Size; got != 1<<20 {
+		t.Errorf("size after the refusal = %d", got)
+	}
+	v.sys.mlock = k.mlock
+	if err := v.Resize(2 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if len(locked) != 2 || locked[0] != 1<<20 || locked[1] != 1<<20 {
+		t.Errorf("locked %v, want 1 MiB twice", locked)
+	}
 }

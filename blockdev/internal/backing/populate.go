@@ -2,7 +2,6 @@ package backing
 
 import (
 	"errors"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -142,12 +141,4 @@ func (v *Volume) cached(off, n int64) bool {
 		off, n = off+k, n-k
 	}
 	return true
-}
-
-func mincore(p []byte, vec []byte) error {
-	_, _, e := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(unsafe.Pointer(unsafe.SliceData(vec))))
-	if e != 0 {
-		return e
-	}
-	return nil
 }

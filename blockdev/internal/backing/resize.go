@@ -40,6 +40,12 @@ func (v *Volume) resize(n int64) error {
 		if err := v.cfg.Truncate(n); err != nil {
 			return v.fail("resize", old, n-old, err)
 		}
+		if v.cfg.Lock {
+			if err := v.lock(old, n); err != nil {
+				v.cfg.Truncate(old) // as it was; a longer file would do no harm
+				return err
+			}
+		}
 		v.size.Store(n)
 		return nil
 	}

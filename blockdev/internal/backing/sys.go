@@ -2,6 +2,7 @@ package backing
 
 import (
 	"errors"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,7 @@ type kernel struct {
 	fallocate func(fd int, mode uint32, off, n int64) error
 	ftruncate func(fd int, n int64) error
 	seek      func(fd int, off int64, whence int) (int64, error)
+	mlock     func(p []byte) error
 }
 
 var linux = kernel{
@@ -30,6 +32,7 @@ var linux = kernel{
 	fallocate: unix.Fallocate,
 	ftruncate: unix.Ftruncate,
 	seek:      unix.Seek,
+	mlock:     mlockOnFault,
 }
 
 // retry repeats a call that a signal interrupted; Go's own preemption signals
@@ -41,4 +44,21 @@ func retry(f func() error) error {
 			return err
 		}
 	}
+}
+
+func mincore(p []byte, vec []byte) error {
+	_, _, e := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(unsafe.Pointer(unsafe.SliceData(vec))))
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// mlockOnFault is mlock2 with MLOCK_ONFAULT (Linux 4.4).
+func mlockOnFault(p []byte) error {
+	_, _, e := unix.Syscall(unix.SYS_MLOCK2, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MLOCK_ONFAULT)
+	if e != 0 {
+		return e
+	}
+	return nil
 }

@@ -40,6 +40,7 @@ type Config struct {
 	HolesKnown   bool // the store began as one hole and nobody else writes to it
 	SeekHoles    bool // SEEK_DATA and SEEK_HOLE work
 	HugePages    bool // ask for transparent huge pages
+	Lock         bool // keep what is in memory there (mlock)
 	Follow       bool // take the size from the store when it grows
 
 	// StoreSize returns how long the store is now; nil for one that only this
@@ -130,6 +131,13 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 	if cfg.HugePages {
 		v.sys.madvise(v.mem, unix.MADV_HUGEPAGE)
 	}
+	if cfg.Lock {
+		if err := v.lock(0, cfg.Info.Size); err != nil {
+			v.pages.close()
+			unix.Munmap(v.mem)
+			return nil, err
+		}
+	}
 	v.size.Store(cfg.Info.Size)
 	if cfg.StoreSize != nil {
 		watch(v)
@@ -156,6 +164,26 @@ func mapStore(fd int, size, page int64, readOnly bool) ([]byte, error) {
 		}
 	}
 	return nil, unix.ENOMEM
+}
+
+// lock keeps the pages of [off, end) in memory from the moment they are first
+// used; nothing is read ahead. The kernel counts the whole range against the
+// process's limit at once.
+func (v *Volume) lock(off, end int64) error {
+	off, end = v.floor(off), v.ceil(end)
+	if off == end {
+		return nil
+	}
+	err := v.sys.mlock(v.mem[off:end])
+	if err == nil {
+		return nil
+	}
+	limit := "unknown"
+	var r unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil {
+		limit = fmt.Sprintf("%d bytes", r.Cur)
+	}
+	return fmt.Errorf("blockdev: %s: locking %d bytes in memory: %w; the limit of the process is %s (ulimit -l, LimitMEMLOCK= of a systemd unit): raise it, or do not lock the volume", v.cfg.Path, end-off, err, limit)
 }
 
 // growthRoom is the least room to grow, bytes. It costs address space only.

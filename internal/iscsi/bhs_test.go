@@ -130,3 +130,49 @@ func TestSerial(t *testing.T) {
 		t.Fatalf("sender %+v", s)
 	}
 }
+
+func TestTargetAddress(t *testing.T) {
+	for in, want := range map[string]string{
+		"10.0.0.1":            "10.0.0.1:3260",
+		"10.0.0.1:3261,7":     "10.0.0.1:3261,7",
+		"host.example:3260,1": "host.example:3260,1",
+		"[fe80::1]:3260,1":    "[fe80::1]:3260,1",
+		"[fe80::1],2":         "[fe80::1]:3260,2",
+		"fe80::1":             "[fe80::1]:3260",
+		"":                    "",
+		":3260":               "",
+		"h:0":                 "",
+		"h:70000":             "",
+		"h,70000":             "",
+		"h,":                  "",
+		"[::1]x:3260":         "",
+		"]:1":                 "",
+	} {
+		p, err := ParseTargetAddress(in)
+		if got := p.String(); err != nil && want != "" || err == nil && got != want {
+			t.Errorf("%q gave %q, %v; want %q", in, got, err, want)
+		}
+	}
+}
+
+func TestSendTargets(t *testing.T) {
+	in := []DiscoveredTarget{
+		{Name: "iqn.2026-11.a:1", Alias: "one", Portals: []TargetPortal{{"10.0.0.1:3260", 1, true}, {"[::1]:3260", 2, true}}},
+		{Name: "iqn.2026-11.a:2"},
+	}
+	var text []byte
+	for i := range in {
+		text = AppendTarget(text, &in[i])
+	}
+	out, err := ParseTargets(text)
+	if err != nil || len(out) != 2 || out[0].Alias != "one" || len(out[0].Portals) != 2 || out[0].Portals[1] != in[0].Portals[1] || out[1].Name != in[1].Name {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	if _, err := ParseTargets([]byte("TargetAddress=1.2.3.4\x00")); err == nil {
+		t.Error("an address without a target was accepted")
+	}
+	kvs, _ := ParseText(AppendSendTargets(nil, "All"))
+	if w, ok := SendTargets(kvs); !ok || w != "All" {
+		t.Errorf("%q %v", w, ok)
+	}
+}

@@ -1,5 +1,7 @@
 package iscsi
 
+import "errors"
+
 // The seam of RFC 5047 (DA): iSCSI above, a datamover below. Two datamovers
 // implement it, internal/iser (iSER over RDMA) and internal/iscsitcp; one
 // conformance suite runs on both. No method tells which one it is.
@@ -11,11 +13,13 @@ package iscsi
 //	          internal/iser        internal/iscsitcp      (datamover)
 //
 // Threads. Each connection has one receive goroutine, owned by the datamover.
-// Up-calls come from that goroutine or from inside Push (on whatever goroutine
-// called it), never from inside another down-call: the upper layer may hold
-// its locks across SendControl, PutData, GetData and ReleaseTask, but not
-// across Push. Down-calls other than Push only queue; they neither block nor
-// do system calls. After a batch of ControlNotify calls the datamover pushes
+// Received PDUs and data come up from that goroutine, in order. Completions of
+// what was sent come up from whatever goroutine transmits: one that is inside
+// Push, or the datamover's own; they may run beside the receive goroutine's
+// up-calls. No up-call is made from inside another down-call: the upper layer
+// may hold its locks across SendControl, PutData, GetData and ReleaseTask, but
+// not across Push. Down-calls other than Push only queue; they neither wait for
+// the peer nor do system calls (Enable may, while a stream turns into RDMA). After a batch of ControlNotify calls the datamover pushes
 // by itself, so what is answered inline leaves in one vectored write; work
 // finished on another goroutine must be followed by Push.
 
@@ -44,6 +48,11 @@ type PDU struct {
 	// They belong to the datamover until ControlNotify of the task's SCSI
 	// Response or ReleaseTask.
 	Bufs *TaskBuffers
+
+	// Bad is set on a received PDU that breaks the protocol without harming the
+	// stream: a data digest error, a Data-Out that nothing asked for. The upper
+	// layer answers with a Reject of that reason; Data may be missing.
+	Bad *ProtocolError
 
 	// Recycle, when set, takes the receive buffer behind AHS and Data back.
 	Recycle func(*PDU)
@@ -76,8 +85,9 @@ type TaskBuffers struct {
 
 // Transfer is one movement of data between target memory and the initiator's
 // buffer (RFC 5047 Put_Data, Get_Data). The target embeds one in each task and
-// may reuse it after DataCompletionNotify; DataSN runs on within a task and is
-// cleared by the target when a new task starts.
+// may reuse it after DataCompletionNotify. A task has at most one GetData at a
+// time. DataSN and R2TSN run on within a task and are cleared by the target when
+// a new task starts; their sum is the ExpDataSN of its SCSI Response.
 type Transfer struct {
 	ITT         uint32
 	LUN         uint64 // as on the wire (BHS bytes 8-15)
@@ -95,6 +105,19 @@ type Transfer struct {
 	Aborted     bool      // set by AbortTransfer
 	User        any       // the upper layer's own, to find its task again
 }
+
+// Errors of Transfers, besides *ProtocolError and the error that ended the
+// connection.
+var (
+	// ErrAborted: AbortTransfer was called before everything had moved.
+	ErrAborted = errors.New("iscsi: data transfer aborted")
+	// ErrMemoryFault: the transfer's memory cannot be touched (a truncated or
+	// failing mapping). The stream is intact.
+	ErrMemoryFault = errors.New("iscsi: the memory of a data transfer cannot be accessed")
+	// ErrShortData: the initiator ended a solicited sequence before it had sent
+	// what was asked for.
+	ErrShortData = errors.New("iscsi: incorrect amount of data")
+)
 
 // Sequence is the state that every target PDU carries (RFC 7143 §4.2.2).
 type Sequence struct{ StatSN, ExpCmdSN, MaxCmdSN uint32 }
@@ -156,9 +179,10 @@ type Datamover interface {
 	PutData(x *Transfer) error
 	// GetData asks for data of the initiator.
 	GetData(x *Transfer) error
-	// AbortTransfer makes a running Transfer let go of its memory: bytes still to
-	// come are dropped. Its DataCompletionNotify still follows, when nothing more
-	// can arrive for it.
+	// AbortTransfer makes a running GetData let go of its memory before it
+	// returns: bytes still to come are dropped. A PutData stops early if it can;
+	// its memory is in use until its completion. DataCompletionNotify follows in
+	// either case, when nothing more can arrive or leave for it; call Push.
 	AbortTransfer(x *Transfer)
 	// ReleaseTask (initiator role) ends the exposure of a task's buffers.
 	ReleaseTask(b *TaskBuffers)

@@ -2,7 +2,6 @@ package iscsi
 
 import (
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 )
@@ -36,14 +35,18 @@ func ParseTargetAddress(s string) (TargetPortal, error) {
 		}
 		host, p.PortalGroupTag, p.HasTag = s[:i], uint16(tag), true
 	}
-	h, port, err := net.SplitHostPort(host)
-	if err != nil {
-		h, port = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), DefaultPort
+	h, port := host, DefaultPort
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && (strings.Count(host, ":") == 1 || host[i-1] == ']') {
+		h, port = host[:i], host[i+1:]
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || h == "" {
+	h = strings.TrimSuffix(strings.TrimPrefix(h, "["), "]")
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || h == "" || strings.ContainsAny(h, "[]") {
 		return p, fmt.Errorf("%w: TargetAddress %.80q is not host[:port][,tag]", ErrText, s)
 	}
-	p.Address = net.JoinHostPort(h, port)
+	if strings.Contains(h, ":") {
+		h = "[" + h + "]"
+	}
+	p.Address = h + ":" + port
 	return p, nil
 }
 

@@ -1,0 +1,5 @@
+//go:build race
+
+package datamovertest
+
+const raceEnabled = true

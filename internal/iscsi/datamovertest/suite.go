@@ -1,0 +1,549 @@
+package datamovertest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand"
+	"sync"
+	"testing"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// Run runs the suite.
+func Run(t *testing.T, pair Pair) {
+	for _, c := range []struct {
+		name string
+		f    func(*testing.T, Pair)
+	}{
+		{"Control", testControl},
+		{"Data", testData},
+		{"Unsolicited", testUnsolicited},
+		{"ManyAtOnce", testManyAtOnce},
+		{"AbortGetData", testAbortGetData},
+		{"AbortPutData", testAbortPutData},
+		{"ReleaseTask", testReleaseTask},
+		{"BadArguments", testBadArguments},
+		{"EmptyTransfer", testEmptyTransfer},
+		{"TerminateGraceful", testTerminateGraceful},
+		{"TerminateAbrupt", testTerminateAbrupt},
+		{"TerminateEarly", testTerminateEarly},
+		{"NothingAllocated", testNothingAllocated},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.f(t, pair) })
+	}
+}
+
+func recv[T any](t testing.TB, what string, ch <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(deadline):
+		t.Fatalf("%s did not come", what)
+		panic("unreachable")
+	}
+}
+
+// Control PDUs arrive whole and in order, both ways.
+func testControl(t *testing.T, pair Pair) {
+	s := Open(t, pair, DefaultOptions())
+	defer s.Close()
+	for n := range 200 {
+		data := bytes.Repeat([]byte{byte(n)}, n%64)
+		if n%2 == 1 {
+			data = nil
+		}
+		var p iscsi.PDU
+		b := p.BHS.NewNopOut()
+		b.SetITT(uint32(1000 + n))
+		b.SetCmdSN(1)
+		if len(data) <= s.Initiator.dm.Limits().MaxControlData {
+			p.Data = data
+		}
+		if err := s.Initiator.dm.SendControl(&p); err != nil {
+			t.Fatal(err)
+		}
+		clear(data) // SendControl has copied
+		if n%10 == 9 {
+			s.Initiator.dm.Push()
+			for m := n - 9; m <= n; m++ {
+				r := recv(t, "NOP-In", s.Initiator.Events)
+				if r.BHS.Opcode() != iscsi.OpNopIn || r.BHS.ITT() != uint32(1000+m) {
+					t.Fatalf("got % x, expected the answer to %d", r.BHS, m)
+				}
+				for _, x := range r.Data {
+					if x != byte(m) {
+						t.Fatalf("NOP-In %d carries % x", m, r.Data)
+					}
+				}
+				r.Release()
+			}
+		}
+	}
+	st := s.Initiator.dm.Stats()
+	if st.PDUsOut < 200 || st.PDUsIn < 200 {
+		t.Errorf("counted %+v", st)
+	}
+}
+
+var sizes = []int{1, 2, 3, 511, 512, 4095, 4096, 8192, 8193, 65536, 262144 + 3, 1<<20 + 1}
+
+// Reads and writes of all sizes and cuts.
+func testData(t *testing.T, pair Pair) {
+	s := Open(t, pair, DefaultOptions())
+	defer s.Close()
+	for _, n := range sizes {
+		for mode := byte(0); mode < 3; mode++ {
+			for _, parts := range []byte{1, 3} {
+				name := fmt.Sprintf("%d bytes, cut %d, %d transfers", n, mode, parts)
+				off := uint32(n % 1000)
+				buf := make([]byte, n+2)
+				buf[0], buf[n+1] = 0xa5, 0xa5
+				if err := s.Initiator.Do(opRead, off, cut(nil, buf[1:n+1], (mode+1)%3), mode, parts); err != nil {
+					t.Fatalf("read, %s: %v", name, err)
+				}
+				if !s.Target.holds(int(off), buf[1:n+1]) {
+					t.Fatalf("read, %s: wrong data", name)
+				}
+				if buf[0] != 0xa5 || buf[n+1] != 0xa5 {
+					t.Fatalf("read, %s: bytes around the buffer have changed", name)
+				}
+				data := make([]byte, n)
+				rand.New(rand.NewSource(int64(n))).Read(data)
+				data[0] = mode<<4 | parts
+				if err := s.Initiator.Do(opWrite, off, cut(nil, data, (mode+2)%3), mode, parts); err != nil {
+					t.Fatalf("write, %s: %v", name, err)
+				}
+				if !s.Target.holds(int(off), data) {
+					t.Fatalf("write, %s: wrong data", name)
+				}
+			}
+		}
+	}
+}
+
+// Every combination of InitialR2T and ImmediateData.
+func testUnsolicited(t *testing.T, pair Pair) {
+	for _, initialR2T := range []bool{true, false} {
+		for _, immediate := range []bool{true, false} {
+			t.Run(fmt.Sprintf("InitialR2T=%v,ImmediateData=%v", initialR2T, immediate), func(t *testing.T) {
+				o := DefaultOptions()
+				o.Target.InitialR2T, o.Target.ImmediateData = initialR2T, immediate
+				o.Target.FirstBurstLength = 20000
+				o.Target.MaxRecvDataSegmentLength = 8192
+				s := Open(t, pair, o)
+				defer s.Close()
+				for _, n := range []int{1, 512, 8192, 8193, 19999, 20000, 20001, 300000} {
+					data := make([]byte, n)
+					rand.New(rand.NewSource(int64(n))).Read(data)
+					if err := s.Initiator.Do(opWrite, 100, cut(nil, data, 1), 0, 1); err != nil {
+						t.Fatalf("%d bytes: %v", n, err)
+					}
+					if !s.Target.holds(100, data) {
+						t.Fatalf("%d bytes: wrong data", n)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Many commands from several goroutines, with data checked against a model.
+func testManyAtOnce(t *testing.T, pair Pair) {
+	o := DefaultOptions()
+	o.Target.MaxOutstandingR2T, o.Initiator.MaxOutstandingR2T = 4, 4
+	s := Open(t, pair, o)
+	defer s.Close()
+	var wg sync.WaitGroup
+	const workers = 8
+	region := diskSize / workers
+	for w := range workers {
+		wg.Go(func() {
+			r := rand.New(rand.NewSource(int64(w)))
+			model := make([]byte, region)
+			base := uint32(w * region)
+			s.Target.mu.Lock()
+			copy(model, s.Target.Disk[base:])
+			s.Target.mu.Unlock()
+			buf := make([]byte, region)
+			for range 60 {
+				off := r.Intn(region - 1)
+				n := 1 + r.Intn(min(region-off, 200000))
+				if r.Intn(2) == 0 {
+					n = 1 + r.Intn(min(region-off, 5000))
+				}
+				b := buf[:n]
+				if r.Intn(2) == 0 {
+					r.Read(b)
+					copy(model[off:], b)
+					if err := s.Initiator.Do(opWrite, base+uint32(off), cut(nil, b, byte(r.Intn(3))), byte(r.Intn(3)), byte(1+r.Intn(3))); err != nil {
+						t.Errorf("write: %v", err)
+						return
+					}
+					continue
+				}
+				clear(b)
+				if err := s.Initiator.Do(opRead, base+uint32(off), cut(nil, b, byte(r.Intn(3))), byte(r.Intn(3)), byte(1+r.Intn(3))); err != nil {
+					t.Errorf("read: %v", err)
+					return
+				}
+				if !bytes.Equal(b, model[off:off+n]) {
+					t.Errorf("worker %d: wrong data at %d, %d bytes", w, off, n)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// hold submits a command that the test answers, and returns both ends of it.
+func (s *Session) hold(t *testing.T, write bool, segs [][]byte) (*Command, *iscsi.PDU) {
+	t.Helper()
+	i := s.Initiator
+	c := <-i.free
+	i.mu.Lock()
+	n := uint32(0)
+	for _, g := range segs {
+		n += uint32(len(g))
+	}
+	c.pdu = iscsi.PDU{Bufs: &c.bufs}
+	c.bufs = iscsi.TaskBuffers{}
+	b := c.pdu.BHS.NewSCSICommand()
+	b.SetITT(c.itt)
+	b.SetEDTL(n)
+	b.SetCmdSN(i.win.Next())
+	b.SetExpStatSN(i.expStat.Load())
+	b.CDB()[0] = opHold
+	if write {
+		b.SetWrite(true)
+		c.bufs.Out = segs
+	} else {
+		b.SetRead(true)
+		c.bufs.In = segs
+	}
+	c.busy = true
+	err := i.dm.SendControl(&c.pdu)
+	i.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.dm.Push()
+	return c, recv(t, "command", s.Target.Held)
+}
+
+// answer ends a held command.
+func (s *Session) answer(t *testing.T, p *iscsi.PDU) {
+	t.Helper()
+	s.Target.mu.Lock()
+	r := iscsi.PDU{Ref: p.Ref}
+	b := r.BHS.NewSCSIResponse()
+	b.SetITT(p.BHS.ITT())
+	b.SetSequence(s.Target.nextSequence())
+	err := s.Target.dm.SendControl(&r)
+	s.Target.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Target.dm.Push()
+	p.Release()
+}
+
+// After AbortTransfer of a GetData has returned, its memory does not change.
+func testAbortGetData(t *testing.T, pair Pair) {
+	s := Open(t, pair, DefaultOptions())
+	defer s.Close()
+	const n = 1 << 20
+	data := bytes.Repeat([]byte{0x11}, n)
+	for round := range 20 {
+		c, cmd := s.hold(t, true, [][]byte{data})
+		mem := make([]byte, n)
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: cmd.Ref, Len: n, Segs: [][]byte{mem}}
+		s.Target.outstanding.Add(1)
+		if err := s.Target.dm.GetData(x); err != nil {
+			t.Fatal(err)
+		}
+		s.Target.dm.Push()
+		if round%2 == 1 {
+			time.Sleep(time.Duration(round) * 20 * time.Microsecond) // somewhere in the middle
+		}
+		s.Target.dm.AbortTransfer(x)
+		for i := range mem {
+			mem[i] = 0xee
+		}
+		s.Target.dm.Push()
+		y := recv(t, "completion of the aborted transfer", s.Target.Done)
+		if y != x || x.Err != nil && !errors.Is(x.Err, iscsi.ErrAborted) {
+			t.Fatalf("completed %p with %v, expected %p", y, y.Err, x)
+		}
+		for i := range mem {
+			if mem[i] != 0xee {
+				t.Fatalf("round %d: byte %d of the memory changed after AbortTransfer", round, i)
+			}
+		}
+		s.answer(t, cmd)
+		if err := c.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 10000) // the connection is as good as before
+		if err := s.Initiator.Do(opRead, 5, [][]byte{buf}, 0, 1); err != nil {
+			t.Fatal(err)
+		}
+		if !s.Target.holds(5, buf) {
+			t.Fatal("wrong data after an abort")
+		}
+	}
+}
+
+// An aborted PutData completes once, and the connection goes on.
+func testAbortPutData(t *testing.T, pair Pair) {
+	s := Open(t, pair, DefaultOptions())
+	defer s.Close()
+	const n = 1 << 20
+	for range 10 {
+		buf := make([]byte, n)
+		c, cmd := s.hold(t, false, [][]byte{buf})
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: cmd.Ref, Len: n, Segs: [][]byte{s.Target.Disk[:n]}, Final: true}
+		s.Target.outstanding.Add(1)
+		if err := s.Target.dm.PutData(x); err != nil {
+			t.Fatal(err)
+		}
+		s.Target.dm.AbortTransfer(x)
+		s.Target.dm.Push()
+		if y := recv(t, "completion", s.Target.Done); y != x || x.Err != nil && !errors.Is(x.Err, iscsi.ErrAborted) {
+			t.Fatalf("completed %p with %v", y, y.Err)
+		}
+		s.answer(t, cmd)
+		if err := c.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Initiator.Do(opRead, 0, [][]byte{buf}, 0, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// After ReleaseTask the initiator's memory is neither written nor read. The
+// target may lose the connection over it (a dead STag), never more.
+func testReleaseTask(t *testing.T, pair Pair) {
+	for round := range 8 {
+		s := Open(t, pair, DefaultOptions())
+		const n = 1 << 20
+		buf := make([]byte, n)
+		c, cmd := s.hold(t, round%2 == 1, [][]byte{buf})
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: cmd.Ref, Len: n, Segs: [][]byte{s.Target.Disk[:n]}, Final: true}
+		s.Target.outstanding.Add(1)
+		var err error
+		if round%2 == 1 {
+			err = s.Target.dm.GetData(x)
+		} else {
+			err = s.Target.dm.PutData(x)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		go s.Target.dm.Push()
+		if round > 3 {
+			time.Sleep(time.Duration(round) * 30 * time.Microsecond)
+		}
+		s.Initiator.mu.Lock()
+		c.busy = false
+		s.Initiator.mu.Unlock()
+		s.Initiator.dm.ReleaseTask(&c.bufs)
+		for i := range buf {
+			buf[i] = 0xee
+		}
+		s.Initiator.dm.Push()
+		if round%2 == 0 {
+			recv(t, "completion", s.Target.Done)
+		}
+		cmd.Release()
+		for i := range buf {
+			if buf[i] != 0xee {
+				t.Fatalf("round %d: byte %d changed after ReleaseTask", round, i)
+			}
+		}
+		s.Target.dm.Terminate(errors.New("end of the test"))
+		s.Initiator.dm.Terminate(errors.New("end of the test"))
+		s.Initiator.end.wait(t, "initiator")
+		s.Target.end.wait(t, "target")
+		if k := s.Target.outstanding.Load(); k != 0 {
+			t.Fatalf("%d transfers were not completed", k)
+		}
+	}
+}
+
+// What cannot be sent is refused by the call, and harms nothing.
+func testBadArguments(t *testing.T, pair Pair) {
+	s := Open(t, pair, DefaultOptions())
+	defer s.Close()
+	_, cmd := s.hold(t, false, [][]byte{make([]byte, 4096)})
+	for _, x := range []*iscsi.Transfer{
+		{ITT: cmd.BHS.ITT(), Ref: cmd.Ref, Len: 100, Segs: [][]byte{make([]byte, 99)}},
+		{ITT: cmd.BHS.ITT(), Ref: cmd.Ref, Len: 100, Offset: 1<<32 - 50, Segs: [][]byte{make([]byte, 100)}},
+	} {
+		if err := s.Target.dm.PutData(x); err == nil {
+			t.Errorf("PutData took %d bytes at %d over %d", x.Len, x.Offset, len(x.Segs[0]))
+		}
+		if err := s.Target.dm.GetData(x); err == nil {
+			t.Errorf("GetData took %d bytes at %d over %d", x.Len, x.Offset, len(x.Segs[0]))
+		}
+	}
+	s.answer(t, cmd)
+	buf := make([]byte, 64)
+	if err := s.Initiator.Do(opRead, 0, [][]byte{buf}, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A transfer of nothing completes.
+func testEmptyTransfer(t *testing.T, pair Pair) {
+	s := Open(t, pair, DefaultOptions())
+	defer s.Close()
+	c, cmd := s.hold(t, false, [][]byte{make([]byte, 4096)})
+	for _, f := range []func(*iscsi.Transfer) error{s.Target.dm.PutData, s.Target.dm.GetData} {
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), Ref: cmd.Ref}
+		s.Target.outstanding.Add(1)
+		if err := f(x); err != nil {
+			t.Fatal(err)
+		}
+		s.Target.dm.Push()
+		if y := recv(t, "completion", s.Target.Done); y != x || y.Err != nil {
+			t.Fatalf("completed with %v", y.Err)
+		}
+	}
+	s.answer(t, cmd)
+	if err := c.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is queued before Terminate(nil) arrives; then both ends end.
+func testTerminateGraceful(t *testing.T, pair Pair) {
+	s := Open(t, pair, DefaultOptions())
+	c, cmd := s.hold(t, false, [][]byte{make([]byte, 4096)})
+	s.Target.mu.Lock()
+	r := iscsi.PDU{Ref: cmd.Ref}
+	b := r.BHS.NewSCSIResponse()
+	b.SetITT(cmd.BHS.ITT())
+	b.SetSequence(s.Target.nextSequence())
+	if err := s.Target.dm.SendControl(&r); err != nil {
+		t.Fatal(err)
+	}
+	s.Target.mu.Unlock()
+	cmd.Release()
+	s.Target.dm.Terminate(nil)
+	if err := c.Wait(); err != nil {
+		t.Fatalf("the response did not arrive: %v", err)
+	}
+	if err := s.Initiator.end.wait(t, "initiator"); err == nil {
+		t.Error("the initiator was told nil, but it did not ask for the end")
+	}
+	if err := s.Target.end.wait(t, "target"); err != nil {
+		t.Errorf("the target was told %v after a graceful end", err)
+	}
+	var p iscsi.PDU
+	p.BHS.NewNopOut()
+	if err := s.Initiator.dm.SendControl(&p); err == nil {
+		t.Error("SendControl works after the end")
+	}
+	if err := s.Target.dm.PutData(&iscsi.Transfer{Len: 1, Segs: [][]byte{{0}}}); err == nil {
+		t.Error("PutData works after the end")
+	}
+	s.Target.dm.Terminate(nil)
+	s.Initiator.dm.Terminate(errors.New("again"))
+	s.Initiator.dm.Push()
+}
+
+// Terminate with a reason ends everything at once, whatever is going on; every
+// transfer completes with an error.
+func testTerminateAbrupt(t *testing.T, pair Pair) {
+	for _, who := range []string{"initiator", "target"} {
+		s := Open(t, pair, DefaultOptions())
+		const n = 1 << 20
+		_, cmd := s.hold(t, true, [][]byte{make([]byte, n)})
+		_, idle := s.hold(t, true, [][]byte{make([]byte, n)})
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: cmd.Ref, Len: n, Segs: [][]byte{make([]byte, n)}}
+		s.Target.outstanding.Add(1)
+		if err := s.Target.dm.GetData(x); err != nil {
+			t.Fatal(err)
+		}
+		reason := errors.New("the reason")
+		dm := s.Initiator.dm
+		if who == "target" {
+			dm = s.Target.dm // not pushed: nothing can have arrived
+		} else {
+			s.Target.dm.Push()
+		}
+		dm.Terminate(reason)
+		ierr, terr := s.Initiator.end.wait(t, "initiator"), s.Target.end.wait(t, "target")
+		ours := ierr
+		if who == "target" {
+			ours = terr
+		}
+		if !errors.Is(ours, reason) {
+			t.Errorf("%s: told %v, expected the reason", who, ours)
+		}
+		if ierr == nil || terr == nil {
+			t.Errorf("ended with %v and %v", ierr, terr)
+		}
+		recv(t, "completion", s.Target.Done)
+		if k := s.Target.outstanding.Load(); k != 0 {
+			t.Errorf("%d transfers are left", k)
+		}
+		cmd.Release()
+		idle.Release()
+	}
+}
+
+// Terminate before Start and during login.
+func testTerminateEarly(t *testing.T, pair Pair) {
+	i, g := pair(t)
+	i.Terminate(nil)
+	g.Terminate(errors.New("not wanted"))
+
+	idm, tdm := pair(t)
+	o := DefaultOptions()
+	ini, tgt := newInitiator(t, idm, o.Initiator), newTarget(t, tdm, o.Target)
+	tdm.Start(tgt)
+	idm.Start(ini)
+	tdm.Terminate(nil)
+	ini.end.wait(t, "initiator")
+	tgt.end.wait(t, "target")
+}
+
+// The steady state allocates nothing, on either end.
+func testNothingAllocated(t *testing.T, pair Pair) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	s := Open(t, pair, DefaultOptions())
+	defer s.Close()
+	s.Initiator.checkStack.Store(false)
+	s.Target.checkStack.Store(false)
+	small, large := [][]byte{make([]byte, 4096)}, [][]byte{make([]byte, 300000)}
+	for _, c := range []struct {
+		name string
+		op   byte
+		segs [][]byte
+	}{
+		{"read 4 KiB", opRead, small}, {"write 4 KiB", opWrite, small},
+		{"read 300 kB", opRead, large}, {"write 300 kB", opWrite, large},
+	} {
+		run := func() {
+			cmd := s.Initiator.Submit(c.op, 0, c.segs, 0, 1)
+			s.Initiator.dm.Push()
+			<-cmd.done
+			s.Initiator.free <- cmd
+		}
+		for range 100 {
+			run()
+		}
+		if n := testing.AllocsPerRun(200, run); n >= 1 {
+			t.Errorf("%s: %v allocations per command", c.name, n)
+		}
+	}
+}

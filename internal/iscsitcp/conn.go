@@ -1,0 +1,274 @@
+package iscsitcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/sockio"
+)
+
+// Config of a connection. The zero value is good.
+type Config struct {
+	Socket sockio.Options
+	// Upgradable lets the stream become an iSER connection after login (RFC 7145
+	// §5.1): RDMAExtensions is offered or accepted, and nothing is read ahead
+	// during login. See internal/iser.
+	Upgradable bool
+	// LoginDataLimit is the longest data segment taken during login, bytes; 0
+	// means what RFC 7143 §13.12 says, 8192.
+	LoginDataLimit int
+	// Linger is how long a graceful Terminate waits for the peer to close its
+	// side; 0 means two seconds.
+	Linger time.Duration
+}
+
+// state of a connection:
+//
+//	stateLogin ──Enable──▶ stateFull ──┐
+//	     └─────────────────────────────┴─▶ stateClosing ──▶ stateDead
+//
+// In stateClosing what is queued still goes out and what arrives is dropped.
+type state uint8
+
+const (
+	stateLogin state = iota
+	stateFull
+	stateClosing
+	stateDead
+)
+
+var stateNames = [...]string{"login", "full feature", "closing", "dead"}
+
+// String names the state.
+func (s state) String() string { return stateNames[s] }
+
+// Conn is one iSCSI connection over TCP; it implements iscsi.Datamover.
+type Conn struct {
+	role iscsi.Role
+	cfg  Config
+	sk   *sockio.Conn
+	up   iscsi.Upper
+
+	mu   sync.Mutex // see the package comment
+	cond sync.Cond  // sending, placing, txBusy or state has changed
+
+	// Guarded by mu.
+	st        state
+	started   bool
+	cause     error // why the connection ended; the first one counts
+	graceful  bool  // the end was asked for with Terminate(nil)
+	finSent   bool
+	params    iscsi.Params
+	expStatSN uint32 // initiator: of the last PDU that the upper layer sent
+	enabled   bool
+	tx        txState
+	tasks     taskTable
+	gets      getTable
+	placing   any  // *task or *get whose memory the receive goroutine fills now
+	resumeRx  bool // login may go on reading; see rxPause
+	paused    bool // the receive goroutine waits for resumeRx
+	detached  bool // the stream was taken away by Detach
+
+	rx rxState // owned by the receive goroutine
+
+	txWake chan struct{} // wakes the transmit goroutine up; nil until it is first needed
+	ended  chan struct{} // closed when ConnectionTerminateNotify has returned
+
+	stats struct {
+		pdusIn, pdusOut, payloadIn, payloadOut, copied, recvs, sends atomic.Uint64
+		transfers                                                    atomic.Int64
+	}
+}
+
+// New makes a connection for a role over an established TCP connection, which
+// belongs to it from now on.
+func New(nc net.Conn, role iscsi.Role, cfg Config) (*Conn, error) {
+	sk, err := sockio.New(nc, cfg.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("iscsitcp: %w", err)
+	}
+	if cfg.LoginDataLimit == 0 {
+		cfg.LoginDataLimit = iscsi.DefaultMRDSL
+	}
+	if cfg.Linger == 0 {
+		cfg.Linger = 2 * time.Second
+	}
+	c := &Conn{role: role, cfg: cfg, sk: sk, ended: make(chan struct{})}
+	c.cond.L = &c.mu
+	c.params = iscsi.NewNegotiation(role, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
+	c.tx.init(c)
+	c.rx.init(c)
+	return c, nil
+}
+
+// Start begins receiving.
+func (c *Conn) Start(u iscsi.Upper) {
+	c.mu.Lock()
+	c.up, c.started = u, true
+	c.mu.Unlock()
+	go c.run()
+}
+
+// Limits implements iscsi.Datamover.
+func (c *Conn) Limits() iscsi.Limits {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.enabled {
+		return iscsi.Limits{MaxControlData: iscsi.DefaultMRDSL}
+	}
+	return iscsi.Limits{MaxControlData: int(c.params.MaxXmitDataSegmentLength)}
+}
+
+// KeyProfile implements iscsi.Datamover.
+func (c *Conn) KeyProfile() iscsi.KeyProfile {
+	if c.cfg.Upgradable {
+		return iscsi.KeyProfile{RDMA: iscsi.RDMAOptional, DeclareTaggedBuffer: c.role == iscsi.RoleInitiator}
+	}
+	return iscsi.KeyProfile{}
+}
+
+// NoticeKeyValues implements iscsi.Datamover.
+func (c *Conn) NoticeKeyValues(p *iscsi.Params) {
+	c.mu.Lock()
+	c.params = *p
+	c.mu.Unlock()
+}
+
+// Enable implements iscsi.Datamover. Login PDUs never carry digests, so that the
+// switch falls on the right byte by itself: the final Login Response goes without
+// them, whatever is queued before or after.
+func (c *Conn) Enable() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.st {
+	case stateLogin:
+		c.st = stateFull
+	case stateFull:
+		return errors.New("iscsitcp: Enable was called twice")
+	default:
+		return c.endError()
+	}
+	c.enabled = true
+	c.resumeRx = !c.upgradingLocked()
+	c.cond.Broadcast()
+	return nil
+}
+
+// Describe implements iscsi.Datamover.
+func (c *Conn) Describe() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprintf("iSCSI over TCP, HeaderDigest %s, DataDigest %s", c.params.HeaderDigest, c.params.DataDigest)
+}
+
+// Stats implements iscsi.Datamover.
+func (c *Conn) Stats() iscsi.DatamoverStats {
+	s := &c.stats
+	return iscsi.DatamoverStats{
+		PDUsIn: s.pdusIn.Load(), PDUsOut: s.pdusOut.Load(),
+		PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(), PayloadCopied: s.copied.Load(),
+		ReceiveCalls: s.recvs.Load(), SendCalls: s.sends.Load(), OutstandingTransfers: s.transfers.Load(),
+	}
+}
+
+// Net returns the connection below, for addresses and logs.
+func (c *Conn) Net() net.Conn { return c.sk.Net() }
+
+// Terminate implements iscsi.Datamover.
+func (c *Conn) Terminate(reason error) {
+	c.mu.Lock()
+	if reason != nil {
+		c.failLocked(reason)
+	} else if c.st < stateClosing {
+		c.st, c.graceful = stateClosing, true
+		c.resumeRx = true
+		c.cond.Broadcast()
+		c.handOverLocked() // the transmit goroutine sends the rest and FIN
+	}
+	started := c.started
+	c.mu.Unlock()
+	if !started {
+		_ = c.sk.Close()
+	}
+}
+
+// failLocked ends the connection at once; the receive goroutine cleans up.
+func (c *Conn) failLocked(err error) {
+	if c.cause == nil {
+		c.cause = err
+	}
+	if c.st == stateDead {
+		return
+	}
+	c.st = stateDead
+	c.sk.Interrupt()
+	c.cond.Broadcast()
+}
+
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	c.failLocked(err)
+	c.mu.Unlock()
+}
+
+// endError says why down-calls no longer work.
+func (c *Conn) endError() error {
+	if c.cause != nil {
+		return fmt.Errorf("iscsitcp: connection has ended: %w", c.cause)
+	}
+	return net.ErrClosed
+}
+
+// run is the receive goroutine: it reads until the connection ends, then cleans
+// up behind everybody and makes the last up-call.
+func (c *Conn) run() {
+	defer close(c.ended)
+	err := c.receive()
+	c.mu.Lock()
+	if err == errDetached {
+		c.mu.Unlock()
+		return
+	}
+	orderly := c.graceful && (err == io.EOF || sockio.IsTimeout(err)) && c.cause == nil
+	c.failLocked(err)
+	for c.tx.busy {
+		c.cond.Wait()
+	}
+	end := c.cause
+	if orderly {
+		end = nil
+	}
+	lost := end
+	if lost == nil {
+		lost = net.ErrClosed
+	}
+	done := c.tx.purge(lost)
+	done = c.gets.purge(done, lost)
+	c.tasks.purge()
+	if c.txWake != nil {
+		close(c.txWake)
+	}
+	c.mu.Unlock()
+	for done != nil {
+		x := done
+		done, x.Next = x.Next, nil
+		c.complete(x)
+	}
+	_ = c.sk.Close()
+	c.up.ConnectionTerminateNotify(end)
+}
+
+// complete makes the up-call that ends a transfer.
+func (c *Conn) complete(x *iscsi.Transfer) {
+	c.stats.transfers.Add(-1)
+	c.up.DataCompletionNotify(x)
+}
+
+// Ended is closed when the last up-call has returned.
+func (c *Conn) Ended() <-chan struct{} { return c.ended }

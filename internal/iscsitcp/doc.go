@@ -1,0 +1,35 @@
+// Package iscsitcp is the datamover (RFC 5047) for iSCSI over plain TCP, for
+// both roles: it frames PDUs, cuts data into Data-In and Data-Out PDUs, asks for
+// data with R2Ts and keeps the optional CRC32C digests.
+//
+// # Receiving
+//
+// One goroutine per connection owns the stream. A PDU's data segment goes
+// straight where it belongs:
+//
+//	socket ──▶ read-ahead buffer ──▶ header: whose data is it?
+//	              │                        │
+//	              │                        ├─ Data-In:  TaskBuffers.In of the ITT
+//	              │                        ├─ Data-Out: Transfer.Segs of the TTT
+//	              │                        └─ else:     a pooled buffer, for the upper layer
+//	              └── one recvmsg: [rest of the data][padding, digest, next header]
+//
+// While such data is expected, the read-ahead ends with the next header, so that
+// the data behind it is not copied; otherwise it takes what is there, and many
+// small PDUs cost one system call. The parser can stop and go on at every byte.
+//
+// # Transmitting
+//
+// Down-calls queue PDUs; Push makes the caller the transmitter, which sends the
+// whole queue with vectored, non-blocking calls, data by reference. When the
+// socket is full a transmit goroutine waits and goes on. A GOOD SCSI Response
+// that directly follows its last Data-In is folded into it (the S bit).
+//
+// # Locks
+//
+// Conn.mu guards the transmit queue, the tables of tasks and transfers, and who
+// transmits. It is never held across a system call or an up-call. Two marks keep
+// memory safe without it: sending (a sendmsg is using queued PDUs) and placing (a
+// recvmsg or copy is filling a task's memory). Whoever takes memory away waits
+// for them; both only last for a non-blocking call.
+package iscsitcp

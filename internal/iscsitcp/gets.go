@@ -1,0 +1,138 @@
+package iscsitcp
+
+import "softiser/internal/iscsi"
+
+// get is one running GetData of the target.
+type get struct {
+	x     *iscsi.Transfer // nil once it is complete or aborted
+	itt   uint32
+	asked uint32 // bytes covered by R2Ts so far
+	got   uint32 // bytes that have arrived
+	open  int    // R2Ts outstanding
+	fault bool   // the memory cannot be written
+	slot  int
+	next  *get // list of running ones, in the order of GetData
+	prev  *get
+}
+
+// r2t is one outstanding R2T: the range that a Target Transfer Tag stands for.
+type r2t struct {
+	g      *get
+	ttt    uint32
+	off, n uint32 // range within the transfer
+	got    uint32
+	dataSN uint32
+	index  int
+	gen    uint16
+}
+
+// getTable holds what the target has asked for. Guarded by Conn.mu; g.x does not
+// change while Conn.placing is g.
+//
+// A tag is the index of its r2t and a generation, so that data for a tag that
+// has been given up is told from data that nobody asked for.
+type getTable struct {
+	slots       []*get
+	freeSlots   []int
+	first, last *get
+	r2ts        []*r2t
+	freeR2Ts    []int
+}
+
+func (t *getTable) add(x *iscsi.Transfer) {
+	var g *get
+	if n := len(t.freeSlots); n > 0 {
+		g = t.slots[t.freeSlots[n-1]]
+		t.freeSlots = t.freeSlots[:n-1]
+	} else {
+		g = &get{slot: len(t.slots)}
+		t.slots = append(t.slots, g)
+	}
+	*g = get{x: x, itt: x.ITT, slot: g.slot, prev: t.last}
+	if t.last == nil {
+		t.first = g
+	} else {
+		t.last.next = g
+	}
+	t.last = g
+	x.Slot = g.slot
+}
+
+func (t *getTable) find(x *iscsi.Transfer) *get {
+	if x.Slot < 0 || x.Slot >= len(t.slots) || t.slots[x.Slot].x != x {
+		return nil
+	}
+	return t.slots[x.Slot]
+}
+
+// remove ends a get and retires its tags.
+func (t *getTable) remove(g *get) {
+	if g.open > 0 {
+		for _, r := range t.r2ts {
+			if r.g == g {
+				t.close(r)
+			}
+		}
+	}
+	if g.prev == nil {
+		t.first = g.next
+	} else {
+		g.prev.next = g.next
+	}
+	if g.next == nil {
+		t.last = g.prev
+	} else {
+		g.next.prev = g.prev
+	}
+	g.x, g.next, g.prev = nil, nil, nil
+	t.freeSlots = append(t.freeSlots, g.slot)
+}
+
+// open makes the tag for the next n bytes of g.
+func (t *getTable) open(g *get, n uint32) *r2t {
+	var r *r2t
+	if k := len(t.freeR2Ts); k > 0 {
+		r = t.r2ts[t.freeR2Ts[k-1]]
+		t.freeR2Ts = t.freeR2Ts[:k-1]
+	} else {
+		r = &r2t{index: len(t.r2ts)}
+		t.r2ts = append(t.r2ts, r)
+	}
+	gen := r.gen&0x7fff + 1 // never 0xffff: the tag is not the reserved one
+	*r = r2t{g: g, off: g.asked, n: n, index: r.index, gen: gen, ttt: uint32(gen)<<16 | uint32(r.index)}
+	g.asked += n
+	g.open++
+	return r
+}
+
+func (t *getTable) close(r *r2t) {
+	r.g.open--
+	r.g = nil
+	t.freeR2Ts = append(t.freeR2Ts, r.index)
+}
+
+// lookup finds a tag. stale is true for a tag that was valid once.
+func (t *getTable) lookup(ttt uint32) (r *r2t, stale bool) {
+	i, gen := int(ttt&0xffff), uint16(ttt>>16)
+	if i >= len(t.r2ts) {
+		return nil, false
+	}
+	r = t.r2ts[i]
+	if r.g != nil && r.gen == gen {
+		return r, false
+	}
+	return nil, gen != 0 && gen <= r.gen
+}
+
+// purge ends everything and prepends it to the list of completed transfers.
+func (t *getTable) purge(done *iscsi.Transfer, err error) *iscsi.Transfer {
+	for g := t.first; g != nil; g = t.first {
+		x := g.x
+		if x.Err == nil {
+			x.Err = err
+		}
+		t.remove(g)
+		x.Next, done = done, x
+	}
+	return done
+}

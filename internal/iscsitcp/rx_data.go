@@ -1,0 +1,198 @@
+package iscsitcp
+
+import (
+	"fmt"
+
+	"softiser/internal/iscsi"
+)
+
+// dataIn finds the place for a Data-In's data. Data of a task that is gone is
+// dropped.
+func (c *Conn) dataIn() error {
+	r := &c.rx
+	d := r.bhs.DataIn()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.tasks.find(d.ITT())
+	if k == nil || c.st >= stateClosing {
+		return nil
+	}
+	off, n := d.Offset(), uint32(r.left)
+	switch {
+	case off > k.inLen || n > k.inLen-off:
+		return protocolError("Data-In of %d bytes at offset %d for a buffer of %d bytes", n, off, k.inLen)
+	case d.DataSN() != k.dataSN:
+		return protocolError("Data-In has DataSN %d, expected %d", d.DataSN(), k.dataSN)
+	case c.params.DataPDUInOrder && c.params.DataSequenceInOrder && off != k.placed:
+		return protocolError("Data-In at offset %d, expected %d (DataPDUInOrder=Yes)", off, k.placed)
+	case k.placed > k.inLen || n > k.inLen-k.placed:
+		return protocolError("Data-Ins carry more than the buffer of %d bytes", k.inLen)
+	}
+	k.dataSN++
+	k.placed += n
+	r.owner = k
+	if n > 0 && !k.fault {
+		r.dst = viewOf(k.bufs.In, int(off), int(n))
+		r.whole, r.direct = r.dst, true
+	}
+	c.stats.payloadIn.Add(uint64(n))
+	return nil
+}
+
+// dataInDone ends a Data-In; with S it becomes the task's SCSI Response.
+func (c *Conn) dataInDone(good bool) error {
+	r := &c.rx
+	if !good {
+		return errDigestFatal
+	}
+	d := r.bhs.DataIn()
+	if d.Acknowledge() {
+		c.acknowledge(d)
+	}
+	if !d.HasStatus() {
+		return nil
+	}
+	if !d.Final() {
+		return protocolError("Data-In with status but without F")
+	}
+	in := newInPDU(0)
+	b := &in.pdu.BHS
+	s := b.NewSCSIResponse()
+	s.SetITT(d.ITT())
+	s.SetSequence(d.Sequence())
+	s.SetStatus(d.Status())
+	s.SetResidual(d.Residual(), d.ResidualFlags())
+	s.SetExpDataSN(d.DataSN() + 1)
+	return c.notify(in)
+}
+
+// acknowledge answers the A bit (RFC 7143 §11.7.2): all Data-Ins up to this one
+// have arrived.
+func (c *Conn) acknowledge(d iscsi.DataIn) {
+	var b iscsi.BHS
+	s := b.NewSNACK(iscsi.SNACKDataACK)
+	s.SetLUN(d.LUN())
+	s.SetITT(iscsi.ReservedTag)
+	s.SetTTT(d.TTT())
+	s.SetBegRun(d.DataSN() + 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.st != stateFull {
+		return
+	}
+	s.SetExpStatSN(c.expStatSN)
+	o := c.tx.alloc(&b)
+	o.digest = true
+	c.tx.push(o)
+}
+
+// r2tIn answers an R2T with a sequence of Data-Outs.
+func (c *Conn) r2tIn() error {
+	q := c.rx.bhs.R2T()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.tasks.find(q.ITT())
+	if k == nil || c.st != stateFull {
+		return nil // the task was aborted meanwhile
+	}
+	off, n := q.Offset(), q.Desired()
+	switch {
+	case q.TTT() == iscsi.ReservedTag:
+		return protocolError("R2T with the reserved tag")
+	case n == 0 || n > c.params.MaxBurstLength:
+		return protocolError("R2T for %d bytes; MaxBurstLength is %d", n, c.params.MaxBurstLength)
+	case off > k.outLen || n > k.outLen-off:
+		return protocolError("R2T for %d bytes at offset %d of a buffer of %d bytes", n, off, k.outLen)
+	case q.R2TSN() != k.r2tSN:
+		return protocolError("R2T has R2TSN %d, expected %d", q.R2TSN(), k.r2tSN)
+	case k.queued > int(c.params.MaxOutstandingR2T)*int(c.params.MaxBurstLength/512+2):
+		return protocolError("the target has sent more R2Ts than MaxOutstandingR2T allows")
+	}
+	k.r2tSN++
+	c.dataOutLocked(k, q.TTT(), off, n)
+	return nil
+}
+
+// dataOut finds the place for a solicited Data-Out's data.
+func (c *Conn) dataOut() error {
+	r := &c.rx
+	d := r.bhs.DataOut()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q, stale := c.gets.lookup(d.TTT())
+	if stale || c.st >= stateClosing {
+		return nil // of an aborted task
+	}
+	bad := func(format string, args ...any) error {
+		r.in = newInPDU(0)
+		r.in.pdu.BHS = r.bhs
+		r.in.pdu.Bad = &iscsi.ProtocolError{Reason: iscsi.RejectInvalidField, Msg: fmt.Sprintf(format, args...)}
+		return nil
+	}
+	if q == nil {
+		return bad("Data-Out for the tag %#08x, which no R2T has named", d.TTT())
+	}
+	x := q.g.x
+	off, n := d.Offset(), uint32(r.left)
+	at := off - x.Offset // within the transfer, if it is inside
+	switch {
+	case d.ITT() != x.ITT:
+		return bad("Data-Out for the tag %#08x has another task's tag", d.TTT())
+	case off < x.Offset || at < q.off || at-q.off > q.n || n > q.n-(at-q.off):
+		return bad("Data-Out of %d bytes at offset %d; %d bytes at %d were asked for", n, off, q.n, x.Offset+q.off)
+	case c.params.DataPDUInOrder && at != q.off+q.got, n > q.n-q.got:
+		return bad("Data-Out at offset %d, expected %d", off, x.Offset+q.off+q.got)
+	case d.DataSN() != q.dataSN:
+		return bad("Data-Out has DataSN %d, expected %d", d.DataSN(), q.dataSN)
+	}
+	q.dataSN++
+	r.owner, r.tag = q.g, q
+	if n > 0 && !q.g.fault {
+		r.dst = viewOf(x.Segs, int(at), int(n))
+		r.whole, r.direct = r.dst, true
+	}
+	return nil
+}
+
+// dataOutDone ends a solicited Data-Out.
+func (c *Conn) dataOutDone(good bool) error {
+	r := &c.rx
+	c.mu.Lock()
+	if r.owner == nil || !r.owned() {
+		c.mu.Unlock()
+		return nil
+	}
+	g, q := r.owner.(*get), r.tag
+	x := g.x
+	n := uint32(r.bhs.DataLen())
+	q.got += n
+	g.got += n
+	c.stats.payloadIn.Add(uint64(n))
+	var reject *inPDU
+	switch {
+	case !good:
+		x.Err = errDataDigest
+		reject = newInPDU(0)
+		reject.pdu.BHS = r.bhs
+		reject.pdu.Bad = errDataDigest
+	case g.fault && x.Err == nil:
+		x.Err = iscsi.ErrMemoryFault
+	case r.bhs.Final() && q.got < q.n && x.Err == nil:
+		x.Err = iscsi.ErrShortData
+	}
+	if q.got == q.n || r.bhs.Final() {
+		c.gets.close(q)
+	}
+	if x.Err != nil || g.got == x.Len {
+		// A failed transfer waits for nothing: data that is still to come for its
+		// tags is dropped.
+		c.gets.remove(g)
+		c.tx.done(x)
+	}
+	c.pumpLocked(x.ITT)
+	c.mu.Unlock()
+	if reject != nil {
+		return c.notify(reject)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package iscsitcp
+
+import (
+	"fmt"
+
+	"softiser/internal/iscsi"
+)
+
+// SendControl implements iscsi.Datamover.
+func (c *Conn) SendControl(p *iscsi.PDU) error {
+	op := p.BHS.Opcode()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.st >= stateClosing {
+		return c.endError()
+	}
+	if len(p.Data) > iscsi.MaxDataLen || len(p.AHS) > iscsi.MaxAHSLen || len(p.AHS)%4 != 0 {
+		return fmt.Errorf("iscsitcp: %s with %d bytes of AHS and %d of data cannot be framed", op, len(p.AHS), len(p.Data))
+	}
+	if c.role == iscsi.RoleInitiator {
+		return c.sendInitiatorLocked(p, op)
+	}
+	if op == iscsi.OpSCSIResponse && c.foldLocked(p) {
+		return nil
+	}
+	c.queueControlLocked(p, op)
+	if op == iscsi.OpLoginResponse && !c.upgradingLocked() {
+		c.resumeRx = true
+		c.cond.Broadcast()
+	}
+	return nil
+}
+
+func (c *Conn) queueControlLocked(p *iscsi.PDU, op iscsi.Opcode) *outPDU {
+	o := c.tx.alloc(&p.BHS)
+	o.digest = op != iscsi.OpLoginRequest && op != iscsi.OpLoginResponse
+	o.bhs().SetAHSLen(len(p.AHS))
+	o.head = append(o.head, p.AHS...)
+	if len(p.Data) > 0 {
+		o.setOwn(p.Data)
+	}
+	c.tx.push(o)
+	return o
+}
+
+// foldLocked makes a GOOD SCSI Response part of the task's last Data-In, if that
+// is the last PDU in the queue and has not been looked at by the transmitter
+// (RFC 7143 §11.7.3: the S bit).
+func (c *Conn) foldLocked(p *iscsi.PDU) bool {
+	o := c.tx.tail
+	if o == nil || o.taken || o.bhs().Opcode() != iscsi.OpDataIn || o.bhs().ITT() != p.BHS.ITT() || !o.bhs().Final() {
+		return false
+	}
+	r := p.BHS.SCSIResponse()
+	if r.Response() != iscsi.ResponseCompleted || r.Status() != 0 || len(p.Data) != 0 || r.ResidualFlags()&0x18 != 0 {
+		return false
+	}
+	d := o.bhs().DataIn()
+	d.SetHasStatus(true)
+	d.SetStatus(0)
+	d.SetSequence(p.BHS.Sequence())
+	d.SetResidual(r.Residual(), r.ResidualFlags())
+	return true
+}
+
+// PutData implements iscsi.Datamover: Data-In PDUs of at most the initiator's
+// MaxRecvDataSegmentLength, F at the end of each MaxBurstLength.
+func (c *Conn) PutData(x *iscsi.Transfer) error {
+	if total(x.Segs) != int(x.Len) || x.Len > ^uint32(0)-x.Offset {
+		return fmt.Errorf("iscsitcp: PutData of %d bytes at %d over segments of %d bytes", x.Len, x.Offset, total(x.Segs))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.st != stateFull {
+		return c.endError()
+	}
+	x.Err, x.Aborted, x.Next, x.Slot = nil, false, nil, -1
+	c.stats.transfers.Add(1)
+	if x.Len == 0 {
+		c.tx.done(x)
+		return nil
+	}
+	seq := c.up.Sequence()
+	segMax, burst := c.params.MaxXmitDataSegmentLength, c.params.MaxBurstLength
+	v := view{segs: x.Segs, n: int(x.Len)}
+	v.skip(0) // empty leading segments
+	for off := uint32(0); off < x.Len; {
+		// A sequence ends at MaxBurstLength, counted from the start of the buffer.
+		inBurst := burst - (x.Offset+off)%burst
+		n := min(segMax, x.Len-off, inBurst)
+		end := off+n == x.Len
+		var b iscsi.BHS
+		d := b.NewDataIn()
+		d.SetITT(x.ITT)
+		d.SetSequence(iscsi.Sequence{ExpCmdSN: seq.ExpCmdSN, MaxCmdSN: seq.MaxCmdSN})
+		d.SetDataSN(x.DataSN)
+		d.SetOffset(x.Offset + off)
+		d.SetFinal(n == inBurst || end && x.Final)
+		x.DataSN++
+		o := c.tx.alloc(&b)
+		o.digest, o.payload, o.xfer, o.last = true, true, x, end
+		o.data = v
+		o.data.n = int(n)
+		v.skip(int(n))
+		c.tx.push(o)
+		off += n
+	}
+	return nil
+}
+
+// GetData implements iscsi.Datamover: R2Ts of at most MaxBurstLength, of which
+// MaxOutstandingR2T may be open per task.
+func (c *Conn) GetData(x *iscsi.Transfer) error {
+	if total(x.Segs) != int(x.Len) || x.Len > ^uint32(0)-x.Offset {
+		return fmt.Errorf("iscsitcp: GetData of %d bytes at %d over segments of %d bytes", x.Len, x.Offset, total(x.Segs))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.st != stateFull {
+		return c.endError()
+	}
+	x.Err, x.Aborted, x.Next = nil, false, nil
+	c.stats.transfers.Add(1)
+	if x.Len == 0 {
+		x.Slot = -1
+		c.tx.done(x)
+		return nil
+	}
+	c.gets.add(x)
+	c.pumpLocked(x.ITT)
+	return nil
+}
+
+// pumpLocked sends the R2Ts that a task may have outstanding now.
+func (c *Conn) pumpLocked(itt uint32) {
+	open := 0
+	for g := c.gets.first; g != nil; g = g.next {
+		if g.itt == itt {
+			open += g.open
+		}
+	}
+	for g := c.gets.first; g != nil; g = g.next {
+		if g.itt != itt || g.x == nil {
+			continue
+		}
+		for x := g.x; g.asked < x.Len && open < int(c.params.MaxOutstandingR2T); open++ {
+			n := min(c.params.MaxBurstLength, x.Len-g.asked)
+			r := c.gets.open(g, n)
+			var b iscsi.BHS
+			q := b.NewR2T()
+			q.SetLUN(x.LUN)
+			q.SetITT(x.ITT)
+			q.SetTTT(r.ttt)
+			q.SetSequence(c.up.Sequence())
+			q.SetR2TSN(x.R2TSN)
+			q.SetOffset(x.Offset + r.off)
+			q.SetDesired(n)
+			x.R2TSN++
+			o := c.tx.alloc(&b)
+			o.digest = true
+			c.tx.push(o)
+		}
+	}
+}
+
+// AbortTransfer implements iscsi.Datamover. R2Ts that are out are forgotten:
+// their data is dropped when it comes, so the transfer is complete at once.
+func (c *Conn) AbortTransfer(x *iscsi.Transfer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x.Aborted || c.st == stateDead {
+		return
+	}
+	x.Aborted = true
+	g := c.gets.find(x)
+	if g == nil {
+		return // PutData: the transmitter drops what has not begun
+	}
+	for c.placing == g {
+		c.cond.Wait()
+	}
+	if g.x != x { // completed meanwhile
+		return
+	}
+	if x.Err == nil {
+		x.Err = iscsi.ErrAborted
+	}
+	c.gets.remove(g)
+	c.tx.done(x)
+}

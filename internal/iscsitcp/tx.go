@@ -1,0 +1,330 @@
+package iscsitcp
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/sockio"
+)
+
+// Bounds of one transmit round and of one turn.
+const (
+	roundBytes = 2 << 20 // offered to the socket in one call
+	pushBytes  = 8 << 20 // sent by a caller of Push before the transmit goroutine goes on
+	rxBytes    = 1 << 20 // the same for the receive goroutine, which has other work
+)
+
+// txState is the transmit queue. Guarded by Conn.mu, except where noted.
+type txState struct {
+	head, tail *outPDU
+	free       *outPDU
+	nfree      int
+	busy       bool // somebody is the transmitter: the fields below are his
+	sending    bool // a system call is using queued PDUs: none may be unlinked
+	doneHead   *iscsi.Transfer
+	doneTail   *iscsi.Transfer
+
+	batch   []*outPDU // the transmitter's
+	vec     []sockio.Vec
+	scratch [][]byte
+	fn      func(uintptr) bool // Conn.txReady
+}
+
+func (t *txState) init(c *Conn) { t.fn = c.txReady }
+
+func (t *txState) push(p *outPDU) {
+	if t.tail == nil {
+		t.head = p
+	} else {
+		t.tail.next = p
+	}
+	t.tail = p
+}
+
+// pop unlinks and frees the first PDU.
+func (t *txState) pop() {
+	p := t.head
+	if t.head = p.next; t.head == nil {
+		t.tail = nil
+	}
+	t.release(p)
+}
+
+const maxFree = 128
+
+func (t *txState) release(p *outPDU) {
+	if t.nfree == maxFree {
+		return
+	}
+	p.reset()
+	p.next, t.free = t.free, p
+	t.nfree++
+}
+
+// alloc returns an empty PDU with its header in place.
+func (t *txState) alloc(b *iscsi.BHS) *outPDU {
+	p := t.free
+	if p == nil {
+		p = &outPDU{}
+	} else {
+		t.free, p.next = p.next, nil
+		t.nfree--
+	}
+	p.head = append(p.inline[:0], b[:]...)
+	return p
+}
+
+// done queues a completed transfer for its up-call.
+func (t *txState) done(x *iscsi.Transfer) {
+	x.Next = nil
+	if t.doneTail == nil {
+		t.doneHead = x
+	} else {
+		t.doneTail.Next = x
+	}
+	t.doneTail = x
+}
+
+// purge empties the queue at the end of the connection and returns the transfers
+// that have to be completed, err in those that were cut off.
+func (t *txState) purge(err error) *iscsi.Transfer {
+	for t.head != nil {
+		p := t.head
+		if x := p.xfer; x != nil && p.last {
+			if x.Err == nil {
+				x.Err = err
+			}
+			t.done(x)
+		}
+		t.pop()
+	}
+	d := t.doneHead
+	t.doneHead, t.doneTail, t.free, t.nfree = nil, nil, nil, 0
+	return d
+}
+
+// Push implements iscsi.Datamover.
+func (c *Conn) Push() { c.push(pushBytes) }
+
+func (c *Conn) push(budget int) {
+	c.mu.Lock()
+	if c.tx.busy || !c.txWorkLocked() {
+		c.mu.Unlock()
+		return
+	}
+	c.tx.busy = true
+	if c.transmit(budget) {
+		c.endTurnLocked()
+	} else {
+		c.wakeTxLocked()
+	}
+	c.mu.Unlock()
+}
+
+func (c *Conn) txWorkLocked() bool {
+	return c.st != stateDead && (c.tx.head != nil || c.tx.doneHead != nil || c.st == stateClosing && !c.finSent)
+}
+
+func (c *Conn) endTurnLocked() {
+	c.tx.busy = false
+	c.cond.Broadcast()
+}
+
+// handOverLocked gives the queue to the transmit goroutine.
+func (c *Conn) handOverLocked() {
+	if !c.started || c.tx.busy || !c.txWorkLocked() {
+		return
+	}
+	c.tx.busy = true
+	c.wakeTxLocked()
+}
+
+func (c *Conn) wakeTxLocked() {
+	if c.txWake == nil {
+		c.txWake = make(chan struct{}, 1)
+		go c.txLoop(c.txWake)
+	}
+	c.txWake <- struct{}{} // busy is set by whoever wakes it up, so the slot is free
+}
+
+// txLoop is the transmit goroutine; it is the transmitter from each wake-up until
+// the queue is empty.
+func (c *Conn) txLoop(wake <-chan struct{}) {
+	for range wake {
+		if err := c.sk.WriteLoop(c.tx.fn); err != nil {
+			c.mu.Lock()
+			c.failLocked(err)
+			c.endTurnLocked()
+			c.mu.Unlock()
+		}
+	}
+}
+
+// txReady transmits in the transmit goroutine, with the socket writable.
+func (c *Conn) txReady(uintptr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.transmit(1 << 62) {
+		return false
+	}
+	c.endTurnLocked()
+	return true
+}
+
+// transmit sends until the queue is empty (true), or the socket is full or the
+// budget spent (false). It is called by the transmitter with mu held; mu is
+// released around system calls and up-calls.
+func (c *Conn) transmit(budget int) (empty bool) {
+	t := &c.tx
+	for {
+		if x := t.doneHead; x != nil {
+			t.doneHead, t.doneTail = nil, nil
+			c.mu.Unlock()
+			for x != nil {
+				next := x.Next
+				x.Next = nil
+				c.complete(x)
+				x = next
+			}
+			c.mu.Lock()
+			continue
+		}
+		if c.st == stateDead {
+			return true
+		}
+		if !c.collectLocked() {
+			if c.st == stateClosing && !c.finSent {
+				c.finSent = true
+				c.sk.SetReadDeadline(time.Now().Add(c.cfg.Linger))
+				_ = c.sk.CloseWrite()
+			}
+			if t.doneHead != nil {
+				continue
+			}
+			return true
+		}
+		if budget <= 0 {
+			return false
+		}
+		hd, dd := c.digestsLocked()
+		t.sending = true
+		c.mu.Unlock()
+		n, err := c.sendBatch(hd, dd)
+		c.mu.Lock()
+		t.sending = false
+		c.cond.Broadcast()
+		c.advanceLocked(n)
+		budget -= n
+		switch {
+		case err == nil:
+		case err == sockio.ErrAgain:
+			return false
+		default:
+			c.failLocked(fmt.Errorf("iscsitcp: send: %w", err))
+			return true
+		}
+	}
+}
+
+func (c *Conn) digestsLocked() (header, data bool) {
+	return c.enabled && c.params.HeaderDigest == iscsi.DigestCRC32C, c.enabled && c.params.DataDigest == iscsi.DigestCRC32C
+}
+
+// collectLocked picks the PDUs for one system call, dropping those of aborted
+// transfers that have not begun.
+func (c *Conn) collectLocked() bool {
+	t := &c.tx
+	t.batch = t.batch[:0]
+	var prev *outPDU
+	size, pieces := 0, 0
+	for p := t.head; p != nil && size < roundBytes && pieces < sockio.MaxVec-8; {
+		next := p.next
+		if x := p.xfer; x != nil && x.Aborted && !p.taken {
+			if prev == nil {
+				t.head = next
+			} else {
+				prev.next = next
+			}
+			if next == nil {
+				t.tail = prev
+			}
+			if p.last {
+				if x.Err == nil {
+					x.Err = iscsi.ErrAborted
+				}
+				t.done(x)
+			}
+			t.release(p)
+			p = next
+			continue
+		}
+		p.taken = true
+		t.batch = append(t.batch, p)
+		size += p.data.n + iscsi.BHSLen
+		pieces += 2 + len(p.data.segs)
+		prev, p = p, next
+	}
+	return len(t.batch) > 0
+}
+
+var errSendFault = errors.New("iscsitcp: the memory of queued data cannot be accessed")
+
+// sendBatch makes the one vectored call. It runs without mu, with sending set.
+func (c *Conn) sendBatch(hd, dd bool) (int, error) {
+	t := &c.tx
+	if t.vec == nil {
+		t.vec = make([]sockio.Vec, 0, 64)
+	}
+	v := t.vec[:0]
+	for _, p := range t.batch {
+		if p.length == 0 && !p.seal(hd, dd, &t.scratch) {
+			if len(v) == 0 {
+				return 0, errSendFault
+			}
+			break
+		}
+		if need := len(v) + 2 + len(p.data.segs); need > cap(v) && cap(v) < sockio.MaxVec {
+			v = append(make([]sockio.Vec, 0, min(max(2*cap(v), need), sockio.MaxVec)), v...)
+		}
+		v = p.appendVec(v)
+		if len(v) == cap(v) {
+			break
+		}
+	}
+	n, err := c.sk.Writev(v)
+	clear(v)
+	t.vec = v[:0]
+	if err == nil {
+		c.stats.sends.Add(1)
+	} else if err == sockio.ErrFault {
+		err = errSendFault
+	}
+	return n, err
+}
+
+// advanceLocked takes n bytes off the queue.
+func (c *Conn) advanceLocked(n int) {
+	t := &c.tx
+	for n > 0 {
+		p := t.head
+		rest := p.length - p.sent
+		if n < rest {
+			p.sent += n
+			return
+		}
+		n -= rest
+		c.stats.pdusOut.Add(1)
+		if p.payload {
+			c.stats.payloadOut.Add(uint64(p.data.n))
+		}
+		if p.task != nil {
+			p.task.queued--
+		}
+		if p.xfer != nil && p.last {
+			t.done(p.xfer)
+		}
+		t.pop()
+	}
+}

@@ -1,0 +1,161 @@
+// Package sockio moves bytes over a connected stream socket with vectored,
+// non-blocking system calls, and waits in the Go network poller. It is what the
+// stream transports above rdma have in common; only it imports x/sys for them.
+//
+// A Conn has at most one reader and one writer at a time. The descriptor stays
+// open until Close, which its owner calls when neither is inside a call;
+// Interrupt wakes both up.
+package sockio
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is a connected stream socket.
+type Conn struct {
+	nc net.Conn
+	rc syscall.RawConn
+	fd int
+	rx unix.Msghdr // owned by the reader
+	tx unix.Msghdr // owned by the writer
+}
+
+// Options of a connection. Zero values keep the system's setting.
+type Options struct {
+	SendBuffer, RecvBuffer int    // SO_SNDBUF and SO_RCVBUF, bytes; setting one ends its auto-tuning
+	Congestion             string // TCP_CONGESTION, for example "reno"
+}
+
+// New takes nc, a *net.TCPConn (or *net.UnixConn), over for data: it clears
+// deadlines, switches Nagle's algorithm off and applies o.
+func New(nc net.Conn, o Options) (*Conn, error) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil, fmt.Errorf("sockio: %T is not a socket of the operating system; pass a *net.TCPConn", nc)
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("sockio: %w", err)
+	}
+	c := &Conn{nc: nc, rc: rc, fd: -1}
+	_, tcp := nc.(*net.TCPConn)
+	var serr error
+	set := func(what string, err error) {
+		if err != nil && serr == nil {
+			serr = fmt.Errorf("sockio: set %s: %w", what, err)
+		}
+	}
+	err = rc.Control(func(p uintptr) {
+		c.fd = int(p)
+		if tcp {
+			set("TCP_NODELAY", unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+			if o.Congestion != "" {
+				set("congestion control "+o.Congestion, unix.SetsockoptString(c.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, o.Congestion))
+			}
+		}
+		if o.SendBuffer > 0 {
+			set("SO_SNDBUF", unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, o.SendBuffer))
+		}
+		if o.RecvBuffer > 0 {
+			set("SO_RCVBUF", unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, o.RecvBuffer))
+		}
+	})
+	if err == nil {
+		err = nc.SetDeadline(time.Time{})
+	}
+	if err == nil {
+		err = serr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sockio: %w", err)
+	}
+	return c, nil
+}
+
+// Errors of the calls below.
+var (
+	ErrAgain error = unix.EAGAIN // nothing to read, or no room to write, now
+	ErrFault error = unix.EFAULT // the memory named cannot be touched; bytes before it may have moved
+)
+
+// Net returns the connection that New was given.
+func (c *Conn) Net() net.Conn { return c.nc }
+
+// ReadLoop calls f, and again whenever the socket may have become readable, until
+// f returns true. f must have met ErrAgain before it returns false.
+func (c *Conn) ReadLoop(f func(uintptr) bool) error { return c.rc.Read(f) }
+
+// WriteLoop is ReadLoop for writing.
+func (c *Conn) WriteLoop(f func(uintptr) bool) error { return c.rc.Write(f) }
+
+// Interrupt makes waiting loops return a time-out error, now and in future,
+// without touching the stream. Resume undoes it.
+func (c *Conn) Interrupt() { _ = c.nc.SetDeadline(time.Unix(1, 0)) }
+
+// Resume clears every deadline.
+func (c *Conn) Resume() { _ = c.nc.SetDeadline(time.Time{}) }
+
+// SetReadDeadline bounds the waits of ReadLoop.
+func (c *Conn) SetReadDeadline(t time.Time) { _ = c.nc.SetReadDeadline(t) }
+
+// CloseWrite sends FIN behind what has been written.
+func (c *Conn) CloseWrite() error { return unix.Shutdown(c.fd, unix.SHUT_WR) }
+
+// Close closes the socket. Neither reader nor writer may be inside a call.
+func (c *Conn) Close() error { return c.nc.Close() }
+
+// IsTimeout reports whether err comes from Interrupt or a deadline.
+func IsTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// MaxVec is the largest number of pieces in one call (the kernel's UIO_MAXIOV).
+const MaxVec = 1024
+
+// Vec is one piece of memory in a vectored call.
+type Vec = unix.Iovec
+
+// Append appends p, unless it is empty.
+func Append(v []Vec, p []byte) []Vec {
+	if len(p) == 0 {
+		return v
+	}
+	return append(v, Vec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
+}
+
+// Writev sends v in one call and returns how many bytes the socket took.
+func (c *Conn) Writev(v []Vec) (int, error) {
+	n, err := c.msg(unix.SYS_SENDMSG, &c.tx, v, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	return n, err
+}
+
+// Readv receives into v in one call. 0 bytes without an error is the end of the
+// stream.
+func (c *Conn) Readv(v []Vec) (int, error) {
+	return c.msg(unix.SYS_RECVMSG, &c.rx, v, unix.MSG_DONTWAIT)
+}
+
+func (c *Conn) msg(call uintptr, h *unix.Msghdr, v []Vec, flags int) (int, error) {
+	h.Iov, h.Iovlen = unsafe.SliceData(v), uint64(len(v))
+	defer func() { h.Iov = nil }()
+	for {
+		n, _, e := unix.Syscall(call, uintptr(c.fd), uintptr(unsafe.Pointer(h)), uintptr(flags))
+		switch e {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, ErrAgain
+		case unix.EFAULT:
+			return 0, ErrFault
+		default:
+			return 0, e
+		}
+	}
+}

@@ -129,19 +129,7 @@ func (t *Task) commit(staged []byte, m blockdev.Mode) {
 	fua := t.fua()
 	off := t.off + t.done
 	n := int64(len(staged))
-	if n > 0 {
-		if _, err := lu.vol.WriteAt(staged, off); err != nil {
-			t.failErr(err, writing)
-			return
-		}
-		if fua {
-			if err := lu.vol.FlushRange(off, n); err != nil {
-				t.failErr(err, writing)
-				return
-			}
-		}
-		t.putBuf()
-	}
+	// The lease first: it may hold the page that the staged blocks end in.
 	if t.Lease.Owner != nil {
 		n += int64(t.Lease.Len)
 		if err := t.Lease.Commit(fua); err != nil {
@@ -149,6 +137,19 @@ func (t *Task) commit(staged []byte, m blockdev.Mode) {
 			return
 		}
 		t.Lease.Release()
+	}
+	if len(staged) > 0 {
+		if _, err := lu.vol.WriteAt(staged, off); err != nil {
+			t.failErr(err, writing)
+			return
+		}
+		if fua {
+			if err := lu.vol.FlushRange(off, int64(len(staged))); err != nil {
+				t.failErr(err, writing)
+				return
+			}
+		}
+		t.putBuf()
 	}
 	t.done += n
 	if t.done < t.n {

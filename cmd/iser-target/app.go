@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/config"
+	"softiser/target"
+)
+
+// app is a configuration brought to life: a server and the volumes that it
+// serves. The volumes are opened and closed here; the server only uses them.
+type app struct {
+	cfg  *config.Config
+	log  *zap.Logger
+	srv  *target.Server
+	pool *blockdev.Pool
+
+	mu      sync.Mutex
+	volumes map[string]*openVolume // guarded by mu, by name
+}
+
+// openVolume is a volume and the LUNs that it is mapped to.
+type openVolume struct {
+	cfg  config.Volume
+	dev  blockdev.Device
+	luns []mapping
+}
+
+type mapping struct {
+	iqn string
+	lun uint16
+}
+
+// newApp opens the volumes and makes the targets. A volume that cannot be
+// opened is logged and left out; everything else is served.
+func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (*app, error) {
+	tc, err := serverConfig(cfg)
+	if err != nil {
+		return nil, exit(exitUsage, err)
+	}
+	tc.Timeouts.Drain = drain
+	tc.Log = log
+	a := &app{cfg: cfg, log: log, volumes: map[string]*openVolume{}}
+	if a.pool, err = blockdev.NewPool(int64(cfg.Limits.StagingMemory)); err != nil {
+		return nil, exit(exitUsage, fmt.Errorf("limits.staging_memory: %w", err))
+	}
+	if a.srv, err = target.New(tc); err != nil {
+		return nil, exit(exitUsage, err)
+	}
+	byName := map[string]config.Volume{}
+	for _, v := range cfg.Volumes {
+		byName[v.Name] = v
+	}
+	for _, t := range cfg.Targets {
+		tt, err := targetConfig(cfg, &t)
+		if err != nil {
+			a.close()
+			return nil, exit(exitUsage, err)
+		}
+		if err := a.srv.AddTarget(tt); err != nil {
+			a.close()
+			return nil, exit(exitUsage, err)
+		}
+		for _, l := range t.LUNs {
+			if err := a.mapVolume(t.IQN, l, byName[l.Volume]); err != nil {
+				log.Error("a LUN is not served; the others are", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
+					zap.String("volume", l.Volume), zap.Error(err))
+			}
+		}
+	}
+	return a, nil
+}
+
+// mapVolume makes a volume, opened if it is not open yet, a LUN of a target.
+func (a *app) mapVolume(iqn string, l config.LUN, v config.Volume) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	o := a.volumes[v.Name]
+	if o == nil {
+		dev, err := openDevice(v, a.pool)
+		if err != nil {
+			return err
+		}
+		o = &openVolume{cfg: v, dev: dev}
+		a.volumes[v.Name] = o
+	}
+	lc, err := lunConfig(a.cfg, o.cfg, l)
+	if err == nil {
+		lc.Volume = o.dev
+		err = a.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
+	}
+	if err != nil {
+		return errors.Join(err, a.dropLocked(o))
+	}
+	o.luns = append(o.luns, mapping{iqn, lc.LUN})
+	return nil
+}
+
+// unmapVolume forgets a LUN that has been removed, and closes its volume when it
+// was the last.
+func (a *app) unmapVolume(iqn string, lun uint16) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, o := range a.volumes {
+		for i, m := range o.luns {
+			if m == (mapping{iqn, lun}) {
+				o.luns = append(o.luns[:i], o.luns[i+1:]...)
+				return a.dropLocked(o)
+			}
+		}
+	}
+	return nil
+}
+
+// dropLocked closes a volume that no LUN uses. The caller holds a.mu.
+func (a *app) dropLocked(o *openVolume) error {
+	if len(o.luns) > 0 {
+		return nil
+	}
+	delete(a.volumes, o.cfg.Name)
+	return o.dev.Close()
+}
+
+// close closes the volumes. The server has been shut down, or never served.
+func (a *app) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, o := range a.volumes {
+		if err := o.dev.Close(); err != nil {
+			a.log.Error("closing a volume failed", zap.String("volume", name), zap.Error(err))
+		}
+	}
+	clear(a.volumes)
+}

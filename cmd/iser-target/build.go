@@ -1,0 +1,209 @@
+package main
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/blockdev/open"
+	"softiser/config"
+	"softiser/internal/iscsi"
+	"softiser/target"
+	"softiser/target/scsi"
+)
+
+// This file translates the file model, which is data, into the types of the
+// packages that do the work.
+
+func serverConfig(c *config.Config) (target.Config, error) {
+	tc := target.Config{
+		Limits: target.Limits{PendingLogins: c.Limits.PendingLogins, Sessions: c.Limits.Sessions, Commands: c.ISCSI.QueueDepth},
+		Timeouts: target.Timeouts{
+			Login: c.ISCSI.LoginTimeout.D(), NopInterval: noneIfZero(c.ISCSI.NopInterval.D()), NopReply: c.ISCSI.NopTimeout.D(),
+		},
+		Session:  sessionParams(&c.ISCSI),
+		StateDir: c.Admin.StateDir,
+	}
+	var err error
+	if tc.DiscoveryAuth, err = auth(&c.Discovery.Auth); err != nil {
+		return tc, err
+	}
+	for _, p := range c.Portals {
+		tp := target.Portal{
+			Listen: p.Listen, Advertise: p.Advertise, Group: uint16(p.Group),
+			CongestionControl: p.Congestion, SendBuffer: int(p.SendBuffer), RecvBuffer: int(p.RecvBuffer),
+			BusyPoll: time.Duration(c.Transport.BusyPoll) * time.Microsecond,
+			IRD:      c.Transport.IRD, ORD: c.Transport.ORD,
+			StreamLogin: c.Transport.StreamISER,
+		}
+		switch c.Transport.CRC {
+		case "offered":
+			tp.CRC = target.CRCOffered
+		case "off":
+			tp.CRC = target.CRCOff
+		}
+		switch c.Transport.Zerocopy {
+		case "on":
+			tp.Zerocopy = target.ZerocopyOn
+		case "off":
+			tp.Zerocopy = target.ZerocopyOff
+		}
+		switch c.Transport.FPDU {
+		case "auto", "big":
+			tp.LargeFPDU = true
+		}
+		tc.Portals = append(tc.Portals, tp)
+	}
+	return tc, nil
+}
+
+// noneIfZero: the file says "never" with 0, the library with a negative value.
+func noneIfZero(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+func sessionParams(c *config.ISCSI) target.SessionParams {
+	return target.SessionParams{
+		AllowUnsolicited: !c.InitialR2T, NoImmediateData: !c.ImmediateData,
+		MaxBurstLength: int(c.MaxBurst), FirstBurstLength: int(c.FirstBurst),
+		MaxRecvDataSegmentLength: int(c.MaxRecvDataSegment), MaxOutstandingR2T: c.MaxOutstandingR2T,
+		DefaultTime2Wait: int(c.Time2Wait.D().Seconds()), DefaultTime2Retain: int(c.Time2Retain.D().Seconds()),
+		HeaderDigest: digests(c.HeaderDigest), DataDigest: digests(c.DataDigest),
+	}
+}
+
+func digests(names []string) []string {
+	var ds []string
+	for _, n := range names {
+		switch n {
+		case "none":
+			ds = append(ds, "None")
+		case "crc32c":
+			ds = append(ds, "CRC32C")
+		}
+	}
+	return ds
+}
+
+func auth(a *config.Auth) (target.Auth, error) {
+	var t target.Auth
+	if a.Method != "chap" {
+		return t, nil
+	}
+	for _, name := range a.Algorithms {
+		alg, err := iscsi.ParseCHAPAlgorithm(name)
+		if err != nil {
+			return t, err
+		}
+		t.Algorithms = append(t.Algorithms, int(alg))
+	}
+	for i := range a.Users {
+		u := &a.Users[i]
+		t.Users = append(t.Users, target.Credential{Name: u.Name, Secret: string(u.Secret())})
+	}
+	if m := a.Mutual; m != nil {
+		t.Mutual = target.Credential{Name: m.Name, Secret: string(m.Secret())}
+	}
+	return t, nil
+}
+
+func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
+	tt := target.Target{Name: t.IQN, Alias: t.Alias, Redirect: target.Redirect{Address: t.Redirect}}
+	var err error
+	if tt.Auth, err = auth(&t.Auth); err != nil {
+		return tt, fmt.Errorf("target %s: %w", t.IQN, err)
+	}
+	if tt.ACL, err = acl(&t.ACL); err != nil {
+		return tt, fmt.Errorf("target %s: %w", t.IQN, err)
+	}
+	for _, listen := range t.Portals {
+		for _, p := range c.Portals {
+			if p.Listen == listen {
+				tt.Portals = append(tt.Portals, uint16(p.Group))
+			}
+		}
+	}
+	return tt, nil
+}
+
+// acl makes one rule of every name with every network; an empty list stands for
+// all.
+func acl(a *config.ACL) (target.ACL, error) {
+	if len(a.Initiators) == 0 && len(a.Networks) == 0 {
+		return nil, nil
+	}
+	names, nets := a.Initiators, []netip.Prefix{{}}
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	if len(a.Networks) > 0 {
+		nets = nets[:0]
+	}
+	for _, n := range a.Networks {
+		p, err := netip.ParsePrefix(n)
+		if err != nil {
+			ip, ipErr := netip.ParseAddr(n)
+			if ipErr != nil {
+				return nil, fmt.Errorf("acl: network %q: want an address or a prefix such as 10.0.0.0/8", n)
+			}
+			p = netip.PrefixFrom(ip, ip.BitLen())
+		}
+		nets = append(nets, p)
+	}
+	var rules target.ACL
+	for _, name := range names {
+		for _, p := range nets {
+			rules = append(rules, target.Rule{Initiator: name, Network: p})
+		}
+	}
+	return rules, nil
+}
+
+func lunConfig(c *config.Config, v config.Volume, l config.LUN) (scsi.LUConfig, error) {
+	lc := scsi.LUConfig{
+		LUN: uint16(l.LUN), ReadOnly: v.ReadOnly || l.ReadOnly, Removable: v.Removable, Serial: v.Serial,
+		Workers: c.Limits.Workers,
+		QoS:     scsi.QoS{IOPS: float64(v.QoS.IOPS), BytesPerSec: float64(v.QoS.Bandwidth)},
+	}
+	if v.QoS.Bandwidth > 0 && v.QoS.Burst > 0 {
+		lc.QoS.Burst = time.Duration(float64(v.QoS.Burst) / float64(v.QoS.Bandwidth) * float64(time.Second))
+	} else if v.QoS.IOPS > 0 && v.QoS.BurstIOPS > 0 {
+		lc.QoS.Burst = time.Duration(float64(v.QoS.BurstIOPS) / float64(v.QoS.IOPS) * float64(time.Second))
+	}
+	if v.WWID != "" {
+		id, err := hex.DecodeString(v.WWID)
+		if err != nil {
+			return lc, fmt.Errorf("volume %s: wwid %q: want 32 hex digits", v.Name, v.WWID)
+		}
+		lc.NAA = id
+	}
+	return lc, nil
+}
+
+// openDevice opens the backing store of a volume.
+func openDevice(v config.Volume, pool *blockdev.Pool) (blockdev.Device, error) {
+	s := open.Spec{
+		Name: v.Name, Path: v.Path, Size: int64(v.Size), BlockSize: int(v.BlockSize), PhysBlockSize: int(v.PhysBlockSize),
+		ReadOnly: v.ReadOnly, WriteThrough: v.WriteThrough, Prealloc: v.Preallocate, Pool: pool,
+	}
+	var err error
+	if s.Type, err = open.ParseType(string(v.Type)); err != nil {
+		return nil, err
+	}
+	if v.Type == config.VolumeFile && !v.Create {
+		if _, err := os.Stat(v.Path); err != nil {
+			return nil, fmt.Errorf("volume %s: %w; create: true makes it", v.Name, err)
+		}
+	}
+	dev, err := open.Open(s)
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
+	}
+	return dev, nil
+}

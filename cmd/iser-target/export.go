@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"softiser/blockdev/open"
+	"softiser/config"
+)
+
+// exportPrefix is the naming authority of targets that --export makes.
+const exportPrefix = "iqn.2026-11.softiser:"
+
+// exportConfig makes a configuration out of --export values.
+func exportConfig(exports []string) (*config.Config, error) {
+	cfg, err := config.Default()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range exports {
+		name, spec, err := splitExport(e)
+		if err != nil {
+			return nil, err
+		}
+		v, err := exportVolume(name, spec)
+		if err != nil {
+			return nil, fmt.Errorf("--export %q: %w", e, err)
+		}
+		iqn := exportPrefix + strings.ToLower(name)
+		for _, t := range cfg.Targets {
+			if t.IQN == iqn {
+				return nil, fmt.Errorf("--export %q: the name %s is used twice", e, name)
+			}
+		}
+		cfg.Volumes = append(cfg.Volumes, v)
+		cfg.Targets = append(cfg.Targets, config.Target{IQN: iqn, LUNs: []config.LUN{{Volume: name}}})
+	}
+	return cfg, nil
+}
+
+// splitExport cuts NAME=VOLUME.
+func splitExport(e string) (name, spec string, err error) {
+	name, spec, ok := strings.Cut(e, "=")
+	if !ok || name == "" || spec == "" {
+		return "", "", fmt.Errorf("%q: want NAME=VOLUME, for example disk0=./disk0.img,size=1GiB", e)
+	}
+	return name, spec, nil
+}
+
+// exportVolume reads the volume part of an --export.
+func exportVolume(name, spec string) (config.Volume, error) {
+	s, err := open.Parse(spec)
+	if err != nil {
+		return config.Volume{}, err
+	}
+	s.Name = name
+	if err := s.Check(); err != nil {
+		return config.Volume{}, err
+	}
+	return config.Volume{
+		Name: name, Type: config.VolumeType(s.Resolve().String()), Path: s.Path, Size: config.Size(s.Size),
+		Create: true, Preallocate: s.Prealloc, WriteThrough: s.WriteThrough, ReadOnly: s.ReadOnly,
+		BlockSize: config.Size(s.BlockSize), PhysBlockSize: config.Size(s.PhysBlockSize),
+	}, nil
+}

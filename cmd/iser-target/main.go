@@ -1,0 +1,88 @@
+// Command iser-target serves block volumes over iSER (RDMA on software iWARP)
+// and iSCSI (TCP), on one port, without RDMA hardware, kernel modules or root.
+//
+// This package turns flags and a configuration file into objects, connects
+// signals, logging and metrics to them, and contains nothing else.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+// Exit codes, documented in the help text.
+const (
+	exitFailure  = 1 // what was asked for could not be done
+	exitUsage    = 2 // flags or configuration are wrong
+	exitDegraded = 3 // check: the configuration is right, but a volume cannot be opened
+	exitNoTarget = 4 // status and its companions: no target answers on the admin socket
+)
+
+// exitError carries an exit code.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+func exit(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{code, err}
+}
+
+const rootHelp = `Serves block volumes to iSER and iSCSI initiators, on one port.
+
+Exit codes:
+  0  done
+  1  what was asked for could not be done
+  2  flags or configuration are wrong
+  3  check: a volume cannot be opened (serve starts without it)
+  4  status, session, lun, resize: no target answers on the admin socket`
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "iser-target",
+		Short:         "Block storage over RDMA without RDMA hardware",
+		Long:          rootHelp,
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit(exitUsage, err) })
+	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), sessionCommand(), lunCommand(), resizeCommand())
+	return root
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:]))
+}
+
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(root.ErrOrStderr(), "iser-target:", err)
+	var e *exitError
+	if errors.As(err, &e) {
+		return e.code
+	}
+	return exitFailure
+}

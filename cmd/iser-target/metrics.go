@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+
+	"softiser/target"
+)
+
+// startMetrics serves /metrics, if it is configured.
+func (a *app) startMetrics(ctx context.Context) error {
+	addr := a.cfg.Admin.Metrics
+	if addr == "" {
+		return nil
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(a.srv))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	a.log.Info("metrics", zap.String("url", "http://"+ln.Addr().String()+"/metrics"))
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	context.AfterFunc(ctx, func() { srv.Close() })
+	go func() {
+		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			a.log.Error("metrics endpoint failed", zap.Error(err))
+		}
+	}()
+	return nil
+}
+
+// collector turns a status snapshot into metrics at scrape time, so that the
+// data path counts with plain atomics and knows no label.
+type collector struct {
+	srv *target.Server
+
+	logins, refused, pending, sessions       *prometheus.Desc
+	connections, garbage                     *prometheus.Desc
+	lunReads, lunWrites, lunRead, lunWritten *prometheus.Desc
+	size                                     *prometheus.Desc
+	in, out, copied, commands, outstanding   *prometheus.Desc
+	latency                                  *prometheus.Desc
+}
+
+func newCollector(srv *target.Server) *collector {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("iser_target_"+name, help, labels, nil)
+	}
+	lun := []string{"target", "lun", "volume"}
+	session := []string{"target", "initiator", "tsih", "transport"}
+	return &collector{
+		srv:         srv,
+		logins:      d("logins_total", "Sessions that were opened."),
+		refused:     d("logins_refused_total", "Logins that were refused."),
+		pending:     d("pending_logins", "Connections before their full feature phase."),
+		sessions:    d("sessions", "Sessions now."),
+		connections: d("connections_total", "Connections accepted.", "portal"),
+		garbage:     d("connections_unrecognised_total", "Connections that spoke neither iSCSI nor MPA, or nothing.", "portal"),
+		lunReads:    d("lun_reads_total", "READ commands.", lun...),
+		lunWrites:   d("lun_writes_total", "WRITE commands.", lun...),
+		lunRead:     d("lun_read_bytes_total", "Bytes read.", lun...),
+		lunWritten:  d("lun_written_bytes_total", "Bytes written.", lun...),
+		size:        d("lun_size_bytes", "Size of the volume.", lun...),
+		in:          d("session_payload_in_bytes_total", "Payload received.", session...),
+		out:         d("session_payload_out_bytes_total", "Payload sent.", session...),
+		copied:      d("session_payload_copied_bytes_total", "Payload copied in user space.", session...),
+		commands:    d("session_commands_total", "Commands answered.", append(session[:4:4], "kind")...),
+		outstanding: d("session_outstanding_commands", "Commands in execution.", session...),
+		latency:     d("session_latency_seconds", "Time from the arrival of a command to its response.", append(session[:4:4], "kind")...),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	st := c.srv.Status()
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter(c.logins, st.Logins)
+	counter(c.refused, st.LoginsRefused)
+	gauge(c.pending, float64(st.Pending))
+	gauge(c.sessions, float64(len(st.Sessions)))
+	for _, p := range st.Portals {
+		counter(c.connections, p.Accepted, p.Listen)
+		counter(c.garbage, p.Garbage+p.Silent, p.Listen)
+	}
+	for _, t := range st.Targets {
+		for _, l := range t.LUNs {
+			labels := []string{t.Name, strconv.Itoa(int(l.LUN)), l.Volume}
+			counter(c.lunReads, l.Stats.Reads, labels...)
+			counter(c.lunWrites, l.Stats.Writes, labels...)
+			counter(c.lunRead, l.Stats.ReadBytes, labels...)
+			counter(c.lunWritten, l.Stats.WriteBytes, labels...)
+			gauge(c.size, float64(l.Size), labels...)
+		}
+	}
+	for _, s := range st.Sessions {
+		labels := []string{s.Target, s.Initiator, strconv.Itoa(int(s.TSIH)), s.Transport}
+		counter(c.in, s.BytesIn, labels...)
+		counter(c.out, s.BytesOut, labels...)
+		counter(c.copied, s.BytesCopied, labels...)
+		gauge(c.outstanding, float64(s.Outstanding), labels...)
+		for kind, n := range map[string]uint64{"read": s.Reads, "write": s.Writes, "other": s.Others} {
+			counter(c.commands, n, append(labels[:4:4], kind)...)
+		}
+		ch <- histogramMetric(c.latency, &s.ReadLatency, append(labels[:4:4], "read"))
+		ch <- histogramMetric(c.latency, &s.WriteLatency, append(labels[:4:4], "write"))
+	}
+}
+
+// latencyBounds are the buckets that metrics report; the finer ones of the
+// target are summed up into them.
+var latencyBounds = []float64{20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.5, 1, 5, 30}
+
+func histogramMetric(d *prometheus.Desc, l *target.Latency, labels []string) prometheus.Metric {
+	buckets := make(map[float64]uint64, len(latencyBounds))
+	for _, bound := range latencyBounds {
+		var n uint64
+		for _, b := range l.Buckets {
+			if b.Below.Seconds() <= bound {
+				n += b.Count
+			}
+		}
+		buckets[bound] = n
+	}
+	return prometheus.MustNewConstHistogram(d, l.Count, l.Sum.Seconds(), buckets, labels...)
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"softiser/config"
+	"softiser/target"
+	"softiser/target/admin"
+)
+
+type serveFlags struct {
+	config  string
+	listen  []string
+	exports []string
+	socket  string
+	metrics string
+	level   string
+	drain   time.Duration
+}
+
+func serveCommand() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve volumes until SIGINT or SIGTERM",
+		Long: `Serves volumes until SIGINT or SIGTERM, which drain: initiators are asked to log
+out, running commands end, volumes are flushed. A second signal ends at once.
+
+Without --config each --export NAME=VOLUME is served as LUN 0 of the target
+iqn.2026-11.softiser:NAME. With neither, a demo volume in memory is served on
+the loopback.`,
+		Example: `  iser-target serve
+  iser-target serve --config /etc/softiser/iser-target.yaml
+  iser-target serve --listen 127.0.0.1:3260 --export disk0=./disk0.img,size=1GiB \
+      --export ram0=memory,size=1GiB --export null0=null,size=1TiB
+  iser-target serve --listen '[::]:3260' --export backup=/dev/vg0/backup,ro`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), &f, cmd.OutOrStdout()) },
+	}
+	fl := cmd.Flags()
+	fl.StringVarP(&f.config, "config", "c", "", "configuration file (YAML)")
+	fl.StringArrayVarP(&f.listen, "listen", "l", nil, "address to listen on, host:port; may be repeated (default 127.0.0.1:3260)")
+	fl.StringArrayVarP(&f.exports, "export", "e", nil, "NAME=VOLUME; VOLUME is a path, \"memory\" or \"null\", then options: ,size=1GiB ,ro ,block=4096 ,wt ,prealloc")
+	fl.StringVar(&f.socket, "socket", "", "admin socket (default: admin.socket of the configuration; none without a file)")
+	fl.StringVar(&f.metrics, "metrics", "", "host:port for Prometheus' /metrics (default: admin.metrics of the configuration)")
+	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
+	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out")
+	cmd.MarkFlagsMutuallyExclusive("config", "export")
+	return cmd
+}
+
+// resolve makes the configuration that the flags ask for.
+func (f *serveFlags) resolve() (*config.Config, error) {
+	var cfg *config.Config
+	var err error
+	switch {
+	case f.config != "":
+		cfg, err = config.Load(f.config)
+	case len(f.exports) > 0:
+		cfg, err = exportConfig(f.exports)
+	default:
+		cfg, err = exportConfig([]string{"demo=memory,size=256MiB"})
+	}
+	if err != nil {
+		return nil, exit(exitUsage, err)
+	}
+	if len(f.listen) > 0 {
+		cfg.Portals = cfg.Portals[:0:0]
+		for _, l := range f.listen {
+			cfg.Portals = append(cfg.Portals, config.Portal{Listen: withPort(l), Group: 1})
+		}
+		// Targets that name portals of the file are offered on these instead.
+		for i := range cfg.Targets {
+			cfg.Targets[i].Portals = nil
+		}
+	}
+	if len(cfg.Portals) == 0 {
+		cfg.Portals = []config.Portal{{Listen: net.JoinHostPort("127.0.0.1", target.DefaultPort), Group: 1}}
+	}
+	override(&cfg.Admin.Socket, f.socket)
+	override(&cfg.Admin.Metrics, f.metrics)
+	override(&cfg.Logging.Level, f.level)
+	return cfg, nil
+}
+
+func override(p *string, v string) {
+	if v != "" {
+		*p = v
+	}
+}
+
+// withPort adds the registered port where there is none.
+func withPort(a string) string {
+	if _, _, err := net.SplitHostPort(a); err != nil {
+		return net.JoinHostPort(a, target.DefaultPort)
+	}
+	return a
+}
+
+func serve(ctx context.Context, f *serveFlags, out io.Writer) error {
+	cfg, err := f.resolve()
+	if err != nil {
+		return err
+	}
+	log, err := newLogger(cfg.Logging)
+	if err != nil {
+		return exit(exitUsage, err)
+	}
+	defer log.Sync() //nolint:errcheck // stderr of a terminal cannot be synced
+	a, err := newApp(cfg, f.drain, log)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	if err := a.srv.Listen(); err != nil {
+		return err
+	}
+	// From here on the process holds sockets; background services end with it.
+	bg, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	if err := a.startAdmin(bg); err != nil {
+		return err
+	}
+	if err := a.startMetrics(bg); err != nil {
+		return err
+	}
+	printBanner(out, a)
+	go secondSignal(ctx, log)
+	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// secondSignal ends the process at once when a signal comes during the drain.
+func secondSignal(ctx context.Context, log *zap.Logger) {
+	<-ctx.Done()
+	again, stop := notifyAgain()
+	defer stop()
+	<-again
+	log.Warn("second signal: ending without waiting for initiators")
+	os.Exit(exitFailure)
+}
+
+// startAdmin opens the admin socket, if one is configured.
+func (a *app) startAdmin(ctx context.Context) error {
+	path := a.cfg.Admin.Socket
+	if path == "" {
+		return nil
+	}
+	ln, err := admin.Listen(path)
+	if err != nil {
+		return err
+	}
+	a.log.Info("admin socket", zap.String("path", path))
+	go func() {
+		if err := admin.Serve(ctx, ln, a.backend()); err != nil {
+			a.log.Error("admin socket failed", zap.Error(err))
+		}
+	}()
+	return nil
+}
+
+// backend is what the admin socket controls.
+func (a *app) backend() admin.Backend {
+	return admin.Backend{
+		Status:    a.srv.Status,
+		Kill:      a.srv.KillSession,
+		AddLUN:    a.addLUN,
+		RemoveLUN: a.removeLUN,
+		Resize:    a.srv.ResizeLUN,
+	}
+}
+
+func (a *app) addLUN(_ context.Context, iqn string, r admin.LUNRequest) error {
+	v, err := exportVolume(r.Name, r.Spec)
+	if err != nil {
+		return err
+	}
+	return a.mapVolume(iqn, config.LUN{LUN: int(r.LUN), Volume: v.Name}, v)
+}
+
+func (a *app) removeLUN(ctx context.Context, iqn string, lun uint16) error {
+	if err := a.srv.RemoveLUN(ctx, iqn, lun); err != nil {
+		return err
+	}
+	return a.unmapVolume(iqn, lun)
+}
+
+// printBanner tells what is served and how to attach it.
+func printBanner(w io.Writer, a *app) {
+	st := a.srv.Status()
+	fmt.Fprintf(w, "iser-target serves on %v (iSER and iSCSI on the same port)\n", a.srv.Addrs())
+	for _, t := range st.Targets {
+		for _, l := range t.LUNs {
+			fmt.Fprintf(w, "\n  %s  LUN %d  %s %s\n", t.Name, l.LUN, config.Size(l.Size), l.Backend)
+			url := fmt.Sprintf("%s/%s/%d", reachable(a.srv.Addrs()), t.Name, l.LUN)
+			fmt.Fprintf(w, "    iser-initiator info   iser://%s\n", url)
+			fmt.Fprintf(w, "    iser-initiator bench  iser://%s --rw=randread --bs=4k --iodepth=32 --runtime=5 --time-based\n", url)
+			fmt.Fprintf(w, "    iser-initiator attach iser://%s\n", url)
+			fmt.Fprintf(w, "    qemu-img info         iscsi://%s\n", url)
+		}
+		addr := reachable(a.srv.Addrs())
+		fmt.Fprintf(w, "    iscsiadm -m discovery -t st -I iser -p %s && iscsiadm -m node -T %s -p %s --login   # Linux, after: rdma link add siw0 type siw netdev DEV\n", addr, t.Name, addr)
+	}
+	fmt.Fprintln(w)
+}
+
+// reachable is an address for the commands in the banner.
+func reachable(addrs []string) string {
+	if len(addrs) == 0 {
+		return net.JoinHostPort("127.0.0.1", target.DefaultPort)
+	}
+	host, port, err := net.SplitHostPort(addrs[0])
+	if err != nil {
+		return addrs[0]
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}

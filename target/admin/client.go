@@ -1,0 +1,97 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"softiser/target"
+)
+
+// ErrNoTarget says that nobody serves the socket.
+var ErrNoTarget = errors.New("no target answers on admin socket")
+
+// Client talks to a running target.
+type Client struct {
+	path string
+	http *http.Client
+}
+
+// NewClient makes a client for the socket at path. It does not connect yet.
+func NewClient(path string) *Client {
+	var d net.Dialer
+	return &Client{path: path, http: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", path)
+		},
+	}}}
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Status returns a snapshot of the target.
+func (c *Client) Status(ctx context.Context) (st target.Status, err error) {
+	err = c.do(ctx, http.MethodGet, "/v1/status", nil, &st)
+	return st, err
+}
+
+// Kill ends a session.
+func (c *Client) Kill(ctx context.Context, tsih uint16) error {
+	return c.do(ctx, http.MethodDelete, "/v1/sessions/"+strconv.Itoa(int(tsih)), nil, nil)
+}
+
+// AddLUN adds a LUN to a target.
+func (c *Client) AddLUN(ctx context.Context, iqn string, r LUNRequest) error {
+	return c.do(ctx, http.MethodPost, luns(iqn), r, nil)
+}
+
+// RemoveLUN removes a LUN from a target.
+func (c *Client) RemoveLUN(ctx context.Context, iqn string, lun uint16) error {
+	return c.do(ctx, http.MethodDelete, luns(iqn)+"/"+strconv.Itoa(int(lun)), nil, nil)
+}
+
+// Resize changes the size of a LUN's volume, bytes.
+func (c *Client) Resize(ctx context.Context, iqn string, lun uint16, size int64) error {
+	return c.do(ctx, http.MethodPut, luns(iqn)+"/"+strconv.Itoa(int(lun))+"/size", ResizeRequest{size}, nil)
+}
+
+func luns(iqn string) string { return "/v1/targets/" + url.PathEscape(iqn) + "/luns" }
+
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://iser-target"+path, body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w %s: %w", ErrNoTarget, c.path, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		var e Error
+		if err := json.NewDecoder(resp.Body).Decode(&e); err != nil || e.Message == "" {
+			e.Message = resp.Status
+		}
+		return fmt.Errorf("%s", e.Message)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.NewDecoder(resp.Body).Decode(out)
+}

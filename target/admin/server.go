@@ -1,0 +1,147 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"softiser/target"
+)
+
+// LUNRequest asks for a LUN. Spec names the volume in the form of the
+// command line's --export: a path, "memory" or "null", with options.
+type LUNRequest struct {
+	LUN  uint16 `json:"lun"`
+	Name string `json:"name"`
+	Spec string `json:"spec"`
+}
+
+// ResizeRequest asks for another size of a volume.
+type ResizeRequest struct {
+	Bytes int64 `json:"size_bytes"`
+}
+
+// Error is the body of an answer that is not a success.
+type Error struct {
+	Message string `json:"error"`
+}
+
+// Backend is what the interface controls. AddLUN and RemoveLUN open and close
+// volumes besides mapping them, which the owner of the volumes must do.
+type Backend struct {
+	Status    func() target.Status
+	Kill      func(tsih uint16) error
+	AddLUN    func(ctx context.Context, target string, r LUNRequest) error
+	RemoveLUN func(ctx context.Context, target string, lun uint16) error
+	Resize    func(target string, lun uint16, bytes int64) error
+}
+
+// Listen opens the socket. A stale one, left by a process that was killed, is
+// replaced; one that answers is an error.
+func Listen(path string) (net.Listener, error) {
+	ln, err := net.Listen("unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if c, dialErr := net.DialTimeout("unix", path, time.Second); dialErr == nil {
+			c.Close()
+			return nil, fmt.Errorf("admin socket %s: another process serves it", path)
+		}
+		if err = os.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {
+			ln, err = net.Listen("unix", path)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("admin socket %s: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("admin socket %s: %w", path, err)
+	}
+	return ln, nil
+}
+
+// Serve answers requests until ctx is done.
+func Serve(ctx context.Context, ln net.Listener, b Backend) error {
+	srv := &http.Server{Handler: Handler(b), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// maxBody bounds a request, bytes.
+const maxBody = 64 << 10
+
+// Handler is the interface as an http.Handler.
+func Handler(b Backend) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, b.Status())
+	})
+	mux.HandleFunc("DELETE /v1/sessions/{tsih}", func(w http.ResponseWriter, r *http.Request) {
+		if n, ok := number(w, r, "tsih"); ok {
+			done(w, b.Kill(n))
+		}
+	})
+	mux.HandleFunc("POST /v1/targets/{iqn}/luns", func(w http.ResponseWriter, r *http.Request) {
+		var q LUNRequest
+		if body(w, r, &q) {
+			done(w, b.AddLUN(r.Context(), r.PathValue("iqn"), q))
+		}
+	})
+	mux.HandleFunc("DELETE /v1/targets/{iqn}/luns/{lun}", func(w http.ResponseWriter, r *http.Request) {
+		if n, ok := number(w, r, "lun"); ok {
+			done(w, b.RemoveLUN(r.Context(), r.PathValue("iqn"), n))
+		}
+	})
+	mux.HandleFunc("PUT /v1/targets/{iqn}/luns/{lun}/size", func(w http.ResponseWriter, r *http.Request) {
+		var q ResizeRequest
+		if n, ok := number(w, r, "lun"); ok && body(w, r, &q) {
+			done(w, b.Resize(r.PathValue("iqn"), n, q.Bytes))
+		}
+	})
+	return mux
+}
+
+func answer(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	// An error here means that the client has gone.
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func done(w http.ResponseWriter, err error) {
+	if err != nil {
+		answer(w, http.StatusConflict, Error{err.Error()})
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func number(w http.ResponseWriter, r *http.Request, name string) (uint16, bool) {
+	n, err := strconv.ParseUint(r.PathValue(name), 10, 16)
+	if err != nil {
+		answer(w, http.StatusBadRequest, Error{fmt.Sprintf("%s %q is not a number up to 65535", name, r.PathValue(name))})
+		return 0, false
+	}
+	return uint16(n), true
+}
+
+func body(w http.ResponseWriter, r *http.Request, v any) bool {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		answer(w, http.StatusBadRequest, Error{"request body: " + err.Error()})
+		return false
+	}
+	return true
+}

@@ -1,0 +1,291 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/target/scsi"
+)
+
+// DefaultPort is the registered port of iSCSI (RFC 7143 §4.2.7.1) and of iSER.
+const DefaultPort = "3260"
+
+// Config describes a server. Zero fields mean the documented defaults. It is
+// copied by New and does not change afterwards; targets and LUNs are added and
+// removed by methods.
+type Config struct {
+	// Portals are the addresses to listen on; at least one.
+	Portals []Portal
+	// DiscoveryAuth is what a discovery session must prove. A zero Auth lets
+	// every initiator discover; it is shown only the targets it may log in to.
+	DiscoveryAuth Auth
+	// DiscoveryACL says who may open a discovery session.
+	DiscoveryACL ACL
+
+	Limits   Limits
+	Timeouts Timeouts
+	Session  SessionParams
+
+	// StateDir keeps what must survive a restart (persistent reservations with
+	// APTPL, saved mode pages). Empty: neither is offered.
+	StateDir string
+
+	// Log receives what an operator should know: connections refused and why,
+	// sessions that come and go, task management. Nothing is logged per command.
+	// nil: nothing is logged.
+	Log *zap.Logger
+}
+
+// Portal is one listening address. Both transports answer on it: the first
+// bytes of a connection tell which one the initiator speaks.
+type Portal struct {
+	// Listen is "host:port"; an empty host or an unspecified address means all
+	// addresses. Port 0 lets the system choose (see Server.Addrs).
+	Listen string
+	// Advertise, when set, is the "host:port" that SendTargets reports instead
+	// of the listening address: for a target behind address translation.
+	Advertise string
+	// Group is the target portal group tag; 0 means 1.
+	Group uint16
+
+	NoISER bool // refuse RDMA connections
+	NoTCP  bool // refuse plain iSCSI connections
+
+	IRD, ORD int // RDMA Reads the initiator, and we, may have outstanding; default 128
+	// StreamLogin also accepts RFC 7145's own start-up: a login over TCP that
+	// negotiates RDMAExtensions=Yes turns into an RDMA connection.
+	StreamLogin bool
+
+	CRC CRCMode // MPA CRC of RDMA connections
+	// LargeFPDU accepts frames above the path's segment size when the initiator
+	// offers them (never beyond 64 KiB).
+	LargeFPDU bool
+	Zerocopy  ZerocopyMode
+
+	// CongestionControl names the TCP congestion control; empty: the system's.
+	// Pacing ones (bbr) halve the throughput over loopback.
+	CongestionControl string
+	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
+	// sizes them automatically.
+	SendBuffer, RecvBuffer int
+	// BusyPoll is how long a receiver spins before it sleeps; 0: not at all.
+	BusyPoll time.Duration
+}
+
+// CRCMode says how strongly a portal insists on the MPA CRC (RFC 5044 §4.4).
+type CRCMode uint8
+
+// CRC modes of a portal.
+const (
+	CRCRequired CRCMode = iota // always on: iSCSI digests do not exist over iSER
+	CRCOffered                 // on when the initiator asks for it
+	CRCOff                     // off; an initiator that insists is refused
+)
+
+// ZerocopyMode says when payload is sent with MSG_ZEROCOPY.
+type ZerocopyMode uint8
+
+// Zerocopy modes of a portal.
+const (
+	ZerocopyAuto ZerocopyMode = iota // for large payloads, until the kernel reports that it copied
+	ZerocopyOff
+	ZerocopyOn
+)
+
+// Limits bound what peers may use. 0 means the default.
+type Limits struct {
+	// PendingLogins is how many connections may be before their full feature
+	// phase at once; the oldest that has not logged in makes room for a new one.
+	// Default 256.
+	PendingLogins int
+	// Sessions is how many sessions there may be. Default 4096.
+	Sessions int
+	// Commands is the CmdSN window: how many commands one session may have in
+	// execution. Default 128. Over iSER the receive credits may lower it.
+	Commands int
+	// TextData bounds the key text of one negotiation sequence, bytes. Default 16384.
+	TextData int
+}
+
+// Timeouts bound how long a peer may be silent. 0 means the default, a negative
+// value no limit.
+type Timeouts struct {
+	// FirstBytes: from accept until the transport is known. Default 5 s (what
+	// the Linux siw driver allows for an MPA Request).
+	FirstBytes time.Duration
+	// Login: from accept until the full feature phase. Default 15 s.
+	Login time.Duration
+	// NopInterval: a session that was silent this long is pinged. Default 15 s.
+	NopInterval time.Duration
+	// NopReply: a pinged initiator that stays silent this long is gone. Default 15 s.
+	NopReply time.Duration
+	// DataOut: a WRITE waits this long for data that the initiator owes. Default 30 s.
+	DataOut time.Duration
+	// Drain: Shutdown asks initiators to log out and waits this long before it
+	// closes their connections. Default 5 s.
+	Drain time.Duration
+}
+
+// SessionParams are the target's side of the negotiation (RFC 7143 §13).
+type SessionParams struct {
+	AllowUnsolicited bool // accept InitialR2T=No: Data-Out PDUs that nobody asked for
+	NoImmediateData  bool // ImmediateData=No: no data in command PDUs
+
+	MaxBurstLength           int // bytes; default 1 MiB
+	FirstBurstLength         int // bytes; default 64 KiB
+	MaxRecvDataSegmentLength int // bytes; default 256 KiB (TCP), 8 KiB (iSER: TargetRecvDataSegmentLength)
+	MaxOutstandingR2T        int // default 8
+	DefaultTime2Wait         int // s; default 2
+	DefaultTime2Retain       int // s; default 20
+	// HeaderDigest and DataDigest list what is accepted on TCP, preferred first:
+	// "CRC32C", "None". Default: both, and the initiator's order decides. Leaving
+	// None out refuses initiators without digests. Over iSER they are always None.
+	HeaderDigest, DataDigest []string
+}
+
+// Auth says what an initiator must prove, and what the target proves in return.
+// The zero Auth asks for nothing.
+type Auth struct {
+	// Users are the CHAP names and secrets that are accepted.
+	Users []Credential
+	// Mutual is the target's own name and secret; it is used when an initiator
+	// asks the target to authenticate itself.
+	Mutual Credential
+	// Algorithms lists the CHAP algorithms in order of preference by their
+	// registered numbers (5 MD5, 6 SHA-1, 7 SHA-256, 8 SHA3-256). Default: 8, 7, 6, 5.
+	Algorithms []int
+}
+
+// Required reports whether an initiator must authenticate itself.
+func (a *Auth) Required() bool { return len(a.Users) > 0 }
+
+// Credential is a CHAP name and secret. Its secret is never printed.
+type Credential struct {
+	Name   string
+	Secret string
+}
+
+// String hides the secret.
+func (c Credential) String() string { return fmt.Sprintf("%s:***", c.Name) }
+
+// GoString hides the secret from %#v too.
+func (c Credential) GoString() string { return c.String() }
+
+// Target is one iSCSI target node.
+type Target struct {
+	Name  string // iqn., eui. or naa. name, lower case
+	Alias string // for people; reported as TargetAlias
+	Auth  Auth
+	ACL   ACL
+	// Session overrides Config.Session when set.
+	Session *SessionParams
+	// Portals lists the target portal groups through which the target is
+	// reached; empty: all.
+	Portals []uint16
+	// PortGroups are the ALUA target port groups; empty: one, active/optimized.
+	PortGroups []scsi.PortGroup
+	// Redirect, when its Address is set, sends every login elsewhere.
+	Redirect Redirect
+	LUNs     []LUN
+}
+
+// Redirect tells an initiator that a target is elsewhere (RFC 7143 §11.13.5,
+// status 0101 and 0102).
+type Redirect struct {
+	Address   string // "host:port"
+	Permanent bool
+}
+
+var errNoPortal = errors.New("target: no portal configured: set Config.Portals, for example {Listen: \"127.0.0.1:3260\"}")
+
+func def[T int | time.Duration](p *T, v T) {
+	if *p == 0 {
+		*p = v
+	}
+}
+
+// fill sets defaults and checks what can be checked without listening.
+func (c *Config) fill() error {
+	if len(c.Portals) == 0 {
+		return errNoPortal
+	}
+	for i := range c.Portals {
+		p := &c.Portals[i]
+		if p.Group == 0 {
+			p.Group = 1
+		}
+		if !strings.Contains(p.Listen, ":") {
+			p.Listen = net.JoinHostPort(p.Listen, DefaultPort)
+		}
+		for _, a := range []string{p.Listen, p.Advertise} {
+			if a == "" {
+				continue
+			}
+			if _, _, err := net.SplitHostPort(a); err != nil {
+				return fmt.Errorf("target: portal %q: %v; want host:port, for example 127.0.0.1:3260 or [::1]:3260", a, err)
+			}
+		}
+		def(&p.IRD, 128)
+		def(&p.ORD, 128)
+		if p.NoISER && p.NoTCP {
+			return fmt.Errorf("target: portal %q allows neither iSER nor TCP", p.Listen)
+		}
+	}
+	def(&c.Limits.PendingLogins, 256)
+	def(&c.Limits.Sessions, 4096)
+	def(&c.Limits.Commands, 128)
+	def(&c.Limits.TextData, 16384)
+	if c.Limits.Commands < 1 || c.Limits.Commands > maxWindow {
+		return fmt.Errorf("target: Limits.Commands is %d; want 1 to %d", c.Limits.Commands, maxWindow)
+	}
+	def(&c.Timeouts.FirstBytes, 5*time.Second)
+	def(&c.Timeouts.Login, 15*time.Second)
+	def(&c.Timeouts.NopInterval, 15*time.Second)
+	def(&c.Timeouts.NopReply, 15*time.Second)
+	def(&c.Timeouts.DataOut, 30*time.Second)
+	def(&c.Timeouts.Drain, 5*time.Second)
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+	return c.Session.fill()
+}
+
+// maxWindow bounds the CmdSN window: command slots are addressed by 16 bits.
+const maxWindow = 4096
+
+func (p *SessionParams) fill() error {
+	def(&p.MaxBurstLength, 1<<20)
+	def(&p.FirstBurstLength, 64<<10)
+	def(&p.MaxRecvDataSegmentLength, 256<<10)
+	def(&p.MaxOutstandingR2T, 8)
+	def(&p.DefaultTime2Wait, 2)
+	def(&p.DefaultTime2Retain, 20)
+	const maxLen = 1<<24 - 1
+	for _, l := range []struct {
+		name string
+		v    int
+	}{{"MaxBurstLength", p.MaxBurstLength}, {"FirstBurstLength", p.FirstBurstLength}, {"MaxRecvDataSegmentLength", p.MaxRecvDataSegmentLength}} {
+		if l.v < 512 || l.v > maxLen {
+			return fmt.Errorf("target: %s is %d; want 512 to %d", l.name, l.v, maxLen)
+		}
+	}
+	if p.FirstBurstLength > p.MaxBurstLength {
+		return fmt.Errorf("target: FirstBurstLength (%d) is above MaxBurstLength (%d)", p.FirstBurstLength, p.MaxBurstLength)
+	}
+	for _, d := range []*[]string{&p.HeaderDigest, &p.DataDigest} {
+		if len(*d) == 0 {
+			*d = []string{"CRC32C", "None"}
+		}
+		for _, v := range *d {
+			if v != "CRC32C" && v != "None" {
+				return fmt.Errorf("target: digest %q; want CRC32C or None", v)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package target
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"softiser/internal/iscsi"
+)
+
+// discover opens a discovery session.
+func (s *server) discover() *rawInitiator {
+	s.t.Helper()
+	r := s.dial()
+	r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature, "InitiatorName="+r.name, "SessionType=Discovery")
+	p, _ := r.loginResponse()
+	if st := p.LoginResponse().Status(); st != iscsi.LoginSuccess || p.LoginResponse().TSIH() == 0 {
+		s.t.Fatalf("discovery login: status %04x, TSIH %d", uint16(st), p.LoginResponse().TSIH())
+	}
+	return r
+}
+
+// text sends one Text Request.
+func (r *rawInitiator) text(ttt uint32, final, cont bool, data []byte) {
+	r.t.Helper()
+	var b iscsi.BHS
+	q := b.NewTextRequest()
+	q.SetITT(r.itt)
+	q.SetTTT(ttt)
+	q.SetFinal(final)
+	q.SetContinue(cont)
+	q.SetCmdSN(r.cmdSN)
+	r.cmdSN++
+	r.write(&b, data)
+}
+
+// sendTargets runs a whole exchange.
+func (r *rawInitiator) sendTargets(which string) string {
+	r.t.Helper()
+	r.newTag()
+	r.text(iscsi.ReservedTag, true, false, keys("SendTargets="+which))
+	var all []byte
+	for {
+		p := r.expect(iscsi.OpTextResponse)
+		all = append(all, p.data...)
+		if p.Final() {
+			if p.TTT() != iscsi.ReservedTag {
+				r.t.Fatalf("final Text Response has TTT %#x", p.TTT())
+			}
+			return string(all)
+		}
+		if p.TTT() == iscsi.ReservedTag {
+			r.t.Fatal("a Text Response that is not final has no TTT")
+		}
+		r.text(p.TTT(), true, false, nil)
+	}
+}
+
+func record(name, addr string) string {
+	return "TargetName=" + name + "\x00TargetAddress=" + addr + ",1\x00"
+}
+
+func TestSendTargets(t *testing.T) {
+	s := serve(t, nil)
+	s.AddTarget(Target{Name: "iqn.2026-11.softiser:second"})
+	s.AddTarget(Target{Name: "iqn.2026-11.softiser:hidden", ACL: ACL{{Initiator: "iqn.other:*"}}})
+	r := s.discover()
+	one, two := record(testIQN, s.addr), record("iqn.2026-11.softiser:second", s.addr)
+	if got := r.sendTargets("All"); got != one+two {
+		t.Errorf("SendTargets=All: %q", got)
+	}
+	if got := r.sendTargets("iqn.2026-11.softiser:second"); got != two {
+		t.Errorf("SendTargets=name: %q", got)
+	}
+	if got := r.sendTargets("iqn.2026-11.softiser:hidden"); got != "" {
+		t.Errorf("SendTargets of a target that the initiator may not use: %q", got)
+	}
+	r.newTag()
+	r.text(iscsi.ReservedTag, true, false, keys("SendTargets="))
+	r.expect(iscsi.OpReject) // empty is for normal sessions
+	// Nothing but Text and Logout in a discovery session.
+	r.command(command{cdb: make([]byte, 6)})
+	if p := r.expect(iscsi.OpReject); p.Reject().Reason() != iscsi.RejectProtocol {
+		t.Errorf("SCSI Command in a discovery session: %v", p.Reject().Reason())
+	}
+	r.logout()
+
+	n := s.session()
+	if got := n.sendTargets(""); got != one {
+		t.Errorf("normal session, SendTargets empty: %q", got)
+	}
+	n.newTag()
+	n.text(iscsi.ReservedTag, true, false, keys("SendTargets=All"))
+	n.expect(iscsi.OpReject)
+	n.logout()
+}
+
+// Many targets make an answer that needs several PDUs; a request may come in
+// pieces too.
+func TestLongText(t *testing.T) {
+	s := serve(t, nil)
+	want := record(testIQN, s.addr)
+	for i := range 300 {
+		name := fmt.Sprintf("iqn.2026-11.softiser:%s%03d", strings.Repeat("long", 20), i)
+		if err := s.AddTarget(Target{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		want += record(name, s.addr)
+	}
+	r := s.discover()
+	if got := r.sendTargets("All"); got != want {
+		t.Errorf("the answer has %d bytes, want %d", len(got), len(want))
+	}
+	r.newTag()
+	r.text(iscsi.ReservedTag, false, true, []byte("SendTar"))
+	p := r.expect(iscsi.OpTextResponse)
+	if p.Final() || len(p.data) != 0 || p.TTT() == iscsi.ReservedTag {
+		t.Fatalf("answer to a partial request: final %v, %d bytes, TTT %#x", p.Final(), len(p.data), p.TTT())
+	}
+	r.text(p.TTT(), true, false, keys("gets="+testIQN))
+	p = r.expect(iscsi.OpTextResponse)
+	if string(p.data) != record(testIQN, s.addr) || !p.Final() {
+		t.Errorf("answer to a request in two pieces: %q", p.data)
+	}
+	r.text(0x1234, true, false, nil)
+	r.expect(iscsi.OpReject) // a TTT that was never given out
+}
+
+func TestWildcardAddresses(t *testing.T) {
+	s := serve(t, func(c *Config, _ *Target) {
+		c.Portals = []Portal{{Listen: "0.0.0.0:0"}, {Listen: "127.0.0.1:0", Group: 2}, {Listen: "127.0.0.1:0", Advertise: "203.0.113.7:3260", Group: 3}}
+	})
+	_, port, err := net.SplitHostPort(s.Addrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = "127.0.0.1:" + port
+	r := s.discover()
+	want := fmt.Sprintf("TargetName=%s\x00TargetAddress=127.0.0.1:%s,1\x00TargetAddress=%s,2\x00TargetAddress=203.0.113.7:3260,3\x00", testIQN, port, s.Addrs()[1])
+	if got := r.sendTargets("All"); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestAddressFor(t *testing.T) {
+	s := serve(t, func(c *Config, _ *Target) { c.Portals = []Portal{{Listen: "[::1]:0"}} })
+	r := s.discover()
+	if got := r.sendTargets("All"); got != record(testIQN, s.addr) || !strings.Contains(got, "=[::1]:") {
+		t.Errorf("IPv6: %q", got)
+	}
+}

@@ -1,0 +1,223 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/blockdev/mem"
+	"softiser/internal/iscsitcp"
+	"softiser/target/scsi"
+)
+
+const testIQN = "iqn.2026-11.softiser:disk0"
+
+// TestMain fails when tests leave goroutines, file descriptors or pool buffers
+// behind.
+func TestMain(m *testing.M) {
+	goroutines, files := runtime.NumGoroutine(), openFiles()
+	code := m.Run()
+	if code == 0 {
+		code = leaks(goroutines, files)
+	}
+	os.Exit(code)
+}
+
+func leaks(goroutines, files int) int {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		var what []string
+		if n := runtime.NumGoroutine(); n > goroutines {
+			what = append(what, fmt.Sprintf("%d goroutines", n-goroutines))
+		}
+		if n := openFiles(); n > files+1 { // the network poller's own
+			what = append(what, fmt.Sprintf("%d file descriptors", n-files))
+		}
+		if n := iscsitcp.BuffersOut(); n != 0 {
+			what = append(what, fmt.Sprintf("%d receive buffers", n))
+		}
+		if n := blockdev.DefaultPool().Out(); n != 0 {
+			what = append(what, fmt.Sprintf("%d bytes of staging memory", n))
+		}
+		if what == nil {
+			return 0
+		}
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			fmt.Fprintf(os.Stderr, "left behind: %s\n%s\n", strings.Join(what, ", "), buf[:runtime.Stack(buf, true)])
+			return 1
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// openFiles counts descriptors, leaving out those of the runtime.
+func openFiles() int {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for _, fd := range fds {
+		to, err := os.Readlink("/proc/self/fd/" + fd.Name())
+		if err == nil && !strings.HasPrefix(to, "anon_inode:") {
+			n++
+		}
+	}
+	return n
+}
+
+// server is a running server with one target.
+type server struct {
+	*Server
+	t    testing.TB
+	addr string
+	vol  blockdev.Device
+	dev  *slowDevice
+}
+
+// slowDevice is a volume whose reads can be held up.
+type slowDevice struct {
+	blockdev.Device
+
+	mu      sync.Mutex
+	gate    chan struct{} // guarded by mu; not nil: reads wait for it
+	waiting int           // guarded by mu
+}
+
+// hold makes every read from now on wait until the returned function is called.
+func (d *slowDevice) hold() (release func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	gate := make(chan struct{})
+	d.gate = gate
+	return sync.OnceFunc(func() {
+		d.mu.Lock()
+		d.gate = nil
+		d.mu.Unlock()
+		close(gate)
+	})
+}
+
+func (d *slowDevice) held() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.waiting
+}
+
+func (d *slowDevice) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	d.mu.Lock()
+	gate := d.gate
+	if gate == nil {
+		d.mu.Unlock()
+		return d.Device.LeaseRead(l, off, n, m)
+	}
+	if m == blockdev.NoWait {
+		d.mu.Unlock()
+		return blockdev.ErrWouldBlock
+	}
+	d.waiting++
+	d.mu.Unlock()
+	<-gate
+	d.mu.Lock()
+	d.waiting--
+	d.mu.Unlock()
+	return d.Device.LeaseRead(l, off, n, m)
+}
+
+const volumeSize = 64 << 20
+
+// serve starts a server; change may adapt its configuration.
+func serve(t testing.TB, change func(*Config, *Target)) *server {
+	t.Helper()
+	vol, err := mem.Open(mem.Config{Name: t.Name(), Size: volumeSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{t: t, vol: vol, dev: &slowDevice{Device: vol}}
+	cfg := Config{Portals: []Portal{{Listen: "127.0.0.1:0"}}, Log: testLog(t)}
+	tgt := Target{Name: testIQN, LUNs: []LUN{{Name: "disk0", LUConfig: scsi.LUConfig{LUN: 0, Volume: s.dev}}}}
+	if change != nil {
+		change(&cfg, &tgt)
+	}
+	if s.Server, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddTarget(tgt); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	s.addr = s.Addrs()[0]
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		done, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer stop()
+		s.Shutdown(done)
+		<-served
+		if n := s.bursts.outstanding(); n != 0 {
+			t.Errorf("%d buffers of unsolicited data are still out", n)
+		}
+		if n := s.pending.len(); n != 0 {
+			t.Errorf("%d places for logins are still taken", n)
+		}
+		if n := len(s.sessionList(nil)); n != 0 {
+			t.Errorf("%d sessions are left", n)
+		}
+		if err := vol.Close(); err != nil {
+			t.Errorf("closing the volume: %v", err)
+		}
+	})
+	return s
+}
+
+// testLog prints only when a test asks for it: the log is not what is tested.
+func testLog(t testing.TB) *zap.Logger {
+	if os.Getenv("TARGET_TEST_LOG") == "" {
+		return zap.NewNop()
+	}
+	l, err := zap.NewDevelopment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// dial connects a raw initiator.
+func (s *server) dial() *rawInitiator {
+	s.t.Helper()
+	return dialRaw(s.t, s.addr)
+}
+
+// session logs in and takes the first unit attentions.
+func (s *server) session(kv ...string) *rawInitiator {
+	s.t.Helper()
+	r := s.dial()
+	r.mustLogin(testIQN, kv...)
+	r.ready()
+	return r
+}
+
+// eventually waits for a condition that another goroutine brings about.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(ioTime)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

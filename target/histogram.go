@@ -1,0 +1,89 @@
+package target
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// Histogram buckets: four per power of two, from 1 µs to about 137 s.
+const (
+	histShift   = 10 // the first bucket ends at 2^10 ns
+	histSub     = 2  // log2 of the buckets per power of two
+	histPowers  = 27
+	histBuckets = histPowers<<histSub + 1
+)
+
+// histogram counts latencies; one atomic add per command.
+type histogram struct {
+	n   [histBuckets]atomic.Uint64
+	sum atomic.Uint64 // ns
+}
+
+func histIndex(ns uint64) int {
+	if ns < 1<<histShift {
+		return 0
+	}
+	e := bits.Len64(ns) - 1 // 2^e <= ns
+	i := (e-histShift)<<histSub + int(ns>>(e-histSub)&(1<<histSub-1)) + 1
+	return min(i, histBuckets-1)
+}
+
+// histBound is the upper bound (exclusive) of bucket i, ns.
+func histBound(i int) uint64 {
+	if i == 0 {
+		return 1 << histShift
+	}
+	i--
+	e := i>>histSub + histShift
+	return 1<<e + uint64(i&(1<<histSub-1)+1)<<(e-histSub)
+}
+
+func (h *histogram) observe(d time.Duration) {
+	ns := uint64(max(d, 0))
+	h.n[histIndex(ns)].Add(1)
+	h.sum.Add(ns)
+}
+
+// Latency is a snapshot of a latency histogram.
+type Latency struct {
+	Count uint64        `json:"count"`
+	Sum   time.Duration `json:"sum_ns"`
+	P50   time.Duration `json:"p50_ns"`
+	P99   time.Duration `json:"p99_ns"`
+	P999  time.Duration `json:"p999_ns"`
+	// Buckets holds the non-empty buckets in ascending order.
+	Buckets []LatencyBucket `json:"buckets,omitempty"`
+}
+
+// LatencyBucket counts the commands that took less than Below and no less than
+// the bucket before.
+type LatencyBucket struct {
+	Below time.Duration `json:"below_ns"`
+	Count uint64        `json:"count"`
+}
+
+func (h *histogram) snapshot() Latency {
+	var l Latency
+	for i := range h.n {
+		if n := h.n[i].Load(); n > 0 {
+			l.Count += n
+			l.Buckets = append(l.Buckets, LatencyBucket{time.Duration(histBound(i)), n})
+		}
+	}
+	l.Sum = time.Duration(h.sum.Load())
+	l.P50, l.P99, l.P999 = l.percentile(0.5), l.percentile(0.99), l.percentile(0.999)
+	return l
+}
+
+// percentile is the upper bound of the bucket that holds the p-th part.
+func (l *Latency) percentile(p float64) time.Duration {
+	var seen uint64
+	for _, b := range l.Buckets {
+		seen += b.Count
+		if float64(seen) >= p*float64(l.Count) {
+			return b.Below
+		}
+	}
+	return 0
+}

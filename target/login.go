@@ -1,0 +1,274 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+)
+
+// loginPhase is the login of one connection: the pure machine of
+// internal/iscsi, with this server's policy behind its two questions.
+type loginPhase struct {
+	machine *iscsi.LoginTarget
+	node    *node // set by admit; nil in discovery sessions
+	refused bool
+}
+
+// startLogin makes c wait for its first Login Request. The caller starts the
+// datamover afterwards.
+func (c *conn) startLogin() {
+	c.login = &loginPhase{}
+	c.login.machine = iscsi.NewLoginTarget(iscsi.LoginTargetConfig{
+		Profile: c.dm.KeyProfile(),
+		Admit:   c.admit,
+		Bind:    c.bind,
+		MaxText: c.srv.cfg.Limits.TextData,
+	})
+	c.timer = afterPositive(c.srv.cfg.Timeouts.Login-time.Since(c.opened), func() { c.onTimer() })
+}
+
+// afterPositive is time.AfterFunc for a timeout of which negative means none. A
+// timer is returned in any case.
+func afterPositive(d time.Duration, f func()) *time.Timer {
+	if d < 0 {
+		t := time.AfterFunc(time.Hour, f)
+		t.Stop()
+		return t
+	}
+	return time.AfterFunc(d, f)
+}
+
+// onTimer is the login deadline, and later the heartbeat of the session.
+func (c *conn) onTimer() {
+	switch c.state.get() {
+	case connLogin:
+		c.close(errLoginTimeout)
+	case connFull:
+		if next := c.watch(); next > 0 {
+			c.timer.Reset(next)
+		}
+	}
+}
+
+// loginPDU takes a PDU of the login phase and answers it.
+func (c *conn) loginPDU(p *iscsi.PDU) {
+	l := c.login
+	if l.refused {
+		p.Release()
+		return
+	}
+	if c.heard.Load() == 1 && p.BHS.Opcode() != iscsi.OpLoginRequest {
+		// Not even a beginning: nothing to answer.
+		p.Release()
+		c.close(errUnexpected)
+		return
+	}
+	var resp iscsi.PDU
+	done, err := l.machine.Handle(p, &resp)
+	p.Release()
+	if done && err == nil {
+		if err = c.enterFullFeature(); err != nil {
+			c.close(err)
+			return
+		}
+	}
+	if sendErr := c.dm.SendControl(&resp); sendErr != nil {
+		return // ConnectionTerminateNotify follows
+	}
+	if err != nil {
+		l.refused = true
+		c.refuse(err)
+		return
+	}
+	if done {
+		c.place.done()
+		c.sess.log().Info("login", zap.Stringer("portal", c.local), zap.String("transport", c.dm.Describe()),
+			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.win.size))
+		c.login = nil
+	}
+}
+
+// refuse closes a connection whose login has failed, once the answer is out, and
+// tells the operator why.
+func (c *conn) refuse(err error) {
+	id := c.login.machine.Identity()
+	status := "0300"
+	var le *iscsi.LoginError
+	if errors.As(err, &le) {
+		status = fmt.Sprintf("%04x", uint16(le.Status))
+	}
+	c.srv.stats.loginsRefused.Add(1)
+	c.srv.limits.refused.warn(c.log, "login refused", zap.String("reason", err.Error()), zap.String("status", status),
+		zap.String("initiator", id.InitiatorName), zap.String("target", id.TargetName))
+	if c.state.advance(connClosing) {
+		c.dm.Terminate(nil)
+	}
+}
+
+// loginEnded tells of a connection that went before its login was done.
+func (c *conn) loginEnded(err error) {
+	if c.login.refused {
+		return
+	}
+	c.srv.stats.loginsAborted.Add(1)
+	id := c.login.machine.Identity()
+	if err == nil {
+		err = errors.New("closed by the initiator during login")
+	}
+	c.srv.limits.aborted.warn(c.log, "connection ended before login was complete", zap.NamedError("reason", err),
+		zap.String("initiator", id.InitiatorName), zap.String("target", id.TargetName))
+}
+
+// admit answers who may log in to what (iscsi.LoginTargetConfig.Admit).
+func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
+	srv := c.srv
+	if srv.draining() {
+		return nil, iscsi.Refuse(iscsi.LoginUnavailable, "the target is shutting down")
+	}
+	if id.TSIH != 0 {
+		s := srv.sessionByTSIH(id.TSIH)
+		if s == nil || s.key.initiator != iscsi.NormalizeName(id.InitiatorName) || s.key.isid != id.ISID {
+			return nil, iscsi.Refuse(iscsi.LoginNoSession, "there is no session with TSIH %#04x for %s; log in with TSIH 0", id.TSIH, id.InitiatorName)
+		}
+		return nil, iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x has its one connection (MaxConnections is 1)", id.TSIH)
+	}
+	if id.SessionType == iscsi.DiscoverySession {
+		if ok, why := srv.cfg.DiscoveryACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
+			return nil, iscsi.Refuse(iscsi.LoginForbidden, "discovery by %s: %s", id.InitiatorName, why)
+		}
+		return &iscsi.LoginGrant{
+			Settings: srv.cfg.Session.settings(),
+			Auth:     srv.cfg.DiscoveryAuth.policy(),
+		}, nil
+	}
+	n, removed := srv.lookup(id.TargetName)
+	switch {
+	case removed:
+		return nil, iscsi.Refuse(iscsi.LoginTargetRemoved, "target %s has been removed", id.TargetName)
+	case n == nil || !n.offeredOn(c.portal):
+		return nil, iscsi.Refuse(iscsi.LoginNotFound, "there is no target %s on portal %s", id.TargetName, c.portal.cfg.Listen)
+	}
+	if ok, why := n.cfg.ACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
+		return nil, iscsi.Refuse(iscsi.LoginForbidden, "%s may not use %s: %s", id.InitiatorName, n.cfg.Name, why)
+	}
+	if r := n.cfg.Redirect; r.Address != "" {
+		return nil, iscsi.Redirect(r.Permanent, r.Address)
+	}
+	c.login.node = n
+	return &iscsi.LoginGrant{
+		Settings:       n.session().settings(),
+		PortalGroupTag: c.portal.cfg.Group,
+		TargetAlias:    n.cfg.Alias,
+		Auth:           n.cfg.Auth.policy(),
+	}, nil
+}
+
+// bind makes the session (iscsi.LoginTargetConfig.Bind). It waits until an old
+// session of the same initiator port has ended.
+func (c *conn) bind(r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
+	s := c.newSession(r)
+	if err := c.srv.register(s); err != nil {
+		return iscsi.LoginBinding{}, err
+	}
+	c.sess, c.cid = s, r.CID
+	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.win.ExpCmdSN, MaxCmdSN: s.win.MaxCmdSN}, nil
+}
+
+// newSession builds the session for a login that has passed.
+func (c *conn) newSession(r *iscsi.LoginResult) *session {
+	size := c.srv.cfg.Limits.Commands
+	if most := c.dm.Limits().MaxCommands; most > 0 {
+		size = max(min(size, most-immediateCredits), 1)
+	}
+	s := &session{
+		srv:    c.srv,
+		node:   c.login.node,
+		key:    sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.cfg.Group},
+		params: r.Params,
+		conn:   c,
+		born:   time.Now(),
+		done:   make(chan struct{}),
+		win:    newWindow(size, r.CmdSN),
+		text:   textExchange{ttt: iscsi.ReservedTag},
+	}
+	s.tags = newTagTable(s.win.slots)
+	if s.node != nil {
+		s.key.target = s.node.cfg.Name
+	}
+	s.publish()
+	return s
+}
+
+// immediateCredits are receive credits kept for PDUs outside the CmdSN window:
+// NOP-Out, task management, Text and Logout.
+const immediateCredits = 8
+
+// enterFullFeature prepares everything for the first command, just before the
+// final Login Response is queued.
+func (c *conn) enterFullFeature() error {
+	res := c.login.machine.Result()
+	s := c.sess
+	c.dm.NoticeKeyValues(&s.params)
+	c.limits = c.dm.Limits()
+	c.quiet.Store(c.limits.QuietUntilFirstCommand)
+	c.statSN.Store(res.StatSN)
+	c.told.Store(s.win.MaxCmdSN)
+	if !c.state.advance(connFull) {
+		return errLoginTimeout
+	}
+	if t := c.srv.cfg.Timeouts.NopInterval; t > 0 {
+		c.timer.Reset(t)
+	} else {
+		c.timer.Stop()
+	}
+	return c.dm.Enable()
+}
+
+// policy translates an Auth for the login machine.
+func (a *Auth) policy() iscsi.TargetAuth {
+	p := iscsi.TargetAuth{Required: a.Required()}
+	if !p.Required {
+		return p
+	}
+	for _, n := range a.Algorithms {
+		p.Algorithms = append(p.Algorithms, iscsi.CHAPAlgorithm(n))
+	}
+	users := make(map[string]iscsi.Secret, len(a.Users))
+	for _, u := range a.Users {
+		users[u.Name] = iscsi.Secret(u.Secret)
+	}
+	p.Lookup = func(user string) (iscsi.Secret, bool) { s, ok := users[user]; return s, ok }
+	p.MutualUser, p.MutualSecret = a.Mutual.Name, iscsi.Secret(a.Mutual.Secret)
+	return p
+}
+
+// settings translates the target's side of the negotiation.
+func (p *SessionParams) settings() iscsi.Settings {
+	s := iscsi.DefaultSettings()
+	s.HeaderDigest, s.DataDigest = digests(p.HeaderDigest), digests(p.DataDigest)
+	s.InitialR2T = !p.AllowUnsolicited
+	s.ImmediateData = !p.NoImmediateData
+	s.MaxRecvDataSegmentLength = uint32(p.MaxRecvDataSegmentLength)
+	s.MaxBurstLength = uint32(p.MaxBurstLength)
+	s.FirstBurstLength = uint32(p.FirstBurstLength)
+	s.MaxOutstandingR2T = uint32(p.MaxOutstandingR2T)
+	s.DefaultTime2Wait = uint32(p.DefaultTime2Wait)
+	s.DefaultTime2Retain = uint32(p.DefaultTime2Retain)
+	return s
+}
+
+func digests(names []string) []iscsi.Digest {
+	ds := make([]iscsi.Digest, 0, len(names))
+	for _, n := range names {
+		if n == iscsi.DigestCRC32C.String() {
+			ds = append(ds, iscsi.DigestCRC32C)
+		} else {
+			ds = append(ds, iscsi.DigestNone)
+		}
+	}
+	return ds
+}

@@ -1,0 +1,233 @@
+package target
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+func TestLogin(t *testing.T) {
+	s := serve(t, func(_ *Config, tgt *Target) { tgt.Alias = "first disk" })
+	r := s.dial()
+	p := r.login(testIQN, "MaxRecvDataSegmentLength=65536", "InitialR2T=No", "ImmediateData=Yes", "MaxBurstLength=262144",
+		"FirstBurstLength=65536", "MaxConnections=8", "ErrorRecoveryLevel=2", "HeaderDigest=None", "X-org.example=1")
+	if st := p.LoginResponse().Status(); st != iscsi.LoginSuccess {
+		t.Fatalf("status %04x", uint16(st))
+	}
+	for k, want := range map[string]string{
+		"TargetPortalGroupTag": "1", "TargetAlias": "first disk", "InitialR2T": "Yes", "ImmediateData": "Yes",
+		"MaxBurstLength": "262144", "FirstBurstLength": "65536", "MaxConnections": "1", "ErrorRecoveryLevel": "0",
+		"HeaderDigest": "None", "X-org.example": "NotUnderstood",
+	} {
+		if got := r.params[k]; got != want {
+			t.Errorf("%s=%s, want %s", k, got, want)
+		}
+	}
+	if p.LoginResponse().TSIH() == 0 || p.LoginResponse().ISID() != r.isid {
+		t.Errorf("TSIH %#x ISID %v", p.LoginResponse().TSIH(), p.LoginResponse().ISID())
+	}
+	if p.ExpCmdSN() != 1 || p.MaxCmdSN() != 128 {
+		t.Errorf("window %d..%d, want 1..128", p.ExpCmdSN(), p.MaxCmdSN())
+	}
+	r.ready()
+	st := s.Status()
+	if len(st.Sessions) != 1 || st.Sessions[0].Initiator != r.name || st.Sessions[0].Target != testIQN || st.Logins != 1 {
+		t.Errorf("status: %+v", st)
+	}
+}
+
+func TestLoginRefused(t *testing.T) {
+	s := serve(t, func(c *Config, tgt *Target) {
+		tgt.ACL = ACL{{Initiator: "iqn.2026-11.test:*", Network: netip.MustParsePrefix("127.0.0.0/8")}}
+		c.Limits.Sessions = 2
+	})
+	if err := s.AddTarget(Target{Name: "iqn.2026-11.softiser:moved", Redirect: Redirect{Address: "192.0.2.9:3260,1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddTarget(Target{Name: "iqn.2026-11.softiser:gone"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RemoveTarget(t.Context(), "iqn.2026-11.softiser:gone"); err != nil {
+		t.Fatal(err)
+	}
+	keep := s.session() // the session that must not be disturbed
+	for _, c := range []struct {
+		name   string
+		do     func(r *rawInitiator) *pdu
+		status iscsi.LoginStatus
+	}{
+		{"unknown target", func(r *rawInitiator) *pdu { return r.login("iqn.2026-11.softiser:nope") }, iscsi.LoginNotFound},
+		{"access list", func(r *rawInitiator) *pdu { r.name = "iqn.1999-01.other:x"; return r.login(testIQN) }, iscsi.LoginForbidden},
+		{"moved", func(r *rawInitiator) *pdu { return r.login("iqn.2026-11.softiser:moved") }, iscsi.LoginMovedTemporarily},
+		{"removed", func(r *rawInitiator) *pdu { return r.login("iqn.2026-11.softiser:gone") }, iscsi.LoginTargetRemoved},
+		{"no such session", func(r *rawInitiator) *pdu { r.tsih = 0x7777; return r.login(testIQN) }, iscsi.LoginNoSession},
+		{"second connection", func(r *rawInitiator) *pdu { r.tsih = keep.tsih; return r.login(testIQN) }, iscsi.LoginTooManyConnections},
+		{"no name", func(r *rawInitiator) *pdu {
+			r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature, "TargetName="+testIQN)
+			p, _ := r.loginResponse()
+			return p
+		}, iscsi.LoginMissingParameter},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := s.dial()
+			r.t = t
+			p := c.do(r)
+			if got := p.LoginResponse().Status(); got != c.status {
+				t.Errorf("status %04x (%v), want %04x", uint16(got), got, uint16(c.status))
+			}
+			if c.status == iscsi.LoginMovedTemporarily && parseKeys(p.data)["TargetAddress"] != "192.0.2.9:3260,1" {
+				t.Errorf("redirection says %q", p.data)
+			}
+			r.expectClosed()
+		})
+	}
+	t.Run("sessions exhausted", func(t *testing.T) {
+		r := s.dial()
+		r.isid[5] = 99
+		r.mustLogin(testIQN)
+		r = s.dial()
+		r.isid[5] = 100
+		if got := r.login(testIQN).LoginResponse().Status(); got != iscsi.LoginOutOfResources {
+			t.Errorf("status %04x", uint16(got))
+		}
+	})
+	keep.nop(nil)
+}
+
+func TestFirstPDUIsNotALogin(t *testing.T) {
+	s := serve(t, nil)
+	r := s.dial()
+	// The first byte passes for a login; the rest of the header is another matter.
+	r.loginRequest(false, iscsi.StageOperational, 0, "InitiatorName="+r.name, "TargetName="+testIQN)
+	if p, _ := r.loginResponse(); p.LoginResponse().Status() != iscsi.LoginSuccess {
+		t.Fatal("the first request was refused")
+	}
+	r.sendNop(nil)
+	if p, _ := r.loginResponse(); p.LoginResponse().Status() != iscsi.LoginInvalidRequest {
+		t.Errorf("NOP-Out during login: status %04x", uint16(p.LoginResponse().Status()))
+	}
+	r.expectClosed()
+}
+
+func TestLoginTimeout(t *testing.T) {
+	s := serve(t, func(c *Config, _ *Target) {
+		c.Timeouts.FirstBytes = 100 * time.Millisecond
+		c.Timeouts.Login = 200 * time.Millisecond
+	})
+	silent := s.dial()
+	half := s.dial()
+	half.nc.Write([]byte("MPA ID Re")) // a key that never ends
+	begun := s.dial()
+	begun.loginRequest(false, iscsi.StageOperational, 0, "InitiatorName="+begun.name, "TargetName="+testIQN)
+	begun.loginResponse()
+	torn := s.dial()
+	torn.nc.Write([]byte{0x43, 0x87, 0, 0})
+	for _, r := range []*rawInitiator{silent, half, begun, torn} {
+		r.expectClosed()
+	}
+	eventually(t, "pending logins go", func() bool { return s.pending.len() == 0 })
+	if st := s.Status(); st.Portals[0].Silent != 2 || st.LoginsAborted != 2 {
+		t.Errorf("counted %d silent and %d aborted connections, want 2 and 2", st.Portals[0].Silent, st.LoginsAborted)
+	}
+}
+
+// chap runs a CHAP login; it returns the last response.
+func (r *rawInitiator) chap(target, alg, user, secret string, mutual bool) (*pdu, map[string]string, []byte) {
+	r.t.Helper()
+	r.loginRequest(true, iscsi.StageSecurity, iscsi.StageOperational, "InitiatorName="+r.name, "TargetName="+target,
+		"SessionType=Normal", "AuthMethod=CHAP,None")
+	p, m := r.loginResponse()
+	if p.LoginResponse().Status() != iscsi.LoginSuccess || m["AuthMethod"] != "CHAP" {
+		return p, m, nil
+	}
+	r.loginRequest(false, iscsi.StageSecurity, 0, "CHAP_A="+alg)
+	p, m = r.loginResponse()
+	if p.LoginResponse().Status() != iscsi.LoginSuccess {
+		return p, m, nil
+	}
+	a, _ := strconv.Atoi(m["CHAP_A"])
+	id, _ := strconv.Atoi(m["CHAP_I"])
+	challenge, err := hex.DecodeString(strings.TrimPrefix(m["CHAP_C"], "0x"))
+	if err != nil {
+		r.t.Fatalf("challenge %q: %v", m["CHAP_C"], err)
+	}
+	resp := iscsi.CHAPResponse(iscsi.CHAPAlgorithm(a), byte(id), iscsi.Secret(secret), challenge)
+	kv := []string{"CHAP_N=" + user, fmt.Sprintf("CHAP_R=0x%x", resp)}
+	own := pattern(16, 9)
+	if mutual {
+		kv = append(kv, "CHAP_I=77", fmt.Sprintf("CHAP_C=0x%x", own))
+	}
+	r.loginRequest(true, iscsi.StageSecurity, iscsi.StageOperational, kv...)
+	p, m = r.loginResponse()
+	return p, m, iscsi.CHAPResponse(iscsi.CHAPAlgorithm(a), 77, iscsi.Secret("target-secret-2"), own)
+}
+
+func TestCHAP(t *testing.T) {
+	s := serve(t, func(_ *Config, tgt *Target) {
+		tgt.Auth = Auth{
+			Users:  []Credential{{"alice", "initiator-secret"}, {"bob", "another-secret-1"}},
+			Mutual: Credential{"the-target", "target-secret-2"},
+		}
+	})
+	for _, alg := range []string{"5", "6", "7", "8"} {
+		for _, mutual := range []bool{false, true} {
+			t.Run(fmt.Sprintf("algorithm %s mutual %v", alg, mutual), func(t *testing.T) {
+				r := s.dial()
+				r.t = t
+				p, m, want := r.chap(testIQN, alg, "alice", "initiator-secret", mutual)
+				if st := p.LoginResponse().Status(); st != iscsi.LoginSuccess || !p.Final() {
+					t.Fatalf("status %04x final %v", uint16(st), p.Final())
+				}
+				if mutual && (m["CHAP_N"] != "the-target" || !strings.EqualFold(m["CHAP_R"], fmt.Sprintf("0x%x", want))) {
+					t.Fatalf("the target answered CHAP_N=%s CHAP_R=%s", m["CHAP_N"], m["CHAP_R"])
+				}
+				r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature)
+				p, _ = r.loginResponse()
+				if st := p.LoginResponse().Status(); st != iscsi.LoginSuccess || !p.Final() {
+					t.Fatalf("operational stage: status %04x", uint16(st))
+				}
+				r.ready()
+				r.logout()
+			})
+		}
+	}
+	for _, c := range []struct{ name, alg, user, secret string }{
+		{"wrong secret", "7", "alice", "initiator-secrex"},
+		{"other user's secret", "7", "alice", "another-secret-1"},
+		{"unknown user", "7", "mallory", "initiator-secret"},
+		{"unknown algorithm", "99", "alice", "initiator-secret"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := s.dial()
+			r.t = t
+			p, _, _ := r.chap(testIQN, c.alg, c.user, c.secret, false)
+			if st := p.LoginResponse().Status(); st != iscsi.LoginAuthFailure {
+				t.Fatalf("status %04x", uint16(st))
+			}
+			r.expectClosed()
+		})
+	}
+	t.Run("skipped", func(t *testing.T) {
+		r := s.dial()
+		r.t = t
+		if st := r.login(testIQN).LoginResponse().Status(); st != iscsi.LoginAuthFailure {
+			t.Fatalf("status %04x", uint16(st))
+		}
+		r.expectClosed()
+	})
+}
+
+func TestSecretsAreNotPrinted(t *testing.T) {
+	a := Auth{Users: []Credential{{"u", "hush-hush-hush"}}, Mutual: Credential{"m", "hush-hush-hush"}}
+	for _, f := range []string{"%v", "%+v", "%#v", "%s"} {
+		if out := fmt.Sprintf(f, a); strings.Contains(out, "hush") {
+			t.Errorf("%s prints %s", f, out)
+		}
+	}
+}

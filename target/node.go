@@ -1,0 +1,255 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/internal/iscsi"
+	"softiser/target/scsi"
+)
+
+// LUN is a volume at a number of a target. The caller owns the volume: it is
+// flushed, but not closed, by Shutdown, RemoveTarget and RemoveLUN.
+type LUN struct {
+	Name string // of the volume, for people
+	scsi.LUConfig
+}
+
+// node is one target: a SCSI device behind an iSCSI name.
+type node struct {
+	srv    *Server
+	cfg    Target
+	device *scsi.Device
+	gone   bool // guarded by srv.mu: no new sessions
+
+	mu   sync.Mutex
+	luns []lunEntry // guarded by mu, in ascending order
+}
+
+// lunEntry is a LUN that is there.
+type lunEntry struct {
+	LUN
+	lu *scsi.LU
+}
+
+// session returns the negotiation settings of the target.
+func (n *node) session() *SessionParams {
+	if n.cfg.Session != nil {
+		return n.cfg.Session
+	}
+	return &n.srv.cfg.Session
+}
+
+// offeredOn reports whether the target is reached through p.
+func (n *node) offeredOn(p *portal) bool {
+	return len(n.cfg.Portals) == 0 || slices.Contains(n.cfg.Portals, p.cfg.Group)
+}
+
+// AddTarget adds a target with its LUNs. A LUN that cannot be added is an error
+// that names it; the target and the other LUNs are there all the same, so that
+// one bad volume does not take the rest with it.
+func (s *Server) AddTarget(t Target) error {
+	t.Name = iscsi.NormalizeName(t.Name)
+	if err := iscsi.CheckName(t.Name); err != nil {
+		return fmt.Errorf("target: %w", err)
+	}
+	if t.Session != nil {
+		p := *t.Session
+		if err := p.fill(); err != nil {
+			return fmt.Errorf("target %s: %w", t.Name, err)
+		}
+		t.Session = &p
+	}
+	for _, g := range t.Portals {
+		if !slices.ContainsFunc(s.portals, func(p *portal) bool { return p.cfg.Group == g }) {
+			return fmt.Errorf("target %s: there is no portal with group %d", t.Name, g)
+		}
+	}
+	luns := t.LUNs
+	t.LUNs = nil
+	n := &node{srv: s, cfg: t}
+	var err error
+	if n.device, err = scsi.NewDevice(s.deviceConfig(&t)); err != nil {
+		return err
+	}
+
+	s.mu.Lock()
+	for _, o := range s.nodes {
+		if o.cfg.Name == t.Name {
+			s.mu.Unlock()
+			return fmt.Errorf("target %s: there is one of that name already", t.Name)
+		}
+	}
+	s.nodes = append(slices.Clip(s.nodes), n)
+	delete(s.removed, t.Name)
+	s.mu.Unlock()
+	s.log.Info("target added", zap.String("target", t.Name))
+
+	var errs []error
+	for _, l := range luns {
+		errs = append(errs, s.AddLUN(t.Name, l))
+	}
+	return errors.Join(errs...)
+}
+
+// deviceConfig describes the SCSI side of a target.
+func (s *Server) deviceConfig(t *Target) scsi.Config {
+	return scsi.Config{Name: t.Name, Groups: t.PortGroups, StateDir: s.cfg.StateDir}
+}
+
+// RemoveTarget ends the sessions of a target and takes it away. Volumes are
+// flushed.
+func (s *Server) RemoveTarget(ctx context.Context, name string) error {
+	n, err := s.node(name)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	i := slices.Index(s.nodes, n)
+	if i < 0 {
+		s.mu.Unlock()
+		return fmt.Errorf("target: there is no target %s", name)
+	}
+	n.gone = true
+	s.nodes = slices.Concat(s.nodes[:i], s.nodes[i+1:])
+	s.removed[n.cfg.Name] = true
+	s.mu.Unlock()
+	for _, x := range s.sessionList(n) {
+		x.conn.close(errRemoved)
+		x.end(errRemoved)
+		select {
+		case <-x.done:
+		case <-ctx.Done():
+			return fmt.Errorf("target %s: commands are still running: %w", n.cfg.Name, ctx.Err())
+		}
+	}
+	err = errors.Join(n.flush(), n.device.Close(ctx))
+	s.log.Info("target removed", zap.String("target", n.cfg.Name))
+	return err
+}
+
+// node finds a target by name.
+func (s *Server) node(name string) (*node, error) {
+	n, _ := s.lookup(name)
+	if n == nil {
+		return nil, fmt.Errorf("target: there is no target %s", strings.ToLower(name))
+	}
+	return n, nil
+}
+
+// AddLUN adds a volume to a target; initiators that are logged in are told.
+func (s *Server) AddLUN(target string, l LUN) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	lu, err := n.device.AddLUN(l.LUConfig)
+	if err != nil {
+		n.mu.Unlock()
+		return err
+	}
+	i, _ := slices.BinarySearchFunc(n.luns, l.LUN, compareLUN)
+	n.luns = slices.Insert(n.luns, i, lunEntry{l, lu})
+	n.mu.Unlock()
+	s.log.Info("LUN added", zap.String("target", n.cfg.Name), zap.Uint16("lun", l.LUN), zap.String("volume", l.Name))
+	n.reportLUNs()
+	return nil
+}
+
+func compareLUN(e lunEntry, lun uint16) int { return int(e.LUConfig.LUN) - int(lun) }
+
+// lun finds a LUN by number.
+func (n *node) lun(number uint16) (lunEntry, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if i, ok := slices.BinarySearchFunc(n.luns, number, compareLUN); ok {
+		return n.luns[i], nil
+	}
+	return lunEntry{}, fmt.Errorf("target %s: there is no LUN %d", n.cfg.Name, number)
+}
+
+// list returns the LUNs in ascending order.
+func (n *node) list() []lunEntry {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.luns)
+}
+
+// RemoveLUN takes a volume away from a target, under load if need be: new
+// commands find no such unit, and when RemoveLUN returns without an error
+// nothing uses the volume any more, so that its owner may close it.
+func (s *Server) RemoveLUN(ctx context.Context, target string, number uint16) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	e, err := n.lun(number)
+	if err != nil {
+		return err
+	}
+	if err := n.device.RemoveLUN(ctx, number); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.luns = slices.DeleteFunc(n.luns, func(x lunEntry) bool { return x.lu == e.lu })
+	n.mu.Unlock()
+	s.log.Info("LUN removed", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.String("volume", e.Name))
+	n.reportLUNs()
+	return e.flush(n)
+}
+
+// ResizeLUN changes the size of a volume that supports it, bytes. Every
+// initiator is told by a unit attention.
+func (s *Server) ResizeLUN(target string, number uint16, size int64) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	e, err := n.lun(number)
+	if err != nil {
+		return err
+	}
+	r, ok := e.Volume.(blockdev.Resizer)
+	if !ok {
+		return fmt.Errorf("target %s LUN %d: resize: %w", n.cfg.Name, number, blockdev.ErrNotSupported)
+	}
+	if err := r.Resize(size); err != nil {
+		return fmt.Errorf("target %s LUN %d: resize to %d bytes: %w", n.cfg.Name, number, size, err)
+	}
+	s.log.Info("LUN resized", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.Int64("bytes", size))
+	return nil
+}
+
+// reportLUNs tells every initiator that the set of logical units has changed.
+func (n *node) reportLUNs() {
+	for _, x := range n.srv.sessionList(n) {
+		x.conn.reportLUNs()
+	}
+}
+
+// flush makes everything that was written to the target's volumes durable.
+func (n *node) flush() error {
+	var errs []error
+	for _, e := range n.list() {
+		errs = append(errs, e.flush(n))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *lunEntry) flush(n *node) error {
+	if e.Volume == nil || e.Volume.Info().ReadOnly {
+		return nil
+	}
+	if err := e.Volume.Flush(); err != nil {
+		return fmt.Errorf("target %s LUN %d: flush: %w", n.cfg.Name, e.LUConfig.LUN, err)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// portal is one listening address.
+type portal struct {
+	srv *Server
+	cfg Portal
+	log *zap.Logger
+
+	ln   *net.TCPListener
+	addr atomic.Pointer[netip.AddrPort] // while it listens
+
+	accepted, garbage, silent, evicted atomic.Uint64
+	badLine, acceptLine                logLimit
+}
+
+func newPortal(srv *Server, cfg Portal) *portal {
+	return &portal{
+		srv: srv, cfg: cfg, log: srv.log.With(zap.String("portal", cfg.Listen)),
+		badLine: logLimit{every: time.Second}, acceptLine: logLimit{every: time.Second},
+	}
+}
+
+// bound returns the address that the portal listens on, if it does.
+func (p *portal) bound() (netip.AddrPort, bool) {
+	a := p.addr.Load()
+	if a == nil {
+		return netip.AddrPort{}, false
+	}
+	return *a, true
+}
+
+func portString(p uint16) string { return strconv.Itoa(int(p)) }
+
+// soBusyPoll is SO_BUSY_POLL, microseconds (socket(7)); the syscall package does
+// not name it.
+const soBusyPoll = 46
+
+// listen opens the socket. Options set here are inherited by what it accepts.
+func (p *portal) listen() error {
+	var optErr error
+	lc := net.ListenConfig{KeepAlive: -1, Control: func(_, _ string, rc syscall.RawConn) error {
+		return rc.Control(func(fd uintptr) { optErr = p.setOptions(int(fd)) })
+	}}
+	ln, err := lc.Listen(context.Background(), "tcp", p.cfg.Listen)
+	if err == nil && optErr != nil {
+		ln.Close()
+		err = optErr
+	}
+	if err != nil {
+		return fmt.Errorf("target: portal %s: %w", p.cfg.Listen, err)
+	}
+	p.ln = ln.(*net.TCPListener)
+	a := ln.Addr().(*net.TCPAddr).AddrPort()
+	p.addr.Store(&a)
+	return nil
+}
+
+func (p *portal) setOptions(fd int) error {
+	if cc := p.cfg.CongestionControl; cc != "" {
+		if err := syscall.SetsockoptString(fd, syscall.IPPROTO_TCP, syscall.TCP_CONGESTION, cc); err != nil {
+			return fmt.Errorf("congestion control %q: %w; see /proc/sys/net/ipv4/tcp_available_congestion_control", cc, err)
+		}
+	}
+	for _, o := range []struct {
+		name string
+		opt  int
+		v    int
+	}{{"SO_SNDBUF", syscall.SO_SNDBUF, p.cfg.SendBuffer}, {"SO_RCVBUF", syscall.SO_RCVBUF, p.cfg.RecvBuffer}} {
+		if o.v > 0 {
+			if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, o.opt, o.v); err != nil {
+				return fmt.Errorf("%s %d: %w", o.name, o.v, err)
+			}
+		}
+	}
+	if us := p.cfg.BusyPoll.Microseconds(); us > 0 {
+		// Needs CAP_NET_ADMIN to go up; without it the user-space spin remains.
+		_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, soBusyPoll, int(us))
+	}
+	return nil
+}
+
+// close stops listening.
+func (p *portal) close() {
+	if p.addr.Swap(nil) != nil {
+		p.ln.Close()
+	}
+}
+
+// accept takes connections until the listener is closed.
+func (p *portal) accept() {
+	delay := time.Duration(0)
+	for {
+		c, err := p.ln.AcceptTCP()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of file descriptors or memory: established sessions go on;
+			// wait for better times.
+			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+			p.acceptLine.warn(p.log, "accept failed; trying again", zap.Error(err), zap.Duration("in", delay))
+			time.Sleep(delay)
+			continue
+		}
+		delay = 0
+		p.accepted.Add(1)
+		p.srv.wg.Add(1)
+		go func() {
+			defer p.srv.wg.Done()
+			p.begin(c)
+		}()
+	}
+}
+
+// begin finds out which transport a new connection speaks and starts it. It runs
+// on a goroutine of its own, which ends when the datamover has taken over.
+func (p *portal) begin(nc *net.TCPConn) {
+	opened := time.Now()
+	remote := nc.RemoteAddr().(*net.TCPAddr).AddrPort()
+	log := p.log.With(zap.Stringer("from", remote))
+	var evict atomic.Pointer[conn]
+	place, evicted := p.srv.pending.add(func() {
+		p.evicted.Add(1)
+		if c := evict.Load(); c != nil {
+			c.close(errEvicted)
+		} else {
+			nc.Close()
+		}
+	})
+	if evicted {
+		p.badLine.warn(p.log, "too many connections wait for login; the oldest one is closed",
+			zap.Int("limit", p.srv.cfg.Limits.PendingLogins))
+	}
+	kind, err := p.sniff(nc, opened)
+	if err == nil {
+		err = p.start(nc, kind, opened, place, &evict, log)
+	}
+	if err != nil {
+		place.done()
+		nc.Close()
+		p.refused(log, err)
+	}
+}
+
+// sniff waits for the first bytes within the configured time.
+func (p *portal) sniff(nc *net.TCPConn, opened time.Time) (transport, error) {
+	if t := p.srv.cfg.Timeouts.FirstBytes; t > 0 {
+		if err := nc.SetReadDeadline(opened.Add(t)); err != nil {
+			return transportUnknown, err
+		}
+	}
+	kind, err := sniff(nc)
+	if err != nil {
+		return kind, err
+	}
+	if kind == transportISER && p.cfg.NoISER || kind == transportTCP && p.cfg.NoTCP {
+		return kind, fmt.Errorf("%v is switched off on this portal", kind)
+	}
+	return kind, nc.SetReadDeadline(time.Time{})
+}
+
+// refused counts and tells of a connection that did not get as far as a login.
+func (p *portal) refused(log *zap.Logger, err error) {
+	var ne net.Error
+	switch {
+	case errors.As(err, &ne) && ne.Timeout():
+		p.silent.Add(1)
+		err = errors.New("nothing recognisable was sent in time")
+	case errors.Is(err, errNotISCSI):
+		p.garbage.Add(1)
+	default:
+		p.silent.Add(1)
+	}
+	p.badLine.warn(log, "connection closed before login", zap.NamedError("reason", err),
+		zap.Uint64("garbage", p.garbage.Load()), zap.Uint64("silent", p.silent.Load()))
+}

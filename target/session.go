@@ -1,0 +1,324 @@
+package target
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+	"softiser/target/scsi"
+)
+
+// sessionState is where a session is in its life:
+//
+//	active ──connection lost, logout, reinstatement, Kill──▶ ending ──last task ended──▶ ended
+//
+// A session is made by the final Login Response; there is no other beginning.
+// At error recovery level 0 it ends with its connection (RFC 7143 §7.3.4).
+type sessionState uint8
+
+const (
+	sessionActive sessionState = iota
+	sessionEnding              // tasks are being aborted; no new ones are accepted
+	sessionEnded               // the I_T nexus is gone
+)
+
+func (s sessionState) String() string {
+	return [...]string{"active", "ending", "ended"}[s]
+}
+
+// sessionKey identifies a session for reinstatement (RFC 7143 §6.3.5): the
+// initiator port (name and ISID) and the target portal group of one target.
+type sessionKey struct {
+	initiator string
+	isid      iscsi.ISID
+	target    string // "" for discovery sessions
+	group     uint16
+}
+
+// session is one I_T nexus, or a discovery session.
+//
+// Lock order: Server.mu before session.mu before conn.mu before whatever the
+// datamover locks. session.mu is held across the down-calls of the datamover
+// except Push, never across calls into the device server.
+type session struct {
+	srv    *Server
+	node   *node // nil in discovery sessions
+	key    sessionKey
+	tsih   uint16
+	params iscsi.Params
+	nexus  *scsi.Nexus // nil in discovery sessions
+	conn   *conn
+	born   time.Time
+	done   chan struct{} // closed when the session has ended
+
+	// numbers is ExpCmdSN<<32 | MaxCmdSN, for Sequence, which may not lock.
+	numbers atomic.Uint64
+
+	counters sessionCounters
+
+	mu      sync.Mutex
+	state   sessionState        // guarded by mu
+	win     window              // guarded by mu
+	tags    tagTable            // guarded by mu
+	free    *task               // guarded by mu
+	held    []*iscsi.PDU        // guarded by mu: commands ahead of their turn, by CmdSN modulo the window; made when first needed
+	skip    map[uint32]struct{} // guarded by mu: CmdSNs that count as received (ABORT TASK of a command that never came)
+	stalled int                 // guarded by mu: tasks that hold up the CmdSN order
+	cause   error               // guarded by mu: why it is ending
+	text    textExchange        // guarded by mu: a Text negotiation over several PDUs
+}
+
+func (s *session) discovery() bool { return s.node == nil }
+
+// setState is the only place where a session changes state. The caller holds
+// s.mu.
+func (s *session) setState(st sessionState) { s.state = st }
+
+// publish makes the window visible to Sequence. The caller holds s.mu.
+func (s *session) publish() {
+	s.numbers.Store(uint64(s.win.ExpCmdSN)<<32 | uint64(s.win.MaxCmdSN))
+}
+
+// openWindow gives free places to the initiator. The caller holds s.mu.
+func (s *session) openWindow() {
+	s.win.update()
+	s.publish()
+}
+
+// order takes a non-immediate PDU and delivers everything that is now in order
+// (RFC 7143 §4.2.2.1).
+func (s *session) order(c *conn, p *iscsi.PDU) {
+	sn := p.BHS.CmdSN()
+	s.mu.Lock()
+	if !s.win.Accepts(sn) {
+		// Outside the window, or a duplicate: ignored silently.
+		s.mu.Unlock()
+		s.counters.outOfWindow.Add(1)
+		p.Release()
+		return
+	}
+	if sn == s.win.ExpCmdSN && s.stalled == 0 {
+		s.win.Advance()
+		s.publish()
+		more := s.held != nil || s.skip != nil
+		s.mu.Unlock()
+		s.deliver(c, p)
+		if more {
+			s.deliverHeld(c)
+		}
+		return
+	}
+	if s.held == nil {
+		s.held = make([]*iscsi.PDU, s.win.size)
+	}
+	at := &s.held[sn%uint32(len(s.held))]
+	duplicate := *at != nil
+	if !duplicate {
+		*at = p
+	}
+	s.mu.Unlock()
+	if duplicate {
+		s.counters.outOfWindow.Add(1)
+		p.Release()
+	}
+}
+
+// deliverHeld delivers the commands whose turn has come.
+func (s *session) deliverHeld(c *conn) {
+	for {
+		s.mu.Lock()
+		sn := s.win.ExpCmdSN
+		if _, ok := s.skip[sn]; ok {
+			delete(s.skip, sn)
+			s.win.Advance()
+			s.openWindow()
+			s.mu.Unlock()
+			continue
+		}
+		if s.held == nil || s.stalled > 0 {
+			s.mu.Unlock()
+			return
+		}
+		at := &s.held[sn%uint32(len(s.held))]
+		p := *at
+		if p == nil {
+			s.mu.Unlock()
+			return
+		}
+		*at = nil
+		s.win.Advance()
+		s.publish()
+		s.mu.Unlock()
+		s.deliver(c, p)
+	}
+}
+
+// deliver hands a PDU to the code for its opcode.
+func (s *session) deliver(c *conn, p *iscsi.PDU) {
+	op := p.BHS.Opcode()
+	if op != iscsi.OpSCSICommand && !p.BHS.Immediate() {
+		// It took a number but no place in the window.
+		s.mu.Lock()
+		s.openWindow()
+		s.mu.Unlock()
+	}
+	if s.discovery() && op != iscsi.OpTextRequest && op != iscsi.OpLogoutReq {
+		// Discovery sessions do nothing else (RFC 7143 §4.3).
+		c.reject(p, iscsi.RejectProtocol)
+		return
+	}
+	switch op {
+	case iscsi.OpSCSICommand:
+		s.command(c, p)
+	case iscsi.OpNopOut:
+		c.nopOut(p)
+	case iscsi.OpTaskRequest:
+		s.taskRequest(c, p)
+	case iscsi.OpTextRequest:
+		s.textRequest(c, p)
+	case iscsi.OpLogoutReq:
+		s.logout(c, p)
+	}
+}
+
+// end begins to end the session: nothing new is accepted and every task is
+// aborted. When the last one has ended, the nexus goes and done is closed. The
+// connection must be closed by the caller, or be closed already. It may be
+// called several times; the first cause counts.
+func (s *session) end(cause error) {
+	s.mu.Lock()
+	if s.state != sessionActive {
+		s.mu.Unlock()
+		return
+	}
+	s.setState(sessionEnding)
+	s.cause = cause
+	var held []*iscsi.PDU
+	for i, p := range s.held {
+		if p != nil {
+			held = append(held, p)
+			s.held[i] = nil
+		}
+	}
+	var doomed []*task
+	s.tags.each(func(k *task) { doomed = append(doomed, k) })
+	calls := s.abortLocked(doomed, nil)
+	over := s.over()
+	s.mu.Unlock()
+	for _, p := range held {
+		p.Release()
+	}
+	calls.run()
+	if over {
+		s.finish()
+	}
+}
+
+// over reports whether an ending session has lost its last task, once. The
+// caller holds s.mu.
+func (s *session) over() bool {
+	if s.state == sessionEnding && s.win.used == 0 {
+		s.setState(sessionEnded)
+		return true
+	}
+	return false
+}
+
+// finish is the end of a session, without locks held: I_T nexus loss.
+func (s *session) finish() {
+	if s.nexus != nil {
+		s.node.device.CloseNexus(s.nexus)
+	}
+	s.srv.forget(s)
+	close(s.done)
+}
+
+// unlockSettle unlocks sess.mu and, when nothing uses the slot k any more, gives
+// back what it holds and then the slot itself.
+func (k *task) unlockSettle() {
+	s := k.sess
+	if k.state != taskEnded || k.moving > 0 || k.pins > 0 {
+		s.mu.Unlock()
+		return
+	}
+	k.pins++ // from here on it is ours alone
+	s.dropBurst(k)
+	s.mu.Unlock()
+	if k.executed {
+		k.executed = false
+		k.scsi.Release()
+	}
+	s.mu.Lock()
+	k.pins--
+	var fences []*fence
+	if len(k.fences) > 0 {
+		fences = append(fences, k.fences...)
+	}
+	s.putBack(k)
+	over := s.over()
+	starved := s.starved()
+	s.mu.Unlock()
+	for _, f := range fences {
+		f.release()
+	}
+	if starved {
+		s.conn.announceWindow()
+	}
+	if over {
+		s.finish()
+	}
+}
+
+// starved reports whether the initiator believes the window to be closed though
+// it is open, and no response is on its way that would tell. The caller holds
+// s.mu.
+func (s *session) starved() bool {
+	return s.state == sessionActive && s.win.active == 0 &&
+		s.conn.told.Load() == s.win.ExpCmdSN-1 && s.win.Size() > 0
+}
+
+// openNexus registers the I_T nexus of the session.
+func (s *session) openNexus() (err error) {
+	s.nexus, err = s.node.device.NewNexus(scsi.NexusConfig{Initiator: s.key.initiator, ISID: s.key.isid})
+	return err
+}
+
+// endCause is why the session has ended; nil after logout.
+func (s *session) endCause() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause
+}
+
+// log returns the logger of the session's connection with the names that belong
+// to the session.
+func (s *session) log() *zap.Logger {
+	return s.conn.log.With(zap.Uint16("tsih", s.tsih), zap.String("initiator", s.key.initiator), zap.String("target", s.key.target))
+}
+
+// settings are what the target negotiates with this session.
+func (s *session) settings() iscsi.Settings {
+	if s.discovery() {
+		return s.srv.cfg.Session.settings()
+	}
+	return s.node.session().settings()
+}
+
+// owesData reports whether a WRITE has waited for the initiator's data since
+// before the given time, or a command for one that is missing before it.
+func (s *session) owesData(before time.Duration) bool {
+	if s.srv.cfg.Timeouts.DataOut < 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	late := false
+	s.tags.each(func(k *task) {
+		waits := k.state == taskCollecting || k.out.running
+		late = late || waits && k.started < before
+	})
+	return late
+}

@@ -1,0 +1,106 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Shutdown ends the server in an orderly way: it stops listening, asks every
+// initiator to log out, and waits until they have done so or ctx is done. Then
+// the connections that are left are closed, their tasks end, and every volume
+// is flushed. The error is ctx.Err() when initiators had to be cut off, or what
+// went wrong in a flush.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	if s.state >= serverDraining {
+		s.mu.Unlock()
+		<-s.stopped
+		return nil
+	}
+	s.state = serverDraining
+	s.drained.Store(true)
+	s.mu.Unlock()
+
+	for _, p := range s.portals {
+		p.close()
+	}
+	s.pending.evictAll()
+	within := s.cfg.Timeouts.Drain
+	if d, ok := ctx.Deadline(); ok {
+		within = time.Until(d)
+	}
+	asked := 0
+	for _, x := range s.sessionList(nil) {
+		if x.conn.askLogout(within) {
+			asked++
+		} else {
+			x.conn.close(errShutdown)
+		}
+	}
+	s.log.Info("shutting down", zap.Int("sessions_asked_to_log_out", asked))
+
+	cut := s.waitGone(ctx)
+	s.wg.Wait()
+	var errs []error
+	for _, n := range s.nodeList() {
+		// No session is left, so nothing can hold a volume for long.
+		errs = append(errs, n.flush(), n.device.Close(context.WithoutCancel(ctx)))
+	}
+	err := errors.Join(errs...)
+	if err != nil {
+		s.log.Error("a volume could not be flushed", zap.Error(err))
+	}
+	s.mu.Lock()
+	s.state = serverStopped
+	s.mu.Unlock()
+	close(s.stopped)
+	s.log.Info("stopped")
+	return errors.Join(err, cut)
+}
+
+// waitGone waits until all connections are gone, and closes them when ctx is
+// done; what it returns is ctx's error then.
+func (s *Server) waitGone(ctx context.Context) (cut error) {
+	done := ctx.Done()
+	for {
+		c := s.anyConn()
+		if c == nil {
+			return cut
+		}
+		ended := c.ended
+		var over <-chan struct{}
+		if c.sess != nil {
+			over = c.sess.done
+		}
+		select {
+		case <-ended:
+			if over != nil {
+				<-over
+			}
+		case <-done:
+			cut, done = ctx.Err(), nil
+			s.mu.Lock()
+			var all []*conn
+			for c := range s.conns {
+				all = append(all, c)
+			}
+			s.mu.Unlock()
+			for _, c := range all {
+				c.close(errShutdown)
+			}
+		}
+	}
+}
+
+// anyConn returns a connection that is still there.
+func (s *Server) anyConn() *conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		return c
+	}
+	return nil
+}

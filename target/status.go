@@ -1,0 +1,166 @@
+package target
+
+import (
+	"time"
+
+	"softiser/internal/iscsi"
+	"softiser/target/scsi"
+)
+
+// Status is a snapshot of a server, for people, the admin socket and metrics.
+// Its JSON form is the one that `iser-target status --json` prints.
+type Status struct {
+	State    string          `json:"state"`
+	Uptime   time.Duration   `json:"uptime_ns"`
+	Portals  []PortalStatus  `json:"portals"`
+	Targets  []TargetStatus  `json:"targets"`
+	Sessions []SessionStatus `json:"sessions"`
+
+	Logins        uint64 `json:"logins_total"`
+	LoginsRefused uint64 `json:"logins_refused_total"`
+	LoginsAborted uint64 `json:"logins_aborted_total"`
+	Pending       int    `json:"pending_logins"`
+}
+
+// PortalStatus is the state of a listening address.
+type PortalStatus struct {
+	Listen   string `json:"listen"`
+	Bound    string `json:"bound,omitempty"` // empty: not listening
+	Group    uint16 `json:"group"`
+	Accepted uint64 `json:"accepted_total"`
+	Garbage  uint64 `json:"garbage_total"` // neither iSCSI nor MPA
+	Silent   uint64 `json:"silent_total"`  // gone or timed out before the first bytes
+	Evicted  uint64 `json:"evicted_total"` // closed to make room
+}
+
+// TargetStatus is the state of a target.
+type TargetStatus struct {
+	Name     string      `json:"name"`
+	Alias    string      `json:"alias,omitempty"`
+	Auth     bool        `json:"auth"` // initiators must authenticate
+	Sessions int         `json:"sessions"`
+	LUNs     []LUNStatus `json:"luns"`
+}
+
+// LUNStatus is the state of a logical unit.
+type LUNStatus struct {
+	LUN       uint16     `json:"lun"`
+	Volume    string     `json:"volume,omitempty"`
+	Backend   string     `json:"backend,omitempty"`
+	Size      int64      `json:"size_bytes"`
+	BlockSize int        `json:"block_size"`
+	ReadOnly  bool       `json:"read_only"`
+	Stats     scsi.Stats `json:"stats"`
+}
+
+// SessionStatus is the state of a session and of its connection.
+type SessionStatus struct {
+	TSIH       uint16        `json:"tsih"`
+	Initiator  string        `json:"initiator"`
+	Alias      string        `json:"initiator_alias,omitempty"`
+	ISID       string        `json:"isid"`
+	Target     string        `json:"target,omitempty"` // empty: discovery
+	State      string        `json:"state"`
+	Age        time.Duration `json:"age_ns"`
+	Transport  string        `json:"transport"` // iSER, iSCSI/TCP
+	Connection string        `json:"connection"`
+	Local      string        `json:"local"`
+	Remote     string        `json:"remote"`
+
+	Window      int `json:"window"`
+	Outstanding int `json:"outstanding_commands"`
+	Slots       int `json:"slots_in_use"`
+
+	Reads        uint64  `json:"reads_total"`
+	Writes       uint64  `json:"writes_total"`
+	Others       uint64  `json:"other_commands_total"`
+	Failed       uint64  `json:"failed_commands_total"`
+	Aborted      uint64  `json:"aborted_commands_total"`
+	TaskRequests uint64  `json:"task_management_total"`
+	Rejects      uint64  `json:"rejects_total"`
+	Dropped      uint64  `json:"dropped_pdus_total"` // outside the window, or data of ended commands
+	BytesIn      uint64  `json:"payload_in_bytes"`   // from the initiator
+	BytesOut     uint64  `json:"payload_out_bytes"`  // to the initiator
+	BytesCopied  uint64  `json:"payload_copied_bytes"`
+	ReadLatency  Latency `json:"read_latency"`
+	WriteLatency Latency `json:"write_latency"`
+
+	Transfer iscsi.DatamoverStats `json:"datamover"`
+}
+
+// Status returns a snapshot.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	state := s.state
+	s.mu.Unlock()
+	st := Status{
+		State:         state.String(),
+		Uptime:        s.now(),
+		Logins:        s.stats.logins.Load(),
+		LoginsRefused: s.stats.loginsRefused.Load(),
+		LoginsAborted: s.stats.loginsAborted.Load(),
+		Pending:       s.pending.len(),
+		Sessions:      []SessionStatus{},
+	}
+	for _, p := range s.portals {
+		st.Portals = append(st.Portals, p.status())
+	}
+	count := map[*node]int{}
+	for _, x := range s.sessionList(nil) {
+		count[x.node]++
+		st.Sessions = append(st.Sessions, x.status())
+	}
+	for _, n := range s.nodeList() {
+		t := n.status()
+		t.Sessions = count[n]
+		st.Targets = append(st.Targets, t)
+	}
+	return st
+}
+
+func (p *portal) status() PortalStatus {
+	st := PortalStatus{
+		Listen: p.cfg.Listen, Group: p.cfg.Group, Accepted: p.accepted.Load(),
+		Garbage: p.garbage.Load(), Silent: p.silent.Load(), Evicted: p.evicted.Load(),
+	}
+	if a, ok := p.bound(); ok {
+		st.Bound = a.String()
+	}
+	return st
+}
+
+func (n *node) status() TargetStatus {
+	st := TargetStatus{Name: n.cfg.Name, Alias: n.cfg.Alias, Auth: n.cfg.Auth.Required()}
+	for _, e := range n.list() {
+		l := LUNStatus{LUN: e.LUConfig.LUN, Volume: e.Name, Stats: e.lu.Stats()}
+		if e.Volume != nil {
+			info := e.Volume.Info()
+			l.Backend, l.Size, l.BlockSize = info.Backend, info.Size, info.BlockSize
+			l.ReadOnly = info.ReadOnly || e.ReadOnly
+		}
+		st.LUNs = append(st.LUNs, l)
+	}
+	return st
+}
+
+func (s *session) status() SessionStatus {
+	c := s.conn
+	s.mu.Lock()
+	state, window, active, used := s.state, s.win.size, s.win.active, s.win.used
+	alias := s.params.InitiatorAlias
+	s.mu.Unlock()
+	n, d := &s.counters, c.dm.Stats()
+	return SessionStatus{
+		TSIH: s.tsih, Initiator: s.key.initiator, Alias: alias,
+		ISID: s.key.isid.String(), Target: s.key.target, State: state.String(), Age: time.Since(s.born),
+		Transport: c.kind.String(), Connection: c.dm.Describe(), Local: c.local.String(), Remote: c.remote.String(),
+		Window: window, Outstanding: active, Slots: used,
+		Reads: n.reads.Load(), Writes: n.writes.Load(), Others: n.others.Load(), Failed: n.failed.Load(),
+		Aborted: n.aborted.Load(), TaskRequests: n.taskRequests.Load(), Rejects: c.counters.rejects.Load(),
+		Dropped: n.outOfWindow.Load() + n.strayDataOut.Load(),
+		BytesIn: c.counters.bytesIn.Load(), BytesOut: c.counters.bytesOut.Load(),
+		BytesCopied: c.counters.bytesCopied.Load() + d.PayloadCopied,
+		ReadLatency: n.readLatency.snapshot(), WriteLatency: n.writeLatency.snapshot(),
+		Transfer: d,
+	}
+}

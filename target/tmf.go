@@ -1,0 +1,175 @@
+package target
+
+import (
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+	"softiser/target/scsi"
+)
+
+// taskRequest takes a Task Management Function Request (RFC 7143 §11.5). The
+// device server executes it; its response is sent when every task that it
+// affects has ended, their transfers included.
+func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
+	req := p.BHS.TaskRequest()
+	f, itt, lun := req.Function(), req.ITT(), req.LUN()
+	s.counters.taskRequests.Add(1)
+	s.log().Info("task management", zap.Stringer("function", f), zap.String("lun", iscsi.FormatLUN(lun)),
+		zap.Uint32("cmdsn", req.CmdSN()))
+	switch f {
+	case iscsi.AbortTask:
+		s.abortTask(c, p)
+		return
+	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.ClearACA, iscsi.LogicalUnitReset,
+		iscsi.TargetWarmReset, iscsi.TargetColdReset:
+		p.Release()
+		all := f == iscsi.TargetWarmReset || f == iscsi.TargetColdReset
+		if f != iscsi.ClearACA {
+			s.dropCollecting(f, lun, all)
+		}
+		s.node.device.Manage(s.nexus, scsi.TMF(f), lun, nil, func(r scsi.TMFResponse) {
+			c.taskResponse(itt, uint8(r))
+			if f == iscsi.TargetColdReset {
+				s.srv.coldReset(s.node)
+			}
+		})
+		return
+	case iscsi.TaskReassign:
+		c.taskResponse(itt, iscsi.TaskNoReassign) // error recovery level 0
+	case iscsi.QueryTask:
+		c.taskResponse(itt, s.queryTask(req))
+	case iscsi.QueryTaskSet:
+		c.taskResponse(itt, s.queryTaskSet(lun))
+	default:
+		c.taskResponse(itt, iscsi.TaskUnsupported)
+	}
+	p.Release()
+}
+
+// taskResponse sends the response and pushes it: it may come from a goroutine
+// that pushes another connection, or none.
+func (c *conn) taskResponse(itt uint32, response uint8) {
+	c.mu.Lock()
+	out := &c.out
+	out.BHS.NewTaskResponse(response).SetITT(itt)
+	out.Data = nil
+	c.sendLocked(out, takeStatSN)
+	c.mu.Unlock()
+	c.dm.Push()
+}
+
+// abortTask is ABORT TASK (RFC 7143 §11.5.1, §11.5.5).
+func (s *session) abortTask(c *conn, p *iscsi.PDU) {
+	req := p.BHS.TaskRequest()
+	itt, lun, ref, refSN, sn := req.ITT(), req.LUN(), req.RefTask(), req.RefCmdSN(), req.CmdSN()
+	p.Release()
+	s.mu.Lock()
+	k := s.tags.find(ref)
+	switch {
+	case k != nil && k.state == taskCollecting:
+		f := newFence(func() { c.taskResponse(itt, iscsi.TaskComplete) })
+		calls := s.abortLocked([]*task{k}, f)
+		s.mu.Unlock()
+		calls.run()
+		f.release()
+		s.deliverHeld(c)
+	case k != nil:
+		k.pins++
+		s.mu.Unlock()
+		s.node.device.Manage(s.nexus, scsi.AbortTask, lun, &k.scsi, func(r scsi.TMFResponse) {
+			c.taskResponse(itt, uint8(r))
+		})
+		k.unpin()
+	case s.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn):
+		// The command has not arrived: from here on it counts as received, and
+		// is dropped should it still come (RFC 7143 §11.5.1).
+		s.skipCommand(refSN)
+		s.mu.Unlock()
+		c.taskResponse(itt, iscsi.TaskComplete)
+		s.deliverHeld(c)
+	default:
+		s.mu.Unlock()
+		c.taskResponse(itt, iscsi.TaskNotFound)
+	}
+}
+
+// skipCommand makes a CmdSN within the window count as received. The caller
+// holds s.mu.
+func (s *session) skipCommand(sn uint32) {
+	if s.held != nil {
+		at := &s.held[sn%uint32(len(s.held))]
+		if *at != nil {
+			(*at).Release()
+			*at = nil
+		}
+	}
+	if s.skip == nil {
+		s.skip = make(map[uint32]struct{})
+	}
+	s.skip[sn] = struct{}{}
+}
+
+// dropCollecting ends the WRITEs whose unsolicited data has not all arrived and
+// which a task management function f would abort: the device server does not
+// know them yet.
+func (s *session) dropCollecting(f iscsi.TaskFunction, lun uint64, all bool) {
+	sessions := []*session{s}
+	if f != iscsi.AbortTaskSet {
+		sessions = s.srv.sessionList(s.node)
+	}
+	for _, x := range sessions {
+		x.mu.Lock()
+		var doomed []*task
+		x.tags.each(func(k *task) {
+			if k.state == taskCollecting && (all || sameLUN(k.scsi.LUN, lun)) {
+				doomed = append(doomed, k)
+			}
+		})
+		stalled := x.stalled > 0
+		calls := x.abortLocked(doomed, nil)
+		x.mu.Unlock()
+		calls.run()
+		if stalled && x == s {
+			x.deliverHeld(x.conn)
+		}
+	}
+}
+
+// queryTask is QUERY TASK (RFC 7144 §4.2): is the task in the task set?
+func (s *session) queryTask(req iscsi.TaskRequest) uint8 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.tags.find(req.RefTask()); k != nil && sameLUN(k.scsi.LUN, req.LUN()) {
+		return iscsi.TaskFunctionSucceeded
+	}
+	return iscsi.TaskComplete
+}
+
+// queryTaskSet is QUERY TASK SET: does the task set hold tasks of this nexus?
+func (s *session) queryTaskSet(lun uint64) uint8 {
+	number, ok := iscsi.DecodeLUN(lun)
+	if !ok {
+		return iscsi.TaskNoLUN
+	}
+	if _, err := s.node.lun(uint16(number)); err != nil {
+		return iscsi.TaskNoLUN
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := false
+	s.tags.each(func(k *task) { found = found || sameLUN(k.scsi.LUN, lun) })
+	if found {
+		return iscsi.TaskFunctionSucceeded
+	}
+	return iscsi.TaskComplete
+}
+
+// coldReset ends every session of a target (RFC 7143 §11.5.1: TARGET COLD
+// RESET also terminates all connections).
+func (s *Server) coldReset(n *node) {
+	for _, x := range s.sessionList(n) {
+		if x.conn.state.advance(connLoggedOut) {
+			x.conn.dm.Terminate(nil) // behind the response
+		}
+	}
+}

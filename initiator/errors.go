@@ -24,6 +24,8 @@ var (
 	// ErrBusy ends a command that the target kept refusing with BUSY or TASK
 	// SET FULL.
 	ErrBusy = errors.New("initiator: target stayed busy")
+	// ErrNoLUN is a LUN that the target does not have.
+	ErrNoLUN = errors.New("the target has no such logical unit")
 	// ErrLUNChanged fails a session whose LUN is another one after a reconnect:
 	// nothing is written to it.
 	ErrLUNChanged = errors.New("initiator: the LUN is not the same as before the connection was lost")

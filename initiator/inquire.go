@@ -86,7 +86,7 @@ func (s *Session) identify(ctx context.Context, wire uint64) (Identity, error) {
 		return id, err
 	}
 	if q.Qualifier != 0 {
-		return id, errors.New("the target has no such logical unit")
+		return id, ErrNoLUN
 	}
 	id.Vendor, id.Product, id.Revision = strings.TrimSpace(q.Vendor), strings.TrimSpace(q.Product), strings.TrimSpace(q.Revision)
 	id.DeviceType = q.Type
@@ -224,6 +224,21 @@ func (s *Session) limit(g *geometry, cap *scsi.Capacity, lim *scsi.BlockLimits, 
 	g.trimSame = g.maxUnmap == 0 && cap.Provisioned && prov.WriteSame16
 	g.info.Discard = g.maxUnmap > 0 || g.trimSame
 	g.info.DiscardAlign = int(lim.UnmapGranularity) * int(bs)
+}
+
+// Limits are how much one command of a LUN covers, bytes; 0 stands for a command
+// that the target does not have.
+type Limits struct {
+	MaxTransfer        int64 `json:"max_transfer"`
+	MaxUnmap           int64 `json:"max_unmap"`
+	MaxWriteSame       int64 `json:"max_write_same"`
+	MaxCompareAndWrite int64 `json:"max_compare_and_write"`
+}
+
+// Limits returns how much one command covers; longer requests are split.
+func (l *LUN) Limits() Limits {
+	g := l.geo.Load()
+	return Limits{g.maxIO, g.maxUnmap, g.maxSame, g.maxCAW}
 }
 
 // capacity asks with READ CAPACITY(16), and (10) where that is not known.

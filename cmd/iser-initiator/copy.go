@@ -1,0 +1,288 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/initiator"
+	"softiser/initiator/connflags"
+)
+
+// copyFlags are common to read, write and verify.
+type copyFlags struct {
+	offset, length, chunk size
+	depth                 int
+	sparse, pad           bool
+	fua, flush            bool
+	json, quiet, force    bool
+	conn                  *connflags.Options
+}
+
+func (f *copyFlags) register(cmd *cobra.Command) {
+	f.length, f.chunk = -1, 1<<20
+	fs := cmd.Flags()
+	fs.Var(&f.offset, "offset", "where on the volume to begin")
+	fs.Var(&f.length, "length", "how much (default: to the end of the volume, or of the input)")
+	fs.Var(&f.chunk, "chunk", "bytes per request")
+	fs.IntVar(&f.depth, "depth", 16, "requests at once")
+	fs.BoolVar(&f.json, "json", false, "report as JSON")
+	fs.BoolVarP(&f.quiet, "quiet", "q", false, "no progress and no report")
+	f.conn = connflags.Register(fs)
+}
+
+// open opens the volume and makes the stream that the options describe.
+func (f *copyFlags) open(cmd *cobra.Command, url string) (*stream, error) {
+	cfg, err := f.conn.Config(url)
+	if err != nil {
+		return nil, &codedError{exitUsage, err}
+	}
+	if f.depth < 1 || f.depth > 1024 {
+		return nil, usage("--depth %d: want 1 to 1024", f.depth)
+	}
+	l, err := initiator.Open(cmd.Context(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{lun: l, off: int64(f.offset), length: int64(f.length), chunk: int(f.chunk), depth: f.depth, sparse: f.sparse, pad: f.pad, fua: f.fua}
+	if err := s.check(); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// check compares the range with the volume.
+func (s *stream) check() error {
+	info := s.lun.Info()
+	bs := int64(info.BlockSize)
+	switch {
+	case s.chunk < 512 || s.chunk > 64<<20:
+		return usage("--chunk %d: want 512 bytes to 64 MiB", s.chunk)
+	case int64(s.chunk)%bs != 0:
+		return usage("--chunk %d is not a multiple of the volume's block size, %d", s.chunk, bs)
+	case s.off%bs != 0:
+		return usage("--offset %d is not a multiple of the volume's block size, %d", s.off, bs)
+	case s.off > info.Size:
+		return usage("--offset %d lies behind the end of the volume, %d", s.off, info.Size)
+	case s.length > info.Size-s.off:
+		return usage("--length %d from %d goes beyond the end of the volume, %d", s.length, s.off, info.Size)
+	case s.length > 0 && s.length%bs != 0 && !s.pad:
+		return usage("--length %d is not a multiple of the volume's block size, %d", s.length, bs)
+	}
+	return nil
+}
+
+func (s *stream) outcome(op, url string) outcome {
+	return outcome{Operation: op, URL: url, Offset: s.off, Bytes: s.moved, Zeroes: s.zeroes}
+}
+
+func readCommand() *cobra.Command {
+	f := &copyFlags{}
+	cmd := &cobra.Command{
+		Use:   "read URL [FILE]",
+		Short: "Copy a volume, or a part of it, to a file",
+		Long:  "Copy a volume, or a part of it, to FILE or (without FILE, or with -) to standard\noutput. An existing file is replaced only with --force.",
+		Example: `  iser-initiator read iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img --sparse
+  iser-initiator read iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --offset 1MiB --length 4KiB | xxd`,
+		Args: args(cobra.RangeArgs(1, 2)),
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&f.sparse, "sparse", false, "leave holes in FILE where the volume holds zeroes")
+	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "replace FILE")
+	cmd.RunE = func(cmd *cobra.Command, a []string) error {
+		out, toStdout := os.Stdout, len(a) < 2 || a[1] == "-"
+		s, err := f.open(cmd, a[0])
+		if err != nil {
+			return err
+		}
+		defer s.lun.Close()
+		if !toStdout {
+			flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+			if f.force {
+				flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+			}
+			if out, err = os.OpenFile(a[1], flags, 0o666); err != nil {
+				if errors.Is(err, os.ErrExist) {
+					return usage("%s exists; --force replaces it", a[1])
+				}
+				return err
+			}
+			defer out.Close()
+		}
+		if s.length < 0 {
+			s.length = s.lun.Info().Size - s.off
+		}
+		s.prog = startProgress("read", s.length, !f.quiet && !f.json)
+		defer s.prog.stop()
+		begun := time.Now()
+		take, finish := s.toFile(out)
+		if err := s.read(cmd.Context(), take); err != nil {
+			return err
+		}
+		if err := finish(); err != nil {
+			return err
+		}
+		if !toStdout {
+			if err := out.Close(); err != nil {
+				return err
+			}
+		}
+		s.prog.stop()
+		o := s.outcome("read", a[0])
+		return f.report(cmd, &o, begun, toStdout)
+	}
+	return cmd
+}
+
+// report prints the outcome, on stderr when stdout carries data.
+func (f *copyFlags) report(cmd *cobra.Command, o *outcome, begun time.Time, toStderr bool) error {
+	o.finish(begun)
+	if c, err := initiator.ParseURL(o.URL); err == nil {
+		o.URL = c.URL() // without secrets
+	}
+	if f.quiet && !f.json {
+		return nil
+	}
+	w := cmd.OutOrStdout()
+	if toStderr {
+		w = cmd.ErrOrStderr()
+	}
+	return o.print(w, f.json)
+}
+
+// input opens FILE or standard input and says how long it is, if it knows.
+func input(a []string) (r *os.File, length int64, err error) {
+	if len(a) < 2 || a[1] == "-" {
+		return os.Stdin, -1, nil
+	}
+	f, err := os.Open(a[1])
+	if err != nil {
+		return nil, -1, err
+	}
+	n, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return f, -1, nil // a pipe
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	return f, n, err
+}
+
+func writeCommand() *cobra.Command {
+	f := &copyFlags{}
+	cmd := &cobra.Command{
+		Use:   "write URL [FILE]",
+		Short: "Copy a file to a volume",
+		Long: `Copy FILE or (without FILE, or with -) standard input to a volume. Success means
+that everything has been written and flushed: it survives a power failure at
+the target.`,
+		Example: `  iser-initiator write iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img --sparse
+  zcat backup.gz | iser-initiator write iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --offset 1GiB`,
+		Args: args(cobra.RangeArgs(1, 2)),
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&f.sparse, "sparse", false, "write zeroes as such (WRITE SAME, deallocated where the volume permits)")
+	cmd.Flags().BoolVar(&f.pad, "pad", false, "fill the last block with zeroes when the input ends inside it")
+	cmd.Flags().BoolVar(&f.fua, "fua", false, "make each write durable by itself (force unit access)")
+	cmd.Flags().BoolVar(&f.flush, "flush", true, "flush at the end")
+	cmd.RunE = func(cmd *cobra.Command, a []string) error {
+		in, n, err := input(a)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		s, err := f.open(cmd, a[0])
+		if err != nil {
+			return err
+		}
+		defer s.lun.Close()
+		total := s.length
+		if total < 0 {
+			total = n
+		}
+		s.prog = startProgress("written", total, !f.quiet && !f.json)
+		defer s.prog.stop()
+		begun := time.Now()
+		if err := s.write(cmd.Context(), in); err != nil {
+			return err
+		}
+		if f.flush {
+			if err := s.lun.Do(cmd.Context(), &initiator.Request{Op: initiator.OpFlush}); err != nil {
+				return fmt.Errorf("everything is written, but the flush failed: %w", err)
+			}
+		}
+		s.prog.stop()
+		o := s.outcome("write", a[0])
+		o.Flushed = f.flush
+		return f.report(cmd, &o, begun, false)
+	}
+	return cmd
+}
+
+func verifyCommand() *cobra.Command {
+	f := &copyFlags{}
+	cmd := &cobra.Command{
+		Use:   "verify URL [FILE]",
+		Short: "Compare a volume with a file",
+		Long: `Compare FILE or (without FILE, or with -) standard input with a volume, and say
+where the first difference is. Without --length the length of FILE counts.`,
+		Example: `  iser-initiator verify iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img
+  iser-initiator verify URL disk.img --json || echo "exit code $?: 3 means different"`,
+		Args: args(cobra.RangeArgs(1, 2)),
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&f.pad, "pad", false, "take the file to be continued with zeroes to the end of its last block")
+	cmd.RunE = func(cmd *cobra.Command, a []string) error {
+		in, n, err := input(a)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		s, err := f.open(cmd, a[0])
+		if err != nil {
+			return err
+		}
+		defer s.lun.Close()
+		if s.length < 0 {
+			info := s.lun.Info()
+			if s.length = n; n < 0 {
+				s.length = info.Size - s.off
+			}
+			if bs := int64(info.BlockSize); s.length%bs != 0 {
+				if !f.pad {
+					return usage("%s is %d bytes long, no multiple of the volume's block size, %d; --pad takes it to be continued with zeroes", a[1], n, bs)
+				}
+				s.length += bs - s.length%bs
+			}
+			if s.length > info.Size-s.off {
+				return &codedError{exitDiffer, fmt.Errorf("the file is longer (%d bytes) than the volume from %d on (%d bytes)", n, s.off, info.Size-s.off)}
+			}
+		}
+		s.prog = startProgress("verified", s.length, !f.quiet && !f.json)
+		defer s.prog.stop()
+		begun := time.Now()
+		at, err := s.compare(cmd.Context(), in)
+		s.prog.stop()
+		if err != nil && !errors.Is(err, errDiffer) {
+			return err
+		}
+		o := s.outcome("verify", a[0])
+		equal := err == nil
+		o.Equal = &equal
+		if !equal {
+			o.FirstDiff = &at
+			if !f.json {
+				return &codedError{exitDiffer, fmt.Errorf("the volume differs from the file, first at byte %d of the volume", at)}
+			}
+		}
+		if err := f.report(cmd, &o, begun, false); err != nil || equal {
+			return err
+		}
+		return &codedError{exitDiffer, errReported}
+	}
+	return cmd
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"softiser/initiator"
+	"softiser/internal/iscsi"
+)
+
+// Exit codes; where open-iscsi has one for the case it is the same number.
+const (
+	exitOK       = 0
+	exitError    = 1
+	exitUsage    = 2
+	exitDiffer   = 3
+	exitConnect  = 4
+	exitLogin    = 5
+	exitTimeout  = 8
+	exitNotFound = 21
+	exitAuth     = 24
+)
+
+const exitHelp = `Exit codes:
+  0  success
+  1  error (the message says which)
+  2  wrong usage
+  3  verify: the contents differ
+  4  the connection could not be made, or was lost for good
+  5  the target refused the login
+  8  time-out
+ 21  nothing found (discover), or no such target or LUN
+ 24  authentication or authorization failed`
+
+// errReported ends a command that has said itself what is wrong.
+var errReported = errors.New("reported")
+
+// codedError is an error with its exit code.
+type codedError struct {
+	code int
+	err  error
+}
+
+func (e *codedError) Error() string { return e.err.Error() }
+func (e *codedError) Unwrap() error { return e.err }
+
+// usage is an error in how the command was called.
+func usage(format string, args ...any) error {
+	return &codedError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// args makes cobra's check of the arguments a usage error.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, a []string) error {
+		if err := check(cmd, a); err != nil {
+			return usage("%v; usage: %s", err, cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// exitCode maps an error to the code that scripts see.
+func exitCode(err error) int {
+	var coded *codedError
+	var le *iscsi.LoginError
+	var op *net.OpError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &coded):
+		return coded.code
+	case errors.As(err, &le):
+		switch le.Status {
+		case iscsi.LoginAuthFailure, iscsi.LoginForbidden:
+			return exitAuth
+		case iscsi.LoginNotFound, iscsi.LoginTargetRemoved:
+			return exitNotFound
+		}
+		return exitLogin
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, initiator.ErrTimeout):
+		return exitTimeout
+	case errors.Is(err, initiator.ErrNoLUN):
+		return exitNotFound
+	case errors.As(err, &op), errors.Is(err, initiator.ErrSessionLost):
+		return exitConnect
+	}
+	return exitError
+}

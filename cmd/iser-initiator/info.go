@@ -1,0 +1,157 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"softiser/blockdev"
+	"softiser/initiator"
+	"softiser/initiator/connflags"
+)
+
+// report is what info prints.
+type report struct {
+	URL      string                `json:"url"`
+	LUN      uint64                `json:"lun"`
+	LUNs     []uint64              `json:"luns,omitempty"`
+	Identity identity              `json:"identity"`
+	Volume   volume                `json:"volume"`
+	Limits   initiator.Limits      `json:"limits"`
+	Session  initiator.SessionInfo `json:"session"`
+}
+
+type identity struct {
+	Vendor      string   `json:"vendor"`
+	Product     string   `json:"product"`
+	Revision    string   `json:"revision"`
+	Serial      string   `json:"serial"`
+	Designators []string `json:"designators"`
+	VPDPages    []int    `json:"vpd_pages"`
+}
+
+type volume struct {
+	Size          int64 `json:"size_bytes"`
+	BlockSize     int   `json:"block_size"`
+	PhysBlockSize int   `json:"physical_block_size"`
+	ReadOnly      bool  `json:"read_only"`
+	WriteCache    bool  `json:"write_cache"`
+	Thin          bool  `json:"thin"`
+	Discard       bool  `json:"discard"`
+	DiscardAlign  int   `json:"discard_granularity"`
+	ZeroesOnTrim  bool  `json:"discard_reads_zeroes"`
+	Rotational    bool  `json:"rotational"`
+}
+
+func infoCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "info URL",
+		Short: "Show a volume and how it is reached",
+		Long:  "Log in, and show who the volume says it is, its size and abilities, and what\nwas negotiated.",
+		Example: `  iser-initiator info iser://127.0.0.1/iqn.2026-11.softiser:demo/0
+  ISER_CHAP_USER=joe ISER_CHAP_SECRET=… iser-initiator info iscsi://[fd00::7]/iqn.2026-11.softiser:demo/0 --json`,
+		Args: args(cobra.ExactArgs(1)),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	opts := connflags.Register(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, a []string) error {
+		cfg, err := opts.Config(a[0])
+		if err != nil {
+			return &codedError{exitUsage, err}
+		}
+		l, err := initiator.Open(cmd.Context(), cfg)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		s := l.Sessions()[0]
+		r := report{URL: cfg.URL(), LUN: l.Number(), Limits: l.Limits(), Session: s.Info()}
+		// A target that does not report its LUNs still has this one.
+		r.LUNs, _ = s.ReportLUNs(cmd.Context())
+		r.fill(l.Identity(), l.Info())
+		if asJSON {
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", "  ")
+			return e.Encode(r)
+		}
+		r.print(cmd.OutOrStdout())
+		return nil
+	}
+	return cmd
+}
+
+func (r *report) fill(id initiator.Identity, v blockdev.Info) {
+	r.Identity = identity{Vendor: id.Vendor, Product: id.Product, Revision: id.Revision, Serial: id.Serial, Designators: id.Designators}
+	for _, p := range id.Pages {
+		r.Identity.VPDPages = append(r.Identity.VPDPages, int(p))
+	}
+	r.Volume = volume{
+		Size: v.Size, BlockSize: v.BlockSize, PhysBlockSize: v.PhysBlockSize, ReadOnly: v.ReadOnly, WriteCache: v.WriteCache,
+		Thin: v.Thin, Discard: v.Discard, DiscardAlign: v.DiscardAlign, ZeroesOnTrim: v.ZeroesOnTrim, Rotational: v.Rotational,
+	}
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func (r *report) print(w io.Writer) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-22s "+format+"\n", append([]any{name + ":"}, args...)...)
+	}
+	id, v, s, lim := &r.Identity, &r.Volume, &r.Session, &r.Limits
+	line("volume", "%s", r.URL)
+	line("vendor, product", "%s %s %s", id.Vendor, id.Product, id.Revision)
+	line("serial", "%s", id.Serial)
+	for _, d := range id.Designators {
+		line("identifier", "%s", d)
+	}
+	var pages []string
+	for _, p := range id.VPDPages {
+		pages = append(pages, fmt.Sprintf("%02x", p))
+	}
+	line("VPD pages", "%s", strings.Join(pages, " "))
+	line("size", "%s (%d bytes)", humanize.IBytes(uint64(v.Size)), v.Size)
+	line("block size", "%d logical, %d physical", v.BlockSize, v.PhysBlockSize)
+	line("read-only", "%s", yesNo(v.ReadOnly))
+	line("write cache", "%s", yesNo(v.WriteCache))
+	discard := yesNo(v.Discard)
+	if v.Discard {
+		if v.DiscardAlign > 0 {
+			discard += fmt.Sprintf(", granularity %s", humanize.IBytes(uint64(v.DiscardAlign)))
+		}
+		if v.ZeroesOnTrim {
+			discard += ", reads zeroes afterwards"
+		}
+	}
+	line("thin", "%s", yesNo(v.Thin))
+	line("discard", "%s", discard)
+	line("longest command", "%s", humanize.IBytes(uint64(lim.MaxTransfer)))
+	if lim.MaxCompareAndWrite > 0 {
+		line("compare and write", "up to %s", humanize.IBytes(uint64(lim.MaxCompareAndWrite)))
+	}
+	if len(r.LUNs) > 0 {
+		line("LUNs of the target", "%s", strings.Trim(fmt.Sprint(r.LUNs), "[]"))
+	}
+	line("transport", "%s", s.Transport)
+	line("portal", "%s, portal group %d", s.Portal, s.PortalGroup)
+	line("initiator", "%s, ISID %s, TSIH %d", s.InitiatorName, s.ISID, s.TSIH)
+	if s.AuthUser != "" {
+		line("authenticated as", "%s", s.AuthUser)
+	}
+	line("window, queue depth", "%d, %d", s.CommandWindow, s.QueueDepth)
+	line("immediate data", "%s", yesNo(s.ImmediateData))
+	line("InitialR2T", "%s", yesNo(s.InitialR2T))
+	line("burst lengths", "first %d, max %d", s.FirstBurstLength, s.MaxBurstLength)
+	line("data segments", "receive %d, send %d", s.MaxRecvDataLength, s.MaxXmitDataLength)
+	line("digests", "header %s, data %s", s.HeaderDigest, s.DataDigest)
+	line("RDMA extensions", "%s", yesNo(s.RDMAExtensions))
+}

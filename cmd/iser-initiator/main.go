@@ -1,0 +1,69 @@
+// Command iser-initiator reaches block volumes over iSER and iSCSI: it lists
+// targets, shows, reads, writes and verifies volumes, measures them, and
+// attaches them to this machine.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"softiser/initiator/bench"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	// A second signal ends the program at once.
+	context.AfterFunc(ctx, stop)
+	err := root().ExecuteContext(ctx)
+	if err != nil && !errors.Is(err, errReported) {
+		fmt.Fprintln(os.Stderr, "iser-initiator:", err)
+	}
+	os.Exit(exitCode(err))
+}
+
+const rootLong = `Reach block volumes over iSER (RFC 7145) on software iWARP, or over iSCSI.
+
+A volume is named by a URL as libiscsi writes it:
+
+  iser://[user[%secret]@]host[:port]/iqn/lun[?options]     RDMA
+  iscsi://…                                                plain TCP
+
+Options after "?": target_user, target_password (mutual CHAP), header_digest,
+data_digest (none, crc32c), auth (md5, sha1, sha-256, sha3-256), noauth.
+Secrets are better kept in a file or in the environment: see --chap-secret-file.
+
+Sizes have a unit: 4096, 4KiB, 1MiB, 2GiB, or decimal 4kB, 1MB, 2GB. A bare k, m
+or g is refused, except by bench, where it means 1024 as in fio.`
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "iser-initiator",
+		Short: "Reach block volumes over iSER and iSCSI",
+		Long:  rootLong + "\n\n" + exitHelp,
+		Example: `  iser-initiator discover 127.0.0.1
+  iser-initiator info   iser://127.0.0.1/iqn.2026-11.softiser:demo/0
+  iser-initiator write  iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img
+  iser-initiator verify iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img
+  iser-initiator bench  iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --rw=randread --bs=4k --iodepth=32 --runtime=10 --time-based`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("%q is not a command; iser-initiator --help lists them", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%v; see %s --help", err, cmd.CommandPath())
+	})
+	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), bench.Command())
+	return cmd
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"softiser/initiator"
+)
+
+// piece is one chunk on its way between a volume and a stream. Pieces are
+// worked on at once, and taken from the stream and given to it in order.
+type piece struct {
+	buf  []byte
+	req  initiator.Request
+	n    int           // bytes of the stream in buf
+	done chan struct{} // the volume's part has ended
+}
+
+// stream moves bytes between [off, off+length) of a volume and a file.
+type stream struct {
+	lun    *initiator.LUN
+	off    int64
+	length int64 // <0: until the input ends
+	chunk  int
+	depth  int
+	sparse bool // zeroes are not moved as data
+	pad    bool // write: fill the last block with zeroes
+	fua    bool
+	prog   *progress
+
+	moved, zeroes int64
+}
+
+var errDiffer = errors.New("the contents differ")
+
+func (s *stream) pieces() []*piece {
+	ps := make([]*piece, s.depth)
+	mem := make([]byte, s.depth*s.chunk)
+	for i := range ps {
+		ps[i] = &piece{buf: mem[i*s.chunk : (i+1)*s.chunk : (i+1)*s.chunk], done: make(chan struct{}, 1)}
+	}
+	return ps
+}
+
+// start runs p's request; the end of it is told on p.done.
+func (s *stream) start(ctx context.Context, p *piece) {
+	go func() {
+		s.lun.Do(ctx, &p.req) // the error stays in the request
+		p.done <- struct{}{}
+	}()
+}
+
+// read gives the range to take, in order, with depth chunks read ahead.
+func (s *stream) read(ctx context.Context, take func(p []byte) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	ps := s.pieces()
+	started, taken := 0, 0 // pieces
+	defer func() {
+		cancel()
+		for ; taken < started; taken++ {
+			<-ps[taken%len(ps)].done
+		}
+	}()
+	var next int64 // offset of the next piece within the range
+	for s.moved < s.length {
+		for started-taken < len(ps) && next < s.length {
+			p := ps[started%len(ps)]
+			p.n = int(min(int64(s.chunk), s.length-next))
+			p.req = initiator.Request{Op: initiator.OpRead, Off: s.off + next, Buf: p.buf[:p.n]}
+			next += int64(p.n)
+			started++
+			s.start(ctx, p)
+		}
+		p := ps[taken%len(ps)]
+		<-p.done
+		taken++
+		if p.req.Err != nil {
+			return fmt.Errorf("reading %d bytes at %d: %w", p.n, p.req.Off, p.req.Err)
+		}
+		if err := take(p.buf[:p.n]); err != nil {
+			return err
+		}
+		s.moved += int64(p.n)
+		s.prog.done.Store(s.moved)
+	}
+	return nil
+}
+
+// toFile returns a function that writes what is read to f; with sparse, zeroes
+// in a regular file become holes.
+func (s *stream) toFile(f *os.File) (take func([]byte) error, finish func() error) {
+	seekable := false
+	if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
+		seekable = s.sparse
+	}
+	hole := false
+	take = func(p []byte) error {
+		if seekable && allZero(p) {
+			s.zeroes += int64(len(p))
+			hole = true
+			_, err := f.Seek(int64(len(p)), io.SeekCurrent)
+			return err
+		}
+		hole = false
+		_, err := f.Write(p)
+		return err
+	}
+	finish = func() error {
+		if !hole {
+			return nil
+		}
+		end, err := f.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return err
+		}
+		return f.Truncate(end)
+	}
+	return take, finish
+}
+
+// write copies r to the volume until it ends or length bytes have been copied.
+func (s *stream) write(ctx context.Context, r io.Reader) error {
+	info := s.lun.Info()
+	bs := info.BlockSize
+	room := info.Size - s.off
+	if s.length >= 0 {
+		room = s.length
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ps := s.pieces()
+	busy := make([]bool, len(ps))
+	var failed error
+	wait := func(i int) {
+		if !busy[i] {
+			return
+		}
+		p := ps[i]
+		<-p.done
+		busy[i] = false
+		if p.req.Err != nil && failed == nil {
+			failed = fmt.Errorf("writing %d bytes at %d: %w", p.n, p.req.Off, p.req.Err)
+			cancel()
+		}
+		s.prog.done.Add(int64(p.n))
+	}
+	var at int64
+	for i := 0; failed == nil; i = (i + 1) % len(ps) {
+		wait(i)
+		if failed != nil {
+			break
+		}
+		if at == room {
+			failed = s.checkEnd(r)
+			break
+		}
+		p := ps[i]
+		n, err := io.ReadFull(r, p.buf[:min(int64(s.chunk), room-at)])
+		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+			failed = fmt.Errorf("reading the input: %w", err)
+			break
+		}
+		last := err != nil
+		if n%bs != 0 {
+			if !s.pad {
+				failed = fmt.Errorf("the input ends %d bytes into a block of %d bytes (at %d); --pad fills it up with zeroes", n%bs, bs, at+int64(n))
+				break
+			}
+			clear(p.buf[n : n+bs-n%bs])
+			n += bs - n%bs
+		}
+		if n > 0 {
+			p.n = n
+			p.req = initiator.Request{Op: initiator.OpWrite, Off: s.off + at, Buf: p.buf[:n], FUA: s.fua}
+			if s.sparse && allZero(p.buf[:n]) {
+				p.req = initiator.Request{Op: initiator.OpWriteZeroes, Off: s.off + at, Len: int64(n), MayUnmap: true}
+				s.zeroes += int64(n)
+			}
+			busy[i] = true
+			s.start(ctx, p)
+			at += int64(n)
+		}
+		if last {
+			if s.length >= 0 && at < s.length {
+				failed = fmt.Errorf("the input ended after %d of %d bytes", at, s.length)
+			}
+			break
+		}
+	}
+	if failed != nil {
+		cancel()
+	}
+	for i := range ps {
+		wait(i)
+	}
+	s.moved = at
+	return failed
+}
+
+// checkEnd complains about input that is left when the volume is full.
+func (s *stream) checkEnd(r io.Reader) error {
+	if s.length >= 0 {
+		return nil // the user said how much
+	}
+	if n, err := r.Read(make([]byte, 1)); n == 0 && err == io.EOF {
+		return nil
+	} else if n == 0 && err != nil {
+		return fmt.Errorf("reading the input: %w", err)
+	}
+	return fmt.Errorf("the input is longer than the %d bytes from %d to the end of the volume; --length says how much to write", s.lun.Info().Size-s.off, s.off)
+}
+
+// compare reads the range and compares it with r. The offset of the first
+// difference is returned with errDiffer.
+func (s *stream) compare(ctx context.Context, r io.Reader) (at int64, err error) {
+	want := make([]byte, s.chunk)
+	pos := s.off
+	err = s.read(ctx, func(got []byte) error {
+		n, err := io.ReadFull(r, want[:len(got)])
+		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+			return fmt.Errorf("reading the file: %w", err)
+		}
+		if n < len(got) && s.pad {
+			clear(want[n:len(got)])
+			n = len(got)
+		}
+		if !bytes.Equal(got[:n], want[:n]) {
+			i := 0
+			for got[i] == want[i] {
+				i++
+			}
+			at = pos + int64(i)
+			return errDiffer
+		}
+		if n < len(got) {
+			return fmt.Errorf("the file ended after %d bytes, %d before the end of the range", pos-s.off+int64(n), s.length-(pos-s.off)-int64(n))
+		}
+		pos += int64(len(got))
+		return nil
+	})
+	return at, err
+}
+
+var zeroChunk [64 << 10]byte
+
+func allZero(p []byte) bool {
+	for len(p) > len(zeroChunk) {
+		if !bytes.Equal(p[:len(zeroChunk)], zeroChunk[:]) {
+			return false
+		}
+		p = p[len(zeroChunk):]
+	}
+	return bytes.Equal(p, zeroChunk[:len(p)])
+}

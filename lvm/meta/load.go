@@ -1,0 +1,234 @@
+package meta
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"softiser/lvm/internal/ondisk"
+)
+
+// maxExtents bounds every extent number, so that sums never overflow.
+const maxExtents = math.MaxUint32
+
+// Load reads a volume group from a text.
+func Load(text []byte) (*VG, error) {
+	root, err := Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if v, ok := root.Get("contents"); ok && v.Text != "Text Format Volume Group" {
+		return nil, fmt.Errorf("%w: contents are %q", ErrSyntax, v.Text)
+	}
+	if v, ok := root.Get("version"); ok && v.Text != "1" {
+		return nil, fmt.Errorf("metadata text has version %s, only 1 is understood", v.Text)
+	}
+	subs := root.Subs()
+	if len(subs) != 1 {
+		return nil, fmt.Errorf("%w: %d volume groups in one text", ErrSyntax, len(subs))
+	}
+	vg := &VG{root: root, sec: subs[0], Name: subs[0].Name}
+	if err := vg.load(); err != nil {
+		return nil, fmt.Errorf("volume group %q: %w", vg.Name, err)
+	}
+	return vg, nil
+}
+
+// reader collects the first error of a row of field reads.
+type reader struct {
+	s   *Section
+	err error
+}
+
+func (r *reader) fail(key, what string) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: %s.%s: %s", ErrSyntax, r.s.Name, key, what)
+	}
+}
+
+func (r *reader) num(key string, need bool) uint64 {
+	v, ok := r.s.Get(key)
+	if !ok {
+		if need {
+			r.fail(key, "missing")
+		}
+		return 0
+	}
+	n, err := strconv.ParseUint(v.Text, 10, 63)
+	if v.Kind != Number || err != nil {
+		r.fail(key, "not a number")
+	}
+	return n
+}
+
+func (r *reader) extents(key string) uint64 {
+	n := r.num(key, true)
+	if n > maxExtents {
+		r.fail(key, "too many extents")
+		return 0
+	}
+	return n
+}
+
+func (r *reader) str(key string) string {
+	v, ok := r.s.Get(key)
+	if ok && v.Kind != String {
+		r.fail(key, "not a string")
+	}
+	return v.Text
+}
+
+// words reads a list of strings; lvm2 also accepts a single string.
+func (r *reader) words(key string) []string {
+	v, ok := r.s.Get(key)
+	if !ok {
+		return nil
+	}
+	if v.Kind == String {
+		return []string{v.Text}
+	}
+	var out []string
+	for _, e := range v.List {
+		if e.Kind != String {
+			r.fail(key, "list element is not a string")
+		}
+		out = append(out, e.Text)
+	}
+	return out
+}
+
+func (r *reader) uuid(key string) ondisk.UUID {
+	u, err := ondisk.ParseUUID(r.str(key))
+	if err != nil {
+		r.fail(key, err.Error())
+	}
+	return u
+}
+
+func (vg *VG) load() error {
+	r := &reader{s: vg.sec}
+	vg.ID, vg.Seqno = r.uuid("id"), r.num("seqno", true)
+	vg.Format, vg.Alloc = r.str("format"), r.str("allocation_policy")
+	vg.Status, vg.Flags, vg.Tags = r.words("status"), r.words("flags"), r.words("tags")
+	vg.ExtentSize = r.num("extent_size", true)
+	vg.MaxLV, vg.MaxPV, vg.Copies = r.num("max_lv", false), r.num("max_pv", false), r.num("metadata_copies", false)
+	if r.err == nil && (vg.ExtentSize == 0 || vg.ExtentSize > 1<<30) {
+		r.fail("extent_size", "not a sensible size")
+	}
+	if r.err != nil {
+		return r.err
+	}
+	if s := vg.sec.Sub("physical_volumes"); s != nil {
+		for _, p := range s.Subs() {
+			r := &reader{s: p}
+			pv := &PV{Name: p.Name, sec: p, ID: r.uuid("id"), Device: r.str("device"),
+				Status: r.words("status"), Flags: r.words("flags"), Tags: r.words("tags"),
+				DevSize: r.num("dev_size", false), PEStart: r.num("pe_start", true), PECount: r.extents("pe_count")}
+			if r.err != nil {
+				return r.err
+			}
+			if vg.PV(pv.Name) != nil {
+				return fmt.Errorf("%w: physical volume %q twice", ErrSyntax, pv.Name)
+			}
+			vg.PVs = append(vg.PVs, pv)
+		}
+	}
+	if s := vg.sec.Sub("logical_volumes"); s != nil {
+		for _, l := range s.Subs() {
+			lv, err := loadLV(l)
+			if err != nil {
+				return err
+			}
+			if vg.LV(lv.Name) != nil {
+				return fmt.Errorf("%w: logical volume %q twice", ErrSyntax, lv.Name)
+			}
+			vg.LVs = append(vg.LVs, lv)
+		}
+	}
+	return vg.Check()
+}
+
+func loadLV(l *Section) (*LV, error) {
+	r := &reader{s: l}
+	lv := &LV{Name: l.Name, sec: l, ID: r.uuid("id"), Status: r.words("status"), Flags: r.words("flags"),
+		Tags: r.words("tags"), Alloc: r.str("allocation_policy"), Created: int64(r.num("creation_time", false)), Host: r.str("creation_host")}
+	n := r.num("segment_count", true)
+	if r.err != nil {
+		return nil, r.err
+	}
+	for i := uint64(1); i <= n; i++ {
+		s := l.Sub("segment" + strconv.FormatUint(i, 10))
+		if s == nil {
+			return nil, fmt.Errorf("%w: logical volume %q has no segment%d", ErrSyntax, lv.Name, i)
+		}
+		seg, err := loadSegment(s)
+		if err != nil {
+			return nil, fmt.Errorf("logical volume %q: %w", lv.Name, err)
+		}
+		lv.Segments = append(lv.Segments, seg)
+	}
+	return lv, nil
+}
+
+func loadSegment(s *Section) (*Segment, error) {
+	r := &reader{s: s}
+	seg := &Segment{sec: s, Start: r.extents("start_extent"), Count: r.extents("extent_count"), Tags: r.words("tags")}
+	seg.Type, seg.TypeFlags, _ = strings.Cut(r.str("type"), "+")
+	switch seg.Type {
+	case Striped:
+		n := r.num("stripe_count", true)
+		if n > 1 {
+			seg.StripeSize = r.num("stripe_size", true)
+		}
+		v, _ := s.Get("stripes")
+		seg.Stripes = r.areas("stripes", v)
+		if r.err == nil && (n == 0 || uint64(len(seg.Stripes)) != n || seg.Count%n != 0) {
+			r.fail("stripe_count", "does not fit the stripes or the extents")
+		}
+		if r.err == nil && n > 1 && (seg.StripeSize == 0 || seg.StripeSize > 1<<30) {
+			r.fail("stripe_size", "not a sensible size")
+		}
+	case Snapshot:
+		seg.ChunkSize, seg.Origin = r.num("chunk_size", true), r.str("origin")
+		if seg.COW = r.str("cow_store"); seg.COW == "" {
+			seg.COW, seg.Merging = r.str("merging_store"), true
+		}
+		if seg.Origin == "" || seg.COW == "" {
+			r.fail("origin", "snapshot without origin or store")
+		}
+	case ThinPool:
+		seg.Metadata, seg.Pool = r.str("metadata"), r.str("pool")
+		seg.TransactionID, seg.ChunkSize = r.num("transaction_id", true), r.num("chunk_size", true)
+		seg.Discards, seg.ZeroNew = r.str("discards"), r.num("zero_new_blocks", false) != 0
+		if seg.Metadata == "" || seg.Pool == "" {
+			r.fail("pool", "thin pool without data or metadata")
+		}
+	case Thin:
+		seg.Pool, seg.TransactionID, seg.DeviceID = r.str("thin_pool"), r.num("transaction_id", true), r.num("device_id", true)
+		seg.Origin, seg.External, seg.Merge = r.str("origin"), r.str("external_origin"), r.str("merge")
+		if seg.Pool == "" || seg.DeviceID >= 1<<24 {
+			r.fail("thin_pool", "thin volume without pool, or with a bad device_id")
+		}
+	case "":
+		r.fail("type", "missing")
+	}
+	return seg, r.err
+}
+
+func (r *reader) areas(key string, v Value) []Area {
+	if v.Kind != List || len(v.List)%2 != 0 {
+		r.fail(key, "not a list of pairs")
+		return nil
+	}
+	var out []Area
+	for i := 0; i < len(v.List); i += 2 {
+		n, err := strconv.ParseUint(v.List[i+1].Text, 10, 32)
+		if v.List[i].Kind != String || v.List[i+1].Kind != Number || err != nil {
+			r.fail(key, "not pairs of name and extent")
+			return nil
+		}
+		out = append(out, Area{v.List[i].Text, n})
+	}
+	return out
+}

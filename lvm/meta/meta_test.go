@@ -1,0 +1,189 @@
+package meta
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/lvm/internal/ondisk"
+)
+
+func golden(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestLossless: what lvm2 wrote comes out byte for byte, from the tree and
+// from the model.
+func TestLossless(t *testing.T) {
+	text := golden(t, "lin.txt")
+	root, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := append(root.Append(nil), 0); !bytes.Equal(got, text) {
+		t.Fatalf("tree differs:\n%s", got)
+	}
+	vg, err := Load(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := vg.Text(nil); !bytes.Equal(got, text) {
+		t.Fatalf("model differs:\n%s", got)
+	}
+}
+
+// TestFromScratch builds the same group without a text: the volume group part
+// is what lvm2 writes, to the byte.
+func TestFromScratch(t *testing.T) {
+	text := golden(t, "lin.txt")
+	want, err := Load(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vg := *want
+	vg.root, vg.sec, vg.PVs, vg.LVs = nil, nil, nil, nil
+	for _, p := range want.PVs {
+		pv := *p
+		pv.sec = nil
+		vg.PVs = append(vg.PVs, &pv)
+	}
+	for _, l := range want.LVs {
+		lv := *l
+		lv.sec, lv.Segments = nil, nil
+		for _, s := range l.Segments {
+			seg := *s
+			seg.sec = nil
+			lv.Segments = append(lv.Segments, &seg)
+		}
+		vg.LVs = append(vg.LVs, &lv)
+	}
+	got := vg.Text(&Stamp{Description: "x", Host: "vm", Time: time.Unix(1795184601, 0), Tool: "test"})
+	cut := func(b []byte) string { s, _, _ := strings.Cut(string(b), "# Generated"); return s }
+	if cut(got) != cut(text) {
+		t.Fatalf("got\n%s\nwant\n%s", cut(got), cut(text))
+	}
+	if _, err := Load(got); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(vg.Backup(&Stamp{Description: "x", Time: time.Unix(1, 0)})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBackupFile(t *testing.T) {
+	vg, err := Load(golden(t, "backup.vg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if vg.Name != "vg0" || vg.LV("str").Segments[0].StripeSize != 128 || vg.LV("lin").Extents() != 5 {
+		t.Fatalf("%+v", vg)
+	}
+}
+
+// TestUnknown keeps everything the model does not know.
+func TestUnknown(t *testing.T) {
+	text := golden(t, "unknown.txt")
+	vg, err := Load(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := vg.Text(nil); !bytes.Equal(got, text) {
+		t.Fatalf("differs:\n%s", got)
+	}
+	if vg.LV("r1").Segments[0].Known() {
+		t.Error("raid1 is said to be known")
+	}
+	lv := *vg.LV("lin")
+	lv.Name, lv.sec, lv.ID = "second", nil, ondisk.NewUUID()
+	seg := *lv.Segments[0]
+	seg.sec, seg.Stripes = nil, []Area{{"pv1", 40}}
+	lv.Segments = []*Segment{&seg}
+	vg.LVs = append(vg.LVs, &lv)
+	vg.Seqno++
+	got := string(vg.Text(nil))
+	for _, w := range []string{"future_key = 3.5", "raids = [\n\"r1_rmeta_0\", \"r1_rimage_0\"", "historical_logical_volumes", "system_id = \"box\"", "second {"} {
+		if !strings.Contains(got, w) {
+			t.Errorf("%q is lost in\n%s", w, got)
+		}
+	}
+	vg.RenameLV("lin", "renamed")
+	vg.RemoveLV(vg.LV("second"))
+	again, err := Load(vg.Text(nil))
+	if err != nil || again.LV("renamed") == nil || again.LV("second") != nil || again.LV("lin") != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	base := string(bytes.TrimRight(golden(t, "lin.txt"), "\x00"))
+	for name, sub := range map[string][2]string{
+		"open section":    {"\n}\n# Generated", "\n# Generated"},
+		"extra brace":     {"max_lv = 0", "max_lv = 0\n}"},
+		"no value":        {"max_lv = 0", "max_lv ="},
+		"bad uuid":        {"78MHJC-hFZx", "78MHJC-hFZ"},
+		"overlap":         {"\"pv0\", 5", "\"pv0\", 4"},
+		"beyond pv":       {"\"pv1\", 0", "\"pv1\", 60"},
+		"unknown pv":      {"\"pv1\", 0", "\"pv9\", 0"},
+		"gap":             {"start_extent = 0", "start_extent = 1"},
+		"huge":            {"extent_count = 5", "extent_count = 99999999999"},
+		"negative":        {"seqno = 3", "seqno = -3"},
+		"stripes":         {"stripe_count = 2", "stripe_count = 3"},
+		"extent size 0":   {"extent_size = 8192", "extent_size = 0"},
+		"missing segment": {"segment_count = 1", "segment_count = 2"},
+		"version":         {"version = 1", "version = 2"},
+		"nested list":     {"flags = []", "flags = [[]]"},
+		"open string":     {"format = \"lvm2\"", "format = \"lvm2"},
+	} {
+		bad := strings.Replace(base, sub[0], sub[1], 1)
+		if bad == base {
+			t.Errorf("%s: the test changes nothing", name)
+		}
+		if _, err := Load([]byte(bad)); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if _, err := Parse([]byte(strings.Repeat("a {", 100))); !errors.Is(err, ErrSyntax) {
+		t.Errorf("deep nesting: %v", err)
+	}
+}
+
+func TestLoop(t *testing.T) {
+	base := string(bytes.TrimRight(golden(t, "lin.txt"), "\x00"))
+	bad := strings.Replace(base, "\"pv0\", 0\n", "\"lin\", 0\n", 1)
+	if _, err := Load([]byte(bad)); err == nil || !strings.Contains(err.Error(), "itself") {
+		t.Fatal(err)
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	f.Add(golden(f, "lin.txt"))
+	f.Add(golden(f, "unknown.txt"))
+	f.Add([]byte("a{b=[1,\"\\\"\"]}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		root, err := Parse(b)
+		if err != nil {
+			return
+		}
+		out := root.Append(nil)
+		again, err := Parse(out)
+		if err != nil {
+			t.Fatalf("%v\n%q\n%q", err, b, out)
+		}
+		if out2 := again.Append(nil); !bytes.Equal(out, out2) {
+			t.Fatalf("not stable: %q\n%q\n%q", b, out, out2)
+		}
+		if vg, err := Load(b); err == nil {
+			if _, err := Load(vg.Text(nil)); err != nil {
+				t.Fatalf("%v\n%q", err, vg.Text(nil))
+			}
+		}
+	})
+}

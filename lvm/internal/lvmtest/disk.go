@@ -1,0 +1,337 @@
+// Package lvmtest has the fault-injecting disk that the tests of the volume
+// manager run on.
+package lvmtest
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+
+	"softiser/blockdev"
+)
+
+// ErrCut is what a Disk answers once its power is cut.
+var ErrCut = errors.New("lvmtest: power is cut")
+
+const pageSize = 64 << 10
+
+// Disk is a sparse disk in memory with a volatile write cache. It can lose
+// power after any number of writes; Crash then tells what a real disk may hold:
+// all that was flushed, and any part of what was not.
+type Disk struct {
+	Block int // logical block, bytes; 0 is 512
+
+	mu     sync.Mutex
+	size   int64
+	pages  map[int64]*[pageSize]byte // what reads see
+	stable map[int64]*[pageSize]byte // what was there at the last flush
+	log    []write                   // since the last flush
+	left   int                       // writes until the cut; -1 never
+	cut    bool
+	writes int
+	noLog  bool
+	subs   map[int]func(blockdev.Info)
+	nsub   int
+}
+
+type write struct {
+	off  int64
+	data []byte // nil: zeroes of n bytes
+	n    int64
+}
+
+// New makes a disk of size bytes that never fails.
+func New(size int64) *Disk {
+	return &Disk{size: size, pages: map[int64]*[pageSize]byte{}, stable: map[int64]*[pageSize]byte{}, left: -1, subs: map[int]func(blockdev.Info){}}
+}
+
+// Quiet turns the recording of unflushed writes off: for large tests.
+func (d *Disk) Quiet() *Disk { d.noLog = true; return d }
+
+// CutAfter lets n more writes (and flushes) succeed.
+func (d *Disk) CutAfter(n int) { d.mu.Lock(); d.left, d.cut = n, n == 0; d.mu.Unlock() }
+
+// Writes counts writes and flushes so far.
+func (d *Disk) Writes() int { d.mu.Lock(); defer d.mu.Unlock(); return d.writes }
+
+// Crash returns a new disk as it may be found after the power cut: each
+// unflushed write has happened, has not, or in some of its 512-byte sectors.
+func (d *Disk) Crash(r *rand.Rand) *Disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := New(d.size)
+	n.Block = d.Block
+	n.pages = clonePages(d.stable)
+	for _, w := range d.log {
+		switch r.IntN(4) {
+		case 0: // lost
+		case 1, 2:
+			put(n.pages, w)
+		case 3:
+			for o := int64(0); o < w.n; o += 512 {
+				if r.IntN(2) == 0 {
+					part := write{off: w.off + o, n: min(512, w.n-o)}
+					if w.data != nil {
+						part.data = w.data[o : o+part.n]
+					}
+					put(n.pages, part)
+				}
+			}
+		}
+	}
+	n.stable = clonePages(n.pages)
+	return n
+}
+
+// Clone copies the disk as reads see it.
+func (d *Disk) Clone() *Disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := New(d.size)
+	n.Block, n.noLog = d.Block, d.noLog
+	n.pages, n.stable = clonePages(d.pages), clonePages(d.pages)
+	return n
+}
+
+// Grow changes the size.
+func (d *Disk) Grow(size int64) {
+	d.mu.Lock()
+	d.size = size
+	var fs []func(blockdev.Info)
+	for _, f := range d.subs {
+		fs = append(fs, f)
+	}
+	d.mu.Unlock()
+	for _, f := range fs {
+		f(d.Info())
+	}
+}
+
+func clonePages(p map[int64]*[pageSize]byte) map[int64]*[pageSize]byte {
+	c := make(map[int64]*[pageSize]byte, len(p))
+	for k, v := range p {
+		q := *v
+		c[k] = &q
+	}
+	return c
+}
+
+func put(pages map[int64]*[pageSize]byte, w write) {
+	for done := int64(0); done < w.n; {
+		at := w.off + done
+		k, o := at/pageSize, at%pageSize
+		n := min(pageSize-o, w.n-done)
+		p := pages[k]
+		if p == nil {
+			if w.data == nil {
+				done += n
+				continue
+			}
+			p = new([pageSize]byte)
+			pages[k] = p
+		}
+		switch {
+		case w.data != nil:
+			copy(p[o:o+n], w.data[done:done+n])
+		case n == pageSize:
+			delete(pages, k)
+		default:
+			clear(p[o : o+n])
+		}
+		done += n
+	}
+}
+
+// Info implements blockdev.Device.
+func (d *Disk) Info() blockdev.Info {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	bs := d.Block
+	if bs == 0 {
+		bs = 512
+	}
+	return blockdev.Info{Size: d.size, BlockSize: bs, PhysBlockSize: 4096, WriteCache: true, Discard: true, ZeroesOnTrim: true, Backend: "lvmtest"}
+}
+
+func (d *Disk) check(off, n int64) error {
+	i := d.Info()
+	return blockdev.CheckRange(off, n, i.Size, i.BlockSize)
+}
+
+// ReadAt implements blockdev.Device.
+func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
+	if err := d.check(off, int64(len(p))); err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cut {
+		return 0, ErrCut
+	}
+	for done := 0; done < len(p); {
+		at := off + int64(done)
+		k, o := at/pageSize, at%pageSize
+		n := min(int(pageSize-o), len(p)-done)
+		if q := d.pages[k]; q != nil {
+			copy(p[done:done+n], q[o:])
+		} else {
+			clear(p[done : done+n])
+		}
+		done += n
+	}
+	return len(p), nil
+}
+
+// step counts one write or flush and says whether it still happens.
+func (d *Disk) step() error {
+	if d.cut {
+		return ErrCut
+	}
+	d.writes++
+	if d.left > 0 {
+		d.left--
+		if d.left == 0 {
+			d.cut = true // this one still happens
+		}
+	}
+	return nil
+}
+
+func (d *Disk) apply(w write) error {
+	if err := d.check(w.off, w.n); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.step(); err != nil {
+		return err
+	}
+	put(d.pages, w)
+	if !d.noLog {
+		d.log = append(d.log, w)
+	}
+	return nil
+}
+
+// WriteAt implements blockdev.Device.
+func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
+	return len(p), d.apply(write{off, append(make([]byte, 0, len(p)), p...), int64(len(p))})
+}
+
+// Flush implements blockdev.Device.
+func (d *Disk) Flush() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.step(); err != nil {
+		return err
+	}
+	for _, w := range d.log {
+		put(d.stable, w)
+	}
+	d.log = nil
+	return nil
+}
+
+// FlushRange implements blockdev.Device; it flushes everything.
+func (d *Disk) FlushRange(off, n int64) error { return d.Flush() }
+
+// Discard implements blockdev.Device.
+func (d *Disk) Discard(off, n int64) error { return d.apply(write{off, nil, n}) }
+
+// WriteZeroes implements blockdev.Device.
+func (d *Disk) WriteZeroes(off, n int64, _ bool) error { return d.apply(write{off, nil, n}) }
+
+// Extents implements blockdev.Device.
+func (d *Disk) Extents(off, n int64) ([]blockdev.Extent, error) {
+	if err := d.check(off, n); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []blockdev.Extent
+	for at := off; at < off+n; {
+		end := min((at/pageSize+1)*pageSize, off+n)
+		data := d.pages[at/pageSize] != nil
+		if k := len(out); k > 0 && out[k-1].Data == data {
+			out[k-1].Len += end - at
+		} else {
+			out = append(out, blockdev.Extent{Off: at, Len: end - at, Data: data})
+		}
+		at = end
+	}
+	return out, nil
+}
+
+// LeaseRead implements blockdev.Device with pool memory.
+func (d *Disk) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	if err := d.lease(l, off, n, m); err != nil {
+		return err
+	}
+	at := off
+	for _, s := range l.Segs {
+		if _, err := d.ReadAt(s, at); err != nil {
+			l.Release()
+			return err
+		}
+		at += int64(len(s))
+	}
+	return nil
+}
+
+// LeaseWrite implements blockdev.Device with pool memory.
+func (d *Disk) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	if err := d.lease(l, off, n, m); err != nil {
+		return err
+	}
+	l.Write = true
+	return nil
+}
+
+func (d *Disk) lease(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	if err := d.check(off, int64(n)); err != nil {
+		return err
+	}
+	var err error
+	if l.Segs, err = blockdev.DefaultPool().Get(l.Segs[:0], n, m); err != nil {
+		return err
+	}
+	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, false, false, d
+	return nil
+}
+
+// CommitLease implements blockdev.Lender.
+func (d *Disk) CommitLease(l *blockdev.Lease, fua bool) error {
+	at := l.Off
+	for _, s := range l.Segs {
+		if _, err := d.WriteAt(s, at); err != nil {
+			return err
+		}
+		at += int64(len(s))
+	}
+	if fua {
+		return d.Flush()
+	}
+	return nil
+}
+
+// CommitBlocks implements blockdev.Lender.
+func (d *Disk) CommitBlocks(*blockdev.Lease, bool) bool { return true }
+
+// ReleaseLease implements blockdev.Lender.
+func (d *Disk) ReleaseLease(l *blockdev.Lease) {
+	blockdev.DefaultPool().Put(l.Segs)
+	l.Segs = l.Segs[:0]
+}
+
+// OnResize implements blockdev.Device.
+func (d *Disk) OnResize(f func(blockdev.Info)) func() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	k := d.nsub
+	d.nsub++
+	d.subs[k] = f
+	return func() { d.mu.Lock(); delete(d.subs, k); d.mu.Unlock() }
+}
+
+// Close implements blockdev.Device; the content stays.
+func (d *Disk) Close() error { return nil }

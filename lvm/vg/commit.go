@@ -1,0 +1,199 @@
+package vg
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/meta"
+)
+
+// Commit makes next the content of the group on all its disks, as one
+// transaction: after a power cut at any point the disks hold the old text or
+// the new one.
+//
+//	1  the new text goes into each ring, beside the old one        flush
+//	2  slot 1 of each header names it: precommitted                flush
+//	3  slot 0 names it and slot 1 is cleared: committed            flush
+//
+// Readers take the highest sequence number with a valid checksum, so the first
+// header of step 3 is the commit point; areas that were not reached are stale
+// and brought up by the next commit, or by Repair.
+//
+// why goes into the text as its description. g.VG is next afterwards.
+func (g *Group) Commit(next *meta.VG, why string) error {
+	if err := next.Check(); err != nil {
+		return err
+	}
+	unlock, err := g.cfg.lock(g.VG.Name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := g.verifyUnchanged(); err != nil {
+		return err
+	}
+	if !g.fresh {
+		if err := g.cfg.archive(g.VG, "Created *before* "+why); err != nil {
+			return wrapf(err, "keeping an archive of volume group %q", g.VG.Name)
+		}
+	}
+	next.Seqno = g.VG.Seqno + 1
+	if err := g.write(next, "Created *after* "+why); err != nil {
+		return err
+	}
+	g.VG, g.fresh, g.Stale = next, false, nil
+	return g.cfg.backup(next, "Created *after* "+why)
+}
+
+// Repair rewrites damaged and old copies from the current text.
+func (g *Group) Repair() error {
+	if len(g.Stale) == 0 {
+		return nil
+	}
+	return g.Commit(g.VG.Clone(), "repairing damaged metadata")
+}
+
+// areas are the writable metadata areas of the group.
+func (g *Group) areas(vg *meta.VG) []*Area {
+	var out []*Area
+	for _, pv := range vg.PVs {
+		if d := g.Disks[pv.ID]; d != nil {
+			for _, a := range d.Areas {
+				if !a.Ignored() {
+					out = append(out, a)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// verifyUnchanged reads the headers again: another process may have committed
+// since this one read them.
+func (g *Group) verifyUnchanged() error {
+	if g.fresh {
+		return nil
+	}
+	for _, a := range g.areas(g.VG) {
+		b := make([]byte, ondisk.MDAHeaderLen)
+		if err := a.Disk.readAt(b, int64(a.loc.Offset)); err != nil {
+			continue // damage is dealt with by write
+		}
+		h, err := ondisk.ParseMDAHeader(b, a.loc.Offset)
+		if err != nil || a.Header == nil {
+			continue
+		}
+		if h.Committed != a.Header.Committed {
+			return fmt.Errorf("volume group %q on %s: %w; read it again", g.VG.Name, a.Disk.Path, ErrChanged)
+		}
+	}
+	return nil
+}
+
+func (g *Group) write(next *meta.VG, why string) error {
+	areas := g.areas(next)
+	if len(areas) == 0 {
+		return fmt.Errorf("volume group %q has no metadata area on the devices present", next.Name)
+	}
+	text := next.Text(&meta.Stamp{Description: why, Host: g.cfg.host(), Time: g.cfg.now(), Tool: Tool})
+	sum := ondisk.CRC(text)
+
+	// 1: texts. A header that was damaged is laid out anew.
+	headers := make([]ondisk.MDAHeader, len(areas))
+	for i, a := range areas {
+		h := ondisk.MDAHeader{Start: a.loc.Offset, Size: a.loc.Size}
+		if a.Header != nil {
+			h = *a.Header
+			if a.Err != nil || a.VG == nil {
+				h.Committed = ondisk.Locn{} // nothing there worth sparing
+			}
+		}
+		off, err := h.Next(uint64(len(text)))
+		if err != nil {
+			return wrapf(err, "volume group %q on %s", next.Name, a.Disk.Path)
+		}
+		p, q := h.Split(off, uint64(len(text)))
+		if err := a.Disk.writeText(text[:p.Size], int64(p.Offset)); err != nil {
+			return wrapf(err, "%s: writing metadata", a.Disk.Path)
+		}
+		if q.Size > 0 {
+			if err := a.Disk.writeText(text[p.Size:], int64(q.Offset)); err != nil {
+				return wrapf(err, "%s: writing metadata", a.Disk.Path)
+			}
+		}
+		h.Precommit = ondisk.Locn{Offset: off, Size: uint64(len(text)), Checksum: sum}
+		headers[i] = h
+	}
+	if err := flush(areas); err != nil {
+		return err
+	}
+	// 2: precommit.
+	for i, a := range areas {
+		if err := a.Disk.writeAt(headers[i].Append(nil), int64(a.loc.Offset)); err != nil {
+			return wrapf(err, "%s: precommitting metadata", a.Disk.Path)
+		}
+	}
+	if err := flush(areas); err != nil {
+		return err
+	}
+	// 3: commit. Once the first header is out there is no way back: a disk
+	// that fails now is reported and stays behind.
+	var late []error
+	done := 0
+	for i, a := range areas {
+		h := headers[i]
+		h.Committed, h.Precommit = h.Precommit, ondisk.Locn{}
+		err := a.Disk.writeAt(h.Append(nil), int64(a.loc.Offset))
+		if err == nil {
+			err = a.Disk.Dev.Flush()
+		}
+		if err != nil {
+			late = append(late, wrapf(err, "%s: committing metadata", a.Disk.Path))
+			continue
+		}
+		done++
+		a.Header, a.VG, a.Err = &h, next, nil
+	}
+	if done == 0 {
+		return errors.Join(late...)
+	}
+	for _, err := range late {
+		g.note("%v; the other copies are current", err)
+	}
+	return nil
+}
+
+// writeText pads a piece of text to whole sectors.
+func (d *Disk) writeText(p []byte, off int64) error {
+	n := (len(p) + ondisk.SectorSize - 1) &^ (ondisk.SectorSize - 1)
+	b := make([]byte, n)
+	copy(b, p)
+	return d.writeAt(b, off)
+}
+
+func flush(areas []*Area) error {
+	done := map[*Disk]bool{}
+	for _, a := range areas {
+		if done[a.Disk] {
+			continue
+		}
+		done[a.Disk] = true
+		if err := a.Disk.Dev.Flush(); err != nil {
+			return wrapf(err, "%s: flushing metadata", a.Disk.Path)
+		}
+	}
+	return nil
+}
+
+func (c *Config) host() string {
+	if c.Host != "" {
+		return c.Host
+	}
+	h, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	return h
+}

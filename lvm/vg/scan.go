@@ -1,0 +1,153 @@
+package vg
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/meta"
+)
+
+// Group is a volume group and the disks it was found on.
+type Group struct {
+	VG      *meta.VG
+	Disks   map[ondisk.UUID]*Disk // by PV UUID; absent: missing
+	Stale   []*Area               // copies that are damaged or older: repaired by the next commit
+	Notices []string              // what a user should know
+
+	cfg   Config
+	fresh bool // not on disk yet
+}
+
+// Scan is the result of looking at a set of disks.
+type Scan struct {
+	Groups  []*Group
+	Orphans []*Disk // PVs of no group
+	Blank   []*Disk // devices without a label
+	Broken  []error // groups that cannot be used, and why
+}
+
+// ScanDisks sorts disks into groups.
+func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
+	s := &Scan{}
+	byID := map[ondisk.UUID]*Disk{}
+	for _, d := range disks {
+		if d.Label == nil {
+			s.Blank = append(s.Blank, d)
+			continue
+		}
+		if o := byID[d.Label.UUID]; o != nil {
+			return nil, fmt.Errorf("%s and %s are both physical volume %s: one is a copy; leave it out or change its UUID", o.Path, d.Path, d.Label.UUID)
+		}
+		byID[d.Label.UUID] = d
+	}
+	best := map[ondisk.UUID]*meta.VG{}
+	for _, d := range disks {
+		for _, a := range d.Areas {
+			if a.VG != nil && (best[a.VG.ID] == nil || a.VG.Seqno > best[a.VG.ID].Seqno) {
+				best[a.VG.ID] = a.VG
+			}
+		}
+	}
+	owned := map[*Disk]bool{}
+	names := map[string]ondisk.UUID{}
+	for _, vg := range best {
+		if o, ok := names[vg.Name]; ok && o != vg.ID {
+			return nil, fmt.Errorf("two volume groups are called %q (%s and %s): give only the disks of one of them", vg.Name, o, vg.ID)
+		}
+		names[vg.Name] = vg.ID
+		s.Groups = append(s.Groups, newGroup(cfg, vg, byID, owned))
+	}
+	sort.Slice(s.Groups, func(i, j int) bool { return s.Groups[i].VG.Name < s.Groups[j].VG.Name })
+	for _, d := range disks {
+		if d.Label == nil || owned[d] {
+			continue
+		}
+		if err := damage(d); d.InUse() && err != nil {
+			s.Broken = append(s.Broken, err)
+			continue
+		}
+		s.Orphans = append(s.Orphans, d)
+	}
+	return s, nil
+}
+
+// damage describes a disk that says it belongs to a group of which no
+// readable copy was found.
+func damage(d *Disk) error {
+	var why []string
+	for _, a := range d.Areas {
+		if a.Err != nil {
+			why = append(why, a.Err.Error())
+		}
+	}
+	if len(why) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s belongs to a volume group, but %w (%s); restore it from an archive with lvm2's vgcfgrestore", d.Path, ErrDamaged, strings.Join(why, "; "))
+}
+
+func newGroup(cfg Config, vg *meta.VG, byID map[ondisk.UUID]*Disk, owned map[*Disk]bool) *Group {
+	g := &Group{VG: vg, Disks: map[ondisk.UUID]*Disk{}, cfg: cfg}
+	for _, pv := range vg.PVs {
+		d := byID[pv.ID]
+		if d == nil {
+			g.note("physical volume %s (%s) of volume group %q is missing", pv.ID, pv.Device, vg.Name)
+			continue
+		}
+		owned[d] = true
+		g.Disks[pv.ID] = d
+		if pv.Missing() {
+			g.note("physical volume %s (%s) was missing before and has come back: its content may be old", pv.ID, d.Path)
+		}
+		for _, a := range d.Areas {
+			switch {
+			case a.Ignored():
+			case a.Err != nil:
+				g.Stale = append(g.Stale, a)
+				g.note("%v; the copy with seqno %d is used", a.Err, vg.Seqno)
+			case a.VG == nil || a.VG.ID != vg.ID || a.VG.Seqno != vg.Seqno:
+				g.Stale = append(g.Stale, a)
+				g.note("%s holds older metadata than seqno %d", d.Path, vg.Seqno)
+			}
+		}
+	}
+	return g
+}
+
+func (g *Group) note(format string, a ...any) {
+	g.Notices = append(g.Notices, fmt.Sprintf(format, a...))
+}
+
+// Find returns the group called name.
+func (s *Scan) Find(name string) (*Group, error) {
+	for _, g := range s.Groups {
+		if g.VG.Name == name {
+			return g, nil
+		}
+	}
+	if len(s.Broken) > 0 {
+		return nil, fmt.Errorf("volume group %q: %w", name, errors.Join(s.Broken...))
+	}
+	return nil, fmt.Errorf("volume group %q %w on the given devices", name, ErrNotFound)
+}
+
+// Disk returns the disk of a PV, or an error that names it.
+func (g *Group) Disk(pv *meta.PV) (*Disk, error) {
+	if d := g.Disks[pv.ID]; d != nil {
+		return d, nil
+	}
+	return nil, fmt.Errorf("%s (%s): %w", pv.ID, pv.Device, ErrMissing)
+}
+
+// PVByPath returns the PV that lies on the device of that path.
+func (g *Group) PVByPath(path string) *meta.PV {
+	for _, pv := range g.VG.PVs {
+		if d := g.Disks[pv.ID]; d != nil && d.Path == path {
+			return pv
+		}
+	}
+	return nil
+}

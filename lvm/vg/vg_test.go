@@ -1,0 +1,380 @@
+package vg
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/lvm/internal/lvmtest"
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/meta"
+)
+
+func testConfig(t testing.TB) Config {
+	dir := t.TempDir()
+	return Config{LockDir: dir + "/lock", ArchiveDir: dir + "/archive", BackupDir: dir + "/backup", Host: "h"}
+}
+
+func mustPV(t testing.TB, c Config, devs ...*lvmtest.Disk) []*Disk {
+	t.Helper()
+	var out []*Disk
+	for i, dev := range devs {
+		d, err := NewDisk(fmt.Sprintf("/dev/t%d", i), dev)
+		if err == nil && d.Label == nil {
+			err = c.CreatePV(d, PVOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+func scan(t testing.TB, c Config, devs ...*lvmtest.Disk) *Scan {
+	t.Helper()
+	var ds []*Disk
+	for i, dev := range devs {
+		d, err := NewDisk(fmt.Sprintf("/dev/t%d", i), dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ds = append(ds, d)
+	}
+	s, err := ScanDisks(c, ds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func addLV(g *Group, name string, r Request) error {
+	next := g.VG.Clone()
+	segs, err := Allocate(next, r)
+	if err != nil {
+		return err
+	}
+	lv := &meta.LV{Name: name, ID: ondisk.NewUUID(), Status: []string{"READ", "WRITE", "VISIBLE"}}
+	Append(lv, segs)
+	next.LVs = append(next.LVs, lv)
+	return g.Commit(next, "test")
+}
+
+func TestGroupLife(t *testing.T) {
+	for _, block := range []int{512, 4096} {
+		c := testConfig(t)
+		a, b := lvmtest.New(64<<20), lvmtest.New(64<<20)
+		a.Block, b.Block = block, block
+		g, err := c.Create("vg0", mustPV(t, c, a, b), GroupOptions{}, "vgcreate")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < 40; i++ { // several times round the ring would need more; see TestRing
+			if err := addLV(g, fmt.Sprintf("lv%d", i), Request{Extents: 1}); err != nil {
+				if i < 30 {
+					t.Fatal(i, err)
+				}
+				if !errors.Is(err, ErrNoExtents) {
+					t.Fatal(err)
+				}
+				break
+			}
+		}
+		s := scan(t, c, a, b)
+		if len(s.Groups) != 1 || len(s.Groups[0].VG.LVs) != 30 || len(s.Groups[0].Notices) != 0 || s.Groups[0].VG.Seqno != 31 {
+			t.Fatalf("block %d: %+v", block, s.Groups[0])
+		}
+		files, _ := filepath.Glob(c.ArchiveDir + "/vg0_*.vg")
+		if len(files) != 30 {
+			t.Errorf("%d archives", len(files))
+		}
+		text, err := os.ReadFile(c.BackupDir + "/vg0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if vg, err := meta.Load(text); err != nil || vg.Seqno != 31 {
+			t.Fatal(err)
+		}
+		if left, _ := filepath.Glob(c.LockDir + "/*"); len(left) != 0 {
+			t.Errorf("lock files left: %v", left)
+		}
+	}
+}
+
+// TestStaleWriter: a second process that read earlier must not overwrite.
+func TestStaleWriter(t *testing.T) {
+	c := testConfig(t)
+	a := lvmtest.New(64 << 20)
+	g, err := c.Create("vg0", mustPV(t, c, a), GroupOptions{}, "vgcreate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := scan(t, c, a).Groups[0]
+	if err := addLV(g, "x", Request{Extents: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := addLV(other, "y", Request{Extents: 1}); !errors.Is(err, ErrChanged) {
+		t.Fatal(err)
+	}
+}
+
+func TestLock(t *testing.T) {
+	c := testConfig(t)
+	unlock, err := c.lock("vg0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.lock("vg0"); !errors.Is(err, ErrLocked) {
+		t.Fatal(err)
+	}
+	c.LockWait = 10 * time.Second
+	done := make(chan error)
+	go func() {
+		u, err := c.lock("vg0")
+		if err == nil {
+			u()
+		}
+		done <- err
+	}()
+	unlock()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRepair damages one copy, then both.
+func TestRepair(t *testing.T) {
+	c := testConfig(t)
+	a, b := lvmtest.New(64<<20), lvmtest.New(64<<20)
+	g, err := c.Create("vg0", mustPV(t, c, a, b), GroupOptions{}, "vgcreate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := addLV(g, "x", Request{Extents: 3}); err != nil {
+		t.Fatal(err)
+	}
+	junk := []byte(strings.Repeat("junk", 128))
+	for _, off := range []int64{4096, int64(4096 + g.areas(g.VG)[0].Header.Committed.Offset)} {
+		a2, b2 := a.Clone(), b.Clone()
+		a2.WriteAt(junk, off)
+		s := scan(t, c, a2, b2)
+		if len(s.Groups) != 1 || len(s.Groups[0].Stale) != 1 || s.Groups[0].VG.LV("x") == nil {
+			t.Fatalf("%+v", s)
+		}
+		if err := s.Groups[0].Repair(); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range []*lvmtest.Disk{a2, b2} {
+			r := scan(t, c, d)
+			if r.Groups[0].VG.LV("x") == nil {
+				t.Error("copy not repaired")
+			}
+		}
+		a2.WriteAt(junk, 4096)
+		b2.WriteAt(junk, 4096)
+		s = scan(t, c, a2, b2)
+		if _, err := s.Find("vg0"); !errors.Is(err, ErrDamaged) {
+			t.Fatal(err)
+		}
+		if len(s.Orphans) != 0 {
+			t.Error("damaged members count as orphans")
+		}
+	}
+	// One disk alone: the group is there, the other is missing.
+	s := scan(t, c, a)
+	if _, err := s.Groups[0].Disk(s.Groups[0].VG.PVs[1]); !errors.Is(err, ErrMissing) {
+		t.Fatal(err)
+	}
+}
+
+// TestCrash cuts the power after every write of a metadata transaction on two
+// disks, in many ways of losing unflushed writes: old or new, never else.
+func TestCrash(t *testing.T) {
+	for cutDisk := 0; cutDisk < 2; cutDisk++ {
+		for cut := 1; cut < 20; cut++ {
+			for seed := uint64(0); seed < 8; seed++ {
+				c := testConfig(t)
+				c.ArchiveDir, c.BackupDir = "-", "-"
+				devs := []*lvmtest.Disk{lvmtest.New(32 << 20), lvmtest.New(32 << 20)}
+				g, err := c.Create("vg0", mustPV(t, c, devs...), GroupOptions{}, "vgcreate")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := addLV(g, "old", Request{Extents: 1}); err != nil {
+					t.Fatal(err)
+				}
+				devs[cutDisk].CutAfter(cut)
+				err = addLV(g, "new", Request{Extents: 1})
+				r := rand.New(rand.NewPCG(seed, uint64(cut)))
+				s := scan(t, c, devs[0].Crash(r), devs[1].Crash(r))
+				if len(s.Groups) != 1 {
+					t.Fatalf("cut %d: %d groups, %v", cut, len(s.Groups), s.Broken)
+				}
+				got := s.Groups[0]
+				if got.VG.LV("old") == nil {
+					t.Fatalf("cut %d: the old state is lost", cut)
+				}
+				if err == nil && got.VG.LV("new") == nil {
+					t.Fatalf("cut %d: an acknowledged commit is lost", cut)
+				}
+				if err := got.Repair(); err != nil {
+					t.Fatalf("cut %d: repair: %v", cut, err)
+				}
+				if err := addLV(got, "later", Request{Extents: 1}); err != nil {
+					t.Fatalf("cut %d: next change: %v", cut, err)
+				}
+			}
+		}
+	}
+}
+
+func TestForeign(t *testing.T) {
+	c := testConfig(t)
+	for _, s := range signatures {
+		dev := lvmtest.New(16 << 20)
+		d, _ := NewDisk("/dev/x", dev)
+		if err := d.writeAt([]byte(s.magic), s.off); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CreatePV(d, PVOptions{}); !errors.Is(err, ErrForeign) {
+			t.Errorf("%s: %v", s.what, err)
+		}
+		if err := c.CreatePV(d, PVOptions{Force: true}); err != nil {
+			t.Errorf("%s, forced: %v", s.what, err)
+		}
+	}
+	dev := lvmtest.New(16 << 20)
+	d := mustPV(t, c, dev)[0]
+	if err := c.CreatePV(d, PVOptions{}); err == nil {
+		t.Error("a PV was overwritten")
+	}
+	if _, err := c.Create("vg0", []*Disk{d}, GroupOptions{}, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CreatePV(d, PVOptions{Force: true}); err == nil {
+		t.Error("a PV in use was overwritten")
+	}
+}
+
+func TestExtendReduceResize(t *testing.T) {
+	c := testConfig(t)
+	a, b := lvmtest.New(32<<20), lvmtest.New(32<<20)
+	ds := mustPV(t, c, a, b)
+	g, err := c.Create("vg0", ds[:1], GroupOptions{}, "vgcreate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Extend(ds[1:], "vgextend"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Extend(ds[1:], "vgextend"); err == nil {
+		t.Fatal("a disk joined twice")
+	}
+	if err := addLV(g, "x", Request{Extents: 2, From: []Range{{PV: "pv1"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Reduce([]*meta.PV{g.VG.PV("pv1")}, "vgreduce"); err == nil {
+		t.Fatal("a PV in use was taken out")
+	}
+	if err := g.Reduce([]*meta.PV{g.VG.PV("pv0")}, "vgreduce"); err != nil {
+		t.Fatal(err)
+	}
+	s := scan(t, c, a, b)
+	if len(s.Orphans) != 1 || len(s.Groups[0].VG.PVs) != 1 {
+		t.Fatalf("%+v", s)
+	}
+	b.Grow(64 << 20)
+	pv := g.VG.PVs[0]
+	if err := g.ResizePV(pv, 0, "pvresize"); err != nil || g.VG.PVs[0].PECount != 15 {
+		t.Fatal(err, g.VG.PVs[0].PECount)
+	}
+	if err := g.ResizePV(pv, 6<<20, "pvresize"); err == nil {
+		t.Fatal("extents in use were cut off")
+	}
+	if err := g.Remove("vgremove"); err == nil {
+		t.Fatal("a group with volumes was removed")
+	}
+}
+
+func TestAllocate(t *testing.T) {
+	vg := &meta.VG{Name: "v", ExtentSize: 8192}
+	for i, n := range []uint64{10, 20, 30} {
+		vg.PVs = append(vg.PVs, &meta.PV{Name: fmt.Sprintf("pv%d", i), PECount: n, Status: []string{"ALLOCATABLE"}})
+	}
+	show := func(segs []*meta.Segment) string {
+		var s []string
+		for _, g := range segs {
+			x := fmt.Sprintf("%d+%d:", g.Start, g.Count)
+			for _, a := range g.Stripes {
+				x += fmt.Sprintf("%s@%d,", a.Name, a.Off)
+			}
+			s = append(s, x)
+		}
+		return strings.Join(s, " ")
+	}
+	lv := &meta.LV{Name: "base", Segments: []*meta.Segment{{Count: 5, Type: meta.Striped, Stripes: []meta.Area{{Name: "pv0", Off: 0}}}}}
+	vg.LVs = []*meta.LV{lv}
+	for _, c := range []struct {
+		r    Request
+		want string
+	}{
+		{Request{Extents: 5}, "0+5:pv0@5,"},
+		{Request{Extents: 6}, "0+6:pv1@0,"},
+		{Request{Extents: 55}, "0+30:pv2@0, 30+20:pv1@0, 50+5:pv0@5,"},
+		{Request{Extents: 56}, ""},
+		{Request{Extents: 10, Stripes: 2, StripeSize: 128}, "0+10:pv0@5,pv1@0,"},
+		{Request{Extents: 45, Stripes: 3, StripeSize: 128}, ""},
+		{Request{Extents: 46, Stripes: 2, StripeSize: 128}, "0+40:pv2@0,pv1@0, 40+6:pv2@20,pv0@5,"},
+		{Request{Extents: 31, Policy: "contiguous"}, ""},
+		{Request{Extents: 30, Policy: "contiguous"}, "0+30:pv2@0,"},
+		{Request{Extents: 5, Policy: "contiguous", After: lv}, "5+5:pv0@5,"},
+		{Request{Extents: 6, Policy: "contiguous", After: lv}, ""},
+		{Request{Extents: 6, Policy: "cling", After: lv}, ""},
+		{Request{Extents: 5, Policy: "cling", After: lv}, "5+5:pv0@5,"},
+		{Request{Extents: 7, After: lv}, "5+5:pv0@5, 10+2:pv1@0,"},
+		{Request{Extents: 4, From: []Range{{PV: "pv2", Off: 3, Len: 4}}}, "0+4:pv2@3,"},
+		{Request{Extents: 5, From: []Range{{PV: "pv2", Off: 3, Len: 4}}}, ""},
+		{Request{Extents: 4, Avoid: map[string]bool{"pv0": true}}, "0+4:pv1@0,"},
+		{Request{Extents: 4, Policy: "sideways"}, ""},
+		{Request{Extents: 3, Stripes: 2}, ""},
+	} {
+		segs, err := Allocate(vg, c.r)
+		if (err != nil) != (c.want == "") || err == nil && show(segs) != c.want {
+			t.Errorf("%+v: %s, %v; want %s", c.r, show(segs), err, c.want)
+		}
+	}
+}
+
+func TestAppendTruncate(t *testing.T) {
+	lv := &meta.LV{Segments: []*meta.Segment{{Count: 5, Type: meta.Striped, Stripes: []meta.Area{{Name: "pv0", Off: 0}}}}}
+	Append(lv, []*meta.Segment{{Count: 3, Type: meta.Striped, Stripes: []meta.Area{{Name: "pv0", Off: 5}}},
+		{Count: 4, Type: meta.Striped, Stripes: []meta.Area{{Name: "pv1", Off: 0}}}})
+	if len(lv.Segments) != 2 || lv.Segments[0].Count != 8 || lv.Segments[1].Start != 8 || lv.Extents() != 12 {
+		t.Fatalf("%+v", lv.Segments)
+	}
+	Truncate(lv, 10)
+	Truncate(lv, 10)
+	if lv.Extents() != 10 || len(lv.Segments) != 2 {
+		t.Fatal(lv.Extents())
+	}
+	Truncate(lv, 8)
+	if len(lv.Segments) != 1 {
+		t.Fatal(len(lv.Segments))
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, s := range []string{"", ".", "..", "-a", "a b", "a/b", "snapshot1", "x_tdata", strings.Repeat("x", 128)} {
+		if CheckLVName(s) == nil {
+			t.Errorf("%q accepted", s)
+		}
+	}
+	if err := CheckLVName("a.b-c+d_0"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,66 @@
+package swap
+
+import "softiser/blockdev"
+
+// Stage fills l with pool memory for a write that owner will commit by
+// WriteStaged.
+func Stage(l *blockdev.Lease, owner blockdev.Lender, off int64, n int, m blockdev.Mode) error {
+	var err error
+	if l.Segs, err = blockdev.DefaultPool().Get(l.Segs[:0], n, m); err != nil {
+		return err
+	}
+	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, true, false, owner
+	return nil
+}
+
+// StageRead fills l with a copy of the range, read from dev.
+func StageRead(l *blockdev.Lease, owner blockdev.Lender, dev blockdev.Device, off int64, n int, m blockdev.Mode) error {
+	if err := Stage(l, owner, off, n, m); err != nil {
+		return err
+	}
+	l.Write = false
+	at := off
+	for _, s := range l.Segs {
+		if _, err := dev.ReadAt(s, at); err != nil {
+			l.Owner = nil
+			Unstage(l)
+			return err
+		}
+		at += int64(len(s))
+	}
+	return nil
+}
+
+// WriteStaged writes a staged lease to dev.
+func WriteStaged(l *blockdev.Lease, dev blockdev.Device, fua bool) error {
+	at := l.Off
+	for _, s := range l.Segs {
+		if _, err := dev.WriteAt(s, at); err != nil {
+			return err
+		}
+		at += int64(len(s))
+	}
+	if fua {
+		return dev.FlushRange(l.Off, int64(l.Len))
+	}
+	return nil
+}
+
+// Unstage gives the pool memory of a staged lease back.
+func Unstage(l *blockdev.Lease) {
+	blockdev.DefaultPool().Put(l.Segs)
+	l.Segs = l.Segs[:0]
+}
+
+// stager owns the leases that a Device stages before and during a freeze; they
+// are committed to whatever is behind the device then.
+type stager struct{ d *Device }
+
+// CommitLease implements blockdev.Lender.
+func (s *stager) CommitLease(l *blockdev.Lease, fua bool) error { return WriteStaged(l, s.d, fua) }
+
+// CommitBlocks implements blockdev.Lender.
+func (s *stager) CommitBlocks(*blockdev.Lease, bool) bool { return true }
+
+// ReleaseLease implements blockdev.Lender.
+func (s *stager) ReleaseLease(l *blockdev.Lease) { Unstage(l) }

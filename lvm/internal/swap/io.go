@@ -25,7 +25,7 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 		if i.ReadOnly {
 			return blockdev.ErrReadOnly
 		}
-		return Stage(l, &d.stage, off, n, m)
+		return Stage(l, d.pool, &d.stage, off, n, m)
 	}
 	if err := g.dev.LeaseWrite(l, off, n, m); err != nil {
 		g.leave()

@@ -4,9 +4,9 @@ import "softiser/blockdev"
 
 // Stage fills l with pool memory for a write that owner will commit by
 // WriteStaged.
-func Stage(l *blockdev.Lease, owner blockdev.Lender, off int64, n int, m blockdev.Mode) error {
+func Stage(l *blockdev.Lease, pool *blockdev.Pool, owner blockdev.Lender, off int64, n int, m blockdev.Mode) error {
 	var err error
-	if l.Segs, err = blockdev.DefaultPool().Get(l.Segs[:0], n, m); err != nil {
+	if l.Segs, err = pool.Get(l.Segs[:0], n, m); err != nil {
 		return err
 	}
 	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, true, false, owner
@@ -14,8 +14,8 @@ func Stage(l *blockdev.Lease, owner blockdev.Lender, off int64, n int, m blockde
 }
 
 // StageRead fills l with a copy of the range, read from dev.
-func StageRead(l *blockdev.Lease, owner blockdev.Lender, dev blockdev.Device, off int64, n int, m blockdev.Mode) error {
-	if err := Stage(l, owner, off, n, m); err != nil {
+func StageRead(l *blockdev.Lease, pool *blockdev.Pool, owner blockdev.Lender, dev blockdev.Device, off int64, n int, m blockdev.Mode) error {
+	if err := Stage(l, pool, owner, off, n, m); err != nil {
 		return err
 	}
 	l.Write = false
@@ -23,7 +23,7 @@ func StageRead(l *blockdev.Lease, owner blockdev.Lender, dev blockdev.Device, of
 	for _, s := range l.Segs {
 		if _, err := dev.ReadAt(s, at); err != nil {
 			l.Owner = nil
-			Unstage(l)
+			Unstage(l, pool)
 			return err
 		}
 		at += int64(len(s))
@@ -47,8 +47,8 @@ func WriteStaged(l *blockdev.Lease, dev blockdev.Device, fua bool) error {
 }
 
 // Unstage gives the pool memory of a staged lease back.
-func Unstage(l *blockdev.Lease) {
-	blockdev.DefaultPool().Put(l.Segs)
+func Unstage(l *blockdev.Lease, pool *blockdev.Pool) {
+	pool.Put(l.Segs)
 	l.Segs = l.Segs[:0]
 }
 
@@ -63,4 +63,4 @@ func (s *stager) CommitLease(l *blockdev.Lease, fua bool) error { return WriteSt
 func (s *stager) CommitBlocks(*blockdev.Lease, bool) bool { return true }
 
 // ReleaseLease implements blockdev.Lender.
-func (s *stager) ReleaseLease(l *blockdev.Lease) { Unstage(l) }
+func (s *stager) ReleaseLease(l *blockdev.Lease) { Unstage(l, s.d.pool) }

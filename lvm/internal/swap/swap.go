@@ -18,6 +18,7 @@ package swap
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -34,12 +35,14 @@ type Device struct {
 
 	// change serialises freezes and switches. It is taken before gate.
 	change sync.Mutex
+	older  []*gen // retired ones that have not drained; guarded by change
 
 	subMu sync.Mutex // guards subs
 	subs  map[int]func(blockdev.Info)
 	next  int
 
 	stage stager
+	pool  *blockdev.Pool
 }
 
 // gen is one lower device and who is in it. It is the Owner of leases.
@@ -55,9 +58,13 @@ type gen struct {
 }
 
 // New puts a Device before dev, which it owns: Close closes it. dev must be
-// the owner of the leases it gives.
-func New(dev blockdev.Device) *Device {
-	d := &Device{subs: map[int]func(blockdev.Info){}}
+// the owner of the leases it gives. pool is the staging memory, nil for the
+// shared one.
+func New(dev blockdev.Device, pool *blockdev.Pool) *Device {
+	if pool == nil {
+		pool = blockdev.DefaultPool()
+	}
+	d := &Device{subs: map[int]func(blockdev.Info){}, pool: pool}
 	d.stage.d = d
 	d.cur.Store(d.newGen(dev, false))
 	return d
@@ -104,15 +111,29 @@ func (d *Device) Switch(dev blockdev.Device) {
 	d.change.Lock()
 	old := d.cur.Load()
 	d.cur.Store(d.newGen(dev, false))
-	old.retire()
+	d.retireLocked(old)
 	d.change.Unlock()
 	d.tell(old.dev.Info(), dev.Info())
+}
+
+// retireLocked retires g and remembers it until it has drained.
+func (d *Device) retireLocked(g *gen) {
+	g.retire()
+	d.older = slices.DeleteFunc(append(d.older, g), func(o *gen) bool {
+		select {
+		case <-o.drained:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // Frozen is a device on which nothing writes.
 type Frozen struct {
 	d   *Device
 	old *gen
+	all []*gen // what Drain waits for
 }
 
 // Freeze stops writes. It first waits until all leases that are open have been
@@ -123,14 +144,16 @@ func (d *Device) Freeze(ctx context.Context) (*Frozen, error) {
 	old := d.cur.Load()
 	g := d.newGen(old.dev, true)
 	d.cur.Store(g)
-	old.retire()
-	select {
-	case <-old.drained:
-	case <-ctx.Done():
-		d.cur.Store(d.newGen(old.dev, false))
-		g.retire()
-		d.change.Unlock()
-		return nil, ctx.Err()
+	d.retireLocked(old)
+	for _, o := range d.older {
+		select {
+		case <-o.drained:
+		case <-ctx.Done():
+			d.cur.Store(d.newGen(old.dev, false))
+			d.retireLocked(g)
+			d.change.Unlock()
+			return nil, ctx.Err()
+		}
 	}
 	d.gate.Lock()
 	return &Frozen{d: d, old: g}, nil
@@ -147,7 +170,8 @@ func (f *Frozen) Thaw(dev blockdev.Device) {
 		dev = f.old.dev
 	}
 	d.cur.Store(d.newGen(dev, false))
-	f.old.retire()
+	d.retireLocked(f.old)
+	f.all = append(f.all, d.older...)
 	d.gate.Unlock()
 	d.change.Unlock()
 	if dev != f.old.dev {
@@ -157,12 +181,14 @@ func (f *Frozen) Thaw(dev blockdev.Device) {
 
 // Drain waits, after Thaw, until no lease refers to the old device.
 func (f *Frozen) Drain(ctx context.Context) error {
-	select {
-	case <-f.old.drained:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	for _, g := range f.all {
+		select {
+		case <-g.drained:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+	return nil
 }
 
 func (d *Device) tell(was, is blockdev.Info) {

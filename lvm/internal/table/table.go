@@ -213,6 +213,9 @@ func (d *Device) Extents(off, n int64) ([]blockdev.Extent, error) {
 	if err := d.check(off, n, false); err != nil {
 		return nil, err
 	}
+	if n == 0 {
+		return []blockdev.Extent{{Off: off, Data: true}}, nil
+	}
 	var out []blockdev.Extent
 	err := d.each(off, n, func(dev blockdev.Device, at, n, o int64) error {
 		es, err := dev.Extents(at, n)

@@ -115,6 +115,9 @@ func TestUnknown(t *testing.T) {
 		}
 	}
 	vg.RenameLV("lin", "renamed")
+	if again, err := Load(vg.Text(nil)); err != nil || again.LV("renamed") == nil || again.LV("lin") != nil {
+		t.Fatal("rename alone is lost", err)
+	}
 	vg.RemoveLV(vg.LV("second"))
 	again, err := Load(vg.Text(nil))
 	if err != nil || again.LV("renamed") == nil || again.LV("second") != nil || again.LV("lin") != nil {

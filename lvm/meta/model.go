@@ -307,3 +307,12 @@ func setWord(words []string, w string, on bool) []string {
 	}
 	return out
 }
+
+// Copy returns a segment with the same content and no place in a text yet.
+func (s *Segment) Copy() *Segment {
+	c := *s
+	c.sec = nil
+	c.Stripes = append([]Area(nil), s.Stripes...)
+	c.Tags = append([]string(nil), s.Tags...)
+	return &c
+}

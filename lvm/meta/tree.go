@@ -138,7 +138,7 @@ func (s *Section) replaceSubs(subs []*Section) {
 	old := s.Subs()
 	if len(old) == len(subs) {
 		for i := range old {
-			same = same && old[i] == subs[i]
+			same = same && old[i] == subs[i] && s.find(subs[i].Name, itemSection) >= 0 // not renamed
 		}
 	} else {
 		same = false

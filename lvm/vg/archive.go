@@ -83,7 +83,7 @@ func (c *Config) writeFile(path string, vg *meta.VG, why string) error {
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = f.Write(vg.Backup(&meta.Stamp{Description: why, Host: c.host(), Time: c.now(), Tool: Tool}))
+	_, err = f.Write(vg.Backup(&meta.Stamp{Description: why, Host: c.HostName(), Time: c.now(), Tool: Tool}))
 	if err == nil {
 		err = f.Sync()
 	}

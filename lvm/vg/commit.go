@@ -97,7 +97,7 @@ func (g *Group) write(next *meta.VG, why string) error {
 	if len(areas) == 0 {
 		return fmt.Errorf("volume group %q has no metadata area on the devices present", next.Name)
 	}
-	text := next.Text(&meta.Stamp{Description: why, Host: g.cfg.host(), Time: g.cfg.now(), Tool: Tool})
+	text := next.Text(&meta.Stamp{Description: why, Host: g.cfg.HostName(), Time: g.cfg.now(), Tool: Tool})
 	sum := ondisk.CRC(text)
 
 	// 1: texts. A header that was damaged is laid out anew.
@@ -187,7 +187,8 @@ func flush(areas []*Area) error {
 	return nil
 }
 
-func (c *Config) host() string {
+// HostName is the name that goes into metadata.
+func (c *Config) HostName() string {
 	if c.Host != "" {
 		return c.Host
 	}

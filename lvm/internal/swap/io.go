@@ -25,7 +25,11 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 		if i.ReadOnly {
 			return blockdev.ErrReadOnly
 		}
-		return Stage(l, d.pool, &d.stage, off, n, m)
+		if err := Stage(l, d.pool, &d.stage, off, n, m); err != nil {
+			return err
+		}
+		d.stage.open.Add(1)
+		return nil
 	}
 	if err := g.dev.LeaseWrite(l, off, n, m); err != nil {
 		g.leave()

@@ -1,6 +1,10 @@
 package swap
 
-import "softiser/blockdev"
+import (
+	"sync/atomic"
+
+	"softiser/blockdev"
+)
 
 // Stage fills l with pool memory for a write that owner will commit by
 // WriteStaged.
@@ -54,7 +58,10 @@ func Unstage(l *blockdev.Lease, pool *blockdev.Pool) {
 
 // stager owns the leases that a Device stages before and during a freeze; they
 // are committed to whatever is behind the device then.
-type stager struct{ d *Device }
+type stager struct {
+	d    *Device
+	open atomic.Int64
+}
 
 // CommitLease implements blockdev.Lender.
 func (s *stager) CommitLease(l *blockdev.Lease, fua bool) error { return WriteStaged(l, s.d, fua) }
@@ -63,4 +70,7 @@ func (s *stager) CommitLease(l *blockdev.Lease, fua bool) error { return WriteSt
 func (s *stager) CommitBlocks(*blockdev.Lease, bool) bool { return true }
 
 // ReleaseLease implements blockdev.Lender.
-func (s *stager) ReleaseLease(l *blockdev.Lease) { Unstage(l, s.d.pool) }
+func (s *stager) ReleaseLease(l *blockdev.Lease) {
+	Unstage(l, s.d.pool)
+	s.open.Add(-1)
+}

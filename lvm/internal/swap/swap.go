@@ -221,3 +221,18 @@ func (d *Device) Info() blockdev.Info { return d.cur.Load().dev.Info() }
 
 // Close closes the current lower device.
 func (d *Device) Close() error { return d.cur.Load().dev.Close() }
+
+// Busy reports whether a lease or a call is in the device.
+func (d *Device) Busy() bool {
+	d.change.Lock()
+	defer d.change.Unlock()
+	if d.cur.Load().refs.Load() != 0 || d.stage.open.Load() != 0 {
+		return true
+	}
+	for _, g := range d.older {
+		if g.refs.Load() != 0 {
+			return true
+		}
+	}
+	return false
+}

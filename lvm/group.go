@@ -1,0 +1,218 @@
+package lvm
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sort"
+	"sync"
+
+	"softiser/blockdev"
+	"softiser/blockdev/open"
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/meta"
+	"softiser/lvm/vg"
+)
+
+// Config says how groups are opened. The zero value is ready.
+type Config struct {
+	vg.Config
+	// Open opens a device; nil opens files and block devices by path.
+	Open func(path string) (blockdev.Device, error)
+	// Pool is the staging memory of leases; nil is the shared one.
+	Pool *blockdev.Pool
+	// Notice is told about damage that was found and mended, missing disks,
+	// full pools, invalid snapshots. It may be nil.
+	Notice func(text string)
+}
+
+func (c *Config) openDevice(path string) (blockdev.Device, error) {
+	if c.Open != nil {
+		return c.Open(path)
+	}
+	return open.Open(open.Spec{Path: path, Pool: c.Pool})
+}
+
+func (c *Config) notice(format string, a ...any) {
+	if c.Notice != nil {
+		c.Notice(fmt.Sprintf(format, a...))
+	}
+}
+
+// Disks are opened devices, each of which may be a physical volume.
+type Disks struct {
+	cfg   Config
+	Disks []*vg.Disk
+}
+
+// OpenDisks opens devices for writing and reads their labels.
+func OpenDisks(cfg Config, paths []string) (*Disks, error) {
+	ds := &Disks{cfg: cfg}
+	for _, p := range paths {
+		if abs, err := filepath.Abs(p); err == nil && cfg.Open == nil {
+			p = abs
+		}
+		dev, err := cfg.openDevice(p)
+		if err == nil {
+			var d *vg.Disk
+			if d, err = vg.NewDisk(p, dev); err == nil {
+				ds.Disks = append(ds.Disks, d)
+				continue
+			}
+			dev.Close()
+		}
+		ds.Close()
+		return nil, fmt.Errorf("opening %s: %w", p, err)
+	}
+	return ds, nil
+}
+
+// Scan sorts the disks into groups.
+func (ds *Disks) Scan() (*vg.Scan, error) { return vg.ScanDisks(ds.cfg.Config, ds.Disks) }
+
+// Disk returns the disk opened under that path.
+func (ds *Disks) Disk(path string) *vg.Disk {
+	abs, _ := filepath.Abs(path)
+	for _, d := range ds.Disks {
+		if d.Path == path || d.Path == abs {
+			return d
+		}
+	}
+	return nil
+}
+
+// Close closes all devices.
+func (ds *Disks) Close() error {
+	var errs []error
+	for _, d := range ds.Disks {
+		errs = append(errs, d.Dev.Close())
+	}
+	ds.Disks = nil
+	return errors.Join(errs...)
+}
+
+// Group is an open volume group.
+type Group struct {
+	cfg   Config
+	disks *Disks
+
+	// mu guards the metadata and the set of active volumes. Operations that
+	// take long (pvmove, merge) give it up between their steps.
+	mu     sync.Mutex
+	g      *vg.Group
+	nodes  map[ondisk.UUID]*node
+	closed bool
+
+	background sync.WaitGroup // merges
+	stop       chan struct{}  // closed by Close
+}
+
+// Open opens the devices and the group called name on them. Damaged or old
+// metadata copies are repaired from the good one.
+func Open(cfg Config, devices []string, name string) (*Group, error) {
+	ds, err := OpenDisks(cfg, devices)
+	if err != nil {
+		return nil, err
+	}
+	g, err := ds.Group(name)
+	if err != nil {
+		ds.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// Group opens a group on these disks, which belong to it afterwards.
+func (ds *Disks) Group(name string) (*Group, error) {
+	s, err := ds.Scan()
+	if err != nil {
+		return nil, err
+	}
+	g, err := s.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range g.Notices {
+		ds.cfg.notice("%s", n)
+	}
+	if err := g.Repair(); err != nil {
+		return nil, fmt.Errorf("repairing volume group %q: %w", name, err)
+	}
+	return ds.group(g), nil
+}
+
+func (ds *Disks) group(g *vg.Group) *Group {
+	return &Group{cfg: ds.cfg, disks: ds, g: g, nodes: map[ondisk.UUID]*node{}, stop: make(chan struct{})}
+}
+
+// CreateGroup is vgcreate: disks that are no PVs yet become some first.
+func (ds *Disks) CreateGroup(name string, disks []*vg.Disk, o vg.GroupOptions, pv vg.PVOptions, why string) (*Group, error) {
+	for _, d := range disks {
+		if d.Label == nil {
+			if err := ds.cfg.CreatePV(d, pv); err != nil {
+				return nil, err
+			}
+		}
+	}
+	g, err := ds.cfg.Create(name, disks, o, why)
+	if err != nil {
+		return nil, err
+	}
+	return ds.group(g), nil
+}
+
+// Metadata returns a copy of the group's metadata.
+func (g *Group) Metadata() *meta.VG {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.g.VG.Clone()
+}
+
+// VG gives access to the group on its disks for reports and for the
+// operations that need no activation. f must not keep it.
+func (g *Group) VG(f func(*vg.Group) error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return f(g.g)
+}
+
+// Close stops background work and closes the devices. Volumes must have been
+// closed.
+func (g *Group) Close() error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return blockdev.ErrClosed
+	}
+	var open []string
+	for _, n := range g.nodes {
+		if n.users > 0 {
+			open = append(open, n.name)
+		}
+	}
+	if len(open) > 0 {
+		g.mu.Unlock()
+		sort.Strings(open)
+		return fmt.Errorf("volume group %q: %v %w", g.g.VG.Name, open, blockdev.ErrInUse)
+	}
+	g.closed = true
+	close(g.stop)
+	g.mu.Unlock()
+	g.background.Wait()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for _, n := range g.nodes {
+		errs = append(errs, n.shut())
+	}
+	g.nodes = nil
+	return errors.Join(append(errs, g.disks.Close())...)
+}
+
+// commit makes next the metadata; g.mu is held.
+func (g *Group) commit(next *meta.VG, why string) error {
+	if g.closed {
+		return blockdev.ErrClosed
+	}
+	return g.g.Commit(next, why)
+}

@@ -1,0 +1,26 @@
+package lvm
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+)
+
+// makeFile creates a sparse file of n bytes; one that exists stays as it is.
+func makeFile(path string, n int64) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = f.Truncate(n)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		os.Remove(path)
+	}
+	return err
+}

@@ -1,0 +1,153 @@
+package lvm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"softiser/blockdev"
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/vg"
+)
+
+// Spec is a configured volume of type lvm.
+type Spec struct {
+	VG, LV  string
+	Devices []string // files or block devices that hold the group
+	// Size, bytes: create the volume if it does not exist, and the group, and
+	// sparse files of DeviceSize. 0: everything must exist.
+	Size       int64
+	DeviceSize int64  // bytes of each backing file that is created
+	Pool       string // make it a thin volume in this pool, created if need be
+	Stripes    int
+}
+
+// Manager opens volumes of several groups; a group is opened once for all of
+// its volumes. The zero value with a Config is ready.
+type Manager struct {
+	Config Config
+
+	mu     sync.Mutex // guards groups
+	groups map[string]*Group
+}
+
+// Open opens a volume, made first if the spec has a size and it is missing.
+func (m *Manager) Open(s Spec) (blockdev.Device, error) {
+	v, err := m.open(s)
+	if err != nil {
+		return nil, fmt.Errorf("lvm volume %s/%s: %w", s.VG, s.LV, err)
+	}
+	return v, nil
+}
+
+func (m *Manager) open(s Spec) (*Volume, error) {
+	g, err := m.group(s)
+	if err != nil {
+		return nil, err
+	}
+	v, err := g.Volume(s.LV)
+	if err == nil || s.Size == 0 || !errors.Is(err, vg.ErrNotFound) {
+		return v, err
+	}
+	if err := g.createFor(s); err != nil {
+		return nil, err
+	}
+	return g.Volume(s.LV)
+}
+
+func (g *Group) createFor(s Spec) error {
+	const why = "first start with this configuration"
+	size := g.Metadata().ExtentSize * ondisk.SectorSize
+	n := (uint64(s.Size) + size - 1) / size
+	return g.Create(CreateOptions{Name: s.LV, Extents: n, Stripes: s.Stripes}, why)
+}
+
+// Group returns an open group by name, nil if none is open.
+func (m *Manager) Group(name string) *Group {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.groups[name]
+}
+
+// Groups returns the names of the open groups.
+func (m *Manager) Groups() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for n := range m.groups {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (m *Manager) group(s Spec) (*Group, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g := m.groups[s.VG]; g != nil {
+		return g, nil
+	}
+	g, err := m.openGroup(s)
+	if err != nil {
+		return nil, err
+	}
+	if m.groups == nil {
+		m.groups = map[string]*Group{}
+	}
+	m.groups[s.VG] = g
+	return g, nil
+}
+
+func (m *Manager) openGroup(s Spec) (*Group, error) {
+	if len(s.Devices) == 0 {
+		return nil, errors.New("no devices: name the files or block devices that hold the volume group")
+	}
+	if s.Size != 0 && s.DeviceSize != 0 {
+		for _, p := range s.Devices {
+			if err := makeFile(p, s.DeviceSize); err != nil {
+				return nil, err
+			}
+		}
+	}
+	ds, err := OpenDisks(m.Config, s.Devices)
+	if err != nil {
+		return nil, err
+	}
+	g, err := ds.Group(s.VG)
+	if errors.Is(err, vg.ErrNotFound) && s.Size != 0 {
+		g, err = ds.CreateGroup(s.VG, ds.Disks, vg.GroupOptions{}, vg.PVOptions{}, "first start with this configuration")
+	}
+	if err != nil {
+		ds.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// Close closes all groups; their volumes must have been closed.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var errs []error
+	for _, g := range m.groups {
+		errs = append(errs, g.Close())
+	}
+	m.groups = nil
+	return errors.Join(errs...)
+}
+
+// OpenVolume opens one logical volume with its group; both close together.
+func OpenVolume(cfg Config, devices []string, group, lv string) (*Volume, error) {
+	g, err := Open(cfg, devices, group)
+	if err != nil {
+		return nil, err
+	}
+	v, err := g.Volume(lv)
+	if err != nil {
+		g.Close()
+		return nil, err
+	}
+	v.own = g
+	return v, nil
+}

@@ -1,0 +1,217 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"softiser/blockdev"
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/meta"
+	"softiser/lvm/vg"
+)
+
+// moveRun bounds how much is copied while the writes of one volume wait, bytes.
+const moveRun = 32 << 20
+
+// MoveProgress is told how many of the extents have moved.
+type MoveProgress func(done, total uint64)
+
+// Move is pvmove: it takes extents off a PV while the volumes on it are in use.
+// Each step copies a run of extents, with the writes of that volume held for as
+// long as the copy takes, and then commits metadata in which the run lies at
+// its new place. So every state on disk is an ordinary one: after a crash, what
+// has moved has moved, and calling Move again does the rest.
+//
+// from picks the extents (Len 0: to the end of the PV); only limits it to one
+// volume unless ""; to are the PVs to use, any other if empty.
+func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Range, policy string, progress MoveProgress, why string) error {
+	var done, total uint64
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		g.mu.Lock()
+		left := g.toMove(g.g.VG, from, only)
+		if total == 0 {
+			if total = left; total == 0 {
+				g.mu.Unlock()
+				return fmt.Errorf("no data to move on %s", from.PV)
+			}
+		}
+		var n uint64
+		var err error
+		if left > 0 {
+			n, err = g.moveOne(ctx, from, only, to, policy, why)
+		}
+		g.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if left == 0 {
+			return nil
+		}
+		if done += n; progress != nil {
+			progress(done, total)
+		}
+	}
+}
+
+// overlap clips the extents of an area to the range.
+func overlap(r vg.Range, off, n uint64) (lo, hi uint64) {
+	lo, hi = max(off, r.Off), off+n
+	if r.Len != 0 {
+		hi = min(hi, r.Off+r.Len)
+	}
+	return lo, max(lo, hi)
+}
+
+func (g *Group) toMove(v *meta.VG, from vg.Range, only string) (n uint64) {
+	for _, lv := range v.LVs {
+		if only != "" && lv.Name != only {
+			continue
+		}
+		for _, s := range lv.Segments {
+			for _, a := range s.Stripes {
+				if a.Name == from.PV {
+					lo, hi := overlap(from, a.Off, s.AreaLen())
+					n += hi - lo
+				}
+			}
+		}
+	}
+	return n
+}
+
+// moveOne moves the first run that is left.
+func (g *Group) moveOne(ctx context.Context, from vg.Range, only string, to []vg.Range, policy, why string) (uint64, error) {
+	next := g.g.VG.Clone()
+	for _, lv := range next.LVs {
+		if only != "" && lv.Name != only {
+			continue
+		}
+		for si, s := range lv.Segments {
+			for ai, a := range s.Stripes {
+				if a.Name != from.PV {
+					continue
+				}
+				lo, hi := overlap(from, a.Off, s.AreaLen())
+				if lo == hi {
+					continue
+				}
+				return g.moveArea(ctx, next, lv, si, ai, lo-a.Off, hi-lo, to, policy, why)
+			}
+		}
+	}
+	return 0, errors.New("nothing is left to move")
+}
+
+// moveArea moves up to n extents, from extent skip of one area on.
+func (g *Group) moveArea(ctx context.Context, next *meta.VG, lv *meta.LV, si, ai int, skip, n uint64, to []vg.Range, policy, why string) (uint64, error) {
+	extent := int64(next.ExtentSize) * ondisk.SectorSize
+	n = min(n, max(1, uint64(moveRun/extent)))
+	src := lv.Segments[si].Stripes[ai]
+	avoid := map[string]bool{src.Name: true}
+	for i, a := range lv.Segments[si].Stripes {
+		if i != ai && policy != "anywhere" {
+			avoid[a.Name] = true // the stripes of a segment stay on different PVs
+		}
+	}
+	if len(to) > 0 && policy == "anywhere" {
+		delete(avoid, src.Name)
+	}
+	segs, err := vg.Allocate(next, vg.Request{Extents: n, Policy: policy, From: to, Avoid: avoid})
+	if err != nil {
+		return 0, err
+	}
+	n = segs[0].Count // the rest in the next step
+	dst := segs[0].Stripes[0]
+	seg := splitSegment(lv, si, skip, n)
+	seg.Stripes[ai] = dst
+	if err := next.Check(); err != nil {
+		return 0, err
+	}
+	return n, g.relocate(ctx, next, lv, src, skip, dst, n*uint64(extent), extent, why)
+}
+
+// relocate copies, commits and switches.
+func (g *Group) relocate(ctx context.Context, next *meta.VG, lv *meta.LV, src meta.Area, skip uint64, dst meta.Area, bytes uint64, extent int64, why string) error {
+	node, err := g.activate(g.g.VG.LV(lv.Name))
+	if err != nil {
+		return err
+	}
+	defer g.deactivate(node)
+	if node.phys == nil {
+		return fmt.Errorf("%s has no extents of its own", lv.Name)
+	}
+	src.Off += skip
+	a, err := g.place(node, src, extent)
+	if err != nil {
+		return err
+	}
+	b, err := g.place(node, dst, extent)
+	if err != nil {
+		return err
+	}
+	f, err := node.phys.Freeze(ctx)
+	if err != nil {
+		return fmt.Errorf("moving %s: %w", lv.Name, err)
+	}
+	var t blockdev.Device
+	if err = copyRange(a.Dev, a.Off, b.Dev, b.Off, int64(bytes)); err == nil {
+		if err = b.Dev.Flush(); err == nil {
+			if err = g.commit(next, why); err == nil {
+				t, err = g.tableFor(node, g.g.VG.LV(lv.Name))
+			}
+		}
+	}
+	if err != nil {
+		f.Thaw(nil)
+		return fmt.Errorf("moving %s: %w", lv.Name, err)
+	}
+	f.Thaw(t)
+	// The old extents are free in the metadata; nobody may get them while a
+	// lease still reads there.
+	return f.Drain(context.WithoutCancel(ctx))
+}
+
+// splitSegment cuts a segment so that n extents of each area, from skip on,
+// are a segment of their own, and returns it.
+func splitSegment(lv *meta.LV, si int, skip, n uint64) *meta.Segment {
+	s := lv.Segments[si]
+	total, k := s.AreaLen(), uint64(len(s.Stripes))
+	var out []*meta.Segment
+	var mid *meta.Segment
+	for _, c := range []struct{ off, n uint64 }{{0, skip}, {skip, n}, {skip + n, total - skip - n}} {
+		if c.n == 0 {
+			continue
+		}
+		p := s.Copy()
+		p.Start, p.Count = s.Start+c.off*k, c.n*k
+		for i := range p.Stripes {
+			p.Stripes[i].Off += c.off
+		}
+		if c.off == skip && c.n == n {
+			mid = p
+		}
+		out = append(out, p)
+	}
+	lv.Segments = append(lv.Segments[:si:si], append(out, lv.Segments[si+1:]...)...)
+	return mid
+}
+
+// copyRange copies n bytes between devices through a buffer.
+func copyRange(src blockdev.Device, from int64, dst blockdev.Device, to, n int64) error {
+	buf := make([]byte, min(n, 1<<20))
+	for n > 0 {
+		p := buf[:min(int64(len(buf)), n)]
+		if _, err := src.ReadAt(p, from); err != nil {
+			return err
+		}
+		if _, err := dst.WriteAt(p, to); err != nil {
+			return err
+		}
+		from, to, n = from+int64(len(p)), to+int64(len(p)), n-int64(len(p))
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package lvm
+
+import (
+	"sync/atomic"
+
+	"softiser/blockdev"
+	"softiser/lvm/internal/swap"
+)
+
+// Volume is an open logical volume: a blockdev.Device whose leases are those
+// of the disks below wherever that is possible. It stays valid while the
+// volume is resized, moved, renamed, snapshotted or merged.
+type Volume struct {
+	dev    *swap.Device
+	g      *Group
+	n      *node
+	closed atomic.Bool
+	own    *Group // closed with the volume, if it was opened for it alone
+}
+
+// Name is the current name of the logical volume.
+func (v *Volume) Name() string {
+	v.g.mu.Lock()
+	defer v.g.mu.Unlock()
+	return v.n.name
+}
+
+// Group is the volume group it belongs to.
+func (v *Volume) Group() *Group { return v.g }
+
+// Close flushes and closes the volume. It fails with ErrInUse while leases are
+// open.
+func (v *Volume) Close() error {
+	v.g.mu.Lock()
+	if v.closed.Load() {
+		v.g.mu.Unlock()
+		return blockdev.ErrClosed
+	}
+	if v.n.users == 1 && v.dev.Busy() {
+		v.g.mu.Unlock()
+		return blockdev.ErrInUse
+	}
+	v.closed.Store(true)
+	err := v.dev.Flush()
+	if e := v.g.deactivate(v.n); err == nil {
+		err = e
+	}
+	v.g.mu.Unlock()
+	if v.own != nil {
+		if e := v.own.Close(); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// Info implements blockdev.Device.
+func (v *Volume) Info() blockdev.Info { return v.dev.Info() }
+
+// OnResize implements blockdev.Device.
+func (v *Volume) OnResize(f func(blockdev.Info)) (cancel func()) { return v.dev.OnResize(f) }
+
+// LeaseRead implements blockdev.Device.
+func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	return v.dev.LeaseRead(l, off, n, m)
+}
+
+// LeaseWrite implements blockdev.Device.
+func (v *Volume) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	return v.dev.LeaseWrite(l, off, n, m)
+}
+
+// ReadAt implements blockdev.Device.
+func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
+	if v.closed.Load() {
+		return 0, blockdev.ErrClosed
+	}
+	return v.dev.ReadAt(p, off)
+}
+
+// WriteAt implements blockdev.Device.
+func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
+	if v.closed.Load() {
+		return 0, blockdev.ErrClosed
+	}
+	return v.dev.WriteAt(p, off)
+}
+
+// Flush implements blockdev.Device.
+func (v *Volume) Flush() error {
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	return v.dev.Flush()
+}
+
+// FlushRange implements blockdev.Device.
+func (v *Volume) FlushRange(off, n int64) error {
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	return v.dev.FlushRange(off, n)
+}
+
+// Discard implements blockdev.Device.
+func (v *Volume) Discard(off, n int64) error {
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	return v.dev.Discard(off, n)
+}
+
+// WriteZeroes implements blockdev.Device.
+func (v *Volume) WriteZeroes(off, n int64, mayUnmap bool) error {
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	return v.dev.WriteZeroes(off, n, mayUnmap)
+}
+
+// Extents implements blockdev.Device.
+func (v *Volume) Extents(off, n int64) ([]blockdev.Extent, error) {
+	if v.closed.Load() {
+		return nil, blockdev.ErrClosed
+	}
+	return v.dev.Extents(off, n)
+}

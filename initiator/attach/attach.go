@@ -1,0 +1,253 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/initiator/nbd"
+)
+
+// LUN is the volume to attach; *initiator.LUN is one.
+type LUN interface {
+	nbd.LUN
+	Flush() error
+	OnResize(func(blockdev.Info)) (cancel func())
+	Close() error
+}
+
+// Options say how a volume is attached.
+type Options struct {
+	Dir         string // run directory
+	URL         string // without secrets: the identity of the attachment
+	Open        func(context.Context) (LUN, error)
+	Describe    string
+	Export      string // NBD export name
+	Socket      string // path; empty: in the run directory
+	TCP         string // loopback address to listen on as well; empty: none
+	Device      string // "none", "auto" (where the kernel can), "/dev/nbd", "/dev/nbdN"
+	Connections int    // kernel device: sockets
+	ReadOnly    bool
+	OnError     func(error)
+	// FinishTimeout bounds what detaching waits for clients' requests.
+	FinishTimeout time.Duration
+}
+
+// Attachment is a volume being served.
+type Attachment struct {
+	Record Record
+
+	opt    Options
+	lun    LUN
+	srv    *nbd.Server
+	export *nbd.Export
+	record *os.File
+	kernel *nbd.KernelDevice
+	serve  chan error
+	unwind []func() error
+}
+
+// Attach opens the volume and begins to serve it. When it is attached already,
+// the live record is returned with Already set, and no attachment.
+func Attach(ctx context.Context, opt Options) (a *Attachment, held *Record, err error) {
+	if err := makeRunDir(opt.Dir); err != nil {
+		return nil, nil, err
+	}
+	a = &Attachment{opt: opt, serve: make(chan error, 8)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.undo())
+			a = nil
+		}
+	}()
+	path := filepath.Join(opt.Dir, nameOf(opt.URL)+".json")
+	if a.record, held, err = lockRecord(path); err != nil {
+		return nil, nil, err
+	}
+	if held != nil {
+		held.Already = true
+		return nil, held, nil
+	}
+	a.later(func() error { return errors.Join(os.Remove(path), a.record.Close()) })
+	if a.lun, err = opt.Open(ctx); err != nil {
+		return nil, nil, err
+	}
+	a.later(a.lun.Close)
+	if err := a.listen(path); err != nil {
+		return nil, nil, err
+	}
+	if err := a.makeDevice(); err != nil {
+		return nil, nil, err
+	}
+	a.fillRecord(path)
+	return a, nil, a.Record.write(a.record)
+}
+
+func (a *Attachment) later(f func() error) { a.unwind = append(a.unwind, f) }
+
+// undo gives back what Attach took, newest first.
+func (a *Attachment) undo() (err error) {
+	for i := len(a.unwind) - 1; i >= 0; i-- {
+		err = errors.Join(err, a.unwind[i]())
+	}
+	a.unwind = nil
+	return err
+}
+
+// listen starts the NBD server on the unix socket, and on TCP if wanted.
+func (a *Attachment) listen(record string) (err error) {
+	a.export = &nbd.Export{Name: a.opt.Export, Description: a.opt.Describe, ReadOnly: a.opt.ReadOnly, LUN: a.lun}
+	if a.srv, err = nbd.NewServer(nbd.Config{Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError}); err != nil {
+		return err
+	}
+	a.later(a.stop)
+	sock := a.opt.Socket
+	if sock == "" {
+		sock = record[:len(record)-len(".json")] + ".sock"
+	}
+	if sock, err = filepath.Abs(sock); err != nil {
+		return err
+	}
+	if err := removeDeadSocket(sock); err != nil {
+		return err
+	}
+	old := syscall.Umask(0o077) // the socket is for this user
+	l, err := net.Listen("unix", sock)
+	syscall.Umask(old)
+	if err != nil {
+		return fmt.Errorf("NBD socket: %w", err)
+	}
+	a.Record.Socket = sock
+	go func() { a.serve <- a.srv.Serve(l) }()
+	if a.opt.TCP == "" {
+		return nil
+	}
+	t, err := listenLoopback(a.opt.TCP)
+	if err != nil {
+		return err
+	}
+	a.Record.TCP = t.Addr().String()
+	go func() { a.serve <- a.srv.Serve(t) }()
+	return nil
+}
+
+// removeDeadSocket removes a socket that nobody listens on.
+func removeDeadSocket(path string) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("NBD socket: %w", err)
+	}
+	if st.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("NBD socket: %s exists and is not a socket", path)
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return fmt.Errorf("NBD socket: %s is in use by another process", path)
+	}
+	return os.Remove(path)
+}
+
+// listenLoopback refuses addresses that others can reach: NBD here has neither
+// authentication nor encryption.
+func listenLoopback(addr string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("--tcp %s: %w (expected 127.0.0.1:10809)", addr, err)
+	}
+	if host == "" || host == "localhost" {
+		host = "127.0.0.1"
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return nil, fmt.Errorf("--tcp %s: only loopback addresses are served, because NBD here has no authentication", addr)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, fmt.Errorf("--tcp: %w", err)
+	}
+	return l, nil
+}
+
+// makeDevice makes /dev/nbdN as Options.Device wants it.
+func (a *Attachment) makeDevice() error {
+	index := -1
+	switch dev := a.opt.Device; dev {
+	case "none":
+		return nil
+	case "", "auto", "/dev/nbd":
+	default:
+		if n, err := fmt.Sscanf(dev, "/dev/nbd%d", &index); n != 1 || err != nil || index < 0 || fmt.Sprintf("/dev/nbd%d", index) != dev {
+			return fmt.Errorf("--device %s: expected auto, none or /dev/nbdN", dev)
+		}
+	}
+	info := a.lun.Info()
+	d, err := nbd.ConnectKernel(nbd.KernelConfig{
+		Index: index, Size: info.Size, BlockSize: info.BlockSize, Flags: a.export.Flags(),
+		Connections: a.opt.Connections, DeadConn: 30 * time.Second,
+	})
+	if err != nil {
+		if a.opt.Device == "auto" {
+			return nil // the socket is there
+		}
+		return err
+	}
+	a.kernel = d
+	for _, c := range d.Conns {
+		go func() {
+			if err := a.srv.ServeKernel(c, a.export); err != nil && a.opt.OnError != nil {
+				a.opt.OnError(err)
+			}
+		}()
+	}
+	cancel := a.lun.OnResize(func(i blockdev.Info) {
+		if err := d.Resize(i.Size); err != nil && a.opt.OnError != nil {
+			a.opt.OnError(err)
+		}
+	})
+	a.later(func() error { cancel(); return d.Disconnect() })
+	a.Record.Device = d.Path
+	return d.WaitReady(10 * time.Second)
+}
+
+func (a *Attachment) fillRecord(path string) {
+	info := a.lun.Info()
+	r := &a.Record
+	r.path, r.URL, r.Volume, r.Export = path, a.opt.URL, a.opt.Describe, a.opt.Export
+	r.Size, r.BlockSize, r.ReadOnly = info.Size, info.BlockSize, info.ReadOnly || a.opt.ReadOnly
+	r.PID, r.Started = os.Getpid(), time.Now().Truncate(time.Second)
+	r.URI = "nbd+unix:///" + r.Export + "?socket=" + r.Socket
+}
+
+// Wait serves until ctx ends or the server fails, then detaches: it stops
+// accepting, lets requests finish, flushes the volume, and disconnects.
+func (a *Attachment) Wait(ctx context.Context) error {
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-a.serve:
+		err = fmt.Errorf("NBD server: %w", err)
+	}
+	return errors.Join(err, a.undo())
+}
+
+// stop shuts the server down and makes what it wrote durable.
+func (a *Attachment) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), max(a.opt.FinishTimeout, time.Second))
+	defer cancel()
+	err := a.srv.Shutdown(ctx)
+	if a.export.ReadOnly || a.lun.Info().ReadOnly {
+		return err
+	}
+	if ferr := a.lun.Flush(); ferr != nil {
+		err = errors.Join(err, fmt.Errorf("the last flush failed; what was written since the one before may be lost: %w", ferr))
+	}
+	return err
+}

@@ -1,0 +1,337 @@
+package attach
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/initiator"
+)
+
+// fakeLUN is a volume in memory.
+type fakeLUN struct {
+	mu      sync.Mutex
+	data    []byte
+	flushes int
+	closed  int
+	flush   error
+}
+
+func (l *fakeLUN) Info() blockdev.Info {
+	return blockdev.Info{Size: int64(len(l.data)), BlockSize: 512, PhysBlockSize: 4096}
+}
+
+func (l *fakeLUN) SubmitBatch(rs []*initiator.Request) {
+	for _, r := range append([]*initiator.Request(nil), rs...) {
+		go func() {
+			l.mu.Lock()
+			switch r.Op {
+			case initiator.OpRead:
+				copy(r.Buf, l.data[r.Off:])
+			case initiator.OpWrite:
+				copy(l.data[r.Off:], r.Buf)
+			}
+			l.mu.Unlock()
+			r.Done(r)
+		}()
+	}
+}
+
+func (l *fakeLUN) Extents(off, n int64) ([]blockdev.Extent, error) {
+	return []blockdev.Extent{{Off: off, Len: n, Data: true}}, nil
+}
+
+func (l *fakeLUN) Flush() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flushes++
+	return l.flush
+}
+
+func (l *fakeLUN) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed++
+	return nil
+}
+
+func (l *fakeLUN) OnResize(func(blockdev.Info)) func() { return func() {} }
+
+func (l *fakeLUN) counts() (flushes, closed int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flushes, l.closed
+}
+
+func options(t *testing.T, l *fakeLUN) Options {
+	return Options{
+		Dir: filepath.Join(t.TempDir(), "run"), URL: "iser://h:3260/iqn.2026-11.x:y/0", Device: "none", Describe: "y LUN 0",
+		Open:          func(context.Context) (LUN, error) { return l, nil },
+		FinishTimeout: 10 * time.Second,
+	}
+}
+
+func TestAttachLifecycle(t *testing.T) {
+	l := &fakeLUN{data: make([]byte, 1<<20)}
+	opt := options(t, l)
+	opt.TCP = "127.0.0.1:0"
+	a, held, err := Attach(t.Context(), opt)
+	if err != nil || held != nil {
+		t.Fatal(err, held)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Wait(ctx) }()
+
+	st, err := os.Stat(a.Record.Socket)
+	if err != nil || st.Mode().Perm()&0o077 != 0 {
+		t.Errorf("socket %v, %v: others can reach it", st, err)
+	}
+	live, err := List(opt.Dir)
+	if err != nil || len(live) != 1 || live[0].URL != opt.URL || live[0].PID != os.Getpid() || live[0].Size != 1<<20 {
+		t.Fatalf("list %+v, %v", live, err)
+	}
+	// Again: the same attachment is reported, the volume is not opened twice.
+	again := opt
+	again.Open = func(context.Context) (LUN, error) { t.Error("opened twice"); return nil, errors.New("no") }
+	if b, held, err := Attach(t.Context(), again); err != nil || b != nil || held == nil || !held.Already || held.Socket != a.Record.Socket {
+		t.Errorf("again: %v, %+v, %v", b, held, err)
+	}
+	for _, addr := range []string{a.Record.Socket, a.Record.TCP} {
+		network := "unix"
+		if addr == a.Record.TCP {
+			network = "tcp"
+		}
+		c, err := net.Dial(network, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := make([]byte, 8)
+		if _, err := c.Read(p); err != nil || string(p) != "NBDMAGIC" {
+			t.Errorf("%s: %q, %v", addr, p, err)
+		}
+		c.Close()
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("detach: %v", err)
+	}
+	if f, c := l.counts(); f != 1 || c != 1 {
+		t.Errorf("%d flushes, closed %d times", f, c)
+	}
+	if files, _ := os.ReadDir(opt.Dir); len(files) != 0 {
+		t.Errorf("left behind: %v", files)
+	}
+}
+
+func TestAttachFailuresLeaveNothing(t *testing.T) {
+	boom := errors.New("no such target")
+	notSocket := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(notSocket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		mod  func(*Options)
+		want string
+	}{
+		{"open", func(o *Options) { o.Open = func(context.Context) (LUN, error) { return nil, boom } }, "no such target"},
+		{"socket path is a file", func(o *Options) { o.Socket = notSocket }, "is not a socket"},
+		{"public address", func(o *Options) { o.TCP = "0.0.0.0:0" }, "only loopback"},
+		{"bad address", func(o *Options) { o.TCP = "nonsense" }, "expected 127.0.0.1"},
+		{"bad device", func(o *Options) { o.Device = "/dev/sda" }, "expected auto, none or /dev/nbdN"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := &fakeLUN{data: make([]byte, 1<<20)}
+			opt := options(t, l)
+			tc.mod(&opt)
+			if _, _, err := Attach(t.Context(), opt); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+			if files, _ := os.ReadDir(opt.Dir); len(files) != 0 {
+				t.Errorf("left behind: %v", files)
+			}
+		})
+	}
+}
+
+func TestFailedFlushIsReported(t *testing.T) {
+	l := &fakeLUN{data: make([]byte, 1<<20), flush: errors.New("medium error")}
+	a, _, err := Attach(t.Context(), options(t, l))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.Wait(ctx); err == nil || !strings.Contains(err.Error(), "may be lost: medium error") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestDetachByAnyName(t *testing.T) {
+	for _, key := range []func(r *Record) string{
+		func(r *Record) string { return r.URL },
+		func(r *Record) string { return r.Socket },
+		func(r *Record) string { return r.URI },
+	} {
+		opt := options(t, &fakeLUN{data: make([]byte, 1<<20)})
+		ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
+		a, _, err := Attach(ctx, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- a.Wait(ctx) }()
+		if r, err := Detach(t.Context(), opt.Dir, key(&a.Record)); err != nil || r == nil {
+			t.Errorf("%v, %v", r, err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if r, err := Detach(t.Context(), opt.Dir, key(&a.Record)); err != nil || r != nil {
+			t.Errorf("again: %v, %v", r, err)
+		}
+		stop()
+	}
+}
+
+func TestDeadRecordIsTakenOver(t *testing.T) {
+	l := &fakeLUN{data: make([]byte, 1<<20)}
+	opt := options(t, l)
+	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	sock := filepath.Join(opt.Dir, nameOf(opt.URL)+".sock")
+	u, err := net.ListenUnix("unix", &net.UnixAddr{Name: sock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.SetUnlinkOnClose(false)
+	u.Close()
+	b, _ := json.Marshal(Record{URL: opt.URL, PID: 1, Socket: sock})
+	if err := os.WriteFile(filepath.Join(opt.Dir, nameOf(opt.URL)+".json"), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, held, err := Attach(t.Context(), opt)
+	if err != nil || held != nil {
+		t.Fatal(err, held)
+	}
+	if err := a.undo(); err != nil {
+		t.Error(err)
+	}
+	// A dead record alone is cleaned up by List.
+	if err := os.WriteFile(filepath.Join(opt.Dir, "attach-x.json"), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if live, err := List(opt.Dir); err != nil || len(live) != 0 {
+		t.Errorf("%v, %v", live, err)
+	}
+	if files, _ := os.ReadDir(opt.Dir); len(files) != 0 {
+		t.Errorf("left behind: %v", files)
+	}
+}
+
+func TestRunDirMustBeOurs(t *testing.T) {
+	f := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(f, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeRunDir(f); err == nil {
+		t.Error("a file was accepted")
+	}
+}
+
+func TestMountedDeviceIsInUse(t *testing.T) {
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Skip(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); strings.HasPrefix(f[0], "/dev/") {
+			if why := inUse(f[0]); !strings.Contains(why, "mounted on") {
+				t.Errorf("%s: %q", f[0], why)
+			}
+			return
+		}
+	}
+	t.Skip("no device is mounted")
+}
+
+func TestCommandErrors(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "needs the volume's URL"},
+		{[]string{"http://x/y/0"}, "http"},
+		{[]string{"a", "b"}, "accepts at most 1 arg"},
+	} {
+		cmd := Command()
+		cmd.SetArgs(tc.args)
+		var out bytes.Buffer
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: error %v, want %q", tc.args, err, tc.want)
+		}
+	}
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--list", "--json", "--run-dir", dir}, "[]"},
+		{[]string{"--list", "--run-dir", dir}, ""},
+		{[]string{"--detach", "--run-dir", dir, "iser://h/iqn.2026-11.x:y/0"}, "is not attached"},
+		{[]string{"--detach", "--json", "--run-dir", dir, "iser://h/iqn.2026-11.x:y/0"}, `"detached": false`},
+	} {
+		cmd := Command()
+		cmd.SetArgs(tc.args)
+		var out bytes.Buffer
+		cmd.SetOut(&out)
+		if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(out.String(), tc.want) {
+			t.Errorf("%q: %v, %q", tc.args, err, out.String())
+		}
+	}
+}
+
+func TestPrintedCommandsNameTheSocket(t *testing.T) {
+	var out bytes.Buffer
+	c := &command{}
+	if err := c.print(&out, &Record{URL: "iser://h/i/0", URI: "nbd+unix:///?socket=/run/s", Size: 42}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"nbdinfo 'nbd+unix:///?socket=/run/s'", "--ioengine=nbd", "qemu-img info", "attach --detach iser://h/i/0"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q lacks %q", out.String(), want)
+		}
+	}
+}
+
+// The URI that is printed works with a real client.
+func TestPrintedURI(t *testing.T) {
+	if _, err := exec.LookPath("nbdinfo"); err != nil {
+		t.Skip("nbdinfo is not installed (apt-get install libnbd-bin)")
+	}
+	opt := options(t, &fakeLUN{data: make([]byte, 1<<20)})
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.undo()
+	if out, err := exec.Command("nbdinfo", "--size", a.Record.URI).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "1048576" {
+		t.Errorf("%v: %s", err, out)
+	}
+}

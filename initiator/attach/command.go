@@ -1,0 +1,234 @@
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/initiator"
+	"softiser/initiator/connflags"
+)
+
+const long = `Make a volume a local block device.
+
+An NBD server on a unix socket serves the volume to qemu, nbdcopy, fio's nbd
+engine, nbdfuse, …; where the kernel has the nbd driver and this process may use
+it, /dev/nbdN appears as well. The command serves until it is interrupted, or in
+the background with --daemon. Attaching a volume that is attached already
+reports the existing attachment.
+
+A lost connection is made again by the session; clients see a pause, not an
+error, for as long as --replacement-timeout says.`
+
+const example = `  iser-initiator attach iser://127.0.0.1/iqn.2026-11.softiser:demo/0
+  iser-initiator attach --daemon --json iser://127.0.0.1/iqn.2026-11.softiser:demo/0
+  iser-initiator attach --list
+  iser-initiator attach --detach /dev/nbd0`
+
+type command struct {
+	opt     Options
+	conn    *connflags.Options
+	detach  bool
+	list    bool
+	daemon  bool
+	json    bool
+	pidfile string
+	log     string
+	timeout time.Duration
+}
+
+// Command returns "attach" for the command tree of iser-initiator.
+func Command() *cobra.Command {
+	c := &command{}
+	cmd := &cobra.Command{
+		Use:     "attach URL | attach --detach URL|DEVICE|SOCKET | attach --list",
+		Short:   "Make a volume a local block device (NBD)",
+		Long:    long,
+		Example: example,
+		Args:    cobra.MaximumNArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return c.run(cmd, args) },
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.BoolVar(&c.detach, "detach", false, "end an attachment: finish requests, flush, disconnect")
+	fs.BoolVar(&c.list, "list", false, "list attachments")
+	fs.StringVar(&c.opt.Device, "device", "auto", "kernel device: auto (where possible), none, or /dev/nbdN")
+	fs.IntVar(&c.opt.Connections, "connections", 1, "sockets between the kernel device and this process")
+	fs.StringVar(&c.opt.Socket, "socket", "", "path of the NBD socket (default: in the run directory)")
+	fs.StringVar(&c.opt.TCP, "tcp", "", "serve NBD on this loopback address as well, for example 127.0.0.1:10809")
+	fs.StringVar(&c.opt.Export, "export-name", "", "NBD export name")
+	fs.BoolVar(&c.opt.ReadOnly, "read-only", false, "refuse writes")
+	fs.BoolVar(&c.daemon, "daemon", false, "serve in the background; return when the device is ready")
+	fs.StringVar(&c.pidfile, "pidfile", "", "write the serving process's id to this file")
+	fs.StringVar(&c.log, "log", "", "with --daemon: file for messages")
+	fs.StringVar(&c.opt.Dir, "run-dir", RunDir(), "directory of attachment records")
+	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "bound on finishing requests at detach")
+	fs.BoolVar(&c.json, "json", false, "print JSON")
+	c.conn = connflags.Register(fs)
+	return cmd
+}
+
+func (c *command) run(cmd *cobra.Command, args []string) error {
+	out := cmd.OutOrStdout()
+	if c.list {
+		return c.runList(out)
+	}
+	if len(args) != 1 {
+		return errors.New("attach needs the volume's URL, for example iser://127.0.0.1/iqn.2026-11.softiser:demo/0")
+	}
+	if c.detach {
+		return c.runDetach(cmd.Context(), out, args[0])
+	}
+	cfg, err := c.conn.Config(args[0])
+	if err != nil {
+		return err
+	}
+	cmd.SilenceUsage = true
+	pipe := inBackground()
+	if c.daemon && pipe == nil {
+		rec, err := background(c.log)
+		if err != nil {
+			return err
+		}
+		return c.print(out, rec)
+	}
+	err = c.serve(cmd.Context(), out, cmd.ErrOrStderr(), cfg, pipe)
+	report(pipe, nil, err) // after success the pipe is closed and this is void
+	return err
+}
+
+// serve attaches and stays.
+func (c *command) serve(ctx context.Context, out, stderr io.Writer, cfg initiator.Config, pipe *os.File) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
+	opt := c.opt
+	opt.URL, opt.FinishTimeout = cfg.URL(), c.timeout
+	opt.Describe = path.Base(cfg.TargetName) + " LUN " + strconv.FormatUint(cfg.LUN, 10)
+	opt.Open = func(ctx context.Context) (LUN, error) {
+		l, err := initiator.Open(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return l, nil
+	}
+	opt.OnError = func(err error) { fmt.Fprintln(stderr, err) }
+	a, held, err := Attach(ctx, opt)
+	if err != nil {
+		return err
+	}
+	if held != nil {
+		report(pipe, held, nil)
+		if pipe != nil {
+			return nil
+		}
+		return c.print(out, held)
+	}
+	if c.pidfile != "" {
+		if err := os.WriteFile(c.pidfile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
+			return errors.Join(fmt.Errorf("--pidfile: %w", err), a.undo())
+		}
+		defer os.Remove(c.pidfile)
+	}
+	report(pipe, &a.Record, nil)
+	if pipe == nil {
+		if err := c.print(out, &a.Record); err != nil {
+			return errors.Join(err, a.undo())
+		}
+	}
+	return a.Wait(ctx)
+}
+
+func (c *command) print(out io.Writer, r *Record) error {
+	if c.json {
+		return printJSON(out, r)
+	}
+	if r.Already {
+		fmt.Fprintf(out, "%s is attached already (process %d)\n", r.URL, r.PID)
+	} else {
+		fmt.Fprintf(out, "%s is attached (process %d)\n", r.URL, r.PID)
+	}
+	mode := "read-write"
+	if r.ReadOnly {
+		mode = "read-only"
+	}
+	fmt.Fprintf(out, "  volume  %s, %d bytes, blocks of %d, %s\n", r.Volume, r.Size, r.BlockSize, mode)
+	if r.Device != "" {
+		fmt.Fprintf(out, "  device  %s\n", r.Device)
+	}
+	fmt.Fprintf(out, "  uri     %s\n", r.URI)
+	if r.TCP != "" {
+		fmt.Fprintf(out, "  tcp     nbd://%s/%s\n", r.TCP, r.Export)
+	}
+	fmt.Fprintf(out, "Use it:\n  nbdinfo '%[1]s'\n  nbdcopy --progress '%[1]s' disk.img\n  qemu-img info '%[1]s'\n  fio --name=t --ioengine=nbd --uri='%[1]s' --rw=randread --bs=4k --iodepth=32 --size=%[2]d --runtime=10 --time_based\n",
+		r.URI, r.Size)
+	fmt.Fprintf(out, "Detach:\n  iser-initiator attach --detach %s\n", r.URL)
+	return nil
+}
+
+func (c *command) runList(out io.Writer) error {
+	live, err := List(c.opt.Dir)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		if live == nil {
+			live = []*Record{}
+		}
+		return printJSON(out, live)
+	}
+	for _, r := range live {
+		dev := r.Device
+		if dev == "" {
+			dev = r.Socket
+		}
+		fmt.Fprintf(out, "%s\t%s\t%d bytes\tprocess %d\n", r.URL, dev, r.Size, r.PID)
+	}
+	return nil
+}
+
+func (c *command) runDetach(ctx context.Context, out io.Writer, key string) error {
+	if cfg, err := initiator.ParseURL(key); err == nil {
+		key = cfg.URL() // as the record has it
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout+10*time.Second)
+	defer cancel()
+	r, err := Detach(ctx, c.opt.Dir, key)
+	switch {
+	case err != nil:
+		return err
+	case c.json && r == nil:
+		return printJSON(out, struct {
+			Detached bool `json:"detached"`
+		}{})
+	case c.json:
+		return printJSON(out, struct {
+			Detached bool    `json:"detached"`
+			Record   *Record `json:"attachment"`
+		}{true, r})
+	case r == nil:
+		fmt.Fprintf(out, "%s is not attached\n", key)
+	default:
+		fmt.Fprintf(out, "%s is detached\n", r.URL)
+	}
+	return nil
+}
+
+func printJSON(out io.Writer, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(append(b, '\n'))
+	return err
+}

@@ -1,0 +1,181 @@
+package attach
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Record is what is known of one attachment; it is also what --json prints.
+type Record struct {
+	URL       string    `json:"url"` // without secrets
+	Volume    string    `json:"volume"`
+	Size      int64     `json:"size"` // bytes
+	BlockSize int       `json:"block_size"`
+	ReadOnly  bool      `json:"read_only"`
+	Export    string    `json:"export"`
+	Socket    string    `json:"socket,omitempty"`
+	TCP       string    `json:"tcp,omitempty"` // address of the TCP listener
+	URI       string    `json:"uri,omitempty"`
+	Device    string    `json:"device,omitempty"` // /dev/nbdN
+	PID       int       `json:"pid"`
+	Started   time.Time `json:"started"`
+	Already   bool      `json:"already_attached,omitempty"`
+
+	path string
+}
+
+// RunDir returns the directory of the records.
+func RunDir() string {
+	if d := os.Getenv("ISER_RUN_DIR"); d != "" {
+		return d
+	}
+	if os.Geteuid() == 0 {
+		return "/run/softiser"
+	}
+	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
+		return filepath.Join(d, "softiser")
+	}
+	return filepath.Join(os.TempDir(), "softiser-"+strconv.Itoa(os.Geteuid()))
+}
+
+// makeRunDir creates the run directory; somebody else's is not used.
+func makeRunDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("run directory: %w (set ISER_RUN_DIR)", err)
+	}
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); !st.IsDir() || ok && int(sys.Uid) != os.Geteuid() {
+		return fmt.Errorf("run directory %s belongs to somebody else (set ISER_RUN_DIR)", dir)
+	}
+	return nil
+}
+
+// nameOf is the file name of a volume's record: short, so that the socket's
+// path stays below the 108 bytes that the kernel allows.
+func nameOf(url string) string {
+	sum := sha256.Sum256([]byte(url))
+	return "attach-" + hex.EncodeToString(sum[:6])
+}
+
+// lockRecord takes the record file at path for this process. When another
+// process holds it, its record is returned instead.
+func lockRecord(path string) (f *os.File, held *Record, err error) {
+	for range 100 {
+		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+		if err != nil {
+			return nil, nil, fmt.Errorf("attachment record: %w", err)
+		}
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			rec, rerr := readRecord(path)
+			f.Close()
+			if rerr == nil {
+				return nil, rec, nil
+			}
+			time.Sleep(20 * time.Millisecond) // it is being written
+			continue
+		}
+		if err != nil {
+			f.Close()
+			return nil, nil, fmt.Errorf("attachment record %s: %w", path, err)
+		}
+		// The file may have been removed between open and lock.
+		a, aerr := f.Stat()
+		b, berr := os.Stat(path)
+		if aerr == nil && berr == nil && os.SameFile(a, b) {
+			return f, nil, nil
+		}
+		f.Close()
+	}
+	return nil, nil, fmt.Errorf("attachment record %s is held by a process that does not fill it in", path)
+}
+
+// write fills the locked record file in.
+func (r *Record) write(f *os.File) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(0); err != nil {
+		return fmt.Errorf("attachment record: %w", err)
+	}
+	if _, err := f.WriteAt(append(b, '\n'), 0); err != nil {
+		return fmt.Errorf("attachment record: %w", err)
+	}
+	return nil
+}
+
+func readRecord(path string) (*Record, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &Record{path: path}
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("attachment record %s: %w", path, err)
+	}
+	return r, nil
+}
+
+// alive reports whether the record's process still holds it.
+func (r *Record) alive() bool {
+	f, err := os.OpenFile(r.path, os.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
+}
+
+// List returns the live attachments; records of dead processes are removed.
+func List(dir string) ([]*Record, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "attach-*.json"))
+	if err != nil {
+		return nil, err
+	}
+	var live []*Record
+	for _, p := range paths {
+		r, err := readRecord(p)
+		if err != nil {
+			continue // being written, or not ours
+		}
+		if !r.alive() {
+			os.Remove(p)
+			if r.Socket != "" && strings.HasPrefix(r.Socket, dir) {
+				os.Remove(r.Socket)
+			}
+			continue
+		}
+		live = append(live, r)
+	}
+	sort.Slice(live, func(i, k int) bool { return live[i].Started.Before(live[k].Started) })
+	return live, nil
+}
+
+// Find returns the live attachment that key names: URL, socket, device, URI or
+// process id; nil when there is none.
+func Find(dir, key string) (*Record, error) {
+	live, err := List(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range live {
+		if key == r.URL || key == r.Socket || key == r.Device || key == r.URI || key == r.TCP || key == strconv.Itoa(r.PID) {
+			return r, nil
+		}
+	}
+	return nil, nil
+}

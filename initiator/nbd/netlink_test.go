@@ -1,0 +1,92 @@
+package nbd
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The bytes that nbd-client sends for the same request, in little-endian order.
+func TestConnectMessage(t *testing.T) {
+	if host.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("golden bytes are of a little-endian host")
+	}
+	k := KernelConfig{Index: 3, Size: 1 << 30, BlockSize: 512, Flags: 0x1, Timeout: 90 * time.Second, DeadConn: 5 * time.Second}
+	got := connectMessage(0x1c, 7, &k, []int{9, 10})
+	want := strings.Join([]string{
+		"80000000 1c00 0500 07000000 00000000", // header: 128 bytes, family, request+ack
+		"01 01 0000",                           // CONNECT, version 1
+		"0800 0100 03000000",                   // index
+		"0c00 0200 0000004000000000",           // size
+		"0c00 0300 0002000000000000",           // block size
+		"0c00 0400 5a00000000000000",           // timeout
+		"0c00 0500 0100000000000000",           // server flags
+		"0c00 0800 0500000000000000",           // dead connection timeout
+		"1c00 0780",                            // sockets
+		"0c00 0180 0800 0100 09000000",
+		"0c00 0180 0800 0100 0a000000",
+	}, "")
+	b, err := hex.DecodeString(strings.ReplaceAll(want, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[0] = byte(len(b))
+	if !bytes.Equal(got, b) {
+		t.Errorf("got  %x\nwant %x", got, b)
+	}
+	if n := host.Uint32(got); int(n) != len(got) {
+		t.Errorf("length %d of %d", n, len(got))
+	}
+}
+
+func TestParseMessages(t *testing.T) {
+	answer := newMessage(0x1c, nbdConnect, 7)
+	answer.u32(nbdAttrIndex, 12)
+	ack := func(errno int32, seq uint32) []byte {
+		p := host.AppendUint32(nil, 36)
+		p = host.AppendUint16(host.AppendUint16(p, nlError), 0)
+		p = host.AppendUint32(host.AppendUint32(p, seq), 0)
+		return append(host.AppendUint32(p, uint32(-errno)), make([]byte, 16)...)
+	}
+	index := -1
+	f := func(p []byte) (err error) { index, err = indexOf(p); return err }
+	if done, err := parseMessages(append(append(ack(5, 6), answer.bytes()...), ack(0, 7)...), 7, f); !done || err != nil || index != 12 {
+		t.Errorf("done %v, %v, index %d", done, err, index)
+	}
+	if done, err := parseMessages(ack(int32(syscall.EBUSY), 7), 7, f); !done || !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("done %v, %v", done, err)
+	}
+	empty := newMessage(0x1c, nbdConnect, 7)
+	if _, err := parseMessages(empty.bytes(), 7, f); !errors.Is(err, errNetlink) {
+		t.Errorf("no index: %v", err)
+	}
+}
+
+func FuzzParseMessages(f *testing.F) {
+	m := newMessage(0x1c, nbdConnect, 7)
+	m.u32(nbdAttrIndex, 12)
+	f.Add(m.bytes())
+	f.Add([]byte{20, 0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, p []byte) {
+		parseMessages(p, 7, func(b []byte) error { _, err := indexOf(b); return err })
+	})
+}
+
+// Without the driver the message says what to do instead.
+func TestNoKernelDriver(t *testing.T) {
+	d, err := ConnectKernel(KernelConfig{Index: -1, Size: 1 << 20, BlockSize: 512, Flags: FlagHasFlags})
+	if err == nil {
+		for _, c := range d.Conns {
+			c.Close()
+		}
+		d.Disconnect()
+		t.Skip("this kernel has the nbd driver")
+	}
+	if errors.Is(err, ErrNoKernel) && !strings.Contains(err.Error(), "unix socket") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/initiator/attach"
 	"softiser/initiator/bench"
 )
 
@@ -64,6 +65,6 @@ func root() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
-	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), bench.Command())
+	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), bench.Command(), attach.Command())
 	return cmd
 }

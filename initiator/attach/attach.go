@@ -55,15 +55,14 @@ type Attachment struct {
 
 // Attach opens the volume and begins to serve it. When it is attached already,
 // the live record is returned with Already set, and no attachment.
-func Attach(ctx context.Context, opt Options) (a *Attachment, held *Record, err error) {
+func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err error) {
 	if err := makeRunDir(opt.Dir); err != nil {
 		return nil, nil, err
 	}
-	a = &Attachment{opt: opt, serve: make(chan error, 8)}
+	a := &Attachment{opt: opt, serve: make(chan error, 8)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.undo())
-			a = nil
 		}
 	}()
 	path := filepath.Join(opt.Dir, nameOf(opt.URL)+".json")
@@ -86,7 +85,10 @@ func Attach(ctx context.Context, opt Options) (a *Attachment, held *Record, err 
 		return nil, nil, err
 	}
 	a.fillRecord(path)
-	return a, nil, a.Record.write(a.record)
+	if err := a.Record.write(a.record); err != nil {
+		return nil, nil, err
+	}
+	return a, nil, nil
 }
 
 func (a *Attachment) later(f func() error) { a.unwind = append(a.unwind, f) }

@@ -152,7 +152,7 @@ func TestPagesRoundTrip(t *testing.T) {
 	if got, err := ParseProvisioning(pr.Append(nil)); err != nil || got != pr {
 		t.Errorf("provisioning: %+v, %v", got, err)
 	}
-	bd := BlockDevice{1, true}
+	bd := BlockDevice{1, 1, true}
 	if got, err := ParseBlockDevice(bd.Append(nil)); err != nil || got != bd {
 		t.Errorf("block device: %+v, %v", got, err)
 	}

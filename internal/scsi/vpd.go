@@ -127,6 +127,7 @@ func ParseBlockLimits(p []byte) (BlockLimits, error) {
 // BlockDevice is VPD page B1h, block device characteristics (SBC-3 §6.6.2).
 type BlockDevice struct {
 	RotationRate uint16 // 1: no moving parts, else rotations per minute
+	WABEREQ      uint8  // what READ finds after SANITIZE BLOCK ERASE: 0 not said, 1 data, 2 and 3 errors
 	FUAB         bool   // SYNCHRONIZE CACHE honours FUA semantics of SBC-3
 }
 
@@ -135,6 +136,7 @@ func (d *BlockDevice) Append(dst []byte) []byte {
 	i := len(dst)
 	dst = append(dst, make([]byte, 60)...)
 	binary.BigEndian.PutUint16(dst[i:], d.RotationRate)
+	dst[i+3] = d.WABEREQ & 3 << 6
 	dst[i+4] = bit(d.FUAB, 0x02)
 	return dst
 }
@@ -144,7 +146,7 @@ func ParseBlockDevice(p []byte) (BlockDevice, error) {
 	if len(p) < 5 {
 		return BlockDevice{}, fmt.Errorf("scsi: block device characteristics page of %d bytes, want at least 5", len(p))
 	}
-	return BlockDevice{binary.BigEndian.Uint16(p), p[4]&0x02 != 0}, nil
+	return BlockDevice{binary.BigEndian.Uint16(p), p[3] >> 6, p[4]&0x02 != 0}, nil
 }
 
 // Provisioning is VPD page B2h, logical block provisioning (SBC-3 §6.6.6).

@@ -136,3 +136,12 @@ func (g *portGroup) allows(t *Task) bool {
 	t.fail(spc.KeyNotReady, asc)
 	return false
 }
+
+// allPorts returns every relative target port of the device.
+func (a *alua) allPorts() []uint16 {
+	var ps []uint16
+	for _, g := range a.groups {
+		ps = append(ps, g.ports...)
+	}
+	return ps
+}

@@ -19,6 +19,8 @@ func cmdRequestSense(t *Task) {
 		s = spc.Sense{Key: spc.KeyUnitAttention, ASC: a}
 	} else if g := t.lu.gate.Load(); g&gateNoMedium != 0 {
 		s = spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCMediumNotPresent}
+	} else if g&gateSanitize != 0 {
+		s = t.lu.sanitize.sense()
 	}
 	replySense(t, &s)
 }

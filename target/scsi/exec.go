@@ -17,6 +17,7 @@ const (
 	fUnavail                    // works through a port in unavailable state
 	fDataRead                   // counts as a read for statistics and rate limits
 	fDataWrite
+	fAlloc // with fIO: the length field is an allocation length
 )
 
 // access is what a command does as far as reservations are concerned (SPC-4
@@ -109,14 +110,18 @@ func (d *Device) Execute(t *Task) {
 	if !t.Nexus.group.allows(t) {
 		return
 	}
-	if c.access != accAlways && lu.conflicts(t, c) {
+	if lu.conflicts(t, c) {
 		t.status(spc.StatusReservationConflict)
 		return
 	}
-	if c.has(fIO) && !t.decodeIO() {
-		return
+	if c.has(fIO) {
+		if !t.decodeIO() {
+			return
+		}
+	} else if c.hold != holdNone {
+		t.hold = hold{lo: 0, hi: ^uint64(0), kind: c.hold}
 	}
-	if lu.admit(t, (*Task).start) {
+	if lu.admit(t, (*Task).resume) {
 		t.start()
 	}
 }
@@ -127,6 +132,15 @@ func (t *Task) start() {
 		return
 	}
 	t.op.run(t)
+}
+
+// resume starts a task that was dormant, whose unit may have changed meanwhile.
+func (t *Task) resume() {
+	if g := t.lu.gate.Load() & t.op.gates; g != 0 {
+		t.refuse(g)
+		return
+	}
+	t.start()
 }
 
 // naca reports the NACA bit of the control byte, which asks for an ACA
@@ -144,7 +158,8 @@ func (t *Task) refuse(g uint32) {
 	case g&gateNoMedium != 0:
 		t.fail(spc.KeyNotReady, spc.ASCMediumNotPresent)
 	case g&gateSanitize != 0:
-		t.fail(spc.KeyNotReady, spc.ASCSanitizeInProgress)
+		s := t.lu.sanitize.sense()
+		t.check(&s)
 	case g&gateSanFailed != 0:
 		t.fail(spc.KeyMedium, spc.ASCSanitizeFailed)
 	case g&gateSWP != 0:
@@ -165,6 +180,9 @@ func (t *Task) decodeIO() bool {
 		t.io.Blocks = uint32(t.CDB[13])
 	} else if t.op.op == spc.OpWriteAtomic16 {
 		t.io.Blocks &= 0xFFFF // bytes 10-11 are the atomic boundary
+	}
+	if t.op.has(fAlloc) {
+		return true
 	}
 	if t.io.LBA > g.blocks || uint64(t.io.Blocks) > g.blocks-t.io.LBA {
 		s := spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCLBAOutOfRange}

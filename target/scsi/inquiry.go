@@ -129,6 +129,9 @@ func vpdExtended(t *Task, b []byte) []byte {
 
 func vpdBlockDevice(t *Task, b []byte) []byte {
 	d := spc.BlockDevice{RotationRate: 1, FUAB: true}
+	if t.lu.geo().info.Discard {
+		d.WABEREQ = 1 // blocks read as zeroes after SANITIZE BLOCK ERASE
+	}
 	if t.lu.geo().info.Rotational {
 		d.RotationRate = 7200
 	}
@@ -147,14 +150,16 @@ const (
 
 func (lu *LU) limits() spc.BlockLimits {
 	g := lu.geo()
+	a := lu.atomicLimits()
 	l := spc.BlockLimits{
-		MaxCompareAndWrite: maxCompareBlocks,
+		MaxCompareAndWrite: uint8(lu.maxCompare()),
 		OptimalGranularity: uint16(max(g.info.PhysBlockSize>>g.shift, 1)),
 		MaxTransfer:        uint32(lu.cfg.MaxTransfer >> g.shift),
 		OptimalTransfer:    uint32(min(optimalTransfer, lu.cfg.MaxTransfer) >> g.shift),
 		MaxWriteSame:       maxWriteSameBytes >> g.shift,
-		MaxAtomic:          maxAtomicBytes >> g.shift,
-		AtomicGranularity:  1,
+		MaxAtomic:          a.max,
+		AtomicAlignment:    a.align,
+		AtomicGranularity:  a.granularity,
 	}
 	if g.info.Discard {
 		l.MaxUnmapBlocks = uint32(maxUnmapBytes >> g.shift)

@@ -11,6 +11,16 @@ func cmdReserve(t *Task) {
 		t.badCDB(1)
 		return
 	}
+	// With registrations there is CRH (SPC-4 §5.12.3): a registrant's RESERVE does
+	// nothing and is GOOD, anybody else's is a conflict.
+	if r := t.lu.pr.Load(); len(r.regs) > 0 {
+		if _, ok := r.regs[t.Nexus.regKey()]; ok {
+			t.good()
+		} else {
+			t.status(spc.StatusReservationConflict)
+		}
+		return
+	}
 	// The conflict check in Execute has ruled out another holder; two
 	// initiators that pass it together meet here.
 	if !t.lu.legacy.CompareAndSwap(nil, t.Nexus) && t.lu.legacy.Load() != t.Nexus {
@@ -39,13 +49,4 @@ func (lu *LU) releaseLegacy(n *Nexus) {
 	} else {
 		lu.legacy.CompareAndSwap(n, nil)
 	}
-}
-
-// conflicts reports whether a reservation keeps t's nexus from the command.
-func (lu *LU) conflicts(t *Task, c *command) bool {
-	if h := lu.legacy.Load(); h != nil && h != t.Nexus {
-		// SPC-2 lets only a few commands pass; RELEASE is one, as it does nothing.
-		return c.op != spc.OpRelease6 && c.op != spc.OpRelease10
-	}
-	return false
 }

@@ -64,8 +64,10 @@ type LU struct {
 	geometry atomic.Pointer[geometry]
 	gate     atomic.Uint32
 	modes    modes
-	legacy   atomic.Pointer[Nexus] // holder of RESERVE(6)
+	pr       atomic.Pointer[reservations] // immutable; never nil
+	legacy   atomic.Pointer[Nexus]        // holder of RESERVE(6)
 	stats    counters
+	sanitize sanitizer
 	users    atomic.Int64 // tasks between Execute and Release
 	gone     atomic.Bool  // removed from its device
 	flushes  atomic.Int64 // requests for flushBehind
@@ -138,6 +140,9 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	if info.ReadOnly || cfg.ReadOnly {
 		lu.setGate(gateReadOnly, true)
 	}
+	if err := lu.loadState(); err != nil {
+		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
+	}
 	if lu.vol != nil {
 		lu.stop = lu.vol.OnResize(func(i blockdev.Info) {
 			lu.setGeometry(i)
@@ -173,6 +178,7 @@ func (lu *LU) LUN() uint16 { return lu.lun }
 // drain waits until no task uses the unit any more, then ends its workers.
 func (lu *LU) drain(ctx context.Context) error {
 	lu.gone.Store(true)
+	lu.sanitize.stop()
 	if err := lu.waitUnused(ctx); err != nil {
 		return fmt.Errorf("LUN %d: %d commands still hold the volume: %w", lu.lun, lu.users.Load(), err)
 	}

@@ -1,7 +1,127 @@
 package scsi
 
-// canSave reports whether the unit has somewhere to keep saved mode pages.
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	spc "softiser/internal/scsi"
+)
+
+// What survives a restart (saved mode pages, reservations with APTPL) is one
+// JSON file for each logical unit, named by its NAA designator. It is replaced
+// crash-safely: a new file is written and synced, renamed over the old one, and
+// the directory synced; only then does the command that asked for it end.
+
+// savedState is the content of the file.
+type savedState struct {
+	Version int         `json:"version"`
+	Unit    string      `json:"unit"`
+	Modes   *modeValues `json:"modes,omitempty"`
+	PR      *savedPR    `json:"persistent_reservation,omitempty"`
+	Regs    []savedReg  `json:"registrations,omitempty"`
+}
+
+type savedPR struct {
+	Type   spc.PRType `json:"type"`
+	Holder *regKey    `json:"holder,omitempty"`
+}
+
+type savedReg struct {
+	regKey
+	registration
+}
+
+// canSave reports whether the unit has somewhere to keep state.
 func (lu *LU) canSave() bool { return lu.dev.cfg.StateDir != "" }
+
+func (lu *LU) stateFile() string { return filepath.Join(lu.dev.cfg.StateDir, "lu-"+lu.id.key+".json") }
+
+// loadState brings back what was saved. A file that cannot be understood keeps
+// the unit from being served: without its reservations somebody's data would
+// be unprotected.
+func (lu *LU) loadState() error {
+	lu.pr.Store(&reservations{})
+	if !lu.canSave() {
+		return nil
+	}
+	name := lu.stateFile()
+	b, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var s savedState
+	if err := json.Unmarshal(b, &s); err != nil || s.Version != 1 || s.Unit != lu.id.key {
+		return fmt.Errorf("%s is not the saved state of this logical unit; put the right file there, or remove it to forget its reservations and saved mode pages", name)
+	}
+	if s.Modes != nil {
+		lu.modes.saved = *s.Modes
+		lu.modes.saved.WCE = lu.modes.saved.WCE && lu.modes.def.WCE
+		lu.modes.restore()
+	}
+	r := (&reservations{}).clone()
+	for _, reg := range s.Regs {
+		r.regs[reg.regKey] = reg.registration
+	}
+	r.aptpl = len(r.regs) > 0
+	if s.PR != nil && s.PR.Type.Valid() && len(r.regs) > 0 {
+		r.typ = s.PR.Type
+		if s.PR.Holder != nil {
+			r.holder = *s.PR.Holder
+		}
+	}
+	lu.pr.Store(r)
+	return nil
+}
+
+// save writes the file. Preconditions: lu.prMu is held.
+func (lu *LU) save(m modeValues, r *reservations) error {
+	s := savedState{Version: 1, Unit: lu.id.key}
+	if m != lu.modes.def {
+		s.Modes = &m
+	}
+	if r.aptpl {
+		for _, k := range r.sortedRegs() {
+			s.Regs = append(s.Regs, savedReg{k, r.regs[k]})
+		}
+		if r.typ != spc.PRNone {
+			s.PR = &savedPR{Type: r.typ}
+			if !r.typ.AllRegistrants() {
+				s.PR.Holder = &r.holder
+			}
+		}
+	}
+	b, err := json.MarshalIndent(&s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return replaceFile(lu.stateFile(), append(b, '\n'))
+}
+
+// saveReservations keeps r through power loss if it asks for that, or forgets
+// what was kept before. Preconditions: lu.prMu is held.
+func (lu *LU) saveReservations(r *reservations) error {
+	if !lu.canSave() || !r.aptpl && !lu.pr.Load().aptpl {
+		return nil
+	}
+	return lu.save(lu.modes.saved, r)
+}
+
+// saveModes makes v what a reset and a restart return to. Preconditions:
+// lu.prMu is held.
+func (lu *LU) saveModes(v modeValues) error {
+	if err := lu.save(v, lu.pr.Load()); err != nil {
+		return err
+	}
+	lu.modes.saved = v
+	return nil
+}
 
 func (lu *LU) savedModes() modeValues {
 	lu.prMu.Lock()
@@ -9,7 +129,35 @@ func (lu *LU) savedModes() modeValues {
 	return lu.modes.saved
 }
 
-func (lu *LU) saveModes(v modeValues) error {
-	lu.modes.saved = v
-	return nil
+// replaceFile makes b the content of name, so that a crash at any point leaves
+// either the old content or the new.
+func replaceFile(name string, b []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".new-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
 }

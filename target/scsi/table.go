@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"encoding/hex"
+	"fmt"
 	"strings"
 
 	spc "softiser/internal/scsi"
@@ -106,11 +107,29 @@ func commands() []command {
 		row("55 11 00 00 00 00 00 ff ff 00", fStandby, accWrite, gateSanitize, 0, cmdModeSelect),
 		row("1b 01 00 0f f7 00", 0, accWrite, gateSanitize, 0, cmdStartStop),
 
-		row("16 00 00 00 00 00", 0, accWrite, 0, 0, cmdReserve),
-		row("17 00 00 00 00 00", 0, accWrite, 0, 0, cmdRelease),
-		row("56 00 00 00 00 00 00 00 00 00", 0, accWrite, 0, 0, cmdReserve),
-		row("57 00 00 00 00 00 00 00 00 00", 0, accWrite, 0, 0, cmdRelease),
+		row("16 00 00 00 00 00", 0, accAlways, 0, 0, cmdReserve),
+		row("17 00 00 00 00 00", 0, accAlways, 0, 0, cmdRelease),
+		row("56 00 00 00 00 00 00 00 00 00", 0, accAlways, 0, 0, cmdReserve),
+		row("57 00 00 00 00 00 00 00 00 00", 0, accAlways, 0, 0, cmdRelease),
 	}
+	wide := func(u string) string { return u + " ff ff ff ff ff ff ff ff ff ff ff ff 00 00" }
+	stage := func(u string, f flags, a access, gates uint32, h holdKind, run func(*Task)) {
+		cs = append(cs, row(u, f, a, gates, h, run))
+	}
+	stage("2f 16 ff ff ff ff 00 ff ff 00", fIO, accRead, gateMedium, holdRead, cmdVerify)
+	stage("af 16 ff ff ff ff ff ff ff ff 00 00", fIO, accRead, gateMedium, holdRead, cmdVerify)
+	stage(wide("8f 16"), fIO, accRead, gateMedium, holdRead, cmdVerify)
+	stage("2e 12 ff ff ff ff 00 ff ff 00", write, accWrite, gateWrite, holdWrite, cmdWriteVerify)
+	stage("ae 12 ff ff ff ff ff ff ff ff 00 00", write, accWrite, gateWrite, holdWrite, cmdWriteVerify)
+	stage(wide("8e 12"), write, accWrite, gateWrite, holdWrite, cmdWriteVerify)
+	stage("89 18 ff ff ff ff ff ff ff ff 00 00 00 ff 00 00", write, accWrite, gateWrite, holdStaged, cmdCompareAndWrite)
+	stage(wide("8b 18"), write, accWrite, gateWrite, holdStaged, cmdOrWrite)
+	stage("9c 18 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", write, accWrite, gateWrite, holdStaged, cmdWriteAtomic)
+	stage("41 08 ff ff ff ff 00 ff ff 00", fIO, accWrite, gateWrite, holdWrite, cmdWriteSame)
+	stage(wide("93 09"), fIO, accWrite, gateWrite, holdWrite, cmdWriteSame)
+	unmap := row("42 00 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite, holdWrite, cmdUnmap)
+	unmap.offered = unmaps
+	cs = append(cs, unmap)
 	prevent := row("1e 00 00 00 03 00", 0, accWrite, 0, 0, cmdPreventAllow)
 	prevent.offered = removable
 	cs = append(cs, prevent)
@@ -121,5 +140,18 @@ func commands() []command {
 		cs = append(cs, c)
 	}
 	sa("9e 10 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accAlways, gateMedium, 0, cmdReadCapacity16)
+	sa(wide("9e 12"), fIO|fAlloc, accRead, gateMedium, 0, cmdGetLBAStatus)
+	sa("7f 00 00 00 00 00 00 18 00 0d 09 00 ff ff ff ff ff ff ff ff 00 00 00 00 00 00 00 00 ff ff ff ff", fIO, accWrite, gateWrite, holdWrite, cmdWriteSame)
+	sa("48 a1 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeOverwrite)
+	sa("48 1f 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeExit)
+	for i := range 4 {
+		sa(fmt.Sprintf("5e %02x 00 00 00 00 00 ff ff 00", i), fStandby, accAlways, 0, 0, cmdPersistIn)
+	}
+	for i := range 8 {
+		sa(fmt.Sprintf("5f %02x ff 00 00 ff ff ff ff 00", i), fStandby, accAlways, 0, 0, cmdPersistOut)
+	}
+	erase := row("48 a2 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeErase)
+	erase.hasSA, erase.sa, erase.offered = true, spc.SASanitizeBlockErase, unmaps
+	cs = append(cs, erase)
 	return cs
 }

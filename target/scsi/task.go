@@ -62,13 +62,15 @@ type Task struct {
 	lu      *LU  // nil: the LUN names none
 	itl     *itl // its side of the nexus
 	op      *command
-	job     func(*Task) // what a worker runs next
-	cont    func(*Task) // what runs when DataOut has completed
-	io      spc.IO      // decoded CDB of a medium access command
-	hold    hold        // the blocks it touches, while it is in the task set
-	off     int64       // byte range of the medium access
+	job     func(*Task)              // what a worker runs next
+	cont    func(*Task)              // what runs when DataOut has completed
+	work    func(*Task, []byte) bool // what a staged chunk is for, see stage.go
+	io      spc.IO                   // decoded CDB of a medium access command
+	hold    hold                     // the blocks it touches, while it is in the task set
+	off     int64                    // byte range of the medium access
 	n       int64
-	done    int64    // bytes of it that are finished
+	span    int64    // bytes that WRITE SAME fills
+	done    int64    // bytes of n that are finished
 	staged  int      // bytes of the chunk under way that go through WriteAt
 	buf     []byte   // pooled buffer
 	segs    [][]byte // scratch for DataIn and DataOut; keeps its array
@@ -151,7 +153,7 @@ func (t *Task) Release() {
 	if t.lu != nil {
 		t.lu.users.Add(-1)
 	}
-	t.lu, t.itl, t.op, t.job, t.cont = nil, nil, nil, nil, nil
+	t.lu, t.itl, t.op, t.job, t.cont, t.work = nil, nil, nil, nil, nil, nil
 	t.CDB, t.Arrived = nil, nil
 	t.state = taskIdle
 }

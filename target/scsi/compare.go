@@ -1,0 +1,184 @@
+package scsi
+
+import (
+	"bytes"
+
+	spc "softiser/internal/scsi"
+)
+
+// firstDiff returns the index of the first byte in which a and b, of the same
+// length, differ, or -1.
+func firstDiff(a, b []byte) int {
+	if bytes.Equal(a, b) {
+		return -1
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// miscompare ends the task with MISCOMPARE and the offset, in the Data-Out, of
+// the first byte that differs (SBC-3 §4.18, §5.3).
+func (t *Task) miscompare(off int64) {
+	s := spc.Sense{Key: spc.KeyMiscompare, ASC: spc.ASCMiscompare, InfoValid: true, Info: uint64(off)}
+	t.check(&s)
+}
+
+// compareWith compares p with the volume at off; at is the position of p in
+// the Data-Out. On a difference or a failure it has ended the task.
+func (t *Task) compareWith(p []byte, off, at int64) bool {
+	ok := true
+	whole := t.scan(off, int64(len(p)), func(o int64, have []byte) bool {
+		if i := firstDiff(p[o-off:][:len(have)], have); i >= 0 {
+			t.miscompare(at + o - off + int64(i))
+			ok = false
+		}
+		return ok
+	})
+	return whole && ok
+}
+
+// cmdVerify is VERIFY(10), (12), (16) (SBC-3 §5.33): BYTCHK 00b reads the blocks,
+// 01b compares them with as many, 11b each with the same one. 10b is reserved.
+func cmdVerify(t *Task) {
+	bs := int64(1) << t.lu.geo().shift
+	switch t.io.ByteCheck() {
+	case 0:
+		if t.n == 0 {
+			t.good()
+			return
+		}
+		t.toWorker(verifyJob)
+	case 1:
+		t.stageAll(t.n, func(t *Task, p []byte) bool { return t.compareWith(p, t.off+t.done, t.done) })
+	case 3:
+		if t.n == 0 {
+			t.good()
+			return
+		}
+		t.stageAll(bs, verifySame)
+	default:
+		t.badCDB(1)
+	}
+}
+
+func verifyJob(t *Task) {
+	if t.scan(t.off, t.n, func(int64, []byte) bool { return true }) {
+		t.good()
+	}
+}
+
+// verifySame compares every block with p.
+func verifySame(t *Task, p []byte) bool {
+	ok := true
+	whole := t.scan(t.off, int64(t.io.Blocks)*int64(len(p)), func(_ int64, have []byte) bool {
+		for ; len(have) > 0 && ok; have = have[len(p):] {
+			if i := firstDiff(p, have[:len(p)]); i >= 0 {
+				t.miscompare(int64(i))
+				ok = false
+			}
+		}
+		return ok
+	})
+	return whole && ok
+}
+
+// cmdWriteVerify is WRITE AND VERIFY(10), (12), (16) (SBC-3 §5.43): the blocks are
+// written, made durable, read back and, whatever BYTCHK says, compared.
+func cmdWriteVerify(t *Task) {
+	if t.io.ByteCheck() > 1 {
+		t.badCDB(1)
+		return
+	}
+	t.stageAll(t.n, func(t *Task, p []byte) bool {
+		off := t.off + t.done
+		if _, err := t.lu.vol.WriteAt(p, off); err != nil {
+			t.failErr(err, writing)
+			return false
+		}
+		if err := t.lu.vol.FlushRange(off, int64(len(p))); err != nil {
+			t.failErr(err, writing)
+			return false
+		}
+		return t.compareWith(p, off, t.done)
+	})
+}
+
+// cmdCompareAndWrite is COMPARE AND WRITE (SBC-3 §5.3): the first half of the
+// Data-Out must be what the blocks hold, then the second half replaces it.
+// Between the two nobody else touches the blocks. 0 blocks do nothing.
+func cmdCompareAndWrite(t *Task) {
+	if t.io.Blocks > t.lu.maxCompare() {
+		t.badCDB(13)
+		return
+	}
+	n := 2 * t.n
+	// An initiator that sends another amount than the CDB says has a different
+	// idea of the block size; better not to guess which half is which.
+	if t.n > 0 && int64(t.OutLen) != n {
+		t.Wanted = uint32(n)
+		t.illegal(spc.ASCInvalidFieldInIU)
+		return
+	}
+	t.stageAll(n, compareAndWrite)
+}
+
+func compareAndWrite(t *Task, p []byte) bool {
+	half := len(p) / 2
+	return t.compareWith(p[:half], t.off, 0) && t.store(p[half:], t.off)
+}
+
+// maxCompare keeps both halves within one staged chunk.
+func (lu *LU) maxCompare() uint32 {
+	return min(maxCompareBlocks, uint32(stageBytes/2)>>lu.geo().shift)
+}
+
+// cmdOrWrite is ORWRITE(16) (SBC-3 §5.8): the blocks become the OR of what they
+// hold and the Data-Out.
+func cmdOrWrite(t *Task) {
+	t.stageAll(t.n, func(t *Task, p []byte) bool {
+		off := t.off + t.done
+		return t.scan(off, int64(len(p)), func(o int64, have []byte) bool {
+			q := p[o-off:]
+			for i := range have {
+				q[i] |= have[i]
+			}
+			return true
+		}) && t.store(p, off)
+	})
+}
+
+// cmdWriteAtomic is WRITE ATOMIC(16) (SBC-4 §5.48), within the limits of the block
+// limits page; see atomicLimits.
+func cmdWriteAtomic(t *Task) {
+	a := t.lu.atomicLimits()
+	boundary := uint32(t.CDB[10])<<8 | uint32(t.CDB[11])
+	switch {
+	case boundary != 0: // atomic boundaries are not offered (maximum 0)
+		t.badCDB(10)
+	case t.io.Blocks > a.max:
+		t.badCDB(12)
+	case t.io.LBA%uint64(a.align) != 0:
+		t.badCDB(2)
+	case t.io.Blocks%a.granularity != 0:
+		t.badCDB(12)
+	default:
+		t.stageAll(t.n, func(t *Task, p []byte) bool { return t.store(p, t.off) })
+	}
+}
+
+// atomicLimits tells what a power failure cannot tear: anything on a volume
+// that does not survive one, one aligned physical block elsewhere.
+type atomicLimits struct{ max, align, granularity uint32 }
+
+func (lu *LU) atomicLimits() atomicLimits {
+	g := lu.geo()
+	if g.info.Backend == "mem" || g.info.Backend == "null" {
+		return atomicLimits{max: stageBytes >> g.shift, align: 1, granularity: 1}
+	}
+	n := uint32(max(g.info.PhysBlockSize>>g.shift, 1))
+	return atomicLimits{max: n, align: n, granularity: n}
+}

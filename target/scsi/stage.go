@@ -1,0 +1,111 @@
+package scsi
+
+// Commands that look at their Data-Out (VERIFY, COMPARE AND WRITE, ORWRITE,
+// WRITE ATOMIC, WRITE AND VERIFY, WRITE SAME) stage it in pool memory, one chunk
+// after another, and work on it on a worker:
+//
+//	stageNext --> fetch --> stageArrived --> stageWork --> stageNext …
+//	                          (worker, for an exclusive command with
+//	                           its blocks held)
+//
+// t.n is the length of the Data-Out, t.done how much of it is finished,
+// t.staged the chunk under way.
+
+const stageBytes = 1 << 20
+
+// stageAll begins: n bytes of Data-Out, work for each chunk. work returns
+// false when it has ended the task; done ends a task whose chunks are all
+// worked on.
+func (t *Task) stageAll(n int64, work func(*Task, []byte) bool) {
+	if !t.wantOut(n) {
+		return
+	}
+	t.n = n
+	t.work = work
+	if n == 0 {
+		t.good()
+		return
+	}
+	t.stageNext()
+}
+
+func (t *Task) stageNext() {
+	t.staged = int(min(t.n-t.done, stageBytes))
+	if int64(len(t.Arrived)) >= t.done+int64(t.staged) {
+		stageArrived(t)
+		return
+	}
+	t.getBuf(t.staged)
+	t.segs = append(t.segs[:0], t.buf[:t.staged])
+	t.fetch(uint32(t.done), stageArrived)
+}
+
+func stageArrived(t *Task) {
+	if t.op.hold == holdStaged {
+		t.exclusively(stageWork)
+	} else {
+		t.toWorker(stageWork)
+	}
+}
+
+func stageWork(t *Task) {
+	p := t.Arrived
+	if t.buf != nil {
+		p = t.buf[:t.staged]
+	} else {
+		p = p[t.done : t.done+int64(t.staged)]
+	}
+	if !t.work(t, p) {
+		return
+	}
+	t.done += int64(t.staged)
+	t.putBuf()
+	if t.done < t.n {
+		if t.op.hold == holdStaged {
+			t.unlockRange()
+		}
+		t.stageNext()
+		return
+	}
+	if t.op.has(fDataWrite) {
+		t.lu.stats.writes.Add(1)
+		t.lu.stats.writeBytes.Add(uint64(t.n))
+	}
+	t.lu.stats.worked.Add(1)
+	t.good()
+}
+
+// unlockRange ends the exclusive hold between two chunks: the next one waits
+// for the initiator, which nobody else should have to do.
+func (t *Task) unlockRange() {
+	lu := t.lu
+	lu.mu.Lock()
+	lu.dropRangeLocked(t)
+	t.hold.kind = holdStaged
+	if lu.dormantHead != nil {
+		lu.wakeLocked()
+	}
+	lu.mu.Unlock()
+}
+
+// flushed makes [off, off+n) durable if the command says so; on failure it has
+// ended the task.
+func (t *Task) flushed(off, n int64) bool {
+	if t.fua() {
+		if err := t.lu.vol.FlushRange(off, n); err != nil {
+			t.failErr(err, writing)
+			return false
+		}
+	}
+	return true
+}
+
+// store writes p at off, durably if the command says so; on failure it has
+// ended the task.
+func (t *Task) store(p []byte, off int64) bool {
+	if _, err := t.lu.vol.WriteAt(p, off); err != nil {
+		t.failErr(err, writing)
+		return false
+	}
+	return t.flushed(off, int64(len(p)))
+}

@@ -145,3 +145,41 @@ func (a *alua) allPorts() []uint16 {
 	}
 	return ps
 }
+
+func (a *alua) group(id uint16) *portGroup {
+	for _, g := range a.groups {
+		if g.id == id {
+			return g
+		}
+	}
+	return nil
+}
+
+// setGroup changes the state of g; by is the nexus that asked for it, which
+// needs no telling.
+func (d *Device) setGroup(g *portGroup, s AccessState, cause uint32, by *Nexus) {
+	d.alua.mu.Lock()
+	old := AccessState(g.state.Swap(uint32(s)))
+	g.cause.Store(cause)
+	d.alua.mu.Unlock()
+	if old == s {
+		return
+	}
+	for _, lu := range d.LUs() {
+		lu.attention(spc.ASCALUAStateChanged, func(n *Nexus) bool { return n != by })
+	}
+}
+
+// SetAccessState changes the access state of a target port group from this
+// side (an implicit transition). Initiators learn it by unit attention.
+func (d *Device) SetAccessState(group uint16, s AccessState) error {
+	g := d.alua.group(group)
+	if g == nil {
+		return fmt.Errorf("target %s has no target port group %d", d.cfg.Name, group)
+	}
+	if !settable(s) && s != Offline && s != Transitioning {
+		return fmt.Errorf("target %s: %v is not an access state", d.cfg.Name, s)
+	}
+	d.setGroup(g, s, 2, nil)
+	return nil
+}

@@ -37,6 +37,7 @@ type Device struct {
 	mu      sync.Mutex // guards luns (writers), nexuses, seen
 	nexuses map[*Nexus]struct{}
 	seen    map[string]bool // initiator ports that have had a nexus, bounded
+	tokens  tokenStore      // has its own lock
 }
 
 // NewDevice makes a target device without logical units.

@@ -76,6 +76,7 @@ func init() {
 		{spc.VPDSerial, nil, func(t *Task, b []byte) []byte { return append(b, t.lu.id.serial...) }},
 		{spc.VPDIdentification, nil, vpdIdentification},
 		{spc.VPDExtended, nil, vpdExtended},
+		{spc.VPDThirdPartyCopy, nil, vpdThirdPartyCopy},
 		{spc.VPDBlockLimits, nil, func(t *Task, b []byte) []byte { l := t.lu.limits(); return l.Append(b) }},
 		{spc.VPDBlockDevice, nil, vpdBlockDevice},
 		{spc.VPDProvisioning, nil, func(t *Task, b []byte) []byte { p := t.lu.provisioning(); return p.Append(b) }},

@@ -68,6 +68,7 @@ type LU struct {
 	legacy   atomic.Pointer[Nexus]        // holder of RESERVE(6)
 	stats    counters
 	sanitize sanitizer
+	copies   copyResults
 	users    atomic.Int64 // tasks between Execute and Release
 	gone     atomic.Bool  // removed from its device
 	flushes  atomic.Int64 // requests for flushBehind

@@ -150,6 +150,23 @@ func commands() []command {
 	for i := range 8 {
 		sa(fmt.Sprintf("5f %02x ff 00 00 ff ff ff ff 00", i), fStandby, accAlways, 0, 0, cmdPersistOut)
 	}
+	sa("83 00 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accWrite, gateMedium, 0, cmdExtendedCopy)
+	sa("83 10 00 00 00 00 ff ff ff ff ff ff ff ff 00 00", 0, accRead, gateMedium, 0, cmdPopulateToken)
+	sa("83 11 00 00 00 00 ff ff ff ff ff ff ff ff 00 00", 0, accWrite, gateWrite, 0, cmdWriteUsingToken)
+	sa("84 00 ff 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accInfo, 0, 0, cmdCopyStatus)
+	sa("84 03 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accInfo, 0, 0, cmdCopyOperating)
+	sa("84 07 ff ff ff ff 00 00 00 00 ff ff ff ff 00 00", 0, accInfo, 0, 0, cmdRODTokenInfo)
+	sa("a3 ea 00 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accAlways, 0, 0, cmdReportGroups)
+	sa("a3 0c 87 ff ff ff ff ff ff ff 00 00", fStandby|fUnavail, accInfo, 0, 0, cmdReportOpcodes)
+	sa("a3 0d 80 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accInfo, 0, 0, cmdReportTMF)
+	sa("a4 0a 00 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accWrite, 0, 0, cmdSetGroups)
+	cs = append(cs,
+		row("4d 01 ff ff 00 ff ff ff ff 00", fStandby, accAlways, 0, 0, cmdLogSense),
+		row("1d 14 00 ff ff 00", fStandby, accWrite, gateSanitize, 0, cmdSendDiagnostic),
+		row("1c 01 ff ff ff 00", fStandby, accInfo, gateSanitize, 0, cmdReceiveDiagnostic),
+		row("37 00 1f 00 00 00 00 ff ff 00", 0, accRead, gateMedium, 0, cmdReadDefects),
+		row("b7 1f 00 00 00 00 ff ff ff ff 00 00", 0, accRead, gateMedium, 0, cmdReadDefects),
+	)
 	erase := row("48 a2 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeErase)
 	erase.hasSA, erase.sa, erase.offered = true, spc.SASanitizeBlockErase, unmaps
 	cs = append(cs, erase)

@@ -1,0 +1,273 @@
+package scsi
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"time"
+
+	spc "softiser/internal/scsi"
+)
+
+// ROD tokens. A token stands for its blocks as they are when it is used (access
+// upon reference): nothing is frozen, and the initiator keeps others from
+// writing meanwhile. Tokens are known to this device only, until they have
+// not been used for their time-out or the process ends.
+
+const (
+	maxTokens           = 256
+	defaultTokenSeconds = 60
+	maxTokenSeconds     = 600
+)
+
+type rodToken struct {
+	unit    *LU
+	ranges  []spc.Range
+	blocks  uint64
+	secret  [32]byte
+	keep    time.Duration
+	expires time.Time
+}
+
+// tokenStore holds the tokens of a device.
+type tokenStore struct {
+	mu  sync.Mutex
+	all map[uint64]*rodToken
+}
+
+// add files a token and returns its identifier; false when there is no room.
+func (s *tokenStore) add(r *rodToken) (uint64, bool) {
+	var id [8]byte
+	rand.Read(id[:])
+	rand.Read(r.secret[:])
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	r.expires = now.Add(r.keep)
+	for k, old := range s.all {
+		if now.After(old.expires) {
+			delete(s.all, k)
+		}
+	}
+	if len(s.all) >= maxTokens {
+		return 0, false
+	}
+	if s.all == nil {
+		s.all = map[uint64]*rodToken{}
+	}
+	n := binary.BigEndian.Uint64(id[:])
+	s.all[n] = r
+	return n, true
+}
+
+// find returns the token and puts off its end.
+func (s *tokenStore) find(p *spc.RODToken) *rodToken {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.all[p.ID]
+	if r == nil || subtle.ConstantTimeCompare(r.secret[:], p.Secret[:]) != 1 || time.Now().After(r.expires) {
+		return nil
+	}
+	r.expires = time.Now().Add(r.keep)
+	return r
+}
+
+// tokenList fetches the parameter list of a token command.
+func tokenList(t *Task, least uint32, job func(*Task)) {
+	n := binary.BigEndian.Uint32(t.CDB[10:])
+	if n == 0 {
+		t.good()
+		return
+	}
+	if n < least || n > 64<<10 {
+		t.illegal(spc.ASCParameterListLength)
+		return
+	}
+	t.fetchParam(int(n), func(t *Task) { t.toWorker(job) })
+}
+
+func (t *Task) listID() uint32 { return binary.BigEndian.Uint32(t.CDB[6:]) }
+
+// tokenRanges checks range descriptors and returns their sum in blocks.
+func (t *Task) tokenRanges(rs []spc.Range) (uint64, bool) {
+	g := t.lu.geo()
+	if len(rs) == 0 || len(rs) > maxTokenRanges {
+		t.illegal(spc.ASCCopyTooManySegments)
+		return 0, false
+	}
+	sum := uint64(0)
+	for _, r := range rs {
+		if _, ok := g.span(r.LBA, 0, int64(r.Blocks)<<g.shift); !ok {
+			t.illegal(spc.ASCLBAOutOfRange)
+			return 0, false
+		}
+		sum += uint64(r.Blocks)
+	}
+	if sum > maxTokenBytes>>g.shift {
+		t.badParam(16)
+		return 0, false
+	}
+	return sum, true
+}
+
+func cmdPopulateToken(t *Task) { tokenList(t, 16, populateTokenJob) }
+
+func populateTokenJob(t *Task) {
+	p, err := spc.ParsePopulateToken(t.param())
+	if err != nil {
+		t.illegal(spc.ASCParameterListLength)
+		return
+	}
+	if p.TypeSet && p.Type != spc.RODAccessUponReference {
+		t.badParam(8)
+		return
+	}
+	if p.Timeout > maxTokenSeconds {
+		t.badParam(4)
+		return
+	}
+	if p.Timeout == 0 {
+		p.Timeout = defaultTokenSeconds
+	}
+	blocks, ok := t.tokenRanges(p.Ranges)
+	if !ok {
+		return
+	}
+	lu := t.lu
+	r := &rodToken{unit: lu, ranges: p.Ranges, blocks: blocks, keep: time.Duration(p.Timeout) * time.Second}
+	id, ok := t.dev.tokens.add(r)
+	if !ok {
+		t.illegal(spc.ASCTokenResources)
+		return
+	}
+	naa := spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.id.naa}
+	g := lu.geo()
+	token := spc.RODToken{
+		Type: spc.RODAccessUponReference, ID: id, Bytes: blocks << g.shift, Secret: r.secret,
+		Creator: spc.AppendCopyTarget(nil, naa, uint32(g.info.BlockSize)),
+	}
+	lu.copies.begin(t, t.listID()).finish(nil, blocks, token.Append(nil))
+	t.good()
+}
+
+func cmdWriteUsingToken(t *Task) { tokenList(t, 536, writeUsingTokenJob) }
+
+// writeUsingTokenJob checks everything, then copies; with IMMED the status goes
+// out in between and the copy goes on in the background.
+func writeUsingTokenJob(t *Task) {
+	w, err := spc.ParseWriteUsingToken(t.param())
+	if err != nil {
+		t.illegal(spc.ASCParameterListLength)
+		return
+	}
+	head, err := spc.ParseRODToken(w.Token)
+	if err != nil {
+		t.illegal(spc.ASCTokenLength)
+		return
+	}
+	blocks, ok := t.tokenRanges(w.Ranges)
+	if !ok {
+		return
+	}
+	lu := t.lu
+	var src *rodToken // nil: zeroes
+	if head.Type != spc.RODZero {
+		if src = t.dev.tokens.find(&head); src == nil {
+			t.illegal(spc.ASCTokenUnknown)
+			return
+		}
+		if src.unit.gone.Load() || !t.reachable(src.unit, accRead) {
+			t.illegal(spc.ASCInvalidTokenOp)
+			return
+		}
+		if src.unit.geo().shift != lu.geo().shift || w.Offset > src.blocks || blocks > src.blocks-w.Offset {
+			t.badParam(8)
+			return
+		}
+	}
+	r := lu.copies.begin(t, t.listID())
+	if !w.Immed {
+		done, s := t.dev.writeToken(lu, src, w.Offset, w.Ranges, t.isAborted)
+		r.finish(s, done, nil)
+		switch {
+		case t.isAborted():
+			t.end()
+		case s != nil:
+			t.check(s)
+		default:
+			t.good()
+		}
+		return
+	}
+	lu.users.Add(1)
+	if src != nil {
+		src.unit.users.Add(1)
+	}
+	r.info.Store(&spc.RODInfo{Action: r.action, Status: spc.CopyBackground})
+	d := t.dev
+	go func() {
+		done, s := d.writeToken(lu, src, w.Offset, w.Ranges, lu.gone.Load)
+		r.finish(s, done, nil)
+		if src != nil {
+			src.unit.users.Add(-1)
+		}
+		lu.users.Add(-1)
+	}()
+	t.good()
+}
+
+// writeToken copies what the token stands for, from offset blocks on, to the
+// ranges of lu.
+func (d *Device) writeToken(lu *LU, src *rodToken, offset uint64, to []spc.Range, stop func() bool) (uint64, *spc.Sense) {
+	shift := lu.geo().shift
+	done := uint64(0)
+	for _, r := range to {
+		for n := uint64(r.Blocks); n > 0; {
+			k := n
+			var err error
+			dir := writing
+			at := int64(r.LBA+uint64(r.Blocks)-n) << shift
+			if src == nil {
+				err = lu.vol.WriteZeroes(at, int64(k)<<shift, true)
+			} else {
+				var from uint64
+				from, k = src.at(offset+done, n)
+				_, dir, err = d.copyBytes(src.unit, int64(from)<<shift, lu, at, int64(k)<<shift, stop)
+			}
+			if err != nil {
+				if errors.Is(err, errAborted) {
+					return done, &spc.Sense{Key: spc.KeyAborted}
+				}
+				key, a := senseOf(err, dir)
+				return done, &spc.Sense{Key: key, ASC: a}
+			}
+			done += k
+			n -= k
+		}
+	}
+	return done, nil
+}
+
+// at finds the run of at most n blocks at position pos of the token.
+func (r *rodToken) at(pos, n uint64) (lba, k uint64) {
+	for _, x := range r.ranges {
+		if pos < uint64(x.Blocks) {
+			return x.LBA + pos, min(n, uint64(x.Blocks)-pos)
+		}
+		pos -= uint64(x.Blocks)
+	}
+	return 0, n // not reached: the caller has checked pos and n against r.blocks
+}
+
+// cmdRODTokenInfo is RECEIVE ROD TOKEN INFORMATION (SPC-4 §6.28).
+func cmdRODTokenInfo(t *Task) {
+	r := t.lu.copies.find(t, binary.BigEndian.Uint32(t.CDB[2:]), false)
+	if r == nil {
+		t.badCDB(2)
+		return
+	}
+	b := t.getBuf(bufClasses[0])
+	t.reply(r.info.Load().Append(b[:0]), binary.BigEndian.Uint32(t.CDB[10:]))
+}

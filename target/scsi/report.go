@@ -1,0 +1,243 @@
+package scsi
+
+import (
+	"encoding/binary"
+
+	spc "softiser/internal/scsi"
+)
+
+// cmdReportOpcodes is REPORT SUPPORTED OPERATION CODES (SPC-4 §6.35), from the
+// command table itself.
+func cmdReportOpcodes(t *Task) {
+	option, op := t.CDB[2]&7, spc.Opcode(t.CDB[3])
+	rctd := t.CDB[2]&0x80 != 0
+	sa := binary.BigEndian.Uint16(t.CDB[4:])
+	alloc := binary.BigEndian.Uint32(t.CDB[6:])
+	b := t.getBuf(bufClasses[0])[:0]
+	if option == 0 {
+		t.reply(t.allOpcodes(b, rctd), alloc)
+		return
+	}
+	e := t.dev.table.byOp[op]
+	family := e != nil && e.only == nil
+	var c *command
+	switch {
+	case option > 3, option == 1 && family, option == 2 && e != nil && !family:
+		t.badCDB(2)
+		return
+	case option == 3 && e != nil && !family && sa != 0:
+		// Told as not supported: such a combination does not exist.
+	case family:
+		c = e.byAction[sa]
+	case e != nil:
+		c = e.only
+	}
+	if c != nil && c.offered != nil && !c.offered(t.lu) {
+		c = nil
+	}
+	ctdp := byte(0)
+	if rctd && c != nil {
+		ctdp = 0x80
+	}
+	if c == nil {
+		b = append(b, 0, 1, 0, 0) // not supported
+	} else {
+		b = append(b, 0, ctdp|3, 0, byte(len(c.usage))) // as the standard says
+		b = append(b, c.usage...)
+		if rctd {
+			b = c.appendTimeouts(b)
+		}
+	}
+	t.reply(b, alloc)
+}
+
+// allOpcodes adds the list of all commands: length (4), then for each {opcode,
+// 0, service action (2), 0, CTDP(02h) SERVACTV(01h), CDB length (2)}.
+func (t *Task) allOpcodes(b []byte, rctd bool) []byte {
+	b = append(b, 0, 0, 0, 0)
+	rows := t.dev.table.rows
+	for i := range rows {
+		c := &rows[i]
+		if c.offered != nil && !c.offered(t.lu) {
+			continue
+		}
+		b = append(b, byte(c.op), 0)
+		b = binary.BigEndian.AppendUint16(b, c.sa)
+		flags := byte(0)
+		if rctd {
+			flags |= 2
+		}
+		if c.hasSA {
+			flags |= 1
+		}
+		b = append(b, 0, flags, 0, byte(len(c.usage)))
+		if rctd {
+			b = c.appendTimeouts(b)
+		}
+	}
+	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
+	return b
+}
+
+// appendTimeouts adds a command timeouts descriptor: length (2) = 10, reserved,
+// command specific, nominal (4) and recommended (4) time in seconds.
+func (c *command) appendTimeouts(b []byte) []byte {
+	b = append(b, 0, 10, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, 0)
+	return binary.BigEndian.AppendUint32(b, uint32(c.timeout))
+}
+
+// cmdReportTMF is REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.36): ABORT
+// TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET.
+func cmdReportTMF(t *Task) {
+	b := append(t.getBuf(16)[:0], 0xDA, 0, 0, 0)
+	if t.CDB[2]&0x80 != 0 { // REPD: with (unset) time-outs
+		b[3] = 12
+		b = append(b, make([]byte, 12)...)
+	}
+	t.reply(b, binary.BigEndian.Uint32(t.CDB[6:]))
+}
+
+// cmdReportGroups is REPORT TARGET PORT GROUPS (SPC-4 §6.37):
+//
+//	+--+------------------------------------------------------+
+//	| 0| PREF(80h) | access state                             |
+//	| 1| supported states: T O U S AN AO                      |
+//	| 2| group identifier (2)                                 |
+//	| 5| status: 0 never changed, 1 explicitly, 2 implicitly  |
+//	| 7| number of ports, then for each 0 (2), identifier (2) |
+//	+--+------------------------------------------------------+
+func cmdReportGroups(t *Task) {
+	b := t.getBuf(bufClasses[0])[:0]
+	b = append(b, 0, 0, 0, 0)
+	switch t.CDB[1] >> 5 {
+	case 0:
+	case 1: // extended header: format 1, implicit transition time not given
+		b = append(b, 0x10, 0, 0, 0)
+	default:
+		t.badCDB(1)
+		return
+	}
+	for _, g := range t.dev.alua.groups {
+		st := byte(g.state.Load())
+		if g.preferred {
+			st |= 0x80
+		}
+		b = append(b, st, 0xCF)
+		b = binary.BigEndian.AppendUint16(b, g.id)
+		b = append(b, 0, byte(g.cause.Load()), 0, byte(len(g.ports)))
+		for _, p := range g.ports {
+			b = binary.BigEndian.AppendUint16(append(b, 0, 0), p)
+		}
+	}
+	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
+	t.reply(b, binary.BigEndian.Uint32(t.CDB[6:]))
+}
+
+// cmdSetGroups is SET TARGET PORT GROUPS (SPC-4 §6.45): reserved (4), then for each
+// group {state, 0, identifier (2)}.
+func cmdSetGroups(t *Task) {
+	n := binary.BigEndian.Uint32(t.CDB[6:])
+	if n == 0 {
+		t.good()
+		return
+	}
+	if n < 4 || n%4 != 0 || n > 4096 {
+		t.illegal(spc.ASCParameterListLength)
+		return
+	}
+	t.fetchParam(int(n), setGroups)
+}
+
+func setGroups(t *Task) {
+	p := t.param()
+	a := &t.dev.alua
+	var set []*portGroup
+	for i := 4; i < len(p); i += 4 {
+		g := a.group(binary.BigEndian.Uint16(p[i+2:]))
+		if g == nil {
+			t.badParam(i + 2)
+			return
+		}
+		if !settable(AccessState(p[i] & 0xF)) {
+			t.badParam(i)
+			return
+		}
+		set = append(set, g)
+	}
+	for i, g := range set {
+		t.dev.setGroup(g, AccessState(p[4+4*i]&0xF), 1, t.Nexus)
+	}
+	t.good()
+}
+
+// cmdLogSense is LOG SENSE (SPC-4 §6.8): supported pages (00h) and the general
+// statistics (19h) that the unit really counts; temperatures, wear and the like
+// are not made up.
+func cmdLogSense(t *Task) {
+	page, sub := t.CDB[2]&0x3F, t.CDB[3]
+	alloc := uint32(binary.BigEndian.Uint16(t.CDB[7:]))
+	if t.CDB[1]&1 != 0 {
+		t.badCDB(1) // nothing to save
+		return
+	}
+	if sub != 0 || binary.BigEndian.Uint16(t.CDB[5:]) > 1 {
+		t.badCDB(3)
+		return
+	}
+	b := t.getBuf(128)[:0]
+	switch page {
+	case 0x00:
+		b = append(b, 0, 0, 0, 2, 0x00, 0x19)
+	case 0x19:
+		if t.CDB[2]>>6 != 1 {
+			t.badCDB(2) // cumulative values are all there are
+			return
+		}
+		c, g := &t.lu.stats, t.lu.geo()
+		b = append(b, 0x19, 0, 0, 68, 0, 1, 0x03, 64) // parameter 0001h, binary list
+		for _, v := range []uint64{
+			c.reads.Load(), c.writes.Load(), c.writeBytes.Load() >> g.shift, c.readBytes.Load() >> g.shift, 0, 0, 0, 0,
+		} {
+			b = binary.BigEndian.AppendUint64(b, v)
+		}
+	default:
+		t.badCDB(2)
+		return
+	}
+	t.reply(b, alloc)
+}
+
+// cmdSendDiagnostic is SEND DIAGNOSTIC (SPC-4 §6.42): the default self-test, which
+// finds what every command would find, and nothing else.
+func cmdSendDiagnostic(t *Task) {
+	if t.CDB[1]&^0x14 != 0 || binary.BigEndian.Uint16(t.CDB[3:]) != 0 {
+		t.badCDB(1)
+		return
+	}
+	t.good()
+}
+
+// cmdReceiveDiagnostic is RECEIVE DIAGNOSTIC RESULTS (SPC-4 §6.26): page 00h lists
+// itself.
+func cmdReceiveDiagnostic(t *Task) {
+	if t.CDB[1]&1 != 0 && t.CDB[2] != 0 {
+		t.badCDB(2)
+		return
+	}
+	b := append(t.getBuf(8)[:0], 0, 0, 0, 1, 0)
+	t.reply(b, uint32(binary.BigEndian.Uint16(t.CDB[3:])))
+}
+
+// cmdReadDefects is READ DEFECT DATA(10) and (12) (SBC-3 §5.13, §5.14): the list asked for,
+// which is empty.
+func cmdReadDefects(t *Task) {
+	b := t.getBuf(8)[:0]
+	if len(t.CDB) == 10 {
+		b = append(b, 0, t.CDB[2]&0x1F, 0, 0)
+		t.reply(b, uint32(binary.BigEndian.Uint16(t.CDB[7:])))
+		return
+	}
+	b = append(b, 0, t.CDB[1]&0x1F, 0, 0, 0, 0, 0, 0)
+	t.reply(b, binary.BigEndian.Uint32(t.CDB[6:]))
+}

@@ -113,7 +113,7 @@ func (r *rawInitiator) expect(op iscsi.Opcode) *pdu {
 	r.t.Helper()
 	p := r.read()
 	if p.Opcode() != op {
-		r.t.Fatalf("got %v (% x, data %q), want %v", p.Opcode(), p.BHS[:], p.data, op)
+		r.t.Fatalf("got %v (% x, %d bytes of data), want %v", p.Opcode(), p.BHS[:], len(p.data), op)
 	}
 	return p
 }
@@ -428,7 +428,16 @@ func (r *rawInitiator) logoutReason(reason iscsi.LogoutReason, cid uint16) uint8
 	l.SetCID(cid)
 	l.SetCmdSN(r.cmdSN)
 	r.write(&b, nil)
-	return r.expect(iscsi.OpLogoutResp).LogoutResponse().Response()
+	for {
+		p := r.read()
+		switch p.Opcode() {
+		case iscsi.OpLogoutResp:
+			return p.LogoutResponse().Response()
+		case iscsi.OpSCSIResponse, iscsi.OpDataIn, iscsi.OpR2T: // of commands that were still running
+		default:
+			r.t.Fatalf("got %v while waiting for the Logout Response", p.Opcode())
+		}
+	}
 }
 
 // pattern makes recognisable data.

@@ -86,7 +86,7 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 	}
 	if done {
 		c.place.done()
-		c.sess.log().Info("login", zap.Stringer("portal", c.local), zap.String("transport", c.dm.Describe()),
+		c.sess.log().Info("login", zap.String("transport", c.dm.Describe()),
 			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.win.size))
 		c.login = nil
 	}

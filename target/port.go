@@ -88,7 +88,7 @@ func (k *task) DataIn(_ *scsi.Task, off uint32, segs [][]byte) error {
 	s := k.sess
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k.state != taskRunning {
+	if k.state != taskRunning || k.scsi.Aborted() {
 		return errTaskAborted
 	}
 	if k.in.busy {

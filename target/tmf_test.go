@@ -1,0 +1,257 @@
+package target
+
+import (
+	"encoding/binary"
+	"sync"
+	"testing"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+func heldRead(r *rawInitiator) uint32 {
+	return r.command(command{cdb: cdbRW10(0x28, 0, 8), read: true, edtl: 4096})
+}
+
+// second logs in as another initiator port.
+func (s *server) second(last byte) *rawInitiator {
+	s.t.Helper()
+	r := s.dial()
+	r.isid[5] = last
+	r.mustLogin(testIQN)
+	r.ready()
+	return r
+}
+
+// The response waits until the task has ended, and nothing of the task follows.
+func TestAbortTask(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session()
+	release := s.dev.hold()
+	defer release()
+	tag := heldRead(r)
+	keep := heldRead(r)
+	eventually(t, "the reads are at the volume", func() bool { return s.dev.held() == 2 })
+	tmf := r.sendTask(iscsi.AbortTask, 0, tag, r.cmdSN-2)
+	r.expectSilence(50 * time.Millisecond) // storage still has it
+	release()
+	var seen []uint32
+	for len(seen) < 2 {
+		p := r.read()
+		switch {
+		case p.Opcode() == iscsi.OpTaskResponse:
+			if code := p.TaskResponse().Response(); code != iscsi.TaskComplete || p.ITT() != tmf {
+				t.Fatalf("ABORT TASK: response %d for %#x", code, p.ITT())
+			}
+			seen = append(seen, tmf)
+		case p.ITT() == tag:
+			t.Fatalf("%v of the aborted task", p.Opcode())
+		case p.Opcode() == iscsi.OpSCSIResponse || p.Opcode() == iscsi.OpDataIn && p.DataIn().HasStatus():
+			seen = append(seen, keep)
+		}
+	}
+	if code := r.task(iscsi.AbortTask, 0, tag, r.cmdSN-2); code != iscsi.TaskNotFound {
+		t.Errorf("ABORT TASK again: %d", code)
+	}
+	if got := s.Status().Sessions[0].Aborted; got != 1 {
+		t.Errorf("%d aborted commands counted, want 1", got)
+	}
+	r.ready()
+}
+
+// A command that has not arrived counts as received, and is dropped if it comes.
+func TestAbortTaskThatNeverArrived(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session()
+	sn := r.cmdSN
+	r.cmdSN++ // lost
+	if code := r.task(iscsi.AbortTask, 0, 0x9999, sn); code != iscsi.TaskComplete {
+		t.Errorf("ABORT TASK of a command that never came: %d", code)
+	}
+	r.at(sn, command{cdb: testUnitReady}) // late: outside the window now
+	r.ready()
+}
+
+func TestTaskSetFunctions(t *testing.T) {
+	for _, c := range []struct {
+		f      iscsi.TaskFunction
+		others bool   // other initiators' tasks end too
+		asc    uint16 // what they are told
+	}{
+		{iscsi.AbortTaskSet, false, 0},
+		{iscsi.ClearTaskSet, true, 0x2f00},
+		{iscsi.LogicalUnitReset, true, 0x2903},
+		{iscsi.TargetWarmReset, true, 0x2902},
+	} {
+		t.Run(c.f.String(), func(t *testing.T) {
+			s := serve(t, nil)
+			r, other := s.session(), s.second(50)
+			release := s.dev.hold()
+			defer release()
+			heldRead(r)
+			heldRead(r)
+			theirs := heldRead(other)
+			eventually(t, "the reads are at the volume", func() bool { return s.dev.held() == 3 })
+			tmf := r.sendTask(c.f, 0, iscsi.ReservedTag, 0)
+			r.expectSilence(30 * time.Millisecond)
+			release()
+			p := r.expect(iscsi.OpTaskResponse) // and nothing of the two reads before it
+			if p.ITT() != tmf || p.TaskResponse().Response() != iscsi.TaskComplete {
+				t.Errorf("response %d for %#x", p.TaskResponse().Response(), p.ITT())
+			}
+			r.nop(nil)
+			if !c.others {
+				if res := other.finish(theirs, nil); res.status != 0 {
+					t.Errorf("the other initiator's read: status %#x", res.status)
+				}
+				return
+			}
+			// Their task has gone without a word (TAS is 0); the next command tells.
+			res := other.do(command{cdb: testUnitReady}, nil)
+			if res.status != 2 || binary.BigEndian.Uint16(res.sense[12:]) != c.asc {
+				t.Errorf("the other initiator hears status %#x sense % x, want unit attention %04x", res.status, res.sense, c.asc)
+			}
+		})
+	}
+}
+
+func TestTaskFunctionsRefused(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session()
+	for _, c := range []struct {
+		f    iscsi.TaskFunction
+		lun  int
+		want uint8
+	}{
+		{iscsi.TaskReassign, 0, iscsi.TaskNoReassign},
+		{iscsi.LogicalUnitReset, 5, iscsi.TaskNoLUN},
+		{iscsi.QueryTask, 0, iscsi.TaskComplete},
+		{iscsi.QueryTaskSet, 0, iscsi.TaskComplete},
+		{iscsi.QueryTaskSet, 5, iscsi.TaskNoLUN},
+		{99, 0, iscsi.TaskUnsupported},
+	} {
+		if got := r.task(c.f, c.lun, 0x4242, r.cmdSN); got != c.want {
+			t.Errorf("%v on LUN %d: response %d, want %d", c.f, c.lun, got, c.want)
+		}
+	}
+	release := s.dev.hold()
+	defer release()
+	tag := heldRead(r)
+	if got := r.task(iscsi.QueryTask, 0, tag, r.cmdSN-1); got != iscsi.TaskFunctionSucceeded {
+		t.Errorf("QUERY TASK of a running task: %d", got)
+	}
+	if got := r.task(iscsi.QueryTaskSet, 0, iscsi.ReservedTag, 0); got != iscsi.TaskFunctionSucceeded {
+		t.Errorf("QUERY TASK SET: %d", got)
+	}
+	release()
+	r.finish(tag, nil)
+}
+
+func TestColdResetClosesEverySession(t *testing.T) {
+	s := serve(t, nil)
+	r, other := s.session(), s.second(50)
+	if got := r.task(iscsi.TargetColdReset, 0, iscsi.ReservedTag, 0); got != iscsi.TaskComplete {
+		t.Errorf("response %d", got)
+	}
+	r.expectClosed()
+	other.expectClosed()
+	s.session().logout()
+}
+
+// A reset of the logical unit also ends WRITEs that wait for unsolicited or
+// solicited data.
+func TestResetWhileDataIsOwed(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	r := s.session("InitialR2T=No", "FirstBurstLength=16384")
+	r.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true})
+	solicited := r.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384})
+	q := r.expect(iscsi.OpR2T)
+	if q.ITT() != solicited {
+		t.Fatalf("R2T for %#x", q.ITT())
+	}
+	if got := r.task(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0); got != iscsi.TaskComplete {
+		t.Errorf("response %d", got)
+	}
+	// The data that was asked for still comes, and is dropped.
+	r.dataOut(solicited, q.R2T().TTT(), 0, 0, make([]byte, 16384), true)
+	r.nop(nil)
+	eventually(t, "no slot is in use", func() bool { return s.Status().Sessions[0].Slots == 0 })
+	r.ready()
+}
+
+// Aborts, resets and I/O of several initiators at once end in order.
+func TestAbortStorm(t *testing.T) {
+	s := serve(t, func(c *Config, _ *Target) { c.Limits.Commands = 16 })
+	var wg sync.WaitGroup
+	for i := range 4 {
+		r := s.second(byte(60 + i))
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			r.storm(t, i)
+		}()
+	}
+	wg.Wait()
+	eventually(t, "no slot is in use", func() bool {
+		for _, x := range s.Status().Sessions {
+			if x.Slots != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// storm sends commands and task management at random and reads whatever comes.
+func (r *rawInitiator) storm(t *testing.T, seed int) {
+	data := pattern(8192, byte(seed))
+	pending := map[uint32]bool{} // tags of task management
+	for round := range 60 {
+		last := uint32(0)
+		for j := range 6 {
+			if (round+j)%2 == 0 {
+				last = r.command(command{cdb: cdbRW10(0x28, uint32(seed*64), 16), read: true, edtl: 8192})
+			} else {
+				last = r.command(command{cdb: cdbRW10(0x2a, uint32(seed*64), 16), write: true, edtl: 8192, imm: data})
+			}
+		}
+		switch (round + seed) % 5 {
+		case 0:
+			pending[r.sendTask(iscsi.AbortTask, 0, last, r.cmdSN-1)] = true
+		case 1:
+			pending[r.sendTask(iscsi.AbortTaskSet, 0, iscsi.ReservedTag, 0)] = true
+		case 2:
+			pending[r.sendTask(iscsi.ClearTaskSet, 0, iscsi.ReservedTag, 0)] = true
+		case 3:
+			pending[r.sendTask(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0)] = true
+		}
+		// The ping comes back behind everything that was answered at once.
+		r.sendNop(nil)
+		ping := r.itt
+		for {
+			p, err := r.tryRead(ioTime)
+			if err != nil {
+				t.Errorf("initiator %d round %d: %v", seed, round, err)
+				return
+			}
+			r.status(p)
+			switch p.Opcode() {
+			case iscsi.OpTaskResponse:
+				if !pending[p.ITT()] {
+					t.Errorf("task management response for %#x, which was not asked", p.ITT())
+				}
+				delete(pending, p.ITT())
+			case iscsi.OpReject:
+				t.Errorf("reject: %v", p.Reject().Reason())
+			}
+			if p.Opcode() == iscsi.OpNopIn && p.ITT() == ping && len(pending) == 0 {
+				break
+			}
+			if p.Opcode() == iscsi.OpNopIn && p.ITT() == ping {
+				r.sendNop(nil)
+				ping = r.itt
+			}
+		}
+	}
+	r.logout()
+}

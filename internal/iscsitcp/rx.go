@@ -66,10 +66,20 @@ func (r *rxState) init(c *Conn) {
 
 // receive runs until the connection ends and says why.
 func (c *Conn) receive() error {
+	defer c.rx.dropPartial()
 	if err := c.sk.ReadLoop(c.rx.fn); err != nil {
 		return err
 	}
 	return c.rx.err
+}
+
+// dropPartial gives back the buffer of a PDU of which the stream held only the
+// beginning.
+func (r *rxState) dropPartial() {
+	if r.in != nil {
+		r.in.pdu.Release()
+		r.in = nil
+	}
 }
 
 // rxReady parses and reads until there is nothing to read.
@@ -456,7 +466,9 @@ func (c *Conn) finish(tail []byte) error {
 	if !good {
 		p.Bad = errDataDigest
 	}
-	return c.notify(r.in)
+	in := r.in
+	r.in = nil
+	return c.notify(in)
 }
 
 // checkData compares the data digest. Data whose owner has gone, or whose memory

@@ -25,11 +25,17 @@ const testIQN = "iqn.2026-11.softiser:disk0"
 func TestMain(m *testing.M) {
 	goroutines, files := runtime.NumGoroutine(), openFiles()
 	code := m.Run()
+	for _, f := range atExit {
+		f()
+	}
 	if code == 0 {
 		code = leaks(goroutines, files)
 	}
 	os.Exit(code)
 }
+
+// atExit runs after the tests.
+var atExit []func()
 
 func leaks(goroutines, files int) int {
 	deadline := time.Now().Add(10 * time.Second)

@@ -3,6 +3,7 @@ package backing
 import (
 	"errors"
 	"io"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -40,12 +41,20 @@ func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer v.opMu.RUnlock()
-	one := [1][]byte{p}
-	if err := v.store(one[:], off, int64(len(p)), false); err != nil {
+	one := pieces.Get().(*[1][]byte)
+	one[0] = p
+	err := v.store(one[:], off, int64(len(p)), false)
+	one[0] = nil
+	pieces.Put(one)
+	if err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
+
+// pieces are the lists of one piece that WriteAt gives to vectored calls; a
+// write allocates nothing.
+var pieces = sync.Pool{New: func() any { return new([1][]byte) }}
 
 // pread fills p or fails. The end of the file inside the device means that
 // somebody truncated it.
@@ -77,8 +86,7 @@ func (v *Volume) store(bufs [][]byte, off, n int64, fua bool) error {
 		}
 		flags = unix.RWF_DSYNC
 	}
-	end := v.exclusive(off, n)
-	defer end()
+	defer v.exclusive(off, n).end()
 	// The size may have changed since the lease was taken.
 	if err := v.check(off, n); err != nil {
 		return err
@@ -97,16 +105,26 @@ func (v *Volume) store(bufs [][]byte, off, n int64, fua bool) error {
 	return nil
 }
 
+// claim is a range that its holder has to itself.
+type claim struct {
+	v             *Volume
+	first, length int64
+	ticket        uint64
+}
+
+// end gives the range back.
+func (c claim) end() { c.v.ranges.EndExclusive(c.first, c.length, c.ticket) }
+
 // exclusive claims the whole pages around a range, so that no direct lease
-// shares a page whose state changes, and returns the function that ends it.
-func (v *Volume) exclusive(off, n int64) (end func()) {
-	first := v.floor(off)
-	length := v.ceil(off+n) - first
-	ticket, quiet := v.ranges.Exclusive(first, length, v.patience)
-	if !quiet {
+// shares a page whose state changes, until the claim is ended.
+func (v *Volume) exclusive(off, n int64) claim {
+	c := claim{v: v, first: v.floor(off)}
+	c.length = v.ceil(off+n) - c.first
+	var quiet bool
+	if c.ticket, quiet = v.ranges.Exclusive(c.first, c.length, v.patience); !quiet {
 		v.stats.impatient.Add(1)
 	}
-	return func() { v.ranges.EndExclusive(first, length, ticket) }
+	return c
 }
 
 // pwrite writes everything or fails.

@@ -70,8 +70,7 @@ func (v *Volume) zero(op string, off, n int64, call func(off, n int64) error, ho
 	if v.mustSync(false) && v.poisoned.Load() {
 		return blockdev.ErrPoisoned
 	}
-	end := v.exclusive(off, n)
-	defer end()
+	defer v.exclusive(off, n).end()
 	if err := v.check(off, n); err != nil {
 		return err
 	}

@@ -1,0 +1,164 @@
+package target
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+)
+
+// loopMover is a datamover without a wire: transfers complete in Push, and
+// control PDUs are counted. It shows what the session layer itself costs.
+type loopMover struct {
+	up        iscsi.Upper
+	responses int
+	last      iscsi.BHS
+	done      []*iscsi.Transfer
+}
+
+func (m *loopMover) Start(u iscsi.Upper)             { m.up = u }
+func (m *loopMover) Limits() iscsi.Limits            { return iscsi.Limits{MaxControlData: 8192} }
+func (m *loopMover) KeyProfile() iscsi.KeyProfile    { return iscsi.KeyProfile{} }
+func (m *loopMover) NoticeKeyValues(*iscsi.Params)   {}
+func (m *loopMover) Enable() error                   { return nil }
+func (m *loopMover) AbortTransfer(*iscsi.Transfer)   {}
+func (m *loopMover) ReleaseTask(*iscsi.TaskBuffers)  {}
+func (m *loopMover) Terminate(reason error)          { m.up.ConnectionTerminateNotify(reason) }
+func (m *loopMover) Stats() iscsi.DatamoverStats     { return iscsi.DatamoverStats{} }
+func (m *loopMover) Describe() string                { return "loop" }
+func (m *loopMover) PutData(x *iscsi.Transfer) error { m.done = append(m.done, x); return nil }
+func (m *loopMover) GetData(x *iscsi.Transfer) error { m.done = append(m.done, x); return nil }
+func (m *loopMover) SendControl(p *iscsi.PDU) error  { m.responses++; m.last = p.BHS; return nil }
+
+func (m *loopMover) Push() {
+	for len(m.done) > 0 {
+		x := m.done[0]
+		m.done = m.done[:copy(m.done, m.done[1:])]
+		m.up.DataCompletionNotify(x)
+	}
+}
+
+// loopConn is a session over a loopMover, past its login.
+func (s *server) loopConn(t testing.TB) (*conn, *loopMover) {
+	t.Helper()
+	m := &loopMover{}
+	place, _ := s.pending.add(func() {})
+	c := &conn{
+		srv: s.Server, portal: s.portals[0], kind: transportTCP, dm: m, opened: time.Now(), log: zap.NewNop(), place: place,
+		local: netip.MustParseAddrPort("127.0.0.1:3260"), remote: netip.MustParseAddrPort("127.0.0.1:9"), ended: make(chan struct{}),
+	}
+	c.startLogin()
+	if !s.addConn(c) {
+		t.Fatal("the server does not take the connection")
+	}
+	m.Start(c)
+	p := &iscsi.PDU{Data: keys("InitiatorName=iqn.2026-11.test:loop", "TargetName="+testIQN)}
+	l := p.BHS.NewLoginRequest()
+	l.SetStages(true, false, iscsi.StageOperational, iscsi.StageFullFeature)
+	l.SetDataLen(len(p.Data))
+	l.SetCmdSN(1)
+	c.ControlNotify(p)
+	if c.state.get() != connFull {
+		t.Fatalf("login: state %v, last response % x", c.state.get(), m.last[:])
+	}
+	t.Cleanup(func() { c.close(errKilled) })
+	return c, m
+}
+
+// run executes one command to its end.
+func (m *loopMover) run(c *conn, p *iscsi.PDU, sn *uint32) uint8 {
+	p.BHS.SetCmdSN(*sn)
+	p.BHS.SetITT(*sn)
+	*sn++
+	before := m.responses
+	c.ControlNotify(p)
+	m.Push()
+	if m.responses != before+1 {
+		return 0xff
+	}
+	return m.last.SCSIResponse().Status()
+}
+
+func scsiPDU(cdb []byte, write bool, edtl int, data []byte) *iscsi.PDU {
+	p := &iscsi.PDU{Data: data}
+	q := p.BHS.NewSCSICommand()
+	q.SetFinal(true)
+	q.SetRead(!write)
+	q.SetWrite(write)
+	q.SetAttr(1)
+	q.SetEDTL(uint32(edtl))
+	q.SetCDB(cdb)
+	q.SetDataLen(len(data))
+	return p
+}
+
+// Nothing is allocated per command, neither here nor in the device server.
+func TestNoAllocationPerCommand(t *testing.T) {
+	s := serve(t, nil)
+	c, m := s.loopConn(t)
+	sn := uint32(1)
+	tur := scsiPDU(testUnitReady, false, 0, nil)
+	tur.BHS.SCSICommand().SetRead(false)
+	for range 4 {
+		if m.run(c, tur, &sn) == 0 {
+			break
+		}
+	}
+	for name, p := range map[string]*iscsi.PDU{
+		"READ 4 KiB":             scsiPDU(cdbRW10(0x28, 8, 8), false, 4096, nil),
+		"WRITE 4 KiB, solicited": scsiPDU(cdbRW10(0x2a, 8, 8), true, 4096, nil),
+		"WRITE 4 KiB, immediate": scsiPDU(cdbRW10(0x2a, 8, 8), true, 4096, make([]byte, 4096)),
+		"READ 1 MiB":             scsiPDU(cdbRW10(0x28, 0, 2048), false, 1<<20, nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bad := 0
+			once := func() {
+				if st := m.run(c, p, &sn); st != 0 {
+					bad++
+				}
+			}
+			for range 10 {
+				once() // the first use of the pages may go to a worker
+			}
+			time.Sleep(time.Millisecond)
+			bad = 0
+			if n := testing.AllocsPerRun(200, once); n != 0 {
+				t.Errorf("%v allocations per command", n)
+			}
+			if bad != 0 {
+				t.Errorf("%d commands did not end with GOOD in line", bad)
+			}
+		})
+	}
+}
+
+func BenchmarkSession(b *testing.B) {
+	s := serve(b, nil)
+	c, m := s.loopConn(b)
+	sn := uint32(1)
+	tur := scsiPDU(testUnitReady, false, 0, nil)
+	tur.BHS.SCSICommand().SetRead(false)
+	for range 4 {
+		m.run(c, tur, &sn)
+	}
+	for _, w := range []struct {
+		name string
+		p    *iscsi.PDU
+	}{
+		{"read4k", scsiPDU(cdbRW10(0x28, 8, 8), false, 4096, nil)},
+		{"write4k", scsiPDU(cdbRW10(0x2a, 8, 8), true, 4096, nil)},
+	} {
+		b.Run(w.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(4096)
+			for b.Loop() {
+				if st := m.run(c, w.p, &sn); st != 0 {
+					b.Fatalf("status %#x", st)
+				}
+			}
+		})
+	}
+}

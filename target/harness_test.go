@@ -88,6 +88,7 @@ type server struct {
 	addr string
 	vol  blockdev.Device
 	dev  *slowDevice
+	more []blockdev.Device
 }
 
 // slowDevice is a volume whose reads can be held up.
@@ -182,8 +183,10 @@ func serve(t testing.TB, change func(*Config, *Target)) *server {
 		if n := len(s.sessionList(nil)); n != 0 {
 			t.Errorf("%d sessions are left", n)
 		}
-		if err := vol.Close(); err != nil {
-			t.Errorf("closing the volume: %v", err)
+		for _, v := range append(s.more, vol) {
+			if err := v.Close(); err != nil {
+				t.Errorf("closing a volume: %v", err)
+			}
 		}
 	})
 	return s
@@ -205,6 +208,17 @@ func testLog(t testing.TB) *zap.Logger {
 func (s *server) dial() *rawInitiator {
 	s.t.Helper()
 	return dialRaw(s.t, s.addr)
+}
+
+// memory makes another volume in memory, which lives as long as the test.
+func (s *server) memory(t testing.TB, name string, size int64) LUN {
+	t.Helper()
+	vol, err := mem.Open(mem.Config{Name: name, Size: size})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.more = append(s.more, vol)
+	return LUN{Name: name, LUConfig: scsi.LUConfig{Volume: vol}}
 }
 
 // session logs in and takes the first unit attentions.

@@ -134,7 +134,7 @@ func serve(ctx context.Context, f *serveFlags, out io.Writer) error {
 		return err
 	}
 	printBanner(out, a)
-	go secondSignal(ctx, log)
+	go secondSignal(ctx, bg, log)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err
 	}
@@ -142,11 +142,19 @@ func serve(ctx context.Context, f *serveFlags, out io.Writer) error {
 }
 
 // secondSignal ends the process at once when a signal comes during the drain.
-func secondSignal(ctx context.Context, log *zap.Logger) {
-	<-ctx.Done()
+func secondSignal(first, ended context.Context, log *zap.Logger) {
+	select {
+	case <-first.Done():
+	case <-ended.Done():
+		return
+	}
 	again, stop := notifyAgain()
 	defer stop()
-	<-again
+	select {
+	case <-again:
+	case <-ended.Done():
+		return
+	}
 	log.Warn("second signal: ending without waiting for initiators")
 	os.Exit(exitFailure)
 }

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"softiser/config"
+	"softiser/target"
+)
+
+// output collects what a command prints while it runs.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// command runs one command line to its end.
+func command(t *testing.T, args ...string) (code int, out string) {
+	t.Helper()
+	var o output
+	return runWith(t.Context(), &o, args...), o.String()
+}
+
+func runWith(ctx context.Context, o *output, args ...string) int {
+	return run(ctx, args, o, o)
+}
+
+// freePort returns an address that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// start runs serve in the background until the test ends.
+func start(t *testing.T, args ...string) (*output, func() int) {
+	t.Helper()
+	o := &output{}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan int, 1)
+	go func() { done <- runWith(ctx, o, append([]string{"serve"}, args...)...) }()
+	stop := sync.OnceValue(func() int { cancel(); return <-done })
+	t.Cleanup(func() { stop() })
+	deadline := time.Now().Add(20 * time.Second)
+	for !strings.Contains(o.String(), "serves on") {
+		if time.Now().After(deadline) {
+			t.Fatalf("serve did not start:\n%s", o)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return o, stop
+}
+
+func TestServeExports(t *testing.T) {
+	dir := t.TempDir()
+	addr, socket, metrics := freePort(t), filepath.Join(dir, "s"), freePort(t)
+	disk := filepath.Join(dir, "disk0.img")
+	o, stop := start(t, "--listen", addr, "--socket", socket, "--metrics", metrics, "--log-level", "error",
+		"--export", "disk0="+disk+",size=8MiB", "--export", "ram0=memory,size=1GiB", "--export", "null0=null,size=1TiB")
+	for _, want := range []string{
+		"iser://" + addr + "/iqn.2026-11.softiser:disk0/0", "iqn.2026-11.softiser:ram0  LUN 0  1GiB", "iqn.2026-11.softiser:null0  LUN 0  1TiB",
+		"iscsiadm -m discovery -t st -I iser -p " + addr,
+	} {
+		if !strings.Contains(o.String(), want) {
+			t.Errorf("the banner lacks %q:\n%s", want, o)
+		}
+	}
+
+	code, out := command(t, "status", "--socket", socket, "--json")
+	var st target.Status
+	if err := json.Unmarshal([]byte(out), &st); code != 0 || err != nil || len(st.Targets) != 3 || st.State != "listening" {
+		t.Fatalf("status --json: exit %d, %v, %s", code, err, out)
+	}
+	if code, out := command(t, "status", "--socket", socket); code != 0 || !strings.Contains(out, "disk0") || !strings.Contains(out, addr) {
+		t.Errorf("status: exit %d\n%s", code, out)
+	}
+	if code, out := command(t, "resize", "--socket", socket, "disk0", "16MiB"); code != 0 {
+		t.Errorf("resize: exit %d\n%s", code, out)
+	}
+	if fi, err := os.Stat(disk); err != nil || fi.Size() != 16<<20 {
+		t.Errorf("after resize: %v, %v", fi.Size(), err)
+	}
+	if code, _ := command(t, "resize", "--socket", socket, "nothing", "16MiB"); code != exitFailure {
+		t.Errorf("resize of an unknown volume: exit %d", code)
+	}
+	iqn := "iqn.2026-11.softiser:disk0"
+	if code, out := command(t, "lun", "add", "--socket", socket, iqn, "5", "extra=memory,size=1MiB"); code != 0 {
+		t.Errorf("lun add: exit %d\n%s", code, out)
+	}
+	if code, out := command(t, "lun", "add", "--socket", socket, iqn, "5", "again=memory,size=1MiB"); code != exitFailure || !strings.Contains(out, "5") {
+		t.Errorf("lun add twice: exit %d\n%s", code, out)
+	}
+	if code, out := command(t, "lun", "remove", "--socket", socket, iqn, "5"); code != 0 {
+		t.Errorf("lun remove: exit %d\n%s", code, out)
+	}
+	if code, _ := command(t, "session", "kill", "--socket", socket, "77"); code != exitFailure {
+		t.Errorf("killing a session that is not there: exit %d", code)
+	}
+	if code, out := command(t, "session", "list", "--socket", socket); code != 0 || out != "" {
+		t.Errorf("session list: exit %d, %q", code, out)
+	}
+
+	resp, err := http.Get("http://" + metrics + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`iser_target_lun_size_bytes{lun="0",target="iqn.2026-11.softiser:disk0",volume="disk0"} 1.6777216e+07`, "iser_target_sessions 0", "go_goroutines"} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if code := stop(); code != 0 {
+		t.Errorf("serve ended with %d:\n%s", code, o)
+	}
+	if code, _ := command(t, "status", "--socket", socket); code != exitNoTarget {
+		t.Errorf("status of nobody: exit %d", code)
+	}
+}
+
+// A volume that is missing keeps its LUN away, and nothing else.
+func TestServeWithoutAVolume(t *testing.T) {
+	dir := t.TempDir()
+	addr := freePort(t)
+	file := filepath.Join(dir, "c.yaml")
+	text := `
+portals: [{listen: "` + addr + `"}]
+volumes:
+  - {name: gone, type: file, path: gone.img}
+  - {name: here, type: memory, size: 1MiB}
+targets:
+  - iqn: iqn.2026-11.test:a
+    luns: [{lun: 0, volume: gone}, {lun: 1, volume: here}]
+admin: {socket: ` + filepath.Join(dir, "s") + `}
+logging: {level: error}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, "--config", file)
+	code, out := command(t, "status", "--socket", filepath.Join(dir, "s"), "--json")
+	var st target.Status
+	if err := json.Unmarshal([]byte(out), &st); code != 0 || err != nil {
+		t.Fatal(code, err, out)
+	}
+	if luns := st.Targets[0].LUNs; len(luns) != 1 || luns[0].LUN != 1 {
+		t.Errorf("LUNs %+v, want only LUN 1", luns)
+	}
+	code, out = command(t, "check", "--config", file)
+	if code != exitDegraded || !strings.Contains(out, "gone") {
+		t.Errorf("check: exit %d\n%s", code, out)
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	for _, args := range [][]string{
+		{"serve", "--export", "nonsense"},
+		{"serve", "--export", "a=memory"},
+		{"serve", "--export", "a=memory,size=1MiB", "--export", "A=memory,size=1MiB"},
+		{"serve", "--config", "/no/such/file.yaml"},
+		{"serve", "--no-such-flag"},
+		{"serve", "--export", "a=memory,size=1MiB", "--log-level", "loud"},
+		{"check", "--config", "/no/such/file.yaml"},
+		{"session", "kill", "many"},
+		{"lun", "add", "iqn.x", "99999", "a=memory,size=1MiB"},
+		{"resize", "a", "12 parsecs"},
+	} {
+		if code, out := command(t, args...); code != exitUsage || out == "" {
+			t.Errorf("%v: exit %d, want %d; %s", args, code, exitUsage, out)
+		}
+	}
+	if code, out := command(t, "serve", "--help"); code != 0 || !strings.Contains(out, "--export") || !strings.Contains(out, "Examples:") {
+		t.Errorf("serve --help: exit %d\n%s", code, out)
+	}
+}
+
+// Every example configuration becomes a server.
+func TestExamplesBuild(t *testing.T) {
+	files, err := filepath.Glob("../../config/examples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, f := range files {
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			cfg, err := config.Load(f)
+			if err != nil {
+				t.Skipf("needs its surroundings: %v", err)
+			}
+			if err := checkObjects(cfg); err != nil {
+				t.Error(err)
+			}
+			for _, v := range cfg.Volumes {
+				for _, l := range cfg.Targets[0].LUNs {
+					if _, err := lunConfig(cfg, v, l); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+}

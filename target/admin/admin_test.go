@@ -1,0 +1,134 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"softiser/target"
+)
+
+// start serves a fake backend and returns a client and what it was asked.
+func start(t *testing.T) (*Client, *[]string, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "admin.sock")
+	ln, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls []string
+	note := func(s string, err error) error { calls = append(calls, s); return err }
+	b := Backend{
+		Status: func() target.Status { return target.Status{State: "listening", Logins: 7} },
+		Kill: func(n uint16) error {
+			if n == 9 {
+				return note("kill 9", errors.New("there is no session 9"))
+			}
+			return note("kill", nil)
+		},
+		AddLUN: func(_ context.Context, iqn string, r LUNRequest) error {
+			return note("add "+iqn+" "+r.Name+" "+r.Spec, nil)
+		},
+		RemoveLUN: func(_ context.Context, iqn string, lun uint16) error { return note("remove "+iqn, nil) },
+		Resize:    func(iqn string, lun uint16, n int64) error { return note("resize "+iqn, nil) },
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, ln, b) }()
+	c := NewClient(path)
+	t.Cleanup(func() {
+		c.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return c, &calls, path
+}
+
+func TestRoundTrip(t *testing.T) {
+	c, calls, path := start(t)
+	ctx := t.Context()
+	st, err := c.Status(ctx)
+	if err != nil || st.State != "listening" || st.Logins != 7 {
+		t.Errorf("status %+v, %v", st, err)
+	}
+	iqn := "iqn.2026-11.softiser:a/b c"
+	for _, err := range []error{
+		c.Kill(ctx, 3), c.AddLUN(ctx, iqn, LUNRequest{LUN: 1, Name: "n", Spec: "memory,size=1MiB"}),
+		c.RemoveLUN(ctx, iqn, 1), c.Resize(ctx, iqn, 1, 1<<20),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if got, want := strings.Join(*calls, "; "), "kill; add "+iqn+" n memory,size=1MiB; remove "+iqn+"; resize "+iqn; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if err := c.Kill(ctx, 9); err == nil || err.Error() != "there is no session 9" {
+		t.Errorf("an error of the target arrives as %v", err)
+	}
+	fi, err := os.Stat(path)
+	if err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("socket mode %v, %v", fi.Mode(), err)
+	}
+}
+
+func TestListen(t *testing.T) {
+	_, _, path := start(t)
+	if _, err := Listen(path); err == nil {
+		t.Error("a socket that answers was taken over")
+	}
+	// A socket that a killed process has left behind.
+	stale := filepath.Join(t.TempDir(), "stale.sock")
+	ln, err := net.Listen("unix", stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.(*net.UnixListener).SetUnlinkOnClose(false)
+	ln.Close()
+	ln, err = Listen(stale)
+	if err != nil {
+		t.Fatalf("a stale socket: %v", err)
+	}
+	ln.Close()
+	if _, err := Listen(filepath.Join(t.TempDir(), "no", "such", "dir")); err == nil {
+		t.Error("no error for a folder that does not exist")
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	c := NewClient(filepath.Join(t.TempDir(), "nobody.sock"))
+	if _, err := c.Status(t.Context()); !errors.Is(err, ErrNoTarget) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	h := Handler(Backend{})
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+	}{
+		{"GET", "/v1/nothing", "", http.StatusNotFound},
+		{"POST", "/v1/status", "", http.StatusMethodNotAllowed},
+		{"DELETE", "/v1/sessions/70000", "", http.StatusBadRequest},
+		{"DELETE", "/v1/targets/x/luns/-1", "", http.StatusBadRequest},
+		{"POST", "/v1/targets/x/luns", "{", http.StatusBadRequest},
+		{"POST", "/v1/targets/x/luns", `{"lun":1,"unknown":2}`, http.StatusBadRequest},
+		{"POST", "/v1/targets/x/luns", `{"name":"` + strings.Repeat("x", maxBody) + `"}`, http.StatusBadRequest},
+		{"PUT", "/v1/targets/x/luns/1/size", `{"size_bytes":"big"}`, http.StatusBadRequest},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
+		if w.Code != c.code {
+			t.Errorf("%s %s: status %d, want %d", c.method, c.path, w.Code, c.code)
+		}
+	}
+}

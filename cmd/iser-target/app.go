@@ -10,6 +10,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/config"
+	"softiser/lvm"
 	"softiser/target"
 )
 
@@ -20,6 +21,7 @@ type app struct {
 	log  *zap.Logger
 	srv  *target.Server
 	pool *blockdev.Pool
+	lvs  lvm.Manager // volume groups, opened with the first volume that needs one
 
 	mu      sync.Mutex
 	volumes map[string]*openVolume // guarded by mu, by name
@@ -50,6 +52,7 @@ func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (*app, err
 	if a.pool, err = blockdev.NewPool(int64(cfg.Limits.StagingMemory)); err != nil {
 		return nil, exit(exitUsage, fmt.Errorf("limits.staging_memory: %w", err))
 	}
+	a.lvs.Config = lvm.Config{Pool: a.pool, Notice: func(text string) { log.Warn(text) }}
 	if a.srv, err = target.New(tc); err != nil {
 		return nil, exit(exitUsage, err)
 	}
@@ -83,7 +86,7 @@ func (a *app) mapVolume(iqn string, l config.LUN, v config.Volume) error {
 	defer a.mu.Unlock()
 	o := a.volumes[v.Name]
 	if o == nil {
-		dev, err := openDevice(v, a.pool)
+		dev, err := openDevice(v, a.pool, &a.lvs)
 		if err != nil {
 			return err
 		}
@@ -137,4 +140,7 @@ func (a *app) close() {
 		}
 	}
 	clear(a.volumes)
+	if err := a.lvs.Close(); err != nil {
+		a.log.Error("closing the volume groups failed", zap.Error(err))
+	}
 }

@@ -4,13 +4,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
-	"os"
 	"time"
 
 	"softiser/blockdev"
 	"softiser/blockdev/open"
 	"softiser/config"
 	"softiser/internal/iscsi"
+	"softiser/lvm"
 	"softiser/target"
 	"softiser/target/scsi"
 )
@@ -187,19 +187,29 @@ func lunConfig(c *config.Config, v config.Volume, l config.LUN) (scsi.LUConfig, 
 }
 
 // openDevice opens the backing store of a volume.
-func openDevice(v config.Volume, pool *blockdev.Pool) (blockdev.Device, error) {
+func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager) (blockdev.Device, error) {
+	if v.Type == config.VolumeLVM {
+		s := lvm.Spec{VG: v.VG, LV: v.LV, Devices: v.Devices}
+		if v.Create {
+			s.Size = int64(v.Size)
+		}
+		dev, err := lvs.Open(s)
+		if err != nil {
+			return nil, fmt.Errorf("volume %s: %w", v.Name, err)
+		}
+		return dev, nil
+	}
 	s := open.Spec{
 		Name: v.Name, Path: v.Path, Size: int64(v.Size), BlockSize: int(v.BlockSize), PhysBlockSize: int(v.PhysBlockSize),
-		ReadOnly: v.ReadOnly, WriteThrough: v.WriteThrough, Prealloc: v.Preallocate, Pool: pool,
+		ReadOnly: v.ReadOnly, WriteThrough: v.WriteThrough, Prealloc: v.Preallocate, MustExist: !v.Create,
+		Rotational: v.Rotational, Lock: v.Lock, Pool: pool,
+		Fault: open.Fault{
+			ReadDelay: v.Fault.ReadDelay.D(), WriteDelay: v.Fault.WriteDelay.D(), ErrorRate: v.Fault.ErrorRate, Seed: uint64(v.Fault.Seed),
+		},
 	}
 	var err error
 	if s.Type, err = open.ParseType(string(v.Type)); err != nil {
 		return nil, err
-	}
-	if v.Type == config.VolumeFile && !v.Create {
-		if _, err := os.Stat(v.Path); err != nil {
-			return nil, fmt.Errorf("volume %s: %w; create: true makes it", v.Name, err)
-		}
 	}
 	dev, err := open.Open(s)
 	if err != nil {

@@ -23,7 +23,7 @@ filled in. Existing volumes are opened and closed again, read-only; nothing is
 created. Secrets are not printed.`,
 		Example: `  iser-target check --config /etc/softiser/iser-target.yaml
   iser-target check -c iser-target.yaml --json | jq .targets`,
-		Args: cobra.NoArgs,
+		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(file)
 			if err != nil {
@@ -94,12 +94,19 @@ func checkVolume(v config.Volume) error {
 	switch v.Type {
 	case config.VolumeMemory, config.VolumeNull:
 		return nil
+	case config.VolumeLVM:
+		for _, d := range v.Devices {
+			if !v.Create && !exists(d) {
+				return fmt.Errorf("volume %s: device %s does not exist", v.Name, d)
+			}
+		}
+		return nil // opening a group locks it against its users
 	}
 	if v.Create && !exists(v.Path) {
 		return nil
 	}
-	v.ReadOnly, v.Size, v.Preallocate, v.WriteThrough = true, 0, false, false
-	dev, err := openDevice(v, blockdev.DefaultPool())
+	v.ReadOnly, v.Size, v.Preallocate, v.WriteThrough, v.Create = true, 0, false, false, false
+	dev, err := openDevice(v, blockdev.DefaultPool(), nil)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -53,6 +54,11 @@ Exit codes:
   3  check: a volume cannot be opened (serve starts without it)
   4  status, session, lun, resize: no target answers on the admin socket`
 
+// exactly is cobra.ExactArgs with the exit code for wrong usage.
+func exactly(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return exit(exitUsage, cobra.ExactArgs(n)(cmd, args)) }
+}
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "iser-target",
@@ -87,6 +93,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var e *exitError
 	if errors.As(err, &e) {
 		return e.code
+	}
+	if strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "required flag") {
+		return exitUsage
 	}
 	return exitFailure
 }

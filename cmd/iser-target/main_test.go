@@ -195,6 +195,10 @@ func TestUsageErrors(t *testing.T) {
 		{"session", "kill", "many"},
 		{"lun", "add", "iqn.x", "99999", "a=memory,size=1MiB"},
 		{"resize", "a", "12 parsecs"},
+		{"resize", "a"},
+		{"serve", "extra"},
+		{"nonsense"},
+		{"check"},
 	} {
 		if code, out := command(t, args...); code != exitUsage || out == "" {
 			t.Errorf("%v: exit %d, want %d; %s", args, code, exitUsage, out)

@@ -43,7 +43,7 @@ the loopback.`,
   iser-target serve --listen 127.0.0.1:3260 --export disk0=./disk0.img,size=1GiB \
       --export ram0=memory,size=1GiB --export null0=null,size=1TiB
   iser-target serve --listen '[::]:3260' --export backup=/dev/vg0/backup,ro`,
-		Args: cobra.NoArgs,
+		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), &f, cmd.OutOrStdout()) },
 	}
 	fl := cmd.Flags()

@@ -61,7 +61,7 @@ func statusCommand() *cobra.Command {
 		Short: "Show targets, volumes and sessions of a running iser-target",
 		Example: `  iser-target status
   iser-target status --socket /run/softiser/iser-target.sock --json | jq '.sessions[].read_latency.p99_ns'`,
-		Args: cobra.NoArgs,
+		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
 				st, err := c.Status(ctx)
@@ -126,7 +126,7 @@ func sessionCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "session", Short: "List and end sessions of a running iser-target"}
 	s.add(cmd)
 	list := &cobra.Command{
-		Use: "list", Short: "List sessions as JSON lines", Args: cobra.NoArgs,
+		Use: "list", Short: "List sessions as JSON lines", Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
 				st, err := c.Status(ctx)
@@ -144,7 +144,7 @@ func sessionCommand() *cobra.Command {
 		},
 	}
 	kill := &cobra.Command{
-		Use: "kill TSIH", Short: "End a session; its initiator usually logs in again", Args: cobra.ExactArgs(1),
+		Use: "kill TSIH", Short: "End a session; its initiator usually logs in again", Args: exactly(1),
 		Example: "  iser-target session kill 3",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.ParseUint(args[0], 10, 16)
@@ -163,7 +163,7 @@ func lunCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "lun", Short: "Add and remove LUNs of a running iser-target"}
 	s.add(cmd)
 	add := &cobra.Command{
-		Use: "add IQN LUN NAME=VOLUME", Short: "Add a LUN; logged-in initiators are told", Args: cobra.ExactArgs(3),
+		Use: "add IQN LUN NAME=VOLUME", Short: "Add a LUN; logged-in initiators are told", Args: exactly(3),
 		Example: "  iser-target lun add iqn.2026-11.softiser:disk0 1 scratch=memory,size=1GiB",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := lunNumber(args[1])
@@ -180,7 +180,7 @@ func lunCommand() *cobra.Command {
 		},
 	}
 	remove := &cobra.Command{
-		Use: "remove IQN LUN", Short: "Remove a LUN, under load if need be; its volume is flushed and closed", Args: cobra.ExactArgs(2),
+		Use: "remove IQN LUN", Short: "Remove a LUN, under load if need be; its volume is flushed and closed", Args: exactly(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := lunNumber(args[1])
 			if err != nil {
@@ -204,7 +204,7 @@ func lunNumber(s string) (uint16, error) {
 func resizeCommand() *cobra.Command {
 	var s socketFlag
 	cmd := &cobra.Command{
-		Use: "resize VOLUME SIZE", Short: "Change the size of a volume of a running iser-target; initiators are told", Args: cobra.ExactArgs(2),
+		Use: "resize VOLUME SIZE", Short: "Change the size of a volume of a running iser-target; initiators are told", Args: exactly(2),
 		Example: "  iser-target resize disk0 20GiB",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			size, err := config.ParseSize(args[1])

@@ -120,15 +120,15 @@ func (l *LUN) SubmitBatch(rs []*Request) {
 	}
 	s := l.paths[0]
 	var c *conn
+	s.mu.Lock()
 	for _, r := range rs {
 		if l.prepare(r) {
-			r.Done(r)
-			continue
+			s.finish(r, r.Err)
+		} else {
+			c = s.enqueue(r)
 		}
-		s.mu.Lock()
-		c = s.enqueue(r)
-		s.unlock()
 	}
+	s.unlock()
 	if c != nil {
 		c.kick()
 	}

@@ -1,0 +1,139 @@
+package initiator
+
+import (
+	"context"
+	"testing"
+
+	"softiser/internal/iscsi"
+)
+
+// echoDM answers every command with GOOD from inside Push and allocates
+// nothing, so that what is measured is the session.
+type echoDM struct {
+	*fakeDM
+	sent    []uint32
+	resp    iscsi.PDU
+	expCmd  uint32
+	statSN2 uint32
+	live    bool
+}
+
+func (d *echoDM) SendControl(p *iscsi.PDU) error {
+	if !d.live {
+		return d.fakeDM.SendControl(p)
+	}
+	d.sent = append(d.sent, p.BHS.ITT())
+	d.expCmd = p.BHS.CmdSN() + 1
+	return nil
+}
+
+func (d *echoDM) ReleaseTask(*iscsi.TaskBuffers) {}
+
+func (d *echoDM) Push() {
+	if !d.live {
+		d.fakeDM.Push()
+		return
+	}
+	for i := 0; i < len(d.sent); i++ { // answering may send more
+		r := d.resp.BHS.NewSCSIResponse()
+		r.SetITT(d.sent[i])
+		d.resp.BHS.SetSequence(iscsi.Sequence{StatSN: d.statSN2, ExpCmdSN: d.expCmd, MaxCmdSN: d.expCmd + 63})
+		d.statSN2++
+		d.up.ControlNotify(&d.resp)
+	}
+	d.sent = d.sent[:0]
+}
+
+// echoLUN opens a LUN of the fake and then replaces the target by the echo.
+func echoLUN(tb testing.TB) *LUN {
+	ft := newFakeTarget(tb, 1<<20)
+	var dm *echoDM
+	cfg := ft.config()
+	cfg.NopInterval = -1
+	cfg.dial = func(ctx context.Context, c *Config, addr string) (iscsi.Datamover, error) {
+		d, err := ft.dial(ctx, c, addr)
+		dm = &echoDM{fakeDM: d.(*fakeDM)}
+		return dm, err
+	}
+	l, err := Open(context.Background(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := l.Sessions()[0]
+	s.mu.Lock()
+	dm.statSN2 = s.conn.expStatSN
+	dm.sent = make([]uint32, 0, 256)
+	dm.live = true
+	s.mu.Unlock()
+	tb.Cleanup(func() {
+		s.mu.Lock()
+		dm.live = false
+		s.mu.Unlock()
+		dm.cut(nil)
+		l.Close()
+	})
+	return l
+}
+
+func TestNoAllocations(t *testing.T) {
+	l := echoLUN(t)
+	buf := make([]byte, 256<<10)
+	r := &Request{Done: func(*Request) {}}
+	submit := func(op Op, n int) func() {
+		return func() {
+			r.Op, r.Off, r.Buf, r.Len = op, 4096, buf[:n], int64(n)
+			l.Submit(r)
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+	}
+	batch := make([]*Request, 32)
+	for i := range batch {
+		batch[i] = &Request{Op: OpRead, Buf: buf[:4096], Done: func(*Request) {}}
+	}
+	for name, f := range map[string]func(){
+		"read 4 KiB":              submit(OpRead, 4096),
+		"write 4 KiB":             submit(OpWrite, 4096),
+		"read 256 KiB in 4":       submit(OpRead, 256<<10),
+		"write 256 KiB in 4":      submit(OpWrite, 256<<10),
+		"discard":                 submit(OpDiscard, 64<<10),
+		"write zeroes":            submit(OpWriteZeroes, 64<<10),
+		"flush":                   submit(OpFlush, 0),
+		"batch of 32":             func() { l.SubmitBatch(batch) },
+		"ReadAt, synchronous":     func() { l.ReadAt(buf[:4096], 0) },
+		"WriteAt, synchronous":    func() { l.WriteAt(buf[:4096], 0) },
+		"Do with a context":       func() { r.Op, r.Buf = OpRead, buf[:4096]; l.Do(context.Background(), r); r.Done = func(*Request) {} },
+		"Flush as a block device": func() { l.Flush() },
+	} {
+		f() // warm
+		if n := testing.AllocsPerRun(200, f); n > 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+// BenchmarkSubmit measures what a session costs per command, without transport.
+func BenchmarkSubmit(b *testing.B) {
+	l := echoLUN(b)
+	buf := make([]byte, 4096)
+	b.Run("one", func(b *testing.B) {
+		r := &Request{Op: OpRead, Buf: buf, Done: func(*Request) {}}
+		b.ReportAllocs()
+		b.SetBytes(4096)
+		for b.Loop() {
+			l.Submit(r)
+		}
+	})
+	b.Run("batch32", func(b *testing.B) {
+		rs := make([]*Request, 32)
+		for i := range rs {
+			rs[i] = &Request{Op: OpRead, Buf: buf, Done: func(*Request) {}}
+		}
+		b.ReportAllocs()
+		b.SetBytes(32 * 4096)
+		for b.Loop() {
+			l.SubmitBatch(rs)
+		}
+	})
+}

@@ -2,9 +2,11 @@ package initiator
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"net"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/iscsitcp"
 )
 
 // dialDatamover makes the connection that cfg asks for.
@@ -12,5 +14,20 @@ func dialDatamover(ctx context.Context, cfg *Config, addr string, s *Session) (i
 	if cfg.dial != nil {
 		return cfg.dial(ctx, cfg, addr)
 	}
-	return nil, errors.New("no transport")
+	return dialTCP(ctx, addr)
+}
+
+// dialTCP connects for plain iSCSI.
+func dialTCP(ctx context.Context, addr string) (iscsi.Datamover, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	dm, err := iscsitcp.New(nc, iscsi.RoleInitiator, iscsitcp.Config{})
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("%s: %w", addr, err)
+	}
+	return dm, nil
 }

@@ -172,7 +172,7 @@ func openFile(cfg Config) (f *os.File, created bool, err error) {
 		return f, false, err
 	}
 	if cfg.MustExist {
-		return nil, false, fmt.Errorf("%w, and it may not be created", err)
+		return nil, false, fmt.Errorf("%w, and it may not be created (create: true in a configuration)", err)
 	}
 	if cfg.Size == 0 {
 		return nil, false, errors.New("the file does not exist; state a size to create it")

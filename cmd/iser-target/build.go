@@ -204,7 +204,8 @@ func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager) (blockde
 		ReadOnly: v.ReadOnly, WriteThrough: v.WriteThrough, Prealloc: v.Preallocate, MustExist: !v.Create,
 		Rotational: v.Rotational, Lock: v.Lock, Pool: pool,
 		Fault: open.Fault{
-			ReadDelay: v.Fault.ReadDelay.D(), WriteDelay: v.Fault.WriteDelay.D(), ErrorRate: v.Fault.ErrorRate, Seed: uint64(v.Fault.Seed),
+			ReadDelay: v.Fault.ReadDelay.D(), WriteDelay: v.Fault.WriteDelay.D(),
+			ErrorRate: v.Fault.ErrorRate, Seed: uint64(v.Fault.Seed),
 		},
 	}
 	var err error

@@ -1,0 +1,122 @@
+package iser
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/iscsi/datamovertest"
+	"softiser/rdma"
+)
+
+// tcpPair connects two sockets over loopback.
+func tcpPair(t testing.TB) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ch := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+		}
+		ch <- c
+	}()
+	client, err = net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, <-ch
+}
+
+// device opens a device that must be empty at the end of the test.
+func device(t testing.TB) *Device {
+	t.Helper()
+	d, err := Open(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// Connections that the test has ended may still be cleaning up.
+		end := time.Now().Add(20 * time.Second)
+		for {
+			err := d.Close()
+			if err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Errorf("the device is not empty: %v", err)
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		if n := d.ReceivesOut(); n != 0 {
+			t.Errorf("%d receive buffers were not given back", n)
+		}
+	})
+	return d
+}
+
+// connect makes a connected pair.
+func connect(t testing.TB, di, dt *Device, ci, ct ConnConfig) (i, g *Conn) {
+	t.Helper()
+	a, b := tcpPair(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	type result struct {
+		c   *Conn
+		err error
+	}
+	ch := make(chan result, 1)
+	go func() {
+		c, err := dt.Serve(ctx, b, ct)
+		ch <- result{c, err}
+	}()
+	i, err := di.Client(ctx, a, ci)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := <-ch
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	return i, r.c
+}
+
+func pairWith(di, dt *Device, ci, ct ConnConfig) datamovertest.Pair {
+	return func(t testing.TB) (iscsi.Datamover, iscsi.Datamover) {
+		i, g := connect(t, di, dt, ci, ct)
+		return i, g
+	}
+}
+
+func TestConformance(t *testing.T) {
+	off := rdma.ConnParams{CRC: rdma.CRCOff}
+	for _, c := range []struct {
+		name   string
+		ci, ct ConnConfig
+	}{
+		{"CRC", ConnConfig{}, ConnConfig{}},
+		{"NoCRC", ConnConfig{RDMA: off}, ConnConfig{RDMA: off}},
+		{"NoInvalidate", ConnConfig{}, ConnConfig{NoRemoteInvalidate: true}},
+		{"Hello", ConnConfig{RequireHello: true}, ConnConfig{}},
+		{"OneRead", ConnConfig{RDMA: rdma.ConnParams{IRD: 1}}, ConnConfig{RDMA: rdma.ConnParams{ORD: 1}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			di, dt := device(t), device(t)
+			datamovertest.Run(t, pairWith(di, dt, c.ci, c.ct))
+		})
+	}
+	if n := BuffersOut(); n != 0 {
+		t.Errorf("%d send buffers were not given back", n)
+	}
+}
+
+func BenchmarkDatamover(b *testing.B) {
+	datamovertest.Benchmark(b, pairWith(device(b), device(b), ConnConfig{}, ConnConfig{}))
+}

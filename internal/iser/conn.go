@@ -1,0 +1,485 @@
+package iser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"softiser/internal/iscsi"
+	"softiser/rdma"
+)
+
+// ConnConfig is how a connection is made. Zero fields mean the default beside
+// them.
+type ConnConfig struct {
+	// RDMA holds CRC, FPDU size, timeouts and socket options. PrivateData is set
+	// by this package; IRD and ORD default to 128 and 1 for the initiator, 1 and 32
+	// for the target.
+	RDMA rdma.ConnParams
+	// NoRemoteInvalidate keeps this side from agreeing to Send with Invalidate.
+	NoRemoteInvalidate bool
+	// RequireHello makes the initiator ask for the Hello exchange (RFC 7145 §6.10).
+	RequireHello bool
+
+	// rfc: the stream was upgraded, the peer follows RFC 7145 to the letter.
+	rfc bool
+}
+
+// linuxControlData is the data that an initiator's receive buffers are known to
+// hold in the full feature phase: Linux and libiscsi post this much whatever was
+// negotiated.
+const linuxControlData = 128
+
+// sendDepth is the depth of the send queue; more work waits in Conn.pend.
+const sendDepth = 126
+
+// maxSGE is how many pieces of memory one RDMA Write or Read takes.
+const maxSGE = 64
+
+// state of a connection:
+//
+//	stateLogin ──Enable──▶ stateFull ──┐
+//	     └─────────────────────────────┴─▶ stateClosing ──▶ stateDead
+//
+// In stateClosing what is queued still goes out and what arrives is dropped.
+type state uint8
+
+const (
+	stateLogin state = iota
+	stateFull
+	stateClosing
+	stateDead
+)
+
+var stateNames = [...]string{"login", "full feature", "closing", "dead"}
+
+// String names the state.
+func (s state) String() string { return stateNames[s] }
+
+// Conn is one iSER connection; it implements iscsi.Datamover.
+type Conn struct {
+	d      *Device
+	role   iscsi.Role
+	cfg    ConnConfig
+	qp     *rdma.QP
+	sendCQ *rdma.CQ
+	recvCQ *rdma.CQ
+	info   rdma.ConnInfo
+	inv    bool // remote invalidation was agreed on
+
+	up      iscsi.Upper
+	started atomic.Bool
+	startCh chan struct{} // closed by Start, or by the end of the connection before it
+	ended   chan struct{} // closed when the last up-call has returned
+
+	mu     sync.Mutex // guards what follows
+	st     state
+	cause  error // given to Terminate, or found here
+	grace  bool  // Terminate(nil)
+	params iscsi.Params
+	quiet  bool // target: nothing has come since the end of login
+	hello  helloState
+	pend   opList // sends and RDMA Writes, in order
+	reads  opList // RDMA Reads that wait for a slot of the ORD
+	nread  int    // Reads outstanding
+	out    int    // work requests outstanding
+	doneQ  xferList
+	// completing counts goroutines that are inside completeAll; cond tells of each
+	// that leaves.
+	completing int
+	cond       sync.Cond
+	ops        opPool
+	tasks      taskTable
+	gets       []*get // running GetData by Transfer.Slot
+	freeG      []int
+	sgl        [maxSGE]rdma.SGE
+
+	recvWC [32]rdma.WC // of the receive handler
+	sendWC [32]rdma.WC // of the send handler
+
+	stats struct {
+		pdusIn, pdusOut, payloadIn, payloadOut, copied, sendIn, sendOut atomic.Uint64
+		transfers                                                       atomic.Int64
+	}
+}
+
+// helloState is where the Hello exchange stands:
+//
+//	helloNone ──Enable, iSERHelloRequired──▶ helloWait ──Hello, HelloReply──▶ helloDone
+type helloState uint8
+
+const (
+	helloNone helloState = iota
+	helloWait
+	helloDone
+)
+
+// newConn makes the queue pair; it is not connected yet.
+func (d *Device) newConn(role iscsi.Role, cfg ConnConfig) (*Conn, error) {
+	c := &Conn{d: d, role: role, cfg: cfg, startCh: make(chan struct{}), ended: make(chan struct{}), quiet: role == iscsi.RoleTarget}
+	c.cond.L = &c.mu
+	c.params = iscsi.NewNegotiation(role, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
+	var err error
+	if c.sendCQ, err = d.dev.CreateCQ(rdma.CQConfig{Depth: sendDepth + 2, Handler: c.sendHandler}); err != nil {
+		return nil, fmt.Errorf("iser: %w", err)
+	}
+	if c.recvCQ, err = d.dev.CreateCQ(rdma.CQConfig{Depth: 256, Handler: c.recvHandler}); err != nil {
+		_ = c.sendCQ.Close()
+		return nil, fmt.Errorf("iser: %w", err)
+	}
+	c.qp, err = d.pd.CreateQP(rdma.QPConfig{
+		SendCQ: c.sendCQ, RecvCQ: c.recvCQ, SRQ: d.srq,
+		MaxSend: sendDepth, MaxRecv: 1, MaxSGE: maxSGE, OnEvent: c.event,
+	})
+	if err != nil {
+		_ = c.sendCQ.Close()
+		_ = c.recvCQ.Close()
+		return nil, fmt.Errorf("iser: %w", err)
+	}
+	d.conns.Add(1)
+	return c, nil
+}
+
+// discard undoes newConn.
+func (c *Conn) discard() {
+	_ = c.qp.Close()
+	c.freeWindows()
+	_ = c.sendCQ.Close()
+	_ = c.recvCQ.Close()
+	c.d.conns.Add(-1)
+}
+
+// Dial connects as initiator.
+func (d *Device) Dial(ctx context.Context, network, addr string, cfg ConnConfig) (*Conn, error) {
+	var nd net.Dialer
+	nc, err := nd.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, fmt.Errorf("iser: %w", err)
+	}
+	return d.Client(ctx, nc, cfg)
+}
+
+// Client connects as initiator over an open TCP connection, which it takes over.
+func (d *Device) Client(ctx context.Context, nc net.Conn, cfg ConnConfig) (*Conn, error) {
+	c, err := d.newConn(iscsi.RoleInitiator, cfg)
+	if err != nil {
+		_ = nc.Close()
+		return nil, err
+	}
+	p := cfg.RDMA
+	p.PrivateData = privateData(!cfg.NoRemoteInvalidate)
+	if p.IRD == 0 {
+		p.IRD = 128
+	}
+	if p.ORD == 0 {
+		p.ORD = 1
+	}
+	info, err := rdma.Client(ctx, nc, c.qp, &p)
+	if err != nil {
+		c.discard()
+		return nil, fmt.Errorf("iser: %w", err)
+	}
+	c.connected(*info, !cfg.NoRemoteInvalidate && allowsInvalidate(info.PrivateData))
+	return c, nil
+}
+
+// Serve accepts as target what is an open TCP connection whose next bytes are an
+// MPA Request. It takes nc over.
+func (d *Device) Serve(ctx context.Context, nc net.Conn, cfg ConnConfig) (*Conn, error) {
+	req, err := rdma.Server(ctx, nc, &rdma.ServerConfig{Timeout: cfg.RDMA.Timeout})
+	if err != nil {
+		return nil, fmt.Errorf("iser: %w", err)
+	}
+	return d.Accept(ctx, req, cfg)
+}
+
+// Accept accepts a connection request as target.
+func (d *Device) Accept(ctx context.Context, req *rdma.ConnRequest, cfg ConnConfig) (*Conn, error) {
+	c, err := d.newConn(iscsi.RoleTarget, cfg)
+	if err != nil {
+		_ = req.Reject(nil)
+		return nil, err
+	}
+	inv := !cfg.NoRemoteInvalidate && allowsInvalidate(req.PrivateData())
+	p := cfg.RDMA
+	p.PrivateData = privateData(inv)
+	if p.IRD == 0 {
+		p.IRD = 1
+	}
+	if p.ORD == 0 {
+		p.ORD = 32
+	}
+	if err := req.Accept(ctx, c.qp, &p); err != nil {
+		c.discard()
+		return nil, fmt.Errorf("iser: %w", err)
+	}
+	c.connected(c.qp.Info(), inv)
+	if c.info.ORD == 0 {
+		// Without RDMA Reads no WRITE could be served (MPA revision 1 peers).
+		c.Terminate(errors.New("iser: the peer serves no RDMA Reads (IRD 0)"))
+		return nil, errors.New("iser: the peer serves no RDMA Reads (IRD 0): it must connect with MPA revision 2 and an IRD of at least 1")
+	}
+	return c, nil
+}
+
+func (c *Conn) connected(info rdma.ConnInfo, inv bool) {
+	c.mu.Lock()
+	c.info, c.inv = info, inv
+	c.mu.Unlock()
+}
+
+// event runs on the queue pair's receive goroutine.
+func (c *Conn) event(_ *rdma.QP, e rdma.Event) {
+	switch e {
+	case rdma.EventSRQLimit:
+		if err := c.d.grow(); err != nil {
+			c.fail(err)
+		}
+	case rdma.EventDisconnected:
+		go c.finish()
+	}
+}
+
+// Start implements iscsi.Datamover. What has arrived before waits.
+func (c *Conn) Start(u iscsi.Upper) {
+	c.mu.Lock()
+	c.up = u
+	c.mu.Unlock()
+	if !c.started.Swap(true) {
+		close(c.startCh)
+	}
+}
+
+// Limits implements iscsi.Datamover.
+func (c *Conn) Limits() iscsi.Limits {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := iscsi.Limits{MaxControlData: iscsi.DefaultMRDSL}
+	if c.st != stateFull || c.params.SessionType == iscsi.DiscoverySession {
+		return l
+	}
+	l.MaxControlData = min(int(c.params.MaxXmitDataSegmentLength), RecvDataLen)
+	if c.role == iscsi.RoleTarget {
+		l.MaxControlData = min(l.MaxControlData, linuxControlData)
+		l.QuietUntilFirstCommand = c.quiet
+	}
+	return l
+}
+
+// KeyProfile implements iscsi.Datamover.
+func (c *Conn) KeyProfile() iscsi.KeyProfile {
+	return iscsi.KeyProfile{
+		RDMA: iscsi.RDMARequired, NoDigests: true, RecvDataSegmentLength: RecvDataLen,
+		RequireHello: c.cfg.RequireHello && c.role == iscsi.RoleInitiator,
+	}
+}
+
+// NoticeKeyValues implements iscsi.Datamover.
+func (c *Conn) NoticeKeyValues(p *iscsi.Params) {
+	c.mu.Lock()
+	c.params = *p
+	c.mu.Unlock()
+}
+
+// Enable implements iscsi.Datamover.
+func (c *Conn) Enable() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.st {
+	case stateLogin:
+	case stateFull:
+		return errors.New("iser: Enable was called twice")
+	default:
+		return c.endError()
+	}
+	c.st = stateFull
+	if c.params.ISERHelloRequired {
+		c.hello = helloWait
+		if c.role == iscsi.RoleInitiator {
+			c.sendHelloLocked(&hello{maxVer: Version, ver: Version, depth: uint16(c.info.IRD)})
+		}
+	}
+	return nil
+}
+
+// Describe implements iscsi.Datamover.
+func (c *Conn) Describe() string {
+	onOff := map[bool]string{true: "on", false: "off"}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := &c.info
+	return fmt.Sprintf("iSER, MPA revision %d, CRC %s, FPDU %d, IRD %d, ORD %d, remote invalidation %s",
+		i.Rev, onOff[i.CRC], i.FPDUSize, i.IRD, i.ORD, onOff[c.inv])
+}
+
+// Stats implements iscsi.Datamover. Package rdma counts copies of payload and of
+// PDUs together; what was received in Sends is taken off.
+func (c *Conn) Stats() iscsi.DatamoverStats {
+	s, q := &c.stats, c.qp.Stats()
+	over := func(a, b uint64) uint64 { return a - min(a, b) }
+	return iscsi.DatamoverStats{
+		PDUsIn: s.pdusIn.Load(), PDUsOut: s.pdusOut.Load(),
+		PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(),
+		PayloadCopied: s.copied.Load() + over(q.PlacedCopied, s.sendIn.Load()) + over(q.SentCopied, s.sendOut.Load()),
+		ReceiveCalls:  q.RecvCalls, SendCalls: q.SendCalls, OutstandingTransfers: s.transfers.Load(),
+	}
+}
+
+// QP returns the queue pair below, for addresses and counters.
+func (c *Conn) QP() *rdma.QP { return c.qp }
+
+// Ended is closed when the last up-call has returned.
+func (c *Conn) Ended() <-chan struct{} { return c.ended }
+
+// Terminate implements iscsi.Datamover.
+func (c *Conn) Terminate(reason error) {
+	c.mu.Lock()
+	switch {
+	case reason != nil:
+		c.failLocked(reason)
+	case c.st < stateClosing:
+		c.st, c.grace = stateClosing, true
+		c.pumpLocked()
+		go c.qp.Push() // not here: there may be up-calls inside
+	}
+	c.mu.Unlock()
+	if !c.started.Swap(true) {
+		close(c.startCh) // nobody will start it any more
+	}
+}
+
+// closeLocked ends a closing connection once its own queue has been handed over.
+func (c *Conn) closeLocked() {
+	if c.st == stateClosing && c.pend.head == nil {
+		c.qp.Disconnect()
+	}
+}
+
+// fail ends the connection; the first cause counts.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	c.failLocked(err)
+	c.mu.Unlock()
+}
+
+func (c *Conn) failLocked(err error) {
+	if c.cause == nil {
+		c.cause = err
+	}
+	c.qp.Abort(err)
+}
+
+func (c *Conn) endError() error {
+	if c.cause != nil {
+		return fmt.Errorf("iser: connection has ended: %w", c.cause)
+	}
+	return net.ErrClosed
+}
+
+// Push implements iscsi.Datamover.
+func (c *Conn) Push() {
+	for {
+		c.mu.Lock()
+		c.pumpLocked()
+		done := c.takeDoneLocked()
+		c.mu.Unlock()
+		if done == nil {
+			break
+		}
+		c.completeAll(done) // may queue more
+	}
+	c.qp.Push()
+}
+
+// finish runs when the queue pair has ended: it collects what was flushed,
+// completes what is left and makes the last up-call.
+func (c *Conn) finish() {
+	defer close(c.ended)
+	<-c.qp.Done()
+	<-c.startCh
+	var wcs [32]rdma.WC
+	c.reapSends(c.sendCQ, wcs[:])
+	c.reapReceives(c.recvCQ, wcs[:])
+	c.mu.Lock()
+	c.st = stateDead
+	err := c.qp.Err()
+	if c.cause != nil {
+		err = c.cause
+	}
+	switch {
+	case c.grace && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, rdma.ErrTimeout)):
+		err = nil
+	case err == nil:
+		err = io.EOF
+	}
+	lost := err
+	if lost == nil {
+		lost = net.ErrClosed
+	}
+	c.purgeLocked(lost)
+	done := c.takeDoneLocked()
+	u := c.up
+	c.mu.Unlock()
+	c.completeAll(done)
+	c.mu.Lock()
+	for c.completing > 0 {
+		c.cond.Wait()
+	}
+	c.mu.Unlock()
+	c.discard()
+	if u != nil {
+		u.ConnectionTerminateNotify(err)
+	}
+}
+
+// takeDoneLocked takes the completed transfers for completeAll.
+func (c *Conn) takeDoneLocked() *iscsi.Transfer {
+	x := c.doneQ.take()
+	if x != nil {
+		c.completing++
+	}
+	return x
+}
+
+// completeAll makes the up-calls for completed transfers.
+func (c *Conn) completeAll(x *iscsi.Transfer) {
+	if x == nil {
+		return
+	}
+	defer func() {
+		c.mu.Lock()
+		c.completing--
+		c.cond.Broadcast()
+		c.mu.Unlock()
+	}()
+	for x != nil {
+		next := x.Next
+		x.Next = nil
+		c.stats.transfers.Add(-1)
+		c.up.DataCompletionNotify(x)
+		x = next
+	}
+}
+
+// xferList is a queue of completed transfers.
+type xferList struct{ head, tail *iscsi.Transfer }
+
+func (l *xferList) put(x *iscsi.Transfer) {
+	x.Next = nil
+	if l.tail == nil {
+		l.head = x
+	} else {
+		l.tail.Next = x
+	}
+	l.tail = x
+}
+
+func (l *xferList) take() *iscsi.Transfer {
+	x := l.head
+	l.head, l.tail = nil, nil
+	return x
+}

@@ -1,0 +1,232 @@
+package iser
+
+import (
+	"fmt"
+
+	"softiser/internal/iscsi"
+	"softiser/rdma"
+)
+
+// task is a SCSI command of the initiator that has buffers.
+type task struct {
+	itt  uint32
+	bufs *iscsi.TaskBuffers
+	// Windows over the memory that the target may write (In) and read (Out); nil
+	// when there is none. inv is the STag that a SendInv must name.
+	in, out *rdma.Window
+	inv     uint32
+	hasInv  bool
+	slot    int
+	next    *task // hash chain, free list
+}
+
+const taskBuckets = 128
+
+// taskTable finds tasks by Initiator Task Tag. Guarded by Conn.mu.
+type taskTable struct {
+	buckets [taskBuckets]*task
+	slots   []*task
+	free    *task
+	windows []*rdma.Window // closed ones, for the next command
+	all     []*rdma.Window
+	segs    [][]byte // working space
+}
+
+func bucket(itt uint32) uint32 { return itt * 0x9e3779b1 >> 25 }
+
+func (t *taskTable) find(itt uint32) *task {
+	for k := t.buckets[bucket(itt)]; k != nil; k = k.next {
+		if k.itt == itt {
+			return k
+		}
+	}
+	return nil
+}
+
+func (t *taskTable) add(itt uint32, b *iscsi.TaskBuffers) *task {
+	k := t.free
+	if k == nil {
+		k = &task{slot: len(t.slots)}
+		t.slots = append(t.slots, k)
+	} else {
+		t.free = k.next
+	}
+	h := bucket(itt)
+	*k = task{itt: itt, bufs: b, slot: k.slot, next: t.buckets[h]}
+	t.buckets[h] = k
+	b.Slot = k.slot
+	return k
+}
+
+// bindLocked opens a window over segs[from:].
+func (c *Conn) bindLocked(segs [][]byte, from uint32, a rdma.Access) (w *rdma.Window, stag uint32, base uint64, err error) {
+	t := &c.tasks
+	if n := len(t.windows); n > 0 {
+		w, t.windows = t.windows[n-1], t.windows[:n-1]
+	} else {
+		if w, err = c.d.pd.AllocWindow(); err != nil {
+			return nil, 0, 0, fmt.Errorf("iser: %w", err)
+		}
+		t.all = append(t.all, w)
+	}
+	t.segs = t.segs[:0]
+	for _, s := range segs {
+		if from >= uint32(len(s)) {
+			from -= uint32(len(s))
+			continue
+		}
+		t.segs = append(t.segs, s[from:])
+		from = 0
+	}
+	stag, base, err = w.Bind(c.qp, t.segs, a)
+	clear(t.segs)
+	if err != nil {
+		t.windows = append(t.windows, w)
+		return nil, 0, 0, fmt.Errorf("iser: %w", err)
+	}
+	return w, stag, base, nil
+}
+
+func size(segs [][]byte) uint64 {
+	n := uint64(0)
+	for _, s := range segs {
+		n += uint64(len(s))
+	}
+	return n
+}
+
+// sendInitiatorLocked queues a PDU of the initiator. A SCSI Command opens the
+// windows over its buffers; its unsolicited data is copied, so that the memory is
+// free of the connection as soon as the windows are closed.
+func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
+	b := p.Bufs
+	if p.BHS.Opcode() != iscsi.OpSCSICommand || b == nil {
+		c.pend.put(c.messageLocked(&header{}, p))
+		return nil
+	}
+	itt, out, in := p.BHS.ITT(), size(b.Out), size(b.In)
+	switch {
+	case c.tasks.find(itt) != nil:
+		return fmt.Errorf("iser: task tag %#x is in use", itt)
+	case uint64(b.Unsolicited) > out || b.Immediate > b.Unsolicited || int(b.Immediate)+len(p.AHS) > RecvDataLen || len(p.Data) > 0:
+		return fmt.Errorf("iser: %d bytes of immediate and %d of unsolicited data do not fit the %d bytes to write", b.Immediate, b.Unsolicited, out)
+	case in > 1<<32-1 || out > 1<<32-1:
+		return fmt.Errorf("iser: a command of %d and %d bytes", in, out)
+	}
+	var h header
+	k := c.tasks.add(itt, b)
+	b.InLen = 0
+	var err error
+	if out > uint64(b.Unsolicited) {
+		if k.out, h.WriteSTag, h.WriteBase, err = c.bindLocked(b.Out, b.Unsolicited, rdma.AccessRemoteRead); err == nil {
+			h.wsv = true
+			k.inv, k.hasInv = h.WriteSTag, true
+			if c.cfg.rfc && !c.params.TaggedBufferForSolicitedDataOnly {
+				h.WriteBase -= uint64(b.Unsolicited) // RFC 7145 §6.9: the start of the whole buffer
+			}
+		}
+	}
+	if in > 0 && err == nil {
+		if k.in, h.ReadSTag, h.ReadBase, err = c.bindLocked(b.In, 0, rdma.AccessRemoteWrite|rdma.AccessLocalWrite); err == nil {
+			h.rsv = true
+			k.inv, k.hasInv = h.ReadSTag, true
+		}
+	}
+	if err != nil {
+		c.releaseLocked(k)
+		return err
+	}
+	c.pend.put(c.commandLocked(&h, p, k, 0, b.Immediate))
+	for off, sn := b.Immediate, uint32(0); off < b.Unsolicited; sn++ {
+		n := min(b.Unsolicited-off, c.params.MaxXmitDataSegmentLength, RecvDataLen)
+		var q iscsi.PDU
+		d := q.BHS.NewDataOut()
+		d.SetITT(itt)
+		d.SetExpStatSN(p.BHS.ExpStatSN())
+		d.SetDataSN(sn)
+		d.SetOffset(off)
+		d.SetFinal(off+n == b.Unsolicited)
+		c.pend.put(c.commandLocked(&header{}, &q, k, off, n))
+		off += n
+	}
+	return nil
+}
+
+// commandLocked is messageLocked with n bytes of the task's output as data.
+func (c *Conn) commandLocked(h *header, p *iscsi.PDU, k *task, off, n uint32) *op {
+	if n == 0 {
+		return c.messageLocked(h, p)
+	}
+	o := c.ops.get(opSend)
+	b := getBuffer(HeaderLen + iscsi.BHSLen + len(p.AHS) + int(n) + 3)
+	b = h.append(b)
+	b = append(b, p.BHS[:]...)
+	bhs := (*iscsi.BHS)(b[HeaderLen:])
+	bhs.SetAHSLen(len(p.AHS))
+	bhs.SetDataLen(int(n))
+	b = append(b, p.AHS...)
+	for _, s := range k.bufs.Out {
+		if off >= uint32(len(s)) {
+			off -= uint32(len(s))
+			continue
+		}
+		s = s[off:]
+		off = 0
+		s = s[:min(uint32(len(s)), n)]
+		b = append(b, s...)
+		if n -= uint32(len(s)); n == 0 {
+			break
+		}
+	}
+	data := bhs.DataLen()
+	o.msg = append(b, make([]byte, iscsi.PadLen(data))...)
+	c.stats.pdusOut.Add(1)
+	c.stats.sendOut.Add(uint64(len(o.msg)))
+	c.stats.payloadOut.Add(uint64(data))
+	c.stats.copied.Add(uint64(data))
+	return o
+}
+
+// ReleaseTask implements iscsi.Datamover.
+func (c *Conn) ReleaseTask(b *iscsi.TaskBuffers) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.Slot < 0 || b.Slot >= len(c.tasks.slots) {
+		return
+	}
+	if k := c.tasks.slots[b.Slot]; k.bufs == b {
+		c.releaseLocked(k)
+	}
+}
+
+// releaseLocked closes the task's windows: when it returns, nothing touches its
+// memory. It reports whether the peer's data reached that memory whole.
+func (c *Conn) releaseLocked(k *task) (whole bool) {
+	t := &c.tasks
+	whole = true
+	for _, w := range []*rdma.Window{k.in, k.out} {
+		if w != nil {
+			w.Invalidate()
+			whole = whole && w.Faults() == 0
+			t.windows = append(t.windows, w)
+		}
+	}
+	p := &t.buckets[bucket(k.itt)]
+	for *p != k {
+		p = &(*p).next
+	}
+	*p = k.next
+	k.bufs, k.in, k.out = nil, nil, nil
+	k.next, t.free = t.free, k
+	return whole
+}
+
+// freeWindows closes every window at the end of the connection.
+func (c *Conn) freeWindows() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.tasks.all {
+		_ = w.Close()
+	}
+	c.tasks = taskTable{}
+}

@@ -1,0 +1,182 @@
+package iser
+
+import (
+	"fmt"
+
+	"softiser/internal/iscsi"
+	"softiser/rdma"
+)
+
+// recvHandler is the handler of the receive completion queue: one Send of the
+// peer is one PDU.
+func (c *Conn) recvHandler(cq *rdma.CQ) {
+	if !c.started.Load() {
+		<-c.startCh
+	}
+	c.reapReceives(cq, c.recvWC[:])
+}
+
+func (c *Conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
+	for {
+		n := cq.Poll(wcs)
+		if n == 0 {
+			return
+		}
+		for i := range wcs[:n] {
+			c.received(&wcs[i])
+		}
+		c.Push() // what the PDUs of this batch were answered with
+	}
+}
+
+// received handles one message.
+func (c *Conn) received(wc *rdma.WC) {
+	b := c.d.buf(wc.ID)
+	c.d.out.Add(1)
+	b.pdu.Recycle = b.recycle
+	if wc.Status != rdma.StatusSuccess {
+		b.pdu.Release()
+		return
+	}
+	c.stats.sendIn.Add(uint64(wc.ByteLen))
+	msg := b.sgl[0].Mem[:wc.ByteLen]
+	c.mu.Lock()
+	up, err := c.dispatchLocked(b, msg, wc)
+	if err != nil {
+		c.failLocked(err)
+	}
+	c.mu.Unlock()
+	if !up {
+		b.pdu.Release()
+		return
+	}
+	c.up.ControlNotify(&b.pdu)
+}
+
+// dispatchLocked takes a message apart and reports whether it goes up. The error
+// ends the connection.
+func (c *Conn) dispatchLocked(b *recvBuf, msg []byte, wc *rdma.WC) (up bool, err error) {
+	if c.st >= stateClosing || c.up == nil {
+		return false, nil
+	}
+	if len(msg) < HeaderLen {
+		return false, fmt.Errorf("%w: %d bytes are shorter than the header", errFormat, len(msg))
+	}
+	switch msg[0] & typeMask {
+	case typeControl:
+	case typeHello, typeHelloReply:
+		return false, c.helloLocked(msg)
+	default:
+		return false, fmt.Errorf("%w: message type %#x", errFormat, msg[0]>>4)
+	}
+	h, bhs, ahs, data, err := split(msg)
+	if err != nil {
+		return false, err
+	}
+	c.stats.pdusIn.Add(1)
+	op := bhs.Opcode()
+	p := &b.pdu
+	p.BHS, p.AHS, p.Data, p.Ref, p.Bad, p.Bufs = *bhs, ahs, data, iscsi.Ref{}, nil, nil
+	if wc.Flags&rdma.WCWithInv != 0 && (!c.inv || op != iscsi.OpSCSIResponse) {
+		return false, fmt.Errorf("iser: Send with Invalidate carries a %s, or was not agreed on", op)
+	}
+	if c.role == iscsi.RoleTarget {
+		return c.fromInitiatorLocked(&h, p, op)
+	}
+	return c.fromTargetLocked(p, op, wc)
+}
+
+// fromInitiatorLocked checks a PDU at the target.
+func (c *Conn) fromInitiatorLocked(h *header, p *iscsi.PDU, op iscsi.Opcode) (bool, error) {
+	switch {
+	case op.Known() && op.FromTarget():
+		return false, fmt.Errorf("%w: the initiator sent a %s", errFormat, op)
+	case op == iscsi.OpSNACK:
+		// RFC 7145 §8.2: there is nothing to ask for again.
+		p.Bad = &iscsi.ProtocolError{Reason: iscsi.RejectSNACK, Msg: "SNACK over iSER"}
+	case op == iscsi.OpDataOut:
+		if p.BHS.TTT() != iscsi.ReservedTag {
+			p.Bad = &iscsi.ProtocolError{Reason: iscsi.RejectInvalidField, Msg: "solicited Data-Out over iSER"}
+		}
+		c.stats.payloadIn.Add(uint64(len(p.Data)))
+	case op == iscsi.OpSCSICommand:
+		p.Ref = h.Ref
+		c.stats.payloadIn.Add(uint64(len(p.Data)))
+	}
+	if c.st == stateFull {
+		if c.hello == helloWait {
+			return false, fmt.Errorf("%w: %s before the Hello that was agreed on", errFormat, op)
+		}
+		c.quiet = false
+	}
+	return true, nil
+}
+
+// fromTargetLocked checks a PDU at the initiator, and closes the windows of the
+// task that it ends.
+func (c *Conn) fromTargetLocked(p *iscsi.PDU, op iscsi.Opcode, wc *rdma.WC) (bool, error) {
+	switch {
+	case op == iscsi.OpDataIn || op == iscsi.OpR2T:
+		return false, fmt.Errorf("%w: %s over iSER", errFormat, op)
+	case op.Known() && !op.FromTarget():
+		return false, fmt.Errorf("%w: the target sent a %s", errFormat, op)
+	case op != iscsi.OpSCSIResponse:
+		return true, nil
+	}
+	k := c.tasks.find(p.BHS.ITT())
+	if k == nil {
+		if wc.Flags&rdma.WCWithInv != 0 {
+			return false, fmt.Errorf("iser: the response to unknown task %#x invalidates STag %#08x", p.BHS.ITT(), wc.InvSTag)
+		}
+		return true, nil
+	}
+	if wc.Flags&rdma.WCWithInv != 0 && (!k.hasInv || wc.InvSTag != k.inv) {
+		return false, fmt.Errorf("iser: the response to task %#x invalidates STag %#08x, which is not the task's", k.itt, wc.InvSTag)
+	}
+	if k.in != nil {
+		// What has arrived is not counted by RDMA: it is what was asked for less the
+		// underflow.
+		n, r := size(k.bufs.In), p.BHS.SCSIResponse()
+		if r.ResidualFlags()&iscsi.ResidualUnderflow != 0 {
+			n -= min(n, uint64(r.Residual()))
+		}
+		c.stats.payloadIn.Add(n)
+	}
+	if !c.releaseLocked(k) {
+		// The target's answer stands, but the data is not there.
+		p.BHS.SCSIResponse().SetResponse(iscsi.ResponseTargetFailure)
+	}
+	return true, nil
+}
+
+// helloLocked handles a Hello or HelloReply (RFC 7145 §5.1.3, §5.2.3). A Hello
+// that nobody needs is answered all the same.
+func (c *Conn) helloLocked(msg []byte) error {
+	var h hello
+	h.parse(msg)
+	if h.reply != (c.role == iscsi.RoleInitiator) || c.st != stateFull || c.hello == helloDone {
+		return fmt.Errorf("%w: unexpected Hello or HelloReply", errFormat)
+	}
+	if c.role == iscsi.RoleInitiator {
+		if c.hello != helloWait {
+			return fmt.Errorf("%w: HelloReply without a Hello", errFormat)
+		}
+		if h.reject || h.ver != Version {
+			return fmt.Errorf("iser: the target rejects the connection in its HelloReply (version %d)", h.ver)
+		}
+		c.hello = helloDone
+		return nil
+	}
+	c.hello = helloDone
+	r := hello{reply: true, maxVer: Version, ver: Version, depth: uint16(min(c.info.ORD, int(h.depth)))}
+	r.reject = h.ver > Version || h.maxVer < Version
+	c.sendHelloLocked(&r)
+	return nil
+}
+
+func (c *Conn) sendHelloLocked(h *hello) {
+	o := c.ops.get(opSend)
+	o.msg = h.append(o.inline[:0])
+	c.stats.sendOut.Add(HeaderLen)
+	c.pend.put(o)
+}

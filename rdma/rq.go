@@ -42,7 +42,15 @@ type rqueue struct {
 	ended bool // posts are flushed at once
 }
 
-func (q *rqueue) init(n int) { q.ring = make([]recvBuf, n) }
+// init makes n slots, each with room for one piece of memory, so that a queue of
+// such buffers allocates nothing even before every slot has been used.
+func (q *rqueue) init(n int) {
+	q.ring = make([]recvBuf, n)
+	segs, lkeys := make([][]byte, n), make([]uint32, n)
+	for i := range q.ring {
+		q.ring[i].segs, q.ring[i].lkeys = segs[i:i:i+1], lkeys[i:i:i+1]
+	}
+}
 
 func (q *rqueue) post(wr *RecvWR) (flushed bool, err error) {
 	q.mu.Lock()

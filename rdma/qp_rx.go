@@ -31,6 +31,8 @@ const (
 	rxBuf     = 64 << 10 // read-ahead
 	directMin = 4 << 10  // payload bytes still in the socket from which readv goes to the destination
 	gapMax    = 1 << 10  // longest learned tail of a direct readv
+	lentFew   = 8        // up to so many lent pieces of memory are always filled directly
+	lentLong  = 16 << 10 // more of them only when they have this length on average
 	wcBatch   = 32
 )
 
@@ -81,6 +83,7 @@ type rxState struct {
 	// Learned pattern of the stream, see want.
 	gap    int  // bytes from the end of one direct payload to the next
 	since  int  // counted since the last one
+	short  bool // the peer's FPDUs are too short for direct placement
 	ended  bool // the last direct payload ended its message
 	expect int  // > 0: a direct payload is likely to be next
 
@@ -115,6 +118,7 @@ func (qp *QP) rxPoll(uintptr) bool {
 		}
 		n, err := qp.rxRead()
 		if err == sock.ErrAgain {
+			qp.publishRx()
 			return false
 		}
 		if err == nil && n == 0 {
@@ -186,13 +190,26 @@ func (qp *QP) rxRead() (int, error) {
 	return n, err
 }
 
-// want limits a read into the buffer. When the pattern of the stream says that a
-// long payload comes next, only its header is read, so that the payload can be
-// placed without a copy.
+// want limits a read into the buffer. When a long payload is likely to come next,
+// only its header is read, so that the payload can go straight to its place: the
+// stream has just brought such payloads, or memory has been lent for them. Many
+// short payloads in flight are better read ahead and copied, many per call; so is
+// everything from a peer that cuts messages into short FPDUs.
 func (qp *QP) want() int {
 	x := &qp.rx
-	if x.expect > 0 && x.stage == rxHeader && x.w-x.r < wire.LenField+wire.TaggedLen {
-		return wire.LenField + wire.TaggedLen - (x.w - x.r)
+	const hdr = wire.LenField + wire.TaggedLen
+	have := x.w - x.r
+	if x.stage != rxHeader || have >= hdr || x.short {
+		return len(x.buf)
+	}
+	if n := qp.lent.Load(); n > 0 {
+		if n <= lentFew || qp.lentBytes.Load() >= n*lentLong {
+			return hdr - have
+		}
+		return len(x.buf)
+	}
+	if x.expect > 0 {
+		return hdr - have
 	}
 	return len(x.buf)
 }

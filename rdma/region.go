@@ -21,7 +21,7 @@ const (
 	// virtual address.
 	AccessZeroBased
 
-	accessRemote = AccessRemoteRead | AccessRemoteWrite | AccessRemoteAtomic
+	accessSink // of a Read or atomic of our own; not open to RDMA Writes
 )
 
 // region is memory behind an STag: a memory region, a window, or the sink of an
@@ -71,8 +71,18 @@ func (r *region) setLocked(segs [][]byte, a Access) {
 	r.discard = false
 }
 
+// lendLocked counts the memory as lent to the peer of r.qp, n = 1, or takes that
+// back, n = -1.
+func (r *region) lendLocked(n int64) {
+	if r.qp != nil && r.size >= directMin && r.access&(AccessRemoteWrite|accessSink) != 0 {
+		r.qp.lent.Add(n)
+		r.qp.lentBytes.Add(n * int64(r.size))
+	}
+}
+
 // dropLocked forgets the memory, so that the collector may have it.
 func (r *region) dropLocked() {
+	r.lendLocked(-1)
 	clear(r.segs)
 	r.segs = r.segs[:0]
 	r.size, r.access, r.qp = 0, 0, nil

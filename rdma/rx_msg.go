@@ -76,6 +76,9 @@ func (qp *QP) rxDone() error {
 		x.stats.Msgs[x.op]++
 	}
 	x.stats.Payload += uint64(x.paylen)
+	if !last {
+		x.short = x.paylen < directMin
+	}
 	switch x.op {
 	case opZeroFPDU, wire.Write:
 		return nil

@@ -129,7 +129,7 @@ func (qp *QP) startLocked(e *sqe) bool {
 		m.op = wire.ReadRequest
 		m.msn = t.take(wire.QNRead)
 		s := qp.pushORQLocked(e)
-		m.stag, m.to = s.bind(qp, e.segs, AccessLocalWrite)
+		m.stag, m.to = s.bind(qp, e.segs, accessSink)
 		if e.flags&flagDiscard != 0 {
 			s.setDiscard()
 		}
@@ -137,7 +137,7 @@ func (qp *QP) startLocked(e *sqe) bool {
 		m.op = wire.AtomicReq
 		m.msn = t.take(wire.QNRead)
 		s := qp.pushORQLocked(e)
-		s.bind(qp, e.segs, AccessLocalWrite)
+		s.bind(qp, e.segs, accessSink)
 	}
 	return true
 }

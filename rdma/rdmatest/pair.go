@@ -47,7 +47,7 @@ func NewPair(t testing.TB, o *Options) (client, server *End) {
 	if o == nil {
 		o = &Options{}
 	}
-	client, server = newEnd(t, o, 0), newEnd(t, o, 1)
+	client, server = NewEnd(t, o, 0), NewEnd(t, o, 1)
 	if o.Prepare != nil {
 		o.Prepare(client, server)
 	}
@@ -73,7 +73,8 @@ func NewPair(t testing.TB, o *Options) (client, server *End) {
 	return client, server
 }
 
-func newEnd(t testing.TB, o *Options, i int) *End {
+// NewEnd makes the objects of side i (0: client, 1: server) without a connection.
+func NewEnd(t testing.TB, o *Options, i int) *End {
 	t.Helper()
 	e := &End{}
 	var err error

@@ -37,14 +37,15 @@ type fakeTarget struct {
 	// It runs on the connection's target goroutine without locks.
 	hook func(c *fakeDM, p *iscsi.PDU) bool
 	// tmf, when set, answers task management.
-	tmf   func(c *fakeDM, p *iscsi.PDU) bool
-	deaf  bool        // leaves pings unanswered
-	pongs []iscsi.BHS // answers to the target's pings
+	tmf       func(c *fakeDM, p *iscsi.PDU) bool
+	attention bool        // a unit attention for each new connection, as real targets have
+	deaf      bool        // leaves pings unanswered
+	pongs     []iscsi.BHS // answers to the target's pings
 }
 
 func newFakeTarget(t testing.TB, size int) *fakeTarget {
 	s := iscsi.DefaultSettings()
-	return &fakeTarget{t: t, disk: make([]byte, size), bs: 512, settings: s, naa: 1, window: 64}
+	return &fakeTarget{t: t, disk: make([]byte, size), bs: 512, settings: s, naa: 1, window: 64, attention: true}
 }
 
 // config returns a configuration that dials the fake.
@@ -132,6 +133,7 @@ type fakeDM struct {
 	calls  uint64
 	params *iscsi.Params
 	mute   bool // answers nothing
+	told   bool // the unit attention was delivered
 
 	logouts []iscsi.LogoutReason
 
@@ -286,6 +288,11 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 		f.active++
 		hook := f.hook
 		f.mu.Unlock()
+		if op := scsi.Opcode(b.SCSICommand().CDB()[0]); f.attention && !d.told && op != scsi.OpInquiry && op != scsi.OpReportLUNs {
+			d.told = true
+			d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCPowerOnReset})
+			return
+		}
 		if hook != nil && hook(d, p) {
 			return
 		}

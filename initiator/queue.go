@@ -42,45 +42,56 @@ func (q *reqQueue) remove(r *Request) bool {
 // taskList is a list of slots in order, linked by task.next.
 type taskList struct{ head, tail int32 }
 
-// pushResend puts a command last among those to be sent again.
-func (s *Session) pushResend(t *task) {
-	t.state, t.next = taskResend, none
-	if s.resend.tail == none {
-		s.resend.head = int32(t.index)
-	} else {
-		s.tasks.slots[s.resend.tail].next = int32(t.index)
+// resendList is where a command that is to be sent again waits: the session's
+// own go ahead, also while recovery holds the others back.
+func (s *Session) resendList(t *task) *taskList {
+	if t.ctl {
+		return &s.ctlResend
 	}
-	s.resend.tail = int32(t.index)
+	return &s.resend
 }
 
-// popResend takes the first of them, nil when there is none.
-func (s *Session) popResend() *task {
-	if s.resend.head == none {
+// pushResend puts a command last among those to be sent again.
+func (s *Session) pushResend(t *task) {
+	q := s.resendList(t)
+	t.state, t.next = taskResend, none
+	if q.tail == none {
+		q.head = int32(t.index)
+	} else {
+		s.tasks.slots[q.tail].next = int32(t.index)
+	}
+	q.tail = int32(t.index)
+}
+
+// popResend takes the first of a list, nil when there is none.
+func (s *Session) popResend(q *taskList) *task {
+	if q.head == none {
 		return nil
 	}
-	t := &s.tasks.slots[s.resend.head]
-	s.resend.head = t.next
+	t := &s.tasks.slots[q.head]
+	q.head = t.next
 	if t.next == none {
-		s.resend.tail = none
+		q.tail = none
 	}
 	t.next = none
 	return t
 }
 
-// dropResend takes a command out of the list.
+// dropResend takes a command out of its list.
 func (s *Session) dropResend(t *task) {
+	q := s.resendList(t)
 	prev := int32(none)
-	for i := s.resend.head; i != none; prev, i = i, s.tasks.slots[i].next {
+	for i := q.head; i != none; prev, i = i, s.tasks.slots[i].next {
 		if i != int32(t.index) {
 			continue
 		}
 		if prev == none {
-			s.resend.head = t.next
+			q.head = t.next
 		} else {
 			s.tasks.slots[prev].next = t.next
 		}
-		if s.resend.tail == i {
-			s.resend.tail = prev
+		if q.tail == i {
+			q.tail = prev
 		}
 		t.next = none
 		return

@@ -101,7 +101,8 @@ func (s *Session) retire(c *conn, lost error) {
 	slices.SortFunc(s.order, func(a, b uint16) int {
 		return int(int32(s.tasks.slots[a].cmdSN - s.tasks.slots[b].cmdSN))
 	})
-	s.resend, s.waiting, s.tmfs = taskList{none, none}, 0, 0
+	s.resend, s.ctlResend = taskList{none, none}, taskList{none, none}
+	s.waiting, s.tmfs = 0, 0
 	for _, i := range s.order {
 		s.pushResend(&s.tasks.slots[i])
 	}

@@ -33,29 +33,30 @@ type Session struct {
 	// mu guards everything below and the tasks. It may be held across
 	// SendControl and ReleaseTask of the datamover, never across Push, Terminate
 	// or a Done callback. It is taken after no other lock of this package.
-	mu       sync.Mutex
-	state    State
-	changed  chan struct{} // closed when state changes
-	err      error         // why the session failed or was closed
-	conn     *conn         // nil while there is none
-	last     *login        // outcome of the last login
-	win      iscsi.SenderWindow
-	tasks    table
-	queue    reqQueue      // requests with commands still to start
-	ctlQueue reqQueue      // the session's own, ahead of the queue
-	resend   taskList      // commands to be sent again, in order
-	waiting  int           // commands in taskDelayed
-	luns     []*LUN        // to be looked at again after a login
-	clock    int64         // nanoseconds since begun, as of the last tick
-	lost     time.Time     // when the session stopped making progress; zero while it does
-	minWait  time.Duration // the target asked for it before the next login
-	login    time.Time     // last one
-	backoff  time.Duration // before the first attempt after the next loss
-	tmfs     int           // task management requests not answered
-	portal   string        // where the target sent us (redirection), or cfg.Address
-	stats    Stats
-	pdu      iscsi.PDU // scratch of send
-	order    []uint16  // scratch of connLost
+	mu        sync.Mutex
+	state     State
+	changed   chan struct{} // closed when state changes
+	err       error         // why the session failed or was closed
+	conn      *conn         // nil while there is none
+	last      *login        // outcome of the last login
+	win       iscsi.SenderWindow
+	tasks     table
+	queue     reqQueue      // requests with commands still to start
+	ctlQueue  reqQueue      // the session's own, ahead of the queue
+	resend    taskList      // commands to be sent again, in order
+	ctlResend taskList      // the session's own
+	waiting   int           // commands in taskDelayed
+	luns      []*LUN        // to be looked at again after a login
+	clock     int64         // nanoseconds since begun, as of the last tick
+	lost      time.Time     // when the session stopped making progress; zero while it does
+	minWait   time.Duration // the target asked for it before the next login
+	login     time.Time     // last one
+	backoff   time.Duration // before the first attempt after the next loss
+	tmfs      int           // task management requests not answered
+	portal    string        // where the target sent us (redirection), or cfg.Address
+	stats     Stats
+	pdu       iscsi.PDU // scratch of send
+	order     []uint16  // scratch of connLost
 
 	done     *Request // ended, Done not called yet
 	doneTail *Request
@@ -94,7 +95,7 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 func newSession(cfg Config) *Session {
 	s := &Session{
 		cfg: cfg, begun: time.Now(), wake: make(chan struct{}, 1), changed: make(chan struct{}),
-		tasks: newTable(cfg.QueueDepth), resend: taskList{none, none}, portal: cfg.Address,
+		tasks: newTable(cfg.QueueDepth), resend: taskList{none, none}, ctlResend: taskList{none, none}, portal: cfg.Address,
 	}
 	// The session outlives the context of Dial.
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -259,7 +260,7 @@ func (s *Session) failAll(err error) {
 			s.endTask(t, err)
 		}
 	}
-	s.resend = taskList{none, none}
+	s.resend, s.ctlResend = taskList{none, none}, taskList{none, none}
 	for _, q := range []*reqQueue{&s.ctlQueue, &s.queue} {
 		for r := q.head; r != nil; r = q.head {
 			q.remove(r)

@@ -56,18 +56,18 @@ func (s *Session) pump() {
 	if c == nil || c.dead != nil {
 		return
 	}
-	for s.ctlQueue.head != nil && s.win.CanSend() && s.start(c, &s.ctlQueue, true) {
+	if s.drainInto(c, &s.ctlResend, &s.ctlQueue, true); c.flowing {
+		s.drainInto(c, &s.resend, &s.queue, false)
 	}
-	if !c.flowing {
-		return
-	}
+}
+
+// drainInto sends from one pair of lists: commands to be repeated, then new ones.
+func (s *Session) drainInto(c *conn, again *taskList, q *reqQueue, ctl bool) {
 	for s.win.CanSend() {
-		if t := s.popResend(); t != nil {
+		if t := s.popResend(again); t != nil {
 			s.tasks.renew(t)
 			s.send(c, t)
-			continue
-		}
-		if s.queue.head == nil || !s.start(c, &s.queue, false) {
+		} else if q.head == nil || !s.start(c, q, ctl) {
 			return
 		}
 	}

@@ -314,6 +314,9 @@ func (t *txState) init(crc bool, fpdu int) {
 	t.vec = make([]sock.Vec, 0, sock.MaxVec)
 	t.crc = crc
 	t.maxTagged = (fpdu - wire.LenField - wire.TaggedLen - wire.CRCLen) &^ 3
+	if t.maxTagged >= 2*directMin {
+		t.maxTagged &^= directMin - 1 // whole pages, as most buffers are
+	}
 	t.maxUntagged = (fpdu - wire.LenField - wire.UntaggedLen - wire.CRCLen) &^ 3
 	t.msn = [4]uint32{1, 1, 1, 1}
 }

@@ -172,7 +172,7 @@ func (qp *QP) rxRead() (int, error) {
 	x.stats.RecvCalls++
 	if x.r == x.w {
 		x.r, x.w = 0, 0
-		if x.stage == rxPayload && x.left >= directMin {
+		if x.stage == rxPayload && x.paylen >= directMin && x.left > 0 {
 			n, err := qp.rxDirect()
 			x.stats.Bytes += uint64(max(n, 0))
 			return n, err
@@ -197,21 +197,25 @@ func (qp *QP) rxRead() (int, error) {
 // everything from a peer that cuts messages into short FPDUs.
 func (qp *QP) want() int {
 	x := &qp.rx
-	const hdr = wire.LenField + wire.TaggedLen
-	have := x.w - x.r
-	if x.stage != rxHeader || have >= hdr || x.short {
+	if x.short {
 		return len(x.buf)
 	}
 	if n := qp.lent.Load(); n > 0 {
-		if n <= lentFew || qp.lentBytes.Load() >= n*lentLong {
-			return hdr - have
+		if n > lentFew && qp.lentBytes.Load() < n*lentLong {
+			return len(x.buf)
 		}
+	} else if x.expect == 0 {
 		return len(x.buf)
 	}
-	if x.expect > 0 {
-		return hdr - have
+	// Up to the end of the next header.
+	n := wire.LenField + wire.TaggedLen - (x.w - x.r)
+	if x.stage != rxHeader {
+		n += x.left + wire.Pad(x.ulen) + wire.CRCLen
 	}
-	return len(x.buf)
+	if n <= 0 {
+		return len(x.buf) // a longer header
+	}
+	return n
 }
 
 // rxConsume runs the machine over the bytes in the buffer.
@@ -317,6 +321,9 @@ func (qp *QP) rxEnd(trailer []byte) error {
 		}
 	}
 	if x.pend != causeNone {
+		if x.pend == wire.CauseTooLong {
+			x.recv.status = StatusLocalLength
+		}
 		return qp.rxTerminate(x.pend, x.detail)
 	}
 	if !x.any {
@@ -367,7 +374,6 @@ func (qp *QP) rxFlush() {
 		return
 	}
 	qp.flushWC()
-	qp.publishRx()
 	qp.inRx.Store(true)
 	if x.kick {
 		x.kick = false
@@ -380,9 +386,11 @@ func (qp *QP) rxFlush() {
 	qp.inRx.Store(false)
 }
 
-// flushWC moves collected receive completions to the completion queue.
+// flushWC moves collected receive completions to the completion queue. The
+// counters are brought up to date first, so that they agree with what completes.
 func (qp *QP) flushWC() {
 	x := &qp.rx
+	qp.publishRx()
 	if x.nwc == 0 {
 		return
 	}

@@ -191,10 +191,10 @@ func (qp *QP) transmit(share int) txResult {
 			qp.armNudgeLocked()
 		}
 		qp.sentOff += uint64(n)
+		qp.publishTxLocked()
 		qp.sweepLocked()
 		idle := len(t.iov) == 0 && !t.cur.active && !qp.workLocked()
 		if idle {
-			qp.publishTxLocked()
 			qp.finLocked()
 			qp.txBusy = false
 			qp.txIdle.Broadcast()

@@ -195,3 +195,6 @@ func readMsg(msn uint32, r wire.ReadReq) []byte {
 func atomicMsg(msn uint32, a wire.Atomic) []byte {
 	return untagged(wire.AtomicReq, wire.QNRead, msn, 0, true, a.Append(nil))
 }
+
+// plainRequest asks for a connection without CRC.
+func plainRequest() *mpa.Frame { return &mpa.Frame{Rev: 2, Enhanced: true, IRD: 16, ORD: 16} }

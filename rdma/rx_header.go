@@ -155,7 +155,6 @@ func (qp *QP) beginSend() {
 		return
 	}
 	if uint64(x.paylen) > v.buf.size-v.got {
-		v.status = StatusLocalLength
 		x.fail(wire.CauseTooLong, fmt.Sprintf("Send of more than the %d bytes of the receive buffer", v.buf.size))
 		return
 	}

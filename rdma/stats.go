@@ -9,6 +9,7 @@ import (
 // QPStats count what a queue pair did. Snapshots are taken by QP.Stats; the
 // figures are brought up to date at the end of each batch.
 type QPStats struct {
+	WireOut, WireIn                   uint64 // bytes of the stream in RDMA mode
 	SendCalls, RecvCalls              uint64 // system calls that moved data
 	FPDUsOut, FPDUsIn                 uint64
 	BytesOut, BytesIn                 uint64 // payload
@@ -25,6 +26,8 @@ type QPStats struct {
 }
 
 func (s *QPStats) add(o *QPStats) {
+	s.WireOut += o.WireOut
+	s.WireIn += o.WireIn
 	s.SendCalls += o.SendCalls
 	s.RecvCalls += o.RecvCalls
 	s.FPDUsOut += o.FPDUsOut
@@ -73,6 +76,7 @@ func (qp *QP) publishTxLocked() {
 	t := &qp.tx.stats
 	qp.statMu.Lock()
 	s := &qp.stats
+	s.WireOut = qp.sentOff
 	s.SendCalls, s.FPDUsOut, s.BytesOut, s.SentDirect, s.SentCopied = t.SendCalls, t.FPDUs, t.Bytes, t.Direct, t.Copied
 	s.SendsOut = sends(&t.Msgs)
 	s.WritesOut = t.Msgs[wire.Write]
@@ -86,6 +90,7 @@ func (qp *QP) publishRx() {
 	r := &qp.rx.stats
 	qp.statMu.Lock()
 	s := &qp.stats
+	s.WireIn = r.Bytes
 	s.RecvCalls, s.FPDUsIn, s.BytesIn, s.PlacedDirect, s.PlacedCopied = r.RecvCalls, r.FPDUs, r.Payload, r.Direct, r.Copied
 	s.CRCErrors, s.Faults = r.CRCErrors, r.Faults
 	s.SendsIn = sends(&r.Msgs)

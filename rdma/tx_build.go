@@ -192,6 +192,8 @@ func (qp *QP) segment() bool {
 	n := int(min(m.length-m.off, uint32(limit)))
 	if !info.Data {
 		n = 0
+	} else if rest := int(m.length-m.off) - n; info.Tagged && rest > 0 && rest < directMin && n >= 2*directMin {
+		n -= directMin // no short last segment, which the peer would not place directly
 	}
 	var src cursor
 	if m.resp && n > 0 {

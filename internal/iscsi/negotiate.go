@@ -99,6 +99,9 @@ func (n *Negotiation) want(k Key) uint32 {
 	case KeyImmediateData:
 		return boolValue(s.ImmediateData)
 	case KeyMaxRecvDataSegmentLength:
+		if p.RDMA == RDMAOptional { // only a stream has this key's meaning
+			return s.MaxRecvDataSegmentLength
+		}
 		return limited(s.MaxRecvDataSegmentLength, p.RecvDataSegmentLength)
 	case KeyMaxBurstLength:
 		return s.MaxBurstLength

@@ -91,6 +91,9 @@ type upper struct {
 	checkStack  atomic.Bool  // up-calls look for down-calls below them
 }
 
+// Datamover returns what is below.
+func (u *upper) Datamover() iscsi.Datamover { return u.dm }
+
 // ending is the last up-call.
 type ending struct {
 	once sync.Once

@@ -1,0 +1,77 @@
+package iser
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/iscsi/datamovertest"
+	"softiser/internal/iscsitcp"
+)
+
+func upgradePair(d *Device, hello bool) datamovertest.Pair {
+	return func(t testing.TB) (iscsi.Datamover, iscsi.Datamover) {
+		a, b := tcpPair(t)
+		i, err := d.Upgrade(a, iscsi.RoleInitiator, iscsitcp.Config{}, ConnConfig{RequireHello: hello})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := d.Upgrade(b, iscsi.RoleTarget, iscsitcp.Config{}, ConnConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i, g
+	}
+}
+
+// RFC 7145's own start-up passes the same suite.
+func TestUpgradeConformance(t *testing.T) {
+	for _, hello := range []bool{false, true} {
+		t.Run(map[bool]string{false: "NoHello", true: "Hello"}[hello], func(t *testing.T) {
+			d := device(t)
+			datamovertest.Run(t, upgradePair(d, hello))
+		})
+	}
+}
+
+// After login the connection is RDMA, and says so.
+func TestUpgradeDescribes(t *testing.T) {
+	s := datamovertest.Open(t, upgradePair(device(t), false), datamovertest.DefaultOptions())
+	if err := s.Initiator.Do(0x28, 0, [][]byte{make([]byte, 100)}, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Initiator.Params.RDMAExtensions || !s.Initiator.Params.TaggedBufferForSolicitedDataOnly {
+		t.Errorf("%+v", s.Initiator.Params)
+	}
+	if d := s.Initiator.Datamover().Describe(); !strings.HasPrefix(d, "iSER") || !strings.Contains(d, "stream") {
+		t.Errorf("described as %q", d)
+	}
+	s.Close()
+}
+
+// An upgradable end and a plain one agree on a plain session.
+func TestUpgradeWithPlainPeer(t *testing.T) {
+	d := device(t)
+	for _, plain := range []iscsi.Role{iscsi.RoleInitiator, iscsi.RoleTarget} {
+		t.Run(plain.String(), func(t *testing.T) {
+			datamovertest.Run(t, func(t testing.TB) (iscsi.Datamover, iscsi.Datamover) {
+				a, b := tcpPair(t)
+				var dms [2]iscsi.Datamover
+				for r, nc := range []net.Conn{a, b} {
+					role := iscsi.Role(r)
+					var err error
+					if role == plain {
+						dms[r], err = iscsitcp.New(nc, role, iscsitcp.Config{})
+					} else {
+						dms[r], err = d.Upgrade(nc, role, iscsitcp.Config{}, ConnConfig{})
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				return dms[0], dms[1]
+			})
+		})
+	}
+}

@@ -109,6 +109,13 @@ type Config struct {
 	CRC         CRCMode       // iSER
 	BusyPoll    time.Duration // spin this long for the next PDU before sleeping; 0: never
 	MaxFPDU     int           // iSER: largest FPDU, bytes; 0: the path's MSS
+	LargeFPDU   bool          // iSER: offer frames above the path's MSS, up to 64 KiB
+	// Congestion names the TCP congestion control; empty: the system's. Pacing
+	// ones (bbr) halve the throughput over loopback.
+	Congestion string
+	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
+	// sizes them.
+	SendBuffer, RecvBuffer int
 
 	// HeaderDigest and DataDigest are lists in order of preference over TCP:
 	// "None", "CRC32C". Default {"None"}.

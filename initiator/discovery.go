@@ -39,17 +39,19 @@ func Discover(ctx context.Context, cfg Config) ([]Target, error) {
 	return ts, nil
 }
 
-func discover(ctx context.Context, cfg *Config) ([]Target, error) {
+func discover(ctx context.Context, cfg *Config) (ts []Target, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.LoginTimeout,
 		fmt.Errorf("no answer within %v: %w", cfg.LoginTimeout, context.DeadlineExceeded))
 	defer cancel()
-	c, err := open(ctx, cfg, cfg.Address, iscsi.DiscoverySession, nil)
+	tr := transport{cfg: cfg}
+	c, err := open(ctx, &tr, cfg.Address, iscsi.DiscoverySession, nil)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, tr.close())
 	}
 	defer func() {
 		c.dm.Terminate(nil)
 		<-c.gone
+		err = errors.Join(err, tr.close())
 	}()
 	text, err := c.text.sendTargets(ctx, c)
 	if err != nil {
@@ -59,7 +61,7 @@ func discover(ctx context.Context, cfg *Config) ([]Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	ts := make([]Target, 0, len(found))
+	ts = make([]Target, 0, len(found))
 	for _, f := range found {
 		t := Target{Name: f.Name, Alias: f.Alias}
 		for _, p := range f.Portals {

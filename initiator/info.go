@@ -49,6 +49,9 @@ func (s *Session) Info() SessionInfo {
 	p := &l.params
 	i.TargetAlias, i.PortalGroup = p.TargetAlias, int(p.TargetPortalGroupTag)
 	i.TSIH, i.AuthUser, i.Transport = l.tsih, l.user, l.transport
+	if s.conn != nil {
+		i.Transport = s.conn.dm.Describe() // an upgraded stream says more by now
+	}
 	i.HeaderDigest, i.DataDigest = p.HeaderDigest.String(), p.DataDigest.String()
 	i.RDMAExtensions, i.InitialR2T, i.ImmediateData = p.RDMAExtensions, p.InitialR2T, p.ImmediateData
 	i.FirstBurstLength, i.MaxBurstLength = p.FirstBurstLength, p.MaxBurstLength

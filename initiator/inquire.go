@@ -124,6 +124,9 @@ func (id *Identity) has(page byte) bool { return bytes.IndexByte(id.Pages, page)
 // designators formats the names of the logical unit, the best first.
 func designators(ds []scsi.Designator) []string {
 	var names []string
+	// Of several NAA names the registered extended one (6) is worth most, a
+	// locally assigned one (3) least.
+	slices.SortStableFunc(ds, func(a, b scsi.Designator) int { return naaRank(b) - naaRank(a) })
 	for _, typ := range []byte{scsi.DesignatorNAA, scsi.DesignatorEUI64, scsi.DesignatorName, scsi.DesignatorVendor} {
 		for _, d := range ds {
 			if d.Association != scsi.AssocLU || d.Type != typ {
@@ -142,6 +145,13 @@ func designators(ds []scsi.Designator) []string {
 		}
 	}
 	return names
+}
+
+func naaRank(d scsi.Designator) int {
+	if d.Type != scsi.DesignatorNAA || len(d.ID) == 0 {
+		return 0
+	}
+	return map[byte]int{6: 4, 5: 3, 2: 2, 3: 1}[d.ID[0]>>4]
 }
 
 // measure finds out what a LUN can do.

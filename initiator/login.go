@@ -90,7 +90,7 @@ func (s *Session) connect(ctx context.Context) (*conn, error) {
 	defer cancel()
 	addr := s.cfg.Address
 	for hops := 0; ; hops++ {
-		c, err := open(ctx, &s.cfg, addr, iscsi.NormalSession, s)
+		c, err := open(ctx, &s.transport, addr, iscsi.NormalSession, s)
 		var le *iscsi.LoginError
 		if err == nil {
 			s.mu.Lock()
@@ -113,12 +113,12 @@ func (s *Session) connect(ctx context.Context) (*conn, error) {
 
 // open makes a connection and logs in on it, for a session or, with s nil, for
 // discovery.
-func open(ctx context.Context, cfg *Config, addr string, typ iscsi.SessionType, s *Session) (*conn, error) {
-	dm, err := dialDatamover(ctx, cfg, addr, s)
+func open(ctx context.Context, tr *transport, addr string, typ iscsi.SessionType, s *Session) (*conn, error) {
+	dm, err := tr.dial(ctx, addr)
 	if err != nil {
 		return nil, dialError(ctx, addr, err)
 	}
-	lc := loginConfig(cfg, typ)
+	lc := loginConfig(tr.cfg, typ)
 	lc.Profile = dm.KeyProfile()
 	l := &login{machine: iscsi.NewLoginInitiator(lc), done: make(chan struct{})}
 	c := &conn{dm: dm, login: l, gone: make(chan struct{}), s: s}

@@ -23,10 +23,11 @@ type Session struct {
 	cfg   Config // completed by withDefaults; immutable
 	begun time.Time
 
-	ctx    context.Context // ends with Close; bounds recovery
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // keep and recover
-	wake   chan struct{}  // makes keep look at the clock again; one slot
+	ctx       context.Context // ends with Close; bounds recovery
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup // keep and recover
+	transport transport
+	wake      chan struct{} // makes keep look at the clock again; one slot
 
 	flowing atomic.Bool // state is StateActive; for the choice of a path
 
@@ -73,7 +74,7 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 	c, err := s.connect(ctx)
 	if err != nil {
 		s.cancel()
-		return nil, err
+		return nil, errors.Join(err, s.transport.close())
 	}
 	s.mu.Lock()
 	if !s.adopt(c) {
@@ -81,7 +82,7 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 		s.setState(StateFailed)
 		s.unlock()
 		s.cancel()
-		return nil, fmt.Errorf("initiator: %s: connection lost right after login: %w", cfg.URL(), err)
+		return nil, errors.Join(fmt.Errorf("initiator: %s: connection lost right after login: %w", cfg.URL(), err), s.transport.close())
 	}
 	c.flowing = true
 	s.setState(StateActive)
@@ -97,6 +98,11 @@ func newSession(cfg Config) *Session {
 		cfg: cfg, begun: time.Now(), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 		tasks: newTable(cfg.QueueDepth), resend: taskList{none, none}, ctlResend: taskList{none, none}, portal: cfg.Address,
 	}
+	s.transport = transport{cfg: &s.cfg, fell: func(err error) {
+		s.mu.Lock()
+		s.event(Event{Kind: EventFallback, Err: err})
+		s.unlock()
+	}}
 	// The session outlives the context of Dial.
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -190,7 +196,7 @@ func (s *Session) Close() error {
 		s.unlock()
 		s.cancel()
 		s.wg.Wait()
-		return nil
+		return s.transport.close()
 	}
 	c := s.conn
 	if s.state == StateRecovering {
@@ -211,7 +217,7 @@ func (s *Session) Close() error {
 	s.setState(StateClosed)
 	s.event(Event{Kind: EventClosed})
 	s.unlock()
-	return err
+	return errors.Join(err, s.transport.close())
 }
 
 // logout drains the session, sends Logout and closes the connection. What the

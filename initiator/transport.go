@@ -2,32 +2,123 @@ package initiator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
+	"softiser/internal/iser"
+	"softiser/internal/sockio"
+	"softiser/rdma"
 )
 
-// dialDatamover makes the connection that cfg asks for.
-func dialDatamover(ctx context.Context, cfg *Config, addr string, s *Session) (iscsi.Datamover, error) {
-	if cfg.dial != nil {
-		return cfg.dial(ctx, cfg, addr)
+// transport makes the connections of one session, one after the other. It is
+// used by one goroutine at a time: Dial's, then recover's.
+type transport struct {
+	cfg    *Config
+	device *iser.Device // opened with the first iSER connection
+	plain  bool         // fell back to TCP
+	fell   func(err error)
+}
+
+// fallbackTimeout bounds the MPA start-up when TCP is the alternative: a plain
+// iSCSI target waits for the rest of what it takes for a long PDU.
+const fallbackTimeout = 3 * time.Second
+
+// dial makes a connection to addr.
+func (t *transport) dial(ctx context.Context, addr string) (iscsi.Datamover, error) {
+	switch {
+	case t.cfg.dial != nil:
+		return t.cfg.dial(ctx, t.cfg, addr)
+	case t.cfg.Transport == TransportTCP, t.plain:
+		return t.dialTCP(ctx, addr)
 	}
-	return dialTCP(ctx, addr)
+	dm, err := t.dialISER(ctx, addr)
+	var op *net.OpError
+	if err == nil || !t.cfg.FallbackTCP || ctx.Err() != nil || errors.As(err, &op) && op.Op == "dial" {
+		return dm, err
+	}
+	t.plain = true
+	if t.fell != nil {
+		t.fell(err)
+	}
+	return t.dialTCP(ctx, addr)
+}
+
+// close ends the RDMA device. Every connection has ended.
+func (t *transport) close() error {
+	d := t.device
+	if d == nil {
+		return nil
+	}
+	t.device = nil
+	return d.Close()
+}
+
+func (t *transport) connect(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+func (t *transport) socket() sockio.Options {
+	return sockio.Options{SendBuffer: t.cfg.SendBuffer, RecvBuffer: t.cfg.RecvBuffer, Congestion: t.cfg.Congestion}
 }
 
 // dialTCP connects for plain iSCSI.
-func dialTCP(ctx context.Context, addr string) (iscsi.Datamover, error) {
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", addr)
+func (t *transport) dialTCP(ctx context.Context, addr string) (iscsi.Datamover, error) {
+	nc, err := t.connect(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	dm, err := iscsitcp.New(nc, iscsi.RoleInitiator, iscsitcp.Config{})
+	dm, err := iscsitcp.New(nc, iscsi.RoleInitiator, iscsitcp.Config{Socket: t.socket()})
 	if err != nil {
 		nc.Close()
-		return nil, fmt.Errorf("%s: %w", addr, err)
+		return nil, err
+	}
+	return dm, nil
+}
+
+// dialISER connects for iSER: MPA first, as Linux does, or the login first.
+func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover, error) {
+	if t.device == nil {
+		d, err := iser.Open(iser.Config{})
+		if err != nil {
+			return nil, err
+		}
+		t.device = d
+	}
+	nc, err := t.connect(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	c := t.cfg
+	p := rdma.ConnParams{
+		BusyPoll: c.BusyPoll, MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU, Congestion: c.Congestion,
+		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Timeout: c.LoginTimeout,
+	}
+	switch c.CRC {
+	case CRCOffered:
+		p.CRC = rdma.CRCOffered
+	case CRCOff:
+		p.CRC = rdma.CRCOff
+	}
+	if c.FallbackTCP {
+		p.Timeout = min(p.Timeout, fallbackTimeout)
+	}
+	cc := iser.ConnConfig{RDMA: p}
+	if c.StreamLogin {
+		dm, err := t.device.Upgrade(nc, iscsi.RoleInitiator, iscsitcp.Config{Socket: t.socket()}, cc)
+		if err != nil {
+			nc.Close()
+			return nil, err
+		}
+		return dm, nil
+	}
+	dm, err := t.device.Client(ctx, nc, cc)
+	if err != nil {
+		return nil, fmt.Errorf("%s does not accept an RDMA connection: %w", addr, err)
 	}
 	return dm, nil
 }

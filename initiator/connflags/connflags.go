@@ -40,6 +40,8 @@ type Options struct {
 	StreamLogin      bool
 	CRC              string
 	BusyPoll         time.Duration
+	LargeFPDU        bool
+	Congestion       string
 	Sessions         int
 	QueueDepth       int
 	MaxTransfer      int
@@ -70,6 +72,8 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.BoolVar(&o.StreamLogin, "stream-login", false, "iSER: log in over the TCP stream before RDMA mode (RFC 7145 §5.1) instead of as Linux does")
 	fs.StringVar(&o.CRC, "crc", "required", "iSER: MPA CRC required, offered or off")
 	fs.DurationVar(&o.BusyPoll, "busy-poll", 0, "spin this long for the next PDU before sleeping")
+	fs.BoolVar(&o.LargeFPDU, "large-fpdu", false, "iSER: offer frames above the path's segment size, up to 64 KiB")
+	fs.StringVar(&o.Congestion, "congestion", "", "TCP congestion control (default: the system's)")
 	fs.IntVar(&o.Sessions, "nr-sessions", 1, "sessions to spread the LUN over")
 	fs.IntVar(&o.QueueDepth, "queue-depth", 128, "commands outstanding per session")
 	fs.IntVar(&o.MaxTransfer, "max-transfer", 1<<20, "longest single command in bytes; longer requests are split")
@@ -118,6 +122,7 @@ func (o *Options) Apply(c *initiator.Config) error {
 	}
 	c.CRC = crc
 	c.FallbackTCP, c.StreamLogin, c.BusyPoll = o.FallbackTCP, o.StreamLogin, o.BusyPoll
+	c.LargeFPDU, c.Congestion = o.LargeFPDU, o.Congestion
 	c.Sessions, c.QueueDepth, c.MaxTransfer = o.Sessions, o.QueueDepth, o.MaxTransfer
 	c.InitialR2T, c.NoImmediateData = o.InitialR2T, o.NoImmediate
 	c.FirstBurstLength, c.MaxBurstLength, c.MaxRecvDataLength = o.FirstBurst, o.MaxBurst, o.MaxRecv

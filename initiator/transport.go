@@ -108,6 +108,14 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 		p.Timeout = min(p.Timeout, fallbackTimeout)
 	}
 	cc := iser.ConnConfig{RDMA: p}
+	if c.StreamLogin {
+		dm, err := t.device.Upgrade(nc, iscsi.RoleInitiator, iscsitcp.Config{Socket: t.socket()}, cc)
+		if err != nil {
+			nc.Close()
+			return nil, err
+		}
+		return dm, nil
+	}
 	dm, err := t.device.Client(ctx, nc, cc)
 	if err != nil {
 		return nil, fmt.Errorf("%s does not accept an RDMA connection: %w", addr, err)

@@ -1,0 +1,143 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"softiser/benchmarks/internal/result"
+)
+
+// Load is an access pattern in fio's terms.
+type Load struct {
+	RW    string // randread, randwrite, read, write
+	BS    string
+	Depth int
+	Jobs  int      // clones, each with its own connection; zero: 1
+	Extra []string // further options of our bench
+}
+
+// fioReport is the part of fio's JSON that is used; our bench prints the same.
+type fioReport struct {
+	Jobs []struct {
+		Error       int
+		Read, Write fioDir
+	}
+}
+
+type fioDir struct {
+	Bytes float64 `json:"io_bytes"`
+	BW    float64 `json:"bw_bytes"`
+	IOPS  float64
+	Clat  struct{ Percentile map[string]float64 } `json:"clat_ns"`
+	Lat   struct{ Percentile map[string]float64 } `json:"lat_ns"`
+}
+
+// parseFio reads figures and bytes moved out of fio's JSON.
+func parseFio(b []byte) (result.Values, float64, error) {
+	if i := bytes.IndexByte(b, '{'); i > 0 {
+		b = b[i:] // fio's notes come first
+	}
+	var r fioReport
+	if err := json.Unmarshal(b, &r); err != nil {
+		return nil, 0, fmt.Errorf("not fio's JSON: %w", err)
+	}
+	v := result.Values{}
+	total := 0.0
+	for _, j := range r.Jobs {
+		if j.Error != 0 {
+			return nil, 0, fmt.Errorf("the load failed with error %d", j.Error)
+		}
+		for _, d := range []fioDir{j.Read, j.Write} {
+			if d.Bytes == 0 {
+				continue
+			}
+			total += d.Bytes
+			v[result.IOPS] += d.IOPS
+			v[result.BW] += d.BW
+			p := d.Lat.Percentile
+			if p == nil {
+				p = d.Clat.Percentile
+			}
+			v[result.P50] = max(v[result.P50], p["50.000000"])
+			v[result.P99] = max(v[result.P99], p["99.000000"])
+		}
+	}
+	if total == 0 {
+		return nil, 0, errors.New("nothing was moved")
+	}
+	return v, total, nil
+}
+
+// Bench loads s by our own generator; url may differ from s.URL.
+func (e *Env) Bench(ctx context.Context, s *Server, url string, l Load) (result.Values, error) {
+	argv := []string{e.Ours("iser-initiator"), "bench", url, "--rw=" + l.RW, "--bs=" + l.BS, fmt.Sprintf("--iodepth=%d", l.Depth),
+		fmt.Sprintf("--numjobs=%d", max(l.Jobs, 1)), "--group-reporting", "--time-based", "--lat-percentiles=1",
+		fmt.Sprintf("--runtime=%dms", e.Dur.Milliseconds()), "--eta=never", "--output-format=json"}
+	return e.client(ctx, s, nil, append(argv, l.Extra...), parseFio)
+}
+
+// Fill writes the whole volume once, so that no one reads holes.
+func (e *Env) Fill(ctx context.Context, s *Server, url string) error {
+	argv := []string{e.Ours("iser-initiator"), "bench", url, "--rw=write", "--bs=1m", "--iodepth=8", "--eta=never", "--output-format=json",
+		fmt.Sprintf("--size=%d", VolumeSize)}
+	_, err := e.client(ctx, s, nil, argv, parseFio)
+	return err
+}
+
+// Fio loads an NBD server by fio's nbd engine.
+func (e *Env) Fio(ctx context.Context, s *Server, l Load) (result.Values, error) {
+	return e.client(ctx, s, nil, e.fioArgs(s, l, "--time_based", fmt.Sprintf("--runtime=%dms", e.Dur.Milliseconds())), parseFio)
+}
+
+// FillFio writes the whole volume once.
+func (e *Env) FillFio(ctx context.Context, s *Server) error {
+	_, err := e.client(ctx, s, nil, e.fioArgs(s, Load{RW: "write", BS: "1m", Depth: 8}), parseFio)
+	return err
+}
+
+func (e *Env) fioArgs(s *Server, l Load, more ...string) []string {
+	return append([]string{"fio", "--name=load", "--ioengine=nbd", "--uri=" + s.URL, "--rw=" + l.RW, "--bs=" + l.BS,
+		fmt.Sprintf("--iodepth=%d", l.Depth), fmt.Sprintf("--numjobs=%d", max(l.Jobs, 1)), fmt.Sprintf("--size=%d", VolumeSize),
+		"--thread", "--group_reporting", "--lat_percentiles=1", "--output-format=json"}, more...)
+}
+
+var perfAverage = regexp.MustCompile(`iops average (\d+)`)
+
+// IscsiPerf loads an iSCSI target by libiscsi's iscsi-perf (reads only).
+func (e *Env) IscsiPerf(ctx context.Context, s *Server, url string, l Load) (result.Values, error) {
+	bs, err := parseSize(l.BS)
+	if err != nil {
+		return nil, err
+	}
+	secs := max(1, int(e.Dur.Seconds()+0.5))
+	argv := []string{"iscsi-perf", "-m", strconv.Itoa(l.Depth), "-b", strconv.Itoa(bs / 512), "-t", strconv.Itoa(secs)}
+	if strings.HasPrefix(l.RW, "rand") {
+		argv = append(argv, "-r")
+	}
+	return e.client(ctx, s, nil, append(argv, url), func(b []byte) (result.Values, float64, error) {
+		all := perfAverage.FindAllSubmatch(b, -1)
+		if len(all) == 0 {
+			return nil, 0, fmt.Errorf("no average in %q", b[max(0, len(b)-200):])
+		}
+		iops, err := strconv.ParseFloat(string(all[len(all)-1][1]), 64)
+		return result.Values{result.IOPS: iops, result.BW: iops * float64(bs)}, iops * float64(bs*secs), err
+	})
+}
+
+func parseSize(s string) (int, error) {
+	mul := 1
+	switch {
+	case strings.HasSuffix(s, "k"):
+		mul, s = 1<<10, s[:len(s)-1]
+	case strings.HasSuffix(s, "m"):
+		mul, s = 1<<20, s[:len(s)-1]
+	}
+	n, err := strconv.Atoi(s)
+	return n * mul, err
+}

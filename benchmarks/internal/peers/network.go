@@ -1,0 +1,96 @@
+package peers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"softiser/benchmarks/internal/proc"
+	"softiser/benchmarks/internal/result"
+)
+
+// Iperf3 starts iperf3's server.
+func Iperf3(e *Env) (*Server, error) {
+	port := strconv.Itoa(proc.FreePort())
+	s := &Server{Name: "iperf3", URL: port}
+	// -1 is not given: it serves one test after another.
+	return s, s.start(e, proc.Server, "127.0.0.1:"+port, nil, "iperf3", "-s", "-B", "127.0.0.1", "-p", port)
+}
+
+// IperfRun sends one stream in writes of 1 MiB; congestion "" is the host's
+// default.
+func (e *Env) IperfRun(ctx context.Context, s *Server, congestion string) (result.Values, error) {
+	argv := []string{"iperf3", "-c", "127.0.0.1", "-p", s.URL, "-l", "1M", "-t", fmt.Sprintf("%d", max(1, int(e.Dur.Seconds()+0.5))), "-J"}
+	if congestion != "" {
+		argv = append(argv, "-C", congestion)
+	}
+	return e.client(ctx, s, nil, argv, func(b []byte) (result.Values, float64, error) {
+		var r struct {
+			End struct {
+				Received struct {
+					Bytes   float64
+					BitRate float64 `json:"bits_per_second"`
+				} `json:"sum_received"`
+			}
+			Error string
+		}
+		if err := json.Unmarshal(b, &r); err != nil {
+			return nil, 0, err
+		}
+		if r.Error != "" {
+			return nil, 0, errors.New(r.Error)
+		}
+		return result.Values{result.BW: r.End.Received.BitRate / 8}, r.End.Received.Bytes, nil
+	})
+}
+
+// ucxEnv: TCP over loopback, segments of 1 MiB, rendezvous without copies.
+var ucxEnv = []string{"UCX_TLS=tcp", "UCX_NET_DEVICES=lo", "UCX_TCP_TX_SEG_SIZE=1m", "UCX_TCP_RX_SEG_SIZE=1m", "UCX_RNDV_SCHEME=put_zcopy"}
+
+// UCX runs one test of ucx_perftest, for example "ucp_put_bw", with messages of
+// size bytes and depth outstanding. Its server serves one test.
+func (e *Env) UCX(ctx context.Context, test string, size, depth int) (result.Values, error) {
+	port := strconv.Itoa(proc.FreePort())
+	s := &Server{Name: "ucx_perftest"}
+	argv := []string{"ucx_perftest", "-p", port}
+	spec := proc.Spec{Argv: argv, Env: ucxEnv, Place: e.Place, Side: proc.Server, Log: e.log("ucx")}
+	e.note(spec)
+	p, err := proc.Start(spec)
+	if err != nil {
+		return nil, err
+	}
+	s.procs = append(s.procs, p)
+	defer s.Close()
+	// The server takes one connection: probing it would use it up.
+	time.Sleep(500 * time.Millisecond)
+	n := int(e.Dur.Seconds() * 100_000)
+	if size >= 1<<20 {
+		n = int(e.Dur.Seconds() * 2000)
+	}
+	client := []string{"ucx_perftest", "127.0.0.1", "-p", port, "-t", test, "-s", strconv.Itoa(size), "-n", strconv.Itoa(n), "-w", "1000", "-O", strconv.Itoa(depth), "-f"}
+	return e.client(ctx, s, ucxEnv, client, func(b []byte) (result.Values, float64, error) {
+		return parseUCX(b, size, n)
+	})
+}
+
+// parseUCX reads the "Final:" line: iterations, latency, average, overall (µs),
+// bandwidth average and overall (MB/s), message rate average and overall.
+func parseUCX(b []byte, size, n int) (result.Values, float64, error) {
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 8 || f[0] != "Final:" {
+			continue
+		}
+		rate, err := strconv.ParseFloat(f[len(f)-1], 64)
+		if err != nil {
+			return nil, 0, err
+		}
+		lat, err := strconv.ParseFloat(f[2], 64)
+		return result.Values{result.IOPS: rate, result.BW: rate * float64(size), result.P50: lat * 1000}, float64(n) * float64(size), err
+	}
+	return nil, 0, fmt.Errorf("ucx_perftest printed no result: %q", b[max(0, len(b)-300):])
+}

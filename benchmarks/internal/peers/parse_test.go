@@ -1,0 +1,40 @@
+package peers
+
+import (
+	"strings"
+	"testing"
+
+	"softiser/benchmarks/internal/result"
+)
+
+func TestParseFio(t *testing.T) {
+	v, n, err := parseFio([]byte(`note: something
+{"jobs":[{"error":0,"read":{"io_bytes":4096,"bw_bytes":8192,"iops":2.0,"clat_ns":{"percentile":{"50.000000":900}},"lat_ns":{"percentile":{"50.000000":1000,"99.000000":2000}}},
+"write":{"io_bytes":0}}]}`))
+	if err != nil || n != 4096 || v[result.IOPS] != 2 || v[result.BW] != 8192 || v[result.P50] != 1000 || v[result.P99] != 2000 {
+		t.Errorf("%v, %v, %v", v, n, err)
+	}
+	for _, bad := range []string{"", "nonsense", `{"jobs":[{"error":5}]}`, `{"jobs":[{"read":{}}]}`} {
+		if _, _, err := parseFio([]byte(bad)); err == nil {
+			t.Errorf("%q accepted", bad)
+		}
+	}
+}
+
+func TestParseUCX(t *testing.T) {
+	v, n, err := parseUCX([]byte("[thread 0] 5 1.0\nFinal:   300000   0.881   19.112   79.861   204.39   48.91   52323   12522\n"), 4096, 300000)
+	if err != nil || v[result.IOPS] != 12522 || v[result.P50] != 881 || n != 4096*300000 {
+		t.Errorf("%v, %v, %v", v, n, err)
+	}
+	if _, _, err := parseUCX([]byte("Connection refused"), 1, 1); err == nil || !strings.Contains(err.Error(), "no result") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for in, want := range map[string]int{"4k": 4096, "1m": 1 << 20, "100": 100} {
+		if n, err := parseSize(in); err != nil || n != want {
+			t.Errorf("%s: %d, %v", in, n, err)
+		}
+	}
+}

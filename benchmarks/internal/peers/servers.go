@@ -1,0 +1,130 @@
+package peers
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"softiser/benchmarks/internal/proc"
+)
+
+// TargetConfig is how our target is set up; the zero value has its defaults.
+type TargetConfig struct {
+	CRC      string // required (default), offered, off
+	BusyPoll int    // µs
+	Volumes  string // further volumes, YAML list items
+	LUNs     string // further LUNs of the target, YAML list items
+}
+
+// targetYAML is the configuration of our target: one volume in memory.
+const targetYAML = `portals:
+  - listen: %s
+volumes:
+  - {name: ram0, type: memory, size: %dMiB}
+%stargets:
+  - iqn: iqn.2026-11.softiser:ram0
+    luns:
+      - {lun: 0, volume: ram0}
+%stransport:
+  crc: %s
+  busy_poll_us: %d
+logging:
+  level: warn
+`
+
+// Target starts our target.
+func Target(e *Env, c TargetConfig) (*Server, error) {
+	addr := fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
+	s := &Server{Name: "iser-target", URL: "iser://" + addr + "/iqn.2026-11.softiser:ram0/0"}
+	base := filepath.Join(e.Scratch, fmt.Sprintf("target-%d", rand.Uint32()))
+	text := fmt.Sprintf(targetYAML, addr, VolumeSize>>20, c.Volumes, c.LUNs, cmp.Or(c.CRC, "required"), c.BusyPoll)
+	if err := os.WriteFile(base+".yaml", []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	return s, s.start(e, proc.Server, addr, nil, e.Ours("iser-target"), "serve", "--config", base+".yaml", "--socket", base+".sock")
+}
+
+// TCP returns the URL of the same volume over plain iSCSI.
+func TCP(url string) string { return "iscsi" + url[len("iser"):] }
+
+// Nbdkit starts nbdkit's memory plugin on loopback TCP.
+func Nbdkit(e *Env) (*Server, error) {
+	port := strconv.Itoa(proc.FreePort())
+	s := &Server{Name: "nbdkit memory", URL: "nbd://127.0.0.1:" + port}
+	return s, s.start(e, proc.Server, "127.0.0.1:"+port, nil, "nbdkit", "-f", "-i", "127.0.0.1", "-p", port, "memory", fmt.Sprintf("%dM", VolumeSize>>20))
+}
+
+// NbdkitUnix is the same on a unix socket.
+func NbdkitUnix(e *Env) (*Server, error) {
+	sock := filepath.Join(e.Scratch, fmt.Sprintf("nbdkit-%d.sock", rand.Uint32()))
+	s := &Server{Name: "nbdkit memory (unix)", URL: "nbd+unix:///?socket=" + sock}
+	return s, s.start(e, proc.Server, sock, nil, "nbdkit", "-f", "-U", sock, "memory", fmt.Sprintf("%dM", VolumeSize>>20))
+}
+
+// mallocEnv keeps glibc from mapping and unmapping every large buffer, which
+// costs tgt and qemu most of their bandwidth.
+var mallocEnv = []string{"MALLOC_MMAP_THRESHOLD_=67108864", "MALLOC_TRIM_THRESHOLD_=134217728", "MALLOC_TOP_PAD_=67108864"}
+
+// Tgt starts tgt with a backing file in memory and large negotiation limits.
+func Tgt(e *Env) (*Server, error) {
+	tgtd, _ := proc.Have("tgtd")
+	tgtadm, _ := proc.Have("tgtadm")
+	const iqn = "iqn.2026-11.softiser.bench:tgt"
+	port, control := proc.FreePort(), strconv.Itoa(20000+rand.IntN(10000))
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	s := &Server{Name: "tgt", URL: "iscsi://" + addr + "/" + iqn + "/1"}
+	img, err := s.shm("tgt")
+	if err != nil {
+		return s, err
+	}
+	if err := s.start(e, proc.Server, addr, mallocEnv, tgtd, "-f", "-C", control, "--iscsi", "portal="+addr); err != nil {
+		return s, err
+	}
+	steps := [][]string{
+		{"--op", "new", "--mode", "target", "--tid", "1", "-T", iqn},
+		{"--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", img},
+		{"--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"},
+	}
+	for _, kv := range [][2]string{
+		{"MaxRecvDataSegmentLength", "1048576"}, {"MaxXmitDataSegmentLength", "1048576"}, {"FirstBurstLength", "1048576"},
+		{"MaxBurstLength", "16776192"}, {"ImmediateData", "Yes"}, {"InitialR2T", "No"}, {"MaxOutstandingR2T", "16"}, {"MaxQueueCmd", "128"},
+	} {
+		steps = append(steps, []string{"--op", "update", "--mode", "target", "--tid", "1", "--name", kv[0], "--value", kv[1]})
+	}
+	for _, st := range steps {
+		argv := append([]string{tgtadm, "-C", control, "--lld", "iscsi"}, st...)
+		e.note(proc.Spec{Argv: argv})
+		var out []byte
+		for range 20 { // the control socket comes up after the portal
+			if out, err = exec.Command(argv[0], argv[1:]...).CombinedOutput(); err == nil {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if err != nil {
+			return s, fmt.Errorf("tgtadm: %w: %s", err, out)
+		}
+	}
+	return s, nil
+}
+
+// QemuNBD starts qemu-nbd exporting another server's iscsi:// URL on a unix
+// socket; both processes count as the server.
+func QemuNBD(e *Env, behind *Server) (*Server, error) {
+	sock := filepath.Join(e.Scratch, fmt.Sprintf("qemu-nbd-%d.sock", rand.Uint32()))
+	s := &Server{Name: "qemu-nbd of " + behind.Name, URL: "nbd+unix:///?socket=" + sock, procs: behind.procs, clean: behind.clean}
+	return s, s.start(e, proc.Server, sock, mallocEnv, "qemu-nbd", "-t", "-f", "raw", "-e", "8", "-k", sock, behind.URL)
+}
+
+// Attach starts iser-initiator attach in front of another server.
+func Attach(e *Env, behind *Server, url string) (*Server, error) {
+	dir := filepath.Join(e.Scratch, fmt.Sprintf("run-%d", rand.Uint32()))
+	sock := filepath.Join(e.Scratch, fmt.Sprintf("attach-%d.sock", rand.Uint32()))
+	s := &Server{Name: "attach", URL: "nbd+unix:///?socket=" + sock, procs: behind.procs, clean: behind.clean}
+	return s, s.start(e, proc.Server, sock, nil, e.Ours("iser-initiator"), "attach", "--device=none", "--run-dir", dir, "--socket", sock, url)
+}

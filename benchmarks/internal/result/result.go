@@ -1,0 +1,294 @@
+// Package result keeps what was measured: samples, medians, ratios, tables.
+package result
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Values are the figures of one measurement by name; see the constants.
+type Values map[string]float64
+
+// Names of figures.
+const (
+	IOPS      = "iops"              // operations per second
+	BW        = "bytes_per_s"       // payload
+	P50       = "p50_ns"            // median latency
+	P99       = "p99_ns"            // 99th percentile
+	CPUServer = "server_cpu_s_gib"  // CPU seconds per GiB, server
+	CPUClient = "client_cpu_s_gib"  // CPU seconds per GiB, client
+	CPUBoth   = "cpu_s_gib"         // both sides
+	CPUShare  = "server_core_share" // share of a core, server
+	Bytes     = "bytes"             // memory
+	Seconds   = "seconds"
+	Count     = "count"
+)
+
+// Sample is one measurement.
+type Sample struct {
+	Row       string    `json:"row"`
+	Contender string    `json:"contender"`
+	Rep       int       `json:"rep"`
+	At        time.Time `json:"at"`
+	Values    Values    `json:"values,omitempty"`
+	Error     string    `json:"error,omitempty"`
+}
+
+// Run is everything that one invocation measured: the content of a raw file.
+type Run struct {
+	Started  time.Time         `json:"started"`
+	Machine  map[string]string `json:"machine"`
+	Reps     int               `json:"reps"`
+	Seconds  float64           `json:"seconds_per_measurement"`
+	Commands map[string]string `json:"commands"` // "row/contender": what was run
+	Skipped  map[string]string `json:"skipped"`  // "row/contender": why
+	Rows     []Row             `json:"rows"`
+	Samples  []Sample          `json:"samples"`
+}
+
+// Row describes one comparison.
+type Row struct {
+	ID      string   `json:"id"`
+	Title   string   `json:"title"`
+	Metrics []string `json:"metrics"` // figures to print, the first is the main one
+	Ratios  []Ratio  `json:"ratios"`
+}
+
+// Ratio is one thing to reach: Num's figure over Den's, or Num's alone when Den
+// is empty.
+type Ratio struct {
+	Name   string  `json:"name"`
+	Num    string  `json:"num"`
+	Den    string  `json:"den,omitempty"`
+	DenRow string  `json:"den_row,omitempty"` // when Den was measured in another row
+	Metric string  `json:"metric"`
+	Op     string  `json:"op"` // ">=" or "<=", or "" for a figure that is only reported
+	Want   float64 `json:"want"`
+}
+
+// Stat is a figure over the repetitions.
+type Stat struct {
+	Median, Min, Max float64
+	N                int
+}
+
+// Spread is the distance of the extremes over the median.
+func (s Stat) Spread() float64 {
+	if s.Median == 0 {
+		return 0
+	}
+	return (s.Max - s.Min) / s.Median
+}
+
+// Stat returns the figure of a contender in a row; N is 0 when there is none.
+func (r *Run) Stat(row, contender, metric string) Stat {
+	var v []float64
+	for _, s := range r.Samples {
+		if x, ok := s.Values[metric]; ok && s.Row == row && s.Contender == contender && s.Error == "" {
+			v = append(v, x)
+		}
+	}
+	return statOf(v)
+}
+
+func statOf(v []float64) Stat {
+	if len(v) == 0 {
+		return Stat{}
+	}
+	slices.Sort(v)
+	n := len(v)
+	return Stat{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
+}
+
+// Outcome is an evaluated ratio.
+type Outcome struct {
+	Ratio
+	Value float64
+	Known bool
+	Met   bool
+}
+
+// Evaluate computes a ratio from the medians.
+func (r *Run) Evaluate(row Row, q Ratio) Outcome {
+	o := Outcome{Ratio: q}
+	num := r.Stat(row.ID, q.Num, q.Metric)
+	if num.N == 0 {
+		return o
+	}
+	o.Value = num.Median
+	if q.Den != "" {
+		denRow := cmp.Or(q.DenRow, row.ID)
+		den := r.Stat(denRow, q.Den, q.Metric)
+		if den.N == 0 || den.Median == 0 {
+			return o
+		}
+		o.Value /= den.Median
+	}
+	o.Known = true
+	switch q.Op {
+	case ">=":
+		o.Met = o.Value >= q.Want
+	case "<=":
+		o.Met = o.Value <= q.Want
+	}
+	return o
+}
+
+// Contenders lists who has samples in a row, in the order of the first one.
+func (r *Run) Contenders(row string) (names []string) {
+	for _, s := range r.Samples {
+		if s.Row == row && !slices.Contains(names, s.Contender) {
+			names = append(names, s.Contender)
+		}
+	}
+	return names
+}
+
+// Save writes the raw file.
+func (r *Run) Save(path string) error {
+	b, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}
+
+// Load reads a raw file.
+func Load(path string) (*Run, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Run)
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+// WriteTable prints the rows as Markdown: medians, spreads, ratios.
+func (r *Run) WriteTable(w io.Writer) {
+	fmt.Fprintln(w, "| row | contender | median | spread | also |")
+	fmt.Fprintln(w, "| --- | --- | ---: | ---: | --- |")
+	for _, row := range r.Rows {
+		title := row.Title
+		for _, c := range r.Contenders(row.ID) {
+			s := r.Stat(row.ID, c, row.Metrics[0])
+			if s.N == 0 {
+				fmt.Fprintf(w, "| %s | %s | failed | | %s |\n", title, c, r.firstError(row.ID, c))
+			} else {
+				fmt.Fprintf(w, "| %s | %s | %s | ±%.0f %% | %s |\n", title, c, Format(row.Metrics[0], s.Median), 50*s.Spread(), r.others(row, c))
+			}
+			title = ""
+		}
+	}
+	for key, why := range sorted(r.Skipped) {
+		fmt.Fprintf(w, "| %s | | skipped | | %s |\n", key, why)
+	}
+}
+
+func (r *Run) firstError(row, contender string) string {
+	for _, s := range r.Samples {
+		if s.Row == row && s.Contender == contender && s.Error != "" {
+			return strings.ReplaceAll(s.Error, "\n", " ")
+		}
+	}
+	return ""
+}
+
+func (r *Run) others(row Row, c string) string {
+	var parts []string
+	for _, m := range row.Metrics[1:] {
+		if s := r.Stat(row.ID, c, m); s.N > 0 {
+			parts = append(parts, Format(m, s.Median)+" "+label[m])
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// WriteTargets prints what was to be reached and what was.
+func (r *Run) WriteTargets(w io.Writer) {
+	fmt.Fprintln(w, "| target | reached | wanted | |")
+	fmt.Fprintln(w, "| --- | ---: | ---: | --- |")
+	for _, row := range r.Rows {
+		for _, q := range row.Ratios {
+			o := r.Evaluate(row, q)
+			value, want, verdict := "not measured", "reported", ""
+			if o.Known {
+				if value = fmt.Sprintf("%.2f", o.Value); q.Den == "" {
+					value = Format(q.Metric, o.Value)
+				}
+			}
+			if q.Op != "" {
+				sign := map[string]string{">=": "≥", "<=": "≤"}[q.Op]
+				if want = fmt.Sprintf("%s %.2f", sign, q.Want); q.Den == "" {
+					want = sign + " " + Format(q.Metric, q.Want)
+				}
+				if o.Known {
+					verdict = map[bool]string{true: "met", false: "**not met**"}[o.Met]
+				}
+			}
+			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", q.Name, value, want, verdict)
+		}
+	}
+}
+
+var label = map[string]string{
+	P50: "median", P99: "p99", CPUServer: "server", CPUClient: "client", CPUBoth: "both sides",
+	CPUShare: "of a core", IOPS: "", BW: "", Bytes: "", Seconds: "", Count: "",
+}
+
+// Format prints a figure with its unit.
+func Format(metric string, v float64) string {
+	switch metric {
+	case IOPS:
+		return si(v, 1000, []string{" ", " k", " M"}) + "IOPS"
+	case BW:
+		return si(v, 1000, []string{" ", " k", " M", " G"}) + "B/s"
+	case P50, P99:
+		return fmt.Sprintf("%.1f µs", v/1000)
+	case CPUServer, CPUClient, CPUBoth:
+		return fmt.Sprintf("%.2f CPU-s/GiB", v)
+	case CPUShare:
+		return fmt.Sprintf("%.1f %%", 100*v)
+	case Bytes:
+		return si(v, 1024, []string{" ", " Ki", " Mi", " Gi"}) + "B"
+	case Seconds:
+		return time.Duration(v * 1e9).Round(100 * time.Nanosecond).String()
+	}
+	return fmt.Sprintf("%.3g", v)
+}
+
+func si(v, base float64, units []string) string {
+	i := 0
+	for ; math.Abs(v) >= base && i < len(units)-1; i++ {
+		v /= base
+	}
+	if v >= 100 || v == math.Trunc(v) {
+		return fmt.Sprintf("%.0f%s", v, units[i])
+	}
+	return fmt.Sprintf("%.3g%s", v, units[i])
+}
+
+// sorted iterates over a map in the order of its keys.
+func sorted(m map[string]string) func(func(string, string) bool) {
+	return func(yield func(string, string) bool) {
+		keys := make([]string, 0, len(m))
+		for k := range m {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		for _, k := range keys {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package rows
+
+import (
+	"context"
+
+	"softiser/benchmarks/internal/peers"
+	"softiser/benchmarks/internal/result"
+)
+
+// attachRows: the local block device, two hops, against qemu-nbd in front of
+// tgt; fio's nbd engine is the client of both.
+func attachRows() (rows []Row) {
+	for _, x := range []struct {
+		id, title, metric string
+		l                 peers.Load
+	}{
+		{"attach-randread-4k", "attach: 4 KiB randread QD32", result.IOPS, peers.Load{RW: "randread", BS: "4k", Depth: 32}},
+		{"attach-randwrite-4k", "attach: 4 KiB randwrite QD32", result.IOPS, peers.Load{RW: "randwrite", BS: "4k", Depth: 32}},
+		{"attach-read-1m", "attach: 1 MiB read QD8", result.BW, peers.Load{RW: "read", BS: "1m", Depth: 8}},
+		{"attach-write-1m", "attach: 1 MiB write QD8", result.BW, peers.Load{RW: "write", BS: "1m", Depth: 8}},
+	} {
+		rows = append(rows, Row{
+			Row: result.Row{
+				ID: x.id, Title: x.title, Metrics: []string{x.metric, result.CPUBoth, result.P50, result.P99},
+				Ratios: []result.Ratio{
+					{Name: x.title + ": over qemu-nbd of tgt", Num: attached, Den: qemuNBD, Metric: x.metric, Op: ">=", Want: 1.5},
+					{Name: x.title + ": over nbdkit (one hop)", Num: attached, Den: nbdkitUnix, Metric: x.metric},
+				},
+			},
+			Contenders: []Contender{
+				{
+					Name: attached, Needs: []string{"fio"},
+					Prepare: func(ctx context.Context, st *Stage) error {
+						if err := fillTarget(ctx, st); err != nil {
+							return err
+						}
+						behind := st.started("ours")
+						_, err := st.server("attach", func(e *peers.Env) (*peers.Server, error) { return peers.Attach(e, behind, behind.URL) })
+						return err
+					},
+					Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+						return st.Fio(ctx, st.started("attach"), x.l)
+					},
+				},
+				{
+					Name: qemuNBD, Needs: []string{"qemu-nbd", "tgtd", "tgtadm", "fio"},
+					Prepare: func(ctx context.Context, st *Stage) error {
+						if err := startTgt(ctx, st); err != nil {
+							return err
+						}
+						behind := st.started("tgt")
+						_, err := st.server("qemu-nbd", func(e *peers.Env) (*peers.Server, error) { return peers.QemuNBD(e, behind) })
+						return err
+					},
+					Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+						return st.Fio(ctx, st.started("qemu-nbd"), x.l)
+					},
+				},
+				fioOn(nbdkitUnix, peers.NbdkitUnix, x.l, "nbdkit"),
+			},
+		})
+	}
+	return rows
+}

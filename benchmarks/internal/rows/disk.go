@@ -1,0 +1,186 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+
+	"softiser/benchmarks/internal/peers"
+	"softiser/benchmarks/internal/proc"
+	"softiser/benchmarks/internal/result"
+)
+
+// Names of contenders.
+const (
+	iser       = "iSER"
+	iserNoCRC  = "iSER, CRC off"
+	iserPoll   = "iSER, busy_poll"
+	tcp        = "iSCSI over TCP"
+	nbdkit     = "nbdkit memory"
+	tgt        = "tgt"
+	attached   = "attach (iSER)"
+	qemuNBD    = "qemu-nbd of tgt"
+	nbdkitUnix = "nbdkit memory (unix)"
+)
+
+// busyPoll is long enough to span a round trip at queue depth 1.
+const busyPoll = "--busy-poll=50us"
+
+// Our targets by configuration: the row's server of that name.
+var targets = map[string]peers.TargetConfig{
+	"ours":          {},
+	"ours, no CRC":  {CRC: "off"},
+	"ours, polling": {BusyPoll: 50},
+}
+
+// fill starts one of targets and fills its volume.
+func fill(name string) func(context.Context, *Stage) error {
+	return func(ctx context.Context, st *Stage) error {
+		if st.started(name) != nil {
+			return nil
+		}
+		s, err := st.server(name, func(e *peers.Env) (*peers.Server, error) { return peers.Target(e, targets[name]) })
+		if err != nil {
+			return err
+		}
+		return st.Fill(ctx, s, peers.TCP(s.URL))
+	}
+}
+
+// fillTarget is for contenders that use our target as it is by default.
+var fillTarget = fill("ours")
+
+// ours is our target under our generator. extra are options of the generator.
+func ours(name, target string, l peers.Load, url func(string) string, extra ...string) Contender {
+	l.Extra = append(l.Extra, extra...)
+	return Contender{Name: name, Prepare: fill(target), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+		s := st.started(target)
+		u := s.URL
+		if url != nil {
+			u = url(u)
+		}
+		return st.Bench(ctx, s, u, l)
+	}}
+}
+
+// trio is our target over iSER, over iSER without CRC (not in quick runs), and
+// over plain TCP.
+func trio(l peers.Load) []Contender {
+	noCRC := ours(iserNoCRC, "ours, no CRC", l, nil, "--crc=off")
+	noCRC.Slow = true
+	return []Contender{ours(iser, "ours", l, nil), noCRC, ours(tcp, "ours", l, peers.TCP)}
+}
+
+// fioOn is an NBD server under fio.
+func fioOn(name string, start func(*peers.Env) (*peers.Server, error), l peers.Load, needs ...string) Contender {
+	return Contender{
+		Name: name, Needs: append(needs, "fio"),
+		Prepare: func(ctx context.Context, st *Stage) error {
+			if st.started(name) != nil {
+				return nil
+			}
+			s, err := st.server(name, start)
+			if err != nil {
+				return err
+			}
+			return st.FillFio(ctx, s)
+		},
+		Measure: func(ctx context.Context, st *Stage) (result.Values, error) { return st.Fio(ctx, st.started(name), l) },
+	}
+}
+
+func diskRows() (rows []Row) {
+	for _, place := range []proc.Placement{proc.Pinned, proc.Free} {
+		for _, rw := range []string{"randread", "randwrite"} {
+			rows = append(rows, qd1Row(rw, place))
+		}
+	}
+	for _, rw := range []string{"randread", "randwrite"} {
+		rows = append(rows, qd32Row(rw))
+	}
+	for _, rw := range []string{"read", "write"} {
+		for _, depth := range []int{8, 32} {
+			rows = append(rows, largeRow(rw, depth))
+		}
+	}
+	return append(rows, sweepRows()...)
+}
+
+func qd1Row(rw string, place proc.Placement) Row {
+	l := peers.Load{RW: rw, BS: "4k", Depth: 1}
+	r := Row{
+		Row: result.Row{
+			ID: fmt.Sprintf("%s-4k-qd1-%v", rw, place), Title: fmt.Sprintf("4 KiB %s, queue depth 1, %v", rw, place),
+			Metrics: []string{result.P50, result.P99, result.IOPS, result.CPUServer},
+			Ratios:  []result.Ratio{{Name: fmt.Sprintf("4 KiB %s QD1 %v, waiting: median over nbdkit's", rw, place), Num: iser, Den: nbdkit, Metric: result.P50, Op: "<=", Want: 0.6}},
+		},
+		Place: place, Quick: rw == "randread" && place == proc.Pinned,
+		Contenders: append(trio(l), fioOn(nbdkit, peers.Nbdkit, l, "nbdkit")),
+	}
+	if place == proc.Pinned {
+		poll := ours(iserPoll, "ours, polling", l, nil, busyPoll)
+		poll.Slow = rw != "randread"
+		r.Contenders = append(r.Contenders, poll)
+		r.Ratios = append(r.Ratios, result.Ratio{Name: fmt.Sprintf("4 KiB %s QD1 pinned, busy_poll: median over nbdkit's", rw), Num: iserPoll, Den: nbdkit, Metric: result.P50, Op: "<=", Want: 0.25})
+	}
+	return r
+}
+
+func qd32Row(rw string) Row {
+	l := peers.Load{RW: rw, BS: "4k", Depth: 32}
+	r := Row{
+		Row: result.Row{
+			ID: rw + "-4k-qd32", Title: "4 KiB " + rw + ", queue depth 32",
+			Metrics: []string{result.IOPS, result.CPUBoth, result.CPUServer, result.P50, result.P99},
+			Ratios: []result.Ratio{
+				{Name: "4 KiB " + rw + " QD32: IOPS over nbdkit's", Num: iser, Den: nbdkit, Metric: result.IOPS, Op: ">=", Want: 3},
+				{Name: "4 KiB " + rw + " QD32: CPU-s/GiB of both sides over nbdkit's", Num: iser, Den: nbdkit, Metric: result.CPUBoth, Op: "<=", Want: 0.35},
+			},
+		},
+		Quick:      rw == "randread",
+		Contenders: append(trio(l), fioOn(nbdkit, peers.Nbdkit, l, "nbdkit")),
+	}
+	return r
+}
+
+func largeRow(rw string, depth int) Row {
+	l := peers.Load{RW: rw, BS: "1m", Depth: depth}
+	name := fmt.Sprintf("1 MiB %s QD%d", rw, depth)
+	r := Row{
+		Row: result.Row{
+			ID: fmt.Sprintf("%s-1m-qd%d", rw, depth), Title: fmt.Sprintf("1 MiB %s, queue depth %d", rw, depth),
+			Metrics: []string{result.BW, result.CPUServer, result.CPUClient, result.P99},
+			Ratios: []result.Ratio{
+				{Name: name + ": bandwidth over nbdkit's", Num: iser, Den: nbdkit, Metric: result.BW, Op: ">=", Want: 1},
+				{Name: name + ": bandwidth over our RDMA Write walking 1 GiB", Num: iser, Den: writeWalk, DenRow: "rdma-write-1m", Metric: result.BW, Op: ">=", Want: 0.9},
+			},
+		},
+		Quick:      rw == "read" && depth == 8,
+		Contenders: append(trio(l), fioOn(nbdkit, peers.Nbdkit, l, "nbdkit")),
+	}
+	if rw == "read" {
+		r.Ratios = append(r.Ratios, result.Ratio{Name: name + ": target CPU-s/GiB over nbdkit's", Num: iser, Den: nbdkit, Metric: result.CPUServer, Op: "<=", Want: 0.7})
+	}
+	return r
+}
+
+// sweepRows are for the plots: throughput and latency by block size and depth.
+func sweepRows() (rows []Row) {
+	for _, depth := range []int{1, 4, 16, 64} {
+		rows = append(rows, sweepRow("4k", depth))
+	}
+	for _, bs := range []string{"16k", "64k", "256k"} {
+		rows = append(rows, sweepRow(bs, 16))
+	}
+	return rows
+}
+
+func sweepRow(bs string, depth int) Row {
+	l := peers.Load{RW: "randread", BS: bs, Depth: depth}
+	return Row{
+		Row: result.Row{
+			ID: fmt.Sprintf("sweep-%s-qd%d", bs, depth), Title: fmt.Sprintf("sweep: %s randread, queue depth %d", bs, depth),
+			Metrics: []string{result.IOPS, result.BW, result.P50, result.P99, result.CPUBoth},
+		},
+		Contenders: []Contender{ours(iser, "ours", l, nil), ours(tcp, "ours", l, peers.TCP), fioOn(nbdkit, peers.Nbdkit, l, "nbdkit")},
+	}
+}

@@ -1,0 +1,46 @@
+package rows
+
+import (
+	"context"
+
+	"softiser/benchmarks/internal/peers"
+	"softiser/benchmarks/internal/result"
+)
+
+// tcpRows: plain iSCSI with libiscsi's client against tgt.
+func tcpRows() []Row {
+	row := func(id, title string, l peers.Load, metric string, want float64) Row {
+		return Row{
+			Row: result.Row{
+				ID: id, Title: title, Metrics: []string{metric, result.CPUServer, result.CPUClient},
+				Ratios: []result.Ratio{{Name: title + ": over tgt", Num: "iser-target", Den: tgt, Metric: metric, Op: ">=", Want: want}},
+			},
+			Contenders: []Contender{
+				{Name: "iser-target", Needs: []string{"iscsi-perf"}, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+					s := st.started("ours")
+					return st.IscsiPerf(ctx, s, peers.TCP(s.URL), l)
+				}},
+				{Name: tgt, Needs: []string{"tgtd", "tgtadm", "iscsi-perf"}, Prepare: startTgt, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+					s := st.started("tgt")
+					return st.IscsiPerf(ctx, s, s.URL, l)
+				}},
+			},
+		}
+	}
+	return []Row{
+		row("iscsi-4k", "plain iSCSI, iscsi-perf, 4 KiB random reads QD32", peers.Load{RW: "randread", BS: "4k", Depth: 32}, result.IOPS, 2),
+		row("iscsi-1m", "plain iSCSI, iscsi-perf, 1 MiB reads QD32", peers.Load{RW: "read", BS: "1m", Depth: 32}, result.BW, 1.05),
+	}
+}
+
+// startTgt starts tgt and fills its volume through our own initiator.
+func startTgt(ctx context.Context, st *Stage) error {
+	if st.started("tgt") != nil {
+		return nil
+	}
+	s, err := st.server("tgt", peers.Tgt)
+	if err != nil {
+		return err
+	}
+	return st.Fill(ctx, s, s.URL)
+}

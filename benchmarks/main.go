@@ -1,0 +1,226 @@
+// Command benchmarks measures the product beside its peers, in one run on one
+// machine, so that every result is a ratio.
+//
+//	go run ./benchmarks quick             under three minutes
+//	go run ./benchmarks full              everything; installs the peers
+//	go run ./benchmarks list              the rows
+//	go run ./benchmarks run ROW…          some rows
+//	go run ./benchmarks report [RAW]      tables and plots again from raw results
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/benchmarks/internal/peers"
+	"softiser/benchmarks/internal/result"
+	"softiser/benchmarks/internal/rows"
+)
+
+type options struct {
+	reps    int
+	dur     time.Duration
+	bin     string
+	out     string
+	install bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := root().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "benchmarks:", err)
+		os.Exit(1)
+	}
+}
+
+func root() *cobra.Command {
+	o := &options{}
+	cmd := &cobra.Command{
+		Use: "benchmarks", Short: "Measure the product beside its peers",
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	fs := cmd.PersistentFlags()
+	fs.IntVar(&o.reps, "reps", 0, "repetitions (default: 3 quick, 5 full)")
+	fs.DurationVar(&o.dur, "time", 0, "time of one measurement (default: 1.5s quick, 4s full)")
+	fs.StringVar(&o.bin, "bin", "bin", "directory of iser-target and iser-initiator (make build)")
+	fs.StringVar(&o.out, "out", "benchmarks/results", "directory of raw results")
+	cmd.AddCommand(
+		&cobra.Command{Use: "quick", Short: "iSER beside our TCP, iperf3 and nbdkit, in under three minutes", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				return o.run(cmd.Context(), nil, true)
+			}},
+		o.full(),
+		&cobra.Command{Use: "run ROW…", Short: "measure some rows", Args: cobra.MinimumNArgs(1),
+			RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd.Context(), names, false) }},
+		&cobra.Command{Use: "list", Short: "list the rows", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, r := range rows.All() {
+				fmt.Fprintf(cmd.OutOrStdout(), "%-28s %s\n", r.ID, r.Title)
+			}
+			return nil
+		}},
+		&cobra.Command{Use: "report [RAW]", Short: "print the tables and draw the plots of a raw file", Args: cobra.MaximumNArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return o.report(args) }},
+	)
+	return cmd
+}
+
+func (o *options) full() *cobra.Command {
+	cmd := &cobra.Command{Use: "full", Short: "measure every row", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.install {
+				if err := install(cmd.Context()); err != nil {
+					fmt.Fprintln(os.Stderr, "benchmarks: peers that are missing are skipped:", err)
+				}
+			}
+			return o.run(cmd.Context(), nil, false)
+		}}
+	cmd.Flags().BoolVar(&o.install, "install", os.Geteuid() == 0, "install the peers from Debian first")
+	return cmd
+}
+
+// packages are the peers and their clients.
+var packages = []string{"tgt", "nbdkit", "qemu-utils", "qemu-block-extra", "iperf3", "ucx-utils", "fio", "libiscsi-bin", "libnbd-bin", "strace"}
+
+func install(ctx context.Context) error {
+	apt, err := exec.LookPath("apt-get")
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, apt, append([]string{"install", "-y", "-q", "--no-install-recommends"}, packages...)...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("apt-get: %w: %s", err, out[max(0, len(out)-300):])
+	}
+	return nil
+}
+
+func (o *options) run(ctx context.Context, names []string, quick bool) error {
+	if o.reps == 0 {
+		o.reps = map[bool]int{true: 3, false: 5}[quick]
+	}
+	if o.dur == 0 {
+		o.dur = map[bool]time.Duration{true: 1500 * time.Millisecond, false: 4 * time.Second}[quick]
+	}
+	selected, err := rows.Select(rows.All(), names, quick)
+	if err != nil {
+		return err
+	}
+	env, cleanup, err := o.env()
+	if err != nil {
+		return err
+	}
+	defer cleanup()
+	run := &result.Run{Started: time.Now(), Machine: machine(), Reps: o.reps, Seconds: o.dur.Seconds()}
+	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	err = rows.Measure(ctx, env, selected, o.reps, quick, run, say)
+	if len(run.Samples) == 0 {
+		return err
+	}
+	// What was measured before an interruption is worth keeping.
+	if serr := o.save(run, quick); serr != nil {
+		return serr
+	}
+	print(run)
+	return err
+}
+
+func (o *options) env() (e peers.Env, cleanup func(), err error) {
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return e, nil, err
+	}
+	for _, b := range []string{"iser-target", "iser-initiator"} {
+		if _, err := os.Stat(filepath.Join(bin, b)); err != nil {
+			return e, nil, fmt.Errorf("%w (make build first)", err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return e, nil, err
+	}
+	scratch, err := os.MkdirTemp("", "softiser-bench-")
+	if err != nil {
+		return e, nil, err
+	}
+	return peers.Env{Bin: bin, Scratch: scratch, Self: self, Dur: o.dur}, func() { os.RemoveAll(scratch) }, nil
+}
+
+// save writes the raw file: quick.json, or one named by the time.
+func (o *options) save(run *result.Run, quick bool) error {
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	name := run.Started.UTC().Format("20060102-150405")
+	if quick {
+		name = "quick"
+	}
+	path := filepath.Join(o.out, name+".json")
+	fmt.Fprintln(os.Stderr, "raw results:", path)
+	return run.Save(path)
+}
+
+func print(run *result.Run) {
+	fmt.Println()
+	run.WriteTable(os.Stdout)
+	fmt.Println()
+	run.WriteTargets(os.Stdout)
+}
+
+// report works on the newest raw file unless one is named.
+func (o *options) report(args []string) error {
+	path := ""
+	if len(args) > 0 {
+		path = args[0]
+	} else {
+		all, _ := filepath.Glob(filepath.Join(o.out, "2*.json"))
+		if len(all) == 0 {
+			return fmt.Errorf("no raw results in %s", o.out)
+		}
+		path = all[len(all)-1]
+	}
+	run, err := result.Load(path)
+	if err != nil {
+		return err
+	}
+	print(run)
+	return nil
+}
+
+// machine describes where the run took place.
+func machine() map[string]string {
+	read := func(path string) string {
+		b, _ := os.ReadFile(path)
+		return strings.TrimSpace(string(b))
+	}
+	m := map[string]string{
+		"kernel":             read("/proc/sys/kernel/osrelease"),
+		"cores":              fmt.Sprint(runtime.NumCPU()),
+		"go":                 runtime.Version(),
+		"congestion control": read("/proc/sys/net/ipv4/tcp_congestion_control"),
+		"load at start":      read("/proc/loadavg"),
+	}
+	for line := range strings.Lines(read("/proc/cpuinfo")) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
+			m["cpu"] = strings.TrimSpace(v)
+			break
+		}
+	}
+	for line := range strings.Lines(read("/proc/meminfo")) {
+		if v, ok := strings.CutPrefix(line, "MemTotal:"); ok {
+			m["memory"] = strings.TrimSpace(v)
+		}
+	}
+	return m
+}

@@ -72,6 +72,7 @@ func root() *cobra.Command {
 		&cobra.Command{Use: "report [RAW]", Short: "print the tables and draw the plots of a raw file", Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error { return o.report(args) }},
 	)
+	cmd.AddCommand(helpers()...)
 	return cmd
 }
 

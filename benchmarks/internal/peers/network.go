@@ -94,3 +94,39 @@ func parseUCX(b []byte, size, n int) (result.Values, float64, error) {
 	}
 	return nil, 0, fmt.Errorf("ucx_perftest printed no result: %q", b[max(0, len(b)-300):])
 }
+
+// Verbs starts the helper that answers RDMA tests.
+func Verbs(e *Env) (*Server, error) { return helper(e, "verbs-server") }
+
+// TCPRef starts the helper that answers plain TCP tests.
+func TCPRef(e *Env) (*Server, error) { return helper(e, "tcp-server") }
+
+func helper(e *Env, name string) (*Server, error) {
+	addr := fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
+	s := &Server{Name: name, URL: addr}
+	return s, s.start(e, proc.Server, addr, nil, e.Self, name, "--addr", addr)
+}
+
+// HelperRun runs the client half of a helper with its options.
+func (e *Env) HelperRun(ctx context.Context, s *Server, name string, args ...string) (result.Values, error) {
+	argv := append([]string{e.Self, name, "--addr", s.URL, fmt.Sprintf("--time=%dms", e.Dur.Milliseconds())}, args...)
+	return e.client(ctx, s, nil, argv, func(b []byte) (result.Values, float64, error) {
+		var r struct {
+			Messages, Bytes float64
+			Seconds         float64
+			P50             float64 `json:"p50_ns"`
+			P99             float64 `json:"p99_ns"`
+		}
+		if err := json.Unmarshal(b, &r); err != nil {
+			return nil, 0, err
+		}
+		if r.Seconds == 0 || r.Messages == 0 {
+			return nil, 0, errors.New("nothing was moved")
+		}
+		v := result.Values{result.IOPS: r.Messages / r.Seconds, result.BW: r.Bytes / r.Seconds}
+		if r.P50 > 0 {
+			v[result.P50], v[result.P99] = r.P50, r.P99
+		}
+		return v, r.Bytes, nil
+	})
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"softiser/benchmarks/internal/tcpref"
+	"softiser/benchmarks/internal/verbs"
+)
+
+// helpers are the hidden subcommands with which the harness starts itself as
+// server or client, so that each side is a process that can be pinned.
+func helpers() []*cobra.Command {
+	var addr string
+	verbsServer := &cobra.Command{Use: "verbs-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		return verbs.Serve(cmd.Context(), addr, os.Stderr)
+	}}
+	var vo verbs.Options
+	verbsClient := &cobra.Command{Use: "verbs-client", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		r, err := verbs.Run(cmd.Context(), addr, vo)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(r)
+	}}
+	fs := verbsClient.Flags()
+	fs.StringVar(&vo.Op, "op", "write", "write, read, send, ping-send or ping-write")
+	fs.IntVar(&vo.Size, "size", 4096, "bytes per message")
+	fs.IntVar(&vo.Depth, "depth", 1, "messages outstanding")
+	fs.IntVar(&vo.Region, "region", 0, "bytes to walk over")
+	fs.BoolVar(&vo.CRC, "crc", false, "MPA CRC")
+	fs.BoolVar(&vo.GSO, "gso", true, "large FPDUs")
+	fs.DurationVar(&vo.BusyPoll, "busy-poll", 0, "spin before sleeping")
+	fs.StringVar(&vo.Congestion, "congestion", "", "TCP congestion control")
+	fs.DurationVar(&vo.Time, "time", 0, "duration")
+
+	tcpServer := &cobra.Command{Use: "tcp-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		return tcpref.Serve(cmd.Context(), addr, os.Stderr)
+	}}
+	var to tcpref.Options
+	tcpClient := &cobra.Command{Use: "tcp-client", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		r, err := tcpref.Run(cmd.Context(), addr, to)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(r)
+	}}
+	fs = tcpClient.Flags()
+	fs.StringVar(&to.Op, "op", "ping", "ping, spin or paced")
+	fs.IntVar(&to.Size, "size", 4096, "bytes per message")
+	fs.Int64Var(&to.Rate, "rate", 0, "bytes per second")
+	fs.DurationVar(&to.Time, "time", 0, "duration")
+
+	all := []*cobra.Command{verbsServer, verbsClient, tcpServer, tcpClient}
+	for _, c := range all {
+		c.Flags().StringVar(&addr, "addr", "", "address")
+	}
+	return all
+}

@@ -1,0 +1,45 @@
+package tcpref
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+)
+
+func TestEveryTest(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready := make(lines, 16)
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, addr, ready) }()
+	<-ready
+	for _, o := range []Options{{Op: "ping", Size: 8}, {Op: "spin", Size: 4096}, {Op: "paced", Size: 100_000, Rate: 50_000_000}} {
+		o.Time = 100 * time.Millisecond
+		r, err := Run(ctx, addr, o)
+		if err != nil {
+			t.Errorf("%+v: %v", o, err)
+			continue
+		}
+		if r.Messages == 0 || r.Bytes == 0 || (o.Op == "paced") != (r.P50 == 0) {
+			t.Errorf("%+v: %+v", o, r)
+		}
+	}
+	if _, err := Run(ctx, addr, Options{Op: "other"}); err == nil {
+		t.Error("an unknown test was accepted")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// lines passes each write on.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) { l <- string(p); return len(p), nil }

@@ -1,0 +1,226 @@
+// Package verbs drives the rdma package directly: streams of RDMA Write, Read
+// and Send with a number of messages outstanding, and ping-pong. Client and
+// server are separate processes, so that each one's CPU time is known; the
+// server answers what the client's private data asks for.
+package verbs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+
+	"softiser/rdma"
+)
+
+// Options of one test, the same on both sides.
+type Options struct {
+	Op         string        `json:"op"` // write, read, send; ping-send, ping-write
+	Size       int           `json:"size"`
+	Depth      int           `json:"depth"`
+	Region     int           `json:"region"` // bytes walked over; Size: one buffer
+	CRC        bool          `json:"crc"`
+	GSO        bool          `json:"gso"`
+	BusyPoll   time.Duration `json:"busy_poll"`
+	Congestion string        `json:"congestion"`
+	Time       time.Duration `json:"time"`
+}
+
+// Result is what the client prints.
+type Result struct {
+	Messages int64   `json:"messages"`
+	Bytes    int64   `json:"bytes"`
+	Seconds  float64 `json:"seconds"`
+	P50      float64 `json:"p50_ns"` // ping-pong: half a round trip is not assumed, this is the whole
+	P99      float64 `json:"p99_ns"`
+	FPDU     int     `json:"fpdu"`
+}
+
+// window tells the client where the server's memory is.
+type window struct {
+	TO   uint64 `json:"to"`
+	STag uint32 `json:"stag"`
+}
+
+func (o *Options) params(private any) (*rdma.ConnParams, error) {
+	b, err := json.Marshal(private)
+	if err != nil {
+		return nil, err
+	}
+	p := &rdma.ConnParams{PrivateData: b, GSO: o.GSO, BusyPoll: o.BusyPoll, Congestion: o.Congestion, IRD: 64, ORD: 64, CRC: rdma.CRCOff}
+	if o.CRC {
+		p.CRC = rdma.CRCRequired
+	}
+	return p, nil
+}
+
+// end is what both sides have: one queue pair, one completion queue whose
+// handler does all the work.
+type end struct {
+	dev *rdma.Device
+	pd  *rdma.PD
+	cq  *rdma.CQ
+	qp  *rdma.QP
+	mr  *rdma.MR
+	mem []byte
+}
+
+func newEnd(region, depth int, handler func(*rdma.CQ)) (e *end, err error) {
+	e = &end{}
+	if e.mem, err = syscall.Mmap(-1, 0, region, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_POPULATE); err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", region, err)
+	}
+	for i := 0; i < len(e.mem); i += 64 {
+		e.mem[i] = byte(i >> 6) // not the shared zero page
+	}
+	if e.dev, err = rdma.Open(nil); err != nil {
+		return nil, err
+	}
+	if e.pd, err = e.dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	if e.mr, err = e.pd.RegMR(e.mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite); err != nil {
+		return nil, err
+	}
+	if e.cq, err = e.dev.CreateCQ(rdma.CQConfig{Depth: 8 * (depth + 64), Handler: handler}); err != nil {
+		return nil, err
+	}
+	e.qp, err = e.pd.CreateQP(rdma.QPConfig{SendCQ: e.cq, RecvCQ: e.cq, MaxSend: 2*depth + 16, MaxRecv: 2*depth + 16})
+	return e, err
+}
+
+// buffer is the i-th piece of n bytes, walking over the region.
+func (e *end) buffer(i int64, n int) []byte {
+	at := int(i % int64(len(e.mem)/n) * int64(n))
+	return e.mem[at : at+n]
+}
+
+func (e *end) sge(b []byte) rdma.SGE { return rdma.SGE{Mem: b, LKey: e.mr.LKey()} }
+
+// Serve accepts one connection after another on addr; ready gets a line when it
+// listens.
+func Serve(ctx context.Context, addr string, ready io.Writer) error {
+	dev, err := rdma.Open(nil)
+	if err != nil {
+		return err
+	}
+	l, err := dev.Listen("tcp", addr, nil)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	fmt.Fprintln(ready, "listening on", addr)
+	for {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if err := serveOne(ctx, req); err != nil {
+			fmt.Fprintln(ready, err)
+		}
+	}
+}
+
+// serveOne answers one client until it hangs up.
+func serveOne(ctx context.Context, req *rdma.ConnRequest) error {
+	var o Options
+	if err := json.Unmarshal(req.PrivateData(), &o); err != nil {
+		req.Reject(nil)
+		return err
+	}
+	s := &server{o: o}
+	var err error
+	if s.end, err = newEnd(max(o.Region, o.Size), o.Depth, s.handle); err != nil {
+		req.Reject(nil)
+		return err
+	}
+	defer s.end.close()
+	for i := range 2 * o.Depth {
+		if err := s.recv(uint64(i)); err != nil {
+			return err
+		}
+	}
+	p, err := o.params(window{s.end.mr.Addr(), s.end.mr.RKey()})
+	if err != nil {
+		return err
+	}
+	if err := req.Accept(ctx, s.end.qp, p); err != nil {
+		return err
+	}
+	<-s.end.qp.Done()
+	return nil
+}
+
+// server reposts receive buffers, and echoes in ping-pong.
+type server struct {
+	o   Options
+	end *end
+	wc  [64]rdma.WC
+	sge [1]rdma.SGE
+	wr  rdma.SendWR
+	seq int64
+}
+
+func (s *server) recv(id uint64) error {
+	s.sge[0] = s.end.sge(s.end.buffer(int64(id), s.o.Size))
+	return s.end.qp.PostRecv(rdma.RecvWR{ID: id, SGL: s.sge[:]})
+}
+
+func (s *server) handle(cq *rdma.CQ) {
+	push := false
+	for n := cq.Poll(s.wc[:]); n > 0; n = cq.Poll(s.wc[:]) {
+		for i := range s.wc[:n] {
+			w := &s.wc[i]
+			if w.Status != rdma.StatusSuccess || w.Opcode != rdma.WCRecv {
+				continue
+			}
+			s.recv(w.ID)
+			if s.o.Op == "ping-send" || s.o.Op == "ping-write" {
+				s.echo()
+				push = true
+			}
+		}
+	}
+	if push {
+		s.end.qp.Push()
+	}
+}
+
+// echo answers a ping with a message of the same size.
+func (s *server) echo() {
+	n := s.o.Size
+	if s.o.Op == "ping-write" {
+		n = 0 // the payload went by RDMA Write; the client is answered likewise by an empty Send
+	}
+	s.sge[0] = s.end.sge(s.end.mem[:n])
+	s.wr = rdma.SendWR{Op: rdma.OpSend, SGL: s.sge[:]}
+	s.seq++
+	if s.seq%8 == 0 {
+		s.wr.Flags = rdma.FlagSignaled // so that the queue drains
+	}
+	s.end.qp.Enqueue(&s.wr)
+}
+
+func (e *end) close() {
+	if e.qp != nil {
+		e.qp.Close()
+	}
+	if e.cq != nil {
+		e.cq.Close()
+	}
+	if e.mr != nil {
+		e.mr.Dereg()
+	}
+	if e.pd != nil {
+		e.pd.Dealloc()
+	}
+	if e.dev != nil {
+		e.dev.Close()
+	}
+	syscall.Munmap(e.mem)
+}

@@ -1,0 +1,51 @@
+package verbs
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+)
+
+func TestEveryTest(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready := make(lines, 16)
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, addr, ready) }()
+	<-ready
+	for _, o := range []Options{
+		{Op: "write", Size: 4096, Depth: 32, CRC: true},
+		{Op: "write", Size: 1 << 20, Depth: 4, Region: 16 << 20},
+		{Op: "read", Size: 4096, Depth: 32},
+		{Op: "send", Size: 4096, Depth: 32, CRC: true},
+		{Op: "ping-send", Size: 8, Depth: 4, CRC: true},
+		{Op: "ping-write", Size: 4096, Depth: 4},
+	} {
+		o.Time = 100 * time.Millisecond
+		c, stop := context.WithTimeout(ctx, 30*time.Second)
+		r, err := Run(c, addr, o)
+		stop()
+		if err != nil {
+			t.Errorf("%+v: %v", o, err)
+			continue
+		}
+		if r.Messages == 0 || r.Bytes != r.Messages*int64(o.Size) || r.Seconds < 0.05 || (r.P50 == 0) != (o.Op[:4] != "ping") {
+			t.Errorf("%+v: %+v", o, r)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// lines passes each write on.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) { l <- string(p); return len(p), nil }

@@ -62,8 +62,8 @@ func (s *Server) PIDs() (pids []int) {
 }
 
 func (s *Server) cpu() (sum time.Duration, err error) {
-	for _, pid := range s.PIDs() {
-		t, err := proc.CPU(pid)
+	for _, p := range s.procs {
+		t, err := p.CPU()
 		if err != nil {
 			return 0, err
 		}

@@ -77,19 +77,23 @@ func (e *Env) UCX(ctx context.Context, test string, size, depth int) (result.Val
 	})
 }
 
-// parseUCX reads the "Final:" line: iterations, latency, average, overall (µs),
-// bandwidth average and overall (MB/s), message rate average and overall.
+// parseUCX reads the line of figures that -f leaves: iterations, latency at the
+// median, average, overall (µs), bandwidth average and overall (MB/s), message
+// rate average and overall. Newer versions begin it with "Final:".
 func parseUCX(b []byte, size, n int) (result.Values, float64, error) {
 	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 8 || f[0] != "Final:" {
+		f := strings.Fields(strings.TrimPrefix(line, "Final:"))
+		if len(f) != 8 {
+			continue
+		}
+		if _, err := strconv.ParseFloat(f[0], 64); err != nil {
 			continue
 		}
 		rate, err := strconv.ParseFloat(f[len(f)-1], 64)
 		if err != nil {
 			return nil, 0, err
 		}
-		lat, err := strconv.ParseFloat(f[2], 64)
+		lat, err := strconv.ParseFloat(f[1], 64)
 		return result.Values{result.IOPS: rate, result.BW: rate * float64(size), result.P50: lat * 1000}, float64(n) * float64(size), err
 	}
 	return nil, 0, fmt.Errorf("ucx_perftest printed no result: %q", b[max(0, len(b)-300):])
@@ -109,11 +113,13 @@ func helper(e *Env, name string) (*Server, error) {
 
 // HelperRun runs the client half of a helper with its options.
 func (e *Env) HelperRun(ctx context.Context, s *Server, name string, args ...string) (result.Values, error) {
+	var cpu float64 // per GiB, of the measured time alone: the client fills its memory before
 	argv := append([]string{e.Self, name, "--addr", s.URL, fmt.Sprintf("--time=%dms", e.Dur.Milliseconds())}, args...)
-	return e.client(ctx, s, nil, argv, func(b []byte) (result.Values, float64, error) {
+	v, err := e.client(ctx, s, nil, argv, func(b []byte) (result.Values, float64, error) {
 		var r struct {
 			Messages, Bytes float64
 			Seconds         float64
+			CPU             float64 `json:"cpu_s"`
 			P50             float64 `json:"p50_ns"`
 			P99             float64 `json:"p99_ns"`
 		}
@@ -127,6 +133,12 @@ func (e *Env) HelperRun(ctx context.Context, s *Server, name string, args ...str
 		if r.P50 > 0 {
 			v[result.P50], v[result.P99] = r.P50, r.P99
 		}
+		cpu = r.CPU / (r.Bytes / (1 << 30))
 		return v, r.Bytes, nil
 	})
+	if err == nil && cpu > 0 {
+		v[result.CPUClient] = cpu
+		v[result.CPUBoth] = cpu + v[result.CPUServer]
+	}
+	return v, err
 }

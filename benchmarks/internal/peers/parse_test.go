@@ -26,6 +26,9 @@ func TestParseUCX(t *testing.T) {
 	if err != nil || v[result.IOPS] != 12522 || v[result.P50] != 881 || n != 4096*300000 {
 		t.Errorf("%v, %v, %v", v, n, err)
 	}
+	if v, _, err := parseUCX([]byte("| ions | 50.0%ile |\n      100000      0.754    62.270    76.126       62.73      51.31       16059       13136\n"), 4096, 1); err != nil || v[result.IOPS] != 13136 {
+		t.Errorf("%v, %v", v, err)
+	}
 	if _, _, err := parseUCX([]byte("Connection refused"), 1, 1); err == nil || !strings.Contains(err.Error(), "no result") {
 		t.Errorf("%v", err)
 	}

@@ -101,6 +101,20 @@ func (p *Process) Stop() {
 	}
 }
 
+// CPU returns the user and system time that the process has used, also after
+// it has ended.
+func (p *Process) CPU() (time.Duration, error) {
+	if gone, _ := p.Exited(); gone {
+		return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime(), nil
+	}
+	t, err := CPU(p.PID())
+	if errors.Is(err, os.ErrNotExist) { // it has just ended
+		<-p.done
+		return p.CPU()
+	}
+	return t, err
+}
+
 // Exited reports whether the server has ended, and how.
 func (p *Process) Exited() (bool, error) {
 	select {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"time"
 
 	"softiser/rdma"
@@ -52,8 +53,12 @@ func Run(ctx context.Context, addr string, o Options) (*Result, error) {
 		handler = c.pingpong
 		c.trips = make([]int64, 0, 4<<20)
 	}
-	var err error
-	if c.end, err = newEnd(max(o.Region, o.Size), o.Depth, handler); err != nil {
+	mem, err := memory(max(o.Region, o.Size))
+	if err != nil {
+		return nil, err
+	}
+	defer syscall.Munmap(mem)
+	if c.end, err = newEnd(mem, o.Depth, handler); err != nil {
 		return nil, err
 	}
 	defer c.end.close()
@@ -71,6 +76,7 @@ func Run(ctx context.Context, addr string, o Options) (*Result, error) {
 	if err := json.Unmarshal(info.PrivateData, &c.peer); err != nil {
 		return nil, err
 	}
+	cpu := cpuTime()
 	c.began = time.Now()
 	c.stopAt = c.began.Add(o.Time)
 	if ping {
@@ -89,8 +95,19 @@ func Run(ctx context.Context, addr string, o Options) (*Result, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
+	r := c.result(info)
+	r.CPU = (cpuTime() - cpu).Seconds()
 	c.end.qp.Disconnect()
-	return c.result(info), nil
+	return r, nil
+}
+
+// cpuTime is what this process has used so far.
+func cpuTime() time.Duration {
+	var ru syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &ru) != nil {
+		return 0
+	}
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }
 
 func (c *client) result(info *rdma.ConnInfo) *Result {

@@ -33,6 +33,7 @@ type Result struct {
 	Messages int64   `json:"messages"`
 	Bytes    int64   `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
+	CPU      float64 `json:"cpu_s"`
 	P50      float64 `json:"p50_ns"` // ping-pong: half a round trip is not assumed, this is the whole
 	P99      float64 `json:"p99_ns"`
 	FPDU     int     `json:"fpdu"`
@@ -67,14 +68,23 @@ type end struct {
 	mem []byte
 }
 
-func newEnd(region, depth int, handler func(*rdma.CQ)) (e *end, err error) {
-	e = &end{}
-	if e.mem, err = syscall.Mmap(-1, 0, region, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_POPULATE); err != nil {
-		return nil, fmt.Errorf("map %d bytes: %w", region, err)
+// memory maps n bytes and fills them.
+func memory(n int) ([]byte, error) {
+	mem, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_POPULATE)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", n, err)
 	}
-	for i := 0; i < len(e.mem); i += 64 {
-		e.mem[i] = byte(i >> 6) // not the shared zero page
+	for i := 0; i < len(mem); i += 64 {
+		mem[i] = byte(i >> 6) // not the shared zero page
 	}
+	return mem, nil
+}
+
+// maxRegion is what the server maps once, for all clients.
+const maxRegion = 1 << 30
+
+func newEnd(mem []byte, depth int, handler func(*rdma.CQ)) (e *end, err error) {
+	e = &end{mem: mem}
 	if e.dev, err = rdma.Open(nil); err != nil {
 		return nil, err
 	}
@@ -111,6 +121,11 @@ func Serve(ctx context.Context, addr string, ready io.Writer) error {
 		return err
 	}
 	defer l.Close()
+	mem, err := memory(maxRegion)
+	if err != nil {
+		return err
+	}
+	defer syscall.Munmap(mem)
 	fmt.Fprintln(ready, "listening on", addr)
 	for {
 		req, err := l.Accept(ctx)
@@ -120,22 +135,25 @@ func Serve(ctx context.Context, addr string, ready io.Writer) error {
 			}
 			return err
 		}
-		if err := serveOne(ctx, req); err != nil {
+		if err := serveOne(ctx, req, mem); err != nil {
 			fmt.Fprintln(ready, err)
 		}
 	}
 }
 
 // serveOne answers one client until it hangs up.
-func serveOne(ctx context.Context, req *rdma.ConnRequest) error {
+func serveOne(ctx context.Context, req *rdma.ConnRequest, mem []byte) error {
 	var o Options
-	if err := json.Unmarshal(req.PrivateData(), &o); err != nil {
+	err := json.Unmarshal(req.PrivateData(), &o)
+	if n := max(o.Region, o.Size); err == nil && (n < 1 || n > len(mem) || o.Depth < 1) {
+		err = fmt.Errorf("a test of %d bytes, depth %d", n, o.Depth)
+	}
+	if err != nil {
 		req.Reject(nil)
 		return err
 	}
 	s := &server{o: o}
-	var err error
-	if s.end, err = newEnd(max(o.Region, o.Size), o.Depth, s.handle); err != nil {
+	if s.end, err = newEnd(mem[:max(o.Region, o.Size)], o.Depth, s.handle); err != nil {
 		req.Reject(nil)
 		return err
 	}
@@ -222,5 +240,4 @@ func (e *end) close() {
 	if e.dev != nil {
 		e.dev.Close()
 	}
-	syscall.Munmap(e.mem)
 }

@@ -1,17 +1,21 @@
 package target
 
-import "softiser/internal/iscsi"
+import (
+	"softiser/internal/iscsi"
+	"softiser/target/scsi"
+)
 
-// abortCalls are the calls into the device server that follow from aborting
-// tasks. They are collected under the session's lock and made without it.
+// abortCalls are the calls that follow from aborting tasks. They are collected
+// under the session's lock and made without it.
 type abortCalls struct {
-	running []*task // pinned
-	settle  []*task // pinned; ended without the device server
+	nexus *scsi.Nexus // the device server has some of the tasks; nil: it has none
+	ended []*task     // pinned; ended without the device server
 }
 
-// abortLocked aborts tasks of s: they will not be answered. f, when not nil, is
-// released once for each as soon as nothing of it is left. The caller holds
-// s.mu and runs what is returned after unlocking.
+// abortLocked aborts tasks of s: they will not be answered. Of those that the
+// device server has, it must be all. f, when not nil, is released once for each
+// as soon as nothing of it is left. The caller holds s.mu and runs what is
+// returned after unlocking.
 func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
 	var calls abortCalls
 	for _, k := range doomed {
@@ -26,24 +30,23 @@ func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
 			k.setState(taskAborting)
 			k.respond()
 			k.pins++
-			calls.settle = append(calls.settle, k)
+			calls.ended = append(calls.ended, k)
 		case taskRunning:
 			k.addFence(f)
 			k.setState(taskAborting)
-			if k.out.running && k.moving > 0 {
-				k.conn.dm.AbortTransfer(&k.out.x)
-			}
 			if k.reply {
 				// It had been answered behind data that will not be sent now.
 				k.reply = false
 				k.in.line = k.in.line[:0]
 				k.respond()
 				k.pins++
-				calls.settle = append(calls.settle, k)
+				calls.ended = append(calls.ended, k)
 				continue
 			}
-			k.pins++
-			calls.running = append(calls.running, k)
+			if k.out.running && k.moving > 0 {
+				k.conn.dm.AbortTransfer(&k.out.x)
+			}
+			calls.nexus = s.nexus
 		case taskAborting:
 			k.addFence(f)
 		}
@@ -60,11 +63,10 @@ func (k *task) addFence(f *fence) {
 
 // run makes the calls, without locks held.
 func (a abortCalls) run() {
-	for _, k := range a.running {
-		k.scsi.Abort()
-		k.unpin()
+	if a.nexus != nil {
+		a.nexus.AbortTasks()
 	}
-	for _, k := range a.settle {
+	for _, k := range a.ended {
 		k.unpin()
 	}
 }
@@ -74,19 +76,6 @@ func (k *task) unpin() {
 	k.sess.mu.Lock()
 	k.pins--
 	k.unlockSettle()
-}
-
-// matching returns the tasks of s that a task management request for a logical
-// unit (all: for every one) affects: those received before it. The caller holds
-// s.mu.
-func (s *session) matching(lun uint64, all bool) []*task {
-	var ks []*task
-	s.tags.each(func(k *task) {
-		if all || sameLUN(k.scsi.LUN, lun) {
-			ks = append(ks, k)
-		}
-	})
-	return ks
 }
 
 // sameLUN compares two wire LUNs: peripheral and flat addressing of one number

@@ -23,7 +23,7 @@ func (s *session) command(c *conn, p *iscsi.PDU) {
 	}
 
 	s.mu.Lock()
-	k, reason := s.take(c, p)
+	k, reason := s.take(p)
 	if k == nil {
 		s.mu.Unlock()
 		c.reject(p, reason)
@@ -92,7 +92,7 @@ func (s *session) checkCommand(p *iscsi.PDU) iscsi.RejectReason {
 
 // take finds a slot for the command p and fills in what does not depend on its
 // kind. The caller holds s.mu.
-func (s *session) take(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
+func (s *session) take(p *iscsi.PDU) (*task, iscsi.RejectReason) {
 	cmd := p.BHS.SCSICommand()
 	if s.tags.find(cmd.ITT()) != nil {
 		return nil, iscsi.RejectTaskInProgress
@@ -109,7 +109,6 @@ func (s *session) take(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
 		k = s.newTask()
 	}
 	s.win.used++
-	k.conn = c
 	k.itt, k.cmdSN, k.ref = cmd.ITT(), cmd.CmdSN(), p.Ref
 	k.flags = 0
 	if immediate {
@@ -135,7 +134,7 @@ func (s *session) take(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
 
 // newTask makes a slot.
 func (s *session) newTask() *task {
-	k := &task{sess: s}
+	k := &task{sess: s, conn: s.conn}
 	k.scsi.Port = k
 	k.scsi.Nexus = s.nexus
 	k.in.x.User, k.out.x.User = k, k

@@ -213,8 +213,6 @@ func (c *conn) enterFullFeature() error {
 	res := c.login.machine.Result()
 	s := c.sess
 	c.dm.NoticeKeyValues(&s.params)
-	c.limits = c.dm.Limits()
-	c.quiet.Store(c.limits.QuietUntilFirstCommand)
 	c.statSN.Store(res.StatSN)
 	c.told.Store(s.win.MaxCmdSN)
 	if !c.state.advance(connFull) {
@@ -225,7 +223,12 @@ func (c *conn) enterFullFeature() error {
 	} else {
 		c.timer.Stop()
 	}
-	return c.dm.Enable()
+	if err := c.dm.Enable(); err != nil {
+		return err
+	}
+	c.limits = c.dm.Limits()
+	c.quiet.Store(c.limits.QuietUntilFirstCommand)
+	return nil
 }
 
 // policy translates an Auth for the login machine.

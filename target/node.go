@@ -36,7 +36,8 @@ type node struct {
 // lunEntry is a LUN that is there.
 type lunEntry struct {
 	LUN
-	lu *scsi.LU
+	lu      *scsi.LU
+	release func() error // ends the registration of the volume's memory; nil: there is none
 }
 
 // session returns the negotiation settings of the target.
@@ -130,7 +131,7 @@ func (s *Server) RemoveTarget(ctx context.Context, name string) error {
 			return fmt.Errorf("target %s: commands are still running: %w", n.cfg.Name, ctx.Err())
 		}
 	}
-	err = errors.Join(n.flush(), n.device.Close(ctx))
+	err = errors.Join(n.flush(), n.device.Close(ctx), n.unregister())
 	s.log.Info("target removed", zap.String("target", n.cfg.Name))
 	return err
 }
@@ -156,12 +157,48 @@ func (s *Server) AddLUN(target string, l LUN) error {
 		n.mu.Unlock()
 		return err
 	}
+	e := lunEntry{LUN: l, lu: lu}
+	e.release, err = s.registerMemory(l.Volume)
 	i, _ := slices.BinarySearchFunc(n.luns, l.LUN, compareLUN)
-	n.luns = slices.Insert(n.luns, i, lunEntry{l, lu})
+	n.luns = slices.Insert(n.luns, i, e)
 	n.mu.Unlock()
+	if err != nil {
+		// Its data travels all the same, under the key for any local memory.
+		s.log.Warn("the volume's memory could not be registered", zap.String("volume", l.Name), zap.Error(err))
+	}
 	s.log.Info("LUN added", zap.String("target", n.cfg.Name), zap.Uint16("lun", l.LUN), zap.String("volume", l.Name))
 	n.reportLUNs()
 	return nil
+}
+
+// registerMemory makes the mapping of a volume an RDMA memory region: O(1), and
+// no page is pinned or touched.
+func (s *Server) registerMemory(v blockdev.Device) (release func() error, err error) {
+	m, ok := v.(blockdev.Mapped)
+	if !ok || s.rdma == nil {
+		return nil, nil
+	}
+	mem := m.Mapping()
+	if len(mem) == 0 {
+		return nil, nil
+	}
+	return s.rdma.Register(mem)
+}
+
+// unregister ends the registration of every volume's memory.
+func (n *node) unregister() error {
+	var errs []error
+	for _, e := range n.list() {
+		errs = append(errs, e.unregister())
+	}
+	return errors.Join(errs...)
+}
+
+func (e *lunEntry) unregister() error {
+	if e.release == nil {
+		return nil
+	}
+	return e.release()
 }
 
 func compareLUN(e lunEntry, lun uint16) int { return int(e.LUConfig.LUN) - int(lun) }
@@ -203,7 +240,7 @@ func (s *Server) RemoveLUN(ctx context.Context, target string, number uint16) er
 	n.mu.Unlock()
 	s.log.Info("LUN removed", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.String("volume", e.Name))
 	n.reportLUNs()
-	return e.flush(n)
+	return errors.Join(e.flush(n), e.unregister())
 }
 
 // ResizeLUN changes the size of a volume that supports it, bytes. Every

@@ -42,9 +42,6 @@ func (c *conn) nopOut(p *iscsi.PDU) {
 
 // sendPing sends a NOP-In that asks for an answer.
 func (c *conn) sendPing() {
-	if c.quiet.Load() {
-		return
-	}
 	c.mu.Lock()
 	c.ping.tag++
 	if c.ping.tag == iscsi.ReservedTag {
@@ -104,7 +101,7 @@ func (c *conn) watch() (next time.Duration) {
 	c.mu.Unlock()
 	t := &c.srv.cfg.Timeouts
 	switch {
-	case !silent:
+	case !silent, c.quiet.Load():
 		return t.NopInterval
 	case waiting:
 		c.close(errNopTimeout)

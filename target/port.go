@@ -299,5 +299,6 @@ func (k *task) Respond(*scsi.Task) {
 	k.unlockSettle()
 }
 
-// Push implements scsi.Port.
+// Push implements scsi.Port. A worker calls it when the slot may belong to
+// another command already; its connection stays the same.
 func (k *task) Push() { k.conn.dm.Push() }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/iser"
 )
 
 // ErrServerClosed is returned by Serve after Shutdown.
@@ -41,6 +42,9 @@ type Server struct {
 	portals []*portal
 	pending pendingSet
 	bursts  burstPool
+	rdma    *iser.Device    // nil when no portal speaks iSER
+	life    context.Context // done when Shutdown begins
+	endLife context.CancelFunc
 	stats   serverCounters
 	limits  struct{ refused, aborted, reject, protocol logLimit }
 
@@ -78,8 +82,15 @@ func New(cfg Config) (*Server, error) {
 	for _, l := range []*logLimit{&s.limits.refused, &s.limits.aborted, &s.limits.reject, &s.limits.protocol} {
 		l.every = time.Second
 	}
+	s.life, s.endLife = context.WithCancel(context.Background())
 	for _, p := range cfg.Portals {
 		s.portals = append(s.portals, newPortal(s, p))
+		if !p.NoISER && s.rdma == nil {
+			var err error
+			if s.rdma, err = iser.Open(iser.Config{}); err != nil {
+				return nil, fmt.Errorf("target: RDMA: %w", err)
+			}
+		}
 	}
 	return s, nil
 }

@@ -24,6 +24,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.drained.Store(true)
 	s.mu.Unlock()
 
+	s.endLife()
 	for _, p := range s.portals {
 		p.close()
 	}
@@ -47,7 +48,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	var errs []error
 	for _, n := range s.nodeList() {
 		// No session is left, so nothing can hold a volume for long.
-		errs = append(errs, n.flush(), n.device.Close(context.WithoutCancel(ctx)))
+		errs = append(errs, n.flush(), n.device.Close(context.WithoutCancel(ctx)), n.unregister())
+	}
+	if s.rdma != nil {
+		errs = append(errs, s.rdma.Close())
 	}
 	err := errors.Join(errs...)
 	if err != nil {

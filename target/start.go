@@ -1,7 +1,7 @@
 package target
 
 import (
-	"errors"
+	"context"
 	"net"
 	"sync/atomic"
 	"time"
@@ -10,6 +10,8 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
+	"softiser/internal/iser"
+	"softiser/rdma"
 )
 
 // start gives a connection whose transport is known to its datamover.
@@ -26,7 +28,7 @@ func (p *portal) start(nc *net.TCPConn, kind transport, opened time.Time, place 
 		ended:  make(chan struct{}),
 	}
 	var err error
-	if c.dm, err = p.datamover(nc, kind); err != nil {
+	if c.dm, err = p.datamover(nc, kind, opened); err != nil {
 		return err
 	}
 	c.startLogin()
@@ -42,13 +44,28 @@ func (p *portal) start(nc *net.TCPConn, kind transport, opened time.Time, place 
 
 // datamover makes the transport of a connection. The connection belongs to it
 // when there is no error.
-func (p *portal) datamover(nc *net.TCPConn, kind transport) (iscsi.Datamover, error) {
-	if kind == transportISER {
-		return p.iser(nc)
+func (p *portal) datamover(nc *net.TCPConn, kind transport, opened time.Time) (iscsi.Datamover, error) {
+	if kind == transportTCP {
+		return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{})
 	}
-	return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{})
-}
-
-func (p *portal) iser(nc *net.TCPConn) (iscsi.Datamover, error) {
-	return nil, errors.New("RDMA is not there yet")
+	cfg := iser.ConnConfig{RDMA: rdma.ConnParams{
+		// The target issues the RDMA Reads and serves none, as Linux targets do:
+		// IRD is there for peers that insist on at least one.
+		IRD: 1, ORD: p.cfg.ORD,
+		GSO: p.cfg.LargeFPDU, BusyPoll: p.cfg.BusyPoll,
+		SndBuf: p.cfg.SendBuffer, RcvBuf: p.cfg.RecvBuffer, Congestion: p.cfg.CongestionControl,
+	}}
+	switch p.cfg.CRC {
+	case CRCOffered:
+		cfg.RDMA.CRC = rdma.CRCOffered
+	case CRCOff:
+		cfg.RDMA.CRC = rdma.CRCOff
+	}
+	if t := p.srv.cfg.Timeouts.FirstBytes; t > 0 {
+		cfg.RDMA.Timeout = max(t-time.Since(opened), time.Millisecond)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer context.AfterFunc(p.srv.life, cancel)()
+	return p.srv.rdma.Serve(ctx, nc, cfg)
 }

@@ -102,11 +102,12 @@ func (lu *LU) abortWhere(match func(*Task) abortReason, w *tmfWait) {
 	set.finish()
 }
 
-// Abort ends t early because its own connection or session does: it takes the
-// path of ABORT TASK, without a response to wait for.
-func (t *Task) Abort() {
-	if lu := t.lu; lu != nil {
-		lu.abortWhere(func(x *Task) abortReason { return byOwnerIf(x == t) }, nil)
+// AbortTasks ends every task of n early, because its session ends: each takes the
+// path of ABORT TASK, without a response to wait for. A task that is entering
+// Execute meanwhile may be missed; its port then refuses it further data.
+func (n *Nexus) AbortTasks() {
+	for _, i := range *n.itls.Load() {
+		i.lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, nil)
 	}
 }
 

@@ -44,6 +44,7 @@ func (c *Conn) Writev(v []Vec, more bool) (int, error) {
 }
 
 func (c *Conn) send(v []Vec, flags int) (int, error) {
+	ioRelease()
 	c.tx.Iov = unsafe.SliceData(v)
 	c.tx.Iovlen = uint64(len(v))
 	for {
@@ -73,6 +74,7 @@ func (c *Conn) Readv(v []Vec) (int, error) {
 		if e != 0 {
 			return 0, e
 		}
+		ioAcquire()
 		return int(n), nil
 	}
 }
@@ -87,6 +89,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		if e != 0 {
 			return 0, e
 		}
+		ioAcquire()
 		return int(n), nil
 	}
 }

@@ -164,6 +164,10 @@ func (qp *QP) transmit(share int) txResult {
 		case len(t.iov) > 0:
 			n, err = qp.conn.Writev(t.iov, false)
 			t.stats.SendCalls++
+			if err == sock.ErrFault && len(t.iov) > 1 {
+				// What lies before the bad memory can still go, piece by piece.
+				n, err = qp.conn.Writev(t.iov[:1], false)
+			}
 			if n > 0 {
 				t.iov = sock.Skip(t.iov, n)
 				if len(t.iov) == 0 {

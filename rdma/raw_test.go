@@ -134,6 +134,21 @@ func (p *rawPeer) recv() []byte {
 	return b[2 : 2+n]
 }
 
+// recvUntilEnd is recv for a stream that may be cut off anywhere.
+func (p *rawPeer) recvUntilEnd() []byte {
+	_ = p.nc.SetReadDeadline(time.Now().Add(rdmatest.Timeout))
+	var l [2]byte
+	if _, err := io.ReadFull(p.nc, l[:]); err != nil {
+		return nil
+	}
+	n := int(binary.BigEndian.Uint16(l[:]))
+	b := make([]byte, wire.FPDULen(n)-2)
+	if _, err := io.ReadFull(p.nc, b); err != nil {
+		return nil
+	}
+	return b[:n]
+}
+
 // terminate skips what comes until a Terminate, and expects the end of the stream
 // behind it.
 func (p *rawPeer) terminate() *wire.Term {

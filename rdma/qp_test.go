@@ -1,0 +1,568 @@
+package rdma_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"softiser/rdma"
+	"softiser/rdma/internal/wire"
+	"softiser/rdma/rdmatest"
+)
+
+// Unsignalled requests complete silently, in order, with the next signalled one.
+func TestUnsignalled(t *testing.T) {
+	a, b := rdmatest.NewPair(t, &rdmatest.Options{QP: rdma.QPConfig{MaxSend: 8, MaxRecv: 64}})
+	for i := range 40 {
+		b.Recv(t, uint64(i), make([]byte, 8))
+	}
+	for i := range 40 {
+		wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, SGL: []rdma.SGE{a.SGE([]byte{byte(i)})}}
+		if i == 39 {
+			wr.Flags = rdma.FlagSignaled
+		}
+		for {
+			err := a.QP.PostSend(wr)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, rdma.ErrQueueFull) {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond) // the transmit goroutine empties it
+		}
+	}
+	a.Want(t, 39, rdma.WCSend, rdma.StatusSuccess)
+	for i, wc := range b.Poll(t, 40) {
+		if wc.ID != uint64(i) || wc.Status != rdma.StatusSuccess {
+			t.Fatalf("%+v", wc)
+		}
+	}
+	if n := a.CQ.Len(); n != 0 {
+		t.Errorf("%d more completions", n)
+	}
+}
+
+func TestQueueLimits(t *testing.T) {
+	a, _ := rdmatest.NewPair(t, &rdmatest.Options{QP: rdma.QPConfig{MaxSend: 3, MaxRecv: 2, MaxSGE: 2, MaxInline: 16}})
+	send := rdma.SendWR{Op: rdma.OpSend}
+	for range 3 {
+		if err := a.QP.Enqueue(&send); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.QP.Enqueue(&send); !errors.Is(err, rdma.ErrQueueFull) {
+		t.Errorf("fourth of three: %v", err)
+	}
+	recv := rdma.RecvWR{}
+	if err := a.QP.PostRecv(recv, recv); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.QP.PostRecv(recv); !errors.Is(err, rdma.ErrQueueFull) {
+		t.Errorf("third of two: %v", err)
+	}
+	s := a.SGE(make([]byte, 8))
+	for name, wr := range map[string]rdma.SendWR{
+		"no operation":      {},
+		"unknown operation": {Op: 77},
+		"too many pieces":   {Op: rdma.OpSend, SGL: []rdma.SGE{s, s, s}},
+		"inline too long":   {Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: []rdma.SGE{a.SGE(make([]byte, 17))}},
+		"inline Read":       {Op: rdma.OpRead, Flags: rdma.FlagInline, SGL: []rdma.SGE{s}},
+		"atomic of 4 bytes": {Op: rdma.OpFetchAdd, SGL: []rdma.SGE{a.SGE(make([]byte, 4))}},
+		"atomic unaligned":  {Op: rdma.OpCmpSwap, SGL: []rdma.SGE{s}, Remote: rdma.RemoteAddr{TO: 4}},
+		"Imm with payload":  {Op: rdma.OpImm, SGL: []rdma.SGE{s}},
+		"RegMR without MR":  {Op: rdma.OpRegMR, SGL: []rdma.SGE{s}},
+		"BindMW without":    {Op: rdma.OpBindMW},
+	} {
+		if err := a.QP.Enqueue(&wr); !errors.Is(err, rdma.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := a.QP.PostRecv(rdma.RecvWR{SGL: []rdma.SGE{s, s, s}}); !errors.Is(err, rdma.ErrInvalid) {
+		t.Errorf("receive with too many pieces: %v", err)
+	}
+}
+
+// Inline data may be changed as soon as it is queued.
+func TestInline(t *testing.T) {
+	a, b := rdmatest.Pair(t)
+	got := make([]byte, 16)
+	b.Recv(t, 1, got)
+	mem := []byte("before")
+	if err := a.QP.Enqueue(&rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: []rdma.SGE{{Mem: mem[:3]}, {Mem: mem[3:]}}}); err != nil {
+		t.Fatal(err)
+	}
+	copy(mem, "after!")
+	a.QP.Push()
+	b.Want(t, 1, rdma.WCRecv, rdma.StatusSuccess)
+	if string(got[:6]) != "before" {
+		t.Errorf("%q arrived", got[:6])
+	}
+}
+
+// A fenced request does not start before the Reads ahead of it have ended.
+func TestFence(t *testing.T) {
+	p, e := rawToClient(t, nil)
+	if err := e.QP.PostSend(
+		rdma.SendWR{ID: 1, Op: rdma.OpRead, Flags: rdma.FlagSignaled, SGL: []rdma.SGE{e.SGE(make([]byte, 4))}},
+		rdma.SendWR{ID: 2, Op: rdma.OpSend, Flags: rdma.FlagSignaled | rdma.FlagFence},
+	); err != nil {
+		t.Fatal(err)
+	}
+	var r wire.ReadReq
+	r.Parse(p.recv()[wire.UntaggedLen:])
+	if s := e.QP.Stats(); s.SendsOut != 0 {
+		t.Fatal("the fenced Send is out before the Read has ended")
+	}
+	p.send(taggedMsg(wire.ReadResponse, r.SinkSTag, r.SinkTO, true, make([]byte, 4)))
+	e.Want(t, 1, rdma.WCRead, rdma.StatusSuccess)
+	e.Want(t, 2, rdma.WCSend, rdma.StatusSuccess)
+	if u := p.recv(); wire.Control(uint16(u[0])<<8|uint16(u[1])).Op() != wire.Send {
+		t.Errorf("%x instead of the Send", u)
+	}
+}
+
+// No more Reads are outstanding than ORD; the others wait for their turn.
+func TestORDLimit(t *testing.T) {
+	p, e := rawToClient(t, &rdmatest.Options{Client: rdma.ConnParams{ORD: 2}})
+	for i := range 5 {
+		if err := e.QP.Enqueue(&rdma.SendWR{ID: uint64(i), Op: rdma.OpRead, Flags: rdma.FlagSignaled, SGL: []rdma.SGE{e.SGE(make([]byte, 4))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.QP.Push()
+	request := func() (r wire.ReadReq) {
+		r.Parse(p.recv()[wire.UntaggedLen:])
+		return r
+	}
+	open := []wire.ReadReq{request(), request()}
+	for i := range 5 {
+		want := min(i+2, 5)
+		if n := e.QP.Stats().ReadRequestsOut; n != uint64(want) {
+			t.Fatalf("%d Read Requests out after %d answers, ORD is 2", n, i)
+		}
+		if got := e.QP.Attr().ReadsInFlight; got != want-i {
+			t.Errorf("%d Reads in flight after %d answers", got, i)
+		}
+		p.send(taggedMsg(wire.ReadResponse, open[0].SinkSTag, open[0].SinkTO, true, make([]byte, 4)))
+		e.Want(t, uint64(i), rdma.WCRead, rdma.StatusSuccess)
+		if open = open[1:]; want < 5 {
+			open = append(open, request())
+		}
+	}
+}
+
+// CQ: solicited-only waits wake for solicited messages and for errors only.
+func TestSolicitedOnly(t *testing.T) {
+	a, b := rdmatest.Pair(t)
+	for i := range 3 {
+		b.Recv(t, uint64(i), nil)
+	}
+	b.CQ.ReqNotify(true)
+	a.Post(t, rdma.SendWR{Op: rdma.OpSend})
+	for b.CQ.Len() == 0 {
+		time.Sleep(100 * time.Microsecond)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if err := b.CQ.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("woken by an ordinary message: %v", err)
+	}
+	a.Post(t, rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagSolicited})
+	ctx2, cancel2 := context.WithTimeout(context.Background(), rdmatest.Timeout)
+	defer cancel2()
+	if err := b.CQ.Wait(ctx2); err != nil {
+		t.Errorf("not woken by a solicited message: %v", err)
+	}
+	b.Poll(t, 2)
+	b.CQ.ReqNotify(true)
+	a.QP.Abort(nil)
+	if err := b.CQ.Wait(ctx2); err != nil {
+		t.Errorf("not woken by an error: %v", err)
+	}
+	b.Want(t, 2, rdma.WCRecv, rdma.StatusFlushed)
+}
+
+// A completion queue that overflows ends the queue pairs that overflow it.
+func TestCQOverflow(t *testing.T) {
+	a, b := rdmatest.NewPair(t, &rdmatest.Options{CQ: rdma.CQConfig{Depth: 4}})
+	for i := range 10 {
+		b.Recv(t, uint64(i), nil)
+	}
+	for range 6 {
+		if err := a.QP.PostSend(rdma.SendWR{Op: rdma.OpSend}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.WaitDone(t); !errors.Is(err, rdma.ErrOverflow) {
+		t.Errorf("ended by: %v", err)
+	}
+	if !b.CQ.Overflowed() {
+		t.Error("the queue does not know")
+	}
+	if err := b.CQ.Wait(context.Background()); !errors.Is(err, rdma.ErrOverflow) {
+		t.Errorf("Wait: %v", err)
+	}
+}
+
+func TestCQResize(t *testing.T) {
+	a, b := rdmatest.NewPair(t, &rdmatest.Options{CQ: rdma.CQConfig{Depth: 4}})
+	for i := range 8 {
+		b.Recv(t, uint64(i), nil)
+	}
+	send := func(n int) {
+		for range n {
+			if err := a.QP.PostSend(rdma.SendWR{Op: rdma.OpSend}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	send(3)
+	for b.CQ.Len() < 3 {
+		time.Sleep(100 * time.Microsecond)
+	}
+	if err := b.CQ.Resize(2); !errors.Is(err, rdma.ErrBusy) {
+		t.Errorf("resize below what waits: %v", err)
+	}
+	b.Want(t, 0, rdma.WCRecv, rdma.StatusSuccess)
+	if err := b.CQ.Resize(16); err != nil {
+		t.Fatal(err)
+	}
+	send(5)
+	for i, wc := range b.Poll(t, 7) {
+		if wc.ID != uint64(i+1) {
+			t.Errorf("completion %d has ID %d", i+1, wc.ID)
+		}
+	}
+}
+
+// In the error state, what is posted completes at once as flushed; the handler
+// does not run inside Enqueue or PostRecv.
+func TestFlushOnError(t *testing.T) {
+	var inside atomic.Bool
+	var bad atomic.Bool
+	h := func(cq *rdma.CQ) {
+		if inside.Load() {
+			bad.Store(true)
+		}
+	}
+	a, _ := rdmatest.NewPair(t, &rdmatest.Options{CQ: rdma.CQConfig{Handler: h}})
+	a.Recv(t, 1, make([]byte, 8))
+	a.Recv(t, 2, make([]byte, 8))
+	cause := errors.New("for the test")
+	a.QP.Abort(cause)
+	if err := a.WaitDone(t); !errors.Is(err, cause) {
+		t.Errorf("ended by: %v", err)
+	}
+	a.Want(t, 1, rdma.WCRecv, rdma.StatusFlushed)
+	a.Want(t, 2, rdma.WCRecv, rdma.StatusFlushed)
+	inside.Store(true)
+	if err := a.QP.Enqueue(&rdma.SendWR{ID: 3, Op: rdma.OpWrite}); err != nil {
+		t.Fatal(err)
+	}
+	inside.Store(false)
+	a.QP.Push()
+	a.Want(t, 3, rdma.WCWrite, rdma.StatusFlushed)
+	a.Recv(t, 4, nil)
+	a.Want(t, 4, rdma.WCRecv, rdma.StatusFlushed)
+	if bad.Load() {
+		t.Error("the handler ran inside Enqueue")
+	}
+	if err := a.QP.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.QP.Enqueue(&rdma.SendWR{Op: rdma.OpSend}); !errors.Is(err, rdma.ErrClosed) {
+		t.Errorf("post after Close: %v", err)
+	}
+}
+
+// Disconnect finishes what is queued: all of a long queue arrives before FIN.
+func TestDisconnectDrains(t *testing.T) {
+	a, b := rdmatest.NewPair(t, nil)
+	mem := make([]byte, 8<<20)
+	mr, err := b.PD.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mr.Dereg()
+	data := pattern(1<<20, 3)
+	b.Recv(t, 1, nil)
+	for i := range 8 {
+		if err := a.QP.Enqueue(&rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{a.SGE(data)}, Remote: rdma.RemoteAddr{TO: mr.Addr() + uint64(i)<<20, STag: mr.RKey()}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.QP.PostSend(rdma.SendWR{Op: rdma.OpSend}); err != nil {
+		t.Fatal(err)
+	}
+	a.QP.Disconnect()
+	if err := a.QP.PostSend(rdma.SendWR{Op: rdma.OpSend}); !errors.Is(err, rdma.ErrState) && err != nil {
+		t.Errorf("post after Disconnect: %v", err)
+	}
+	b.Want(t, 1, rdma.WCRecv, rdma.StatusSuccess)
+	for i := range 8 {
+		if !bytes.Equal(mem[i<<20:(i+1)<<20], data) {
+			t.Errorf("Write %d has not arrived as a whole", i)
+		}
+	}
+	if err := a.WaitDone(t); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSharedReceiveQueue(t *testing.T) {
+	events := make(chan rdma.Event, 8)
+	a, b := rdmatest.NewPair(t, nil) // only for a device with a second connection below
+	srq, err := b.PD.CreateSRQ(rdma.SRQConfig{MaxRecv: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var qps []*rdma.QP
+	var peers []*rdmatest.End
+	for i := range 2 {
+		qp, err := b.PD.CreateQP(rdma.QPConfig{SendCQ: b.CQ, RecvCQ: b.CQ, SRQ: srq, OnEvent: func(_ *rdma.QP, e rdma.Event) {
+			if e == rdma.EventSRQLimit {
+				events <- e
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		qps = append(qps, qp)
+		e := rdmatest.NewEnd(t, &rdmatest.Options{}, i)
+		c, s := rdmatest.TCPPair(t)
+		errc := make(chan error, 1)
+		go func() {
+			req, err := rdma.Server(context.Background(), s, nil)
+			if err == nil {
+				err = req.Accept(context.Background(), qp, nil)
+			}
+			errc <- err
+		}()
+		if _, err := rdma.Client(context.Background(), c, e.QP, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-errc; err != nil {
+			t.Fatal(err)
+		}
+		peers = append(peers, e)
+	}
+	if err := qps[0].PostRecv(rdma.RecvWR{}); !errors.Is(err, rdma.ErrInvalid) {
+		t.Errorf("PostRecv on a queue pair with a shared queue: %v", err)
+	}
+	bufs := make([][]byte, 4)
+	for i := range bufs {
+		bufs[i] = make([]byte, 8)
+		if err := srq.PostRecv(rdma.RecvWR{ID: uint64(i), SGL: []rdma.SGE{b.SGE(bufs[i])}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	srq.Arm(2)
+	for i := range 4 {
+		e := peers[i%2]
+		e.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: []rdma.SGE{{Mem: []byte{byte('a' + i)}}}})
+		wc := b.Want(t, uint64(i), rdma.WCRecv, rdma.StatusSuccess)
+		if wc.QP != qps[i%2] || bufs[i][0] != byte('a'+i) {
+			t.Errorf("message %d came as %+v, %q", i, wc, bufs[i])
+		}
+	}
+	select {
+	case <-events:
+	case <-time.After(rdmatest.Timeout):
+		t.Error("no limit event")
+	}
+	if len(events) != 0 {
+		t.Error("more than one limit event")
+	}
+	if err := srq.Close(); !errors.Is(err, rdma.ErrBusy) {
+		t.Errorf("close of a queue in use: %v", err)
+	}
+	for _, qp := range qps {
+		if err := qp.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := srq.Close(); err != nil {
+		t.Error(err)
+	}
+	_ = a
+}
+
+// Objects refuse to go while others depend on them, and limits hold.
+func TestLifetimesAndLimits(t *testing.T) {
+	d, err := rdma.Open(&rdma.DeviceConfig{MaxQP: 1, MaxCQ: 1, MaxPD: 1, MaxMR: 1, MaxSRQ: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pd, err := d.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq, err := d.CreateCQ(rdma.CQConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	qp, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mr, err := pd.RegMR(make([]byte, 1), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srq, err := pd.CreateSRQ(rdma.SRQConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]func() error{
+		"QP":  func() error { _, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq}); return err },
+		"CQ":  func() error { _, err := d.CreateCQ(rdma.CQConfig{}); return err },
+		"PD":  func() error { _, err := d.AllocPD(); return err },
+		"MR":  func() error { _, err := pd.RegMR(nil, 0); return err },
+		"MW":  func() error { _, err := pd.AllocWindow(); return err },
+		"SRQ": func() error { _, err := pd.CreateSRQ(rdma.SRQConfig{}); return err },
+	} {
+		if err := f(); !errors.Is(err, rdma.ErrLimit) {
+			t.Errorf("one %s too many: %v", name, err)
+		}
+	}
+	if _, err := pd.RegMR(nil, rdma.AccessRemoteWrite); !errors.Is(err, rdma.ErrInvalid) && !errors.Is(err, rdma.ErrLimit) {
+		t.Errorf("remote write without local write: %v", err)
+	}
+	for name, f := range map[string]func() error{"device": d.Close, "PD": pd.Dealloc, "CQ": cq.Close} {
+		if err := f(); !errors.Is(err, rdma.ErrBusy) {
+			t.Errorf("close of a %s in use: %v", name, err)
+		}
+	}
+	st := d.Stats()
+	if st.QPs != 1 || st.MRs != 1 || st.PDs != 1 || st.CQs != 1 || st.SRQs != 1 {
+		t.Errorf("%+v", st)
+	}
+	for _, f := range []func() error{qp.Close, mr.Dereg, mr.Dereg, srq.Close, cq.Close, pd.Dealloc, d.Close, d.Close} {
+		if err := f(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := d.AllocPD(); !errors.Is(err, rdma.ErrClosed) {
+		t.Errorf("use of a closed device: %v", err)
+	}
+}
+
+// Fast registration: regions and windows are aimed, used and invalidated by work
+// requests, in the order of the send queue.
+func TestMemoryWorkRequests(t *testing.T) {
+	a, b := rdmatest.Pair(t)
+	mr, err := b.PD.AllocMR()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mr.Dereg()
+	w, err := b.PD.AllocWindow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for i := range 4 {
+		a.Recv(t, uint64(i), make([]byte, 8))
+		b.Recv(t, uint64(i), nil)
+	}
+	a.Post(t, rdma.SendWR{Op: rdma.OpSend}) // so that b may send
+	a.Want(t, 0, rdma.WCSend, rdma.StatusSuccess)
+	b.Want(t, 0, rdma.WCRecv, rdma.StatusSuccess)
+	mem := make([]byte, 64)
+	rights := rdma.AccessLocalWrite | rdma.AccessRemoteWrite
+	if err := b.QP.PostSend(
+		rdma.SendWR{ID: 1, Op: rdma.OpRegMR, Flags: rdma.FlagSignaled, MR: mr, Key: 0x5a, Access: rights, SGL: []rdma.SGE{b.SGE(mem[:32])}},
+		rdma.SendWR{ID: 2, Op: rdma.OpBindMW, Flags: rdma.FlagSignaled, Window: w, Key: 0xa5, Access: rights, SGL: []rdma.SGE{b.SGE(mem[32:])}},
+		rdma.SendWR{ID: 3, Op: rdma.OpSend, Flags: rdma.FlagSignaled},
+	); err != nil {
+		t.Fatal(err)
+	}
+	b.Want(t, 1, rdma.WCRegMR, rdma.StatusSuccess)
+	b.Want(t, 2, rdma.WCBindMW, rdma.StatusSuccess)
+	b.Want(t, 3, rdma.WCSend, rdma.StatusSuccess)
+	a.Want(t, 0, rdma.WCRecv, rdma.StatusSuccess)
+	if mr.RKey()&0xff != 0x5a || w.STag()&0xff != 0xa5 {
+		t.Errorf("keys %#x and %#x", mr.RKey(), w.STag())
+	}
+	if err := a.QP.PostSend(
+		rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.FlagInline, SGL: []rdma.SGE{{Mem: []byte("one")}}, Remote: rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}},
+		rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.FlagInline, SGL: []rdma.SGE{{Mem: []byte("two")}}, Remote: rdma.RemoteAddr{TO: mr.Addr() + 32, STag: w.STag()}},
+		rdma.SendWR{ID: 4, Op: rdma.OpSendInv, Flags: rdma.FlagSignaled, InvSTag: mr.RKey()},
+	); err != nil {
+		t.Fatal(err)
+	}
+	a.Want(t, 4, rdma.WCSend, rdma.StatusSuccess)
+	if wc := b.Want(t, 1, rdma.WCRecv, rdma.StatusSuccess); wc.InvSTag != mr.RKey() {
+		t.Errorf("%+v", wc)
+	}
+	if string(mem[:3]) != "one" || string(mem[32:35]) != "two" {
+		t.Errorf("memory %q", mem)
+	}
+	b.Post(t, rdma.SendWR{ID: 5, Op: rdma.OpLocalInv, InvSTag: w.STag()})
+	b.Want(t, 5, rdma.WCLocalInv, rdma.StatusSuccess)
+	if w.Valid() {
+		t.Error("the window is still valid")
+	}
+	b.Post(t, rdma.SendWR{ID: 6, Op: rdma.OpLocalInv, InvSTag: w.STag()})
+	b.Want(t, 6, rdma.WCLocalInv, rdma.StatusInvalidated)
+}
+
+// Nothing is allocated for a posted request, its transmission and its completion.
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	a, b := rdmatest.NewPair(t, nil)
+	mem := make([]byte, 8192)
+	mr, err := b.PD.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mr.Dereg()
+	rem := rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}
+	src := make([]byte, 8192)
+	sgl := []rdma.SGE{a.SGE(src)}
+	rsgl := []rdma.SGE{b.SGE(make([]byte, 64))}
+	ssgl := []rdma.SGE{a.SGE(src[:64])}
+	wcs := make([]rdma.WC, 8)
+	w, err := a.PD.AllocWindow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	segs := [][]byte{src}
+	ctx := context.Background()
+	round := func() {
+		if _, _, err := w.Bind(a.QP, segs, rdma.AccessRemoteRead); err != nil {
+			t.Fatal(err)
+		}
+		w.Invalidate()
+		if err := b.QP.PostRecv(rdma.RecvWR{SGL: rsgl}); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.QP.PostSend(
+			rdma.SendWR{Op: rdma.OpWrite, SGL: sgl, Remote: rem},
+			rdma.SendWR{Op: rdma.OpRead, SGL: sgl, Remote: rem},
+			rdma.SendWR{Op: rdma.OpSend, SGL: ssgl, Flags: rdma.FlagSignaled},
+		); err != nil {
+			t.Fatal(err)
+		}
+		for a.CQ.Poll(wcs) == 0 {
+			_ = a.CQ.Wait(ctx)
+		}
+		for b.CQ.Poll(wcs) == 0 {
+			_ = b.CQ.Wait(ctx)
+		}
+	}
+	for range 200 {
+		round() // every slot of the rings has been used
+	}
+	n := testing.AllocsPerRun(200, round)
+	if n > 0 {
+		t.Errorf("%v allocations per round of Write, Read and Send", n)
+	}
+}

@@ -1,0 +1,223 @@
+package rdma_test
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"testing"
+
+	"softiser/rdma"
+	"softiser/rdma/internal/wire"
+	"softiser/rdma/rdmatest"
+)
+
+func checkTerminate(t *testing.T, err error, remote bool, want wire.Cause) {
+	t.Helper()
+	var te *rdma.TerminateError
+	if !errors.As(err, &te) || te.Remote != remote || wire.MakeCause(wire.Layer(te.Layer), te.EType, te.Code) != want {
+		t.Errorf("ended by: %v; want %v, remote %v", err, want, remote)
+	}
+}
+
+// After DiscardRead the sink is left alone, also in the middle of a response, and
+// the Read still completes, so that nothing that comes later is misplaced.
+func TestDiscardRead(t *testing.T) {
+	p, e := rawToClient(t, nil)
+	sink, next := make([]byte, 9000), make([]byte, 50)
+	if err := e.QP.PostSend(
+		rdma.SendWR{ID: 1, Op: rdma.OpRead, Flags: rdma.FlagSignaled, SGL: []rdma.SGE{e.SGE(sink)}},
+		rdma.SendWR{ID: 2, Op: rdma.OpRead, Flags: rdma.FlagSignaled, SGL: []rdma.SGE{e.SGE(next)}}); err != nil {
+		t.Fatal(err)
+	}
+	var r, r2 wire.ReadReq
+	r.Parse(p.recv()[wire.UntaggedLen:])
+	r2.Parse(p.recv()[wire.UntaggedLen:])
+	data := bytes.Repeat([]byte{7}, 9000)
+	half := p.fpdu(taggedMsg(wire.ReadResponse, r.SinkSTag, r.SinkTO, false, data[:8000]))
+	p.write(half[:4016]) // 4000 bytes of payload
+	waitWire(t, e, 4016)
+	if !e.QP.DiscardRead(1) {
+		t.Fatal("the Read is not known")
+	}
+	copied := bytes.Clone(sink)
+	p.write(half[4016:])
+	p.send(taggedMsg(wire.ReadResponse, r.SinkSTag, r.SinkTO+8000, true, data[8000:]))
+	p.send(taggedMsg(wire.ReadResponse, r2.SinkSTag, r2.SinkTO, true, data[:50]))
+	e.Want(t, 1, rdma.WCRead, rdma.StatusDiscarded)
+	e.Want(t, 2, rdma.WCRead, rdma.StatusSuccess)
+	if !bytes.Equal(sink, copied) {
+		t.Error("the sink was touched after DiscardRead")
+	}
+	if !bytes.Equal(next, data[:50]) {
+		t.Error("the next Read has wrong data")
+	}
+	if e.QP.DiscardRead(1) || e.QP.DiscardRead(99) {
+		t.Error("a Read that has ended can be discarded")
+	}
+}
+
+// A Read that is discarded before it has been sent.
+func TestDiscardQueuedRead(t *testing.T) {
+	p, e := rawToClient(t, &rdmatest.Options{Client: rdma.ConnParams{ORD: 1}})
+	sink := make([]byte, 50)
+	for id := range 2 {
+		e.Post(t, rdma.SendWR{ID: uint64(id), Op: rdma.OpRead, SGL: []rdma.SGE{e.SGE(sink)}})
+	}
+	if !e.QP.DiscardRead(1) {
+		t.Fatal("the Read is not known")
+	}
+	for id, st := range []rdma.WCStatus{rdma.StatusSuccess, rdma.StatusDiscarded} {
+		var r wire.ReadReq
+		r.Parse(p.recv()[wire.UntaggedLen:])
+		p.send(taggedMsg(wire.ReadResponse, r.SinkSTag, r.SinkTO, true, bytes.Repeat([]byte{byte(id + 1)}, 50)))
+		e.Want(t, uint64(id), rdma.WCRead, st)
+	}
+	if sink[0] != 1 {
+		t.Errorf("the sink holds %d", sink[0])
+	}
+}
+
+// Each Bind gives a new STag, and the old one is dead.
+func TestWindowKeys(t *testing.T) {
+	a, b := rdmatest.Pair(t)
+	w, err := b.PD.AllocWindow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	mem := make([]byte, 64)
+	old, base, err := w.Bind(b.QP, [][]byte{mem}, rdma.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		stag, _, err := w.Bind(b.QP, [][]byte{mem}, rdma.AccessRemoteWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stag == old || stag>>8 != old>>8 || stag>>8 == 0 {
+			t.Fatalf("STag %#x after %#x", stag, old)
+		}
+		old = stag
+	}
+	w.Invalidate()
+	w.Invalidate()
+	a.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpWrite, SGL: []rdma.SGE{a.SGE(mem)}, Remote: rdma.RemoteAddr{TO: base, STag: old}})
+	checkTerminate(t, b.WaitDone(t), false, wire.CauseSTag)
+	checkTerminate(t, a.WaitDone(t), true, wire.CauseSTag)
+	if _, _, err := w.Bind(a.QP, nil, 0); !errors.Is(err, rdma.ErrInvalid) {
+		t.Errorf("bind to a queue pair of another domain: %v", err)
+	}
+}
+
+// Invalidate waits for placements in progress and then keeps the memory quiet,
+// however hard the peer writes.
+func TestInvalidateUnderFire(t *testing.T) {
+	rounds := 30
+	for range rounds {
+		a, b := rdmatest.Pair(t)
+		w, err := b.PD.AllocWindow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem := make([]byte, 256<<10)
+		stag, base, err := w.Bind(b.QP, [][]byte{mem}, rdma.AccessRemoteWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src := bytes.Repeat([]byte{0xff}, len(mem))
+		for range 20 {
+			if err := a.QP.Enqueue(&rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{a.SGE(src)}, Remote: rdma.RemoteAddr{TO: base, STag: stag}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Add(1)
+		go func() { defer wg.Done(); a.QP.Push() }()
+		waitWire(t, b, 100<<10)
+		w.Invalidate()
+		clear(mem) // a placement now would also be a data race
+		a.Post(t, rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{a.SGE(src)}, Remote: rdma.RemoteAddr{TO: base, STag: stag}})
+		checkTerminate(t, b.WaitDone(t), false, wire.CauseSTag)
+		for i, v := range mem {
+			if v != 0 {
+				t.Fatalf("byte %d was written after Invalidate", i)
+			}
+		}
+		wg.Wait()
+		a.WaitDone(t)
+		w.Close()
+		a.QP.Close()
+		b.QP.Close()
+	}
+}
+
+// The peer reads from memory that is taken away: that connection ends, and the
+// memory is not read any more once Invalidate has returned.
+func TestInvalidateWhileRead(t *testing.T) {
+	p, e := rawToServer(t, nil, nil)
+	w, err := e.PD.AllocWindow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	mem := make([]byte, 32<<20) // more than the socket takes
+	stag, base, err := w.Bind(e.QP, [][]byte{mem}, rdma.AccessRemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.send(readMsg(1, wire.ReadReq{SinkSTag: 3, Size: uint32(len(mem)), SrcSTag: stag, SrcTO: base}))
+	if u := p.recv(); len(u) == 0 {
+		t.Fatal("no response")
+	}
+	w.Invalidate()
+	for i := range mem {
+		mem[i] = 0xff // would be seen by the peer, and by the race detector
+	}
+	p.crc = false
+	for {
+		u := p.recvUntilEnd()
+		if u == nil {
+			break
+		}
+		if wire.Control(uint16(u[0])<<8|uint16(u[1])).Op() != wire.ReadResponse {
+			continue
+		}
+		if bytes.IndexByte(u[wire.TaggedLen:], 0xff) >= 0 {
+			t.Fatal("memory was sent after Invalidate")
+		}
+	}
+	if err := e.WaitDone(t); err == nil {
+		t.Error("no reason for the end")
+	}
+}
+
+// Registration costs nothing, whatever the size.
+func TestRereg(t *testing.T) {
+	a, b := rdmatest.Pair(t)
+	one, two := make([]byte, 64), make([]byte, 64)
+	mr, err := b.PD.RegMR(one, rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mr.Dereg()
+	old := mr.RKey()
+	if err := mr.Rereg(two, rdma.AccessLocalWrite|rdma.AccessRemoteWrite|rdma.AccessZeroBased); err != nil {
+		t.Fatal(err)
+	}
+	if mr.RKey() == old || mr.RKey()>>8 != old>>8 || mr.Addr() != 0 || mr.Len() != 64 {
+		t.Errorf("STag %#x after %#x, base %#x, length %d", mr.RKey(), old, mr.Addr(), mr.Len())
+	}
+	b.Recv(t, 1, nil)
+	if err := a.QP.PostSend(
+		rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.FlagInline, SGL: []rdma.SGE{{Mem: []byte("zero based")}}, Remote: rdma.RemoteAddr{TO: 4, STag: mr.RKey()}},
+		rdma.SendWR{Op: rdma.OpSend}); err != nil {
+		t.Fatal(err)
+	}
+	b.Want(t, 1, rdma.WCRecv, rdma.StatusSuccess)
+	if string(two[4:14]) != "zero based" || one[4] != 0 {
+		t.Errorf("memory %q", two)
+	}
+	a.Post(t, rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{a.SGE(one)}, Remote: rdma.RemoteAddr{TO: 0, STag: old}})
+	checkTerminate(t, b.WaitDone(t), false, wire.CauseSTag)
+}

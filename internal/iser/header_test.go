@@ -1,0 +1,80 @@
+package iser
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"softiser/internal/iscsi"
+)
+
+// A READ as the Linux initiator sends it, and Hello messages by the RFC.
+func TestHeaderGoldenBytes(t *testing.T) {
+	h := header{Ref: iscsi.Ref{ReadSTag: 0xb211c028, ReadBase: 0xffff88800789b000}, rsv: true}
+	const golden = "14000000" + "00000000" + "0000000000000000" + "b211c028" + "ffff88800789b000"
+	b := h.append(nil)
+	if got := hex.EncodeToString(b); got != golden {
+		t.Fatalf("encoded %s, want %s", got, golden)
+	}
+	var back header
+	back.parse(b)
+	if back != h {
+		t.Fatalf("decoded %+v", back)
+	}
+	// Without its valid bit a field means nothing, whatever it holds.
+	b[0] = typeControl
+	if back.parse(b); back != (header{}) {
+		t.Fatalf("decoded %+v", back)
+	}
+	for _, c := range []struct {
+		h    hello
+		want string
+	}{
+		{hello{maxVer: 10, ver: 10, depth: 128}, "20aa0080"},
+		{hello{reply: true, maxVer: 10, ver: 10, depth: 32}, "30aa0020"},
+		{hello{reply: true, reject: true, maxVer: 10, ver: 10}, "31aa0000"},
+	} {
+		b := c.h.append(nil)
+		if got := hex.EncodeToString(b); got != c.want+"000000000000000000000000000000000000000000000000" {
+			t.Errorf("%+v encoded %s", c.h, got)
+		}
+		var back hello
+		if back.parse(b); back != c.h {
+			t.Errorf("decoded %+v, want %+v", back, c.h)
+		}
+	}
+}
+
+func TestPrivateData(t *testing.T) {
+	if hex.EncodeToString(privateData(true)) != "80000000" || hex.EncodeToString(privateData(false)) != "c0000000" {
+		t.Error("encoded")
+	}
+	for s, want := range map[string]bool{"": false, "80000000": true, "c0000000": false, "00": true, "40": false} {
+		b, _ := hex.DecodeString(s)
+		if allowsInvalidate(b) != want {
+			t.Errorf("%q: %v", s, !want)
+		}
+	}
+}
+
+// Messages of any bytes: no panic, and parts only from inside the message.
+func FuzzSplit(f *testing.F) {
+	var p iscsi.BHS
+	p.NewSCSICommand().SetDataLen(3)
+	h := header{wsv: true, Ref: iscsi.Ref{WriteSTag: 1}}
+	f.Add(append(append(h.append(nil), p[:]...), 1, 2, 3, 0))
+	f.Add([]byte{0x20, 0xaa})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, bhs, ahs, data, err := split(b)
+		if err != nil {
+			return
+		}
+		n := HeaderLen + iscsi.BHSLen + len(ahs) + len(data)
+		if len(ahs) != bhs.AHSLen() || len(data) != bhs.DataLen() || n > len(b) || len(b)-n > 3 {
+			t.Fatalf("%d bytes: AHS %d, data %d", len(b), len(ahs), len(data))
+		}
+		var again header
+		if again.parse(h.append(nil)); again != h {
+			t.Fatalf("%+v became %+v", h, again)
+		}
+	})
+}

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/bin dir=$(mktemp -d) port=${DEMO_PORT:-3260}
-say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
+say() { printf '\n$ %s\n' "${*//$bin\//}"; "$@"; }
 cleanup() { [ -n "${pid-}" ] && kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null; rm -rf "$dir"; }
 trap cleanup EXIT
 # Somebody may already serve on 3260; the demo takes the next free port then.

@@ -235,7 +235,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if err := errors.Join(rep.write(out, c.format, global), closeOut()); err != nil {
 		return err
 	}
-	return rep.result()
+	return rep.Err()
 }
 
 // write prints the report in a format of the --output-format option.
@@ -251,8 +251,9 @@ func (r *Report) write(w io.Writer, format string, global []KV) error {
 	return nil
 }
 
-// result is nil when everything succeeded.
-func (r *Report) result() error {
+// Err is nil when everything succeeded; otherwise it says how much did not,
+// and the first cause.
+func (r *Report) Err() error {
 	var errs, bad uint64
 	var first error
 	for _, s := range r.Clones {

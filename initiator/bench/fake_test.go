@@ -99,7 +99,7 @@ func mustRun(t testing.TB, f *fakeLUN, text string) *Report {
 		t.Fatal(err)
 	}
 	if r.Failed() {
-		t.Fatalf("run failed: %v", r.result())
+		t.Fatalf("run failed: %v", r.Err())
 	}
 	return r
 }

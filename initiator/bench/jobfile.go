@@ -61,7 +61,11 @@ func ParseJobFile(path string) ([]Section, error) {
 	return p.sections, nil
 }
 
-// parseJobText reads a job file's text; name is used in messages.
+// ParseJobText reads a job file's text; name is used in messages.
+func ParseJobText(r io.Reader, name string) ([]Section, error) {
+	return parseJobText(r, name, os.Getenv)
+}
+
 func parseJobText(r io.Reader, name string, getenv func(string) string) ([]Section, error) {
 	p := &jobParser{getenv: getenv}
 	if err := p.text(r, name, 0); err != nil {

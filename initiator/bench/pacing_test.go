@@ -92,7 +92,7 @@ func TestCancelStopsEverything(t *testing.T) {
 			began := time.Now()
 			r, err := Run(ctx, parseText(t, text), Config{Open: f.open, URL: "fake://"})
 			if err != nil || r.Failed() {
-				t.Fatal(err, r.result())
+				t.Fatal(err, r.Err())
 			}
 			if d := time.Since(began); d > 3100*time.Millisecond {
 				t.Errorf("%q stopped after %v", text, d)

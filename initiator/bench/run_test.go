@@ -119,7 +119,7 @@ func TestRunErrorStops(t *testing.T) {
 	if s.Errors != 1 || s.Code != int(syscall.ENOSPC) || s.Dir[dirWrite].IOs != 10 {
 		t.Errorf("errors %d, code %d, writes %d", s.Errors, s.Code, s.Dir[dirWrite].IOs)
 	}
-	if err := r.result(); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "offset 40960") {
+	if err := r.Err(); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "offset 40960") {
 		t.Errorf("result %v", err)
 	}
 	r, _ = runText(t, f, "[j]\nrw=write\nbs=4k\niodepth=1\ncontinue_on_error=all")

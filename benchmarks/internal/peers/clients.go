@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -76,10 +77,15 @@ func parseFio(b []byte) (result.Values, float64, error) {
 
 // Bench loads s by our own generator; url may differ from s.URL.
 func (e *Env) Bench(ctx context.Context, s *Server, url string, l Load) (result.Values, error) {
+	return e.benchUnder(ctx, nil, s, url, l)
+}
+
+// benchUnder is Bench started by another program.
+func (e *Env) benchUnder(ctx context.Context, under []string, s *Server, url string, l Load) (result.Values, error) {
 	argv := []string{e.Ours("iser-initiator"), "bench", url, "--rw=" + l.RW, "--bs=" + l.BS, fmt.Sprintf("--iodepth=%d", l.Depth),
 		fmt.Sprintf("--numjobs=%d", max(l.Jobs, 1)), "--group-reporting", "--time-based", "--lat-percentiles=1",
 		fmt.Sprintf("--runtime=%dms", e.Dur.Milliseconds()), "--eta=never", "--output-format=json"}
-	return e.client(ctx, s, nil, append(argv, l.Extra...), parseFio)
+	return e.client(ctx, s, nil, slices.Concat(under, argv, l.Extra), parseFio)
 }
 
 // Fill writes the whole volume once, so that no one reads holes.

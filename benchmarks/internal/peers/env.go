@@ -37,10 +37,11 @@ func (e *Env) log(name string) string {
 
 // Server is something that serves a volume.
 type Server struct {
-	Name  string
-	URL   string
-	procs []*proc.Process
-	clean []func()
+	Name    string
+	URL     string
+	Metrics string // host:port of our target's metrics, when it has them
+	procs   []*proc.Process
+	clean   []func()
 }
 
 // Close stops the server's programs, newest first.

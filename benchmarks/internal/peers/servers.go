@@ -17,6 +17,7 @@ import (
 type TargetConfig struct {
 	CRC      string // required (default), offered, off
 	BusyPoll int    // µs
+	Metrics  bool
 	Volumes  string // further volumes, YAML list items
 	LUNs     string // further LUNs of the target, YAML list items
 }
@@ -46,7 +47,12 @@ func Target(e *Env, c TargetConfig) (*Server, error) {
 	if err := os.WriteFile(base+".yaml", []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	return s, s.start(e, proc.Server, addr, nil, e.Ours("iser-target"), "serve", "--config", base+".yaml", "--socket", base+".sock")
+	argv := []string{e.Ours("iser-target"), "serve", "--config", base + ".yaml", "--socket", base + ".sock"}
+	if c.Metrics {
+		s.Metrics = fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
+		argv = append(argv, "--metrics", s.Metrics)
+	}
+	return s, s.start(e, proc.Server, addr, nil, argv...)
 }
 
 // TCP returns the URL of the same volume over plain iSCSI.

@@ -30,6 +30,11 @@ var targets = map[string]peers.TargetConfig{
 	"ours":          {},
 	"ours, no CRC":  {CRC: "off"},
 	"ours, polling": {BusyPoll: 50},
+	"ours, metrics": {Metrics: true},
+	"ours, slow volume": {
+		Volumes: "  - {name: slow0, type: memory, size: 64MiB, fault: {read_delay: 50ms}}\n",
+		LUNs:    "      - {lun: 1, volume: slow0}\n",
+	},
 }
 
 // fill starts one of targets and fills its volume.

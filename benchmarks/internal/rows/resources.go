@@ -1,0 +1,325 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"softiser/benchmarks/internal/peers"
+	"softiser/benchmarks/internal/proc"
+	"softiser/benchmarks/internal/result"
+	"softiser/initiator"
+	"softiser/initiator/bench"
+	"softiser/rdma"
+)
+
+// resourceRows: what the product needs, and what it leaves alone.
+func resourceRows() []Row {
+	return []Row{memoryRow(), registerRow(), allocRow(), slowRow(), idleRow(), syscallRow(1), syscallRow(32)}
+}
+
+// single is a row with one contender whose figure has a limit of its own.
+func single(id, title, metric string, want float64, c Contender) Row {
+	return Row{
+		Row: result.Row{ID: id, Title: title, Metrics: []string{metric},
+			Ratios: []result.Ratio{{Name: title, Num: c.Name, Metric: metric, Op: "<=", Want: want}}},
+		Contenders: []Contender{c},
+	}
+}
+
+// memoryRow: resident memory of the target per session.
+func memoryRow() Row {
+	const idleSessions, busySessions, depth = 64, 16, 128
+	r := Row{
+		Row: result.Row{
+			ID: "memory", Title: "target memory per session", Metrics: []string{result.Bytes},
+			Ratios: []result.Ratio{
+				{Name: "memory per idle session", Num: "idle", Metric: result.Bytes, Op: "<=", Want: 256 << 10},
+				{Name: "memory per session at queue depth 128, without data in flight", Num: "queue depth 128", Metric: result.Bytes, Op: "<=", Want: 2 << 20},
+			},
+		},
+		Place: proc.Free,
+	}
+	rss := func(st *Stage) (float64, error) {
+		n, err := proc.Status(st.started("ours").PIDs()[0], "RssAnon")
+		return float64(n), err
+	}
+	idle := Contender{Name: "idle", Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+		before, err := rss(st)
+		if err != nil {
+			return nil, err
+		}
+		for range idleSessions {
+			l, err := dial(ctx, st.started("ours").URL, nil)
+			if err != nil {
+				return nil, err
+			}
+			defer l.Close()
+		}
+		time.Sleep(time.Second)
+		after, err := rss(st)
+		return result.Values{result.Bytes: max(0, after-before) / idleSessions}, err
+	}}
+	busy := Contender{Name: "queue depth 128", Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+		before, err := rss(st)
+		if err != nil {
+			return nil, err
+		}
+		done := make(chan error, 1)
+		go func() {
+			s := st.started("ours")
+			_, err := st.Bench(ctx, s, s.URL, peers.Load{RW: "randread", BS: "4k", Depth: depth, Jobs: busySessions})
+			done <- err
+		}()
+		peak := before
+		for {
+			select {
+			case err := <-done:
+				return result.Values{result.Bytes: max(0, (peak-before)/busySessions-depth*4096)}, err
+			case <-time.After(50 * time.Millisecond):
+				now, err := rss(st)
+				if err != nil {
+					return nil, err
+				}
+				peak = max(peak, now)
+			}
+		}
+	}}
+	r.Contenders = []Contender{idle, busy}
+	return r
+}
+
+// dial opens a session from this process; mod may change its configuration.
+func dial(ctx context.Context, url string, mod func(*initiator.Config)) (*initiator.LUN, error) {
+	cfg, err := initiator.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	if mod != nil {
+		mod(&cfg)
+	}
+	return initiator.Open(ctx, cfg)
+}
+
+// registerRow: registration of a sparse volume of 8 TiB.
+func registerRow() Row {
+	const size = 8 << 40
+	r := single("register-8t", "registering an 8 TiB sparse volume", result.Seconds, 1e-3, Contender{Name: "RegMR", Measure: func(context.Context, *Stage) (result.Values, error) {
+		f, err := os.CreateTemp("", "softiser-8t-")
+		if err != nil {
+			return nil, err
+		}
+		defer os.Remove(f.Name())
+		defer f.Close()
+		if err := f.Truncate(size); err != nil {
+			return nil, err
+		}
+		mem, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED|syscall.MAP_NORESERVE)
+		if err != nil {
+			return nil, err
+		}
+		defer syscall.Munmap(mem)
+		dev, err := rdma.Open(nil)
+		if err != nil {
+			return nil, err
+		}
+		defer dev.Close()
+		pd, err := dev.AllocPD()
+		if err != nil {
+			return nil, err
+		}
+		defer pd.Dealloc()
+		before, err := proc.Status(os.Getpid(), "VmRSS")
+		if err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		mr, err := pd.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite)
+		took := time.Since(began)
+		if err != nil {
+			return nil, err
+		}
+		defer mr.Dereg()
+		after, err := proc.Status(os.Getpid(), "VmRSS")
+		return result.Values{result.Seconds: took.Seconds(), result.Bytes: max(0, float64(after-before))}, err
+	}})
+	r.Metrics = append(r.Metrics, result.Bytes)
+	r.Ratios = append(r.Ratios, result.Ratio{Name: "resident growth by registering 8 TiB", Num: "RegMR", Metric: result.Bytes, Op: "<=", Want: 1 << 20})
+	return r
+}
+
+// allocRow: heap allocations per 4 KiB command on each side.
+func allocRow() Row {
+	r := Row{
+		Row: result.Row{ID: "allocations", Title: "allocations per 4 KiB command", Metrics: []string{result.Count}},
+	}
+	for _, rw := range []string{"randread", "randwrite"} {
+		name := func(side string) string { return rw + ", " + side }
+		r.Ratios = append(r.Ratios,
+			result.Ratio{Name: "allocations per 4 KiB " + rw + ", target", Num: name("target"), Metric: result.Count, Op: "<=", Want: 0.01},
+			result.Ratio{Name: "allocations per 4 KiB " + rw + ", initiator", Num: name("initiator"), Metric: result.Count, Op: "<=", Want: 0.01})
+		r.Contenders = append(r.Contenders,
+			Contender{Name: name("target"), Prepare: fill("ours, metrics"), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+				s := st.started("ours, metrics")
+				before, err := s.Metric(ctx, "go_memstats_mallocs_total")
+				if err != nil {
+					return nil, err
+				}
+				v, err := st.Bench(ctx, s, s.URL, peers.Load{RW: rw, BS: "4k", Depth: 32})
+				if err != nil {
+					return nil, err
+				}
+				after, err := s.Metric(ctx, "go_memstats_mallocs_total")
+				return result.Values{result.Count: (after - before) / (v[result.IOPS] * st.Dur.Seconds())}, err
+			}},
+			Contender{Name: name("initiator"), Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+				few, n1, err := mallocs(ctx, st, rw, 20_000)
+				if err != nil {
+					return nil, err
+				}
+				many, n2, err := mallocs(ctx, st, rw, 120_000)
+				return result.Values{result.Count: max(0, many-few) / (n2 - n1)}, err
+			}})
+	}
+	return r
+}
+
+// mallocs runs n operations from this process.
+func mallocs(ctx context.Context, st *Stage, rw string, n int) (allocs, ops float64, err error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = inProcess(ctx, fmt.Sprintf("[j]\nrw=%s\nbs=4k\niodepth=32\nnumber_ios=%d", rw, n), func(ctx context.Context, _ string, _ bench.OpenOptions) (bench.LUN, error) {
+		l, err := dial(ctx, st.started("ours").URL, nil)
+		if err != nil {
+			return nil, err
+		}
+		return l, nil
+	})
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs - before.Mallocs), float64(n), err
+}
+
+// inProcess runs a job file's text by our generator in this process.
+func inProcess(ctx context.Context, text string, open bench.Opener) (*bench.Report, error) {
+	s, err := bench.ParseJobText(strings.NewReader(text), "row")
+	if err != nil {
+		return nil, err
+	}
+	jobs, _, err := bench.ParseJobs(s)
+	if err != nil {
+		return nil, err
+	}
+	r, err := bench.Run(ctx, jobs, bench.Config{Open: open, URL: "row"})
+	if err != nil {
+		return nil, err
+	}
+	return r, r.Err()
+}
+
+// slowRow: a volume that takes 50 ms per read beside a fast one, on one
+// connection.
+func slowRow() Row {
+	fast := "[fast]\nuri=0\nrw=randread\nbs=4k\niodepth=16\ntime_based\nruntime=%dms\n"
+	slow := "[slow]\nuri=1\nrw=randread\nbs=4k\niodepth=16\nsize=64m\ntime_based\nruntime=%dms\n"
+	measure := func(text string) func(context.Context, *Stage) (result.Values, error) {
+		return func(ctx context.Context, st *Stage) (result.Values, error) {
+			cfg, err := initiator.ParseURL(st.started("ours, slow volume").URL)
+			if err != nil {
+				return nil, err
+			}
+			cfg.QueueDepth = 64
+			sess, err := initiator.Dial(ctx, cfg)
+			if err != nil {
+				return nil, err
+			}
+			defer sess.Close()
+			ms := st.Dur.Milliseconds()
+			r, err := inProcess(ctx, strings.ReplaceAll(text, "%d", fmt.Sprint(ms)), func(ctx context.Context, url string, _ bench.OpenOptions) (bench.LUN, error) {
+				l, err := sess.LUN(ctx, map[string]uint64{"0": 0, "1": 1}[url])
+				if err != nil {
+					return nil, err
+				}
+				return l, nil
+			})
+			if err != nil {
+				return nil, err
+			}
+			d := &r.Clones[0].Dir[0]
+			return result.Values{result.IOPS: float64(d.IOs) / d.Runtime.Seconds(), result.P99: float64(d.Clat.Mean)}, nil
+		}
+	}
+	return Row{
+		Row: result.Row{
+			ID: "slow-volume", Title: "a volume of 50 ms per read beside a fast one, same connection", Metrics: []string{result.IOPS},
+			Ratios: []result.Ratio{{Name: "IOPS of the fast volume beside the slow one over alone", Num: "beside the slow volume", Den: "alone", Metric: result.IOPS, Op: ">=", Want: 0.9}},
+		},
+		Place: proc.Free,
+		Contenders: []Contender{
+			{Name: "alone", Prepare: fill("ours, slow volume"), Measure: measure(fast)},
+			{Name: "beside the slow volume", Prepare: fill("ours, slow volume"), Measure: measure(fast + slow)},
+		},
+	}
+}
+
+// idleRow: CPU of target and initiator after a second of silence.
+func idleRow() Row {
+	r := Row{
+		Row:   result.Row{ID: "idle", Title: "CPU of both sides after a second of silence", Metrics: []string{result.CPUShare}},
+		Place: proc.Free,
+	}
+	for _, x := range []struct {
+		name, target string
+		spin         time.Duration
+	}{{"waiting", "ours", 0}, {"busy_poll", "ours, polling", 50 * time.Microsecond}} {
+		r.Ratios = append(r.Ratios, result.Ratio{Name: "idle CPU, " + x.name, Num: x.name, Metric: result.CPUShare, Op: "<=", Want: 0.005})
+		r.Contenders = append(r.Contenders, Contender{Name: x.name, Prepare: fill(x.target), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+			l, err := dial(ctx, st.started(x.target).URL, func(c *initiator.Config) { c.BusyPoll = x.spin })
+			if err != nil {
+				return nil, err
+			}
+			defer l.Close()
+			buf := make([]byte, 4096)
+			for i := range int64(100) {
+				if _, err := l.ReadAt(buf, i*4096); err != nil {
+					return nil, err
+				}
+			}
+			time.Sleep(1500 * time.Millisecond)
+			used := func() (time.Duration, error) {
+				a, err := proc.CPU(st.started(x.target).PIDs()[0])
+				if err != nil {
+					return 0, err
+				}
+				b, err := proc.CPU(os.Getpid())
+				return a + b, err
+			}
+			before, err := used()
+			if err != nil {
+				return nil, err
+			}
+			time.Sleep(3 * time.Second)
+			after, err := used()
+			return result.Values{result.CPUShare: (after - before).Seconds() / 3}, err
+		}})
+	}
+	return r
+}
+
+// syscallRow: system calls of the target per command, counted by perf.
+func syscallRow(depth int) Row {
+	want := map[int]float64{1: 5, 32: 0.5}[depth]
+	name := fmt.Sprintf("system calls per 4 KiB randread QD%d", depth)
+	r := Row{Row: result.Row{ID: fmt.Sprintf("syscalls-qd%d", depth), Title: name, Metrics: []string{result.Count}}}
+	for _, side := range []string{"target", "initiator"} {
+		r.Ratios = append(r.Ratios, result.Ratio{Name: name + ", " + side, Num: side, Metric: result.Count, Op: "<=", Want: want})
+		r.Contenders = append(r.Contenders, Contender{Name: side, Needs: []string{"perf"}, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+			s := st.started("ours")
+			return st.Syscalls(ctx, s, s.URL, peers.Load{RW: "randread", BS: "4k", Depth: depth}, side == "target")
+		}})
+	}
+	return r
+}

@@ -56,6 +56,9 @@ func eventuallyClosed(d *iser.Device) {
 	}
 }
 
+// transportStream is RFC 7145's own start-up: it begins as TCP.
+const transportStream transport = 77
+
 // connect opens a connection for kind without logging in.
 func (s *server) connect(kind transport, cfg iser.ConnConfig) *mover {
 	s.t.Helper()
@@ -64,9 +67,12 @@ func (s *server) connect(kind transport, cfg iser.ConnConfig) *mover {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if kind == transportISER {
+	switch kind {
+	case transportISER:
 		m.dm, err = initiatorDevice().Client(s.t.Context(), nc, cfg)
-	} else {
+	case transportStream:
+		m.dm, err = initiatorDevice().Upgrade(nc, iscsi.RoleInitiator, iscsitcp.Config{}, cfg)
+	default:
 		m.dm, err = iscsitcp.New(nc, iscsi.RoleInitiator, iscsitcp.Config{})
 	}
 	if err != nil {
@@ -150,6 +156,7 @@ func (m *mover) login(kv ...string) {
 		DataPDUInOrder: true, DataSequenceInOrder: true, RDMAExtensions: got["RDMAExtensions"] == "Yes",
 	}
 	if m.p.RDMAExtensions {
+		m.p.TaggedBufferForSolicitedDataOnly = prof.DeclareTaggedBuffer
 		m.p.MaxXmitDataSegmentLength = num("TargetRecvDataSegmentLength", 8192)
 		m.p.TargetRecvDataSegmentLength = m.p.MaxXmitDataSegmentLength
 		m.p.InitiatorRecvDataSegmentLength = num("InitiatorRecvDataSegmentLength", 8192)
@@ -369,6 +376,34 @@ func TestISERSettings(t *testing.T) {
 	m.ready()
 	data := pattern(1<<20, 1)
 	m.good(cdbRW10(0x2a, 0, 2048), nil, data)
+}
+
+// RFC 7145 §5.1: the login runs over the stream, the rest over RDMA.
+func TestStreamLogin(t *testing.T) {
+	s := serve(t, func(c *Config, _ *Target) { c.Portals[0].StreamLogin = true })
+	m := s.connect(transportStream, iser.ConnConfig{})
+	m.login()
+	if !m.p.RDMAExtensions {
+		t.Fatal("RDMAExtensions was not agreed on")
+	}
+	m.ready()
+	data, back := pattern(1<<20, 1), make([]byte, 1<<20)
+	m.good(cdbRW10(0x2a, 0, 2048), nil, data)
+	m.good(cdbRW10(0x28, 0, 2048), back, nil)
+	mustEqual(t, "read back", back, data)
+	x := s.Status().Sessions[0]
+	if x.Transport != "iSER" || !strings.Contains(x.Connection, "login over the stream") {
+		t.Errorf("%s: %s", x.Transport, x.Connection)
+	}
+	// Plain initiators and Linux's start-up are served by the same portal.
+	for i, kind := range []transport{transportTCP, transportISER} {
+		m := s.connect(kind, iser.ConnConfig{})
+		m.isid[5] = byte(i + 1)
+		m.login()
+		m.ready()
+		m.good(cdbRW10(0x28, 0, 2048), back, nil)
+	}
+	s.second(99).logout()
 }
 
 // 32 sessions of each transport at once, on one port.

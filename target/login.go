@@ -85,6 +85,11 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 		return
 	}
 	if done {
+		// A stream that turns into RDMA (RFC 7145 §5.1) has begun to.
+		c.mu.Lock()
+		c.limits = c.dm.Limits()
+		c.quiet.Store(c.limits.QuietUntilFirstCommand)
+		c.mu.Unlock()
 		c.place.done()
 		c.sess.log().Info("login", zap.String("transport", c.dm.Describe()),
 			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.win.size))
@@ -213,6 +218,7 @@ func (c *conn) enterFullFeature() error {
 	res := c.login.machine.Result()
 	s := c.sess
 	c.dm.NoticeKeyValues(&s.params)
+	c.quiet.Store(true) // until the limits of the full feature phase are known
 	c.statSN.Store(res.StatSN)
 	c.told.Store(s.win.MaxCmdSN)
 	if !c.state.advance(connFull) {
@@ -223,12 +229,7 @@ func (c *conn) enterFullFeature() error {
 	} else {
 		c.timer.Stop()
 	}
-	if err := c.dm.Enable(); err != nil {
-		return err
-	}
-	c.limits = c.dm.Limits()
-	c.quiet.Store(c.limits.QuietUntilFirstCommand)
-	return nil
+	return c.dm.Enable()
 }
 
 // policy translates an Auth for the login machine.

@@ -45,7 +45,8 @@ func (p *portal) start(nc *net.TCPConn, kind transport, opened time.Time, place 
 // datamover makes the transport of a connection. The connection belongs to it
 // when there is no error.
 func (p *portal) datamover(nc *net.TCPConn, kind transport, opened time.Time) (iscsi.Datamover, error) {
-	if kind == transportTCP {
+	stream := p.cfg.StreamLogin && p.srv.rdma != nil && !p.cfg.NoISER
+	if kind == transportTCP && !stream {
 		return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{})
 	}
 	cfg := iser.ConnConfig{RDMA: rdma.ConnParams{
@@ -63,6 +64,9 @@ func (p *portal) datamover(nc *net.TCPConn, kind transport, opened time.Time) (i
 	}
 	if t := p.srv.cfg.Timeouts.FirstBytes; t > 0 {
 		cfg.RDMA.Timeout = max(t-time.Since(opened), time.Millisecond)
+	}
+	if kind == transportTCP {
+		return p.srv.rdma.Upgrade(nc, iscsi.RoleTarget, iscsitcp.Config{}, cfg)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

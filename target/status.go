@@ -150,10 +150,14 @@ func (s *session) status() SessionStatus {
 	alias := s.params.InitiatorAlias
 	s.mu.Unlock()
 	n, d := &s.counters, c.dm.Stats()
+	kind := c.kind
+	if s.params.RDMAExtensions {
+		kind = transportISER
+	}
 	return SessionStatus{
 		TSIH: s.tsih, Initiator: s.key.initiator, Alias: alias,
 		ISID: s.key.isid.String(), Target: s.key.target, State: state.String(), Age: time.Since(s.born),
-		Transport: c.kind.String(), Connection: c.dm.Describe(), Local: c.local.String(), Remote: c.remote.String(),
+		Transport: kind.String(), Connection: c.dm.Describe(), Local: c.local.String(), Remote: c.remote.String(),
 		Window: window, Outstanding: active, Slots: used,
 		Reads: n.reads.Load(), Writes: n.writes.Load(), Others: n.others.Load(), Failed: n.failed.Load(),
 		Aborted: n.aborted.Load(), TaskRequests: n.taskRequests.Load(), Rejects: c.counters.rejects.Load(),

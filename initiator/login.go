@@ -137,6 +137,9 @@ func open(ctx context.Context, tr *transport, addr string, typ iscsi.SessionType
 	case <-ctx.Done():
 		l.finish(context.Cause(ctx))
 	}
+	if l.err == nil && typ == iscsi.NormalSession && !l.params.RDMAExtensions && tr.wantsRDMA() {
+		l.err = errors.New("the target answered RDMAExtensions=No: it serves this connection as plain iSCSI only; use iscsi://, or allow the fall-back to TCP")
+	}
 	if l.err != nil {
 		dm.Terminate(l.err)
 		<-c.gone

@@ -47,6 +47,11 @@ func (t *transport) dial(ctx context.Context, addr string) (iscsi.Datamover, err
 	return t.dialTCP(ctx, addr)
 }
 
+// wantsRDMA reports whether a session that is not RDMA is not what was asked for.
+func (t *transport) wantsRDMA() bool {
+	return t.cfg.dial == nil && t.cfg.Transport == TransportISER && !t.cfg.FallbackTCP
+}
+
 // close ends the RDMA device. Every connection has ended.
 func (t *transport) close() error {
 	d := t.device
@@ -118,7 +123,7 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 	}
 	dm, err := t.device.Client(ctx, nc, cc)
 	if err != nil {
-		return nil, fmt.Errorf("%s does not accept an RDMA connection: %w", addr, err)
+		return nil, fmt.Errorf("no RDMA connection: %w", err)
 	}
 	return dm, nil
 }

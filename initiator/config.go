@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/internal/iscsi"
 )
 
@@ -140,6 +141,9 @@ type Config struct {
 	// split. Default 1 MiB, less when the LUN's Block Limits say so.
 	MaxTransfer int
 
+	// Pool is the memory of leases. Default: blockdev.DefaultPool().
+	Pool *blockdev.Pool
+
 	LoginTimeout   time.Duration // connect and login; default 15 s
 	LogoutTimeout  time.Duration // default 15 s
 	NopInterval    time.Duration // ping when nothing was heard for so long; default 5 s, <0 never
@@ -173,6 +177,9 @@ func (c Config) withDefaults() Config {
 		if *p == 0 {
 			*p = v
 		}
+	}
+	if c.Pool == nil {
+		c.Pool = blockdev.DefaultPool()
 	}
 	if c.InitiatorName == "" {
 		c.InitiatorName = DefaultInitiatorName()

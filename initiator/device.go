@@ -187,7 +187,7 @@ func (l *LUN) lend(ls *blockdev.Lease, off int64, n int, m blockdev.Mode) (err e
 	if m == blockdev.NoWait {
 		return blockdev.ErrWouldBlock
 	}
-	segs, err := blockdev.DefaultPool().Get(ls.Segs[:0], n, m)
+	segs, err := l.paths[0].cfg.Pool.Get(ls.Segs[:0], n, m)
 	if err != nil {
 		return err
 	}
@@ -208,6 +208,6 @@ func (l *LUN) CommitBlocks(*blockdev.Lease, bool) bool { return true }
 
 // ReleaseLease gives the memory back.
 func (l *LUN) ReleaseLease(ls *blockdev.Lease) {
-	blockdev.DefaultPool().Put(ls.Segs)
+	l.paths[0].cfg.Pool.Put(ls.Segs)
 	ls.Segs = ls.Segs[:0]
 }

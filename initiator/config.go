@@ -162,6 +162,8 @@ type Config struct {
 	// their goroutines and must not block.
 	OnEvent func(Event)
 
+	firstRetry, maxRetry time.Duration // back-off; shorter in tests
+
 	// dial replaces the transports in tests.
 	dial func(ctx context.Context, cfg *Config, addr string) (iscsi.Datamover, error)
 }
@@ -201,6 +203,8 @@ func (c Config) withDefaults() Config {
 	def(&c.QueueDepth, 128)
 	def(&c.Sessions, 1)
 	def(&c.MaxTransfer, 1<<20)
+	dur(&c.firstRetry, firstRetry)
+	dur(&c.maxRetry, maxRetry)
 	dur(&c.LoginTimeout, 15*time.Second)
 	dur(&c.LogoutTimeout, 15*time.Second)
 	dur(&c.NopInterval, 5*time.Second)

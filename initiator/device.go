@@ -93,8 +93,11 @@ func (l *LUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 	}
 	g := l.geo.Load()
 	bs := int64(g.info.BlockSize)
-	if err := blockdev.CheckRange(off, n, g.info.Size, g.info.BlockSize); err != nil || n == 0 {
+	if err := blockdev.CheckRange(off, n, g.info.Size, g.info.BlockSize); err != nil {
 		return nil, err
+	}
+	if n == 0 {
+		return []blockdev.Extent{{Off: off, Data: true}}, nil
 	}
 	var ext []blockdev.Extent
 	add := func(from, to int64, data bool) {

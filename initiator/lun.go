@@ -260,12 +260,13 @@ func (l *LUN) Stats() Stats {
 	return sum
 }
 
-// Close gives the LUN back; sessions that Open dialled are closed.
+// Close gives the LUN back; sessions that Open dialled are closed. A second
+// Close fails with blockdev.ErrClosed.
 func (l *LUN) Close() error {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		return nil
+		return blockdev.ErrClosed
 	}
 	l.closed = true
 	l.mu.Unlock()

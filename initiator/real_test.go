@@ -397,12 +397,13 @@ func TestConnectionsAreCut(t *testing.T) {
 		})
 		cfg := s.config(tr)
 		cfg.Address = cut.l.Addr().String()
+		cfg.SetBackoff(time.Millisecond, 20*time.Millisecond)
 		l := openLUN(t, cfg)
 
 		// Each slot writes its own blocks, reads them back and goes on.
 		want := make([]byte, size)
 		var wg sync.WaitGroup
-		deadline := time.Now().Add(4 * time.Second)
+		deadline := time.Now().Add(3 * time.Second)
 		for w := range depth {
 			wg.Add(1)
 			go func() {

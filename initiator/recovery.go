@@ -130,10 +130,10 @@ func (s *Session) recover() {
 	s.mu.Lock()
 	lost := s.lost
 	// A target that drops us soon after each login is asked less and less often.
-	if time.Since(s.login) > 2*maxRetry {
+	if time.Since(s.login) > 2*s.cfg.maxRetry {
 		s.backoff = 0
 	}
-	s.backoff = min(max(s.backoff*2, firstRetry), maxRetry)
+	s.backoff = min(max(s.backoff*2, s.cfg.firstRetry), s.cfg.maxRetry)
 	wait := max(s.backoff, s.minWait)
 	s.minWait = 0
 	s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *Session) recover() {
 			s.fail(err)
 			return
 		}
-		wait = min(wait*2, maxRetry)
+		wait = min(wait*2, s.cfg.maxRetry)
 		s.mu.Lock()
 		s.stats.LoginFailures++
 		s.event(Event{Kind: EventRetry, Err: err, Wait: wait, Down: time.Since(lost)})

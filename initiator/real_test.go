@@ -164,7 +164,6 @@ func TestNegotiations(t *testing.T) {
 	for name, f := range map[string]func(c *initiator.Config){
 		"iser":             func(c *initiator.Config) {},
 		"iser no CRC":      func(c *initiator.Config) { c.CRC = initiator.CRCOff },
-		"iser stream":      func(c *initiator.Config) { c.StreamLogin = true },
 		"iser no imm":      func(c *initiator.Config) { c.NoImmediateData = true },
 		"iser R2T":         func(c *initiator.Config) { c.InitialR2T = true },
 		"iser small FPDUs": func(c *initiator.Config) { c.MaxFPDU = 1500 },

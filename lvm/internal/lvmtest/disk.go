@@ -29,6 +29,7 @@ type Disk struct {
 	left   int                       // writes until the cut; -1 never
 	cut    bool
 	writes int
+	ties   []*Disk
 	noLog  bool
 	subs   map[int]func(blockdev.Info)
 	nsub   int
@@ -50,6 +51,9 @@ func (d *Disk) Quiet() *Disk { d.noLog = true; return d }
 
 // CutAfter lets n more writes (and flushes) succeed.
 func (d *Disk) CutAfter(n int) { d.mu.Lock(); d.left, d.cut = n, n == 0; d.mu.Unlock() }
+
+// Tie makes the disks lose power with d. The ties are for one goroutine.
+func (d *Disk) Tie(others ...*Disk) { d.ties = append(d.ties, others...) }
 
 // Writes counts writes and flushes so far.
 func (d *Disk) Writes() int { d.mu.Lock(); defer d.mu.Unlock(); return d.writes }
@@ -192,6 +196,11 @@ func (d *Disk) step() error {
 		d.left--
 		if d.left == 0 {
 			d.cut = true // this one still happens
+			for _, o := range d.ties {
+				o.mu.Lock()
+				o.cut = true
+				o.mu.Unlock()
+			}
 		}
 	}
 	return nil

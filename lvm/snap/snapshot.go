@@ -1,0 +1,356 @@
+package snap
+
+import (
+	"softiser/blockdev"
+	"softiser/lvm/internal/swap"
+)
+
+// Snapshot is one snapshot of a set, a writable device as large as the origin
+// was when it was opened.
+type Snapshot struct {
+	set  *Set
+	st   *Store
+	name string
+}
+
+// Usage returns how full the store is.
+func (n *Snapshot) Usage() Usage {
+	n.set.mu.RLock()
+	defer n.set.mu.RUnlock()
+	return n.st.usage()
+}
+
+// Grow takes the present size of the store's device into account.
+func (n *Snapshot) Grow() {
+	n.set.mu.Lock()
+	defer n.set.mu.Unlock()
+	n.st.chunks = uint64(n.st.dev.Info().Size / n.st.chunk)
+}
+
+// Changed lists the ranges, in order, in which the snapshot may differ from
+// the origin.
+func (n *Snapshot) Changed() ([]blockdev.Extent, error) {
+	n.set.mu.RLock()
+	defer n.set.mu.RUnlock()
+	if !n.st.valid {
+		return nil, ErrInvalid
+	}
+	return n.st.ranges(n.set.base.Info().Size), nil
+}
+
+// Info implements blockdev.Device.
+func (n *Snapshot) Info() blockdev.Info {
+	i, c := n.set.base.Info(), n.st.dev.Info()
+	i.ReadOnly = c.ReadOnly
+	i.WriteCache = i.WriteCache || c.WriteCache
+	i.BlockSize, i.PhysBlockSize = max(i.BlockSize, c.BlockSize), max(i.PhysBlockSize, c.PhysBlockSize)
+	i.Discard, i.DiscardAlign, i.ZeroesOnTrim, i.ID = false, 0, false, c.ID
+	return i
+}
+
+func (n *Snapshot) check(off, k int64, write bool) error {
+	i := n.Info()
+	if err := blockdev.CheckRange(off, k, i.Size, i.BlockSize); err != nil {
+		return err
+	}
+	if write && i.ReadOnly {
+		return blockdev.ErrReadOnly
+	}
+	return nil
+}
+
+// failed is what an invalid snapshot answers: its data is gone.
+func failed() error {
+	return &blockdev.Error{Op: "snapshot", Store: "exception store", Kind: blockdev.ErrMedium, Cause: ErrInvalid}
+}
+
+// ReadAt implements blockdev.Device.
+func (n *Snapshot) ReadAt(p []byte, off int64) (int, error) {
+	if err := n.check(off, int64(len(p)), false); err != nil {
+		return 0, err
+	}
+	n.set.mu.RLock()
+	defer n.set.mu.RUnlock()
+	if !n.st.valid {
+		return 0, failed()
+	}
+	return n.readLocked(p, off)
+}
+
+func (n *Snapshot) readLocked(p []byte, off int64) (int, error) {
+	err := n.st.pieces(off, int64(len(p)), func(to uint64, has bool, at, k int64) error {
+		q := p[at-off : at-off+k]
+		var err error
+		if has {
+			_, err = n.st.dev.ReadAt(q, int64(to)*n.st.chunk+at%n.st.chunk)
+		} else {
+			_, err = n.set.base.ReadAt(q, at)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// WriteAt implements blockdev.Device.
+func (n *Snapshot) WriteAt(p []byte, off int64) (int, error) {
+	if err := n.check(off, int64(len(p)), true); err != nil {
+		return 0, err
+	}
+	if err := n.own(off, int64(len(p))); err != nil {
+		return 0, err
+	}
+	n.set.mu.RLock()
+	defer n.set.mu.RUnlock()
+	if !n.st.valid {
+		return 0, failed()
+	}
+	err := n.st.pieces(off, int64(len(p)), func(to uint64, _ bool, at, k int64) error {
+		_, err := n.st.dev.WriteAt(p[at-off:at-off+k], int64(to)*n.st.chunk+at%n.st.chunk)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// own makes sure that the snapshot has its own copy of every chunk in the
+// range.
+func (n *Snapshot) own(off, k int64) error {
+	s := n.set
+	s.mu.RLock()
+	have := n.st.coveredLocked(off, k)
+	s.mu.RUnlock()
+	if have {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !n.st.valid {
+		return failed()
+	}
+	if err := s.copyOutLocked(n.st, off, k); err != nil {
+		n.st.invalidate()
+		s.notice("snapshot " + n.name + " is now invalid: " + err.Error())
+		return failed()
+	}
+	return nil
+}
+
+// LeaseRead implements blockdev.Device. Chunks of its own are lent directly;
+// what it shares with the origin is copied, because the origin may be written
+// while the lease is open.
+func (n *Snapshot) LeaseRead(l *blockdev.Lease, off int64, k int, m blockdev.Mode) error {
+	if err := n.check(off, int64(k), false); err != nil {
+		return err
+	}
+	n.set.mu.RLock()
+	valid, own := n.st.valid, n.st.coveredLocked(off, int64(k))
+	n.set.mu.RUnlock()
+	switch {
+	case !valid:
+		return failed()
+	case own && k > 0:
+		return n.direct(l, off, k, m, false)
+	case m == blockdev.NoWait && k > 0:
+		return blockdev.ErrWouldBlock
+	}
+	l.Priv.Under = l.Priv.Under[:0]
+	return swap.StageRead(l, n.set.pool, n, n, off, k, m)
+}
+
+// LeaseWrite implements blockdev.Device. Chunks of its own are lent directly,
+// others are staged.
+func (n *Snapshot) LeaseWrite(l *blockdev.Lease, off int64, k int, m blockdev.Mode) error {
+	if err := n.check(off, int64(k), true); err != nil {
+		return err
+	}
+	n.set.mu.RLock()
+	valid, own := n.st.valid, n.st.coveredLocked(off, int64(k))
+	n.set.mu.RUnlock()
+	switch {
+	case !valid:
+		return failed()
+	case own && k > 0:
+		return n.direct(l, off, k, m, true)
+	}
+	l.Priv.Under = l.Priv.Under[:0]
+	return swap.Stage(l, n.set.pool, n, off, k, m)
+}
+
+// direct lends the store's own memory; an exception never moves.
+func (n *Snapshot) direct(l *blockdev.Lease, off int64, k int, m blockdev.Mode, write bool) error {
+	st := n.st
+	under, segs := l.Priv.Under[:0], l.Segs[:0]
+	direct := true
+	n.set.mu.RLock()
+	err := st.pieces(off, int64(k), func(to uint64, _ bool, at, k int64) error {
+		u := grow(&under)
+		pos := int64(to)*st.chunk + at%st.chunk
+		var err error
+		if write {
+			err = st.dev.LeaseWrite(u, pos, int(k), m)
+		} else {
+			err = st.dev.LeaseRead(u, pos, int(k), m)
+		}
+		if err != nil {
+			under = under[:len(under)-1]
+			return err
+		}
+		direct = direct && u.Direct
+		segs = append(segs, u.Segs...)
+		return nil
+	})
+	n.set.mu.RUnlock()
+	l.Priv.Under, l.Segs = under, segs
+	if err != nil {
+		swap.EndThrough(l)
+		return err
+	}
+	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, k, write, direct, n
+	return nil
+}
+
+// grow appends a lease that keeps the memory of its last use.
+func grow(u *[]blockdev.Lease) *blockdev.Lease {
+	if n := len(*u); n < cap(*u) {
+		*u = (*u)[:n+1]
+	} else {
+		*u = append(*u, blockdev.Lease{})
+	}
+	return &(*u)[len(*u)-1]
+}
+
+// CommitLease implements blockdev.Lender.
+func (n *Snapshot) CommitLease(l *blockdev.Lease, fua bool) error {
+	if len(l.Priv.Under) > 0 {
+		return swap.CommitThrough(l, fua)
+	}
+	return swap.WriteStaged(l, n, fua)
+}
+
+// CommitBlocks implements blockdev.Lender.
+func (n *Snapshot) CommitBlocks(l *blockdev.Lease, fua bool) bool {
+	return l.Len > 0 && (len(l.Priv.Under) == 0 || swap.BlocksThrough(l, fua))
+}
+
+// ReleaseLease implements blockdev.Lender.
+func (n *Snapshot) ReleaseLease(l *blockdev.Lease) {
+	if len(l.Priv.Under) > 0 {
+		swap.EndThrough(l)
+		return
+	}
+	swap.Unstage(l, n.set.pool)
+}
+
+// Flush implements blockdev.Device.
+func (n *Snapshot) Flush() error { return n.st.dev.Flush() }
+
+// FlushRange implements blockdev.Device.
+func (n *Snapshot) FlushRange(off, k int64) error {
+	if err := n.check(off, k, false); err != nil {
+		return err
+	}
+	return n.st.dev.Flush()
+}
+
+// Discard implements blockdev.Device: dm-snapshot's stores cannot give chunks
+// back.
+func (n *Snapshot) Discard(off, k int64) error {
+	if err := n.check(off, k, true); err != nil {
+		return err
+	}
+	return blockdev.ErrNotSupported
+}
+
+// WriteZeroes implements blockdev.Device.
+func (n *Snapshot) WriteZeroes(off, k int64, _ bool) error {
+	if err := n.check(off, k, true); err != nil {
+		return err
+	}
+	zero := make([]byte, min(k, 1<<20))
+	for k > 0 {
+		p := zero[:min(int64(len(zero)), k)]
+		if _, err := n.WriteAt(p, off); err != nil {
+			return err
+		}
+		off, k = off+int64(len(p)), k-int64(len(p))
+	}
+	return nil
+}
+
+// Extents implements blockdev.Device.
+func (n *Snapshot) Extents(off, k int64) ([]blockdev.Extent, error) {
+	if err := n.check(off, k, false); err != nil {
+		return nil, err
+	}
+	n.set.mu.RLock()
+	defer n.set.mu.RUnlock()
+	return n.extentsLocked(off, k)
+}
+
+func (n *Snapshot) extentsLocked(off, k int64) ([]blockdev.Extent, error) {
+	if k == 0 {
+		return []blockdev.Extent{{Off: off, Data: true}}, nil
+	}
+	var out []blockdev.Extent
+	add := func(e blockdev.Extent) {
+		if i := len(out); i > 0 && out[i-1].Data == e.Data {
+			out[i-1].Len += e.Len
+			return
+		}
+		out = append(out, e)
+	}
+	base, err := n.set.base.Extents(off, k)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range base {
+		if b.Data {
+			add(b)
+			continue
+		}
+		n.st.pieces(b.Off, b.Len, func(_ uint64, has bool, at, len int64) error {
+			add(blockdev.Extent{Off: at, Len: len, Data: has})
+			return nil
+		})
+	}
+	return out, nil
+}
+
+// OnResize implements blockdev.Device.
+func (n *Snapshot) OnResize(func(blockdev.Info)) func() { return func() {} }
+
+// Close implements blockdev.Device; the set keeps store and origin.
+func (n *Snapshot) Close() error { return nil }
+
+// pieces calls f for each stretch of the range that lies in one chunk with an
+// exception, or in a run of chunks without one.
+func (st *Store) pieces(off, n int64, f func(to uint64, has bool, at, n int64) error) error {
+	for n > 0 {
+		k := min(n, st.chunk-off%st.chunk)
+		to, has := st.table[uint64(off/st.chunk)]
+		for !has && k < n {
+			if _, ok := st.table[uint64((off+k)/st.chunk)]; ok {
+				break
+			}
+			k += min(n-k, st.chunk)
+		}
+		for has && k < n {
+			// Neighbours that are neighbours in the store too.
+			t, ok := st.table[uint64((off+k)/st.chunk)]
+			if !ok || t != to+uint64((off+k)/st.chunk-off/st.chunk) {
+				break
+			}
+			k += min(n-k, st.chunk)
+		}
+		if err := f(to, has, off, k); err != nil {
+			return err
+		}
+		off, n = off+k, n-k
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package thin
+
+import (
+	"fmt"
+	"sync"
+
+	"softiser/blockdev"
+)
+
+// block is a metadata block in memory. data is not changed once it has been
+// committed; a transaction works on copies.
+type block struct {
+	nr   uint64
+	xor  uint32
+	data []byte
+}
+
+// blocks is the metadata device with a cache, and the blocks of the running
+// transaction.
+type blocks struct {
+	dev blockdev.Device
+	sm  *counts // of the metadata device
+
+	mu    sync.RWMutex // guards cache
+	cache map[uint64]*block
+
+	// fresh are the blocks that the transaction has allocated: they may be
+	// changed in place, and are written by the commit.
+	fresh map[uint64]*block
+}
+
+const maxCached = 64 << 10 // blocks: 256 MiB
+
+func newBlocks(dev blockdev.Device) *blocks {
+	return &blocks{dev: dev, cache: map[uint64]*block{}, fresh: map[uint64]*block{}}
+}
+
+// read returns a block; it must be of the type that xor stands for.
+func (t *blocks) read(nr uint64, xor uint32) (*block, error) {
+	t.mu.RLock()
+	b := t.cache[nr]
+	t.mu.RUnlock()
+	if b == nil {
+		if t.sm != nil && nr >= t.sm.n {
+			return nil, fmt.Errorf("%w: block %d is beyond the end of the metadata", ErrCorrupt, nr)
+		}
+		b = &block{nr: nr, xor: xor, data: make([]byte, blockSize)}
+		if _, err := t.dev.ReadAt(b.data, int64(nr)*blockSize); err != nil {
+			return nil, fmt.Errorf("reading metadata block %d: %w", nr, err)
+		}
+		if checksum(b.data, xor) != le.Uint32(b.data) || le.Uint64(b.data[8:]) != nr {
+			return nil, fmt.Errorf("%w: block %d has a bad checksum or number", ErrCorrupt, nr)
+		}
+		t.mu.Lock()
+		if len(t.cache) >= maxCached {
+			for k := range t.cache {
+				if t.fresh[k] == nil {
+					delete(t.cache, k)
+				}
+				if len(t.cache) < maxCached*7/8 {
+					break
+				}
+			}
+		}
+		t.cache[nr] = b
+		t.mu.Unlock()
+	}
+	if b.xor != xor {
+		return nil, fmt.Errorf("%w: block %d is used as two types of block", ErrCorrupt, nr)
+	}
+	return b, nil
+}
+
+// add allocates a zeroed block with one reference.
+func (t *blocks) add(xor uint32) (*block, error) {
+	nr, ok := t.sm.alloc()
+	if !ok {
+		return nil, fmt.Errorf("thin pool metadata is full: %w", blockdev.ErrNoSpace)
+	}
+	b := &block{nr: nr, xor: xor, data: make([]byte, blockSize)}
+	t.mu.Lock()
+	t.cache[nr] = b
+	t.fresh[nr] = b
+	t.mu.Unlock()
+	return b, nil
+}
+
+// shadow returns a block that may be changed in the place of nr, which loses a
+// reference unless it is that block itself. shared reports that nr lives on:
+// what it refers to is now referred to twice.
+func (t *blocks) shadow(nr uint64, xor uint32) (b *block, shared bool, err error) {
+	old, err := t.read(nr, xor)
+	if err != nil {
+		return nil, false, err
+	}
+	n := t.sm.get(nr)
+	if t.fresh[nr] != nil && n == 1 {
+		return old, false, nil
+	}
+	if b, err = t.add(xor); err != nil {
+		return nil, false, err
+	}
+	copy(b.data, old.data)
+	return b, n > 1, t.drop(nr)
+}
+
+// drop takes one reference of a block away.
+func (t *blocks) drop(nr uint64) error {
+	if err := t.sm.dec(nr); err != nil {
+		return err
+	}
+	if t.sm.get(nr) == 0 {
+		t.mu.Lock()
+		delete(t.fresh, nr)
+		delete(t.cache, nr)
+		t.mu.Unlock()
+	}
+	return nil
+}
+
+// write puts the transaction's blocks on the device and makes them durable.
+func (t *blocks) write() error {
+	for nr, b := range t.fresh {
+		le.PutUint64(b.data[8:], nr)
+		le.PutUint32(b.data, checksum(b.data, b.xor))
+		if _, err := t.dev.WriteAt(b.data, int64(nr)*blockSize); err != nil {
+			return fmt.Errorf("writing metadata block %d: %w", nr, err)
+		}
+	}
+	return t.dev.Flush()
+}
+
+// committed ends the transaction: its blocks are now those of the disk.
+func (t *blocks) committed() {
+	t.mu.Lock()
+	t.fresh = map[uint64]*block{}
+	t.mu.Unlock()
+	t.sm.committed()
+}

@@ -1,0 +1,166 @@
+package thin
+
+import "fmt"
+
+// counts are the reference counts of a device's blocks: what a space map says,
+// in memory. Blocks that were freed since the last commit are not given out
+// again before the next one, because the committed state still uses them.
+type counts struct {
+	n     uint64
+	small []uint8           // 255: see large
+	large map[uint64]uint32 // counts of 255 and more
+	used  uint64            // blocks with a count
+	hint  uint64            // where the search for a free block goes on
+	freed map[uint64]bool   // since the last commit
+	limbo map[uint64]bool   // freed, but still lent to somebody
+
+	dirty    map[uint64]bool // bitmaps that changed since the last commit
+	overflow map[uint64]bool // blocks whose count is or was 3 or more, and changed
+}
+
+// perBitmap is the number of two-bit counts in a bitmap block.
+const perBitmap = (blockSize - 16) * 4
+
+func newCounts(n uint64) *counts {
+	return &counts{n: n, small: make([]uint8, n), large: map[uint64]uint32{}, freed: map[uint64]bool{}, limbo: map[uint64]bool{},
+		dirty: map[uint64]bool{}, overflow: map[uint64]bool{}}
+}
+
+// grow adds blocks at the end.
+func (c *counts) grow(n uint64) {
+	for i := c.n / perBitmap; i < (n+perBitmap-1)/perBitmap; i++ {
+		c.dirty[i] = true
+	}
+	c.small = append(c.small, make([]uint8, n-c.n)...)
+	c.n = n
+}
+
+func (c *counts) get(b uint64) uint32 {
+	if b >= c.n {
+		return 0
+	}
+	if v := c.small[b]; v < 255 {
+		return uint32(v)
+	}
+	return c.large[b]
+}
+
+// set changes a count without marking anything.
+func (c *counts) set(b uint64, v uint32) {
+	old := c.get(b)
+	switch {
+	case old == 0 && v != 0:
+		c.used++
+	case old != 0 && v == 0:
+		c.used--
+	}
+	if v < 255 {
+		c.small[b] = uint8(v)
+		delete(c.large, b)
+		return
+	}
+	c.small[b] = 255
+	c.large[b] = v
+}
+
+func (c *counts) change(b uint64, v uint32) {
+	old := c.get(b)
+	if old >= 3 || v >= 3 {
+		c.overflow[b] = true
+	}
+	c.set(b, v)
+	c.dirty[b/perBitmap] = true
+}
+
+func (c *counts) inc(b uint64) error {
+	if b >= c.n {
+		return fmt.Errorf("%w: block %d is beyond the end of its device", ErrCorrupt, b)
+	}
+	v := c.get(b)
+	if v == 1<<32-1 {
+		return fmt.Errorf("block %d has too many references", b)
+	}
+	c.change(b, v+1)
+	return nil
+}
+
+func (c *counts) dec(b uint64) error {
+	v := c.get(b)
+	if v == 0 {
+		return fmt.Errorf("%w: block %d loses a reference that it does not have", ErrCorrupt, b)
+	}
+	c.change(b, v-1)
+	if v == 1 {
+		c.freed[b] = true
+	}
+	return nil
+}
+
+// alloc takes a free block.
+func (c *counts) alloc() (uint64, bool) {
+	if c.available() == 0 {
+		return 0, false
+	}
+	for i := uint64(0); i < c.n; i++ {
+		b := c.hint + i
+		if b >= c.n {
+			b -= c.n
+		}
+		if c.small[b] == 0 && !c.freed[b] && !c.limbo[b] {
+			c.hint = b + 1
+			c.change(b, 1)
+			return b, true
+		}
+	}
+	return 0, false
+}
+
+// available is the number of blocks that alloc can give out now.
+func (c *counts) available() uint64 {
+	return c.n - c.used - uint64(len(c.freed)) - uint64(len(c.limbo))
+}
+
+// giveBack undoes an alloc of this transaction.
+func (c *counts) giveBack(b uint64) { c.change(b, 0) }
+
+// committed forgets what changed; freed blocks may be given out again.
+func (c *counts) committed() {
+	if len(c.freed) > 0 {
+		c.hint = 0
+	}
+	clear(c.freed)
+	clear(c.dirty)
+	clear(c.overflow)
+}
+
+// bitmap fills in a bitmap block's counts and says how many are free, and the
+// first of them.
+func (c *counts) bitmap(i uint64, data []byte) (free, first uint32) {
+	first = perBitmap
+	base := i * perBitmap
+	n := min(perBitmap, c.n-base)
+	bits := data[16:]
+	clear(bits)
+	for k := uint64(0); k < n; k++ {
+		v := min(c.get(base+k), 3)
+		// The high bit comes first.
+		bits[k/4] |= byte(v>>1|v&1<<1) << (k % 4 * 2)
+		if v == 0 {
+			free++
+			first = min(first, uint32(k))
+		}
+	}
+	return free, first
+}
+
+// loadBitmap is the inverse of bitmap.
+func (c *counts) loadBitmap(i uint64, data []byte) {
+	base := i * perBitmap
+	bits := data[16:]
+	for k := uint64(0); k < perBitmap && base+k < c.n; k++ {
+		v := bits[k/4] >> (k % 4 * 2) & 3
+		if v != 0 {
+			c.set(base+k, uint32(v>>1|v&1<<1))
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package thin
+
+import (
+	"slices"
+	"sync"
+
+	"softiser/blockdev"
+)
+
+// Device is an open thin volume. Its size is the caller's business, as with
+// dm-thin: the pool only knows which blocks are mapped.
+type Device struct {
+	p    *Pool
+	id   uint64
+	size int64
+	name string
+	ro   bool
+
+	// Guarded by the pool's mu.
+	root    uint64
+	det     details
+	changed bool
+}
+
+// Device opens a volume of size bytes.
+func (p *Pool) Device(id uint64, size int64, name string, readOnly bool) (*Device, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.devs[id] != nil {
+		return nil, blockdev.ErrInUse
+	}
+	v, err := p.top.lookup(p.sb.mapping, id)
+	if err != nil || v == nil {
+		return nil, orNoDevice(err, id)
+	}
+	d := &Device{p: p, id: id, size: size, name: name, ro: readOnly, root: le.Uint64(v)}
+	if d.det, err = p.detailsLocked(id); err != nil {
+		return nil, err
+	}
+	p.devs[id] = d
+	return d, nil
+}
+
+// Resized is the same volume with another size; it takes d's place.
+func (d *Device) Resized(size int64) *Device {
+	d.p.mu.Lock()
+	defer d.p.mu.Unlock()
+	n := *d
+	n.size = size
+	d.p.devs[d.id] = &n
+	return &n
+}
+
+// Close makes the device's mappings durable and closes it.
+func (d *Device) Close() error {
+	d.p.mu.Lock()
+	defer d.p.mu.Unlock()
+	if d.p.devs[d.id] != d {
+		return blockdev.ErrClosed
+	}
+	err := d.p.commitLocked()
+	delete(d.p.devs, d.id)
+	return err
+}
+
+// Info implements blockdev.Device.
+func (d *Device) Info() blockdev.Info {
+	i := d.p.cfg.Data.Info()
+	return blockdev.Info{Size: d.size, BlockSize: i.BlockSize, PhysBlockSize: i.PhysBlockSize, ReadOnly: d.ro || i.ReadOnly,
+		WriteCache: true, Discard: !d.p.cfg.NoDiscard, DiscardAlign: int(d.p.chunk), ZeroesOnTrim: !d.p.cfg.NoDiscard,
+		Thin: true, Rotational: i.Rotational, Backend: "lvm", ID: d.name}
+}
+
+func (d *Device) check(off, n int64, write bool) error {
+	if err := blockdev.CheckRange(off, n, d.size, d.p.cfg.Data.Info().BlockSize); err != nil {
+		return err
+	}
+	if write && (d.ro || d.p.cfg.Data.Info().ReadOnly) {
+		return blockdev.ErrReadOnly
+	}
+	return nil
+}
+
+// mapping is what a virtual block is.
+type mapping struct {
+	data   uint64 // data block
+	ok     bool   // mapped
+	shared bool   // must be copied before it is written
+	gen    uint64 // entered by claim
+}
+
+// lookupLocked finds a virtual block; the pool's mu is held.
+func (d *Device) lookupLocked(vb uint64) (mapping, error) {
+	v, err := d.p.maps.lookup(d.root, vb)
+	if err != nil || v == nil {
+		return mapping{}, err
+	}
+	m := le.Uint64(v)
+	if m>>24 >= d.p.data.c.n {
+		return mapping{}, ErrCorrupt
+	}
+	return mapping{data: m >> 24, ok: true, shared: d.det.snapped > uint32(m&(1<<24-1))}, nil
+}
+
+func (d *Device) lookup(vb uint64) (mapping, error) {
+	d.p.mu.RLock()
+	defer d.p.mu.RUnlock()
+	return d.lookupLocked(vb)
+}
+
+// setLocked maps a virtual block and drops what was there.
+func (d *Device) setLocked(vb, data uint64) error {
+	had, err := d.lookupLocked(vb)
+	if err != nil {
+		return err
+	}
+	d.p.changed = true
+	root, err := d.p.maps.insert(d.root, vb, u64(data<<24|uint64(d.p.sb.time)))
+	if err != nil {
+		d.p.failed = err
+		return err
+	}
+	if !had.ok {
+		d.det.mapped++
+	}
+	return d.rootLocked(root)
+}
+
+// rootLocked records a new root of the device's tree. The reference to the old
+// one went to the new one when it was copied, so the value is replaced without
+// dropping it.
+func (d *Device) rootLocked(root uint64) error {
+	d.changed = true
+	if root == d.root {
+		return nil
+	}
+	plain := tree{t: d.p.t, valueSize: 8, inc: d.p.top.inc}
+	top, err := plain.insert(d.p.sb.mapping, d.id, u64(root))
+	if err != nil {
+		d.p.failed = err
+		return err
+	}
+	d.p.sb.mapping, d.root = top, root
+	return nil
+}
+
+// each calls f for every piece of the range that lies in one block.
+func (d *Device) each(off, n int64, f func(vb uint64, in, at, n int64) error) error {
+	for done := int64(0); done < n; {
+		at := off + done
+		in := at % d.p.chunk
+		k := min(d.p.chunk-in, n-done)
+		if err := f(uint64(at/d.p.chunk), in, done, k); err != nil {
+			return err
+		}
+		done += k
+	}
+	return nil
+}
+
+// ReadAt implements blockdev.Device.
+func (d *Device) ReadAt(p []byte, off int64) (int, error) {
+	if err := d.check(off, int64(len(p)), false); err != nil {
+		return 0, err
+	}
+	g := d.p.gens.enter()
+	defer d.p.gens.leave(g)
+	err := d.each(off, int64(len(p)), func(vb uint64, in, at, n int64) error {
+		m, err := d.lookup(vb)
+		if err != nil {
+			return err
+		}
+		if !m.ok {
+			clear(p[at : at+n])
+			return nil
+		}
+		_, err = d.p.cfg.Data.ReadAt(p[at:at+n], int64(m.data)*d.p.chunk+in)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// WriteAt implements blockdev.Device.
+func (d *Device) WriteAt(p []byte, off int64) (int, error) {
+	if err := d.check(off, int64(len(p)), true); err != nil {
+		return 0, err
+	}
+	err := d.each(off, int64(len(p)), func(vb uint64, in, at, n int64) error {
+		return d.writeBlock(vb, in, p[at:at+n])
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (d *Device) writeBlock(vb uint64, in int64, p []byte) error {
+	for {
+		own, err := d.writeOwn(vb, in, p)
+		if own || err != nil {
+			return err
+		}
+		if done, err := d.provision(vb, in, p); done || err != nil {
+			return err
+		}
+	}
+}
+
+// writeOwn writes to a block that belongs to this device alone.
+func (d *Device) writeOwn(vb uint64, in int64, p []byte) (own bool, err error) {
+	g := d.p.gens.enter()
+	defer d.p.gens.leave(g)
+	m, err := d.lookup(vb)
+	if err != nil || !m.ok || m.shared {
+		return false, err
+	}
+	_, err = d.p.cfg.Data.WriteAt(p, int64(m.data)*d.p.chunk+in)
+	return true, err
+}
+
+// Flush implements blockdev.Device.
+func (d *Device) Flush() error {
+	d.p.mu.RLock()
+	changed, failed := d.p.changed, d.p.failed
+	d.p.mu.RUnlock()
+	if failed != nil {
+		return &blockdev.Error{Op: "flush", Store: d.name, Kind: blockdev.ErrPoisoned, Cause: failed}
+	}
+	if changed {
+		return d.p.Commit() // flushes the data too
+	}
+	return d.p.cfg.Data.Flush()
+}
+
+// FlushRange implements blockdev.Device.
+func (d *Device) FlushRange(off, n int64) error {
+	if err := d.check(off, n, false); err != nil {
+		return err
+	}
+	d.p.mu.RLock()
+	changed := d.p.changed || d.p.failed != nil
+	d.p.mu.RUnlock()
+	if changed {
+		return d.Flush()
+	}
+	g := d.p.gens.enter()
+	defer d.p.gens.leave(g)
+	return d.each(off, n, func(vb uint64, in, _, n int64) error {
+		m, err := d.lookup(vb)
+		if err != nil || !m.ok {
+			return err
+		}
+		return d.p.cfg.Data.FlushRange(int64(m.data)*d.p.chunk+in, n)
+	})
+}
+
+// Extents implements blockdev.Device.
+func (d *Device) Extents(off, n int64) ([]blockdev.Extent, error) {
+	if err := d.check(off, n, false); err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return []blockdev.Extent{{Off: off, Data: true}}, nil
+	}
+	var out []blockdev.Extent
+	add := func(at, to int64, data bool) {
+		at, to = max(at, off), min(to, off+n)
+		if at >= to {
+			return
+		}
+		if k := len(out); k > 0 && out[k-1].Data == data {
+			out[k-1].Len += to - at
+			return
+		}
+		out = append(out, blockdev.Extent{Off: at, Len: to - at, Data: data})
+	}
+	next := off
+	d.p.mu.RLock()
+	err := d.p.maps.walk(d.root, uint64(off/d.p.chunk), func(vb uint64, _ []byte) bool {
+		at := int64(vb) * d.p.chunk
+		if at >= off+n {
+			return false
+		}
+		add(next, at, false)
+		add(at, at+d.p.chunk, true)
+		next = at + d.p.chunk
+		return true
+	})
+	d.p.mu.RUnlock()
+	add(next, off+n, false)
+	return slices.Clip(out), err
+}
+
+// OnResize implements blockdev.Device; growing is announced further up.
+func (d *Device) OnResize(func(blockdev.Info)) func() { return func() {} }
+
+var copyBufs = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}

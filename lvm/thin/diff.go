@@ -1,0 +1,171 @@
+package thin
+
+import (
+	"fmt"
+
+	"softiser/blockdev"
+)
+
+// Change is a range in which two devices differ. Data says that the second one
+// has something mapped there; else it reads as zeroes.
+type Change struct {
+	Off, Len int64
+	Data     bool
+}
+
+// Diff lists the ranges, in order, in which device b differs from device a, at
+// the granularity of the pool's blocks and by identity of the blocks: parts of
+// the trees that both share are not even read. Everything is committed first.
+func (p *Pool) Diff(a, b uint64) ([]Change, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.commitLocked(); err != nil {
+		return nil, err
+	}
+	var roots [2]uint64
+	for i, id := range []uint64{a, b} {
+		v, err := p.top.lookup(p.sb.mapping, id)
+		if err != nil || v == nil {
+			return nil, orNoDevice(err, id)
+		}
+		roots[i] = le.Uint64(v)
+	}
+	var out []Change
+	emit := func(vb uint64, data bool) {
+		at := int64(vb) * p.chunk
+		if k := len(out); k > 0 && out[k-1].Data == data && out[k-1].Off+out[k-1].Len == at {
+			out[k-1].Len += p.chunk
+			return
+		}
+		out = append(out, Change{at, p.chunk, data})
+	}
+	ca, err := newCursor(&p.maps, roots[0])
+	if err != nil {
+		return nil, err
+	}
+	cb, err := newCursor(&p.maps, roots[1])
+	if err != nil {
+		return nil, err
+	}
+	return out, compare(ca, cb, emit)
+}
+
+func compare(a, b *cursor, emit func(vb uint64, data bool)) error {
+	for {
+		x, okA := a.peek()
+		y, okB := b.peek()
+		switch {
+		case !okA && !okB:
+			return nil
+		case okA && okB && x.key == y.key && x.height == y.height && x.value == y.value:
+			// The same entry, or the same subtree.
+			a.skip()
+			b.skip()
+		case okA && x.height > 0 && (!okB || x.key < y.key || x.key == y.key && x.height >= y.height):
+			if err := a.descend(); err != nil {
+				return err
+			}
+		case okB && y.height > 0 && (!okA || y.key <= x.key):
+			if err := b.descend(); err != nil {
+				return err
+			}
+		case okA && (!okB || x.key < y.key):
+			emit(x.key, false)
+			a.skip()
+		case okB && (!okA || y.key < x.key):
+			emit(y.key, true)
+			b.skip()
+		default: // the same key, both entries
+			if x.value>>24 != y.value>>24 {
+				emit(y.key, true)
+			}
+			a.skip()
+			b.skip()
+		}
+	}
+}
+
+// cursor walks a tree at the coarsest level that is asked for.
+type cursor struct {
+	t     *tree
+	stack []frame
+}
+
+type frame struct {
+	n      node
+	i      int
+	height int // of the entries: 0 in a leaf
+}
+
+// entry is a leaf's mapping (height 0) or a subtree.
+type entry struct {
+	key, value uint64
+	height     int
+}
+
+func newCursor(t *tree, root uint64) (*cursor, error) {
+	height, nr := 0, root
+	for ; height <= maxHeight; height++ {
+		n, err := t.read(nr)
+		if err != nil {
+			return nil, err
+		}
+		if n.leaf() {
+			break
+		}
+		nr = n.child(0)
+	}
+	n, err := t.read(root)
+	if err != nil {
+		return nil, err
+	}
+	return &cursor{t, []frame{{n, 0, height}}}, nil
+}
+
+func (c *cursor) peek() (entry, bool) {
+	for len(c.stack) > 0 {
+		f := &c.stack[len(c.stack)-1]
+		if f.i < f.n.len() {
+			return entry{f.n.key(f.i), le.Uint64(f.n.value(f.i)), f.height}, true
+		}
+		c.stack = c.stack[:len(c.stack)-1]
+	}
+	return entry{}, false
+}
+
+func (c *cursor) skip() { c.stack[len(c.stack)-1].i++ }
+
+func (c *cursor) descend() error {
+	f := &c.stack[len(c.stack)-1]
+	n, err := c.t.read(f.n.child(f.i))
+	if err != nil {
+		return err
+	}
+	f.i++
+	if n.leaf() != (f.height == 1) {
+		return fmt.Errorf("%w: tree is not balanced", ErrCorrupt)
+	}
+	c.stack = append(c.stack, frame{n, 0, f.height - 1})
+	return nil
+}
+
+// Ranges lists what is mapped on a device, in order.
+func (p *Pool) Ranges(dev uint64) ([]blockdev.Extent, error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	v, err := p.top.lookup(p.sb.mapping, dev)
+	if err != nil || v == nil {
+		return nil, orNoDevice(err, dev)
+	}
+	var out []blockdev.Extent
+	err = p.maps.walk(le.Uint64(v), 0, func(vb uint64, _ []byte) bool {
+		at := int64(vb) * p.chunk
+		if k := len(out); k > 0 && out[k-1].Off+out[k-1].Len == at {
+			out[k-1].Len += p.chunk
+		} else {
+			out = append(out, blockdev.Extent{Off: at, Len: p.chunk, Data: true})
+		}
+		return true
+	})
+	return out, err
+}

@@ -1,0 +1,145 @@
+package thin
+
+import (
+	"errors"
+	"sync"
+	"syscall"
+
+	"softiser/blockdev"
+	"softiser/lvm/internal/swap"
+)
+
+// zeroes is a read-only region that is lent for what is not mapped.
+var zeroes = sync.OnceValue(func() []byte {
+	b, err := syscall.Mmap(-1, 0, 1<<20, syscall.PROT_READ, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		return make([]byte, 1<<20)
+	}
+	return b
+})
+
+// LeaseRead implements blockdev.Device: mapped blocks are lent by the data
+// device, the rest is a shared region of zeroes.
+func (d *Device) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	if err := d.check(off, int64(n), false); err != nil {
+		return err
+	}
+	g := d.p.gens.enter()
+	err := d.direct(l, off, n, m, false)
+	if err != nil {
+		d.p.gens.leave(g)
+		return err
+	}
+	l.Priv.Aux = g
+	return nil
+}
+
+// LeaseWrite implements blockdev.Device: blocks that belong to this device
+// alone are lent directly; others are staged, and provisioned by the commit.
+func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	if err := d.check(off, int64(n), true); err != nil {
+		return err
+	}
+	own := n > 0
+	d.p.mu.RLock()
+	err := d.each(off, int64(n), func(vb uint64, _, _, _ int64) error {
+		x, err := d.lookupLocked(vb)
+		own = own && x.ok && !x.shared
+		return err
+	})
+	d.p.mu.RUnlock()
+	if err != nil {
+		return err
+	}
+	if own {
+		g := d.p.gens.enter()
+		if err = d.direct(l, off, n, m, true); err == nil {
+			l.Priv.Aux = g
+			return nil
+		}
+		d.p.gens.leave(g)
+		if err != errNotOwn {
+			return err
+		}
+	}
+	l.Priv.Under = l.Priv.Under[:0]
+	return swap.Stage(l, d.p.cfg.Pool, d, off, n, m)
+}
+
+// errNotOwn: a block was discarded or shared between two looks at it.
+var errNotOwn = errors.New("thin: block is not the device's own")
+
+// direct takes leases on the data device for the mapped pieces.
+func (d *Device) direct(l *blockdev.Lease, off int64, n int, m blockdev.Mode, write bool) error {
+	under, segs := l.Priv.Under[:0], l.Segs[:0]
+	direct := true
+	err := d.each(off, int64(n), func(vb uint64, in, _, k int64) error {
+		x, err := d.lookup(vb)
+		if err != nil {
+			return err
+		}
+		if write && (!x.ok || x.shared) {
+			return errNotOwn
+		}
+		if !x.ok {
+			for z := zeroes(); k > 0; {
+				s := z[:min(int64(len(z)), k)]
+				segs = append(segs, s)
+				k -= int64(len(s))
+			}
+			return nil
+		}
+		if i := len(under); i < cap(under) {
+			under = under[:i+1]
+		} else {
+			under = append(under, blockdev.Lease{})
+		}
+		u := &under[len(under)-1]
+		pos := int64(x.data)*d.p.chunk + in
+		if write {
+			err = d.p.cfg.Data.LeaseWrite(u, pos, int(k), m)
+		} else {
+			err = d.p.cfg.Data.LeaseRead(u, pos, int(k), m)
+		}
+		if err != nil {
+			under = under[:len(under)-1]
+			return err
+		}
+		direct = direct && u.Direct
+		segs = append(segs, u.Segs...)
+		return nil
+	})
+	l.Priv.Under, l.Segs = under, segs
+	if err != nil {
+		swap.EndThrough(l)
+		return err
+	}
+	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, write, direct, d
+	return nil
+}
+
+// CommitLease implements blockdev.Lender.
+func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {
+	if len(l.Priv.Under) == 0 {
+		return swap.WriteStaged(l, d, fua)
+	}
+	if err := swap.CommitThrough(l, fua); err != nil || !fua {
+		return err
+	}
+	return d.FlushRange(l.Off, int64(l.Len)) // the mapping too
+}
+
+// CommitBlocks implements blockdev.Lender.
+func (d *Device) CommitBlocks(l *blockdev.Lease, fua bool) bool {
+	return l.Len > 0 && (fua || len(l.Priv.Under) == 0 || swap.BlocksThrough(l, fua))
+}
+
+// ReleaseLease implements blockdev.Lender.
+func (d *Device) ReleaseLease(l *blockdev.Lease) {
+	if l.Write && len(l.Priv.Under) == 0 {
+		swap.Unstage(l, d.p.cfg.Pool)
+		return
+	}
+	swap.EndThrough(l)
+	d.p.gens.leave(l.Priv.Aux)
+}

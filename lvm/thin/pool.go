@@ -1,0 +1,349 @@
+package thin
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"softiser/blockdev"
+)
+
+// Config says how a pool is opened.
+type Config struct {
+	Meta, Data blockdev.Device // not closed by the pool
+	ChunkSize  int64           // bytes, for a blank metadata device
+	Zero       bool            // zero new blocks (zero_new_blocks)
+	Discard    bool            // give freed blocks back to the data device (discards passdown)
+	NoDiscard  bool            // ignore discards altogether
+	// ErrorWhenFull makes writes fail at once when there is no space. Else they
+	// wait for FullWait (60 s, dm-thin's no_space_timeout) for the pool to grow.
+	ErrorWhenFull bool
+	FullWait      time.Duration
+	Pool          *blockdev.Pool
+	Notice        func(string) // full and nearly full; may be nil
+}
+
+// Pool is an open thin pool.
+type Pool struct {
+	cfg   Config
+	chunk int64 // data block, bytes
+	gens  gens
+
+	// mu guards the metadata. Look-ups hold it for reading, changes for
+	// writing; no data is read or written under it, except by commits, which
+	// flush the data first.
+	mu      sync.RWMutex
+	t       *blocks
+	sb      super
+	data    *spaceMap
+	meta    *spaceMap
+	top     tree // device → root of its tree
+	det     tree // device → details
+	maps    tree // virtual block → data block and time
+	devs    map[uint64]*Device
+	busy    map[cell]chan struct{} // blocks being provisioned
+	claimed map[uint64]bool        // data blocks being filled: allocated, in no tree yet
+	changed bool                   // since the last commit
+	failed  error                  // a commit failed: read-only until reopened
+	grown   chan struct{}          // closed when the pool grows
+	told    bool                   // full was announced
+	batch   int                    // changes since the last commit
+
+	full atomic.Uint64 // writes that failed for lack of space
+}
+
+type cell struct{ dev, block uint64 }
+
+// details of a device: 24 bytes.
+type details struct {
+	mapped      uint64
+	transaction uint64
+	created     uint32
+	snapped     uint32
+}
+
+func parseDetails(b []byte) details {
+	return details{le.Uint64(b), le.Uint64(b[8:]), le.Uint32(b[16:]), le.Uint32(b[20:])}
+}
+
+func (d details) bytes() []byte {
+	b := le.AppendUint64(nil, d.mapped)
+	b = le.AppendUint64(b, d.transaction)
+	return le.AppendUint32(le.AppendUint32(b, d.created), d.snapped)
+}
+
+// Open opens a pool, or makes one on a blank metadata device.
+func Open(cfg Config) (*Pool, error) {
+	if cfg.Pool == nil {
+		cfg.Pool = blockdev.DefaultPool()
+	}
+	if cfg.FullWait == 0 {
+		cfg.FullWait = 60 * time.Second
+	}
+	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*Device{}, busy: map[cell]chan struct{}{}, claimed: map[uint64]bool{}, grown: make(chan struct{})}
+	p.gens.init()
+	p.maps = tree{t: p.t, valueSize: 8, inc: func(v []byte) error { return p.data.c.inc(le.Uint64(v) >> 24) },
+		dec: func(v []byte) error { return p.data.c.dec(le.Uint64(v) >> 24) }}
+	p.top = tree{t: p.t, valueSize: 8, inc: func(v []byte) error { return p.t.sm.inc(le.Uint64(v)) },
+		dec: func(v []byte) error { return p.maps.release(le.Uint64(v), 0) }}
+	p.det = tree{t: p.t, valueSize: 24}
+	b := make([]byte, blockSize)
+	if _, err := cfg.Meta.ReadAt(b, 0); err != nil {
+		return nil, fmt.Errorf("reading the superblock: %w", err)
+	}
+	var err error
+	if blank(b) {
+		err = p.format()
+	} else {
+		err = p.load(b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("thin pool: %w", err)
+	}
+	return p, nil
+}
+
+func (p *Pool) metaBlocks() uint64 {
+	return min(uint64(p.cfg.Meta.Info().Size/blockSize), MaxMetadata)
+}
+
+func (p *Pool) format() error {
+	p.sb.dataBlock = uint32(p.cfg.ChunkSize / 512)
+	if err := checkGeometry(p.sb.dataBlock); err != nil {
+		return err
+	}
+	p.chunk = p.cfg.ChunkSize
+	n := p.metaBlocks()
+	if n < 32 {
+		return fmt.Errorf("metadata device of %d bytes is too small", p.cfg.Meta.Info().Size)
+	}
+	p.meta = newSpaceMap(p.t, n, true)
+	p.t.sm = p.meta.c
+	p.data = newSpaceMap(p.t, uint64(p.cfg.Data.Info().Size/p.chunk), false)
+	p.meta.c.change(0, 1) // the superblock
+	for i := range bitmapsOf(n) {
+		p.meta.c.dirty[i] = true
+	}
+	for i := range bitmapsOf(p.data.c.n) {
+		p.data.c.dirty[i] = true
+	}
+	for _, r := range []struct {
+		t    *tree
+		root *uint64
+	}{{&p.top, &p.sb.mapping}, {&p.det, &p.sb.details}, {&p.data.byTree, &p.data.root.bitmaps}, {&p.data.over, &p.data.root.counts}, {&p.meta.over, &p.meta.root.counts}} {
+		var err error
+		if *r.root, err = r.t.empty(); err != nil {
+			return err
+		}
+	}
+	p.changed = true
+	return p.commitLocked()
+}
+
+func (p *Pool) load(b []byte) error {
+	s, err := parseSuper(b)
+	if err != nil {
+		return err
+	}
+	if s.flags&flagNeedsCheck != 0 {
+		return ErrNeedsCheck
+	}
+	p.sb, p.chunk = *s, int64(s.dataBlock)*512
+	if s.meta.blocks > p.metaBlocks() || s.metaBlocks > p.metaBlocks() {
+		return fmt.Errorf("%w: metadata of %d blocks on a device of %d", ErrCorrupt, s.meta.blocks, p.metaBlocks())
+	}
+	if s.data.blocks > uint64(p.cfg.Data.Info().Size/p.chunk) {
+		return fmt.Errorf("%w: %d data blocks on a device of %d bytes", ErrCorrupt, s.data.blocks, p.cfg.Data.Info().Size)
+	}
+	p.meta = newSpaceMap(p.t, s.meta.blocks, true)
+	if err := p.meta.load(s.meta); err != nil {
+		return err
+	}
+	p.t.sm = p.meta.c
+	p.data = newSpaceMap(p.t, s.data.blocks, false)
+	if err := p.data.load(s.data); err != nil {
+		return err
+	}
+	return p.growLocked()
+}
+
+// growLocked takes enlarged devices into use.
+func (p *Pool) growLocked() error {
+	if n := uint64(p.cfg.Data.Info().Size / p.chunk); n > p.data.c.n {
+		p.data.c.grow(n)
+		p.changed = true
+	}
+	if n := p.metaBlocks(); n > p.meta.c.n {
+		p.meta.c.grow(n)
+		p.changed = true
+	}
+	if !p.changed {
+		return nil
+	}
+	return p.commitLocked()
+}
+
+// Grow takes enlarged metadata and data devices into use; writes that wait for
+// space go on.
+func (p *Pool) Grow() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.growLocked(); err != nil {
+		return err
+	}
+	close(p.grown)
+	p.grown, p.told = make(chan struct{}), false
+	return nil
+}
+
+// Commit makes everything that was done to the metadata durable.
+func (p *Pool) Commit() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.commitLocked()
+}
+
+func (p *Pool) commitLocked() error {
+	if p.failed != nil {
+		return p.failed
+	}
+	if !p.changed {
+		return nil
+	}
+	// Whatever a new mapping points to must be there before the mapping is.
+	err := p.cfg.Data.Flush()
+	for id, d := range p.devs {
+		if err == nil && d.changed {
+			p.sb.details, err = p.det.insert(p.sb.details, id, d.det.bytes())
+			d.changed = false
+		}
+	}
+	// A block that is being filled is free as far as the disk is concerned: a
+	// power cut must not leak it.
+	for b := range p.claimed {
+		p.data.c.change(b, 0)
+	}
+	if err == nil {
+		err = p.data.storeData()
+	}
+	if err == nil {
+		err = p.meta.storeMeta()
+	}
+	if err == nil {
+		err = p.t.write()
+	}
+	if err == nil {
+		p.sb.data, p.sb.meta, p.sb.metaBlocks = p.data.root, p.meta.root, p.meta.c.n
+		if _, err = p.cfg.Meta.WriteAt(p.sb.encode(), 0); err == nil {
+			err = p.cfg.Meta.Flush()
+		}
+	}
+	if err != nil {
+		p.failed = fmt.Errorf("thin pool commit failed, the pool is read-only until it is reopened: %w", err)
+		return p.failed
+	}
+	p.afterCommit()
+	return nil
+}
+
+// afterCommit makes freed data blocks available, once nobody holds them, and
+// passes discards down.
+func (p *Pool) afterCommit() {
+	for b := range p.data.c.freed {
+		p.data.c.limbo[b] = true
+		p.gens.free(b)
+	}
+	p.data.c.committed()
+	p.t.committed()
+	for b := range p.claimed {
+		p.data.c.change(b, 1)
+	}
+	p.changed, p.batch = false, 0
+	p.reclaimLocked()
+}
+
+// reclaimLocked takes data blocks out of limbo that no lease can refer to.
+func (p *Pool) reclaimLocked() {
+	passdown := p.cfg.Discard && p.cfg.Data.Info().Discard
+	for _, b := range p.gens.reclaim() {
+		delete(p.data.c.limbo, b)
+		if passdown {
+			// A discard is advice; one that fails loses nothing.
+			_ = p.cfg.Data.Discard(int64(b)*p.chunk, p.chunk)
+		}
+	}
+}
+
+// reserve is kept free of new mappings, so that discards and deletions, which
+// copy blocks before they free any, still work when the metadata is full.
+const reserve = 64
+
+// roomLocked makes sure that the metadata has room for one more change and the
+// commit that follows it, and for extra blocks besides.
+func (p *Pool) roomLocked(extra uint64) error {
+	need := extra + uint64(24+2*len(p.data.c.dirty)+4*len(p.data.c.overflow)+4*len(p.meta.c.overflow)+2*len(p.meta.index)+4*len(p.devs))
+	if p.meta.c.available() < need || p.batch > 8192 {
+		if err := p.commitLocked(); err != nil {
+			return err
+		}
+	}
+	if p.meta.c.available() < need {
+		p.tell("metadata")
+		return fmt.Errorf("thin pool metadata is full: %w", blockdev.ErrNoSpace)
+	}
+	p.batch++
+	return p.failed
+}
+
+func (p *Pool) tell(what string) {
+	if !p.told && p.cfg.Notice != nil {
+		p.told = true
+		p.cfg.Notice("thin pool is out of " + what + " space: writes that need more fail or wait until it is extended")
+	}
+}
+
+// allocLocked takes a free data block.
+func (p *Pool) allocLocked() (uint64, bool, error) {
+	if b, ok := p.data.c.alloc(); ok {
+		return b, true, nil
+	}
+	// What was freed since the last commit can be had by committing.
+	if len(p.data.c.freed)+len(p.data.c.limbo) > 0 {
+		p.changed = true
+		if err := p.commitLocked(); err != nil {
+			return 0, false, err
+		}
+		p.reclaimLocked()
+	}
+	b, ok := p.data.c.alloc()
+	if !ok {
+		p.tell("data")
+	}
+	return b, ok, nil
+}
+
+// Usage is how full the pool is.
+type Usage struct {
+	DataBlocks, DataUsed uint64
+	MetaBlocks, MetaUsed uint64
+	Chunk                int64
+	Transaction          uint64
+	Refused              uint64 // writes that failed for lack of space
+}
+
+// Usage returns how full the pool is.
+func (p *Pool) Usage() Usage {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return Usage{DataBlocks: p.data.c.n, DataUsed: p.data.c.used, MetaBlocks: p.meta.c.n, MetaUsed: p.meta.c.used,
+		Chunk: p.chunk, Transaction: p.sb.transaction, Refused: p.full.Load()}
+}
+
+// Close commits. Devices must have been closed.
+func (p *Pool) Close() error {
+	if len(p.devs) > 0 {
+		return blockdev.ErrInUse
+	}
+	return p.Commit()
+}

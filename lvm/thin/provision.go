@@ -1,0 +1,254 @@
+package thin
+
+import (
+	"errors"
+	"time"
+
+	"softiser/blockdev"
+)
+
+// provision gives a virtual block a data block of its own and writes p into it
+// at offset in. The data is complete before the mapping exists, so what the
+// block held before never shows. done is false when the block has changed in
+// the meantime: look again.
+func (d *Device) provision(vb uint64, in int64, p []byte) (done bool, err error) {
+	pool := d.p
+	c := cell{d.id, vb}
+	old, fresh, err := pool.claim(d, c)
+	if err != nil || fresh == nil {
+		return false, err
+	}
+	at := int64(*fresh) * pool.chunk
+	err = d.fill(at, old, in, p)
+	pool.gens.leave(old.gen)
+	pool.mu.Lock()
+	defer pool.mu.Unlock()
+	defer pool.releaseLocked(c)
+	if err == nil {
+		err = pool.roomLocked(reserve / 2)
+	}
+	delete(pool.claimed, *fresh)
+	if err == nil {
+		err = d.setLocked(vb, *fresh)
+	}
+	if err != nil {
+		pool.data.c.giveBack(*fresh)
+		return false, err
+	}
+	return true, nil
+}
+
+// fill writes a whole new block: p at offset in, the old content or zeroes
+// around it.
+func (d *Device) fill(at int64, old mapping, in int64, p []byte) error {
+	data := d.p.cfg.Data
+	end := in + int64(len(p))
+	for _, r := range [][2]int64{{0, in}, {end, d.p.chunk}} {
+		if r[0] == r[1] {
+			continue
+		}
+		var err error
+		switch {
+		case old.ok:
+			err = copyData(data, int64(old.data)*d.p.chunk+r[0], at+r[0], r[1]-r[0])
+		case d.p.cfg.Zero:
+			err = data.WriteZeroes(at+r[0], r[1]-r[0], false)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := data.WriteAt(p, at+in)
+	return err
+}
+
+func copyData(dev blockdev.Device, from, to, n int64) error {
+	buf := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(buf)
+	for n > 0 {
+		p := (*buf)[:min(int64(len(*buf)), n)]
+		if _, err := dev.ReadAt(p, from); err != nil {
+			return err
+		}
+		if _, err := dev.WriteAt(p, to); err != nil {
+			return err
+		}
+		from, to, n = from+int64(len(p)), to+int64(len(p)), n-int64(len(p))
+	}
+	return nil
+}
+
+// claim waits until nobody else provisions the block, and allocates a data
+// block for it. fresh is nil if it needs none any more.
+func (p *Pool) claim(d *Device, c cell) (old mapping, fresh *uint64, err error) {
+	deadline := time.Now().Add(p.cfg.FullWait)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		if err := p.waitCellLocked(c); err != nil {
+			return old, nil, err
+		}
+		if old, err = d.lookupLocked(c.block); err != nil || old.ok && !old.shared {
+			return old, nil, err
+		}
+		if err = p.roomLocked(reserve); err == nil {
+			var b uint64
+			var ok bool
+			if b, ok, err = p.allocLocked(); ok && err == nil {
+				p.busy[c] = make(chan struct{})
+				p.claimed[b] = true
+				old.gen = p.gens.enter() // the old block stays what it is while it is copied
+				return old, &b, nil
+			}
+			if err == nil {
+				err = &blockdev.Error{Op: "allocate", Store: "thin pool", Off: int64(c.block) * p.chunk, Len: p.chunk, Kind: blockdev.ErrNoSpace}
+			}
+		}
+		if !errors.Is(err, blockdev.ErrNoSpace) {
+			return old, nil, err
+		}
+		if p.cfg.ErrorWhenFull || !p.waitGrownLocked(deadline) {
+			p.full.Add(1)
+			return old, nil, err
+		}
+	}
+}
+
+// waitCellLocked returns when nobody provisions the block; mu is given up while
+// it waits.
+func (p *Pool) waitCellLocked(c cell) error {
+	for p.busy[c] != nil {
+		ch := p.busy[c]
+		p.mu.Unlock()
+		<-ch
+		p.mu.Lock()
+	}
+	return p.failed
+}
+
+func (p *Pool) releaseLocked(c cell) {
+	close(p.busy[c])
+	delete(p.busy, c)
+}
+
+// waitGrownLocked waits for the pool to grow; mu is given up while it waits.
+func (p *Pool) waitGrownLocked(deadline time.Time) bool {
+	left := time.Until(deadline)
+	if left <= 0 {
+		return false
+	}
+	ch := p.grown
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	t := time.NewTimer(left)
+	defer t.Stop()
+	select {
+	case <-ch:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// Discard implements blockdev.Device: whole blocks are unmapped, and the ends
+// zeroed.
+func (d *Device) Discard(off, n int64) error {
+	if err := d.check(off, n, true); err != nil {
+		return err
+	}
+	if d.p.cfg.NoDiscard {
+		return blockdev.ErrNotSupported
+	}
+	return d.zero(off, n, true)
+}
+
+// WriteZeroes implements blockdev.Device. What is not mapped reads as zeroes
+// already; mayUnmap false still leaves mapped blocks mapped.
+func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
+	if err := d.check(off, n, true); err != nil {
+		return err
+	}
+	return d.zero(off, n, mayUnmap && !d.p.cfg.NoDiscard)
+}
+
+func (d *Device) zero(off, n int64, unmap bool) error {
+	// The last block of a volume may be a short one.
+	short := d.size % d.p.chunk
+	es, err := d.Extents(off, n)
+	if err != nil {
+		return err
+	}
+	for _, e := range es {
+		if e.Data {
+			if err := d.zeroMapped(e.Off, e.Len, unmap, short); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (d *Device) zeroMapped(off, n int64, unmap bool, short int64) error {
+	return d.each(off, n, func(vb uint64, in, at, n int64) error {
+		whole := n == d.p.chunk || in == 0 && off+at+n == d.size && n == short
+		if unmap && whole {
+			return d.unmap(vb)
+		}
+		m, err := d.lookup(vb)
+		if err != nil || !m.ok {
+			return err
+		}
+		if !m.shared {
+			if own, err := d.zeroOwn(vb, in, n); own || err != nil {
+				return err
+			}
+		}
+		buf := copyBufs.Get().(*[]byte)
+		defer copyBufs.Put(buf)
+		for n > 0 {
+			p := (*buf)[:min(int64(len(*buf)), n)]
+			clear(p)
+			if err := d.writeBlock(vb, in, p); err != nil {
+				return err
+			}
+			in, n = in+int64(len(p)), n-int64(len(p))
+		}
+		return nil
+	})
+}
+
+// zeroOwn zeroes a part of a block that belongs to this device alone.
+func (d *Device) zeroOwn(vb uint64, in, n int64) (own bool, err error) {
+	g := d.p.gens.enter()
+	defer d.p.gens.leave(g)
+	m, err := d.lookup(vb)
+	if err != nil || !m.ok || m.shared {
+		return false, err
+	}
+	return true, d.p.cfg.Data.WriteZeroes(int64(m.data)*d.p.chunk+in, n, false)
+}
+
+// unmap takes a block out of the device.
+func (d *Device) unmap(vb uint64) error {
+	p := d.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.waitCellLocked(cell{d.id, vb}); err != nil {
+		return err
+	}
+	m, err := d.lookupLocked(vb)
+	if err != nil || !m.ok {
+		return err
+	}
+	if err := p.roomLocked(0); err != nil {
+		return err
+	}
+	p.changed = true
+	root, _, err := p.maps.remove(d.root, vb)
+	if err != nil {
+		p.failed = err
+		return err
+	}
+	d.det.mapped--
+	return d.rootLocked(root)
+}

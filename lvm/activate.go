@@ -9,6 +9,8 @@ import (
 	"softiser/lvm/internal/swap"
 	"softiser/lvm/internal/table"
 	"softiser/lvm/meta"
+	"softiser/lvm/snap"
+	"softiser/lvm/thin"
 	"softiser/lvm/vg"
 )
 
@@ -22,11 +24,20 @@ type node struct {
 	name  string
 	users int // open Volumes, and nodes that stand on this one
 
+	background int // how many of the users are merges
+
 	top  *swap.Device // what users read and write
 	phys *swap.Device // over the extents; the same as top for a plain volume
 	on   []*node      // what this node stands on
 
 	close func() error // gives up what activation made; may be nil
+
+	merged <-chan error                   // closes when the merge into this origin is done
+	stores map[ondisk.UUID]*node          // of an origin's snapshots, by UUID
+	set    *snap.Set                      // an origin with snapshots
+	snaps  map[ondisk.UUID]*snap.Snapshot // by the UUID of their stores
+	snap   *snap.Snapshot                 // a snapshot
+	pool   *thin.Pool                     // a thin pool
 }
 
 func (n *node) shut() error {
@@ -61,12 +72,27 @@ func (g *Group) activate(lv *meta.LV) (*node, error) {
 
 // build fills a node.
 func (g *Group) build(n *node, lv *meta.LV) error {
-	t, err := g.tableFor(n, lv)
+	v := g.g.VG
+	if _, seg := v.SnapshotSegment(lv.Name); seg != nil {
+		return g.buildSnapshot(n, lv, seg)
+	}
+	if len(lv.Segments) > 0 {
+		switch seg := lv.Segments[0]; seg.Type {
+		case meta.ThinPool:
+			return g.buildPool(n, lv, seg)
+		case meta.Thin:
+			return g.buildThin(n, lv, seg)
+		}
+	}
+	t, err := g.tableFor(v, n, lv)
 	if err != nil {
 		return err
 	}
 	n.phys = swap.New(t, g.cfg.Pool)
 	n.top = n.phys
+	if len(v.SnapshotsOf(lv.Name)) > 0 {
+		return g.buildOrigin(n, lv)
+	}
 	return nil
 }
 
@@ -91,16 +117,16 @@ func (g *Group) dropAll(ns []*node) error {
 
 // tableFor makes the table of a striped LV. LVs that it lies on are activated
 // and become part of n.on.
-func (g *Group) tableFor(n *node, lv *meta.LV) (*table.Device, error) {
+func (g *Group) tableFor(v *meta.VG, n *node, lv *meta.LV) (*table.Device, error) {
 	var runs []table.Run
-	size := int64(g.g.VG.ExtentSize) * ondisk.SectorSize
+	size := int64(v.ExtentSize) * ondisk.SectorSize
 	for _, s := range lv.Segments {
 		if s.Type != meta.Striped {
 			return nil, fmt.Errorf("%w: %q among others", ErrNotServed, s.Type)
 		}
 		r := table.Run{Len: int64(s.Count) * size, Chunk: int64(s.StripeSize) * ondisk.SectorSize}
 		for _, a := range s.Stripes {
-			st, err := g.place(n, a, size)
+			st, err := g.place(v, n, a, size)
 			if err != nil {
 				return nil, err
 			}
@@ -119,15 +145,15 @@ func (g *Group) tableFor(n *node, lv *meta.LV) (*table.Device, error) {
 }
 
 // place finds the device and offset of an area.
-func (g *Group) place(n *node, a meta.Area, extent int64) (table.Stripe, error) {
-	if pv := g.g.VG.PV(a.Name); pv != nil {
+func (g *Group) place(v *meta.VG, n *node, a meta.Area, extent int64) (table.Stripe, error) {
+	if pv := v.PV(a.Name); pv != nil {
 		d, err := g.g.Disk(pv)
 		if err != nil {
 			return table.Stripe{}, err
 		}
 		return table.Stripe{Dev: d.Dev, Off: int64(pv.PEStart)*ondisk.SectorSize + int64(a.Off)*extent}, nil
 	}
-	lower := g.g.VG.LV(a.Name)
+	lower := v.LV(a.Name)
 	for _, o := range n.on {
 		if lower != nil && o.id == lower.ID {
 			return table.Stripe{Dev: o.top, Off: int64(a.Off) * extent}, nil
@@ -155,6 +181,9 @@ func (g *Group) Volume(name string) (*Volume, error) {
 	lv := g.g.VG.LV(name)
 	if lv == nil {
 		return nil, fmt.Errorf("logical volume %s/%s %w", g.g.VG.Name, name, vg.ErrNotFound)
+	}
+	if s := lv.Segments; len(s) > 0 && (s[0].Type == meta.ThinPool || s[0].Type == meta.Snapshot) {
+		return nil, fmt.Errorf("%s/%s is a %s, which has no content of its own", g.g.VG.Name, name, s[0].Type)
 	}
 	n, err := g.activate(lv)
 	if err != nil {

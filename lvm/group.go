@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sort"
 	"sync"
+	"time"
 
 	"softiser/blockdev"
 	"softiser/blockdev/open"
@@ -21,6 +22,9 @@ type Config struct {
 	Open func(path string) (blockdev.Device, error)
 	// Pool is the staging memory of leases; nil is the shared one.
 	Pool *blockdev.Pool
+	// FullWait is how long writes wait for a full thin pool to grow, unless it
+	// is to fail at once; 0 is 60 s.
+	FullWait time.Duration
 	// Notice is told about damage that was found and mended, missing disks,
 	// full pools, invalid snapshots. It may be nil.
 	Notice func(text string)
@@ -186,7 +190,7 @@ func (g *Group) Close() error {
 	}
 	var open []string
 	for _, n := range g.nodes {
-		if n.users > 0 {
+		if n.users > n.background {
 			open = append(open, n.name)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/ondisk"
-	"softiser/lvm/internal/swap"
 	"softiser/lvm/meta"
 	"softiser/lvm/vg"
 )
@@ -57,17 +56,17 @@ func (g *Group) Create(o CreateOptions, why string) error {
 	if o.NoZero || o.ReadOnly {
 		return g.commit(next, why)
 	}
-	return g.createZeroed(next, lv, 4096, why)
+	// What was on these extents before must not show.
+	if err := g.zeroNew(next, lv, 4096); err != nil {
+		return err
+	}
+	return g.commit(next, why)
 }
 
-// createZeroed commits next and zeroes the first n bytes of the new lv. What
-// was on these extents before must not show, so the zeroes come first.
-func (g *Group) createZeroed(next *meta.VG, lv *meta.LV, n int64, why string) error {
-	now := g.g.VG
-	g.g.VG = next // for place; nobody else sees it: g.mu is held
+// zeroNew zeroes the first n bytes of an lv that only next knows.
+func (g *Group) zeroNew(next *meta.VG, lv *meta.LV, n int64) error {
 	tmp := &node{id: lv.ID, name: lv.Name}
-	t, err := g.tableFor(tmp, lv)
-	g.g.VG = now
+	t, err := g.tableFor(next, tmp, lv)
 	if err == nil {
 		n = min(n, t.Info().Size)
 		err = t.WriteZeroes(0, n, false)
@@ -79,7 +78,7 @@ func (g *Group) createZeroed(next *meta.VG, lv *meta.LV, n int64, why string) er
 	if err != nil {
 		return fmt.Errorf("zeroing the new volume: %w", err)
 	}
-	return g.commit(next, why)
+	return nil
 }
 
 func policyWord(p string) string {
@@ -125,7 +124,7 @@ func plain(v *meta.VG, lv *meta.LV, verb string) error {
 			return fmt.Errorf("cannot %s %s/%s: %w: %q", verb, v.Name, lv.Name, ErrNotServed, s.Type)
 		}
 	}
-	if !lv.Visible() {
+	if !v.Shown(lv) {
 		return fmt.Errorf("cannot %s %s/%s: it is a part of another volume", verb, v.Name, lv.Name)
 	}
 	return nil
@@ -146,6 +145,15 @@ func (g *Group) Extend(name string, extents uint64, policy string, stripes int, 
 	}
 	if have := lv.Extents(); extents <= have {
 		return fmt.Errorf("%s/%s has %d extents already: nothing to extend", next.Name, name, have)
+	}
+	if len(next.SnapshotsOf(name)) > 0 {
+		return fmt.Errorf("cannot extend %s/%s: it has snapshots, whose size would not follow", next.Name, name)
+	}
+	switch seg := lv.Segments[0]; seg.Type {
+	case meta.ThinPool:
+		return g.growPool(next, lv, extents, policy, from, why)
+	case meta.Thin:
+		return g.resizeThin(context.Background(), next, lv, extents, why)
 	}
 	return g.grow(next, lv, extents, policy, stripes, from, why)
 }
@@ -185,18 +193,37 @@ func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, s
 	return nil
 }
 
-// reload puts the table of lv, as it is in the metadata now, under its active
-// node.
+// reload puts the table of lv, as it is in the metadata now, under what is
+// active of it.
 func (g *Group) reload(lv *meta.LV) error {
-	n := g.nodes[lv.ID]
+	n := g.standing(lv.ID)
 	if n == nil || n.phys == nil {
 		return nil
 	}
-	t, err := g.tableFor(n, lv)
+	t, err := g.tableFor(g.g.VG, n, lv)
 	if err != nil {
 		return fmt.Errorf("the metadata of %s is changed, but not what is active: %w", lv.Name, err)
 	}
 	n.phys.Switch(t)
+	for _, o := range g.nodes {
+		if s := o.snaps[lv.ID]; s != nil {
+			s.Grow()
+		}
+	}
+	return nil
+}
+
+// standing returns the active node that has the extents of an LV: that of the
+// LV, or for a snapshot's store the one that the origin keeps.
+func (g *Group) standing(id ondisk.UUID) *node {
+	if n := g.nodes[id]; n != nil && n.snap == nil {
+		return n
+	}
+	for _, o := range g.nodes {
+		if n := o.stores[id]; n != nil {
+			return n
+		}
+	}
 	return nil
 }
 
@@ -219,6 +246,15 @@ func (g *Group) Reduce(ctx context.Context, name string, extents uint64, why str
 	if have := lv.Extents(); extents >= have || extents == 0 {
 		return fmt.Errorf("cannot reduce %s/%s from %d to %d extents", next.Name, name, have, extents)
 	}
+	if _, seg := next.SnapshotSegment(name); seg != nil {
+		return fmt.Errorf("cannot reduce %s/%s: it is a snapshot", next.Name, name)
+	}
+	switch seg := lv.Segments[0]; seg.Type {
+	case meta.ThinPool:
+		return fmt.Errorf("cannot reduce %s/%s: thin pools only grow", next.Name, name)
+	case meta.Thin:
+		return g.resizeThin(ctx, next, lv, extents, why)
+	}
 	vg.Truncate(lv, extents)
 	return g.shrink(ctx, next, lv, why)
 }
@@ -234,7 +270,7 @@ func (g *Group) shrink(ctx context.Context, next *meta.VG, lv *meta.LV, why stri
 	}
 	var t blockdev.Device
 	if err = g.commit(next, why); err == nil {
-		t, err = g.tableFor(n, g.g.VG.LV(lv.Name))
+		t, err = g.tableFor(g.g.VG, n, g.g.VG.LV(lv.Name))
 	}
 	if err != nil {
 		f.Thaw(nil)
@@ -242,33 +278,6 @@ func (g *Group) shrink(ctx context.Context, next *meta.VG, lv *meta.LV, why stri
 	}
 	f.Thaw(t)
 	return f.Drain(ctx)
-}
-
-// Remove is lvremove. The volume must not be open; its snapshots go with it
-// only if all are named.
-func (g *Group) Remove(name, why string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	lv, err := lookup(g.g.VG, name)
-	if err != nil {
-		return err
-	}
-	return g.remove(lv, why)
-}
-
-func (g *Group) removePlain(lv *meta.LV, why string) error {
-	if err := plain(g.g.VG, lv, "remove"); err != nil {
-		return err
-	}
-	if u := g.g.VG.UsersOf(lv.Name); len(u) > 0 {
-		return fmt.Errorf("cannot remove %s/%s: %s depends on it", g.g.VG.Name, lv.Name, u[0].Name)
-	}
-	if err := g.idle(lv); err != nil {
-		return err
-	}
-	next := g.g.VG.Clone()
-	next.RemoveLV(next.LV(lv.Name))
-	return g.commit(next, why)
 }
 
 // idle refuses an LV that is open.
@@ -291,7 +300,7 @@ func (g *Group) Rename(old, name, why string) error {
 	if err != nil {
 		return err
 	}
-	if !lv.Visible() {
+	if !next.Shown(lv) {
 		return fmt.Errorf("cannot rename %s/%s: it is a part of another volume", next.Name, old)
 	}
 	if next.LV(name) != nil {
@@ -333,5 +342,3 @@ func (g *Group) Change(name string, f func(lv *meta.LV) error, why string) error
 	}
 	return g.commit(next, why)
 }
-
-var _ blockdev.Device = (*swap.Device)(nil)

@@ -132,7 +132,7 @@ func TestLifeOfVolumes(t *testing.T) {
 	if told.Load() != 20*65536 || a.Info().Size != 20*65536 {
 		t.Fatal("size", told.Load(), a.Info().Size)
 	}
-	if err := g.Remove("a", "lvremove"); !errors.Is(err, blockdev.ErrInUse) {
+	if err := g.Remove(context.Background(), "a", "lvremove"); !errors.Is(err, blockdev.ErrInUse) {
 		t.Fatal(err)
 	}
 	must(t, g.Rename("a", "b", "lvrename"))
@@ -162,8 +162,8 @@ func TestLifeOfVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, b.Close())
-	must(t, g.Remove("b", "lvremove"))
-	must(t, g.Remove("lvol0", "lvremove"))
+	must(t, g.Remove(context.Background(), "b", "lvremove"))
+	must(t, g.Remove(context.Background(), "lvol0", "lvremove"))
 	if _, err := g.Volume("b"); !errors.Is(err, vg.ErrNotFound) {
 		t.Fatal(err)
 	}

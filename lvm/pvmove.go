@@ -145,11 +145,11 @@ func (g *Group) relocate(ctx context.Context, next *meta.VG, lv *meta.LV, src me
 		return fmt.Errorf("%s has no extents of its own", lv.Name)
 	}
 	src.Off += skip
-	a, err := g.place(node, src, extent)
+	a, err := g.place(g.g.VG, node, src, extent)
 	if err != nil {
 		return err
 	}
-	b, err := g.place(node, dst, extent)
+	b, err := g.place(next, node, dst, extent)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (g *Group) relocate(ctx context.Context, next *meta.VG, lv *meta.LV, src me
 	if err = copyRange(a.Dev, a.Off, b.Dev, b.Off, int64(bytes)); err == nil {
 		if err = b.Dev.Flush(); err == nil {
 			if err = g.commit(next, why); err == nil {
-				t, err = g.tableFor(node, g.g.VG.LV(lv.Name))
+				t, err = g.tableFor(g.g.VG, node, g.g.VG.LV(lv.Name))
 			}
 		}
 	}

@@ -1,7 +1,64 @@
 package lvm
 
-import "softiser/lvm/meta"
+import (
+	"context"
+	"fmt"
 
-func (g *Group) remove(lv *meta.LV, why string) error {
+	"softiser/lvm/meta"
+)
+
+// Remove is lvremove. The volume must not be open, and nothing may depend on
+// it. Removing a snapshot waits, at most until ctx ends, for write leases on
+// its origin.
+func (g *Group) Remove(ctx context.Context, name, why string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	lv, err := lookup(g.g.VG, name)
+	if err != nil {
+		return err
+	}
+	if err := plain(g.g.VG, lv, "remove"); err != nil {
+		return err
+	}
+	if _, seg := g.g.VG.SnapshotSegment(name); seg != nil {
+		return g.removeSnapshot(ctx, lv, why)
+	}
+	switch lv.Segments[0].Type {
+	case meta.Thin:
+		return g.removeThin(lv, why)
+	case meta.ThinPool:
+		return g.removePool(lv, why)
+	}
 	return g.removePlain(lv, why)
+}
+
+// Dependents lists the volumes that must go before this one can be removed:
+// snapshots of an origin, thin volumes of a pool.
+func (g *Group) Dependents(name string) []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []string
+	for _, s := range g.g.VG.SnapshotsOf(name) {
+		out = append(out, s.COW)
+	}
+	for _, lv := range g.g.VG.LVs {
+		for _, s := range lv.Segments {
+			if s.Type == meta.Thin && s.Pool == name {
+				out = append(out, lv.Name)
+			}
+		}
+	}
+	return out
+}
+
+func (g *Group) removePlain(lv *meta.LV, why string) error {
+	if u := g.g.VG.UsersOf(lv.Name); len(u) > 0 {
+		return fmt.Errorf("cannot remove %s/%s: %s depends on it", g.g.VG.Name, lv.Name, u[0].Name)
+	}
+	if err := g.idle(lv); err != nil {
+		return err
+	}
+	next := g.g.VG.Clone()
+	next.RemoveLV(next.LV(lv.Name))
+	return g.commit(next, why)
 }

@@ -201,6 +201,17 @@ func loadSegment(s *Section) (*Segment, error) {
 		seg.Metadata, seg.Pool = r.str("metadata"), r.str("pool")
 		seg.TransactionID, seg.ChunkSize = r.num("transaction_id", true), r.num("chunk_size", true)
 		seg.Discards, seg.ZeroNew = r.str("discards"), r.num("zero_new_blocks", false) != 0
+		for i := 1; ; i++ {
+			m := s.Sub("message" + itoa(i))
+			if m == nil {
+				break
+			}
+			mr := &reader{s: m}
+			seg.Messages = append(seg.Messages, Message{Create: mr.str("create"), Delete: mr.num("delete", false)})
+			if mr.err != nil {
+				return nil, mr.err
+			}
+		}
 		if seg.Metadata == "" || seg.Pool == "" {
 			r.fail("pool", "thin pool without data or metadata")
 		}

@@ -88,6 +88,39 @@ func TestBackupFile(t *testing.T) {
 	}
 }
 
+// TestFullBackup is a group with snapshots and thin volumes as lvm2 backs it up.
+func TestFullBackup(t *testing.T) {
+	vg, err := Load(golden(t, "full.vg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, lv := range vg.LVs {
+		if vg.Shown(lv) {
+			shown = append(shown, lv.Name)
+		}
+	}
+	if got := strings.Join(shown, " "); got != "lin str snap pool thin1 thin2" {
+		t.Error(got)
+	}
+	pool := vg.LV("pool").Segments[0]
+	if pool.TransactionID != 2 || pool.ChunkSize != 128 || vg.LV("thin2").Segments[0].Origin != "thin1" {
+		t.Errorf("%+v", pool)
+	}
+	pool.Messages = []Message{{Create: "thin2"}, {Delete: 7}}
+	again, err := Load(vg.Text(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := again.LV("pool").Segments[0].Messages; len(m) != 2 || m[0].Create != "thin2" || m[1].Delete != 7 {
+		t.Errorf("%+v", m)
+	}
+	again.LV("pool").Segments[0].Messages = nil
+	if strings.Contains(string(again.Text(nil)), "message") {
+		t.Error("messages stay in the text")
+	}
+}
+
 // TestUnknown keeps everything the model does not know.
 func TestUnknown(t *testing.T) {
 	text := golden(t, "unknown.txt")

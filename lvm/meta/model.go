@@ -90,11 +90,19 @@ type Segment struct {
 	Pool          string // thin-pool: the data LV; thin: the pool
 	TransactionID uint64 // thin-pool, thin
 	Discards      string // thin-pool: ignore nopassdown passdown
+	Messages      []Message
 	ZeroNew       bool   // thin-pool
 	DeviceID      uint64 // thin
 	External      string // thin: external_origin
 
 	sec *Section
+}
+
+// Message is a change of a thin pool that the metadata already describes, and
+// that its transaction_id counts, but that the pool may not have made yet.
+type Message struct {
+	Create string // a thin LV
+	Delete uint64 // or the device id to delete
 }
 
 // Known reports whether this package understands the segment's type.
@@ -128,6 +136,18 @@ func (lv *LV) Is(word string) bool { return has(lv.Status, word) || has(lv.Flags
 
 // Visible reports whether the LV is shown to users.
 func (lv *LV) Visible() bool { return has(lv.Status, "VISIBLE") }
+
+// Shown reports whether users see the LV: the store of a snapshot is shown in
+// the place of the snapshot, though the text calls it the other way round.
+func (vg *VG) Shown(lv *LV) bool {
+	if len(lv.Segments) > 0 && lv.Segments[0].Type == Snapshot {
+		return false
+	}
+	if _, s := vg.SnapshotSegment(lv.Name); s != nil {
+		return true
+	}
+	return lv.Visible()
+}
 
 // SetStatus adds or removes a status word.
 func (lv *LV) SetStatus(word string, on bool) { lv.Status = setWord(lv.Status, word, on) }

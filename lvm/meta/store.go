@@ -239,6 +239,17 @@ func (seg *Segment) sync(name string) *Section {
 			zero = 1
 		}
 		s.Set("zero_new_blocks", Int(zero))
+		var subs []*Section
+		for i, m := range seg.Messages {
+			sub := &Section{Name: "message" + itoa(i+1)}
+			if m.Create != "" {
+				sub.Set("create", Str(m.Create))
+			} else {
+				sub.Set("delete", Int(m.Delete))
+			}
+			subs = append(subs, sub)
+		}
+		s.replaceSubs(subs)
 	case Thin:
 		s.Set("thin_pool", Str(seg.Pool))
 		s.Set("transaction_id", Int(seg.TransactionID))

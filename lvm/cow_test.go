@@ -1,0 +1,400 @@
+package lvm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/blockdev/blockdevtest"
+	"softiser/blockdev/mem"
+	"softiser/lvm/internal/lvmtest"
+	"softiser/lvm/snap"
+	"softiser/lvm/vg"
+)
+
+var bg = context.Background()
+
+// fill writes a pattern over a range.
+func fill(t testing.TB, v blockdev.Device, model []byte, off, n int, seed byte) {
+	t.Helper()
+	p := bytes.Repeat([]byte{seed, byte(off >> 12), 3, 4}, n/4)
+	if _, err := v.WriteAt(p, int64(off)); err != nil {
+		t.Fatal(err)
+	}
+	copy(model[off:], p)
+}
+
+func same(t testing.TB, v blockdev.Device, model []byte, what string) {
+	t.Helper()
+	got := make([]byte, len(model))
+	if _, err := v.ReadAt(got, 0); err != nil || !bytes.Equal(got, model) {
+		t.Fatalf("%s differs: %v", what, err)
+	}
+}
+
+func TestCowConformance(t *testing.T) {
+	for _, kind := range []string{"origin", "snapshot", "thin", "thin shared"} {
+		t.Run(kind, func(t *testing.T) {
+			blockdevtest.Run(t, blockdevtest.Backend{Open: func(t *testing.T, size int64, pool *blockdev.Pool) blockdev.Device {
+				devs := map[string]blockdev.Device{}
+				m, err := mem.Open(mem.Config{Size: 64 << 20, Pool: pool})
+				must(t, err)
+				devs["/d0"] = m
+				g, _ := groupOn(t, devs)
+				g.cfg.Pool = pool
+				n := uint64(size / 65536)
+				name := "v"
+				switch kind {
+				case "origin", "snapshot":
+					must(t, g.Create(CreateOptions{Name: "v", Extents: n}, "lvcreate"))
+					must(t, g.Snapshot(bg, SnapshotOptions{Origin: "v", Name: "s", Extents: 4 * n}, "lvcreate"))
+					if kind == "snapshot" {
+						name = "s"
+					}
+				default:
+					must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 8 * n}, "lvcreate"))
+					must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "v", Extents: n}, "lvcreate"))
+					if kind == "thin shared" {
+						must(t, g.CreateThin(bg, ThinOptions{Name: "s", Origin: "v"}, "lvcreate"))
+					}
+				}
+				v := volume(t, g, name)
+				v.own = g
+				return v
+			}})
+		})
+	}
+}
+
+// TestSnapshots makes, uses, extends, removes and merges classic snapshots of
+// an origin that is in use all the time.
+func TestSnapshots(t *testing.T) {
+	g, cfg := newGroup(t, 2, 64<<20)
+	must(t, g.Create(CreateOptions{Name: "o", Extents: 32}, "lvcreate"))
+	o := volume(t, g, "o")
+	model := make([]byte, 32*65536)
+	fill(t, o, model, 0, len(model), 1)
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s1", Extents: 8}, "lvcreate"))
+	m1 := bytes.Clone(model)
+	fill(t, o, model, 65536, 8192, 2)
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s2", Extents: 8, Chunk: 16384}, "lvcreate"))
+	m2 := bytes.Clone(model)
+	fill(t, o, model, 65536, 20480, 3)
+	s1, s2 := volume(t, g, "s1"), volume(t, g, "s2")
+	fill(t, s2, m2, 4096, 4096, 9)
+	check := func() {
+		t.Helper()
+		same(t, o, model, "origin")
+		same(t, s1, m1, "s1")
+		same(t, s2, m2, "s2")
+	}
+	check()
+	if err := g.Extend("o", 40, "", 0, nil, "lvextend"); err == nil {
+		t.Fatal("an origin was extended")
+	}
+	if err := g.Remove(bg, "o", "lvremove"); err == nil {
+		t.Fatal("an origin with snapshots was removed")
+	}
+	if got := fmt.Sprint(g.Dependents("o")); got != "[s1 s2]" {
+		t.Error(got)
+	}
+	must(t, g.Extend("s1", 16, "", 0, nil, "lvextend"))
+	if u, err := g.SnapshotUsage("s1"); err != nil || u.Total != 16*65536 || u.Exceptions != 5 {
+		t.Fatalf("%+v %v", u, err)
+	}
+	must(t, g.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"))
+	check()
+	for _, v := range []*Volume{o, s1, s2} {
+		must(t, v.Close())
+	}
+	g = reopen(t, g, cfg, 2)
+	o, s1, s2 = volume(t, g, "o"), volume(t, g, "s1"), volume(t, g, "s2")
+	check()
+	if _, err := g.Merge(bg, "s2", "lvconvert"); !errors.Is(err, blockdev.ErrInUse) {
+		t.Fatal(err)
+	}
+	must(t, s2.Close())
+	done, err := g.Merge(bg, "s2", "lvconvert")
+	must(t, err)
+	copy(model, m2)
+	same(t, o, model, "merging origin")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	same(t, o, model, "merged origin")
+	same(t, s1, m1, "s1")
+	if _, err := g.Volume("s2"); !errors.Is(err, vg.ErrNotFound) {
+		t.Fatal(err)
+	}
+	must(t, s1.Close())
+	must(t, g.Remove(bg, "s1", "lvremove"))
+	fill(t, o, model, 0, 8192, 5)
+	var l blockdev.Lease
+	must(t, o.LeaseRead(&l, 0, 8192, blockdev.Wait))
+	l.Release()
+	must(t, o.Close())
+	g = reopen(t, g, cfg, 2)
+	if n := len(g.Metadata().LVs); n != 1 {
+		t.Fatalf("%d volumes are left", n)
+	}
+	o = volume(t, g, "o")
+	same(t, o, model, "origin")
+	must(t, o.Close())
+	must(t, g.Close())
+}
+
+// TestMergeResumes closes the group in the middle of a merge.
+func TestMergeResumes(t *testing.T) {
+	g, cfg := newGroup(t, 1, 64<<20)
+	must(t, g.Create(CreateOptions{Name: "o", Extents: 256}, "lvcreate"))
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s", Extents: 300}, "lvcreate"))
+	s := volume(t, g, "s")
+	model := make([]byte, 256*65536)
+	for i := 0; i < 256; i += 2 {
+		fill(t, s, model, i*65536, 65536, byte(i))
+	}
+	must(t, s.Close())
+	_, err := g.Merge(bg, "s", "lvconvert")
+	must(t, err)
+	for i := 0; i < 50; i++ {
+		g = reopen(t, g, cfg, 1)
+		o, err := g.Volume("o")
+		must(t, err)
+		same(t, o, model, "origin")
+		left := len(g.Metadata().SnapshotsOf("o"))
+		must(t, o.Close())
+		if left == 0 {
+			break
+		}
+	}
+	v, err := g.Volume("o")
+	must(t, err)
+	for g.Metadata().LV("s") != nil {
+		time.Sleep(time.Millisecond)
+	}
+	same(t, v, model, "origin")
+	must(t, v.Close())
+	must(t, g.Close())
+}
+
+func TestSnapshotOverflow(t *testing.T) {
+	var told atomic.Int32
+	g, _ := newGroup(t, 1, 64<<20)
+	g.cfg.Notice = func(string) { told.Add(1) }
+	must(t, g.Create(CreateOptions{Name: "o", Extents: 32}, "lvcreate"))
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s", Extents: 1}, "lvcreate"))
+	o, s := volume(t, g, "o"), volume(t, g, "s")
+	model := make([]byte, 32*65536)
+	fill(t, o, model, 0, len(model), 1)
+	same(t, o, model, "origin")
+	if _, err := s.ReadAt(make([]byte, 512), 0); !errors.Is(err, snap.ErrInvalid) {
+		t.Fatal(err)
+	}
+	if told.Load() != 1 {
+		t.Error("nobody was told")
+	}
+	must(t, s.Close())
+	if _, err := g.Merge(bg, "s", "lvconvert"); !errors.Is(err, snap.ErrInvalid) {
+		t.Fatal(err)
+	}
+	must(t, g.Remove(bg, "s", "lvremove"))
+	must(t, o.Close())
+	must(t, g.Close())
+}
+
+// TestThin takes a pool through everything.
+func TestThin(t *testing.T) {
+	g, cfg := newGroup(t, 2, 64<<20)
+	must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 64}, "lvcreate"))
+	must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "a", Extents: 1000}, "lvcreate"))
+	a := volume(t, g, "a")
+	if i := a.Info(); !i.Thin || !i.Discard || i.Size != 1000*65536 {
+		t.Fatalf("%+v", i)
+	}
+	model := make([]byte, 4<<20)
+	fill(t, a, model, 0, 1<<20, 1)
+	must(t, g.CreateThin(bg, ThinOptions{Name: "b", Origin: "a"}, "lvcreate"))
+	mb := bytes.Clone(model)
+	fill(t, a, model, 65536, 1<<20, 2)
+	must(t, g.CreateThin(bg, ThinOptions{Name: "c", Origin: "b"}, "lvcreate"))
+	b, c := volume(t, g, "b"), volume(t, g, "c")
+	mc := bytes.Clone(mb)
+	fill(t, c, mc, 0, 8192, 7)
+	check := func() {
+		t.Helper()
+		same(t, a, model, "a")
+		same(t, b, mb, "b")
+		same(t, c, mc, "c")
+	}
+	check()
+	var told atomic.Int64
+	cancel := a.OnResize(func(i blockdev.Info) { told.Store(i.Size) })
+	defer cancel()
+	must(t, g.Extend("a", 2000, "", 0, nil, "lvextend"))
+	if told.Load() != 2000*65536 {
+		t.Error("no resize callback")
+	}
+	must(t, g.Reduce(bg, "a", 900, "lvreduce"))
+	if a.Info().Size != 900*65536 {
+		t.Error(a.Info().Size)
+	}
+	must(t, g.Extend("p", 128, "", 0, nil, "lvextend"))
+	must(t, g.ExtendPoolMetadata("p", 64, "lvextend"))
+	if u, err := g.PoolUsage("p"); err != nil || u.DataBlocks != 128 || u.Transaction != 3 || u.MetaBlocks != 64*16 {
+		t.Fatalf("%+v %v", u, err)
+	}
+	must(t, g.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"))
+	check()
+	for _, v := range []*Volume{a, b, c} {
+		must(t, v.Close())
+	}
+	g = reopen(t, g, cfg, 2)
+	a, b, c = volume(t, g, "a"), volume(t, g, "b"), volume(t, g, "c")
+	check()
+	if err := g.Remove(bg, "p", "lvremove"); err == nil {
+		t.Fatal("a pool in use was removed")
+	}
+	must(t, b.Close())
+	must(t, g.Remove(bg, "b", "lvremove"))
+	if s := g.Metadata().LV("c").Segments[0]; s.Origin != "" {
+		t.Error("c has an origin that is gone:", s.Origin)
+	}
+	same(t, c, mc, "c")
+	// A snapshot is merged into its origin while that is open.
+	must(t, g.CreateThin(bg, ThinOptions{Name: "d", Origin: "a"}, "lvcreate"))
+	md := bytes.Clone(model)
+	fill(t, a, model, 0, 65536, 8)
+	done, err := g.Merge(bg, "d", "lvconvert")
+	must(t, err)
+	<-done
+	same(t, a, md, "merged a")
+	must(t, a.Close())
+	must(t, c.Close())
+	must(t, g.Remove(bg, "a", "lvremove"))
+	must(t, g.Remove(bg, "c", "lvremove"))
+	if u, _ := g.PoolUsage("p"); u.DataUsed != 0 {
+		t.Errorf("%d blocks leaked", u.DataUsed)
+	}
+	must(t, g.Remove(bg, "p", "lvremove"))
+	if n := len(g.Metadata().LVs); n != 0 {
+		t.Errorf("%d volumes are left", n)
+	}
+	must(t, g.Close())
+}
+
+// TestThinMessages cuts the power between the steps of a pool change: the next
+// opening does what is missing.
+func TestThinMessages(t *testing.T) {
+	for cut := 1; cut < 60; cut++ {
+		d := lvmtest.New(32 << 20)
+		g, cfg := groupOn(t, map[string]blockdev.Device{"/d0": d})
+		must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 16}, "lvcreate"))
+		must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "a", Extents: 100}, "lvcreate"))
+		a := volume(t, g, "a")
+		model := make([]byte, 65536)
+		fill(t, a, model, 0, 65536, 1)
+		must(t, a.Close())
+		d.CutAfter(cut)
+		err := g.CreateThin(bg, ThinOptions{Name: "b", Origin: "a"}, "lvcreate")
+		if err == nil {
+			err = g.Remove(bg, "a", "lvremove")
+		}
+		crashed := d.Crash(rand.New(rand.NewPCG(uint64(cut), 1)))
+		cfg.Open = func(string) (blockdev.Device, error) { return crashed, nil }
+		h, oerr := Open(cfg, []string{"/d0"}, "vg0")
+		if oerr != nil {
+			t.Fatalf("cut %d: %v", cut, oerr)
+		}
+		v := h.Metadata()
+		for _, name := range []string{"a", "b"} {
+			if v.LV(name) == nil {
+				continue
+			}
+			x, verr := h.Volume(name)
+			if verr != nil {
+				t.Fatalf("cut %d: %s: %v", cut, name, verr)
+			}
+			same(t, x, model, name)
+			must(t, x.Close())
+		}
+		if v.LV("a") == nil && v.LV("b") == nil {
+			t.Fatalf("cut %d: both are gone", cut)
+		}
+		for _, s := range h.Metadata().LV("p").Segments {
+			if len(s.Messages) != 0 {
+				t.Fatalf("cut %d: messages are left", cut)
+			}
+		}
+		must(t, h.Close())
+		if err == nil {
+			break // the whole sequence is through
+		}
+	}
+}
+
+// TestPoolGeometry compares with what lvm2 2.03.16 chose.
+func TestPoolGeometry(t *testing.T) {
+	for _, c := range []struct{ data, chunk, meta int64 }{
+		{64 << 20, 64 << 10, 2 << 20},
+		{100 << 30, 64 << 10, 100 << 20},
+		{1 << 40, 512 << 10, 128 << 20},
+	} {
+		if chunk, size := PoolGeometry(c.data, 0); chunk != c.chunk || size != c.meta {
+			t.Errorf("%d: chunk %d, metadata %d; want %d, %d", c.data, chunk, size, c.chunk, c.meta)
+		}
+	}
+}
+
+func TestPoolFull(t *testing.T) {
+	g, _ := newGroup(t, 1, 64<<20)
+	must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 4, ErrorWhenFull: true}, "lvcreate"))
+	must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "a", Extents: 100}, "lvcreate"))
+	a := volume(t, g, "a")
+	p := make([]byte, 65536)
+	var err error
+	for i := int64(0); err == nil; i++ {
+		_, err = a.WriteAt(p, i*65536)
+	}
+	if !errors.Is(err, blockdev.ErrNoSpace) {
+		t.Fatal(err)
+	}
+	var l blockdev.Lease
+	must(t, a.LeaseWrite(&l, 50*65536, 4096, blockdev.Wait))
+	if err := l.Commit(false); !errors.Is(err, blockdev.ErrNoSpace) {
+		t.Fatal(err)
+	}
+	l.Release()
+	must(t, g.Extend("p", 8, "", 0, nil, "lvextend"))
+	_, err = a.WriteAt(p, 50*65536)
+	must(t, err)
+	must(t, a.Close())
+	must(t, g.Close())
+}
+
+// TestNotServed: a volume of a type that is left to lvm2 is reported and stays.
+func TestNotServed(t *testing.T) {
+	g, cfg := newGroup(t, 1, 64<<20)
+	must(t, g.Create(CreateOptions{Name: "v", Extents: 4}, "lvcreate"))
+	must(t, g.VG(func(x *vg.Group) error {
+		next := x.VG.Clone()
+		next.LV("v").Segments[0].Type = "cache"
+		return x.Commit(next, "test")
+	}))
+	g = reopen(t, g, cfg, 1)
+	if _, err := g.Volume("v"); !errors.Is(err, ErrNotServed) {
+		t.Fatal(err)
+	}
+	if err := g.Remove(bg, "v", "lvremove"); !errors.Is(err, ErrNotServed) {
+		t.Fatal(err)
+	}
+	if g.Metadata().LV("v").Segments[0].Type != "cache" {
+		t.Fatal("it was changed")
+	}
+	must(t, g.Close())
+}

@@ -1,0 +1,163 @@
+package lvm
+
+import (
+	"fmt"
+
+	"softiser/blockdev"
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/meta"
+	"softiser/lvm/snap"
+	"softiser/lvm/thin"
+)
+
+// SnapshotUsage says how full the store of a classic snapshot is.
+func (g *Group) SnapshotUsage(name string) (snap.Usage, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	cow, err := lookup(g.g.VG, name)
+	if err != nil {
+		return snap.Usage{}, err
+	}
+	_, seg := g.g.VG.SnapshotSegment(name)
+	if seg == nil {
+		return snap.Usage{}, fmt.Errorf("%s/%s is no snapshot", g.g.VG.Name, name)
+	}
+	n, err := g.activate(g.g.VG.LV(seg.Origin))
+	if err != nil {
+		return snap.Usage{}, err
+	}
+	defer g.deactivate(n)
+	return n.snaps[cow.ID].Usage(), nil
+}
+
+// PoolUsage says how full a thin pool is.
+func (g *Group) PoolUsage(name string) (u thin.Usage, err error) {
+	err = g.withPool(name, func(p *thin.Pool) error { u = p.Usage(); return nil })
+	return u, err
+}
+
+func (g *Group) withPool(name string, f func(*thin.Pool) error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	lv, err := lookup(g.g.VG, name)
+	if err != nil {
+		return err
+	}
+	if len(lv.Segments) != 1 || lv.Segments[0].Type != meta.ThinPool {
+		return fmt.Errorf("%s/%s is no thin pool", g.g.VG.Name, name)
+	}
+	n, err := g.activate(lv)
+	if err != nil {
+		return err
+	}
+	defer g.deactivate(n)
+	return f(n.pool)
+}
+
+// Mapped is how many bytes of a thin volume are allocated.
+func (g *Group) Mapped(name string) (n int64, err error) {
+	lv, err := lookup(g.Metadata(), name)
+	if err != nil {
+		return 0, err
+	}
+	if len(lv.Segments) != 1 || lv.Segments[0].Type != meta.Thin {
+		return 0, fmt.Errorf("%s is no thin volume", name)
+	}
+	err = g.withPool(lv.Segments[0].Pool, func(p *thin.Pool) error {
+		n, err = p.Mapped(lv.Segments[0].DeviceID)
+		return err
+	})
+	return n, err
+}
+
+// Open reports whether a volume is open.
+func (g *Group) Open(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	lv := g.g.VG.LV(name)
+	return lv != nil && g.nodes[lv.ID] != nil
+}
+
+// Diff lists the ranges, in order, in which volume "to" differs from volume
+// "from": two thin volumes of a pool, a classic snapshot and its origin, or two
+// classic snapshots of one origin. Data false means that "to" reads as zeroes.
+func (g *Group) Diff(from, to string) ([]thin.Change, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	a, err := lookup(g.g.VG, from)
+	if err != nil {
+		return nil, err
+	}
+	b, err := lookup(g.g.VG, to)
+	if err != nil {
+		return nil, err
+	}
+	if len(a.Segments) == 1 && len(b.Segments) == 1 && a.Segments[0].Type == meta.Thin && b.Segments[0].Type == meta.Thin {
+		return g.diffThin(a, b)
+	}
+	return g.diffClassic(a, b)
+}
+
+func (g *Group) diffThin(a, b *meta.LV) ([]thin.Change, error) {
+	sa, sb := a.Segments[0], b.Segments[0]
+	if sa.Pool != sb.Pool {
+		return nil, fmt.Errorf("%s and %s are in different pools", a.Name, b.Name)
+	}
+	n, err := g.activate(g.g.VG.LV(sa.Pool))
+	if err != nil {
+		return nil, err
+	}
+	defer g.deactivate(n)
+	cs, err := n.pool.Diff(sa.DeviceID, sb.DeviceID)
+	size := int64(sb.Count*g.g.VG.ExtentSize) * ondisk.SectorSize
+	return clip(cs, size), err
+}
+
+// clip cuts what lies beyond the end of the second volume.
+func clip(cs []thin.Change, size int64) []thin.Change {
+	for i, c := range cs {
+		if c.Off >= size {
+			return cs[:i]
+		}
+		cs[i].Len = min(c.Len, size-c.Off)
+	}
+	return cs
+}
+
+// diffClassic: a snapshot differs from its origin at most where it has
+// exceptions; two snapshots differ at most where either has.
+func (g *Group) diffClassic(a, b *meta.LV) ([]thin.Change, error) {
+	v := g.g.VG
+	origin := func(lv *meta.LV) string {
+		if _, s := v.SnapshotSegment(lv.Name); s != nil {
+			return s.Origin
+		}
+		return lv.Name
+	}
+	if origin(a) != origin(b) || a == b {
+		return nil, fmt.Errorf("%s and %s are not a snapshot and its origin, nor snapshots of one origin", a.Name, b.Name)
+	}
+	n, err := g.activate(v.LV(origin(a)))
+	if err != nil {
+		return nil, err
+	}
+	defer g.deactivate(n)
+	var all []blockdev.Extent
+	for _, lv := range []*meta.LV{a, b} {
+		if s := n.snaps[lv.ID]; s != nil {
+			es, err := s.Changed()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", lv.Name, err)
+			}
+			all = append(all, es...)
+		}
+	}
+	var devs [2]blockdev.Device
+	for i, lv := range []*meta.LV{a, b} {
+		devs[i] = n.top
+		if s := n.snaps[lv.ID]; s != nil {
+			devs[i] = s
+		}
+	}
+	return exact(devs[0], devs[1], merged(all))
+}

@@ -1,0 +1,263 @@
+package mpa
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"softiser/rdma/internal/wire"
+)
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+const (
+	reqHex = "4d504120494420526571204672616d65"
+	repHex = "4d504120494420526570204672616d65"
+)
+
+// Frames as Linux siw sends them: our own wishes give the same bytes.
+func TestFramesLikeSIW(t *testing.T) {
+	iser := []byte{0x80, 0, 0, 0}
+	for _, tt := range []struct {
+		name       string
+		init, resp Wish
+		req, rep   string
+		ird, ord   int // of the initiator afterwards
+		rird, rord int // of the responder
+		crc, gso   bool
+		rtr        RTR
+	}{
+		{"rping", Wish{CRC: CRCOffered, IRD: 1, ORD: 1}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1},
+			"10 02 0004 0001 0001", "10 02 0004 0001 0001", 1, 1, 1, 1, false, false, 0},
+		{"rping, CRC", Wish{IRD: 1, ORD: 1}, Wish{IRD: 1, ORD: 1},
+			"50 02 0004 0001 0001", "50 02 0004 0001 0001", 1, 1, 1, 1, true, false, 0},
+		{"peer-to-peer", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, P2P: RTRWrite | RTRRead}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1},
+			"10 02 0004 8001 c001", "10 02 0004 8001 8001", 1, 1, 1, 1, false, false, RTRWrite},
+		{"revision 1", Wish{Rev: 1, CRC: CRCOffered, IRD: 1, ORD: 1}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1},
+			"00 01 0000", "00 01 0000", 1, 1, 1, 1, false, false, 0},
+		{"try_gso", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, GSO: true}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1, GSO: true},
+			"18 02 0004 0001 0001", "18 02 0004 0001 0001", 1, 1, 1, 1, false, true, 0},
+		{"iSER", Wish{CRC: CRCOffered, IRD: 128, ORD: 1, Private: iser}, Wish{CRC: CRCOffered, IRD: 1, ORD: 128, Private: iser},
+			"10 02 0008 0080 0001 80000000", "10 02 0008 0001 0080 80000000", 128, 1, 1, 128, false, false, 0},
+		{"iSER, peer-to-peer", Wish{CRC: CRCOffered, IRD: 128, ORD: 1, P2P: RTRWrite | RTRRead, Private: iser}, Wish{CRC: CRCOffered, IRD: 1, ORD: 128, Private: iser},
+			"10 02 0008 8080 c001 80000000", "10 02 0008 8001 8080 80000000", 128, 1, 1, 128, false, false, RTRWrite},
+		{"NVMe", Wish{CRC: CRCOffered, IRD: 128, ORD: 0}, Wish{CRC: CRCOffered, IRD: 0, ORD: 128},
+			"10 02 0004 0080 0000", "10 02 0004 0000 0080", 128, 0, 0, 128, false, false, 0},
+		{"CRC required by the responder only", Wish{CRC: CRCOffered, IRD: 1, ORD: 1}, Wish{IRD: 1, ORD: 1},
+			"10 02 0004 0001 0001", "50 02 0004 0001 0001", 1, 1, 1, 1, true, false, 0},
+		{"GSO offered, not granted", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, GSO: true}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1},
+			"18 02 0004 0001 0001", "10 02 0004 0001 0001", 1, 1, 1, 1, false, false, 0},
+		{"only Read as RTR", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, P2P: RTRRead}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1},
+			"10 02 0004 8001 4001", "10 02 0004 8001 4001", 1, 1, 1, 1, false, false, RTRRead},
+		{"Read as RTR raises the IRD", Wish{CRC: CRCOffered, IRD: 0, ORD: 0, P2P: RTRRead}, Wish{CRC: CRCOffered},
+			"10 02 0004 8000 4000", "10 02 0004 8001 4000", 0, 0, 1, 0, false, false, RTRRead},
+		{"only Send as RTR", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, P2P: RTRSend}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1},
+			"10 02 0004 c001 0001", "10 02 0004 c001 0001", 1, 1, 1, 1, false, false, RTRSend},
+		{"smaller queues win", Wish{CRC: CRCOffered, IRD: 8, ORD: 32}, Wish{CRC: CRCOffered, IRD: 16, ORD: 64},
+			"10 02 0004 0008 0020", "10 02 0004 0010 0008", 8, 16, 16, 8, false, false, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			req, err := tt.init.Request()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := req.Append(nil)
+			if want := unhex(t, reqHex+tt.req); !bytes.Equal(b, want) {
+				t.Errorf("Request %x, want %x", b, want)
+			}
+			var got Frame
+			if err := got.Parse(b, false); err != nil {
+				t.Fatal(err)
+			}
+			if err := Check(&got); err != nil {
+				t.Fatal(err)
+			}
+			rep, rr, err := tt.resp.Answer(&got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b = rep.Append(nil)
+			if want := unhex(t, repHex+tt.rep); !bytes.Equal(b, want) {
+				t.Errorf("Reply %x, want %x", b, want)
+			}
+			ir, err := tt.init.Agree(req, rep)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ir.IRD != tt.ird || ir.ORD != tt.ord || rr.IRD != tt.rird || rr.ORD != tt.rord {
+				t.Errorf("initiator IRD %d ORD %d, responder IRD %d ORD %d", ir.IRD, ir.ORD, rr.IRD, rr.ORD)
+			}
+			if ir.CRC != tt.crc || rr.CRC != tt.crc || ir.GSO != tt.gso || rr.GSO != tt.gso || ir.RTR != tt.rtr || rr.RTR != tt.rtr {
+				t.Errorf("initiator %+v, responder %+v", ir, rr)
+			}
+		})
+	}
+}
+
+// What each side must refuse.
+func TestRefusals(t *testing.T) {
+	cause := func(err error) wire.Cause {
+		var r *Refusal
+		if errors.As(err, &r) {
+			return r.Cause
+		}
+		return 0xffff
+	}
+	w := Wish{CRC: CRCOffered, IRD: 1, ORD: 1}
+	req, _ := w.Request()
+	p2p, _ := (&Wish{IRD: 1, ORD: 1, P2P: RTRRead}).Request()
+	v1, _ := (&Wish{Rev: 1}).Request()
+	off := Wish{CRC: CRCOff, IRD: 1, ORD: 1}
+	for _, tt := range []struct {
+		name string
+		err  func() error
+		want wire.Cause
+	}{
+		{"markers in the Reply", func() error { _, err := w.Agree(req, &Frame{Rev: 2, Enhanced: true, Flags: FlagMarkers}); return err }, wire.CauseMPALocal},
+		{"revision 3 in the Reply", func() error { _, err := w.Agree(req, &Frame{Rev: 3, Enhanced: true}); return err }, wire.CauseBadFrame},
+		{"revision 1 to revision 2", func() error { _, err := w.Agree(req, &Frame{Rev: 1}); return err }, wire.CauseBadFrame},
+		{"not enhanced", func() error { _, err := w.Agree(req, &Frame{Rev: 2}); return err }, wire.CauseBadFrame},
+		{"enhanced to revision 1", func() error { _, err := w.Agree(v1, &Frame{Rev: 1, Enhanced: true}); return err }, wire.CauseBadFrame},
+		{"ORD above our IRD", func() error { _, err := w.Agree(req, &Frame{Rev: 2, Enhanced: true, IRD: 1, ORD: 2}); return err }, wire.CauseInsufficient},
+		{"no peer-to-peer", func() error { _, err := w.Agree(p2p, &Frame{Rev: 2, Enhanced: true, IRD: 1, ORD: 1}); return err }, wire.CauseNoRTR},
+		{"other RTR", func() error {
+			_, err := w.Agree(p2p, &Frame{Rev: 2, Enhanced: true, IRD: 1, ORD: 1, P2P: true, RTR: RTRWrite})
+			return err
+		}, wire.CauseNoRTR},
+		{"unasked peer-to-peer", func() error {
+			_, err := w.Agree(req, &Frame{Rev: 2, Enhanced: true, IRD: 1, ORD: 1, P2P: true, RTR: RTRWrite})
+			return err
+		}, wire.CauseNoRTR},
+		{"CRC in the Reply", func() error {
+			_, err := off.Agree(req, &Frame{Rev: 2, Enhanced: true, IRD: 1, ORD: 1, Flags: FlagCRC})
+			return err
+		}, wire.CauseMPALocal},
+		{"CRC in the Request", func() error { _, _, err := off.Answer(&Frame{Rev: 2, Enhanced: true, Flags: FlagCRC}); return err }, wire.CauseMPALocal},
+		{"peer-to-peer without a kind", func() error { _, _, err := w.Answer(&Frame{Rev: 2, Enhanced: true, P2P: true}); return err }, wire.CauseNoRTR},
+		{"markers in the Request", func() error { return Check(&Frame{Rev: 1, Flags: FlagMarkers}) }, wire.CauseMPALocal},
+	} {
+		if err := tt.err(); err == nil || cause(err) != tt.want {
+			t.Errorf("%s: %v, want cause %v", tt.name, err, tt.want)
+		}
+	}
+	if err := Check(&Frame{Rev: 3}); !errors.Is(err, ErrFrame) {
+		t.Errorf("revision 3: %v", err)
+	}
+	for n, ok := range map[int]bool{508: true, 509: false} {
+		if _, err := (&Wish{Private: make([]byte, n)}).Request(); (err == nil) != ok {
+			t.Errorf("%d bytes of private data: %v", n, err)
+		}
+	}
+}
+
+// 0x3fff means that the depth is not negotiated here; it is mirrored.
+func TestUnnegotiatedDepth(t *testing.T) {
+	w := Wish{IRD: 4, ORD: 5}
+	rep, res, err := w.Answer(&Frame{Rev: 2, Enhanced: true, IRD: MaxQueue, ORD: MaxQueue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep.IRD != MaxQueue || rep.ORD != MaxQueue || res.IRD != 4 || res.ORD != 5 {
+		t.Errorf("Reply %+v, agreed %+v", rep, res)
+	}
+	req, _ := w.Request()
+	if res, err = w.Agree(req, &Frame{Rev: 2, Enhanced: true, IRD: MaxQueue, ORD: MaxQueue}); err != nil || res.IRD != 4 || res.ORD != 5 {
+		t.Errorf("agreed %+v, %v", res, err)
+	}
+}
+
+func TestReject(t *testing.T) {
+	f, err := Reject(&Frame{Rev: 2, Enhanced: true, Flags: FlagCRC | FlagMarkers}, []byte("no"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := f.Append(nil), unhex(t, repHex+"30 02 0006 00000000 6e6f"); !bytes.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
+	}
+	f, _ = Reject(&Frame{Rev: 1}, nil)
+	if got, want := f.Append(nil), unhex(t, repHex+"20 01 0000"); !bytes.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
+	}
+}
+
+// A frame is read to the byte, however it is split, and what follows stays.
+func TestReadFrame(t *testing.T) {
+	f := Frame{Rev: 2, Enhanced: true, P2P: true, RTR: RTRWrite | RTRSend, IRD: 7, ORD: 9, Flags: FlagCRC, Private: []byte("private data")}
+	b := append(f.Append(nil), "rest"...)
+	r := iotest.OneByteReader(bytes.NewReader(b))
+	var got Frame
+	if err := ReadFrame(r, &got, false); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got.Append(nil), f.Append(nil)) {
+		t.Errorf("%+v", got)
+	}
+	if rest, _ := io.ReadAll(r); string(rest) != "rest" {
+		t.Errorf("%q is left", rest)
+	}
+	whole := f.Append(nil)
+	for i := range whole {
+		want := io.ErrUnexpectedEOF
+		if i == 0 {
+			want = io.EOF
+		}
+		if err := ReadFrame(bytes.NewReader(whole[:i]), &got, false); err != want {
+			t.Errorf("cut at %d: %v", i, err)
+		}
+	}
+	for name, in := range map[string]string{
+		"other protocol": hex.EncodeToString([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")),
+		"a Reply":        repHex + "10 02 0004 0001 0001",
+		"too long":       reqHex + "00 01 0201" + strings.Repeat("00", 513),
+		"no word":        reqHex + "10 02 0003 000000",
+	} {
+		if err := ReadFrame(bytes.NewReader(unhex(t, in)), &got, false); !errors.Is(err, ErrFrame) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := ReadFrame(bytes.NewReader(unhex(t, reqHex+"10 02 0000")), &got, false); !errors.Is(err, ErrNoWord) || got.Rev != 2 {
+		t.Errorf("enhanced without private data: %v", err)
+	}
+	if err := ReadFrame(bytes.NewReader(whole), &got, true); !errors.Is(err, ErrFrame) {
+		t.Errorf("a Request where a Reply is due: %v", err)
+	}
+}
+
+func FuzzFrame(f *testing.F) {
+	f.Add(unhex(f, reqHex+"50 02 0008 8080 c001 80000000"), false)
+	f.Add(unhex(f, repHex+"30 02 0000"), true)
+	f.Add(unhex(f, reqHex+"00 01 0000"), false)
+	f.Fuzz(func(t *testing.T, b []byte, reply bool) {
+		var g Frame
+		if g.Parse(b, reply) != nil {
+			return
+		}
+		// B, C and D are dropped when A is clear; all else survives.
+		var again Frame
+		if err := again.Parse(g.Append(nil), reply); err != nil {
+			t.Fatal(err)
+		}
+		if again.IRD != g.IRD || again.ORD != g.ORD || again.RTR != g.RTR || again.Flags != g.Flags || !bytes.Equal(again.Private, g.Private) {
+			t.Fatalf("%+v became %+v", g, again)
+		}
+		if !reply && Check(&g) == nil {
+			for _, m := range []CRCMode{CRCRequired, CRCOffered, CRCOff} {
+				w := Wish{CRC: m, IRD: 16, ORD: 16}
+				if rep, r, err := w.Answer(&g); err == nil && (r.IRD > 16 || r.ORD > 16 || len(rep.Append(nil)) > HdrLen+MaxPD) {
+					t.Fatalf("%+v was answered with %+v", g, r)
+				}
+			}
+		}
+	})
+}

@@ -47,15 +47,23 @@ func TestResiduals(t *testing.T) {
 			t.Errorf("room for %d: %d bytes, wanted %d", n, len(got.data), got.wanted)
 		}
 	}
-	// WRITE with less than the CDB asks: nothing is written.
-	for _, n := range []int{0, 1, 512, 2047} {
-		got := r.do(spc.AppendWrite(nil, 0, 4, false), fill(n, 99), 0).illegal(spc.ASCInvalidFieldInIU)
-		if got.wanted != 2048 {
-			t.Errorf("%d bytes: wanted %d", n, got.wanted)
+	// WRITE with less than the CDB asks: what came is written, to the byte.
+	for _, bs := range []func(uint64, uint32, bool) []byte{
+		func(l uint64, n uint32, f bool) []byte { return spc.AppendWrite(nil, l, n, f) },
+		func(l uint64, n uint32, _ bool) []byte { return spc.AppendWriteVerify(nil, l, n, 1) },
+	} {
+		for _, n := range []int{0, 1, 512, 1000, 2047} {
+			data = fill(4*512, byte(n))
+			r.do(spc.AppendWrite(nil, 0, 4, false), data, 0).good()
+			got := r.do(bs(0, 4, false), fill(n, 99), 0).good()
+			if got.wanted != 2048 {
+				t.Errorf("%d bytes: wanted %d", n, got.wanted)
+			}
+			copy(data, fill(n, 99))
+			if got := r.do(spc.AppendRead(nil, 0, 4, false), nil, 2048).good(); !bytes.Equal(got.data, data) {
+				t.Errorf("%d bytes of 2048: other blocks than those sent have changed", n)
+			}
 		}
-	}
-	if got := r.do(spc.AppendRead(nil, 0, 4, false), nil, 2048).good(); !bytes.Equal(got.data, data) {
-		t.Error("a refused WRITE changed data")
 	}
 	// WRITE with more: the CDB's length counts.
 	r.do(spc.AppendWrite(nil, 0, 1, false), fill(2048, 50), 0).good()

@@ -31,8 +31,10 @@ func (t *Task) miscompare(off int64) {
 // the Data-Out. On a difference or a failure it has ended the task.
 func (t *Task) compareWith(p []byte, off, at int64) bool {
 	ok := true
-	whole := t.scan(off, int64(len(p)), func(o int64, have []byte) bool {
-		if i := firstDiff(p[o-off:][:len(have)], have); i >= 0 {
+	whole := t.scan(off, t.wholeBlocks(len(p)), func(o int64, have []byte) bool {
+		want := p[o-off:]
+		want = want[:min(len(want), len(have))] // the last block may be there in part
+		if i := firstDiff(want, have[:len(want)]); i >= 0 {
 			t.miscompare(at + o - off + int64(i))
 			ok = false
 		}
@@ -93,18 +95,22 @@ func cmdWriteVerify(t *Task) {
 		t.badCDB(1)
 		return
 	}
-	t.stageAll(t.n, func(t *Task, p []byte) bool {
+	work := func(t *Task, p []byte) bool {
 		off := t.off + t.done
-		if _, err := t.lu.vol.WriteAt(p, off); err != nil {
-			t.failErr(err, writing)
+		if !t.storeCut(p, off) {
 			return false
 		}
-		if err := t.lu.vol.FlushRange(off, int64(len(p))); err != nil {
+		if err := t.lu.vol.FlushRange(off, t.wholeBlocks(len(p))); err != nil {
 			t.failErr(err, writing)
 			return false
 		}
 		return t.compareWith(p, off, t.done)
-	})
+	}
+	if int64(t.OutLen) < t.n {
+		t.stageCut(work)
+		return
+	}
+	t.stageAll(t.n, work)
 }
 
 // cmdCompareAndWrite is COMPARE AND WRITE (SBC-3 §5.3): the first half of the
@@ -118,9 +124,9 @@ func cmdCompareAndWrite(t *Task) {
 	n := 2 * t.n
 	// An initiator that sends another amount than the CDB says has a different
 	// idea of the block size; better not to guess which half is which.
-	if t.n > 0 && int64(t.OutLen) != n {
+	if int64(t.OutLen) != n {
 		t.Wanted = uint32(n)
-		t.illegal(spc.ASCInvalidFieldInIU)
+		t.badCDB(13)
 		return
 	}
 	t.stageAll(n, compareAndWrite)

@@ -141,29 +141,31 @@ func vpdBlockDevice(t *Task, b []byte) []byte {
 
 // Limits that the block limits page tells and the commands keep.
 const (
-	maxCompareBlocks        = 255
-	maxUnmapDescr           = 256
-	maxUnmapBytes     int64 = 4 << 30
-	maxWriteSameBytes       = 1 << 30
-	maxAtomicBytes          = 1 << 20
-	optimalTransfer         = 1 << 20
+	maxCompareBlocks = 255
+	maxUnmapDescr    = 256
+	maxUnmapBlocks   = 1 << 20
+	// maxWriteSame keeps a WRITE SAME, which cannot be interrupted by a slow
+	// peer but can by nothing else either, at a few tenths of a second.
+	maxWriteSame    = 65535
+	optimalTransfer = 1 << 20
 )
 
 func (lu *LU) limits() spc.BlockLimits {
 	g := lu.geo()
 	a := lu.atomicLimits()
 	l := spc.BlockLimits{
+		WSNonZero:          true,
 		MaxCompareAndWrite: uint8(lu.maxCompare()),
 		OptimalGranularity: uint16(max(g.info.PhysBlockSize>>g.shift, 1)),
 		MaxTransfer:        uint32(lu.cfg.MaxTransfer >> g.shift),
 		OptimalTransfer:    uint32(min(optimalTransfer, lu.cfg.MaxTransfer) >> g.shift),
-		MaxWriteSame:       maxWriteSameBytes >> g.shift,
+		MaxWriteSame:       maxWriteSame,
 		MaxAtomic:          a.max,
 		AtomicAlignment:    a.align,
 		AtomicGranularity:  a.granularity,
 	}
 	if g.info.Discard {
-		l.MaxUnmapBlocks = uint32(maxUnmapBytes >> g.shift)
+		l.MaxUnmapBlocks = maxUnmapBlocks
 		l.MaxUnmapDescriptors = maxUnmapDescr
 		if a := g.info.DiscardAlign; a > 0 {
 			l.UnmapGranularity = uint32(max(a>>g.shift, 1))

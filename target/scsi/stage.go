@@ -17,9 +17,12 @@ const stageBytes = 1 << 20
 // false when it has ended the task; done ends a task whose chunks are all
 // worked on.
 func (t *Task) stageAll(n int64, work func(*Task, []byte) bool) {
-	if !t.wantOut(n) {
-		return
+	if t.wantOut(n) {
+		t.stage(n, work)
 	}
+}
+
+func (t *Task) stage(n int64, work func(*Task, []byte) bool) {
 	t.n = n
 	t.work = work
 	if n == 0 {
@@ -27,6 +30,41 @@ func (t *Task) stageAll(n int64, work func(*Task, []byte) bool) {
 		return
 	}
 	t.stageNext()
+}
+
+// stageCut is stageAll for a WRITE whose initiator sends less than the CDB says.
+func (t *Task) stageCut(work func(*Task, []byte) bool) {
+	t.Wanted = uint32(t.n)
+	t.stage(int64(t.OutLen), work)
+}
+
+// wholeBlocks rounds n bytes up to blocks.
+func (t *Task) wholeBlocks(n int) int64 {
+	bs := int64(1) << t.lu.geo().shift
+	return (int64(n) + bs - 1) &^ (bs - 1)
+}
+
+// storeCut is store for data that may end within a block, whose rest stays as
+// it is.
+func (t *Task) storeCut(p []byte, off int64) bool {
+	whole := len(p) &^ (1<<t.lu.geo().shift - 1)
+	if whole > 0 && !t.store(p[:whole], off) {
+		return false
+	}
+	rest := p[whole:]
+	if len(rest) == 0 {
+		return true
+	}
+	block := t.dev.bufs.get(int(t.wholeBlocks(1)))
+	defer t.dev.bufs.put(block)
+	block = block[:t.wholeBlocks(1)]
+	off += int64(whole)
+	if _, err := t.lu.vol.ReadAt(block, off); err != nil {
+		t.failErr(err, reading)
+		return false
+	}
+	copy(block, rest)
+	return t.store(block, off)
 }
 
 func (t *Task) stageNext() {

@@ -141,7 +141,6 @@ func commands() []command {
 	}
 	sa("9e 10 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accAlways, gateMedium, 0, cmdReadCapacity16)
 	sa(wide("9e 12"), fIO|fAlloc, accRead, gateMedium, 0, cmdGetLBAStatus)
-	sa("7f 00 00 00 00 00 00 18 00 0d 09 00 ff ff ff ff ff ff ff ff 00 00 00 00 00 00 00 00 ff ff ff ff", fIO, accWrite, gateWrite, holdWrite, cmdWriteSame)
 	sa("48 a1 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeOverwrite)
 	sa("48 1f 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeExit)
 	for i := range 4 {

@@ -69,33 +69,23 @@ func unmapJob(t *Task) {
 	t.good()
 }
 
-// cmdWriteSame is WRITE SAME(10), (16), (32) (SBC-3 §5.46): one block of Data-Out
+// cmdWriteSame is WRITE SAME(10) and (16) (SBC-3 §5.45, §5.46): one block of Data-Out
 // (none with NDOB: zeroes) fills the range; with UNMAP, blocks that would read
-// as that anyway are deallocated. 0 blocks stands for the rest of the medium.
+// as that anyway are deallocated. 0 blocks is refused (WSNZ).
 func cmdWriteSame(t *Task) {
 	g := t.lu.geo()
 	f := t.io.Flags
 	unmap, anchor := f&spc.FlagUnmap != 0, f&spc.FlagAnchor != 0
-	ndob := f&spc.FlagNDOB != 0 && len(t.CDB) != 10
-	if anchor || unmap && !g.info.Discard || f&spc.FlagNDOB != 0 && len(t.CDB) == 10 || f&0x06 != 0 {
+	ndob := f&spc.FlagNDOB != 0 && len(t.CDB) == 16
+	if anchor || unmap && !g.info.Discard || f&spc.FlagNDOB != 0 && !ndob || f&0x06 != 0 {
 		t.badCDB(1)
 		return
 	}
-	blocks := uint64(t.io.Blocks)
-	if blocks == 0 {
-		blocks = g.blocks - t.io.LBA
-	}
-	if blocks > maxWriteSameBytes>>g.shift {
+	if t.io.Blocks == 0 || t.io.Blocks > maxWriteSame {
 		t.badCDB(lengthField(len(t.CDB)))
 		return
 	}
-	if t.io.Blocks == 0 {
-		// Announce the range that 0 stands for, before anything is done.
-		t.lu.mu.Lock()
-		t.hold.hi = t.io.LBA + blocks
-		t.lu.mu.Unlock()
-	}
-	t.span = int64(blocks) << g.shift
+	t.span = t.n
 	switch {
 	case ndob:
 		if t.OutLen != 0 {
@@ -106,8 +96,6 @@ func cmdWriteSame(t *Task) {
 	case t.OutLen != uint32(g.info.BlockSize):
 		t.Wanted = uint32(g.info.BlockSize)
 		t.illegal(spc.ASCInvalidFieldInIU)
-	case blocks == 0:
-		t.stageAll(int64(g.info.BlockSize), func(*Task, []byte) bool { return true })
 	default:
 		t.stageAll(int64(g.info.BlockSize), writeSame)
 	}
@@ -116,7 +104,7 @@ func cmdWriteSame(t *Task) {
 func (t *Task) mayUnmap() bool { return t.io.Flags&spc.FlagUnmap != 0 }
 
 func zeroJob(t *Task) {
-	if t.span == 0 || t.zero(t.off, t.span, t.mayUnmap()) {
+	if t.zero(t.off, t.span, t.mayUnmap()) {
 		t.good()
 	}
 }
@@ -205,7 +193,8 @@ func lbaStatusJob(t *Task) {
 			return
 		}
 		for _, e := range ext {
-			runs = appendRun(runs, uint64(e.Off)>>g.shift, uint64(e.Len)>>g.shift, e.Data)
+			lo, hi := max(e.Off, off), min(e.Off+e.Len, off+n)
+			runs = appendRun(runs, uint64(lo)>>g.shift, uint64(hi-lo)>>g.shift, e.Data)
 		}
 		off += n
 	}

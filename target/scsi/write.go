@@ -16,13 +16,16 @@ import (
 //	   off  +-----------------------+---------------------+  off+chunk
 //
 // A long WRITE is fetched and committed in chunks. A WRITE whose initiator
-// sends less than the CDB says fails with 5/0E/03 and writes nothing; one that
-// sends more writes what the CDB says. Both report the residual.
+// sends less than the CDB says (RFC 7143 §11.4.5.1 leaves the choice) writes what
+// came, a last part of a block included, see stageCut; one that sends more
+// writes what the CDB says. Both are GOOD with the residual.
 
 func cmdWrite(t *Task) {
-	if !t.wantOut(t.n) {
+	if int64(t.OutLen) < t.n {
+		t.stageCut(func(t *Task, p []byte) bool { return t.storeCut(p, t.off+t.done) })
 		return
 	}
+	t.Wanted = uint32(t.n)
 	if t.n == 0 {
 		t.good()
 		return

@@ -1,0 +1,152 @@
+// Command conformance runs libiscsi's test suite, iscsi-test-cu, against
+// iser-target on every kind of backend and prints one table: passed, failed,
+// skipped with the reason.
+//
+//	make conformance                 everything, with Debian's tgt beside it
+//	make conformance-short           one kind of backend
+//	go run ./interop/conformance -kind file-512 -test 'ProutReserve'
+//
+// How the suite is run. iscsi-test-cu counts a skipped test as passed, exits 0
+// on failures, and cannot go on after a crash, so each test is a process of its
+// own with a time limit, and its text is classified (classify.go). Each family
+// of tests gets a freshly started target with fresh volumes, because some tests
+// take blocks that they have not written for zeroes.
+//
+// A volume of one kind cannot exercise everything: tests of removable, write
+// protected and slow units run on a second, third and fourth LUN of the same
+// backend (tests.go).
+//
+// The exit status is 1 when a test has failed, 2 when the run itself could not
+// be made.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	tool    string
+	target  string
+	short   bool
+	kinds   *regexp.Regexp
+	tests   *regexp.Regexp
+	tgt     bool
+	keep    string
+	timeout time.Duration
+}
+
+func main() {
+	var o options
+	var kind, test string
+	flag.StringVar(&o.tool, "tool", "iscsi-test-cu", "the test program: Debian's, or one built from a newer libiscsi")
+	flag.StringVar(&o.target, "target", "bin/iser-target", "the target program")
+	flag.BoolVar(&o.short, "short", false, "one kind of backend, without the tests that take more than a few seconds")
+	flag.StringVar(&kind, "kind", ".", "kinds of backend, a regular expression")
+	flag.StringVar(&test, "test", ".", "tests, a regular expression")
+	flag.BoolVar(&o.tgt, "tgt", true, "run the suite against Debian's tgt too, where it is installed")
+	flag.StringVar(&o.keep, "logs", "", "folder that keeps the text of every test")
+	flag.DurationVar(&o.timeout, "timeout", 3*time.Minute, "time limit of one test")
+	flag.Parse()
+	var err1, err2 error
+	o.kinds, err1 = regexp.Compile(kind)
+	o.tests, err2 = regexp.Compile(test)
+	if err := errors.Join(err1, err2); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	failed, err := run(ctx, &o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(2)
+	}
+	if failed > 0 {
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o *options) (failed int, err error) {
+	if _, err := exec.LookPath(o.tool); err != nil {
+		return 0, fmt.Errorf("%w; install Debian's libiscsi-bin, or name the program with -tool", err)
+	}
+	if _, err := os.Stat(o.target); err != nil {
+		return 0, fmt.Errorf("%w; run make build, or name the program with -target", err)
+	}
+	tests, err := listTests(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	if len(tests) == 0 {
+		return 0, errors.New("no test matches")
+	}
+	dir, err := os.MkdirTemp("", "conformance-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	fmt.Printf("%s, %d tests, one process each\n\n", toolVersion(o.tool), len(tests))
+	var sums []*summary
+	for _, k := range kinds {
+		if !o.kinds.MatchString(k.name) || o.short && !k.short {
+			continue
+		}
+		s, err := k.run(ctx, o, dir, tests)
+		if err != nil {
+			return failed, fmt.Errorf("%s: %w", k.name, err)
+		}
+		failed += s.count(failedTest)
+		sums = append(sums, s)
+	}
+	if o.tgt && !o.short {
+		s, err := runTGT(ctx, o, dir, tests)
+		if err != nil {
+			return failed, fmt.Errorf("tgt: %w", err)
+		}
+		sums = append(sums, s)
+	}
+	print(os.Stdout, sums)
+	return failed, nil
+}
+
+// listTests asks the program for its tests, FAMILY.TEST.
+func listTests(ctx context.Context, o *options) ([]string, error) {
+	// --list writes to the standard error in some versions.
+	out, err := exec.CommandContext(ctx, o.tool, "--list").CombinedOutput()
+	if err != nil && len(out) == 0 {
+		return nil, fmt.Errorf("%s --list: %w", o.tool, err)
+	}
+	var tests []string
+	seen := map[string]bool{}
+	for _, l := range strings.Fields(string(out)) {
+		name, ok := strings.CutPrefix(l, "ALL.")
+		if !ok || strings.Count(name, ".") != 1 || seen[name] || !o.tests.MatchString(name) {
+			continue
+		}
+		seen[name] = true
+		if o.short && slow[name] {
+			continue
+		}
+		tests = append(tests, name)
+	}
+	return tests, nil
+}
+
+// toolVersion says which program it is; the program itself does not.
+func toolVersion(tool string) string {
+	out, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", "libiscsi-bin").Output()
+	if err != nil || strings.ContainsRune(tool, '/') {
+		return tool
+	}
+	return tool + " of libiscsi-bin " + string(out)
+}

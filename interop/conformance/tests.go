@@ -1,0 +1,53 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+)
+
+// LUNs of the target under test.
+const (
+	lunMain      = 0
+	lunRemovable = 1
+	lunReadOnly  = 2
+	lunSlow      = 3
+)
+
+// lunFor returns the LUN on which a test can do what it is for.
+func lunFor(test string) int {
+	family, _, _ := strings.Cut(test, ".")
+	switch {
+	case family == "PreventAllow" || family == "StartStopUnit" || family == "NoMedia":
+		return lunRemovable
+	case family == "ReadOnly":
+		return lunReadOnly
+	case family == "iSCSITMF" || test == "Sanitize.Reset":
+		// They abort or watch a command that is still under way; on a fast
+		// volume it has ended before.
+		return lunSlow
+	}
+	return lunMain
+}
+
+// slow lists what the short form leaves out: tests that sleep.
+var slow = map[string]bool{
+	"Sanitize.Reset": true, "iSCSIcmdsn.iSCSICmdSnTooHigh": true, "iSCSIcmdsn.iSCSICmdSnTooLow": true,
+}
+
+// expected are the skips that no backend can avoid, with the reason.
+var expected = []struct {
+	text *regexp.Regexp
+	why  string
+}{
+	{regexp.MustCompile(`CRYPTO_ERASE is not implemented`), "the volumes are not encrypted, so there is no key to erase"},
+	{regexp.MustCompile(`No alignment restrictions`), "the rest of the test has run; atomic writes may start at any block"},
+	{regexp.MustCompile(`does not support 0-blocks`), "WSNZ is set; the test has seen 0 blocks refused"},
+	{regexp.MustCompile(`Target is SPC-4\+. Skipping NUL bit`), "the rest of the test has run; SPC-4 has no NUL bit"},
+	{regexp.MustCompile(`LUN too small`), "the volume under test is smaller than the address the test wants"},
+}
+
+// partial are tests that print [SKIPPED] for one step and check the others.
+var partial = map[string]bool{
+	"WriteAtomic16.VPD": true, "Sanitize.Readonly": true, "Sanitize.Reservations": true,
+	"WriteSame10.ZeroBlocks": true, "WriteSame16.ZeroBlocks": true, "ExtendedCopy.ValidTgtDescr": true,
+}

@@ -58,7 +58,7 @@ func (k *kind) run(ctx context.Context, o *options, dir string, tests []string) 
 			srv.stop()
 			var err error
 			if srv, err = k.serve(ctx, o, filepath.Join(dir, fmt.Sprintf("%s-%d", k.name, i))); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%s: %w", k.name, err)
 			}
 		}
 		lun := lunFor(t)
@@ -69,7 +69,7 @@ func (k *kind) run(ctx context.Context, o *options, dir string, tests []string) 
 		}
 		s.add(r)
 		if srv.dead() {
-			return nil, fmt.Errorf("the target has ended during %s:\n%s", t, srv.log.String())
+			return nil, fmt.Errorf("%s: the target has ended during %s:\n%s", k.name, t, srv.log.String())
 		}
 		progress(k.name, i+1, len(tests), s)
 	}
@@ -184,7 +184,9 @@ func (k *kind) config(s *server, dir string) (string, error) {
 	for i := range 4 {
 		fmt.Fprintf(&b, "      - {lun: %d, volume: v%d}\n", i, i)
 	}
-	fmt.Fprintf(&b, "admin: {state_dir: %s}\nlogging: {level: warn}\n", filepath.Join(dir, "state"))
+	// The suite sleeps for minutes without reading, so no NOP may ask whether it
+	// is still there.
+	fmt.Fprintf(&b, "iscsi: {nop_interval: 0s}\nadmin: {state_dir: %s}\nlogging: {level: warn}\n", filepath.Join(dir, "state"))
 	return b.String(), nil
 }
 

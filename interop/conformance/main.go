@@ -30,6 +30,7 @@ import (
 	"os/signal"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -42,6 +43,7 @@ type options struct {
 	tests   *regexp.Regexp
 	tgt     bool
 	keep    string
+	jobs    int
 	timeout time.Duration
 }
 
@@ -55,6 +57,7 @@ func main() {
 	flag.StringVar(&test, "test", ".", "tests, a regular expression")
 	flag.BoolVar(&o.tgt, "tgt", true, "run the suite against Debian's tgt too, where it is installed")
 	flag.StringVar(&o.keep, "logs", "", "folder that keeps the text of every test")
+	flag.IntVar(&o.jobs, "j", 4, "kinds of backend at once")
 	flag.DurationVar(&o.timeout, "timeout", 3*time.Minute, "time limit of one test")
 	flag.Parse()
 	var err1, err2 error
@@ -96,24 +99,37 @@ func run(ctx context.Context, o *options) (failed int, err error) {
 	}
 	defer os.RemoveAll(dir)
 	fmt.Printf("%s, %d tests, one process each\n\n", toolVersion(o.tool), len(tests))
-	var sums []*summary
+	jobs := []func() (*summary, error){}
 	for _, k := range kinds {
-		if !o.kinds.MatchString(k.name) || o.short && !k.short {
-			continue
+		if o.kinds.MatchString(k.name) && (k.short || !o.short) {
+			jobs = append(jobs, func() (*summary, error) { return k.run(ctx, o, dir, tests) })
 		}
-		s, err := k.run(ctx, o, dir, tests)
-		if err != nil {
-			return failed, fmt.Errorf("%s: %w", k.name, err)
-		}
-		failed += s.count(failedTest)
-		sums = append(sums, s)
 	}
 	if o.tgt && !o.short {
-		s, err := runTGT(ctx, o, dir, tests)
-		if err != nil {
-			return failed, fmt.Errorf("tgt: %w", err)
+		jobs = append(jobs, func() (*summary, error) { return runTGT(ctx, o, dir, tests) })
+	}
+	// Most of the time is the suite's sleeping, so the kinds run side by side.
+	sums := make([]*summary, len(jobs))
+	errs := make([]error, len(jobs))
+	var wg sync.WaitGroup
+	room := make(chan struct{}, o.jobs)
+	for i, f := range jobs {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			room <- struct{}{}
+			sums[i], errs[i] = f()
+			<-room
+		}()
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return 0, err
+	}
+	for _, s := range sums {
+		if s.kind != tgtName {
+			failed += s.count(failedTest)
 		}
-		sums = append(sums, s)
 	}
 	print(os.Stdout, sums)
 	return failed, nil

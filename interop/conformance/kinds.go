@@ -69,7 +69,7 @@ func (k *kind) run(ctx context.Context, o *options, dir string, tests []string) 
 		}
 		s.add(r)
 		if srv.dead() {
-			return nil, fmt.Errorf("%s: the target has ended during %s:\n%s", k.name, t, srv.log.String())
+			return nil, fmt.Errorf("%s: the target has ended (%v) during %s:\n%s", k.name, srv.cmd.ProcessState, t, srv.log.String())
 		}
 		progress(k.name, i+1, len(tests), s)
 	}

@@ -177,6 +177,17 @@ func newVolume(t testing.TB, size int64, bs int) blockdev.Device {
 	return v
 }
 
+// newNamed is a memory volume of 1 MiB with an identity of its own.
+func newNamed(t testing.TB, name string) blockdev.Device {
+	t.Helper()
+	v, err := mem.Open(mem.Config{Size: 1 << 20, Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { v.Close() })
+	return v
+}
+
 func (r *rig) nexus(id byte) *Nexus {
 	r.t.Helper()
 	n, err := r.dev.NewNexus(NexusConfig{Initiator: fmt.Sprintf("iqn.1994-05.com.example:host%d", id), ISID: [6]byte{5: id}})

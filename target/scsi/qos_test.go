@@ -1,0 +1,68 @@
+package scsi
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	spc "softiser/internal/scsi"
+)
+
+// TestRateLimit runs in fake time: 100 commands at 100 a second with a burst of
+// 10 take 0.9 seconds, and two nexuses with queues of different depth get the
+// same share.
+func TestRateLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a"), QoS: QoS{IOPS: 100, Burst: 100 * time.Millisecond}})
+		began := time.Now()
+		var cs []*call
+		read := spc.AppendRead(nil, 0, 1, false)
+		for range 90 {
+			cs = append(cs, r.start(r.nx[0], 0, read, nil, 512))
+		}
+		for range 10 {
+			cs = append(cs, r.start(r.nx[1], 0, read, nil, 512))
+		}
+		for _, c := range cs[90:] {
+			<-c.done
+		}
+		if d := time.Since(began); d > 300*time.Millisecond {
+			t.Errorf("the shallow queue took %v, its half of the rate would have been 0.2s", d)
+		}
+		for _, c := range cs {
+			r.finish(c).good()
+		}
+		if d := time.Since(began); d < 850*time.Millisecond || d > 950*time.Millisecond {
+			t.Errorf("100 commands took %v, want 0.9s", d)
+		}
+		// An aborted command leaves its queue at once.
+		for range 20 {
+			cs = append(cs, r.start(r.nx[0], 0, read, nil, 512))
+		}
+		began = time.Now()
+		if x := r.manage(r.nx[0], AbortTaskSet, 0, nil); x != TMFComplete || time.Since(began) != 0 {
+			t.Errorf("%v after %v", x, time.Since(began))
+		}
+		for _, c := range cs[100:] {
+			r.finish(c)
+		}
+		r.close()
+		r.nx = nil
+	})
+}
+
+func TestByteRateLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a"), QoS: QoS{BytesPerSec: 1 << 20, Burst: time.Second / 16}})
+		began := time.Now()
+		for range 16 {
+			r.do(spc.AppendWrite(nil, 0, 256, false), make([]byte, 128<<10), 0).good()
+		}
+		// 2 MiB at 1 MiB/s; the last one leaves a debt, the burst pays 1/16 s.
+		if d := time.Since(began); d < 1700*time.Millisecond || d > 2100*time.Millisecond {
+			t.Errorf("2 MiB at 1 MiB/s took %v", d)
+		}
+		r.close()
+		r.nx = nil
+	})
+}

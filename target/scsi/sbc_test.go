@@ -1,0 +1,323 @@
+package scsi
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
+	"softiser/blockdev/faulty"
+)
+
+func TestVerify(t *testing.T) {
+	r := newRig(t, Config{})
+	data := fill(8*512, 1)
+	r.do(spc.AppendWrite(nil, 0, 8, false), data, 0).good()
+	r.do(spc.AppendVerify(nil, 0, 8, 0), nil, 0).good()
+	r.do(spc.AppendVerify(nil, 0, 8, 1), data, 0).good()
+	bad := append([]byte(nil), data...)
+	bad[515] ^= 1
+	if got := r.do(spc.AppendVerify(nil, 0, 8, 1), bad, 0).sense(spc.KeyMiscompare, spc.ASCMiscompare); !got.sd.InfoValid || got.sd.Info != 515 {
+		t.Errorf("information %+v, want offset 515", got.sd)
+	}
+	r.do(spc.AppendVerify(nil, 0, 8, 2), data, 0).illegal(spc.ASCInvalidFieldInCDB)
+	r.do(spc.AppendVerify(nil, 0, 8, 1), data[:512], 0).illegal(spc.ASCInvalidFieldInIU)
+	// BYTCHK 11b: one block for all.
+	same := bytes.Repeat(data[:512], 8)
+	r.do(spc.AppendWrite(nil, 16, 8, false), same, 0).good()
+	r.do(spc.AppendVerify(nil, 16, 8, 3), data[:512], 0).good()
+	r.do(spc.AppendVerify(nil, 0, 8, 3), data[:512], 0).sense(spc.KeyMiscompare, spc.ASCMiscompare)
+	r.do(spc.AppendWriteVerify(nil, 4, 4, 1), data[:2048], 0).good()
+	if got := r.do(spc.AppendRead(nil, 4, 4, false), nil, 2048).good(); !bytes.Equal(got.data, data[:2048]) {
+		t.Error("WRITE AND VERIFY has written other data")
+	}
+}
+
+func TestCompareAndWrite(t *testing.T) {
+	r := newRig(t, Config{})
+	old, now := fill(4*512, 1), fill(4*512, 2)
+	r.do(spc.AppendWrite(nil, 8, 4, false), old, 0).good()
+	both := append(append([]byte(nil), old...), now...)
+	r.do(spc.AppendCompareAndWrite(nil, 8, 4, false), both, 0).good()
+	got := r.do(spc.AppendCompareAndWrite(nil, 8, 4, false), both, 0).sense(spc.KeyMiscompare, spc.ASCMiscompare)
+	if want := uint64(firstDiff(now, old)); !got.sd.InfoValid || got.sd.Info != want {
+		t.Errorf("information %+v, want offset %d", got.sd, want)
+	}
+	if b := r.do(spc.AppendRead(nil, 8, 4, false), nil, 2048).good().data; !bytes.Equal(b, now) {
+		t.Error("a miscompare has changed the blocks")
+	}
+	r.do(spc.AppendCompareAndWrite(nil, 8, 0, false), nil, 0).good()
+	r.do(spc.AppendCompareAndWrite(nil, 8, 0, false), both, 0).illegal(spc.ASCInvalidFieldInCDB)
+	r.do(spc.AppendCompareAndWrite(nil, 8, 4, false), both[:2048], 0).illegal(spc.ASCInvalidFieldInCDB)
+
+	// A WRITE that waits for its initiator's data holds a COMPARE AND WRITE of the
+	// same blocks back, though not for ever.
+	w := r.start(r.nx[1], 0, spc.AppendWrite(nil, 10, 1, false), fill(512, 9), 0, held)
+	c := r.start(r.nx[0], 0, spc.AppendCompareAndWrite(nil, 8, 4, false), append(append([]byte(nil), now...), old...), 0)
+	// READs of other blocks go on, of these blocks wait for their turn.
+	r.do(spc.AppendRead(nil, 20, 1, false), nil, 512).good()
+	r.port.release(w)
+	r.finish(w).good()
+	r.finish(c).sense(spc.KeyMiscompare, spc.ASCMiscompare)
+
+	w = r.start(r.nx[1], 0, spc.AppendWrite(nil, 10, 1, false), fill(512, 9), 0, held)
+	r.do(spc.AppendCompareAndWrite(nil, 8, 4, false), append(append([]byte(nil), now...), old...), 0).is(spc.StatusBusy)
+	r.port.release(w)
+	r.finish(w).good()
+}
+
+// TestCompareAndWriteIsAtomic counts up one block from two nexuses at once; no
+// step may be lost.
+func TestCompareAndWriteIsAtomic(t *testing.T) {
+	r := newRig(t, Config{})
+	const steps = 200
+	counter := func(n uint64) []byte { return binary.BigEndian.AppendUint64(make([]byte, 504), n) }
+	done := make(chan int)
+	for _, n := range r.nx {
+		go func() {
+			won := 0
+			for v := uint64(0); v < steps; {
+				list := append(counter(v), counter(v+1)...)
+				switch got := r.on(n, 0, spc.AppendCompareAndWrite(nil, 3, 1, false), list, 0); got.status {
+				case spc.StatusGood:
+					won++
+					v++
+				case spc.StatusCheckCondition:
+					b := r.on(n, 0, spc.AppendRead(nil, 3, 1, false), nil, 512).good().data
+					v = binary.BigEndian.Uint64(b[504:])
+				}
+			}
+			done <- won
+		}()
+	}
+	if a, b := <-done, <-done; a+b != steps {
+		t.Errorf("%d + %d steps won, want %d in all", a, b, steps)
+	}
+}
+
+func TestOrWriteAndAtomic(t *testing.T) {
+	r := newRig(t, Config{})
+	a, b := fill(4*512, 1), fill(4*512, 77)
+	r.do(spc.AppendWrite(nil, 0, 4, false), a, 0).good()
+	r.do(spc.AppendOrWrite16(nil, 0, 4, false), b, 0).good()
+	for i := range a {
+		a[i] |= b[i]
+	}
+	if got := r.do(spc.AppendRead(nil, 0, 4, false), nil, 2048).good(); !bytes.Equal(got.data, a) {
+		t.Error("ORWRITE")
+	}
+	r.do(spc.AppendWriteAtomic16(nil, 7, 4, false), b, 0).good()
+	if got := r.do(spc.AppendRead(nil, 7, 4, false), nil, 2048).good(); !bytes.Equal(got.data, b) {
+		t.Error("WRITE ATOMIC")
+	}
+	r.do(spc.AppendWriteAtomic16(nil, 0, 2049, false), make([]byte, 2049*512), 0).illegal(spc.ASCInvalidFieldInCDB)
+}
+
+func TestUnmap(t *testing.T) {
+	r := newRig(t, Config{})
+	ones := bytes.Repeat([]byte{0xFF}, 256*512)
+	r.do(spc.AppendWrite(nil, 0, 256, false), ones, 0).good()
+	unmap := func(rs ...spc.Range) *result {
+		t.Helper()
+		b := spc.AppendUnmapList(nil, rs)
+		return r.do(spc.AppendUnmap(nil, uint16(len(b))), b, 0)
+	}
+	unmap(spc.Range{LBA: 8, Blocks: 64}, spc.Range{LBA: 100, Blocks: 3}, spc.Range{LBA: 5, Blocks: 0}).good()
+	got := r.do(spc.AppendRead(nil, 0, 256, false), nil, len(ones)).good().data
+	copy(ones[8*512:], make([]byte, 64*512))
+	copy(ones[100*512:], make([]byte, 3*512))
+	if !bytes.Equal(got, ones) {
+		t.Error("UNMAP has changed other blocks than asked, or not those")
+	}
+	runs, err := spc.ParseLBAStatus(r.do(spc.AppendGetLBAStatus(nil, 10, 1024), nil, 1024).good().data)
+	if err != nil || len(runs) < 2 || runs[0].LBA != 10 || runs[0].Status != spc.LBADeallocated || runs[0].Blocks != 62 || runs[1].Status != spc.LBAMapped {
+		t.Errorf("%+v, %v", runs, err)
+	}
+	r.do(spc.AppendGetLBAStatus(nil, 8<<20/512, 1024), nil, 1024).illegal(spc.ASCLBAOutOfRange)
+	unmap(spc.Range{LBA: 8<<20/512 - 1, Blocks: 2}).illegal(spc.ASCLBAOutOfRange)
+	unmap(spc.Range{LBA: 1 << 63, Blocks: 2}).illegal(spc.ASCLBAOutOfRange)
+	unmap().good()
+	r.do(spc.AppendUnmap(nil, 0), nil, 0).good()
+	r.do(spc.AppendUnmap(nil, 7), make([]byte, 7), 0).illegal(spc.ASCParameterListLength)
+	b := spc.AppendUnmapList(nil, []spc.Range{{LBA: 1, Blocks: 1}})
+	r.do(spc.AppendUnmap(nil, uint16(len(b)-1)), b[:len(b)-1], 0).illegal(spc.ASCParameterListLength)
+	many := make([]spc.Range, maxUnmapDescr+1)
+	b = spc.AppendUnmapList(nil, many)
+	r.do(spc.AppendUnmap(nil, uint16(len(b))), b, 0).illegal(spc.ASCInvalidFieldInParam)
+}
+
+func TestWriteSame(t *testing.T) {
+	r := newRig(t, Config{})
+	block := fill(512, 5)
+	zero := make([]byte, 512)
+	read := func(lba uint64, n uint32) []byte {
+		t.Helper()
+		return r.do(spc.AppendRead(nil, lba, n, false), nil, int(n)*512).good().data
+	}
+	r.do(spc.AppendWriteSame16(nil, 3, 5000, 0), block, 0).good()
+	if got := read(0, 5010); !allZero(got[:3*512]) || !bytes.Equal(got[3*512:5003*512], bytes.Repeat(block, 5000)) || !allZero(got[5003*512:]) {
+		t.Error("WRITE SAME")
+	}
+	// UNMAP of a block that is not zero writes it.
+	r.do(spc.AppendWriteSame16(nil, 0, 8, spc.FlagUnmap), block, 0).good()
+	if got := read(0, 8); !bytes.Equal(got, bytes.Repeat(block, 8)) {
+		t.Error("WRITE SAME with UNMAP has lost the data")
+	}
+	r.do(spc.AppendWriteSame16(nil, 0, 4096, spc.FlagUnmap), zero, 0).good()
+	if !allZero(read(0, 4096)) {
+		t.Error("WRITE SAME with UNMAP and zeroes")
+	}
+	r.do(spc.AppendWriteSame16(nil, 4096, 904, spc.FlagNDOB), nil, 0).good()
+	if !allZero(read(4096, 904)) {
+		t.Error("WRITE SAME without Data-Out")
+	}
+	r.do(spc.AppendWriteSame16(nil, 0, 0, 0), block, 0).illegal(spc.ASCInvalidFieldInCDB)
+	r.do(spc.AppendWriteSame16(nil, 0, 8, spc.FlagAnchor), block, 0).illegal(spc.ASCInvalidFieldInCDB)
+	r.do(spc.AppendWriteSame16(nil, 0, 8, 0), block[:100], 0).illegal(spc.ASCInvalidFieldInIU)
+	r.do(spc.AppendWriteSame16(nil, 0, 8, 0), fill(1024, 1), 0).illegal(spc.ASCInvalidFieldInIU)
+	r.do(spc.AppendWriteSame16(nil, 0, 8, 4), block, 0).illegal(spc.ASCInvalidFieldInCDB)
+}
+
+func TestWriteProtected(t *testing.T) {
+	r := newRig(t, Config{}, LUConfig{Volume: newVolume(t, 1<<20, 512), ReadOnly: true})
+	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).good()
+	r.do(spc.AppendWrite(nil, 0, 1, false), make([]byte, 512), 0).sense(spc.KeyDataProtect, spc.ASCWriteProtected)
+	r.do(spc.AppendWriteSame16(nil, 0, 1, spc.FlagNDOB), nil, 0).sense(spc.KeyDataProtect, spc.ASCWriteProtected)
+	if b := r.do(spc.AppendModeSense6(nil, true, 0, 0x3F, 0, 255), nil, 255).good().data; b[2]&0x80 == 0 {
+		t.Error("WP is clear")
+	}
+}
+
+func TestRemovable(t *testing.T) {
+	r := newRig(t, Config{}, LUConfig{Volume: newVolume(t, 1<<20, 512), Removable: true})
+	a, b := r.nx[0], r.nx[1]
+	prevent, allow := []byte{0x1E, 0, 0, 0, 1, 0}, []byte{0x1E, 0, 0, 0, 0, 0}
+	eject, load := spc.AppendStartStop(nil, false, true, false), spc.AppendStartStop(nil, false, true, true)
+	r.on(b, 0, prevent, nil, 0).good()
+	r.on(a, 0, eject, nil, 0).illegal(spc.ASCRemovalPrevented)
+	r.on(a, 0, allow, nil, 0).good()
+	r.on(a, 0, eject, nil, 0).illegal(spc.ASCRemovalPrevented)
+	r.on(b, 0, allow, nil, 0).good()
+	r.on(a, 0, eject, nil, 0).good()
+	for _, cdb := range [][]byte{spc.AppendTestUnitReady(nil), spc.AppendRead(nil, 0, 1, false), spc.AppendReadCapacity16(nil, 32)} {
+		r.on(b, 0, cdb, nil, 512).sense(spc.KeyNotReady, spc.ASCMediumNotPresent)
+	}
+	r.on(a, 0, spc.AppendInquiry(nil, 36), nil, 36).good()
+	r.on(a, 0, load, nil, 0).good()
+	r.on(b, 0, spc.AppendTestUnitReady(nil), nil, 0).sense(spc.KeyUnitAttention, spc.ASCMediumMayHaveChanged)
+	r.on(b, 0, spc.AppendRead(nil, 0, 1, false), nil, 512).good()
+	// Without any medium.
+	empty := newRig(t, Config{}, LUConfig{Removable: true})
+	empty.do(load, nil, 0).sense(spc.KeyNotReady, spc.ASCMediumNotPresent)
+	empty.do(spc.AppendWrite(nil, 0, 1, false), make([]byte, 512), 0).sense(spc.KeyNotReady, spc.ASCMediumNotPresent)
+	empty.do(spc.AppendModeSense6(nil, false, 0, 0x3F, 0, 255), nil, 255).good()
+	if _, err := empty.dev.AddLUN(LUConfig{LUN: 5}); err == nil {
+		t.Error("a fixed disk without a volume was accepted")
+	}
+}
+
+func TestSanitize(t *testing.T) {
+	slow := faulty.New(newVolume(t, 8<<20, 512), 1, faulty.Rule{Op: faulty.Write, Delay: 5 * time.Millisecond})
+	r := newRig(t, Config{}, LUConfig{Volume: slow})
+	list := append([]byte{0x81, 0, 2, 0}, bytes.Repeat([]byte{0xA5}, 512)...) // invert, one pass
+	cdb := []byte{0x48, 0x81, 0, 0, 0, 0, 0, 0x02, 0x04, 0}
+	r.do(cdb, list, 0).good() // IMMED
+	got := r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).sense(spc.KeyNotReady, spc.ASCSanitizeInProgress)
+	if !got.sd.ProgressValid {
+		t.Error("no progress indication")
+	}
+	s, err := spc.ParseSense(r.do(spc.AppendRequestSense(nil, true, 64), nil, 64).good().data)
+	if err != nil || s.ASC != spc.ASCSanitizeInProgress {
+		t.Error(s, err)
+	}
+	r.do(spc.AppendInquiry(nil, 36), nil, 36).good()
+	wait := func() {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); r.dev.lookup(0).gate.Load()&gateSanitize != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("sanitize does not end")
+			}
+		}
+	}
+	wait()
+	b := r.do(spc.AppendRead(nil, 16000, 8, false), nil, 4096).good().data
+	if !bytes.Equal(b, bytes.Repeat([]byte{0xA5}, 4096)) {
+		t.Errorf("read % x… after the overwrite", b[:4])
+	}
+	// Aborting the command does not stop the operation.
+	cdb[1] = 1
+	c := r.start(r.nx[0], 0, cdb, list, 0)
+	for r.dev.lookup(0).gate.Load()&gateSanitize == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	done := make(chan TMFResponse, 1)
+	r.dev.Manage(r.nx[0], AbortTask, 0, &c.Task, func(x TMFResponse) { done <- x })
+	if x := <-done; x != TMFComplete {
+		t.Errorf("ABORT TASK: %v", x)
+	}
+	if got := r.finish(c); !got.silent {
+		t.Error("an aborted SANITIZE has sent status")
+	}
+	r.do(spc.AppendTestUnitReady(nil), nil, 0).sense(spc.KeyNotReady, spc.ASCSanitizeInProgress)
+	wait()
+	// Block erase leaves zeroes and no data.
+	r.do([]byte{0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0}, nil, 0).good()
+	if !allZero(r.do(spc.AppendRead(nil, 0, 64, false), nil, 64*512).good().data) {
+		t.Error("data survive a block erase")
+	}
+	// Malformed.
+	for _, bad := range [][]byte{
+		{0x48, 1, 0, 0, 0, 0, 0, 0, 4, 0}, {0x48, 0x41, 0, 0, 0, 0, 0, 2, 4, 0}, {0x48, 2, 0, 0, 0, 0, 0, 0, 8, 0},
+		{0x48, 3, 0, 0, 0, 0, 0, 0, 0, 0}, {0x48, 1, 0, 1, 0, 0, 0, 2, 4, 0}, {0x48, 0x1F, 0, 0, 0, 0, 0, 0, 8, 0},
+	} {
+		r.do(bad, make([]byte, 1024), 0).illegal(spc.ASCInvalidFieldInCDB)
+	}
+}
+
+func TestSanitizeFails(t *testing.T) {
+	bad := faulty.New(newVolume(t, 8<<20, 512), 1, faulty.Rule{Op: faulty.Write, Off: 4 << 20, Len: 4096, Err: blockdev.ErrMedium, Times: 1})
+	r := newRig(t, Config{}, LUConfig{Volume: bad})
+	list := append([]byte{0x01, 0, 2, 0}, make([]byte, 512)...)
+	r.do([]byte{0x48, 0x21, 0, 0, 0, 0, 0, 0x02, 0x04, 0}, list, 0).sense(spc.KeyMedium, spc.ASCSanitizeFailed)
+	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).sense(spc.KeyMedium, spc.ASCSanitizeFailed)
+	r.do([]byte{0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0}, nil, 0).good() // AUSE was set
+	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).good()
+}
+
+// TestErrorsOfVolumes goes through the one table from errors to sense.
+func TestErrorsOfVolumes(t *testing.T) {
+	for _, c := range []struct {
+		err error
+		dir direction
+		key spc.Key
+		asc spc.ASC
+	}{
+		{blockdev.ErrMedium, reading, spc.KeyMedium, spc.ASCUnrecoveredRead},
+		{blockdev.ErrMedium, writing, spc.KeyMedium, spc.ASCWriteError},
+		{blockdev.ErrNoSpace, writing, spc.KeyDataProtect, spc.ASCSpaceAllocFailed},
+		{blockdev.ErrReadOnly, writing, spc.KeyDataProtect, spc.ASCWriteProtected},
+		{blockdev.ErrPoisoned, writing, spc.KeyMedium, spc.ASCWriteError},
+		{blockdev.ErrOutOfRange, reading, spc.KeyIllegalRequest, spc.ASCLBAOutOfRange},
+		{blockdev.ErrClosed, reading, spc.KeyNotReady, spc.ASCCommFailure},
+		{blockdev.ErrNotSupported, writing, spc.KeyIllegalRequest, spc.ASCInvalidFieldInCDB},
+		{errAborted, writing, spc.KeyHardware, spc.ASCInternalFailure},
+	} {
+		op := faulty.Read
+		if c.dir == writing {
+			op = faulty.Write
+		}
+		v := faulty.New(newVolume(t, 1<<20, 512), 1, faulty.Rule{Op: op, Err: c.err})
+		r := newRig(t, Config{}, LUConfig{Volume: v})
+		if c.dir == reading {
+			r.do(spc.AppendRead(nil, 0, 8, false), nil, 4096).sense(c.key, c.asc)
+			r.do(spc.AppendVerify(nil, 0, 8, 0), nil, 0).sense(c.key, c.asc)
+		} else {
+			r.do(spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0).sense(c.key, c.asc)
+			r.do(spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0, immediate(4096)).sense(c.key, c.asc)
+			r.do(spc.AppendCompareAndWrite(nil, 0, 1, false), make([]byte, 1024), 0).sense(c.key, c.asc)
+		}
+	}
+}

@@ -1,0 +1,363 @@
+package scsi
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	spc "softiser/internal/scsi"
+
+	"softiser/blockdev/faulty"
+)
+
+func (r *rig) manage(n *Nexus, f TMF, lun uint16, t *Task) TMFResponse {
+	r.t.Helper()
+	done := make(chan TMFResponse, 1)
+	r.dev.Manage(n, f, spc.EncodeLUN(lun), t, func(x TMFResponse) { done <- x })
+	select {
+	case x := <-done:
+		return x
+	case <-time.After(10 * time.Second):
+		r.t.Fatalf("task management function %d does not end", f)
+		return 0
+	}
+}
+
+func (r *rig) heldWrite(n *Nexus, lba uint64) *call {
+	return r.start(n, 0, spc.AppendWrite(nil, lba, 8, false), make([]byte, 4096), 0, held)
+}
+
+func TestAbortTask(t *testing.T) {
+	r := newRig(t, Config{})
+	a, b := r.nx[0], r.nx[1]
+	c := r.heldWrite(a, 0)
+	// Only the own nexus can abort a task.
+	if x := r.manage(b, AbortTask, 0, &c.Task); x != TMFNoTask {
+		t.Errorf("abort from another nexus: %v", x)
+	}
+	if x := r.manage(a, AbortTask, 0, &c.Task); x != TMFComplete {
+		t.Errorf("abort: %v", x)
+	}
+	select {
+	case <-c.done:
+	default:
+		t.Error("the response came before the task had ended")
+	}
+	if got := r.finish(c); !got.silent {
+		t.Error("an aborted task sends status")
+	}
+	if x := r.manage(a, AbortTask, 0, nil); x != TMFNoTask {
+		t.Errorf("abort of nothing: %v", x)
+	}
+	if x := r.manage(a, AbortTask, 9, nil); x != TMFNoLUN {
+		t.Errorf("abort on a LUN that does not exist: %v", x)
+	}
+	if x := r.manage(a, ClearACA, 0, nil); x != TMFNotSupported {
+		t.Errorf("CLEAR ACA: %v", x)
+	}
+}
+
+func TestAbortTaskSet(t *testing.T) {
+	r := newRig(t, Config{})
+	mine := []*call{r.heldWrite(r.nx[0], 0), r.heldWrite(r.nx[0], 8)}
+	other := r.heldWrite(r.nx[1], 16)
+	if x := r.manage(r.nx[0], AbortTaskSet, 0, nil); x != TMFComplete {
+		t.Errorf("%v", x)
+	}
+	for _, c := range mine {
+		if !r.finish(c).silent {
+			t.Error("an aborted task sends status")
+		}
+	}
+	r.port.release(other)
+	r.finish(other).good()
+}
+
+func TestClearTaskSet(t *testing.T) {
+	for _, tas := range []bool{false, true} {
+		r := newRig(t, Config{})
+		r.dev.lookup(0).modes.tas.Store(tas)
+		mine, other := r.heldWrite(r.nx[0], 0), r.heldWrite(r.nx[1], 8)
+		if x := r.manage(r.nx[0], ClearTaskSet, 0, nil); x != TMFComplete {
+			t.Errorf("%v", x)
+		}
+		if !r.finish(mine).silent {
+			t.Error("the own task sends status")
+		}
+		got := r.finish(other)
+		if got.silent == tas || got.status != spc.StatusTaskAborted {
+			t.Errorf("TAS %v: the other initiator's task: silent %v, %v", tas, got.silent, got.status)
+		}
+		tur := r.on(r.nx[1], 0, spc.AppendTestUnitReady(nil), nil, 0)
+		if tas {
+			tur.good()
+		} else {
+			tur.sense(spc.KeyUnitAttention, spc.ASCCommandsCleared)
+		}
+	}
+}
+
+func TestResets(t *testing.T) {
+	for _, c := range []struct {
+		f   TMF
+		asc spc.ASC
+	}{{LogicalReset, spc.ASCDeviceReset}, {TargetWarmReset, spc.ASCBusReset}, {TargetColdReset, spc.ASCBusReset}} {
+		slow := faulty.New(newVolume(t, 1<<20, 512), 1, faulty.Rule{Op: faulty.Read, Delay: 20 * time.Millisecond})
+		r := newRig(t, Config{}, LUConfig{Volume: slow, Removable: true, Workers: 1})
+		a, b := r.nx[0], r.nx[1]
+		r.on(b, 0, []byte{0x16, 0, 0, 0, 0, 0}, nil, 0).good()
+		r.on(b, 0, []byte{0x1E, 0, 0, 0, 1, 0}, nil, 0).good()
+		read := spc.AppendRead(nil, 0, 1, false)
+		// One at work, the others waiting for the only worker, dormant behind ORDERED.
+		var cs []*call
+		for i := range 4 {
+			at := AttrSimple
+			if i == 2 {
+				at = AttrOrdered
+			}
+			cs = append(cs, r.start(b, 0, read, nil, 512, attr(at)))
+		}
+		if x := r.manage(a, c.f, 0, nil); x != TMFComplete {
+			t.Errorf("%v", x)
+		}
+		for _, x := range cs {
+			if got := r.finish(x); !got.silent && got.status != spc.StatusGood {
+				t.Errorf("%d: a task ended with %v", c.f, got.status)
+			}
+		}
+		for _, n := range r.nx {
+			r.attention(n, c.asc)
+		}
+		r.on(a, 0, read, nil, 512).good() // RESERVE is gone
+		r.on(a, 0, spc.AppendStartStop(nil, false, true, false), nil, 0).good()
+	}
+}
+
+func TestTaskAttributes(t *testing.T) {
+	r := newRig(t, Config{})
+	n := r.nx[0]
+	read := spc.AppendRead(nil, 0, 1, false)
+	ended := func(c *call) bool {
+		select {
+		case <-c.done:
+			return true
+		default:
+			return false
+		}
+	}
+	w := r.heldWrite(n, 100)
+	ordered := r.start(n, 0, read, nil, 512, attr(AttrOrdered))
+	simple := r.start(r.nx[1], 0, read, nil, 512)
+	head := r.start(n, 0, read, nil, 512, attr(AttrHeadOfQueue))
+	r.finish(head).good()
+	time.Sleep(5 * time.Millisecond)
+	if ended(ordered) || ended(simple) {
+		t.Error("a task has overtaken an older one it must wait for")
+	}
+	r.port.release(w)
+	r.finish(w).good()
+	r.finish(ordered).good()
+	r.finish(simple).good()
+	// Untagged commands behave as SIMPLE.
+	r.on(n, 0, read, nil, 512, attr(AttrUntagged)).good()
+}
+
+func TestQueueError(t *testing.T) {
+	for _, c := range []struct {
+		qerr        uint32
+		own, others bool // end aborted
+	}{{qerrContinue, false, false}, {qerrAbortAll, true, true}, {qerrAbortNexus, true, false}} {
+		r := newRig(t, Config{})
+		r.dev.lookup(0).modes.qerr.Store(c.qerr)
+		own, other := r.heldWrite(r.nx[0], 0), r.heldWrite(r.nx[1], 8)
+		r.on(r.nx[0], 0, spc.AppendVerify(nil, 20, 1, 1), make([]byte, 512), 0).good()
+		r.on(r.nx[0], 0, spc.AppendVerify(nil, 20, 1, 1), fill(512, 1), 0).sense(spc.KeyMiscompare, spc.ASCMiscompare)
+		for _, x := range []struct {
+			c       *call
+			aborted bool
+		}{{own, c.own}, {other, c.others}} {
+			if !x.aborted {
+				r.port.release(x.c)
+			}
+			if got := r.finish(x.c); (got.status == spc.StatusTaskAborted) != x.aborted {
+				t.Errorf("QERR %d: task ended with %v, aborted wanted: %v", c.qerr, got.status, x.aborted)
+			}
+		}
+	}
+}
+
+func TestConnectionLost(t *testing.T) {
+	r := newRig(t, Config{})
+	c := r.start(r.nx[0], 0, spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0, held, func(c *call) { c.failOut = context.Canceled })
+	r.port.release(c)
+	r.finish(c).sense(spc.KeyAborted, spc.ASCDataPhase)
+	// A nexus that ends takes its tasks along.
+	c = r.heldWrite(r.nx[1], 0)
+	r.dev.CloseNexus(r.nx[1])
+	r.nx = r.nx[:1]
+	if !r.finish(c).silent {
+		t.Error("a task of a closed nexus sends status")
+	}
+	c = r.heldWrite(r.nx[0], 0)
+	c.Abort()
+	if !r.finish(c).silent {
+		t.Error("an aborted task sends status")
+	}
+}
+
+func TestUnitAttentions(t *testing.T) {
+	r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a")})
+	a := r.nx[0]
+	lu := r.dev.lookup(0)
+	// One for each command, oldest first, each once.
+	lu.attention(spc.ASCModeChanged, nil)
+	lu.attention(spc.ASCCapacityChanged, nil)
+	lu.attention(spc.ASCModeChanged, nil)
+	r.on(a, 0, spc.AppendInquiry(nil, 36), nil, 36).good()
+	r.attention(a, spc.ASCModeChanged)
+	s, err := spc.ParseSense(r.on(a, 0, spc.AppendRequestSense(nil, false, 18), nil, 18).good().data)
+	if err != nil || s.Key != spc.KeyUnitAttention || s.ASC != spc.ASCCapacityChanged {
+		t.Error(s, err)
+	}
+	r.on(a, 0, spc.AppendTestUnitReady(nil), nil, 0).good()
+	// A reset supersedes what was pending.
+	lu.attention(spc.ASCModeChanged, nil)
+	r.manage(a, LogicalReset, 0, nil)
+	r.attention(a, spc.ASCDeviceReset)
+	r.on(a, 0, spc.AppendTestUnitReady(nil), nil, 0).good()
+	r.attention(r.nx[1], spc.ASCDeviceReset)
+}
+
+func TestAddRemoveReplace(t *testing.T) {
+	r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a")})
+	a := r.nx[0]
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if _, err := r.dev.AddLUN(LUConfig{LUN: 4, Volume: newNamed(t, "b")}); err != nil {
+		t.Fatal(err)
+	}
+	r.attention(a, spc.ASCLUNsChanged)
+	if _, err := r.dev.AddLUN(LUConfig{LUN: 4, Volume: newNamed(t, "x")}); err == nil {
+		t.Error("the same LUN twice")
+	}
+	r.on(a, 4, spc.AppendTestUnitReady(nil), nil, 0).good()
+	// REPORT LUNS tells as well, and takes the attention away.
+	r.on(r.nx[1], 0, spc.AppendReportLUNs(nil, 0, 256), nil, 256).good()
+	r.on(r.nx[1], 0, spc.AppendTestUnitReady(nil), nil, 0).good()
+	// Removal waits for the commands that use the volume.
+	c := r.start(a, 4, spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0, held)
+	removed := make(chan error, 1)
+	go func() { removed <- r.dev.RemoveLUN(ctx, 4) }()
+	for r.dev.lookup(4) != nil {
+		time.Sleep(time.Millisecond)
+	}
+	r.on(a, 4, spc.AppendTestUnitReady(nil), nil, 0).illegal(spc.ASCLUNotSupported)
+	select {
+	case err := <-removed:
+		t.Errorf("removed under a running command: %v", err)
+	case <-time.After(5 * time.Millisecond):
+	}
+	r.port.release(c)
+	r.finish(c).good()
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
+	r.attention(a, spc.ASCLUNsChanged)
+	if _, err := r.dev.ReplaceLUN(ctx, LUConfig{LUN: 0, Volume: newNamed(t, "c")}); err != nil {
+		t.Fatal(err)
+	}
+	r.attention(a, spc.ASCInquiryChanged)
+	if err := r.dev.RemoveLUN(ctx, 9); err == nil {
+		t.Error("removed a LUN that does not exist")
+	}
+}
+
+func TestResize(t *testing.T) {
+	v := newVolume(t, 1<<20, 512)
+	r := newRig(t, Config{}, LUConfig{Volume: v})
+	if err := v.(interface{ Resize(int64) error }).Resize(2 << 20); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range r.nx {
+		r.attention(n, spc.ASCCapacityChanged)
+	}
+	c, err := spc.ParseCapacity16(r.do(spc.AppendReadCapacity16(nil, 32), nil, 32).good().data)
+	if err != nil || c.Blocks != 4096 {
+		t.Error(c, err)
+	}
+	r.do(spc.AppendRead(nil, 4095, 1, false), nil, 512).good()
+}
+
+// TestSlowVolumeDelaysNobody: commands to a fast volume end while a slow one
+// has its hands full, on the same port and the same goroutine.
+func TestSlowVolumeDelaysNobody(t *testing.T) {
+	slow := faulty.New(newNamed(t, "slow"), 1, faulty.Rule{Op: faulty.Read, Delay: 300 * time.Millisecond})
+	r := newRig(t, Config{}, LUConfig{Volume: slow, Workers: 2}, LUConfig{LUN: 1, Volume: newNamed(t, "fast")})
+	var cs []*call
+	for i := range 4 {
+		cs = append(cs, r.start(r.nx[0], 0, spc.AppendRead(nil, uint64(i), 1, false), nil, 512))
+	}
+	for range 100 {
+		r.on(r.nx[0], 1, spc.AppendRead(nil, 0, 1, false), nil, 512).good()
+	}
+	select {
+	case <-cs[3].done:
+		t.Error("the slow volume was faster than the fast one")
+	default:
+	}
+	for _, c := range cs {
+		r.finish(c).good()
+	}
+}
+
+func TestAccessStates(t *testing.T) {
+	r := newRig(t, Config{Groups: []PortGroup{{ID: 1, Ports: []uint16{1}}, {ID: 2, Ports: []uint16{2}, State: Standby, Preferred: true}}})
+	a := r.nx[0]
+	b, err := r.dev.NewNexus(NexusConfig{Initiator: "iqn.1994-05.com.example:host9", ISID: [6]byte{9}, RelPort: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.nx = append(r.nx, b)
+	tur := spc.AppendTestUnitReady(nil)
+	r.on(b, 0, tur, nil, 0).sense(spc.KeyUnitAttention, spc.ASCPowerOnReset)
+	r.on(b, 0, spc.AppendRead(nil, 0, 1, false), nil, 512).sense(spc.KeyNotReady, spc.ASCAccessStandby)
+	r.on(b, 0, spc.AppendInquiry(nil, 36), nil, 36).good()
+	got := r.on(a, 0, spc.AppendReportTargetPortGroups(nil, false, 256), nil, 256).good().data
+	if len(got) != 4+2*12 || got[4] != 0 || got[7] != 1 || got[16] != 0x82 || got[19] != 2 || got[27] != 2 {
+		t.Errorf("port groups % x", got)
+	}
+	r.on(a, 0, spc.AppendReportTargetPortGroups(nil, true, 256), nil, 256).good()
+	stpg := func(state, group byte) *result {
+		list := []byte{0, 0, 0, 0, state, 0, 0, group}
+		cdb := []byte{0xA4, 0x0A, 0, 0, 0, 0, 0, 0, 0, byte(len(list)), 0, 0}
+		return r.on(b, 0, cdb, list, 0)
+	}
+	stpg(0, 2).good() // explicit: standby ports accept it
+	r.attention(a, spc.ASCALUAStateChanged)
+	r.on(b, 0, tur, nil, 0).good()
+	stpg(7, 2).illegal(spc.ASCInvalidFieldInParam)
+	stpg(0, 9).illegal(spc.ASCInvalidFieldInParam)
+	for _, c := range []struct {
+		s   AccessState
+		asc spc.ASC
+	}{{Unavailable, spc.ASCAccessUnavailable}, {Offline, spc.ASCAccessOffline}, {Transitioning, spc.ASCAccessTransition}, {Standby, spc.ASCAccessStandby}} {
+		if err := r.dev.SetAccessState(1, c.s); err != nil {
+			t.Fatal(err)
+		}
+		r.on(a, 0, tur, nil, 0).sense(spc.KeyUnitAttention, spc.ASCALUAStateChanged)
+		r.on(a, 0, tur, nil, 0).sense(spc.KeyNotReady, c.asc)
+		r.on(a, 0, spc.AppendReportTargetPortGroups(nil, false, 256), nil, 256).good()
+	}
+	if err := r.dev.SetAccessState(5, Standby); err == nil {
+		t.Error("a group that does not exist")
+	}
+	if _, err := NewDevice(Config{Groups: []PortGroup{{ID: 1, Ports: []uint16{1}}, {ID: 1, Ports: []uint16{2}}}}); err == nil {
+		t.Error("two groups with one identifier")
+	}
+	if _, err := NewDevice(Config{Groups: []PortGroup{{ID: 1, Ports: []uint16{1}}, {ID: 2, Ports: []uint16{1}}}}); err == nil {
+		t.Error("a port in two groups")
+	}
+	if _, err := r.dev.NewNexus(NexusConfig{RelPort: 77}); err == nil {
+		t.Error("a nexus through a port that does not exist")
+	}
+}

@@ -13,9 +13,8 @@ const (
 	passed outcome = iota
 	failedTest
 	skipped
+	suiteError // the suite contradicts itself: no device can pass
 )
-
-func (o outcome) String() string { return [...]string{"passed", "FAILED", "skipped"}[o] }
 
 // result is a classified test.
 type result struct {
@@ -46,6 +45,11 @@ func classify(test, text string, timedOut bool) result {
 	case m[4] != "0":
 		r.out = failedTest
 		r.reason = firstOf(text, failureLine, failedText)
+		for _, e := range suiteErrors {
+			if m[4] == "1" && e.test == test && e.text.MatchString(r.reason) {
+				r.out, r.reason = suiteError, e.why
+			}
+		}
 	default:
 		s := skippedText.FindStringSubmatch(text)
 		if s == nil {

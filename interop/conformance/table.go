@@ -40,9 +40,10 @@ func progress(kind string, done, all int, s *summary) {
 // print writes the table, then every result that is not a plain pass; what all
 // kinds share is told once.
 func print(w io.Writer, sums []*summary) {
-	fmt.Fprintf(w, "%-14s %7s %7s %8s %8s  %s\n", "backend", "passed", "failed", "skipped", "seconds", "")
+	fmt.Fprintf(w, "%-12s %7s %7s %8s %12s %8s\n", "backend", "passed", "failed", "skipped", "suite error", "seconds")
 	for _, s := range sums {
-		fmt.Fprintf(w, "%-14s %7d %7d %8d %8.0f  %s\n", s.kind, s.count(passed), s.count(failedTest), s.count(skipped), s.took.Seconds(), s.remark)
+		fmt.Fprintf(w, "%-12s %7d %7d %8d %12d %8.0f  %s\n", s.kind,
+			s.count(passed), s.count(failedTest), s.count(skipped), s.count(suiteError), s.took.Seconds(), s.remark)
 	}
 	type key struct {
 		out          outcome
@@ -62,8 +63,11 @@ func print(w io.Writer, sums []*summary) {
 			where[k] = append(where[k], s.kind)
 		}
 	}
-	for _, o := range []outcome{failedTest, skipped, passed} {
-		head := map[outcome]string{failedTest: "\nFailed:", skipped: "\nSkipped:", passed: "\nPassed, with a step left out:"}[o]
+	for _, o := range []outcome{failedTest, suiteError, skipped, passed} {
+		head := map[outcome]string{
+			failedTest: "\nFailed:", suiteError: "\nErrors of the suite itself, which no device can pass:",
+			skipped: "\nSkipped:", passed: "\nPassed, with a step left out:",
+		}[o]
 		for _, k := range order {
 			if k.out != o {
 				continue

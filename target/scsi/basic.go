@@ -120,13 +120,12 @@ func (lu *LU) flushBehind() {
 }
 
 // cmdStartStop answers START STOP UNIT (SBC-3 §5.25). Power conditions are
-// accepted and mean nothing to a volume; LOEJ ejects and loads removable media.
+// accepted, whatever they are, and mean nothing to a volume; LOEJ ejects and
+// loads removable media, unless an initiator prevents it.
 func cmdStartStop(t *Task) {
 	lu, b := t.lu, t.CDB[4]
 	power, noflush, loej, start := b>>4, b&4 != 0, b&2 != 0, b&1 != 0
 	switch {
-	case power > 0x0B || power != 0 && power > 3 && power < 7:
-		t.badCDB(4)
 	case power != 0 || !loej:
 		// Stopping loses nothing: only a flush, unless NO_FLUSH.
 		if power == 0 && !start && !noflush && lu.vol != nil && lu.gate.Load()&gateNoMedium == 0 {
@@ -136,6 +135,8 @@ func cmdStartStop(t *Task) {
 		t.good()
 	case !lu.cfg.Removable:
 		t.badCDB(4)
+	case lu.removalPrevented():
+		t.illegal(spc.ASCRemovalPrevented)
 	case start:
 		if lu.vol == nil {
 			t.fail(spc.KeyNotReady, spc.ASCMediumNotPresent)
@@ -146,8 +147,6 @@ func cmdStartStop(t *Task) {
 			lu.attention(spc.ASCMediumMayHaveChanged, func(n *Nexus) bool { return n != t.Nexus })
 		}
 		t.good()
-	case lu.removalPrevented():
-		t.illegal(spc.ASCRemovalPrevented)
 	default:
 		if lu.gate.Load()&gateNoMedium != 0 || lu.vol == nil {
 			t.good()

@@ -1,0 +1,61 @@
+// Package rdma is RDMA verbs in software: remote direct memory access over any TCP
+// connection, without RDMA hardware, kernel modules, root or pinned memory. It
+// speaks iWARP bit by bit, so the peer may be this package, the Linux kernel's siw
+// driver, or a hardware RNIC:
+//
+//	verbs     this package: Device, PD, MR, Window, CQ, QP, SRQ, Dial, Listen
+//	RDMAP     RFC 5040 (Send, RDMA Write, RDMA Read, Terminate), RFC 7306 (atomics, immediate data)
+//	DDP       RFC 5041 (tagged and untagged segments, placement)
+//	MPA       RFC 5044, RFC 6581 (framing, CRC32C, start-up)
+//	TCP       a *net.TCPConn
+//
+// # Objects
+//
+// Open makes a Device. From it come protection domains (PD), which hold memory
+// regions (MR), windows (Window) and queue pairs (QP), and completion queues (CQ).
+// A queue pair is one connection: work requests go in by PostSend and PostRecv,
+// completions (WC) come out of its completion queues.
+//
+// Three ways move data:
+//
+//   - Send: the peer has posted a receive buffer; its owner is told.
+//   - RDMA Write: into memory that the peer has registered and whose STag and
+//     offset it has told us. Nobody there is told; a Send behind it arrives after it.
+//   - RDMA Read: from such memory, into ours.
+//
+// # Life of a request
+//
+// PostSend copies the request into the send queue and transmits at once, on the
+// calling goroutine: headers from a ring, payload by reference from the memory
+// named in the request, many requests in one system call. Only when the socket is
+// full does the queue pair's own goroutine take over. At the other end one
+// goroutine per queue pair reads long payloads straight from the socket to where
+// they belong; short ones pass through a read-ahead buffer. Nothing is allocated on
+// the way. Counters tell what was copied: QPStats.
+//
+// # Who owns memory
+//
+// Memory named in a posted request belongs to the queue pair until the request's
+// completion. Touching it earlier corrupts data, or the CRC and with it the
+// connection. Memory that was registered for remote access may change at any time
+// while its STag is valid. When Window.Invalidate, MR.Invalidate or MR.Dereg
+// returns, nothing touches the memory on behalf of a peer any more.
+//
+// Memory may be a file mapping. A fault in it (the file was truncated, the disk is
+// full) fails the request that touched it (StatusLocalFault), not the process.
+//
+// # Security
+//
+// A peer can reach only memory that was registered, with the rights given, by
+// queue pairs of the same protection domain, and through a Window only by the one
+// queue pair it is bound to. An RDMA Read exposes exactly the bytes of its sink, to
+// its peer, while it runs, under a fresh STag. The CRC guards against accidents,
+// not against an attacker on the path.
+//
+// # Errors
+//
+// A connection ends as a whole: every request outstanding completes, those that
+// did not cause the end with StatusFlushed, and QP.Err tells the first cause. A
+// check that fails on this side sends the peer a Terminate message with the code
+// of the RFCs; both ends see a *TerminateError.
+package rdma

@@ -1,0 +1,273 @@
+package initiator_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"softiser/blockdev/file"
+	"softiser/initiator"
+	"softiser/target"
+	"softiser/target/scsi"
+)
+
+// childEnv makes this test binary a target instead: "listen address,volume file".
+const childEnv = "SOFTISER_TEST_TARGET"
+
+func init() {
+	initiator.ChildMain = func() bool {
+		spec, ok := os.LookupEnv(childEnv)
+		if !ok {
+			return false
+		}
+		if err := childTarget(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return true
+	}
+}
+
+// childTarget serves a file until it is killed or its standard input ends.
+func childTarget(spec string) error {
+	addr, path, _ := strings.Cut(spec, ",")
+	vol, err := file.Open(file.Config{Path: path})
+	if err != nil {
+		return err
+	}
+	srv, err := target.New(target.Config{Portals: []target.Portal{{Listen: addr}}})
+	if err != nil {
+		return err
+	}
+	if err := srv.AddTarget(target.Target{Name: testIQN, LUNs: []target.LUN{{Name: "disk0", LUConfig: scsi.LUConfig{Volume: vol}}}}); err != nil {
+		return err
+	}
+	if err := srv.Listen(); err != nil {
+		return err
+	}
+	fmt.Println("serving", srv.Addrs()[0])
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	return srv.Serve(ctx)
+}
+
+// child is a target in its own process.
+type child struct {
+	t    testing.TB
+	addr string
+	path string
+	cmd  *exec.Cmd
+	in   io.Closer // its standard input
+}
+
+func startChild(t testing.TB, addr, path string, wrap ...string) *child {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{t: t, path: path}
+	args := append(wrap, self)
+	c.cmd = exec.Command(args[0], args[1:]...)
+	c.cmd.Env = append(os.Environ(), childEnv+"="+addr+","+path)
+	var errs bytes.Buffer
+	c.cmd.Stderr = &errs
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		c.kill()
+		t.Fatalf("the target did not start: %v\n%s", err, errs.String())
+	}
+	c.addr = strings.TrimSpace(strings.TrimPrefix(line, "serving "))
+	t.Cleanup(c.kill)
+	return c
+}
+
+// kill ends the target as SIGKILL does: at once, wherever it is.
+func (c *child) kill() {
+	if c.cmd != nil {
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
+		c.cmd = nil
+	}
+}
+
+// A target that is killed again and again during a write run, and restarted,
+// loses nothing that was acknowledged, and the initiator goes on by itself.
+func TestTargetKilled(t *testing.T) {
+	both(t, func(t *testing.T, tr initiator.Transport) {
+		const size, depth, kills = 16 << 20, 32, 3
+		path := filepath.Join(t.TempDir(), "disk")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+		c := startChild(t, "127.0.0.1:0", path)
+		cfg := initiator.Config{Transport: tr, Address: c.addr, TargetName: testIQN, LoginTimeout: 30 * time.Second}
+		cfg.SetBackoff(5*time.Millisecond, 50*time.Millisecond)
+		l := openLUN(t, cfg)
+
+		// depth slots write blocks of their own, as fast as they are acknowledged.
+		stop := make(chan struct{})
+		want := make([]byte, size)
+		var wg sync.WaitGroup
+		for w := range depth {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				rnd := rand.New(rand.NewPCG(uint64(w), 11))
+				lo := w * size / depth
+				buf := make([]byte, 16<<10)
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					p := buf[:512*(1+rnd.IntN(32))]
+					for i := range p {
+						p[i] = byte(rnd.Uint32())
+					}
+					off := lo + 512*rnd.IntN((size/depth-len(p))/512)
+					if _, err := l.WriteAt(p, int64(off)); err != nil {
+						t.Error(err)
+						return
+					}
+					copy(want[off:], p)
+				}
+			}()
+		}
+		for i := range kills {
+			wrote := l.Stats().WriteBytes
+			for deadline := time.Now().Add(30 * time.Second); l.Stats().WriteBytes < wrote+256<<10; {
+				if time.Now().After(deadline) {
+					t.Fatalf("nothing is written after kill %d: %+v", i, l.Stats())
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			c.kill()
+			c = startChild(t, c.addr, path)
+		}
+		wrote := l.Stats().WriteBytes
+		for deadline := time.Now().Add(30 * time.Second); l.Stats().WriteBytes < wrote+64<<10 && time.Now().Before(deadline); {
+			time.Sleep(5 * time.Millisecond)
+		}
+		close(stop)
+		wg.Wait()
+		got := make([]byte, size)
+		if _, err := l.ReadAt(got, 0); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Error("what was acknowledged is not there")
+		}
+		if onDisk, err := os.ReadFile(path); err != nil || !bytes.Equal(onDisk, want) {
+			t.Errorf("the file does not hold it (%v)", err)
+		}
+		st := l.Stats()
+		if st.Losses < kills || st.Replayed == 0 {
+			t.Errorf("%d losses, %d commands replayed: the test tested nothing", st.Losses, st.Replayed)
+		}
+		t.Logf("%d losses, %d failed logins, %d commands replayed of %d", st.Losses, st.LoginFailures, st.Replayed, st.Commands)
+	})
+}
+
+// strace shows that data and status leave in one system call: the RDMA Write
+// and the Send of a READ's response, or Data-In with its status.
+func TestOneSystemCallPerResponse(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is not installed: apt-get install strace")
+	}
+	both(t, func(t *testing.T, tr initiator.Transport) {
+		dir := t.TempDir()
+		path, trace := filepath.Join(dir, "disk"), filepath.Join(dir, "trace")
+		if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := startChild(t, "127.0.0.1:0", path, strace, "-f", "-qq", "-e", "trace=sendmsg,sendto,write,writev", "-o", trace)
+		l, err := initiator.Open(context.Background(), initiator.Config{Transport: tr, Address: c.addr, TargetName: testIQN, LoginTimeout: time.Minute, NopInterval: -1})
+		if err != nil {
+			c.kill()
+			if strings.Contains(err.Error(), "ptrace") {
+				t.Skip(err)
+			}
+			t.Fatal(err)
+		}
+		buf := make([]byte, 16<<10)
+		const reads = 20
+		for range reads {
+			if _, err := l.ReadAt(buf, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		c.stop() // and strace with it
+		text, err := os.ReadFile(trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A call that carries data and status returns more than the data alone.
+		calls, whole := 0, 0
+		for _, line := range strings.Split(string(text), "\n") {
+			i := strings.LastIndex(line, "= ")
+			var n int
+			if i < 0 || !strings.Contains(line, "sendmsg") {
+				continue
+			}
+			if _, err := fmt.Sscan(line[i+2:], &n); err == nil && n >= 4096 {
+				calls++
+				if n >= len(buf)+48 {
+					whole++
+				}
+			}
+		}
+		if calls != reads || whole != reads {
+			t.Errorf("%d READs of %d bytes took %d calls with data, %d of them with all of it and the status", reads, len(buf), calls, whole)
+		}
+	})
+}
+
+// stop ends the target by the end of its standard input, so that what traces it
+// ends too.
+func (c *child) stop() {
+	c.in.Close()
+	done := make(chan struct{})
+	go func() {
+		_ = c.cmd.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		_ = c.cmd.Process.Kill()
+		<-done
+	}
+	c.cmd = nil
+}

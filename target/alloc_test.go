@@ -2,6 +2,7 @@ package target
 
 import (
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,24 +15,40 @@ import (
 // control PDUs are counted. It shows what the session layer itself costs.
 type loopMover struct {
 	up        iscsi.Upper
+	mu        sync.Mutex // orders up-calls, as a receive goroutine does
 	responses int
+	pings     int
 	last      iscsi.BHS
 	done      []*iscsi.Transfer
 }
 
-func (m *loopMover) Start(u iscsi.Upper)             { m.up = u }
-func (m *loopMover) Limits() iscsi.Limits            { return iscsi.Limits{MaxControlData: 8192} }
-func (m *loopMover) KeyProfile() iscsi.KeyProfile    { return iscsi.KeyProfile{} }
-func (m *loopMover) NoticeKeyValues(*iscsi.Params)   {}
-func (m *loopMover) Enable() error                   { return nil }
-func (m *loopMover) AbortTransfer(*iscsi.Transfer)   {}
-func (m *loopMover) ReleaseTask(*iscsi.TaskBuffers)  {}
-func (m *loopMover) Terminate(reason error)          { m.up.ConnectionTerminateNotify(reason) }
+func (m *loopMover) Start(u iscsi.Upper)            { m.up = u }
+func (m *loopMover) Limits() iscsi.Limits           { return iscsi.Limits{MaxControlData: 8192} }
+func (m *loopMover) KeyProfile() iscsi.KeyProfile   { return iscsi.KeyProfile{} }
+func (m *loopMover) NoticeKeyValues(*iscsi.Params)  {}
+func (m *loopMover) Enable() error                  { return nil }
+func (m *loopMover) AbortTransfer(*iscsi.Transfer)  {}
+func (m *loopMover) ReleaseTask(*iscsi.TaskBuffers) {}
+func (m *loopMover) Terminate(reason error) {
+	go func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.up.ConnectionTerminateNotify(reason)
+	}()
+}
+
 func (m *loopMover) Stats() iscsi.DatamoverStats     { return iscsi.DatamoverStats{} }
 func (m *loopMover) Describe() string                { return "loop" }
 func (m *loopMover) PutData(x *iscsi.Transfer) error { m.done = append(m.done, x); return nil }
 func (m *loopMover) GetData(x *iscsi.Transfer) error { m.done = append(m.done, x); return nil }
-func (m *loopMover) SendControl(p *iscsi.PDU) error  { m.responses++; m.last = p.BHS; return nil }
+func (m *loopMover) SendControl(p *iscsi.PDU) error {
+	m.responses++
+	m.last = p.BHS
+	if p.BHS.Opcode() == iscsi.OpNopIn && p.BHS.ITT() == iscsi.ReservedTag {
+		m.pings++
+	}
+	return nil
+}
 
 func (m *loopMover) Push() {
 	for len(m.done) > 0 {
@@ -41,8 +58,15 @@ func (m *loopMover) Push() {
 	}
 }
 
-// loopConn is a session over a loopMover, past its login.
-func (s *server) loopConn(t testing.TB) (*conn, *loopMover) {
+// deliver is what the wire would do.
+func (m *loopMover) deliver(p *iscsi.PDU) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.up.ControlNotify(p)
+}
+
+// loopStart is a connection over a loopMover that waits for its login.
+func (s *server) loopStart(t testing.TB) (*conn, *loopMover) {
 	t.Helper()
 	m := &loopMover{}
 	place, _ := s.pending.add(func() {})
@@ -55,26 +79,36 @@ func (s *server) loopConn(t testing.TB) (*conn, *loopMover) {
 		t.Fatal("the server does not take the connection")
 	}
 	m.Start(c)
-	p := &iscsi.PDU{Data: keys("InitiatorName=iqn.2026-11.test:loop", "TargetName="+testIQN)}
+	t.Cleanup(func() {
+		c.close(errKilled)
+		<-c.ended
+	})
+	return c, m
+}
+
+// loopConn is a session over a loopMover, past its login.
+func (s *server) loopConn(t testing.TB, kv ...string) (*conn, *loopMover) {
+	t.Helper()
+	c, m := s.loopStart(t)
+	p := &iscsi.PDU{Data: append(keys("InitiatorName=iqn.2026-11.test:loop", "TargetName="+testIQN), keys(kv...)...)}
 	l := p.BHS.NewLoginRequest()
 	l.SetStages(true, false, iscsi.StageOperational, iscsi.StageFullFeature)
 	l.SetDataLen(len(p.Data))
 	l.SetCmdSN(1)
-	c.ControlNotify(p)
+	m.deliver(p)
 	if c.state.get() != connFull {
 		t.Fatalf("login: state %v, last response % x", c.state.get(), m.last[:])
 	}
-	t.Cleanup(func() { c.close(errKilled) })
 	return c, m
 }
 
 // run executes one command to its end.
-func (m *loopMover) run(c *conn, p *iscsi.PDU, sn *uint32) uint8 {
+func (m *loopMover) run(p *iscsi.PDU, sn *uint32) uint8 {
 	p.BHS.SetCmdSN(*sn)
 	p.BHS.SetITT(*sn)
 	*sn++
 	before := m.responses
-	c.ControlNotify(p)
+	m.deliver(p)
 	m.Push()
 	if m.responses != before+1 {
 		return 0xff
@@ -98,12 +132,12 @@ func scsiPDU(cdb []byte, write bool, edtl int, data []byte) *iscsi.PDU {
 // Nothing is allocated per command, neither here nor in the device server.
 func TestNoAllocationPerCommand(t *testing.T) {
 	s := serve(t, nil)
-	c, m := s.loopConn(t)
+	_, m := s.loopConn(t)
 	sn := uint32(1)
 	tur := scsiPDU(testUnitReady, false, 0, nil)
 	tur.BHS.SCSICommand().SetRead(false)
 	for range 4 {
-		if m.run(c, tur, &sn) == 0 {
+		if m.run(tur, &sn) == 0 {
 			break
 		}
 	}
@@ -116,7 +150,7 @@ func TestNoAllocationPerCommand(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bad := 0
 			once := func() {
-				if st := m.run(c, p, &sn); st != 0 {
+				if st := m.run(p, &sn); st != 0 {
 					bad++
 				}
 			}
@@ -137,12 +171,12 @@ func TestNoAllocationPerCommand(t *testing.T) {
 
 func BenchmarkSession(b *testing.B) {
 	s := serve(b, nil)
-	c, m := s.loopConn(b)
+	_, m := s.loopConn(b)
 	sn := uint32(1)
 	tur := scsiPDU(testUnitReady, false, 0, nil)
 	tur.BHS.SCSICommand().SetRead(false)
 	for range 4 {
-		m.run(c, tur, &sn)
+		m.run(tur, &sn)
 	}
 	for _, w := range []struct {
 		name string
@@ -155,7 +189,7 @@ func BenchmarkSession(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(4096)
 			for b.Loop() {
-				if st := m.run(c, w.p, &sn); st != 0 {
+				if st := m.run(w.p, &sn); st != 0 {
 					b.Fatalf("status %#x", st)
 				}
 			}

@@ -64,8 +64,10 @@ type conn struct {
 	login *loginPhase  // touched by the receive goroutine, or by the one it has handed the login to
 
 	// Set before the full feature phase.
-	sess   *session
-	cid    uint16
+	sess *session
+	cid  uint16
+	// limits changes in a text negotiation only, under sess.mu and mu: either is
+	// enough to read it.
 	limits iscsi.Limits
 
 	counters connCounters

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
@@ -202,6 +203,18 @@ func testLog(t testing.TB) *zap.Logger {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// observedLog is a logger whose lines a test can read.
+func observedLog() (*zap.Logger, func() []map[string]any) {
+	core, logs := observer.New(zap.DebugLevel)
+	return zap.New(core), func() []map[string]any {
+		var all []map[string]any
+		for _, e := range logs.All() {
+			all = append(all, e.ContextMap())
+		}
+		return all
+	}
 }
 
 // dial connects a raw initiator.

@@ -221,6 +221,7 @@ func (c *conn) enterFullFeature() error {
 	c.quiet.Store(true) // until the limits of the full feature phase are known
 	c.statSN.Store(res.StatSN)
 	c.told.Store(s.win.MaxCmdSN)
+	c.ping.heard = c.heard.Load()
 	if !c.state.advance(connFull) {
 		return errLoginTimeout
 	}

@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"softiser/internal/iscsi"
 	"softiser/target/scsi"
@@ -47,6 +48,7 @@ type getState struct {
 	len     int
 	cut     [][]byte
 	running bool
+	since   time.Duration // since Server.epoch
 }
 
 func segsLen(segs [][]byte) int {
@@ -185,6 +187,7 @@ func (k *task) DataOut(_ *scsi.Task, off uint32, segs [][]byte) error {
 		return errDataOutBusy
 	}
 	out.off, out.segs, out.pos, out.len, out.running = off, segs, 0, n, true
+	out.since = s.srv.now()
 	k.pins++ // the copy below runs without the lock
 	s.mu.Unlock()
 

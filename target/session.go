@@ -317,8 +317,7 @@ func (s *session) owesData(before time.Duration) bool {
 	defer s.mu.Unlock()
 	late := false
 	s.tags.each(func(k *task) {
-		waits := k.state == taskCollecting || k.out.running
-		late = late || waits && k.started < before
+		late = late || k.state == taskCollecting && k.started < before || k.out.running && k.out.since < before
 	})
 	return late
 }

@@ -134,7 +134,9 @@ func (s *session) answerText(c *conn, text []byte) (answer []byte, ok bool) {
 	if _, ok := n.Declared(iscsi.KeyMaxRecvDataSegmentLength); ok {
 		s.params.MaxXmitDataSegmentLength = uint32(n.PeerMaxRecv())
 		c.dm.NoticeKeyValues(&s.params)
+		c.mu.Lock()
 		c.limits = c.dm.Limits()
+		c.mu.Unlock()
 	}
 	return answer, true
 }

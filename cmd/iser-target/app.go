@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -130,8 +131,15 @@ func (a *app) dropLocked(o *openVolume) error {
 	return o.dev.Close()
 }
 
-// close closes the volumes. The server has been shut down, or never served.
+// close ends the server, if it has not been shut down, and closes the volumes.
 func (a *app) close() {
+	if a.srv != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := a.srv.Shutdown(ctx); err != nil {
+			a.log.Error("shutdown", zap.Error(err))
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name, o := range a.volumes {

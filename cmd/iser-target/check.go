@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -77,6 +78,7 @@ func checkObjects(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	defer srv.Shutdown(context.Background()) //nolint:errcheck // it has no session and no volume
 	for i := range cfg.Targets {
 		t, err := targetConfig(cfg, &cfg.Targets[i])
 		if err == nil {

@@ -1,0 +1,165 @@
+package target
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// quietServer is a server that listens nowhere, for tests under a fake clock.
+func quietServer(t *testing.T) *server {
+	t.Helper()
+	srv, err := New(Config{Portals: []Portal{{Listen: "127.0.0.1:0", NoISER: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.AddTarget(Target{Name: testIQN}); err != nil {
+		t.Fatal(err)
+	}
+	srv.state = serverListening
+	return &server{Server: srv, t: t}
+}
+
+// seen waits until everything has come to rest and returns what the initiator
+// has got.
+func (m *loopMover) seen(c *conn) (pings, responses int, last iscsi.BHS) {
+	synctest.Wait()
+	c.mu.Lock() // what SendControl is called under
+	defer c.mu.Unlock()
+	return m.pings, m.responses, m.last
+}
+
+// A silent session is pinged after NopInterval, and closed when it does not
+// answer within NopReply. Anything it sends counts as an answer.
+func TestHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quietServer(t)
+		c, m := s.loopConn(t)
+		pings := func() int { n, _, _ := m.seen(c); return n }
+		time.Sleep(14 * time.Second)
+		if n := pings(); n != 0 {
+			t.Fatalf("%d pings before the interval is over", n)
+		}
+		time.Sleep(2 * time.Second)
+		if n := pings(); n != 1 {
+			t.Fatalf("%d pings after the interval, want 1", n)
+		}
+		if _, _, p := m.seen(c); p.Opcode() != iscsi.OpNopIn || p.ITT() != iscsi.ReservedTag || p.TTT() == iscsi.ReservedTag {
+			t.Fatalf("ping: % x", p[:])
+		}
+		// An answer, and then other traffic, keep it alive without pings.
+		for i := range 5 {
+			p := &iscsi.PDU{}
+			n := p.BHS.NewNopOut()
+			n.SetITT(iscsi.ReservedTag)
+			_, _, last := m.seen(c)
+			n.SetTTT(last.TTT())
+			if i > 0 {
+				n.SetITT(uint32(i))
+				n.SetTTT(iscsi.ReservedTag)
+			}
+			n.SetImmediate(true)
+			m.deliver(p)
+			time.Sleep(14 * time.Second)
+		}
+		if n := pings(); n != 1 {
+			t.Fatalf("%d pings though the session was never silent for long", n)
+		}
+		time.Sleep(10 * time.Second)
+		if n := pings(); n != 2 || c.state.get() != connFull {
+			t.Fatalf("%d pings, state %v", n, c.state.get())
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if c.state.get() != connClosed {
+			t.Fatalf("a dead initiator is kept: state %v", c.state.get())
+		}
+		if n := len(s.Status().Sessions); n != 0 {
+			t.Errorf("%d sessions are left", n)
+		}
+	})
+}
+
+// The login has a deadline, however slowly it goes on.
+func TestLoginDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quietServer(t)
+		c, m := s.loopStart(t)
+		for range 3 {
+			time.Sleep(4 * time.Second)
+			p := &iscsi.PDU{Data: keys("InitiatorName=iqn.2026-11.test:loop", "TargetName="+testIQN)}
+			if _, n, _ := m.seen(c); n > 0 {
+				p.Data = nil
+			}
+			l := p.BHS.NewLoginRequest()
+			l.SetStages(false, false, iscsi.StageOperational, 0)
+			l.SetDataLen(len(p.Data))
+			m.deliver(p)
+		}
+		if _, n, _ := m.seen(c); n != 3 || c.state.get() != connLogin {
+			t.Fatalf("%d responses, state %v", n, c.state.get())
+		}
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if c.state.get() != connClosed {
+			t.Errorf("state %v after the deadline", c.state.get())
+		}
+	})
+}
+
+// A WRITE whose data never comes costs the connection, not the slot forever.
+func TestOwedData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quietServer(t)
+		n, err := s.node(testIQN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		params := *n.session()
+		params.AllowUnsolicited = true
+		n.cfg.Session = &params
+		c, m := s.loopConn(t, "InitialR2T=No")
+		p := scsiPDU(cdbRW10(0x2a, 0, 8), true, 4096, nil)
+		p.BHS.SetFinal(false)
+		p.BHS.SetCmdSN(1)
+		p.BHS.SetITT(1)
+		m.deliver(p)
+		if got := s.bursts.outstanding(); got != 1 {
+			t.Fatalf("%d bursts are being collected", got)
+		}
+		// Pings are answered all the time.
+		for range 4 {
+			time.Sleep(10 * time.Second)
+			_, _, last := m.seen(c)
+			q := &iscsi.PDU{}
+			o := q.BHS.NewNopOut()
+			o.SetITT(iscsi.ReservedTag)
+			o.SetTTT(last.TTT())
+			o.SetImmediate(true)
+			m.deliver(q)
+		}
+		time.Sleep(16 * time.Second)
+		synctest.Wait()
+		if c.state.get() != connClosed || s.bursts.outstanding() != 0 {
+			t.Errorf("state %v, %d bursts out", c.state.get(), s.bursts.outstanding())
+		}
+	})
+}
+
+// Lines of one kind are limited, and the dropped ones counted.
+func TestLogLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, lines := observedLog()
+		l := logLimit{every: time.Second}
+		for range 10 {
+			l.warn(log, "bad")
+		}
+		time.Sleep(time.Second)
+		l.warn(log, "bad")
+		if got := lines(); len(got) != 2 || got[1]["similar_lines_dropped"] != int64(9) {
+			t.Errorf("lines: %v", got)
+		}
+	})
+}

@@ -1,0 +1,307 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/blockdev/mem"
+	"softiser/initiator"
+	"softiser/internal/iscsi"
+	"softiser/target"
+	"softiser/target/scsi"
+)
+
+const testIQN = "iqn.2026-11.softiser:cli"
+
+// serve runs a target with a volume of size bytes; secret, when set, is asked
+// of user joe.
+func serve(t *testing.T, size int64, secret string) (addr string, vol blockdev.Device) {
+	t.Helper()
+	vol, err := mem.Open(mem.Config{Name: t.Name(), Size: size})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := target.New(target.Config{Portals: []target.Portal{{Listen: "127.0.0.1:0"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tgt := target.Target{Name: testIQN, LUNs: []target.LUN{{Name: "disk0", LUConfig: scsi.LUConfig{Volume: vol}}}}
+	if secret != "" {
+		tgt.Auth.Users = []target.Credential{{Name: "joe", Secret: secret}}
+	}
+	if err := srv.AddTarget(tgt); err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		done, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer stop()
+		srv.Shutdown(done)
+		<-served
+		vol.Close()
+	})
+	return srv.Addrs()[0], vol
+}
+
+// run executes a command line and returns what it printed and its exit code.
+func run(t *testing.T, line ...string) (out, errs string, code int) {
+	t.Helper()
+	cmd := root()
+	var o, e bytes.Buffer
+	cmd.SetOut(&o)
+	cmd.SetErr(&e)
+	cmd.SetArgs(line)
+	err := cmd.ExecuteContext(context.Background())
+	if err != nil && !errors.Is(err, errReported) {
+		fmt.Fprintln(&e, "iser-initiator:", err)
+	}
+	return o.String(), e.String(), exitCode(err)
+}
+
+func must(t *testing.T, line ...string) string {
+	t.Helper()
+	out, errs, code := run(t, line...)
+	if code != 0 {
+		t.Fatalf("%s: exit code %d\n%s%s", strings.Join(line, " "), code, out, errs)
+	}
+	return out
+}
+
+func TestDiscoverCommand(t *testing.T) {
+	addr, _ := serve(t, 1<<20, "")
+	for _, scheme := range []string{"", "iser://", "iscsi://"} {
+		if out := must(t, "discover", scheme+addr); out != addr+",1 "+testIQN+"\n" {
+			t.Errorf("%q", out)
+		}
+	}
+	if out := must(t, "discover", addr, "--urls", "--here"); out != "iser://"+addr+"/"+testIQN+"/0\n" {
+		t.Errorf("%q", out)
+	}
+	var ts []initiator.Target
+	if err := json.Unmarshal([]byte(must(t, "discover", "iscsi://"+addr, "--json")), &ts); err != nil || len(ts) != 1 || ts[0].Name != testIQN {
+		t.Errorf("%v %+v", err, ts)
+	}
+}
+
+func TestInfoCommand(t *testing.T) {
+	addr, _ := serve(t, 1<<20, "")
+	for scheme, transport := range map[string]string{"iser": "iSER", "iscsi": "iSCSI over TCP"} {
+		url := scheme + "://" + addr + "/" + testIQN + "/0"
+		var r report
+		if err := json.Unmarshal([]byte(must(t, "info", url, "--json")), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Volume.Size != 1<<20 || r.Volume.BlockSize != 512 || !strings.HasPrefix(r.Session.Transport, transport) || r.Session.TargetName != testIQN || len(r.Identity.Designators) == 0 {
+			t.Errorf("%+v", r)
+		}
+		text := must(t, "info", url)
+		for _, want := range []string{"1.0 MiB (1048576 bytes)", transport, r.Identity.Designators[0], "CHAP"} {
+			if found := strings.Contains(text, want); found == (want == "CHAP") {
+				t.Errorf("%q is in the text: %v\n%s", want, found, text)
+			}
+		}
+	}
+}
+
+func TestCopyCommands(t *testing.T) {
+	const size = 4 << 20
+	addr, vol := serve(t, size, "")
+	dir := t.TempDir()
+	in, back := filepath.Join(dir, "in"), filepath.Join(dir, "back")
+	data := make([]byte, 3<<20+1000)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for i := range data {
+		if i>>18&1 == 0 { // every other 256 KiB stay zero
+			data[i] = byte(rnd.Uint32())
+		}
+	}
+	if err := os.WriteFile(in, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, scheme := range []string{"iser", "iscsi"} {
+		url := scheme + "://" + addr + "/" + testIQN + "/0"
+		if _, errs, code := run(t, "write", url, in); code != exitError || !strings.Contains(errs, "--pad") {
+			t.Errorf("a file that ends inside a block: %d %s", code, errs)
+		}
+		var o outcome
+		if err := json.Unmarshal([]byte(must(t, "write", url, in, "--pad", "--sparse", "--chunk", "64KiB", "--json")), &o); err != nil {
+			t.Fatal(err)
+		}
+		if o.Bytes != 3<<20+1024 || o.Zeroes < 1<<20 || !o.Flushed || strings.Contains(o.URL, "%") {
+			t.Errorf("%+v", o)
+		}
+		got := make([]byte, len(data))
+		if _, err := vol.ReadAt(got[:3<<20], 0); err != nil || !bytes.Equal(got[:3<<20], data[:3<<20]) {
+			t.Errorf("the volume holds something else (%v)", err)
+		}
+		if out := must(t, "verify", url, in, "--pad", "--chunk", "128KiB", "--depth", "3"); !strings.HasPrefix(out, "verify: 3.0 MiB") {
+			t.Errorf("%q", out)
+		}
+		os.Remove(back)
+		must(t, "read", url, back, "--sparse", "--chunk", "64KiB")
+		if got, err := os.ReadFile(back); err != nil || len(got) != size || !bytes.Equal(got[:len(data)], data) {
+			t.Errorf("read back: %d bytes, %v", len(got), err)
+		}
+		if _, errs, code := run(t, "read", url, back); code != exitUsage || !strings.Contains(errs, "--force") {
+			t.Errorf("an existing file: %d %s", code, errs)
+		}
+		must(t, "read", url, back, "--force", "--offset", "4KiB", "--length", "8KiB")
+		if got, _ := os.ReadFile(back); !bytes.Equal(got, data[4096:12288]) {
+			t.Error("a part of the volume was read wrong")
+		}
+		// A difference, far into the volume.
+		if _, err := vol.WriteAt(bytes.Repeat([]byte{0xee}, 512), 2<<20); err != nil {
+			t.Fatal(err)
+		}
+		_, errs, code := run(t, "verify", url, in, "--pad")
+		if code != exitDiffer || !strings.Contains(errs, fmt.Sprint(2<<20)) {
+			t.Errorf("a difference: %d %s", code, errs)
+		}
+		out, _, code := run(t, "verify", url, in, "--pad", "--json")
+		if err := json.Unmarshal([]byte(out), &o); err != nil || code != exitDiffer || o.Equal == nil || *o.Equal || o.FirstDiff == nil || *o.FirstDiff != 2<<20 {
+			t.Errorf("a difference as JSON: %d %v %s", code, err, out)
+		}
+	}
+}
+
+func TestStandardStreams(t *testing.T) {
+	addr, vol := serve(t, 1<<20, "")
+	url := "iser://" + addr + "/" + testIQN + "/0"
+	swap := func(which **os.File, content string) *os.File {
+		f, err := os.CreateTemp(t.TempDir(), "std")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(content); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Seek(0, 0); err != nil {
+			t.Fatal(err)
+		}
+		old := *which
+		*which = f
+		t.Cleanup(func() { *which = old; f.Close() })
+		return f
+	}
+	text := strings.Repeat("0123456789abcdef", 64)
+	swap(&os.Stdin, text)
+	must(t, "write", url, "-", "--offset", "512")
+	got := make([]byte, 1024)
+	if _, err := vol.ReadAt(got, 512); err != nil || string(got) != text {
+		t.Errorf("standard input was not written (%v)", err)
+	}
+	out := swap(&os.Stdout, "")
+	must(t, "read", url, "--offset", "512", "--length", "1KiB")
+	if b, err := os.ReadFile(out.Name()); err != nil || string(b) != text {
+		t.Errorf("standard output: %d bytes, %v", len(b), err)
+	}
+	// More than fits.
+	swap(&os.Stdin, strings.Repeat("x", 1<<20+512))
+	if _, errs, code := run(t, "write", url); code != exitError || !strings.Contains(errs, "longer than") {
+		t.Errorf("too much input: %d %s", code, errs)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	addr, _ := serve(t, 1<<20, "a-long-secret-1")
+	good := "iser://joe%a-long-secret-1@" + addr + "/" + testIQN + "/0"
+	must(t, "info", good)
+	for _, c := range []struct {
+		code int
+		line []string
+	}{
+		{exitUsage, []string{"nonsense"}},
+		{exitUsage, []string{"info"}},
+		{exitUsage, []string{"info", "--nonsense"}},
+		{exitUsage, []string{"info", "host/disk"}},
+		{exitUsage, []string{"read", good, "--offset", "1k"}},
+		{exitUsage, []string{"read", good, "x", "--offset", "100"}},
+		{exitUsage, []string{"read", good, "x", "--offset", "1GiB"}},
+		{exitUsage, []string{"read", good, "x", "--chunk", "100"}},
+		{exitUsage, []string{"read", good, "x", "--length", "2MiB"}},
+		{exitUsage, []string{"read", good, "x", "--depth", "0"}},
+		{exitUsage, []string{"info", good, "--crc", "maybe"}},
+		{exitUsage, []string{"info", good, "--isid", "xyz"}},
+		{exitAuth, []string{"info", "iser://joe%wrong-secret-22@" + addr + "/" + testIQN + "/0"}},
+		{exitAuth, []string{"info", "iscsi://" + addr + "/" + testIQN + "/0"}},
+		{exitNotFound, []string{"info", "iscsi://" + addr + "/iqn.2026-11.softiser:other/0"}},
+		{exitNotFound, []string{"info", strings.TrimSuffix(good, "0") + "7"}},
+		{exitConnect, []string{"info", "iser://127.0.0.1:1/" + testIQN + "/0"}},
+		{exitError, []string{"write", good, "/nonexistent"}},
+	} {
+		out, errs, code := run(t, c.line...)
+		if code != c.code || errs == "" {
+			t.Errorf("%q: exit code %d, want %d\n%s", c.line, code, c.code, errs)
+		}
+		for _, secret := range []string{"a-long-secret-1", "wrong-secret-22"} {
+			if strings.Contains(out+errs, secret) {
+				t.Errorf("%q prints the secret:\n%s%s", c.line, out, errs)
+			}
+		}
+	}
+	for err, want := range map[error]int{
+		context.DeadlineExceeded: exitTimeout, initiator.ErrTimeout: exitTimeout, initiator.ErrSessionLost: exitConnect, errors.New("x"): exitError,
+		&iscsi.LoginError{Status: iscsi.LoginTargetFailure}: exitLogin,
+	} {
+		if got := exitCode(fmt.Errorf("wrapped: %w", err)); got != want {
+			t.Errorf("%v: %d, want %d", err, got, want)
+		}
+	}
+}
+
+// Secrets come from a file or the environment as well.
+func TestCredentials(t *testing.T) {
+	addr, _ := serve(t, 1<<20, "a-long-secret-1")
+	url := "iscsi://" + addr + "/" + testIQN + "/0"
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("a-long-secret-1\r\nmore\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "info", url, "--chap-user", "joe", "--chap-secret-file", file)
+	if _, errs, code := run(t, "info", url, "--chap-user", "joe", "--chap-secret-file", file+"x"); code != exitUsage || !strings.Contains(errs, "CHAP secret") {
+		t.Errorf("%d %s", code, errs)
+	}
+	if _, errs, code := run(t, "info", url, "--chap-user", "joe"); code == 0 || !strings.Contains(errs, "no secret") {
+		t.Errorf("%d %s", code, errs)
+	}
+	t.Setenv("ISER_CHAP_USER", "joe")
+	t.Setenv("ISER_CHAP_SECRET", "a-long-secret-1")
+	must(t, "info", url)
+	t.Setenv("ISER_CHAP_SECRET", "")
+	t.Setenv("ISER_CHAP_SECRET_FILE", file)
+	must(t, "info", url)
+	if _, _, code := run(t, "info", url+"?noauth"); code != exitAuth {
+		t.Errorf("noauth: exit code %d", code)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for in, want := range map[string]int64{"0": 0, "4096": 4096, "4KiB": 4096, "1 MiB": 1 << 20, "1.5GiB": 3 << 29, "4kB": 4000, "2GB": 2e9, "512B": 512} {
+		var s size
+		if err := s.Set(in); err != nil || int64(s) != want {
+			t.Errorf("%q: %d, %v", in, s, err)
+		}
+	}
+	for _, in := range []string{"", "4k", "1M", "2g", "x", "-1", "4KiBs", "1e30GiB"} {
+		var s size
+		if err := s.Set(in); err == nil {
+			t.Errorf("%q was accepted as %d", in, s)
+		}
+	}
+}

@@ -52,7 +52,7 @@ func (t *txState) pop() {
 	t.release(p)
 }
 
-const maxFree = 128
+const maxFree = 512
 
 func (t *txState) release(p *outPDU) {
 	if t.nfree == maxFree {

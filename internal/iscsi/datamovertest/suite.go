@@ -12,11 +12,14 @@ import (
 	"softiser/internal/iscsi"
 )
 
-// Run runs the suite.
-func Run(t *testing.T, pair Pair) {
+// Run runs the suite with default options.
+func Run(t *testing.T, pair Pair) { RunWith(t, pair, DefaultOptions()) }
+
+// RunWith runs the suite with other settings of the two ends.
+func RunWith(t *testing.T, pair Pair, o Options) {
 	for _, c := range []struct {
 		name string
-		f    func(*testing.T, Pair)
+		f    func(*testing.T, Pair, Options)
 	}{
 		{"Control", testControl},
 		{"Data", testData},
@@ -32,7 +35,7 @@ func Run(t *testing.T, pair Pair) {
 		{"TerminateEarly", testTerminateEarly},
 		{"NothingAllocated", testNothingAllocated},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.f(t, pair) })
+		t.Run(c.name, func(t *testing.T) { c.f(t, pair, o) })
 	}
 }
 
@@ -48,8 +51,8 @@ func recv[T any](t testing.TB, what string, ch <-chan T) T {
 }
 
 // Control PDUs arrive whole and in order, both ways.
-func testControl(t *testing.T, pair Pair) {
-	s := Open(t, pair, DefaultOptions())
+func testControl(t *testing.T, pair Pair, o Options) {
+	s := Open(t, pair, o)
 	defer s.Close()
 	for n := range 200 {
 		data := bytes.Repeat([]byte{byte(n)}, n%64)
@@ -92,8 +95,8 @@ func testControl(t *testing.T, pair Pair) {
 var sizes = []int{1, 2, 3, 511, 512, 4095, 4096, 8192, 8193, 65536, 262144 + 3, 1<<20 + 1}
 
 // Reads and writes of all sizes and cuts.
-func testData(t *testing.T, pair Pair) {
-	s := Open(t, pair, DefaultOptions())
+func testData(t *testing.T, pair Pair, o Options) {
+	s := Open(t, pair, o)
 	defer s.Close()
 	for _, n := range sizes {
 		for mode := byte(0); mode < 3; mode++ {
@@ -126,11 +129,11 @@ func testData(t *testing.T, pair Pair) {
 }
 
 // Every combination of InitialR2T and ImmediateData.
-func testUnsolicited(t *testing.T, pair Pair) {
+func testUnsolicited(t *testing.T, pair Pair, o Options) {
 	for _, initialR2T := range []bool{true, false} {
 		for _, immediate := range []bool{true, false} {
 			t.Run(fmt.Sprintf("InitialR2T=%v,ImmediateData=%v", initialR2T, immediate), func(t *testing.T) {
-				o := DefaultOptions()
+				o := o
 				o.Target.InitialR2T, o.Target.ImmediateData = initialR2T, immediate
 				o.Target.FirstBurstLength = 20000
 				o.Target.MaxRecvDataSegmentLength = 8192
@@ -152,8 +155,7 @@ func testUnsolicited(t *testing.T, pair Pair) {
 }
 
 // Many commands from several goroutines, with data checked against a model.
-func testManyAtOnce(t *testing.T, pair Pair) {
-	o := DefaultOptions()
+func testManyAtOnce(t *testing.T, pair Pair, o Options) {
 	o.Target.MaxOutstandingR2T, o.Initiator.MaxOutstandingR2T = 4, 4
 	s := Open(t, pair, o)
 	defer s.Close()
@@ -253,8 +255,8 @@ func (s *Session) answer(t *testing.T, p *iscsi.PDU) {
 }
 
 // After AbortTransfer of a GetData has returned, its memory does not change.
-func testAbortGetData(t *testing.T, pair Pair) {
-	s := Open(t, pair, DefaultOptions())
+func testAbortGetData(t *testing.T, pair Pair, o Options) {
+	s := Open(t, pair, o)
 	defer s.Close()
 	const n = 1 << 20
 	data := bytes.Repeat([]byte{0x11}, n)
@@ -299,8 +301,8 @@ func testAbortGetData(t *testing.T, pair Pair) {
 }
 
 // An aborted PutData completes once, and the connection goes on.
-func testAbortPutData(t *testing.T, pair Pair) {
-	s := Open(t, pair, DefaultOptions())
+func testAbortPutData(t *testing.T, pair Pair, o Options) {
+	s := Open(t, pair, o)
 	defer s.Close()
 	const n = 1 << 20
 	for range 10 {
@@ -328,9 +330,9 @@ func testAbortPutData(t *testing.T, pair Pair) {
 
 // After ReleaseTask the initiator's memory is neither written nor read. The
 // target may lose the connection over it (a dead STag), never more.
-func testReleaseTask(t *testing.T, pair Pair) {
+func testReleaseTask(t *testing.T, pair Pair, o Options) {
 	for round := range 8 {
-		s := Open(t, pair, DefaultOptions())
+		s := Open(t, pair, o)
 		const n = 1 << 20
 		buf := make([]byte, n)
 		c, cmd := s.hold(t, round%2 == 1, [][]byte{buf})
@@ -377,8 +379,8 @@ func testReleaseTask(t *testing.T, pair Pair) {
 }
 
 // What cannot be sent is refused by the call, and harms nothing.
-func testBadArguments(t *testing.T, pair Pair) {
-	s := Open(t, pair, DefaultOptions())
+func testBadArguments(t *testing.T, pair Pair, o Options) {
+	s := Open(t, pair, o)
 	defer s.Close()
 	_, cmd := s.hold(t, false, [][]byte{make([]byte, 4096)})
 	for _, x := range []*iscsi.Transfer{
@@ -400,8 +402,8 @@ func testBadArguments(t *testing.T, pair Pair) {
 }
 
 // A transfer of nothing completes.
-func testEmptyTransfer(t *testing.T, pair Pair) {
-	s := Open(t, pair, DefaultOptions())
+func testEmptyTransfer(t *testing.T, pair Pair, o Options) {
+	s := Open(t, pair, o)
 	defer s.Close()
 	c, cmd := s.hold(t, false, [][]byte{make([]byte, 4096)})
 	for _, f := range []func(*iscsi.Transfer) error{s.Target.dm.PutData, s.Target.dm.GetData} {
@@ -422,8 +424,8 @@ func testEmptyTransfer(t *testing.T, pair Pair) {
 }
 
 // What is queued before Terminate(nil) arrives; then both ends end.
-func testTerminateGraceful(t *testing.T, pair Pair) {
-	s := Open(t, pair, DefaultOptions())
+func testTerminateGraceful(t *testing.T, pair Pair, o Options) {
+	s := Open(t, pair, o)
 	c, cmd := s.hold(t, false, [][]byte{make([]byte, 4096)})
 	s.Target.mu.Lock()
 	r := iscsi.PDU{Ref: cmd.Ref}
@@ -460,9 +462,9 @@ func testTerminateGraceful(t *testing.T, pair Pair) {
 
 // Terminate with a reason ends everything at once, whatever is going on; every
 // transfer completes with an error.
-func testTerminateAbrupt(t *testing.T, pair Pair) {
+func testTerminateAbrupt(t *testing.T, pair Pair, o Options) {
 	for _, who := range []string{"initiator", "target"} {
-		s := Open(t, pair, DefaultOptions())
+		s := Open(t, pair, o)
 		const n = 1 << 20
 		_, cmd := s.hold(t, true, [][]byte{make([]byte, n)})
 		_, idle := s.hold(t, true, [][]byte{make([]byte, n)})
@@ -500,13 +502,12 @@ func testTerminateAbrupt(t *testing.T, pair Pair) {
 }
 
 // Terminate before Start and during login.
-func testTerminateEarly(t *testing.T, pair Pair) {
+func testTerminateEarly(t *testing.T, pair Pair, o Options) {
 	i, g := pair(t)
 	i.Terminate(nil)
 	g.Terminate(errors.New("not wanted"))
 
 	idm, tdm := pair(t)
-	o := DefaultOptions()
 	ini, tgt := newInitiator(t, idm, o.Initiator), newTarget(t, tdm, o.Target)
 	tdm.Start(tgt)
 	idm.Start(ini)
@@ -516,11 +517,11 @@ func testTerminateEarly(t *testing.T, pair Pair) {
 }
 
 // The steady state allocates nothing, on either end.
-func testNothingAllocated(t *testing.T, pair Pair) {
+func testNothingAllocated(t *testing.T, pair Pair, o Options) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	s := Open(t, pair, DefaultOptions())
+	s := Open(t, pair, o)
 	defer s.Close()
 	s.Initiator.checkStack.Store(false)
 	s.Target.checkStack.Store(false)

@@ -1,0 +1,655 @@
+package iscsitcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// recorder is an Upper that keeps what comes up.
+type recorder struct {
+	pdus chan *iscsi.PDU
+	done chan *iscsi.Transfer
+	end  chan error
+}
+
+func newRecorder() *recorder {
+	return &recorder{make(chan *iscsi.PDU, 64), make(chan *iscsi.Transfer, 64), make(chan error, 1)}
+}
+
+func (r *recorder) ControlNotify(p *iscsi.PDU)             { r.pdus <- p }
+func (r *recorder) DataCompletionNotify(x *iscsi.Transfer) { r.done <- x }
+func (r *recorder) ConnectionTerminateNotify(err error)    { r.end <- err }
+func (r *recorder) Sequence() iscsi.Sequence {
+	return iscsi.Sequence{StatSN: 7, ExpCmdSN: 8, MaxCmdSN: 9}
+}
+
+func get1[T any](t *testing.T, what string, ch chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s did not come", what)
+		panic("unreachable")
+	}
+}
+
+// peer is a scripted other end of a connection in the full feature phase.
+type peer struct {
+	t    *testing.T
+	nc   net.Conn
+	c    *Conn
+	up   *recorder
+	p    iscsi.Params
+	hd   bool
+	dd   bool
+	stop bool
+}
+
+func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
+	t.Helper()
+	noLeaks(t)
+	a, b := tcpPair(t)
+	c, err := New(b, role, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := iscsi.NewNegotiation(role, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
+	p.MaxXmitDataSegmentLength, p.MaxRecvDataSegmentLength = 4096, 4096
+	if change != nil {
+		change(&p)
+	}
+	c.NoticeKeyValues(&p)
+	if err := c.Enable(); err != nil {
+		t.Fatal(err)
+	}
+	r := &peer{t: t, nc: a, c: c, up: newRecorder(), p: p, hd: p.HeaderDigest == iscsi.DigestCRC32C, dd: p.DataDigest == iscsi.DigestCRC32C}
+	c.Start(r.up)
+	t.Cleanup(func() {
+		a.Close()
+		c.Terminate(errors.New("end of the test"))
+		<-c.Ended()
+		for {
+			select {
+			case q := <-r.up.pdus:
+				q.Release()
+				continue
+			default:
+			}
+			break
+		}
+	})
+	a.SetDeadline(time.Now().Add(20 * time.Second))
+	return r
+}
+
+// frame puts a PDU together with digests as negotiated.
+func (r *peer) frame(b iscsi.BHS, ahs, data []byte) []byte {
+	b.SetAHSLen(len(ahs))
+	b.SetDataLen(len(data))
+	out := append(b[:], ahs...)
+	if r.hd {
+		out = binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
+	}
+	pay := append(append([]byte(nil), data...), make([]byte, iscsi.PadLen(len(data)))...)
+	out = append(out, pay...)
+	if r.dd && len(data) > 0 {
+		out = binary.LittleEndian.AppendUint32(out, crc32.Checksum(pay, castagnoli))
+	}
+	return out
+}
+
+func (r *peer) send(b []byte) {
+	r.t.Helper()
+	if _, err := r.nc.Write(b); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// recv reads one PDU and checks its digests.
+func (r *peer) recv() (iscsi.BHS, []byte) {
+	r.t.Helper()
+	var b iscsi.BHS
+	read := func(p []byte) {
+		if _, err := io.ReadFull(r.nc, p); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	read(b[:])
+	if r.hd {
+		var d [4]byte
+		read(d[:])
+		if binary.LittleEndian.Uint32(d[:]) != crc32.Checksum(b[:], castagnoli) {
+			r.t.Fatal("header digest")
+		}
+	}
+	n := b.DataLen()
+	data := make([]byte, n+iscsi.PadLen(n))
+	read(data)
+	if r.dd && n > 0 {
+		var d [4]byte
+		read(d[:])
+		if binary.LittleEndian.Uint32(d[:]) != crc32.Checksum(data, castagnoli) {
+			r.t.Fatal("data digest")
+		}
+	}
+	return b, data[:n]
+}
+
+// getData starts a GetData of n bytes at off and returns its R2T.
+func (r *peer) getData(n, off uint32, mem []byte) (*iscsi.Transfer, iscsi.R2T) {
+	r.t.Helper()
+	x := &iscsi.Transfer{ITT: 5, LUN: 1 << 48, Offset: off, Len: n, Segs: [][]byte{mem}}
+	if err := r.c.GetData(x); err != nil {
+		r.t.Fatal(err)
+	}
+	r.c.Push()
+	b, _ := r.recv()
+	if b.Opcode() != iscsi.OpR2T {
+		r.t.Fatalf("got %s", b.Opcode())
+	}
+	return x, b.R2T()
+}
+
+func dataOut(ttt, itt, sn, off uint32, final bool) iscsi.BHS {
+	var b iscsi.BHS
+	d := b.NewDataOut()
+	d.SetTTT(ttt)
+	d.SetITT(itt)
+	d.SetDataSN(sn)
+	d.SetOffset(off)
+	d.SetFinal(final)
+	return b
+}
+
+// The R2T and the Data-Ins on the wire, and status folded into the last Data-In.
+func TestTargetWire(t *testing.T) {
+	r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) { p.MaxBurstLength = 6000; p.MaxOutstandingR2T = 1 })
+	mem := make([]byte, 10000)
+	x, q := r.getData(10000, 500, mem)
+	if q.LUN() != 1<<48 || q.ITT() != 5 || q.Sequence() != (iscsi.Sequence{StatSN: 7, ExpCmdSN: 8, MaxCmdSN: 9}) || q.R2TSN() != 0 || q.Offset() != 500 || q.Desired() != 6000 || q.TTT() == iscsi.ReservedTag {
+		t.Fatalf("R2T % x", *q.BHS)
+	}
+	send := func(q iscsi.R2T) {
+		for off, sn := uint32(0), uint32(0); off < q.Desired(); sn++ {
+			n := min(4096, q.Desired()-off)
+			r.send(r.frame(dataOut(q.TTT(), 5, sn, q.Offset()+off, off+n == q.Desired()), nil, bytes.Repeat([]byte{byte(q.R2TSN() + 1)}, int(n))))
+			off += n
+		}
+	}
+	send(q)
+	b, _ := r.recv() // only now, as MaxOutstandingR2T is 1
+	q = b.R2T()
+	if q.R2TSN() != 1 || q.Offset() != 6500 || q.Desired() != 4000 {
+		t.Fatalf("R2T % x", *q.BHS)
+	}
+	send(q)
+	if y := get1(t, "completion", r.up.done); y != x || x.Err != nil || x.R2TSN != 2 {
+		t.Fatalf("%v", y.Err)
+	}
+	if mem[0] != 1 || mem[5999] != 1 || mem[6000] != 2 || mem[9999] != 2 {
+		t.Fatal("data")
+	}
+
+	// READ of 10000 bytes, 6000 to a sequence, 4096 to a PDU.
+	for i := range mem {
+		mem[i] = byte(i)
+	}
+	x = &iscsi.Transfer{ITT: 6, Len: 10000, Segs: [][]byte{mem[:1], {}, mem[1:7000], mem[7000:]}, Final: true}
+	if err := r.c.PutData(x); err != nil {
+		t.Fatal(err)
+	}
+	var resp iscsi.PDU
+	s := resp.BHS.NewSCSIResponse()
+	s.SetITT(6)
+	s.SetSequence(iscsi.Sequence{StatSN: 20, ExpCmdSN: 21, MaxCmdSN: 22})
+	s.SetResidual(17, iscsi.ResidualUnderflow)
+	if err := r.c.SendControl(&resp); err != nil {
+		t.Fatal(err)
+	}
+	r.c.Push()
+	var got []byte
+	for i, want := range []struct {
+		n     int
+		final bool
+	}{{4096, false}, {1904, true}, {4000, true}} {
+		b, data := r.recv()
+		d := b.DataIn()
+		if b.Opcode() != iscsi.OpDataIn || len(data) != want.n || d.Final() != want.final || d.DataSN() != uint32(i) || int(d.Offset()) != len(got) || d.TTT() != iscsi.ReservedTag || d.HasStatus() != (i == 2) {
+			t.Fatalf("Data-In %d: % x", i, b)
+		}
+		if i == 2 && (d.Sequence() != s.Sequence() || d.Residual() != 17 || d.ResidualFlags() != iscsi.ResidualUnderflow || d.Status() != 0) {
+			t.Fatalf("status % x", b)
+		}
+		got = append(got, data...)
+	}
+	if !bytes.Equal(got, mem) {
+		t.Fatal("data")
+	}
+	get1(t, "completion", r.up.done)
+
+	// CHECK CONDITION is a PDU of its own, and so is a response to another task.
+	for i, change := range []func(){
+		func() { s.SetStatus(2) },
+		func() { s.SetStatus(0); s.SetResponse(iscsi.ResponseTargetFailure) },
+		func() { s.SetResponse(0); s.SetITT(99) },
+	} {
+		change()
+		x = &iscsi.Transfer{ITT: 6, Len: 100, Segs: [][]byte{mem[:100]}, Final: true}
+		if err := r.c.PutData(x); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.c.SendControl(&resp); err != nil {
+			t.Fatal(err)
+		}
+		r.c.Push()
+		if b, _ := r.recv(); b.DataIn().HasStatus() {
+			t.Errorf("case %d: folded", i)
+		}
+		if b, _ := r.recv(); b.Opcode() != iscsi.OpSCSIResponse {
+			t.Errorf("case %d: got %s", i, b.Opcode())
+		}
+		get1(t, "completion", r.up.done)
+	}
+}
+
+// Data-Outs that do not fit what was asked for go up to be rejected; the
+// connection, and the transfer, live on.
+func TestTargetBadDataOut(t *testing.T) {
+	r := newPeer(t, iscsi.RoleTarget, nil)
+	mem := make([]byte, 8192)
+	x, q := r.getData(8192, 1000, mem)
+	ttt := q.TTT()
+	data := bytes.Repeat([]byte{0xbb}, 4096)
+	for name, b := range map[string]iscsi.BHS{
+		"unknown tag":      dataOut(0x12345678, 5, 0, 1000, false),
+		"tag of tomorrow":  dataOut(ttt+0x10000, 5, 0, 1000, false),
+		"other task":       dataOut(ttt, 6, 0, 1000, false),
+		"before the range": dataOut(ttt, 5, 0, 0, false),
+		"beyond the range": dataOut(ttt, 5, 0, 1000+8192-4095, false),
+		"far away":         dataOut(ttt, 5, 0, 0xfffff000, false),
+		"out of order":     dataOut(ttt, 5, 0, 2000, false),
+		"wrong DataSN":     dataOut(ttt, 5, 1, 1000, false),
+	} {
+		r.send(r.frame(b, nil, data))
+		p := get1(t, name, r.up.pdus)
+		if p.Bad == nil || p.Bad.Reason != iscsi.RejectInvalidField || p.BHS.Opcode() != iscsi.OpDataOut {
+			t.Errorf("%s: %v", name, p.Bad)
+		}
+		p.Release()
+	}
+	if !bytes.Equal(mem, make([]byte, len(mem))) {
+		t.Fatal("rejected data reached the memory")
+	}
+	r.send(r.frame(dataOut(ttt, 5, 0, 1000, false), nil, data))
+	r.send(r.frame(dataOut(ttt, 5, 1, 1000+4096, true), nil, data))
+	if y := get1(t, "completion", r.up.done); y != x || x.Err != nil {
+		t.Fatalf("%v", y.Err)
+	}
+	// The tag is used up: data for it is dropped without a word.
+	r.send(r.frame(dataOut(ttt, 5, 2, 1000, true), nil, data))
+	// A sequence that ends early fails the transfer.
+	x, q = r.getData(8192, 0, mem)
+	r.send(r.frame(dataOut(q.TTT(), 5, 0, 0, true), nil, data))
+	if get1(t, "completion", r.up.done); !errors.Is(x.Err, iscsi.ErrShortData) {
+		t.Fatalf("%v", x.Err)
+	}
+	select {
+	case p := <-r.up.pdus:
+		t.Errorf("came up: % x", p.BHS)
+		p.Release()
+	default:
+	}
+}
+
+// What ends the connection, and why.
+func TestStreamErrors(t *testing.T) {
+	var nop, cmd, resp, dataIn, r2t iscsi.BHS
+	nop.NewNopOut()
+	cmd.NewSCSICommand()
+	resp.NewSCSIResponse()
+	dataIn.NewDataIn()
+	r2t.NewR2T()
+	long := func(b iscsi.BHS) []byte { b.SetDataLen(4097); return b[:] }
+	for _, c := range []struct {
+		name  string
+		role  iscsi.Role
+		bytes []byte
+		says  string
+	}{
+		{"data too long", iscsi.RoleTarget, long(nop), "4097 bytes; 4096 is the limit"},
+		{"response at the target", iscsi.RoleTarget, resp[:], "other side to send"},
+		{"command at the initiator", iscsi.RoleInitiator, cmd[:], "other side to send"},
+		{"AHS on a NOP", iscsi.RoleTarget, func() []byte { b := nop; b.SetAHSLen(4); return b[:] }(), "additional header segments"},
+		{"data on an R2T", iscsi.RoleInitiator, append(append([]byte(nil), func() []byte { b := r2t; b.SetDataLen(4); return b[:] }()...), 1, 2, 3, 4), "R2T with data"},
+		{"cut header", iscsi.RoleTarget, nop[:20], "within a PDU"},
+		{"cut data", iscsi.RoleTarget, func() []byte { b := nop; b.SetDataLen(8); return append(b[:], 1, 2) }(), "within a PDU"},
+		{"end", iscsi.RoleTarget, nil, "EOF"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newPeer(t, c.role, nil)
+			r.send(c.bytes)
+			r.nc.(*net.TCPConn).CloseWrite()
+			if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+}
+
+// What a hostile target does to an initiator's task ends the connection before
+// any byte outside the buffers is touched.
+func TestInitiatorHostileTarget(t *testing.T) {
+	in := func(itt, sn, off uint32, status bool) iscsi.BHS {
+		var b iscsi.BHS
+		d := b.NewDataIn()
+		d.SetITT(itt)
+		d.SetDataSN(sn)
+		d.SetOffset(off)
+		d.SetHasStatus(status)
+		return b
+	}
+	r2t := func(ttt, sn, off, n uint32) iscsi.BHS {
+		var b iscsi.BHS
+		q := b.NewR2T()
+		q.SetITT(1)
+		q.SetTTT(ttt)
+		q.SetR2TSN(sn)
+		q.SetOffset(off)
+		q.SetDesired(n)
+		return b
+	}
+	data := make([]byte, 512)
+	for _, c := range []struct {
+		name string
+		b    iscsi.BHS
+		data []byte
+		says string
+	}{
+		{"Data-In behind the end", in(1, 0, 9000-511, false), data, "buffer of 9000"},
+		{"Data-In far away", in(1, 0, 0xffffff00, false), data, "buffer of 9000"},
+		{"Data-In out of order", in(1, 0, 512, false), data, "expected 0"},
+		{"DataSN", in(1, 3, 0, false), data, "DataSN 3"},
+		{"status without F", in(1, 0, 0, true), data, "without F"},
+		{"R2T with the reserved tag", r2t(iscsi.ReservedTag, 0, 0, 100), nil, "reserved tag"},
+		{"R2T for nothing", r2t(1, 0, 0, 0), nil, "R2T for 0"},
+		{"R2T for too much", r2t(1, 0, 0, 262145), nil, "MaxBurstLength"},
+		{"R2T behind the end", r2t(1, 0, 8000, 2000), nil, "buffer of 9000"},
+		{"R2T far away", r2t(1, 0, 0xffffff00, 512), nil, "buffer of 9000"},
+		{"R2TSN", r2t(1, 1, 0, 100), nil, "R2TSN 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newPeer(t, iscsi.RoleInitiator, nil)
+			mem := bytes.Repeat([]byte{0xee}, 9000)
+			p := iscsi.PDU{Bufs: &iscsi.TaskBuffers{In: [][]byte{mem}, Out: [][]byte{make([]byte, 9000)}}}
+			p.BHS.NewSCSICommand().SetITT(1)
+			if err := r.c.SendControl(&p); err != nil {
+				t.Fatal(err)
+			}
+			r.c.Push()
+			r.recv()
+			r.send(r.frame(c.b, nil, c.data))
+			if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("ended with %v", err)
+			}
+			if c.name != "status without F" && !bytes.Equal(mem, bytes.Repeat([]byte{0xee}, 9000)) {
+				t.Error("memory was touched")
+			}
+		})
+	}
+}
+
+// Data and R2Ts of a task that is gone are dropped; a status that comes with them
+// still goes up, for its StatSN.
+func TestInitiatorUnknownTask(t *testing.T) {
+	r := newPeer(t, iscsi.RoleInitiator, nil)
+	var b iscsi.BHS
+	d := b.NewDataIn()
+	d.SetITT(77)
+	d.SetFinal(true)
+	d.SetHasStatus(true)
+	d.SetSequence(iscsi.Sequence{StatSN: 3, ExpCmdSN: 4, MaxCmdSN: 5})
+	r.send(r.frame(b, nil, make([]byte, 3000)))
+	p := get1(t, "response", r.up.pdus)
+	if p.BHS.Opcode() != iscsi.OpSCSIResponse || p.BHS.StatSN() != 3 || p.BHS.ITT() != 77 {
+		t.Errorf("% x", p.BHS)
+	}
+	p.Release()
+	q := b.NewR2T()
+	q.SetITT(77)
+	q.SetTTT(1)
+	q.SetDesired(100)
+	r.send(r.frame(b, nil, nil))
+	n := b.NewNopIn()
+	n.SetTTT(9)
+	r.send(r.frame(b, nil, nil))
+	p = get1(t, "NOP-In", r.up.pdus)
+	if p.BHS.Opcode() != iscsi.OpNopIn {
+		t.Errorf("% x", p.BHS)
+	}
+	p.Release()
+}
+
+// The A bit is answered with a DataACK.
+func TestDataACK(t *testing.T) {
+	r := newPeer(t, iscsi.RoleInitiator, nil)
+	p := iscsi.PDU{Bufs: &iscsi.TaskBuffers{In: [][]byte{make([]byte, 100)}}}
+	c := p.BHS.NewSCSICommand()
+	c.SetITT(1)
+	c.SetExpStatSN(44)
+	if err := r.c.SendControl(&p); err != nil {
+		t.Fatal(err)
+	}
+	r.c.Push()
+	r.recv()
+	var b iscsi.BHS
+	d := b.NewDataIn()
+	d.SetITT(1)
+	d.SetAcknowledge(true)
+	d.SetLUN(1 << 48)
+	d.SetTTT(0x99)
+	r.send(r.frame(b, nil, make([]byte, 50)))
+	b, _ = r.recv()
+	s := b.SNACK()
+	if b.Opcode() != iscsi.OpSNACK || s.Type() != iscsi.SNACKDataACK || s.TTT() != 0x99 || s.LUN() != 1<<48 || s.BegRun() != 1 || s.RunLength() != 0 || s.ITT() != iscsi.ReservedTag || s.ExpStatSN() != 44 {
+		t.Errorf("% x", b)
+	}
+}
+
+// Digest errors (RFC 7143 §7.7, §7.8).
+func TestDigestErrors(t *testing.T) {
+	on := func(p *iscsi.Params) { p.HeaderDigest, p.DataDigest = iscsi.DigestCRC32C, iscsi.DigestCRC32C }
+	t.Run("Header", func(t *testing.T) {
+		r := newPeer(t, iscsi.RoleTarget, on)
+		var b iscsi.BHS
+		b.NewNopOut()
+		f := r.frame(b, nil, nil)
+		f[50] ^= 1
+		r.send(f)
+		if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), "header digest") {
+			t.Errorf("ended with %v", err)
+		}
+	})
+	t.Run("AHS", func(t *testing.T) {
+		r := newPeer(t, iscsi.RoleTarget, on)
+		var b iscsi.BHS
+		b.NewSCSICommand().SetITT(2)
+		ahs := iscsi.AppendExtendedCDB(nil, make([]byte, 32))
+		r.send(r.frame(b, ahs, []byte("immediate")))
+		p := get1(t, "command", r.up.pdus)
+		if !bytes.Equal(p.AHS, ahs) || string(p.Data) != "immediate" || p.Bad != nil {
+			t.Errorf("AHS % x, data %q, %v", p.AHS, p.Data, p.Bad)
+		}
+		p.Release()
+	})
+	t.Run("ControlData", func(t *testing.T) {
+		r := newPeer(t, iscsi.RoleTarget, on)
+		var b iscsi.BHS
+		b.NewSCSICommand().SetITT(2)
+		f := r.frame(b, nil, []byte("immediate"))
+		f[53] ^= 1
+		r.send(f)
+		p := get1(t, "command", r.up.pdus)
+		if p.Bad == nil || p.Bad.Reason != iscsi.RejectDataDigest {
+			t.Errorf("%v", p.Bad)
+		}
+		p.Release()
+	})
+	t.Run("DataOut", func(t *testing.T) {
+		r := newPeer(t, iscsi.RoleTarget, on)
+		x, q := r.getData(1000, 0, make([]byte, 1000))
+		f := r.frame(dataOut(q.TTT(), 5, 0, 0, true), nil, make([]byte, 1000))
+		f[500] ^= 1
+		r.send(f)
+		var perr *iscsi.ProtocolError
+		if get1(t, "completion", r.up.done); !errors.As(x.Err, &perr) || perr.Reason != iscsi.RejectDataDigest {
+			t.Errorf("%v", x.Err)
+		}
+		p := get1(t, "Data-Out", r.up.pdus)
+		if p.Bad == nil || p.Bad.Reason != iscsi.RejectDataDigest {
+			t.Errorf("%v", p.Bad)
+		}
+		p.Release()
+	})
+	t.Run("DataIn", func(t *testing.T) {
+		r := newPeer(t, iscsi.RoleInitiator, on)
+		p := iscsi.PDU{Bufs: &iscsi.TaskBuffers{In: [][]byte{make([]byte, 100)}}}
+		p.BHS.NewSCSICommand().SetITT(1)
+		if err := r.c.SendControl(&p); err != nil {
+			t.Fatal(err)
+		}
+		r.c.Push()
+		r.recv()
+		var b iscsi.BHS
+		b.NewDataIn().SetITT(1)
+		f := r.frame(b, nil, make([]byte, 100))
+		f[80] ^= 1
+		r.send(f)
+		if err := get1(t, "end", r.up.end); !errors.Is(err, errDigestFatal) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+// A transfer into a mapping that has been truncated fails alone.
+func TestMemoryFault(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const n = 64 << 10
+	if err := f.Truncate(n); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := syscall.Mmap(int(f.Fd()), 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Munmap(mem)
+	if err := f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	for _, digest := range []iscsi.Digest{iscsi.DigestNone, iscsi.DigestCRC32C} {
+		r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) {
+			p.MaxRecvDataSegmentLength = n
+			p.DataDigest = digest
+		})
+		x, q := r.getData(n, 0, mem)
+		r.send(r.frame(dataOut(q.TTT(), 5, 0, 0, true), nil, make([]byte, n)))
+		if get1(t, "completion", r.up.done); !errors.Is(x.Err, iscsi.ErrMemoryFault) {
+			t.Fatalf("%v", x.Err)
+		}
+		// The stream is intact.
+		good := make([]byte, 100)
+		y, q := r.getData(100, 0, good)
+		r.send(r.frame(dataOut(q.TTT(), 5, 0, 0, true), nil, bytes.Repeat([]byte{9}, 100)))
+		if get1(t, "completion", r.up.done); y.Err != nil || good[99] != 9 {
+			t.Fatalf("%v", y.Err)
+		}
+	}
+}
+
+// Any bytes from the peer: no panic, no leak, and the connection ends when the
+// stream does.
+func FuzzStream(f *testing.F) {
+	var b iscsi.BHS
+	b.NewNopOut().SetITT(1)
+	f.Add(append([]byte(nil), b[:]...), true)
+	b = dataOut(0x10000, 5, 0, 0, true)
+	b.SetDataLen(5)
+	f.Add(append(append([]byte(nil), b[:]...), 1, 2, 3, 4, 5, 0, 0, 0), true)
+	b.NewDataIn().SetITT(1)
+	b.SetDataLen(8)
+	f.Add(append(append([]byte(nil), b[:]...), 1, 2, 3, 4, 5, 6, 7, 8), false)
+	b.NewR2T().SetITT(1)
+	b.R2T().SetDesired(100)
+	f.Add(append([]byte(nil), b[:]...), false)
+	f.Fuzz(func(t *testing.T, stream []byte, target bool) {
+		a, s := tcpPair(t)
+		role := iscsi.RoleInitiator
+		if target {
+			role = iscsi.RoleTarget
+		}
+		c, err := New(s, role, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := iscsi.NewNegotiation(role, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
+		p.MaxBurstLength = 512
+		c.NoticeKeyValues(&p)
+		if err := c.Enable(); err != nil {
+			t.Fatal(err)
+		}
+		up := &releaser{end: make(chan struct{})}
+		mem := make([]byte, 3000)
+		c.Start(up)
+		if target {
+			if err := c.GetData(&iscsi.Transfer{ITT: 5, Len: 1000, Segs: [][]byte{mem[1000:2000]}}); err != nil {
+				t.Fatal(err)
+			}
+			c.Push()
+		} else {
+			q := iscsi.PDU{Bufs: &iscsi.TaskBuffers{In: [][]byte{mem[1000:2000]}, Out: [][]byte{make([]byte, 1000)}}}
+			q.BHS.NewSCSICommand().SetITT(1)
+			if err := c.SendControl(&q); err != nil {
+				t.Fatal(err)
+			}
+			c.Push()
+		}
+		go io.Copy(io.Discard, a)
+		_, _ = a.Write(stream)
+		a.(*net.TCPConn).CloseWrite()
+		<-up.end
+		<-c.Ended()
+		a.Close()
+		for _, m := range [][]byte{mem[:1000], mem[2000:]} {
+			if len(bytes.Trim(m, "\x00")) != 0 {
+				t.Fatal("memory beside the buffer was touched")
+			}
+		}
+		if n := BuffersOut(); n != 0 {
+			t.Fatalf("%d buffers are out", n)
+		}
+	})
+}
+
+type releaser struct{ end chan struct{} }
+
+func (r *releaser) ControlNotify(p *iscsi.PDU)           { p.Release() }
+func (r *releaser) DataCompletionNotify(*iscsi.Transfer) {}
+func (r *releaser) ConnectionTerminateNotify(error)      { close(r.end) }
+func (r *releaser) Sequence() iscsi.Sequence             { return iscsi.Sequence{} }

@@ -29,6 +29,9 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 	var doomed []*task
 	s.tags.each(func(k *task) { doomed = append(doomed, k) })
 	f := newFence(func() {
+		// What ends with the nexus (RESERVE, prevented removal) is gone before the
+		// initiator hears that the session is: its next one must not run into it.
+		s.node.endNexus(s.nexus)
 		c.logoutResponse(itt, response)
 		c.dm.Push()
 		if c.state.advance(connLoggedOut) {

@@ -290,3 +290,11 @@ func (e *lunEntry) flush(n *node) error {
 	}
 	return nil
 }
+
+// endNexus ends the nexus of a session, which discovery sessions do not have.
+// It may be called again.
+func (n *node) endNexus(x *scsi.Nexus) {
+	if x != nil {
+		n.device.CloseNexus(x)
+	}
+}

@@ -229,9 +229,7 @@ func (s *session) over() bool {
 
 // finish is the end of a session, without locks held: I_T nexus loss.
 func (s *session) finish() {
-	if s.nexus != nil {
-		s.node.device.CloseNexus(s.nexus)
-	}
+	s.node.endNexus(s.nexus)
 	s.srv.forget(s)
 	close(s.done)
 }

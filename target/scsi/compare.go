@@ -156,35 +156,3 @@ func cmdOrWrite(t *Task) {
 		}) && t.store(p, off)
 	})
 }
-
-// cmdWriteAtomic is WRITE ATOMIC(16) (SBC-4 §5.48), within the limits of the block
-// limits page; see atomicLimits.
-func cmdWriteAtomic(t *Task) {
-	a := t.lu.atomicLimits()
-	boundary := uint32(t.CDB[10])<<8 | uint32(t.CDB[11])
-	switch {
-	case boundary != 0: // atomic boundaries are not offered (maximum 0)
-		t.badCDB(10)
-	case t.io.Blocks > a.max:
-		t.badCDB(12)
-	case t.io.LBA%uint64(a.align) != 0:
-		t.badCDB(2)
-	case t.io.Blocks%a.granularity != 0:
-		t.badCDB(12)
-	default:
-		t.stageAll(t.n, func(t *Task, p []byte) bool { return t.store(p, t.off) })
-	}
-}
-
-// atomicLimits tells what a power failure cannot tear: anything on a volume
-// that does not survive one, one aligned physical block elsewhere.
-type atomicLimits struct{ max, align, granularity uint32 }
-
-func (lu *LU) atomicLimits() atomicLimits {
-	g := lu.geo()
-	if g.info.Backend == "mem" || g.info.Backend == "null" {
-		return atomicLimits{max: stageBytes >> g.shift, align: 1, granularity: 1}
-	}
-	n := uint32(max(g.info.PhysBlockSize>>g.shift, 1))
-	return atomicLimits{max: n, align: n, granularity: n}
-}

@@ -84,6 +84,7 @@ var errAborted = errors.New("scsi: command aborted")
 
 // copyBytes copies n bytes. It stops with errAborted when stop says so.
 func (d *Device) copyBytes(src *LU, from int64, dst *LU, to, n int64, stop func() bool) (int64, direction, error) {
+	dst.touched()
 	buf := d.bufs.get(stageBytes)
 	defer d.bufs.put(buf)
 	// Overlapping blocks of one volume are copied backwards, as memmove does.

@@ -114,6 +114,9 @@ func (d *Device) Execute(t *Task) {
 		t.status(spc.StatusReservationConflict)
 		return
 	}
+	if c.gates&gateReadOnly != 0 {
+		lu.touched()
+	}
 	if c.has(fIO) {
 		if !t.decodeIO() {
 			return

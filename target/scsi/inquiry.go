@@ -152,7 +152,6 @@ const (
 
 func (lu *LU) limits() spc.BlockLimits {
 	g := lu.geo()
-	a := lu.atomicLimits()
 	l := spc.BlockLimits{
 		WSNonZero:          true,
 		MaxCompareAndWrite: uint8(lu.maxCompare()),
@@ -160,9 +159,10 @@ func (lu *LU) limits() spc.BlockLimits {
 		MaxTransfer:        uint32(lu.cfg.MaxTransfer >> g.shift),
 		OptimalTransfer:    uint32(min(optimalTransfer, lu.cfg.MaxTransfer) >> g.shift),
 		MaxWriteSame:       maxWriteSame,
-		MaxAtomic:          a.max,
-		AtomicAlignment:    a.align,
-		AtomicGranularity:  a.granularity,
+	}
+	if offersAtomic(lu) {
+		l.MaxAtomic = maxAtomicBytes >> g.shift
+		l.AtomicAlignment, l.AtomicGranularity = 1, 1
 	}
 	if g.info.Discard {
 		l.MaxUnmapBlocks = maxUnmapBlocks

@@ -69,6 +69,8 @@ type LU struct {
 	stats    counters
 	sanitize sanitizer
 	copies   copyResults
+	journal  undoJournal
+	erased   atomic.Bool  // every block is deallocated: nothing has been written since a block erase
 	users    atomic.Int64 // tasks between Execute and Release
 	gone     atomic.Bool  // removed from its device
 	flushes  atomic.Int64 // requests for flushBehind
@@ -144,6 +146,9 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	if err := lu.loadState(); err != nil {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
+	if err := lu.undo(); err != nil {
+		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
+	}
 	if lu.vol != nil {
 		lu.stop = lu.vol.OnResize(func(i blockdev.Info) {
 			lu.setGeometry(i)
@@ -200,4 +205,12 @@ func (lu *LU) close() {
 		lu.work.Wait()
 	}
 	lu.mu.Unlock()
+	lu.journal.close()
+}
+
+// touched notes that the volume is about to be written.
+func (lu *LU) touched() {
+	if lu.erased.Load() {
+		lu.erased.Store(false)
+	}
 }

@@ -165,8 +165,9 @@ func sanitizeJob(t *Task) {
 	lu.setGate(gateSanitize, true)
 	z.mu.Unlock()
 	lu.users.Add(1)
+	erase := t.op.sa == spc.SASanitizeBlockErase
 	if immed {
-		go lu.runSanitize(passes)
+		go lu.runSanitize(passes, erase)
 		t.good()
 		return
 	}
@@ -177,7 +178,7 @@ func sanitizeJob(t *Task) {
 		lu.wakeLocked()
 	}
 	lu.mu.Unlock()
-	go lu.runSanitize(passes)
+	go lu.runSanitize(passes, erase)
 }
 
 type sanitizePass func(off, n int64) error
@@ -215,7 +216,7 @@ func (lu *LU) overwritePasses(p []byte) []sanitizePass {
 }
 
 // runSanitize is the goroutine of the operation.
-func (lu *LU) runSanitize(passes []sanitizePass) {
+func (lu *LU) runSanitize(passes []sanitizePass, erase bool) {
 	defer lu.users.Add(-1)
 	err := func() error {
 		for _, pass := range passes {
@@ -240,6 +241,7 @@ func (lu *LU) runSanitize(passes []sanitizePass) {
 	z.mu.Lock()
 	t, ticket := z.waiter, z.ticket
 	z.waiter = nil
+	lu.erased.Store(erase && err == nil)
 	lu.setGate(gateSanFailed, err != nil)
 	lu.setGate(gateSanitize, false)
 	z.mu.Unlock()

@@ -124,7 +124,9 @@ func commands() []command {
 	stage(wide("8e 12"), write, accWrite, gateWrite, holdWrite, cmdWriteVerify)
 	stage("89 18 ff ff ff ff ff ff ff ff 00 00 00 ff 00 00", write, accWrite, gateWrite, holdStaged, cmdCompareAndWrite)
 	stage(wide("8b 18"), write, accWrite, gateWrite, holdStaged, cmdOrWrite)
-	stage("9c 18 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", write, accWrite, gateWrite, holdStaged, cmdWriteAtomic)
+	atomic := row("9c 18 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", write, accWrite, gateWrite, holdStaged, cmdWriteAtomic)
+	atomic.offered = offersAtomic
+	cs = append(cs, atomic)
 	stage("41 08 ff ff ff ff 00 ff ff 00", fIO, accWrite, gateWrite, holdWrite, cmdWriteSame)
 	stage(wide("93 09"), fIO, accWrite, gateWrite, holdWrite, cmdWriteSame)
 	unmap := row("42 00 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite, holdWrite, cmdUnmap)

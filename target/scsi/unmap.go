@@ -5,6 +5,8 @@ import (
 	"math"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
 )
 
 // cmdUnmap is UNMAP (SBC-3 §5.28). ANCHOR is refused, as nothing can be
@@ -187,7 +189,7 @@ func lbaStatusJob(t *Task) {
 	off := int64(t.io.LBA) << g.shift
 	for piece := int64(256 << 20); off < g.info.Size && len(runs) <= room; piece *= 2 {
 		n := min(piece, g.info.Size-off)
-		ext, err := t.lu.vol.Extents(off, n)
+		ext, err := t.lu.extents(off, n)
 		if err != nil {
 			t.failErr(err, reading)
 			return
@@ -203,6 +205,15 @@ func lbaStatusJob(t *Task) {
 	}
 	b := t.getBuf(bufClasses[0] + 8)
 	t.reply(spc.AppendLBAStatus(b[:0], runs), t.io.Blocks)
+}
+
+// extents is the volume's, except that after a block erase the unit knows better
+// than a volume that cannot tell.
+func (lu *LU) extents(off, n int64) ([]blockdev.Extent, error) {
+	if lu.erased.Load() {
+		return []blockdev.Extent{{Off: off, Len: n}}, nil
+	}
+	return lu.vol.Extents(off, n)
 }
 
 // appendRun adds n blocks, to the last run if that has the same status and room.

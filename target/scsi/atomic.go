@@ -1,0 +1,186 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	spc "softiser/internal/scsi"
+)
+
+// WRITE ATOMIC promises all or nothing, a power failure included. A file or disk
+// tears a write of several pages, so the old content of the blocks is put aside
+// first, in an undo journal of one entry beside the unit's saved state:
+//
+//	journal: old data, sync --> volume: new data, flush --> journal: cleared, sync
+//
+// After a crash in the middle the old data go back before the unit is served.
+// A volume that forgets everything anyway needs no journal; one that has
+// nowhere to keep it does not offer the command.
+
+const maxAtomicBytes = stageBytes
+
+// offersAtomic reports whether the unit has WRITE ATOMIC.
+func offersAtomic(lu *LU) bool { return lu.forgetful() || lu.canSave() }
+
+// forgetful reports whether nothing of the volume survives a power failure.
+func (lu *LU) forgetful() bool {
+	b := lu.geo().info.Backend
+	return b == "mem" || b == "null"
+}
+
+// cmdWriteAtomic is WRITE ATOMIC(16) (SBC-4 §5.48). Atomic boundaries are not
+// offered.
+func cmdWriteAtomic(t *Task) {
+	switch {
+	case t.CDB[10] != 0 || t.CDB[11] != 0:
+		t.badCDB(10)
+	case t.n > maxAtomicBytes:
+		t.badCDB(12)
+	case t.lu.forgetful():
+		t.stageAll(t.n, func(t *Task, p []byte) bool { return t.store(p, t.off) })
+	default:
+		t.stageAll(t.n, writeAtomic)
+	}
+}
+
+func writeAtomic(t *Task, p []byte) bool {
+	lu := t.lu
+	lu.journal.mu.Lock()
+	defer lu.journal.mu.Unlock()
+	old := t.dev.bufs.get(len(p))
+	defer t.dev.bufs.put(old)
+	old = old[:len(p)]
+	if _, err := lu.vol.ReadAt(old, t.off); err != nil {
+		t.failErr(err, reading)
+		return false
+	}
+	if err := lu.journal.put(old, t.off); err != nil {
+		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+		return false
+	}
+	_, err := lu.vol.WriteAt(p, t.off)
+	if err == nil {
+		err = lu.vol.FlushRange(t.off, int64(len(p)))
+	}
+	if err != nil {
+		// Nothing may remain of it. If this fails as well, the journal still has
+		// the old data for the next start.
+		if _, uerr := lu.vol.WriteAt(old, t.off); uerr == nil && lu.vol.FlushRange(t.off, int64(len(p))) == nil {
+			lu.journal.clear()
+		}
+		t.failErr(err, writing)
+		return false
+	}
+	if err := lu.journal.clear(); err != nil {
+		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+		return false
+	}
+	return true
+}
+
+// undoJournal is the file of one unit:
+//
+//	+-----+---------------------------------------+
+//	|   0 | "softiser undo 1\n"                   |
+//	|  16 | offset (8) | length (8)               |
+//	|  32 | CRC-32C of the rest and of the data   |
+//	| 512 | data                                  |
+//	+-----+---------------------------------------+
+type undoJournal struct {
+	mu   sync.Mutex
+	name string
+	file *os.File // nil until the first use
+}
+
+const (
+	journalMagic  = "softiser undo 1\n"
+	journalHeader = 512
+)
+
+func (lu *LU) journalFile() string {
+	return filepath.Join(lu.dev.cfg.StateDir, "lu-"+lu.id.key+".undo")
+}
+
+func journalSum(head, data []byte) uint32 {
+	tab := crc32.MakeTable(crc32.Castagnoli)
+	return crc32.Update(crc32.Checksum(head[:32], tab), tab, data)
+}
+
+// put makes the entry durable. Preconditions: mu is held.
+func (j *undoJournal) put(old []byte, off int64) error {
+	if j.file == nil {
+		f, err := os.OpenFile(j.name, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		j.file = f
+	}
+	var head [journalHeader]byte
+	copy(head[:], journalMagic)
+	binary.BigEndian.PutUint64(head[16:], uint64(off))
+	binary.BigEndian.PutUint64(head[24:], uint64(len(old)))
+	binary.BigEndian.PutUint32(head[32:], journalSum(head[:], old))
+	if _, err := j.file.WriteAt(old, journalHeader); err != nil {
+		return err
+	}
+	if _, err := j.file.WriteAt(head[:], 0); err != nil {
+		return err
+	}
+	return j.file.Sync()
+}
+
+// clear forgets the entry, durably. Preconditions: mu is held.
+func (j *undoJournal) clear() error {
+	if _, err := j.file.WriteAt(make([]byte, journalHeader), 0); err != nil {
+		return err
+	}
+	return j.file.Sync()
+}
+
+func (j *undoJournal) close() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file != nil {
+		j.file.Close()
+		j.file = nil
+	}
+}
+
+// undo puts back what an interrupted WRITE ATOMIC had put aside.
+func (lu *LU) undo() error {
+	lu.journal.name = lu.journalFile()
+	if !lu.canSave() || lu.vol == nil {
+		return nil
+	}
+	b, err := os.ReadFile(lu.journal.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(b) < journalHeader || string(b[:16]) != journalMagic {
+		return nil // cleared, or torn before it was whole: the volume was not touched
+	}
+	off, n := binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint64(b[24:])
+	if n > uint64(len(b)-journalHeader) || n > maxAtomicBytes {
+		return nil
+	}
+	data := b[journalHeader:][:n]
+	if journalSum(b, data) != binary.BigEndian.Uint32(b[32:]) {
+		return nil
+	}
+	if _, err := lu.vol.WriteAt(data, int64(off)); err != nil {
+		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", lu.journal.name, err)
+	}
+	if err := lu.vol.Flush(); err != nil {
+		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", lu.journal.name, err)
+	}
+	return os.Remove(lu.journal.name)
+}

@@ -123,6 +123,9 @@ func (o *options) run(ctx context.Context, names []string, quick bool) error {
 		return err
 	}
 	defer cleanup()
+	if busy := loadAverage(); busy > 0.5 {
+		fmt.Fprintf(os.Stderr, "note: the load average is %.1f; ratios from a busy machine are noise\n", busy)
+	}
 	run := &result.Run{Started: time.Now(), Machine: machine(), Reps: o.reps, Seconds: o.dur.Seconds()}
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 	err = rows.Measure(ctx, env, selected, o.reps, quick, run, say)
@@ -197,6 +200,15 @@ func (o *options) report(args []string) error {
 	}
 	print(run)
 	return nil
+}
+
+// loadAverage is that of the last minute.
+func loadAverage() (v float64) {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		fmt.Sscan(string(b), &v)
+	}
+	return v
 }
 
 // machine describes where the run took place.

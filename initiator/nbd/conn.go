@@ -83,6 +83,9 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 		sl.c, sl.req.User, sl.req.Done = c, sl, requestDone
 		sl.next, c.idle = c.idle, sl
 	}
+	if _, ok := nc.(*net.UnixConn); ok {
+		enlarge(raw)
+	}
 	c.rd.init(raw)
 	c.tx.init(raw)
 	return c, nil

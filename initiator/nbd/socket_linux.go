@@ -142,6 +142,20 @@ func (r *reader) skip(n int) error {
 	return nil
 }
 
+// socketBuffer lets a whole batch of large replies leave in one call; the
+// default of a unix socket is a fifth of one 1 MiB reply, and every refill costs
+// a wake-up.
+const socketBuffer = 4 << 20
+
+// enlarge sets the socket's send buffer, as far as the system lets us.
+func enlarge(raw syscall.RawConn) {
+	_ = raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketBuffer) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, socketBuffer) // up to wmem_max
+		}
+	})
+}
+
 // errFull says that the socket takes no more at the moment.
 var errFull = errors.New("nbd: socket is full")
 

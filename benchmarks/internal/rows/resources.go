@@ -44,34 +44,56 @@ func memoryRow() Row {
 		},
 		Place: proc.Free,
 	}
-	rss := func(st *Stage) (float64, error) {
-		n, err := proc.Status(st.started("ours").PIDs()[0], "RssAnon")
+	// Each contender has a target of its own, fresh: what an earlier load has
+	// left in pools would hide what this one needs.
+	rss := func(s *peers.Server) (float64, error) {
+		n, err := proc.Status(s.PIDs()[0], "RssAnon")
 		return float64(n), err
 	}
-	idle := Contender{Name: "idle", Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-		before, err := rss(st)
+	fresh := func(ctx context.Context, st *Stage) (*peers.Server, float64, error) {
+		s, err := peers.Target(st.Env, peers.TargetConfig{})
+		if err != nil {
+			return s, 0, err
+		}
+		// One session comes and goes first: what is made once is not counted.
+		l, err := dial(ctx, s.URL, nil)
+		if err != nil {
+			return s, 0, err
+		}
+		l.Close()
+		time.Sleep(200 * time.Millisecond)
+		n, err := rss(s)
+		return s, n, err
+	}
+	idle := Contender{Name: "idle", Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+		s, before, err := fresh(ctx, st)
+		if s != nil {
+			defer s.Close()
+		}
 		if err != nil {
 			return nil, err
 		}
 		for range idleSessions {
-			l, err := dial(ctx, st.started("ours").URL, nil)
+			l, err := dial(ctx, s.URL, nil)
 			if err != nil {
 				return nil, err
 			}
 			defer l.Close()
 		}
 		time.Sleep(time.Second)
-		after, err := rss(st)
+		after, err := rss(s)
 		return result.Values{result.Bytes: max(0, after-before) / idleSessions}, err
 	}}
-	busy := Contender{Name: "queue depth 128", Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-		before, err := rss(st)
+	busy := Contender{Name: "queue depth 128", Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+		s, before, err := fresh(ctx, st)
+		if s != nil {
+			defer s.Close()
+		}
 		if err != nil {
 			return nil, err
 		}
 		done := make(chan error, 1)
 		go func() {
-			s := st.started("ours")
 			_, err := st.Bench(ctx, s, s.URL, peers.Load{RW: "randread", BS: "4k", Depth: depth, Jobs: busySessions})
 			done <- err
 		}()
@@ -81,7 +103,7 @@ func memoryRow() Row {
 			case err := <-done:
 				return result.Values{result.Bytes: max(0, (peak-before)/busySessions-depth*4096)}, err
 			case <-time.After(50 * time.Millisecond):
-				now, err := rss(st)
+				now, err := rss(s)
 				if err != nil {
 					return nil, err
 				}
@@ -154,53 +176,59 @@ func registerRow() Row {
 
 // allocRow: heap allocations per 4 KiB command on each side.
 func allocRow() Row {
-	r := Row{
-		Row: result.Row{ID: "allocations", Title: "allocations per 4 KiB command", Metrics: []string{result.Count}},
-	}
+	r := Row{Row: result.Row{ID: "allocations", Title: "allocations per 4 KiB command", Metrics: []string{result.Count}}}
 	for _, rw := range []string{"randread", "randwrite"} {
 		name := func(side string) string { return rw + ", " + side }
 		r.Ratios = append(r.Ratios,
 			result.Ratio{Name: "allocations per 4 KiB " + rw + ", target", Num: name("target"), Metric: result.Count, Op: "<=", Want: 0.01},
 			result.Ratio{Name: "allocations per 4 KiB " + rw + ", initiator", Num: name("initiator"), Metric: result.Count, Op: "<=", Want: 0.01})
 		r.Contenders = append(r.Contenders,
-			Contender{Name: name("target"), Prepare: fill("ours, metrics"), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-				s := st.started("ours, metrics")
-				before, err := s.Metric(ctx, "go_memstats_mallocs_total")
-				if err != nil {
-					return nil, err
-				}
-				v, err := st.Bench(ctx, s, s.URL, peers.Load{RW: rw, BS: "4k", Depth: 32})
-				if err != nil {
-					return nil, err
-				}
-				after, err := s.Metric(ctx, "go_memstats_mallocs_total")
-				return result.Values{result.Count: (after - before) / (v[result.IOPS] * st.Dur.Seconds())}, err
-			}},
-			Contender{Name: name("initiator"), Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-				few, n1, err := mallocs(ctx, st, rw, 20_000)
-				if err != nil {
-					return nil, err
-				}
-				many, n2, err := mallocs(ctx, st, rw, 120_000)
-				return result.Values{result.Count: max(0, many-few) / (n2 - n1)}, err
-			}})
+			allocContender(name("target"), rw, func(ctx context.Context, s *peers.Server) (float64, error) {
+				return s.Metric(ctx, "go_memstats_mallocs_total")
+			}),
+			allocContender(name("initiator"), rw, func(context.Context, *peers.Server) (float64, error) {
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				return float64(m.Mallocs), nil
+			}))
 	}
 	return r
 }
 
-// mallocs runs n operations from this process.
-func mallocs(ctx context.Context, st *Stage, rw string, n int) (allocs, ops float64, err error) {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err = inProcess(ctx, fmt.Sprintf("[j]\nrw=%s\nbs=4k\niodepth=32\nnumber_ios=%d", rw, n), func(ctx context.Context, _ string, _ bench.OpenOptions) (bench.LUN, error) {
-		l, err := dial(ctx, st.started("ours").URL, nil)
+// allocContender reads a counter around a short and a long run from this
+// process: the difference is free of what each session costs.
+func allocContender(name, rw string, count func(context.Context, *peers.Server) (float64, error)) Contender {
+	return Contender{Name: name, Prepare: fill("ours, metrics"), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+		s := st.started("ours, metrics")
+		var used [2]float64
+		for i, n := range [2]int{20_000, 220_000} {
+			before, err := count(ctx, s)
+			if err != nil {
+				return nil, err
+			}
+			if err := operations(ctx, s, rw, n); err != nil {
+				return nil, err
+			}
+			after, err := count(ctx, s)
+			if err != nil {
+				return nil, err
+			}
+			used[i] = after - before
+		}
+		return result.Values{result.Count: max(0, used[1]-used[0]) / 200_000}, nil
+	}}
+}
+
+// operations runs n operations from this process.
+func operations(ctx context.Context, s *peers.Server, rw string, n int) error {
+	_, err := inProcess(ctx, fmt.Sprintf("[j]\nrw=%s\nbs=4k\niodepth=32\nnumber_ios=%d", rw, n), func(ctx context.Context, _ string, _ bench.OpenOptions) (bench.LUN, error) {
+		l, err := dial(ctx, s.URL, nil)
 		if err != nil {
 			return nil, err
 		}
 		return l, nil
 	})
-	runtime.ReadMemStats(&after)
-	return float64(after.Mallocs - before.Mallocs), float64(n), err
+	return err
 }
 
 // inProcess runs a job file's text by our generator in this process.

@@ -66,6 +66,10 @@ for i in $(seq 10); do d=$(attach @MODE @PORT @IQN) || die attach $i; dd if=$d o
 		session("lun-reset", "sg_reset during I/O; the I/O goes on", false, slowTarget, login+`
 fio --name=w --filename=$d --rw=randrw --bs=4k --size=4m --direct=1 --ioengine=libaio --iodepth=8 --runtime=6 --time_based --verify=crc32c >/tmp/w.log 2>&1 & w=$!
 sleep 2; sg_reset -d $d || die reset; wait $w || { cat /tmp/w.log; die fio; }`+logout+"; echo reset, I/O unharmed"),
+		session("task-abort", "a command that hangs is aborted by Linux; the disk works afterwards", false, hangingTarget, login+`
+n=/sys/block/${d##*/}/device; echo 1 > $n/timeout
+timeout 100 dd if=$d of=/dev/null bs=4k count=1 skip=4096 iflag=direct 2>/tmp/dd && die it did not hang
+echo 60 > $n/timeout; dd if=$d of=/dev/null bs=4k count=2 iflag=direct 2>/dev/null || die the disk is dead; grep -q running $n/state || die state`+logout+"; echo aborted, disk alive"),
 		session("many", "8 targets of 4 LUNs, all readable", false, manyTargets(8, 4), `
 for i in 0 1 2 3 4 5 6 7; do t=iqn.2026-11.softiser:t$i; d=$(attach @MODE @PORT $t) || die attach $t; for l in 0 1 2 3; do x=$(disk $t $l) || die lun $l; dd if=$x of=/dev/null bs=64k count=2 iflag=direct 2>/dev/null || die read $t $l; done; done
 for i in 0 1 2 3 4 5 6 7; do detach iqn.2026-11.softiser:t$i || die detach; done; echo 32 disks`),
@@ -96,6 +100,14 @@ for i in 0 1 2 3 4 5 6 7; do detach iqn.2026-11.softiser:t$i || die detach; done
 // slowTarget answers after 30 ms, so that commands are there to be aborted.
 const slowTarget = `volumes:
   - {name: ram, type: memory, size: 64MiB, fault: {read_delay: 30ms, write_delay: 30ms}}
+targets:
+  - iqn: ` + ramIQN + `
+    luns: [{lun: 0, volume: ram}]
+`
+
+// hangingTarget answers reads after 3 s.
+const hangingTarget = `volumes:
+  - {name: ram, type: memory, size: 64MiB, fault: {read_delay: 3s}}
 targets:
   - iqn: ` + ramIQN + `
     luns: [{lun: 0, volume: ram}]

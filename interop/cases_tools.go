@@ -10,6 +10,8 @@ var toolCases = []Case{
 	{Name: "tools/tgt", Expect: "our initiator verifies a volume of Debian's tgt", Fresh: true, Run: tgt},
 	{Name: "tools/libiscsi", Expect: "iscsi-ls, -inq, -readcapacity16, -dd from the guest", Run: libiscsi},
 	{Name: "tools/qemu-iscsi", Expect: "qemu-img reads and compares over iscsi://", Run: qemuISCSI},
+	{Name: "tools/libiscsi-iser", Expect: "the same tools over iser://, by libiscsi's own iSER on siw", Run: libiscsiISER},
+	{Name: "tools/qemu-iser", Expect: "qemu-img writes and compares over iser://", Run: qemuISER},
 	{Name: "attach/nbd", Expect: "/dev/nbd0 in the guest: mkfs, mount, fio verify, detach", Run: attachNBD},
 	{Name: "attach/nbd-restart", Expect: "the target killed and restarted under I/O on /dev/nbd0", Run: attachRestart},
 }
@@ -36,6 +38,26 @@ iscsi-ls -s $u | tee /tmp/ls; grep -q %[2]s /tmp/ls || die ls
 iscsi-inq $u/%[2]s/0 >/dev/null || die inq; iscsi-readcapacity16 $u/%[2]s/0 | grep -q 524287 || die readcapacity
 iscsi-dd --help >/dev/null 2>&1; iscsi-readcapacity16 $u/%[2]s/0`, t.Port, ramIQN)
 	return "all answer", err
+}
+
+func libiscsiISER(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(ramTarget)
+	if err != nil {
+		return "", err
+	}
+	_, err = e.In(settings("")+`dmesg -C; u=iser://$HOST:%[1]d/%[2]s/0
+timeout 60 iscsi-inq $u | grep -qi softiser || die inq; timeout 60 iscsi-readcapacity16 $u | grep -q 524287 || die readcapacity; quiet_kernel`, t.Port, ramIQN)
+	return "all answer", err
+}
+
+func qemuISER(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(ramTarget)
+	if err != nil {
+		return "", err
+	}
+	_, err = e.In(settings("")+`dmesg -C; u=iser://$HOST:%d/%s/0
+dd if=/dev/urandom of=/tmp/raw bs=1M count=256 2>/dev/null; timeout 150 qemu-img convert -n -f raw -O raw /tmp/raw $u || die convert; timeout 100 qemu-img compare -f raw -F raw /tmp/raw $u || die compare; quiet_kernel`, t.Port, ramIQN)
+	return "256 MiB identical", err
 }
 
 func qemuISCSI(_ context.Context, e *Env) (string, error) {

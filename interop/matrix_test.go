@@ -16,6 +16,7 @@ func TestConfigurations(t *testing.T) {
 		"ram":       ramTarget,
 		"xfs":       strings.Replace(ramTarget, "256MiB", "512MiB", 1),
 		"slow":      slowTarget,
+		"hanging":   hangingTarget,
 		"many":      manyTargets(8, 4),
 		"file":      fileTarget("64MiB"),
 		"bursts":    ramTarget + burstLimits,

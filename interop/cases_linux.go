@@ -105,9 +105,10 @@ targets:
     luns: [{lun: 0, volume: ram}]
 `
 
-// hangingTarget answers reads after 3 s.
+// hangingTarget answers reads after 8 s; open-iscsi aborts about 3 s after a
+// command has timed out, because it pings the target first.
 const hangingTarget = `volumes:
-  - {name: ram, type: memory, size: 64MiB, fault: {read_delay: 3s}}
+  - {name: ram, type: memory, size: 64MiB, fault: {read_delay: 8s}}
 targets:
   - iqn: ` + ramIQN + `
     luns: [{lun: 0, volume: ram}]

@@ -44,7 +44,7 @@ func newHarness(image *guest.Image, out, bin string, keep bool) (*harness, error
 }
 
 // defaultLimit is long because the guests are emulated and share two cores.
-const defaultLimit = 3 * time.Minute
+const defaultLimit = 5 * time.Minute
 
 // runAll runs the cases on n workers, each with a guest that it keeps from
 // case to case; the results are in the order of the cases.

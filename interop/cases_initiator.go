@@ -59,10 +59,8 @@ func lioCases(scheme string) []Case {
 			_, err := e.Host("iser-initiator", "info", open)
 			return "proved", err
 		}),
-		lio("unmap-write-same", "discarded and zeroed ranges read as zeroes", false, ram, func(e *Env, url string) (string, error) {
-			_, err := e.Host("iser-initiator", "bench", url, "--rw=trim", "--bs=64k", "--size=8m")
-			return "trimmed", err
-		}),
+		lio("unmap-write-same", "UNMAP and WRITE SAME are used; zeroed ranges read as zeroes", false,
+			"lio_file f0 /tmp/f0.img 67108864; echo 1 > $lio_path/attrib/emulate_tpu; echo 1 > $lio_path/attrib/emulate_tpws", trimAndZero),
 		lio("disabled", "LIO's portal group off and on again under I/O: the run ends without an error", false, ram, func(e *Env, url string) (string, error) {
 			p, err := e.Start("iser-initiator", "bench", url, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--size=16m", "--rate-iops=100", "--verify=crc32c")
 			if err != nil {
@@ -94,7 +92,7 @@ func copyBack(e *Env, url string) (string, error) {
 	if _, err := e.Host("iser-initiator", "write", url, in); err != nil {
 		return "", err
 	}
-	if _, err := e.Host("iser-initiator", "read", url, "--size", "16MiB", out); err != nil {
+	if _, err := e.Host("iser-initiator", "read", url, "--length", "16MiB", out); err != nil {
 		return "", err
 	}
 	got, err := os.ReadFile(out)
@@ -105,6 +103,28 @@ func copyBack(e *Env, url string) (string, error) {
 		return "", fmt.Errorf("%d bytes came back different", len(got))
 	}
 	return "16 MiB the same", nil
+}
+
+// trimAndZero fills a volume, trims it, and writes a file of zeroes sparsely over
+// data: as WRITE SAME, not as payload.
+func trimAndZero(e *Env, url string) (string, error) {
+	if _, err := copyBack(e, url); err != nil {
+		return "", err
+	}
+	if _, err := e.Host("iser-initiator", "bench", url, "--rw=trim", "--bs=64k", "--size=4m"); err != nil {
+		return "", err
+	}
+	zeroes := filepath.Join(e.dir, "zeroes")
+	if err := os.WriteFile(zeroes, make([]byte, 8<<20), 0o644); err != nil {
+		return "", err
+	}
+	if _, err := e.Host("iser-initiator", "write", url, "--offset", "8MiB", "--sparse", zeroes); err != nil {
+		return "", err
+	}
+	if _, err := e.Host("iser-initiator", "verify", url, "--offset", "8MiB", "--length", "8MiB", zeroes); err != nil {
+		return "", err
+	}
+	return "trimmed, zeroed", nil
 }
 
 func md5Of(b []byte) string {

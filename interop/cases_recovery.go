@@ -173,7 +173,7 @@ for i in $(seq 50); do grep -q 3260 /tmp/t.log && break; sleep 0.1; done; cat /t
 		return "", err
 	}
 	url := fmt.Sprintf("iser://127.0.0.1:%d/%s/0", e.Port(3260), ramIQN)
-	if _, err := e.Host("iser-initiator", "write", url, "--offset", "1MiB", "--flush", pattern); err != nil {
+	if _, err := e.Host("iser-initiator", "write", url, "--offset", "1MiB", pattern); err != nil {
 		return "", err
 	}
 	g.Kill()

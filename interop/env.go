@@ -49,13 +49,25 @@ func (e *Env) Boot(o guest.Options) (*guest.Guest, error) {
 		host := freePort()
 		o.Forward[host], e.w.ports[port] = port, host
 	}
-	g, err := e.h.image.Boot(e.ctx, o)
-	if err != nil {
-		return nil, err
+	// An emulated machine now and then hangs before its kernel says a word; a
+	// boot takes seconds, so that is soon clear.
+	var g *guest.Guest
+	for range 3 {
+		ctx, cancel := context.WithTimeoutCause(e.ctx, bootLimit, fmt.Errorf("it took more than %v", bootLimit))
+		g, err = e.h.image.Boot(ctx, o)
+		cancel()
+		if err == nil {
+			e.w.guest = g
+			return g, nil
+		}
+		if e.ctx.Err() != nil {
+			break
+		}
 	}
-	e.w.guest = g
-	return g, nil
+	return nil, err
 }
+
+const bootLimit = time.Minute
 
 // Port is where on the host's 127.0.0.1 a port of the guest can be reached.
 func (e *Env) Port(guest int) int { return e.w.ports[guest] }

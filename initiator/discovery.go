@@ -204,5 +204,6 @@ func (x *textExchange) logout(ctx context.Context, c *conn) error {
 	if _, err := x.wait(ctx, c, iscsi.OpLogoutResp); err != nil && !errors.Is(err, errConnGone) {
 		return fmt.Errorf("logout: %w", err)
 	}
+	c.awaitClose()
 	return nil
 }

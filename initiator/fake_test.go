@@ -15,7 +15,8 @@ import (
 // connections and die. Data moves straight between its memory and the
 // initiator's buffers, as over RDMA.
 type fakeTarget struct {
-	t testing.TB
+	onLogout func(*fakeDM) // after a Logout Response
+	t        testing.TB
 
 	mu    sync.Mutex
 	disk  []byte
@@ -328,6 +329,9 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 		r.BHS.NewLogoutResponse(iscsi.LogoutClosed)
 		r.BHS.SetITT(b.ITT())
 		d.answer(&r)
+		if f.onLogout != nil {
+			f.onLogout(d)
+		}
 	case iscsi.OpTextRequest:
 		d.text(p)
 	default:

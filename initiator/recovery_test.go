@@ -557,6 +557,34 @@ func TestClose(t *testing.T) {
 			}
 		})
 	})
+	// LIO over siw fails the Send of its Logout Response when a FIN comes right
+	// after it, and its kernel log shows a warning.
+	t.Run("the target closes first", func(t *testing.T) {
+		bubble(t, func(t *testing.T, ft *fakeTarget) {
+			l := dialLUN(t, ft.config())
+			closed := errors.New("closed by the target")
+			ft.onLogout = func(d *fakeDM) { time.AfterFunc(closeGrace/2, func() { d.cut(closed) }) }
+			d := ft.last()
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if d.endErr != closed {
+				t.Fatalf("the connection ended with %v, not by the target", d.endErr)
+			}
+		})
+	})
+	t.Run("a target that does not close", func(t *testing.T) {
+		bubble(t, func(t *testing.T, ft *fakeTarget) {
+			l := dialLUN(t, ft.config())
+			begin := time.Now()
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begin); took > 2*closeGrace {
+				t.Fatalf("waited %v", took)
+			}
+		})
+	})
 	t.Run("a target that does not answer", func(t *testing.T) {
 		bubble(t, func(t *testing.T, ft *fakeTarget) {
 			cfg := ft.config()

@@ -212,10 +212,30 @@ func (s *Session) sendLogout(ctx context.Context, c *conn) error {
 	c.kick()
 	select {
 	case err := <-done:
+		if err == nil {
+			c.awaitClose()
+		}
 		return err
 	case <-c.gone:
 		return errConnGone
 	case <-ctx.Done():
 		return fmt.Errorf("no answer within %v", s.cfg.LogoutTimeout.Round(time.Millisecond))
+	}
+}
+
+// closeGrace is how long the target may take to close the connection after its
+// Logout Response.
+const closeGrace = 200 * time.Millisecond
+
+// awaitClose lets the target be the first to close after a logout. LIO over siw
+// has not yet seen the completion of its Logout Response when a fast initiator
+// reads it; a FIN at that moment fails the Send and makes iscsit_release_cmd
+// warn in the kernel's log.
+func (c *conn) awaitClose() {
+	t := time.NewTimer(closeGrace)
+	defer t.Stop()
+	select {
+	case <-c.gone:
+	case <-t.C:
 	}
 }

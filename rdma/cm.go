@@ -61,6 +61,12 @@ type ConnParams struct {
 	Congestion string
 	// Timeout bounds the MPA start-up; 10 s for the initiator, 5 s for the responder.
 	Timeout time.Duration
+	// SpeakFirst, at a responder, lets it send this long after the connection even
+	// when nothing has come from the initiator yet. MPA forbids that (RFC 5044
+	// §7.1.2), but programs in which the passive side begins, such as rdma-core's
+	// ucmatose, work over Linux siw only this way, because siw asks for no
+	// peer-to-peer start-up by default. 0: never.
+	SpeakFirst time.Duration
 	// Extensions allows the operations of RFC 7306 (atomics, immediate data) when
 	// the other end is this implementation too and allows them; see docs/adr/0012.
 	Extensions bool
@@ -238,6 +244,8 @@ func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) 
 	hook := qp.setState(StateRTS)
 	if initiator {
 		qp.startRTRLocked()
+	} else if p.SpeakFirst > 0 {
+		qp.speaker = time.AfterFunc(p.SpeakFirst, qp.speakFirst)
 	}
 	if p.Extensions {
 		qp.startExtLocked()
@@ -295,6 +303,16 @@ func (qp *QP) startRTRLocked() {
 	case mpa.RTRSend:
 		qp.hiddenLocked(OpSend)
 	}
+}
+
+// speakFirst opens the transmitter of a responder that has heard nothing yet.
+func (qp *QP) speakFirst() {
+	qp.sqMu.Lock()
+	if qp.state == StateRTS {
+		qp.txOpen = true
+	}
+	qp.sqMu.Unlock()
+	qp.Push()
 }
 
 // hiddenMax is how many entries of its own the engine puts on a send queue.

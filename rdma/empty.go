@@ -76,4 +76,7 @@ func (qp *QP) heardLocked() {
 	if qp.nudger != nil {
 		qp.nudger.Stop()
 	}
+	if qp.speaker != nil {
+		qp.speaker.Stop()
+	}
 }

@@ -90,6 +90,7 @@ type QP struct {
 	lastByte  time.Time     // owned by the receive goroutine
 	heard     bool          // an FPDU has arrived; guarded by sqMu
 	nudger    *time.Timer   // see armNudgeLocked; guarded by sqMu
+	speaker   *time.Timer   // see ConnParams.SpeakFirst; guarded by sqMu
 	term      *wire.Term    // to be sent by teardown; guarded by sqMu
 	fin       *time.Timer   // runs while Closing; guarded by sqMu
 	ext       extState      // use of RFC 7306; guarded by sqMu

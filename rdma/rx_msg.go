@@ -281,6 +281,8 @@ func (qp *QP) firstFPDU() {
 	qp.sqMu.Unlock()
 	if !open {
 		x.kick = true
+	}
+	if !qp.initiator {
 		qp.event(EventEstablished)
 	}
 }

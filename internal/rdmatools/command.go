@@ -1,0 +1,135 @@
+// Package rdmatools has the command-line tools around package rdma: rping and
+// ucmatose, which speak the protocols of rdma-core's tools of the same names, so
+// that either end may be a Linux machine with siw or an RNIC; devinfo; and
+// measurements in the manner of perftest, between two ends of this package.
+package rdmatools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"softiser/rdma"
+)
+
+// Command is the group "rdma" with all tools.
+func Command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rdma",
+		Short: "Test and measure RDMA connections (rping, ucmatose, devinfo, bandwidth, latency)",
+	}
+	cmd.AddCommand(RPing(), UCMatose(), DevInfo())
+	cmd.AddCommand(Perf()...)
+	return cmd
+}
+
+// transport are the flags that all connecting tools have in common.
+type transport struct {
+	crc        string
+	p2p        bool
+	gso        bool
+	rev        int
+	busyPoll   rdmaDuration
+	congestion string
+}
+
+func (t *transport) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&t.crc, "crc", "required", "MPA CRC: required (ask for it), offered or off (do not ask; a peer that asks gets it)")
+	f.BoolVar(&t.p2p, "p2p", false, "ask for the peer-to-peer start-up of RFC 6581 (client)")
+	f.BoolVar(&t.gso, "gso", false, "allow FPDUs larger than the path's segments, if the peer agrees")
+	f.IntVar(&t.rev, "mpa-rev", 2, "MPA revision to ask for: 1 or 2 (client)")
+	f.Var(&t.busyPoll, "busy-poll", "spin on the socket for this long before sleeping, for example 50us")
+	f.StringVar(&t.congestion, "congestion", "", "TCP congestion control, for example reno; default: the system's")
+}
+
+// params turns the flags into connection parameters.
+func (t *transport) params() (rdma.ConnParams, error) {
+	p := rdma.ConnParams{GSO: t.gso, Rev: t.rev, BusyPoll: t.busyPoll.d, Congestion: t.congestion}
+	switch t.crc {
+	case "required":
+	case "offered", "off":
+		p.CRC = rdma.CRCOffered
+	default:
+		return p, fmt.Errorf("--crc %q: want required, offered or off", t.crc)
+	}
+	if t.p2p {
+		p.P2P = rdma.P2PWrite | rdma.P2PRead
+	}
+	return p, nil
+}
+
+// endpoint is one queue pair with everything it needs.
+type endpoint struct {
+	dev *rdma.Device
+	pd  *rdma.PD
+	cq  *rdma.CQ
+	qp  *rdma.QP
+	wc  [1]rdma.WC
+}
+
+// newEndpoint makes an endpoint on dev. handler may be nil; then next is for
+// waiting.
+func newEndpoint(dev *rdma.Device, q rdma.QPConfig, handler func(*rdma.CQ)) (*endpoint, error) {
+	e := &endpoint{dev: dev}
+	var err error
+	if e.pd, err = dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	if e.cq, err = dev.CreateCQ(rdma.CQConfig{Depth: max(256, 2*(q.MaxSend+q.MaxRecv)), Handler: handler}); err != nil {
+		return nil, err
+	}
+	q.SendCQ, q.RecvCQ = e.cq, e.cq
+	if e.qp, err = e.pd.CreateQP(q); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *endpoint) close() {
+	_ = e.qp.Close()
+	_ = e.cq.Close()
+	_ = e.pd.Dealloc()
+}
+
+func (e *endpoint) sgl(mem []byte) []rdma.SGE {
+	return []rdma.SGE{{Mem: mem, LKey: e.pd.LocalDMAKey()}}
+}
+
+// next waits for a completion. An unsuccessful one is an error that says why the
+// connection ended.
+func (e *endpoint) next(ctx context.Context) (rdma.WC, error) {
+	for e.cq.Poll(e.wc[:]) == 0 {
+		if err := e.cq.Wait(ctx); err != nil {
+			return rdma.WC{}, err
+		}
+	}
+	wc := e.wc[0]
+	if wc.Status == rdma.StatusSuccess {
+		return wc, nil
+	}
+	if wc.Status == rdma.StatusFlushed {
+		<-e.qp.Done()
+		if err := e.qp.Err(); err != nil {
+			return wc, err
+		}
+		return wc, io.EOF
+	}
+	return wc, fmt.Errorf("%v failed: %v", wc.Opcode, wc.Status)
+}
+
+// disconnect ends the connection gracefully.
+func (e *endpoint) disconnect() {
+	e.qp.Disconnect()
+	<-e.qp.Done()
+}
+
+// printJSON writes v as one indented JSON document.
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

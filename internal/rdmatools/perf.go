@@ -1,0 +1,274 @@
+package rdmatools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/rdma"
+)
+
+// The measurements are run like perftest's: without an argument the server, with
+// the server's address the client, which does the work and prints the result.
+// Both ends must be this program. The client's MPA Request carries the test as
+// JSON in its private data, the Reply where the server's memory is; so only the
+// client needs to be given the parameters.
+
+// perfKind is one test.
+type perfKind struct {
+	name, short string
+	op          rdma.Opcode
+	latency     bool
+}
+
+var perfKinds = []perfKind{
+	{"write-bw", "Bandwidth of RDMA Writes", rdma.OpWrite, false},
+	{"read-bw", "Bandwidth of RDMA Reads", rdma.OpRead, false},
+	{"send-bw", "Bandwidth of Sends", rdma.OpSend, false},
+	{"write-lat", "Latency of RDMA Writes with immediate data (ping-pong, half of the round trip)", rdma.OpWriteImm, true},
+	{"read-lat", "Latency of RDMA Reads", rdma.OpRead, true},
+	{"send-lat", "Latency of Sends (ping-pong, half of the round trip)", rdma.OpSend, true},
+}
+
+// perfTest is what the client tells the server.
+type perfTest struct {
+	Test  string     `json:"t"`
+	Size  int        `json:"s"`
+	Depth int        `json:"d"`
+	Mem   perfMemory `json:"m"`
+}
+
+// perfMemory is where an end's memory is; the server answers with its own.
+type perfMemory struct {
+	TO   uint64 `json:"to"`
+	STag uint32 `json:"stag"`
+}
+
+type perf struct {
+	transport
+	kind     perfKind
+	port     int
+	size     int
+	iters    int
+	depth    int
+	duration rdmaDuration
+	persist  bool
+	json     bool
+	out      io.Writer
+}
+
+const perfPort = 18515 // perftest's
+
+// Perf is the commands write-bw, read-bw, send-bw, write-lat, read-lat, send-lat.
+func Perf() []*cobra.Command {
+	var cmds []*cobra.Command
+	for _, k := range perfKinds {
+		cmds = append(cmds, perfCommand(k))
+	}
+	return cmds
+}
+
+func perfCommand(k perfKind) *cobra.Command {
+	p := &perf{kind: k}
+	cmd := &cobra.Command{
+		Use:   k.name + " [SERVER]",
+		Short: k.short,
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cmd.SilenceUsage = true
+			p.out = cmd.OutOrStdout()
+			if len(args) == 0 {
+				return p.serve(cmd.Context())
+			}
+			return p.measure(cmd.Context(), args[0])
+		},
+	}
+	size, iters := 65536, 5000
+	if k.latency {
+		size, iters = 2, 10000
+	}
+	f := cmd.Flags()
+	f.IntVarP(&p.port, "port", "p", perfPort, "TCP port")
+	f.IntVarP(&p.size, "size", "s", size, "bytes per message")
+	f.IntVarP(&p.iters, "iters", "n", iters, "number of messages")
+	f.VarP(&p.duration, "duration", "D", "run for this long (seconds, or 500ms) instead of -n messages")
+	if !k.latency {
+		f.IntVarP(&p.depth, "tx-depth", "t", 128, "messages in flight")
+	}
+	f.BoolVar(&p.persist, "persistent", false, "serve any number of clients (server)")
+	f.BoolVar(&p.json, "json", false, "print the result as JSON")
+	p.flags(cmd)
+	return cmd
+}
+
+func (p *perf) check() error {
+	if p.kind.latency {
+		p.depth = 1
+	}
+	switch {
+	case p.size < 1 || p.size > 1<<28:
+		return fmt.Errorf("%s: -s %d: want 1 to %d bytes", p.kind.name, p.size, 1<<28)
+	case p.depth < 1 || p.depth > 4096:
+		return fmt.Errorf("%s: -t %d: want 1 to 4096", p.kind.name, p.depth)
+	case p.duration.d <= 0 && p.iters < 1:
+		return fmt.Errorf("%s: -n %d: want at least 1", p.kind.name, p.iters)
+	}
+	return nil
+}
+
+func (p *perf) connParams() (rdma.ConnParams, error) {
+	c, err := p.params()
+	c.Extensions = p.kind.op == rdma.OpWriteImm
+	c.IRD, c.ORD = 128, 128
+	return c, err
+}
+
+// measure is the client.
+func (p *perf) measure(ctx context.Context, host string) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	params, err := p.connParams()
+	if err != nil {
+		return err
+	}
+	dev, err := rdma.Open(nil)
+	if err != nil {
+		return err
+	}
+	run := &perfRun{perf: p, mem: make([]byte, p.size), done: make(chan error, 1)}
+	run.endpoint, err = newEndpoint(dev, rdma.QPConfig{MaxSend: p.depth + 8, MaxRecv: p.depth + 8}, run.handle)
+	if err != nil {
+		return err
+	}
+	defer run.close()
+	if err := run.prepare(); err != nil {
+		return err
+	}
+	mr, err := run.pd.RegMR(make([]byte, p.size), rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	defer mr.Dereg()
+	if params.PrivateData, err = json.Marshal(perfTest{p.kind.name, p.size, p.depth, perfMemory{mr.Addr(), mr.RKey()}}); err != nil {
+		return err
+	}
+	info, err := rdma.Dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(p.port)), run.qp, &params)
+	if err != nil {
+		var rej *rdma.RejectError
+		if errors.As(err, &rej) && len(rej.PrivateData) > 0 {
+			return fmt.Errorf("%w: %s", err, rej.PrivateData)
+		}
+		return err
+	}
+	var m perfMemory
+	if err := json.Unmarshal(info.PrivateData, &m); err != nil {
+		return fmt.Errorf("%s: the server's answer is not understood: %w", p.kind.name, err)
+	}
+	run.remote = rdma.RemoteAddr{TO: m.TO, STag: m.STag}
+	res, err := run.run(ctx)
+	if err != nil {
+		return err
+	}
+	res.fill(p, info)
+	run.disconnect()
+	return res.print(p.out, p.json)
+}
+
+// serve is the server.
+func (p *perf) serve(ctx context.Context) error {
+	dev, err := rdma.Open(nil)
+	if err != nil {
+		return err
+	}
+	ln, err := dev.Listen("tcp", net.JoinHostPort("", strconv.Itoa(p.port)), nil)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	for {
+		req, err := ln.Accept(ctx)
+		if err != nil {
+			if p.persist && ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		err = p.serveOne(ctx, dev, req)
+		if !p.persist {
+			return err
+		}
+		if err != nil {
+			fmt.Fprintf(p.out, "%s: client %v: %v\n", p.kind.name, req.RemoteAddr(), err)
+		}
+	}
+}
+
+func (p *perf) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnRequest) error {
+	refuse := func(why string) error {
+		_ = req.Reject([]byte(why))
+		return errors.New(why)
+	}
+	var t perfTest
+	if err := json.Unmarshal(req.PrivateData(), &t); err != nil {
+		return refuse("this is the server of a measurement between two softiser ends")
+	}
+	mine := *p
+	mine.size, mine.depth, mine.iters = t.Size, t.Depth, 1
+	if t.Test != p.kind.name {
+		return refuse(fmt.Sprintf("the server runs %s, the client %s", p.kind.name, t.Test))
+	}
+	if err := mine.check(); err != nil {
+		return refuse(err.Error())
+	}
+	params, err := mine.connParams()
+	if err != nil {
+		return err
+	}
+	s := &perfServer{perf: &mine, mem: make([]byte, t.Size), bufs: make([]byte, t.Size), remote: rdma.RemoteAddr{TO: t.Mem.TO, STag: t.Mem.STag}}
+	s.endpoint, err = newEndpoint(dev, rdma.QPConfig{MaxSend: t.Depth + 8, MaxRecv: t.Depth + 8}, s.handle)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	mr, err := s.pd.RegMR(s.mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	defer mr.Dereg()
+	if params.PrivateData, err = json.Marshal(perfMemory{mr.Addr(), mr.RKey()}); err != nil {
+		return err
+	}
+	for range t.Depth + 4 {
+		if err := s.post(); err != nil {
+			return err
+		}
+	}
+	if err := req.Accept(ctx, s.qp, &params); err != nil {
+		return err
+	}
+	select {
+	case <-s.qp.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := s.qp.Err(); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// deadline tells when a timed run ends; zero for counted ones.
+func (p *perf) deadline() time.Time {
+	if p.duration.d > 0 {
+		return time.Now().Add(p.duration.d)
+	}
+	return time.Time{}
+}

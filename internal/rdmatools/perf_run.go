@@ -1,0 +1,217 @@
+package rdmatools
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"softiser/rdma"
+)
+
+// perfRun is the client of one measurement. All of it happens in the completion
+// handler, on whatever goroutine brings the completions.
+type perfRun struct {
+	*endpoint
+	*perf
+	mem    []byte
+	remote rdma.RemoteAddr
+	done   chan error // capacity 1
+
+	wcs           [64]rdma.WC
+	out           []rdma.SGE
+	in            []rdma.SGE
+	posted, ended int
+	finishing     bool // all posted; waiting for the answer that says all has arrived
+	end           time.Time
+	start, sent   time.Time
+	took          time.Duration
+	lat           []time.Duration
+	over          bool // the outcome is in done
+}
+
+// perfFinal is the ID of the Send behind the last RDMA Write.
+const perfFinal = 1
+
+func (r *perfRun) prepare() error {
+	r.out, r.in = r.sgl(r.mem), r.sgl(make([]byte, r.size))
+	for range r.depth + 4 {
+		if err := r.qp.PostRecv(rdma.RecvWR{SGL: r.in}); err != nil {
+			return err
+		}
+	}
+	if r.kind.latency {
+		n := r.iters
+		if r.duration.d > 0 {
+			n = 1 << 16
+		}
+		r.lat = make([]time.Duration, 0, n)
+	}
+	return nil
+}
+
+// run starts and waits for the end.
+func (r *perfRun) run(ctx context.Context) (*perfResult, error) {
+	r.end = r.deadline()
+	r.start = time.Now()
+	for range r.depth {
+		if !r.more() {
+			break
+		}
+		if err := r.postOne(); err != nil {
+			return nil, err
+		}
+	}
+	r.qp.Push()
+	select {
+	case err := <-r.done:
+		if err != nil {
+			return nil, err
+		}
+	case <-r.qp.Done():
+		select {
+		case err := <-r.done:
+			if err != nil {
+				return nil, err
+			}
+		default:
+			return nil, fmt.Errorf("%s: the connection ended: %w", r.kind.name, r.qp.Err())
+		}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return &perfResult{iters: r.ended, took: r.took, lat: r.lat}, nil
+}
+
+// more reports whether another message is to be posted.
+func (r *perfRun) more() bool {
+	if r.end.IsZero() {
+		return r.posted < r.iters
+	}
+	// The clock is read once in 64 messages, unless each one is timed anyway.
+	if r.kind.latency {
+		return r.sent.Before(r.end)
+	}
+	return r.posted&63 != 0 || time.Now().Before(r.end)
+}
+
+func (r *perfRun) postOne() error {
+	r.posted++
+	if r.kind.latency {
+		r.sent = time.Now()
+	}
+	wr := rdma.SendWR{Op: r.kind.op, Flags: rdma.FlagSignaled, SGL: r.out, Remote: r.remote}
+	if r.kind.latency && r.kind.op != rdma.OpRead {
+		wr.Flags = 0
+	}
+	return r.qp.Enqueue(&wr)
+}
+
+// handle is the completion handler.
+func (r *perfRun) handle(cq *rdma.CQ) {
+	for n := cq.Poll(r.wcs[:]); n > 0; n = cq.Poll(r.wcs[:]) {
+		for i := range r.wcs[:n] {
+			if err := r.complete(&r.wcs[i]); err != nil && !r.over {
+				r.over = true
+				r.done <- err
+			}
+		}
+	}
+	r.qp.Push()
+}
+
+func (r *perfRun) complete(wc *rdma.WC) error {
+	if r.over {
+		return nil
+	}
+	if wc.Status != rdma.StatusSuccess {
+		if wc.Status == rdma.StatusFlushed {
+			return nil // QP.Err says why
+		}
+		return fmt.Errorf("%s: %v: %v", r.kind.name, wc.Opcode, wc.Status)
+	}
+	recv := wc.Opcode == rdma.WCRecv || wc.Opcode == rdma.WCRecvImm
+	if recv {
+		if err := r.qp.PostRecv(rdma.RecvWR{SGL: r.in}); err != nil {
+			return err
+		}
+	}
+	if r.finishing {
+		if recv {
+			r.took = time.Since(r.start)
+			r.over = true
+			r.done <- nil
+		}
+		return nil
+	}
+	// A ping-pong goes on with the answer, a Send stream with the credit for it,
+	// everything else with the completion.
+	if pong := r.kind.latency && r.kind.op != rdma.OpRead || r.kind.op == rdma.OpSend; pong != recv || wc.ID == perfFinal {
+		return nil
+	}
+	r.ended++
+	if r.kind.latency {
+		d := time.Since(r.sent)
+		if r.kind.op != rdma.OpRead {
+			d /= 2
+		}
+		r.lat = append(r.lat, d)
+	}
+	if r.more() {
+		return r.postOne()
+	}
+	if r.ended < r.posted {
+		return nil
+	}
+	if r.kind.latency || r.kind.op != rdma.OpWrite {
+		r.took = time.Since(r.start)
+		r.over = true
+		r.done <- nil
+		return nil
+	}
+	// Writes complete when they are sent; they have arrived when the answer to a
+	// Send behind them is here.
+	r.finishing = true
+	return r.qp.Enqueue(&rdma.SendWR{ID: perfFinal, Op: rdma.OpSend})
+}
+
+// perfServer answers: every message that consumes a receive buffer gets one back,
+// of the same kind for a latency test, empty otherwise.
+type perfServer struct {
+	*endpoint
+	*perf
+	mem, bufs []byte
+	remote    rdma.RemoteAddr // the client's memory
+	wcs       [64]rdma.WC
+	in, out   []rdma.SGE
+}
+
+func (s *perfServer) post() error {
+	if s.in == nil {
+		s.in, s.out = s.sgl(s.bufs), s.sgl(make([]byte, s.size))
+	}
+	return s.qp.PostRecv(rdma.RecvWR{SGL: s.in})
+}
+
+func (s *perfServer) handle(cq *rdma.CQ) {
+	for n := cq.Poll(s.wcs[:]); n > 0; n = cq.Poll(s.wcs[:]) {
+		for i := range s.wcs[:n] {
+			wc := &s.wcs[i]
+			if wc.Status != rdma.StatusSuccess || wc.Opcode != rdma.WCRecv && wc.Opcode != rdma.WCRecvImm {
+				continue
+			}
+			if err := s.post(); err != nil {
+				s.qp.Abort(err)
+				return
+			}
+			wr := rdma.SendWR{Op: rdma.OpSend}
+			if s.kind.latency {
+				wr = rdma.SendWR{Op: s.kind.op, SGL: s.out, Remote: s.remote}
+			}
+			if err := s.qp.Enqueue(&wr); err != nil {
+				s.qp.Abort(err)
+				return
+			}
+		}
+	}
+	s.qp.Push()
+}

@@ -1,0 +1,270 @@
+package rdmatools
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/rdma"
+)
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
+}
+
+// tool runs one command line to its end.
+func tool(ctx context.Context, args ...string) (string, error) {
+	cmd := &cobra.Command{Use: "test", SilenceErrors: true, SilenceUsage: true}
+	cmd.AddCommand(Command())
+	var out bytes.Buffer
+	var mu sync.Mutex
+	cmd.SetOut(writer(func(b []byte) (int, error) { mu.Lock(); defer mu.Unlock(); return out.Write(b) }))
+	cmd.SetErr(cmd.OutOrStdout())
+	cmd.SetArgs(append([]string{"rdma"}, args...))
+	err := cmd.ExecuteContext(ctx)
+	mu.Lock()
+	defer mu.Unlock()
+	return out.String(), err
+}
+
+type writer func([]byte) (int, error)
+
+func (f writer) Write(b []byte) (int, error) { return f(b) }
+
+// both runs server and client; the client is repeated until the server listens.
+func both(t *testing.T, server, client []string) (sout, cout string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	var serr error
+	wg.Go(func() { sout, serr = tool(ctx, server...) })
+	var cerr error
+	for {
+		cout, cerr = tool(ctx, client...)
+		if !errors.Is(cerr, syscall.ECONNREFUSED) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if cerr != nil {
+		cancel()
+	}
+	wg.Wait()
+	if cerr != nil || serr != nil {
+		t.Fatalf("client: %v\n%s\nserver: %v\n%s", cerr, cout, serr, sout)
+	}
+	return sout, cout
+}
+
+func TestRPing(t *testing.T) {
+	for _, opts := range [][]string{{}, {"--crc=off"}, {"--p2p"}, {"--gso"}, {"--mpa-rev=1"}} {
+		for _, size := range []string{"17", "64", "4096", "65535"} {
+			port := freePort(t)
+			s, c := both(t,
+				[]string{"rping", "-s", "-a", "127.0.0.1", "-p", port, "-v", "-S", size, "-C", "3"},
+				append([]string{"rping", "-c", "-a", "127.0.0.1", "-p", port, "-v", "-V", "-d", "-S", size, "-C", "3"}, opts...))
+			if n := strings.Count(s, "server ping data: rdma-ping-"); n != 3 {
+				t.Errorf("%v: the server printed %q", opts, s)
+			}
+			if n := strings.Count(c, "\nping data: rdma-ping-"); n != 3 {
+				t.Errorf("%v: the client printed %q", opts, c)
+			}
+		}
+	}
+}
+
+// The text is the one of rdma-core's rping.
+func TestRPingText(t *testing.T) {
+	b := make([]byte, 100)
+	rpingText(b, 1)
+	want := "rdma-ping-1: BCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcd"
+	if string(b[:99]) != want[:99] || b[99] != 0 {
+		t.Errorf("%q, want %q", b, want[:99])
+	}
+}
+
+func TestRPingPersistent(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	port := freePort(t)
+	done := make(chan string, 1)
+	go func() {
+		out, err := tool(ctx, "rping", "-s", "-P", "-p", port, "--json")
+		if err != nil {
+			t.Error(err)
+		}
+		done <- out
+	}()
+	for range 200 {
+		if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
+			c.Close()
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			out, err := tool(context.Background(), "rping", "-c", "-p", port, "-C", "5", "-V", "--json")
+			var sum rpingSummary
+			if err != nil || json.Unmarshal([]byte(out), &sum) != nil || sum.Pings != 5 || !sum.Validated || !sum.CRC {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	wg.Wait()
+	cancel()
+	var sum rpingSummary
+	if out := <-done; json.Unmarshal([]byte(out), &sum) != nil || sum.Pings != 40 || sum.Connections != 8 {
+		t.Errorf("the server says %s", out)
+	}
+}
+
+func TestUCMatose(t *testing.T) {
+	for _, opts := range [][]string{{}, {"-c", "4", "-C", "50", "-S", "5000"}, {"-C", "0"}, {"-S", "0"}} {
+		port := freePort(t)
+		s, c := both(t,
+			append([]string{"ucmatose", "-b", "127.0.0.1", "-p", port}, opts...),
+			append([]string{"ucmatose", "-s", "127.0.0.1", "-p", port}, opts...))
+		for _, out := range []string{s, c} {
+			if !strings.Contains(out, "test complete\nreturn status 0\n") {
+				t.Errorf("%v: %s", opts, out)
+			}
+		}
+	}
+}
+
+// A client that does not ask for the peer-to-peer start-up, as siw by default:
+// the server speaks first all the same.
+func TestUCMatosePlainClient(t *testing.T) {
+	port := freePort(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := tool(context.Background(), "ucmatose", "-p", port, "-C", "2")
+		done <- err
+	}()
+	dev, err := rdma.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := newEndpoint(dev, rdma.QPConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	for range 2 {
+		if err := e.qp.PostRecv(rdma.RecvWR{SGL: e.sgl(make([]byte, 100))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 200 {
+		if _, err = rdma.Dial(context.Background(), "tcp", "127.0.0.1:"+port, e.qp, nil); err == nil {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if wc, err := e.next(context.Background()); err != nil || wc.Opcode != rdma.WCRecv {
+			t.Fatal(wc, err)
+		}
+	}
+	for range 2 {
+		if err := e.qp.PostSend(rdma.SendWR{Op: rdma.OpSend, SGL: e.sgl(make([]byte, 100))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPerf(t *testing.T) {
+	for _, k := range perfKinds {
+		t.Run(k.name, func(t *testing.T) {
+			for _, opts := range [][]string{{"-n", "300"}, {"-D", "30ms", "-s", "4096"}} {
+				port := freePort(t)
+				_, c := both(t, []string{k.name, "-p", port}, append([]string{k.name, "127.0.0.1", "-p", port, "--json"}, opts...))
+				var d perfDoc
+				if err := json.Unmarshal([]byte(c), &d); err != nil {
+					t.Fatalf("%v: %s", err, c)
+				}
+				if d.Iterations < 1 || opts[0] == "-n" && d.Iterations != 300 || d.MsgRate <= 0 || !d.CRC {
+					t.Errorf("%+v", d)
+				}
+				if (d.Latency != nil) != k.latency || (d.MBps > 0) == k.latency {
+					t.Errorf("%+v", d)
+				}
+			}
+			port := freePort(t)
+			if _, c := both(t, []string{k.name, "-p", port}, []string{k.name, "127.0.0.1", "-p", port, "-n", "10"}); !strings.HasPrefix(c, " #bytes") || strings.Count(c, "\n") != 2 {
+				t.Errorf("%q", c)
+			}
+		})
+	}
+}
+
+func TestPerfMismatch(t *testing.T) {
+	port := freePort(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := tool(context.Background(), "read-bw", "-p", port)
+		done <- err
+	}()
+	var err error
+	for range 200 {
+		if _, err = tool(context.Background(), "write-bw", "127.0.0.1", "-p", port); !errors.Is(err, syscall.ECONNREFUSED) {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err == nil || !strings.Contains(err.Error(), "the server runs read-bw, the client write-bw") {
+		t.Errorf("the client says: %v", err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the server says nothing")
+	}
+}
+
+func TestBadArguments(t *testing.T) {
+	for _, args := range [][]string{
+		{"rping"}, {"rping", "-s", "-c"}, {"rping", "-c", "-S", "5"}, {"rping", "-c", "-S", "9999999"}, {"rping", "-c", "--crc=maybe"},
+		{"ucmatose", "-c", "0"}, {"ucmatose", "-C", "-1"},
+		{"write-bw", "h", "-s", "0"}, {"write-bw", "h", "-t", "0"}, {"read-lat", "h", "-n", "0"}, {"read-lat", "a", "b"},
+	} {
+		if out, err := tool(context.Background(), args...); err == nil {
+			t.Errorf("%v: %s", args, out)
+		}
+	}
+}
+
+func TestDevInfo(t *testing.T) {
+	out, err := tool(context.Background(), "devinfo")
+	if err != nil || !strings.Contains(out, "max_qp_rd_atom:") {
+		t.Errorf("%v: %s", err, out)
+	}
+	out, err = tool(context.Background(), "devinfo", "--json")
+	var m map[string]any
+	if err != nil || json.Unmarshal([]byte(out), &m) != nil || m["transport"] != "iWARP" {
+		t.Errorf("%v: %s", err, out)
+	}
+}

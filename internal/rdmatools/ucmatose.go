@@ -1,0 +1,258 @@
+package rdmatools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/rdma"
+)
+
+// ucmatose connects, sends messages both ways and disconnects:
+//
+//	client                             server
+//	   | <---- message_count Sends ----- |   the server speaks first
+//	   | ----- message_count Sends ----> |
+//	   | <---- disconnect -------------- |
+//
+// With iWARP the passive side must not be the first to send (RFC 5044 §7.1.2).
+// Our client therefore asks for the peer-to-peer start-up. Linux's siw does not
+// unless told to, so our server gives such a client a moment and then speaks.
+const (
+	ucmatosePort    = 7471
+	speakFirstAfter = 100 * time.Millisecond
+)
+
+type ucmatose struct {
+	transport
+	server, bind       string
+	port               int
+	connections        int
+	count, size        int
+	json               bool
+	out                io.Writer
+	mu                 sync.Mutex // guards out and moved
+	sentBytes, gotMsgs int
+}
+
+// UCMatose is the command ucmatose.
+func UCMatose() *cobra.Command {
+	u := &ucmatose{}
+	cmd := &cobra.Command{
+		Use:   "ucmatose [-s SERVER]",
+		Short: "RDMA connection and Send test, compatible with rdma-core's ucmatose",
+		Long:  "Without -s, waits for connections; with -s, connects. Both ends must be given the same -c, -C and -S.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SilenceUsage = true
+			u.out = cmd.OutOrStdout()
+			return u.run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&u.server, "server", "s", "", "be the client of this server")
+	f.StringVarP(&u.bind, "bind", "b", "", "address to listen on (server)")
+	f.IntVarP(&u.port, "port", "p", ucmatosePort, "TCP port")
+	f.IntVarP(&u.connections, "connections", "c", 1, "number of connections")
+	f.IntVarP(&u.count, "count", "C", 10, "messages each way per connection")
+	f.IntVarP(&u.size, "size", "S", 100, "bytes per message")
+	f.BoolVar(&u.json, "json", false, "print the outcome as JSON only")
+	u.flags(cmd)
+	return cmd
+}
+
+func (u *ucmatose) say(format string, args ...any) {
+	if !u.json {
+		fmt.Fprintf(u.out, format+"\n", args...)
+	}
+}
+
+func (u *ucmatose) run(ctx context.Context) error {
+	if u.connections < 1 || u.count < 0 || u.count > 16384 || u.size < 0 || u.size > 1<<24 {
+		return errors.New("ucmatose: want at least 1 connection (-c), 0 to 16384 messages (-C) of at most 16 MiB (-S)")
+	}
+	p, err := u.params()
+	if err != nil {
+		return err
+	}
+	p.IRD, p.ORD = 1, 1
+	dev, err := rdma.Open(nil)
+	if err != nil {
+		return err
+	}
+	ends := make([]*ucmatoseEnd, u.connections)
+	for i := range ends {
+		if ends[i], err = u.newEnd(dev); err != nil {
+			return err
+		}
+		defer ends[i].close()
+	}
+	start := time.Now()
+	if u.server != "" {
+		err = u.runClient(ctx, ends, &p)
+	} else {
+		err = u.runServer(ctx, dev, ends, &p)
+	}
+	u.say("test complete")
+	status := 0
+	if err != nil {
+		status = 1
+	}
+	u.say("return status %d", status)
+	if u.json && err == nil {
+		return printJSON(u.out, map[string]any{
+			"connections": u.connections, "messages": u.count, "size_bytes": u.size, "crc": ends[0].qp.CRC(), "seconds": time.Since(start).Seconds(),
+		})
+	}
+	return err
+}
+
+// ucmatoseEnd is one connection with its message buffer: like the original, all
+// messages share one.
+type ucmatoseEnd struct {
+	*endpoint
+	mem         []byte
+	sent, recvd int
+}
+
+func (u *ucmatose) newEnd(dev *rdma.Device) (*ucmatoseEnd, error) {
+	n := max(u.count, 1)
+	e, err := newEndpoint(dev, rdma.QPConfig{MaxSend: n, MaxRecv: n}, nil)
+	if err != nil {
+		return nil, err
+	}
+	c := &ucmatoseEnd{endpoint: e, mem: make([]byte, 2*u.size)}
+	for range u.count {
+		if err := e.qp.PostRecv(rdma.RecvWR{SGL: e.sgl(c.mem[u.size:])}); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// until waits for completions until done says so.
+func (c *ucmatoseEnd) until(ctx context.Context, done func() bool) error {
+	for !done() {
+		wc, err := c.next(ctx)
+		if err != nil {
+			return err
+		}
+		if wc.Opcode == rdma.WCRecv {
+			c.recvd++
+		} else {
+			c.sent++
+		}
+	}
+	return nil
+}
+
+func (u *ucmatose) send(c *ucmatoseEnd) error {
+	for range u.count {
+		if err := c.qp.Enqueue(&rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagSignaled, SGL: c.sgl(c.mem[:u.size])}); err != nil {
+			return err
+		}
+	}
+	c.qp.Push()
+	return nil
+}
+
+func (u *ucmatose) sends(ctx context.Context, ends []*ucmatoseEnd) error {
+	for _, c := range ends {
+		if err := u.send(c); err != nil {
+			return err
+		}
+	}
+	for _, c := range ends {
+		if err := c.until(ctx, func() bool { return c.sent == u.count }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *ucmatose) receives(ctx context.Context, ends []*ucmatoseEnd) error {
+	for _, c := range ends {
+		if err := c.until(ctx, func() bool { return c.recvd == u.count }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *ucmatose) runServer(ctx context.Context, dev *rdma.Device, ends []*ucmatoseEnd, p *rdma.ConnParams) error {
+	u.say("cmatose: starting server")
+	p.SpeakFirst = speakFirstAfter
+	ln, err := dev.Listen("tcp", net.JoinHostPort(u.bind, strconv.Itoa(u.port)), nil)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	for _, c := range ends {
+		req, err := ln.Accept(ctx)
+		if err == nil {
+			err = req.Accept(ctx, c.qp, p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if u.count > 0 {
+		u.say("initiating data transfers")
+		u.say("completing sends")
+		if err := u.sends(ctx, ends); err != nil {
+			return err
+		}
+		u.say("receiving data transfers")
+		if err := u.receives(ctx, ends); err != nil {
+			return err
+		}
+		u.say("data transfers complete")
+	}
+	u.say("cmatose: disconnecting")
+	for _, c := range ends {
+		c.disconnect()
+	}
+	u.say("disconnected")
+	return nil
+}
+
+func (u *ucmatose) runClient(ctx context.Context, ends []*ucmatoseEnd, p *rdma.ConnParams) error {
+	u.say("cmatose: starting client")
+	u.say("cmatose: connecting")
+	p.P2P = rdma.P2PWrite | rdma.P2PRead
+	for _, c := range ends {
+		if _, err := rdma.Dial(ctx, "tcp", net.JoinHostPort(u.server, strconv.Itoa(u.port)), c.qp, p); err != nil {
+			return err
+		}
+	}
+	if u.count > 0 {
+		u.say("receiving data transfers")
+		if err := u.receives(ctx, ends); err != nil {
+			return err
+		}
+		u.say("sending replies")
+		if err := u.sends(ctx, ends); err != nil {
+			return err
+		}
+		u.say("data transfers complete")
+	}
+	// The server disconnects.
+	for _, c := range ends {
+		select {
+		case <-c.qp.Done():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := c.qp.Err(); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	return nil
+}

@@ -160,7 +160,8 @@ func CDBLen(cdb []byte) int {
 	case 5:
 		return 12
 	}
-	if Opcode(cdb[0]) == OpVariable && len(cdb) >= 10 {
+	// A variable-length CDB has room for its service action at least.
+	if Opcode(cdb[0]) == OpVariable && len(cdb) >= 10 && cdb[7] >= 2 {
 		return 8 + int(cdb[7])
 	}
 	return 0

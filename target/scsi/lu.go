@@ -165,6 +165,9 @@ func setDefault(s *string, v string) {
 }
 
 func (lu *LU) setGeometry(info blockdev.Info) {
+	// A unit that nobody may write is not one that cannot unmap: UNMAP is there,
+	// and refused as a write is.
+	info.Discard = info.Discard || info.ReadOnly
 	g := &geometry{info: info, shift: uint8(bits.TrailingZeros(uint(info.BlockSize)))}
 	g.blocks = uint64(info.Size) >> g.shift
 	lu.geometry.Store(g)

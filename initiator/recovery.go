@@ -31,6 +31,9 @@ const (
 	firstRetry = 100 * time.Millisecond
 	maxRetry   = 5 * time.Second
 	maxReplays = 32 // of one command: it may be what kills the target
+	// startGrace is how long "target not found" is not believed: a target that
+	// has just been started may listen before it has its targets (tgt does).
+	startGrace = 20 * time.Second
 )
 
 // connLost takes the end of a connection into the session.
@@ -154,7 +157,7 @@ func (s *Session) recover() {
 		if err == nil || s.ctx.Err() != nil {
 			return
 		}
-		if permanent(err) {
+		if permanent(err) && !(starting(err) && time.Since(lost) < startGrace) {
 			s.fail(err)
 			return
 		}
@@ -269,6 +272,12 @@ func (s *Session) outstanding() (n int) {
 		}
 	}
 	return n
+}
+
+// starting reports a refusal that a target in the middle of its start gives.
+func starting(err error) bool {
+	var le *iscsi.LoginError
+	return errors.As(err, &le) && le.Status == iscsi.LoginNotFound
 }
 
 // permanent reports whether trying to log in again cannot help: the target

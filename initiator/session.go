@@ -227,7 +227,7 @@ func (s *Session) logout(c *conn) error {
 	defer cancel()
 	if err := s.drain(ctx, c); err == nil {
 		err = s.sendLogout(ctx, c)
-		if err != nil && !errors.Is(err, errConnGone) {
+		if err != nil && !errors.Is(err, errConnGone) && !errors.Is(err, ErrSessionLost) {
 			c.dm.Terminate(nil)
 			<-c.gone
 			return fmt.Errorf("initiator: %s: logout: %w", s.cfg.URL(), err)

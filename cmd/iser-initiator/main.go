@@ -15,6 +15,7 @@ import (
 
 	"softiser/initiator/attach"
 	"softiser/initiator/bench"
+	"softiser/internal/rdmatools"
 )
 
 func main() {
@@ -65,6 +66,6 @@ func root() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
-	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), bench.Command(), attach.Command())
+	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), bench.Command(), attach.Command(), rdmatools.Command())
 	return cmd
 }

@@ -5,7 +5,7 @@
 //	go run ./benchmarks full              everything; installs the peers
 //	go run ./benchmarks list              the rows
 //	go run ./benchmarks run ROW…          some rows
-//	go run ./benchmarks report [RAW]      tables and plots again from raw results
+//	go run ./benchmarks report [RAW]      tables again; with --write plots and README.md too
 package main
 
 import (
@@ -33,6 +33,7 @@ type options struct {
 	bin     string
 	out     string
 	install bool
+	write   bool
 }
 
 func main() {
@@ -69,8 +70,7 @@ func root() *cobra.Command {
 			}
 			return nil
 		}},
-		&cobra.Command{Use: "report [RAW]", Short: "print the tables and draw the plots of a raw file", Args: cobra.MaximumNArgs(1),
-			RunE: func(cmd *cobra.Command, args []string) error { return o.report(args) }},
+		o.reportCommand(),
 	)
 	cmd.AddCommand(helpers()...)
 	return cmd
@@ -87,6 +87,13 @@ func (o *options) full() *cobra.Command {
 			return o.run(cmd.Context(), nil, false)
 		}}
 	cmd.Flags().BoolVar(&o.install, "install", os.Geteuid() == 0, "install the peers from Debian first")
+	return cmd
+}
+
+func (o *options) reportCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "report [RAW]", Short: "print the tables of a raw file (default: the newest)", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return o.report(args) }}
+	cmd.Flags().BoolVar(&o.write, "write", false, "draw the plots and write the results into README.md")
 	return cmd
 }
 
@@ -137,6 +144,9 @@ func (o *options) run(ctx context.Context, names []string, quick bool) error {
 		return serr
 	}
 	print(run)
+	if names == nil && !quick && err == nil {
+		return publish(run, o.out)
+	}
 	return err
 }
 
@@ -199,6 +209,9 @@ func (o *options) report(args []string) error {
 		return err
 	}
 	print(run)
+	if o.write {
+		return publish(run, o.out)
+	}
 	return nil
 }
 

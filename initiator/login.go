@@ -72,14 +72,21 @@ func (l *login) notify(c *conn, p *iscsi.PDU) {
 
 // enter begins the full feature phase.
 func (c *conn) enter() {
-	l := c.login
-	c.expStatSN = l.statSN
-	c.maxImmediate = l.params.MaxXmitDataSegmentLength
-	if m := l.limits.MaxControlData; m > 0 && uint32(m) < c.maxImmediate {
+	c.expStatSN = c.login.statSN
+	c.takeLimits(c.login.limits)
+	c.full = true
+}
+
+// takeLimits takes what the transport carries. A stream that is turning into
+// an iSER connection (RFC 7145 §5.1) says what it will carry only afterwards;
+// until then it asks for quiet.
+func (c *conn) takeLimits(l iscsi.Limits) {
+	c.maxImmediate = c.login.params.MaxXmitDataSegmentLength
+	if m := l.MaxControlData; m > 0 && uint32(m) < c.maxImmediate {
 		c.maxImmediate = uint32(m)
 	}
-	c.maxTransfer = int64(l.limits.MaxTransfer)
-	c.full = true
+	c.maxTransfer = int64(l.MaxTransfer)
+	c.turning = l.QuietUntilFirstCommand
 }
 
 // connect dials the target and logs in, following redirections. The connection

@@ -164,6 +164,7 @@ func TestNegotiations(t *testing.T) {
 	for name, f := range map[string]func(c *initiator.Config){
 		"iser":             func(c *initiator.Config) {},
 		"iser no CRC":      func(c *initiator.Config) { c.CRC = initiator.CRCOff },
+		"iser stream":      func(c *initiator.Config) { c.StreamLogin = true },
 		"iser no imm":      func(c *initiator.Config) { c.NoImmediateData = true },
 		"iser R2T":         func(c *initiator.Config) { c.InitialR2T = true },
 		"iser small FPDUs": func(c *initiator.Config) { c.MaxFPDU = 1500 },
@@ -209,6 +210,40 @@ func TestNegotiations(t *testing.T) {
 			}
 			if wantRDMA := cfg.Transport == initiator.TransportISER; l.Sessions()[0].Info().RDMAExtensions != wantRDMA {
 				t.Errorf("RDMAExtensions %v", !wantRDMA)
+			}
+		})
+	}
+}
+
+// A portal that does not speak iSER: an error that says so, or TCP if that is
+// allowed; and the session stays with what it found.
+func TestFallback(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stream %v", stream), func(t *testing.T) {
+			s := serve(t, 1<<20, func(c *target.Config, _ *target.Target) { c.Portals[0].NoISER = true })
+			cfg := s.config(initiator.TransportISER)
+			cfg.StreamLogin = stream
+			if _, err := initiator.Open(context.Background(), cfg); err == nil {
+				t.Fatal("connected over TCP without being allowed to")
+			} else {
+				t.Log(err)
+			}
+			fell := make(chan initiator.Event, 4)
+			cfg.FallbackTCP = true
+			cfg.OnEvent = func(e initiator.Event) {
+				if e.Kind == initiator.EventFallback {
+					fell <- e
+				}
+			}
+			l := openLUN(t, cfg)
+			if i := l.Sessions()[0].Info(); i.RDMAExtensions || !bytes.Contains([]byte(i.Transport), []byte("TCP")) {
+				t.Errorf("%+v", i)
+			}
+			if _, err := l.ReadAt(make([]byte, 4096), 0); err != nil {
+				t.Error(err)
+			}
+			if !stream && len(fell) != 1 {
+				t.Errorf("%d events about it", len(fell))
 			}
 		})
 	}

@@ -145,6 +145,9 @@ func (c *conn) kick() {
 // volume (RFC 7145) only writes that fit into the command whole are sent
 // along: a part that travels in the command would have to be copied there.
 func (c *conn) unsolicited(n uint32) (immediate, unsolicited uint32) {
+	if c.turning {
+		c.takeLimits(c.dm.Limits())
+	}
 	immediate, unsolicited = c.login.params.UnsolicitedLimit(n)
 	if immediate > c.maxImmediate {
 		immediate = c.maxImmediate

@@ -15,7 +15,9 @@ func Benchmark(b *testing.B, pair Pair) {
 				name = fmt.Sprintf("write/%dKiB/qd%d", c.size>>10, c.depth)
 			}
 			b.Run(name, func(b *testing.B) {
-				s := Open(b, pair, DefaultOptions())
+				o := DefaultOptions()
+				o.Target.InitialR2T = true // as our target insists by default
+				s := Open(b, pair, o)
 				defer s.Close()
 				s.Initiator.checkStack.Store(false)
 				s.Target.checkStack.Store(false)

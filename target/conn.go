@@ -2,6 +2,7 @@ package target
 
 import (
 	"errors"
+	"io"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -44,6 +45,7 @@ var (
 	errShutdown     = errors.New("the target is shutting down")
 	errRemoved      = errors.New("the target has been removed")
 	errEvicted      = errors.New("too many connections wait for login; the oldest makes room")
+	errNoLogout     = errors.New("the initiator closed the connection without logout")
 	errUnexpected   = errors.New("unexpected PDU during login")
 )
 
@@ -206,8 +208,8 @@ func (c *conn) ConnectionTerminateNotify(err error) {
 	c.timer.Stop()
 	c.place.done()
 	if c.sess != nil {
-		if err == nil && was != connLoggedOut {
-			err = errors.New("the initiator closed the connection without logout")
+		if was == connFull && (err == nil || err == io.EOF) {
+			err = errNoLogout
 		}
 		c.sess.end(err)
 	} else {

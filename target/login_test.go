@@ -231,3 +231,43 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 		}
 	}
 }
+
+// A refused login says why in the log: name, access list, secret, algorithm.
+func TestRefusalsAreExplained(t *testing.T) {
+	log, lines := observedLog()
+	s := serve(t, func(c *Config, tgt *Target) {
+		c.Log = log
+		tgt.ACL = ACL{{Initiator: "iqn.2026-11.test:*"}}
+		tgt.Auth = Auth{Users: []Credential{{"alice", "initiator-secret"}}, Algorithms: []int{8}}
+	})
+	s.limits.refused.every = 0
+	for _, c := range []struct {
+		want string
+		do   func(r *rawInitiator)
+	}{
+		{"there is no target iqn.2026-11.softiser:nope", func(r *rawInitiator) { r.login("iqn.2026-11.softiser:nope") }},
+		{"no access rule names this initiator", func(r *rawInitiator) { r.name = "iqn.1999-01.other:x"; r.login(testIQN) }},
+		{"requires CHAP", func(r *rawInitiator) { r.login(testIQN) }},
+		{"secret", func(r *rawInitiator) { r.chap(testIQN, "8", "alice", "wrong-secret-123", false) }},
+		{"mallory", func(r *rawInitiator) { r.chap(testIQN, "8", "mallory", "initiator-secret", false) }},
+		{"lgorithm", func(r *rawInitiator) { r.chap(testIQN, "5", "alice", "initiator-secret", false) }},
+	} {
+		r := s.dial()
+		c.do(r)
+		r.expectClosed()
+		found := false
+		for _, l := range lines() {
+			reason, _ := l["reason"].(string)
+			found = found || strings.Contains(reason, c.want)
+			if strings.Contains(fmt.Sprint(l), "initiator-secret") || strings.Contains(fmt.Sprint(l), "wrong-secret") {
+				t.Errorf("a secret is in the log: %v", l)
+			}
+		}
+		if !found {
+			t.Errorf("no line of the log says %q: %v", c.want, lines())
+		}
+	}
+	if n := s.Status().LoginsRefused; n != 6 {
+		t.Errorf("%d refused logins counted, want 6", n)
+	}
+}

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"net"
 	"net/netip"
 	"sync"
 	"testing"
@@ -19,7 +20,10 @@ type loopMover struct {
 	responses int
 	pings     int
 	last      iscsi.BHS
-	done      []*iscsi.Transfer
+
+	list sync.Mutex
+	done []*iscsi.Transfer // guarded by list: transfers that Push completes
+	dead bool              // guarded by list
 }
 
 func (m *loopMover) Start(u iscsi.Upper)            { m.up = u }
@@ -30,17 +34,51 @@ func (m *loopMover) Enable() error                  { return nil }
 func (m *loopMover) AbortTransfer(*iscsi.Transfer)  {}
 func (m *loopMover) ReleaseTask(*iscsi.TaskBuffers) {}
 func (m *loopMover) Terminate(reason error) {
+	m.list.Lock()
+	again := m.dead
+	m.dead = true
+	m.list.Unlock()
+	if again {
+		return
+	}
 	go func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		for x := m.next(); x != nil; x = m.next() {
+			x.Err = net.ErrClosed
+			m.up.DataCompletionNotify(x)
+		}
 		m.up.ConnectionTerminateNotify(reason)
 	}()
 }
 
 func (m *loopMover) Stats() iscsi.DatamoverStats     { return iscsi.DatamoverStats{} }
 func (m *loopMover) Describe() string                { return "loop" }
-func (m *loopMover) PutData(x *iscsi.Transfer) error { m.done = append(m.done, x); return nil }
-func (m *loopMover) GetData(x *iscsi.Transfer) error { m.done = append(m.done, x); return nil }
+func (m *loopMover) PutData(x *iscsi.Transfer) error { return m.queue(x) }
+func (m *loopMover) GetData(x *iscsi.Transfer) error { return m.queue(x) }
+
+func (m *loopMover) queue(x *iscsi.Transfer) error {
+	m.list.Lock()
+	defer m.list.Unlock()
+	if m.dead {
+		return net.ErrClosed
+	}
+	m.done = append(m.done, x)
+	return nil
+}
+
+// next takes the oldest transfer.
+func (m *loopMover) next() *iscsi.Transfer {
+	m.list.Lock()
+	defer m.list.Unlock()
+	if len(m.done) == 0 {
+		return nil
+	}
+	x := m.done[0]
+	m.done = m.done[:copy(m.done, m.done[1:])]
+	return x
+}
+
 func (m *loopMover) SendControl(p *iscsi.PDU) error {
 	m.responses++
 	m.last = p.BHS
@@ -51,9 +89,7 @@ func (m *loopMover) SendControl(p *iscsi.PDU) error {
 }
 
 func (m *loopMover) Push() {
-	for len(m.done) > 0 {
-		x := m.done[0]
-		m.done = m.done[:copy(m.done, m.done[1:])]
+	for x := m.next(); x != nil; x = m.next() {
 		m.up.DataCompletionNotify(x)
 	}
 }
@@ -90,6 +126,12 @@ func (s *server) loopStart(t testing.TB) (*conn, *loopMover) {
 func (s *server) loopConn(t testing.TB, kv ...string) (*conn, *loopMover) {
 	t.Helper()
 	c, m := s.loopStart(t)
+	s.loopLogin(t, c, m, kv...)
+	return c, m
+}
+
+func (s *server) loopLogin(t testing.TB, c *conn, m *loopMover, kv ...string) {
+	t.Helper()
 	p := &iscsi.PDU{Data: append(keys("InitiatorName=iqn.2026-11.test:loop", "TargetName="+testIQN), keys(kv...)...)}
 	l := p.BHS.NewLoginRequest()
 	l.SetStages(true, false, iscsi.StageOperational, iscsi.StageFullFeature)
@@ -99,7 +141,6 @@ func (s *server) loopConn(t testing.TB, kv ...string) (*conn, *loopMover) {
 	if c.state.get() != connFull {
 		t.Fatalf("login: state %v, last response % x", c.state.get(), m.last[:])
 	}
-	return c, m
 }
 
 // run executes one command to its end.

@@ -292,10 +292,6 @@ var fuzzServer = sync.OnceValue(func() *server {
 		panic(err)
 	}
 	go srv.Serve(context.Background())
-	atExit = append(atExit, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		srv.Shutdown(ctx)
-	})
+	atExit = append(atExit, func() { shutdown(srv) })
 	return &server{Server: srv, addr: srv.Addrs()[0]}
 })

@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	for _, f := range atExit {
 		f()
 	}
-	if code == 0 {
+	if code == 0 && flag.Lookup("test.fuzz").Value.String() == "" { // fuzzing keeps a goroutine of its own
 		code = leaks(goroutines, files)
 	}
 	os.Exit(code)
@@ -37,6 +38,12 @@ func TestMain(m *testing.M) {
 
 // atExit runs after the tests.
 var atExit []func()
+
+func shutdown(s *Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	s.Shutdown(ctx)
+}
 
 func leaks(goroutines, files int) int {
 	deadline := time.Now().Add(10 * time.Second)

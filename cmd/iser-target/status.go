@@ -115,10 +115,19 @@ func printStatus(out io.Writer, st *target.Status) error {
 			tgt = "(discovery)"
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d/%d\t%d\t%s\t%s\t%d\t%s\t%s\t%s\n", s.TSIH, s.Initiator, tgt, s.Remote, s.Connection,
-			s.Age.Round(time.Second), s.Outstanding, s.Window, s.Reads, s.ReadLatency.P50, s.ReadLatency.P99,
-			s.Writes, s.WriteLatency.P50, s.WriteLatency.P99, humanize.IBytes(s.BytesCopied))
+			s.Age.Round(time.Second), s.Outstanding, s.Window, s.Reads, brief(s.ReadLatency.P50), brief(s.ReadLatency.P99),
+			s.Writes, brief(s.WriteLatency.P50), brief(s.WriteLatency.P99), humanize.IBytes(s.BytesCopied))
 	}
 	return w.Flush()
+}
+
+// brief rounds a latency to two or three digits: the buckets are no finer.
+func brief(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
 }
 
 func sessionCommand() *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -27,14 +28,25 @@ type file struct {
 
 var fset = token.NewFileSet()
 
-// sources parses every Go file below the root.
+// sources is every Go file below the root.
 func sources(t *testing.T) []file {
 	t.Helper()
-	root, err := filepath.Abs("../..")
+	all, err := parsed()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []file
+	if len(all) < 50 {
+		t.Fatalf("found only %d Go files; the walk is broken", len(all))
+	}
+	return all
+}
+
+// parsed reads the repository once for all tests.
+var parsed = sync.OnceValues(func() (all []file, err error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return nil, err
+	}
 	err = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -71,14 +83,8 @@ func sources(t *testing.T) []file {
 		all = append(all, f)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(all) < 50 {
-		t.Fatalf("found only %d Go files below %s; the walk is broken", len(all), root)
-	}
-	return all
-}
+	return all, err
+})
 
 // under reports whether an import path or folder is p or lies below it.
 func under(name, p string) bool { return name == p || strings.HasPrefix(name, p+"/") }

@@ -220,3 +220,29 @@ func (g *Group) commit(next *meta.VG, why string) error {
 	}
 	return g.g.Commit(next, why)
 }
+
+// AddDisks is vgextend: it opens devices, makes PVs of those that are none, and
+// adds them to the group.
+func (g *Group) AddDisks(paths []string, o vg.PVOptions, why string) error {
+	ds, err := OpenDisks(g.cfg, paths)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return errors.Join(blockdev.ErrClosed, ds.Close())
+	}
+	for _, d := range ds.Disks {
+		if d.Label == nil {
+			if err := g.cfg.CreatePV(d, o); err != nil {
+				return errors.Join(err, ds.Close())
+			}
+		}
+	}
+	if err := g.g.Extend(ds.Disks, why); err != nil {
+		return errors.Join(err, ds.Close())
+	}
+	g.disks.Disks = append(g.disks.Disks, ds.Disks...)
+	return nil
+}

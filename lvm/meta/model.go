@@ -336,3 +336,6 @@ func (s *Segment) Copy() *Segment {
 	c.Tags = append([]string(nil), s.Tags...)
 	return &c
 }
+
+// SetTag adds or removes a tag.
+func (lv *LV) SetTag(tag string, on bool) { lv.Tags = setWord(lv.Tags, tag, on) }

@@ -1,0 +1,270 @@
+// Package cli has lvm2's commands for volume groups that this program serves
+// or that lie in files: `iser-target lvm lvcreate …`. Names, options, size
+// syntax, messages and report columns are lvm2's; diff, export, import and
+// clone are additions.
+//
+// A command works on devices that it opens itself, or, where a target serves
+// the group, inside that target: its admin socket takes the same arguments
+// ([Env] with a Manager). What is served is changed on line.
+//
+// Devices are given by --devices, LVM_DEVICES, or are all block devices of the
+// machine. Reports only read them; changes open those of the group exclusively.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"softiser/lvm"
+	"softiser/lvm/vg"
+)
+
+// Env is where commands run.
+type Env struct {
+	// Manager has the groups of a running target; nil: devices are opened.
+	Manager *lvm.Manager
+	// Config is used for groups that are opened.
+	Config lvm.Config
+	// Remote, if not nil, offers the command to a running target first. It
+	// returns false when no target answers or the group is not its own.
+	Remote func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (handled bool, err error)
+}
+
+// app is one command line being executed.
+type app struct {
+	env     Env
+	devices []string
+	yes     bool
+	force   int
+	args    []string // as given, for descriptions
+
+	in       io.Reader
+	out, err io.Writer
+
+	opened []*lvm.Group // to be closed at the end
+	disks  []*lvm.Disks
+	files  []*os.File // of reports
+}
+
+// Command returns the command "lvm" with all its subcommands.
+func Command(env Env) *cobra.Command {
+	root := &cobra.Command{Use: "lvm", Short: "Logical volumes in LVM2's format", SilenceUsage: true, SilenceErrors: true}
+	a := &app{env: env}
+	f := root.PersistentFlags()
+	f.StringSliceVar(&a.devices, "devices", nil, "files and block devices to use (default $LVM_DEVICES, else all block devices)")
+	f.BoolVarP(&a.yes, "yes", "y", false, "answer every question with yes")
+	f.CountVarP(&a.force, "force", "f", "override checks, as lvm2 does")
+	for _, c := range slices.Concat(a.pvCommands(), a.vgCommands(), a.lvCommands(), a.reportCommands(), a.transferCommands()) {
+		a.wrap(c)
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// wrap sets the frame of a command: where it runs, and what is closed after it.
+func (a *app) wrap(c *cobra.Command) {
+	run := c.RunE
+	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		a.in, a.out, a.err = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+		a.args = slices.Concat([]string{cmd.Name()}, flagsOf(cmd), args)
+		if len(a.devices) == 0 && os.Getenv("LVM_DEVICES") != "" {
+			a.devices = strings.Split(os.Getenv("LVM_DEVICES"), ",")
+		}
+		if a.env.Remote != nil {
+			if done, err := a.env.Remote(cmd.Context(), a.args, a.in, a.out, a.err); done || err != nil {
+				return err
+			}
+		}
+		defer func() { err = errors.Join(err, a.close()) }()
+		return run(cmd, args)
+	}
+}
+
+// flagsOf rebuilds the flags that were given.
+func flagsOf(cmd *cobra.Command) []string {
+	var out []string
+	cmd.Flags().Visit(func(f *pflagFlag) {
+		if s, ok := f.Value.(interface{ GetSlice() []string }); ok {
+			for _, v := range s.GetSlice() {
+				out = append(out, "--"+f.Name+"="+v)
+			}
+			return
+		}
+		out = append(out, "--"+f.Name+"="+f.Value.String())
+	})
+	return out
+}
+
+// Run executes one command line inside a running target.
+func Run(ctx context.Context, env Env, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	c := Command(env)
+	c.SetArgs(args)
+	c.SetIn(stdin)
+	c.SetOut(stdout)
+	c.SetErr(stderr)
+	return c.ExecuteContext(ctx)
+}
+
+// close gives up what the command opened.
+func (a *app) close() error {
+	var errs []error
+	for _, g := range a.opened {
+		errs = append(errs, g.Close())
+	}
+	for _, d := range a.disks {
+		errs = append(errs, d.Close())
+	}
+	for _, f := range a.files {
+		f.Close()
+	}
+	a.opened, a.disks, a.files = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// why describes the command for the metadata and its archive.
+func (a *app) why() string { return "executing '" + strings.Join(a.args, " ") + "'" }
+
+// say prints a line as lvm2 does, indented by two.
+func (a *app) say(format string, args ...any) { fmt.Fprintf(a.out, "  "+format+"\n", args...) }
+
+func (a *app) config() lvm.Config {
+	c := a.env.Config
+	if c.Notice == nil {
+		c.Notice = func(s string) { fmt.Fprintln(a.err, "  WARNING: "+s) }
+	}
+	return c
+}
+
+// paths are the devices to look at, extra ones given as arguments first.
+func (a *app) paths(extra ...string) ([]string, error) {
+	var out []string
+	add := func(p string) {
+		if abs, err := filepath.Abs(p); err == nil {
+			p = abs
+		}
+		if !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	for _, p := range extra {
+		add(p)
+	}
+	for _, p := range a.devices {
+		add(p)
+	}
+	if len(a.devices) == 0 {
+		for _, p := range blockDevices() {
+			add(p)
+		}
+	}
+	return out, nil
+}
+
+// scan reads labels and metadata of all devices, without opening them for
+// writing. Devices that cannot be read are passed over, as long as others can.
+func (a *app) scan(extra ...string) (*vg.Scan, error) {
+	if a.env.Manager != nil {
+		return a.scanLive()
+	}
+	paths, err := a.paths(extra...)
+	if err != nil {
+		return nil, err
+	}
+	var ds []*vg.Disk
+	for _, p := range paths {
+		d, err := a.reader(p)
+		if err != nil {
+			if slices.Contains(extra, p) || len(a.devices) > 0 {
+				return nil, err
+			}
+			continue
+		}
+		ds = append(ds, d)
+	}
+	return vg.ScanDisks(a.config().Config, ds)
+}
+
+func (a *app) scanLive() (*vg.Scan, error) {
+	s := &vg.Scan{}
+	for _, name := range a.env.Manager.Groups() {
+		if g := a.env.Manager.Group(name); g != nil {
+			// The pointer stays valid; this target is the only writer.
+			g.VG(func(x *vg.Group) error { s.Groups = append(s.Groups, x); return nil })
+		}
+	}
+	return s, nil
+}
+
+func (a *app) reader(path string) (*vg.Disk, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	a.files = append(a.files, f)
+	return vg.NewReader(path, f, size)
+}
+
+// group opens a group for changes, or returns the running target's.
+func (a *app) group(name string) (*lvm.Group, error) {
+	if a.env.Manager != nil {
+		if g := a.env.Manager.Group(name); g != nil {
+			return g, nil
+		}
+		return nil, fmt.Errorf("volume group %q is not open in this target", name)
+	}
+	for _, g := range a.opened {
+		if g.Metadata().Name == name {
+			return g, nil
+		}
+	}
+	s, err := a.scan()
+	if err != nil {
+		return nil, err
+	}
+	x, err := s.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, pv := range x.VG.PVs {
+		if d := x.Disks[pv.ID]; d != nil {
+			paths = append(paths, d.Path)
+		}
+	}
+	g, err := lvm.Open(a.config(), paths, name)
+	if err != nil {
+		return nil, err
+	}
+	a.opened = append(a.opened, g)
+	return g, nil
+}
+
+// volume splits VG/LV, or /dev/VG/LV.
+func splitLV(arg string) (group, lv string, err error) {
+	group, lv, ok := strings.Cut(strings.TrimPrefix(arg, "/dev/"), "/")
+	if !ok || group == "" || lv == "" || strings.Contains(lv, "/") {
+		return "", "", fmt.Errorf("%q: a logical volume is named VG/LV", arg)
+	}
+	return group, lv, nil
+}
+
+// ask returns whether the user agrees; without a terminal only --yes does.
+func (a *app) ask(format string, args ...any) error {
+	if a.yes || a.force > 0 {
+		return nil
+	}
+	return fmt.Errorf(format+" (say --yes)", args...)
+}

@@ -1,0 +1,372 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/lvm"
+	"softiser/lvm/meta"
+	"softiser/lvm/vg"
+)
+
+func (a *app) lvCommands() []*cobra.Command {
+	return []*cobra.Command{a.lvcreate(), a.lvextend(), a.lvreduce(), a.lvremove(), a.lvrename(), a.lvchange(), a.lvconvert()}
+}
+
+// patience bounds how long a command waits for leases that peers hold.
+const patience = 30 * time.Second
+
+func (a *app) lvextend() *cobra.Command {
+	var s sizing
+	var alloc, metaSize string
+	var stripes int
+	c := &cobra.Command{Use: "lvextend [-L|-l] [+]SIZE VG/LV [PV...]", Short: "Make a logical volume larger, on line", Args: cobra.MinimumNArgs(1)}
+	f := c.Flags()
+	f.StringVarP(&s.size, "size", "L", "", "new size, or +SIZE")
+	f.StringVarP(&s.extents, "extents", "l", "", "new size in extents, or +100%FREE")
+	f.StringVar(&alloc, "alloc", "", "allocation policy")
+	f.StringVar(&metaSize, "poolmetadatasize", "", "new size of a thin pool's metadata, or +SIZE")
+	f.IntVarP(&stripes, "stripes", "i", 0, "number of stripes (default: as the last segment)")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		g, lv, err := a.lv(args[0])
+		if err != nil {
+			return err
+		}
+		if metaSize != "" {
+			v := g.Metadata()
+			if len(lv.Segments) == 0 || lv.Segments[0].Type != meta.ThinPool {
+				return fmt.Errorf("%s is no thin pool", args[0])
+			}
+			n, err := a.extents(g, sizing{size: metaSize}, v.LV(lv.Segments[0].Metadata).Extents(), 0)
+			if err != nil {
+				return err
+			}
+			if err := g.ExtendPoolMetadata(lv.Name, n, a.why()); err != nil {
+				return err
+			}
+			if s == (sizing{}) {
+				a.say("Logical volume %s successfully resized.", args[0])
+				return nil
+			}
+		}
+		if s == (sizing{}) && len(args) > 1 {
+			s.extents = "+100%FREE"
+		}
+		n, err := a.extents(g, s, lv.Extents(), 0)
+		if err != nil {
+			return err
+		}
+		var from []vg.Range
+		if err := g.VG(func(x *vg.Group) error { from, err = ranges(x, args[1:]); return err }); err != nil {
+			return err
+		}
+		was := lv.Extents()
+		if err := g.Extend(lv.Name, n, alloc, stripes, from, a.why()); err != nil {
+			return err
+		}
+		a.resized(g, lv.Name, was)
+		return nil
+	}
+	return c
+}
+
+// resized prints what lvm2 says after a change of size.
+func (a *app) resized(g *lvm.Group, name string, was uint64) {
+	v := g.Metadata()
+	es, now := v.ExtentSize*512, v.LV(name).Extents()
+	a.say("Size of logical volume %s/%s changed from %s (%d extents) to %s (%d extents).", v.Name, name, sizeWords(was*es), was, sizeWords(now*es), now)
+	a.say("Logical volume %s/%s successfully resized.", v.Name, name)
+}
+
+// lv opens the group of a VG/LV argument.
+func (a *app) lv(arg string) (*lvm.Group, *meta.LV, error) {
+	group, name, err := splitLV(arg)
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := a.group(group)
+	if err != nil {
+		return nil, nil, err
+	}
+	lv := g.Metadata().LV(name)
+	if lv == nil {
+		return nil, nil, fmt.Errorf("failed to find logical volume %q", arg)
+	}
+	return g, lv, nil
+}
+
+func (a *app) lvreduce() *cobra.Command {
+	var s sizing
+	c := &cobra.Command{Use: "lvreduce [-L|-l] [-]SIZE VG/LV", Short: "Make a logical volume smaller", Args: cobra.ExactArgs(1)}
+	c.Flags().StringVarP(&s.size, "size", "L", "", "new size, or -SIZE")
+	c.Flags().StringVarP(&s.extents, "extents", "l", "", "new size in extents")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		g, lv, err := a.lv(args[0])
+		if err != nil {
+			return err
+		}
+		n, err := a.extents(g, s, lv.Extents(), 0)
+		if err != nil {
+			return err
+		}
+		if err := a.ask("reducing %s destroys the data beyond the new end: really reduce it?", args[0]); err != nil {
+			return err
+		}
+		ctx, stop := context.WithTimeout(cmd.Context(), patience)
+		defer stop()
+		was := lv.Extents()
+		if err := g.Reduce(ctx, lv.Name, n, a.why()); err != nil {
+			return err
+		}
+		a.resized(g, lv.Name, was)
+		return nil
+	}
+	return c
+}
+
+func (a *app) lvremove() *cobra.Command {
+	c := &cobra.Command{Use: "lvremove VG[/LV]...", Short: "Remove logical volumes", Args: cobra.MinimumNArgs(1)}
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, arg := range args {
+			group, name, _ := strings.Cut(strings.TrimPrefix(arg, "/dev/"), "/")
+			g, err := a.group(group)
+			if err != nil {
+				return err
+			}
+			names := []string{name}
+			if name == "" {
+				names = nil
+				v := g.Metadata()
+				for _, lv := range v.LVs {
+					if v.Shown(lv) {
+						names = append(names, lv.Name)
+					}
+				}
+			}
+			for _, n := range names {
+				if g.Metadata().LV(n) == nil && name == "" {
+					continue // went with its origin or pool
+				}
+				if err := a.removeOne(cmd.Context(), g, n); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	return c
+}
+
+// removeOne removes an LV after what depends on it.
+func (a *app) removeOne(ctx context.Context, g *lvm.Group, name string) error {
+	v := g.Metadata()
+	lv := v.LV(name)
+	if lv == nil {
+		return fmt.Errorf("failed to find logical volume \"%s/%s\"", v.Name, name)
+	}
+	deps := g.Dependents(name)
+	if len(deps) > 0 {
+		if err := a.ask("removing %s/%s also removes %s: really remove them?", v.Name, name, strings.Join(deps, ", ")); err != nil {
+			return err
+		}
+	}
+	for _, d := range deps {
+		if err := a.removeOne(ctx, g, d); err != nil {
+			return err
+		}
+	}
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	if err := g.Remove(ctx, name, a.why()); err != nil {
+		return err
+	}
+	a.say("Logical volume %q successfully removed.", name)
+	return nil
+}
+
+func (a *app) lvrename() *cobra.Command {
+	c := &cobra.Command{Use: "lvrename VG OLD NEW | VG/OLD VG/NEW", Short: "Rename a logical volume", Args: cobra.RangeArgs(2, 3)}
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		var group, old string
+		if len(args) == 3 {
+			group, old = args[0], args[1]
+		} else {
+			var err error
+			if group, old, err = splitLV(args[0]); err != nil {
+				return err
+			}
+		}
+		name := args[len(args)-1]
+		name = name[strings.LastIndex(name, "/")+1:]
+		old = old[strings.LastIndex(old, "/")+1:]
+		g, err := a.group(group)
+		if err != nil {
+			return err
+		}
+		if err := g.Rename(old, name, a.why()); err != nil {
+			return err
+		}
+		a.say("Renamed %q to %q in volume group %q", old, name, group)
+		return nil
+	}
+	return c
+}
+
+func (a *app) lvchange() *cobra.Command {
+	var perm, alloc, skip, full, discards, zero, active, auto string
+	var add, del []string
+	c := &cobra.Command{Use: "lvchange [options] VG/LV...", Short: "Change attributes of logical volumes", Args: cobra.MinimumNArgs(1)}
+	f := c.Flags()
+	f.StringVarP(&perm, "permission", "p", "", "r or rw")
+	f.StringVar(&alloc, "alloc", "", "allocation policy")
+	f.StringVarP(&skip, "setactivationskip", "k", "", "y or n")
+	f.StringVar(&auto, "setautoactivation", "", "y or n")
+	f.StringVar(&full, "errorwhenfull", "", "thin pool: y or n")
+	f.StringVar(&discards, "discards", "", "thin pool: ignore, nopassdown, passdown")
+	f.StringVarP(&zero, "zero", "Z", "", "thin pool: y or n")
+	f.StringSliceVar(&add, "addtag", nil, "tag")
+	f.StringSliceVar(&del, "deltag", nil, "tag")
+	f.StringVarP(&active, "activate", "a", "", "refused: volumes are active while they are served")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		if active != "" {
+			return fmt.Errorf("volumes are not activated by hand: they are active while the target serves them")
+		}
+		for _, arg := range args {
+			g, lv, err := a.lv(arg)
+			if err != nil {
+				return err
+			}
+			err = g.Change(lv.Name, func(lv *meta.LV) error {
+				return change(lv, map[string]string{"permission": perm, "alloc": alloc, "skip": skip, "auto": auto, "full": full, "discards": discards, "zero": zero}, add, del)
+			}, a.why())
+			if err != nil {
+				return err
+			}
+			a.say("Logical volume %s changed.", arg)
+		}
+		return nil
+	}
+	return c
+}
+
+func change(lv *meta.LV, o map[string]string, add, del []string) error {
+	yes := func(key string) (bool, error) {
+		switch o[key] {
+		case "y", "n":
+			return o[key] == "y", nil
+		}
+		return false, fmt.Errorf("%s %q: must be y or n", key, o[key])
+	}
+	pool := len(lv.Segments) == 1 && lv.Segments[0].Type == meta.ThinPool
+	for key, v := range o {
+		if v == "" {
+			continue
+		}
+		var on bool
+		var err error
+		switch key {
+		case "permission":
+			if v != "r" && v != "rw" {
+				return fmt.Errorf("permission %q: must be r or rw", v)
+			}
+			lv.SetStatus("WRITE", v == "rw")
+		case "alloc":
+			if v == "inherit" {
+				v = ""
+			}
+			lv.Alloc = v
+		case "skip":
+			on, err = yes(key)
+			lv.SetFlag("ACTIVATION_SKIP", on)
+		case "auto":
+			on, err = yes(key)
+			lv.SetFlag("NOAUTOACTIVATE", !on)
+		default:
+			if !pool {
+				return fmt.Errorf("%s is an attribute of thin pools", key)
+			}
+			switch key {
+			case "full":
+				on, err = yes(key)
+				lv.SetFlag("ERROR_WHEN_FULL", on)
+			case "zero":
+				on, err = yes(key)
+				lv.Segments[0].ZeroNew = on
+			case "discards":
+				if v != "ignore" && v != "nopassdown" && v != "passdown" {
+					return fmt.Errorf("discards %q: must be ignore, nopassdown or passdown", v)
+				}
+				lv.Segments[0].Discards = v
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, t := range add {
+		if err := vg.CheckName(t); err != nil {
+			return fmt.Errorf("tag: %w", err)
+		}
+		lv.SetTag(t, true)
+	}
+	for _, t := range del {
+		lv.SetTag(t, false)
+	}
+	return nil
+}
+
+func (a *app) lvconvert() *cobra.Command {
+	var merge, background bool
+	c := &cobra.Command{Use: "lvconvert --merge VG/SNAPSHOT...", Short: "Merge snapshots into their origins", Args: cobra.MinimumNArgs(1)}
+	c.Flags().BoolVar(&merge, "merge", false, "merge snapshots into their origins")
+	c.Flags().BoolVarP(&background, "background", "b", false, "on a running target: do not wait for the end")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if !merge {
+			return fmt.Errorf("only --merge is done here; other conversions are left to lvm2")
+		}
+		for _, arg := range args {
+			g, lv, err := a.lv(arg)
+			if err != nil {
+				return err
+			}
+			origin := originOf(g.Metadata(), lv)
+			ctx, stop := context.WithTimeout(cmd.Context(), patience)
+			done, err := g.Merge(ctx, lv.Name, a.why())
+			stop()
+			if err != nil {
+				return err
+			}
+			a.say("Merging of volume %s started.", arg)
+			if background && a.env.Manager != nil {
+				continue
+			}
+			select {
+			case err := <-done:
+				if err != nil {
+					return err
+				}
+			case <-cmd.Context().Done():
+				return errors.Join(cmd.Context().Err(), fmt.Errorf("the merge goes on when %s is next used", origin))
+			}
+			a.say("%s: Merged: 100.00%%", origin)
+		}
+		return nil
+	}
+	return c
+}
+
+// originOf names what a snapshot was made of.
+func originOf(v *meta.VG, lv *meta.LV) string {
+	if _, s := v.SnapshotSegment(lv.Name); s != nil {
+		return s.Origin
+	}
+	if len(lv.Segments) > 0 && lv.Segments[0].Type == meta.Thin {
+		return lv.Segments[0].Origin
+	}
+	return ""
+}

@@ -1,0 +1,377 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"softiser/lvm/meta"
+	"softiser/lvm/vg"
+)
+
+// reportFlags are the options that all reports share.
+type reportFlags struct {
+	options, units, format, sort, separator string
+	noHeadings, noSuffix, all, segments     bool
+	aligned, prefixes, rows                 bool
+}
+
+func (a *app) reportCommands() []*cobra.Command {
+	return []*cobra.Command{
+		a.report("pvs", "Report on physical volumes", "pv", "pv_name,vg_name,pv_fmt,pv_attr,pv_size,pv_free"),
+		a.report("vgs", "Report on volume groups", "vg", "vg_name,pv_count,lv_count,snap_count,vg_attr,vg_size,vg_free"),
+		a.report("lvs", "Report on logical volumes", "lv", "lv_name,vg_name,lv_attr,lv_size,pool_lv,origin,data_percent,metadata_percent,move_pv,mirror_log,copy_percent,convert_lv"),
+	}
+}
+
+func (a *app) report(name, short, kind, columns string) *cobra.Command {
+	var o reportFlags
+	c := &cobra.Command{Use: name + " [options] [NAME...]", Short: short}
+	f := c.Flags()
+	f.StringVarP(&o.options, "options", "o", "", "columns, comma separated; +LIST adds, #LIST is all but; help lists them")
+	f.StringVar(&o.units, "units", "r", "units of sizes: rRhHbBsSkKmMgGtTpPeE, perhaps with a number before")
+	f.StringVar(&o.format, "reportformat", "basic", "basic or json")
+	f.StringVarP(&o.sort, "sort", "O", "", "columns to sort by, -COLUMN for the reverse")
+	f.StringVar(&o.separator, "separator", " ", "what stands between columns")
+	f.BoolVar(&o.noHeadings, "noheadings", false, "leave the headings out")
+	f.BoolVar(&o.noSuffix, "nosuffix", false, "leave the unit of sizes out")
+	f.BoolVar(&o.aligned, "aligned", false, "align columns although there is a separator")
+	f.BoolVar(&o.prefixes, "nameprefixes", false, "print NAME='value' pairs")
+	f.BoolVarP(&o.all, "all", "a", false, "hidden logical volumes, or devices that are no physical volumes, too")
+	if kind == "lv" {
+		f.BoolVar(&o.segments, "segments", false, "one line for each segment")
+	}
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		if o.options == "help" || o.options == "?" {
+			a.listFields(kind)
+			return nil
+		}
+		cols := columns
+		if o.segments {
+			cols = "lv_name,vg_name,lv_attr,stripes,segtype,seg_size"
+		}
+		r, err := newReport(o, kind, cols)
+		if err != nil {
+			return err
+		}
+		s, err := a.scan()
+		if err != nil {
+			return err
+		}
+		if err := a.rows(s, r, kind, o, args); err != nil {
+			return err
+		}
+		if err := r.sortRows(o.sort); err != nil {
+			return err
+		}
+		r.print(a, o, kind)
+		for _, g := range s.Groups {
+			for _, n := range g.Notices {
+				fmt.Fprintln(a.err, "  WARNING: "+n)
+			}
+		}
+		for _, err := range s.Broken {
+			fmt.Fprintln(a.err, "  WARNING: "+err.Error())
+		}
+		return nil
+	}
+	return c
+}
+
+// row is what a field is computed from.
+type row struct {
+	x    *vg.Group
+	pv   *meta.PV
+	disk *vg.Disk
+	lv   *meta.LV
+	seg  *meta.Segment
+	live *liveLV
+}
+
+// report is a table being made.
+type report struct {
+	fields []*field
+	unit   unit
+	suffix bool
+	rows   []row
+}
+
+func newReport(o reportFlags, kind, columns string) (*report, error) {
+	u, err := parseUnits(o.units)
+	if err != nil {
+		return nil, err
+	}
+	if o.format != "basic" && o.format != "json" {
+		return nil, fmt.Errorf("report format %q: must be basic or json", o.format)
+	}
+	r := &report{unit: u, suffix: !o.noSuffix}
+	names := strings.Split(columns, ",")
+	for _, part := range splitOptions(o.options) {
+		list := strings.Split(part[1:], ",")
+		switch part[0] {
+		case '=':
+			names = list
+		case '+':
+			names = append(names, list...)
+		case '-', '#':
+			names = slices.DeleteFunc(names, func(n string) bool {
+				f := findField(n, kind)
+				return slices.ContainsFunc(list, func(l string) bool { return findField(l, kind) == f })
+			})
+		}
+	}
+	for _, n := range names {
+		if all := strings.TrimSuffix(n, "_all"); all != n || n == "all" {
+			for i := range fields {
+				if n == "all" && fields[i].kind == kind || fields[i].kind == all {
+					r.fields = append(r.fields, &fields[i])
+				}
+			}
+			continue
+		}
+		f := findField(n, kind)
+		if f == nil {
+			return nil, fmt.Errorf("unrecognised field: %s (-o help lists them)", n)
+		}
+		r.fields = append(r.fields, f)
+	}
+	return r, nil
+}
+
+// splitOptions cuts "a,b+c,d" into "=a,b" and "+c,d".
+func splitOptions(s string) []string {
+	if s == "" {
+		return nil
+	}
+	if s[0] != '+' && s[0] != '-' && s[0] != '#' {
+		s = "=" + s
+	}
+	var out []string
+	start := 0
+	for i := 1; i <= len(s); i++ {
+		if i == len(s) || s[i] == '+' || s[i] == '#' {
+			out = append(out, s[start:i])
+			start = i
+		}
+	}
+	return out
+}
+
+// rows collects the objects of a report.
+func (a *app) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []string) error {
+	seg := o.segments
+	for _, f := range r.fields {
+		seg = seg || f.kind == "seg"
+	}
+	found := map[string]bool{}
+	wanted := func(names ...string) bool {
+		if len(args) == 0 {
+			return true
+		}
+		ok := false
+		for _, n := range names {
+			for _, arg := range args {
+				if strings.TrimPrefix(arg, "/dev/") == strings.TrimPrefix(n, "/dev/") || strings.HasPrefix(arg, "@") && arg[1:] == n {
+					found[arg], ok = true, true
+				}
+			}
+		}
+		return ok
+	}
+	for _, x := range s.Groups {
+		switch kind {
+		case "vg":
+			if wanted(append([]string{x.VG.Name}, x.VG.Tags...)...) {
+				r.rows = append(r.rows, row{x: x})
+			}
+		case "pv":
+			for _, pv := range x.VG.PVs {
+				d := x.Disks[pv.ID]
+				name := pv.Device
+				if d != nil {
+					name = d.Path
+				}
+				if wanted(name) {
+					r.rows = append(r.rows, row{x: x, pv: pv, disk: d})
+				}
+			}
+		case "lv":
+			live := a.live(x.VG.Name)
+			for _, lv := range x.VG.LVs {
+				isSnap := len(lv.Segments) > 0 && lv.Segments[0].Type == meta.Snapshot
+				if isSnap || !o.all && !x.VG.Shown(lv) || !wanted(append([]string{x.VG.Name, x.VG.Name + "/" + lv.Name}, lv.Tags...)...) {
+					continue
+				}
+				l := live.of(lv, x.VG)
+				if !seg {
+					r.rows = append(r.rows, row{x: x, lv: lv, live: l})
+					continue
+				}
+				for _, g := range lv.Segments {
+					r.rows = append(r.rows, row{x: x, lv: lv, seg: g, live: l})
+				}
+			}
+		}
+	}
+	if kind == "pv" {
+		for _, d := range append(s.Orphans, blanks(s, o.all)...) {
+			if wanted(d.Path) {
+				r.rows = append(r.rows, row{disk: d})
+			}
+		}
+	}
+	for _, arg := range args {
+		if !found[arg] && !strings.HasPrefix(arg, "@") {
+			return fmt.Errorf("%s not found", arg)
+		}
+	}
+	return nil
+}
+
+func blanks(s *vg.Scan, all bool) []*vg.Disk {
+	if all {
+		return s.Blank
+	}
+	return nil
+}
+
+func (r *report) sortRows(by string) error {
+	keys := strings.Split(by, ",")
+	if by == "" {
+		keys = []string{r.fields[0].name}
+		if i := slices.IndexFunc(r.fields, func(f *field) bool { return f.name == "vg_name" }); i >= 0 && r.fields[0].kind == "lv" {
+			keys = []string{"vg_name", "lv_name"}
+		}
+	}
+	type key struct {
+		f    *field
+		back bool
+	}
+	var ks []key
+	for _, k := range keys {
+		name := strings.TrimLeft(k, "+-")
+		f := findField(name, "")
+		if f == nil {
+			return fmt.Errorf("unrecognised sort field: %s", name)
+		}
+		ks = append(ks, key{f, k[0] == '-'})
+	}
+	sort.SliceStable(r.rows, func(i, j int) bool {
+		for _, k := range ks {
+			c := k.f.compare(&r.rows[i], &r.rows[j])
+			if k.back {
+				c = -c
+			}
+			if c != 0 {
+				return c < 0
+			}
+		}
+		return false
+	})
+	return nil
+}
+
+func (r *report) cells() [][]string {
+	out := make([][]string, len(r.rows))
+	for i := range r.rows {
+		for _, f := range r.fields {
+			out[i] = append(out[i], f.text(&r.rows[i], r.unit, r.suffix))
+		}
+	}
+	return out
+}
+
+func (r *report) print(a *app, o reportFlags, kind string) {
+	cells := r.cells()
+	if o.format == "json" {
+		r.printJSON(a, kind, cells)
+		return
+	}
+	if len(cells) == 0 {
+		return
+	}
+	if o.prefixes {
+		for _, c := range cells {
+			var parts []string
+			for i, f := range r.fields {
+				parts = append(parts, "LVM2_"+strings.ToUpper(f.name)+"='"+c[i]+"'")
+			}
+			fmt.Fprintln(a.out, "  "+strings.Join(parts, " "))
+		}
+		return
+	}
+	lines := cells
+	if !o.noHeadings {
+		var h []string
+		for _, f := range r.fields {
+			h = append(h, f.heading)
+		}
+		lines = append([][]string{h}, cells...)
+	}
+	pad := o.separator == " " || o.aligned
+	for _, l := range lines {
+		for i := range l {
+			if !pad {
+				continue
+			}
+			w := 0
+			for _, m := range lines {
+				w = max(w, len(m[i]))
+			}
+			if r.fields[i].right() {
+				l[i] = fmt.Sprintf("%*s", w, l[i])
+			} else {
+				l[i] = fmt.Sprintf("%-*s", w, l[i])
+			}
+		}
+	}
+	for _, l := range lines {
+		fmt.Fprintln(a.out, "  "+strings.Join(l, o.separator))
+	}
+}
+
+func (r *report) printJSON(a *app, kind string, cells [][]string) {
+	fmt.Fprintf(a.out, "  {\n      \"report\": [\n          {\n              %q: [\n", r.section(kind))
+	for i, c := range cells {
+		var parts []string
+		for j, f := range r.fields {
+			v, _ := json.Marshal(c[j]) // strings always encode
+			parts = append(parts, strconv.Quote(f.name)+":"+string(v))
+		}
+		end := ","
+		if i == len(cells)-1 {
+			end = ""
+		}
+		fmt.Fprintf(a.out, "                  {%s}%s\n", strings.Join(parts, ", "), end)
+	}
+	fmt.Fprint(a.out, "              ]\n          }\n      ]\n  }\n")
+}
+
+// section is the name of the list in JSON: a report with columns of segments
+// is one of segments.
+func (r *report) section(kind string) string {
+	for _, f := range r.fields {
+		if f.kind == "seg" {
+			return "seg"
+		}
+	}
+	return kind
+}
+
+func (a *app) listFields(kind string) {
+	for _, k := range []string{"lv", "pv", "vg", "seg"} {
+		if kind != k && (kind != "lv" || k == "pv") && k != "vg" {
+			continue
+		}
+		for i := range fields {
+			if fields[i].kind == k {
+				fmt.Fprintf(a.err, "    %-22s - %s\n", fields[i].name, fields[i].help)
+			}
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"softiser/blockdev"
+	"softiser/lvm"
+	"softiser/lvm/meta"
+	"softiser/lvm/stream"
+	"softiser/lvm/thin"
+)
+
+func (a *app) transferCommands() []*cobra.Command {
+	return []*cobra.Command{a.diff(), a.export(), a.importCmd(), a.clone()}
+}
+
+func (a *app) diff() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{Use: "diff VG/FROM VG/TO", Short: "List the ranges in which two volumes differ",
+		Long: "Lists the byte ranges in which TO differs from FROM: two thin volumes of one pool, a classic\nsnapshot and its origin, or two snapshots of one origin. \"zero\" ranges read as zeroes in TO.", Args: cobra.ExactArgs(2)}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		g, from, err := a.lv(args[0])
+		if err != nil {
+			return err
+		}
+		_, to, err := a.lv(args[1])
+		if err != nil {
+			return err
+		}
+		cs, err := g.Diff(from.Name, to.Name)
+		if err != nil {
+			return err
+		}
+		return a.printDiff(cs, asJSON)
+	}
+	return c
+}
+
+func (a *app) printDiff(cs []thin.Change, asJSON bool) error {
+	kind := func(data bool) string {
+		if data {
+			return "data"
+		}
+		return "zero"
+	}
+	if asJSON {
+		type item struct {
+			Offset int64  `json:"offset"`
+			Length int64  `json:"length"`
+			Type   string `json:"type"`
+		}
+		out := make([]item, 0, len(cs))
+		for _, c := range cs {
+			out = append(out, item{c.Off, c.Len, kind(c.Data)})
+		}
+		return json.NewEncoder(a.out).Encode(map[string]any{"changes": out})
+	}
+	fmt.Fprintf(a.out, "%16s %16s  type\n", "offset", "length")
+	var total int64
+	for _, c := range cs {
+		fmt.Fprintf(a.out, "%16d %16d  %s\n", c.Off, c.Len, kind(c.Data))
+		total += c.Len
+	}
+	fmt.Fprintf(a.out, "%d ranges, %s\n", len(cs), display(uint64(total), 'h', true))
+	return nil
+}
+
+func (a *app) export() *cobra.Command {
+	var from, output string
+	var resume int64
+	c := &cobra.Command{Use: "export [--from VG/SNAPSHOT] VG/LV", Short: "Write a volume, or what has changed, as a stream", Args: cobra.ExactArgs(1)}
+	c.Flags().StringVar(&from, "from", "", "only what differs from this volume")
+	c.Flags().StringVar(&output, "output", "-", "file to write; - is standard output")
+	c.Flags().Int64Var(&resume, "resume", 0, "leave out what lies before this offset")
+	c.RunE = func(_ *cobra.Command, args []string) (err error) {
+		g, lv, err := a.lv(args[0])
+		if err != nil {
+			return err
+		}
+		v, err := g.Volume(lv.Name)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, v.Close()) }()
+		h := stream.Header{Volume: args[0], ID: lv.ID.String(), Size: v.Info().Size, Start: resume}
+		var es []stream.Extent
+		if from == "" {
+			if es, err = v.Extents(0, v.Info().Size); err != nil {
+				return err
+			}
+		} else {
+			_, base, err := a.lv(from)
+			if err != nil {
+				return err
+			}
+			h.Base = base.ID.String()
+			cs, err := g.Diff(base.Name, lv.Name)
+			if err != nil {
+				return err
+			}
+			for _, c := range cs {
+				es = append(es, stream.Extent{Off: c.Off, Len: c.Len, Data: c.Data})
+			}
+		}
+		w := a.out
+		if output != "-" {
+			f, err := os.Create(output)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, f.Close()) }()
+			w = f
+		}
+		return stream.Export(w, v, h, es, nil)
+	}
+	return c
+}
+
+// imported is the tag that remembers what a volume was last imported as, so
+// that an increment is only applied to what it was made against. Tags have no
+// characters beyond those of names.
+const imported = "imported."
+
+func (a *app) importCmd() *cobra.Command {
+	var input string
+	c := &cobra.Command{Use: "import VG/LV", Short: "Read a stream into a volume, which is created if it does not exist", Args: cobra.ExactArgs(1)}
+	c.Flags().StringVar(&input, "input", "-", "file to read; - is standard input")
+	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		r := a.in
+		if input != "-" {
+			f, err := os.Open(input)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			r = f
+		}
+		s, err := stream.NewReader(r)
+		if err != nil {
+			return err
+		}
+		group, name, err := splitLV(args[0])
+		if err != nil {
+			return err
+		}
+		g, err := a.group(group)
+		if err != nil {
+			return err
+		}
+		return a.importInto(g, name, s)
+	}
+	return c
+}
+
+func (a *app) importInto(g *lvm.Group, name string, s *stream.Reader) (err error) {
+	lv := g.Metadata().LV(name)
+	fresh := false
+	switch {
+	case lv == nil && (s.Header.Base != "" || s.Header.Start > 0):
+		return fmt.Errorf("%s does not exist, but the stream is relative to %s: import the full volume first", name, s.Header.Base)
+	case lv == nil:
+		es := int64(g.Metadata().ExtentSize) * 512
+		if err := g.Create(lvm.CreateOptions{Name: name, Extents: uint64((s.Header.Size + es - 1) / es)}, a.why()); err != nil {
+			return err
+		}
+		lv = g.Metadata().LV(name)
+	default:
+		if err := a.mayImport(lv, s); err != nil {
+			return err
+		}
+		fresh = false
+	}
+	v, err := g.Volume(name)
+	if err != nil {
+		return err
+	}
+	next, err := s.Import(v, fresh, nil)
+	if err != nil {
+		// What was there is neither the old nor the new content any more.
+		tagErr := a.tag(g, name, partial(s.Header))
+		return errors.Join(fmt.Errorf("%w; everything before offset %d is done: go on with `export --resume %d`", err, next, next), v.Close(), tagErr)
+	}
+	if err := v.Close(); err != nil {
+		return err
+	}
+	if err := a.tag(g, name, imported+s.Header.ID); err != nil {
+		return err
+	}
+	a.say("Volume %q imported into %q.", s.Header.Volume, name)
+	return nil
+}
+
+// partial is the tag of a volume whose import of h broke off.
+func partial(h stream.Header) string {
+	return "importing." + h.ID + "." + h.Base
+}
+
+// mayImport refuses to mix streams.
+func (a *app) mayImport(lv *meta.LV, s *stream.Reader) error {
+	is := func(tag string) bool {
+		for _, t := range lv.Tags {
+			if t == tag {
+				return true
+			}
+		}
+		return false
+	}
+	switch h := s.Header; {
+	case a.force > 0:
+		return nil
+	case is(partial(h)):
+		return nil // the same stream again, from wherever
+	case h.Start > 0:
+		return fmt.Errorf("%s was not left by an import of this stream: start again without --resume", lv.Name)
+	case h.Base != "" && is(imported+h.Base):
+		return nil
+	case h.Base != "":
+		return fmt.Errorf("%s does not hold %s, which the stream is relative to (--force overrides)", lv.Name, h.Base)
+	}
+	return a.ask("%s exists: really overwrite it?", lv.Name)
+}
+
+func (a *app) tag(g *lvm.Group, name, tag string) error {
+	return g.Change(name, func(lv *meta.LV) error {
+		for _, t := range lv.Tags {
+			if strings.HasPrefix(t, "import") {
+				lv.SetTag(t, false)
+			}
+		}
+		lv.SetTag(tag, true)
+		return nil
+	}, a.why())
+}
+
+func (a *app) clone() *cobra.Command {
+	c := &cobra.Command{Use: "clone VG/LV NAME", Short: "Copy a volume into a new one; a thin volume is cloned without copying", Args: cobra.ExactArgs(2)}
+	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		g, lv, err := a.lv(args[0])
+		if err != nil {
+			return err
+		}
+		name := args[1][strings.LastIndex(args[1], "/")+1:]
+		if len(lv.Segments) == 1 && lv.Segments[0].Type == meta.Thin {
+			err = g.CreateThin(cmd.Context(), lvm.ThinOptions{Name: name, Origin: lv.Name, NoSkip: true}, a.why())
+		} else {
+			err = a.copyVolume(g, lv, name)
+		}
+		if err != nil {
+			return err
+		}
+		a.say("Logical volume %q created.", name)
+		return nil
+	}
+	return c
+}
+
+func (a *app) copyVolume(g *lvm.Group, lv *meta.LV, name string) (err error) {
+	src, err := g.Volume(lv.Name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	size := src.Info().Size
+	es := int64(g.Metadata().ExtentSize) * 512
+	if err := g.Create(lvm.CreateOptions{Name: name, Extents: uint64(size / es)}, a.why()); err != nil {
+		return err
+	}
+	dst, err := g.Volume(name)
+	if err != nil {
+		return err
+	}
+	pr, pw := io.Pipe()
+	extents, err := src.Extents(0, size)
+	if err != nil {
+		return errors.Join(err, dst.Close())
+	}
+	go func() { pw.CloseWithError(stream.Export(pw, src, stream.Header{Size: size}, extents, nil)) }()
+	s, err := stream.NewReader(pr)
+	if err == nil {
+		_, err = s.Import(dst, false, nil)
+	}
+	pr.CloseWithError(blockdev.ErrClosed)
+	return errors.Join(err, dst.Close())
+}

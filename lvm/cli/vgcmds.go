@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"softiser/lvm"
+	"softiser/lvm/meta"
+	"softiser/lvm/vg"
+)
+
+func (a *app) vgCommands() []*cobra.Command {
+	return []*cobra.Command{a.vgcreate(), a.vgextend(), a.vgreduce(), a.vgremove(), a.vgrename(), a.vgcfgbackup()}
+}
+
+func (a *app) vgcreate() *cobra.Command {
+	var o vg.GroupOptions
+	var extent string
+	c := &cobra.Command{Use: "vgcreate VG PV...", Short: "Create a volume group", Args: cobra.MinimumNArgs(2)}
+	f := c.Flags()
+	f.StringVarP(&extent, "physicalextentsize", "s", "", "extent size (default 4m)")
+	f.Uint64VarP(&o.MaxLV, "maxlogicalvolumes", "l", 0, "most logical volumes; 0 is no limit")
+	f.Uint64VarP(&o.MaxPV, "maxphysicalvolumes", "p", 0, "most physical volumes; 0 is no limit")
+	f.StringVar(&o.Alloc, "alloc", "", "allocation policy: contiguous, cling, normal, anywhere")
+	f.StringSliceVar(&o.Tags, "addtag", nil, "tag")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		if a.env.Manager != nil {
+			return fmt.Errorf("a running target takes new groups from its configuration")
+		}
+		if extent != "" {
+			m, err := parseSize(extent)
+			if err != nil {
+				return err
+			}
+			o.ExtentSize = m.bytes / 512
+		}
+		if o.Alloc == "normal" {
+			o.Alloc = ""
+		}
+		if s, err := a.scan(); err == nil {
+			if _, err := s.Find(args[0]); err == nil {
+				return fmt.Errorf("a volume group called %s already exists", args[0])
+			}
+		}
+		ds, err := a.open(args[1:])
+		if err != nil {
+			return err
+		}
+		a.disks = slices.DeleteFunc(a.disks, func(d *lvm.Disks) bool { return d == ds })
+		g, err := ds.CreateGroup(args[0], ds.Disks, o, vg.PVOptions{Force: a.force > 0 || a.yes}, a.why())
+		if err != nil {
+			ds.Close()
+			return err
+		}
+		a.opened = append(a.opened, g)
+		a.say("Volume group %q successfully created", args[0])
+		return nil
+	}
+	return c
+}
+
+func (a *app) vgextend() *cobra.Command {
+	c := &cobra.Command{Use: "vgextend VG PV...", Short: "Add physical volumes to a volume group", Args: cobra.MinimumNArgs(2)}
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		g, err := a.group(args[0])
+		if err != nil {
+			return err
+		}
+		if err := g.AddDisks(args[1:], vg.PVOptions{Force: a.force > 0 || a.yes}, a.why()); err != nil {
+			return err
+		}
+		a.say("Volume group %q successfully extended", args[0])
+		return nil
+	}
+	return c
+}
+
+func (a *app) vgreduce() *cobra.Command {
+	var missing, all bool
+	c := &cobra.Command{Use: "vgreduce VG PV...", Short: "Take physical volumes out of a volume group", Args: cobra.MinimumNArgs(1)}
+	c.Flags().BoolVar(&missing, "removemissing", false, "take out what is missing and holds nothing")
+	c.Flags().BoolVarP(&all, "all", "a", false, "take out everything that is empty, but one")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		g, err := a.group(args[0])
+		if err != nil {
+			return err
+		}
+		return g.VG(func(x *vg.Group) error {
+			pvs, err := a.toReduce(x, args[1:], missing, all)
+			if err != nil {
+				return err
+			}
+			if err := x.Reduce(pvs, a.why()); err != nil {
+				return err
+			}
+			for _, pv := range pvs {
+				a.say("Removed %q from volume group %q", pv.Device, args[0])
+			}
+			return nil
+		})
+	}
+	return c
+}
+
+func (a *app) toReduce(x *vg.Group, paths []string, missing, all bool) ([]*meta.PV, error) {
+	var out []*meta.PV
+	for _, p := range paths {
+		abs, _ := filepath.Abs(p)
+		pv := x.PVByPath(abs)
+		if pv == nil {
+			return nil, fmt.Errorf("physical volume %q is not in volume group %q", p, x.VG.Name)
+		}
+		out = append(out, pv)
+	}
+	used := vg.Used(x.VG)
+	for _, pv := range x.VG.PVs {
+		empty := len(used[pv.Name]) == 0
+		if missing && x.Disks[pv.ID] == nil || all && empty && len(out) < len(x.VG.PVs)-1 {
+			out = append(out, pv)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("name the physical volumes to take out")
+	}
+	return out, nil
+}
+
+func (a *app) vgremove() *cobra.Command {
+	c := &cobra.Command{Use: "vgremove VG", Short: "Remove a volume group", Args: cobra.ExactArgs(1)}
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if a.env.Manager != nil {
+			return fmt.Errorf("volume group %q is served: stop the target first", args[0])
+		}
+		g, err := a.group(args[0])
+		if err != nil {
+			return err
+		}
+		if n := len(g.Metadata().LVs); n > 0 {
+			if err := a.ask("volume group %q contains %d logical volumes: really remove them?", args[0], n); err != nil {
+				return err
+			}
+			for v := g.Metadata(); len(v.LVs) > 0; v = g.Metadata() {
+				if err := a.removeOne(cmd.Context(), g, firstShown(v)); err != nil {
+					return err
+				}
+			}
+		}
+		if err := g.VG(func(x *vg.Group) error { return x.Remove(a.why()) }); err != nil {
+			return err
+		}
+		a.say("Volume group %q successfully removed", args[0])
+		return nil
+	}
+	return c
+}
+
+func firstShown(v *meta.VG) string {
+	for _, lv := range v.LVs {
+		if v.Shown(lv) {
+			return lv.Name
+		}
+	}
+	return v.LVs[0].Name
+}
+
+func (a *app) vgrename() *cobra.Command {
+	c := &cobra.Command{Use: "vgrename OLD NEW", Short: "Rename a volume group", Args: cobra.ExactArgs(2)}
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		if a.env.Manager != nil {
+			return fmt.Errorf("volume group %q is served under its name: stop the target first", args[0])
+		}
+		g, err := a.group(args[0])
+		if err != nil {
+			return err
+		}
+		if err := g.VG(func(x *vg.Group) error { return x.Rename(args[1], a.why()) }); err != nil {
+			return err
+		}
+		a.say("Volume group %q successfully renamed to %q", args[0], args[1])
+		return nil
+	}
+	return c
+}
+
+func (a *app) vgcfgbackup() *cobra.Command {
+	var file string
+	c := &cobra.Command{Use: "vgcfgbackup VG", Short: "Write the metadata into a file", Args: cobra.ExactArgs(1)}
+	c.Flags().StringVarP(&file, "file", "F", "", "where to (default /etc/lvm/backup/VG)")
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		s, err := a.scan()
+		if err != nil {
+			return err
+		}
+		x, err := s.Find(args[0])
+		if err != nil {
+			return err
+		}
+		if file == "" {
+			file = "/etc/lvm/backup/" + args[0]
+		}
+		if err := x.WriteBackup(file); err != nil {
+			return err
+		}
+		a.say("Volume group %q successfully backed up.", args[0])
+		return nil
+	}
+	return c
+}

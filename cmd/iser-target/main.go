@@ -69,7 +69,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit(exitUsage, err) })
-	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), sessionCommand(), lunCommand(), resizeCommand())
+	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), sessionCommand(), lunCommand(), resizeCommand(), lvmCommand())
 	return root
 }
 

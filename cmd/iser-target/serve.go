@@ -181,6 +181,7 @@ func (a *app) startAdmin(ctx context.Context) error {
 // backend is what the admin socket controls.
 func (a *app) backend() admin.Backend {
 	return admin.Backend{
+		LVM:       a.lvmBackend(),
 		Status:    a.srv.Status,
 		Kill:      a.srv.KillSession,
 		AddLUN:    a.addLUN,

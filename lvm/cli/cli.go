@@ -78,14 +78,71 @@ func (a *app) wrap(c *cobra.Command) {
 		if len(a.devices) == 0 && os.Getenv("LVM_DEVICES") != "" {
 			a.devices = strings.Split(os.Getenv("LVM_DEVICES"), ",")
 		}
-		if a.env.Remote != nil {
-			if done, err := a.env.Remote(cmd.Context(), a.args, a.in, a.out, a.err); done || err != nil {
-				return err
-			}
+		if done, err := a.remote(cmd); done || err != nil {
+			return err
 		}
 		defer func() { err = errors.Join(err, a.close()) }()
 		return run(cmd, args)
 	}
+}
+
+// remote offers the command to a running target. Files named by --input and
+// --output are those of this process.
+func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
+	if a.env.Remote == nil {
+		return false, nil
+	}
+	in, out, args := io.Reader(nil), a.out, a.args
+	for _, name := range []string{"input", "output"} {
+		f := cmd.Flags().Lookup(name)
+		if f == nil {
+			continue
+		}
+		if name == "input" {
+			in = a.in
+		}
+		if f.Value.String() == "-" {
+			continue
+		}
+		args = slices.DeleteFunc(slices.Clone(args), func(s string) bool { return strings.HasPrefix(s, "--"+name+"=") })
+		if name == "input" {
+			r, err := os.Open(f.Value.String())
+			if err != nil {
+				return false, err
+			}
+			defer r.Close()
+			in = r
+			continue
+		}
+		// Made only when a target runs the command: direct export makes its own.
+		w := &lateFile{path: f.Value.String()}
+		defer func() { err = errors.Join(err, w.close()) }()
+		out = w
+	}
+	return a.env.Remote(cmd.Context(), args, in, out, a.err)
+}
+
+// lateFile is created by the first write.
+type lateFile struct {
+	path string
+	f    *os.File
+}
+
+func (l *lateFile) Write(p []byte) (int, error) {
+	if l.f == nil {
+		var err error
+		if l.f, err = os.Create(l.path); err != nil {
+			return 0, err
+		}
+	}
+	return l.f.Write(p)
+}
+
+func (l *lateFile) close() error {
+	if l.f == nil {
+		return nil
+	}
+	return l.f.Close()
 }
 
 // flagsOf rebuilds the flags that were given.

@@ -14,6 +14,7 @@ import (
 // field is a column. Exactly one of str, num and size is set.
 type field struct {
 	name, kind, heading, help string
+	width                     int // at least
 	str                       func(*row) string
 	num                       func(*row) (int64, bool)
 	size                      func(*row) (uint64, bool) // bytes
@@ -151,14 +152,14 @@ var fields = []field{
 		}
 		return 0, false
 	})},
-	{name: "data_percent", kind: "lv", heading: "Data%", help: "How full a snapshot, pool or thin volume is", str: func(r *row) string { return pct(r.live.data) }},
-	{name: "snap_percent", kind: "lv", heading: "Snap%", help: "How full a snapshot is", str: func(r *row) string {
+	{name: "data_percent", kind: "lv", width: 6, heading: "Data%", help: "How full a snapshot, pool or thin volume is", str: func(r *row) string { return pct(r.live.data) }},
+	{name: "snap_percent", kind: "lv", width: 6, heading: "Snap%", help: "How full a snapshot is", str: func(r *row) string {
 		if _, s := r.x.VG.SnapshotSegment(r.lv.Name); s != nil {
 			return pct(r.live.data)
 		}
 		return ""
 	}},
-	{name: "metadata_percent", kind: "lv", heading: "Meta%", help: "How full a pool's metadata is", str: func(r *row) string { return pct(r.live.meta) }},
+	{name: "metadata_percent", kind: "lv", width: 6, heading: "Meta%", help: "How full a pool's metadata is", str: func(r *row) string { return pct(r.live.meta) }},
 	{name: "move_pv", kind: "lv", heading: "Move", help: "Always empty: moves leave no volume of their own", str: empty},
 	{name: "mirror_log", kind: "lv", heading: "Log", help: "Always empty", str: empty},
 	{name: "copy_percent", kind: "lv", heading: "Cpy%Sync", help: "Always empty", str: empty},
@@ -274,7 +275,7 @@ var fields = []field{
 		}
 		return uint64(r.disk.Size()), true
 	}},
-	{name: "pe_start", kind: "pv", heading: "1st PE", help: "Where the first extent begins", size: func(r *row) (uint64, bool) {
+	{name: "pe_start", kind: "pv", width: 7, heading: "1st PE", help: "Where the first extent begins", size: func(r *row) (uint64, bool) {
 		switch {
 		case r.pv != nil:
 			return r.pv.PEStart * 512, true

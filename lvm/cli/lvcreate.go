@@ -237,8 +237,6 @@ func (a *app) createPool(g *lvm.Group, o *lvcreateFlags, lv string, from []vg.Ra
 	for _, l := range g.Metadata().LVs {
 		if before.LV(l.Name) == nil && len(l.Segments) > 0 && l.Segments[0].Type == meta.ThinPool {
 			o.thinPool = l.Name
-			a.say("Thin pool volume with chunk size %s can address at most %s of data.", sizeWords(l.Segments[0].ChunkSize*512),
-				sizeWords(min(l.Segments[0].ChunkSize*512*(1<<32)/16, 1<<60)))
 		}
 	}
 	return nil

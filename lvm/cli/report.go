@@ -314,16 +314,17 @@ func (r *report) print(a *app, o reportFlags, kind string) {
 		lines = append([][]string{h}, cells...)
 	}
 	pad := o.separator == " " || o.aligned
-	for _, l := range lines {
+	for n, l := range lines {
 		for i := range l {
 			if !pad {
 				continue
 			}
-			w := 0
+			w := r.fields[i].width
 			for _, m := range lines {
 				w = max(w, len(m[i]))
 			}
-			if r.fields[i].right() {
+			// Headings stand on the left whatever is below them.
+			if r.fields[i].right() && (n > 0 || o.noHeadings) {
 				l[i] = fmt.Sprintf("%*s", w, l[i])
 			} else {
 				l[i] = fmt.Sprintf("%-*s", w, l[i])

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,6 +38,16 @@ func start(t *testing.T) (*Client, *[]string, string) {
 		},
 		RemoveLUN: func(_ context.Context, iqn string, lun uint16) error { return note("remove "+iqn, nil) },
 		Resize:    func(iqn string, lun uint16, n int64) error { return note("resize "+iqn, nil) },
+		LVM: LVM{
+			Groups: func() []VolumeGroup { return []VolumeGroup{{Name: "vg0", Devices: []string{"/a"}}} },
+			Run: func(_ context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+				io.WriteString(stderr, "a warning\n")
+				if _, err := io.Copy(stdout, stdin); err != nil {
+					return err
+				}
+				return note(strings.Join(args, " "), errors.New("said: no way"))
+			},
+		},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -77,6 +88,24 @@ func TestRoundTrip(t *testing.T) {
 	fi, err := os.Stat(path)
 	if err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("socket mode %v, %v", fi.Mode(), err)
+	}
+}
+
+// TestLVM runs a command that echoes its input, warns and fails.
+func TestLVM(t *testing.T) {
+	c, calls, _ := start(t)
+	gs, err := c.Groups(t.Context())
+	if err != nil || len(gs) != 1 || gs[0].Name != "vg0" || gs[0].Devices[0] != "/a" {
+		t.Fatalf("%+v, %v", gs, err)
+	}
+	in := strings.Repeat("0123456789", 1<<20)
+	var out, stderr strings.Builder
+	err = c.LVM(t.Context(), []string{"import", "vg0/a b"}, strings.NewReader(in), &out, &stderr)
+	if err == nil || err.Error() != "said: no way" {
+		t.Errorf("the outcome arrives as %v", err)
+	}
+	if out.String() != in || stderr.String() != "a warning\n" || (*calls)[0] != "import vg0/a b" {
+		t.Errorf("%d bytes of output, %q, %q", out.Len(), stderr.String(), *calls)
 	}
 }
 

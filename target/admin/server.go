@@ -42,6 +42,7 @@ type Backend struct {
 	AddLUN    func(ctx context.Context, target string, r LUNRequest) error
 	RemoveLUN func(ctx context.Context, target string, lun uint16) error
 	Resize    func(target string, lun uint16, bytes int64) error
+	LVM       LVM
 }
 
 // Listen opens the socket. A stale one, left by a process that was killed, is
@@ -109,6 +110,7 @@ func Handler(b Backend) http.Handler {
 			done(w, b.Resize(r.PathValue("iqn"), n, q.Bytes))
 		}
 	})
+	b.LVM.handle(mux)
 	return mux
 }
 

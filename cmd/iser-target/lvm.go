@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"softiser/lvm"
+	"softiser/lvm/cli"
+	"softiser/lvm/vg"
+	"softiser/target/admin"
+)
+
+// lvmCommand is lvm2's commands. What concerns a volume group that a running
+// target has open is done there; everything else on devices opened here.
+func lvmCommand() *cobra.Command {
+	var s socketFlag
+	cmd := cli.Command(cli.Env{Remote: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (bool, error) {
+		c := s.open()
+		defer c.Close()
+		gs, err := c.Groups(ctx)
+		if errors.Is(err, admin.ErrNoTarget) || err == nil && !concerns(gs, args) {
+			return false, nil
+		}
+		if err != nil {
+			return true, err
+		}
+		return true, c.LVM(ctx, args, stdin, stdout, stderr)
+	}})
+	s.add(cmd)
+	return cmd
+}
+
+// concerns reports whether a command line is about a group in gs: it names the
+// group, a volume or a device of it, or is a report about everything.
+func concerns(gs []admin.VolumeGroup, args []string) bool {
+	named, devices := false, false
+	for _, arg := range args[1:] {
+		if strings.HasPrefix(arg, "-") {
+			devices = devices || strings.HasPrefix(arg, "--devices")
+			continue
+		}
+		named = true
+		group, _, _ := strings.Cut(strings.TrimPrefix(arg, "/dev/"), "/")
+		path, err := filepath.Abs(strings.SplitN(arg, ":", 2)[0])
+		for _, g := range gs {
+			if g.Name == group || err == nil && slices.Contains(g.Devices, path) {
+				return true
+			}
+		}
+	}
+	return !named && !devices && len(gs) > 0
+}
+
+// lvmBackend offers the target's groups on the admin socket.
+func (a *app) lvmBackend() admin.LVM {
+	return admin.LVM{
+		Groups: func() []admin.VolumeGroup {
+			out := []admin.VolumeGroup{}
+			for _, name := range a.lvs.Groups() {
+				g := admin.VolumeGroup{Name: name}
+				if x := a.lvs.Group(name); x != nil {
+					x.VG(func(v *vg.Group) error {
+						for _, d := range v.Disks {
+							g.Devices = append(g.Devices, d.Path)
+						}
+						return nil
+					})
+				}
+				slices.Sort(g.Devices)
+				out = append(out, g)
+			}
+			return out
+		},
+		Run: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+			return cli.Run(ctx, cli.Env{Manager: &a.lvs, Config: lvm.Config{Pool: a.pool}}, args, stdin, stdout, stderr)
+		},
+	}
+}

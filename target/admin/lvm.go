@@ -1,0 +1,115 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+)
+
+// VolumeGroup is an LVM group that the target has open.
+type VolumeGroup struct {
+	Name    string   `json:"name"`
+	Devices []string `json:"devices"`
+}
+
+// LVM runs commands on the volume groups of a running target.
+//
+// POST /v1/lvm?arg=…&arg=… runs one: the request body is its standard input,
+// the response body its standard output, while it runs; trailers carry the
+// standard error and the outcome.
+type LVM struct {
+	Groups func() []VolumeGroup
+	Run    func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error
+}
+
+const (
+	trailerError  = "Softiser-Error"
+	trailerStderr = "Softiser-Stderr"
+	maxTrailer    = 32 << 10
+)
+
+// limited keeps the first bytes that are written to it.
+type limited struct{ b []byte }
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.b = append(l.b, p[:min(len(p), maxTrailer-len(l.b))]...)
+	return len(p), nil
+}
+
+func (l LVM) handle(mux *http.ServeMux) {
+	mux.HandleFunc("GET /v1/lvm", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, l.Groups()) })
+	mux.HandleFunc("POST /v1/lvm", func(w http.ResponseWriter, r *http.Request) {
+		// An import answers while its input is still arriving.
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			answer(w, http.StatusInternalServerError, Error{err.Error()})
+			return
+		}
+		w.Header().Set("Trailer", trailerError+", "+trailerStderr)
+		w.WriteHeader(http.StatusOK)
+		var stderr limited
+		out := flushing{w, http.NewResponseController(w)}
+		err := l.Run(r.Context(), r.URL.Query()["arg"], r.Body, out, &stderr)
+		if err != nil {
+			w.Header().Set(trailerError, url.QueryEscape(err.Error()))
+		}
+		w.Header().Set(trailerStderr, url.QueryEscape(string(stderr.b)))
+	})
+}
+
+// flushing sends what is written at once: progress is to be seen.
+type flushing struct {
+	w  io.Writer
+	rc *http.ResponseController
+}
+
+func (f flushing) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err == nil {
+		err = f.rc.Flush()
+	}
+	return n, err
+}
+
+// Groups lists the volume groups that the target has open.
+func (c *Client) Groups(ctx context.Context) (gs []VolumeGroup, err error) {
+	err = c.do(ctx, http.MethodGet, "/v1/lvm", nil, &gs)
+	return gs, err
+}
+
+// LVM runs a command on the target's volume groups.
+func (c *Client) LVM(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	u := "http://target/v1/lvm?" + url.Values{"arg": args}.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, stdin)
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("admin socket %s: %w", c.path, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		var e Error
+		if json.NewDecoder(resp.Body).Decode(&e) != nil || e.Message == "" {
+			e.Message = resp.Status
+		}
+		return errors.New(e.Message)
+	}
+	if _, err := io.Copy(stdout, resp.Body); err != nil {
+		return fmt.Errorf("admin socket %s: %w", c.path, err)
+	}
+	if s, err := url.QueryUnescape(resp.Trailer.Get(trailerStderr)); err == nil {
+		io.WriteString(stderr, s)
+	}
+	if s, err := url.QueryUnescape(resp.Trailer.Get(trailerError)); err == nil && s != "" {
+		return errors.New(s)
+	}
+	if _, ok := resp.Trailer[trailerStderr]; !ok {
+		return fmt.Errorf("admin socket %s: the target ended before the command did", c.path)
+	}
+	return nil
+}

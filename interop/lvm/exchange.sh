@@ -12,7 +12,7 @@ mkdir -p /run/lvm /run/lock/lvm
 fail() { echo "LVM: FAILED: $*"; exit 1; }
 
 vgck vgx || fail vgck
-for d in /dev/vdb /dev/vdc; do pvck $d || fail "pvck $d"; pvck --dump metadata_area $d >/dev/null || fail "pvck --dump $d"; done
+for d in /dev/vdb /dev/vdc; do pvck $d || fail "pvck $d"; pvck --dump headers $d >/dev/null || fail "pvck --dump headers $d"; done
 vgchange -ay -K vgx || fail "vgchange -ay"
 lvs -a -o +chunksize,seg_pe_ranges vgx
 dmsetup status

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"softiser/initiator/internal/e2e"
 )
 
 // TestMain fails when a test leaves a goroutine or a descriptor behind.
@@ -17,6 +19,7 @@ func TestMain(m *testing.M) {
 	}
 	fds := openFiles()
 	code := m.Run()
+	e2e.Clean()
 	if code == 0 {
 		for wait := 0; wait < 200 && (leaked() != "" || openFiles() > fds); wait++ {
 			time.Sleep(10 * time.Millisecond)

@@ -1,0 +1,101 @@
+package attach
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"softiser/initiator/internal/e2e"
+)
+
+// The target is killed while fio writes and verifies through the attached
+// device; it comes back, and fio notices nothing.
+func TestTargetKilledUnderLoad(t *testing.T) {
+	if out, err := exec.Command("fio", "--enghelp=nbd").CombinedOutput(); err != nil || strings.Contains(string(out), "not loadable") {
+		t.Skipf("fio with the nbd engine is not installed (%v)", err)
+	}
+	initiatorBin := e2e.Binary(t, "iser-initiator")
+	for _, scheme := range []string{"iser", "iscsi"} {
+		t.Run(scheme, func(t *testing.T) {
+			dir := t.TempDir()
+			target := e2e.StartTarget(t, "64MiB")
+			url := target.URL(scheme)
+			run := func(args ...string) string {
+				t.Helper()
+				out, err := exec.Command(initiatorBin, append(args, "--run-dir", dir)...).CombinedOutput()
+				if err != nil {
+					t.Fatalf("%q: %v\n%s", args, err, out)
+				}
+				return string(out)
+			}
+			var rec Record
+			if err := json.Unmarshal([]byte(run("attach", "--daemon", "--json", "--device=none", "--noop-interval=1s", "--log", filepath.Join(dir, "log"), url)), &rec); err != nil {
+				t.Fatal(err)
+			}
+			defer exec.Command(initiatorBin, "attach", "--detach", "--run-dir", dir, url).Run()
+			if rec.PID == os.Getpid() || rec.Size != 64<<20 {
+				t.Fatalf("%+v", rec)
+			}
+			var again Record
+			if err := json.Unmarshal([]byte(run("attach", "--daemon", "--json", "--device=none", url)), &again); err != nil || !again.Already || again.PID != rec.PID {
+				t.Errorf("attached twice: %+v, %v", again, err)
+			}
+
+			fio := exec.Command("fio", "--name=v", "--ioengine=nbd", "--uri="+rec.URI, "--rw=randwrite", "--bs=4k", "--iodepth=16",
+				"--size=32m", "--rate_iops=3000", "--verify=crc32c", "--verify_fatal=1")
+			var out bytes.Buffer
+			fio.Stdout, fio.Stderr = &out, &out
+			if err := fio.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(800 * time.Millisecond) // into its writes, which take 2.7 s at this rate
+			target.Kill()
+			time.Sleep(300 * time.Millisecond)
+			target.Start()
+			if err := fio.Wait(); err != nil || !strings.Contains(out.String(), "err= 0") {
+				log, _ := os.ReadFile(filepath.Join(dir, "log"))
+				t.Fatalf("fio: %v\n%s\n%s", err, out.String(), log)
+			}
+			if s := run("attach", "--detach", url); !strings.Contains(s, "is detached") {
+				t.Errorf("detach: %s", s)
+			}
+			if s := run("attach", "--list"); s != "" {
+				t.Errorf("still listed: %s", s)
+			}
+			if err := syscall.Kill(rec.PID, 0); err == nil {
+				// The process may be a zombie of this test's init; it holds nothing.
+				if _, err := os.Stat(rec.Socket); err == nil {
+					t.Errorf("process %d still serves", rec.PID)
+				}
+			}
+		})
+	}
+}
+
+// An attach that cannot connect says so in the foreground and in the
+// background alike, and leaves nothing.
+func TestDaemonReportsFailure(t *testing.T) {
+	initiatorBin := e2e.Binary(t, "iser-initiator")
+	dir := t.TempDir()
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	for _, daemon := range []string{"--daemon=true", "--daemon=false"} {
+		out, err := exec.Command(initiatorBin, "attach", daemon, "--run-dir", dir, "--login-timeout=2s", "iser://"+nobody.Addr().String()+"/iqn.2026-11.x:y/0").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "refused") {
+			t.Errorf("%s: %v: %s", daemon, err, out)
+		}
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 0 {
+		t.Errorf("left behind: %v", files)
+	}
+}

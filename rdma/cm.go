@@ -242,6 +242,9 @@ func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) 
 	qp.tx.init(r.CRC, info.FPDUSize)
 	qp.rx.init(r.CRC)
 	hook := qp.setState(StateRTS)
+	if r.RTR != 0 || p.Extensions {
+		qp.sq = make([]sqe, roundUp(qp.cfg.MaxSend+hiddenMax)) // nothing can be queued yet
+	}
 	if initiator {
 		qp.startRTRLocked()
 	} else if p.SpeakFirst > 0 {
@@ -341,7 +344,7 @@ func (t *txState) init(crc bool, fpdu int) {
 
 func (x *rxState) init(crc bool) {
 	x.buf = make([]byte, rxBuf)
-	x.vec = make([]sock.Vec, 0, sock.MaxVec)
+	x.vec = make([]sock.Vec, 0, rxVec)
 	x.crcOn = crc
 	x.msn = [4]uint32{1, 1, 1, 1}
 }

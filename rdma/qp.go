@@ -132,7 +132,7 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	}
 	qp := &QP{
 		dev: d, pd: pd, cfg: cfg, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
-		sq:     make([]sqe, roundUp(cfg.MaxSend+hiddenMax)),
+		sq:     make([]sqe, roundUp(cfg.MaxSend)),
 		txWake: make(chan struct{}, 1),
 		txStop: make(chan struct{}),
 		done:   make(chan struct{}),

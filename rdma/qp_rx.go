@@ -3,6 +3,7 @@ package rdma
 import (
 	"encoding/binary"
 	"io"
+	"runtime"
 	"time"
 
 	"softiser/rdma/internal/sock"
@@ -34,6 +35,7 @@ const (
 	lentFew   = 8        // up to so many lent pieces of memory are always filled directly
 	lentLong  = 16 << 10 // more of them only when they have this length on average
 	wcBatch   = 32
+	rxVec     = 64 // pieces of one readv
 )
 
 type rxStage uint8
@@ -162,6 +164,7 @@ func (qp *QP) rxBusyPoll(fd uintptr, d time.Duration) bool {
 		if quiet := now.Sub(qp.lastByte); quiet > d || quiet > time.Second {
 			return false
 		}
+		runtime.Gosched() // whoever else has work goes first
 	}
 }
 

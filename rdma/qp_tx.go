@@ -22,7 +22,7 @@ import (
 // of the queue pair, which waits in the poller.
 const (
 	roundBytes  = 1 << 20  // payload after which a round is closed
-	hdrRing     = 32 << 10 // headers, trailers and small payloads of one round
+	hdrRing     = 16 << 10 // headers, trailers and small payloads of one round
 	copyMax     = 256      // payloads up to this are copied next to their header: cheaper than a piece of their own
 	hdrRoom     = wire.MaxHdr + copyMax + 3 + wire.CRCLen
 	rxPushBytes = 512 << 10 // what a Push inside the receive goroutine may send itself

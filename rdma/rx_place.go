@@ -142,7 +142,7 @@ func (qp *QP) rxDirect() (int, error) {
 	x.vec = x.vec[:0]
 	c := x.dst.cur
 	aim := 0
-	for aim < x.left && len(x.vec) < sock.MaxVec-1 {
+	for aim < x.left && len(x.vec) < cap(x.vec)-1 {
 		p := c.next(x.left - aim)
 		x.vec = x.vec[:len(x.vec)+1]
 		sock.Set(&x.vec[len(x.vec)-1], p)

@@ -54,7 +54,8 @@ type Auth struct {
 	User, TargetUser     string // names that go with the secrets
 	Secret, TargetSecret Secret // TargetSecret set: mutual CHAP
 	// Algorithms in order of preference: "md5", "sha1", "sha-256", "sha3-256".
-	// Empty: all of them, the strongest first.
+	// Empty: all of them, the strongest first; and MD5 alone when the target
+	// refuses the list.
 	Algorithms []string
 	// None refuses to log in with a secret even when one is set.
 	None bool

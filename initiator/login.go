@@ -119,14 +119,35 @@ func (s *Session) connect(ctx context.Context) (*conn, error) {
 }
 
 // open makes a connection and logs in on it, for a session or, with s nil, for
-// discovery.
+// discovery. When no CHAP algorithms were chosen and the target refuses the
+// list of all, it tries again with MD5 alone: there are targets that end the
+// login at a number they do not know, and tgt means SHA-1 by 7.
 func open(ctx context.Context, tr *transport, addr string, typ iscsi.SessionType, s *Session) (*conn, error) {
+	c, err := tr.login(ctx, addr, typ, s)
+	var le *iscsi.LoginError
+	a := &tr.cfg.Auth
+	if tr.onlyMD5 || a.None || a.Secret == "" || len(a.Algorithms) > 0 || !errors.As(err, &le) || !le.Remote ||
+		le.Status != iscsi.LoginAuthFailure && le.Status != iscsi.LoginInitiatorFailure {
+		return c, err
+	}
+	tr.onlyMD5 = true
+	if c, err = tr.login(ctx, addr, typ, s); err != nil {
+		tr.onlyMD5 = false
+	}
+	return c, err
+}
+
+// login makes one connection and one attempt to log in.
+func (tr *transport) login(ctx context.Context, addr string, typ iscsi.SessionType, s *Session) (*conn, error) {
 	dm, err := tr.dial(ctx, addr)
 	if err != nil {
 		return nil, dialError(ctx, addr, err)
 	}
 	lc := loginConfig(tr.cfg, typ)
 	lc.Profile = dm.KeyProfile()
+	if tr.onlyMD5 && lc.Auth != nil {
+		lc.Auth.Algorithms = []iscsi.CHAPAlgorithm{iscsi.CHAPMD5}
+	}
 	l := &login{machine: iscsi.NewLoginInitiator(lc), done: make(chan struct{})}
 	c := &conn{dm: dm, login: l, gone: make(chan struct{}), s: s}
 	if s == nil {

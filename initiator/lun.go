@@ -104,7 +104,7 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 // is transmitted at once.
 func (l *LUN) Submit(r *Request) {
 	if l.prepare(r) {
-		r.Done(r)
+		runLater(r, nil)
 		return
 	}
 	l.path().submit(r)

@@ -124,6 +124,30 @@ func TestDiscover(t *testing.T) {
 	})
 }
 
+// IPv6 addresses stand in brackets everywhere.
+func TestIPv6(t *testing.T) {
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skip("no IPv6 here: ", err)
+	} else {
+		l.Close()
+	}
+	s := serve(t, 1<<20, func(c *target.Config, _ *target.Target) { c.Portals[0].Listen = "[::1]:0" })
+	for _, scheme := range []string{"iser", "iscsi"} {
+		cfg, err := initiator.ParseURL(scheme + "://" + s.addr + "/" + testIQN + "/0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := openLUN(t, cfg)
+		if _, err := l.WriteAt(make([]byte, 16384), 0); err != nil {
+			t.Error(err)
+		}
+		ts, err := initiator.Discover(context.Background(), cfg)
+		if err != nil || len(ts) != 1 || ts[0].Portals[0].Address != s.addr {
+			t.Errorf("%+v, %v", ts, err)
+		}
+	}
+}
+
 func TestCHAP(t *testing.T) {
 	both(t, func(t *testing.T, tr initiator.Transport) {
 		s := serve(t, 1<<20, func(_ *target.Config, tgt *target.Target) {

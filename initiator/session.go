@@ -138,7 +138,9 @@ func runLater(done *Request, later []func()) {
 	for done != nil {
 		r := done
 		done, r.next = r.next, nil
-		r.Done(r)
+		if r.Done != nil {
+			r.Done(r)
+		}
 	}
 	for _, f := range later {
 		f()
@@ -184,7 +186,8 @@ func (s *Session) WaitActive(ctx context.Context) error {
 
 // Close waits for what is outstanding, logs out and closes the session. What
 // has not ended within LogoutTimeout, or is waiting for a lost connection, ends
-// with ErrClosed. Closing twice is harmless.
+// with ErrClosed. Closing twice is harmless; closing from inside a Done callback
+// would wait for itself.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	switch s.state {

@@ -97,6 +97,35 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// CHAP with tgt, one way and mutual, with each algorithm that it has. What it
+// calls algorithm 7 is SHA-1 and not SHA-256, so that a list with 7 fails: by
+// default the initiator then tries again with MD5, which every target has.
+func TestCHAPWithTGT(t *testing.T) {
+	g := startTGT(t, freePort(t), image(t, 1<<20))
+	g.adm("--op", "new", "--mode", "account", "--user", "joe", "--password", "initiator-secret")
+	g.adm("--op", "bind", "--mode", "account", "--tid", "1", "--user", "joe")
+	g.adm("--op", "new", "--mode", "account", "--user", "disk", "--password", "targets-secret")
+	g.adm("--op", "bind", "--mode", "account", "--tid", "1", "--user", "disk", "--outgoing")
+	for _, mutual := range []bool{false, true} {
+		for _, algs := range [][]string{nil, {"md5"}} {
+			cfg := initiator.Config{Transport: initiator.TransportTCP, Address: g.addr, TargetName: testIQN, LUN: 1, LoginTimeout: 30 * time.Second}
+			cfg.Auth = initiator.Auth{User: "joe", Secret: "initiator-secret", Algorithms: algs}
+			if mutual {
+				cfg.Auth.TargetUser, cfg.Auth.TargetSecret = "disk", "targets-secret"
+			}
+			l := openLUN(t, cfg)
+			if _, err := l.ReadAt(make([]byte, 4096), 0); err != nil {
+				t.Errorf("%v, mutual %v: %v", algs, mutual, err)
+			}
+		}
+	}
+	cfg := initiator.Config{Transport: initiator.TransportTCP, Address: g.addr, TargetName: testIQN, LUN: 1, LoginTimeout: 30 * time.Second}
+	cfg.Auth = initiator.Auth{User: "joe", Secret: "not-the-secret-1"}
+	if _, err := initiator.Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "0201") {
+		t.Errorf("a wrong secret: %v", err)
+	}
+}
+
 // Discovery, login with and without digests, every length, and a restart of
 // the target under a write, against an implementation that is not ours.
 func TestAgainstTGT(t *testing.T) {

@@ -21,6 +21,8 @@ type transport struct {
 	device *iser.Device // opened with the first iSER connection
 	plain  bool         // fell back to TCP
 	fell   func(err error)
+
+	onlyMD5 bool // the target does not take a list of CHAP algorithms
 }
 
 // fallbackTimeout bounds the MPA start-up when TCP is the alternative: a plain

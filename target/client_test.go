@@ -118,9 +118,11 @@ func (r *rawInitiator) expect(op iscsi.Opcode) *pdu {
 	return p
 }
 
-// expectClosed waits for the end of the connection; PDUs before it are dropped.
+// expectClosed waits for the end of the connection and closes its own side; PDUs
+// before the end are dropped.
 func (r *rawInitiator) expectClosed() {
 	r.t.Helper()
+	defer r.nc.Close()
 	for {
 		p, err := r.tryRead(ioTime)
 		if err == nil {

@@ -223,7 +223,7 @@ func TestResiduals(t *testing.T) {
 		{"READ into a smaller buffer", command{cdb: cdbRW10(0x28, 0, 4), read: true, edtl: 512}, nil, 0, 1536, iscsi.ResidualOverflow, 512},
 		{"READ without a buffer", command{cdb: cdbRW10(0x28, 0, 1)}, nil, 0, 512, iscsi.ResidualOverflow, 0},
 		{"WRITE of less than announced", command{cdb: cdbRW10(0x2a, 0, 1), write: true, edtl: 2048}, make([]byte, 2048), 0, 1536, iscsi.ResidualUnderflow, 0},
-		{"WRITE of more than announced", command{cdb: cdbRW10(0x2a, 0, 4), write: true, edtl: 512}, make([]byte, 512), 2, 1536, iscsi.ResidualOverflow, 0},
+		{"WRITE of more than announced", command{cdb: cdbRW10(0x2a, 0, 4), write: true, edtl: 512}, make([]byte, 512), 0, 1536, iscsi.ResidualOverflow, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r.t = t

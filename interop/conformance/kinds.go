@@ -57,7 +57,12 @@ func (k *kind) run(ctx context.Context, o *options, dir string, tests []string) 
 			family = f
 			srv.stop()
 			var err error
-			if srv, err = k.serve(ctx, o, filepath.Join(dir, fmt.Sprintf("%s-%d", k.name, i))); err != nil {
+			for try := range 3 { // somebody else may take a port first
+				if srv, err = k.serve(ctx, o, filepath.Join(dir, fmt.Sprintf("%s-%d-%d", k.name, i, try))); err == nil {
+					break
+				}
+			}
+			if err != nil {
 				return nil, fmt.Errorf("%s: %w", k.name, err)
 			}
 		}
@@ -106,12 +111,11 @@ func (k *kind) serve(ctx context.Context, o *options, dir string) (*server, erro
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o755); err != nil {
 		return nil, err
 	}
-	for i := range s.port {
-		var err error
-		if s.port[i], err = freePort(); err != nil {
-			return nil, err
-		}
+	ports, err := freePorts(len(s.port))
+	if err != nil {
+		return nil, err
 	}
+	copy(s.port[:], ports)
 	conf, err := k.config(s, dir)
 	if err != nil {
 		return nil, err
@@ -237,13 +241,18 @@ func (s *server) stop() {
 	s.undo = nil
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+// freePorts returns n different ports that nobody listens on just now.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // all at once, so that none comes twice
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return ports, nil
 }
 
 func loopMissing() string {

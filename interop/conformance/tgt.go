@@ -26,10 +26,11 @@ func runTGT(ctx context.Context, o *options, dir string, tests []string) (*summa
 		s.remark += ": not run, needs root"
 		return s, nil
 	}
-	port, err := freePort()
+	ports, err := freePorts(1)
 	if err != nil {
 		return nil, err
 	}
+	port := ports[0]
 	file := filepath.Join(dir, "tgt.img")
 	if err := makeFile(file, volumeSize); err != nil {
 		return nil, err

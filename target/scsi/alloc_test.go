@@ -67,6 +67,12 @@ func TestNothingAllocatedPerCommand(t *testing.T) {
 	}
 	check("READ", func() { p.run(r.dev, &task, read, r.nx[0], 4096, 0) })
 	check("WRITE", func() { p.run(r.dev, &task, write, r.nx[0], 0, 4096) })
+	data := make([]byte, 4096)
+	check("WRITE with immediate data", func() {
+		task.Arrived, task.UnsolicitedLen = data, 4096
+		p.run(r.dev, &task, write, r.nx[0], 0, 4096)
+		task.UnsolicitedLen = 0
+	})
 	tur := spc.AppendTestUnitReady(nil)
 	check("TEST UNIT READY", func() { p.run(r.dev, &task, tur, r.nx[0], 0, 0) })
 }

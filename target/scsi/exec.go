@@ -68,9 +68,7 @@ func (d *Device) Execute(t *Task) {
 		return
 	}
 	lu := i.lu
-	lu.users.Add(1)
-	if lu.gone.Load() {
-		lu.users.Add(-1)
+	if !lu.use() {
 		d.executeNoLU(t)
 		return
 	}

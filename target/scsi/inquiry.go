@@ -116,8 +116,7 @@ func vpdIdentification(t *Task, b []byte) []byte {
 }
 
 // vpdExtended: no protection information; HEADSUP, ORDSUP, SIMPSUP; V_SUP (a
-// volatile cache) as the volume has; LUICLR (unit attentions cleared per
-// nexus is the SPC-4 rule).
+// volatile cache) as the volume has.
 func vpdExtended(t *Task, b []byte) []byte {
 	i := len(b)
 	b = append(b, make([]byte, 60)...)

@@ -184,6 +184,17 @@ func (lu *LU) setGate(g uint32, on bool) {
 // LUN returns the unit's number.
 func (lu *LU) LUN() uint16 { return lu.lun }
 
+// use keeps the unit's volume open until the caller counts users down again; it
+// reports false when the unit has been removed.
+func (lu *LU) use() bool {
+	lu.users.Add(1)
+	if lu.gone.Load() {
+		lu.users.Add(-1)
+		return false
+	}
+	return true
+}
+
 // drain waits until no task uses the unit any more, then ends its workers.
 func (lu *LU) drain(ctx context.Context) error {
 	lu.gone.Store(true)

@@ -24,8 +24,8 @@ type modes struct {
 	qerr   atomic.Uint32
 
 	lu    *LU
-	saved modeValues // what a reset returns to
-	def   modeValues // defaults
+	saved atomic.Pointer[modeValues] // what a reset returns to
+	def   modeValues                 // defaults
 }
 
 // modeValues is a set of mode parameters as it is saved.
@@ -40,11 +40,11 @@ type modeValues struct {
 func (m *modes) init(lu *LU) {
 	m.lu = lu
 	m.def = modeValues{WCE: lu.geo().info.WriteCache}
-	m.saved = m.def
+	m.saved.Store(&m.def)
 	m.set(m.def)
 }
 
-func (m *modes) restore() { m.set(m.saved) }
+func (m *modes) restore() { m.set(*m.saved.Load()) }
 
 func (m *modes) values() modeValues {
 	return modeValues{m.wce.Load(), m.swp.Load(), m.dsense.Load(), m.tas.Load(), m.qerr.Load()}
@@ -192,7 +192,7 @@ func cmdModeSense(t *Task) {
 		case pcDefault:
 			b = p.append(lu, b, lu.modes.def)
 		case pcSaved:
-			b = p.append(lu, b, lu.savedModes())
+			b = p.append(lu, b, *lu.modes.saved.Load())
 		}
 		if lu.canSave() && p.apply != nil {
 			b[at] |= 0x80 // PS
@@ -294,6 +294,13 @@ func modeSelectJob(t *Task) {
 		}
 	}
 	lu.modes.set(v)
+	if old.WCE && !v.WCE && lu.vol != nil {
+		// What the cache held must not stay volatile when nothing else is.
+		if err := lu.vol.Flush(); err != nil {
+			t.failErr(err, writing)
+			return
+		}
+	}
 	if v != old {
 		lu.attention(spc.ASCModeChanged, func(n *Nexus) bool { return n != t.Nexus })
 	}

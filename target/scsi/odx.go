@@ -178,7 +178,12 @@ func writeUsingTokenJob(t *Task) {
 			t.illegal(spc.ASCTokenUnknown)
 			return
 		}
-		if src.unit.gone.Load() || !t.reachable(src.unit, accRead) {
+		if !src.unit.use() {
+			t.illegal(spc.ASCInvalidTokenOp)
+			return
+		}
+		defer src.unit.users.Add(-1)
+		if !t.reachable(src.unit, accRead) {
 			t.illegal(spc.ASCInvalidTokenOp)
 			return
 		}

@@ -20,6 +20,8 @@ type sanitizer struct {
 	total  uint64
 	ause   bool // EXIT FAILURE MODE is allowed after a failure
 	cancel bool // the unit is going away
+	over   bool // the last one has ended, with err
+	err    error
 	waiter *Task
 	ticket uint64 // waiter's arrival: the slot may hold another command by now
 }
@@ -155,6 +157,7 @@ func sanitizeJob(t *Task) {
 		return
 	}
 	immed := t.CDB[1]&0x80 != 0
+	z.over, z.err = false, nil
 	z.done, z.total = 0, lu.geo().blocks*uint64(len(passes))
 	z.ause = t.CDB[1]&0x20 != 0
 	z.waiter = nil
@@ -171,14 +174,37 @@ func sanitizeJob(t *Task) {
 		t.good()
 		return
 	}
+	go lu.runSanitize(passes, erase)
+	t.awaitSanitize()
+}
+
+// awaitSanitize leaves t waiting for the operation, which it does not hold any
+// blocks for. An abort ends the task but not the operation.
+func (t *Task) awaitSanitize() {
+	lu, z := t.lu, &t.lu.sanitize
 	lu.mu.Lock()
 	lu.dropRangeLocked(t)
-	t.state = taskBlocked // until finishSanitize; an abort ends the task but not the operation
 	if lu.dormantHead != nil {
 		lu.wakeLocked()
 	}
+	z.mu.Lock()
+	over, err := z.over, z.err
+	z.mu.Unlock()
+	if !over && !t.isAborted() {
+		t.state = taskBlocked
+		lu.mu.Unlock()
+		return
+	}
 	lu.mu.Unlock()
-	go lu.runSanitize(passes, erase)
+	t.sanitized(err)
+}
+
+func (t *Task) sanitized(err error) {
+	if err != nil {
+		t.fail(spc.KeyMedium, spc.ASCSanitizeFailed)
+	} else {
+		t.good()
+	}
 }
 
 type sanitizePass func(off, n int64) error
@@ -241,6 +267,7 @@ func (lu *LU) runSanitize(passes []sanitizePass, erase bool) {
 	z.mu.Lock()
 	t, ticket := z.waiter, z.ticket
 	z.waiter = nil
+	z.over, z.err = true, err
 	lu.erased.Store(erase && err == nil)
 	lu.setGate(gateSanFailed, err != nil)
 	lu.setGate(gateSanitize, false)
@@ -250,16 +277,12 @@ func (lu *LU) runSanitize(passes []sanitizePass, erase bool) {
 	}
 	lu.mu.Lock()
 	if t.state != taskBlocked || t.arrival != ticket {
-		lu.mu.Unlock() // aborted meanwhile
+		lu.mu.Unlock() // aborted meanwhile, or not waiting yet and about to see that it is over
 		return
 	}
 	t.state = taskRunning
 	port := t.Port
 	lu.mu.Unlock()
-	if err != nil {
-		t.fail(spc.KeyMedium, spc.ASCSanitizeFailed)
-	} else {
-		t.good()
-	}
+	t.sanitized(err)
 	port.Push()
 }

@@ -61,8 +61,9 @@ func (lu *LU) loadState() error {
 		return fmt.Errorf("%s is not the saved state of this logical unit; put the right file there, or remove it to forget its reservations and saved mode pages", name)
 	}
 	if s.Modes != nil {
-		lu.modes.saved = *s.Modes
-		lu.modes.saved.WCE = lu.modes.saved.WCE && lu.modes.def.WCE
+		v := *s.Modes
+		v.WCE = v.WCE && lu.modes.def.WCE
+		lu.modes.saved.Store(&v)
 		lu.modes.restore()
 	}
 	r := (&reservations{}).clone()
@@ -110,7 +111,7 @@ func (lu *LU) saveReservations(r *reservations) error {
 	if !lu.canSave() || !r.aptpl && !lu.pr.Load().aptpl {
 		return nil
 	}
-	return lu.save(lu.modes.saved, r)
+	return lu.save(*lu.modes.saved.Load(), r)
 }
 
 // saveModes makes v what a reset and a restart return to. Preconditions:
@@ -119,14 +120,8 @@ func (lu *LU) saveModes(v modeValues) error {
 	if err := lu.save(v, lu.pr.Load()); err != nil {
 		return err
 	}
-	lu.modes.saved = v
+	lu.modes.saved.Store(&v)
 	return nil
-}
-
-func (lu *LU) savedModes() modeValues {
-	lu.prMu.Lock()
-	defer lu.prMu.Unlock()
-	return lu.modes.saved
 }
 
 // replaceFile makes b the content of name, so that a crash at any point leaves

@@ -74,7 +74,6 @@ type Task struct {
 	staged  int      // bytes of the chunk under way that go through WriteAt
 	buf     []byte   // pooled buffer
 	segs    [][]byte // scratch for DataIn and DataOut; keeps its array
-	stalled error    // why the last DataOut failed
 	waits   []*tmfWait
 	aborted atomic.Uint32 // abortReason
 	state   taskState     // guarded by lu.mu
@@ -162,7 +161,7 @@ func (t *Task) Release() {
 func (t *Task) reset(d *Device) {
 	t.dev, t.lu, t.itl, t.op = d, nil, nil, nil
 	t.Status, t.SenseLen, t.Sent, t.Wanted, t.Silent = spc.StatusGood, 0, 0, 0, false
-	t.off, t.n, t.done, t.staged, t.stalled = 0, 0, 0, 0, nil
+	t.off, t.n, t.done, t.staged = 0, 0, 0, 0
 	t.hold = hold{}
 	t.aborted.Store(0)
 }
@@ -174,7 +173,6 @@ func (t *Task) DataOutDone(err error) {
 	case t.isAborted():
 		t.end()
 	case err != nil:
-		t.stalled = err
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)
 	default:
 		t.cont(t)
@@ -187,7 +185,6 @@ func (t *Task) fetch(off uint32, cont func(*Task)) {
 	t.cont = cont
 	port := t.Port
 	if err := port.DataOut(t, off, t.segs); err != nil {
-		t.stalled = err
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)
 		return
 	}
@@ -248,7 +245,6 @@ func (t *Task) send() bool {
 		n += uint32(len(s))
 	}
 	if err := t.Port.DataIn(t, 0, t.segs); err != nil {
-		t.stalled = err
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)
 		return false
 	}

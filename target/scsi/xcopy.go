@@ -83,10 +83,20 @@ func (t *Task) extendedCopy(targets, segs []byte) (uint64, *spc.Sense) {
 		return 0, badCopy(spc.ASCCopyTooManyTargets)
 	}
 	var units []*LU
+	defer func() {
+		for _, lu := range units {
+			if lu != nil {
+				lu.users.Add(-1)
+			}
+		}
+	}()
 	for ; len(targets) > 0; targets = targets[spc.CopyTargetLen:] {
 		lu, s := t.copyTarget(targets[:spc.CopyTargetLen])
 		if s != nil {
 			return 0, s
+		}
+		if lu != nil && !lu.use() {
+			lu = nil
 		}
 		units = append(units, lu)
 	}

@@ -54,6 +54,9 @@ type ConnParams struct {
 	// BusyPoll is how long the receiver spins on an empty socket before it sleeps;
 	// it costs a core while traffic flows. After silence it sleeps all the same.
 	BusyPoll time.Duration
+	// Zerocopy sends payloads of ZerocopyMin bytes (64 KiB) and more by reference.
+	Zerocopy    ZerocopyMode
+	ZerocopyMin int
 	// SndBuf, RcvBuf fix the sizes of the socket buffers; 0: automatic.
 	SndBuf, RcvBuf int
 	// Congestion names the TCP congestion control, for example "reno"; "": the
@@ -232,6 +235,10 @@ func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) 
 	qp.conn, qp.info, qp.sinks = conn, info, sinks
 	qp.initiator, qp.rtr, qp.busyPoll = initiator, r.RTR, p.BusyPoll
 	qp.txOpen = initiator
+	if p.Zerocopy != ZerocopyOff && conn.EnableZerocopy() {
+		qp.zc.mode, qp.zc.min = p.Zerocopy, p.ZerocopyMin
+		def(&qp.zc.min, zcMinDefault)
+	}
 	qp.orq = make([]orqEntry, len(sinks))
 	for i, s := range sinks {
 		qp.orq[i].sink = s

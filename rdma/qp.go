@@ -71,6 +71,7 @@ type QP struct {
 	// before sqMu.
 	txIO sync.Mutex
 	tx   txState // owned by the transmitter; refs and poison guarded by txIO
+	zc   zcState // MSG_ZEROCOPY
 
 	rq rqueue
 

@@ -134,6 +134,7 @@ func (qp *QP) teardown(cause error) {
 			f(qp, te)
 		}
 	}
+	qp.zcSettle()
 	qp.flush()
 
 	if !qp.finSent {

@@ -217,13 +217,14 @@ func (qp *QP) completeRecvLocked(wc *WC) {
 // sweepLocked completes, in order, everything at the head of the send queue that
 // has ended: sent for what needs no answer, answered for the rest.
 func (qp *QP) sweepLocked() {
+	acked := qp.ackedLocked()
 	for qp.sqHead != qp.sqNext {
 		e := &qp.sq[qp.sqHead&uint32(len(qp.sq)-1)]
 		if e.op.answered() || e.op.local() {
 			if !e.done {
 				return
 			}
-		} else if !e.built || e.end > qp.sentOff {
+		} else if !e.built || e.end > acked {
 			return
 		}
 		if e.flags&flagHidden == 0 && (e.status != StatusSuccess || e.signaled(qp.cfg.SignalAll)) {

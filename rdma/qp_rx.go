@@ -104,6 +104,15 @@ func (qp *QP) rxLoop() {
 		poll = func(fd uintptr) bool { return qp.rxBusyPoll(fd, d) }
 	}
 	err := qp.conn.ReadLoop(poll)
+	for sock.IsNotPollable(err) && qp.rx.err == nil && !qp.dying.Load() {
+		// A notice on a full socket came as an error event alone, and the poller
+		// refuses to wait until another event has come.
+		if err = nil; poll(0) {
+			break
+		}
+		time.Sleep(sock.Pause)
+		err = qp.conn.ReadLoop(poll)
+	}
 	if qp.rx.err != nil {
 		err = qp.rx.err
 	}
@@ -121,6 +130,9 @@ func (qp *QP) rxPoll(uintptr) bool {
 		n, err := qp.rxRead()
 		if err == sock.ErrAgain {
 			qp.publishRx()
+			if qp.zc.mode != ZerocopyOff {
+				qp.zcDrain()
+			}
 			return false
 		}
 		if err == nil && n == 0 {

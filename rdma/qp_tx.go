@@ -162,8 +162,11 @@ func (qp *QP) transmit(share int) txResult {
 		case len(t.iov) == 0 && t.reason != nil:
 			err = t.reason
 		case len(t.iov) > 0:
-			n, err = qp.conn.Writev(t.iov, false)
-			t.stats.SendCalls++
+			var used bool
+			if n, err, used = qp.zcWrite(); !used {
+				n, err = qp.conn.Writev(t.iov, false)
+				t.stats.SendCalls++
+			}
 			if err == sock.ErrFault && len(t.iov) > 1 {
 				// What lies before the bad memory can still go, piece by piece.
 				n, err = qp.conn.Writev(t.iov[:1], false)

@@ -20,6 +20,7 @@ type QPStats struct {
 	AtomicsOut, AtomicsIn             uint64
 	SentDirect, SentCopied            uint64 // payload bytes sent by reference, through the header buffer
 	PlacedDirect, PlacedCopied        uint64 // payload bytes read straight to their place, through the read-ahead buffer
+	ZerocopyCalls                     uint64 // of SendCalls: by MSG_ZEROCOPY
 	CRCErrors                         uint64
 	Faults                            uint64 // placements into memory that cannot be touched
 	TerminatesOut, TerminatesIn       uint64
@@ -48,6 +49,7 @@ func (s *QPStats) add(o *QPStats) {
 	s.SentCopied += o.SentCopied
 	s.PlacedDirect += o.PlacedDirect
 	s.PlacedCopied += o.PlacedCopied
+	s.ZerocopyCalls += o.ZerocopyCalls
 	s.CRCErrors += o.CRCErrors
 	s.Faults += o.Faults
 	s.TerminatesOut += o.TerminatesOut
@@ -57,8 +59,8 @@ func (s *QPStats) add(o *QPStats) {
 // txStats and rxStats are counted without locks by the transmitter and by the
 // receive goroutine.
 type txStats struct {
-	SendCalls, FPDUs, Bytes, Direct, Copied uint64
-	Msgs                                    [16]uint64
+	SendCalls, FPDUs, Bytes, Direct, Copied, Zerocopy uint64
+	Msgs                                              [16]uint64
 }
 
 type rxStats struct {
@@ -77,6 +79,7 @@ func (qp *QP) publishTxLocked() {
 	qp.statMu.Lock()
 	s := &qp.stats
 	s.WireOut = qp.sentOff
+	s.ZerocopyCalls = t.Zerocopy
 	s.SendCalls, s.FPDUsOut, s.BytesOut, s.SentDirect, s.SentCopied = t.SendCalls, t.FPDUs, t.Bytes, t.Direct, t.Copied
 	s.SendsOut = sends(&t.Msgs)
 	s.WritesOut = t.Msgs[wire.Write]

@@ -34,6 +34,11 @@ func (qp *QP) buildRound() {
 			t.iov = t.vec
 		}
 	}()
+	if qp.zc.mode != ZerocopyOff {
+		qp.sqMu.Lock()
+		t.hdr = qp.zc.zcBufferLocked()
+		qp.sqMu.Unlock()
+	}
 	t.hdr, t.vec, t.open, t.bytes = t.hdr[:0], t.vec[:0], false, 0
 	t.refs = t.refs[:0]
 	for t.reason == nil && t.bytes < roundBytes && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {

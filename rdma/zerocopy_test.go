@@ -1,0 +1,82 @@
+package rdma_test
+
+import (
+	"bytes"
+	"testing"
+
+	"softiser/rdma"
+	"softiser/rdma/rdmatest"
+)
+
+// Transfers by MSG_ZEROCOPY arrive intact and complete only after the kernel's
+// notice; auto gives up over loopback, where the kernel copies anyway.
+func TestZerocopy(t *testing.T) {
+	for _, mode := range []rdma.ZerocopyMode{rdma.ZerocopyAuto, rdma.ZerocopyOn} {
+		for _, crc := range crcModes {
+			t.Run(mode.String()+"/"+crc.String(), func(t *testing.T) {
+				p := rdma.ConnParams{Zerocopy: mode, ZerocopyMin: 16 << 10, CRC: crc}
+				a, b := rdmatest.NewPair(t, &rdmatest.Options{Client: p, Server: p})
+				mem := make([]byte, 8<<20)
+				mr, err := b.PD.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteWrite|rdma.AccessRemoteRead)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer mr.Dereg()
+				for round := range 12 {
+					data := pattern(4<<20, uint64(round))
+					rem := rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}
+					b.Recv(t, 9, nil)
+					if err := a.QP.PostSend(
+						rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.FlagSignaled, SGL: []rdma.SGE{a.SGE(data[:3<<20])}, Remote: rem},
+						rdma.SendWR{ID: 2, Op: rdma.OpWrite, Flags: rdma.FlagSignaled, SGL: []rdma.SGE{a.SGE(data[3<<20:])}, Remote: rdma.RemoteAddr{TO: rem.TO + 3<<20, STag: rem.STag}},
+						rdma.SendWR{ID: 3, Op: rdma.OpSend, Flags: rdma.FlagSignaled}); err != nil {
+						t.Fatal(err)
+					}
+					for id, op := range []rdma.WCOpcode{rdma.WCWrite, rdma.WCWrite, rdma.WCSend} {
+						a.Want(t, uint64(id+1), op, rdma.StatusSuccess)
+					}
+					clear(data) // it is ours again; the peer must have got what it was before
+					b.Want(t, 9, rdma.WCRecv, rdma.StatusSuccess)
+					if want := pattern(4<<20, uint64(round)); !bytes.Equal(mem[:4<<20], want) {
+						t.Fatalf("round %d: wrong data", round)
+					}
+					got := make([]byte, 1<<20)
+					a.Post(t, rdma.SendWR{ID: 4, Op: rdma.OpRead, SGL: []rdma.SGE{a.SGE(got)}, Remote: rem})
+					a.Want(t, 4, rdma.WCRead, rdma.StatusSuccess)
+				}
+				n := a.QP.Stats().ZerocopyCalls
+				t.Logf("%d calls by MSG_ZEROCOPY", n)
+				if n == 0 {
+					t.Error("no call by MSG_ZEROCOPY")
+				}
+				if mode == rdma.ZerocopyAuto && n > 20 {
+					t.Errorf("auto goes on over loopback: %d calls", n)
+				}
+				if b.QP.Stats().ZerocopyCalls != 0 {
+					t.Error("Read Responses were sent by reference")
+				}
+				a.QP.Disconnect()
+				if err := a.WaitDone(t); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// The end of a connection with calls outstanding: everything comes back.
+func TestZerocopyAbort(t *testing.T) {
+	p, e := rawToClient(t, &rdmatest.Options{Client: rdma.ConnParams{Zerocopy: rdma.ZerocopyOn, ZerocopyMin: 4096}})
+	data := make([]byte, 16<<20) // more than the socket takes; the peer does not read
+	for id := range 4 {
+		e.Post(t, rdma.SendWR{ID: uint64(id), Op: rdma.OpWrite, SGL: []rdma.SGE{e.SGE(data)}, Remote: rdma.RemoteAddr{STag: 1}})
+	}
+	e.QP.Abort(nil)
+	for id, wc := range e.Poll(t, 4) {
+		if wc.ID != uint64(id) || wc.Status == rdma.StatusSuccess {
+			t.Errorf("%+v", wc)
+		}
+	}
+	e.WaitDone(t)
+	p.nc.Close()
+}

@@ -2,6 +2,7 @@ package rdma_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -12,12 +13,12 @@ import (
 )
 
 func pattern(n int, seed uint64) []byte {
-	b := make([]byte, n)
-	r := rand.New(rand.NewPCG(seed, uint64(n)))
-	for i := range b {
-		b[i] = byte(r.Uint32())
+	b := make([]byte, n+8)
+	r := rand.NewPCG(seed, uint64(n))
+	for i := 0; i < n; i += 8 {
+		binary.NativeEndian.PutUint64(b[i:], r.Uint64())
 	}
-	return b
+	return b[:n:n]
 }
 
 var sizes = []int{0, 1, 3, 4, 100, 255, 256, 257, 1423, 1424, 1425, 4095, 4096, 5000, 64748, 64754, 65536, 200_001, 1 << 20, 5<<20 + 3}

@@ -62,6 +62,12 @@ func (p *portal) datamover(nc *net.TCPConn, kind transport, opened time.Time) (i
 	case CRCOff:
 		cfg.RDMA.CRC = rdma.CRCOff
 	}
+	switch p.cfg.Zerocopy {
+	case ZerocopyAuto:
+		cfg.RDMA.Zerocopy = rdma.ZerocopyAuto
+	case ZerocopyOn:
+		cfg.RDMA.Zerocopy = rdma.ZerocopyOn
+	}
 	if t := p.srv.cfg.Timeouts.FirstBytes; t > 0 {
 		cfg.RDMA.Timeout = max(t-time.Since(opened), time.Millisecond)
 	}

@@ -23,6 +23,9 @@ func (d *echoDM) SendControl(p *iscsi.PDU) error {
 		return d.fakeDM.SendControl(p)
 	}
 	d.sent = append(d.sent, p.BHS.ITT())
+	if p.Bufs != nil {
+		p.Bufs.InLen = p.BHS.SCSICommand().EDTL()
+	}
 	d.expCmd = p.BHS.CmdSN() + 1
 	return nil
 }

@@ -97,6 +97,11 @@ func (c *conn) violation(format string, args ...any) {
 // receive handles one PDU in full feature phase. The caller holds s.mu.
 func (s *Session) receive(c *conn, p *iscsi.PDU) {
 	b := &p.BHS
+	if p.Bad != nil {
+		// At error recovery level 0 what was lost cannot be asked for again.
+		c.violation("%v in a %v", p.Bad, b.Opcode())
+		return
+	}
 	c.heard++
 	s.win.Update(b.Sequence())
 	switch b.Opcode() {

@@ -97,6 +97,10 @@ type textAnswer struct {
 func (x *textExchange) notify(c *conn, p *iscsi.PDU) {
 	defer p.Release()
 	b := &p.BHS
+	if p.Bad != nil {
+		c.dm.Terminate(p.Bad)
+		return
+	}
 	switch b.Opcode() {
 	case iscsi.OpNopIn:
 		x.pong(c, b)

@@ -418,6 +418,7 @@ func (d *fakeDM) reply(p *iscsi.PDU, in []byte) {
 		for _, s := range b.In {
 			n := copy(s, in)
 			in, left = in[n:], left-uint32(n)
+			b.InLen += uint32(n)
 		}
 	}
 	d.mu.Unlock()
@@ -472,6 +473,7 @@ func (d *fakeDM) move(p *iscsi.PDU, off, n int, read bool) {
 	for _, s := range segs {
 		if read {
 			disk = disk[copy(s, disk):]
+			b.InLen += uint32(len(s))
 		} else {
 			disk = disk[copy(disk, s):]
 		}

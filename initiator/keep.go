@@ -162,13 +162,16 @@ func (s *Session) tickTasks(c *conn) {
 		case t.state == taskFree:
 		case t.kind == kindTMF && s.clock >= t.deadline:
 			ref, f, answer := s.tasks.find(t.refITT), t.function, t.answer
-			// The slot stays taken: its answer may still come.
-			t.deadline = 1<<63 - 1
+			// The slot stays taken: its answer may still come. It no longer counts
+			// among those outstanding.
+			t.deadline, t.asked = 1<<63-1, false
+			s.tmfs--
 			why := errors.New("no answer in time")
 			if answer != nil {
 				c.doom(fmt.Errorf("%v: %w", f, why))
 			}
 			s.escalate(c, f, ref, why)
+			s.nextAbort(c)
 		case t.kind == kindCommand && t.state == taskSent && s.cfg.CommandTimeout > 0 && time.Duration(s.clock-t.started) >= s.cfg.CommandTimeout+s.tickLength():
 			s.abort(c, t, ErrTimeout)
 		}

@@ -114,7 +114,17 @@ func (l *LUN) Submit(r *Request) {
 func (l *LUN) SubmitBatch(rs []*Request) {
 	if len(l.paths) > 1 {
 		for _, r := range rs {
-			l.Submit(r)
+			if l.prepare(r) {
+				runLater(r, nil)
+				continue
+			}
+			s := l.path()
+			s.mu.Lock()
+			s.enqueue(r)
+			s.unlock()
+		}
+		for _, s := range l.paths {
+			s.kick()
 		}
 		return
 	}

@@ -247,7 +247,7 @@ func (r *Request) idempotent() bool {
 	case OpRead, OpWrite, OpFlush, OpDiscard, OpWriteZeroes, OpVerify:
 		return true
 	case OpCDB:
-		return r.ctl // our own look-ups read only
+		return !r.once // our own look-ups only read
 	}
 	return false
 }

@@ -458,6 +458,55 @@ func TestManyAborts(t *testing.T) {
 	})
 }
 
+// A target that answers commands but never task management: each abort ends
+// with the command's own answer, and none is in the way of the next.
+func TestAbortsNeverAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		ft.tmf = func(*fakeDM, *iscsi.PDU) bool { return true }
+		for range 5 {
+			held := hold(ft, scsi.OpRead10)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			time.AfterFunc(3*time.Second, func() {
+				letGo(ft)
+				for _, p := range held() {
+					ft.last().execute(p)
+				}
+			})
+			if err := l.Do(ctx, &Request{Op: OpRead, Buf: make([]byte, 512)}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			cancel()
+			time.Sleep(20 * time.Second) // the abort is overdue by now
+		}
+		s := l.Sessions()[0]
+		s.mu.Lock()
+		n := s.tmfs
+		s.mu.Unlock()
+		if n != 0 {
+			t.Fatalf("%d task management requests count as outstanding", n)
+		}
+		if st := l.Stats(); st.Losses != 0 || st.Aborts != 5 {
+			t.Fatalf("%+v", st)
+		}
+	})
+}
+
+// GOOD without the data is not believed where arriving data is counted.
+func TestGoodWithoutData(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+			c.status(p, scsi.StatusGood, nil, 0)
+			return true
+		}
+		if _, err := l.ReadAt(make([]byte, 512), 0); !errors.Is(err, ErrShort) {
+			t.Fatal(err)
+		}
+		letGo(ft)
+	})
+}
+
 // The ladder: a command times out, the abort is refused, the LUN is reset, the
 // commands of the others go on.
 func TestCommandTimeout(t *testing.T) {

@@ -140,6 +140,16 @@ func (c *conn) kick() {
 	}
 }
 
+// kick transmits what is queued on the session's connection, if there is one.
+func (s *Session) kick() {
+	s.mu.Lock()
+	c := s.conn
+	s.mu.Unlock()
+	if c != nil {
+		c.kick()
+	}
+}
+
 // unsolicited returns how much of a WRITE of n bytes goes with the command and
 // how much unasked for in all. Where the target fetches data directly into its
 // volume (RFC 7145) only writes that fit into the command whole are sent

@@ -72,7 +72,7 @@ type task struct {
 	retries  uint8    // unit attentions and aborted commands in a row
 	replays  uint8
 	abortErr error // taskAborting: what the command ends with
-	asked    bool  // taskAborting: the target has been asked to
+	asked    bool  // taskAborting: the target has been asked to; kindTMF: counts among those outstanding
 
 	// Another PDU.
 	deadline int64              // s.clock when it is overdue
@@ -154,7 +154,7 @@ func (tb *table) put(t *task) {
 	clear(t.segs)
 	t.state, t.req, t.abortErr, t.answer, t.ahs = taskFree, nil, nil, nil, nil
 	t.segs, t.bufs.In, t.bufs.Out = t.segs[:0], nil, nil
-	t.retries, t.replays = 0, 0
+	t.retries, t.replays, t.asked = 0, 0, false
 	tb.push(t)
 }
 

@@ -75,7 +75,7 @@ func (s *Session) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	m.function, m.ref, m.refITT, m.lun = f, t.index, t.itt(), t.lun
-	m.deadline = s.elapsed() + int64(wait)
+	m.deadline, m.asked = s.elapsed()+int64(wait), true
 	s.tmfs++
 	c.queue(p)
 }
@@ -85,8 +85,10 @@ func (s *Session) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
 func (s *Session) tmfResponse(c *conn, m *task, response uint8) {
 	f, lun := m.function, m.lun
 	t := s.tasks.find(m.refITT)
+	if m.asked {
+		s.tmfs--
+	}
 	s.tasks.put(m)
-	s.tmfs--
 	defer s.nextAbort(c)
 	ok := response == iscsi.TaskComplete || f == iscsi.AbortTask && response == iscsi.TaskNotFound
 	switch {
@@ -162,7 +164,7 @@ func (s *Session) ResetLUN(ctx context.Context, lun uint64) error {
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	m.function, m.lun, m.refITT = iscsi.LogicalUnitReset, wire, iscsi.ReservedTag
-	m.deadline = s.elapsed() + int64(s.cfg.ResetTimeout)
+	m.deadline, m.asked = s.elapsed()+int64(s.cfg.ResetTimeout), true
 	m.answer = func(p *iscsi.PDU, err error) {
 		if err == nil && p.BHS.TaskResponse().Response() != iscsi.TaskComplete {
 			err = fmt.Errorf("initiator: LUN RESET was answered with response %d", p.BHS.TaskResponse().Response())

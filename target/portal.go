@@ -60,7 +60,12 @@ func (p *portal) listen() error {
 		ln.Close()
 		err = optErr
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("target: portal %s: %w; stop what listens there or choose another address", p.cfg.Listen, err)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("target: portal %s: %w; ports below 1024 need root or CAP_NET_BIND_SERVICE", p.cfg.Listen, err)
+	case err != nil:
 		return fmt.Errorf("target: portal %s: %w", p.cfg.Listen, err)
 	}
 	p.ln = ln.(*net.TCPListener)

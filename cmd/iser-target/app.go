@@ -61,6 +61,7 @@ func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (*app, err
 	for _, v := range cfg.Volumes {
 		byName[v.Name] = v
 	}
+	configured, served := 0, 0
 	for _, t := range cfg.Targets {
 		tt, err := targetConfig(cfg, &t)
 		if err != nil {
@@ -72,11 +73,18 @@ func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (*app, err
 			return nil, exit(exitUsage, err)
 		}
 		for _, l := range t.LUNs {
-			if err := a.mapVolume(t.IQN, l, byName[l.Volume]); err != nil {
+			configured++
+			if err := a.mapVolume(t.IQN, l, byName[l.Volume]); err == nil {
+				served++
+			} else {
 				log.Error("a LUN is not served; the others are", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
 					zap.String("volume", l.Volume), zap.Error(err))
 			}
 		}
+	}
+	if configured > 0 && served == 0 {
+		a.close()
+		return nil, errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
 	}
 	return a, nil
 }

@@ -183,6 +183,17 @@ logging: {level: error}
 	}
 }
 
+// Nothing to serve is an error, not a target without disks.
+func TestServeNothing(t *testing.T) {
+	dir := t.TempDir()
+	disk := filepath.Join(dir, "d.img")
+	start(t, "--listen", freePort(t), "--log-level", "error", "--export", "d="+disk+",size=1MiB")
+	code, out := command(t, "serve", "--listen", freePort(t), "--log-level", "dpanic", "--export", "d="+disk+",size=1MiB")
+	if code != exitFailure || !strings.Contains(out, "nothing to serve") {
+		t.Errorf("a second server of one file: exit %d\n%s", code, out)
+	}
+}
+
 func TestUsageErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"serve", "--export", "nonsense"},

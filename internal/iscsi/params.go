@@ -67,7 +67,7 @@ type Params struct {
 	// MaxRecvDataSegmentLength is the longest data segment that this side
 	// receives, MaxXmitDataSegmentLength the longest that it may send. Over iSER
 	// they stand for InitiatorRecvDataSegmentLength and
-	// TargetRecvDataSegmentLength (RFC 7145 §6.5, §6.6); Limits.MaxControlData of
+	// TargetRecvDataSegmentLength (RFC 7145 §6.5, §6.4); Limits.MaxControlData of
 	// the datamover may be smaller still. Bytes.
 	MaxRecvDataSegmentLength uint32
 	MaxXmitDataSegmentLength uint32

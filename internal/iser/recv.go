@@ -92,7 +92,7 @@ func (c *Conn) fromInitiatorLocked(h *header, p *iscsi.PDU, op iscsi.Opcode) (bo
 	case op.Known() && op.FromTarget():
 		return false, fmt.Errorf("%w: the initiator sent a %s", errFormat, op)
 	case op == iscsi.OpSNACK:
-		// RFC 7145 §8.2: there is nothing to ask for again.
+		// RFC 7145 §7.3.11: there is nothing to ask for again.
 		p.Bad = &iscsi.ProtocolError{Reason: iscsi.RejectSNACK, Msg: "SNACK over iSER"}
 	case op == iscsi.OpDataOut:
 		if p.BHS.TTT() != iscsi.ReservedTag {
@@ -149,7 +149,7 @@ func (c *Conn) fromTargetLocked(p *iscsi.PDU, op iscsi.Opcode, wc *rdma.WC) (boo
 	return true, nil
 }
 
-// helloLocked handles a Hello or HelloReply (RFC 7145 §5.1.3, §5.2.3). A Hello
+// helloLocked handles a Hello or HelloReply (RFC 7145 §5.1.3). A Hello
 // that nobody needs is answered all the same.
 func (c *Conn) helloLocked(msg []byte) error {
 	var h hello

@@ -86,6 +86,9 @@ func (t *Task) writeChunk(m blockdev.Mode) {
 	t.fetch(uint32(t.done), writeArrivedChunk)
 }
 
+// claimPage is a multiple of what devices round claims of a range to.
+const claimPage = 4096
+
 // writeArrived writes a command whose data all came with it. A write lease that
 // can be had without waiting shows that the memory behind the blocks is there,
 // so that WriteAt will not wait either.
@@ -94,7 +97,10 @@ func (t *Task) writeArrived(m blockdev.Mode) {
 	if m == blockdev.NoWait {
 		fua := t.fua()
 		err := lu.vol.LeaseWrite(&t.Lease, t.off, int(t.n), blockdev.NoWait)
-		now := err == nil && t.Lease.Direct && !t.Lease.MayBlock(fua) && !fua
+		// WriteAt claims whole pages: beside a lease that shares one it would wait, and
+		// the data of that lease may be due on this very goroutine.
+		whole := (t.off|t.n)&(claimPage-1) == 0
+		now := err == nil && whole && t.Lease.Direct && !t.Lease.MayBlock(fua) && !fua
 		t.Lease.Release()
 		if err != nil && !errors.Is(err, blockdev.ErrWouldBlock) {
 			t.failErr(err, writing)

@@ -19,7 +19,6 @@ const (
 // result is a classified test.
 type result struct {
 	test   string
-	lun    int
 	out    outcome
 	reason string // of a failure or skip; of a pass: the step left out
 }

@@ -13,7 +13,16 @@ import (
 	"time"
 )
 
-const iqn = "iqn.2026-11.softiser:conformance"
+const (
+	iqn        = "iqn.2026-11.softiser:conformance"
+	chapSecret = "not-a-secret-42"
+)
+
+// chapUsers are the names to log in with; two tests are about names that look
+// like encoded numbers.
+var chapUsers = map[string]string{
+	"": "suite", "iSCSICHAP.HexName": "0x6e616d65", "iSCSICHAP.Base64Name": "0bbmFtZQ==",
+}
 
 // kind is one kind of backend.
 type kind struct {
@@ -66,9 +75,7 @@ func (k *kind) run(ctx context.Context, o *options, dir string, tests []string) 
 				return nil, fmt.Errorf("%s: %w", k.name, err)
 			}
 		}
-		lun := lunFor(t)
-		r := runTest(ctx, o, k.name, t, srv.url(lun), srv.url2(lun))
-		r.lun = lun
+		r := runTest(ctx, o, k.name, t, srv.url(0, t), srv.url(1, t))
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -184,9 +191,19 @@ func (k *kind) config(s *server, dir string) (string, error) {
 		}
 		fmt.Fprintf(&b, "  - {%s}\n", strings.Join(keys, ", "))
 	}
+	fmt.Fprintf(&b, "  - {name: chap, type: memory, size: 16MiB}\n")
 	fmt.Fprintf(&b, "targets:\n  - iqn: %s\n    luns:\n", iqn)
 	for i := range 4 {
 		fmt.Fprintf(&b, "      - {lun: %d, volume: v%d}\n", i, i)
+	}
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte(chapSecret), 0o600); err != nil {
+		return "", err
+	}
+	fmt.Fprintf(&b, "  - iqn: %s-chap\n    luns: [{lun: 0, volume: chap}]\n", iqn)
+	fmt.Fprintf(&b, "    auth:\n      method: chap\n      users:\n")
+	for _, u := range chapUsers {
+		fmt.Fprintf(&b, "        - {name: %q, secret_file: %s}\n", u, secret)
 	}
 	// The suite sleeps for minutes without reading, so no NOP may ask whether it
 	// is still there.
@@ -203,13 +220,17 @@ func makeFile(path string, size int64) error {
 	return f.Truncate(size)
 }
 
-func (s *server) url(lun int) string {
-	return fmt.Sprintf("iscsi://127.0.0.1:%d/%s/%d", s.port[0], iqn, lun)
-}
-
-// url2 is the same unit through the other port.
-func (s *server) url2(lun int) string {
-	return fmt.Sprintf("iscsi://127.0.0.1:%d/%s/%d", s.port[1], iqn, lun)
+// url addresses the unit of a test through one of the two portals.
+func (s *server) url(portal int, test string) string {
+	lun := lunFor(test)
+	if lun == lunCHAP {
+		user := chapUsers[""]
+		if u, ok := chapUsers[test]; ok {
+			user = u
+		}
+		return fmt.Sprintf("iscsi://%s%%%s@127.0.0.1:%d/%s-chap/0", user, chapSecret, s.port[portal], iqn)
+	}
+	return fmt.Sprintf("iscsi://127.0.0.1:%d/%s/%d", s.port[portal], iqn, lun)
 }
 
 func (s *server) dead() bool {

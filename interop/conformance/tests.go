@@ -11,6 +11,7 @@ const (
 	lunRemovable = 1
 	lunReadOnly  = 2
 	lunSlow      = 3
+	lunCHAP      = 4 // LUN 0 of a target that wants CHAP
 )
 
 // lunFor returns the LUN on which a test can do what it is for.
@@ -19,6 +20,8 @@ func lunFor(test string) int {
 	switch {
 	case family == "PreventAllow" || family == "StartStopUnit" || family == "NoMedia":
 		return lunRemovable
+	case family == "iSCSICHAP":
+		return lunCHAP
 	case family == "ReadOnly":
 		return lunReadOnly
 	case family == "iSCSITMF" || test == "Sanitize.Reset":

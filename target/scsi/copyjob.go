@@ -17,8 +17,8 @@ import (
 const (
 	maxCopyTargets  = 8
 	maxCopySegments = 16
-	maxCopyList     = 2048      // bytes of EXTENDED COPY descriptors
-	maxCopyBytes    = 256 << 20 // of one segment
+	maxCopyList     = 2048     // bytes of EXTENDED COPY descriptors
+	maxCopyBytes    = 64 << 20 // of one segment
 	maxTokenRanges  = 64
 	maxTokenBytes   = 1 << 30
 	keepCopyResults = 64

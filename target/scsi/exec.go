@@ -112,7 +112,7 @@ func (d *Device) Execute(t *Task) {
 		t.status(spc.StatusReservationConflict)
 		return
 	}
-	if c.gates&gateReadOnly != 0 {
+	if c.gates&gateReadOnly != 0 && c.op != spc.OpSanitize {
 		lu.touched()
 	}
 	if c.has(fIO) {

@@ -164,6 +164,7 @@ func sanitizeJob(t *Task) {
 	if !immed {
 		z.waiter, z.ticket = t, t.arrival
 	}
+	lu.touched()
 	lu.setGate(gateSanFailed, false)
 	lu.setGate(gateSanitize, true)
 	z.mu.Unlock()

@@ -37,7 +37,6 @@ type Server struct {
 	listeners map[net.Listener]struct{}
 	closed    bool
 	wg        sync.WaitGroup // connections
-	served    uint64         // connections that reached transmission
 }
 
 // ErrServerClosed is returned by Serve after Shutdown.
@@ -180,7 +179,6 @@ func (s *Server) transmit(nc net.Conn, a agreed) error {
 		return nil
 	}
 	s.conns[c] = struct{}{}
-	s.served++
 	s.mu.Unlock()
 	err = c.run()
 	s.mu.Lock()
@@ -193,14 +191,6 @@ func (s *Server) report(err error) {
 	if s.cfg.OnError != nil && !errors.Is(err, errAborted) && !quiet(err) {
 		s.cfg.OnError(err)
 	}
-}
-
-// Connections returns how many connections are in the transmission phase, and
-// how many have been since the start.
-func (s *Server) Connections() (now int, ever uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.conns), s.served
 }
 
 // Shutdown stops accepting, lets the requests that have been read finish and

@@ -1,0 +1,198 @@
+package bench
+
+import (
+	"time"
+
+	"softiser/initiator"
+)
+
+func (c *clone) now() time.Duration { return time.Since(c.epoch) }
+
+// start sets the clone going; done is closed when it has ended.
+func (c *clone) start() {
+	if d := c.job.StartDelay; d > 0 {
+		c.mu.Lock()
+		c.delay = time.AfterFunc(d, c.begin)
+		c.mu.Unlock()
+		return
+	}
+	c.begin()
+}
+
+func (c *clone) begin() {
+	now := c.now()
+	c.began, c.ramped = now, c.job.RampTime == 0
+	c.usage0 = processUsage()
+	if c.job.Runtime > 0 {
+		c.deadline = now + c.job.RampTime + c.job.Runtime
+	}
+	for d := range c.lim {
+		c.lim[d].reset(now)
+	}
+	if c.job.VerifyOnly {
+		if c.job.VerifyState == "" {
+			c.replay()
+		}
+		c.setPhase(phaseVerify)
+		c.verifyBegan = now
+	}
+	c.kickAll()
+}
+
+// stop lets requests in flight finish and issues no more.
+func (c *clone) stop() {
+	c.stopped.Store(true)
+	c.mu.Lock()
+	delay := c.delay
+	c.delay = nil
+	c.mu.Unlock()
+	if delay != nil && delay.Stop() {
+		c.begin() // every slot finds that it is over
+	}
+	c.wake()
+}
+
+// kickAll hands every slot to the runner.
+func (c *clone) kickAll() {
+	now := c.now()
+	c.mu.Lock()
+	for i := range c.slots {
+		c.slots[i].end = now
+		c.pushLocked(&c.slots[i])
+	}
+	c.run() // unlocks
+}
+
+// slotDone is every request's Done.
+func slotDone(r *initiator.Request) {
+	s := r.User.(*slot)
+	c := s.c
+	s.end = c.now()
+	c.mu.Lock()
+	c.pushLocked(s)
+	c.run()
+}
+
+func (c *clone) pushLocked(s *slot) {
+	if s.next = nil; c.tail == nil {
+		c.head = s
+	} else {
+		c.tail.next = s
+	}
+	c.tail = s
+}
+
+// run makes the caller the runner unless there is one. It is called with c.mu
+// held and gives it back.
+func (c *clone) run() {
+	if c.running {
+		c.mu.Unlock()
+		return
+	}
+	c.running = true
+	for c.head != nil {
+		s := c.head
+		if c.head = s.next; c.head == nil {
+			c.tail = nil
+		}
+		c.mu.Unlock()
+		c.step(s)
+		c.mu.Lock()
+	}
+	c.running = false
+	c.mu.Unlock()
+}
+
+// step accounts a slot's finished operation, if it has one, and starts the
+// next.
+func (c *clone) step(s *slot) {
+	if s.inFlight {
+		s.inFlight = false
+		c.flight--
+		c.account(s)
+		s.start = s.end
+		if t := c.job.ThinkTime; t > 0 && phase(c.live.phase.Load()) == phaseRun {
+			c.park(s, s.end+t)
+			return
+		}
+	} else {
+		s.start = c.now()
+	}
+	if !c.submitNext(s) {
+		c.rest()
+	}
+}
+
+// rest takes a slot out of circulation; the last one moves the clone on.
+func (c *clone) rest() {
+	if c.resting++; c.resting < len(c.slots) {
+		return
+	}
+	c.resting = 0
+	if c.advance() {
+		c.mu.Lock()
+		now := c.now()
+		for i := range c.slots {
+			c.slots[i].end = now
+			c.pushLocked(&c.slots[i])
+		}
+		c.mu.Unlock()
+		return // this goroutine is the runner and finds them
+	}
+	c.finish()
+}
+
+// advance chooses what comes when all slots rest; false: the end.
+func (c *clone) advance() bool {
+	now := c.now()
+	halted := c.stopped.Load() || c.failed && !c.job.ContinueOnErr
+	switch phase(c.live.phase.Load()) {
+	case phaseRun:
+		if c.drain && !halted && !c.expired(now) {
+			c.drain = false
+			c.pat.restart()
+			return true
+		}
+		c.closeRun(now)
+		if c.job.writes() && c.job.EndFsync && !halted {
+			c.setPhase(phaseFlush)
+			return true
+		}
+		return c.toVerify(halted)
+	case phaseFlush:
+		return c.toVerify(halted)
+	case phaseVerify:
+		c.stats.Dir[dirRead].Runtime += now - c.verifyBegan
+		c.stats.Elapsed += now - c.verifyBegan
+	}
+	return false
+}
+
+// closeRun ends the measured time of the main phase.
+func (c *clone) closeRun(now time.Duration) {
+	c.stats.Elapsed = now - c.began
+	for d := range c.stats.Dir {
+		if c.stats.Dir[d].IOs > 0 {
+			c.stats.Dir[d].Runtime = now - c.began
+		}
+	}
+}
+
+func (c *clone) toVerify(halted bool) bool {
+	if c.ledger == nil || !c.job.writes() || !c.job.DoVerify || halted {
+		return false
+	}
+	c.setPhase(phaseVerify)
+	c.verifyBegan = c.now()
+	return true
+}
+
+func (c *clone) setPhase(p phase) { c.live.phase.Store(uint32(p)) }
+
+func (c *clone) finish() {
+	c.setPhase(phaseDone)
+	c.stats.Usage = processUsage().sub(c.usage0)
+	close(c.done)
+}
+
+func (c *clone) expired(now time.Duration) bool { return c.deadline > 0 && now >= c.deadline }

@@ -3,6 +3,7 @@ package lvm
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"sort"
 	"sync"
@@ -170,6 +171,15 @@ func (g *Group) Metadata() *meta.VG {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.g.VG.Clone()
+}
+
+// View returns the group as it is now, for reports.
+func (g *Group) View() *vg.Group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v := *g.g
+	v.VG, v.Disks, v.Notices = v.VG.Clone(), maps.Clone(v.Disks), nil
+	return &v
 }
 
 // VG gives access to the group on its disks for reports and for the

@@ -16,10 +16,9 @@ type Spec struct {
 	VG, LV  string
 	Devices []string // files or block devices that hold the group
 	// Size, bytes: create the volume if it does not exist, and the group, and
-	// sparse files of DeviceSize. 0: everything must exist.
+	// sparse files for it. 0: everything must exist.
 	Size       int64
-	DeviceSize int64  // bytes of each backing file that is created
-	Pool       string // make it a thin volume in this pool, created if need be
+	DeviceSize int64 // bytes of each backing file that is created; 0: room for the volume
 	Stripes    int
 }
 
@@ -103,9 +102,14 @@ func (m *Manager) openGroup(s Spec) (*Group, error) {
 	if len(s.Devices) == 0 {
 		return nil, errors.New("no devices: name the files or block devices that hold the volume group")
 	}
-	if s.Size != 0 && s.DeviceSize != 0 {
+	if s.Size != 0 {
+		each := s.DeviceSize
+		if each == 0 {
+			// The volume spread over all files, with room for as much again.
+			each = 2*s.Size/int64(len(s.Devices)) + 64<<20
+		}
 		for _, p := range s.Devices {
-			if err := makeFile(p, s.DeviceSize); err != nil {
+			if err := makeFile(p, each); err != nil {
 				return nil, err
 			}
 		}

@@ -107,7 +107,7 @@ func lvAttr(r *row) string {
 		}
 	}
 	switch {
-	case pool != nil || isPart(v, lv, false) || isPart(v, lv, true):
+	case pool != nil:
 		b[6] = 't'
 	case snapSeg != nil || len(origin) > 0:
 		b[6] = 's'

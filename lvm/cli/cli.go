@@ -253,8 +253,7 @@ func (a *app) scanLive() (*vg.Scan, error) {
 	s := &vg.Scan{}
 	for _, name := range a.env.Manager.Groups() {
 		if g := a.env.Manager.Group(name); g != nil {
-			// The pointer stays valid; this target is the only writer.
-			g.VG(func(x *vg.Group) error { s.Groups = append(s.Groups, x); return nil })
+			s.Groups = append(s.Groups, g.View())
 		}
 	}
 	return s, nil

@@ -43,7 +43,8 @@ func (f *field) text(r *row, u unit, suffix bool) string {
 func (f *field) compare(a, b *row) int {
 	switch {
 	case f.str != nil:
-		return cmp.Compare(f.str(a), f.str(b))
+		// Hidden volumes stand where their names belong.
+		return cmp.Compare(strings.Trim(f.str(a), "[]"), strings.Trim(f.str(b), "[]"))
 	case f.num != nil:
 		x, _ := f.num(a)
 		y, _ := f.num(b)
@@ -150,7 +151,7 @@ var fields = []field{
 		if _, s := r.x.VG.SnapshotSegment(r.lv.Name); s != nil {
 			return s.Count, true
 		}
-		return 0, false
+		return r.lv.Extents(), len(r.x.VG.SnapshotsOf(r.lv.Name)) > 0
 	})},
 	{name: "data_percent", kind: "lv", width: 6, heading: "Data%", help: "How full a snapshot, pool or thin volume is", str: func(r *row) string { return pct(r.live.data) }},
 	{name: "snap_percent", kind: "lv", width: 6, heading: "Snap%", help: "How full a snapshot is", str: func(r *row) string {
@@ -176,7 +177,7 @@ var fields = []field{
 		}
 		return ""
 	}},
-	{name: "lv_when_full", kind: "lv", heading: "WhenFull", help: "What a full pool does", str: func(r *row) string {
+	{name: "lv_when_full", kind: "lv", width: 15, heading: "WhenFull", help: "What a full pool does", str: func(r *row) string {
 		switch s := segOf(r); {
 		case s == nil || s.Type != meta.ThinPool:
 			return ""
@@ -185,7 +186,7 @@ var fields = []field{
 		}
 		return "queue"
 	}},
-	{name: "lv_allocation_policy", kind: "lv", heading: "AllocPol", help: "Allocation policy", str: func(r *row) string {
+	{name: "lv_allocation_policy", kind: "lv", width: 10, heading: "AllocPol", help: "Allocation policy", str: func(r *row) string {
 		if r.lv.Alloc == "" {
 			return "inherit"
 		}
@@ -204,7 +205,7 @@ var fields = []field{
 		}
 		return time.Unix(r.lv.Created, 0).Format("2006-01-02 15:04:05 -0700")
 	}},
-	{name: "lv_host", kind: "lv", heading: "Host", help: "Where it was made", str: func(r *row) string { return r.lv.Host }},
+	{name: "lv_host", kind: "lv", width: 10, heading: "Host", help: "Where it was made", str: func(r *row) string { return r.lv.Host }},
 	{name: "seg_count", kind: "lv", heading: "#Seg", help: "Number of segments", num: func(r *row) (int64, bool) { return int64(len(r.lv.Segments)), true }},
 
 	{name: "pv_name", kind: "pv", heading: "PV", help: "Name", str: func(r *row) string {
@@ -284,7 +285,7 @@ var fields = []field{
 		}
 		return 0, true
 	}},
-	{name: "pv_pe_count", kind: "pv", heading: "PE", help: "Number of extents", num: func(r *row) (int64, bool) {
+	{name: "pv_pe_count", kind: "pv", width: 3, heading: "PE", help: "Number of extents", num: func(r *row) (int64, bool) {
 		if r.pv == nil {
 			return 0, true
 		}
@@ -302,8 +303,8 @@ var fields = []field{
 		}
 		return int64(len(r.disk.Areas)), true
 	}},
-	{name: "pv_mda_free", kind: "pv", heading: "PMdaFree", help: "Free space of the metadata area", size: func(r *row) (uint64, bool) { return mda(r.disk, true), true }},
-	{name: "pv_mda_size", kind: "pv", heading: "PMdaSize", help: "Size of the metadata area", size: func(r *row) (uint64, bool) { return mda(r.disk, false), true }},
+	{name: "pv_mda_free", kind: "pv", width: 9, heading: "PMdaFree", help: "Free space of the metadata area", size: func(r *row) (uint64, bool) { return mda(r.disk, true), true }},
+	{name: "pv_mda_size", kind: "pv", width: 9, heading: "PMdaSize", help: "Size of the metadata area", size: func(r *row) (uint64, bool) { return mda(r.disk, false), true }},
 	{name: "pv_tags", kind: "pv", heading: "PV Tags", help: "Tags", str: func(r *row) string {
 		if r.pv == nil {
 			return ""
@@ -401,10 +402,11 @@ var fields = []field{
 		return segOf(r).ChunkSize * 512, true
 	}},
 	{name: "discards", kind: "seg", heading: "Discards", help: "What a pool does with discards", str: func(r *row) string {
-		if s := segOf(r); s.Type == meta.ThinPool {
-			return s.Discards
+		s := segOf(r)
+		if p := r.x.VG.LV(s.Pool); s.Type == meta.Thin && p != nil && len(p.Segments) > 0 {
+			s = p.Segments[0]
 		}
-		return ""
+		return s.Discards
 	}},
 	{name: "transaction_id", kind: "seg", heading: "TransId", help: "Transaction of pools and thin volumes", num: func(r *row) (int64, bool) {
 		s := segOf(r)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/blockdev"
 	"softiser/lvm"
 	"softiser/lvm/meta"
 	"softiser/lvm/vg"
@@ -170,6 +171,11 @@ func (a *app) removeOne(ctx context.Context, g *lvm.Group, name string) error {
 		return fmt.Errorf("failed to find logical volume \"%s/%s\"", v.Name, name)
 	}
 	deps := g.Dependents(name)
+	for _, n := range append([]string{name}, deps...) {
+		if g.Open(n) && len(v.LV(n).Segments) > 0 && v.LV(n).Segments[0].Type != meta.ThinPool {
+			return fmt.Errorf("logical volume %s/%s is served: %w", v.Name, n, blockdev.ErrInUse)
+		}
+	}
 	if len(deps) > 0 {
 		if err := a.ask("removing %s/%s also removes %s: really remove them?", v.Name, name, strings.Join(deps, ", ")); err != nil {
 			return err

@@ -297,13 +297,10 @@ func (r *report) print(a *app, o reportFlags, kind string) {
 	}
 	if o.prefixes {
 		for _, c := range cells {
-			var parts []string
 			for i, f := range r.fields {
-				parts = append(parts, "LVM2_"+strings.ToUpper(f.name)+"='"+c[i]+"'")
+				c[i] = "LVM2_" + strings.ToUpper(f.name) + "='" + c[i] + "'"
 			}
-			fmt.Fprintln(a.out, "  "+strings.Join(parts, " "))
 		}
-		return
 	}
 	lines := cells
 	if !o.noHeadings {
@@ -313,7 +310,7 @@ func (r *report) print(a *app, o reportFlags, kind string) {
 		}
 		lines = append([][]string{h}, cells...)
 	}
-	pad := o.separator == " " || o.aligned
+	pad := (o.separator == " " || o.aligned) && !o.prefixes
 	for n, l := range lines {
 		for i := range l {
 			if !pad {
@@ -323,6 +320,7 @@ func (r *report) print(a *app, o reportFlags, kind string) {
 			for _, m := range lines {
 				w = max(w, len(m[i]))
 			}
+			w = max(w, len(r.fields[i].heading))
 			// Headings stand on the left whatever is below them.
 			if r.fields[i].right() && (n > 0 || o.noHeadings) {
 				l[i] = fmt.Sprintf("%*s", w, l[i])

@@ -40,7 +40,7 @@ func parseSize(s string) (amount, error) {
 		}
 	}
 	r, ok := new(big.Rat).SetString(s)
-	if !ok || s == "" || strings.ContainsAny(s, "eE/+-_") || r.Sign() < 0 {
+	if !ok || strings.Trim(s, "0123456789.") != "" || r.Sign() < 0 {
 		return a, fmt.Errorf("size %q is not a number with an optional unit (b s k m g t p e)", orig)
 	}
 	r.Mul(r, new(big.Rat).SetInt(new(big.Int).SetUint64(mult)))
@@ -205,8 +205,11 @@ func (u unit) format(n uint64, suffix bool) string {
 			f, i = f/base, i+1
 		}
 		letter = letters[i]
+		if n == 0 {
+			return withSuffix("0", " ", suffix) // as lvm2: zero has no unit
+		}
 		if i == 0 {
-			return withSuffix(strconv.FormatUint(n, 10), "B", suffix && n > 0)
+			return withSuffix(strconv.FormatUint(n, 10), "B", suffix)
 		}
 	}
 	if (letter | 0x20) == 'b' {

@@ -76,9 +76,11 @@ func (a *app) printDiff(cs []thin.Change, asJSON bool) error {
 func (a *app) export() *cobra.Command {
 	var from, output string
 	var resume int64
+	var raw bool
 	c := &cobra.Command{Use: "export [--from VG/SNAPSHOT] VG/LV", Short: "Write a volume, or what has changed, as a stream", Args: cobra.ExactArgs(1)}
 	c.Flags().StringVar(&from, "from", "", "only what differs from this volume")
 	c.Flags().StringVar(&output, "output", "-", "file to write; - is standard output")
+	c.Flags().BoolVar(&raw, "raw", false, "write the plain content of the volume instead of a stream")
 	c.Flags().Int64Var(&resume, "resume", 0, "leave out what lies before this offset")
 	c.RunE = func(_ *cobra.Command, args []string) (err error) {
 		g, lv, err := a.lv(args[0])
@@ -90,6 +92,9 @@ func (a *app) export() *cobra.Command {
 			return err
 		}
 		defer func() { err = errors.Join(err, v.Close()) }()
+		if raw && from != "" {
+			return fmt.Errorf("--raw writes whole volumes; leave --from out")
+		}
 		h := stream.Header{Volume: args[0], ID: lv.ID.String(), Size: v.Info().Size, Start: resume}
 		var es []stream.Extent
 		if from == "" {
@@ -119,6 +124,10 @@ func (a *app) export() *cobra.Command {
 			defer func() { err = errors.Join(err, f.Close()) }()
 			w = f
 		}
+		if raw {
+			_, err := io.Copy(w, io.NewSectionReader(v, resume, h.Size-resume))
+			return err
+		}
 		return stream.Export(w, v, h, es, nil)
 	}
 	return c
@@ -131,8 +140,10 @@ const imported = "imported."
 
 func (a *app) importCmd() *cobra.Command {
 	var input string
+	var raw bool
 	c := &cobra.Command{Use: "import VG/LV", Short: "Read a stream into a volume, which is created if it does not exist", Args: cobra.ExactArgs(1)}
 	c.Flags().StringVar(&input, "input", "-", "file to read; - is standard input")
+	c.Flags().BoolVar(&raw, "raw", false, "the input is plain content for a volume that exists")
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		r := a.in
 		if input != "-" {
@@ -142,6 +153,9 @@ func (a *app) importCmd() *cobra.Command {
 			}
 			defer f.Close()
 			r = f
+		}
+		if raw {
+			return a.importRaw(args[0], r)
 		}
 		s, err := stream.NewReader(r)
 		if err != nil {
@@ -158,6 +172,42 @@ func (a *app) importCmd() *cobra.Command {
 		return a.importInto(g, name, s)
 	}
 	return c
+}
+
+// importRaw overwrites the start of a volume.
+func (a *app) importRaw(arg string, r io.Reader) (err error) {
+	g, lv, err := a.lv(arg)
+	if err != nil {
+		return err
+	}
+	if err := a.ask("really overwrite %s?", arg); err != nil {
+		return err
+	}
+	v, err := g.Volume(lv.Name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, v.Close()) }()
+	block := int64(v.Info().BlockSize)
+	buf := make([]byte, 1<<20)
+	for off := int64(0); ; {
+		n, err := io.ReadFull(r, buf)
+		if n > 0 {
+			if int64(n)%block != 0 {
+				return fmt.Errorf("the input ends within a block of %d bytes, after %d", block, off+int64(n))
+			}
+			if _, err := v.WriteAt(buf[:n], off); err != nil {
+				return err
+			}
+			off += int64(n)
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 func (a *app) importInto(g *lvm.Group, name string, s *stream.Reader) (err error) {

@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"softiser/lvm"
+	"softiser/lvm/vg"
+)
+
+// shell runs commands on two backing files.
+type shell struct {
+	t     *testing.T
+	env   Env
+	disks []string
+}
+
+func newShell(t *testing.T) *shell {
+	dir := t.TempDir()
+	s := &shell{t: t, env: Env{Config: lvm.Config{Config: vg.Config{LockDir: dir + "/lock", ArchiveDir: dir + "/archive", BackupDir: dir + "/backup"}}}}
+	for _, n := range []string{"a.img", "b.img"} {
+		p := filepath.Join(dir, n)
+		f, err := os.Create(p)
+		if err == nil {
+			err = errors.Join(f.Truncate(256<<20), f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.disks = append(s.disks, p)
+	}
+	return s
+}
+
+func (s *shell) try(stdin []byte, args ...string) (string, error) {
+	var out, stderr bytes.Buffer
+	args = append(args, "--devices", strings.Join(s.disks, ","))
+	if s.env.Manager != nil {
+		args = args[:len(args)-2]
+	}
+	err := Run(context.Background(), s.env, args, bytes.NewReader(stdin), &out, &stderr)
+	return out.String(), err
+}
+
+func (s *shell) run(args ...string) string {
+	s.t.Helper()
+	out, err := s.try(nil, args...)
+	if err != nil {
+		s.t.Fatalf("%s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+func (s *shell) fails(want string, args ...string) {
+	s.t.Helper()
+	_, err := s.try(nil, args...)
+	if err == nil || !strings.Contains(err.Error(), want) {
+		s.t.Errorf("%s: %v, want %q", strings.Join(args, " "), err, want)
+	}
+}
+
+func (s *shell) says(want string, args ...string) {
+	s.t.Helper()
+	if out := s.run(args...); !strings.Contains(out, want) {
+		s.t.Errorf("%s: %q, want %q", strings.Join(args, " "), out, want)
+	}
+}
+
+func (s *shell) group() {
+	s.t.Helper()
+	s.says("successfully created", append([]string{"vgcreate", "vg0"}, s.disks...)...)
+}
+
+func TestLife(t *testing.T) {
+	s := newShell(t)
+	s.says(`Physical volume "`+s.disks[0]+`" successfully created.`, "pvcreate", s.disks[0])
+	s.group()
+	s.says(`Logical volume "lin" created.`, "lvcreate", "-L", "20m", "-n", "lin", "vg0")
+	s.says(`Logical volume "lvol0" created.`, "lvcreate", "-l", "10%FREE", "vg0", s.disks[1]+":0-30")
+	s.says("Using default stripesize 64.00 KiB.", "lvcreate", "-i2", "-L24m", "-n", "str", "vg0")
+	s.says("Rounding size to boundary between physical extents: 8.00m.", "lvcreate", "-L5m", "-n", "odd", "vg0")
+	s.says("changed from 20.00 MiB (5 extents) to 40.00 MiB (10 extents).", "lvextend", "-L", "+20m", "vg0/lin")
+	s.fails("say --yes", "lvreduce", "-L", "-8m", "vg0/lin")
+	s.says("successfully resized", "lvreduce", "-y", "-L", "-8m", "vg0/lin")
+	s.says(`Renamed "odd" to "even" in volume group "vg0"`, "lvrename", "vg0", "odd", "even")
+	s.says("Logical volume vg0/even changed.", "lvchange", "--addtag", "gold", "-p", "r", "vg0/even")
+	if got := s.run("lvs", "--noheadings", "-o", "name,tags,attr,size", "--units", "m", "@gold"); strings.Join(strings.Fields(got), " ") != "even gold -ri------- 8.00m" {
+		t.Errorf("%q", got)
+	}
+	s.says("created", "lvcreate", "-s", "-L8m", "-n", "snap", "vg0/lin")
+	s.says("created", "lvcreate", "-T", "-L40m", "vg0/pool")
+	s.says("created", "lvcreate", "-V1t", "-T", "vg0/pool", "-n", "thin")
+	s.says("created", "lvcreate", "-s", "-n", "thinsnap", "vg0/thin")
+	if got := s.run("lvs", "--noheadings", "-o", "lv_name,pool_lv,origin,segtype,chunk_size,lv_attr", "-O", "lv_name"); strings.Join(strings.Fields(got), " ") !=
+		"even linear 0 -ri------- lin linear 0 owi---s--- lin linear 0 owi---s--- lvol0 linear 0 -wi------- pool thin-pool 64.00k twi---tz-- snap lin linear 4.00k swi---s--- str striped 0 -wi------- thin pool thin 0 Vwi---tz-- thinsnap pool thin thin 0 Vwi---tz-k" {
+		t.Errorf("%q", got)
+	}
+	s.says("Moved: 100.00%", "pvmove", "-n", "lin", s.disks[0])
+	s.fails("still in use", "vgreduce", "vg0", s.disks[0])
+	s.says("lin: Merged: 100.00%", "lvconvert", "--merge", "vg0/snap")
+	s.says("thin: Merged: 100.00%", "lvconvert", "--merge", "vg0/thinsnap")
+	s.fails("say --yes", "lvremove", "vg0/pool")
+	s.says(`"pool" successfully removed`, "lvremove", "-y", "vg0/pool")
+	s.fails("really remove", "vgremove", "vg0")
+	s.says(`Volume group "vg0" successfully removed`, "vgremove", "-y", "vg0")
+	s.says("successfully wiped", "pvremove", s.disks[0])
+	if got := s.run("pvs", "--noheadings", "-o", "pv_name,vg_name"); strings.TrimSpace(got) != s.disks[1] {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L20m", "-n", "lin", "vg0")
+	s.fails("already exists", append([]string{"vgcreate", "vg0"}, s.disks...)...)
+	s.fails("belongs to a volume group", "pvcreate", "-ff", s.disks[0])
+	s.fails("exists already", "lvcreate", "-L20m", "-n", "lin", "vg0")
+	s.fails("insufficient free extents", "lvcreate", "-L20g", "-n", "big", "vg0")
+	s.fails("reserved", "lvcreate", "-L20m", "-n", "snapshot1", "vg0")
+	s.fails("left to lvm2", "lvcreate", "--type", "raid1", "-L20m", "vg0")
+	s.fails("not found", "lvcreate", "-L20m", "nope")
+	s.fails("not found", "lvs", "nope")
+	s.fails("failed to find", "lvextend", "-L30m", "vg0/nope")
+	s.fails("nothing to extend", "lvextend", "-L20m", "vg0/lin")
+	s.fails("not both", "lvextend", "-L20m", "-l5", "vg0/lin")
+	s.fails("unrecognised field", "lvs", "-o", "nonsense")
+	s.fails("units", "lvs", "--units", "x")
+	s.fails("is no snapshot", "lvconvert", "--merge", "vg0/lin")
+	s.fails("not activated by hand", "lvchange", "-ay", "vg0/lin")
+	s.fails("no physical volume", "pvmove", "/dev/null")
+}
+
+func TestTransfer(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L40m", "-T", "vg0/pool")
+	s.run("lvcreate", "-V20m", "-T", "vg0/pool", "-n", "a")
+	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	if _, err := s.try(data, "import", "-y", "--raw", "vg0/a"); err != nil {
+		t.Fatal(err)
+	}
+	s.run("lvcreate", "-s", "-n", "a1", "vg0/a")
+	full := s.run("export", "vg0/a1")
+	if _, err := s.try(bytes.Repeat([]byte("x"), 4096), "import", "-y", "--raw", "vg0/a"); err != nil {
+		t.Fatal(err)
+	}
+	s.run("lvcreate", "-s", "-n", "a2", "vg0/a")
+	s.says("1 ranges, 64.00k", "diff", "vg0/a1", "vg0/a2")
+	if got := s.run("diff", "--json", "vg0/a1", "vg0/a2"); got != "{\"changes\":[{\"offset\":0,\"length\":65536,\"type\":\"data\"}]}\n" {
+		t.Errorf("%q", got)
+	}
+	inc := s.run("export", "--from", "vg0/a1", "vg0/a2")
+	if len(inc) > 80000 {
+		t.Errorf("an increment of one block has %d bytes", len(inc))
+	}
+	imp := func(want, stream string, args ...string) {
+		t.Helper()
+		_, err := s.try([]byte(stream), append([]string{"import"}, args...)...)
+		switch {
+		case want == "" && err != nil, want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("import: %v, want %q", err, want)
+		}
+	}
+	imp("import the full volume first", inc, "vg0/copy")
+	imp("breaks off", full[:len(full)/2], "vg0/copy")
+	imp("does not hold", inc, "vg0/copy")
+	imp("", full, "vg0/copy") // the same stream again
+	imp("", inc, "vg0/copy")
+	imp("does not hold", inc, "vg0/copy") // it is a2 now, not a1
+	if s.run("export", "--raw", "vg0/copy")[:1<<20] != s.run("export", "--raw", "vg0/a2")[:1<<20] {
+		t.Error("the copy differs")
+	}
+	s.says("created", "clone", "vg0/a2", "a3")
+	s.says("created", "clone", "vg0/copy", "copy2")
+	if s.run("export", "--raw", "vg0/copy2") != s.run("export", "--raw", "vg0/copy") {
+		t.Error("the clone differs")
+	}
+	out := filepath.Join(t.TempDir(), "stream")
+	s.run("export", "--output", out, "vg0/a2")
+	s.run("import", "--input", out, "vg0/third")
+}
+
+// TestLive runs commands inside a target: on the groups of its manager, while
+// a volume is open.
+func TestLive(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L20m", "-n", "lin", "vg0")
+	m := &lvm.Manager{Config: s.env.Config}
+	dev, err := m.Open(lvm.Spec{VG: "vg0", LV: "lin", Devices: s.disks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.fails("", "lvextend", "-L40m", "vg0/lin") // the files are locked
+	s.env.Manager = m
+	s.run("lvextend", "-L40m", "vg0/lin")
+	if dev.Info().Size != 40<<20 {
+		t.Error("the open volume has not grown")
+	}
+	s.run("lvcreate", "-s", "-L8m", "-n", "snap", "vg0/lin")
+	if _, err := dev.WriteAt(make([]byte, 1<<20), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name,lv_attr,data_percent")); strings.Join(got, " ") != "lin owi-aos--- snap swi---s--- 12.65" {
+		t.Errorf("%q", got)
+	}
+	s.fails("served", "lvremove", "-y", "vg0/lin")
+	s.fails("is served", "vgremove", "-y", "vg0")
+	s.run("lvremove", "vg0/snap")
+	s.fails("not open in this target", "lvcreate", "-L4m", "other")
+	if err := errors.Join(dev.Close(), m.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for in, want := range map[string]uint64{"20": 20 << 20, "20m": 20 << 20, "20M": 20 << 20, "1.5g": 3 << 29, "512b": 512, "8s": 4096, "1k": 1024, "2T": 2 << 40, "20MB": 20 << 20, "+4k": 4096, ".5g": 1 << 29} {
+		if a, err := parseSize(in); err != nil || a.bytes != want {
+			t.Errorf("%q: %d, %v; want %d", in, a.bytes, err, want)
+		}
+	}
+	for _, in := range []string{"", "m", "x", "1x", "-", "1e3", "99999e", "0", "1/2", "--4", "0x10", "1_0"} {
+		if a, err := parseSize(in); err == nil {
+			t.Errorf("%q accepted as %d", in, a.bytes)
+		}
+	}
+	for _, in := range []string{"", "0", "x", "50%", "50%NONE", "5000000000", "-"} {
+		if _, err := parseExtents(in); err == nil {
+			t.Errorf("extents %q accepted", in)
+		}
+	}
+}
+
+func TestDisplay(t *testing.T) {
+	for _, c := range []struct {
+		units string
+		n     uint64
+		want  string
+	}{
+		{"r", 0, "0 "}, {"h", 20 << 20, "20.00m"}, {"r", 252<<20 - 1, "<252.00m"}, {"r", 252<<20 + 1, "252.00m"},
+		{"H", 20 << 20, "20.97M"}, {"b", 20971520, "20971520B"}, {"s", 20971520, "40960S"}, {"k", 20 << 20, "20480.00k"},
+		{"G", 20 << 20, "0.02G"}, {"m", 1 << 40, "1048576.00m"}, {"4m", 40 << 20, "10.00U"}, {"t", 1 << 40, "1.00t"},
+	} {
+		u, err := parseUnits(c.units)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := u.format(c.n, true); got != c.want {
+			t.Errorf("%s %d: %q, want %q", c.units, c.n, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"softiser/lvm"
+	"softiser/lvm/vg"
+)
+
+// lvm2 is Debian's lvm2 on loop devices over the files of a shell. Nothing is
+// activated, so device-mapper is not needed; root is.
+type lvm2 struct {
+	t   *testing.T
+	env []string
+}
+
+const lvm2Config = `global{activation=0} devices{use_devicesfile=0 hints="none" scan="/dev"} backup{archive=0 backup=0}`
+
+func newLVM2(t *testing.T, s *shell) *lvm2 {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root for loop devices")
+	}
+	for _, tool := range []string{"losetup", "lvs"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s", tool)
+		}
+	}
+	for i, d := range s.disks {
+		out, err := exec.Command("losetup", "-f", "--show", d).CombinedOutput()
+		if err != nil {
+			t.Skipf("no loop device: %s", out)
+		}
+		dev := strings.TrimSpace(string(out))
+		t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+		s.disks[i] = dev
+	}
+	// lvm2's own lock directory: both keep to it.
+	s.env = Env{Config: lvm.Config{Config: vg.Config{ArchiveDir: "-", BackupDir: "-"}}}
+	return &lvm2{t, append(os.Environ(), "LVM_SUPPRESS_FD_WARNINGS=1")}
+}
+
+func (l *lvm2) run(args ...string) string {
+	l.t.Helper()
+	c := exec.Command("lvm", append(args, "--config", lvm2Config)...)
+	c.Env = l.env
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		l.t.Fatalf("lvm %s: %v\n%s%s", strings.Join(args, " "), err, out, stderr.String())
+	}
+	for _, line := range strings.Split(stderr.String(), "\n") {
+		if strings.Contains(line, "WARNING") && !strings.Contains(line, "Activation disabled") && !strings.Contains(line, "not zeroed") && !strings.Contains(line, "NOT backed up") {
+			l.t.Errorf("lvm %s: %s", args[0], line)
+		}
+	}
+	return string(out)
+}
+
+// TestAgainstLVM2 has lvm2 and this package work on one group in turns, and
+// compares every report.
+func TestAgainstLVM2(t *testing.T) {
+	s := newShell(t)
+	l := newLVM2(t, s)
+	group := "vgt" + strings.ReplaceAll(strings.TrimPrefix(s.disks[0], "/dev/"), "/", "")
+	vol := func(n string) string { return group + "/" + n }
+	s.says("successfully created", append([]string{"vgcreate", group}, s.disks...)...)
+	s.run("lvcreate", "-L20m", "-n", "lin", group)
+	s.run("lvcreate", "-i2", "-L24m", "-n", "str", group)
+	l.run("vgck", group)
+	l.run("lvcreate", "-an", "-Zn", "-Wn", "-L12m", "-n", "theirs", group)
+	s.run("lvextend", "-L+12m", vol("theirs"))
+	s.run("lvcreate", "-s", "-L8m", "-n", "snap", vol("lin"))
+	s.run("lvcreate", "-s", "-c16k", "-L8m", "-n", "snap2", vol("lin"))
+	s.run("lvcreate", "-T", "-L32m", vol("pool"))
+	s.run("lvcreate", "-V1g", "-T", vol("pool"), "-n", "thin")
+	s.run("lvcreate", "-s", "-n", "thin2", vol("thin"))
+	s.run("lvcreate", "-L9m", "--alloc", "contiguous", "--addtag", "t1", "-pr", "-n", "tagged", group)
+	l.run("vgck", group)
+	l.run("lvrename", group, "theirs", "renamed")
+	l.run("lvextend", "-l+3", vol("renamed"))
+	s.run("lvextend", "-l+50%FREE", vol("renamed"))
+	l.run("lvchange", "--addtag", "t2", vol("renamed"))
+	s.run("pvmove", "-n", "lin", s.disks[0]+":0-100")
+	l.run("vgck", group)
+
+	// Attributes that depend on activation are masked: lvm2 cannot tell here.
+	active := regexp.MustCompile(`([-a-zA-Z]{4})XX([-a-z]{4})`)
+	mask := func(out string) string { return active.ReplaceAllString(out, "$1--$2") }
+	for _, args := range []string{
+		"lvs", "lvs -a", "lvs --segments", "lvs --reportformat json", "lvs -a -o lv_name,lv_size,seg_pe_ranges,devices --units m",
+		"lvs -o+chunk_size,seg_count,transaction_id,thin_id,discards,stripes,stripe_size", "lvs -o lv_name,lv_uuid,lv_tags,lv_host,lv_when_full,lv_allocation_policy",
+		"lvs --units k --nosuffix --noheadings", "lvs --units G", "lvs --separator , --units s", "lvs --units H", "lvs -O -lv_size -o lv_name,lv_size",
+		"lvs -o lv_full_name,lv_path,pool_lv,origin,origin_size,data_lv,metadata_lv,lv_metadata_size", "lvs --nameprefixes -o lv_name,lv_size", "lvs --units 4m -o lv_name,lv_size",
+		"vgs", "vgs --reportformat json", "vgs -o+vg_uuid,vg_extent_size,vg_extent_count,vg_free_count,max_lv,max_pv,vg_seqno", "vgs --units b",
+		"pvs", "pvs --reportformat json --units b", "pvs -o+pv_used,pv_uuid,pe_start,dev_size,pv_pe_count,pv_pe_alloc_count,pv_mda_count,pv_mda_size",
+	} {
+		cmd := strings.Fields(args)
+		if cmd[0] == "pvs" {
+			cmd = append(cmd, s.disks...)
+		} else {
+			cmd = append(cmd, group)
+		}
+		ours, theirs := s.run(cmd...), mask(l.run(cmd...))
+		if ours != theirs {
+			t.Errorf("%s: the first difference:\n%s", args, firstDifference(ours, theirs))
+		}
+	}
+	file := t.TempDir() + "/backup"
+	l.run("vgcfgbackup", "-f", file, group)
+	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "thin2 {") {
+		t.Fatal(err)
+	}
+	s.run("vgremove", "-y", group)
+	if out := l.run("pvs", "--noheadings", "-o", "pv_name,vg_name", s.disks[0]); strings.TrimSpace(out) != s.disks[0] {
+		t.Errorf("after vgremove lvm2 says %q", out)
+	}
+}
+
+func firstDifference(ours, theirs string) string {
+	a, b := strings.Split(ours, "\n"), strings.Split(theirs, "\n")
+	for i := range a {
+		if i >= len(b) || a[i] != b[i] {
+			return "ours " + a[i] + "\nlvm2 " + strings.Join(b[min(i, len(b)):min(i+1, len(b))], "")
+		}
+	}
+	return "lvm2 has more lines"
+}

@@ -84,6 +84,29 @@ func ParseCRCMode(s string) (CRCMode, error) {
 // String returns the name that ParseCRCMode reads.
 func (m CRCMode) String() string { return [...]string{"required", "offered", "off"}[m] }
 
+// ZerocopyMode says when iSER sends large payloads with MSG_ZEROCOPY.
+type ZerocopyMode uint8
+
+// Zerocopy modes.
+const (
+	ZerocopyAuto ZerocopyMode = iota // until the kernel reports that it copied all the same
+	ZerocopyOn
+	ZerocopyOff
+)
+
+// ParseZerocopyMode reads "auto", "on" or "off".
+func ParseZerocopyMode(s string) (ZerocopyMode, error) {
+	for m := ZerocopyAuto; m <= ZerocopyOff; m++ {
+		if s == m.String() {
+			return m, nil
+		}
+	}
+	return 0, fmt.Errorf("zerocopy mode %q: want auto, on or off", s)
+}
+
+// String returns the name that ParseZerocopyMode reads.
+func (m ZerocopyMode) String() string { return [...]string{"auto", "on", "off"}[m] }
+
 // Config says which target to log in to and how. The zero value of every field
 // but Address and TargetName is a documented default; Dial works on a copy.
 type Config struct {
@@ -111,6 +134,7 @@ type Config struct {
 	CRC         CRCMode       // iSER
 	BusyPoll    time.Duration // spin this long for the next PDU before sleeping; 0: never
 	MaxFPDU     int           // iSER: largest FPDU, bytes; 0: the path's MSS
+	Zerocopy    ZerocopyMode  // iSER
 	LargeFPDU   bool          // iSER: offer frames above the path's MSS, up to 64 KiB
 	// Congestion names the TCP congestion control; empty: the system's. Pacing
 	// ones (bbr) halve the throughput over loopback.

@@ -189,6 +189,7 @@ func TestNegotiations(t *testing.T) {
 		"iser":             func(c *initiator.Config) {},
 		"iser no CRC":      func(c *initiator.Config) { c.CRC = initiator.CRCOff },
 		"iser stream":      func(c *initiator.Config) { c.StreamLogin = true },
+		"iser zerocopy":    func(c *initiator.Config) { c.Zerocopy = initiator.ZerocopyOn },
 		"iser no imm":      func(c *initiator.Config) { c.NoImmediateData = true },
 		"iser R2T":         func(c *initiator.Config) { c.InitialR2T = true },
 		"iser small FPDUs": func(c *initiator.Config) { c.MaxFPDU = 1500 },

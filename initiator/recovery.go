@@ -137,11 +137,12 @@ func (s *Session) recover() {
 		s.backoff = 0
 	}
 	s.backoff = min(max(s.backoff*2, s.cfg.firstRetry), s.cfg.maxRetry)
-	wait := max(s.backoff, s.minWait)
+	wait, atLeast := s.backoff, s.minWait // the target's Time2Wait is not shortened
 	s.minWait = 0
 	s.mu.Unlock()
 	for {
-		pause := jitter(wait)
+		pause := max(jitter(wait), atLeast)
+		atLeast = 0
 		if t := s.cfg.ReplacementTimeout; t > 0 {
 			left := t - time.Since(lost)
 			if left <= 0 {

@@ -111,6 +111,12 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 	case CRCOff:
 		p.CRC = rdma.CRCOff
 	}
+	switch c.Zerocopy {
+	case ZerocopyAuto:
+		p.Zerocopy = rdma.ZerocopyAuto
+	case ZerocopyOn:
+		p.Zerocopy = rdma.ZerocopyOn
+	}
 	if c.FallbackTCP {
 		p.Timeout = min(p.Timeout, fallbackTimeout)
 	}

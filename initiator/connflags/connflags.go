@@ -42,6 +42,7 @@ type Options struct {
 	BusyPoll         time.Duration
 	LargeFPDU        bool
 	Congestion       string
+	Zerocopy         string
 	Sessions         int
 	QueueDepth       int
 	MaxTransfer      int
@@ -73,6 +74,7 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.StringVar(&o.CRC, "crc", "required", "iSER: MPA CRC required, offered or off")
 	fs.DurationVar(&o.BusyPoll, "busy-poll", 0, "spin this long for the next PDU before sleeping")
 	fs.BoolVar(&o.LargeFPDU, "large-fpdu", false, "iSER: offer frames above the path's segment size, up to 64 KiB")
+	fs.StringVar(&o.Zerocopy, "zerocopy", "auto", "iSER: send large payloads with MSG_ZEROCOPY: auto, on or off")
 	fs.StringVar(&o.Congestion, "congestion", "", "TCP congestion control (default: the system's)")
 	fs.IntVar(&o.Sessions, "nr-sessions", 1, "sessions to spread the LUN over")
 	fs.IntVar(&o.QueueDepth, "queue-depth", 128, "commands outstanding per session")
@@ -121,6 +123,9 @@ func (o *Options) Apply(c *initiator.Config) error {
 		return fmt.Errorf("--crc: %w", err)
 	}
 	c.CRC = crc
+	if c.Zerocopy, err = initiator.ParseZerocopyMode(o.Zerocopy); err != nil {
+		return fmt.Errorf("--zerocopy: %w", err)
+	}
 	c.FallbackTCP, c.StreamLogin, c.BusyPoll = o.FallbackTCP, o.StreamLogin, o.BusyPoll
 	c.LargeFPDU, c.Congestion = o.LargeFPDU, o.Congestion
 	c.Sessions, c.QueueDepth, c.MaxTransfer = o.Sessions, o.QueueDepth, o.MaxTransfer

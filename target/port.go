@@ -284,10 +284,15 @@ func (k *task) getDone() (over bool, err error) {
 func (k *task) Cancel(t *scsi.Task) {
 	s := k.sess
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	// The slot may have been given to another command since.
-	if t.Aborted() && k.out.running && k.moving > 0 {
+	running := t.Aborted() && k.out.running && k.moving > 0
+	if running {
 		k.conn.dm.AbortTransfer(&k.out.x)
+	}
+	s.mu.Unlock()
+	if running {
+		// Whoever aborts may be another session: nobody else pushes this one.
+		k.conn.dm.Push()
 	}
 }
 

@@ -129,8 +129,13 @@ func (s *session) dropCollecting(f iscsi.TaskFunction, lun uint64, all bool) {
 		calls := x.abortLocked(doomed, nil)
 		x.mu.Unlock()
 		calls.run()
-		if stalled && x == s {
+		if stalled {
+			// What an ORDERED one held up goes on, if need be from here: its own
+			// receive goroutine may have nothing more to do.
 			x.deliverHeld(x.conn)
+			if x != s {
+				x.conn.dm.Push()
+			}
 		}
 	}
 }

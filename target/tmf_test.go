@@ -179,6 +179,39 @@ func TestResetWhileDataIsOwed(t *testing.T) {
 	r.ready()
 }
 
+// A reset by one initiator also ends the WRITE of another one that owes its data
+// and is otherwise silent.
+func TestResetWhileAnotherOwesData(t *testing.T) {
+	s := serve(t, nil)
+	r, other := s.session(), s.second(50)
+	tag := other.command(command{cdb: cdbRW10(0x2a, 0, 128), write: true, edtl: 65536})
+	q := other.expect(iscsi.OpR2T)
+	if got := r.task(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0); got != iscsi.TaskComplete {
+		t.Errorf("response %d", got)
+	}
+	other.dataOut(tag, q.R2T().TTT(), 0, 0, make([]byte, 65536), true) // too late, and dropped
+	other.ready()
+}
+
+// What an ORDERED WRITE has held up goes on when another initiator's reset ends
+// that WRITE.
+func TestResetReleasesHeldCommands(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	r, other := s.session(), s.dial()
+	other.isid[5] = 50
+	other.mustLogin(testIQN, "InitialR2T=No", "FirstBurstLength=16384")
+	other.ready()
+	other.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true, attr: 2})
+	tag := other.command(command{cdb: testUnitReady})
+	other.nop(nil) // both have arrived
+	if got := r.task(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0); got != iscsi.TaskComplete {
+		t.Errorf("response %d", got)
+	}
+	if p := other.expect(iscsi.OpSCSIResponse); p.ITT() != tag {
+		t.Errorf("response for %#x, want %#x", p.ITT(), tag)
+	}
+}
+
 // Aborts, resets and I/O of several initiators at once end in order.
 func TestAbortStorm(t *testing.T) {
 	s := serve(t, func(c *Config, _ *Target) { c.Limits.Commands = 16 })

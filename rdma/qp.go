@@ -93,7 +93,7 @@ type QP struct {
 	nudger    *time.Timer   // see armNudgeLocked; guarded by sqMu
 	speaker   *time.Timer   // see ConnParams.SpeakFirst; guarded by sqMu
 	term      *wire.Term    // to be sent by teardown; guarded by sqMu
-	fin       *time.Timer   // runs while Closing; guarded by sqMu
+	fin       *time.Timer   // waits for the peer's FIN; guarded by sqMu
 	ext       extState      // use of RFC 7306; guarded by sqMu
 
 	txWake chan struct{} // capacity 1

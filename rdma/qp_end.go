@@ -90,12 +90,9 @@ func (qp *QP) failLocked(err error) {
 // teardown ends the connection: it is the last thing the receive goroutine does.
 // In order: stop the transmitter, send a Terminate if one is due, flush, close.
 func (qp *QP) teardown(cause error) {
-	graceful := false
 	qp.sqMu.Lock()
 	if !qp.dying.Load() {
-		if qp.state == StateClosing && errors.Is(cause, io.EOF) {
-			graceful = true
-		} else {
+		if qp.state != StateClosing || !errors.Is(cause, io.EOF) {
 			qp.err = cause
 			if cause != io.EOF {
 				qp.err = fmt.Errorf("rdma: receive: %w", cause)
@@ -144,9 +141,11 @@ func (qp *QP) teardown(cause error) {
 		qp.conn.Linger(lingerTimeout)
 	}
 	_ = qp.conn.Close()
-	if graceful {
+	qp.sqMu.Lock()
+	if qp.fin != nil {
 		qp.fin.Stop()
 	}
+	qp.sqMu.Unlock()
 	qp.releaseSinks()
 	qp.sendCQ.dispatch()
 	qp.recvCQ.dispatch()
@@ -250,7 +249,8 @@ func (qp *QP) releaseSinks() {
 }
 
 // Disconnect closes the connection gracefully: what is queued is finished, then
-// FIN is sent. New work is refused. It does not wait; see Done.
+// FIN is sent, and the peer's FIN is waited for, not for ever. New work is refused.
+// Disconnect itself does not wait; see Done.
 func (qp *QP) Disconnect() {
 	qp.sqMu.Lock()
 	if qp.state != StateRTS {
@@ -258,9 +258,6 @@ func (qp *QP) Disconnect() {
 		return
 	}
 	hook := qp.setState(StateClosing)
-	qp.fin = time.AfterFunc(finTimeout, func() {
-		qp.fail(fmt.Errorf("%w: the connection did not close within %v", ErrTimeout, finTimeout))
-	})
 	if !qp.txBusy {
 		qp.finLocked()
 	}

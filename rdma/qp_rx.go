@@ -205,24 +205,29 @@ func (qp *QP) rxRead() (int, error) {
 	return n, err
 }
 
-// want limits a read into the buffer. When a long payload is likely to come next,
-// only its header is read, so that the payload can go straight to its place: the
-// stream has just brought such payloads, or memory has been lent for them. Many
-// short payloads in flight are better read ahead and copied, many per call; so is
-// everything from a peer that cuts messages into short FPDUs.
-func (qp *QP) want() int {
+// direct reports whether long payloads are to be placed without a copy, at the
+// price of a system call for each: memory has been lent for them, or the stream
+// has just brought some. Many short payloads in flight are better read ahead and
+// copied, many per call; so is everything from a peer that cuts messages into
+// short FPDUs.
+func (qp *QP) direct() bool {
 	x := &qp.rx
 	if x.short {
-		return len(x.buf)
+		return false
 	}
 	if n := qp.lent.Load(); n > 0 {
-		if n > lentFew && qp.lentBytes.Load() < n*lentLong {
-			return len(x.buf)
-		}
-	} else if x.expect == 0 {
+		return n <= lentFew || qp.lentBytes.Load() >= n*lentLong
+	}
+	return x.expect > 0
+}
+
+// want limits a read into the buffer: with direct placement, to the end of the
+// next header, so that the payload behind it stays in the socket.
+func (qp *QP) want() int {
+	x := &qp.rx
+	if !qp.direct() {
 		return len(x.buf)
 	}
-	// Up to the end of the next header.
 	n := wire.LenField + wire.TaggedLen - (x.w - x.r)
 	if x.stage != rxHeader {
 		n += x.left + wire.Pad(x.ulen) + wire.CRCLen

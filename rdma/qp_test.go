@@ -313,6 +313,24 @@ func TestDisconnectDrains(t *testing.T) {
 	}
 }
 
+// An outstanding Read is waited for.
+func TestDisconnectWaitsForRead(t *testing.T) {
+	p, e := rawToClient(t, nil)
+	e.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpRead, SGL: []rdma.SGE{e.SGE(make([]byte, 4))}})
+	var r wire.ReadReq
+	r.Parse(p.recv()[wire.UntaggedLen:])
+	e.QP.Disconnect()
+	p.send(taggedMsg(wire.ReadResponse, r.SinkSTag, r.SinkTO, true, make([]byte, 4)))
+	e.Want(t, 1, rdma.WCRead, rdma.StatusSuccess)
+	if u := p.recv(); u != nil {
+		t.Errorf("%x instead of FIN", u)
+	}
+	p.nc.Close()
+	if err := e.WaitDone(t); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSharedReceiveQueue(t *testing.T) {
 	events := make(chan rdma.Event, 8)
 	a, b := rdmatest.NewPair(t, nil) // only for a device with a second connection below
@@ -565,4 +583,30 @@ func TestNoAllocations(t *testing.T) {
 	if n > 0 {
 		t.Errorf("%v allocations per round of Write, Read and Send", n)
 	}
+}
+
+// Busy polling works, and ends after silence: a configured queue pair that has
+// nothing to do makes no system calls.
+func TestBusyPollEnds(t *testing.T) {
+	p := rdma.ConnParams{BusyPoll: 5 * time.Millisecond}
+	a, b := rdmatest.NewPair(t, &rdmatest.Options{Client: p, Server: p})
+	for i := range 20 {
+		b.Recv(t, uint64(i), nil)
+		a.Post(t, rdma.SendWR{ID: uint64(i), Op: rdma.OpSend})
+		a.Want(t, uint64(i), rdma.WCSend, rdma.StatusSuccess)
+		b.Want(t, uint64(i), rdma.WCRecv, rdma.StatusSuccess)
+	}
+	deadline := time.Now().Add(rdmatest.Timeout)
+	for quiet := 0; quiet < 3; {
+		before := a.QP.Stats().RecvCalls + b.QP.Stats().RecvCalls
+		time.Sleep(20 * time.Millisecond)
+		if a.QP.Stats().RecvCalls+b.QP.Stats().RecvCalls == before {
+			quiet++
+		} else if quiet = 0; time.Now().After(deadline) {
+			t.Fatal("it goes on polling")
+		}
+	}
+	b.Recv(t, 99, nil)
+	a.Post(t, rdma.SendWR{ID: 99, Op: rdma.OpSend})
+	b.Want(t, 99, rdma.WCRecv, rdma.StatusSuccess)
 }

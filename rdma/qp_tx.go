@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
@@ -86,6 +87,9 @@ func (qp *QP) Push() {
 	qp.sqMu.Lock()
 	if qp.txBusy || qp.dying.Load() || !qp.workLocked() {
 		ended := qp.ended
+		if !qp.txBusy && !qp.dying.Load() {
+			qp.finLocked() // an answer may have emptied the queue
+		}
 		qp.sqMu.Unlock()
 		if ended {
 			qp.sendCQ.dispatch() // posts that were flushed at once
@@ -336,6 +340,9 @@ func (qp *QP) finLocked() {
 	if qp.state == StateClosing && !qp.finSent && qp.sqHead == qp.sqTail && qp.irqHead == qp.irqTail {
 		qp.finSent = true
 		_ = qp.conn.CloseWrite()
+		qp.fin = time.AfterFunc(finTimeout, func() {
+			qp.fail(fmt.Errorf("%w: the peer did not close its side within %v", ErrTimeout, finTimeout))
+		})
 	}
 }
 

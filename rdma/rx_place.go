@@ -150,7 +150,7 @@ func (qp *QP) rxDirect() (int, error) {
 	}
 	if aim == x.left {
 		x.vec = x.vec[:len(x.vec)+1]
-		sock.Set(&x.vec[len(x.vec)-1], x.buf[:x.tail()])
+		sock.Set(&x.vec[len(x.vec)-1], x.buf[:qp.tail()])
 	}
 	n, err := qp.conn.Readv(x.vec)
 	clear(x.vec)
@@ -194,8 +194,12 @@ func (x *rxState) scrapBuf(n int) []byte {
 // so that the next payload stays in the socket and is placed without a copy too.
 
 // tail is how much to read behind a direct payload: what lay between the last
-// two, or the trailer and a header.
-func (x *rxState) tail() int {
+// two, or the trailer and a header; everything when the next one will be copied.
+func (qp *QP) tail() int {
+	x := &qp.rx
+	if !qp.direct() {
+		return len(x.buf)
+	}
 	t := wire.Pad(x.ulen) + wire.CRCLen + wire.LenField + wire.TaggedLen
 	if x.ctrl.Last() && x.gap > t {
 		return x.gap
@@ -205,7 +209,9 @@ func (x *rxState) tail() int {
 
 // learn is called at the end of a direct payload, measure at the start of one.
 func (x *rxState) learn() {
-	x.expect = 4
+	if x.paylen >= lentLong {
+		x.expect = 4
+	}
 	x.since = 0
 	x.ended = x.ctrl.Last()
 }

@@ -77,7 +77,3 @@ func (c *Conn) Close() error { return c.nc.Close() }
 // IsTimeout reports whether err comes from Interrupt or a deadline.
 func IsTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// IsClosed reports whether err says that the peer has gone without FIN.
-func IsReset(err error) bool {
-	return errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
-}

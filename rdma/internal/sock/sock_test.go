@@ -1,0 +1,145 @@
+package sock
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+func pair(t *testing.T) (a, b *Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = New(s); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+func vecs(parts ...[]byte) []Vec {
+	v := make([]Vec, len(parts))
+	for i, p := range parts {
+		Set(&v[i], p)
+	}
+	return v
+}
+
+func TestSkip(t *testing.T) {
+	parts := [][]byte{[]byte("ab"), []byte("cde"), []byte("f")}
+	for n := range 7 {
+		left := Skip(vecs(parts...), n)
+		total := 0
+		for _, v := range left {
+			total += int(v.Len)
+		}
+		if total != 6-n {
+			t.Errorf("after %d of 6 bytes %d are left", n, total)
+		}
+		if n < 6 && *left[0].Base != "abcdef"[n] {
+			t.Errorf("after %d bytes the next is %c", n, *left[0].Base)
+		}
+	}
+}
+
+func TestVectored(t *testing.T) {
+	a, b := pair(t)
+	if n, err := b.Read(make([]byte, 1)); n != 0 || err != ErrAgain {
+		t.Fatalf("empty socket: %d, %v", n, err)
+	}
+	if n, err := a.Writev(vecs([]byte("he"), []byte("llo "), []byte("world")), false); n != 11 || err != nil {
+		t.Fatal(n, err)
+	}
+	x, y := make([]byte, 3), make([]byte, 20)
+	var n int
+	var err error
+	if lerr := b.ReadLoop(func(uintptr) bool { n, err = b.Readv(vecs(x, y)); return err != ErrAgain }); lerr != nil {
+		t.Fatal(lerr)
+	}
+	if n != 11 || err != nil || string(x)+string(y[:8]) != "hello world" {
+		t.Fatal(n, err, string(x), string(y))
+	}
+	// A full socket takes a part, then says so.
+	big := bytes.Repeat([]byte{1}, 64<<20)
+	sent := 0
+	for {
+		n, err := a.Writev(vecs(big[sent:]), false)
+		sent += n
+		if err == ErrAgain {
+			break
+		}
+		if err != nil || sent == len(big) {
+			t.Fatal(sent, err)
+		}
+	}
+	if err := a.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	got := 0
+	if lerr := b.ReadLoop(func(uintptr) bool {
+		for {
+			n, err = b.Read(y)
+			if got += n; err != nil || n == 0 {
+				return err != ErrAgain
+			}
+		}
+	}); lerr != nil || err != nil || got != sent {
+		t.Errorf("%d of %d bytes, %v, %v", got, sent, lerr, err)
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	a, _ := pair(t)
+	done := make(chan error, 1)
+	go func() { done <- a.ReadLoop(func(uintptr) bool { return false }) }()
+	a.Interrupt()
+	select {
+	case err := <-done:
+		if !IsTimeout(err) {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("still waiting")
+	}
+	if err := a.WriteLoop(func(uintptr) bool { return false }); !IsTimeout(err) {
+		t.Error(err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	a, _ := pair(t)
+	if err := Apply(a.Net(), Options{SndBuf: 1 << 16, RcvBuf: 1 << 16, Congestion: "reno"}); err != nil {
+		t.Error(err)
+	}
+	if err := Apply(a.Net(), Options{Congestion: "no such thing"}); err == nil || !strings.Contains(err.Error(), "no such thing") {
+		t.Errorf("unknown congestion control: %v", err)
+	}
+	if mss := a.MSS(); mss < 500 {
+		t.Errorf("MSS %d", mss)
+	}
+	c, s := net.Pipe()
+	defer c.Close()
+	defer s.Close()
+	if _, err := New(c); err == nil {
+		t.Error("a pipe in memory was taken for a socket")
+	}
+	if _, err := Peek(c, make([]byte, 1)); err == nil {
+		t.Error("a pipe in memory was looked into")
+	}
+}

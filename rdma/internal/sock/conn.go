@@ -76,4 +76,3 @@ func (c *Conn) Close() error { return c.nc.Close() }
 
 // IsTimeout reports whether err comes from Interrupt or a deadline.
 func IsTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
-

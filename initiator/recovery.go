@@ -247,32 +247,12 @@ func (s *Session) relogin(c *conn, limit time.Duration) {
 	defer s.wg.Done()
 	ctx, cancel := context.WithTimeout(s.ctx, max(limit, time.Second))
 	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for s.outstanding() > 0 && ctx.Err() == nil {
-		select {
-		case <-tick.C:
-		case <-c.gone:
-			return
-		case <-ctx.Done():
-		}
+	if err := s.drain(ctx, c); errors.Is(err, errConnGone) {
+		return
 	}
 	// A logout that is not answered ends like one that is.
 	_ = s.sendLogout(ctx, c)
 	c.dm.Terminate(errors.New("the target asked for a logout"))
-}
-
-// outstanding counts the commands at the target.
-func (s *Session) outstanding() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.tasks.slots {
-		t := &s.tasks.slots[i]
-		if t.kind == kindCommand && (t.state == taskSent || t.state == taskAborting) {
-			n++
-		}
-	}
-	return n
 }
 
 // starting reports a refusal that a target in the middle of its start gives.

@@ -59,7 +59,8 @@ type Session struct {
 	pdu       iscsi.PDU // scratch of send
 	order     []uint16  // scratch of connLost
 
-	done     *Request // ended, Done not called yet
+	rest     chan struct{} // closed when nothing is outstanding; nil while nobody waits for that
+	done     *Request      // ended, Done not called yet
 	doneTail *Request
 	later    []func() // to be run without the lock
 }
@@ -128,7 +129,12 @@ func (s *Session) unlock() {
 	runLater(done, later)
 }
 
+// takeLocked takes what is to be done after s.mu has been released.
 func (s *Session) takeLocked() (*Request, []func()) {
+	if s.rest != nil && s.atRest() {
+		close(s.rest)
+		s.rest = nil
+	}
 	done, later := s.done, s.later
 	s.done, s.doneTail, s.later = nil, nil, nil
 	return done, later
@@ -241,25 +247,37 @@ func (s *Session) logout(c *conn) error {
 	return nil
 }
 
-// drain waits until nothing is outstanding on c.
+// drain waits until nothing is outstanding on c; while c flows, until nothing
+// waits to be sent either.
 func (s *Session) drain(ctx context.Context, c *conn) error {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		s.mu.Lock()
-		idle := s.tasks.used == 0 && s.queue.head == nil
-		s.mu.Unlock()
-		if idle {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-c.gone:
-			return errConnGone
-		case <-ctx.Done():
-			return ctx.Err()
+	s.mu.Lock()
+	if s.rest == nil {
+		s.rest = make(chan struct{})
+	}
+	rest := s.rest
+	s.unlock() // closes it at once where there is nothing
+	select {
+	case <-rest:
+		return nil
+	case <-c.gone:
+		return errConnGone
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// atRest reports what drain waits for. The caller holds s.mu.
+func (s *Session) atRest() bool {
+	if s.conn != nil && s.conn.flowing && (s.tasks.used > 0 || s.queue.head != nil) {
+		return false
+	}
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		if t.kind == kindCommand && (t.state == taskSent || t.state == taskAborting) {
+			return false
 		}
 	}
+	return true
 }
 
 // failAll ends every request. There is no connection. The caller holds s.mu.

@@ -343,7 +343,7 @@ func TestISERAbort(t *testing.T) {
 	q.SetRefCmdSN(m.cmdSN - 1)
 	q.SetCmdSN(m.cmdSN)
 	m.send(p)
-	eventually(t, "the request arrives", func() bool { return s.Status().Sessions[0].TaskRequests == 1 })
+	s.aborted(&rawInitiator{tsih: s.Status().Sessions[0].TSIH}, 1)
 	release()
 	if r := m.recv(); r.BHS.Opcode() != iscsi.OpTaskResponse || r.BHS.TaskResponse().Response() != iscsi.TaskComplete {
 		t.Fatalf("got %v %d", r.BHS.Opcode(), r.BHS[2])

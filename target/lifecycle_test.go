@@ -45,7 +45,8 @@ func TestLogoutWithTasks(t *testing.T) {
 	l.SetITT(r.newTag())
 	l.SetCmdSN(r.cmdSN)
 	r.write(&b, nil)
-	r.expectSilence(30 * time.Millisecond)
+	s.aborted(r, 1)
+	r.expectSilence(20 * time.Millisecond)
 	release()
 	if code := r.expect(iscsi.OpLogoutResp).LogoutResponse().Response(); code != iscsi.LogoutClosed {
 		t.Errorf("response %d", code)

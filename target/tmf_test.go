@@ -23,6 +23,23 @@ func (s *server) second(last byte) *rawInitiator {
 	return r
 }
 
+// aborted waits until n commands of r have been told to end.
+func (s *server) aborted(r *rawInitiator, n int) {
+	s.t.Helper()
+	x := s.sessionByTSIH(r.tsih)
+	eventually(s.t, "the commands are being aborted", func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		got := 0
+		x.tags.each(func(k *task) {
+			if k.state == taskAborting || k.scsi.Aborted() {
+				got++
+			}
+		})
+		return got == n
+	})
+}
+
 // The response waits until the task has ended, and nothing of the task follows.
 func TestAbortTask(t *testing.T) {
 	s := serve(t, nil)
@@ -33,7 +50,8 @@ func TestAbortTask(t *testing.T) {
 	keep := heldRead(r)
 	eventually(t, "the reads are at the volume", func() bool { return s.dev.held() == 2 })
 	tmf := r.sendTask(iscsi.AbortTask, 0, tag, r.cmdSN-2)
-	r.expectSilence(50 * time.Millisecond) // storage still has it
+	s.aborted(r, 1)
+	r.expectSilence(20 * time.Millisecond) // storage still has it
 	release()
 	var seen []uint32
 	for len(seen) < 2 {
@@ -93,7 +111,8 @@ func TestTaskSetFunctions(t *testing.T) {
 			theirs := heldRead(other)
 			eventually(t, "the reads are at the volume", func() bool { return s.dev.held() == 3 })
 			tmf := r.sendTask(c.f, 0, iscsi.ReservedTag, 0)
-			r.expectSilence(30 * time.Millisecond)
+			s.aborted(r, 2)
+			r.expectSilence(20 * time.Millisecond)
 			release()
 			p := r.expect(iscsi.OpTaskResponse) // and nothing of the two reads before it
 			if p.ITT() != tmf || p.TaskResponse().Response() != iscsi.TaskComplete {

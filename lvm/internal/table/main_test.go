@@ -1,0 +1,10 @@
+package table
+
+import (
+	"os"
+	"testing"
+
+	"softiser/lvm/internal/lvmtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(lvmtest.Main(m)) }

@@ -47,8 +47,9 @@ func newFake(t testing.TB, size int64) *fakeLUN {
 	return f
 }
 
-func (f *fakeLUN) Info() blockdev.Info { return f.info }
-func (f *fakeLUN) Close() error        { f.closed.Add(1); return nil }
+func (f *fakeLUN) Info() blockdev.Info    { return f.info }
+func (f *fakeLUN) Stats() initiator.Stats { return initiator.Stats{Commands: 7, PayloadCopied: 3} }
+func (f *fakeLUN) Close() error           { f.closed.Add(1); return nil }
 
 func (f *fakeLUN) Submit(r *initiator.Request) {
 	n := f.flight.Add(1)

@@ -13,6 +13,7 @@ type LUN interface {
 	// Submit starts a request; Done is called exactly once for it.
 	Submit(*initiator.Request)
 	Info() blockdev.Info
+	Stats() initiator.Stats
 	Close() error
 }
 

@@ -24,8 +24,8 @@ var options = []option{
 	{"description", nil, "TEXT", "free text that goes into the report", func(j *Job, v string) error { j.Description = v; return nil }},
 	{"uri", []string{"filename"}, "URL", "volume of this job: iser://host[:port]/iqn/lun or iscsi://…", func(j *Job, v string) error { j.URL = v; return nil }},
 	{"rw", []string{"readwrite"}, "DIR", "read, write, randread, randwrite, rw, randrw, trim or randtrim", setRW},
-	{"bs", []string{"blocksize"}, "SIZE[,SIZE[,SIZE]]", "block size of reads, writes and trims", setBS},
-	{"bsrange", []string{"blocksize_range"}, "MIN-MAX[,…]", "block sizes drawn from a range", setBSRange},
+	{"bs", []string{"blocksize"}, "SIZE[,SIZE,SIZE]", "block size of reads, writes and trims", setBS},
+	{"bsrange", []string{"blocksize_range"}, "MIN-MAX[,...]", "block sizes drawn from a range", setBSRange},
 	{"iodepth", nil, "N", "requests kept in flight by each clone", intVar(func(j *Job) *int { return &j.IODepth })},
 	{"numjobs", nil, "N", "clones of the job, each with its own queue", intVar(func(j *Job) *int { return &j.NumJobs })},
 	{"size", []string{"filesize"}, "SIZE", "length of the range, bytes or % of the volume", sizeVar(func(j *Job) *Size { return &j.Size })},
@@ -45,8 +45,8 @@ var options = []option{
 		j.RWMixRead = 100 - n
 		return plainNumber(err)
 	}},
-	{"rate", nil, "BYTES[,…]", "limit of bytes per second for reads, writes, trims", ratesVar(func(j *Job) *[datas]int64 { return &j.Rate })},
-	{"rate_iops", nil, "N[,…]", "limit of operations per second for reads, writes, trims", ratesVar(func(j *Job) *[datas]int64 { return &j.RateIOPS })},
+	{"rate", nil, "BYTES[,...]", "limit of bytes per second for reads, writes, trims", ratesVar(func(j *Job) *[datas]int64 { return &j.Rate })},
+	{"rate_iops", nil, "N[,...]", "limit of operations per second for reads, writes, trims", ratesVar(func(j *Job) *[datas]int64 { return &j.RateIOPS })},
 	{"seed", []string{"randseed"}, "N", "seed of offsets, sizes and payload", func(j *Job, v string) (err error) {
 		j.Seed, err = strconv.ParseUint(v, 0, 64)
 		return plainNumber(err)
@@ -72,7 +72,7 @@ var options = []option{
 	{"clat_percentiles", nil, "0|1", "report percentiles of the completion latency (default 1)", boolVar(func(j *Job) *bool { return &j.ClatPercentile })},
 	{"lat_percentiles", nil, "0|1", "report percentiles of the total latency", boolVar(func(j *Job) *bool { return &j.LatPercentile })},
 	{"slat_percentiles", nil, "0|1", "report percentiles of the submission latency", boolVar(func(j *Job) *bool { return &j.SlatPercentile })},
-	{"percentile_list", nil, "P[:P…]", "percentiles to report", setPercentiles},
+	{"percentile_list", nil, "P[:P...]", "percentiles to report", setPercentiles},
 	{"kb_base", nil, "1024|1000", "1000: k, m, g in this job's later sizes are powers of ten", func(j *Job, v string) error {
 		if v != "1024" && v != "1000" {
 			return errors.New("must be 1024 or 1000")

@@ -11,7 +11,7 @@ import (
 
 // The JSON report has fio's names, nesting, order and units: bw in KiB/s,
 // runtime in ms, latencies in ns, shares in per cent. What fio does not have
-// ("verify") stands at the end of a job.
+// ("session", "verify", "error_message") stands at the end of a job.
 
 // float is a number with fio's six decimals.
 type float float64
@@ -131,6 +131,11 @@ func (s *Stats) json(plus bool) pairs {
 		pair{"latency_percentile", float(100)},
 		pair{"latency_window", 0},
 	)
+	t := &s.Session
+	p = append(p, pair{"session", pairs{
+		{"commands", t.Commands}, {"retries", t.Retries}, {"losses", t.Losses}, {"replayed", t.Replayed},
+		{"payload_copied_bytes", t.PayloadCopied}, {"send_calls", t.SendCalls}, {"receive_calls", t.ReceiveCalls},
+	}})
 	if j.Verify != VerifyNone {
 		bad := []string{}
 		for _, m := range s.Mismatches {

@@ -68,6 +68,9 @@ func (s *Stats) writeText(w io.Writer, started time.Time) {
 	fmt.Fprintf(w, "     issued rwts: total=%d,%d,%d,%d short=0,0,0,0 dropped=0,0,0,0\n",
 		s.Dir[dirRead].IOs, s.Dir[dirWrite].IOs, s.Dir[dirTrim].IOs, s.Dir[dirSync].IOs)
 	fmt.Fprintf(w, "     latency   : target=0, window=0, percentile=100.00%%, depth=%d\n", j.IODepth)
+	t := &s.Session
+	fmt.Fprintf(w, "  session      : commands=%d, retries=%d, losses=%d, replayed=%d, payload copied=%dB, syscalls=%d/%d\n",
+		t.Commands, t.Retries, t.Losses, t.Replayed, t.PayloadCopied, t.SendCalls, t.ReceiveCalls)
 	s.writeVerify(w)
 }
 

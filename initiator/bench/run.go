@@ -131,6 +131,15 @@ func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, er
 		go c.start()
 	}
 	watch(ctx, clones, cfg, epoch)
+	seen := map[LUN]bool{}
+	for i, c := range clones {
+		for _, l := range luns[i] {
+			if !seen[l] { // clones may share a session: it counts once
+				seen[l] = true
+				c.stats.addSession(l.Stats())
+			}
+		}
+	}
 	return clones, nil
 }
 

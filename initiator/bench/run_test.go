@@ -182,6 +182,15 @@ func TestRunSessions(t *testing.T) {
 	}
 }
 
+// A session that clones share counts once.
+func TestSessionCounters(t *testing.T) {
+	f := newFake(t, 1<<20)
+	r := mustRun(t, f, "[j]\nrw=read\nnumjobs=4\nsessions=1\ngroup_reporting")
+	if s := r.Groups[0].Session; s.Commands != 7 || s.PayloadCopied != 3 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestStages(t *testing.T) {
 	f := newFake(t, 1<<20)
 	r := mustRun(t, f, "[global]\nbs=4k\ngroup_reporting\n[a]\nrw=write\nnumjobs=2\n[b]\nstonewall\nrw=read")

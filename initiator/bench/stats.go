@@ -3,6 +3,8 @@ package bench
 import (
 	"sync/atomic"
 	"time"
+
+	"softiser/initiator"
 )
 
 // DirStats is what happened in one direction.
@@ -32,6 +34,8 @@ type Stats struct {
 	Elapsed time.Duration
 	Usage   usage
 	Depth   [7]uint64 // requests in flight at submission: 1, 2, 4, 8, 16, 32, ≥64
+
+	Session initiator.Stats // of the connections, since they were opened
 
 	Errors     uint64
 	FirstErr   error
@@ -120,6 +124,7 @@ func (s *Stats) merge(o *Stats) {
 	if o.Elapsed > s.Elapsed {
 		s.Elapsed, s.Usage = o.Elapsed, o.Usage
 	}
+	s.addSession(o.Session)
 	s.Errors += o.Errors
 	if s.FirstErr == nil {
 		s.FirstErr, s.Code = o.FirstErr, o.Code
@@ -131,6 +136,18 @@ func (s *Stats) merge(o *Stats) {
 			s.Mismatches = append(s.Mismatches, m)
 		}
 	}
+}
+
+// addSession adds what the report tells of a connection.
+func (s *Stats) addSession(o initiator.Stats) {
+	t := &s.Session
+	t.Commands += o.Commands
+	t.Retries += o.Retries
+	t.Replayed += o.Replayed
+	t.Losses += o.Losses
+	t.PayloadCopied += o.PayloadCopied
+	t.SendCalls += o.SendCalls
+	t.ReceiveCalls += o.ReceiveCalls
 }
 
 // maxMismatches is how many are kept for the report.

@@ -46,7 +46,7 @@ func captureInitiator(e *Env, scheme string) (string, error) {
 	if _, err := g.Run(e.ctx, "/host/iser-initiator bench '"+url+"' "+strings.Join(captureBench, " ")); err != nil {
 		return "", err
 	}
-	return judge(e, g, pcap, scheme)
+	return judge(e, pcap, scheme, t.Port)
 }
 
 func captureTarget(e *Env, scheme string) (string, error) {
@@ -65,14 +65,19 @@ func captureTarget(e *Env, scheme string) (string, error) {
 	if _, err := e.Host("iser-initiator", append([]string{"bench", url}, captureBench...)...); err != nil {
 		return "", err
 	}
-	return judge(e, g, pcap, scheme)
+	return judge(e, pcap, scheme, 3260)
 }
 
 // judge ends the guest, which completes the capture, and lets tshark read it.
-func judge(e *Env, g *guest.Guest, pcap, scheme string) (string, error) {
+func judge(e *Env, pcap, scheme string, port int) (string, error) {
+	// tshark knows iSCSI by its port only.
+	var as []string
+	if scheme == "iscsi" {
+		as = []string{"-d", fmt.Sprintf("tcp.port==%d,iscsi", port)}
+	}
 	time.Sleep(200 * time.Millisecond) // the last segments
 	e.w.drop()
-	bad, err := tshark(e.ctx, pcap, "-Y", "_ws.malformed || _ws.expert.severity >= 0x00800000")
+	bad, err := tshark(e.ctx, pcap, append(as, "-Y", "_ws.malformed || _ws.expert.severity >= 0x00800000")...)
 	if err != nil {
 		return "", err
 	}
@@ -80,7 +85,7 @@ func judge(e *Env, g *guest.Guest, pcap, scheme string) (string, error) {
 		return "", fmt.Errorf("tshark complains about\n%s", firstLines(bad, 10))
 	}
 	if scheme == "iscsi" {
-		out, err := tshark(e.ctx, pcap, "-Y", "iscsi", "-T", "fields", "-e", "iscsi.opcode")
+		out, err := tshark(e.ctx, pcap, append(as, "-Y", "iscsi", "-T", "fields", "-e", "iscsi.opcode")...)
 		if n := strings.Count(out, "\n"); err != nil || n < 50 {
 			return "", fmt.Errorf("only %d packets were recognised as iSCSI: %v", n, err)
 		}

@@ -46,8 +46,8 @@ func rpingMatrix() []Case {
 	return cases
 }
 
-// rpingSizes are buffer sizes; rping's own limit is 64 KiB - 1.
-var rpingSizes = []int{17, 100, 1460, 4096, 8192, 65535}
+// rpingSizes are buffer sizes; rping itself takes 23 bytes to 64 KiB.
+var rpingSizes = []int{32, 100, 1460, 4096, 8192, 65535}
 
 // settings makes siw behave as asked; it is loaded once per guest.
 func settings(siw string) string {
@@ -177,16 +177,37 @@ func mpaRev1(_ context.Context, e *Env) (string, error) {
 }
 
 func rejected(_ context.Context, e *Env) (string, error) {
-	// A target refuses an MPA Request without iSER's private data.
-	t, err := e.Target(ramTarget)
+	c, err := newVerbsConn()
 	if err != nil {
 		return "", err
 	}
-	out, err := e.In(settings("")+"timeout 20 rping -c -d -a $HOST -p %d -C 1; rc=$?; echo rc $rc; [ $rc != 0 ] && [ $rc != 124 ]", t.Port)
+	defer c.close()
+	ln, err := c.dev.Listen("tcp", "127.0.0.1:0", nil)
 	if err != nil {
-		return out, err
+		return "", err
 	}
-	return "refused, at once", nil
+	defer ln.Close()
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	_, port, _ := strings.Cut(ln.Addr().String(), ":")
+	client, err := g.Start(settings("") + "timeout 30 rping -c -d -a $HOST -p " + port + " -C 1; echo rc $?")
+	if err != nil {
+		return "", err
+	}
+	req, err := ln.Accept(e.ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := req.Reject([]byte("not today")); err != nil {
+		return "", err
+	}
+	out, err := client.Wait(e.ctx)
+	if err != nil || !strings.Contains(out, "RDMA_CM_EVENT_REJECTED") || strings.Contains(out, "rc 124") {
+		return "", fmt.Errorf("rping's client: %v\n%s", err, out)
+	}
+	return "reported, at once", nil
 }
 
 func abruptClose(_ context.Context, e *Env) (string, error) {
@@ -199,14 +220,17 @@ func abruptClose(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client, err := g.Start(fmt.Sprintf("%sdmesg -C; sleep 1; timeout 60 rping -c -a $HOST -p %d -C 1000000 -S 4096; echo ended $?", settings(""), port))
+	client, err := g.Start(fmt.Sprintf("%sdmesg -C; sleep 1; timeout 100 stdbuf -oL rping -c -v -a $HOST -p %d -C 1000000 -S 100; echo ended $?", settings(""), port))
 	if err != nil {
 		return "", err
 	}
-	select {
-	case <-e.ctx.Done():
-		return "", context.Cause(e.ctx)
-	case <-time.After(3 * time.Second):
+	if err := e.retry(func() error {
+		if !strings.Contains(client.Output(), "ping data") {
+			return fmt.Errorf("no pings yet:\n%s", client.Output())
+		}
+		return nil
+	}); err != nil {
+		return "", err
 	}
 	p.Kill()
 	out, err := client.Wait(e.ctx)

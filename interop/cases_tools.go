@@ -11,7 +11,7 @@ var toolCases = []Case{
 	{Name: "tools/libiscsi", Expect: "iscsi-ls, -inq, -readcapacity16, -dd from the guest", Run: libiscsi},
 	{Name: "tools/qemu-iscsi", Expect: "qemu-img reads and compares over iscsi://", Run: qemuISCSI},
 	{Name: "tools/libiscsi-iser", Expect: "the same tools over iser://, by libiscsi's own iSER on siw", Run: libiscsiISER},
-	{Name: "tools/qemu-iser", Expect: "qemu-img writes and compares over iser://", Run: qemuISER},
+	{Name: "tools/qemu-iser", Expect: "qemu-io writes and reads over iser://", Run: qemuISER},
 	{Name: "attach/nbd", Expect: "/dev/nbd0 in the guest: mkfs, mount, fio verify, detach", Run: attachNBD},
 	{Name: "attach/nbd-restart", Expect: "the target killed and restarted under I/O on /dev/nbd0", Run: attachRestart},
 }
@@ -55,9 +55,11 @@ func qemuISER(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// Debian's libiscsi 1.19 has buffers of 256 KiB for iSER and loses a CmdSN
+	// when a command is longer, so the commands are kept short.
 	_, err = e.In(settings("")+`dmesg -C; u=iser://$HOST:%d/%s/0
-dd if=/dev/urandom of=/tmp/raw bs=1M count=256 2>/dev/null; timeout 150 qemu-img convert -n -f raw -O raw /tmp/raw $u || die convert; timeout 100 qemu-img compare -f raw -F raw /tmp/raw $u || die compare; quiet_kernel`, t.Port, ramIQN)
-	return "256 MiB identical", err
+for n in 512 4k 64k 128k; do timeout 60 qemu-io -f raw -c "write -P 0x5a 1m $n" -c "read -P 0x5a 1m $n" -c "read -P 0 2m $n" $u >/tmp/q 2>&1 || { cat /tmp/q; die $n; }; grep -q 'verification failed' /tmp/q && die differs; done; quiet_kernel`, t.Port, ramIQN)
+	return "written and read back", err
 }
 
 func qemuISCSI(_ context.Context, e *Env) (string, error) {

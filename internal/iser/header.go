@@ -127,6 +127,12 @@ func split(b []byte) (h header, bhs *iscsi.BHS, ahs, data []byte, err error) {
 	bhs = (*iscsi.BHS)(b[HeaderLen:])
 	rest := b[HeaderLen+iscsi.BHSLen:]
 	a, n := bhs.AHSLen(), bhs.DataLen()
+	if n > 0 && len(rest) == a && h.wsv && bhs.Opcode() == iscsi.OpSCSICommand {
+		// libiscsi 1.19 announces immediate data, leaves it out of the message and
+		// points Write Base Offset at its first byte: so nothing is immediate.
+		bhs.SetDataLen(0)
+		n = 0
+	}
 	if a > len(rest) || n > len(rest)-a || len(rest)-a-n > 3 {
 		return h, nil, nil, nil, fmt.Errorf("%w: %s with %d bytes of AHS and %d of data in a message with room for %d", errFormat, bhs.Opcode(), a, n, len(rest))
 	}

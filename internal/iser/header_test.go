@@ -1,7 +1,9 @@
 package iser
 
 import (
+	"bytes"
 	"encoding/hex"
+	"errors"
 	"testing"
 
 	"softiser/internal/iscsi"
@@ -77,4 +79,34 @@ func FuzzSplit(f *testing.F) {
 			t.Fatalf("%+v became %+v", h, again)
 		}
 	})
+}
+
+// TestSplitAnnouncedOnly: the WRITE(10) of qemu with libiscsi 1.19, as captured:
+// DataSegmentLength 4096, no data, Write STag and Base Offset of its first byte.
+func TestSplitAnnouncedOnly(t *testing.T) {
+	b, err := hex.DecodeString("18000000c627570000007f6a048b0010" + "000000000000000000000000" +
+		"01a100000000100000000000000000003beb811e000010001a5deb7c0000000d2a080000000000000800000000000000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, bhs, ahs, data, err := split(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ahs) != 0 || len(data) != 0 || bhs.DataLen() != 0 {
+		t.Errorf("%d bytes of AHS, %d of data, DataSegmentLength %d; want none", len(ahs), len(data), bhs.DataLen())
+	}
+	if !h.wsv || h.WriteSTag != 0xc6275700 || h.WriteBase != 0x7f6a048b0010 {
+		t.Errorf("header %+v", h)
+	}
+	// Half of the announced data is still a malformed message, and so is none at
+	// all when there is no STag to fetch it from.
+	bhs.SetDataLen(4096)
+	if _, _, _, _, err := split(append(bytes.Clone(b), make([]byte, 2048)...)); !errors.Is(err, errFormat) {
+		t.Errorf("half of the data: %v", err)
+	}
+	b[0] = typeControl
+	if _, _, _, _, err := split(b); !errors.Is(err, errFormat) {
+		t.Errorf("no data and no STag: %v", err)
+	}
 }

@@ -240,7 +240,9 @@ func TestRefusalsAreExplained(t *testing.T) {
 		tgt.ACL = ACL{{Initiator: "iqn.2026-11.test:*"}}
 		tgt.Auth = Auth{Users: []Credential{{"alice", "initiator-secret"}}, Algorithms: []int{8}}
 	})
-	s.limits.refused.every = 0
+	s.limits.refused.mu.Lock()
+	s.limits.refused.every = 0 // every line
+	s.limits.refused.mu.Unlock()
 	for _, c := range []struct {
 		want string
 		do   func(r *rawInitiator)

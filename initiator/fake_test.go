@@ -39,7 +39,8 @@ type fakeTarget struct {
 	hook func(c *fakeDM, p *iscsi.PDU) bool
 	// tmf, when set, answers task management.
 	tmf       func(c *fakeDM, p *iscsi.PDU) bool
-	attention bool        // a unit attention for each new connection, as real targets have
+	attention bool // a unit attention for each new connection, as real targets have
+	noFUA     bool
 	deaf      bool        // leaves pings unanswered
 	pongs     []iscsi.BHS // answers to the target's pings
 }
@@ -391,7 +392,10 @@ func (d *fakeDM) execute(p *iscsi.PDU) {
 		f.mu.Unlock()
 		in = c.Append16(nil)
 	case scsi.OpModeSense6:
-		in = []byte{23, 0, 0, 0, 0x08, 18, 0x04, 23: 0}
+		in = []byte{23, 0, 0x10, 0, 0x08, 18, 0x04, 23: 0}
+		if f.noFUA {
+			in[2] = 0
+		}
 	case scsi.OpReportLUNs:
 		in = scsi.AppendLUNList(nil, []uint64{0, iscsi.EncodeLUN(3)})
 	case scsi.OpTestUnitReady, scsi.OpSyncCache10, scsi.OpSyncCache16, scsi.OpVerify10, scsi.OpVerify16, scsi.OpCompareAndWrite, scsi.OpUnmap:

@@ -185,7 +185,7 @@ func (s *Session) measure(ctx context.Context, wire uint64, id *Identity) (*geom
 	} else if ok {
 		prov, _ = scsi.ParseProvisioning(p)
 	}
-	writeCache, readOnly, err := s.modes(ctx, wire)
+	writeCache, readOnly, fua, err := s.modes(ctx, wire)
 	if err != nil {
 		return nil, err
 	}
@@ -195,6 +195,7 @@ func (s *Session) measure(ctx context.Context, wire uint64, id *Identity) (*geom
 		ZeroesOnTrim: cap.ReadZeroes || prov.ReadZeroes, Rotational: dev.RotationRate > 1,
 		Backend: s.cfg.Transport.String(), ID: id.Name(),
 	}}
+	g.fua = fua
 	s.limit(g, &cap, &lim, &prov)
 	return g, nil
 }
@@ -273,29 +274,29 @@ func (s *Session) capacity(ctx context.Context, wire uint64) (scsi.Capacity, err
 	return c, err
 }
 
-// modes reads WCE of the caching page and the write protection from MODE
-// SENSE(6). A device without mode pages is taken to have a volatile cache: a
-// flush too many does no harm.
-func (s *Session) modes(ctx context.Context, wire uint64) (writeCache, readOnly bool, err error) {
+// modes reads WCE of the caching page, the write protection and DPOFUA from MODE
+// SENSE(6). A device without mode pages is taken to have a volatile cache and no
+// FUA: a flush too many does no harm.
+func (s *Session) modes(ctx context.Context, wire uint64) (writeCache, readOnly, fua bool, err error) {
 	const caching, all = 0x08, 0x3f
 	buf := make([]byte, 192)
 	for _, page := range []byte{caching, all} {
 		n, err := s.command(ctx, wire, scsi.AppendModeSense6(nil, true, 0, page, 0, byte(len(buf))), buf)
 		if lostConnection(err) {
-			return false, false, err
+			return false, false, false, err
 		}
 		if err != nil || n < 4 {
 			continue
 		}
-		readOnly = buf[2]&0x80 != 0
+		readOnly, fua = buf[2]&0x80 != 0, buf[2]&0x10 != 0
 		end := min(n, int(buf[0])+1)
 		for i := 4 + int(buf[3]); i+2 < end; i += 2 + int(buf[i+1]) {
 			if buf[i]&0x3f == caching {
-				return buf[i+2]&0x04 != 0, readOnly, nil
+				return buf[i+2]&0x04 != 0, readOnly, fua, nil
 			}
 		}
 	}
-	return true, readOnly, nil
+	return true, readOnly, fua, nil
 }
 
 // ReportLUNs lists the LUNs of the target.

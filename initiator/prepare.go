@@ -19,6 +19,7 @@ type geometry struct {
 	maxVerify int64 // longest VERIFY, bytes
 	maxCAW    int64 // longest COMPARE AND WRITE, bytes; 0: not supported
 	sameUnmap bool  // WRITE SAME may deallocate, and deallocated blocks read as zeroes
+	fua       bool  // WRITE and COMPARE AND WRITE have FUA
 	trimSame  bool  // Discard is WRITE SAME with UNMAP, for want of UNMAP
 }
 
@@ -26,7 +27,7 @@ type geometry struct {
 // is wrong, or that has nothing to do, ends here: done is true and r.Err set.
 func (l *LUN) prepare(r *Request) (done bool) {
 	r.lun, r.sess, r.next = l, nil, nil
-	r.issued, r.parts, r.cancel, r.state, r.ctl, r.once = 0, 0, nil, reqIdle, false, false
+	r.issued, r.parts, r.cancel, r.state, r.ctl, r.once, r.flush = 0, 0, nil, reqIdle, false, false, flushNone
 	r.Err, r.Residual, r.Status = nil, 0, 0
 	g := l.geo.Load()
 	r.geo = g
@@ -71,6 +72,11 @@ func (l *LUN) prepare(r *Request) (done bool) {
 	}
 	if r.Err = blockdev.CheckRange(r.Off, n, info.Size, info.BlockSize); r.Err != nil || n == 0 {
 		return true
+	}
+	// What must be durable and has no FUA bit is followed by a flush: WRITE SAME
+	// never has one (SBC-3 §5.52), the others where DPOFUA is clear.
+	if sameOp := r.Op == OpWriteZeroes && g.maxSame > 0; r.FUA && info.WriteCache && (sameOp || !g.fua) {
+		r.flush = flushAfter
 	}
 	switch r.Op {
 	case OpDiscard:
@@ -125,7 +131,7 @@ func (r *Request) carve(t *task, c *conn) {
 		}
 	}
 	t.req, t.lun = r, r.lun.wire
-	t.off, t.n = r.issued, min(rest, limit)
+	t.off, t.n = r.issued, min(rest, limit) // a flush after the data covers nothing more
 	t.inLen, t.outLen, t.ahs = 0, 0, nil
 	r.issued += t.n
 	r.build(t, bs)
@@ -146,13 +152,19 @@ func (r *Request) build(t *task, bs int64) {
 	}
 	cdb := t.cdb[:0]
 	segs := t.segs[:0]
+	if r.flush == flushNow {
+		cdb = scsi.AppendSyncCache(cdb, 0, 0, false)
+		t.cdbLen, t.segs = len(cdb), segs
+		return
+	}
+	fua := r.FUA && r.geo.fua
 	switch r.Op {
 	case OpRead:
 		cdb = scsi.AppendRead(cdb, lba, blocks, false)
 		t.inLen = uint32(t.n)
 		segs = r.cut(segs, t.off, t.n)
 	case OpWrite:
-		cdb = scsi.AppendWrite(cdb, lba, blocks, r.FUA)
+		cdb = scsi.AppendWrite(cdb, lba, blocks, fua)
 		t.outLen = uint32(t.n)
 		segs = r.cut(segs, t.off, t.n)
 	case OpFlush:
@@ -170,7 +182,7 @@ func (r *Request) build(t *task, bs int64) {
 		t.outLen = uint32(len(list))
 	case OpWriteZeroes:
 		if r.geo.maxSame == 0 {
-			cdb = scsi.AppendWrite(cdb, lba, blocks, r.FUA)
+			cdb = scsi.AppendWrite(cdb, lba, blocks, fua)
 			t.outLen = uint32(t.n)
 			for n := t.n; n > 0; n -= int64(len(zeroes)) {
 				segs = append(segs, zeroes[:min(n, int64(len(zeroes)))])
@@ -188,7 +200,7 @@ func (r *Request) build(t *task, bs int64) {
 		cdb = scsi.AppendVerify(cdb, lba, blocks, 0)
 	case OpCompareAndWrite:
 		n := int64(len(r.Buf)) / 2
-		cdb = scsi.AppendCompareAndWrite(cdb, uint64(r.Off/bs), uint8(n/bs), r.FUA)
+		cdb = scsi.AppendCompareAndWrite(cdb, uint64(r.Off/bs), uint8(n/bs), fua)
 		t.outLen = uint32(len(r.Buf))
 		segs = append(segs, r.Buf)
 	case OpCDB:
@@ -243,6 +255,9 @@ func (r *Request) cut(segs [][]byte, off, n int64) [][]byte {
 // idempotent reports whether the command may be carried out twice with the
 // same result: only such a command is sent again when its fate is unknown.
 func (r *Request) idempotent() bool {
+	if r.flush == flushNow {
+		return true
+	}
 	switch r.Op {
 	case OpRead, OpWrite, OpFlush, OpDiscard, OpWriteZeroes, OpVerify:
 		return true

@@ -52,10 +52,21 @@ type Request struct {
 	total  int64 // bytes to cover, by data or by address range
 	issued int64 // of these: handed to commands
 	parts  int32 // commands under way
+	flush  flushState
 	cancel error // why no further command is started, and what Err becomes
 	ctl    bool  // runs ahead of the queue, in the session's reserved slots
 	once   bool  // no retry of any kind: the sense goes to the caller
 }
+
+// flushState is how a Request with FUA becomes durable where its commands have
+// no FUA bit.
+type flushState uint8
+
+const (
+	flushNone  flushState = iota
+	flushAfter            // when all of its commands have ended, SYNCHRONIZE CACHE
+	flushNow              // which is what is sent, or to be sent, now
+)
 
 // reqState tells where a Request is.
 //

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,8 +19,7 @@ import (
 	"softiser/internal/scsi"
 )
 
-// TestMain fails when tests leave goroutines, staging memory or file
-// descriptors behind.
+// TestMain fails when tests leave goroutines, staging memory or sockets behind.
 func TestMain(m *testing.M) {
 	if ChildMain != nil && ChildMain() {
 		return
@@ -30,6 +30,19 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
+
+// sockets counts the open sockets of the process.
+func sockets() (n int) {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n
+}
+
+var socketsBefore = sockets()
 
 func checkLeaks() int {
 	deadline := time.Now().Add(5 * time.Second)
@@ -42,11 +55,11 @@ func checkLeaks() int {
 				left = append(left, g)
 			}
 		}
-		if len(left) == 0 && blockdev.DefaultPool().Out() == 0 {
+		if len(left) == 0 && blockdev.DefaultPool().Out() == 0 && sockets() == socketsBefore {
 			return 0
 		}
 		if time.Now().After(deadline) {
-			fmt.Fprintf(os.Stderr, "leak: %d bytes of staging memory, goroutines:\n%s\n", blockdev.DefaultPool().Out(), strings.Join(left, "\n\n"))
+			fmt.Fprintf(os.Stderr, "leak: %d bytes of staging memory, %d sockets (%d before), goroutines:\n%s\n", blockdev.DefaultPool().Out(), sockets(), socketsBefore, strings.Join(left, "\n\n"))
 			return 1
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -147,6 +160,49 @@ func TestSplit(t *testing.T) {
 			t.Fatal("scattered read is wrong")
 		}
 	})
+}
+
+// FUA where the command has no such bit becomes a flush behind the data.
+func TestForceUnitAccess(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		noFUA bool
+		r     Request
+		want  []string
+	}{
+		{"FUA bit", false, Request{Op: OpWrite, Buf: make([]byte, 128<<10), FUA: true}, []string{"WRITE(10)", "WRITE(10)"}},
+		{"no FUA bit", true, Request{Op: OpWrite, Buf: make([]byte, 128<<10), FUA: true}, []string{"WRITE(10)", "WRITE(10)", "SYNCHRONIZE CACHE(10)"}},
+		{"not wanted", true, Request{Op: OpWrite, Buf: make([]byte, 512)}, []string{"WRITE(10)"}},
+		{"zeroes", false, Request{Op: OpWriteZeroes, Len: 512, FUA: true}, []string{"WRITE SAME(16)", "SYNCHRONIZE CACHE(10)"}},
+		{"compare", true, Request{Op: OpCompareAndWrite, Buf: make([]byte, 1024), FUA: true}, []string{"COMPARE AND WRITE", "SYNCHRONIZE CACHE(10)"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ft *fakeTarget) {
+				ft.noFUA = c.noFUA
+				l := dialLUN(t, ft.config())
+				n := len(ft.logged())
+				r := c.r
+				for range 2 { // the request is reused
+					if err := l.Do(context.Background(), &r); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := ft.logged()[n:]; !slices.Equal(got, append(c.want, c.want...)) {
+					t.Fatalf("commands %v, want %v twice", got, c.want)
+				}
+				// A failed write is not flushed, and fails.
+				ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
+					d.check(p, scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCWriteError})
+					return true
+				}
+				n = len(ft.logged())
+				if err := l.Do(context.Background(), &r); !errors.Is(err, blockdev.ErrMedium) || len(ft.logged()) != n {
+					t.Fatalf("%v, then %v", err, ft.logged()[n:])
+				}
+				ft.hook = nil
+			})
+		})
+	}
 }
 
 func TestPrepareRefuses(t *testing.T) {

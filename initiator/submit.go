@@ -204,9 +204,15 @@ func (s *Session) endTask(t *task, err error) {
 	if err != nil {
 		s.stop(r, err)
 	}
-	if r.parts == 0 && r.state == reqRunning {
-		s.finish(r, r.cancel)
+	if r.parts > 0 || r.state != reqRunning {
+		return
 	}
+	if r.flush == flushAfter && r.cancel == nil {
+		r.flush, r.state = flushNow, reqQueued
+		s.queue.push(r)
+		return
+	}
+	s.finish(r, r.cancel)
 }
 
 // stop keeps further commands of r from being started. The caller holds s.mu.

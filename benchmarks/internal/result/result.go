@@ -66,12 +66,15 @@ type Row struct {
 type Ratio struct {
 	Name   string  `json:"name"`
 	Num    string  `json:"num"`
-	Den    string  `json:"den,omitempty"`
+	Den    string  `json:"den,omitempty"`     // Best: the largest median of the row
 	DenRow string  `json:"den_row,omitempty"` // when Den was measured in another row
 	Metric string  `json:"metric"`
 	Op     string  `json:"op"` // ">=" or "<=", or "" for a figure that is only reported
 	Want   float64 `json:"want"`
 }
+
+// Best as a Ratio's Den stands for the contender with the largest median.
+const Best = "*"
 
 // Stat is a figure over the repetitions.
 type Stat struct {
@@ -126,6 +129,9 @@ func (r *Run) Evaluate(row Row, q Ratio) Outcome {
 	if q.Den != "" {
 		denRow := cmp.Or(q.DenRow, row.ID)
 		den := r.Stat(denRow, q.Den, q.Metric)
+		if q.Den == Best {
+			den = r.best(denRow, q.Metric)
+		}
 		if den.N == 0 || den.Median == 0 {
 			return o
 		}
@@ -139,6 +145,16 @@ func (r *Run) Evaluate(row Row, q Ratio) Outcome {
 		o.Met = o.Value <= q.Want
 	}
 	return o
+}
+
+// best is the figure of the contender with the largest median.
+func (r *Run) best(row, metric string) (best Stat) {
+	for _, c := range r.Contenders(row) {
+		if s := r.Stat(row, c, metric); s.N > 0 && s.Median > best.Median {
+			best = s
+		}
+	}
+	return best
 }
 
 // Contenders lists who has samples in a row, in the order of the first one.

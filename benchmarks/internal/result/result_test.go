@@ -16,6 +16,7 @@ func TestMediansRatiosAndTables(t *testing.T) {
 			{Name: "iops", Num: "ours", Den: "theirs", Metric: IOPS, Op: ">=", Want: 3},
 			{Name: "lat", Num: "ours", Metric: P50, Op: "<=", Want: 1000},
 			{Name: "other", Num: "ours", Den: "nobody", Metric: IOPS, Op: ">=", Want: 1},
+			{Name: "best", Num: "theirs", Den: Best, Metric: IOPS},
 			{Name: "across", Num: "ours", Den: "b", DenRow: "b", Metric: IOPS},
 		}}},
 		Skipped: map[string]string{"a/spdk": "not packaged"},
@@ -28,7 +29,7 @@ func TestMediansRatiosAndTables(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	row := r.Rows[0]
-	for i, want := range []Outcome{{Value: 3, Known: true, Met: true}, {Value: 2000, Known: true}, {Value: 300}, {Value: 0.5, Known: true}} {
+	for i, want := range []Outcome{{Value: 3, Known: true, Met: true}, {Value: 2000, Known: true}, {Value: 300}, {Value: 100.0 / 300, Known: true}, {Value: 0.5, Known: true}} {
 		if o := r.Evaluate(row, row.Ratios[i]); o.Value != want.Value || o.Known != want.Known || o.Met != want.Met {
 			t.Errorf("%s: %+v", row.Ratios[i].Name, o)
 		}

@@ -4,22 +4,29 @@ import (
 	"context"
 
 	"softiser/benchmarks/internal/peers"
+	"softiser/benchmarks/internal/proc"
 	"softiser/benchmarks/internal/result"
 )
 
 // attachRows: the local block device, two hops, against qemu-nbd in front of
-// tgt; fio's nbd engine is the client of both.
+// tgt; fio's nbd engine is the client of both. Pinned, both servers of a
+// contender share core 0 and the client has core 1.
 func attachRows() (rows []Row) {
 	for _, x := range []struct {
 		id, title, metric string
 		l                 peers.Load
+		place             proc.Placement
 	}{
-		{"attach-randread-4k", "attach: 4 KiB randread QD32", result.IOPS, peers.Load{RW: "randread", BS: "4k", Depth: 32}},
-		{"attach-randwrite-4k", "attach: 4 KiB randwrite QD32", result.IOPS, peers.Load{RW: "randwrite", BS: "4k", Depth: 32}},
-		{"attach-read-1m", "attach: 1 MiB read QD8", result.BW, peers.Load{RW: "read", BS: "1m", Depth: 8}},
-		{"attach-write-1m", "attach: 1 MiB write QD8", result.BW, peers.Load{RW: "write", BS: "1m", Depth: 8}},
+		{"attach-randread-4k", "attach: 4 KiB randread QD32", result.IOPS, peers.Load{RW: "randread", BS: "4k", Depth: 32}, proc.Pinned},
+		{"attach-randread-4k-free", "attach: 4 KiB randread QD32, free", result.IOPS, peers.Load{RW: "randread", BS: "4k", Depth: 32}, proc.Free},
+		{"attach-randwrite-4k", "attach: 4 KiB randwrite QD32", result.IOPS, peers.Load{RW: "randwrite", BS: "4k", Depth: 32}, proc.Pinned},
+		{"attach-read-1m", "attach: 1 MiB read QD8", result.BW, peers.Load{RW: "read", BS: "1m", Depth: 8}, proc.Pinned},
+		{"attach-read-1m-free", "attach: 1 MiB read QD8, free", result.BW, peers.Load{RW: "read", BS: "1m", Depth: 8}, proc.Free},
+		{"attach-write-1m", "attach: 1 MiB write QD8", result.BW, peers.Load{RW: "write", BS: "1m", Depth: 8}, proc.Pinned},
+		{"attach-write-1m-free", "attach: 1 MiB write QD8, free", result.BW, peers.Load{RW: "write", BS: "1m", Depth: 8}, proc.Free},
 	} {
 		rows = append(rows, Row{
+			Place: x.place,
 			Row: result.Row{
 				ID: x.id, Title: x.title, Metrics: []string{x.metric, result.CPUBoth, result.P50, result.P99},
 				Ratios: []result.Ratio{

@@ -137,6 +137,9 @@ func (ds *Disks) Group(name string) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := ours(g.VG); err != nil {
+		return nil, err
+	}
 	for _, n := range g.Notices {
 		ds.cfg.notice("%s", n)
 	}
@@ -144,6 +147,19 @@ func (ds *Disks) Group(name string) (*Group, error) {
 		return nil, fmt.Errorf("repairing volume group %q: %w", name, err)
 	}
 	return ds.group(g), nil
+}
+
+// ours refuses groups that other machines may be using.
+func ours(v *meta.VG) error {
+	switch {
+	case v.Is("EXPORTED"):
+		return fmt.Errorf("volume group %q is exported: import it with lvm2's vgimport first", v.Name)
+	case v.Is("CLUSTERED") || v.Is("SHARED") || v.LockType != "" && v.LockType != "none":
+		return fmt.Errorf("volume group %q is shared between machines by a lock manager, which is not spoken here", v.Name)
+	case v.SystemID != "":
+		return fmt.Errorf("volume group %q belongs to the system %q: take that away with `vgchange --systemid ''` there first", v.Name, v.SystemID)
+	}
+	return nil
 }
 
 func (ds *Disks) group(g *vg.Group) *Group {
@@ -227,6 +243,11 @@ func (g *Group) Close() error {
 func (g *Group) commit(next *meta.VG, why string) error {
 	if g.closed {
 		return blockdev.ErrClosed
+	}
+	for _, pv := range g.g.VG.PVs {
+		if _, err := g.g.Disk(pv); err != nil {
+			return fmt.Errorf("volume group %q is not changed while a disk is away: %w", next.Name, err)
+		}
 	}
 	return g.g.Commit(next, why)
 }

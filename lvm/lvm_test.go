@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -235,7 +236,30 @@ func TestMissingDisk(t *testing.T) {
 	if _, err := g.Volume("on1"); !errors.Is(err, vg.ErrMissing) {
 		t.Fatal(err)
 	}
+	if err := g.Create(CreateOptions{Name: "x", Extents: 1}, "lvcreate"); !errors.Is(err, vg.ErrMissing) {
+		t.Fatal(err)
+	}
 	must(t, g.Close())
+	for key, value := range map[string]string{"EXPORTED": "exported", "SHARED": "shared"} {
+		g, err := Open(cfg, []string{"/d0", "/d1"}, "vg0")
+		must(t, err)
+		must(t, g.VG(func(x *vg.Group) error {
+			next := x.VG.Clone()
+			next.Status = append(next.Status, key)
+			return x.Commit(next, "test")
+		}))
+		must(t, g.Close())
+		if _, err := Open(cfg, []string{"/d0", "/d1"}, "vg0"); err == nil || !strings.Contains(err.Error(), value) {
+			t.Fatal(err)
+		}
+		ds, err := OpenDisks(cfg, []string{"/d0", "/d1"})
+		must(t, err)
+		s, err := ds.Scan()
+		must(t, err)
+		next := s.Groups[0].VG.Clone()
+		next.Status = []string{"RESIZEABLE", "READ", "WRITE"}
+		must(t, s.Groups[0].Commit(next, "test"))
+	}
 }
 
 func BenchmarkLinear(b *testing.B) {

@@ -70,8 +70,8 @@ func (g *Group) Mapped(name string) (n int64, err error) {
 	return n, err
 }
 
-// Open reports whether a volume is open.
-func (g *Group) Open(name string) bool {
+// IsOpen reports whether a volume is open.
+func (g *Group) IsOpen(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	lv := g.g.VG.LV(name)

@@ -18,16 +18,16 @@ our_sums() { for l in "$@"; do ours export --raw vgf/$l | sha256sum; done; }
 off() { for i in 1 2 3 4 5 6 7 8; do vgchange -an vgf >/dev/null 2>/tmp/off && return; sleep 1; done; cat /tmp/off; dmsetup info -c; fail "vgchange -an"; }
 
 ours vgcreate vgf $A $B
-ours lvcreate -L 40m -n data vgf
-ours lvcreate -i2 -L 32m -n striped vgf
+ours lvcreate -L 24m -n data vgf
+ours lvcreate -i2 -L 16m -n striped vgf
 ours lvcreate -T -L 60m vgf/pool
-ours lvcreate -V 200m -T vgf/pool -n thin
+ours lvcreate -V 60m -T vgf/pool -n thin
 vgck vgf || fail "vgck after vgcreate by us"
 vgchange -ay -K vgf || fail "activating what we made"
 ours lvextend -L+4m vgf/data 2>/tmp/busy && fail "we changed disks that the kernel has active"
 mkfs.ext4 -q /dev/vgf/data; mkfs.ext4 -q /dev/vgf/striped; mkfs.ext4 -q /dev/vgf/thin
 for l in data striped thin; do
-	mount /dev/vgf/$l /tmp/m; cp -r /usr/bin/[a-c]* /etc /tmp/m/ 2>/dev/null || true
+	mount /dev/vgf/$l /tmp/m; cp -r /usr/bin/[a-b]* /etc /tmp/m/ 2>/dev/null || true
 	tree /tmp/m > /tmp/tree.$l; umount /tmp/m
 done
 sums data striped thin > /tmp/kernel; off
@@ -36,13 +36,13 @@ echo "LVM: file systems made by the kernel on our volumes read the same"
 
 ours lvcreate -s -L 24m -n snap vgf/data
 ours lvcreate -s -n thinsnap -k n vgf/thin
-ours lvextend -L 36m vgf/striped
+ours lvextend -L 24m vgf/striped
 ours pvmove -n data $A
 vgck vgf || fail "vgck after our changes"
 vgchange -ay -K vgf || fail "activating our snapshots"
 for l in data thin; do
 	mount /dev/vgf/$l /tmp/m; tree /tmp/m | cmp - /tmp/tree.$l || fail "tree of $l"
-	rm -rf /tmp/m/etc; dd if=/dev/urandom of=/tmp/m/new bs=64k count=40 status=none; umount /tmp/m
+	rm -rf /tmp/m/etc; dd if=/dev/urandom of=/tmp/m/new bs=64k count=20 status=none; umount /tmp/m
 done
 mount -o ro,noload /dev/vgf/snap /tmp/m; tree /tmp/m | cmp - /tmp/tree.data || fail "tree of snap"; umount /tmp/m
 mount -o ro,noload /dev/vgf/thinsnap /tmp/m; tree /tmp/m | cmp - /tmp/tree.thin || fail "tree of thinsnap"; umount /tmp/m

@@ -31,7 +31,7 @@ func (l liveGroup) of(lv *meta.LV, v *meta.VG) *liveLV {
 	if l.g == nil {
 		return out
 	}
-	out.open = l.g.Open(lv.Name)
+	out.open = l.g.IsOpen(lv.Name)
 	set := func(p **float64, f float64) { *p = &f }
 	if _, s := v.SnapshotSegment(lv.Name); s != nil && !s.Merging {
 		if u, err := l.g.SnapshotUsage(lv.Name); err == nil {

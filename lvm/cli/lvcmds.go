@@ -172,7 +172,7 @@ func (a *app) removeOne(ctx context.Context, g *lvm.Group, name string) error {
 	}
 	deps := g.Dependents(name)
 	for _, n := range append([]string{name}, deps...) {
-		if g.Open(n) && len(v.LV(n).Segments) > 0 && v.LV(n).Segments[0].Type != meta.ThinPool {
+		if g.IsOpen(n) && len(v.LV(n).Segments) > 0 && v.LV(n).Segments[0].Type != meta.ThinPool {
 			return fmt.Errorf("logical volume %s/%s is served: %w", v.Name, n, blockdev.ErrInUse)
 		}
 	}

@@ -111,6 +111,7 @@ func (vg *VG) load() error {
 	vg.ID, vg.Seqno = r.uuid("id"), r.num("seqno", true)
 	vg.Format, vg.Alloc = r.str("format"), r.str("allocation_policy")
 	vg.Status, vg.Flags, vg.Tags = r.words("status"), r.words("flags"), r.words("tags")
+	vg.SystemID, vg.LockType = r.str("system_id"), r.str("lock_type")
 	vg.ExtentSize = r.num("extent_size", true)
 	vg.MaxLV, vg.MaxPV, vg.Copies = r.num("max_lv", false), r.num("max_pv", false), r.num("metadata_copies", false)
 	if r.err == nil && (vg.ExtentSize == 0 || vg.ExtentSize > 1<<30) {

@@ -19,6 +19,8 @@ type VG struct {
 	MaxPV      uint64
 	Copies     uint64 // metadata_copies
 	Alloc      string // allocation_policy; "" is normal
+	SystemID   string // the machine it belongs to; "" any
+	LockType   string // "" or "none": of one machine
 	PVs        []*PV
 	LVs        []*LV
 

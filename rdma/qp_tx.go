@@ -27,7 +27,7 @@ const (
 	copyMax     = 256      // payloads up to this are copied next to their header: cheaper than a piece of their own
 	hdrRoom     = wire.MaxHdr + copyMax + 3 + wire.CRCLen
 	rxPushBytes = 512 << 10 // what a Push inside the receive goroutine may send itself
-	pushBytes   = 64 << 20  // and any other poster, for whom others keep posting
+	pushBytes   = 8 << 20   // and any other poster, for whom others keep posting
 )
 
 // txState belongs to the transmitter, whoever that is at the moment.

@@ -163,7 +163,9 @@ func (qp *QP) zcDrain() {
 			qp.finLocked()
 		}
 	})
+	qp.inRx.Store(true)
 	qp.sendCQ.dispatch()
+	qp.inRx.Store(false)
 }
 
 // zcSettle is called at the end of the connection, before memory goes back to its

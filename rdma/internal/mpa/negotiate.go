@@ -44,10 +44,8 @@ type Result struct {
 	CRC      bool
 	GSO      bool
 	IRD, ORD int
-	RTR      RTR // one kind that the initiator must send first, or 0
-	// IRDUnknown: revision 1, nothing was negotiated about read queues.
-	IRDUnknown bool
-	Private    []byte // the peer's
+	RTR      RTR    // one kind that the initiator must send first, or 0
+	Private  []byte // the peer's
 }
 
 // Refusal is an error that goes to the peer: as a reject by the responder, as a
@@ -111,8 +109,7 @@ func (w *Wish) Agree(req, rep *Frame) (Result, error) {
 	}
 	r.GSO = req.Flags&rep.Flags&FlagGSO != 0
 	if !rep.Enhanced {
-		r.IRDUnknown = true
-		r.IRD, r.ORD = w.IRD, w.ORD
+		r.IRD, r.ORD = w.IRD, w.ORD // revision 1 says nothing about it
 		return r, nil
 	}
 	// RFC 6581 §9: our ORD must fit the responder's IRD, its ORD ours.
@@ -181,8 +178,7 @@ func (w *Wish) Answer(req *Frame) (*Frame, Result, error) {
 		f.Flags |= FlagGSO
 	}
 	if !req.Enhanced {
-		r.IRDUnknown = true
-		r.IRD, r.ORD = w.IRD, w.ORD
+		r.IRD, r.ORD = w.IRD, w.ORD // revision 1 says nothing about it
 		return f, r, nil
 	}
 	// Our ORD must fit the initiator's IRD; our IRD should cover its ORD, and it

@@ -10,7 +10,6 @@ const (
 	UntaggedLen  = 18 // DDP header of an untagged segment, control word included
 	MaxHdr       = LenField + UntaggedLen + AtomicReqLen
 	MaxULPDU     = 64768 // RFC 5044 §5: largest ULPDU that MPA accepts to send
-	MinULPDU     = 2     // a control word; less cannot be told apart
 	MaxULPDURecv = 65535 // what the length field can say
 )
 

@@ -1,0 +1,89 @@
+package rdma_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"softiser/rdma"
+	"softiser/rdma/rdmatest"
+)
+
+func TestSharedReceiveQueue(t *testing.T) {
+	events := make(chan rdma.Event, 8)
+	a, b := rdmatest.NewPair(t, nil) // only for a device with a second connection below
+	srq, err := b.PD.CreateSRQ(rdma.SRQConfig{MaxRecv: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var qps []*rdma.QP
+	var peers []*rdmatest.End
+	for i := range 2 {
+		qp, err := b.PD.CreateQP(rdma.QPConfig{SendCQ: b.CQ, RecvCQ: b.CQ, SRQ: srq, OnEvent: func(_ *rdma.QP, e rdma.Event) {
+			if e == rdma.EventSRQLimit {
+				events <- e
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		qps = append(qps, qp)
+		e := rdmatest.NewEnd(t, &rdmatest.Options{}, i)
+		c, s := rdmatest.TCPPair(t)
+		errc := make(chan error, 1)
+		go func() {
+			req, err := rdma.Server(context.Background(), s, nil)
+			if err == nil {
+				err = req.Accept(context.Background(), qp, nil)
+			}
+			errc <- err
+		}()
+		if _, err := rdma.Client(context.Background(), c, e.QP, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-errc; err != nil {
+			t.Fatal(err)
+		}
+		peers = append(peers, e)
+	}
+	if err := qps[0].PostRecv(rdma.RecvWR{}); !errors.Is(err, rdma.ErrInvalid) {
+		t.Errorf("PostRecv on a queue pair with a shared queue: %v", err)
+	}
+	bufs := make([][]byte, 4)
+	for i := range bufs {
+		bufs[i] = make([]byte, 8)
+		if err := srq.PostRecv(rdma.RecvWR{ID: uint64(i), SGL: []rdma.SGE{b.SGE(bufs[i])}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	srq.Arm(2)
+	for i := range 4 {
+		e := peers[i%2]
+		e.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: []rdma.SGE{{Mem: []byte{byte('a' + i)}}}})
+		wc := b.Want(t, uint64(i), rdma.WCRecv, rdma.StatusSuccess)
+		if wc.QP != qps[i%2] || bufs[i][0] != byte('a'+i) {
+			t.Errorf("message %d came as %+v, %q", i, wc, bufs[i])
+		}
+	}
+	select {
+	case <-events:
+	case <-time.After(rdmatest.Timeout):
+		t.Error("no limit event")
+	}
+	if len(events) != 0 {
+		t.Error("more than one limit event")
+	}
+	if err := srq.Close(); !errors.Is(err, rdma.ErrBusy) {
+		t.Errorf("close of a queue in use: %v", err)
+	}
+	for _, qp := range qps {
+		if err := qp.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := srq.Close(); err != nil {
+		t.Error(err)
+	}
+	_ = a
+}

@@ -187,7 +187,11 @@ type Target struct {
 	// Portals lists the target portal groups through which the target is
 	// reached; empty: all.
 	Portals []uint16
-	// PortGroups are the ALUA target port groups; empty: one, active/optimized.
+	// AccessState is the asymmetric access state (ALUA) in which the target's port
+	// groups begin; the zero value is active/optimized.
+	AccessState scsi.AccessState
+	// PortGroups replaces the target port groups, of which there is one for each
+	// portal group otherwise. Relative target ports are portal group tags.
 	PortGroups []scsi.PortGroup
 	// Redirect, when its Address is set, sends every login elsewhere.
 	Redirect Redirect

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
+	"softiser/target/scsi"
 )
 
 // discover opens a discovery session.
@@ -140,6 +141,34 @@ func TestWildcardAddresses(t *testing.T) {
 	want := fmt.Sprintf("TargetName=%s\x00TargetAddress=127.0.0.1:%s,1\x00TargetAddress=%s,2\x00TargetAddress=203.0.113.7:3260,3\x00", testIQN, port, s.Addrs()[1])
 	if got := r.sendTargets("All"); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// Each portal group is a target port group of its own.
+func TestPortGroups(t *testing.T) {
+	s := serve(t, func(c *Config, tgt *Target) {
+		c.Portals = []Portal{{Listen: "127.0.0.1:0"}, {Listen: "127.0.0.1:0", Group: 7}, {Listen: "127.0.0.1:0", Group: 9}}
+		tgt.Portals = []uint16{1, 7}
+		tgt.AccessState = scsi.ActiveNonOptimized
+	})
+	for i, group := range []byte{1, 7} {
+		s.addr = s.Addrs()[i]
+		r := s.dial()
+		r.isid[5] = group
+		r.mustLogin(testIQN)
+		if got := r.params["TargetPortalGroupTag"]; got != fmt.Sprint(group) {
+			t.Errorf("portal %d: TargetPortalGroupTag=%s", i, got)
+		}
+		r.ready()
+		// REPORT TARGET PORT GROUPS: two descriptors of 8 bytes and a port each.
+		res := r.do(command{cdb: []byte{0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0}, read: true, edtl: 255}, nil)
+		if res.status != 0 || len(res.data) != 4+2*12 || res.data[7] != 1 || res.data[19] != 7 || res.data[4]&0xf != 1 {
+			t.Errorf("REPORT TARGET PORT GROUPS: status %#x, % x", res.status, res.data)
+		}
+	}
+	s.addr = s.Addrs()[2]
+	if st := s.dial().login(testIQN).LoginResponse().Status(); st != iscsi.LoginNotFound {
+		t.Errorf("login through a portal that the target is not offered on: status %04x", uint16(st))
 	}
 }
 

@@ -100,9 +100,22 @@ func (s *Server) AddTarget(t Target) error {
 	return errors.Join(errs...)
 }
 
-// deviceConfig describes the SCSI side of a target.
+// deviceConfig describes the SCSI side of a target. Unless the configuration says
+// otherwise each portal group is a target port group with one port of the same
+// number, so that multipath software tells the paths apart.
 func (s *Server) deviceConfig(t *Target) scsi.Config {
-	return scsi.Config{Name: t.Name, Groups: t.PortGroups, StateDir: s.cfg.StateDir}
+	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, StateDir: s.cfg.StateDir}
+	if len(c.Groups) > 0 {
+		return c
+	}
+	n := node{cfg: *t}
+	for _, p := range s.portals {
+		known := slices.ContainsFunc(c.Groups, func(g scsi.PortGroup) bool { return g.ID == p.cfg.Group })
+		if n.offeredOn(p) && !known {
+			c.Groups = append(c.Groups, scsi.PortGroup{ID: p.cfg.Group, Ports: []uint16{p.cfg.Group}, State: t.AccessState})
+		}
+	}
+	return c
 }
 
 // RemoveTarget ends the sessions of a target and takes it away. Volumes are

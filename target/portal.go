@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strconv"
@@ -181,6 +182,12 @@ func (p *portal) sniff(nc *net.TCPConn, opened time.Time) (transport, error) {
 // refused counts and tells of a connection that did not get as far as a login.
 func (p *portal) refused(log *zap.Logger, err error) {
 	var ne net.Error
+	if errors.Is(err, io.EOF) {
+		// What port scanners and health checks do.
+		p.silent.Add(1)
+		log.Debug("connection closed by the peer before it sent anything recognisable")
+		return
+	}
 	switch {
 	case errors.As(err, &ne) && ne.Timeout():
 		p.silent.Add(1)

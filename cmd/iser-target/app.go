@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -49,6 +50,11 @@ func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (*app, err
 	}
 	tc.Timeouts.Drain = drain
 	tc.Log = log
+	if dir := cfg.Admin.StateDir; dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("admin.state_dir: %w", err)
+		}
+	}
 	a := &app{cfg: cfg, log: log, volumes: map[string]*openVolume{}}
 	if a.pool, err = blockdev.NewPool(int64(cfg.Limits.StagingMemory)); err != nil {
 		return nil, exit(exitUsage, fmt.Errorf("limits.staging_memory: %w", err))

@@ -122,6 +122,11 @@ func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
 	if tt.ACL, err = acl(&t.ACL); err != nil {
 		return tt, fmt.Errorf("target %s: %w", t.IQN, err)
 	}
+	for _, l := range t.LUNs {
+		if l.ALUA != "" {
+			tt.AccessState = accessStates[l.ALUA]
+		}
+	}
 	for _, listen := range t.Portals {
 		for _, p := range c.Portals {
 			if p.Listen == listen {
@@ -130,6 +135,13 @@ func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
 		}
 	}
 	return tt, nil
+}
+
+// accessStates are the names that the file has for ALUA states. The state is
+// that of the target's port groups, for all of its LUNs.
+var accessStates = map[string]scsi.AccessState{
+	"active-optimized": scsi.ActiveOptimized, "active-non-optimized": scsi.ActiveNonOptimized,
+	"standby": scsi.Standby, "unavailable": scsi.Unavailable, "offline": scsi.Offline,
 }
 
 // acl makes one rule of every name with every network; an empty list stands for

@@ -179,25 +179,28 @@ func (r *rxState) took(k int) {
 
 // ahead is how much to read behind the data: while data for tasks is expected,
 // only up to the end of the next header, so that what follows it need not be
-// copied.
+// copied; while the stream may change its form, nothing behind the PDU.
 func (c *Conn) ahead() int {
 	r := &c.rx
 	have := r.w - r.r
-	switch {
-	case r.phase == rxData && r.dst.n < r.left || c.wantsExact():
-		next := iscsi.BHSLen
-		if r.hd {
-			next += iscsi.DigestLen
-		}
-		switch r.phase {
-		case rxData:
-			return r.tailLen() + next
-		case rxTail:
-			return r.need + next - have
-		}
-		return max(r.need, next) - have
+	direct, last := c.expects()
+	if !direct && !last && (r.phase != rxData || r.dst.n >= r.left) {
+		return len(r.buf)
 	}
-	return len(r.buf)
+	next := iscsi.BHSLen
+	if r.hd {
+		next += iscsi.DigestLen
+	}
+	if last {
+		next = 0
+	}
+	switch r.phase {
+	case rxData:
+		return r.tailLen() + next
+	case rxTail:
+		return r.need + next - have
+	}
+	return max(r.need, next) - have
 }
 
 func (r *rxState) tailLen() int {
@@ -208,12 +211,12 @@ func (r *rxState) tailLen() int {
 	return n
 }
 
-// wantsExact reports whether the next PDU may bring data for a task's memory, or
-// the stream may change after it.
-func (c *Conn) wantsExact() bool {
+// expects tells what may come next: direct, data for the memory of a task; last,
+// something else than iSCSI.
+func (c *Conn) expects() (direct, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tasks.direct || c.gets.first != nil || c.cfg.Upgradable && c.st == stateLogin
+	return c.tasks.direct || c.gets.first != nil, c.cfg.Upgradable && c.st == stateLogin
 }
 
 // parse uses up what has been read. It returns when more is needed.

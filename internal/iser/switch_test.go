@@ -1,0 +1,154 @@
+package iser
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/iscsitcp"
+)
+
+// switching is a target whose stream login has just ended with
+// RDMAExtensions=Yes, and the raw other end of its connection.
+type switching struct {
+	*recorder
+	t     *testing.T
+	dm    *Upgraded
+	nc    net.Conn
+	login *iscsi.LoginTarget
+}
+
+func (s *switching) ControlNotify(p *iscsi.PDU) {
+	var resp iscsi.PDU
+	done, err := s.login.Handle(p, &resp)
+	p.Release()
+	if err != nil {
+		s.t.Error(err)
+	}
+	if done {
+		s.dm.NoticeKeyValues(&s.login.Result().Params)
+		if err := s.dm.Enable(); err != nil {
+			s.t.Error(err)
+		}
+	}
+	if err := s.dm.SendControl(&resp); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// newSwitching logs in; behind follows the Login Request in the same write.
+func newSwitching(t *testing.T, behind []byte) *switching {
+	t.Helper()
+	a, b := tcpPair(t)
+	dm, err := device(t).Upgrade(b, iscsi.RoleTarget, iscsitcp.Config{}, ConnConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &switching{recorder: newRecorder(), t: t, dm: dm, nc: a}
+	s.login = iscsi.NewLoginTarget(iscsi.LoginTargetConfig{
+		Profile: dm.KeyProfile(),
+		Admit: func(*iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
+			return &iscsi.LoginGrant{Settings: iscsi.DefaultSettings()}, nil
+		},
+		Bind: func(r *iscsi.LoginResult) (iscsi.LoginBinding, error) { return iscsi.LoginBinding{TSIH: 1}, nil },
+	})
+	dm.Start(s)
+	t.Cleanup(func() { a.Close() })
+	var req iscsi.PDU
+	iscsi.NewLoginInitiator(iscsi.LoginInitiatorConfig{InitiatorName: "iqn.2026-11.softiser:i", TargetName: "iqn.2026-11.softiser:t",
+		Settings: iscsi.DefaultSettings(), Profile: iscsi.KeyProfile{RDMA: iscsi.RDMAOptional}}).Start(&req)
+	out := append(req.BHS[:], req.Data...)
+	out = append(out, make([]byte, iscsi.PadLen(len(req.Data)))...)
+	if _, err := a.Write(append(out, behind...)); err != nil {
+		t.Fatal(err)
+	}
+	var resp iscsi.BHS
+	a.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadFull(a, resp[:]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.CopyN(io.Discard, a, int64(resp.DataLen()+iscsi.PadLen(resp.DataLen()))); err != nil {
+		t.Fatal(err)
+	}
+	if r := resp.LoginResponse(); r.Status() != iscsi.LoginSuccess || r.NSG() != iscsi.StageFullFeature {
+		t.Fatalf("login answered % x", resp)
+	}
+	return s
+}
+
+// Bytes of the next protocol that come before the final Login Response has been
+// sent are still there for it: nothing of them is swallowed.
+func TestSwitchOnTheRightByte(t *testing.T) {
+	// A peer in a hurry: MPA Request right behind the Login Request. Nobody has read
+	// it by then, and it is answered.
+	req := append([]byte("MPA ID Req Frame"), 0x50, 2, 0, 8, 0, 16, 0, 1, 0x80, 0, 0, 0)
+	s := newSwitching(t, req)
+	var rep [20]byte
+	if _, err := io.ReadFull(s.nc, rep[:]); err != nil {
+		t.Fatal(err)
+	}
+	if string(rep[:16]) != "MPA ID Rep Frame" {
+		t.Fatalf("answered %q", rep)
+	}
+	s.dm.Terminate(errors.New("end of the test"))
+	get1(t, "end", s.end)
+}
+
+// The end of the connection while the stream changes, from either side and for
+// whatever reason, is told once.
+func TestSwitchEnds(t *testing.T) {
+	reason := errors.New("the reason")
+	for _, c := range []struct {
+		name string
+		do   func(*switching)
+		good func(error) bool
+	}{
+		{"Terminate", func(s *switching) { s.dm.Terminate(reason) }, func(err error) bool { return errors.Is(err, reason) }},
+		{"graceful", func(s *switching) { s.dm.Terminate(nil); s.dm.Terminate(reason) }, func(err error) bool { return err == nil }},
+		{"peer closes", func(s *switching) { s.nc.Close() }, func(err error) bool { return err != nil }},
+		{"garbage", func(s *switching) { s.nc.Write(make([]byte, 100)) }, func(err error) bool { return err != nil }},
+		{"iSCSI goes on", func(s *switching) {
+			var b iscsi.BHS
+			b.NewNopOut()
+			s.nc.Write(b[:])
+		}, func(err error) bool { return err != nil }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSwitching(t, nil)
+			if d := s.dm.Describe(); d != "iSCSI over TCP, changing to iSER" {
+				t.Errorf("described as %q", d)
+			}
+			if l := s.dm.Limits(); !l.QuietUntilFirstCommand {
+				t.Errorf("%+v", l)
+			}
+			if err := s.dm.PutData(&iscsi.Transfer{}); err == nil {
+				t.Error("PutData works without a transport")
+			}
+			if err := s.dm.GetData(&iscsi.Transfer{}); err == nil {
+				t.Error("GetData works without a transport")
+			}
+			s.dm.AbortTransfer(&iscsi.Transfer{})
+			var p iscsi.PDU
+			p.BHS.NewNopIn()
+			if err := s.dm.SendControl(&p); err != nil {
+				t.Errorf("a PDU for later: %v", err)
+			}
+			s.dm.Push()
+			c.do(s)
+			if err := get1(t, "end", s.end); !c.good(err) {
+				t.Errorf("ended with %v", err)
+			}
+			if err := s.dm.SendControl(&p); err == nil {
+				t.Error("SendControl works after the end")
+			}
+			select {
+			case err := <-s.end:
+				t.Errorf("ended twice: %v", err)
+			default:
+			}
+		})
+	}
+}

@@ -5,9 +5,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"softiser/interop/internal/guest"
 )
 
 // printTable prints the matrix and returns how many cases failed.
@@ -26,16 +29,39 @@ func printTable(w io.Writer, results []Result) int {
 }
 
 // writeReport writes docs/INTEROP.md.
-func writeReport(path, kernel string, when time.Time, results []Result) error {
+func writeReport(path string, image *guest.Image, when time.Time, results []Result) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Interoperability\n\nWritten by `make interop` on %s. Guest: Debian's kernel %s with siw built from its source; host: %s.\n",
-		when.UTC().Format("2006-01-02"), kernel, hostKernel())
-	b.WriteString("Versions in the guest are Debian's: open-iscsi, rdma-core, libiscsi, qemu, tgt, sg3-utils, lvm2, fio.\n\n")
+	fmt.Fprintf(&b, "# Interoperability\n\nWritten by `make interop` on %s. Guest: Debian's kernel %s, with siw built from its source, under QEMU's emulation; host: %s.\n\n",
+		when.UTC().Format("2006-01-02"), image.Kernel, hostKernel())
+	if peers := peerVersions(image.Versions()); peers != "" {
+		fmt.Fprintf(&b, "Peers: %s.\n\n", peers)
+	}
+	failed := 0
+	for _, r := range results {
+		if r.Err != nil {
+			failed++
+		}
+	}
+	fmt.Fprintf(&b, "%d of %d cases ended as expected. Seconds are those of an emulated guest on a shared machine.\n\n", len(results)-failed, len(results))
 	b.WriteString("| case | expected | seen | seconds |\n| --- | --- | --- | --- |\n")
 	for _, r := range results {
 		fmt.Fprintf(&b, "| %s | %s | %s | %.1f |\n", r.Name, r.Expect, r.Seen, r.Took.Seconds())
 	}
 	return os.WriteFile(path, []byte(b.String()), 0o644)
+}
+
+// peers are the packages that a reader wants to know the versions of.
+var peers = []string{"rdma-core", "rdmacm-utils", "open-iscsi", "libiscsi-bin", "qemu-utils", "tgt", "sg3-utils", "fio", "e2fsprogs", "xfsprogs"}
+
+func peerVersions(all []string) string {
+	var list []string
+	for _, v := range all {
+		name, _, _ := strings.Cut(v, " ")
+		if slices.Contains(peers, name) {
+			list = append(list, v)
+		}
+	}
+	return strings.Join(list, ", ")
 }
 
 func hostKernel() string {

@@ -22,6 +22,16 @@ type Image struct {
 	Kernel string // release of its kernel
 }
 
+// Versions returns the packages of the guest that were asked for by name, with
+// their Debian versions, one "name version" each.
+func (im *Image) Versions() []string {
+	b, err := os.ReadFile(filepath.Join(im.Dir, "versions"))
+	if err != nil {
+		return nil
+	}
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
 // ErrNoQEMU means that this host cannot run guests as it is.
 var ErrNoQEMU = errors.New("no qemu-system-x86_64 here, and it cannot be installed: apt-get and root are needed (on other systems: install QEMU and build the guest on Debian)")
 

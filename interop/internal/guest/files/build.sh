@@ -103,6 +103,10 @@ strip --strip-debug "$early"/mods/*.ko
 chown -R 0:0 "$root"
 mib=$(( $(du -sm --apparent-size "$root" | cut -f1) * 13 / 10 + 150 ))
 rm -f "$out/root.img"; mke2fs -q -t ext4 -O ^has_journal,^metadata_csum -m 0 -L guestroot -d "$root" "$out/root.img" "${mib}M"
+for package in $(grep -v '^#' "$here/packages.txt"); do
+  deb=$(ls "$work"/debs/"${package}"_*.deb); deb=${deb##*/}; version=${deb#*_}
+  echo "$package ${version%_*}" | sed 's/%3a/:/'
+done > "$out/versions"
 echo "$release" > "$out/kernel-release"
 rm -rf "$work"
 say "done: $(du -sh "$out" | cut -f1) in $out"

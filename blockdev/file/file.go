@@ -97,6 +97,11 @@ func open(cfg Config) (_ *Device, err error) {
 	if err := setSize(f, st.Size, cfg); err != nil {
 		return nil, err
 	}
+	if created {
+		if err := syncFolder(filepath.Dir(cfg.Path)); err != nil {
+			return nil, err
+		}
+	}
 	path, err := filepath.Abs(cfg.Path)
 	if err != nil {
 		return nil, err
@@ -179,6 +184,21 @@ func openFile(cfg Config) (f *os.File, created bool, err error) {
 	}
 	f, err = os.OpenFile(cfg.Path, flags|os.O_CREATE|os.O_EXCL, 0o600)
 	return f, err == nil, err
+}
+
+// syncFolder makes the entry of a new file durable: what is flushed into the
+// file later must not be lost with its name.
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	// Some file systems cannot sync folders, and say EINVAL.
+	if err := d.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("making the new file durable: %w", err)
+	}
+	return nil
 }
 
 // setSize brings the file from have bytes to the configured size.

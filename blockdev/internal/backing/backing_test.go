@@ -1,6 +1,7 @@
 package backing
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -401,4 +402,34 @@ func TestLock(t *testing.T) {
 	if len(locked) != 2 || locked[0] != 1<<20 || locked[1] != 1<<20 {
 		t.Errorf("locked %v, want 1 MiB twice", locked)
 	}
+}
+
+// TestHolesAreNotedAhead: after one look at a large hole its neighbourhood is
+// lent without another one, and data written into it meanwhile is seen.
+func TestHolesAreNotedAhead(t *testing.T) {
+	v, _ := openFile(t, 4*holeAhead, linux, nil)
+	var l blockdev.Lease
+	if err := v.LeaseRead(&l, 0, 4096, blockdev.Wait); err != nil {
+		t.Fatal(err)
+	}
+	l.Release()
+	if err := v.LeaseRead(&l, holeAhead-4096, 4096, blockdev.NoWait); err != nil {
+		t.Errorf("the end of the hole: %v", err)
+	}
+	l.Release()
+	if err := v.LeaseRead(&l, holeAhead, 4096, blockdev.NoWait); !errors.Is(err, blockdev.ErrWouldBlock) {
+		t.Errorf("beyond what was looked at: %v", err)
+	}
+	l.Release()
+	p := bytes.Repeat([]byte{7}, 4096)
+	if _, err := v.WriteAt(p, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.LeaseRead(&l, 1<<20-4096, 12288, blockdev.NoWait); err != nil {
+		t.Fatal(err)
+	}
+	if got := bytes.Join(l.Segs, nil); !bytes.Equal(got[4096:8192], p) || got[0] != 0 || got[8192] != 0 {
+		t.Error("data inside a hole is not seen")
+	}
+	l.Release()
 }

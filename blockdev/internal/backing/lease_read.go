@@ -94,12 +94,22 @@ func (v *Volume) learn(off, end int64) error {
 	return nil
 }
 
+// holeAhead is how far a hole is noted beyond the range that was asked for, bytes:
+// random reads of a sparse volume soon need no system call.
+const holeAhead = 64 << 20
+
 // learnRun is learn for whole pages that are all unknown.
 func (v *Volume) learnRun(off, end int64) error {
 	for off < end {
-		hole, n, err := v.extent(off, end)
+		// To call pages beyond the lease a hole is safe although others may be
+		// writing there: who stores data sets its bits afterwards, and data
+		// stays data (see pages.set).
+		hole, n, err := v.extent(off, max(end, min(off+holeAhead, v.ceil(v.size.Load()))))
 		if err != nil {
 			return err
+		}
+		if !hole {
+			n = min(n, end-off)
 		}
 		// Only whole pages are holes, and every page with some data is data.
 		if hole {

@@ -17,7 +17,7 @@ func testModel(t *testing.T, b Backend) {
 		n := (1 + m.rnd.Int64N(int64(max))) * bs
 		return m.rnd.Int64N((size-n)/bs+1) * bs, n
 	}
-	for range 1500 {
+	for range steps(1500) {
 		m.step(t)
 	}
 	b.want(t, dev, m.want, 0)
@@ -41,12 +41,20 @@ func testConcurrentModel(t *testing.T, b Backend) {
 				}
 				return stripe*2*bs + m.rnd.Int64N(2)*bs, bs
 			}
-			for i := 0; i < 400 && !t.Failed(); i++ {
+			for i := 0; i < steps(400) && !t.Failed(); i++ {
 				m.step(t)
 			}
 		})
 	}
 	wg.Wait()
+}
+
+// steps shortens long tests where they are asked to be short.
+func steps(n int) int {
+	if testing.Short() {
+		return n / 4
+	}
+	return n
 }
 
 type model struct {

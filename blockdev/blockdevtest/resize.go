@@ -127,7 +127,7 @@ func testResizeUnderLoad(t *testing.T, b Backend) {
 			}
 		})
 	}
-	for i := range 200 {
+	for i := range steps(200) {
 		err := rs.Resize([]int64{size / 2, size, 2 * size}[i%3])
 		if err != nil && !errors.Is(err, blockdev.ErrInUse) {
 			t.Errorf("resize %d: %v", i, err)

@@ -30,6 +30,8 @@ func lvmCommand() *cobra.Command {
 		if err != nil {
 			return true, err
 		}
+		// The socket is this side's business.
+		args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "--socket=") })
 		return true, c.LVM(ctx, args, stdin, stdout, stderr)
 	}})
 	s.add(cmd)

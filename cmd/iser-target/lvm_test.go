@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"softiser/target/admin"
+)
+
+// TestLVMOnARunningTarget makes a logical volume at the first start, and
+// changes it through the admin socket while it is served.
+func TestLVMOnARunningTarget(t *testing.T) {
+	dir := t.TempDir()
+	socket, a, b := filepath.Join(dir, "s"), filepath.Join(dir, "a.img"), filepath.Join(dir, "b.img")
+	file := filepath.Join(dir, "c.yaml")
+	err := os.WriteFile(file, fmt.Appendf(nil, `portals:
+  - listen: %s
+admin: {socket: %s}
+volumes:
+  - {name: data, type: lvm, vg: vgtest%d, lv: data, devices: [%s, %s], size: 16MiB, create: true}
+targets:
+  - iqn: iqn.2026-11.softiser:lvm
+    luns: [{lun: 0, volume: data}]
+`, freePort(t), socket, os.Getpid(), a, b), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := fmt.Sprintf("vgtest%d", os.Getpid())
+	t.Cleanup(func() { // root's own archive and backup
+		files, _ := filepath.Glob("/etc/lvm/archive/" + group + "_*")
+		for _, f := range append(files, "/etc/lvm/backup/"+group) {
+			os.Remove(f)
+		}
+	})
+	_, stop := start(t, "--config", file, "--log-level", "error")
+	lvm := func(want string, args ...string) {
+		t.Helper()
+		code, out := command(t, append([]string{"lvm", "--socket", socket}, args...)...)
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%v: code %d, %q, want %q", args, code, out, want)
+		}
+	}
+	lvm("-wi-ao----", "lvs")
+	lvm(`Logical volume "snap" created.`, "lvcreate", "-s", "-L", "8m", "-n", "snap", group+"/data")
+	lvm("Moved: 100.00%", "pvmove", a)
+	lvm("0 ranges", "diff", group+"/snap", group+"/data")
+	out := filepath.Join(dir, "stream")
+	lvm("", "export", "--output", out, group+"/snap")
+	lvm("imported", "import", "--input", out, group+"/copy")
+	if code, msg := command(t, "lvm", "--socket", socket, "lvremove", "-y", group+"/data"); code == 0 || !strings.Contains(msg, "served") {
+		t.Errorf("removing a served volume: code %d, %s", code, msg)
+	}
+	lvm("removed", "lvremove", group+"/snap")
+	lvm("successfully resized", "lvextend", "-L", "24m", group+"/data")
+	if code, msg := command(t, "lvm", "--socket", filepath.Join(dir, "none"), "--devices", a+","+b, "lvextend", "-L", "32m", group+"/data"); code == 0 {
+		t.Errorf("locked files were changed: %s", msg)
+	}
+	if code := stop(); code != 0 {
+		t.Errorf("serve ended with %d", code)
+	}
+	if code, msg := command(t, "lvm", "--socket", socket, "--devices", a+","+b, "lvs", "--noheadings", "-o", "lv_name,lv_size"); code != 0 || strings.Join(strings.Fields(msg), " ") != "copy 16.00m data 24.00m" {
+		t.Errorf("after the target has ended: code %d, %q", code, msg)
+	}
+}
+
+func TestConcerns(t *testing.T) {
+	gs := []admin.VolumeGroup{{Name: "vg0", Devices: []string{"/a/disk"}}}
+	for line, want := range map[string]bool{
+		"lvs": true, "lvs vg0": true, "lvs vg1": false, "lvextend --size=1g vg0/x": true, "lvextend --size=1g /dev/vg0/x": true,
+		"pvmove /a/disk:0-9": true, "pvmove /b/disk": false, "lvs --devices=/b/disk": false, "vgcreate vg1 /b/disk": false,
+	} {
+		if got := concerns(gs, strings.Fields(line)); got != want {
+			t.Errorf("%s: %v", line, got)
+		}
+	}
+	if concerns(nil, []string{"lvs"}) {
+		t.Error("a target without groups takes reports")
+	}
+}

@@ -41,15 +41,9 @@ func (t *blocks) read(nr uint64, xor uint32) (*block, error) {
 	b := t.cache[nr]
 	t.mu.RUnlock()
 	if b == nil {
-		if t.sm != nil && nr >= t.sm.n {
-			return nil, fmt.Errorf("%w: block %d is beyond the end of the metadata", ErrCorrupt, nr)
-		}
 		b = &block{nr: nr, xor: xor, data: make([]byte, blockSize)}
-		if _, err := t.dev.ReadAt(b.data, int64(nr)*blockSize); err != nil {
-			return nil, fmt.Errorf("reading metadata block %d: %w", nr, err)
-		}
-		if checksum(b.data, xor) != le.Uint32(b.data) || le.Uint64(b.data[8:]) != nr {
-			return nil, fmt.Errorf("%w: block %d has a bad checksum or number", ErrCorrupt, nr)
+		if err := t.fetch(nr, xor, b.data); err != nil {
+			return nil, err
 		}
 		t.mu.Lock()
 		if len(t.cache) >= maxCached {
@@ -69,6 +63,20 @@ func (t *blocks) read(nr uint64, xor uint32) (*block, error) {
 		return nil, fmt.Errorf("%w: block %d is used as two types of block", ErrCorrupt, nr)
 	}
 	return b, nil
+}
+
+// fetch reads a block from the device and verifies it.
+func (t *blocks) fetch(nr uint64, xor uint32, p []byte) error {
+	if t.sm != nil && nr >= t.sm.n {
+		return fmt.Errorf("%w: block %d is beyond the end of the metadata", ErrCorrupt, nr)
+	}
+	if _, err := t.dev.ReadAt(p, int64(nr)*blockSize); err != nil {
+		return fmt.Errorf("reading metadata block %d: %w", nr, err)
+	}
+	if checksum(p, xor) != le.Uint32(p) || le.Uint64(p[8:]) != nr {
+		return fmt.Errorf("%w: block %d has a bad checksum or number", ErrCorrupt, nr)
+	}
+	return nil
 }
 
 // add allocates a zeroed block with one reference.

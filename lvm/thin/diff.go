@@ -52,6 +52,7 @@ func (p *Pool) Diff(a, b uint64) ([]Change, error) {
 
 func compare(a, b *cursor, emit func(vb uint64, data bool)) error {
 	for {
+		leaves(a, b, emit)
 		x, okA := a.peek()
 		y, okB := b.peek()
 		switch {
@@ -85,10 +86,65 @@ func compare(a, b *cursor, emit func(vb uint64, data bool)) error {
 	}
 }
 
+// leaves compares two leaves as far as they go together: most of the time is
+// spent here.
+func leaves(a, b *cursor, emit func(vb uint64, data bool)) {
+	if len(a.stack) == 0 || len(b.stack) == 0 {
+		return
+	}
+	x, y := &a.stack[len(a.stack)-1], &b.stack[len(b.stack)-1]
+	if x.height != 0 || y.height != 0 {
+		return
+	}
+	nx, ny := x.n.len(), y.n.len()
+	for x.i < nx && y.i < ny {
+		kx, ky := x.n.key(x.i), y.n.key(y.i)
+		switch {
+		case kx < ky:
+			emit(kx, false)
+			x.i++
+		case ky < kx:
+			emit(ky, true)
+			y.i++
+		default:
+			if le.Uint64(x.n.value(x.i))>>24 != le.Uint64(y.n.value(y.i))>>24 {
+				emit(ky, true)
+			}
+			x.i++
+			y.i++
+		}
+	}
+}
+
 // cursor walks a tree at the coarsest level that is asked for.
 type cursor struct {
 	t     *tree
 	stack []frame
+	bufs  [maxHeight + 1][]byte // by height: blocks that the cache does not hold
+}
+
+// read reads a node past the cache, which a walk over everything would only
+// empty of what is of use. Everything is committed, so the device has it.
+func (c *cursor) read(nr uint64, height int) (node, error) {
+	t := c.t.t
+	t.mu.RLock()
+	b := t.cache[nr]
+	t.mu.RUnlock()
+	if b != nil || height < 0 || height > maxHeight {
+		return c.t.read(nr)
+	}
+	if c.bufs[height] == nil {
+		c.bufs[height] = make([]byte, blockSize)
+	}
+	p := c.bufs[height]
+	if err := t.fetch(nr, xorNode, p); err != nil {
+		return nil, err
+	}
+	n := node(p)
+	if err := n.check(c.t.valueSize); err != nil {
+		return nil, fmt.Errorf("block %d: %w", nr, err)
+	}
+	return n, nil
 }
 
 type frame struct {
@@ -119,7 +175,7 @@ func newCursor(t *tree, root uint64) (*cursor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cursor{t, []frame{{n, 0, height}}}, nil
+	return &cursor{t: t, stack: []frame{{n, 0, height}}}, nil
 }
 
 func (c *cursor) peek() (entry, bool) {
@@ -137,7 +193,7 @@ func (c *cursor) skip() { c.stack[len(c.stack)-1].i++ }
 
 func (c *cursor) descend() error {
 	f := &c.stack[len(c.stack)-1]
-	n, err := c.t.read(f.n.child(f.i))
+	n, err := c.read(f.n.child(f.i), f.height-1)
 	if err != nil {
 		return err
 	}

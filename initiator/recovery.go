@@ -30,7 +30,6 @@ import (
 const (
 	firstRetry = 100 * time.Millisecond
 	maxRetry   = 5 * time.Second
-	maxReplays = 32 // of one command: it may be what kills the target
 	// startGrace is how long "target not found" is not believed: a target that
 	// has just been started may listen before it has its targets (tgt does).
 	startGrace = 20 * time.Second
@@ -71,6 +70,7 @@ func (s *Session) connLost(c *conn, err error) {
 // retire sorts the commands of a lost connection. The caller holds s.mu.
 func (s *Session) retire(c *conn, lost error) {
 	s.order = s.order[:0]
+	now := s.elapsed()
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
 		if t.state == taskFree {
@@ -94,9 +94,14 @@ func (s *Session) retire(c *conn, lost error) {
 		case sent && !t.req.idempotent():
 			s.stats.OutcomeUnknown++
 			s.endTask(t, ErrOutcomeUnknown)
-		case t.replays >= maxReplays:
-			s.endTask(t, fmt.Errorf("%w: the connection was lost %d times while %v was outstanding", ErrSessionLost, t.replays, t.opcode()))
+		case t.replays > 0 && s.cfg.ReplacementTimeout > 0 && now-t.lost >= int64(s.cfg.ReplacementTimeout):
+			// It may be what kills the target.
+			s.endTask(t, fmt.Errorf("%w: the connection was lost %d times in %v while %v was outstanding",
+				ErrSessionLost, t.replays+1, time.Duration(now-t.lost).Round(time.Second), t.opcode()))
 		default:
+			if t.replays == 0 {
+				t.lost = now
+			}
 			t.replays++
 			s.order = append(s.order, t.index)
 		}

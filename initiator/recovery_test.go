@@ -369,12 +369,14 @@ func TestPoisonCommand(t *testing.T) {
 			}
 			return false
 		}
+		begin := time.Now()
 		_, err := l.ReadAt(make([]byte, 512), 0)
 		if !errors.Is(err, ErrSessionLost) {
 			t.Fatal(err)
 		}
-		if n > maxReplays+1 {
-			t.Fatalf("sent %d times", n)
+		limit := l.Sessions()[0].cfg.ReplacementTimeout
+		if took := time.Since(begin); took < limit || took > limit+2*maxRetry || n > 100 {
+			t.Fatalf("sent %d times in %v", n, took)
 		}
 		letGo(ft)
 		if _, err := l.ReadAt(make([]byte, 512), 512); err != nil {

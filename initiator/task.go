@@ -70,9 +70,10 @@ type task struct {
 	started  int64    // s.clock when first sent
 	due      int64    // taskDelayed: s.clock when it is sent again
 	retries  uint8    // unit attentions and aborted commands in a row
-	replays  uint8
-	abortErr error // taskAborting: what the command ends with
-	asked    bool  // taskAborting: the target has been asked to; kindTMF: counts among those outstanding
+	replays  uint32   // connections lost while it was outstanding
+	lost     int64    // when the first of them was
+	abortErr error    // taskAborting: what the command ends with
+	asked    bool     // taskAborting: the target has been asked to; kindTMF: counts among those outstanding
 
 	// Another PDU.
 	deadline int64              // s.clock when it is overdue

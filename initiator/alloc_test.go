@@ -2,6 +2,8 @@ package initiator
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"softiser/internal/iscsi"
@@ -11,17 +13,21 @@ import (
 // nothing, so that what is measured is the session.
 type echoDM struct {
 	*fakeDM
+	pushing sync.Mutex // one Push at a time: the session's watchman pushes too
+	lock    sync.Mutex // guards sent and expCmd
 	sent    []uint32
 	resp    iscsi.PDU
 	expCmd  uint32
 	statSN2 uint32
-	live    bool
+	live    atomic.Bool
 }
 
 func (d *echoDM) SendControl(p *iscsi.PDU) error {
-	if !d.live {
+	if !d.live.Load() {
 		return d.fakeDM.SendControl(p)
 	}
+	d.lock.Lock()
+	defer d.lock.Unlock()
 	d.sent = append(d.sent, p.BHS.ITT())
 	if p.Bufs != nil {
 		p.Bufs.InLen = p.BHS.SCSICommand().EDTL()
@@ -33,18 +39,27 @@ func (d *echoDM) SendControl(p *iscsi.PDU) error {
 func (d *echoDM) ReleaseTask(*iscsi.TaskBuffers) {}
 
 func (d *echoDM) Push() {
-	if !d.live {
+	if !d.live.Load() {
 		d.fakeDM.Push()
 		return
 	}
-	for i := 0; i < len(d.sent); i++ { // answering may send more
+	d.pushing.Lock()
+	defer d.pushing.Unlock()
+	for i := 0; ; i++ { // answering may send more
+		d.lock.Lock()
+		if i == len(d.sent) {
+			d.sent = d.sent[:0]
+			d.lock.Unlock()
+			return
+		}
+		itt, exp := d.sent[i], d.expCmd
+		d.lock.Unlock()
 		r := d.resp.BHS.NewSCSIResponse()
-		r.SetITT(d.sent[i])
-		d.resp.BHS.SetSequence(iscsi.Sequence{StatSN: d.statSN2, ExpCmdSN: d.expCmd, MaxCmdSN: d.expCmd + 63})
+		r.SetITT(itt)
+		d.resp.BHS.SetSequence(iscsi.Sequence{StatSN: d.statSN2, ExpCmdSN: exp, MaxCmdSN: exp + 63})
 		d.statSN2++
 		d.up.ControlNotify(&d.resp)
 	}
-	d.sent = d.sent[:0]
 }
 
 // echoLUN opens a LUN of the fake and then replaces the target by the echo.
@@ -66,11 +81,11 @@ func echoLUN(tb testing.TB) *LUN {
 	s.mu.Lock()
 	dm.statSN2 = s.conn.expStatSN
 	dm.sent = make([]uint32, 0, 256)
-	dm.live = true
+	dm.live.Store(true)
 	s.mu.Unlock()
 	tb.Cleanup(func() {
 		s.mu.Lock()
-		dm.live = false
+		dm.live.Store(false)
 		s.mu.Unlock()
 		dm.cut(nil)
 		l.Close()

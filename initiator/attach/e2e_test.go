@@ -15,6 +15,15 @@ import (
 	"softiser/initiator/internal/e2e"
 )
 
+// written is how many bytes of a sparse file are allocated.
+func written(t *testing.T, path string) int64 {
+	var st syscall.Stat_t
+	if err := syscall.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Blocks * 512
+}
+
 // The target is killed while fio writes and verifies through the attached
 // device; it comes back, and fio notices nothing.
 func TestTargetKilledUnderLoad(t *testing.T) {
@@ -55,7 +64,10 @@ func TestTargetKilledUnderLoad(t *testing.T) {
 			if err := fio.Start(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(800 * time.Millisecond) // into its writes, which take 2.7 s at this rate
+			// Into its writes, which take 2.7 s at this rate.
+			for end := time.Now().Add(60 * time.Second); written(t, target.Img) < 2<<20 && time.Now().Before(end); {
+				time.Sleep(10 * time.Millisecond)
+			}
 			target.Kill()
 			time.Sleep(300 * time.Millisecond)
 			target.Start()

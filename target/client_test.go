@@ -318,6 +318,10 @@ func (r *rawInitiator) finish(tag uint32, out []byte) result {
 			res.status, res.residual, res.flags = s.Status(), s.Residual(), s.ResidualFlags()
 			res.sense, _, _ = iscsi.ParseSense(p.data)
 			return res
+		case iscsi.OpNopIn: // a ping of the target, where a test has made those frequent
+			if p.ITT() != iscsi.ReservedTag {
+				r.t.Fatalf("NOP-In for %#x while waiting for a response", p.ITT())
+			}
 		default:
 			r.t.Fatalf("got %v (reason or response %#x) while waiting for a response", p.Opcode(), p.BHS[2])
 		}

@@ -81,7 +81,7 @@ func (s *server) send(parts ...[]byte) {
 }
 
 func TestGarbage(t *testing.T) {
-	s := serve(t, func(c *Config, _ *Target) { c.Timeouts.FirstBytes, c.Timeouts.Login = time.Second, time.Second })
+	s := serve(t, func(c *Config, _ *Target) { c.Timeouts.FirstBytes, c.Timeouts.Login = 5*time.Second, 5*time.Second })
 	by := s.bystander()
 	rng := rand.New(rand.NewPCG(3, 4))
 	random := func(n int) []byte {
@@ -117,7 +117,7 @@ func TestGarbage(t *testing.T) {
 func TestCorruptedSession(t *testing.T) {
 	s := serve(t, func(c *Config, tgt *Target) {
 		unsolicitedAllowed(c, tgt)
-		c.Timeouts.FirstBytes, c.Timeouts.Login = time.Second, time.Second
+		c.Timeouts.FirstBytes, c.Timeouts.Login = 5*time.Second, 5*time.Second
 	})
 	stream := recordSession(t, s)
 	by := s.bystander()
@@ -187,7 +187,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 // off, against a target of the name that they wanted.
 func TestCapturedStreams(t *testing.T) {
 	s := serve(t, func(c *Config, _ *Target) {
-		c.Timeouts.FirstBytes, c.Timeouts.Login = 300*time.Millisecond, 300*time.Millisecond
+		c.Timeouts.FirstBytes, c.Timeouts.Login = 5*time.Second, 5*time.Second
 	})
 	by := s.bystander()
 	rng := rand.New(rand.NewPCG(7, 8))

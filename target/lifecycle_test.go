@@ -141,7 +141,7 @@ func TestCutDuringIO(t *testing.T) {
 
 func TestTargetPings(t *testing.T) {
 	s := serve(t, func(c *Config, _ *Target) {
-		c.Timeouts.NopInterval, c.Timeouts.NopReply = 80*time.Millisecond, 300*time.Millisecond
+		c.Timeouts.NopInterval, c.Timeouts.NopReply = 80*time.Millisecond, 2*time.Second
 	})
 	r := s.session()
 	for range 2 {

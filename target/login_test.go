@@ -117,8 +117,8 @@ func TestFirstPDUIsNotALogin(t *testing.T) {
 
 func TestLoginTimeout(t *testing.T) {
 	s := serve(t, func(c *Config, _ *Target) {
-		c.Timeouts.FirstBytes = 100 * time.Millisecond
-		c.Timeouts.Login = 200 * time.Millisecond
+		c.Timeouts.FirstBytes = time.Second
+		c.Timeouts.Login = 2 * time.Second // long enough for an answer on a loaded machine
 	})
 	silent := s.dial()
 	half := s.dial()

@@ -49,7 +49,7 @@ type ConnParams struct {
 	// GSO asks for FPDUs larger than the path's segment size; it takes both sides.
 	GSO bool
 	// MaxFPDU limits the FPDUs that are sent, bytes; 0: what the path carries in one
-	// segment, or 64 KiB after GSO was agreed on.
+	// segment, or 64 KiB over loopback and after GSO was agreed on.
 	MaxFPDU int
 	// BusyPoll is how long the receiver spins on an empty socket before it sleeps;
 	// it costs a core while traffic flows. After silence it sleeps all the same.
@@ -222,7 +222,7 @@ func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) 
 		PrivateData: r.Private, Initiator: initiator, Rev: r.Rev, CRC: r.CRC, GSO: r.GSO, IRD: r.IRD, ORD: r.ORD,
 		P2P: r.RTR, MSS: conn.MSS(), LocalAddr: nc.LocalAddr(), RemoteAddr: nc.RemoteAddr(),
 	}
-	info.FPDUSize = fpduSize(info.MSS, r.GSO, p.MaxFPDU)
+	info.FPDUSize = fpduSize(info.MSS, r.GSO || isLoopback(info.RemoteAddr), p.MaxFPDU)
 
 	qp.sqMu.Lock()
 	if qp.state != StateIdle || qp.closed.Load() {
@@ -271,6 +271,13 @@ func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) 
 	go qp.txLoop()
 	qp.Push()
 	return &info, nil
+}
+
+// isLoopback: nothing is gained by fitting FPDUs to segments that never see a
+// wire, and the kernel names half of the real size when the connection is new.
+func isLoopback(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return ok && t.IP.IsLoopback()
 }
 
 // fpduSize is the largest FPDU to send: what one TCP segment carries, in whole 8

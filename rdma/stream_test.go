@@ -32,6 +32,16 @@ func waitWire(t testing.TB, e *rdmatest.End, n int) {
 	}
 }
 
+// eventually waits for what another goroutine is about to do.
+func eventually(t testing.TB, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(rdmatest.Timeout); !cond(); time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not come about")
+		}
+	}
+}
+
 // The receive machine must be able to stop at every byte: a stream with every
 // kind of placement is cut in two at each position, on one long connection.
 func TestEverySplitPoint(t *testing.T) {
@@ -288,6 +298,8 @@ func TestPlacementIsDirect(t *testing.T) {
 				}
 			}
 			for _, e := range []*rdmatest.End{a, b} {
+				// The peer may have everything before the sender's call has returned.
+				eventually(t, func() bool { return e.QP.Stats().SentDirect >= uint64(10*n) })
 				s := e.QP.Stats()
 				if want := uint64(10 * n); s.PlacedDirect != want || s.SentDirect != want {
 					t.Errorf("placed %d bytes directly, %d by copy; sent %d by reference; want %d", s.PlacedDirect, s.PlacedCopied, s.SentDirect, want)

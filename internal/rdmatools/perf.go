@@ -123,6 +123,12 @@ func (p *perf) check() error {
 	return nil
 }
 
+// perfQueues has room for twice the depth: the answers to a whole round of sends
+// may be here before the call that sent it has returned and its slots are free.
+func perfQueues(depth int) rdma.QPConfig {
+	return rdma.QPConfig{MaxSend: 2*depth + 8, MaxRecv: 2*depth + 8}
+}
+
 func (p *perf) connParams() (rdma.ConnParams, error) {
 	c, err := p.params()
 	c.Extensions = p.kind.op == rdma.OpWriteImm
@@ -144,7 +150,7 @@ func (p *perf) measure(ctx context.Context, host string) error {
 		return err
 	}
 	run := &perfRun{perf: p, mem: make([]byte, p.size), done: make(chan error, 1)}
-	run.endpoint, err = newEndpoint(dev, rdma.QPConfig{MaxSend: p.depth + 8, MaxRecv: p.depth + 8}, run.handle)
+	run.endpoint, err = newEndpoint(dev, perfQueues(p.depth), run.handle)
 	if err != nil {
 		return err
 	}
@@ -233,7 +239,7 @@ func (p *perf) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnReq
 		return err
 	}
 	s := &perfServer{perf: &mine, mem: make([]byte, t.Size), bufs: make([]byte, t.Size), remote: rdma.RemoteAddr{TO: t.Mem.TO, STag: t.Mem.STag}}
-	s.endpoint, err = newEndpoint(dev, rdma.QPConfig{MaxSend: t.Depth + 8, MaxRecv: t.Depth + 8}, s.handle)
+	s.endpoint, err = newEndpoint(dev, perfQueues(t.Depth), s.handle)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build test race fuzz lint demo bench bench-quick bench-go interop interop-short conformance conformance-short soak cover tools clean
+.PHONY: help build test race fuzz lint demo bench bench-quick bench-go interop interop-short conformance conformance-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -3,13 +3,37 @@ package iscsi
 import (
 	"bytes"
 	"testing"
+
+	"softiser/internal/pcaptest"
 )
+
+// capturedText adds the texts of captured logins and discoveries to a corpus.
+func capturedText(f *testing.F) {
+	for _, c := range pcaptest.Open(f, "iscsi-tcp-chap") {
+		for _, b := range [][]byte{c.C2S, c.S2C} {
+			for range 10 {
+				if len(b) < BHSLen {
+					break
+				}
+				h := BHS(b)
+				n := h.DataLen()
+				end := BHSLen + n + PadLen(n)
+				if op := h.Opcode(); end > len(b) || op != OpLoginRequest && op != OpLoginResponse && op != OpTextRequest && op != OpTextResponse {
+					break
+				}
+				f.Add(b[BHSLen : BHSLen+n])
+				b = b[end:]
+			}
+		}
+	}
+}
 
 // Text that parses is written again to an equivalent text.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"", "a=b\x00", "InitiatorName=iqn.x\x00SessionType=Discovery\x00", "CHAP_C=0x00ff\x00", "=\x00", "a=b\x00\x00c", "k=v=w\x00"} {
 		f.Add([]byte(s))
 	}
+	capturedText(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		kvs, err := ParseText(b)
 		if err != nil {
@@ -37,6 +61,7 @@ func FuzzCHAP(f *testing.F) {
 	for _, s := range []string{"CHAP_A=5,6,7,8\x00", "CHAP_A=7\x00CHAP_I=1\x00CHAP_C=0x0102\x00", "CHAP_N=x\x00CHAP_R=0bAAAA\x00", "CHAP_I=256\x00", "CHAP_C=0x\x00"} {
 		f.Add([]byte(s))
 	}
+	capturedText(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		kvs, err := ParseText(b)
 		if err != nil {

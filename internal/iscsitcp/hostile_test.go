@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/pcaptest"
 )
 
 // recorder is an Upper that keeps what comes up.
@@ -598,6 +599,18 @@ func FuzzStream(f *testing.F) {
 	b.NewR2T().SetITT(1)
 	b.R2T().SetDesired(100)
 	f.Add(append([]byte(nil), b[:]...), false)
+	// What Linux says to each other, from the middle of the full feature phase.
+	for _, name := range pcaptest.Names(f, "iscsi-tcp") {
+		for _, c := range pcaptest.Open(f, name) {
+			for target, b := range map[bool][]byte{true: c.C2S, false: c.S2C} {
+				for len(b) >= iscsi.BHSLen && (b[0]&0x3f == byte(iscsi.OpLoginRequest) || b[0]&0x3f == byte(iscsi.OpLoginResponse)) {
+					n := int(b[5])<<16 | int(b[6])<<8 | int(b[7])
+					b = b[min(len(b), iscsi.BHSLen+n+iscsi.PadLen(n)):]
+				}
+				f.Add(b[:min(len(b), 3000)], target)
+			}
+		}
+	}
 	f.Fuzz(func(t *testing.T, stream []byte, target bool) {
 		a, s := tcpPair(t)
 		role := iscsi.RoleInitiator

@@ -29,8 +29,7 @@ const (
 
 // messages takes one direction apart: the MPA frame, then FPDUs, put together to
 // messages.
-func messages(t *testing.T, b []byte) (private []byte, ms []message) {
-	t.Helper()
+func messages(b []byte) (private []byte, ms []message) {
 	n := int(binary.BigEndian.Uint16(b[18:]))
 	private, b = b[20:20+n], b[20+n:]
 	open := map[bool]*message{} // by tagged
@@ -84,8 +83,8 @@ func TestCaptures(t *testing.T) {
 				if !bytes.HasPrefix(c.C2S, []byte("MPA ID Req Frame")) || !bytes.HasPrefix(c.S2C, []byte("MPA ID Rep Frame")) {
 					continue
 				}
-				reqPriv, up := messages(t, c.C2S)
-				repPriv, down := messages(t, c.S2C)
+				reqPriv, up := messages(c.C2S)
+				repPriv, down := messages(c.S2C)
 				if !bytes.Equal(reqPriv[4:], privateData(true)) || !bytes.Equal(repPriv[4:], privateData(allowsInvalidate(reqPriv[4:]))) {
 					t.Errorf("private data % x, % x", reqPriv[4:], repPriv[4:])
 				}

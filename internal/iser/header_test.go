@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/pcaptest"
 )
 
 // A READ as the Linux initiator sends it, and Hello messages by the RFC.
@@ -65,6 +66,15 @@ func FuzzSplit(f *testing.F) {
 	h := header{wsv: true, Ref: iscsi.Ref{WriteSTag: 1}}
 	f.Add(append(append(h.append(nil), p[:]...), 1, 2, 3, 0))
 	f.Add([]byte{0x20, 0xaa})
+	for _, c := range pcaptest.Open(f, "iser-siw-unsol") {
+		if !bytes.HasPrefix(c.C2S, []byte("MPA ID Req Frame")) {
+			continue
+		}
+		_, ms := messages(c.C2S)
+		for _, m := range ms[:min(len(ms), 40)] {
+			f.Add(m.payload)
+		}
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, bhs, ahs, data, err := split(b)
 		if err != nil {

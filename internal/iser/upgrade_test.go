@@ -55,7 +55,7 @@ func TestUpgradeWithPlainPeer(t *testing.T) {
 	d := device(t)
 	for _, plain := range []iscsi.Role{iscsi.RoleInitiator, iscsi.RoleTarget} {
 		t.Run(plain.String(), func(t *testing.T) {
-			datamovertest.Run(t, func(t testing.TB) (iscsi.Datamover, iscsi.Datamover) {
+			s := datamovertest.Open(t, func(t testing.TB) (iscsi.Datamover, iscsi.Datamover) {
 				a, b := tcpPair(t)
 				var dms [2]iscsi.Datamover
 				for r, nc := range []net.Conn{a, b} {
@@ -71,7 +71,16 @@ func TestUpgradeWithPlainPeer(t *testing.T) {
 					}
 				}
 				return dms[0], dms[1]
-			})
+			}, datamovertest.DefaultOptions())
+			defer s.Close()
+			if s.Initiator.Params.RDMAExtensions {
+				t.Error("RDMA with a plain peer")
+			}
+			for _, op := range []byte{0x28, 0x2a} {
+				if err := s.Initiator.Do(op, 0, [][]byte{make([]byte, 300000)}, 1, 3); err != nil {
+					t.Error(err)
+				}
+			}
 		})
 	}
 }

@@ -92,6 +92,12 @@ func testControl(t *testing.T, pair Pair, o Options) {
 	}
 }
 
+// mark is what the tests leave in memory that nobody may touch any more.
+var mark = bytes.Repeat([]byte{0xee}, 1<<20)
+
+func overwrite(b []byte)        { copy(b, mark) }
+func overwritten(b []byte) bool { return bytes.Equal(b, mark[:len(b)]) }
+
 var sizes = []int{1, 2, 3, 511, 512, 4095, 4096, 8192, 8193, 65536, 262144 + 3, 1<<20 + 1}
 
 // Reads and writes of all sizes and cuts.
@@ -273,18 +279,14 @@ func testAbortGetData(t *testing.T, pair Pair, o Options) {
 			time.Sleep(time.Duration(round) * 20 * time.Microsecond) // somewhere in the middle
 		}
 		s.Target.dm.AbortTransfer(x)
-		for i := range mem {
-			mem[i] = 0xee
-		}
+		overwrite(mem)
 		s.Target.dm.Push()
 		y := recv(t, "completion of the aborted transfer", s.Target.Done)
 		if y != x || x.Err != nil && !errors.Is(x.Err, iscsi.ErrAborted) {
 			t.Fatalf("completed %p with %v, expected %p", y, y.Err, x)
 		}
-		for i := range mem {
-			if mem[i] != 0xee {
-				t.Fatalf("round %d: byte %d of the memory changed after AbortTransfer", round, i)
-			}
+		if !overwritten(mem) {
+			t.Fatalf("round %d: the memory changed after AbortTransfer", round)
 		}
 		s.answer(t, cmd)
 		if err := c.Wait(); err != nil {
@@ -355,18 +357,14 @@ func testReleaseTask(t *testing.T, pair Pair, o Options) {
 		c.busy = false
 		s.Initiator.mu.Unlock()
 		s.Initiator.dm.ReleaseTask(&c.bufs)
-		for i := range buf {
-			buf[i] = 0xee
-		}
+		overwrite(buf)
 		s.Initiator.dm.Push()
 		if round%2 == 0 {
 			recv(t, "completion", s.Target.Done)
 		}
 		cmd.Release()
-		for i := range buf {
-			if buf[i] != 0xee {
-				t.Fatalf("round %d: byte %d changed after ReleaseTask", round, i)
-			}
+		if !overwritten(buf) {
+			t.Fatalf("round %d: the memory changed after ReleaseTask", round)
 		}
 		s.Target.dm.Terminate(errors.New("end of the test"))
 		s.Initiator.dm.Terminate(errors.New("end of the test"))

@@ -88,6 +88,12 @@ func Tgt(e *Env) (*Server, error) {
 	if err != nil {
 		return s, err
 	}
+	// tgtd ignores SIGTERM while it has targets, so the harness ends it by
+	// SIGKILL; its control socket stays behind.
+	s.clean = append(s.clean, func() {
+		os.Remove("/var/run/tgtd/socket." + control)
+		os.Remove("/var/run/tgtd/socket." + control + ".lock")
+	})
 	if err := s.start(e, proc.Server, addr, mallocEnv, tgtd, "-f", "-C", control, "--iscsi", "portal="+addr); err != nil {
 		return s, err
 	}

@@ -268,6 +268,7 @@ func BenchmarkLinear(b *testing.B) {
 	g, _ := groupOn(b, map[string]blockdev.Device{"/d0": m})
 	must(b, g.Create(CreateOptions{Name: "v", Extents: 2048}, "lvcreate"))
 	v := volume(b, g, "v")
+	v.own = g
 	defer v.Close()
 	sink := make([]byte, 65536)
 	for _, c := range []struct {

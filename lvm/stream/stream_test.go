@@ -10,7 +10,7 @@ import (
 	"softiser/lvm/internal/lvmtest"
 )
 
-const size = 8 << 20
+const size = 2 << 20
 
 func content(seed uint64) ([]byte, *lvmtest.Disk) {
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -104,9 +104,9 @@ func TestDamage(t *testing.T) {
 	_, d := content(3)
 	b := export(t, d, Header{}, whole[:1])
 	r := rand.New(rand.NewPCG(4, 4))
-	for i := range 300 {
+	for i := range 150 {
 		at := r.IntN(len(b))
-		if i < 200 {
+		if i < 100 {
 			at = i
 		}
 		c := bytes.Clone(b)

@@ -197,7 +197,7 @@ func TestRepair(t *testing.T) {
 func TestCrash(t *testing.T) {
 	for cutDisk := 0; cutDisk < 2; cutDisk++ {
 		for cut := 1; cut < 20; cut++ {
-			for seed := uint64(0); seed < 8; seed++ {
+			for seed := uint64(0); seed < 3; seed++ {
 				c := testConfig(t)
 				c.ArchiveDir, c.BackupDir = "-", "-"
 				devs := []*lvmtest.Disk{lvmtest.New(32 << 20), lvmtest.New(32 << 20)}

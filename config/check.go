@@ -295,8 +295,6 @@ func (c *Config) checkISCSI(r *report) {
 		r.add("iscsi.first_burst", "%s is more than max_burst (%s); RFC 7143 §13.14 forbids it", s.FirstBurst, s.MaxBurst)
 	}
 	checkRange(r, "iscsi.max_outstanding_r2t", s.MaxOutstandingR2T, 1, 65535)
-	checkRange(r, "iscsi.max_connections", s.MaxConnections, 1, 16)
-	checkRange(r, "iscsi.error_recovery_level", s.ErrorRecoveryLevel, 0, 2)
 	for key, list := range map[string][]string{"iscsi.header_digest": s.HeaderDigest, "iscsi.data_digest": s.DataDigest} {
 		if len(list) == 0 {
 			r.add(key, "is empty; list none, crc32c or both, preferred first")
@@ -333,7 +331,6 @@ func (c *Config) checkTransport(r *report) {
 	checkRange(r, "transport.busy_poll_us", t.BusyPoll, 0, 10_000)
 	checkRange(r, "transport.ird", t.IRD, 1, 256)
 	checkRange(r, "transport.ord", t.ORD, 1, 256)
-	checkRange(r, "transport.mpa_rev", t.MPARev, 1, 2)
 }
 
 func need(r *report, key, value, what string) {

@@ -143,8 +143,6 @@ type ISCSI struct {
 	MaxBurst           Size     `mapstructure:"max_burst" json:"max_burst"`
 	MaxRecvDataSegment Size     `mapstructure:"max_recv_data_segment" json:"max_recv_data_segment"`
 	MaxOutstandingR2T  int      `mapstructure:"max_outstanding_r2t" json:"max_outstanding_r2t"`
-	MaxConnections     int      `mapstructure:"max_connections" json:"max_connections"`
-	ErrorRecoveryLevel int      `mapstructure:"error_recovery_level" json:"error_recovery_level"`
 	HeaderDigest       []string `mapstructure:"header_digest" json:"header_digest"` // preferred first: none, crc32c
 	DataDigest         []string `mapstructure:"data_digest" json:"data_digest"`
 	Time2Wait          Duration `mapstructure:"time2wait" json:"time2wait"`
@@ -162,7 +160,6 @@ type Transport struct {
 	BusyPoll   int    `mapstructure:"busy_poll_us" json:"busy_poll_us"`
 	IRD        int    `mapstructure:"ird" json:"ird"`
 	ORD        int    `mapstructure:"ord" json:"ord"`
-	MPARev     int    `mapstructure:"mpa_rev" json:"mpa_rev"`
 	StreamISER bool   `mapstructure:"stream_login" json:"stream_login"` // also RFC 7145's own start-up
 }
 

@@ -4,10 +4,9 @@ import "sync/atomic"
 
 // counters are the statistics of a logical unit.
 type counters struct {
-	reads, writes           atomic.Uint64
-	readBlocks, writeBlocks atomic.Uint64
-	readBytes, writeBytes   atomic.Uint64
-	inline, worked          atomic.Uint64
+	reads, writes         atomic.Uint64
+	readBytes, writeBytes atomic.Uint64
+	inline, worked        atomic.Uint64
 }
 
 // Stats is a snapshot of what a logical unit has done since it was added.

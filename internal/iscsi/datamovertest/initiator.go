@@ -185,7 +185,12 @@ func (c *Command) Wait() error {
 	select {
 	case <-c.done:
 	case <-c.i.end.ch:
-		return fmt.Errorf("connection ended: %w", c.i.end.err)
+		// The response may have come before the end, and both be ready here.
+		select {
+		case <-c.done:
+		default:
+			return fmt.Errorf("connection ended: %w", c.i.end.err)
+		}
 	case <-t.C:
 		return errTimeout
 	}

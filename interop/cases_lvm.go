@@ -19,7 +19,7 @@ var lvmCases = []Case{{
 	Name:   "lvm/turns",
 	Expect: "volumes, snapshots and thin pools made, changed and merged by either side read the same on the other; vgck agrees",
 	Fresh:  true,
-	Limit:  10 * time.Minute,
+	Limit:  15 * time.Minute,
 	Run: func(_ context.Context, e *Env) (string, error) {
 		if _, err := e.Boot(guest.Options{Disks: []int64{256 << 20, 256 << 20}}); err != nil {
 			return "", err

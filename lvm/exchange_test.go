@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"softiser/blockdev"
 )
 
 // These two tests are one side of an exchange of disks with a Linux kernel and
@@ -133,5 +131,3 @@ func compareSums(t *testing.T, g *Group, dir string) {
 		must(t, v.Close())
 	}
 }
-
-var _ blockdev.Device = (*Volume)(nil)

@@ -18,6 +18,8 @@ type Volume struct {
 	own    *Group // closed with the volume, if it was opened for it alone
 }
 
+var _ blockdev.Device = (*Volume)(nil)
+
 // Name is the current name of the logical volume.
 func (v *Volume) Name() string {
 	v.g.mu.Lock()

@@ -73,7 +73,9 @@ dd if=/dev/urandom of=/tmp/raw bs=1M count=256 2>/dev/null; qemu-img convert -n 
 	return "256 MiB identical", err
 }
 
+// The kernel lets go of an nbd device a moment after it was detached.
 const attachGuest = `modprobe nbd nbds_max=2 || die nbd
+for i in $(seq 100); do [ -e /sys/block/nbd0/pid ] || break; sleep 0.1; done
 /host/iser-initiator attach iser://$HOST:%[1]d/%[2]s/0 --device /dev/nbd0 >/tmp/attach.log 2>&1 &
 for i in $(seq 100); do [ "$(blockdev --getsize64 /dev/nbd0 2>/dev/null)" = 67108864 ] && break; sleep 0.1; done
 [ "$(blockdev --getsize64 /dev/nbd0)" = 67108864 ] || { cat /tmp/attach.log; die no device; }

@@ -98,8 +98,9 @@ type Resizer interface {
 // Mapped is a device that lends one mapping for all direct leases, so that a
 // transport can register it once.
 type Mapped interface {
-	// Mapping returns the whole mapped range. It stays valid until Close; a
-	// resize may add a second mapping, but never moves this one.
+	// Mapping returns the whole mapped range: the device, and behind its end
+	// room to grow, which must not be touched. It stays valid until Close; a
+	// resize never moves it.
 	Mapping() []byte
 }
 

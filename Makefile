@@ -3,7 +3,10 @@
 GO      ?= go
 BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
+# A CI machine may stall for seconds; a test that failed there runs again, visibly,
+# and the run ends with the list of what was repeated.
+RERUN   := $(if $(CI),--rerun-fails=2 --rerun-fails-report=build/reruns.txt)
+SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails $(RERUN) --packages ./...
 
 .PHONY: help build test race fuzz lint demo bench bench-quick bench-go interop interop-short conformance conformance-short cover tools clean
 
@@ -14,10 +17,12 @@ build: ## build bin/iser-target and bin/iser-initiator (static)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/iser-target ./cmd/iser-initiator
 
 test: ## run every test (outside clients are used where they are installed; see make tools)
-	$(SUM) -- -timeout 15m ./...
+	@mkdir -p build
+	$(SUM) -- -timeout 15m
 
 race: ## run every test under the race detector
-	$(SUM) -- -race -short -timeout 20m ./...
+	@mkdir -p build
+	$(SUM) -- -race -short -timeout 20m
 
 FUZZTIME ?= 20s
 fuzz: ## run each fuzz target for FUZZTIME (20s)

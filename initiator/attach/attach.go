@@ -108,6 +108,14 @@ func (a *Attachment) listen(record string) (err error) {
 	if a.srv, err = nbd.NewServer(nbd.Config{Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError}); err != nil {
 		return err
 	}
+	// Behind stop: a Serve that has not begun yet closes its listener only later.
+	var open []net.Listener
+	a.later(func() error {
+		for _, l := range open {
+			_ = l.Close() // closed before, as a rule
+		}
+		return nil
+	})
 	a.later(a.stop)
 	sock := a.opt.Socket
 	if sock == "" {
@@ -125,6 +133,7 @@ func (a *Attachment) listen(record string) (err error) {
 	if err != nil {
 		return fmt.Errorf("NBD socket: %w", err)
 	}
+	open = append(open, l)
 	a.Record.Socket = sock
 	go func() { a.serve <- a.srv.Serve(l) }()
 	if a.opt.TCP == "" {
@@ -134,6 +143,7 @@ func (a *Attachment) listen(record string) (err error) {
 	if err != nil {
 		return err
 	}
+	open = append(open, t)
 	a.Record.TCP = t.Addr().String()
 	go func() { a.serve <- a.srv.Serve(t) }()
 	return nil

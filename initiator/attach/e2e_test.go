@@ -57,7 +57,7 @@ func TestTargetKilledUnderLoad(t *testing.T) {
 				t.Errorf("attached twice: %+v, %v", again, err)
 			}
 
-			fio := exec.Command("fio", "--name=v", "--ioengine=nbd", "--uri="+rec.URI, "--rw=randwrite", "--bs=4k", "--iodepth=16",
+			fio := exec.Command("fio", "--name=v", "--verify_state_save=0", "--ioengine=nbd", "--uri="+rec.URI, "--rw=randwrite", "--bs=4k", "--iodepth=16",
 				"--size=32m", "--rate_iops=3000", "--verify=crc32c", "--verify_fatal=1")
 			var out bytes.Buffer
 			fio.Stdout, fio.Stderr = &out, &out

@@ -119,7 +119,7 @@ func TestClientFio(t *testing.T) {
 	if out, err := exec.Command("fio", "--enghelp=nbd").CombinedOutput(); err != nil || strings.Contains(string(out), "not loadable") {
 		t.Skipf("fio with the nbd engine is not installed (%v)", err)
 	}
-	out := tool(t, "fio", "fio", "--name=v", "--ioengine=nbd", "--uri=nbd+unix:///vol?socket="+path, "--rw=randwrite", "--bs=4k", "--iodepth=32",
+	out := tool(t, "fio", "fio", "--name=v", "--verify_state_save=0", "--ioengine=nbd", "--uri=nbd+unix:///vol?socket="+path, "--rw=randwrite", "--bs=4k", "--iodepth=32",
 		"--size=16m", "--verify=crc32c", "--verify_fatal=1")
 	if !strings.Contains(out, "err= 0") {
 		t.Errorf("fio:\n%s", out)

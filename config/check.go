@@ -147,6 +147,9 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	}
 }
 
+// aluaStates are the names of asymmetric access states.
+var aluaStates = []string{"active-optimized", "active-non-optimized", "standby", "unavailable", "offline"}
+
 func (c *Config) checkTargets(r *report) {
 	volumes := map[string]bool{}
 	for _, v := range c.Volumes {
@@ -180,7 +183,14 @@ func (c *Config) checkTargets(r *report) {
 				r.add(lkey+".volume", "there is no volume %q%s", l.Volume, didYouMean(l.Volume, names(c.Volumes)))
 			}
 			if l.ALUA != "" {
-				oneOf(r, lkey+".alua", l.ALUA, "active-optimized", "active-non-optimized", "standby", "unavailable", "offline")
+				oneOf(r, lkey+".alua", l.ALUA, aluaStates...)
+			}
+			for k, g := range l.ALUAGroups {
+				gkey := fmt.Sprintf("%s.alua_groups[%d]", lkey, k)
+				oneOf(r, gkey+".state", g.State, aluaStates...)
+				if !slices.ContainsFunc(c.Portals, func(p Portal) bool { return p.Group == g.Group }) {
+					r.add(gkey+".group", "no portal belongs to group %d", g.Group)
+				}
 			}
 		}
 		for j, a := range t.Portals {

@@ -99,7 +99,15 @@ type LUN struct {
 	LUN      int    `mapstructure:"lun" json:"lun"`
 	Volume   string `mapstructure:"volume" json:"volume"`
 	ReadOnly bool   `mapstructure:"read_only" json:"read_only"`
-	ALUA     string `mapstructure:"alua" json:"alua,omitempty"` // state of its port group: active-optimized, …
+	ALUA     string `mapstructure:"alua" json:"alua,omitempty"` // state through every portal group: active-optimized, …
+	// ALUAGroups are the portal groups through which the state is another one.
+	ALUAGroups []ALUAGroup `mapstructure:"alua_groups" json:"alua_groups,omitempty"`
+}
+
+// ALUAGroup is the access state of a LUN through one portal group.
+type ALUAGroup struct {
+	Group int    `mapstructure:"group" json:"group"`
+	State string `mapstructure:"state" json:"state"`
 }
 
 // ACL says who may log in. Empty lists admit everybody.

@@ -187,9 +187,6 @@ type Target struct {
 	// Portals lists the target portal groups through which the target is
 	// reached; empty: all.
 	Portals []uint16
-	// AccessState is the asymmetric access state (ALUA) in which the target's port
-	// groups begin; the zero value is active/optimized.
-	AccessState scsi.AccessState
 	// PortGroups replaces the target port groups, of which there is one for each
 	// portal group otherwise. Relative target ports are portal group tags.
 	PortGroups []scsi.PortGroup

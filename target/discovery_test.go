@@ -149,7 +149,7 @@ func TestPortGroups(t *testing.T) {
 	s := serve(t, func(c *Config, tgt *Target) {
 		c.Portals = []Portal{{Listen: "127.0.0.1:0"}, {Listen: "127.0.0.1:0", Group: 7}, {Listen: "127.0.0.1:0", Group: 9}}
 		tgt.Portals = []uint16{1, 7}
-		tgt.AccessState = scsi.ActiveNonOptimized
+		tgt.LUNs[0].Access = map[uint16]scsi.AccessState{0: scsi.ActiveNonOptimized}
 	})
 	for i, group := range []byte{1, 7} {
 		s.addr = s.Addrs()[i]

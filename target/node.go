@@ -112,7 +112,7 @@ func (s *Server) deviceConfig(t *Target) scsi.Config {
 	for _, p := range s.portals {
 		known := slices.ContainsFunc(c.Groups, func(g scsi.PortGroup) bool { return g.ID == p.cfg.Group })
 		if n.offeredOn(p) && !known {
-			c.Groups = append(c.Groups, scsi.PortGroup{ID: p.cfg.Group, Ports: []uint16{p.cfg.Group}, State: t.AccessState})
+			c.Groups = append(c.Groups, scsi.PortGroup{ID: p.cfg.Group, Ports: []uint16{p.cfg.Group}})
 		}
 	}
 	return c
@@ -275,6 +275,20 @@ func (s *Server) ResizeLUN(target string, number uint16, size int64) error {
 		return fmt.Errorf("target %s LUN %d: resize to %d bytes: %w", n.cfg.Name, number, size, err)
 	}
 	s.log.Info("LUN resized", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.Int64("bytes", size))
+	return nil
+}
+
+// SetAccessState changes the asymmetric access state (ALUA) of a LUN through one
+// portal group. Initiators are told by a unit attention.
+func (s *Server) SetAccessState(target string, number, group uint16, state scsi.AccessState) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	if err := n.device.SetAccessState(number, group, state); err != nil {
+		return err
+	}
+	s.log.Info("access state changed", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.Uint16("group", group), zap.Stringer("state", state))
 	return nil
 }
 

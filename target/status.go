@@ -44,13 +44,15 @@ type TargetStatus struct {
 
 // LUNStatus is the state of a logical unit.
 type LUNStatus struct {
-	LUN       uint16     `json:"lun"`
-	Volume    string     `json:"volume,omitempty"`
-	Backend   string     `json:"backend,omitempty"`
-	Size      int64      `json:"size_bytes"`
-	BlockSize int        `json:"block_size"`
-	ReadOnly  bool       `json:"read_only"`
-	Stats     scsi.Stats `json:"stats"`
+	LUN       uint16 `json:"lun"`
+	Volume    string `json:"volume,omitempty"`
+	Backend   string `json:"backend,omitempty"`
+	Size      int64  `json:"size_bytes"`
+	BlockSize int    `json:"block_size"`
+	ReadOnly  bool   `json:"read_only"`
+	// Access is the asymmetric access state through each target port group.
+	Access map[uint16]scsi.AccessState `json:"access"`
+	Stats  scsi.Stats                  `json:"stats"`
 }
 
 // SessionStatus is the state of a session and of its connection.
@@ -132,7 +134,7 @@ func (p *portal) status() PortalStatus {
 func (n *node) status() TargetStatus {
 	st := TargetStatus{Name: n.cfg.Name, Alias: n.cfg.Alias, Auth: n.cfg.Auth.Required()}
 	for _, e := range n.list() {
-		l := LUNStatus{LUN: e.LUConfig.LUN, Volume: e.Name, Stats: e.lu.Stats()}
+		l := LUNStatus{LUN: e.LUConfig.LUN, Volume: e.Name, Stats: e.lu.Stats(), Access: e.lu.AccessStates()}
 		if e.Volume != nil {
 			info := e.Volume.Info()
 			l.Backend, l.Size, l.BlockSize = info.Backend, info.Size, info.BlockSize

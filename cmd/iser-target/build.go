@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
@@ -122,11 +123,6 @@ func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
 	if tt.ACL, err = acl(&t.ACL); err != nil {
 		return tt, fmt.Errorf("target %s: %w", t.IQN, err)
 	}
-	for _, l := range t.LUNs {
-		if l.ALUA != "" {
-			tt.AccessState = accessStates[l.ALUA]
-		}
-	}
 	for _, listen := range t.Portals {
 		for _, p := range c.Portals {
 			if p.Listen == listen {
@@ -135,13 +131,6 @@ func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
 		}
 	}
 	return tt, nil
-}
-
-// accessStates are the names that the file has for ALUA states. The state is
-// that of the target's port groups, for all of its LUNs.
-var accessStates = map[string]scsi.AccessState{
-	"active-optimized": scsi.ActiveOptimized, "active-non-optimized": scsi.ActiveNonOptimized,
-	"standby": scsi.Standby, "unavailable": scsi.Unavailable, "offline": scsi.Offline,
 }
 
 // acl makes one rule of every name with every network; an empty list stands for
@@ -181,12 +170,22 @@ func lunConfig(c *config.Config, v config.Volume, l config.LUN) (scsi.LUConfig, 
 	lc := scsi.LUConfig{
 		LUN: uint16(l.LUN), ReadOnly: v.ReadOnly || l.ReadOnly, Removable: v.Removable, Serial: v.Serial,
 		Workers: c.Limits.Workers,
-		QoS:     scsi.QoS{IOPS: float64(v.QoS.IOPS), BytesPerSec: float64(v.QoS.Bandwidth)},
+		QoS: scsi.QoS{IOPS: float64(v.QoS.IOPS), BytesPerSec: float64(v.QoS.Bandwidth),
+			BurstIOs: float64(v.QoS.BurstIOPS), BurstBytes: float64(v.QoS.Burst)},
 	}
-	if v.QoS.Bandwidth > 0 && v.QoS.Burst > 0 {
-		lc.QoS.Burst = time.Duration(float64(v.QoS.Burst) / float64(v.QoS.Bandwidth) * float64(time.Second))
-	} else if v.QoS.IOPS > 0 && v.QoS.BurstIOPS > 0 {
-		lc.QoS.Burst = time.Duration(float64(v.QoS.BurstIOPS) / float64(v.QoS.IOPS) * float64(time.Second))
+	if l.ALUA != "" || len(l.ALUAGroups) > 0 {
+		names := map[uint16]string{0: cmp.Or(l.ALUA, "active-optimized")}
+		for _, g := range l.ALUAGroups {
+			names[uint16(g.Group)] = g.State
+		}
+		lc.Access = map[uint16]scsi.AccessState{}
+		for g, name := range names {
+			var s scsi.AccessState
+			if err := s.UnmarshalText([]byte(name)); err != nil {
+				return lc, fmt.Errorf("LUN %d: %w", l.LUN, err)
+			}
+			lc.Access[g] = s
+		}
 	}
 	if v.WWID != "" {
 		id, err := hex.DecodeString(v.WWID)

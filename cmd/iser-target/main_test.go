@@ -106,6 +106,18 @@ func TestServeExports(t *testing.T) {
 	if fi, err := os.Stat(disk); err != nil || fi.Size() != 16<<20 {
 		t.Errorf("after resize: %v, %v", fi.Size(), err)
 	}
+	if code, out := command(t, "lun", "access", "--socket", socket, "iqn.2026-11.softiser:disk0", "0", "1", "standby"); code != 0 {
+		t.Errorf("lun access: exit %d\n%s", code, out)
+	}
+	if code, out := command(t, "status", "--json", "--socket", socket); code != 0 || !strings.Contains(out, `"standby"`) {
+		t.Errorf("status after lun access: exit %d\n%s", code, out)
+	}
+	if code, _ := command(t, "lun", "access", "--socket", socket, "iqn.2026-11.softiser:disk0", "0", "7", "standby"); code != exitFailure {
+		t.Errorf("lun access of a group that is not there: exit %d", code)
+	}
+	if code, _ := command(t, "lun", "access", "--socket", socket, "iqn.2026-11.softiser:disk0", "0", "1", "asleep"); code != exitUsage {
+		t.Errorf("lun access with a state that is none: exit %d", code)
+	}
 	if code, _ := command(t, "resize", "--socket", socket, "nothing", "16MiB"); code != exitFailure {
 		t.Errorf("resize of an unknown volume: exit %d", code)
 	}

@@ -187,6 +187,7 @@ func (a *app) backend() admin.Backend {
 		AddLUN:    a.addLUN,
 		RemoveLUN: a.removeLUN,
 		Resize:    a.srv.ResizeLUN,
+		SetAccess: a.srv.SetAccessState,
 	}
 }
 

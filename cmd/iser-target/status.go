@@ -19,6 +19,7 @@ import (
 	"softiser/config"
 	"softiser/target"
 	"softiser/target/admin"
+	"softiser/target/scsi"
 )
 
 // socketFlag adds --socket; open finds the socket that it, the environment or
@@ -198,7 +199,29 @@ func lunCommand() *cobra.Command {
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return c.RemoveLUN(ctx, args[0], n) })
 		},
 	}
-	cmd.AddCommand(add, remove)
+	access := &cobra.Command{
+		Use: "access IQN LUN GROUP STATE", Short: "Change a LUN's ALUA state through a portal group; initiators are told", Args: exactly(4),
+		Long:    "Change the asymmetric access state of a LUN through one portal group. STATE is\nactive-optimized, active-non-optimized, standby, unavailable or offline.",
+		Example: "  iser-target lun access iqn.2026-11.softiser:disk0 0 2 standby",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := lunNumber(args[1])
+			if err != nil {
+				return exit(exitUsage, err)
+			}
+			g, err := strconv.ParseUint(args[2], 10, 16)
+			if err != nil {
+				return exit(exitUsage, fmt.Errorf("portal group %q is not a number up to 65535", args[2]))
+			}
+			var state scsi.AccessState
+			if err := state.UnmarshalText([]byte(args[3])); err != nil {
+				return exit(exitUsage, err)
+			}
+			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
+				return c.SetAccess(ctx, args[0], n, admin.AccessRequest{Group: uint16(g), State: state})
+			})
+		},
+	}
+	cmd.AddCommand(add, remove, access)
 	return cmd
 }
 

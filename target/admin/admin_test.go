@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"softiser/target"
+	"softiser/target/scsi"
 )
 
 // start serves a fake backend and returns a client and what it was asked.
@@ -37,7 +39,10 @@ func start(t *testing.T) (*Client, *[]string, string) {
 			return note("add "+iqn+" "+r.Name+" "+r.Spec, nil)
 		},
 		RemoveLUN: func(_ context.Context, iqn string, lun uint16) error { return note("remove "+iqn, nil) },
-		Resize:    func(iqn string, lun uint16, n int64) error { return note("resize "+iqn, nil) },
+		SetAccess: func(iqn string, lun, group uint16, s scsi.AccessState) error {
+			return note(fmt.Sprintf("access %d %d %v", lun, group, s), nil)
+		},
+		Resize: func(iqn string, lun uint16, n int64) error { return note("resize "+iqn, nil) },
 		LVM: LVM{
 			Groups: func() []VolumeGroup { return []VolumeGroup{{Name: "vg0", Devices: []string{"/a"}}} },
 			Run: func(_ context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
@@ -74,12 +79,13 @@ func TestRoundTrip(t *testing.T) {
 	for _, err := range []error{
 		c.Kill(ctx, 3), c.AddLUN(ctx, iqn, LUNRequest{LUN: 1, Name: "n", Spec: "memory,size=1MiB"}),
 		c.RemoveLUN(ctx, iqn, 1), c.Resize(ctx, iqn, 1, 1<<20),
+		c.SetAccess(ctx, iqn, 1, AccessRequest{Group: 2, State: scsi.Standby}),
 	} {
 		if err != nil {
 			t.Error(err)
 		}
 	}
-	if got, want := strings.Join(*calls, "; "), "kill; add "+iqn+" n memory,size=1MiB; remove "+iqn+"; resize "+iqn; got != want {
+	if got, want := strings.Join(*calls, "; "), "kill; add "+iqn+" n memory,size=1MiB; remove "+iqn+"; resize "+iqn+"; access 1 2 standby"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if err := c.Kill(ctx, 9); err == nil || err.Error() != "there is no session 9" {

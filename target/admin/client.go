@@ -63,6 +63,11 @@ func (c *Client) Resize(ctx context.Context, iqn string, lun uint16, size int64)
 	return c.do(ctx, http.MethodPut, luns(iqn)+"/"+strconv.Itoa(int(lun))+"/size", ResizeRequest{size}, nil)
 }
 
+// SetAccess changes the access state of a LUN through a portal group.
+func (c *Client) SetAccess(ctx context.Context, iqn string, lun uint16, r AccessRequest) error {
+	return c.do(ctx, http.MethodPut, luns(iqn)+"/"+strconv.Itoa(int(lun))+"/access", r, nil)
+}
+
 func luns(iqn string) string { return "/v1/targets/" + url.PathEscape(iqn) + "/luns" }
 
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"softiser/target"
+	"softiser/target/scsi"
 )
 
 // LUNRequest asks for a LUN. Spec names the volume in the form of the
@@ -29,6 +30,13 @@ type ResizeRequest struct {
 	Bytes int64 `json:"size_bytes"`
 }
 
+// AccessRequest asks for another asymmetric access state of a LUN through a
+// portal group.
+type AccessRequest struct {
+	Group uint16           `json:"group"`
+	State scsi.AccessState `json:"state"`
+}
+
 // Error is the body of an answer that is not a success.
 type Error struct {
 	Message string `json:"error"`
@@ -42,6 +50,8 @@ type Backend struct {
 	AddLUN    func(ctx context.Context, target string, r LUNRequest) error
 	RemoveLUN func(ctx context.Context, target string, lun uint16) error
 	Resize    func(target string, lun uint16, bytes int64) error
+	// SetAccess changes an access state (an implicit ALUA transition).
+	SetAccess func(target string, lun, group uint16, s scsi.AccessState) error
 	LVM       LVM
 }
 
@@ -108,6 +118,12 @@ func Handler(b Backend) http.Handler {
 		var q ResizeRequest
 		if n, ok := number(w, r, "lun"); ok && body(w, r, &q) {
 			done(w, b.Resize(r.PathValue("iqn"), n, q.Bytes))
+		}
+	})
+	mux.HandleFunc("PUT /v1/targets/{iqn}/luns/{lun}/access", func(w http.ResponseWriter, r *http.Request) {
+		var q AccessRequest
+		if n, ok := number(w, r, "lun"); ok && body(w, r, &q) {
+			done(w, b.SetAccess(r.PathValue("iqn"), n, q.Group, q.State))
 		}
 	})
 	b.LVM.handle(mux)

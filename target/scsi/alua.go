@@ -2,7 +2,6 @@ package scsi
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	spc "softiser/internal/scsi"
@@ -41,26 +40,58 @@ func (s AccessState) String() string {
 	return fmt.Sprintf("access state %Xh", uint8(s))
 }
 
+// accessNames are the states as configuration, commands and status have them.
+var accessNames = map[AccessState]string{
+	ActiveOptimized: "active-optimized", ActiveNonOptimized: "active-non-optimized", Standby: "standby",
+	Unavailable: "unavailable", Offline: "offline", Transitioning: "transitioning",
+}
+
+// MarshalText returns the name of the state in configurations and in JSON.
+func (s AccessState) MarshalText() ([]byte, error) {
+	if name, ok := accessNames[s]; ok {
+		return []byte(name), nil
+	}
+	return nil, fmt.Errorf("%v has no name", s)
+}
+
+// UnmarshalText sets the state by its name.
+func (s *AccessState) UnmarshalText(b []byte) error {
+	for v, name := range accessNames {
+		if name == string(b) {
+			*s = v
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no access state; want active-optimized, active-non-optimized, standby, unavailable or offline", b)
+}
+
 // PortGroup is a target port group: target ports that share an access state.
 type PortGroup struct {
 	ID        uint16      // not 0
 	Ports     []uint16    // relative target port identifiers, unique in the device
-	State     AccessState // at start-up
+	State     AccessState // at start-up, of units that have no other; see LUConfig.Access
 	Preferred bool
 }
 
-// portGroup is a group at run time. The state covers all logical units.
+// portGroup is a group at run time.
 type portGroup struct {
+	index     int // in alua.groups and LU.paths
 	id        uint16
 	ports     []uint16
 	preferred bool
-	state     atomic.Uint32 // AccessState
-	cause     atomic.Uint32 // how it changed last: 0 never, 1 explicitly, 2 implicitly
+	initial   AccessState
 }
 
-// alua holds the target port groups of a device.
+// path is the access state of one target port group for one logical unit: each
+// unit has states of its own, as an array does whose volumes belong to different
+// controllers.
+type path struct {
+	state atomic.Uint32 // AccessState
+	cause atomic.Uint32 // how it changed last: 0 never, 1 explicitly, 2 implicitly
+}
+
+// alua holds the target port groups of a device; it does not change.
 type alua struct {
-	mu     sync.Mutex // serialises changes of state
 	groups []*portGroup
 }
 
@@ -73,12 +104,11 @@ func (a *alua) init(cfg []PortGroup) error {
 		if c.ID == 0 || ids[c.ID] {
 			return fmt.Errorf("target port group %d: identifiers must be unique and not 0", c.ID)
 		}
-		if !settable(c.State) && c.State != Offline {
+		if !initial(c.State) {
 			return fmt.Errorf("target port group %d cannot start in state %v", c.ID, c.State)
 		}
 		ids[c.ID] = true
-		g := &portGroup{id: c.ID, ports: c.Ports, preferred: c.Preferred}
-		g.state.Store(uint32(c.State))
+		g := &portGroup{index: len(a.groups), id: c.ID, ports: c.Ports, preferred: c.Preferred, initial: c.State}
 		for _, p := range c.Ports {
 			if p == 0 || ports[p] {
 				return fmt.Errorf("target port group %d: relative port %d must be unique and not 0", c.ID, p)
@@ -93,6 +123,34 @@ func (a *alua) init(cfg []PortGroup) error {
 // settable reports whether SET TARGET PORT GROUPS and SetAccessState may ask for s.
 func settable(s AccessState) bool { return s <= Unavailable }
 
+// initial reports whether a group may be in state s at start-up.
+func initial(s AccessState) bool { return settable(s) || s == Offline }
+
+// initPaths sets the states that a unit begins with: want tells them by group, 0
+// standing for every group that it does not name.
+func (lu *LU) initPaths(want map[uint16]AccessState) error {
+	a := &lu.dev.alua
+	for id, s := range want {
+		if id != 0 && a.group(id) == nil {
+			return fmt.Errorf("access state %v of target port group %d: the target has no such group", s, id)
+		}
+		if !initial(s) {
+			return fmt.Errorf("target port group %d cannot start in state %v", id, s)
+		}
+	}
+	lu.paths = make([]path, len(a.groups))
+	for i, g := range a.groups {
+		s, ok := want[g.id]
+		if !ok {
+			if s, ok = want[0]; !ok {
+				s = g.initial
+			}
+		}
+		lu.paths[i].state.Store(uint32(s))
+	}
+	return nil
+}
+
 // port returns the group of a relative target port; 0 stands for the first.
 func (a *alua) port(rel uint16) (*portGroup, uint16, error) {
 	for _, g := range a.groups {
@@ -105,11 +163,11 @@ func (a *alua) port(rel uint16) (*portGroup, uint16, error) {
 	return nil, 0, fmt.Errorf("no target port group has relative port %d", rel)
 }
 
-// allows reports whether a command may run through the group in its present
+// allows reports whether a command may run through the path in its present
 // state; if not, it has ended the task.
-func (g *portGroup) allows(t *Task) bool {
+func (p *path) allows(t *Task) bool {
 	var asc spc.ASC
-	switch AccessState(g.state.Load()) {
+	switch AccessState(p.state.Load()) {
 	case ActiveOptimized, ActiveNonOptimized:
 		return true
 	case Standby:
@@ -155,31 +213,39 @@ func (a *alua) group(id uint16) *portGroup {
 	return nil
 }
 
-// setGroup changes the state of g; by is the nexus that asked for it, which
-// needs no telling.
-func (d *Device) setGroup(g *portGroup, s AccessState, cause uint32, by *Nexus) {
-	d.alua.mu.Lock()
-	old := AccessState(g.state.Swap(uint32(s)))
-	g.cause.Store(cause)
-	d.alua.mu.Unlock()
-	if old == s {
-		return
-	}
-	for _, lu := range d.LUs() {
+// setPath changes the state of group g for the unit; by is the nexus that asked
+// for it, which needs no telling. Every other nexus of the unit learns it,
+// whatever port it uses: its view of the groups is out of date.
+func (lu *LU) setPath(g *portGroup, s AccessState, cause uint32, by *Nexus) {
+	p := &lu.paths[g.index]
+	p.cause.Store(cause)
+	if AccessState(p.state.Swap(uint32(s))) != s {
 		lu.attention(spc.ASCALUAStateChanged, func(n *Nexus) bool { return n != by })
 	}
 }
 
-// SetAccessState changes the access state of a target port group from this
-// side (an implicit transition). Initiators learn it by unit attention.
-func (d *Device) SetAccessState(group uint16, s AccessState) error {
-	g := d.alua.group(group)
-	if g == nil {
+// SetAccessState changes the access state of a target port group for a logical
+// unit from this side (an implicit transition). Initiators learn it by unit
+// attention.
+func (d *Device) SetAccessState(lun, group uint16, s AccessState) error {
+	lu, g := d.lookup(lun), d.alua.group(group)
+	switch {
+	case lu == nil:
+		return fmt.Errorf("target %s has no LUN %d", d.cfg.Name, lun)
+	case g == nil:
 		return fmt.Errorf("target %s has no target port group %d", d.cfg.Name, group)
-	}
-	if !settable(s) && s != Offline && s != Transitioning {
+	case !initial(s) && s != Transitioning:
 		return fmt.Errorf("target %s: %v is not an access state", d.cfg.Name, s)
 	}
-	d.setGroup(g, s, 2, nil)
+	lu.setPath(g, s, 2, nil)
 	return nil
+}
+
+// AccessStates returns the state of each target port group for the unit.
+func (lu *LU) AccessStates() map[uint16]AccessState {
+	m := make(map[uint16]AccessState, len(lu.paths))
+	for _, g := range lu.dev.alua.groups {
+		m[g.id] = AccessState(lu.paths[g.index].state.Load())
+	}
+	return m
 }

@@ -105,7 +105,7 @@ func (d *Device) Execute(t *Task) {
 		t.refuse(g)
 		return
 	}
-	if !t.Nexus.group.allows(t) {
+	if !i.path.allows(t) {
 		return
 	}
 	if lu.conflicts(t, c) {

@@ -53,8 +53,8 @@ func FuzzCommand(f *testing.F) {
 		lu.releaseLegacy(nil)
 		lu.allowRemoval(nil)
 		lu.setGate(gateNoMedium|gateSanFailed, false)
-		for _, g := range r.dev.alua.groups {
-			g.state.Store(0)
+		for i := range lu.paths {
+			lu.paths[i].state.Store(uint32(ActiveOptimized))
 		}
 	})
 }

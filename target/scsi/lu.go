@@ -33,6 +33,10 @@ type LUConfig struct {
 	QoS       QoS
 	// MaxTransfer is the longest READ or WRITE, bytes; default 16 MiB.
 	MaxTransfer int
+	// Access is the asymmetric access state that the unit has at first through
+	// each target port group; key 0 stands for the groups that are not named.
+	// Default: the state of the group.
+	Access map[uint16]AccessState
 }
 
 const (
@@ -61,6 +65,7 @@ type LU struct {
 	vol blockdev.Device // nil: no medium
 	id  identity
 
+	paths    []path // by index of the target port group
 	geometry atomic.Pointer[geometry]
 	gate     atomic.Uint32
 	modes    modes
@@ -132,6 +137,9 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	}
 	var err error
 	if lu.id, err = newIdentity(&cfg, info, d.cfg.Name); err != nil {
+		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
+	}
+	if err := lu.initPaths(cfg.Access); err != nil {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
 	lu.setGeometry(info)

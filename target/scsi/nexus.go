@@ -33,6 +33,7 @@ type NexusConfig struct {
 type itl struct {
 	lu      *LU
 	nexus   *Nexus
+	path    *path        // the access state through the nexus's target port
 	pending atomic.Int32 // len(queue), so that commands need no lock to see none
 	queue   []spc.ASC    // pending unit attentions, guarded by lu.mu
 }
@@ -84,7 +85,7 @@ func (n *Nexus) setLocked(k uint16, lu *LU) {
 
 // join makes the I_T_L nexus of n.
 func (lu *LU) join(n *Nexus) *itl {
-	i := &itl{lu: lu, nexus: n}
+	i := &itl{lu: lu, nexus: n, path: &lu.paths[n.group.index]}
 	lu.mu.Lock()
 	lu.itls[n] = i
 	lu.mu.Unlock()

@@ -6,9 +6,10 @@ import "time"
 type QoS struct {
 	IOPS        float64 // commands per second
 	BytesPerSec float64
-	// Burst is how much unused rate is kept, as a time at full rate; default
-	// 100 ms.
-	Burst time.Duration
+	// BurstIOs and BurstBytes are how much unused rate is kept for later; default
+	// 100 ms of it.
+	BurstIOs   float64
+	BurstBytes float64
 }
 
 // limiter is a pair of token buckets and the commands that wait for them. A
@@ -32,24 +33,26 @@ type waitRing struct {
 }
 
 func (l *limiter) init(q QoS) {
-	if q.Burst <= 0 {
-		q.Burst = 100 * time.Millisecond
+	if q.BurstIOs <= 0 {
+		q.BurstIOs = q.IOPS / 10
 	}
+	if q.BurstBytes <= 0 {
+		q.BurstBytes = q.BytesPerSec / 10
+	}
+	// A bucket that holds less than one command would never be full enough.
+	q.BurstIOs, q.BurstBytes = max(q.BurstIOs, 1), max(q.BurstBytes, 1)
 	l.qos = q
 	l.on = q.IOPS > 0 || q.BytesPerSec > 0
-	l.ops, l.bytes = l.capacity(q.IOPS), l.capacity(q.BytesPerSec)
+	l.ops, l.bytes = q.BurstIOs, q.BurstBytes
 	l.last = time.Now()
 }
-
-// capacity is what a bucket of the given rate holds; at least one command.
-func (l *limiter) capacity(rate float64) float64 { return max(rate*l.qos.Burst.Seconds(), 1) }
 
 // refill adds what the time since the last call has brought.
 func (l *limiter) refill(now time.Time) {
 	dt := now.Sub(l.last).Seconds()
 	l.last = now
-	l.ops = min(l.ops+dt*l.qos.IOPS, l.capacity(l.qos.IOPS))
-	l.bytes = min(l.bytes+dt*l.qos.BytesPerSec, l.capacity(l.qos.BytesPerSec))
+	l.ops = min(l.ops+dt*l.qos.IOPS, l.qos.BurstIOs)
+	l.bytes = min(l.bytes+dt*l.qos.BytesPerSec, l.qos.BurstBytes)
 }
 
 // ready reports whether the next command may go: no bucket is in debt.

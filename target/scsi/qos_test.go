@@ -13,7 +13,7 @@ import (
 // same share.
 func TestRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a"), QoS: QoS{IOPS: 100, Burst: 100 * time.Millisecond}})
+		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a"), QoS: QoS{IOPS: 100}})
 		began := time.Now()
 		var cs []*call
 		read := spc.AppendRead(nil, 0, 1, false)
@@ -51,9 +51,50 @@ func TestRateLimit(t *testing.T) {
 	})
 }
 
+// TestBurst: what was not used is there for a burst, of each kind its own, and of
+// two initiators that burst at once each gets half of what is left.
+func TestBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a"),
+			QoS: QoS{IOPS: 100, BurstIOs: 50, BytesPerSec: 10 << 20, BurstBytes: 1 << 20}})
+		time.Sleep(10 * time.Second) // the buckets are full, and no fuller
+		began := time.Now()
+		read := spc.AppendRead(nil, 0, 1, false)
+		for range 50 {
+			r.do(read, nil, 512).good()
+		}
+		if d := time.Since(began); d != 0 {
+			t.Errorf("a burst of 50 commands took %v", d)
+		}
+		var cs []*call
+		for _, n := range r.nx {
+			for range 20 {
+				cs = append(cs, r.start(n, 0, read, nil, 512))
+			}
+		}
+		time.Sleep(210 * time.Millisecond)
+		done := [2]int{}
+		for i, c := range cs {
+			select {
+			case <-c.done:
+				done[i/20]++
+			default:
+			}
+		}
+		if done[0] < 9 || done[0] > 12 || done[1] < 9 || done[1] > 12 {
+			t.Errorf("after 210 ms at 100 a second %v commands of the two initiators have ended", done)
+		}
+		for _, c := range cs {
+			r.finish(c).good()
+		}
+		r.close()
+		r.nx = nil
+	})
+}
+
 func TestByteRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a"), QoS: QoS{BytesPerSec: 1 << 20, Burst: time.Second / 16}})
+		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a"), QoS: QoS{BytesPerSec: 1 << 20, BurstBytes: 1 << 16}})
 		began := time.Now()
 		for range 16 {
 			r.do(spc.AppendWrite(nil, 0, 256, false), make([]byte, 128<<10), 0).good()

@@ -98,7 +98,8 @@ func cmdReportTMF(t *Task) {
 	t.reply(b, binary.BigEndian.Uint32(t.CDB[6:]))
 }
 
-// cmdReportGroups is REPORT TARGET PORT GROUPS (SPC-4 §6.37):
+// cmdReportGroups is REPORT TARGET PORT GROUPS (SPC-4 §6.37), the states being those
+// for the addressed unit:
 //
 //	+--+------------------------------------------------------+
 //	| 0| PREF(80h) | access state                             |
@@ -119,15 +120,16 @@ func cmdReportGroups(t *Task) {
 		return
 	}
 	for _, g := range t.dev.alua.groups {
-		st := byte(g.state.Load())
+		p := &t.lu.paths[g.index]
+		st := byte(p.state.Load())
 		if g.preferred {
 			st |= 0x80
 		}
 		b = append(b, st, 0xCF)
 		b = binary.BigEndian.AppendUint16(b, g.id)
-		b = append(b, 0, byte(g.cause.Load()), 0, byte(len(g.ports)))
-		for _, p := range g.ports {
-			b = binary.BigEndian.AppendUint16(append(b, 0, 0), p)
+		b = append(b, 0, byte(p.cause.Load()), 0, byte(len(g.ports)))
+		for _, port := range g.ports {
+			b = binary.BigEndian.AppendUint16(append(b, 0, 0), port)
 		}
 	}
 	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
@@ -135,7 +137,7 @@ func cmdReportGroups(t *Task) {
 }
 
 // cmdSetGroups is SET TARGET PORT GROUPS (SPC-4 §6.45): reserved (4), then for each
-// group {state, 0, identifier (2)}.
+// group {state, 0, identifier (2)}. It concerns the addressed unit alone.
 func cmdSetGroups(t *Task) {
 	n := binary.BigEndian.Uint32(t.CDB[6:])
 	if n == 0 {
@@ -166,7 +168,7 @@ func setGroups(t *Task) {
 		set = append(set, g)
 	}
 	for i, g := range set {
-		t.dev.setGroup(g, AccessState(p[4+4*i]&0xF), 1, t.Nexus)
+		t.lu.setPath(g, AccessState(p[4+4*i]&0xF), 1, t.Nexus)
 	}
 	t.good()
 }

@@ -310,6 +310,38 @@ func TestSlowVolumeDelaysNobody(t *testing.T) {
 	}
 }
 
+// TestAccessStatesOfUnits: two units have different states through one port group,
+// each tells and changes its own, and only its own initiators learn of it.
+func TestAccessStatesOfUnits(t *testing.T) {
+	groups := []PortGroup{{ID: 1, Ports: []uint16{1}}, {ID: 2, Ports: []uint16{2}}}
+	r := newRig(t, Config{Groups: groups}, LUConfig{Volume: newNamed(t, "a")},
+		LUConfig{LUN: 1, Volume: newNamed(t, "b"), Access: map[uint16]AccessState{0: Standby, 2: ActiveNonOptimized}})
+	a, b, read := r.nx[0], r.nx[1], spc.AppendRead(nil, 0, 1, false)
+	states := func(lun uint16) [2]byte {
+		t.Helper()
+		got := r.on(a, lun, spc.AppendReportTargetPortGroups(nil, false, 64), nil, 64).good().data
+		return [2]byte{got[4] & 0xF, got[16] & 0xF}
+	}
+	if x, y := states(0), states(1); x != [2]byte{0, 0} || y != [2]byte{2, 1} {
+		t.Errorf("states of the units: %v, %v", x, y)
+	}
+	r.on(a, 0, read, nil, 512).good()
+	r.on(a, 1, read, nil, 512).sense(spc.KeyNotReady, spc.ASCAccessStandby)
+	// SET TARGET PORT GROUPS through one unit leaves the other as it is.
+	list := []byte{0, 0, 0, 0, byte(ActiveOptimized), 0, 0, 1, byte(Unavailable), 0, 0, 2}
+	r.on(a, 1, []byte{0xA4, 0x0A, 0, 0, 0, 0, 0, 0, 0, byte(len(list)), 0, 0}, list, 0).good()
+	if x, y := states(0), states(1); x != [2]byte{0, 0} || y != [2]byte{0, 3} {
+		t.Errorf("states after SET TARGET PORT GROUPS: %v, %v", x, y)
+	}
+	r.on(a, 1, read, nil, 512).good()
+	r.on(b, 0, read, nil, 512).good()
+	r.on(b, 1, read, nil, 512).sense(spc.KeyUnitAttention, spc.ASCALUAStateChanged)
+	r.on(b, 1, read, nil, 512).good()
+	if m := r.dev.lookup(1).AccessStates(); m[1] != ActiveOptimized || m[2] != Unavailable {
+		t.Errorf("%v", m)
+	}
+}
+
 func TestAccessStates(t *testing.T) {
 	r := newRig(t, Config{Groups: []PortGroup{{ID: 1, Ports: []uint16{1}}, {ID: 2, Ports: []uint16{2}, State: Standby, Preferred: true}}})
 	a := r.nx[0]
@@ -341,15 +373,26 @@ func TestAccessStates(t *testing.T) {
 		s   AccessState
 		asc spc.ASC
 	}{{Unavailable, spc.ASCAccessUnavailable}, {Offline, spc.ASCAccessOffline}, {Transitioning, spc.ASCAccessTransition}, {Standby, spc.ASCAccessStandby}} {
-		if err := r.dev.SetAccessState(1, c.s); err != nil {
+		if err := r.dev.SetAccessState(0, 1, c.s); err != nil {
 			t.Fatal(err)
 		}
 		r.on(a, 0, tur, nil, 0).sense(spc.KeyUnitAttention, spc.ASCALUAStateChanged)
 		r.on(a, 0, tur, nil, 0).sense(spc.KeyNotReady, c.asc)
 		r.on(a, 0, spc.AppendReportTargetPortGroups(nil, false, 256), nil, 256).good()
 	}
-	if err := r.dev.SetAccessState(5, Standby); err == nil {
+	if err := r.dev.SetAccessState(0, 5, Standby); err == nil {
 		t.Error("a group that does not exist")
+	}
+	if err := r.dev.SetAccessState(3, 1, Standby); err == nil {
+		t.Error("a LUN that does not exist")
+	}
+	if err := r.dev.SetAccessState(0, 1, 9); err == nil {
+		t.Error("a state that does not exist")
+	}
+	for _, want := range []map[uint16]AccessState{{3: Standby}, {2: Transitioning}} {
+		if _, err := r.dev.AddLUN(LUConfig{LUN: 1, Volume: newNamed(t, "x"), Access: want}); err == nil {
+			t.Errorf("a unit that begins with %v", want)
+		}
 	}
 	if _, err := NewDevice(Config{Groups: []PortGroup{{ID: 1, Ports: []uint16{1}}, {ID: 1, Ports: []uint16{2}}}}); err == nil {
 		t.Error("two groups with one identifier")

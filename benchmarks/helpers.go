@@ -51,6 +51,7 @@ func helpers() []*cobra.Command {
 	fs.StringVar(&to.Op, "op", "ping", "ping, spin or paced")
 	fs.IntVar(&to.Size, "size", 4096, "bytes per message")
 	fs.Int64Var(&to.Rate, "rate", 0, "bytes per second")
+	fs.StringVar(&to.Congestion, "congestion", "", "TCP congestion control")
 	fs.DurationVar(&to.Time, "time", 0, "duration")
 
 	all := []*cobra.Command{verbsServer, verbsClient, tcpServer, tcpClient}

@@ -3,6 +3,7 @@
 //
 //	go run ./benchmarks quick             under three minutes
 //	go run ./benchmarks full              everything; installs the peers
+//	go run ./benchmarks full --resume     what an interrupted run has left
 //	go run ./benchmarks list              the rows
 //	go run ./benchmarks run ROW…          some rows
 //	go run ./benchmarks report [RAW]      tables again; with --write plots and README.md too
@@ -16,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -30,11 +32,16 @@ import (
 type options struct {
 	reps    int
 	dur     time.Duration
+	limit   time.Duration
 	bin     string
 	out     string
+	resume  string
 	install bool
 	write   bool
 }
+
+// newest as a file name stands for the newest one.
+const newest = "newest"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -53,32 +60,31 @@ func root() *cobra.Command {
 	}
 	fs := cmd.PersistentFlags()
 	fs.IntVar(&o.reps, "reps", 0, "repetitions (default: 3 quick, 5 full)")
-	fs.DurationVar(&o.dur, "time", 0, "time of one measurement (default: 1.5s quick, 4s full)")
+	fs.DurationVar(&o.dur, "time", 0, "time of one measurement (default: 1.5s quick, 1s full)")
+	fs.DurationVar(&o.limit, "limit", 30*time.Second, "what a contender may take beyond that before it is killed")
 	fs.StringVar(&o.bin, "bin", "bin", "directory of iser-target and iser-initiator (make build)")
 	fs.StringVar(&o.out, "out", "benchmarks/results", "directory of raw results")
-	cmd.AddCommand(
-		&cobra.Command{Use: "quick", Short: "iSER beside our TCP, iperf3 and nbdkit, in under three minutes", Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				return o.run(cmd.Context(), nil, true)
-			}},
-		o.full(),
-		&cobra.Command{Use: "run ROW…", Short: "measure some rows", Args: cobra.MinimumNArgs(1),
-			RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd.Context(), names, false) }},
-		&cobra.Command{Use: "list", Short: "list the rows", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, r := range rows.All() {
-				fmt.Fprintf(cmd.OutOrStdout(), "%-28s %s\n", r.ID, r.Title)
-			}
-			return nil
-		}},
-		o.reportCommand(),
-	)
+	quick := &cobra.Command{Use: "quick", Short: "iSER beside our TCP, iperf3 and nbdkit, in under three minutes", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), nil, true) }}
+	some := &cobra.Command{Use: "run ROW…", Short: "measure some rows", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd.Context(), names, false) }}
+	list := &cobra.Command{Use: "list", Short: "list the rows", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		for _, r := range rows.All() {
+			fmt.Fprintf(cmd.OutOrStdout(), "%-28s %s\n", r.ID, r.Title)
+		}
+		return nil
+	}}
+	cmd.AddCommand(quick, o.full(), some, list, o.reportCommand())
 	cmd.AddCommand(helpers()...)
 	return cmd
 }
 
 func (o *options) full() *cobra.Command {
-	cmd := &cobra.Command{Use: "full", Short: "measure every row", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "full", Short: "measure every row (about 20 minutes)", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.resume != "" {
+				return o.resumeRun(cmd.Context())
+			}
 			if o.install {
 				if err := install(cmd.Context()); err != nil {
 					fmt.Fprintln(os.Stderr, "benchmarks: peers that are missing are skipped:", err)
@@ -87,6 +93,8 @@ func (o *options) full() *cobra.Command {
 			return o.run(cmd.Context(), nil, false)
 		}}
 	cmd.Flags().BoolVar(&o.install, "install", os.Geteuid() == 0, "install the peers from Debian first")
+	cmd.Flags().StringVar(&o.resume, "resume", "", "go on with an interrupted run: its raw file, or the newest")
+	cmd.Flags().Lookup("resume").NoOptDefVal = newest
 	return cmd
 }
 
@@ -119,12 +127,48 @@ func (o *options) run(ctx context.Context, names []string, quick bool) error {
 		o.reps = map[bool]int{true: 3, false: 5}[quick]
 	}
 	if o.dur == 0 {
-		o.dur = map[bool]time.Duration{true: 1500 * time.Millisecond, false: 4 * time.Second}[quick]
+		o.dur = map[bool]time.Duration{true: 1500 * time.Millisecond, false: time.Second}[quick]
 	}
 	selected, err := rows.Select(rows.All(), names, quick)
 	if err != nil {
 		return err
 	}
+	run := &result.Run{Started: time.Now(), Quick: quick, Machine: machine(), Reps: o.reps, Seconds: o.dur.Seconds()}
+	for _, r := range selected {
+		run.Selected = append(run.Selected, r.ID)
+	}
+	return o.measure(ctx, run, selected, o.rawPath(run), names == nil && !quick)
+}
+
+// resumeRun measures the rows that an interrupted run has left, with its
+// repetitions and times.
+func (o *options) resumeRun(ctx context.Context) error {
+	path, err := o.rawFile(o.resume)
+	if err != nil {
+		return err
+	}
+	run, err := result.Load(path)
+	if err != nil {
+		return err
+	}
+	left := run.Remaining()
+	if len(left) == 0 {
+		return fmt.Errorf("%s is complete: there is nothing to resume", path)
+	}
+	if then, now := run.Machine["softiser"], o.version(); then != now {
+		fmt.Fprintf(os.Stderr, "note: %s was begun with iser-target %s, this is %s\n", path, then, now)
+	}
+	selected, err := rows.Select(rows.All(), left, false)
+	if err != nil {
+		return err
+	}
+	o.reps, o.dur = run.Reps, time.Duration(run.Seconds*float64(time.Second))
+	return o.measure(ctx, run, selected, path, len(run.Selected) == len(rows.All()))
+}
+
+// measure measures rows, keeps the raw results after each, and prints the
+// tables; whole says that README.md is to be written at the end.
+func (o *options) measure(ctx context.Context, run *result.Run, selected []rows.Row, path string, whole bool) error {
 	env, cleanup, err := o.env()
 	if err != nil {
 		return err
@@ -133,21 +177,29 @@ func (o *options) run(ctx context.Context, names []string, quick bool) error {
 	if busy := loadAverage(); busy > 0.5 {
 		fmt.Fprintf(os.Stderr, "note: the load average is %.1f; ratios from a busy machine are noise\n", busy)
 	}
-	run := &result.Run{Started: time.Now(), Machine: machine(), Reps: o.reps, Seconds: o.dur.Seconds()}
-	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-	err = rows.Measure(ctx, env, selected, o.reps, quick, run, say)
-	if len(run.Samples) == 0 {
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	// What was measured before an interruption is worth keeping.
-	if serr := o.save(run, quick); serr != nil {
-		return serr
+	if run.Machine["softiser"] == "" {
+		run.Machine["softiser"] = o.version()
 	}
-	print(run)
-	if names == nil && !quick && err == nil {
-		return publish(run, o.out)
+	h := &rows.Harness{
+		Env: env, Reps: o.reps, Quick: run.Quick, Limit: o.limit,
+		Say:  func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) },
+		Keep: func(r *result.Run) error { return r.Save(path) },
 	}
-	return err
+	err = h.Measure(ctx, selected, run)
+	if len(run.Rows) > 0 {
+		fmt.Fprintln(os.Stderr, "raw results:", path)
+		o.print(run)
+	}
+	switch {
+	case ctx.Err() != nil && len(run.Rows) > 0:
+		return fmt.Errorf("interrupted with %d rows left; go on with: go run ./benchmarks full --resume=%s", len(run.Remaining()), path)
+	case err != nil || !whole:
+		return err
+	}
+	return o.publish(run)
 }
 
 func (o *options) env() (e peers.Env, cleanup func(), err error) {
@@ -164,53 +216,81 @@ func (o *options) env() (e peers.Env, cleanup func(), err error) {
 	if err != nil {
 		return e, nil, err
 	}
-	scratch, err := os.MkdirTemp("", "softiser-bench-")
+	scratch, err := peers.NewScratch()
 	if err != nil {
 		return e, nil, err
 	}
 	return peers.Env{Bin: bin, Scratch: scratch, Self: self, Dur: o.dur}, func() { os.RemoveAll(scratch) }, nil
 }
 
-// save writes the raw file: quick.json, or one named by the time.
-func (o *options) save(run *result.Run, quick bool) error {
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return err
-	}
+// rawPath is where a run's raw results go: quick.json, or a file named by the
+// time.
+func (o *options) rawPath(run *result.Run) string {
 	name := run.Started.UTC().Format("20060102-150405")
-	if quick {
+	if run.Quick {
 		name = "quick"
 	}
-	path := filepath.Join(o.out, name+".json")
-	fmt.Fprintln(os.Stderr, "raw results:", path)
-	return run.Save(path)
+	return filepath.Join(o.out, name+".json")
 }
 
-func print(run *result.Run) {
+// rawFile is a named raw file, or the newest one.
+func (o *options) rawFile(name string) (string, error) {
+	if name != newest {
+		return name, nil
+	}
+	all, _ := filepath.Glob(filepath.Join(o.out, "2*.json"))
+	if len(all) == 0 {
+		return "", fmt.Errorf("no raw results in %s", o.out)
+	}
+	return slices.Max(all), nil
+}
+
+// version is what the product says of itself.
+func (o *options) version() string {
+	out, err := exec.Command(filepath.Join(o.bin, "iser-target"), "--version").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(strings.TrimPrefix(string(out), "iser-target version "))
+}
+
+// print prints the tables, and warns of targets that are neither met nor
+// explained.
+func (o *options) print(run *result.Run) {
 	fmt.Println()
 	run.WriteTable(os.Stdout)
 	fmt.Println()
-	run.WriteTargets(os.Stdout)
+	run.WriteTargets(os.Stdout, nil)
+	if left := run.Remaining(); len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "not measured:", strings.Join(left, " "))
+	}
+	why := o.limits()
+	missed, ids := run.Missed()
+	for i, q := range missed {
+		if why(ids[i]) == "" {
+			fmt.Fprintf(os.Stderr, "warning: %s (row %s): %v, and LIMITS.md has no section for it\n", q.Name, ids[i], q)
+		}
+	}
 }
 
 // report works on the newest raw file unless one is named.
 func (o *options) report(args []string) error {
-	path := ""
-	if len(args) > 0 {
-		path = args[0]
-	} else {
-		all, _ := filepath.Glob(filepath.Join(o.out, "2*.json"))
-		if len(all) == 0 {
-			return fmt.Errorf("no raw results in %s", o.out)
-		}
-		path = all[len(all)-1]
+	path, err := o.rawFile(append(args, newest)[0])
+	if err != nil {
+		return err
 	}
 	run, err := result.Load(path)
 	if err != nil {
 		return err
 	}
-	print(run)
+	if run.Selected == nil { // an older file
+		for _, r := range run.Rows {
+			run.Selected = append(run.Selected, r.ID)
+		}
+	}
+	o.print(run)
 	if o.write {
-		return publish(run, o.out)
+		return o.publish(run)
 	}
 	return nil
 }

@@ -19,10 +19,12 @@ const (
 	generatedEnd   = "<!-- end of results -->"
 )
 
-// publish draws the plots and replaces the generated part of the README beside
-// the results directory.
-func publish(run *result.Run, out string) error {
-	dir := filepath.Dir(filepath.Clean(out))
+// dir is where README.md and LIMITS.md are: beside the results directory.
+func (o *options) dir() string { return filepath.Dir(filepath.Clean(o.out)) }
+
+// publish draws the plots and replaces the generated part of README.md.
+func (o *options) publish(run *result.Run) error {
+	dir := o.dir()
 	img := filepath.Join(dir, "img")
 	if err := os.MkdirAll(img, 0o755); err != nil {
 		return err
@@ -36,7 +38,7 @@ func publish(run *result.Run, out string) error {
 	if err != nil {
 		return err
 	}
-	text, err := splice(string(b), generated(run, files))
+	text, err := splice(string(b), generated(run, files, o.limits()))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -54,9 +56,9 @@ func splice(text, part string) (string, error) {
 }
 
 // generated is machine, targets, table, plots and commands of a run.
-func generated(run *result.Run, files []string) string {
+func generated(run *result.Run, files []string, why func(string) string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured %s: %d repetitions of %.1f s.\n\n", run.Started.UTC().Format("2006-01-02 15:04 UTC"), run.Reps, run.Seconds)
+	fmt.Fprintf(&b, "Measured %s: %d repetitions of %.1f s (some rows fewer).\n\n", run.Started.UTC().Format("2006-01-02 15:04 UTC"), run.Reps, run.Seconds)
 	keys := make([]string, 0, len(run.Machine))
 	for k := range run.Machine {
 		keys = append(keys, k)
@@ -66,7 +68,7 @@ func generated(run *result.Run, files []string) string {
 		fmt.Fprintf(&b, "- %s: %s\n", k, run.Machine[k])
 	}
 	b.WriteString("\n### What was to be reached\n\n")
-	run.WriteTargets(&b)
+	run.WriteTargets(&b, why)
 	b.WriteString("\n### Every row\n\n")
 	run.WriteTable(&b)
 	if len(files) > 0 {
@@ -75,7 +77,8 @@ func generated(run *result.Run, files []string) string {
 			fmt.Fprintf(&b, "![%s](img/%s)\n", strings.TrimSuffix(f, ".svg"), f)
 		}
 	}
-	b.WriteString("\n### The command of each figure\n\nPinned rows run under `taskset -c 0` (servers) and `taskset -c 1` (client).\n\n")
+	b.WriteString("\n### The command of each figure\n\nServers first, then what fills the volume, then the measured command.\n" +
+		"A contender without a server uses the one of the contender before it.\n\n")
 	keys = keys[:0]
 	for k := range run.Commands {
 		keys = append(keys, k)
@@ -91,11 +94,13 @@ func generated(run *result.Run, files []string) string {
 
 var (
 	scratchPath = regexp.MustCompile(`/[^ =]*softiser-bench-[^/ ]+/`)
-	binaryPath  = regexp.MustCompile(`(^|\s)/\S+/(iser-target|iser-initiator|benchmarks)(\s|$)`)
+	productPath = regexp.MustCompile(`(^|\s)/\S+/(iser-target|iser-initiator)(\s|$)`)
+	helperPath  = regexp.MustCompile(`(^|\s)/\S+ ((?:verbs|tcp)-(?:server|client)\s)`)
 )
 
 // shorten replaces what differs from run to run or from machine to machine.
 func shorten(cmd string) string {
 	cmd = scratchPath.ReplaceAllString(cmd, "SCRATCH/")
-	return binaryPath.ReplaceAllString(cmd, "${1}bin/$2$3")
+	cmd = helperPath.ReplaceAllString(cmd, "${1}go run ./benchmarks $2")
+	return productPath.ReplaceAllString(cmd, "${1}bin/$2$3")
 }

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"softiser/benchmarks/internal/result"
+	"softiser/benchmarks/internal/rows"
 )
 
 func TestSplice(t *testing.T) {
@@ -24,10 +28,64 @@ func TestGenerated(t *testing.T) {
 		Rows:     []result.Row{{ID: "row", Title: "a row", Metrics: []string{result.IOPS}}},
 		Samples:  []result.Sample{{Row: "row", Contender: "c", Values: result.Values{result.IOPS: 5}}},
 	}
-	got := generated(run, []string{"p.svg"})
-	for _, want := range []string{"- cores: 2", "| a row | c |", "![p](img/p.svg)", "bin/iser-target serve --config SCRATCH/target.yaml", "SCRATCH/a.sock"} {
+	run.Rows[0].Ratios = []result.Ratio{{Name: "a target", Num: "c", Metric: result.IOPS, Op: ">=", Want: 6}}
+	run.Commands["row/d"] = "taskset -c 1 /tmp/x/benchx verbs-client --addr 127.0.0.1:1"
+	got := generated(run, []string{"p.svg"}, func(row string) string { return "LIMITS.md#" + row })
+	for _, want := range []string{"- cores: 2", "| a row | c |", "**not met**, [why](LIMITS.md#row)", "taskset -c 1 go run ./benchmarks verbs-client", "![p](img/p.svg)", "bin/iser-target serve --config SCRATCH/target.yaml", "SCRATCH/a.sock"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("lacks %q:\n%s", want, got)
 		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	got := parseLimits("# Limits\nRows: `before`\n## Waiting at QD1: the wake-up\n\nRows: `a-1`, `b`\ntext `c`\n## Two\nRows: `b`, `d`\n")
+	if len(got) != 3 || got["a-1"] != "waiting-at-qd1-the-wake-up" || got["b"] != got["a-1"] || got["d"] != "two" {
+		t.Errorf("%v", got)
+	}
+}
+
+// Every row that LIMITS.md names exists.
+func TestLimitsNameRows(t *testing.T) {
+	b, err := os.ReadFile("LIMITS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for row := range parseLimits(string(b)) {
+		if !slices.ContainsFunc(rows.All(), func(r rows.Row) bool { return r.ID == row }) {
+			t.Errorf("LIMITS.md explains a row %q, which does not exist", row)
+		}
+	}
+}
+
+// An interrupted run goes on with the rows that it has left.
+func TestResume(t *testing.T) {
+	dir := t.TempDir()
+	all := rows.All()
+	run := &result.Run{Started: time.Now(), Reps: 1, Seconds: 0.01, Machine: map[string]string{}}
+	for _, r := range all[:3] {
+		run.Selected = append(run.Selected, r.ID)
+		run.Rows = append(run.Rows, r.Row)
+	}
+	o := &options{out: dir, bin: dir, resume: newest}
+	if err := o.resumeRun(t.Context()); err == nil || !strings.Contains(err.Error(), "no raw results") {
+		t.Errorf("without a file: %v", err)
+	}
+	path := o.rawPath(run)
+	if err := run.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.resumeRun(t.Context()); err == nil || !strings.Contains(err.Error(), "complete") {
+		t.Errorf("a complete run: %v", err)
+	}
+	run.Rows = run.Rows[:1]
+	if left := run.Remaining(); !slices.Equal(left, run.Selected[1:]) {
+		t.Errorf("left %v", left)
+	}
+	if err := run.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.resumeRun(t.Context()); err == nil || !strings.Contains(err.Error(), "make build first") {
+		t.Errorf("without binaries: %v", err)
 	}
 }

@@ -108,9 +108,9 @@ func (e *Env) FillFio(ctx context.Context, s *Server) error {
 }
 
 func (e *Env) fioArgs(s *Server, l Load, more ...string) []string {
-	return append([]string{"fio", "--name=load", "--ioengine=nbd", "--uri=" + s.URL, "--rw=" + l.RW, "--bs=" + l.BS,
+	return slices.Concat(s.Under, []string{"fio", "--name=load", "--ioengine=nbd", "--uri=" + s.URL, "--rw=" + l.RW, "--bs=" + l.BS,
 		fmt.Sprintf("--iodepth=%d", l.Depth), fmt.Sprintf("--numjobs=%d", max(l.Jobs, 1)), fmt.Sprintf("--size=%d", VolumeSize),
-		"--thread", "--group_reporting", "--lat_percentiles=1", "--output-format=json"}, more...)
+		"--thread", "--group_reporting", "--lat_percentiles=1", "--output-format=json"}, more)
 }
 
 var perfAverage = regexp.MustCompile(`iops average (\d+)`)

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"softiser/benchmarks/internal/proc"
@@ -35,11 +37,17 @@ func (e *Env) log(name string) string {
 	return filepath.Join(e.Scratch, fmt.Sprintf("%s-%d.log", name, time.Now().UnixNano()))
 }
 
+// Unable says why a contender cannot take part on this machine.
+type Unable struct{ Why string }
+
+func (u *Unable) Error() string { return u.Why }
+
 // Server is something that serves a volume.
 type Server struct {
 	Name    string
 	URL     string
-	Metrics string // host:port of our target's metrics, when it has them
+	Metrics string   // host:port of our target's metrics, when it has them
+	Under   []string // what a client has to be started by to reach it
 	procs   []*proc.Process
 	clean   []func()
 }
@@ -75,19 +83,27 @@ func (s *Server) cpu() (sum time.Duration, err error) {
 
 // start runs one of the server's programs and waits until it listens.
 func (s *Server) start(e *Env, side proc.Side, listen string, env []string, argv ...string) error {
-	spec := proc.Spec{Argv: argv, Env: env, Place: e.Place, Side: side, Log: e.log(filepath.Base(argv[0]))}
-	e.note(spec)
-	p, err := proc.Start(spec)
+	p, err := s.launch(e, side, env, argv)
 	if err != nil {
 		return err
 	}
-	s.procs = append(s.procs, p)
 	return p.WaitListen(listen)
+}
+
+// launch is start without waiting.
+func (s *Server) launch(e *Env, side proc.Side, env, argv []string) (*proc.Process, error) {
+	spec := proc.Spec{Argv: argv, Env: env, Place: e.Place, Side: side, Log: e.log(filepath.Base(argv[0]))}
+	e.note(spec)
+	p, err := proc.Start(spec)
+	if err == nil {
+		s.procs = append(s.procs, p)
+	}
+	return p, err
 }
 
 func (e *Env) note(s proc.Spec) {
 	if e.Note != nil {
-		e.Note(strings.TrimSpace(strings.Join(s.Env, " ") + " " + strings.Join(s.Argv, " ")))
+		e.Note(s.Command())
 	}
 }
 
@@ -100,8 +116,6 @@ func (e *Env) client(ctx context.Context, s *Server, env []string, argv []string
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*e.Dur+60*time.Second)
-	defer cancel()
 	out, err := proc.Run(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -125,11 +139,30 @@ func (e *Env) client(ctx context.Context, s *Server, env []string, argv []string
 
 // shm returns a path in memory for a peer's backing file.
 func (s *Server) shm(name string) (string, error) {
-	f, err := os.CreateTemp("/dev/shm", "softiser-bench-"+name+"-")
+	f, err := os.CreateTemp("/dev/shm", fmt.Sprintf("%s%d-%s-", prefix, os.Getpid(), name))
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
 	s.clean = append(s.clean, func() { os.Remove(f.Name()) })
 	return f.Name(), f.Truncate(VolumeSize)
+}
+
+// prefix begins the names of what a run makes outside its directory, before the
+// harness's process id.
+const prefix = "softiser-bench-"
+
+// NewScratch makes a directory for a run, and removes what runs that were killed
+// have left.
+func NewScratch() (string, error) {
+	for _, dir := range []string{os.TempDir(), "/dev/shm"} {
+		left, _ := filepath.Glob(filepath.Join(dir, prefix+"*"))
+		for _, path := range left {
+			pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), prefix), "-")
+			if n, err := strconv.Atoi(pid); err == nil && syscall.Kill(n, 0) == syscall.ESRCH {
+				os.RemoveAll(path)
+			}
+		}
+	}
+	return os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 }

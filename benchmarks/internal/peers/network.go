@@ -2,9 +2,12 @@ package peers
 
 import (
 	"context"
+	_ "embed" // the ping-pong in C
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -111,10 +114,41 @@ func helper(e *Env, name string) (*Server, error) {
 	return s, s.start(e, proc.Server, addr, nil, e.Self, name, "--addr", addr)
 }
 
+//go:embed c/pingpong.c
+var pingpongC []byte
+
+// PingpongC compiles the ping-pong in C and starts its server.
+func PingpongC(e *Env) (*Server, error) {
+	bin := filepath.Join(e.Scratch, "pingpong")
+	if err := os.WriteFile(bin+".c", pingpongC, 0o600); err != nil {
+		return nil, err
+	}
+	argv := []string{"cc", "-O2", "-o", bin, bin + ".c"}
+	e.note(proc.Spec{Argv: argv, Place: proc.Free})
+	if out, err := proc.Quick(argv...); err != nil {
+		return nil, &Unable{fmt.Sprintf("cc compiles nothing: %s", out[:min(len(out), 200)])}
+	}
+	port := strconv.Itoa(proc.FreePort())
+	s := &Server{Name: "pingpong", URL: port}
+	return s, s.start(e, proc.Server, "127.0.0.1:"+port, nil, bin, "serve", port)
+}
+
+// PingpongRun runs its client, which waits in recv or spins.
+func (e *Env) PingpongRun(ctx context.Context, s *Server, spin bool, size int) (result.Values, error) {
+	how := map[bool]string{false: "wait", true: "spin"}[spin]
+	argv := []string{filepath.Join(e.Scratch, "pingpong"), how, s.URL, strconv.Itoa(size), strconv.FormatInt(e.Dur.Milliseconds(), 10)}
+	return e.helperClient(ctx, s, argv)
+}
+
 // HelperRun runs the client half of a helper with its options.
 func (e *Env) HelperRun(ctx context.Context, s *Server, name string, args ...string) (result.Values, error) {
-	var cpu float64 // per GiB, of the measured time alone: the client fills its memory before
 	argv := append([]string{e.Self, name, "--addr", s.URL, fmt.Sprintf("--time=%dms", e.Dur.Milliseconds())}, args...)
+	return e.helperClient(ctx, s, argv)
+}
+
+// helperClient runs a client that prints what it has done as JSON.
+func (e *Env) helperClient(ctx context.Context, s *Server, argv []string) (result.Values, error) {
+	var cpu float64 // per GiB, of the measured time alone: the client fills its memory before
 	v, err := e.client(ctx, s, nil, argv, func(b []byte) (result.Values, float64, error) {
 		var r struct {
 			Messages, Bytes float64

@@ -41,3 +41,15 @@ func TestParseSize(t *testing.T) {
 		}
 	}
 }
+
+func TestParsePerf(t *testing.T) {
+	got, err := parsePerf([]byte("# started on Fri\n\n600,,raw_syscalls:sys_enter,1000,100.00,,\n90,,syscalls:sys_enter_sendmsg,1000,100.00,,\n"))
+	if err != nil || got["raw_syscalls:sys_enter"] != 600 || got["syscalls:sys_enter_sendmsg"] != 90 {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range []string{"", "<not counted>,,raw_syscalls:sys_enter,0,100.00,,\n"} {
+		if _, err := parsePerf([]byte(bad)); err == nil {
+			t.Errorf("%q accepted", bad)
+		}
+	}
+}

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"softiser/benchmarks/internal/proc"
@@ -65,6 +66,34 @@ func Nbdkit(e *Env) (*Server, error) {
 	return s, s.start(e, proc.Server, "127.0.0.1:"+port, nil, "nbdkit", "-f", "-i", "127.0.0.1", "-p", port, "memory", fmt.Sprintf("%dM", VolumeSize>>20))
 }
 
+// NbdkitReno is the same in a network namespace whose congestion control is
+// reno: NBD servers and clients have no option for it. It needs root.
+func NbdkitReno(e *Env) (*Server, error) {
+	ns := fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), rand.Uint32())
+	s := &Server{Name: "nbdkit memory, reno", Under: []string{"ip", "netns", "exec", ns}}
+	s.clean = append(s.clean, func() { proc.Quick("ip", "netns", "del", ns) })
+	for _, argv := range [][]string{
+		{"ip", "netns", "add", ns},
+		{"ip", "-n", ns, "link", "set", "lo", "up"},
+		{"ip", "netns", "exec", ns, "sysctl", "-q", "-w", "net.ipv4.tcp_congestion_control=reno"},
+	} {
+		e.note(proc.Spec{Argv: argv, Place: proc.Free})
+		if out, err := proc.Quick(argv...); err != nil {
+			return s, &Unable{fmt.Sprintf("no network namespace with reno (root is needed): %s", strings.TrimSpace(string(out)))}
+		}
+	}
+	const port = "10809" // nobody else is there
+	s.URL = "nbd://127.0.0.1:" + port
+	p, err := s.launch(e, proc.Server, nil, slices.Concat(s.Under, []string{"nbdkit", "-f", "-i", "127.0.0.1", "-p", port, "memory", fmt.Sprintf("%dM", VolumeSize>>20)}))
+	if err != nil {
+		return s, err
+	}
+	return s, p.Wait("listen", func() error {
+		_, err := proc.Quick(slices.Concat(s.Under, []string{"bash", "-c", "</dev/tcp/127.0.0.1/" + port})...)
+		return err
+	})
+}
+
 // NbdkitUnix is the same on a unix socket.
 func NbdkitUnix(e *Env) (*Server, error) {
 	sock := filepath.Join(e.Scratch, fmt.Sprintf("nbdkit-%d.sock", rand.Uint32()))
@@ -113,7 +142,7 @@ func Tgt(e *Env) (*Server, error) {
 		e.note(proc.Spec{Argv: argv})
 		var out []byte
 		for range 20 { // the control socket comes up after the portal
-			if out, err = exec.Command(argv[0], argv[1:]...).CombinedOutput(); err == nil {
+			if out, err = proc.Quick(argv...); err == nil {
 				break
 			}
 			time.Sleep(50 * time.Millisecond)

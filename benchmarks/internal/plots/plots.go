@@ -32,13 +32,14 @@ type line struct {
 
 var (
 	byDepth = []point{{"1", "sweep-4k-qd1"}, {"4", "sweep-4k-qd4"}, {"16", "sweep-4k-qd16"}, {"64", "sweep-4k-qd64"}}
-	bySize  = []point{{"4", "sweep-4k-qd16"}, {"16", "sweep-16k-qd16"}, {"64", "sweep-64k-qd16"}, {"256", "sweep-256k-qd16"}}
+	bySize  = []point{{"4", "sweep-4k-qd16"}, {"16", "sweep-16k-qd16"}, {"64", "sweep-64k-qd16"}, {"256", "sweep-256k-qd16"}, {"1024", "sweep-1m-qd16"}}
 	swept   = []string{"iSER", "iSCSI over TCP", "nbdkit memory"}
 )
 
 var lines = []line{
 	{"iops-by-depth.svg", "4 KiB random reads", "queue depth", "1000 IOPS", result.IOPS, 1e-3, byDepth, swept},
 	{"latency-by-depth.svg", "4 KiB random reads, median latency", "queue depth", "µs", result.P50, 1e-3, byDepth, swept},
+	{"latency-by-size.svg", "random reads, queue depth 16, median latency", "block size, KiB", "µs", result.P50, 1e-3, bySize, swept},
 	{"throughput-by-size.svg", "random reads, queue depth 16", "block size, KiB", "GB/s", result.BW, 1e-9, bySize, swept},
 	{"cpu-by-size.svg", "random reads, queue depth 16, both sides", "block size, KiB", "CPU seconds per GiB", result.CPUBoth, 1, bySize, swept},
 }
@@ -62,6 +63,7 @@ func Draw(run *result.Run, dir string) (files []string, err error) {
 		{"cpu-4k.svg", "randread-4k-qd32", "4 KiB random reads, queue depth 32", "CPU seconds per GiB", result.CPUBoth, 1},
 		{"cpu-1m.svg", "read-1m-qd8", "1 MiB reads, queue depth 8", "server CPU seconds per GiB", result.CPUServer, 1},
 		{"sessions.svg", "sessions", "4 KiB random reads, queue depth 4 per session", "1000 IOPS", result.IOPS, 1e-3},
+		{"sessions-p99.svg", "sessions", "4 KiB random reads, queue depth 4 per session: 99th percentile", "ms", result.P99, 1e-6},
 		{"attach-4k.svg", "attach-randread-4k", "attach: 4 KiB random reads, queue depth 32", "1000 IOPS", result.IOPS, 1e-3},
 	} {
 		ok, err := bars(run, b.row, b.metric, b.scale, b.title, b.y, filepath.Join(dir, b.file))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,6 +47,17 @@ func (p Placement) wrap(s Side, argv []string) []string {
 	return append([]string{"taskset", "-c", strconv.Itoa(int(s))}, argv...)
 }
 
+// Command is the program's command line as a shell takes it.
+func (s Spec) Command() string {
+	words := slices.Concat(s.Env, s.Place.wrap(s.Side, s.Argv))
+	for i, w := range words {
+		if strings.ContainsAny(w, " ,'\"?*;&|<>$") && !strings.ContainsRune(w, '\'') {
+			words[i] = "'" + w + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
 // Spec is a program to run.
 type Spec struct {
 	Argv  []string
@@ -69,7 +81,9 @@ func Start(s Spec) (*Process, error) {
 	argv := s.Place.wrap(s.Side, s.Argv)
 	p := &Process{Spec: s, cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), s.Env...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	// Should the harness be killed, its servers die with it, also those that
+	// ignore SIGTERM (tgtd).
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if s.Log != "" {
 		f, err := os.Create(s.Log)
 		if err != nil {
@@ -87,17 +101,28 @@ func Start(s Spec) (*Process, error) {
 // PID is the server's process id (taskset replaces itself by the program).
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Stop ends the server: SIGTERM, and SIGKILL after five seconds.
+// Stop ends the server: SIGTERM, and SIGKILL after killAfter.
 func (p *Process) Stop() {
-	syscall.Kill(-p.PID(), syscall.SIGTERM)
+	if gone, _ := p.Exited(); !gone {
+		syscall.Kill(-p.PID(), syscall.SIGTERM)
+	}
 	select {
 	case <-p.done:
-	case <-time.After(5 * time.Second):
+	case <-time.After(killAfter):
 		syscall.Kill(-p.PID(), syscall.SIGKILL)
 		<-p.done
 	}
 	if p.log != nil {
 		p.log.Close()
+	}
+}
+
+// Interrupt asks a program that counts to print and end, and waits for it.
+func (p *Process) Interrupt() {
+	p.cmd.Process.Signal(os.Interrupt)
+	select {
+	case <-p.done:
+	case <-time.After(killAfter):
 	}
 }
 
@@ -131,16 +156,27 @@ func (p *Process) WaitListen(addr string) error {
 	if strings.HasPrefix(addr, "/") {
 		network = "unix"
 	}
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if c, err := net.Dial(network, addr); err == nil {
+	return p.Wait("listen on "+addr, func() error {
+		c, err := net.Dial(network, addr)
+		if err == nil {
 			c.Close()
+		}
+		return err
+	})
+}
+
+// Wait tries until there is no error. what is what the program is to do, for
+// the message when it does not within 15 s.
+func (p *Process) Wait(what string, try func() error) error {
+	for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if try() == nil {
 			return nil
 		}
 		if gone, err := p.Exited(); gone {
 			return fmt.Errorf("%s ended: %v%s", filepath.Base(p.Spec.Argv[0]), err, p.tail())
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%s does not listen on %s%s", filepath.Base(p.Spec.Argv[0]), addr, p.tail())
+			return fmt.Errorf("%s does not %s%s", filepath.Base(p.Spec.Argv[0]), what, p.tail())
 		}
 	}
 }
@@ -164,14 +200,20 @@ type Output struct {
 	Wall   time.Duration
 }
 
+// killAfter is what a program has to end by itself after SIGTERM.
+const killAfter = 5 * time.Second
+
 // Run runs a client to its end.
 func Run(ctx context.Context, s Spec) (*Output, error) {
 	argv := s.Place.wrap(s.Side, s.Argv)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), s.Env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 5 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { // what it has started as well
+		time.AfterFunc(killAfter, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+		return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+	}
+	cmd.WaitDelay = killAfter + time.Second
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	began := time.Now()
@@ -191,6 +233,15 @@ func Run(ctx context.Context, s Spec) (*Output, error) {
 		return o, fmt.Errorf("%s: %w: %s", strings.Join(s.Argv, " "), err, msg)
 	}
 	return o, nil
+}
+
+// Quick runs a program that sets something up; it has killAfter.
+func Quick(argv ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), killAfter)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd.CombinedOutput()
 }
 
 // CPU returns the user and system time that a process and its threads have

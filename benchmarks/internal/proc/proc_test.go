@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,43 @@ func TestRun(t *testing.T) {
 	defer cancel()
 	if _, err := Run(ctx, Spec{Argv: []string{"sleep", "60"}, Place: Free}); err == nil {
 		t.Error("a client outlived its context")
+	}
+}
+
+// Ending a client ends what it has started.
+func TestRunKillsChildren(t *testing.T) {
+	pidFile := t.TempDir() + "/pid"
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := Run(ctx, Spec{Argv: []string{"sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $! >" + pidFile + ".new; mv " + pidFile + ".new " + pidFile + "; wait"}, Place: Free})
+		done <- err
+	}()
+	var pid int
+	for pid == 0 {
+		b, _ := os.ReadFile(pidFile)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("no error")
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		state, err := Status(pid, "VmRSS") // a zombie has none
+		if err != nil || state == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the client's child lives on")
+		}
+	}
+}
+
+func TestCommand(t *testing.T) {
+	s := Spec{Argv: []string{"x", "--uri=a?b=c", "--size=1"}, Env: []string{"A=b"}, Side: Server}
+	if got := s.Command(); got != "A=b taskset -c 0 x '--uri=a?b=c' --size=1" {
+		t.Errorf("%q", got)
 	}
 }
 

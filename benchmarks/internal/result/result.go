@@ -29,6 +29,13 @@ const (
 	Bytes     = "bytes"             // memory
 	Seconds   = "seconds"
 	Count     = "count"
+
+	// Of Count, when it counts system calls.
+	DataCalls = "data_calls"  // those that move data
+	WaitCalls = "wait_calls"  // epoll_wait
+	FutexCall = "futex_calls" // futex
+	Naps      = "naps"        // sleeps of the Go runtime's monitor thread
+	OwnCalls  = "own_calls"   // all but Naps
 )
 
 // Sample is one measurement.
@@ -44,12 +51,14 @@ type Sample struct {
 // Run is everything that one invocation measured: the content of a raw file.
 type Run struct {
 	Started  time.Time         `json:"started"`
+	Selected []string          `json:"selected"` // rows that were asked for
+	Quick    bool              `json:"quick,omitempty"`
 	Machine  map[string]string `json:"machine"`
 	Reps     int               `json:"reps"`
 	Seconds  float64           `json:"seconds_per_measurement"`
 	Commands map[string]string `json:"commands"` // "row/contender": what was run
 	Skipped  map[string]string `json:"skipped"`  // "row/contender": why
-	Rows     []Row             `json:"rows"`
+	Rows     []Row             `json:"rows"`     // those that have been measured to their end
 	Samples  []Sample          `json:"samples"`
 }
 
@@ -167,13 +176,26 @@ func (r *Run) Contenders(row string) (names []string) {
 	return names
 }
 
-// Save writes the raw file.
+// Remaining lists the selected rows that have not been measured.
+func (r *Run) Remaining() (ids []string) {
+	for _, id := range r.Selected {
+		if !slices.ContainsFunc(r.Rows, func(row Row) bool { return row.ID == id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// Save writes the raw file, whole or not at all.
 func (r *Run) Save(path string) error {
 	b, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(b, '\n'), 0o644)
+	if err := os.WriteFile(path+".tmp", append(b, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
 }
 
 // Load reads a raw file.
@@ -229,36 +251,88 @@ func (r *Run) others(row Row, c string) string {
 	return strings.Join(parts, ", ")
 }
 
-// WriteTargets prints what was to be reached and what was.
-func (r *Run) WriteTargets(w io.Writer) {
+// Missed lists the targets that were measured and not met, with their rows.
+func (r *Run) Missed() (missed []Outcome, rows []string) {
+	for _, row := range r.Rows {
+		for _, q := range row.Ratios {
+			if o := r.Evaluate(row, q); o.missed() {
+				missed, rows = append(missed, o), append(rows, row.ID)
+			}
+		}
+	}
+	return missed, rows
+}
+
+// WriteTargets prints what was to be reached and what was. why returns where a
+// row's missed targets are explained, as a link; nil: nowhere.
+func (r *Run) WriteTargets(w io.Writer, why func(row string) string) {
 	fmt.Fprintln(w, "| target | reached | wanted | |")
 	fmt.Fprintln(w, "| --- | ---: | ---: | --- |")
 	for _, row := range r.Rows {
 		for _, q := range row.Ratios {
 			o := r.Evaluate(row, q)
-			value, want, verdict := "not measured", "reported", ""
-			if o.Known {
-				if value = fmt.Sprintf("%.2f", o.Value); q.Den == "" {
-					value = Format(q.Metric, o.Value)
+			verdict := o.verdict()
+			if o.missed() {
+				verdict = "**" + verdict + "**"
+				if why != nil {
+					if at := why(row.ID); at != "" {
+						verdict += ", [why](" + at + ")"
+					}
 				}
 			}
-			if q.Op != "" {
-				sign := map[string]string{">=": "≥", "<=": "≤"}[q.Op]
-				if want = fmt.Sprintf("%s %.2f", sign, q.Want); q.Den == "" {
-					want = sign + " " + Format(q.Metric, q.Want)
-				}
-				if o.Known {
-					verdict = map[bool]string{true: "met", false: "**not met**"}[o.Met]
-				}
-			}
-			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", q.Name, value, want, verdict)
+			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", q.Name, o.value(), o.want(), verdict)
 		}
 	}
+}
+
+// String is the figure, what was wanted, and the verdict.
+func (o Outcome) String() string {
+	s := o.value()
+	if o.Op != "" {
+		s += " (" + o.want() + ", " + o.verdict() + ")"
+	}
+	return s
+}
+
+// missed: there was a target, and it was not reached.
+func (o Outcome) missed() bool { return o.Known && !o.Met && o.Op != "" }
+
+func (o Outcome) value() string {
+	if !o.Known {
+		return "not measured"
+	}
+	return o.format(o.Value)
+}
+
+func (o Outcome) want() string {
+	if o.Op == "" {
+		return "reported"
+	}
+	return map[string]string{">=": "≥ ", "<=": "≤ "}[o.Op] + o.format(o.Want)
+}
+
+// format prints a ratio, or a figure that stands alone with its unit.
+func (o Outcome) format(v float64) string {
+	if o.Den != "" {
+		return fmt.Sprintf("%.2f", v)
+	}
+	return Format(o.Metric, v)
+}
+
+func (o Outcome) verdict() string {
+	switch {
+	case o.missed():
+		return "not met"
+	case o.Known && o.Op != "":
+		return "met"
+	}
+	return ""
 }
 
 var label = map[string]string{
 	P50: "median", P99: "p99", CPUServer: "server", CPUClient: "client", CPUBoth: "both sides",
 	CPUShare: "of a core", IOPS: "", BW: "", Bytes: "", Seconds: "", Count: "",
+	DataCalls: "move data", WaitCalls: "epoll_wait", FutexCall: "futex", Naps: "nanosleep", OwnCalls: "without nanosleep",
 }
 
 // Format prints a figure with its unit.

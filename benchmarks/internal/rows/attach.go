@@ -26,7 +26,7 @@ func attachRows() (rows []Row) {
 		{"attach-write-1m-free", "attach: 1 MiB write QD8, free", result.BW, peers.Load{RW: "write", BS: "1m", Depth: 8}, proc.Free},
 	} {
 		rows = append(rows, Row{
-			Place: x.place,
+			Place: x.place, Reps: 3,
 			Row: result.Row{
 				ID: x.id, Title: x.title, Metrics: []string{x.metric, result.CPUBoth, result.P50, result.P99},
 				Ratios: []result.Ratio{

@@ -9,34 +9,45 @@ import (
 	"softiser/benchmarks/internal/result"
 )
 
-// Names of contenders below the block layer.
+// Names of contenders below the block layer. Those without a congestion control
+// in their name have the host's.
 const (
-	writeReuse = "RDMA Write, one buffer"
-	writeWalk  = "RDMA Write, walking 1 GiB"
-	writeCRC   = "RDMA Write, one buffer, CRC on"
-	iperf      = "iperf3"
-	iperfReno  = "iperf3 -C reno"
-	writeReno  = "RDMA Write, one buffer, reno"
+	writeReuse     = "RDMA Write, one buffer"
+	writeWalk      = "RDMA Write, walking 1 GiB"
+	iperf          = "iperf3"
+	writeReuseReno = "RDMA Write, one buffer, reno"
+	writeWalkReno  = "RDMA Write, walking 1 GiB, reno"
+	writeCRCReno   = "RDMA Write, one buffer, reno, CRC on"
+	walkCRCReno    = "RDMA Write, walking 1 GiB, reno, CRC on"
+	iperfReno      = "iperf3 -C reno"
 )
 
 func networkRows() (rows []Row) {
+	over := func(name, num, den string, want float64) result.Ratio {
+		return result.Ratio{Name: "RDMA Write 1 MiB, " + name, Num: num, Den: den, Metric: result.BW, Op: ">=", Want: want}
+	}
+	const walk, crc, reno = "--region=1073741824", "--crc", "--congestion=reno"
+	write := func(name string, args ...string) Contender {
+		return verbs(name, append([]string{"--op=write", "--size=1048576", "--depth=8"}, args...)...)
+	}
+	slow := func(c Contender) Contender { c.Slow = true; return c }
 	rows = append(rows, Row{
 		Row: result.Row{
 			ID: "rdma-write-1m", Title: "one stream, 1 MiB messages", Metrics: []string{result.BW, result.CPUServer, result.CPUClient},
 			Ratios: []result.Ratio{
-				{Name: "RDMA Write 1 MiB, CRC off, one buffer: over iperf3", Num: writeReuse, Den: iperf, Metric: result.BW, Op: ">=", Want: 0.95},
-				{Name: "RDMA Write 1 MiB, CRC off, walking 1 GiB: over iperf3", Num: writeWalk, Den: iperf, Metric: result.BW, Op: ">=", Want: 0.75},
-				{Name: "RDMA Write 1 MiB: CRC on over CRC off", Num: writeCRC, Den: writeReuse, Metric: result.BW, Op: ">=", Want: 0.7},
-				{Name: "RDMA Write 1 MiB, CRC off, one buffer, reno: over iperf3 with reno", Num: writeReno, Den: iperfReno, Metric: result.BW},
+				over("CRC off, one buffer, the host's congestion control: over iperf3", writeReuse, iperf, 0.95),
+				over("CRC off, walking 1 GiB, the host's congestion control: over iperf3", writeWalk, iperf, 0.75),
+				over("CRC off, one buffer, reno: over iperf3 with reno", writeReuseReno, iperfReno, 0.95),
+				over("CRC off, walking 1 GiB, reno: over iperf3 with reno", writeWalkReno, iperfReno, 0.75),
+				over("one buffer, reno: CRC on over CRC off", writeCRCReno, writeReuseReno, 0.7),
+				{Name: "RDMA Write 1 MiB, walking 1 GiB, reno: CRC on over CRC off", Num: walkCRCReno, Den: writeWalkReno, Metric: result.BW},
 			},
 		},
 		Quick: true,
 		Contenders: []Contender{
-			verbs(writeReuse, "--op=write", "--size=1048576", "--depth=8"),
-			verbs(writeWalk, "--op=write", "--size=1048576", "--depth=8", "--region=1073741824"),
-			verbs(writeCRC, "--op=write", "--size=1048576", "--depth=8", "--crc"),
-			verbs(writeReno, "--op=write", "--size=1048576", "--depth=8", "--congestion=reno"),
-			iperfContender(iperf, ""), iperfContender(iperfReno, "reno"),
+			write(writeReuse), slow(write(writeWalk, walk)), iperfContender(iperf, ""),
+			write(writeReuseReno, reno), write(writeWalkReno, walk, reno), iperfContender(iperfReno, "reno"),
+			write(writeCRCReno, reno, crc), slow(write(walkCRCReno, walk, reno, crc)),
 		},
 	}, messagesRow())
 	for _, size := range []int{8, 4096} {
@@ -102,7 +113,8 @@ func messagesRow() Row {
 	return r
 }
 
-// pingRow: one message each way.
+// pingRow: one message each way. RDMA Write tells the peer by an empty Send
+// behind it, in the same segment of TCP.
 func pingRow(size int, place proc.Placement) Row {
 	sz := fmt.Sprintf("--size=%d", size)
 	r := Row{
@@ -115,33 +127,65 @@ func pingRow(size int, place proc.Placement) Row {
 			verbs("Send", "--op=ping-send", sz, "--depth=4", "--crc"),
 			verbs("RDMA Write + Send", "--op=ping-write", sz, "--depth=4", "--crc"),
 			tcpref("Go net.Conn", "--op=ping", sz),
+			pingpongC("waiting C", false, size),
 		},
 	}
-	r.Ratios = []result.Ratio{{Name: fmt.Sprintf("Send ping-pong of %d bytes, waiting, %v: median over Go net.Conn's", size, place), Num: "Send", Den: "Go net.Conn", Metric: result.P50, Op: "<=", Want: 1.25}}
+	ratio := func(op, how, num, den string) {
+		r.Ratios = append(r.Ratios, result.Ratio{
+			Name: fmt.Sprintf("%s ping-pong of %d bytes, %s: median over %s's", op, size, how, den),
+			Num:  num, Den: den, Metric: result.P50, Op: "<=", Want: 1.25,
+		})
+	}
+	ratio("Send", "waiting, "+place.String(), "Send", "Go net.Conn")
+	ratio("RDMA Write", "waiting, "+place.String(), "RDMA Write + Send", "Go net.Conn")
 	if place == proc.Pinned {
 		r.Contenders = append(r.Contenders,
 			verbs("Send, busy_poll", "--op=ping-send", sz, "--depth=4", "--crc", busyPoll),
-			tcpref("spinning Go", "--op=spin", sz))
-		r.Ratios = append(r.Ratios, result.Ratio{Name: fmt.Sprintf("Send ping-pong of %d bytes, busy_poll: median over spinning Go's", size), Num: "Send, busy_poll", Den: "spinning Go", Metric: result.P50, Op: "<=", Want: 1.25})
+			verbs("RDMA Write + Send, busy_poll", "--op=ping-write", sz, "--depth=4", "--crc", busyPoll),
+			tcpref("spinning Go", "--op=spin", sz),
+			pingpongC("spinning C", true, size))
+		ratio("Send", "busy_poll", "Send, busy_poll", "spinning Go")
+		ratio("RDMA Write", "busy_poll", "RDMA Write + Send, busy_poll", "spinning Go")
+		r.Ratios = append(r.Ratios, result.Ratio{
+			Name: fmt.Sprintf("Send ping-pong of %d bytes, busy_poll: median over spinning C's", size),
+			Num:  "Send, busy_poll", Den: "spinning C", Metric: result.P50,
+		})
 	}
 	return r
 }
 
-// pacedRow: READ responses of 100 KB at 10 Gb/s, what a core has left.
+func pingpongC(name string, spin bool, size int) Contender {
+	return Contender{
+		Name: name, Needs: []string{"cc"},
+		Prepare: func(_ context.Context, st *Stage) error {
+			_, err := st.server("pingpong", peers.PingpongC)
+			return err
+		},
+		Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+			return st.PingpongRun(ctx, st.started("pingpong"), spin, size)
+		},
+	}
+}
+
+// pacedRow: READ responses of 100 KB at 10 Gb/s, and what a core has left. Our
+// target chooses reno on a connection within one host, so the reference that
+// counts has reno, too.
 func pacedRow() Row {
 	const rate = 1_250_000_000
 	paced := peers.Load{RW: "read", BS: "102400", Depth: 8, Extra: []string{fmt.Sprintf("--rate=%d", rate)}}
+	plain := []string{"--op=paced", "--size=102400", fmt.Sprintf("--rate=%d", rate)}
+	const write, writeReno = "plain write()", "plain write(), reno"
 	return Row{
 		Row: result.Row{
 			ID: "paced-10g", Title: "100 KB READ responses at 10 Gb/s", Metrics: []string{result.CPUShare, result.BW, result.CPUServer},
 			Ratios: []result.Ratio{
-				{Name: "100 KB READs at 10 Gb/s: target CPU over plain write()", Num: iser, Den: "plain write()", Metric: result.CPUServer, Op: "<=", Want: 0.8},
+				{Name: "100 KB READs at 10 Gb/s: target CPU over plain write() with reno", Num: iser, Den: writeReno, Metric: result.CPUServer, Op: "<=", Want: 0.8},
+				{Name: "100 KB READs at 10 Gb/s, CRC off: target CPU over plain write() with reno", Num: iserNoCRC, Den: writeReno, Metric: result.CPUServer},
+				{Name: "100 KB READs at 10 Gb/s: target CPU over plain write() with the host's congestion control", Num: iser, Den: write, Metric: result.CPUServer},
 				{Name: "100 KB READs at 10 Gb/s: share of a core", Num: iser, Metric: result.CPUShare},
+				{Name: "100 KB READs at 10 Gb/s: rate", Num: iser, Metric: result.BW},
 			},
 		},
-		Contenders: []Contender{
-			ours(iser, "ours", paced, nil), ours(tcp, "ours", paced, peers.TCP),
-			tcpref("plain write()", "--op=paced", "--size=102400", fmt.Sprintf("--rate=%d", rate)),
-		},
+		Contenders: append(trio(paced), tcpref(writeReno, append(plain, "--congestion=reno")...), tcpref(write, plain...)),
 	}
 }

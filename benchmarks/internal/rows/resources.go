@@ -42,7 +42,7 @@ func memoryRow() Row {
 				{Name: "memory per session at queue depth 128, without data in flight", Num: "queue depth 128", Metric: result.Bytes, Op: "<=", Want: 2 << 20},
 			},
 		},
-		Place: proc.Free,
+		Place: proc.Free, Reps: 3, More: 2 * time.Second,
 	}
 	// Each contender has a target of its own, fresh: what an earlier load has
 	// left in pools would hide what this one needs.
@@ -51,9 +51,10 @@ func memoryRow() Row {
 		return float64(n), err
 	}
 	fresh := func(ctx context.Context, st *Stage) (*peers.Server, float64, error) {
-		s, err := peers.Target(st.Env, peers.TargetConfig{})
+		st.fresh++
+		s, err := st.server(fmt.Sprintf("fresh %d", st.fresh), func(e *peers.Env) (*peers.Server, error) { return peers.Target(e, peers.TargetConfig{}) })
 		if err != nil {
-			return s, 0, err
+			return nil, 0, err
 		}
 		// One session comes and goes first: what is made once is not counted.
 		l, err := dial(ctx, s.URL, nil)
@@ -176,7 +177,7 @@ func registerRow() Row {
 
 // allocRow: heap allocations per 4 KiB command on each side.
 func allocRow() Row {
-	r := Row{Row: result.Row{ID: "allocations", Title: "allocations per 4 KiB command", Metrics: []string{result.Count}}}
+	r := Row{Row: result.Row{ID: "allocations", Title: "allocations per 4 KiB command", Metrics: []string{result.Count}}, Reps: 3, More: time.Second}
 	for _, rw := range []string{"randread", "randwrite"} {
 		name := func(side string) string { return rw + ", " + side }
 		r.Ratios = append(r.Ratios,
@@ -297,7 +298,7 @@ func slowRow() Row {
 func idleRow() Row {
 	r := Row{
 		Row:   result.Row{ID: "idle", Title: "CPU of both sides after a second of silence", Metrics: []string{result.CPUShare}},
-		Place: proc.Free,
+		Place: proc.Free, Reps: 3, More: 4500 * time.Millisecond,
 	}
 	for _, x := range []struct {
 		name, target string
@@ -337,13 +338,33 @@ func idleRow() Row {
 	return r
 }
 
-// syscallRow: system calls of the target per command, counted by perf.
+// syscallRow: system calls of both sides per command, counted by perf. The
+// limit is on what the sides do per command; the naps of the Go runtime's
+// monitor thread come by the clock and are reported apart.
 func syscallRow(depth int) Row {
-	want := map[int]float64{1: 5, 32: 0.5}[depth]
 	name := fmt.Sprintf("system calls per 4 KiB randread QD%d", depth)
-	r := Row{Row: result.Row{ID: fmt.Sprintf("syscalls-qd%d", depth), Title: name, Metrics: []string{result.Count}}}
+	r := Row{
+		Row: result.Row{
+			ID: fmt.Sprintf("syscalls-qd%d", depth), Title: name,
+			Metrics: []string{result.Count, result.DataCalls, result.WaitCalls, result.FutexCall, result.Naps, result.OwnCalls},
+		},
+		Reps: 3, More: time.Second / 2,
+	}
 	for _, side := range []string{"target", "initiator"} {
-		r.Ratios = append(r.Ratios, result.Ratio{Name: name + ", " + side, Num: side, Metric: result.Count, Op: "<=", Want: want})
+		limit := func(what, metric string, want float64) {
+			q := result.Ratio{Name: fmt.Sprintf("%s, %s, %s", name, side, what), Num: side, Metric: metric}
+			if want > 0 {
+				q.Op, q.Want = "<=", want
+			}
+			r.Ratios = append(r.Ratios, q)
+		}
+		if depth == 1 {
+			limit("that move data", result.DataCalls, 2)
+			limit("all but the runtime's naps", result.OwnCalls, 5)
+			limit("with the runtime's naps", result.Count, 0)
+		} else {
+			limit("all", result.Count, 0.5)
+		}
 		r.Contenders = append(r.Contenders, Contender{Name: side, Needs: []string{"perf"}, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
 			s := st.started("ours")
 			return st.Syscalls(ctx, s, s.URL, peers.Load{RW: "randread", BS: "4k", Depth: depth}, side == "target")

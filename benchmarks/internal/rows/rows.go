@@ -3,11 +3,13 @@
 package rows
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"softiser/benchmarks/internal/peers"
@@ -20,8 +22,9 @@ type Row struct {
 	result.Row
 	Place      proc.Placement
 	Quick      bool          // part of the quick run
-	Once       bool          // one repetition is enough: nothing random is measured
+	Reps       int           // at most so many repetitions; zero: as many as asked for
 	Dur        time.Duration // instead of the run's duration per measurement
+	More       time.Duration // what a measurement takes beyond its duration
 	Contenders []Contender
 }
 
@@ -35,115 +38,185 @@ type Contender struct {
 	Measure func(context.Context, *Stage) (result.Values, error)
 }
 
-// Stage is the row's running servers.
-type Stage struct {
-	*peers.Env
-	servers map[string]*peers.Server
-	order   []*peers.Server
-}
-
-// server returns the row's server of that name, starting it when needed.
-func (st *Stage) server(name string, start func(*peers.Env) (*peers.Server, error)) (*peers.Server, error) {
-	if s := st.servers[name]; s != nil {
-		return s, nil
-	}
-	s, err := start(st.Env)
-	if s != nil {
-		st.order = append(st.order, s)
-	}
-	if err != nil {
-		return nil, err
-	}
-	st.servers[name] = s
-	return s, nil
-}
-
-// started returns a server that Prepare has started.
-func (st *Stage) started(name string) *peers.Server { return st.servers[name] }
-
-func (st *Stage) close() {
-	for _, s := range slices.Backward(st.order) {
-		s.Close()
-	}
-}
-
 // Progress is told what happens, for people.
 type Progress func(format string, args ...any)
 
-// Measure runs rows and adds what they give to run.
-func Measure(ctx context.Context, env peers.Env, rows []Row, reps int, quick bool, run *result.Run, say Progress) error {
+// Harness measures rows.
+type Harness struct {
+	Env   peers.Env
+	Reps  int
+	Quick bool
+	Say   Progress
+	// Limit is how long a contender may take beyond the time of its
+	// measurement, for its start as well; zero: 30 s.
+	Limit time.Duration
+	// Keep is called after each row.
+	Keep func(*result.Run) error
+}
+
+// Measure measures rows and adds what they give to run. A row that is
+// interrupted leaves nothing in run.
+func (h *Harness) Measure(ctx context.Context, rows []Row, run *result.Run) error {
 	if run.Commands == nil {
 		run.Commands, run.Skipped = map[string]string{}, map[string]string{}
 	}
-	for _, row := range rows {
-		run.Rows = append(run.Rows, row.Row)
-		if err := row.measure(ctx, env, reps, quick, run, say); err != nil {
+	began, total, done := time.Now(), h.Estimate(rows), time.Duration(0)
+	for i := range rows {
+		row := &rows[i]
+		left := "about " + round(total).String()
+		if i > 0 { // as fast as so far
+			left = "about " + round(time.Duration(float64(time.Since(began))*float64(total-done)/float64(done))).String()
+		}
+		h.Say("[%d/%d] %s   (%v, %s to go)", i+1, len(rows), row.Title, round(time.Since(began)), left)
+		part := &result.Run{Commands: map[string]string{}, Skipped: map[string]string{}}
+		if err := h.measure(ctx, row, part); err != nil {
 			return err
+		}
+		maps.Copy(run.Commands, part.Commands)
+		maps.Copy(run.Skipped, part.Skipped)
+		run.Samples = append(run.Samples, part.Samples...)
+		run.Rows = append(run.Rows, row.Row)
+		for _, q := range row.Ratios {
+			if o := run.Evaluate(row.Row, q); o.Known {
+				h.Say("  → %s: %s", q.Name, o)
+			}
+		}
+		done += h.estimate(row)
+		if h.Keep != nil {
+			if err := h.Keep(run); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (row *Row) measure(ctx context.Context, env peers.Env, reps int, quick bool, run *result.Run, say Progress) error {
-	env.Place = row.Place
-	if row.Dur > 0 {
-		env.Dur = row.Dur
+func round(d time.Duration) time.Duration { return d.Round(time.Second) }
+
+// Estimate is how long rows take.
+func (h *Harness) Estimate(rows []Row) (d time.Duration) {
+	for i := range rows {
+		d += h.estimate(&rows[i])
 	}
+	return d
+}
+
+func (h *Harness) estimate(row *Row) (d time.Duration) {
+	const start, around = 900 * time.Millisecond, 300 * time.Millisecond // of a server with its volume; of one measurement
+	for _, c := range row.Contenders {
+		if (!c.Slow || !h.Quick) && missing(c.Needs) == "" {
+			d += start + time.Duration(row.reps(h.Reps))*(cmp.Or(row.Dur, h.Env.Dur)+around+row.More)
+		}
+	}
+	return d
+}
+
+// reps is how often the row's contenders are measured when reps is asked for.
+func (row *Row) reps(reps int) int {
+	if row.Reps > 0 {
+		return min(row.Reps, reps)
+	}
+	return reps
+}
+
+// errHung means that a contender was killed.
+var errHung = errors.New("killed")
+
+// limited gives f so much time. An f that does not heed the end of its context
+// is left behind: ending the row's servers ends it.
+func limited[T any](ctx context.Context, limit time.Duration, f func(context.Context) (T, error)) (v T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	type outcome struct {
+		v   T
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		v, err := f(ctx)
+		done <- outcome{v, err}
+	}()
+	late := time.NewTimer(limit + grace)
+	defer late.Stop()
+	select {
+	case o := <-done:
+		v, err = o.v, o.err
+		if err == nil || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return v, err
+		}
+	case <-late.C:
+	}
+	return v, fmt.Errorf("no result within %v: %w", limit, errHung)
+}
+
+// grace is how long clients have to end when they are told to.
+const grace = 8 * time.Second
+
+// measure measures one row to its end; the error is that of ctx.
+func (h *Harness) measure(ctx context.Context, row *Row, run *result.Run) error {
+	env := h.Env
+	env.Place = row.Place
+	env.Dur = cmp.Or(row.Dur, env.Dur)
+	limit := cmp.Or(h.Limit, 30*time.Second)
 	st := &Stage{Env: &env, servers: map[string]*peers.Server{}}
 	defer st.close()
-	say("%s", row.Title)
-	var ready []Contender
-	for _, c := range row.Contenders {
-		key := row.ID + "/" + c.Name
-		if c.Slow && quick {
+	fail := func(c *Contender, rep int, err error) {
+		run.Samples = append(run.Samples, result.Sample{Row: row.ID, Contender: c.Name, Rep: rep, At: time.Now(), Error: err.Error()})
+		h.Say("  %-28s failed: %v", c.Name, err)
+	}
+	var ready []*Contender
+	for i := range row.Contenders {
+		c := &row.Contenders[i]
+		if c.Slow && h.Quick {
 			continue
 		}
+		key := row.ID + "/" + c.Name
 		if missing := missing(c.Needs); missing != "" {
 			run.Skipped[key] = missing + " is not installed"
-			say("  %-28s skipped: %s is not installed", c.Name, missing)
+			h.Say("  %-28s skipped: %s is not installed", c.Name, missing)
 			continue
 		}
-		note := noter(run.Commands, key)
-		env.Note = note
+		env.Note = noter(run.Commands, key)
 		if c.Prepare != nil {
-			if err := c.Prepare(ctx, st); err != nil {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				run.Samples = append(run.Samples, result.Sample{Row: row.ID, Contender: c.Name, At: time.Now(), Error: err.Error()})
-				say("  %-28s failed: %v", c.Name, err)
+			_, err := limited(ctx, limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.Prepare(ctx, st) })
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if why := (*peers.Unable)(nil); errors.As(err, &why) {
+				run.Skipped[key] = why.Error()
+				h.Say("  %-28s skipped: %v", c.Name, why)
+				continue
+			}
+			if err != nil {
+				fail(c, 0, err)
 				continue
 			}
 		}
 		ready = append(ready, c)
 	}
-	if row.Once {
-		reps = 1
-	}
-	for rep := range reps {
-		for _, c := range ready {
+	for rep := range row.reps(h.Reps) {
+		for i, c := range ready {
+			if c == nil {
+				continue
+			}
 			env.Note = func(string) {}
 			if rep == 0 {
 				env.Note = noter(run.Commands, row.ID+"/"+c.Name)
 			}
-			s := result.Sample{Row: row.ID, Contender: c.Name, Rep: rep, At: time.Now()}
-			v, err := c.Measure(ctx, st)
+			at := time.Now()
+			v, err := limited(ctx, env.Dur+row.More+limit, func(ctx context.Context) (result.Values, error) { return c.Measure(ctx, st) })
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			s.Values = v
 			if err != nil {
-				s.Error = err.Error()
-				say("  %-28s failed: %v", c.Name, err)
-			} else {
-				say("  %-28s %s", c.Name, describe(row.Metrics, v))
+				fail(c, rep, err)
+				if errors.Is(err, errHung) {
+					ready[i] = nil // it would take as long again
+				}
+				continue
 			}
-			run.Samples = append(run.Samples, s)
-		}
-	}
-	for _, q := range row.Ratios {
-		if o := run.Evaluate(row.Row, q); o.Known {
-			say("  → %s: %.2f", q.Name, o.Value)
+			h.Say("  %-28s %s", c.Name, describe(row.Metrics, v))
+			run.Samples = append(run.Samples, result.Sample{Row: row.ID, Contender: c.Name, Rep: rep, At: at, Values: v})
 		}
 	}
 	return nil
@@ -152,7 +225,10 @@ func (row *Row) measure(ctx context.Context, env peers.Env, reps int, quick bool
 // noter collects commands, each once.
 func noter(m map[string]string, key string) func(string) {
 	seen := map[string]bool{}
+	var mu sync.Mutex // a contender that was left behind may still talk
 	return func(cmd string) {
+		mu.Lock()
+		defer mu.Unlock()
 		if !seen[cmd] {
 			seen[cmd] = true
 			if m[key] != "" {

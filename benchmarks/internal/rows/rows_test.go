@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"softiser/benchmarks/internal/peers"
@@ -80,8 +82,13 @@ func TestMeasureTakesTurns(t *testing.T) {
 	slow.Slow = true
 	row := Row{Row: result.Row{ID: "r", Title: "r", Metrics: []string{result.IOPS}}, Contenders: []Contender{c("a", nil), bad, gone, slow, c("b", errors.New("boom"))}}
 	run := &result.Run{Started: time.Now()}
-	if err := Measure(t.Context(), peers.Env{}, []Row{row}, 2, true, run, func(string, ...any) {}); err != nil {
+	kept := 0
+	h := &Harness{Reps: 2, Quick: true, Say: func(string, ...any) {}, Keep: func(*result.Run) error { kept++; return nil }}
+	if err := h.Measure(t.Context(), []Row{row, {Row: result.Row{ID: "empty"}}}, run); err != nil {
 		t.Fatal(err)
+	}
+	if kept != 2 || len(run.Rows) != 2 {
+		t.Errorf("kept %d times, %d rows", kept, len(run.Rows))
 	}
 	if !slices.Equal(order, []string{"a", "b", "a", "b"}) {
 		t.Errorf("order %v", order)
@@ -94,5 +101,99 @@ func TestMeasureTakesTurns(t *testing.T) {
 	}
 	if s := run.Stat("r", "b", result.IOPS); s.N != 0 {
 		t.Errorf("failed samples count: %+v", s)
+	}
+}
+
+// A contender that hangs is told to end, and left out of the rest of its row;
+// one that does not even heed its context is left behind.
+func TestHangingContender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := map[string]int{}
+		forever := make(chan struct{})
+		c := func(name string, f func(context.Context)) Contender {
+			return Contender{Name: name, Measure: func(ctx context.Context, _ *Stage) (result.Values, error) {
+				calls[name]++
+				f(ctx)
+				return result.Values{result.IOPS: 1}, ctx.Err()
+			}}
+		}
+		stuck := c("not started", func(context.Context) {})
+		stuck.Prepare = func(ctx context.Context, _ *Stage) error { <-ctx.Done(); return ctx.Err() }
+		row := Row{Row: result.Row{ID: "r", Metrics: []string{result.IOPS}}, Contenders: []Contender{
+			c("heeds", func(ctx context.Context) { <-ctx.Done() }),
+			c("deaf", func(context.Context) { <-forever }),
+			stuck,
+			c("good", func(context.Context) {}),
+		}}
+		run := &result.Run{}
+		h := &Harness{Reps: 3, Say: func(string, ...any) {}}
+		began := time.Now()
+		if err := h.Measure(t.Context(), []Row{row}, run); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 3*30*time.Second+2*grace {
+			t.Errorf("it took %v", took)
+		}
+		if calls["heeds"] != 1 || calls["deaf"] != 1 || calls["not started"] != 0 || calls["good"] != 3 {
+			t.Errorf("calls %v", calls)
+		}
+		for _, s := range run.Samples {
+			if bad := s.Error != ""; bad != (s.Contender != "good") || bad && !strings.Contains(s.Error, "no result within") {
+				t.Errorf("%s: %q", s.Contender, s.Error)
+			}
+		}
+		close(forever)
+	})
+}
+
+// What was not measured to its end is not in the run: it is measured again.
+func TestInterruptedRowLeavesNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	m := func(cut bool) func(context.Context, *Stage) (result.Values, error) {
+		return func(context.Context, *Stage) (result.Values, error) {
+			if cut {
+				cancel()
+			}
+			return result.Values{result.IOPS: 1}, nil
+		}
+	}
+	rows := []Row{
+		{Row: result.Row{ID: "a", Metrics: []string{result.IOPS}}, Contenders: []Contender{{Name: "x", Measure: m(false)}}},
+		{Row: result.Row{ID: "b", Metrics: []string{result.IOPS}}, Contenders: []Contender{{Name: "x", Measure: m(false)}, {Name: "y", Measure: m(true)}}},
+	}
+	run := &result.Run{Selected: []string{"a", "b"}}
+	h := &Harness{Reps: 1, Say: func(string, ...any) {}}
+	if err := h.Measure(ctx, rows, run); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	if len(run.Rows) != 1 || len(run.Samples) != 1 || !slices.Equal(run.Remaining(), []string{"b"}) {
+		t.Errorf("rows %v, samples %v", run.Rows, run.Samples)
+	}
+}
+
+// A server that a contender starts after its row has ended is stopped at once.
+func TestServerAfterTheEnd(t *testing.T) {
+	st := &Stage{servers: map[string]*peers.Server{}}
+	st.close()
+	if _, err := st.server("late", func(*peers.Env) (*peers.Server, error) { return &peers.Server{}, nil }); err == nil || st.started("late") != nil {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The whole run at its defaults stays within what the documentation says.
+func TestWholeRunIsBounded(t *testing.T) {
+	h := &Harness{Reps: 5}
+	h.Env.Dur = time.Second
+	if d := h.Estimate(All()); d > 25*time.Minute {
+		t.Errorf("make bench takes %v", d)
+	}
+	h = &Harness{Reps: 3, Quick: true}
+	h.Env.Dur = 1500 * time.Millisecond
+	quick, err := Select(All(), nil, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := h.Estimate(quick); d > 3*time.Minute {
+		t.Errorf("make bench-quick takes %v", d)
 	}
 }

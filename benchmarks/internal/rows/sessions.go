@@ -20,6 +20,14 @@ func sessionRows() []Row {
 		}})
 	}
 	row.Ratios = []result.Ratio{{Name: "IOPS of 256 sessions over the best number of sessions", Num: sessionsName(256), Den: result.Best, Metric: result.IOPS, Op: ">=", Want: 0.9}}
+	// From 16 sessions on the target is busy, and each further request waits for
+	// those before it: a fair queue makes p99 grow as the number of requests does.
+	for _, n := range []int{64, 256} {
+		row.Ratios = append(row.Ratios, result.Ratio{
+			Name: fmt.Sprintf("p99 of %d sessions over that of 16 sessions (the queue is %d times as long)", n, n/16),
+			Num:  sessionsName(n), Den: sessionsName(16), Metric: result.P99, Op: "<=", Want: float64(n / 16),
+		})
+	}
 	return []Row{row}
 }
 

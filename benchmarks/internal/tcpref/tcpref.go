@@ -4,6 +4,7 @@
 package tcpref
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,7 +21,9 @@ type Options struct {
 	Op   string // ping, spin, paced
 	Size int
 	Rate int64 // paced: bytes per second
-	Time time.Duration
+	// Congestion names the TCP congestion control of both ends; empty: the host's.
+	Congestion string
+	Time       time.Duration
 }
 
 // Result is what the client prints.
@@ -74,8 +77,11 @@ func Serve(ctx context.Context, addr string, ready io.Writer) error {
 }
 
 func serveOne(c *net.TCPConn, mem []byte) error {
-	var h [24]byte
+	var h [40]byte // op, size, rate, congestion control
 	if _, err := io.ReadFull(c, h[:]); err != nil {
+		return err
+	}
+	if err := congestion(c, string(bytes.TrimRight(h[24:], "\x00"))); err != nil {
 		return err
 	}
 	size, rate := int(binary.BigEndian.Uint64(h[8:])), int64(binary.BigEndian.Uint64(h[16:]))
@@ -107,6 +113,28 @@ func serveOne(c *net.TCPConn, mem []byte) error {
 	}
 	return paced(c, mem, size, rate)
 }
+
+// congestion chooses the connection's congestion control; empty: nothing.
+func congestion(c *net.TCPConn, name string) error {
+	if name == "" {
+		return nil
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	if err := raw.Control(func(fd uintptr) { serr = syscall.SetsockoptString(int(fd), syscall.IPPROTO_TCP, tcpCongestion, name) }); err != nil {
+		return err
+	}
+	if serr != nil {
+		return fmt.Errorf("congestion control %q: %w", name, serr)
+	}
+	return nil
+}
+
+// tcpCongestion is TCP_CONGESTION of tcp(7).
+const tcpCongestion = 13
 
 // paced writes the mapping piece by piece at a fixed rate, until the client
 // hangs up.
@@ -187,6 +215,11 @@ func Run(ctx context.Context, addr string, o Options) (*Result, error) {
 	h := binary.BigEndian.AppendUint64(nil, op)
 	h = binary.BigEndian.AppendUint64(h, uint64(o.Size))
 	h = binary.BigEndian.AppendUint64(h, uint64(o.Rate))
+	h = append(h, make([]byte, 16)...)
+	copy(h[24:], o.Congestion)
+	if err := congestion(c, o.Congestion); err != nil {
+		return nil, err
+	}
 	if _, err := c.Write(h); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func TestEveryTest(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, addr, ready) }()
 	<-ready
-	for _, o := range []Options{{Op: "ping", Size: 8}, {Op: "spin", Size: 4096}, {Op: "paced", Size: 100_000, Rate: 50_000_000}} {
+	for _, o := range []Options{{Op: "ping", Size: 8}, {Op: "spin", Size: 4096}, {Op: "paced", Size: 100_000, Rate: 50_000_000, Congestion: "reno"}} {
 		o.Time = 100 * time.Millisecond
 		r, err := Run(ctx, addr, o)
 		if err != nil {
@@ -32,6 +32,9 @@ func TestEveryTest(t *testing.T) {
 	}
 	if _, err := Run(ctx, addr, Options{Op: "other"}); err == nil {
 		t.Error("an unknown test was accepted")
+	}
+	if _, err := Run(ctx, addr, Options{Op: "ping", Size: 8, Congestion: "no such"}); err == nil {
+		t.Error("an unknown congestion control was accepted")
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -1,0 +1,58 @@
+package rows
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"softiser/benchmarks/internal/peers"
+)
+
+// Stage is the row's running servers.
+type Stage struct {
+	*peers.Env
+
+	mu      sync.Mutex // guards what follows: a contender that hangs is left behind while the row goes on
+	servers map[string]*peers.Server
+	order   []*peers.Server
+	closed  bool
+	fresh   int // targets that served one measurement; not guarded, one contender runs at a time
+}
+
+// server returns the row's server of that name, starting it when needed.
+func (st *Stage) server(name string, start func(*peers.Env) (*peers.Server, error)) (*peers.Server, error) {
+	if s := st.started(name); s != nil {
+		return s, nil
+	}
+	s, err := start(st.Env)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed && s != nil { // too late
+		s.Close()
+		return nil, errors.New("the row has ended")
+	}
+	if s != nil {
+		st.order = append(st.order, s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	st.servers[name] = s
+	return s, nil
+}
+
+// started returns a server that Prepare has started, or nil.
+func (st *Stage) started(name string) *peers.Server {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.servers[name]
+}
+
+func (st *Stage) close() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.closed = true
+	for _, s := range slices.Backward(st.order) {
+		s.Close()
+	}
+}

@@ -8,16 +8,17 @@ import (
 // abortCalls are the calls that follow from aborting tasks. They are collected
 // under the session's lock and made without it.
 type abortCalls struct {
-	nexus *scsi.Nexus // the device server has some of the tasks; nil: it has none
-	ended []*task     // pinned; ended without the device server
+	nexus   *scsi.Nexus
+	running []*task // pinned; with the device server
+	ended   []*task // pinned; ended without the device server
+	held    []*iscsi.PDU
 }
 
-// abortLocked aborts tasks of s: they will not be answered. Of those that the
-// device server has, it must be all. f, when not nil, is released once for each
-// as soon as nothing of it is left. The caller holds s.mu and runs what is
-// returned after unlocking.
+// abortLocked aborts tasks of s: they will not be answered. f, when not nil, is
+// released once for each as soon as nothing of it is left. The caller holds s.mu
+// and runs what is returned after unlocking.
 func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
-	var calls abortCalls
+	calls := abortCalls{nexus: s.nexus}
 	for _, k := range doomed {
 		switch k.state {
 		case taskFree, taskEnded:
@@ -44,15 +45,19 @@ func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
 				continue
 			}
 			if k.out.running && k.moving > 0 {
-				k.conn.dm.AbortTransfer(&k.out.x)
+				k.conn().dm.AbortTransfer(&k.out.x)
 			}
-			calls.nexus = s.nexus
+			k.pins++
+			calls.running = append(calls.running, k)
 		case taskAborting:
 			k.addFence(f)
 		}
 	}
 	return calls
 }
+
+// count is how many tasks the calls are about.
+func (a *abortCalls) count() int { return len(a.running) + len(a.ended) }
 
 func (k *task) addFence(f *fence) {
 	if f != nil {
@@ -63,11 +68,15 @@ func (k *task) addFence(f *fence) {
 
 // run makes the calls, without locks held.
 func (a abortCalls) run() {
-	if a.nexus != nil {
-		a.nexus.AbortTasks()
+	for _, k := range a.running {
+		a.nexus.AbortTask(&k.scsi)
+		k.unpin()
 	}
 	for _, k := range a.ended {
 		k.unpin()
+	}
+	for _, p := range a.held {
+		p.Release()
 	}
 }
 

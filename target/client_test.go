@@ -21,6 +21,7 @@ type rawInitiator struct {
 	name   string
 	isid   iscsi.ISID
 	tsih   uint16
+	cid    uint16
 	cmdSN  uint32 // of the next non-immediate command
 	expSN  uint32 // ExpStatSN
 	itt    uint32
@@ -176,6 +177,7 @@ func (r *rawInitiator) loginRequest(transit bool, csg, nsg iscsi.Stage, kv ...st
 	l.SetStages(transit, false, csg, nsg)
 	l.SetISID(r.isid)
 	l.SetTSIH(r.tsih)
+	l.SetCID(r.cid)
 	l.SetITT(r.itt)
 	l.SetCmdSN(r.cmdSN)
 	r.write(&b, keys(kv...))

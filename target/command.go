@@ -23,7 +23,7 @@ func (s *session) command(c *conn, p *iscsi.PDU) {
 	}
 
 	s.mu.Lock()
-	k, reason := s.take(p)
+	k, reason := s.take(c, p)
 	if k == nil {
 		s.mu.Unlock()
 		c.reject(p, reason)
@@ -90,9 +90,9 @@ func (s *session) checkCommand(p *iscsi.PDU) iscsi.RejectReason {
 	return 0
 }
 
-// take finds a slot for the command p and fills in what does not depend on its
-// kind. The caller holds s.mu.
-func (s *session) take(p *iscsi.PDU) (*task, iscsi.RejectReason) {
+// take finds a slot for the command p of connection c and fills in what does not
+// depend on its kind. The caller holds s.mu.
+func (s *session) take(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
 	cmd := p.BHS.SCSICommand()
 	if s.tags.find(cmd.ITT()) != nil {
 		return nil, iscsi.RejectTaskInProgress
@@ -101,12 +101,12 @@ func (s *session) take(p *iscsi.PDU) (*task, iscsi.RejectReason) {
 	if s.state != sessionActive || immediate && s.win.used >= s.win.slots {
 		return nil, iscsi.RejectImmediate
 	}
-	k := s.free
+	k := c.free
 	if k != nil {
-		s.free = k.next
+		c.free = k.next
 		k.next = nil
 	} else {
-		k = s.newTask()
+		k = s.newTask(c)
 	}
 	s.win.used++
 	k.itt, k.cmdSN, k.ref = cmd.ITT(), cmd.CmdSN(), p.Ref
@@ -132,21 +132,24 @@ func (s *session) take(p *iscsi.PDU) (*task, iscsi.RejectReason) {
 	return k, 0
 }
 
-// newTask makes a slot.
-func (s *session) newTask() *task {
-	k := &task{sess: s, conn: s.conn}
+// newTask makes a slot of connection c.
+func (s *session) newTask(c *conn) *task {
+	k := &task{sess: s}
+	k.via.Store(c)
 	k.scsi.Port = k
 	k.scsi.Nexus = s.nexus
 	k.in.x.User, k.out.x.User = k, k
 	return k
 }
 
-// putBack returns a slot to the free list. The caller holds s.mu.
+// putBack returns a slot to the free list of its connection. The caller holds
+// s.mu.
 func (s *session) putBack(k *task) {
+	c := k.conn()
 	k.setState(taskFree)
 	k.fences = k.fences[:0]
-	k.next = s.free
-	s.free = k
+	k.next = c.free
+	c.free = k
 	s.win.used--
 	s.openWindow()
 }

@@ -140,6 +140,7 @@ type SessionParams struct {
 	FirstBurstLength         int // bytes; default 64 KiB
 	MaxRecvDataSegmentLength int // bytes; default 256 KiB (TCP), 8 KiB (iSER: TargetRecvDataSegmentLength)
 	MaxOutstandingR2T        int // default 8
+	MaxConnections           int // per session, on TCP; default 1, at most 32
 	DefaultTime2Wait         int // s; default 2
 	DefaultTime2Retain       int // s; default 20
 	// HeaderDigest and DataDigest list what is accepted on TCP, preferred first:
@@ -259,11 +260,16 @@ func (c *Config) fill() error {
 // maxWindow bounds the CmdSN window: command slots are addressed by 16 bits.
 const maxWindow = 4096
 
+// maxConnections bounds the connections of one session: each may hold slots for
+// a whole command window.
+const maxConnections = 32
+
 func (p *SessionParams) fill() error {
 	def(&p.MaxBurstLength, 1<<20)
 	def(&p.FirstBurstLength, 64<<10)
 	def(&p.MaxRecvDataSegmentLength, 256<<10)
 	def(&p.MaxOutstandingR2T, 8)
+	def(&p.MaxConnections, 1)
 	def(&p.DefaultTime2Wait, 2)
 	def(&p.DefaultTime2Retain, 20)
 	const maxLen = 1<<24 - 1
@@ -274,6 +280,9 @@ func (p *SessionParams) fill() error {
 		if l.v < 512 || l.v > maxLen {
 			return fmt.Errorf("target: %s is %d; want 512 to %d", l.name, l.v, maxLen)
 		}
+	}
+	if p.MaxConnections < 1 || p.MaxConnections > maxConnections {
+		return fmt.Errorf("target: MaxConnections is %d; want 1 to %d", p.MaxConnections, maxConnections)
 	}
 	if p.FirstBurstLength > p.MaxBurstLength {
 		return fmt.Errorf("target: FirstBurstLength (%d) is above MaxBurstLength (%d)", p.FirstBurstLength, p.MaxBurstLength)

@@ -37,16 +37,17 @@ func (s connState) String() string {
 
 // Reasons for which the target itself ends a connection.
 var (
-	errLoginTimeout = errors.New("login timed out")
-	errNopTimeout   = errors.New("the initiator does not answer NOP-In")
-	errDataTimeout  = errors.New("the initiator does not send the data of a WRITE")
-	errReinstated   = errors.New("the initiator logged in again (session reinstatement)")
-	errKilled       = errors.New("closed by the administrator")
-	errShutdown     = errors.New("the target is shutting down")
-	errRemoved      = errors.New("the target has been removed")
-	errEvicted      = errors.New("too many connections wait for login; the oldest makes room")
-	errNoLogout     = errors.New("the initiator closed the connection without logout")
-	errUnexpected   = errors.New("unexpected PDU during login")
+	errLoginTimeout   = errors.New("login timed out")
+	errNopTimeout     = errors.New("the initiator does not answer NOP-In")
+	errDataTimeout    = errors.New("the initiator does not send the data of a WRITE")
+	errReinstated     = errors.New("the initiator logged in again (session reinstatement)")
+	errConnReinstated = errors.New("the initiator logged the connection in again (connection reinstatement)")
+	errKilled         = errors.New("closed by the administrator")
+	errShutdown       = errors.New("the target is shutting down")
+	errRemoved        = errors.New("the target has been removed")
+	errEvicted        = errors.New("too many connections wait for login; the oldest makes room")
+	errNoLogout       = errors.New("the initiator closed the connection without logout")
+	errUnexpected     = errors.New("unexpected PDU during login")
 )
 
 // conn is one connection: the upper layer of its datamover. Until its login is
@@ -68,13 +69,17 @@ type conn struct {
 	// Set before the full feature phase.
 	sess *session
 	cid  uint16
-	// limits changes in a text negotiation only, under sess.mu and mu: either is
-	// enough to read it.
+	// limits and params change in a text negotiation only, under sess.mu and mu:
+	// either is enough to read them. params repeats what is the session's.
 	limits iscsi.Limits
+	params iscsi.Params
+
+	free     *task        // guarded by sess.mu: idle slots
+	text     textExchange // guarded by sess.mu: a Text negotiation over several PDUs
+	replaced bool         // guarded by sess.mu: another connection takes its CID
 
 	counters connCounters
 	heard    atomic.Uint64 // PDUs received
-	told     atomic.Uint32 // MaxCmdSN of the last PDU that carried one
 	quiet    atomic.Bool   // nothing unsolicited may be sent before the first command
 
 	mu      sync.Mutex
@@ -118,7 +123,7 @@ func (c *conn) Sequence() iscsi.Sequence {
 	if c.sess != nil {
 		n := c.sess.numbers.Load()
 		q.ExpCmdSN, q.MaxCmdSN = uint32(n>>32), uint32(n)
-		c.told.Store(q.MaxCmdSN)
+		c.sess.told.Store(q.MaxCmdSN)
 	}
 	return q
 }
@@ -138,7 +143,7 @@ func (c *conn) sendLocked(p *iscsi.PDU, use statUse) {
 func (c *conn) controlData() int {
 	n := c.limits.MaxControlData
 	if c.sess != nil {
-		if m := int(c.sess.params.MaxXmitDataSegmentLength); n == 0 || m < n {
+		if m := int(c.params.MaxXmitDataSegmentLength); n == 0 || m < n {
 			n = m
 		}
 	}
@@ -177,7 +182,7 @@ func (c *conn) fullFeature(p *iscsi.PDU) {
 	case p.BHS.Immediate():
 		s.deliver(c, p)
 	default:
-		s.order(c, p)
+		s.inOrder(c, p)
 	}
 }
 
@@ -211,7 +216,7 @@ func (c *conn) ConnectionTerminateNotify(err error) {
 		if was == connFull && (err == nil || err == io.EOF) {
 			err = errNoLogout
 		}
-		c.sess.end(err)
+		c.sess.leave(c, err, was)
 	} else {
 		c.loginEnded(err)
 	}

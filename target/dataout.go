@@ -23,7 +23,7 @@ func (s *session) collect(k *task, p *iscsi.PDU) {
 	u.total = min(k.scsi.OutLen, s.params.FirstBurstLength)
 	u.dataSN = 0
 	u.buf = append(s.srv.bursts.get(int(u.total)), p.Data...)
-	k.conn.counters.bytesCopied.Add(uint64(len(p.Data)))
+	k.conn().counters.bytesCopied.Add(uint64(len(p.Data)))
 	k.setState(taskCollecting)
 	if k.scsi.Attr != scsi.AttrSimple && !k.has(flagImmediate) {
 		// An ORDERED task must not be passed by the commands behind it, and the

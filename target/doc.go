@@ -43,6 +43,13 @@
 // and the datamover before it arrives here. Log lines about misbehaviour are
 // limited to one per second and kind; everything is counted (see [Status]).
 //
+// # Sessions with several connections
+//
+// On TCP a session may have several connections (MaxConnections). Commands are
+// numbered for the session and delivered in that order, by one goroutine at a
+// time; data and status of a command travel on the connection that it came on,
+// to which it is allegiant. Task slots belong to connections.
+//
 // # Error recovery
 //
 // The error recovery level is 0 (RFC 7143 §7.1): a lost connection ends its

@@ -14,7 +14,8 @@ import (
 // internal/iscsi, with this server's policy behind its two questions.
 type loginPhase struct {
 	machine *iscsi.LoginTarget
-	node    *node // set by admit; nil in discovery sessions
+	node    *node    // set by admit; nil in discovery sessions
+	joins   *session // set by admit: the session that the connection is for; nil: a new one
 	refused bool
 }
 
@@ -92,7 +93,7 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 		c.mu.Unlock()
 		c.place.done()
 		c.sess.log().Info("login", zap.String("transport", c.dm.Describe()),
-			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.win.size))
+			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.win.size), zap.Uint16("cid", c.cid))
 		c.login = nil
 	}
 }
@@ -135,11 +136,9 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 		return nil, iscsi.Refuse(iscsi.LoginUnavailable, "the target is shutting down")
 	}
 	if id.TSIH != 0 {
-		s := srv.sessionByTSIH(id.TSIH)
-		if s == nil || s.key.initiator != iscsi.NormalizeName(id.InitiatorName) || s.key.isid != id.ISID {
-			return nil, iscsi.Refuse(iscsi.LoginNoSession, "there is no session with TSIH %#04x for %s; log in with TSIH 0", id.TSIH, id.InitiatorName)
+		if err := c.admitMember(id); err != nil {
+			return nil, err
 		}
-		return nil, iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x has its one connection (MaxConnections is 1)", id.TSIH)
 	}
 	if id.SessionType == iscsi.DiscoverySession {
 		if ok, why := srv.cfg.DiscoveryACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
@@ -164,22 +163,55 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 		return nil, iscsi.Redirect(r.Permanent, r.Address)
 	}
 	c.login.node = n
-	return &iscsi.LoginGrant{
+	g := &iscsi.LoginGrant{
 		Settings:       n.session().settings(),
 		PortalGroupTag: c.portal.cfg.Group,
 		TargetAlias:    n.cfg.Alias,
 		Auth:           n.cfg.Auth.policy(),
-	}, nil
+	}
+	if s := c.login.joins; s != nil {
+		g.Numbers = func() (uint32, uint32) {
+			n := s.numbers.Load()
+			return uint32(n >> 32), uint32(n)
+		}
+	}
+	return g, nil
+}
+
+// admitMember answers whether the session that a login names takes another
+// connection from there. Target, access list and authentication are looked at as
+// for a new session.
+func (c *conn) admitMember(id *iscsi.LoginIdentity) error {
+	s := c.srv.sessionByTSIH(id.TSIH)
+	switch {
+	case s == nil || s.key.initiator != iscsi.NormalizeName(id.InitiatorName) || s.key.isid != id.ISID:
+		return iscsi.Refuse(iscsi.LoginNoSession, "there is no session with TSIH %#04x for %s; log in with TSIH 0", id.TSIH, id.InitiatorName)
+	case id.SessionType == iscsi.DiscoverySession || s.discovery():
+		return iscsi.Refuse(iscsi.LoginCannotInclude, "discovery sessions have one connection")
+	case s.key.target != iscsi.NormalizeName(id.TargetName):
+		return iscsi.Refuse(iscsi.LoginCannotInclude, "session %#04x is with %s, not with %s", id.TSIH, s.key.target, id.TargetName)
+	case s.key.group != c.portal.cfg.Group:
+		// A session has one target portal group (RFC 7143 §4.1.2).
+		return iscsi.Refuse(iscsi.LoginCannotInclude, "session %#04x is with portal group %d, this is portal group %d", id.TSIH, s.key.group, c.portal.cfg.Group)
+	case c.kind != transportTCP || s.params.RDMAExtensions:
+		return iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x: a session over iSER has one connection", id.TSIH)
+	}
+	c.login.joins = s
+	return nil
 }
 
 // bind makes the session (iscsi.LoginTargetConfig.Bind). It waits until an old
 // session of the same initiator port has ended.
 func (c *conn) bind(r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
+	if s := c.login.joins; s != nil {
+		return s.join(c, r)
+	}
 	s := c.newSession(r)
-	if err := c.srv.register(s); err != nil {
+	c.cid, c.params = r.CID, s.params // from register on others find the session
+	if err := c.srv.register(s, c); err != nil {
 		return iscsi.LoginBinding{}, err
 	}
-	c.sess, c.cid = s, r.CID
+	c.sess = s
 	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.win.ExpCmdSN, MaxCmdSN: s.win.MaxCmdSN}, nil
 }
 
@@ -194,11 +226,12 @@ func (c *conn) newSession(r *iscsi.LoginResult) *session {
 		node:   c.login.node,
 		key:    sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.cfg.Group},
 		params: r.Params,
-		conn:   c,
+		base:   c.log,
+		many:   r.Params.MaxConnections > 1,
+		conns:  []*conn{c},
 		born:   time.Now(),
 		done:   make(chan struct{}),
 		win:    newWindow(size, r.CmdSN),
-		text:   textExchange{ttt: iscsi.ReservedTag},
 	}
 	s.tags = newTagTable(s.win.slots)
 	if s.node != nil {
@@ -216,11 +249,10 @@ const immediateCredits = 8
 // final Login Response is queued.
 func (c *conn) enterFullFeature() error {
 	res := c.login.machine.Result()
-	s := c.sess
-	c.dm.NoticeKeyValues(&s.params)
+	c.dm.NoticeKeyValues(&c.params)
+	c.text.ttt = iscsi.ReservedTag
 	c.quiet.Store(true) // until the limits of the full feature phase are known
 	c.statSN.Store(res.StatSN)
-	c.told.Store(s.win.MaxCmdSN)
 	c.ping.heard = c.heard.Load()
 	if !c.state.advance(connFull) {
 		return errLoginTimeout
@@ -261,6 +293,7 @@ func (p *SessionParams) settings() iscsi.Settings {
 	s.MaxBurstLength = uint32(p.MaxBurstLength)
 	s.FirstBurstLength = uint32(p.FirstBurstLength)
 	s.MaxOutstandingR2T = uint32(p.MaxOutstandingR2T)
+	s.MaxConnections = uint32(p.MaxConnections)
 	s.DefaultTime2Wait = uint32(p.DefaultTime2Wait)
 	s.DefaultTime2Retain = uint32(p.DefaultTime2Retain)
 	return s

@@ -67,7 +67,7 @@ func TestLoginRefused(t *testing.T) {
 		{"moved", func(r *rawInitiator) *pdu { return r.login("iqn.2026-11.softiser:moved") }, iscsi.LoginMovedTemporarily},
 		{"removed", func(r *rawInitiator) *pdu { return r.login("iqn.2026-11.softiser:gone") }, iscsi.LoginTargetRemoved},
 		{"no such session", func(r *rawInitiator) *pdu { r.tsih = 0x7777; return r.login(testIQN) }, iscsi.LoginNoSession},
-		{"second connection", func(r *rawInitiator) *pdu { r.tsih = keep.tsih; return r.login(testIQN) }, iscsi.LoginTooManyConnections},
+		{"second connection", func(r *rawInitiator) *pdu { r.tsih, r.cid = keep.tsih, 1; return r.login(testIQN) }, iscsi.LoginTooManyConnections},
 		{"no name", func(r *rawInitiator) *pdu {
 			r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature, "TargetName="+testIQN)
 			p, _ := r.loginResponse()

@@ -136,8 +136,7 @@ func (s *Server) RemoveTarget(ctx context.Context, name string) error {
 	s.removed[n.cfg.Name] = true
 	s.mu.Unlock()
 	for _, x := range s.sessionList(n) {
-		x.conn.close(errRemoved)
-		x.end(errRemoved)
+		x.shut(errRemoved)
 		select {
 		case <-x.done:
 		case <-ctx.Done():
@@ -295,7 +294,9 @@ func (s *Server) SetAccessState(target string, number, group uint16, state scsi.
 // reportLUNs tells every initiator that the set of logical units has changed.
 func (n *node) reportLUNs() {
 	for _, x := range n.srv.sessionList(n) {
-		x.conn.reportLUNs()
+		if c := x.speaker(); c != nil {
+			c.reportLUNs()
+		}
 	}
 }
 

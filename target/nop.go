@@ -60,8 +60,9 @@ func (c *conn) sendPing() {
 
 // announceWindow tells an initiator that waits for a place in the window that
 // there is one: a NOP-In that wants no answer.
-func (c *conn) announceWindow() {
-	if c.state.get() != connFull {
+func (s *session) announceWindow() {
+	c := s.speaker()
+	if c == nil {
 		return
 	}
 	c.mu.Lock()

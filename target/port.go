@@ -115,7 +115,7 @@ func (k *task) put() error {
 	x := &in.x
 	n := in.len - in.pos
 	x.Segs = in.segs
-	if most := k.conn.limits.MaxTransfer; most > 0 && (n > most || in.pos > 0) {
+	if most := k.conn().limits.MaxTransfer; most > 0 && (n > most || in.pos > 0) {
 		n = min(n, most)
 		in.cut = cutSegs(in.cut[:0], in.segs, in.pos, n)
 		x.Segs = in.cut
@@ -126,12 +126,12 @@ func (k *task) put() error {
 	x.Final = in.pos == in.len
 	x.Err = nil
 	k.moving++
-	if err := k.conn.dm.PutData(x); err != nil {
+	if err := k.conn().dm.PutData(x); err != nil {
 		k.moving--
 		in.fail(err)
 		return err
 	}
-	k.conn.counters.bytesOut.Add(uint64(n))
+	k.conn().counters.bytesOut.Add(uint64(n))
 	return nil
 }
 
@@ -229,7 +229,7 @@ func (k *task) copyArrived() int {
 			break
 		}
 	}
-	k.conn.counters.bytesCopied.Add(uint64(n))
+	k.conn().counters.bytesCopied.Add(uint64(n))
 	return n
 }
 
@@ -239,7 +239,7 @@ func (k *task) get() error {
 	x := &out.x
 	n := out.len - out.pos
 	x.Segs = out.segs
-	if most := k.conn.limits.MaxTransfer; out.pos > 0 || most > 0 && n > most {
+	if most := k.conn().limits.MaxTransfer; out.pos > 0 || most > 0 && n > most {
 		if most > 0 {
 			n = min(n, most)
 		}
@@ -250,7 +250,7 @@ func (k *task) get() error {
 	x.Offset, x.Len = out.off+uint32(out.pos), uint32(n)
 	x.Err = nil
 	k.moving++
-	if err := k.conn.dm.GetData(x); err != nil {
+	if err := k.conn().dm.GetData(x); err != nil {
 		k.moving--
 		return err
 	}
@@ -266,7 +266,7 @@ func (k *task) getDone() (over bool, err error) {
 	err = out.x.Err
 	out.x.Segs = nil
 	if err == nil {
-		k.conn.counters.bytesIn.Add(uint64(out.x.Len))
+		k.conn().counters.bytesIn.Add(uint64(out.x.Len))
 		if k.state != taskRunning {
 			err = errTaskAborted
 		} else if out.pos < out.len {
@@ -287,12 +287,12 @@ func (k *task) Cancel(t *scsi.Task) {
 	// The slot may have been given to another command since.
 	running := t.Aborted() && k.out.running && k.moving > 0
 	if running {
-		k.conn.dm.AbortTransfer(&k.out.x)
+		k.conn().dm.AbortTransfer(&k.out.x)
 	}
 	s.mu.Unlock()
 	if running {
 		// Whoever aborts may be another session: nobody else pushes this one.
-		k.conn.dm.Push()
+		k.conn().dm.Push()
 	}
 }
 
@@ -308,5 +308,5 @@ func (k *task) Respond(*scsi.Task) {
 }
 
 // Push implements scsi.Port. A worker calls it when the slot may belong to
-// another command already; its connection stays the same.
-func (k *task) Push() { k.conn.dm.Push() }
+// another command already; its connection stays the same, or has been lost.
+func (k *task) Push() { k.conn().dm.Push() }

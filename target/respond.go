@@ -23,7 +23,7 @@ func (k *task) respond() {
 		return
 	}
 	s.count(k)
-	k.conn.sendResponse(k)
+	k.conn().sendResponse(k)
 }
 
 // sendResponse builds and queues the SCSI Response of k (RFC 7143 §11.4).

@@ -193,9 +193,9 @@ func (s *Server) sessionByTSIH(tsih uint16) *session {
 
 // register enters a new session. An older one of the same initiator port is
 // ended first (session reinstatement, RFC 7143 §6.3.5): the new one begins only
-// when the old tasks are over and the nexus is lost.
-func (s *Server) register(n *session) error {
-	deadline := time.NewTimer(max(s.cfg.Timeouts.Login, time.Second))
+// when the old tasks are over and the nexus is lost. c is its leading connection.
+func (s *Server) register(n *session, c *conn) error {
+	deadline := afterLogin(s)
 	defer deadline.Stop()
 	for {
 		s.mu.Lock()
@@ -217,18 +217,20 @@ func (s *Server) register(n *session) error {
 			return err
 		}
 		s.mu.Unlock()
-		old.log().Info("session reinstatement: the old session ends", zap.Stringer("new_connection", n.conn.remote))
-		old.conn.close(errReinstated)
-		old.end(errReinstated)
+		old.log().Info("session reinstatement: the old session ends", zap.Stringer("new_connection", c.remote))
+		old.shut(errReinstated)
 		select {
 		case <-old.done:
-		case <-n.conn.ended:
+		case <-c.ended:
 			return errors.New("the connection ended while the old session was being closed")
 		case <-deadline.C:
 			return iscsi.Refuse(iscsi.LoginUnavailable, "tasks of the old session of %s are still running", n.key.initiator)
 		}
 	}
 }
+
+// afterLogin is how long a login waits for what it replaces.
+func afterLogin(s *Server) *time.Timer { return time.NewTimer(max(s.cfg.Timeouts.Login, time.Second)) }
 
 // enterLocked gives n a TSIH and its nexus. The caller holds s.mu.
 func (s *Server) enterLocked(n *session) error {
@@ -304,7 +306,6 @@ func (s *Server) KillSession(tsih uint16) error {
 	if x == nil {
 		return fmt.Errorf("target: there is no session %d", tsih)
 	}
-	x.conn.close(errKilled)
-	x.end(errKilled)
+	x.shut(errKilled)
 	return nil
 }

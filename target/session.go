@@ -15,8 +15,11 @@ import (
 //
 //	active ──connection lost, logout, reinstatement, Kill──▶ ending ──last task ended──▶ ended
 //
-// A session is made by the final Login Response; there is no other beginning.
-// At error recovery level 0 it ends with its connection (RFC 7143 §7.3.4).
+// A session is made by the final Login Response of its leading connection; there
+// is no other beginning. Below error recovery level 2 the loss of any of its
+// connections ends it (RFC 7143 §7.1.4.4): what was under way on that one could
+// not be told apart from what never arrived. A connection that logs out goes
+// alone, unless it is the last one.
 type sessionState uint8
 
 const (
@@ -50,12 +53,14 @@ type session struct {
 	tsih   uint16
 	params iscsi.Params
 	nexus  *scsi.Nexus // nil in discovery sessions
-	conn   *conn
+	base   *zap.Logger // of the leading connection
+	many   bool        // several connections are possible: delivery takes turns
 	born   time.Time
 	done   chan struct{} // closed when the session has ended
 
 	// numbers is ExpCmdSN<<32 | MaxCmdSN, for Sequence, which may not lock.
 	numbers atomic.Uint64
+	told    atomic.Uint32 // MaxCmdSN of the last PDU that carried one
 
 	counters sessionCounters
 
@@ -63,12 +68,12 @@ type session struct {
 	state   sessionState        // guarded by mu
 	win     window              // guarded by mu
 	tags    tagTable            // guarded by mu
-	free    *task               // guarded by mu
-	held    []*iscsi.PDU        // guarded by mu: commands ahead of their turn, by CmdSN modulo the window; made when first needed
+	conns   []*conn             // guarded by mu: in the order in which they joined
+	past    pastConns           // guarded by mu: what connections that have gone had counted
+	order   orderState          // guarded by mu
 	skip    map[uint32]struct{} // guarded by mu: CmdSNs that count as received (ABORT TASK of a command that never came)
 	stalled int                 // guarded by mu: tasks that hold up the CmdSN order
 	cause   error               // guarded by mu: why it is ending
-	text    textExchange        // guarded by mu: a Text negotiation over several PDUs
 }
 
 func (s *session) discovery() bool { return s.node == nil }
@@ -86,74 +91,6 @@ func (s *session) publish() {
 func (s *session) openWindow() {
 	s.win.update()
 	s.publish()
-}
-
-// order takes a non-immediate PDU and delivers everything that is now in order
-// (RFC 7143 §4.2.2.1).
-func (s *session) order(c *conn, p *iscsi.PDU) {
-	sn := p.BHS.CmdSN()
-	s.mu.Lock()
-	if !s.win.Accepts(sn) {
-		// Outside the window, or a duplicate: ignored silently.
-		s.mu.Unlock()
-		s.counters.outOfWindow.Add(1)
-		p.Release()
-		return
-	}
-	if sn == s.win.ExpCmdSN && s.stalled == 0 {
-		s.win.Advance()
-		s.publish()
-		more := s.held != nil || s.skip != nil
-		s.mu.Unlock()
-		s.deliver(c, p)
-		if more {
-			s.deliverHeld(c)
-		}
-		return
-	}
-	if s.held == nil {
-		s.held = make([]*iscsi.PDU, s.win.size)
-	}
-	at := &s.held[sn%uint32(len(s.held))]
-	duplicate := *at != nil
-	if !duplicate {
-		*at = p
-	}
-	s.mu.Unlock()
-	if duplicate {
-		s.counters.outOfWindow.Add(1)
-		p.Release()
-	}
-}
-
-// deliverHeld delivers the commands whose turn has come.
-func (s *session) deliverHeld(c *conn) {
-	for {
-		s.mu.Lock()
-		sn := s.win.ExpCmdSN
-		if _, ok := s.skip[sn]; ok {
-			delete(s.skip, sn)
-			s.win.Advance()
-			s.openWindow()
-			s.mu.Unlock()
-			continue
-		}
-		if s.held == nil || s.stalled > 0 {
-			s.mu.Unlock()
-			return
-		}
-		at := &s.held[sn%uint32(len(s.held))]
-		p := *at
-		if p == nil {
-			s.mu.Unlock()
-			return
-		}
-		*at = nil
-		s.win.Advance()
-		s.publish()
-		s.mu.Unlock()
-		s.deliver(c, p)
-	}
 }
 
 // deliver hands a PDU to the code for its opcode.
@@ -186,8 +123,8 @@ func (s *session) deliver(c *conn, p *iscsi.PDU) {
 
 // end begins to end the session: nothing new is accepted and every task is
 // aborted. When the last one has ended, the nexus goes and done is closed. The
-// connection must be closed by the caller, or be closed already. It may be
-// called several times; the first cause counts.
+// connections must be closed by the caller (see shut), or be closed already. It
+// may be called several times; the first cause counts.
 func (s *session) end(cause error) {
 	s.mu.Lock()
 	if s.state != sessionActive {
@@ -196,13 +133,7 @@ func (s *session) end(cause error) {
 	}
 	s.setState(sessionEnding)
 	s.cause = cause
-	var held []*iscsi.PDU
-	for i, p := range s.held {
-		if p != nil {
-			held = append(held, p)
-			s.held[i] = nil
-		}
-	}
+	held := s.order.dropLocked(nil)
 	var doomed []*task
 	s.tags.each(func(k *task) { doomed = append(doomed, k) })
 	calls := s.abortLocked(doomed, nil)
@@ -263,7 +194,7 @@ func (k *task) unlockSettle() {
 		f.release()
 	}
 	if starved {
-		s.conn.announceWindow()
+		s.announceWindow()
 	}
 	if over {
 		s.finish()
@@ -275,7 +206,7 @@ func (k *task) unlockSettle() {
 // s.mu.
 func (s *session) starved() bool {
 	return s.state == sessionActive && s.win.active == 0 &&
-		s.conn.told.Load() == s.win.ExpCmdSN-1 && s.win.Size() > 0
+		s.told.Load() == s.win.ExpCmdSN-1 && s.win.Size() > 0
 }
 
 // openNexus registers the I_T nexus of the session.
@@ -291,10 +222,10 @@ func (s *session) endCause() error {
 	return s.cause
 }
 
-// log returns the logger of the session's connection with the names that belong
-// to the session.
+// log returns the logger of the leading connection with the names that belong to
+// the session.
 func (s *session) log() *zap.Logger {
-	return s.conn.log.With(zap.Uint16("tsih", s.tsih), zap.String("initiator", s.key.initiator), zap.String("target", s.key.target))
+	return s.base.With(zap.Uint16("tsih", s.tsih), zap.String("initiator", s.key.initiator), zap.String("target", s.key.target))
 }
 
 // settings are what the target negotiates with this session.
@@ -313,7 +244,7 @@ func (s *session) owesData(before time.Duration) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	late := false
+	late := s.order.n > 0 && s.order.since < before
 	s.tags.each(func(k *task) {
 		late = late || k.state == taskCollecting && k.started < before || k.out.running && k.out.since < before
 	})

@@ -35,13 +35,15 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	asked := 0
 	for _, x := range s.sessionList(nil) {
-		if x.conn.askLogout(within) {
-			asked++
-		} else {
-			x.conn.close(errShutdown)
+		for _, c := range x.connList() {
+			if c.askLogout(within) {
+				asked++
+			} else {
+				c.close(errShutdown)
+			}
 		}
 	}
-	s.log.Info("shutting down", zap.Int("sessions_asked_to_log_out", asked))
+	s.log.Info("shutting down", zap.Int("connections_asked_to_log_out", asked))
 
 	cut := s.waitGone(ctx)
 	s.wg.Wait()

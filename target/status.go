@@ -55,7 +55,17 @@ type LUNStatus struct {
 	Stats  scsi.Stats                  `json:"stats"`
 }
 
-// SessionStatus is the state of a session and of its connection.
+// ConnectionStatus is one connection of a session.
+type ConnectionStatus struct {
+	CID    uint16 `json:"cid"`
+	State  string `json:"state"`
+	Local  string `json:"local"`
+	Remote string `json:"remote"`
+}
+
+// SessionStatus is the state of a session. Transport, Connection, Local and Remote
+// are those of its first connection; payload and transfers are of all that it has
+// and had.
 type SessionStatus struct {
 	TSIH       uint16        `json:"tsih"`
 	Initiator  string        `json:"initiator"`
@@ -68,6 +78,8 @@ type SessionStatus struct {
 	Connection string        `json:"connection"`
 	Local      string        `json:"local"`
 	Remote     string        `json:"remote"`
+
+	Connections []ConnectionStatus `json:"connections"`
 
 	Window      int `json:"window"`
 	Outstanding int `json:"outstanding_commands"`
@@ -146,27 +158,35 @@ func (n *node) status() TargetStatus {
 }
 
 func (s *session) status() SessionStatus {
-	c := s.conn
+	n := &s.counters
 	s.mu.Lock()
-	state, window, active, used := s.state, s.win.size, s.win.active, s.win.used
-	alias := s.params.InitiatorAlias
+	sum := s.past
+	st := SessionStatus{
+		TSIH: s.tsih, Initiator: s.key.initiator, Alias: s.params.InitiatorAlias,
+		ISID: s.key.isid.String(), Target: s.key.target, State: s.state.String(), Age: time.Since(s.born),
+		Window: s.win.size, Outstanding: s.win.active, Slots: s.win.used,
+		Connections: []ConnectionStatus{},
+	}
+	for _, c := range s.conns {
+		st.Connections = append(st.Connections, ConnectionStatus{
+			CID: c.cid, State: c.state.get().String(), Local: c.local.String(), Remote: c.remote.String(),
+		})
+		sum.add(c)
+	}
+	if len(s.conns) > 0 {
+		c := s.conns[0]
+		kind := c.kind
+		if s.params.RDMAExtensions {
+			kind = transportISER
+		}
+		st.Transport, st.Connection, st.Local, st.Remote = kind.String(), c.dm.Describe(), c.local.String(), c.remote.String()
+	}
 	s.mu.Unlock()
-	n, d := &s.counters, c.dm.Stats()
-	kind := c.kind
-	if s.params.RDMAExtensions {
-		kind = transportISER
-	}
-	return SessionStatus{
-		TSIH: s.tsih, Initiator: s.key.initiator, Alias: alias,
-		ISID: s.key.isid.String(), Target: s.key.target, State: state.String(), Age: time.Since(s.born),
-		Transport: kind.String(), Connection: c.dm.Describe(), Local: c.local.String(), Remote: c.remote.String(),
-		Window: window, Outstanding: active, Slots: used,
-		Reads: n.reads.Load(), Writes: n.writes.Load(), Others: n.others.Load(), Failed: n.failed.Load(),
-		Aborted: n.aborted.Load(), TaskRequests: n.taskRequests.Load(), Rejects: c.counters.rejects.Load(),
-		Dropped: n.outOfWindow.Load() + n.strayDataOut.Load(),
-		BytesIn: c.counters.bytesIn.Load(), BytesOut: c.counters.bytesOut.Load(),
-		BytesCopied: c.counters.bytesCopied.Load() + d.PayloadCopied,
-		ReadLatency: n.readLatency.snapshot(), WriteLatency: n.writeLatency.snapshot(),
-		Transfer: d,
-	}
+	st.Reads, st.Writes, st.Others, st.Failed = n.reads.Load(), n.writes.Load(), n.others.Load(), n.failed.Load()
+	st.Aborted, st.TaskRequests, st.Rejects = n.aborted.Load(), n.taskRequests.Load(), sum.rejects
+	st.Dropped = n.outOfWindow.Load() + n.strayDataOut.Load()
+	st.BytesIn, st.BytesOut, st.BytesCopied = sum.in, sum.out, sum.copied+sum.dm.PayloadCopied
+	st.ReadLatency, st.WriteLatency = n.readLatency.snapshot(), n.writeLatency.snapshot()
+	st.Transfer = sum.dm
+	return st
 }

@@ -36,7 +36,9 @@ func (s taskState) String() string {
 type task struct {
 	scsi scsi.Task
 	sess *session
-	conn *conn
+	// via is the connection that the task is allegiant to (RFC 7143 §4.2.5.1). It
+	// is written under sess.mu; a worker that pushes reads it without.
+	via atomic.Pointer[conn]
 
 	// Set when the command is accepted, then constant.
 	itt     uint32
@@ -70,6 +72,9 @@ const (
 	flagWrite
 	flagStall // the CmdSN order waits for this task's unsolicited data
 )
+
+// conn is the connection that the task is allegiant to.
+func (k *task) conn() *conn { return k.via.Load() }
 
 func (k *task) has(f taskFlags) bool { return k.flags&f != 0 }
 

@@ -31,7 +31,7 @@ func (s *session) textRequest(c *conn, p *iscsi.PDU) {
 	req := p.BHS.Text()
 	itt, ttt := req.ITT(), req.TTT()
 	s.mu.Lock()
-	x := &s.text
+	x := &c.text
 	if ttt == iscsi.ReservedTag {
 		// A new exchange ends whatever was open (RFC 7143 §11.10.4).
 		*x = textExchange{ttt: x.ttt + 1, in: iscsi.TextBuffer{Limit: s.srv.cfg.Limits.TextData}}
@@ -132,9 +132,9 @@ func (s *session) answerText(c *conn, text []byte) (answer []byte, ok bool) {
 		return nil, false
 	}
 	if _, ok := n.Declared(iscsi.KeyMaxRecvDataSegmentLength); ok {
-		s.params.MaxXmitDataSegmentLength = uint32(n.PeerMaxRecv())
-		c.dm.NoticeKeyValues(&s.params)
 		c.mu.Lock()
+		c.params.MaxXmitDataSegmentLength = uint32(n.PeerMaxRecv())
+		c.dm.NoticeKeyValues(&c.params)
 		c.limits = c.dm.Limits()
 		c.mu.Unlock()
 	}

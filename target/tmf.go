@@ -96,11 +96,12 @@ func (s *session) abortTask(c *conn, p *iscsi.PDU) {
 // skipCommand makes a CmdSN within the window count as received. The caller
 // holds s.mu.
 func (s *session) skipCommand(sn uint32) {
-	if s.held != nil {
-		at := &s.held[sn%uint32(len(s.held))]
-		if *at != nil {
-			(*at).Release()
-			*at = nil
+	if o := &s.order; o.held != nil {
+		at := &o.held[sn%uint32(len(o.held))]
+		if at.p != nil {
+			at.p.Release()
+			*at = heldPDU{}
+			o.n--
 		}
 	}
 	if s.skip == nil {
@@ -132,10 +133,7 @@ func (s *session) dropCollecting(f iscsi.TaskFunction, lun uint64, all bool) {
 		if stalled {
 			// What an ORDERED one held up goes on, if need be from here: its own
 			// receive goroutine may have nothing more to do.
-			x.deliverHeld(x.conn)
-			if x != s {
-				x.conn.dm.Push()
-			}
+			x.deliverHeld(nil)
 		}
 	}
 }
@@ -173,8 +171,6 @@ func (s *session) queryTaskSet(lun uint64) uint8 {
 // RESET also terminates all connections).
 func (s *Server) coldReset(n *node) {
 	for _, x := range s.sessionList(n) {
-		if x.conn.state.advance(connLoggedOut) {
-			x.conn.dm.Terminate(nil) // behind the response
-		}
+		x.hangUp()
 	}
 }

@@ -24,6 +24,9 @@ type LoginGrant struct {
 	PortalGroupTag uint16
 	TargetAlias    string
 	Auth           TargetAuth
+	// Numbers, for a further connection, asks for ExpCmdSN and MaxCmdSN of the
+	// session, which every response carries; nil for a new session.
+	Numbers func() (expCmdSN, maxCmdSN uint32)
 }
 
 // LoginBinding is where a connection that has passed belongs.
@@ -161,6 +164,10 @@ func (l *LoginTarget) handle(req, resp *PDU) (bool, *LoginError) {
 			return false, nil
 		}
 		reply, ready, err := l.text(text, transit, q.NSG())
+		if l.grant != nil && l.grant.Numbers != nil {
+			exp, most := l.grant.Numbers()
+			r.SetSequence(Sequence{StatSN: l.statSN - 1, ExpCmdSN: exp, MaxCmdSN: most})
+		}
 		if err != nil {
 			return false, asLoginError(err, LoginInitiatorFailure)
 		}

@@ -105,6 +105,19 @@ const (
 	LogoutRecovery   LogoutReason = 2 // remove the connection, its tasks will be reassigned
 )
 
+// String names the reason.
+func (r LogoutReason) String() string {
+	switch r {
+	case LogoutSession:
+		return "close the session"
+	case LogoutConnection:
+		return "close the connection"
+	case LogoutRecovery:
+		return "remove the connection for recovery"
+	}
+	return fmt.Sprintf("logout reason %d", uint8(r))
+}
+
 // Logout responses (RFC 7143 §11.15.1).
 const (
 	LogoutClosed        = 0

@@ -6,6 +6,9 @@ func (n *Negotiation) want(k Key) uint32 {
 	s, p := &n.settings, &n.profile
 	switch k {
 	case KeyMaxConnections:
+		if n.rdma() || p.RDMA == RDMARequired { // a session over RDMA has one connection here
+			return 1
+		}
 		return s.MaxConnections
 	case KeyInitialR2T:
 		return boolValue(s.InitialR2T)
@@ -34,7 +37,7 @@ func (n *Negotiation) want(k Key) uint32 {
 	case KeyDataSequenceInOrder:
 		return boolValue(s.DataSequenceInOrder)
 	case KeyErrorRecoveryLevel:
-		if n.rdma() { // RFC 7145 §6: recovery levels above 0 need what no RDMA peer has
+		if n.rdma() || p.RDMA == RDMARequired { // RFC 7145 §6: recovery levels above 0 need what no RDMA peer has
 			return 0
 		}
 		return s.ErrorRecoveryLevel

@@ -102,12 +102,15 @@ func (lu *LU) abortWhere(match func(*Task) abortReason, w *tmfWait) {
 	set.finish()
 }
 
-// AbortTasks ends every task of n early, because its session ends: each takes the
-// path of ABORT TASK, without a response to wait for. A task that is entering
-// Execute meanwhile may be missed; its port then refuses it further data.
-func (n *Nexus) AbortTasks() {
+// AbortTask ends one task of n early, because its connection or session ends: it
+// takes the path of ABORT TASK, without a response to wait for. A task that is
+// entering Execute meanwhile may be missed; its port then refuses it further
+// data. The caller makes sure that t is not released before AbortTask returns.
+func (n *Nexus) AbortTask(t *Task) {
 	for _, i := range *n.itls.Load() {
-		i.lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, nil)
+		if i.lu.abortTask(n, t, nil) {
+			return
+		}
 	}
 }
 

@@ -199,7 +199,7 @@ func TestConnectionLost(t *testing.T) {
 		t.Error("a task of a closed nexus sends status")
 	}
 	c = r.heldWrite(r.nx[0], 0)
-	r.nx[0].AbortTasks()
+	r.nx[0].AbortTask(&c.Task)
 	if !r.finish(c).silent {
 		t.Error("an aborted task sends status")
 	}

@@ -1,0 +1,138 @@
+package target
+
+import (
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// orderState is what delivery in CmdSN order needs besides the window (RFC 7143
+// §4.2.2.1). Commands may overtake each other when they travel on several
+// connections, and behind one that was lost:
+//
+//	ExpCmdSN = 5     connection 0: 6, 8      connection 1: 5, 7
+//
+//	6 arrives: held   5 arrives: delivered, and 6 behind it   8: held   7: delivered, 8
+//
+// One goroutine delivers at a time. Whatever arrives meanwhile on another
+// connection is held, and the one that delivers takes it along: otherwise two
+// receive goroutines could pass each other between the window and the device
+// server.
+type orderState struct {
+	held       []heldPDU     // by CmdSN modulo the window; made when first needed
+	n          int           // of them that are there
+	since      time.Duration // when the first one came, or the last one was delivered
+	delivering bool
+}
+
+// heldPDU is a command ahead of its turn and the connection that it came on.
+type heldPDU struct {
+	c *conn
+	p *iscsi.PDU
+}
+
+// dropLocked takes the commands out that came on c, or all for nil, and returns
+// them.
+func (o *orderState) dropLocked(c *conn) []*iscsi.PDU {
+	var dropped []*iscsi.PDU
+	for i, h := range o.held {
+		if h.p != nil && (c == nil || h.c == c) {
+			dropped = append(dropped, h.p)
+			o.held[i] = heldPDU{}
+			o.n--
+		}
+	}
+	return dropped
+}
+
+// inOrder takes a non-immediate PDU and delivers everything that is now in order.
+func (s *session) inOrder(c *conn, p *iscsi.PDU) {
+	sn := p.BHS.CmdSN()
+	o := &s.order
+	s.mu.Lock()
+	if !s.win.Accepts(sn) {
+		// Outside the window, or a duplicate: ignored silently.
+		s.mu.Unlock()
+		s.counters.outOfWindow.Add(1)
+		p.Release()
+		return
+	}
+	if sn == s.win.ExpCmdSN && s.stalled == 0 && !o.delivering {
+		s.win.Advance()
+		s.publish()
+		more := o.held != nil || s.skip != nil || s.many
+		o.delivering = s.many
+		s.mu.Unlock()
+		s.deliver(c, p)
+		if more {
+			s.mu.Lock()
+			s.drain(c)
+		}
+		return
+	}
+	if o.held == nil {
+		o.held = make([]heldPDU, s.win.size)
+	}
+	at := &o.held[sn%uint32(len(o.held))]
+	duplicate := at.p != nil
+	if !duplicate {
+		*at = heldPDU{c, p}
+		if o.n++; o.n == 1 {
+			o.since = s.srv.now()
+		}
+	}
+	s.mu.Unlock()
+	if duplicate {
+		s.counters.outOfWindow.Add(1)
+		p.Release()
+	}
+}
+
+// deliverHeld delivers the commands whose turn has come, unless somebody does so
+// already. here is the connection whose receive goroutine calls, nil for any other
+// goroutine: it pushes by itself when it is done.
+func (s *session) deliverHeld(here *conn) {
+	s.mu.Lock()
+	if s.order.delivering {
+		s.mu.Unlock()
+		return
+	}
+	s.drain(here)
+}
+
+// drain delivers until there is a gap. The caller holds s.mu and is the one that
+// delivers; drain unlocks.
+func (s *session) drain(here *conn) {
+	o := &s.order
+	o.delivering = true
+	for s.state == sessionActive {
+		sn := s.win.ExpCmdSN
+		if _, ok := s.skip[sn]; ok {
+			delete(s.skip, sn)
+			s.win.Advance()
+			s.openWindow()
+			continue
+		}
+		if o.n == 0 || s.stalled > 0 {
+			break
+		}
+		at := &o.held[sn%uint32(len(o.held))]
+		h := *at
+		if h.p == nil {
+			break
+		}
+		*at = heldPDU{}
+		o.n--
+		o.since = s.srv.now()
+		s.win.Advance()
+		s.publish()
+		s.mu.Unlock()
+		s.deliver(h.c, h.p)
+		if h.c != here {
+			h.c.dm.Push()
+		}
+		s.mu.Lock()
+	}
+	o.delivering = false
+	s.mu.Unlock()
+}

@@ -1,6 +1,7 @@
 # softiser: block storage over RDMA without RDMA hardware. `make` lists the targets.
 
 GO      ?= go
+SHELL   := /bin/bash
 BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # A CI machine may stall for seconds; a test that failed there runs again, visibly,
@@ -8,7 +9,7 @@ LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>
 RERUN   := $(if $(CI),--rerun-fails=2 --rerun-fails-report=build/reruns.txt)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails $(RERUN) --packages ./...
 
-.PHONY: help build test race fuzz lint demo bench bench-quick bench-go interop interop-short conformance conformance-short cover tools clean
+.PHONY: help build test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short conformance conformance-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,11 +40,23 @@ demo: build ## serve a volume from a config file, discover, verify, measure, cle
 bench-quick: build ## iSER beside our TCP, iperf3 and one peer, in under three minutes
 	$(GO) run ./benchmarks quick
 
-bench: build ## the whole comparison with peers from Debian (long); writes benchmarks/results
+bench: build ## the whole comparison with peers from Debian (about 20 minutes); writes benchmarks/results and its README
 	$(GO) run ./benchmarks full
 
-bench-go: ## Go benchmarks of every layer, benchstat-ready
-	$(GO) test -run '^$$' -bench . -benchmem -count 1 ./...
+# BENCHPKG, BENCHTIME and BENCHCOUNT choose less or more.
+BENCHPKG   ?= ./...
+BENCHTIME  ?= 100ms
+BENCHCOUNT ?= 6
+bench-go: ## Go benchmarks of every layer into build/bench.txt, benchstat-ready (about 8 minutes)
+	@mkdir -p build
+	$(GO) run ./benchmarks machine > build/bench.txt
+	set -o pipefail; $(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -count $(BENCHCOUNT) -timeout 30m $(BENCHPKG) | grep -v 'no test files' | tee -a build/bench.txt
+
+bench-compare: bench-go ## the same beside benchmarks/baseline.txt, by benchstat
+	$(GO) tool benchstat -table pkg benchmarks/baseline.txt build/bench.txt
+
+bench-baseline: bench-go ## the same as the new benchmarks/baseline.txt
+	cp build/bench.txt benchmarks/baseline.txt
 
 interop: build ## the whole matrix against Linux kernels in QEMU guests; writes docs/INTEROP.md
 	$(GO) run ./interop run

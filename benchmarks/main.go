@@ -12,6 +12,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -74,7 +75,14 @@ func root() *cobra.Command {
 		}
 		return nil
 	}}
-	cmd.AddCommand(quick, o.full(), some, list, o.reportCommand())
+	here := &cobra.Command{Use: "machine", Short: "describe this machine as the head of a file for benchstat", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		m := machine()
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", strings.ReplaceAll(k, " ", "-"), m[k])
+		}
+		return nil
+	}}
+	cmd.AddCommand(quick, o.full(), some, list, o.reportCommand(), here)
 	cmd.AddCommand(helpers()...)
 	return cmd
 }

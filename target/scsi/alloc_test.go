@@ -77,6 +77,8 @@ func TestNothingAllocatedPerCommand(t *testing.T) {
 	check("TEST UNIT READY", func() { p.run(r.dev, &task, tur, r.nx[0], 0, 0) })
 }
 
+// BenchmarkExecute is the dispatch of a command and the lease of its memory. No
+// payload is moved (except what is immediate), so it has no SetBytes.
 func BenchmarkExecute(b *testing.B) {
 	r := newRig(b, Config{})
 	warm(b, r)
@@ -88,6 +90,8 @@ func BenchmarkExecute(b *testing.B) {
 		{"READ-4K", spc.AppendRead(nil, 8, 8, false), 4096, 0},
 		{"WRITE-4K", spc.AppendWrite(nil, 8, 8, false), 0, 4096},
 		{"WRITE-4K-immediate", spc.AppendWrite(nil, 8, 8, false), 0, 4096},
+		{"READ-1M", spc.AppendRead(nil, 0, 2048, false), 1 << 20, 0},
+		{"TEST-UNIT-READY", spc.AppendTestUnitReady(nil), 0, 0},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()

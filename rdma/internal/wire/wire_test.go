@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/hex"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -225,11 +226,18 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
+// CRC32c over what an FPDU covers: a header alone, a segment of Ethernet, a
+// block, a large FPDU.
 func BenchmarkCRC(b *testing.B) {
-	p := make([]byte, 64<<10)
-	b.SetBytes(int64(len(p)))
-	for b.Loop() {
-		CRC(0, p)
+	for _, n := range []int{20, 1440, 4096, 64 << 10} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			p := make([]byte, n)
+			b.SetBytes(int64(n))
+			b.ReportAllocs()
+			for b.Loop() {
+				CRC(0, p)
+			}
+		})
 	}
 }
 
@@ -240,5 +248,25 @@ func BenchmarkTagged(b *testing.B) {
 	for b.Loop() {
 		buf = h.Append(buf[:0])
 		h.Parse(buf)
+	}
+}
+
+func BenchmarkUntagged(b *testing.B) {
+	buf := make([]byte, 0, 64)
+	h := Untagged{Ctrl: Ctrl(SendInv, true), Inv: 0x123456, MSN: 7}
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = h.Append(buf[:0])
+		h.Parse(buf)
+	}
+}
+
+func BenchmarkReadRequest(b *testing.B) {
+	buf := make([]byte, 0, 64)
+	r := ReadReq{SinkSTag: 1, SinkTO: 1 << 40, Size: 4096, SrcSTag: 2, SrcTO: 1 << 41}
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = r.Append(buf[:0])
+		r.Parse(buf)
 	}
 }

@@ -22,6 +22,7 @@ const (
 	maxTokenRanges  = 64
 	maxTokenBytes   = 1 << 30
 	keepCopyResults = 64
+	zeroPiece       = 64 << 20
 )
 
 // copyResult is how a copy ended, or that it runs.
@@ -34,8 +35,9 @@ type copyResult struct {
 
 // copyResults remembers the copies of a logical unit, the oldest forgotten first.
 type copyResults struct {
-	mu  sync.Mutex
-	all []*copyResult
+	room chan struct{} // holds a token for each copy that runs
+	mu   sync.Mutex
+	all  []*copyResult
 }
 
 // begin files a new result under the list identifier, instead of an older one.
@@ -82,9 +84,26 @@ func (r *copyResult) finish(s *spc.Sense, blocks uint64, token []byte) {
 
 var errAborted = errors.New("scsi: command aborted")
 
-// copyBytes copies n bytes. It stops with errAborted when stop says so.
+// copyApart runs job, a copy, on a goroutine of its own: it waits for blocks that
+// others hold, and a worker that waits would be missing to those others. No more
+// copies run at once for a unit than it has workers.
+func (t *Task) copyApart(job func(*Task)) {
+	port, room := t.Port, t.lu.copies.room // after job the task may belong to someone else
+	go func() {
+		room <- struct{}{}
+		if t.isAborted() {
+			t.end()
+		} else {
+			job(t)
+		}
+		<-room
+		port.Push()
+	}()
+}
+
+// copyBytes copies n bytes. It stops with errAborted when stop says so. Each
+// piece is claimed where it is read, then where it is written.
 func (d *Device) copyBytes(src *LU, from int64, dst *LU, to, n int64, stop func() bool) (int64, direction, error) {
-	dst.touched()
 	buf := d.bufs.get(stageBytes)
 	defer d.bufs.put(buf)
 	// Overlapping blocks of one volume are copied backwards, as memmove does.
@@ -99,20 +118,57 @@ func (d *Device) copyBytes(src *LU, from int64, dst *LU, to, n int64, stop func(
 		if stop() {
 			return done, writing, errAborted
 		}
-		if _, err := src.vol.ReadAt(buf[:k], from+at); err != nil {
+		if err := src.claimed(holdRead, from+at, k, func() error {
+			_, err := src.vol.ReadAt(buf[:k], from+at)
+			return err
+		}); err != nil {
 			return done, reading, err
 		}
-		if _, err := dst.vol.WriteAt(buf[:k], to+at); err != nil {
+		if err := dst.claimed(holdWrite, to+at, k, func() error {
+			_, err := dst.vol.WriteAt(buf[:k], to+at)
+			return err
+		}); err != nil {
 			return done, writing, err
 		}
 		done += k
 	}
-	if dst.geo().info.WriteCache && !dst.modes.wce.Load() {
-		if err := dst.vol.FlushRange(to, n); err != nil {
-			return done, writing, err
-		}
+	return done, writing, dst.settle(to, n)
+}
+
+// claimed runs f while the blocks are claimed.
+func (lu *LU) claimed(kind holdKind, off, n int64, f func() error) error {
+	c, err := lu.claim(kind, off, n)
+	if err != nil {
+		return err
 	}
-	return done, writing, nil
+	defer c.drop()
+	if kind == holdWrite {
+		lu.touched()
+	}
+	return f()
+}
+
+// settle makes what a copy has written durable if the unit has no write cache.
+func (lu *LU) settle(off, n int64) error {
+	if lu.geo().info.WriteCache && !lu.modes.wce.Load() {
+		return lu.vol.FlushRange(off, n)
+	}
+	return nil
+}
+
+// zeroBytes makes n bytes zero in claimed pieces.
+func (lu *LU) zeroBytes(off, n int64, stop func() bool) error {
+	for done := int64(0); done < n; {
+		if stop() {
+			return errAborted
+		}
+		at, k := off+done, min(n-done, zeroPiece)
+		if err := lu.claimed(holdWrite, at, k, func() error { return lu.vol.WriteZeroes(at, k, true) }); err != nil {
+			return err
+		}
+		done += k
+	}
+	return lu.settle(off, n)
 }
 
 // reachable reports whether t's nexus may read (accRead) or write (accWrite) lu

@@ -92,6 +92,8 @@ type LU struct {
 	dormantHead *Task
 	dormantTail *Task
 	exclusives  []*Task // announced, in order
+	claims      []*claim
+	announced   uint64 // exclusives and claims so far
 	prevented   map[*Nexus]bool
 	limit       limiter
 
@@ -131,6 +133,7 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	}
 	lu := &LU{dev: d, lun: cfg.LUN, cfg: cfg, vol: cfg.Volume, itls: map[*Nexus]*itl{}, prevented: map[*Nexus]bool{}}
 	lu.work.L = &lu.mu
+	lu.copies.room = make(chan struct{}, cfg.Workers)
 	info := volumeInfo(cfg.Volume)
 	if info.BlockSize < 512 || info.BlockSize&(info.BlockSize-1) != 0 || cfg.Volume != nil && info.Size < int64(info.BlockSize) {
 		return nil, fmt.Errorf("target %s, LUN %d: volume of %d bytes with blocks of %d cannot be a disk", d.cfg.Name, cfg.LUN, info.Size, info.BlockSize)

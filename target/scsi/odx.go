@@ -85,7 +85,7 @@ func tokenList(t *Task, least uint32, job func(*Task)) {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
-	t.fetchParam(int(n), func(t *Task) { t.toWorker(job) })
+	t.fetchParam(int(n), func(t *Task) { t.copyApart(job) })
 }
 
 func (t *Task) listID() uint32 { return binary.BigEndian.Uint32(t.CDB[6:]) }
@@ -235,7 +235,7 @@ func (d *Device) writeToken(lu *LU, src *rodToken, offset uint64, to []spc.Range
 			dir := writing
 			at := int64(r.LBA+uint64(r.Blocks)-n) << shift
 			if src == nil {
-				err = lu.vol.WriteZeroes(at, int64(k)<<shift, true)
+				err = lu.zeroBytes(at, int64(k)<<shift, stop)
 			} else {
 				var from uint64
 				from, k = src.at(offset+done, n)

@@ -1,6 +1,8 @@
 package scsi
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	spc "softiser/internal/scsi"
@@ -14,18 +16,31 @@ import (
 //
 // Rules. When its data have arrived, an exclusive command announces its range;
 // commands that arrive from then on and overlap it stay dormant. It starts when
-// the overlapping writes and the earlier exclusives that were already running
+// the overlapping commands and the earlier exclusives that were already running
 // have ended; until then it is blocked, without occupying a worker. A write
 // waits for its initiator's data, so this is bounded: after retryAfter the
 // command ends with BUSY and nothing done, and its initiator tries again.
+//
+// Whoever looks at the blocks therefore sees the command done or not begun:
+// READs that run are waited for as well. (What a READ has lent to the transport
+// when its status goes out is the volume's affair: a write to blocks that are
+// lent waits for their return.)
+//
+// A copy (EXTENDED COPY, WRITE USING TOKEN) is one command that touches blocks
+// of several units, piece by piece. It claims each piece, of one unit at a
+// time, while it reads or writes it. Claims and exclusives that overlap take
+// turns in the order of their announcement.
 
 const retryAfter = 2 * time.Second
+
+var errUnready = errors.New("scsi: the logical unit is not ready for a copy")
 
 // hold is the block range of a task in the task set.
 type hold struct {
 	lo, hi  uint64 // [lo, hi)
 	kind    holdKind
-	granted bool // an exclusive that runs
+	granted bool   // an exclusive or a claim that runs
+	order   uint64 // of the announcement of an exclusive or a claim
 }
 
 type holdKind uint8
@@ -33,7 +48,7 @@ type holdKind uint8
 const (
 	holdNone      holdKind = iota
 	holdRead               // runs beside everything but an exclusive
-	holdWrite              // likewise; an exclusive waits for it
+	holdWrite              // likewise
 	holdStaged             // collects data, then becomes exclusive
 	holdExclusive          // announced
 )
@@ -51,6 +66,7 @@ func (t *Task) exclusively(job func(*Task)) {
 	defer lu.mu.Unlock()
 	t.hold.kind = holdExclusive
 	t.hold.granted = false
+	t.hold.order = lu.nextOrderLocked()
 	lu.exclusives = append(lu.exclusives, t)
 	t.state = taskBlocked
 	if lu.grantLocked(); t.hold.granted {
@@ -85,19 +101,103 @@ func (lu *LU) expire(t *Task, arrival uint64) {
 	port.Push()
 }
 
-// rangeBusyLocked reports whether one of earlier or a running write overlaps t.
+// nextOrderLocked numbers announcements.
+func (lu *LU) nextOrderLocked() uint64 {
+	lu.announced++
+	return lu.announced
+}
+
+// rangeBusyLocked reports whether one of earlier, an earlier claim or a running
+// command overlaps t.
 func (lu *LU) rangeBusyLocked(t *Task, earlier []*Task) bool {
 	for _, x := range earlier {
 		if t.hold.overlaps(&x.hold) {
 			return true
 		}
 	}
+	for _, c := range lu.claims {
+		if c.hold.order < t.hold.order && t.hold.overlaps(&c.hold) {
+			return true
+		}
+	}
 	for x := lu.first; x != nil; x = x.next {
-		if x != t && x.state != taskDormant && x.hold.kind == holdWrite && t.hold.overlaps(&x.hold) {
+		running := x.hold.kind == holdRead || x.hold.kind == holdWrite
+		if x != t && x.state != taskDormant && running && t.hold.overlaps(&x.hold) {
 			return true
 		}
 	}
 	return false
+}
+
+// claim is the hold of a copy on blocks of a unit.
+type claim struct {
+	lu    *LU
+	hold  hold
+	ready chan struct{} // nil: granted at once
+}
+
+// claim waits until no exclusive command has n bytes at off, which is bounded as
+// an exclusive command's own wait is, and keeps new ones off them until drop. It
+// fails when the unit has no use for copies any more, because SANITIZE or FORMAT
+// UNIT has begun, say. The caller holds no other claim and no worker.
+func (lu *LU) claim(kind holdKind, off, n int64) (*claim, error) {
+	shift := lu.geo().shift
+	c := &claim{lu: lu, hold: hold{lo: uint64(off) >> shift, hi: uint64(off+n+1<<shift-1) >> shift, kind: kind}}
+	lu.mu.Lock()
+	c.hold.order = lu.nextOrderLocked()
+	lu.claims = append(lu.claims, c)
+	if !lu.claimBusyLocked(c) {
+		c.hold.granted = true
+	} else {
+		c.ready = make(chan struct{})
+	}
+	lu.mu.Unlock()
+	if c.ready != nil {
+		<-c.ready
+	}
+	gates := uint32(gateMedium)
+	if kind == holdWrite {
+		gates = gateWrite
+	}
+	if lu.gate.Load()&gates != 0 {
+		c.drop()
+		return nil, errUnready
+	}
+	return c, nil
+}
+
+// claimBusyLocked reports whether an exclusive that was announced earlier
+// overlaps c.
+func (lu *LU) claimBusyLocked(c *claim) bool {
+	for _, t := range lu.exclusives {
+		if t.hold.order < c.hold.order && c.hold.overlaps(&t.hold) {
+			return true
+		}
+	}
+	return false
+}
+
+// drop ends the claim.
+func (c *claim) drop() {
+	lu := c.lu
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	if i := slices.Index(lu.claims, c); i >= 0 {
+		lu.claims = slices.Delete(lu.claims, i, i+1)
+	}
+	if len(lu.exclusives) > 0 {
+		lu.grantLocked()
+	}
+}
+
+// grantClaimsLocked lets the claims go that no exclusive is in the way of.
+func (lu *LU) grantClaimsLocked() {
+	for _, c := range lu.claims {
+		if !c.hold.granted && !lu.claimBusyLocked(c) {
+			c.hold.granted = true
+			close(c.ready)
+		}
+	}
 }
 
 // dropRangeLocked ends the hold of t on its blocks.
@@ -110,6 +210,9 @@ func (lu *LU) dropRangeLocked(t *Task) {
 			}
 		}
 		t.stopTimer()
+		if len(lu.claims) > 0 {
+			lu.grantClaimsLocked()
+		}
 	}
 	t.hold.kind = holdNone
 	if len(lu.exclusives) > 0 {

@@ -95,6 +95,8 @@ func senseOf(err error, dir direction) (spc.Key, spc.ASC) {
 		return spc.KeyMedium, spc.ASCUnrecoveredRead
 	case errors.Is(err, blockdev.ErrMedium):
 		return spc.KeyMedium, spc.ASCWriteError
+	case errors.Is(err, errUnready):
+		return spc.KeyNotReady, spc.ASCNotReady
 	case errors.Is(err, blockdev.ErrClosed), errors.Is(err, blockdev.ErrInUse):
 		return spc.KeyNotReady, spc.ASCCommFailure
 	case errors.Is(err, blockdev.ErrNotSupported):

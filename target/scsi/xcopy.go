@@ -20,7 +20,7 @@ func cmdExtendedCopy(t *Task) {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
-	t.fetchParam(int(n), func(t *Task) { t.toWorker(extendedCopyJob) })
+	t.fetchParam(int(n), func(t *Task) { t.copyApart(extendedCopyJob) })
 }
 
 // copySegment is a checked segment: byte ranges of two units.

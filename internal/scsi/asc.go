@@ -65,6 +65,8 @@ const (
 	ASCALUATransitionFailed ASC = 0x2A07
 	ASCCapacityChanged      ASC = 0x2A09
 	ASCCommandsCleared      ASC = 0x2F00
+	ASCFormatCorrupted      ASC = 0x3100
+	ASCFormatFailed         ASC = 0x3101
 	ASCSanitizeFailed       ASC = 0x3103
 	ASCSoftThreshold        ASC = 0x3807
 	ASCSavingNotSupported   ASC = 0x3900
@@ -93,6 +95,8 @@ var ascNames = map[ASC]string{
 	ASCAccessStandby:        "logical unit not accessible, target port in standby state",
 	ASCAccessUnavailable:    "logical unit not accessible, target port in unavailable state",
 	ASCAccessOffline:        "logical unit not ready, offline",
+	ASCFormatCorrupted:      "medium format corrupted",
+	ASCFormatFailed:         "format command failed",
 	ASCSanitizeInProgress:   "logical unit not ready, sanitize in progress",
 	ASCCommFailure:          "logical unit communication failure",
 	ASCUnreachableCopy:      "unreachable copy target",

@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"bytes"
+	"reflect"
 	"testing"
 )
 
@@ -21,6 +22,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(r.Append(nil))
 	q := InquiryData{Vendor: "a", Product: "b", Revision: "c"}
 	f.Add(q.AppendInquiryData(nil))
+	fl := FormatList{Flags: FormatFOV | FormatIP, PatternType: 1, Pattern: []byte{1, 2, 3}}
+	f.Add(fl.Append(nil, false))
+	f.Add(fl.Append(nil, true))
 	f.Add((&CopySegment{Type: CopyBlockOffset}).Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if s, err := ParseSense(b); err == nil {
@@ -50,6 +54,16 @@ func FuzzParse(f *testing.F) {
 		if x, n, known, err := ParseCopySegment(b); err == nil && known {
 			if got, _, _, _ := ParseCopySegment(x.Append(nil)); got != x || n > len(b) {
 				t.Errorf("%+v became %+v", x, got)
+			}
+		}
+		for _, long := range []bool{false, true} {
+			if x, err := ParseFormatList(b, long); err == nil {
+				got, err := ParseFormatList(x.Append(nil, long), long)
+				same := bytes.Equal(got.Pattern, x.Pattern)
+				got.Pattern, x.Pattern = nil, nil
+				if err != nil || !same || !reflect.DeepEqual(got, x) {
+					t.Errorf("format list %+v became %+v, %v", x, got, err)
+				}
 			}
 		}
 		ParseCopyHeader(b)

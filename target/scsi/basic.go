@@ -19,8 +19,10 @@ func cmdRequestSense(t *Task) {
 		s = spc.Sense{Key: spc.KeyUnitAttention, ASC: a}
 	} else if g := t.lu.gate.Load(); g&gateNoMedium != 0 {
 		s = spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCMediumNotPresent}
-	} else if g&gateSanitize != 0 {
-		s = t.lu.sanitize.sense()
+	} else if g&(gateSanitize|gateFormat) != 0 {
+		s = t.lu.rewriter.sense()
+	} else if g&gateSanFailed != 0 {
+		s = spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCSanitizeFailed}
 	}
 	replySense(t, &s)
 }

@@ -80,6 +80,7 @@ func (d *Device) AddLUN(cfg LUConfig) (*LU, error) {
 	}
 	d.setLocked(cfg.LUN, lu)
 	d.mu.Unlock()
+	lu.resumeOperation()
 	d.lunsChanged(lu)
 	return lu, nil
 }
@@ -143,6 +144,7 @@ func (d *Device) ReplaceLUN(ctx context.Context, cfg LUConfig) (*LU, error) {
 	d.mu.Lock()
 	d.setLocked(cfg.LUN, lu)
 	d.mu.Unlock()
+	lu.resumeOperation()
 	d.lunsChanged(lu)
 	lu.attention(spc.ASCInquiryChanged, nil)
 	return lu, old.drain(ctx)

@@ -158,9 +158,11 @@ func (t *Task) refuse(g uint32) {
 	switch {
 	case g&gateNoMedium != 0:
 		t.fail(spc.KeyNotReady, spc.ASCMediumNotPresent)
-	case g&gateSanitize != 0:
-		s := t.lu.sanitize.sense()
+	case g&(gateSanitize|gateFormat) != 0:
+		s := t.lu.rewriter.sense()
 		t.check(&s)
+	case g&gateCorrupt != 0:
+		t.fail(spc.KeyMedium, spc.ASCFormatCorrupted)
 	case g&gateSanFailed != 0:
 		t.fail(spc.KeyMedium, spc.ASCSanitizeFailed)
 	case g&gateSWP != 0:

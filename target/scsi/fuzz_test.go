@@ -24,6 +24,10 @@ func FuzzCommand(f *testing.F) {
 	list := seg.Append(spc.AppendCopyTarget(h.Append(nil), spc.Designator{CodeSet: 1, Type: 3, ID: make([]byte, 16)}, 512))
 	f.Add([]byte{0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, byte(len(list)), 0, 0}, list, uint16(0), byte(0))
 
+	format := spc.FormatList{Flags: spc.FormatFOV | spc.FormatIP | spc.FormatIMMED, PatternType: 1, Pattern: []byte{1, 2}}
+	f.Add([]byte{0x04, 0x10, 0, 0, 0, 0}, format.Append(nil, false), uint16(0), byte(0))
+	f.Add([]byte{0x04, 0x30, 0, 0, 0, 0}, format.Append(nil, true), uint16(0), byte(0))
+
 	r := newRig(f, Config{}, LUConfig{Volume: newNamed(f, "fuzz"), Removable: true})
 	f.Fuzz(func(t *testing.T, cdb, out []byte, in uint16, how byte) {
 		if len(cdb) < 6 || len(cdb) > 260 || len(out) > 1<<16 {
@@ -52,7 +56,7 @@ func FuzzCommand(f *testing.F) {
 		lu.pr.Store(&reservations{})
 		lu.releaseLegacy(nil)
 		lu.allowRemoval(nil)
-		lu.setGate(gateNoMedium|gateSanFailed, false)
+		lu.setGate(gateNoMedium|gateSanFailed|gateCorrupt, false)
 		for i := range lu.paths {
 			lu.paths[i].state.Store(uint32(ActiveOptimized))
 		}

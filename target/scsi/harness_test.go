@@ -184,7 +184,12 @@ func newVolume(t testing.TB, size int64, bs int) blockdev.Device {
 // newNamed is a memory volume of 1 MiB with an identity of its own.
 func newNamed(t testing.TB, name string) blockdev.Device {
 	t.Helper()
-	v, err := mem.Open(mem.Config{Size: 1 << 20, Name: name})
+	return newSized(t, name, 1<<20)
+}
+
+func newSized(t testing.TB, name string, size int64) blockdev.Device {
+	t.Helper()
+	v, err := mem.Open(mem.Config{Size: size, Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,9 @@ const (
 	gateSanFailed             // 3/31/03
 	gateReadOnly              // 7/27/00
 	gateSWP                   // 7/27/02
-	gateMedium    = gateNoMedium | gateSanitize | gateSanFailed
+	gateFormat                // 2/04/04
+	gateCorrupt               // 3/31/00
+	gateMedium    = gateNoMedium | gateSanitize | gateSanFailed | gateFormat | gateCorrupt
 	gateWrite     = gateMedium | gateReadOnly | gateSWP
 )
 
@@ -72,7 +74,7 @@ type LU struct {
 	pr       atomic.Pointer[reservations] // immutable; never nil
 	legacy   atomic.Pointer[Nexus]        // holder of RESERVE(6)
 	stats    counters
-	sanitize sanitizer
+	rewriter rewriter
 	copies   copyResults
 	journal  undoJournal
 	erased   atomic.Bool  // every block is deallocated: nothing has been written since a block erase
@@ -209,7 +211,7 @@ func (lu *LU) use() bool {
 // drain waits until no task uses the unit any more, then ends its workers.
 func (lu *LU) drain(ctx context.Context) error {
 	lu.gone.Store(true)
-	lu.sanitize.stop()
+	lu.rewriter.stop()
 	if err := lu.waitUnused(ctx); err != nil {
 		return fmt.Errorf("LUN %d: %d commands still hold the volume: %w", lu.lun, lu.users.Load(), err)
 	}

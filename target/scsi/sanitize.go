@@ -1,60 +1,15 @@
 package scsi
 
 import (
+	"bytes"
 	"encoding/binary"
-	"errors"
-	"sync"
 
 	spc "softiser/internal/scsi"
 )
 
 // SANITIZE (SBC-3 §5.21) changes every block so that its old content cannot be
-// read back. Once it has begun, no reset, abort or lost nexus ends it; other
-// commands get 2/04/1B with the progress until it is done, and 3/31/03 after a
-// failure, until EXIT FAILURE MODE or another SANITIZE.
-
-// sanitizer is the sanitize operation of a logical unit.
-type sanitizer struct {
-	mu     sync.Mutex
-	done   uint64 // of total: blocks times passes
-	total  uint64
-	ause   bool // EXIT FAILURE MODE is allowed after a failure
-	cancel bool // the unit is going away
-	over   bool // the last one has ended, with err
-	err    error
-	waiter *Task
-	ticket uint64 // waiter's arrival: the slot may hold another command by now
-}
-
-var errCancelled = errors.New("scsi: sanitize ended because its logical unit is closed")
-
-// sense tells the progress.
-func (z *sanitizer) sense() spc.Sense {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	s := spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCSanitizeInProgress, ProgressValid: true}
-	if z.total > 0 {
-		s.Progress = uint16(min(z.done*65536/z.total, 65535))
-	}
-	return s
-}
-
-func (z *sanitizer) stop() {
-	z.mu.Lock()
-	z.cancel = true
-	z.mu.Unlock()
-}
-
-// step counts n more blocks and reports whether to go on.
-func (z *sanitizer) step(n uint64) error {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	z.done += n
-	if z.cancel {
-		return errCancelled
-	}
-	return nil
-}
+// read back; see operation.go. Cryptographic erase is not there: the target
+// does not encrypt, so there is no key to change.
 
 // sanitizeCDB checks what all service actions have in common.
 func sanitizeCDB(t *Task) (n int, ok bool) {
@@ -65,6 +20,12 @@ func sanitizeCDB(t *Task) (n int, ok bool) {
 		}
 	}
 	return int(binary.BigEndian.Uint16(t.CDB[7:])), true
+}
+
+// sanitize begins o with the IMMED and AUSE bits of the CDB.
+func (t *Task) sanitize(o operation) {
+	o.AUSE = t.CDB[1]&0x20 != 0
+	t.begin(o, t.CDB[1]&0x80 != 0)
 }
 
 // cmdSanitizeOverwrite: the parameter list tells passes and pattern:
@@ -94,7 +55,7 @@ func cmdSanitizeOverwrite(t *Task) {
 			t.badCDB(7)
 			return
 		}
-		t.beginSanitize()
+		t.sanitize(operation{Kind: opOverwrite, Passes: int(p[0] & 0x1F), Invert: p[0]&0x80 != 0, Pattern: bytes.Clone(p[4 : 4+k])})
 	})
 }
 
@@ -107,7 +68,7 @@ func cmdSanitizeErase(t *Task) {
 		t.badCDB(7)
 		return
 	}
-	t.beginSanitize()
+	t.sanitize(operation{Kind: opErase, Passes: 1})
 }
 
 // cmdSanitizeExit ends the failure mode, if the failed SANITIZE allowed that
@@ -117,173 +78,25 @@ func cmdSanitizeExit(t *Task) {
 	if !ok {
 		return
 	}
-	z := &t.lu.sanitize
+	z := &t.lu.rewriter
 	z.mu.Lock()
-	ause := z.ause
+	ause := z.now.AUSE
 	z.mu.Unlock()
-	switch {
+	switch failed := t.lu.gate.Load()&gateSanFailed != 0; {
 	case n != 0:
 		t.badCDB(7)
-	case t.lu.gate.Load()&gateSanFailed != 0 && !ause:
+	case !failed:
+		t.good()
+	case !ause:
 		t.badCDB(1)
 	default:
-		t.lu.setGate(gateSanFailed, false)
-		t.good()
-	}
-}
-
-// beginSanitize waits until the writes that are under way have ended.
-func (t *Task) beginSanitize() {
-	lu := t.lu
-	lu.mu.Lock()
-	t.hold = hold{lo: 0, hi: ^uint64(0)}
-	lu.mu.Unlock()
-	t.exclusively(sanitizeJob)
-}
-
-// sanitizeJob starts the operation on a goroutine of its own. The gate goes up
-// before the blocks are released, so nothing slips in between.
-func sanitizeJob(t *Task) {
-	lu := t.lu
-	passes := []sanitizePass{lu.erasePass()}
-	if t.op.sa == spc.SASanitizeOverwrite {
-		passes = lu.overwritePasses(t.param())
-	}
-	z := &lu.sanitize
-	z.mu.Lock()
-	if lu.gate.Load()&gateSanitize != 0 { // another one was faster
-		z.mu.Unlock()
-		t.refuse(gateSanitize)
-		return
-	}
-	immed := t.CDB[1]&0x80 != 0
-	z.over, z.err = false, nil
-	z.done, z.total = 0, lu.geo().blocks*uint64(len(passes))
-	z.ause = t.CDB[1]&0x20 != 0
-	z.waiter = nil
-	if !immed {
-		z.waiter, z.ticket = t, t.arrival
-	}
-	lu.touched()
-	lu.setGate(gateSanFailed, false)
-	lu.setGate(gateSanitize, true)
-	z.mu.Unlock()
-	lu.users.Add(1)
-	erase := t.op.sa == spc.SASanitizeBlockErase
-	if immed {
-		go lu.runSanitize(passes, erase)
-		t.good()
-		return
-	}
-	go lu.runSanitize(passes, erase)
-	t.awaitSanitize()
-}
-
-// awaitSanitize leaves t waiting for the operation, which it does not hold any
-// blocks for. An abort ends the task but not the operation.
-func (t *Task) awaitSanitize() {
-	lu, z := t.lu, &t.lu.sanitize
-	lu.mu.Lock()
-	lu.dropRangeLocked(t)
-	if lu.dormantHead != nil {
-		lu.wakeLocked()
-	}
-	z.mu.Lock()
-	over, err := z.over, z.err
-	z.mu.Unlock()
-	if !over && !t.isAborted() {
-		t.state = taskBlocked
-		lu.mu.Unlock()
-		return
-	}
-	lu.mu.Unlock()
-	t.sanitized(err)
-}
-
-func (t *Task) sanitized(err error) {
-	if err != nil {
-		t.fail(spc.KeyMedium, spc.ASCSanitizeFailed)
-	} else {
-		t.good()
-	}
-}
-
-type sanitizePass func(off, n int64) error
-
-func (lu *LU) erasePass() sanitizePass {
-	return func(off, n int64) error { return lu.vol.WriteZeroes(off, n, true) }
-}
-
-// overwritePasses makes a pass for each count; with INVERT every other pass
-// writes the complement, such that the last one writes the pattern itself.
-func (lu *LU) overwritePasses(p []byte) []sanitizePass {
-	g := lu.geo()
-	count := int(p[0] & 0x1F)
-	pattern := p[4:][:binary.BigEndian.Uint16(p[2:])]
-	buf := make([]byte, stageBytes)
-	flip := make([]byte, stageBytes)
-	for i := range buf {
-		buf[i] = pattern[i%g.info.BlockSize%len(pattern)]
-		flip[i] = ^buf[i]
-	}
-	write := func(b []byte) sanitizePass {
-		return func(off, n int64) error {
-			_, err := lu.vol.WriteAt(b[:n], off)
-			return err
-		}
-	}
-	passes := make([]sanitizePass, count)
-	for i := range passes {
-		passes[i] = write(buf)
-		if p[0]&0x80 != 0 && (count-1-i)%2 == 1 {
-			passes[i] = write(flip)
-		}
-	}
-	return passes
-}
-
-// runSanitize is the goroutine of the operation.
-func (lu *LU) runSanitize(passes []sanitizePass, erase bool) {
-	defer lu.users.Add(-1)
-	err := func() error {
-		for _, pass := range passes {
-			g := lu.geo()
-			for off := int64(0); off < g.info.Size; {
-				n := min(int64(stageBytes), g.info.Size-off)
-				if err := pass(off, n); err != nil {
-					return err
-				}
-				if err := lu.sanitize.step(uint64(n) >> g.shift); err != nil {
-					return err
-				}
-				off += n
+		t.toWorker(func(t *Task) {
+			if err := t.lu.saveOperation(nil); err != nil {
+				t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+				return
 			}
-			if err := lu.vol.Flush(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}()
-	z := &lu.sanitize
-	z.mu.Lock()
-	t, ticket := z.waiter, z.ticket
-	z.waiter = nil
-	z.over, z.err = true, err
-	lu.erased.Store(erase && err == nil)
-	lu.setGate(gateSanFailed, err != nil)
-	lu.setGate(gateSanitize, false)
-	z.mu.Unlock()
-	if t == nil {
-		return
+			t.lu.setGate(gateSanFailed, false)
+			t.good()
+		})
 	}
-	lu.mu.Lock()
-	if t.state != taskBlocked || t.arrival != ticket {
-		lu.mu.Unlock() // aborted meanwhile, or not waiting yet and about to see that it is over
-		return
-	}
-	t.state = taskRunning
-	port := t.Port
-	lu.mu.Unlock()
-	t.sanitized(err)
-	port.Push()
 }

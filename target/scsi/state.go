@@ -11,7 +11,8 @@ import (
 	spc "softiser/internal/scsi"
 )
 
-// What survives a restart (saved mode pages, reservations with APTPL) is one
+// What survives a restart (saved mode pages, reservations with APTPL, a SANITIZE or
+// FORMAT UNIT that has begun or failed) is one
 // JSON file for each logical unit, named by its NAA designator. It is replaced
 // crash-safely: a new file is written and synced, renamed over the old one, and
 // the directory synced; only then does the command that asked for it end.
@@ -23,6 +24,7 @@ type savedState struct {
 	Modes   *modeValues `json:"modes,omitempty"`
 	PR      *savedPR    `json:"persistent_reservation,omitempty"`
 	Regs    []savedReg  `json:"registrations,omitempty"`
+	Op      *operation  `json:"operation,omitempty"`
 }
 
 type savedPR struct {
@@ -57,7 +59,7 @@ func (lu *LU) loadState() error {
 		return err
 	}
 	var s savedState
-	if err := json.Unmarshal(b, &s); err != nil || s.Version != 1 || s.Unit != lu.id.key {
+	if err := json.Unmarshal(b, &s); err != nil || s.Version != 1 || s.Unit != lu.id.key || s.Op != nil && !s.Op.valid() {
 		return fmt.Errorf("%s is not the saved state of this logical unit; put the right file there, or remove it to forget its reservations and saved mode pages", name)
 	}
 	if s.Modes != nil {
@@ -65,6 +67,9 @@ func (lu *LU) loadState() error {
 		v.WCE = v.WCE && lu.modes.def.WCE
 		lu.modes.saved.Store(&v)
 		lu.modes.restore()
+	}
+	if s.Op != nil && lu.vol != nil {
+		lu.restoreOperation(s.Op)
 	}
 	r := (&reservations{}).clone()
 	for _, reg := range s.Regs {
@@ -83,7 +88,7 @@ func (lu *LU) loadState() error {
 
 // save writes the file. Preconditions: lu.prMu is held.
 func (lu *LU) save(m modeValues, r *reservations) error {
-	s := savedState{Version: 1, Unit: lu.id.key}
+	s := savedState{Version: 1, Unit: lu.id.key, Op: lu.rewriter.saved}
 	if m != lu.modes.def {
 		s.Modes = &m
 	}

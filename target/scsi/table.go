@@ -3,6 +3,7 @@ package scsi
 import (
 	"encoding/hex"
 	"fmt"
+	"math"
 	"strings"
 
 	spc "softiser/internal/scsi"
@@ -77,6 +78,9 @@ func commands() []command {
 	)
 	row := func(u string, f flags, a access, gates uint32, h holdKind, run func(*Task)) command {
 		b := usage(u)
+		if f&fNoUA == 0 {
+			gates |= gateFormat // SBC-3 §5.3.1: INQUIRY, REPORT LUNS and REQUEST SENSE alone are served meanwhile
+		}
 		return command{op: spc.Opcode(b[0]), usage: b, flags: f, access: a, gates: gates, hold: h, timeout: 30, run: run}
 	}
 	cs := []command{
@@ -143,8 +147,19 @@ func commands() []command {
 	}
 	sa("9e 10 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accAlways, gateMedium, 0, cmdReadCapacity16)
 	sa(wide("9e 12"), fIO|fAlloc, accRead, gateMedium, 0, cmdGetLBAStatus)
-	sa("48 a1 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeOverwrite)
-	sa("48 1f 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeExit)
+	rewrites := func(c command, offered func(*LU) bool) {
+		c.timeout = math.MaxUint16 // it takes as long as the volume is large
+		c.offered = offered
+		if c.hasSA = c.op == spc.OpSanitize; c.hasSA {
+			c.sa, _ = spc.ServiceAction(c.usage)
+		}
+		cs = append(cs, c)
+	}
+	rewrites(row("04 3f 00 00 00 00", 0, accWrite, gateWrite&^gateCorrupt, 0, cmdFormatUnit), offersRewrite)
+	rewrites(row("48 a1 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeOverwrite), offersRewrite)
+	rewrites(row("48 a2 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeErase),
+		func(lu *LU) bool { return offersRewrite(lu) && unmaps(lu) })
+	rewrites(row("48 1f 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeExit), offersRewrite)
 	for i := range 4 {
 		sa(fmt.Sprintf("5e %02x 00 00 00 00 00 ff ff 00", i), fStandby, accAlways, 0, 0, cmdPersistIn)
 	}
@@ -168,8 +183,5 @@ func commands() []command {
 		row("37 00 1f 00 00 00 00 ff ff 00", 0, accRead, gateMedium, 0, cmdReadDefects),
 		row("b7 1f 00 00 00 00 ff ff ff ff 00 00", 0, accRead, gateMedium, 0, cmdReadDefects),
 	)
-	erase := row("48 a2 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeErase)
-	erase.hasSA, erase.sa, erase.offered = true, spc.SASanitizeBlockErase, unmaps
-	cs = append(cs, erase)
 	return cs
 }

@@ -33,7 +33,7 @@ func helpers() []*cobra.Command {
 	fs.BoolVar(&vo.CRC, "crc", false, "MPA CRC")
 	fs.BoolVar(&vo.GSO, "gso", true, "large FPDUs")
 	fs.DurationVar(&vo.BusyPoll, "busy-poll", 0, "spin before sleeping")
-	fs.StringVar(&vo.Congestion, "congestion", "", "TCP congestion control")
+	fs.StringVar(&vo.Congestion, "congestion", "auto", "TCP congestion control: auto, host or a name")
 	fs.DurationVar(&vo.Time, "time", 0, "duration")
 
 	tcpServer := &cobra.Command{Use: "tcp-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {

@@ -23,7 +23,7 @@ type Portal struct {
 	Listen     string `mapstructure:"listen" json:"listen"`                     // host:port, [v6]:port, :port
 	Group      int    `mapstructure:"group" json:"group"`                       // target portal group tag, 1-65535
 	Advertise  string `mapstructure:"advertise" json:"advertise,omitempty"`     // address for SendTargets behind NAT
-	Congestion string `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control, "": the host's
+	Congestion string `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control: auto (or nothing), host, or a name
 	SendBuffer Size   `mapstructure:"send_buffer" json:"send_buffer,omitempty"` // SO_SNDBUF, 0: the host's
 	RecvBuffer Size   `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: the host's
 }

@@ -136,8 +136,9 @@ type Config struct {
 	MaxFPDU     int           // iSER: largest FPDU, bytes; 0: the path's MSS
 	Zerocopy    ZerocopyMode  // iSER
 	LargeFPDU   bool          // iSER: offer frames above the path's MSS, up to 64 KiB
-	// Congestion names the TCP congestion control; empty: the system's. Pacing
-	// ones (bbr) halve the throughput over loopback.
+	// Congestion names the TCP congestion control. "auto" or "": reno when the
+	// target is on this host, because pacing ones (bbr) halve the throughput over
+	// loopback, else the host's default; "host": always that.
 	Congestion string
 	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
 	// sizes them.

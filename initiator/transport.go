@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"softiser/internal/congestion"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
 	"softiser/internal/iser"
@@ -65,12 +66,12 @@ func (t *transport) close() error {
 }
 
 func (t *transport) connect(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
+	d := net.Dialer{Control: congestion.Dialing(t.cfg.Congestion)}
 	return d.DialContext(ctx, "tcp", addr)
 }
 
 func (t *transport) socket() sockio.Options {
-	return sockio.Options{SendBuffer: t.cfg.SendBuffer, RecvBuffer: t.cfg.RecvBuffer, Congestion: t.cfg.Congestion}
+	return sockio.Options{SendBuffer: t.cfg.SendBuffer, RecvBuffer: t.cfg.RecvBuffer}
 }
 
 // dialTCP connects for plain iSCSI.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"softiser/internal/congestion"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
@@ -59,8 +60,9 @@ type ConnParams struct {
 	ZerocopyMin int
 	// SndBuf, RcvBuf fix the sizes of the socket buffers; 0: automatic.
 	SndBuf, RcvBuf int
-	// Congestion names the TCP congestion control, for example "reno"; "": the
-	// system's.
+	// Congestion names the TCP congestion control, for example "cubic". "auto" or ""
+	// is reno between two ends on the same host, where pacing algorithms only cost,
+	// and else the host's default; "host" is always that.
 	Congestion string
 	// Timeout bounds the MPA start-up; 10 s for the initiator, 5 s for the responder.
 	Timeout time.Duration
@@ -114,7 +116,11 @@ func (p *ConnParams) wish(d *Device) (mpa.Wish, error) {
 
 // Dial opens a TCP connection to addr and connects qp over it as MPA initiator.
 func Dial(ctx context.Context, network, addr string, qp *QP, p *ConnParams) (*ConnInfo, error) {
-	var d net.Dialer
+	var cc string
+	if p != nil {
+		cc = p.Congestion
+	}
+	d := net.Dialer{Control: congestion.Dialing(cc)}
 	nc, err := d.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %w", err)
@@ -141,7 +147,10 @@ func (qp *QP) connect(ctx context.Context, nc net.Conn, p *ConnParams) (*ConnInf
 	if err != nil {
 		return nil, err
 	}
-	if err := sock.Apply(nc, sock.Options{SndBuf: p.SndBuf, RcvBuf: p.RcvBuf, Congestion: p.Congestion}); err != nil {
+	if err := congestion.Apply(p.Congestion, nc); err != nil {
+		return nil, fmt.Errorf("rdma: %w", err)
+	}
+	if err := sock.Apply(nc, sock.Options{SndBuf: p.SndBuf, RcvBuf: p.RcvBuf}); err != nil {
 		return nil, err
 	}
 	req, err := w.Request()

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"softiser/internal/congestion"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/sock"
 )
@@ -100,7 +101,10 @@ func (r *ConnRequest) accept(ctx context.Context, qp *QP, p *ConnParams) error {
 	if err != nil {
 		return err
 	}
-	if err := sock.Apply(r.nc, sock.Options{SndBuf: p.SndBuf, RcvBuf: p.RcvBuf, Congestion: p.Congestion}); err != nil {
+	if err := congestion.Accepted(p.Congestion, r.nc); err != nil {
+		return fmt.Errorf("rdma: %w", err)
+	}
+	if err := sock.Apply(r.nc, sock.Options{SndBuf: p.SndBuf, RcvBuf: p.RcvBuf}); err != nil {
 		return err
 	}
 	rep, res, err := w.Answer(&r.req)
@@ -166,7 +170,8 @@ type Listener struct {
 
 // Listen listens on addr, for example "tcp", "127.0.0.1:7174".
 func (d *Device) Listen(network, addr string, cfg *ListenConfig) (*Listener, error) {
-	ln, err := net.Listen(network, addr)
+	lc := net.ListenConfig{Control: congestion.Listening(congestion.Auto)}
+	ln, err := lc.Listen(context.Background(), network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %w", err)
 	}

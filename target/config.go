@@ -67,8 +67,9 @@ type Portal struct {
 	LargeFPDU bool
 	Zerocopy  ZerocopyMode
 
-	// CongestionControl names the TCP congestion control; empty: the system's.
-	// Pacing ones (bbr) halve the throughput over loopback.
+	// CongestionControl names the TCP congestion control. "auto" or "": reno for
+	// initiators on this host, because pacing ones (bbr) halve the throughput over
+	// loopback, else the host's default; "host": always that.
 	CongestionControl string
 	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
 	// sizes them automatically.

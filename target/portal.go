@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"softiser/internal/congestion"
 )
 
 // portal is one listening address.
@@ -53,7 +55,10 @@ const soBusyPoll = 46
 // listen opens the socket. Options set here are inherited by what it accepts.
 func (p *portal) listen() error {
 	var optErr error
-	lc := net.ListenConfig{KeepAlive: -1, Control: func(_, _ string, rc syscall.RawConn) error {
+	lc := net.ListenConfig{KeepAlive: -1, Control: func(network, addr string, rc syscall.RawConn) error {
+		if optErr = congestion.Listening(p.cfg.CongestionControl)(network, addr, rc); optErr != nil {
+			return nil
+		}
 		return rc.Control(func(fd uintptr) { optErr = p.setOptions(int(fd)) })
 	}}
 	ln, err := lc.Listen(context.Background(), "tcp", p.cfg.Listen)
@@ -76,11 +81,6 @@ func (p *portal) listen() error {
 }
 
 func (p *portal) setOptions(fd int) error {
-	if cc := p.cfg.CongestionControl; cc != "" {
-		if err := syscall.SetsockoptString(fd, syscall.IPPROTO_TCP, syscall.TCP_CONGESTION, cc); err != nil {
-			return fmt.Errorf("congestion control %q: %w; see /proc/sys/net/ipv4/tcp_available_congestion_control", cc, err)
-		}
-	}
 	for _, o := range []struct {
 		name string
 		opt  int
@@ -151,7 +151,11 @@ func (p *portal) begin(nc *net.TCPConn) {
 		p.badLine.warn(p.log, "too many connections wait for login; the oldest one is closed",
 			zap.Int("limit", p.srv.cfg.Limits.PendingLogins))
 	}
-	kind, err := p.sniff(nc, opened)
+	err := congestion.Accepted(p.cfg.CongestionControl, nc)
+	var kind transport
+	if err == nil {
+		kind, err = p.sniff(nc, opened)
+	}
 	if err == nil {
 		err = p.start(nc, kind, opened, place, &evict, log)
 	}

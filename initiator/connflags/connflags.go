@@ -75,7 +75,7 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.DurationVar(&o.BusyPoll, "busy-poll", 0, "spin this long for the next PDU before sleeping")
 	fs.BoolVar(&o.LargeFPDU, "large-fpdu", false, "iSER: offer frames above the path's segment size, up to 64 KiB")
 	fs.StringVar(&o.Zerocopy, "zerocopy", "auto", "iSER: send large payloads with MSG_ZEROCOPY: auto, on or off")
-	fs.StringVar(&o.Congestion, "congestion", "", "TCP congestion control (default: the system's)")
+	fs.StringVar(&o.Congestion, "congestion", "auto", "TCP congestion control: auto (reno within one host, else the host's default), host, or a name such as cubic")
 	fs.IntVar(&o.Sessions, "nr-sessions", 1, "sessions to spread the LUN over")
 	fs.IntVar(&o.QueueDepth, "queue-depth", 128, "commands outstanding per session")
 	fs.IntVar(&o.MaxTransfer, "max-transfer", 1<<20, "longest single command in bytes; longer requests are split")

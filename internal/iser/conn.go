@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"softiser/internal/congestion"
 	"softiser/internal/iscsi"
 	"softiser/rdma"
 )
@@ -155,7 +156,7 @@ func (c *Conn) discard() {
 
 // Dial connects as initiator.
 func (d *Device) Dial(ctx context.Context, network, addr string, cfg ConnConfig) (*Conn, error) {
-	var nd net.Dialer
+	nd := net.Dialer{Control: congestion.Dialing(cfg.RDMA.Congestion)}
 	nc, err := nd.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("iser: %w", err)

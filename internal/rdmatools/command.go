@@ -43,7 +43,7 @@ func (t *transport) flags(cmd *cobra.Command) {
 	f.BoolVar(&t.gso, "gso", false, "allow FPDUs larger than the path's segments, if the peer agrees")
 	f.IntVar(&t.rev, "mpa-rev", 2, "MPA revision to ask for: 1 or 2 (client)")
 	f.Var(&t.busyPoll, "busy-poll", "spin on the socket for this long before sleeping, for example 50us")
-	f.StringVar(&t.congestion, "congestion", "", "TCP congestion control, for example reno; default: the system's")
+	f.StringVar(&t.congestion, "congestion", "auto", "TCP congestion control: auto (reno within one host, else the host's default), host, or a name such as cubic")
 }
 
 // params turns the flags into connection parameters.

@@ -30,8 +30,7 @@ type Conn struct {
 
 // Options of a connection. Zero values keep the system's setting.
 type Options struct {
-	SendBuffer, RecvBuffer int    // SO_SNDBUF and SO_RCVBUF, bytes; setting one ends its auto-tuning
-	Congestion             string // TCP_CONGESTION, for example "reno"
+	SendBuffer, RecvBuffer int // SO_SNDBUF and SO_RCVBUF, bytes; setting one ends its auto-tuning
 }
 
 // New takes nc, a *net.TCPConn (or *net.UnixConn), over for data: it clears
@@ -57,9 +56,6 @@ func New(nc net.Conn, o Options) (*Conn, error) {
 		c.fd = int(p)
 		if tcp {
 			set("TCP_NODELAY", unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
-			if o.Congestion != "" {
-				set("congestion control "+o.Congestion, unix.SetsockoptString(c.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, o.Congestion))
-			}
 		}
 		if o.SendBuffer > 0 {
 			set("SO_SNDBUF", unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, o.SendBuffer))

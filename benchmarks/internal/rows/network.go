@@ -26,7 +26,7 @@ func networkRows() (rows []Row) {
 	over := func(name, num, den string, want float64) result.Ratio {
 		return result.Ratio{Name: "RDMA Write 1 MiB, " + name, Num: num, Den: den, Metric: result.BW, Op: ">=", Want: want}
 	}
-	const walk, crc, reno = "--region=1073741824", "--crc", "--congestion=reno"
+	const walk, crc, host, reno = "--region=1073741824", "--crc", "--congestion=host", "--congestion=reno"
 	write := func(name string, args ...string) Contender {
 		return verbs(name, append([]string{"--op=write", "--size=1048576", "--depth=8"}, args...)...)
 	}
@@ -45,7 +45,7 @@ func networkRows() (rows []Row) {
 		},
 		Quick: true,
 		Contenders: []Contender{
-			write(writeReuse), slow(write(writeWalk, walk)), iperfContender(iperf, ""),
+			write(writeReuse, host), slow(write(writeWalk, walk, host)), iperfContender(iperf, ""),
 			write(writeReuseReno, reno), write(writeWalkReno, walk, reno), iperfContender(iperfReno, "reno"),
 			write(writeCRCReno, reno, crc), slow(write(walkCRCReno, walk, reno, crc)),
 		},

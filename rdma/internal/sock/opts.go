@@ -11,8 +11,7 @@ import (
 
 // Options of a TCP connection. Zero values keep the system's setting.
 type Options struct {
-	SndBuf, RcvBuf int    // bytes, SO_SNDBUF and SO_RCVBUF; fixes the size, auto-tuning ends
-	Congestion     string // TCP_CONGESTION, for example "reno"
+	SndBuf, RcvBuf int // bytes, SO_SNDBUF and SO_RCVBUF; fixes the size, auto-tuning ends
 }
 
 // Apply sets o on nc and switches Nagle's algorithm off (RFC 5044 §5: FPDUs
@@ -40,9 +39,6 @@ func Apply(nc net.Conn, o Options) error {
 		}
 		if o.RcvBuf > 0 {
 			set("SO_RCVBUF", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, o.RcvBuf))
-		}
-		if o.Congestion != "" {
-			set("congestion control "+o.Congestion, unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, o.Congestion))
 		}
 	})
 	if err != nil {

@@ -24,7 +24,7 @@ type Result struct {
 }
 
 // matrix is every case, in the order of the table. The cases_*.go files fill it.
-var matrix = concat(peerCases, verbsCases, terminateCases, iserCases, tcpCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases)
+var matrix = concat(peerCases, verbsCases, perftestCases, terminateCases, iserCases, tcpCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases)
 
 func concat(groups ...[]Case) []Case {
 	var all []Case

@@ -1,7 +1,7 @@
 // Package rdmatools has the command-line tools around package rdma: rping and
 // ucmatose, which speak the protocols of rdma-core's tools of the same names, so
 // that either end may be a Linux machine with siw or an RNIC; devinfo; and
-// measurements in the manner of perftest, between two ends of this package.
+// measurements in the manner of perftest, whose own programs may be one end too.
 package rdmatools
 
 import (

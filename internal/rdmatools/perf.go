@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,9 +18,11 @@ import (
 
 // The measurements are run like perftest's: without an argument the server, with
 // the server's address the client, which does the work and prints the result.
-// Both ends must be this program. The client's MPA Request carries the test as
+// Between two ends of this program the client's MPA Request carries the test as
 // JSON in its private data, the Reply where the server's memory is; so only the
-// client needs to be given the parameters.
+// client needs to be given the parameters. With perftest's own programs, see
+// perftest.go: a server knows them by a Request without private data, a client
+// has to be told.
 
 // perfKind is one test.
 type perfKind struct {
@@ -59,6 +62,9 @@ type perf struct {
 	iters    int
 	depth    int
 	duration rdmaDuration
+	reads    int  // RDMA Reads outstanding: IRD and ORD
+	rxDepth  int  // of perftest's Sends
+	perftest bool // the server is one of perftest's programs
 	persist  bool
 	json     bool
 	out      io.Writer
@@ -80,12 +86,17 @@ func perfCommand(k perfKind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   k.name + " [SERVER]",
 		Short: k.short,
-		Args:  cobra.MaximumNArgs(1),
+		Long: k.short + ".\nWithout SERVER, waits for a client: this program, or perftest's ib_" + strings.ReplaceAll(k.name, "-", "_") + " -R,\n" +
+			"for which -s, -n (and -r) must be the same on both ends. With --perftest the\nserver is that program.",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cmd.SilenceUsage = true
 			p.out = cmd.OutOrStdout()
 			if len(args) == 0 {
 				return p.serve(cmd.Context())
+			}
+			if p.perftest {
+				return p.measurePerftest(cmd.Context(), args[0])
 			}
 			return p.measure(cmd.Context(), args[0])
 		},
@@ -102,6 +113,14 @@ func perfCommand(k perfKind) *cobra.Command {
 	if !k.latency {
 		f.IntVarP(&p.depth, "tx-depth", "t", 128, "messages in flight")
 	}
+	if k.op == rdma.OpSend && !k.latency {
+		f.IntVarP(&p.rxDepth, "rx-depth", "r", 512, "receives posted by the server, with perftest")
+	}
+	p.reads = 128
+	if k.op == rdma.OpRead {
+		f.IntVarP(&p.reads, "outs", "o", p.reads, "RDMA Reads outstanding at most; more wait in the send queue")
+	}
+	f.BoolVarP(&p.perftest, "perftest", "R", false, "the server is perftest's program of this name, started with -R (client)")
 	f.BoolVar(&p.persist, "persistent", false, "serve any number of clients (server)")
 	f.BoolVar(&p.json, "json", false, "print the result as JSON")
 	p.flags(cmd)
@@ -117,6 +136,10 @@ func (p *perf) check() error {
 		return fmt.Errorf("%s: -s %d: want 1 to %d bytes", p.kind.name, p.size, 1<<28)
 	case p.depth < 1 || p.depth > 4096:
 		return fmt.Errorf("%s: -t %d: want 1 to 4096", p.kind.name, p.depth)
+	case p.reads < 1 || p.reads > 128:
+		return fmt.Errorf("%s: -o %d: want 1 to 128", p.kind.name, p.reads)
+	case p.perftest && p.duration.d > 0:
+		return fmt.Errorf("%s: -D does not go with --perftest: both ends count messages (-n)", p.kind.name)
 	case p.duration.d <= 0 && p.iters < 1:
 		return fmt.Errorf("%s: -n %d: want at least 1", p.kind.name, p.iters)
 	}
@@ -132,7 +155,7 @@ func perfQueues(depth int) rdma.QPConfig {
 func (p *perf) connParams() (rdma.ConnParams, error) {
 	c, err := p.params()
 	c.Extensions = p.kind.op == rdma.OpWriteImm
-	c.IRD, c.ORD = 128, 128
+	c.IRD, c.ORD = p.reads, p.reads
 	return c, err
 }
 
@@ -207,7 +230,11 @@ func (p *perf) serve(ctx context.Context) error {
 			}
 			return err
 		}
-		err = p.serveOne(ctx, dev, req)
+		if len(req.PrivateData()) == 0 {
+			err = p.servePerftest(ctx, dev, ln, req)
+		} else {
+			err = p.serveOne(ctx, dev, req)
+		}
 		if !p.persist {
 			return err
 		}
@@ -224,7 +251,7 @@ func (p *perf) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnReq
 	}
 	var t perfTest
 	if err := json.Unmarshal(req.PrivateData(), &t); err != nil {
-		return refuse("this is the server of a measurement between two softiser ends")
+		return refuse("the private data is neither empty, as perftest's, nor a test of this program")
 	}
 	mine := *p
 	mine.size, mine.depth, mine.iters = t.Size, t.Depth, 1

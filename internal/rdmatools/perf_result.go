@@ -57,6 +57,9 @@ func (r *perfResult) fill(p *perf, info *rdma.ConnInfo) {
 		r.doc.MBps, r.doc.MiBps = bytes/sec/1e6, bytes/sec/(1<<20)
 		return
 	}
+	if len(r.lat) == 0 {
+		return // a single message at the end that answers
+	}
 	slices.Sort(r.lat)
 	us := func(d time.Duration) float64 { return float64(d) / 1e3 }
 	at := func(q float64) float64 { return us(r.lat[min(int(q*float64(len(r.lat))), len(r.lat)-1)]) }

@@ -250,6 +250,7 @@ func TestBadArguments(t *testing.T) {
 		{"rping"}, {"rping", "-s", "-c"}, {"rping", "-c", "-S", "5"}, {"rping", "-c", "-S", "9999999"}, {"rping", "-c", "--crc=maybe"},
 		{"ucmatose", "-c", "0"}, {"ucmatose", "-C", "-1"},
 		{"write-bw", "h", "-s", "0"}, {"write-bw", "h", "-t", "0"}, {"read-lat", "h", "-n", "0"}, {"read-lat", "a", "b"},
+		{"read-bw", "h", "-o", "0"}, {"read-bw", "h", "-R", "-D", "1"}, {"send-bw", "h", "-R", "-r", "0"},
 	} {
 		if out, err := tool(context.Background(), args...); err == nil {
 			t.Errorf("%v: %s", args, out)

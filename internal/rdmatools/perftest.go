@@ -1,0 +1,413 @@
+package rdmatools
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strconv"
+	"time"
+
+	"softiser/rdma"
+)
+
+// The exchange of perftest (ib_write_bw -R and its siblings, versions 5.70 and
+// later; tried against 6.06). Two connections go to the same port:
+//
+//	client                                       server
+//	   | control: Sends in lock step, client first  |
+//	   |  "6.06"  version, 16 bytes                 |
+//	   |  buffer cycle, cache line: 4 bytes each    |
+//	   |  MTU as a digit and NUL, 2 bytes           |
+//	   |  destination, 56 bytes                     |
+//	   | data: the connection that is measured      |
+//	   |  destination, 56 bytes, 4 or 5 times       |   the later ones only keep step
+//	   |  ---- the test, on the data connection --- |
+//	   |  destination; report of a bw test: 5 × 8   |
+//	   |  destination                               |
+//
+// Size, iterations and depth are not exchanged: both ends must be given the same.
+// A server that is about to take the data connection listens only after it has
+// answered the first destination, so the client tries more than once.
+const (
+	ptVersion     = "6.06"
+	ptDestLen     = 56
+	ptCacheLine   = 64
+	ptMTU         = "3" // IBV_MTU_1024, what Linux says of siw
+	ptMaxCycle    = 1 << 24
+	ptCredit      = 4 // bytes of a credit: how many Sends have arrived, little-endian
+	ptConnects    = 50
+	ptConnectWait = 100 * time.Millisecond
+	ptPage        = 4096
+	ptLinger      = 200 * time.Millisecond
+)
+
+// ptDest is perftest's struct pingpong_dest, in network byte order:
+//
+//	 0                   4                   8                   12
+//	+-------------------+-------------------+-------------------+------------------+
+//	| LID               | outstanding Reads | QP number         | PSN              |
+//	+-------------------+-------------------+-------------------+------------------+
+//	| rkey (STag)       | 0                 | virtual address (TO)                 |
+//	+-------------------+-------------------+--------------------------------------+
+//	| GID                                                                          |
+//	+-------------------+-------------------+--------------------------------------+
+//	| SRQ number        | GID index         |
+//	+-------------------+-------------------+
+//
+// Over iWARP only the Reads, the rkey and the address mean anything.
+type ptDest struct {
+	Reads, QPN, RKey uint32
+	VAddr            uint64
+}
+
+func (d *ptDest) append(b []byte) []byte {
+	b = append(b, make([]byte, ptDestLen)...)
+	p := b[len(b)-ptDestLen:]
+	binary.BigEndian.PutUint32(p[4:], d.Reads)
+	binary.BigEndian.PutUint32(p[8:], d.QPN)
+	binary.BigEndian.PutUint32(p[16:], d.RKey)
+	binary.BigEndian.PutUint64(p[24:], d.VAddr)
+	return b
+}
+
+func (d *ptDest) parse(b []byte) error {
+	if len(b) != ptDestLen {
+		return fmt.Errorf("perftest: a destination of %d bytes instead of %d: is the other end one of perftest 5.70 or later, with -R?", len(b), ptDestLen)
+	}
+	*d = ptDest{binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[16:]), binary.BigEndian.Uint64(b[24:])}
+	return nil
+}
+
+// ptControl is the control connection.
+type ptControl struct {
+	*endpoint
+	client bool
+	in     []byte
+}
+
+func newPTControl(dev *rdma.Device, client bool) (*ptControl, error) {
+	e, err := newEndpoint(dev, rdma.QPConfig{MaxSend: 4, MaxRecv: 2}, nil)
+	if err != nil {
+		return nil, err
+	}
+	c := &ptControl{endpoint: e, client: client, in: make([]byte, ptDestLen)}
+	if err := c.qp.PostRecv(rdma.RecvWR{SGL: c.sgl(c.in)}); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *ptControl) send(b []byte) error {
+	return c.qp.PostSend(rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: c.sgl(b)})
+}
+
+func (c *ptControl) recv(ctx context.Context) ([]byte, error) {
+	wc, err := c.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := append([]byte(nil), c.in[:wc.ByteLen]...)
+	return b, c.qp.PostRecv(rdma.RecvWR{SGL: c.sgl(c.in)})
+}
+
+// swap is one step of the exchange: the client speaks first.
+func (c *ptControl) swap(ctx context.Context, mine []byte) (theirs []byte, err error) {
+	if c.client {
+		if err := c.send(mine); err != nil {
+			return nil, err
+		}
+		return c.recv(ctx)
+	}
+	if theirs, err = c.recv(ctx); err != nil {
+		return nil, err
+	}
+	return theirs, c.send(mine)
+}
+
+// greet exchanges what comes before the first destination and returns the larger
+// of both ends' buffer cycles.
+func (c *ptControl) greet(ctx context.Context) (cycle int, err error) {
+	version := make([]byte, 16)
+	copy(version, ptVersion)
+	theirs, err := c.swap(ctx, version)
+	if err != nil {
+		return 0, err
+	}
+	if v, err := ptParseVersion(theirs); err != nil || v < 5.70 {
+		return 0, fmt.Errorf("perftest: the other end's version is %q; want 5.70 or later", theirs)
+	}
+	if theirs, err = c.swap(ctx, binary.BigEndian.AppendUint32(nil, ptPage)); err != nil {
+		return 0, err
+	}
+	if len(theirs) != 4 || binary.BigEndian.Uint32(theirs) > ptMaxCycle {
+		return 0, fmt.Errorf("perftest: a buffer cycle of %x bytes; at most %d are taken", theirs, ptMaxCycle)
+	}
+	cycle = max(ptPage, int(binary.BigEndian.Uint32(theirs)))
+	if _, err = c.swap(ctx, binary.BigEndian.AppendUint32(nil, ptCacheLine)); err != nil {
+		return 0, err
+	}
+	_, err = c.swap(ctx, []byte(ptMTU+"\x00"))
+	return cycle, err
+}
+
+func ptParseVersion(b []byte) (float64, error) {
+	n := 0
+	for n < len(b) && b[n] != 0 {
+		n++
+	}
+	return strconv.ParseFloat(string(b[:n]), 64)
+}
+
+// dest exchanges destinations n times.
+func (c *ptControl) dest(ctx context.Context, n int, mine *ptDest) (theirs ptDest, err error) {
+	for range n {
+		b, err := c.swap(ctx, mine.append(nil))
+		if err != nil {
+			return theirs, err
+		}
+		if err := theirs.parse(b); err != nil {
+			return theirs, err
+		}
+	}
+	return theirs, nil
+}
+
+// report tells the server the client's result: size, iterations, peak and average
+// in units of 2^20 bytes, and 10^6 messages per second.
+func (c *ptControl) report(ctx context.Context, d *perfDoc) (*perfDoc, error) {
+	theirs := &perfDoc{}
+	for i, v := range []uint64{
+		uint64(d.Size), uint64(d.Iterations), math.Float64bits(d.MiBps), math.Float64bits(d.MiBps), math.Float64bits(d.MsgRate / 1e6),
+	} {
+		b, err := c.swap(ctx, binary.BigEndian.AppendUint64(nil, v))
+		if err != nil {
+			return nil, err
+		}
+		if len(b) != 8 {
+			return nil, fmt.Errorf("perftest: a report of %d bytes", len(b))
+		}
+		switch n := binary.BigEndian.Uint64(b); i {
+		case 0:
+			theirs.Size = int(n)
+		case 1:
+			theirs.Iterations = int(n)
+		case 3:
+			theirs.MiBps = math.Float64frombits(n)
+			theirs.MBps = theirs.MiBps * (1 << 20) / 1e6
+		case 4:
+			theirs.MsgRate = math.Float64frombits(n) * 1e6
+		}
+	}
+	return theirs, nil
+}
+
+// acceptData waits for the data connection, as long as the client is there.
+func (c *ptControl) acceptData(ctx context.Context, ln *rdma.Listener) (*rdma.ConnRequest, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-c.qp.Done():
+			cancel(fmt.Errorf("perftest: the client has left before its data connection: %w", c.qp.Err()))
+		case <-ctx.Done():
+		}
+	}()
+	req, err := ln.Accept(ctx)
+	if err != nil {
+		return nil, errors.Join(err, context.Cause(ctx))
+	}
+	return req, nil
+}
+
+// ptSteps is how often the destinations are exchanged between the data connection
+// and the test, and whether the test ends with a step of its own.
+func (k *perfKind) ptSteps() (before int, closing bool) {
+	switch {
+	case k.op == rdma.OpSend || k.latency:
+		return 5, !k.writeLatency()
+	}
+	return 4, true
+}
+
+func (k *perfKind) writeLatency() bool { return k.latency && k.op == rdma.OpWriteImm }
+
+// measurePerftest is the client of a perftest server.
+func (p *perf) measurePerftest(ctx context.Context, host string) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	params, err := p.perftestParams()
+	if err != nil {
+		return err
+	}
+	dev, err := rdma.Open(nil)
+	if err != nil {
+		return err
+	}
+	ctl, err := newPTControl(dev, true)
+	if err != nil {
+		return err
+	}
+	defer ctl.close()
+	addr := net.JoinHostPort(host, strconv.Itoa(p.port))
+	if _, err := rdma.Dial(ctx, "tcp", addr, ctl.qp, &params); err != nil {
+		return err
+	}
+	cycle, err := ctl.greet(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := ctl.dest(ctx, 1, &ptDest{}); err != nil {
+		return err
+	}
+	var t *ptTest
+	var info *rdma.ConnInfo
+	for try := 1; ; try++ {
+		if t, err = newPTTest(dev, p, cycle, true); err != nil {
+			return err
+		}
+		if info, err = rdma.Dial(ctx, "tcp", addr, t.qp, &params); err == nil {
+			break
+		}
+		t.close()
+		if try == ptConnects || ctx.Err() != nil {
+			return fmt.Errorf("perftest: the data connection: %w", err)
+		}
+		time.Sleep(ptConnectWait)
+	}
+	defer t.close()
+	if err := t.exchange(ctx, ctl); err != nil {
+		return err
+	}
+	res, err := t.run(ctx)
+	if err != nil {
+		return err
+	}
+	res.fill(p, info)
+	_, closing := p.kind.ptSteps()
+	if !p.kind.latency && p.kind.op != rdma.OpSend {
+		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
+			return err
+		}
+		if _, err := ctl.report(ctx, &res.doc); err != nil {
+			return err
+		}
+	}
+	if closing {
+		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
+			return err
+		}
+	} else {
+		// The server may not yet have seen that its last Write has left, and siw
+		// fails a Write that the end of the connection finds in that state.
+		time.Sleep(ptLinger)
+	}
+	t.disconnect()
+	ctl.disconnect()
+	return res.print(p.out, p.json)
+}
+
+// servePerftest is the server of a perftest client, whose control connection has
+// arrived: it says nothing in its MPA Request.
+func (p *perf) servePerftest(ctx context.Context, dev *rdma.Device, ln *rdma.Listener, req *rdma.ConnRequest) error {
+	if err := p.check(); err != nil {
+		_ = req.Reject(nil)
+		return err
+	}
+	params, err := p.perftestParams()
+	if err != nil {
+		return err
+	}
+	ctl, err := newPTControl(dev, false)
+	if err != nil {
+		return err
+	}
+	defer ctl.close()
+	if err := req.Accept(ctx, ctl.qp, &params); err != nil {
+		return err
+	}
+	cycle, err := ctl.greet(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := ctl.dest(ctx, 1, &ptDest{}); err != nil {
+		return err
+	}
+	if req, err = ctl.acceptData(ctx, ln); err != nil {
+		return err
+	}
+	t, err := newPTTest(dev, p, cycle, false)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if p.kind.writeLatency() {
+		params.SpeakFirst = speakFirstAfter
+	}
+	if err := req.Accept(ctx, t.qp, &params); err != nil {
+		return err
+	}
+	if err := t.exchange(ctx, ctl); err != nil {
+		return err
+	}
+	res := &perfResult{}
+	if p.kind.op == rdma.OpSend || p.kind.writeLatency() {
+		if res, err = t.run(ctx); err != nil {
+			return err
+		}
+		info := t.qp.Info()
+		res.fill(p, &info)
+	} else if !p.kind.latency {
+		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
+			return err
+		}
+		doc, err := ctl.report(ctx, &perfDoc{})
+		if err != nil {
+			return err
+		}
+		doc.Test, doc.CRC = p.kind.name, t.qp.CRC()
+		res.doc = *doc
+	}
+	if _, closing := p.kind.ptSteps(); closing {
+		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
+			return err
+		}
+	}
+	for _, e := range []*endpoint{t.endpoint, ctl.endpoint} {
+		select {
+		case <-e.qp.Done():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := e.qp.Err(); !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	if res.doc.MsgRate == 0 {
+		return nil
+	}
+	return res.print(p.out, p.json)
+}
+
+// perftestParams also settles the receives as perftest does: no more than there
+// are messages, and an even number.
+func (p *perf) perftestParams() (rdma.ConnParams, error) {
+	switch {
+	case p.kind.op != rdma.OpSend:
+	case p.kind.latency:
+		p.rxDepth = 2
+	case p.rxDepth < 1 || p.rxDepth > 1<<14:
+		return rdma.ConnParams{}, fmt.Errorf("%s: -r %d: want 1 to %d", p.kind.name, p.rxDepth, 1<<14)
+	default:
+		p.rxDepth = min(p.rxDepth, p.iters)
+		p.rxDepth += p.rxDepth % 2
+	}
+	c, err := p.params()
+	c.IRD, c.ORD = p.reads, p.reads
+	return c, err
+}

@@ -18,13 +18,15 @@ type Case struct {
 // Result is what a case came to.
 type Result struct {
 	Case
-	Seen string
-	Err  error
-	Took time.Duration
+	Seen   string
+	Err    error
+	Took   time.Duration
+	Commit string // what was tested
+	Day    string // when, 2006-01-02
 }
 
 // matrix is every case, in the order of the table. The cases_*.go files fill it.
-var matrix = concat(peerCases, verbsCases, perftestCases, terminateCases, iserCases, tcpCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases)
+var matrix = concat(peerCases, verbsCases, scatterCases, perftestCases, terminateCases, iserCases, tcpCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases)
 
 func concat(groups ...[]Case) []Case {
 	var all []Case

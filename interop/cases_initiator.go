@@ -61,6 +61,10 @@ func lioCases(scheme string) []Case {
 		}),
 		lio("unmap-write-same", "UNMAP and WRITE SAME are used; zeroed ranges read as zeroes", false,
 			"lio_file f0 /tmp/f0.img 67108864; echo 1 > $lio_path/attrib/emulate_tpu; echo 1 > $lio_path/attrib/emulate_tpws", trimAndZero),
+		lio("persist", "registered, reserved, refused, preempted and released in turns with Linux's initiator on the same LUN", false, ram, func(e *Env, url string) (string, error) {
+			return persistInTurns(e, scheme, url)
+		}),
+		lio("abort", "a WRITE that hangs at LIO is aborted; LIO says so, and the session goes on", false, lioSlow, abortAtLIO),
 		lio("disabled", "LIO's portal group off and on again under I/O: the run ends without an error", false, ram, func(e *Env, url string) (string, error) {
 			p, err := e.Start("iser-initiator", "bench", url, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--size=16m", "--rate-iops=100", "--verify=crc32c")
 			if err != nil {

@@ -67,9 +67,19 @@ for i in $(seq 10); do d=$(attach @MODE @PORT @IQN) || die attach $i; dd if=$d o
 fio --name=w --filename=$d --rw=randrw --bs=4k --size=4m --direct=1 --ioengine=libaio --iodepth=8 --runtime=6 --time_based --verify=crc32c >/tmp/w.log 2>&1 & w=$!
 sleep 2; sg_reset -d $d || die reset; wait $w || { cat /tmp/w.log; die fio; }`+logout+"; echo reset, I/O unharmed"),
 		session("task-abort", "a command that hangs is aborted by Linux; the disk works afterwards", false, hangingTarget, login+`
-n=/sys/block/${d##*/}/device; echo 1 > $n/timeout
-timeout 100 dd if=$d of=/dev/null bs=4k count=1 skip=4096 iflag=direct 2>/tmp/dd && die it did not hang
-echo 60 > $n/timeout; dd if=$d of=/dev/null bs=4k count=2 iflag=direct 2>/dev/null || die the disk is dead; grep -q running $n/state || die state`+logout+"; echo aborted, disk alive"),
+n=/sys/block/${d##*/}/device; echo 1 > $n/timeout; echo 0 > $(echo $n/scsi_disk/*/max_retries)
+timeout 100 dd if=/dev/zero of=$d bs=64k count=1 seek=128 oflag=direct 2>/tmp/dd && die it did not hang
+echo 60 > $n/timeout; grep -q running $n/state || die state; dd if=$d of=/dev/null bs=4k count=2 iflag=direct 2>/dev/null || die the disk cannot be read
+dd if=/dev/zero of=$d bs=64k count=1 oflag=direct 2>/dev/null || die the disk cannot be written`+logout+"; echo aborted, disk alive"),
+		session("beside", "an iSER and a TCP session on one port at once, on the same disk", mode == "iser", ramTarget, login+`
+siw_up; other=default; [ @MODE = tcp ] && other=iser
+iscsiadm -m node -o new -T @IQN -p $HOST:@PORT -I $other >/dev/null && iscsiadm -m node -T @IQN -p $HOST:@PORT -I $other -l >/dev/null || die second login
+for i in $(seq 100); do set -- /sys/class/iscsi_session/session*/device/target*/*/block/sd*; [ $# = 2 ] && break; sleep 0.1; done
+[ $# = 2 ] || die two disks: "$@"
+a=/dev/${1##*/} b=/dev/${2##*/}; iscsiadm -m session | tee /tmp/sessions; grep -q ^iser: /tmp/sessions && grep -q ^tcp: /tmp/sessions || die the transports
+dd if=/dev/urandom of=/tmp/p bs=1M count=8 2>/dev/null; dd if=/tmp/p of=$a bs=256k oflag=direct 2>/dev/null; dd if=$b bs=256k count=32 iflag=direct 2>/dev/null | cmp - /tmp/p || die differs
+dd if=/tmp/p of=$b bs=64k seek=256 oflag=direct 2>/dev/null; dd if=$a bs=64k skip=256 count=128 iflag=direct 2>/dev/null | cmp - /tmp/p || die differs the other way
+verify $a 8 1 16 >/tmp/a & x=$!; fio --name=o --filename=$b --offset=64m --size=8m --rw=randrw --bsrange=512-256k --direct=1 --ioengine=libaio --iodepth=16 --verify=crc32c --verify_fatal=1 >/tmp/b 2>&1 || { cat /tmp/b; die fio; }; wait $x || { cat /tmp/a; die fio; }`+logout+"; echo both verified"),
 		session("many", "8 targets of 4 LUNs, all readable", false, manyTargets(8, 4), `
 for i in 0 1 2 3 4 5 6 7; do t=iqn.2026-11.softiser:t$i; d=$(attach @MODE @PORT $t) || die attach $t; for l in 0 1 2 3; do x=$(disk $t $l) || die lun $l; dd if=$x of=/dev/null bs=64k count=2 iflag=direct 2>/dev/null || die read $t $l; done; done
 for i in 0 1 2 3 4 5 6 7; do detach iqn.2026-11.softiser:t$i || die detach; done; echo 32 disks`),
@@ -105,10 +115,10 @@ targets:
     luns: [{lun: 0, volume: ram}]
 `
 
-// hangingTarget answers reads after 8 s; open-iscsi aborts about 3 s after a
+// hangingTarget answers writes after 8 s; open-iscsi aborts about 3 s after a
 // command has timed out, because it pings the target first.
 const hangingTarget = `volumes:
-  - {name: ram, type: memory, size: 64MiB, fault: {read_delay: 8s}}
+  - {name: ram, type: memory, size: 64MiB, fault: {write_delay: 8s}}
 targets:
   - iqn: ` + ramIQN + `
     luns: [{lun: 0, volume: ram}]

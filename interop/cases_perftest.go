@@ -23,7 +23,9 @@ var perftestCases = func() []Case {
 				return perftestKernelServer(e, kind, tool)
 			}})
 	}
-	return cases
+	return append(cases,
+		Case{Name: "perftest/read-depths-kernel-client", Expect: "siw posts more Reads than we serve at once, at IRD 1, 16 and 128", Run: readDepthsKernelClient},
+		Case{Name: "perftest/read-depths-kernel-server", Expect: "we post 500 Reads at ORD 1, 16 and 128", Run: readDepthsKernelServer})
 }()
 
 // perftestRuns are bytes and messages. 700 Sends are more than perftest's 512
@@ -91,4 +93,54 @@ func (e *Env) retryWhile(text string, tries int, f func() (string, error)) error
 			return err
 		}
 	}
+}
+
+// readDepths are the Reads that both ends agree to have outstanding; the queue of
+// the end that reads is deeper.
+var readDepths = []string{"1", "16", "128"}
+
+func readDepthsKernelClient(_ context.Context, e *Env) (string, error) {
+	for _, depth := range readDepths {
+		if err := e.retryWhile("Can't produce a report", 4, func() (string, error) {
+			port := freePort()
+			p, err := e.Start("iser-initiator", "rdma", "read-bw", "-p", strconv.Itoa(port), "-s", "4096", "-o", depth)
+			if err != nil {
+				return "", err
+			}
+			out, err := e.In(settings("")+"dmesg -C; sleep 0.5; timeout 60 ib_read_bw -R -F -p %d -s 4096 -n 1000 -t 500 $HOST 2>&1 || die ib_read_bw; quiet_kernel", port)
+			if err != nil {
+				return out, err
+			}
+			return "", p.wait(20 * time.Second)
+		}); err != nil {
+			return "", fmt.Errorf("IRD %s: %w", depth, err)
+		}
+	}
+	return "1000 Reads of 4096 bytes each time, 500 in the queue", nil
+}
+
+func readDepthsKernelServer(_ context.Context, e *Env) (string, error) {
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	for _, depth := range readDepths {
+		server, err := g.Start(settings("") + "dmesg -C; timeout 90 ib_read_bw -R -F -p 18515 -s 4096 -n 1000 || die server; quiet_kernel")
+		if err != nil {
+			return "", err
+		}
+		if err := e.retry(func() error {
+			if server.Done() {
+				return nil
+			}
+			_, err := e.Host("iser-initiator", "rdma", "read-bw", "127.0.0.1", "-R", "-p", strconv.Itoa(e.Port(18515)), "-s", "4096", "-n", "1000", "-t", "500", "-o", depth)
+			return err
+		}); err != nil {
+			return "", fmt.Errorf("ORD %s: %w\n%s", depth, err, server.Output())
+		}
+		if _, err := server.Wait(e.ctx); err != nil {
+			return "", fmt.Errorf("ORD %s: the kernel's server: %w", depth, err)
+		}
+	}
+	return "1000 Reads of 4096 bytes each time, 500 in the queue", nil
 }

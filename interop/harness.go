@@ -20,7 +20,7 @@ type harness struct {
 	keep  bool
 }
 
-func newHarness(image *guest.Image, out, bin string, keep bool) (*harness, error) {
+func newHarness(image *guest.Image, out, bin string, keep, again bool) (*harness, error) {
 	abs := func(p *string) error {
 		a, err := filepath.Abs(*p)
 		*p = a
@@ -37,8 +37,10 @@ func newHarness(image *guest.Image, out, bin string, keep bool) (*harness, error
 			return nil, fmt.Errorf("%w; run make build first", err)
 		}
 	}
-	if err := os.RemoveAll(out); err != nil {
-		return nil, err
+	if !again {
+		if err := os.RemoveAll(out); err != nil {
+			return nil, err
+		}
 	}
 	return &harness{image, out, bin, keep}, os.MkdirAll(out, 0o755)
 }
@@ -47,27 +49,34 @@ func newHarness(image *guest.Image, out, bin string, keep bool) (*harness, error
 const defaultLimit = 5 * time.Minute
 
 // runAll runs the cases on n workers, each with a guest that it keeps from
-// case to case; the results are in the order of the cases.
-func (h *harness) runAll(ctx context.Context, todo []Case, n int) []Result {
-	results := make([]Result, len(todo))
-	next := make(chan int)
+// case to case. Each result is passed on as it comes, one at a time; a case that
+// an interrupt has cut short has none.
+func (h *harness) runAll(ctx context.Context, todo []Case, n int, done func(Result)) {
+	next := make(chan Case)
+	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for range min(n, len(todo)) {
 		wg.Go(func() {
 			w := &worker{h: h}
 			defer w.drop()
-			for i := range next {
-				results[i] = w.run(ctx, todo[i])
-				progress(results[i])
+			for c := range next {
+				r := w.run(ctx, c)
+				if ctx.Err() == nil {
+					mu.Lock()
+					done(r)
+					mu.Unlock()
+				}
 			}
 		})
 	}
-	for i := range todo {
-		next <- i
+	for _, c := range todo {
+		select {
+		case next <- c:
+		case <-ctx.Done():
+		}
 	}
 	close(next)
 	wg.Wait()
-	return results
 }
 
 func progress(r Result) {

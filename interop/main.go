@@ -6,6 +6,8 @@
 //	go run ./interop run            the whole matrix; writes docs/INTEROP.md
 //	go run ./interop run -short     one guest, the essential cases
 //	go run ./interop run -run iser  only cases whose name contains iser
+//	go run ./interop run -again     what has not passed yet, after a run that failed
+//	go run ./interop run -write     writes docs/INTEROP.md with its failures too
 //	go run ./interop list           the cases
 //	go run ./interop build          the guest image only
 package main
@@ -19,13 +21,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
-	"time"
 
 	"softiser/interop/internal/guest"
 )
 
-const usage = `usage: interop run [-short] [-run REGEXP] [-j N] [-out DIR] [-keep] | list | build
+const usage = `usage: interop run [-short] [-run REGEXP] [-again] [-write] [-j N] [-out DIR] [-bin DIR] [-keep] | list | build
 
 exit status: 0 all cases as expected, 1 some not, 2 usage, 3 no guest can be run here
 `
@@ -72,6 +74,8 @@ func run(ctx context.Context, args []string) int {
 	out := fl.String("out", filepath.Join("out", "interop"), "where logs and captures stay")
 	bin := fl.String("bin", "bin", "folder of iser-target and iser-initiator")
 	keep := fl.Bool("keep", false, "keep the logs of cases that passed too")
+	again := fl.Bool("again", false, "run only what has not passed in -out yet; the table has all of it")
+	write := fl.Bool("write", false, "write docs/INTEROP.md even if cases failed, with what they said")
 	if err := fl.Parse(args); err != nil {
 		return 2
 	}
@@ -80,16 +84,21 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintln(os.Stderr, "interop: -run:", err)
 		return 2
 	}
-	var todo []Case
-	for _, c := range matrix {
-		if match.MatchString(c.Name) && (!*short || c.Short) {
-			todo = append(todo, c)
-		}
-	}
-	if len(todo) == 0 {
+	selected := slices.DeleteFunc(slices.Clone(matrix), func(c Case) bool {
+		return !match.MatchString(c.Name) || *short && !c.Short
+	})
+	if len(selected) == 0 {
 		fmt.Fprintln(os.Stderr, "interop: no case matches")
 		return 2
 	}
+	var rec record
+	if *again {
+		if rec, err = loadRecord(*out); err != nil {
+			fmt.Fprintln(os.Stderr, "interop: -again:", err)
+			return 2
+		}
+	}
+	todo := slices.DeleteFunc(slices.Clone(selected), func(c Case) bool { return rec.passed(c.Name) })
 	image, err := prepare()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "interop:", err)
@@ -98,22 +107,35 @@ func run(ctx context.Context, args []string) int {
 		}
 		return 1
 	}
-	h, err := newHarness(image, *out, *bin, *keep)
+	h, err := newHarness(image, *out, *bin, *keep, *again)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		return 1
 	}
-	began := time.Now()
-	results := h.runAll(ctx, todo, *jobs)
+	rec.begin()
+	h.runAll(ctx, todo, *jobs, func(r Result) {
+		progress(r)
+		rec.add(r)
+		if err := rec.save(h.out); err != nil {
+			fmt.Fprintln(os.Stderr, "interop:", err)
+		}
+	})
+	results := rec.results(selected)
 	failed := printTable(os.Stdout, results)
-	fmt.Printf("\n%d passed, %d failed\n", len(results)-failed, failed)
-	if !*short && *only == "" {
-		if err := writeReport("docs/INTEROP.md", image, began, results); err != nil {
+	fmt.Printf("\n%d passed, %d failed, %d not run\n", len(results)-failed, failed, len(selected)-len(results))
+	switch {
+	case *short || *only != "":
+	case len(results) < len(matrix):
+		fmt.Println("docs/INTEROP.md was not written: the run is not complete; -again goes on with it")
+	case failed > 0 && !*write:
+		fmt.Println("docs/INTEROP.md was not written: -again runs what failed once more, -write writes the table as it is")
+	default:
+		if err := writeReport("docs/INTEROP.md", image, results); err != nil {
 			fmt.Fprintln(os.Stderr, "interop:", err)
 			return 1
 		}
 	}
-	if failed > 0 {
+	if failed > 0 || len(results) < len(selected) {
 		fmt.Printf("logs of the failures: %s\n", *out)
 		return 1
 	}

@@ -60,3 +60,43 @@ func TestTable(t *testing.T) {
 		t.Errorf("%d failed:\n%s", failed, b.String())
 	}
 }
+
+// A table with a failure says so, and what the case said; a run that was gone on
+// with names each commit.
+func TestReport(t *testing.T) {
+	var rec record
+	rec.begin()
+	rec.commit, rec.day = "c0ffee1", "2026-01-02"
+	cases := []Case{{Name: "a/b", Expect: "works"}, {Name: "a/c", Expect: "x | y"}, {Name: "a/d", Expect: "later"}}
+	rec.add(Result{Case: cases[0], Seen: "worked"})
+	rec.add(Result{Case: cases[1], Seen: "failed", Err: fmt.Errorf("why\nin two lines")})
+	dir := t.TempDir()
+	if err := rec.save(dir); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := loadRecord(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !rec.passed("a/b") || rec.passed("a/c") || rec.passed("a/d") {
+		t.Errorf("%+v", rec)
+	}
+	if n := len(rec.results(cases)); n != 2 {
+		t.Errorf("%d results of an unfinished run", n)
+	}
+	rec.commit, rec.day = "decade2", "2026-01-03"
+	rec.add(Result{Case: cases[2], Seen: "worked too"})
+	var b strings.Builder
+	report(&b, rec.results(cases))
+	for _, want := range []string{
+		"2 of 3 cases ended as expected, 2 on 2026-01-02 at commit c0ffee1, 1 on 2026-01-03 at commit decade2.",
+		"| a/b | works | worked | 0.0 |\n| a/c | x \\| y | **failed** | 0.0 |\n| a/d |", "## What failed\n\na/c:\n\n    why\n    in two lines\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, b.String())
+		}
+	}
+	if _, err := loadRecord(t.TempDir()); err == nil {
+		t.Error("a run that never was is gone on with")
+	}
+}

@@ -118,7 +118,8 @@ func (e *endpoint) next(ctx context.Context) (rdma.WC, error) {
 		}
 		return wc, io.EOF
 	}
-	return wc, fmt.Errorf("%v failed: %v", wc.Opcode, wc.Status)
+	<-e.qp.Done() // a work request that failed ends the connection
+	return wc, fmt.Errorf("%v failed: %v: %w", wc.Opcode, wc.Status, e.qp.Err())
 }
 
 // disconnect ends the connection gracefully.

@@ -76,6 +76,7 @@ quiet_kernel() {
 LIO=/sys/kernel/config/target
 lio_ram() { modprobe -a target_core_mod iscsi_target_mod; lio_path=$LIO/core/rd_mcp_$((lio_n++))/$1; mkdir -p "$lio_path" && echo "rd_pages=$(($2 * 256))" > "$lio_path/control" && echo 1 > "$lio_path/enable" && echo "$1" > "$lio_path/wwn/vpd_unit_serial"; }
 lio_file() { modprobe -a target_core_mod iscsi_target_mod target_core_file; lio_path=$LIO/core/fileio_$((lio_n++))/$1; truncate -s "$3" "$2"; mkdir -p "$lio_path" && echo "fd_dev_name=$2,fd_dev_size=$3" > "$lio_path/control" && echo 1 > "$lio_path/enable" && echo "$1" > "$lio_path/wwn/vpd_unit_serial"; }
+lio_block() { modprobe -a target_core_mod iscsi_target_mod target_core_iblock; lio_path=$LIO/core/iblock_$((lio_n++))/$1; mkdir -p "$lio_path" && echo "udev_path=$2" > "$lio_path/control" && echo 1 > "$lio_path/enable" && echo "$1" > "$lio_path/wwn/vpd_unit_serial"; }
 lio_n=0
 lio_target() {
   tpg=$LIO/iscsi/$1/tpgt_1; mkdir -p "$tpg" || return

@@ -1,0 +1,69 @@
+package rdmatools
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// A path that hands on a few bytes at a time cuts FPDUs at every place, headers
+// and trailers too.
+func TestRPingOverDrips(t *testing.T) {
+	port := freePort(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	pour := func(to, from net.Conn) {
+		defer to.Close()
+		buf := make([]byte, 13)
+		for {
+			n, err := from.Read(buf[:1+rand.IntN(len(buf))])
+			if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
+				return
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	go func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", "127.0.0.1:"+port)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			go pour(in, out)
+			go pour(out, in)
+		}
+	}()
+	slow := strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
+	done := make(chan error, 1)
+	go func() {
+		_, err := tool(t.Context(), "rping", "-s", "-a", "127.0.0.1", "-p", port, "-S", "3000", "-V")
+		done <- err
+	}()
+	for range 100 {
+		if _, err = tool(context.Background(), "rping", "-c", "-a", "127.0.0.1", "-p", slow, "-C", "3", "-S", "3000", "-V"); err == nil {
+			break
+		}
+		select {
+		case serr := <-done:
+			t.Fatalf("client: %v, server: %v", err, serr)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"softiser/initiator"
+	"softiser/internal/scsi"
+)
+
+// lioSlow is a block backstore that takes 3 s for each command.
+const lioSlow = `modprobe -a dm-delay loop; truncate -s 64M /tmp/slow.img; l=$(losetup -f --show /tmp/slow.img)
+dmsetup create slow --table "0 131072 delay $l 0 3000" && dmsetup mknodes || die dm-delay
+lio_block b0 /dev/mapper/slow`
+
+// open opens a volume from inside the harness, where a case needs single commands.
+func (e *Env) open(url string) (*initiator.LUN, error) {
+	cfg, err := initiator.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.InitiatorName = "iqn.2026-11.softiser:harness"
+	return initiator.Open(e.ctx, cfg)
+}
+
+// abortAtLIO gives up a WRITE after half a second, which is long before LIO's
+// backstore is done with it.
+func abortAtLIO(e *Env, url string) (string, error) {
+	lun, err := e.open(url)
+	if err != nil {
+		return "", err
+	}
+	defer lun.Close()
+	ctx, cancel := context.WithTimeout(e.ctx, 500*time.Millisecond)
+	defer cancel()
+	err = lun.Do(ctx, &initiator.Request{Op: initiator.OpWrite, Buf: make([]byte, 64<<10)})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return "", fmt.Errorf("the command that was given up ended with %v", err)
+	}
+	if n := lun.Stats().Aborts; n != 1 {
+		return "", fmt.Errorf("%d ABORT TASK were sent", n)
+	}
+	buf := make([]byte, 64<<10)
+	for _, op := range []initiator.Op{initiator.OpWrite, initiator.OpRead} {
+		if err := lun.Do(e.ctx, &initiator.Request{Op: op, Off: 1 << 20, Buf: buf}); err != nil {
+			return "", fmt.Errorf("the session did not go on: %w", err)
+		}
+	}
+	if n := lun.Stats().Losses; n != 0 {
+		return "", fmt.Errorf("%d connections were lost", n)
+	}
+	out, err := e.In("cd %s/core/iblock_0/b0/statistics/scsi_tgt_dev && echo $(cat aborts_complete aborts_no_task)", "$LIO")
+	if err != nil || strings.TrimSpace(out) == "0 0" {
+		return "", fmt.Errorf("LIO has counted no abort: %v %s", err, out)
+	}
+	return "aborted; LIO's aborts complete/no task: " + strings.TrimSpace(out), nil
+}
+
+// prInitiator is our end of persistInTurns.
+type prInitiator struct {
+	lun *initiator.LUN
+	ctx context.Context
+}
+
+// cdb runs one command; a unit attention, which tells of what the other end has
+// done, is not the answer yet.
+func (p *prInitiator) cdb(cdb, buf []byte, in bool) error {
+	for {
+		r := &initiator.Request{Op: initiator.OpCDB, CDB: cdb, Buf: buf, DataIn: in}
+		err := p.lun.Do(p.ctx, r)
+		var sense *scsi.SenseError
+		if !errors.As(err, &sense) || !sense.IsUnitAttention() {
+			return err
+		}
+	}
+}
+
+func (p *prInitiator) out(action byte, typ scsi.PRType, key, actionKey uint64) error {
+	list := scsi.PersistOut{Key: key, ActionKey: actionKey}
+	return p.cdb(scsi.AppendPersistOut(nil, action, typ, scsi.PersistOutLen), list.Append(nil), false)
+}
+
+// holder is the reservation key of READ RESERVATION, 0 without one.
+func (p *prInitiator) holder() (uint64, error) {
+	buf := make([]byte, 24)
+	if err := p.cdb(scsi.AppendPersistIn(nil, scsi.SAPrinReadRes, uint16(len(buf))), buf, true); err != nil && !errors.Is(err, initiator.ErrShort) {
+		return 0, err
+	}
+	if buf[7] == 0 {
+		return 0, nil
+	}
+	var key uint64
+	for _, b := range buf[8:16] {
+		key = key<<8 | uint64(b)
+	}
+	return key, nil
+}
+
+// persistInTurns: two initiators, two implementations, one LUN of LIO.
+func persistInTurns(e *Env, scheme, url string) (string, error) {
+	if _, err := e.In(`HOST=$SELF; d=$(attach %s 3260 %s) || die attach: $d; echo $d > /tmp/disk`, map[string]string{"iser": "iser", "iscsi": "tcp"}[scheme], lioIQN); err != nil {
+		return "", err
+	}
+	lun, err := e.open(url)
+	if err != nil {
+		return "", err
+	}
+	defer lun.Close()
+	us := &prInitiator{lun, e.ctx}
+	linux := func(script string) error {
+		_, err := e.In("%s", `d=$(cat /tmp/disk)
+pr() { local n=$1; shift; for _ in 1 2 3; do sg_persist --no-inquiry "$@" $n >/tmp/pr 2>&1; [ $? = 6 ] || break; done; }
+can() { dd if=/dev/zero of=$d bs=512 count=1 oflag=direct >/tmp/dd 2>&1; }
+see() { dd if=$d of=/dev/null bs=512 count=1 iflag=direct >/tmp/dd 2>&1; }
+`+script)
+		return err
+	}
+	write := func() error { return lun.Do(e.ctx, &initiator.Request{Op: initiator.OpWrite, Buf: make([]byte, 512)}) }
+	read := func() error { return lun.Do(e.ctx, &initiator.Request{Op: initiator.OpRead, Buf: make([]byte, 512)}) }
+	const ours, theirs, again = 0xa1, 0xb2, 0xa3
+	steps := []struct {
+		name string
+		run  func() error
+	}{
+		{"we register", func() error { return us.out(scsi.SAProutRegister, 0, 0, ours) }},
+		{"Linux registers and sees both keys", func() error {
+			return linux("pr $d -o -G --param-sark=0xb2; sg_persist --no-inquiry -i -k $d > /tmp/k; grep -q 0xa1 /tmp/k && grep -q 0xb2 /tmp/k || { cat /tmp/pr /tmp/k; die keys; }")
+		}},
+		{"we reserve, write exclusive", func() error { return us.out(scsi.SAProutReserve, scsi.PRWriteExclusive, ours, 0) }},
+		{"Linux reads, but cannot write or reserve", func() error {
+			return linux("see || die read; can && die it wrote; pr $d -o -R --param-rk=0xb2 --prout-type=1; grep -qi conflict /tmp/pr || { cat /tmp/pr; die no conflict; }")
+		}},
+		{"we write", write},
+		{"Linux preempts us", func() error {
+			return linux("pr $d -o -P --param-rk=0xb2 --param-sark=0xa1 --prout-type=1; sg_persist --no-inquiry -i -r $d | grep -q 0xb2 || { cat /tmp/pr; die not the holder; }; can || { cat /tmp/dd; die the holder cannot write; }")
+		}},
+		{"we cannot write any more", func() error {
+			if err := write(); !errors.Is(err, initiator.ErrReservation) {
+				return fmt.Errorf("the write ended with %v", err)
+			}
+			return nil
+		}},
+		{"we see the holder, and read", func() error {
+			if k, err := us.holder(); err != nil || k != theirs {
+				return fmt.Errorf("holder %#x, %v", k, err)
+			}
+			return read()
+		}},
+		{"Linux releases", func() error {
+			return linux("pr $d -o -L --param-rk=0xb2 --prout-type=1 && sg_persist --no-inquiry -i -r $d | grep -qi 'NO reservation' || { cat /tmp/pr; die release; }")
+		}},
+		{"we write again", write},
+		{"we register anew and reserve, exclusive access", func() error {
+			if err := us.out(scsi.SAProutRegisterIgnore, 0, 0, again); err != nil {
+				return err
+			}
+			return us.out(scsi.SAProutReserve, scsi.PRExclusiveAccess, again, 0)
+		}},
+		{"Linux cannot even read", func() error { return linux("see && die it read; can && die it wrote; true") }},
+		{"we release and clear", func() error {
+			if err := us.out(scsi.SAProutRelease, scsi.PRExclusiveAccess, again, 0); err != nil {
+				return err
+			}
+			return us.out(scsi.SAProutClear, 0, again, 0)
+		}},
+		{"nobody is registered, Linux writes", func() error {
+			return linux("for _ in 1 2 3; do sg_turs $d >/dev/null 2>&1 && break; done; sg_persist --no-inquiry -i -k $d | grep -qi 'no registered' || die keys; can || { cat /tmp/dd; die write; }")
+		}},
+	}
+	for _, s := range steps {
+		if err := s.run(); err != nil {
+			return "", fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	_, err = e.In("detach %s", lioIQN)
+	return fmt.Sprintf("%d steps, in turns", len(steps)), err
+}

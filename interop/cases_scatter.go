@@ -1,0 +1,285 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"softiser/rdma"
+)
+
+// Part 1 again: scattered memory, more Reads than the peer serves at once, a peer
+// that is slow, and what a kernel says when it refuses.
+var scatterCases = []Case{
+	{Name: "verbs/scattered", Expect: "Sends, Reads and Writes of several SGEs; 40 Reads posted where siw serves one", Short: true, Run: scattered},
+	{Name: "verbs/slow-peer-kernel-client", Expect: "rping verifies over a path that drips, cut anywhere; with CRC cut at words", Run: slowKernelClient},
+	{Name: "verbs/slow-peer-kernel-server", Expect: "rping verifies over a path that drips, cut anywhere; with CRC cut at words", Run: slowKernelServer},
+	{Name: "verbs/kernel-rejects", Expect: "the private data of a kernel's reject reaches us", Run: kernelRejects},
+}
+
+// pieces cuts memory at odd places.
+func pieces(mem []byte, mr *rdma.MR, sizes ...int) []rdma.SGE {
+	var sgl []rdma.SGE
+	for _, n := range sizes {
+		sgl = append(sgl, rdma.SGE{Mem: mem[:n], LKey: mr.LKey()})
+		mem = mem[n+3:] // a gap, so that neighbours would show
+	}
+	return append(sgl, rdma.SGE{Mem: mem, LKey: mr.LKey()})
+}
+
+func join(sgl []rdma.SGE) []byte {
+	var b []byte
+	for _, s := range sgl {
+		b = append(b, s.Mem...)
+	}
+	return b
+}
+
+// scattered is the server of a kernel's rping client, which hands out memory to
+// read, then memory to write, and compares both.
+func scattered(_ context.Context, e *Env) (string, error) {
+	const size, reads, piece = 4000, 40, 4096
+	c, err := newVerbsConn()
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	mem := make([]byte, (reads+2)*piece)
+	mr, err := c.pd.RegMR(mem, rdma.AccessLocalWrite)
+	if err != nil {
+		return "", err
+	}
+	c.down = append(c.down[:len(c.down)-1], mr.Dereg, c.down[len(c.down)-1])
+	ln, err := c.dev.Listen("tcp", "127.0.0.1:0", nil)
+	if err != nil {
+		return "", err
+	}
+	defer ln.Close()
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	_, port, _ := strings.Cut(ln.Addr().String(), ":")
+	client, err := g.Start(settings("") + fmt.Sprintf("dmesg -C; timeout 60 rping -c -a $HOST -p %s -C 1 -S %d -V -v || die rping; quiet_kernel", port, size))
+	if err != nil {
+		return "", err
+	}
+	req, err := ln.Accept(e.ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := req.Accept(e.ctx, c.qp, &rdma.ConnParams{CRC: rdma.CRCRequired, IRD: 1, ORD: 16}); err != nil {
+		return "", err
+	}
+	if got := c.qp.Info().ORD; got != 1 {
+		return "", fmt.Errorf("ORD %d against rping, which serves one Read", got)
+	}
+	source, err := c.rpingInfo(e.ctx, 0, size)
+	if err != nil {
+		return "", err
+	}
+	var sinks [][]rdma.SGE
+	for i := range reads {
+		// size bytes behind up to five SGEs, the last one takes the rest.
+		cut := []int{1 + i, 7, 100 * (1 + i%3), 1024}[:1+i%4]
+		sgl := pieces(mem[i*piece:][:size+3*len(cut)], mr, cut...)
+		sinks = append(sinks, sgl)
+		if err := c.qp.PostSend(rdma.SendWR{Op: rdma.OpRead, Flags: rdma.FlagSignaled, SGL: sgl, Remote: source}); err != nil {
+			return "", err
+		}
+	}
+	if err := c.completions(e.ctx, rdma.WCRead, reads); err != nil {
+		return "", err
+	}
+	text := join(sinks[0])
+	if !bytes.HasPrefix(text, []byte("rdma-ping-0: ABCD")) {
+		return "", fmt.Errorf("read %q", text[:32])
+	}
+	for i, s := range sinks {
+		if !bytes.Equal(join(s), text) {
+			return "", fmt.Errorf("Read %d with %d SGEs brought something else", i, len(s))
+		}
+	}
+	// rping's go-ahead is a message of 16 bytes, whatever they are.
+	goAhead := rdma.SendWR{Op: rdma.OpSend, SGL: pieces(c.mem[8192:8192+16+6], c.mr, 5, 7)}
+	if err := c.qp.PostSend(goAhead); err != nil {
+		return "", err
+	}
+	sink, err := c.rpingInfo(e.ctx, 1, size)
+	if err != nil {
+		return "", err
+	}
+	if err := c.qp.PostSend(rdma.SendWR{Op: rdma.OpWrite, SGL: sinks[reads-1], Remote: sink}, goAhead); err != nil {
+		return "", err
+	}
+	if out, err := client.Wait(e.ctx); err != nil {
+		return out, err
+	}
+	return fmt.Sprintf("%d Reads of 2 to 5 SGEs at ORD 1, Write of %d, Sends of 3: verified", reads, len(sinks[reads-1])), nil
+}
+
+// rpingInfo waits for the n-th message of rping: address, STag and length.
+func (c *verbsConn) rpingInfo(ctx context.Context, n, size int) (rdma.RemoteAddr, error) {
+	if err := c.completions(ctx, rdma.WCRecv, 1); err != nil {
+		return rdma.RemoteAddr{}, fmt.Errorf("rping's message %d: %w", n, err)
+	}
+	m := c.mem[n*64:]
+	if got := binary.BigEndian.Uint32(m[12:]); int(got) != size {
+		return rdma.RemoteAddr{}, fmt.Errorf("rping offers %d bytes, not %d", got, size)
+	}
+	return rdma.RemoteAddr{TO: binary.BigEndian.Uint64(m), STag: binary.BigEndian.Uint32(m[8:])}, nil
+}
+
+// completions waits for n successful completions of one kind.
+func (c *verbsConn) completions(ctx context.Context, kind rdma.WCOpcode, n int) error {
+	for n > 0 {
+		var wc [1]rdma.WC
+		if c.cq.Poll(wc[:]) == 0 {
+			if err := c.cq.Wait(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if wc[0].Status != rdma.StatusSuccess || wc[0].Opcode != kind {
+			return fmt.Errorf("%v ended with %v (%v)", wc[0].Opcode, wc[0].Status, c.qp.Err())
+		}
+		n--
+	}
+	return nil
+}
+
+// drips are how a slow path cuts the stream, and with which CRC. siw 6.1 takes an
+// FPDU whose CRC arrives in two segments for a bad one: siw_get_trailer puts the
+// second part where it has put the first. An FPDU is a multiple of 4 bytes long,
+// so a path that cuts at words keeps the CRC whole, as long as there is no padding.
+var drips = []struct {
+	crc  string
+	word int
+}{{"off", 1}, {"required", 4}}
+
+const dripSize = "3000"
+
+// drip forwards connections to addr in both directions, at most 13 words per
+// millisecond, each piece as a segment of its own.
+func drip(e *Env, addr string, word int) (port int, stop func(), err error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, nil, err
+	}
+	pour := func(to, from net.Conn) {
+		defer to.Close()
+		buf := make([]byte, 13*word)
+		for e.ctx.Err() == nil {
+			n, err := io.ReadFull(from, buf[:word])
+			if more := rand.IntN(13) * word; err == nil && word == 1 && more > 0 {
+				var m int
+				m, err = from.Read(buf[1 : 1+more])
+				n += m
+			}
+			if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	go func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", addr)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			go pour(in, out)
+			go pour(out, in)
+		}
+	}()
+	return ln.Addr().(*net.TCPAddr).Port, func() { ln.Close() }, nil
+}
+
+func slowKernelClient(_ context.Context, e *Env) (string, error) {
+	for _, d := range drips {
+		port := freePort()
+		p, err := e.Start("iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-S", dripSize, "-v", "--crc="+d.crc)
+		if err != nil {
+			return "", err
+		}
+		slow, stop, err := drip(e, "127.0.0.1:"+strconv.Itoa(port), d.word)
+		if err != nil {
+			return "", err
+		}
+		defer stop()
+		out, err := e.In(settings("")+"dmesg -C; sleep 0.5; timeout 100 rping -c -v -a $HOST -p %d -C 3 -S %s -V || die rping; quiet_kernel", slow, dripSize)
+		if err == nil && strings.Count(out, "ping data: rdma-ping-") != 3 {
+			err = fmt.Errorf("rping's client did not see three pings:\n%.300s", out)
+		}
+		if err == nil {
+			err = p.wait(20 * time.Second)
+		}
+		if err != nil {
+			return "", fmt.Errorf("CRC %s: %w", d.crc, err)
+		}
+	}
+	return "3 pings of " + dripSize + " bytes verified, each way", nil
+}
+
+func slowKernelServer(_ context.Context, e *Env) (string, error) {
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	for _, d := range drips {
+		server, err := g.Start(settings("") + "dmesg -C; timeout 100 rping -s -a $SELF -p 7174 -C 3 -S " + dripSize + " -V || die rping; quiet_kernel")
+		if err != nil {
+			return "", err
+		}
+		slow, stop, err := drip(e, "127.0.0.1:"+strconv.Itoa(e.Port(7174)), d.word)
+		if err != nil {
+			return "", err
+		}
+		defer stop()
+		if err := e.retry(func() error {
+			_, err := e.Host("iser-initiator", "rdma", "rping", "-c", "-a", "127.0.0.1", "-p", strconv.Itoa(slow), "-C", "3", "-S", dripSize, "-V", "--crc="+d.crc)
+			return err
+		}); err != nil {
+			return "", fmt.Errorf("CRC %s: %w", d.crc, err)
+		}
+		if _, err = server.Wait(e.ctx); err != nil {
+			return "", fmt.Errorf("CRC %s: %w", d.crc, err)
+		}
+	}
+	return "3 pings of " + dripSize + " bytes verified, each way", nil
+}
+
+// kernelRejects connects to the kernel's NVMe target with nonsense; it is the
+// listener of the kernel that gives a reason in the private data of its reject:
+// record format 0 and status 2, "invalid record format", both little-endian.
+func kernelRejects(_ context.Context, e *Env) (string, error) {
+	if _, err := e.In("%s", settings("")+`dmesg -C; modprobe -a nvmet nvmet-rdma || die nvmet; cd /sys/kernel/config/nvmet || die configfs
+mkdir -p subsystems/s ports/9 && cd ports/9 && echo rdma > addr_trtype && echo ipv4 > addr_adrfam && echo $SELF > addr_traddr && echo 7174 > addr_trsvcid && ln -s ../../subsystems/s subsystems/s || die port`); err != nil {
+		return "", err
+	}
+	c, err := newVerbsConn()
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	_, err = rdma.Dial(e.ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", e.Port(7174)), c.qp, &rdma.ConnParams{PrivateData: bytes.Repeat([]byte{0x77}, 32), IRD: 1, ORD: 1})
+	var rej *rdma.RejectError
+	if !errors.As(err, &rej) || !bytes.Equal(rej.PrivateData, []byte{0, 0, 2, 0}) {
+		return "", fmt.Errorf("connecting ended with %v", err)
+	}
+	_, err = e.In("cd /sys/kernel/config/nvmet && rm ports/9/subsystems/s && rmdir ports/9 subsystems/s; quiet_kernel")
+	return fmt.Sprintf("rejected with %x", rej.PrivateData), err
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// record is what is known of the cases of a run, kept in the output folder as
+// results.json after each case, so that a run can be gone on with: it takes the
+// better part of an hour, and one stalled guest need not cost it all.
+type record struct {
+	Cases map[string]outcome `json:"cases"`
+
+	commit, day string
+}
+
+// outcome is one case of a record.
+type outcome struct {
+	Seen    string  `json:"seen"`
+	Error   string  `json:"error,omitempty"`
+	Seconds float64 `json:"seconds"`
+	Commit  string  `json:"commit"`
+	Day     string  `json:"day"`
+}
+
+func recordFile(out string) string { return filepath.Join(out, "results.json") }
+
+func loadRecord(out string) (record, error) {
+	var rec record
+	b, err := os.ReadFile(recordFile(out))
+	if err != nil {
+		return rec, fmt.Errorf("no earlier run to go on with: %w", err)
+	}
+	if err := json.Unmarshal(b, &rec); err != nil {
+		return rec, fmt.Errorf("%s: %w", recordFile(out), err)
+	}
+	return rec, nil
+}
+
+func (rec *record) save(out string) error {
+	b, err := json.MarshalIndent(rec, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(recordFile(out), append(b, '\n'), 0o644)
+}
+
+// begin notes what is tested from now on.
+func (rec *record) begin() {
+	rec.commit, rec.day = commit(), time.Now().UTC().Format(time.DateOnly)
+	if rec.Cases == nil {
+		rec.Cases = map[string]outcome{}
+	}
+}
+
+func (rec *record) add(r Result) {
+	o := outcome{Seen: r.Seen, Seconds: r.Took.Seconds(), Commit: rec.commit, Day: rec.day}
+	if r.Err != nil {
+		o.Error = r.Err.Error()
+	}
+	rec.Cases[r.Name] = o
+}
+
+func (rec *record) passed(name string) bool {
+	o, ok := rec.Cases[name]
+	return ok && o.Error == ""
+}
+
+// results are the known ones of these cases, in their order.
+func (rec *record) results(cases []Case) []Result {
+	var list []Result
+	for _, c := range cases {
+		o, ok := rec.Cases[c.Name]
+		if !ok {
+			continue
+		}
+		r := Result{Case: c, Seen: o.Seen, Took: time.Duration(o.Seconds * float64(time.Second)), Commit: o.Commit, Day: o.Day}
+		if o.Error != "" {
+			r.Err = errors.New(o.Error)
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// commit names the tree that is tested; "-dirty" marks one with changes.
+func commit() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty", "--exclude", "*").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}

@@ -67,7 +67,9 @@ func (cq *CQ) Poll(wc []WC) int {
 			cq.head = 0
 		}
 	}
-	cq.n -= k
+	if cq.n -= k; cq.n == 0 {
+		cq.head = 0 // a queue with few completions at a time uses, and keeps warm, few of its slots
+	}
 	cq.mu.Unlock()
 	return k
 }

@@ -117,6 +117,11 @@ func (qp *QP) Enqueue(wr *SendWR) error {
 	if qp.sqTail-qp.sqHead-qp.hidden >= uint32(qp.cfg.MaxSend) {
 		return ErrQueueFull
 	}
+	if qp.sqHead == qp.sqTail {
+		// Nobody has a place in an empty ring: it begins anew, so that a connection
+		// with little to do keeps few slots, and these in the cache.
+		qp.sqHead, qp.sqNext, qp.sqTail = 0, 0, 0
+	}
 	e := &qp.sq[qp.sqTail&uint32(len(qp.sq)-1)]
 	e.id, e.op, e.flags, e.length = wr.ID, wr.Op, wr.Flags, n
 	e.status, e.built, e.done = StatusSuccess, false, false

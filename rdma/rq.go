@@ -33,12 +33,17 @@ func (b *recvBuf) swapIn(src *recvBuf) {
 	src.segs = src.segs[:0]
 }
 
-// rqueue is a ring of receive buffers: of one queue pair, or shared.
+// rqueue is a queue of receive buffers. That of a queue pair is a ring: Sends
+// arrive in the buffers in the order in which these were posted. A shared one is a
+// stack: its users cannot know who takes which buffer, and the one that was used
+// last is still in the processor's cache, while a walk through all of them would
+// bring a cold buffer, and a cold page, to every message.
 type rqueue struct {
 	mu    sync.Mutex // guards what follows; a leaf
 	ring  []recvBuf
-	head  int
+	head  int // 0 in a stack
 	n     int
+	stack bool
 	ended bool // posts are flushed at once
 }
 
@@ -70,19 +75,23 @@ func (q *rqueue) post(wr *RecvWR) (flushed bool, err error) {
 	return false, nil
 }
 
-// take moves the oldest buffer into b and tells how many are left; false when
-// there is none.
+// take moves the oldest buffer, of a stack the youngest, into b and tells how many
+// are left; false when there is none.
 func (q *rqueue) take(b *recvBuf) (left int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.n == 0 {
 		return 0, false
 	}
+	q.n--
+	if q.stack {
+		b.swapIn(&q.ring[q.n])
+		return q.n, true
+	}
 	b.swapIn(&q.ring[q.head])
 	if q.head++; q.head == len(q.ring) {
 		q.head = 0
 	}
-	q.n--
 	return q.n, true
 }
 

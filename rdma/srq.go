@@ -12,7 +12,7 @@ type SRQConfig struct {
 }
 
 // SRQ is a receive queue that several queue pairs take buffers from. A buffer is
-// taken when the first segment of a Send arrives.
+// taken when the first segment of a Send arrives: the one that was posted last.
 type SRQ struct {
 	pd    *PD
 	cfg   SRQConfig
@@ -36,13 +36,13 @@ func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	if err := take(&d.nSRQ, d.cfg.MaxSRQ, "shared receive queues"); err != nil {
 		return nil, err
 	}
-	s := &SRQ{pd: pd, cfg: cfg}
+	s := &SRQ{pd: pd, cfg: cfg, q: rqueue{stack: true}}
 	s.q.init(cfg.MaxRecv)
 	pd.use.Add(1)
 	return s, nil
 }
 
-// PostRecv adds buffers, in order.
+// PostRecv adds buffers.
 func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 	for i := range wrs {
 		if len(wrs[i].SGL) > s.cfg.MaxSGE {

@@ -96,11 +96,11 @@ func newTagTable(slots int) tagTable {
 	return tagTable{chain: make([]*task, n)}
 }
 
-// at returns the chain of a tag. Initiators count their tags up, or keep an
-// index in some of the bits; the multiplication spreads both.
+// at returns the chain of a tag: that of its low bits. Initiators count their tags
+// up, or keep the number of a slot there (Linux and ours); the latter leave most
+// of the table, and of the cache, alone.
 func (t *tagTable) at(itt uint32) **task {
-	h := itt * 0x9e3779b1
-	return &t.chain[(h>>16)&uint32(len(t.chain)-1)]
+	return &t.chain[itt&uint32(len(t.chain)-1)]
 }
 
 func (t *tagTable) find(itt uint32) *task {

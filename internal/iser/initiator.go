@@ -32,7 +32,9 @@ type taskTable struct {
 	segs    [][]byte // working space
 }
 
-func bucket(itt uint32) uint32 { return itt * 0x9e3779b1 >> 25 }
+// bucket takes the low bits, where an initiator has the number of its slot: the
+// tasks of a session with few at a time stay in few cache lines.
+func bucket(itt uint32) uint32 { return itt % taskBuckets }
 
 func (t *taskTable) find(itt uint32) *task {
 	for k := t.buckets[bucket(itt)]; k != nil; k = k.next {

@@ -19,7 +19,7 @@ import (
 // used by one goroutine at a time: Dial's, then recover's.
 type transport struct {
 	cfg    *Config
-	device *iser.Device // opened with the first iSER connection
+	device *iser.Device // taken with the first iSER connection
 	plain  bool         // fell back to TCP
 	fell   func(err error)
 
@@ -55,14 +55,13 @@ func (t *transport) wantsRDMA() bool {
 	return t.cfg.dial == nil && t.cfg.Transport == TransportISER && !t.cfg.FallbackTCP
 }
 
-// close ends the RDMA device. Every connection has ended.
+// close gives the RDMA device back. Every connection has ended.
 func (t *transport) close() error {
-	d := t.device
-	if d == nil {
+	if t.device == nil {
 		return nil
 	}
 	t.device = nil
-	return d.Close()
+	return closeDevice()
 }
 
 func (t *transport) connect(ctx context.Context, addr string) (net.Conn, error) {
@@ -91,7 +90,7 @@ func (t *transport) dialTCP(ctx context.Context, addr string) (iscsi.Datamover, 
 // dialISER connects for iSER: MPA first, as Linux does, or the login first.
 func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover, error) {
 	if t.device == nil {
-		d, err := iser.Open(iser.Config{})
+		d, err := openDevice()
 		if err != nil {
 			return nil, err
 		}

@@ -139,7 +139,7 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 		done:   make(chan struct{}),
 	}
 	qp.txIdle.L = &qp.sqMu
-	qp.rq.init(cfg.MaxRecv)
+	qp.rq.growLocked(cfg.MaxRecv)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

@@ -43,18 +43,22 @@ type rqueue struct {
 	ring  []recvBuf
 	head  int // 0 in a stack
 	n     int
-	stack bool
+	stack int  // of a stack: slots that it may grow to
 	ended bool // posts are flushed at once
 }
 
-// init makes n slots, each with room for one piece of memory, so that a queue of
-// such buffers allocates nothing even before every slot has been used.
-func (q *rqueue) init(n int) {
-	q.ring = make([]recvBuf, n)
+// stackStep is by how many slots a stack grows.
+const stackStep = 64
+
+// growLocked adds n slots, each with room for one piece of memory, so that a queue
+// of such buffers allocates nothing even before every slot has been used.
+func (q *rqueue) growLocked(n int) {
+	more := make([]recvBuf, n)
 	segs, lkeys := make([][]byte, n), make([]uint32, n)
-	for i := range q.ring {
-		q.ring[i].segs, q.ring[i].lkeys = segs[i:i:i+1], lkeys[i:i:i+1]
+	for i := range more {
+		more[i].segs, more[i].lkeys = segs[i:i:i+1], lkeys[i:i:i+1]
 	}
+	q.ring = append(q.ring, more...)
 }
 
 func (q *rqueue) post(wr *RecvWR) (flushed bool, err error) {
@@ -62,6 +66,9 @@ func (q *rqueue) post(wr *RecvWR) (flushed bool, err error) {
 	defer q.mu.Unlock()
 	if q.ended {
 		return true, nil
+	}
+	if q.n == len(q.ring) && q.n < q.stack {
+		q.growLocked(min(stackStep, q.stack-q.n))
 	}
 	if q.n == len(q.ring) {
 		return false, fmt.Errorf("%w: %d receive buffers", ErrQueueFull, q.n)
@@ -84,7 +91,7 @@ func (q *rqueue) take(b *recvBuf) (left int, ok bool) {
 		return 0, false
 	}
 	q.n--
-	if q.stack {
+	if q.stack > 0 {
 		b.swapIn(&q.ring[q.n])
 		return q.n, true
 	}

@@ -36,8 +36,7 @@ func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	if err := take(&d.nSRQ, d.cfg.MaxSRQ, "shared receive queues"); err != nil {
 		return nil, err
 	}
-	s := &SRQ{pd: pd, cfg: cfg, q: rqueue{stack: true}}
-	s.q.init(cfg.MaxRecv)
+	s := &SRQ{pd: pd, cfg: cfg, q: rqueue{stack: cfg.MaxRecv}}
 	pd.use.Add(1)
 	return s, nil
 }

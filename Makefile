@@ -64,8 +64,9 @@ interop: build ## the whole matrix against Linux kernels in QEMU guests; writes 
 interop-short: build ## one guest, the essential cases
 	$(GO) run ./interop run -short
 
-conformance: build ## libiscsi's test suite on every kind of backend
-	$(GO) run ./interop/conformance
+NEWER ?= -newer
+conformance: build ## libiscsi's test suite, two versions, on every kind of backend
+	$(GO) run ./interop/conformance $(NEWER)
 
 conformance-short: build ## its short form
 	$(GO) run ./interop/conformance -short

@@ -24,7 +24,6 @@ type sessionCounters struct {
 	aborted                   atomic.Uint64
 	taskRequests              atomic.Uint64
 	outOfWindow, strayDataOut atomic.Uint64 // PDUs dropped silently
-	readLatency, writeLatency histogram
 }
 
 // count books an answered command. The caller holds s.mu.
@@ -33,10 +32,10 @@ func (s *session) count(k *task) {
 	switch {
 	case k.has(flagRead):
 		s.counters.reads.Add(1)
-		s.counters.readLatency.observe(took)
+		k.scsi.Observe(took, false)
 	case k.has(flagWrite):
 		s.counters.writes.Add(1)
-		s.counters.writeLatency.observe(took)
+		k.scsi.Observe(took, true)
 	default:
 		s.counters.others.Add(1)
 	}

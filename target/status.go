@@ -53,6 +53,9 @@ type LUNStatus struct {
 	// Access is the asymmetric access state through each target port group.
 	Access map[uint16]scsi.AccessState `json:"access"`
 	Stats  scsi.Stats                  `json:"stats"`
+	// Latencies of the volume through this LUN, all sessions together.
+	ReadLatency  scsi.Latency `json:"read_latency"`
+	WriteLatency scsi.Latency `json:"write_latency"`
 }
 
 // ConnectionStatus is one connection of a session.
@@ -85,19 +88,20 @@ type SessionStatus struct {
 	Outstanding int `json:"outstanding_commands"`
 	Slots       int `json:"slots_in_use"`
 
-	Reads        uint64  `json:"reads_total"`
-	Writes       uint64  `json:"writes_total"`
-	Others       uint64  `json:"other_commands_total"`
-	Failed       uint64  `json:"failed_commands_total"`
-	Aborted      uint64  `json:"aborted_commands_total"`
-	TaskRequests uint64  `json:"task_management_total"`
-	Rejects      uint64  `json:"rejects_total"`
-	Dropped      uint64  `json:"dropped_pdus_total"` // outside the window, or data of ended commands
-	BytesIn      uint64  `json:"payload_in_bytes"`   // from the initiator
-	BytesOut     uint64  `json:"payload_out_bytes"`  // to the initiator
-	BytesCopied  uint64  `json:"payload_copied_bytes"`
-	ReadLatency  Latency `json:"read_latency"`
-	WriteLatency Latency `json:"write_latency"`
+	Reads        uint64 `json:"reads_total"`
+	Writes       uint64 `json:"writes_total"`
+	Others       uint64 `json:"other_commands_total"`
+	Failed       uint64 `json:"failed_commands_total"`
+	Aborted      uint64 `json:"aborted_commands_total"`
+	TaskRequests uint64 `json:"task_management_total"`
+	Rejects      uint64 `json:"rejects_total"`
+	Dropped      uint64 `json:"dropped_pdus_total"` // outside the window, or data of ended commands
+	BytesIn      uint64 `json:"payload_in_bytes"`   // from the initiator
+	BytesOut     uint64 `json:"payload_out_bytes"`  // to the initiator
+	BytesCopied  uint64 `json:"payload_copied_bytes"`
+	// Latencies of its commands to the LUNs that are there now.
+	ReadLatency  scsi.Latency `json:"read_latency"`
+	WriteLatency scsi.Latency `json:"write_latency"`
 
 	Transfer iscsi.DatamoverStats `json:"datamover"`
 }
@@ -147,6 +151,7 @@ func (n *node) status() TargetStatus {
 	st := TargetStatus{Name: n.cfg.Name, Alias: n.cfg.Alias, Auth: n.cfg.Auth.Required()}
 	for _, e := range n.list() {
 		l := LUNStatus{LUN: e.LUConfig.LUN, Volume: e.Name, Stats: e.lu.Stats(), Access: e.lu.AccessStates()}
+		l.ReadLatency, l.WriteLatency = e.lu.Latency()
 		if e.Volume != nil {
 			info := e.Volume.Info()
 			l.Backend, l.Size, l.BlockSize = info.Backend, info.Size, info.BlockSize
@@ -186,7 +191,9 @@ func (s *session) status() SessionStatus {
 	st.Aborted, st.TaskRequests, st.Rejects = n.aborted.Load(), n.taskRequests.Load(), sum.rejects
 	st.Dropped = n.outOfWindow.Load() + n.strayDataOut.Load()
 	st.BytesIn, st.BytesOut, st.BytesCopied = sum.in, sum.out, sum.copied+sum.dm.PayloadCopied
-	st.ReadLatency, st.WriteLatency = n.readLatency.snapshot(), n.writeLatency.snapshot()
+	if s.nexus != nil {
+		st.ReadLatency, st.WriteLatency = s.nexus.Latency()
+	}
 	st.Transfer = sum.dm
 	return st
 }

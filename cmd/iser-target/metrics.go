@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/target"
+	"softiser/target/scsi"
 )
 
 // startMetrics serves /metrics, if it is configured.
@@ -50,7 +51,7 @@ type collector struct {
 	logins, refused, pending, sessions       *prometheus.Desc
 	connections, garbage                     *prometheus.Desc
 	lunReads, lunWrites, lunRead, lunWritten *prometheus.Desc
-	size                                     *prometheus.Desc
+	size, lunLatency                         *prometheus.Desc
 	in, out, copied, commands, outstanding   *prometheus.Desc
 	latency                                  *prometheus.Desc
 }
@@ -74,6 +75,7 @@ func newCollector(srv *target.Server) *collector {
 		lunRead:     d("lun_read_bytes_total", "Bytes read.", lun...),
 		lunWritten:  d("lun_written_bytes_total", "Bytes written.", lun...),
 		size:        d("lun_size_bytes", "Size of the volume.", lun...),
+		lunLatency:  d("lun_latency_seconds", "Time from the arrival of a command to its response.", append(lun[:3:3], "kind")...),
 		in:          d("session_payload_in_bytes_total", "Payload received.", session...),
 		out:         d("session_payload_out_bytes_total", "Payload sent.", session...),
 		copied:      d("session_payload_copied_bytes_total", "Payload copied in user space.", session...),
@@ -111,6 +113,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			counter(c.lunRead, l.Stats.ReadBytes, labels...)
 			counter(c.lunWritten, l.Stats.WriteBytes, labels...)
 			gauge(c.size, float64(l.Size), labels...)
+			ch <- histogramMetric(c.lunLatency, &l.ReadLatency, append(labels[:3:3], "read"))
+			ch <- histogramMetric(c.lunLatency, &l.WriteLatency, append(labels[:3:3], "write"))
 		}
 	}
 	for _, s := range st.Sessions {
@@ -131,7 +135,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 // target are summed up into them.
 var latencyBounds = []float64{20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.5, 1, 5, 30}
 
-func histogramMetric(d *prometheus.Desc, l *target.Latency, labels []string) prometheus.Metric {
+func histogramMetric(d *prometheus.Desc, l *scsi.Latency, labels []string) prometheus.Metric {
 	buckets := make(map[float64]uint64, len(latencyBounds))
 	for _, bound := range latencyBounds {
 		var n uint64

@@ -99,14 +99,14 @@ func printStatus(out io.Writer, st *target.Status) error {
 		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\n", bound, p.Group, p.Accepted, p.Garbage, p.Silent, p.Evicted)
 	}
-	fmt.Fprintln(w, "\nTARGET\tLUN\tVOLUME\tBACKEND\tSIZE\tREADS\tWRITES\tREAD\tWRITTEN")
+	fmt.Fprintln(w, "\nTARGET\tLUN\tVOLUME\tBACKEND\tSIZE\tREADS\tP50\tP99\tWRITES\tP50\tP99\tREAD\tWRITTEN")
 	for _, t := range st.Targets {
 		if len(t.LUNs) == 0 {
-			fmt.Fprintf(w, "%s\t-\t\t\t\t\t\t\t\n", t.Name)
+			fmt.Fprintf(w, "%s\t-\t\t\t\t\t\t\t\t\t\t\t\n", t.Name)
 		}
 		for _, l := range t.LUNs {
-			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", t.Name, l.LUN, l.Volume, l.Backend, humanize.IBytes(uint64(l.Size)),
-				l.Stats.Reads, l.Stats.Writes, humanize.IBytes(l.Stats.ReadBytes), humanize.IBytes(l.Stats.WriteBytes))
+			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", t.Name, l.LUN, l.Volume, l.Backend, humanize.IBytes(uint64(l.Size)),
+				l.Stats.Reads, brief(l.ReadLatency.P50), brief(l.ReadLatency.P99), l.Stats.Writes, brief(l.WriteLatency.P50), brief(l.WriteLatency.P99), humanize.IBytes(l.Stats.ReadBytes), humanize.IBytes(l.Stats.WriteBytes))
 		}
 	}
 	fmt.Fprintln(w, "\nTSIH\tINITIATOR\tTARGET\tFROM\tTRANSPORT\tAGE\tBUSY\tREADS\tP50\tP99\tWRITES\tP50\tP99\tCOPIED")

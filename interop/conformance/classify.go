@@ -39,13 +39,18 @@ func classify(test, text string, timedOut bool) result {
 	switch {
 	case timedOut:
 		r.out, r.reason = failedTest, "did not end within the time limit"
+		for _, e := range suiteErrors {
+			if e.test == test && e.hangs && e.text.MatchString(lastLine(text)) {
+				r.out, r.reason = suiteError, e.why
+			}
+		}
 	case m == nil:
 		r.out, r.reason = failedTest, "ended without a summary: "+lastLine(text)
 	case m[4] != "0":
 		r.out = failedTest
 		r.reason = firstOf(text, failureLine, failedText)
 		for _, e := range suiteErrors {
-			if m[4] == "1" && e.test == test && e.text.MatchString(r.reason) {
+			if e.test == test && m[4] == strconv.Itoa(e.asserts) && e.text.MatchString(r.reason) {
 				r.out, r.reason = suiteError, e.why
 			}
 		}

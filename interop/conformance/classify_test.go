@@ -22,6 +22,9 @@ func TestClassify(t *testing.T) {
 		{"crash", "Read10.Simple", "    Send READ10\nmalloc(): corrupted", false, failedTest, "malloc(): corrupted"},
 		{"hang", "Read10.Simple", "    Send READ10", true, failedTest, "time limit"},
 		{"suite error", "iSCSITMF.LUNResetSimpleAsync", "    1. test_async_lu_reset_simple.c:157  - CU_ASSERT_EQUAL(reconnect_succeeded,1)" + sum("1"), false, suiteError, "callback"},
+		{"suite hangs", "iSCSISendTargets.Invalid", "    non-zero Text response 1\n    queued Text request 2 with SendTargets=Alle\n", true, suiteError, "NotUnderstood"},
+		{"hangs elsewhere", "iSCSISendTargets.Invalid", "    queued Text request 1 with SendTargetsPlease=All\n", true, failedTest, "time limit"},
+		{"several assertions", "iSCSISendTargets.Simple", "    1. test_iscsi_sendtargets.c:71  - CU_ASSERT_EQUAL(status,0)" + sum("3"), false, suiteError, "Appendix C"},
 		{"suite error and more", "iSCSITMF.LUNResetSimpleAsync", "    1. test_async_lu_reset_simple.c:157  - CU_ASSERT_EQUAL(reconnect_succeeded,1)" + sum("2"), false, failedTest, "reconnect"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

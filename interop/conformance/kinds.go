@@ -91,7 +91,7 @@ func (k *kind) run(ctx context.Context, o *options, dir string, tests []string) 
 
 // runTest is one process of the suite.
 func runTest(ctx context.Context, o *options, kind, test, url, url2 string) result {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeLimit(o, test))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, o.tool, "--dataloss", "--allow-sanitize", "--Verbose-scsi", "--normal", "--test=ALL."+test, url, url2)
 	out, _ := cmd.CombinedOutput() // the exit status says nothing

@@ -3,8 +3,13 @@
 // skipped with the reason.
 //
 //	make conformance                 everything, with Debian's tgt beside it
-//	make conformance-short           one kind of backend
+//	make conformance-short           one kind of backend, Debian's version of the suite
+//	make conformance NEWER=          without building the newer version
 //	go run ./interop/conformance -kind file-512 -test 'ProutReserve'
+//
+// Two versions of the suite are run: the one that is installed, and the newest
+// that Debian's development suite has, built from its source package and kept in
+// the cache (libiscsi.sh).
 //
 // How the suite is run. iscsi-test-cu counts a skipped test as passed, exits 0
 // on failures, and cannot go on after a crash, so each test is a process of its
@@ -28,6 +33,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -36,8 +42,10 @@ import (
 )
 
 type options struct {
-	tool    string
+	tool    string // the program that runs
 	target  string
+	newer   bool
+	cache   string
 	short   bool
 	kinds   *regexp.Regexp
 	tests   *regexp.Regexp
@@ -51,6 +59,8 @@ func main() {
 	var o options
 	var kind, test string
 	flag.StringVar(&o.tool, "tool", "iscsi-test-cu", "the test program: Debian's, or one built from a newer libiscsi")
+	flag.BoolVar(&o.newer, "newer", false, "run the newest version that Debian has as well; it is built on first use")
+	flag.StringVar(&o.cache, "cache", defaultCache(), "folder that keeps what was built")
 	flag.StringVar(&o.target, "target", "bin/iser-target", "the target program")
 	flag.BoolVar(&o.short, "short", false, "one kind of backend, without the tests that take more than a few seconds")
 	flag.StringVar(&kind, "kind", ".", "kinds of backend, a regular expression")
@@ -80,12 +90,35 @@ func main() {
 }
 
 func run(ctx context.Context, o *options) (failed int, err error) {
-	if _, err := exec.LookPath(o.tool); err != nil {
-		return 0, fmt.Errorf("%w; install Debian's libiscsi-bin, or name the program with -tool", err)
-	}
 	if _, err := os.Stat(o.target); err != nil {
 		return 0, fmt.Errorf("%w; run make build, or name the program with -target", err)
 	}
+	first, err := installed(o.tool)
+	if err != nil {
+		return 0, err
+	}
+	suites := []suite{first}
+	if o.newer {
+		if s, err := newer(ctx, o.cache); err != nil {
+			fmt.Printf("The newer version of the suite is not run: %v\n\n", err)
+		} else {
+			suites = append(suites, s)
+		}
+	}
+	for _, s := range suites {
+		one := *o
+		one.tool = s.tool
+		n, err := runSuite(ctx, &one, &s)
+		if err != nil {
+			return failed, err
+		}
+		failed += n
+	}
+	return failed, nil
+}
+
+// runSuite runs one version of the suite and prints its table.
+func runSuite(ctx context.Context, o *options, v *suite) (failed int, err error) {
 	tests, err := listTests(ctx, o)
 	if err != nil {
 		return 0, err
@@ -93,12 +126,15 @@ func run(ctx context.Context, o *options) (failed int, err error) {
 	if len(tests) == 0 {
 		return 0, errors.New("no test matches")
 	}
+	if o.keep != "" {
+		o.keep = filepath.Join(o.keep, filepath.Base(filepath.Dir(v.tool)))
+	}
 	dir, err := os.MkdirTemp("", "conformance-")
 	if err != nil {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	fmt.Printf("%s, %d tests, one process each\n\n", toolVersion(o.tool), len(tests))
+	fmt.Printf("%s, %d tests, one process each\n\n", v.name, len(tests))
 	jobs := []func() (*summary, error){}
 	for _, k := range kinds {
 		if o.kinds.MatchString(k.name) && (k.short || !o.short) {
@@ -132,6 +168,7 @@ func run(ctx context.Context, o *options) (failed int, err error) {
 		}
 	}
 	print(os.Stdout, sums)
+	fmt.Println()
 	return failed, nil
 }
 
@@ -158,11 +195,11 @@ func listTests(ctx context.Context, o *options) ([]string, error) {
 	return tests, nil
 }
 
-// toolVersion says which program it is; the program itself does not.
-func toolVersion(tool string) string {
-	out, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", "libiscsi-bin").Output()
-	if err != nil || strings.ContainsRune(tool, '/') {
-		return tool
+// defaultCache is the folder that the guest images of the interop tests are in, too.
+func defaultCache() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		dir = os.TempDir()
 	}
-	return tool + " of libiscsi-bin " + string(out)
+	return filepath.Join(dir, "softiser")
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"regexp"
 	"strings"
+	"time"
 )
 
 // LUNs of the target under test.
@@ -32,6 +33,17 @@ func lunFor(test string) int {
 	return lunMain
 }
 
+// timeLimit is how long a test may take; one that is known never to end shows that
+// soon.
+func timeLimit(o *options, test string) time.Duration {
+	for _, e := range suiteErrors {
+		if e.test == test && e.hangs {
+			return min(o.timeout, 5*time.Second)
+		}
+	}
+	return o.timeout
+}
+
 // slow lists what the short form leaves out: tests that sleep.
 var slow = map[string]bool{
 	"Sanitize.Reset": true, "iSCSIcmdsn.iSCSICmdSnTooHigh": true, "iSCSIcmdsn.iSCSICmdSnTooLow": true,
@@ -56,15 +68,25 @@ var partial = map[string]bool{
 	"WriteSame10.ZeroBlocks": true, "WriteSame16.ZeroBlocks": true, "ExtendedCopy.ValidTgtDescr": true,
 }
 
-// suiteErrors are assertions of the suite that no device can satisfy. They
-// count only when nothing else in the test has failed.
+// suiteErrors are assertions of the suite that no device can satisfy, or none that
+// keeps to the standard. They count only when the first failed assertion is the
+// one named here and as many have failed as follow from it.
 var suiteErrors = []struct {
-	test string
-	text *regexp.Regexp
-	why  string
+	test    string
+	text    *regexp.Regexp
+	asserts int  // that fail
+	hangs   bool // the test never ends; text matches its last line
+	why     string
 }{
-	{"iSCSITMF.LUNResetSimpleAsync", regexp.MustCompile(`reconnect_succeeded,1`),
+	{"iSCSITMF.LUNResetSimpleAsync", regexp.MustCompile(`reconnect_succeeded,1`), 1, false,
 		"1.19 asserts what its callback sets before the callback can have run (mended in 1.20)"},
-	{"GetLBAStatus.UnmapSingle", regexp.MustCompile(`lba offset in first descriptor`),
+	{"GetLBAStatus.UnmapSingle", regexp.MustCompile(`lba offset in first descriptor`), 1, false,
 		"asks for LBA n+1 and wants the answer to begin at n+lbppb; right only where lbppb is 1"},
+	{"CompareAndWrite.InvalidDataOutSize", regexp.MustCompile(`test_compareandwrite_invalid_dataout_size\.c:63 `), 2, false,
+		"1.20 means to change the number of blocks in the CDB, but its condition excepts just the SCSI commands: " +
+			"the command arrives as it should be, 4 blocks of Data-Out for 2 blocks, and a difference in the blocks is a miscompare"},
+	{"iSCSISendTargets.Simple", regexp.MustCompile(`test_iscsi_sendtargets\.c:71 `), 3, false,
+		"sends SendTargets=All in a normal session, which RFC 7143 Appendix C forbids to support there"},
+	{"iSCSISendTargets.Invalid", regexp.MustCompile(`queued Text request 2 `), 0, true,
+		"wants a Reject for an unknown key, where RFC 7143 §6.2 demands the answer NotUnderstood; libiscsi ends the connection over it and the test waits for ever"},
 }

@@ -87,7 +87,8 @@ type LU struct {
 
 	mu          sync.Mutex // guards everything below
 	itls        map[*Nexus]*itl
-	first, last *Task // the task set, oldest first
+	past        tallies // latencies of nexuses that are gone
+	first, last *Task   // the task set, oldest first
 	arrivals    uint64
 	nEnabled    int // tasks that have started
 	nOrdered    int // of these: ORDERED and HEAD OF QUEUE

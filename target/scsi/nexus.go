@@ -33,9 +33,10 @@ type NexusConfig struct {
 type itl struct {
 	lu      *LU
 	nexus   *Nexus
-	path    *path        // the access state through the nexus's target port
-	pending atomic.Int32 // len(queue), so that commands need no lock to see none
-	queue   []spc.ASC    // pending unit attentions, guarded by lu.mu
+	path    *path                     // the access state through the nexus's target port
+	latency atomic.Pointer[latencies] // nil until the first READ or WRITE
+	pending atomic.Int32              // len(queue), so that commands need no lock to see none
+	queue   []spc.ASC                 // pending unit attentions, guarded by lu.mu
 }
 
 // NewNexus registers a nexus, at login. Each of its logical units begins with a
@@ -106,6 +107,7 @@ func (d *Device) CloseNexus(n *Nexus) {
 		lu.releaseLegacy(n)
 		lu.allowRemoval(n)
 		lu.mu.Lock()
+		lu.past.add(i)
 		delete(lu.itls, n)
 		lu.mu.Unlock()
 	}

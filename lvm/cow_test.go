@@ -95,9 +95,6 @@ func TestSnapshots(t *testing.T) {
 		same(t, s2, m2, "s2")
 	}
 	check()
-	if err := g.Extend("o", 40, "", 0, nil, "lvextend"); err == nil {
-		t.Fatal("an origin was extended")
-	}
 	if err := g.Remove(bg, "o", "lvremove"); err == nil {
 		t.Fatal("an origin with snapshots was removed")
 	}
@@ -181,6 +178,124 @@ func TestMergeResumes(t *testing.T) {
 	same(t, v, model, "origin")
 	must(t, v.Close())
 	must(t, g.Close())
+}
+
+// TestExtendOrigin grows an origin that is in use: its snapshots stay as they
+// are, in size too, as those of lvm2 do; later ones are larger.
+func TestExtendOrigin(t *testing.T) {
+	g, cfg := newGroup(t, 2, 64<<20)
+	must(t, g.Create(CreateOptions{Name: "o", Extents: 8}, "lvcreate"))
+	o := volume(t, g, "o")
+	model := make([]byte, 8*65536)
+	fill(t, o, model, 0, len(model), 1)
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s1", Extents: 16}, "lvcreate"))
+	m1 := bytes.Clone(model)
+	var told atomic.Int64
+	defer o.OnResize(func(i blockdev.Info) { told.Store(i.Size) })()
+	var l blockdev.Lease
+	must(t, o.LeaseWrite(&l, 0, 4096, blockdev.Wait)) // growing waits for nobody
+	must(t, g.Extend("o", 12, "", 0, nil, "lvextend"))
+	for _, s := range l.Segs {
+		copy(s, bytes.Repeat([]byte{7}, len(s)))
+	}
+	must(t, l.Commit(false))
+	l.Release()
+	if told.Load() != 12*65536 || o.Info().Size != 12*65536 {
+		t.Fatalf("told %d, the size is %d", told.Load(), o.Info().Size)
+	}
+	model = append(model, make([]byte, 4*65536)...)
+	copy(model, bytes.Repeat([]byte{7}, 4096))
+	fill(t, o, model, 7*65536, 5*65536, 3) // over the old end
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s2", Extents: 16}, "lvcreate"))
+	m2 := bytes.Clone(model)
+	fill(t, o, model, 10*65536, 65536, 4)
+	check := func() {
+		t.Helper()
+		for _, c := range []struct {
+			name  string
+			model []byte
+		}{{"o", model}, {"s1", m1}, {"s2", m2}} {
+			v := volume(t, g, c.name)
+			if v.Info().Size != int64(len(c.model)) {
+				t.Errorf("%s has %d bytes, not %d", c.name, v.Info().Size, len(c.model))
+			}
+			same(t, v, c.model, c.name)
+			must(t, v.Close())
+		}
+	}
+	check()
+	if u, err := g.SnapshotUsage("s1"); err != nil || u.Exceptions != 17 {
+		t.Fatalf("%+v %v: what lies beyond the snapshot's end was copied", u, err)
+	}
+	s1 := volume(t, g, "s1")
+	if _, err := s1.ReadAt(make([]byte, 512), 8*65536); !errors.Is(err, blockdev.ErrOutOfRange) {
+		t.Fatal(err)
+	}
+	must(t, s1.Close())
+	must(t, o.Close())
+	g = reopen(t, g, cfg, 2)
+	check()
+	cs, err := g.Diff("s1", "s2")
+	must(t, err)
+	if got := fmt.Sprint(cs); got != "[{0 4096 true} {458752 65536 true} {524288 262144 true}]" {
+		t.Error(got)
+	}
+	if err := g.Reduce(bg, "o", 4, "lvreduce"); err == nil {
+		t.Fatal("an origin was reduced")
+	}
+	// The older state comes back; what lies beyond its end stays.
+	done, err := g.Merge(bg, "s1", "lvconvert")
+	must(t, err)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	copy(model, m1)
+	o, s2 := volume(t, g, "o"), volume(t, g, "s2")
+	same(t, o, model, "merged origin")
+	same(t, s2, m2, "s2")
+	must(t, o.Close())
+	must(t, s2.Close())
+	must(t, g.Close())
+}
+
+// TestExtendOriginCrash cuts the power at every write of the change.
+func TestExtendOriginCrash(t *testing.T) {
+	for cut := 1; ; cut++ {
+		d := lvmtest.New(16 << 20)
+		g, cfg := groupOn(t, map[string]blockdev.Device{"/d0": d})
+		must(t, g.Create(CreateOptions{Name: "o", Extents: 8}, "lvcreate"))
+		o := volume(t, g, "o")
+		model := make([]byte, 8*ext)
+		fill(t, o, model, 0, len(model), 1)
+		must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s", Extents: 16}, "lvcreate"))
+		old := bytes.Clone(model)
+		fill(t, o, model, ext, 8192, 2)
+		must(t, o.Flush())
+		d.CutAfter(cut)
+		err := g.Extend("o", 12, "", 0, nil, "lvextend")
+		if err == nil {
+			_, err = o.WriteAt(make([]byte, 8192), 8*ext-4096)
+		}
+		if err == nil {
+			err = o.Flush()
+		}
+		c := d.Crash(rand.New(rand.NewPCG(uint64(cut), 5)))
+		cfg.Open = func(string) (blockdev.Device, error) { return c, nil }
+		h, oerr := Open(cfg, []string{"/d0"}, "vg0")
+		must(t, oerr)
+		w, s := volume(t, h, "o"), volume(t, h, "s")
+		if n := w.Info().Size; n != 8*ext && n != 12*ext {
+			t.Fatalf("cut %d: the origin has %d bytes", cut, n)
+		}
+		same(t, w, model[:8*ext-4096], "origin")
+		same(t, s, old, "snapshot")
+		must(t, w.Close())
+		must(t, s.Close())
+		must(t, h.Close())
+		if err == nil {
+			return
+		}
+	}
 }
 
 func TestSnapshotOverflow(t *testing.T) {

@@ -189,6 +189,11 @@ func (g *Group) Metadata() *meta.VG {
 	return g.g.VG.Clone()
 }
 
+// bytes is the size of a number of extents.
+func (g *Group) bytes(extents uint64) int64 {
+	return int64(extents*g.g.VG.ExtentSize) * ondisk.SectorSize
+}
+
 // View returns the group as it is now, for reports.
 func (g *Group) View() *vg.Group {
 	g.mu.Lock()

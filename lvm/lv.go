@@ -146,8 +146,14 @@ func (g *Group) Extend(name string, extents uint64, policy string, stripes int, 
 	if have := lv.Extents(); extents <= have {
 		return fmt.Errorf("%s/%s has %d extents already: nothing to extend", next.Name, name, have)
 	}
-	if len(next.SnapshotsOf(name)) > 0 {
-		return fmt.Errorf("cannot extend %s/%s: it has snapshots, whose size would not follow", next.Name, name)
+	for _, s := range next.SnapshotsOf(name) {
+		if s.Merging {
+			return fmt.Errorf("cannot extend %s/%s: %s is being merged into it", next.Name, name, s.COW)
+		}
+		// Chunks are merged back whole, over what would now lie behind the end.
+		if g.bytes(s.Count)%(int64(s.ChunkSize)*ondisk.SectorSize) != 0 {
+			return fmt.Errorf("cannot extend %s/%s: its snapshot %s ends within a chunk of %d KiB; remove or merge that first", next.Name, name, s.COW, s.ChunkSize/2)
+		}
 	}
 	switch seg := lv.Segments[0]; seg.Type {
 	case meta.ThinPool:
@@ -204,7 +210,11 @@ func (g *Group) reload(lv *meta.LV) error {
 	if err != nil {
 		return fmt.Errorf("the metadata of %s is changed, but not what is active: %w", lv.Name, err)
 	}
+	was := n.top.Info()
 	n.phys.Switch(t)
+	if n.top != n.phys {
+		n.top.Announce(was) // an origin: its snapshots keep their size
+	}
 	for _, o := range g.nodes {
 		if s := o.snaps[lv.ID]; s != nil {
 			s.Grow()
@@ -241,7 +251,7 @@ func (g *Group) Reduce(ctx context.Context, name string, extents uint64, why str
 		return err
 	}
 	if len(next.SnapshotsOf(name)) > 0 {
-		return fmt.Errorf("cannot reduce %s/%s: it has snapshots", next.Name, name)
+		return fmt.Errorf("cannot reduce %s/%s: it has snapshots, which still need what lies beyond the new end; remove or merge them first", next.Name, name)
 	}
 	if have := lv.Extents(); extents >= have || extents == 0 {
 		return fmt.Errorf("cannot reduce %s/%s from %d to %d extents", next.Name, name, have, extents)

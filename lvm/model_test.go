@@ -128,7 +128,7 @@ func (o *oracle) write() {
 
 func (o *oracle) extend() {
 	n := o.pick(func(m *model) bool { return m.thin || m.origin == "" })
-	if n == "" || !o.vols[n].thin && o.hasSnapshots(n) {
+	if n == "" {
 		return
 	}
 	m := o.vols[n]
@@ -168,7 +168,11 @@ func (o *oracle) merge() {
 	if err := <-done; err != nil {
 		o.t.Fatal(err)
 	}
-	origin.data = m.data
+	if m.thin {
+		origin.data = m.data
+	} else {
+		copy(origin.data, m.data) // which may have grown since
+	}
 	for _, x := range o.vols {
 		if x.thin && x.origin == n {
 			x.origin = m.origin

@@ -30,7 +30,7 @@ func (g *Group) buildOrigin(n *node, lv *meta.LV) error {
 		if err != nil {
 			return err
 		}
-		s := set.Add(cow.Name, st)
+		s := set.Add(cow.Name, st, g.bytes(seg.Count))
 		n.snaps[cow.ID] = s
 		if seg.Merging {
 			merging = s
@@ -167,7 +167,7 @@ func (g *Group) snapshotLive(ctx context.Context, n *node, next *meta.VG, cow *m
 		n.set = snap.NewSet(n.phys, g.cfg.Pool, func(s string) { g.cfg.notice("%s", s) })
 		n.snaps = map[ondisk.UUID]*snap.Snapshot{}
 	}
-	n.snaps[cow.ID] = n.set.Add(cow.Name, st)
+	n.snaps[cow.ID] = n.set.Add(cow.Name, st, g.bytes(seg.Count))
 	f.Thaw(n.set.Origin())
 	return nil
 }

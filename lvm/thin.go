@@ -98,7 +98,7 @@ func (g *Group) buildThin(n *node, lv *meta.LV, seg *meta.Segment) error {
 		return err
 	}
 	n.on = append(n.on, pool)
-	d, err := pool.pool.Device(seg.DeviceID, int64(seg.Count*g.g.VG.ExtentSize)*ondisk.SectorSize, lv.ID.String(), !lv.Is("WRITE"))
+	d, err := pool.pool.Device(seg.DeviceID, g.bytes(seg.Count), lv.ID.String(), !lv.Is("WRITE"))
 	if err != nil {
 		return err
 	}
@@ -433,7 +433,7 @@ func (g *Group) resizeThin(ctx context.Context, next *meta.VG, lv *meta.LV, exte
 		return fmt.Errorf("%s/%s: %w: leases are open (%w)", next.Name, lv.Name, blockdev.ErrInUse, err)
 	}
 	d := f.Inner().(*thin.Device)
-	size, old := int64(extents*next.ExtentSize)*ondisk.SectorSize, d.Info().Size
+	size, old := g.bytes(extents), d.Info().Size
 	lv.Segments[0].Count = extents
 	if err := g.commit(next, why); err != nil {
 		f.Thaw(nil)
@@ -479,7 +479,7 @@ func (g *Group) mergeThin(ctx context.Context, name, why string) error {
 			}
 		}
 	}
-	d, err := n.pool.Device(oseg.DeviceID, int64(oseg.Count*next.ExtentSize)*ondisk.SectorSize, origin.ID.String(), !origin.Is("WRITE"))
+	d, err := n.pool.Device(oseg.DeviceID, g.bytes(oseg.Count), origin.ID.String(), !origin.Is("WRITE"))
 	if err != nil {
 		f.Thaw(nil)
 		return err

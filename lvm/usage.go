@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"softiser/blockdev"
-	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
 	"softiser/lvm/snap"
 	"softiser/lvm/thin"
@@ -109,7 +108,7 @@ func (g *Group) diffThin(a, b *meta.LV) ([]thin.Change, error) {
 	}
 	defer g.deactivate(n)
 	cs, err := n.pool.Diff(sa.DeviceID, sb.DeviceID)
-	size := int64(sb.Count*g.g.VG.ExtentSize) * ondisk.SectorSize
+	size := g.bytes(sb.Count)
 	return clip(cs, size), err
 }
 
@@ -124,8 +123,19 @@ func clip(cs []thin.Change, size int64) []thin.Change {
 	return cs
 }
 
+func clipExtents(es []blockdev.Extent, size int64) []blockdev.Extent {
+	for i, e := range es {
+		if e.Off >= size {
+			return es[:i]
+		}
+		es[i].Len = min(e.Len, size-e.Off)
+	}
+	return es
+}
+
 // diffClassic: a snapshot differs from its origin at most where it has
-// exceptions; two snapshots differ at most where either has.
+// exceptions; two snapshots differ at most where either has. What only the
+// second has, because the origin grew in between, is a change too.
 func (g *Group) diffClassic(a, b *meta.LV) ([]thin.Change, error) {
 	v := g.g.VG
 	origin := func(lv *meta.LV) string {
@@ -159,5 +169,10 @@ func (g *Group) diffClassic(a, b *meta.LV) ([]thin.Change, error) {
 			devs[i] = s
 		}
 	}
-	return exact(devs[0], devs[1], merged(all))
+	sizes := [2]int64{devs[0].Info().Size, devs[1].Info().Size}
+	cs, err := exact(devs[0], devs[1], clipExtents(merged(all), min(sizes[0], sizes[1])))
+	if more := sizes[1] - sizes[0]; more > 0 && err == nil {
+		cs = append(cs, thin.Change{Off: sizes[0], Len: more, Data: true})
+	}
+	return cs, err
 }

@@ -42,11 +42,12 @@ func NewSet(base blockdev.Device, pool *blockdev.Pool, notice func(string)) *Set
 // Base returns the device below the origin.
 func (s *Set) Base() blockdev.Device { return s.base }
 
-// Add makes a snapshot of the origin with the given store.
-func (s *Set) Add(name string, st *Store) *Snapshot {
+// Add makes a snapshot of the first size bytes of the origin with the given
+// store: an origin that has grown since is larger than its snapshot.
+func (s *Set) Add(name string, st *Store, size int64) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := &Snapshot{set: s, st: st, name: name}
+	n := &Snapshot{set: s, st: st, name: name, size: min(size, s.base.Info().Size)}
 	s.snaps = append(s.snaps, n)
 	return n
 }
@@ -64,6 +65,9 @@ func (s *Set) Remove(n *Snapshot) int {
 
 // chunksOf is the range of chunks that [off, off+n) touches.
 func (st *Store) chunksOf(off, n int64) (lo, hi uint64) {
+	if n == 0 {
+		return 0, 0
+	}
 	return uint64(off / st.chunk), uint64((off + n + st.chunk - 1) / st.chunk)
 }
 
@@ -78,10 +82,14 @@ func (st *Store) coveredLocked(off, n int64) bool {
 	return true
 }
 
+// within is the part of [off, off+n) that the snapshot has; what the origin got
+// later is none of its business.
+func (n *Snapshot) within(off, k int64) int64 { return max(0, min(k, n.size-off)) }
+
 // safeLocked reports whether the origin may be overwritten there.
 func (s *Set) safeLocked(off, n int64) bool {
 	for _, o := range s.snaps {
-		if o != s.merging && o.st.valid && !o.st.coveredLocked(off, n) {
+		if o != s.merging && o.st.valid && !o.st.coveredLocked(off, o.within(off, n)) {
 			return false
 		}
 	}
@@ -106,7 +114,7 @@ func (s *Set) preserveLocked(off, n int64) {
 		if o == s.merging || !o.st.valid {
 			continue
 		}
-		if err := s.copyOutLocked(o.st, off, n); err != nil {
+		if err := s.copyOutLocked(o.st, off, o.within(off, n)); err != nil {
 			o.st.invalidate()
 			s.notice(fmt.Sprintf("snapshot %s is now invalid: %v", o.name, err))
 		}

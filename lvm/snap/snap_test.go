@@ -52,7 +52,7 @@ func (w *world) snapshot(chunk int64) {
 	st, err := OpenStore(cow, chunk)
 	must(w.t, err)
 	w.cows = append(w.cows, cow)
-	w.snaps = append(w.snaps, w.set.Add("s", st))
+	w.snaps = append(w.snaps, w.set.Add("s", st, size))
 	w.models = append(w.models, bytes.Clone(w.model))
 }
 
@@ -85,7 +85,7 @@ func (w *world) reopen() {
 	for i, c := range w.cows {
 		st, err := OpenStore(c, 4096)
 		must(w.t, err)
-		w.snaps[i] = w.set.Add("s", st)
+		w.snaps[i] = w.set.Add("s", st, size)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestOverflow(t *testing.T) {
 	small := lvmtest.New(5 * 4096)
 	st, err := OpenStore(small, 4096)
 	must(t, err)
-	s := w.set.Add("small", st)
+	s := w.set.Add("small", st, size)
 	p := bytes.Repeat([]byte{1}, 4096)
 	for i := range 5 {
 		_, err := w.origin.WriteAt(p, int64(i)*8192)
@@ -285,7 +285,7 @@ func TestCrash(t *testing.T) {
 				base, cow := w.base.Crash(crash), w.cows[0].Crash(crash)
 				st, err := OpenStore(cow, 512)
 				must(t, err)
-				s := NewSet(base, nil, nil).Add("s", st)
+				s := NewSet(base, nil, nil).Add("s", st, base.Info().Size)
 				if !st.valid {
 					t.Fatal("a power cut invalidated the snapshot")
 				}
@@ -335,7 +335,7 @@ func FuzzStore(f *testing.F) {
 		if err != nil || !st.valid {
 			return
 		}
-		s := NewSet(lvmtest.New(64<<10), nil, nil).Add("s", st)
+		s := NewSet(lvmtest.New(64<<10), nil, nil).Add("s", st, 64<<10)
 		p := make([]byte, 64<<10)
 		if _, err := s.ReadAt(p, 0); err != nil {
 			t.Fatal(err)
@@ -351,7 +351,7 @@ func BenchmarkOriginFirstWrite(b *testing.B) {
 	st, err := OpenStore(cow, 4096)
 	must(b, err)
 	s := NewSet(base, nil, nil)
-	s.Add("s", st)
+	s.Add("s", st, s.Base().Info().Size)
 	o := s.Origin()
 	b.SetBytes(4096)
 	for i := 0; b.Loop(); i++ {

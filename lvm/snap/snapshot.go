@@ -6,11 +6,12 @@ import (
 )
 
 // Snapshot is one snapshot of a set, a writable device as large as the origin
-// was when it was opened.
+// was when the snapshot was made.
 type Snapshot struct {
 	set  *Set
 	st   *Store
 	name string
+	size int64 // bytes
 }
 
 // Usage returns how full the store is.
@@ -35,12 +36,13 @@ func (n *Snapshot) Changed() ([]blockdev.Extent, error) {
 	if !n.st.valid {
 		return nil, ErrInvalid
 	}
-	return n.st.ranges(n.set.base.Info().Size), nil
+	return n.st.ranges(n.size), nil
 }
 
 // Info implements blockdev.Device.
 func (n *Snapshot) Info() blockdev.Info {
 	i, c := n.set.base.Info(), n.st.dev.Info()
+	i.Size = n.size
 	i.ReadOnly = c.ReadOnly
 	i.WriteCache = i.WriteCache || c.WriteCache
 	i.BlockSize, i.PhysBlockSize = max(i.BlockSize, c.BlockSize), max(i.PhysBlockSize, c.PhysBlockSize)

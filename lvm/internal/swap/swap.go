@@ -191,6 +191,10 @@ func (f *Frozen) Drain(ctx context.Context) error {
 	return nil
 }
 
+// Announce runs the callbacks if the size is not what it was: for a device
+// whose lower device has changed its size by itself.
+func (d *Device) Announce(was blockdev.Info) { d.tell(was, d.Info()) }
+
 func (d *Device) tell(was, is blockdev.Info) {
 	if was.Size == is.Size {
 		return

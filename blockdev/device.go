@@ -95,6 +95,13 @@ type Resizer interface {
 	Resize(n int64) error
 }
 
+// LowSpace is a device whose space is allocated on first write and may run out.
+type LowSpace interface {
+	// OnLowSpace registers f to be called (on any goroutine, without locks held)
+	// when the space falls below a threshold. The returned function removes it.
+	OnLowSpace(f func()) (cancel func())
+}
+
 // Mapped is a device that lends one mapping for all direct leases, so that a
 // transport can register it once.
 type Mapped interface {

@@ -18,7 +18,10 @@ type Volume struct {
 	own    *Group // closed with the volume, if it was opened for it alone
 }
 
-var _ blockdev.Device = (*Volume)(nil)
+var (
+	_ blockdev.Device   = (*Volume)(nil)
+	_ blockdev.LowSpace = (*Volume)(nil)
+)
 
 // Name is the current name of the logical volume.
 func (v *Volume) Name() string {
@@ -61,6 +64,15 @@ func (v *Volume) Info() blockdev.Info { return v.dev.Info() }
 
 // OnResize implements blockdev.Device.
 func (v *Volume) OnResize(f func(blockdev.Info)) (cancel func()) { return v.dev.OnResize(f) }
+
+// OnLowSpace implements blockdev.LowSpace: for a thin volume, f is told that its
+// pool fills up.
+func (v *Volume) OnLowSpace(f func()) (cancel func()) {
+	if v.n.pool == nil {
+		return func() {}
+	}
+	return v.n.pool.OnLowSpace(f)
+}
 
 // LeaseRead implements blockdev.Device.
 func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {

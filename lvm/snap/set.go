@@ -117,7 +117,16 @@ func (s *Set) preserveLocked(off, n int64) {
 		if err := s.copyOutLocked(o.st, off, o.within(off, n)); err != nil {
 			o.st.invalidate()
 			s.notice(fmt.Sprintf("snapshot %s is now invalid: %v", o.name, err))
+			continue
 		}
+		s.level(o)
+	}
+}
+
+// level warns about a store that fills up.
+func (s *Set) level(n *Snapshot) {
+	if u := n.st.usage(); n.marks.Passed(u.Used, u.Total) {
+		s.notice(fmt.Sprintf("snapshot %s is now %.2f%% full", n.name, u.Percent()))
 	}
 }
 

@@ -2,6 +2,7 @@ package snap
 
 import (
 	"softiser/blockdev"
+	"softiser/lvm/internal/marks"
 	"softiser/lvm/internal/swap"
 )
 
@@ -12,6 +13,8 @@ type Snapshot struct {
 	st   *Store
 	name string
 	size int64 // bytes
+
+	marks marks.Marks
 }
 
 // Usage returns how full the store is.
@@ -139,6 +142,7 @@ func (n *Snapshot) own(off, k int64) error {
 		s.notice("snapshot " + n.name + " is now invalid: " + err.Error())
 		return failed()
 	}
+	s.level(n)
 	return nil
 }
 

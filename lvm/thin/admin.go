@@ -137,6 +137,7 @@ func (p *Pool) Delete(dev, transaction uint64) error {
 		p.changed = true
 		p.sb.mapping = root
 		p.sb.details, _, err = p.det.remove(p.sb.details, dev)
+		p.freedLocked()
 		return err
 	})
 }

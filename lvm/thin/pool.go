@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/lvm/internal/marks"
 )
 
 // Config says how a pool is opened.
@@ -17,11 +18,12 @@ type Config struct {
 	Discard    bool            // give freed blocks back to the data device (discards passdown)
 	NoDiscard  bool            // ignore discards altogether
 	// ErrorWhenFull makes writes fail at once when there is no space. Else they
-	// wait for FullWait (60 s, dm-thin's no_space_timeout) for the pool to grow.
+	// wait for space until FullWait (60 s, dm-thin's no_space_timeout) after the
+	// pool ran out of it; from then on they fail at once, too.
 	ErrorWhenFull bool
 	FullWait      time.Duration
 	Pool          *blockdev.Pool
-	Notice        func(string) // full and nearly full; may be nil
+	Notice        func(string) // full and nearly full; may be nil. It is called with the pool locked
 }
 
 // Pool is an open thin pool.
@@ -46,9 +48,10 @@ type Pool struct {
 	claimed map[uint64]bool        // data blocks being filled: allocated, in no tree yet
 	changed bool                   // since the last commit
 	failed  error                  // a commit failed: read-only until reopened
-	grown   chan struct{}          // closed when the pool grows
-	told    bool                   // full was announced
-	batch   int                    // changes since the last commit
+	out     outOfSpace
+	marks   [2]marks.Marks // of data and metadata
+	low     lowSpace
+	batch   int // changes since the last commit
 
 	full atomic.Uint64 // writes that failed for lack of space
 }
@@ -81,7 +84,7 @@ func Open(cfg Config) (*Pool, error) {
 	if cfg.FullWait == 0 {
 		cfg.FullWait = 60 * time.Second
 	}
-	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*Device{}, busy: map[cell]chan struct{}{}, claimed: map[uint64]bool{}, grown: make(chan struct{})}
+	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*Device{}, busy: map[cell]chan struct{}{}, claimed: map[uint64]bool{}, out: outOfSpace{wake: make(chan struct{})}}
 	p.gens.init()
 	p.maps = tree{t: p.t, valueSize: 8, inc: func(v []byte) error { return p.data.c.inc(le.Uint64(v) >> 24) },
 		dec: func(v []byte) error { return p.data.c.dec(le.Uint64(v) >> 24) }}
@@ -192,8 +195,8 @@ func (p *Pool) Grow() error {
 	if err := p.growLocked(); err != nil {
 		return err
 	}
-	close(p.grown)
-	p.grown, p.told = make(chan struct{}), false
+	p.out.again()
+	p.out.since, p.out.told = time.Time{}, false
 	return nil
 }
 
@@ -261,6 +264,7 @@ func (p *Pool) afterCommit() {
 	}
 	p.changed, p.batch = false, 0
 	p.reclaimLocked()
+	p.levelsLocked()
 }
 
 // reclaimLocked takes data blocks out of limbo that no lease can refer to.
@@ -294,13 +298,6 @@ func (p *Pool) roomLocked(extra uint64) error {
 	}
 	p.batch++
 	return p.failed
-}
-
-func (p *Pool) tell(what string) {
-	if !p.told && p.cfg.Notice != nil {
-		p.told = true
-		p.cfg.Notice("thin pool is out of " + what + " space: writes that need more fail or wait until it is extended")
-	}
 }
 
 // allocLocked takes a free data block.
@@ -345,5 +342,7 @@ func (p *Pool) Close() error {
 	if len(p.devs) > 0 {
 		return blockdev.ErrInUse
 	}
-	return p.Commit()
+	err := p.Commit()
+	p.low.calls.Wait()
+	return err
 }

@@ -81,7 +81,6 @@ func copyData(dev blockdev.Device, from, to, n int64) error {
 // claim waits until nobody else provisions the block, and allocates a data
 // block for it. fresh is nil if it needs none any more.
 func (p *Pool) claim(d *Device, c cell) (old mapping, fresh *uint64, err error) {
-	deadline := time.Now().Add(p.cfg.FullWait)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -97,6 +96,8 @@ func (p *Pool) claim(d *Device, c cell) (old mapping, fresh *uint64, err error) 
 			if b, ok, err = p.allocLocked(); ok && err == nil {
 				p.busy[c] = make(chan struct{})
 				p.claimed[b] = true
+				p.out.since, p.out.told = time.Time{}, false
+				p.levelsLocked()
 				old.gen = p.gens.enter() // the old block stays what it is while it is copied
 				return old, &b, nil
 			}
@@ -107,7 +108,7 @@ func (p *Pool) claim(d *Device, c cell) (old mapping, fresh *uint64, err error) 
 		if !errors.Is(err, blockdev.ErrNoSpace) {
 			return old, nil, err
 		}
-		if p.cfg.ErrorWhenFull || !p.waitGrownLocked(deadline) {
+		if !p.waitSpaceLocked() {
 			p.full.Add(1)
 			return old, nil, err
 		}
@@ -129,25 +130,6 @@ func (p *Pool) waitCellLocked(c cell) error {
 func (p *Pool) releaseLocked(c cell) {
 	close(p.busy[c])
 	delete(p.busy, c)
-}
-
-// waitGrownLocked waits for the pool to grow; mu is given up while it waits.
-func (p *Pool) waitGrownLocked(deadline time.Time) bool {
-	left := time.Until(deadline)
-	if left <= 0 {
-		return false
-	}
-	ch := p.grown
-	p.mu.Unlock()
-	defer p.mu.Lock()
-	t := time.NewTimer(left)
-	defer t.Stop()
-	select {
-	case <-ch:
-		return true
-	case <-t.C:
-		return false
-	}
 }
 
 // Discard implements blockdev.Device: whole blocks are unmapped, and the ends
@@ -250,5 +232,6 @@ func (d *Device) unmap(vb uint64) error {
 		return err
 	}
 	d.det.mapped--
+	p.freedLocked()
 	return d.rootLocked(root)
 }

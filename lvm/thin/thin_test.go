@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"softiser/blockdev"
@@ -356,7 +358,7 @@ func TestFull(t *testing.T) {
 	if _, err := d.WriteAt(b, 4*chunk); !errors.Is(err, blockdev.ErrNoSpace) {
 		t.Fatal(err)
 	}
-	if len(told) != 1 || !strings.Contains(told[0], "data") || p.Usage().Refused != 1 {
+	if len(told) != 2 || !strings.Contains(told[0], "data is now 100.00% full") || !strings.Contains(told[1], "out of data") || p.Usage().Refused != 1 {
 		t.Fatal(told, p.Usage())
 	}
 	if _, err := d.WriteAt(b, 0); err != nil {
@@ -396,6 +398,65 @@ func TestQueue(t *testing.T) {
 	if _, err := d.WriteAt(b, 2*chunk); !errors.Is(err, blockdev.ErrNoSpace) {
 		t.Fatal(err)
 	}
+}
+
+// TestNoSpaceTimeout: a full pool holds its writers for a minute once, refuses
+// at once from then on, and takes writes again when a block comes free.
+func TestNoSpaceTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var low atomic.Int32
+		p, _, _ := newPool(t, 2, func(c *Config) { c.ErrorWhenFull, c.FullWait = false, 0 })
+		p.OnLowSpace(func() { low.Add(1) })
+		must(t, p.Create(1, 1))
+		d, err := p.Device(1, 100*chunk, "t", false)
+		must(t, err)
+		b := make([]byte, 512)
+		began := time.Now()
+		write := func(block int64) error { _, err := d.WriteAt(b, block*chunk); return err }
+		must(t, write(0))
+		must(t, write(1))
+		synctest.Wait()
+		if low.Load() != 1 { // 100 %
+			t.Errorf("%d alarms", low.Load())
+		}
+		var wg sync.WaitGroup
+		for i := range int64(4) {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * time.Second)
+				if err := write(2 + i); !errors.Is(err, blockdev.ErrNoSpace) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if d := time.Since(began); d != time.Minute {
+			t.Errorf("the last writer was held until %v", d)
+		}
+		if err := write(9); !errors.Is(err, blockdev.ErrNoSpace) || time.Since(began) != time.Minute {
+			t.Errorf("after the time-out: %v, %v", err, time.Since(began))
+		}
+		must(t, write(0)) // mapped
+		must(t, d.Discard(0, chunk))
+		must(t, write(2))
+		go func() {
+			time.Sleep(10*time.Second + time.Millisecond)
+			if err := d.Discard(chunk, chunk); err != nil {
+				t.Error(err)
+			}
+		}()
+		must(t, write(3))
+		if d := time.Since(began); d != time.Minute+10*time.Second+time.Millisecond {
+			t.Errorf("a writer noticed the discard at %v", d)
+		}
+		if n := p.Usage().Refused; n != 5 {
+			t.Errorf("%d writes were refused", n)
+		}
+		must(t, d.Close())
+		must(t, p.Close())
+		if low.Load() < 3 {
+			t.Errorf("%d alarms", low.Load())
+		}
+	})
 }
 
 // TestMetadataFull fills a tiny metadata device.

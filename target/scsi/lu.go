@@ -168,6 +168,11 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 			lu.setGeometry(i)
 			lu.attention(spc.ASCCapacityChanged, nil)
 		})
+		if low, ok := lu.vol.(blockdev.LowSpace); ok {
+			resize := lu.stop
+			cancel := low.OnLowSpace(func() { lu.attention(spc.ASCSoftThreshold, nil) })
+			lu.stop = func() { resize(); cancel() }
+		}
 	}
 	return lu, nil
 }

@@ -66,17 +66,15 @@ func (o *Origin) write(off, n int64, f func(dev blockdev.Device, at, n, rel int6
 		s.preserve(off, n)
 		return f(s.base, off, n, 0)
 	}
-	s.mu.Lock()
+	s.lockSafe(off, n)
 	defer s.mu.Unlock()
 	if s.merging == nil {
-		s.preserveLocked(off, n)
 		return f(s.base, off, n, 0)
 	}
 	return s.merging.st.pieces(off, n, func(to uint64, has bool, at, k int64) error {
 		if has {
 			return f(s.merging.st.dev, int64(to)*s.merging.st.chunk+at%s.merging.st.chunk, k, at-off)
 		}
-		s.preserveLocked(at, k)
 		return f(s.base, at, k, at-off)
 	})
 }

@@ -18,13 +18,17 @@ type Set struct {
 	notice func(string)
 
 	// mu is held for reading while chunks are looked up and read, and for
-	// writing while exceptions are made or merged. An origin write copies out
-	// under mu and then writes without it: from then on every reader of a
-	// snapshot finds the copy.
+	// writing while chunks are copied, exceptions take effect or are merged. An
+	// origin write has what it destroys copied out (copyout.go) and then writes
+	// without mu: from then on every reader of a snapshot finds the copy.
 	mu      sync.RWMutex
 	snaps   []*Snapshot
 	merging *Snapshot
 	buf     []byte // for copies; guarded by mu for writing
+	gather  *group // exceptions that the next commit will record; may be nil
+
+	// commit is held while a group is recorded. It is taken before mu.
+	commit sync.Mutex
 }
 
 // NewSet makes a set with no snapshots over base. notice is told when a
@@ -96,76 +100,6 @@ func (s *Set) safeLocked(off, n int64) bool {
 	return true
 }
 
-// preserve copies out what an origin write to the range would destroy.
-func (s *Set) preserve(off, n int64) {
-	s.mu.RLock()
-	safe := s.safeLocked(off, n)
-	s.mu.RUnlock()
-	if safe {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.preserveLocked(off, n)
-}
-
-func (s *Set) preserveLocked(off, n int64) {
-	for _, o := range s.snaps {
-		if o == s.merging || !o.st.valid {
-			continue
-		}
-		if err := s.copyOutLocked(o.st, off, o.within(off, n)); err != nil {
-			o.st.invalidate()
-			s.notice(fmt.Sprintf("snapshot %s is now invalid: %v", o.name, err))
-			continue
-		}
-		s.level(o)
-	}
-}
-
-// level warns about a store that fills up.
-func (s *Set) level(n *Snapshot) {
-	if u := n.st.usage(); n.marks.Passed(u.Used, u.Total) {
-		s.notice(fmt.Sprintf("snapshot %s is now %.2f%% full", n.name, u.Percent()))
-	}
-}
-
-// copyOutLocked gives st its own copy of the origin's chunks in the range.
-func (s *Set) copyOutLocked(st *Store, off, n int64) error {
-	lo, hi := st.chunksOf(off, n)
-	var ps []pair
-	for c := lo; c < hi; c++ {
-		if _, ok := st.table[c]; ok {
-			continue
-		}
-		to, ok := st.alloc()
-		if !ok {
-			return blockdev.ErrNoSpace
-		}
-		if err := s.copyChunkLocked(st, c, to); err != nil {
-			return err
-		}
-		ps = append(ps, pair{c, to})
-	}
-	return st.record(ps)
-}
-
-// copyChunkLocked copies one chunk of the origin into the store; the last one
-// may reach beyond the origin's end.
-func (s *Set) copyChunkLocked(st *Store, c, to uint64) error {
-	if int64(cap(s.buf)) < st.chunk {
-		s.buf = make([]byte, st.chunk)
-	}
-	p := s.buf[:st.chunk]
-	at := int64(c) * st.chunk
-	n := min(st.chunk, s.base.Info().Size-at)
-	if _, err := s.base.ReadAt(p[:n], at); err != nil {
-		return err
-	}
-	clear(p[n:])
-	return st.write(p, to)
-}
-
 // MergeStep moves the last exceptions of the merging snapshot into the origin
 // and reports whether that was all.
 func (s *Set) MergeStep() (done bool, err error) {
@@ -183,7 +117,8 @@ func (s *Set) MergeStep() (done bool, err error) {
 	at := int64(from) * st.chunk
 	size := min(int64(n)*st.chunk, s.base.Info().Size-at)
 	if size > 0 {
-		s.preserveLocked(at, size)
+		s.mu.Unlock()
+		s.lockSafe(at, size) // nobody else changes the store that is merged
 		p := make([]byte, size)
 		if _, err := st.dev.ReadAt(p, int64(to)*st.chunk); err != nil {
 			return false, err

@@ -133,17 +133,14 @@ func (n *Snapshot) own(off, k int64) error {
 		return nil
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if !n.st.valid {
+		s.mu.Unlock()
 		return failed()
 	}
-	if err := s.copyOutLocked(n.st, off, k); err != nil {
-		n.st.invalidate()
-		s.notice("snapshot " + n.name + " is now invalid: " + err.Error())
-		return failed()
-	}
-	s.level(n)
-	return nil
+	g := s.copyOutLocked(n, off, k)
+	s.mu.Unlock()
+	s.settle(g)
+	return nil // whoever writes now looks whether it is still valid
 }
 
 // LeaseRead implements blockdev.Device. Chunks of its own are lent directly;

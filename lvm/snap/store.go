@@ -8,7 +8,8 @@ import (
 	"softiser/blockdev"
 )
 
-// Store is an exception store. Set guards it.
+// Store is an exception store. The mu of its Set guards it, but for the end of
+// the list.
 type Store struct {
 	dev    blockdev.Device
 	chunk  int64 // bytes
@@ -18,7 +19,11 @@ type Store struct {
 	valid bool
 	table map[uint64]uint64 // old chunk → new chunk
 	next  uint64            // next free chunk
+	areas int               // that hold entries
 
+	pending map[uint64]*group // old chunk → who will record it
+
+	// The end of the list, which commits and merges write; Set.commit guards it.
 	area  int    // current area
 	count int    // entries in it
 	image []byte // its content
@@ -39,7 +44,7 @@ func OpenStore(dev blockdev.Device, chunk int64) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dev: dev, valid: true, table: map[uint64]uint64{}, next: firstChunk}
+	s := &Store{dev: dev, valid: true, table: map[uint64]uint64{}, pending: map[uint64]*group{}, next: firstChunk}
 	if h == nil {
 		if err := s.layout(chunk); err != nil {
 			return nil, err
@@ -148,6 +153,7 @@ func (s *Store) load() error {
 			break
 		}
 	}
+	s.areas = s.area
 	s.skip()
 	return nil
 }
@@ -192,12 +198,9 @@ func (s *Store) alloc() (c uint64, ok bool) {
 // pair is an exception that is about to be recorded.
 type pair struct{ from, to uint64 }
 
-// record makes exceptions durable whose data has been written. They become
-// visible to reads only when that has succeeded.
-func (s *Store) record(ps []pair) error {
-	if len(ps) == 0 {
-		return nil
-	}
+// record makes exceptions durable whose data has been written, in a store of
+// chunks chunks. recordedLocked makes them visible.
+func (s *Store) record(ps []pair, chunks uint64) error {
 	if err := s.dev.Flush(); err != nil {
 		return err
 	}
@@ -212,7 +215,7 @@ func (s *Store) record(ps []pair) error {
 		if full {
 			// The list must have an end before it may run on into the next area.
 			next := s.areaChunk(s.area + 1)
-			if next >= s.chunks {
+			if next >= chunks {
 				return blockdev.ErrNoSpace
 			}
 			if err := s.write(make([]byte, s.chunk), next); err != nil {
@@ -228,9 +231,6 @@ func (s *Store) record(ps []pair) error {
 		if err := s.dev.Flush(); err != nil {
 			return err
 		}
-		for _, p := range ps[i : i+n] {
-			s.table[p.from] = p.to
-		}
 		i, s.count = i+n, s.count+n
 		if full {
 			s.area, s.count = s.area+1, 0
@@ -238,6 +238,15 @@ func (s *Store) record(ps []pair) error {
 		}
 	}
 	return nil
+}
+
+// recordedLocked makes exceptions visible.
+func (s *Store) recordedLocked(ps []pair) {
+	for _, p := range ps {
+		s.table[p.from] = p.to
+		delete(s.pending, p.from)
+	}
+	s.areas = s.area
 }
 
 // invalidate marks the store as lost, on disk if that still works.
@@ -290,6 +299,7 @@ func (s *Store) dropLast(n int) error {
 	}
 	clear(s.image[(s.count-n)*entrySize : s.count*entrySize])
 	s.count -= n
+	s.areas = s.area
 	if err := s.write(s.image, s.areaChunk(s.area)); err != nil {
 		return err
 	}
@@ -307,7 +317,7 @@ type Usage struct {
 
 func (s *Store) usage() Usage {
 	return Usage{Valid: s.valid, Used: min(s.next, s.chunks) * uint64(s.chunk), Total: s.chunks * uint64(s.chunk),
-		Metadata: uint64(s.area+2) * uint64(s.chunk), Exceptions: len(s.table), Chunk: s.chunk}
+		Metadata: uint64(s.areas+2) * uint64(s.chunk), Exceptions: len(s.table), Chunk: s.chunk}
 }
 
 // Percent is what lvm2 shows as Data%.

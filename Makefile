@@ -9,7 +9,7 @@ LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>
 RERUN   := $(if $(CI),--rerun-fails=2 --rerun-fails-report=build/reruns.txt)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails $(RERUN) --packages ./...
 
-.PHONY: help build test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short conformance conformance-short cover tools clean
+.PHONY: help build test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short bench-lvm conformance conformance-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ interop: build ## the whole matrix against Linux kernels in QEMU guests; writes 
 
 interop-short: build ## one guest, the essential cases
 	$(GO) run ./interop run -short
+
+bench-lvm: build ## snapshots and thin volumes against device-mapper's, in one guest
+	$(GO) run ./interop run -run '^lvm/overhead$$' && cat out/interop/overhead.md
 
 NEWER ?= -newer
 conformance: build ## libiscsi's test suite, two versions, on every kind of backend

@@ -29,7 +29,11 @@ func CheckGeometry(size int64, blockSize, physBlockSize int) error {
 	case size <= 0:
 		return fmt.Errorf("blockdev: size is %d bytes; it must be at least one block of %d", size, blockSize)
 	case size%int64(blockSize) != 0:
-		return fmt.Errorf("blockdev: size of %d bytes is not a multiple of the block size of %d; the next smaller size that is: %d", size, blockSize, size-size%int64(blockSize))
+		near := size - size%int64(blockSize)
+		if near == 0 {
+			return fmt.Errorf("blockdev: size of %d bytes is less than one block of %d", size, blockSize)
+		}
+		return fmt.Errorf("blockdev: size of %d bytes is not a multiple of the block size of %d; the next smaller size that is: %d", size, blockSize, near)
 	}
 	return nil
 }

@@ -36,6 +36,17 @@ func (c *Config) check(r *report) {
 	oneOf(r, "logging.format", c.Logging.Format, "console", "json")
 }
 
+// CheckPortals finds what is wrong with the portals alone, for those who have
+// changed them since the configuration was loaded.
+func (c *Config) CheckPortals() error {
+	var r report
+	c.checkPortals(&r)
+	if len(r.found) > 0 {
+		return r.found
+	}
+	return nil
+}
+
 func (c *Config) checkPortals(r *report) {
 	seen := map[string]string{}
 	for i, p := range c.Portals {

@@ -34,6 +34,7 @@ func TestParse(t *testing.T) {
 		{text: "a,size=4k", err: "not clear"},
 		{text: "a,size=", err: "not clear"},
 		{text: "a,size=-1", err: "not clear"},
+		{text: "a,size=0", err: "at least one block"},
 		{text: "a,size=1.5GiB", err: "not clear"},
 		{text: "a,size=9000000TiB", err: "too large"},
 		{text: "a,block=1024", err: "not possible"},

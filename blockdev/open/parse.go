@@ -70,7 +70,10 @@ func (s *Spec) option(opt string) (err error) {
 	}
 	switch key {
 	case "size":
-		if s.Size, err = ParseSize(value); err != nil {
+		if s.Size, err = ParseSize(value); err == nil && s.Size == 0 {
+			err = errors.New("a volume has at least one block")
+		}
+		if err != nil {
 			return fmt.Errorf("option %q: %w", key, err)
 		}
 		return nil

@@ -164,6 +164,10 @@ func input(a []string) (r *os.File, length int64, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
+	if st, err := f.Stat(); err == nil && st.IsDir() {
+		f.Close()
+		return nil, -1, fmt.Errorf("%s is a directory", a[1])
+	}
 	n, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return f, -1, nil // a pipe
@@ -201,8 +205,15 @@ the target.`,
 		}
 		defer s.lun.Close()
 		total := s.length
-		if total < 0 {
+		if total < 0 && n >= 0 { // refuse before anything is written
 			total = n
+			info := s.lun.Info()
+			if over := n % int64(info.BlockSize); over != 0 && !f.pad {
+				return unpadded(over, int64(info.BlockSize), n)
+			}
+			if room := info.Size - s.off; n > room {
+				return fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes); --length says how much to write", a[1], n, s.off, room)
+			}
 		}
 		s.prog = startProgress("written", total, !f.quiet && !f.json)
 		defer s.prog.stop()

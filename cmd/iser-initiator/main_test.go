@@ -139,6 +139,20 @@ func TestCopyCommands(t *testing.T) {
 		if _, errs, code := run(t, "write", url, in); code != exitError || !strings.Contains(errs, "--pad") {
 			t.Errorf("a file that ends inside a block: %d %s", code, errs)
 		}
+		before := make([]byte, size)
+		if _, err := vol.ReadAt(before, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, errs, code := run(t, "write", url, in, "--pad", "--offset", "2MiB"); code != exitError || !strings.Contains(errs, "longer") {
+			t.Errorf("a file that does not fit: %d %s", code, errs)
+		}
+		if _, errs, code := run(t, "write", url, dir); code != exitError || !strings.Contains(errs, "is a directory") {
+			t.Errorf("a directory: %d %s", code, errs)
+		}
+		after := make([]byte, size)
+		if _, err := vol.ReadAt(after, 0); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("a refused write has changed the volume (%v)", err)
+		}
 		var o outcome
 		if err := json.Unmarshal([]byte(must(t, "write", url, in, "--pad", "--sparse", "--chunk", "64KiB", "--json")), &o); err != nil {
 			t.Fatal(err)

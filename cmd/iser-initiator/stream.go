@@ -167,7 +167,7 @@ func (s *stream) write(ctx context.Context, r io.Reader) error {
 		last := err != nil
 		if n%bs != 0 {
 			if !s.pad {
-				failed = fmt.Errorf("the input ends %d bytes into a block of %d bytes (at %d); --pad fills it up with zeroes", n%bs, bs, at+int64(n))
+				failed = unpadded(int64(n%bs), int64(bs), at+int64(n))
 				break
 			}
 			clear(p.buf[n : n+bs-n%bs])
@@ -212,6 +212,11 @@ func (s *stream) checkEnd(r io.Reader) error {
 		return fmt.Errorf("reading the input: %w", err)
 	}
 	return fmt.Errorf("the input is longer than the %d bytes from %d to the end of the volume; --length says how much to write", s.lun.Info().Size-s.off, s.off)
+}
+
+// unpadded is the answer to an input that ends over bytes into a block.
+func unpadded(over, bs, at int64) error {
+	return fmt.Errorf("the input ends %d bytes into a block of %d bytes (at %d); --pad fills it up with zeroes", over, bs, at)
 }
 
 // compare reads the range and compares it with r. The offset of the first

@@ -56,7 +56,15 @@ Exit codes:
 
 // exactly is cobra.ExactArgs with the exit code for wrong usage.
 func exactly(n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return exit(exitUsage, cobra.ExactArgs(n)(cmd, args)) }
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) > n:
+			return exit(exitUsage, fmt.Errorf("%q is one argument too many; see %s --help", args[n], cmd.CommandPath()))
+		case len(args) < n:
+			return exit(exitUsage, fmt.Errorf("%d of %d arguments are missing: %s", n-len(args), n, cmd.UseLine()))
+		}
+		return nil
+	}
 }
 
 func newRoot() *cobra.Command {

@@ -220,6 +220,10 @@ func TestUsageErrors(t *testing.T) {
 		{"resize", "a", "12 parsecs"},
 		{"resize", "a"},
 		{"serve", "extra"},
+		{"serve", "--listen", "127.0.0.1:99999"},
+		{"serve", "--listen", "127.0.0.1:0x10"},
+		{"serve", "--listen", "127.0.0.1:3260", "--listen", "127.0.0.1"},
+		{"serve", "--export", "a=memory,size=0"},
 		{"nonsense"},
 		{"check"},
 	} {

@@ -48,6 +48,8 @@ type Snapshot struct {
 const (
 	sampleEvery   = 500 * time.Millisecond
 	maxOpenAtOnce = 16 // logins under way at the same time
+	// stopPatience is what operations in flight have to end after an interrupt.
+	stopPatience = 3 * time.Second
 )
 
 // Run runs jobs, stage by stage, and returns what they did. Failed operations
@@ -130,7 +132,7 @@ func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, er
 	for _, c := range clones {
 		go c.start()
 	}
-	watch(ctx, clones, cfg, epoch)
+	watch(ctx, clones, cfg, epoch, closeAll)
 	seen := map[LUN]bool{}
 	for i, c := range clones {
 		for _, l := range luns[i] {
@@ -249,7 +251,9 @@ func openAll(ctx context.Context, jobs []*Job, cfg Config) (luns [][]LUN, closeA
 }
 
 // watch waits for all clones, samples them, and stops them when ctx ends.
-func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time) {
+// Operations that do not end then, because their session waits for a lost
+// connection, are ended by closing the sessions.
+func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time, closeAll func() error) {
 	every := cfg.TickEvery
 	if every == 0 {
 		every = sampleEvery
@@ -265,16 +269,22 @@ func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time) {
 	}()
 	s := newSampler(clones)
 	cancelled := ctx.Done()
+	var late <-chan time.Time
+	var closing sync.WaitGroup
 	for {
 		select {
 		case <-allDone:
 			s.store()
+			closing.Wait()
 			return
 		case <-cancelled:
-			cancelled = nil
+			cancelled, late = nil, time.After(stopPatience)
 			for _, c := range clones {
 				c.stop()
 			}
+		case <-late:
+			late = nil
+			closing.Go(func() { _ = closeAll() }) // the sessions are closed once more at the end, which tells
 		case <-tick.C:
 			snap := s.take(time.Since(epoch))
 			if cfg.Tick != nil {

@@ -13,7 +13,7 @@ import (
 // helpers are the hidden subcommands with which the harness starts itself as
 // server or client, so that each side is a process that can be pinned.
 func helpers() []*cobra.Command {
-	var addr string
+	var addr, cc string
 	verbsServer := &cobra.Command{Use: "verbs-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		return verbs.Serve(cmd.Context(), addr, os.Stderr)
 	}}
@@ -37,8 +37,9 @@ func helpers() []*cobra.Command {
 	fs.DurationVar(&vo.Time, "time", 0, "duration")
 
 	tcpServer := &cobra.Command{Use: "tcp-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return tcpref.Serve(cmd.Context(), addr, os.Stderr)
+		return tcpref.Serve(cmd.Context(), addr, cc, os.Stderr)
 	}}
+	tcpServer.Flags().StringVar(&cc, "congestion", "auto", "TCP congestion control: auto, host or a name")
 	var to tcpref.Options
 	tcpClient := &cobra.Command{Use: "tcp-client", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		r, err := tcpref.Run(cmd.Context(), addr, to)
@@ -51,7 +52,7 @@ func helpers() []*cobra.Command {
 	fs.StringVar(&to.Op, "op", "ping", "ping, spin or paced")
 	fs.IntVar(&to.Size, "size", 4096, "bytes per message")
 	fs.Int64Var(&to.Rate, "rate", 0, "bytes per second")
-	fs.StringVar(&to.Congestion, "congestion", "", "TCP congestion control")
+	fs.StringVar(&to.Congestion, "congestion", "auto", "TCP congestion control: auto, host or a name")
 	fs.DurationVar(&to.Time, "time", 0, "duration")
 
 	all := []*cobra.Command{verbsServer, verbsClient, tcpServer, tcpClient}

@@ -108,10 +108,13 @@ func Verbs(e *Env) (*Server, error) { return helper(e, "verbs-server") }
 // TCPRef starts the helper that answers plain TCP tests.
 func TCPRef(e *Env) (*Server, error) { return helper(e, "tcp-server") }
 
-func helper(e *Env, name string) (*Server, error) {
+// TCPRefHost is TCPRef with the host's congestion control.
+func TCPRefHost(e *Env) (*Server, error) { return helper(e, "tcp-server", "--congestion=host") }
+
+func helper(e *Env, name string, args ...string) (*Server, error) {
 	addr := fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
 	s := &Server{Name: name, URL: addr}
-	return s, s.start(e, proc.Server, addr, nil, e.Self, name, "--addr", addr)
+	return s, s.start(e, proc.Server, addr, nil, append([]string{e.Self, name, "--addr", addr}, args...)...)
 }
 
 //go:embed c/pingpong.c

@@ -9,11 +9,12 @@ import (
 	"softiser/benchmarks/internal/result"
 )
 
-// Names of contenders below the block layer. Those without a congestion control
-// in their name have the host's.
+// Names of contenders below the block layer. What moves bulk data is measured
+// twice: with the host's congestion control, and with reno, which our
+// connections choose within one host.
 const (
-	writeReuse     = "RDMA Write, one buffer"
-	writeWalk      = "RDMA Write, walking 1 GiB"
+	writeReuse     = "RDMA Write, one buffer, host's"
+	writeWalk      = "RDMA Write, walking 1 GiB, host's"
 	iperf          = "iperf3"
 	writeReuseReno = "RDMA Write, one buffer, reno"
 	writeWalkReno  = "RDMA Write, walking 1 GiB, reno"
@@ -71,23 +72,23 @@ func iperfContender(name, congestion string) Contender {
 
 // verbs is our rdma package under the harness's own client.
 func verbs(name string, args ...string) Contender {
-	return helper(name, "verbs-client", peers.Verbs, args)
+	return helper(name, "verbs", "verbs-client", peers.Verbs, args)
 }
 
 // tcpref is plain TCP in Go.
 func tcpref(name string, args ...string) Contender {
-	return helper(name, "tcp-client", peers.TCPRef, args)
+	return helper(name, "tcp", "tcp-client", peers.TCPRef, args)
 }
 
-func helper(name, client string, start func(*peers.Env) (*peers.Server, error), args []string) Contender {
+func helper(name, server, client string, start func(*peers.Env) (*peers.Server, error), args []string) Contender {
 	return Contender{
 		Name: name,
 		Prepare: func(ctx context.Context, st *Stage) error {
-			_, err := st.server(client, start)
+			_, err := st.server(server, start)
 			return err
 		},
 		Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-			return st.HelperRun(ctx, st.started(client), client, args...)
+			return st.HelperRun(ctx, st.started(server), client, args...)
 		},
 	}
 }
@@ -174,7 +175,7 @@ func pacedRow() Row {
 	const rate = 1_250_000_000
 	paced := peers.Load{RW: "read", BS: "102400", Depth: 8, Extra: []string{fmt.Sprintf("--rate=%d", rate)}}
 	plain := []string{"--op=paced", "--size=102400", fmt.Sprintf("--rate=%d", rate)}
-	const write, writeReno = "plain write()", "plain write(), reno"
+	const write, writeReno = "plain write(), host's", "plain write(), reno"
 	return Row{
 		Row: result.Row{
 			ID: "paced-10g", Title: "100 KB READ responses at 10 Gb/s", Metrics: []string{result.CPUShare, result.BW, result.CPUServer},
@@ -186,6 +187,7 @@ func pacedRow() Row {
 				{Name: "100 KB READs at 10 Gb/s: rate", Num: iser, Metric: result.BW},
 			},
 		},
-		Contenders: append(trio(paced), tcpref(writeReno, append(plain, "--congestion=reno")...), tcpref(write, plain...)),
+		Contenders: append(trio(paced), tcpref(writeReno, plain...),
+			helper(write, "tcp, host's", "tcp-client", peers.TCPRefHost, append(plain, "--congestion=host"))),
 	}
 }

@@ -4,7 +4,6 @@
 package tcpref
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -14,6 +13,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"softiser/internal/congestion"
 )
 
 // Options of one test.
@@ -21,7 +22,7 @@ type Options struct {
 	Op   string // ping, spin, paced
 	Size int
 	Rate int64 // paced: bytes per second
-	// Congestion names the TCP congestion control of both ends; empty: the host's.
+	// Congestion is the TCP congestion control; the server has its own.
 	Congestion string
 	Time       time.Duration
 }
@@ -44,9 +45,11 @@ const (
 // region is the mapping that paced writes walk over.
 const region = 1 << 30
 
-// Serve answers one connection after another.
-func Serve(ctx context.Context, addr string, ready io.Writer) error {
-	l, err := net.Listen("tcp", addr)
+// Serve answers one connection after another. cc is the TCP congestion control,
+// as softiser/internal/congestion has it: by default what our own connections
+// have.
+func Serve(ctx context.Context, addr, cc string, ready io.Writer) error {
+	l, err := (&net.ListenConfig{Control: congestion.Listening(cc)}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -77,11 +80,8 @@ func Serve(ctx context.Context, addr string, ready io.Writer) error {
 }
 
 func serveOne(c *net.TCPConn, mem []byte) error {
-	var h [40]byte // op, size, rate, congestion control
+	var h [24]byte // op, size, rate
 	if _, err := io.ReadFull(c, h[:]); err != nil {
-		return err
-	}
-	if err := congestion(c, string(bytes.TrimRight(h[24:], "\x00"))); err != nil {
 		return err
 	}
 	size, rate := int(binary.BigEndian.Uint64(h[8:])), int64(binary.BigEndian.Uint64(h[16:]))
@@ -113,28 +113,6 @@ func serveOne(c *net.TCPConn, mem []byte) error {
 	}
 	return paced(c, mem, size, rate)
 }
-
-// congestion chooses the connection's congestion control; empty: nothing.
-func congestion(c *net.TCPConn, name string) error {
-	if name == "" {
-		return nil
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var serr error
-	if err := raw.Control(func(fd uintptr) { serr = syscall.SetsockoptString(int(fd), syscall.IPPROTO_TCP, tcpCongestion, name) }); err != nil {
-		return err
-	}
-	if serr != nil {
-		return fmt.Errorf("congestion control %q: %w", name, serr)
-	}
-	return nil
-}
-
-// tcpCongestion is TCP_CONGESTION of tcp(7).
-const tcpCongestion = 13
 
 // paced writes the mapping piece by piece at a fixed rate, until the client
 // hangs up.
@@ -201,7 +179,7 @@ func spinWrite(fd int, p []byte) error {
 
 // Run performs one test.
 func Run(ctx context.Context, addr string, o Options) (*Result, error) {
-	var d net.Dialer
+	d := net.Dialer{Control: congestion.Dialing(o.Congestion)}
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
@@ -215,11 +193,6 @@ func Run(ctx context.Context, addr string, o Options) (*Result, error) {
 	h := binary.BigEndian.AppendUint64(nil, op)
 	h = binary.BigEndian.AppendUint64(h, uint64(o.Size))
 	h = binary.BigEndian.AppendUint64(h, uint64(o.Rate))
-	h = append(h, make([]byte, 16)...)
-	copy(h[24:], o.Congestion)
-	if err := congestion(c, o.Congestion); err != nil {
-		return nil, err
-	}
 	if _, err := c.Write(h); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func TestEveryTest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ready := make(lines, 16)
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, addr, ready) }()
+	go func() { done <- Serve(ctx, addr, "", ready) }()
 	<-ready
 	for _, o := range []Options{{Op: "ping", Size: 8}, {Op: "spin", Size: 4096}, {Op: "paced", Size: 100_000, Rate: 50_000_000, Congestion: "reno"}} {
 		o.Time = 100 * time.Millisecond

@@ -203,7 +203,7 @@ func (o *options) measure(ctx context.Context, run *result.Run, selected []rows.
 	}
 	switch {
 	case ctx.Err() != nil && len(run.Rows) > 0:
-		return fmt.Errorf("interrupted with %d rows left; go on with: go run ./benchmarks full --resume=%s", len(run.Remaining()), path)
+		return fmt.Errorf("interrupted, %d of %d rows left; go on with: go run ./benchmarks full --resume=%s", len(run.Remaining()), len(run.Selected), path)
 	case err != nil || !whole:
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"softiser/benchmarks/internal/proc"
@@ -159,7 +158,11 @@ func NewScratch() (string, error) {
 		left, _ := filepath.Glob(filepath.Join(dir, prefix+"*"))
 		for _, path := range left {
 			pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), prefix), "-")
-			if n, err := strconv.Atoi(pid); err == nil && syscall.Kill(n, 0) == syscall.ESRCH {
+			if _, err := strconv.Atoi(pid); err != nil {
+				continue
+			}
+			// Of a process that nobody has waited for the command line is empty.
+			if cmd, _ := os.ReadFile("/proc/" + pid + "/cmdline"); len(cmd) == 0 {
 				os.RemoveAll(path)
 			}
 		}

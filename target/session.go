@@ -211,7 +211,8 @@ func (s *session) starved() bool {
 
 // openNexus registers the I_T nexus of the session.
 func (s *session) openNexus() (err error) {
-	s.nexus, err = s.node.device.NewNexus(scsi.NexusConfig{Initiator: s.key.initiator, ISID: s.key.isid, RelPort: s.key.group})
+	s.nexus, err = s.node.device.NewNexus(scsi.NexusConfig{Initiator: s.key.initiator, ISID: s.key.isid, RelPort: s.key.group,
+		Queries: s.params.ProtocolLevel >= 2})
 	return err
 }
 

@@ -16,14 +16,20 @@ func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
 	s.counters.taskRequests.Add(1)
 	s.log().Info("task management", zap.Stringer("function", f), zap.String("lun", iscsi.FormatLUN(lun)),
 		zap.Uint32("cmdsn", req.CmdSN()))
+	if f >= iscsi.QueryTask && f <= iscsi.QueryAsyncEvent && s.params.ProtocolLevel < 2 {
+		// RFC 7144 §4: not before both sides have agreed on iSCSIProtocolLevel 2.
+		c.taskResponse(itt, iscsi.TaskUnsupported)
+		p.Release()
+		return
+	}
 	switch f {
 	case iscsi.AbortTask:
 		s.abortTask(c, p)
 		return
 	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.ClearACA, iscsi.LogicalUnitReset,
-		iscsi.TargetWarmReset, iscsi.TargetColdReset:
+		iscsi.TargetWarmReset, iscsi.TargetColdReset, iscsi.ITNexusReset:
 		p.Release()
-		all := f == iscsi.TargetWarmReset || f == iscsi.TargetColdReset
+		all := f == iscsi.TargetWarmReset || f == iscsi.TargetColdReset || f == iscsi.ITNexusReset
 		if f != iscsi.ClearACA {
 			s.dropCollecting(f, lun, all)
 		}
@@ -40,6 +46,15 @@ func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
 		c.taskResponse(itt, s.queryTask(req))
 	case iscsi.QueryTaskSet:
 		c.taskResponse(itt, s.queryTaskSet(lun))
+	case iscsi.QueryAsyncEvent:
+		switch e, pending, known := s.node.device.QueryAsyncEvent(s.nexus, lun); {
+		case !known:
+			c.taskResponse(itt, iscsi.TaskNoLUN)
+		case pending:
+			c.taskResponseInfo(itt, iscsi.TaskFunctionSucceeded, e.Information())
+		default:
+			c.taskResponse(itt, iscsi.TaskComplete)
+		}
 	default:
 		c.taskResponse(itt, iscsi.TaskUnsupported)
 	}
@@ -48,10 +63,16 @@ func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
 
 // taskResponse sends the response and pushes it: it may come from a goroutine
 // that pushes another connection, or none.
-func (c *conn) taskResponse(itt uint32, response uint8) {
+func (c *conn) taskResponse(itt uint32, response uint8) { c.taskResponseInfo(itt, response, 0) }
+
+// taskResponseInfo is taskResponse with additional response information (RFC 7144
+// §5.1).
+func (c *conn) taskResponseInfo(itt uint32, response uint8, info uint32) {
 	c.mu.Lock()
 	out := &c.out
-	out.BHS.NewTaskResponse(response).SetITT(itt)
+	r := out.BHS.NewTaskResponse(response)
+	r.SetITT(itt)
+	r.SetAdditional(info)
 	out.Data = nil
 	c.sendLocked(out, takeStatSN)
 	c.mu.Unlock()
@@ -115,7 +136,7 @@ func (s *session) skipCommand(sn uint32) {
 // know them yet.
 func (s *session) dropCollecting(f iscsi.TaskFunction, lun uint64, all bool) {
 	sessions := []*session{s}
-	if f != iscsi.AbortTaskSet {
+	if f != iscsi.AbortTaskSet && f != iscsi.ITNexusReset {
 		sessions = s.srv.sessionList(s.node)
 	}
 	for _, x := range sessions {

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"bytes"
 	"encoding/binary"
 	"sync"
 	"testing"
@@ -134,24 +135,51 @@ func TestTaskSetFunctions(t *testing.T) {
 	}
 }
 
-func TestTaskFunctionsRefused(t *testing.T) {
+// The functions of RFC 7144 are there once iSCSIProtocolLevel 2 has been agreed on.
+func TestTaskFunctionsOfLevel2(t *testing.T) {
 	s := serve(t, nil)
-	r := s.session()
-	for _, c := range []struct {
-		f    iscsi.TaskFunction
-		lun  int
-		want uint8
-	}{
-		{iscsi.TaskReassign, 0, iscsi.TaskNoReassign},
-		{iscsi.LogicalUnitReset, 5, iscsi.TaskNoLUN},
-		{iscsi.QueryTask, 0, iscsi.TaskComplete},
-		{iscsi.QueryTaskSet, 0, iscsi.TaskComplete},
-		{iscsi.QueryTaskSet, 5, iscsi.TaskNoLUN},
-		{99, 0, iscsi.TaskUnsupported},
-	} {
-		if got := r.task(c.f, c.lun, 0x4242, r.cmdSN); got != c.want {
-			t.Errorf("%v on LUN %d: response %d, want %d", c.f, c.lun, got, c.want)
+	old := s.session()
+	for _, f := range []iscsi.TaskFunction{iscsi.QueryTask, iscsi.QueryTaskSet, iscsi.ITNexusReset, iscsi.QueryAsyncEvent} {
+		if got := old.task(f, 0, iscsi.ReservedTag, 0); got != iscsi.TaskUnsupported {
+			t.Errorf("%v at level 1: response %d", f, got)
 		}
+	}
+	supported := command{cdb: []byte{0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0}, read: true, edtl: 4}
+	if res := old.do(supported, nil); !bytes.Equal(res.data, []byte{0xDA, 0, 0, 0}) {
+		t.Errorf("functions at level 1: % x", res.data)
+	}
+	r := s.dial()
+	r.isid[5] = 60
+	r.mustLogin(testIQN, "iSCSIProtocolLevel=2")
+	if r.params["iSCSIProtocolLevel"] != "2" {
+		t.Fatalf("iSCSIProtocolLevel=%s", r.params["iSCSIProtocolLevel"])
+	}
+	event := func(lun int) (uint8, uint32) {
+		t.Helper()
+		itt := r.sendTask(iscsi.QueryAsyncEvent, lun, iscsi.ReservedTag, 0)
+		p := r.expect(iscsi.OpTaskResponse)
+		x := p.TaskResponse()
+		if x.ITT() != itt {
+			t.Fatalf("answer to %#x, want %#x", x.ITT(), itt)
+		}
+		return x.Response(), x.Additional()
+	}
+	// The attention of the new nexus waits for the first command; asking does not
+	// take it away.
+	for range 2 {
+		if x, info := event(0); x != iscsi.TaskFunctionSucceeded || info != 0x16<<16|0x2900 {
+			t.Errorf("QUERY ASYNCHRONOUS EVENT: response %d, %06x", x, info)
+		}
+	}
+	if x, _ := event(5); x != iscsi.TaskNoLUN {
+		t.Errorf("QUERY ASYNCHRONOUS EVENT of no LUN: response %d", x)
+	}
+	r.ready()
+	if x, info := event(0); x != iscsi.TaskComplete || info != 0 {
+		t.Errorf("QUERY ASYNCHRONOUS EVENT with nothing pending: response %d, %06x", x, info)
+	}
+	if res := r.do(supported, nil); !bytes.Equal(res.data, []byte{0xDE, 0x07, 0, 0}) {
+		t.Errorf("functions at level 2: % x", res.data)
 	}
 	release := s.dev.hold()
 	defer release()
@@ -162,8 +190,54 @@ func TestTaskFunctionsRefused(t *testing.T) {
 	if got := r.task(iscsi.QueryTaskSet, 0, iscsi.ReservedTag, 0); got != iscsi.TaskFunctionSucceeded {
 		t.Errorf("QUERY TASK SET: %d", got)
 	}
+	for _, c := range []struct {
+		f    iscsi.TaskFunction
+		lun  int
+		want uint8
+	}{
+		{iscsi.QueryTask, 0, iscsi.TaskComplete},
+		{iscsi.QueryTaskSet, 5, iscsi.TaskNoLUN},
+	} {
+		if got := r.task(c.f, c.lun, 0x4242, r.cmdSN); got != c.want {
+			t.Errorf("%v on LUN %d: response %d, want %d", c.f, c.lun, got, c.want)
+		}
+	}
+	// I_T NEXUS RESET ends the task of this session and of no other.
+	theirs := heldRead(old)
+	eventually(t, "the reads are at the volume", func() bool { return s.dev.held() == 2 })
+	itt := r.sendTask(iscsi.ITNexusReset, 0, iscsi.ReservedTag, 0)
+	s.aborted(r, 1)
 	release()
-	r.finish(tag, nil)
+	if p := r.expect(iscsi.OpTaskResponse); p.TaskResponse().ITT() != itt || p.TaskResponse().Response() != iscsi.TaskComplete {
+		t.Errorf("I_T NEXUS RESET: %+v", p.BHS)
+	}
+	if res := old.finish(theirs, nil); res.status != 0 {
+		t.Errorf("the other session's READ: status %#x", res.status)
+	}
+	if res := r.do(command{cdb: testUnitReady}, nil); res.status != 2 || binary.BigEndian.Uint16(res.sense[12:]) != 0x2907 {
+		t.Errorf("after I_T NEXUS RESET: status %#x sense % x", res.status, res.sense)
+	}
+	if res := old.do(command{cdb: testUnitReady}, nil); res.status != 0 {
+		t.Errorf("the other session hears status %#x sense % x", res.status, res.sense)
+	}
+}
+
+func TestTaskFunctionsRefused(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session()
+	for _, c := range []struct {
+		f    iscsi.TaskFunction
+		lun  int
+		want uint8
+	}{
+		{iscsi.TaskReassign, 0, iscsi.TaskNoReassign},
+		{iscsi.LogicalUnitReset, 5, iscsi.TaskNoLUN},
+		{99, 0, iscsi.TaskUnsupported},
+	} {
+		if got := r.task(c.f, c.lun, 0x4242, r.cmdSN); got != c.want {
+			t.Errorf("%v on LUN %d: response %d, want %d", c.f, c.lun, got, c.want)
+		}
+	}
 }
 
 func TestColdResetClosesEverySession(t *testing.T) {

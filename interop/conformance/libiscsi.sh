@@ -17,8 +17,8 @@ apt=(apt-get -qq -o "Dir::Etc::sourcelist=$tmp/sources.list" -o Dir::Etc::source
 "${apt[@]}" update
 # A mirror may lack Debian's part of the package for a while; the tarball, of
 # which apt has checked the sum before it gives it its name, is all we need.
-(cd "$tmp/src" && "${apt[@]}" --download-only source libiscsi) || true
-tarball=$(ls "$tmp"/src/libiscsi_*.orig.tar.gz)
+(cd "$tmp/src" && "${apt[@]}" --download-only source libiscsi) 2>"$tmp/apt" || true
+tarball=$(ls "$tmp"/src/libiscsi_*.orig.tar.gz 2>/dev/null) || { cat "$tmp/apt"; exit 1; }
 version=${tarball##*/libiscsi_}
 version=${version%.orig.tar.gz}
 

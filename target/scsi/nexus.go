@@ -16,6 +16,7 @@ type Nexus struct {
 	port      string // initiator port: name,i,0xISID
 	relPort   uint16
 	group     *portGroup
+	queries   bool
 
 	itls atomic.Pointer[map[uint16]*itl] // copy on write, under Device.mu
 }
@@ -27,6 +28,10 @@ type NexusConfig struct {
 	// RelPort is the relative target port identifier, unique within the device;
 	// 0 stands for the first port. It decides the target port group.
 	RelPort uint16
+	// Queries says that the initiator may send the task management functions of
+	// SAM-4 and later: QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT, I_T NEXUS
+	// RESET. REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS says so to it.
+	Queries bool
 }
 
 // itl is the I_T_L nexus: what a logical unit keeps for one nexus.
@@ -49,7 +54,7 @@ func (d *Device) NewNexus(c NexusConfig) (*Nexus, error) {
 	}
 	name := strings.ToLower(c.Initiator)
 	n := &Nexus{
-		dev: d, initiator: name, relPort: rel, group: g,
+		dev: d, initiator: name, relPort: rel, group: g, queries: c.Queries,
 		port: fmt.Sprintf("%s,i,0x%012x", name, c.ISID[:]),
 	}
 	d.mu.Lock()
@@ -103,9 +108,7 @@ func (d *Device) CloseNexus(n *Nexus) {
 	d.mu.Unlock()
 	for _, i := range m {
 		lu := i.lu
-		lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, nil)
-		lu.releaseLegacy(n)
-		lu.allowRemoval(n)
+		lu.loseNexus(n, nil)
 		lu.mu.Lock()
 		lu.past.add(i)
 		delete(lu.itls, n)

@@ -88,9 +88,14 @@ func (c *command) appendTimeouts(b []byte) []byte {
 }
 
 // cmdReportTMF is REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.36): ABORT
-// TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET.
+// TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET; QUERY TASK, and in
+// byte 1 QUERY ASYNCHRONOUS EVENT, QUERY TASK SET, I_T NEXUS RESET where the transport
+// has them.
 func cmdReportTMF(t *Task) {
 	b := append(t.getBuf(16)[:0], 0xDA, 0, 0, 0)
+	if t.Nexus.queries {
+		b[0], b[1] = 0xDE, 0x07
+	}
 	if t.CDB[2]&0x80 != 0 { // REPD: with (unset) time-outs
 		b[3] = 12
 		b = append(b, make([]byte, 12)...)

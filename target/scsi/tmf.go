@@ -15,6 +15,7 @@ const (
 	LogicalReset    TMF = 5
 	TargetWarmReset TMF = 6
 	TargetColdReset TMF = 7
+	NexusReset      TMF = 11 // I_T NEXUS RESET
 )
 
 // TMFResponse is the result of a task management function, numbered as in the
@@ -42,6 +43,14 @@ func (d *Device) Manage(n *Nexus, f TMF, lun uint64, t *Task, done func(TMFRespo
 	if f == TargetWarmReset || f == TargetColdReset {
 		for _, lu := range d.LUs() {
 			lu.reset(n, spc.ASCBusReset, w)
+		}
+		w.one()
+		return
+	}
+	if f == NexusReset {
+		for _, lu := range d.LUs() {
+			lu.loseNexus(n, w)
+			lu.attention(spc.ASCNexusLoss, func(x *Nexus) bool { return x == n })
 		}
 		w.one()
 		return
@@ -105,4 +114,51 @@ func (lu *LU) reset(n *Nexus, why spc.ASC, w *tmfWait) {
 	lu.modes.restore()
 	lu.allowRemoval(nil)
 	lu.attention(why, nil)
+}
+
+// loseNexus is the I_T nexus loss of SAM-5 §6.3.4: the tasks of n end, its RESERVE and
+// its prevention of medium removal go. Persistent reservations and mode
+// parameters stay.
+func (lu *LU) loseNexus(n *Nexus, w *tmfWait) {
+	lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, w)
+	lu.releaseLegacy(n)
+	lu.allowRemoval(n)
+}
+
+// AsyncEvent is what QUERY ASYNCHRONOUS EVENT tells (SAM-5 §7.9): the unit attention that
+// the next command would report, which stays pending.
+type AsyncEvent struct {
+	More bool // it is not the only one
+	Key  spc.Key
+	ASC  spc.ASC
+}
+
+// Information is the additional response information of the answer:
+//
+//	+--+-----------------------------------------------+
+//	| 0| UADE depth (30h): 1 one, 2 more | sense key   |
+//	| 1| ASC, ASCQ                                     |
+//	+--+-----------------------------------------------+
+func (e AsyncEvent) Information() uint32 {
+	depth := uint32(1)
+	if e.More {
+		depth = 2
+	}
+	return (depth<<4|uint32(e.Key))<<16 | uint32(e.ASC)
+}
+
+// QueryAsyncEvent returns the pending unit attention of a nexus, if there is one.
+// known tells whether there is such a logical unit.
+func (d *Device) QueryAsyncEvent(n *Nexus, lun uint64) (e AsyncEvent, pending, known bool) {
+	num, ok := spc.DecodeLUN(lun)
+	i := (*n.itls.Load())[num]
+	if !ok || i == nil {
+		return e, false, false
+	}
+	i.lu.mu.Lock()
+	defer i.lu.mu.Unlock()
+	if len(i.queue) == 0 {
+		return e, false, true
+	}
+	return AsyncEvent{More: len(i.queue) > 1, Key: spc.KeyUnitAttention, ASC: i.queue[0]}, true, true
 }

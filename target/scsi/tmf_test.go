@@ -404,3 +404,45 @@ func TestAccessStates(t *testing.T) {
 		t.Error("a nexus through a port that does not exist")
 	}
 }
+
+// TestNexusReset: I_T NEXUS RESET ends what belongs to one initiator, on every unit,
+// and nothing else.
+func TestNexusReset(t *testing.T) {
+	r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a"), Removable: true}, LUConfig{LUN: 1, Volume: newNamed(t, "b")})
+	a, b := r.nx[0], r.nx[1]
+	prevent := []byte{0x1E, 0, 0, 0, 1, 0}
+	r.on(a, 0, prevent, nil, 0).good()
+	r.on(a, 1, []byte{0x16, 0, 0, 0, 0, 0}, nil, 0).good()
+	mine, theirs := r.heldWrite(a, 0), r.heldWrite(b, 8)
+	if x := r.manage(a, NexusReset, 99, nil); x != TMFComplete { // the LUN means nothing
+		t.Errorf("%v", x)
+	}
+	if !r.finish(mine).silent {
+		t.Error("an aborted task sends status")
+	}
+	r.port.release(theirs)
+	r.finish(theirs).good()
+	for lun := range uint16(2) {
+		for range 2 { // asking takes nothing away
+			if e, pending, known := r.dev.QueryAsyncEvent(a, spc.EncodeLUN(lun)); !known || !pending || e.Information() != 0x162907 {
+				t.Errorf("LUN %d: pending %v, %06x", lun, pending, e.Information())
+			}
+		}
+		r.on(a, lun, spc.AppendTestUnitReady(nil), nil, 0).sense(spc.KeyUnitAttention, spc.ASCNexusLoss)
+		r.on(b, lun, spc.AppendTestUnitReady(nil), nil, 0).good()
+	}
+	r.on(b, 0, spc.AppendStartStop(nil, false, true, false), nil, 0).good() // nobody prevents the removal
+	r.on(b, 0, spc.AppendStartStop(nil, false, true, true), nil, 0).good()
+	r.attention(a, spc.ASCMediumMayHaveChanged)
+	if _, pending, known := r.dev.QueryAsyncEvent(a, spc.EncodeLUN(0)); pending || !known {
+		t.Errorf("pending %v, known %v", pending, known)
+	}
+	if _, _, known := r.dev.QueryAsyncEvent(a, spc.EncodeLUN(7)); known {
+		t.Error("an event of a unit that does not exist")
+	}
+	r.dev.lookup(0).attention(spc.ASCModeChanged, nil)
+	r.dev.lookup(0).attention(spc.ASCCapacityChanged, nil)
+	if e, _, _ := r.dev.QueryAsyncEvent(a, spc.EncodeLUN(0)); e.Information() != 0x262A01 {
+		t.Errorf("two events: %06x", e.Information())
+	}
+}

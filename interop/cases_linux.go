@@ -71,6 +71,15 @@ n=/sys/block/${d##*/}/device; echo 1 > $n/timeout; echo 0 > $(echo $n/scsi_disk/
 timeout 100 dd if=/dev/zero of=$d bs=64k count=1 seek=128 oflag=direct 2>/tmp/dd && die it did not hang
 echo 60 > $n/timeout; grep -q running $n/state || die state; dd if=$d of=/dev/null bs=4k count=2 iflag=direct 2>/dev/null || die the disk cannot be read
 dd if=/dev/zero of=$d bs=64k count=1 oflag=direct 2>/dev/null || die the disk cannot be written`+logout+"; echo aborted, disk alive"),
+		session("at-boot", "what README's fstab and node.startup do at boot: log in, mount, write; after a restart it is there", false, ramTarget, login+`
+mkfs.ext4 -q -L softdisk $d && echo 'LABEL=softdisk /mnt ext4 _netdev,nofail 0 0' > /etc/fstab; iscsiadm -m node -T @IQN -p $HOST:@PORT -o update -n node.startup -v automatic || die startup
+iscsiadm -m node -T @IQN -u >/dev/null || die logout; [ -b $d ] && die still there
+for i in 1 2; do
+  iscsiadm -m node --loginall=automatic >/dev/null || die loginall; d=$(disk @IQN) || die disk
+  for n in $(seq 50); do blkid -L softdisk >/dev/null && break; sleep 0.1; done; mount -a -O _netdev || die mount
+  [ $i = 1 ] && cp -a /etc/. /mnt/ ; diff -r --no-dereference /etc /mnt --exclude=lost+found >/tmp/diff || { cat /tmp/diff; die differs; }
+  umount -a -O _netdev || die umount; iscsiadm -m node --logoutall=automatic >/dev/null || die logoutall
+done; : > /etc/fstab; iscsiadm -m node -T @IQN -o delete; echo mounted twice`),
 		session("beside", "an iSER and a TCP session on one port at once, on the same disk", mode == "iser", ramTarget, login+`
 siw_up; other=default; [ @MODE = tcp ] && other=iser
 iscsiadm -m node -o new -T @IQN -p $HOST:@PORT -I $other >/dev/null && iscsiadm -m node -T @IQN -p $HOST:@PORT -I $other -l >/dev/null || die second login
@@ -158,10 +167,10 @@ func chap(e *Env, mode, alg, ours string, mutual bool) (string, error) {
 		return "", err
 	}
 	wrong := strings.Replace(set, "correct-horse", "erroneous-horse", 1)
-	_, err = e.In(`initiator || die iscsid
-timeout 60 true; if d=$(attach %[1]s %[2]d %[3]s node.session.initial_login_retry_max=1 %[5]s); then die let in with a wrong secret; fi
+	_, err = e.In(`dmesg -C; initiator || die iscsid
+if d=$(attach %[1]s %[2]d %[3]s node.session.initial_login_retry_max=1 %[5]s); then die let in with a wrong secret; fi
 iscsiadm -m node -T %[3]s -o delete
-d=$(attach %[1]s %[2]d %[3]s %[4]s) || die attach: $d; dd if=$d of=/dev/null bs=64k count=4 iflag=direct || die read; detach %[3]s`, mode, t.Port, ramIQN, set, wrong)
+d=$(attach %[1]s %[2]d %[3]s %[4]s) || die attach: $d; dd if=$d of=/dev/null bs=64k count=4 iflag=direct || die read; detach %[3]s || die detach; quiet_kernel`, mode, t.Port, ramIQN, set, wrong)
 	return "refused with the wrong secret, served with the right one", err
 }
 
@@ -173,8 +182,8 @@ func digestCases() []Case {
 			if err != nil {
 				return "", err
 			}
-			_, err = e.In(`initiator || die iscsid; d=$(attach tcp %[1]d %[2]s node.conn[0].iscsi.HeaderDigest=%[3]s node.conn[0].iscsi.DataDigest=%[4]s) || die attach
-iscsiadm -m session -P 2 | grep -E 'Digest'; sizes $d || die; verify $d 8 1 16 || die fio; detach %[2]s`, t.Port, ramIQN, d.header, d.data)
+			_, err = e.In(`dmesg -C; initiator || die iscsid; d=$(attach tcp %[1]d %[2]s node.conn[0].iscsi.HeaderDigest=%[3]s node.conn[0].iscsi.DataDigest=%[4]s) || die attach
+iscsiadm -m session -P 2 | grep -E 'Digest'; sizes $d || die; verify $d 8 1 16 || die fio; detach %[2]s || die detach; quiet_kernel`, t.Port, ramIQN, d.header, d.data)
 			return "all the same", err
 		}})
 	}

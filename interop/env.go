@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -147,7 +149,12 @@ func (p *Process) listening(ctx context.Context) error {
 	for {
 		c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(p.Port))
 		if err == nil {
-			return c.Close()
+			c.Close()
+			select {
+			case <-p.done: // somebody else's listener
+			default:
+				return nil
+			}
 		}
 		select {
 		case <-p.done:
@@ -195,12 +202,37 @@ func (e *Env) evidence() string {
 	return b.String()
 }
 
-// freePort returns a port of 127.0.0.1 that nobody listens on.
-func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 3260
+// saveKernelLog keeps what the guest's kernel has said, as far as the guest still
+// answers.
+func (e *Env) saveKernelLog() {
+	g := e.w.guest
+	if g == nil {
+		return
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if log, err := g.Run(ctx, "dmesg"); err == nil {
+		_ = os.WriteFile(filepath.Join(e.dir, "dmesg.log"), []byte(log), 0o644)
+	}
 }
+
+// freePort returns a port of 127.0.0.1 that nobody listens on. Ports come from
+// below the range that the system hands out itself, each once: one that was free a
+// moment ago would now and then have become somebody else's by the time it is used.
+func freePort() int {
+	for {
+		port := firstPort + int(nextPort.Add(1))%(lastPort-firstPort)
+		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
+}
+
+const firstPort, lastPort = 20000, 32000
+
+var nextPort = func() *atomic.Uint32 {
+	var n atomic.Uint32
+	n.Store(rand.Uint32N(lastPort - firstPort)) // another harness may run beside this one
+	return &n
+}()

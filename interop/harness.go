@@ -154,6 +154,7 @@ func (w *worker) attempt(ctx context.Context, c Case, dir string) (seen string, 
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w%s", err, e.evidence())
+			e.saveKernelLog()
 		}
 		e.close()
 	}()

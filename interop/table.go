@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
 	"io"
 	"os"
@@ -27,6 +28,11 @@ func printTable(w io.Writer, results []Result) int {
 	return failed
 }
 
+// peerNotes is what the cases have shown about the peers, kept by hand.
+//
+//go:embed peers.md
+var peerNotes string
+
 // writeReport writes docs/INTEROP.md. Nothing in it is left out or made better: a
 // case that failed says so, and what it said is below the table.
 func writeReport(path string, image *guest.Image, results []Result) error {
@@ -37,6 +43,7 @@ func writeReport(path string, image *guest.Image, results []Result) error {
 		fmt.Fprintf(&b, "Peers: %s.\n\n", peers)
 	}
 	report(&b, results)
+	b.WriteString(peerNotes)
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 

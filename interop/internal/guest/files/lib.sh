@@ -26,7 +26,7 @@ attach() {
   initiator || return
   iscsiadm -m node -o new -T "$iqn" -p $HOST:"$port" -I $iface >/dev/null || return
   for kv in "$@"; do iscsiadm -m node -T "$iqn" -p $HOST:"$port" -o update -n "${kv%%=*}" -v "${kv#*=}" || return; done
-  iscsiadm -m node -T "$iqn" -p $HOST:"$port" -l >/tmp/login.log 2>&1 || { cat /tmp/login.log; return 1; }
+  iscsiadm -m node -T "$iqn" -p $HOST:"$port" -l >/tmp/login.log 2>&1 || { cat /tmp/login.log; tail -5 /tmp/iscsid.log; return 1; }
   disk "$iqn"
 }
 # disk IQN [LUN]: the block device of a session, once it is there.
@@ -68,7 +68,7 @@ verify() {
 }
 # quiet_kernel: fails when the kernel warned since the last call.
 quiet_kernel() {
-  local bad; bad=$(dmesg -c | grep -E 'WARN|BUG|Oops|RIP:|Call Trace|refcount' || true)
+  local bad; bad=$(dmesg -c | grep -E 'WARN|BUG|Oops|RIP:|Call Trace|refcount|hung_task|blocked for more' || true)
   [ -z "$bad" ] || { echo "$bad"; return 1; }
 }
 

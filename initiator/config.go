@@ -170,7 +170,7 @@ type Config struct {
 	// Pool is the memory of leases. Default: blockdev.DefaultPool().
 	Pool *blockdev.Pool
 
-	LoginTimeout   time.Duration // connect and login; default 15 s
+	LoginTimeout   time.Duration // connect and login; default 30 s
 	LogoutTimeout  time.Duration // default 15 s
 	NopInterval    time.Duration // ping when nothing was heard for so long; default 5 s, <0 never
 	NopTimeout     time.Duration // the connection is dead without an answer; default 5 s
@@ -231,7 +231,9 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxTransfer, 1<<20)
 	dur(&c.firstRetry, firstRetry)
 	dur(&c.maxRetry, maxRetry)
-	dur(&c.LoginTimeout, 15*time.Second)
+	// LIO takes one iSER login at a time, and one whose connection has died keeps
+	// the portal for 15 s; to give up as soon would be the next such login.
+	dur(&c.LoginTimeout, 30*time.Second)
 	dur(&c.LogoutTimeout, 15*time.Second)
 	dur(&c.NopInterval, 5*time.Second)
 	dur(&c.NopTimeout, 5*time.Second)

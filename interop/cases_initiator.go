@@ -65,6 +65,7 @@ func lioCases(scheme string) []Case {
 			return persistInTurns(e, scheme, url)
 		}),
 		lio("abort", "a WRITE that hangs at LIO is aborted; LIO says so, and the session goes on", false, lioSlow, abortAtLIO),
+		lio("login-lost", "the connection dies under I/O, the next two within the login; the run ends without an error", false, ram, loginLost),
 		lio("disabled", "LIO's portal group off and on again under I/O: the run ends without an error", false, ram, func(e *Env, url string) (string, error) {
 			p, err := e.Start("iser-initiator", "bench", url, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--size=16m", "--rate-iops=100", "--verify=crc32c")
 			if err != nil {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,6 +60,49 @@ func abortAtLIO(e *Env, url string) (string, error) {
 		return "", fmt.Errorf("LIO has counted no abort: %v %s", err, out)
 	}
 	return "aborted; LIO's aborts complete/no task: " + strings.TrimSpace(out), nil
+}
+
+// loginLost cuts the first connection under I/O, and the two that follow as soon
+// as the initiator has sent more than its MPA Request or the head of its login.
+// LIO's iSER portal then waits 15 s for the rest before it looks at anybody else.
+func loginLost(e *Env, url string) (string, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer ln.Close()
+	go func() {
+		for n := 1; ; n++ {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(e.Port(3260)))
+			if err != nil {
+				in.Close()
+				continue
+			}
+			limit := map[int]int64{1: 3 << 20, 2: 40, 3: 40}[n]
+			go func() {
+				defer in.Close()
+				io.Copy(in, out)
+			}()
+			go func() {
+				defer out.Close()
+				if limit == 0 {
+					io.Copy(out, in)
+					return
+				}
+				io.CopyN(out, in, limit)
+				time.Sleep(200 * time.Millisecond)
+				in.Close()
+			}()
+		}
+	}()
+	began := time.Now()
+	through := strings.Replace(url, strconv.Itoa(e.Port(3260)), strconv.Itoa(ln.Addr().(*net.TCPAddr).Port), 1)
+	_, err = e.Host("iser-initiator", "bench", through, "--rw=randwrite", "--bsrange=512-256k", "--iodepth=32", "--size=16m", "--verify=crc32c")
+	return fmt.Sprintf("recovered, verified after %v", time.Since(began).Round(time.Second)), err
 }
 
 // prInitiator is our end of persistInTurns.

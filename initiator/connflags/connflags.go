@@ -84,7 +84,7 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.IntVar(&o.FirstBurst, "first-burst", 262144, "FirstBurstLength to offer, bytes")
 	fs.IntVar(&o.MaxBurst, "max-burst", 16776192, "MaxBurstLength to offer, bytes")
 	fs.IntVar(&o.MaxRecv, "max-recv-data", 262144, "longest data segment that we take, bytes")
-	fs.DurationVar(&o.LoginTimeout, "login-timeout", 15*time.Second, "time for connecting and logging in")
+	fs.DurationVar(&o.LoginTimeout, "login-timeout", 30*time.Second, "time for connecting and logging in")
 	fs.DurationVar(&o.CommandTimeout, "command-timeout", 60*time.Second, "abort a command after this time; -1s: never")
 	fs.DurationVar(&o.NopInterval, "noop-interval", 5*time.Second, "ping after this time of silence; -1s: never")
 	fs.DurationVar(&o.NopTimeout, "noop-timeout", 5*time.Second, "the connection is dead when a ping is not answered for so long")

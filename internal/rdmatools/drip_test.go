@@ -12,6 +12,12 @@ import (
 // A path that hands on a few bytes at a time cuts FPDUs at every place, headers
 // and trailers too.
 func TestRPingOverDrips(t *testing.T) {
+	for _, crc := range []string{"required", "off"} {
+		t.Run(crc, func(t *testing.T) { overDrips(t, crc) })
+	}
+}
+
+func overDrips(t *testing.T, crc string) {
 	port := freePort(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,11 +53,11 @@ func TestRPingOverDrips(t *testing.T) {
 	slow := strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
 	done := make(chan error, 1)
 	go func() {
-		_, err := tool(t.Context(), "rping", "-s", "-a", "127.0.0.1", "-p", port, "-S", "3000", "-V")
+		_, err := tool(t.Context(), "rping", "-s", "--crc="+crc, "-a", "127.0.0.1", "-p", port, "-S", "3000", "-V")
 		done <- err
 	}()
 	for range 100 {
-		if _, err = tool(context.Background(), "rping", "-c", "-a", "127.0.0.1", "-p", slow, "-C", "3", "-S", "3000", "-V"); err == nil {
+		if _, err = tool(context.Background(), "rping", "-c", "--crc="+crc, "-a", "127.0.0.1", "-p", slow, "-C", "3", "-S", "3000", "-V"); err == nil {
 			break
 		}
 		select {

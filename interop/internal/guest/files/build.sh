@@ -51,7 +51,14 @@ for setting in zcopy_tx try_gso mpa_crc_required mpa_crc_strict siw_tcp_nagle pe
   sed -i "s/^const bool \($setting\)\( = true\)\?;/bool \1\2;\nmodule_param(\1, bool, 0644);/" siw_main.c
 done
 sed -i 's/^u_char mpa_version = .*/&\nmodule_param(mpa_version, byte, 0644);/' siw_main.c
-[ "$(grep -c '^module_param' siw_main.c)" = 7 ] || { echo "siw's settings are not where they were; see siw_main.c" >&2; exit 1; }
+# siw 6.1 puts the second part of an FPDU's trailer where it has put the first, so
+# that a CRC in two segments is a bad CRC. QEMU's user-mode network cuts the stream
+# anew; whole_trailer repairs that, and is off only where the defect is to be shown.
+sed -i 's/^u_char mpa_version = .*/&\nbool whole_trailer = true;\nmodule_param(whole_trailer, bool, 0644);/' siw_main.c
+sed -i 's/^extern u_char mpa_version;/&\nextern bool whole_trailer;/' siw.h
+sed -i 's/skb_copy_bits(skb, srx->skb_offset, tbuf, avail);/skb_copy_bits(skb, srx->skb_offset,\n\t\ttbuf + (whole_trailer ? srx->pad + MPA_CRC_SIZE - srx->fpdu_part_rem : 0), avail);/' siw_qp_rx.c
+grep -q whole_trailer siw.h && grep -q whole_trailer siw_qp_rx.c || { echo "siw's trailer is not where it was; see siw_qp_rx.c" >&2; exit 1; }
+[ "$(grep -c '^module_param' siw_main.c)" = 8 ] || { echo "siw's settings are not where they were; see siw_main.c" >&2; exit 1; }
 sed -i 's/obj-\$(CONFIG_RDMA_SIW)/obj-m/' Makefile
 make -s -C "$tree" M="$PWD" -j"$(nproc)" modules >"$work/siw.log" 2>&1 || { tail -20 "$work/siw.log" >&2; exit 1; }
 

@@ -123,3 +123,64 @@ const ptDestSeen = "00000000" + "00000080" + "00000002" + "00a830de" + "686c7300
 	"52540012345600000000000000000000" + "00000000" + "00000000"
 
 var ptDestSeenAs = ptDest{Reads: 128, QPN: 2, RKey: 0x686c7300, VAddr: 0x5590be7b2000}
+
+// ib_write_lat's client waits for the server's first Write before it sends
+// anything on the data connection: found against the original, which hung.
+func TestPerftestWriteLatServerBegins(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	port := freePort(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := tool(ctx, "write-lat", "-p", port, "-n", "1", "-s", "8")
+		done <- err
+	}()
+	dev, err := rdma.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctl, err := newPTControl(dev, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ctl.close()
+	for {
+		if _, err = rdma.Dial(ctx, "tcp", "127.0.0.1:"+port, ctl.qp, nil); err == nil || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cycle, err := ctl.greet(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ctl.dest(ctx, 1, &ptDest{}); err != nil {
+		t.Fatal(err)
+	}
+	p := &perf{kind: perfKind{"write-lat", "", rdma.OpWriteImm, true}, size: 8, iters: 1, depth: 1, reads: 1}
+	c, err := newPTTest(dev, p, cycle, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	if _, err := rdma.Dial(ctx, "tcp", "127.0.0.1:"+port, c.qp, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.exchange(ctx, ctl); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.awaitWrite(ctx, 1); err != nil {
+		t.Fatalf("the server does not begin: %v", err)
+	}
+	if err := c.sendWrite(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	c.disconnect()
+	ctl.disconnect()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

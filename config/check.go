@@ -98,6 +98,38 @@ func (c *Config) checkVolumes(r *report) {
 	}
 }
 
+func (v *Volume) hasLayout() bool {
+	return v.Stripes != 0 || v.StripeSize != 0 || v.Pool != "" || v.PoolSize != 0 || v.ErrorWhenFull
+}
+
+// checkLayout: how a logical volume that is created lies on its devices.
+func checkLayout(r *report, key string, v *Volume) {
+	if v.hasLayout() && !v.Create {
+		r.add(key, "stripes, stripe_size, pool, pool_size and error_when_full say how a volume is created; add create: true")
+	}
+	if v.Stripes < 0 || v.Stripes > 128 {
+		r.add(key+".stripes", "%d must be between 1 and 128", v.Stripes)
+	}
+	if s := v.StripeSize; s != 0 && (s < 4096 || s&(s-1) != 0) {
+		r.add(key+".stripe_size", "%s must be a power of two from 4KiB on", s)
+	}
+	if v.StripeSize != 0 && v.Stripes < 2 {
+		r.add(key+".stripe_size", "needs stripes: 2 or more")
+	}
+	if v.PoolSize < 0 {
+		r.add(key+".pool_size", "is negative")
+	}
+	if v.Pool == "" && (v.PoolSize != 0 || v.ErrorWhenFull) {
+		r.add(key+".pool", "missing; pool_size and error_when_full are about the thin pool of that name")
+	}
+	if v.Pool != "" && v.PoolSize == 0 && (v.Stripes != 0 || v.ErrorWhenFull) {
+		r.add(key+".pool_size", "missing; stripes and error_when_full of a thin volume are those of a pool that is created")
+	}
+	if v.Pool != "" && v.Pool == v.LV {
+		r.add(key+".pool", "%q is the name of the volume itself", v.Pool)
+	}
+}
+
 func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	switch v.Type {
 	case VolumeFile:
@@ -123,13 +155,14 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 		if v.Create && v.Size == 0 {
 			r.add(key+".size", "missing; a logical volume that is created needs a size such as 10GiB")
 		}
+		checkLayout(r, key, v)
 	case "":
 		r.add(key+".type", "missing; expected file, raw, memory, null or lvm")
 	default:
 		r.add(key+".type", "%q is no kind of volume; expected file, raw, memory, null or lvm", v.Type)
 	}
-	if v.Type != VolumeLVM && (v.VG != "" || v.LV != "" || len(v.Devices) > 0) {
-		r.add(key, "vg, lv and devices belong to type: lvm")
+	if v.Type != VolumeLVM && (v.VG != "" || v.LV != "" || len(v.Devices) > 0 || v.hasLayout()) {
+		r.add(key, "vg, lv, devices, stripes, stripe_size, pool, pool_size and error_when_full belong to type: lvm")
 	}
 	if v.BlockSize != 512 && v.BlockSize != 4096 {
 		r.add(key+".block_size", "%s is not a block size we serve; expected 512B or 4096B", v.BlockSize)

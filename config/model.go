@@ -60,6 +60,11 @@ type Volume struct {
 	VG            string     `mapstructure:"vg" json:"vg,omitempty"`
 	LV            string     `mapstructure:"lv" json:"lv,omitempty"`
 	Devices       []string   `mapstructure:"devices" json:"devices,omitempty"`
+	Stripes       int        `mapstructure:"stripes" json:"stripes,omitempty"`         // lvm, created: over so many devices
+	StripeSize    Size       `mapstructure:"stripe_size" json:"stripe_size,omitempty"` // lvm, created: 64KiB if 0
+	Pool          string     `mapstructure:"pool" json:"pool,omitempty"`               // lvm, created: a thin volume in this pool
+	PoolSize      Size       `mapstructure:"pool_size" json:"pool_size,omitempty"`     // lvm: create the pool with this size
+	ErrorWhenFull bool       `mapstructure:"error_when_full" json:"error_when_full"`   // lvm, pool created: writes to a full pool fail at once
 	QoS           QoS        `mapstructure:"qos" json:"qos"`
 	Fault         Fault      `mapstructure:"fault" json:"fault"`
 }

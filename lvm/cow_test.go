@@ -453,15 +453,37 @@ func TestThinMessages(t *testing.T) {
 	}
 }
 
-// TestPoolGeometry compares with what lvm2 2.03.16 chose.
+// TestPoolGeometry compares with what lvm2 2.03.16 chose, for pools of 64 MiB to
+// 20 TiB and chunk sizes of its own choice (asked 0) or given ones.
 func TestPoolGeometry(t *testing.T) {
-	for _, c := range []struct{ data, chunk, meta int64 }{
-		{64 << 20, 64 << 10, 2 << 20},
-		{100 << 30, 64 << 10, 100 << 20},
-		{1 << 40, 512 << 10, 128 << 20},
+	const extent = 4 << 20
+	for _, c := range []struct{ data, asked, chunk, meta int64 }{
+		{64 << 20, 0, 64 << 10, 4 << 20},
+		{1 << 30, 0, 64 << 10, 4 << 20},
+		{100 << 30, 0, 64 << 10, 100 << 20},
+		{127 << 30, 0, 64 << 10, 128 << 20},
+		{128 << 30, 0, 64 << 10, 128 << 20},
+		{129 << 30, 0, 128 << 10, 68 << 20},
+		{255 << 30, 0, 128 << 10, 128 << 20},
+		{256 << 30, 0, 128 << 10, 128 << 20},
+		{257 << 30, 0, 256 << 10, 68 << 20},
+		{511 << 30, 0, 256 << 10, 128 << 20},
+		{1 << 40, 0, 512 << 10, 128 << 20},
+		{2 << 40, 0, 1024 << 10, 128 << 20},
+		{5 << 40, 0, 4096 << 10, 80 << 20},
+		{10 << 40, 0, 8192 << 10, 80 << 20},
+		{15 << 40, 0, 8192 << 10, 120 << 20},
+		{20 << 40, 0, 16384 << 10, 80 << 20},
+		{1 << 30, 128 << 10, 128 << 10, 4 << 20},
+		{1 << 40, 128 << 10, 128 << 10, 512 << 20},
+		{1 << 30, 192 << 10, 192 << 10, 4 << 20},
+		{1 << 40, 192 << 10, 192 << 10, 344 << 20},
+		{1 << 30, 1024 << 10, 1024 << 10, 4 << 20},
+		{1 << 40, 1024 << 10, 1024 << 10, 64 << 20},
 	} {
-		if chunk, size := PoolGeometry(c.data, 0); chunk != c.chunk || size != c.meta {
-			t.Errorf("%d: chunk %d, metadata %d; want %d, %d", c.data, chunk, size, c.chunk, c.meta)
+		chunk, size := PoolGeometry(c.data, c.asked)
+		if size = (size + extent - 1) / extent * extent; chunk != c.chunk || size != c.meta {
+			t.Errorf("%d MiB, %d: chunk %d, metadata %d; want %d, %d", c.data>>20, c.asked, chunk, size, c.chunk, c.meta)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,7 +20,21 @@ type Spec struct {
 	// sparse files for it. 0: everything must exist.
 	Size       int64
 	DeviceSize int64 // bytes of each backing file that is created; 0: room for the volume
-	Stripes    int
+	Stripes    int   // of the volume, or of the pool that is created for it
+	StripeSize int64 // bytes; 0 is 64 KiB
+	// Pool makes it a thin volume. PoolSize, bytes: create the pool, too, if it
+	// does not exist.
+	Pool          string
+	PoolSize      int64
+	ErrorWhenFull bool
+}
+
+// stored is how much room the volume takes on the devices.
+func (s *Spec) stored() int64 {
+	if s.Pool != "" {
+		return s.PoolSize
+	}
+	return s.Size
 }
 
 // Manager opens volumes of several groups; a group is opened once for all of
@@ -57,9 +72,28 @@ func (m *Manager) open(s Spec) (*Volume, error) {
 
 func (g *Group) createFor(s Spec) error {
 	const why = "first start with this configuration"
-	size := g.Metadata().ExtentSize * ondisk.SectorSize
-	n := (uint64(s.Size) + size - 1) / size
-	return g.Create(CreateOptions{Name: s.LV, Extents: n, Stripes: s.Stripes}, why)
+	v := g.Metadata()
+	extents := func(bytes int64) uint64 {
+		size := v.ExtentSize * ondisk.SectorSize
+		return (uint64(bytes) + size - 1) / size
+	}
+	stripe := uint64(s.StripeSize) / ondisk.SectorSize
+	if s.Pool == "" {
+		return g.Create(CreateOptions{Name: s.LV, Extents: extents(s.Size), Stripes: s.Stripes, StripeSize: stripe}, why)
+	}
+	if v.LV(s.Pool) == nil {
+		if s.PoolSize == 0 {
+			return fmt.Errorf("thin pool %s/%s %w; create it with `iser-target lvm lvcreate -T`, or say pool_size", s.VG, s.Pool, vg.ErrNotFound)
+		}
+		if s.Stripes > 1 && stripe == 0 {
+			stripe = DefaultStripe
+		}
+		err := g.CreatePool(PoolOptions{Name: s.Pool, Extents: extents(s.PoolSize), Stripes: s.Stripes, StripeSize: stripe, ErrorWhenFull: s.ErrorWhenFull}, why)
+		if err != nil {
+			return err
+		}
+	}
+	return g.CreateThin(context.Background(), ThinOptions{Pool: s.Pool, Name: s.LV, Extents: extents(s.Size)}, why)
 }
 
 // Group returns an open group by name, nil if none is open.
@@ -106,7 +140,7 @@ func (m *Manager) openGroup(s Spec) (*Group, error) {
 		each := s.DeviceSize
 		if each == 0 {
 			// The volume spread over all files, with room for as much again.
-			each = 2*s.Size/int64(len(s.Devices)) + 64<<20
+			each = 2*s.stored()/int64(len(s.Devices)) + 64<<20
 		}
 		for _, p := range s.Devices {
 			if err := makeFile(p, each); err != nil {
@@ -127,6 +161,21 @@ func (m *Manager) openGroup(s Spec) (*Group, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// Drop closes a group, whose volumes must have been closed.
+func (m *Manager) Drop(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g := m.groups[name]
+	if g == nil {
+		return fmt.Errorf("volume group %q %w", name, vg.ErrNotFound)
+	}
+	if err := g.Close(); err != nil {
+		return err
+	}
+	delete(m.groups, name)
+	return nil
 }
 
 // Close closes all groups; their volumes must have been closed.

@@ -16,6 +16,39 @@ func fileConfig(t testing.TB) (Config, string) {
 	return Config{Config: vg.Config{LockDir: dir + "/lock", ArchiveDir: dir + "/archive", BackupDir: dir + "/backup"}}, dir
 }
 
+// TestManagerLayouts: what a configuration can create.
+func TestManagerLayouts(t *testing.T) {
+	cfg, dir := fileConfig(t)
+	m := &Manager{Config: cfg}
+	base := Spec{VG: "vg0", Devices: []string{filepath.Join(dir, "a.img"), filepath.Join(dir, "b.img")}, Size: 16 << 20, DeviceSize: 128 << 20}
+	striped, thin, second, nowhere := base, base, base, base
+	striped.LV, striped.Stripes, striped.StripeSize = "striped", 2, 16<<10
+	thin.LV, thin.Pool, thin.PoolSize, thin.Size, thin.Stripes, thin.ErrorWhenFull = "thin", "pool", 32<<20, 1<<40, 2, true
+	second.LV, second.Pool = "second", "pool" // which is there by then
+	nowhere.LV, nowhere.Pool = "nowhere", "nopool"
+	for range 2 { // made, and found
+		for _, s := range []Spec{striped, thin, second} {
+			d, err := m.Open(s)
+			must(t, err)
+			if d.Info().Size != s.Size || d.Info().Thin != (s.Pool != "") {
+				t.Errorf("%s: %+v", s.LV, d.Info())
+			}
+			must(t, d.Close())
+		}
+	}
+	if _, err := m.Open(nowhere); err == nil || !strings.Contains(err.Error(), "pool_size") {
+		t.Error(err)
+	}
+	v := m.Group("vg0").Metadata()
+	if s := v.LV("striped").Segments[0]; len(s.Stripes) != 2 || s.StripeSize != 32 {
+		t.Errorf("striped: %+v", s)
+	}
+	if s := v.LV("pool_tdata").Segments[0]; len(s.Stripes) != 2 || s.StripeSize != DefaultStripe || !v.LV("pool").Is("ERROR_WHEN_FULL") {
+		t.Errorf("the pool's data: %+v", s)
+	}
+	must(t, m.Close())
+}
+
 func TestManager(t *testing.T) {
 	cfg, dir := fileConfig(t)
 	spec := Spec{VG: "vg0", LV: "data", Devices: []string{filepath.Join(dir, "a.img"), filepath.Join(dir, "b.img")}, Size: 20 << 20, DeviceSize: 64 << 20}

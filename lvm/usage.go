@@ -77,6 +77,18 @@ func (g *Group) IsOpen(name string) bool {
 	return lv != nil && g.nodes[lv.ID] != nil
 }
 
+// IsActive reports whether a volume is in use, or a part of one that is: an
+// origin's snapshots are active with it.
+func (g *Group) IsActive(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	lv := g.g.VG.LV(name)
+	if _, seg := g.g.VG.SnapshotSegment(name); seg != nil {
+		lv = g.g.VG.LV(seg.Origin)
+	}
+	return lv != nil && g.nodes[lv.ID] != nil
+}
+
 // Diff lists the ranges, in order, in which volume "to" differs from volume
 // "from": two thin volumes of a pool, a classic snapshot and its origin, or two
 // classic snapshots of one origin. Data false means that "to" reads as zeroes.

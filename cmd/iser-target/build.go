@@ -203,7 +203,8 @@ func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager) (blockde
 	if v.Type == config.VolumeLVM {
 		s := lvm.Spec{VG: v.VG, LV: v.LV, Devices: v.Devices}
 		if v.Create {
-			s.Size = int64(v.Size)
+			s.Size, s.Stripes, s.StripeSize = int64(v.Size), v.Stripes, int64(v.StripeSize)
+			s.Pool, s.PoolSize, s.ErrorWhenFull = v.Pool, int64(v.PoolSize), v.ErrorWhenFull
 		}
 		dev, err := lvs.Open(s)
 		if err != nil {

@@ -39,12 +39,15 @@ func lvmCommand() *cobra.Command {
 }
 
 // concerns reports whether a command line is about a group in gs: it names the
-// group, a volume or a device of it, or is a report about everything.
+// group, a volume or a device of it, or is a report about everything, or about
+// devices some of which are the target's.
 func concerns(gs []admin.VolumeGroup, args []string) bool {
-	named, devices := false, false
+	named, devices, served := false, false, false
 	for _, arg := range args[1:] {
 		if strings.HasPrefix(arg, "-") {
-			devices = devices || strings.HasPrefix(arg, "--devices")
+			path, is := strings.CutPrefix(arg, "--devices=")
+			devices = devices || is
+			served = served || is && slices.ContainsFunc(gs, func(g admin.VolumeGroup) bool { return slices.Contains(g.Devices, path) })
 			continue
 		}
 		named = true
@@ -56,7 +59,7 @@ func concerns(gs []admin.VolumeGroup, args []string) bool {
 			}
 		}
 	}
-	return !named && !devices && len(gs) > 0
+	return !named && (served || !devices && len(gs) > 0)
 }
 
 // lvmBackend offers the target's groups on the admin socket.

@@ -70,7 +70,7 @@ func TestConcerns(t *testing.T) {
 	gs := []admin.VolumeGroup{{Name: "vg0", Devices: []string{"/a/disk"}}}
 	for line, want := range map[string]bool{
 		"lvs": true, "lvs vg0": true, "lvs vg1": false, "lvextend --size=1g vg0/x": true, "lvextend --size=1g /dev/vg0/x": true,
-		"pvmove /a/disk:0-9": true, "pvmove /b/disk": false, "lvs --devices=/b/disk": false, "vgcreate vg1 /b/disk": false,
+		"pvmove /a/disk:0-9": true, "pvmove /b/disk": false, "lvs --devices=/b/disk": false, "lvs --devices=/b/disk --devices=/a/disk": true, "vgcreate vg1 /b/disk": false,
 	} {
 		if got := concerns(gs, strings.Fields(line)); got != want {
 			t.Errorf("%s: %v", line, got)

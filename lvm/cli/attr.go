@@ -10,6 +10,7 @@ import (
 
 // liveLV is what only an open group knows of a volume.
 type liveLV struct {
+	active     bool
 	open       bool
 	data, meta *float64 // percent
 	invalid    bool
@@ -31,7 +32,10 @@ func (l liveGroup) of(lv *meta.LV, v *meta.VG) *liveLV {
 	if l.g == nil {
 		return out
 	}
-	out.open = l.g.IsOpen(lv.Name)
+	out.active, out.open = l.g.IsActive(lv.Name), l.g.IsOpen(lv.Name)
+	if !out.active {
+		return out // as lvm2, which asks the kernel: blank
+	}
 	set := func(p **float64, f float64) { *p = &f }
 	if _, s := v.SnapshotSegment(lv.Name); s != nil && !s.Merging {
 		if u, err := l.g.SnapshotUsage(lv.Name); err == nil {
@@ -95,8 +99,11 @@ func lvAttr(r *row) string {
 		b[1] = 'w'
 	}
 	b[2] = map[string]byte{"": 'i', "contiguous": 'c', "cling": 'l', "normal": 'n', "anywhere": 'a'}[lv.Alloc]
+	if r.live.active {
+		b[4] = 'a'
+	}
 	if r.live.open {
-		b[4], b[5] = 'a', 'o'
+		b[5] = 'o'
 	}
 	if r.live.invalid {
 		b[4] = 'I'

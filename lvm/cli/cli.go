@@ -75,7 +75,7 @@ func (a *app) wrap(c *cobra.Command) {
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		a.in, a.out, a.err = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		a.args = slices.Concat([]string{cmd.Name()}, flagsOf(cmd), args)
-		if len(a.devices) == 0 && os.Getenv("LVM_DEVICES") != "" {
+		if len(a.devices) == 0 && a.env.Manager == nil && os.Getenv("LVM_DEVICES") != "" {
 			a.devices = strings.Split(os.Getenv("LVM_DEVICES"), ",")
 		}
 		if done, err := a.remote(cmd); done || err != nil {
@@ -92,7 +92,13 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 	if a.env.Remote == nil {
 		return false, nil
 	}
-	in, out, args := io.Reader(nil), a.out, a.args
+	in, out, args := io.Reader(nil), a.out, slices.DeleteFunc(slices.Clone(a.args), func(s string) bool { return strings.HasPrefix(s, "--devices=") })
+	for _, d := range a.devices { // which may be from the environment
+		if abs, err := filepath.Abs(d); err == nil {
+			d = abs
+		}
+		args = append(args, "--devices="+d)
+	}
 	for _, name := range []string{"input", "output"} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil {
@@ -104,7 +110,7 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 		if f.Value.String() == "-" {
 			continue
 		}
-		args = slices.DeleteFunc(slices.Clone(args), func(s string) bool { return strings.HasPrefix(s, "--"+name+"=") })
+		args = slices.DeleteFunc(args, func(s string) bool { return strings.HasPrefix(s, "--"+name+"=") })
 		if name == "input" {
 			r, err := os.Open(f.Value.String())
 			if err != nil {
@@ -249,13 +255,36 @@ func (a *app) scan(extra ...string) (*vg.Scan, error) {
 	return vg.ScanDisks(a.config().Config, ds)
 }
 
+// scanLive is scan inside a target: its groups as it has them, and what else is
+// on the given devices.
 func (a *app) scanLive() (*vg.Scan, error) {
-	s := &vg.Scan{}
+	var live []*vg.Group
+	served := map[string]bool{}
 	for _, name := range a.env.Manager.Groups() {
 		if g := a.env.Manager.Group(name); g != nil {
-			s.Groups = append(s.Groups, g.View())
+			v := g.View()
+			live = append(live, v)
+			for _, d := range v.Disks {
+				served[d.Path] = true
+			}
 		}
 	}
+	var others []*vg.Disk
+	for _, p := range a.devices {
+		if served[p] {
+			continue
+		}
+		d, err := a.reader(p)
+		if err != nil {
+			return nil, err
+		}
+		others = append(others, d)
+	}
+	s, err := vg.ScanDisks(a.config().Config, others)
+	if err != nil {
+		return nil, err
+	}
+	s.Groups = append(live, s.Groups...)
 	return s, nil
 }
 

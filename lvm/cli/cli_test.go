@@ -207,14 +207,38 @@ func TestLive(t *testing.T) {
 	if _, err := dev.WriteAt(make([]byte, 1<<20), 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name,lv_attr,data_percent")); strings.Join(got, " ") != "lin owi-aos--- snap swi---s--- 12.65" {
+	if got := strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name,lv_attr,data_percent")); strings.Join(got, " ") != "lin owi-aos--- snap swi-a-s--- 12.65" {
 		t.Errorf("%q", got)
 	}
 	s.fails("served", "lvremove", "-y", "vg0/lin")
 	s.fails("is served", "vgremove", "-y", "vg0")
 	s.run("lvremove", "vg0/snap")
 	s.fails("not open in this target", "lvcreate", "-L4m", "other")
-	if err := errors.Join(dev.Close(), m.Close()); err != nil {
+	// A group that the target does not serve, on a device of its own.
+	other := filepath.Join(t.TempDir(), "c.img")
+	if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Truncate(other, 64<<20)); err != nil {
+		t.Fatal(err)
+	}
+	s.fails("already exists", "vgcreate", "vg0", other)
+	s.fails("which is served", "vgcreate", "vg1", s.disks[0])
+	s.says("successfully created", "vgcreate", "vg1", other)
+	if got := strings.Fields(s.run("vgs", "--devices", other, "--noheadings", "-o", "vg_name,lv_count")); strings.Join(got, " ") != "vg0 1 vg1 0" {
+		t.Errorf("%q", got)
+	}
+	// A pool that nobody uses shows no use, as one that is not active in lvm2.
+	s.run("lvcreate", "-T", "-L20m", "vg0/pool")
+	if got := strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_attr,data_percent", "vg0/pool")); strings.Join(got, " ") != "twi---tz--" {
+		t.Errorf("%q", got)
+	}
+	s.fails("is served", "vgrename", "vg0", "vg2")
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.says("removed", "vgremove", "-y", "vg0")
+	if len(m.Groups()) != 0 {
+		t.Errorf("%v", m.Groups())
+	}
+	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -128,7 +128,7 @@ var fields = []field{
 	}},
 	{name: "lv_attr", kind: "lv", heading: "Attr", help: "Attributes, see lvs(8)", str: lvAttr},
 	{name: "lv_active", kind: "lv", heading: "Active", help: "active while it is served", str: func(r *row) string {
-		if r.live.open {
+		if r.live.active {
 			return "active"
 		}
 		return ""

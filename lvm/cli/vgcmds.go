@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/blockdev"
 	"softiser/lvm"
 	"softiser/lvm/meta"
 	"softiser/lvm/vg"
@@ -27,9 +28,6 @@ func (a *app) vgcreate() *cobra.Command {
 	f.StringVar(&o.Alloc, "alloc", "", "allocation policy: contiguous, cling, normal, anywhere")
 	f.StringSliceVar(&o.Tags, "addtag", nil, "tag")
 	c.RunE = func(_ *cobra.Command, args []string) error {
-		if a.env.Manager != nil {
-			return fmt.Errorf("a running target takes new groups from its configuration")
-		}
 		if extent != "" {
 			m, err := parseSize(extent)
 			if err != nil {
@@ -131,11 +129,11 @@ func (a *app) toReduce(x *vg.Group, paths []string, missing, all bool) ([]*meta.
 func (a *app) vgremove() *cobra.Command {
 	c := &cobra.Command{Use: "vgremove VG", Short: "Remove a volume group", Args: cobra.ExactArgs(1)}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		if a.env.Manager != nil {
-			return fmt.Errorf("volume group %q is served: stop the target first", args[0])
-		}
 		g, err := a.group(args[0])
 		if err != nil {
+			return err
+		}
+		if err := unserved(g); err != nil {
 			return err
 		}
 		if n := len(g.Metadata().LVs); n > 0 {
@@ -151,10 +149,26 @@ func (a *app) vgremove() *cobra.Command {
 		if err := g.VG(func(x *vg.Group) error { return x.Remove(a.why()) }); err != nil {
 			return err
 		}
+		if a.env.Manager != nil {
+			if err := a.env.Manager.Drop(args[0]); err != nil {
+				return err
+			}
+		}
 		a.say("Volume group %q successfully removed", args[0])
 		return nil
 	}
 	return c
+}
+
+// unserved refuses a group of which a volume is in use.
+func unserved(g *lvm.Group) error {
+	v := g.Metadata()
+	for _, lv := range v.LVs {
+		if g.IsOpen(lv.Name) && v.Shown(lv) {
+			return fmt.Errorf("logical volume %s/%s is served: %w", v.Name, lv.Name, blockdev.ErrInUse)
+		}
+	}
+	return nil
 }
 
 func firstShown(v *meta.VG) string {
@@ -169,15 +183,20 @@ func firstShown(v *meta.VG) string {
 func (a *app) vgrename() *cobra.Command {
 	c := &cobra.Command{Use: "vgrename OLD NEW", Short: "Rename a volume group", Args: cobra.ExactArgs(2)}
 	c.RunE = func(_ *cobra.Command, args []string) error {
-		if a.env.Manager != nil {
-			return fmt.Errorf("volume group %q is served under its name: stop the target first", args[0])
-		}
 		g, err := a.group(args[0])
 		if err != nil {
 			return err
 		}
+		if err := unserved(g); err != nil { // the configuration names the group
+			return err
+		}
 		if err := g.VG(func(x *vg.Group) error { return x.Rename(args[1], a.why()) }); err != nil {
 			return err
+		}
+		if a.env.Manager != nil { // it is opened again under its new name when it is needed
+			if err := a.env.Manager.Drop(args[0]); err != nil {
+				return err
+			}
 		}
 		a.say("Volume group %q successfully renamed to %q", args[0], args[1])
 		return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"softiser/blockdev"
 	"softiser/blockdev/blockdevtest"
 	"softiser/blockdev/mem"
+	"softiser/blockdev/open"
 	"softiser/lvm/internal/lvmtest"
 	"softiser/lvm/vg"
 )
@@ -262,32 +264,66 @@ func TestMissingDisk(t *testing.T) {
 	}
 }
 
+// BenchmarkLinear is a lease on a linear volume beside one on the bare file:
+// the ratio of neighbours counts.
 func BenchmarkLinear(b *testing.B) {
-	m, err := mem.Open(mem.Config{Size: 256 << 20})
+	const size = 128 << 20
+	file := func(name string, n int64) string {
+		p := filepath.Join(b.TempDir(), name)
+		must(b, makeFile(p, n))
+		return p
+	}
+	bare, err := open.Open(open.Spec{Path: file("bare", size)})
 	must(b, err)
-	g, _ := groupOn(b, map[string]blockdev.Device{"/d0": m})
-	must(b, g.Create(CreateOptions{Name: "v", Extents: 2048}, "lvcreate"))
-	v := volume(b, g, "v")
-	v.own = g
-	defer v.Close()
-	sink := make([]byte, 65536)
-	for _, c := range []struct {
-		name string
-		dev  blockdev.Device
-	}{{"bare", m}, {"lv", v}} {
-		for _, n := range []int{4096, 65536} {
-			b.Run(fmt.Sprintf("%s/%dk", c.name, n/1024), func(b *testing.B) {
-				var l blockdev.Lease
-				b.SetBytes(int64(n))
-				b.ReportAllocs()
-				for i := 0; b.Loop(); i++ {
-					must(b, c.dev.LeaseRead(&l, int64(i%1024)*65536, n, blockdev.Wait))
-					for _, s := range l.Segs {
-						copy(sink, s)
-					}
-					l.Release()
-				}
-			})
+	defer bare.Close()
+	m := &Manager{}
+	m.Config, _ = fileConfig(b)
+	v, err := m.Open(Spec{VG: "vg0", LV: "v", Devices: []string{file("pv", size+64<<20)}, Size: size})
+	must(b, err)
+	defer func() { must(b, v.Close()); must(b, m.Close()) }()
+	for _, d := range []blockdev.Device{bare, v} { // no holes, no faults
+		for off := int64(0); off < size; off += 1 << 20 {
+			_, err := d.WriteAt(bytes.Repeat([]byte{1}, 1<<20), off)
+			must(b, err)
 		}
+	}
+	for _, op := range []string{"read", "write"} {
+		for _, n := range []int{4096, 65536} {
+			for i, d := range []blockdev.Device{bare, v} {
+				b.Run(fmt.Sprintf("%s/%dk/%s", op, n/1024, []string{"bare", "lv"}[i]), func(b *testing.B) { linear(b, d, op == "write", n) })
+			}
+		}
+	}
+}
+
+func linear(b *testing.B, d blockdev.Device, write bool, n int) {
+	var l blockdev.Lease
+	mem := make([]byte, 65536)
+	slots := uint64(d.Info().Size) / uint64(n)
+	b.SetBytes(int64(n))
+	b.ReportAllocs()
+	for i := uint64(0); b.Loop(); i++ {
+		off := int64(i*0x9E3779B97F4A7C15%slots) * int64(n)
+		lease := d.LeaseRead
+		if write {
+			lease = d.LeaseWrite
+		}
+		if err := lease(&l, off, n, blockdev.Wait); err != nil {
+			b.Fatal(err)
+		}
+		p := mem
+		for _, s := range l.Segs {
+			if write {
+				p = p[copy(s, p):]
+			} else {
+				p = p[copy(p, s):]
+			}
+		}
+		if write {
+			if err := l.Commit(false); err != nil {
+				b.Fatal(err)
+			}
+		}
+		l.Release()
 	}
 }

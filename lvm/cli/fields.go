@@ -21,7 +21,7 @@ type field struct {
 }
 
 func (f *field) right() bool {
-	return f.num != nil || f.size != nil || strings.HasSuffix(f.name, "_percent") && f.name != "copy_percent"
+	return f.num != nil || f.size != nil || strings.HasSuffix(f.name, "_percent") && f.name != "copy_percent" || f.name == "zero" || f.name == "pv_in_use"
 }
 
 func (f *field) text(r *row, u unit, suffix bool) string {
@@ -111,7 +111,9 @@ func segOf(r *row) *meta.Segment {
 
 func empty(*row) string { return "" }
 
-var fields = []field{
+var fields = append(basicFields, detailFields...)
+
+var basicFields = []field{
 	{name: "lv_name", kind: "lv", heading: "LV", help: "Name; hidden ones in brackets", str: func(r *row) string {
 		if r.x.VG.Shown(r.lv) {
 			return r.lv.Name

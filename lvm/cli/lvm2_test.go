@@ -80,6 +80,7 @@ func TestAgainstLVM2(t *testing.T) {
 	s.run("lvcreate", "-T", "-L32m", vol("pool"))
 	s.run("lvcreate", "-V1g", "-T", vol("pool"), "-n", "thin")
 	s.run("lvcreate", "-s", "-n", "thin2", vol("thin"))
+	s.run("lvcreate", "-s", "-n", "thin3", vol("thin2"))
 	s.run("lvcreate", "-L9m", "--alloc", "contiguous", "--addtag", "t1", "-pr", "-n", "tagged", group)
 	l.run("vgck", group)
 	l.run("lvrename", group, "theirs", "renamed")
@@ -93,12 +94,16 @@ func TestAgainstLVM2(t *testing.T) {
 	active := regexp.MustCompile(`([-a-zA-Z]{4})XX([-a-z]{4})`)
 	mask := func(out string) string { return active.ReplaceAllString(out, "$1--$2") }
 	for _, args := range []string{
-		"lvs", "lvs -a", "lvs --segments", "lvs --reportformat json", "lvs -a -o lv_name,lv_size,seg_pe_ranges,devices --units m",
+		"lvs", "lvs -a", "lvs --segments", "lvs --segments --reportformat json", "lvs --reportformat json", "lvs -a -o lv_name,lv_size,seg_pe_ranges,devices --units m",
 		"lvs -o+chunk_size,seg_count,transaction_id,thin_id,discards,stripes,stripe_size", "lvs -o lv_name,lv_uuid,lv_tags,lv_host,lv_when_full,lv_allocation_policy",
+		"lvs -a -o lv_name,lv_layout,lv_role,lv_parent,lv_dm_path,lv_skip_activation,lv_autoactivation", "lvs -a -o lv_name,lv_ancestors,lv_descendants,lv_full_ancestors,lv_full_descendants",
+		"lvs -a -o lv_name,origin_uuid,pool_lv_uuid,data_lv_uuid,metadata_lv_uuid", "lvs -a -o lv_name,thin_count,zero,data_stripes,data_copies,seg_tags", "lvs -a --reportformat json -o lv_name,lv_layout,lv_role,zero,thin_count",
 		"lvs --units k --nosuffix --noheadings", "lvs --units G", "lvs --separator , --units s", "lvs --units H", "lvs -O -lv_size -o lv_name,lv_size",
 		"lvs -o lv_full_name,lv_path,pool_lv,origin,origin_size,data_lv,metadata_lv,lv_metadata_size", "lvs --nameprefixes -o lv_name,lv_size", "lvs --units 4m -o lv_name,lv_size",
 		"vgs", "vgs --reportformat json", "vgs -o+vg_uuid,vg_extent_size,vg_extent_count,vg_free_count,max_lv,max_pv,vg_seqno", "vgs --units b",
-		"pvs", "pvs --reportformat json --units b", "pvs -o+pv_used,pv_uuid,pe_start,dev_size,pv_pe_count,pv_pe_alloc_count,pv_mda_count,pv_mda_size",
+		"vgs -o vg_name,vg_permissions,vg_extendable,vg_exported,vg_partial,vg_allocation_policy,vg_clustered,vg_shared,vg_systemid,vg_lock_type,vg_autoactivation", "vgs -o vg_name,vg_mda_count,vg_mda_used_count,vg_mda_free,vg_mda_size",
+		"pvs -o pv_name,pv_allocatable,pv_exported,pv_missing,pv_in_use,pv_mda_used_count,pv_ext_vsn",
+		"pvs", "pvs --reportformat json --units b", "pvs -o+pv_used,pv_uuid,pe_start,dev_size,pv_pe_count,pv_pe_alloc_count,pv_mda_count,pv_mda_size,pv_mda_free",
 	} {
 		cmd := strings.Fields(args)
 		if cmd[0] == "pvs" {

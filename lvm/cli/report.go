@@ -289,6 +289,9 @@ func (r *report) cells() [][]string {
 func (r *report) print(a *app, o reportFlags, kind string) {
 	cells := r.cells()
 	if o.format == "json" {
+		if o.segments {
+			kind = "seg"
+		}
 		r.printJSON(a, kind, cells)
 		return
 	}
@@ -335,7 +338,7 @@ func (r *report) print(a *app, o reportFlags, kind string) {
 }
 
 func (r *report) printJSON(a *app, kind string, cells [][]string) {
-	fmt.Fprintf(a.out, "  {\n      \"report\": [\n          {\n              %q: [\n", r.section(kind))
+	fmt.Fprintf(a.out, "  {\n      \"report\": [\n          {\n              %q: [\n", kind)
 	for i, c := range cells {
 		var parts []string
 		for j, f := range r.fields {
@@ -349,17 +352,6 @@ func (r *report) printJSON(a *app, kind string, cells [][]string) {
 		fmt.Fprintf(a.out, "                  {%s}%s\n", strings.Join(parts, ", "), end)
 	}
 	fmt.Fprint(a.out, "              ]\n          }\n      ]\n  }\n")
-}
-
-// section is the name of the list in JSON: a report with columns of segments
-// is one of segments.
-func (r *report) section(kind string) string {
-	for _, f := range r.fields {
-		if f.kind == "seg" {
-			return "seg"
-		}
-	}
-	return kind
 }
 
 func (a *app) listFields(kind string) {

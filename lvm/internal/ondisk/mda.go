@@ -99,10 +99,12 @@ func (h *MDAHeader) Append(b []byte) []byte {
 // MaxText is the longest text the ring takes: old and new must fit at once.
 func (h *MDAHeader) MaxText() uint64 { return (h.Size-MDAHeaderLen)/2 - SectorSize }
 
-// Free is what the ring has left for growth of a text of size cur.
+// Free is what the ring has left for growth of a text of size cur, in whole
+// sectors, as lvm2 counts.
 func (h *MDAHeader) Free(cur uint64) uint64 {
+	cur = (cur + SectorSize - 1) / SectorSize * SectorSize
 	if m := h.MaxText(); m > cur {
-		return m - cur
+		return (m - cur) / SectorSize * SectorSize
 	}
 	return 0
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -296,6 +297,45 @@ func TestExtendOriginCrash(t *testing.T) {
 			return
 		}
 	}
+}
+
+// TestReduceStore makes a snapshot's store smaller while its origin is in use.
+func TestReduceStore(t *testing.T) {
+	g, cfg := newGroup(t, 1, 64<<20)
+	must(t, g.Create(CreateOptions{Name: "o", Extents: 8}, "lvcreate"))
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s", Extents: 8}, "lvcreate"))
+	o := volume(t, g, "o")
+	model, old := make([]byte, 8*ext), make([]byte, 8*ext)
+	same(t, o, model[:4096], "the start") // zeroed by the creation
+	must(t, o.WriteZeroes(0, 8*ext, false))
+	must(t, g.Remove(bg, "s", "lvremove"))
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s", Extents: 8}, "lvcreate"))
+	fill(t, o, model, 0, 2*ext, 1)
+	if err := g.Reduce(bg, "s", 2, "lvreduce"); err == nil || !strings.Contains(err.Error(), "34 of its 128 chunks") {
+		t.Fatal(err)
+	}
+	fill(t, o, model, 2*ext, 8192, 2) // it still has its size
+	must(t, g.Reduce(bg, "s", 3, "lvreduce"))
+	if u, err := g.SnapshotUsage("s"); err != nil || u.Total != 3*ext || !u.Valid {
+		t.Fatalf("%+v %v", u, err)
+	}
+	fill(t, o, model, 3*ext, 8192, 2)
+	s := volume(t, g, "s")
+	same(t, s, old, "snapshot")
+	must(t, s.Close())
+	must(t, o.Close())
+	g = reopen(t, g, cfg, 1)
+	s = volume(t, g, "s")
+	same(t, s, old, "snapshot")
+	must(t, s.Close())
+	o = volume(t, g, "o")
+	fill(t, o, model, 4*ext, 2*ext, 3) // too much
+	same(t, o, model, "origin")
+	if u, err := g.SnapshotUsage("s"); err != nil || u.Valid {
+		t.Fatalf("%+v %v", u, err)
+	}
+	must(t, o.Close())
+	must(t, g.Close())
 }
 
 func TestSnapshotOverflow(t *testing.T) {

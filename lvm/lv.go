@@ -257,7 +257,7 @@ func (g *Group) Reduce(ctx context.Context, name string, extents uint64, why str
 		return fmt.Errorf("cannot reduce %s/%s from %d to %d extents", next.Name, name, have, extents)
 	}
 	if _, seg := next.SnapshotSegment(name); seg != nil {
-		return fmt.Errorf("cannot reduce %s/%s: it is a snapshot", next.Name, name)
+		return g.reduceStore(ctx, next, lv, seg, extents, why)
 	}
 	switch seg := lv.Segments[0]; seg.Type {
 	case meta.ThinPool:
@@ -274,6 +274,11 @@ func (g *Group) shrink(ctx context.Context, next *meta.VG, lv *meta.LV, why stri
 	if n == nil {
 		return g.commit(next, why)
 	}
+	return g.shrinkNode(ctx, n, next, lv, why)
+}
+
+// shrinkNode commits next, in which lv is smaller, with the writes to it held.
+func (g *Group) shrinkNode(ctx context.Context, n *node, next *meta.VG, lv *meta.LV, why string) error {
 	f, err := n.phys.Freeze(ctx)
 	if err != nil {
 		return fmt.Errorf("%s/%s: %w: leases are open (%w)", next.Name, lv.Name, blockdev.ErrInUse, err)

@@ -30,8 +30,8 @@ func TestManagerLayouts(t *testing.T) {
 		for _, s := range []Spec{striped, thin, second} {
 			d, err := m.Open(s)
 			must(t, err)
-			if d.Info().Size != s.Size || d.Info().Thin != (s.Pool != "") {
-				t.Errorf("%s: %+v", s.LV, d.Info())
+			if is := m.Group("vg0").Metadata().LV(s.LV).Segments[0].Pool; d.Info().Size != s.Size || is != s.Pool {
+				t.Errorf("%s: %+v, in pool %q", s.LV, d.Info(), is)
 			}
 			must(t, d.Close())
 		}

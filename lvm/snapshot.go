@@ -221,6 +221,27 @@ func (g *Group) detach(n *node, cow ondisk.UUID, f *swap.Frozen) error {
 	return errors.Join(err, g.dropAll(st.on))
 }
 
+// reduceStore makes the store of a snapshot smaller, by no more than is free in
+// it.
+func (g *Group) reduceStore(ctx context.Context, next *meta.VG, cow *meta.LV, seg *meta.Segment, extents uint64, why string) error {
+	if seg.Merging {
+		return fmt.Errorf("cannot reduce %s/%s: it is being merged into %s", next.Name, cow.Name, seg.Origin)
+	}
+	o, err := g.activate(g.g.VG.LV(seg.Origin))
+	if err != nil {
+		return err
+	}
+	defer g.deactivate(o)
+	vg.Truncate(cow, extents)
+	s := o.snaps[cow.ID]
+	if err := s.Shrink(g.bytes(cow.Extents())); err != nil {
+		return fmt.Errorf("cannot reduce %s/%s: %w", next.Name, cow.Name, err)
+	}
+	err = g.shrinkNode(ctx, o.stores[cow.ID], next, cow, why)
+	s.Grow() // to what it has now, or still
+	return err
+}
+
 // Merge is lvconvert --merge of a classic snapshot: the origin shows the
 // snapshot at once, and the chunks are moved in the background. The snapshot
 // must not be open. The returned channel closes when everything has been moved,

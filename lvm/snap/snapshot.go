@@ -1,6 +1,8 @@
 package snap
 
 import (
+	"fmt"
+
 	"softiser/blockdev"
 	"softiser/lvm/internal/marks"
 	"softiser/lvm/internal/swap"
@@ -29,6 +31,19 @@ func (n *Snapshot) Grow() {
 	n.set.mu.Lock()
 	defer n.set.mu.Unlock()
 	n.st.chunks = uint64(n.st.dev.Info().Size / n.st.chunk)
+}
+
+// Shrink stops the use of the store beyond size bytes, which must be free. The
+// store's device is made smaller after it; Grow takes it back.
+func (n *Snapshot) Shrink(size int64) error {
+	n.set.mu.Lock()
+	defer n.set.mu.Unlock()
+	chunks := uint64(size / n.st.chunk)
+	if n.st.valid && n.st.next > chunks {
+		return fmt.Errorf("%d of its %d chunks are in use, %d would be left", n.st.next, n.st.chunks, chunks)
+	}
+	n.st.chunks = chunks
+	return nil
 }
 
 // Changed lists the ranges, in order, in which the snapshot may differ from

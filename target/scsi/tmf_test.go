@@ -7,6 +7,7 @@ import (
 
 	spc "softiser/internal/scsi"
 
+	"softiser/blockdev"
 	"softiser/blockdev/faulty"
 )
 
@@ -269,6 +270,34 @@ func TestAddRemoveReplace(t *testing.T) {
 	r.attention(a, spc.ASCInquiryChanged)
 	if err := r.dev.RemoveLUN(ctx, 9); err == nil {
 		t.Error("removed a LUN that does not exist")
+	}
+}
+
+// lowVolume is a volume whose space runs low when the test says so.
+type lowVolume struct {
+	blockdev.Device
+	low map[*func()]bool
+}
+
+func (v *lowVolume) OnLowSpace(f func()) func() {
+	v.low[&f] = true
+	return func() { delete(v.low, &f) }
+}
+
+func TestLowSpace(t *testing.T) {
+	v := &lowVolume{newVolume(t, 1<<20, 512), map[*func()]bool{}}
+	r := newRig(t, Config{}, LUConfig{Volume: v})
+	for f := range v.low {
+		(*f)()
+	}
+	for _, n := range r.nx {
+		r.attention(n, spc.ASCSoftThreshold)
+	}
+	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).good()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := r.dev.RemoveLUN(ctx, 0); err != nil || len(v.low) != 0 {
+		t.Errorf("%v, %d callbacks are left", err, len(v.low))
 	}
 }
 

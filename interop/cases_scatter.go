@@ -162,17 +162,24 @@ var drips = []string{"off", "required"}
 const dripSize = "3000"
 
 // drip forwards connections to addr in both directions, at most 13 bytes per
-// millisecond, each piece as a segment of its own.
-func drip(e *Env, addr string) (port int, stop func(), err error) {
+// millisecond, each piece as a segment of its own. What goes to the guest begins
+// with a whole piece: siw may wait for ever for the rest of an MPA Reply (in a
+// state in which its process cannot be killed) when that comes while it still
+// works on the first part.
+func drip(e *Env, addr string, toGuest bool) (port int, stop func(), err error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, nil, err
 	}
-	pour := func(to, from net.Conn) {
+	pour := func(to, from net.Conn, whole bool) {
 		defer to.Close()
-		buf := make([]byte, 13)
+		buf := make([]byte, 512)
 		for e.ctx.Err() == nil {
-			n, err := from.Read(buf[:1+rand.IntN(len(buf))])
+			n := 1 + rand.IntN(13)
+			if whole {
+				n, whole = len(buf), false
+			}
+			n, err := from.Read(buf[:n])
 			if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
 				return
 			}
@@ -190,8 +197,8 @@ func drip(e *Env, addr string) (port int, stop func(), err error) {
 				in.Close()
 				continue
 			}
-			go pour(in, out)
-			go pour(out, in)
+			go pour(in, out, !toGuest)
+			go pour(out, in, toGuest)
 		}
 	}()
 	return ln.Addr().(*net.TCPAddr).Port, func() { ln.Close() }, nil
@@ -204,7 +211,7 @@ func slowKernelClient(_ context.Context, e *Env) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		slow, stop, err := drip(e, "127.0.0.1:"+strconv.Itoa(port))
+		slow, stop, err := drip(e, "127.0.0.1:"+strconv.Itoa(port), false)
 		if err != nil {
 			return "", err
 		}
@@ -233,7 +240,7 @@ func slowKernelServer(_ context.Context, e *Env) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		slow, stop, err := drip(e, "127.0.0.1:"+strconv.Itoa(e.Port(7174)))
+		slow, stop, err := drip(e, "127.0.0.1:"+strconv.Itoa(e.Port(7174)), true)
 		if err != nil {
 			return "", err
 		}
@@ -263,12 +270,13 @@ func splitCRC(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	server, err := g.Start(settings("") + "siw_set whole_trailer 0; timeout 60 rping -s -a $SELF -p 7174 -C 1 -v; siw_set whole_trailer 1; dmesg | grep 'siw: crc error' || die no CRC error")
+	server, err := g.Start(settings("") + `dmesg -C; siw_set whole_trailer 0; rping -s -P -a $SELF -p 7174 & p=$!
+for i in $(seq 900); do dmesg | grep -q 'siw: crc error' && break; sleep 0.1; done; sleep 0.5; kill $p; siw_set whole_trailer 1; dmesg | grep 'siw: crc error' || die no CRC error`)
 	if err != nil {
 		return "", err
 	}
 	if err := e.retry(func() error {
-		slow, stop, err := drip(e, "127.0.0.1:"+strconv.Itoa(e.Port(7174)))
+		slow, stop, err := drip(e, "127.0.0.1:"+strconv.Itoa(e.Port(7174)), true)
 		if err != nil {
 			return err
 		}

@@ -338,6 +338,50 @@ func TestReduceStore(t *testing.T) {
 	must(t, g.Close())
 }
 
+// TestResizeStoreCrash cuts the power at every write while a snapshot's store
+// grows and shrinks under writes to the origin.
+func TestResizeStoreCrash(t *testing.T) {
+	for cut := 1; ; cut++ {
+		d := lvmtest.New(16 << 20)
+		g, cfg := groupOn(t, map[string]blockdev.Device{"/d0": d})
+		must(t, g.Create(CreateOptions{Name: "o", Extents: 4}, "lvcreate"))
+		o := volume(t, g, "o")
+		old := make([]byte, 4*ext)
+		fill(t, o, old, 0, len(old), 1)
+		must(t, o.Flush())
+		must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s", Extents: 4}, "lvcreate"))
+		p := bytes.Repeat([]byte{9}, 8192)
+		d.CutAfter(cut)
+		var err error
+		for i, extents := range []uint64{6, 2, 5} {
+			if err == nil {
+				_, err = o.WriteAt(p, int64(i)*8192)
+			}
+			switch {
+			case err != nil:
+			case extents > g.Metadata().LV("s").Extents():
+				err = g.Extend("s", extents, "", 0, nil, "lvextend")
+			default:
+				err = g.Reduce(bg, "s", extents, "lvreduce")
+			}
+		}
+		if err == nil {
+			_, err = o.WriteAt(p, 3*8192)
+		}
+		c := d.Crash(rand.New(rand.NewPCG(uint64(cut), 6)))
+		cfg.Open = func(string) (blockdev.Device, error) { return c, nil }
+		h, oerr := Open(cfg, []string{"/d0"}, "vg0")
+		must(t, oerr)
+		s := volume(t, h, "s")
+		same(t, s, old, fmt.Sprintf("snapshot after cut %d", cut))
+		must(t, s.Close())
+		must(t, h.Close())
+		if err == nil {
+			return
+		}
+	}
+}
+
 func TestSnapshotOverflow(t *testing.T) {
 	var told atomic.Int32
 	g, _ := newGroup(t, 1, 64<<20)

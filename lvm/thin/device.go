@@ -223,16 +223,29 @@ func (d *Device) writeOwn(vb uint64, in int64, p []byte) (own bool, err error) {
 
 // Flush implements blockdev.Device.
 func (d *Device) Flush() error {
-	d.p.mu.RLock()
-	changed, failed := d.p.changed, d.p.failed
-	d.p.mu.RUnlock()
-	if failed != nil {
-		return &blockdev.Error{Op: "flush", Store: d.name, Kind: blockdev.ErrPoisoned, Cause: failed}
-	}
-	if changed {
-		return d.p.Commit() // flushes the data too
+	done, err := d.flushMapping()
+	if done || err != nil {
+		return err
 	}
 	return d.p.cfg.Data.Flush()
+}
+
+// flushMapping makes the mappings durable; done means that the data is, too.
+// Of many that flush at once, one commits for all that came before it began.
+func (d *Device) flushMapping() (done bool, err error) {
+	p := d.p
+	seen := p.commits.Load()
+	p.mu.RLock()
+	changed, failed := p.changed, p.failed
+	done = p.commits.Load() != seen // and it is over: commits hold mu
+	p.mu.RUnlock()
+	if failed != nil {
+		return false, &blockdev.Error{Op: "flush", Store: d.name, Kind: blockdev.ErrPoisoned, Cause: failed}
+	}
+	if done || !changed {
+		return done, nil
+	}
+	return true, p.commitSince(seen)
 }
 
 // FlushRange implements blockdev.Device.
@@ -240,11 +253,8 @@ func (d *Device) FlushRange(off, n int64) error {
 	if err := d.check(off, n, false); err != nil {
 		return err
 	}
-	d.p.mu.RLock()
-	changed := d.p.changed || d.p.failed != nil
-	d.p.mu.RUnlock()
-	if changed {
-		return d.Flush()
+	if done, err := d.flushMapping(); done || err != nil {
+		return err
 	}
 	g := d.p.gens.enter()
 	defer d.p.gens.leave(g)

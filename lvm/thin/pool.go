@@ -54,6 +54,8 @@ type Pool struct {
 	batch   int // changes since the last commit
 
 	full atomic.Uint64 // writes that failed for lack of space
+
+	commits atomic.Uint64 // that have begun
 }
 
 type cell struct{ dev, block uint64 }
@@ -207,6 +209,17 @@ func (p *Pool) Commit() error {
 	return p.commitLocked()
 }
 
+// commitSince makes durable what was done when p.commits was seen: a commit that
+// has begun since, and is over, has done that already.
+func (p *Pool) commitSince(seen uint64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failed == nil && p.commits.Load() != seen {
+		return nil
+	}
+	return p.commitLocked()
+}
+
 func (p *Pool) commitLocked() error {
 	if p.failed != nil {
 		return p.failed
@@ -214,6 +227,7 @@ func (p *Pool) commitLocked() error {
 	if !p.changed {
 		return nil
 	}
+	p.commits.Add(1)
 	// Whatever a new mapping points to must be there before the mapping is.
 	err := p.cfg.Data.Flush()
 	for id, d := range p.devs {

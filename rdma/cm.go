@@ -356,7 +356,10 @@ func (qp *QP) hiddenLocked(op Opcode) {
 func (t *txState) init(crc bool, fpdu int) {
 	t.hdr = make([]byte, 0, hdrRing)
 	t.vec = make([]sock.Vec, 0, sock.MaxVec)
-	t.crc = crc
+	t.crc, t.round = crc, roundBytes
+	if crc {
+		t.round = roundCRC
+	}
 	t.maxTagged = (fpdu - wire.LenField - wire.TaggedLen - wire.CRCLen) &^ 3
 	if t.maxTagged >= 2*directMin {
 		t.maxTagged &^= directMin - 1 // whole pages, as most buffers are

@@ -22,9 +22,10 @@ import (
 // goroutine has sent its bounded share, the role goes to the transmit goroutine
 // of the queue pair, which waits in the poller.
 const (
-	roundBytes  = 1 << 20  // payload after which a round is closed
-	hdrRing     = 16 << 10 // headers, trailers and small payloads of one round
-	copyMax     = 256      // payloads up to this are copied next to their header: cheaper than a piece of their own
+	roundBytes  = 512 << 10 // payload after which a round is closed
+	roundCRC    = 256 << 10 // and with CRC: still in the cache when the kernel copies it
+	hdrRing     = 16 << 10  // headers, trailers and small payloads of one round
+	copyMax     = 256       // payloads up to this are copied next to their header: cheaper than a piece of their own
 	hdrRoom     = wire.MaxHdr + copyMax + 3 + wire.CRCLen
 	rxPushBytes = 512 << 10 // what a Push inside the receive goroutine may send itself
 	pushBytes   = 8 << 20   // and any other poster, for whom others keep posting
@@ -40,6 +41,7 @@ type txState struct {
 	off   uint64     // stream offset behind what has been built
 
 	crc         bool
+	round       int // roundBytes or roundCRC
 	maxTagged   int // payload of a full segment
 	maxUntagged int
 

@@ -41,7 +41,7 @@ func (qp *QP) buildRound() {
 	}
 	t.hdr, t.vec, t.open, t.bytes = t.hdr[:0], t.vec[:0], false, 0
 	t.refs = t.refs[:0]
-	for t.reason == nil && t.bytes < roundBytes && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
+	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
 		if !t.cur.active && !qp.next() {
 			break
 		}

@@ -350,6 +350,7 @@ func (c *Config) checkISCSI(r *report) {
 	}
 	checkRange(r, "iscsi.max_outstanding_r2t", s.MaxOutstandingR2T, 1, 65535)
 	checkRange(r, "iscsi.max_connections", s.MaxConnections, 1, 32)
+	checkRange(r, "iscsi.error_recovery_level", s.ErrorRecoveryLevel, 0, 2)
 	for key, list := range map[string][]string{"iscsi.header_digest": s.HeaderDigest, "iscsi.data_digest": s.DataDigest} {
 		if len(list) == 0 {
 			r.add(key, "is empty; list none, crc32c or both, preferred first")

@@ -128,6 +128,7 @@ func setDefaults(v *viper.Viper) {
 		"iscsi.max_recv_data_segment": "256KiB",
 		"iscsi.max_outstanding_r2t":   8,
 		"iscsi.max_connections":       1,
+		"iscsi.error_recovery_level":  0,
 		"iscsi.header_digest":         []string{"none", "crc32c"},
 		"iscsi.data_digest":           []string{"none", "crc32c"},
 		"iscsi.time2wait":             "2s",

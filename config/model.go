@@ -156,8 +156,9 @@ type ISCSI struct {
 	MaxBurst           Size     `mapstructure:"max_burst" json:"max_burst"`
 	MaxRecvDataSegment Size     `mapstructure:"max_recv_data_segment" json:"max_recv_data_segment"`
 	MaxOutstandingR2T  int      `mapstructure:"max_outstanding_r2t" json:"max_outstanding_r2t"`
-	MaxConnections     int      `mapstructure:"max_connections" json:"max_connections"` // per session, on TCP
-	HeaderDigest       []string `mapstructure:"header_digest" json:"header_digest"`     // preferred first: none, crc32c
+	MaxConnections     int      `mapstructure:"max_connections" json:"max_connections"`           // per session, on TCP
+	ErrorRecoveryLevel int      `mapstructure:"error_recovery_level" json:"error_recovery_level"` // on TCP
+	HeaderDigest       []string `mapstructure:"header_digest" json:"header_digest"`               // preferred first: none, crc32c
 	DataDigest         []string `mapstructure:"data_digest" json:"data_digest"`
 	Time2Wait          Duration `mapstructure:"time2wait" json:"time2wait"`
 	Time2Retain        Duration `mapstructure:"time2retain" json:"time2retain"`

@@ -27,6 +27,10 @@ func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
 			if k.has(flagStall) {
 				s.stalled--
 			}
+			if k.unsol.late != nil {
+				k.unsol.late.Stop()
+				k.unsol.late = nil
+			}
 			k.addFence(f)
 			k.setState(taskAborting)
 			k.respond()

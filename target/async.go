@@ -7,18 +7,18 @@ import (
 	spc "softiser/internal/scsi"
 )
 
-// async sends an Asynchronous Message (RFC 7143 §11.9); data is nil or SCSI
-// sense data. It reports whether it did: an initiator without receive buffers
-// is left alone.
-func (c *conn) async(event iscsi.AsyncEvent, lun uint64, param3 uint16, sense []byte) bool {
+// async sends an Asynchronous Message (RFC 7143 §11.9) with its three parameters
+// and, when there is any, SCSI sense data. It reports whether it did: an initiator
+// without receive buffers is left alone.
+func (c *conn) async(event iscsi.AsyncEvent, sense []byte, params ...uint16) bool {
 	if c.state.get() != connFull || c.quiet.Load() {
 		return false
 	}
+	var p [3]uint16
+	copy(p[:], params)
 	c.mu.Lock()
 	out := &c.out
-	a := out.BHS.NewAsync(event)
-	a.SetLUN(lun)
-	a.SetParams(0, 0, param3)
+	out.BHS.NewAsync(event).SetParams(p[0], p[1], p[2])
 	out.Data = nil
 	if sense != nil {
 		c.scratch = iscsi.AppendSense(c.scratch[:0], sense)
@@ -32,7 +32,13 @@ func (c *conn) async(event iscsi.AsyncEvent, lun uint64, param3 uint16, sense []
 
 // askLogout asks the initiator to log out within d (AsyncEvent 1).
 func (c *conn) askLogout(d time.Duration) bool {
-	return c.async(iscsi.AsyncLogout, 0, uint16(min(max(int64(d/time.Second), 1), 0xffff)), nil)
+	return c.async(iscsi.AsyncLogout, nil, 0, 0, uint16(min(max(int64(d/time.Second), 1), 0xffff)))
+}
+
+// connectionDropped tells that another connection of the session has been dropped
+// (AsyncEvent 2).
+func (c *conn) connectionDropped(cid uint16) {
+	c.async(iscsi.AsyncConnectionDrop, nil, cid, uint16(c.params.DefaultTime2Wait), uint16(c.params.DefaultTime2Retain))
 }
 
 // reportLUNs tells the initiator that the set of logical units has changed, so
@@ -40,5 +46,5 @@ func (c *conn) askLogout(d time.Duration) bool {
 // (AsyncEvent 0 with the same sense).
 func (c *conn) reportLUNs() {
 	s := spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCLUNsChanged}
-	c.async(iscsi.AsyncSCSI, 0, 0, s.AppendFixed(nil))
+	c.async(iscsi.AsyncSCSI, s.AppendFixed(nil))
 }

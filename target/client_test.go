@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"io"
 	"net"
 	"strings"
@@ -27,7 +28,11 @@ type rawInitiator struct {
 	itt    uint32
 	maxSN  uint32
 	params map[string]string // the target's answers
+	crc    bool              // both digests are on
+	damage int               // byte of the next PDU that is flipped, counted from 1
 }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // pdu is a received PDU.
 type pdu struct {
@@ -53,12 +58,29 @@ func (r *rawInitiator) write(b *iscsi.BHS, data []byte) {
 	r.t.Helper()
 	b.SetDataLen(len(data))
 	b.SetExpStatSN(r.expSN)
-	buf := append(append([]byte{}, b[:]...), data...)
-	buf = append(buf, make([]byte, iscsi.PadLen(len(data)))...)
+	buf := r.frame(b, data)
+	if r.damage > 0 {
+		buf[r.damage-1] ^= 0x10
+		r.damage = 0
+	}
 	r.nc.SetWriteDeadline(time.Now().Add(ioTime))
 	if _, err := r.nc.Write(buf); err != nil {
 		r.t.Fatalf("write %v: %v", b.Opcode(), err)
 	}
+}
+
+// frame puts a PDU together.
+func (r *rawInitiator) frame(b *iscsi.BHS, data []byte) []byte {
+	buf := append([]byte{}, b[:]...)
+	if r.crc {
+		buf = binary.LittleEndian.AppendUint32(buf, crc32.Checksum(buf, castagnoli))
+	}
+	at := len(buf)
+	buf = append(append(buf, data...), make([]byte, iscsi.PadLen(len(data)))...)
+	if r.crc && len(data) > 0 {
+		buf = binary.LittleEndian.AppendUint32(buf, crc32.Checksum(buf[at:], castagnoli))
+	}
+	return buf
 }
 
 // tryRead receives a PDU, or the end of the connection.
@@ -68,16 +90,43 @@ func (r *rawInitiator) tryRead(wait time.Duration) (*pdu, error) {
 	if _, err := io.ReadFull(r.nc, p.BHS[:]); err != nil {
 		return nil, err
 	}
+	var bad error
+	if r.crc {
+		if bad = r.checkDigest(p.BHS[:]); bad != nil && bad != errBadDigest {
+			return nil, bad
+		}
+	}
 	n := p.DataLen()
 	p.data = make([]byte, n+iscsi.PadLen(n))
 	if _, err := io.ReadFull(r.nc, p.data); err != nil {
 		return nil, err
 	}
+	if r.crc && n > 0 {
+		if err := r.checkDigest(p.data); err != nil {
+			return &p, err // the PDU is lost, the stream is not
+		}
+	}
 	p.data = p.data[:n]
+	if bad != nil {
+		return &p, bad
+	}
 	if p.Opcode().Info().StatSN {
 		r.maxSN = p.MaxCmdSN()
 	}
 	return &p, nil
+}
+
+var errBadDigest = errors.New("digest error")
+
+func (r *rawInitiator) checkDigest(b []byte) error {
+	var d [4]byte
+	if _, err := io.ReadFull(r.nc, d[:]); err != nil {
+		return err
+	}
+	if binary.LittleEndian.Uint32(d[:]) != crc32.Checksum(b, castagnoli) {
+		return errBadDigest
+	}
+	return nil
 }
 
 func (r *rawInitiator) read() *pdu {
@@ -215,6 +264,7 @@ func (r *rawInitiator) mustLogin(target string, kv ...string) {
 	if s := p.LoginResponse().Status(); s != iscsi.LoginSuccess {
 		r.t.Fatalf("login: status %04x (%v)", uint16(s), s)
 	}
+	r.crc = r.params["DataDigest"] == "CRC32C"
 	if !p.Final() || p.LoginResponse().NSG() != iscsi.StageFullFeature {
 		r.t.Fatalf("login did not reach the full feature phase: % x", p.BHS[:])
 	}
@@ -441,6 +491,7 @@ func (r *rawInitiator) logoutReason(reason iscsi.LogoutReason, cid uint16) uint8
 		switch p.Opcode() {
 		case iscsi.OpLogoutResp:
 			return p.LogoutResponse().Response()
+		case iscsi.OpAsync: // the other connection has been dropped
 		case iscsi.OpSCSIResponse, iscsi.OpDataIn, iscsi.OpR2T: // of commands that were still running
 		default:
 			r.t.Fatalf("got %v while waiting for the Logout Response", p.Opcode())

@@ -123,6 +123,10 @@ func (s *session) take(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
 		k.flags |= flagWrite
 	}
 	k.started = s.srv.now()
+	if s.erl == 2 {
+		k.in.fail(errTaskAborted) // what an aborted task had left parked
+		k.in.parked = false
+	}
 	for _, x := range [...]*iscsi.Transfer{&k.in.x, &k.out.x} {
 		x.ITT, x.LUN, x.Ref = k.itt, cmd.LUN(), p.Ref
 		x.DataSN, x.R2TSN = 0, 0

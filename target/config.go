@@ -127,6 +127,9 @@ type Timeouts struct {
 	NopReply time.Duration
 	// DataOut: a WRITE waits this long for data that the initiator owes. Default 30 s.
 	DataOut time.Duration
+	// Sequence: at error recovery level 1 and above, a WRITE waits this long for the
+	// next PDU of its data before the target asks for what is missing. Default 3 s.
+	Sequence time.Duration
 	// Drain: Shutdown asks initiators to log out and waits this long before it
 	// closes their connections. Default 5 s.
 	Drain time.Duration
@@ -142,6 +145,7 @@ type SessionParams struct {
 	MaxRecvDataSegmentLength int // bytes; default 256 KiB (TCP), 8 KiB (iSER: TargetRecvDataSegmentLength)
 	MaxOutstandingR2T        int // default 8
 	MaxConnections           int // per session, on TCP; default 1, at most 32
+	ErrorRecoveryLevel       int // on TCP; default 0
 	DefaultTime2Wait         int // s; default 2
 	DefaultTime2Retain       int // s; default 20
 	// HeaderDigest and DataDigest list what is accepted on TCP, preferred first:
@@ -251,6 +255,7 @@ func (c *Config) fill() error {
 	def(&c.Timeouts.NopInterval, 15*time.Second)
 	def(&c.Timeouts.NopReply, 15*time.Second)
 	def(&c.Timeouts.DataOut, 30*time.Second)
+	def(&c.Timeouts.Sequence, 3*time.Second)
 	def(&c.Timeouts.Drain, 5*time.Second)
 	if c.Log == nil {
 		c.Log = zap.NewNop()
@@ -264,6 +269,8 @@ const maxWindow = 4096
 // maxConnections bounds the connections of one session: each may hold slots for
 // a whole command window.
 const maxConnections = 32
+
+const maxErrorRecoveryLevel = 2
 
 func (p *SessionParams) fill() error {
 	def(&p.MaxBurstLength, 1<<20)
@@ -284,6 +291,9 @@ func (p *SessionParams) fill() error {
 	}
 	if p.MaxConnections < 1 || p.MaxConnections > maxConnections {
 		return fmt.Errorf("target: MaxConnections is %d; want 1 to %d", p.MaxConnections, maxConnections)
+	}
+	if p.ErrorRecoveryLevel < 0 || p.ErrorRecoveryLevel > maxErrorRecoveryLevel {
+		return fmt.Errorf("target: ErrorRecoveryLevel is %d; want 0 to %d", p.ErrorRecoveryLevel, maxErrorRecoveryLevel)
 	}
 	if p.FirstBurstLength > p.MaxBurstLength {
 		return fmt.Errorf("target: FirstBurstLength (%d) is above MaxBurstLength (%d)", p.FirstBurstLength, p.MaxBurstLength)

@@ -40,8 +40,10 @@ var (
 	errLoginTimeout   = errors.New("login timed out")
 	errNopTimeout     = errors.New("the initiator does not answer NOP-In")
 	errDataTimeout    = errors.New("the initiator does not send the data of a WRITE")
+	errGap            = errors.New("commands wait for one with an earlier CmdSN that does not come")
 	errReinstated     = errors.New("the initiator logged in again (session reinstatement)")
 	errConnReinstated = errors.New("the initiator logged the connection in again (connection reinstatement)")
+	errLoggedOut      = errors.New("removed for recovery by a logout on another connection")
 	errKilled         = errors.New("closed by the administrator")
 	errShutdown       = errors.New("the target is shutting down")
 	errRemoved        = errors.New("the target has been removed")
@@ -74,9 +76,10 @@ type conn struct {
 	limits iscsi.Limits
 	params iscsi.Params
 
-	free     *task        // guarded by sess.mu: idle slots
-	text     textExchange // guarded by sess.mu: a Text negotiation over several PDUs
-	replaced bool         // guarded by sess.mu: another connection takes its CID
+	free       *task        // guarded by sess.mu: idle slots
+	text       textExchange // guarded by sess.mu: a Text negotiation over several PDUs
+	replaced   bool         // guarded by sess.mu: another connection takes its CID
+	recovering bool         // guarded by sess.mu: it is removed for recovery; its tasks stay
 
 	counters connCounters
 	heard    atomic.Uint64 // PDUs received
@@ -181,6 +184,10 @@ func (c *conn) fullFeature(p *iscsi.PDU) {
 		c.reject(p, iscsi.RejectProtocol)
 	case p.BHS.Immediate():
 		s.deliver(c, p)
+	case s.erl > 0 && op == iscsi.OpSCSICommand && s.checkCommand(p) != 0:
+		// Its CmdSN does not count as received (RFC 7143 §7.3): the initiator fills
+		// the gap. At level 0, where nothing is sent again, it does count.
+		c.reject(p, s.checkCommand(p))
 	default:
 		s.inOrder(c, p)
 	}

@@ -37,6 +37,7 @@ func (s *server) tryAnother(r *rawInitiator, cid uint16, kv ...string) (*rawInit
 	if x.tsih != r.tsih {
 		s.t.Fatalf("connection %d is in session %#x, want %#x", cid, x.tsih, r.tsih)
 	}
+	x.crc = x.params["DataDigest"] == "CRC32C"
 	return x, iscsi.LoginSuccess
 }
 

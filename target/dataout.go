@@ -1,6 +1,8 @@
 package target
 
 import (
+	"time"
+
 	"softiser/internal/iscsi"
 	spc "softiser/internal/scsi"
 	"softiser/target/scsi"
@@ -14,6 +16,12 @@ type unsolicited struct {
 	buf    []byte // from Server.bursts; nil: none is being collected
 	total  uint32 // bytes that must arrive: min(FirstBurstLength, EDTL) (RFC 7143 §4.2.5.2)
 	dataSN uint32 // next
+	// At error recovery level 1 and above, what is missing costs nothing but time:
+	// the command runs with what came before it, and asks for the rest by R2T.
+	hole  bool        // something is missing; what follows is dropped
+	moved bool        // something has come since late last looked
+	late  *time.Timer // until the burst has ended
+	burst uint64      // counts bursts of the slot, for late
 }
 
 // collect begins to wait for the unsolicited data of k, whose command is p. The
@@ -21,7 +29,11 @@ type unsolicited struct {
 func (s *session) collect(k *task, p *iscsi.PDU) {
 	u := &k.unsol
 	u.total = min(k.scsi.OutLen, s.params.FirstBurstLength)
-	u.dataSN = 0
+	u.dataSN, u.hole = 0, false
+	if u.burst++; s.erl > 0 {
+		burst := u.burst
+		u.late = time.AfterFunc(s.srv.cfg.Timeouts.Sequence, func() { s.lateBurst(k, burst) })
+	}
 	u.buf = append(s.srv.bursts.get(int(u.total)), p.Data...)
 	k.conn().counters.bytesCopied.Add(uint64(len(p.Data)))
 	k.setState(taskCollecting)
@@ -49,6 +61,17 @@ func (s *session) dataOut(c *conn, p *iscsi.PDU) {
 	}
 	u := &k.unsol
 	have := uint32(len(u.buf))
+	if s.erl > 0 && (u.hole || d.DataSN() != u.dataSN || d.Offset() != have) {
+		u.hole = true
+		burst := u.burst
+		s.mu.Unlock()
+		final := p.BHS.Final()
+		p.Release()
+		if final {
+			s.runShort(c, k, burst)
+		}
+		return
+	}
 	switch {
 	case d.DataSN() != u.dataSN || d.Offset() != have:
 		// In order and without gaps, or at error recovery level 0 the session
@@ -62,6 +85,7 @@ func (s *session) dataOut(c *conn, p *iscsi.PDU) {
 		return
 	}
 	u.dataSN++
+	u.moved = true
 	u.buf = append(u.buf, p.Data...)
 	c.counters.bytesIn.Add(uint64(len(p.Data)))
 	c.counters.bytesCopied.Add(uint64(len(p.Data)))
@@ -75,23 +99,72 @@ func (s *session) dataOut(c *conn, p *iscsi.PDU) {
 		p.Release()
 		return
 	}
-	k.setState(taskRunning)
-	k.scsi.Arrived, k.scsi.UnsolicitedLen = u.buf, uint32(len(u.buf))
-	stall := k.has(flagStall)
-	if stall {
-		s.stalled--
-	}
-	k.executed = full
-	s.mu.Unlock()
 	p.Release()
-	if full {
-		s.node.device.Execute(&k.scsi)
-	} else {
-		k.fail(spc.KeyAborted, ascIncorrectData)
+	if full || s.erl > 0 {
+		s.runCollected(c, k)
+		return
 	}
+	stall := s.collected(k)
+	s.mu.Unlock()
+	k.fail(spc.KeyAborted, ascIncorrectData)
 	if stall {
 		s.deliverHeld(c)
 	}
+}
+
+// collected ends the collection of unsolicited data; it reports whether the CmdSN
+// order has waited for it. The caller holds s.mu.
+func (s *session) collected(k *task) (stall bool) {
+	u := &k.unsol
+	k.setState(taskRunning)
+	k.scsi.Arrived, k.scsi.UnsolicitedLen = u.buf, uint32(len(u.buf))
+	if u.late != nil {
+		u.late.Stop()
+		u.late = nil
+	}
+	if stall = k.has(flagStall); stall {
+		s.stalled--
+	}
+	return stall
+}
+
+// runCollected executes a WRITE with the unsolicited data that is there. here is as
+// in deliverHeld. The caller holds s.mu; runCollected unlocks.
+func (s *session) runCollected(here *conn, k *task) {
+	stall := s.collected(k)
+	k.executed = true
+	s.mu.Unlock()
+	s.node.device.Execute(&k.scsi)
+	if here == nil {
+		k.Push()
+	}
+	if stall {
+		s.deliverHeld(here)
+	}
+}
+
+// runShort is runCollected for a burst that may have ended meanwhile.
+func (s *session) runShort(here *conn, k *task, burst uint64) {
+	s.mu.Lock()
+	if k.state != taskCollecting || k.unsol.burst != burst {
+		s.mu.Unlock()
+		return
+	}
+	s.runCollected(here, k)
+}
+
+// lateBurst gives up waiting for unsolicited data (sequence reception time-out,
+// RFC 7143 §7.5). A burst that still makes progress is given another time-out.
+func (s *session) lateBurst(k *task, burst uint64) {
+	s.mu.Lock()
+	if u := &k.unsol; k.state == taskCollecting && u.burst == burst && u.moved {
+		u.moved = false
+		u.late.Reset(s.srv.cfg.Timeouts.Sequence)
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	s.runShort(nil, k, burst)
 }
 
 // ascIncorrectData is INCORRECT AMOUNT OF DATA (RFC 7143 §11.4.7.2).
@@ -101,9 +174,7 @@ const ascIncorrectData spc.ASC = 0x0c0d
 // CONDITION.
 func (k *task) fail(key spc.Key, asc spc.ASC) {
 	t := &k.scsi
-	sense := spc.Sense{Key: key, ASC: asc}
-	t.Status = spc.StatusCheckCondition
-	t.SenseLen = len(sense.AppendFixed(t.Sense[:0]))
+	check(t, key, asc)
 	t.Sent, t.Wanted, t.Silent = 0, t.OutLen, false
 	k.Respond(t)
 }

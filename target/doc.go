@@ -52,8 +52,10 @@
 //
 // # Error recovery
 //
-// The error recovery level is 0 (RFC 7143 §7.1): a lost connection ends its
-// session, its tasks are aborted, and the initiator logs in again, which
-// reinstates the session. A new login of the same initiator port (name and
+// At error recovery level 0 (RFC 7143 §7.1), the default, a lost connection ends
+// its session, its tasks are aborted, and the initiator logs in again, which
+// reinstates the session. At level 1 the TCP datamover also sends lost PDUs again,
+// and asks again for lost data. At level 2 tasks live on when their connection is
+// lost, and go on where another one asks for them; see cleanupState. A new login of the same initiator port (name and
 // ISID) ends the old session first and waits until its tasks are over.
 package target

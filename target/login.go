@@ -144,10 +144,9 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 		if ok, why := srv.cfg.DiscoveryACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
 			return nil, iscsi.Refuse(iscsi.LoginForbidden, "discovery by %s: %s", id.InitiatorName, why)
 		}
-		return &iscsi.LoginGrant{
-			Settings: srv.cfg.Session.settings(),
-			Auth:     srv.cfg.DiscoveryAuth.policy(),
-		}, nil
+		g := &iscsi.LoginGrant{Settings: srv.cfg.Session.settings(), Auth: srv.cfg.DiscoveryAuth.policy()}
+		g.Settings.ErrorRecoveryLevel = 0 // there is nothing worth recovering
+		return g, nil
 	}
 	n, removed := srv.lookup(id.TargetName)
 	switch {
@@ -168,6 +167,9 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 		PortalGroupTag: c.portal.cfg.Group,
 		TargetAlias:    n.cfg.Alias,
 		Auth:           n.cfg.Auth.policy(),
+	}
+	if _, ok := c.dm.(iscsi.Recovery); !ok {
+		g.Settings.ErrorRecoveryLevel = 0
 	}
 	if s := c.login.joins; s != nil {
 		g.Numbers = func() (uint32, uint32) {
@@ -227,7 +229,8 @@ func (c *conn) newSession(r *iscsi.LoginResult) *session {
 		key:    sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.cfg.Group},
 		params: r.Params,
 		base:   c.log,
-		many:   r.Params.MaxConnections > 1,
+		many:   r.Params.MaxConnections > 1 || r.Params.ErrorRecoveryLevel == 2,
+		erl:    r.Params.ErrorRecoveryLevel,
 		conns:  []*conn{c},
 		born:   time.Now(),
 		done:   make(chan struct{}),
@@ -294,6 +297,7 @@ func (p *SessionParams) settings() iscsi.Settings {
 	s.FirstBurstLength = uint32(p.FirstBurstLength)
 	s.MaxOutstandingR2T = uint32(p.MaxOutstandingR2T)
 	s.MaxConnections = uint32(p.MaxConnections)
+	s.ErrorRecoveryLevel = uint32(p.ErrorRecoveryLevel)
 	s.DefaultTime2Wait = uint32(p.DefaultTime2Wait)
 	s.DefaultTime2Retain = uint32(p.DefaultTime2Retain)
 	return s

@@ -22,12 +22,21 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 		which = nil
 	case iscsi.LogoutConnection:
 		if which = s.byCID(cid); which == nil {
-			response = iscsi.LogoutCIDNotFound
-		} else if len(s.conns) == 1 {
+			if l := s.byLostCID(cid); l != nil {
+				s.dropLocked(l)
+				which = l.c
+			} else {
+				response = iscsi.LogoutCIDNotFound
+			}
+		} else if s.members() == 1 {
 			which = nil // the last one takes the session along
 		}
 	case iscsi.LogoutRecovery:
-		response = iscsi.LogoutNoRecovery // error recovery level 0
+		if s.erl == 2 {
+			s.logoutRecovery(c, itt, cid)
+			return
+		}
+		response = iscsi.LogoutNoRecovery
 	default:
 		response = iscsi.LogoutCleanupFailed
 	}
@@ -61,6 +70,36 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 	f.release()
 	if which != nil {
 		s.deliverHeld(c)
+	}
+}
+
+// logoutRecovery removes a connection whose tasks are to be reassigned (reason 2). It
+// may be lost already, still there, or the one that asks. The response says that
+// nothing more comes from it. The caller holds s.mu; logoutRecovery unlocks.
+func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
+	which := s.byCID(cid)
+	l := s.byLostCID(cid)
+	if which != nil {
+		which.recovering = true
+	} else if l != nil {
+		s.logOutLocked(l)
+	}
+	s.mu.Unlock()
+	switch {
+	case which == nil && l == nil:
+		c.logoutResponse(itt, iscsi.LogoutCIDNotFound)
+	case which == nil:
+		c.logoutResponse(itt, iscsi.LogoutClosed)
+	case which == c:
+		c.logoutResponse(itt, iscsi.LogoutClosed)
+		c.hangUp()
+	default:
+		which.close(errLoggedOut)
+		go func() {
+			<-which.ended
+			c.logoutResponse(itt, iscsi.LogoutClosed)
+			c.dm.Push()
+		}()
 	}
 }
 

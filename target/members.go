@@ -41,14 +41,27 @@ func (s *session) connList() []*conn {
 	return slices.Clone(s.conns)
 }
 
-// byCID finds a connection of the session. The caller holds s.mu.
+// byCID finds a connection of the session that has not been logged out. The caller
+// holds s.mu.
 func (s *session) byCID(cid uint16) *conn {
 	for _, c := range s.conns {
-		if c.cid == cid {
+		if c.cid == cid && c.state.get() != connLoggedOut {
 			return c
 		}
 	}
 	return nil
+}
+
+// members counts the connections that have not been logged out. The caller holds
+// s.mu.
+func (s *session) members() int {
+	n := 0
+	for _, c := range s.conns {
+		if c.state.get() != connLoggedOut {
+			n++
+		}
+	}
+	return n
 }
 
 // speaker returns a connection in full feature phase, on which something that
@@ -66,6 +79,9 @@ func (s *session) speaker() *conn {
 
 // shut closes every connection and ends the session.
 func (s *session) shut(cause error) {
+	s.mu.Lock()
+	s.doomed = true
+	s.mu.Unlock()
 	for _, c := range s.connList() {
 		c.close(cause)
 	}
@@ -74,7 +90,8 @@ func (s *session) shut(cause error) {
 
 // join is the binding of a further connection (RFC 7143 §6.3.1), and of one that
 // replaces a connection with the same CID (connection reinstatement, §6.3.4): the
-// old one is logged out implicitly and its tasks end before the new one begins.
+// old one is logged out implicitly. Below error recovery level 2 its tasks end
+// before the new one begins.
 func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
 	c.params = s.params
 	c.params.HeaderDigest, c.params.DataDigest = r.Params.HeaderDigest, r.Params.DataDigest
@@ -91,6 +108,7 @@ func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error
 			break
 		}
 		old.replaced = true
+		old.recovering = s.erl == 2
 		s.mu.Unlock()
 		old.log.Info("connection reinstatement: the old connection ends", zap.Uint16("cid", r.CID), zap.Stringer("new_connection", c.remote))
 		old.close(errConnReinstated)
@@ -100,8 +118,15 @@ func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error
 		}
 	}
 	defer s.mu.Unlock()
-	if most := int(s.params.MaxConnections); len(s.conns) >= most {
-		return iscsi.LoginBinding{}, iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x has %d connections, and MaxConnections is %d", s.tsih, len(s.conns), most)
+	if l := s.byLostCID(r.CID); l != nil {
+		s.logOutLocked(l) // implicitly
+	}
+	most := int(s.params.MaxConnections)
+	if s.erl == 2 {
+		most++ // for the logout of one that is lost (§6.3.4)
+	}
+	if n := s.members(); n >= most {
+		return iscsi.LoginBinding{}, iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x has %d connections, and MaxConnections is %d", s.tsih, n, s.params.MaxConnections)
 	}
 	c.sess, c.cid = s, r.CID
 	s.conns = append(s.conns, c)
@@ -112,7 +137,11 @@ func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error
 func (s *session) waitReplaced(c, old *conn) error {
 	deadline := afterLogin(s.srv)
 	defer deadline.Stop()
-	for _, gone := range []<-chan struct{}{old.ended, s.endTasks(old)} {
+	wait := []<-chan struct{}{old.ended}
+	if s.erl < 2 { // at level 2 they may be reassigned
+		wait = append(wait, s.endTasks(old))
+	}
+	for _, gone := range wait {
 		select {
 		case <-gone:
 		case <-c.ended:
@@ -176,9 +205,26 @@ func (s *session) leave(c *conn, err error, was connState) {
 		s.conns = slices.Delete(s.conns, i, i+1)
 		s.past.add(c)
 	}
+	keep := s.erl == 2 && s.state == sessionActive && !s.doomed && !s.srv.draining() &&
+		(was != connLoggedOut || c.recovering)
+	var held []*iscsi.PDU
+	if keep {
+		s.loseLocked(c)
+		held = s.order.dropLocked(c) // the initiator sends them again
+	}
 	alone := was == connLoggedOut && len(s.conns) > 0
 	replaced := c.replaced
 	s.mu.Unlock()
+	for _, p := range held {
+		p.Release()
+	}
+	if keep {
+		c.log.Info("connection lost; its tasks wait to be reassigned", zap.Uint16("cid", c.cid), zap.NamedError("reason", err))
+		if other := s.speaker(); other != nil && !c.recovering {
+			other.connectionDropped(c.cid)
+		}
+		return
+	}
 	if alone {
 		c.log.Info("connection closed", zap.Uint16("cid", c.cid))
 	}

@@ -86,8 +86,8 @@ func (s *session) announceWindow() {
 //	                                      └──silent for NopReply──▶ closed
 func (c *conn) watch() (next time.Duration) {
 	s := c.sess
-	if s.owesData(c.srv.now() - c.srv.cfg.Timeouts.DataOut) {
-		c.close(errDataTimeout)
+	if err := s.owes(c, c.srv.now()-c.srv.cfg.Timeouts.DataOut); err != nil {
+		c.close(err)
 		return 0
 	}
 	heard := c.heard.Load()

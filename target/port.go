@@ -24,14 +24,15 @@ var (
 // putState is the Data-In side of a task. One Transfer runs at a time, because
 // DataSN counts on through it; a DataIn that finds it busy waits in line.
 type putState struct {
-	x    iscsi.Transfer
-	off  uint32     // of what is still to be sent of the running DataIn
-	segs [][]byte   // the running DataIn; keeps its array
-	pos  int        // bytes of segs that have been given to x
-	len  int        // bytes of segs
-	cut  [][]byte   // scratch: the piece of segs in x
-	busy bool       // a DataIn is running
-	line []putPiece // DataIn calls that wait
+	x      iscsi.Transfer
+	off    uint32     // of what is still to be sent of the running DataIn
+	segs   [][]byte   // the running DataIn; keeps its array
+	pos    int        // bytes of segs that have been given to x
+	len    int        // bytes of segs
+	cut    [][]byte   // scratch: the piece of segs in x
+	busy   bool       // a DataIn is running
+	parked bool       // it waits for the task to be reassigned
+	line   []putPiece // DataIn calls that wait
 }
 
 type putPiece struct {
@@ -48,6 +49,7 @@ type getState struct {
 	len     int
 	cut     [][]byte
 	running bool
+	parked  bool          // it waits for the task to be reassigned
 	since   time.Duration // since Server.epoch
 }
 
@@ -128,6 +130,9 @@ func (k *task) put() error {
 	k.moving++
 	if err := k.conn().dm.PutData(x); err != nil {
 		k.moving--
+		if k.parkPut(n) {
+			return nil
+		}
 		in.fail(err)
 		return err
 	}
@@ -143,6 +148,11 @@ func (k *task) putDone() {
 	in := &k.in
 	k.moving--
 	in.x.Segs = nil
+	if in.x.Err != nil && k.sess.erl == 2 && k.state == taskRunning {
+		// The connection is lost. Its datamover keeps what it was given until the
+		// task is reassigned; what follows is parked.
+		in.x.Err = nil
+	}
 	if in.x.Err != nil || k.state == taskAborting {
 		in.pos, in.len, in.line = 0, 0, in.line[:0]
 	}
@@ -162,7 +172,8 @@ func (k *task) putDone() {
 	}
 }
 
-// fail forgets what is still to be sent: the connection is going down.
+// fail forgets what is still to be sent: the connection is going down, or the task
+// has been aborted.
 func (in *putState) fail(err error) {
 	if err != nil {
 		in.busy, in.pos, in.len, in.line = false, 0, 0, in.line[:0]
@@ -252,6 +263,10 @@ func (k *task) get() error {
 	k.moving++
 	if err := k.conn().dm.GetData(x); err != nil {
 		k.moving--
+		if k.sess.erl == 2 {
+			out.parked = true
+			return nil
+		}
 		return err
 	}
 	out.pos += n
@@ -265,6 +280,11 @@ func (k *task) getDone() (over bool, err error) {
 	k.moving--
 	err = out.x.Err
 	out.x.Segs = nil
+	if errors.Is(err, iscsi.ErrConnectionLost) && k.sess.erl == 2 && k.state == taskRunning {
+		out.pos -= int(out.x.Len)
+		out.parked = true
+		return false, nil
+	}
 	if err == nil {
 		k.conn().counters.bytesIn.Add(uint64(out.x.Len))
 		if k.state != taskRunning {
@@ -288,6 +308,12 @@ func (k *task) Cancel(t *scsi.Task) {
 	running := t.Aborted() && k.out.running && k.moving > 0
 	if running {
 		k.conn().dm.AbortTransfer(&k.out.x)
+	}
+	if t.Aborted() && k.out.parked {
+		k.out.segs, k.out.running, k.out.parked = nil, false, false
+		s.mu.Unlock()
+		k.scsi.DataOutDone(errTaskAborted)
+		return
 	}
 	s.mu.Unlock()
 	if running {

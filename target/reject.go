@@ -33,9 +33,16 @@ func (c *conn) reject(p *iscsi.PDU, reason iscsi.RejectReason) {
 // harming the stream: a data digest error, Data-Out that nothing asked for. It
 // is rejected; the command that it belongs to, or is, cannot be carried out.
 func (s *session) damaged(c *conn, p *iscsi.PDU) {
-	bad, op, itt := p.Bad, p.BHS.Opcode(), p.BHS.ITT()
-	if op.Info().CmdSN && !p.BHS.Immediate() {
-		// Its number is used up, or everything behind it would wait for it.
+	bad, op, itt, final := p.Bad, p.BHS.Opcode(), p.BHS.ITT(), p.BHS.Final()
+	if op == iscsi.OpSNACK && bad.Reason == iscsi.RejectSNACK {
+		s.mu.Lock()
+		if k := s.tags.find(itt); k != nil {
+			k.flags |= flagSNACK // its status will say so
+		}
+		s.mu.Unlock()
+	}
+	if s.erl == 0 && op.Info().CmdSN && !p.BHS.Immediate() {
+		// Above level 0 the initiator sends it again (RFC 7143 §7.3). Here its number is used up, or everything behind it would wait for it.
 		s.mu.Lock()
 		ok := s.win.Accepts(p.BHS.CmdSN())
 		if ok {
@@ -58,6 +65,15 @@ func (s *session) damaged(c *conn, p *iscsi.PDU) {
 	k := s.tags.find(itt)
 	if k == nil || k.state != taskCollecting {
 		s.mu.Unlock()
+		return
+	}
+	if s.erl > 0 {
+		k.unsol.hole = true
+		burst := k.unsol.burst
+		s.mu.Unlock()
+		if final {
+			s.runShort(c, k, burst)
+		}
 		return
 	}
 	// Unsolicited data is lost: the rest of it is dropped as it comes.

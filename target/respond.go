@@ -1,6 +1,29 @@
 package target
 
-import "softiser/internal/iscsi"
+import (
+	"softiser/internal/iscsi"
+	spc "softiser/internal/scsi"
+	"softiser/target/scsi"
+)
+
+// ascSNACKRejected is READ ERROR - FAILED RETRANSMISSION REQUEST (RFC 7143
+// §11.4.7.2).
+const ascSNACKRejected spc.ASC = 0x1113
+
+// appendCheck makes r CHECK CONDITION because the command's data is lost, and
+// appends its data segment to dst.
+func appendCheck(dst []byte, r *iscsi.SCSIResponse) []byte {
+	r.SetStatus(byte(spc.StatusCheckCondition))
+	sense := spc.Sense{Key: spc.KeyAborted, ASC: ascSNACKRejected}
+	return iscsi.AppendSense(dst, sense.AppendFixed(nil))
+}
+
+// check makes the status of t CHECK CONDITION.
+func check(t *scsi.Task, key spc.Key, asc spc.ASC) {
+	sense := spc.Sense{Key: key, ASC: asc}
+	t.Status = spc.StatusCheckCondition
+	t.SenseLen = len(sense.AppendFixed(t.Sense[:0]))
+}
 
 // respond ends a command: its place in the window is free again, and unless it
 // has been aborted its SCSI Response is queued. The caller holds sess.mu.
@@ -20,7 +43,13 @@ func (k *task) respond() {
 	k.scsi.Arrived = nil
 	if silent {
 		s.counters.aborted.Add(1)
+		if s.erl > 0 {
+			k.conn().dm.(iscsi.Recovery).Forget(k.itt)
+		}
 		return
+	}
+	if k.has(flagSNACK) && k.scsi.Status == spc.StatusGood {
+		check(&k.scsi, spc.KeyAborted, ascSNACKRejected)
 	}
 	s.count(k)
 	k.conn().sendResponse(k)

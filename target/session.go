@@ -18,8 +18,9 @@ import (
 // A session is made by the final Login Response of its leading connection; there
 // is no other beginning. Below error recovery level 2 the loss of any of its
 // connections ends it (RFC 7143 §7.1.4.4): what was under way on that one could
-// not be told apart from what never arrived. A connection that logs out goes
-// alone, unless it is the last one.
+// not be told apart from what never arrived. At level 2 it stays, even without
+// a connection, as long as tasks of lost ones are kept (see cleanupState). A
+// connection that logs out goes alone, unless it is the last one.
 type sessionState uint8
 
 const (
@@ -55,6 +56,7 @@ type session struct {
 	nexus  *scsi.Nexus // nil in discovery sessions
 	base   *zap.Logger // of the leading connection
 	many   bool        // several connections are possible: delivery takes turns
+	erl    uint32      // error recovery level; the datamovers are iscsi.Recovery above 0
 	born   time.Time
 	done   chan struct{} // closed when the session has ended
 
@@ -69,6 +71,8 @@ type session struct {
 	win     window              // guarded by mu
 	tags    tagTable            // guarded by mu
 	conns   []*conn             // guarded by mu: in the order in which they joined
+	lost    []*lostConn         // guarded by mu: level 2: connections whose tasks live on
+	doomed  bool                // guarded by mu: shut has been called: what is lost is not kept
 	past    pastConns           // guarded by mu: what connections that have gone had counted
 	order   orderState          // guarded by mu
 	skip    map[uint32]struct{} // guarded by mu: CmdSNs that count as received (ABORT TASK of a command that never came)
@@ -134,6 +138,10 @@ func (s *session) end(cause error) {
 	s.setState(sessionEnding)
 	s.cause = cause
 	held := s.order.dropLocked(nil)
+	for _, l := range s.lost {
+		l.timer.Stop()
+	}
+	s.lost = nil
 	var doomed []*task
 	s.tags.each(func(k *task) { doomed = append(doomed, k) })
 	calls := s.abortLocked(doomed, nil)
@@ -237,17 +245,24 @@ func (s *session) settings() iscsi.Settings {
 	return s.node.session().settings()
 }
 
-// owesData reports whether a WRITE has waited for the initiator's data since
-// before the given time, or a command for one that is missing before it.
-func (s *session) owesData(before time.Duration) bool {
+// owes says what the initiator has owed c since before the given time: the data of
+// a WRITE, or a command of the session without which the later ones cannot be
+// delivered. It returns nil when there is nothing.
+func (s *session) owes(c *conn, before time.Duration) error {
 	if s.srv.cfg.Timeouts.DataOut < 0 {
-		return false
+		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	late := s.order.n > 0 && s.order.since < before
+	if s.order.n > 0 && s.order.since < before {
+		return errGap
+	}
+	late := false
 	s.tags.each(func(k *task) {
-		late = late || k.state == taskCollecting && k.started < before || k.out.running && k.out.since < before
+		late = late || k.conn() == c && (k.state == taskCollecting && k.started < before || k.out.running && k.out.since < before)
 	})
-	return late
+	if late {
+		return errDataTimeout
+	}
+	return nil
 }

@@ -46,6 +46,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.log.Info("shutting down", zap.Int("connections_asked_to_log_out", asked))
 
 	cut := s.waitGone(ctx)
+	for _, x := range s.sessionList(nil) { // without a connection, at error recovery level 2
+		x.shut(errShutdown)
+		<-x.done
+	}
 	s.wg.Wait()
 	var errs []error
 	for _, n := range s.nodeList() {

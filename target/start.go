@@ -47,7 +47,7 @@ func (p *portal) start(nc *net.TCPConn, kind transport, opened time.Time, place 
 func (p *portal) datamover(nc *net.TCPConn, kind transport, opened time.Time) (iscsi.Datamover, error) {
 	stream := p.cfg.StreamLogin && p.srv.rdma != nil && !p.cfg.NoISER
 	if kind == transportTCP && !stream {
-		return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{})
+		return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{SequenceTimeout: max(p.srv.cfg.Timeouts.Sequence, 0)})
 	}
 	cfg := iser.ConnConfig{RDMA: rdma.ConnParams{
 		// The target issues the RDMA Reads and serves none, as Linux targets do:

@@ -186,6 +186,9 @@ func (s *session) status() SessionStatus {
 		}
 		st.Transport, st.Connection, st.Local, st.Remote = kind.String(), c.dm.Describe(), c.local.String(), c.remote.String()
 	}
+	if s.state == sessionActive && len(s.conns) == 0 {
+		st.State = "without connection"
+	}
 	s.mu.Unlock()
 	st.Reads, st.Writes, st.Others, st.Failed = n.reads.Load(), n.writes.Load(), n.others.Load(), n.failed.Load()
 	st.Aborted, st.TaskRequests, st.Rejects = n.aborted.Load(), n.taskRequests.Load(), sum.rejects

@@ -71,6 +71,7 @@ const (
 	flagRead
 	flagWrite
 	flagStall // the CmdSN order waits for this task's unsolicited data
+	flagSNACK // a SNACK for its data could not be served
 )
 
 // conn is the connection that the task is allegiant to.

@@ -41,7 +41,7 @@ func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
 		})
 		return
 	case iscsi.TaskReassign:
-		c.taskResponse(itt, iscsi.TaskNoReassign) // error recovery level 0
+		s.reassign(c, req)
 	case iscsi.QueryTask:
 		c.taskResponse(itt, s.queryTask(req))
 	case iscsi.QueryTaskSet:
@@ -68,15 +68,19 @@ func (c *conn) taskResponse(itt uint32, response uint8) { c.taskResponseInfo(itt
 // taskResponseInfo is taskResponse with additional response information (RFC 7144
 // §5.1).
 func (c *conn) taskResponseInfo(itt uint32, response uint8, info uint32) {
+	c.queueTaskResponse(itt, response, info)
+	c.dm.Push()
+}
+
+func (c *conn) queueTaskResponse(itt uint32, response uint8, info uint32) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	out := &c.out
 	r := out.BHS.NewTaskResponse(response)
 	r.SetITT(itt)
 	r.SetAdditional(info)
 	out.Data = nil
 	c.sendLocked(out, takeStatSN)
-	c.mu.Unlock()
-	c.dm.Push()
 }
 
 // abortTask is ABORT TASK (RFC 7143 §11.5.1, §11.5.5).

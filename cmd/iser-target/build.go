@@ -74,7 +74,7 @@ func sessionParams(c *config.ISCSI) target.SessionParams {
 		AllowUnsolicited: !c.InitialR2T, NoImmediateData: !c.ImmediateData,
 		MaxBurstLength: int(c.MaxBurst), FirstBurstLength: int(c.FirstBurst),
 		MaxRecvDataSegmentLength: int(c.MaxRecvDataSegment), MaxOutstandingR2T: c.MaxOutstandingR2T,
-		MaxConnections:   c.MaxConnections,
+		MaxConnections: c.MaxConnections, ErrorRecoveryLevel: c.ErrorRecoveryLevel,
 		DefaultTime2Wait: int(c.Time2Wait.D().Seconds()), DefaultTime2Retain: int(c.Time2Retain.D().Seconds()),
 		HeaderDigest: digests(c.HeaderDigest), DataDigest: digests(c.DataDigest),
 	}

@@ -114,6 +114,9 @@ var (
 	// ErrMemoryFault: the transfer's memory cannot be touched (a truncated or
 	// failing mapping). The stream is intact.
 	ErrMemoryFault = errors.New("iscsi: the memory of a data transfer cannot be accessed")
+	// ErrConnectionLost: the connection ended before the transfer did; the error of
+	// the connection is wrapped with it.
+	ErrConnectionLost = errors.New("iscsi: the connection was lost")
 	// ErrShortData: the initiator ended a solicited sequence before it had sent
 	// what was asked for.
 	ErrShortData = errors.New("iscsi: incorrect amount of data")
@@ -196,6 +199,21 @@ type Datamover interface {
 	Stats() DatamoverStats
 	// Describe names the transport and its settings for people: "iSER, MPA rev 2, CRC on".
 	Describe() string
+}
+
+// Recovery is what a datamover has beyond Datamover that can work above error
+// recovery level 0. It then serves SNACKs by itself, and keeps for that what it
+// has sent until it is acknowledged (RFC 7143 §7.1).
+type Recovery interface {
+	// Forget drops what is kept for a task that will not be answered.
+	Forget(itt uint32)
+	// Holds reports whether the answer of a task has not been acknowledged.
+	Holds(itt uint32) bool
+	// Adopt takes over what from, whose connection has ended, keeps for a task: its
+	// data from the DataSN exp on is queued (0: all that was not acknowledged). When
+	// the task had been answered, Adopt reports so and makes answer its response, for
+	// the caller to send. lost says that some of the data is not there any more.
+	Adopt(from Recovery, itt, exp uint32, answer *PDU) (answered, lost bool)
 }
 
 // DatamoverStats counts what a connection did.

@@ -26,6 +26,10 @@ type Config struct {
 	// Linger is how long a graceful Terminate waits for the peer to close its
 	// side; 0 means two seconds.
 	Linger time.Duration
+	// SequenceTimeout is how long the target waits for the next Data-Out of a
+	// sequence at error recovery level 1 and above, before it asks for the rest
+	// again (RFC 7143 §7.5); 0 means three seconds.
+	SequenceTimeout time.Duration
 }
 
 // state of a connection:
@@ -70,10 +74,12 @@ type Conn struct {
 	tx        txState
 	tasks     taskTable
 	gets      getTable
-	placing   any  // *task or *get whose memory the receive goroutine fills now
-	resumeRx  bool // login may go on reading; see rxPause
-	paused    bool // the receive goroutine waits for resumeRx
-	detached  bool // the stream was taken away by Detach
+	keep      *keeper     // target, error recovery level 1 and above
+	late      *time.Timer // runs while Data-Outs are due, with keep
+	placing   any         // *task or *get whose memory the receive goroutine fills now
+	resumeRx  bool        // login may go on reading; see rxPause
+	paused    bool        // the receive goroutine waits for resumeRx
+	detached  bool        // the stream was taken away by Detach
 
 	rx rxState // owned by the receive goroutine
 
@@ -81,8 +87,8 @@ type Conn struct {
 	ended  chan struct{} // closed when ConnectionTerminateNotify has returned
 
 	stats struct {
-		pdusIn, pdusOut, payloadIn, payloadOut, copied, recvs, sends atomic.Uint64
-		transfers                                                    atomic.Int64
+		pdusIn, pdusOut, payloadIn, payloadOut, copied, recvs, sends, again, damaged atomic.Uint64
+		transfers                                                                    atomic.Int64
 	}
 }
 
@@ -98,6 +104,9 @@ func New(nc net.Conn, role iscsi.Role, cfg Config) (*Conn, error) {
 	}
 	if cfg.Linger == 0 {
 		cfg.Linger = 2 * time.Second
+	}
+	if cfg.SequenceTimeout == 0 {
+		cfg.SequenceTimeout = 3 * time.Second
 	}
 	c := &Conn{role: role, cfg: cfg, sk: sk, ended: make(chan struct{})}
 	c.cond.L = &c.mu
@@ -155,6 +164,9 @@ func (c *Conn) Enable() error {
 		return c.endError()
 	}
 	c.enabled = true
+	if c.role == iscsi.RoleTarget && c.params.ErrorRecoveryLevel > 0 {
+		c.keep = newKeeper()
+	}
 	c.resumeRx = !c.upgradingLocked()
 	c.cond.Broadcast()
 	return nil
@@ -248,9 +260,13 @@ func (c *Conn) run() {
 	if lost == nil {
 		lost = net.ErrClosed
 	}
+	lost = fmt.Errorf("%w: %w", iscsi.ErrConnectionLost, lost)
 	done := c.tx.purge(lost)
 	done = c.gets.purge(done, lost)
 	c.tasks.purge()
+	if c.late != nil {
+		c.late.Stop()
+	}
 	if c.txWake != nil {
 		close(c.txWake)
 	}
@@ -272,3 +288,10 @@ func (c *Conn) complete(x *iscsi.Transfer) {
 
 // Ended is closed when the last up-call has returned.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
+
+// restart starts a timer unless it runs.
+func restart(t **time.Timer, d time.Duration, f func()) {
+	if *t == nil {
+		*t = time.AfterFunc(d, f)
+	}
+}

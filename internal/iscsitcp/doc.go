@@ -25,6 +25,13 @@
 // socket is full a transmit goroutine waits and goes on. A GOOD SCSI Response
 // that directly follows its last Data-In is folded into it (the S bit).
 //
+// # Recovery
+//
+// A target at error recovery level 1 or above keeps a copy of what it has sent
+// until it is acknowledged, answers SNACKs from it, and asks again for Data-Outs
+// that are damaged or missing (keeper). It hands what it keeps over to another
+// connection when its own has ended (iscsi.Recovery).
+//
 // # Locks
 //
 // Conn.mu guards the transmit queue, the tables of tasks and transfers, and who

@@ -8,6 +8,9 @@ type get struct {
 	itt   uint32
 	asked uint32 // bytes covered by R2Ts so far
 	got   uint32 // bytes that have arrived
+	lost  []hole // asked for, and to be asked for again
+	tries int    // how many holes there were
+	stale []r2t  // R2Ts whose time was over before anything came: they may not have arrived
 	open  int    // R2Ts outstanding
 	fault bool   // the memory cannot be written
 	slot  int
@@ -15,13 +18,33 @@ type get struct {
 	prev  *get
 }
 
+// hole is a range of a get that did not arrive as it was asked for.
+type hole struct{ off, n uint32 }
+
+// wanted returns the next range to be asked for, of at most most bytes.
+func (g *get) wanted(most uint32) (off, n uint32, ok bool) {
+	if len(g.lost) > 0 {
+		h := g.lost[0]
+		g.lost = g.lost[1:]
+		return h.off, h.n, true
+	}
+	if g.asked == g.x.Len {
+		return 0, 0, false
+	}
+	off, n = g.asked, min(most, g.x.Len-g.asked)
+	g.asked += n
+	return off, n, true
+}
+
 // r2t is one outstanding R2T: the range that a Target Transfer Tag stands for.
 type r2t struct {
 	g      *get
 	ttt    uint32
 	off, n uint32 // range within the transfer
-	got    uint32
+	got    uint32 // of n: has arrived or been given up
 	dataSN uint32
+	sn     uint32 // R2TSN
+	idle   bool   // nothing has come since the watch last looked
 	index  int
 	gen    uint16
 }
@@ -88,8 +111,8 @@ func (t *getTable) remove(g *get) {
 	t.freeSlots = append(t.freeSlots, g.slot)
 }
 
-// open makes the tag for the next n bytes of g.
-func (t *getTable) open(g *get, n uint32) *r2t {
+// open makes the tag for n bytes of g at off.
+func (t *getTable) open(g *get, off, n uint32) *r2t {
 	var r *r2t
 	if k := len(t.freeR2Ts); k > 0 {
 		r = t.r2ts[t.freeR2Ts[k-1]]
@@ -99,8 +122,7 @@ func (t *getTable) open(g *get, n uint32) *r2t {
 		t.r2ts = append(t.r2ts, r)
 	}
 	gen := r.gen&0x7fff + 1 // never 0xffff: the tag is not the reserved one
-	*r = r2t{g: g, off: g.asked, n: n, index: r.index, gen: gen, ttt: uint32(gen)<<16 | uint32(r.index)}
-	g.asked += n
+	*r = r2t{g: g, off: off, n: n, index: r.index, gen: gen, ttt: uint32(gen)<<16 | uint32(r.index)}
 	g.open++
 	return r
 }
@@ -130,6 +152,12 @@ func (t *getTable) purge(done *iscsi.Transfer, err error) *iscsi.Transfer {
 		x := g.x
 		if x.Err == nil {
 			x.Err = err
+		}
+		// R2Ts that nothing has come for count as unseen, should it be asked again.
+		for _, r := range t.r2ts {
+			if r.g == g && r.got == 0 && iscsi.SerialLess(r.sn, x.R2TSN) {
+				x.R2TSN = r.sn
+			}
 		}
 		t.remove(g)
 		x.Next, done = done, x

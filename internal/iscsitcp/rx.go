@@ -45,6 +45,8 @@ type rxState struct {
 	owner  any // *task, *get or nil
 	tag    *r2t
 	in     *inPDU
+	toss   bool // the header was damaged: what it announced is skipped
+	astray bool // no good header has come since
 	direct bool // owner's memory, whole: the digest can be checked
 	whole  view // all of dst, for the digest
 
@@ -284,6 +286,13 @@ func (c *Conn) peekHeader() {
 // checkLengths compares every length with what was negotiated, before anything
 // is allocated or read because of it.
 func (c *Conn) checkLengths() error {
+	if c.rx.hd && c.recovers() {
+		return nil // once its digest is known to be good; see header
+	}
+	return c.lengths()
+}
+
+func (c *Conn) lengths() error {
 	r := &c.rx
 	op := r.bhs.Opcode()
 	info := op.Info()
@@ -319,12 +328,22 @@ func (c *Conn) header() error {
 	if r.hd {
 		n := len(h) - iscsi.DigestLen
 		if crc32.Checksum(h[:n], castagnoli) != binary.LittleEndian.Uint32(h[n:]) {
-			// The boundary of the next PDU cannot be trusted (RFC 7143 §7.7).
-			return errHeaderDigest
+			return c.badHeader()
 		}
 		h = h[:n]
+		if c.recovers() {
+			r.astray = false
+			if err := c.lengths(); err != nil {
+				return err
+			}
+		}
 	}
 	c.stats.pdusIn.Add(1)
+	if c.keep != nil {
+		c.mu.Lock()
+		c.keep.acked(r.bhs.ExpStatSN())
+		c.mu.Unlock()
+	}
 	r.phase, r.left = rxData, r.bhs.DataLen()
 	r.owner, r.tag, r.in, r.dst, r.whole, r.direct = nil, nil, nil, view{}, view{}, false
 	switch r.bhs.Opcode() {
@@ -450,6 +469,10 @@ func (c *Conn) finish(tail []byte) error {
 	r := &c.rx
 	r.r += len(tail)
 	r.phase, r.need = rxHeader, iscsi.BHSLen
+	if r.toss {
+		r.toss = false
+		return nil
+	}
 	good := true
 	if r.dd && len(tail) > 0 && r.direct {
 		good = c.checkData(tail)
@@ -471,6 +494,11 @@ func (c *Conn) finish(tail []byte) error {
 	}
 	in := r.in
 	r.in = nil
+	if !good {
+		c.stats.damaged.Add(1)
+	} else if c.keep != nil && r.bhs.Opcode() == iscsi.OpSNACK {
+		return c.snack(in)
+	}
 	return c.notify(in)
 }
 

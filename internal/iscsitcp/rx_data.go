@@ -135,6 +135,9 @@ func (c *Conn) dataOut() error {
 	x := q.g.x
 	off, n := d.Offset(), uint32(r.left)
 	at := off - x.Offset // within the transfer, if it is inside
+	if c.keep != nil && d.ITT() == x.ITT && off >= x.Offset && c.skipLocked(q, d.DataSN(), at) {
+		return nil // seen before
+	}
 	switch {
 	case d.ITT() != x.ITT:
 		return bad("Data-Out for the tag %#08x has another task's tag", d.TTT())
@@ -166,18 +169,32 @@ func (c *Conn) dataOutDone(good bool) error {
 	x := g.x
 	n := uint32(r.bhs.DataLen())
 	q.got += n
-	g.got += n
+	q.idle = false
 	c.stats.payloadIn.Add(uint64(n))
 	var reject *inPDU
+	if good {
+		g.got += n
+	}
+	if c.keep != nil {
+		if !good { // rejected, counted as received, and asked for again (RFC 7143 §7.3)
+			c.loseLocked(g, q.off+q.got-n, n)
+		}
+		if r.bhs.Final() && q.got < q.n {
+			c.loseLocked(g, q.off+q.got, q.n-q.got)
+		}
+	}
 	switch {
 	case !good:
-		x.Err = errDataDigest
+		c.stats.damaged.Add(1)
+		if c.keep == nil {
+			x.Err = errDataDigest
+		}
 		reject = newInPDU(0)
 		reject.pdu.BHS = r.bhs
 		reject.pdu.Bad = errDataDigest
 	case g.fault && x.Err == nil:
 		x.Err = iscsi.ErrMemoryFault
-	case r.bhs.Final() && q.got < q.n && x.Err == nil:
+	case r.bhs.Final() && q.got < q.n && x.Err == nil && c.keep == nil:
 		x.Err = iscsi.ErrShortData
 	}
 	if q.got == q.n || r.bhs.Final() {

@@ -12,6 +12,9 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.st >= stateClosing {
+		if c.keep != nil && op == iscsi.OpSCSIResponse {
+			c.keep.sent(p) // for the connection that adopts the task
+		}
 		return c.endError()
 	}
 	if len(p.Data) > iscsi.MaxDataLen || len(p.AHS) > iscsi.MaxAHSLen || len(p.AHS)%4 != 0 {
@@ -20,7 +23,9 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 	if c.role == iscsi.RoleInitiator {
 		return c.sendInitiatorLocked(p, op)
 	}
-	if op == iscsi.OpSCSIResponse && c.foldLocked(p) {
+	if c.keep != nil {
+		c.keep.sent(p) // a status of its own can be asked for again: no folding
+	} else if op == iscsi.OpSCSIResponse && c.foldLocked(p) {
 		return nil
 	}
 	c.queueControlLocked(p, op)
@@ -84,6 +89,10 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	segMax, burst := c.params.MaxXmitDataSegmentLength, c.params.MaxBurstLength
 	v := view{segs: x.Segs, n: int(x.Len)}
 	v.skip(0) // empty leading segments
+	if c.keep != nil {
+		c.putKeptLocked(x, v)
+		return nil
+	}
 	for off := uint32(0); off < x.Len; {
 		// A sequence ends at MaxBurstLength, counted from the start of the buffer.
 		inBurst := burst - (x.Offset+off)%burst
@@ -108,6 +117,34 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	return nil
 }
 
+// putKeptLocked is PutData where Data-Ins are kept until they are acknowledged. A
+// Data-In at the end of a burst asks for the acknowledgement, unless it is the last
+// one, which the status acknowledges (RFC 7143 §11.7.2).
+func (c *Conn) putKeptLocked(x *iscsi.Transfer, v view) {
+	t := c.keep.task(x)
+	kept := c.keep.copyOf(t, x)
+	for off := uint32(0); off < x.Len; {
+		inBurst := c.params.MaxBurstLength - (x.Offset+off)%c.params.MaxBurstLength
+		n := min(c.params.MaxXmitDataSegmentLength, x.Len-off, inBurst)
+		end := off+n == x.Len
+		over := end && x.Final
+		p := keptPDU{off: x.Offset + off, final: n == inBurst || over, ack: n == inBurst && !over}
+		if kept != nil {
+			p.data = kept[off : off+n : off+n]
+		}
+		t.pdus = append(t.pdus, p)
+		o := c.dataInLocked(t, len(t.pdus)-1)
+		o.xfer, o.last = x, end
+		if kept == nil {
+			o.data = v
+			o.data.n = int(n)
+			v.skip(int(n))
+		}
+		off += n
+	}
+	x.DataSN = t.next()
+}
+
 // GetData implements iscsi.Datamover: R2Ts of at most MaxBurstLength, of which
 // MaxOutstandingR2T may be open per task.
 func (c *Conn) GetData(x *iscsi.Transfer) error {
@@ -128,10 +165,12 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 	}
 	c.gets.add(x)
 	c.pumpLocked(x.ITT)
+	c.watchLocked()
 	return nil
 }
 
-// pumpLocked sends the R2Ts that a task may have outstanding now.
+// pumpLocked sends the R2Ts that a task may have outstanding now: first those for
+// what was lost, then those for what was not asked for yet.
 func (c *Conn) pumpLocked(itt uint32) {
 	open := 0
 	for g := c.gets.first; g != nil; g = g.next {
@@ -143,24 +182,33 @@ func (c *Conn) pumpLocked(itt uint32) {
 		if g.itt != itt || g.x == nil {
 			continue
 		}
-		for x := g.x; g.asked < x.Len && open < int(c.params.MaxOutstandingR2T); open++ {
-			n := min(c.params.MaxBurstLength, x.Len-g.asked)
-			r := c.gets.open(g, n)
-			var b iscsi.BHS
-			q := b.NewR2T()
-			q.SetLUN(x.LUN)
-			q.SetITT(x.ITT)
-			q.SetTTT(r.ttt)
-			q.SetSequence(c.up.Sequence())
-			q.SetR2TSN(x.R2TSN)
-			q.SetOffset(x.Offset + r.off)
-			q.SetDesired(n)
-			x.R2TSN++
-			o := c.tx.alloc(&b)
-			o.digest = true
-			c.tx.push(o)
+		for ; open < int(c.params.MaxOutstandingR2T); open++ {
+			off, n, ok := g.wanted(c.params.MaxBurstLength)
+			if !ok {
+				break
+			}
+			r := c.gets.open(g, off, n)
+			r.sn = g.x.R2TSN
+			g.x.R2TSN++
+			c.sendR2TLocked(g.x, r)
 		}
 	}
+}
+
+func (c *Conn) sendR2TLocked(x *iscsi.Transfer, r *r2t) *outPDU {
+	var b iscsi.BHS
+	q := b.NewR2T()
+	q.SetLUN(x.LUN)
+	q.SetITT(x.ITT)
+	q.SetTTT(r.ttt)
+	q.SetSequence(c.up.Sequence())
+	q.SetR2TSN(r.sn)
+	q.SetOffset(x.Offset + r.off)
+	q.SetDesired(r.n)
+	o := c.tx.alloc(&b)
+	o.digest = true
+	c.tx.push(o)
+	return o
 }
 
 // AbortTransfer implements iscsi.Datamover. R2Ts that are out are forgotten:

@@ -25,6 +25,7 @@ type txState struct {
 	sending    bool // a system call is using queued PDUs: none may be unlinked
 	doneHead   *iscsi.Transfer
 	doneTail   *iscsi.Transfer
+	again      int // PDUs in the queue that are sent once more
 
 	batch   []*outPDU // the transmitter's
 	vec     []sockio.Vec
@@ -43,6 +44,19 @@ func (t *txState) push(p *outPDU) {
 	t.tail = p
 }
 
+// unlink takes p out of the queue, behind prev, and frees it.
+func (t *txState) unlink(prev, p *outPDU) {
+	if prev == nil {
+		t.head = p.next
+	} else {
+		prev.next = p.next
+	}
+	if p.next == nil {
+		t.tail = prev
+	}
+	t.release(p)
+}
+
 // pop unlinks and frees the first PDU.
 func (t *txState) pop() {
 	p := t.head
@@ -55,6 +69,9 @@ func (t *txState) pop() {
 const maxFree = 512
 
 func (t *txState) release(p *outPDU) {
+	if p.again {
+		t.again--
+	}
 	if t.nfree == maxFree {
 		return
 	}
@@ -242,21 +259,13 @@ func (c *Conn) collectLocked() bool {
 	for p := t.head; p != nil && size < roundBytes && pieces < sockio.MaxVec-8; {
 		next := p.next
 		if x := p.xfer; x != nil && x.Aborted && !p.taken {
-			if prev == nil {
-				t.head = next
-			} else {
-				prev.next = next
-			}
-			if next == nil {
-				t.tail = prev
-			}
 			if p.last {
 				if x.Err == nil {
 					x.Err = iscsi.ErrAborted
 				}
 				t.done(x)
 			}
-			t.release(p)
+			t.unlink(prev, p)
 			p = next
 			continue
 		}

@@ -28,6 +28,7 @@ type outPDU struct {
 	digest  bool            // digests apply (none during login)
 	last    bool            // xfer is complete when this PDU has gone out
 	taken   bool            // the transmitter has seen it: no more changes
+	again   bool            // sent once more, after a SNACK
 	payload bool            // data belongs to a SCSI task
 }
 

@@ -1,0 +1,290 @@
+package iscsitcp
+
+import (
+	"slices"
+
+	"softiser/internal/iscsi"
+)
+
+// Bounds of what a connection keeps, and of what it sends again at a time.
+const (
+	keepBytes  = 16 << 20 // data of READs
+	keepStatus = 1024     // numbered PDUs
+	againPDUs  = 4096     // retransmissions in the transmit queue
+)
+
+// keeper holds what a target has sent until the initiator has acknowledged it, at
+// error recovery level 1 and above. It is nil at level 0. Guarded by Conn.mu.
+//
+//	Data-In 0 1 2 3 │ 4 5      first = 4, next = 6
+//	────────────────┘          DataACK moves first on
+//	  StatSN 17 18 19          ExpStatSN of any PDU drops what comes before it,
+//	                           and the Data-Ins of the commands answered there
+//
+// Data is copied: what is sent again is what was sent, whatever has been written to
+// the volume since. The copies are bounded; when there is no room the oldest
+// command that has been answered loses its own, or else the new one is sent
+// without. A SNACK for it is then rejected.
+type keeper struct {
+	room    int // bytes that may still be kept
+	status  []keptStatus
+	tasks   map[uint32]*keptTask // by ITT
+	tags    map[uint32]*keptTask // by the tag of Data-Ins that ask for a DataACK
+	lastTag uint32
+}
+
+// keptStatus is a numbered PDU that has not been acknowledged.
+type keptStatus struct {
+	sn   uint32
+	bhs  iscsi.BHS
+	data []byte
+	task *keptTask // of a SCSI Response
+}
+
+// keptTask is a READ whose Data-Ins have not all been acknowledged. A command
+// that has been answered and has no data is not here.
+type keptTask struct {
+	itt      uint32
+	lun      uint64
+	tag      uint32 // of its Data-Ins with the A bit
+	snackTag uint32 // of the last R-Data SNACK
+	first    uint32 // DataSN of pdus[0]; those before it have been acknowledged
+	pdus     []keptPDU
+	bytes    int
+	answered bool
+	lost     bool // data was sent that is not kept
+}
+
+// keptPDU is a Data-In.
+type keptPDU struct {
+	off   uint32
+	data  []byte
+	final bool // F
+	ack   bool // A
+}
+
+func newKeeper() *keeper {
+	return &keeper{room: keepBytes, tasks: map[uint32]*keptTask{}, tags: map[uint32]*keptTask{}}
+}
+
+func (k *keptTask) next() uint32 { return k.first + uint32(len(k.pdus)) }
+
+// task finds the record of a running READ, or makes it.
+func (k *keeper) task(x *iscsi.Transfer) *keptTask {
+	t := k.tasks[x.ITT]
+	if t != nil && !t.answered {
+		return t
+	}
+	if t != nil { // the tag is in use again: the answer has arrived
+		k.forget(t)
+	}
+	if k.lastTag++; k.lastTag == iscsi.ReservedTag {
+		k.lastTag = 1
+	}
+	t = &keptTask{itt: x.ITT, lun: x.LUN, tag: k.lastTag}
+	k.tasks[t.itt], k.tags[t.tag] = t, t
+	return t
+}
+
+// copyOf returns a copy of the data of x that is accounted to t; nil when there is
+// no room.
+func (k *keeper) copyOf(t *keptTask, x *iscsi.Transfer) []byte {
+	n := int(x.Len)
+	for i := 0; i < len(k.status) && k.room < n; i++ {
+		if old := k.status[i].task; old != nil && old.bytes > 0 {
+			k.drop(old)
+		}
+	}
+	if t.lost || k.room < n {
+		k.drop(t)
+		return nil
+	}
+	b, at := make([]byte, n), 0
+	for _, s := range x.Segs {
+		c, ok := copyGuarded(b[at:], s)
+		if !ok {
+			k.drop(t)
+			return nil
+		}
+		at += c
+	}
+	k.room -= n
+	t.bytes += n
+	return b
+}
+
+// drop gives the data of t up.
+func (k *keeper) drop(t *keptTask) {
+	t.lost = true
+	k.room += t.bytes
+	t.bytes = 0
+	for i := range t.pdus {
+		t.pdus[i].data = nil
+	}
+}
+
+// forget ends the record of t.
+func (k *keeper) forget(t *keptTask) {
+	k.room += t.bytes
+	t.bytes = 0
+	if k.tasks[t.itt] == t {
+		delete(k.tasks, t.itt)
+	}
+	delete(k.tags, t.tag)
+	for i := range k.status {
+		if k.status[i].task == t {
+			k.status[i].task = nil
+		}
+	}
+}
+
+// acked drops what the initiator acknowledges with ExpStatSN. A number that was
+// not sent yet acknowledges nothing.
+func (k *keeper) acked(exp uint32) {
+	n := 0
+	if len(k.status) > 0 {
+		n = int(int32(exp - k.status[0].sn))
+	}
+	if n <= 0 || n > len(k.status) {
+		return
+	}
+	k.shift(n)
+}
+
+// shift drops the n oldest numbered PDUs.
+func (k *keeper) shift(n int) {
+	for i := range n {
+		if t := k.status[i].task; t != nil {
+			k.forget(t)
+		}
+	}
+	k.status = slices.Delete(k.status, 0, n)
+}
+
+// ackedData is a DataACK: everything before the DataSN exp has arrived.
+func (k *keeper) ackedData(t *keptTask, exp uint32) {
+	n := int(exp - t.first)
+	for _, p := range t.pdus[:n] {
+		k.room += len(p.data)
+		t.bytes -= len(p.data)
+	}
+	t.pdus = slices.Delete(t.pdus, 0, n)
+	t.first = exp
+}
+
+// numbered reports whether a PDU of the target takes a StatSN (RFC 7143
+// §4.2.2.2); Data-In and R2T are not asked about.
+func numbered(b *iscsi.BHS) bool {
+	return b.Opcode() != iscsi.OpNopIn || b.ITT() != iscsi.ReservedTag
+}
+
+// sent takes note of a control PDU, which may still be changed.
+func (k *keeper) sent(p *iscsi.PDU) {
+	if !numbered(&p.BHS) || p.BHS.Opcode() == iscsi.OpLoginResponse {
+		return
+	}
+	s := keptStatus{sn: p.BHS.StatSN(), data: slices.Clone(p.Data)}
+	if p.BHS.Opcode() == iscsi.OpSCSIResponse {
+		if t := k.tasks[p.BHS.ITT()]; t != nil && !t.answered {
+			t.answered = true
+			s.task = t
+			s.finish(&p.BHS)
+		}
+	}
+	s.bhs = p.BHS
+	if len(k.status) == keepStatus {
+		k.shift(1)
+	}
+	k.status = append(k.status, s)
+}
+
+// finish brings the fields of a SCSI Response up to date that depend on how its
+// data was sent.
+func (s *keptStatus) finish(b *iscsi.BHS) {
+	if s.task != nil {
+		r := b.SCSIResponse()
+		r.SetExpDataSN(s.task.next())
+		r.SetSNACKTag(s.task.snackTag)
+	}
+}
+
+// Forget implements iscsi.Recovery.
+func (c *Conn) Forget(itt uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.keep == nil {
+		return
+	}
+	if t := c.keep.tasks[itt]; t != nil && !t.answered {
+		c.keep.forget(t)
+	}
+}
+
+// Holds implements iscsi.Recovery.
+func (c *Conn) Holds(itt uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.keep != nil && c.keep.answer(itt) >= 0
+}
+
+// answer finds the SCSI Response for a task among the numbered PDUs.
+func (k *keeper) answer(itt uint32) int {
+	return slices.IndexFunc(k.status, func(s keptStatus) bool {
+		return s.bhs.Opcode() == iscsi.OpSCSIResponse && s.bhs.ITT() == itt
+	})
+}
+
+// surrender gives up what is kept for a task: its data, nil if there is none, and
+// its response, nil if it has not been answered.
+func (c *Conn) surrender(itt uint32) (*keptTask, *keptStatus) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.keep
+	if k == nil {
+		return nil, nil
+	}
+	t := k.tasks[itt]
+	if t != nil {
+		delete(k.tasks, itt)
+		delete(k.tags, t.tag)
+		k.room += t.bytes
+	}
+	if i := k.answer(itt); i >= 0 {
+		s := k.status[i]
+		k.status = slices.Delete(k.status, i, i+1)
+		return t, &s
+	}
+	return t, nil
+}
+
+// Adopt implements iscsi.Recovery (RFC 7143 §7.2.2, §11.5.6).
+func (c *Conn) Adopt(from iscsi.Recovery, itt, exp uint32, answer *iscsi.PDU) (answered, lost bool) {
+	t, s := from.(*Conn).surrender(itt)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s != nil {
+		answer.BHS, answer.Data = s.bhs, s.data
+		answer.BHS.SCSIResponse().SetSNACKTag(0)
+	}
+	if t == nil || c.keep == nil {
+		return s != nil, false
+	}
+	k := c.keep
+	if k.lastTag++; k.lastTag == iscsi.ReservedTag {
+		k.lastTag = 1
+	}
+	t.tag, t.snackTag, t.answered = k.lastTag, 0, false
+	k.tasks[itt], k.tags[t.tag] = t, t
+	k.room -= t.bytes
+	// Other values are ignored (§11.5.6).
+	if n := exp - t.first; exp != 0 && n <= uint32(len(t.pdus)) {
+		k.ackedData(t, exp)
+	}
+	if t.lost {
+		return s != nil, len(t.pdus) > 0
+	}
+	if c.st == stateFull {
+		c.cutAnew(t)
+	}
+	return s != nil, false
+}

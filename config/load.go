@@ -22,11 +22,30 @@ const EnvPrefix = "SOFTISER"
 // Load reads and checks a configuration file. The error is a Problems when the
 // file could be read.
 func Load(path string) (*Config, error) {
-	text, err := os.ReadFile(path)
+	text, err := readFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	return Parse(text, path)
+}
+
+// Limits of files, in bytes: whoever names a device instead is told so.
+const (
+	maxFile   = 16 << 20
+	maxSecret = 4096
+)
+
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%s is longer than %d bytes, which is not what is expected here", path, limit)
+	}
+	return b, err
 }
 
 // Parse is Load for text that came from elsewhere; path is used in messages and

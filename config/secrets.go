@@ -50,7 +50,7 @@ func (c *Config) readSecrets(r *report) {
 			r.add(u.key, "both secret_file and secret_env are set; keep one")
 			continue
 		case u.user.SecretFile != "":
-			b, err := os.ReadFile(u.user.SecretFile)
+			b, err := readFile(u.user.SecretFile, maxSecret)
 			if err != nil {
 				r.add(u.key+".secret_file", "%v", err)
 				continue

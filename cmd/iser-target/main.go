@@ -69,9 +69,12 @@ func exactly(n int) cobra.PositionalArgs {
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "iser-target",
-		Short:         "Block storage over RDMA without RDMA hardware",
-		Long:          rootHelp,
+		Use:   "iser-target",
+		Short: "Block storage over RDMA without RDMA hardware",
+		Long:  rootHelp,
+		Example: `  iser-target serve --export disk0=./disk0.img,size=1GiB
+  iser-target check --config /etc/softiser/iser-target.yaml
+  iser-target status`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -137,6 +137,7 @@ func sessionCommand() *cobra.Command {
 	s.add(cmd)
 	list := &cobra.Command{
 		Use: "list", Short: "List sessions as JSON lines", Args: exactly(0),
+		Example: "  iser-target session list | jq -r '.tsih, .initiator'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
 				st, err := c.Status(ctx)
@@ -191,6 +192,7 @@ func lunCommand() *cobra.Command {
 	}
 	remove := &cobra.Command{
 		Use: "remove IQN LUN", Short: "Remove a LUN, under load if need be; its volume is flushed and closed", Args: exactly(2),
+		Example: "  iser-target lun remove iqn.2026-11.softiser:disk0 1",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := lunNumber(args[1])
 			if err != nil {

@@ -6,6 +6,7 @@ package connflags
 import (
 	"encoding/hex"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -157,6 +158,9 @@ func (o *Options) applyAuth(a *initiator.Auth) (err error) {
 	return nil
 }
 
+// maxSecret bounds a secret's file, in bytes.
+const maxSecret = 4096
+
 // secret returns the first that is set: s, the file, the variable, the file
 // that a variable names.
 func secret(s initiator.Secret, file, env, fileEnv string) (initiator.Secret, error) {
@@ -171,9 +175,17 @@ func secret(s initiator.Secret, file, env, fileEnv string) (initiator.Secret, er
 			return "", nil
 		}
 	}
-	b, err := os.ReadFile(file)
+	f, err := os.Open(file)
 	if err != nil {
 		return "", fmt.Errorf("CHAP secret: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err != nil {
+		return "", fmt.Errorf("CHAP secret: %w", err)
+	}
+	if len(b) > maxSecret {
+		return "", fmt.Errorf("CHAP secret: %s is longer than %d bytes", file, maxSecret)
 	}
 	line, _, _ := strings.Cut(string(b), "\n")
 	if line = strings.TrimRight(line, "\r"); line == "" {

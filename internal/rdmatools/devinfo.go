@@ -15,7 +15,9 @@ func DevInfo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devinfo",
 		Short: "Show the limits of the software RDMA device",
-		Args:  cobra.NoArgs,
+		Example: `  iser-initiator rdma devinfo
+  iser-initiator rdma devinfo --json`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dev, err := rdma.Open(nil)
 			if err != nil {

@@ -88,6 +88,8 @@ func perfCommand(k perfKind) *cobra.Command {
 		Short: k.short,
 		Long: k.short + ".\nWithout SERVER, waits for a client: this program, or perftest's ib_" + strings.ReplaceAll(k.name, "-", "_") + " -R,\n" +
 			"for which -s, -n (and -r) must be the same on both ends. With --perftest the\nserver is that program.",
+		Example: "  iser-initiator rdma " + k.name + "                      # server\n" +
+			"  iser-initiator rdma " + k.name + " 127.0.0.1 -s 4096 -D 5   # client: 4096 bytes, five seconds",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cmd.SilenceUsage = true

@@ -64,7 +64,9 @@ func RPing() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rping -s|-c [-a ADDRESS] [-p PORT]",
 		Short: "RDMA ping-pong, compatible with rdma-core's rping",
-		Args:  cobra.NoArgs,
+		Example: `  iser-initiator rdma rping -s -a 127.0.0.1            # server; or rdma-core's: rping -s
+  iser-initiator rdma rping -c -a 127.0.0.1 -C 10 -v   # client`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SilenceUsage = true
 			r.out = cmd.OutOrStdout()

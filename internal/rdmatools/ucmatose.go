@@ -49,7 +49,9 @@ func UCMatose() *cobra.Command {
 		Use:   "ucmatose [-s SERVER]",
 		Short: "RDMA connection and Send test, compatible with rdma-core's ucmatose",
 		Long:  "Without -s, waits for connections; with -s, connects. Both ends must be given the same -c, -C and -S.",
-		Args:  cobra.NoArgs,
+		Example: `  iser-initiator rdma ucmatose -C 100                # server; or rdma-core's: ucmatose -C 100
+  iser-initiator rdma ucmatose -s 127.0.0.1 -C 100   # client`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SilenceUsage = true
 			u.out = cmd.OutOrStdout()

@@ -64,6 +64,7 @@ func Command(env Env) *cobra.Command {
 	f.CountVarP(&a.force, "force", "f", "override checks, as lvm2 does")
 	for _, c := range slices.Concat(a.pvCommands(), a.vgCommands(), a.lvCommands(), a.reportCommands(), a.transferCommands()) {
 		a.wrap(c)
+		exemplify(c)
 		root.AddCommand(c)
 	}
 	return root

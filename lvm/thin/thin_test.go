@@ -724,6 +724,9 @@ func BenchmarkRewrite(b *testing.B) {
 // BenchmarkDiff is a thin volume of 1 TiB of which 1 % has changed since its
 // snapshot, in blocks of 64 KiB.
 func BenchmarkDiff(b *testing.B) {
+	if testing.Short() {
+		b.Skip("writing the mappings of 1 TiB takes a minute")
+	}
 	meta, err := mem.Open(mem.Config{Size: 2 << 30})
 	must(b, err)
 	defer meta.Close()

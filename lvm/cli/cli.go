@@ -93,6 +93,7 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 	if a.env.Remote == nil {
 		return false, nil
 	}
+	a.absolute(cmd.Name(), len(a.args)-cmd.Flags().NArg())
 	in, out, args := io.Reader(nil), a.out, slices.DeleteFunc(slices.Clone(a.args), func(s string) bool { return strings.HasPrefix(s, "--devices=") })
 	for _, d := range a.devices { // which may be from the environment
 		if abs, err := filepath.Abs(d); err == nil {
@@ -127,6 +128,30 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 		out = w
 	}
 	return a.env.Remote(cmd.Context(), args, in, out, a.err)
+}
+
+// absolute gives the devices among the arguments, which begin at first, paths
+// that do not depend on where the target was started.
+func (a *app) absolute(command string, first int) {
+	switch {
+	case strings.HasPrefix(command, "pv"):
+	case strings.HasPrefix(command, "vg"), command == "lvcreate", command == "lvextend":
+		first++ // a name
+	default:
+		return
+	}
+	for i := first; i < len(a.args); i++ {
+		path, extents, cut := strings.Cut(a.args[i], ":")
+		if _, err := os.Stat(path); err != nil || filepath.IsAbs(path) {
+			continue
+		}
+		if abs, err := filepath.Abs(path); err == nil {
+			a.args[i] = abs
+			if cut {
+				a.args[i] += ":" + extents
+			}
+		}
+	}
 }
 
 // lateFile is created by the first write.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -240,6 +241,37 @@ func TestLive(t *testing.T) {
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRemote: what a command line looks like to a target.
+func TestRemote(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	t.Setenv("LVM_DEVICES", "a.img,/b.img")
+	for _, n := range []string{"a.img", "vg0"} {
+		if err := os.WriteFile(n, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	env := Env{Remote: func(_ context.Context, args []string, _ io.Reader, _, _ io.Writer) (bool, error) {
+		got = args
+		return true, nil
+	}}
+	for line, want := range map[string]string{
+		"vgextend vg0 a.img":              "vgextend vg0 DIR/a.img",
+		"pvmove a.img:0-9 /b.img":         "pvmove DIR/a.img:0-9 /b.img",
+		"lvcreate -L 4m -n x vg0 a.img:3": "lvcreate --name=x --size=4m vg0 DIR/a.img:3",
+		"lvs vg0":                         "lvs vg0",
+	} {
+		if err := Run(context.Background(), env, strings.Fields(line), nil, io.Discard, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		want += " --devices=DIR/a.img --devices=/b.img"
+		if is := strings.ReplaceAll(strings.Join(got, " "), dir, "DIR"); is != want {
+			t.Errorf("%s: %s, want %s", line, is, want)
+		}
 	}
 }
 

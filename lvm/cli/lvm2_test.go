@@ -136,3 +136,42 @@ func firstDifference(ours, theirs string) string {
 	}
 	return "lvm2 has more lines"
 }
+
+// TestPlacementAgainstLVM2 gives two equal groups the same commands, ours and
+// lvm2's: the volumes must lie on the same extents.
+func TestPlacementAgainstLVM2(t *testing.T) {
+	s, other := newShell(t), newShell(t)
+	newLVM2(t, s)
+	l := newLVM2(t, other)
+	name := func(s *shell) string {
+		return "vgp" + strings.ReplaceAll(strings.TrimPrefix(s.disks[0], "/dev/"), "/", "")
+	}
+	s.run(append([]string{"vgcreate", name(s)}, s.disks...)...)
+	l.run(append([]string{"vgcreate", name(other)}, other.disks...)...)
+	defer l.run("vgremove", "-y", name(other))
+	places := func(out string, s *shell) string {
+		for i, d := range s.disks {
+			out = strings.ReplaceAll(out, d+":", string(rune('A'+i))+":")
+		}
+		return strings.Join(strings.Fields(out), " ")
+	}
+	for _, line := range []string{
+		"lvcreate -l10 -n a VG", "lvcreate -l8 -n b VG", "lvcreate -l12 -i2 -n s VG", "lvextend -l+6 VG/a", "lvcreate -l20 -n c VG",
+		"lvremove -y VG/b", "lvcreate -l6 -n d VG", "lvextend -l+12 VG/a", "lvcreate -l20 --alloc contiguous -n e VG",
+		"lvextend -l+2 --alloc contiguous VG/e", "lvextend -l+4 --alloc cling VG/e", "lvremove -y VG/c", "lvcreate -l6 -n g VG",
+	} {
+		ours := strings.Fields(strings.ReplaceAll(line, "VG", name(s)))
+		theirs := strings.Fields(strings.ReplaceAll(line, "VG", name(other)))
+		if theirs[0] == "lvcreate" {
+			theirs = append(theirs, "-an", "-Zn", "-Wn")
+		}
+		s.run(ours...)
+		l.run(theirs...)
+		columns := []string{"--noheadings", "-o", "lv_name,seg_pe_ranges"}
+		a := places(s.run(append([]string{"lvs", name(s)}, columns...)...), s)
+		b := places(l.run(append([]string{"lvs", name(other)}, columns...)...), other)
+		if a != b {
+			t.Fatalf("%s:\nours %s\nlvm2 %s", line, a, b)
+		}
+	}
+}

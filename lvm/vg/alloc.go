@@ -2,6 +2,7 @@ package vg
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 
 	"softiser/lvm/meta"
@@ -218,7 +219,7 @@ func (a *allocator) contiguous() error {
 		}
 		return fmt.Errorf("%w right behind the logical volume", ErrNoExtents)
 	}
-	idx := a.pick(a.per, false)
+	idx := a.pick(a.per)
 	if idx == nil {
 		return fmt.Errorf("%w in one run", ErrNoExtents)
 	}
@@ -231,29 +232,22 @@ func (a *allocator) cling() {
 	if a.r.After == nil || len(a.r.After.Segments) == 0 {
 		return
 	}
-	on := map[string]bool{}
-	for _, s := range a.r.After.Segments {
-		for _, st := range s.Stripes {
-			on[st.Name] = true
-		}
-	}
-	keep := a.holes[:0]
-	for _, h := range a.holes {
-		if on[h.pv] {
-			keep = append(keep, h)
-		}
-	}
-	a.holes = keep
+	a.holes = slices.DeleteFunc(a.holes, func(h hole) bool { return !a.uses(h.pv) })
 }
 
-// pick chooses a hole of at least n extents for each stripe, in the order of
-// the PVs; each on another PV unless shared.
-func (a *allocator) pick(n uint64, shared bool) []int {
+// pick chooses a hole of at least n extents for each stripe, each on another
+// PV: in the order of the PVs, and of each the longest, as lvm2 does.
+func (a *allocator) pick(n uint64) []int {
 	var idx []int
-	on := map[string]bool{}
-	for i, h := range a.holes {
-		if len(idx) < a.r.Stripes && h.len >= n && n > 0 && (shared || !on[h.pv]) {
-			idx, on[h.pv] = append(idx, i), true
+	for i := 0; i < len(a.holes) && len(idx) < a.r.Stripes; {
+		best := i
+		for pv := a.holes[i].pv; i < len(a.holes) && a.holes[i].pv == pv; i++ {
+			if a.holes[i].len > a.holes[best].len {
+				best = i
+			}
+		}
+		if n > 0 && a.holes[best].len >= n {
+			idx = append(idx, best)
 		}
 	}
 	if len(idx) < a.r.Stripes {
@@ -262,14 +256,42 @@ func (a *allocator) pick(n uint64, shared bool) []int {
 	return idx
 }
 
+// clings reports whether what is left fits on the PVs that a linear LV uses.
+func (a *allocator) clings() bool {
+	if a.r.Stripes > 1 || a.last() == nil {
+		return false
+	}
+	var n uint64
+	for _, h := range a.holes {
+		if a.uses(h.pv) {
+			n += h.len
+		}
+	}
+	return n >= a.per
+}
+
+func (a *allocator) uses(pv string) bool {
+	for _, s := range a.r.After.Segments {
+		for _, st := range s.Stripes {
+			if st.Name == pv {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (a *allocator) normal(shared bool) error {
 	if s := a.last(); s != nil {
 		if idx, n := a.behind(s); n > 0 {
 			a.take(idx, n)
 		}
 	}
+	if a.per > 0 && a.clings() {
+		a.cling()
+	}
 	if a.per > 0 {
-		if idx := a.pick(a.per, false); idx != nil {
+		if idx := a.pick(a.per); idx != nil {
 			a.take(idx, a.per)
 		}
 	}

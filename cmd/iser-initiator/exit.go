@@ -11,6 +11,7 @@ import (
 
 	"softiser/initiator"
 	"softiser/internal/iscsi"
+	callerr "softiser/internal/usage"
 )
 
 // Exit codes; where open-iscsi has one for the case it is the same number.
@@ -74,6 +75,8 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, &coded):
 		return coded.code
+	case callerr.Is(err):
+		return exitUsage
 	case errors.As(err, &le):
 		switch le.Status {
 		case iscsi.LoginAuthFailure, iscsi.LoginForbidden:
@@ -86,7 +89,7 @@ func exitCode(err error) int {
 		return exitTimeout
 	case errors.Is(err, initiator.ErrNoLUN):
 		return exitNotFound
-	case errors.As(err, &op), errors.Is(err, initiator.ErrSessionLost):
+	case errors.As(err, &op) && op.Op != "listen", errors.Is(err, initiator.ErrSessionLost):
 		return exitConnect
 	}
 	return exitError

@@ -232,6 +232,29 @@ func TestStandardStreams(t *testing.T) {
 	}
 }
 
+// Wrong usage has its exit code in the commands of other packages, too.
+func TestUsageEverywhere(t *testing.T) {
+	const url = "iser://127.0.0.1:1/" + testIQN + "/0"
+	for _, line := range [][]string{
+		{"attach"}, {"attach", url, "--connections=0"}, {"attach", "nonsense"}, {"attach", url, "--crc=maybe"},
+		{"bench", url, "--output-format=xml"}, {"bench", url, "--runtime=abc"}, {"bench", url, "/no/such/file.fio"}, {"bench", url, "--no-such"},
+		{"rdma", "rping"}, {"rdma", "rping", "-c", "-S", "1"}, {"rdma", "ucmatose", "-C", "-1"}, {"rdma", "write-bw", "-s", "-5", "127.0.0.1"},
+		{"rdma", "write-bw", "--crc=maybe", "127.0.0.1"},
+	} {
+		if _, errs, code := run(t, line...); code != exitUsage || errs == "" {
+			t.Errorf("%v: exit %d, want %d; %s", line, code, exitUsage, errs)
+		}
+	}
+	long := filepath.Join(t.TempDir(), strings.Repeat("s", 120))
+	addr, _ := serve(t, 1<<20, "")
+	for _, socket := range []string{long, "/no/such/dir/x.sock"} {
+		_, errs, code := run(t, "attach", "iser://"+addr+"/"+testIQN+"/0", "--device=none", "--run-dir", t.TempDir(), "--socket", socket)
+		if code != exitError || !strings.Contains(errs, "NBD socket") || socket == long && !strings.Contains(errs, "107") {
+			t.Errorf("socket %s: exit %d, %s", socket, code, errs)
+		}
+	}
+}
+
 func TestExitCodes(t *testing.T) {
 	addr, _ := serve(t, 1<<20, "a-long-secret-1")
 	good := "iser://joe%a-long-secret-1@" + addr + "/" + testIQN + "/0"

@@ -124,6 +124,9 @@ func (a *Attachment) listen(record string) (err error) {
 	if sock, err = filepath.Abs(sock); err != nil {
 		return err
 	}
+	if len(sock) > maxSocketPath {
+		return fmt.Errorf("NBD socket: the path %s has %d bytes; the system takes %d: choose a shorter --socket or --run-dir", sock, len(sock), maxSocketPath)
+	}
 	if err := removeDeadSocket(sock); err != nil {
 		return err
 	}
@@ -148,6 +151,9 @@ func (a *Attachment) listen(record string) (err error) {
 	go func() { a.serve <- a.srv.Serve(t) }()
 	return nil
 }
+
+// maxSocketPath is what sockaddr_un holds besides its final zero, unix(7).
+const maxSocketPath = 107
 
 // removeDeadSocket removes a socket that nobody listens on.
 func removeDeadSocket(path string) error {

@@ -17,6 +17,7 @@ import (
 
 	"softiser/initiator"
 	"softiser/initiator/connflags"
+	"softiser/internal/usage"
 )
 
 const long = `Make a volume a local block device.
@@ -84,14 +85,17 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return c.runList(out)
 	}
 	if len(args) != 1 {
-		return errors.New("attach needs the volume's URL, for example iser://127.0.0.1/iqn.2026-11.softiser:demo/0")
+		return usage.Errorf("attach needs the volume's URL, for example iser://127.0.0.1/iqn.2026-11.softiser:demo/0")
 	}
 	if c.detach {
 		return c.runDetach(cmd.Context(), out, args[0])
 	}
 	cfg, err := c.conn.Config(args[0])
+	if err == nil && c.opt.Connections < 1 {
+		err = fmt.Errorf("--connections %d: at least one is needed", c.opt.Connections)
+	}
 	if err != nil {
-		return err
+		return usage.Wrap(err)
 	}
 	cmd.SilenceUsage = true
 	pipe := inBackground()

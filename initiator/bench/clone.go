@@ -78,7 +78,7 @@ type clone struct {
 
 	verifyAt    uint64 // next ledger block
 	verifyBegan time.Duration
-	usage0      usage
+	usage0      rusage
 	stats       Stats
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"softiser/initiator"
 	"softiser/initiator/connflags"
+	"softiser/internal/usage"
 )
 
 const long = `Drive a volume with a load and report bandwidth and latency as fio does.
@@ -193,15 +194,15 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		c.format = "terse"
 	}
 	if !slices.Contains([]string{"normal", "json", "json+", "terse"}, c.format) {
-		return fmt.Errorf("--output-format=%s: expected normal, json, json+ or terse", c.format)
+		return usage.Errorf("--output-format=%s: expected normal, json, json+ or terse", c.format)
 	}
 	url, files, err := split(args)
 	if err != nil {
-		return err
+		return usage.Wrap(err)
 	}
 	jobs, global, notes, err := c.jobs(files)
 	if err != nil {
-		return err
+		return usage.Wrap(err)
 	}
 	stderr := cmd.ErrOrStderr()
 	for _, n := range notes {

@@ -30,7 +30,7 @@ func sampleReport(t *testing.T) *Report {
 	for i := range int64(16) {
 		s.Dir[dirSync].add(0, 0, 1000+i, jobs[0])
 	}
-	s.Usage = usage{user: 100 * time.Millisecond, sys: 300 * time.Millisecond, ctx: 12, majf: 0, minf: 3}
+	s.Usage = rusage{user: 100 * time.Millisecond, sys: 300 * time.Millisecond, ctx: 12, majf: 0, minf: 3}
 	return &Report{Started: time.Date(2026, 11, 20, 14, 23, 12, 24e6, time.UTC), Groups: []*Stats{s}, Clones: []*Stats{s}}
 }
 

@@ -32,7 +32,7 @@ type Stats struct {
 	Jobs    int
 	Dir     [dirs]DirStats
 	Elapsed time.Duration
-	Usage   usage
+	Usage   rusage
 	Depth   [7]uint64 // requests in flight at submission: 1, 2, 4, 8, 16, 32, ≥64
 
 	Session initiator.Stats // of the connections, since they were opened

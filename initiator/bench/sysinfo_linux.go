@@ -15,26 +15,26 @@ func memoryMiB() int64 {
 	return int64(si.Totalram) * int64(si.Unit) >> 20
 }
 
-// usage is what the process has consumed so far.
-type usage struct {
+// rusage is what the process has consumed so far.
+type rusage struct {
 	user, sys  time.Duration
 	ctx        int64 // context switches
 	majf, minf int64 // page faults
 }
 
-func processUsage() usage {
+func processUsage() rusage {
 	var ru syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &ru) != nil {
-		return usage{}
+		return rusage{}
 	}
-	return usage{
+	return rusage{
 		user: time.Duration(ru.Utime.Nano()), sys: time.Duration(ru.Stime.Nano()),
 		ctx: ru.Nvcsw + ru.Nivcsw, majf: ru.Majflt, minf: ru.Minflt,
 	}
 }
 
-func (u usage) sub(o usage) usage {
-	return usage{u.user - o.user, u.sys - o.sys, u.ctx - o.ctx, u.majf - o.majf, u.minf - o.minf}
+func (u rusage) sub(o rusage) rusage {
+	return rusage{u.user - o.user, u.sys - o.sys, u.ctx - o.ctx, u.majf - o.majf, u.minf - o.minf}
 }
 
 // alignedMemory returns n bytes outside the Go heap: page aligned, never moved,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/usage"
 	"softiser/rdma"
 )
 
@@ -54,7 +55,7 @@ func (t *transport) params() (rdma.ConnParams, error) {
 	case "offered", "off":
 		p.CRC = rdma.CRCOffered
 	default:
-		return p, fmt.Errorf("--crc %q: want required, offered or off", t.crc)
+		return p, usage.Errorf("--crc %q: want required, offered or off", t.crc)
 	}
 	if t.p2p {
 		p.P2P = rdma.P2PWrite | rdma.P2PRead

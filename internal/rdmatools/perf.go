@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/usage"
 	"softiser/rdma"
 )
 
@@ -135,15 +136,15 @@ func (p *perf) check() error {
 	}
 	switch {
 	case p.size < 1 || p.size > 1<<28:
-		return fmt.Errorf("%s: -s %d: want 1 to %d bytes", p.kind.name, p.size, 1<<28)
+		return usage.Errorf("%s: -s %d: want 1 to %d bytes", p.kind.name, p.size, 1<<28)
 	case p.depth < 1 || p.depth > 4096:
-		return fmt.Errorf("%s: -t %d: want 1 to 4096", p.kind.name, p.depth)
+		return usage.Errorf("%s: -t %d: want 1 to 4096", p.kind.name, p.depth)
 	case p.reads < 1 || p.reads > 128:
-		return fmt.Errorf("%s: -o %d: want 1 to 128", p.kind.name, p.reads)
+		return usage.Errorf("%s: -o %d: want 1 to 128", p.kind.name, p.reads)
 	case p.perftest && p.duration.d > 0:
-		return fmt.Errorf("%s: -D does not go with --perftest: both ends count messages (-n)", p.kind.name)
+		return usage.Errorf("%s: -D does not go with --perftest: both ends count messages (-n)", p.kind.name)
 	case p.duration.d <= 0 && p.iters < 1:
-		return fmt.Errorf("%s: -n %d: want at least 1", p.kind.name, p.iters)
+		return usage.Errorf("%s: -n %d: want at least 1", p.kind.name, p.iters)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/usage"
 	"softiser/rdma"
 )
 
@@ -91,10 +92,10 @@ func RPing() *cobra.Command {
 
 func (r *rping) run(ctx context.Context) error {
 	if r.server == r.client {
-		return errors.New("rping: say either -s (server) or -c (client)")
+		return usage.Errorf("rping: say either -s (server) or -c (client)")
 	}
 	if r.size < rpingMin || r.size > rpingMax {
-		return fmt.Errorf("rping: -S %d: want %d to %d bytes", r.size, rpingMin, rpingMax)
+		return usage.Errorf("rping: -S %d: want %d to %d bytes", r.size, rpingMin, rpingMax)
 	}
 	p, err := r.params()
 	if err != nil {

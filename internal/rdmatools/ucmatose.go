@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/usage"
 	"softiser/rdma"
 )
 
@@ -78,7 +79,7 @@ func (u *ucmatose) say(format string, args ...any) {
 
 func (u *ucmatose) run(ctx context.Context) error {
 	if u.connections < 1 || u.count < 0 || u.count > 16384 || u.size < 0 || u.size > 1<<24 {
-		return errors.New("ucmatose: want at least 1 connection (-c), 0 to 16384 messages (-C) of at most 16 MiB (-S)")
+		return usage.Errorf("ucmatose: want at least 1 connection (-c), 0 to 16384 messages (-C) of at most 16 MiB (-S)")
 	}
 	p, err := u.params()
 	if err != nil {

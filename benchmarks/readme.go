@@ -93,7 +93,8 @@ func generated(run *result.Run, files []string, why func(string) string) string 
 }
 
 var (
-	scratchPath = regexp.MustCompile(`/[^ =]*softiser-bench-[^/ ]+/`)
+	scratchPath = regexp.MustCompile(`/[^ =\n]*softiser-bench-[^/ \n]+/`)
+	netnsName   = regexp.MustCompile(`softiser-bench-\d+-\d+`)
 	productPath = regexp.MustCompile(`(^|\s)/\S+/(iser-target|iser-initiator)(\s|$)`)
 	helperPath  = regexp.MustCompile(`(^|\s)/\S+ ((?:verbs|tcp)-(?:server|client)\s)`)
 )
@@ -101,6 +102,7 @@ var (
 // shorten replaces what differs from run to run or from machine to machine.
 func shorten(cmd string) string {
 	cmd = scratchPath.ReplaceAllString(cmd, "SCRATCH/")
+	cmd = netnsName.ReplaceAllString(cmd, "NETNS")
 	cmd = helperPath.ReplaceAllString(cmd, "${1}go run ./benchmarks $2")
 	return productPath.ReplaceAllString(cmd, "${1}bin/$2$3")
 }

@@ -29,9 +29,10 @@ func TestGenerated(t *testing.T) {
 		Samples:  []result.Sample{{Row: "row", Contender: "c", Values: result.Values{result.IOPS: 5}}},
 	}
 	run.Rows[0].Ratios = []result.Ratio{{Name: "a target", Num: "c", Metric: result.IOPS, Op: ">=", Want: 6}}
+	run.Commands["row/e"] = "ip netns add softiser-bench-1-22\ncc -o /tmp/softiser-bench-1-2/p /tmp/softiser-bench-1-2/p.c\n/tmp/softiser-bench-1-2/p serve"
 	run.Commands["row/d"] = "taskset -c 1 /tmp/x/benchx verbs-client --addr 127.0.0.1:1"
 	got := generated(run, []string{"p.svg"}, func(row string) string { return "LIMITS.md#" + row })
-	for _, want := range []string{"- cores: 2", "| a row | c |", "**not met**, [why](LIMITS.md#row)", "taskset -c 1 go run ./benchmarks verbs-client", "![p](img/p.svg)", "bin/iser-target serve --config SCRATCH/target.yaml", "SCRATCH/a.sock"} {
+	for _, want := range []string{"- cores: 2", "| a row | c |", "**not met**, [why](LIMITS.md#row)", "ip netns add NETNS\ncc -o SCRATCH/p SCRATCH/p.c\nSCRATCH/p serve\n", "taskset -c 1 go run ./benchmarks verbs-client", "![p](img/p.svg)", "bin/iser-target serve --config SCRATCH/target.yaml", "SCRATCH/a.sock"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("lacks %q:\n%s", want, got)
 		}

@@ -245,7 +245,7 @@ func (r *Run) others(row Row, c string) string {
 	var parts []string
 	for _, m := range row.Metrics[1:] {
 		if s := r.Stat(row.ID, c, m); s.N > 0 {
-			parts = append(parts, Format(m, s.Median)+" "+label[m])
+			parts = append(parts, strings.TrimSpace(Format(m, s.Median)+" "+label[m]))
 		}
 	}
 	return strings.Join(parts, ", ")

@@ -125,8 +125,7 @@ func (l *line) draw(run *result.Run, path string) (bool, error) {
 		labels[i] = pt.label
 	}
 	p.NominalX(labels...)
-	p.Y.Min = 0
-	return true, p.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
+	return true, save(p, len(labels), 0.25, path)
 }
 
 // bars draws one figure of one row, a bar for each contender.
@@ -160,6 +159,13 @@ func bars(run *result.Run, row, metric string, scale float64, title, y, path str
 	}
 	p.Add(b, errs)
 	p.NominalX(names...)
-	p.Y.Min = 0
-	return true, p.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
+	return true, save(p, len(names), 0.6, path)
+}
+
+// save writes a plot of n columns with room around what is drawn.
+func save(p *plot.Plot, n int, side float64, path string) error {
+	p.Title.Padding = vg.Points(8)
+	p.X.Min, p.X.Max = -side, float64(n-1)+side
+	p.Y.Min, p.Y.Max = 0, 1.1*p.Y.Max
+	return p.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
 }

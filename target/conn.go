@@ -90,6 +90,8 @@ type conn struct {
 	scratch []byte        // guarded by mu: its data
 	statSN  atomic.Uint32 // written under mu
 	ping    pingState     // guarded by mu
+	acks    []ackWait     // guarded by mu
+	acksDue atomic.Bool   // there are acks; written under mu
 
 	ended chan struct{} // closed after ConnectionTerminateNotify
 }
@@ -158,6 +160,9 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 	c.heard.Add(1)
 	switch c.state.get() {
 	case connFull:
+		if c.acksDue.Load() {
+			c.acknowledged(p.BHS.ExpStatSN(), false)
+		}
 		c.fullFeature(p)
 	case connLogin:
 		c.loginPDU(p)
@@ -217,6 +222,7 @@ func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
 func (c *conn) ConnectionTerminateNotify(err error) {
 	was := c.state.get()
 	c.state.advance(connClosed)
+	c.acknowledged(0, true)
 	c.timer.Stop()
 	c.place.done()
 	if c.sess != nil {

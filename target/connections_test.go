@@ -317,6 +317,45 @@ func TestAbortAcrossConnections(t *testing.T) {
 	b.ready()
 }
 
+// A reset is answered when nothing that was sent on the other connections can still
+// arrive behind the answer (RFC 7143 §4.2.3.3).
+func TestResetWaitsForAcks(t *testing.T) {
+	for _, how := range []string{"acknowledged", "closed"} {
+		t.Run(how, func(t *testing.T) {
+			s := serve(t, several(3))
+			r := s.session("MaxConnections=3")
+			b := s.another(r, 1)
+			b.at(r.cmdSN, command{cdb: testUnitReady})
+			r.cmdSN++
+			before := b.expSN
+			b.expect(iscsi.OpSCSIResponse)
+			tag := r.sendTask(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0)
+			ping := b.expect(iscsi.OpNopIn)
+			if ping.ITT() != iscsi.ReservedTag || ping.TTT() == iscsi.ReservedTag {
+				t.Fatalf("NOP-In: ITT %#x, TTT %#x", ping.ITT(), ping.TTT())
+			}
+			r.expectSilence(20 * time.Millisecond)
+			if how == "closed" {
+				s.another(r, 1) // takes its place
+			} else {
+				var q iscsi.BHS
+				n := q.NewNopOut()
+				n.SetTTT(ping.TTT())
+				n.SetCmdSN(r.cmdSN)
+				now := b.expSN
+				b.expSN = before // does not acknowledge the response
+				b.write(&q, nil)
+				r.expectSilence(20 * time.Millisecond)
+				b.expSN = now
+				b.write(&q, nil)
+			}
+			if p := r.expect(iscsi.OpTaskResponse); p.ITT() != tag || p.TaskResponse().Response() != iscsi.TaskComplete {
+				t.Errorf("response %d for %#x", p.TaskResponse().Response(), p.ITT())
+			}
+		})
+	}
+}
+
 // Asynchronous messages about the session come once, on one of its connections.
 func TestAsyncOnOneConnection(t *testing.T) {
 	s := serve(t, several(2))

@@ -34,10 +34,12 @@ func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
 			s.dropCollecting(f, lun, all)
 		}
 		s.node.device.Manage(s.nexus, scsi.TMF(f), lun, nil, func(r scsi.TMFResponse) {
-			c.taskResponse(itt, uint8(r))
-			if f == iscsi.TargetColdReset {
-				s.srv.coldReset(s.node)
-			}
+			s.afterAcks(c, func() {
+				c.taskResponse(itt, uint8(r))
+				if f == iscsi.TargetColdReset {
+					s.srv.coldReset(s.node)
+				}
+			})
 		})
 		return
 	case iscsi.TaskReassign:

@@ -530,14 +530,12 @@ func FuzzRecovery(f *testing.F) {
 	f.Add(bytes.Join([][]byte{write, snack(iscsi.SNACKRData, 5, 0, 0)}, nil), bytes.Join([][]byte{abort, logout, reassign}, nil))
 	s := serve(f, level(2))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		r := s.dial()
-		r.t = t
+		r := dialRaw(t, s.addr)
 		defer r.nc.Close()
 		r.mustLogin(testIQN, atLevel(2)...)
 		r.throw(first)
 		r.nc.Close()
-		x := s.dial()
-		x.t = t
+		x := dialRaw(t, s.addr)
 		defer x.nc.Close()
 		x.isid, x.tsih, x.cid, x.cmdSN = r.isid, r.tsih, 1, 3
 		if st := x.login(testIQN).LoginResponse().Status(); st == iscsi.LoginSuccess {

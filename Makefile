@@ -58,8 +58,8 @@ bench-compare: bench-go ## the same beside benchmarks/baseline.txt, by benchstat
 bench-baseline: bench-go ## the same as the new benchmarks/baseline.txt
 	cp build/bench.txt benchmarks/baseline.txt
 
-interop: build ## the whole matrix against Linux kernels in QEMU guests; writes docs/INTEROP.md
-	$(GO) run ./interop run
+interop: build ## the whole matrix against Linux kernels in QEMU guests; writes docs/INTEROP.md (ARGS=-again goes on with a run)
+	$(GO) run ./interop run $(ARGS)
 
 interop-short: build ## one guest, the essential cases
 	$(GO) run ./interop run -short

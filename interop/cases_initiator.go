@@ -12,7 +12,9 @@ import (
 )
 
 // Part 4: iser-initiator against LIO, over siw and TCP.
-var initiatorCases = concat(lioCases("iser"), lioCases("iscsi"))
+var initiatorCases = concat(lioCases("iser"), lioCases("iscsi"), []Case{
+	{Name: "lio-iser/gathered", Expect: "READ data that siw gathers from several pages per RDMA Write", Fresh: true, Run: gathered},
+})
 
 const lioIQN = "iqn.2026-11.softiser:lio"
 

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"softiser/initiator"
 	"softiser/internal/scsi"
+	"softiser/interop/internal/guest"
 )
 
 // lioSlow is a block backstore that takes 3 s for each command.
@@ -103,6 +105,57 @@ func loginLost(e *Env, url string) (string, error) {
 	through := strings.Replace(url, strconv.Itoa(e.Port(3260)), strconv.Itoa(ln.Addr().(*net.TCPAddr).Port), 1)
 	_, err = e.Host("iser-initiator", "bench", through, "--rw=randwrite", "--bsrange=512-256k", "--iodepth=32", "--size=16m", "--verify=crc32c")
 	return fmt.Sprintf("recovered, verified after %v", time.Since(began).Round(time.Second)), err
+}
+
+// gathered reads from LIO, whose memory is in pages, and looks at the capture: each
+// RDMA Write of siw is one message of up to six SGEs of 4 KiB.
+func gathered(_ context.Context, e *Env) (string, error) {
+	pcap := filepath.Join(e.dir, "gathered.pcap")
+	if _, err := e.Boot(guest.Options{Capture: pcap}); err != nil {
+		return "", err
+	}
+	if _, err := e.In("%s", "siw_up || die siw\nlio_file f0 /tmp/f0.img 67108864; lio_target "+lioIQN+" && lio_lun 0 $lio_path && lio_portal $SELF 3260 iser || die lio\necho 1 > $tpg/enable"); err != nil {
+		return "", err
+	}
+	if _, err := copyBack(e, fmt.Sprintf("iser://127.0.0.1:%d/%s/0", e.Port(3260), lioIQN)); err != nil {
+		return "", err
+	}
+	time.Sleep(200 * time.Millisecond)
+	e.w.drop()
+	out, err := tshark(e.ctx, pcap, "-Y", "iwarp_rdma.opcode == 0 && ip.src == "+guestIP, "-T", "fields", "-e", "iwarp_mpa.ulpdulength", "-e", "iwarp_ddp.last_flag", "-e", "iwarp_rdma.opcode")
+	if err != nil {
+		return "", err
+	}
+	messages, largest, size := 0, 0, 0
+	for line := range strings.Lines(out) {
+		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		if len(f) != 3 {
+			return "", fmt.Errorf("tshark says %q", line)
+		}
+		lengths, last, ops := strings.Split(f[0], ","), strings.Split(f[1], ","), strings.Split(f[2], ",")
+		if len(lengths) != len(last) || len(lengths) != len(ops) {
+			continue // an FPDU continued from another segment is not told apart
+		}
+		for i, op := range ops {
+			n, err := strconv.Atoi(lengths[i])
+			if err != nil {
+				return "", fmt.Errorf("tshark says %q", line)
+			}
+			if op != "0" && op != "0x00" {
+				continue
+			}
+			size += n - 14 // tagged header
+			if last[i] == "1" || last[i] == "True" {
+				messages++
+				largest = max(largest, size)
+				size = 0
+			}
+		}
+	}
+	if messages < 100 || largest <= 4096 {
+		return "", fmt.Errorf("%d RDMA Writes of siw, the largest of %d bytes: none of several pages", messages, largest)
+	}
+	return fmt.Sprintf("16 MiB the same; %d RDMA Writes, the largest of %d bytes", messages, largest), nil
 }
 
 // prInitiator is our end of persistInTurns.

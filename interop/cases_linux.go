@@ -80,9 +80,11 @@ for i in 1 2; do
   [ $i = 1 ] && cp -a /etc/. /mnt/ ; diff -r --no-dereference /etc /mnt --exclude=lost+found >/tmp/diff || { cat /tmp/diff; die differs; }
   umount -a -O _netdev || die umount; iscsiadm -m node --logoutall=automatic >/dev/null || die logoutall
 done; : > /etc/fstab; iscsiadm -m node -T @IQN -o delete; echo mounted twice`),
-		session("beside", "an iSER and a TCP session on one port at once, on the same disk", mode == "iser", ramTarget, login+`
+		session("beside", "an iSER and a TCP session on one port at once, on the same disk", mode == "iser", ramTarget, `
+no="node.conn[0].timeo.noop_out_interval=0 node.conn[0].timeo.noop_out_timeout=0" # two loads at once in an emulated guest outlast its pings
+d=$(attach @MODE @PORT @IQN $no) || die attach: $d
 siw_up; other=default; [ @MODE = tcp ] && other=iser
-iscsiadm -m node -o new -T @IQN -p $HOST:@PORT -I $other >/dev/null && iscsiadm -m node -T @IQN -p $HOST:@PORT -I $other -l >/dev/null || die second login
+iscsiadm -m node -o new -T @IQN -p $HOST:@PORT -I $other >/dev/null && for kv in $no; do iscsiadm -m node -T @IQN -p $HOST:@PORT -I $other -o update -n "${kv%%=*}" -v 0 || die update; done && iscsiadm -m node -T @IQN -p $HOST:@PORT -I $other -l >/dev/null || die second login
 for i in $(seq 100); do set -- /sys/class/iscsi_session/session*/device/target*/*/block/sd*; [ $# = 2 ] && break; sleep 0.1; done
 [ $# = 2 ] || die two disks: "$@"
 a=/dev/${1##*/} b=/dev/${2##*/}; iscsiadm -m session | tee /tmp/sessions; grep -q ^iser: /tmp/sessions && grep -q ^tcp: /tmp/sessions || die the transports

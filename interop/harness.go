@@ -92,6 +92,11 @@ func progress(r Result) {
 
 func indent(s string) string { return "     " + strings.ReplaceAll(s, "\n", "\n     ") }
 
+// dir is where a case keeps its logs.
+func (h *harness) dir(c Case) string {
+	return filepath.Join(h.out, strings.ReplaceAll(c.Name, "/", "-"))
+}
+
 // worker owns one guest at a time.
 type worker struct {
 	h     *harness
@@ -113,6 +118,8 @@ func (w *worker) run(ctx context.Context, c Case) Result {
 	if r.Err != nil && ctx.Err() == nil {
 		progress(r)
 		took := r.Took
+		dir := w.h.dir(c)
+		os.Rename(dir, dir+"-first") // its logs stay, whatever the second try comes to
 		if r = w.once(ctx, c); r.Err == nil {
 			r.Seen += " (second try)"
 		}
@@ -129,7 +136,7 @@ func (w *worker) once(ctx context.Context, c Case) Result {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the case took more than %v", limit))
 	defer cancel()
 	began := time.Now()
-	dir := filepath.Join(w.h.out, strings.ReplaceAll(c.Name, "/", "-"))
+	dir := w.h.dir(c)
 	r := Result{Case: c}
 	r.Seen, r.Err = w.attempt(ctx, c, dir)
 	r.Took = time.Since(began)

@@ -91,13 +91,20 @@ sg_xcopy if=$(g $d) of=$(g $d) bs=512 count=1024 seek=50000 >/tmp/x 2>&1 || { ca
 	sgCase("alua", "port groups told and set", `
 sg_rtpg -d $d | tee /tmp/rtpg; grep -q 'active/optimized' /tmp/rtpg || die rtpg
 sg_stpg --standby --tp=1 $d || die stpg; sg_turs -n 2 $d >/dev/null; sg_rtpg -d $d | grep -qi standby || die not standby
-sg_turs $d >/dev/null 2>&1 && die a standby port answers; sg_stpg --optimized --tp=1 $d || die stpg back; sg_turs -n 3 $d >/dev/null; sg_turs $d || die not back; echo there and back`),
+sg_turs $d >/dev/null 2>&1 && die a standby port answers
+o=$(disk @IQN 1) || die second unit; sg_turs -n 3 $o >/dev/null; sg_turs $o || die the second unit is in standby too; sg_rtpg -d $o | grep -qi standby && die the second unit tells standby too
+sg_stpg --optimized --tp=1 $d || die stpg back; sg_turs -n 3 $d >/dev/null; sg_turs $d || die not back; echo there and back`),
 	sgCase("sanitize", "overwrite and block erase", `
 dd if=/dev/urandom of=$d bs=1M count=2 oflag=direct 2>/dev/null
 sg_sanitize --overwrite --zero --quick --wait $d >/tmp/s 2>&1 || { cat /tmp/s; die overwrite; }
 dd if=$d bs=1M count=2 iflag=direct 2>/dev/null | tr -d '\0' | head -c1 | grep -q . && die data survive an overwrite
 dd if=/dev/urandom of=$d bs=1M count=2 oflag=direct 2>/dev/null; sg_sanitize --block --quick --wait $d >/tmp/s 2>&1 || { cat /tmp/s; die block erase; }
 dd if=$d bs=1M count=2 iflag=direct 2>/dev/null | tr -d '\0' | head -c1 | grep -q . && die data survive a block erase; echo gone`),
+	sgCase("format", "FORMAT UNIT with progress, all zeroes afterwards", `
+dd if=/dev/urandom of=$d bs=1M count=2 oflag=direct 2>/dev/null
+sg_format --format --quick $d >/tmp/f 2>&1 || { cat /tmp/f; die format; }; grep -qi 'format complete' /tmp/f || { cat /tmp/f; die not complete; }
+sg_turs -n 3 $d >/dev/null; dd if=$d bs=1M count=2 iflag=direct 2>/dev/null | tr -d '\0' | head -c1 | grep -q . && die data survive FORMAT UNIT
+sg_get_lba_status $d | grep -qi deallocated || die blocks are still mapped; echo zeroes`),
 	sgCase("modes", "mode pages changed, logs, opcodes with usage", `
 sg_opcodes -a --rctd $d >/tmp/ops || die opcodes; grep -q 'Compare and write' /tmp/ops || die compare and write is not listed
 sg_opcodes --opcode=0x28 -m $d >/dev/null || die one opcode; sg_opcodes -t $d | grep -qi 'abort task' || die task management functions

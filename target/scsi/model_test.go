@@ -14,7 +14,8 @@ import (
 // its own, abort some and reset the unit now and then. A model of each
 // initiator's blocks says what READ must return. A command that was aborted
 // leaves its blocks undefined (SAM-5 lets it be done in part) until they are
-// written again.
+// written again. Now and then one of them formats the unit while the others
+// pause.
 
 const (
 	modelBlocks = 512 // of each initiator
@@ -41,22 +42,32 @@ func TestModel(t *testing.T) {
 		r := newRig(t, Config{}, LUConfig{Volume: newVolume(t, 4*modelBlocks*int64(bs), bs), Workers: 3})
 		r.nexus(3)
 		r.nexus(4)
-		var wg sync.WaitGroup
+		var all []*model
 		for i, n := range r.nx {
 			m := &model{r: r, n: n, t: t, rnd: rand.New(rand.NewPCG(uint64(bs), uint64(i))), base: uint64(i) * modelBlocks,
 				data: make([]byte, modelBlocks*bs), known: make([]bool, modelBlocks)}
 			for k := range m.known {
 				m.known[k] = true
 			}
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				for range steps {
-					m.step(bs)
-				}
-			}()
+			all = append(all, m)
 		}
-		wg.Wait()
+		const rounds = 3
+		for round := range rounds {
+			var wg sync.WaitGroup
+			for _, m := range all {
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					for range steps / rounds {
+						m.step(bs)
+					}
+				}()
+			}
+			wg.Wait()
+			if round < rounds-1 {
+				all[round].format(all, bs)
+			}
+		}
 		r.close()
 		r.nx = nil
 	}
@@ -68,7 +79,8 @@ func (m *model) step(bs int) {
 	n := 1 + m.rnd.IntN(min(40, modelBlocks-k))
 	lba := m.base + uint64(k)
 	have := m.data[k*bs:][:n*bs]
-	switch m.rnd.IntN(14) {
+	to := m.rnd.IntN(modelBlocks - n + 1)
+	switch m.rnd.IntN(17) {
 	case 0, 1, 2:
 		got := m.send(spc.AppendRead(nil, lba, uint32(n), false), nil, n*bs)
 		if got.status == spc.StatusGood {
@@ -112,6 +124,12 @@ func (m *model) step(bs int) {
 		}
 	case 13:
 		m.disturb()
+	case 14:
+		m.xcopy(k, to, n, bs)
+	case 15:
+		m.token(k, to, n, bs)
+	case 16:
+		m.status(k, n, bs)
 	}
 }
 
@@ -137,12 +155,13 @@ func (m *model) send(cdb, out []byte, in int, opts ...func(*call)) *result {
 	}
 }
 
-// disturb resets the unit, or clears its task set, for everybody.
+// disturb resets the unit, or clears its task set, for everybody, or ends what
+// this initiator has there.
 func (m *model) disturb() {
 	if m.rnd.IntN(8) != 0 {
 		return
 	}
-	f := []TMF{LogicalReset, ClearTaskSet, AbortTaskSet}[m.rnd.IntN(3)]
+	f := []TMF{LogicalReset, ClearTaskSet, AbortTaskSet, NexusReset}[m.rnd.IntN(4)]
 	done := make(chan TMFResponse, 1)
 	m.r.dev.Manage(m.n, f, 0, nil, func(x TMFResponse) { done <- x })
 	select {

@@ -27,8 +27,8 @@
 //	LU.mu       task set, ordering, worker queue, unit attentions
 //
 // What every command must see without a lock is published by atomics: the LU
-// table, the geometry, the gate bits (medium, protection, sanitize), the access
-// state of the port group and the immutable reservation snapshot.
+// table, the geometry, the gate bits (medium, protection, SANITIZE, FORMAT UNIT), the
+// access states of the unit and the immutable reservation snapshot.
 //
 // References in comments: SAM-5, SPC-4, SBC-3.
 package scsi

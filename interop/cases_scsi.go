@@ -100,11 +100,14 @@ sg_sanitize --overwrite --zero --quick --wait $d >/tmp/s 2>&1 || { cat /tmp/s; d
 dd if=$d bs=1M count=2 iflag=direct 2>/dev/null | tr -d '\0' | head -c1 | grep -q . && die data survive an overwrite
 dd if=/dev/urandom of=$d bs=1M count=2 oflag=direct 2>/dev/null; sg_sanitize --block --quick --wait $d >/tmp/s 2>&1 || { cat /tmp/s; die block erase; }
 dd if=$d bs=1M count=2 iflag=direct 2>/dev/null | tr -d '\0' | head -c1 | grep -q . && die data survive a block erase; echo gone`),
-	sgCase("format", "FORMAT UNIT with progress, all zeroes afterwards", `
+	sgCase("format", "FORMAT UNIT, with and without IMMED: zeroes, and nothing mapped", `
 dd if=/dev/urandom of=$d bs=1M count=2 oflag=direct 2>/dev/null
-sg_format --format --quick $d >/tmp/f 2>&1 || { cat /tmp/f; die format; }; grep -qi 'format complete' /tmp/f || { cat /tmp/f; die not complete; }
+sg_format --format --quick --wait $d >/tmp/f 2>&1 || { cat /tmp/f; die format; }
 sg_turs -n 3 $d >/dev/null; dd if=$d bs=1M count=2 iflag=direct 2>/dev/null | tr -d '\0' | head -c1 | grep -q . && die data survive FORMAT UNIT
-sg_get_lba_status $d | grep -qi deallocated || die blocks are still mapped; echo zeroes`),
+sg_get_lba_status $d | grep -qi deallocated || die blocks are still mapped
+dd if=/dev/urandom of=$d bs=1M count=2 oflag=direct 2>/dev/null; sg_format --format --quick --early $d >/tmp/f 2>&1 || { cat /tmp/f; die format with IMMED; }
+for i in $(seq 50); do sg_turs $d >/dev/null 2>&1 && break; sleep 0.1; done
+dd if=$d bs=1M count=2 iflag=direct 2>/dev/null | tr -d '\0' | head -c1 | grep -q . && die data survive FORMAT UNIT with IMMED; echo zeroes`),
 	sgCase("modes", "mode pages changed, logs, opcodes with usage", `
 sg_opcodes -a --rctd $d >/tmp/ops || die opcodes; grep -q 'Compare and write' /tmp/ops || die compare and write is not listed
 sg_opcodes --opcode=0x28 -m $d >/dev/null || die one opcode; sg_opcodes -t $d | grep -qi 'abort task' || die task management functions

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	spc "softiser/internal/scsi"
@@ -33,7 +34,11 @@ type model struct {
 	t     *testing.T
 }
 
-func TestModel(t *testing.T) {
+// It runs in a bubble of fake time, where a machine that stalls makes nothing time
+// out, and commands that wait for each other end the test at once.
+func TestModel(t *testing.T) { synctest.Test(t, testModel) }
+
+func testModel(t *testing.T) {
 	steps := modelSteps
 	if testing.Short() {
 		steps /= 5

@@ -3,6 +3,7 @@ package scsi
 import (
 	"bytes"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	spc "softiser/internal/scsi"
@@ -13,28 +14,15 @@ import (
 // TestCompareAndWriteIsSeenWhole changes 64 blocks over and over by COMPARE AND
 // WRITE while others READ, VERIFY and copy them: each must see all of one
 // value.
-func TestCompareAndWriteIsSeenWhole(t *testing.T) {
+func TestCompareAndWriteIsSeenWhole(t *testing.T) { synctest.Test(t, testSeenWhole) }
+
+func testSeenWhole(t *testing.T) {
 	const blocks = 64
 	slow := faulty.New(newNamed(t, "a"), 1, faulty.Rule{Op: faulty.Read, Delay: 50 * time.Microsecond, Chance: 0.3})
 	r := newRig(t, Config{}, LUConfig{Volume: slow}, LUConfig{LUN: 1, Volume: newNamed(t, "b")})
-	for range 3 {
-		r.nexus(byte(len(r.nx) + 1))
-	}
+	r.nexus(3)
+	r.nexus(4)
 	value := func(v int) []byte { return bytes.Repeat([]byte{byte(v)}, blocks*512) }
-	stop := make(chan struct{})
-	done := make(chan int)
-	loop := func(n *Nexus, step func(*Nexus, int)) {
-		i := 0
-		for ; ; i++ {
-			select {
-			case <-stop:
-				done <- i
-				return
-			default:
-				step(n, i)
-			}
-		}
-	}
 	whole := func(what string, p []byte) {
 		t.Helper()
 		for _, b := range p {
@@ -44,104 +32,118 @@ func TestCompareAndWriteIsSeenWhole(t *testing.T) {
 			}
 		}
 	}
+	stop := make(chan struct{})
+	done := make(chan int)
+	loop := func(n *Nexus, step func(*Nexus)) {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				done <- i
+				return
+			default:
+				step(n)
+			}
+		}
+	}
 	read := spc.AppendRead(nil, 0, blocks, false)
 	list := copyList(1, append(r.target(0), r.target(1)...), spc.CopySegment{Type: spc.CopyBlockToBlock, Dst: 1, Blocks: blocks, DstLBA: 8})
-	go loop(r.nx[0], func(n *Nexus, i int) {
-		r.on(n, 0, spc.AppendCompareAndWrite(nil, 0, blocks, false), append(value(i), value(i+1)...), 0).good()
-	})
-	go loop(r.nx[1], func(n *Nexus, _ int) { whole("READ", r.on(n, 0, read, nil, blocks*512).good().data) })
-	go loop(r.nx[2], func(n *Nexus, _ int) {
+	go loop(r.nx[1], func(n *Nexus) { whole("READ", r.on(n, 0, read, nil, blocks*512).good().data) })
+	go loop(r.nx[2], func(n *Nexus) {
 		r.on(n, 0, xcopy(list), list, 0).good()
 		whole("EXTENDED COPY", r.on(n, 1, spc.AppendRead(nil, 8, blocks, false), nil, blocks*512).good().data)
 	})
-	go loop(r.nx[3], func(n *Nexus, _ int) {
+	go loop(r.nx[3], func(n *Nexus) {
 		got := r.on(n, 0, spc.AppendVerify(nil, 0, blocks, 1), value(7), 0)
 		if got.status == spc.StatusCheckCondition && got.sd.Info != 0 {
 			t.Errorf("VERIFY of one value found a difference at %d", got.sd.Info)
 		}
 	})
-	time.Sleep(300 * time.Millisecond)
+	for i := range 300 {
+		r.do(spc.AppendCompareAndWrite(nil, 0, blocks, false), append(value(i), value(i+1)...), 0).good()
+	}
 	close(stop)
-	for range 4 {
-		if n := <-done; n < 3 {
-			t.Errorf("an initiator got only %d commands done", n)
+	for range 3 {
+		if n := <-done; n == 0 {
+			t.Error("an initiator got no command done")
 		}
 	}
+	r.close()
+	r.nx = nil
 }
 
 // TestExclusiveWaitsForRead: a READ that has begun is answered from before.
 func TestExclusiveWaitsForRead(t *testing.T) {
-	slow := faulty.New(newVolume(t, 1<<20, 512), 1, faulty.Rule{Op: faulty.Read, Off: 0, Len: 4096, Delay: 100 * time.Millisecond, Times: 1})
-	r := newRig(t, Config{}, LUConfig{Volume: slow})
-	c := r.start(r.nx[1], 0, spc.AppendRead(nil, 0, 8, false), nil, 4096)
-	list := append(make([]byte, 4096), bytes.Repeat([]byte{1}, 4096)...)
-	r.do(spc.AppendCompareAndWrite(nil, 0, 8, false), list, 0).good()
-	select {
-	case <-c.done:
-	default:
-		t.Error("COMPARE AND WRITE was done while a READ of its blocks was under way")
-	}
-	if !allZero(r.finish(c).good().data) {
-		t.Error("the READ shows what was written after it had begun")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		slow := faulty.New(newVolume(t, 1<<20, 512), 1, faulty.Rule{Op: faulty.Read, Off: 0, Len: 4096, Delay: time.Second, Times: 1})
+		r := newRig(t, Config{}, LUConfig{Volume: slow})
+		c := r.start(r.nx[1], 0, spc.AppendRead(nil, 0, 8, false), nil, 4096)
+		synctest.Wait()
+		list := append(make([]byte, 4096), bytes.Repeat([]byte{1}, 4096)...)
+		r.do(spc.AppendCompareAndWrite(nil, 0, 8, false), list, 0).good()
+		select {
+		case <-c.done:
+		default:
+			t.Error("COMPARE AND WRITE was done while a READ of its blocks was under way")
+		}
+		if !allZero(r.finish(c).good().data) {
+			t.Error("the READ shows what was written after it had begun")
+		}
+		r.close()
+		r.nx = nil
+	})
 }
 
 // TestClaims: copies and exclusive commands take turns in the order in which they
 // were announced, and a claim fails when the unit is being sanitized.
 func TestClaims(t *testing.T) {
-	r := newRig(t, Config{})
-	lu := r.dev.lookup(0)
-	first, err := lu.claim(holdWrite, 0, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Copies do not mind each other, nor commands that are not exclusive.
-	second, err := lu.claim(holdWrite, 512, 1024)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.do(spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0).good()
-	caw := r.start(r.nx[0], 0, spc.AppendCompareAndWrite(nil, 2, 1, false), make([]byte, 1024), 0)
-	elsewhere := r.start(r.nx[1], 0, spc.AppendCompareAndWrite(nil, 8, 1, false), make([]byte, 1024), 0)
-	r.finish(elsewhere).good()
-	third := make(chan *claim)
-	go func() {
-		c, err := lu.claim(holdRead, 1024, 512)
-		if err != nil {
-			t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{})
+		lu := r.dev.lookup(0)
+		take := func(kind holdKind, off, n int64) *claim {
+			t.Helper()
+			c, err := lu.claim(kind, off, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
 		}
-		third <- c
-	}()
-	for waiting := false; !waiting; time.Sleep(time.Millisecond) {
-		lu.mu.Lock()
-		waiting = len(lu.claims) == 3
-		lu.mu.Unlock()
-	}
-	first.drop()
-	select {
-	case <-caw.done:
-		t.Error("COMPARE AND WRITE ran over blocks that a copy had claimed")
-	case <-third:
-		t.Error("a later claim overtook an exclusive command")
-	case <-time.After(20 * time.Millisecond):
-	}
-	second.drop()
-	r.finish(caw).good()
-	(<-third).drop()
+		first := take(holdWrite, 0, 4096)
+		// Copies do not mind each other, nor commands that are not exclusive.
+		second := take(holdWrite, 512, 1024)
+		r.do(spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0).good()
+		caw := r.start(r.nx[0], 0, spc.AppendCompareAndWrite(nil, 2, 1, false), make([]byte, 1024), 0)
+		synctest.Wait()
+		r.on(r.nx[1], 0, spc.AppendCompareAndWrite(nil, 8, 1, false), make([]byte, 1024), 0).good()
+		third := make(chan *claim, 1)
+		go func() { third <- take(holdRead, 1024, 512) }()
+		synctest.Wait()
+		first.drop()
+		synctest.Wait()
+		select {
+		case <-caw.done:
+			t.Error("COMPARE AND WRITE ran over blocks that a copy had claimed")
+		default:
+		}
+		if len(third) > 0 {
+			t.Error("a later claim overtook an exclusive command")
+		}
+		second.drop()
+		r.finish(caw).good()
+		(<-third).drop()
 
-	// Longer than a COMPARE AND WRITE waits.
-	c, err := lu.claim(holdRead, 0, 512)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.do(spc.AppendCompareAndWrite(nil, 0, 1, false), make([]byte, 1024), 0).is(spc.StatusBusy)
-	c.drop()
-	lu.setGate(gateSanitize, true)
-	if _, err := lu.claim(holdWrite, 0, 512); err != errUnready {
-		t.Errorf("a claim on a unit that is being sanitized: %v", err)
-	}
-	lu.setGate(gateSanitize, false)
-	if len(lu.claims) != 0 || len(lu.exclusives) != 0 {
-		t.Errorf("%d claims and %d exclusives are left", len(lu.claims), len(lu.exclusives))
-	}
+		// Longer than a COMPARE AND WRITE waits.
+		c := take(holdRead, 0, 512)
+		r.do(spc.AppendCompareAndWrite(nil, 0, 1, false), make([]byte, 1024), 0).is(spc.StatusBusy)
+		c.drop()
+		lu.setGate(gateSanitize, true)
+		if _, err := lu.claim(holdWrite, 0, 512); err != errUnready {
+			t.Errorf("a claim on a unit that is being sanitized: %v", err)
+		}
+		lu.setGate(gateSanitize, false)
+		if len(lu.claims) != 0 || len(lu.exclusives) != 0 {
+			t.Errorf("%d claims and %d exclusives are left", len(lu.claims), len(lu.exclusives))
+		}
+		r.close()
+		r.nx = nil
+	})
 }

@@ -577,6 +577,8 @@ func TestPoolFull(t *testing.T) {
 	must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 4, ErrorWhenFull: true}, "lvcreate"))
 	must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "a", Extents: 100}, "lvcreate"))
 	a := volume(t, g, "a")
+	low := make(chan bool, 16)
+	cancel := a.OnLowSpace(func() { low <- true })
 	p := make([]byte, 65536)
 	var err error
 	for i := int64(0); err == nil; i++ {
@@ -594,6 +596,9 @@ func TestPoolFull(t *testing.T) {
 	must(t, g.Extend("p", 8, "", 0, nil, "lvextend"))
 	_, err = a.WriteAt(p, 50*65536)
 	must(t, err)
+	<-low // full
+	<-low // and a write that found nothing
+	cancel()
 	must(t, a.Close())
 	must(t, g.Close())
 }

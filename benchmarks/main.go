@@ -113,10 +113,17 @@ func (o *options) reportCommand() *cobra.Command {
 	return cmd
 }
 
-// packages are the peers and their clients.
-var packages = []string{"tgt", "nbdkit", "qemu-utils", "qemu-block-extra", "iperf3", "ucx-utils", "fio", "libiscsi-bin", "libnbd-bin", "strace"}
+// packages are the peers, their clients, and what counts and compiles.
+var packages = []string{"tgt", "nbdkit", "qemu-utils", "qemu-block-extra", "iperf3", "ucx-utils", "fio", "libiscsi-bin", "libnbd-bin",
+	"linux-perf", "iproute2", "gcc", "libc6-dev"}
 
+// install installs what the rows need, unless everything is there.
 func install(ctx context.Context) error {
+	missing := rows.Missing(rows.All())
+	if len(missing) == 0 {
+		return nil
+	}
+	fmt.Fprintln(os.Stderr, "installing the peers from Debian; not there yet:", strings.Join(missing, " "))
 	apt, err := exec.LookPath("apt-get")
 	if err != nil {
 		return err

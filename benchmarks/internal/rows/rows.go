@@ -239,6 +239,18 @@ func noter(m map[string]string, key string) func(string) {
 	}
 }
 
+// Missing lists the programs that rows need and this machine does not have.
+func Missing(rows []Row) (names []string) {
+	for _, r := range rows {
+		for _, c := range r.Contenders {
+			if n := missing(c.Needs); n != "" && !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	return names
+}
+
 func missing(needs []string) string {
 	for _, n := range needs {
 		if _, ok := proc.Have(n); !ok {

@@ -81,6 +81,9 @@ func TestMeasureTakesTurns(t *testing.T) {
 	slow := c("slow", nil)
 	slow.Slow = true
 	row := Row{Row: result.Row{ID: "r", Title: "r", Metrics: []string{result.IOPS}}, Contenders: []Contender{c("a", nil), bad, gone, slow, c("b", errors.New("boom"))}}
+	if got := Missing([]Row{row}); !slices.Equal(got, []string{"no-such-program"}) {
+		t.Errorf("missing %v", got)
+	}
 	run := &result.Run{Started: time.Now()}
 	kept := 0
 	h := &Harness{Reps: 2, Quick: true, Say: func(string, ...any) {}, Keep: func(*result.Run) error { kept++; return nil }}

@@ -75,9 +75,7 @@ type QP struct {
 
 	rq rqueue
 
-	// Memory of directMin bytes and more that the peer may be about to fill: windows
-	// for its RDMA Writes, sinks of our Reads. See want.
-	lent, lentBytes atomic.Int64
+	lent lendList // memory that the peer may be about to fill
 
 	rx    rxState     // owned by the receive goroutine
 	inRx  atomic.Bool // the receive goroutine runs handlers: Push is bounded

@@ -33,7 +33,7 @@ const (
 	directMin = 4 << 10  // payload bytes still in the socket from which readv goes to the destination
 	gapMax    = 1 << 10  // longest learned tail of a direct readv
 	lentFew   = 8        // up to so many lent pieces of memory are always filled directly
-	lentLong  = 16 << 10 // more of them only when they have this length on average
+	lentLong  = 16 << 10 // more of them that cannot be guessed only when they have this length on average
 	wcBatch   = 32
 	rxVec     = 64 // pieces of one readv
 )
@@ -88,6 +88,7 @@ type rxState struct {
 	short  bool // the peer's FPDUs are too short for direct placement
 	ended  bool // the last direct payload ended its message
 	expect int  // > 0: a direct payload is likely to be next
+	guess  rxGuess
 
 	wcs   [wcBatch]WC
 	nwc   int
@@ -143,6 +144,10 @@ func (qp *QP) rxPoll(uintptr) bool {
 			return true
 		}
 		if err != nil {
+			if err == sock.ErrFault && x.guess.aimed > 0 {
+				x.guess.off = true // which piece it was is found out without guessing
+				continue
+			}
 			if err == sock.ErrFault && x.left > 0 {
 				qp.placeFault()
 				continue
@@ -185,6 +190,7 @@ func (qp *QP) rxBusyPoll(fd uintptr, d time.Duration) bool {
 func (qp *QP) rxRead() (int, error) {
 	x := &qp.rx
 	x.stats.RecvCalls++
+	x.guess.aimed, x.guess.n, x.guess.i = 0, 0, 0
 	if x.r == x.w {
 		x.r, x.w = 0, 0
 		if x.stage == rxPayload && x.paylen >= directMin && x.left > 0 {
@@ -192,10 +198,15 @@ func (qp *QP) rxRead() (int, error) {
 			x.stats.Bytes += uint64(max(n, 0))
 			return n, err
 		}
-	} else if x.r > 0 && len(x.buf)-x.w < len(x.buf)/2 {
-		x.w = copy(x.buf, x.buf[x.r:x.w])
+	} else if x.r > 0 {
+		x.w = copy(x.buf, x.buf[x.r:x.w]) // part of a header or of a trailer
 		x.r = 0
 	}
+	x.vec = x.vec[:0]
+	if qp.aim(x.lead()) {
+		return qp.guessed()
+	}
+	x.guess.off = false
 	room := len(x.buf) - x.w
 	n, err := qp.conn.Read(x.buf[x.w : x.w+min(room, qp.want())])
 	if n > 0 {
@@ -206,43 +217,55 @@ func (qp *QP) rxRead() (int, error) {
 }
 
 // direct reports whether long payloads are to be placed without a copy, at the
-// price of a system call for each: memory has been lent for them, or the stream
-// has just brought some. Many short payloads in flight are better read ahead and
-// copied, many per call; so is everything from a peer that cuts messages into
-// short FPDUs.
+// price of a system call for each that cannot be guessed: memory has been lent for
+// them, or the stream has just brought some. Many short payloads in flight of
+// which guesses fail are better read ahead and copied, many per call; so is
+// everything from a peer that cuts messages into short FPDUs.
 func (qp *QP) direct() bool {
 	x := &qp.rx
 	if x.short {
 		return false
 	}
-	if n := qp.lent.Load(); n > 0 {
-		return n <= lentFew || qp.lentBytes.Load() >= n*lentLong
+	l := &qp.lent
+	if n := l.n.Load(); n > 0 {
+		return n <= lentFew || l.bytes.Load() >= n*lentLong || l.sinks.Load() > 0 || l.some() && x.guess.pause == 0
 	}
 	return x.expect > 0
 }
 
-// want limits a read into the buffer: with direct placement, to the end of the
-// next header, so that the payload behind it stays in the socket.
+// want limits a read into the buffer: with direct placement, to the next header
+// or to the end of a short FPDU and the header behind it, so that a long payload
+// stays in the socket.
 func (qp *QP) want() int {
 	x := &qp.rx
 	if !qp.direct() {
 		return len(x.buf)
 	}
-	n := wire.LenField + wire.TaggedLen - (x.w - x.r)
+	const next = wire.LenField + wire.TaggedLen
+	have := x.w - x.r
 	if x.stage != rxHeader {
-		n += x.left + wire.Pad(x.ulen) + wire.CRCLen
+		return x.left + wire.Pad(x.ulen) + wire.CRCLen + next - have
 	}
-	if n <= 0 {
-		return len(x.buf) // a longer header
+	if have < 4 {
+		return next - have
 	}
-	return n
+	ulen := int(binary.BigEndian.Uint16(x.buf[x.r:]))
+	hl := wire.LenField + wire.Ops[wire.Control(binary.BigEndian.Uint16(x.buf[x.r+2:])).Op()].Hdr
+	if ulen+wire.LenField-hl >= directMin {
+		return hl - have
+	}
+	return wire.FPDULen(ulen) + next - have
 }
 
 // rxConsume runs the machine over the bytes in the buffer.
 func (qp *QP) rxConsume() error {
 	x := &qp.rx
 	for {
+		g := &x.guess
 		have := x.buf[x.r:x.w]
+		if g.i < g.n {
+			have = x.buf[x.r:g.cuts[g.i].pos]
+		}
 		switch x.stage {
 		case rxHeader:
 			n, ok := qp.rxParse(have)
@@ -251,13 +274,23 @@ func (qp *QP) rxConsume() error {
 			}
 			x.r += n
 			x.stage = rxPayload
+			if x.paylen >= directMin {
+				x.measure()
+			}
 		case rxPayload:
+			if g.i < g.n && len(have) == 0 && x.left > 0 {
+				qp.consumeCut()
+				have = x.buf[x.r:x.r] // what lies behind it is another round's
+			}
 			if n := min(x.left, len(have)); n > 0 {
 				qp.rxCopy(have[:n])
 				x.r += n
 			}
 			if x.left > 0 {
 				return nil
+			}
+			if x.paylen >= directMin {
+				x.learn()
 			}
 			x.stage = rxTrailer
 		case rxTrailer:

@@ -20,6 +20,11 @@ const (
 	// AccessZeroBased makes the tagged offset of the first byte 0 instead of its
 	// virtual address.
 	AccessZeroBased
+	// AccessScratch says that what the memory holds is undefined until the window
+	// is invalidated: on their way, other bytes that the peer sent may pass through
+	// it. It lets the engine take many payloads in one system call, see rx_guess.go.
+	// It goes with AccessRemoteWrite on windows.
+	AccessScratch
 
 	accessSink // of a Read or atomic of our own; not open to RDMA Writes
 )
@@ -51,6 +56,8 @@ type region struct {
 	segs    [][]byte
 	one     [1][]byte // backing of segs for a single piece
 
+	lendLink // place in lendList, guarded by its mutex
+
 	faults atomic.Uint64 // placements that failed because the memory cannot be touched
 }
 
@@ -71,18 +78,9 @@ func (r *region) setLocked(segs [][]byte, a Access) {
 	r.discard = false
 }
 
-// lendLocked counts the memory as lent to the peer of r.qp, n = 1, or takes that
-// back, n = -1.
-func (r *region) lendLocked(n int64) {
-	if r.qp != nil && r.size >= directMin && r.access&(AccessRemoteWrite|accessSink) != 0 {
-		r.qp.lent.Add(n)
-		r.qp.lentBytes.Add(n * int64(r.size))
-	}
-}
-
 // dropLocked forgets the memory, so that the collector may have it.
 func (r *region) dropLocked() {
-	r.lendLocked(-1)
+	r.takeBackLocked()
 	clear(r.segs)
 	r.segs = r.segs[:0]
 	r.size, r.access, r.qp = 0, 0, nil

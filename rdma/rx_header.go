@@ -103,6 +103,7 @@ func (qp *QP) beginWrite() {
 		return
 	}
 	x.dst.setRegion(r, x.tag.STag, off)
+	qp.lent.placed(r)
 	r.mu.RUnlock()
 }
 

@@ -78,6 +78,9 @@ func (qp *QP) rxDone() error {
 	x.stats.Payload += uint64(x.paylen)
 	if !last {
 		x.short = x.paylen < directMin
+		if x.ctrl.Tagged() {
+			x.guess.seg = x.paylen
+		}
 	}
 	switch x.op {
 	case opZeroFPDU, wire.Write:

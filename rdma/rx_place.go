@@ -3,7 +3,6 @@ package rdma
 import (
 	"runtime/debug"
 
-	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
 
@@ -90,6 +89,16 @@ func (qp *QP) rxCopy(p []byte) {
 	x.since += len(p)
 }
 
+// copyFrom copies to p from where c stands. It returns false when that memory
+// faults.
+func copyFrom(p []byte, c *cursor) (ok bool) {
+	defer guard(debug.SetPanicOnFault(true), &ok)
+	for len(p) > 0 {
+		p = p[copy(p, c.next(len(p))):]
+	}
+	return true
+}
+
 // copyTo copies p to where c stands. It returns false when that memory faults.
 func copyTo(c *cursor, p []byte) (ok bool) {
 	defer guard(debug.SetPanicOnFault(true), &ok)
@@ -136,21 +145,23 @@ func (qp *QP) rxDirect() (int, error) {
 		}
 		return n, err
 	}
-	if x.left == x.paylen {
-		x.measure()
-	}
 	x.vec = x.vec[:0]
 	c := x.dst.cur
 	aim := 0
 	for aim < x.left && len(x.vec) < cap(x.vec)-1 {
 		p := c.next(x.left - aim)
-		x.vec = x.vec[:len(x.vec)+1]
-		sock.Set(&x.vec[len(x.vec)-1], p)
+		x.put(p)
 		aim += len(p)
 	}
+	guess := false
 	if aim == x.left {
-		x.vec = x.vec[:len(x.vec)+1]
-		sock.Set(&x.vec[len(x.vec)-1], x.buf[:qp.tail()])
+		if x.ctrl.Last() {
+			guess = qp.aim(x.gap)
+		}
+		if !guess {
+			x.guess.off = false
+			x.put(x.buf[:qp.tail()])
+		}
 	}
 	n, err := qp.conn.Readv(x.vec)
 	clear(x.vec)
@@ -165,17 +176,17 @@ func (qp *QP) rxDirect() (int, error) {
 		x.dst.off += uint64(placed)
 		x.left -= placed
 		x.stats.Direct += uint64(placed)
-		if n > placed {
+		if n > placed && !guess {
 			x.w = n - placed
 		}
 	}
 	x.dst.unlock()
+	if guess {
+		err = qp.land(n-placed, err)
+	}
 	if !ok {
 		x.crcBad = true
 		qp.placeFault()
-	}
-	if x.left == 0 {
-		x.learn()
 	}
 	return n, err
 }
@@ -214,6 +225,9 @@ func (x *rxState) learn() {
 	}
 	x.since = 0
 	x.ended = x.ctrl.Last()
+	if x.guess.pause > 0 {
+		x.guess.pause--
+	}
 }
 
 func (x *rxState) measure() {

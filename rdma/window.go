@@ -49,7 +49,7 @@ func (r *region) bindKey(qp *QP, segs [][]byte, a Access, key uint8) (uint32, ui
 	r.stag = r.stag&^0xff | uint32(key)
 	r.qp = qp
 	r.valid = true
-	r.lendLocked(1)
+	r.lendLocked()
 	r.faults.Store(0)
 	stag, base := r.stag, r.base
 	r.mu.Unlock()

@@ -129,7 +129,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 		}
 	}
 	if in > 0 && err == nil {
-		if k.in, h.ReadSTag, h.ReadBase, err = c.bindLocked(b.In, 0, rdma.AccessRemoteWrite|rdma.AccessLocalWrite); err == nil {
+		if k.in, h.ReadSTag, h.ReadBase, err = c.bindLocked(b.In, 0, rdma.AccessRemoteWrite|rdma.AccessLocalWrite|rdma.AccessScratch); err == nil {
 			h.rsv = true
 			k.inv, k.hasInv = h.ReadSTag, true
 		}

@@ -31,12 +31,11 @@ func (c *cursor) skip(n int) {
 	}
 }
 
-// fit is how many of n bytes lie in at most pieces pieces.
-func (c cursor) fit(n, pieces int) int {
-	got := 0
-	for got < n && pieces > 0 {
+// fit is how many of n bytes lie in at most pieces pieces, and in how many.
+func (c cursor) fit(n, pieces int) (got, used int) {
+	for got < n && used < pieces {
 		got += len(c.next(n - got))
-		pieces--
+		used++
 	}
-	return got
+	return got, used
 }

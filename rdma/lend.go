@@ -7,7 +7,7 @@ import (
 
 // lendList is what a queue pair knows of the memory of directMin bytes and more
 // that its peer may be about to fill: windows for RDMA Writes, sinks of our Reads.
-// The receiver chooses by it how to read, see direct and guess.
+// The receiver chooses by it how to read, see peekLen and guess.
 type lendList struct {
 	n, bytes atomic.Int64 // pieces of memory, and their length
 	sinks    atomic.Int64 // of n: sinks
@@ -99,6 +99,3 @@ func (l *lendList) dropLocked(r *region) {
 	r.listed.Store(false)
 	l.open.Add(-1)
 }
-
-// some reports whether the list has windows to guess into.
-func (l *lendList) some() bool { return l.open.Load() > 0 }

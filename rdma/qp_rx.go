@@ -32,8 +32,7 @@ const (
 	rxBuf     = 64 << 10 // read-ahead
 	directMin = 4 << 10  // payload bytes still in the socket from which readv goes to the destination
 	gapMax    = 1 << 10  // longest learned tail of a direct readv
-	lentFew   = 8        // up to so many lent pieces of memory are always filled directly
-	lentLong  = 16 << 10 // more of them that cannot be guessed only when they have this length on average
+	lentLong  = 16 << 10 // payloads of this length are worth a call each
 	wcBatch   = 32
 	rxVec     = 64 // pieces of one readv
 )
@@ -82,13 +81,10 @@ type rxState struct {
 	term     [wire.MaxTermLen]byte
 	nterm    int
 
-	// Learned pattern of the stream, see want.
-	gap    int  // bytes from the end of one direct payload to the next
-	since  int  // counted since the last one
+	cuts   rxCuts
+	pat    rxPattern
 	short  bool // the peer's FPDUs are too short for direct placement
-	ended  bool // the last direct payload ended its message
 	expect int  // > 0: a direct payload is likely to be next
-	guess  rxGuess
 
 	wcs   [wcBatch]WC
 	nwc   int
@@ -144,8 +140,8 @@ func (qp *QP) rxPoll(uintptr) bool {
 			return true
 		}
 		if err != nil {
-			if err == sock.ErrFault && x.guess.aimed > 0 {
-				x.guess.off = true // which piece it was is found out without guessing
+			if err == sock.ErrFault && x.cuts.aimed > 0 {
+				x.cuts.off = true // which piece it was is found out one by one
 				continue
 			}
 			if err == sock.ErrFault && x.left > 0 {
@@ -185,62 +181,47 @@ func (qp *QP) rxBusyPoll(fd uintptr, d time.Duration) bool {
 	}
 }
 
-// rxRead makes one system call: straight into the destination when much payload
-// is still to come, else into the buffer.
+// rxRead reads: straight into the destination when much payload is still to come,
+// and into the next ones when they are known, else into the buffer.
 func (qp *QP) rxRead() (int, error) {
-	x := &qp.rx
-	x.stats.RecvCalls++
-	x.guess.aimed, x.guess.n, x.guess.i = 0, 0, 0
-	if x.r == x.w {
-		x.r, x.w = 0, 0
-		if x.stage == rxPayload && x.paylen >= directMin && x.left > 0 {
-			n, err := qp.rxDirect()
-			x.stats.Bytes += uint64(max(n, 0))
-			return n, err
-		}
-	} else if x.r > 0 {
-		x.w = copy(x.buf, x.buf[x.r:x.w]) // part of a header or of a trailer
-		x.r = 0
-	}
-	x.vec = x.vec[:0]
-	if qp.aim(x.lead()) {
-		return qp.guessed()
-	}
-	x.guess.off = false
-	room := len(x.buf) - x.w
-	n, err := qp.conn.Read(x.buf[x.w : x.w+min(room, qp.want())])
-	if n > 0 {
-		x.w += n
-		x.stats.Bytes += uint64(n)
-	}
+	n, err := qp.rxCall()
+	qp.rx.stats.Bytes += uint64(max(n, 0))
 	return n, err
 }
 
-// direct reports whether long payloads are to be placed without a copy, at the
-// price of a system call for each that cannot be guessed: memory has been lent for
-// them, or the stream has just brought some. Many short payloads in flight of
-// which guesses fail are better read ahead and copied, many per call; so is
-// everything from a peer that cuts messages into short FPDUs.
-func (qp *QP) direct() bool {
+func (qp *QP) rxCall() (int, error) {
 	x := &qp.rx
-	if x.short {
-		return false
+	x.stats.RecvCalls++
+	x.vec = x.vec[:0]
+	x.cuts.aimed, x.cuts.n, x.cuts.i = 0, 0, 0
+	x.r, x.w = 0, copy(x.buf, x.buf[x.r:x.w]) // part of a header or of a trailer
+	if x.w == 0 && x.stage == rxPayload && x.paylen >= directMin && x.left > 0 {
+		return qp.rxDirect()
 	}
-	l := &qp.lent
-	if n := l.n.Load(); n > 0 {
-		return n <= lentFew || l.bytes.Load() >= n*lentLong || l.sinks.Load() > 0 || l.some() && x.guess.pause == 0
+	if qp.guess(x.lead()) {
+		n, err := qp.conn.Readv(x.vec)
+		clear(x.vec)
+		if e := qp.settle(n); e != nil {
+			err = e
+		}
+		return n, err
 	}
-	return x.expect > 0
+	limit := len(x.buf) - x.w
+	switch look := qp.peekLen(); {
+	case x.cuts.off:
+		x.cuts.off = false
+		limit = x.want()
+	case look > 0:
+		return qp.peek(look)
+	}
+	n, err := qp.conn.Read(x.buf[x.w : x.w+limit])
+	x.w += max(n, 0)
+	return n, err
 }
 
-// want limits a read into the buffer: with direct placement, to the next header
-// or to the end of a short FPDU and the header behind it, so that a long payload
-// stays in the socket.
-func (qp *QP) want() int {
-	x := &qp.rx
-	if !qp.direct() {
-		return len(x.buf)
-	}
+// want is how much to read so that no long payload comes along: to the next
+// header, or to the end of a short FPDU and the header behind it.
+func (x *rxState) want() int {
 	const next = wire.LenField + wire.TaggedLen
 	have := x.w - x.r
 	if x.stage != rxHeader {
@@ -261,10 +242,10 @@ func (qp *QP) want() int {
 func (qp *QP) rxConsume() error {
 	x := &qp.rx
 	for {
-		g := &x.guess
+		k := &x.cuts
 		have := x.buf[x.r:x.w]
-		if g.i < g.n {
-			have = x.buf[x.r:g.cuts[g.i].pos]
+		if k.i < k.n {
+			have = x.buf[x.r:k.all[k.i].pos]
 		}
 		switch x.stage {
 		case rxHeader:
@@ -275,14 +256,12 @@ func (qp *QP) rxConsume() error {
 			x.r += n
 			x.stage = rxPayload
 			if x.paylen >= directMin {
-				x.measure()
+				x.pat.measure()
 			}
 		case rxPayload:
-			if g.i < g.n && len(have) == 0 && x.left > 0 {
+			if k.i < k.n && len(have) == 0 && x.left > 0 {
 				qp.consumeCut()
-				have = x.buf[x.r:x.r] // what lies behind it is another round's
-			}
-			if n := min(x.left, len(have)); n > 0 {
+			} else if n := min(x.left, len(have)); n > 0 {
 				qp.rxCopy(have[:n])
 				x.r += n
 			}
@@ -299,7 +278,7 @@ func (qp *QP) rxConsume() error {
 				return nil
 			}
 			x.r += n
-			x.since += n
+			x.pat.since += n
 			if err := qp.rxEnd(have[:n]); err != nil {
 				return err
 			}
@@ -349,7 +328,7 @@ func (qp *QP) rxParse(b []byte) (int, bool) {
 	} else {
 		qp.rxBegin()
 	}
-	x.since += hl
+	x.pat.since += hl
 	return hl, true
 }
 

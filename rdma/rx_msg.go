@@ -79,7 +79,7 @@ func (qp *QP) rxDone() error {
 	if !last {
 		x.short = x.paylen < directMin
 		if x.ctrl.Tagged() {
-			x.guess.seg = x.paylen
+			x.pat.seg = x.paylen
 		}
 	}
 	switch x.op {

@@ -3,6 +3,7 @@ package rdma
 import (
 	"runtime/debug"
 
+	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
 
@@ -86,7 +87,7 @@ func (qp *QP) rxCopy(p []byte) {
 		return
 	}
 	x.stats.Copied += uint64(len(p))
-	x.since += len(p)
+	x.pat.since += len(p)
 }
 
 // copyFrom copies to p from where c stands. It returns false when that memory
@@ -145,7 +146,6 @@ func (qp *QP) rxDirect() (int, error) {
 		}
 		return n, err
 	}
-	x.vec = x.vec[:0]
 	c := x.dst.cur
 	aim := 0
 	for aim < x.left && len(x.vec) < cap(x.vec)-1 {
@@ -156,13 +156,13 @@ func (qp *QP) rxDirect() (int, error) {
 	guess := false
 	if aim == x.left {
 		if x.ctrl.Last() {
-			guess = qp.aim(x.gap)
+			guess = qp.guess(x.pat.gap)
 		}
 		if !guess {
-			x.guess.off = false
 			x.put(x.buf[:qp.tail()])
 		}
 	}
+	x.cuts.off = false
 	n, err := qp.conn.Readv(x.vec)
 	clear(x.vec)
 	placed := max(min(n, aim), 0)
@@ -182,7 +182,9 @@ func (qp *QP) rxDirect() (int, error) {
 	}
 	x.dst.unlock()
 	if guess {
-		err = qp.land(n-placed, err)
+		if e := qp.settle(n - placed); e != nil {
+			err = e
+		}
 	}
 	if !ok {
 		x.crcBad = true
@@ -199,44 +201,33 @@ func (x *rxState) scrapBuf(n int) []byte {
 	return x.scrap[:min(n, len(x.scrap))]
 }
 
-// The stream often repeats a pattern, such as RDMA Write, Send, RDMA Write, …
-// What lies between the end of one direct payload and the start of the next
-// (trailer, Send, header) is read behind the first one in the same call, not more,
-// so that the next payload stays in the socket and is placed without a copy too.
-
-// tail is how much to read behind a direct payload: what lay between the last
-// two, or the trailer and a header; everything when the next one will be copied.
+// tail is how much to read behind a direct payload that no guess follows: what lay
+// between the last two, or, where nothing may be copied, the trailer and a header;
+// everything when the next one will be copied.
 func (qp *QP) tail() int {
 	x := &qp.rx
-	if !qp.direct() {
+	if qp.peekLen() == 0 {
 		return len(x.buf)
 	}
-	t := wire.Pad(x.ulen) + wire.CRCLen + wire.LenField + wire.TaggedLen
-	if x.ctrl.Last() && x.gap > t {
-		return x.gap
+	t := wire.Pad(x.ulen) + segGap
+	if x.ctrl.Last() && x.pat.gap > t && x.pat.pause == 0 && qp.lent.sinks.Load() == 0 {
+		return x.pat.gap
 	}
 	return t
 }
 
-// learn is called at the end of a direct payload, measure at the start of one.
+// learn is called at the end of a long payload.
 func (x *rxState) learn() {
 	if x.paylen >= lentLong {
 		x.expect = 4
 	}
-	x.since = 0
-	x.ended = x.ctrl.Last()
-	if x.guess.pause > 0 {
-		x.guess.pause--
-	}
+	x.pat.learn(x.ctrl.Last())
 }
 
-func (x *rxState) measure() {
-	if x.ended {
-		x.gap = x.since
-		if x.gap > gapMax {
-			x.gap = 0
-		}
-	}
+// put appends p to the pieces of the call.
+func (x *rxState) put(p []byte) {
+	x.vec = x.vec[:len(x.vec)+1]
+	sock.Set(&x.vec[len(x.vec)-1], p)
 }
 
 // placeFault is called when the destination cannot be touched: the rest of the

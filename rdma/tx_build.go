@@ -221,7 +221,7 @@ func (qp *QP) segment() bool {
 	src = m.cur
 	room := cap(t.vec) - len(t.vec) - 2
 	if n > copyMax {
-		if fit := src.fit(n, room); fit < n {
+		if fit, _ := src.fit(n, room); fit < n {
 			if len(t.vec) > 0 {
 				if m.resp {
 					t.refs = t.refs[:len(t.refs)-1]

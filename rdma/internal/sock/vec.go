@@ -80,9 +80,11 @@ func (c *Conn) Readv(v []Vec) (int, error) {
 }
 
 // Read is Readv with one piece; p must not be empty.
-func (c *Conn) Read(p []byte) (int, error) {
+func (c *Conn) Read(p []byte) (int, error) { return c.recv(p, 0) }
+
+func (c *Conn) recv(p []byte, flags uintptr) (int, error) {
 	for {
-		n, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
+		n, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|flags, 0, 0)
 		if e == unix.EINTR {
 			continue
 		}
@@ -93,3 +95,6 @@ func (c *Conn) Read(p []byte) (int, error) {
 		return int(n), nil
 	}
 }
+
+// Peek is Read that leaves what it has read in the socket.
+func (c *Conn) Peek(p []byte) (int, error) { return c.recv(p, unix.MSG_PEEK) }

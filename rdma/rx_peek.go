@@ -1,0 +1,141 @@
+package rdma
+
+import (
+	"encoding/binary"
+
+	"softiser/rdma/internal/wire"
+)
+
+// Peeking. Where a wrong guess must not leave a trace, or guesses fail, the stream
+// is looked at first: MSG_PEEK brings a copy of what lies in the socket, the
+// headers in it tell where everything belongs, and a readv takes it there. The
+// kernel copies twice, and there are two calls for many payloads; nothing is copied
+// in user space, whatever the order is.
+
+const (
+	peekFew = 1 << 10 // looked at when payloads are few or long: what lies before the next one
+	peekMin = 2       // up to so many lent pieces of memory are few
+)
+
+// peekLen is how much to look at, 0 when reading ahead is better: nothing has been
+// lent, or the peer cuts messages into short FPDUs.
+func (qp *QP) peekLen() int {
+	x := &qp.rx
+	l := &qp.lent
+	n := l.n.Load()
+	switch {
+	case x.short || n == 0 && x.expect == 0:
+		return 0
+	case n <= peekMin || l.bytes.Load() >= n*lentLong:
+		return peekFew
+	}
+	return len(x.buf) - x.w - 2*segGap // room for the tail
+}
+
+// peek looks at the stream and reads what it has seen.
+func (qp *QP) peek(limit int) (int, error) {
+	x := &qp.rx
+	n, err := qp.conn.Peek(x.buf[x.w : x.w+limit])
+	if err != nil || n == 0 {
+		return n, err
+	}
+	qp.plan(x.w + n)
+	x.aimCuts()
+	x.stats.RecvCalls++
+	n, err = qp.conn.Readv(x.vec)
+	clear(x.vec)
+	x.splitCuts(n)
+	for i := range x.cuts.all[:x.cuts.n] {
+		c := &x.cuts.all[i]
+		x.sumCut(c, c.pos-wire.LenField-wire.TaggedLen)
+	}
+	x.releaseCuts()
+	return n, err
+}
+
+// plan makes cuts for the long tagged payloads in the buffer, up to end. What
+// follows a cut will lie directly behind its header.
+func (qp *QP) plan(end int) {
+	const hl = wire.LenField + wire.TaggedLen
+	x := &qp.rx
+	k := &x.cuts
+	from := x.w              // of what goes to the buffer next
+	to := end                // and its end
+	vecs := cap(x.vec) - 2   // pieces left
+	between := func(n int) { // n bytes go to the buffer
+		if k.aimed == 0 {
+			k.lead = n
+		} else {
+			k.all[k.aimed-1].gap = n
+		}
+	}
+	k.lead = 0
+	for p := x.toHeader(); p+hl <= end; {
+		h := x.buf[p : p+hl]
+		ulen := int(binary.BigEndian.Uint16(h))
+		next := p + wire.FPDULen(ulen)
+		var t wire.Tagged
+		if t.Parse(h[wire.LenField:]); !t.Ctrl.Tagged() || ulen-wire.TaggedLen < directMin {
+			p = next
+			continue
+		}
+		c := rxCut{size: ulen - wire.TaggedLen}
+		if x.crcOn && next <= end {
+			// All of it is here: nothing is placed before the CRC is known to be good.
+			c.crc, c.sum = wire.CRC(0, x.buf[p:p+hl+c.size]), true
+			if wire.CRC(c.crc, x.buf[p+hl+c.size:next-wire.CRCLen]) != wire.GetCRC(x.buf[next-wire.CRCLen:next]) {
+				break // the parser will find out as well
+			}
+		}
+		if k.aimed == maxCuts || vecs < 2 {
+			to = p
+			break
+		}
+		if !qp.aimCut(&c, &t) {
+			p = next
+			continue
+		}
+		between(p + hl - from)
+		cur := c.at()
+		fit, pieces := cur.fit(c.size, vecs-1)
+		vecs -= pieces + 1
+		short := fit < c.size
+		c.size = fit
+		k.all[k.aimed] = c
+		k.aimed++
+		from = p + hl + fit
+		switch {
+		case short:
+			return // scattered into very many pieces
+		case from >= end:
+			from, to = 0, wire.Pad(ulen)+segGap
+		}
+		p = next
+	}
+	between(to - from)
+}
+
+// aimCut locks the memory that t is for. False: it is not as it should be, or is
+// being revoked.
+func (qp *QP) aimCut(c *rxCut, t *wire.Tagged) bool {
+	var want Access
+	switch t.Ctrl.Op() {
+	case wire.Write:
+		want = AccessRemoteWrite
+	case wire.ReadResponse:
+		want = accessSink
+	default:
+		return false
+	}
+	r := qp.dev.tab.lookup(t.STag)
+	if r == nil || !r.mu.TryRLock() {
+		return false
+	}
+	off, cause := r.check(qp, t.STag, t.TO, uint64(c.size), want)
+	if cause != causeNone || r.discard {
+		r.mu.RUnlock()
+		return false
+	}
+	c.reg, c.off = r, off
+	return true
+}

@@ -328,6 +328,57 @@ func TestPayloadIsNotCopied(t *testing.T) {
 	})
 }
 
+// The same with 32 commands in flight over iSER, from the first one on: payloads
+// of many commands arrive together then.
+func TestPayloadIsNotCopiedAtDepth(t *testing.T) {
+	const depth = 32
+	s := serve(t, depth<<20, nil)
+	cfg := s.config(initiator.TransportISER)
+	cfg.NoImmediateData = true
+	l := openLUN(t, cfg)
+	for off := int64(0); off < depth<<20; off += 1 << 20 {
+		if _, err := l.WriteAt(make([]byte, 1<<20), off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copied := func() [2]uint64 {
+		c := [2]uint64{l.Stats().PayloadCopied}
+		for _, x := range s.Status().Sessions {
+			c[1] += x.BytesCopied
+		}
+		return c
+	}
+	before := settled(copied)
+	for _, n := range []int{4096, 65536, 1 << 20} {
+		for _, write := range []bool{false, true} {
+			var wg sync.WaitGroup
+			for i := range depth {
+				wg.Go(func() {
+					buf := make([]byte, n)
+					for range max(2, 64*4096/n) {
+						var err error
+						if write {
+							_, err = l.WriteAt(buf, int64(i)<<20)
+						} else {
+							_, err = l.ReadAt(buf, int64(i)<<20)
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			after := settled(copied)
+			if after != before {
+				t.Errorf("write %v, %d bytes: %d bytes were copied by the initiator and %d by the target", write, n, after[0]-before[0], after[1]-before[1])
+			}
+			before = after
+		}
+	}
+}
+
 // settled reads counters until they stand still: a receiver publishes its own
 // when it goes to sleep.
 func settled(read func() [2]uint64) [2]uint64 {

@@ -18,9 +18,9 @@ import (
 //	      |    checks     as it comes completion|
 //	      +-------------------------------------+
 //
-// Payload that is in the buffer already is copied to its place. When a long
-// payload is still in the socket, readv puts it straight there, and the trailer
-// and the next header behind it into the buffer, in the same call.
+// Long payloads are put straight to their place by readv, and what lies between
+// them into the buffer, in the same call; see rx_cut.go. Short payload comes with
+// the buffer and is copied.
 //
 // A check that fails in the header is raised only after the trailer, so that a
 // damaged header is reported as what it is, a bad CRC; until then the payload is
@@ -31,8 +31,8 @@ import (
 const (
 	rxBuf     = 64 << 10 // read-ahead
 	directMin = 4 << 10  // payload bytes still in the socket from which readv goes to the destination
-	gapMax    = 1 << 10  // longest learned tail of a direct readv
-	lentLong  = 16 << 10 // payloads of this length are worth a call each
+	gapMax    = 1 << 10  // longest learned gap between two payloads
+	lentLong  = 16 << 10 // average length from which a payload is worth a call
 	wcBatch   = 32
 	rxVec     = 64 // pieces of one readv
 )
@@ -198,7 +198,7 @@ func (qp *QP) rxCall() (int, error) {
 	if x.w == 0 && x.stage == rxPayload && x.paylen >= directMin && x.left > 0 {
 		return qp.rxDirect()
 	}
-	if qp.guess(x.lead()) {
+	if !x.busy() && qp.guess(x.lead()) {
 		n, err := qp.conn.Readv(x.vec)
 		clear(x.vec)
 		if e := qp.settle(n); e != nil {

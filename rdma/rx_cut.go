@@ -1,6 +1,10 @@
 package rdma
 
-import "softiser/rdma/internal/wire"
+import (
+	"encoding/binary"
+
+	"softiser/rdma/internal/wire"
+)
 
 // One readv can take many payloads, each to its place, and what lies between them
 // (trailer, Send, header, …) to the buffer:
@@ -128,6 +132,20 @@ func (qp *QP) consumeCut() {
 		x.dst.cur.skip(c.n)
 		x.dst.unlock()
 	}
+}
+
+// inOrder reports whether the FPDU at the front of b puts bytes into memory when
+// it is parsed: a payload behind it must not be placed before that, since the later
+// one of two RDMA Writes to the same memory is to remain.
+func inOrder(b []byte) bool {
+	ulen := int(binary.BigEndian.Uint16(b))
+	c := wire.Control(binary.BigEndian.Uint16(b[wire.LenField:]))
+	return c.Tagged() && ulen > wire.TaggedLen || c.Op() == wire.AtomicReq
+}
+
+// busy reports whether such an FPDU is being parsed.
+func (x *rxState) busy() bool {
+	return x.stage == rxPayload && x.left > 0 && x.ctrl.Tagged()
 }
 
 // toHeader is where in the buffer the next FPDU begins.

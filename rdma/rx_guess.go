@@ -164,6 +164,9 @@ func (x *rxState) verify() int {
 func (x *rxState) header(p *int, c *rxCut) (ulen int, ok bool) {
 	const hl = wire.LenField + wire.TaggedLen
 	for *p+hl < c.pos {
+		if inOrder(x.buf[*p:]) {
+			return 0, false
+		}
 		*p += wire.FPDULen(int(binary.BigEndian.Uint16(x.buf[*p:])))
 	}
 	if *p+hl != c.pos {

@@ -75,16 +75,22 @@ func (qp *QP) plan(end int) {
 		ulen := int(binary.BigEndian.Uint16(h))
 		next := p + wire.FPDULen(ulen)
 		var t wire.Tagged
-		if t.Parse(h[wire.LenField:]); !t.Ctrl.Tagged() || ulen-wire.TaggedLen < directMin {
+		t.Parse(h[wire.LenField:])
+		if !inOrder(h) {
 			p = next
 			continue
+		}
+		if x.busy() || !t.Ctrl.Tagged() || ulen-wire.TaggedLen < directMin {
+			to = min(next, end) // and nothing that comes later
+			break
 		}
 		c := rxCut{size: ulen - wire.TaggedLen}
 		if x.crcOn && next <= end {
 			// All of it is here: nothing is placed before the CRC is known to be good.
 			c.crc, c.sum = wire.CRC(0, x.buf[p:p+hl+c.size]), true
 			if wire.CRC(c.crc, x.buf[p+hl+c.size:next-wire.CRCLen]) != wire.GetCRC(x.buf[next-wire.CRCLen:next]) {
-				break // the parser will find out as well
+				to = next // the parser will find out as well
+				break
 			}
 		}
 		if k.aimed == maxCuts || vecs < 2 {
@@ -92,8 +98,8 @@ func (qp *QP) plan(end int) {
 			break
 		}
 		if !qp.aimCut(&c, &t) {
-			p = next
-			continue
+			to = min(next, end)
+			break
 		}
 		between(p + hl - from)
 		cur := c.at()

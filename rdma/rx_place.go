@@ -218,7 +218,10 @@ func (qp *QP) tail() int {
 
 // learn is called at the end of a long payload.
 func (x *rxState) learn() {
-	if x.paylen >= lentLong {
+	switch {
+	case x.op == wire.ReadResponse:
+		x.expect = 32 // the next Read may be sent while the socket is being read
+	case x.paylen >= lentLong:
 		x.expect = 4
 	}
 	x.pat.learn(x.ctrl.Last())

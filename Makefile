@@ -50,6 +50,7 @@ BENCHCOUNT ?= 6
 bench-go: ## Go benchmarks of every layer into build/bench.txt, benchstat-ready (about 4 minutes)
 	@mkdir -p build
 	$(GO) run ./benchmarks machine > build/bench.txt
+	@echo "commit: $$(git describe --always --dirty 2>/dev/null)" >> build/bench.txt
 	set -o pipefail; $(GO) test -short -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -count $(BENCHCOUNT) -timeout 30m $(BENCHPKG) | grep -v 'no test files' | tee -a build/bench.txt
 
 bench-compare: bench-go ## the same beside benchmarks/baseline.txt, by benchstat

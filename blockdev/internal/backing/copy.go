@@ -91,6 +91,9 @@ func (v *Volume) store(bufs [][]byte, off, n int64, fua bool) error {
 	if err := v.check(off, n); err != nil {
 		return err
 	}
+	if v.placeable(off, n) && v.place(bufs, off) {
+		return nil
+	}
 	if err := v.pwrite(bufs, off, flags); err != nil {
 		// What of the range is on the store now is unknown, and so are its
 		// pages, unless nobody but this process can change them.

@@ -1,0 +1,34 @@
+package backing
+
+import "runtime/debug"
+
+// placeMax is the longest write that place copies, bytes. Above, the system call is
+// cheap for what it moves, and does not hold a scheduler slot meanwhile.
+const placeMax = 64 << 10
+
+// placeable reports whether a write may be copied into the mapping: the store is
+// memory that only this volume writes to, and each of the pages has its space.
+func (v *Volume) placeable(off, n int64) bool {
+	return v.cfg.Volatile && v.cfg.HolesKnown && n <= placeMax && v.pages.writable(off, n)
+}
+
+// place copies bufs into the mapping at off, and saves a short write its system
+// call, half of which is finding the page. It reports false when the mapping faults:
+// then pwrite finds out why. Preconditions: placeable, and the range is claimed.
+func (v *Volume) place(bufs [][]byte, off int64) (ok bool) {
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if r := recover(); r != nil {
+			// Faults have an address; nothing else is expected here.
+			if _, fault := r.(interface{ Addr() uintptr }); !fault {
+				panic(r)
+			}
+			ok = false
+		}
+	}()
+	for _, b := range bufs {
+		off += int64(copy(v.mem[off:], b))
+	}
+	return true
+}

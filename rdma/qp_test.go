@@ -425,6 +425,63 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
+// The same where one call takes many payloads to AccessScratch windows.
+func TestNoAllocationsScratch(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	a, b := rdmatest.NewPair(t, nil)
+	const n = 8
+	src := []rdma.SGE{b.SGE(make([]byte, 8192))}
+	ssgl := []rdma.SGE{b.SGE(make([]byte, 48))}
+	rsgl := []rdma.SGE{a.SGE(make([]byte, 64))}
+	var ws [n]*rdma.Window
+	var segs [n][][]byte
+	for i := range ws {
+		w, err := a.PD.AllocWindow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		ws[i], segs[i] = w, [][]byte{make([]byte, 8192)}
+	}
+	wrs := make([]rdma.SendWR, 2*n)
+	wcs := make([]rdma.WC, n)
+	ctx := context.Background()
+	round := func() {
+		for i, w := range ws {
+			stag, base, err := w.Bind(a.QP, segs[i], rdma.AccessRemoteWrite|rdma.AccessScratch)
+			if err == nil {
+				err = a.QP.PostRecv(rdma.RecvWR{SGL: rsgl})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			wrs[2*i] = rdma.SendWR{Op: rdma.OpWrite, SGL: src, Remote: rdma.RemoteAddr{TO: base, STag: stag}}
+			wrs[2*i+1] = rdma.SendWR{Op: rdma.OpSend, SGL: ssgl}
+		}
+		if err := b.QP.PostSend(wrs...); err != nil {
+			t.Fatal(err)
+		}
+		for got := 0; got < n; {
+			if k := a.CQ.Poll(wcs); k > 0 {
+				got += k
+			} else {
+				_ = a.CQ.Wait(ctx)
+			}
+		}
+	}
+	for range 200 {
+		round()
+	}
+	if k := testing.AllocsPerRun(200, round); k > 0 {
+		t.Errorf("%v allocations per %d payloads", k, n)
+	}
+	if s := a.QP.Stats(); s.PlacedDirect == 0 {
+		t.Error("nothing was placed directly")
+	}
+}
+
 // Busy polling works, and ends after silence: a configured queue pair that has
 // nothing to do makes no system calls.
 func TestBusyPollEnds(t *testing.T) {

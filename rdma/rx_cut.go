@@ -30,8 +30,8 @@ type rxCut struct {
 	gap   int     // and at the buffer behind it
 	pos   int     // in the buffer, behind the header
 	n     int     // bytes that have come
-	crc   uint32  // of the header and these
-	sum   bool    // crc is known
+	crc   uint32  // of the header and these, when
+	sum   int     // it covers as many
 	fault bool    // they could not be touched
 }
 
@@ -98,7 +98,7 @@ func (x *rxState) splitCuts(n int) {
 // sumCut computes the CRC of what has come for c; its header starts at p in the
 // buffer.
 func (x *rxState) sumCut(c *rxCut, p int) {
-	if !x.crcOn || c.sum {
+	if !x.crcOn || c.sum == c.n {
 		return
 	}
 	cur, ok := c.at(), false

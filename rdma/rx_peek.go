@@ -87,7 +87,7 @@ func (qp *QP) plan(end int) {
 		c := rxCut{size: ulen - wire.TaggedLen}
 		if x.crcOn && next <= end {
 			// All of it is here: nothing is placed before the CRC is known to be good.
-			c.crc, c.sum = wire.CRC(0, x.buf[p:p+hl+c.size]), true
+			c.crc, c.sum = wire.CRC(0, x.buf[p:p+hl+c.size]), c.size
 			if wire.CRC(c.crc, x.buf[p+hl+c.size:next-wire.CRCLen]) != wire.GetCRC(x.buf[next-wire.CRCLen:next]) {
 				to = next // the parser will find out as well
 				break

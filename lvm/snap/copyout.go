@@ -1,16 +1,40 @@
 package snap
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"sync"
 
 	"softiser/blockdev"
 )
 
-// Copying out has two steps. The chunk is copied into a free one of the store,
-// under mu; that takes no longer than memory does. Then the copy and its entry
-// in the exception list must become durable, which takes two flushes: the
-// entries of all writes that come while a list is being written are gathered,
-// and the first of their writers records them together.
+// Copying out has three steps:
+//
+//	claim    free chunks of the stores are taken, and everybody who
+//	         meets the old ones learns who copies them                under mu
+//	copy     the origin's chunks go into them, many writers at once   no lock
+//	record   copies and entries of the exception lists become
+//	         durable, which takes two flushes                         commit
+//
+// What is copied while a list is being written is gathered, and one of its
+// writers records it for all.
+
+const (
+	copiers = 16        // writers that copy at the same time
+	copyRun = 128 << 10 // bytes copied at once, or one chunk
+)
+
+// claim is the chunks that one write has to copy out.
+type claim struct {
+	of     []*Snapshot
+	chunks [][]pair // of each
+	copied chan struct{}
+
+	// The group that will record them; nil if no copy has succeeded. Set before
+	// copied is closed.
+	group *group
+}
 
 // group is exceptions that are recorded together.
 type group struct {
@@ -28,17 +52,14 @@ func (s *Set) preserve(off, n int64) {
 		return
 	}
 	s.mu.Lock()
-	var last *group
+	var c claim
+	var others []*claim
 	for _, o := range s.snaps {
-		if o == s.merging || !o.st.valid {
-			continue
-		}
-		if g := s.copyOutLocked(o, off, o.within(off, n)); g != nil && last != s.gather {
-			last = g
+		if o != s.merging && o.st.valid {
+			others = s.claimLocked(&c, others, o, off, o.within(off, n))
 		}
 	}
-	s.mu.Unlock()
-	s.settle(last)
+	s.copyOutUnlock(&c, others)
 }
 
 // lockSafe takes mu for writing, with the range preserved.
@@ -53,42 +74,116 @@ func (s *Set) lockSafe(off, n int64) {
 	}
 }
 
-// copyOutLocked gives a snapshot its own copy of the origin's chunks in the
-// range. It returns the group to settle, the last one if they are in several,
-// nil if there is none. A store without room, or that fails, is invalid.
-func (s *Set) copyOutLocked(o *Snapshot, off, n int64) (last *group) {
+// claimLocked adds to c what the snapshot lacks of the range, and to others the
+// claims of those who are about to copy a part of it. A store without room is
+// invalid.
+func (s *Set) claimLocked(c *claim, others []*claim, o *Snapshot, off, n int64) []*claim {
 	st := o.st
+	var ps []pair
 	lo, hi := st.chunksOf(off, n)
-	for c := lo; c < hi; c++ {
-		if _, ok := st.table[c]; ok {
+	for k := lo; k < hi; k++ {
+		if _, ok := st.table[k]; ok {
 			continue
 		}
-		if g := st.pending[c]; g != nil {
-			if last == nil || g == s.gather {
-				last = g
+		if p := st.pending[k]; p != nil {
+			if !slices.Contains(others, p) {
+				others = append(others, p)
 			}
 			continue
 		}
-		err := error(blockdev.ErrNoSpace)
 		to, ok := st.alloc()
-		if ok {
-			err = s.copyChunkLocked(st, c, to)
+		if !ok {
+			for _, p := range ps {
+				delete(st.pending, p.from)
+			}
+			s.invalidateLocked(o, blockdev.ErrNoSpace)
+			return others
 		}
-		if err != nil {
-			s.invalidateLocked(o, err)
-			return nil
+		st.pending[k] = c
+		ps = append(ps, pair{k, to})
+	}
+	if ps != nil {
+		c.of, c.chunks = append(c.of, o), append(c.chunks, ps)
+	}
+	return others
+}
+
+// copyOutUnlock gives mu back, copies what is claimed and returns when that and
+// the other claims are recorded, or their stores are invalid.
+func (s *Set) copyOutUnlock(c *claim, others []*claim) {
+	if len(c.of) > 0 {
+		c.copied = make(chan struct{})
+		s.copying[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	if len(c.of) > 0 {
+		s.copyOut(c)
+		s.settle(c.group)
+	}
+	for _, o := range others {
+		<-o.copied
+		s.settle(o.group)
+	}
+}
+
+// copyOut copies what is claimed, and hands it to the group that is gathered.
+func (s *Set) copyOut(c *claim) {
+	errs := make([]error, len(c.of))
+	buf := <-s.buffers
+	for i, o := range c.of {
+		buf, errs[i] = s.copyChunks(buf, o.st, c.chunks[i])
+	}
+	s.buffers <- buf
+
+	s.mu.Lock()
+	for i, o := range c.of {
+		if errs[i] != nil {
+			s.invalidateLocked(o, errs[i])
+			for _, p := range c.chunks[i] {
+				delete(o.st.pending, p.from)
+			}
+			continue
 		}
 		if s.gather == nil {
 			s.gather = &group{by: map[*Snapshot][]pair{}}
 		}
-		last = s.gather
-		if last.by[o] == nil {
-			last.of = append(last.of, o)
+		c.group = s.gather
+		if c.group.by[o] == nil {
+			c.group.of = append(c.group.of, o)
 		}
-		last.by[o] = append(last.by[o], pair{c, to})
-		st.pending[c] = last
+		c.group.by[o] = append(c.group.by[o], c.chunks[i]...)
 	}
-	return last
+	delete(s.copying, c)
+	s.mu.Unlock()
+	close(c.copied)
+}
+
+// copyChunks copies chunks of the origin into the store, neighbours at once;
+// the last one may reach beyond the origin's end. Nobody changes the origin
+// there before they are recorded. It returns the buffer, which it may enlarge.
+func (s *Set) copyChunks(buf []byte, st *Store, ps []pair) ([]byte, error) {
+	end := s.base.Info().Size
+	for len(ps) > 0 {
+		k := 1
+		for k < len(ps) && int64(k+1)*st.chunk <= copyRun && ps[k].from == ps[0].from+uint64(k) && ps[k].to == ps[0].to+uint64(k) {
+			k++
+		}
+		if need := k * int(st.chunk); cap(buf) < need {
+			buf = make([]byte, need)
+		}
+		p := buf[:k*int(st.chunk)]
+		at := int64(ps[0].from) * st.chunk
+		n := min(int64(len(p)), end-at)
+		if _, err := s.base.ReadAt(p[:n], at); err != nil {
+			return buf, err
+		}
+		clear(p[n:])
+		if err := st.write(p, ps[0].to); err != nil {
+			return buf, err
+		}
+		ps = ps[k:]
+	}
+	return buf, nil
 }
 
 func (s *Set) invalidateLocked(o *Snapshot, err error) {
@@ -101,14 +196,27 @@ func (s *Set) invalidateLocked(o *Snapshot, err error) {
 // settle returns when the group's exceptions are recorded, or their stores are
 // invalid. One commit runs at a time: who comes while it does finds, when it is
 // over, that the group is done, or records it with all that it has gathered.
+//
+// A commit first waits for the copies that are under way, as dm-snapshot does:
+// one copy takes less than the two flushes of another commit. It does not wait
+// for those that begin meanwhile.
 func (s *Set) settle(g *group) {
 	if g == nil {
 		return
 	}
-	s.commit.Lock()
-	defer s.commit.Unlock()
+	s.commit <- struct{}{}
+	defer func() { <-s.commit }()
 	if g.done {
 		return
+	}
+	s.mu.RLock()
+	under := make([]*claim, 0, len(s.copying))
+	for c := range s.copying {
+		under = append(under, c)
+	}
+	s.mu.RUnlock()
+	for _, c := range under {
+		<-c.copied
 	}
 	s.mu.Lock()
 	s.gather = nil // g: an older one would be done
@@ -117,18 +225,27 @@ func (s *Set) settle(g *group) {
 		limits[i] = o.st.chunks
 	}
 	s.mu.Unlock()
+	var stores sync.WaitGroup
 	for i, o := range g.of {
-		err := o.st.record(g.by[o], limits[i])
-		s.mu.Lock()
-		o.st.recordedLocked(g.by[o])
-		if err != nil {
-			s.invalidateLocked(o, err)
-		} else {
-			s.level(o)
-		}
-		s.mu.Unlock()
+		stores.Go(func() { s.record(o, g.by[o], limits[i]) })
 	}
+	stores.Wait()
 	g.done = true
+}
+
+// record makes exceptions of one snapshot durable and lets them take effect.
+func (s *Set) record(o *Snapshot, ps []pair, limit uint64) {
+	// In the order of the copies, so that a merge finds long runs.
+	slices.SortFunc(ps, func(a, b pair) int { return cmp.Compare(a.to, b.to) })
+	err := o.st.record(ps, limit)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.st.recordedLocked(ps)
+	if err != nil {
+		s.invalidateLocked(o, err)
+	} else {
+		s.level(o)
+	}
 }
 
 // level warns about a store that fills up.
@@ -136,20 +253,4 @@ func (s *Set) level(n *Snapshot) {
 	if u := n.st.usage(); n.marks.Passed(u.Used, u.Total) {
 		s.notice(fmt.Sprintf("snapshot %s is now %.2f%% full", n.name, u.Percent()))
 	}
-}
-
-// copyChunkLocked copies one chunk of the origin into the store; the last one
-// may reach beyond the origin's end.
-func (s *Set) copyChunkLocked(st *Store, c, to uint64) error {
-	if int64(cap(s.buf)) < st.chunk {
-		s.buf = make([]byte, st.chunk)
-	}
-	p := s.buf[:st.chunk]
-	at := int64(c) * st.chunk
-	n := min(st.chunk, s.base.Info().Size-at)
-	if _, err := s.base.ReadAt(p[:n], at); err != nil {
-		return err
-	}
-	clear(p[n:])
-	return st.write(p, to)
 }

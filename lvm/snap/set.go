@@ -18,17 +18,21 @@ type Set struct {
 	notice func(string)
 
 	// mu is held for reading while chunks are looked up and read, and for
-	// writing while chunks are copied, exceptions take effect or are merged. An
+	// writing while they are claimed, exceptions take effect or are merged. An
 	// origin write has what it destroys copied out (copyout.go) and then writes
 	// without mu: from then on every reader of a snapshot finds the copy.
 	mu      sync.RWMutex
 	snaps   []*Snapshot
 	merging *Snapshot
-	buf     []byte // for copies; guarded by mu for writing
-	gather  *group // exceptions that the next commit will record; may be nil
+	copying map[*claim]struct{} // claims that are being copied
+	gather  *group              // exceptions that the next commit will record; may be nil
 
-	// commit is held while a group is recorded. It is taken before mu.
-	commit sync.Mutex
+	// buffers bounds the writers that copy at the same time.
+	buffers chan []byte
+
+	// commit has one element while a group is recorded. Who puts it there may
+	// take mu, and waits for copies; never the other way round.
+	commit chan struct{}
 }
 
 // NewSet makes a set with no snapshots over base. notice is told when a
@@ -40,7 +44,12 @@ func NewSet(base blockdev.Device, pool *blockdev.Pool, notice func(string)) *Set
 	if notice == nil {
 		notice = func(string) {}
 	}
-	return &Set{base: base, pool: pool, notice: notice}
+	s := &Set{base: base, pool: pool, notice: notice, copying: map[*claim]struct{}{},
+		buffers: make(chan []byte, copiers), commit: make(chan struct{}, 1)}
+	for range copiers {
+		s.buffers <- nil // made when it is used
+	}
+	return s
 }
 
 // Base returns the device below the origin.

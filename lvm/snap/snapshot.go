@@ -152,9 +152,8 @@ func (n *Snapshot) own(off, k int64) error {
 		s.mu.Unlock()
 		return failed()
 	}
-	g := s.copyOutLocked(n, off, k)
-	s.mu.Unlock()
-	s.settle(g)
+	var c claim
+	s.copyOutUnlock(&c, s.claimLocked(&c, nil, n, off, k))
 	return nil // whoever writes now looks whether it is still valid
 }
 

@@ -21,9 +21,10 @@ type Store struct {
 	next  uint64            // next free chunk
 	areas int               // that hold entries
 
-	pending map[uint64]*group // old chunk → who will record it
+	pending map[uint64]*claim // old chunk → who copies it; until it is recorded
 
-	// The end of the list, which commits and merges write; Set.commit guards it.
+	// The end of the list. Who commits writes it, or who merges: nothing is
+	// committed to a store that is merged.
 	area  int    // current area
 	count int    // entries in it
 	image []byte // its content
@@ -44,7 +45,7 @@ func OpenStore(dev blockdev.Device, chunk int64) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dev: dev, valid: true, table: map[uint64]uint64{}, pending: map[uint64]*group{}, next: firstChunk}
+	s := &Store{dev: dev, valid: true, table: map[uint64]uint64{}, pending: map[uint64]*claim{}, next: firstChunk}
 	if h == nil {
 		if err := s.layout(chunk); err != nil {
 			return nil, err

@@ -18,12 +18,13 @@ type Lease struct {
 	Priv LeaseState
 }
 
-// LeaseState is what a Lender keeps in a lease: table slot, staging buffer,
-// leases of devices below.
+// LeaseState is what a Lender keeps in a lease: staging buffers, where the
+// memory comes from if a device below lent it.
 type LeaseState struct {
-	Slot  int      // index in the owner's table of open leases
 	Pool  [][]byte // staging buffers to give back
-	Under []Lease  // leases on lower devices (LVM)
+	Via   Lender   // the disk that lent into this lease itself (LVM)
+	Shift int64    // where the range begins there, less Off, bytes
+	Under []Lease  // leases on several lower devices (LVM)
 	Aux   uint64
 }
 

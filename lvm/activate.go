@@ -151,7 +151,7 @@ func (g *Group) place(v *meta.VG, n *node, a meta.Area, extent int64) (table.Str
 		if err != nil {
 			return table.Stripe{}, err
 		}
-		return table.Stripe{Dev: d.Dev, Off: int64(pv.PEStart)*ondisk.SectorSize + int64(a.Off)*extent}, nil
+		return table.Stripe{Dev: d.Dev, Off: int64(pv.PEStart)*ondisk.SectorSize + int64(a.Off)*extent, Disk: true}, nil
 	}
 	lower := v.LV(a.Name)
 	for _, o := range n.on {

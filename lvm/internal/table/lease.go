@@ -18,8 +18,9 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	return d.lease(l, off, n, m, true)
 }
 
-// lease takes one lower lease for each piece, in l.Priv.Under, whose memory is
-// kept from use to use.
+// lease has the disk fill l where one piece holds the range. Otherwise it takes
+// one lower lease for each piece, in l.Priv.Under, whose memory is kept from use
+// to use.
 func (d *Device) lease(l *blockdev.Lease, off int64, n int, m blockdev.Mode, write bool) error {
 	under, segs := l.Priv.Under[:0], l.Segs[:0]
 	direct := true
@@ -28,20 +29,17 @@ func (d *Device) lease(l *blockdev.Lease, off int64, n int, m blockdev.Mode, wri
 		if i < 0 || at >= d.runs[i].start+d.runs[i].Len {
 			i = d.find(at)
 		}
-		dev, pos, k := d.runs[i].piece(at, left)
+		s, pos, k := d.runs[i].piece(at, left)
+		if s.Disk && k == int64(n) {
+			return d.whole(l, s.Dev, off, pos, n, m, write)
+		}
 		if len(under) < cap(under) {
 			under = under[:len(under)+1] // with the memory of its last use
 		} else {
 			under = append(under, blockdev.Lease{})
 		}
 		u := &under[len(under)-1]
-		var err error
-		if write {
-			err = dev.LeaseWrite(u, pos, int(k), m)
-		} else {
-			err = dev.LeaseRead(u, pos, int(k), m)
-		}
-		if err != nil {
+		if err := lend(u, s.Dev, pos, int(k), m, write); err != nil {
 			for j := range under[:len(under)-1] {
 				under[j].Release()
 			}
@@ -57,8 +55,31 @@ func (d *Device) lease(l *blockdev.Lease, off int64, n int, m blockdev.Mode, wri
 	return nil
 }
 
+// whole is a lease that the disk fills; only its offset is another there.
+func (d *Device) whole(l *blockdev.Lease, dev blockdev.Device, off, pos int64, n int, m blockdev.Mode, write bool) error {
+	if err := lend(l, dev, pos, n, m, write); err != nil {
+		return err
+	}
+	l.Priv.Via, l.Priv.Shift = l.Owner, pos-off
+	l.Off, l.Owner = off, d
+	return nil
+}
+
+func lend(l *blockdev.Lease, dev blockdev.Device, off int64, n int, m blockdev.Mode, write bool) error {
+	if write {
+		return dev.LeaseWrite(l, off, n, m)
+	}
+	return dev.LeaseRead(l, off, n, m)
+}
+
 // CommitLease implements blockdev.Lender.
 func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {
+	if v := l.Priv.Via; v != nil {
+		l.Off += l.Priv.Shift
+		err := v.CommitLease(l, fua)
+		l.Off -= l.Priv.Shift
+		return err
+	}
 	for i := range l.Priv.Under {
 		if err := l.Priv.Under[i].Commit(fua); err != nil {
 			return err
@@ -69,6 +90,12 @@ func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {
 
 // CommitBlocks implements blockdev.Lender.
 func (d *Device) CommitBlocks(l *blockdev.Lease, fua bool) bool {
+	if v := l.Priv.Via; v != nil {
+		l.Off += l.Priv.Shift
+		blocks := v.CommitBlocks(l, fua)
+		l.Off -= l.Priv.Shift
+		return blocks
+	}
 	for i := range l.Priv.Under {
 		if l.Priv.Under[i].MayBlock(fua) {
 			return true
@@ -79,6 +106,12 @@ func (d *Device) CommitBlocks(l *blockdev.Lease, fua bool) bool {
 
 // ReleaseLease implements blockdev.Lender.
 func (d *Device) ReleaseLease(l *blockdev.Lease) {
+	if v := l.Priv.Via; v != nil {
+		l.Priv.Via = nil
+		l.Off += l.Priv.Shift
+		v.ReleaseLease(l)
+		return
+	}
 	for i := range l.Priv.Under {
 		l.Priv.Under[i].Release()
 	}

@@ -4,9 +4,9 @@
 //	linear    |====== A ======|=== B ===|
 //	striped   | A0 | B0 | C0 | A1 | B1 | C1 | ...      each one chunk long
 //
-// Nothing is copied: a lease on the table is made of leases on what lies
-// below, kept in the lease's own state, so that a volume on mapped disks lends
-// the disks' mappings.
+// Nothing is copied: a lease within one piece is filled by the disk below, in
+// one call; one across several is made of leases on them, kept in its own state.
+// So a volume on mapped disks lends the disks' mappings.
 package table
 
 import (
@@ -21,6 +21,10 @@ import (
 type Stripe struct {
 	Dev blockdev.Device
 	Off int64 // bytes
+
+	// Disk: Dev is no table itself, nor has one below, and may lend into the
+	// table's own leases.
+	Disk bool
 }
 
 // Run is a range of the table, striped over one or more places.
@@ -106,16 +110,17 @@ func (d *Device) find(off int64) int {
 }
 
 // piece maps the start of [off, off+n) that is contiguous below.
-func (r *run) piece(off, n int64) (dev blockdev.Device, at, k int64) {
+func (r *run) piece(off, n int64) (s *Stripe, at, k int64) {
 	rel := off - r.start
 	n = min(n, r.Len-rel)
 	width := int64(len(r.Stripes))
 	if width == 1 {
-		return r.Stripes[0].Dev, r.Stripes[0].Off + rel, n
+		s = &r.Stripes[0]
+		return s, s.Off + rel, n
 	}
 	chunk, in := rel/r.Chunk, rel%r.Chunk
-	s := &r.Stripes[chunk%width]
-	return s.Dev, s.Off + chunk/width*r.Chunk + in, min(n, r.Chunk-in)
+	s = &r.Stripes[chunk%width]
+	return s, s.Off + chunk/width*r.Chunk + in, min(n, r.Chunk-in)
 }
 
 // each calls f for the pieces of a checked range, in order.
@@ -123,8 +128,8 @@ func (d *Device) each(off, n int64, f func(dev blockdev.Device, at, n, off int64
 	for i := d.find(off); n > 0; i++ {
 		r := &d.runs[i]
 		for n > 0 && off < r.start+r.Len {
-			dev, at, k := r.piece(off, n)
-			if err := f(dev, at, k, off); err != nil {
+			s, at, k := r.piece(off, n)
+			if err := f(s.Dev, at, k, off); err != nil {
 				return err
 			}
 			off, n = off+k, n-k

@@ -2,6 +2,8 @@ package lvm
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -314,6 +316,39 @@ func TestMoveCrash(t *testing.T) {
 			return
 		}
 	}
+}
+
+// TestMoveStops: a move that is told to stop ends after a run of extents, with
+// ordinary metadata, and another goes on from there.
+func TestMoveStops(t *testing.T) {
+	g, cfg := newGroup(t, 2, 96<<20)
+	must(t, g.Create(CreateOptions{Name: "v", Extents: 1200, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
+	v := volume(t, g, "v")
+	data := make([]byte, 1200*ext)
+	for i := range data {
+		data[i] = byte(i / 4096 * 3)
+	}
+	_, err := v.WriteAt(data, 0)
+	must(t, err)
+	ctx, cancel := context.WithCancel(bg)
+	defer cancel()
+	var first uint64
+	seqno := g.Metadata().Seqno
+	err = g.Move(ctx, vg.Range{PV: "pv0"}, "", nil, "", func(done, _ uint64) { first = done; cancel() }, "pvmove")
+	if !errors.Is(err, context.Canceled) || first == 0 || first > moveRun/ext {
+		t.Fatalf("%v after %d extents", err, first)
+	}
+	if md := g.Metadata(); md.Seqno != seqno+1 || g.toMove(md, vg.Range{PV: "pv0"}, "") != 1200-first || len(md.LVs) != 1 {
+		t.Errorf("after %d extents %d commits, %d volumes, %d extents left", first, md.Seqno-seqno, len(md.LVs), g.toMove(md, vg.Range{PV: "pv0"}, ""))
+	}
+	same(t, v, data, "the half moved volume")
+	must(t, v.Close())
+	g = reopen(t, g, cfg, 2)
+	must(t, g.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"))
+	v = volume(t, g, "v")
+	same(t, v, data, "the moved volume")
+	must(t, v.Close())
+	must(t, g.Close())
 }
 
 // TestMergeCrash cuts the power at every step of a merge.

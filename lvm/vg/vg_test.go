@@ -1,6 +1,7 @@
 package vg
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -189,6 +190,105 @@ func TestRepair(t *testing.T) {
 	s := scan(t, c, a)
 	if _, err := s.Groups[0].Disk(s.Groups[0].VG.PVs[1]); !errors.Is(err, ErrMissing) {
 		t.Fatal(err)
+	}
+}
+
+// TestTwoCopies: with two metadata areas on the only disk each repairs the other;
+// with both damaged nothing is touched.
+func TestTwoCopies(t *testing.T) {
+	c := testConfig(t)
+	dev := lvmtest.New(64 << 20)
+	d, err := NewDisk("/dev/x", dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CreatePV(d, PVOptions{Copies: 2}); err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.Create("vg0", []*Disk{d}, GroupOptions{}, "vgcreate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := addLV(g, "x", Request{Extents: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Areas) != 2 {
+		t.Fatalf("%d areas", len(d.Areas))
+	}
+	junk := bytes.Repeat([]byte("junk"), 128)
+	damage := func(on *lvmtest.Disk, area int, text bool) {
+		off := int64(d.Areas[area].loc.Offset)
+		if text {
+			off += int64(d.Areas[area].Header.Committed.Offset)
+		}
+		if _, err := on.WriteAt(junk, off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for first := range 2 {
+		for _, text := range []bool{false, true} {
+			one := dev.Clone()
+			damage(one, first, text)
+			s := scan(t, c, one)
+			if len(s.Groups) != 1 || len(s.Groups[0].Stale) != 1 || s.Groups[0].VG.LV("x") == nil {
+				t.Fatalf("area %d: %+v", first, s)
+			}
+			if err := s.Groups[0].Repair(); err != nil {
+				t.Fatal(err)
+			}
+			damage(one, 1-first, text) // now only the repaired one is left
+			if s := scan(t, c, one); len(s.Groups) != 1 || s.Groups[0].VG.LV("x") == nil {
+				t.Errorf("area %d was not repaired", first)
+			}
+			both := dev.Clone()
+			damage(both, first, text)
+			damage(both, 1-first, !text)
+			before := both.Writes()
+			if _, err := scan(t, c, both).Find("vg0"); !errors.Is(err, ErrDamaged) {
+				t.Errorf("both damaged: %v", err)
+			}
+			if both.Writes() != before {
+				t.Error("a group with damaged metadata was written to")
+			}
+		}
+	}
+}
+
+// TestArchives: each change leaves the metadata as it was before; what is older
+// than a month goes, but for the last ten.
+func TestArchives(t *testing.T) {
+	c := testConfig(t)
+	g, err := c.Create("vg0", mustPV(t, c, lvmtest.New(64<<20)), GroupOptions{}, "vgcreate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 14 {
+		if err := addLV(g, fmt.Sprintf("lv%d", i), Request{Extents: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := archivesOf(c.ArchiveDir, "vg0")
+	if len(old) != 14 {
+		t.Fatalf("%d archives", len(old))
+	}
+	for i, a := range old {
+		text, err := os.ReadFile(a.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vg, err := meta.Load(text)
+		if err != nil || len(vg.LVs) != i || vg.Seqno != uint64(i+1) {
+			t.Fatalf("archive %d: %v, %d volumes, sequence number %d", i, err, len(vg.LVs), vg.Seqno)
+		}
+		if err := os.Chtimes(a.path, time.Time{}, time.Now().Add(-40*24*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := addLV(g, "last", Request{Extents: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if left := archivesOf(c.ArchiveDir, "vg0"); len(left) != retainMin || left[0].index != 5 {
+		t.Errorf("%d archives are left, from %d on", len(left), left[0].index)
 	}
 }
 

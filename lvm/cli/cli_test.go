@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -132,9 +133,49 @@ func TestErrors(t *testing.T) {
 	s.fails("not both", "lvextend", "-L20m", "-l5", "vg0/lin")
 	s.fails("unrecognised field", "lvs", "-o", "nonsense")
 	s.fails("units", "lvs", "--units", "x")
+	s.fails("cannot be in one report", "lvs", "-o", "lv_name,pv_name")
+	s.fails("cannot be in one report", "pvs", "-O", "lv_name")
+	s.fails("unrecognised sort field", "lvs", "-O", "nonsense")
 	s.fails("is no snapshot", "lvconvert", "--merge", "vg0/lin")
 	s.fails("not activated by hand", "lvchange", "-ay", "vg0/lin")
 	s.fails("no physical volume", "pvmove", "/dev/null")
+}
+
+// TestReportKinds: a report of groups becomes one of volumes or devices, and
+// every column of every report can be shown and sorted by.
+func TestReportKinds(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L20m", "-n", "b", "vg0")
+	s.run("lvcreate", "-L24m", "-n", "a", "vg0")
+	s.run("lvcreate", "-T", "-L20m", "vg0/p")
+	for args, want := range map[string]string{
+		"vgs -o vg_name,lv_name -O lv_name": "vg0 a vg0 b vg0 p",
+		"vgs -o vg_name -O lv_size":         "vg0 vg0 vg0",
+		"lvs -o lv_size,lv_name":            "24.00m a 20.00m b 20.00m p",
+		"lvs -o lv_name -O seg_size":        "b p a",
+		"vgs -o pv_name":                    strings.Join(s.disks, " "),
+	} {
+		if got := strings.Join(strings.Fields(s.run(append(strings.Fields(args), "--noheadings")...)), " "); got != want {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+	for _, n := range []string{"orphan.img", "blank.img"} {
+		p := filepath.Join(t.TempDir(), n)
+		if err := errors.Join(os.WriteFile(p, nil, 0o600), os.Truncate(p, 64<<20)); err != nil {
+			t.Fatal(err)
+		}
+		s.disks = append(s.disks, p)
+	}
+	s.run("pvcreate", s.disks[2])
+	for _, f := range fields {
+		report := map[string]string{"lv": "lvs", "seg": "lvs", "vg": "vgs", "pv": "pvs"}[f.kind]
+		s.run(report, "-a", "-o", f.name, "-O", f.name)
+		if f.kind == "vg" {
+			s.run("lvs", "-o", f.name)
+			s.run("pvs", "-a", "-o", f.name, "-O", f.name)
+		}
+	}
 }
 
 func TestTransfer(t *testing.T) {
@@ -185,6 +226,75 @@ func TestTransfer(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "stream")
 	s.run("export", "--output", out, "vg0/a2")
 	s.run("import", "--input", out, "vg0/third")
+}
+
+// halfway calls f when so much of a stream has been read.
+type halfway struct {
+	io.Reader
+	left int
+	f    func()
+}
+
+func (h *halfway) Read(p []byte) (int, error) {
+	if h.left <= 0 && h.f != nil {
+		h.f()
+		h.f = nil
+	}
+	n, err := h.Reader.Read(p[:min(len(p), 4096)])
+	h.left -= n
+	return n, err
+}
+
+// TestResume: a volume is marked before the first byte of an import reaches it,
+// and goes on only from what is known to be there.
+func TestResume(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "a", "vg0")
+	data := make([]byte, 8<<20)
+	for i := range data {
+		data[i] = byte(i>>12) | 1
+	}
+	if _, err := s.try(data, "import", "-y", "--raw", "vg0/a"); err != nil {
+		t.Fatal(err)
+	}
+	id := strings.TrimSpace(s.run("lvs", "--noheadings", "-o", "lv_uuid", "vg0/a"))
+	tag := func() string { return strings.TrimSpace(s.run("lvs", "--noheadings", "-o", "lv_tags", "vg0/copy")) }
+	full := s.run("export", "vg0/a")
+	imp := func(r io.Reader) error {
+		return Run(context.Background(), s.env, []string{"import", "vg0/copy", "--devices", strings.Join(s.disks, ",")}, r, io.Discard, io.Discard)
+	}
+	during := ""
+	err := imp(&halfway{strings.NewReader(full[:len(full)/2]), 2 << 20, func() { during = tag() }})
+	if want := "importing." + id + "..0"; during != want {
+		t.Errorf("while it is imported it has the tag %q, not %q", during, want)
+	}
+	_, at, ok := strings.Cut(tag(), "..")
+	if done, perr := strconv.Atoi(at); err == nil || !strings.Contains(err.Error(), "export --resume "+at) || !ok || perr != nil || done < 2<<20 || done > 4<<20 {
+		t.Fatalf("%v; tag %q", err, tag())
+	}
+	if err := imp(strings.NewReader(s.run("export", "--resume", "6291456", "vg0/a"))); err == nil || !strings.Contains(err.Error(), "--resume "+at) {
+		t.Errorf("a gap: %v", err)
+	}
+	rest := s.run("export", "--resume", at, "vg0/a")
+	if len(rest) > len(full)*3/4 {
+		t.Errorf("the rest has %d of %d bytes", len(rest), len(full))
+	}
+	if err := imp(strings.NewReader(rest)); err != nil {
+		t.Fatal(err)
+	}
+	if tag() != "imported."+id || s.run("export", "--raw", "vg0/copy") != string(data) {
+		t.Errorf("tag %q, or the content differs", tag())
+	}
+	s.fails("has 8388608 bytes", "export", "--resume", "8388609", "vg0/a")
+	s.fails("has 8388608 bytes", "export", "--resume", "-1", "--raw", "vg0/a")
+	s.run("lvcreate", "-L4m", "-n", "small", "vg0")
+	if _, err := s.try([]byte(full), "import", "-y", "vg0/small"); err == nil || !strings.Contains(err.Error(), "extend it first") {
+		t.Error(err)
+	}
+	if got := strings.TrimSpace(s.run("lvs", "--noheadings", "-o", "lv_tags", "vg0/small")); got != "" {
+		t.Errorf("a volume that was not touched has the tag %q", got)
+	}
 }
 
 // TestLive runs commands inside a target: on the groups of its manager, while

@@ -194,11 +194,14 @@ var basicFields = []field{
 		}
 		return r.lv.Alloc
 	}},
-	{name: "lv_permissions", kind: "lv", heading: "LPerms", help: "Permissions", str: func(r *row) string {
-		if r.lv.Is("WRITE") {
+	{name: "lv_permissions", kind: "lv", heading: "LPerms", help: "Permissions; of what may be written only while it is served", str: func(r *row) string {
+		switch {
+		case !r.lv.Is("WRITE"):
+			return "read-only"
+		case r.live.active:
 			return "writeable"
 		}
-		return "read-only"
+		return "unknown"
 	}},
 	{name: "lv_tags", kind: "lv", heading: "LV Tags", help: "Tags", str: func(r *row) string { return tags(r.lv.Tags) }},
 	{name: "lv_time", kind: "lv", heading: "CTime", help: "When it was made", str: func(r *row) string {

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"softiser/lvm"
@@ -116,6 +118,8 @@ func TestAgainstLVM2(t *testing.T) {
 			t.Errorf("%s: the first difference:\n%s", args, firstDifference(ours, theirs))
 		}
 	}
+	compareColumns(t, s, l, group, mask)
+	locksKeepOut(t, s, l, group)
 	file := t.TempDir() + "/backup"
 	l.run("vgcfgbackup", "-f", file, group)
 	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "thin2 {") {
@@ -124,6 +128,78 @@ func TestAgainstLVM2(t *testing.T) {
 	s.run("vgremove", "-y", group)
 	if out := l.run("pvs", "--noheadings", "-o", "pv_name,vg_name", s.disks[0]); strings.TrimSpace(out) != s.disks[0] {
 		t.Errorf("after vgremove lvm2 says %q", out)
+	}
+}
+
+// compareColumns compares every column that is known here, whatever it is.
+func compareColumns(t *testing.T, s *shell, l *lvm2, group string, mask func(string) string) {
+	t.Helper()
+	for kind, report := range map[string]string{"lv": "lvs -a", "seg": "lvs -a --segments", "vg": "vgs", "pv": "pvs"} {
+		cmd := append(strings.Fields(report), "--reportformat", "json", "--units", "b", "-o")
+		var columns []string
+		for _, f := range fields {
+			if f.kind == kind && f.name != "lv_active" { // nothing is active in lvm2 here
+				columns = append(columns, f.name)
+			}
+		}
+		cmd = append(cmd, strings.Join(columns, ","))
+		if kind == "pv" {
+			cmd = append(cmd, s.disks...)
+		} else {
+			cmd = append(cmd, group)
+		}
+		rows := func(out string) (rows []map[string]string) {
+			var doc struct {
+				Report []map[string][]map[string]string
+			}
+			if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Report) != 1 {
+				t.Fatalf("%s: %v\n%s", report, err, out)
+			}
+			for _, r := range doc.Report[0] {
+				rows = append(rows, r...)
+			}
+			return rows
+		}
+		ours, theirs := rows(s.run(cmd...)), rows(mask(l.run(cmd...)))
+		if len(ours) != len(theirs) || len(ours) == 0 {
+			t.Errorf("%s: %d rows, lvm2 has %d", report, len(ours), len(theirs))
+			continue
+		}
+		for i := range ours {
+			for _, c := range columns {
+				if ours[i][c] != theirs[i][c] {
+					t.Errorf("%s, row %d (%s%s), %s: %q, lvm2 says %q", report, i, theirs[i]["lv_name"], theirs[i]["pv_name"], c, ours[i][c], theirs[i][c])
+				}
+			}
+		}
+	}
+}
+
+// locksKeepOut: while one side changes a group, the other waits, or says that it
+// is locked.
+func locksKeepOut(t *testing.T, s *shell, l *lvm2, group string) {
+	t.Helper()
+	path := "/run/lock/lvm/V_" + group
+	hold, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(path)
+	if err := syscall.Flock(int(hold.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	s.fails("lock", "lvchange", "--addtag", "ours", group+"/lin")
+	theirs := exec.Command("lvm", "lvchange", "--addtag", "theirs", group+"/lin", "--config", "global{activation=0 wait_for_locks=0} "+strings.SplitN(lvm2Config, "} ", 2)[1])
+	theirs.Env = l.env
+	if out, err := theirs.CombinedOutput(); err == nil || !strings.Contains(string(out), "lock") {
+		t.Errorf("lvm2 does not keep to the lock file: %v\n%s", err, out)
+	}
+	hold.Close()
+	// With the lock free both get through, and neither undoes the other.
+	s.run("lvchange", "--addtag", "ours", group+"/lin")
+	l.run("lvchange", "--addtag", "theirs", group+"/lin")
+	if got := strings.TrimSpace(s.run("lvs", "--noheadings", "-o", "lv_tags", group+"/lin")); got != "ours,theirs" {
+		t.Errorf("tags %q", got)
 	}
 }
 

@@ -63,13 +63,11 @@ func (a *app) report(name, short, kind, columns string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := a.rows(s, r, kind, o, args); err != nil {
+		if err := a.rows(s, r, r.kind, o, args); err != nil {
 			return err
 		}
-		if err := r.sortRows(o.sort); err != nil {
-			return err
-		}
-		r.print(a, o, kind)
+		r.sortRows()
+		r.print(a, o, r.kind)
 		for _, g := range s.Groups {
 			for _, n := range g.Notices {
 				fmt.Fprintln(a.err, "  WARNING: "+n)
@@ -95,10 +93,17 @@ type row struct {
 
 // report is a table being made.
 type report struct {
+	kind   string // of its rows: "lv", "vg" or "pv"
 	fields []*field
+	keys   []sortKey
 	unit   unit
 	suffix bool
 	rows   []row
+}
+
+type sortKey struct {
+	f    *field
+	back bool
 }
 
 func newReport(o reportFlags, kind, columns string) (*report, error) {
@@ -140,7 +145,49 @@ func newReport(o reportFlags, kind, columns string) (*report, error) {
 		}
 		r.fields = append(r.fields, f)
 	}
-	return r, nil
+	if o.sort == "" { // as lvm2 does, whether these columns are shown or not
+		o.sort = map[string]string{"lv": "vg_name,lv_name", "vg": "vg_name", "pv": "pv_name"}[kind]
+	}
+	for _, k := range strings.Split(o.sort, ",") {
+		name := strings.TrimLeft(k, "+-")
+		f := findField(name, kind)
+		if f == nil {
+			return nil, fmt.Errorf("unrecognised sort field: %s", name)
+		}
+		r.keys = append(r.keys, sortKey{f, k[0] == '-'})
+	}
+	return r, r.settleKind(kind)
+}
+
+// settleKind makes a report of groups one of volumes or devices if columns ask
+// for that, as lvm2 does; volumes and devices do not mix.
+func (r *report) settleKind(kind string) error {
+	r.kind = kind
+	of := func(f *field) error {
+		k := f.kind
+		if k == "seg" {
+			k = "lv"
+		}
+		switch {
+		case k == "vg" || k == r.kind:
+		case r.kind == "vg":
+			r.kind = k
+		default:
+			return fmt.Errorf("the columns of volumes and of devices cannot be in one report: %s; use lvs and pvs", f.name)
+		}
+		return nil
+	}
+	for _, f := range r.fields {
+		if err := of(f); err != nil {
+			return err
+		}
+	}
+	for _, k := range r.keys {
+		if err := of(k.f); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // splitOptions cuts "a,b+c,d" into "=a,b" and "+c,d".
@@ -167,6 +214,9 @@ func (a *app) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []str
 	seg := o.segments
 	for _, f := range r.fields {
 		seg = seg || f.kind == "seg"
+	}
+	for _, k := range r.keys {
+		seg = seg || k.f.kind == "seg"
 	}
 	found := map[string]bool{}
 	wanted := func(names ...string) bool {
@@ -240,29 +290,9 @@ func blanks(s *vg.Scan, all bool) []*vg.Disk {
 	return nil
 }
 
-func (r *report) sortRows(by string) error {
-	keys := strings.Split(by, ",")
-	if by == "" {
-		keys = []string{r.fields[0].name}
-		if i := slices.IndexFunc(r.fields, func(f *field) bool { return f.name == "vg_name" }); i >= 0 && r.fields[0].kind == "lv" {
-			keys = []string{"vg_name", "lv_name"}
-		}
-	}
-	type key struct {
-		f    *field
-		back bool
-	}
-	var ks []key
-	for _, k := range keys {
-		name := strings.TrimLeft(k, "+-")
-		f := findField(name, "")
-		if f == nil {
-			return fmt.Errorf("unrecognised sort field: %s", name)
-		}
-		ks = append(ks, key{f, k[0] == '-'})
-	}
+func (r *report) sortRows() {
 	sort.SliceStable(r.rows, func(i, j int) bool {
-		for _, k := range ks {
+		for _, k := range r.keys {
 			c := k.f.compare(&r.rows[i], &r.rows[j])
 			if k.back {
 				c = -c
@@ -273,7 +303,6 @@ func (r *report) sortRows(by string) error {
 		}
 		return false
 	})
-	return nil
 }
 
 func (r *report) cells() [][]string {

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"softiser/blockdev"
 	"softiser/lvm"
+	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
 	"softiser/lvm/stream"
 	"softiser/lvm/thin"
@@ -94,6 +97,9 @@ func (a *app) export() *cobra.Command {
 		defer func() { err = errors.Join(err, v.Close()) }()
 		if raw && from != "" {
 			return fmt.Errorf("--raw writes whole volumes; leave --from out")
+		}
+		if size := v.Info().Size; resume < 0 || resume > size {
+			return fmt.Errorf("--resume %d: %s has %d bytes", resume, args[0], size)
 		}
 		h := stream.Header{Volume: args[0], ID: lv.ID.String(), Size: v.Info().Size, Start: resume}
 		var es []stream.Extent
@@ -211,8 +217,13 @@ func (a *app) importRaw(arg string, r io.Reader) (err error) {
 }
 
 func (a *app) importInto(g *lvm.Group, name string, s *stream.Reader) (err error) {
+	h := s.Header
+	for _, id := range []string{h.ID, h.Base} {
+		if _, err := ondisk.ParseUUID(id); err != nil && id != "" {
+			return fmt.Errorf("the stream names a volume by %q, which is no UUID: it was not made by export", id)
+		}
+	}
 	lv := g.Metadata().LV(name)
-	fresh := false
 	switch {
 	case lv == nil && (s.Header.Base != "" || s.Header.Start > 0):
 		return fmt.Errorf("%s does not exist, but the stream is relative to %s: import the full volume first", name, s.Header.Base)
@@ -221,21 +232,26 @@ func (a *app) importInto(g *lvm.Group, name string, s *stream.Reader) (err error
 		if err := g.Create(lvm.CreateOptions{Name: name, Extents: uint64((s.Header.Size + es - 1) / es)}, a.why()); err != nil {
 			return err
 		}
-		lv = g.Metadata().LV(name)
 	default:
 		if err := a.mayImport(lv, s); err != nil {
 			return err
 		}
-		fresh = false
 	}
 	v, err := g.Volume(name)
 	if err != nil {
 		return err
 	}
-	next, err := s.Import(v, fresh, nil)
+	if is := v.Info().Size; is < h.Size {
+		return errors.Join(fmt.Errorf("%s has %d bytes, the volume in the stream has %d: extend it first", name, is, h.Size), v.Close())
+	}
+	// From the first write on it is neither the old nor the new content, even if
+	// the power fails.
+	if err := a.tag(g, name, partial(h, h.Start)); err != nil {
+		return errors.Join(err, v.Close())
+	}
+	next, err := s.Import(v, false, nil)
 	if err != nil {
-		// What was there is neither the old nor the new content any more.
-		tagErr := a.tag(g, name, partial(s.Header))
+		tagErr := a.tag(g, name, partial(h, next))
 		return errors.Join(fmt.Errorf("%w; everything before offset %d is done: go on with `export --resume %d`", err, next, next), v.Close(), tagErr)
 	}
 	if err := v.Close(); err != nil {
@@ -248,26 +264,33 @@ func (a *app) importInto(g *lvm.Group, name string, s *stream.Reader) (err error
 	return nil
 }
 
-// partial is the tag of a volume whose import of h broke off.
-func partial(h stream.Header) string {
-	return "importing." + h.ID + "." + h.Base
+// partial is the tag of a volume that h is imported into, and that has what lies
+// before the offset.
+func partial(h stream.Header, done int64) string {
+	return fmt.Sprintf("%s%d", importing(h), done)
 }
+
+func importing(h stream.Header) string { return "importing." + h.ID + "." + h.Base + "." }
 
 // mayImport refuses to mix streams.
 func (a *app) mayImport(lv *meta.LV, s *stream.Reader) error {
-	is := func(tag string) bool {
-		for _, t := range lv.Tags {
-			if t == tag {
-				return true
+	h := s.Header
+	is := func(tag string) bool { return slices.Contains(lv.Tags, tag) }
+	done := int64(-1) // of the same stream
+	for _, t := range lv.Tags {
+		if off, ok := strings.CutPrefix(t, importing(h)); ok {
+			if n, err := strconv.ParseInt(off, 10, 64); err == nil {
+				done = n
 			}
 		}
-		return false
 	}
-	switch h := s.Header; {
+	switch {
 	case a.force > 0:
 		return nil
-	case is(partial(h)):
-		return nil // the same stream again, from wherever
+	case done >= h.Start:
+		return nil // the same stream again
+	case done >= 0:
+		return fmt.Errorf("%s is known to have what lies before offset %d, the stream begins at %d: use `export --resume %d`", lv.Name, done, h.Start, done)
 	case h.Start > 0:
 		return fmt.Errorf("%s was not left by an import of this stream: start again without --resume", lv.Name)
 	case h.Base != "" && is(imported+h.Base):

@@ -150,7 +150,7 @@ func setDefaults(v *viper.Viper) {
 		"iscsi.error_recovery_level":  0,
 		"iscsi.header_digest":         []string{"none", "crc32c"},
 		"iscsi.data_digest":           []string{"none", "crc32c"},
-		"iscsi.time2wait":             "2s",
+		"iscsi.time2wait":             "0s",
 		"iscsi.time2retain":           "20s",
 		"iscsi.nop_interval":          "15s",
 		"iscsi.nop_timeout":           "15s",

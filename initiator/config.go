@@ -155,7 +155,7 @@ type Config struct {
 	MaxBurstLength    int  // bytes, default 16776192
 	MaxRecvDataLength int  // bytes, default 262144: longest data segment we take
 	MaxOutstandingR2T int  // default 1
-	Time2Wait         int  // seconds, default 2
+	Time2Wait         int  // seconds, default 0: as long as the target wants
 	Time2Retain       int  // seconds, default 0
 
 	// QueueDepth is how many commands one session keeps outstanding; more wait
@@ -225,7 +225,6 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxBurstLength, 16776192)
 	def(&c.MaxRecvDataLength, 262144)
 	def(&c.MaxOutstandingR2T, 1)
-	def(&c.Time2Wait, 2)
 	def(&c.QueueDepth, 128)
 	def(&c.Sessions, 1)
 	def(&c.MaxTransfer, 1<<20)

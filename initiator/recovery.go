@@ -59,6 +59,10 @@ func (s *Session) connLost(c *conn, err error) {
 			break
 		}
 		s.setState(StateRecovering)
+		// Reinstatement is an implicit logout of the old session, which has to wait
+		// for DefaultTime2Wait (RFC 7143 §13.15). LIO means its two seconds: earlier
+		// logins race with the end of the old session, and may hang its portal group.
+		s.minWait = max(s.minWait, time.Duration(s.last.params.DefaultTime2Wait)*time.Second)
 		s.wg.Add(1)
 		go s.recover()
 	case StateClosing:

@@ -725,6 +725,25 @@ func TestAsyncDrop(t *testing.T) {
 	}
 }
 
+// A lost session is not reinstated before the negotiated DefaultTime2Wait (RFC
+// 7143 §13.15); LIO hangs when it is.
+func TestTime2Wait(t *testing.T) {
+	for _, wait := range []time.Duration{0, 2 * time.Second, 30 * time.Second} {
+		bubble(t, func(t *testing.T, ft *fakeTarget) {
+			ft.settings.DefaultTime2Wait = uint32(wait / time.Second)
+			l := dialLUN(t, ft.config())
+			ft.last().cut(errors.New("gone"))
+			begin := time.Now()
+			if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begin); took < wait || took > wait+time.Second {
+				t.Errorf("back after %v, negotiated were %v", took, wait)
+			}
+		})
+	}
+}
+
 // A rejected command ends with the reason, and nothing else suffers.
 func TestReject(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {

@@ -50,7 +50,7 @@ type Session struct {
 	luns      []*LUN        // to be looked at again after a login
 	clock     int64         // nanoseconds since begun, as of the last tick
 	lost      time.Time     // when the session stopped making progress; zero while it does
-	minWait   time.Duration // the target asked for it before the next login
+	minWait   time.Duration // the target asks for it before the next login (Time2Wait)
 	login     time.Time     // last one
 	backoff   time.Duration // before the first attempt after the next loss
 	tmfs      int           // task management requests not answered

@@ -146,7 +146,7 @@ type SessionParams struct {
 	MaxOutstandingR2T        int // default 8
 	MaxConnections           int // per session, on TCP; default 1, at most 32
 	ErrorRecoveryLevel       int // on TCP; default 0
-	DefaultTime2Wait         int // s; default 2
+	DefaultTime2Wait         int // s; default 0: reinstatement ends the old tasks itself
 	DefaultTime2Retain       int // s; default 20
 	// HeaderDigest and DataDigest list what is accepted on TCP, preferred first:
 	// "CRC32C", "None". Default: both, and the initiator's order decides. Leaving
@@ -278,7 +278,6 @@ func (p *SessionParams) fill() error {
 	def(&p.MaxRecvDataSegmentLength, 256<<10)
 	def(&p.MaxOutstandingR2T, 8)
 	def(&p.MaxConnections, 1)
-	def(&p.DefaultTime2Wait, 2)
 	def(&p.DefaultTime2Retain, 20)
 	const maxLen = 1<<24 - 1
 	for _, l := range []struct {

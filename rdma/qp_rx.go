@@ -196,6 +196,9 @@ func (qp *QP) rxCall() (int, error) {
 	x.cuts.aimed, x.cuts.n, x.cuts.i = 0, 0, 0
 	x.r, x.w = 0, copy(x.buf, x.buf[x.r:x.w]) // part of a header or of a trailer
 	if x.w == 0 && x.stage == rxPayload && x.paylen >= directMin && x.left > 0 {
+		if look := qp.peekPast(); look > 0 {
+			return qp.peek(look)
+		}
 		return qp.rxDirect()
 	}
 	if !x.busy() && qp.guess(x.lead()) {

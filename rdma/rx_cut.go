@@ -33,6 +33,7 @@ type rxCut struct {
 	crc   uint32  // of the header and these, when
 	sum   int     // it covers as many
 	fault bool    // they could not be touched
+	going bool    // the FPDU goes on whose header has been parsed
 }
 
 // rxCuts belongs to the receive goroutine.
@@ -95,14 +96,18 @@ func (x *rxState) splitCuts(n int) {
 	}
 }
 
-// sumCut computes the CRC of what has come for c; its header starts at p in the
-// buffer.
+// sumCut computes the CRC of what has come for c; its header, if it has
+// not been parsed, starts at p in the buffer.
 func (x *rxState) sumCut(c *rxCut, p int) {
 	if !x.crcOn || c.sum == c.n {
 		return
 	}
 	cur, ok := c.at(), false
-	c.crc, ok = crcOver(wire.CRC(0, x.buf[p:c.pos]), &cur, c.n)
+	from := x.crc
+	if !c.going {
+		from = wire.CRC(0, x.buf[p:c.pos])
+	}
+	c.crc, ok = crcOver(from, &cur, c.n)
 	c.fault = !ok
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
@@ -372,6 +373,50 @@ func TestPeekPlaces(t *testing.T) {
 			if s := &r.qp.rx.stats; s.Copied != 80*sends || s.Direct != uint64(12*32*n) {
 				t.Errorf("crc %v, %d bytes: %d placed directly, %d copied, of these %d of Sends", crc, n, s.Direct, s.Copied, 80*sends)
 			}
+		}
+	}
+}
+
+// The short last FPDU of a Read Response, what follows, and the long first one of
+// the next are read in one call.
+func TestPeekPastShortRest(t *testing.T) {
+	const n = 4
+	for _, crc := range rigModes {
+		r := newRig(t, crc)
+		if err := r.peer.(*net.UnixConn).SetWriteBuffer(1 << 20); err != nil { // it gets what the system allows
+			t.Fatal(err)
+		}
+		var b []byte
+		var mems, want [][]byte
+		for i := range n + 1 {
+			mem, data := make([]byte, 64<<10), fill(64<<10, uint64(i))
+			_, stag, base := r.read(mem)
+			if i == n {
+				break // one more is expected
+			}
+			mems, want = append(mems, mem), append(want, data)
+			b = append(b, r.message(wire.ReadResponse, stag, base, data, 60<<10)...)
+			b = append(b, r.send(make([]byte, 80), 0)...)
+		}
+		_ = r.peer.SetWriteDeadline(time.Now().Add(time.Second))
+		if k, err := r.peer.Write(b); err != nil {
+			t.Skipf("the socket takes %d of %d bytes at once", k, len(b))
+		}
+		if r.qp.rxPoll(0) {
+			t.Fatal(r.qp.rx.err)
+		}
+		for i := range mems {
+			if !bytes.Equal(mems[i], want[i]) {
+				t.Fatalf("crc %v: Read %d is wrong", crc, i)
+			}
+		}
+		s := &r.qp.rx.stats
+		if got := len(r.poll()); got != n || s.Copied != n*80 {
+			t.Errorf("crc %v: %d Sends, %d bytes copied", crc, got, s.Copied)
+		}
+		// Two for each Read, two for its last rest, and one that finds the socket empty.
+		if s.RecvCalls > 2*n+3 {
+			t.Errorf("crc %v: %d calls for %d Reads", crc, s.RecvCalls, n)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 const (
 	peekFew = 1 << 10 // looked at when payloads are few or long: what lies before the next one
+	pastMax = 8 << 10 // longest rest of a payload that is looked past
 	peekMin = 2       // up to so many lent pieces of memory are few
 )
 
@@ -32,6 +33,17 @@ func (qp *QP) peekLen() int {
 	return len(x.buf) - x.w - 2*segGap // room for the tail
 }
 
+// peekPast is how much to look at where the short rest of a Read Response is next
+// and another one is expected: the rest, what lies between, and the payload of the
+// other one are read in one call then. 0: the rest is read alone.
+func (qp *QP) peekPast() int {
+	x := &qp.rx
+	if x.left > pastMax || x.op != wire.ReadResponse || !x.ctrl.Last() || x.dst.kind != destRegion || x.cuts.off || x.short || qp.lent.sinks.Load() < 2 {
+		return 0
+	}
+	return x.left + peekFew
+}
+
 // peek looks at the stream and reads what it has seen.
 func (qp *QP) peek(limit int) (int, error) {
 	x := &qp.rx
@@ -39,9 +51,11 @@ func (qp *QP) peek(limit int) (int, error) {
 	if err != nil || n == 0 {
 		return n, err
 	}
-	qp.plan(x.w + n)
-	x.aimCuts()
 	x.stats.RecvCalls++
+	if !qp.plan(x.w + n) {
+		return qp.rxDirect()
+	}
+	x.aimCuts()
 	n, err = qp.conn.Readv(x.vec)
 	clear(x.vec)
 	x.splitCuts(n)
@@ -53,9 +67,10 @@ func (qp *QP) peek(limit int) (int, error) {
 	return n, err
 }
 
-// plan makes cuts for the long tagged payloads in the buffer, up to end. What
-// follows a cut will lie directly behind its header.
-func (qp *QP) plan(end int) {
+// plan makes cuts for the long tagged payloads in the buffer, up to end, and for the
+// rest of the one in progress. What follows a cut will lie directly behind its
+// header. False: that rest is to be read alone.
+func (qp *QP) plan(end int) bool {
 	const hl = wire.LenField + wire.TaggedLen
 	x := &qp.rx
 	k := &x.cuts
@@ -70,6 +85,23 @@ func (qp *QP) plan(end int) {
 		}
 	}
 	k.lead = 0
+	if x.busy() && x.paylen >= directMin {
+		if !qp.aimRest(end) {
+			return false
+		}
+		c := &k.all[0]
+		cur := c.at()
+		fit, pieces := cur.fit(c.size, vecs-1)
+		vecs -= pieces + 1
+		from = fit
+		switch {
+		case fit < c.size:
+			c.size = fit
+			return true
+		case from >= end:
+			from, to = 0, wire.Pad(x.ulen)+segGap
+		}
+	}
 	for p := x.toHeader(); p+hl <= end; {
 		h := x.buf[p : p+hl]
 		ulen := int(binary.BigEndian.Uint16(h))
@@ -80,7 +112,7 @@ func (qp *QP) plan(end int) {
 			p = next
 			continue
 		}
-		if x.busy() || !t.Ctrl.Tagged() || ulen-wire.TaggedLen < directMin {
+		if x.busy() && k.aimed == 0 || !t.Ctrl.Tagged() || ulen-wire.TaggedLen < directMin {
 			to = min(next, end) // and nothing that comes later
 			break
 		}
@@ -112,13 +144,39 @@ func (qp *QP) plan(end int) {
 		from = p + hl + fit
 		switch {
 		case short:
-			return // scattered into very many pieces
+			return true // scattered into very many pieces
 		case from >= end:
 			from, to = 0, wire.Pad(ulen)+segGap
 		}
 		p = next
 	}
 	between(to - from)
+	return true
+}
+
+// aimRest makes the rest of the payload in progress, which lies at the front of the
+// buffer up to end, the first cut. False: the memory has been revoked, or the CRC
+// is bad; who reads the rest alone finds out.
+func (qp *QP) aimRest(end int) bool {
+	x := &qp.rx
+	c := rxCut{reg: x.dst.reg, off: x.dst.off, size: x.left, going: true}
+	tail := x.left + wire.Pad(x.ulen)
+	if x.crcOn && tail+wire.CRCLen <= end {
+		c.crc, c.sum = wire.CRC(x.crc, x.buf[:x.left]), x.left
+		if wire.CRC(c.crc, x.buf[x.left:tail]) != wire.GetCRC(x.buf[tail:tail+wire.CRCLen]) {
+			return false
+		}
+	}
+	r := c.reg
+	if !r.mu.TryRLock() {
+		return false
+	}
+	if !r.valid || r.stag != x.dst.stag || r.discard {
+		r.mu.RUnlock()
+		return false
+	}
+	x.cuts.all[0], x.cuts.aimed = c, 1
+	return true
 }
 
 // aimCut locks the memory that t is for. False: it is not as it should be, or is

@@ -94,38 +94,45 @@ func TestCutsFaultInWindow(t *testing.T) {
 	}
 }
 
-// The same for the sinks of Reads.
+// The same for the sinks of Reads; of the long one only the last FPDU cannot be
+// placed.
 func TestCutsFaultInSink(t *testing.T) {
-	const n, bad = 8 << 10, 2
 	for _, crc := range rigModes {
-		r := newRig(t, crc)
-		var mems, want [][]byte
-		var ops []*sqe
-		var b []byte
-		for i := range 6 {
-			mem := make([]byte, n)
-			if i == bad {
-				mem = halfMapped(t, n)
-			}
-			e, stag, base := r.read(mem)
-			mems, ops, want = append(mems, mem), append(ops, e), append(want, fill(n, uint64(i)))
-			b = append(b, r.message(wire.ReadResponse, stag, base, want[i], 60<<10)...)
-			b = append(b, r.send(make([]byte, 80), 0)...)
+		faultInSink(t, crc, 8<<10, func() []byte { return halfMapped(t, 8<<10) })
+		faultInSink(t, crc, 64<<10, func() []byte { return halfMapped(t, 128<<10)[4<<10:][:64<<10] })
+	}
+}
+
+func faultInSink(t *testing.T, crc bool, n int, badMem func() []byte) {
+	t.Helper()
+	const bad = 2
+	r := newRig(t, crc)
+	var mems, want [][]byte
+	var ops []*sqe
+	var b []byte
+	for i := range 6 {
+		mem := make([]byte, n)
+		if i == bad {
+			mem = badMem()
 		}
-		r.feed(b)
-		for i, e := range ops {
-			switch {
-			case r.over || !e.done:
-				t.Fatalf("crc %v: Read %d is not done: %v", crc, i, r.qp.rx.err)
-			case i == bad && e.status != StatusLocalFault:
-				t.Errorf("crc %v: the Read into bad memory ended with %v", crc, e.status)
-			case i != bad && (e.status != StatusSuccess || !bytes.Equal(mems[i], want[i])):
-				t.Errorf("crc %v: Read %d is wrong: %v", crc, i, e.status)
-			}
+		e, stag, base := r.read(mem)
+		mems, ops, want = append(mems, mem), append(ops, e), append(want, fill(n, uint64(i)))
+		b = append(b, r.message(wire.ReadResponse, stag, base, want[i], 60<<10)...)
+		b = append(b, r.send(make([]byte, 80), 0)...)
+	}
+	r.feed(b)
+	for i, e := range ops {
+		switch {
+		case r.over || !e.done:
+			t.Fatalf("crc %v: Read %d of %d bytes is not done: %v", crc, i, n, r.qp.rx.err)
+		case i == bad && e.status != StatusLocalFault:
+			t.Errorf("crc %v: the Read of %d bytes into bad memory ended with %v", crc, n, e.status)
+		case i != bad && (e.status != StatusSuccess || !bytes.Equal(mems[i], want[i])):
+			t.Errorf("crc %v: Read %d of %d bytes is wrong: %v", crc, i, n, e.status)
 		}
-		if got := len(r.poll()); got != 6 {
-			t.Errorf("crc %v: %d Sends completed, want 6", crc, got)
-		}
+	}
+	if got := len(r.poll()); got != 6 {
+		t.Errorf("crc %v: %d Sends completed, want 6", crc, got)
 	}
 }
 
@@ -268,8 +275,9 @@ func TestCutsDiscardRace(t *testing.T) {
 		var mems, want [][]byte
 		var ops []*sqe
 		var regs []*region
+		n := []int{8 << 10, 64 << 10}[round/2%2]
 		for i := range 16 {
-			mem := make([]byte, 8<<10)
+			mem := make([]byte, n)
 			e, stag, base := r.read(mem)
 			regs = append(regs, r.qp.dev.tab.lookup(stag))
 			mems, want, ops = append(mems, mem), append(want, fill(len(mem), uint64(i))), append(ops, e)
@@ -277,7 +285,7 @@ func TestCutsDiscardRace(t *testing.T) {
 			b = append(b, r.send(make([]byte, 80), 0)...)
 		}
 		victim := rng.IntN(16)
-		mine := bytes.Repeat([]byte{0xee}, 8<<10)
+		mine := bytes.Repeat([]byte{0xee}, n)
 		start, done := make(chan struct{}), make(chan struct{})
 		spin := rng.IntN(10000)
 		go func() {

@@ -13,9 +13,8 @@ import (
 // in user space, whatever the order is.
 
 const (
-	peekFew = 1 << 10 // looked at when payloads are few or long: what lies before the next one
+	peekFew = 2 << 10 // looked at when payloads are long: what lies before the next one
 	pastMax = 8 << 10 // longest rest of a payload that is looked past
-	peekMin = 2       // up to so many lent pieces of memory are few
 )
 
 // peekLen is how much to look at, 0 when reading ahead is better: nothing has been
@@ -27,9 +26,11 @@ func (qp *QP) peekLen() int {
 	switch {
 	case x.short || n == 0 && x.expect == 0:
 		return 0
-	case n <= peekMin || l.bytes.Load() >= n*lentLong:
+	case n > 0 && l.bytes.Load() >= n*lentLong:
 		return peekFew
 	}
+	// All there is: what is taken together is answered together, and answers that
+	// leave one by one make the peer send one by one.
 	return len(x.buf) - x.w - 2*segGap // room for the tail
 }
 

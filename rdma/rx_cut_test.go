@@ -421,6 +421,32 @@ func TestPeekPastShortRest(t *testing.T) {
 	}
 }
 
+// What has come together is taken together, also when few Reads are outstanding or
+// none is any more: a look, a read, and one that finds the socket empty.
+func TestPeekTakesAll(t *testing.T) {
+	for _, reads := range []int{0, 1, 2} {
+		r := newRig(t, true)
+		_, stag, base := r.read(make([]byte, 4096))
+		r.feed(r.message(wire.ReadResponse, stag, base, fill(4096, 1), 1<<16))
+		before := r.qp.rx.stats.RecvCalls
+		var b []byte
+		for i := range 30 {
+			if i < reads {
+				_, stag, base := r.read(make([]byte, 4096))
+				b = append(b, r.message(wire.ReadResponse, stag, base, fill(4096, 2), 1<<16)...)
+			}
+			b = append(b, r.send(make([]byte, 80), 0)...)
+		}
+		r.feed(b)
+		if got := len(r.poll()); got != 30 || r.over {
+			t.Fatalf("%d Reads: %d Sends have arrived: %v", reads, got, r.qp.rx.err)
+		}
+		if calls := r.qp.rx.stats.RecvCalls - before; calls > 3 {
+			t.Errorf("%d Reads and 30 Sends took %d calls", reads, calls)
+		}
+	}
+}
+
 // A damaged byte anywhere is found, and no Send behind it is completed.
 func TestCutsBitFlip(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))

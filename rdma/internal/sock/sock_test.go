@@ -139,3 +139,35 @@ func TestOptions(t *testing.T) {
 		t.Error("a pipe in memory was looked into")
 	}
 }
+
+// A quiet socket lets its reader look; what has come by the end wakes it up.
+func TestQuiet(t *testing.T) {
+	a, b := pair(t)
+	if b.Readable() {
+		t.Error("an empty socket is readable")
+	}
+	b.Quiet(true)
+	done := make(chan error, 1)
+	go func() {
+		p := make([]byte, 8)
+		done <- b.ReadLoop(func(uintptr) bool { n, err := b.Read(p); return err == nil && n == 1 })
+	}()
+	if n, err := a.Writev(vecs([]byte("x")), false); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	b.Quiet(false)
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("no event for a byte that came while the socket was quiet")
+	}
+	if err := a.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ReadLoop(func(uintptr) bool { return b.Readable() }); err != nil || !b.Readable() {
+		t.Errorf("the end of the stream is not readable: %v", err)
+	}
+}

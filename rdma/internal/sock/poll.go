@@ -1,0 +1,31 @@
+package sock
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// quietBytes is what a socket collects before it tells the poller, see Quiet. Twice
+// as much must fit the usual receive buffer, or the kernel would change its size.
+const quietBytes = 32 << 10
+
+// Quiet keeps the poller from being told of arriving bytes until quietBytes are
+// there: for a reader that looks by itself, where the events would only wake up
+// the thread that waits in the poller. Quiet(false) ends that, and raises the event
+// for what has arrived.
+func (c *Conn) Quiet(on bool) {
+	n := 1
+	if on {
+		n = quietBytes
+	}
+	_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, n)
+}
+
+// Readable reports whether a read would return something: bytes, the end of the
+// stream, or an error.
+func (c *Conn) Readable() bool {
+	var b [1]byte
+	_, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_DONTWAIT|unix.MSG_PEEK, 0, 0)
+	return e != unix.EAGAIN && e != unix.EINTR
+}

@@ -384,7 +384,9 @@ func (c *Config) checkTransport(r *report) {
 	oneOf(r, "transport.crc", t.CRC, "required", "offered", "off")
 	oneOf(r, "transport.zerocopy", t.Zerocopy, "auto", "on", "off")
 	oneOf(r, "transport.fpdu", t.FPDU, "auto", "mss", "big")
-	checkRange(r, "transport.busy_poll_us", t.BusyPoll, 0, 10_000)
+	if us, err := strconv.Atoi(t.BusyPoll); t.BusyPoll != "auto" && (err != nil || us < 0 || us > 10_000) {
+		r.add("transport.busy_poll_us", "%q is neither auto nor a number of microseconds from 0 (never) to 10000", t.BusyPoll)
+	}
 	checkRange(r, "transport.ird", t.IRD, 1, 256)
 	checkRange(r, "transport.ord", t.ORD, 1, 256)
 }

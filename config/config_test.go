@@ -129,6 +129,8 @@ func TestParseRefuses(t *testing.T) {
 		{"algorithm", "    luns:", "    auth: {method: chap, algorithms: [md4], users: [{name: u, secret_env: SOFTISER_TEST_SECRET}]}\n    luns:", []string{"x.yaml:8:", `"md4" is not one of md5`}},
 		{"first burst", "targets:", "iscsi: {first_burst: 2MiB}\ntargets:", []string{"x.yaml:6:", "iscsi.first_burst", "more than max_burst"}},
 		{"crc", "targets:", "transport: {crc: maybe}\ntargets:", []string{"x.yaml:6:", "required, offered, off"}},
+		{"busy_poll_us, a word", "targets:", "transport: {busy_poll_us: always}\ntargets:", []string{"x.yaml:6:", `"always" is neither auto nor`}},
+		{"busy_poll_us, too long", "targets:", "transport: {busy_poll_us: 10001}\ntargets:", []string{"x.yaml:6:", "0 (never) to 10000"}},
 		{"duration", "targets:", "iscsi: {login_timeout: 5}\ntargets:", []string{"x.yaml:6:", "is not a duration"}},
 		{"yaml syntax", "portals:", "portals: [", []string{"x.yaml", "line"}},
 	} {

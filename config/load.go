@@ -158,7 +158,7 @@ func setDefaults(v *viper.Viper) {
 		"transport.crc":               "required",
 		"transport.zerocopy":          "auto",
 		"transport.fpdu":              "auto",
-		"transport.busy_poll_us":      0,
+		"transport.busy_poll_us":      "auto",
 		"transport.ird":               128,
 		"transport.ord":               128,
 		"transport.stream_login":      true,

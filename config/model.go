@@ -169,10 +169,10 @@ type ISCSI struct {
 
 // Transport holds the settings of the software RDMA device.
 type Transport struct {
-	CRC        string `mapstructure:"crc" json:"crc"`           // required, offered, off
-	Zerocopy   string `mapstructure:"zerocopy" json:"zerocopy"` // auto, on, off
-	FPDU       string `mapstructure:"fpdu" json:"fpdu"`         // auto, mss, big
-	BusyPoll   int    `mapstructure:"busy_poll_us" json:"busy_poll_us"`
+	CRC        string `mapstructure:"crc" json:"crc"`                   // required, offered, off
+	Zerocopy   string `mapstructure:"zerocopy" json:"zerocopy"`         // auto, on, off
+	FPDU       string `mapstructure:"fpdu" json:"fpdu"`                 // auto, mss, big
+	BusyPoll   string `mapstructure:"busy_poll_us" json:"busy_poll_us"` // auto, or microseconds
 	IRD        int    `mapstructure:"ird" json:"ird"`
 	ORD        int    `mapstructure:"ord" json:"ord"`
 	StreamISER bool   `mapstructure:"stream_login" json:"stream_login"` // also RFC 7145's own start-up

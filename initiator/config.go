@@ -131,11 +131,13 @@ type Config struct {
 	// afterwards, as RFC 7145 §5.1 says. Default is what Linux does: MPA first,
 	// login PDUs in Sends.
 	StreamLogin bool
-	CRC         CRCMode       // iSER
-	BusyPoll    time.Duration // spin this long for the next PDU before sleeping; 0: never
-	MaxFPDU     int           // iSER: largest FPDU, bytes; 0: the path's MSS
-	Zerocopy    ZerocopyMode  // iSER
-	LargeFPDU   bool          // iSER: offer frames above the path's MSS, up to 64 KiB
+	CRC         CRCMode // iSER
+	// BusyPoll is how long iSER spins for the next PDU before it sleeps. 0: for a few
+	// microseconds while the target answers single commands at once; negative: never.
+	BusyPoll  time.Duration
+	MaxFPDU   int          // iSER: largest FPDU, bytes; 0: the path's MSS
+	Zerocopy  ZerocopyMode // iSER
+	LargeFPDU bool         // iSER: offer frames above the path's MSS, up to 64 KiB
 	// Congestion names the TCP congestion control. "auto" or "": reno when the
 	// target is on this host, because pacing ones (bbr) halve the throughput over
 	// loopback, else the host's default; "host": always that.

@@ -102,8 +102,11 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 	}
 	c := t.cfg
 	p := rdma.ConnParams{
-		BusyPoll: c.BusyPoll, MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU, Congestion: c.Congestion,
+		BusyPoll: max(c.BusyPoll, 0), MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU, Congestion: c.Congestion,
 		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Timeout: c.LoginTimeout,
+	}
+	if c.BusyPoll == 0 {
+		p.BusyPoll = rdma.BusyPollAuto
 	}
 	switch c.CRC {
 	case CRCOffered:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"time"
 
 	"softiser/internal/congestion"
@@ -54,6 +55,7 @@ type ConnParams struct {
 	MaxFPDU int
 	// BusyPoll is how long the receiver spins on an empty socket before it sleeps;
 	// it costs a core while traffic flows. After silence it sleeps all the same.
+	// BusyPollAuto spins where that saves more than it costs.
 	BusyPoll time.Duration
 	// Zerocopy sends payloads of ZerocopyMin bytes (64 KiB) and more by reference.
 	Zerocopy    ZerocopyMode
@@ -243,6 +245,7 @@ func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) 
 	}
 	qp.conn, qp.info, qp.sinks = conn, info, sinks
 	qp.initiator, qp.rtr, qp.busyPoll = initiator, r.RTR, p.BusyPoll
+	qp.onlyP = runtime.GOMAXPROCS(0) == 1
 	qp.txOpen = initiator
 	if p.Zerocopy != ZerocopyOff && conn.EnableZerocopy() {
 		qp.zc.mode, qp.zc.min = p.Zerocopy, p.ZerocopyMin

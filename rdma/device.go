@@ -60,6 +60,9 @@ type Device struct {
 
 	nPD, nCQ, nSRQ atomic.Int64
 
+	awake atomic.Int32  // receive goroutines with BusyPollAuto that are not parked
+	turn  atomic.Uint32 // number of the queue pair whose one was last unparked
+
 	atomicMu sync.Mutex // serializes atomic operations of all queue pairs
 }
 

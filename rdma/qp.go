@@ -86,7 +86,9 @@ type QP struct {
 	initiator bool          // of the MPA start-up
 	rtr       mpa.RTR       // kind agreed on, 0: none
 	busyPoll  time.Duration // see ConnParams.BusyPoll
-	lastByte  time.Time     // owned by the receive goroutine
+	lastByte  time.Duration // of BusyPoll, see clock: when the last byte came, or the last wait began; owned by the receive goroutine
+	auto      autoPoll      // of BusyPollAuto; owned by the receive goroutine
+	onlyP     bool          // of BusyPollAuto: whoever polls keeps the scheduler from looking at other sockets
 	heard     bool          // an FPDU has arrived; guarded by sqMu
 	nudger    *time.Timer   // see armNudgeLocked; guarded by sqMu
 	speaker   *time.Timer   // see ConnParams.SpeakFirst; guarded by sqMu

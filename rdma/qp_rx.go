@@ -3,7 +3,6 @@ package rdma
 import (
 	"encoding/binary"
 	"io"
-	"runtime"
 	"time"
 
 	"softiser/rdma/internal/sock"
@@ -97,8 +96,11 @@ type rxState struct {
 func (qp *QP) rxLoop() {
 	defer qp.wg.Done()
 	poll := qp.rxPoll
-	if d := qp.busyPoll; d > 0 {
+	switch d := qp.busyPoll; {
+	case d > 0:
 		poll = func(fd uintptr) bool { return qp.rxBusyPoll(fd, d) }
+	case d == BusyPollAuto:
+		poll = qp.rxAutoPoll
 	}
 	err := qp.conn.ReadLoop(poll)
 	for sock.IsNotPollable(err) && qp.rx.err == nil && !qp.dying.Load() {
@@ -157,27 +159,6 @@ func (qp *QP) rxPoll(uintptr) bool {
 			x.err = err
 			return true
 		}
-	}
-}
-
-// rxBusyPoll spins on the socket for up to d after the last byte before it parks
-// in the poller. After a second of silence it parks at once.
-func (qp *QP) rxBusyPoll(fd uintptr, d time.Duration) bool {
-	x := &qp.rx
-	for {
-		before := x.stats.Bytes
-		if qp.rxPoll(fd) {
-			return true
-		}
-		now := time.Now()
-		if x.stats.Bytes != before {
-			qp.lastByte = now
-			continue
-		}
-		if quiet := now.Sub(qp.lastByte); quiet > d || quiet > time.Second {
-			return false
-		}
-		runtime.Gosched() // whoever else has work goes first
 	}
 }
 

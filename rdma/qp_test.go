@@ -374,7 +374,13 @@ func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	a, b := rdmatest.NewPair(t, nil)
+	for name, d := range map[string]time.Duration{"waiting": 0, "auto": rdma.BusyPollAuto} {
+		t.Run(name, func(t *testing.T) { noAllocations(t, rdma.ConnParams{BusyPoll: d}) })
+	}
+}
+
+func noAllocations(t *testing.T, p rdma.ConnParams) {
+	a, b := rdmatest.NewPair(t, &rdmatest.Options{Client: p, Server: p})
 	mem := make([]byte, 8192)
 	mr, err := b.PD.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite)
 	if err != nil {
@@ -485,7 +491,14 @@ func TestNoAllocationsScratch(t *testing.T) {
 // Busy polling works, and ends after silence: a configured queue pair that has
 // nothing to do makes no system calls.
 func TestBusyPollEnds(t *testing.T) {
-	p := rdma.ConnParams{BusyPoll: 5 * time.Millisecond}
+	for name, d := range map[string]time.Duration{"fixed": 5 * time.Millisecond, "auto": rdma.BusyPollAuto} {
+		t.Run(name, func(t *testing.T) { busyPollEnds(t, rdma.ConnParams{BusyPoll: d}) })
+	}
+}
+
+func calls(qp *rdma.QP) uint64 { s := qp.Stats(); return s.RecvCalls + s.PollCalls }
+
+func busyPollEnds(t *testing.T, p rdma.ConnParams) {
 	a, b := rdmatest.NewPair(t, &rdmatest.Options{Client: p, Server: p})
 	for i := range 20 {
 		b.Recv(t, uint64(i), nil)
@@ -495,9 +508,9 @@ func TestBusyPollEnds(t *testing.T) {
 	}
 	deadline := time.Now().Add(rdmatest.Timeout)
 	for quiet := 0; quiet < 3; {
-		before := a.QP.Stats().RecvCalls + b.QP.Stats().RecvCalls
+		before := calls(a.QP) + calls(b.QP)
 		time.Sleep(20 * time.Millisecond)
-		if a.QP.Stats().RecvCalls+b.QP.Stats().RecvCalls == before {
+		if calls(a.QP)+calls(b.QP) == before {
 			quiet++
 		} else if quiet = 0; time.Now().After(deadline) {
 			t.Fatal("it goes on polling")

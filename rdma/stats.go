@@ -21,6 +21,7 @@ type QPStats struct {
 	SentDirect, SentCopied            uint64 // payload bytes sent by reference, through the header buffer
 	PlacedDirect, PlacedCopied        uint64 // payload bytes read straight to their place, through the read-ahead buffer
 	ZerocopyCalls                     uint64 // of SendCalls: by MSG_ZEROCOPY
+	PollCalls, Polled                 uint64 // BusyPollAuto: system calls that look for bytes; waits that it has ended without parking
 	CRCErrors                         uint64
 	Faults                            uint64 // placements into memory that cannot be touched
 	TerminatesOut, TerminatesIn       uint64
@@ -50,6 +51,8 @@ func (s *QPStats) add(o *QPStats) {
 	s.PlacedDirect += o.PlacedDirect
 	s.PlacedCopied += o.PlacedCopied
 	s.ZerocopyCalls += o.ZerocopyCalls
+	s.PollCalls += o.PollCalls
+	s.Polled += o.Polled
 	s.CRCErrors += o.CRCErrors
 	s.Faults += o.Faults
 	s.TerminatesOut += o.TerminatesOut
@@ -64,8 +67,8 @@ type txStats struct {
 }
 
 type rxStats struct {
-	RecvCalls, FPDUs, Bytes, Payload, Direct, Copied, CRCErrors, Faults uint64
-	Msgs                                                                [16]uint64
+	RecvCalls, FPDUs, Bytes, Payload, Direct, Copied, CRCErrors, Faults, PollCalls, Polled uint64
+	Msgs                                                                                   [16]uint64
 }
 
 func sends(m *[16]uint64) uint64 {
@@ -95,7 +98,7 @@ func (qp *QP) publishRx() {
 	s := &qp.stats
 	s.WireIn = r.Bytes
 	s.RecvCalls, s.FPDUsIn, s.BytesIn, s.PlacedDirect, s.PlacedCopied = r.RecvCalls, r.FPDUs, r.Payload, r.Direct, r.Copied
-	s.CRCErrors, s.Faults = r.CRCErrors, r.Faults
+	s.CRCErrors, s.Faults, s.PollCalls, s.Polled = r.CRCErrors, r.Faults, r.PollCalls, r.Polled
 	s.SendsIn = sends(&r.Msgs)
 	s.WritesIn = r.Msgs[wire.Write]
 	s.ReadRequestsIn, s.ReadResponsesIn = r.Msgs[wire.ReadRequest], r.Msgs[wire.ReadResponse]

@@ -74,7 +74,9 @@ type Portal struct {
 	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
 	// sizes them automatically.
 	SendBuffer, RecvBuffer int
-	// BusyPoll is how long a receiver spins before it sleeps; 0: not at all.
+	// BusyPoll is how long a receiver spins before it sleeps. 0: over iSER for a few
+	// microseconds while an initiator has single commands answered one after the
+	// other; negative: never.
 	BusyPoll time.Duration
 }
 

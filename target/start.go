@@ -53,9 +53,12 @@ func (p *portal) datamover(nc *net.TCPConn, kind transport, opened time.Time) (i
 		// The target issues the RDMA Reads and serves none, as Linux targets do:
 		// IRD is there for peers that insist on at least one.
 		IRD: 1, ORD: p.cfg.ORD,
-		GSO: p.cfg.LargeFPDU, BusyPoll: p.cfg.BusyPoll,
+		GSO: p.cfg.LargeFPDU, BusyPoll: max(p.cfg.BusyPoll, 0),
 		SndBuf: p.cfg.SendBuffer, RcvBuf: p.cfg.RecvBuffer, Congestion: p.cfg.CongestionControl,
 	}}
+	if p.cfg.BusyPoll == 0 {
+		cfg.RDMA.BusyPoll = rdma.BusyPollAuto
+	}
 	switch p.cfg.CRC {
 	case CRCOffered:
 		cfg.RDMA.CRC = rdma.CRCOffered

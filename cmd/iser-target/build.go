@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"softiser/blockdev"
@@ -36,7 +37,7 @@ func serverConfig(c *config.Config) (target.Config, error) {
 		tp := target.Portal{
 			Listen: p.Listen, Advertise: p.Advertise, Group: uint16(p.Group),
 			CongestionControl: p.Congestion, SendBuffer: int(p.SendBuffer), RecvBuffer: int(p.RecvBuffer),
-			BusyPoll: time.Duration(c.Transport.BusyPoll) * time.Microsecond,
+			BusyPoll: busyPoll(c.Transport.BusyPoll),
 			IRD:      c.Transport.IRD, ORD: c.Transport.ORD,
 			StreamLogin: c.Transport.StreamISER,
 		}
@@ -230,4 +231,16 @@ func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager) (blockde
 		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
 	return dev, nil
+}
+
+// busyPoll translates transport.busy_poll_us, which has been checked.
+func busyPoll(s string) time.Duration {
+	us, err := strconv.Atoi(s)
+	switch {
+	case err != nil:
+		return 0 // auto
+	case us == 0:
+		return -1
+	}
+	return time.Duration(us) * time.Microsecond
 }

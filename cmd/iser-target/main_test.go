@@ -261,3 +261,11 @@ func TestExamplesBuild(t *testing.T) {
 		})
 	}
 }
+
+func TestBusyPoll(t *testing.T) {
+	for in, want := range map[string]time.Duration{"auto": 0, "0": -1, "50": 50 * time.Microsecond} {
+		if got := busyPoll(in); got != want {
+			t.Errorf("busy_poll_us %s: %v, want %v", in, got, want)
+		}
+	}
+}

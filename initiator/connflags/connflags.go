@@ -40,7 +40,7 @@ type Options struct {
 	FallbackTCP      bool
 	StreamLogin      bool
 	CRC              string
-	BusyPoll         time.Duration
+	BusyPoll         string
 	LargeFPDU        bool
 	Congestion       string
 	Zerocopy         string
@@ -73,7 +73,7 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.BoolVar(&o.FallbackTCP, "fallback-tcp", false, "go on over plain TCP when the port does not speak iSER")
 	fs.BoolVar(&o.StreamLogin, "stream-login", false, "iSER: log in over the TCP stream before RDMA mode (RFC 7145 §5.1) instead of as Linux does")
 	fs.StringVar(&o.CRC, "crc", "required", "iSER: MPA CRC required, offered or off")
-	fs.DurationVar(&o.BusyPoll, "busy-poll", 0, "spin this long for the next PDU before sleeping")
+	fs.StringVar(&o.BusyPoll, "busy-poll", "auto", "spin this long for the next PDU before sleeping; 0: never; auto: iSER, while single commands are answered at once")
 	fs.BoolVar(&o.LargeFPDU, "large-fpdu", false, "iSER: offer frames above the path's segment size, up to 64 KiB")
 	fs.StringVar(&o.Zerocopy, "zerocopy", "auto", "iSER: send large payloads with MSG_ZEROCOPY: auto, on or off")
 	fs.StringVar(&o.Congestion, "congestion", "auto", "TCP congestion control: auto (reno within one host, else the host's default), host, or a name such as cubic")
@@ -127,7 +127,10 @@ func (o *Options) Apply(c *initiator.Config) error {
 	if c.Zerocopy, err = initiator.ParseZerocopyMode(o.Zerocopy); err != nil {
 		return fmt.Errorf("--zerocopy: %w", err)
 	}
-	c.FallbackTCP, c.StreamLogin, c.BusyPoll = o.FallbackTCP, o.StreamLogin, o.BusyPoll
+	if c.BusyPoll, err = busyPoll(o.BusyPoll); err != nil {
+		return err
+	}
+	c.FallbackTCP, c.StreamLogin = o.FallbackTCP, o.StreamLogin
 	c.LargeFPDU, c.Congestion = o.LargeFPDU, o.Congestion
 	c.Sessions, c.QueueDepth, c.MaxTransfer = o.Sessions, o.QueueDepth, o.MaxTransfer
 	c.InitialR2T, c.NoImmediateData = o.InitialR2T, o.NoImmediate
@@ -201,4 +204,19 @@ func first(s ...string) string {
 		}
 	}
 	return ""
+}
+
+// busyPoll reads --busy-poll as Config.BusyPoll has it.
+func busyPoll(s string) (time.Duration, error) {
+	if s == "auto" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil || d < 0:
+		return 0, fmt.Errorf("--busy-poll %q: want auto, 0 for never, or a time such as 50us", s)
+	case d == 0:
+		return -1, nil
+	}
+	return d, nil
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestSecret(t *testing.T) {
@@ -35,5 +36,18 @@ func TestSecret(t *testing.T) {
 	t.Setenv("VAR", "from the environment")
 	if s, err := secret("", "", "VAR", "VAR_FILE"); err != nil || s != "from the environment" {
 		t.Errorf("a variable: %q, %v", string(s), err)
+	}
+}
+
+func TestBusyPoll(t *testing.T) {
+	for in, want := range map[string]time.Duration{"auto": 0, "0": -1, "0s": -1, "50us": 50 * time.Microsecond} {
+		if got, err := busyPoll(in); err != nil || got != want {
+			t.Errorf("%q: %v, %v, want %v", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "always", "50", "-1us"} {
+		if got, err := busyPoll(in); err == nil {
+			t.Errorf("%q was taken for %v", in, got)
+		}
 	}
 }

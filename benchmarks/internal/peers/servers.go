@@ -17,7 +17,7 @@ import (
 // TargetConfig is how our target is set up; the zero value has its defaults.
 type TargetConfig struct {
 	CRC      string // required (default), offered, off
-	BusyPoll int    // µs
+	BusyPoll string // auto (default), or µs
 	Metrics  bool
 	Volumes  string // further volumes, YAML list items
 	LUNs     string // further LUNs of the target, YAML list items
@@ -34,7 +34,7 @@ volumes:
       - {lun: 0, volume: ram0}
 %stransport:
   crc: %s
-  busy_poll_us: %d
+  busy_poll_us: %s
 logging:
   level: warn
 `
@@ -44,7 +44,7 @@ func Target(e *Env, c TargetConfig) (*Server, error) {
 	addr := fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
 	s := &Server{Name: "iser-target", URL: "iser://" + addr + "/iqn.2026-11.softiser:ram0/0"}
 	base := filepath.Join(e.Scratch, fmt.Sprintf("target-%d", rand.Uint32()))
-	text := fmt.Sprintf(targetYAML, addr, VolumeSize>>20, c.Volumes, c.LUNs, cmp.Or(c.CRC, "required"), c.BusyPoll)
+	text := fmt.Sprintf(targetYAML, addr, VolumeSize>>20, c.Volumes, c.LUNs, cmp.Or(c.CRC, "required"), cmp.Or(c.BusyPoll, "auto"))
 	if err := os.WriteFile(base+".yaml", []byte(text), 0o600); err != nil {
 		return nil, err
 	}

@@ -303,7 +303,7 @@ func idleRow() Row {
 	for _, x := range []struct {
 		name, target string
 		spin         time.Duration
-	}{{"waiting", "ours", 0}, {"busy_poll", "ours, polling", 50 * time.Microsecond}} {
+	}{{"waiting", "ours, waiting", -1}, {"busy_poll auto", "ours", 0}, {"busy_poll", "ours, polling", 50 * time.Microsecond}} {
 		r.Ratios = append(r.Ratios, result.Ratio{Name: "idle CPU, " + x.name, Num: x.name, Metric: result.CPUShare, Op: "<=", Want: 0.005})
 		r.Contenders = append(r.Contenders, Contender{Name: x.name, Prepare: fill(x.target), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
 			l, err := dial(ctx, st.started(x.target).URL, func(c *initiator.Config) { c.BusyPoll = x.spin })
@@ -342,7 +342,7 @@ func idleRow() Row {
 // limit is on what the sides do per command; the naps of the Go runtime's
 // monitor thread come by the clock and are reported apart.
 func syscallRow(depth int) Row {
-	name := fmt.Sprintf("system calls per 4 KiB randread QD%d", depth)
+	name := fmt.Sprintf("system calls per 4 KiB randread QD%d, waiting", depth) // a poll is many of them
 	r := Row{
 		Row: result.Row{
 			ID: fmt.Sprintf("syscalls-qd%d", depth), Title: name,
@@ -365,9 +365,9 @@ func syscallRow(depth int) Row {
 		} else {
 			limit("all", result.Count, 0.5)
 		}
-		r.Contenders = append(r.Contenders, Contender{Name: side, Needs: []string{"perf"}, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-			s := st.started("ours")
-			return st.Syscalls(ctx, s, s.URL, peers.Load{RW: "randread", BS: "4k", Depth: depth}, side == "target")
+		r.Contenders = append(r.Contenders, Contender{Name: side, Needs: []string{"perf"}, Prepare: fill("ours, waiting"), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+			s := st.started("ours, waiting")
+			return st.Syscalls(ctx, s, s.URL, peers.Load{RW: "randread", BS: "4k", Depth: depth, Extra: []string{"--busy-poll=0"}}, side == "target")
 		}})
 	}
 	return r

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -59,6 +60,7 @@ type conn struct {
 	portal        *portal
 	kind          transport
 	dm            iscsi.Datamover
+	raw           syscall.RawConn // the socket, which belongs to dm
 	local, remote netip.AddrPort
 	opened        time.Time
 	log           *zap.Logger

@@ -86,6 +86,55 @@ func TestReinstatement(t *testing.T) {
 	}
 }
 
+// An initiator that closes its connection without logout and logs in again, under
+// another ISID, does not meet what the old nexus had.
+func TestNextSessionWaitsForTheEnd(t *testing.T) {
+	s := serve(t, nil)
+	old := s.session()
+	if res := old.do(command{cdb: []byte{0x16, 0, 0, 0, 0, 0}}, nil); res.status != 0 {
+		t.Fatalf("RESERVE: status %#x", res.status)
+	}
+	release := s.dev.hold()
+	defer release()
+	heldRead(old)
+	eventually(t, "the read is at the volume", func() bool { return s.dev.held() == 1 })
+	old.nc.Close()
+
+	r := s.dial()
+	r.isid[5]++
+	r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature, "InitiatorName="+r.name, "TargetName="+testIQN)
+	other := s.dial()
+	other.name = "iqn.2026-11.test:other"
+	other.mustLogin(testIQN)               // another initiator need not wait
+	r.expectSilence(50 * time.Millisecond) // the old read is still with the volume
+	release()
+	if p, _ := r.loginResponse(); p.LoginResponse().Status() != iscsi.LoginSuccess {
+		t.Fatalf("status %04x", uint16(p.LoginResponse().Status()))
+	}
+	r.ready()
+	if res := r.do(command{cdb: []byte{0x16, 0, 0, 0, 0, 0}}, nil); res.status != 0 {
+		t.Errorf("RESERVE after the nexus of the first one is lost: status %#x", res.status)
+	}
+	if n := len(s.Status().Sessions); n != 2 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+// The same when the end has not even been noticed: the login looks at the socket.
+func TestNextSessionSeesTheEndOfTheLast(t *testing.T) {
+	s := serve(t, nil)
+	for i := range 200 {
+		old := s.dial()
+		old.isid[4] = byte(i)
+		old.mustLogin(testIQN)
+		old.ready()
+		if res := old.do(command{cdb: []byte{0x16, 0, 0, 0, 0, 0}}, nil); res.status != 0 {
+			t.Fatalf("RESERVE of session %d: status %#x", i, res.status)
+		}
+		old.nc.Close()
+	}
+}
+
 // Many logins of one initiator port at once: in the end exactly one is left.
 func TestReinstatementRace(t *testing.T) {
 	s := serve(t, nil)

@@ -195,6 +195,7 @@ func (s *Server) sessionByTSIH(tsih uint16) *session {
 // ended first (session reinstatement, RFC 7143 §6.3.5): the new one begins only
 // when the old tasks are over and the nexus is lost. c is its leading connection.
 func (s *Server) register(n *session, c *conn) error {
+	s.awaitEnding(n, c)
 	deadline := afterLogin(s)
 	defer deadline.Stop()
 	for {

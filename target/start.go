@@ -28,6 +28,9 @@ func (p *portal) start(nc *net.TCPConn, kind transport, opened time.Time, place 
 		ended:  make(chan struct{}),
 	}
 	var err error
+	if c.raw, err = nc.SyscallConn(); err != nil {
+		return err
+	}
 	if c.dm, err = p.datamover(nc, kind, opened); err != nil {
 		return err
 	}

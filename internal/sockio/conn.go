@@ -108,6 +108,18 @@ func (c *Conn) CloseWrite() error { return unix.Shutdown(c.fd, unix.SHUT_WR) }
 // Close closes the socket. Neither reader nor writer may be inside a call.
 func (c *Conn) Close() error { return c.nc.Close() }
 
+// PeerClosed reports whether the other end of a TCP connection has closed it, though
+// not everything that came before may have been read, or whether rc itself has been
+// closed.
+func PeerClosed(rc syscall.RawConn) bool {
+	over := false
+	err := rc.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		over = err == nil && info.State != unix.BPF_TCP_ESTABLISHED
+	})
+	return over || err != nil
+}
+
 // IsTimeout reports whether err comes from Interrupt or a deadline.
 func IsTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 

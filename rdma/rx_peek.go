@@ -42,7 +42,11 @@ func (qp *QP) peekPast() int {
 	if x.left > pastMax || x.op != wire.ReadResponse || !x.ctrl.Last() || x.dst.kind != destRegion || x.cuts.off || x.short || qp.lent.sinks.Load() < 2 {
 		return 0
 	}
-	return x.left + peekFew
+	look := qp.peekLen()
+	if look == peekFew {
+		look += x.left
+	}
+	return look
 }
 
 // peek looks at the stream and reads what it has seen.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,11 +112,14 @@ func TestMeasureTakesTurns(t *testing.T) {
 // one that does not even heed its context is left behind.
 func TestHangingContender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		calls := map[string]int{}
 		forever := make(chan struct{})
 		c := func(name string, f func(context.Context)) Contender {
 			return Contender{Name: name, Measure: func(ctx context.Context, _ *Stage) (result.Values, error) {
+				mu.Lock()
 				calls[name]++
+				mu.Unlock()
 				f(ctx)
 				return result.Values{result.IOPS: 1}, ctx.Err()
 			}}
@@ -137,6 +141,8 @@ func TestHangingContender(t *testing.T) {
 		if took := time.Since(began); took > 3*30*time.Second+2*grace {
 			t.Errorf("it took %v", took)
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		if calls["heeds"] != 1 || calls["deaf"] != 1 || calls["not started"] != 0 || calls["good"] != 3 {
 			t.Errorf("calls %v", calls)
 		}

@@ -3,35 +3,12 @@ package rdma_test
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
-	"syscall"
 	"testing"
 
 	"softiser/rdma"
 	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
 )
-
-// truncated returns a mapping of n bytes of which the file behind it holds only
-// the first half: the rest faults, as after a truncation or on a full disk.
-func truncated(t *testing.T, n int) []byte {
-	t.Helper()
-	f, err := os.Create(filepath.Join(t.TempDir(), "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := f.Truncate(int64(n / 2)); err != nil {
-		t.Fatal(err)
-	}
-	mem, err := syscall.Mmap(int(f.Fd()), 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Munmap(mem) })
-	return mem
-}
 
 var crcModes = []rdma.CRCMode{rdma.CRCRequired, rdma.CRCOff}
 
@@ -60,7 +37,7 @@ func TestFaultInReadSink(t *testing.T) {
 				}
 				defer mr.Dereg()
 				rem := rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}
-				mem := truncated(t, 1<<20)
+				mem := rdma.HalfMapped(t, 1<<20)
 				bad := mem[512<<10-n/2:][:n]
 				good := make([]byte, n)
 				if err := a.QP.PostSend(
@@ -89,7 +66,7 @@ func TestFaultInWindow(t *testing.T) {
 		for _, n := range []int{1000, 16 << 10, 300 << 10} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
 				a, b := faultPair(t, mode)
-				mem := truncated(t, 1<<20)
+				mem := rdma.HalfMapped(t, 1<<20)
 				w, err := b.PD.AllocWindow()
 				if err != nil {
 					t.Fatal(err)
@@ -117,7 +94,7 @@ func TestFaultInWindow(t *testing.T) {
 // A plain region has no owner who would look: the Write ends the connection.
 func TestFaultInRegion(t *testing.T) {
 	a, b := faultPair(t, rdma.CRCRequired)
-	mr, err := b.PD.RegMR(truncated(t, 1<<20), rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
+	mr, err := b.PD.RegMR(rdma.HalfMapped(t, 1<<20), rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +108,7 @@ func TestFaultInRegion(t *testing.T) {
 func TestFaultInReceiveBuffer(t *testing.T) {
 	for _, mode := range crcModes {
 		t.Run(mode.String(), func(t *testing.T) {
-			mem := truncated(t, 1<<20)
+			mem := rdma.HalfMapped(t, 1<<20)
 			a, b := rdmatest.NewPair(t, &rdmatest.Options{
 				Client: rdma.ConnParams{CRC: mode}, Server: rdma.ConnParams{CRC: mode},
 				Prepare: func(_, b *rdmatest.End) {
@@ -153,7 +130,7 @@ func TestFaultInSource(t *testing.T) {
 		for _, n := range []int{100, 200 << 10} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
 				a, b := faultPair(t, mode)
-				mem := truncated(t, 1<<20)
+				mem := rdma.HalfMapped(t, 1<<20)
 				if err := a.QP.PostSend(
 					rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.FlagSignaled},
 					rdma.SendWR{ID: 2, Op: rdma.OpSend, SGL: []rdma.SGE{a.SGE(mem[600<<10:][:n])}},
@@ -178,7 +155,7 @@ func TestFaultInReadSource(t *testing.T) {
 	for _, mode := range crcModes {
 		t.Run(mode.String(), func(t *testing.T) {
 			a, b := faultPair(t, mode)
-			mr, err := b.PD.RegMR(truncated(t, 1<<20), rdma.AccessRemoteRead)
+			mr, err := b.PD.RegMR(rdma.HalfMapped(t, 1<<20), rdma.AccessRemoteRead)
 			if err != nil {
 				t.Fatal(err)
 			}

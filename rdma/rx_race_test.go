@@ -14,8 +14,9 @@ import (
 	"softiser/rdma/internal/wire"
 )
 
-// halfMapped is a mapping of n bytes, of which touching the second half faults.
-func halfMapped(t *testing.T, n int) []byte {
+// HalfMapped returns a mapping of n bytes of which the file behind it holds only
+// the first half: the rest faults, as after a truncation or on a full disk.
+func HalfMapped(t *testing.T, n int) []byte {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "map"))
 	if err != nil {
@@ -60,7 +61,7 @@ func TestCutsFaultInWindow(t *testing.T) {
 					if err := k[bad].w.Close(); err != nil {
 						t.Fatal(err)
 					}
-					k[bad].mem = halfMapped(t, n)
+					k[bad].mem = HalfMapped(t, n)
 					k[bad].w, k[bad].stag, k[bad].base = r.window(k[bad].mem, scratch)
 					// In the order of lending.
 					k = append(slices.Delete(slices.Clone(k), bad, bad+1), k[bad])
@@ -98,8 +99,8 @@ func TestCutsFaultInWindow(t *testing.T) {
 // placed.
 func TestCutsFaultInSink(t *testing.T) {
 	for _, crc := range rigModes {
-		faultInSink(t, crc, 8<<10, func() []byte { return halfMapped(t, 8<<10) })
-		faultInSink(t, crc, 64<<10, func() []byte { return halfMapped(t, 128<<10)[4<<10:][:64<<10] })
+		faultInSink(t, crc, 8<<10, func() []byte { return HalfMapped(t, 8<<10) })
+		faultInSink(t, crc, 64<<10, func() []byte { return HalfMapped(t, 128<<10)[4<<10:][:64<<10] })
 	}
 }
 

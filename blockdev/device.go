@@ -102,6 +102,23 @@ type LowSpace interface {
 	OnLowSpace(f func()) (cancel func())
 }
 
+// SpaceUsage is how full the space is that a device shares with others.
+type SpaceUsage struct {
+	Total, Used int64 // bytes; Total 0: the device takes all of its space when it is made
+	Unit        int64 // what is allocated at once, bytes
+}
+
+// SpaceMeter is a device that says how full the space is which it takes on
+// first write: a thin volume its pool.
+type SpaceMeter interface {
+	// SpaceUsage returns the present state; it never waits for storage for long.
+	SpaceUsage() SpaceUsage
+	// OnSpaceChange registers f to be called (on any goroutine, without locks
+	// held) after Used or Total has changed; many changes may be one call, and
+	// calls do not overlap. The returned function removes it.
+	OnSpaceChange(f func()) (cancel func())
+}
+
 // Mapped is a device that lends one mapping for all direct leases, so that a
 // transport can register it once.
 type Mapped interface {

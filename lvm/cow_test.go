@@ -579,6 +579,18 @@ func TestPoolFull(t *testing.T) {
 	a := volume(t, g, "a")
 	low := make(chan bool, 16)
 	cancel := a.OnLowSpace(func() { low <- true })
+	full := make(chan bool, 1)
+	defer a.OnSpaceChange(func() {
+		if u := a.SpaceUsage(); u.Used == u.Total {
+			select {
+			case full <- true:
+			default:
+			}
+		}
+	})()
+	if u, want := a.SpaceUsage(), (blockdev.SpaceUsage{Total: 4 * 65536, Unit: 65536}); u != want {
+		t.Errorf("%+v, want %+v", u, want)
+	}
 	p := make([]byte, 65536)
 	var err error
 	for i := int64(0); err == nil; i++ {
@@ -596,6 +608,7 @@ func TestPoolFull(t *testing.T) {
 	must(t, g.Extend("p", 8, "", 0, nil, "lvextend"))
 	_, err = a.WriteAt(p, 50*65536)
 	must(t, err)
+	<-full
 	<-low // full
 	<-low // and a write that found nothing
 	cancel()

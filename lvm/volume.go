@@ -19,8 +19,9 @@ type Volume struct {
 }
 
 var (
-	_ blockdev.Device   = (*Volume)(nil)
-	_ blockdev.LowSpace = (*Volume)(nil)
+	_ blockdev.Device     = (*Volume)(nil)
+	_ blockdev.LowSpace   = (*Volume)(nil)
+	_ blockdev.SpaceMeter = (*Volume)(nil)
 )
 
 // Name is the current name of the logical volume.
@@ -72,6 +73,23 @@ func (v *Volume) OnLowSpace(f func()) (cancel func()) {
 		return func() {}
 	}
 	return v.n.pool.OnLowSpace(f)
+}
+
+// SpaceUsage implements blockdev.SpaceMeter: for a thin volume it is its pool's.
+func (v *Volume) SpaceUsage() blockdev.SpaceUsage {
+	if v.n.pool == nil {
+		return blockdev.SpaceUsage{}
+	}
+	u := v.n.pool.Usage()
+	return blockdev.SpaceUsage{Total: int64(u.DataBlocks) * u.Chunk, Used: int64(u.DataUsed) * u.Chunk, Unit: u.Chunk}
+}
+
+// OnSpaceChange implements blockdev.SpaceMeter.
+func (v *Volume) OnSpaceChange(f func()) (cancel func()) {
+	if v.n.pool == nil {
+		return func() {}
+	}
+	return v.n.pool.OnChange(f)
 }
 
 // LeaseRead implements blockdev.Device.

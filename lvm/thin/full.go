@@ -2,7 +2,10 @@ package thin
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -66,6 +69,7 @@ func (p *Pool) waitSpaceLocked() bool {
 
 // freedLocked is called when a volume has given blocks back.
 func (p *Pool) freedLocked() {
+	p.use.follow()
 	if !p.out.since.IsZero() {
 		p.out.again()
 	}
@@ -80,20 +84,20 @@ func (p *Pool) levelsLocked() {
 	}
 }
 
-// lowSpace has those who want to know that the pool fills up. It has a lock of
-// its own: they are called without the pool's.
-type lowSpace struct {
+// watchers have those who want to know how full the pool is. They have a lock
+// of their own: they are called without the pool's.
+type watchers struct {
 	mu    sync.Mutex
 	subs  map[int]func()
 	next  int
 	calls sync.WaitGroup
+
+	any     atomic.Bool // subs has some
+	changed atomic.Bool // a call of followed is about to begin
+	one     sync.Mutex  // held while followed calls
 }
 
-// OnLowSpace registers f to be called, on a goroutine of its own, when the use
-// of data or metadata passes 80, 85, 90, 95 or 100 %, and when a write finds no
-// space.
-func (p *Pool) OnLowSpace(f func()) (cancel func()) {
-	l := &p.low
+func (l *watchers) add(f func()) (cancel func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.subs == nil {
@@ -102,13 +106,49 @@ func (p *Pool) OnLowSpace(f func()) (cancel func()) {
 	k := l.next
 	l.next++
 	l.subs[k] = f
-	return func() { l.mu.Lock(); delete(l.subs, k); l.mu.Unlock() }
+	l.any.Store(true)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.subs, k)
+		l.any.Store(len(l.subs) > 0)
+	}
 }
 
-func (l *lowSpace) tell() {
+// OnLowSpace registers f to be called, on a goroutine of its own, when the use
+// of data or metadata passes 80, 85, 90, 95 or 100 %, and when a write finds no
+// space.
+func (p *Pool) OnLowSpace(f func()) (cancel func()) { return p.low.add(f) }
+
+// OnChange registers f to be called, on a goroutine of its own, after the
+// number of data blocks in use or in all has changed. What changes before a
+// call begins is one call.
+func (p *Pool) OnChange(f func()) (cancel func()) { return p.use.add(f) }
+
+// tell calls everybody, each on a goroutine of its own.
+func (l *watchers) tell() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range l.subs {
 		l.calls.Go(f)
+	}
+}
+
+// follow sees to it that everybody is called after what has just changed.
+func (l *watchers) follow() {
+	if l.any.Load() && !l.changed.Swap(true) {
+		l.calls.Go(l.followed)
+	}
+}
+
+func (l *watchers) followed() {
+	l.one.Lock()
+	defer l.one.Unlock()
+	l.changed.Store(false) // what changes from here on is another call
+	l.mu.Lock()
+	fs := slices.Collect(maps.Values(l.subs))
+	l.mu.Unlock()
+	for _, f := range fs {
+		f()
 	}
 }

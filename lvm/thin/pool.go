@@ -50,8 +50,9 @@ type Pool struct {
 	failed  error                  // a commit failed: read-only until reopened
 	out     outOfSpace
 	marks   [2]marks.Marks // of data and metadata
-	low     lowSpace
-	batch   int // changes since the last commit
+	low     watchers       // who are told at the marks
+	use     watchers       // who are told of each change
+	batch   int            // changes since the last commit
 
 	full atomic.Uint64 // writes that failed for lack of space
 
@@ -197,6 +198,7 @@ func (p *Pool) Grow() error {
 	if err := p.growLocked(); err != nil {
 		return err
 	}
+	p.use.follow()
 	p.out.again()
 	p.out.since, p.out.told = time.Time{}, false
 	return nil
@@ -358,5 +360,6 @@ func (p *Pool) Close() error {
 	}
 	err := p.Commit()
 	p.low.calls.Wait()
+	p.use.calls.Wait()
 	return err
 }

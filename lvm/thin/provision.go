@@ -33,6 +33,7 @@ func (d *Device) provision(vb uint64, in int64, p []byte) (done bool, err error)
 	}
 	if err != nil {
 		pool.data.c.giveBack(*fresh)
+		pool.use.follow()
 		return false, err
 	}
 	return true, nil
@@ -98,6 +99,7 @@ func (p *Pool) claim(d *Device, c cell) (old mapping, fresh *uint64, err error) 
 				p.claimed[b] = true
 				p.out.since, p.out.told = time.Time{}, false
 				p.levelsLocked()
+				p.use.follow()
 				old.gen = p.gens.enter() // the old block stays what it is while it is copied
 				return old, &b, nil
 			}

@@ -763,3 +763,63 @@ func BenchmarkDiff(b *testing.B) {
 		b.ReportMetric(float64(len(cs)), "ranges")
 	}
 }
+
+// TestOnChange: whoever follows the pool sees every level that lasts, and calls
+// do not overlap.
+func TestOnChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _, data := newPool(t, 8, nil)
+		must(t, p.Create(1, 1))
+		d, err := p.Device(1, 100*chunk, "t", false)
+		must(t, err)
+		var in, calls atomic.Int32
+		var used, total atomic.Uint64
+		cancel := p.OnChange(func() {
+			if in.Add(1) != 1 {
+				t.Error("two calls at once")
+			}
+			u := p.Usage()
+			used.Store(u.DataUsed)
+			total.Store(u.DataBlocks)
+			calls.Add(1)
+			in.Add(-1)
+		})
+		is := func(what string, u, n uint64) {
+			t.Helper()
+			synctest.Wait()
+			if used.Load() != u || total.Load() != n || calls.Swap(0) == 0 {
+				t.Errorf("%s: %d of %d were seen, not %d of %d", what, used.Load(), total.Load(), u, n)
+			}
+		}
+		var wg sync.WaitGroup
+		for i := range int64(5) {
+			wg.Go(func() {
+				if _, err := d.WriteAt(make([]byte, 512), i*chunk); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		is("five writes", 5, 8)
+		must(t, d.Discard(0, 2*chunk))
+		is("a discard", 3, 8)
+		data.Grow(10 * chunk)
+		must(t, p.Grow())
+		is("growth", 3, 10)
+		must(t, d.Close())
+		must(t, p.Delete(1, 2))
+		is("deletion", 0, 10)
+		cancel()
+		must(t, p.Create(2, 3))
+		d, err = p.Device(2, chunk, "t", false)
+		must(t, err)
+		_, err = d.WriteAt(make([]byte, 512), 0)
+		must(t, err)
+		synctest.Wait()
+		if calls.Load() != 0 {
+			t.Error("called after cancel")
+		}
+		must(t, d.Close())
+		must(t, p.Close())
+	})
+}

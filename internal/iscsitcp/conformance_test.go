@@ -209,3 +209,11 @@ func TestFullSocket(t *testing.T) {
 }
 
 func BenchmarkDatamover(b *testing.B) { datamovertest.Benchmark(b, pairWith(Config{})) }
+
+// BenchmarkDigests is BenchmarkDatamover with both digests.
+func BenchmarkDigests(b *testing.B) {
+	o := datamovertest.DefaultOptions()
+	o.Initiator.HeaderDigest = []iscsi.Digest{iscsi.DigestCRC32C}
+	o.Initiator.DataDigest = []iscsi.Digest{iscsi.DigestCRC32C}
+	datamovertest.BenchmarkWith(b, pairWith(Config{}), o)
+}

@@ -2,11 +2,10 @@ package iscsitcp
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"runtime/debug"
-)
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	"softiser/internal/crc32c"
+)
 
 // Digests are CRC32C, least significant byte first (RFC 7143 §13.1).
 
@@ -26,7 +25,7 @@ func crcOf(crc uint32, segs [][]byte) (sum uint32, ok bool) {
 		}
 	}()
 	for _, s := range segs {
-		crc = crc32.Update(crc, castagnoli, s)
+		crc = crc32c.Update(crc, s)
 	}
 	return crc, true
 }

@@ -18,6 +18,9 @@ import (
 	"softiser/internal/pcaptest"
 )
 
+// The tests compute digests with the standard library.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 // recorder is an Upper that keeps what comes up.
 type recorder struct {
 	pdus chan *iscsi.PDU

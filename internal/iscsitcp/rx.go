@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 
+	"softiser/internal/crc32c"
 	"softiser/internal/iscsi"
 	"softiser/internal/sockio"
 )
@@ -327,7 +327,7 @@ func (c *Conn) header() error {
 	r.need = iscsi.BHSLen
 	if r.hd {
 		n := len(h) - iscsi.DigestLen
-		if crc32.Checksum(h[:n], castagnoli) != binary.LittleEndian.Uint32(h[n:]) {
+		if crc32c.Update(0, h[:n]) != binary.LittleEndian.Uint32(h[n:]) {
 			return c.badHeader()
 		}
 		h = h[:n]
@@ -518,7 +518,7 @@ func (c *Conn) checkData(tail []byte) bool {
 		return true
 	}
 	n := len(tail) - iscsi.DigestLen
-	return crc32.Update(crc, castagnoli, tail[:n]) == binary.LittleEndian.Uint32(tail[n:])
+	return crc32c.Update(crc, tail[:n]) == binary.LittleEndian.Uint32(tail[n:])
 }
 
 // notify hands a PDU up. During login the stream may be about to change its

@@ -1,8 +1,7 @@
 package iscsitcp
 
 import (
-	"hash/crc32"
-
+	"softiser/internal/crc32c"
 	"softiser/internal/iscsi"
 	"softiser/internal/sockio"
 )
@@ -48,7 +47,7 @@ func (p *outPDU) seal(hd, dd bool, scratch *[][]byte) bool {
 	b := p.bhs()
 	b.SetDataLen(p.data.n)
 	if hd && p.digest {
-		p.head = appendDigest(p.head, crc32.Checksum(p.head, castagnoli))
+		p.head = appendDigest(p.head, crc32c.Update(0, p.head))
 	}
 	p.tail = append(p.tailB[:0], make([]byte, iscsi.PadLen(p.data.n))...)
 	if dd && p.digest && p.data.n > 0 {
@@ -58,7 +57,7 @@ func (p *outPDU) seal(hd, dd bool, scratch *[][]byte) bool {
 		if !ok {
 			return false
 		}
-		p.tail = appendDigest(p.tail, crc32.Update(crc, castagnoli, p.tail))
+		p.tail = appendDigest(p.tail, crc32c.Update(crc, p.tail))
 	}
 	p.length = len(p.head) + p.data.n + len(p.tail)
 	return true

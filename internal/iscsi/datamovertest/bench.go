@@ -7,7 +7,11 @@ import (
 )
 
 // Benchmark measures reads and writes at some sizes and queue depths.
-func Benchmark(b *testing.B, pair Pair) {
+func Benchmark(b *testing.B, pair Pair) { BenchmarkWith(b, pair, DefaultOptions()) }
+
+// BenchmarkWith is Benchmark with other parameters.
+func BenchmarkWith(b *testing.B, pair Pair, o Options) {
+	o.Target.InitialR2T = true // as our target insists by default
 	for _, op := range []byte{opRead, opWrite} {
 		for _, c := range []struct{ size, depth int }{{4096, 1}, {4096, 32}, {65536, 8}, {1 << 20, 4}} {
 			name := fmt.Sprintf("read/%dKiB/qd%d", c.size>>10, c.depth)
@@ -15,8 +19,6 @@ func Benchmark(b *testing.B, pair Pair) {
 				name = fmt.Sprintf("write/%dKiB/qd%d", c.size>>10, c.depth)
 			}
 			b.Run(name, func(b *testing.B) {
-				o := DefaultOptions()
-				o.Target.InitialR2T = true // as our target insists by default
 				s := Open(b, pair, o)
 				defer s.Close()
 				s.Initiator.checkStack.Store(false)

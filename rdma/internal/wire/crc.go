@@ -2,10 +2,12 @@ package wire
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"softiser/internal/crc32c"
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// CRC continues a CRC32C (RFC 5044 §4.4) over p; start with 0.
+func CRC(crc uint32, p []byte) uint32 { return crc32c.Update(crc, p) }
 
 // AppendCRC appends the CRC field: least significant byte first.
 func AppendCRC(b []byte, crc uint32) []byte { return binary.LittleEndian.AppendUint32(b, crc) }

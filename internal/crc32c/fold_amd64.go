@@ -1,4 +1,4 @@
-package wire
+package crc32c
 
 import "hash/crc32"
 
@@ -50,8 +50,8 @@ func power(n int) uint64 {
 	return uint64(r) << 1
 }
 
-// CRC continues a CRC32C (RFC 5044 §4.4) over p; start with 0.
-func CRC(crc uint32, p []byte) uint32 {
+// Update continues a CRC32C over p; start with 0.
+func Update(crc uint32, p []byte) uint32 {
 	if canFold && len(p) >= foldMin {
 		n := len(p) &^ (foldBlock - 1)
 		crc = ^fold(^crc, p[:n], keys)

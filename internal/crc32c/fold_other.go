@@ -1,0 +1,8 @@
+//go:build !amd64
+
+package crc32c
+
+import "hash/crc32"
+
+// Update continues a CRC32C over p; start with 0.
+func Update(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }

@@ -8,6 +8,8 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/scsi"
+
+	"slices"
 )
 
 // fakeTarget is a target in memory that the tests drive: it answers login,
@@ -530,4 +532,32 @@ func (d *fakeDM) sendLocked(p *iscsi.PDU) {
 		d.outbox = append(d.outbox, p)
 		d.cond.Broadcast()
 	}
+}
+
+// hold makes the target sit on commands of the given opcode and returns a
+// function that tells how many it holds.
+func hold(ft *fakeTarget, op scsi.Opcode) func() []*iscsi.PDU {
+	var held []*iscsi.PDU
+	ft.mu.Lock()
+	ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+		if scsi.Opcode(p.BHS.SCSICommand().CDB()[0]) != op {
+			return false
+		}
+		ft.mu.Lock()
+		held = append(held, p)
+		ft.mu.Unlock()
+		return true
+	}
+	ft.mu.Unlock()
+	return func() []*iscsi.PDU {
+		ft.mu.Lock()
+		defer ft.mu.Unlock()
+		return slices.Clone(held)
+	}
+}
+
+func letGo(ft *fakeTarget) {
+	ft.mu.Lock()
+	ft.hook = nil
+	ft.mu.Unlock()
 }

@@ -1,0 +1,82 @@
+package initiator
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// The target asks for a logout: what is outstanding ends, then the session
+// logs out, comes back and goes on.
+func TestAsyncLogout(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		d := ft.last()
+		var p iscsi.PDU
+		a := p.BHS.NewAsync(iscsi.AsyncLogout)
+		a.SetParams(0, 0, 3)
+		d.answer(&p)
+		synctest.Wait()
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Fatal(err)
+		}
+		if st := l.Stats(); st.Logins != 2 {
+			t.Fatalf("%+v", st)
+		}
+		if !slices.Contains(d.logouts, iscsi.LogoutSession) {
+			t.Fatal("no logout although the target asked for it")
+		}
+	})
+}
+
+// The target announces that it drops the connection and when it may be tried
+// again (Time2Wait).
+func TestAsyncDrop(t *testing.T) {
+	for _, e := range []iscsi.AsyncEvent{iscsi.AsyncConnectionDrop, iscsi.AsyncSessionDrop} {
+		bubble(t, func(t *testing.T, ft *fakeTarget) {
+			l := dialLUN(t, ft.config())
+			var p iscsi.PDU
+			a := p.BHS.NewAsync(e)
+			a.SetParams(0, 7, 0)
+			ft.last().answer(&p)
+			synctest.Wait()
+			begin := time.Now()
+			if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begin); took < 7*time.Second || took > 10*time.Second {
+				t.Fatalf("event %d: back after %v, the target said 7 s", e, took)
+			}
+		})
+	}
+}
+
+// A rejected command ends with the reason, and nothing else suffers.
+func TestReject(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+			var r iscsi.PDU
+			r.BHS.NewReject(iscsi.RejectInvalidField)
+			r.Data = p.BHS[:]
+			c.answer(&r)
+			return true
+		}
+		err := l.Do(context.Background(), &Request{Op: OpRead, Buf: make([]byte, 512)})
+		if err == nil || !strings.Contains(err.Error(), "invalid PDU field") {
+			t.Fatal(err)
+		}
+		letGo(ft)
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Fatal(err)
+		}
+		if st := l.Stats(); st.Losses != 0 {
+			t.Fatalf("%+v", st)
+		}
+	})
+}

@@ -1,0 +1,128 @@
+package initiator_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"softiser/initiator"
+)
+
+// READs of 4 KiB and more and solicited WRITEs are not copied in user space, at
+// neither end.
+func TestPayloadIsNotCopied(t *testing.T) {
+	both(t, func(t *testing.T, tr initiator.Transport) {
+		s := serve(t, 8<<20, nil)
+		cfg := s.config(tr)
+		// Over TCP, only what is asked for by R2T is solicited.
+		cfg.NoImmediateData = tr == initiator.TransportTCP
+		l := openLUN(t, cfg)
+		copied := func() [2]uint64 {
+			c := [2]uint64{l.Stats().PayloadCopied}
+			for _, x := range s.Status().Sessions {
+				c[1] += x.BytesCopied
+			}
+			return c
+		}
+		// Touch the volume first: the page states of a fresh one are not at issue.
+		big := make([]byte, 1<<20)
+		for off := int64(0); off < 8<<20; off += 1 << 20 {
+			if _, err := l.WriteAt(big, off); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, write := range []bool{false, true} {
+			for _, n := range []int{4096, 8192, 16384, 65536, 1 << 20} {
+				if write && n < 16384 {
+					continue // travels with its command
+				}
+				run := func(times int) {
+					for range times {
+						var err error
+						if write {
+							_, err = l.WriteAt(big[:n], 0)
+						} else {
+							_, err = l.ReadAt(big[:n], 0)
+						}
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				// A receiver reads ahead by the pattern of the stream: the first
+				// few of a new kind may find their first bytes read already.
+				run(8)
+				before := settled(copied)
+				run(16)
+				if after := settled(copied); after != before {
+					t.Errorf("write %v: of 16 times %d bytes %d were copied by the initiator and %d by the target", write, n, after[0]-before[0], after[1]-before[1])
+				}
+			}
+		}
+	})
+}
+
+// The same with 32 commands in flight over iSER, from the first one on: payloads
+// of many commands arrive together then.
+func TestPayloadIsNotCopiedAtDepth(t *testing.T) {
+	const depth = 32
+	s := serve(t, depth<<20, nil)
+	cfg := s.config(initiator.TransportISER)
+	cfg.NoImmediateData = true
+	l := openLUN(t, cfg)
+	for off := int64(0); off < depth<<20; off += 1 << 20 {
+		if _, err := l.WriteAt(make([]byte, 1<<20), off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copied := func() [2]uint64 {
+		c := [2]uint64{l.Stats().PayloadCopied}
+		for _, x := range s.Status().Sessions {
+			c[1] += x.BytesCopied
+		}
+		return c
+	}
+	before := settled(copied)
+	for _, n := range []int{4096, 65536, 1 << 20} {
+		for _, write := range []bool{false, true} {
+			var wg sync.WaitGroup
+			for i := range depth {
+				wg.Go(func() {
+					buf := make([]byte, n)
+					for range max(2, 64*4096/n) {
+						var err error
+						if write {
+							_, err = l.WriteAt(buf, int64(i)<<20)
+						} else {
+							_, err = l.ReadAt(buf, int64(i)<<20)
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			after := settled(copied)
+			if after != before {
+				t.Errorf("write %v, %d bytes: %d bytes were copied by the initiator and %d by the target", write, n, after[0]-before[0], after[1]-before[1])
+			}
+			before = after
+		}
+	}
+}
+
+// settled reads counters until they stand still: a receiver publishes its own
+// when it goes to sleep.
+func settled(read func() [2]uint64) [2]uint64 {
+	last := read()
+	for same := 0; same < 3; {
+		time.Sleep(2 * time.Millisecond)
+		now := read()
+		if same++; now != last {
+			last, same = now, 0
+		}
+	}
+	return last
+}

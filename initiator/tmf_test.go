@@ -1,0 +1,206 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/scsi"
+)
+
+func TestCancelAborts(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		held := hold(ft, scsi.OpRead10)
+		var aborts []iscsi.BHS
+		ft.tmf = func(c *fakeDM, p *iscsi.PDU) bool { aborts = append(aborts, p.BHS); return false }
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		r := &Request{Op: OpRead, Buf: make([]byte, 512)}
+		if err := l.Do(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if len(aborts) != 1 {
+			t.Fatalf("%d task management requests", len(aborts))
+		}
+		q := aborts[0].TaskRequest()
+		p := held()[0]
+		if q.Function() != iscsi.AbortTask || q.RefTask() != p.BHS.ITT() || q.RefCmdSN() != p.BHS.CmdSN() || !q.Immediate() {
+			t.Fatalf("abort % x", aborts[0])
+		}
+		d := ft.last()
+		d.mu.Lock()
+		n := len(d.bufs)
+		d.mu.Unlock()
+		if n != 0 {
+			t.Fatal("the buffers of the aborted command are still lent")
+		}
+		letGo(ft)
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Many cancelled requests are aborted a few at a time.
+func TestManyAborts(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		hold(ft, scsi.OpRead10)
+		atOnce, most, total := 0, 0, 0
+		ft.tmf = func(c *fakeDM, p *iscsi.PDU) bool {
+			ft.mu.Lock()
+			atOnce++
+			total++
+			most = max(most, atOnce)
+			ft.mu.Unlock()
+			go func() {
+				time.Sleep(time.Millisecond)
+				ft.mu.Lock()
+				atOnce--
+				ft.mu.Unlock()
+				var r iscsi.PDU
+				r.BHS.NewTaskResponse(iscsi.TaskComplete)
+				r.BHS.SetITT(p.BHS.ITT())
+				c.answer(&r)
+			}()
+			return true
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		errs := make(chan error, 40)
+		for range 40 {
+			go func() { errs <- l.Do(ctx, &Request{Op: OpRead, Buf: make([]byte, 512)}) }()
+		}
+		for range 40 {
+			if err := <-errs; !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+		}
+		if most > maxTMFs || total != 40 {
+			t.Fatalf("%d aborts, %d at once", total, most)
+		}
+		letGo(ft)
+	})
+}
+
+// A target that answers commands but never task management: each abort ends
+// with the command's own answer, and none is in the way of the next.
+func TestAbortsNeverAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		ft.tmf = func(*fakeDM, *iscsi.PDU) bool { return true }
+		for range 5 {
+			held := hold(ft, scsi.OpRead10)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			time.AfterFunc(3*time.Second, func() {
+				letGo(ft)
+				for _, p := range held() {
+					ft.last().execute(p)
+				}
+			})
+			if err := l.Do(ctx, &Request{Op: OpRead, Buf: make([]byte, 512)}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			cancel()
+			time.Sleep(20 * time.Second) // the abort is overdue by now
+		}
+		s := l.Sessions()[0]
+		s.mu.Lock()
+		n := s.tmfs
+		s.mu.Unlock()
+		if n != 0 {
+			t.Fatalf("%d task management requests count as outstanding", n)
+		}
+		if st := l.Stats(); st.Losses != 0 || st.Aborts != 5 {
+			t.Fatalf("%+v", st)
+		}
+	})
+}
+
+// The ladder: a command times out, the abort is refused, the LUN is reset, the
+// commands of the others go on.
+func TestCommandTimeout(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		answer  uint8 // to the abort
+		reset   uint8
+		silent  bool
+		losses  uint64
+		timeout error
+	}{
+		{"abort works", iscsi.TaskComplete, 0, false, 0, ErrTimeout},
+		{"no such task", iscsi.TaskNotFound, 0, false, 0, ErrTimeout},
+		{"abort refused", iscsi.TaskUnsupported, iscsi.TaskComplete, false, 0, ErrTimeout},
+		{"reset refused", iscsi.TaskUnsupported, iscsi.TaskRejected, false, 1, ErrTimeout},
+		{"no answer", 0, 0, true, 1, ErrTimeout},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ft *fakeTarget) {
+				cfg := ft.config()
+				cfg.CommandTimeout = 10 * time.Second
+				l := dialLUN(t, cfg)
+				var fns []iscsi.TaskFunction
+				ft.tmf = func(d *fakeDM, p *iscsi.PDU) bool {
+					f := p.BHS.TaskRequest().Function()
+					fns = append(fns, f)
+					if c.silent {
+						return true
+					}
+					var r iscsi.PDU
+					code := c.answer
+					if f == iscsi.LogicalUnitReset {
+						code = c.reset
+						letGo(ft)
+					}
+					r.BHS.NewTaskResponse(code)
+					r.BHS.SetITT(p.BHS.ITT())
+					d.answer(&r)
+					return true
+				}
+				hold(ft, scsi.OpRead10)
+				begin := time.Now()
+				_, err := l.ReadAt(make([]byte, 512), 0)
+				if !errors.Is(err, c.timeout) {
+					t.Fatal(err)
+				}
+				if took := time.Since(begin); took < cfg.CommandTimeout || took > cfg.CommandTimeout+50*time.Second {
+					t.Fatalf("after %v", took)
+				}
+				letGo(ft)
+				if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+					t.Fatal(err)
+				}
+				if n := l.Stats().Losses; n != c.losses {
+					t.Fatalf("%d connections lost, want %d; task management %v", n, c.losses, fns)
+				}
+			})
+		})
+	}
+}
+
+// A LUN reset ends what must not be repeated and repeats the rest.
+func TestLUNResetSparesOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		held := hold(ft, scsi.OpRead10)
+		read := &Request{Op: OpRead, Buf: make([]byte, 512)}
+		ended := make(chan error, 1)
+		read.Done = func(r *Request) { ended <- r.Err }
+		l.Submit(read)
+		synctest.Wait()
+		if len(held()) != 1 {
+			t.Fatal("not held")
+		}
+		letGo(ft)
+		if err := l.Sessions()[0].ResetLUN(context.Background(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -350,4 +350,3 @@ func TestMoveStops(t *testing.T) {
 	must(t, v.Close())
 	must(t, g.Close())
 }
-

@@ -4,11 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,54 +12,15 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
+	"softiser/internal/leaktest"
 	"softiser/internal/scsi"
 )
 
-// TestMain fails when tests leave goroutines, staging memory or sockets behind.
 func TestMain(m *testing.M) {
 	if ChildMain != nil && ChildMain() {
 		return
 	}
-	code := m.Run()
-	if code == 0 {
-		code = checkLeaks()
-	}
-	os.Exit(code)
-}
-
-// sockets counts the open sockets of the process.
-func sockets() (n int) {
-	entries, _ := os.ReadDir("/proc/self/fd")
-	for _, e := range entries {
-		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(to, "socket:") {
-			n++
-		}
-	}
-	return n
-}
-
-var socketsBefore = sockets()
-
-func checkLeaks() int {
-	deadline := time.Now().Add(5 * time.Second)
-	for {
-		buf := make([]byte, 1<<20)
-		buf = buf[:runtime.Stack(buf, true)]
-		var left []string
-		for _, g := range strings.Split(string(buf), "\n\n") {
-			if strings.Contains(g, "softiser/") && !strings.Contains(g, "checkLeaks") {
-				left = append(left, g)
-			}
-		}
-		if len(left) == 0 && blockdev.DefaultPool().Out() == 0 && sockets() == socketsBefore {
-			return 0
-		}
-		if time.Now().After(deadline) {
-			fmt.Fprintf(os.Stderr, "leak: %d bytes of staging memory, %d sockets (%d before), goroutines:\n%s\n", blockdev.DefaultPool().Out(), sockets(), socketsBefore, strings.Join(left, "\n\n"))
-			return 1
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	leaktest.Main(m, leaktest.Pool("bytes of staging memory", blockdev.DefaultPool().Out))
 }
 
 // events collects what a session reports.

@@ -1,10 +1,9 @@
 package lvm
 
 import (
-	"os"
 	"testing"
 
 	"softiser/lvm/internal/lvmtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(lvmtest.Main(m)) }
+func TestMain(m *testing.M) { lvmtest.Main(m) }

@@ -2,11 +2,13 @@ package rdma_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/rdma"
 	"softiser/rdma/rdmatest"
 )
@@ -120,24 +122,16 @@ func chaos(t *testing.T, seed uint64) {
 	for _, e := range ends {
 		e.QP.Push() // hands over what was flushed when it was posted
 	}
-	deadline := time.Now().Add(rdmatest.Timeout)
-	for {
+	await.True(t, fmt.Sprintf("every request of seed %d has completed", seed), func() bool {
 		mu.Lock()
-		missing := 0
+		defer mu.Unlock()
 		for id := range posted {
 			if completed[id] == 0 {
-				missing++
+				return false
 			}
 		}
-		mu.Unlock()
-		if missing == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("seed %d: %d of %d requests have not completed; overflow: %v, %v", seed, missing, len(posted), a.CQ.Overflowed(), b.CQ.Overflowed())
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return true
+	})
 	mu.Lock()
 	defer mu.Unlock()
 	for id, n := range completed {

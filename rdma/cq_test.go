@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/rdma"
 	"softiser/rdma/rdmatest"
 )
@@ -18,9 +19,7 @@ func TestSolicitedOnly(t *testing.T) {
 	}
 	b.CQ.ReqNotify(true)
 	a.Post(t, rdma.SendWR{Op: rdma.OpSend})
-	for b.CQ.Len() == 0 {
-		time.Sleep(100 * time.Microsecond)
-	}
+	await.True(t, "a completion waits", func() bool { return b.CQ.Len() != 0 })
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	if err := b.CQ.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -76,9 +75,7 @@ func TestCQResize(t *testing.T) {
 		}
 	}
 	send(3)
-	for b.CQ.Len() < 3 {
-		time.Sleep(100 * time.Microsecond)
-	}
+	await.True(t, "three completions wait", func() bool { return b.CQ.Len() >= 3 })
 	if err := b.CQ.Resize(2); !errors.Is(err, rdma.ErrBusy) {
 		t.Errorf("resize below what waits: %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/rdma"
 	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
@@ -142,7 +143,7 @@ func TestORDLimit(t *testing.T) {
 	for i := range 5 {
 		want := min(i+2, 5)
 		// The request may be here before the call that sent it has returned there.
-		eventually(t, func() bool { return e.QP.Stats().ReadRequestsOut >= uint64(want) })
+		await.True(t, "the Read Requests are sent", func() bool { return e.QP.Stats().ReadRequestsOut >= uint64(want) })
 		if n := e.QP.Stats().ReadRequestsOut; n != uint64(want) {
 			t.Fatalf("%d Read Requests out after %d answers, ORD is 2", n, i)
 		}

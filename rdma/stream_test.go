@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"runtime"
 	"testing"
-	"time"
 
+	"softiser/internal/await"
 	"softiser/rdma"
 	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
@@ -19,27 +18,7 @@ import (
 // waitWire waits until the queue pair has read n bytes of the stream.
 func waitWire(t testing.TB, e *rdmatest.End, n int) {
 	t.Helper()
-	deadline := time.Now().Add(rdmatest.Timeout)
-	for i := 0; e.QP.Stats().WireIn < uint64(n); i++ {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes read, want %d", e.QP.Stats().WireIn, n)
-		}
-		if i < 100 {
-			runtime.Gosched()
-		} else {
-			time.Sleep(20 * time.Microsecond)
-		}
-	}
-}
-
-// eventually waits for what another goroutine is about to do.
-func eventually(t testing.TB, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(rdmatest.Timeout); !cond(); time.Sleep(50 * time.Microsecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not come about")
-		}
-	}
+	await.True(t, fmt.Sprintf("%d bytes are read", n), func() bool { return e.QP.Stats().WireIn >= uint64(n) })
 }
 
 // The receive machine must be able to stop at every byte: a stream with every
@@ -299,7 +278,7 @@ func TestPlacementIsDirect(t *testing.T) {
 			}
 			for _, e := range []*rdmatest.End{a, b} {
 				// The peer may have everything before the sender's call has returned.
-				eventually(t, func() bool { return e.QP.Stats().SentDirect >= uint64(10*n) })
+				await.True(t, "the payloads are sent by reference", func() bool { return e.QP.Stats().SentDirect >= uint64(10*n) })
 				s := e.QP.Stats()
 				if want := uint64(10 * n); s.PlacedDirect != want || s.SentDirect != want {
 					t.Errorf("placed %d bytes directly, %d by copy; sent %d by reference; want %d", s.PlacedDirect, s.PlacedCopied, s.SentDirect, want)

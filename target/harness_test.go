@@ -2,11 +2,7 @@ package target
 
 import (
 	"context"
-	"flag"
-	"fmt"
 	"os"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +12,9 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
+	"softiser/internal/await"
 	"softiser/internal/iscsitcp"
+	"softiser/internal/leaktest"
 	"softiser/target/scsi"
 )
 
@@ -25,15 +23,14 @@ const testIQN = "iqn.2026-11.softiser:disk0"
 // TestMain fails when tests leave goroutines, file descriptors or pool buffers
 // behind.
 func TestMain(m *testing.M) {
-	goroutines, files := runtime.NumGoroutine(), openFiles()
-	code := m.Run()
-	for _, f := range atExit {
-		f()
-	}
-	if code == 0 && flag.Lookup("test.fuzz").Value.String() == "" { // fuzzing keeps a goroutine of its own
-		code = leaks(goroutines, files)
-	}
-	os.Exit(code)
+	leaktest.Main(m,
+		leaktest.After(func() {
+			for _, f := range atExit {
+				f()
+			}
+		}),
+		leaktest.Pool("receive buffers", iscsitcp.BuffersOut),
+		leaktest.Pool("bytes of staging memory", blockdev.DefaultPool().Out))
 }
 
 // atExit runs after the tests.
@@ -43,50 +40,6 @@ func shutdown(s *Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	s.Shutdown(ctx)
-}
-
-func leaks(goroutines, files int) int {
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		var what []string
-		if n := runtime.NumGoroutine(); n > goroutines {
-			what = append(what, fmt.Sprintf("%d goroutines", n-goroutines))
-		}
-		if n := openFiles(); n > files+1 { // the network poller's own
-			what = append(what, fmt.Sprintf("%d file descriptors", n-files))
-		}
-		if n := iscsitcp.BuffersOut(); n != 0 {
-			what = append(what, fmt.Sprintf("%d receive buffers", n))
-		}
-		if n := blockdev.DefaultPool().Out(); n != 0 {
-			what = append(what, fmt.Sprintf("%d bytes of staging memory", n))
-		}
-		if what == nil {
-			return 0
-		}
-		if time.Now().After(deadline) {
-			buf := make([]byte, 1<<20)
-			fmt.Fprintf(os.Stderr, "left behind: %s\n%s\n", strings.Join(what, ", "), buf[:runtime.Stack(buf, true)])
-			return 1
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-// openFiles counts descriptors, leaving out those of the runtime.
-func openFiles() int {
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0
-	}
-	n := 0
-	for _, fd := range fds {
-		to, err := os.Readlink("/proc/self/fd/" + fd.Name())
-		if err == nil && !strings.HasPrefix(to, "anon_inode:") {
-			n++
-		}
-	}
-	return n
 }
 
 // server is a running server with one target.
@@ -251,13 +204,4 @@ func (s *server) session(kv ...string) *rawInitiator {
 }
 
 // eventually waits for a condition that another goroutine brings about.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(ioTime)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
+var eventually = await.True

@@ -14,13 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
+	"softiser/internal/leaktest"
 )
 
 // TestMain lets the test binary play other processes.
 func TestMain(m *testing.M) {
 	switch os.Getenv("FILE_TEST_CHILD") {
 	case "":
-		os.Exit(m.Run())
+		leaktest.Main(m, leaktest.Pool("bytes of staging memory", blockdev.DefaultPool().Out))
 	case "write":
 		childWrite()
 	case "fsize":

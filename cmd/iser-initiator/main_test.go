@@ -17,9 +17,12 @@ import (
 	"softiser/blockdev/mem"
 	"softiser/initiator"
 	"softiser/internal/iscsi"
+	"softiser/internal/leaktest"
 	"softiser/target"
 	"softiser/target/scsi"
 )
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const testIQN = "iqn.2026-11.softiser:cli"
 

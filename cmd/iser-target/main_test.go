@@ -15,8 +15,12 @@ import (
 	"time"
 
 	"softiser/config"
+	"softiser/internal/await"
+	"softiser/internal/leaktest"
 	"softiser/target"
 )
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // output collects what a command prints while it runs.
 type output struct {
@@ -67,13 +71,12 @@ func start(t *testing.T, args ...string) (*output, func() int) {
 	go func() { done <- runWith(ctx, o, append([]string{"serve"}, args...)...) }()
 	stop := sync.OnceValue(func() int { cancel(); return <-done })
 	t.Cleanup(func() { stop() })
-	deadline := time.Now().Add(20 * time.Second)
-	for !strings.Contains(o.String(), "serves on") {
-		if time.Now().After(deadline) {
-			t.Fatalf("serve did not start:\n%s", o)
+	await.True(t, "serve says what it serves", func() bool {
+		if len(done) > 0 {
+			t.Fatalf("serve has ended:\n%s", o)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return strings.Contains(o.String(), "serves on")
+	})
 	return o, stop
 }
 

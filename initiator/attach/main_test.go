@@ -1,14 +1,10 @@
 package attach
 
 import (
-	"os"
 	"testing"
 
 	"softiser/initiator/internal/e2e"
+	"softiser/internal/leaktest"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	e2e.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { leaktest.Main(m, leaktest.After(e2e.Clean)) }

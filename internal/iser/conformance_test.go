@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
 	"softiser/rdma"
@@ -43,18 +44,7 @@ func device(t testing.TB) *Device {
 	}
 	t.Cleanup(func() {
 		// Connections that the test has ended may still be cleaning up.
-		end := time.Now().Add(20 * time.Second)
-		for {
-			err := d.Close()
-			if err == nil {
-				break
-			}
-			if time.Now().After(end) {
-				t.Errorf("the device is not empty: %v", err)
-				break
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
+		await.True(t, "the device is empty", func() bool { return d.Close() == nil })
 		if n := d.ReceivesOut(); n != 0 {
 			t.Errorf("%d receive buffers were not given back", n)
 		}

@@ -67,6 +67,29 @@ func TestPerftestDestination(t *testing.T) {
 	}
 }
 
+// controlOf opens the control connection of a client to the server that is about
+// to listen on port.
+func controlOf(ctx context.Context, t *testing.T, port string) (*rdma.Device, *ptControl) {
+	t.Helper()
+	dev, err := rdma.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctl, err := newPTControl(dev, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(ctl.close)
+	err = served(t, func() error {
+		_, err := rdma.Dial(ctx, "tcp", "127.0.0.1:"+port, ctl.qp, nil)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dev, ctl
+}
+
 // A client that is not what it seems ends the server's attempt, not the server.
 func TestPerftestHostileClient(t *testing.T) {
 	for name, msgs := range map[string][]string{
@@ -88,32 +111,15 @@ func TestPerftestHostileClient(t *testing.T) {
 				_, err := tool(ctx, "write-bw", "-p", port)
 				done <- err
 			}()
-			dev, err := rdma.Open(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctl, err := newPTControl(dev, true)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ctl.close()
-			for {
-				if _, err = rdma.Dial(ctx, "tcp", "127.0.0.1:"+port, ctl.qp, nil); err == nil || ctx.Err() != nil {
-					break
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			_, ctl := controlOf(ctx, t, port)
 			for _, m := range msgs {
 				if _, err := ctl.swap(ctx, []byte(m)); err != nil {
 					break
 				}
 			}
 			ctl.disconnect()
-			if err := <-done; err == nil {
-				t.Error("the server is content")
+			if err := <-done; err == nil || ctx.Err() != nil {
+				t.Errorf("the server: %v", err)
 			}
 		})
 	}
@@ -135,24 +141,7 @@ func TestPerftestWriteLatServerBegins(t *testing.T) {
 		_, err := tool(ctx, "write-lat", "-p", port, "-n", "1", "-s", "8")
 		done <- err
 	}()
-	dev, err := rdma.Open(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctl, err := newPTControl(dev, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ctl.close()
-	for {
-		if _, err = rdma.Dial(ctx, "tcp", "127.0.0.1:"+port, ctl.qp, nil); err == nil || ctx.Err() != nil {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev, ctl := controlOf(ctx, t, port)
 	cycle, err := ctl.greet(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/await"
 	"softiser/rdma"
 )
 
@@ -47,7 +48,18 @@ type writer func([]byte) (int, error)
 
 func (f writer) Write(b []byte) (int, error) { return f(b) }
 
-// both runs server and client; the client is repeated until the server listens.
+// served repeats f until something listens where f connects to, and returns what
+// it ended with then.
+func served(t testing.TB, f func() error) (err error) {
+	t.Helper()
+	await.True(t, "the server listens", func() bool {
+		err = f()
+		return !errors.Is(err, syscall.ECONNREFUSED)
+	})
+	return err
+}
+
+// both runs server and client.
 func both(t *testing.T, server, client []string) (sout, cout string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -55,14 +67,10 @@ func both(t *testing.T, server, client []string) (sout, cout string) {
 	var wg sync.WaitGroup
 	var serr error
 	wg.Go(func() { sout, serr = tool(ctx, server...) })
-	var cerr error
-	for {
-		cout, cerr = tool(ctx, client...)
-		if !errors.Is(cerr, syscall.ECONNREFUSED) || ctx.Err() != nil {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	cerr := served(t, func() (err error) {
+		cout, err = tool(ctx, client...)
+		return err
+	})
 	if cerr != nil {
 		cancel()
 	}
@@ -112,13 +120,7 @@ func TestRPingPersistent(t *testing.T) {
 		}
 		done <- out
 	}()
-	for range 200 {
-		if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
-			c.Close()
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	await.Listening(t, "127.0.0.1:"+port)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -174,12 +176,10 @@ func TestUCMatosePlainClient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 200 {
-		if _, err = rdma.Dial(context.Background(), "tcp", "127.0.0.1:"+port, e.qp, nil); err == nil {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	err = served(t, func() error {
+		_, err := rdma.Dial(context.Background(), "tcp", "127.0.0.1:"+port, e.qp, nil)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,13 +230,10 @@ func TestPerfMismatch(t *testing.T) {
 		_, err := tool(context.Background(), "read-bw", "-p", port)
 		done <- err
 	}()
-	var err error
-	for range 200 {
-		if _, err = tool(context.Background(), "write-bw", "127.0.0.1", "-p", port); !errors.Is(err, syscall.ECONNREFUSED) {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	err := served(t, func() error {
+		_, err := tool(context.Background(), "write-bw", "127.0.0.1", "-p", port)
+		return err
+	})
 	if err == nil || !strings.Contains(err.Error(), "the server runs read-bw, the client write-bw") {
 		t.Errorf("the client says: %v", err)
 	}

@@ -3,37 +3,19 @@ package scsi
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
 
+	"softiser/internal/leaktest"
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
 )
 
-// TestMain fails the package when a test leaves goroutines behind.
-func TestMain(m *testing.M) {
-	before := runtime.NumGoroutine()
-	code := m.Run()
-	if f := flag.Lookup("test.fuzz"); f != nil && f.Value.String() != "" {
-		os.Exit(code) // the fuzzing engine keeps goroutines of its own
-	}
-	for deadline := time.Now().Add(10 * time.Second); code == 0 && runtime.NumGoroutine() > before; {
-		if time.Now().After(deadline) {
-			buf := make([]byte, 1<<20)
-			fmt.Fprintf(os.Stderr, "%d goroutines left, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
-			code = 1
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // call is one command of a test with the initiator's buffers.
 type call struct {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"softiser/internal/await"
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
@@ -39,11 +40,7 @@ func overwrite(flags byte) []byte {
 func (r *rig) settled() {
 	r.t.Helper()
 	lu := r.dev.lookup(0)
-	for deadline := time.Now().Add(20 * time.Second); lu.gate.Load()&(gateSanitize|gateFormat) != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			r.t.Fatal("the operation does not end")
-		}
-	}
+	await.True(r.t, "the operation ends", func() bool { return lu.gate.Load()&(gateSanitize|gateFormat) == 0 })
 }
 
 // full reports whether every block of LUN 0 holds b only.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
@@ -236,11 +237,7 @@ func TestSanitize(t *testing.T) {
 	r.do(spc.AppendInquiry(nil, 36), nil, 36).good()
 	wait := func() {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); r.dev.lookup(0).gate.Load()&gateSanitize != 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("sanitize does not end")
-			}
-		}
+		await.True(t, "sanitize ends", func() bool { return r.dev.lookup(0).gate.Load()&gateSanitize == 0 })
 	}
 	wait()
 	b := r.do(spc.AppendRead(nil, 16000, 8, false), nil, 4096).good().data
@@ -250,9 +247,7 @@ func TestSanitize(t *testing.T) {
 	// Aborting the command does not stop the operation.
 	cdb[1] = 1
 	c := r.start(r.nx[0], 0, cdb, list, 0)
-	for r.dev.lookup(0).gate.Load()&gateSanitize == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "sanitize begins", func() bool { return r.dev.lookup(0).gate.Load()&gateSanitize != 0 })
 	done := make(chan TMFResponse, 1)
 	r.dev.Manage(r.nx[0], AbortTask, 0, &c.Task, func(x TMFResponse) { done <- x })
 	if x := <-done; x != TMFComplete {

@@ -3,6 +3,7 @@ package scsi
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	spc "softiser/internal/scsi"
@@ -135,32 +136,34 @@ func TestResets(t *testing.T) {
 }
 
 func TestTaskAttributes(t *testing.T) {
-	r := newRig(t, Config{})
-	n := r.nx[0]
-	read := spc.AppendRead(nil, 0, 1, false)
-	ended := func(c *call) bool {
-		select {
-		case <-c.done:
-			return true
-		default:
-			return false
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{})
+		n := r.nx[0]
+		read := spc.AppendRead(nil, 0, 1, false)
+		ended := func(c *call) bool {
+			select {
+			case <-c.done:
+				return true
+			default:
+				return false
+			}
 		}
-	}
-	w := r.heldWrite(n, 100)
-	ordered := r.start(n, 0, read, nil, 512, attr(AttrOrdered))
-	simple := r.start(r.nx[1], 0, read, nil, 512)
-	head := r.start(n, 0, read, nil, 512, attr(AttrHeadOfQueue))
-	r.finish(head).good()
-	time.Sleep(5 * time.Millisecond)
-	if ended(ordered) || ended(simple) {
-		t.Error("a task has overtaken an older one it must wait for")
-	}
-	r.port.release(w)
-	r.finish(w).good()
-	r.finish(ordered).good()
-	r.finish(simple).good()
-	// Untagged commands behave as SIMPLE.
-	r.on(n, 0, read, nil, 512, attr(AttrUntagged)).good()
+		w := r.heldWrite(n, 100)
+		ordered := r.start(n, 0, read, nil, 512, attr(AttrOrdered))
+		simple := r.start(r.nx[1], 0, read, nil, 512)
+		head := r.start(n, 0, read, nil, 512, attr(AttrHeadOfQueue))
+		r.finish(head).good()
+		synctest.Wait()
+		if ended(ordered) || ended(simple) {
+			t.Error("a task has overtaken an older one it must wait for")
+		}
+		r.port.release(w)
+		r.finish(w).good()
+		r.finish(ordered).good()
+		r.finish(simple).good()
+		// Untagged commands behave as SIMPLE.
+		r.on(n, 0, read, nil, 512, attr(AttrUntagged)).good()
+	})
 }
 
 func TestQueueError(t *testing.T) {
@@ -230,47 +233,47 @@ func TestUnitAttentions(t *testing.T) {
 }
 
 func TestAddRemoveReplace(t *testing.T) {
-	r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a")})
-	a := r.nx[0]
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if _, err := r.dev.AddLUN(LUConfig{LUN: 4, Volume: newNamed(t, "b")}); err != nil {
-		t.Fatal(err)
-	}
-	r.attention(a, spc.ASCLUNsChanged)
-	if _, err := r.dev.AddLUN(LUConfig{LUN: 4, Volume: newNamed(t, "x")}); err == nil {
-		t.Error("the same LUN twice")
-	}
-	r.on(a, 4, spc.AppendTestUnitReady(nil), nil, 0).good()
-	// REPORT LUNS tells as well, and takes the attention away.
-	r.on(r.nx[1], 0, spc.AppendReportLUNs(nil, 0, 256), nil, 256).good()
-	r.on(r.nx[1], 0, spc.AppendTestUnitReady(nil), nil, 0).good()
-	// Removal waits for the commands that use the volume.
-	c := r.start(a, 4, spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0, held)
-	removed := make(chan error, 1)
-	go func() { removed <- r.dev.RemoveLUN(ctx, 4) }()
-	for r.dev.lookup(4) != nil {
-		time.Sleep(time.Millisecond)
-	}
-	r.on(a, 4, spc.AppendTestUnitReady(nil), nil, 0).illegal(spc.ASCLUNotSupported)
-	select {
-	case err := <-removed:
-		t.Errorf("removed under a running command: %v", err)
-	case <-time.After(5 * time.Millisecond):
-	}
-	r.port.release(c)
-	r.finish(c).good()
-	if err := <-removed; err != nil {
-		t.Error(err)
-	}
-	r.attention(a, spc.ASCLUNsChanged)
-	if _, err := r.dev.ReplaceLUN(ctx, LUConfig{LUN: 0, Volume: newNamed(t, "c")}); err != nil {
-		t.Fatal(err)
-	}
-	r.attention(a, spc.ASCInquiryChanged)
-	if err := r.dev.RemoveLUN(ctx, 9); err == nil {
-		t.Error("removed a LUN that does not exist")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a")})
+		a := r.nx[0]
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if _, err := r.dev.AddLUN(LUConfig{LUN: 4, Volume: newNamed(t, "b")}); err != nil {
+			t.Fatal(err)
+		}
+		r.attention(a, spc.ASCLUNsChanged)
+		if _, err := r.dev.AddLUN(LUConfig{LUN: 4, Volume: newNamed(t, "x")}); err == nil {
+			t.Error("the same LUN twice")
+		}
+		r.on(a, 4, spc.AppendTestUnitReady(nil), nil, 0).good()
+		// REPORT LUNS tells as well, and takes the attention away.
+		r.on(r.nx[1], 0, spc.AppendReportLUNs(nil, 0, 256), nil, 256).good()
+		r.on(r.nx[1], 0, spc.AppendTestUnitReady(nil), nil, 0).good()
+		// Removal waits for the commands that use the volume.
+		c := r.start(a, 4, spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0, held)
+		removed := make(chan error, 1)
+		go func() { removed <- r.dev.RemoveLUN(ctx, 4) }()
+		synctest.Wait()
+		r.on(a, 4, spc.AppendTestUnitReady(nil), nil, 0).illegal(spc.ASCLUNotSupported)
+		select {
+		case err := <-removed:
+			t.Errorf("removed under a running command: %v", err)
+		default:
+		}
+		r.port.release(c)
+		r.finish(c).good()
+		if err := <-removed; err != nil {
+			t.Error(err)
+		}
+		r.attention(a, spc.ASCLUNsChanged)
+		if _, err := r.dev.ReplaceLUN(ctx, LUConfig{LUN: 0, Volume: newNamed(t, "c")}); err != nil {
+			t.Fatal(err)
+		}
+		r.attention(a, spc.ASCInquiryChanged)
+		if err := r.dev.RemoveLUN(ctx, 9); err == nil {
+			t.Error("removed a LUN that does not exist")
+		}
+	})
 }
 
 // lowVolume is a volume whose space runs low when the test says so.

@@ -1,0 +1,48 @@
+// Package await waits, in tests, for what another goroutine or another process
+// is about to bring about, where there is nothing to block on: a counter that
+// reaches its value, a server that begins to listen. The deadline is one for a
+// loaded machine: it ends a test that has failed, it never decides whether one
+// passes. What happens in time alone belongs into testing/synctest instead.
+package await
+
+import (
+	"net"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// Deadline is how long True and Listening wait before they fail the test.
+const Deadline = 30 * time.Second
+
+// True returns as soon as ok does; what says in the failure what was awaited:
+// "the session ends".
+func True(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for range 50 { // most of what is awaited is a few microseconds away
+		if ok() {
+			return
+		}
+		runtime.Gosched()
+	}
+	pause := 20 * time.Microsecond
+	for end := time.Now().Add(Deadline); !ok(); pause = min(2*pause, 5*time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it never came about that %s", what)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Listening returns as soon as a TCP connection to addr can be made; the one it
+// has made is closed again.
+func Listening(t testing.TB, addr string) {
+	t.Helper()
+	True(t, "something listens on "+addr, func() bool {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+}

@@ -182,7 +182,7 @@ func (s *Session) tickTasks(c *conn) {
 func (s *Session) async(c *conn, p *iscsi.PDU) {
 	a := p.BHS.Async()
 	_, wait, sec := a.Params()
-	s.event(Event{Kind: EventAsync, Detail: fmt.Sprintf("event %d", a.Event())})
+	s.event(Event{Kind: EventAsync, Detail: asyncDetail(a)})
 	switch a.Event() {
 	case iscsi.AsyncSCSI:
 		if sense, _, ok := iscsi.ParseSense(p.Data); ok {
@@ -196,11 +196,27 @@ func (s *Session) async(c *conn, p *iscsi.PDU) {
 		// outstanding has ended.
 		c.leave(time.Duration(sec) * time.Second)
 	case iscsi.AsyncConnectionDrop, iscsi.AsyncSessionDrop:
+		// Not before Time2Wait. Time2Retain is for tasks that are reassigned, at error
+		// recovery level 2; here the login replaces the session, and they are sent again.
 		s.minWait = time.Duration(wait) * time.Second
-		c.doom(errors.New("the target announced that it drops the connection"))
+		c.doom(errors.New(asyncDetail(a)))
 	case iscsi.AsyncTasksTerminated:
 		s.lunReset(c, a.LUN())
 	}
+}
+
+// asyncDetail describes an Asynchronous Message for people.
+func asyncDetail(a iscsi.Async) string {
+	_, wait, sec := a.Params()
+	switch a.Event() {
+	case iscsi.AsyncLogout, iscsi.AsyncNegotiation:
+		return fmt.Sprintf("%v within %d s", a.Event(), sec)
+	case iscsi.AsyncConnectionDrop, iscsi.AsyncSessionDrop:
+		return fmt.Sprintf("%v (Time2Wait %d s, Time2Retain %d s)", a.Event(), wait, sec)
+	case iscsi.AsyncTasksTerminated:
+		return fmt.Sprintf("%v on LUN %s", a.Event(), iscsi.FormatLUN(a.LUN()))
+	}
+	return a.Event().String()
 }
 
 // leave drains the connection within limit, logs out as the target asked, and

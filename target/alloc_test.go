@@ -20,6 +20,7 @@ type loopMover struct {
 	responses int
 	pings     int
 	last      iscsi.BHS
+	stubborn  bool // an orderly Terminate does not end: the peer does not read
 
 	list sync.Mutex
 	done []*iscsi.Transfer // guarded by list: transfers that Push completes
@@ -34,6 +35,9 @@ func (m *loopMover) Enable() error                  { return nil }
 func (m *loopMover) AbortTransfer(*iscsi.Transfer)  {}
 func (m *loopMover) ReleaseTask(*iscsi.TaskBuffers) {}
 func (m *loopMover) Terminate(reason error) {
+	if reason == nil && m.stubborn {
+		return
+	}
 	m.list.Lock()
 	again := m.dead
 	m.dead = true

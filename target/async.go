@@ -41,6 +41,13 @@ func (c *conn) connectionDropped(cid uint16) {
 	c.async(iscsi.AsyncConnectionDrop, nil, cid, uint16(c.params.DefaultTime2Wait), uint16(c.params.DefaultTime2Retain))
 }
 
+// sessionDropped tells that every connection of the session is about to be dropped
+// (AsyncEvent 3), and that nothing is kept for a reassignment: its tasks end, so
+// that Time2Retain is 0. After Time2Wait the initiator may log in again.
+func (c *conn) sessionDropped() {
+	c.async(iscsi.AsyncSessionDrop, nil, 0, uint16(c.params.DefaultTime2Wait), 0)
+}
+
 // reportLUNs tells the initiator that the set of logical units has changed, so
 // that it may look at once instead of at the unit attention of its next command
 // (AsyncEvent 0 with the same sense).

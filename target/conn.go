@@ -16,7 +16,7 @@ import (
 
 // connState is where a connection is in its life:
 //
-//	                final Login Response          Logout Response queued
+//	                final Login Response          Logout Response, AsyncEvent 3 queued
 //	login ─────────────▶ full feature ─────────────────▶ logged out ─┐
 //	  │                       │                                      │ transport has ended
 //	  └──────────┬────────────┴──────────────────────────────────────┤
@@ -47,6 +47,8 @@ var (
 	errLoggedOut      = errors.New("removed for recovery by a logout on another connection")
 	errKilled         = errors.New("closed by the administrator")
 	errShutdown       = errors.New("the target is shutting down")
+	errColdReset      = errors.New("TARGET COLD RESET")
+	errHangUp         = errors.New("the initiator neither reads what was sent nor closes the connection")
 	errRemoved        = errors.New("the target has been removed")
 	errEvicted        = errors.New("too many connections wait for login; the oldest makes room")
 	errNoLogout       = errors.New("the initiator closed the connection without logout")

@@ -43,7 +43,8 @@ func afterPositive(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(d, f)
 }
 
-// onTimer is the login deadline, and later the heartbeat of the session.
+// onTimer is the login deadline, later the heartbeat of the session, and in the end
+// the bound on an orderly close.
 func (c *conn) onTimer() {
 	switch c.state.get() {
 	case connLogin:
@@ -51,7 +52,12 @@ func (c *conn) onTimer() {
 	case connFull:
 		if next := c.watch(); next > 0 {
 			c.timer.Reset(next)
+			if c.state.get() == connLoggedOut {
+				c.timer.Reset(hangUpTime) // hung up meanwhile
+			}
 		}
+	case connLoggedOut:
+		c.close(errHangUp)
 	}
 }
 

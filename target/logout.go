@@ -1,6 +1,8 @@
 package target
 
 import (
+	"time"
+
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
@@ -103,9 +105,14 @@ func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
 	}
 }
 
+// hangUpTime is how long a connection may take to end in an orderly way. A peer that
+// does not read would keep it for ever.
+const hangUpTime = 5 * time.Second
+
 // hangUp closes a connection that has been logged out, behind what is queued.
 func (c *conn) hangUp() {
 	if c.state.advance(connLoggedOut) {
+		c.timer.Reset(hangUpTime)
 		c.dm.Terminate(nil)
 	}
 }

@@ -77,13 +77,27 @@ func (s *session) speaker() *conn {
 	return nil
 }
 
-// shut closes every connection and ends the session.
+// shut closes every connection at once and ends the session.
 func (s *session) shut(cause error) {
 	s.mu.Lock()
 	s.doomed = true
 	s.mu.Unlock()
 	for _, c := range s.connList() {
 		c.close(cause)
+	}
+	s.end(cause)
+}
+
+// dismiss ends the session like shut, but tells the initiator first: on each of its
+// connections, because those keep no order among each other and the end of one may
+// be all that is noticed otherwise. What is queued still goes out, within hangUpTime.
+func (s *session) dismiss(cause error) {
+	s.mu.Lock()
+	s.doomed = true
+	s.mu.Unlock()
+	for _, c := range s.connList() {
+		c.sessionDropped()
+		c.hangUp()
 	}
 	s.end(cause)
 }

@@ -136,7 +136,7 @@ func (s *Server) RemoveTarget(ctx context.Context, name string) error {
 	s.removed[n.cfg.Name] = true
 	s.mu.Unlock()
 	for _, x := range s.sessionList(n) {
-		x.shut(errRemoved)
+		x.dismiss(errRemoved)
 		select {
 		case <-x.done:
 		case <-ctx.Done():

@@ -300,13 +300,13 @@ func (s *Server) sessionList(n *node) []*session {
 	return list
 }
 
-// KillSession ends the session with the given TSIH. Its initiator usually logs
-// in again.
+// KillSession ends the session with the given TSIH. Its initiator is told
+// (AsyncEvent 3), and usually logs in again.
 func (s *Server) KillSession(tsih uint16) error {
 	x := s.sessionByTSIH(tsih)
 	if x == nil {
 		return fmt.Errorf("target: there is no session %d", tsih)
 	}
-	x.shut(errKilled)
+	x.dismiss(errKilled)
 	return nil
 }

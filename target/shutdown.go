@@ -99,6 +99,7 @@ func (s *Server) waitGone(ctx context.Context) (cut error) {
 			}
 			s.mu.Unlock()
 			for _, c := range all {
+				c.sessionDropped() // as far as its socket takes it: nobody waits any more
 				c.close(errShutdown)
 			}
 		}

@@ -198,6 +198,6 @@ func (s *session) queryTaskSet(lun uint64) uint8 {
 // RESET also terminates all connections).
 func (s *Server) coldReset(n *node) {
 	for _, x := range s.sessionList(n) {
-		x.hangUp()
+		x.dismiss(errColdReset)
 	}
 }

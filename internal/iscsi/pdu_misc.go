@@ -216,6 +216,25 @@ const (
 	AsyncVendor          AsyncEvent = 255
 )
 
+// String says what the event tells.
+func (e AsyncEvent) String() string {
+	switch e {
+	case AsyncSCSI:
+		return "SCSI asynchronous event"
+	case AsyncLogout:
+		return "the target asks for a logout"
+	case AsyncConnectionDrop:
+		return "the target drops a connection"
+	case AsyncSessionDrop:
+		return "the target drops the session"
+	case AsyncNegotiation:
+		return "the target asks for a negotiation"
+	case AsyncTasksTerminated:
+		return "tasks were terminated"
+	}
+	return fmt.Sprintf("asynchronous event %d", uint8(e))
+}
+
 // Async is the view of an Asynchronous Message (RFC 7143 §11.9).
 //
 //	  +---------------+---------------+---------------+---------------+

@@ -34,6 +34,7 @@ const (
 	lentLong  = 16 << 10 // average length from which a payload is worth a call
 	wcBatch   = 32
 	rxVec     = 64 // pieces of one readv
+	loneProof = 4
 )
 
 type rxStage uint8
@@ -88,6 +89,7 @@ type rxState struct {
 	wcs   [wcBatch]WC
 	nwc   int
 	kick  bool // the transmitter may have something to do
+	lone  int  // wake-ups in a row that brought one message each, up to loneProof
 	stats rxStats
 	scrap []byte // where dropped payload goes
 }
@@ -120,14 +122,23 @@ func (qp *QP) rxLoop() {
 
 // rxPoll reads and handles until the socket is empty (false) or the connection
 // has ended (true).
+//
+// A call that finds the socket empty is one of three at depth 1. It is left out where
+// messages come one by one and the read itself has said that nothing is left (ADR 77).
+// Where they come in batches the next ones may well arrive while these are handled,
+// and looking once more is cheaper than waiting.
 func (qp *QP) rxPoll(uintptr) bool {
 	x := &qp.rx
+	lone := x.lone == loneProof && qp.zc.mode == ZerocopyOff
+	qp.conn.Ask(lone)
+	before := x.stats.answers()
 	for {
 		if qp.dying.Load() {
 			return true
 		}
 		n, err := qp.rxRead()
 		if err == sock.ErrAgain {
+			x.alone(x.stats.answers() - before)
 			qp.publishRx()
 			if qp.zc.mode != ZerocopyOff {
 				qp.zcDrain()
@@ -159,6 +170,21 @@ func (qp *QP) rxPoll(uintptr) bool {
 			x.err = err
 			return true
 		}
+		if lone && qp.conn.Drained() && x.stage == rxHeader && x.r == x.w && x.stats.answers() == before+1 {
+			qp.publishRx()
+			qp.conn.Waits()
+			return false
+		}
+	}
+}
+
+// alone enters that a wake-up has brought n messages.
+func (x *rxState) alone(n uint64) {
+	switch {
+	case n > 1:
+		x.lone = 0
+	case n == 1 && x.lone < loneProof:
+		x.lone++
 	}
 }
 

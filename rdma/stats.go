@@ -75,6 +75,10 @@ func sends(m *[16]uint64) uint64 {
 	return m[wire.Send] + m[wire.SendInv] + m[wire.SendSE] + m[wire.SendSEInv] + m[wire.Immediate] + m[wire.ImmediateSE]
 }
 
+// answers counts what a receiver is likely to have waited for: Sends, and the ends
+// of RDMA Reads.
+func (r *rxStats) answers() uint64 { return sends(&r.Msgs) + r.Msgs[wire.ReadResponse] }
+
 // publishTxLocked copies the transmitter's figures. Preconditions: the caller is
 // the transmitter, or there is none.
 func (qp *QP) publishTxLocked() {

@@ -54,7 +54,11 @@ type rxState struct {
 	scratch [][]byte
 	err     error
 	fn      func(uintptr) bool
+	lone    int // wake-ups in a row that brought one PDU each, up to loneProof
 }
+
+// loneProof is how many such wake-ups show that PDUs come one by one.
+const loneProof = 4
 
 // sink takes data that nobody wants. It is written by any number of connections
 // and never read.
@@ -84,18 +88,33 @@ func (r *rxState) dropPartial() {
 	}
 }
 
-// rxReady parses and reads until there is nothing to read.
+// rxReady parses and reads until there is nothing to read. Where PDUs come one by one
+// and the read has said that nothing is left, no further one is made to see it.
 func (c *Conn) rxReady(uintptr) bool {
 	r := &c.rx
+	lone := r.lone == loneProof
+	c.sk.Ask(lone)
+	before := c.stats.pdusIn.Load()
 	for {
 		if err := c.parse(); err != nil {
 			r.err = err
 			return true
 		}
 		c.push(rxBytes) // what the PDUs of this batch were answered with
+		got := c.stats.pdusIn.Load() - before
+		if lone && got == 1 && c.sk.Drained() && r.phase == rxHeader && r.r == r.w {
+			c.sk.Waits()
+			return false
+		}
 		n, err := c.read()
 		switch {
 		case err == sockio.ErrAgain:
+			switch {
+			case got > 1:
+				r.lone = 0
+			case got == 1 && r.lone < loneProof:
+				r.lone++
+			}
 			return false
 		case err != nil:
 			r.err = err

@@ -93,6 +93,7 @@ func TestWhoMayImportSys(t *testing.T) {
 	allowed := map[string]string{
 		"rdma/internal/sock": "sockets of the verbs",
 		"internal/sockio":    "sockets of iSCSI over TCP",
+		"internal/tcpinq":    "what both kinds of sockets hold",
 		"blockdev":           "mappings, holes, locks of backing files",
 		"lvm":                "block device ioctls and locks",
 		"initiator/nbd":      "NBD sockets and /dev/nbdN",

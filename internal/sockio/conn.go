@@ -17,6 +17,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/tcpinq"
 )
 
 // Conn is a connected stream socket.
@@ -26,6 +28,11 @@ type Conn struct {
 	fd int
 	rx unix.Msghdr // owned by the reader
 	tx unix.Msghdr // owned by the writer
+
+	// Owned by the reader.
+	inq     tcpinq.Inq
+	ask     bool // reads are to find out whether they have emptied the socket
+	drained bool // the last one did
 }
 
 // Options of a connection. Zero values keep the system's setting.
@@ -73,6 +80,7 @@ func New(nc net.Conn, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sockio: %w", err)
 	}
+	c.inq.Enable(rc, c.fd)
 	return c, nil
 }
 
@@ -86,7 +94,8 @@ var (
 func (c *Conn) Net() net.Conn { return c.nc }
 
 // ReadLoop calls f, and again whenever the socket may have become readable, until
-// f returns true. f must have met ErrAgain before it returns false.
+// f returns true. f must have met ErrAgain before it returns false, or Drained, and
+// have called Waits.
 func (c *Conn) ReadLoop(f func(uintptr) bool) error { return c.rc.Read(f) }
 
 // WriteLoop is ReadLoop for writing.
@@ -106,7 +115,21 @@ func (c *Conn) SetReadDeadline(t time.Time) { _ = c.nc.SetReadDeadline(t) }
 func (c *Conn) CloseWrite() error { return unix.Shutdown(c.fd, unix.SHUT_WR) }
 
 // Close closes the socket. Neither reader nor writer may be inside a call.
-func (c *Conn) Close() error { return c.nc.Close() }
+func (c *Conn) Close() error {
+	c.inq.Stop()
+	return c.nc.Close()
+}
+
+// Ask chooses whether Readv finds out for Drained what it has left.
+func (c *Conn) Ask(on bool) { c.ask = on && c.inq.Known() }
+
+// Drained reports whether the last Readv has left nothing in the socket, neither
+// bytes nor the end of the stream. It is false when that is not known.
+func (c *Conn) Drained() bool { return c.drained }
+
+// Waits is called before ReadLoop is left to wait because of Drained: a reset behind
+// the bytes is noticed within tcpinq.Lookout then.
+func (c *Conn) Waits() { c.inq.Waits() }
 
 // PeerClosed reports whether the other end of a TCP connection has closed it, though
 // not everything that came before may have been read, or whether rc itself has been
@@ -146,6 +169,14 @@ func (c *Conn) Writev(v []Vec) (int, error) {
 // Readv receives into v in one call. 0 bytes without an error is the end of the
 // stream.
 func (c *Conn) Readv(v []Vec) (int, error) {
+	c.drained = false
+	for c.ask {
+		n, empty, e := c.inq.Recv(c.fd, &c.rx, v)
+		if e != unix.EINTR {
+			c.drained = empty
+			return n, errnoError(e)
+		}
+	}
 	return c.msg(unix.SYS_RECVMSG, &c.rx, v, unix.MSG_DONTWAIT)
 }
 
@@ -158,12 +189,21 @@ func (c *Conn) msg(call uintptr, h *unix.Msghdr, v []Vec, flags int) (int, error
 		case 0:
 			return int(n), nil
 		case unix.EINTR:
-		case unix.EAGAIN:
-			return 0, ErrAgain
-		case unix.EFAULT:
-			return 0, ErrFault
 		default:
-			return 0, e
+			return 0, errnoError(e)
 		}
 	}
+}
+
+// errnoError is e as an error, without an allocation for the usual ones.
+func errnoError(e syscall.Errno) error {
+	switch e {
+	case 0:
+		return nil
+	case unix.EAGAIN:
+		return ErrAgain
+	case unix.EFAULT:
+		return ErrFault
+	}
+	return e
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/tcpinq"
 )
 
 // Conn is a connected stream socket (TCP, or a Unix stream socket in tests).
@@ -18,9 +20,14 @@ type Conn struct {
 	fd int
 	rx unix.Msghdr // owned by the reader
 	tx unix.Msghdr // owned by the writer
+
+	// Owned by the reader.
+	inq     tcpinq.Inq
+	ask     bool // reads are to find out whether they have emptied the socket
+	drained bool // the last one did
 }
 
-// New takes nc over. It does not change any socket option.
+// New takes nc over. The only socket option that it changes is TCP_INQ.
 func New(nc net.Conn) (*Conn, error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -38,6 +45,7 @@ func New(nc net.Conn) (*Conn, error) {
 	if err := nc.SetDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("sock: %w", err)
 	}
+	c.inq.Enable(rc, c.fd)
 	return c, nil
 }
 
@@ -52,7 +60,8 @@ var ErrAgain error = unix.EAGAIN
 var ErrFault error = unix.EFAULT
 
 // ReadLoop calls f, and again whenever the socket has become readable, until f
-// returns true. f must have read until ErrAgain before it returns false.
+// returns true. f must have read until ErrAgain before it returns false, or until
+// Drained, and have called Waits.
 func (c *Conn) ReadLoop(f func(uintptr) bool) error { return c.rc.Read(f) }
 
 // WriteLoop is ReadLoop for writing.
@@ -72,7 +81,21 @@ func (c *Conn) SetWriteDeadline(t time.Time) { _ = c.nc.SetWriteDeadline(t) }
 func (c *Conn) CloseWrite() error { return unix.Shutdown(c.fd, unix.SHUT_WR) }
 
 // Close closes the socket. Neither reader nor writer may be inside a call.
-func (c *Conn) Close() error { return c.nc.Close() }
+func (c *Conn) Close() error {
+	c.inq.Stop()
+	return c.nc.Close()
+}
+
+// Ask chooses whether reads find out for Drained what they have left.
+func (c *Conn) Ask(on bool) { c.ask = on && c.inq.Known() }
+
+// Drained reports whether the last Read or Readv has left nothing in the socket,
+// neither bytes nor the end of the stream. It is false when that is not known.
+func (c *Conn) Drained() bool { return c.drained }
+
+// Waits is called before ReadLoop is left to wait because of Drained: a reset behind
+// the bytes is noticed within tcpinq.Lookout then.
+func (c *Conn) Waits() { c.inq.Waits() }
 
 // IsTimeout reports whether err comes from Interrupt or a deadline.
 func IsTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

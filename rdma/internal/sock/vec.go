@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -63,6 +64,10 @@ func (c *Conn) send(v []Vec, flags int) (int, error) {
 // Readv receives into v in one non-blocking call. 0 bytes without an error is the
 // end of the stream.
 func (c *Conn) Readv(v []Vec) (int, error) {
+	if c.ask {
+		return c.readAsk(v, nil)
+	}
+	c.drained = false
 	c.rx.Iov = unsafe.SliceData(v)
 	c.rx.Iovlen = uint64(len(v))
 	for {
@@ -80,7 +85,33 @@ func (c *Conn) Readv(v []Vec) (int, error) {
 }
 
 // Read is Readv with one piece; p must not be empty.
-func (c *Conn) Read(p []byte) (int, error) { return c.recv(p, 0) }
+func (c *Conn) Read(p []byte) (int, error) {
+	if c.ask {
+		return c.readAsk(nil, p)
+	}
+	c.drained = false
+	return c.recv(p, 0)
+}
+
+// readAsk is Readv into v, or Read into p, with the question what is left.
+func (c *Conn) readAsk(v []Vec, p []byte) (n int, err error) {
+	for {
+		var e syscall.Errno
+		if p != nil {
+			n, c.drained, e = c.inq.Recv1(c.fd, &c.rx, p)
+		} else {
+			n, c.drained, e = c.inq.Recv(c.fd, &c.rx, v)
+		}
+		switch e {
+		case 0:
+			ioAcquire()
+			return n, nil
+		case unix.EINTR:
+		default:
+			return 0, e
+		}
+	}
+}
 
 func (c *Conn) recv(p []byte, flags uintptr) (int, error) {
 	for {

@@ -129,7 +129,7 @@ func (qp *QP) rxLoop() {
 // and looking once more is cheaper than waiting.
 func (qp *QP) rxPoll(uintptr) bool {
 	x := &qp.rx
-	lone := x.lone == loneProof && qp.zc.mode == ZerocopyOff
+	lone := x.lone == loneProof
 	qp.conn.Ask(lone)
 	before := x.stats.answers()
 	for {
@@ -139,10 +139,7 @@ func (qp *QP) rxPoll(uintptr) bool {
 		n, err := qp.rxRead()
 		if err == sock.ErrAgain {
 			x.alone(x.stats.answers() - before)
-			qp.publishRx()
-			if qp.zc.mode != ZerocopyOff {
-				qp.zcDrain()
-			}
+			qp.rxIdle()
 			return false
 		}
 		if err == nil && n == 0 {
@@ -171,10 +168,18 @@ func (qp *QP) rxPoll(uintptr) bool {
 			return true
 		}
 		if lone && qp.conn.Drained() && x.stage == rxHeader && x.r == x.w && x.stats.answers() == before+1 {
-			qp.publishRx()
+			qp.rxIdle()
 			qp.conn.Waits()
 			return false
 		}
+	}
+}
+
+// rxIdle is called when the socket is empty.
+func (qp *QP) rxIdle() {
+	qp.publishRx()
+	if qp.zc.mode != ZerocopyOff {
+		qp.zcDrain()
 	}
 }
 

@@ -14,8 +14,8 @@
 //     together with the data, in one event, nothing would ever tell.
 //
 // For the last case there is a lookout: a timer that runs only after a reader has
-// waited on the word of TCP_INQ, at most once in [Lookout]. It asks the socket about
-// errors without taking them, and raises the event again. So a reset behind data is
+// waited on the word of TCP_INQ, at most once in [Lookout]. It asks whether the
+// connection has ended, without taking the error, and raises the event again. So a reset behind data is
 // noticed when something is sent, or within Lookout.
 package tcpinq
 
@@ -38,7 +38,7 @@ type Inq struct {
 	timer *time.Timer
 	armed atomic.Bool // the timer runs
 	ask   func(fd uintptr)
-	pfd   [1]unix.PollFd // asks for errors alone, which are always told
+	pfd   [1]unix.PollFd // asks for POLLHUP, which is always told
 	one   unix.Iovec
 	ctl   [24]byte // CMSG_SPACE of an int
 }
@@ -103,7 +103,7 @@ func (q *Inq) Waits() {
 	}
 	q.ask = func(fd uintptr) {
 		q.pfd[0].Fd = int32(fd)
-		if n, err := unix.Poll(q.pfd[:], 0); err == nil && n == 1 {
+		if n, err := unix.Poll(q.pfd[:], 0); err == nil && n == 1 && q.pfd[0].Revents&unix.POLLHUP != 0 {
 			_ = unix.Shutdown(int(fd), unix.SHUT_RD)
 		}
 	}

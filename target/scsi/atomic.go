@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	spc "softiser/internal/scsi"
 )
@@ -19,7 +21,9 @@ import (
 //
 //	journal: old data, sync --> volume: new data, flush --> journal: cleared, sync
 //
-// After a crash in the middle the old data go back before the unit is served.
+// After a crash in the middle the old data go back before the unit is served. If
+// the volume takes neither the new nor the old data, the entry stays for the next
+// start, but no longer than until somebody writes: see unstick.
 // A volume that forgets everything anyway needs no journal; one that has
 // nowhere to keep it does not offer the command.
 
@@ -61,6 +65,8 @@ func writeAtomic(t *Task, p []byte) bool {
 		return false
 	}
 	if err := lu.journal.put(old, t.off); err != nil {
+		// What of the entry is in the file must not be put back at the next start.
+		_ = lu.journal.clear()
 		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 		return false
 	}
@@ -69,19 +75,50 @@ func writeAtomic(t *Task, p []byte) bool {
 		err = lu.vol.FlushRange(t.off, int64(len(p)))
 	}
 	if err != nil {
-		// Nothing may remain of it. If this fails as well, the journal still has
-		// the old data for the next start.
-		if _, uerr := lu.vol.WriteAt(old, t.off); uerr == nil && lu.vol.FlushRange(t.off, int64(len(p))) == nil {
-			lu.journal.clear()
+		// Nothing may remain of it.
+		if lu.putBack(old, t.off) != nil || lu.journal.clear() != nil {
+			lu.journal.off, lu.journal.old = t.off, bytes.Clone(old)
+			lu.journal.stuck.Store(true)
 		}
 		t.failErr(err, writing)
 		return false
 	}
 	if err := lu.journal.clear(); err != nil {
+		lu.journal.old = nil
+		lu.journal.stuck.Store(true)
 		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 		return false
 	}
 	return true
+}
+
+// putBack makes old the durable content of its blocks again.
+func (lu *LU) putBack(old []byte, off int64) error {
+	if _, err := lu.vol.WriteAt(old, off); err != nil {
+		return err
+	}
+	return lu.vol.FlushRange(off, int64(len(old)))
+}
+
+// unstick ends the life of an entry that could not be undone, or not cleared,
+// before anything newer is written: the next start would put the old data back
+// over it. The volume gets one more chance to take them. It waits for storage.
+func (lu *LU) unstick() error {
+	j := &lu.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.stuck.Load() {
+		return nil
+	}
+	if j.old != nil {
+		_ = lu.putBack(j.old, j.off) // a medium that still fails keeps what it has
+	}
+	if err := j.clear(); err != nil {
+		return err
+	}
+	j.old = nil
+	j.stuck.Store(false)
+	return nil
 }
 
 // undoJournal is the file of one unit:
@@ -96,6 +133,12 @@ type undoJournal struct {
 	mu   sync.Mutex
 	name string
 	file *os.File // nil until the first use
+
+	// stuck: the file holds an entry that is not to be put back any more once
+	// something else is written. It is set and cleared under mu.
+	stuck atomic.Bool
+	off   int64  // guarded by mu: of old
+	old   []byte // guarded by mu: what could not be put back; nil: only clearing has failed
 }
 
 const (
@@ -119,6 +162,10 @@ func (j *undoJournal) put(old []byte, off int64) error {
 		if err != nil {
 			return err
 		}
+		if err := syncDir(filepath.Dir(j.name)); err != nil { // the file may be new
+			f.Close()
+			return err
+		}
 		j.file = f
 	}
 	var head [journalHeader]byte
@@ -137,6 +184,9 @@ func (j *undoJournal) put(old []byte, off int64) error {
 
 // clear forgets the entry, durably. Preconditions: mu is held.
 func (j *undoJournal) clear() error {
+	if j.file == nil {
+		return nil // it could not even be opened
+	}
 	if _, err := j.file.WriteAt(make([]byte, journalHeader), 0); err != nil {
 		return err
 	}
@@ -182,5 +232,12 @@ func (lu *LU) undo() error {
 	if err := lu.vol.Flush(); err != nil {
 		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", lu.journal.name, err)
 	}
-	return os.Remove(lu.journal.name)
+	// Cleared, not removed: an entry that came back with the power would undo what
+	// has been written since.
+	lu.journal.mu.Lock()
+	defer lu.journal.mu.Unlock()
+	if lu.journal.file, err = os.OpenFile(lu.journal.name, os.O_RDWR, 0); err != nil {
+		return err
+	}
+	return lu.journal.clear()
 }

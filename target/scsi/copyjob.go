@@ -38,6 +38,8 @@ type copyResults struct {
 	room chan struct{} // holds a token for each copy that runs
 	mu   sync.Mutex
 	all  []*copyResult
+
+	background atomic.Int32 // copies that go on behind their status
 }
 
 // begin files a new result under the list identifier, instead of an older one.
@@ -144,11 +146,17 @@ func (lu *LU) claimed(kind holdKind, off, n int64, f func() error) error {
 	defer c.drop()
 	if kind == holdWrite {
 		lu.touched()
+		if lu.journal.stuck.Load() {
+			if err := lu.unstick(); err != nil {
+				return err
+			}
+		}
 	}
 	return f()
 }
 
-// settle makes what a copy has written durable if the unit has no write cache.
+// settle makes what a copy or UNMAP has changed durable if the unit has no write
+// cache.
 func (lu *LU) settle(off, n int64) error {
 	if lu.geo().info.WriteCache && !lu.modes.wce.Load() {
 		return lu.vol.FlushRange(off, n)

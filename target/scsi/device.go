@@ -66,7 +66,8 @@ func (d *Device) LUs() []*LU {
 }
 
 // AddLUN makes a logical unit of cfg. Initiators with a nexus learn it by unit
-// attention 3F/0E.
+// attention 3F/0E, and from the new unit itself 3F/03: another one may have been
+// behind that number before.
 func (d *Device) AddLUN(cfg LUConfig) (*LU, error) {
 	lu, err := newLU(d, cfg)
 	if err != nil {
@@ -146,7 +147,6 @@ func (d *Device) ReplaceLUN(ctx context.Context, cfg LUConfig) (*LU, error) {
 	d.mu.Unlock()
 	lu.resumeOperation()
 	d.lunsChanged(lu)
-	lu.attention(spc.ASCInquiryChanged, nil)
 	return lu, old.drain(ctx)
 }
 

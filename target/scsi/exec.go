@@ -112,9 +112,6 @@ func (d *Device) Execute(t *Task) {
 		t.status(spc.StatusReservationConflict)
 		return
 	}
-	if c.gates&gateReadOnly != 0 && c.op != spc.OpSanitize {
-		lu.touched()
-	}
 	if c.has(fIO) {
 		if !t.decodeIO() {
 			return
@@ -122,26 +119,52 @@ func (d *Device) Execute(t *Task) {
 	} else if c.hold != holdNone {
 		t.hold = hold{lo: 0, hi: ^uint64(0), kind: c.hold}
 	}
-	if lu.admit(t, (*Task).resume) {
-		t.start()
+	if lu.admit(t, (*Task).enable) {
+		t.enable()
 	}
 }
 
-// start runs an admitted task, unless its volume's rate limit holds it back.
+// enable starts a task that is in the task set and whose turn has come. The unit
+// may have changed since it arrived, even if it did not wait: it is the command
+// that enters the enabled state which has to respect a reservation (SPC-4 §5.12.1),
+// and once PREEMPT AND ABORT has been answered nothing of the preempted initiator
+// may follow. What abortWhere has not found in the task set finds here what was
+// published before abortWhere looked.
+func (t *Task) enable() {
+	lu := t.lu
+	if g := lu.gate.Load() & t.op.gates; g != 0 {
+		t.refuse(g)
+		return
+	}
+	if lu.conflicts(t, t.op) {
+		t.status(spc.StatusReservationConflict)
+		return
+	}
+	if t.writes() {
+		lu.touched()
+		if lu.journal.stuck.Load() {
+			t.toWorker(func(t *Task) {
+				if t.lu.unstick() != nil {
+					t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+					return
+				}
+				t.start()
+			})
+			return
+		}
+	}
+	t.start()
+}
+
+// writes reports whether the command changes blocks.
+func (t *Task) writes() bool { return t.op.gates&gateReadOnly != 0 && t.op.op != spc.OpSanitize }
+
+// start runs an enabled task, unless its volume's rate limit holds it back.
 func (t *Task) start() {
 	if t.lu.limit.on && t.op.has(fDataRead|fDataWrite) && t.lu.throttle(t) {
 		return
 	}
 	t.op.run(t)
-}
-
-// resume starts a task that was dormant, whose unit may have changed meanwhile.
-func (t *Task) resume() {
-	if g := t.lu.gate.Load() & t.op.gates; g != 0 {
-		t.refuse(g)
-		return
-	}
-	t.start()
 }
 
 // naca reports the NACA bit of the control byte, which asks for an ACA

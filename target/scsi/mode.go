@@ -283,10 +283,6 @@ func modeSelectJob(t *Task) {
 		}
 		at += 2 + int(p[at+1])
 	}
-	if v.QERR == 2 { // reserved
-		t.badParam(at)
-		return
-	}
 	if t.CDB[1]&0x01 != 0 {
 		if err := lu.saveModes(v); err != nil {
 			t.fail(spc.KeyHardware, spc.ASCInternalFailure)
@@ -332,6 +328,9 @@ func (lu *LU) takePage(p []byte, v *modeValues) (field int, ok bool) {
 		}
 		if m.apply != nil {
 			m.apply(p, v)
+		}
+		if v.QERR == 2 { // reserved
+			return 3, false
 		}
 		return 0, true
 	}

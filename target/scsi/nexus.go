@@ -68,8 +68,7 @@ func (d *Device) NewNexus(c NexusConfig) (*Nexus, error) {
 	d.nexuses[n] = struct{}{}
 	m := map[uint16]*itl{}
 	for k, lu := range *d.luns.Load() {
-		m[k] = lu.join(n)
-		lu.attention(first, func(x *Nexus) bool { return x == n })
+		m[k] = lu.join(n, first)
 	}
 	n.itls.Store(&m)
 	return n, nil
@@ -84,15 +83,17 @@ func (n *Nexus) setLocked(k uint16, lu *LU) {
 	if lu == nil {
 		delete(m, k)
 	} else {
-		m[k] = lu.join(n)
+		m[k] = lu.join(n, spc.ASCInquiryChanged)
 	}
 	n.itls.Store(&m)
 }
 
-// join makes the I_T_L nexus of n.
-func (lu *LU) join(n *Nexus) *itl {
+// join makes the I_T_L nexus of n, which begins with unit attention a: no command
+// of n is carried out before its initiator has been told that the unit is new to it.
+func (lu *LU) join(n *Nexus, a spc.ASC) *itl {
 	i := &itl{lu: lu, nexus: n, path: &lu.paths[n.group.index]}
 	lu.mu.Lock()
+	i.add(a)
 	lu.itls[n] = i
 	lu.mu.Unlock()
 	return i

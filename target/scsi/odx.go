@@ -155,7 +155,7 @@ func populateTokenJob(t *Task) {
 func cmdWriteUsingToken(t *Task) { tokenList(t, 536, writeUsingTokenJob) }
 
 // writeUsingTokenJob checks everything, then copies; with IMMED the status goes
-// out in between and the copy goes on in the background.
+// out in between and the copy goes on in the background, if there is room.
 func writeUsingTokenJob(t *Task) {
 	w, err := spc.ParseWriteUsingToken(t.param())
 	if err != nil {
@@ -193,7 +193,13 @@ func writeUsingTokenJob(t *Task) {
 		}
 	}
 	r := lu.copies.begin(t, t.listID())
-	if !w.Immed {
+	// As many copies as there are workers may go on in the background; whoever asks
+	// for more waits for its own.
+	behind := w.Immed && int(lu.copies.background.Add(1)) <= lu.cfg.Workers
+	if w.Immed && !behind {
+		lu.copies.background.Add(-1)
+	}
+	if !behind {
 		done, s := t.dev.writeToken(lu, src, w.Offset, w.Ranges, t.isAborted)
 		r.finish(s, done, nil)
 		switch {
@@ -215,6 +221,7 @@ func writeUsingTokenJob(t *Task) {
 	go func() {
 		done, s := d.writeToken(lu, src, w.Offset, w.Ranges, lu.gone.Load)
 		r.finish(s, done, nil)
+		lu.copies.background.Add(-1)
 		if src != nil {
 			src.unit.users.Add(-1)
 		}

@@ -154,7 +154,12 @@ func replaceFile(name string, b []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(name))
+	return syncDir(filepath.Dir(name))
+}
+
+// syncDir makes the names in a folder durable.
+func syncDir(name string) error {
+	dir, err := os.Open(name)
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,11 @@ func (lu *LU) clearTaskSet(n *Nexus, w *tmfWait) {
 func (lu *LU) reset(n *Nexus, why spc.ASC, w *tmfWait) {
 	lu.abortWhere(func(t *Task) abortReason { return byNexus(t, n) }, w)
 	lu.releaseLegacy(nil)
+	cached := lu.modes.wce.Load()
 	lu.modes.restore()
+	if cached && !lu.modes.wce.Load() && lu.vol != nil {
+		lu.flushBehind() // what the cache held must not stay volatile when nothing else is
+	}
 	lu.allowRemoval(nil)
 	lu.attention(why, nil)
 }

@@ -245,6 +245,7 @@ func TestAddRemoveReplace(t *testing.T) {
 		if _, err := r.dev.AddLUN(LUConfig{LUN: 4, Volume: newNamed(t, "x")}); err == nil {
 			t.Error("the same LUN twice")
 		}
+		r.on(a, 4, spc.AppendTestUnitReady(nil), nil, 0).sense(spc.KeyUnitAttention, spc.ASCInquiryChanged)
 		r.on(a, 4, spc.AppendTestUnitReady(nil), nil, 0).good()
 		// REPORT LUNS tells as well, and takes the attention away.
 		r.on(r.nx[1], 0, spc.AppendReportLUNs(nil, 0, 256), nil, 256).good()

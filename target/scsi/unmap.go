@@ -63,7 +63,12 @@ func unmapJob(t *Task) {
 		if d.Blocks == 0 {
 			continue
 		}
-		if err := lu.vol.Discard(int64(d.LBA)<<g.shift, int64(d.Blocks)<<g.shift); err != nil {
+		off, n := int64(d.LBA)<<g.shift, int64(d.Blocks)<<g.shift
+		err := lu.vol.Discard(off, n)
+		if err == nil {
+			err = lu.settle(off, n)
+		}
+		if err != nil {
 			t.failErr(err, writing)
 			return
 		}

@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"errors"
+	"math"
 
 	spc "softiser/internal/scsi"
 
@@ -36,7 +37,7 @@ func cmdWrite(t *Task) {
 // wantOut sets how much Data-Out the command has and refuses it when the
 // initiator sends less.
 func (t *Task) wantOut(n int64) bool {
-	t.Wanted = uint32(n)
+	t.Wanted = uint32(min(n, math.MaxUint32)) // VERIFY of more than 4 GiB
 	if n > int64(t.OutLen) {
 		t.illegal(spc.ASCInvalidFieldInIU)
 		return false

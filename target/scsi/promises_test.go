@@ -1,0 +1,208 @@
+package scsi
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
+	"softiser/blockdev/crashlog"
+	"softiser/blockdev/faulty"
+)
+
+// TestReservationMeetsDormantWrite: a command that waits for its turn is not in the
+// enabled state yet, so a reservation made meanwhile concerns it.
+func TestReservationMeetsDormantWrite(t *testing.T) {
+	r := newRig(t, Config{})
+	a, b := r.nx[0], r.nx[1]
+	first := r.heldWrite(b, 0)
+	dormant := r.start(b, 0, spc.AppendWrite(nil, 8, 8, false), fill(4096, 9), 0, attr(AttrOrdered))
+	head := func(sa byte, key, action uint64) {
+		t.Helper()
+		p := (&spc.PersistOut{Key: key, ActionKey: action}).Append(nil)
+		r.on(a, 0, spc.AppendPersistOut(nil, sa, spc.PRWriteExclusive, uint32(len(p))), p, 0, attr(AttrHeadOfQueue)).good()
+	}
+	head(spc.SAProutRegister, 0, keyA)
+	head(spc.SAProutReserve, keyA, 0)
+	r.port.release(first)
+	r.finish(first).good() // it had begun
+	r.finish(dormant).is(spc.StatusReservationConflict)
+	if !allZero(r.on(a, 0, spc.AppendRead(nil, 8, 8, false), nil, 4096).good().data) {
+		t.Error("a WRITE was carried out against a reservation")
+	}
+}
+
+// TestReservationMeetsArrivingWrite: a WRITE that has passed the check and is not
+// in the task set yet is not found by PREEMPT AND ABORT; it must not run behind it.
+func TestReservationMeetsArrivingWrite(t *testing.T) {
+	r := newRig(t, Config{})
+	a, b := r.nx[0], r.nx[1]
+	lu := r.dev.lookup(0)
+	for _, legacy := range []bool{false, true} {
+		lu.mu.Lock()
+		c := make(chan *call)
+		go func() { c <- r.start(b, 0, spc.AppendWrite(nil, 0, 8, false), fill(4096, 9), 0) }()
+		time.Sleep(20 * time.Millisecond) // as a rule it waits at the task set now
+		if legacy {
+			lu.legacy.Store(a)
+		} else {
+			lu.pr.Store(&reservations{typ: spc.PRWriteExclusive, holder: a.regKey(), regs: map[regKey]registration{a.regKey(): {Key: keyA}}})
+		}
+		lu.mu.Unlock()
+		r.finish(<-c).is(spc.StatusReservationConflict)
+		lu.legacy.Store(nil)
+		lu.pr.Store(&reservations{})
+	}
+}
+
+// TestStuckUndo: when the volume takes neither the new nor the old data of a WRITE
+// ATOMIC, the entry must not undo at the next start what was written since.
+func TestStuckUndo(t *testing.T) {
+	for _, how := range []string{"write", "write same", "copy"} {
+		t.Run(how, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "v")
+			f := faulty.New(openFile(t, path), 1)
+			r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: f}, LUConfig{LUN: 1, Volume: newNamed(t, "b")})
+			r.do(spc.AppendWrite(nil, 8, 8, false), fill(4096, 1), 0).good()
+			f.SetRules(faulty.Rule{Op: faulty.Write, Torn: true, Times: 1}, faulty.Rule{Op: faulty.Write, Err: blockdev.ErrMedium, Times: 1})
+			r.do(spc.AppendWriteAtomic16(nil, 8, 8, false), fill(4096, 99), 0).sense(spc.KeyMedium, spc.ASCWriteError)
+			want := fill(4096, 50)
+			switch how {
+			case "write":
+				r.do(spc.AppendWrite(nil, 8, 8, false), want, 0).good()
+			case "write same":
+				want = bytes.Repeat(want[:512], 8)
+				r.do(spc.AppendWriteSame16(nil, 8, 8, 0), want[:512], 0).good()
+			case "copy":
+				r.on(r.nx[0], 1, spc.AppendWrite(nil, 8, 8, false), want, 0).good()
+				list := copyList(1, append(r.target(1), r.target(0)...), spc.CopySegment{Type: spc.CopyBlockToBlock, Dst: 1, Blocks: 8, SrcLBA: 8, DstLBA: 8})
+				r.on(r.nx[0], 1, xcopy(list), list, 0).good()
+			}
+			r.do(spc.AppendSyncCache(nil, 0, 0, false), nil, 0).good()
+			r.close()
+			r.nx = nil
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			again := newRig(t, Config{StateDir: dir}, LUConfig{Volume: openFile(t, path)})
+			if got := again.do(spc.AppendRead(nil, 8, 8, false), nil, 4096).good().data; !bytes.Equal(got, want) {
+				t.Error("a start has undone what was written and flushed")
+			}
+		})
+	}
+}
+
+// TestUndoOnce: what an interrupted WRITE ATOMIC had put aside goes back once, even
+// if the file is there again after a power failure.
+func TestUndoOnce(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: newNamed(t, "a")})
+	if err := r.dev.lookup(0).journal.put(fill(4096, 7), 4096); err != nil {
+		t.Fatal(err)
+	}
+	v := newNamed(t, "a")
+	again := newRig(t, Config{StateDir: dir}, LUConfig{Volume: v})
+	if got := again.do(spc.AppendRead(nil, 8, 8, false), nil, 4096).good().data; !bytes.Equal(got, fill(4096, 7)) {
+		t.Error("the entry was not put back")
+	}
+	again.do(spc.AppendWrite(nil, 8, 8, false), fill(4096, 60), 0).good()
+	third := newRig(t, Config{StateDir: dir}, LUConfig{Volume: v})
+	if got := third.do(spc.AppendRead(nil, 8, 8, false), nil, 4096).good().data; !bytes.Equal(got, fill(4096, 60)) {
+		t.Error("the entry was put back twice")
+	}
+	if b := third.dev.lookup(0).journalFile(); !func() bool { _, err := os.Stat(b); return err == nil }() {
+		t.Error("the journal was removed; its removal is not durable")
+	}
+}
+
+// TestUnmapWithoutCache: with WCE clear what UNMAP has done is durable at its end.
+func TestUnmapWithoutCache(t *testing.T) {
+	v, err := crashlog.New(1<<20, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, Config{}, LUConfig{Volume: v})
+	r.do(spc.AppendWrite(nil, 0, 8, true), fill(4096, 3), 0).good()
+	r.dev.lookup(0).modes.wce.Store(false)
+	list := spc.AppendUnmapList(nil, []spc.Range{{LBA: 0, Blocks: 8}})
+	r.do(spc.AppendUnmap(nil, uint16(len(list))), list, 0).good()
+	for img := range v.States(v.Now(), 100, 1) {
+		if !allZero(img.Bytes()[:4096]) {
+			t.Fatal("unmapped blocks came back with the power")
+		}
+	}
+}
+
+// TestAddedUnitSpeaksFirst: who had another unit under the number hears of it
+// before a command of his reaches the new one.
+func TestAddedUnitSpeaksFirst(t *testing.T) {
+	r := newRig(t, Config{})
+	if err := r.dev.RemoveLUN(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	v := newNamed(t, "another")
+	if _, err := r.dev.AddLUN(LUConfig{Volume: v}); err != nil {
+		t.Fatal(err)
+	}
+	w := spc.AppendWrite(nil, 0, 8, false)
+	r.do(w, fill(4096, 3), 0).sense(spc.KeyUnitAttention, spc.ASCInquiryChanged)
+	if !allZero(r.do(spc.AppendRead(nil, 0, 8, false), nil, 4096).good().data) {
+		t.Error("the WRITE to the unit that was there before was carried out")
+	}
+	r.do(w, fill(4096, 3), 0).good()
+}
+
+// TestVerifyBeyondFourGiB: the residual of a command that wants more than 32 bits
+// can tell.
+func TestVerifyBeyondFourGiB(t *testing.T) {
+	r := newRig(t, Config{}, LUConfig{Volume: newSized(t, "large", 8<<30)})
+	got := r.do(spc.AppendVerify(nil, 0, 8<<20+1, 1), make([]byte, 512), 0)
+	got.illegal(spc.ASCInvalidFieldInIU)
+	if got.wanted != 0xFFFFFFFF {
+		t.Errorf("wants %d bytes", got.wanted)
+	}
+}
+
+// TestReservedQERR: the sense data point at the byte.
+func TestReservedQERR(t *testing.T) {
+	r := newRig(t, Config{})
+	p := append(make([]byte, 8), r.do(spc.AppendModeSense6(nil, true, 0, 0x0A, 0, 64), nil, 64).good().data[4:]...)
+	p[8+3] = p[8+3]&^6 | 4
+	p[8] &= 0x3F
+	cdb := []byte{0x55, 0x10, 0, 0, 0, 0, 0, 0, 0, 0}
+	binary.BigEndian.PutUint16(cdb[7:], uint16(len(p)))
+	if got := r.do(cdb, p, 0).illegal(spc.ASCInvalidFieldInParam); got.sd.Field != 8+3 {
+		t.Errorf("field pointer %d, want 11", got.sd.Field)
+	}
+}
+
+// TestBackgroundCopiesAreBounded: IMMED does not let an initiator start any number
+// of copies.
+func TestBackgroundCopiesAreBounded(t *testing.T) {
+	r := newRig(t, Config{})
+	lu := r.dev.lookup(0)
+	lu.copies.background.Store(int32(lu.cfg.Workers)) // as if they were running
+	zero := spc.RODToken{Type: spc.RODZero}
+	list := make([]byte, 536+16)
+	be := binary.BigEndian
+	be.PutUint16(list, uint16(len(list)-2))
+	list[2] = 1 // IMMED
+	copy(list[16:], zero.Append(nil))
+	be.PutUint16(list[534:], 16)
+	be.PutUint32(list[536+8:], 8)
+	cdb := make([]byte, 16)
+	cdb[0], cdb[1] = byte(spc.OpThirdPartyOut), spc.SAWriteUsingToken
+	be.PutUint32(cdb[10:], uint32(len(list)))
+	r.do(spc.AppendWrite(nil, 0, 8, false), fill(4096, 3), 0).good()
+	r.do(cdb, list, 0).good()
+	if !allZero(r.do(spc.AppendRead(nil, 0, 8, false), nil, 4096).good().data) {
+		t.Error("the status came before the copy was done")
+	}
+	lu.copies.background.Store(0)
+}

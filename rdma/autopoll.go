@@ -17,18 +17,18 @@ const (
 // autoPoll decides, wait by wait, whether a receiver looks for a while before it
 // parks, as adaptive mutexes and the halt polling of hypervisors do.
 //
-//	               4 short waits for one message each
+//	                       4 short waits
 //	┌──────────┐ ────────────────────────────────────▶ ┌─────────┐
 //	│ watching │                                       │ looking │
-//	└──────────┘ ◀──────────────────────────────────── └─────────┘
-//	      ▲                 a batch                          │ looks did not pay;
+//	└──────────┘                                       └─────────┘
+//	      ▲                                                  │ looks did not pay;
 //	      │                                                  │ another queue pair
 //	      │        10 ms, then 20 ... 320 ms   ┌─────────┐   │ is at work
 //	      └─────────────────────────────────── │ resting │ ◀─┘
 //	                                           └─────────┘
 //
-// A batch shows that the peer has more than one message to answer, so that one
-// wake-up serves many.
+// How many messages end a wait does not matter: at queue depth 4 a wake-up that serves
+// four costs as much as it does at depth 1, and both ends pay it in turn.
 //
 // Looks pay for themselves. One that succeeds earns a wake-up; one that fails costs
 // its time; and when the processor was taken away during a look, as the scheduler
@@ -64,16 +64,14 @@ func (p *autoPoll) to(s pollState) {
 	p.proof = 0
 }
 
-// woke enters that msgs messages have arrived after the receiver was parked for d; 0
-// for d when a look found them.
-func (p *autoPoll) woke(now, d time.Duration, msgs uint64) {
+// woke enters that bytes have arrived after the receiver was parked for d; 0 for d when
+// a look found them.
+func (p *autoPoll) woke(now, d time.Duration) {
 	switch {
 	case p.state == pollResting:
 		if now >= p.until {
 			p.to(pollWatching)
 		}
-	case msgs > 1:
-		p.to(pollWatching) // or again, from the start
 	case p.state == pollWatching && d > pollShort:
 		p.proof = 0
 	case p.state == pollWatching:

@@ -12,14 +12,14 @@ type pollSim struct {
 	spent time.Duration // in looks that failed
 }
 
-// wait lets one message come after d: to a look where there is one and it lasts as
+// wait lets bytes come after d: to a look where there is one and it lasts as
 // long, else to a parked receiver.
 func (s *pollSim) wait(d time.Duration) {
 	if s.state == pollLooking {
 		if d <= pollSpin {
 			s.now += d
 			s.hit()
-			s.woke(s.now, 0, 1)
+			s.woke(s.now, 0)
 			return
 		}
 		s.now += pollSpin
@@ -28,7 +28,7 @@ func (s *pollSim) wait(d time.Duration) {
 		s.miss(s.now, pollSpin)
 	}
 	s.now += d
-	s.woke(s.now, d, 1)
+	s.woke(s.now, d)
 }
 
 func (s *pollSim) waits(n int, d time.Duration) {
@@ -55,13 +55,6 @@ func TestAutoPollStates(t *testing.T) {
 		{"too few short waits", func(s *pollSim) { s.waits(pollProof-1, quick) }, pollWatching},
 		{"short waits", looking, pollLooking},
 		{"a long wait between them", func(s *pollSim) { s.waits(pollProof-1, quick); s.wait(time.Second); s.waits(pollProof-1, quick) }, pollWatching},
-		{"a batch between them", func(s *pollSim) {
-			s.waits(pollProof-1, quick)
-			s.woke(s.now, quick, 2)
-			s.waits(pollProof-1, quick)
-		}, pollWatching},
-		{"a batch", func(s *pollSim) { looking(s); s.woke(s.now, 0, 2) }, pollWatching},
-		{"short waits after a batch", func(s *pollSim) { looking(s); s.woke(s.now, 0, 2); looking(s) }, pollLooking},
 		{"another queue pair", func(s *pollSim) { looking(s); s.crowd(s.now) }, pollResting},
 		{"another queue pair between them", func(s *pollSim) { s.waits(pollProof-1, quick); s.crowd(s.now); s.waits(pollProof-1, quick) }, pollWatching},
 		{"a first look in vain", resting, pollResting},

@@ -11,7 +11,7 @@ import (
 // the halted one). So a receiver may look a little longer first.
 
 // BusyPollAuto is the ConnParams.BusyPoll that looks longer only where that pays:
-// while the peer answers one message at a time and at once.
+// while the peer answers at once.
 const BusyPollAuto time.Duration = -1
 
 // pollStreak is how long a receiver goes on without parking where a parked
@@ -61,7 +61,7 @@ func (qp *QP) rxAutoPoll(fd uintptr) bool {
 		p.crowd(begin)
 	}
 	for parked := begin - qp.lastByte; ; parked = 0 {
-		msgs, bytes := sends(&x.stats.Msgs), x.stats.Bytes
+		bytes := x.stats.Bytes
 		if qp.rxPoll(fd) {
 			return true
 		}
@@ -69,7 +69,7 @@ func (qp *QP) rxAutoPoll(fd uintptr) bool {
 			return false // a stale event
 		}
 		now := clock()
-		p.woke(now, parked, sends(&x.stats.Msgs)-msgs)
+		p.woke(now, parked)
 		switch {
 		case p.state != pollLooking, x.stage != rxHeader, x.r != x.w:
 			return false

@@ -57,6 +57,7 @@ type Volume struct {
 	Serial        string     `mapstructure:"serial" json:"serial,omitempty"` // VPD 80; derived when empty
 	WWID          string     `mapstructure:"wwid" json:"wwid,omitempty"`     // NAA 6: 32 hex digits; derived when empty
 	Lock          bool       `mapstructure:"lock" json:"lock"`               // mlock the mapping
+	HugePages     bool       `mapstructure:"huge_pages" json:"huge_pages"`   // memory, and files on tmpfs: ask for transparent huge pages
 	VG            string     `mapstructure:"vg" json:"vg,omitempty"`
 	LV            string     `mapstructure:"lv" json:"lv,omitempty"`
 	Devices       []string   `mapstructure:"devices" json:"devices,omitempty"`

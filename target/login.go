@@ -161,18 +161,19 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 	case n == nil || !n.offeredOn(c.portal):
 		return nil, iscsi.Refuse(iscsi.LoginNotFound, "there is no target %s on portal %s", id.TargetName, c.portal.cfg.Listen)
 	}
-	if ok, why := n.cfg.ACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
+	t := n.access.Load()
+	if ok, why := t.ACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
 		return nil, iscsi.Refuse(iscsi.LoginForbidden, "%s may not use %s: %s", id.InitiatorName, n.cfg.Name, why)
 	}
-	if r := n.cfg.Redirect; r.Address != "" {
+	if r := t.Redirect; r.Address != "" {
 		return nil, iscsi.Redirect(r.Permanent, r.Address)
 	}
 	c.login.node = n
 	g := &iscsi.LoginGrant{
 		Settings:       n.session().settings(),
 		PortalGroupTag: c.portal.cfg.Group,
-		TargetAlias:    n.cfg.Alias,
-		Auth:           n.cfg.Auth.policy(),
+		TargetAlias:    t.Alias,
+		Auth:           t.Auth.policy(),
 	}
 	if _, ok := c.dm.(iscsi.Recovery); !ok {
 		g.Settings.ErrorRecoveryLevel = 0

@@ -100,6 +100,35 @@ func TestLoginRefused(t *testing.T) {
 	keep.nop(nil)
 }
 
+// UpdateTarget decides about the next login, and leaves sessions alone.
+func TestUpdateTarget(t *testing.T) {
+	s := serve(t, nil)
+	keep := s.session()
+	to := func(acl ACL, alias string) {
+		t.Helper()
+		if err := s.UpdateTarget(Target{Name: strings.ToUpper(testIQN), ACL: acl, Alias: alias}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to(ACL{{Initiator: "iqn.1999-01.other:x"}}, "closed")
+	r := s.dial()
+	r.isid[5] = 77
+	if got := r.login(testIQN).LoginResponse().Status(); got != iscsi.LoginForbidden {
+		t.Errorf("status %04x", uint16(got))
+	}
+	to(nil, "open again")
+	r = s.dial()
+	r.isid[5] = 78
+	r.mustLogin(testIQN)
+	if r.params["TargetAlias"] != "open again" {
+		t.Errorf("alias %q", r.params["TargetAlias"])
+	}
+	keep.nop(nil)
+	if err := s.UpdateTarget(Target{Name: "iqn.2026-11.softiser:nope"}); err == nil {
+		t.Error("a target that is not there was updated")
+	}
+}
+
 func TestFirstPDUIsNotALogin(t *testing.T) {
 	s := serve(t, nil)
 	r := s.dial()

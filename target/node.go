@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -25,8 +26,11 @@ type LUN struct {
 // node is one target: a SCSI device behind an iSCSI name.
 type node struct {
 	srv    *Server
-	cfg    Target
+	cfg    Target // as it was added; logins go by access
 	device *scsi.Device
+	// access is the target as logins and discovery see it now: Alias, Auth, ACL
+	// and Redirect are read from it. UpdateTarget replaces it.
+	access atomic.Pointer[Target]
 	gone   bool // guarded by srv.mu: no new sessions
 
 	mu   sync.Mutex
@@ -76,6 +80,7 @@ func (s *Server) AddTarget(t Target) error {
 	luns := t.LUNs
 	t.LUNs = nil
 	n := &node{srv: s, cfg: t}
+	n.access.Store(&t)
 	var err error
 	if n.device, err = scsi.NewDevice(s.deviceConfig(&t)); err != nil {
 		return err
@@ -116,6 +121,21 @@ func (s *Server) deviceConfig(t *Target) scsi.Config {
 		}
 	}
 	return c
+}
+
+// UpdateTarget changes who may log in to a target and what it is called: Alias,
+// Auth, ACL and Redirect are taken from t, the rest of it does not count. Sessions
+// that are there stay; the next login goes by the new rules.
+func (s *Server) UpdateTarget(t Target) error {
+	n, err := s.node(t.Name)
+	if err != nil {
+		return err
+	}
+	now := n.cfg
+	now.Alias, now.Auth, now.ACL, now.Redirect = t.Alias, t.Auth, t.ACL, t.Redirect
+	n.access.Store(&now)
+	s.log.Info("target updated", zap.String("target", n.cfg.Name))
+	return nil
 }
 
 // RemoveTarget ends the sessions of a target and takes it away. Volumes are

@@ -148,7 +148,8 @@ func (p *portal) status() PortalStatus {
 }
 
 func (n *node) status() TargetStatus {
-	st := TargetStatus{Name: n.cfg.Name, Alias: n.cfg.Alias, Auth: n.cfg.Auth.Required()}
+	t := n.access.Load()
+	st := TargetStatus{Name: n.cfg.Name, Alias: t.Alias, Auth: t.Auth.Required(), LUNs: []LUNStatus{}}
 	for _, e := range n.list() {
 		l := LUNStatus{LUN: e.LUConfig.LUN, Volume: e.Name, Stats: e.lu.Stats(), Access: e.lu.AccessStates()}
 		l.ReadLatency, l.WriteLatency = e.lu.Latency()

@@ -157,10 +157,11 @@ func (s *session) sendTargets(c *conn, dst []byte, which string) ([]byte, bool) 
 		if which != "All" && !strings.EqualFold(which, n.cfg.Name) {
 			continue
 		}
-		if ok, _ := n.cfg.ACL.allow(s.key.initiator, c.remote.Addr()); !ok {
+		t := n.access.Load()
+		if ok, _ := t.ACL.allow(s.key.initiator, c.remote.Addr()); !ok {
 			continue
 		}
-		d := iscsi.DiscoveredTarget{Name: n.cfg.Name, Alias: n.cfg.Alias}
+		d := iscsi.DiscoveredTarget{Name: n.cfg.Name, Alias: t.Alias}
 		for _, p := range s.srv.portals {
 			if !n.offeredOn(p) {
 				continue

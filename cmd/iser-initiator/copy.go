@@ -11,11 +11,12 @@ import (
 
 	"softiser/initiator"
 	"softiser/initiator/connflags"
+	"softiser/internal/sizeflag"
 )
 
 // copyFlags are common to read, write and verify.
 type copyFlags struct {
-	offset, length, chunk size
+	offset, length, chunk sizeflag.Value
 	depth                 int
 	sparse, pad           bool
 	fua, flush            bool
@@ -89,7 +90,7 @@ func readCommand() *cobra.Command {
 		Long:  "Copy a volume, or a part of it, to FILE or (without FILE, or with -) to standard\noutput. An existing file is replaced only with --force.",
 		Example: `  iser-initiator read iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img --sparse
   iser-initiator read iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --offset 1MiB --length 4KiB | xxd`,
-		Args: args(cobra.RangeArgs(1, 2)),
+		Args: cobra.RangeArgs(1, 2),
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.sparse, "sparse", false, "leave holes in FILE where the volume holds zeroes")
@@ -186,7 +187,7 @@ that everything has been written and flushed: it survives a power failure at
 the target.`,
 		Example: `  iser-initiator write iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img --sparse
   zcat backup.gz | iser-initiator write iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --offset 1GiB`,
-		Args: args(cobra.RangeArgs(1, 2)),
+		Args: cobra.RangeArgs(1, 2),
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.sparse, "sparse", false, "write zeroes as such (WRITE SAME, deallocated where the volume permits)")
@@ -243,7 +244,7 @@ func verifyCommand() *cobra.Command {
 where the first difference is. Without --length the length of FILE counts.`,
 		Example: `  iser-initiator verify iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img
   iser-initiator verify URL disk.img --json || echo "exit code $?: 3 means different"`,
-		Args: args(cobra.RangeArgs(1, 2)),
+		Args: cobra.RangeArgs(1, 2),
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.pad, "pad", false, "take the file to be continued with zeroes to the end of its last block")

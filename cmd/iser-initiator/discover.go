@@ -22,7 +22,7 @@ Without a scheme the portal is asked over iSER; iscsi:// asks over plain TCP.`,
 		Example: `  iser-initiator discover 127.0.0.1
   iser-initiator discover iscsi://[::1]:3260 --json
   iser-initiator discover 10.0.0.7 --urls --here   # what to give to the other commands, behind NAT`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: cobra.ExactArgs(1),
 	}
 	fs := cmd.Flags()
 	fs.BoolVar(&asJSON, "json", false, "print JSON")

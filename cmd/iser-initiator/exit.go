@@ -7,8 +7,6 @@ import (
 	"net"
 	"os"
 
-	"github.com/spf13/cobra"
-
 	"softiser/initiator"
 	"softiser/internal/iscsi"
 	callerr "softiser/internal/usage"
@@ -53,16 +51,6 @@ func (e *codedError) Unwrap() error { return e.err }
 // usage is an error in how the command was called.
 func usage(format string, args ...any) error {
 	return &codedError{exitUsage, fmt.Errorf(format, args...)}
-}
-
-// args makes cobra's check of the arguments a usage error.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, a []string) error {
-		if err := check(cmd, a); err != nil {
-			return usage("%v; usage: %s", err, cmd.UseLine())
-		}
-		return nil
-	}
 }
 
 // exitCode maps an error to the code that scripts see.

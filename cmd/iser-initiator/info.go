@@ -55,7 +55,7 @@ func infoCommand() *cobra.Command {
 		Long:  "Log in, and show who the volume says it is, its size and abilities, and what\nwas negotiated.",
 		Example: `  iser-initiator info iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   ISER_CHAP_USER=joe ISER_CHAP_SECRET=… iser-initiator info iscsi://[fd00::7]/iqn.2026-11.softiser:demo/0 --json`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	opts := connflags.Register(cmd.Flags())

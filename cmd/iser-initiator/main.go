@@ -16,6 +16,7 @@ import (
 	"softiser/initiator/attach"
 	"softiser/initiator/bench"
 	"softiser/internal/rdmatools"
+	callerr "softiser/internal/usage"
 )
 
 func main() {
@@ -67,5 +68,6 @@ func root() *cobra.Command {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
 	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), bench.Command(), attach.Command(), rdmatools.Command())
+	callerr.Tree(cmd)
 	return cmd
 }

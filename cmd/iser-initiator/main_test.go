@@ -330,18 +330,3 @@ func TestCredentials(t *testing.T) {
 		t.Errorf("noauth: exit code %d", code)
 	}
 }
-
-func TestSizes(t *testing.T) {
-	for in, want := range map[string]int64{"0": 0, "4096": 4096, "4KiB": 4096, "1 MiB": 1 << 20, "1.5GiB": 3 << 29, "4kB": 4000, "2GB": 2e9, "512B": 512} {
-		var s size
-		if err := s.Set(in); err != nil || int64(s) != want {
-			t.Errorf("%q: %d, %v", in, s, err)
-		}
-	}
-	for _, in := range []string{"", "4k", "1M", "2g", "x", "-1", "4KiBs", "1e30GiB"} {
-		var s size
-		if err := s.Set(in); err == nil {
-			t.Errorf("%q was accepted as %d", in, s)
-		}
-	}
-}

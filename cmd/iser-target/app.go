@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,13 +21,18 @@ import (
 // app is a configuration brought to life: a server and the volumes that it
 // serves. The volumes are opened and closed here; the server only uses them.
 type app struct {
-	cfg  *config.Config
 	log  *zap.Logger
 	srv  *target.Server
 	pool *blockdev.Pool
 	lvs  lvm.Manager // volume groups, opened with the first volume that needs one
 
+	level zap.AtomicLevel                // of log
+	load  func() (*config.Config, error) // reads the configuration again; nil: there is no file
+
+	reloading sync.Mutex // held by a reload; taken before mu
+
 	mu      sync.Mutex
+	cfg     *config.Config         // guarded by mu: a reload replaces it
 	volumes map[string]*openVolume // guarded by mu, by name
 }
 
@@ -107,6 +114,8 @@ func (a *app) mapVolume(iqn string, l config.LUN, v config.Volume) error {
 		}
 		o = &openVolume{cfg: v, dev: dev}
 		a.volumes[v.Name] = o
+	} else if !reflect.DeepEqual(o.cfg, v) {
+		return fmt.Errorf("volume %s is open already, with another %s; take another name for a volume of its own", v.Name, strings.Join(differing(o.cfg, v), ", "))
 	}
 	lc, err := lunConfig(a.cfg, o.cfg, l)
 	if err == nil {

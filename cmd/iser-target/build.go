@@ -216,7 +216,7 @@ func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager) (blockde
 	s := open.Spec{
 		Name: v.Name, Path: v.Path, Size: int64(v.Size), BlockSize: int(v.BlockSize), PhysBlockSize: int(v.PhysBlockSize),
 		ReadOnly: v.ReadOnly, WriteThrough: v.WriteThrough, Prealloc: v.Preallocate, MustExist: !v.Create,
-		Rotational: v.Rotational, Lock: v.Lock, Pool: pool,
+		Rotational: v.Rotational, Lock: v.Lock, HugePages: v.HugePages, Pool: pool,
 		Fault: open.Fault{
 			ReadDelay: v.Fault.ReadDelay.D(), WriteDelay: v.Fault.WriteDelay.D(),
 			ErrorRate: v.Fault.ErrorRate, Seed: uint64(v.Fault.Seed),

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"softiser/blockdev/open"
 	"softiser/config"
+	"softiser/internal/iscsi"
 )
 
 // exportPrefix is the naming authority of targets that --export makes.
@@ -27,6 +29,9 @@ func exportConfig(exports []string) (*config.Config, error) {
 			return nil, fmt.Errorf("--export %q: %w", e, err)
 		}
 		iqn := exportPrefix + strings.ToLower(name)
+		if err := iscsi.CheckName(iqn); err != nil {
+			return nil, fmt.Errorf("--export %q: the name becomes part of the target's: %w", e, err)
+		}
 		for _, t := range cfg.Targets {
 			if t.IQN == iqn {
 				return nil, fmt.Errorf("--export %q: the name %s is used twice", e, name)
@@ -47,6 +52,25 @@ func splitExport(e string) (name, spec string, err error) {
 	return name, spec, nil
 }
 
+// absoluteSpec makes the path of a volume one that does not depend on where the
+// target was started.
+func absoluteSpec(spec string) (string, error) {
+	s, err := open.Parse(spec)
+	if err != nil || s.Path == "" || filepath.IsAbs(s.Path) {
+		return spec, err
+	}
+	abs, err := filepath.Abs(s.Path)
+	if err != nil {
+		return "", err
+	}
+	what, options, more := strings.Cut(spec, ",")
+	what = strings.TrimSuffix(what, s.Path) + abs
+	if more {
+		what += "," + options
+	}
+	return what, nil
+}
+
 // exportVolume reads the volume part of an --export.
 func exportVolume(name, spec string) (config.Volume, error) {
 	s, err := open.Parse(spec)
@@ -61,5 +85,6 @@ func exportVolume(name, spec string) (config.Volume, error) {
 		Name: name, Type: config.VolumeType(s.Resolve().String()), Path: s.Path, Size: config.Size(s.Size),
 		Create: true, Preallocate: s.Prealloc, WriteThrough: s.WriteThrough, ReadOnly: s.ReadOnly,
 		BlockSize: config.Size(s.BlockSize), PhysBlockSize: config.Size(s.PhysBlockSize),
+		HugePages: s.HugePages,
 	}, nil
 }

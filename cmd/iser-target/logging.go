@@ -10,10 +10,11 @@ import (
 )
 
 // newLogger makes the logger that a configuration asks for; it writes to stderr.
-func newLogger(c config.Logging) (*zap.Logger, error) {
+// Its level can be changed later.
+func newLogger(c config.Logging) (*zap.Logger, zap.AtomicLevel, error) {
 	level, err := zapcore.ParseLevel(c.Level)
 	if err != nil {
-		return nil, fmt.Errorf("logging.level: %w; want debug, info, warn or error", err)
+		return nil, zap.AtomicLevel{}, fmt.Errorf("logging.level: %w; want debug, info, warn or error", err)
 	}
 	zc := zap.NewProductionConfig()
 	zc.Sampling = nil
@@ -26,5 +27,6 @@ func newLogger(c config.Logging) (*zap.Logger, error) {
 		zc.Encoding = "console"
 		zc.EncoderConfig.EncodeLevel = zapcore.CapitalLevelEncoder
 	}
-	return zc.Build()
+	log, err := zc.Build()
+	return log, zc.Level, err
 }

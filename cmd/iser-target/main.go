@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"softiser/internal/usage"
 )
 
 // version is set by the linker.
@@ -25,7 +27,7 @@ var version = "unknown"
 const (
 	exitFailure  = 1 // what was asked for could not be done
 	exitUsage    = 2 // flags or configuration are wrong
-	exitDegraded = 3 // check: the configuration is right, but a volume cannot be opened
+	exitDegraded = 3 // check: the configuration is right, but a volume cannot be opened; reload: not all is in force
 	exitNoTarget = 4 // status and its companions: no target answers on the admin socket
 )
 
@@ -51,17 +53,18 @@ Exit codes:
   0  done
   1  what was asked for could not be done
   2  flags or configuration are wrong
-  3  check: a volume cannot be opened (serve starts without it)
-  4  status, session, lun, resize: no target answers on the admin socket`
+  3  check: a volume cannot be opened (serve starts without it);
+     reload: some of the changes are not in force
+  4  status, session, lun, resize, reload: no target answers on the admin socket`
 
 // exactly is cobra.ExactArgs with the exit code for wrong usage.
 func exactly(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) > n:
-			return exit(exitUsage, fmt.Errorf("%q is one argument too many; see %s --help", args[n], cmd.CommandPath()))
+			return usage.Errorf("%q is one argument too many; see %s --help", args[n], cmd.CommandPath())
 		case len(args) < n:
-			return exit(exitUsage, fmt.Errorf("%d of %d arguments are missing: %s", n-len(args), n, cmd.UseLine()))
+			return usage.Errorf("%d of %d arguments are missing: %s", n-len(args), n, cmd.UseLine())
 		}
 		return nil
 	}
@@ -79,8 +82,11 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit(exitUsage, err) })
-	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), sessionCommand(), lunCommand(), resizeCommand(), lvmCommand())
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage.Errorf("%w; see %s --help", err, cmd.CommandPath())
+	})
+	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), sessionCommand(), lunCommand(), resizeCommand(), reloadCommand(), lvmCommand())
+	usage.Tree(root)
 	return root
 }
 
@@ -105,7 +111,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &e) {
 		return e.code
 	}
-	if strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "required flag") {
+	if usage.Is(err) || strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "required flag") {
 		return exitUsage
 	}
 	return exitFailure

@@ -121,6 +121,15 @@ func TestServeExports(t *testing.T) {
 	if code, _ := command(t, "lun", "access", "--socket", socket, "iqn.2026-11.softiser:disk0", "0", "1", "asleep"); code != exitUsage {
 		t.Errorf("lun access with a state that is none: exit %d", code)
 	}
+	if code, out := command(t, "resize", "--socket", socket, "disk0", "8MiB"); code != exitUsage || !strings.Contains(out, "--shrink") {
+		t.Errorf("shrinking unasked: exit %d\n%s", code, out)
+	}
+	if code, out := command(t, "lun", "add", "--socket", socket, "iqn.2026-11.softiser:ram0", "1", "disk0=memory,size=1MiB"); code != exitFailure || !strings.Contains(out, "open already") {
+		t.Errorf("another volume under the same name: exit %d\n%s", code, out)
+	}
+	if code, out := command(t, "reload", "--socket", socket); code != exitFailure || !strings.Contains(out, "--config") {
+		t.Errorf("reload without a file: exit %d\n%s", code, out)
+	}
 	if code, _ := command(t, "resize", "--socket", socket, "nothing", "16MiB"); code != exitFailure {
 		t.Errorf("resize of an unknown volume: exit %d", code)
 	}
@@ -228,6 +237,10 @@ func TestUsageErrors(t *testing.T) {
 		{"serve", "--listen", "127.0.0.1:3260", "--listen", "127.0.0.1"},
 		{"serve", "--export", "a=memory,size=0"},
 		{"nonsense"},
+		{"session", "nonsense"},
+		{"lvm", "lvlist"},
+		{"lvm", "lvrename", "vg0"},
+		{"serve", "--export", "my_disk=memory,size=1MiB"},
 		{"check"},
 	} {
 		if code, out := command(t, args...); code != exitUsage || out == "" {

@@ -19,8 +19,7 @@ import (
 )
 
 // startMetrics serves /metrics, if it is configured.
-func (a *app) startMetrics(ctx context.Context) error {
-	addr := a.cfg.Admin.Metrics
+func (a *app) startMetrics(ctx context.Context, addr string) error {
 	if addr == "" {
 		return nil
 	}

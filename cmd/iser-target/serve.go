@@ -34,6 +34,7 @@ func serveCommand() *cobra.Command {
 		Short: "Serve volumes until SIGINT or SIGTERM",
 		Long: `Serves volumes until SIGINT or SIGTERM, which drain: initiators are asked to log
 out, running commands end, volumes are flushed. A second signal ends at once.
+SIGHUP reads the configuration file again, as iser-target reload does.
 
 Without --config each --export NAME=VOLUME is served as LUN 0 of the target
 iqn.2026-11.softiser:NAME. With neither, a demo volume in memory is served on
@@ -49,7 +50,7 @@ the loopback.`,
 	fl := cmd.Flags()
 	fl.StringVarP(&f.config, "config", "c", "", "configuration file (YAML)")
 	fl.StringArrayVarP(&f.listen, "listen", "l", nil, "address to listen on, host:port; may be repeated (default 127.0.0.1:3260)")
-	fl.StringArrayVarP(&f.exports, "export", "e", nil, "NAME=VOLUME; VOLUME is a path, \"memory\" or \"null\", then options: ,size=1GiB ,ro ,block=4096 ,writethrough ,prealloc")
+	fl.StringArrayVarP(&f.exports, "export", "e", nil, "NAME=VOLUME; VOLUME is a path, \"memory\" or \"null\", then options: ,size=1GiB ,ro ,block=4096 ,phys=4096 ,writethrough ,prealloc ,hugepages")
 	fl.StringVar(&f.socket, "socket", "", "admin socket (default: admin.socket of the configuration; none without a file)")
 	fl.StringVar(&f.metrics, "metrics", "", "host:port for Prometheus' /metrics (default: admin.metrics of the configuration)")
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
@@ -114,30 +115,37 @@ func serve(ctx context.Context, f *serveFlags, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log, err := newLogger(cfg.Logging)
+	log, level, err := newLogger(cfg.Logging)
 	if err != nil {
 		return exit(exitUsage, err)
 	}
 	defer log.Sync() //nolint:errcheck // stderr of a terminal cannot be synced
+	ctx, hup, stop := hangups(ctx, f.config != "")
+	defer stop()
 	a, err := newApp(cfg, f.drain, log)
 	if err != nil {
 		return err
 	}
 	defer a.close()
+	a.level = level
+	if f.config != "" {
+		a.load = f.resolve
+	}
 	if err := a.srv.Listen(); err != nil {
 		return err
 	}
 	// From here on the process holds sockets; background services end with it.
 	bg, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	if err := a.startAdmin(bg); err != nil {
+	if err := a.startAdmin(bg, cfg.Admin.Socket); err != nil {
 		return err
 	}
-	if err := a.startMetrics(bg); err != nil {
+	if err := a.startMetrics(bg, cfg.Admin.Metrics); err != nil {
 		return err
 	}
 	printBanner(out, a)
 	go secondSignal(ctx, bg, log)
+	go a.reloadOn(bg, hup)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err
 	}
@@ -163,8 +171,7 @@ func secondSignal(first, ended context.Context, log *zap.Logger) {
 }
 
 // startAdmin opens the admin socket, if one is configured.
-func (a *app) startAdmin(ctx context.Context) error {
-	path := a.cfg.Admin.Socket
+func (a *app) startAdmin(ctx context.Context, path string) error {
 	if path == "" {
 		return nil
 	}
@@ -191,6 +198,7 @@ func (a *app) backend() admin.Backend {
 		RemoveLUN: a.removeLUN,
 		Resize:    a.srv.ResizeLUN,
 		SetAccess: a.srv.SetAccessState,
+		Reload:    a.reload,
 	}
 }
 

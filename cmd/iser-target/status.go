@@ -2,22 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"softiser/config"
-	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/scsi"
 )
@@ -81,79 +76,28 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
-
-func printStatus(out io.Writer, st *target.Status) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "%s, up %s; logins %d, refused %d, broken off %d, pending %d\n\n", st.State, st.Uptime.Round(time.Second),
-		st.Logins, st.LoginsRefused, st.LoginsAborted, st.Pending)
-	fmt.Fprintln(w, "PORTAL\tGROUP\tACCEPTED\tGARBAGE\tSILENT\tEVICTED")
-	for _, p := range st.Portals {
-		bound := p.Bound
-		if bound == "" {
-			bound = p.Listen + " (closed)"
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\n", bound, p.Group, p.Accepted, p.Garbage, p.Silent, p.Evicted)
-	}
-	fmt.Fprintln(w, "\nTARGET\tLUN\tVOLUME\tBACKEND\tSIZE\tREADS\tP50\tP99\tWRITES\tP50\tP99\tREAD\tWRITTEN")
-	for _, t := range st.Targets {
-		if len(t.LUNs) == 0 {
-			fmt.Fprintf(w, "%s\t-\t\t\t\t\t\t\t\t\t\t\t\n", t.Name)
-		}
-		for _, l := range t.LUNs {
-			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", t.Name, l.LUN, l.Volume, l.Backend, humanize.IBytes(uint64(l.Size)),
-				l.Stats.Reads, brief(l.ReadLatency.P50), brief(l.ReadLatency.P99), l.Stats.Writes, brief(l.WriteLatency.P50), brief(l.WriteLatency.P99), humanize.IBytes(l.Stats.ReadBytes), humanize.IBytes(l.Stats.WriteBytes))
-		}
-	}
-	fmt.Fprintln(w, "\nTSIH\tINITIATOR\tTARGET\tFROM\tTRANSPORT\tAGE\tBUSY\tREADS\tP50\tP99\tWRITES\tP50\tP99\tCOPIED")
-	for _, s := range st.Sessions {
-		tgt := s.Target
-		if tgt == "" {
-			tgt = "(discovery)"
-		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d/%d\t%d\t%s\t%s\t%d\t%s\t%s\t%s\n", s.TSIH, s.Initiator, tgt, s.Remote, s.Connection,
-			s.Age.Round(time.Second), s.Outstanding, s.Window, s.Reads, brief(s.ReadLatency.P50), brief(s.ReadLatency.P99),
-			s.Writes, brief(s.WriteLatency.P50), brief(s.WriteLatency.P99), humanize.IBytes(s.BytesCopied))
-	}
-	return w.Flush()
-}
-
-// brief rounds a latency to two or three digits: the buckets are no finer.
-func brief(d time.Duration) time.Duration {
-	unit := time.Duration(1)
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit)
-}
-
 func sessionCommand() *cobra.Command {
 	var s socketFlag
 	cmd := &cobra.Command{Use: "session", Short: "List and end sessions of a running iser-target"}
 	s.add(cmd)
+	var asJSON bool
 	list := &cobra.Command{
-		Use: "list", Short: "List sessions as JSON lines", Args: exactly(0),
-		Example: "  iser-target session list | jq -r '.tsih, .initiator'",
+		Use: "list", Short: "List sessions", Args: exactly(0),
+		Example: "  iser-target session list\n  iser-target session list --json | jq -r '.[] | select(.age_ns > 3600e9).tsih'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
 				st, err := c.Status(ctx)
 				if err != nil {
 					return err
 				}
-				e := json.NewEncoder(cmd.OutOrStdout())
-				for _, x := range st.Sessions {
-					if err := e.Encode(x); err != nil {
-						return err
-					}
+				if asJSON {
+					return printJSON(cmd.OutOrStdout(), st.Sessions)
 				}
-				return nil
+				return printSessions(cmd.OutOrStdout(), st.Sessions)
 			})
 		},
 	}
+	list.Flags().BoolVar(&asJSON, "json", false, "print everything as JSON")
 	kill := &cobra.Command{
 		Use: "kill TSIH", Short: "End a session; its initiator usually logs in again", Args: exactly(1),
 		Example: "  iser-target session kill 3",
@@ -175,13 +119,17 @@ func lunCommand() *cobra.Command {
 	s.add(cmd)
 	add := &cobra.Command{
 		Use: "add IQN LUN NAME=VOLUME", Short: "Add a LUN; logged-in initiators are told", Args: exactly(3),
-		Example: "  iser-target lun add iqn.2026-11.softiser:disk0 1 scratch=memory,size=1GiB",
+		Long:    "Add a LUN; logged-in initiators are told. NAME=VOLUME is as in serve --export. It lasts\nas long as the target runs; what is to come back belongs into the configuration file\n(see reload).",
+		Example: "  iser-target lun add iqn.2026-11.softiser:disk0 1 scratch=memory,size=1GiB\n  iser-target lun add iqn.2026-11.softiser:disk0 2 more=./more.img,size=10GiB",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := lunNumber(args[1])
 			if err != nil {
 				return exit(exitUsage, err)
 			}
 			name, spec, err := splitExport(args[2])
+			if err == nil {
+				spec, err = absoluteSpec(spec)
+			}
 			if err != nil {
 				return exit(exitUsage, err)
 			}
@@ -235,11 +183,58 @@ func lunNumber(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
+func reloadCommand() *cobra.Command {
+	var s socketFlag
+	var dry, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "Make a running iser-target agree with its configuration file",
+		Long: `Reads the configuration file of a running target again, and makes what is served
+agree with it: targets and LUNs come and go, volumes grow, access rules and secrets
+count for the next login, the log level changes. What the file does not change goes
+on undisturbed, sessions included. A LUN whose volume could not be opened is tried
+again. Other settings are named and wait for the next start. A file with a mistake
+changes nothing. SIGHUP does the same and tells the log.`,
+		Example: `  iser-target reload --dry-run
+  iser-target reload --json | jq '.[] | select(.error)'`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
+				changes, err := c.Reload(ctx, dry)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					err = printJSON(cmd.OutOrStdout(), changes)
+				} else {
+					printChanges(cmd.OutOrStdout(), changes)
+				}
+				left := 0
+				for _, c := range changes {
+					if c.Error != "" {
+						left++
+					}
+				}
+				if err == nil && left > 0 {
+					err = exit(exitDegraded, fmt.Errorf("%d of %d changes are not in force", left, len(changes)))
+				}
+				return err
+			})
+		},
+	}
+	s.add(cmd)
+	cmd.Flags().BoolVarP(&dry, "dry-run", "n", false, "only tell what would change")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
 func resizeCommand() *cobra.Command {
 	var s socketFlag
+	var shrink bool
 	cmd := &cobra.Command{
 		Use: "resize VOLUME SIZE", Short: "Change the size of a volume of a running iser-target; initiators are told", Args: exactly(2),
-		Example: "  iser-target resize disk0 20GiB",
+		Long:    "Changes the size of a volume of a running iser-target. Initiators are told, and see the\nnew size without a new login. To make a volume smaller, which cuts off what lies behind\nits new end, takes --shrink.",
+		Example: "  iser-target resize disk0 20GiB\n  iser-target resize --shrink disk0 1GiB",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			size, err := config.ParseSize(args[1])
 			if err != nil {
@@ -252,7 +247,12 @@ func resizeCommand() *cobra.Command {
 				}
 				for _, t := range st.Targets {
 					for _, l := range t.LUNs {
-						if l.Volume == args[0] {
+						switch {
+						case l.Volume != args[0]:
+						case int64(size) < l.Size && !shrink:
+							return exit(exitUsage, fmt.Errorf("%s has %s; what lies behind %s would be lost: shrink its file system first, then say --shrink",
+								l.Volume, config.Size(l.Size), size))
+						default:
 							return c.Resize(ctx, t.Name, l.LUN, int64(size))
 						}
 					}
@@ -262,6 +262,7 @@ func resizeCommand() *cobra.Command {
 		},
 	}
 	s.add(cmd)
+	cmd.Flags().BoolVar(&shrink, "shrink", false, "allow a smaller size: what lies behind it is lost")
 	return cmd
 }
 

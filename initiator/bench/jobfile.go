@@ -38,9 +38,9 @@ type Section struct {
 
 // ParseJobFile reads a job file:
 //
-//	; a comment, as is a line that begins with #
+//	; a comment; so is what follows # or ; in a line
 //	[global]
-//	bs=4k
+//	bs=4k   # of reads and writes
 //	time_based
 //	[reader]
 //	rw=randread
@@ -109,8 +109,10 @@ func (p *jobParser) text(r io.Reader, name string, depth int) error {
 }
 
 func (p *jobParser) line(line, name string, n, depth int) error {
-	line = strings.TrimSpace(line)
-	if line == "" || line[0] == ';' || line[0] == '#' {
+	if i := strings.IndexAny(line, ";#"); i >= 0 {
+		line = line[:i]
+	}
+	if line = strings.TrimSpace(line); line == "" {
 		return nil
 	}
 	pos := name + ":" + strconv.Itoa(n)

@@ -23,8 +23,8 @@ func TestJobFile(t *testing.T) {
 ; a comment
 # another
 [global]
-bs = 8k
-time_based
+bs = 8k   # inline, as fio allows
+time_based ; and so
 runtime=2m
 ioengine=libaio
 include common.fio
@@ -94,6 +94,7 @@ func TestJobFileErrors(t *testing.T) {
 		"[j]\nbs=1,2,3,4":                         "at most 3",
 		"[j]\npercentile_list=101":                "must lie above 0",
 		"[j]\ngroup_reporting=maybe":              "expected 0 or 1",
+		"[j]\nbssplit=4k/50:64k/50":               "t.fio:2: bssplit would change the load, and is not offered: give a job",
 		"[j]\ninclude missing.fio":                "missing.fio",
 	} {
 		s, err := parseJobText(strings.NewReader(text), "t.fio", func(string) string { return "" })
@@ -120,13 +121,18 @@ func TestOptionTable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, o := range options {
 		for _, n := range append([]string{o.name}, o.aliases...) {
-			if seen[n] || ignored[n] != "" {
+			if seen[n] || ignored[n] != "" || refused[n] != "" {
 				t.Errorf("%s stands twice", n)
 			}
 			seen[n] = true
 		}
 		if o.help == "" || o.set == nil {
 			t.Errorf("%s is incomplete", o.name)
+		}
+	}
+	for k := range refused {
+		if ignored[k] != "" {
+			t.Errorf("%s is both ignored and refused", k)
 		}
 	}
 }

@@ -82,49 +82,6 @@ var options = []option{
 	}},
 }
 
-// ignored are keys of fio that mean nothing here, with the reason that is
-// reported.
-var ignored = map[string]string{
-	"ioengine":                   "the volume is always reached by our own initiator",
-	"direct":                     "there is no page cache on this side",
-	"buffered":                   "there is no page cache on this side",
-	"invalidate":                 "there is no page cache on this side",
-	"thread":                     "clones are neither threads nor processes",
-	"directory":                  "there are no files",
-	"nrfiles":                    "there are no files",
-	"create_on_open":             "there are no files",
-	"fallocate":                  "there are no files",
-	"overwrite":                  "a volume is always overwritten in place",
-	"fsync_on_close":             "there are no files; see end_fsync",
-	"unlink":                     "there are no files",
-	"gtod_reduce":                "time stamps are cheap here",
-	"gtod_cpu":                   "time stamps are cheap here",
-	"disable_lat":                "latencies are always measured",
-	"disable_clat":               "latencies are always measured",
-	"disable_slat":               "latencies are always measured",
-	"disable_bw":                 "bandwidth is always measured",
-	"hipri":                      "see busy_poll",
-	"iodepth_batch":              "every completion submits the next request",
-	"iodepth_low":                "every completion submits the next request",
-	"refill_buffers":             "payload is drawn once, or per block with verify",
-	"random_generator":           "one generator is built in",
-	"allow_file_create":          "there are no files",
-	"cpus_allowed":               "pin the process with taskset",
-	"numa_mem_policy":            "pin the process with numactl",
-	"verify_state_save":          "see verify_state",
-	"verify_state_load":          "see verify_state",
-	"verify_backlog":             "verification follows the writes",
-	"verify_async":               "verification runs where completions run",
-	"verify_dump":                "mismatches are always reported with expected and got",
-	"iodepth_batch_complete_min": "every completion submits the next request",
-	"iodepth_batch_complete_max": "every completion submits the next request",
-	"iodepth_batch_submit":       "every completion submits the next request",
-	"write_bw_log":               "time series are not written",
-	"write_lat_log":              "time series are not written",
-	"write_iops_log":             "time series are not written",
-	"log_avg_msec":               "time series are not written",
-}
-
 // optionByName finds a key, its aliases included; - and _ are the same.
 func optionByName(key string) *option {
 	key = strings.ReplaceAll(strings.ToLower(key), "-", "_")
@@ -181,6 +138,9 @@ func (j *Job) apply(opts []KV) (notes []string, err error) {
 		key := strings.ReplaceAll(strings.ToLower(kv.Key), "-", "_")
 		o := optionByName(key)
 		if o == nil {
+			if why, known := refused[key]; known {
+				return nil, fmt.Errorf("%s: %s would change the load, and is not offered: %s", kv.Pos, kv.Key, why)
+			}
 			why, ok := ignored[key]
 			if !ok {
 				return nil, fmt.Errorf("%s: unknown option %q (see iser-initiator bench --help for those that exist)", kv.Pos, kv.Key)

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"softiser/initiator"
+	"softiser/internal/sizeflag"
 )
 
 // Environment variables that supply credentials when neither URL nor options
@@ -46,12 +47,12 @@ type Options struct {
 	Zerocopy         string
 	Sessions         int
 	QueueDepth       int
-	MaxTransfer      int
+	MaxTransfer      sizeflag.Value
 	InitialR2T       bool
 	NoImmediate      bool
-	FirstBurst       int
-	MaxBurst         int
-	MaxRecv          int
+	FirstBurst       sizeflag.Value
+	MaxBurst         sizeflag.Value
+	MaxRecv          sizeflag.Value
 	LoginTimeout     time.Duration
 	CommandTimeout   time.Duration
 	NopInterval      time.Duration
@@ -79,12 +80,13 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.StringVar(&o.Congestion, "congestion", "auto", "TCP congestion control: auto (reno within one host, else the host's default), host, or a name such as cubic")
 	fs.IntVar(&o.Sessions, "nr-sessions", 1, "sessions to spread the LUN over")
 	fs.IntVar(&o.QueueDepth, "queue-depth", 128, "commands outstanding per session")
-	fs.IntVar(&o.MaxTransfer, "max-transfer", 1<<20, "longest single command in bytes; longer requests are split")
+	o.MaxTransfer, o.FirstBurst, o.MaxBurst, o.MaxRecv = 1<<20, 256<<10, 16383<<10, 256<<10
+	fs.Var(&o.MaxTransfer, "max-transfer", "longest single command; longer requests are split")
 	fs.BoolVar(&o.InitialR2T, "initial-r2t", false, "offer InitialR2T=Yes: no unsolicited Data-Out")
 	fs.BoolVar(&o.NoImmediate, "no-immediate-data", false, "offer ImmediateData=No")
-	fs.IntVar(&o.FirstBurst, "first-burst", 262144, "FirstBurstLength to offer, bytes")
-	fs.IntVar(&o.MaxBurst, "max-burst", 16776192, "MaxBurstLength to offer, bytes")
-	fs.IntVar(&o.MaxRecv, "max-recv-data", 262144, "longest data segment that we take, bytes")
+	fs.Var(&o.FirstBurst, "first-burst", "FirstBurstLength to offer")
+	fs.Var(&o.MaxBurst, "max-burst", "MaxBurstLength to offer")
+	fs.Var(&o.MaxRecv, "max-recv-data", "longest data segment that we take")
 	fs.DurationVar(&o.LoginTimeout, "login-timeout", 30*time.Second, "time for connecting and logging in")
 	fs.DurationVar(&o.CommandTimeout, "command-timeout", 60*time.Second, "abort a command after this time; -1s: never")
 	fs.DurationVar(&o.NopInterval, "noop-interval", 5*time.Second, "ping after this time of silence; -1s: never")
@@ -132,9 +134,9 @@ func (o *Options) Apply(c *initiator.Config) error {
 	}
 	c.FallbackTCP, c.StreamLogin = o.FallbackTCP, o.StreamLogin
 	c.LargeFPDU, c.Congestion = o.LargeFPDU, o.Congestion
-	c.Sessions, c.QueueDepth, c.MaxTransfer = o.Sessions, o.QueueDepth, o.MaxTransfer
+	c.Sessions, c.QueueDepth, c.MaxTransfer = o.Sessions, o.QueueDepth, int(o.MaxTransfer)
 	c.InitialR2T, c.NoImmediateData = o.InitialR2T, o.NoImmediate
-	c.FirstBurstLength, c.MaxBurstLength, c.MaxRecvDataLength = o.FirstBurst, o.MaxBurst, o.MaxRecv
+	c.FirstBurstLength, c.MaxBurstLength, c.MaxRecvDataLength = int(o.FirstBurst), int(o.MaxBurst), int(o.MaxRecv)
 	c.LoginTimeout, c.CommandTimeout = o.LoginTimeout, o.CommandTimeout
 	c.NopInterval, c.NopTimeout = o.NopInterval, o.NopTimeout
 	c.ReplacementTimeout, c.FailNow = o.Replacement, o.Replacement == 0

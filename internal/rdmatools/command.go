@@ -33,7 +33,7 @@ type transport struct {
 	p2p        bool
 	gso        bool
 	rev        int
-	busyPoll   rdmaDuration
+	busyPoll   spin
 	congestion string
 }
 

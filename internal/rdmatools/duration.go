@@ -1,6 +1,7 @@
 package rdmatools
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -23,4 +24,23 @@ func (v *rdmaDuration) Set(s string) error {
 	d, err := time.ParseDuration(s)
 	v.d = d
 	return err
+}
+
+// spin is how long a receiver looks before it sleeps. It needs a unit: a bare
+// number would be seconds here, and is microseconds elsewhere.
+type spin struct{ d time.Duration }
+
+func (v *spin) String() string { return v.d.String() }
+
+// Type names the value in help texts.
+func (v *spin) Type() string { return "duration" }
+
+// Set parses s.
+func (v *spin) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 || d > time.Second {
+		return fmt.Errorf("%q is no time to spin; write 0, or for example 50us, up to 1s", s)
+	}
+	v.d = d
+	return nil
 }

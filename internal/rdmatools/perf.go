@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/sizeflag"
 	"softiser/internal/usage"
 	"softiser/rdma"
 )
@@ -84,6 +85,11 @@ func Perf() []*cobra.Command {
 
 func perfCommand(k perfKind) *cobra.Command {
 	p := &perf{kind: k}
+	size, iters := 65536, 5000
+	if k.latency {
+		size, iters = 2, 10000
+	}
+	msg := sizeflag.Binary{Value: sizeflag.Value(size)}
 	cmd := &cobra.Command{
 		Use:   k.name + " [SERVER]",
 		Short: k.short,
@@ -94,7 +100,7 @@ func perfCommand(k perfKind) *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cmd.SilenceUsage = true
-			p.out = cmd.OutOrStdout()
+			p.out, p.size = cmd.OutOrStdout(), int(msg.Value)
 			if len(args) == 0 {
 				return p.serve(cmd.Context())
 			}
@@ -104,13 +110,9 @@ func perfCommand(k perfKind) *cobra.Command {
 			return p.measure(cmd.Context(), args[0])
 		},
 	}
-	size, iters := 65536, 5000
-	if k.latency {
-		size, iters = 2, 10000
-	}
 	f := cmd.Flags()
 	f.IntVarP(&p.port, "port", "p", perfPort, "TCP port")
-	f.IntVarP(&p.size, "size", "s", size, "bytes per message")
+	f.VarP(&msg, "size", "s", "bytes per message; k and m are powers of 1024")
 	f.IntVarP(&p.iters, "iters", "n", iters, "number of messages")
 	f.VarP(&p.duration, "duration", "D", "run for this long (seconds, or 500ms) instead of -n messages")
 	if !k.latency {

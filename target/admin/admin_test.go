@@ -43,6 +43,12 @@ func start(t *testing.T) (*Client, *[]string, string) {
 			return note(fmt.Sprintf("access %d %d %v", lun, group, s), nil)
 		},
 		Resize: func(iqn string, lun uint16, n int64) error { return note("resize "+iqn, nil) },
+		Reload: func(_ context.Context, dry bool) ([]Change, error) {
+			if dry {
+				return []Change{{Action: "add", Object: "x"}}, nil
+			}
+			return nil, note("reload", errors.New("line 3: no"))
+		},
 		LVM: LVM{
 			Groups: func() []VolumeGroup { return []VolumeGroup{{Name: "vg0", Devices: []string{"/a"}}} },
 			Run: func(_ context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
@@ -90,6 +96,12 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if err := c.Kill(ctx, 9); err == nil || err.Error() != "there is no session 9" {
 		t.Errorf("an error of the target arrives as %v", err)
+	}
+	if ch, err := c.Reload(ctx, true); err != nil || len(ch) != 1 || ch[0].Object != "x" {
+		t.Errorf("reload, dry: %v, %v", ch, err)
+	}
+	if _, err := c.Reload(ctx, false); err == nil || err.Error() != "line 3: no" {
+		t.Errorf("reload: %v", err)
 	}
 	fi, err := os.Stat(path)
 	if err != nil || fi.Mode().Perm() != 0o600 {

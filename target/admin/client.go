@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
+	"syscall"
 
 	"softiser/target"
 )
@@ -68,7 +70,31 @@ func (c *Client) SetAccess(ctx context.Context, iqn string, lun uint16, r Access
 	return c.do(ctx, http.MethodPut, luns(iqn)+"/"+strconv.Itoa(int(lun))+"/access", r, nil)
 }
 
+// Reload makes the target agree with its configuration file, or, with dry, asks
+// what that would change.
+func (c *Client) Reload(ctx context.Context, dry bool) (changes []Change, err error) {
+	path := "/v1/reload"
+	if dry {
+		path += "?dry"
+	}
+	err = c.do(ctx, http.MethodPost, path, nil, &changes)
+	return changes, err
+}
+
 func luns(iqn string) string { return "/v1/targets/" + url.PathEscape(iqn) + "/luns" }
+
+// unanswered says why there is no answer, and what would help.
+func (c *Client) unanswered(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("admin socket %s: %w; it belongs to the user that iser-target runs as", c.path, syscall.EACCES)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("admin socket %s: the target has not answered in time: %w", c.path, context.DeadlineExceeded)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w %s; is it running, with --socket or admin.socket set to this path?", ErrNoTarget, c.path)
+	}
+	return fmt.Errorf("%w %s: %w", ErrNoTarget, c.path, err)
+}
 
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
@@ -85,7 +111,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("%w %s: %w", ErrNoTarget, c.path, err)
+		return c.unanswered(err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {

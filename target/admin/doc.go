@@ -7,6 +7,9 @@
 //	POST   /v1/targets/{iqn}/luns            add a LUN: a LUNRequest
 //	DELETE /v1/targets/{iqn}/luns/{lun}      remove one
 //	PUT    /v1/targets/{iqn}/luns/{lun}/size change its size: a ResizeRequest
+//	PUT    /v1/targets/{iqn}/luns/{lun}/access change its ALUA state: an AccessRequest
+//	POST   /v1/reload                        read the configuration again: Changes; ?dry only tells
+//	GET    /v1/lvm, POST /v1/lvm?arg=…       volume groups, and lvm2's commands on them: see LVM
 //
 // Errors are a status code and an Error.
 package admin

@@ -37,6 +37,14 @@ type AccessRequest struct {
 	State scsi.AccessState `json:"state"`
 }
 
+// Change is one difference that a reload has found between the configuration
+// file and what is served.
+type Change struct {
+	Action string `json:"action"`          // add, remove, replace, update, resize
+	Object string `json:"object"`          // what it is done to
+	Error  string `json:"error,omitempty"` // why it is not done
+}
+
 // Error is the body of an answer that is not a success.
 type Error struct {
 	Message string `json:"error"`
@@ -52,7 +60,10 @@ type Backend struct {
 	Resize    func(target string, lun uint16, bytes int64) error
 	// SetAccess changes an access state (an implicit ALUA transition).
 	SetAccess func(target string, lun, group uint16, s scsi.AccessState) error
-	LVM       LVM
+	// Reload makes what is served agree with the configuration file, or, with dry,
+	// only tells what that would change.
+	Reload func(ctx context.Context, dry bool) ([]Change, error)
+	LVM    LVM
 }
 
 // Listen opens the socket. A stale one, left by a process that was killed, is
@@ -125,6 +136,14 @@ func Handler(b Backend) http.Handler {
 		if n, ok := number(w, r, "lun"); ok && body(w, r, &q) {
 			done(w, b.SetAccess(r.PathValue("iqn"), n, q.Group, q.State))
 		}
+	})
+	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
+		changes, err := b.Reload(r.Context(), r.URL.Query().Has("dry"))
+		if err != nil {
+			done(w, err)
+			return
+		}
+		answer(w, http.StatusOK, changes)
 	})
 	b.LVM.handle(mux)
 	return mux

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"softiser/initiator"
+	"softiser/target"
+	"softiser/target/admin"
+)
+
+// reloadBed is a target with a configuration file that can be rewritten.
+type reloadBed struct {
+	t                  *testing.T
+	dir, addr, sock, f string
+	log                *output
+}
+
+const reloadBase = `
+portals: [{listen: "ADDR"}]
+volumes:
+  - {name: keep, type: memory, size: 1MiB}
+  - {name: file, type: file, path: file.img, size: 1MiB, create: true}
+  - {name: late, type: file, path: late.img}
+targets:
+  - iqn: iqn.2026-11.test:a
+    luns: [{lun: 0, volume: keep}, {lun: 1, volume: file}, {lun: 2, volume: late}]
+  - iqn: iqn.2026-11.test:b
+    luns: [{lun: 0, volume: keep, read_only: true}]
+admin: {socket: SOCK}
+logging: {level: error}
+`
+
+func newReloadBed(t *testing.T) *reloadBed {
+	dir := t.TempDir()
+	b := &reloadBed{t: t, dir: dir, addr: freePort(t), sock: filepath.Join(dir, "s"), f: filepath.Join(dir, "c.yaml")}
+	b.write(reloadBase)
+	b.log, _ = start(t, "--config", b.f)
+	return b
+}
+
+func (b *reloadBed) write(text string) {
+	b.t.Helper()
+	text = strings.NewReplacer("ADDR", b.addr, "SOCK", b.sock).Replace(text)
+	if err := os.WriteFile(b.f, []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *reloadBed) status() (st target.Status) {
+	b.t.Helper()
+	code, out := command(b.t, "status", "--socket", b.sock, "--json")
+	if err := json.Unmarshal([]byte(out), &st); code != 0 || err != nil {
+		b.t.Fatal(code, err, out)
+	}
+	return st
+}
+
+// luns lists what is served as "a0=keep a1=file(1048576)".
+func (b *reloadBed) luns() string {
+	var all []string
+	for _, t := range b.status().Targets {
+		for _, l := range t.LUNs {
+			ro := ""
+			if l.ReadOnly {
+				ro = " ro"
+			}
+			all = append(all, fmt.Sprintf("%s%d=%s(%d%s)", strings.TrimPrefix(t.Name, "iqn.2026-11.test:"), l.LUN, l.Volume, l.Size, ro))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func (b *reloadBed) reload(flags ...string) (int, string) {
+	return command(b.t, append([]string{"reload", "--socket", b.sock}, flags...)...)
+}
+
+func TestReload(t *testing.T) {
+	b := newReloadBed(t)
+	const before = "a0=keep(1048576) a1=file(1048576) b0=keep(1048576 ro)"
+	if got := b.luns(); got != before {
+		t.Fatalf("serves %s", got)
+	}
+	// An initiator that is there all the time.
+	lun, err := initiator.Open(t.Context(), initiator.Config{Transport: initiator.TransportTCP, Address: b.addr, TargetName: "iqn.2026-11.test:a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lun.Close()
+	if code, out := command(t, "lun", "add", "--socket", b.sock, "iqn.2026-11.test:a", "9", "extra=memory,size=1MiB"); code != 0 {
+		t.Fatal(code, out)
+	}
+
+	// LUN 2 has no file yet.
+	if code, out := b.reload(); code != exitDegraded || !strings.Contains(out, "late.img") {
+		t.Errorf("reload with the same file: exit %d\n%s", code, out)
+	}
+	b.write("portals: 7\n")
+	if code, out := b.reload(); code != exitFailure || !strings.Contains(out, "c.yaml:1") || !strings.Contains(out, "nothing is changed") {
+		t.Errorf("a broken file: exit %d\n%s", code, out)
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, "late.img"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := strings.NewReplacer(
+		"path: file.img, size: 1MiB", "path: file.img, size: 3MiB",
+		"iqn: iqn.2026-11.test:b", "iqn: iqn.2026-11.test:c",
+		"{lun: 0, volume: keep}", "{lun: 0, volume: keep, alua: standby}",
+		"level: error", "level: warn",
+		"admin:", "iscsi: {queue_depth: 64}\nadmin:",
+	).Replace(reloadBase)
+	b.write(next)
+	if code, out := b.reload("--dry-run"); code != exitDegraded || !strings.Contains(b.luns(), "a1=file(1048576) a9=extra(1048576) b0=keep") {
+		t.Errorf("dry run: exit %d, serves %s\n%s", code, b.luns(), out)
+	}
+	code, out := b.reload("--json")
+	doc, _, _ := strings.Cut(out, "\niser-target:") // the errors of the command
+	var changes []admin.Change
+	if err := json.NewDecoder(strings.NewReader(doc)).Decode(&changes); code != exitDegraded || err != nil {
+		t.Fatalf("exit %d, %v\n%s", code, err, out)
+	}
+	var got []string
+	for _, c := range changes {
+		got = append(got, c.Action+" "+c.Object)
+		if (c.Error != "") != (c.Object == "iscsi.queue_depth") {
+			t.Errorf("%s %s: %s", c.Action, c.Object, c.Error)
+		}
+	}
+	want := []string{
+		"remove iqn.2026-11.test:b", "resize volume file to 3MiB", "update iqn.2026-11.test:a LUN 0 = keep alua", "add iqn.2026-11.test:a LUN 2 = late",
+		"add iqn.2026-11.test:c", "add iqn.2026-11.test:c LUN 0 = keep", "update iscsi.queue_depth", "update logging.level to warn",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("changes:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if got, want := b.luns(), "a0=keep(1048576) a1=file(3145728) a2=late(1048576) a9=extra(1048576) c0=keep(1048576 ro)"; got != want {
+		t.Errorf("serves %s\nwant   %s", got, want)
+	}
+	if s := b.status().Sessions; len(s) != 1 || s[0].TSIH != 1 {
+		t.Errorf("the session of before is gone: %+v", s)
+	}
+	if code, out := b.reload(); code != exitDegraded || strings.Count(out, "\n") != 3 || !strings.Contains(out, "iscsi.queue_depth") {
+		t.Errorf("once more: exit %d\n%s", code, out)
+	}
+
+	// LUNs go and become other volumes; what was added by hand stays.
+	b.write(strings.NewReplacer(", {lun: 2, volume: late}", "", "{lun: 1, volume: file}", "{lun: 1, volume: late}", "iscsi: {queue_depth: 64}\n", "").Replace(next))
+	if code, out := b.reload(); code != 0 {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	if got, want := b.luns(), "a0=keep(1048576) a1=late(1048576) a9=extra(1048576) c0=keep(1048576 ro)"; got != want {
+		t.Errorf("serves %s\nwant   %s", got, want)
+	}
+}
+
+// Rules and secrets count for the next login, and leave sessions alone.
+func TestReloadAccess(t *testing.T) {
+	b := newReloadBed(t)
+	cfg := initiator.Config{Transport: initiator.TransportTCP, Address: b.addr, TargetName: "iqn.2026-11.test:a", LoginTimeout: 10 * time.Second}
+	old, err := initiator.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	secret := filepath.Join(b.dir, "secret")
+	if err := os.WriteFile(secret, []byte("a-secret-of-joe\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.write(strings.Replace(reloadBase, "{lun: 2, volume: late}]", "{lun: 2, volume: late}]\n    auth: {method: chap, users: [{name: joe, secret_file: secret}]}", 1))
+	if code, out := b.reload(); !strings.Contains(out, "auth, acl") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	if _, err := initiator.Open(t.Context(), cfg); err == nil {
+		t.Error("a login without a secret is let in")
+	}
+	cfg.Auth = initiator.Auth{User: "joe", Secret: "a-secret-of-joe"}
+	with, err := initiator.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with.Close()
+	if err := os.WriteFile(secret, []byte("another-secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := b.reload(); !strings.Contains(out, "auth, acl") {
+		t.Errorf("a new secret: exit %d\n%s", code, out)
+	}
+	if _, err := initiator.Open(t.Context(), cfg); err == nil {
+		t.Error("the old secret is still good")
+	}
+	if err := old.Do(t.Context(), &initiator.Request{Op: initiator.OpRead, Buf: make([]byte, 4096)}); err != nil {
+		t.Errorf("the session of before: %v", err)
+	}
+}
+
+// SIGHUP reloads, and a broken file neither ends nor changes anything.
+func TestHangup(t *testing.T) {
+	b := newReloadBed(t)
+	hup := func(text string, done func() bool) {
+		t.Helper()
+		b.write(text)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("nothing happened after SIGHUP; %s is served", b.luns())
+			}
+		}
+	}
+	hup(strings.Replace(reloadBase, "{lun: 1, volume: file}, ", "", 1), func() bool { return !strings.Contains(b.luns(), "a1=file") })
+	hup("volumes: {}\n", func() bool { return true })
+	hup(reloadBase, func() bool { return strings.Contains(b.luns(), "a1=file") })
+}
+
+// Without a file SIGHUP means that the terminal is gone.
+func TestHangupWithoutFile(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended, hup, stop := hangups(ctx, false)
+	defer stop()
+	if hup != nil {
+		t.Fatal("there is nothing to reload")
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("still running")
+	}
+}
+
+func TestTablesFit(t *testing.T) {
+	name := "iqn.2026-11.softiser:initiator:d4436a742ea8"
+	st := target.Status{State: "listening",
+		Portals: []target.PortalStatus{{Bound: "[2001:db8:1234:5678::9abc]:3260", Accepted: 123456}},
+		Targets: []target.TargetStatus{{Name: "iqn.2026-11.softiser:disk0", LUNs: []target.LUNStatus{{LUN: 16383, Volume: "database-1", Backend: "file", ReadOnly: true, Size: 1023 << 30}}}},
+		Sessions: []target.SessionStatus{{TSIH: 65535, Transport: "iSCSI/TCP", Remote: "255.255.255.255:65535", Initiator: name, Target: "iqn.2026-11.softiser:disk0",
+			State: "active", Age: 99 * time.Hour, Window: 128, Outstanding: 128}},
+	}
+	l := &st.Targets[0].LUNs[0]
+	l.Stats.Reads, l.Stats.ReadBytes, l.ReadLatency.Count, l.ReadLatency.P99 = 123456789, 1023<<30, 1, 98300*time.Nanosecond
+	var out bytes.Buffer
+	if err := printStatus(&out, &st); err != nil {
+		t.Fatal(err)
+	}
+	if err := printSessions(&out, st.Sessions); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	for _, want := range []string{"98.3µs", "file, ro", name, "128/128"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, &out)
+		}
+	}
+}
+
+func TestAbsoluteSpec(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for in, want := range map[string]string{
+		"./a.img,size=1MiB": here + "/a.img,size=1MiB",
+		"file:a.img":        "file:" + here + "/a.img",
+		"raw:/dev/sdb,ro":   "raw:/dev/sdb,ro",
+		"memory,size=1MiB":  "memory,size=1MiB",
+	} {
+		if got, err := absoluteSpec(in); err != nil || got != want {
+			t.Errorf("%s becomes %s, %v; want %s", in, got, err, want)
+		}
+	}
+}

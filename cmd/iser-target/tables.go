@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"softiser/target"
+	"softiser/target/admin"
+	"softiser/target/scsi"
+)
+
+// The tables fit a terminal of 80 columns: what may be long, the names of targets
+// and initiators, stands on lines of its own or at the end of one.
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
+
+func printStatus(out io.Writer, st *target.Status) error {
+	fmt.Fprintf(out, "%s, up %s; logins %d, refused %d, broken off %d, pending %d\n\n", st.State, st.Uptime.Round(time.Second),
+		st.Logins, st.LoginsRefused, st.LoginsAborted, st.Pending)
+	w := newTable(out)
+	fmt.Fprintln(w, "GROUP\tACCEPTED\tGARBAGE\tSILENT\tEVICTED\tPORTAL")
+	for _, p := range st.Portals {
+		bound := p.Bound
+		if bound == "" {
+			bound = p.Listen + " (closed)"
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\n", p.Group, p.Accepted, p.Garbage, p.Silent, p.Evicted, bound)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i := range st.Targets {
+		if err := printTarget(out, st, &st.Targets[i]); err != nil {
+			return err
+		}
+	}
+	for i := range st.Sessions {
+		if s := &st.Sessions[i]; s.Target == "" {
+			fmt.Fprintf(out, "\ndiscovery session\n")
+			if err := printSession(out, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error {
+	fmt.Fprintf(out, "\n%s", t.Name)
+	if t.Auth {
+		fmt.Fprint(out, "  (CHAP)")
+	}
+	fmt.Fprintln(out)
+	if len(t.LUNs) == 0 {
+		fmt.Fprintln(out, "  no LUNs")
+	}
+	w := newTable(out)
+	for i := range t.LUNs {
+		l := &t.LUNs[i]
+		if i == 0 {
+			fmt.Fprintln(w, "  LUN\tVOLUME\tBACKEND\tSIZE\tKIND\tCOMMANDS\tBYTES\tP50\tP99")
+		}
+		backend := l.Backend
+		if l.ReadOnly {
+			backend += ", ro"
+		}
+		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\tread\t%d\t%s\t%s\t%s\n", l.LUN, l.Volume, backend, humanize.IBytes(uint64(l.Size)),
+			l.Stats.Reads, humanize.IBytes(l.Stats.ReadBytes), latency(&l.ReadLatency, l.ReadLatency.P50), latency(&l.ReadLatency, l.ReadLatency.P99))
+		fmt.Fprintf(w, "  \t\t\t\twrite\t%d\t%s\t%s\t%s\n", l.Stats.Writes, humanize.IBytes(l.Stats.WriteBytes),
+			latency(&l.WriteLatency, l.WriteLatency.P50), latency(&l.WriteLatency, l.WriteLatency.P99))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i := range st.Sessions {
+		if s := &st.Sessions[i]; s.Target == t.Name {
+			if err := printSession(out, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func printSession(out io.Writer, s *target.SessionStatus) error {
+	fmt.Fprintf(out, "  TSIH %d  %s\n", s.TSIH, s.Initiator)
+	fmt.Fprintf(out, "    %s from %s for %s, %s\n", s.Transport, s.Remote, s.Age.Round(time.Second), s.State)
+	fmt.Fprintf(out, "    %d of %d commands outstanding, %s copied\n", s.Outstanding, s.Window, humanize.IBytes(s.BytesCopied))
+	w := newTable(out)
+	for _, k := range []struct {
+		name  string
+		n     uint64
+		bytes uint64
+		l     *scsi.Latency
+	}{{"read", s.Reads, s.BytesOut, &s.ReadLatency}, {"write", s.Writes, s.BytesIn, &s.WriteLatency}} {
+		fmt.Fprintf(w, "    %s\t%d commands\t%s\tp50 %s\tp99 %s\n", k.name, k.n, humanize.IBytes(k.bytes), latency(k.l, k.l.P50), latency(k.l, k.l.P99))
+	}
+	return w.Flush()
+}
+
+// latency writes one value of a distribution, "-" of an empty one.
+func latency(l *scsi.Latency, d time.Duration) string {
+	if l.Count == 0 {
+		return "-"
+	}
+	return brief(d).String()
+}
+
+// brief rounds a latency to two or three digits: the buckets are no finer.
+func brief(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
+}
+
+// printSessions lists sessions: a line of a table each, and below it who talks to
+// which target.
+func printSessions(out io.Writer, list []target.SessionStatus) error {
+	if len(list) == 0 {
+		return nil
+	}
+	var rows bytes.Buffer
+	w := newTable(&rows)
+	fmt.Fprintln(w, "TSIH\tTRANSPORT\tFROM\tAGE\tBUSY\tSTATE")
+	for _, s := range list {
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d/%d\t%s\n", s.TSIH, s.Transport, s.Remote, s.Age.Round(time.Second), s.Outstanding, s.Window, s.State)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	lines := strings.SplitAfter(rows.String(), "\n")
+	fmt.Fprint(out, lines[0])
+	for i, s := range list {
+		tgt := s.Target
+		if tgt == "" {
+			tgt = "(discovery)"
+		}
+		fmt.Fprintf(out, "%s      %s -> %s\n", lines[i+1], s.Initiator, tgt)
+	}
+	return nil
+}
+
+// printChanges lists what a reload did, or would do.
+func printChanges(out io.Writer, changes []admin.Change) {
+	if len(changes) == 0 {
+		fmt.Fprintln(out, "nothing differs")
+	}
+	for _, c := range changes {
+		fmt.Fprintf(out, "%-8s %s\n", c.Action, c.Object)
+		if c.Error != "" {
+			fmt.Fprintf(out, "         not done: %s\n", c.Error)
+		}
+	}
+}

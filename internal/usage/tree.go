@@ -1,0 +1,41 @@
+package usage
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Tree makes wrong arguments of every command below root usage errors that show
+// the usage, and commands that are not there errors at all: cobra answers
+// "program group typo" with the group's help and success.
+func Tree(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		switch check := c.Args; {
+		case c.HasSubCommands() && !c.Runnable():
+			c.Args, c.RunE, c.SuggestionsMinimumDistance = cobra.ArbitraryArgs, group, 2
+		case check != nil:
+			c.Args = func(c *cobra.Command, args []string) error {
+				err := check(c, args)
+				if err != nil && !Is(err) {
+					err = Errorf("%w; usage: %s", err, c.UseLine())
+				}
+				return err
+			}
+		}
+		Tree(c)
+	}
+}
+
+// group is what a command does that only has commands below it.
+func group(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return c.Help()
+	}
+	hint := ""
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(near, ", "))
+	}
+	return Errorf("%q is not a command of %s%s; %s --help lists them", args[0], c.CommandPath(), hint, c.CommandPath())
+}

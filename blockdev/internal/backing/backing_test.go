@@ -433,3 +433,90 @@ func TestHolesAreNotedAhead(t *testing.T) {
 	}
 	l.Release()
 }
+
+// TestDurableWriteLosesOthers: the flush in a durable write reports, once, that
+// earlier writes were lost, also as a lack of space. Later flushes must not say that
+// all is well.
+func TestDurableWriteLosesOthers(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		durable, not error
+		poisons      bool
+	}{
+		{"no space when written back", unix.ENOSPC, nil, true},
+		{"no space", unix.ENOSPC, unix.ENOSPC, false},
+		{"quota when written back", unix.EDQUOT, nil, true},
+		{"medium", unix.ENODATA, nil, true},
+		{"refused", unix.EOPNOTSUPP, nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := linux
+			fail := false
+			k.pwritev = func(fd int, bufs [][]byte, off int64, flags int) (int, error) {
+				switch {
+				case fail && flags&unix.RWF_DSYNC != 0:
+					return 0, c.durable
+				case fail && c.not != nil:
+					return 0, c.not
+				}
+				return linux.pwritev(fd, bufs, off, flags)
+			}
+			v, _ := openFile(t, 1<<20, k, nil)
+			if _, err := v.WriteAt(make([]byte, 4096), 0); err != nil {
+				t.Fatal(err)
+			}
+			var r, l blockdev.Lease
+			if err := v.LeaseRead(&r, 0, 4096, blockdev.Wait); err != nil { // so that the write is staged
+				t.Fatal(err)
+			}
+			if err := v.LeaseWrite(&l, 0, 4096, blockdev.Wait); err != nil {
+				t.Fatal(err)
+			}
+			r.Release()
+			fail = true
+			if err := l.Commit(true); !errors.Is(err, c.durable) {
+				t.Errorf("commit: %v", err)
+			}
+			l.Release()
+			if err := v.Flush(); errors.Is(err, blockdev.ErrPoisoned) != c.poisons {
+				t.Errorf("the flush after it: %v", err)
+			}
+		})
+	}
+}
+
+// TestDiscardUnderSlowWrite: a discard that gives up waiting for a write lease must
+// not hide what is stored through that lease afterwards.
+func TestDiscardUnderSlowWrite(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		v, _ := openFile(t, 1<<20, linux, func(c *Config) { c.Patience, c.HolesKnown = time.Millisecond, known })
+		p := bytes.Repeat([]byte{7}, 8192)
+		if _, err := v.WriteAt(p, 0); err != nil {
+			t.Fatal(err)
+		}
+		var l, r blockdev.Lease
+		if err := v.LeaseWrite(&l, 0, 8192, blockdev.Wait); err != nil || !l.Direct {
+			t.Fatal(err, l.Direct)
+		}
+		if err := v.Discard(0, 8192); err != nil {
+			t.Fatal(err)
+		}
+		// A neighbour's read notes holes ahead.
+		if err := v.LeaseRead(&r, 16384, 4096, blockdev.Wait); err != nil {
+			t.Fatal(err)
+		}
+		r.Release()
+		copy(l.Segs[0], p)
+		if err := l.Commit(false); err != nil {
+			t.Fatal(err)
+		}
+		l.Release()
+		if err := v.LeaseRead(&r, 0, 8192, blockdev.Wait); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(bytes.Join(r.Segs, nil), p) {
+			t.Errorf("holes known %v: the lease shows other data than the store has", known)
+		}
+		r.Release()
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"softiser/initiator"
+	"softiser/internal/loopback"
 )
 
 // tgt is somebody else's target: Debian's tgt, over TCP.
@@ -87,21 +87,11 @@ func image(t *testing.T, size int64) string {
 	return path
 }
 
-// freePort returns an address that nobody listens on.
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // CHAP with tgt, one way and mutual, with each algorithm that it has. What it
 // calls algorithm 7 is SHA-1 and not SHA-256, so that a list with 7 fails: by
 // default the initiator then tries again with MD5, which every target has.
 func TestCHAPWithTGT(t *testing.T) {
-	g := startTGT(t, freePort(t), image(t, 1<<20))
+	g := startTGT(t, loopback.FreeAddr(t), image(t, 1<<20))
 	g.adm("--op", "new", "--mode", "account", "--user", "joe", "--password", "initiator-secret")
 	g.adm("--op", "bind", "--mode", "account", "--tid", "1", "--user", "joe")
 	g.adm("--op", "new", "--mode", "account", "--user", "disk", "--password", "targets-secret")
@@ -137,7 +127,7 @@ func TestAgainstTGT(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			disk := image(t, 16<<20)
-			g := startTGT(t, freePort(t), disk, settings...)
+			g := startTGT(t, loopback.FreeAddr(t), disk, settings...)
 			cfg := initiator.Config{Transport: initiator.TransportTCP, Address: g.addr, LoginTimeout: 30 * time.Second}
 			ts, err := initiator.Discover(context.Background(), cfg)
 			if err != nil || len(ts) != 1 || ts[0].Name != testIQN {

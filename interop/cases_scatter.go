@@ -105,7 +105,7 @@ func scattered(_ context.Context, e *Env) (string, error) {
 	}
 	for i, s := range sinks {
 		if !bytes.Equal(join(s), text) {
-			return "", fmt.Errorf("Read %d with %d SGEs brought something else", i, len(s))
+			return "", fmt.Errorf("the Read %d, with %d SGEs, brought something else", i, len(s))
 		}
 	}
 	// rping's go-ahead is a message of 16 bytes, whatever they are.

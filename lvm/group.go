@@ -254,12 +254,7 @@ func (g *Group) commit(next *meta.VG, why string) error {
 			return fmt.Errorf("volume group %q is not changed while a disk is away: %w", next.Name, err)
 		}
 	}
-	told := len(g.g.Notices)
-	err := g.g.Commit(next, why)
-	for _, n := range g.g.Notices[told:] {
-		g.cfg.notice("%s", n)
-	}
-	return err
+	return g.g.Commit(next, why)
 }
 
 // AddDisks is vgextend: it opens devices, makes PVs of those that are none, and

@@ -283,11 +283,9 @@ func (g *Group) shrinkNode(ctx context.Context, n *node, next *meta.VG, lv *meta
 	if err != nil {
 		return fmt.Errorf("%s/%s: %w: leases are open (%w)", next.Name, lv.Name, blockdev.ErrInUse, err)
 	}
-	// After the commit nothing may fail: what lies beyond the new end is not the
-	// volume's any more.
-	t, err := g.tableFor(next, n, lv)
-	if err == nil {
-		err = g.commit(next, why)
+	var t blockdev.Device
+	if err = g.commit(next, why); err == nil {
+		t, err = g.tableFor(g.g.VG, n, g.g.VG.LV(lv.Name))
 	}
 	if err != nil {
 		f.Thaw(nil)

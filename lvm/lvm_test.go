@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -327,33 +326,4 @@ func linear(b *testing.B, d blockdev.Device, write bool, n int) {
 		}
 		l.Release()
 	}
-}
-
-// TestBackupFails: the backup comes behind the commit point, so that its failure must
-// not make a volume go on with extents that are not its own any more.
-func TestBackupFails(t *testing.T) {
-	g, cfg := newGroup(t, 2, 64<<20)
-	var told atomic.Int32
-	g.cfg.Notice = func(s string) {
-		if strings.Contains(s, "backup") {
-			told.Add(1)
-		}
-	}
-	must(t, g.Create(CreateOptions{Name: "v", Extents: 8, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
-	v := volume(t, g, "v")
-	must(t, os.RemoveAll(cfg.BackupDir))
-	must(t, os.WriteFile(cfg.BackupDir, nil, 0o600)) // where a folder should be
-	must(t, g.Move(context.Background(), vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"))
-	if told.Load() == 0 {
-		t.Error("nobody was told that there is no backup")
-	}
-	model := make([]byte, 8*65536)
-	fill(t, v, model, 0, len(model), 1)
-	must(t, g.Reduce(context.Background(), "v", 4, "lvreduce"))
-	must(t, v.Close())
-	g = reopen(t, g, cfg, 2)
-	v = volume(t, g, "v")
-	same(t, v, model[:4*65536], "what was written after the move")
-	must(t, v.Close())
-	must(t, g.Close())
 }

@@ -157,16 +157,13 @@ func (g *Group) relocate(ctx context.Context, next *meta.VG, lv *meta.LV, src me
 	if err != nil {
 		return fmt.Errorf("moving %s: %w", lv.Name, err)
 	}
-	// After the commit nothing may fail: the old extents are not the volume's any more.
-	t, err := g.tableFor(next, node, lv)
-	if err == nil {
-		err = copyRange(a.Dev, a.Off, b.Dev, b.Off, int64(bytes))
-	}
-	if err == nil {
-		err = b.Dev.Flush()
-	}
-	if err == nil {
-		err = g.commit(next, why)
+	var t blockdev.Device
+	if err = copyRange(a.Dev, a.Off, b.Dev, b.Off, int64(bytes)); err == nil {
+		if err = b.Dev.Flush(); err == nil {
+			if err = g.commit(next, why); err == nil {
+				t, err = g.tableFor(g.g.VG, node, g.g.VG.LV(lv.Name))
+			}
+		}
 	}
 	if err != nil {
 		f.Thaw(nil)

@@ -1,12 +1,10 @@
 package lvm
 
 import (
-	"errors"
 	"sync/atomic"
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/swap"
-	"softiser/lvm/snap"
 )
 
 // Volume is an open logical volume: a blockdev.Device whose leases are those
@@ -50,9 +48,6 @@ func (v *Volume) Close() error {
 	}
 	v.closed.Store(true)
 	err := v.dev.Flush()
-	if errors.Is(err, snap.ErrInvalid) {
-		err = nil // which has been told when it became invalid
-	}
 	if e := v.g.deactivate(v.n); err == nil {
 		err = e
 	}

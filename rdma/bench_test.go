@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/loopback"
 	"softiser/rdma"
 	"softiser/rdma/rdmatest"
 )
@@ -77,7 +78,7 @@ func pingPong(b *testing.B, size int, crc rdma.CRCMode, spin time.Duration) {
 }
 
 func netPingPong(b *testing.B, size int) {
-	c, s := rdmatest.TCPPair(b)
+	c, s := loopback.Pair(b)
 	defer c.Close()
 	defer s.Close()
 	go func() {
@@ -214,7 +215,7 @@ func stream(b *testing.B, op rdma.Opcode, size, depth int, crc rdma.CRCMode) {
 func BenchmarkTCPStream(b *testing.B) {
 	for _, size := range []int{64 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			c, s := rdmatest.TCPPair(b)
+			c, s := loopback.Pair(b)
 			defer c.Close()
 			defer s.Close()
 			done := make(chan struct{})

@@ -164,8 +164,6 @@ type Listener struct {
 	ctx   context.Context
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
-	mu    sync.Mutex // guards err
-	err   error
 }
 
 // Listen listens on addr, for example "tcp", "127.0.0.1:7174".
@@ -203,7 +201,7 @@ func (l *Listener) loop() {
 		}
 		nc, err := l.ln.Accept()
 		if err != nil {
-			if l.ctx.Err() == nil && errors.Is(err, net.ErrClosed) == false {
+			if l.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
 				// Out of descriptors, perhaps: go on when some are free again.
 				<-l.slots
 				select {

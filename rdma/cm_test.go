@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"softiser/internal/loopback"
 	"softiser/rdma"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/wire"
@@ -66,7 +67,7 @@ func TestDialListen(t *testing.T) {
 
 func TestReject(t *testing.T) {
 	cli := rdmatest.NewEnd(t, &rdmatest.Options{}, 0)
-	c, s := rdmatest.TCPPair(t)
+	c, s := loopback.Pair(t)
 	go func() {
 		if req, err := rdma.Server(ctxT(t), s, nil); err == nil {
 			_ = req.Reject([]byte("full"))
@@ -99,7 +100,7 @@ func TestServerRefuses(t *testing.T) {
 		{"half a frame", key, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, s := rdmatest.TCPPair(t)
+			c, s := loopback.Pair(t)
 			defer c.Close()
 			if _, err := c.Write(tt.in); err != nil {
 				t.Fatal(err)
@@ -136,7 +137,7 @@ func TestClientRefuses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cli := rdmatest.NewEnd(t, &rdmatest.Options{}, 0)
-			c, s := rdmatest.TCPPair(t)
+			c, s := loopback.Pair(t)
 			defer s.Close()
 			errc := make(chan error, 1)
 			go func() {
@@ -398,7 +399,7 @@ func TestHalfHandshakes(t *testing.T) {
 // Two initiators talking to each other notice it by the key.
 func TestBothInitiators(t *testing.T) {
 	a, b := rdmatest.NewEnd(t, &rdmatest.Options{}, 0), rdmatest.NewEnd(t, &rdmatest.Options{}, 1)
-	c, s := rdmatest.TCPPair(t)
+	c, s := loopback.Pair(t)
 	errc := make(chan error, 1)
 	go func() {
 		_, err := rdma.Client(ctxT(t), c, a.QP, nil)
@@ -413,7 +414,7 @@ func TestBothInitiators(t *testing.T) {
 }
 
 func TestPeek(t *testing.T) {
-	c, s := rdmatest.TCPPair(t)
+	c, s := loopback.Pair(t)
 	defer c.Close()
 	defer s.Close()
 	go func() {
@@ -439,7 +440,7 @@ func TestPeek(t *testing.T) {
 	if got, err := rdma.Peek(s, 6); err != nil || string(got) != "abc" {
 		t.Fatalf("%q, %v", got, err)
 	}
-	c2, s2 := rdmatest.TCPPair(t)
+	c2, s2 := loopback.Pair(t)
 	defer c2.Close()
 	defer s2.Close()
 	_ = s2.SetReadDeadline(time.Now().Add(20 * time.Millisecond))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"softiser/internal/faultmap"
 	"softiser/rdma"
 	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
@@ -37,7 +38,7 @@ func TestFaultInReadSink(t *testing.T) {
 				}
 				defer mr.Dereg()
 				rem := rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}
-				mem := rdma.HalfMapped(t, 1<<20)
+				mem := faultmap.New(t, 1<<20, 512<<10)
 				bad := mem[512<<10-n/2:][:n]
 				good := make([]byte, n)
 				if err := a.QP.PostSend(
@@ -66,7 +67,7 @@ func TestFaultInWindow(t *testing.T) {
 		for _, n := range []int{1000, 16 << 10, 300 << 10} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
 				a, b := faultPair(t, mode)
-				mem := rdma.HalfMapped(t, 1<<20)
+				mem := faultmap.New(t, 1<<20, 512<<10)
 				w, err := b.PD.AllocWindow()
 				if err != nil {
 					t.Fatal(err)
@@ -94,7 +95,7 @@ func TestFaultInWindow(t *testing.T) {
 // A plain region has no owner who would look: the Write ends the connection.
 func TestFaultInRegion(t *testing.T) {
 	a, b := faultPair(t, rdma.CRCRequired)
-	mr, err := b.PD.RegMR(rdma.HalfMapped(t, 1<<20), rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
+	mr, err := b.PD.RegMR(faultmap.New(t, 1<<20, 512<<10), rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func TestFaultInRegion(t *testing.T) {
 func TestFaultInReceiveBuffer(t *testing.T) {
 	for _, mode := range crcModes {
 		t.Run(mode.String(), func(t *testing.T) {
-			mem := rdma.HalfMapped(t, 1<<20)
+			mem := faultmap.New(t, 1<<20, 512<<10)
 			a, b := rdmatest.NewPair(t, &rdmatest.Options{
 				Client: rdma.ConnParams{CRC: mode}, Server: rdma.ConnParams{CRC: mode},
 				Prepare: func(_, b *rdmatest.End) {
@@ -130,7 +131,7 @@ func TestFaultInSource(t *testing.T) {
 		for _, n := range []int{100, 200 << 10} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
 				a, b := faultPair(t, mode)
-				mem := rdma.HalfMapped(t, 1<<20)
+				mem := faultmap.New(t, 1<<20, 512<<10)
 				if err := a.QP.PostSend(
 					rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.FlagSignaled},
 					rdma.SendWR{ID: 2, Op: rdma.OpSend, SGL: []rdma.SGE{a.SGE(mem[600<<10:][:n])}},
@@ -155,7 +156,7 @@ func TestFaultInReadSource(t *testing.T) {
 	for _, mode := range crcModes {
 		t.Run(mode.String(), func(t *testing.T) {
 			a, b := faultPair(t, mode)
-			mr, err := b.PD.RegMR(rdma.HalfMapped(t, 1<<20), rdma.AccessRemoteRead)
+			mr, err := b.PD.RegMR(faultmap.New(t, 1<<20, 512<<10), rdma.AccessRemoteRead)
 			if err != nil {
 				t.Fatal(err)
 			}

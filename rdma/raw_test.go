@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/loopback"
 	"softiser/rdma"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/wire"
@@ -34,7 +35,7 @@ func rawToServer(t testing.TB, o *rdmatest.Options, f *mpa.Frame) (*rawPeer, *rd
 	if o.Prepare != nil {
 		o.Prepare(nil, e)
 	}
-	c, s := rdmatest.TCPPair(t)
+	c, s := loopback.Pair(t)
 	t.Cleanup(func() { c.Close() })
 	if f == nil {
 		f = &mpa.Frame{Rev: 2, Enhanced: true, IRD: 16, ORD: 16, Flags: mpa.FlagCRC}
@@ -71,7 +72,7 @@ func rawToClient(t testing.TB, o *rdmatest.Options) (*rawPeer, *rdmatest.End) {
 	if o.Prepare != nil {
 		o.Prepare(e, nil)
 	}
-	c, s := rdmatest.TCPPair(t)
+	c, s := loopback.Pair(t)
 	t.Cleanup(func() { s.Close() })
 	errc := make(chan error, 1)
 	go func() {

@@ -5,34 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
 
+	"softiser/internal/faultmap"
 	"softiser/rdma/internal/wire"
 )
-
-// HalfMapped returns a mapping of n bytes of which the file behind it holds only
-// the first half: the rest faults, as after a truncation or on a full disk.
-func HalfMapped(t *testing.T, n int) []byte {
-	t.Helper()
-	f, err := os.Create(filepath.Join(t.TempDir(), "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := f.Truncate(int64(n / 2)); err != nil {
-		t.Fatal(err)
-	}
-	mem, err := syscall.Mmap(int(f.Fd()), 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Munmap(mem) })
-	return mem
-}
 
 // warm teaches the machine the pattern of answers.
 func (r *rxRig) warm() {
@@ -61,7 +39,7 @@ func TestCutsFaultInWindow(t *testing.T) {
 					if err := k[bad].w.Close(); err != nil {
 						t.Fatal(err)
 					}
-					k[bad].mem = HalfMapped(t, n)
+					k[bad].mem = faultmap.New(t, n, n/2)
 					k[bad].w, k[bad].stag, k[bad].base = r.window(k[bad].mem, scratch)
 					// In the order of lending.
 					k = append(slices.Delete(slices.Clone(k), bad, bad+1), k[bad])
@@ -99,8 +77,8 @@ func TestCutsFaultInWindow(t *testing.T) {
 // placed.
 func TestCutsFaultInSink(t *testing.T) {
 	for _, crc := range rigModes {
-		faultInSink(t, crc, 8<<10, func() []byte { return HalfMapped(t, 8<<10) })
-		faultInSink(t, crc, 64<<10, func() []byte { return HalfMapped(t, 128<<10)[4<<10:][:64<<10] })
+		faultInSink(t, crc, 8<<10, func() []byte { return faultmap.New(t, 8<<10, 4<<10) })
+		faultInSink(t, crc, 64<<10, func() []byte { return faultmap.New(t, 128<<10, 64<<10)[4<<10:][:64<<10] })
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/loopback"
 	"softiser/rdma"
 	"softiser/rdma/rdmatest"
 )
@@ -30,7 +31,7 @@ func TestSharedReceiveQueue(t *testing.T) {
 		}
 		qps = append(qps, qp)
 		e := rdmatest.NewEnd(t, &rdmatest.Options{}, i)
-		c, s := rdmatest.TCPPair(t)
+		c, s := loopback.Pair(t)
 		errc := make(chan error, 1)
 		go func() {
 			req, err := rdma.Server(context.Background(), s, nil)

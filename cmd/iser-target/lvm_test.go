@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"softiser/internal/loopback"
 	"softiser/target/admin"
 )
 
@@ -24,7 +25,7 @@ volumes:
 targets:
   - iqn: iqn.2026-11.softiser:lvm
     luns: [{lun: 0, volume: data}]
-`, freePort(t), socket, os.Getpid(), a, b), 0o600)
+`, loopback.FreeAddr(t), socket, os.Getpid(), a, b), 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,6 +17,7 @@ import (
 	"softiser/config"
 	"softiser/internal/await"
 	"softiser/internal/leaktest"
+	"softiser/internal/loopback"
 	"softiser/target"
 )
 
@@ -51,17 +52,6 @@ func runWith(ctx context.Context, o *output, args ...string) int {
 	return run(ctx, args, o, o)
 }
 
-// freePort returns an address that nobody listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
-}
-
 // start runs serve in the background until the test ends.
 func start(t *testing.T, args ...string) (*output, func() int) {
 	t.Helper()
@@ -82,7 +72,7 @@ func start(t *testing.T, args ...string) (*output, func() int) {
 
 func TestServeExports(t *testing.T) {
 	dir := t.TempDir()
-	addr, socket, metrics := freePort(t), filepath.Join(dir, "s"), freePort(t)
+	addr, socket, metrics := loopback.FreeAddr(t), filepath.Join(dir, "s"), loopback.FreeAddr(t)
 	disk := filepath.Join(dir, "disk0.img")
 	o, stop := start(t, "--listen", addr, "--socket", socket, "--metrics", metrics, "--log-level", "error",
 		"--export", "disk0="+disk+",size=8MiB", "--export", "ram0=memory,size=1GiB", "--export", "null0=null,size=1TiB")
@@ -90,9 +80,7 @@ func TestServeExports(t *testing.T) {
 		"iser://" + addr + "/iqn.2026-11.softiser:disk0/0", "iqn.2026-11.softiser:ram0  LUN 0  1GiB", "iqn.2026-11.softiser:null0  LUN 0  1TiB",
 		"iscsiadm -m discovery -t st -I iser -p " + addr,
 	} {
-		if !strings.Contains(o.String(), want) {
-			t.Errorf("the banner lacks %q:\n%s", want, o)
-		}
+		await.True(t, fmt.Sprintf("the banner says %q", want), func() bool { return strings.Contains(o.String(), want) })
 	}
 
 	code, out := command(t, "status", "--socket", socket, "--json")
@@ -176,7 +164,7 @@ func TestServeExports(t *testing.T) {
 // A volume that is missing keeps its LUN away, and nothing else.
 func TestServeWithoutAVolume(t *testing.T) {
 	dir := t.TempDir()
-	addr := freePort(t)
+	addr := loopback.FreeAddr(t)
 	file := filepath.Join(dir, "c.yaml")
 	text := `
 portals: [{listen: "` + addr + `"}]
@@ -211,8 +199,8 @@ logging: {level: error}
 func TestServeNothing(t *testing.T) {
 	dir := t.TempDir()
 	disk := filepath.Join(dir, "d.img")
-	start(t, "--listen", freePort(t), "--log-level", "error", "--export", "d="+disk+",size=1MiB")
-	code, out := command(t, "serve", "--listen", freePort(t), "--log-level", "dpanic", "--export", "d="+disk+",size=1MiB")
+	start(t, "--listen", loopback.FreeAddr(t), "--log-level", "error", "--export", "d="+disk+",size=1MiB")
+	code, out := command(t, "serve", "--listen", loopback.FreeAddr(t), "--log-level", "dpanic", "--export", "d="+disk+",size=1MiB")
 	if code != exitFailure || !strings.Contains(out, "nothing to serve") {
 		t.Errorf("a second server of one file: exit %d\n%s", code, out)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"softiser/initiator"
+	"softiser/internal/loopback"
 	"softiser/target"
 	"softiser/target/admin"
 )
@@ -41,7 +42,7 @@ logging: {level: error}
 
 func newReloadBed(t *testing.T) *reloadBed {
 	dir := t.TempDir()
-	b := &reloadBed{t: t, dir: dir, addr: freePort(t), sock: filepath.Join(dir, "s"), f: filepath.Join(dir, "c.yaml")}
+	b := &reloadBed{t: t, dir: dir, addr: loopback.FreeAddr(t), sock: filepath.Join(dir, "s"), f: filepath.Join(dir, "c.yaml")}
 	b.write(reloadBase)
 	b.log, _ = start(t, "--config", b.f)
 	return b

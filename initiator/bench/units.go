@@ -34,12 +34,9 @@ var suffixShift = map[string]int{
 	"p": 50, "pb": 50, "pib": 50,
 }
 
-// ParseBytes reads a size as fio does with its default kb_base of 1024: k, kb
-// and kib are all 1024, letters in any case; decimal or 0x hexadecimal.
-func ParseBytes(s string) (int64, error) { return parseBytes(s, 1024) }
-
-// parseBytes also knows kb_base=1000, where (as in fio) k, kb, m, … are powers
-// of ten and kib, mib, … stay powers of two.
+// parseBytes reads a size as fio does. With its default kb_base of 1024 k, kb and
+// kib are all 1024; with kb_base=1000 k, kb, m, … are powers of ten and kib, mib, …
+// stay powers of two. Letters in any case; decimal or 0x hexadecimal.
 func parseBytes(s string, kbBase int) (int64, error) {
 	t := strings.ToLower(strings.TrimSpace(s))
 	if t == "" {

@@ -157,7 +157,7 @@ func CheckName(name string) error {
 			return fmt.Errorf("iscsi name %q is not naa. and 16 or 32 hexadecimal digits", name)
 		}
 	default:
-		return fmt.Errorf("iscsi name %q begins with neither iqn. nor eui. nor naa.", name)
+		return fmt.Errorf("iscsi name %q does not begin with iqn., eui. or naa. as a name must", name)
 	}
 	return nil
 }

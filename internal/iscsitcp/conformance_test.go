@@ -9,37 +9,15 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
+	"softiser/internal/loopback"
 	"softiser/internal/sockio"
 )
-
-// tcpPair connects two sockets over loopback.
-func tcpPair(t testing.TB) (client, server net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	ch := make(chan net.Conn, 1)
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			t.Error(err)
-		}
-		ch <- c
-	}()
-	client, err = net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client, <-ch
-}
 
 // relayPair connects two sockets through a relay that forwards pieces of the
 // sizes that next returns.
 func relayPair(t testing.TB, next func() int) (client, server net.Conn) {
-	client, a := tcpPair(t)
-	b, server := tcpPair(t)
+	client, a := loopback.Pair(t)
+	b, server := loopback.Pair(t)
 	forward := func(from, to net.Conn) {
 		buf := make([]byte, 64<<10)
 		for {
@@ -80,7 +58,7 @@ func ends(t testing.TB, a, b net.Conn, cfg Config) (i, g *Conn) {
 
 func pairWith(cfg Config) datamovertest.Pair {
 	return func(t testing.TB) (iscsi.Datamover, iscsi.Datamover) {
-		a, b := tcpPair(t)
+		a, b := loopback.Pair(t)
 		i, g := ends(t, a, b, cfg)
 		return i, g
 	}

@@ -223,12 +223,6 @@ func (c *Conn) failLocked(err error) {
 	c.cond.Broadcast()
 }
 
-func (c *Conn) fail(err error) {
-	c.mu.Lock()
-	c.failLocked(err)
-	c.mu.Unlock()
-}
-
 // endError says why down-calls no longer work.
 func (c *Conn) endError() error {
 	if c.cause != nil {

@@ -7,55 +7,26 @@ import (
 	"hash/crc32"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"softiser/internal/faultmap"
 	"softiser/internal/iscsi"
+	"softiser/internal/iscsi/datamovertest"
+	"softiser/internal/loopback"
 	"softiser/internal/pcaptest"
 )
 
 // The tests compute digests with the standard library.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// recorder is an Upper that keeps what comes up.
-type recorder struct {
-	pdus chan *iscsi.PDU
-	done chan *iscsi.Transfer
-	end  chan error
-}
-
-func newRecorder() *recorder {
-	return &recorder{make(chan *iscsi.PDU, 64), make(chan *iscsi.Transfer, 64), make(chan error, 1)}
-}
-
-func (r *recorder) ControlNotify(p *iscsi.PDU)             { r.pdus <- p }
-func (r *recorder) DataCompletionNotify(x *iscsi.Transfer) { r.done <- x }
-func (r *recorder) ConnectionTerminateNotify(err error)    { r.end <- err }
-func (r *recorder) Sequence() iscsi.Sequence {
-	return iscsi.Sequence{StatSN: 7, ExpCmdSN: 8, MaxCmdSN: 9}
-}
-
-func get1[T any](t *testing.T, what string, ch chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s did not come", what)
-		panic("unreachable")
-	}
-}
-
 // peer is a scripted other end of a connection in the full feature phase.
 type peer struct {
 	t    *testing.T
 	nc   net.Conn
 	c    *Conn
-	up   *recorder
+	up   *datamovertest.Recorder
 	p    iscsi.Params
 	hd   bool
 	dd   bool
@@ -65,7 +36,7 @@ type peer struct {
 func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 	t.Helper()
 	noLeaks(t)
-	a, b := tcpPair(t)
+	a, b := loopback.Pair(t)
 	c, err := New(b, role, Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -79,21 +50,14 @@ func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 	if err := c.Enable(); err != nil {
 		t.Fatal(err)
 	}
-	r := &peer{t: t, nc: a, c: c, up: newRecorder(), p: p, hd: p.HeaderDigest == iscsi.DigestCRC32C, dd: p.DataDigest == iscsi.DigestCRC32C}
+	r := &peer{t: t, nc: a, c: c, up: datamovertest.NewRecorder(), p: p, hd: p.HeaderDigest == iscsi.DigestCRC32C, dd: p.DataDigest == iscsi.DigestCRC32C}
+	r.up.Numbers = iscsi.Sequence{StatSN: 7, ExpCmdSN: 8, MaxCmdSN: 9}
 	c.Start(r.up)
 	t.Cleanup(func() {
 		a.Close()
 		c.Terminate(errors.New("end of the test"))
 		<-c.Ended()
-		for {
-			select {
-			case q := <-r.up.pdus:
-				q.Release()
-				continue
-			default:
-			}
-			break
-		}
+		r.up.Release()
 	})
 	a.SetDeadline(time.Now().Add(20 * time.Second))
 	return r
@@ -200,7 +164,7 @@ func TestTargetWire(t *testing.T) {
 		t.Fatalf("R2T % x", *q.BHS)
 	}
 	send(q)
-	if y := get1(t, "completion", r.up.done); y != x || x.Err != nil || x.R2TSN != 2 {
+	if y := r.up.Completion(t); y != x || x.Err != nil || x.R2TSN != 2 {
 		t.Fatalf("%v", y.Err)
 	}
 	if mem[0] != 1 || mem[5999] != 1 || mem[6000] != 2 || mem[9999] != 2 {
@@ -242,7 +206,7 @@ func TestTargetWire(t *testing.T) {
 	if !bytes.Equal(got, mem) {
 		t.Fatal("data")
 	}
-	get1(t, "completion", r.up.done)
+	r.up.Completion(t)
 
 	// CHECK CONDITION is a PDU of its own, and so is a response to another task.
 	for i, change := range []func(){
@@ -265,7 +229,7 @@ func TestTargetWire(t *testing.T) {
 		if b, _ := r.recv(); b.Opcode() != iscsi.OpSCSIResponse {
 			t.Errorf("case %d: got %s", i, b.Opcode())
 		}
-		get1(t, "completion", r.up.done)
+		r.up.Completion(t)
 	}
 }
 
@@ -288,7 +252,7 @@ func TestTargetBadDataOut(t *testing.T) {
 		"wrong DataSN":     dataOut(ttt, 5, 1, 1000, false),
 	} {
 		r.send(r.frame(b, nil, data))
-		p := get1(t, name, r.up.pdus)
+		p := r.up.PDU(t, name)
 		if p.Bad == nil || p.Bad.Reason != iscsi.RejectInvalidField || p.BHS.Opcode() != iscsi.OpDataOut {
 			t.Errorf("%s: %v", name, p.Bad)
 		}
@@ -299,7 +263,7 @@ func TestTargetBadDataOut(t *testing.T) {
 	}
 	r.send(r.frame(dataOut(ttt, 5, 0, 1000, false), nil, data))
 	r.send(r.frame(dataOut(ttt, 5, 1, 1000+4096, true), nil, data))
-	if y := get1(t, "completion", r.up.done); y != x || x.Err != nil {
+	if y := r.up.Completion(t); y != x || x.Err != nil {
 		t.Fatalf("%v", y.Err)
 	}
 	// The tag is used up: data for it is dropped without a word.
@@ -307,11 +271,11 @@ func TestTargetBadDataOut(t *testing.T) {
 	// A sequence that ends early fails the transfer.
 	x, q = r.getData(8192, 0, mem)
 	r.send(r.frame(dataOut(q.TTT(), 5, 0, 0, true), nil, data))
-	if get1(t, "completion", r.up.done); !errors.Is(x.Err, iscsi.ErrShortData) {
+	if r.up.Completion(t); !errors.Is(x.Err, iscsi.ErrShortData) {
 		t.Fatalf("%v", x.Err)
 	}
 	select {
-	case p := <-r.up.pdus:
+	case p := <-r.up.PDUs:
 		t.Errorf("came up: % x", p.BHS)
 		p.Release()
 	default:
@@ -346,7 +310,7 @@ func TestStreamErrors(t *testing.T) {
 			r := newPeer(t, c.role, nil)
 			r.send(c.bytes)
 			r.nc.(*net.TCPConn).CloseWrite()
-			if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), c.says) {
+			if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("ended with %v", err)
 			}
 		})
@@ -405,7 +369,7 @@ func TestInitiatorHostileTarget(t *testing.T) {
 			r.c.Push()
 			r.recv()
 			r.send(r.frame(c.b, nil, c.data))
-			if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), c.says) {
+			if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("ended with %v", err)
 			}
 			if c.name != "status without F" && !bytes.Equal(mem, bytes.Repeat([]byte{0xee}, 9000)) {
@@ -426,7 +390,7 @@ func TestInitiatorUnknownTask(t *testing.T) {
 	d.SetHasStatus(true)
 	d.SetSequence(iscsi.Sequence{StatSN: 3, ExpCmdSN: 4, MaxCmdSN: 5})
 	r.send(r.frame(b, nil, make([]byte, 3000)))
-	p := get1(t, "response", r.up.pdus)
+	p := r.up.PDU(t, "response")
 	if p.BHS.Opcode() != iscsi.OpSCSIResponse || p.BHS.StatSN() != 3 || p.BHS.ITT() != 77 {
 		t.Errorf("% x", p.BHS)
 	}
@@ -439,7 +403,7 @@ func TestInitiatorUnknownTask(t *testing.T) {
 	n := b.NewNopIn()
 	n.SetTTT(9)
 	r.send(r.frame(b, nil, nil))
-	p = get1(t, "NOP-In", r.up.pdus)
+	p = r.up.PDU(t, "NOP-In")
 	if p.BHS.Opcode() != iscsi.OpNopIn {
 		t.Errorf("% x", p.BHS)
 	}
@@ -482,7 +446,7 @@ func TestDigestErrors(t *testing.T) {
 		f := r.frame(b, nil, nil)
 		f[50] ^= 1
 		r.send(f)
-		if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), "header digest") {
+		if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "header digest") {
 			t.Errorf("ended with %v", err)
 		}
 	})
@@ -492,7 +456,7 @@ func TestDigestErrors(t *testing.T) {
 		b.NewSCSICommand().SetITT(2)
 		ahs := iscsi.AppendExtendedCDB(nil, make([]byte, 32))
 		r.send(r.frame(b, ahs, []byte("immediate")))
-		p := get1(t, "command", r.up.pdus)
+		p := r.up.PDU(t, "command")
 		if !bytes.Equal(p.AHS, ahs) || string(p.Data) != "immediate" || p.Bad != nil {
 			t.Errorf("AHS % x, data %q, %v", p.AHS, p.Data, p.Bad)
 		}
@@ -505,7 +469,7 @@ func TestDigestErrors(t *testing.T) {
 		f := r.frame(b, nil, []byte("immediate"))
 		f[53] ^= 1
 		r.send(f)
-		p := get1(t, "command", r.up.pdus)
+		p := r.up.PDU(t, "command")
 		if p.Bad == nil || p.Bad.Reason != iscsi.RejectDataDigest {
 			t.Errorf("%v", p.Bad)
 		}
@@ -518,10 +482,10 @@ func TestDigestErrors(t *testing.T) {
 		f[500] ^= 1
 		r.send(f)
 		var perr *iscsi.ProtocolError
-		if get1(t, "completion", r.up.done); !errors.As(x.Err, &perr) || perr.Reason != iscsi.RejectDataDigest {
+		if r.up.Completion(t); !errors.As(x.Err, &perr) || perr.Reason != iscsi.RejectDataDigest {
 			t.Errorf("%v", x.Err)
 		}
-		p := get1(t, "Data-Out", r.up.pdus)
+		p := r.up.PDU(t, "Data-Out")
 		if p.Bad == nil || p.Bad.Reason != iscsi.RejectDataDigest {
 			t.Errorf("%v", p.Bad)
 		}
@@ -541,7 +505,7 @@ func TestDigestErrors(t *testing.T) {
 		f := r.frame(b, nil, make([]byte, 100))
 		f[80] ^= 1
 		r.send(f)
-		if err := get1(t, "end", r.up.end); !errors.Is(err, errDigestFatal) {
+		if err := r.up.End(t); !errors.Is(err, errDigestFatal) {
 			t.Errorf("ended with %v", err)
 		}
 	})
@@ -549,24 +513,8 @@ func TestDigestErrors(t *testing.T) {
 
 // A transfer into a mapping that has been truncated fails alone.
 func TestMemoryFault(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "volume")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
 	const n = 64 << 10
-	if err := f.Truncate(n); err != nil {
-		t.Fatal(err)
-	}
-	mem, err := syscall.Mmap(int(f.Fd()), 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Munmap(mem)
-	if err := f.Truncate(0); err != nil {
-		t.Fatal(err)
-	}
+	mem := faultmap.New(t, n, 0)
 	for _, digest := range []iscsi.Digest{iscsi.DigestNone, iscsi.DigestCRC32C} {
 		r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) {
 			p.MaxRecvDataSegmentLength = n
@@ -574,14 +522,14 @@ func TestMemoryFault(t *testing.T) {
 		})
 		x, q := r.getData(n, 0, mem)
 		r.send(r.frame(dataOut(q.TTT(), 5, 0, 0, true), nil, make([]byte, n)))
-		if get1(t, "completion", r.up.done); !errors.Is(x.Err, iscsi.ErrMemoryFault) {
+		if r.up.Completion(t); !errors.Is(x.Err, iscsi.ErrMemoryFault) {
 			t.Fatalf("%v", x.Err)
 		}
 		// The stream is intact.
 		good := make([]byte, 100)
 		y, q := r.getData(100, 0, good)
 		r.send(r.frame(dataOut(q.TTT(), 5, 0, 0, true), nil, bytes.Repeat([]byte{9}, 100)))
-		if get1(t, "completion", r.up.done); y.Err != nil || good[99] != 9 {
+		if r.up.Completion(t); y.Err != nil || good[99] != 9 {
 			t.Fatalf("%v", y.Err)
 		}
 	}
@@ -615,7 +563,7 @@ func FuzzStream(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, stream []byte, target bool) {
-		a, s := tcpPair(t)
+		a, s := loopback.Pair(t)
 		role := iscsi.RoleInitiator
 		if target {
 			role = iscsi.RoleTarget
@@ -648,7 +596,7 @@ func FuzzStream(f *testing.F) {
 		}
 		go io.Copy(io.Discard, a)
 		_, _ = a.Write(stream)
-		a.(*net.TCPConn).CloseWrite()
+		a.CloseWrite()
 		<-up.end
 		<-c.Ended()
 		a.Close()

@@ -30,7 +30,7 @@ func TestLonePDUs(t *testing.T) {
 			r := newPeer(t, iscsi.RoleTarget, nil)
 			var b iscsi.BHS
 			b.NewNopOut().SetITT(1)
-			next := func() { get1(t, "the PDU", r.up.pdus).Release() }
+			next := func() { r.up.PDU(t, "the PDU").Release() }
 			for range n {
 				r.send(r.frame(b, nil, nil))
 				next()
@@ -45,7 +45,7 @@ func TestLonePDUs(t *testing.T) {
 			if tc.together {
 				next()
 			}
-			if err := get1(t, "the end of the connection", r.up.end); !errors.Is(err, tc.want) {
+			if err := r.up.End(t); !errors.Is(err, tc.want) {
 				t.Errorf("the connection ended with %v, want %v", err, tc.want)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/iscsi/datamovertest"
 )
 
 // level1 is a target at error recovery level 1 with short Data-Ins.
@@ -33,7 +34,7 @@ func (r *peer) put(itt uint32, mem []byte) []iscsi.BHS {
 		r.t.Fatal(err)
 	}
 	r.c.Push()
-	get1(r.t, "completion", r.up.done)
+	r.up.Completion(r.t)
 	var all []iscsi.BHS
 	for range (len(mem) + 1023) / 1024 {
 		b, _ := r.recv()
@@ -75,7 +76,7 @@ func (r *peer) snack(kind iscsi.SNACKType, itt, ttt, beg, run, exp uint32) {
 
 func (r *peer) rejected(want iscsi.RejectReason) {
 	r.t.Helper()
-	p := get1(r.t, "bad SNACK", r.up.pdus)
+	p := r.up.PDU(r.t, "bad SNACK")
 	defer p.Release()
 	if p.Bad == nil || p.Bad.Reason != want {
 		r.t.Errorf("a SNACK came up with %v, want %v", p.Bad, want)
@@ -245,7 +246,7 @@ func TestKeepIsBounded(t *testing.T) {
 		}
 		go r.c.Push()
 		r.recv()
-		get1(t, "completion", r.up.done)
+		r.up.Completion(t)
 	}
 	for i := range uint32(17) {
 		one(i) // the last one does not fit: none has been answered
@@ -324,7 +325,7 @@ func TestRecoveryR2T(t *testing.T) {
 					r.send(r.frame(dataOut(q.TTT(), 5, sn, off, off+1024 == w[0]+w[1]), nil, want[off:off+1024]))
 				}
 			}
-			if get1(t, "completion", r.up.done); x.Err != nil || !bytes.Equal(mem, want) {
+			if r.up.Completion(t); x.Err != nil || !bytes.Equal(mem, want) {
 				t.Errorf("%v, data right: %v", x.Err, bytes.Equal(mem, want))
 			}
 		})
@@ -349,7 +350,7 @@ func TestRecoveryEnds(t *testing.T) {
 		r.send(f)
 		r.rejected(iscsi.RejectDataDigest)
 		select {
-		case <-r.up.done:
+		case <-r.up.Done:
 			if x.Err == nil {
 				t.Error("the transfer has no error")
 			}
@@ -406,7 +407,7 @@ func TestStaleR2T(t *testing.T) {
 	for {
 		r.send(r.frame(dataOut(b.R2T().TTT(), 5, 0, 0, true), nil, want))
 		select {
-		case <-r.up.done:
+		case <-r.up.Done:
 			if x.Err != nil || !bytes.Equal(mem, want) {
 				t.Errorf("%v, data right: %v", x.Err, bytes.Equal(mem, want))
 			}
@@ -431,7 +432,7 @@ func TestHeaderDigestResync(t *testing.T) {
 		f[17] ^= 1
 		r.send(f)
 		r.send(nop(r, 2+i))
-		p := get1(t, "NOP-Out", r.up.pdus)
+		p := r.up.PDU(t, "NOP-Out")
 		if p.BHS.ITT() != 2+i || string(p.Data) != "ping" {
 			t.Errorf("got %v for %d", p.BHS.Opcode(), p.BHS.ITT())
 		}
@@ -445,7 +446,7 @@ func TestHeaderDigestResync(t *testing.T) {
 			r.send(f)
 		}
 		r.send(nop(r, 2))
-		if err := get1(t, "end", r.up.end); err != errHeaderDigest {
+		if err := r.up.End(t); err != errHeaderDigest {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}
@@ -459,7 +460,7 @@ func FuzzSNACK(f *testing.F) {
 	f.Add(byte(2), none, uint32(1), uint32(4), uint32(0), uint32(8))
 	f.Add(byte(3), uint32(5), uint32(9), uint32(0), uint32(0), uint32(7))
 	f.Fuzz(func(t *testing.T, kind byte, itt, ttt, beg, run, exp uint32) {
-		c := &Conn{role: iscsi.RoleTarget, up: newRecorder(), st: stateFull, keep: newKeeper()}
+		c := &Conn{role: iscsi.RoleTarget, up: datamovertest.NewRecorder(), st: stateFull, keep: newKeeper()}
 		c.params.MaxXmitDataSegmentLength, c.params.MaxBurstLength = 512, 1024
 		c.tx.init(c)
 		x := &iscsi.Transfer{ITT: 5, LUN: 0, Len: 3000, Segs: [][]byte{filled(3000)}, Final: true}

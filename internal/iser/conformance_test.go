@@ -2,38 +2,15 @@ package iser
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 
 	"softiser/internal/await"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
+	"softiser/internal/loopback"
 	"softiser/rdma"
 )
-
-// tcpPair connects two sockets over loopback.
-func tcpPair(t testing.TB) (client, server net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	ch := make(chan net.Conn, 1)
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			t.Error(err)
-		}
-		ch <- c
-	}()
-	client, err = net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client, <-ch
-}
 
 // device opens a device that must be empty at the end of the test.
 func device(t testing.TB) *Device {
@@ -55,7 +32,7 @@ func device(t testing.TB) *Device {
 // connect makes a connected pair.
 func connect(t testing.TB, di, dt *Device, ci, ct ConnConfig) (i, g *Conn) {
 	t.Helper()
-	a, b := tcpPair(t)
+	a, b := loopback.Pair(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	type result struct {

@@ -4,50 +4,23 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"softiser/internal/faultmap"
 	"softiser/internal/iscsi"
+	"softiser/internal/iscsi/datamovertest"
+	"softiser/internal/loopback"
 	"softiser/rdma"
 )
-
-// recorder is an Upper that keeps what comes up.
-type recorder struct {
-	pdus chan *iscsi.PDU
-	done chan *iscsi.Transfer
-	end  chan error
-}
-
-func newRecorder() *recorder {
-	return &recorder{make(chan *iscsi.PDU, 64), make(chan *iscsi.Transfer, 64), make(chan error, 1)}
-}
-
-func (r *recorder) ControlNotify(p *iscsi.PDU)             { r.pdus <- p }
-func (r *recorder) DataCompletionNotify(x *iscsi.Transfer) { r.done <- x }
-func (r *recorder) ConnectionTerminateNotify(err error)    { r.end <- err }
-func (r *recorder) Sequence() iscsi.Sequence               { return iscsi.Sequence{} }
-
-func get1[T any](t *testing.T, what string, ch chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s did not come", what)
-		panic("unreachable")
-	}
-}
 
 // peer is a scripted other end: a bare queue pair against a Conn in the full
 // feature phase.
 type peer struct {
 	t    *testing.T
 	c    *Conn
-	up   *recorder
+	up   *datamovertest.Recorder
 	dev  *rdma.Device
 	pd   *rdma.PD
 	qp   *rdma.QP
@@ -58,7 +31,7 @@ type peer struct {
 func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 	t.Helper()
 	d := device(t)
-	r := &peer{t: t, up: newRecorder()}
+	r := &peer{t: t, up: datamovertest.NewRecorder()}
 	var err error
 	check := func(err error) {
 		t.Helper()
@@ -78,7 +51,7 @@ func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 		r.bufs = append(r.bufs, make([]byte, 9000))
 		check(r.qp.PostRecv(rdma.RecvWR{ID: uint64(i), SGL: []rdma.SGE{{Mem: r.bufs[i], LKey: r.pd.LocalDMAKey()}}}))
 	}
-	a, b := tcpPair(t)
+	a, b := loopback.Pair(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	ch := make(chan error, 1)
@@ -114,15 +87,7 @@ func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 		<-r.c.Ended()
 		_ = r.qp.Close()
 		_ = r.cq.Close()
-		for {
-			select {
-			case q := <-r.up.pdus:
-				q.Release()
-				continue
-			default:
-			}
-			break
-		}
+		r.up.Release()
 	})
 	return r
 }
@@ -210,7 +175,7 @@ func TestMessageErrors(t *testing.T) {
 				r.recv()
 			}
 			r.send(c.msg)
-			if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), c.says) {
+			if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("ended with %v", err)
 			}
 		})
@@ -228,7 +193,7 @@ func TestRejectedPDUs(t *testing.T) {
 	var b iscsi.BHS
 	b.NewSNACK(iscsi.SNACKData)
 	r.send(control(header{}, &b, nil))
-	p := get1(t, "SNACK", r.up.pdus)
+	p := r.up.PDU(t, "SNACK")
 	if p.Bad == nil || p.Bad.Reason != iscsi.RejectSNACK {
 		t.Errorf("%v", p.Bad)
 	}
@@ -239,7 +204,7 @@ func TestRejectedPDUs(t *testing.T) {
 	var d iscsi.BHS
 	d.NewDataOut().SetTTT(5)
 	r.send(control(header{}, &d, []byte("abc")))
-	p = get1(t, "Data-Out", r.up.pdus)
+	p = r.up.PDU(t, "Data-Out")
 	if p.Bad == nil || p.Bad.Reason != iscsi.RejectInvalidField || string(p.Data) != "abc" {
 		t.Errorf("%v", p.Bad)
 	}
@@ -249,7 +214,7 @@ func TestRejectedPDUs(t *testing.T) {
 	u.NewDataOut()
 	m := control(header{}, &u, []byte("abcde"))
 	r.send(m[:len(m)-3])
-	p = get1(t, "Data-Out", r.up.pdus)
+	p = r.up.PDU(t, "Data-Out")
 	if p.Bad != nil || string(p.Data) != "abcde" {
 		t.Errorf("%v %q", p.Bad, p.Data)
 	}
@@ -282,7 +247,7 @@ func TestHelloAnswers(t *testing.T) {
 	var b iscsi.BHS
 	b.NewNopOut()
 	r.send(control(header{}, &b, nil))
-	if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), "before the Hello") {
+	if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "before the Hello") {
 		t.Errorf("ended with %v", err)
 	}
 }
@@ -319,7 +284,7 @@ func TestInitiatorInvalidation(t *testing.T) {
 	}
 	good := func(t *testing.T, r *peer) {
 		t.Helper()
-		p := get1(t, "response", r.up.pdus)
+		p := r.up.PDU(t, "response")
 		if p.BHS.SCSIResponse().Response() != 0 {
 			t.Error("response changed")
 		}
@@ -342,7 +307,7 @@ func TestInitiatorInvalidation(t *testing.T) {
 		// The other STag is dead as well: reading from it ends the connection.
 		r.post(rdma.SendWR{ID: 1, Op: rdma.OpRead, Remote: rdma.RemoteAddr{STag: h.WriteSTag, TO: h.WriteBase},
 			SGL: []rdma.SGE{{Mem: make([]byte, 10), LKey: r.pd.LocalDMAKey()}}})
-		get1(t, "end", r.up.end)
+		r.up.End(t)
 	})
 	t.Run("plain Send", func(t *testing.T) {
 		r, h := start(t, 4096, 0, 0)
@@ -350,19 +315,19 @@ func TestInitiatorInvalidation(t *testing.T) {
 		good(t, r)
 		r.post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, Remote: rdma.RemoteAddr{STag: h.ReadSTag, TO: h.ReadBase},
 			SGL: []rdma.SGE{{Mem: make([]byte, 10), LKey: r.pd.LocalDMAKey()}}})
-		get1(t, "end", r.up.end)
+		r.up.End(t)
 	})
 	t.Run("unknown task", func(t *testing.T) {
 		r, h := start(t, 4096, 0, 0)
 		respond(r, 4, h.ReadSTag, rdma.OpSendInv)
-		if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), "unknown task") {
+		if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "unknown task") {
 			t.Errorf("ended with %v", err)
 		}
 	})
 	t.Run("wrong STag of the task", func(t *testing.T) {
 		r, h := start(t, 512, 9000, 0)
 		respond(r, 3, h.WriteSTag, rdma.OpSendInv)
-		if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), "not the task's") {
+		if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "not the task's") {
 			t.Errorf("ended with %v", err)
 		}
 	})
@@ -371,7 +336,7 @@ func TestInitiatorInvalidation(t *testing.T) {
 		var b iscsi.BHS
 		b.NewNopIn()
 		r.post(rdma.SendWR{ID: 99, Op: rdma.OpSendInv, InvSTag: h.ReadSTag, SGL: []rdma.SGE{{Mem: control(header{}, &b, nil), LKey: r.pd.LocalDMAKey()}}})
-		if err := get1(t, "end", r.up.end); err == nil || !strings.Contains(err.Error(), "NOP-In") {
+		if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "NOP-In") {
 			t.Errorf("ended with %v", err)
 		}
 	})
@@ -379,13 +344,13 @@ func TestInitiatorInvalidation(t *testing.T) {
 		r, h := start(t, 4096, 0, 0)
 		r.post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, Remote: rdma.RemoteAddr{STag: h.ReadSTag, TO: h.ReadBase + 4000},
 			SGL: []rdma.SGE{{Mem: make([]byte, 97), LKey: r.pd.LocalDMAKey()}}})
-		get1(t, "end", r.up.end)
+		r.up.End(t)
 	})
 	t.Run("reading what may be written", func(t *testing.T) {
 		r, h := start(t, 4096, 0, 0)
 		r.post(rdma.SendWR{ID: 1, Op: rdma.OpRead, Remote: rdma.RemoteAddr{STag: h.ReadSTag, TO: h.ReadBase},
 			SGL: []rdma.SGE{{Mem: make([]byte, 10), LKey: r.pd.LocalDMAKey()}}})
-		get1(t, "end", r.up.end)
+		r.up.End(t)
 	})
 }
 
@@ -416,7 +381,7 @@ func TestTargetAddresses(t *testing.T) {
 		var b iscsi.BHS
 		b.NewSCSICommand().SetITT(8)
 		r.send(control(h, &b, nil))
-		return get1(t, "command", r.up.pdus)
+		return r.up.PDU(t, "command")
 	}
 	respond := func(p *iscsi.PDU) {
 		q := iscsi.PDU{Ref: p.Ref}
@@ -441,7 +406,7 @@ func TestTargetAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.c.Push()
-	if get1(t, "completion", r.up.done); x.Err != nil || string(got) != string(mem[4000:]) {
+	if r.up.Completion(t); x.Err != nil || string(got) != string(mem[4000:]) {
 		t.Fatalf("%v", x.Err)
 	}
 	respond(p)
@@ -452,7 +417,7 @@ func TestTargetAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	respond(p)
-	if get1(t, "completion", r.up.done); x.Err != nil || mem[99] != 99 || mem[100] != 0 || mem[149] != 0 || mem[150] != 150 {
+	if r.up.Completion(t); x.Err != nil || mem[99] != 99 || mem[100] != 0 || mem[149] != 0 || mem[150] != 150 {
 		t.Fatalf("%v", x.Err)
 	}
 	for _, x := range []*iscsi.Transfer{
@@ -468,24 +433,8 @@ func TestTargetAddresses(t *testing.T) {
 // An RDMA Read into a mapping that has been truncated fails alone, and so does an
 // RDMA Write into one at the initiator.
 func TestMemoryFault(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "volume")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
 	const n = 256 << 10
-	if err := f.Truncate(n); err != nil {
-		t.Fatal(err)
-	}
-	mem, err := syscall.Mmap(int(f.Fd()), 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Munmap(mem)
-	if err := f.Truncate(0); err != nil {
-		t.Fatal(err)
-	}
+	mem := faultmap.New(t, n, 0)
 	r := newPeer(t, iscsi.RoleTarget, nil)
 	src := make([]byte, n)
 	w, err := r.pd.AllocWindow()
@@ -501,14 +450,14 @@ func TestMemoryFault(t *testing.T) {
 		var b iscsi.BHS
 		b.NewSCSICommand().SetITT(8)
 		r.send(control(header{wsv: true, Ref: iscsi.Ref{WriteSTag: stag, WriteBase: base}}, &b, nil))
-		p := get1(t, "command", r.up.pdus)
+		p := r.up.PDU(t, "command")
 		x := &iscsi.Transfer{ITT: 8, Ref: p.Ref, Len: n, Segs: [][]byte{dst}}
 		p.Release()
 		if err := r.c.GetData(x); err != nil {
 			t.Fatal(err)
 		}
 		r.c.Push()
-		get1(t, "completion", r.up.done)
+		r.up.Completion(t)
 		if bad := len(dst) > 0 && &dst[0] == &mem[0]; bad != errors.Is(x.Err, iscsi.ErrMemoryFault) || !bad && x.Err != nil {
 			t.Fatalf("%v", x.Err)
 		}
@@ -529,7 +478,7 @@ func TestMemoryFault(t *testing.T) {
 	var b iscsi.BHS
 	b.NewSCSIResponse().SetITT(3)
 	r.send(control(header{}, &b, nil))
-	q := get1(t, "response", r.up.pdus)
+	q := r.up.PDU(t, "response")
 	if q.BHS.SCSIResponse().Response() != iscsi.ResponseTargetFailure {
 		t.Error("lost data was reported as good")
 	}
@@ -539,7 +488,7 @@ func TestMemoryFault(t *testing.T) {
 // A peer that serves no RDMA Reads cannot be served.
 func TestNoReads(t *testing.T) {
 	d := device(t)
-	a, b := tcpPair(t)
+	a, b := loopback.Pair(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	go func() {
@@ -561,7 +510,7 @@ func TestReceivePoolGrows(t *testing.T) {
 		var b iscsi.BHS
 		b.NewNopOut().SetITT(uint32(i))
 		r.send(control(header{}, &b, nil))
-		p := get1(t, "NOP-Out", r.up.pdus)
+		p := r.up.PDU(t, "NOP-Out")
 		if p.BHS.ITT() != uint32(i) {
 			t.Fatalf("got %d, want %d", p.BHS.ITT(), i)
 		}

@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/iscsi/datamovertest"
 	"softiser/internal/iscsitcp"
+	"softiser/internal/loopback"
 )
 
 // switching is a target whose stream login has just ended with
 // RDMAExtensions=Yes, and the raw other end of its connection.
 type switching struct {
-	*recorder
+	*datamovertest.Recorder
 	t     *testing.T
 	dm    *Upgraded
 	nc    net.Conn
@@ -42,12 +44,12 @@ func (s *switching) ControlNotify(p *iscsi.PDU) {
 // newSwitching logs in; behind follows the Login Request in the same write.
 func newSwitching(t *testing.T, behind []byte) *switching {
 	t.Helper()
-	a, b := tcpPair(t)
+	a, b := loopback.Pair(t)
 	dm, err := device(t).Upgrade(b, iscsi.RoleTarget, iscsitcp.Config{}, ConnConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &switching{recorder: newRecorder(), t: t, dm: dm, nc: a}
+	s := &switching{Recorder: datamovertest.NewRecorder(), t: t, dm: dm, nc: a}
 	s.login = iscsi.NewLoginTarget(iscsi.LoginTargetConfig{
 		Profile: dm.KeyProfile(),
 		Admit: func(*iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
@@ -94,7 +96,7 @@ func TestSwitchOnTheRightByte(t *testing.T) {
 		t.Fatalf("answered %q", rep)
 	}
 	s.dm.Terminate(errors.New("end of the test"))
-	get1(t, "end", s.end)
+	s.End(t)
 }
 
 // The end of the connection while the stream changes, from either side and for
@@ -138,14 +140,14 @@ func TestSwitchEnds(t *testing.T) {
 			}
 			s.dm.Push()
 			c.do(s)
-			if err := get1(t, "end", s.end); !c.good(err) {
+			if err := s.End(t); !c.good(err) {
 				t.Errorf("ended with %v", err)
 			}
 			if err := s.dm.SendControl(&p); err == nil {
 				t.Error("SendControl works after the end")
 			}
 			select {
-			case err := <-s.end:
+			case err := <-s.Ended:
 				t.Errorf("ended twice: %v", err)
 			default:
 			}

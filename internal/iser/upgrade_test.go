@@ -8,11 +8,12 @@ import (
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
 	"softiser/internal/iscsitcp"
+	"softiser/internal/loopback"
 )
 
 func upgradePair(d *Device, hello bool) datamovertest.Pair {
 	return func(t testing.TB) (iscsi.Datamover, iscsi.Datamover) {
-		a, b := tcpPair(t)
+		a, b := loopback.Pair(t)
 		i, err := d.Upgrade(a, iscsi.RoleInitiator, iscsitcp.Config{}, ConnConfig{RequireHello: hello})
 		if err != nil {
 			t.Fatal(err)
@@ -56,7 +57,7 @@ func TestUpgradeWithPlainPeer(t *testing.T) {
 	for _, plain := range []iscsi.Role{iscsi.RoleInitiator, iscsi.RoleTarget} {
 		t.Run(plain.String(), func(t *testing.T) {
 			s := datamovertest.Open(t, func(t testing.TB) (iscsi.Datamover, iscsi.Datamover) {
-				a, b := tcpPair(t)
+				a, b := loopback.Pair(t)
 				var dms [2]iscsi.Datamover
 				for r, nc := range []net.Conn{a, b} {
 					role := iscsi.Role(r)

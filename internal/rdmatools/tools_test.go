@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,17 +14,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/internal/await"
+	"softiser/internal/loopback"
 	"softiser/rdma"
 )
 
 func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
+	_, port, _ := strings.Cut(loopback.FreeAddr(t), ":")
+	return port
 }
 
 // tool runs one command line to its end.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,14 +32,12 @@ const (
 
 type ucmatose struct {
 	transport
-	server, bind       string
-	port               int
-	connections        int
-	count, size        int
-	json               bool
-	out                io.Writer
-	mu                 sync.Mutex // guards out and moved
-	sentBytes, gotMsgs int
+	server, bind string
+	port         int
+	connections  int
+	count, size  int
+	json         bool
+	out          io.Writer
 }
 
 // UCMatose is the command ucmatose.

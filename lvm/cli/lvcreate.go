@@ -20,7 +20,7 @@ type lvcreateFlags struct {
 	snapshot, thin, contiguous        bool
 	thinPool, discards, errorWhenFull string
 	zero, wipe, skip, spare, active   string
-	ignoreSkip, monitor               bool
+	ignoreSkip                        bool
 	tags                              []string
 }
 

@@ -18,7 +18,7 @@ import (
 type reportFlags struct {
 	options, units, format, sort, separator string
 	noHeadings, noSuffix, all, segments     bool
-	aligned, prefixes, rows                 bool
+	aligned, prefixes                       bool
 }
 
 func (a *app) reportCommands() []*cobra.Command {

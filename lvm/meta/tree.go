@@ -171,17 +171,6 @@ func (s *Section) comment(text string) {
 	s.items = append(s.items, item{kind: itemComment, note: "# " + text})
 }
 
-// clone copies the tree.
-func (s *Section) clone() *Section {
-	c := &Section{Name: s.Name, items: append([]item(nil), s.items...)}
-	for i := range c.items {
-		if c.items[i].sec != nil {
-			c.items[i].sec = c.items[i].sec.clone()
-		}
-	}
-	return c
-}
-
 // Append writes the section's items in lvm2's on-disk form, without its own
 // name and braces.
 func (s *Section) Append(b []byte) []byte { return s.append(b, 0, false) }

@@ -263,24 +263,15 @@ func (n *Snapshot) ReleaseLease(l *blockdev.Lease) {
 	swap.Unstage(l, n.set.pool)
 }
 
-// Flush implements blockdev.Device. What was written to a snapshot that has become
-// invalid is lost.
-func (n *Snapshot) Flush() error {
-	err := n.st.dev.Flush()
-	n.set.mu.RLock()
-	defer n.set.mu.RUnlock()
-	if err == nil && !n.st.valid {
-		return failed()
-	}
-	return err
-}
+// Flush implements blockdev.Device.
+func (n *Snapshot) Flush() error { return n.st.dev.Flush() }
 
 // FlushRange implements blockdev.Device.
 func (n *Snapshot) FlushRange(off, k int64) error {
 	if err := n.check(off, k, false); err != nil {
 		return err
 	}
-	return n.Flush()
+	return n.st.dev.Flush()
 }
 
 // Discard implements blockdev.Device: dm-snapshot's stores cannot give chunks

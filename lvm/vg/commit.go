@@ -44,12 +44,7 @@ func (g *Group) Commit(next *meta.VG, why string) error {
 		return err
 	}
 	g.VG, g.fresh, g.Stale = next, false, nil
-	// The group is changed. A caller that took this for a failure would go on with
-	// the old extents.
-	if err := g.cfg.backup(next, "Created *after* "+why); err != nil {
-		g.note("the backup of volume group %q is not up to date: %v", next.Name, err)
-	}
-	return nil
+	return g.cfg.backup(next, "Created *after* "+why)
 }
 
 // Repair rewrites damaged and old copies from the current text.

@@ -4,10 +4,10 @@ package rdmatest
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 
+	"softiser/internal/loopback"
 	"softiser/rdma"
 )
 
@@ -51,7 +51,7 @@ func NewPair(t testing.TB, o *Options) (client, server *End) {
 	if o.Prepare != nil {
 		o.Prepare(client, server)
 	}
-	cc, sc := TCPPair(t)
+	cc, sc := loopback.Pair(t)
 	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	done := make(chan error, 1)
@@ -108,25 +108,6 @@ func NewEnd(t testing.TB, o *Options, i int) *End {
 		}
 	})
 	return e
-}
-
-// TCPPair returns the two ends of a TCP connection over loopback.
-func TCPPair(t testing.TB) (client, server *net.TCPConn) {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	c, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c.(*net.TCPConn), s.(*net.TCPConn)
 }
 
 // Poll waits for n completions.

@@ -113,7 +113,6 @@ type claim struct {
 	v             *Volume
 	first, length int64
 	ticket        uint64
-	quiet         bool // no lease on it is open any more
 }
 
 // end gives the range back.
@@ -124,33 +123,11 @@ func (c claim) end() { c.v.ranges.EndExclusive(c.first, c.length, c.ticket) }
 func (v *Volume) exclusive(off, n int64) claim {
 	c := claim{v: v, first: v.floor(off)}
 	c.length = v.ceil(off+n) - c.first
-	if c.ticket, c.quiet = v.ranges.Exclusive(c.first, c.length, v.patience); !c.quiet {
+	var quiet bool
+	if c.ticket, quiet = v.ranges.Exclusive(c.first, c.length, v.patience); !quiet {
 		v.stats.impatient.Add(1)
 	}
 	return c
-}
-
-// lost reports whether the error of a durable write may be that of its flush: the
-// kernel tells it once, whichever writes it is about, and marks their pages clean,
-// as after a failed fsync. No space, on a file system that allocates when it writes
-// back, and EDQUOT look alike in both; a write that needs nothing but memory tells
-// which it was.
-func (v *Volume) lost(err error, bufs [][]byte, off int64) bool {
-	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return retry(func() error {
-			_, err := v.sys.pwritev(v.fd, bufs, off, 0)
-			return err
-		}) == nil
-	case errors.Is(err, io.ErrShortWrite):
-		return false
-	}
-	for _, refused := range []unix.Errno{unix.EFBIG, unix.EINVAL, unix.EOPNOTSUPP, unix.EBADF, unix.EFAULT, unix.EPERM, unix.EACCES, unix.EROFS} {
-		if errors.Is(err, refused) {
-			return false // said before anything was written
-		}
-	}
-	return true
 }
 
 // pwrite writes everything or fails.
@@ -169,7 +146,9 @@ func (v *Volume) pwrite(bufs [][]byte, off int64, flags int) error {
 			err = io.ErrShortWrite
 		}
 		if err != nil {
-			if flags&unix.RWF_DSYNC != 0 && v.lost(err, batch, off) {
+			if flags&unix.RWF_DSYNC != 0 && errors.Is(err, unix.EIO) {
+				// The data may have been written back and lost: the same as a
+				// failed fsync.
 				v.poisoned.Store(true)
 			}
 			return v.fail("pwrite", off, want, err)

@@ -168,9 +168,6 @@ func (v *Volume) ReleaseLease(l *blockdev.Lease) {
 		v.pool.Put(l.Priv.Pool)
 		l.Priv.Pool = l.Priv.Pool[:0]
 	case l.Write:
-		// As a rule they are: only a discard that did not wait for this lease has
-		// made them anything else.
-		v.pages.set(l.Off, int64(l.Len), pageData)
 		v.ranges.EndWrite(l.Off, int64(l.Len))
 	default:
 		v.ranges.EndRead(l.Off, int64(l.Len))

@@ -70,8 +70,7 @@ func (v *Volume) zero(op string, off, n int64, call func(off, n int64) error, ho
 	if v.mustSync(false) && v.poisoned.Load() {
 		return blockdev.ErrPoisoned
 	}
-	c := v.exclusive(off, n)
-	defer c.end()
+	defer v.exclusive(off, n).end()
 	if err := v.check(off, n); err != nil {
 		return err
 	}
@@ -84,11 +83,8 @@ func (v *Volume) zero(op string, off, n int64, call func(off, n int64) error, ho
 	if err := retry(func() error { return call(off, n) }); err != nil {
 		return v.fail(op, off, n, err)
 	}
-	if hole && c.quiet {
+	if hole {
 		v.pages.clear(off, n, pageHole)
-	} else if hole {
-		// A peer that took too long may still store there: the page behind its
-		// lease must not be shown as a hole. Its release says that it is data.
 	} else if v.cfg.HolesKnown {
 		v.pages.set(off, n, pageOwned)
 	}

@@ -33,7 +33,6 @@ type Command struct {
 	itt  uint32
 	pdu  iscsi.PDU
 	bufs iscsi.TaskBuffers
-	one  [1][]byte
 	done chan struct{}
 	Resp iscsi.BHS
 	busy bool // under Initiator.mu

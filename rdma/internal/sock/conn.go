@@ -1,10 +1,8 @@
 package sock
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"syscall"
 	"time"
 
@@ -96,6 +94,3 @@ func (c *Conn) Drained() bool { return c.drained }
 // Waits is called before ReadLoop is left to wait because of Drained: a reset behind
 // the bytes is noticed within tcpinq.Lookout then.
 func (c *Conn) Waits() { c.inq.Waits() }
-
-// IsTimeout reports whether err comes from Interrupt or a deadline.
-func IsTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

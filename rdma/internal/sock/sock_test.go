@@ -2,26 +2,19 @@ package sock
 
 import (
 	"bytes"
+	"errors"
 	"net"
+	"os"
 	"testing"
 	"time"
+
+	"softiser/internal/loopback"
 )
 
 func pair(t *testing.T) (a, b *Conn) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	c, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, s := loopback.Pair(t)
+	var err error
 	if a, err = New(c); err != nil {
 		t.Fatal(err)
 	}
@@ -110,13 +103,13 @@ func TestInterrupt(t *testing.T) {
 	a.Interrupt()
 	select {
 	case err := <-done:
-		if !IsTimeout(err) {
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error(err)
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("still waiting")
 	}
-	if err := a.WriteLoop(func(uintptr) bool { return false }); !IsTimeout(err) {
+	if err := a.WriteLoop(func(uintptr) bool { return false }); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error(err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"softiser/blockdev"
+	"softiser/lvm/internal/swap"
 )
 
 // Copying out has three steps:
@@ -25,8 +26,13 @@ const (
 	copyRun = 128 << 10 // bytes copied at once, or one chunk
 )
 
-// claim is the chunks that one write has to copy out.
+// claim is the chunks that one write has to copy out. A write to the origin
+// copies what it is about to destroy; one to a snapshot puts its own content in,
+// and reads of the origin only what it does not cover.
 type claim struct {
+	off, n int64    // the range that is written to the snapshot; n 0: the origin is written
+	ps     [][]byte // its content
+
 	of     []*Snapshot
 	chunks [][]pair // of each
 	copied chan struct{}
@@ -131,7 +137,7 @@ func (s *Set) copyOut(c *claim) {
 	errs := make([]error, len(c.of))
 	buf := <-s.buffers
 	for i, o := range c.of {
-		buf, errs[i] = s.copyChunks(buf, o.st, c.chunks[i])
+		buf, errs[i] = s.copyChunks(buf, o.st, c, c.chunks[i])
 	}
 	s.buffers <- buf
 
@@ -158,10 +164,10 @@ func (s *Set) copyOut(c *claim) {
 	close(c.copied)
 }
 
-// copyChunks copies chunks of the origin into the store, neighbours at once;
-// the last one may reach beyond the origin's end. Nobody changes the origin
-// there before they are recorded. It returns the buffer, which it may enlarge.
-func (s *Set) copyChunks(buf []byte, st *Store, ps []pair) ([]byte, error) {
+// copyChunks fills chunks of the store, neighbours at once; the last one may
+// reach beyond the origin's end. Nobody changes the origin there before they are
+// recorded. It returns the buffer, which it may enlarge.
+func (s *Set) copyChunks(buf []byte, st *Store, c *claim, ps []pair) ([]byte, error) {
 	end := s.base.Info().Size
 	for len(ps) > 0 {
 		k := 1
@@ -174,8 +180,19 @@ func (s *Set) copyChunks(buf []byte, st *Store, ps []pair) ([]byte, error) {
 		p := buf[:k*int(st.chunk)]
 		at := int64(ps[0].from) * st.chunk
 		n := min(int64(len(p)), end-at)
-		if _, err := s.base.ReadAt(p[:n], at); err != nil {
-			return buf, err
+		// The writer's own part, [lo, hi) of p, lies between two parts of the
+		// origin's, which may be empty.
+		lo, hi := n, n
+		if c.n > 0 {
+			lo, hi = max(0, c.off-at), min(n, c.off+c.n-at)
+			swap.CopyOut(p[lo:hi], c.ps, at+lo-c.off)
+		}
+		for _, r := range [2][2]int64{{0, lo}, {hi, n}} {
+			if r[0] < r[1] {
+				if _, err := s.base.ReadAt(p[r[0]:r[1]], at+r[0]); err != nil {
+					return buf, err
+				}
+			}
 		}
 		clear(p[n:])
 		if err := st.write(p, ps[0].to); err != nil {

@@ -119,42 +119,89 @@ func (n *Snapshot) WriteAt(p []byte, off int64) (int, error) {
 	if err := n.check(off, int64(len(p)), true); err != nil {
 		return 0, err
 	}
-	if err := n.own(off, int64(len(p))); err != nil {
-		return 0, err
-	}
-	n.set.mu.RLock()
-	defer n.set.mu.RUnlock()
-	if !n.st.valid {
-		return 0, failed()
-	}
-	err := n.st.pieces(off, int64(len(p)), func(to uint64, _ bool, at, k int64) error {
-		_, err := n.st.dev.WriteAt(p[at-off:at-off+k], int64(to)*n.st.chunk+at%n.st.chunk)
-		return err
-	})
-	if err != nil {
+	one := [1][]byte{p}
+	if _, err := n.write(off, int64(len(p)), one[:]); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// own makes sure that the snapshot has its own copy of every chunk in the
-// range.
-func (n *Snapshot) own(off, k int64) error {
+// write writes k bytes, which are in ps; durable means that they already are.
+func (n *Snapshot) write(off, k int64, ps [][]byte) (durable bool, err error) {
+	mine, err := n.own(off, k, ps)
+	if err != nil {
+		return false, err
+	}
+	n.set.mu.RLock()
+	defer n.set.mu.RUnlock()
+	if !n.st.valid {
+		return false, failed()
+	}
+	durable = true
+	at, end := off, off+k
+	for i := 0; at < end; i++ {
+		to, next := end, end
+		if i < len(mine) { // written when it was copied
+			to = max(at, int64(mine[i].from)*n.st.chunk)
+			next = int64(mine[i].from+1) * n.st.chunk
+		}
+		if at < to {
+			durable = false
+			if err := n.overwriteLocked(at, to-at, ps, at-off); err != nil {
+				return false, err
+			}
+		}
+		at = next
+	}
+	return durable, nil
+}
+
+// overwriteLocked writes to chunks that the snapshot has: k bytes, which begin
+// skip bytes into ps.
+func (n *Snapshot) overwriteLocked(off, k int64, ps [][]byte, skip int64) error {
+	for _, p := range ps {
+		switch {
+		case skip >= int64(len(p)):
+			skip -= int64(len(p))
+			continue
+		case k == 0:
+			return nil
+		}
+		p = p[skip:]
+		p = p[:min(int64(len(p)), k)]
+		err := n.st.pieces(off, int64(len(p)), func(to uint64, _ bool, at, k int64) error {
+			_, err := n.st.dev.WriteAt(p[at-off:at-off+k], int64(to)*n.st.chunk+at%n.st.chunk)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		off, k, skip = off+int64(len(p)), k-int64(len(p)), 0
+	}
+	return nil
+}
+
+// own makes sure that the snapshot has its own copy of every chunk in the range
+// that ps is written to, and returns those whose copy has that content already.
+func (n *Snapshot) own(off, k int64, ps [][]byte) (mine []pair, err error) {
 	s := n.set
 	s.mu.RLock()
 	have := n.st.coveredLocked(off, k)
 	s.mu.RUnlock()
 	if have {
-		return nil
+		return nil, nil
 	}
 	s.mu.Lock()
 	if !n.st.valid {
 		s.mu.Unlock()
-		return failed()
+		return nil, failed()
 	}
-	var c claim
-	s.copyOutUnlock(&c, s.claimLocked(&c, nil, n, off, k))
-	return nil // whoever writes now looks whether it is still valid
+	c := &claim{off: off, n: k, ps: ps}
+	s.copyOutUnlock(c, s.claimLocked(c, nil, n, off, k))
+	for _, ps := range c.chunks { // of one snapshot, or none
+		mine = ps
+	}
+	return mine, nil // whoever writes now looks whether it is still valid
 }
 
 // LeaseRead implements blockdev.Device. Chunks of its own are lent directly;
@@ -246,7 +293,11 @@ func (n *Snapshot) CommitLease(l *blockdev.Lease, fua bool) error {
 	if len(l.Priv.Under) > 0 {
 		return swap.CommitThrough(l, fua)
 	}
-	return swap.WriteStaged(l, n, fua)
+	durable, err := n.write(l.Off, int64(l.Len), l.Segs)
+	if err != nil || durable || !fua {
+		return err
+	}
+	return n.FlushRange(l.Off, int64(l.Len))
 }
 
 // CommitBlocks implements blockdev.Lender.

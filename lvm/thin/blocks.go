@@ -1,14 +1,16 @@
 package thin
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"sync"
 
 	"softiser/blockdev"
 )
 
-// block is a metadata block in memory. data is not changed once it has been
-// committed; a transaction works on copies.
+// block is a metadata block in memory. data is not changed once its transaction
+// has been cut; the next one works on copies.
 type block struct {
 	nr   uint64
 	xor  uint32
@@ -27,6 +29,9 @@ type blocks struct {
 	// fresh are the blocks that the transaction has allocated: they may be
 	// changed in place, and are written by the commit.
 	fresh map[uint64]*block
+	// storing are those of the transaction that is being stored: the disk does
+	// not have them yet.
+	storing map[uint64]*block
 }
 
 const maxCached = 64 << 10 // blocks: 256 MiB
@@ -48,7 +53,7 @@ func (t *blocks) read(nr uint64, xor uint32) (*block, error) {
 		t.mu.Lock()
 		if len(t.cache) >= maxCached {
 			for k := range t.cache {
-				if t.fresh[k] == nil {
+				if t.fresh[k] == nil && t.storing[k] == nil {
 					delete(t.cache, k)
 				}
 				if len(t.cache) < maxCached*7/8 {
@@ -126,22 +131,25 @@ func (t *blocks) drop(nr uint64) error {
 	return nil
 }
 
-// write puts the transaction's blocks on the device and makes them durable.
-func (t *blocks) write() error {
+// cut ends the transaction: its blocks, in the order of their numbers, are not
+// changed any more.
+func (t *blocks) cut() []*block {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	bs := make([]*block, 0, len(t.fresh))
 	for nr, b := range t.fresh {
 		le.PutUint64(b.data[8:], nr)
 		le.PutUint32(b.data, checksum(b.data, b.xor))
-		if _, err := t.dev.WriteAt(b.data, int64(nr)*blockSize); err != nil {
-			return fmt.Errorf("writing metadata block %d: %w", nr, err)
-		}
+		bs = append(bs, b)
 	}
-	return t.dev.Flush()
+	slices.SortFunc(bs, func(a, b *block) int { return cmp.Compare(a.nr, b.nr) })
+	t.storing, t.fresh = t.fresh, map[uint64]*block{}
+	return bs
 }
 
-// committed ends the transaction: its blocks are now those of the disk.
-func (t *blocks) committed() {
+// stored says that the blocks of the last cut are on disk.
+func (t *blocks) stored() {
 	t.mu.Lock()
-	t.fresh = map[uint64]*block{}
+	t.storing = nil
 	t.mu.Unlock()
-	t.sm.committed()
 }

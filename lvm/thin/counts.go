@@ -3,18 +3,18 @@ package thin
 import "fmt"
 
 // counts are the reference counts of a device's blocks: what a space map says,
-// in memory. Blocks that were freed since the last commit are not given out
-// again before the next one, because the committed state still uses them.
+// in memory. Blocks that a transaction has freed are not given out again before
+// it is stored, because the state on disk still uses them.
 type counts struct {
 	n     uint64
 	small []uint8           // 255: see large
 	large map[uint64]uint32 // counts of 255 and more
 	used  uint64            // blocks with a count
 	hint  uint64            // where the search for a free block goes on
-	freed map[uint64]bool   // since the last commit
-	limbo map[uint64]bool   // freed, but still lent to somebody
+	freed map[uint64]bool   // since the last cut
+	limbo map[uint64]bool   // freed before, but still on disk or lent to somebody
 
-	dirty    map[uint64]bool // bitmaps that changed since the last commit
+	dirty    map[uint64]bool // bitmaps that changed since the last cut
 	overflow map[uint64]bool // blocks whose count is or was 3 or more, and changed
 }
 
@@ -123,14 +123,24 @@ func (c *counts) available() uint64 {
 // giveBack undoes an alloc of this transaction.
 func (c *counts) giveBack(b uint64) { c.change(b, 0) }
 
-// committed forgets what changed; freed blocks may be given out again.
-func (c *counts) committed() {
-	if len(c.freed) > 0 {
-		c.hint = 0
+// cut forgets what changed, which the transaction has taken down, and returns
+// the blocks that it freed: limbo has them until they may be given out.
+func (c *counts) cut() []uint64 {
+	freed := make([]uint64, 0, len(c.freed))
+	for b := range c.freed {
+		freed = append(freed, b)
+		c.limbo[b] = true
 	}
 	clear(c.freed)
 	clear(c.dirty)
 	clear(c.overflow)
+	return freed
+}
+
+// back takes a block out of limbo: it may be given out again.
+func (c *counts) back(b uint64) {
+	delete(c.limbo, b)
+	c.hint = min(c.hint, b)
 }
 
 // bitmap fills in a bitmap block's counts and says how many are free, and the

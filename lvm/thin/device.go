@@ -20,6 +20,10 @@ type Device struct {
 	root    uint64
 	det     details
 	changed bool
+
+	// Virtual blocks that were mapped or unmapped since the last cut, and in
+	// the transaction that is being stored.
+	since, stored map[uint64]struct{}
 }
 
 // Device opens a volume of size bytes.
@@ -33,7 +37,8 @@ func (p *Pool) Device(id uint64, size int64, name string, readOnly bool) (*Devic
 	if err != nil || v == nil {
 		return nil, orNoDevice(err, id)
 	}
-	d := &Device{p: p, id: id, size: size, name: name, ro: readOnly, root: le.Uint64(v)}
+	d := &Device{p: p, id: id, size: size, name: name, ro: readOnly, root: le.Uint64(v),
+		since: map[uint64]struct{}{}, stored: map[uint64]struct{}{}}
 	if d.det, err = p.detailsLocked(id); err != nil {
 		return nil, err
 	}
@@ -123,6 +128,7 @@ func (d *Device) setLocked(vb, data uint64) error {
 	if !had.ok {
 		d.det.mapped++
 	}
+	d.since[vb] = struct{}{}
 	return d.rootLocked(root)
 }
 
@@ -189,7 +195,9 @@ func (d *Device) WriteAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	err := d.each(off, int64(len(p)), func(vb uint64, in, at, n int64) error {
-		return d.writeBlock(vb, in, p[at:at+n])
+		one := [1][]byte{p[at : at+n]}
+		_, err := d.writeBlock(vb, in, one[:], n)
+		return err
 	})
 	if err != nil {
 		return 0, err
@@ -197,74 +205,105 @@ func (d *Device) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-func (d *Device) writeBlock(vb uint64, in int64, p []byte) error {
+// writeBlock writes n bytes, which are in ps, to a virtual block at offset in;
+// fresh means that it got a new data block for that.
+func (d *Device) writeBlock(vb uint64, in int64, ps [][]byte, n int64) (fresh bool, err error) {
 	for {
-		own, err := d.writeOwn(vb, in, p)
+		own, err := d.writeOwn(vb, in, ps)
 		if own || err != nil {
-			return err
+			return false, err
 		}
-		if done, err := d.provision(vb, in, p); done || err != nil {
-			return err
+		if done, err := d.provision(vb, in, ps, n); done || err != nil {
+			return true, err
 		}
 	}
 }
 
 // writeOwn writes to a block that belongs to this device alone.
-func (d *Device) writeOwn(vb uint64, in int64, p []byte) (own bool, err error) {
+func (d *Device) writeOwn(vb uint64, in int64, ps [][]byte) (own bool, err error) {
 	g := d.p.gens.enter()
 	defer d.p.gens.leave(g)
 	m, err := d.lookup(vb)
 	if err != nil || !m.ok || m.shared {
 		return false, err
 	}
-	_, err = d.p.cfg.Data.WriteAt(p, int64(m.data)*d.p.chunk+in)
-	return true, err
+	return true, writeAll(d.p.cfg.Data, int64(m.data)*d.p.chunk+in, ps)
+}
+
+// writeAll writes buffers one behind the other.
+func writeAll(dev blockdev.Device, at int64, ps [][]byte) error {
+	for _, p := range ps {
+		if _, err := dev.WriteAt(p, at); err != nil {
+			return err
+		}
+		at += int64(len(p))
+	}
+	return nil
 }
 
 // Flush implements blockdev.Device.
 func (d *Device) Flush() error {
-	done, err := d.flushMapping()
-	if done || err != nil {
+	p := d.p
+	p.mu.RLock()
+	begun, failed := p.begun.Load(), p.failed
+	changed, under := p.changed, p.under != nil
+	p.mu.RUnlock()
+	if err := d.flushMapping(begun, changed, under, failed); err != nil || changed {
 		return err
 	}
-	return d.p.cfg.Data.Flush()
+	return p.cfg.Data.Flush()
 }
 
-// flushMapping makes the mappings durable; done means that the data is, too.
-// Of many that flush at once, one commits for all that came before it began.
-func (d *Device) flushMapping() (done bool, err error) {
-	p := d.p
-	seen := p.commits.Load()
-	p.mu.RLock()
-	changed, failed := p.changed, p.failed
-	done = p.commits.Load() != seen // and it is over: commits hold mu
-	p.mu.RUnlock()
-	if failed != nil {
-		return false, &blockdev.Error{Op: "flush", Store: d.name, Kind: blockdev.ErrPoisoned, Cause: failed}
-	}
-	if done || !changed {
-		return done, nil
-	}
-	return true, p.commitSince(seen)
-}
-
-// FlushRange implements blockdev.Device.
+// FlushRange implements blockdev.Device. It commits only if the mapping of the
+// range is not on disk yet.
 func (d *Device) FlushRange(off, n int64) error {
 	if err := d.check(off, n, false); err != nil {
 		return err
 	}
-	if done, err := d.flushMapping(); done || err != nil {
+	return d.flushRange(off, n, false)
+}
+
+// flushRange is FlushRange. fresh says that the caller has given new data blocks
+// to all of the range: whichever commit made that durable has flushed the data.
+func (d *Device) flushRange(off, n int64, fresh bool) error {
+	p := d.p
+	var changed, under bool
+	p.mu.RLock()
+	begun, failed := p.begun.Load(), p.failed
+	for vb := uint64(off / p.chunk); n > 0 && vb <= uint64((off+n-1)/p.chunk) && !changed && len(d.since)+len(d.stored) > 0; vb++ {
+		_, now := d.since[vb]
+		_, before := d.stored[vb]
+		changed, under = changed || now, under || before
+	}
+	p.mu.RUnlock()
+	if err := d.flushMapping(begun, changed, under, failed); err != nil || changed || fresh {
 		return err
 	}
-	g := d.p.gens.enter()
-	defer d.p.gens.leave(g)
+	g := p.gens.enter()
+	defer p.gens.leave(g)
 	return d.each(off, n, func(vb uint64, in, _, n int64) error {
 		m, err := d.lookup(vb)
 		if err != nil || !m.ok {
 			return err
 		}
-		return d.p.cfg.Data.FlushRange(int64(m.data)*d.p.chunk+in, n)
+		return p.cfg.Data.FlushRange(int64(m.data)*p.chunk+in, n)
 	})
+}
+
+// flushMapping makes mappings durable: those that have changed since begun
+// transactions were cut, with all data that was written before, or those of the
+// last one of them, which is being stored. That one's flush of the data may have
+// come before what was written last.
+func (d *Device) flushMapping(begun uint64, changed, under bool, failed error) error {
+	switch {
+	case failed != nil:
+		return &blockdev.Error{Op: "flush", Store: d.name, Kind: blockdev.ErrPoisoned, Cause: failed}
+	case changed:
+		return d.p.commitSince(begun)
+	case under:
+		return d.p.commitSince(begun - 1)
+	}
+	return nil
 }
 
 // Extents implements blockdev.Device.
@@ -307,4 +346,6 @@ func (d *Device) Extents(off, n int64) ([]blockdev.Extent, error) {
 // OnResize implements blockdev.Device; growing is announced further up.
 func (d *Device) OnResize(func(blockdev.Info)) func() { return func() {} }
 
-var copyBufs = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
+const copySize = 256 << 10
+
+var copyBufs = sync.Pool{New: func() any { b := make([]byte, copySize); return &b }}

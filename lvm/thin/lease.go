@@ -121,12 +121,31 @@ func (d *Device) direct(l *blockdev.Lease, off int64, n int, m blockdev.Mode, wr
 // CommitLease implements blockdev.Lender.
 func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {
 	if len(l.Priv.Under) == 0 {
-		return swap.WriteStaged(l, d, fua)
+		return d.commitStaged(l, fua)
 	}
-	if err := swap.CommitThrough(l, fua); err != nil || !fua {
+	if err := swap.CommitThrough(l, false); err != nil || !fua {
 		return err
 	}
 	return d.FlushRange(l.Off, int64(l.Len)) // the mapping too
+}
+
+// commitStaged writes a staged lease block by block, so that what covers a block
+// is one write although it lies in several buffers.
+func (d *Device) commitStaged(l *blockdev.Lease, fua bool) error {
+	left, fresh := l.Segs, true
+	skip := 0 // bytes of left[0] that are written
+	err := d.each(l.Off, int64(l.Len), func(vb uint64, in, _, n int64) error {
+		var room [4][]byte
+		ps := room[:0]
+		ps, left, skip = swap.Cut(ps, left, skip, int(n))
+		f, err := d.writeBlock(vb, in, ps, n)
+		fresh = fresh && f
+		return err
+	})
+	if err != nil || !fua {
+		return err
+	}
+	return d.flushRange(l.Off, int64(l.Len), fresh)
 }
 
 // CommitBlocks implements blockdev.Lender.

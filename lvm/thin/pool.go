@@ -32,9 +32,13 @@ type Pool struct {
 	chunk int64 // data block, bytes
 	gens  gens
 
-	// mu guards the metadata. Look-ups hold it for reading, changes for
-	// writing; no data is read or written under it, except by commits, which
-	// flush the data first.
+	// one has an element while a flush commits. Who puts it there may take mu;
+	// never the other way round.
+	one chan struct{}
+
+	// mu guards the metadata in memory. Look-ups hold it for reading, changes
+	// for writing; no data is read or written under it, and the metadata is
+	// stored without it (commit.go), except by changes that cannot go on before.
 	mu      sync.RWMutex
 	t       *blocks
 	sb      super
@@ -46,7 +50,8 @@ type Pool struct {
 	devs    map[uint64]*Device
 	busy    map[cell]chan struct{} // blocks being provisioned
 	claimed map[uint64]bool        // data blocks being filled: allocated, in no tree yet
-	changed bool                   // since the last commit
+	changed bool                   // since the last cut
+	under   *transaction           // that is being stored; nil: none
 	failed  error                  // a commit failed: read-only until reopened
 	out     outOfSpace
 	marks   [2]marks.Marks // of data and metadata
@@ -56,7 +61,8 @@ type Pool struct {
 
 	full atomic.Uint64 // writes that failed for lack of space
 
-	commits atomic.Uint64 // that have begun
+	// Changed with mu held for writing.
+	begun, ended atomic.Uint64 // transactions that were cut, and stored
 }
 
 type cell struct{ dev, block uint64 }
@@ -87,7 +93,8 @@ func Open(cfg Config) (*Pool, error) {
 	if cfg.FullWait == 0 {
 		cfg.FullWait = 60 * time.Second
 	}
-	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*Device{}, busy: map[cell]chan struct{}{}, claimed: map[uint64]bool{}, out: outOfSpace{wake: make(chan struct{})}}
+	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*Device{}, busy: map[cell]chan struct{}{}, claimed: map[uint64]bool{},
+		one: make(chan struct{}, 1), out: outOfSpace{wake: make(chan struct{})}}
 	p.gens.init()
 	p.maps = tree{t: p.t, valueSize: 8, inc: func(v []byte) error { return p.data.c.inc(le.Uint64(v) >> 24) },
 		dec: func(v []byte) error { return p.data.c.dec(le.Uint64(v) >> 24) }}
@@ -204,90 +211,11 @@ func (p *Pool) Grow() error {
 	return nil
 }
 
-// Commit makes everything that was done to the metadata durable.
-func (p *Pool) Commit() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.commitLocked()
-}
-
-// commitSince makes durable what was done when p.commits was seen: a commit that
-// has begun since, and is over, has done that already.
-func (p *Pool) commitSince(seen uint64) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.failed == nil && p.commits.Load() != seen {
-		return nil
-	}
-	return p.commitLocked()
-}
-
-func (p *Pool) commitLocked() error {
-	if p.failed != nil {
-		return p.failed
-	}
-	if !p.changed {
-		return nil
-	}
-	p.commits.Add(1)
-	// Whatever a new mapping points to must be there before the mapping is.
-	err := p.cfg.Data.Flush()
-	for id, d := range p.devs {
-		if err == nil && d.changed {
-			p.sb.details, err = p.det.insert(p.sb.details, id, d.det.bytes())
-			d.changed = false
-		}
-	}
-	// A block that is being filled is free as far as the disk is concerned: a
-	// power cut must not leak it.
-	for b := range p.claimed {
-		p.data.c.change(b, 0)
-	}
-	if err == nil {
-		err = p.data.storeData()
-	}
-	if err == nil {
-		err = p.meta.storeMeta()
-	}
-	if err == nil {
-		err = p.t.write()
-	}
-	if err == nil {
-		p.sb.data, p.sb.meta, p.sb.metaBlocks = p.data.root, p.meta.root, p.meta.c.n
-		if _, err = p.cfg.Meta.WriteAt(p.sb.encode(), 0); err == nil {
-			err = p.cfg.Meta.Flush()
-		}
-	}
-	if err != nil {
-		p.failed = fmt.Errorf("thin pool commit failed, the pool is read-only until it is reopened: %w", err)
-		return p.failed
-	}
-	p.afterCommit()
-	return nil
-}
-
-// afterCommit makes freed data blocks available, once nobody holds them, and
-// passes discards down.
-func (p *Pool) afterCommit() {
-	for b := range p.data.c.freed {
-		p.data.c.limbo[b] = true
-		p.gens.free(b)
-	}
-	p.data.c.committed()
-	p.t.committed()
-	for b := range p.claimed {
-		p.data.c.change(b, 1)
-	}
-	p.changed, p.batch = false, 0
-	p.reclaimLocked()
-	p.levelsLocked()
-}
-
 // reclaimLocked takes data blocks out of limbo that no lease can refer to.
 func (p *Pool) reclaimLocked() {
 	passdown := p.cfg.Discard && p.cfg.Data.Info().Discard
 	for _, b := range p.gens.reclaim() {
-		delete(p.data.c.limbo, b)
+		p.data.c.back(b)
 		if passdown {
 			// A discard is advice; one that fails loses nothing.
 			_ = p.cfg.Data.Discard(int64(b)*p.chunk, p.chunk)
@@ -302,18 +230,23 @@ const reserve = 64
 // roomLocked makes sure that the metadata has room for one more change and the
 // commit that follows it, and for extra blocks besides.
 func (p *Pool) roomLocked(extra uint64) error {
-	need := extra + uint64(24+2*len(p.data.c.dirty)+4*len(p.data.c.overflow)+4*len(p.meta.c.overflow)+2*len(p.meta.index)+4*len(p.devs))
-	if p.meta.c.available() < need || p.batch > 8192 {
+	if p.meta.c.available() < extra+p.needLocked() || p.batch > 8192 {
 		if err := p.commitLocked(); err != nil {
 			return err
 		}
 	}
-	if p.meta.c.available() < need {
+	if p.meta.c.available() < extra+p.needLocked() {
 		p.tell("metadata")
 		return fmt.Errorf("thin pool metadata is full: %w", blockdev.ErrNoSpace)
 	}
 	p.batch++
 	return p.failed
+}
+
+// needLocked is how many metadata blocks one more change and the next cut take
+// at most.
+func (p *Pool) needLocked() uint64 {
+	return uint64(24 + 2*len(p.data.c.dirty) + 4*len(p.data.c.overflow) + 4*len(p.meta.c.overflow) + 2*len(p.meta.index) + 4*len(p.devs))
 }
 
 // allocLocked takes a free data block.

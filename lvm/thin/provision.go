@@ -7,11 +7,11 @@ import (
 	"softiser/blockdev"
 )
 
-// provision gives a virtual block a data block of its own and writes p into it
-// at offset in. The data is complete before the mapping exists, so what the
-// block held before never shows. done is false when the block has changed in
-// the meantime: look again.
-func (d *Device) provision(vb uint64, in int64, p []byte) (done bool, err error) {
+// provision gives a virtual block a data block of its own and writes n bytes,
+// which are in ps, into it at offset in. The data is complete before the mapping
+// exists, so what the block held before never shows. done is false when the
+// block has changed in the meantime: look again.
+func (d *Device) provision(vb uint64, in int64, ps [][]byte, n int64) (done bool, err error) {
 	pool := d.p
 	c := cell{d.id, vb}
 	old, fresh, err := pool.claim(d, c)
@@ -19,7 +19,7 @@ func (d *Device) provision(vb uint64, in int64, p []byte) (done bool, err error)
 		return false, err
 	}
 	at := int64(*fresh) * pool.chunk
-	err = d.fill(at, old, in, p)
+	err = d.fill(at, old, in, ps, n)
 	pool.gens.leave(old.gen)
 	pool.mu.Lock()
 	defer pool.mu.Unlock()
@@ -39,27 +39,52 @@ func (d *Device) provision(vb uint64, in int64, p []byte) (done bool, err error)
 	return true, nil
 }
 
-// fill writes a whole new block: p at offset in, the old content or zeroes
-// around it.
-func (d *Device) fill(at int64, old mapping, in int64, p []byte) error {
-	data := d.p.cfg.Data
-	end := in + int64(len(p))
-	for _, r := range [][2]int64{{0, in}, {end, d.p.chunk}} {
+// fill writes a whole new block: ps at offset in, the old content or zeroes
+// around it. What ps covers is neither read nor zeroed.
+func (d *Device) fill(at int64, old mapping, in int64, ps [][]byte, n int64) error {
+	p := d.p
+	rest := [2][2]int64{{0, in}, {in + n, p.chunk}}
+	switch {
+	case n == p.chunk || !old.ok && !p.cfg.Zero:
+		return writeAll(p.cfg.Data, at+in, ps)
+	case p.chunk <= copySize:
+		return d.fillAtOnce(at, old, in, ps, rest)
+	}
+	for _, r := range rest {
 		if r[0] == r[1] {
 			continue
 		}
 		var err error
-		switch {
-		case old.ok:
-			err = copyData(data, int64(old.data)*d.p.chunk+r[0], at+r[0], r[1]-r[0])
-		case d.p.cfg.Zero:
-			err = data.WriteZeroes(at+r[0], r[1]-r[0], false)
+		if old.ok {
+			err = copyData(p.cfg.Data, int64(old.data)*p.chunk+r[0], at+r[0], r[1]-r[0])
+		} else {
+			err = p.cfg.Data.WriteZeroes(at+r[0], r[1]-r[0], false)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	_, err := data.WriteAt(p, at+in)
+	return writeAll(p.cfg.Data, at+in, ps)
+}
+
+// fillAtOnce puts a block together in memory: one write for all of it.
+func (d *Device) fillAtOnce(at int64, old mapping, in int64, ps [][]byte, rest [2][2]int64) error {
+	buf := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(buf)
+	b := (*buf)[:d.p.chunk]
+	for _, r := range rest {
+		if !old.ok {
+			clear(b[r[0]:r[1]])
+		} else if r[0] < r[1] {
+			if _, err := d.p.cfg.Data.ReadAt(b[r[0]:r[1]], int64(old.data)*d.p.chunk+r[0]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, p := range ps {
+		in += int64(copy(b[in:], p))
+	}
+	_, err := d.p.cfg.Data.WriteAt(b, at)
 	return err
 }
 
@@ -192,7 +217,8 @@ func (d *Device) zeroMapped(off, n int64, unmap bool, short int64) error {
 		for n > 0 {
 			p := (*buf)[:min(int64(len(*buf)), n)]
 			clear(p)
-			if err := d.writeBlock(vb, in, p); err != nil {
+			one := [1][]byte{p}
+			if _, err := d.writeBlock(vb, in, one[:], int64(len(p))); err != nil {
 				return err
 			}
 			in, n = in+int64(len(p)), n-int64(len(p))
@@ -234,6 +260,7 @@ func (d *Device) unmap(vb uint64) error {
 		return err
 	}
 	d.det.mapped--
+	d.since[vb] = struct{}{}
 	p.freedLocked()
 	return d.rootLocked(root)
 }

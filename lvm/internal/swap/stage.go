@@ -35,6 +35,32 @@ func StageRead(l *blockdev.Lease, pool *blockdev.Pool, owner blockdev.Lender, de
 	return nil
 }
 
+// Cut appends to dst the next n bytes of segs, of whose first skip are done, and
+// returns what is left then.
+func Cut(dst, segs [][]byte, skip, n int) (out, left [][]byte, done int) {
+	for n > 0 {
+		p := segs[0][skip:]
+		p = p[:min(len(p), n)]
+		dst, n, skip = append(dst, p), n-len(p), skip+len(p)
+		if skip == len(segs[0]) {
+			segs, skip = segs[1:], 0
+		}
+	}
+	return dst, segs, skip
+}
+
+// CopyOut fills p with what begins skip bytes into segs.
+func CopyOut(p []byte, segs [][]byte, skip int64) {
+	for _, s := range segs {
+		if skip >= int64(len(s)) {
+			skip -= int64(len(s))
+			continue
+		}
+		n := copy(p, s[skip:])
+		p, skip = p[n:], 0
+	}
+}
+
 // WriteStaged writes a staged lease to dev.
 func WriteStaged(l *blockdev.Lease, dev blockdev.Device, fua bool) error {
 	at := l.Off

@@ -1,0 +1,203 @@
+package thin
+
+import (
+	"fmt"
+
+	"softiser/blockdev"
+)
+
+// A commit has three steps:
+//
+//	cut    the trees and space maps are completed; the blocks of the
+//	       transaction will not change any more                        under mu
+//	store  data is flushed, then the blocks, then the superblock       no lock
+//	end    what the transaction freed may be used again                under mu
+//
+// While one transaction is stored, blocks are claimed, filled and mapped in the
+// next one; it takes copies of the blocks it changes, and no block that either
+// this transaction or the state on disk refers to.
+
+// transaction is a state of the metadata that is being stored.
+type transaction struct {
+	blocks []*block
+	super  []byte
+	freed  []uint64      // data blocks
+	meta   []uint64      // metadata blocks
+	done   chan struct{} // closed when it is stored, or err says why not
+	err    error
+}
+
+// Commit makes everything that was done to the metadata durable.
+func (p *Pool) Commit() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.commitLocked()
+}
+
+// commitLocked commits with mu held all the time.
+func (p *Pool) commitLocked() error {
+	t, err := p.cutLocked()
+	if t == nil {
+		return err
+	}
+	p.store(t)
+	p.endLocked()
+	return p.failed
+}
+
+// gatherBelow is the largest block that a commit waits for while it is filled:
+// one takes less than the flushes of another commit.
+const gatherBelow = 1 << 20
+
+// commitSince makes durable what was changed before transaction seen+1 was cut.
+// Of many that flush at once, one commits for all that came before it began.
+func (p *Pool) commitSince(seen uint64) error {
+	p.one <- struct{}{}
+	defer func() { <-p.one }()
+	if p.ended.Load() <= seen {
+		p.gather()
+	}
+	p.mu.Lock()
+	if p.failed == nil && p.ended.Load() > seen {
+		p.mu.Unlock()
+		return nil
+	}
+	t, err := p.cutLocked()
+	p.mu.Unlock()
+	if t == nil {
+		return err
+	}
+	p.store(t)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.under == t {
+		p.endLocked()
+	}
+	return p.failed
+}
+
+// gather waits until the blocks that are being filled are mapped, so that one
+// commit serves all who write at once. It does not wait for those that begin
+// meanwhile.
+func (p *Pool) gather() {
+	if p.chunk > gatherBelow {
+		return
+	}
+	p.mu.RLock()
+	under := make([]chan struct{}, 0, len(p.busy))
+	for _, ch := range p.busy {
+		under = append(under, ch)
+	}
+	p.mu.RUnlock()
+	for _, ch := range under {
+		<-ch
+	}
+}
+
+// cutLocked ends the running transaction in memory; nil: nothing has changed,
+// or the pool has failed. One that is still being stored is waited for.
+func (p *Pool) cutLocked() (*transaction, error) {
+	if p.under != nil {
+		<-p.under.done
+		p.endLocked()
+	}
+	if p.failed != nil || !p.changed {
+		return nil, p.failed
+	}
+	var err error
+	for id, d := range p.devs {
+		if err == nil && d.changed {
+			p.sb.details, err = p.det.insert(p.sb.details, id, d.det.bytes())
+			d.changed = false
+		}
+	}
+	// A block that is being filled is free as far as the disk is concerned: a
+	// power cut must not leak it.
+	for b := range p.claimed {
+		p.data.c.change(b, 0)
+	}
+	if err == nil {
+		err = p.data.storeData()
+	}
+	if err == nil {
+		err = p.meta.storeMeta()
+	}
+	if err != nil {
+		p.failed = commitFailed(err)
+		return nil, p.failed
+	}
+	p.sb.data, p.sb.meta, p.sb.metaBlocks = p.data.root, p.meta.root, p.meta.c.n
+	t := &transaction{blocks: p.t.cut(), super: p.sb.encode(), freed: p.data.c.cut(), meta: p.meta.c.cut(), done: make(chan struct{})}
+	for b := range p.claimed {
+		p.data.c.change(b, 1)
+	}
+	for _, d := range p.devs {
+		d.stored, d.since = d.since, d.stored // stored was empty
+	}
+	p.under, p.changed, p.batch = t, false, 0
+	p.begun.Add(1)
+	return t, nil
+}
+
+func commitFailed(err error) error {
+	return fmt.Errorf("thin pool commit failed, the pool is read-only until it is reopened: %w", err)
+}
+
+// store puts a transaction on disk. Whatever a new mapping points to must be
+// there before the mapping is.
+func (p *Pool) store(t *transaction) {
+	defer close(t.done)
+	if t.err = p.cfg.Data.Flush(); t.err != nil {
+		return
+	}
+	if t.err = writeBlocks(p.cfg.Meta, t.blocks); t.err != nil {
+		return
+	}
+	if _, t.err = p.cfg.Meta.WriteAt(t.super, 0); t.err == nil {
+		t.err = p.cfg.Meta.Flush()
+	}
+}
+
+// writeBlocks writes blocks, neighbours at once, and makes them durable.
+func writeBlocks(dev blockdev.Device, bs []*block) error {
+	buf := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(buf)
+	for len(bs) > 0 {
+		n := 1
+		for n < len(bs) && bs[n].nr == bs[0].nr+uint64(n) && (n+1)*blockSize <= len(*buf) {
+			n++
+		}
+		for i, b := range bs[:n] {
+			copy((*buf)[i*blockSize:], b.data)
+		}
+		if _, err := dev.WriteAt((*buf)[:n*blockSize], int64(bs[0].nr)*blockSize); err != nil {
+			return fmt.Errorf("writing metadata block %d: %w", bs[0].nr, err)
+		}
+		bs = bs[n:]
+	}
+	return dev.Flush()
+}
+
+// endLocked makes freed blocks available, data blocks once nobody holds them,
+// and passes discards down.
+func (p *Pool) endLocked() {
+	t := p.under
+	p.under = nil
+	if t.err != nil {
+		p.failed = commitFailed(t.err)
+		return
+	}
+	p.t.stored()
+	for _, b := range t.freed {
+		p.gens.free(b)
+	}
+	for _, b := range t.meta {
+		p.meta.c.back(b)
+	}
+	for _, d := range p.devs {
+		clear(d.stored)
+	}
+	p.ended.Add(1)
+	p.reclaimLocked()
+	p.levelsLocked()
+}

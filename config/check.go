@@ -60,6 +60,9 @@ func (c *Config) checkPortals(r *report) {
 			r.add(key+".listen", "%s is already the address of %s", p.Listen, first)
 		}
 		seen[p.Listen] = key
+		if first := c.coveredBy(i); first != "" {
+			r.add(key+".listen", "%s is covered by %s already: an address of all interfaces leaves none for others on its port", p.Listen, first)
+		}
 		checkRange(r, key+".group", p.Group, 1, 65535)
 		if p.Advertise != "" {
 			checkHostPort(r, key+".advertise", p.Advertise)
@@ -67,6 +70,23 @@ func (c *Config) checkPortals(r *report) {
 		checkSize(r, key+".send_buffer", p.SendBuffer, 0, 1<<30)
 		checkSize(r, key+".recv_buffer", p.RecvBuffer, 0, 1<<30)
 	}
+}
+
+// coveredBy names the portal before i that has the same port on all interfaces,
+// or that portal i, on all interfaces, would share its port with.
+func (c *Config) coveredBy(i int) string {
+	all := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	host, port, err := net.SplitHostPort(c.Portals[i].Listen)
+	if err != nil || port == "0" {
+		return ""
+	}
+	for _, p := range c.Portals[:i] {
+		h, other, err := net.SplitHostPort(p.Listen)
+		if err == nil && other == port && h != host && (all(h) || all(host)) {
+			return p.Listen
+		}
+	}
+	return ""
 }
 
 func (c *Config) checkVolumes(r *report) {
@@ -157,7 +177,7 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 		}
 		checkLayout(r, key, v)
 	case "":
-		r.add(key+".type", "missing; expected file, raw, memory, null or lvm")
+		r.add(key+".type", "missing; expected file, raw, memory, \"null\" (in quotes: YAML takes the bare word for nothing) or lvm")
 	default:
 		r.add(key+".type", "%q is no kind of volume; expected file, raw, memory, null or lvm", v.Type)
 	}
@@ -176,6 +196,18 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	}
 	if v.Size < 0 {
 		r.add(key+".size", "is negative")
+	}
+	if v.WriteThrough && (v.Type == VolumeMemory || v.Type == VolumeNull) {
+		r.add(key+".write_through", "nothing in a %s volume survives the process, so nothing can be written through", v.Type)
+	}
+	if v.Preallocate && v.Type != VolumeFile {
+		r.add(key+".preallocate", "only files can be preallocated, not a %s volume", v.Type)
+	}
+	if v.HugePages && v.Type != VolumeMemory && v.Type != VolumeFile {
+		r.add(key+".huge_pages", "a %s volume has none; memory, and files on tmpfs, have", v.Type)
+	}
+	if v.Lock && v.Type == VolumeNull {
+		r.add(key+".lock", "a null volume has no memory to lock")
 	}
 	if v.ReadOnly && v.Create {
 		r.add(key+".read_only", "a volume that is created cannot be read-only")

@@ -132,6 +132,14 @@ func TestParseRefuses(t *testing.T) {
 		{"busy_poll_us, a word", "targets:", "transport: {busy_poll_us: always}\ntargets:", []string{"x.yaml:6:", `"always" is neither auto nor`}},
 		{"busy_poll_us, too long", "targets:", "transport: {busy_poll_us: 10001}\ntargets:", []string{"x.yaml:6:", "0 (never) to 10000"}},
 		{"duration", "targets:", "iscsi: {login_timeout: 5}\ntargets:", []string{"x.yaml:6:", "is not a duration"}},
+		{"two documents", "targets:", "---\ntargets:", []string{"x.yaml:6", "second document"}},
+		{"tab", "targets:", "\ttargets:", []string{"x.yaml", "tab"}},
+		{"bare null", "type: memory", "type: null", []string{"x.yaml:4:", "volumes[0].type", "in quotes"}},
+		{"memory written through", "type: memory,", "type: memory, write_through: true,", []string{"x.yaml:4:", "volumes[0].write_through", "survives"}},
+		{"memory preallocated", "type: memory,", "type: memory, preallocate: true,", []string{"x.yaml:4:", "volumes[0].preallocate", "only files"}},
+		{"null locked", "type: memory,", "type: \"null\", lock: true,", []string{"x.yaml:4:", "volumes[0].lock"}},
+		{"raw huge", "type: memory,", "type: raw, path: /dev/x, huge_pages: true,", []string{"x.yaml:4:", "volumes[0].huge_pages"}},
+		{"portal covered", "volumes:", "  - listen: 0.0.0.0:3260\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "covered by 127.0.0.1:3260"}},
 		{"yaml syntax", "portals:", "portals: [", []string{"x.yaml", "line"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -181,8 +189,12 @@ func TestEnvironmentOverrides(t *testing.T) {
 		t.Errorf("environment ignored: %+v %+v", c.Transport, c.ISCSI)
 	}
 	t.Setenv("SOFTISER_LIMITS_SESSIONS", "many")
-	if _, err := Parse([]byte(head), "x.yaml"); err == nil || !strings.Contains(err.Error(), "SOFTISER_") {
+	if _, err := Parse([]byte(head), "x.yaml"); err == nil || !strings.Contains(err.Error(), `SOFTISER_LIMITS_SESSIONS is "many"`) {
 		t.Errorf("a bad environment value: %v", err)
+	}
+	t.Setenv("SOFTISER_LIMITS_SESSIONS", "0")
+	if _, err := Parse([]byte(head), "x.yaml"); err == nil || strings.Contains(err.Error(), "x.yaml") || !strings.Contains(err.Error(), "says the environment variable SOFTISER_LIMITS_SESSIONS") {
+		t.Errorf("a value out of range: %v", err)
 	}
 }
 

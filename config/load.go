@@ -52,9 +52,19 @@ func readFile(path string, limit int64) ([]byte, error) {
 // as the origin of relative paths, and may be empty.
 func Parse(text []byte, path string) (*Config, error) {
 	r := &report{file: path, lines: map[string]int{}}
-	var doc yaml.Node
-	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
-		r.add("", "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+	var doc, second yaml.Node
+	docs := yaml.NewDecoder(bytes.NewReader(text))
+	err := docs.Decode(&doc)
+	if err == nil && docs.Decode(&second) == nil {
+		r.addLine(second.Line, "", "a second document begins here; a configuration is one")
+		return nil, r.err()
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		hint := ""
+		if bytes.HasPrefix(text, []byte("\t")) || bytes.Contains(text, []byte("\n\t")) {
+			hint = "; a line begins with a tab, and YAML is indented with blanks"
+		}
+		r.add("", "%s%s", strings.TrimPrefix(err.Error(), "yaml: "), hint)
 		return nil, r.err()
 	}
 	r.checkShape(&doc)
@@ -107,10 +117,26 @@ func decode(text []byte) (*Config, error) {
 	return c, nil
 }
 
-// envHint adds that the file has passed its checks, so the value that does not
-// fit can only be from the environment.
+// envHint names the variables that do not fit: the file has passed its checks, so
+// what cannot be decoded can only be from the environment.
 func envHint(err error) error {
-	return fmt.Errorf("a %s_… environment variable holds a value of the wrong form: %w", EnvPrefix, err)
+	var bad []string
+	for _, key := range overridable() {
+		for line := range strings.Lines(err.Error()) {
+			if _, why, ok := strings.Cut(line, "'"+key+"' "); ok && os.Getenv(envName(key)) != "" {
+				bad = append(bad, fmt.Sprintf("the environment variable %s is %q: %s", envName(key), os.Getenv(envName(key)), strings.TrimSpace(why)))
+			}
+		}
+	}
+	if len(bad) == 0 {
+		return fmt.Errorf("a %s_… environment variable holds a value of the wrong form: %w", EnvPrefix, err)
+	}
+	return errors.New(strings.Join(bad, "; "))
+}
+
+// envName is the variable that overrides a key.
+func envName(key string) string {
+	return EnvPrefix + "_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
 // decodeText reads sizes and durations from whatever scalar they were written

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"sort"
 	"strings"
 )
@@ -51,6 +52,10 @@ type report struct {
 }
 
 func (r *report) add(key, format string, args ...any) {
+	if !strings.Contains(key, "[") && os.Getenv(envName(key)) != "" {
+		r.found = append(r.found, &Problem{Key: key, Text: fmt.Sprintf("%s, says the environment variable %s", fmt.Sprintf(format, args...), envName(key))})
+		return
+	}
 	r.addLine(r.line(key), key, format, args...)
 }
 

@@ -3,9 +3,12 @@ package main
 import (
 	"cmp"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"strconv"
+	"syscall"
 	"time"
 
 	"softiser/blockdev"
@@ -228,7 +231,11 @@ func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager) (blockde
 	}
 	dev, err := open.Open(s)
 	if err != nil {
-		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
+		hint := ""
+		if !v.ReadOnly && (errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission)) && exists(v.Path) {
+			hint = "; with read_only: true (or ,ro) it is served without writing to it"
+		}
+		return nil, fmt.Errorf("volume %s: %w%s", v.Name, err, hint)
 	}
 	return dev, nil
 }

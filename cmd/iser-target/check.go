@@ -30,6 +30,7 @@ created. Secrets are not printed.`,
 			if err != nil {
 				return exit(exitUsage, err)
 			}
+			defaultPortal(cfg)
 			if asJSON {
 				b, err := json.MarshalIndent(cfg, "", "  ")
 				if err != nil {

@@ -29,7 +29,7 @@ func (a *app) startMetrics(ctx context.Context, addr string) error {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("metrics: %w", err)
+		return fmt.Errorf("metrics: %w; admin.metrics or --metrics names the address", err)
 	}
 	a.log.Info("metrics", zap.String("url", "http://"+ln.Addr().String()+"/metrics"))
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}

@@ -87,13 +87,18 @@ func (f *serveFlags) resolve() (*config.Config, error) {
 			cfg.Targets[i].Portals = nil
 		}
 	}
-	if len(cfg.Portals) == 0 {
-		cfg.Portals = []config.Portal{{Listen: net.JoinHostPort("127.0.0.1", target.DefaultPort), Group: 1}}
-	}
+	defaultPortal(cfg)
 	override(&cfg.Admin.Socket, f.socket)
 	override(&cfg.Admin.Metrics, f.metrics)
 	override(&cfg.Logging.Level, f.level)
 	return cfg, nil
+}
+
+// defaultPortal is the loopback where no portal is named.
+func defaultPortal(cfg *config.Config) {
+	if len(cfg.Portals) == 0 {
+		cfg.Portals = []config.Portal{{Listen: net.JoinHostPort("127.0.0.1", target.DefaultPort), Group: 1}}
+	}
 }
 
 func override(p *string, v string) {

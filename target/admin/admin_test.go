@@ -145,8 +145,17 @@ func TestListen(t *testing.T) {
 		t.Fatalf("a stale socket: %v", err)
 	}
 	ln.Close()
-	if _, err := Listen(filepath.Join(t.TempDir(), "no", "such", "dir")); err == nil {
-		t.Error("no error for a folder that does not exist")
+	ln, err = Listen(filepath.Join(t.TempDir(), "made", "for", "it"))
+	if err != nil {
+		t.Fatalf("a folder that does not exist: %v", err)
+	}
+	ln.Close()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(filepath.Join(file, "s")); err == nil {
+		t.Error("no error for a file in place of the folder")
 	}
 }
 

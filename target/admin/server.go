@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -66,9 +67,13 @@ type Backend struct {
 	LVM    LVM
 }
 
-// Listen opens the socket. A stale one, left by a process that was killed, is
+// Listen opens the socket, and makes its directory if that is missing (what is in
+// /run is gone after a boot). A stale one, left by a process that was killed, is
 // replaced; one that answers is an error.
 func Listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("admin socket %s: %w", path, err)
+	}
 	ln, err := net.Listen("unix", path)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if c, dialErr := net.DialTimeout("unix", path, time.Second); dialErr == nil {

@@ -37,7 +37,7 @@ func Example() {
 	_, err = data.WriteAt(block, 0)
 	check(err)
 	check(g.Snapshot(context.Background(), lvm.SnapshotOptions{Origin: "data", Name: "yesterday", Extents: 1}, "lvcreate -s"))
-	copy(block, "after ")
+	copy(block, "later!")
 	_, err = data.WriteAt(block, 0)
 	check(err)
 
@@ -52,7 +52,7 @@ func Example() {
 	check(g.Close())
 
 	// Output:
-	// 16 MiB: after
+	// 16 MiB: later!
 	// 16 MiB: before
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
+	"softiser/internal/iscsitcp"
 	"softiser/internal/leaktest"
 	"softiser/internal/scsi"
 )
@@ -20,7 +21,8 @@ func TestMain(m *testing.M) {
 	if ChildMain != nil && ChildMain() {
 		return
 	}
-	leaktest.Main(m, leaktest.Pool("bytes of staging memory", blockdev.DefaultPool().Out))
+	leaktest.Main(m, leaktest.Pool("bytes of staging memory", blockdev.DefaultPool().Out),
+		leaktest.Pool("receive buffers", iscsitcp.BuffersOut))
 }
 
 // events collects what a session reports.

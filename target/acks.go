@@ -1,6 +1,10 @@
 package target
 
-import "softiser/internal/iscsi"
+import (
+	"time"
+
+	"softiser/internal/iscsi"
+)
 
 // ackWait waits until the initiator has acknowledged what was sent on a connection
 // before the StatSN upTo.
@@ -9,21 +13,71 @@ type ackWait struct {
 	f    *fence
 }
 
-// afterAcks calls then when the initiator has acknowledged every status that was
-// sent on connections of s other than c. Connections do not keep order among each
-// other: without this a response of an aborted task could arrive behind the task
-// management response (RFC 7143 §4.2.3.3). A NOP-In asks for the
-// acknowledgement; a connection that ends is not waited for.
-func (s *session) afterAcks(c *conn, then func()) {
-	f := newFence(then)
-	if s.many {
-		for _, o := range s.connList() {
-			if o != c && o.state.get() == connFull && o.awaitAck(f) {
-				o.sendPing()
-			}
+// ackTime bounds what a task management function waits for: acknowledgements of other
+// initiators, and commands that are still on their way.
+const ackTime = 5 * time.Second
+
+// afterAcks calls then when no response of an aborted task can arrive behind the task
+// management response any more (RFC 7143 §4.2.3.3 d): when every status has been
+// acknowledged that was sent on connections of s other than c, which keep no order
+// among each other, and on those of the sessions that shared the tasks. A NOP-In asks
+// for the acknowledgement; a connection that ends is not waited for. Other initiators,
+// who may be dead or mean no good, are waited for no longer than ackTime.
+func (s *session) afterAcks(c *conn, others []*session, then func()) {
+	var bound *time.Timer
+	f := newFence(func() {
+		if bound != nil {
+			bound.Stop()
 		}
+		then()
+	})
+	if s.many {
+		s.solicitAcks(c, f)
+	}
+	var asked []*conn
+	for _, x := range others {
+		asked = append(asked, x.solicitAcks(nil, f)...)
+	}
+	if len(asked) > 0 {
+		bound = time.AfterFunc(ackTime, func() {
+			for _, o := range asked {
+				o.acked(func(w ackWait) bool { return w.f == f })
+			}
+		})
 	}
 	f.release()
+}
+
+// solicitAcks makes f wait for the connections of s, except one of them, and returns
+// those that it waits for.
+func (s *session) solicitAcks(except *conn, f *fence) (asked []*conn) {
+	for _, o := range s.connList() {
+		if o != except && o.state.get() == connFull && o.awaitAck(f) {
+			o.sendPing()
+			asked = append(asked, o)
+		}
+	}
+	return asked
+}
+
+// sharers returns the other sessions that have tasks which function f would abort.
+func (s *session) sharers(f iscsi.TaskFunction, lun uint64, all bool) (others []*session) {
+	if f == iscsi.AbortTaskSet || f == iscsi.ITNexusReset {
+		return nil // of this nexus only
+	}
+	for _, x := range s.srv.sessionList(s.node) {
+		if x == s {
+			continue
+		}
+		shares := false
+		x.mu.Lock()
+		x.tags.each(func(k *task) { shares = shares || all || sameLUN(k.scsi.LUN, lun) })
+		x.mu.Unlock()
+		if shares {
+			others = append(others, x)
+		}
+	}
+	return others
 }
 
 // awaitAck makes f wait for the acknowledgement of what has been sent on c. It
@@ -40,15 +94,19 @@ func (c *conn) awaitAck(f *fence) bool {
 	return true
 }
 
-// acknowledged takes an ExpStatSN while somebody waits for one. gone says that the
-// connection has ended, and none will come.
-func (c *conn) acknowledged(exp uint32, gone bool) {
+// acknowledged takes an ExpStatSN while somebody waits for one.
+func (c *conn) acknowledged(exp uint32) {
+	c.acked(func(w ackWait) bool { return iscsi.SerialLessEq(w.upTo, exp) })
+}
+
+// acked ends the waits that are over.
+func (c *conn) acked(over func(ackWait) bool) {
 	c.mu.Lock()
-	var over []*fence
+	var ended []*fence
 	rest := c.acks[:0]
 	for _, w := range c.acks {
-		if gone || iscsi.SerialLessEq(w.upTo, exp) {
-			over = append(over, w.f)
+		if over(w) {
+			ended = append(ended, w.f)
 		} else {
 			rest = append(rest, w)
 		}
@@ -56,7 +114,7 @@ func (c *conn) acknowledged(exp uint32, gone bool) {
 	c.acks = rest
 	c.acksDue.Store(len(rest) > 0)
 	c.mu.Unlock()
-	for _, f := range over {
+	for _, f := range ended {
 		f.release()
 	}
 }

@@ -20,7 +20,8 @@ type loopMover struct {
 	responses int
 	pings     int
 	last      iscsi.BHS
-	stubborn  bool // an orderly Terminate does not end: the peer does not read
+	name      string // of the initiator; "": any
+	stubborn  bool   // an orderly Terminate does not end: the peer does not read
 
 	list sync.Mutex
 	done []*iscsi.Transfer // guarded by list: transfers that Push completes
@@ -136,7 +137,8 @@ func (s *server) loopConn(t testing.TB, kv ...string) (*conn, *loopMover) {
 
 func (s *server) loopLogin(t testing.TB, c *conn, m *loopMover, kv ...string) {
 	t.Helper()
-	p := &iscsi.PDU{Data: append(keys("InitiatorName=iqn.2026-11.test:loop", "TargetName="+testIQN), keys(kv...)...)}
+	name := "iqn.2026-11.test:loop" + m.name
+	p := &iscsi.PDU{Data: append(keys("InitiatorName="+name, "TargetName="+testIQN), keys(kv...)...)}
 	l := p.BHS.NewLoginRequest()
 	l.SetStages(true, false, iscsi.StageOperational, iscsi.StageFullFeature)
 	l.SetDataLen(len(p.Data))

@@ -492,6 +492,7 @@ func (r *rawInitiator) logoutReason(reason iscsi.LogoutReason, cid uint16) uint8
 		case iscsi.OpLogoutResp:
 			return p.LogoutResponse().Response()
 		case iscsi.OpAsync: // the other connection has been dropped
+		case iscsi.OpNopIn: // a ping, for the acknowledgement that it brings
 		case iscsi.OpSCSIResponse, iscsi.OpDataIn, iscsi.OpR2T: // of commands that were still running
 		default:
 			r.t.Fatalf("got %v while waiting for the Logout Response", p.Opcode())

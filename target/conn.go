@@ -165,7 +165,7 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 	switch c.state.get() {
 	case connFull:
 		if c.acksDue.Load() {
-			c.acknowledged(p.BHS.ExpStatSN(), false)
+			c.acknowledged(p.BHS.ExpStatSN())
 		}
 		c.fullFeature(p)
 	case connLogin:
@@ -226,7 +226,7 @@ func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
 func (c *conn) ConnectionTerminateNotify(err error) {
 	was := c.state.get()
 	c.state.advance(connClosed)
-	c.acknowledged(0, true)
+	c.acked(func(ackWait) bool { return true }) // none will come
 	c.timer.Stop()
 	c.place.done()
 	if c.sess != nil {

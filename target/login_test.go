@@ -16,7 +16,8 @@ func TestLogin(t *testing.T) {
 	s := serve(t, func(_ *Config, tgt *Target) { tgt.Alias = "first disk" })
 	r := s.dial()
 	p := r.login(testIQN, "MaxRecvDataSegmentLength=65536", "InitialR2T=No", "ImmediateData=Yes", "MaxBurstLength=262144",
-		"FirstBurstLength=65536", "MaxConnections=8", "ErrorRecoveryLevel=2", "HeaderDigest=None", "X-org.example=1")
+		"FirstBurstLength=65536", "MaxConnections=8", "ErrorRecoveryLevel=2", "HeaderDigest=None", "X-org.example=1",
+		"TaskReporting=FastAbort,ResponseFence,RFC3720", "DataPDUInOrder=No", "DataSequenceInOrder=No", "MaxOutstandingR2T=100")
 	if st := p.LoginResponse().Status(); st != iscsi.LoginSuccess {
 		t.Fatalf("status %04x", uint16(st))
 	}
@@ -24,6 +25,7 @@ func TestLogin(t *testing.T) {
 		"TargetPortalGroupTag": "1", "TargetAlias": "first disk", "InitialR2T": "Yes", "ImmediateData": "Yes",
 		"MaxBurstLength": "262144", "FirstBurstLength": "65536", "MaxConnections": "1", "ErrorRecoveryLevel": "0",
 		"HeaderDigest": "None", "X-org.example": "NotUnderstood",
+		"TaskReporting": "RFC3720", "DataPDUInOrder": "Yes", "DataSequenceInOrder": "Yes", "MaxOutstandingR2T": "8",
 	} {
 		if got := r.params[k]; got != want {
 			t.Errorf("%s=%s, want %s", k, got, want)

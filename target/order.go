@@ -1,6 +1,7 @@
 package target
 
 import (
+	"slices"
 	"time"
 
 	"softiser/internal/iscsi"
@@ -23,6 +24,26 @@ type orderState struct {
 	n          int           // of them that are there
 	since      time.Duration // when the first one came, or the last one was delivered
 	delivering bool
+	waits      []*orderWait // task management functions that commands are on their way before
+}
+
+// orderWait is something that is due when ExpCmdSN has reached a number.
+type orderWait struct {
+	cmdSN uint32
+	run   func()
+	late  *time.Timer
+}
+
+// due takes the next wait that is over out; nil when there is none.
+func (o *orderState) due(exp uint32) *orderWait {
+	for i, w := range o.waits {
+		if iscsi.SerialLessEq(w.cmdSN, exp) {
+			o.waits = slices.Delete(o.waits, i, i+1)
+			w.late.Stop()
+			return w
+		}
+	}
+	return nil
 }
 
 // heldPDU is a command ahead of its turn and the connection that it came on.
@@ -60,7 +81,7 @@ func (s *session) inOrder(c *conn, p *iscsi.PDU) {
 	if sn == s.win.ExpCmdSN && s.stalled == 0 && !o.delivering {
 		s.win.Advance()
 		s.publish()
-		more := o.held != nil || s.skip != nil || s.many
+		more := o.held != nil || s.skip != nil || o.waits != nil || s.many
 		o.delivering = s.many
 		s.mu.Unlock()
 		s.deliver(c, p)
@@ -107,6 +128,12 @@ func (s *session) drain(here *conn) {
 	o.delivering = true
 	for s.state == sessionActive {
 		sn := s.win.ExpCmdSN
+		if w := o.due(sn); w != nil {
+			s.mu.Unlock()
+			w.run()
+			s.mu.Lock()
+			continue
+		}
 		if _, ok := s.skip[sn]; ok {
 			delete(s.skip, sn)
 			s.win.Advance()
@@ -135,4 +162,44 @@ func (s *session) drain(here *conn) {
 	}
 	o.delivering = false
 	s.mu.Unlock()
+}
+
+// afterCommands calls run when every command before the number cmdSN has been
+// delivered: an immediate task management function that aborts a task set affects
+// those that were sent before it on other connections, or that are being sent again,
+// and must wait for them (RFC 7143 §4.2.3.3 b). After ackTime those that are missing
+// count as received, and as aborted.
+func (s *session) afterCommands(cmdSN uint32, run func()) {
+	s.mu.Lock()
+	o := &s.order
+	ahead := cmdSN - s.win.ExpCmdSN
+	if ahead == 0 && !o.delivering || ahead > uint32(s.win.size) || s.state != sessionActive {
+		s.mu.Unlock()
+		run()
+		return
+	}
+	w := &orderWait{cmdSN: cmdSN, run: run}
+	w.late = time.AfterFunc(ackTime, func() { s.plug(w) })
+	o.waits = append(o.waits, w)
+	s.mu.Unlock()
+}
+
+// plug ends a wait for commands that have not come.
+func (s *session) plug(w *orderWait) {
+	s.mu.Lock()
+	o := &s.order
+	i := slices.Index(o.waits, w)
+	if i < 0 {
+		s.mu.Unlock()
+		return
+	}
+	o.waits = slices.Delete(o.waits, i, i+1)
+	for sn := s.win.ExpCmdSN; iscsi.SerialLess(sn, w.cmdSN); sn++ {
+		if o.held == nil || o.held[sn%uint32(len(o.held))].p == nil {
+			s.skipCommand(sn)
+		}
+	}
+	s.mu.Unlock()
+	s.deliverHeld(nil)
+	w.run()
 }

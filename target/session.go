@@ -138,6 +138,10 @@ func (s *session) end(cause error) {
 	s.setState(sessionEnding)
 	s.cause = cause
 	held := s.order.dropLocked(nil)
+	for _, w := range s.order.waits {
+		w.late.Stop()
+	}
+	s.order.waits = nil
 	for _, l := range s.lost {
 		l.timer.Stop()
 	}

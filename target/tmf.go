@@ -26,21 +26,20 @@ func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
 	case iscsi.AbortTask:
 		s.abortTask(c, p)
 		return
-	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.ClearACA, iscsi.LogicalUnitReset,
+	case iscsi.ClearACA:
+		s.node.device.Manage(s.nexus, scsi.ClearACA, lun, nil, func(r scsi.TMFResponse) { c.taskResponse(itt, uint8(r)) })
+	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset,
 		iscsi.TargetWarmReset, iscsi.TargetColdReset, iscsi.ITNexusReset:
+		immediate, sn := req.Immediate(), req.CmdSN()
 		p.Release()
-		all := f == iscsi.TargetWarmReset || f == iscsi.TargetColdReset || f == iscsi.ITNexusReset
-		if f != iscsi.ClearACA {
-			s.dropCollecting(f, lun, all)
+		run := func() { s.abortSets(c, f, itt, lun) }
+		if immediate && (s.many || s.erl > 0) {
+			// On one connection at level 0, what was sent before has arrived before.
+			dropCollecting([]*session{s}, lun, wholeTarget(f)) // they may hold up the order
+			s.afterCommands(sn, run)
+		} else {
+			run()
 		}
-		s.node.device.Manage(s.nexus, scsi.TMF(f), lun, nil, func(r scsi.TMFResponse) {
-			s.afterAcks(c, func() {
-				c.taskResponse(itt, uint8(r))
-				if f == iscsi.TargetColdReset {
-					s.srv.coldReset(s.node)
-				}
-			})
-		})
 		return
 	case iscsi.TaskReassign:
 		s.reassign(c, req)
@@ -61,6 +60,29 @@ func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
 		c.taskResponse(itt, iscsi.TaskUnsupported)
 	}
 	p.Release()
+}
+
+// wholeTarget reports whether a function is about every logical unit.
+func wholeTarget(f iscsi.TaskFunction) bool {
+	return f == iscsi.TargetWarmReset || f == iscsi.TargetColdReset || f == iscsi.ITNexusReset
+}
+
+// abortSets executes a function that aborts task sets (RFC 7143 §4.2.3.3). Data that
+// the initiator was asked for and still sends is dropped, not waited for: its transfer
+// tags are not mistaken for later ones, and initiators that abort fast (Linux, by
+// default) do not send it (ADR 69).
+func (s *session) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun uint64) {
+	all := wholeTarget(f)
+	others := s.sharers(f, lun, all)
+	dropCollecting(append([]*session{s}, others...), lun, all)
+	s.node.device.Manage(s.nexus, scsi.TMF(f), lun, nil, func(r scsi.TMFResponse) {
+		s.afterAcks(c, others, func() {
+			c.taskResponse(itt, uint8(r))
+			if f == iscsi.TargetColdReset {
+				s.srv.coldReset(s.node)
+			}
+		})
+	})
 }
 
 // taskResponse sends the response and pushes it: it may come from a goroutine
@@ -137,14 +159,9 @@ func (s *session) skipCommand(sn uint32) {
 	s.skip[sn] = struct{}{}
 }
 
-// dropCollecting ends the WRITEs whose unsolicited data has not all arrived and
-// which a task management function f would abort: the device server does not
-// know them yet.
-func (s *session) dropCollecting(f iscsi.TaskFunction, lun uint64, all bool) {
-	sessions := []*session{s}
-	if f != iscsi.AbortTaskSet && f != iscsi.ITNexusReset {
-		sessions = s.srv.sessionList(s.node)
-	}
+// dropCollecting ends the WRITEs of sessions to a logical unit, or to all, whose
+// unsolicited data has not all arrived: the device server does not know them yet.
+func dropCollecting(sessions []*session, lun uint64, all bool) {
 	for _, x := range sessions {
 		x.mu.Lock()
 		var doomed []*task

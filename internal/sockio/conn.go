@@ -133,12 +133,19 @@ func (c *Conn) Waits() { c.inq.Waits() }
 
 // PeerClosed reports whether the other end of a TCP connection has closed it, though
 // not everything that came before may have been read, or whether rc itself has been
-// closed.
+// closed. That this end has sent FIN does not count.
 func PeerClosed(rc syscall.RawConn) bool {
 	over := false
 	err := rc.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		over = err == nil && info.State != unix.BPF_TCP_ESTABLISHED
+		if err != nil {
+			return
+		}
+		switch info.State {
+		case unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2:
+		default:
+			over = true
+		}
 	})
 	return over || err != nil
 }

@@ -3,6 +3,8 @@ package lint
 import (
 	"bytes"
 	"go/format"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -60,6 +62,29 @@ func TestNothingLeftOpen(t *testing.T) {
 					t.Errorf("%s: a comment says %q", fset.Position(group.Pos()), w)
 				}
 			}
+		}
+	}
+}
+
+// A package that the map does not show is one that a reader comes upon by chance.
+func TestArchitectureNamesEveryPackage(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkgs := map[string]bool{}
+	for _, f := range sources(t) {
+		pkgs[f.pkg] = true
+	}
+	for pkg := range pkgs {
+		if !bytes.Contains(doc, []byte("`"+pkg+"`")) {
+			t.Errorf("docs/ARCHITECTURE.md does not name `%s`", pkg)
+		}
+	}
+	// And what it names as a package of ours is one.
+	for _, m := range regexp.MustCompile("`((?:cmd|target|initiator|internal|rdma|blockdev|lvm|interop|benchmarks|config)(?:/[a-z0-9-]+)*)`").FindAllSubmatch(doc, -1) {
+		if !pkgs[string(m[1])] {
+			t.Errorf("docs/ARCHITECTURE.md names `%s`, which does not exist", m[1])
 		}
 	}
 }

@@ -5,85 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"slices"
-	"strings"
 
 	"softiser/blockdev"
-	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/internal/swap"
 	"softiser/lvm/meta"
 	"softiser/lvm/thin"
-	"softiser/lvm/vg"
 )
-
-// A change of a thin pool touches two sets of metadata. As lvm2 does, the group
-// is committed first, with a message that says what is to be done and a
-// transaction id one higher; then the pool does it and takes that id; then the
-// message goes. A pool that is opened with a message left does what is missing.
-
-// buildPool activates a thin pool with its data and metadata volumes.
-func (g *Group) buildPool(n *node, lv *meta.LV, seg *meta.Segment) error {
-	var devs [2]*node
-	for i, name := range []string{seg.Metadata, seg.Pool} {
-		o, err := g.activate(g.g.VG.LV(name))
-		if err != nil {
-			return err
-		}
-		n.on = append(n.on, o)
-		devs[i] = o
-	}
-	p, err := thin.Open(thin.Config{
-		Meta: devs[0].top, Data: devs[1].top, ChunkSize: int64(seg.ChunkSize) * ondisk.SectorSize, Zero: seg.ZeroNew,
-		Discard: seg.Discards == "passdown" || seg.Discards == "", NoDiscard: seg.Discards == "ignore",
-		ErrorWhenFull: lv.Is("ERROR_WHEN_FULL"), Pool: g.cfg.Pool, FullWait: g.cfg.FullWait,
-		Notice: func(s string) { g.cfg.notice("%s/%s: %s", g.g.VG.Name, n.name, s) },
-	})
-	if err != nil {
-		return err
-	}
-	if err := g.replay(p, lv, seg); err != nil {
-		return err
-	}
-	n.pool = p
-	n.close = p.Close
-	return nil
-}
-
-// replay does what messages ask for that the pool has not done yet.
-func (g *Group) replay(p *thin.Pool, lv *meta.LV, seg *meta.Segment) error {
-	have := p.Transaction()
-	if len(seg.Messages) == 0 && have == seg.TransactionID {
-		return nil
-	}
-	if have != seg.TransactionID && (len(seg.Messages) == 0 || have+1 != seg.TransactionID) {
-		return fmt.Errorf("pool has transaction %d, the volume group says %d: one of them is from another time", have, seg.TransactionID)
-	}
-	if have != seg.TransactionID {
-		for _, m := range seg.Messages {
-			if err := g.do(p, m, seg.TransactionID); err != nil {
-				return fmt.Errorf("finishing an interrupted change: %w", err)
-			}
-		}
-	}
-	next := g.g.VG.Clone()
-	next.LV(lv.Name).Segments[0].Messages = nil
-	return g.commit(next, "finishing an interrupted change of "+lv.Name)
-}
-
-func (g *Group) do(p *thin.Pool, m meta.Message, id uint64) error {
-	if m.Create == "" {
-		return p.Delete(m.Delete, id)
-	}
-	lv := g.g.VG.LV(m.Create)
-	if lv == nil || len(lv.Segments) == 0 || lv.Segments[0].Type != meta.Thin {
-		return fmt.Errorf("message names %q, which is no thin volume", m.Create)
-	}
-	seg := lv.Segments[0]
-	if o := g.g.VG.LV(seg.Origin); o != nil && seg.Origin != "" {
-		return p.Snapshot(seg.DeviceID, o.Segments[0].DeviceID, id)
-	}
-	return p.Create(seg.DeviceID, id)
-}
 
 // buildThin activates a thin volume.
 func (g *Group) buildThin(n *node, lv *meta.LV, seg *meta.Segment) error {
@@ -106,121 +33,6 @@ func (g *Group) buildThin(n *node, lv *meta.LV, seg *meta.Segment) error {
 	n.top = swap.New(d, g.cfg.Pool)
 	n.close = n.top.Close
 	return nil
-}
-
-// PoolOptions describe a new thin pool.
-type PoolOptions struct {
-	Name          string
-	Extents       uint64 // of the data volume
-	MetaExtents   uint64 // 0: as lvm2 chooses
-	Chunk         int64  // bytes; 0: as lvm2 chooses
-	NoZero        bool
-	Discards      string // "" is passdown
-	ErrorWhenFull bool
-	NoSpare       bool
-	Policy        string
-	From          []vg.Range
-	Stripes       int
-	StripeSize    uint64
-}
-
-// lvm2's limits for the metadata of a pool, bytes.
-const (
-	minPoolMeta     = 2 << 20
-	optimalPoolMeta = 128 << 20
-	maxPoolMeta     = thin.MaxMetadata * 4096
-	metaPerChunk    = 64
-)
-
-// PoolGeometry is what lvm2 chooses: chunks of 64 KiB unless the metadata would
-// exceed 128 MiB, and 64 bytes of metadata for each chunk.
-func PoolGeometry(data int64, chunk int64) (chunkSize, metadata int64) {
-	if chunk == 0 {
-		chunk = 64 << 10
-		for data/chunk*metaPerChunk > optimalPoolMeta && chunk < 1<<30 {
-			chunk *= 2
-		}
-	}
-	return chunk, min(max(data/chunk*metaPerChunk, minPoolMeta), maxPoolMeta)
-}
-
-// CreatePool is lvcreate --type thin-pool.
-func (g *Group) CreatePool(o PoolOptions, why string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
-	pool, err := g.newLV(next, o.Name, "lvol")
-	if err != nil {
-		return err
-	}
-	extent := int64(next.ExtentSize) * ondisk.SectorSize
-	chunk, size := PoolGeometry(int64(o.Extents)*extent, o.Chunk)
-	if chunk < 64<<10 || chunk > 1<<30 || chunk%(64<<10) != 0 {
-		return fmt.Errorf("thin pool chunk size of %d bytes: must be a multiple of 64 KiB up to 1 GiB", chunk)
-	}
-	if o.MetaExtents == 0 {
-		o.MetaExtents = uint64((size + extent - 1) / extent)
-	}
-	if o.Discards == "" {
-		o.Discards = "passdown"
-	}
-	if !slices.Contains([]string{"ignore", "nopassdown", "passdown"}, o.Discards) {
-		return fmt.Errorf("discards %q is none of ignore, nopassdown, passdown", o.Discards)
-	}
-	tdata, err := g.part(next, pool.Name+"_tdata", vg.Request{Extents: o.Extents, Policy: o.Policy, From: o.From, Stripes: o.Stripes, StripeSize: o.StripeSize})
-	if err != nil {
-		return err
-	}
-	tmeta, err := g.part(next, pool.Name+"_tmeta", vg.Request{Extents: o.MetaExtents, Policy: o.Policy, From: o.From})
-	if err != nil {
-		return err
-	}
-	if err := g.spare(next, o.MetaExtents, o.NoSpare); err != nil {
-		return err
-	}
-	pool.SetFlag("ERROR_WHEN_FULL", o.ErrorWhenFull)
-	pool.Segments = []*meta.Segment{{Count: tdata.Extents(), Type: meta.ThinPool, Metadata: tmeta.Name, Pool: tdata.Name,
-		ChunkSize: uint64(chunk / ondisk.SectorSize), Discards: o.Discards, ZeroNew: !o.NoZero}}
-	next.LVs = append(next.LVs, pool)
-	if err := g.zeroNew(next, tmeta, 4096); err != nil {
-		return err
-	}
-	return g.commit(next, why)
-}
-
-// part adds a hidden LV.
-func (g *Group) part(next *meta.VG, name string, r vg.Request) (*meta.LV, error) {
-	segs, err := vg.Allocate(next, r)
-	if err != nil {
-		return nil, err
-	}
-	lv := g.bareLV(name, false)
-	vg.Append(lv, segs)
-	next.LVs = append(next.LVs, lv)
-	return lv, nil
-}
-
-// spare keeps a volume as large as the largest pool metadata, which lvm2's
-// repair of a pool needs. Without room for one the pool is made all the same.
-func (g *Group) spare(next *meta.VG, extents uint64, none bool) error {
-	if none {
-		return nil
-	}
-	for _, lv := range next.LVs {
-		if strings.HasSuffix(lv.Name, "_pmspare") {
-			if have := lv.Extents(); have < extents {
-				return extendSegments(next, lv, extents, "", 0, nil)
-			}
-			return nil
-		}
-	}
-	for i := 0; ; i++ {
-		name := fmt.Sprintf("lvol%d_pmspare", i)
-		if next.LV(name) == nil {
-			_, err := g.part(next, name, vg.Request{Extents: extents})
-			return err
-		}
-	}
 }
 
 // ThinOptions describe a new thin volume.
@@ -303,33 +115,6 @@ func freeDevice(v *meta.VG, pool string) (uint64, error) {
 	return id, nil
 }
 
-// changePool commits next with a message, runs then if not nil, has the pool do
-// what the message says, and commits without it. g.mu is held.
-func (g *Group) changePool(next *meta.VG, pool string, m meta.Message, then func() error, why string) error {
-	n, err := g.activate(g.g.VG.LV(pool))
-	if err != nil {
-		return err
-	}
-	defer g.deactivate(n)
-	seg := next.LV(pool).Segments[0]
-	seg.TransactionID++
-	seg.Messages = []meta.Message{m}
-	if err := g.commit(next, why); err != nil {
-		return err
-	}
-	if then != nil {
-		if err := then(); err != nil {
-			return err
-		}
-	}
-	if err := g.do(n.pool, m, seg.TransactionID); err != nil {
-		return fmt.Errorf("thin pool %s: %w (it is tried again when the pool is next opened)", pool, err)
-	}
-	last := g.g.VG.Clone()
-	last.LV(pool).Segments[0].Messages = nil
-	return g.commit(last, why)
-}
-
 func (g *Group) removeThin(lv *meta.LV, why string) error {
 	if err := g.idle(lv); err != nil {
 		return err
@@ -345,79 +130,6 @@ func (g *Group) removeThin(lv *meta.LV, why string) error {
 		}
 	}
 	return g.changePool(next, seg.Pool, meta.Message{Delete: seg.DeviceID}, nil, why)
-}
-
-func (g *Group) removePool(lv *meta.LV, why string) error {
-	if err := g.idle(lv); err != nil {
-		return err
-	}
-	next := g.g.VG.Clone()
-	for _, o := range next.LVs {
-		if len(o.Segments) > 0 && o.Segments[0].Type == meta.Thin && o.Segments[0].Pool == lv.Name {
-			return fmt.Errorf("cannot remove thin pool %s/%s: %s is in it", next.Name, lv.Name, o.Name)
-		}
-	}
-	seg := lv.Segments[0]
-	for _, name := range []string{lv.Name, seg.Metadata, seg.Pool} {
-		next.RemoveLV(next.LV(name))
-	}
-	pools := slices.ContainsFunc(next.LVs, func(o *meta.LV) bool {
-		return len(o.Segments) > 0 && (o.Segments[0].Type == meta.ThinPool || !o.Segments[0].Known())
-	})
-	if !pools {
-		for _, o := range slices.Clone(next.LVs) {
-			if strings.HasSuffix(o.Name, "_pmspare") {
-				next.RemoveLV(o)
-			}
-		}
-	}
-	return g.commit(next, why)
-}
-
-// growPool extends the data volume of a pool; writes that wait for space go on.
-func (g *Group) growPool(next *meta.VG, lv *meta.LV, extents uint64, policy string, from []vg.Range, why string) error {
-	seg := lv.Segments[0]
-	tdata := next.LV(seg.Pool)
-	if err := extendSegments(next, tdata, extents, policy, 0, from); err != nil {
-		return err
-	}
-	seg.Count = tdata.Extents()
-	return g.poolGrown(next, lv, tdata, why)
-}
-
-// ExtendPoolMetadata is lvextend --poolmetadatasize: to extents in all.
-func (g *Group) ExtendPoolMetadata(name string, extents uint64, why string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
-	lv, err := lookup(next, name)
-	if err != nil {
-		return err
-	}
-	if len(lv.Segments) != 1 || lv.Segments[0].Type != meta.ThinPool {
-		return fmt.Errorf("%s/%s is no thin pool", next.Name, name)
-	}
-	tmeta := next.LV(lv.Segments[0].Metadata)
-	if have := tmeta.Extents(); extents <= have {
-		return fmt.Errorf("the metadata of %s/%s has %d extents already", next.Name, name, have)
-	}
-	if err := extendSegments(next, tmeta, extents, "", 0, nil); err != nil {
-		return err
-	}
-	return g.poolGrown(next, lv, tmeta, why)
-}
-
-func (g *Group) poolGrown(next *meta.VG, lv, part *meta.LV, why string) error {
-	if err := g.commit(next, why); err != nil {
-		return err
-	}
-	if err := g.reload(part); err != nil {
-		return err
-	}
-	if n := g.nodes[lv.ID]; n != nil {
-		return n.pool.Grow()
-	}
-	return nil
 }
 
 // resizeThin changes the virtual size of a thin volume. What lies beyond a new

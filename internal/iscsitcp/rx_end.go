@@ -1,0 +1,186 @@
+package iscsitcp
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"softiser/internal/crc32c"
+	"softiser/internal/iscsi"
+)
+
+// beginPlacing claims the owner's memory, or drops the data if it has been taken
+// away.
+func (c *Conn) beginPlacing() {
+	r := &c.rx
+	if r.owner == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !r.owned() {
+		r.drop()
+		return
+	}
+	c.placing = r.owner
+}
+
+// owned reports whether the memory still belongs to the data.
+func (r *rxState) owned() bool {
+	switch o := r.owner.(type) {
+	case *task:
+		return o.bufs != nil && o.itt == r.bhs.ITT()
+	case *get:
+		return o.x != nil && r.tag.g == o && r.tag.ttt == r.bhs.TTT()
+	}
+	return false
+}
+
+// drop sends the rest of the data nowhere.
+func (r *rxState) drop() {
+	r.owner, r.tag, r.dst, r.direct = nil, nil, view{}, false
+	clear(r.scratch)
+}
+
+func (c *Conn) endPlacing() {
+	if c.rx.owner == nil {
+		return
+	}
+	c.mu.Lock()
+	c.placing = nil
+	c.cond.Broadcast()
+	c.mu.Unlock()
+}
+
+// fault notes that the owner's memory cannot be written and drops the rest.
+func (c *Conn) fault() {
+	r := &c.rx
+	c.mu.Lock()
+	if r.owned() {
+		switch o := r.owner.(type) {
+		case *task:
+			o.fault = true
+		case *get:
+			o.fault = true
+		}
+	}
+	c.mu.Unlock()
+	r.dst, r.direct = view{}, false
+}
+
+// errDataDigest is how a data digest error is answered.
+var errDataDigest = &iscsi.ProtocolError{Reason: iscsi.RejectDataDigest, Msg: "data digest error"}
+
+var errDigestFatal = errors.New("iscsitcp: data digest error at error recovery level 0")
+
+// finish handles the end of a PDU; tail is its padding and digest.
+func (c *Conn) finish(tail []byte) error {
+	r := &c.rx
+	r.r += len(tail)
+	r.phase, r.need = rxHeader, iscsi.BHSLen
+	if r.toss {
+		r.toss = false
+		return nil
+	}
+	good := true
+	if r.dd && len(tail) > 0 && r.direct {
+		good = c.checkData(tail)
+	}
+	clear(r.scratch)
+	switch r.bhs.Opcode() {
+	case iscsi.OpDataIn:
+		return c.dataInDone(good)
+	case iscsi.OpR2T:
+		return c.r2tIn()
+	case iscsi.OpDataOut:
+		if r.in == nil {
+			return c.dataOutDone(good)
+		}
+	}
+	p := &r.in.pdu
+	if !good {
+		p.Bad = errDataDigest
+	}
+	in := r.in
+	r.in = nil
+	if !good {
+		c.stats.damaged.Add(1)
+	} else if c.keep != nil && r.bhs.Opcode() == iscsi.OpSNACK {
+		return c.snack(in)
+	}
+	return c.notify(in)
+}
+
+// checkData compares the data digest. Data whose owner has gone, or whose memory
+// faults, counts as good: nobody is told about it.
+func (c *Conn) checkData(tail []byte) bool {
+	r := &c.rx
+	c.beginPlacing()
+	defer c.endPlacing()
+	if !r.direct {
+		return true
+	}
+	r.scratch = r.whole.appendTo(r.scratch[:0])
+	crc, ok := crcOf(0, r.scratch)
+	if !ok {
+		c.fault()
+		return true
+	}
+	n := len(tail) - iscsi.DigestLen
+	return crc32c.Update(crc, tail[:n]) == binary.LittleEndian.Uint32(tail[n:])
+}
+
+// notify hands a PDU up. During login the stream may be about to change its
+// form, so that reading goes on only when the upper layer has answered.
+func (c *Conn) notify(in *inPDU) error {
+	p := &in.pdu
+	op := p.BHS.Opcode()
+	c.mu.Lock()
+	pause := false
+	switch {
+	case c.st >= stateClosing:
+		c.mu.Unlock()
+		p.Release()
+		return nil
+	case op == iscsi.OpSCSIResponse:
+		if k := c.tasks.find(p.BHS.ITT()); k != nil {
+			if p.Bad != nil {
+				// The response's data is lost and cannot be asked for again at this level.
+				c.mu.Unlock()
+				p.Release()
+				return errDigestFatal
+			}
+			k.bufs.InLen = k.placed
+			if k.fault {
+				// The target's answer stands, but the data is not there.
+				p.BHS.SCSIResponse().SetResponse(iscsi.ResponseTargetFailure)
+			}
+			c.releaseLocked(k)
+		}
+	case op == iscsi.OpLoginRequest || op == iscsi.OpLoginResponse && p.BHS.LoginResponse().NSG() == iscsi.StageFullFeature && p.BHS.Final():
+		pause = c.st == stateLogin
+		c.resumeRx = false
+	}
+	c.mu.Unlock()
+	c.up.ControlNotify(p)
+	if !pause {
+		return nil
+	}
+	c.push(rxBytes)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.paused = true
+	c.cond.Broadcast()
+	for !c.resumeRx && c.st != stateDead && !c.detached {
+		c.cond.Wait()
+	}
+	c.paused = false
+	if c.detached {
+		if c.rx.r != c.rx.w {
+			return errors.New("iscsitcp: the peer sent more behind the last login PDU")
+		}
+		return errDetached
+	}
+	return nil
+}
+
+var errDetached = errors.New("iscsitcp: the stream was handed over")

@@ -214,7 +214,7 @@ func (qp *QP) rxCall() (int, error) {
 		return qp.rxDirect()
 	}
 	if !x.busy() && qp.guess(x.lead()) {
-		n, err := qp.conn.Readv(x.vec)
+		n, err := qp.conn.Readv(x.vec, true)
 		clear(x.vec)
 		if e := qp.settle(n); e != nil {
 			err = e

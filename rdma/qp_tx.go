@@ -170,7 +170,7 @@ func (qp *QP) transmit(share int) txResult {
 		case len(t.iov) > 0:
 			var used bool
 			if n, err, used = qp.zcWrite(); !used {
-				n, err = qp.conn.Writev(t.iov, false)
+				n, err = qp.conn.Writev(t.iov, t.crc) // the CRC has just read it all
 				t.stats.SendCalls++
 			}
 			if err == sock.ErrFault && len(t.iov) > 1 {

@@ -61,7 +61,7 @@ func (qp *QP) peek(limit int) (int, error) {
 		return qp.rxDirect()
 	}
 	x.aimCuts()
-	n, err = qp.conn.Readv(x.vec)
+	n, err = qp.conn.Readv(x.vec, false)
 	clear(x.vec)
 	x.splitCuts(n)
 	for i := range x.cuts.all[:x.cuts.n] {

@@ -163,7 +163,7 @@ func (qp *QP) rxDirect() (int, error) {
 		}
 	}
 	x.cuts.off = false
-	n, err := qp.conn.Readv(x.vec)
+	n, err := qp.conn.Readv(x.vec, x.dst.kind == destRecv || x.dst.reg.access&AccessScratch != 0)
 	clear(x.vec)
 	placed := max(min(n, aim), 0)
 	ok := true

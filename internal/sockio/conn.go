@@ -178,7 +178,7 @@ func (c *Conn) Writev(v []Vec) (int, error) {
 func (c *Conn) Readv(v []Vec) (int, error) {
 	c.drained = false
 	for c.ask {
-		n, empty, e := c.inq.Recv(c.fd, &c.rx, v)
+		n, empty, e := c.inq.Recv(c.fd, &c.rx, v, false)
 		if e != unix.EINTR {
 			c.drained = empty
 			return n, errnoError(e)

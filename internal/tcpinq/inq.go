@@ -55,12 +55,18 @@ func (q *Inq) Enable(rc syscall.RawConn, fd int) {
 func (q *Inq) Known() bool { return q.rc != nil }
 
 // Recv is recvmsg into v with h, which belongs to the reader, without blocking. empty:
-// neither data nor the end of the stream is left in the socket.
+// neither data nor the end of the stream is left in the socket. soon: the memory is
+// resident, so that the Go scheduler need not be told of the call.
 // Preconditions: Known.
-func (q *Inq) Recv(fd int, h *unix.Msghdr, v []unix.Iovec) (n int, empty bool, e syscall.Errno) {
+func (q *Inq) Recv(fd int, h *unix.Msghdr, v []unix.Iovec, soon bool) (n int, empty bool, e syscall.Errno) {
 	h.Iov, h.Iovlen = unsafe.SliceData(v), uint64(len(v))
 	h.Control, h.Controllen = &q.ctl[0], uint64(len(q.ctl))
-	r, _, e := unix.Syscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(h)), unix.MSG_DONTWAIT)
+	var r uintptr
+	if soon {
+		r, _, e = unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(h)), unix.MSG_DONTWAIT)
+	} else {
+		r, _, e = unix.Syscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(h)), unix.MSG_DONTWAIT)
+	}
 	if e == 0 {
 		n, empty = int(r), r > 0 && q.left(int(h.Controllen)) == 0
 	}
@@ -68,10 +74,10 @@ func (q *Inq) Recv(fd int, h *unix.Msghdr, v []unix.Iovec) (n int, empty bool, e
 	return n, empty, e
 }
 
-// Recv1 is Recv into p.
+// Recv1 is Recv into p, soon.
 func (q *Inq) Recv1(fd int, h *unix.Msghdr, p []byte) (n int, empty bool, e syscall.Errno) {
 	q.one = unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
-	n, empty, e = q.Recv(fd, h, unsafe.Slice(&q.one, 1))
+	n, empty, e = q.Recv(fd, h, unsafe.Slice(&q.one, 1), true)
 	q.one.Base = nil
 	return n, empty, e
 }

@@ -208,7 +208,7 @@ func TestBytesLeft(t *testing.T) {
 	if err := unix.Shutdown(e.fd, unix.SHUT_WR); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 {
+	for i := range 3 {
 		if _, err := peer.Write([]byte("abcdef")); err != nil {
 			t.Fatal(err)
 		}
@@ -217,11 +217,11 @@ func TestBytesLeft(t *testing.T) {
 		}
 		v := make([]unix.Iovec, 2)
 		p := make([]byte, 4)
-		for i := range v {
-			v[i].Base = &p[2*i]
-			v[i].SetLen(2)
+		for j := range v {
+			v[j].Base = &p[2*j]
+			v[j].SetLen(2)
 		}
-		if n, empty, errno := e.inq.Recv(e.fd, &e.h, v); n != 4 || empty || errno != 0 || string(p) != "abcd" {
+		if n, empty, errno := e.inq.Recv(e.fd, &e.h, v, i%2 == 0); n != 4 || empty || errno != 0 || string(p) != "abcd" {
 			t.Fatal(n, empty, errno, string(p))
 		}
 		if n, empty, errno := e.recv(p); n != 2 || !empty || errno != 0 {

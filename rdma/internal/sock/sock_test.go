@@ -61,7 +61,7 @@ func TestVectored(t *testing.T) {
 	x, y := make([]byte, 3), make([]byte, 20)
 	var n int
 	var err error
-	if lerr := b.ReadLoop(func(uintptr) bool { n, err = b.Readv(vecs(x, y)); return err != ErrAgain }); lerr != nil {
+	if lerr := b.ReadLoop(func(uintptr) bool { n, err = b.Readv(vecs(x, y), false); return err != ErrAgain }); lerr != nil {
 		t.Fatal(lerr)
 	}
 	if n != 11 || err != nil || string(x)+string(y[:8]) != "hello world" {

@@ -34,22 +34,30 @@ func Skip(v []Vec, n int) []Vec {
 	return v
 }
 
-// Writev sends v in one non-blocking call. more tells TCP that further bytes
-// follow at once, so that a short last segment waits for them.
-func (c *Conn) Writev(v []Vec, more bool) (int, error) {
-	flags := unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
-	if more {
-		flags |= unix.MSG_MORE
+// msgCall is sendmsg or recvmsg, without blocking. soon says that it cannot wait for
+// memory either, because all that it names is resident: the Go scheduler is not told
+// of such a call. It would watch it and, where a process has one processor, take that
+// away from a call of more than 20 µs.
+func msgCall(call uintptr, fd int, h *unix.Msghdr, flags int, soon bool) (n uintptr, e syscall.Errno) {
+	if soon {
+		n, _, e = unix.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(h)), uintptr(flags))
+	} else {
+		n, _, e = unix.Syscall(call, uintptr(fd), uintptr(unsafe.Pointer(h)), uintptr(flags))
 	}
-	return c.send(v, flags)
+	return n, e
 }
 
-func (c *Conn) send(v []Vec, flags int) (int, error) {
+// Writev sends v in one non-blocking call. For soon see msgCall.
+func (c *Conn) Writev(v []Vec, soon bool) (int, error) {
+	return c.send(v, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, soon)
+}
+
+func (c *Conn) send(v []Vec, flags int, soon bool) (int, error) {
 	ioRelease()
 	c.tx.Iov = unsafe.SliceData(v)
 	c.tx.Iovlen = uint64(len(v))
 	for {
-		n, _, e := unix.Syscall(unix.SYS_SENDMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.tx)), uintptr(flags))
+		n, e := msgCall(unix.SYS_SENDMSG, c.fd, &c.tx, flags, soon)
 		if e == unix.EINTR {
 			continue
 		}
@@ -62,16 +70,16 @@ func (c *Conn) send(v []Vec, flags int) (int, error) {
 }
 
 // Readv receives into v in one non-blocking call. 0 bytes without an error is the
-// end of the stream.
-func (c *Conn) Readv(v []Vec) (int, error) {
+// end of the stream. For soon see msgCall.
+func (c *Conn) Readv(v []Vec, soon bool) (int, error) {
 	if c.ask {
-		return c.readAsk(v, nil)
+		return c.readAsk(v, nil, soon)
 	}
 	c.drained = false
 	c.rx.Iov = unsafe.SliceData(v)
 	c.rx.Iovlen = uint64(len(v))
 	for {
-		n, _, e := unix.Syscall(unix.SYS_RECVMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.rx)), unix.MSG_DONTWAIT)
+		n, e := msgCall(unix.SYS_RECVMSG, c.fd, &c.rx, unix.MSG_DONTWAIT, soon)
 		if e == unix.EINTR {
 			continue
 		}
@@ -84,23 +92,23 @@ func (c *Conn) Readv(v []Vec) (int, error) {
 	}
 }
 
-// Read is Readv with one piece; p must not be empty.
+// Read is Readv with one piece, soon; p must not be empty.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.ask {
-		return c.readAsk(nil, p)
+		return c.readAsk(nil, p, true)
 	}
 	c.drained = false
 	return c.recv(p, 0)
 }
 
 // readAsk is Readv into v, or Read into p, with the question what is left.
-func (c *Conn) readAsk(v []Vec, p []byte) (n int, err error) {
+func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 	for {
 		var e syscall.Errno
 		if p != nil {
 			n, c.drained, e = c.inq.Recv1(c.fd, &c.rx, p)
 		} else {
-			n, c.drained, e = c.inq.Recv(c.fd, &c.rx, v)
+			n, c.drained, e = c.inq.Recv(c.fd, &c.rx, v, soon)
 		}
 		switch e {
 		case 0:
@@ -115,7 +123,7 @@ func (c *Conn) readAsk(v []Vec, p []byte) (n int, err error) {
 
 func (c *Conn) recv(p []byte, flags uintptr) (int, error) {
 	for {
-		n, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|flags, 0, 0)
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|flags, 0, 0)
 		if e == unix.EINTR {
 			continue
 		}

@@ -20,7 +20,7 @@ func (c *Conn) EnableZerocopy() bool {
 // WritevZerocopy is Writev by reference. The memory must stay as it is until
 // Notices has told of this call.
 func (c *Conn) WritevZerocopy(v []Vec) (int, error) {
-	return c.send(v, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL|unix.MSG_ZEROCOPY)
+	return c.send(v, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL|unix.MSG_ZEROCOPY, false)
 }
 
 // ErrNoBufs: too much is pinned or in flight (RLIMIT_MEMLOCK, optmem_max).

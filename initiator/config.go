@@ -245,8 +245,21 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate checks what withDefaults has completed.
+// ConfigError is a setting of a Config that cannot be used. Nothing has been sent.
+type ConfigError struct{ err error }
+
+func (e *ConfigError) Error() string { return e.err.Error() }
+func (e *ConfigError) Unwrap() error { return e.err }
+
+// validate checks what withDefaults has completed; the error is a *ConfigError.
 func (c *Config) validate(discovery bool) error {
+	if err := c.problem(discovery); err != nil {
+		return &ConfigError{err}
+	}
+	return nil
+}
+
+func (c *Config) problem(discovery bool) error {
 	in := func(name string, v, lo, hi int) error {
 		if v < lo || v > hi {
 			return fmt.Errorf("%s %d is outside %d..%d", name, v, lo, hi)

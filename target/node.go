@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -109,7 +110,10 @@ func (s *Server) AddTarget(t Target) error {
 // otherwise each portal group is a target port group with one port of the same
 // number, so that multipath software tells the paths apart.
 func (s *Server) deviceConfig(t *Target) scsi.Config {
-	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, StateDir: s.cfg.StateDir}
+	name, faults := t.Name, &logLimit{every: time.Second}
+	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, StateDir: s.cfg.StateDir, Fault: func(lun uint16, err error) {
+		faults.warn(s.log, "a volume failed a command", zap.String("target", name), zap.Uint16("lun", lun), zap.Error(err))
+	}}
 	if len(c.Groups) > 0 {
 		return c
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 
 	"softiser/initiator"
 	"softiser/internal/iscsi"
@@ -53,17 +54,29 @@ func usage(format string, args ...any) error {
 	return &codedError{exitUsage, fmt.Errorf(format, args...)}
 }
 
+// advice is what to do about a connection that nobody took.
+func advice(err error) string {
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return "; nothing listens there: is the server running, at this address and port?"
+	}
+	return ""
+}
+
 // exitCode maps an error to the code that scripts see.
 func exitCode(err error) int {
 	var coded *codedError
 	var le *iscsi.LoginError
 	var op *net.OpError
+	var ce *initiator.ConfigError
+	var other *callerr.Exit
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &coded):
 		return coded.code
-	case callerr.Is(err):
+	case errors.As(err, &other):
+		return other.Code
+	case callerr.Is(err), errors.As(err, &ce):
 		return exitUsage
 	case errors.As(err, &le):
 		switch le.Status {

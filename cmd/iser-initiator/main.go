@@ -19,13 +19,20 @@ import (
 	callerr "softiser/internal/usage"
 )
 
+// version is set by the linker.
+var version = "unknown"
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	// A second signal ends the program at once.
 	context.AfterFunc(ctx, stop)
 	err := root().ExecuteContext(ctx)
-	if err != nil && !errors.Is(err, errReported) {
-		fmt.Fprintln(os.Stderr, "iser-initiator:", err)
+	switch {
+	case err == nil || errors.Is(err, errReported):
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintln(os.Stderr, "iser-initiator: interrupted")
+	default:
+		fmt.Fprintf(os.Stderr, "iser-initiator: %v%s\n", err, advice(err))
 	}
 	os.Exit(exitCode(err))
 }
@@ -54,6 +61,7 @@ func root() *cobra.Command {
   iser-initiator write  iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img
   iser-initiator verify iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img
   iser-initiator bench  iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --rw=randread --bs=4k --iodepth=32 --runtime=10 --time-based`,
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {

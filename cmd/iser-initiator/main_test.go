@@ -242,7 +242,9 @@ func TestUsageEverywhere(t *testing.T) {
 		{"attach"}, {"attach", url, "--connections=0"}, {"attach", "nonsense"}, {"attach", url, "--crc=maybe"},
 		{"bench", url, "--output-format=xml"}, {"bench", url, "--runtime=abc"}, {"bench", url, "/no/such/file.fio"}, {"bench", url, "--no-such"},
 		{"rdma", "rping"}, {"rdma", "rping", "-c", "-S", "1"}, {"rdma", "ucmatose", "-C", "-1"}, {"rdma", "write-bw", "-s", "-5", "127.0.0.1"},
-		{"rdma", "write-bw", "--crc=maybe", "127.0.0.1"},
+		{"rdma", "write-bw", "--crc=maybe", "127.0.0.1"}, {"rdma", "write-lat", "--busy-poll=50", "127.0.0.1"}, {"rdma", "ibv_devinfo"},
+		{"bench", "--rw=read"}, {"info", url, "--chap-user=alice"}, {"info", url, "--initiator-name=bad name"}, {"info", url, "--queue-depth=-1"},
+		{"info", url, "--max-burst=4k"},
 	} {
 		if _, errs, code := run(t, line...); code != exitUsage || errs == "" {
 			t.Errorf("%v: exit %d, want %d; %s", line, code, exitUsage, errs)

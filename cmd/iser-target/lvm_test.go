@@ -56,8 +56,11 @@ targets:
 	}
 	lvm("removed", "lvremove", group+"/snap")
 	lvm("successfully resized", "lvextend", "-L", "24m", group+"/data")
-	if code, msg := command(t, "lvm", "--socket", filepath.Join(dir, "none"), "--devices", a+","+b, "lvextend", "-L", "32m", group+"/data"); code == 0 {
-		t.Errorf("locked files were changed: %s", msg)
+	if code, msg := command(t, "lvm", "--socket", filepath.Join(dir, "none"), "--devices", a+","+b, "lvextend", "-L", "32m", group+"/data"); code == 0 || !strings.Contains(msg, "--socket") {
+		t.Errorf("locked files: code %d, %s", code, msg)
+	}
+	if code, msg := command(t, "resize", "--socket", socket, "data", "1GiB"); code != exitUsage || !strings.Contains(msg, "lvm lvextend") {
+		t.Errorf("resize of a logical volume: code %d, %s", code, msg)
 	}
 	if code := stop(); code != 0 {
 		t.Errorf("serve ended with %d", code)

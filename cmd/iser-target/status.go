@@ -249,6 +249,8 @@ func resizeCommand() *cobra.Command {
 					for _, l := range t.LUNs {
 						switch {
 						case l.Volume != args[0]:
+						case l.Backend == "lvm":
+							return exit(exitUsage, fmt.Errorf("%s is a logical volume: iser-target lvm lvextend and lvreduce change its size, on line", l.Volume))
 						case int64(size) < l.Size && !shrink:
 							return exit(exitUsage, fmt.Errorf("%s has %s; what lies behind %s would be lost: shrink its file system first, then say --shrink",
 								l.Volume, config.Size(l.Size), size))

@@ -1,4 +1,5 @@
-// Package examples embeds the commented example configurations.
+// Package examples embeds the commented example configurations. A systemd unit,
+// iser-target.service, lies beside them.
 package examples
 
 import "embed"

@@ -11,8 +11,10 @@ import (
 	"path"
 	"strconv"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"softiser/initiator"
@@ -191,14 +193,18 @@ func (c *command) runList(out io.Writer) error {
 		}
 		return printJSON(out, live)
 	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(live) > 0 {
+		fmt.Fprintln(w, "PROCESS\tDEVICE\tSIZE\tVOLUME")
+	}
 	for _, r := range live {
 		dev := r.Device
 		if dev == "" {
 			dev = r.Socket
 		}
-		fmt.Fprintf(out, "%s\t%s\t%d bytes\tprocess %d\n", r.URL, dev, r.Size, r.PID)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", r.PID, dev, humanize.IBytes(uint64(r.Size)), r.URL)
 	}
-	return nil
+	return w.Flush()
 }
 
 func (c *command) runDetach(ctx context.Context, out io.Writer, key string) error {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+
+	"softiser/internal/usage"
 )
 
 // The background process tells its parent how attaching went through this
@@ -63,8 +65,12 @@ func background(log string) (*Record, error) {
 		return nil, errors.Join(errors.New("--daemon: the background process ended before it had attached (see --log)"), cmd.Wait())
 	}
 	if msg.Error != "" {
-		cmd.Wait()
-		return nil, errors.New(msg.Error)
+		err := errors.New(msg.Error)
+		var ended *exec.ExitError
+		if errors.As(cmd.Wait(), &ended) && ended.ExitCode() > 0 {
+			return nil, &usage.Exit{Code: ended.ExitCode(), Err: err}
+		}
+		return nil, err
 	}
 	return msg.Record, cmd.Process.Release()
 }

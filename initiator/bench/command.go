@@ -211,6 +211,9 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if c.parseOnly {
 		return nil
 	}
+	if i := slices.IndexFunc(jobs, func(j *Job) bool { return j.URL == "" }); i >= 0 && url == "" {
+		return usage.Wrap(noVolume(jobs[i]))
+	}
 	cmd.SilenceUsage = true
 	out, closeOut, err := c.open(cmd.OutOrStdout())
 	if err != nil {

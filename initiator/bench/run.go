@@ -191,7 +191,7 @@ func plan(jobs []*Job, url string) (luns [][]LUN, wants []want, err error) {
 				w.url = url
 			}
 			if w.url == "" {
-				return nil, nil, fmt.Errorf("%s: job %s names no volume: give its URL on the command line or as uri= in the job", j.Pos, j.Name)
+				return nil, nil, noVolume(j)
 			}
 			for k := range n {
 				if sessions >= n && s%n == k {
@@ -204,6 +204,10 @@ func plan(jobs []*Job, url string) (luns [][]LUN, wants []want, err error) {
 		}
 	}
 	return luns, wants, nil
+}
+
+func noVolume(j *Job) error {
+	return fmt.Errorf("%s: job %s names no volume: give its URL on the command line or as uri= in the job", j.Pos, j.Name)
 }
 
 // openAll opens the sessions of every clone. closeAll closes those that were

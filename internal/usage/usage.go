@@ -24,6 +24,16 @@ func Wrap(err error) error {
 	return &Error{err}
 }
 
+// Exit is an error of another process of this program, with the exit code that it
+// ended with and that this one is to end with.
+type Exit struct {
+	Code int
+	Err  error
+}
+
+func (e *Exit) Error() string { return e.Err.Error() }
+func (e *Exit) Unwrap() error { return e.Err }
+
 // Is reports whether err is, or wraps, an Error.
 func Is(err error) bool {
 	var e *Error

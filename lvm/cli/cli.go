@@ -23,6 +23,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/blockdev"
 	"softiser/lvm"
 	"softiser/lvm/vg"
 )
@@ -356,6 +357,9 @@ func (a *app) group(name string) (*lvm.Group, error) {
 		}
 	}
 	g, err := lvm.Open(a.config(), paths, name)
+	if errors.Is(err, blockdev.ErrInUse) {
+		return nil, fmt.Errorf("%w; a running iser-target does this on line, through its admin socket: --socket names it", err)
+	}
 	if err != nil {
 		return nil, err
 	}

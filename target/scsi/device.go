@@ -23,6 +23,10 @@ type Config struct {
 	// StateDir keeps what must survive a restart: persistent reservations with
 	// APTPL and saved mode pages. Empty: neither is offered.
 	StateDir string
+	// Fault, when set, is told what a volume could not do for a command: errors of
+	// its backing store, space that is missing. It may be called at any rate from
+	// any goroutine and must not wait.
+	Fault func(lun uint16, err error)
 }
 
 // Device is one SCSI target device with its logical units.

@@ -71,6 +71,9 @@ const (
 // failErr ends the task with the sense that tells err.
 func (t *Task) failErr(err error, dir direction) {
 	k, a := senseOf(err, dir)
+	if told := t.dev.cfg.Fault; told != nil && t.lu != nil && (k == spc.KeyMedium || k == spc.KeyHardware || a == spc.ASCSpaceAllocFailed) {
+		told(t.lu.lun, err)
+	}
 	s := spc.Sense{Key: k, ASC: a}
 	if k == spc.KeyMedium && t.op != nil && t.op.has(fIO) {
 		// SBC-3 §4.18: the information field tells the first block in error; the

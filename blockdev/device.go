@@ -28,6 +28,7 @@ type Info struct {
 	ZeroesOnTrim  bool   // discarded ranges read as zeroes (SCSI LBPRZ)
 	Thin          bool   // space is allocated on first write
 	Rotational    bool   // seeks cost
+	Resident      bool   // what is in memory stays there (mlock)
 	Backend       string // "file", "mem", "raw", "null", "lvm": for people
 	ID            string // stable identity of the content's home (path, UUID); the seed of WWIDs
 }

@@ -130,6 +130,7 @@ func open(cfg Config) (_ *Device, err error) {
 			ZeroesOnTrim:  true,
 			Thin:          !cfg.Prealloc,
 			Rotational:    cfg.Rotational || backing.Rotational(st.Dev),
+			Resident:      cfg.Lock,
 			Backend:       "file",
 			ID:            path,
 		},

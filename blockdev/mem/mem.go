@@ -71,6 +71,7 @@ func Open(cfg Config) (*Device, error) {
 			ZeroesOnTrim:  true,
 			Thin:          true,
 			Rotational:    cfg.Rotational,
+			Resident:      cfg.Lock,
 			Backend:       "mem",
 			ID:            "memory:" + cfg.Name,
 		},

@@ -156,6 +156,7 @@ func describe(fd int, cfg Config) (info blockdev.Info, follow bool, err error) {
 		// (discard_zeroes_data has been 0 for every device since 4.12).
 		ZeroesOnTrim: false,
 		Rotational:   cfg.Rotational || q.rotational,
+		Resident:     cfg.Lock,
 		Backend:      "raw",
 		ID:           path,
 	}, follow, nil

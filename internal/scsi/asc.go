@@ -11,6 +11,7 @@ const (
 	ASCNotReady             ASC = 0x0400
 	ASCBecomingReady        ASC = 0x0401
 	ASCFormatInProgress     ASC = 0x0404
+	ASCSelfTestInProgress   ASC = 0x0409
 	ASCAccessTransition     ASC = 0x040A
 	ASCAccessStandby        ASC = 0x040B
 	ASCAccessUnavailable    ASC = 0x040C
@@ -73,6 +74,7 @@ const (
 	ASCMediumNotPresent     ASC = 0x3A00
 	ASCTrayClosed           ASC = 0x3A01
 	ASCTrayOpen             ASC = 0x3A02
+	ASCFailedSelfTest       ASC = 0x3E03
 	ASCInquiryChanged       ASC = 0x3F03
 	ASCLUNsChanged          ASC = 0x3F0E
 	ASCInternalFailure      ASC = 0x4400
@@ -91,6 +93,8 @@ var ascNames = map[ASC]string{
 	ASCNotReady:             "logical unit not ready, cause not reportable",
 	ASCBecomingReady:        "logical unit is in process of becoming ready",
 	ASCFormatInProgress:     "logical unit not ready, format in progress",
+	ASCSelfTestInProgress:   "logical unit not ready, self-test in progress",
+	ASCFailedSelfTest:       "logical unit failed self-test",
 	ASCAccessTransition:     "logical unit not accessible, asymmetric access state transition",
 	ASCAccessStandby:        "logical unit not accessible, target port in standby state",
 	ASCAccessUnavailable:    "logical unit not accessible, target port in unavailable state",

@@ -32,6 +32,7 @@ const (
 	OpWriteSame10      Opcode = 0x41
 	OpUnmap            Opcode = 0x42
 	OpSanitize         Opcode = 0x48
+	OpLogSelect        Opcode = 0x4C
 	OpLogSense         Opcode = 0x4D
 	OpModeSelect10     Opcode = 0x55
 	OpReserve10        Opcode = 0x56
@@ -110,7 +111,7 @@ var opcodeNames = map[Opcode]string{
 	OpPreventAllow: "PREVENT ALLOW MEDIUM REMOVAL", OpReadCapacity10: "READ CAPACITY(10)",
 	OpRead10: "READ(10)", OpWrite10: "WRITE(10)", OpWriteVerify10: "WRITE AND VERIFY(10)", OpVerify10: "VERIFY(10)",
 	OpPrefetch10: "PRE-FETCH(10)", OpSyncCache10: "SYNCHRONIZE CACHE(10)", OpReadDefectData10: "READ DEFECT DATA(10)",
-	OpWriteSame10: "WRITE SAME(10)", OpUnmap: "UNMAP", OpSanitize: "SANITIZE", OpLogSense: "LOG SENSE",
+	OpWriteSame10: "WRITE SAME(10)", OpUnmap: "UNMAP", OpSanitize: "SANITIZE", OpLogSelect: "LOG SELECT", OpLogSense: "LOG SENSE",
 	OpModeSelect10: "MODE SELECT(10)", OpReserve10: "RESERVE(10)", OpRelease10: "RELEASE(10)",
 	OpModeSense10: "MODE SENSE(10)", OpPersistIn: "PERSISTENT RESERVE IN", OpPersistOut: "PERSISTENT RESERVE OUT",
 	OpVariable: "variable-length CDB", OpThirdPartyOut: "THIRD-PARTY COPY OUT", OpThirdPartyIn: "THIRD-PARTY COPY IN",

@@ -23,6 +23,10 @@ func cmdRequestSense(t *Task) {
 		s = t.lu.rewriter.sense()
 	} else if g&gateSanFailed != 0 {
 		s = spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCSanitizeFailed}
+	} else if g&gateCorrupt != 0 {
+		s = spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCFormatCorrupted}
+	} else {
+		s = t.lu.selfTest.sense()
 	}
 	replySense(t, &s)
 }
@@ -113,7 +117,9 @@ func (lu *LU) flushBehind() {
 			n := lu.flushes.Load()
 			// An error is not lost: the volume stays poisoned and tells the next
 			// command that asks.
-			_ = lu.vol.Flush()
+			if err := lu.vol.Flush(); err != nil {
+				lu.mediumError(err, writing)
+			}
 			if lu.flushes.CompareAndSwap(n, 0) {
 				return
 			}

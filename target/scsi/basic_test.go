@@ -3,6 +3,8 @@ package scsi
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"strings"
 	"testing"
 
 	spc "softiser/internal/scsi"
@@ -229,6 +231,50 @@ func TestModePages(t *testing.T) {
 	r.do(spc.AppendModeSelect6(nil, false, byte(len(set))), set, 0).illegal(spc.ASCInvalidFieldInParam)
 	r.do(spc.AppendModeSelect6(nil, false, 3), set[:3], 0).illegal(spc.ASCParameterListLength)
 	r.do(spc.AppendModeSelect6(nil, false, 10), set[:10], 0).illegal(spc.ASCParameterListLength)
+}
+
+// TestModeSubpages: subpage FFh asks for all subpages, 3Fh/00h for none of them.
+func TestModeSubpages(t *testing.T) {
+	r := newRig(t, Config{}, LUConfig{Volume: newPooled(t)})
+	for _, c := range []struct {
+		page, sub byte
+		want      string // codes and subpages
+	}{
+		{0x3F, 0x00, "01/00 08/00 0a/00 1c/00"},
+		{0x3F, 0xFF, "01/00 08/00 0a/00 1c/00 1c/02"},
+		{0x1C, 0x00, "1c/00"},
+		{0x1C, 0x02, "1c/02"},
+		{0x1C, 0xFF, "1c/00 1c/02"},
+		{0x08, 0xFF, "08/00"},
+	} {
+		for pc := range byte(3) {
+			b := r.do(spc.AppendModeSense10(nil, true, pc, c.page, c.sub, 1024), nil, 1024).good().data
+			if int(binary.BigEndian.Uint16(b)) != len(b)-2 {
+				t.Errorf("length %d of %d bytes", binary.BigEndian.Uint16(b), len(b))
+			}
+			var got []string
+			for b = b[8:]; len(b) > 0; {
+				sub, n := byte(0), 2+int(b[1])
+				if b[0]&0x40 != 0 {
+					sub, n = b[1], 4+int(binary.BigEndian.Uint16(b[2:]))
+				}
+				got = append(got, fmt.Sprintf("%02x/%02x", b[0]&0x3F, sub))
+				b = b[n:]
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("page %02x/%02x: %v, want %s", c.page, c.sub, got, c.want)
+			}
+		}
+	}
+	for _, c := range []struct {
+		page, sub byte
+		field     uint16
+	}{{0x3F, 0x01, 3}, {0x3F, 0x02, 3}, {0x0A, 0x01, 3}, {0x1C, 0x01, 3}, {0x2A, 0x00, 2}, {0x2A, 0xFF, 2}} {
+		got := r.do(spc.AppendModeSense6(nil, true, 0, c.page, c.sub, 255), nil, 255).illegal(spc.ASCInvalidFieldInCDB)
+		if got.sd.Field != c.field {
+			t.Errorf("page %02x/%02x: field %d, want %d", c.page, c.sub, got.sd.Field, c.field)
+		}
+	}
 }
 
 func TestCapacity(t *testing.T) {

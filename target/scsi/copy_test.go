@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	spc "softiser/internal/scsi"
 )
@@ -147,4 +149,63 @@ func TestOffloadedTransfer(t *testing.T) {
 	w = spc.WriteUsingToken{Token: got.Token, Ranges: []spc.Range{{LBA: 2048, Blocks: 1}}}
 	send(1, spc.SAWriteUsingToken, 1, w.Append(nil)).illegal(spc.ASCLBAOutOfRange)
 	send(1, spc.SAWriteUsingToken, 1, make([]byte, 535)).illegal(spc.ASCParameterListLength)
+}
+
+// TestTokenExpires: a token that has not been used for its time-out is told from
+// one that never was, for as long as the device remembers.
+func TestTokenExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := twoUnits(t)
+		n := r.nx[0]
+		token := func(seconds uint32) []byte {
+			t.Helper()
+			p := spc.PopulateToken{Timeout: seconds, Ranges: []spc.Range{{Blocks: 8}}}
+			list := p.Append(nil)
+			r.on(n, 0, tokenCDB(spc.SAPopulateToken, 1, list), list, 0).good()
+			cdb := make([]byte, 16)
+			cdb[0], cdb[1], cdb[5] = byte(spc.OpThirdPartyIn), spc.SARODTokenInfo, 1
+			binary.BigEndian.PutUint32(cdb[10:], 1024)
+			i, err := spc.ParseRODInfo(r.on(n, 0, cdb, nil, 1024).good().data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return i.Token
+		}
+		use := func(token []byte) *result {
+			t.Helper()
+			w := spc.WriteUsingToken{Token: token, Ranges: []spc.Range{{Blocks: 8}}}
+			list := w.Append(nil)
+			return r.on(n, 1, tokenCDB(spc.SAWriteUsingToken, 2, list), list, 0)
+		}
+		a := token(10)
+		for range 3 { // each use puts the end off
+			time.Sleep(9 * time.Second)
+			use(a).good()
+		}
+		time.Sleep(10*time.Second + 1)
+		use(a).illegal(spc.ASCTokenExpired)
+		b := token(0) // the default
+		time.Sleep(defaultTokenSeconds * time.Second)
+		use(b).good()
+		use(a).illegal(spc.ASCTokenExpired)
+		// Forgotten, when another one is made after long.
+		time.Sleep(rememberExpired)
+		c := token(maxTokenSeconds)
+		use(a).illegal(spc.ASCTokenUnknown)
+		use(b).illegal(spc.ASCTokenExpired)
+		// An expired one gives up its room, one that lives does not.
+		for range maxTokens - 1 {
+			token(maxTokenSeconds)
+		}
+		use(b).illegal(spc.ASCTokenUnknown)
+		use(c).good()
+		p := spc.PopulateToken{Ranges: []spc.Range{{Blocks: 8}}}
+		list := p.Append(nil)
+		r.on(n, 0, tokenCDB(spc.SAPopulateToken, 1, list), list, 0).illegal(spc.ASCTokenResources)
+		p.Timeout = maxTokenSeconds + 1
+		list = p.Append(nil)
+		r.on(n, 0, tokenCDB(spc.SAPopulateToken, 1, list), list, 0).illegal(spc.ASCInvalidFieldInParam)
+		r.close()
+		r.nx = nil
+	})
 }

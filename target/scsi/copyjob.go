@@ -124,17 +124,19 @@ func (d *Device) copyBytes(src *LU, from int64, dst *LU, to, n int64, stop func(
 			_, err := src.vol.ReadAt(buf[:k], from+at)
 			return err
 		}); err != nil {
+			src.mediumError(err, reading)
 			return done, reading, err
 		}
 		if err := dst.claimed(holdWrite, to+at, k, func() error {
 			_, err := dst.vol.WriteAt(buf[:k], to+at)
 			return err
 		}); err != nil {
+			dst.mediumError(err, writing)
 			return done, writing, err
 		}
 		done += k
 	}
-	return done, writing, dst.settle(to, n)
+	return done, writing, dst.settleCopy(to, n)
 }
 
 // claimed runs f while the blocks are claimed.
@@ -164,6 +166,15 @@ func (lu *LU) settle(off, n int64) error {
 	return nil
 }
 
+// settleCopy is settle for what no task will report, so that it is counted here.
+func (lu *LU) settleCopy(off, n int64) error {
+	err := lu.settle(off, n)
+	if err != nil {
+		lu.mediumError(err, writing)
+	}
+	return err
+}
+
 // zeroBytes makes n bytes zero in claimed pieces.
 func (lu *LU) zeroBytes(off, n int64, stop func() bool) error {
 	for done := int64(0); done < n; {
@@ -172,11 +183,12 @@ func (lu *LU) zeroBytes(off, n int64, stop func() bool) error {
 		}
 		at, k := off+done, min(n-done, zeroPiece)
 		if err := lu.claimed(holdWrite, at, k, func() error { return lu.vol.WriteZeroes(at, k, true) }); err != nil {
+			lu.mediumError(err, writing)
 			return err
 		}
 		done += k
 	}
-	return lu.settle(off, n)
+	return lu.settleCopy(off, n)
 }
 
 // reachable reports whether t's nexus may read (accRead) or write (accWrite) lu

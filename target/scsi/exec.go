@@ -184,6 +184,9 @@ func (t *Task) refuse(g uint32) {
 	case g&(gateSanitize|gateFormat) != 0:
 		s := t.lu.rewriter.sense()
 		t.check(&s)
+	case g&gateSelfTest != 0:
+		s := t.lu.selfTest.sense()
+		t.check(&s)
 	case g&gateCorrupt != 0:
 		t.fail(spc.KeyMedium, spc.ASCFormatCorrupted)
 	case g&gateSanFailed != 0:

@@ -176,7 +176,7 @@ func (lu *LU) limits() spc.BlockLimits {
 
 func (lu *LU) provisioning() spc.Provisioning {
 	i := lu.geo().info
-	p := spc.Provisioning{Unmap: i.Discard, WriteSame16: i.Discard, WriteSame10: i.Discard, ReadZeroes: i.Discard && i.ZeroesOnTrim}
+	p := spc.Provisioning{Threshold: lu.space.exp, Unmap: i.Discard, WriteSame16: i.Discard, WriteSame10: i.Discard, ReadZeroes: i.Discard && i.ZeroesOnTrim}
 	switch {
 	case i.Thin:
 		p.Type = 2

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	spc "softiser/internal/scsi"
 
@@ -55,6 +56,7 @@ const (
 	gateSWP                   // 7/27/02
 	gateFormat                // 2/04/04
 	gateCorrupt               // 3/31/00
+	gateSelfTest              // 2/04/09
 	gateMedium    = gateNoMedium | gateSanitize | gateSanFailed | gateFormat | gateCorrupt
 	gateWrite     = gateMedium | gateReadOnly | gateSWP
 )
@@ -81,7 +83,12 @@ type LU struct {
 	users    atomic.Int64 // tasks between Execute and Release
 	gone     atomic.Bool  // removed from its device
 	flushes  atomic.Int64 // requests for flushBehind
-	stop     func()       // ends the resize notification
+	stop     func()       // ends the notifications of the volume
+	space    spaceWatch
+	added    time.Time
+
+	prefetches atomic.Int32 // that go on behind their status
+	selfTest   selfTest
 
 	prMu sync.Mutex // serialises changes of pr and of saved state
 
@@ -149,7 +156,9 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
 	lu.setGeometry(info)
+	lu.space.init(lu)
 	lu.modes.init(lu)
+	lu.added = time.Now()
 	lu.limit.init(cfg.QoS)
 	if cfg.Volume == nil {
 		lu.gate.Store(gateNoMedium)
@@ -169,12 +178,19 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 			lu.attention(spc.ASCCapacityChanged, nil)
 		})
 		if low, ok := lu.vol.(blockdev.LowSpace); ok {
-			resize := lu.stop
-			cancel := low.OnLowSpace(func() { lu.attention(spc.ASCSoftThreshold, nil) })
-			lu.stop = func() { resize(); cancel() }
+			lu.alsoStop(low.OnLowSpace(lu.lowSpace))
+		}
+		if m := lu.space.meter; m != nil {
+			lu.alsoStop(m.OnSpaceChange(lu.checkSpace))
 		}
 	}
 	return lu, nil
+}
+
+// alsoStop adds a notification of the volume that ends with the unit.
+func (lu *LU) alsoStop(cancel func()) {
+	rest := lu.stop
+	lu.stop = func() { rest(); cancel() }
 }
 
 func setDefault(s *string, v string) {
@@ -214,11 +230,16 @@ func (lu *LU) use() bool {
 	return true
 }
 
-// drain waits until no task uses the unit any more, then ends its workers.
+// drain waits until no task uses the unit any more, then ends its workers. If ctx
+// ends first, they end when the last task does.
 func (lu *LU) drain(ctx context.Context) error {
 	lu.gone.Store(true)
 	lu.rewriter.stop()
 	if err := lu.waitUnused(ctx); err != nil {
+		go func() {
+			lu.waitUnused(context.Background())
+			lu.close()
+		}()
 		return fmt.Errorf("LUN %d: %d commands still hold the volume: %w", lu.lun, lu.users.Load(), err)
 	}
 	lu.close()

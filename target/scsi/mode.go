@@ -35,11 +35,14 @@ type modeValues struct {
 	DSense bool   `json:"d_sense"`
 	TAS    bool   `json:"tas"`
 	QERR   uint32 `json:"qerr"`
+	// LBPERE and Thresholds mean something where the volume meters its space.
+	LBPERE     bool                     `json:"lbpere"`
+	Thresholds [maxThresholds]threshold `json:"thresholds"`
 }
 
 func (m *modes) init(lu *LU) {
 	m.lu = lu
-	m.def = modeValues{WCE: lu.geo().info.WriteCache}
+	m.def = modeValues{WCE: lu.geo().info.WriteCache, LBPERE: metersSpace(lu)}
 	m.saved.Store(&m.def)
 	m.set(m.def)
 }
@@ -47,7 +50,8 @@ func (m *modes) init(lu *LU) {
 func (m *modes) restore() { m.set(*m.saved.Load()) }
 
 func (m *modes) values() modeValues {
-	return modeValues{m.wce.Load(), m.swp.Load(), m.dsense.Load(), m.tas.Load(), m.qerr.Load()}
+	lbpere, thresholds := m.lu.space.configured()
+	return modeValues{m.wce.Load(), m.swp.Load(), m.dsense.Load(), m.tas.Load(), m.qerr.Load(), lbpere, thresholds}
 }
 
 func (m *modes) set(v modeValues) {
@@ -57,6 +61,7 @@ func (m *modes) set(v modeValues) {
 	m.tas.Store(v.TAS)
 	m.qerr.Store(v.QERR)
 	m.lu.setGate(gateSWP, v.SWP)
+	m.lu.space.configure(v.LBPERE, v.Thresholds)
 }
 
 // Page control values of MODE SENSE.
@@ -68,30 +73,84 @@ const (
 )
 
 // modePage is a mode page: append adds the whole page with the given values;
-// apply takes the values out of a page that a MODE SELECT sent, and check has
-// made sure that nothing else in it differs.
+// mask marks the bits of a page of zeroes that MODE SELECT may change; apply
+// takes the values out of a page that a MODE SELECT sent, in which nothing else
+// differs from what is, and returns the offset of a field whose value makes no
+// sense, or -1.
 type modePage struct {
-	code   byte
-	append func(lu *LU, b []byte, v modeValues) []byte
-	apply  func(p []byte, v *modeValues)
+	code, sub byte
+	offered   func(*LU) bool // nil: every unit has it
+	append    func(lu *LU, b []byte, v modeValues) []byte
+	mask      func(lu *LU, b []byte)
+	apply     func(p []byte, v *modeValues) int
 }
 
+// modePages are in the order in which they are returned (SPC-4 §6.11.1): ascending
+// codes and, for each, ascending subpage codes.
 var modePages = []modePage{
-	{0x01, appendRecoveryPage, nil},
-	{0x08, appendCachingPage, func(p []byte, v *modeValues) { v.WCE = p[2]&0x04 != 0 }},
-	{0x0A, appendControlPage, func(p []byte, v *modeValues) {
-		v.DSense = p[2]&0x04 != 0
-		v.QERR = uint32(p[3] >> 1 & 3)
-		v.SWP = p[4]&0x08 != 0
-		v.TAS = p[5]&0x40 != 0
-	}},
-	{0x1C, appendExceptionsPage, nil},
+	{code: 0x01, append: appendRecoveryPage,
+		mask: func(lu *LU, b []byte) {
+			if metersSpace(lu) {
+				b[7] = 0x80
+			}
+		},
+		apply: func(p []byte, v *modeValues) int {
+			v.LBPERE = p[7]&0x80 != 0
+			return -1
+		}},
+	{code: 0x08, append: appendCachingPage,
+		mask: func(lu *LU, b []byte) {
+			if lu.geo().info.WriteCache {
+				b[2] = 0x04
+			}
+		},
+		apply: func(p []byte, v *modeValues) int {
+			v.WCE = p[2]&0x04 != 0
+			return -1
+		}},
+	{code: 0x0A, append: appendControlPage,
+		mask: func(_ *LU, b []byte) { b[2], b[3], b[4], b[5] = 0x04, 0x06, 0x08, 0x40 },
+		apply: func(p []byte, v *modeValues) int {
+			v.DSense = p[2]&0x04 != 0
+			v.QERR = uint32(p[3] >> 1 & 3)
+			v.SWP = p[4]&0x08 != 0
+			v.TAS = p[5]&0x40 != 0
+			if v.QERR == 2 { // reserved
+				return 3
+			}
+			return -1
+		}},
+	{code: 0x1C, append: appendExceptionsPage},
+	{code: 0x1C, sub: 0x02, offered: metersSpace, append: appendProvisioningPage,
+		mask: func(_ *LU, b []byte) { maskProvisioningPage(b) }, apply: applyProvisioningPage},
 }
 
-// appendRecoveryPage: read-write error recovery (SBC-3 §6.5.8), all zero: errors
-// are reported as they come, AWRE and ARRE mean nothing here.
-func appendRecoveryPage(_ *LU, b []byte, _ modeValues) []byte {
-	return append(append(b, 0x01, 0x0A), make([]byte, 10)...)
+// header is how many bytes come before the parameters of the page.
+func (p *modePage) header() int {
+	if p.sub != 0 {
+		return 4
+	}
+	return 2
+}
+
+// asked reports whether MODE SENSE of page and subpage is to return p: subpage
+// FFh stands for all of a page, page 3Fh for all pages.
+func (p *modePage) asked(lu *LU, page, sub byte) bool {
+	if page == 0x3F && sub != 0 && sub != 0xFF {
+		return false
+	}
+	return (p.offered == nil || p.offered(lu)) && (page == 0x3F || page == p.code) && (sub == 0xFF || sub == p.sub)
+}
+
+// appendRecoveryPage: read-write error recovery (SBC-4 §6.5.10), zero but for LBPERE:
+// errors are reported as they come, AWRE and ARRE mean nothing here.
+func appendRecoveryPage(_ *LU, b []byte, v modeValues) []byte {
+	i := len(b)
+	b = append(append(b, 0x01, 0x0A), make([]byte, 10)...)
+	if v.LBPERE {
+		b[i+7] = 0x80
+	}
+	return b
 }
 
 // appendCachingPage (SBC-3 §6.5.5): WCE as it is; the read cache is on.
@@ -129,18 +188,13 @@ func appendExceptionsPage(_ *LU, b []byte, _ modeValues) []byte {
 	return append(append(b, 0x1C, 0x0A), make([]byte, 10)...)
 }
 
-// changeable returns the mask of a page: what MODE SELECT may change.
+// changeable adds the page with ones for what MODE SELECT may change.
 func (p *modePage) changeable(lu *LU, b []byte) []byte {
 	i := len(b)
 	b = p.append(lu, b, modeValues{})
-	clear(b[i+2:])
-	switch p.code {
-	case 0x08:
-		if lu.geo().info.WriteCache {
-			b[i+2] = 0x04
-		}
-	case 0x0A:
-		b[i+2], b[i+3], b[i+4], b[i+5] = 0x04, 0x06, 0x08, 0x40
+	clear(b[i+p.header():])
+	if p.mask != nil {
+		p.mask(lu, b[i:])
 	}
 	return b
 }
@@ -152,10 +206,6 @@ func cmdModeSense(t *Task) {
 	pc, page, subpage := cdb[2]>>6, cdb[2]&0x3F, cdb[3]
 	if pc == pcSaved && !lu.canSave() {
 		t.illegal(spc.ASCSavingNotSupported)
-		return
-	}
-	if subpage != 0 && !(page == 0x3F && subpage == 0xFF) {
-		t.badCDB(3)
 		return
 	}
 	dev := byte(0x10) // DPOFUA
@@ -177,10 +227,13 @@ func cmdModeSense(t *Task) {
 			b[4] = 1
 		}
 	}
-	n := len(b)
+	n, known := len(b), page == 0x3F
 	for i := range modePages {
 		p := &modePages[i]
-		if page != 0x3F && p.code != page {
+		if p.code == page {
+			known = true
+		}
+		if !p.asked(lu, page, subpage) {
 			continue
 		}
 		at := len(b)
@@ -199,7 +252,11 @@ func cmdModeSense(t *Task) {
 		}
 	}
 	if len(b) == n {
-		t.badCDB(2)
+		field := 2
+		if known {
+			field = 3 // it is the subpage that is not there
+		}
+		t.badCDB(field)
 		return
 	}
 	if long {
@@ -272,16 +329,16 @@ func modeSelectJob(t *Task) {
 	v := old
 	at := header + bd
 	for at < len(p) {
-		field, ok := lu.takePage(p[at:], &v)
-		if !ok {
-			if field < 0 {
-				t.illegal(spc.ASCParameterListLength)
-			} else {
-				t.badParam(at + field)
-			}
+		n, field := lu.takePage(p[at:], &v)
+		if n < 0 {
+			t.illegal(spc.ASCParameterListLength)
 			return
 		}
-		at += 2 + int(p[at+1])
+		if field >= 0 {
+			t.badParam(at + field)
+			return
+		}
+		at += n
 	}
 	if t.CDB[1]&0x01 != 0 {
 		if err := lu.saveModes(v); err != nil {
@@ -303,38 +360,47 @@ func modeSelectJob(t *Task) {
 	t.good()
 }
 
-// takePage checks one page of a MODE SELECT list and takes its values. A page
-// that changes what cannot change is refused, with the offset of the byte; -1
-// stands for a page that is cut short.
-func (lu *LU) takePage(p []byte, v *modeValues) (field int, ok bool) {
-	if len(p) < 2 || len(p) < 2+int(p[1]) {
-		return -1, false
+// takePage checks one page of a MODE SELECT list, of n bytes, and takes its
+// values. A page that changes what cannot change, or to what makes no sense, is
+// refused with the offset of the field, which is -1 otherwise; n of -1 stands for
+// a page that is cut short.
+func (lu *LU) takePage(p []byte, v *modeValues) (n, field int) {
+	if len(p) < 2 {
+		return -1, 0
+	}
+	sub := byte(0)
+	n = 2 + int(p[1])
+	if p[0]&0x40 != 0 { // SPF
+		if len(p) < 4 {
+			return -1, 0
+		}
+		sub, n = p[1], 4+int(binary.BigEndian.Uint16(p[2:]))
+	}
+	if len(p) < n {
+		return -1, 0
 	}
 	for i := range modePages {
 		m := &modePages[i]
-		if m.code != p[0]&0x3F || p[0]&0x40 != 0 {
+		if m.code != p[0]&0x3F || m.sub != sub || p[0]&0x40 != 0 && sub == 0 || m.offered != nil && !m.offered(lu) {
 			continue
 		}
-		var cur, mask [32]byte
+		var cur, mask [64]byte
 		c := m.append(lu, cur[:0], *v)
 		k := m.changeable(lu, mask[:0])
-		if int(p[1]) != len(c)-2 {
-			return 1, false
+		if n != len(c) {
+			return n, m.header() - 1
 		}
-		for j := 2; j < len(c); j++ {
+		for j := m.header(); j < len(c); j++ {
 			if (p[j]^c[j])&^k[j] != 0 {
-				return j, false
+				return n, j
 			}
 		}
-		if m.apply != nil {
-			m.apply(p, v)
+		if m.apply == nil {
+			return n, -1
 		}
-		if v.QERR == 2 { // reserved
-			return 3, false
-		}
-		return 0, true
+		return n, m.apply(p, v)
 	}
-	return 0, false
+	return n, 0
 }
 
 // sameBlocks reports whether a block descriptor asks for what is already so:

@@ -53,16 +53,24 @@ func (m *model) token(from, to, n, bs int) {
 		m.wrote(m.send(tokenCDB(spc.SAWriteUsingToken, 1, list), list, 0), to, n, bs, make([]byte, n*bs))
 		return
 	}
-	p := spc.PopulateToken{Timeout: 1, Ranges: []spc.Range{{LBA: m.base + uint64(from), Blocks: uint32(n)}}}
+	// Longer than all the commands that may come in between can take, however slow
+	// the machine: TestTokenExpires has the end of a token.
+	p := spc.PopulateToken{Timeout: maxTokenSeconds, Ranges: []spc.Range{{LBA: m.base + uint64(from), Blocks: uint32(n)}}}
 	list := p.Append(nil)
-	if m.send(tokenCDB(spc.SAPopulateToken, 2, list), list, 0).status != spc.StatusGood {
-		return // aborted
+	if got := m.send(tokenCDB(spc.SAPopulateToken, 2, list), list, 0); got.status != spc.StatusGood {
+		if got.status != spc.StatusTaskAborted {
+			m.t.Errorf("POPULATE TOKEN: %v, %v", got.status, got.sd)
+		}
+		return
 	}
 	cdb := make([]byte, 16)
 	cdb[0], cdb[1], cdb[5] = byte(spc.OpThirdPartyIn), spc.SARODTokenInfo, 2
 	binary.BigEndian.PutUint32(cdb[10:], 1024)
 	got := m.send(cdb, nil, 1024)
 	if got.status != spc.StatusGood {
+		if got.status != spc.StatusTaskAborted {
+			m.t.Errorf("RECEIVE ROD TOKEN INFORMATION: %v, %v", got.status, got.sd)
+		}
 		return
 	}
 	info, err := spc.ParseRODInfo(got.data)

@@ -14,10 +14,12 @@ import (
 // ROD tokens. A token stands for its blocks as they are when it is used (access
 // upon reference): nothing is frozen, and the initiator keeps others from
 // writing meanwhile. Tokens are known to this device only, until they have
-// not been used for their time-out or the process ends.
+// not been used for their time-out or the process ends. For a while, and as long
+// as nobody needs the room, an expired one is told from one that never was.
 
 const (
 	maxTokens           = 256
+	rememberExpired     = 10 * time.Minute
 	defaultTokenSeconds = 60
 	maxTokenSeconds     = 600
 )
@@ -46,8 +48,9 @@ func (s *tokenStore) add(r *rodToken) (uint64, bool) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	r.expires = now.Add(r.keep)
+	full := len(s.all) >= maxTokens
 	for k, old := range s.all {
-		if now.After(old.expires) {
+		if d := now.Sub(old.expires); d > rememberExpired || d > 0 && full {
 			delete(s.all, k)
 		}
 	}
@@ -62,16 +65,19 @@ func (s *tokenStore) add(r *rodToken) (uint64, bool) {
 	return n, true
 }
 
-// find returns the token and puts off its end.
-func (s *tokenStore) find(p *spc.RODToken) *rodToken {
+// find returns the token and puts off its end, or says why it is none.
+func (s *tokenStore) find(p *spc.RODToken) (*rodToken, spc.ASC) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.all[p.ID]
-	if r == nil || subtle.ConstantTimeCompare(r.secret[:], p.Secret[:]) != 1 || time.Now().After(r.expires) {
-		return nil
+	r, now := s.all[p.ID], time.Now()
+	switch {
+	case r == nil || subtle.ConstantTimeCompare(r.secret[:], p.Secret[:]) != 1:
+		return nil, spc.ASCTokenUnknown
+	case now.After(r.expires):
+		return nil, spc.ASCTokenExpired
 	}
-	r.expires = time.Now().Add(r.keep)
-	return r
+	r.expires = now.Add(r.keep)
+	return r, 0
 }
 
 // tokenList fetches the parameter list of a token command.
@@ -174,8 +180,9 @@ func writeUsingTokenJob(t *Task) {
 	lu := t.lu
 	var src *rodToken // nil: zeroes
 	if head.Type != spc.RODZero {
-		if src = t.dev.tokens.find(&head); src == nil {
-			t.illegal(spc.ASCTokenUnknown)
+		var why spc.ASC
+		if src, why = t.dev.tokens.find(&head); src == nil {
+			t.illegal(why)
 			return
 		}
 		if !src.unit.use() {

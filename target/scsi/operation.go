@@ -165,6 +165,7 @@ func (t *Task) rewrite(o operation, immed bool) {
 	if !immed {
 		z.waiter, z.ticket = t, t.arrival
 	}
+	lu.selfTest.abort(testEnded)
 	lu.touched()
 	lu.setGate(o.Kind.running(), true)
 	lu.setGate(gateSanFailed|gateCorrupt, false)
@@ -269,6 +270,7 @@ func (lu *LU) runOperation(o operation) {
 		err = lu.saveOperation(nil)
 	}
 	if err != nil && !errors.Is(err, errCancelled) {
+		lu.mediumError(err, writing)
 		o.Failed = true
 		// If this cannot be saved, a restart tries again, which is as good.
 		_ = lu.saveOperation(&o)

@@ -65,10 +65,6 @@ func appendUpTo(dst, src [][]byte, n int) [][]byte {
 	return dst
 }
 
-// cmdPrefetch answers PRE-FETCH: GOOD, because nothing says that the blocks fit
-// in a cache (CONDITION MET would).
-func cmdPrefetch(t *Task) { t.good() }
-
 // scan reads a range into a pooled buffer, piece by piece, and gives
 // each piece to f with its offset; f returning false ends the walk. It runs on a
 // worker. An error has ended the task.
@@ -80,6 +76,9 @@ func (t *Task) scan(off, n int64, f func(off int64, p []byte) bool) bool {
 		if _, err := t.lu.vol.ReadAt(p, off); err != nil {
 			t.failErr(err, reading)
 			return false
+		}
+		if t.verifies() {
+			t.lu.stats.verifyBytes.Add(uint64(len(p)))
 		}
 		if !f(off, p) {
 			return true

@@ -178,53 +178,6 @@ func setGroups(t *Task) {
 	t.good()
 }
 
-// cmdLogSense is LOG SENSE (SPC-4 §6.8): supported pages (00h) and the general
-// statistics (19h) that the unit really counts; temperatures, wear and the like
-// are not made up.
-func cmdLogSense(t *Task) {
-	page, sub := t.CDB[2]&0x3F, t.CDB[3]
-	alloc := uint32(binary.BigEndian.Uint16(t.CDB[7:]))
-	if t.CDB[1]&1 != 0 {
-		t.badCDB(1) // nothing to save
-		return
-	}
-	if sub != 0 || binary.BigEndian.Uint16(t.CDB[5:]) > 1 {
-		t.badCDB(3)
-		return
-	}
-	b := t.getBuf(128)[:0]
-	switch page {
-	case 0x00:
-		b = append(b, 0, 0, 0, 2, 0x00, 0x19)
-	case 0x19:
-		if t.CDB[2]>>6 != 1 {
-			t.badCDB(2) // cumulative values are all there are
-			return
-		}
-		c, g := &t.lu.stats, t.lu.geo()
-		b = append(b, 0x19, 0, 0, 68, 0, 1, 0x03, 64) // parameter 0001h, binary list
-		for _, v := range []uint64{
-			c.reads.Load(), c.writes.Load(), c.writeBytes.Load() >> g.shift, c.readBytes.Load() >> g.shift, 0, 0, 0, 0,
-		} {
-			b = binary.BigEndian.AppendUint64(b, v)
-		}
-	default:
-		t.badCDB(2)
-		return
-	}
-	t.reply(b, alloc)
-}
-
-// cmdSendDiagnostic is SEND DIAGNOSTIC (SPC-4 §6.42): the default self-test, which
-// finds what every command would find, and nothing else.
-func cmdSendDiagnostic(t *Task) {
-	if t.CDB[1]&^0x14 != 0 || binary.BigEndian.Uint16(t.CDB[3:]) != 0 {
-		t.badCDB(1)
-		return
-	}
-	t.good()
-}
-
 // cmdReceiveDiagnostic is RECEIVE DIAGNOSTIC RESULTS (SPC-4 §6.26): page 00h lists
 // itself.
 func cmdReceiveDiagnostic(t *Task) {

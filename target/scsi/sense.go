@@ -66,10 +66,32 @@ type direction uint8
 const (
 	reading direction = iota
 	writing
+	verifying // reading for VERIFY, or the second half of WRITE AND VERIFY
+	directions
 )
+
+// mediumError counts an error of the volume that nothing has corrected.
+func (lu *LU) mediumError(err error, dir direction) {
+	if k, _ := senseOf(err, dir); k == spc.KeyMedium {
+		lu.stats.errs[dir].Add(1)
+	}
+}
+
+// verifies reports whether the command reads only to find errors.
+func (t *Task) verifies() bool {
+	switch t.op.op {
+	case spc.OpVerify10, spc.OpVerify12, spc.OpVerify16, spc.OpWriteVerify10, spc.OpWriteVerify12, spc.OpWriteVerify16:
+		return true
+	}
+	return false
+}
 
 // failErr ends the task with the sense that tells err.
 func (t *Task) failErr(err error, dir direction) {
+	if dir == reading && t.verifies() {
+		dir = verifying
+	}
+	t.lu.mediumError(err, dir)
 	k, a := senseOf(err, dir)
 	if told := t.dev.cfg.Fault; told != nil && t.lu != nil && (k == spc.KeyMedium || k == spc.KeyHardware || a == spc.ASCSpaceAllocFailed) {
 		told(t.lu.lun, err)
@@ -94,7 +116,7 @@ func senseOf(err error, dir direction) (spc.Key, spc.ASC) {
 		return spc.KeyDataProtect, spc.ASCSpaceAllocFailed
 	case errors.Is(err, blockdev.ErrPoisoned):
 		return spc.KeyMedium, spc.ASCWriteError
-	case errors.Is(err, blockdev.ErrMedium) && dir == reading:
+	case errors.Is(err, blockdev.ErrMedium) && dir != writing:
 		return spc.KeyMedium, spc.ASCUnrecoveredRead
 	case errors.Is(err, blockdev.ErrMedium):
 		return spc.KeyMedium, spc.ASCWriteError

@@ -58,13 +58,15 @@ func (lu *LU) loadState() error {
 	if err != nil {
 		return err
 	}
-	var s savedState
+	def := lu.modes.def // for parameters that the file does not know
+	s := savedState{Modes: &def}
 	if err := json.Unmarshal(b, &s); err != nil || s.Version != 1 || s.Unit != lu.id.key || s.Op != nil && !s.Op.valid() {
 		return fmt.Errorf("%s is not the saved state of this logical unit; put the right file there, or remove it to forget its reservations and saved mode pages", name)
 	}
 	if s.Modes != nil {
 		v := *s.Modes
 		v.WCE = v.WCE && lu.modes.def.WCE
+		v.LBPERE = v.LBPERE && metersSpace(lu)
 		lu.modes.saved.Store(&v)
 		lu.modes.restore()
 	}

@@ -79,7 +79,9 @@ func commands() []command {
 	row := func(u string, f flags, a access, gates uint32, h holdKind, run func(*Task)) command {
 		b := usage(u)
 		if f&fNoUA == 0 {
-			gates |= gateFormat // SBC-3 §5.3.1: INQUIRY, REPORT LUNS and REQUEST SENSE alone are served meanwhile
+			// INQUIRY, REPORT LUNS and REQUEST SENSE alone are served meanwhile (SBC-3
+			// §5.3.1, SPC-5 §5.15.2).
+			gates |= gateFormat | gateSelfTest
 		}
 		return command{op: spc.Opcode(b[0]), usage: b, flags: f, access: a, gates: gates, hold: h, timeout: 30, run: run}
 	}
@@ -178,7 +180,8 @@ func commands() []command {
 	sa("a4 0a 00 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accWrite, 0, 0, cmdSetGroups)
 	cs = append(cs,
 		row("4d 01 ff ff 00 ff ff ff ff 00", fStandby, accAlways, 0, 0, cmdLogSense),
-		row("1d 14 00 ff ff 00", fStandby, accWrite, gateSanitize, 0, cmdSendDiagnostic),
+		row("4c 03 ff ff 00 00 00 ff ff 00", fStandby, accWrite, 0, 0, cmdLogSelect),
+		row("1d f4 00 ff ff 00", fStandby, accWrite, gateSanitize, 0, cmdSendDiagnostic),
 		row("1c 01 ff ff ff 00", fStandby, accInfo, gateSanitize, 0, cmdReceiveDiagnostic),
 		row("37 00 1f 00 00 00 00 ff ff 00", 0, accRead, gateMedium, 0, cmdReadDefects),
 		row("b7 1f 00 00 00 00 ff ff ff ff 00 00", 0, accRead, gateMedium, 0, cmdReadDefects),

@@ -55,6 +55,47 @@ func TestReportedOpcodes(t *testing.T) {
 	}
 }
 
+// TestUnknownServiceActions: a service action that is not there is a wrong field of
+// a command that is, and is told as not supported.
+func TestUnknownServiceActions(t *testing.T) {
+	r := newRig(t, Config{})
+	all := r.do(spc.AppendReportOpcodes(nil, false, 0, 0, 0, 1<<16), nil, 1<<16).good().data
+	listed, families := map[[2]byte]bool{}, map[byte]bool{}
+	for d := all[4:]; len(d) > 0; d = d[8:] {
+		if d[5]&1 != 0 {
+			listed[[2]byte{d[0], d[3]}], families[d[0]] = true, true
+		}
+	}
+	if len(families) != 8 {
+		t.Errorf("%d families: %v", len(families), families)
+	}
+	for op := range families {
+		for sa := range byte(32) {
+			cdb := make([]byte, 16)
+			cdb[0], cdb[1] = op, sa
+			for option := byte(2); option <= 3; option++ {
+				one := r.do(spc.AppendReportOpcodes(nil, false, option, spc.Opcode(op), uint16(sa), 256), nil, 256).good().data
+				if (one[1]&7 == 3) != listed[[2]byte{op, sa}] {
+					t.Errorf("%02x/%02x, option %d: % x", op, sa, option, one)
+				}
+			}
+			if listed[[2]byte{op, sa}] {
+				continue
+			}
+			if got := r.do(cdb, nil, 0).illegal(spc.ASCInvalidFieldInCDB); got.sd.Field != 1 {
+				t.Errorf("%02x/%02x: field %d", op, sa, got.sd.Field)
+			}
+		}
+	}
+	// Commands of 32 bytes are for protection information alone.
+	cdb := make([]byte, 32)
+	cdb[0], cdb[7] = 0x7F, 24
+	for _, sa := range []byte{0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x0E, 0x0F, 0x12} {
+		cdb[9] = sa
+		r.do(cdb, nil, 0).illegal(spc.ASCInvalidOpcode)
+	}
+}
+
 func TestOtherReports(t *testing.T) {
 	r := newRig(t, Config{})
 	rstmf := []byte{0xA3, 0x0D, 0x80, 0, 0, 0, 0, 0, 0, 64, 0, 0}
@@ -65,18 +106,11 @@ func TestOtherReports(t *testing.T) {
 	if b := r.do(rstmf, nil, 64).good().data; len(b) != 4 {
 		t.Errorf("% x", b)
 	}
-	log := func(page byte) []byte { return []byte{0x4D, 0, 0x40 | page, 0, 0, 0, 0, 0, 255, 0} }
-	if b := r.do(log(0), nil, 255).good().data; len(b) != 6 {
-		t.Errorf("% x", b)
-	}
 	r.do(spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0).good()
-	b := r.do(log(0x19), nil, 255).good().data
+	b := r.do(logSense(1, 0x19, 0, 0, 255), nil, 255).good().data
 	if binary.BigEndian.Uint64(b[16:]) != 1 || binary.BigEndian.Uint64(b[24:]) != 8 {
 		t.Errorf("general statistics after one WRITE of 8 blocks: % x", b)
 	}
-	r.do(log(0x0D), nil, 255).illegal(spc.ASCInvalidFieldInCDB) // no temperature is made up
-	r.do([]byte{0x1D, 4, 0, 0, 0, 0}, nil, 0).good()
-	r.do([]byte{0x1D, 0x20, 0, 0, 0, 0}, nil, 0).illegal(spc.ASCInvalidFieldInCDB)
 	r.do([]byte{0x1C, 1, 0, 0, 16, 0}, nil, 16).good()
 	if b := r.do([]byte{0x37, 0, 0x08, 0, 0, 0, 0, 0, 32, 0}, nil, 32).good().data; len(b) != 4 || b[1] != 0x08 {
 		t.Errorf("% x", b)

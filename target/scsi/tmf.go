@@ -116,6 +116,7 @@ func (lu *LU) reset(n *Nexus, why spc.ASC, w *tmfWait) {
 	if cached && !lu.modes.wce.Load() && lu.vol != nil {
 		lu.flushBehind() // what the cache held must not stay volatile when nothing else is
 	}
+	lu.selfTest.abort(testEnded)
 	lu.allowRemoval(nil)
 	lu.attention(why, nil)
 }

@@ -8,7 +8,6 @@ import (
 
 	spc "softiser/internal/scsi"
 
-	"softiser/blockdev"
 	"softiser/blockdev/faulty"
 )
 
@@ -232,6 +231,34 @@ func TestUnitAttentions(t *testing.T) {
 	r.attention(r.nx[1], spc.ASCDeviceReset)
 }
 
+// TestRemovalGivesUp: a removal whose patience ends before the commands do leaves
+// nothing behind once they have ended.
+func TestRemovalGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newPooled(t)
+		r := newRig(t, Config{}, LUConfig{LUN: 0, Volume: newNamed(t, "a")}, LUConfig{LUN: 4, Volume: v})
+		lu, a := r.dev.lookup(4), r.nx[0]
+		r.on(a, 4, spc.AppendVerify(nil, 0, 8, 0), nil, 0).good()
+		c := r.start(a, 4, spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0, held)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := r.dev.RemoveLUN(ctx, 4); err == nil {
+			t.Error("removed under a running command")
+		}
+		if lu.Stats().Workers == 0 || v.f == nil {
+			t.Error("closed under a running command")
+		}
+		r.port.release(c)
+		r.finish(c).good()
+		time.Sleep(time.Second)
+		if n := lu.Stats().Workers; n != 0 || v.f != nil {
+			t.Errorf("%d workers of a removed unit are left", n)
+		}
+		r.close()
+		r.nx = nil
+	})
+}
+
 func TestAddRemoveReplace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a")})
@@ -275,34 +302,6 @@ func TestAddRemoveReplace(t *testing.T) {
 			t.Error("removed a LUN that does not exist")
 		}
 	})
-}
-
-// lowVolume is a volume whose space runs low when the test says so.
-type lowVolume struct {
-	blockdev.Device
-	low map[*func()]bool
-}
-
-func (v *lowVolume) OnLowSpace(f func()) func() {
-	v.low[&f] = true
-	return func() { delete(v.low, &f) }
-}
-
-func TestLowSpace(t *testing.T) {
-	v := &lowVolume{newVolume(t, 1<<20, 512), map[*func()]bool{}}
-	r := newRig(t, Config{}, LUConfig{Volume: v})
-	for f := range v.low {
-		(*f)()
-	}
-	for _, n := range r.nx {
-		r.attention(n, spc.ASCSoftThreshold)
-	}
-	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).good()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := r.dev.RemoveLUN(ctx, 0); err != nil || len(v.low) != 0 {
-		t.Errorf("%v, %d callbacks are left", err, len(v.low))
-	}
 }
 
 func TestResize(t *testing.T) {

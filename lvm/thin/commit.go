@@ -10,7 +10,7 @@ import (
 //
 //	cut    the trees and space maps are completed; the blocks of the
 //	       transaction will not change any more                        under mu
-//	store  data is flushed, then the blocks, then the superblock       no lock
+//	store  data and blocks are flushed, then the superblock            no lock
 //	end    what the transaction freed may be used again                under mu
 //
 // While one transaction is stored, blocks are claimed, filled and mapped in the
@@ -143,14 +143,17 @@ func commitFailed(err error) error {
 	return fmt.Errorf("thin pool commit failed, the pool is read-only until it is reopened: %w", err)
 }
 
-// store puts a transaction on disk. Whatever a new mapping points to must be
-// there before the mapping is.
+// store puts a transaction on disk. The superblock makes its mappings count:
+// before that, what they point to must be there, and they themselves.
 func (p *Pool) store(t *transaction) {
 	defer close(t.done)
-	if t.err = p.cfg.Data.Flush(); t.err != nil {
-		return
+	data := make(chan error, 1)
+	go func() { data <- p.cfg.Data.Flush() }()
+	err := writeBlocks(p.cfg.Meta, t.blocks)
+	if t.err = <-data; t.err == nil {
+		t.err = err
 	}
-	if t.err = writeBlocks(p.cfg.Meta, t.blocks); t.err != nil {
+	if t.err != nil {
 		return
 	}
 	if _, t.err = p.cfg.Meta.WriteAt(t.super, 0); t.err == nil {

@@ -14,6 +14,9 @@ type liveLV struct {
 	open       bool
 	data, meta *float64 // percent
 	invalid    bool
+	known      bool // the rest was asked for
+	full       bool // a pool without free blocks
+	failed     bool // a pool that takes no changes any more
 }
 
 // liveGroup asks a group that is open, in this target or for this command;
@@ -32,6 +35,7 @@ func (l liveGroup) of(lv *meta.LV, v *meta.VG) *liveLV {
 	if l.g == nil {
 		return out
 	}
+	out.known = true
 	out.active, out.open = l.g.IsActive(lv.Name), l.g.IsOpen(lv.Name)
 	if !out.active {
 		return out // as lvm2, which asks the kernel: blank
@@ -52,6 +56,7 @@ func (l liveGroup) of(lv *meta.LV, v *meta.VG) *liveLV {
 		if u, err := l.g.PoolUsage(lv.Name); err == nil && u.DataBlocks > 0 {
 			set(&out.data, float64(u.DataUsed)*100/float64(u.DataBlocks))
 			set(&out.meta, float64(u.MetaUsed)*100/float64(u.MetaBlocks))
+			out.full, out.failed = u.DataUsed == u.DataBlocks, u.Failed
 		}
 	case meta.Thin:
 		if n, err := l.g.Mapped(lv.Name); err == nil {

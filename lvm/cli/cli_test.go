@@ -169,7 +169,7 @@ func TestReportKinds(t *testing.T) {
 	}
 	s.run("pvcreate", s.disks[2])
 	for _, f := range fields {
-		report := map[string]string{"lv": "lvs", "seg": "lvs", "vg": "vgs", "pv": "pvs"}[f.kind]
+		report := map[string]string{"lv": "lvs", "seg": "lvs", "vg": "vgs", "pv": "pvs", "pvseg": "pvs"}[f.kind]
 		s.run(report, "-a", "-o", f.name, "-O", f.name)
 		if f.kind == "vg" {
 			s.run("lvs", "-o", f.name)
@@ -320,6 +320,13 @@ func TestLive(t *testing.T) {
 	}
 	if got := strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name,lv_attr,data_percent")); strings.Join(got, " ") != "lin owi-aos--- snap swi-a-s--- 12.65" {
 		t.Errorf("%q", got)
+	}
+	live := "lv_active_locally,lv_device_open,lv_suspended,lv_live_table,lv_snapshot_invalid,lv_merge_failed,lv_check_needed,lv_health_status,lv_kernel_major"
+	if got, want := s.run("lvs", "--noheadings", "--separator", "|", "-o", live, "vg0/snap"), "  active locally|||live table present|||unknown||-1\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := s.run("lvs", "--noheadings", "--separator", "|", "-o", live, "vg0/lin"), "  active locally|open||live table present|unknown|unknown|unknown||-1\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 	s.fails("served", "lvremove", "-y", "vg0/lin")
 	s.fails("is served", "vgremove", "-y", "vg0")

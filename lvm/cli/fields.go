@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,14 +15,16 @@ import (
 // field is a column. Exactly one of str, num and size is set.
 type field struct {
 	name, kind, heading, help string
-	width                     int // at least
+	width                     int    // at least
+	toRight                   bool   // a text that stands to the right, as lvm2's flags do
+	without                   string // printed where num or size have no value
 	str                       func(*row) string
 	num                       func(*row) (int64, bool)
 	size                      func(*row) (uint64, bool) // bytes
 }
 
 func (f *field) right() bool {
-	return f.num != nil || f.size != nil || strings.HasSuffix(f.name, "_percent") && f.name != "copy_percent" || f.name == "zero" || f.name == "pv_in_use"
+	return f.toRight || f.num != nil || f.size != nil || strings.HasSuffix(f.name, "_percent") && f.name != "copy_percent" || f.name == "zero" || f.name == "pv_in_use"
 }
 
 func (f *field) text(r *row, u unit, suffix bool) string {
@@ -37,7 +40,7 @@ func (f *field) text(r *row, u unit, suffix bool) string {
 			return u.format(n, suffix)
 		}
 	}
-	return ""
+	return f.without
 }
 
 func (f *field) compare(a, b *row) int {
@@ -111,7 +114,16 @@ func segOf(r *row) *meta.Segment {
 
 func empty(*row) string { return "" }
 
-var fields = append(basicFields, detailFields...)
+var fields = slices.Concat(basicFields, detailFields, liveFields, absentFields)
+
+// readAhead is how lvm2's kernel devices read ahead: a size, or its own choice.
+func readAhead(r *row) (uint64, bool) {
+	n, ok := integer(r.lv, "read_ahead")
+	if !ok || n <= 0 {
+		return 0, false
+	}
+	return uint64(n) * 512, true
+}
 
 var basicFields = []field{
 	{name: "lv_name", kind: "lv", heading: "LV", help: "Name; hidden ones in brackets", str: func(r *row) string {
@@ -204,7 +216,7 @@ var basicFields = []field{
 		return "unknown"
 	}},
 	{name: "lv_tags", kind: "lv", heading: "LV Tags", help: "Tags", str: func(r *row) string { return tags(r.lv.Tags) }},
-	{name: "lv_time", kind: "lv", heading: "CTime", help: "When it was made", str: func(r *row) string {
+	{name: "lv_time", kind: "lv", width: 26, heading: "CTime", help: "When it was made", str: func(r *row) string {
 		if r.lv.Created == 0 {
 			return ""
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,6 +90,7 @@ func TestAgainstLVM2(t *testing.T) {
 	l.run("lvextend", "-l+3", vol("renamed"))
 	s.run("lvextend", "-l+50%FREE", vol("renamed"))
 	l.run("lvchange", "--addtag", "t2", vol("renamed"))
+	l.run("lvchange", "-r", "512", vol("renamed"))
 	s.run("pvmove", "-n", "lin", s.disks[0]+":0-100")
 	l.run("vgck", group)
 
@@ -105,6 +107,7 @@ func TestAgainstLVM2(t *testing.T) {
 		"vgs", "vgs --reportformat json", "vgs -o+vg_uuid,vg_extent_size,vg_extent_count,vg_free_count,max_lv,max_pv,vg_seqno", "vgs --units b",
 		"vgs -o vg_name,vg_permissions,vg_extendable,vg_exported,vg_partial,vg_allocation_policy,vg_clustered,vg_shared,vg_systemid,vg_lock_type,vg_autoactivation", "vgs -o vg_name,vg_mda_count,vg_mda_used_count,vg_mda_free,vg_mda_size",
 		"pvs -o pv_name,pv_allocatable,pv_exported,pv_missing,pv_in_use,pv_mda_used_count,pv_ext_vsn",
+		"lvs -a --segments -o lv_name,seg_le_ranges,lv_modules,lv_read_ahead", "pvs --segments", "pvs --segments --reportformat json", "pvs -o pv_name,pvseg_start --reportformat json", "pvs -o+pvseg_all",
 		"pvs", "pvs --reportformat json --units b", "pvs -o+pv_used,pv_uuid,pe_start,dev_size,pv_pe_count,pv_pe_alloc_count,pv_mda_count,pv_mda_size,pv_mda_free",
 	} {
 		cmd := strings.Fields(args)
@@ -119,6 +122,7 @@ func TestAgainstLVM2(t *testing.T) {
 		}
 	}
 	compareColumns(t, s, l, group, mask)
+	everyColumn(t, s, l, group)
 	locksKeepOut(t, s, l, group)
 	file := t.TempDir() + "/backup"
 	l.run("vgcfgbackup", "-f", file, group)
@@ -134,7 +138,7 @@ func TestAgainstLVM2(t *testing.T) {
 // compareColumns compares every column that is known here, whatever it is.
 func compareColumns(t *testing.T, s *shell, l *lvm2, group string, mask func(string) string) {
 	t.Helper()
-	for kind, report := range map[string]string{"lv": "lvs -a", "seg": "lvs -a --segments", "vg": "vgs", "pv": "pvs"} {
+	for kind, report := range map[string]string{"lv": "lvs -a", "seg": "lvs -a --segments", "vg": "vgs", "pv": "pvs", "pvseg": "pvs --segments"} {
 		cmd := append(strings.Fields(report), "--reportformat", "json", "--units", "b", "-o")
 		var columns []string
 		for _, f := range fields {
@@ -143,7 +147,7 @@ func compareColumns(t *testing.T, s *shell, l *lvm2, group string, mask func(str
 			}
 		}
 		cmd = append(cmd, strings.Join(columns, ","))
-		if kind == "pv" {
+		if strings.HasPrefix(kind, "pv") {
 			cmd = append(cmd, s.disks...)
 		} else {
 			cmd = append(cmd, group)
@@ -160,6 +164,11 @@ func compareColumns(t *testing.T, s *shell, l *lvm2, group string, mask func(str
 			}
 			return rows
 		}
+		// Headings and widths, all columns in one line.
+		plain := slices.DeleteFunc(slices.Clone(cmd), func(a string) bool { return a == "--reportformat" || a == "json" })
+		if ours, theirs := s.run(plain...), mask(l.run(plain...)); ours != theirs {
+			t.Errorf("%s with every column: the first difference:\n%s", report, firstDifference(ours, theirs))
+		}
 		ours, theirs := rows(s.run(cmd...)), rows(mask(l.run(cmd...)))
 		if len(ours) != len(theirs) || len(ours) == 0 {
 			t.Errorf("%s: %d rows, lvm2 has %d", report, len(ours), len(theirs))
@@ -172,6 +181,34 @@ func compareColumns(t *testing.T, s *shell, l *lvm2, group string, mask func(str
 				}
 			}
 		}
+	}
+}
+
+// everyColumn: there is no column of lvm2's that is not known here.
+func everyColumn(t *testing.T, s *shell, l *lvm2, group string) {
+	t.Helper()
+	for report, name := range map[string]string{"lvs": group, "vgs": group, "pvs": s.disks[0]} {
+		c := exec.Command("lvm", report, "-o", "help")
+		c.Env = l.env
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, m := range regexp.MustCompile(`(?m)^    ([a-z_]+) +- `).FindAllStringSubmatch(string(out), -1) {
+			switch m[1] {
+			case "help", "selected": // no column, and one that needs -S
+				continue
+			}
+			if !strings.HasSuffix(m[1], "_all") && findField(m[1], "") == nil {
+				t.Errorf("%s: column %s is not known", report, m[1])
+			}
+			n++
+		}
+		if n < 100 {
+			t.Errorf("lvm2 has only %d columns for %s", n, report)
+		}
+		s.run(report, "-o", "all", name)
 	}
 }
 

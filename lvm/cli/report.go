@@ -43,7 +43,7 @@ func (a *app) report(name, short, kind, columns string) *cobra.Command {
 	f.BoolVar(&o.aligned, "aligned", false, "align columns although there is a separator")
 	f.BoolVar(&o.prefixes, "nameprefixes", false, "print NAME='value' pairs")
 	f.BoolVarP(&o.all, "all", "a", false, "hidden logical volumes, or devices that are no physical volumes, too")
-	if kind == "lv" {
+	if kind != "vg" {
 		f.BoolVar(&o.segments, "segments", false, "one line for each segment")
 	}
 	c.RunE = func(_ *cobra.Command, args []string) error {
@@ -53,7 +53,7 @@ func (a *app) report(name, short, kind, columns string) *cobra.Command {
 		}
 		cols := columns
 		if o.segments {
-			cols = "lv_name,vg_name,lv_attr,stripes,segtype,seg_size"
+			cols = map[string]string{"lv": "lv_name,vg_name,lv_attr,stripes,segtype,seg_size", "pv": columns + ",pvseg_start,pvseg_size"}[kind]
 		}
 		r, err := newReport(o, kind, cols)
 		if err != nil {
@@ -89,6 +89,7 @@ type row struct {
 	lv   *meta.LV
 	seg  *meta.Segment
 	live *liveLV
+	run  vg.Use // of a PV, in a report by segments
 }
 
 // report is a table being made.
@@ -165,8 +166,11 @@ func (r *report) settleKind(kind string) error {
 	r.kind = kind
 	of := func(f *field) error {
 		k := f.kind
-		if k == "seg" {
+		switch k {
+		case "seg":
 			k = "lv"
+		case "pvseg":
+			k = "pv"
 		}
 		switch {
 		case k == "vg" || k == r.kind:
@@ -213,10 +217,10 @@ func splitOptions(s string) []string {
 func (a *app) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []string) error {
 	seg := o.segments
 	for _, f := range r.fields {
-		seg = seg || f.kind == "seg"
+		seg = seg || strings.HasSuffix(f.kind, "seg")
 	}
 	for _, k := range r.keys {
-		seg = seg || k.f.kind == "seg"
+		seg = seg || strings.HasSuffix(k.f.kind, "seg")
 	}
 	found := map[string]bool{}
 	wanted := func(names ...string) bool {
@@ -246,8 +250,15 @@ func (a *app) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []str
 				if d != nil {
 					name = d.Path
 				}
-				if wanted(name) {
-					r.rows = append(r.rows, row{x: x, pv: pv, disk: d})
+				if !wanted(name) {
+					continue
+				}
+				runs := []vg.Use{{}}
+				if seg {
+					runs = pvRuns(x.VG, pv)
+				}
+				for _, u := range runs {
+					r.rows = append(r.rows, row{x: x, pv: pv, disk: d, run: u})
 				}
 			}
 		case "lv":
@@ -319,7 +330,7 @@ func (r *report) print(a *app, o reportFlags, kind string) {
 	cells := r.cells()
 	if o.format == "json" {
 		if o.segments {
-			kind = "seg"
+			kind = map[string]string{"lv": "seg", "pv": "pvseg"}[kind]
 		}
 		r.printJSON(a, kind, cells)
 		return
@@ -349,10 +360,15 @@ func (r *report) print(a *app, o reportFlags, kind string) {
 				continue
 			}
 			w := r.fields[i].width
-			for _, m := range lines {
-				w = max(w, len(m[i]))
+			if w == 0 {
+				w = len(r.fields[i].heading)
 			}
-			w = max(w, len(r.fields[i].heading))
+			for _, c := range cells {
+				w = max(w, len(c[i]))
+			}
+			if n == 0 && !o.noHeadings { // one of lvm2's headings is longer than its column
+				l[i] = l[i][:min(len(l[i]), w)]
+			}
 			// Headings stand on the left whatever is below them.
 			if r.fields[i].right() && (n > 0 || o.noHeadings) {
 				l[i] = fmt.Sprintf("%*s", w, l[i])
@@ -384,10 +400,8 @@ func (r *report) printJSON(a *app, kind string, cells [][]string) {
 }
 
 func (a *app) listFields(kind string) {
-	for _, k := range []string{"lv", "pv", "vg", "seg"} {
-		if kind != k && (kind != "lv" || k == "pv") && k != "vg" {
-			continue
-		}
+	lists := map[string][]string{"lv": {"lv", "vg", "seg"}, "pv": {"pv", "vg", "pvseg"}, "vg": {"lv", "pv", "vg", "seg", "pvseg"}}
+	for _, k := range lists[kind] {
 		for i := range fields {
 			if fields[i].kind == k {
 				fmt.Fprintf(a.err, "    %-22s - %s\n", fields[i].name, fields[i].help)

@@ -136,6 +136,24 @@ func (lv *LV) Extents() uint64 {
 // Is reports a status word or compatible flag.
 func (lv *LV) Is(word string) bool { return has(lv.Status, word) || has(lv.Flags, word) }
 
+// Value is what the text has for a key of the LV that this package does not
+// interpret.
+func (lv *LV) Value(key string) (Value, bool) {
+	if lv.sec == nil { // a new one
+		return Value{}, false
+	}
+	return lv.sec.Get(key)
+}
+
+// Value is what the text has for a key of the group that this package does not
+// interpret.
+func (vg *VG) Value(key string) (Value, bool) {
+	if vg.sec == nil {
+		return Value{}, false
+	}
+	return vg.sec.Get(key)
+}
+
 // Visible reports whether the LV is shown to users.
 func (lv *LV) Visible() bool { return has(lv.Status, "VISIBLE") }
 

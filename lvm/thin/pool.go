@@ -276,6 +276,7 @@ type Usage struct {
 	Chunk                int64
 	Transaction          uint64
 	Refused              uint64 // writes that failed for lack of space
+	Failed               bool   // a commit failed: read-only until it is reopened
 }
 
 // Usage returns how full the pool is.
@@ -283,7 +284,7 @@ func (p *Pool) Usage() Usage {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return Usage{DataBlocks: p.data.c.n, DataUsed: p.data.c.used, MetaBlocks: p.meta.c.n, MetaUsed: p.meta.c.used,
-		Chunk: p.chunk, Transaction: p.sb.transaction, Refused: p.full.Load()}
+		Chunk: p.chunk, Transaction: p.sb.transaction, Refused: p.full.Load(), Failed: p.failed != nil}
 }
 
 // Close commits. Devices must have been closed.

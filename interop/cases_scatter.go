@@ -58,21 +58,7 @@ func scattered(_ context.Context, e *Env) (string, error) {
 		return "", err
 	}
 	c.down = append(c.down[:len(c.down)-1], mr.Dereg, c.down[len(c.down)-1])
-	ln, err := c.dev.Listen("tcp", "127.0.0.1:0", nil)
-	if err != nil {
-		return "", err
-	}
-	defer ln.Close()
-	g, err := e.Guest()
-	if err != nil {
-		return "", err
-	}
-	_, port, _ := strings.Cut(ln.Addr().String(), ":")
-	client, err := g.Start(settings("") + fmt.Sprintf("dmesg -C; timeout 60 rping -c -a $HOST -p %s -C 1 -S %d -V -v || die rping; quiet_kernel", port, size))
-	if err != nil {
-		return "", err
-	}
-	req, err := ln.Accept(e.ctx)
+	client, req, err := c.visitor(e, fmt.Sprintf("dmesg -C; timeout 60 rping -c -a $HOST -p PORT -C 1 -S %d -V -v || die rping; quiet_kernel", size))
 	if err != nil {
 		return "", err
 	}

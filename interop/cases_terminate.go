@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"softiser/interop/internal/guest"
 	"softiser/rdma"
 )
 
@@ -143,6 +144,27 @@ func (c *verbsConn) close() {
 	}
 }
 
+// visitor runs a script in the guest, with the port of a new listener for PORT,
+// and returns what asks for a connection then.
+func (c *verbsConn) visitor(e *Env, script string) (*guest.Job, *rdma.ConnRequest, error) {
+	ln, err := c.dev.Listen("tcp", "127.0.0.1:0", nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.down = append(c.down, ln.Close)
+	g, err := e.Guest()
+	if err != nil {
+		return nil, nil, err
+	}
+	_, port, _ := strings.Cut(ln.Addr().String(), ":")
+	job, err := g.Start(settings("") + strings.ReplaceAll(script, "PORT", port))
+	if err != nil {
+		return nil, nil, err
+	}
+	req, err := ln.Accept(e.ctx)
+	return job, req, err
+}
+
 func (c *verbsConn) sge(n int) []rdma.SGE {
 	return []rdma.SGE{{Mem: c.mem[4096 : 4096+n], LKey: c.mr.LKey()}}
 }
@@ -183,21 +205,7 @@ func provoke(e *Env, p provocation) (string, error) {
 		return "", err
 	}
 	defer c.close()
-	ln, err := c.dev.Listen("tcp", "127.0.0.1:0", nil)
-	if err != nil {
-		return "", err
-	}
-	defer ln.Close()
-	g, err := e.Guest()
-	if err != nil {
-		return "", err
-	}
-	_, port, _ := strings.Cut(ln.Addr().String(), ":")
-	client, err := g.Start(settings("") + "dmesg -C; timeout 30 rping -c -a $HOST -p " + port + " -C 1 -S 100 -v; rc=$?; echo rc $rc; [ $rc != 124 ]")
-	if err != nil {
-		return "", err
-	}
-	req, err := ln.Accept(e.ctx)
+	client, req, err := c.visitor(e, "dmesg -C; timeout 30 rping -c -a $HOST -p PORT -C 1 -S 100 -v; rc=$?; echo rc $rc; [ $rc != 124 ]")
 	if err != nil {
 		return "", err
 	}

@@ -182,21 +182,7 @@ func rejected(_ context.Context, e *Env) (string, error) {
 		return "", err
 	}
 	defer c.close()
-	ln, err := c.dev.Listen("tcp", "127.0.0.1:0", nil)
-	if err != nil {
-		return "", err
-	}
-	defer ln.Close()
-	g, err := e.Guest()
-	if err != nil {
-		return "", err
-	}
-	_, port, _ := strings.Cut(ln.Addr().String(), ":")
-	client, err := g.Start(settings("") + "timeout 30 rping -c -d -a $HOST -p " + port + " -C 1; echo rc $?")
-	if err != nil {
-		return "", err
-	}
-	req, err := ln.Accept(e.ctx)
+	client, req, err := c.visitor(e, "timeout 30 rping -c -d -a $HOST -p PORT -C 1; echo rc $?")
 	if err != nil {
 		return "", err
 	}

@@ -1,12 +1,14 @@
 package iscsitcp
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type peer struct {
 	t    *testing.T
 	nc   net.Conn
+	in   *bufio.Reader // of nc
 	c    *Conn
 	up   *datamovertest.Recorder
 	p    iscsi.Params
@@ -50,7 +53,7 @@ func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 	if err := c.Enable(); err != nil {
 		t.Fatal(err)
 	}
-	r := &peer{t: t, nc: a, c: c, up: datamovertest.NewRecorder(), p: p, hd: p.HeaderDigest == iscsi.DigestCRC32C, dd: p.DataDigest == iscsi.DigestCRC32C}
+	r := &peer{t: t, nc: a, in: bufio.NewReader(a), c: c, up: datamovertest.NewRecorder(), p: p, hd: p.HeaderDigest == iscsi.DigestCRC32C, dd: p.DataDigest == iscsi.DigestCRC32C}
 	r.up.Numbers = iscsi.Sequence{StatSN: 7, ExpCmdSN: 8, MaxCmdSN: 9}
 	c.Start(r.up)
 	t.Cleanup(func() {
@@ -91,7 +94,7 @@ func (r *peer) recv() (iscsi.BHS, []byte) {
 	r.t.Helper()
 	var b iscsi.BHS
 	read := func(p []byte) {
-		if _, err := io.ReadFull(r.nc, p); err != nil {
+		if _, err := io.ReadFull(r.in, p); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -114,6 +117,25 @@ func (r *peer) recv() (iscsi.BHS, []byte) {
 		}
 	}
 	return b, data[:n]
+}
+
+// next returns the next PDU, or false when a transfer has ended and none has come.
+func (r *peer) next() (iscsi.BHS, bool) {
+	r.t.Helper()
+	end := time.Now().Add(20 * time.Second)
+	defer r.nc.SetReadDeadline(end)
+	for len(r.up.Done) == 0 {
+		_ = r.nc.SetReadDeadline(time.Now().Add(time.Millisecond))
+		if _, err := r.in.Peek(1); err == nil {
+			_ = r.nc.SetReadDeadline(end)
+			b, _ := r.recv()
+			return b, true
+		} else if !os.IsTimeout(err) || time.Now().After(end) {
+			r.t.Fatal(err)
+		}
+	}
+	<-r.up.Done
+	return iscsi.BHS{}, false
 }
 
 // getData starts a GetData of n bytes at off and returns its R2T.

@@ -349,15 +349,13 @@ func TestRecoveryEnds(t *testing.T) {
 		f[200] ^= 4
 		r.send(f)
 		r.rejected(iscsi.RejectDataDigest)
-		select {
-		case <-r.up.Done:
+		b, ok := r.next()
+		if !ok {
 			if x.Err == nil {
 				t.Error("the transfer has no error")
 			}
 			return
-		case <-time.After(10 * time.Millisecond):
 		}
-		b, _ := r.recv()
 		q = b.R2T()
 	}
 }
@@ -406,14 +404,12 @@ func TestStaleR2T(t *testing.T) {
 	r.send(r.frame(dataOut(q.TTT(), 5, 0, 0, true), nil, make([]byte, 1024))) // dropped
 	for {
 		r.send(r.frame(dataOut(b.R2T().TTT(), 5, 0, 0, true), nil, want))
-		select {
-		case <-r.up.Done:
+		var ok bool
+		if b, ok = r.next(); !ok {
 			if x.Err != nil || !bytes.Equal(mem, want) {
 				t.Errorf("%v, data right: %v", x.Err, bytes.Equal(mem, want))
 			}
 			return
-		case <-time.After(20 * time.Millisecond):
-			b, _ = r.recv()
 		}
 	}
 }

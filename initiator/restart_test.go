@@ -17,6 +17,7 @@ import (
 
 	"softiser/blockdev/file"
 	"softiser/initiator"
+	"softiser/internal/await"
 	"softiser/target"
 	"softiser/target/scsi"
 )
@@ -163,19 +164,12 @@ func TestTargetKilled(t *testing.T) {
 		}
 		for i := range kills {
 			wrote := l.Stats().WriteBytes
-			for deadline := time.Now().Add(30 * time.Second); l.Stats().WriteBytes < wrote+256<<10; {
-				if time.Now().After(deadline) {
-					t.Fatalf("nothing is written after kill %d: %+v", i, l.Stats())
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
+			await.True(t, fmt.Sprintf("something is written after kill %d", i), func() bool { return l.Stats().WriteBytes >= wrote+256<<10 })
 			c.kill()
 			c = startChild(t, c.addr, path)
 		}
 		wrote := l.Stats().WriteBytes
-		for deadline := time.Now().Add(30 * time.Second); l.Stats().WriteBytes < wrote+64<<10 && time.Now().Before(deadline); {
-			time.Sleep(5 * time.Millisecond)
-		}
+		await.True(t, "something is written after the last kill", func() bool { return l.Stats().WriteBytes >= wrote+64<<10 })
 		close(stop)
 		wg.Wait()
 		got := make([]byte, size)

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"softiser/blockdev"
 	"softiser/blockdev/blockdevtest"
 	"softiser/blockdev/mem"
+	"softiser/internal/await"
 	"softiser/lvm/snap"
 	"softiser/lvm/vg"
 )
@@ -170,9 +170,7 @@ func TestMergeResumes(t *testing.T) {
 	}
 	v, err := g.Volume("o")
 	must(t, err)
-	for g.Metadata().LV("s") != nil {
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "the merged snapshot is gone", func() bool { return g.Metadata().LV("s") == nil })
 	same(t, v, model, "origin")
 	must(t, v.Close())
 	must(t, g.Close())

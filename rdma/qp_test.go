@@ -25,15 +25,13 @@ func TestUnsignalled(t *testing.T) {
 		if i == 39 {
 			wr.Flags = rdma.FlagSignaled
 		}
-		for {
-			err := a.QP.PostSend(wr)
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, rdma.ErrQueueFull) {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Millisecond) // the transmit goroutine empties it
+		var err error
+		await.True(t, "the transmit goroutine has made room", func() bool {
+			err = a.QP.PostSend(wr)
+			return !errors.Is(err, rdma.ErrQueueFull)
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	a.Want(t, 39, rdma.WCSend, rdma.StatusSuccess)

@@ -466,6 +466,25 @@ func TestLoginBadRequests(t *testing.T) {
 	}
 }
 
+// An initiator whose random numbers repeat the target's challenge would be answered
+// with its own response (RFC 7143 §12.1.3).
+func TestCHAPRepeatedChallenge(t *testing.T) {
+	auth := &InitiatorAuth{User: "alice", Secret: Secret("wonderland-1865"), MutualSecret: Secret("looking-glass-1871")}
+	size := CHAPSHA256.new().Size()
+	for _, same := range []bool{false, true} {
+		random := bytes.Repeat([]byte{7}, 1+size)
+		theirs := bytes.Clone(random[1:])
+		if !same {
+			theirs[0]++
+		}
+		c := chapInitiator{auth: auth}
+		_, err := c.respond(nil, &chapKeys{algorithms: []CHAPAlgorithm{CHAPSHA256}, id: 1, challenge: theirs}, bytes.NewReader(random))
+		if (err != nil) != same {
+			t.Errorf("the same challenge: %v, error %v", same, err)
+		}
+	}
+}
+
 // CHAP keys in the wrong order, and the reflection attack.
 func TestLoginCHAPAttacks(t *testing.T) {
 	start := func() (*LoginTarget, func(string) (string, error)) {

@@ -401,6 +401,58 @@ func TestInitiatorHostileTarget(t *testing.T) {
 	}
 }
 
+// asked returns the initiator's end of a task with buffers of n bytes each way, to
+// which the target has not answered yet.
+func asked(t *testing.T, n int, change func(*iscsi.Params)) *peer {
+	t.Helper()
+	r := newPeer(t, iscsi.RoleInitiator, change)
+	p := iscsi.PDU{Bufs: &iscsi.TaskBuffers{In: [][]byte{make([]byte, n)}, Out: [][]byte{make([]byte, n)}}}
+	p.BHS.NewSCSICommand().SetITT(1)
+	if err := r.c.SendControl(&p); err != nil {
+		t.Fatal(err)
+	}
+	r.c.Push()
+	r.recv()
+	return r
+}
+
+// Where Data-Ins may come in any order each may be inside the buffer, and all of
+// them be more than was asked for.
+func TestInitiatorTooMuchData(t *testing.T) {
+	r := asked(t, 1024, func(p *iscsi.Params) { p.DataPDUInOrder = false })
+	for sn := range uint32(3) {
+		var b iscsi.BHS
+		d := b.NewDataIn()
+		d.SetITT(1)
+		d.SetDataSN(sn)
+		r.send(r.frame(b, nil, make([]byte, 512)))
+	}
+	if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "more than the buffer of 1024") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// A target that asks and asks, and does not read the answers, does not make the
+// initiator queue them for ever.
+func TestInitiatorTooManyR2Ts(t *testing.T) {
+	const n = 256 << 10
+	r := asked(t, n, nil)
+	var flood []byte
+	for sn := range uint32(2000) {
+		var b iscsi.BHS
+		q := b.NewR2T()
+		q.SetITT(1)
+		q.SetTTT(sn)
+		q.SetR2TSN(sn)
+		q.SetDesired(n)
+		flood = append(flood, r.frame(b, nil, nil)...)
+	}
+	_, _ = r.nc.Write(flood) // may fail: the other end ends in the middle
+	if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "MaxOutstandingR2T") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
 // Data and R2Ts of a task that is gone are dropped; a status that comes with them
 // still goes up, for its StatSN.
 func TestInitiatorUnknownTask(t *testing.T) {

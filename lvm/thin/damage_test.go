@@ -51,6 +51,25 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
+// A superblock is believed only as it was written, whichever byte has changed.
+func TestSuperDamage(t *testing.T) {
+	p, meta, _ := newPool(t, 64, nil)
+	must(t, p.Close())
+	good := make([]byte, blockSize)
+	_, err := meta.ReadAt(good, 0)
+	must(t, err)
+	if _, err := parseSuper(good); err != nil {
+		t.Fatal(err)
+	}
+	for i := range good {
+		b := bytes.Clone(good)
+		b[i] ^= 0x10
+		if _, err := parseSuper(b); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("byte %d: %v", i, err)
+		}
+	}
+}
+
 // FuzzNode feeds hostile nodes to every reader of a tree.
 func FuzzNode(f *testing.F) {
 	n := make(node, blockSize)

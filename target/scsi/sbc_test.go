@@ -138,7 +138,10 @@ func TestUnmap(t *testing.T) {
 		t.Errorf("%+v, %v", runs, err)
 	}
 	r.do(spc.AppendGetLBAStatus(nil, 8<<20/512, 1024), nil, 1024).illegal(spc.ASCLBAOutOfRange)
-	unmap(spc.Range{LBA: 8<<20/512 - 1, Blocks: 2}).illegal(spc.ASCLBAOutOfRange)
+	unmap(spc.Range{LBA: 200, Blocks: 8}, spc.Range{LBA: 8<<20/512 - 1, Blocks: 2}).illegal(spc.ASCLBAOutOfRange)
+	if got := r.do(spc.AppendRead(nil, 200, 8, false), nil, 8*512).good().data; !bytes.Equal(got, ones[200*512:][:8*512]) {
+		t.Error("a list with a range that cannot be was carried out in part")
+	}
 	unmap(spc.Range{LBA: 1 << 63, Blocks: 2}).illegal(spc.ASCLBAOutOfRange)
 	unmap().good()
 	r.do(spc.AppendUnmap(nil, 0), nil, 0).good()

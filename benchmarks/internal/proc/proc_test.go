@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"softiser/internal/await"
 )
 
 func TestServerLifecycle(t *testing.T) {
@@ -86,24 +88,19 @@ func TestRunKillsChildren(t *testing.T) {
 		done <- err
 	}()
 	var pid int
-	for pid == 0 {
+	await.True(t, "the client's child tells its pid", func() bool {
 		b, _ := os.ReadFile(pidFile)
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
-		time.Sleep(time.Millisecond)
-	}
+		return pid != 0
+	})
 	cancel()
 	if err := <-done; err == nil {
 		t.Error("no error")
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	await.True(t, "the client's child is dead", func() bool {
 		state, err := Status(pid, "VmRSS") // a zombie has none
-		if err != nil || state == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the client's child lives on")
-		}
-	}
+		return err != nil || state == 0
+	})
 }
 
 func TestCommand(t *testing.T) {

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"

@@ -47,8 +47,10 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) snapshot(chunk int64) {
-	cow := lvmtest.New(4 * size)
+func (w *world) snapshot(chunk int64) { w.snapshotOn(lvmtest.New(4*size), chunk) }
+
+func (w *world) snapshotOn(cow *lvmtest.Disk, chunk int64) {
+	w.t.Helper()
 	st, err := OpenStore(cow, chunk)
 	must(w.t, err)
 	w.cows = append(w.cows, cow)
@@ -296,6 +298,26 @@ func TestCrash(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The device of a store may hold anything from before: the list of exceptions ends
+// where it ends, also when the last area has just become full.
+func TestFullAreaOnUsedDevice(t *testing.T) {
+	w := newWorld(t)
+	used := lvmtest.New(4 * size)
+	junk := bytes.Repeat([]byte{0xa5}, 4*size)
+	clear(junk[:4096]) // no header: a new store
+	_, err := used.WriteAt(junk, 0)
+	must(t, err)
+	w.snapshotOn(used, 4096)
+	w.model = bytes.Repeat([]byte{1}, size)
+	_, err = w.origin.WriteAt(w.model, 0)
+	must(t, err)
+	if st := w.snaps[0].st; len(st.table) != st.per {
+		t.Fatalf("%d exceptions in areas of %d: that does not show it", len(st.table), st.per)
+	}
+	w.reopen()
+	w.checkAll()
 }
 
 func TestBadStores(t *testing.T) {

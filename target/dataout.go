@@ -13,9 +13,11 @@ import (
 // so that the device server sees one piece of arrived data, whatever the cut;
 // the PDUs give their receive buffers back at once.
 type unsolicited struct {
-	buf    []byte // from Server.bursts; nil: none is being collected
-	total  uint32 // bytes that must arrive: min(FirstBurstLength, EDTL) (RFC 7143 §4.2.5.2)
-	dataSN uint32 // next
+	buf    []byte      // from Server.bursts; nil: none is being collected
+	total  uint32      // bytes that must arrive: min(FirstBurstLength, EDTL) (RFC 7143 §4.2.5.2)
+	dataSN uint32      // next
+	have   uint32      // bytes that have arrived
+	seen   iscsi.Spans // which, with DataPDUInOrder=No; else the first ones
 	// At error recovery level 1 and above, what is missing costs nothing but time:
 	// the command runs with what came before it, and asks for the rest by R2T.
 	hole  bool        // something is missing; what follows is dropped
@@ -35,6 +37,11 @@ func (s *session) collect(k *task, p *iscsi.PDU) {
 		u.late = time.AfterFunc(s.srv.cfg.Timeouts.Sequence, func() { s.lateBurst(k, burst) })
 	}
 	u.buf = append(s.srv.bursts.get(int(u.total)), p.Data...)
+	u.have = uint32(len(p.Data))
+	if !s.params.DataPDUInOrder {
+		u.seen = u.seen[:0]
+		u.seen.Add(0, u.have)
+	}
 	k.conn().counters.bytesCopied.Add(uint64(len(p.Data)))
 	k.setState(taskCollecting)
 	if k.scsi.Attr != scsi.AttrSimple && !k.has(flagImmediate) {
@@ -60,8 +67,8 @@ func (s *session) dataOut(c *conn, p *iscsi.PDU) {
 		return
 	}
 	u := &k.unsol
-	have := uint32(len(u.buf))
-	if s.erl > 0 && (u.hole || d.DataSN() != u.dataSN || d.Offset() != have) {
+	have, off, n := u.have, d.Offset(), uint32(len(p.Data))
+	if s.erl > 0 && (u.hole || d.DataSN() != u.dataSN || off != have) {
 		u.hole = true
 		burst := u.burst
 		s.mu.Unlock()
@@ -73,23 +80,29 @@ func (s *session) dataOut(c *conn, p *iscsi.PDU) {
 		return
 	}
 	switch {
-	case d.DataSN() != u.dataSN || d.Offset() != have:
+	case d.DataSN() != u.dataSN || off != have && s.params.DataPDUInOrder:
 		// In order and without gaps, or at error recovery level 0 the session
 		// is lost (RFC 7143 §7.4).
 		s.mu.Unlock()
 		c.protocolError(p, "unsolicited Data-Out out of sequence")
 		return
-	case uint32(len(p.Data)) > u.total-have:
+	case off > u.total || n > u.total-off:
 		s.mu.Unlock()
 		c.protocolError(p, "unsolicited data beyond FirstBurstLength")
+		return
+	case !s.params.DataPDUInOrder && !u.seen.Add(off, n):
+		s.mu.Unlock()
+		c.protocolError(p, "unsolicited data that has arrived before, or in too many pieces")
 		return
 	}
 	u.dataSN++
 	u.moved = true
-	u.buf = append(u.buf, p.Data...)
+	u.have += n
+	u.buf = u.buf[:max(uint32(len(u.buf)), off+n)] // it has room for total
+	copy(u.buf[off:], p.Data)
 	c.counters.bytesIn.Add(uint64(len(p.Data)))
 	c.counters.bytesCopied.Add(uint64(len(p.Data)))
-	full := uint32(len(u.buf)) == u.total
+	full := u.have == u.total
 	if !p.BHS.Final() {
 		s.mu.Unlock()
 		if full {

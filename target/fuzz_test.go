@@ -54,7 +54,11 @@ func FuzzFullFeature(f *testing.F) {
 		s.t = t
 		c, m := s.loopStart(t)
 		c.portal = s.portals[0]
-		s.loopLogin(t, c, m, "InitialR2T=No", "FirstBurstLength=4096")
+		order := "DataPDUInOrder=Yes"
+		if len(b)%2 == 1 {
+			order = "DataPDUInOrder=No"
+		}
+		s.loopLogin(t, c, m, "InitialR2T=No", "FirstBurstLength=4096", order)
 		sess := c.sess
 		var out atomic.Int64
 		for len(b) >= iscsi.BHSLen && c.state.get() == connFull {

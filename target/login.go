@@ -303,6 +303,9 @@ func (p *SessionParams) settings() iscsi.Settings {
 	s.MaxBurstLength = uint32(p.MaxBurstLength)
 	s.FirstBurstLength = uint32(p.FirstBurstLength)
 	s.MaxOutstandingR2T = uint32(p.MaxOutstandingR2T)
+	// What the target asks for and sends is in order anyway; the initiator may send
+	// its PDUs in any order, unless holes have to be told from them.
+	s.DataSequenceInOrder, s.DataPDUInOrder = false, p.ErrorRecoveryLevel > 0
 	s.MaxConnections = uint32(p.MaxConnections)
 	s.ErrorRecoveryLevel = uint32(p.ErrorRecoveryLevel)
 	s.DefaultTime2Wait = uint32(p.DefaultTime2Wait)

@@ -25,7 +25,7 @@ func TestLogin(t *testing.T) {
 		"TargetPortalGroupTag": "1", "TargetAlias": "first disk", "InitialR2T": "Yes", "ImmediateData": "Yes",
 		"MaxBurstLength": "262144", "FirstBurstLength": "65536", "MaxConnections": "1", "ErrorRecoveryLevel": "0",
 		"HeaderDigest": "None", "X-org.example": "NotUnderstood",
-		"TaskReporting": "RFC3720", "DataPDUInOrder": "Yes", "DataSequenceInOrder": "Yes", "MaxOutstandingR2T": "8",
+		"TaskReporting": "RFC3720", "DataPDUInOrder": "No", "DataSequenceInOrder": "No", "MaxOutstandingR2T": "8",
 	} {
 		if got := r.params[k]; got != want {
 			t.Errorf("%s=%s, want %s", k, got, want)

@@ -43,8 +43,9 @@ type r2t struct {
 	off, n uint32 // range within the transfer
 	got    uint32 // of n: has arrived or been given up
 	dataSN uint32
-	sn     uint32 // R2TSN
-	idle   bool   // nothing has come since the watch last looked
+	seen   iscsi.Spans // what has arrived, with DataPDUInOrder=No
+	sn     uint32      // R2TSN
+	idle   bool        // nothing has come since the watch last looked
 	index  int
 	gen    uint16
 }
@@ -122,7 +123,7 @@ func (t *getTable) open(g *get, off, n uint32) *r2t {
 		t.r2ts = append(t.r2ts, r)
 	}
 	gen := r.gen&0x7fff + 1 // never 0xffff: the tag is not the reserved one
-	*r = r2t{g: g, off: off, n: n, index: r.index, gen: gen, ttt: uint32(gen)<<16 | uint32(r.index)}
+	*r = r2t{g: g, off: off, n: n, seen: r.seen[:0], index: r.index, gen: gen, ttt: uint32(gen)<<16 | uint32(r.index)}
 	g.open++
 	return r
 }

@@ -147,6 +147,9 @@ func (c *Conn) dataOut() error {
 		return bad("Data-Out at offset %d, expected %d", off, x.Offset+q.off+q.got)
 	case d.DataSN() != q.dataSN:
 		return bad("Data-Out has DataSN %d, expected %d", d.DataSN(), q.dataSN)
+	case !c.params.DataPDUInOrder && !q.seen.Add(at, n):
+		// Twice the same bytes would leave others as they were in memory.
+		return bad("Data-Out of %d bytes at offset %d: part of it has arrived before, or there are too many gaps", n, off)
 	}
 	q.dataSN++
 	r.owner, r.tag = q.g, q

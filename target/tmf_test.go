@@ -308,14 +308,13 @@ func TestResetReleasesHeldCommands(t *testing.T) {
 // Aborts, resets and I/O of several initiators at once end in order.
 func TestAbortStorm(t *testing.T) {
 	s := serve(t, func(c *Config, _ *Target) { c.Limits.Commands = 16 })
+	var rs []*rawInitiator
+	for i := range 4 { // all of them first: a reset would end their first commands without a word
+		rs = append(rs, s.second(byte(60+i)))
+	}
 	var wg sync.WaitGroup
-	for i := range 4 {
-		r := s.second(byte(60 + i))
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			r.storm(t, i)
-		}()
+	for i, r := range rs {
+		wg.Go(func() { r.storm(t, i) })
 	}
 	wg.Wait()
 	eventually(t, "no slot is in use", func() bool {

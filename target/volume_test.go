@@ -1,6 +1,7 @@
 package target
 
 import (
+	"context"
 	"encoding/binary"
 	"path/filepath"
 	"testing"
@@ -24,7 +25,11 @@ func lvmLUN(t *testing.T, s *server, spec lvm.Spec) *lvm.Manager {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.RemoveLUN(t.Context(), testIQN, 1); err != nil {
+		// A command that has been answered may hold the volume for a moment more; the
+		// context of the test is over here.
+		ctx, cancel := context.WithTimeout(context.Background(), ioTime)
+		defer cancel()
+		if err := s.RemoveLUN(ctx, testIQN, 1); err != nil {
 			t.Error(err)
 		}
 		if err := v.Close(); err != nil {

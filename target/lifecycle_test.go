@@ -417,3 +417,28 @@ func TestConfigErrors(t *testing.T) {
 		t.Errorf("after a failed Listen it listens on %v", as)
 	}
 }
+
+// A removal that ran out of time can be asked for again, and then ends: otherwise
+// the volume could never be closed.
+func TestRemoveLUNAgain(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session()
+	release := s.dev.hold()
+	defer release()
+	heldRead(r)
+	eventually(t, "the read is at the volume", func() bool { return s.dev.held() == 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		if err := s.RemoveLUN(ctx, testIQN, 0); !errors.Is(err, context.Canceled) {
+			t.Errorf("RemoveLUN while a command runs: %v", err)
+		}
+	}
+	release()
+	if err := s.RemoveLUN(t.Context(), testIQN, 0); err != nil {
+		t.Errorf("RemoveLUN again: %v", err)
+	}
+	if n := len(s.Status().Targets[0].LUNs); n != 0 {
+		t.Errorf("%d LUNs are left", n)
+	}
+}

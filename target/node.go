@@ -111,7 +111,7 @@ func (s *Server) AddTarget(t Target) error {
 // number, so that multipath software tells the paths apart.
 func (s *Server) deviceConfig(t *Target) scsi.Config {
 	name, faults := t.Name, &logLimit{every: time.Second}
-	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, StateDir: s.cfg.StateDir, Fault: func(lun uint16, err error) {
+	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, StateDir: s.cfg.StateDir, Units: &s.units, Fault: func(lun uint16, err error) {
 		faults.warn(s.log, "a volume failed a command", zap.String("target", name), zap.Uint16("lun", lun), zap.Error(err))
 	}}
 	if len(c.Groups) > 0 {
@@ -268,8 +268,13 @@ func (s *Server) RemoveLUN(ctx context.Context, target string, number uint16) er
 	if err != nil {
 		return err
 	}
-	if err := n.device.RemoveLUN(ctx, number); err != nil {
+	// When the time was over at the last attempt, only waiting is left.
+	if removed, err := e.lu.Drain(ctx); err != nil {
 		return err
+	} else if !removed {
+		if err := n.device.RemoveLUN(ctx, number); err != nil {
+			return err
+		}
 	}
 	n.mu.Lock()
 	n.luns = slices.DeleteFunc(n.luns, func(x lunEntry) bool { return x.lu == e.lu })

@@ -13,6 +13,7 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iser"
+	"softiser/target/scsi"
 )
 
 // ErrServerClosed is returned by Serve after Shutdown.
@@ -42,6 +43,7 @@ type Server struct {
 	portals []*portal
 	pending pendingSet
 	bursts  burstPool
+	units   scsi.Units      // of all targets
 	rdma    *iser.Device    // nil when no portal speaks iSER
 	life    context.Context // done when Shutdown begins
 	endLife context.CancelFunc

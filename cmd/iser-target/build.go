@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -193,7 +194,7 @@ func lunConfig(c *config.Config, v config.Volume, l config.LUN) (scsi.LUConfig, 
 		}
 	}
 	if v.WWID != "" {
-		id, err := hex.DecodeString(v.WWID)
+		id, err := hex.DecodeString(strings.TrimPrefix(strings.ToLower(v.WWID), "naa."))
 		if err != nil {
 			return lc, fmt.Errorf("volume %s: wwid %q: want 32 hex digits", v.Name, v.WWID)
 		}

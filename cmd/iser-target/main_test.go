@@ -273,3 +273,12 @@ func TestBusyPoll(t *testing.T) {
 		}
 	}
 }
+
+// A wwid may be written with its prefix, as the check of the file allows.
+func TestWWIDPrefix(t *testing.T) {
+	v := config.Volume{Name: "a", WWID: "naa.6001405AAAAAAAAAAAAAAAAAAAAAAAAA"}
+	lc, err := lunConfig(&config.Config{}, v, config.LUN{})
+	if err != nil || len(lc.NAA) != 16 || lc.NAA[0] != 0x60 {
+		t.Errorf("%x, %v", lc.NAA, err)
+	}
+}

@@ -132,6 +132,17 @@ func TestListen(t *testing.T) {
 	if _, err := Listen(path); err == nil {
 		t.Error("a socket that answers was taken over")
 	}
+	// A file that was named by mistake stays.
+	file := filepath.Join(t.TempDir(), "disk.img")
+	if err := os.WriteFile(file, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(file); err == nil || !strings.Contains(err.Error(), "something else") {
+		t.Errorf("a file where the socket should be: %v", err)
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "data" {
+		t.Errorf("the file is gone: %v", err)
+	}
 	// A socket that a killed process has left behind.
 	stale := filepath.Join(t.TempDir(), "stale.sock")
 	ln, err := net.Listen("unix", stale)
@@ -150,10 +161,6 @@ func TestListen(t *testing.T) {
 		t.Fatalf("a folder that does not exist: %v", err)
 	}
 	ln.Close()
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := Listen(filepath.Join(file, "s")); err == nil {
 		t.Error("no error for a file in place of the folder")
 	}

@@ -76,6 +76,10 @@ func Listen(path string) (net.Listener, error) {
 	}
 	ln, err := net.Listen("unix", path)
 	if errors.Is(err, syscall.EADDRINUSE) {
+		// A file that somebody has named by mistake is no stale socket.
+		if fi, statErr := os.Lstat(path); statErr == nil && fi.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("admin socket %s: there is something else of that name", path)
+		}
 		if c, dialErr := net.DialTimeout("unix", path, time.Second); dialErr == nil {
 			c.Close()
 			return nil, fmt.Errorf("admin socket %s: another process serves it", path)

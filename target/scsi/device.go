@@ -27,6 +27,38 @@ type Config struct {
 	// its backing store, space that is missing. It may be called at any rate from
 	// any goroutine and must not wait.
 	Fault func(lun uint16, err error)
+	// Units tells the units of several devices with one StateDir apart; nil where
+	// there is no other device.
+	Units *Units
+}
+
+// Units are the logical units that keep their state in one folder. The files follow
+// the volume, so of several units on one volume only the first has them: two would
+// overwrite each other's reservations, and undo each other's WRITE ATOMIC. The others
+// offer what a unit without such a folder offers.
+type Units struct {
+	mu   sync.Mutex
+	keys map[string]bool // guarded by mu
+}
+
+// take reports whether the files named by key are the caller's now.
+func (u *Units) take(key string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.keys[key] {
+		return false
+	}
+	if u.keys == nil {
+		u.keys = map[string]bool{}
+	}
+	u.keys[key] = true
+	return true
+}
+
+func (u *Units) give(key string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.keys, key)
 }
 
 // Device is one SCSI target device with its logical units.
@@ -46,6 +78,9 @@ type Device struct {
 
 // NewDevice makes a target device without logical units.
 func NewDevice(cfg Config) (*Device, error) {
+	if cfg.Units == nil {
+		cfg.Units = new(Units)
+	}
 	d := &Device{cfg: cfg, nexuses: map[*Nexus]struct{}{}, seen: map[string]bool{}}
 	if err := d.alua.init(cfg.Groups); err != nil {
 		return nil, fmt.Errorf("target %s: %w", cfg.Name, err)
@@ -133,6 +168,15 @@ func (d *Device) RemoveLUN(ctx context.Context, n uint16) error {
 	d.mu.Unlock()
 	d.lunsChanged(nil)
 	return lu.drain(ctx)
+}
+
+// Drain waits again for the commands of a unit that has been removed, when ctx had
+// ended before they did. It reports false for one that is still there.
+func (lu *LU) Drain(ctx context.Context) (removed bool, err error) {
+	if !lu.gone.Load() {
+		return false, nil
+	}
+	return true, lu.drain(ctx)
 }
 
 // ReplaceLUN puts another volume behind the number cfg.LUN. Initiators get

@@ -69,7 +69,9 @@ type LU struct {
 	vol blockdev.Device // nil: no medium
 	id  identity
 
-	paths    []path // by index of the target port group
+	keeps    bool      // the files of StateDir that id.key names are this unit's
+	closing  sync.Once // of close
+	paths    []path    // by index of the target port group
 	geometry atomic.Pointer[geometry]
 	gate     atomic.Uint32
 	modes    modes
@@ -152,7 +154,13 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	if lu.id, err = newIdentity(&cfg, info, d.cfg.Name); err != nil {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
-	if err := lu.initPaths(cfg.Access); err != nil {
+	lu.keeps = d.cfg.StateDir != "" && d.cfg.Units.take(lu.id.key)
+	defer func() {
+		if err != nil && lu.keeps {
+			d.cfg.Units.give(lu.id.key)
+		}
+	}()
+	if err = lu.initPaths(cfg.Access); err != nil {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
 	lu.setGeometry(info)
@@ -166,10 +174,10 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	if info.ReadOnly || cfg.ReadOnly {
 		lu.setGate(gateReadOnly, true)
 	}
-	if err := lu.loadState(); err != nil {
+	if err = lu.loadState(); err != nil {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
-	if err := lu.undo(); err != nil {
+	if err = lu.undo(); err != nil {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
 	if lu.vol != nil {
@@ -247,7 +255,9 @@ func (lu *LU) drain(ctx context.Context) error {
 }
 
 // close ends the workers. Preconditions: no tasks.
-func (lu *LU) close() {
+func (lu *LU) close() { lu.closing.Do(lu.shut) }
+
+func (lu *LU) shut() {
 	if lu.stop != nil {
 		lu.stop()
 	}
@@ -260,6 +270,9 @@ func (lu *LU) close() {
 	}
 	lu.mu.Unlock()
 	lu.journal.close()
+	if lu.keeps {
+		lu.dev.cfg.Units.give(lu.id.key)
+	}
 }
 
 // touched notes that the volume is about to be written.

@@ -206,3 +206,38 @@ func TestBackgroundCopiesAreBounded(t *testing.T) {
 	}
 	lu.copies.background.Store(0)
 }
+
+// TestUnitsOfOneVolume: two units on one volume do not share its saved state; the
+// second one must not overwrite the reservations of the first, nor undo its WRITE
+// ATOMIC.
+func TestUnitsOfOneVolume(t *testing.T) {
+	dir, units := t.TempDir(), new(Units)
+	v := openFile(t, filepath.Join(dir, "v"))
+	r := newRig(t, Config{StateDir: dir, Units: units}, LUConfig{Volume: v})
+	a := r.nx[0]
+	r.prout(a, spc.SAProutRegister, 0, 0, keyA, func(p *spc.PersistOut) { p.APTPL = true }).good()
+	lu := r.dev.lookup(0)
+	if err := lu.journal.put(fill(4096, 7), 0); err != nil { // a WRITE ATOMIC is under way
+		t.Fatal(err)
+	}
+	other := newRig(t, Config{Name: "iqn.2026-11.softiser:other", StateDir: dir, Units: units}, LUConfig{Volume: v})
+	if !allZero(r.do(spc.AppendRead(nil, 0, 8, false), nil, 4096).good().data) {
+		t.Error("another unit has undone a WRITE ATOMIC that was under way")
+	}
+	if err := lu.journal.clear(); err != nil {
+		t.Fatal(err)
+	}
+	other.do(spc.AppendWriteAtomic16(nil, 0, 8, false), make([]byte, 4096), 0).illegal(spc.ASCInvalidOpcode)
+	p := append(make([]byte, 8), other.do(spc.AppendModeSense6(nil, true, 0, 0x0A, 0, 64), nil, 64).good().data[4:]...)
+	p[8+2] |= 4                                                                                             // D_SENSE
+	other.do([]byte{0x55, 0x11, 0, 0, 0, 0, 0, 0, byte(len(p)), 0}, p, 0).illegal(spc.ASCInvalidFieldInCDB) // SP
+	other.do([]byte{0x55, 0x10, 0, 0, 0, 0, 0, 0, byte(len(p)), 0}, p, 0).good()
+	for _, x := range []*rig{r, other} {
+		x.close()
+		x.nx = nil
+	}
+	again := newRig(t, Config{StateDir: dir, Units: units}, LUConfig{Volume: v})
+	if _, k := again.keys(again.nx[0]); len(k) != 1 {
+		t.Errorf("keys after a restart: %x", k)
+	}
+}

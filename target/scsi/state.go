@@ -38,7 +38,7 @@ type savedReg struct {
 }
 
 // canSave reports whether the unit has somewhere to keep state.
-func (lu *LU) canSave() bool { return lu.dev.cfg.StateDir != "" }
+func (lu *LU) canSave() bool { return lu.keeps }
 
 func (lu *LU) stateFile() string { return filepath.Join(lu.dev.cfg.StateDir, "lu-"+lu.id.key+".json") }
 

@@ -364,3 +364,43 @@ func TestManySessions(t *testing.T) {
 		}
 	})
 }
+
+// Another volume behind the number of a LUN that is in use: nothing is written to
+// it, not even by a command that was on its way.
+func TestAnotherVolumeBehindTheLUN(t *testing.T) {
+	both(t, func(t *testing.T, tr initiator.Transport) {
+		s := serve(t, 1<<20, nil)
+		l, err := initiator.Open(context.Background(), s.config(tr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := bytes.Repeat([]byte{7}, 4096)
+		if _, err := l.WriteAt(p, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.RemoveLUN(t.Context(), testIQN, 0); err != nil {
+			t.Fatal(err)
+		}
+		other, err := mem.Open(mem.Config{Name: "another", Size: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.AddLUN(testIQN, target.LUN{Name: "another", LUConfig: scsi.LUConfig{Volume: other}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.WriteAt(p, 8192); !errors.Is(err, initiator.ErrLUNChanged) {
+			t.Errorf("a write to another volume than was opened: %v", err)
+		}
+		got := make([]byte, 1<<20)
+		if _, err := other.ReadAt(got, 0); err != nil || bytes.IndexByte(got, 7) >= 0 {
+			t.Errorf("the other volume was written to (%v)", err)
+		}
+		_ = l.Close()
+		if err := s.RemoveLUN(t.Context(), testIQN, 0); err != nil {
+			t.Error(err)
+		}
+		if err := other.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"softiser/blockdev"
@@ -25,8 +26,8 @@ func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// refresh reads size and limits again, in the background: a unit attention
-// said that they may have changed.
+// refresh looks at the LUN again, in the background: a unit attention said that it,
+// its size or its limits may have changed.
 func (l *LUN) refresh() {
 	if !l.refreshing.CompareAndSwap(false, true) {
 		return
@@ -34,11 +35,15 @@ func (l *LUN) refresh() {
 	s := l.path()
 	if !s.spawn(func() {
 		defer l.refreshing.Store(false)
-		g, err := s.measure(s.ctx, l.wire, &l.id)
-		if err != nil {
-			return // the connection was lost: recovery looks again
+		if err := l.recheck(s.ctx, s); errors.Is(err, ErrLUNChanged) {
+			// Recovery finds the same, and gives the session up.
+			s.mu.Lock()
+			if c := s.conn; c != nil {
+				c.doom(err)
+			}
+			s.unlock()
 		}
-		l.take(g)
+		// After any other error the connection was lost: recovery looks again.
 	}) {
 		l.refreshing.Store(false)
 	}
@@ -64,7 +69,7 @@ func (l *LUN) take(g *geometry) {
 	l.mu.Lock()
 	old := l.geo.Swap(g)
 	if old.maxSame == 0 {
-		g.maxSame = 0 // found out by trying; stays
+		g.noSame() // found out by trying; stays
 	}
 	var tell []func(blockdev.Info)
 	if old.info.Size != g.info.Size {
@@ -85,11 +90,20 @@ func (l *LUN) take(g *geometry) {
 	}
 }
 
+// noSame takes WRITE SAME away, and what stands on it: a WRITE SAME of 0 blocks would
+// mean all of them up to the end of the medium.
+func (g *geometry) noSame() {
+	g.maxSame, g.sameUnmap = 0, false
+	if g.trimSame {
+		g.trimSame, g.info.Discard = false, false
+	}
+}
+
 // withoutSame makes WriteZeroes write: the target does not know WRITE SAME.
 func (l *LUN) withoutSame() {
 	l.mu.Lock()
 	g := *l.geo.Load()
-	g.maxSame = 0
+	g.noSame()
 	l.geo.Store(&g)
 	l.mu.Unlock()
 }

@@ -66,6 +66,11 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 		t.retries++
 		s.stats.Retries++
 		s.pushResend(t)
+		if otherUnit(err) && s.opened(t.lun) {
+			// Nothing may be sent again before the LUN has proved to be the volume that
+			// it was, which recovery sees to.
+			c.doom(fmt.Errorf("the target says that another unit may be behind the LUN: %w", err))
+		}
 		return
 	case what == fateLater && r.cancel == nil && s.delay(t):
 		return
@@ -73,6 +78,23 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 	r.Status = resp.Status()
 	r.Residual += int64(resid)
 	s.endTask(t, err)
+}
+
+// otherUnit reports a unit attention that says that the LUN's identity may be
+// another one.
+func otherUnit(err error) bool {
+	var se *scsi.SenseError
+	return errors.As(err, &se) && se.Sense.Key == scsi.KeyUnitAttention && se.Sense.ASC == scsi.ASCInquiryChanged
+}
+
+// opened reports whether a LUN is in use; one that is just being looked at is not.
+func (s *Session) opened(wire uint64) bool {
+	for _, l := range s.luns {
+		if l.wire == wire {
+			return true
+		}
+	}
+	return false
 }
 
 // residual checks the residual count of a response against what the command

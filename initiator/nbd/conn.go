@@ -22,7 +22,6 @@ type conn struct {
 	raw    syscall.RawConn
 	exp    *Export
 	agreed agreed
-	size   int64 // of the volume when the client connected
 	block  int
 
 	rd    reader
@@ -71,7 +70,7 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 	}
 	info := a.export.LUN.Info()
 	c := &conn{
-		srv: s, nc: nc, raw: raw, exp: a.export, agreed: a, size: info.Size, block: max(info.BlockSize, 1),
+		srv: s, nc: nc, raw: raw, exp: a.export, agreed: a, block: max(info.BlockSize, 1),
 		batch: make([]*initiator.Request, 0, s.cfg.Depth),
 		slots: make([]slot, s.cfg.Depth),
 		room:  make(chan struct{}, 1), kick: make(chan struct{}, 1),
@@ -116,7 +115,8 @@ func (c *conn) stopReading() {
 func (c *conn) drain() {
 	for {
 		c.mu.Lock()
-		busy := c.inFlight > 0 || c.sending || c.out.head != nil
+		// tx is the sender's while there is one.
+		busy := c.inFlight > 0 || c.sending || c.out.head != nil || c.tx.pending()
 		c.waiting = busy
 		c.mu.Unlock()
 		if !busy {

@@ -130,7 +130,7 @@ func (c *conn) check(in *request) uint32 {
 		return errInval
 	case ro && (in.cmd == CmdWrite || in.cmd == CmdTrim || in.cmd == CmdWriteZeroes):
 		return errPerm
-	case !contains(c.size, in.off, in.n):
+	case !contains(c.exp.LUN.Info().Size, in.off, in.n): // as it is now: the kernel is told when it grows
 		if in.cmd == CmdWrite || in.cmd == CmdWriteZeroes {
 			return errNoSpace // as the protocol wants it for writes beyond the end
 		}
@@ -171,10 +171,10 @@ func (c *conn) start(s *slot) {
 	case CmdWriteZeroes:
 		r.Op, r.MayUnmap = initiator.OpWriteZeroes, in.flags&cmdNoHole == 0
 	case CmdBlockStatus:
-		go c.blockStatus(s)
 		c.mu.Lock()
 		c.inFlight++
 		c.mu.Unlock()
+		go c.blockStatus(s)
 		return
 	}
 	if in.n == 0 && in.cmd != CmdFlush {

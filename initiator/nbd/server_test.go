@@ -477,3 +477,43 @@ func TestHandshakeTimesOut(t *testing.T) {
 		}
 	})
 }
+
+// A volume that grows is served to its new end on connections that are there: the
+// kernel learns its size and asks for it.
+func TestGrownVolume(t *testing.T) {
+	l := newMemLUN(t, 1<<20)
+	e := &Export{LUN: l}
+	c := &conn{exp: e, agreed: agreed{export: e}, block: 512}
+	in := request{cmd: CmdWrite, off: 1 << 20, n: 4096}
+	if errno := c.check(&in); errno != errNoSpace {
+		t.Errorf("a write beyond the end: %d", errno)
+	}
+	l.info.Size = 2 << 20
+	if errno := c.check(&in); errno != 0 {
+		t.Errorf("a write to what has grown: %d", errno)
+	}
+}
+
+// A connection is not over while a part of a reply waits for room in the socket.
+func TestDrainWaitsForTheSocket(t *testing.T) {
+	c := &conn{room: make(chan struct{}, 1)}
+	c.tx.iov = c.tx.store[:0]
+	c.tx.append([]byte("a rest"))
+	over := make(chan struct{})
+	go func() { c.drain(); close(over) }()
+	for waiting := false; !waiting; time.Sleep(time.Millisecond) {
+		select {
+		case <-over:
+			t.Fatal("drained with a reply in the vector")
+		default:
+		}
+		c.mu.Lock()
+		waiting = c.waiting
+		c.mu.Unlock()
+	}
+	c.mu.Lock()
+	c.tx.abandon()
+	c.wakeLocked()
+	c.mu.Unlock()
+	<-over
+}

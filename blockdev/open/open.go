@@ -170,38 +170,30 @@ func Open(s Spec) (blockdev.Device, error) {
 	return d, nil
 }
 
+// device keeps the nil pointer of a failed Open from becoming a device that is not
+// nil.
+func device[D blockdev.Device](d D, err error) (blockdev.Device, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
 func (s *Spec) open() (blockdev.Device, error) {
-	// A nil *Device must not become a non-nil blockdev.Device.
 	switch s.Resolve() {
 	case File:
-		d, err := file.Open(file.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
+		return device(file.Open(file.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
 			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Prealloc: s.Prealloc, HugePages: s.HugePages,
-			MustExist: s.MustExist, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool})
-		if err != nil {
-			return nil, err
-		}
-		return d, nil
+			MustExist: s.MustExist, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool}))
 	case Raw:
-		d, err := raw.Open(raw.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool})
-		if err != nil {
-			return nil, err
-		}
-		return d, nil
+		return device(raw.Open(raw.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
+			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool}))
 	case Memory:
-		d, err := mem.Open(mem.Config{Name: s.Name, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, HugePages: s.HugePages, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool})
-		if err != nil {
-			return nil, err
-		}
-		return d, nil
+		return device(mem.Open(mem.Config{Name: s.Name, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
+			ReadOnly: s.ReadOnly, HugePages: s.HugePages, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool}))
 	case Null:
-		d, err := null.Open(null.Config{Name: s.Name, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, Rotational: s.Rotational, Pool: s.Pool})
-		if err != nil {
-			return nil, err
-		}
-		return d, nil
+		return device(null.Open(null.Config{Name: s.Name, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
+			ReadOnly: s.ReadOnly, Rotational: s.Rotational, Pool: s.Pool}))
 	}
 	return nil, errors.New("volume type is not known")
 }

@@ -25,15 +25,14 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // peer is a scripted other end of a connection in the full feature phase.
 type peer struct {
-	t    *testing.T
-	nc   net.Conn
-	in   *bufio.Reader // of nc
-	c    *Conn
-	up   *datamovertest.Recorder
-	p    iscsi.Params
-	hd   bool
-	dd   bool
-	stop bool
+	t  *testing.T
+	nc net.Conn
+	in *bufio.Reader // of nc
+	c  *Conn
+	up *datamovertest.Recorder
+	p  iscsi.Params
+	hd bool
+	dd bool
 }
 
 func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {

@@ -55,7 +55,6 @@ type logParams struct {
 	b    []byte
 	from uint16 // parameter pointer: what comes before is left out
 	last uint16 // largest parameter code
-	zero bool   // default values of counters are asked for
 	bad  bool   // there are no values of the kind asked for
 	pc   byte
 }

@@ -195,7 +195,10 @@ func startup(ctx context.Context, nc net.Conn, d, dflt time.Duration, f func() e
 	_ = nc.SetDeadline(time.Now().Add(d))
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
 	err := f()
-	stop()
+	if !stop() && err == nil {
+		// The deadline in the past may be set only now, and would end the connection.
+		err = ctx.Err()
+	}
 	var ne net.Error
 	if errors.As(err, &ne) && ne.Timeout() {
 		if ctx.Err() != nil {

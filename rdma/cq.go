@@ -97,9 +97,11 @@ func (cq *CQ) Wait(ctx context.Context) error {
 		cq.mu.Lock()
 		switch {
 		case cq.closed:
+			cq.signalLocked() // to the next one who waits
 			cq.mu.Unlock()
 			return fmt.Errorf("%w: completion queue", ErrClosed)
 		case cq.overflow:
+			cq.signalLocked()
 			cq.mu.Unlock()
 			return ErrOverflow
 		case !cq.armed:
@@ -194,6 +196,13 @@ func (cq *CQ) dispatch() {
 	}
 	cq.running = false
 	cq.mu.Unlock()
+}
+
+// crowded reports whether the handler should run before more is added.
+func (cq *CQ) crowded() bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	return cq.handler != nil && 2*cq.n >= len(cq.ring)
 }
 
 // Overflowed reports whether a completion has been lost.

@@ -70,6 +70,7 @@ type txMsg struct {
 	off    uint32
 	cur    cursor
 	src    *region // Read Response
+	gen    uint64  // of src, when cur was set
 	srcTag uint32
 	srcTO  uint64
 }

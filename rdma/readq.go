@@ -54,6 +54,12 @@ func (qp *QP) popORQLocked(st WCStatus) {
 	o.e.done = true
 	o.e = nil
 	qp.orqHead++
+	if n := uint32(len(qp.orq)); qp.orqHead >= n {
+		// The counters stay below 2n: 2^32 need not be a multiple of n.
+		whole := qp.orqHead - qp.orqHead%n
+		qp.orqHead -= whole
+		qp.orqTail -= whole
+	}
 	qp.sweepLocked()
 }
 
@@ -81,7 +87,7 @@ func (qp *QP) DiscardRead(id uint64) bool {
 	defer qp.sqMu.Unlock()
 	for i := qp.sqHead; i != qp.sqTail; i++ {
 		e := &qp.sq[i&uint32(len(qp.sq)-1)]
-		if e.id != id || e.op != OpRead || e.done {
+		if e.id != id || e.op != OpRead || e.done || e.flags&flagHidden != 0 {
 			continue
 		}
 		e.flags |= flagDiscard

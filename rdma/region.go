@@ -49,7 +49,8 @@ type region struct {
 	valid   bool
 	discard bool // placements go to scratch (QP.DiscardRead)
 	stag    uint32
-	qp      *QP // only this queue pair may use it; nil: any of the domain
+	gen     uint64 // counts what the region has been aimed at: a key comes again after a while
+	qp      *QP    // only this queue pair may use it; nil: any of the domain
 	access  Access
 	base    uint64 // tagged offset of the first byte
 	size    uint64
@@ -65,6 +66,7 @@ func addrOf(p []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Slice
 
 // setLocked aims r at segs. The slice of pieces is copied.
 func (r *region) setLocked(segs [][]byte, a Access) {
+	r.gen++
 	r.segs = append(r.segs[:0], segs...)
 	r.size = 0
 	for _, s := range segs {

@@ -102,7 +102,7 @@ func (qp *QP) beginWrite() {
 		x.fail(taggedCause(c), fmt.Sprintf("RDMA Write of %d bytes to STag %#08x offset %#x", x.paylen, x.tag.STag, x.tag.TO))
 		return
 	}
-	x.dst.setRegion(r, x.tag.STag, off)
+	x.dst.setRegion(r, off)
 	qp.lent.placed(r)
 	r.mu.RUnlock()
 }
@@ -135,7 +135,7 @@ func (qp *QP) beginReadResponse() {
 	case end > uint64(size), x.ctrl.Last() && end != uint64(size):
 		x.fail(wire.CauseBounds, fmt.Sprintf("RDMA Read Response of %d bytes, asked for %d", end, size))
 	case x.paylen > 0:
-		x.dst.setRegion(sink, stag, uint64(x.rlen))
+		x.dst.setRegion(sink, uint64(x.rlen))
 	}
 }
 

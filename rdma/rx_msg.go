@@ -176,6 +176,12 @@ func (qp *QP) recvDone(wc WC) {
 	if x.nwc++; x.nwc == len(x.wcs) {
 		qp.flushWC()
 		x.kick = true // so that the handlers run at the end of the batch
+		if qp.recvCQ.crowded() {
+			// Short messages: more of them fit the read-ahead buffer than the queue.
+			qp.inRx.Store(true)
+			qp.recvCQ.dispatch()
+			qp.inRx.Store(false)
+		}
 	}
 }
 
@@ -271,6 +277,8 @@ func (qp *QP) firstFPDU() {
 			ok = qp.rtr == mpa.RTRRead
 		case wire.Send:
 			ok = qp.rtr == mpa.RTRSend && x.paylen == 0
+		case wire.Terminate:
+			ok = true // the initiator refuses our Reply, and says why
 		}
 		if !ok {
 			x.fail(wire.CauseNoRTR, fmt.Sprintf("the first message is not the RTR message agreed on (%v)", qp.rtr))

@@ -176,7 +176,7 @@ func (qp *QP) aimRest(end int) bool {
 	if !r.mu.TryRLock() {
 		return false
 	}
-	if !r.valid || r.stag != x.dst.stag || r.discard {
+	if !r.valid || r.gen != x.dst.gen || r.discard {
 		r.mu.RUnlock()
 		return false
 	}

@@ -20,15 +20,15 @@ const (
 type rxDest struct {
 	kind destKind
 	reg  *region
-	stag uint32
+	gen  uint64 // of the region: it may have been aimed elsewhere under the same STag
 	off  uint64 // of the next byte, in the region or the buffer
 	cur  cursor // position in the pieces; for a region valid under its lock only
 }
 
 // setRegion aims d at offset off of r.
 // Preconditions: r.mu is held, or the pieces of r cannot change.
-func (d *rxDest) setRegion(r *region, stag uint32, off uint64) {
-	*d = rxDest{kind: destRegion, reg: r, stag: stag, off: off}
+func (d *rxDest) setRegion(r *region, off uint64) {
+	*d = rxDest{kind: destRegion, reg: r, gen: r.gen, off: off}
 	d.cur.set(r.segs)
 	d.cur.skip(int(off))
 	d.cur.segs = nil
@@ -44,7 +44,7 @@ func (qp *QP) lockDest() bool {
 		return true
 	case destRegion:
 		d.reg.mu.RLock()
-		if d.reg.valid && d.reg.stag == d.stag && !d.reg.discard {
+		if d.reg.valid && d.reg.gen == d.gen && !d.reg.discard {
 			d.cur.segs = d.reg.segs
 			return true
 		}

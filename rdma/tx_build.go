@@ -207,12 +207,12 @@ func (qp *QP) segment() bool {
 			t.reason = terminateError(c, false, "memory was invalidated before the peer's RDMA Read had been answered")
 			return false
 		}
-		if m.src != r || m.off == 0 {
-			m.src = r
+		if m.src != r || m.gen != r.gen || m.off == 0 {
+			m.src, m.gen = r, r.gen
 			m.cur.set(r.segs)
 			m.cur.skip(int(off))
 		} else {
-			// Same region, same STag: the pieces have not changed since.
+			// Not aimed elsewhere: the pieces have not changed since.
 			m.cur.segs = r.segs
 		}
 		t.refs = append(t.refs, r)

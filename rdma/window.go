@@ -45,6 +45,9 @@ func (r *region) bind(qp *QP, segs [][]byte, a Access) (uint32, uint64) {
 // bindKey is bind with a given key.
 func (r *region) bindKey(qp *QP, segs [][]byte, a Access, key uint8) (uint32, uint64) {
 	r.mu.Lock()
+	if r.valid {
+		r.takeBackLocked() // two have bound it at the same time
+	}
 	r.setLocked(segs, a)
 	r.stag = r.stag&^0xff | uint32(key)
 	r.qp = qp

@@ -1,0 +1,198 @@
+package rdma
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/rdma/internal/wire"
+)
+
+// The counters of the outgoing Read queue wrap at 2^32, of which its length need
+// not be a divisor.
+func TestReadQueueWrap(t *testing.T) {
+	for _, n := range []int{1, 3, 5, 16, 127} {
+		r := newRig(t, false)
+		qp := r.qp
+		qp.orq = qp.orq[:0:0]
+		for range n {
+			s := &region{dev: qp.dev, pd: qp.pd, qp: qp}
+			qp.orq = append(qp.orq, orqEntry{sink: s})
+		}
+		start := uint32(0xffffffff)
+		start -= start%uint32(n) + uint32(n) // as if nothing had been reduced yet
+		qp.orqHead, qp.orqTail = start, start
+		var out []*sqe
+		for i := range 4 * n {
+			for len(out) < n {
+				e, _, _ := r.read(make([]byte, 8))
+				out = append(out, e)
+			}
+			qp.sqMu.Lock()
+			if o := qp.oldestLocked(); o.e != out[0] || !o.sink.valid {
+				t.Fatalf("%d slots, Read %d: the oldest is not the one that was sent first", n, i)
+			}
+			qp.popORQLocked(StatusSuccess)
+			if busy := qp.orqTail - qp.orqHead; busy != uint32(n-1) {
+				t.Fatalf("%d slots: %d in use", n, busy)
+			}
+			qp.sqMu.Unlock()
+			out = out[1:]
+		}
+	}
+}
+
+// Message sequence numbers wrap at 2^32 (RFC 5041 §5.2).
+func TestMSNWrapReceive(t *testing.T) {
+	r := newRig(t, true)
+	r.msn, r.qp.rx.msn[wire.QNSend] = 0xfffffffe, 0xfffffffe
+	for range 4 {
+		r.feed(r.send([]byte("across"), 0))
+	}
+	if got := r.poll(); len(got) != 4 || r.over {
+		t.Fatalf("%d Sends arrived: %v", len(got), r.qp.rx.err)
+	}
+	if r.qp.rx.msn[wire.QNSend] != 2 {
+		t.Fatalf("next MSN %#x", r.qp.rx.msn[wire.QNSend])
+	}
+}
+
+// While an FPDU is on its way, its window is closed and opened over other memory,
+// and the key happens to be the same: the rest must not go there.
+func TestSameKeyAgain(t *testing.T) {
+	for _, got := range []int{1, 5000} {
+		for _, crc := range rigModes {
+			r := newRig(t, crc)
+			old := make([]byte, 60000)
+			w, stag, base := r.window(old, AccessRemoteWrite|AccessZeroBased)
+			b := r.tagged(wire.Write, stag, base, true, fill(len(old), 1))
+			r.feed(b[:16+got])
+			other := make([]byte, 4096)
+			w.r.revoke()
+			if again, _ := w.r.bindKey(r.qp, [][]byte{other}, AccessRemoteWrite|AccessZeroBased, uint8(stag)); again != stag {
+				t.Fatal("the key is another one")
+			}
+			r.feed(b[16+got:])
+			if !bytes.Equal(other, make([]byte, len(other))) {
+				t.Error("other memory was written")
+			}
+			var te *TerminateError
+			if !r.over || !errors.As(r.qp.err, &te) || wire.MakeCause(wire.Layer(te.Layer), te.EType, te.Code) != wire.CauseSTag {
+				t.Errorf("the connection ended by: %v", r.qp.err)
+			}
+			_ = w.Close()
+		}
+	}
+}
+
+// The same for memory that the peer is reading: what follows comes from where the
+// region is now, never from beyond it.
+func TestSameKeyAgainSending(t *testing.T) {
+	r := newRig(t, false)
+	qp := r.qp
+	w, stag, base := r.window(make([]byte, 200000), AccessRemoteRead|AccessZeroBased)
+	defer w.Close()
+	qp.txOpen, qp.irq = true, make([]irqEntry, 1)
+	qp.irq[0] = irqEntry{size: 200000, sinkSTag: 1, srcSTag: stag, srcTO: base}
+	qp.irqTail = 1
+	t0 := &qp.tx
+	t0.round = 60000 // one segment
+	build := func() {
+		qp.txIO.Lock()
+		defer qp.txIO.Unlock()
+		qp.buildRound()
+		t0.iov, t0.refs = nil, t0.refs[:0]
+	}
+	build()
+	if !t0.cur.active || t0.cur.off == 0 {
+		t.Fatal("the Response has not begun")
+	}
+	w.r.revoke()
+	w.r.bindKey(qp, [][]byte{make([]byte, 4096), make([]byte, 196000)}, AccessRemoteRead|AccessZeroBased, uint8(stag))
+	build()
+	if t0.reason != nil {
+		t.Fatal(t0.reason)
+	}
+	w.r.revoke()
+	w.r.bindKey(qp, [][]byte{make([]byte, 4096)}, AccessRemoteRead|AccessZeroBased, uint8(stag))
+	build()
+	var te *TerminateError
+	if !errors.As(t0.reason, &te) {
+		t.Fatalf("the region is shorter now: %v", t0.reason)
+	}
+}
+
+// A window that is bound twice at the same time is lent once.
+func TestBoundTwice(t *testing.T) {
+	r := newRig(t, false)
+	w, _, _ := r.window(make([]byte, 8192), scratch)
+	w.r.bind(r.qp, [][]byte{make([]byte, 8192)}, scratch)
+	l := &r.qp.lent
+	if l.n.Load() != 1 || l.open.Load() != 1 || l.head != &w.r || w.r.next != nil {
+		t.Errorf("lent %d times, %d in the list", l.n.Load(), l.open.Load())
+	}
+	_ = w.Close()
+	if l.n.Load() != 0 || l.bytes.Load() != 0 || l.open.Load() != 0 || l.head != nil {
+		t.Error("a closed window is counted as lent")
+	}
+}
+
+// DiscardRead means a Read of the user, not one that the engine has made.
+func TestDiscardReadNotHidden(t *testing.T) {
+	r := newRig(t, false)
+	r.qp.sqMu.Lock()
+	r.qp.hiddenLocked(OpRead)
+	r.qp.sqMu.Unlock()
+	if r.qp.DiscardRead(0) {
+		t.Error("a Read of the engine was discarded")
+	}
+	if err := r.qp.Enqueue(&SendWR{ID: 0, Op: OpRead, SGL: []SGE{{Mem: make([]byte, 8), LKey: r.qp.pd.LocalDMAKey()}}}); err != nil {
+		t.Fatal(err)
+	}
+	if !r.qp.DiscardRead(0) || r.qp.sq[0].flags&flagDiscard != 0 || r.qp.sq[1].flags&flagDiscard == 0 {
+		t.Error("another Read was discarded")
+	}
+}
+
+// Everybody who waits learns of the end of a completion queue.
+func TestCloseWakesAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, err := Open(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cq, err := d.CreateCQ(CQConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		end := make(chan error, 3)
+		for range cap(end) {
+			go func() { end <- cq.Wait(ctx) }()
+		}
+		synctest.Wait()
+		if err := cq.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range cap(end) {
+			if err := <-end; !errors.Is(err, ErrClosed) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A context that ends in the last moment of the start-up ends the start-up: its
+// deadline must not hit the connection later.
+func TestStartupCancelledLate(t *testing.T) {
+	r := newRig(t, false)
+	ctx, cancel := context.WithCancel(context.Background())
+	err := startup(ctx, r.peer, 0, time.Minute, func() error { cancel(); return nil })
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("startup: %v", err)
+	}
+}

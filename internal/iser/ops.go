@@ -141,8 +141,10 @@ func (c *Conn) pumpLocked() {
 				o.x.Err = iscsi.ErrAborted
 			}
 			c.pend.pop()
-			c.doneQ.put(o.x)
-			c.ops.put(o)
+			if o.left = 0; o.wrs == 0 { // else the last request ends it: they use the memory
+				c.doneQ.put(o.x)
+				c.ops.put(o)
+			}
 			continue
 		}
 		segs, off := o.segs, o.off

@@ -48,7 +48,15 @@ type r2t struct {
 	idle   bool        // nothing has come since the watch last looked
 	index  int
 	gen    uint16
+	again  bool // every generation has been used
 }
+
+// maxGen keeps tags away from the reserved one.
+const maxGen = 1 << 15
+
+// maxR2Ts is how many R2Ts of a task are outstanding at most, whatever was
+// negotiated: their index has 16 bits for all tasks of a connection.
+const maxR2Ts = 32
 
 // getTable holds what the target has asked for. Guarded by Conn.mu; g.x does not
 // change while Conn.placing is g.
@@ -122,8 +130,8 @@ func (t *getTable) open(g *get, off, n uint32) *r2t {
 		r = &r2t{index: len(t.r2ts)}
 		t.r2ts = append(t.r2ts, r)
 	}
-	gen := r.gen&0x7fff + 1 // never 0xffff: the tag is not the reserved one
-	*r = r2t{g: g, off: off, n: n, seen: r.seen[:0], index: r.index, gen: gen, ttt: uint32(gen)<<16 | uint32(r.index)}
+	gen := r.gen%maxGen + 1
+	*r = r2t{g: g, off: off, n: n, seen: r.seen[:0], index: r.index, gen: gen, again: r.again || r.gen == maxGen, ttt: uint32(gen)<<16 | uint32(r.index)}
 	g.open++
 	return r
 }
@@ -144,7 +152,7 @@ func (t *getTable) lookup(ttt uint32) (r *r2t, stale bool) {
 	if r.g != nil && r.gen == gen {
 		return r, false
 	}
-	return nil, gen != 0 && gen <= r.gen
+	return nil, gen != 0 && (gen <= r.gen || r.again && gen <= maxGen)
 }
 
 // purge ends everything and prepends it to the list of completed transfers.

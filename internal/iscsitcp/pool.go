@@ -12,7 +12,7 @@ import (
 // connections: an idle connection holds none.
 const (
 	minBufferBits = 9
-	maxBufferBits = 24
+	maxBufferBits = 25 // AHS and the longest data segment: 1020 + 2^24-1
 )
 
 type buffer struct{ b []byte }

@@ -178,11 +178,12 @@ func (c *Conn) pumpLocked(itt uint32) {
 			open += g.open
 		}
 	}
+	most := min(int(c.params.MaxOutstandingR2T), maxR2Ts)
 	for g := c.gets.first; g != nil; g = g.next {
 		if g.itt != itt || g.x == nil {
 			continue
 		}
-		for ; open < int(c.params.MaxOutstandingR2T); open++ {
+		for ; open < most; open++ {
 			off, n, ok := g.wanted(c.params.MaxBurstLength)
 			if !ok {
 				break

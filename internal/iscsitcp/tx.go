@@ -57,6 +57,16 @@ func (t *txState) unlink(prev, p *outPDU) {
 	t.release(p)
 }
 
+// lastOf finds the last PDU of x in front of p.
+func (t *txState) lastOf(x *iscsi.Transfer, p *outPDU) (last *outPDU) {
+	for q := t.head; q != p; q = q.next {
+		if q.xfer == x {
+			last = q
+		}
+	}
+	return last
+}
+
 // pop unlinks and frees the first PDU.
 func (t *txState) pop() {
 	p := t.head
@@ -263,7 +273,12 @@ func (c *Conn) collectLocked() bool {
 				if x.Err == nil {
 					x.Err = iscsi.ErrAborted
 				}
-				t.done(x)
+				// What has begun still uses the memory: the last of it ends the transfer.
+				if q := t.lastOf(x, p); q != nil {
+					q.last = true
+				} else {
+					t.done(x)
+				}
 			}
 			t.unlink(prev, p)
 			p = next

@@ -163,7 +163,7 @@ func (l *LoginTarget) handle(req, resp *PDU) (bool, *LoginError) {
 			r.SetStages(false, false, l.stage, 0)
 			return false, nil
 		}
-		reply, ready, err := l.text(text, transit, q.NSG())
+		reply, ready, err := l.text(text, transit)
 		if l.grant != nil && l.grant.Numbers != nil {
 			exp, most := l.grant.Numbers()
 			r.SetSequence(Sequence{StatSN: l.statSN - 1, ExpCmdSN: exp, MaxCmdSN: most})
@@ -183,6 +183,11 @@ func (l *LoginTarget) handle(req, resp *PDU) (bool, *LoginError) {
 	r.SetStages(transit, more, csg, nsg)
 	if !transit {
 		return false, nil
+	}
+	if nsg == StageFullFeature {
+		if err := l.neg.Finish(); err != nil {
+			return false, asLoginError(err, LoginInitiatorFailure)
+		}
 	}
 	l.stage = nsg
 	if nsg != StageFullFeature {
@@ -233,7 +238,7 @@ func (l *LoginTarget) checkHeader(b *BHS) *LoginError {
 
 // text handles one complete text. ready says that the target agrees to leave the
 // stage.
-func (l *LoginTarget) text(text []byte, transit bool, nsg Stage) (reply []byte, ready bool, err error) {
+func (l *LoginTarget) text(text []byte, transit bool) (reply []byte, ready bool, err error) {
 	kvs, err := ParseText(text)
 	if err != nil {
 		return nil, false, err
@@ -270,10 +275,7 @@ func (l *LoginTarget) text(text []byte, transit bool, nsg Stage) (reply []byte, 
 		reply, ask = l.neg.Demand(reply)
 		ready = !ask
 	}
-	if transit && ready && nsg == StageFullFeature {
-		err = l.neg.Finish()
-	}
-	return reply, ready, err
+	return reply, ready, nil
 }
 
 // admit reads the names, asks the policy and begins the first reply.

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,7 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 			c := *j
 			thread++
 			c.clone, c.thread = n, thread
+			c.URL = cmp.Or(c.URL, cfg.URL)
 			stage = append(stage, &c)
 		}
 	}

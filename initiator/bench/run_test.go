@@ -144,6 +144,7 @@ func TestRunRefused(t *testing.T) {
 		{ro, "[j]\nrw=write", "read-only"},
 		{noTrim, "[j]\nrw=trim", "does not support trim"},
 		{f, "[a]\nrw=write\nverify=crc32c\n[b]\nrw=write", "overwrites at the same time"},
+		{f, "[a]\nrw=write\nverify=crc32c\n[b]\nrw=write\nuri=fake://", "overwrites at the same time"},
 	} {
 		_, err := runText(t, tc.f, tc.text)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

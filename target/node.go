@@ -110,9 +110,11 @@ func (s *Server) AddTarget(t Target) error {
 // otherwise each portal group is a target port group with one port of the same
 // number, so that multipath software tells the paths apart.
 func (s *Server) deviceConfig(t *Target) scsi.Config {
-	name, faults := t.Name, &logLimit{every: time.Second}
+	name := t.Name
+	var faults sync.Map // of *logLimit, by LUN: a flood from one hides no other
 	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, StateDir: s.cfg.StateDir, Units: &s.units, Fault: func(lun uint16, err error) {
-		faults.warn(s.log, "a volume failed a command", zap.String("target", name), zap.Uint16("lun", lun), zap.Error(err))
+		l, _ := faults.LoadOrStore(lun, &logLimit{every: time.Second})
+		l.(*logLimit).warn(s.log, "a volume failed a command", zap.String("target", name), zap.Uint16("lun", lun), zap.Error(err))
 	}}
 	if len(c.Groups) > 0 {
 		return c

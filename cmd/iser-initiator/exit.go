@@ -35,7 +35,8 @@ const exitHelp = `Exit codes:
   5  the target refused the login
   8  time-out
  21  nothing found (discover), or no such target or LUN
- 24  authentication or authorization failed`
+ 24  authentication or authorization failed
+128  bench: a signal has ended the run early`
 
 // errReported ends a command that has said itself what is wrong.
 var errReported = errors.New("reported")

@@ -332,3 +332,33 @@ func TestCredentials(t *testing.T) {
 		t.Errorf("noauth: exit code %d", code)
 	}
 }
+
+// A run that a signal ended early does not look like one that succeeded.
+func TestBenchInterrupted(t *testing.T) {
+	addr, _ := serve(t, 1<<20, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := root()
+	out := &startSignal{seen: cancel}
+	cmd.SetOut(out)
+	cmd.SetArgs([]string{"bench", "iser://" + addr + "/" + testIQN + "/0", "--rw=randread", "--runtime=60", "--time-based"})
+	err := cmd.ExecuteContext(ctx)
+	if exitCode(err) != 128 || !strings.Contains(fmt.Sprint(err), "interrupted") {
+		t.Errorf("exit code %d: %v", exitCode(err), err)
+	}
+	if !strings.Contains(out.String(), "read: IOPS=") {
+		t.Errorf("no report:\n%s", out)
+	}
+}
+
+// startSignal calls seen some time after the header of a report was printed.
+type startSignal struct {
+	bytes.Buffer
+	seen func()
+}
+
+func (s *startSignal) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("Starting")) {
+		time.AfterFunc(300*time.Millisecond, s.seen)
+	}
+	return s.Buffer.Write(p)
+}

@@ -29,6 +29,8 @@ type app struct {
 	level zap.AtomicLevel                // of log
 	load  func() (*config.Config, error) // reads the configuration again; nil: there is no file
 
+	services sync.WaitGroup // admin socket and metrics
+
 	reloading sync.Mutex // held by a reload; taken before mu
 
 	mu      sync.Mutex

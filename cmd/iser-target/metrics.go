@@ -34,11 +34,11 @@ func (a *app) startMetrics(ctx context.Context, addr string) error {
 	a.log.Info("metrics", zap.String("url", "http://"+ln.Addr().String()+"/metrics"))
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	context.AfterFunc(ctx, func() { srv.Close() })
-	go func() {
+	a.services.Go(func() {
 		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			a.log.Error("metrics endpoint failed", zap.Error(err))
 		}
-	}()
+	})
 	return nil
 }
 

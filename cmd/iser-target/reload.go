@@ -29,6 +29,10 @@ type step struct {
 // errNoFile is the answer to a reload without --config.
 var errNoFile = errors.New("this target was started without --config, so there is no file to read again; lun, resize and session change it")
 
+// errEmpty protects everything that is served from a file that was read while it
+// was being written, or emptied by mistake.
+var errEmpty = errors.New("the file names no target; to serve nothing, stop iser-target")
+
 // atStart is why most settings of the process are not changed.
 const atStart = "takes effect when iser-target is started again"
 
@@ -40,6 +44,9 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 		return nil, errNoFile
 	}
 	next, err := a.load()
+	if err == nil && len(next.Targets) == 0 {
+		err = errEmpty
+	}
 	if err == nil {
 		err = checkObjects(next)
 	}

@@ -219,6 +219,10 @@ func TestHangup(t *testing.T) {
 	}
 	hup(strings.Replace(reloadBase, "{lun: 1, volume: file}, ", "", 1), func() bool { return !strings.Contains(b.luns(), "a1=file") })
 	hup("volumes: {}\n", func() bool { return true })
+	b.write("")
+	if code, out := b.reload(); code != exitFailure || !strings.Contains(out, "names no target") || !strings.Contains(b.luns(), "a0=keep") {
+		t.Errorf("an empty file: exit %d, serves %s\n%s", code, b.luns(), out)
+	}
 	hup(reloadBase, func() bool { return strings.Contains(b.luns(), "a1=file") })
 }
 

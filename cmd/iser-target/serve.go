@@ -141,7 +141,10 @@ func serve(ctx context.Context, f *serveFlags, out io.Writer) error {
 	}
 	// From here on the process holds sockets; background services end with it.
 	bg, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
+	defer func() {
+		cancel()
+		a.services.Wait() // the socket is gone when serve returns
+	}()
 	if err := a.startAdmin(bg, cfg.Admin.Socket); err != nil {
 		return err
 	}
@@ -185,11 +188,11 @@ func (a *app) startAdmin(ctx context.Context, path string) error {
 		return err
 	}
 	a.log.Info("admin socket", zap.String("path", path))
-	go func() {
+	a.services.Go(func() {
 		if err := admin.Serve(ctx, ln, a.backend()); err != nil {
 			a.log.Error("admin socket failed", zap.Error(err))
 		}
-	}()
+	})
 	return nil
 }
 

@@ -193,8 +193,8 @@ func reloadCommand() *cobra.Command {
 agree with it: targets and LUNs come and go, volumes grow, access rules and secrets
 count for the next login, the log level changes. What the file does not change goes
 on undisturbed, sessions included. A LUN whose volume could not be opened is tried
-again. Other settings are named and wait for the next start. A file with a mistake
-changes nothing. SIGHUP does the same and tells the log.`,
+again. Other settings are named and wait for the next start. A file with a mistake,
+or without any target, changes nothing. SIGHUP does the same and tells the log.`,
 		Example: `  iser-target reload --dry-run
   iser-target reload --json | jq '.[] | select(.error)'`,
 		Args: exactly(0),

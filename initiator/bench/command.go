@@ -25,7 +25,8 @@ Options have fio's names, units (k = 1024) and meaning; _ and - are the same.
 Options before the first --name are defaults for all jobs, each --name begins a
 job. With job files (fio's ini grammar), options given here override theirs.
 
-The exit status is 0 when every operation and every check succeeded.`
+The exit status is 0 when every operation and every check succeeded, and 128,
+as fio's, when a signal has ended the run early.`
 
 const example = `  # random reads, 4 KiB, 32 in flight, ten seconds
   iser-initiator bench iser://127.0.0.1/iqn.2026-11.softiser:demo/0 \
@@ -239,8 +240,14 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if err := errors.Join(rep.write(out, c.format, global), closeOut()); err != nil {
 		return err
 	}
-	return rep.Err()
+	if err := rep.Err(); err != nil || ctx.Err() == nil {
+		return err
+	}
+	return &usage.Exit{Code: exitInterrupted, Err: errors.New("bench: interrupted; the report covers what was done until then")}
 }
+
+// exitInterrupted is what fio ends with after a signal.
+const exitInterrupted = 128
 
 // write prints the report in a format of the --output-format option.
 func (r *Report) write(w io.Writer, format string, global []KV) error {

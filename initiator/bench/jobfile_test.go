@@ -94,6 +94,7 @@ func TestJobFileErrors(t *testing.T) {
 		"[j]\nbs=1,2,3,4":                         "at most 3",
 		"[j]\npercentile_list=101":                "must lie above 0",
 		"[j]\ngroup_reporting=maybe":              "expected 0 or 1",
+		"[j]\nfilename=/dev/sda":                  "t.fio:2: filename=/dev/sda: expected a volume's URL",
 		"[j]\nbssplit=4k/50:64k/50":               "t.fio:2: bssplit would change the load, and is not offered: give a job",
 		"[j]\ninclude missing.fio":                "missing.fio",
 	} {

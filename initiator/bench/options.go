@@ -22,7 +22,13 @@ type option struct {
 // line both go through it.
 var options = []option{
 	{"description", nil, "TEXT", "free text that goes into the report", func(j *Job, v string) error { j.Description = v; return nil }},
-	{"uri", []string{"filename"}, "URL", "volume of this job: iser://host[:port]/iqn/lun or iscsi://…", func(j *Job, v string) error { j.URL = v; return nil }},
+	{"uri", []string{"filename"}, "URL", "volume of this job: iser://host[:port]/iqn/lun or iscsi://…", func(j *Job, v string) error {
+		if !strings.Contains(v, "://") {
+			return errors.New("expected a volume's URL such as iser://127.0.0.1/iqn.2026-11.softiser:demo/0; local files and devices are fio's own business")
+		}
+		j.URL = v
+		return nil
+	}},
 	{"rw", []string{"readwrite"}, "DIR", "read, write, randread, randwrite, rw, randrw, trim or randtrim", setRW},
 	{"bs", []string{"blocksize"}, "SIZE[,SIZE,SIZE]", "block size of reads, writes and trims", setBS},
 	{"bsrange", []string{"blocksize_range"}, "MIN-MAX[,...]", "block sizes drawn from a range", setBSRange},

@@ -253,6 +253,9 @@ func TestInterruptedFormatIsCorrupt(t *testing.T) {
 	slow(false)
 	r = newRig(t, cfg, LUConfig{Volume: v})
 	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).sense(spc.KeyMedium, spc.ASCFormatCorrupted)
+	if s, err := spc.ParseSense(r.do(spc.AppendRequestSense(nil, true, 64), nil, 64).good().data); err != nil || s.Key != spc.KeyMedium || s.ASC != spc.ASCFormatCorrupted {
+		t.Errorf("REQUEST SENSE: %+v, %v", s, err)
+	}
 	r.do(formatUnit, nil, 0).good()
 	r.close()
 	r.nx = nil

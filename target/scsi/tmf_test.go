@@ -254,6 +254,9 @@ func TestRemovalGivesUp(t *testing.T) {
 		if n := lu.Stats().Workers; n != 0 || v.f != nil {
 			t.Errorf("%d workers of a removed unit are left", n)
 		}
+		if err := lu.drain(context.Background()); err != nil { // asked for again, it is done
+			t.Error(err)
+		}
 		r.close()
 		r.nx = nil
 	})

@@ -49,11 +49,29 @@ type txState struct {
 	msn    [4]uint32 // next to use, by queue number
 	sqTurn bool      // a response has just been sent: the send queue is next
 	local  *sqe      // a local operation is next and waits for the round to end
-	refs   []*region // memory of Read Responses in this round, guarded by txIO
+	refs   []txRef   // memory of Read Responses in this round, guarded by txIO
+	gone   int       // of refs: those that have been sent
+	sent   int       // of bytes: what the socket has taken
 	at     txMark
-	poison bool  // one of refs has been revoked, guarded by txIO
+	poison bool  // one of refs[gone:] has been revoked, guarded by txIO
 	reason error // why building failed
 	stats  txStats
+}
+
+// txRef is memory that the round reads. The peer may have it all, and answer, while
+// what follows in the round still waits for room; the memory may be taken back then.
+type txRef struct {
+	r   *region
+	end int // bytes of the round when it has been sent
+}
+
+// taken enters that the socket has taken n bytes of the round.
+func (t *txState) taken(n int) {
+	t.iov = sock.Skip(t.iov, n)
+	t.sent += n
+	for t.gone < len(t.refs) && t.refs[t.gone].end <= t.sent {
+		t.gone++
+	}
 }
 
 // txMsg is the message in progress.
@@ -179,10 +197,7 @@ func (qp *QP) transmit(share int) txResult {
 				n, err = qp.conn.Writev(t.iov[:1], false)
 			}
 			if n > 0 {
-				t.iov = sock.Skip(t.iov, n)
-				if len(t.iov) == 0 {
-					t.refs = t.refs[:0]
-				}
+				t.taken(n)
 			}
 		}
 		local := t.local
@@ -353,8 +368,8 @@ func (qp *QP) finLocked() {
 // may be reading r, and makes sure that there is no further one.
 func (qp *QP) poisonTx(r *region) {
 	qp.txIO.Lock()
-	for _, ref := range qp.tx.refs {
-		if ref == r {
+	for _, ref := range qp.tx.refs[qp.tx.gone:] {
+		if ref.r == r {
 			qp.tx.poison = true
 		}
 	}

@@ -40,7 +40,7 @@ func (qp *QP) buildRound() {
 		qp.sqMu.Unlock()
 	}
 	t.hdr, t.vec, t.open, t.bytes = t.hdr[:0], t.vec[:0], false, 0
-	t.refs = t.refs[:0]
+	t.refs, t.gone, t.sent = t.refs[:0], 0, 0
 	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
 		if !t.cur.active && !qp.next() {
 			break
@@ -201,8 +201,11 @@ func (qp *QP) segment() bool {
 		n -= directMin // no short last segment, which the peer would not place directly
 	}
 	var src cursor
+	var r *region
 	if m.resp && n > 0 {
-		r, off, c := qp.find(m.srcTag, m.srcTO+uint64(m.off), uint64(n), AccessRemoteRead)
+		var off uint64
+		var c wire.Cause
+		r, off, c = qp.find(m.srcTag, m.srcTO+uint64(m.off), uint64(n), AccessRemoteRead)
 		if c != causeNone {
 			t.reason = terminateError(c, false, "memory was invalidated before the peer's RDMA Read had been answered")
 			return false
@@ -215,7 +218,6 @@ func (qp *QP) segment() bool {
 			// Not aimed elsewhere: the pieces have not changed since.
 			m.cur.segs = r.segs
 		}
-		t.refs = append(t.refs, r)
 		defer func() { m.cur.segs = nil; r.mu.RUnlock() }()
 	}
 	src = m.cur
@@ -223,9 +225,6 @@ func (qp *QP) segment() bool {
 	if n > copyMax {
 		if fit, _ := src.fit(n, room); fit < n {
 			if len(t.vec) > 0 {
-				if m.resp {
-					t.refs = t.refs[:len(t.refs)-1]
-				}
 				return false
 			}
 			n = fit &^ 3 // scattered into very many pieces: a shorter segment
@@ -263,6 +262,9 @@ func (qp *QP) segment() bool {
 		t.hdr = binary.BigEndian.AppendUint64(t.hdr, m.e.imm)
 	}
 	t.payload(start, n, &m.cur)
+	if r != nil && n > copyMax {
+		t.refs = append(t.refs, txRef{r, t.bytes})
+	}
 	t.stats.FPDUs++
 	m.off += uint32(n)
 	if last {

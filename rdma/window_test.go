@@ -192,6 +192,49 @@ func TestInvalidateWhileRead(t *testing.T) {
 	}
 }
 
+// A response may be invalidated as soon as the peer has it all, although the same
+// round goes on with another one and waits for room: a peer that works at depth takes
+// back what it has been answered for.
+func TestInvalidateBehindRead(t *testing.T) {
+	const size, next = 40 << 10, 8 << 20
+	o := &rdmatest.Options{}
+	o.Server.SndBuf = 16 << 10 // much less than a round
+	p, e := rawToServer(t, o, nil)
+	if err := p.nc.SetReadBuffer(16 << 10); err != nil {
+		t.Fatal(err)
+	}
+	bind := func(n int) (*rdma.Window, wire.ReadReq) {
+		w, err := e.PD.AllocWindow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stag, base, err := w.Bind(e.QP, [][]byte{make([]byte, n)}, rdma.AccessRemoteRead)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w, wire.ReadReq{SinkSTag: 3, Size: uint32(n), SrcSTag: stag, SrcTO: base}
+	}
+	first, one := bind(size)
+	defer first.Close()
+	second, two := bind(next)
+	defer second.Close()
+	p.send(readMsg(1, one), readMsg(2, two))
+	if u := p.recv(); len(u) != wire.TaggedLen+size {
+		t.Fatalf("a response of %d bytes", len(u))
+	}
+	first.Invalidate()
+	for got := 0; got < next; {
+		u := p.recv()
+		if op := wire.Control(uint16(u[0])<<8 | uint16(u[1])).Op(); op != wire.ReadResponse {
+			t.Fatalf("%v instead of the second response", op)
+		}
+		got += len(u) - wire.TaggedLen
+	}
+	if st := e.QP.State(); st != rdma.StateRTS {
+		t.Errorf("the queue pair is in state %v", st)
+	}
+}
+
 // Registration costs nothing, whatever the size.
 func TestRereg(t *testing.T) {
 	a, b := rdmatest.Pair(t)

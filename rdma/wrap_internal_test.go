@@ -104,7 +104,7 @@ func TestSameKeyAgainSending(t *testing.T) {
 		qp.txIO.Lock()
 		defer qp.txIO.Unlock()
 		qp.buildRound()
-		t0.iov, t0.refs = nil, t0.refs[:0]
+		t0.taken(t0.bytes)
 	}
 	build()
 	if !t0.cur.active || t0.cur.off == 0 {

@@ -35,6 +35,15 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("event %d", uint8(k))
 }
 
+// Trouble reports whether the event is a fault, or the end of one.
+func (k EventKind) Trouble() bool {
+	switch k {
+	case EventLost, EventRetry, EventRecovered, EventFailed, EventAborted, EventLUNReset:
+		return true
+	}
+	return false
+}
+
 // Event is one thing worth a log line. Nothing is reported per command that
 // succeeds.
 type Event struct {

@@ -92,7 +92,7 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.DurationVar(&o.NopInterval, "noop-interval", 5*time.Second, "ping after this time of silence; -1s: never")
 	fs.DurationVar(&o.NopTimeout, "noop-timeout", 5*time.Second, "the connection is dead when a ping is not answered for so long")
 	fs.DurationVar(&o.Replacement, "replacement-timeout", 120*time.Second, "hold I/O for so long while reconnecting; 0: fail at once, -1s: for ever")
-	fs.BoolVarP(&o.Verbose, "verbose", "v", false, "say on stderr what happens to the session")
+	fs.BoolVarP(&o.Verbose, "verbose", "v", false, "say on stderr all that happens to the session, not only what goes wrong")
 	return o
 }
 
@@ -140,8 +140,13 @@ func (o *Options) Apply(c *initiator.Config) error {
 	c.LoginTimeout, c.CommandTimeout = o.LoginTimeout, o.CommandTimeout
 	c.NopInterval, c.NopTimeout = o.NopInterval, o.NopTimeout
 	c.ReplacementTimeout, c.FailNow = o.Replacement, o.Replacement == 0
-	if o.Verbose && c.OnEvent == nil {
-		c.OnEvent = func(e initiator.Event) { fmt.Fprintln(os.Stderr, e) }
+	if c.OnEvent == nil {
+		verbose := o.Verbose
+		c.OnEvent = func(e initiator.Event) {
+			if verbose || e.Kind.Trouble() {
+				fmt.Fprintln(os.Stderr, e)
+			}
+		}
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ type fioReport struct {
 	Jobs []struct {
 		Error       int
 		Read, Write fioDir
+		Session     struct{ Losses int } // ours only
 	}
 }
 
@@ -53,6 +54,9 @@ func parseFio(b []byte) (result.Values, float64, error) {
 	for _, j := range r.Jobs {
 		if j.Error != 0 {
 			return nil, 0, fmt.Errorf("the load failed with error %d", j.Error)
+		}
+		if j.Session.Losses != 0 {
+			return nil, 0, fmt.Errorf("the session was lost %d times", j.Session.Losses)
 		}
 		for _, d := range []fioDir{j.Read, j.Write} {
 			if d.Bytes == 0 {

@@ -133,7 +133,7 @@ func (p *Process) CPU() (time.Duration, error) {
 		return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime(), nil
 	}
 	t, err := CPU(p.PID())
-	if errors.Is(err, os.ErrNotExist) { // it has just ended
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) { // it has just ended
 		<-p.done
 		return p.CPU()
 	}

@@ -90,7 +90,7 @@ func (c *Config) coveredBy(i int) string {
 }
 
 func (c *Config) checkVolumes(r *report) {
-	names, paths, wwids := map[string]string{}, map[string]string{}, map[string]string{}
+	names, paths, wwids, lvs := map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
 	for i := range c.Volumes {
 		v, key := &c.Volumes[i], fmt.Sprintf("volumes[%d]", i)
 		if v.Name == "" {
@@ -104,6 +104,13 @@ func (c *Config) checkVolumes(r *report) {
 				r.add(key+".path", "%s already backs %s; two volumes on one file would overwrite each other", p, first)
 			}
 			paths[path.Clean(p)] = key
+		}
+		if v.VG != "" && v.LV != "" {
+			lv := v.VG + "/" + v.LV
+			if first, ok := lvs[lv]; ok {
+				r.add(key+".lv", "%s already backs %s; two volumes on one logical volume would overwrite each other", lv, first)
+			}
+			lvs[lv] = key
 		}
 		if v.WWID != "" {
 			id := strings.ToLower(strings.TrimPrefix(v.WWID, "naa."))
@@ -227,10 +234,11 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 var aluaStates = []string{"active-optimized", "active-non-optimized", "standby", "unavailable", "offline"}
 
 func (c *Config) checkTargets(r *report) {
-	volumes := map[string]bool{}
-	for _, v := range c.Volumes {
-		volumes[v.Name] = true
+	volumes := map[string]*Volume{}
+	for i := range c.Volumes {
+		volumes[c.Volumes[i].Name] = &c.Volumes[i]
 	}
+	served := map[string]servedLUN{}
 	listen := map[string]bool{}
 	for _, p := range c.Portals {
 		listen[p.Listen] = true
@@ -255,8 +263,18 @@ func (c *Config) checkTargets(r *report) {
 			luns[l.LUN] = lkey
 			if l.Volume == "" {
 				r.add(lkey+".volume", "missing; name one of the volumes")
-			} else if !volumes[l.Volume] {
+			} else if v := volumes[l.Volume]; v == nil {
 				r.add(lkey+".volume", "there is no volume %q%s", l.Volume, didYouMean(l.Volume, names(c.Volumes)))
+			} else {
+				now := servedLUN{lkey, v.ReadOnly || l.ReadOnly}
+				first, twice := served[l.Volume]
+				if twice && !(first.readOnly && now.readOnly) {
+					r.add(lkey+".volume", "%s is served as %s already, and a volume that can be written has one LUN: reservations and atomic commands of one LUN do not count for another. "+
+						"For several paths give the target several portals; for further readers serve a snapshot, or write read_only: true at every LUN of the volume", l.Volume, first.key)
+				}
+				if !twice || !now.readOnly {
+					served[l.Volume] = now
+				}
 			}
 			if l.ALUA != "" {
 				oneOf(r, lkey+".alua", l.ALUA, aluaStates...)
@@ -279,6 +297,12 @@ func (c *Config) checkTargets(r *report) {
 		}
 		checkACL(r, key+".acl", &t.ACL)
 	}
+}
+
+// servedLUN is a place where a volume is served.
+type servedLUN struct {
+	key      string
+	readOnly bool
 }
 
 func names(vs []Volume) []string {

@@ -110,6 +110,10 @@ func TestParseRefuses(t *testing.T) {
 		{"wwid form", "type: memory,", "type: memory, wwid: 12,", []string{"x.yaml:4:", "NAA 6"}},
 		{"iqn twice", "    luns:\n", "    luns: []\n  - iqn: iqn.2026-11.softiser:a\n    luns:\n", []string{"x.yaml:9:", "targets[1].iqn", "already the name"}},
 		{"lun twice", "      - {lun: 0, volume: a}", "      - {lun: 0, volume: a}\n      - {lun: 0, volume: b}", []string{"x.yaml:10:", "targets[0].luns[1].lun", "LUN 0"}},
+		{"served twice", "volume: a}", "volume: a}\n      - {lun: 1, volume: a}", []string{"x.yaml:10:", "targets[0].luns[1].volume", "a is served as targets[0].luns[0] already", "several portals"}},
+		{"served twice, once read-only", "volume: a}", "volume: a, read_only: true}\n      - {lun: 1, volume: a}", []string{"x.yaml:10:", "targets[0].luns[1].volume", "read_only: true at every LUN"}},
+		{"served thrice", "volume: a}", "volume: a}\n      - {lun: 1, volume: b}\n      - {lun: 2, volume: a, read_only: true}", []string{"x.yaml:11:", "targets[0].luns[2].volume"}},
+		{"lv twice", "{name: a, type: memory, size: 1MiB}\n", "{name: a, type: lvm, vg: v, lv: l, devices: [/d]}\n  - {name: c, type: lvm, vg: v, lv: l, devices: [/d]}\n", []string{"x.yaml:5:", "volumes[1].lv", "v/l already backs volumes[0]"}},
 		{"lun range", "lun: 0", "lun: 16384", []string{"x.yaml:9:", "between 0 and 16383"}},
 		{"alua group", "volume: a}", "volume: a, alua_groups: [{group: 9, state: standby}]}", []string{"x.yaml:9:", "targets[0].luns[0].alua_groups[0].group", "no portal belongs to group 9"}},
 		{"alua state", "volume: a}", "volume: a, alua_groups: [{group: 1, state: asleep}]}", []string{"x.yaml:9:", "alua_groups[0].state", "standby"}},
@@ -270,4 +274,17 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("config %v, error %v", c, err)
 		}
 	})
+}
+
+// A volume that nobody can write may have several LUNs.
+func TestReadOnlyTwice(t *testing.T) {
+	for _, change := range []*strings.Replacer{
+		strings.NewReplacer("volume: a}", "volume: a, read_only: true}\n      - {lun: 1, volume: a, read_only: true}"),
+		strings.NewReplacer("size: 1MiB}", "size: 1MiB, read_only: true}", "volume: a}", "volume: a}\n      - {lun: 1, volume: a}", ", create: true", ""),
+	} {
+		text := change.Replace(head)
+		if _, err := Parse([]byte(text), "x.yaml"); err != nil {
+			t.Errorf("%s\n%v", text, err)
+		}
+	}
 }

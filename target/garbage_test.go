@@ -12,7 +12,6 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/pcaptest"
-	"softiser/target/scsi"
 )
 
 // bystander is a session that works on while others misbehave.
@@ -212,7 +211,7 @@ func TestCapturedStreams(t *testing.T) {
 			}
 			if _, rest, ok := bytes.Cut(c.C2S, []byte("TargetName=")); ok {
 				iqn, _, _ := bytes.Cut(rest, []byte{0})
-				if !known[string(iqn)] && s.AddTarget(Target{Name: string(iqn), LUNs: []LUN{{LUConfig: scsi.LUConfig{Volume: s.dev}}}}) == nil {
+				if !known[string(iqn)] && s.AddTarget(Target{Name: string(iqn), LUNs: []LUN{s.memory(t, string(iqn), 1<<20)}}) == nil {
 					known[string(iqn)] = true
 				}
 			}

@@ -88,11 +88,14 @@ func (s *Server) AddTarget(t Target) error {
 	}
 
 	s.mu.Lock()
-	for _, o := range s.nodes {
-		if o.cfg.Name == t.Name {
-			s.mu.Unlock()
-			return fmt.Errorf("target %s: there is one of that name already", t.Name)
-		}
+	same := func(o *node) bool { return o.cfg.Name == t.Name }
+	if slices.ContainsFunc(s.nodes, same) {
+		s.mu.Unlock()
+		return fmt.Errorf("target %s: there is one of that name already", t.Name)
+	}
+	if slices.ContainsFunc(s.leaving, same) {
+		s.mu.Unlock()
+		return fmt.Errorf("target %s: one of that name has been removed, but its commands still hold their volumes; remove it again to wait for them", t.Name)
 	}
 	s.nodes = append(slices.Clip(s.nodes), n)
 	delete(s.removed, t.Name)
@@ -145,22 +148,14 @@ func (s *Server) UpdateTarget(t Target) error {
 }
 
 // RemoveTarget ends the sessions of a target and takes it away. Volumes are
-// flushed.
+// flushed. If ctx ends while commands still hold a volume, the target is gone for
+// initiators, and RemoveTarget may be called again to wait for the rest: only when it
+// returns something else than ctx's error may the volumes be closed.
 func (s *Server) RemoveTarget(ctx context.Context, name string) error {
-	n, err := s.node(name)
+	n, err := s.leave(name)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	i := slices.Index(s.nodes, n)
-	if i < 0 {
-		s.mu.Unlock()
-		return fmt.Errorf("target: there is no target %s", name)
-	}
-	n.gone = true
-	s.nodes = slices.Concat(s.nodes[:i], s.nodes[i+1:])
-	s.removed[n.cfg.Name] = true
-	s.mu.Unlock()
 	for _, x := range s.sessionList(n) {
 		x.dismiss(errRemoved)
 		select {
@@ -169,9 +164,37 @@ func (s *Server) RemoveTarget(ctx context.Context, name string) error {
 			return fmt.Errorf("target %s: commands are still running: %w", n.cfg.Name, ctx.Err())
 		}
 	}
-	err = errors.Join(n.flush(), n.device.Close(ctx), n.unregister())
+	if err := n.device.Close(ctx); err != nil {
+		return fmt.Errorf("target %s: %w", n.cfg.Name, err)
+	}
+	err = errors.Join(n.flush(), n.unregister())
+	s.mu.Lock()
+	s.leaving = slices.DeleteFunc(s.leaving, func(x *node) bool { return x == n })
+	s.mu.Unlock()
 	s.log.Info("target removed", zap.String("target", n.cfg.Name))
 	return err
+}
+
+// leave takes a target out of the list of those that are served, if that has not
+// been done before.
+func (s *Server) leave(name string) (*node, error) {
+	name = iscsi.NormalizeName(name)
+	named := func(n *node) bool { return n.cfg.Name == name }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.IndexFunc(s.leaving, named); i >= 0 {
+		return s.leaving[i], nil
+	}
+	i := slices.IndexFunc(s.nodes, named)
+	if i < 0 {
+		return nil, fmt.Errorf("target: there is no target %s", name)
+	}
+	n := s.nodes[i]
+	n.gone = true
+	s.nodes = slices.Concat(s.nodes[:i], s.nodes[i+1:])
+	s.removed[n.cfg.Name] = true
+	s.leaving = append(s.leaving, n)
+	return n, nil
 }
 
 // node finds a target by name.
@@ -190,6 +213,11 @@ func (s *Server) AddLUN(target string, l LUN) error {
 		return err
 	}
 	n.mu.Lock()
+	i, taken := slices.BinarySearchFunc(n.luns, l.LUN, compareLUN)
+	if taken && n.luns[i].lu.Removed() {
+		n.mu.Unlock()
+		return fmt.Errorf("target %s: LUN %d has been removed, but its commands still hold volume %s; remove it again to wait for them", n.cfg.Name, l.LUN, n.luns[i].Name)
+	}
 	lu, err := n.device.AddLUN(l.LUConfig)
 	if err != nil {
 		n.mu.Unlock()
@@ -197,7 +225,6 @@ func (s *Server) AddLUN(target string, l LUN) error {
 	}
 	e := lunEntry{LUN: l, lu: lu}
 	e.release, err = s.registerMemory(l.Volume)
-	i, _ := slices.BinarySearchFunc(n.luns, l.LUN, compareLUN)
 	n.luns = slices.Insert(n.luns, i, e)
 	n.mu.Unlock()
 	if err != nil {

@@ -54,6 +54,7 @@ type Server struct {
 	state    serverState             // guarded by mu
 	nodes    []*node                 // guarded by mu; replaced, never changed in place
 	removed  map[string]bool         // guarded by mu: names of targets that were taken away
+	leaving  []*node                 // guarded by mu: taken away, but commands still hold their volumes
 	sessions map[uint16]*session     // guarded by mu, by TSIH
 	keys     map[sessionKey]*session // guarded by mu
 	conns    map[*conn]struct{}      // guarded by mu

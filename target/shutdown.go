@@ -3,6 +3,7 @@ package target
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -52,7 +53,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.wg.Wait()
 	var errs []error
-	for _, n := range s.nodeList() {
+	s.mu.Lock()
+	nodes := slices.Concat(s.nodes, s.leaving)
+	s.mu.Unlock()
+	for _, n := range nodes {
 		// No session is left, so nothing can hold a volume for long.
 		errs = append(errs, n.flush(), n.device.Close(context.WithoutCancel(ctx)), n.unregister())
 	}

@@ -50,6 +50,9 @@ type LUNStatus struct {
 	Size      int64  `json:"size_bytes"`
 	BlockSize int    `json:"block_size"`
 	ReadOnly  bool   `json:"read_only"`
+	// Leaving says that the LUN has been removed: initiators do not find it any more,
+	// but commands still hold its volume.
+	Leaving bool `json:"leaving,omitempty"`
 	// Access is the asymmetric access state through each target port group.
 	Access map[uint16]scsi.AccessState `json:"access"`
 	Stats  scsi.Stats                  `json:"stats"`
@@ -157,6 +160,7 @@ func (n *node) status() TargetStatus {
 			info := e.Volume.Info()
 			l.Backend, l.Size, l.BlockSize = info.Backend, info.Size, info.BlockSize
 			l.ReadOnly = info.ReadOnly || e.ReadOnly
+			l.Leaving = e.lu.Removed()
 		}
 		st.LUNs = append(st.LUNs, l)
 	}

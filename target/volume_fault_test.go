@@ -15,7 +15,7 @@ import (
 func TestVolumeFaultsAreLogged(t *testing.T) {
 	log, lines := observedLog()
 	s := serve(t, func(c *Config, _ *Target) { c.Log = log })
-	below, err := mem.Open(mem.Config{Name: t.Name(), Size: 1 << 20})
+	below, err := mem.Open(mem.Config{Name: "bad", Size: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,14 @@ type app struct {
 	mu      sync.Mutex
 	cfg     *config.Config         // guarded by mu: a reload replaces it
 	volumes map[string]*openVolume // guarded by mu, by name
+	// leaving are targets, and leavingLUNs LUNs, whose removal has begun and was not
+	// over in time: initiators do not see them any more, but commands still hold
+	// their volumes. Guarded by mu.
+	leaving     map[string]bool
+	leavingLUNs map[mapping]bool
+	// wanted are the volumes that a reload is going to serve: one that changes its
+	// LUN stays open meanwhile, and if it is in memory keeps its content. Guarded by mu.
+	wanted map[string]config.Volume
 }
 
 // openVolume is a volume and the LUNs that it is mapped to.
@@ -64,7 +72,7 @@ func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (*app, err
 			return nil, fmt.Errorf("admin.state_dir: %w", err)
 		}
 	}
-	a := &app{cfg: cfg, log: log, volumes: map[string]*openVolume{}}
+	a := &app{cfg: cfg, log: log, volumes: map[string]*openVolume{}, leaving: map[string]bool{}, leavingLUNs: map[mapping]bool{}}
 	if a.pool, err = blockdev.NewPool(int64(cfg.Limits.StagingMemory)); err != nil {
 		return nil, exit(exitUsage, fmt.Errorf("limits.staging_memory: %w", err))
 	}
@@ -136,6 +144,7 @@ func (a *app) mapVolume(iqn string, l config.LUN, v config.Volume) error {
 func (a *app) unmapVolume(iqn string, lun uint16) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	delete(a.leavingLUNs, mapping{iqn, lun})
 	for _, o := range a.volumes {
 		for i, m := range o.luns {
 			if m == (mapping{iqn, lun}) {
@@ -150,6 +159,9 @@ func (a *app) unmapVolume(iqn string, lun uint16) error {
 // dropLocked closes a volume that no LUN uses. The caller holds a.mu.
 func (a *app) dropLocked(o *openVolume) error {
 	if len(o.luns) > 0 {
+		return nil
+	}
+	if v, ok := a.wanted[o.cfg.Name]; ok && reflect.DeepEqual(v, o.cfg) {
 		return nil
 	}
 	delete(a.volumes, o.cfg.Name)

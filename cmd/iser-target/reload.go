@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -20,10 +21,15 @@ import (
 // What cannot change in a running process is named and stays as it was, and a
 // file with a mistake in it changes nothing.
 
-// step is a change with the way to make it.
+// step is a change with the way to make it. Steps take away what goes before any
+// of them brings what comes, which may want the same volumes.
 type step struct {
-	admin.Change
-	do func(context.Context) error // nil: it cannot be made here; Error says why
+	admin.Change                             // Error, when set from the start, says why it cannot be made here
+	take         func(context.Context) error // away; nil: nothing goes
+	do           func(context.Context) error // nil: nothing comes
+	// keep puts back into c, the configuration that is to be recorded, what has not
+	// been changed, so that the next reload tries again; nil: it sees by itself.
+	keep func(c *config.Config)
 }
 
 // errNoFile is the answer to a reload without --config.
@@ -53,25 +59,63 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nothing is changed, because the file has mistakes:\n%w", err)
 	}
-	changes := []admin.Change{}
 	steps := a.plan(next)
 	if !dry {
-		a.mu.Lock()
-		a.cfg = a.running(next)
-		a.mu.Unlock()
+		a.run(ctx, steps, a.running(next))
 	}
+	changes := []admin.Change{}
 	for _, s := range steps {
-		if s.do != nil && !dry {
-			if err := s.do(ctx); err != nil {
-				s.Error = err.Error()
-			}
-		}
-		if !dry {
-			a.logChange(s.Change)
-		}
 		changes = append(changes, s.Change)
 	}
 	return changes, nil
+}
+
+// run makes the changes and records what holds afterwards: now, except for what has
+// failed.
+func (a *app) run(ctx context.Context, steps []step, now *config.Config) {
+	call := func(s *step, f func(context.Context) error) {
+		if f == nil || s.Error != "" {
+			return
+		}
+		if err := f(ctx); err != nil {
+			s.Error = err.Error()
+		}
+	}
+	a.mu.Lock()
+	a.wanted = wantedVolumes(now)
+	a.mu.Unlock()
+	for i := range steps {
+		call(&steps[i], steps[i].take)
+	}
+	for i := range steps {
+		s := &steps[i]
+		call(s, s.do)
+		if s.Error != "" && s.keep != nil {
+			s.keep(now)
+		}
+		a.logChange(s.Change)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cfg, a.wanted = now, nil
+	for name, o := range a.volumes {
+		if err := a.dropLocked(o); err != nil {
+			a.log.Error("closing a volume failed", zap.String("volume", name), zap.Error(err))
+		}
+	}
+}
+
+// wantedVolumes returns the volumes that LUNs of c are made of.
+func wantedVolumes(c *config.Config) map[string]config.Volume {
+	m := map[string]config.Volume{}
+	for _, t := range c.Targets {
+		for _, l := range t.LUNs {
+			if v, ok := findVolume(c, l.Volume); ok {
+				m[v.Name] = v
+			}
+		}
+	}
+	return m
 }
 
 func (a *app) logChange(c admin.Change) {
@@ -83,9 +127,14 @@ func (a *app) logChange(c admin.Change) {
 	a.log.Info("reload", f...)
 }
 
-// running is next with the settings that stay as they are until the next start.
+// running is a copy of next with the settings that stay as they are until the next
+// start.
 func (a *app) running(next *config.Config) *config.Config {
 	c := *next
+	c.Targets = slices.Clone(next.Targets)
+	for i := range c.Targets {
+		c.Targets[i].LUNs = slices.Clone(c.Targets[i].LUNs)
+	}
 	c.Portals, c.Discovery, c.ISCSI = a.cfg.Portals, a.cfg.Discovery, a.cfg.ISCSI
 	c.Transport, c.Limits, c.Admin = a.cfg.Transport, a.cfg.Limits, a.cfg.Admin
 	c.Logging.Format = a.cfg.Logging.Format
@@ -99,21 +148,23 @@ func (a *app) plan(next *config.Config) []step {
 	defer a.mu.Unlock()
 	old := a.cfg
 	var steps []step
-	for _, t := range old.Targets {
-		if n := findTarget(next, t.IQN); n == nil {
-			steps = append(steps, a.removeTarget(t.IQN))
+	for i := range old.Targets {
+		t := &old.Targets[i]
+		if n := findTarget(next, t.IQN); n == nil || a.leaving[t.IQN] {
+			steps = append(steps, a.removeTarget(t))
 		} else {
-			steps = append(steps, a.planRemovedLUNs(&t, n)...)
+			steps = append(steps, a.planRemovedLUNs(t, n)...)
 		}
 	}
 	steps = append(steps, a.planVolumes(next)...)
 	for i := range next.Targets {
 		t := &next.Targets[i]
 		was := findTarget(old, t.IQN)
-		if was == nil {
+		if was == nil || a.leaving[t.IQN] {
+			was = nil
 			steps = append(steps, a.addTarget(next, t))
-		} else if s, changed := a.planAccess(next, was, t); changed {
-			steps = append(steps, s)
+		} else {
+			steps = append(steps, a.planAccess(next, was, t)...)
 		}
 		steps = append(steps, a.planLUNs(next, was, t)...)
 	}
@@ -144,32 +195,59 @@ func findVolume(c *config.Config, name string) (config.Volume, bool) {
 	return config.Volume{}, false
 }
 
-// served returns the name of the volume that is a LUN now, or "". The caller
-// holds a.mu.
-func (a *app) served(iqn string, lun int) string {
+// served returns the name of the volume that is a LUN now, or "", and whether the
+// LUN is one whose removal has begun but not ended. The caller holds a.mu.
+func (a *app) served(iqn string, lun int) (name string, leaving bool) {
+	m := mapping{iqn, uint16(lun)}
 	for name, o := range a.volumes {
-		if slices.Contains(o.luns, mapping{iqn, uint16(lun)}) {
-			return name
+		if slices.Contains(o.luns, m) {
+			return name, a.leavingLUNs[m]
 		}
 	}
-	return ""
+	return "", false
 }
 
 func lunName(iqn string, lun int) string { return fmt.Sprintf("%s LUN %d", iqn, lun) }
 
-func (a *app) removeTarget(iqn string) step {
-	return step{admin.Change{Action: "remove", Object: iqn}, func(ctx context.Context) error {
-		if err := a.srv.RemoveTarget(ctx, iqn); err != nil {
-			return err
-		}
-		return a.unmapTarget(iqn)
-	}}
+func (a *app) removeTarget(was *config.Target) step {
+	return step{
+		Change: admin.Change{Action: "remove", Object: was.IQN},
+		take: func(ctx context.Context) error {
+			err := a.srv.RemoveTarget(ctx, was.IQN)
+			if unfinished(err) {
+				a.mu.Lock()
+				a.leaving[was.IQN] = true
+				a.mu.Unlock()
+				return err
+			}
+			return errors.Join(err, a.unmapTarget(was.IQN))
+		},
+		keep: func(c *config.Config) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if a.leaving[was.IQN] {
+				c.Targets = append(deleteTarget(c.Targets, was.IQN), *was)
+			}
+		},
+	}
+}
+
+func deleteTarget(ts []config.Target, iqn string) []config.Target {
+	return slices.DeleteFunc(ts, func(t config.Target) bool { return t.IQN == iqn })
+}
+
+// unfinished reports whether a removal has begun, but commands still hold volumes:
+// it can be asked for again.
+func unfinished(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // unmapTarget forgets the LUNs of a target that has been removed.
 func (a *app) unmapTarget(iqn string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	delete(a.leaving, iqn)
+	maps.DeleteFunc(a.leavingLUNs, func(m mapping, _ bool) bool { return m.iqn == iqn })
 	var errs []error
 	for _, o := range a.volumes {
 		n := len(o.luns)
@@ -181,43 +259,75 @@ func (a *app) unmapTarget(iqn string) error {
 }
 
 func (a *app) addTarget(next *config.Config, t *config.Target) step {
-	return step{admin.Change{Action: "add", Object: t.IQN}, func(context.Context) error {
-		tt, err := targetConfig(next, t)
-		if err != nil {
-			return err
-		}
-		return a.srv.AddTarget(tt)
-	}}
+	return step{
+		Change: admin.Change{Action: "add", Object: t.IQN},
+		do: func(context.Context) error {
+			tt, err := targetConfig(next, t)
+			if err != nil {
+				return err
+			}
+			return a.srv.AddTarget(tt)
+		},
+		keep: func(c *config.Config) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if !a.leaving[t.IQN] { // else the step that removes it knows
+				c.Targets = deleteTarget(c.Targets, t.IQN)
+			}
+		},
+	}
 }
 
 // planAccess compares who may log in, and what a target is called.
-func (a *app) planAccess(next *config.Config, was, t *config.Target) (step, bool) {
+func (a *app) planAccess(next *config.Config, was, t *config.Target) (steps []step) {
 	if !slices.Equal(was.Portals, t.Portals) {
-		return step{Change: admin.Change{Action: "update", Object: t.IQN + " portals", Error: atStart}}, true
+		steps = append(steps, step{
+			Change: admin.Change{Action: "update", Object: t.IQN + " portals", Error: atStart},
+			keep:   func(c *config.Config) { findTarget(c, t.IQN).Portals = was.Portals },
+		})
 	}
 	if was.Alias == t.Alias && was.Redirect == t.Redirect && reflect.DeepEqual(was.ACL, t.ACL) && reflect.DeepEqual(was.Auth, t.Auth) {
-		return step{}, false
+		return steps
 	}
-	return step{admin.Change{Action: "update", Object: t.IQN + " auth, acl, alias, redirect"}, func(context.Context) error {
-		tt, err := targetConfig(next, t)
-		if err != nil {
-			return err
-		}
-		return a.srv.UpdateTarget(tt)
-	}}, true
+	return append(steps, step{
+		Change: admin.Change{Action: "update", Object: t.IQN + " auth, acl, alias, redirect"},
+		do: func(context.Context) error {
+			tt, err := targetConfig(next, t)
+			if err != nil {
+				return err
+			}
+			return a.srv.UpdateTarget(tt)
+		},
+		keep: func(c *config.Config) {
+			x := findTarget(c, t.IQN)
+			x.Alias, x.Redirect, x.ACL, x.Auth = was.Alias, was.Redirect, was.ACL, was.Auth
+		},
+	})
 }
 
 // planRemovedLUNs finds LUNs that only the old configuration has. Those that were
 // added while the target ran are in neither, and stay.
 func (a *app) planRemovedLUNs(was, now *config.Target) (steps []step) {
 	for _, l := range was.LUNs {
-		if findLUN(now, l.LUN) == nil && a.served(was.IQN, l.LUN) != "" {
-			steps = append(steps, step{admin.Change{Action: "remove", Object: lunName(was.IQN, l.LUN)}, func(ctx context.Context) error {
-				return a.removeLUN(ctx, was.IQN, uint16(l.LUN))
-			}})
+		if name, _ := a.served(was.IQN, l.LUN); findLUN(now, l.LUN) == nil && name != "" {
+			steps = append(steps, step{
+				Change: admin.Change{Action: "remove", Object: lunName(was.IQN, l.LUN)},
+				take:   func(ctx context.Context) error { return a.removeLUN(ctx, was.IQN, uint16(l.LUN)) },
+				keep:   func(c *config.Config) { keepLUN(c, was.IQN, l) },
+			})
 		}
 	}
 	return steps
+}
+
+// keepLUN makes l, which has not been changed, what c says.
+func keepLUN(c *config.Config, iqn string, l config.LUN) {
+	t := findTarget(c, iqn)
+	if now := findLUN(t, l.LUN); now != nil {
+		*now = l
+	} else {
+		t.LUNs = append(t.LUNs, l)
+	}
 }
 
 // planLUNs finds LUNs to be added, which includes those whose volume could not be
@@ -228,20 +338,25 @@ func (a *app) planLUNs(next *config.Config, was, t *config.Target) (steps []step
 		object := lunName(t.IQN, l.LUN) + " = " + l.Volume
 		add := func(context.Context) error { return a.mapVolume(t.IQN, l, v) }
 		before := findLUN(was, l.LUN)
-		switch name := a.served(t.IQN, l.LUN); {
-		case name == "":
-			steps = append(steps, step{admin.Change{Action: "add", Object: object}, add})
-		case name != l.Volume || before != nil && before.ReadOnly != l.ReadOnly:
-			steps = append(steps, step{admin.Change{Action: "replace", Object: object}, func(ctx context.Context) error {
-				if err := a.removeLUN(ctx, t.IQN, uint16(l.LUN)); err != nil {
-					return err
-				}
-				return add(ctx)
-			}})
+		keep := func(c *config.Config) {
+			if before != nil {
+				keepLUN(c, t.IQN, *before)
+			}
+		}
+		switch name, leaving := a.served(t.IQN, l.LUN); {
+		case name == "" || a.leaving[t.IQN]:
+			steps = append(steps, step{Change: admin.Change{Action: "add", Object: object}, do: add})
+		case leaving || name != l.Volume || before != nil && before.ReadOnly != l.ReadOnly:
+			steps = append(steps, step{
+				Change: admin.Change{Action: "replace", Object: object},
+				take:   func(ctx context.Context) error { return a.removeLUN(ctx, t.IQN, uint16(l.LUN)) },
+				do:     add, keep: keep,
+			})
 		case before != nil && (before.ALUA != l.ALUA || !slices.Equal(before.ALUAGroups, l.ALUAGroups)):
-			steps = append(steps, step{admin.Change{Action: "update", Object: object + " alua"}, func(context.Context) error {
-				return a.setAccess(t.IQN, v, l)
-			}})
+			steps = append(steps, step{
+				Change: admin.Change{Action: "update", Object: object + " alua"},
+				do:     func(context.Context) error { return a.setAccess(t.IQN, v, l) }, keep: keep,
+			})
 		}
 	}
 	return steps
@@ -286,8 +401,10 @@ func (a *app) planVolumes(next *config.Config) (steps []step) {
 				"%s of an open volume cannot change; it %s, or its LUNs are removed and added again", strings.Join(differing(o.cfg, v), ", "), atStart)}})
 			continue
 		}
-		steps = append(steps, step{admin.Change{Action: "resize", Object: fmt.Sprintf("volume %s to %s", v.Name, v.Size)},
-			func(context.Context) error { return a.resizeVolume(v) }})
+		steps = append(steps, step{
+			Change: admin.Change{Action: "resize", Object: fmt.Sprintf("volume %s to %s", v.Name, v.Size)},
+			do:     func(context.Context) error { return a.resizeVolume(v) },
+		})
 	}
 	return steps
 }
@@ -345,9 +462,11 @@ func (a *app) planSettings(next *config.Config) (steps []step) {
 		fixed("logging.format")
 	}
 	if level := now.Logging.Level; level != old.Logging.Level {
-		steps = append(steps, step{admin.Change{Action: "update", Object: "logging.level to " + level}, func(context.Context) error {
-			return a.level.UnmarshalText([]byte(level))
-		}})
+		steps = append(steps, step{
+			Change: admin.Change{Action: "update", Object: "logging.level to " + level},
+			do:     func(context.Context) error { return a.level.UnmarshalText([]byte(level)) },
+			keep:   func(c *config.Config) { c.Logging.Level = old.Logging.Level },
+		})
 	}
 	return steps
 }

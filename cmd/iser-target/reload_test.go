@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"softiser/initiator"
+	"softiser/internal/await"
 	"softiser/internal/loopback"
 	"softiser/target"
 	"softiser/target/admin"
@@ -31,11 +33,12 @@ volumes:
   - {name: keep, type: memory, size: 1MiB}
   - {name: file, type: file, path: file.img, size: 1MiB, create: true}
   - {name: late, type: file, path: late.img}
+  - {name: pub, type: memory, size: 1MiB}
 targets:
   - iqn: iqn.2026-11.test:a
     luns: [{lun: 0, volume: keep}, {lun: 1, volume: file}, {lun: 2, volume: late}]
   - iqn: iqn.2026-11.test:b
-    luns: [{lun: 0, volume: keep, read_only: true}]
+    luns: [{lun: 0, volume: pub, read_only: true}]
 admin: {socket: SOCK}
 logging: {level: error}
 `
@@ -86,7 +89,7 @@ func (b *reloadBed) reload(flags ...string) (int, string) {
 
 func TestReload(t *testing.T) {
 	b := newReloadBed(t)
-	const before = "a0=keep(1048576) a1=file(1048576) b0=keep(1048576 ro)"
+	const before = "a0=keep(1048576) a1=file(1048576) b0=pub(1048576 ro)"
 	if got := b.luns(); got != before {
 		t.Fatalf("serves %s", got)
 	}
@@ -119,7 +122,7 @@ func TestReload(t *testing.T) {
 		"admin:", "iscsi: {queue_depth: 64}\nadmin:",
 	).Replace(reloadBase)
 	b.write(next)
-	if code, out := b.reload("--dry-run"); code != exitDegraded || !strings.Contains(b.luns(), "a1=file(1048576) a9=extra(1048576) b0=keep") {
+	if code, out := b.reload("--dry-run"); code != exitDegraded || !strings.Contains(b.luns(), "a1=file(1048576) a9=extra(1048576) b0=pub") {
 		t.Errorf("dry run: exit %d, serves %s\n%s", code, b.luns(), out)
 	}
 	code, out := b.reload("--json")
@@ -137,12 +140,12 @@ func TestReload(t *testing.T) {
 	}
 	want := []string{
 		"remove iqn.2026-11.test:b", "resize volume file to 3MiB", "update iqn.2026-11.test:a LUN 0 = keep alua", "add iqn.2026-11.test:a LUN 2 = late",
-		"add iqn.2026-11.test:c", "add iqn.2026-11.test:c LUN 0 = keep", "update iscsi.queue_depth", "update logging.level to warn",
+		"add iqn.2026-11.test:c", "add iqn.2026-11.test:c LUN 0 = pub", "update iscsi.queue_depth", "update logging.level to warn",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("changes:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if got, want := b.luns(), "a0=keep(1048576) a1=file(3145728) a2=late(1048576) a9=extra(1048576) c0=keep(1048576 ro)"; got != want {
+	if got, want := b.luns(), "a0=keep(1048576) a1=file(3145728) a2=late(1048576) a9=extra(1048576) c0=pub(1048576 ro)"; got != want {
 		t.Errorf("serves %s\nwant   %s", got, want)
 	}
 	if s := b.status().Sessions; len(s) != 1 || s[0].TSIH != 1 {
@@ -157,8 +160,118 @@ func TestReload(t *testing.T) {
 	if code, out := b.reload(); code != 0 {
 		t.Errorf("exit %d\n%s", code, out)
 	}
-	if got, want := b.luns(), "a0=keep(1048576) a1=late(1048576) a9=extra(1048576) c0=keep(1048576 ro)"; got != want {
+	if got, want := b.luns(), "a0=keep(1048576) a1=late(1048576) a9=extra(1048576) c0=pub(1048576 ro)"; got != want {
 		t.Errorf("serves %s\nwant   %s", got, want)
+	}
+}
+
+// A volume that can be written has one LUN, however the second one is asked for;
+// and LUNs may exchange their volumes, and a volume its target, in one reload.
+func TestReloadOneLUNPerVolume(t *testing.T) {
+	b := newReloadBed(t)
+	if code, out := command(t, "lun", "add", "--socket", b.sock, "iqn.2026-11.test:b", "5", "again="+filepath.Join(b.dir, "file.img")); code == 0 {
+		t.Errorf("the file behind LUN 1 was added once more:\n%s", out)
+	}
+	b.write(strings.Replace(reloadBase, "read_only: true}", "read_only: true}, {lun: 1, volume: file, read_only: true}", 1))
+	if code, out := b.reload(); code != exitFailure || !strings.Contains(out, "is served as targets[0].luns[1] already") || !strings.Contains(out, "nothing is changed") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	b.write(strings.NewReplacer("volume: keep}", "volume: file}", "volume: file}", "volume: keep}", ", {lun: 2, volume: late}", "").Replace(reloadBase))
+	if code, out := b.reload(); code != 0 {
+		t.Errorf("two LUNs exchange their volumes: exit %d\n%s", code, out)
+	}
+	if got, want := b.luns(), "a0=file(1048576) a1=keep(1048576) b0=pub(1048576 ro)"; got != want {
+		t.Errorf("serves %s\nwant   %s", got, want)
+	}
+	// Read-only everywhere, in two targets.
+	b.write(strings.NewReplacer("volume: file}", "volume: file, read_only: true}", "read_only: true}]", "read_only: true}, {lun: 1, volume: file, read_only: true}]", ", {lun: 2, volume: late}", "").Replace(reloadBase))
+	if code, out := b.reload(); code != 0 {
+		t.Errorf("read-only twice: exit %d\n%s", code, out)
+	}
+	if got, want := b.luns(), "a0=keep(1048576) a1=file(1048576 ro) b0=pub(1048576 ro) b1=file(1048576 ro)"; got != want {
+		t.Errorf("serves %s\nwant   %s", got, want)
+	}
+}
+
+// A removal that commands outlast has not happened: the next reload goes on with it,
+// whether the file still wants it or not.
+func TestReloadTriesAgain(t *testing.T) {
+	const slow = "  - {name: slow, type: memory, size: 1MiB, fault: {read_delay: 3s}}\ntargets:\n"
+	base := strings.Replace(reloadBase, "level: error", "level: warn", 1)
+	lun := strings.Replace(strings.Replace(base, "targets:\n", slow, 1), ", {lun: 2, volume: late}", ", {lun: 3, volume: slow}", 1)
+	node := strings.NewReplacer("targets:\n", slow, ", {lun: 2, volume: late}", "", "admin:", "  - iqn: iqn.2026-11.test:c\n    luns: [{lun: 3, volume: slow}]\nadmin:").Replace(base)
+	without := strings.Replace(base, ", {lun: 2, volume: late}", "", 1)
+	for _, c := range []struct {
+		name, iqn, with, then, want string // want: changes of the second reload
+	}{
+		{"a LUN", "a", lun, without, "remove iqn.2026-11.test:a LUN 3"},
+		{"a LUN that is wanted again", "a", lun, lun, "replace iqn.2026-11.test:a LUN 3 = slow"},
+		{"a target", "c", node, without, "remove iqn.2026-11.test:c"},
+		{"a target that is wanted again", "c", node, node, "remove iqn.2026-11.test:c\nadd iqn.2026-11.test:c\nadd iqn.2026-11.test:c LUN 3 = slow"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newReloadBed(t)
+			b.write(c.with)
+			if code, out := b.reload(); code != 0 {
+				t.Fatalf("exit %d\n%s", code, out)
+			}
+			before := b.luns()
+			l, err := initiator.Open(t.Context(), initiator.Config{Transport: initiator.TransportTCP, Address: b.addr, TargetName: "iqn.2026-11.test:" + c.iqn, LUN: 3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			read := make(chan struct{})
+			go func() {
+				defer close(read)
+				l.ReadAt(make([]byte, 4096), 0) //nolint:errcheck // its target may go
+			}()
+			defer func() {
+				l.Close()
+				<-read
+			}()
+			await.True(t, "the read runs", func() bool { s := b.status().Sessions; return len(s) == 1 && s[0].Outstanding == 1 })
+
+			b.write(without)
+			ctx, cancel := context.WithCancel(t.Context())
+			first := make(chan int, 1)
+			go func() { first <- runWith(ctx, &output{}, "reload", "--socket", b.sock) }()
+			await.True(t, "the removal has begun", func() bool {
+				if len(first) > 0 {
+					t.Skip("the read was over already: this machine is too slow for the test")
+				}
+				ts := b.status().Targets
+				i := slices.IndexFunc(ts, func(t target.TargetStatus) bool { return strings.HasSuffix(t.Name, ":"+c.iqn) })
+				return i < 0 || slices.ContainsFunc(ts[i].LUNs, func(l target.LUNStatus) bool { return l.Leaving })
+			})
+			cancel()
+			if <-first == 0 {
+				t.Skip("the read was over already: this machine is too slow for the test")
+			}
+			b.write(c.then)
+			code, out := b.reload("--json")
+			var changes []admin.Change
+			if err := json.Unmarshal([]byte(out), &changes); code != 0 || err != nil {
+				t.Fatalf("exit %d, %v\n%s", code, err, out)
+			}
+			var got []string
+			for _, c := range changes {
+				got = append(got, c.Action+" "+c.Object)
+			}
+			if strings.Join(got, "\n") != c.want {
+				t.Errorf("changes of the second reload:\n%s\nwant\n%s", strings.Join(got, "\n"), c.want)
+			}
+			want := before
+			if c.then != c.with {
+				want = "a0=keep(1048576) a1=file(1048576) b0=pub(1048576 ro)"
+			}
+			if got := b.luns(); got != want {
+				t.Errorf("serves %s\nwant   %s", got, want)
+			}
+			if code, out := b.reload(); code != 0 || strings.Contains(out, "slow") {
+				t.Errorf("nothing is left to do: exit %d\n%s", code, out)
+			}
+		})
 	}
 }
 

@@ -219,10 +219,21 @@ func (a *app) addLUN(_ context.Context, iqn string, r admin.LUNRequest) error {
 }
 
 func (a *app) removeLUN(ctx context.Context, iqn string, lun uint16) error {
-	if err := a.srv.RemoveLUN(ctx, iqn, lun); err != nil {
+	a.mu.Lock()
+	leaving := a.leaving[iqn]
+	a.mu.Unlock()
+	if leaving {
+		return fmt.Errorf("target %s is being removed with all its LUNs, but commands still hold their volumes; reload tries again", iqn)
+	}
+	err := a.srv.RemoveLUN(ctx, iqn, lun)
+	if unfinished(err) {
+		a.mu.Lock()
+		a.leavingLUNs[mapping{iqn, lun}] = true
+		a.mu.Unlock()
 		return err
 	}
-	return a.unmapVolume(iqn, lun)
+	// Whatever else went wrong, a flush above all, the LUN is there no more.
+	return errors.Join(err, a.unmapVolume(iqn, lun))
 }
 
 // printBanner tells what is served and how to attach it.

@@ -77,6 +77,9 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 		if l.ReadOnly {
 			backend += ", ro"
 		}
+		if l.Leaving {
+			backend += ", leaving"
+		}
 		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\tread\t%d\t%s\t%s\t%s\n", l.LUN, l.Volume, backend, humanize.IBytes(uint64(l.Size)),
 			l.Stats.Reads, humanize.IBytes(l.Stats.ReadBytes), latency(&l.ReadLatency, l.ReadLatency.P50), latency(&l.ReadLatency, l.ReadLatency.P99))
 		fmt.Fprintf(w, "  \t\t\t\twrite\t%d\t%s\t%s\t%s\n", l.Stats.Writes, humanize.IBytes(l.Stats.WriteBytes),

@@ -130,8 +130,8 @@ func TestNoLogicalUnit(t *testing.T) {
 }
 
 func TestReportLUNs(t *testing.T) {
-	v := func() LUConfig { return LUConfig{Volume: newVolume(t, 1<<20, 512)} }
-	a, b, c := v(), v(), v()
+	v := func(name string) LUConfig { return LUConfig{Volume: newNamed(t, name)} }
+	a, b, c := v("a"), v("b"), v("c")
 	b.LUN, c.LUN = 3, 300
 	r := newRig(t, Config{}, c, a, b)
 	got := r.do(spc.AppendReportLUNs(nil, 0, 256), nil, 256).good()

@@ -3,6 +3,7 @@ package scsi
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -27,38 +28,9 @@ type Config struct {
 	// its backing store, space that is missing. It may be called at any rate from
 	// any goroutine and must not wait.
 	Fault func(lun uint16, err error)
-	// Units tells the units of several devices with one StateDir apart; nil where
-	// there is no other device.
+	// Units is what the devices of one server share, so that no volume is served
+	// twice; nil where there is no other device.
 	Units *Units
-}
-
-// Units are the logical units that keep their state in one folder. The files follow
-// the volume, so of several units on one volume only the first has them: two would
-// overwrite each other's reservations, and undo each other's WRITE ATOMIC. The others
-// offer what a unit without such a folder offers.
-type Units struct {
-	mu   sync.Mutex
-	keys map[string]bool // guarded by mu
-}
-
-// take reports whether the files named by key are the caller's now.
-func (u *Units) take(key string) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.keys[key] {
-		return false
-	}
-	if u.keys == nil {
-		u.keys = map[string]bool{}
-	}
-	u.keys[key] = true
-	return true
-}
-
-func (u *Units) give(key string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.keys, key)
 }
 
 // Device is one SCSI target device with its logical units.
@@ -68,9 +40,10 @@ type Device struct {
 	bufs  bufPool
 	alua  alua
 
-	luns atomic.Pointer[map[uint16]*LU] // copy on write, under mu
+	luns    atomic.Pointer[map[uint16]*LU] // copy on write, under mu
+	leaving atomic.Pointer[[]*LU]          // removed, but not drained; copy on write, under mu
 
-	mu      sync.Mutex // guards luns (writers), nexuses, seen
+	mu      sync.Mutex // guards luns and leaving (writers), nexuses, seen
 	nexuses map[*Nexus]struct{}
 	seen    map[string]bool // initiator ports that have had a nexus, bounded
 	tokens  tokenStore      // has its own lock
@@ -87,6 +60,7 @@ func NewDevice(cfg Config) (*Device, error) {
 	}
 	d.table = newTable()
 	d.luns.Store(&map[uint16]*LU{})
+	d.leaving.Store(new([]*LU))
 	return d, nil
 }
 
@@ -108,15 +82,19 @@ func (d *Device) LUs() []*LU {
 // attention 3F/0E, and from the new unit itself 3F/03: another one may have been
 // behind that number before.
 func (d *Device) AddLUN(cfg LUConfig) (*LU, error) {
+	exists := fmt.Errorf("target %s: LUN %d exists already; remove or replace it first", d.cfg.Name, cfg.LUN)
+	if d.lookup(cfg.LUN) != nil {
+		return nil, exists
+	}
 	lu, err := newLU(d, cfg)
 	if err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
-	if _, ok := (*d.luns.Load())[cfg.LUN]; ok {
+	if d.lookup(cfg.LUN) != nil { // added meanwhile
 		d.mu.Unlock()
 		lu.close()
-		return nil, fmt.Errorf("target %s: LUN %d exists already; remove or replace it first", d.cfg.Name, cfg.LUN)
+		return nil, exists
 	}
 	d.setLocked(cfg.LUN, lu)
 	d.mu.Unlock()
@@ -143,6 +121,25 @@ func (d *Device) setLocked(n uint16, lu *LU) {
 	}
 }
 
+// leaveLocked keeps a unit that has been removed within reach of task management
+// until its last task has ended. Preconditions: d.mu is held.
+func (d *Device) leaveLocked(lu *LU) {
+	l := append(slices.Clone(*d.leaving.Load()), lu)
+	d.leaving.Store(&l)
+}
+
+// left forgets a unit that has been drained.
+func (d *Device) left(lu *LU) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := slices.DeleteFunc(slices.Clone(*d.leaving.Load()), func(x *LU) bool { return x == lu })
+	d.leaving.Store(&l)
+}
+
+// withTasks returns the units that may have tasks: those that are there, and those
+// that have been removed under theirs.
+func (d *Device) withTasks() []*LU { return append(d.LUs(), *d.leaving.Load()...) }
+
 // lunsChanged tells every nexus, through every logical unit but the new one,
 // that the inventory has changed.
 func (d *Device) lunsChanged(except *LU) {
@@ -165,10 +162,14 @@ func (d *Device) RemoveLUN(ctx context.Context, n uint16) error {
 		return fmt.Errorf("target %s: no LUN %d", d.cfg.Name, n)
 	}
 	d.setLocked(n, nil)
+	d.leaveLocked(lu)
 	d.mu.Unlock()
 	d.lunsChanged(nil)
 	return lu.drain(ctx)
 }
+
+// Removed reports whether the unit has been taken away from its device.
+func (lu *LU) Removed() bool { return lu.gone.Load() }
 
 // Drain waits again for the commands of a unit that has been removed, when ctx had
 // ended before they did. It reports false for one that is still there.
@@ -192,6 +193,7 @@ func (d *Device) ReplaceLUN(ctx context.Context, cfg LUConfig) (*LU, error) {
 	}
 	d.mu.Lock()
 	d.setLocked(cfg.LUN, lu)
+	d.leaveLocked(old)
 	d.mu.Unlock()
 	lu.resumeOperation()
 	d.lunsChanged(lu)

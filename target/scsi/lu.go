@@ -92,7 +92,8 @@ type LU struct {
 	prefetches atomic.Int32 // that go on behind their status
 	selfTest   selfTest
 
-	prMu sync.Mutex // serialises changes of pr and of saved state
+	prMu    sync.Mutex // serialises changes of pr and of saved state
+	unsaved bool       // guarded by prMu: the last attempt to save state failed, the file may be older or newer
 
 	mu          sync.Mutex // guards everything below
 	itls        map[*Nexus]*itl
@@ -154,16 +155,18 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	if lu.id, err = newIdentity(&cfg, info, d.cfg.Name); err != nil {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
-	lu.keeps = d.cfg.StateDir != "" && d.cfg.Units.take(lu.id.key)
+	lu.setGeometry(info)
+	if err = d.cfg.Units.take(lu); err != nil {
+		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
+	}
 	defer func() {
-		if err != nil && lu.keeps {
-			d.cfg.Units.give(lu.id.key)
+		if err != nil {
+			d.cfg.Units.give(lu)
 		}
 	}()
 	if err = lu.initPaths(cfg.Access); err != nil {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
-	lu.setGeometry(info)
 	lu.space.init(lu)
 	lu.modes.init(lu)
 	lu.added = time.Now()
@@ -270,9 +273,8 @@ func (lu *LU) shut() {
 	}
 	lu.mu.Unlock()
 	lu.journal.close()
-	if lu.keeps {
-		lu.dev.cfg.Units.give(lu.id.key)
-	}
+	lu.dev.cfg.Units.give(lu)
+	lu.dev.left(lu)
 }
 
 // touched notes that the volume is about to be written.

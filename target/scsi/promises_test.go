@@ -2,9 +2,11 @@ package scsi
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -207,37 +209,85 @@ func TestBackgroundCopiesAreBounded(t *testing.T) {
 	lu.copies.background.Store(0)
 }
 
-// TestUnitsOfOneVolume: two units on one volume do not share its saved state; the
-// second one must not overwrite the reservations of the first, nor undo its WRITE
-// ATOMIC.
+// TestUnitsOfOneVolume: a volume that can be written is one logical unit. Units that
+// only read share it; the state files stay with the first.
 func TestUnitsOfOneVolume(t *testing.T) {
 	dir, units := t.TempDir(), new(Units)
 	v := openFile(t, filepath.Join(dir, "v"))
-	r := newRig(t, Config{StateDir: dir, Units: units}, LUConfig{Volume: v})
-	a := r.nx[0]
-	r.prout(a, spc.SAProutRegister, 0, 0, keyA, func(p *spc.PersistOut) { p.APTPL = true }).good()
-	lu := r.dev.lookup(0)
-	if err := lu.journal.put(fill(4096, 7), 0); err != nil { // a WRITE ATOMIC is under way
-		t.Fatal(err)
+	cfg := Config{StateDir: dir, Units: units}
+	otherCfg := Config{Name: "iqn.2026-11.softiser:other", StateDir: dir, Units: units}
+	r, other := newRig(t, cfg, LUConfig{Volume: v}), newRig(t, otherCfg, LUConfig{Volume: newNamed(t, "b")})
+	r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA, func(p *spc.PersistOut) { p.APTPL = true }).good()
+
+	naa := r.dev.lookup(0).id.naa
+	for name, c := range map[string]struct {
+		lu   LUConfig
+		dev  *Device
+		want string
+	}{
+		"in the same target":         {LUConfig{LUN: 1, Volume: v}, r.dev, "LUN 0 of target " + r.dev.cfg.Name},
+		"in another target":          {LUConfig{LUN: 1, Volume: v}, other.dev, "several portals"},
+		"for reading":                {LUConfig{LUN: 1, Volume: v, ReadOnly: true}, other.dev, "read-only"},
+		"under another identifier":   {LUConfig{LUN: 1, Volume: v, NAA: append([]byte{0x61}, make([]byte, 15)...)}, other.dev, "already"},
+		"another, of the same name":  {LUConfig{LUN: 1, Volume: newNamed(t, "c"), NAA: naa}, other.dev, "same identifier"},
+		"instead of another, inside": {LUConfig{LUN: 0, Volume: v}, other.dev, "already"},
+	} {
+		var err error
+		if c.lu.LUN == 0 {
+			_, err = c.dev.ReplaceLUN(t.Context(), c.lu)
+		} else {
+			_, err = c.dev.AddLUN(c.lu)
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("the volume %s: %v", name, err)
+		}
 	}
-	other := newRig(t, Config{Name: "iqn.2026-11.softiser:other", StateDir: dir, Units: units}, LUConfig{Volume: v})
-	if !allZero(r.do(spc.AppendRead(nil, 0, 8, false), nil, 4096).good().data) {
-		t.Error("another unit has undone a WRITE ATOMIC that was under way")
-	}
-	if err := lu.journal.clear(); err != nil {
-		t.Fatal(err)
-	}
-	other.do(spc.AppendWriteAtomic16(nil, 0, 8, false), make([]byte, 4096), 0).illegal(spc.ASCInvalidOpcode)
-	p := append(make([]byte, 8), other.do(spc.AppendModeSense6(nil, true, 0, 0x0A, 0, 64), nil, 64).good().data[4:]...)
-	p[8+2] |= 4                                                                                             // D_SENSE
-	other.do([]byte{0x55, 0x11, 0, 0, 0, 0, 0, 0, byte(len(p)), 0}, p, 0).illegal(spc.ASCInvalidFieldInCDB) // SP
-	other.do([]byte{0x55, 0x10, 0, 0, 0, 0, 0, 0, byte(len(p)), 0}, p, 0).good()
 	for _, x := range []*rig{r, other} {
 		x.close()
 		x.nx = nil
 	}
-	again := newRig(t, Config{StateDir: dir, Units: units}, LUConfig{Volume: v})
-	if _, k := again.keys(again.nx[0]); len(k) != 1 {
-		t.Errorf("keys after a restart: %x", k)
+
+	// Nothing of the refused ones is left; read-only it may be served twice.
+	r = newRig(t, cfg, LUConfig{Volume: v, ReadOnly: true})
+	other = newRig(t, otherCfg, LUConfig{LUN: 0, Volume: v, ReadOnly: true})
+	if _, err := other.dev.AddLUN(LUConfig{LUN: 1, Volume: v}); err == nil {
+		t.Error("a writable LUN beside two that read")
+	}
+	if _, k := r.keys(r.nx[0]); len(k) != 1 {
+		t.Errorf("keys of the first unit: %x", k)
+	}
+	if _, k := other.keys(other.nx[0]); len(k) != 0 {
+		t.Errorf("keys of the second unit: %x", k)
+	}
+	p := append(make([]byte, 8), other.do(spc.AppendModeSense6(nil, true, 0, 0x0A, 0, 64), nil, 64).good().data[4:]...)
+	p[8+2] |= 4                                                                                             // D_SENSE
+	other.do([]byte{0x55, 0x11, 0, 0, 0, 0, 0, 0, byte(len(p)), 0}, p, 0).illegal(spc.ASCInvalidFieldInCDB) // SP
+	other.do([]byte{0x55, 0x10, 0, 0, 0, 0, 0, 0, byte(len(p)), 0}, p, 0).good()
+}
+
+// TestVolumeOfAUnitThatGoes: a unit that has been removed holds its volume until its
+// last command has ended.
+func TestVolumeOfAUnitThatGoes(t *testing.T) {
+	v := newNamed(t, "v")
+	r := newRig(t, Config{}, LUConfig{Volume: v})
+	c := r.start(r.nx[0], 0, spc.AppendWrite(nil, 0, 8, false), fill(4096, 1), 0, held)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.dev.RemoveLUN(ctx, 0); err == nil {
+		t.Fatal("removed under a running command")
+	}
+	if _, err := r.dev.AddLUN(LUConfig{LUN: 3, Volume: v}); err == nil || !strings.Contains(err.Error(), "1 commands in execution") {
+		t.Errorf("the volume in a second unit: %v", err)
+	}
+	r.port.release(c)
+	r.finish(c)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		_, err := r.dev.AddLUN(LUConfig{LUN: 3, Volume: v})
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
 }

@@ -95,7 +95,8 @@ func (s *session) inOrder(c *conn, p *iscsi.PDU) {
 		o.held = make([]heldPDU, s.win.size)
 	}
 	at := &o.held[sn%uint32(len(o.held))]
-	duplicate := at.p != nil
+	_, aborted := s.skip[sn] // it counts as received
+	duplicate := at.p != nil || aborted
 	if !duplicate {
 		*at = heldPDU{c, p}
 		if o.n++; o.n == 1 {
@@ -161,6 +162,32 @@ func (s *session) drain(here *conn) {
 		s.mu.Lock()
 	}
 	o.delivering = false
+	s.mu.Unlock()
+}
+
+// mayBe reports whether the command that is numbered sn, and has not been delivered,
+// may have the tag itt: it has, or it has not come yet.
+func (o *orderState) mayBe(sn, itt uint32) bool {
+	if o.held == nil {
+		return true
+	}
+	p := o.held[sn%uint32(len(o.held))].p
+	return p == nil || p.BHS.CmdSN() == sn && p.BHS.ITT() == itt
+}
+
+// betweenCommands calls run when nobody is delivering a command: at once, or from the
+// goroutine that delivers, as soon as it is done with the one that it has.
+func (s *session) betweenCommands(run func()) {
+	s.mu.Lock()
+	o := &s.order
+	if !o.delivering || s.state != sessionActive {
+		s.mu.Unlock()
+		run()
+		return
+	}
+	w := &orderWait{cmdSN: s.win.ExpCmdSN, run: run}
+	w.late = time.AfterFunc(ackTime, func() { s.plug(w) })
+	o.waits = append(o.waits, w)
 	s.mu.Unlock()
 }
 

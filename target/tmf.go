@@ -109,9 +109,15 @@ func (c *conn) queueTaskResponse(itt uint32, response uint8, info uint32) {
 
 // abortTask is ABORT TASK (RFC 7143 §11.5.1, §11.5.5).
 func (s *session) abortTask(c *conn, p *iscsi.PDU) {
-	req := p.BHS.TaskRequest()
-	itt, lun, ref, refSN, sn := req.ITT(), req.LUN(), req.RefTask(), req.RefCmdSN(), req.CmdSN()
+	bhs := p.BHS
 	p.Release()
+	s.betweenCommands(func() { s.abortTaskNow(c, bhs.TaskRequest()) })
+}
+
+// abortTaskNow is abortTask at a time when no command is between the window and the
+// device server: one that was there would be found in neither.
+func (s *session) abortTaskNow(c *conn, req iscsi.TaskRequest) {
+	itt, lun, ref, refSN, sn := req.ITT(), req.LUN(), req.RefTask(), req.RefCmdSN(), req.CmdSN()
 	s.mu.Lock()
 	k := s.tags.find(ref)
 	switch {
@@ -129,7 +135,7 @@ func (s *session) abortTask(c *conn, p *iscsi.PDU) {
 			c.taskResponse(itt, uint8(r))
 		})
 		k.unpin()
-	case s.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn):
+	case s.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn) && s.order.mayBe(refSN, ref):
 		// The command has not arrived: from here on it counts as received, and
 		// is dropped should it still come (RFC 7143 §11.5.1).
 		s.skipCommand(refSN)

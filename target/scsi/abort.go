@@ -112,6 +112,11 @@ func (n *Nexus) AbortTask(t *Task) {
 			return
 		}
 	}
+	for _, lu := range *n.dev.leaving.Load() {
+		if lu.abortTask(n, t, nil) {
+			return
+		}
+	}
 }
 
 func byOwnerIf(yes bool) abortReason {

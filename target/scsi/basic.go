@@ -110,7 +110,10 @@ func (lu *LU) flushBehind() {
 	if lu.flushes.Add(1) > 1 {
 		return // the running one goes round again
 	}
-	lu.users.Add(1)
+	if !lu.use() {
+		lu.flushes.Store(0) // whoever removed the unit flushes its volume
+		return
+	}
 	go func() {
 		defer lu.users.Add(-1)
 		for {

@@ -115,6 +115,9 @@ func (d *Device) CloseNexus(n *Nexus) {
 		delete(lu.itls, n)
 		lu.mu.Unlock()
 	}
+	for _, lu := range *d.leaving.Load() {
+		lu.loseNexus(n, nil)
+	}
 }
 
 // Initiator returns the iSCSI name of the initiator.

@@ -1,6 +1,10 @@
 package scsi
 
-import spc "softiser/internal/scsi"
+import (
+	"slices"
+
+	spc "softiser/internal/scsi"
+)
 
 // TMF is a task management function (SAM-5 §7), numbered as in the iSCSI Task
 // Management Function Request.
@@ -37,47 +41,74 @@ const (
 // it affects has ended. For ABORT TASK, t is the task found by its tag, nil when
 // there is none; the caller makes sure that it is not released meanwhile. A
 // target reset covers every logical unit; dropping the connections after a
-// cold reset is the session layer's part.
+// cold reset is the session layer's part. A unit that has been removed is there for
+// its tasks as long as it has any.
 func (d *Device) Manage(n *Nexus, f TMF, lun uint64, t *Task, done func(TMFResponse)) {
 	w := newWait(func() { done(TMFComplete) })
 	if f == TargetWarmReset || f == TargetColdReset {
-		for _, lu := range d.LUs() {
+		for _, lu := range d.withTasks() {
 			lu.reset(n, spc.ASCBusReset, w)
 		}
 		w.one()
 		return
 	}
 	if f == NexusReset {
-		for _, lu := range d.LUs() {
+		for _, lu := range d.withTasks() {
 			lu.loseNexus(n, w)
 			lu.attention(spc.ASCNexusLoss, func(x *Nexus) bool { return x == n })
 		}
 		w.one()
 		return
 	}
-	num, ok := spc.DecodeLUN(lun)
-	lu := d.lookup(num)
-	if !ok || lu == nil {
+	lus := d.numbered(lun)
+	switch {
+	case len(lus) == 0:
 		done(TMFNoLUN)
 		return
-	}
-	switch f {
-	case AbortTask:
-		if t == nil || !lu.abortTask(n, t, w) {
+	case f == AbortTask:
+		if t == nil || !slices.ContainsFunc(lus, func(lu *LU) bool { return lu.abortTask(n, t, w) }) {
 			done(TMFNoTask)
 			return
 		}
-	case AbortTaskSet:
-		lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, w)
-	case ClearTaskSet:
-		lu.clearTaskSet(n, w)
-	case LogicalReset:
-		lu.reset(n, spc.ASCDeviceReset, w)
+	case f == AbortTaskSet, f == ClearTaskSet, f == LogicalReset:
+		for _, lu := range lus {
+			lu.endTasks(n, f, w)
+		}
 	default: // CLEAR ACA: NormACA is 0, so there is nothing to clear
 		done(TMFNotSupported)
 		return
 	}
 	w.one()
+}
+
+// numbered returns the units that tasks for a LUN may be with: the one that is
+// there, and any that was before and still has tasks.
+func (d *Device) numbered(lun uint64) (lus []*LU) {
+	num, ok := spc.DecodeLUN(lun)
+	if !ok {
+		return nil
+	}
+	if lu := d.lookup(num); lu != nil {
+		lus = append(lus, lu)
+	}
+	for _, lu := range *d.leaving.Load() {
+		if lu.lun == num {
+			lus = append(lus, lu)
+		}
+	}
+	return lus
+}
+
+// endTasks executes a function about a whole task set.
+func (lu *LU) endTasks(n *Nexus, f TMF, w *tmfWait) {
+	switch f {
+	case AbortTaskSet:
+		lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, w)
+	case ClearTaskSet:
+		lu.clearTaskSet(n, w)
+	default:
+		lu.reset(n, spc.ASCDeviceReset, w)
+	}
 }
 
 // abortTask aborts t if it is still in the task set and of this nexus.

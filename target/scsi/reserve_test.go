@@ -2,6 +2,8 @@ package scsi
 
 import (
 	"encoding/binary"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -274,6 +276,10 @@ func TestStateCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	another := filepath.Join(dir, "lu-6.json.new-1") // of another unit: not this one's business
+	if err := os.WriteFile(another, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for cut := 0; cut <= len(now); cut += 16 {
 		if err := os.WriteFile(name, old, 0o600); err != nil {
 			t.Fatal(err)
@@ -293,6 +299,12 @@ func TestStateCrash(t *testing.T) {
 			t.Errorf("crash after %d bytes of the new file: %d registrations, want the old one", cut, n)
 		}
 		u.close()
+		if _, err := os.Stat(name + ".new-1"); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("the unfinished file is still there: %v", err)
+		}
+		if _, err := os.Stat(another); err != nil {
+			t.Fatal(err)
+		}
 	}
 	// A file that is itself damaged is not taken for "no reservations".
 	if err := os.WriteFile(name, now[:len(now)/2], 0o600); err != nil {
@@ -318,6 +330,51 @@ func TestStateNotSaved(t *testing.T) {
 	r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA, aptpl).sense(spc.KeyHardware, spc.ASCInternalFailure)
 	if _, k := r.keys(r.nx[0]); len(k) != 0 {
 		t.Errorf("registered all the same: %x", k)
+	}
+}
+
+// TestStateFolderNotSynced: when it cannot be said whether the new file is durable,
+// the command fails, and neither memory nor a restart shows what it asked for.
+func TestStateFolderNotSynced(t *testing.T) {
+	sync, failing := syncDir, false
+	syncDir = func(name string) error {
+		if failing {
+			return errors.New("the folder cannot be synced")
+		}
+		return sync(name)
+	}
+	t.Cleanup(func() { syncDir = sync })
+	for _, saved := range []bool{true, false} { // something has been saved before
+		dir := t.TempDir()
+		lu := func() LUConfig { return LUConfig{Volume: newVolume(t, 1<<20, 512)} }
+		r := newRig(t, Config{StateDir: dir}, lu())
+		want := 0
+		if saved {
+			r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA, aptpl).good()
+			want = 1
+		}
+		failing = true
+		r.prout(r.nx[1], spc.SAProutRegister, 0, 0, keyB, aptpl).sense(spc.KeyHardware, spc.ASCInternalFailure)
+		failing = false
+		if _, k := r.keys(r.nx[0]); len(k) != want {
+			t.Errorf("registered after a failure: %x", k)
+		}
+		if files, err := os.ReadDir(dir); err != nil || len(files) != want {
+			t.Errorf("%v in the folder, want %d files (%v)", files, want, err)
+		}
+		again := newRig(t, Config{StateDir: dir}, lu())
+		if _, k := again.keys(again.nx[0]); len(k) != want {
+			t.Errorf("registered after a restart: %x", k)
+		}
+		if saved {
+			continue
+		}
+		// Who knows what is on disk: the next change writes the file, even one that
+		// need not survive.
+		r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA).good()
+		if _, err := os.Stat(r.dev.lookup(0).stateFile()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	spc "softiser/internal/scsi"
 )
@@ -51,6 +52,9 @@ func (lu *LU) loadState() error {
 		return nil
 	}
 	name := lu.stateFile()
+	if err := removeUnfinished(name); err != nil {
+		return err
+	}
 	b, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -109,13 +113,15 @@ func (lu *LU) save(m modeValues, r *reservations) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(lu.stateFile(), append(b, '\n'))
+	err = replaceFile(lu.stateFile(), append(b, '\n'))
+	lu.unsaved = err != nil
+	return err
 }
 
 // saveReservations keeps r through power loss if it asks for that, or forgets
 // what was kept before. Preconditions: lu.prMu is held.
 func (lu *LU) saveReservations(r *reservations) error {
-	if !lu.canSave() || !r.aptpl && !lu.pr.Load().aptpl {
+	if !lu.canSave() || !r.aptpl && !lu.pr.Load().aptpl && !lu.unsaved {
 		return nil
 	}
 	return lu.save(*lu.modes.saved.Load(), r)
@@ -131,10 +137,56 @@ func (lu *LU) saveModes(v modeValues) error {
 	return nil
 }
 
-// replaceFile makes b the content of name, so that a crash at any point leaves
-// either the old content or the new.
-func replaceFile(name string, b []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".new-*")
+// unfinished is what the names of files that are being written have behind those of
+// the files that they will replace.
+const unfinished = ".new-"
+
+// removeUnfinished removes what crashes have left of earlier attempts to replace name.
+func removeUnfinished(name string) error {
+	dir, err := os.Open(filepath.Dir(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	for _, n := range names {
+		if strings.HasPrefix(n, filepath.Base(name)+unfinished) {
+			err = errors.Join(err, os.Remove(filepath.Join(dir.Name(), n)))
+		}
+	}
+	return err
+}
+
+// replaceFile makes b the content of name, durably, so that a crash at any point
+// leaves either the old content or the new. If it fails, the old content is put back
+// as far as that can be done: what a command was refused must not be there after a
+// restart. A loss of power right then can still bring up either, because nobody knows
+// what a folder that could not be synced has on disk; the next change, which is saved
+// whatever it is (LU.unsaved), ends that.
+func replaceFile(name string, b []byte) error {
+	old, err := os.ReadFile(name)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !fresh {
+		return err
+	}
+	if err := renameOver(name, b); err != nil {
+		return err
+	}
+	if err := syncDir(filepath.Dir(name)); err != nil {
+		if fresh {
+			return errors.Join(err, os.Remove(name))
+		}
+		return errors.Join(err, renameOver(name, old))
+	}
+	return nil
+}
+
+// renameOver puts a synced file with content b in the place of name.
+func renameOver(name string, b []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+unfinished+"*")
 	if err != nil {
 		return err
 	}
@@ -153,14 +205,11 @@ func replaceFile(name string, b []byte) (err error) {
 	if err == nil {
 		err = os.Rename(f.Name(), name)
 	}
-	if err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(name))
+	return err
 }
 
-// syncDir makes the names in a folder durable.
-func syncDir(name string) error {
+// syncDir makes the names in a folder durable. Tests make it fail.
+var syncDir = func(name string) error {
 	dir, err := os.Open(name)
 	if err != nil {
 		return err

@@ -67,16 +67,51 @@ func cmdVerify(t *Task) {
 	}
 }
 
+// verifySlice is how much a VERIFY reads before the other commands that wait for a
+// worker have their turn: it may be about the whole volume, and there may be as many
+// of them as there are workers.
+const verifySlice = 4 << 20
+
 func verifyJob(t *Task) {
-	if t.scan(t.off, t.n, func(int64, []byte) bool { return true }) {
-		t.good()
+	n := min(t.n-t.done, verifySlice)
+	if !t.scan(t.off+t.done, n, func(int64, []byte) bool { return true }) {
+		return
 	}
+	if t.done += n; t.done < t.n {
+		t.toWorker(verifyJob)
+		return
+	}
+	t.good()
 }
 
-// verifySame compares every block with p.
+// verifySame compares every block with p, the first slice of them at once; p stays
+// in t.buf, or where it arrived, for the others.
 func verifySame(t *Task, p []byte) bool {
+	t.span = int64(t.io.Blocks) * int64(len(p))
+	t.done = 0
+	verifySameJob(t)
+	return false // it has ended the task, or goes on
+}
+
+func verifySameJob(t *Task) {
+	p := t.param()
+	n := min(t.span-t.done, verifySlice)
+	if !t.sameBlocks(p, t.off+t.done, n) {
+		return
+	}
+	if t.done += n; t.done < t.span {
+		t.toWorker(verifySameJob)
+		return
+	}
+	t.lu.stats.worked.Add(1)
+	t.good()
+}
+
+// sameBlocks compares each block of a range with p. On a difference or a failure it
+// has ended the task.
+func (t *Task) sameBlocks(p []byte, off, n int64) bool {
 	ok := true
-	whole := t.scan(t.off, int64(t.io.Blocks)*int64(len(p)), func(_ int64, have []byte) bool {
+	whole := t.scan(off, n, func(_ int64, have []byte) bool {
 		for ; len(have) > 0 && ok; have = have[len(p):] {
 			if i := firstDiff(p, have[:len(p)]); i >= 0 {
 				t.miscompare(int64(i))

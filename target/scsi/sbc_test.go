@@ -3,6 +3,8 @@ package scsi
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -316,6 +318,49 @@ func TestErrorsOfVolumes(t *testing.T) {
 			r.do(spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0).sense(c.key, c.asc)
 			r.do(spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0, immediate(4096)).sense(c.key, c.asc)
 			r.do(spc.AppendCompareAndWrite(nil, 0, 1, false), make([]byte, 1024), 0).sense(c.key, c.asc)
+		}
+	}
+}
+
+// tracedDevice notes where it is read, and begins when it is told.
+type tracedDevice struct {
+	blockdev.Device
+	begin chan struct{}
+
+	mu    sync.Mutex
+	reads []int64 // guarded by mu: offsets
+}
+
+func (d *tracedDevice) ReadAt(p []byte, off int64) (int, error) {
+	<-d.begin
+	d.mu.Lock()
+	d.reads = append(d.reads, off)
+	d.mu.Unlock()
+	return d.Device.ReadAt(p, off)
+}
+
+// TestVerifyTakesTurns: a VERIFY of the whole volume does not keep its worker from
+// other commands.
+func TestVerifyTakesTurns(t *testing.T) {
+	const size = 3*verifySlice + 512
+	for _, check := range []byte{0, 3} {
+		d := &tracedDevice{Device: newVolume(t, size, 512), begin: make(chan struct{})}
+		r := newRig(t, Config{}, LUConfig{Volume: d, Workers: 1})
+		var block []byte
+		if check == 3 {
+			block = make([]byte, 512)
+		}
+		long := r.start(r.nx[0], 0, spc.AppendVerify(nil, 0, size/512, check), block, 0, immediate(len(block)))
+		short := r.start(r.nx[1], 0, spc.AppendVerify(nil, size/512-1, 1, 0), nil, 0)
+		close(d.begin)
+		r.finish(long).good()
+		r.finish(short).good()
+		at := slices.Index(d.reads, size-512)
+		if pieces := len(d.reads); at < 0 || at > pieces/2 {
+			t.Errorf("BYTCHK %d: read %d of %d was for the second command", check, at+1, pieces)
+		}
+		if got := r.dev.lookup(0).stats.verifyBytes.Load(); got != size+512 {
+			t.Errorf("BYTCHK %d: %d bytes verified, want %d", check, got, size+512)
 		}
 	}
 }

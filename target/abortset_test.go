@@ -228,3 +228,75 @@ func TestAbortSetsWaitForCommands(t *testing.T) {
 		})
 	}
 }
+
+// ready runs TEST UNIT READY until it is GOOD; each must be answered at once.
+func (i *loopInitiator) ready(t *testing.T, who string) {
+	t.Helper()
+	for range 4 { // unit attentions
+		tur := scsiPDU(testUnitReady, false, 0, nil)
+		tur.BHS.SCSICommand().SetRead(false)
+		switch i.m.run(tur, &i.sn) {
+		case 0:
+			return
+		case 0xff:
+			t.Errorf("a command of %s is not answered", who)
+			return
+		}
+	}
+	t.Errorf("TEST UNIT READY of %s never got GOOD", who)
+}
+
+// While a reset waits for a dead initiator, nobody else does: neither one that has
+// nothing to do with it, nor the one that asked for it, whose window goes on.
+func TestResetStallsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dev := loopTarget(t)
+		a, b, c := s.loopInitiator(t, "a"), s.loopInitiator(t, "b"), s.loopInitiator(t, "c")
+		release := dev.hold()
+		b.read()
+		synctest.Wait()
+		a.task(iscsi.LogicalUnitReset)
+		c.ready(t, "a third initiator, before the task has ended")
+		release()
+		synctest.Wait()
+		began := time.Now()
+		if a.answered() {
+			t.Fatal("the other initiator has not acknowledged anything")
+		}
+		c.ready(t, "a third initiator")
+		a.ready(t, "the one that resets")
+		if d := time.Since(began); d != 0 {
+			t.Errorf("that took %v", d)
+		}
+		time.Sleep(ackTime)
+		synctest.Wait()
+		if !a.answered() {
+			t.Error("no answer to the reset")
+		}
+	})
+}
+
+// Who is alone waits for nobody.
+func TestResetByTheOnlyInitiator(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, dev := loopTarget(t)
+			a := s.loopInitiator(t, "a")
+			release := dev.hold()
+			defer release()
+			if busy {
+				a.read()
+			}
+			synctest.Wait()
+			began := time.Now()
+			a.task(iscsi.LogicalUnitReset)
+			if busy {
+				release()
+			}
+			synctest.Wait()
+			if d := time.Since(began); d != 0 || !a.answered() || a.pings() != 0 {
+				t.Errorf("busy %v: answered %v after %v, %d pings", busy, a.answered(), d, a.pings())
+			}
+		})
+	}
+}

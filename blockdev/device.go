@@ -29,6 +29,7 @@ type Info struct {
 	Thin          bool   // space is allocated on first write
 	Rotational    bool   // seeks cost
 	Resident      bool   // what is in memory stays there (mlock)
+	PageCache     bool   // completed writes are the kernel's: without Flush they outlive this process, not the machine
 	Backend       string // "file", "mem", "raw", "null", "lvm": for people
 	ID            string // stable identity of the content's home (path, UUID); the seed of WWIDs
 }

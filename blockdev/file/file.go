@@ -131,6 +131,7 @@ func open(cfg Config) (_ *Device, err error) {
 			Thin:          !cfg.Prealloc,
 			Rotational:    cfg.Rotational || backing.Rotational(st.Dev),
 			Resident:      cfg.Lock,
+			PageCache:     true,
 			Backend:       "file",
 			ID:            path,
 		},

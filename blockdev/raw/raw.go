@@ -157,6 +157,7 @@ func describe(fd int, cfg Config) (info blockdev.Info, follow bool, err error) {
 		ZeroesOnTrim: false,
 		Rotational:   cfg.Rotational || q.rotational,
 		Resident:     cfg.Lock,
+		PageCache:    true,
 		Backend:      "raw",
 		ID:           path,
 	}, follow, nil

@@ -30,23 +30,30 @@ const InquiryLen = 96
 //	| 6| MULTIP(10h)                                       |
 //	| 7| CMDQUE(02h)                                       |
 //	| 8| vendor (8) | 16 product (16) | 32 revision (4)    |
+//	|36| cache epoch: "CEP1" (4), id (16)                  |
 //	|58| version descriptors, 8 of 2 bytes                 |
 //	+--+---------------------------------------------------+
 type InquiryData struct {
-	Qualifier   byte // 0: connected, 1: not connected, 3: no logical unit
-	Type        byte // 0: direct access block device, 1Fh: unknown
-	Removable   bool
-	Version     byte // 6: SPC-4
-	HiSup       bool // hierarchical LUN addressing, needed for LUNs above 255
-	TPGS        byte // 0 none, 1 implicit, 2 explicit, 3 both
-	ThirdParty  bool // EXTENDED COPY
-	MultiPort   bool
-	Queueing    bool
-	Vendor      string
-	Product     string
-	Revision    string
+	Qualifier  byte // 0: connected, 1: not connected, 3: no logical unit
+	Type       byte // 0: direct access block device, 1Fh: unknown
+	Removable  bool
+	Version    byte // 6: SPC-4
+	HiSup      bool // hierarchical LUN addressing, needed for LUNs above 255
+	TPGS       byte // 0 none, 1 implicit, 2 explicit, 3 both
+	ThirdParty bool // EXTENDED COPY
+	MultiPort  bool
+	Queueing   bool
+	Vendor     string
+	Product    string
+	Revision   string
+	// Epoch changes when acknowledged writes that were not flushed may have been
+	// lost. It is softiser's use of the vendor specific bytes 36 to 55; zero: not told.
+	Epoch       [16]byte
 	Descriptors []uint16
 }
+
+// epochTag tells InquiryData.Epoch from what other vendors keep there.
+const epochTag = "CEP1"
 
 // AppendInquiryData adds the standard data.
 func (q *InquiryData) AppendInquiryData(dst []byte) []byte {
@@ -64,6 +71,10 @@ func (q *InquiryData) AppendInquiryData(dst []byte) []byte {
 	putASCII(b[8:16], q.Vendor)
 	putASCII(b[16:32], q.Product)
 	putASCII(b[32:36], q.Revision)
+	if q.Epoch != [16]byte{} {
+		copy(b[36:40], epochTag)
+		copy(b[40:56], q.Epoch[:])
+	}
 	for n, d := range q.Descriptors {
 		if n == 8 {
 			break
@@ -89,6 +100,9 @@ func ParseInquiryData(b []byte) (InquiryData, error) {
 	}
 	if n := 5 + int(b[4]); n < len(b) {
 		b = b[:n]
+	}
+	if len(b) >= 56 && string(b[36:40]) == epochTag {
+		copy(q.Epoch[:], b[40:56])
 	}
 	for o := 58; o+2 <= len(b) && o < 74; o += 2 {
 		if d := binary.BigEndian.Uint16(b[o:]); d != 0 {

@@ -135,7 +135,7 @@ func TestSenseError(t *testing.T) {
 
 func TestPagesRoundTrip(t *testing.T) {
 	q := InquiryData{Version: 6, HiSup: true, TPGS: 3, ThirdParty: true, MultiPort: true, Queueing: true, Removable: true,
-		Vendor: "SOFTISER", Product: "disk0", Revision: "1.0", Descriptors: []uint16{VersionSPC4, VersionSBC3}}
+		Vendor: "SOFTISER", Product: "disk0", Revision: "1.0", Epoch: [16]byte{15: 1}, Descriptors: []uint16{VersionSPC4, VersionSBC3}}
 	b := q.AppendInquiryData(nil)
 	if got, err := ParseInquiryData(b); err != nil || !reflect.DeepEqual(got, q) {
 		t.Errorf("inquiry: %+v, %v", got, err)

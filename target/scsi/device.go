@@ -22,7 +22,8 @@ type Config struct {
 	// 1 and port 1, active/optimized.
 	Groups []PortGroup
 	// StateDir keeps what must survive a restart: persistent reservations with
-	// APTPL and saved mode pages. Empty: neither is offered.
+	// APTPL and saved mode pages (empty: neither is offered), and of what has been
+	// flushed at an orderly end that it was.
 	StateDir string
 	// Fault, when set, is told what a volume could not do for a command: errors of
 	// its backing store, space that is missing. It may be called at any rate from

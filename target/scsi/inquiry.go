@@ -40,6 +40,7 @@ func (lu *LU) inquiryData() spc.InquiryData {
 		Removable: lu.cfg.Removable, Version: 6, HiSup: true, TPGS: 3, ThirdParty: true,
 		MultiPort: true, Queueing: true,
 		Vendor: lu.cfg.Vendor, Product: lu.cfg.Product, Revision: lu.cfg.Revision,
+		Epoch:       lu.epoch,
 		Descriptors: []uint16{spc.VersionSAM5, spc.VersionISCSI, spc.VersionSPC4, spc.VersionSBC3},
 	}
 }

@@ -69,6 +69,7 @@ type LU struct {
 	vol blockdev.Device // nil: no medium
 	id  identity
 
+	epoch    [16]byte  // of what is acknowledged and not flushed, see epoch.go; immutable
 	keeps    bool      // the files of StateDir that id.key names are this unit's
 	closing  sync.Once // of close
 	paths    []path    // by index of the target port group
@@ -183,6 +184,9 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	if err = lu.undo(); err != nil {
 		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
 	}
+	if err = lu.takeEpoch(); err != nil {
+		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
+	}
 	if lu.vol != nil {
 		lu.stop = lu.vol.OnResize(func(i blockdev.Info) {
 			lu.setGeometry(i)
@@ -273,6 +277,7 @@ func (lu *LU) shut() {
 	}
 	lu.mu.Unlock()
 	lu.journal.close()
+	lu.leaveEpoch()
 	lu.dev.cfg.Units.give(lu)
 	lu.dev.left(lu)
 }

@@ -34,6 +34,29 @@ func TestAsyncLogout(t *testing.T) {
 	})
 }
 
+// How long to wait after such a logout is what the Logout Response says, be it
+// more or less than what was negotiated (RFC 7143 §11.15.3).
+func TestLogoutTime2Wait(t *testing.T) {
+	for _, c := range []struct{ negotiated, told uint16 }{{0, 5}, {7, 0}, {7, 2}} {
+		bubble(t, func(t *testing.T, ft *fakeTarget) {
+			ft.settings.DefaultTime2Wait, ft.wait = uint32(c.negotiated), c.told
+			l := dialLUN(t, ft.config())
+			var p iscsi.PDU
+			p.BHS.NewAsync(iscsi.AsyncLogout).SetParams(0, 0, 3)
+			ft.last().answer(&p)
+			synctest.Wait()
+			begin := time.Now()
+			if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+				t.Fatal(err)
+			}
+			told := time.Duration(c.told) * time.Second
+			if took := time.Since(begin); took < told || took > told+time.Second {
+				t.Errorf("negotiated %d s, told %d s: back after %v", c.negotiated, c.told, took)
+			}
+		})
+	}
+}
+
 // The target announces that it drops the connection and when it may be tried
 // again (Time2Wait).
 func TestAsyncDrop(t *testing.T) {

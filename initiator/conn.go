@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"softiser/internal/iscsi"
 )
@@ -34,6 +35,8 @@ type conn struct {
 	quiet        int64  // s.clock since nothing was heard
 	pinged       bool   // a NOP-Out of ours is not answered yet
 	proved       bool   // a command was answered: the session makes progress
+	waitTold     bool   // a Logout Response has said how long to wait before the next login,
+	wait         time.Duration
 }
 
 // ControlNotify receives every PDU but Data-In and R2T.

@@ -22,10 +22,11 @@ const (
 	EventResized                        // the capacity of a LUN has changed
 	EventAborted                        // a command was aborted after its time-out
 	EventLUNReset                       // a LUN was reset after an abort had failed
+	EventCacheLost                      // the target may have lost acknowledged writes; the next flush fails
 )
 
 var eventNames = [...]string{"connected", "connection lost", "reconnect failed", "recovered", "given up", "closed",
-	"fell back to TCP", "asynchronous message", "unit attention", "resized", "command aborted", "LUN reset"}
+	"fell back to TCP", "asynchronous message", "unit attention", "resized", "command aborted", "LUN reset", "writes may be lost"}
 
 // String returns a short name.
 func (k EventKind) String() string {

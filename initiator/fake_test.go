@@ -41,7 +41,11 @@ type fakeTarget struct {
 	hook func(c *fakeDM, p *iscsi.PDU) bool
 	// tmf, when set, answers task management.
 	tmf       func(c *fakeDM, p *iscsi.PDU) bool
-	attention bool // a unit attention for each new connection, as real targets have
+	attention bool     // a unit attention for each new connection, as real targets have
+	asc       scsi.ASC // which one
+	epoch     [16]byte
+	wait      uint16 // Time2Wait of Logout Responses, seconds
+	noUnmap   bool
 	noFUA     bool
 	deaf      bool        // leaves pings unanswered
 	pongs     []iscsi.BHS // answers to the target's pings
@@ -49,7 +53,7 @@ type fakeTarget struct {
 
 func newFakeTarget(t testing.TB, size int) *fakeTarget {
 	s := iscsi.DefaultSettings()
-	return &fakeTarget{t: t, disk: make([]byte, size), bs: 512, settings: s, naa: 1, window: 64, attention: true}
+	return &fakeTarget{t: t, disk: make([]byte, size), bs: 512, settings: s, naa: 1, window: 64, attention: true, asc: scsi.ASCPowerOnReset}
 }
 
 // config returns a configuration that dials the fake.
@@ -294,7 +298,7 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 		f.mu.Unlock()
 		if op := scsi.Opcode(b.SCSICommand().CDB()[0]); f.attention && !d.told && op != scsi.OpInquiry && op != scsi.OpReportLUNs {
 			d.told = true
-			d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCPowerOnReset})
+			d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: f.asc})
 			return
 		}
 		if hook != nil && hook(d, p) {
@@ -329,7 +333,8 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 	case iscsi.OpLogoutReq:
 		d.logouts = append(d.logouts, b.LogoutRequest().Reason())
 		var r iscsi.PDU
-		r.BHS.NewLogoutResponse(iscsi.LogoutClosed)
+		x := r.BHS.NewLogoutResponse(iscsi.LogoutClosed)
+		x.SetTimes(f.wait, 0)
 		r.BHS.SetITT(b.ITT())
 		d.answer(&r)
 		if f.onLogout != nil {
@@ -434,7 +439,7 @@ func (d *fakeDM) reply(p *iscsi.PDU, in []byte) {
 // inquiry makes standard data or a VPD page.
 func (f *fakeTarget) inquiry(cdb []byte) []byte {
 	if cdb[1]&1 == 0 {
-		q := scsi.InquiryData{Version: 6, Queueing: true, Vendor: "FAKE", Product: "FAKE DISK", Revision: "1"}
+		q := scsi.InquiryData{Version: 6, Queueing: true, Vendor: "FAKE", Product: "FAKE DISK", Revision: "1", Epoch: f.epoch}
 		return q.AppendInquiryData(nil)
 	}
 	var p []byte
@@ -455,7 +460,7 @@ func (f *fakeTarget) inquiry(cdb []byte) []byte {
 		b := scsi.BlockDevice{RotationRate: 1}
 		p = b.Append(nil)
 	case scsi.VPDProvisioning:
-		v := scsi.Provisioning{Unmap: true, WriteSame16: true, ReadZeroes: true, Type: 2}
+		v := scsi.Provisioning{Unmap: !f.noUnmap, WriteSame16: true, ReadZeroes: true, Type: 2}
 		p = v.Append(nil)
 	}
 	return scsi.AppendVPD(nil, 0, cdb[2], p)

@@ -23,6 +23,8 @@ type Identity struct {
 	// Designators of the logical unit (VPD page 83h), best first: "naa.6…",
 	// "eui.…", "t10.…".
 	Designators []string
+
+	epoch [16]byte // of the target's cache; see cache
 }
 
 // Name is the best name of the volume that the target gives.
@@ -89,7 +91,7 @@ func (s *Session) identify(ctx context.Context, wire uint64) (Identity, error) {
 		return id, ErrNoLUN
 	}
 	id.Vendor, id.Product, id.Revision = strings.TrimSpace(q.Vendor), strings.TrimSpace(q.Product), strings.TrimSpace(q.Revision)
-	id.DeviceType = q.Type
+	id.DeviceType, id.epoch = q.Type, q.Epoch
 	if id.Pages, err = s.vpd(ctx, wire, scsi.VPDSupported); err != nil {
 		if lostConnection(err) {
 			return id, err

@@ -8,6 +8,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
+	"softiser/internal/scsi"
 )
 
 // LUN is one logical unit of a target, over one or several sessions. It is a
@@ -21,6 +22,7 @@ type LUN struct {
 	id    Identity
 	geo   atomic.Pointer[geometry]
 	next  atomic.Uint32 // path of the next request
+	cache cache
 
 	waiters sync.Pool // *waiter
 
@@ -85,8 +87,16 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 				return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
 			}
 			l.geo.Store(g)
-		} else if !l.id.same(&id) {
+			l.cache.epoch = id.epoch
+			continue
+		}
+		if !l.id.same(&id) {
 			return nil, fmt.Errorf("initiator: %s: LUN %d is %s on one path and %s on another: these are different volumes", s.cfg.URL(), n, l.id.Name(), id.Name())
+		}
+		// Takes the unit attentions of the login, as measure does on the first path:
+		// they tell nothing about what is written from now on.
+		if _, err := s.command(ctx, l.wire, scsi.AppendTestUnitReady(nil), nil); lostConnection(err) {
+			return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
 		}
 	}
 	for _, s := range paths {

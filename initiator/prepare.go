@@ -28,6 +28,7 @@ type geometry struct {
 func (l *LUN) prepare(r *Request) (done bool) {
 	r.lun, r.sess, r.next = l, nil, nil
 	r.issued, r.parts, r.cancel, r.state, r.ctl, r.once, r.flush = 0, 0, nil, reqIdle, false, false, flushNone
+	r.redone = 0
 	r.Err, r.Residual, r.Status = nil, 0, 0
 	g := l.geo.Load()
 	r.geo = g
@@ -51,6 +52,7 @@ func (l *LUN) prepare(r *Request) (done bool) {
 		}
 	case OpFlush:
 		r.single()
+		r.told, r.covers = l.cache.told.Load(), l.cache.written.Load()
 		return false
 	case OpCDB:
 		return r.prepareCDB()
@@ -73,15 +75,20 @@ func (l *LUN) prepare(r *Request) (done bool) {
 	if r.Err = blockdev.CheckRange(r.Off, n, info.Size, info.BlockSize); r.Err != nil || n == 0 {
 		return true
 	}
-	// What must be durable and has no FUA bit is followed by a flush: WRITE SAME
-	// never has one (SBC-3 §5.52), the others where DPOFUA is clear.
-	if sameOp := r.Op == OpWriteZeroes && g.maxSame > 0; r.FUA && info.WriteCache && (sameOp || !g.fua) {
+	// What must be durable and has no FUA bit is followed by a flush: WRITE SAME and
+	// UNMAP never have one (SBC-3 §5.52, §5.35), the others where DPOFUA is clear.
+	if bare := r.Op == OpWriteZeroes && g.maxSame > 0 || r.Op == OpDiscard; r.FUA && info.WriteCache && (bare || !g.fua) {
 		r.flush = flushAfter
 	}
 	switch r.Op {
 	case OpDiscard:
 		if !info.Discard {
 			r.Err = blockdev.ErrNotSupported
+			return true
+		}
+	case OpWriteZeroes:
+		if r.NoData && g.maxSame == 0 {
+			r.Err = fmt.Errorf("%w: the target has no WRITE SAME", blockdev.ErrNotSupported)
 			return true
 		}
 	case OpCompareAndWrite:

@@ -45,6 +45,7 @@ func (s *Session) connLost(c *conn, err error) {
 	}
 	s.conn = nil
 	s.stats.Losses++
+	s.resets++
 	s.addStats(c)
 	now := time.Now()
 	if c.proved || s.lost.IsZero() {
@@ -62,7 +63,12 @@ func (s *Session) connLost(c *conn, err error) {
 		// Reinstatement is an implicit logout of the old session, which has to wait
 		// for DefaultTime2Wait (RFC 7143 §13.15). LIO means its two seconds: earlier
 		// logins race with the end of the old session, and may hang its portal group.
-		s.minWait = max(s.minWait, time.Duration(s.last.params.DefaultTime2Wait)*time.Second)
+		// A Logout Response has a Time2Wait of its own (§11.15.3).
+		wait := time.Duration(s.last.params.DefaultTime2Wait) * time.Second
+		if c.waitTold {
+			wait = c.wait
+		}
+		s.minWait = max(s.minWait, wait)
 		s.wg.Add(1)
 		go s.recover()
 	case StateClosing:

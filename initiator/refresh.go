@@ -22,6 +22,11 @@ func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+	if l.cache.look(id.epoch) {
+		s.mu.Lock()
+		s.cacheLost(l)
+		s.unlock()
+	}
 	l.take(g)
 	return nil
 }

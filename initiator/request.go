@@ -24,9 +24,12 @@ type Request struct {
 	Len  int64    // bytes, for operations without data
 	Buf  []byte   // data; the target reads or writes it directly over iSER
 	Segs [][]byte // instead of Buf: scattered data
-	FUA  bool     // writes: durable before Done
+	FUA  bool     // writes, zeroes and discards: durable before Done
 	// MayUnmap lets OpWriteZeroes deallocate where the target then reads zeroes.
 	MayUnmap bool
+	// NoData has OpWriteZeroes fail with blockdev.ErrNotSupported where it would
+	// have to send the zeroes.
+	NoData bool
 
 	CDB     []byte // OpCDB, 6 to 260 bytes; sense and unit attentions go to the caller
 	DataIn  bool   // OpCDB: Buf is filled by the target
@@ -53,13 +56,20 @@ type Request struct {
 	issued int64 // of these: handed to commands
 	parts  int32 // commands under way
 	flush  flushState
-	cancel error // why no further command is started, and what Err becomes
-	ctl    bool  // runs ahead of the queue, in the session's reserved slots
-	once   bool  // no retry of any kind: the sense goes to the caller
+	redone uint8  // times that the data was sent again because of a reset before its flush
+	resets uint32 // the session's, when the data was queued
+	told   uint32 // OpFlush: the LUN's told, at Submit
+	covers uint64 // OpFlush, flushNow: the LUN's written, when it was queued
+	cancel error  // why no further command is started, and what Err becomes
+	ctl    bool   // runs ahead of the queue, in the session's reserved slots
+	once   bool   // no retry of any kind: the sense goes to the caller
 }
 
 // flushState is how a Request with FUA becomes durable where its commands have
 // no FUA bit.
+//
+//	after --data written--> now --SYNCHRONIZE CACHE done--> end
+//	  ^------------- the target may have been reset --/
 type flushState uint8
 
 const (

@@ -120,6 +120,10 @@ func (s *Session) judge(t *task, r iscsi.SCSIResponse, data []byte) (fate, error
 	sense, _, _ := iscsi.ParseSense(data) // what cannot be read is reported as NO SENSE
 	err := scsi.NewSenseError(op, st, sense)
 	if t.req.once {
+		var se *scsi.SenseError
+		if errors.As(err, &se) && se.Sense.Key == scsi.KeyUnitAttention {
+			s.attention(t.lun, se.Sense) // the caller repeats it, the session has to know
+		}
 		return fateDone, err
 	}
 	switch st {
@@ -162,7 +166,7 @@ func (s *Session) judgeSense(t *task, e *scsi.SenseError) (fate, error) {
 	case scsi.KeyRecovered, scsi.KeyCompleted:
 		return fateDone, nil // carried out, with something to tell
 	case scsi.KeyIllegalRequest:
-		if e.Sense.ASC == scsi.ASCInvalidOpcode && t.req.Op == OpWriteZeroes {
+		if e.Sense.ASC == scsi.ASCInvalidOpcode && t.opcode() == scsi.OpWriteSame16 {
 			t.req.lun.withoutSame() // the next one writes
 		}
 	}
@@ -190,6 +194,9 @@ func (s *Session) delay(t *task) bool {
 // attention acts on a unit attention of LUN lun. The caller holds s.mu.
 func (s *Session) attention(lun uint64, sense scsi.Sense) {
 	s.event(Event{Kind: EventUnitAttention, Detail: fmt.Sprintf("LUN %s: %v", iscsi.FormatLUN(lun), sense)})
+	if sense.ASC>>8 == 0x29 {
+		s.reset(lun, sense.ASC)
+	}
 	switch sense.ASC {
 	case scsi.ASCCapacityChanged, scsi.ASCParametersChanged, scsi.ASCModeChanged, scsi.ASCInquiryChanged, scsi.ASCLUNsChanged:
 		for _, l := range s.luns {

@@ -53,6 +53,7 @@ type Session struct {
 	minWait   time.Duration // the target asks for it before the next login (Time2Wait)
 	login     time.Time     // last one
 	backoff   time.Duration // before the first attempt after the next loss
+	resets    uint32        // connections lost, and resets that the target reported
 	tmfs      int           // task management requests not answered
 	portal    string        // where the target sent us (redirection), or cfg.Address
 	stats     Stats

@@ -39,7 +39,7 @@ func (s *Session) enqueue(r *Request) *conn {
 		s.finish(r, s.lostError())
 		return nil
 	}
-	r.state = reqQueued
+	r.state, r.resets = reqQueued, s.resets
 	if r.ctl {
 		s.ctlQueue.push(r)
 	} else {
@@ -203,13 +203,13 @@ func (s *Session) endTask(t *task, err error) {
 	r.parts--
 	if err != nil {
 		s.stop(r, err)
+	} else if r.cached() {
+		r.lun.cache.written.Add(1)
 	}
 	if r.parts > 0 || r.state != reqRunning {
 		return
 	}
-	if r.flush == flushAfter && r.cancel == nil {
-		r.flush, r.state = flushNow, reqQueued
-		s.queue.push(r)
+	if r.cancel == nil && s.settle(r) {
 		return
 	}
 	s.finish(r, r.cancel)

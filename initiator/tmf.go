@@ -204,8 +204,15 @@ func (s *Session) sendLogout(ctx context.Context, c *conn) error {
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	t.deadline = s.elapsed() + int64(s.cfg.LogoutTimeout)
 	t.answer = func(p *iscsi.PDU, err error) {
-		if err == nil && p.BHS.LogoutResponse().Response() != iscsi.LogoutClosed {
-			err = fmt.Errorf("the target answered with response %d", p.BHS.LogoutResponse().Response())
+		if err == nil {
+			x := p.BHS.LogoutResponse()
+			// Time2Retain is for tasks that are reassigned, at error recovery level 2.
+			s.mu.Lock()
+			c.waitTold, c.wait = true, time.Duration(x.Time2Wait())*time.Second
+			s.mu.Unlock()
+			if x.Response() != iscsi.LogoutClosed {
+				err = fmt.Errorf("the target answered with response %d", x.Response())
+			}
 		}
 		done <- err
 	}

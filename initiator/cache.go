@@ -1,0 +1,147 @@
+package initiator
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/scsi"
+)
+
+// A target with a volatile cache acknowledges writes that it may still lose,
+// until a flush has succeeded. When it comes back from a power failure, the next
+// flush finds nothing to do and would say GOOD. So that nobody takes that for
+// "durable", the LUN keeps account of what no flush has covered, and fails the
+// next flush when the target says that its cache is gone:
+//
+//	cache epoch changed (softiser, bytes 36 to 55 of INQUIRY)   lost
+//	cache epoch the same, whatever else it reports              kept
+//	no epoch, unit attention 29/01, power on occurred           lost
+//	no epoch, other unit attentions 29/xx                       kept: targets report them for every new login
+//
+// A write that must be durable by itself and is followed by SYNCHRONIZE CACHE for
+// want of FUA is not at the mercy of this: it is at hand, and after anything that
+// may have been a reset it is written again (settle).
+
+// cache is the account of a LUN.
+type cache struct {
+	written atomic.Uint64 // commands acknowledged that wrote into a volatile cache
+	told    atomic.Uint32 // of losses: a flush has failed because of them
+
+	mu     sync.Mutex // guards the rest; a leaf, taken under Session.mu
+	safe   uint64     // of written: durable, or given up as lost
+	losses uint32     // times that the cache was lost with something in it
+	epoch  [16]byte   // of the target's cache, as it was last told; zero: it does not tell
+}
+
+// cached reports whether an acknowledged command of r waits for a flush.
+func (r *Request) cached() bool {
+	g := r.geo
+	if !g.info.WriteCache || r.flush == flushNow {
+		return false
+	}
+	switch r.Op {
+	case OpWrite, OpCompareAndWrite:
+		return !r.FUA || !g.fua
+	case OpWriteZeroes:
+		return !r.FUA || !g.fua || g.maxSame > 0
+	}
+	return false
+}
+
+// settle gives a request whose commands have all succeeded its next phase;
+// false: it has ended, with r.cancel as its error. The caller holds s.mu.
+func (s *Session) settle(r *Request) bool {
+	if r.flush == flushNone {
+		if r.Op == OpFlush {
+			r.cancel = r.lun.cache.flushed(r)
+		}
+		return false
+	}
+	switch {
+	case r.resets != s.resets && (r.Op == OpCompareAndWrite || r.redone == maxAgain):
+		r.cancel = fmt.Errorf("%w (the target was reset between the write and its flush)", ErrCacheLost)
+		return false
+	case r.resets != s.resets:
+		// What was acknowledged before the reset may be gone.
+		r.redone++
+		r.resets, r.flush, r.issued = s.resets, flushAfter, 0
+	case r.flush == flushAfter:
+		r.flush, r.covers = flushNow, r.lun.cache.written.Load()
+	default:
+		r.lun.cache.cover(r.covers)
+		return false
+	}
+	r.state = reqQueued
+	s.queue.push(r)
+	return true
+}
+
+// flushed takes a flush that has succeeded: it says whether that is true. Flushes
+// that were under way together all fail, for each has its own caller.
+func (c *cache) flushed(r *Request) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.told != c.losses {
+		c.told.Store(c.losses)
+		return ErrCacheLost
+	}
+	if r.Len <= 0 { // the whole medium
+		c.safe = max(c.safe, r.covers)
+	}
+	return nil
+}
+
+// cover enters what a successful SYNCHRONIZE CACHE has made durable.
+func (c *cache) cover(n uint64) {
+	c.mu.Lock()
+	c.safe = max(c.safe, n)
+	c.mu.Unlock()
+}
+
+// drop enters that the cache is lost, and reports whether anything was in it.
+// Preconditions: c.mu is held.
+func (c *cache) drop() bool {
+	n := c.written.Load()
+	if n == c.safe {
+		return false
+	}
+	c.safe = n
+	c.losses++
+	return true
+}
+
+// poweredOn takes a report of a power on from a target without epochs.
+func (c *cache) poweredOn() (lost bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.epoch == [16]byte{} && c.drop()
+}
+
+// look compares the epoch that the target tells now with that of the last look.
+func (c *cache) look(epoch [16]byte) (lost bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.epoch
+	c.epoch = epoch
+	return old != epoch && old != [16]byte{} && c.drop()
+}
+
+// reset takes a unit attention 29/xx of LUN lun. The caller holds s.mu.
+func (s *Session) reset(lun uint64, asc scsi.ASC) {
+	s.resets++
+	if asc != scsi.ASCPowerOn {
+		return
+	}
+	for _, l := range s.luns {
+		if l.wire == lun && l.cache.poweredOn() {
+			s.cacheLost(l)
+		}
+	}
+}
+
+// cacheLost reports it. The caller holds s.mu.
+func (s *Session) cacheLost(l *LUN) {
+	s.event(Event{Kind: EventCacheLost, Detail: fmt.Sprintf("LUN %s: the target came back without its cache; the next flush fails", iscsi.FormatLUN(l.wire))})
+}

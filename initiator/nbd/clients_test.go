@@ -8,7 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"softiser/initiator"
 )
 
 // tool runs a client program, or skips the test where it is not installed.
@@ -110,6 +113,73 @@ func TestClientQemu(t *testing.T) {
 	}
 	if out := tool(t, "qemu-utils", "qemu-img", "map", "-f", "raw", "--output=json", uri); !strings.Contains(out, `"zero": true`) {
 		t.Errorf("map: %s", out)
+	}
+}
+
+// A volume of 4 KiB blocks, under its default name: clients keep to the block
+// size that they are told.
+func TestClientsOfLargeBlocks(t *testing.T) {
+	l := newMemLUN(t, 8<<20)
+	l.info.BlockSize = 4096
+	_, path := serveLUN(t, l)
+	uri := "nbd+unix:///?socket=" + path
+	out := tool(t, "qemu-utils", "qemu-io", "-f", "raw", uri, "-c", "write -P 0x33 512 1024", "-c", "read -P 0x33 512 1024", "-c", "read -P 0 0 512", "-c", "read -P 0 1536 2560",
+		"-c", "write -z -n 4096 4096", "-c", "write -z -u 0 3584", "-c", "discard 5000 100000", "-c", "write -P 1 8388096 512")
+	if strings.Contains(out, "failed") || strings.Contains(out, "error") {
+		t.Errorf("qemu-io:\n%s", out)
+	}
+	src := filepath.Join(t.TempDir(), "src")
+	data := make([]byte, 8<<20)
+	rand.NewChaCha8([32]byte{2}).Read(data[1<<20 : 2<<20])
+	if err := os.WriteFile(src, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tool(t, "libnbd-bin", "nbdcopy", "--synchronous", src, uri)
+	if !bytes.Equal(l.content(), data) {
+		t.Error("nbdcopy wrote something else")
+	}
+	if out := tool(t, "libnbd-bin", "nbdinfo", "--map", uri); !strings.Contains(out, "1048576     1048576    0  data") {
+		t.Errorf("map of the default export:\n%s", out)
+	}
+}
+
+// A client that dies in the middle leaves nothing behind that hinders the next.
+func TestClientKilled(t *testing.T) {
+	l := newMemLUN(t, 64<<20)
+	_, path := serveLUN(t, l)
+	uri := "nbd+unix:///vol?socket=" + path
+	src := filepath.Join(t.TempDir(), "src")
+	data := make([]byte, 64<<20)
+	rand.NewChaCha8([32]byte{3}).Read(data)
+	if err := os.WriteFile(src, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	prog, err := exec.LookPath("nbdcopy")
+	if err != nil {
+		t.Skip("nbdcopy is not installed (apt-get install libnbd-bin)")
+	}
+	var cmd *exec.Cmd
+	hit := make(chan struct{}, 1)
+	var writes atomic.Int32
+	l.hook = func(r *initiator.Request) error {
+		if writes.Add(1) == 20 {
+			hit <- struct{}{}
+		}
+		return nil
+	}
+	for range 3 {
+		writes.Store(0)
+		cmd = exec.Command(prog, src, uri)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-hit
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+	tool(t, "libnbd-bin", "nbdcopy", src, uri)
+	if !bytes.Equal(l.content(), data) {
+		t.Error("the last copy is not whole")
 	}
 }
 

@@ -114,7 +114,7 @@ func (g *negotiation) exportName(name []byte) (*Export, error) {
 	}
 	var p [10 + 124]byte
 	binary.BigEndian.PutUint64(p[0:], uint64(e.LUN.Info().Size))
-	binary.BigEndian.PutUint16(p[8:], uint16(e.Flags()))
+	binary.BigEndian.PutUint16(p[8:], uint16(g.flags(e)))
 	n := 10
 	if !g.noZeroes {
 		n = len(p)
@@ -230,7 +230,7 @@ func (g *negotiation) meta(opt uint32, data []byte) error {
 		return g.fail(opt, repErrInvalid, "bytes behind the last metadata query")
 	}
 	if opt == optSetMeta {
-		g.hasAlloc, g.allocation = found, name
+		g.hasAlloc, g.allocation = found, e.Name // "" may have named it
 	}
 	if found {
 		id := uint32(contextID)

@@ -104,7 +104,10 @@ func (c *conn) check(in *request) uint32 {
 			allowed |= cmdDF
 		}
 		if in.n > maxPayload {
-			return errOverflow
+			if in.flags&cmdDF == 0 {
+				return errInval
+			}
+			return errOverflow // the protocol has this for one chunk that cannot be
 		}
 	case CmdWrite:
 		allowed = cmdFUA
@@ -135,6 +138,7 @@ func (c *conn) check(in *request) uint32 {
 			return errNoSpace // as the protocol wants it for writes beyond the end
 		}
 		return errInval
+	case in.cmd == CmdTrim: // a hint, of which blocks that are not covered whole are left out
 	case in.off%uint64(c.block) != 0 || in.n%uint32(c.block) != 0:
 		return errInval
 	}
@@ -158,7 +162,7 @@ func (c *conn) start(s *slot) {
 	r, in := &s.req, &s.in
 	r.Off, r.Len, r.Buf = int64(in.off), int64(in.n), nil
 	r.FUA = in.flags&cmdFUA != 0
-	r.MayUnmap = false
+	r.MayUnmap, r.NoData = false, false
 	switch in.cmd {
 	case CmdRead:
 		r.Op, r.Buf, r.FUA = initiator.OpRead, s.buf[:in.n], false
@@ -168,8 +172,17 @@ func (c *conn) start(s *slot) {
 		r.Op, r.Off, r.Len, r.FUA = initiator.OpFlush, 0, 0, false
 	case CmdTrim:
 		r.Op = initiator.OpDiscard
+		bs := int64(c.block)
+		end := (r.Off + r.Len) / bs * bs
+		r.Off = (r.Off + bs - 1) / bs * bs
+		if r.Len = end - r.Off; r.Len <= 0 {
+			s.succeed()
+			c.answer(s)
+			return
+		}
 	case CmdWriteZeroes:
-		r.Op, r.MayUnmap = initiator.OpWriteZeroes, in.flags&cmdNoHole == 0
+		// Fast zeroes are no slower than a write, or refused with ENOTSUP.
+		r.Op, r.MayUnmap, r.NoData = initiator.OpWriteZeroes, in.flags&cmdNoHole == 0, in.flags&cmdFastZero != 0
 	case CmdBlockStatus:
 		c.mu.Lock()
 		c.inFlight++
@@ -187,17 +200,13 @@ func (c *conn) start(s *slot) {
 
 // repeat submits a finished request once more where that can help: a target
 // may refuse WRITE SAME only when it sees it (the session then remembers to
-// write zeroes), and trim and zeroes with FUA end with a flush.
+// write zeroes).
 func (c *conn) repeat(s *slot) bool {
 	r := &s.req
-	switch {
-	case r.Op == initiator.OpWriteZeroes && r.Err != nil && !s.again && errors.Is(r.Err, blockdev.ErrNotSupported):
-		s.again = true
-	case (r.Op == initiator.OpWriteZeroes || r.Op == initiator.OpDiscard) && r.Err == nil && s.in.flags&cmdFUA != 0:
-		r.Op, r.Buf = initiator.OpFlush, nil
-	default:
+	if r.Op != initiator.OpWriteZeroes || r.NoData || s.again || !errors.Is(r.Err, blockdev.ErrNotSupported) {
 		return false
 	}
+	s.again = true
 	one := [1]*initiator.Request{r}
 	c.exp.LUN.SubmitBatch(one[:])
 	return true

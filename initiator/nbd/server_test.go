@@ -146,8 +146,9 @@ func TestCommands(t *testing.T) {
 			if r := c.do(cmdFUA, cmd, 8192, 4096, nil); r.errno != 0 || l.content()[8192] != 0 || l.content()[12288] != 7 {
 				t.Errorf("%v: %+v", cmd, r)
 			}
-			if n := l.flush.Load(); n != int64(2+i) {
-				t.Errorf("%v with FUA: %d flushes", cmd, n)
+			// Durable is the session's affair: it flushes where the command has no FUA bit.
+			if n := l.fua.Load(); n != int64(2+i) || l.flush.Load() != 1 {
+				t.Errorf("%v with FUA: %d with FUA, %d flushes", cmd, n, l.flush.Load())
 			}
 		}
 		if r := c.do(cmdNoHole|cmdFastZero, CmdWriteZeroes, 0, 1<<20, nil); r.errno != 0 {
@@ -204,7 +205,12 @@ func TestRefusedRequests(t *testing.T) {
 		{"vol", 0, CmdRead, 1<<64 - 512, 1024, errInval},
 		{"vol", 0, CmdRead, 100, 512, errInval},
 		{"vol", 0, CmdRead, 0, 100, errInval},
-		{"vol", 0, CmdRead, 0, maxPayload + 512, errOverflow},
+		{"vol", 0, CmdRead, 0, maxPayload + 512, errInval},
+		{"vol", 0, CmdRead, 0, 1<<32 - 512, errInval},
+		{"vol", cmdDF, CmdRead, 0, maxPayload + 512, errOverflow},
+		{"vol", 0, CmdTrim, 0, 1<<32 - 512, errInval},
+		{"vol", 0, CmdWriteZeroes, 0, 1<<32 - 512, errNoSpace},
+		{"vol", 0, CmdBlockStatus, 0, 1<<32 - 512, errInval},
 		{"vol", 0, CmdWrite, 1<<20 - 512, 1024, errNoSpace},
 		{"vol", 0, CmdWrite, 1<<64 - 512, 1024, errNoSpace},
 		{"vol", cmdNoHole, CmdWrite, 0, 512, errInval},
@@ -254,6 +260,7 @@ func TestErrorNumbers(t *testing.T) {
 		{blockdev.ErrNotSupported, errNotSup},
 		{initiator.ErrSessionLost, errIO},
 		{initiator.ErrTimeout, errIO},
+		{initiator.ErrCacheLost, errIO},
 		{initiator.ErrClosed, errShutdown},
 		{initiator.ErrReservation, errPerm},
 		{errors.New("anything"), errIO},
@@ -285,6 +292,71 @@ func TestWriteZeroesFallsBack(t *testing.T) {
 	c := connect(t, path, "vol")
 	if r := c.do(0, CmdWriteZeroes, 0, 4096, nil); r.errno != 0 || calls.Load() != 2 {
 		t.Errorf("%+v after %d calls", r, calls.Load())
+	}
+}
+
+// Fast zeroes are not written: the client would rather do something else.
+func TestFastZeroIsFastOrNot(t *testing.T) {
+	l := newMemLUN(t, 1<<20)
+	var calls atomic.Int32
+	l.hook = func(r *initiator.Request) error {
+		if calls.Add(1); !r.NoData {
+			t.Error("this one may write")
+		}
+		return blockdev.ErrNotSupported
+	}
+	_, path := serveLUN(t, l)
+	c := connect(t, path, "vol")
+	if r := c.do(cmdFastZero, CmdWriteZeroes, 0, 4096, nil); r.errno != errNotSup || calls.Load() != 1 {
+		t.Errorf("%+v after %d calls", r, calls.Load())
+	}
+}
+
+// A trim covers the blocks that lie in it whole: older qemu trims as its guest
+// says, whatever the block size, and takes EINVAL for an error.
+func TestTrimIsRoundedInwards(t *testing.T) {
+	l := newMemLUN(t, 64<<10)
+	l.info.BlockSize = 4096
+	_, path := serveLUN(t, l)
+	c := connect(t, path, "vol")
+	for _, tc := range []struct{ off, n, from, to int }{
+		{4096, 8192, 4096, 12288}, {5000, 10000, 8192, 12288}, {5000, 100, 0, 0}, {4097, 4096, 0, 0}, {0, 4095, 0, 0}, {65535, 1, 0, 0}, {0, 0, 0, 0},
+		{4095, 4097, 4096, 8192},
+	} {
+		l.mu.Lock()
+		copy(l.data, bytes.Repeat([]byte{7}, len(l.data)))
+		l.mu.Unlock()
+		want := l.content()
+		clear(want[tc.from:tc.to])
+		if r := c.do(cmdFUA, CmdTrim, uint64(tc.off), uint32(tc.n), nil); r.errno != 0 || !bytes.Equal(l.content(), want) {
+			t.Errorf("trim of %d+%d: %+v", tc.off, tc.n, r)
+		}
+	}
+	if r := c.do(0, CmdTrim, 64<<10, 1, nil); r.errno != errInval {
+		t.Errorf("beyond the end: %+v", r)
+	}
+}
+
+// A context that was chosen for the default export counts for the export that
+// this is.
+func TestContextOfTheDefaultExport(t *testing.T) {
+	_, path := serveLUN(t, newMemLUN(t, 1<<20))
+	for _, names := range [][2]string{{"", "vol"}, {"vol", ""}, {"", ""}} {
+		c := dial(t, path)
+		if typ, _ := c.option(optStructuredReply, nil); typ != repAck {
+			t.Fatal(typ)
+		}
+		c.structured = true
+		if typ, _ := c.option(optSetMeta, metaQuery(names[0], contextAllocation)); typ != repMetaContext {
+			t.Fatal(typ)
+		}
+		if typ, _ := c.optionReply(optSetMeta); typ != repAck {
+			t.Fatal(typ)
+		}
+		c.goExport(names[1])
+		if r := c.do(0, CmdBlockStatus, 0, 4096, nil); r.errno != 0 {
+			t.Errorf("%q: %+v", names, r)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ var toolCases = []Case{
 	{Name: "tools/libiscsi-iser", Expect: "the same tools over iser://, by libiscsi's own iSER on siw", Run: libiscsiISER},
 	{Name: "tools/qemu-iser", Expect: "qemu-io writes and reads over iser://", Run: qemuISER},
 	{Name: "attach/nbd", Expect: "/dev/nbd0 in the guest: mkfs, mount, fio verify, detach", Run: attachNBD},
+	{Name: "attach/nbd-held", Expect: "SIGTERM while /dev/nbd0 is held open with dirty pages: they are written", Run: attachHeld},
 	{Name: "attach/nbd-restart", Expect: "the target killed and restarted under I/O on /dev/nbd0", Run: attachRestart},
 }
 
@@ -90,6 +91,20 @@ func attachNBD(_ context.Context, e *Env) (string, error) {
 verify /dev/nbd0 16 1 16 || die fio
 /host/iser-initiator attach --detach /dev/nbd0 || die detach; wait; cat /tmp/attach.log`, t.Port, ramIQN)
 	return "mounted, verified, detached", err
+}
+
+// attachHeld ends the attachment while another process has the device open: the last
+// close, at which the kernel writes its page cache back, comes too late.
+func attachHeld(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(fileTarget("64MiB"))
+	if err != nil {
+		return "", err
+	}
+	_, err = e.In(attachGuest+`a=$!; exec 7<>/dev/nbd0; dd if=/dev/urandom of=/tmp/held bs=1M count=16 2>/dev/null; cat /tmp/held >&7 || die write
+grep -q "^Dirty: *[1-9][0-9][0-9][0-9]" /proc/meminfo || die nothing is dirty
+kill $a; wait $a || { cat /tmp/attach.log; die detach; }; exec 7>&-; cat /tmp/attach.log
+/host/iser-initiator verify iscsi://$HOST:%[1]d/%[2]s/0 /tmp/held || die lost`, t.Port, ramIQN)
+	return "all that was in the page cache is on the volume", err
 }
 
 func attachRestart(_ context.Context, e *Env) (string, error) {

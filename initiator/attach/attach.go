@@ -35,6 +35,7 @@ type Options struct {
 	Connections int    // kernel device: sockets
 	ReadOnly    bool
 	OnError     func(error)
+	OnNotice    func(string) // of what takes time at the end
 	// FinishTimeout bounds what detaching waits for clients' requests.
 	FinishTimeout time.Duration
 }
@@ -230,7 +231,10 @@ func (a *Attachment) makeDevice() error {
 			a.opt.OnError(err)
 		}
 	})
-	a.later(func() error { cancel(); return d.Disconnect() })
+	a.later(func() error {
+		cancel()
+		return errors.Join(a.writeBack(d.Path, nbd.WriteBack), d.Disconnect())
+	})
 	a.Record.Device = d.Path
 	return d.WaitReady(10 * time.Second)
 }
@@ -244,8 +248,9 @@ func (a *Attachment) fillRecord(path string) {
 	r.URI = "nbd+unix:///" + r.Export + "?socket=" + r.Socket
 }
 
-// Wait serves until ctx ends or the server fails, then detaches: it stops
-// accepting, lets requests finish, flushes the volume, and disconnects.
+// Wait serves until ctx ends or the server fails, then detaches: it has the kernel
+// write back what it holds of the device, disconnects it, stops accepting, lets
+// requests finish, and flushes the volume.
 func (a *Attachment) Wait(ctx context.Context) error {
 	var err error
 	select {

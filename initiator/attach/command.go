@@ -63,7 +63,7 @@ func Command() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.BoolVar(&c.detach, "detach", false, "end an attachment: finish requests, flush, disconnect")
+	fs.BoolVar(&c.detach, "detach", false, "end an attachment: write back, disconnect, finish requests, flush")
 	fs.BoolVar(&c.list, "list", false, "list attachments")
 	fs.StringVar(&c.opt.Device, "device", "auto", "kernel device: auto (where possible), none, or /dev/nbdN")
 	fs.IntVar(&c.opt.Connections, "connections", 1, "sockets between the kernel device and this process")
@@ -75,7 +75,7 @@ func Command() *cobra.Command {
 	fs.StringVar(&c.pidfile, "pidfile", "", "write the serving process's id to this file")
 	fs.StringVar(&c.log, "log", "", "with --daemon: file for messages")
 	fs.StringVar(&c.opt.Dir, "run-dir", RunDir(), "directory of attachment records")
-	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "bound on finishing requests at detach")
+	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "bound on writing the kernel's cache back, and on finishing requests, at detach")
 	fs.BoolVar(&c.json, "json", false, "print JSON")
 	c.conn = connflags.Register(fs)
 	return cmd
@@ -129,6 +129,7 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, cfg initiato
 		return l, nil
 	}
 	opt.OnError = func(err error) { fmt.Fprintln(stderr, err) }
+	opt.OnNotice = func(text string) { fmt.Fprintln(stderr, text) }
 	a, held, err := Attach(ctx, opt)
 	if err != nil {
 		return err
@@ -211,7 +212,8 @@ func (c *command) runDetach(ctx context.Context, out io.Writer, key string) erro
 	if cfg, err := initiator.ParseURL(key); err == nil {
 		key = cfg.URL() // as the record has it
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout+10*time.Second)
+	// The device is written back, then requests finish; each is bounded by the timeout.
+	ctx, cancel := context.WithTimeout(ctx, 2*c.timeout+10*time.Second)
 	defer cancel()
 	r, err := Detach(ctx, c.opt.Dir, key)
 	switch {

@@ -36,7 +36,7 @@ const exitHelp = `Exit codes:
   8  time-out
  21  nothing found (discover), or no such target or LUN
  24  authentication or authorization failed
-128  bench: a signal has ended the run early`
+128  bench: a signal has ended the run early, without a failure until then`
 
 // errReported ends a command that has said itself what is wrong.
 var errReported = errors.New("reported")

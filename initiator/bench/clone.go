@@ -69,6 +69,7 @@ type clone struct {
 	ramped   bool
 	deadline time.Duration // 0: none
 	failed   bool
+	cut      bool // stopped before its end
 
 	sinceFlush int       // writes since the last flush was issued
 	flushing   bool      // a flush is in flight

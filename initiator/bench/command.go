@@ -25,8 +25,10 @@ Options have fio's names, units (k = 1024) and meaning; _ and - are the same.
 Options before the first --name are defaults for all jobs, each --name begins a
 job. With job files (fio's ini grammar), options given here override theirs.
 
-The exit status is 0 when every operation and every check succeeded, and 128,
-as fio's, when a signal has ended the run early.`
+The exit status is 0 when all jobs have run to their end and every operation and
+every check succeeded; 1 when one of them failed, be the run interrupted or not;
+and 128, as fio's, when a signal has ended the run early without a failure. An
+interrupted run does not verify what it has written.`
 
 const example = `  # random reads, 4 KiB, 32 in flight, ten seconds
   iser-initiator bench iser://127.0.0.1/iqn.2026-11.softiser:demo/0 \
@@ -235,15 +237,22 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	rep, err := Run(ctx, jobs, cfg)
 	line.clear()
 	if err != nil {
+		if ctx.Err() != nil {
+			err = &usage.Exit{Code: exitInterrupted, Err: fmt.Errorf("bench: interrupted before the first job ran: %w", err)}
+		}
 		return errors.Join(err, closeOut())
 	}
 	if err := errors.Join(rep.write(out, c.format, global), closeOut()); err != nil {
 		return err
 	}
-	if err := rep.Err(); err != nil || ctx.Err() == nil {
+	if err := rep.Err(); err != nil || !rep.Interrupted {
 		return err
 	}
-	return &usage.Exit{Code: exitInterrupted, Err: errors.New("bench: interrupted; the report covers what was done until then")}
+	text := "bench: interrupted; the report covers what was done until then"
+	if rep.Unverified {
+		text += ", and the verification is missing or incomplete"
+	}
+	return &usage.Exit{Code: exitInterrupted, Err: errors.New(text)}
 }
 
 // exitInterrupted is what fio ends with after a signal.

@@ -83,3 +83,60 @@ func TestInterruptWaitsForWhatIsInFlight(t *testing.T) {
 		}
 	})
 }
+
+// A signal that comes when everything has been done has interrupted nothing; one
+// that leaves later jobs out does not cost the report of those that ran.
+func TestInterruptedIsTrue(t *testing.T) {
+	for _, c := range []struct {
+		name, text              string
+		after                   time.Duration
+		clones                  int
+		interrupted, unverified bool
+	}{
+		{"behind the end", "[j]\nrw=write\nbs=4k\nsize=16k\nverify=crc32c", time.Hour, 1, false, false},
+		{"in the last operation", "[j]\nrw=read\nbs=4k\nsize=16k\nnumber_ios=2", 1500 * time.Millisecond, 1, false, false},
+		{"in the last operation of the range", "[j]\nrw=read\nbs=4k\nsize=8k", 1500 * time.Millisecond, 1, false, false},
+		{"in the second pass", "[j]\nrw=write\nbs=4k\nsize=8k\nverify=crc32c\ntime_based\nruntime=60", 3500 * time.Millisecond, 1, true, true},
+		{"between passes", "[j]\nrw=write\nbs=4k\nsize=8k\nverify=crc32c\ntime_based\nruntime=60", 1500 * time.Millisecond, 1, true, true},
+		{"in the run", "[j]\nrw=read\nbs=4k", 1500 * time.Millisecond, 1, true, false},
+		{"before verification", "[j]\nrw=write\nbs=4k\nsize=16k\nverify=crc32c", 1500 * time.Millisecond, 1, true, true},
+		{"in the flush behind the run", "[j]\nrw=write\nbs=4k\nsize=4k\nend_fsync=1", 500 * time.Millisecond, 1, true, false},
+		{"in the verification", "[j]\nrw=write\nbs=4k\nsize=16k\nverify=crc32c", 5500 * time.Millisecond, 1, true, true},
+		{"no verification wanted", "[j]\nrw=write\nbs=4k\nsize=16k\nverify=crc32c\ndo_verify=0", 1500 * time.Millisecond, 1, true, false},
+		{"before the second job", "[j]\nrw=read\nbs=4k\nsize=8k\n[k]\nstonewall\nrw=read\nbs=4k\nsize=8k", 1500 * time.Millisecond, 1, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake(t, 1<<20)
+				f.delay = time.Second
+				ctx, cancel := context.WithTimeout(t.Context(), c.after)
+				defer cancel()
+				rep, err := Run(ctx, parseText(t, c.text), Config{Open: f.open, URL: "fake://"})
+				if err != nil || rep.Err() != nil {
+					t.Fatal(err, rep.Err())
+				}
+				if rep.Interrupted != c.interrupted || rep.Unverified != c.unverified || len(rep.Clones) != c.clones {
+					t.Errorf("interrupted %v, unverified %v, %d clones", rep.Interrupted, rep.Unverified, len(rep.Clones))
+				}
+			})
+		})
+	}
+}
+
+// A flush that tells of lost writes is a failed operation.
+func TestLostCacheIsAnError(t *testing.T) {
+	f := newFake(t, 1<<20)
+	f.hook = func(r *initiator.Request) (bool, error) {
+		if r.Op == initiator.OpFlush {
+			return true, initiator.ErrCacheLost
+		}
+		return false, nil
+	}
+	rep, err := runText(t, f, "[j]\nrw=write\nbs=4k\nsize=64k\nfsync=4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rep.Err(); !errors.Is(err, initiator.ErrCacheLost) || rep.Clones[0].Errors != 1 {
+		t.Errorf("%d errors: %v", rep.Clones[0].Errors, err)
+	}
+}

@@ -23,6 +23,11 @@ type Report struct {
 	Started time.Time
 	Groups  []*Stats // one entry per clone, or per group with group_reporting
 	Clones  []*Stats
+	// Interrupted: the context ended before the jobs did, so that something of what
+	// they should have done is missing.
+	Interrupted bool
+	// Unverified: part of it is a verification.
+	Unverified bool
 }
 
 // Failed reports whether any operation or check failed.
@@ -61,7 +66,14 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 	var stage []*Job
 	var all []*clone
 	flush := func() error {
+		if len(all) > 0 && ctx.Err() != nil { // what has run is reported
+			rep.Interrupted = true
+			return nil
+		}
 		clones, err := runStage(ctx, stage, cfg)
+		if err != nil && len(all) > 0 && ctx.Err() != nil && len(clones) == 0 {
+			rep.Interrupted, err = true, nil
+		}
 		all = append(all, clones...)
 		stage = nil
 		return err
@@ -92,6 +104,8 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 func (r *Report) collect(all []*clone) {
 	byGroup := map[int]*Stats{}
 	for _, c := range all {
+		r.Interrupted = r.Interrupted || c.cut
+		r.Unverified = r.Unverified || c.cut && c.ledger != nil && (c.job.DoVerify && c.job.writes() || c.job.VerifyOnly)
 		s := &c.stats
 		r.Clones = append(r.Clones, s)
 		if !c.job.GroupReporting {

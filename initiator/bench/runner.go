@@ -153,10 +153,14 @@ func (c *clone) advance() bool {
 			c.pat.restart()
 			return true
 		}
+		c.cut = c.cut || c.drain && c.stopped.Load() && !c.expired(now)
 		c.closeRun(now)
-		if c.job.writes() && c.job.EndFsync && !halted {
-			c.setPhase(phaseFlush)
-			return true
+		if c.job.writes() && c.job.EndFsync {
+			if !halted {
+				c.setPhase(phaseFlush)
+				return true
+			}
+			c.cut = c.cut || c.stopped.Load()
 		}
 		return c.toVerify(halted)
 	case phaseFlush:
@@ -179,7 +183,11 @@ func (c *clone) closeRun(now time.Duration) {
 }
 
 func (c *clone) toVerify(halted bool) bool {
-	if c.ledger == nil || !c.job.writes() || !c.job.DoVerify || halted {
+	if c.ledger == nil || !c.job.writes() || !c.job.DoVerify {
+		return false
+	}
+	if halted {
+		c.cut = c.cut || c.stopped.Load()
 		return false
 	}
 	c.setPhase(phaseVerify)

@@ -24,6 +24,8 @@ func (c *clone) submitNext(s *slot) bool {
 
 func (c *clone) runNext(s *slot) bool {
 	if c.stopped.Load() || c.expired(s.start) || c.failed && !c.job.ContinueOnErr {
+		// Only with something left to do has it been interrupted.
+		c.cut = c.cut || c.stopped.Load() && !c.expired(s.start) && (s.held || c.draw(s) || c.drain)
 		s.held = false
 		return false
 	}
@@ -153,6 +155,7 @@ func (c *clone) prepareFlush(s *slot) {
 // flushNext: one flush of everything, by the first slot that asks.
 func (c *clone) flushNext(s *slot) bool {
 	if c.lastFlush || c.stopped.Load() {
+		c.cut = c.cut || !c.lastFlush
 		return false
 	}
 	c.lastFlush = true
@@ -163,6 +166,7 @@ func (c *clone) flushNext(s *slot) bool {
 
 // verifyNext reads the next block that the ledger knows.
 func (c *clone) verifyNext(s *slot) bool {
+	c.cut = c.cut || c.stopped.Load() && (c.ledger == nil || c.verifyAt < c.ledger.blocks)
 	if c.stopped.Load() || c.stats.Bad > 0 && c.job.VerifyFatal || c.stats.Errors > 0 && !c.job.ContinueOnErr {
 		return false
 	}

@@ -34,6 +34,11 @@ func serve(t *testing.T, size int64, secret string) (addr string, vol blockdev.D
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveVolume(t, vol, secret), vol
+}
+
+func serveVolume(t *testing.T, vol blockdev.Device, secret string) (addr string) {
+	t.Helper()
 	srv, err := target.New(target.Config{Portals: []target.Portal{{Listen: "127.0.0.1:0"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +64,7 @@ func serve(t *testing.T, size int64, secret string) (addr string, vol blockdev.D
 		<-served
 		vol.Close()
 	})
-	return srv.Addrs()[0], vol
+	return srv.Addrs()[0]
 }
 
 // run executes a command line and returns what it printed and its exit code.

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/initiator"
 )
 
@@ -91,12 +93,9 @@ func (s *stream) read(ctx context.Context, take func(p []byte) error) error {
 }
 
 // toFile returns a function that writes what is read to f; with sparse, zeroes
-// in a regular file become holes.
+// in a regular file become holes, where stepping over them leaves holes.
 func (s *stream) toFile(f *os.File) (take func([]byte) error, finish func() error) {
-	seekable := false
-	if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
-		seekable = s.sparse
-	}
+	seekable := s.sparse && growsByHoles(f)
 	hole := false
 	take = func(p []byte) error {
 		if seekable && allZero(p) {
@@ -120,6 +119,22 @@ func (s *stream) toFile(f *os.File) (take func([]byte) error, finish func() erro
 		return f.Truncate(end)
 	}
 	return take, finish
+}
+
+// growsByHoles reports whether seeking forward in f and writing there leaves a
+// hole: not where every write goes to the end (O_APPEND, as of a shell's >>), nor
+// over what the file holds already.
+func growsByHoles(f *os.File) bool {
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return false
+	}
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil || at < st.Size() {
+		return false
+	}
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	return err == nil && flags&unix.O_APPEND == 0
 }
 
 // write copies r to the volume until it ends or length bytes have been copied.
@@ -177,7 +192,7 @@ func (s *stream) write(ctx context.Context, r io.Reader) error {
 			p.n = n
 			p.req = initiator.Request{Op: initiator.OpWrite, Off: s.off + at, Buf: p.buf[:n], FUA: s.fua}
 			if s.sparse && allZero(p.buf[:n]) {
-				p.req = initiator.Request{Op: initiator.OpWriteZeroes, Off: s.off + at, Len: int64(n), MayUnmap: true}
+				p.req = initiator.Request{Op: initiator.OpWriteZeroes, Off: s.off + at, Len: int64(n), MayUnmap: true, FUA: s.fua}
 				s.zeroes += int64(n)
 			}
 			busy[i] = true

@@ -235,11 +235,17 @@ func (i *loopInitiator) ready(t *testing.T, who string) {
 	for range 4 { // unit attentions
 		tur := scsiPDU(testUnitReady, false, 0, nil)
 		tur.BHS.SCSICommand().SetRead(false)
-		switch i.m.run(tur, &i.sn) {
-		case 0:
-			return
-		case 0xff:
+		tur.BHS.SetCmdSN(i.sn)
+		tur.BHS.SetITT(i.sn)
+		i.sn++
+		_, before, _ := i.m.seen(i.c)
+		i.m.deliver(tur)
+		_, after, last := i.m.seen(i.c)
+		if after != before+1 || last.Opcode() != iscsi.OpSCSIResponse {
 			t.Errorf("a command of %s is not answered", who)
+			return
+		}
+		if last.SCSIResponse().Status() == 0 {
 			return
 		}
 	}

@@ -146,6 +146,14 @@ func TestClientsOfLargeBlocks(t *testing.T) {
 // A client that dies in the middle leaves nothing behind that hinders the next.
 func TestClientKilled(t *testing.T) {
 	l := newMemLUN(t, 64<<20)
+	hit := make(chan struct{}, 1)
+	var writes atomic.Int32
+	l.hook = func(r *initiator.Request) error {
+		if writes.Add(1) == 20 {
+			hit <- struct{}{}
+		}
+		return nil
+	}
 	_, path := serveLUN(t, l)
 	uri := "nbd+unix:///vol?socket=" + path
 	src := filepath.Join(t.TempDir(), "src")
@@ -158,18 +166,9 @@ func TestClientKilled(t *testing.T) {
 	if err != nil {
 		t.Skip("nbdcopy is not installed (apt-get install libnbd-bin)")
 	}
-	var cmd *exec.Cmd
-	hit := make(chan struct{}, 1)
-	var writes atomic.Int32
-	l.hook = func(r *initiator.Request) error {
-		if writes.Add(1) == 20 {
-			hit <- struct{}{}
-		}
-		return nil
-	}
 	for range 3 {
 		writes.Store(0)
-		cmd = exec.Command(prog, src, uri)
+		cmd := exec.Command(prog, src, uri)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

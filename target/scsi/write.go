@@ -48,7 +48,17 @@ func (t *Task) wantOut(n int64) bool {
 // fua reports whether the command must make its data durable itself: a volume
 // without a write cache does so with every write.
 func (t *Task) fua() bool {
-	return t.lu.geo().info.WriteCache && (t.io.FUA() || !t.lu.modes.wce.Load())
+	if !t.lu.geo().info.WriteCache {
+		return false
+	}
+	if !t.lu.modes.wce.Load() {
+		return true
+	}
+	switch spc.Opcode(t.CDB[0]) {
+	case spc.OpWriteSame10, spc.OpWriteSame16: // UNMAP is where other commands have FUA
+		return false
+	}
+	return t.io.FUA()
 }
 
 func writeJob(t *Task) { t.writeChunk(blockdev.Wait) }

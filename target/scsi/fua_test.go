@@ -1,0 +1,48 @@
+package scsi
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"softiser/blockdev"
+	spc "softiser/internal/scsi"
+)
+
+// flushCounter has a write cache and counts the ranges that are made durable.
+type flushCounter struct {
+	blockdev.Device
+	flushes atomic.Int64
+}
+
+func (d *flushCounter) Info() blockdev.Info {
+	i := d.Device.Info()
+	i.WriteCache = true
+	return i
+}
+
+func (d *flushCounter) FlushRange(off, n int64) error {
+	d.flushes.Add(1)
+	return d.Device.FlushRange(off, n)
+}
+
+// Bit 3 of byte 1 is FUA in WRITE and ORWRITE, and UNMAP in WRITE SAME (SBC-4 §5.51):
+// an unmapping WRITE SAME may stay in the write cache.
+func TestFUABit(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		cdb     []byte
+		flushes int64
+	}{
+		{"WRITE SAME with UNMAP", spc.AppendWriteSame16(nil, 0, 8, 1<<3), 0},
+		{"ORWRITE with FUA", []byte{byte(spc.OpOrWrite16), 1 << 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0}, 1},
+		{"ORWRITE", []byte{byte(spc.OpOrWrite16), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0}, 0},
+		{"WRITE SAME", spc.AppendWriteSame16(nil, 0, 8, 0), 0},
+	} {
+		d := &flushCounter{Device: newVolume(t, 1<<20, 512)}
+		r := newRig(t, Config{}, LUConfig{Volume: d})
+		r.do(c.cdb, make([]byte, 512), 0, immediate(512)).good()
+		if n := d.flushes.Load(); n != c.flushes {
+			t.Errorf("%s: %d flushes, want %d", c.name, n, c.flushes)
+		}
+	}
+}

@@ -302,11 +302,10 @@ func (p *perf) measurePerftest(ctx context.Context, host string) error {
 		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
 			return err
 		}
-	} else {
-		// The server may not yet have seen that its last Write has left, and siw
-		// fails a Write that the end of the connection finds in that state.
-		time.Sleep(ptLinger)
 	}
+	// The server may not yet have seen that its last Write or Send has left, and siw
+	// fails one that the end of the connection finds in that state.
+	time.Sleep(ptLinger)
 	t.disconnect()
 	ctl.disconnect()
 	return res.print(p.out, p.json)

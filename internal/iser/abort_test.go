@@ -3,8 +3,8 @@ package iser
 import (
 	"runtime"
 	"testing"
-	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/iscsi"
 	"softiser/rdma"
 )
@@ -104,9 +104,9 @@ func TestManyPDUsAtOnce(t *testing.T) {
 			runtime.Gosched()
 		}
 	}()
-	for r.qp.Stats().SendsOut < n && r.qp.State() == rdma.StateRTS {
-		time.Sleep(time.Millisecond) // until all of it is in the socket, or the connection has ended
-	}
+	await.True(t, "all of it is in the socket, or the connection has ended", func() bool {
+		return r.qp.Stats().SendsOut >= n || r.qp.State() != rdma.StateRTS
+	})
 	for range n {
 		r.up.PDU(t, "NOP-Out").Release()
 	}

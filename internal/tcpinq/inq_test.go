@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softiser/internal/await"
 	"softiser/internal/leaktest"
 )
 
@@ -233,11 +234,7 @@ func TestBytesLeft(t *testing.T) {
 		e.inq.Waits()
 	}
 	// The lookout leaves a healthy connection alone.
-	for until := time.Now().Add(long); e.inq.armed.Load(); time.Sleep(time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("the lookout did not come")
-		}
-	}
+	await.True(t, "the lookout comes", func() bool { return !e.inq.armed.Load() })
 	e.inq.look()
 	if _, err := peer.Write([]byte("x")); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
@@ -281,13 +282,8 @@ func TestVolumeOfAUnitThatGoes(t *testing.T) {
 	}
 	r.port.release(c)
 	r.finish(c)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	await.True(t, "the volume can be served again", func() bool {
 		_, err := r.dev.AddLUN(LUConfig{LUN: 3, Volume: v})
-		if err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err == nil
+	})
 }

@@ -53,16 +53,7 @@ func (v *Volume) WriteZeroes(off, n int64, mayUnmap bool) error {
 			return err
 		}
 	}
-	// The slow way, in pieces so that nobody waits long for the range.
-	for n > 0 {
-		k := min(n, 1<<20)
-		var one [1][]byte
-		if err := v.store(blockdev.Zeroes(one[:0], k), off, k, false); err != nil {
-			return err
-		}
-		off, n = off+k, n-k
-	}
-	return nil
+	return v.overwrite(off, n) // the slow way
 }
 
 // zero runs a deallocating or zeroing call under an exclusive claim.

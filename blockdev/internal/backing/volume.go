@@ -61,8 +61,8 @@ type Config struct {
 // direct leases.
 const DefaultPatience = time.Second
 
-// Volume is an open volume. It implements blockdev.Device, Lender, Resizer and
-// Mapped.
+// Volume is an open volume. It implements blockdev.Device, Lender, Resizer, Eraser
+// and Mapped.
 type Volume struct {
 	cfg      Config
 	sys      kernel

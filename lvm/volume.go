@@ -19,9 +19,10 @@ type Volume struct {
 }
 
 var (
-	_ blockdev.Device     = (*Volume)(nil)
-	_ blockdev.LowSpace   = (*Volume)(nil)
-	_ blockdev.SpaceMeter = (*Volume)(nil)
+	_ blockdev.Device      = (*Volume)(nil)
+	_ blockdev.LowSpace    = (*Volume)(nil)
+	_ blockdev.SpaceMeter  = (*Volume)(nil)
+	_ blockdev.SpaceWaiter = (*Volume)(nil)
 )
 
 // Name is the current name of the logical volume.
@@ -124,6 +125,14 @@ func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
 	return v.dev.WriteAt(p, off)
 }
 
+// WriteAtUntil implements blockdev.SpaceWaiter.
+func (v *Volume) WriteAtUntil(p []byte, off int64, stop blockdev.Stop) (int, error) {
+	if v.closed.Load() {
+		return 0, blockdev.ErrClosed
+	}
+	return v.dev.WriteAtUntil(p, off, stop)
+}
+
 // Flush implements blockdev.Device.
 func (v *Volume) Flush() error {
 	if v.closed.Load() {
@@ -148,12 +157,28 @@ func (v *Volume) Discard(off, n int64) error {
 	return v.dev.Discard(off, n)
 }
 
+// DiscardUntil implements blockdev.SpaceWaiter.
+func (v *Volume) DiscardUntil(off, n int64, stop blockdev.Stop) error {
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	return v.dev.DiscardUntil(off, n, stop)
+}
+
 // WriteZeroes implements blockdev.Device.
 func (v *Volume) WriteZeroes(off, n int64, mayUnmap bool) error {
 	if v.closed.Load() {
 		return blockdev.ErrClosed
 	}
 	return v.dev.WriteZeroes(off, n, mayUnmap)
+}
+
+// WriteZeroesUntil implements blockdev.SpaceWaiter.
+func (v *Volume) WriteZeroesUntil(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	return v.dev.WriteZeroesUntil(off, n, mayUnmap, stop)
 }
 
 // Extents implements blockdev.Device.

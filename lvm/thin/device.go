@@ -190,13 +190,16 @@ func (d *Device) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // WriteAt implements blockdev.Device.
-func (d *Device) WriteAt(p []byte, off int64) (int, error) {
+func (d *Device) WriteAt(p []byte, off int64) (int, error) { return d.WriteAtUntil(p, off, nil) }
+
+// WriteAtUntil implements blockdev.SpaceWaiter.
+func (d *Device) WriteAtUntil(p []byte, off int64, stop blockdev.Stop) (int, error) {
 	if err := d.check(off, int64(len(p)), true); err != nil {
 		return 0, err
 	}
 	err := d.each(off, int64(len(p)), func(vb uint64, in, at, n int64) error {
 		one := [1][]byte{p[at : at+n]}
-		_, err := d.writeBlock(vb, in, one[:], n)
+		_, err := d.writeBlock(vb, in, one[:], n, stop)
 		return err
 	})
 	if err != nil {
@@ -206,14 +209,14 @@ func (d *Device) WriteAt(p []byte, off int64) (int, error) {
 }
 
 // writeBlock writes n bytes, which are in ps, to a virtual block at offset in;
-// fresh means that it got a new data block for that.
-func (d *Device) writeBlock(vb uint64, in int64, ps [][]byte, n int64) (fresh bool, err error) {
+// fresh means that it got a new data block for that. stop may be nil.
+func (d *Device) writeBlock(vb uint64, in int64, ps [][]byte, n int64, stop blockdev.Stop) (fresh bool, err error) {
 	for {
 		own, err := d.writeOwn(vb, in, ps)
 		if own || err != nil {
 			return false, err
 		}
-		if done, err := d.provision(vb, in, ps, n); done || err != nil {
+		if done, err := d.provision(vb, in, ps, n, stop); done || err != nil {
 			return true, err
 		}
 	}

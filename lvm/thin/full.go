@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"softiser/blockdev"
 )
 
 // outOfSpace is the state of a pool that has no free block, dm-thin's
@@ -38,13 +40,13 @@ func (p *Pool) notice(format string, a ...any) {
 	p.low.tell()
 }
 
-// waitSpaceLocked waits until there may be space, and reports whether to try
-// again; mu is given up while it waits. The time-out runs from when the pool
-// ran out, not from when a write came: a full pool holds its writers once, and
-// refuses at once from then on.
-func (p *Pool) waitSpaceLocked() bool {
+// waitSpaceLocked waits until there may be space; full is what to fail with when
+// there is no more waiting. mu is given up while it waits. The time-out runs from
+// when the pool ran out, not from when a write came: a full pool holds its
+// writers once, and refuses at once from then on. stop may be nil.
+func (p *Pool) waitSpaceLocked(full error, stop blockdev.Stop) error {
 	if p.cfg.ErrorWhenFull {
-		return false
+		return full
 	}
 	now := time.Now()
 	if p.out.since.IsZero() {
@@ -52,19 +54,30 @@ func (p *Pool) waitSpaceLocked() bool {
 	}
 	left := p.out.since.Add(p.cfg.FullWait).Sub(now)
 	if left <= 0 {
-		return false
+		return full
 	}
 	ch := p.out.wake
 	p.mu.Unlock()
 	defer p.mu.Lock()
+	var stopped <-chan struct{}
+	if stop != nil {
+		stopped = stop.Done()
+	}
 	// Blocks that open leases still hold come free without a word.
 	t := time.NewTimer(min(left, time.Second))
 	defer t.Stop()
 	select {
 	case <-ch:
 	case <-t.C:
+	case <-stopped:
 	}
-	return true
+	// Whoever has given up must not write, although there is space by now.
+	select {
+	case <-stopped:
+		return blockdev.ErrStopped
+	default:
+		return nil
+	}
 }
 
 // freedLocked is called when a volume has given blocks back.

@@ -120,8 +120,13 @@ func (d *Device) direct(l *blockdev.Lease, off int64, n int, m blockdev.Mode, wr
 
 // CommitLease implements blockdev.Lender.
 func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {
+	return d.CommitLeaseUntil(l, fua, nil)
+}
+
+// CommitLeaseUntil implements blockdev.SpaceLender.
+func (d *Device) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.Stop) error {
 	if len(l.Priv.Under) == 0 {
-		return d.commitStaged(l, fua)
+		return d.commitStaged(l, fua, stop)
 	}
 	if err := swap.CommitThrough(l, false); err != nil || !fua {
 		return err
@@ -131,14 +136,14 @@ func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {
 
 // commitStaged writes a staged lease block by block, so that what covers a block
 // is one write although it lies in several buffers.
-func (d *Device) commitStaged(l *blockdev.Lease, fua bool) error {
+func (d *Device) commitStaged(l *blockdev.Lease, fua bool, stop blockdev.Stop) error {
 	left, fresh := l.Segs, true
 	skip := 0 // bytes of left[0] that are written
 	err := d.each(l.Off, int64(l.Len), func(vb uint64, in, _, n int64) error {
 		var room [4][]byte
 		ps := room[:0]
 		ps, left, skip = swap.Cut(ps, left, skip, int(n))
-		f, err := d.writeBlock(vb, in, ps, n)
+		f, err := d.writeBlock(vb, in, ps, n, stop)
 		fresh = fresh && f
 		return err
 	})

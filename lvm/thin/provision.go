@@ -11,10 +11,10 @@ import (
 // which are in ps, into it at offset in. The data is complete before the mapping
 // exists, so what the block held before never shows. done is false when the
 // block has changed in the meantime: look again.
-func (d *Device) provision(vb uint64, in int64, ps [][]byte, n int64) (done bool, err error) {
+func (d *Device) provision(vb uint64, in int64, ps [][]byte, n int64, stop blockdev.Stop) (done bool, err error) {
 	pool := d.p
 	c := cell{d.id, vb}
-	old, fresh, err := pool.claim(d, c)
+	old, fresh, err := pool.claim(d, c, stop)
 	if err != nil || fresh == nil {
 		return false, err
 	}
@@ -105,8 +105,8 @@ func copyData(dev blockdev.Device, from, to, n int64) error {
 }
 
 // claim waits until nobody else provisions the block, and allocates a data
-// block for it. fresh is nil if it needs none any more.
-func (p *Pool) claim(d *Device, c cell) (old mapping, fresh *uint64, err error) {
+// block for it. fresh is nil if it needs none any more. stop may be nil.
+func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh *uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -135,8 +135,10 @@ func (p *Pool) claim(d *Device, c cell) (old mapping, fresh *uint64, err error) 
 		if !errors.Is(err, blockdev.ErrNoSpace) {
 			return old, nil, err
 		}
-		if !p.waitSpaceLocked() {
-			p.full.Add(1)
+		if err = p.waitSpaceLocked(err, stop); err != nil {
+			if !errors.Is(err, blockdev.ErrStopped) {
+				p.full.Add(1)
+			}
 			return old, nil, err
 		}
 	}
@@ -161,26 +163,35 @@ func (p *Pool) releaseLocked(c cell) {
 
 // Discard implements blockdev.Device: whole blocks are unmapped, and the ends
 // zeroed.
-func (d *Device) Discard(off, n int64) error {
+func (d *Device) Discard(off, n int64) error { return d.DiscardUntil(off, n, nil) }
+
+// DiscardUntil implements blockdev.SpaceWaiter: the ends of the range may lie in
+// shared blocks, which take space to be zeroed.
+func (d *Device) DiscardUntil(off, n int64, stop blockdev.Stop) error {
 	if err := d.check(off, n, true); err != nil {
 		return err
 	}
 	if d.p.cfg.NoDiscard {
 		return blockdev.ErrNotSupported
 	}
-	return d.zero(off, n, true)
+	return d.zero(off, n, true, stop)
 }
 
 // WriteZeroes implements blockdev.Device. What is not mapped reads as zeroes
 // already; mayUnmap false still leaves mapped blocks mapped.
 func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
+	return d.WriteZeroesUntil(off, n, mayUnmap, nil)
+}
+
+// WriteZeroesUntil implements blockdev.SpaceWaiter.
+func (d *Device) WriteZeroesUntil(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
 	if err := d.check(off, n, true); err != nil {
 		return err
 	}
-	return d.zero(off, n, mayUnmap && !d.p.cfg.NoDiscard)
+	return d.zero(off, n, mayUnmap && !d.p.cfg.NoDiscard, stop)
 }
 
-func (d *Device) zero(off, n int64, unmap bool) error {
+func (d *Device) zero(off, n int64, unmap bool, stop blockdev.Stop) error {
 	// The last block of a volume may be a short one.
 	short := d.size % d.p.chunk
 	es, err := d.Extents(off, n)
@@ -189,7 +200,7 @@ func (d *Device) zero(off, n int64, unmap bool) error {
 	}
 	for _, e := range es {
 		if e.Data {
-			if err := d.zeroMapped(e.Off, e.Len, unmap, short); err != nil {
+			if err := d.zeroMapped(e.Off, e.Len, unmap, short, stop); err != nil {
 				return err
 			}
 		}
@@ -197,7 +208,7 @@ func (d *Device) zero(off, n int64, unmap bool) error {
 	return nil
 }
 
-func (d *Device) zeroMapped(off, n int64, unmap bool, short int64) error {
+func (d *Device) zeroMapped(off, n int64, unmap bool, short int64, stop blockdev.Stop) error {
 	return d.each(off, n, func(vb uint64, in, at, n int64) error {
 		whole := n == d.p.chunk || in == 0 && off+at+n == d.size && n == short
 		if unmap && whole {
@@ -218,7 +229,7 @@ func (d *Device) zeroMapped(off, n int64, unmap bool, short int64) error {
 			p := (*buf)[:min(int64(len(*buf)), n)]
 			clear(p)
 			one := [1][]byte{p}
-			if _, err := d.writeBlock(vb, in, one[:], int64(len(p))); err != nil {
+			if _, err := d.writeBlock(vb, in, one[:], int64(len(p)), stop); err != nil {
 				return err
 			}
 			in, n = in+int64(len(p)), n-int64(len(p))

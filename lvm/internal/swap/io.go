@@ -42,6 +42,14 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 // CommitLease implements blockdev.Lender.
 func (g *gen) CommitLease(l *blockdev.Lease, fua bool) error { return g.lender.CommitLease(l, fua) }
 
+// CommitLeaseUntil implements blockdev.SpaceLender.
+func (g *gen) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.Stop) error {
+	if w, ok := g.lender.(blockdev.SpaceLender); ok {
+		return w.CommitLeaseUntil(l, fua, stop)
+	}
+	return g.lender.CommitLease(l, fua)
+}
+
 // CommitBlocks implements blockdev.Lender.
 func (g *gen) CommitBlocks(l *blockdev.Lease, fua bool) bool { return g.lender.CommitBlocks(l, fua) }
 
@@ -59,29 +67,49 @@ func (d *Device) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // WriteAt implements blockdev.Device.
-func (d *Device) WriteAt(p []byte, off int64) (int, error) {
+func (d *Device) WriteAt(p []byte, off int64) (int, error) { return d.WriteAtUntil(p, off, nil) }
+
+// WriteAtUntil implements blockdev.SpaceWaiter.
+func (d *Device) WriteAtUntil(p []byte, off int64, stop blockdev.Stop) (int, error) {
 	d.gate.RLock()
 	defer d.gate.RUnlock()
 	g := d.enter()
 	defer g.leave()
+	if w, ok := g.dev.(blockdev.SpaceWaiter); ok {
+		return w.WriteAtUntil(p, off, stop)
+	}
 	return g.dev.WriteAt(p, off)
 }
 
 // Discard implements blockdev.Device.
-func (d *Device) Discard(off, n int64) error {
+func (d *Device) Discard(off, n int64) error { return d.DiscardUntil(off, n, nil) }
+
+// DiscardUntil implements blockdev.SpaceWaiter.
+func (d *Device) DiscardUntil(off, n int64, stop blockdev.Stop) error {
 	d.gate.RLock()
 	defer d.gate.RUnlock()
 	g := d.enter()
 	defer g.leave()
+	if w, ok := g.dev.(blockdev.SpaceWaiter); ok {
+		return w.DiscardUntil(off, n, stop)
+	}
 	return g.dev.Discard(off, n)
 }
 
 // WriteZeroes implements blockdev.Device.
 func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
+	return d.WriteZeroesUntil(off, n, mayUnmap, nil)
+}
+
+// WriteZeroesUntil implements blockdev.SpaceWaiter.
+func (d *Device) WriteZeroesUntil(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
 	d.gate.RLock()
 	defer d.gate.RUnlock()
 	g := d.enter()
 	defer g.leave()
+	if w, ok := g.dev.(blockdev.SpaceWaiter); ok {
+		return w.WriteZeroesUntil(off, n, mayUnmap, stop)
+	}
 	return g.dev.WriteZeroes(off, n, mayUnmap)
 }
 

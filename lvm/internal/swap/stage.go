@@ -63,9 +63,13 @@ func CopyOut(p []byte, segs [][]byte, skip int64) {
 
 // WriteStaged writes a staged lease to dev.
 func WriteStaged(l *blockdev.Lease, dev blockdev.Device, fua bool) error {
+	return writeStaged(l, dev, fua, dev.WriteAt)
+}
+
+func writeStaged(l *blockdev.Lease, dev blockdev.Device, fua bool, write func(p []byte, off int64) (int, error)) error {
 	at := l.Off
 	for _, s := range l.Segs {
-		if _, err := dev.WriteAt(s, at); err != nil {
+		if _, err := write(s, at); err != nil {
 			return err
 		}
 		at += int64(len(s))
@@ -91,6 +95,11 @@ type stager struct {
 
 // CommitLease implements blockdev.Lender.
 func (s *stager) CommitLease(l *blockdev.Lease, fua bool) error { return WriteStaged(l, s.d, fua) }
+
+// CommitLeaseUntil implements blockdev.SpaceLender.
+func (s *stager) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.Stop) error {
+	return writeStaged(l, s.d, fua, func(p []byte, off int64) (int, error) { return s.d.WriteAtUntil(p, off, stop) })
+}
 
 // CommitBlocks implements blockdev.Lender.
 func (s *stager) CommitBlocks(*blockdev.Lease, bool) bool { return true }

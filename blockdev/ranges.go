@@ -11,15 +11,19 @@ import (
 // memory which one command reads or fills by reference is not changed by
 // another one (a CRC over it would break, and with it a connection).
 //
-//	                 open: read      write      exclusive
-//	TryRead             lent         refused    refused
-//	TryWrite            refused      refused    refused
+//	                 open: read      write      shared      exclusive
+//	TryRead             lent         refused    lent        refused
+//	TryWrite            refused      refused    refused     refused
+//	Shared              beside it    beside it  beside it   waits for those before it
 //	Exclusive           waits        waits      waits for those before it
 //
 // A refused lease is staged in pool memory. What copies into the device
 // (staged commits, WriteAt, discards) takes its range by Exclusive: from that
 // moment no new lease on it is direct, and it waits for the older ones, but
-// never longer than its patience, because a lease is held by a peer.
+// never longer than its patience, because a lease is held by a peer. What
+// copies out of the device (staged reads, ReadAt) takes it by Shared, so that no
+// reader sees a block of which a part has been overwritten. Copies are bounded by
+// storage, not by a peer, and wait for each other however long it takes.
 //
 // The table is sharded by address, so that connections that work on different
 // parts do not meet, and nothing is allocated once the shards have grown. The
@@ -50,14 +54,21 @@ type shard struct {
 // span is one lent range. A range that touches several shards is in each.
 type span struct {
 	off, end int64
-	tag      uint64 // tagRead, tagWrite, or the ticket of an Exclusive
+	tag      uint64 // tagRead, tagWrite, or the ticket of a copy
 }
 
+// Tickets are drawn in ascending order, those of Shared with the lowest bit set.
 const (
 	tagRead uint64 = iota
 	tagWrite
 	tagTickets // tickets are counted from here
+
+	tagShared = 1
 )
+
+// isCopy and isShared tell what kind of range it is.
+func (s *span) isCopy() bool   { return s.tag >= tagTickets }
+func (s *span) isShared() bool { return s.isCopy() && s.tag&tagShared != 0 }
 
 // TryRead lends [off, off+n) for reading; n > 0.
 func (r *Ranges) TryRead(off, n int64) bool { return r.try(span{off, off + n, tagRead}) }
@@ -72,19 +83,13 @@ func (r *Ranges) EndRead(off, n int64) { r.remove(span{off, off + n, tagRead}) }
 func (r *Ranges) EndWrite(off, n int64) { r.remove(span{off, off + n, tagWrite}) }
 
 // Exclusive claims [off, off+n) and waits until every older overlapping range
-// has been given back, at most for patience. The claim stands either way;
-// quiet reports whether the wait succeeded. End it with EndExclusive.
+// has been given back: for copies without a bound, for leases at most for
+// patience. The claim stands either way; quiet reports whether every lease was
+// given back. End it with EndExclusive.
 func (r *Ranges) Exclusive(off, n int64, patience time.Duration) (ticket uint64, quiet bool) {
 	s := span{off: off, end: off + n}
-	mask := maskOf(s)
-	r.lock(mask)
-	// The ticket is drawn under the locks, so that two overlapping claims
-	// agree on who came first.
-	s.tag = tagTickets + r.ticket.Add(1)
-	r.insertLocked(mask, s)
-	busy := r.overlapsLocked(mask, s, s.tag)
-	r.unlock(mask)
-	if !busy {
+	mask, busy := r.claim(&s, 0)
+	if busy == rangeFree {
 		return s.tag, true
 	}
 	return s.tag, r.await(mask, s, patience)
@@ -93,6 +98,36 @@ func (r *Ranges) Exclusive(off, n int64, patience time.Duration) (ticket uint64,
 // EndExclusive gives back the claim that Exclusive returned.
 func (r *Ranges) EndExclusive(off, n int64, ticket uint64) {
 	r.remove(span{off, off + n, ticket})
+}
+
+// Shared claims [off, off+n) for a copy out of the device and waits until every
+// older overlapping Exclusive has ended; later ones wait for it. Leases are left
+// alone, but for writing nothing in the range is lent directly any more. End it
+// with EndShared.
+func (r *Ranges) Shared(off, n int64) (ticket uint64) {
+	s := span{off: off, end: off + n}
+	if mask, busy := r.claim(&s, tagShared); busy != rangeFree {
+		r.await(mask, s, 0)
+	}
+	return s.tag
+}
+
+// EndShared gives back the claim that Shared returned.
+func (r *Ranges) EndShared(off, n int64, ticket uint64) {
+	r.remove(span{off, off + n, ticket})
+}
+
+// claim draws a ticket for s and enters it. busy tells what s has to wait for.
+func (r *Ranges) claim(s *span, kind uint64) (mask uint64, busy rangeUse) {
+	mask = maskOf(*s)
+	r.lock(mask)
+	// The ticket is drawn under the locks, so that two overlapping claims
+	// agree on who came first.
+	s.tag = tagTickets + r.ticket.Add(1)<<1 | kind
+	r.insertLocked(mask, *s)
+	busy = r.useLocked(mask, s)
+	r.unlock(mask)
+	return mask, busy
 }
 
 // Open counts the ranges that are out.
@@ -144,7 +179,8 @@ func (r *Ranges) try(s span) bool {
 func (sh *shard) conflicts(s span) bool {
 	for i := range sh.spans {
 		o := &sh.spans[i]
-		if s.off < o.end && o.off < s.end && (s.tag|o.tag) != tagRead {
+		beside := s.tag == tagRead && (o.tag == tagRead || o.isShared())
+		if s.off < o.end && o.off < s.end && !beside {
 			return true
 		}
 	}
@@ -158,24 +194,44 @@ func (r *Ranges) insertLocked(mask uint64, s span) {
 	}
 }
 
-// overlapsLocked reports whether a range older than ticket overlaps s. Leases
-// count as older: once a claim is in the table, none can come after it.
-func (r *Ranges) overlapsLocked(mask uint64, s span, ticket uint64) bool {
+// rangeUse is what a copy has to wait for.
+type rangeUse uint8
+
+const (
+	rangeFree   rangeUse = iota
+	rangeLent            // leases only
+	rangeCopied          // another copy
+)
+
+// useLocked is what older than the claim s overlaps it and concerns it. Leases
+// count as older: once a claim is in the table, none can come after it that does.
+func (r *Ranges) useLocked(mask uint64, s *span) rangeUse {
+	use := rangeFree
 	for m := mask; m != 0; m &= m - 1 {
-		for _, o := range r.shards[bits.TrailingZeros64(m)].spans {
-			if s.off < o.end && o.off < s.end && o.tag < ticket {
-				return true
+		spans := r.shards[bits.TrailingZeros64(m)].spans
+		for i := range spans {
+			o := &spans[i]
+			switch {
+			case s.off >= o.end || o.off >= s.end || o.tag >= s.tag:
+			case s.isShared() && (!o.isCopy() || o.isShared()):
+			case o.isCopy():
+				return rangeCopied
+			default:
+				use = rangeLent
 			}
 		}
 	}
-	return false
+	return use
 }
 
-func (r *Ranges) await(mask uint64, s span, patience time.Duration) bool {
+// await waits until what s has to wait for is over, and reports whether it is: for
+// leases only until patience has run out.
+func (r *Ranges) await(mask uint64, s span, patience time.Duration) (quiet bool) {
 	r.waiting.Add(1)
 	defer r.waiting.Add(-1)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
+	over := timer.C
 	for {
 		// The channel is fetched before the look, so that a release between
 		// the look and the wait closes this very channel.
@@ -187,15 +243,15 @@ func (r *Ranges) await(mask uint64, s span, patience time.Duration) bool {
 		r.wakeMu.Unlock()
 
 		r.lock(mask)
-		busy := r.overlapsLocked(mask, s, s.tag)
+		use := r.useLocked(mask, &s)
 		r.unlock(mask)
-		if !busy {
-			return true
+		if use == rangeFree || use == rangeLent && over == nil {
+			return use == rangeFree
 		}
 		select {
 		case <-wake:
-		case <-timer.C:
-			return false
+		case <-over:
+			over = nil
 		}
 	}
 }

@@ -131,12 +131,63 @@ func TestExclusivePatience(t *testing.T) {
 	})
 }
 
+// TestShared: a copy out of the device waits for the copies into it that came
+// before, and for nothing else; later ones wait for it.
+func TestShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r Ranges
+		r.TryWrite(0, 512) // a lease: left alone
+		first := r.Shared(0, 4096)
+		if !r.TryRead(512, 512) {
+			t.Error("a lease for reading was refused beside a copy out of the device")
+		}
+		if r.TryWrite(1024, 512) {
+			t.Error("a lease for writing was lent where a copy reads")
+		}
+		order := make(chan string, 3)
+		var into uint64
+		go func() {
+			into, _ = r.Exclusive(0, 4096, time.Millisecond)
+			order <- "into"
+		}()
+		synctest.Wait()
+		go func() {
+			out := r.Shared(0, 512)
+			order <- "out"
+			r.EndShared(0, 512, out)
+		}()
+		time.Sleep(time.Hour) // patience is for leases, which peers hold
+		r.EndRead(512, 512)
+		synctest.Wait()
+		if n := len(order); n != 0 {
+			t.Fatalf("%s did not wait for an older copy", <-order)
+		}
+		r.EndShared(0, 4096, first)
+		if got := <-order; got != "into" {
+			t.Errorf("%s came first, want the copy into the device", got)
+		}
+		synctest.Wait()
+		if n := len(order); n != 0 {
+			t.Errorf("a copy out of the device went on beside one into it")
+		}
+		r.EndExclusive(0, 4096, into)
+		if got := <-order; got != "out" {
+			t.Errorf("%s came last", got)
+		}
+		r.EndWrite(0, 512)
+		synctest.Wait()
+		if n := r.Open(); n != 0 {
+			t.Errorf("%d ranges are left", n)
+		}
+	})
+}
+
 // TestRangesModel runs random leases and claims on few places and checks by
 // counters per cell that the rules hold at every moment.
 func TestRangesModel(t *testing.T) {
 	const cell, cells = 256 << 10, 16
 	var r Ranges
-	var readers, writers [cells]atomic.Int32
+	var readers, writers, claimed, copying [cells]atomic.Int32
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
@@ -145,7 +196,7 @@ func TestRangesModel(t *testing.T) {
 				first := rnd.IntN(cells)
 				n := 1 + rnd.IntN(min(4, cells-first))
 				off, length := int64(first)*cell, int64(n)*cell
-				switch rnd.IntN(3) {
+				switch rnd.IntN(4) {
 				case 0:
 					if r.TryRead(off, length) {
 						for i := first; i < first+n; i++ {
@@ -180,11 +231,26 @@ func TestRangesModel(t *testing.T) {
 						if writers[i].Add(1) != 1 || readers[i].Load() != 0 {
 							t.Error("claim beside a lease")
 						}
+						if claimed[i].Add(1); copying[i].Load() != 0 {
+							t.Error("claim beside a copy out of the device")
+						}
 					}
 					for i := first; i < first+n; i++ {
 						writers[i].Add(-1)
+						claimed[i].Add(-1)
 					}
 					r.EndExclusive(off, length, ticket)
+				case 3:
+					ticket := r.Shared(off, length)
+					for i := first; i < first+n; i++ {
+						if copying[i].Add(1); claimed[i].Load() != 0 {
+							t.Error("copy out of the device beside a claim")
+						}
+					}
+					for i := first; i < first+n; i++ {
+						copying[i].Add(-1)
+					}
+					r.EndShared(off, length, ticket)
 				}
 			}
 		})

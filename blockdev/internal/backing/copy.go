@@ -10,7 +10,8 @@ import (
 	"softiser/blockdev"
 )
 
-// ReadAt implements blockdev.Device by pread.
+// ReadAt implements blockdev.Device by pread. It waits for copies into the range
+// that came before.
 func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 	if err := v.check(off, int64(len(p))); err != nil {
 		return 0, err
@@ -19,6 +20,12 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer v.opMu.RUnlock()
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n := int64(len(p))
+	ticket := v.ranges.Shared(off, n)
+	defer v.ranges.EndShared(off, n, ticket)
 	if err := v.pread(p, off); err != nil {
 		return 0, err
 	}

@@ -134,7 +134,8 @@ func (v *Volume) learnRun(off, end int64) error {
 }
 
 // stageRead copies the range into pool memory, which no concurrent write can
-// change under a transmission.
+// change under a transmission. Copies into the range that came before are waited
+// for, those that come later wait: what is read is never half overwritten.
 func (v *Volume) stageRead(l *blockdev.Lease) error {
 	if err := v.begin(); err != nil {
 		return err
@@ -145,6 +146,8 @@ func (v *Volume) stageRead(l *blockdev.Lease) error {
 		return err
 	}
 	l.Priv.Pool = bufs
+	ticket := v.ranges.Shared(l.Off, int64(l.Len))
+	defer v.ranges.EndShared(l.Off, int64(l.Len), ticket)
 	off := l.Off
 	for _, b := range bufs {
 		if err := v.pread(b, off); err != nil {

@@ -122,11 +122,14 @@ func (d *Device) setLocked(n uint16, lu *LU) {
 	}
 }
 
-// leaveLocked keeps a unit that has been removed within reach of task management
-// until its last task has ended. Preconditions: d.mu is held.
-func (d *Device) leaveLocked(lu *LU) {
-	l := append(slices.Clone(*d.leaving.Load()), lu)
+// takeAwayLocked publishes lu (nil: none) under the number of old, which stays within
+// reach of task management until its last task has ended. It is entered among those
+// that leave first, so that whoever looks for its tasks there after it has not found
+// it under its number finds it. Preconditions: d.mu is held.
+func (d *Device) takeAwayLocked(old, lu *LU) {
+	l := append(slices.Clone(*d.leaving.Load()), old)
 	d.leaving.Store(&l)
+	d.setLocked(old.lun, lu)
 }
 
 // left forgets a unit that has been drained.
@@ -137,9 +140,20 @@ func (d *Device) left(lu *LU) {
 	d.leaving.Store(&l)
 }
 
-// withTasks returns the units that may have tasks: those that are there, and those
-// that have been removed under theirs.
-func (d *Device) withTasks() []*LU { return append(d.LUs(), *d.leaving.Load()...) }
+// withTasks returns the units that may have tasks, each once: those that are there, and
+// those that have been removed under theirs.
+func (d *Device) withTasks() []*LU { return d.andLeaving(d.LUs(), nil) }
+
+// andLeaving adds to lus, which has been read before, the leaving units that match
+// (nil: all). One that is on its way out may be in both.
+func (d *Device) andLeaving(lus []*LU, match func(*LU) bool) []*LU {
+	for _, lu := range *d.leaving.Load() {
+		if (match == nil || match(lu)) && !slices.Contains(lus, lu) {
+			lus = append(lus, lu)
+		}
+	}
+	return lus
+}
 
 // lunsChanged tells every nexus, through every logical unit but the new one,
 // that the inventory has changed.
@@ -162,8 +176,7 @@ func (d *Device) RemoveLUN(ctx context.Context, n uint16) error {
 		d.mu.Unlock()
 		return fmt.Errorf("target %s: no LUN %d", d.cfg.Name, n)
 	}
-	d.setLocked(n, nil)
-	d.leaveLocked(lu)
+	d.takeAwayLocked(lu, nil)
 	d.mu.Unlock()
 	d.lunsChanged(nil)
 	return lu.drain(ctx)
@@ -184,17 +197,22 @@ func (lu *LU) Drain(ctx context.Context) (removed bool, err error) {
 // ReplaceLUN puts another volume behind the number cfg.LUN. Initiators get
 // 3F/0E and, from the new unit, 3F/03 because its identity has changed.
 func (d *Device) ReplaceLUN(ctx context.Context, cfg LUConfig) (*LU, error) {
-	old := d.lookup(cfg.LUN)
-	if old == nil {
-		return nil, fmt.Errorf("target %s: no LUN %d to replace", d.cfg.Name, cfg.LUN)
+	none := fmt.Errorf("target %s: no LUN %d to replace; add it", d.cfg.Name, cfg.LUN)
+	if d.lookup(cfg.LUN) == nil {
+		return nil, none
 	}
 	lu, err := newLU(d, cfg)
 	if err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
-	d.setLocked(cfg.LUN, lu)
-	d.leaveLocked(old)
+	old := d.lookup(cfg.LUN)
+	if old == nil { // removed meanwhile
+		d.mu.Unlock()
+		lu.close()
+		return nil, none
+	}
+	d.takeAwayLocked(old, lu)
 	d.mu.Unlock()
 	lu.resumeOperation()
 	d.lunsChanged(lu)

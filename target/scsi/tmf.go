@@ -91,12 +91,7 @@ func (d *Device) numbered(lun uint64) (lus []*LU) {
 	if lu := d.lookup(num); lu != nil {
 		lus = append(lus, lu)
 	}
-	for _, lu := range *d.leaving.Load() {
-		if lu.lun == num {
-			lus = append(lus, lu)
-		}
-	}
-	return lus
+	return d.andLeaving(lus, func(lu *LU) bool { return lu.lun == num })
 }
 
 // endTasks executes a function about a whole task set.

@@ -67,6 +67,7 @@ func (lu *LU) abortLocked(t *Task, why abortReason, w *tmfWait, set *abortSet) {
 		set.dead = append(set.dead, t)
 	case taskBlocked:
 		lu.dropRangeLocked(t)
+		t.unwaitLocked()
 		t.state = taskRunning
 		set.dead = append(set.dead, t)
 	case taskRunning:

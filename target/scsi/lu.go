@@ -100,9 +100,8 @@ type LU struct {
 	itls        map[*Nexus]*itl
 	past        tallies // latencies of nexuses that are gone
 	first, last *Task   // the task set, oldest first
-	arrivals    uint64
-	nEnabled    int // tasks that have started
-	nOrdered    int // of these: ORDERED and HEAD OF QUEUE
+	nEnabled    int     // tasks that have started
+	nOrdered    int     // of these: ORDERED and HEAD OF QUEUE
 	dormantHead *Task
 	dormantTail *Task
 	exclusives  []*Task // announced, in order

@@ -83,10 +83,15 @@ type rewriter struct {
 	done   uint64    // of total: blocks times passes
 	total  uint64
 	cancel bool // the unit is going away
-	over   bool // the last one has ended, with err
-	err    error
-	waiter *Task
-	ticket uint64 // waiter's arrival: the slot may hold another command by now
+}
+
+// outcome is how one operation ends, and who waits for that. LU.mu guards it. Each
+// operation has its own, so that nobody is told the end of another one, and who takes
+// the waiter out of it ends the task: a task that has been aborted is in none.
+type outcome struct {
+	over   bool
+	err    error // if over
+	waiter *Task // in state blocked; nil: none
 }
 
 var errCancelled = errors.New("scsi: the logical unit has been closed during SANITIZE or FORMAT UNIT")
@@ -159,40 +164,36 @@ func (t *Task) rewrite(o operation, immed bool) {
 		return
 	}
 	z.mu.Lock()
-	z.now, z.over, z.err = o, false, nil
+	z.now = o
 	z.done, z.total = 0, lu.geo().blocks*uint64(o.Passes)
-	z.waiter = nil
-	if !immed {
-		z.waiter, z.ticket = t, t.arrival
-	}
 	lu.selfTest.abort(testEnded)
 	lu.touched()
 	lu.setGate(o.Kind.running(), true)
 	lu.setGate(gateSanFailed|gateCorrupt, false)
 	z.mu.Unlock()
 	lu.users.Add(1)
-	go lu.runOperation(o)
+	end := new(outcome)
+	go lu.runOperation(o, end)
 	if immed {
 		t.good()
 		return
 	}
-	t.awaitOperation()
+	t.awaitOperation(o.Kind, end)
 }
 
 // awaitOperation leaves t waiting for the operation, which it does not hold any
 // blocks for. An abort ends the task but not the operation.
-func (t *Task) awaitOperation() {
-	lu, z := t.lu, &t.lu.rewriter
+func (t *Task) awaitOperation(kind opKind, end *outcome) {
+	lu := t.lu
 	lu.mu.Lock()
 	lu.dropRangeLocked(t)
 	if lu.dormantHead != nil {
 		lu.wakeLocked()
 	}
-	z.mu.Lock()
-	over, err, kind := z.over, z.err, z.now.Kind
-	z.mu.Unlock()
+	over, err := end.over, end.err
 	if !over && !t.isAborted() {
 		t.state = taskBlocked
+		t.awaits, end.waiter = end, t
 		lu.mu.Unlock()
 		return
 	}
@@ -223,7 +224,7 @@ func (lu *LU) resumeOperation() {
 	o := z.now
 	z.mu.Unlock()
 	lu.users.Add(1)
-	go lu.runOperation(o)
+	go lu.runOperation(o, new(outcome))
 }
 
 // restoreOperation takes over the state that was saved.
@@ -262,7 +263,7 @@ func (lu *LU) saveOperation(o *operation) error {
 }
 
 // runOperation is the goroutine of an operation.
-func (lu *LU) runOperation(o operation) {
+func (lu *LU) runOperation(o operation, end *outcome) {
 	defer lu.users.Add(-1)
 	err := lu.rewriteMedium(&o)
 	if err == nil {
@@ -277,27 +278,33 @@ func (lu *LU) runOperation(o operation) {
 	}
 	z := &lu.rewriter
 	z.mu.Lock()
-	t, ticket := z.waiter, z.ticket
-	z.waiter = nil
-	z.over, z.err = true, err
 	z.now.Failed = err != nil
 	lu.erased.Store(err == nil && len(o.Pattern) == 0 && lu.geo().info.Discard)
 	lu.setGate(o.Kind.failed(), err != nil)
 	lu.setGate(o.Kind.running(), false)
 	z.mu.Unlock()
-	if t == nil {
-		return
-	}
 	lu.mu.Lock()
-	if t.state != taskBlocked || t.arrival != ticket {
-		lu.mu.Unlock() // aborted meanwhile, or not waiting yet and about to see that it is over
+	end.over, end.err = true, err
+	t := end.waiter
+	if t == nil { // nobody waits, or it is about to see that it is over
+		lu.mu.Unlock()
 		return
 	}
+	t.unwaitLocked()
 	t.state = taskRunning
 	port := t.Port
 	lu.mu.Unlock()
 	t.rewritten(o.Kind, err)
 	port.Push()
+}
+
+// unwaitLocked takes t out of the operation that it waits for, if it does.
+// Preconditions: lu.mu is held, t is blocked.
+func (t *Task) unwaitLocked() {
+	if t.awaits != nil {
+		t.awaits.waiter = nil
+		t.awaits = nil
+	}
 }
 
 // rewriteMedium does the passes of o from where it stands.

@@ -294,7 +294,7 @@ func TestOperationMustBeSaved(t *testing.T) {
 		t.Fatal(err)
 	}
 	lu.users.Add(1)
-	lu.runOperation(operation{Kind: opErase, Passes: 1})
+	lu.runOperation(operation{Kind: opErase, Passes: 1}, new(outcome))
 	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).sense(spc.KeyMedium, spc.ASCSanitizeFailed)
 
 	// A volume that outlives the process, and nowhere to note what has begun.

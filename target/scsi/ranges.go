@@ -72,8 +72,8 @@ func (t *Task) exclusively(job func(*Task)) {
 	if lu.grantLocked(); t.hold.granted {
 		return
 	}
-	arrival := t.arrival
-	t.timer = time.AfterFunc(retryAfter, func() { lu.expire(t, arrival) })
+	order := t.hold.order
+	t.timer = time.AfterFunc(retryAfter, func() { lu.expire(order) })
 }
 
 // grantLocked starts the announced exclusives whose range is free.
@@ -87,13 +87,18 @@ func (lu *LU) grantLocked() {
 	}
 }
 
-// expire ends an exclusive that has waited too long.
-func (lu *LU) expire(t *Task, arrival uint64) {
+// expire ends the exclusive that was announced under a number, if it still waits. The
+// timer does not know the task: by the time that it fires, the slot may hold a
+// command of another unit, whose lock this is not.
+func (lu *LU) expire(order uint64) {
 	lu.mu.Lock()
-	if t.arrival != arrival || t.state != taskBlocked || t.hold.granted {
+	i := slices.IndexFunc(lu.exclusives, func(t *Task) bool { return t.hold.order == order && !t.hold.granted })
+	if i < 0 {
 		lu.mu.Unlock()
 		return
 	}
+	t := lu.exclusives[i]
+	lu.dropRangeLocked(t) // or it could be granted before it has ended
 	t.state = taskRunning
 	port := t.Port
 	lu.mu.Unlock()

@@ -79,9 +79,9 @@ type Task struct {
 	state   taskState     // guarded by lu.mu
 	next    *Task         // task set links, guarded by lu.mu
 	prev    *Task
-	qnext   *Task // dormant, worker or throttle queue, guarded by lu.mu
-	arrival uint64
+	qnext   *Task       // dormant, worker or throttle queue, guarded by lu.mu
 	timer   *time.Timer // bounds a Blocked task
+	awaits  *outcome    // of the operation that a Blocked task waits for, guarded by lu.mu
 }
 
 // Port is the data and status path of a task: the session layer over a

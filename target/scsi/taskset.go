@@ -19,8 +19,6 @@ import (
 func (lu *LU) admit(t *Task, job func(*Task)) bool {
 	lu.mu.Lock()
 	defer lu.mu.Unlock()
-	lu.arrivals++
-	t.arrival = lu.arrivals
 	t.prev, t.next = lu.last, nil
 	if lu.last == nil {
 		lu.first = t

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -534,14 +535,12 @@ func FuzzRecovery(f *testing.F) {
 		defer r.nc.Close()
 		r.mustLogin(testIQN, atLevel(2)...)
 		r.throw(first)
-		r.nc.Close()
 		x := dialRaw(t, s.addr)
 		defer x.nc.Close()
 		x.isid, x.tsih, x.cid, x.cmdSN = r.isid, r.tsih, 1, 3
 		if st := x.login(testIQN).LoginResponse().Status(); st == iscsi.LoginSuccess {
 			x.throw(second)
 		}
-		x.nc.Close()
 		if sess := s.sessionByTSIH(r.tsih); sess != nil {
 			sess.shut(errKilled)
 			<-sess.done
@@ -558,7 +557,8 @@ func FuzzRecovery(f *testing.F) {
 	})
 }
 
-// throw sends bytes as PDUs, and takes a little of what comes back.
+// throw sends bytes as PDUs, ends its side, and takes what comes back until the target
+// has ended the connection.
 func (r *rawInitiator) throw(b []byte) {
 	for len(b) >= iscsi.BHSLen {
 		h := iscsi.BHS(b[:iscsi.BHSLen])
@@ -567,13 +567,13 @@ func (r *rawInitiator) throw(b []byte) {
 		n := min(h.DataLen(), len(b), 8192)
 		h.SetDataLen(n)
 		if _, err := r.nc.Write(r.frame(&h, b[:n])); err != nil {
-			return
+			break // it has ended the connection already
 		}
 		b = b[n:]
 	}
-	for {
-		if _, err := r.tryRead(2 * time.Millisecond); err != nil {
-			return
-		}
+	r.nc.(*net.TCPConn).CloseWrite()
+	r.nc.SetReadDeadline(time.Now().Add(ioTime))
+	if _, err := io.Copy(io.Discard, r.nc); errors.Is(err, os.ErrDeadlineExceeded) {
+		r.t.Fatal("the target keeps a connection whose peer has ended its side")
 	}
 }

@@ -80,7 +80,7 @@ func (s *server) send(parts ...[]byte) {
 }
 
 func TestGarbage(t *testing.T) {
-	s := serve(t, func(c *Config, _ *Target) { c.Timeouts.FirstBytes, c.Timeouts.Login = 5*time.Second, 5*time.Second })
+	s := serve(t, func(c *Config, _ *Target) { c.Timeouts.FirstBytes, c.Timeouts.Login = time.Hour, time.Hour })
 	by := s.bystander()
 	rng := rand.New(rand.NewPCG(3, 4))
 	random := func(n int) []byte {
@@ -116,7 +116,7 @@ func TestGarbage(t *testing.T) {
 func TestCorruptedSession(t *testing.T) {
 	s := serve(t, func(c *Config, tgt *Target) {
 		unsolicitedAllowed(c, tgt)
-		c.Timeouts.FirstBytes, c.Timeouts.Login = 5*time.Second, 5*time.Second
+		c.Timeouts.FirstBytes, c.Timeouts.Login = time.Hour, time.Hour
 	})
 	stream := recordSession(t, s)
 	by := s.bystander()
@@ -186,7 +186,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 // off, against a target of the name that they wanted.
 func TestCapturedStreams(t *testing.T) {
 	s := serve(t, func(c *Config, _ *Target) {
-		c.Timeouts.FirstBytes, c.Timeouts.Login = 5*time.Second, 5*time.Second
+		c.Timeouts.FirstBytes, c.Timeouts.Login = time.Hour, time.Hour
 	})
 	by := s.bystander()
 	rng := rand.New(rand.NewPCG(7, 8))
@@ -264,6 +264,8 @@ func TestFloodOfSilence(t *testing.T) {
 	}
 }
 
+// FuzzConnection sends any bytes and ends its side; the server ends the connection. It
+// has no time-out that could do that: an execution never waits for one.
 func FuzzConnection(f *testing.F) {
 	f.Add([]byte(mpaKey + "\x10\x02\x00\x08\x00\x80\x00\x01\x80\x00\x00\x00"))
 	f.Add([]byte{0x43, 0x87})
@@ -279,7 +281,7 @@ func FuzzConnection(f *testing.F) {
 // fuzzServer is one server for all inputs of a fuzzing process; it ends with the
 // tests.
 var fuzzServer = sync.OnceValue(func() *server {
-	cfg := Config{Portals: []Portal{{Listen: "127.0.0.1:0"}}, Timeouts: Timeouts{FirstBytes: 200 * time.Millisecond, Login: 200 * time.Millisecond}}
+	cfg := Config{Portals: []Portal{{Listen: "127.0.0.1:0"}}, Timeouts: Timeouts{FirstBytes: time.Hour, Login: time.Hour}}
 	srv, err := New(cfg)
 	if err == nil {
 		err = srv.AddTarget(Target{Name: testIQN})

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // transport is what the first bytes of a connection ask for.
@@ -56,7 +58,8 @@ func classify(b []byte) (transport, error) {
 
 // sniff waits for the bytes that tell the transport and leaves them in the
 // socket: siw treats anything read too early as a protocol error, and so both
-// transports start on an untouched stream. The read deadline of c bounds it.
+// transports start on an untouched stream. The read deadline of c bounds it, but
+// a peer that has ended its side is not waited for: nothing more can decide.
 func sniff(c *net.TCPConn) (transport, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -68,6 +71,7 @@ func sniff(c *net.TCPConn) (transport, error) {
 		fail error
 	)
 	err = rc.Read(func(fd uintptr) bool {
+		last := ended(int(fd)) // before the look, which then sees everything
 		n, _, err := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		for err == syscall.EINTR {
 			n, _, err = syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
@@ -83,10 +87,21 @@ func sniff(c *net.TCPConn) (transport, error) {
 			return true
 		}
 		kind, fail = classify(buf[:n])
+		if kind == transportUnknown && fail == nil && last {
+			fail = io.ErrUnexpectedEOF
+		}
 		return kind != transportUnknown || fail != nil
 	})
 	if err != nil {
 		return transportUnknown, err
 	}
 	return kind, fail
+}
+
+// ended reports whether the peer has ended its side of a socket. A look at what
+// has come does not tell while bytes are left in it.
+func ended(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1
 }

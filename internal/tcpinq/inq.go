@@ -38,7 +38,6 @@ type Inq struct {
 	timer *time.Timer
 	armed atomic.Bool // the timer runs
 	ask   func(fd uintptr)
-	pfd   [1]unix.PollFd // asks for POLLHUP, which is always told
 	one   unix.Iovec
 	ctl   [24]byte // CMSG_SPACE of an int
 }
@@ -108,8 +107,9 @@ func (q *Inq) Waits() {
 		return
 	}
 	q.ask = func(fd uintptr) {
-		q.pfd[0].Fd = int32(fd)
-		if n, err := unix.Poll(q.pfd[:], 0); err == nil && n == 1 && q.pfd[0].Revents&unix.POLLHUP != 0 {
+		// Of its own: the next look may begin while this one is still under way.
+		p := []unix.PollFd{{Fd: int32(fd)}} // POLLHUP is always told
+		if n, err := unix.Poll(p, 0); err == nil && n == 1 && p[0].Revents&unix.POLLHUP != 0 {
 			_ = unix.Shutdown(int(fd), unix.SHUT_RD)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"net"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"softiser/internal/tcpinq"
 )
 
 // transport is what the first bytes of a connection ask for.
@@ -71,7 +71,7 @@ func sniff(c *net.TCPConn) (transport, error) {
 		fail error
 	)
 	err = rc.Read(func(fd uintptr) bool {
-		last := ended(int(fd)) // before the look, which then sees everything
+		last := tcpinq.PeerEnded(int(fd)) // before the look, which then sees everything
 		n, _, err := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		for err == syscall.EINTR {
 			n, _, err = syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
@@ -96,12 +96,4 @@ func sniff(c *net.TCPConn) (transport, error) {
 		return transportUnknown, err
 	}
 	return kind, fail
-}
-
-// ended reports whether the peer has ended its side of a socket. A look at what
-// has come does not tell while bytes are left in it.
-func ended(fd int) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n == 1
 }

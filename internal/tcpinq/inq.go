@@ -129,3 +129,11 @@ func (q *Inq) Stop() {
 		q.timer.Stop()
 	}
 }
+
+// PeerEnded reports whether the peer has ended its side of a socket, also while bytes
+// are left in it. What is looked at afterwards is all that will ever come.
+func PeerEnded(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1
+}

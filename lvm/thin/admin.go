@@ -89,6 +89,9 @@ func (p *Pool) Snapshot(dev, origin, transaction uint64) error {
 		if err != nil {
 			return err
 		}
+		if p.sb.time == maxTime {
+			return fmt.Errorf("thin pool has taken %d snapshots in its life, which is all that its format can tell apart: copy its volumes to a new pool", maxTime)
+		}
 		p.changed = true
 		if err := p.t.sm.inc(root); err != nil {
 			return err

@@ -81,6 +81,9 @@ func (t *blocks) fetch(nr uint64, xor uint32, p []byte) error {
 	if checksum(p, xor) != le.Uint32(p) || le.Uint64(p[8:]) != nr {
 		return fmt.Errorf("%w: block %d has a bad checksum or number", ErrCorrupt, nr)
 	}
+	if xor == xorNode && !node(p).ordered() {
+		return fmt.Errorf("%w: block %d is a node whose keys do not ascend", ErrCorrupt, nr)
+	}
 	return nil
 }
 

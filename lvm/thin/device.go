@@ -10,9 +10,16 @@ import (
 // Device is an open thin volume. Its size is the caller's business, as with
 // dm-thin: the pool only knows which blocks are mapped.
 type Device struct {
+	*volume
+	size int64
+}
+
+// volume is what a Device and those that it was resized to have in common: calls
+// and leases that began before a resize must find the blocks that are mapped now,
+// not those of a tree whose nodes have been used for something else since.
+type volume struct {
 	p    *Pool
 	id   uint64
-	size int64
 	name string
 	ro   bool
 
@@ -37,30 +44,23 @@ func (p *Pool) Device(id uint64, size int64, name string, readOnly bool) (*Devic
 	if err != nil || v == nil {
 		return nil, orNoDevice(err, id)
 	}
-	d := &Device{p: p, id: id, size: size, name: name, ro: readOnly, root: le.Uint64(v),
+	d := &volume{p: p, id: id, name: name, ro: readOnly, root: le.Uint64(v),
 		since: map[uint64]struct{}{}, stored: map[uint64]struct{}{}}
 	if d.det, err = p.detailsLocked(id); err != nil {
 		return nil, err
 	}
 	p.devs[id] = d
-	return d, nil
+	return &Device{d, size}, nil
 }
 
-// Resized is the same volume with another size; it takes d's place.
-func (d *Device) Resized(size int64) *Device {
-	d.p.mu.Lock()
-	defer d.p.mu.Unlock()
-	n := *d
-	n.size = size
-	d.p.devs[d.id] = &n
-	return &n
-}
+// Resized is the same volume with another size. Either closes both.
+func (d *Device) Resized(size int64) *Device { return &Device{d.volume, size} }
 
 // Close makes the device's mappings durable and closes it.
 func (d *Device) Close() error {
 	d.p.mu.Lock()
 	defer d.p.mu.Unlock()
-	if d.p.devs[d.id] != d {
+	if d.p.devs[d.id] != d.volume {
 		return blockdev.ErrClosed
 	}
 	err := d.p.commitLocked()
@@ -94,33 +94,40 @@ type mapping struct {
 	gen    uint64 // entered by claim
 }
 
+// A mapping on disk has the data block above 24 bits of the time at which it was
+// made; the pool's time never exceeds them.
+func pack(data uint64, at uint32) uint64       { return data<<24 | uint64(at) }
+func unpack(m uint64) (data uint64, at uint32) { return m >> 24, uint32(m & maxTime) }
+
 // lookupLocked finds a virtual block; the pool's mu is held.
-func (d *Device) lookupLocked(vb uint64) (mapping, error) {
+func (d *volume) lookupLocked(vb uint64) (mapping, error) {
 	v, err := d.p.maps.lookup(d.root, vb)
 	if err != nil || v == nil {
 		return mapping{}, err
 	}
-	m := le.Uint64(v)
-	if m>>24 >= d.p.data.c.n {
+	data, at := unpack(le.Uint64(v))
+	if data >= d.p.data.c.n {
 		return mapping{}, ErrCorrupt
 	}
-	return mapping{data: m >> 24, ok: true, shared: d.det.snapped > uint32(m&(1<<24-1))}, nil
+	// The time says it of blocks whose leaf is shared; the count, which is that of
+	// leaves, of those that damaged metadata maps twice.
+	return mapping{data: data, ok: true, shared: d.det.snapped > at || d.p.data.c.get(data) > 1}, nil
 }
 
-func (d *Device) lookup(vb uint64) (mapping, error) {
+func (d *volume) lookup(vb uint64) (mapping, error) {
 	d.p.mu.RLock()
 	defer d.p.mu.RUnlock()
 	return d.lookupLocked(vb)
 }
 
 // setLocked maps a virtual block and drops what was there.
-func (d *Device) setLocked(vb, data uint64) error {
+func (d *volume) setLocked(vb, data uint64) error {
 	had, err := d.lookupLocked(vb)
 	if err != nil {
 		return err
 	}
 	d.p.changed = true
-	root, err := d.p.maps.insert(d.root, vb, u64(data<<24|uint64(d.p.sb.time)))
+	root, err := d.p.maps.insert(d.root, vb, u64(pack(data, d.p.sb.time)))
 	if err != nil {
 		d.p.failed = err
 		return err
@@ -135,7 +142,7 @@ func (d *Device) setLocked(vb, data uint64) error {
 // rootLocked records a new root of the device's tree. The reference to the old
 // one went to the new one when it was copied, so the value is replaced without
 // dropping it.
-func (d *Device) rootLocked(root uint64) error {
+func (d *volume) rootLocked(root uint64) error {
 	d.changed = true
 	if root == d.root {
 		return nil

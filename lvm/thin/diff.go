@@ -151,6 +151,7 @@ type frame struct {
 	n      node
 	i      int
 	height int // of the entries: 0 in a leaf
+	in     span
 }
 
 // entry is a leaf's mapping (height 0) or a subtree.
@@ -175,7 +176,7 @@ func newCursor(t *tree, root uint64) (*cursor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cursor{t: t, stack: []frame{{n, 0, height}}}, nil
+	return &cursor{t: t, stack: []frame{{n, 0, height, anyKey}}}, nil
 }
 
 func (c *cursor) peek() (entry, bool) {
@@ -193,7 +194,11 @@ func (c *cursor) skip() { c.stack[len(c.stack)-1].i++ }
 
 func (c *cursor) descend() error {
 	f := &c.stack[len(c.stack)-1]
-	n, err := c.read(f.n.child(f.i), f.height-1)
+	nr, in := f.n.child(f.i), f.in.child(f.n, f.i)
+	n, err := c.read(nr, f.height-1)
+	if err == nil {
+		err = in.check(n, nr)
+	}
 	if err != nil {
 		return err
 	}
@@ -201,7 +206,7 @@ func (c *cursor) descend() error {
 	if n.leaf() != (f.height == 1) {
 		return fmt.Errorf("%w: tree is not balanced", ErrCorrupt)
 	}
-	c.stack = append(c.stack, frame{n, 0, f.height - 1})
+	c.stack = append(c.stack, frame{n, 0, f.height - 1, in})
 	return nil
 }
 

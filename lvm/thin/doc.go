@@ -38,6 +38,7 @@ const (
 	// MaxMetadata is the largest metadata device that is used, in blocks.
 	MaxMetadata = 255 * ((1 << 14) - 64)
 	maxDevice   = 1<<24 - 1
+	maxTime     = 1<<24 - 1 // of a mapping
 )
 
 // Checksum seeds: each type of block has its own.

@@ -69,6 +69,18 @@ func (n node) check(valueSize int) error {
 	return nil
 }
 
+// ordered reports whether the keys ascend. Blocks are asked once, when they come
+// from disk.
+func (n node) ordered() bool {
+	k := min(uint64(le.Uint32(n[16:])), (blockSize-nodeHeader)/8)
+	for i := 1; i < int(k); i++ {
+		if n.key(i-1) >= n.key(i) {
+			return false
+		}
+	}
+	return true
+}
+
 // find returns the first entry whose key is at least k.
 func (n node) find(k uint64) int {
 	return sort.Search(n.len(), func(i int) bool { return n.key(i) >= k })

@@ -47,7 +47,7 @@ type Pool struct {
 	top     tree // device → root of its tree
 	det     tree // device → details
 	maps    tree // virtual block → data block and time
-	devs    map[uint64]*Device
+	devs    map[uint64]*volume
 	busy    map[cell]chan struct{} // blocks being provisioned
 	claimed map[uint64]bool        // data blocks being filled: allocated, in no tree yet
 	changed bool                   // since the last cut
@@ -93,7 +93,7 @@ func Open(cfg Config) (*Pool, error) {
 	if cfg.FullWait == 0 {
 		cfg.FullWait = 60 * time.Second
 	}
-	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*Device{}, busy: map[cell]chan struct{}{}, claimed: map[uint64]bool{},
+	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*volume{}, busy: map[cell]chan struct{}{}, claimed: map[uint64]bool{},
 		one: make(chan struct{}, 1), out: outOfSpace{wake: make(chan struct{})}}
 	p.gens.init()
 	p.maps = tree{t: p.t, valueSize: 8, inc: func(v []byte) error { return p.data.c.inc(le.Uint64(v) >> 24) },

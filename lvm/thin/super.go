@@ -60,6 +60,9 @@ func parseSuper(b []byte) (*super, error) {
 	if m := le.Uint32(b[340:]); m != blockSize/512 {
 		return nil, fmt.Errorf("%w: metadata blocks of %d sectors", ErrCorrupt, m)
 	}
+	if s.time > maxTime {
+		return nil, fmt.Errorf("%w: superblock has time %d, mappings take at most %d", ErrCorrupt, s.time, maxTime)
+	}
 	return s, checkGeometry(s.dataBlock)
 }
 

@@ -88,15 +88,45 @@ func (t *tree) lookup(root, key uint64) ([]byte, error) {
 // walk calls f for the entries with keys of at least from, in order, until it
 // returns false.
 func (t *tree) walk(root, from uint64, f func(key uint64, v []byte) bool) error {
-	_, err := t.walkNode(root, from, f, 0)
+	_, err := t.walkNode(root, from, f, 0, anyKey)
 	return err
 }
 
-func (t *tree) walkNode(nr, from uint64, f func(uint64, []byte) bool, depth int) (bool, error) {
+// span is the keys that a node may hold, first and last. Children have spans
+// that do not overlap and are never empty, so that a walk reads no node twice:
+// damaged metadata whose nodes refer to each other would keep it busy for ever.
+type span struct{ first, last uint64 }
+
+var anyKey = span{0, 1<<64 - 1}
+
+// child is the span of child i of n.
+func (s span) child(n node, i int) span {
+	c := span{n.key(i), s.last}
+	if i+1 < n.len() {
+		c.last = n.key(i+1) - 1
+	}
+	return c
+}
+
+func (s span) check(n node, nr uint64) error {
+	k := n.len()
+	if k == 0 && s != anyKey {
+		return fmt.Errorf("%w: block %d is an empty node", ErrCorrupt, nr)
+	}
+	if k > 0 && (n.key(0) < s.first || n.key(k-1) > s.last) {
+		return fmt.Errorf("%w: block %d has keys from %d to %d, its parent says from %d to %d", ErrCorrupt, nr, n.key(0), n.key(k-1), s.first, s.last)
+	}
+	return nil
+}
+
+func (t *tree) walkNode(nr, from uint64, f func(uint64, []byte) bool, depth int, in span) (bool, error) {
 	if depth > maxHeight {
 		return false, fmt.Errorf("%w: tree is deeper than %d", ErrCorrupt, maxHeight)
 	}
 	n, err := t.read(nr)
+	if err == nil {
+		err = in.check(n, nr)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -109,7 +139,7 @@ func (t *tree) walkNode(nr, from uint64, f func(uint64, []byte) bool, depth int)
 		return true, nil
 	}
 	for i := n.descend(from); i < n.len(); i++ {
-		if more, err := t.walkNode(n.child(i), from, f, depth+1); err != nil || !more {
+		if more, err := t.walkNode(n.child(i), from, f, depth+1, in.child(n, i)); err != nil || !more {
 			return false, err
 		}
 	}

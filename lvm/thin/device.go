@@ -71,8 +71,11 @@ func (d *Device) Close() error {
 // Info implements blockdev.Device.
 func (d *Device) Info() blockdev.Info {
 	i := d.p.cfg.Data.Info()
+	// Without zeroing, what is not mapped reads as zeroes only until something
+	// beside it is written.
+	zeroes := !d.p.cfg.NoDiscard && d.p.cfg.Zero
 	return blockdev.Info{Size: d.size, BlockSize: i.BlockSize, PhysBlockSize: i.PhysBlockSize, ReadOnly: d.ro || i.ReadOnly,
-		WriteCache: true, Discard: !d.p.cfg.NoDiscard, DiscardAlign: int(d.p.chunk), ZeroesOnTrim: !d.p.cfg.NoDiscard,
+		WriteCache: true, Discard: !d.p.cfg.NoDiscard, DiscardAlign: int(d.p.chunk), ZeroesOnTrim: zeroes,
 		Thin: true, Rotational: i.Rotational, Backend: "lvm", ID: d.name}
 }
 

@@ -2,21 +2,10 @@ package thin
 
 import (
 	"errors"
-	"sync"
-	"syscall"
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/swap"
 )
-
-// zeroes is a read-only region that is lent for what is not mapped.
-var zeroes = sync.OnceValue(func() []byte {
-	b, err := syscall.Mmap(-1, 0, 1<<20, syscall.PROT_READ, syscall.MAP_PRIVATE|syscall.MAP_ANON)
-	if err != nil {
-		return make([]byte, 1<<20)
-	}
-	return b
-})
 
 // LeaseRead implements blockdev.Device: mapped blocks are lent by the data
 // device, the rest is a shared region of zeroes.
@@ -82,11 +71,7 @@ func (d *Device) direct(l *blockdev.Lease, off int64, n int, m blockdev.Mode, wr
 			return errNotOwn
 		}
 		if !x.ok {
-			for z := zeroes(); k > 0; {
-				s := z[:min(int64(len(z)), k)]
-				segs = append(segs, s)
-				k -= int64(len(s))
-			}
+			segs = blockdev.Zeroes(segs, k)
 			return nil
 		}
 		if i := len(under); i < cap(under) {

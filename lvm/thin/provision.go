@@ -45,7 +45,7 @@ func (d *Device) fill(at int64, old mapping, in int64, ps [][]byte, n int64) err
 	p := d.p
 	rest := [2][2]int64{{0, in}, {in + n, p.chunk}}
 	switch {
-	case n == p.chunk || !old.ok && !p.cfg.Zero:
+	case n == p.chunk || !old.ok && !p.cfg.Zero: // -Zn: the rest is what it is
 		return writeAll(p.cfg.Data, at+in, ps)
 	case p.chunk <= copySize:
 		return d.fillAtOnce(at, old, in, ps, rest)
@@ -178,7 +178,8 @@ func (d *Device) DiscardUntil(off, n int64, stop blockdev.Stop) error {
 }
 
 // WriteZeroes implements blockdev.Device. What is not mapped reads as zeroes
-// already; mayUnmap false still leaves mapped blocks mapped.
+// already; mayUnmap false still leaves mapped blocks mapped. In a pool that does
+// not zero new blocks, zeroes are written.
 func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
 	return d.WriteZeroesUntil(off, n, mayUnmap, nil)
 }
@@ -188,54 +189,50 @@ func (d *Device) WriteZeroesUntil(off, n int64, mayUnmap bool, stop blockdev.Sto
 	if err := d.check(off, n, true); err != nil {
 		return err
 	}
+	if !d.p.cfg.Zero {
+		// These zeroes must outlive a write beside them, which would find in a
+		// block that is not mapped whatever its last owner left.
+		return d.each(off, n, func(vb uint64, in, _, n int64) error { return d.zeroIn(vb, in, n, stop) })
+	}
 	return d.zero(off, n, mayUnmap && !d.p.cfg.NoDiscard, stop)
 }
 
 func (d *Device) zero(off, n int64, unmap bool, stop blockdev.Stop) error {
-	// The last block of a volume may be a short one.
-	short := d.size % d.p.chunk
 	es, err := d.Extents(off, n)
 	if err != nil {
 		return err
 	}
 	for _, e := range es {
-		if e.Data {
-			if err := d.zeroMapped(e.Off, e.Len, unmap, short, stop); err != nil {
-				return err
+		if !e.Data {
+			continue
+		}
+		err := d.each(e.Off, e.Len, func(vb uint64, in, at, n int64) error {
+			// The last block of a volume may be a short one.
+			if unmap && in == 0 && (n == d.p.chunk || e.Off+at+n == d.size) {
+				return d.unmap(vb)
 			}
+			return d.zeroIn(vb, in, n, stop)
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (d *Device) zeroMapped(off, n int64, unmap bool, short int64, stop blockdev.Stop) error {
-	return d.each(off, n, func(vb uint64, in, at, n int64) error {
-		whole := n == d.p.chunk || in == 0 && off+at+n == d.size && n == short
-		if unmap && whole {
-			return d.unmap(vb)
-		}
-		m, err := d.lookup(vb)
-		if err != nil || !m.ok {
+// zeroIn zeroes a part of a block, which stays mapped, or all of it.
+func (d *Device) zeroIn(vb uint64, in, n int64, stop blockdev.Stop) error {
+	m, err := d.lookup(vb)
+	if err != nil || !m.ok && d.p.cfg.Zero {
+		return err
+	}
+	if m.ok && !m.shared {
+		if own, err := d.zeroOwn(vb, in, n); own || err != nil {
 			return err
 		}
-		if !m.shared {
-			if own, err := d.zeroOwn(vb, in, n); own || err != nil {
-				return err
-			}
-		}
-		buf := copyBufs.Get().(*[]byte)
-		defer copyBufs.Put(buf)
-		for n > 0 {
-			p := (*buf)[:min(int64(len(*buf)), n)]
-			clear(p)
-			one := [1][]byte{p}
-			if _, err := d.writeBlock(vb, in, one[:], int64(len(p)), stop); err != nil {
-				return err
-			}
-			in, n = in+int64(len(p)), n-int64(len(p))
-		}
-		return nil
-	})
+	}
+	_, err = d.writeBlock(vb, in, blockdev.Zeroes(nil, n), n, stop)
+	return err
 }
 
 // zeroOwn zeroes a part of a block that belongs to this device alone.

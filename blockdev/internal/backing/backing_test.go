@@ -95,11 +95,11 @@ func TestOldKernels(t *testing.T) {
 		}
 		return linux.pread(fd, p[:(len(p)+1)/2], off)
 	}
-	short.pwritev = func(fd int, bufs [][]byte, off int64, flags int) (int, error) {
+	short.pwritev = func(fd int, bufs [][]byte, off int64) (int, error) {
 		if interrupted() {
 			return 0, unix.EINTR
 		}
-		return linux.pwritev(fd, [][]byte{bufs[0][:(len(bufs[0])+1)/2]}, off, flags)
+		return linux.pwritev(fd, [][]byte{bufs[0][:(len(bufs[0])+1)/2]}, off)
 	}
 	cold := linux
 	cold.mincore = func(p, vec []byte) error { clear(vec); return nil }
@@ -132,66 +132,6 @@ func TestOldKernels(t *testing.T) {
 	}
 }
 
-// TestFailedFlushPoisons: after one failed fdatasync or msync no flush
-// succeeds, until the volume is opened anew.
-func TestFailedFlushPoisons(t *testing.T) {
-	for name, fail := range map[string]func(k *kernel){
-		"fdatasync": func(k *kernel) { k.fdatasync = func(int) error { return unix.EIO } },
-		"msync":     func(k *kernel) { k.msync = func([]byte, int) error { return unix.EIO } },
-		"pwrite": func(k *kernel) {
-			k.pwritev = func(fd int, b [][]byte, off int64, flags int) (int, error) {
-				if flags&unix.RWF_DSYNC != 0 {
-					return 0, unix.EIO
-				}
-				return linux.pwritev(fd, b, off, flags)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			k := linux
-			fail(&k)
-			v, _ := openFile(t, 1<<20, k, nil)
-			var l, other blockdev.Lease
-			trigger := func() error {
-				switch name {
-				case "fdatasync":
-					return v.Flush()
-				case "msync":
-					return v.FlushRange(0, 4096)
-				}
-				// A staged commit with FUA.
-				if err := v.LeaseWrite(&other, 0, 4096, blockdev.Wait); err != nil {
-					t.Fatal(err)
-				}
-				if err := v.LeaseWrite(&l, 0, 4096, blockdev.Wait); err != nil {
-					t.Fatal(err)
-				}
-				other.Release()
-				defer l.Release()
-				return l.Commit(true)
-			}
-			if err := trigger(); !errors.Is(err, blockdev.ErrMedium) || !errors.Is(err, unix.EIO) {
-				t.Fatalf("first failure = %v, want ErrMedium with EIO", err)
-			}
-			// The disk is well again; the lost pages are not.
-			v.sys = linux
-			if err := v.Flush(); !errors.Is(err, blockdev.ErrPoisoned) {
-				t.Errorf("Flush = %v, want ErrPoisoned", err)
-			}
-			if err := v.FlushRange(0, 4096); !errors.Is(err, blockdev.ErrPoisoned) {
-				t.Errorf("FlushRange = %v, want ErrPoisoned", err)
-			}
-			if err := trigger(); !errors.Is(err, blockdev.ErrPoisoned) {
-				t.Errorf("again = %v, want ErrPoisoned", err)
-			}
-			// Plain reads and writes go on.
-			if _, err := v.WriteAt(make([]byte, 4096), 0); err != nil {
-				t.Errorf("WriteAt = %v", err)
-			}
-		})
-	}
-}
-
 // TestDurability: what has to be durable when it completes is flushed, over
 // its whole range, between the call and its return.
 func TestDurability(t *testing.T) {
@@ -218,12 +158,9 @@ func TestDurability(t *testing.T) {
 				syncs = append(syncs, sync{off, off + int64(len(p))})
 				return linux.msync(p, flags)
 			}
-			k.pwritev = func(fd int, b [][]byte, off int64, flags int) (int, error) {
-				n, err := linux.pwritev(fd, b, off, flags)
-				if flags&unix.RWF_DSYNC != 0 && err == nil {
-					syncs = append(syncs, sync{off, off + int64(n)})
-				}
-				return n, err
+			k.pwritev = func(fd int, b [][]byte, off int64) (int, error) {
+				syncs = nil // what was synced before the write does not count
+				return linux.pwritev(fd, b, off)
 			}
 			v, _ = openFile(t, 1<<20, k, func(cfg *Config) { cfg.WriteThrough = c.writeThrough })
 			check := func(what string, off, end int64, want bool) {

@@ -1,11 +1,8 @@
 package backing
 
 import (
-	"errors"
 	"io"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
 )
@@ -84,15 +81,25 @@ func (v *Volume) pread(p []byte, off int64) error {
 	return nil
 }
 
-// store copies bufs, n bytes in all, into the device at off.
+// store copies bufs, n bytes in all, into the device at off. What has to be durable
+// is synced by a call of its own rather than by RWF_DSYNC: with that, nobody could
+// tell a full disk, which has lost nothing, from data of others that could not be
+// written back.
 func (v *Volume) store(bufs [][]byte, off, n int64, fua bool) error {
-	flags := 0
-	if v.mustSync(fua) {
-		if v.poisoned.Load() {
-			return blockdev.ErrPoisoned
-		}
-		flags = unix.RWF_DSYNC
+	if !v.mustSync(fua) {
+		return v.put(bufs, off, n)
 	}
+	if v.poisoned.Load() {
+		return blockdev.ErrPoisoned
+	}
+	if err := v.put(bufs, off, n); err != nil {
+		return err
+	}
+	return v.syncRange(off, n)
+}
+
+// put is store without the sync.
+func (v *Volume) put(bufs [][]byte, off, n int64) error {
 	defer v.exclusive(off, n).end()
 	// The size may have changed since the lease was taken.
 	if err := v.check(off, n); err != nil {
@@ -101,7 +108,7 @@ func (v *Volume) store(bufs [][]byte, off, n int64, fua bool) error {
 	if v.placeable(off, n) && v.place(bufs, off) {
 		return nil
 	}
-	if err := v.pwrite(bufs, off, flags); err != nil {
+	if err := v.pwrite(bufs, off); err != nil {
 		// What of the range is on the store now is unknown, and so are its
 		// pages, unless nobody but this process can change them.
 		if v.cfg.HolesKnown {
@@ -138,7 +145,7 @@ func (v *Volume) exclusive(off, n int64) claim {
 }
 
 // pwrite writes everything or fails.
-func (v *Volume) pwrite(bufs [][]byte, off int64, flags int) error {
+func (v *Volume) pwrite(bufs [][]byte, off int64) error {
 	var rest [][]byte // a copy, once a call was cut short
 	for len(bufs) > 0 {
 		// The kernel takes at most 1024 pieces at once.
@@ -146,18 +153,13 @@ func (v *Volume) pwrite(bufs [][]byte, off int64, flags int) error {
 		want := total(batch)
 		var k int
 		err := retry(func() (err error) {
-			k, err = v.sys.pwritev(v.fd, batch, off, flags)
+			k, err = v.sys.pwritev(v.fd, batch, off)
 			return err
 		})
 		if err == nil && k == 0 {
 			err = io.ErrShortWrite
 		}
 		if err != nil {
-			if flags&unix.RWF_DSYNC != 0 && errors.Is(err, unix.EIO) {
-				// The data may have been written back and lost: the same as a
-				// failed fsync.
-				v.poisoned.Store(true)
-			}
 			return v.fail("pwrite", off, want, err)
 		}
 		off += int64(k)

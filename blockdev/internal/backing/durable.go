@@ -16,14 +16,7 @@ func (v *Volume) Flush() error {
 	if v.cfg.Volatile || v.cfg.Info.ReadOnly {
 		return nil
 	}
-	if v.poisoned.Load() {
-		return blockdev.ErrPoisoned
-	}
-	size := v.size.Load()
-	if err := v.truncated(0, size); err != nil {
-		return err
-	}
-	return v.synced("fdatasync", 0, size, retry(func() error { return v.sys.fdatasync(v.fd) }))
+	return v.sync("fdatasync", 0, v.size.Load(), func() error { return v.sys.fdatasync(v.fd) })
 }
 
 // FlushRange implements blockdev.Device.
@@ -44,26 +37,32 @@ func (v *Volume) FlushRange(off, n int64) error {
 // syncRange makes one range durable. msync(MS_SYNC) is fdatasync for a part of
 // the file: pages written by pwrite count too, and others are left alone.
 func (v *Volume) syncRange(off, n int64) error {
+	first, end := v.floor(off), min(v.ceil(off+n), int64(len(v.mem)))
+	return v.sync("msync", off, n, func() error { return v.sys.msync(v.mem[first:end], unix.MS_SYNC) })
+}
+
+// sync runs the system call that makes a range durable, and says whether to believe
+// it. One that fails, with whatever error, poisons the volume: the kernel may have
+// marked the lost pages clean, so that the next one would succeed without them.
+func (v *Volume) sync(op string, off, n int64, call func() error) error {
+	number := v.syncs.begin()
 	if v.poisoned.Load() {
+		v.syncs.end(number)
 		return blockdev.ErrPoisoned
 	}
 	if err := v.truncated(off, n); err != nil {
+		v.syncs.end(number)
 		return err
 	}
-	first, end := v.floor(off), min(v.ceil(off+n), int64(len(v.mem)))
-	return v.synced("msync", off, n, retry(func() error { return v.sys.msync(v.mem[first:end], unix.MS_SYNC) }))
-}
-
-// synced poisons the volume if a flush failed: the kernel may have marked the
-// lost pages clean, so that the next flush would succeed without them.
-func (v *Volume) synced(op string, off, n int64, err error) error {
-	if err == nil {
-		if v.poisoned.Load() {
-			// Another flush failed meanwhile and took the error with it.
-			return blockdev.ErrPoisoned
-		}
-		return nil
+	if err := retry(call); err != nil {
+		v.poisoned.Store(true)
+		v.syncs.end(number)
+		return v.fail(op, off, n, err)
 	}
-	v.poisoned.Store(true)
-	return v.fail(op, off, n, err)
+	v.syncs.endAndWait(number)
+	if v.poisoned.Load() {
+		// Another one failed meanwhile, perhaps with the error of this one's data.
+		return blockdev.ErrPoisoned
+	}
+	return nil
 }

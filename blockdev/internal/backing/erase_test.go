@@ -26,11 +26,11 @@ func TestErase(t *testing.T) {
 			return nil
 		}
 		k := linux
-		k.pwritev = func(fd int, b [][]byte, off int64, flags int) (int, error) {
+		k.pwritev = func(fd int, b [][]byte, off int64) (int, error) {
 			if err := step("write"); err != nil {
 				return 0, err
 			}
-			return linux.pwritev(fd, b, off, flags)
+			return linux.pwritev(fd, b, off)
 		}
 		k.msync = func(p []byte, flags int) error {
 			if err := step("sync"); err != nil {

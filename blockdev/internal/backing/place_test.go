@@ -31,9 +31,9 @@ func TestPlace(t *testing.T) {
 	defer v.Close()
 	calls := 0
 	pwritev := v.sys.pwritev
-	v.sys.pwritev = func(fd int, bufs [][]byte, off int64, flags int) (int, error) {
+	v.sys.pwritev = func(fd int, bufs [][]byte, off int64) (int, error) {
 		calls++
-		return pwritev(fd, bufs, off, flags)
+		return pwritev(fd, bufs, off)
 	}
 	write := func(fill byte, off int64, n, want int) {
 		t.Helper()

@@ -11,7 +11,7 @@ import (
 // replace single ones to make a disk fail or fill up.
 type kernel struct {
 	pread     func(fd int, p []byte, off int64) (int, error)
-	pwritev   func(fd int, bufs [][]byte, off int64, flags int) (int, error)
+	pwritev   func(fd int, bufs [][]byte, off int64) (int, error)
 	madvise   func(p []byte, advice int) error
 	mincore   func(p []byte, vec []byte) error
 	msync     func(p []byte, flags int) error
@@ -24,7 +24,7 @@ type kernel struct {
 
 var linux = kernel{
 	pread:     unix.Pread,
-	pwritev:   unix.Pwritev2,
+	pwritev:   unix.Pwritev,
 	madvise:   unix.Madvise,
 	mincore:   mincore,
 	msync:     unix.Msync,

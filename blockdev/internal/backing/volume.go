@@ -6,7 +6,7 @@
 //	LeaseWrite  NoWait: page table → mapping, or pool memory
 //	            Wait:   also MADV_POPULATE_WRITE, which reserves space
 //	ReadAt, WriteAt, staged commits   pread, pwritev on the descriptor
-//	Flush, FUA                        fdatasync, msync(MS_SYNC)
+//	Flush; FUA                        fdatasync; msync(MS_SYNC) behind the write
 //
 // No Go code ever loads from or stores to the mapping. System calls do, and
 // where the file has shrunk or the disk is full they return EFAULT where Go code
@@ -78,6 +78,7 @@ type Volume struct {
 	size     atomic.Int64 // bytes; 0 when closed
 	closed   atomic.Bool
 	poisoned atomic.Bool
+	syncs    syncs
 	// noPopulate is set when the kernel turns out to lack MADV_POPULATE_*
 	// (before 5.14), noReserve when the file system has no fallocate either.
 	noPopulate atomic.Bool

@@ -52,14 +52,14 @@ func TestReadersSeeWholeBlocks(t *testing.T) {
 					stopped, goOn := make(chan bool), make(chan bool)
 					armed := false
 					k := linux
-					k.pwritev = func(fd int, bufs [][]byte, off int64, flags int) (int, error) {
+					k.pwritev = func(fd int, bufs [][]byte, off int64) (int, error) {
 						if !armed || !writing || off != 0 {
-							return linux.pwritev(fd, bufs, off, flags)
+							return linux.pwritev(fd, bufs, off)
 						}
-						linux.pwritev(fd, [][]byte{bufs[0][:half]}, 0, flags)
+						linux.pwritev(fd, [][]byte{bufs[0][:half]}, 0)
 						stopped <- true
 						<-goOn
-						linux.pwritev(fd, [][]byte{bufs[0][half:]}, half, flags)
+						linux.pwritev(fd, [][]byte{bufs[0][half:]}, half)
 						return len(bufs[0]), nil
 					}
 					k.pread = func(fd int, p []byte, off int64) (int, error) {

@@ -87,6 +87,9 @@ func (qp *QP) rxCopy(p []byte) {
 		return
 	}
 	x.stats.Copied += uint64(len(p))
+	if x.ctrl.Tagged() {
+		x.stats.CopiedTagged += uint64(len(p))
+	}
 	x.pat.since += len(p)
 }
 

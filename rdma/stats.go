@@ -20,6 +20,8 @@ type QPStats struct {
 	AtomicsOut, AtomicsIn             uint64
 	SentDirect, SentCopied            uint64 // payload bytes sent by reference, through the header buffer
 	PlacedDirect, PlacedCopied        uint64 // payload bytes read straight to their place, through the read-ahead buffer
+	SentCopiedTagged                  uint64 // of SentCopied: payload of RDMA Writes and Read Responses
+	PlacedCopiedTagged                uint64 // of PlacedCopied: the same
 	ZerocopyCalls                     uint64 // of SendCalls: by MSG_ZEROCOPY
 	PollCalls, Polled                 uint64 // BusyPollAuto: system calls that look for bytes; waits that it has ended without parking
 	CRCErrors                         uint64
@@ -50,6 +52,8 @@ func (s *QPStats) add(o *QPStats) {
 	s.SentCopied += o.SentCopied
 	s.PlacedDirect += o.PlacedDirect
 	s.PlacedCopied += o.PlacedCopied
+	s.SentCopiedTagged += o.SentCopiedTagged
+	s.PlacedCopiedTagged += o.PlacedCopiedTagged
 	s.ZerocopyCalls += o.ZerocopyCalls
 	s.PollCalls += o.PollCalls
 	s.Polled += o.Polled
@@ -62,13 +66,13 @@ func (s *QPStats) add(o *QPStats) {
 // txStats and rxStats are counted without locks by the transmitter and by the
 // receive goroutine.
 type txStats struct {
-	SendCalls, FPDUs, Bytes, Direct, Copied, Zerocopy uint64
-	Msgs                                              [16]uint64
+	SendCalls, FPDUs, Bytes, Direct, Copied, CopiedTagged, Zerocopy uint64
+	Msgs                                                            [16]uint64
 }
 
 type rxStats struct {
-	RecvCalls, FPDUs, Bytes, Payload, Direct, Copied, CRCErrors, Faults, PollCalls, Polled uint64
-	Msgs                                                                                   [16]uint64
+	RecvCalls, FPDUs, Bytes, Payload, Direct, Copied, CopiedTagged, CRCErrors, Faults, PollCalls, Polled uint64
+	Msgs                                                                                                 [16]uint64
 }
 
 func sends(m *[16]uint64) uint64 {
@@ -86,7 +90,7 @@ func (qp *QP) publishTxLocked() {
 	qp.statMu.Lock()
 	s := &qp.stats
 	s.WireOut = qp.sentOff
-	s.ZerocopyCalls = t.Zerocopy
+	s.ZerocopyCalls, s.SentCopiedTagged = t.Zerocopy, t.CopiedTagged
 	s.SendCalls, s.FPDUsOut, s.BytesOut, s.SentDirect, s.SentCopied = t.SendCalls, t.FPDUs, t.Bytes, t.Direct, t.Copied
 	s.SendsOut = sends(&t.Msgs)
 	s.WritesOut = t.Msgs[wire.Write]
@@ -102,6 +106,7 @@ func (qp *QP) publishRx() {
 	s := &qp.stats
 	s.WireIn = r.Bytes
 	s.RecvCalls, s.FPDUsIn, s.BytesIn, s.PlacedDirect, s.PlacedCopied = r.RecvCalls, r.FPDUs, r.Payload, r.Direct, r.Copied
+	s.PlacedCopiedTagged = r.CopiedTagged
 	s.CRCErrors, s.Faults, s.PollCalls, s.Polled = r.CRCErrors, r.Faults, r.PollCalls, r.Polled
 	s.SendsIn = sends(&r.Msgs)
 	s.WritesIn = r.Msgs[wire.Write]

@@ -262,6 +262,9 @@ func (qp *QP) segment() bool {
 		t.hdr = binary.BigEndian.AppendUint64(t.hdr, m.e.imm)
 	}
 	t.payload(start, n, &m.cur)
+	if info.Tagged && n <= copyMax {
+		t.stats.CopiedTagged += uint64(n)
+	}
 	if r != nil && n > copyMax {
 		t.refs = append(t.refs, txRef{r, t.bytes})
 	}

@@ -103,8 +103,8 @@ type Conn struct {
 	sendWC [32]rdma.WC // of the send handler
 
 	stats struct {
-		pdusIn, pdusOut, payloadIn, payloadOut, copied, sendIn, sendOut atomic.Uint64
-		transfers                                                       atomic.Int64
+		pdusIn, pdusOut, payloadIn, payloadOut, copied atomic.Uint64
+		transfers                                      atomic.Int64
 	}
 }
 
@@ -317,15 +317,14 @@ func (c *Conn) Describe() string {
 		i.Rev, onOff[i.CRC], i.FPDUSize, i.IRD, i.ORD, onOff[c.inv])
 }
 
-// Stats implements iscsi.Datamover. Package rdma counts copies of payload and of
-// PDUs together; what was received in Sends is taken off.
+// Stats implements iscsi.Datamover. Of what the queue pair has copied, only tagged
+// messages carry payload; Sends carry PDUs.
 func (c *Conn) Stats() iscsi.DatamoverStats {
 	s, q := &c.stats, c.qp.Stats()
-	over := func(a, b uint64) uint64 { return a - min(a, b) }
 	return iscsi.DatamoverStats{
 		PDUsIn: s.pdusIn.Load(), PDUsOut: s.pdusOut.Load(),
 		PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(),
-		PayloadCopied: s.copied.Load() + over(q.PlacedCopied, s.sendIn.Load()) + over(q.SentCopied, s.sendOut.Load()),
+		PayloadCopied: s.copied.Load() + q.PlacedCopiedTagged + q.SentCopiedTagged,
 		ReceiveCalls:  q.RecvCalls, SendCalls: q.SendCalls, OutstandingTransfers: s.transfers.Load(),
 	}
 }

@@ -183,7 +183,6 @@ func (c *Conn) commandLocked(h *header, p *iscsi.PDU, k *task, off, n uint32) *o
 	data := bhs.DataLen()
 	o.msg = append(b, make([]byte, iscsi.PadLen(data))...)
 	c.stats.pdusOut.Add(1)
-	c.stats.sendOut.Add(uint64(len(o.msg)))
 	c.stats.payloadOut.Add(uint64(data))
 	c.stats.copied.Add(uint64(data))
 	return o

@@ -38,7 +38,6 @@ func (c *Conn) received(wc *rdma.WC) {
 		b.pdu.Release()
 		return
 	}
-	c.stats.sendIn.Add(uint64(wc.ByteLen))
 	msg := b.sgl[0].Mem[:wc.ByteLen]
 	c.mu.Lock()
 	up, err := c.dispatchLocked(b, msg, wc)
@@ -177,6 +176,5 @@ func (c *Conn) helloLocked(msg []byte) error {
 func (c *Conn) sendHelloLocked(h *hello) {
 	o := c.ops.get(opSend)
 	o.msg = h.append(o.inline[:0])
-	c.stats.sendOut.Add(HeaderLen)
 	c.pend.put(o)
 }

@@ -53,7 +53,6 @@ func (c *Conn) messageLocked(h *header, p *iscsi.PDU) *op {
 	b = append(b, p.Data...)
 	o.msg = append(b, make([]byte, iscsi.PadLen(len(p.Data)))...)
 	c.stats.pdusOut.Add(1)
-	c.stats.sendOut.Add(uint64(len(o.msg)))
 	return o
 }
 

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"softiser/internal/await"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -44,9 +46,7 @@ func TestLeft(t *testing.T) {
 	}
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go leak(stop, ended)
-	if s := c.left(files); !strings.Contains(s, "leaktest.leak") {
-		t.Errorf("a goroutine: %q", s)
-	}
+	await.True(t, "a goroutine is found", func() bool { return strings.Contains(c.left(files), "leaktest.leak") })
 	close(stop)
 	<-ended
 }

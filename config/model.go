@@ -44,8 +44,8 @@ const (
 type Volume struct {
 	Name          string     `mapstructure:"name" json:"name"`
 	Type          VolumeType `mapstructure:"type" json:"type"`
-	Path          string     `mapstructure:"path" json:"path,omitempty"` // file, raw; relative to the configuration file
-	Size          Size       `mapstructure:"size" json:"size,omitempty"`
+	Path          string     `mapstructure:"path" json:"path,omitempty"`     // file, raw; relative to the configuration file
+	Size          Size       `mapstructure:"size" json:"size,omitempty"`     // file: at least; one that has grown is served whole
 	Create        bool       `mapstructure:"create" json:"create"`           // file, lvm: make it when missing
 	Preallocate   bool       `mapstructure:"preallocate" json:"preallocate"` // file: reserve all space at start
 	WriteThrough  bool       `mapstructure:"write_through" json:"write_through"`

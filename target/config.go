@@ -16,8 +16,7 @@ import (
 const DefaultPort = "3260"
 
 // Config describes a server. Zero fields mean the documented defaults. It is
-// copied by New and does not change afterwards; targets and LUNs are added and
-// removed by methods.
+// copied by New; targets, LUNs and limits are changed by methods.
 type Config struct {
 	// Portals are the addresses to listen on; at least one.
 	Portals []Portal
@@ -218,6 +217,13 @@ func def[T int | time.Duration](p *T, v T) {
 	}
 }
 
+func (l *Limits) fill() {
+	def(&l.PendingLogins, 256)
+	def(&l.Sessions, 4096)
+	def(&l.Commands, 128)
+	def(&l.TextData, 16384)
+}
+
 // fill sets defaults and checks what can be checked without listening.
 func (c *Config) fill() error {
 	if len(c.Portals) == 0 {
@@ -245,10 +251,7 @@ func (c *Config) fill() error {
 			return fmt.Errorf("target: portal %q allows neither iSER nor TCP", p.Listen)
 		}
 	}
-	def(&c.Limits.PendingLogins, 256)
-	def(&c.Limits.Sessions, 4096)
-	def(&c.Limits.Commands, 128)
-	def(&c.Limits.TextData, 16384)
+	c.Limits.fill()
 	if c.Limits.Commands < 1 || c.Limits.Commands > maxWindow {
 		return fmt.Errorf("target: Limits.Commands is %d; want 1 to %d", c.Limits.Commands, maxWindow)
 	}

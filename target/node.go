@@ -335,6 +335,28 @@ func (s *Server) ResizeLUN(target string, number uint16, size int64) error {
 	return nil
 }
 
+// SetQoS changes the rate limits of a LUN; commands that wait go on under the new ones.
+func (s *Server) SetQoS(target string, number uint16, q scsi.QoS) error {
+	return s.tune(target, number, func(lu *scsi.LU) { lu.SetQoS(q) })
+}
+
+// SetWorkers changes how many commands of a LUN may wait for its volume at once.
+func (s *Server) SetWorkers(target string, number uint16, workers int) error {
+	return s.tune(target, number, func(lu *scsi.LU) { lu.SetWorkers(workers) })
+}
+
+func (s *Server) tune(target string, number uint16, f func(*scsi.LU)) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	e, err := n.lun(number)
+	if err == nil {
+		f(e.lu)
+	}
+	return err
+}
+
 // SetAccessState changes the asymmetric access state (ALUA) of a LUN through one
 // portal group. Initiators are told by a unit attention.
 func (s *Server) SetAccessState(target string, number, group uint16, state scsi.AccessState) error {

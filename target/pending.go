@@ -10,9 +10,8 @@ import (
 // slow connections can delay a login, but not keep it out, and takes no more
 // memory than the set allows.
 type pendingSet struct {
-	max int
-
 	mu  sync.Mutex
+	max int       // guarded by mu
 	all list.List // guarded by mu; of *pendingConn
 }
 
@@ -49,6 +48,13 @@ func (p *pendingConn) done() {
 		p.set.all.Remove(p.elem)
 		p.elem = nil
 	}
+}
+
+// limit changes how many places there are. Whoever has one keeps it.
+func (s *pendingSet) limit(max int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.max = max
 }
 
 // len is the number of places taken.

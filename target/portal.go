@@ -149,7 +149,7 @@ func (p *portal) begin(nc *net.TCPConn) {
 	})
 	if evicted {
 		p.badLine.warn(p.log, "too many connections wait for login; the oldest one is closed",
-			zap.Int("limit", p.srv.cfg.Limits.PendingLogins))
+			zap.Int("waiting", p.srv.pending.len()))
 	}
 	err := congestion.Accepted(p.cfg.CongestionControl, nc)
 	var kind transport

@@ -124,6 +124,17 @@ func (s *Server) Listen() error {
 	return nil
 }
 
+// SetLimits changes how many sessions and connections before login there may be, 0 as
+// in [Limits]. Those that are there already stay.
+func (s *Server) SetLimits(sessions, pendingLogins int) {
+	l := Limits{Sessions: sessions, PendingLogins: pendingLogins}
+	l.fill()
+	s.mu.Lock()
+	s.cfg.Limits.Sessions = l.Sessions
+	s.mu.Unlock()
+	s.pending.limit(l.PendingLogins)
+}
+
 // Addrs returns the addresses of the portals, in the order of Config.Portals;
 // those that do not listen are left out.
 func (s *Server) Addrs() []string {

@@ -50,6 +50,9 @@ type LUNStatus struct {
 	Size      int64  `json:"size_bytes"`
 	BlockSize int    `json:"block_size"`
 	ReadOnly  bool   `json:"read_only"`
+	// Error is why a LUN that stands in the configuration is not served. A Server does
+	// not know of such; the program that reads the configuration adds them.
+	Error string `json:"error,omitempty"`
 	// Leaving says that the LUN has been removed: initiators do not find it any more,
 	// but commands still hold its volume.
 	Leaving bool `json:"leaving,omitempty"`

@@ -41,6 +41,8 @@ type app struct {
 	// their volumes. Guarded by mu.
 	leaving     map[string]bool
 	leavingLUNs map[mapping]bool
+	// reasons are why LUNs of the configuration are not served. Guarded by mu.
+	reasons map[mapping]string
 	// wanted are the volumes that a reload is going to serve: one that changes its
 	// LUN stays open meanwhile, and if it is in memory keeps its content. Guarded by mu.
 	wanted map[string]config.Volume
@@ -58,21 +60,17 @@ type mapping struct {
 	lun uint16
 }
 
-// newApp opens the volumes and makes the targets. A volume that cannot be
-// opened is logged and left out; everything else is served.
-func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (*app, error) {
+// newApp makes the server with its targets. No volume is touched yet: a start that
+// fails because a port is taken leaves nothing behind (see openVolumes).
+func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (_ *app, err error) {
 	tc, err := serverConfig(cfg)
 	if err != nil {
 		return nil, exit(exitUsage, err)
 	}
 	tc.Timeouts.Drain = drain
 	tc.Log = log
-	if dir := cfg.Admin.StateDir; dir != "" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("admin.state_dir: %w", err)
-		}
-	}
-	a := &app{cfg: cfg, log: log, volumes: map[string]*openVolume{}, leaving: map[string]bool{}, leavingLUNs: map[mapping]bool{}}
+	a := &app{cfg: cfg, log: log, volumes: map[string]*openVolume{},
+		leaving: map[string]bool{}, leavingLUNs: map[mapping]bool{}, reasons: map[mapping]string{}}
 	if a.pool, err = blockdev.NewPool(int64(cfg.Limits.StagingMemory)); err != nil {
 		return nil, exit(exitUsage, fmt.Errorf("limits.staging_memory: %w", err))
 	}
@@ -80,63 +78,93 @@ func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (*app, err
 	if a.srv, err = target.New(tc); err != nil {
 		return nil, exit(exitUsage, err)
 	}
-	byName := map[string]config.Volume{}
-	for _, v := range cfg.Volumes {
-		byName[v.Name] = v
-	}
-	configured, served := 0, 0
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
 	for _, t := range cfg.Targets {
 		tt, err := targetConfig(cfg, &t)
 		if err != nil {
-			a.close()
 			return nil, exit(exitUsage, err)
 		}
 		if err := a.srv.AddTarget(tt); err != nil {
-			a.close()
 			return nil, exit(exitUsage, err)
 		}
+	}
+	return a, nil
+}
+
+// openVolumes opens, and where the configuration says so creates, the volumes and
+// makes them LUNs. One that cannot be opened is logged, shown by status and left
+// out; everything else is served.
+func (a *app) openVolumes() error {
+	if dir := a.cfg.Admin.StateDir; dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("admin.state_dir: %w", err)
+		}
+	}
+	configured, served := 0, 0
+	for _, t := range a.cfg.Targets {
 		for _, l := range t.LUNs {
 			configured++
-			if err := a.mapVolume(t.IQN, l, byName[l.Volume]); err == nil {
+			v, _ := findVolume(a.cfg, l.Volume)
+			if err := a.mapVolume(t.IQN, l, v); err == nil {
 				served++
 			} else {
-				log.Error("a LUN is not served; the others are", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
+				a.log.Error("a LUN is not served; the others are", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
 					zap.String("volume", l.Volume), zap.Error(err))
 			}
 		}
 	}
 	if configured > 0 && served == 0 {
-		a.close()
-		return nil, errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
+		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
 	}
-	return a, nil
+	return nil
 }
 
-// mapVolume makes a volume, opened if it is not open yet, a LUN of a target.
+// mapVolume makes a volume, opened if it is not open yet, a LUN of a target. Status
+// shows the error of one that stands in the configuration.
 func (a *app) mapVolume(iqn string, l config.LUN, v config.Volume) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	err := a.mapLocked(iqn, l, v)
+	if m := (mapping{iqn, uint16(l.LUN)}); err != nil {
+		a.reasons[m] = err.Error()
+	} else {
+		delete(a.reasons, m)
+	}
+	return err
+}
+
+// mapLocked is mapVolume for a caller who holds a.mu.
+func (a *app) mapLocked(iqn string, l config.LUN, v config.Volume) error {
+	lc, err := lunConfig(a.cfg, v, l)
+	if err != nil {
+		return err
+	}
 	o := a.volumes[v.Name]
 	if o == nil {
-		dev, err := openDevice(v, a.pool, &a.lvs)
+		dev, err := a.openVolume(v)
 		if err != nil {
 			return err
 		}
 		o = &openVolume{cfg: v, dev: dev}
 		a.volumes[v.Name] = o
 	} else if !reflect.DeepEqual(o.cfg, v) {
-		return fmt.Errorf("volume %s is open already, with another %s; take another name for a volume of its own", v.Name, strings.Join(differing(o.cfg, v), ", "))
+		return errOpen(v, differing(o.cfg, v))
 	}
-	lc, err := lunConfig(a.cfg, o.cfg, l)
-	if err == nil {
-		lc.Volume = o.dev
-		err = a.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
-	}
-	if err != nil {
+	lc.Volume = o.dev
+	if err := a.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc}); err != nil {
 		return errors.Join(err, a.dropLocked(o))
 	}
 	o.luns = append(o.luns, mapping{iqn, lc.LUN})
 	return nil
+}
+
+// errOpen refuses a volume whose name an open one has that differs in keys.
+func errOpen(v config.Volume, keys []string) error {
+	return fmt.Errorf("volume %s is open already, with another %s; take another name for a volume of its own", v.Name, strings.Join(keys, ", "))
 }
 
 // unmapVolume forgets a LUN that has been removed, and closes its volume when it

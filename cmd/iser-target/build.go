@@ -3,20 +3,14 @@ package main
 import (
 	"cmp"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"softiser/blockdev"
-	"softiser/blockdev/open"
 	"softiser/config"
 	"softiser/internal/iscsi"
-	"softiser/lvm"
 	"softiser/target"
 	"softiser/target/scsi"
 )
@@ -176,8 +170,7 @@ func lunConfig(c *config.Config, v config.Volume, l config.LUN) (scsi.LUConfig, 
 	lc := scsi.LUConfig{
 		LUN: uint16(l.LUN), ReadOnly: v.ReadOnly || l.ReadOnly, Removable: v.Removable, Serial: v.Serial,
 		Workers: c.Limits.Workers,
-		QoS: scsi.QoS{IOPS: float64(v.QoS.IOPS), BytesPerSec: float64(v.QoS.Bandwidth),
-			BurstIOs: float64(v.QoS.BurstIOPS), BurstBytes: float64(v.QoS.Burst)},
+		QoS:     qos(v.QoS),
 	}
 	if l.ALUA != "" || len(l.ALUAGroups) > 0 {
 		names := map[uint16]string{0: cmp.Or(l.ALUA, "active-optimized")}
@@ -203,42 +196,8 @@ func lunConfig(c *config.Config, v config.Volume, l config.LUN) (scsi.LUConfig, 
 	return lc, nil
 }
 
-// openDevice opens the backing store of a volume.
-func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager) (blockdev.Device, error) {
-	if v.Type == config.VolumeLVM {
-		s := lvm.Spec{VG: v.VG, LV: v.LV, Devices: v.Devices}
-		if v.Create {
-			s.Size, s.Stripes, s.StripeSize = int64(v.Size), v.Stripes, int64(v.StripeSize)
-			s.Pool, s.PoolSize, s.ErrorWhenFull = v.Pool, int64(v.PoolSize), v.ErrorWhenFull
-		}
-		dev, err := lvs.Open(s)
-		if err != nil {
-			return nil, fmt.Errorf("volume %s: %w", v.Name, err)
-		}
-		return dev, nil
-	}
-	s := open.Spec{
-		Name: v.Name, Path: v.Path, Size: int64(v.Size), BlockSize: int(v.BlockSize), PhysBlockSize: int(v.PhysBlockSize),
-		ReadOnly: v.ReadOnly, WriteThrough: v.WriteThrough, Prealloc: v.Preallocate, MustExist: !v.Create,
-		Rotational: v.Rotational, Lock: v.Lock, HugePages: v.HugePages, Pool: pool,
-		Fault: open.Fault{
-			ReadDelay: v.Fault.ReadDelay.D(), WriteDelay: v.Fault.WriteDelay.D(),
-			ErrorRate: v.Fault.ErrorRate, Seed: uint64(v.Fault.Seed),
-		},
-	}
-	var err error
-	if s.Type, err = open.ParseType(string(v.Type)); err != nil {
-		return nil, err
-	}
-	dev, err := open.Open(s)
-	if err != nil {
-		hint := ""
-		if !v.ReadOnly && (errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission)) && exists(v.Path) {
-			hint = "; with read_only: true (or ,ro) it is served without writing to it"
-		}
-		return nil, fmt.Errorf("volume %s: %w%s", v.Name, err, hint)
-	}
-	return dev, nil
+func qos(q config.QoS) scsi.QoS {
+	return scsi.QoS{IOPS: float64(q.IOPS), BytesPerSec: float64(q.Bandwidth), BurstIOs: float64(q.BurstIOPS), BurstBytes: float64(q.Burst)}
 }
 
 // busyPoll translates transport.busy_poll_us, which has been checked.

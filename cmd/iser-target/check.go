@@ -3,25 +3,30 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"softiser/blockdev"
+	"softiser/blockdev/null"
 	"softiser/config"
 	"softiser/target"
 )
 
 func checkCommand() *cobra.Command {
 	var file string
+	var sock socketFlag
 	var asJSON, noOpen bool
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check a configuration and print it with every default filled in",
 		Long: `Reads a configuration, checks it as serve would, and prints it with every default
-filled in. Existing volumes are opened and closed again, read-only; nothing is
-created. Secrets are not printed.`,
+filled in. Volumes are opened as serve would open them, and closed again; nothing is
+created or written. What a running target of this configuration has open itself, which
+its admin socket tells, is left to it. Secrets are not printed.`,
 		Example: `  iser-target check --config /etc/softiser/iser-target.yaml
   iser-target check -c iser-target.yaml --json | jq .targets`,
 		Args: exactly(0),
@@ -46,19 +51,10 @@ created. Secrets are not printed.`,
 			if noOpen {
 				return nil
 			}
-			bad := 0
-			for _, v := range cfg.Volumes {
-				if err := checkVolume(v); err != nil {
-					bad++
-					fmt.Fprintln(cmd.ErrOrStderr(), "iser-target:", err)
-				}
-			}
-			if bad > 0 {
-				return exit(exitDegraded, fmt.Errorf("%d of %d volumes cannot be opened; serve would start without them", bad, len(cfg.Volumes)))
-			}
-			return nil
+			return checkVolumes(cmd.ErrOrStderr(), cfg, servedBy(cmd.Context(), cfg, &sock))
 		},
 	}
+	sock.add(cmd)
 	cmd.Flags().StringVarP(&file, "config", "c", "", "configuration file (YAML)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON instead of YAML")
 	cmd.Flags().BoolVar(&noOpen, "no-open", false, "do not open the volumes")
@@ -68,13 +64,14 @@ created. Secrets are not printed.`,
 	return cmd
 }
 
-// checkObjects makes what serve would make, without listening.
-func checkObjects(cfg *config.Config) error {
+// checkObjects makes what serve would make, without listening and without volumes.
+func checkObjects(cfg *config.Config) (err error) {
 	tc, err := serverConfig(cfg)
 	if err != nil {
 		return err
 	}
 	tc.Log = zap.NewNop()
+	tc.StateDir = "" // nothing is to be changed there
 	srv, err := target.New(tc)
 	if err != nil {
 		return err
@@ -88,30 +85,70 @@ func checkObjects(cfg *config.Config) error {
 		if err != nil {
 			return err
 		}
+		for _, l := range cfg.Targets[i].LUNs {
+			v, _ := findVolume(cfg, l.Volume)
+			lc, err := lunConfig(cfg, v, l)
+			if err == nil {
+				// In the place of the volume, which may be in use.
+				lc.Volume, err = null.Open(null.Config{Name: v.Name, Size: 1 << 20})
+			}
+			if err == nil {
+				err = srv.AddLUN(t.Name, target.LUN{Name: v.Name, LUConfig: lc})
+			}
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-// checkVolume opens what exists. Creating is left to serve.
-func checkVolume(v config.Volume) error {
-	switch v.Type {
-	case config.VolumeMemory, config.VolumeNull:
-		return nil
-	case config.VolumeLVM:
-		for _, d := range v.Devices {
-			if !v.Create && !exists(d) {
-				return fmt.Errorf("volume %s: device %s does not exist", v.Name, d)
-			}
-		}
-		return nil // opening a group locks it against its users
+// servedBy returns the volumes that the running target of a configuration has open,
+// by name; none when no target answers.
+func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) map[string]bool {
+	if sock.path == "" {
+		sock.path = cfg.Admin.Socket
 	}
-	if v.Create && !exists(v.Path) {
-		return nil
+	names := map[string]bool{}
+	if sock.path == "" {
+		return names
 	}
-	v.ReadOnly, v.Size, v.Preallocate, v.WriteThrough, v.Create = true, 0, false, false, false
-	dev, err := openDevice(v, blockdev.DefaultPool(), nil)
+	c := sock.open()
+	defer c.Close()
+	st, err := c.Status(ctx)
 	if err != nil {
-		return err
+		return names // then it serves nothing that we know of
 	}
-	return dev.Close()
+	for _, t := range st.Targets {
+		for _, l := range t.LUNs {
+			names[l.Volume] = names[l.Volume] || l.Error == ""
+		}
+	}
+	return names
+}
+
+// checkVolumes tells what serve would find wrong with the volumes.
+func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool) error {
+	bad := 0
+	for _, v := range cfg.Volumes {
+		remarks, err := probe(v, func(config.Volume) bool {
+			return slices.ContainsFunc(cfg.Volumes, func(w config.Volume) bool {
+				return served[w.Name] && (w.Name == v.Name || w.VG != "" && w.VG == v.VG)
+			})
+		})
+		for _, r := range remarks {
+			fmt.Fprintf(w, "iser-target: volume %s: %s\n", v.Name, r)
+		}
+		if err != nil {
+			bad++
+			fmt.Fprintln(w, "iser-target:", err)
+		}
+	}
+	switch {
+	case bad == 0:
+		return nil
+	case bad == len(cfg.Volumes):
+		return exit(exitDegraded, errors.New("no volume can be opened; serve would not start"))
+	}
+	return exit(exitDegraded, fmt.Errorf("%d of %d volumes cannot be opened; serve would start without them", bad, len(cfg.Volumes)))
 }

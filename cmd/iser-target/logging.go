@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -9,24 +10,21 @@ import (
 	"softiser/config"
 )
 
-// newLogger makes the logger that a configuration asks for; it writes to stderr.
-// Its level can be changed later.
-func newLogger(c config.Logging) (*zap.Logger, zap.AtomicLevel, error) {
-	level, err := zapcore.ParseLevel(c.Level)
+// newLogger makes the logger that a configuration asks for; it writes to w. Its level
+// can be changed later.
+func newLogger(c config.Logging, w io.Writer) (*zap.Logger, zap.AtomicLevel, error) {
+	parsed, err := zapcore.ParseLevel(c.Level)
 	if err != nil {
 		return nil, zap.AtomicLevel{}, fmt.Errorf("logging.level: %w; want debug, info, warn or error", err)
 	}
-	zc := zap.NewProductionConfig()
-	zc.Sampling = nil
-	zc.Level = zap.NewAtomicLevelAt(level)
-	zc.DisableStacktrace = true
-	zc.DisableCaller = true
-	zc.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
-	zc.EncoderConfig.EncodeDuration = zapcore.StringDurationEncoder
+	level := zap.NewAtomicLevelAt(parsed)
+	ec := zap.NewProductionEncoderConfig()
+	ec.EncodeTime = zapcore.RFC3339TimeEncoder
+	ec.EncodeDuration = zapcore.StringDurationEncoder
+	encoder := zapcore.NewJSONEncoder
 	if c.Format == "console" {
-		zc.Encoding = "console"
-		zc.EncoderConfig.EncodeLevel = zapcore.CapitalLevelEncoder
+		encoder = zapcore.NewConsoleEncoder
+		ec.EncodeLevel = zapcore.CapitalLevelEncoder
 	}
-	log, err := zc.Build()
-	return log, zc.Level, err
+	return zap.New(zapcore.NewCore(encoder(ec), zapcore.Lock(zapcore.AddSync(w)), level)), level, nil
 }

@@ -187,8 +187,8 @@ logging: {level: error}
 	if err := json.Unmarshal([]byte(out), &st); code != 0 || err != nil {
 		t.Fatal(code, err, out)
 	}
-	if luns := st.Targets[0].LUNs; len(luns) != 1 || luns[0].LUN != 1 {
-		t.Errorf("LUNs %+v, want only LUN 1", luns)
+	if luns := st.Targets[0].LUNs; len(luns) != 2 || luns[0].Error == "" || luns[1].Error != "" {
+		t.Errorf("LUNs %+v, want only LUN 1 served", luns)
 	}
 	code, out = command(t, "check", "--config", file)
 	if code != exitDegraded || !strings.Contains(out, "gone") {

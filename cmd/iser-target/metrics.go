@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"strconv"
@@ -18,19 +17,15 @@ import (
 	"softiser/target/scsi"
 )
 
-// startMetrics serves /metrics, if it is configured.
-func (a *app) startMetrics(ctx context.Context, addr string) error {
-	if addr == "" {
-		return nil
+// serveMetrics answers Prometheus, if that is configured.
+func (a *app) serveMetrics(ctx context.Context, ln net.Listener) {
+	if ln == nil {
+		return
 	}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(a.srv))
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(a.status))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		return fmt.Errorf("metrics: %w; admin.metrics or --metrics names the address", err)
-	}
 	a.log.Info("metrics", zap.String("url", "http://"+ln.Addr().String()+"/metrics"))
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	context.AfterFunc(ctx, func() { srv.Close() })
@@ -39,30 +34,29 @@ func (a *app) startMetrics(ctx context.Context, addr string) error {
 			a.log.Error("metrics endpoint failed", zap.Error(err))
 		}
 	})
-	return nil
 }
 
 // collector turns a status snapshot into metrics at scrape time, so that the
 // data path counts with plain atomics and knows no label.
 type collector struct {
-	srv *target.Server
+	status func() target.Status
 
 	logins, refused, pending, sessions       *prometheus.Desc
 	connections, garbage                     *prometheus.Desc
 	lunReads, lunWrites, lunRead, lunWritten *prometheus.Desc
-	size, lunLatency                         *prometheus.Desc
+	up, size, lunLatency                     *prometheus.Desc
 	in, out, copied, commands, outstanding   *prometheus.Desc
 	latency                                  *prometheus.Desc
 }
 
-func newCollector(srv *target.Server) *collector {
+func newCollector(status func() target.Status) *collector {
 	d := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("iser_target_"+name, help, labels, nil)
 	}
 	lun := []string{"target", "lun", "volume"}
 	session := []string{"target", "initiator", "tsih", "transport"}
 	return &collector{
-		srv:         srv,
+		status:      status,
 		logins:      d("logins_total", "Sessions that were opened."),
 		refused:     d("logins_refused_total", "Logins that were refused."),
 		pending:     d("pending_logins", "Connections before their full feature phase."),
@@ -73,6 +67,7 @@ func newCollector(srv *target.Server) *collector {
 		lunWrites:   d("lun_writes_total", "WRITE commands.", lun...),
 		lunRead:     d("lun_read_bytes_total", "Bytes read.", lun...),
 		lunWritten:  d("lun_written_bytes_total", "Bytes written.", lun...),
+		up:          d("lun_up", "1: the LUN is served; 0: it is configured, but could not be (status says why).", lun...),
 		size:        d("lun_size_bytes", "Size of the volume.", lun...),
 		lunLatency:  d("lun_latency_seconds", "Time from the arrival of a command to its response.", append(lun[:3:3], "kind")...),
 		in:          d("session_payload_in_bytes_total", "Payload received.", session...),
@@ -89,7 +84,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeBy
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	st := c.srv.Status()
+	st := c.status()
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
@@ -107,6 +102,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {
 			labels := []string{t.Name, strconv.Itoa(int(l.LUN)), l.Volume}
+			if l.Error != "" {
+				gauge(c.up, 0, labels...)
+				continue
+			}
+			gauge(c.up, 1, labels...)
 			counter(c.lunReads, l.Stats.Reads, labels...)
 			counter(c.lunWrites, l.Stats.Writes, labels...)
 			counter(c.lunRead, l.Stats.ReadBytes, labels...)

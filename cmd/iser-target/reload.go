@@ -7,7 +7,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	"go.uber.org/zap"
 
@@ -16,8 +15,8 @@ import (
 )
 
 // A reload reads the configuration file again and makes what is served agree
-// with it: targets and LUNs come and go, volumes grow, access rules and the log
-// level change. What both configurations have is left alone, sessions included.
+// with it: targets and LUNs come and go, volumes grow, rates, limits, access rules
+// and the log level change. What both configurations have is left alone, sessions included.
 // What cannot change in a running process is named and stays as it was, and a
 // file with a mistake in it changes nothing.
 
@@ -27,6 +26,9 @@ type step struct {
 	admin.Change                             // Error, when set from the start, says why it cannot be made here
 	take         func(context.Context) error // away; nil: nothing goes
 	do           func(context.Context) error // nil: nothing comes
+	frees        []mapping                   // LUNs that take takes away
+	iqn          string                      // of the target that do adds, or adds a LUN to
+	serves       *config.Volume              // what do makes a LUN of
 	// keep puts back into c, the configuration that is to be recorded, what has not
 	// been changed, so that the next reload tries again; nil: it sees by itself.
 	keep func(c *config.Config)
@@ -60,7 +62,9 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 		return nil, fmt.Errorf("nothing is changed, because the file has mistakes:\n%w", err)
 	}
 	steps := a.plan(next)
-	if !dry {
+	if dry {
+		a.foresee(steps)
+	} else {
 		a.run(ctx, steps, a.running(next))
 	}
 	changes := []admin.Change{}
@@ -83,17 +87,19 @@ func (a *app) run(ctx context.Context, steps []step, now *config.Config) {
 	}
 	a.mu.Lock()
 	a.wanted = wantedVolumes(now)
+	a.adopt(now)
 	a.mu.Unlock()
 	for i := range steps {
 		call(&steps[i], steps[i].take)
 	}
 	for i := range steps {
-		s := &steps[i]
-		call(s, s.do)
-		if s.Error != "" && s.keep != nil {
+		call(&steps[i], steps[i].do)
+		a.logChange(steps[i].Change)
+	}
+	for i := range steps {
+		if s := &steps[i]; s.Error != "" && s.keep != nil {
 			s.keep(now)
 		}
-		a.logChange(s.Change)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -101,6 +107,16 @@ func (a *app) run(ctx context.Context, steps []step, now *config.Config) {
 	for name, o := range a.volumes {
 		if err := a.dropLocked(o); err != nil {
 			a.log.Error("closing a volume failed", zap.String("volume", name), zap.Error(err))
+		}
+	}
+}
+
+// adopt makes the description of open volumes that of c, where they differ in what a
+// reload changes on line: they are the same volumes. The caller holds a.mu.
+func (a *app) adopt(c *config.Config) {
+	for _, v := range c.Volumes {
+		if o := a.volumes[v.Name]; o != nil && len(withoutTunables(differing(o.cfg, v))) == 0 {
+			o.cfg = v
 		}
 	}
 }
@@ -136,7 +152,7 @@ func (a *app) running(next *config.Config) *config.Config {
 		c.Targets[i].LUNs = slices.Clone(c.Targets[i].LUNs)
 	}
 	c.Portals, c.Discovery, c.ISCSI = a.cfg.Portals, a.cfg.Discovery, a.cfg.ISCSI
-	c.Transport, c.Limits, c.Admin = a.cfg.Transport, a.cfg.Limits, a.cfg.Admin
+	c.Transport, c.Limits.StagingMemory, c.Admin = a.cfg.Transport, a.cfg.Limits.StagingMemory, a.cfg.Admin
 	c.Logging.Format = a.cfg.Logging.Format
 	return &c
 }
@@ -210,8 +226,17 @@ func (a *app) served(iqn string, lun int) (name string, leaving bool) {
 func lunName(iqn string, lun int) string { return fmt.Sprintf("%s LUN %d", iqn, lun) }
 
 func (a *app) removeTarget(was *config.Target) step {
+	var frees []mapping
+	for _, o := range a.volumes {
+		for _, m := range o.luns {
+			if m.iqn == was.IQN {
+				frees = append(frees, m)
+			}
+		}
+	}
 	return step{
 		Change: admin.Change{Action: "remove", Object: was.IQN},
+		frees:  frees,
 		take: func(ctx context.Context) error {
 			err := a.srv.RemoveTarget(ctx, was.IQN)
 			if unfinished(err) {
@@ -260,7 +285,8 @@ func (a *app) unmapTarget(iqn string) error {
 
 func (a *app) addTarget(next *config.Config, t *config.Target) step {
 	return step{
-		Change: admin.Change{Action: "add", Object: t.IQN},
+		Change: admin.Change{Action: "add", Object: t.IQN, Error: a.unlistened(next, t)},
+		iqn:    t.IQN,
 		do: func(context.Context) error {
 			tt, err := targetConfig(next, t)
 			if err != nil {
@@ -276,6 +302,17 @@ func (a *app) addTarget(next *config.Config, t *config.Target) step {
 			}
 		},
 	}
+}
+
+// unlistened says why a target cannot be offered, "" if it can: the portals are those
+// of the start.
+func (a *app) unlistened(next *config.Config, t *config.Target) string {
+	for _, p := range next.Portals {
+		if slices.Contains(t.Portals, p.Listen) && !slices.ContainsFunc(a.cfg.Portals, func(r config.Portal) bool { return r.Group == p.Group }) {
+			return fmt.Sprintf("portal %s is not there yet; a new portal %s", p.Listen, atStart)
+		}
+	}
+	return ""
 }
 
 // planAccess compares who may log in, and what a target is called.
@@ -312,6 +349,7 @@ func (a *app) planRemovedLUNs(was, now *config.Target) (steps []step) {
 		if name, _ := a.served(was.IQN, l.LUN); findLUN(now, l.LUN) == nil && name != "" {
 			steps = append(steps, step{
 				Change: admin.Change{Action: "remove", Object: lunName(was.IQN, l.LUN)},
+				frees:  []mapping{{was.IQN, uint16(l.LUN)}},
 				take:   func(ctx context.Context) error { return a.removeLUN(ctx, was.IQN, uint16(l.LUN)) },
 				keep:   func(c *config.Config) { keepLUN(c, was.IQN, l) },
 			})
@@ -345,21 +383,33 @@ func (a *app) planLUNs(next *config.Config, was, t *config.Target) (steps []step
 		}
 		switch name, leaving := a.served(t.IQN, l.LUN); {
 		case name == "" || a.leaving[t.IQN]:
-			steps = append(steps, step{Change: admin.Change{Action: "add", Object: object}, do: add})
+			steps = append(steps, step{Change: admin.Change{Action: "add", Object: object, Error: a.outOfGroup(l)}, do: add, iqn: t.IQN, serves: &v})
 		case leaving || name != l.Volume || before != nil && before.ReadOnly != l.ReadOnly:
 			steps = append(steps, step{
-				Change: admin.Change{Action: "replace", Object: object},
+				Change: admin.Change{Action: "replace", Object: object, Error: a.outOfGroup(l)},
+				frees:  []mapping{{t.IQN, uint16(l.LUN)}},
 				take:   func(ctx context.Context) error { return a.removeLUN(ctx, t.IQN, uint16(l.LUN)) },
-				do:     add, keep: keep,
+				do:     add, keep: keep, iqn: t.IQN, serves: &v,
 			})
 		case before != nil && (before.ALUA != l.ALUA || !slices.Equal(before.ALUAGroups, l.ALUAGroups)):
 			steps = append(steps, step{
-				Change: admin.Change{Action: "update", Object: object + " alua"},
+				Change: admin.Change{Action: "update", Object: object + " alua", Error: a.outOfGroup(l)},
 				do:     func(context.Context) error { return a.setAccess(t.IQN, v, l) }, keep: keep,
 			})
 		}
 	}
 	return steps
+}
+
+// outOfGroup says why the access states of a LUN cannot be had, "" if they can: the
+// portals are those of the start.
+func (a *app) outOfGroup(l config.LUN) string {
+	for _, g := range l.ALUAGroups {
+		if !slices.ContainsFunc(a.cfg.Portals, func(p config.Portal) bool { return p.Group == g.Group }) {
+			return fmt.Sprintf("no portal of the running target belongs to group %d; a new portal %s", g.Group, atStart)
+		}
+	}
+	return ""
 }
 
 // setAccess puts the access states of a LUN through every portal group as the
@@ -384,100 +434,4 @@ func (a *app) setAccess(iqn string, v config.Volume, l config.LUN) error {
 		errs = append(errs, a.srv.SetAccessState(iqn, uint16(l.LUN), g, state))
 	}
 	return errors.Join(errs...)
-}
-
-// planVolumes finds open volumes that the new configuration describes otherwise.
-func (a *app) planVolumes(next *config.Config) (steps []step) {
-	for _, v := range next.Volumes {
-		o := a.volumes[v.Name]
-		if o == nil || reflect.DeepEqual(o.cfg, v) {
-			continue
-		}
-		only := o.cfg
-		if only.Size = v.Size; reflect.DeepEqual(only, v) && v.Size == 0 {
-			continue // whatever size it has
-		} else if !reflect.DeepEqual(only, v) {
-			steps = append(steps, step{Change: admin.Change{Action: "update", Object: "volume " + v.Name, Error: fmt.Sprintf(
-				"%s of an open volume cannot change; it %s, or its LUNs are removed and added again", strings.Join(differing(o.cfg, v), ", "), atStart)}})
-			continue
-		}
-		steps = append(steps, step{
-			Change: admin.Change{Action: "resize", Object: fmt.Sprintf("volume %s to %s", v.Name, v.Size)},
-			do:     func(context.Context) error { return a.resizeVolume(v) },
-		})
-	}
-	return steps
-}
-
-// resizeVolume grows an open volume. Shrinking loses data, so it takes the
-// command that says so.
-func (a *app) resizeVolume(v config.Volume) error {
-	a.mu.Lock()
-	o := a.volumes[v.Name]
-	var m mapping
-	var now int64
-	if o != nil {
-		m, now = o.luns[0], o.dev.Info().Size
-	}
-	a.mu.Unlock()
-	switch {
-	case o == nil:
-		return nil
-	case int64(v.Size) < now:
-		return fmt.Errorf("the volume has %s; `iser-target resize --shrink %s %s` shrinks it", config.Size(now), v.Name, v.Size)
-	}
-	if err := a.srv.ResizeLUN(m.iqn, m.lun, int64(v.Size)); err != nil {
-		return err
-	}
-	a.mu.Lock()
-	o.cfg = v
-	a.mu.Unlock()
-	return nil
-}
-
-// planSettings finds what concerns the process rather than a target.
-func (a *app) planSettings(next *config.Config) (steps []step) {
-	old, now := a.cfg, next
-	fixed := func(key string) {
-		steps = append(steps, step{Change: admin.Change{Action: "update", Object: key, Error: atStart}})
-	}
-	if !reflect.DeepEqual(old.Portals, now.Portals) {
-		fixed("portals")
-	}
-	if !reflect.DeepEqual(old.Discovery, now.Discovery) {
-		fixed("discovery")
-	}
-	for _, s := range []struct {
-		name     string
-		old, now any
-	}{
-		{"iscsi", old.ISCSI, now.ISCSI}, {"transport", old.Transport, now.Transport},
-		{"limits", old.Limits, now.Limits}, {"admin", old.Admin, now.Admin},
-	} {
-		for _, key := range differing(s.old, s.now) {
-			fixed(s.name + "." + key)
-		}
-	}
-	if old.Logging.Format != now.Logging.Format {
-		fixed("logging.format")
-	}
-	if level := now.Logging.Level; level != old.Logging.Level {
-		steps = append(steps, step{
-			Change: admin.Change{Action: "update", Object: "logging.level to " + level},
-			do:     func(context.Context) error { return a.level.UnmarshalText([]byte(level)) },
-			keep:   func(c *config.Config) { c.Logging.Level = old.Logging.Level },
-		})
-	}
-	return steps
-}
-
-// differing lists the keys of two structures of one type that are not equal.
-func differing(a, b any) (keys []string) {
-	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
-	for i := range x.NumField() {
-		if !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
-			keys = append(keys, x.Type().Field(i).Tag.Get("mapstructure"))
-		}
-	}
-	return keys
 }

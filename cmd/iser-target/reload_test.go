@@ -68,11 +68,14 @@ func (b *reloadBed) status() (st target.Status) {
 	return st
 }
 
-// luns lists what is served as "a0=keep a1=file(1048576)".
+// luns lists what is served, not what should be, as "a0=keep a1=file(1048576)".
 func (b *reloadBed) luns() string {
 	var all []string
 	for _, t := range b.status().Targets {
 		for _, l := range t.LUNs {
+			if l.Error != "" {
+				continue
+			}
 			ro := ""
 			if l.ReadOnly {
 				ro = " ro"
@@ -397,5 +400,88 @@ func TestAbsoluteSpec(t *testing.T) {
 		if got, err := absoluteSpec(in); err != nil || got != want {
 			t.Errorf("%s becomes %s, %v; want %s", in, got, err, want)
 		}
+	}
+}
+
+// Rate limits change under load, and what waited for the old ones goes on.
+func TestQoSChangesOnLine(t *testing.T) {
+	b := newReloadBed(t)
+	slow := strings.Replace(reloadBase, "name: keep, type: memory, size: 1MiB", "name: keep, type: memory, size: 1MiB, qos: {iops: 1}", 1)
+	b.write(slow)
+	if code, out := b.reload("--dry-run"); !strings.Contains(out, "volume keep qos\n") || strings.Contains(out, "keep qos\n         not done") {
+		t.Errorf("dry run: exit %d\n%s", code, out)
+	}
+	if code, out := b.reload(); code != exitDegraded || strings.Count(out, "not done") != 1 || !strings.Contains(out, "late") {
+		t.Fatalf("exit %d\n%s", code, out)
+	}
+	lun, err := initiator.Open(t.Context(), initiator.Config{Transport: initiator.TransportTCP, Address: b.addr, TargetName: "iqn.2026-11.test:a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lun.Close()
+	// An hour's worth of reads. They end at once when the limit goes.
+	const n = 100
+	done := make(chan error, n)
+	for range n {
+		go func() { _, err := lun.ReadAt(make([]byte, 512), 0); done <- err }()
+	}
+	await.True(t, "reads wait for the limit", func() bool { s := b.status().Sessions; return len(s) == 1 && s[0].Outstanding > n/2 })
+	b.write(reloadBase)
+	if code, out := b.reload(); code != exitDegraded || strings.Count(out, "not done") != 1 {
+		t.Fatalf("exit %d\n%s", code, out)
+	}
+	for range n {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(await.Deadline):
+			t.Fatal("a read still waits for a limit that has gone")
+		}
+	}
+	if code, out := b.reload(); strings.Contains(out, "qos") {
+		t.Errorf("nothing is left to do: exit %d\n%s", code, out)
+	}
+}
+
+// Limits of the process hold from the reload on; who is there stays.
+func TestLimitsChangeOnLine(t *testing.T) {
+	b := newReloadBed(t)
+	login := func() (*initiator.LUN, error) {
+		return initiator.Open(t.Context(), initiator.Config{Transport: initiator.TransportTCP, Address: b.addr, TargetName: "iqn.2026-11.test:a",
+			LoginTimeout: 10 * time.Second, InitiatorName: fmt.Sprintf("iqn.2026-11.test:i%d", time.Now().UnixNano())})
+	}
+	set := func(limits string) {
+		t.Helper()
+		b.write(strings.Replace(reloadBase, "admin:", "limits: "+limits+"\nadmin:", 1))
+		if code, out := b.reload(); code != exitDegraded || strings.Count(out, "not done") != 1 || !strings.Contains(out, "limits\n") {
+			t.Fatalf("%s: exit %d\n%s", limits, code, out)
+		}
+	}
+	first, err := login()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	set("{sessions: 1, pending_logins: 4, workers: 2}")
+	if l, err := login(); err == nil {
+		l.Close()
+		t.Error("a second session is let in")
+	} else if !strings.Contains(err.Error(), "out of resources") {
+		t.Error(err)
+	}
+	if _, err := first.ReadAt(make([]byte, 512), 0); err != nil {
+		t.Error(err)
+	}
+	set("{sessions: 2}")
+	second, err := login()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
+	b.write(strings.Replace(reloadBase, "admin:", "limits: {sessions: 2, staging_memory: 64MiB}\nadmin:", 1))
+	if code, out := b.reload(); code != exitDegraded || !strings.Contains(out, "limits.staging_memory\n         not done") {
+		t.Errorf("staging_memory: exit %d\n%s", code, out)
 	}
 }

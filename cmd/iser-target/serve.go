@@ -45,7 +45,9 @@ the loopback.`,
       --export ram0=memory,size=1GiB --export null0=null,size=1TiB
   iser-target serve --listen '[::]:3260' --export backup=/dev/vg0/backup,ro`,
 		Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), &f, cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return serve(cmd.Context(), &f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
 	}
 	fl := cmd.Flags()
 	fl.StringVarP(&f.config, "config", "c", "", "configuration file (YAML)")
@@ -115,16 +117,15 @@ func withPort(a string) string {
 	return a
 }
 
-func serve(ctx context.Context, f *serveFlags, out io.Writer) error {
+func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	cfg, err := f.resolve()
 	if err != nil {
 		return err
 	}
-	log, level, err := newLogger(cfg.Logging)
+	log, level, err := newLogger(cfg.Logging, logTo)
 	if err != nil {
 		return exit(exitUsage, err)
 	}
-	defer log.Sync() //nolint:errcheck // stderr of a terminal cannot be synced
 	ctx, hup, stop := hangups(ctx, f.config != "")
 	defer stop()
 	a, err := newApp(cfg, f.drain, log)
@@ -136,21 +137,22 @@ func serve(ctx context.Context, f *serveFlags, out io.Writer) error {
 	if f.config != "" {
 		a.load = f.resolve
 	}
-	if err := a.srv.Listen(); err != nil {
+	var ls listeners
+	if err := ls.open(a.srv, &cfg.Admin); err != nil {
 		return err
 	}
 	// From here on the process holds sockets; background services end with it.
+	defer ls.close()
+	if err := a.openVolumes(); err != nil {
+		return err
+	}
 	bg, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		cancel()
 		a.services.Wait() // the socket is gone when serve returns
 	}()
-	if err := a.startAdmin(bg, cfg.Admin.Socket); err != nil {
-		return err
-	}
-	if err := a.startMetrics(bg, cfg.Admin.Metrics); err != nil {
-		return err
-	}
+	a.serveAdmin(bg, ls.admin)
+	a.serveMetrics(bg, ls.metrics)
 	printBanner(out, a)
 	go secondSignal(ctx, bg, log)
 	go a.reloadOn(bg, hup)
@@ -178,29 +180,59 @@ func secondSignal(first, ended context.Context, log *zap.Logger) {
 	os.Exit(exitFailure)
 }
 
-// startAdmin opens the admin socket, if one is configured.
-func (a *app) startAdmin(ctx context.Context, path string) error {
-	if path == "" {
-		return nil
-	}
-	ln, err := admin.Listen(path)
-	if err != nil {
+// listeners are what a start needs of the host. They are taken before any volume is
+// touched, so that a port that somebody else has leaves no new file behind.
+type listeners struct{ admin, metrics net.Listener }
+
+func (l *listeners) open(srv *target.Server, c *config.Admin) (err error) {
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	if err := srv.Listen(); err != nil {
 		return err
 	}
-	a.log.Info("admin socket", zap.String("path", path))
+	if c.Socket != "" {
+		if l.admin, err = admin.Listen(c.Socket); err != nil {
+			return err
+		}
+	}
+	if c.Metrics != "" {
+		if l.metrics, err = net.Listen("tcp", c.Metrics); err != nil {
+			return fmt.Errorf("metrics: %w; admin.metrics or --metrics names the address", err)
+		}
+	}
+	return nil
+}
+
+// close gives up what has not been given to a service; those close their own.
+func (l *listeners) close() {
+	for _, ln := range []net.Listener{l.admin, l.metrics} {
+		if ln != nil {
+			ln.Close()
+		}
+	}
+}
+
+// serveAdmin answers on the admin socket, if one is configured.
+func (a *app) serveAdmin(ctx context.Context, ln net.Listener) {
+	if ln == nil {
+		return
+	}
+	a.log.Info("admin socket", zap.Stringer("path", ln.Addr()))
 	a.services.Go(func() {
 		if err := admin.Serve(ctx, ln, a.backend()); err != nil {
 			a.log.Error("admin socket failed", zap.Error(err))
 		}
 	})
-	return nil
 }
 
 // backend is what the admin socket controls.
 func (a *app) backend() admin.Backend {
 	return admin.Backend{
 		LVM:       a.lvmBackend(),
-		Status:    a.srv.Status,
+		Status:    a.status,
 		Kill:      a.srv.KillSession,
 		AddLUN:    a.addLUN,
 		RemoveLUN: a.removeLUN,
@@ -238,10 +270,14 @@ func (a *app) removeLUN(ctx context.Context, iqn string, lun uint16) error {
 
 // printBanner tells what is served and how to attach it.
 func printBanner(w io.Writer, a *app) {
-	st := a.srv.Status()
+	st := a.status()
 	fmt.Fprintf(w, "iser-target serves on %v (iSER and iSCSI on the same port)\n", a.srv.Addrs())
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {
+			if l.Error != "" {
+				fmt.Fprintf(w, "\n  %s  LUN %d is NOT SERVED: %s\n", t.Name, l.LUN, l.Error)
+				continue
+			}
 			fmt.Fprintf(w, "\n  %s  LUN %d  %s %s\n", t.Name, l.LUN, config.Size(l.Size), l.Backend)
 			url := fmt.Sprintf("%s/%s/%d", reachable(a.srv.Addrs()), t.Name, l.LUN)
 			fmt.Fprintf(w, "    iser-initiator info   iser://%s\n", url)

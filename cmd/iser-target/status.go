@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -190,8 +188,9 @@ func reloadCommand() *cobra.Command {
 		Use:   "reload",
 		Short: "Make a running iser-target agree with its configuration file",
 		Long: `Reads the configuration file of a running target again, and makes what is served
-agree with it: targets and LUNs come and go, volumes grow, access rules and secrets
-count for the next login, the log level changes. What the file does not change goes
+agree with it: targets and LUNs come and go, volumes grow, rates (qos) and limits
+change, access rules and secrets count for the next login, the log level changes. What
+the file does not change goes
 on undisturbed, sessions included. A LUN whose volume could not be opened is tried
 again. Other settings are named and wait for the next start. A file with a mistake,
 or without any target, changes nothing. SIGHUP does the same and tells the log.`,
@@ -233,7 +232,7 @@ func resizeCommand() *cobra.Command {
 	var shrink bool
 	cmd := &cobra.Command{
 		Use: "resize VOLUME SIZE", Short: "Change the size of a volume of a running iser-target; initiators are told", Args: exactly(2),
-		Long:    "Changes the size of a volume of a running iser-target. Initiators are told, and see the\nnew size without a new login. To make a volume smaller, which cuts off what lies behind\nits new end, takes --shrink.",
+		Long:    "Changes the size of a volume of a running iser-target. Initiators are told, and see the\nnew size without a new login. To make a volume smaller, which cuts off what lies behind\nits new end, takes --shrink.\n\nA file that has grown is served whole after a restart, whatever the configuration says;\none that has shrunk is grown again, and what is in memory has the configured size, so\nwrite the new size there, too.",
 		Example: "  iser-target resize disk0 20GiB\n  iser-target resize --shrink disk0 1GiB",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			size, err := config.ParseSize(args[1])
@@ -249,6 +248,8 @@ func resizeCommand() *cobra.Command {
 					for _, l := range t.LUNs {
 						switch {
 						case l.Volume != args[0]:
+						case l.Error != "":
+							return fmt.Errorf("%s is not served: %s", l.Volume, l.Error)
 						case l.Backend == "lvm":
 							return exit(exitUsage, fmt.Errorf("%s is a logical volume: iser-target lvm lvextend and lvreduce change its size, on line", l.Volume))
 						case int64(size) < l.Size && !shrink:
@@ -266,10 +267,4 @@ func resizeCommand() *cobra.Command {
 	s.add(cmd)
 	cmd.Flags().BoolVar(&shrink, "shrink", false, "allow a smaller size: what lies behind it is lost")
 	return cmd
-}
-
-// exists reports whether there is anything at a path that could be opened.
-func exists(path string) bool {
-	_, err := os.Stat(filepath.Clean(path))
-	return !errors.Is(err, fs.ErrNotExist)
 }

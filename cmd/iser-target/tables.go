@@ -68,9 +68,14 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 		fmt.Fprintln(out, "  no LUNs")
 	}
 	w := newTable(out)
+	headed := false
 	for i := range t.LUNs {
 		l := &t.LUNs[i]
-		if i == 0 {
+		if l.Error != "" {
+			continue
+		}
+		if !headed {
+			headed = true
 			fmt.Fprintln(w, "  LUN\tVOLUME\tBACKEND\tSIZE\tKIND\tCOMMANDS\tBYTES\tP50\tP99")
 		}
 		backend := l.Backend
@@ -87,6 +92,11 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	for i := range t.LUNs {
+		if l := &t.LUNs[i]; l.Error != "" {
+			fmt.Fprintf(out, "  LUN %d, volume %s, is NOT SERVED:\n    %s\n", l.LUN, l.Volume, l.Error)
+		}
 	}
 	for i := range st.Sessions {
 		if s := &st.Sessions[i]; s.Target == t.Name {

@@ -161,7 +161,7 @@ func (t *Task) writes() bool { return t.op.gates&gateReadOnly != 0 && t.op.op !=
 
 // start runs an enabled task, unless its volume's rate limit holds it back.
 func (t *Task) start() {
-	if t.lu.limit.on && t.op.has(fDataRead|fDataWrite) && t.lu.throttle(t) {
+	if t.lu.limit.on.Load() && t.op.has(fDataRead|fDataWrite) && t.lu.throttle(t) {
 		return
 	}
 	t.op.run(t)

@@ -114,6 +114,7 @@ type LU struct {
 	queueHead   *Task
 	queueTail   *Task
 	workers     int
+	maxWorkers  int
 	idleWorkers int
 	wakeups     int
 	closed      bool
@@ -146,6 +147,7 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	}
 	lu := &LU{dev: d, lun: cfg.LUN, cfg: cfg, vol: cfg.Volume, itls: map[*Nexus]*itl{}, prevented: map[*Nexus]bool{}}
 	lu.work.L = &lu.mu
+	lu.maxWorkers = cfg.Workers
 	lu.copies.room = make(chan struct{}, cfg.Workers)
 	info := volumeInfo(cfg.Volume)
 	if info.BlockSize < 512 || info.BlockSize&(info.BlockSize-1) != 0 || cfg.Volume != nil && info.Size < int64(info.BlockSize) {

@@ -1,6 +1,9 @@
 package scsi
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // QoS limits the rate of a volume's READs and WRITEs. 0 means no limit.
 type QoS struct {
@@ -17,7 +20,7 @@ type QoS struct {
 // turns go round the nexuses, so that one initiator with a deep queue does not
 // shut out another with a shallow one. All of it is guarded by LU.mu.
 type limiter struct {
-	on    bool
+	on    atomic.Bool // written under LU.mu, read without
 	qos   QoS
 	ops   float64 // tokens; may be negative after a large command
 	bytes float64
@@ -42,9 +45,21 @@ func (l *limiter) init(q QoS) {
 	// A bucket that holds less than one command would never be full enough.
 	q.BurstIOs, q.BurstBytes = max(q.BurstIOs, 1), max(q.BurstBytes, 1)
 	l.qos = q
-	l.on = q.IOPS > 0 || q.BytesPerSec > 0
+	l.on.Store(q.IOPS > 0 || q.BytesPerSec > 0)
 	l.ops, l.bytes = q.BurstIOs, q.BurstBytes
 	l.last = time.Now()
+}
+
+// SetQoS changes the rate limits. Commands that wait go on under the new ones.
+func (lu *LU) SetQoS(q QoS) {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	// Full buckets again: what waited for the old rate is not to wait for its debt.
+	lu.limit.init(q)
+	if len(lu.limit.rings) > 0 {
+		lu.limit.stop()
+		lu.releaseThrottledLocked()
+	}
 }
 
 // refill adds what the time since the last call has brought.

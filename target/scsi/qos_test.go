@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"softiser/blockdev/faulty"
 	spc "softiser/internal/scsi"
 )
 
@@ -103,6 +104,57 @@ func TestByteRateLimit(t *testing.T) {
 		if d := time.Since(began); d < 1700*time.Millisecond || d > 2100*time.Millisecond {
 			t.Errorf("2 MiB at 1 MiB/s took %v", d)
 		}
+		r.close()
+		r.nx = nil
+	})
+}
+
+// TestLimitsOfARunningUnit: new rates hold for what waits already, and a unit gets
+// more and fewer workers while it has work.
+func TestLimitsOfARunningUnit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := faulty.New(newNamed(t, "a"), 1, faulty.Rule{Op: faulty.Read, Delay: time.Second})
+		r := newRig(t, Config{}, LUConfig{Volume: slow, Workers: 1}, LUConfig{LUN: 1, Volume: newNamed(t, "b"), QoS: QoS{IOPS: 1}})
+		lus := r.dev.LUs()
+		read := spc.AppendRead(nil, 0, 1, false)
+		var cs []*call
+		run := func(lun uint16, n int) {
+			cs = cs[:0]
+			for range n {
+				cs = append(cs, r.start(r.nx[0], lun, read, nil, 512))
+			}
+		}
+		took := func(want time.Duration, what string, change func()) {
+			t.Helper()
+			began := time.Now()
+			change()
+			for _, c := range cs {
+				r.finish(c).good()
+			}
+			if d := time.Since(began); d < want*95/100 || d > want*105/100+10*time.Millisecond {
+				t.Errorf("%s: %v, want %v", what, d, want)
+			}
+		}
+		run(0, 8)
+		synctest.Wait()
+		took(2*time.Second, "eight reads of a second each, four at a time after the first", func() { lus[0].SetWorkers(4) })
+		run(0, 4)
+		synctest.Wait()
+		took(time.Second, "four that run", func() { lus[0].SetWorkers(2) })
+		run(0, 4)
+		took(2*time.Second, "four reads, two at a time", func() {})
+
+		run(1, 101)
+		synctest.Wait()
+		took(time.Second, "the rate is a hundredfold", func() { lus[1].SetQoS(QoS{IOPS: 100, BurstIOs: 1}) })
+		run(1, 50)
+		synctest.Wait()
+		took(0, "no limit", func() { lus[1].SetQoS(QoS{}) })
+		run(1, 3)
+		took(0, "no limit", func() {})
+		lus[1].SetQoS(QoS{IOPS: 1})
+		run(1, 3)
+		took(time.Second, "a limit again", func() {})
 		r.close()
 		r.nx = nil
 	})

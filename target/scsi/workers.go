@@ -30,10 +30,29 @@ func (lu *LU) enqueueLocked(t *Task) {
 	case lu.idleWorkers > lu.wakeups:
 		lu.wakeups++
 		lu.work.Signal()
-	case lu.workers < lu.cfg.Workers:
+	case lu.workers < lu.maxWorkers:
 		lu.workers++
 		go lu.worker()
 	}
+}
+
+// SetWorkers changes how many goroutines may wait for the volume, at least one. What
+// runs is left to end.
+func (lu *LU) SetWorkers(n int) {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	lu.maxWorkers = max(n, 1)
+	for t := lu.queueHead; t != nil && lu.workers < lu.maxWorkers; t = t.qnext {
+		lu.workers++
+		go lu.worker()
+	}
+}
+
+// endWorkerLocked takes the calling worker, which holds lu.mu, out of the pool.
+func (lu *LU) endWorkerLocked() {
+	lu.workers--
+	lu.work.Broadcast()
+	lu.mu.Unlock()
 }
 
 // worker is a goroutine of the pool. It owns the task it has taken from the
@@ -41,11 +60,13 @@ func (lu *LU) enqueueLocked(t *Task) {
 func (lu *LU) worker() {
 	lu.mu.Lock()
 	for {
+		if lu.workers > lu.maxWorkers { // there are others for the queue
+			lu.endWorkerLocked()
+			return
+		}
 		for lu.queueHead == nil {
 			if lu.closed || lu.idleWorkers >= keepIdleWorkers {
-				lu.workers--
-				lu.work.Broadcast()
-				lu.mu.Unlock()
+				lu.endWorkerLocked()
 				return
 			}
 			lu.idleWorkers++

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"softiser/blockdev/file"
+	"softiser/internal/loopback"
+)
+
+// What serve would refuse check refuses, and it creates nothing.
+func TestCheckAppliesServesRules(t *testing.T) {
+	root := os.Geteuid() == 0
+	for _, c := range []struct {
+		name, volume string
+		make         func(dir string) error
+		want         string // "": nothing is wrong
+		remark       string
+		skip         bool
+	}{
+		{name: "to be created", volume: "path: d.img, size: 1MiB, create: true"},
+		{name: "missing", volume: "path: d.img, size: 1MiB", want: "no such file"},
+		{name: "missing folder", volume: "path: no/d.img, size: 1MiB, create: true", want: "no/d.img cannot be created"},
+		{name: "empty", volume: "path: d.img", make: content("d.img", 0), want: "the file is empty"},
+		{name: "less than a block", volume: "path: d.img", make: content("d.img", 100), want: "d.img"},
+		{name: "empty with a size", volume: "path: d.img, size: 1MiB", make: content("d.img", 0), remark: "grown to the configured 1MiB"},
+		{name: "smaller", volume: "path: d.img, size: 1MiB", make: content("d.img", 4096), remark: "had 4KiB; it has been grown"},
+		{name: "smaller, read-only", volume: "path: d.img, size: 1MiB, read_only: true", make: content("d.img", 4096), want: "less than the configured size"},
+		{name: "larger", volume: "path: d.img, size: 1MiB", make: content("d.img", 2<<20), remark: "has 2MiB, more than the configured 1MiB; it is served whole"},
+		{name: "odd bytes", volume: "path: d.img", make: content("d.img", 4096+7), remark: "last 7 bytes"},
+		{name: "no file", volume: "path: d.img", make: func(dir string) error { return os.Mkdir(filepath.Join(dir, "d.img"), 0o700) }, want: "d.img"},
+		{name: "write-protected", volume: "path: d.img", make: func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "d.img"), make([]byte, 4096), 0o400)
+		}, want: "permission denied", skip: root},
+		{name: "no room", volume: "path: d.img, size: 4EiB, create: true, preallocate: true", want: "d.img", skip: true},
+		{name: "a logical volume that is missing", volume: "vg: v, lv: x, devices: [d.img]", make: content("d.img", 1<<20), want: `volume group "v"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.skip {
+				t.Skip("root may write everything")
+			}
+			dir := t.TempDir()
+			if c.make != nil {
+				if err := c.make(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			typ := "file"
+			if strings.HasPrefix(c.volume, "vg:") {
+				typ = "lvm"
+			}
+			f, _ := configFile(t, dir, fmt.Sprintf(`
+portals: [{listen: "ADDR"}]
+volumes: [{name: d, type: %s, %s}, {name: ram, type: memory, size: 1MiB}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}, {lun: 1, volume: ram}]}]
+`, typ, c.volume))
+			before := listing(t, dir)
+			code, out := command(t, "check", "--config", f)
+			switch {
+			case c.want == "" && (code != 0 || !strings.Contains(out, c.remark)):
+				t.Errorf("check: exit %d, want 0 and %q\n%s", code, c.remark, out)
+			case c.want != "" && (code != exitDegraded || !strings.Contains(out, c.want)):
+				t.Errorf("check: exit %d, want %d and %q\n%s", code, exitDegraded, c.want, out)
+			}
+			if after := listing(t, dir); after != before {
+				t.Errorf("check has changed\n%s to\n%s", before, after)
+			}
+			// And serve agrees.
+			o, stop := start(t, "--config", f, "--log-level", "warn")
+			if served := !strings.Contains(o.String(), "NOT SERVED"); served != (c.want == "") {
+				t.Errorf("serve differs:\n%s", o)
+			}
+			stop()
+		})
+	}
+}
+
+// A file that another process serves is an error; what the target itself has open is not.
+func TestCheckBesideTheTarget(t *testing.T) {
+	dir := t.TempDir()
+	f, socket := configFile(t, dir, `
+portals: [{listen: "ADDR"}]
+volumes: [{name: d, type: file, path: d.img, size: 1MiB, create: true}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}]}]
+`)
+	_, stop := start(t, "--config", f, "--socket", socket, "--log-level", "error")
+	if code, out := command(t, "check", "--config", f, "--socket", socket); code != 0 {
+		t.Errorf("beside the target: exit %d\n%s", code, out)
+	}
+	stop()
+	other, err := file.Open(file.Config{Path: filepath.Join(dir, "d.img")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if code, out := command(t, "check", "--config", f, "--socket", socket); code != exitDegraded || !strings.Contains(out, "locked by process") {
+		t.Errorf("beside somebody else: exit %d\n%s", code, out)
+	}
+}
+
+// What --dry-run promises reload does.
+func TestDryRunPromises(t *testing.T) {
+	for _, c := range []struct {
+		name, old, new string
+		want           string // in an error of both; "": both do it
+	}{
+		{"a larger file", "path: file.img, size: 1MiB", "path: file.img, size: 2MiB", ""},
+		{"a smaller file", "path: file.img, size: 1MiB", "path: file.img, size: 512KiB", "--shrink"},
+		{"an open volume is another", "path: file.img", "path: other.img", "cannot change"},
+		{"a file that is missing", "{lun: 1, volume: file}, ", "", "late.img"},
+		{"an empty file", "path: late.img}", "path: empty.img}", "the file is empty"},
+		{"a group without a portal", "{lun: 0, volume: keep}", "{lun: 0, volume: keep, alua_groups: [{group: 2, state: standby}]}", "group 2"},
+		{"a file that another LUN has now", "{lun: 1, volume: file}, {lun: 2, volume: late}]", "{lun: 1, volume: heir}]", ""},
+		{"a file that another LUN keeps", "{lun: 2, volume: late}]", "{lun: 2, volume: heir}]", "backing store is in use"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newReloadBed(t)
+			if err := content("empty.img", 0)(b.dir); err != nil {
+				t.Fatal(err)
+			}
+			next := strings.Replace(reloadBase, c.old, c.new, 1)
+			if strings.Contains(c.new, "group: 2") {
+				next = strings.Replace(next, `portals: [{listen: "ADDR"}]`, `portals: [{listen: "ADDR"}, {listen: "127.0.0.2:0", group: 2}]`, 1)
+			}
+			if strings.Contains(next, "heir") {
+				// A second name of the file, which the configuration cannot see.
+				if err := os.Link(filepath.Join(b.dir, "file.img"), filepath.Join(b.dir, "heir.img")); err != nil {
+					t.Fatal(err)
+				}
+				next = strings.Replace(next, "targets:\n", "  - {name: heir, type: file, path: heir.img}\ntargets:\n", 1)
+			}
+			if next == reloadBase {
+				t.Fatal("nothing is changed")
+			}
+			b.write(next)
+			_, dry := b.reload("--dry-run")
+			_, real := b.reload()
+			if got, want := refusals(dry), refusals(real); got != want {
+				t.Errorf("the dry run says\n%s\nand reload\n%s", dry, real)
+			}
+			if c.want != "" && !strings.Contains(dry, c.want) {
+				t.Errorf("the dry run says\n%s\nwant %q", dry, c.want)
+			}
+			for _, r := range strings.Split(refusals(dry), "\n") {
+				if c.want == "" && r != "" && !strings.HasSuffix(r, "late") { // whose file is missing
+					t.Errorf("the dry run refuses %s", r)
+				}
+			}
+		})
+	}
+}
+
+// refusals lists the changes that an output says are not done.
+func refusals(out string) string {
+	var all []string
+	lines := strings.Split(out, "\n")
+	for i, l := range lines {
+		if strings.Contains(l, "not done:") {
+			all = append(all, lines[i-1])
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+// content makes a file of n zeroes.
+func content(name string, n int) func(dir string) error {
+	return func(dir string) error { return os.WriteFile(filepath.Join(dir, name), make([]byte, n), 0o600) }
+}
+
+// listing is what lies in a folder, with sizes and times.
+func listing(t *testing.T, dir string) string {
+	t.Helper()
+	es, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, e := range es {
+		fi, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(&b, e.Name(), fi.Size(), fi.ModTime().UnixNano())
+	}
+	return b.String()
+}
+
+// A start that fails because somebody has the port, or the socket, or the metrics'
+// port, leaves nothing behind.
+func TestFailedStartLeavesNothing(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	busy := other.Addr().String()
+	for _, c := range []struct{ name, old, new string }{
+		{"portal", `listen: "ADDR"`, fmt.Sprintf("listen: %q", busy)},
+		{"second portal", `{listen: "ADDR"}`, fmt.Sprintf(`{listen: "ADDR"}, {listen: %q}`, busy)},
+		{"metrics", "admin: {", fmt.Sprintf("admin: {metrics: %q, ", busy)},
+		{"socket", "socket: SOCK", "socket: c.yaml"},
+		{"target", "alias: x", "portals: [127.0.0.1:1]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			const text = `
+portals: [{listen: "ADDR"}]
+volumes: [{name: d, type: file, path: d.img, size: 1MiB, create: true}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}]}, {iqn: "iqn.2026-11.test:b", luns: [], alias: x}]
+admin: {socket: SOCK, state_dir: state}
+logging: {level: error}
+`
+			f, _ := configFile(t, dir, strings.Replace(text, c.old, c.new, 1))
+			before := listing(t, dir)
+			if code, out := command(t, "serve", "--config", f); code == 0 {
+				t.Errorf("serve has not failed:\n%s", out)
+			}
+			if after := listing(t, dir); after != before {
+				t.Errorf("left behind:\n%sthere was:\n%s", after, before)
+			}
+		})
+	}
+}
+
+// A file that grows, and bytes that are not served, are said in the log.
+func TestFileSizesAreSaid(t *testing.T) {
+	for _, c := range []struct {
+		name, size string
+		have       int
+		want       string
+	}{
+		{"grown", "1MiB", 4096, "the file had 4KiB; it has been grown to the configured 1MiB"},
+		{"whole", "1MiB", 2 << 20, "the file has 2MiB, more than the configured 1MiB; it is served whole"},
+		{"odd", "", 4096 + 100, "the last 100 bytes are not served"},
+		{"odd behind the size", "4096", 4096 + 100, "the last 100 bytes are not served"},
+		{"as it is", "4096", 4096, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := content("d.img", c.have)(dir); err != nil {
+				t.Fatal(err)
+			}
+			spec := "d=" + filepath.Join(dir, "d.img")
+			if c.size != "" {
+				spec += ",size=" + c.size
+			}
+			o, stop := start(t, "--listen", loopback.FreeAddr(t), "--log-level", "warn", "--export", spec)
+			stop()
+			if got := o.String(); !strings.Contains(got, c.want) || c.want == "" && strings.Contains(got, "WARN") {
+				t.Errorf("the log lacks %q:\n%s", c.want, got)
+			}
+		})
+	}
+}

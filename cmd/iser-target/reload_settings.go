@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"reflect"
+
+	"softiser/config"
+	"softiser/target/admin"
+)
+
+// What a reload does about settings of the process.
+
+// planSettings finds what concerns the process rather than a target.
+func (a *app) planSettings(next *config.Config) (steps []step) {
+	old, now := a.cfg, next
+	fixed := func(key string) {
+		steps = append(steps, step{Change: admin.Change{Action: "update", Object: key, Error: atStart}})
+	}
+	if !reflect.DeepEqual(old.Portals, now.Portals) {
+		fixed("portals")
+	}
+	if !reflect.DeepEqual(old.Discovery, now.Discovery) {
+		fixed("discovery")
+	}
+	for _, s := range []struct {
+		name     string
+		old, now any
+	}{
+		{"iscsi", old.ISCSI, now.ISCSI}, {"transport", old.Transport, now.Transport},
+		{"admin", old.Admin, now.Admin},
+	} {
+		for _, key := range differing(s.old, s.now) {
+			fixed(s.name + "." + key)
+		}
+	}
+	if old.Limits.StagingMemory != now.Limits.StagingMemory {
+		fixed("limits.staging_memory")
+	}
+	if o, n := old.Limits, now.Limits; o.Sessions != n.Sessions || o.PendingLogins != n.PendingLogins || o.Workers != n.Workers {
+		steps = append(steps, step{
+			Change: admin.Change{Action: "update", Object: "limits"},
+			do:     func(context.Context) error { return a.setLimits(n) },
+		})
+	}
+	if old.Logging.Format != now.Logging.Format {
+		fixed("logging.format")
+	}
+	if level := now.Logging.Level; level != old.Logging.Level {
+		steps = append(steps, step{
+			Change: admin.Change{Action: "update", Object: "logging.level to " + level},
+			do:     func(context.Context) error { return a.level.UnmarshalText([]byte(level)) },
+			keep:   func(c *config.Config) { c.Logging.Level = old.Logging.Level },
+		})
+	}
+	return steps
+}
+
+// setLimits puts new limits in force. Sessions and commands that are there stay.
+func (a *app) setLimits(l config.Limits) error {
+	a.srv.SetLimits(l.Sessions, l.PendingLogins)
+	a.mu.Lock()
+	var all []mapping
+	for _, o := range a.volumes {
+		all = append(all, o.luns...)
+	}
+	a.mu.Unlock()
+	var errs []error
+	for _, m := range all {
+		errs = append(errs, a.srv.SetWorkers(m.iqn, m.lun, l.Workers))
+	}
+	return errors.Join(errs...)
+}
+
+// differing lists the keys of two structures of one type that are not equal.
+func differing(a, b any) (keys []string) {
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range x.NumField() {
+		if !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+			keys = append(keys, x.Type().Field(i).Tag.Get("mapstructure"))
+		}
+	}
+	return keys
+}

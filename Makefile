@@ -4,10 +4,7 @@ GO      ?= go
 SHELL   := /bin/bash
 BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-# A CI machine may stall for seconds; a test that failed there runs again, visibly,
-# and the run ends with the list of what was repeated.
-RERUN   := $(if $(CI),--rerun-fails=2 --rerun-fails-report=build/reruns.txt)
-SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails $(RERUN) --packages ./...
+SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails --packages ./...
 
 .PHONY: help build test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short bench-lvm conformance conformance-short cover tools clean
 
@@ -18,15 +15,13 @@ build: ## build bin/iser-target and bin/iser-initiator (static)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/iser-target ./cmd/iser-initiator
 
 test: ## run every test (outside clients are used where they are installed; see make tools)
-	@mkdir -p build
 	$(SUM) -- -timeout 15m
 
 race: ## run every test under the race detector
-	@mkdir -p build
 	$(SUM) -- -race -short -timeout 20m
 
 FUZZTIME ?= 20s
-fuzz: ## run each fuzz target for FUZZTIME (20s)
+fuzz: ## run each fuzz target for FUZZTIME (20s; 500x for a count of executions)
 	GO="$(GO)" FUZZTIME="$(FUZZTIME)" .ci/fuzz
 
 lint: ## gofmt, go vet and the repository's own rules

@@ -77,6 +77,11 @@ func judge(e *Env, pcap, scheme string, port int) (string, error) {
 	}
 	time.Sleep(200 * time.Millisecond) // the last segments
 	e.w.drop()
+	once := strings.TrimSuffix(pcap, ".pcap") + "-once.pcap"
+	if err := everyByteOnce(pcap, once); err != nil {
+		return "", err
+	}
+	pcap = once
 	bad, err := tshark(e.ctx, pcap, append(as, "-Y", "_ws.malformed || _ws.expert.severity >= 0x00800000")...)
 	if err != nil {
 		return "", err

@@ -193,7 +193,7 @@ func drip(e *Env, addr string, toGuest bool) (port int, stop func(), err error) 
 func slowKernelClient(_ context.Context, e *Env) (string, error) {
 	for _, crc := range drips {
 		port := freePort()
-		p, err := e.Start("iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-S", dripSize, "-v", "--crc="+crc)
+		p, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-S", dripSize, "-v", "--crc="+crc)
 		if err != nil {
 			return "", err
 		}
@@ -202,12 +202,12 @@ func slowKernelClient(_ context.Context, e *Env) (string, error) {
 			return "", err
 		}
 		defer stop()
-		out, err := e.In(settings("")+"dmesg -C; sleep 0.5; timeout 100 rping -c -v -a $HOST -p %d -C 3 -S %s -V || die rping; quiet_kernel", slow, dripSize)
+		out, err := e.In(settings("")+"dmesg -C; timeout 100 rping -c -v -a $HOST -p %d -C 3 -S %s -V || die rping; quiet_kernel", slow, dripSize)
 		if err == nil && strings.Count(out, "ping data: rdma-ping-") != 3 {
 			err = fmt.Errorf("rping's client did not see three pings:\n%.300s", out)
 		}
 		if err == nil {
-			err = p.wait(20 * time.Second)
+			err = p.wait(time.Minute)
 		}
 		if err != nil {
 			return "", fmt.Errorf("CRC %s: %w", crc, err)

@@ -18,7 +18,7 @@ var toolCases = []Case{
 }
 
 func tgt(_ context.Context, e *Env) (string, error) {
-	if _, err := e.In(`truncate -s 64M /tmp/tgt.img; tgtd || die tgtd; sleep 1
+	if _, err := e.In(`truncate -s 64M /tmp/tgt.img; tgtd || die tgtd; for i in $(seq 100); do tgtadm --op show --mode sys >/dev/null 2>&1 && break; sleep 0.1; done
 tgtadm --lld iscsi --op new --mode target --tid 1 -T %[1]s && tgtadm --lld iscsi --op new --mode logicalunit --tid 1 --lun 1 -b /tmp/tgt.img && tgtadm --lld iscsi --op bind --mode target --tid 1 -I ALL`, lioIQN); err != nil {
 		return "", err
 	}

@@ -62,16 +62,15 @@ func settings(siw string) string {
 func rpingKernelClient(e *Env, siw, ours string) (string, error) {
 	for _, size := range rpingSizes {
 		port := freePort()
-		args := append([]string{"rdma", "rping", "-s", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-C", "20", "-S", strconv.Itoa(size), "-V"}, strings.Fields(ours)...)
-		p, err := e.Start("iser-initiator", args...)
+		args := append([]string{"rdma", "rping", "-s", "-a", "127.0.0.1", "-C", "20", "-S", strconv.Itoa(size), "-V"}, strings.Fields(ours)...)
+		p, err := e.StartServer(port, "iser-initiator", args...)
 		if err != nil {
 			return "", err
 		}
-		p.Port = port
-		if _, err := e.In(settings(siw)+"for i in $(seq 50); do timeout 20 rping -c -a $HOST -p %d -C 20 -S %d -V && exit 0; [ $? = 1 ] || break; sleep 0.2; done; die rping %d", port, size, size); err != nil {
+		if _, err := e.In(settings(siw)+"timeout 60 rping -c -a $HOST -p %d -C 20 -S %d -V || die rping %d", port, size, size); err != nil {
 			return "", err
 		}
-		if err := p.wait(10 * time.Second); err != nil {
+		if err := p.wait(time.Minute); err != nil {
 			return "", fmt.Errorf("our server, %d bytes: %w", size, err)
 		}
 	}
@@ -84,7 +83,7 @@ func rpingKernelServer(e *Env, siw, ours string) (string, error) {
 		return "", err
 	}
 	for _, size := range rpingSizes {
-		server, err := g.Start(fmt.Sprintf("%stimeout 40 rping -s -a $SELF -p 7174 -C 20 -S %d -V", settings(siw), size))
+		server, err := g.Start(fmt.Sprintf("%stimeout 120 rping -s -a $SELF -p 7174 -C 20 -S %d -V", settings(siw), size))
 		if err != nil {
 			return "", err
 		}
@@ -118,13 +117,10 @@ func (e *Env) retry(f func() error) error {
 
 func rpingMany(_ context.Context, e *Env) (string, error) {
 	port := freePort()
-	p, err := e.Start("iser-initiator", "rdma", "rping", "-s", "-P", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-V", "--crc=required")
-	if err != nil {
+	if _, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-P", "-V", "--crc=required"); err != nil {
 		return "", err
 	}
-	p.Port = port
-	out, err := e.In(settings("")+`sleep 1
-for i in $(seq 16); do (timeout 60 rping -c -a $HOST -p %d -C 10 -S 4096 -V || echo bad $i) & done >/tmp/many 2>&1; wait
+	out, err := e.In(settings("")+`for i in $(seq 16); do (timeout 60 rping -c -a $HOST -p %d -C 10 -S 4096 -V || echo bad $i) & done >/tmp/many 2>&1; wait
 cat /tmp/many; ! grep -q bad /tmp/many`, port)
 	if err != nil {
 		return out, err
@@ -134,14 +130,14 @@ cat /tmp/many; ! grep -q bad /tmp/many`, port)
 
 func ucmatoseKernelClient(_ context.Context, e *Env) (string, error) {
 	port := freePort()
-	p, err := e.Start("iser-initiator", "rdma", "ucmatose", "-b", "127.0.0.1", "-p", strconv.Itoa(port))
+	p, err := e.StartServer(port, "iser-initiator", "rdma", "ucmatose", "-b", "127.0.0.1")
 	if err != nil {
 		return "", err
 	}
-	if out, err := e.In(settings("")+"sleep 1; timeout 60 ucmatose -s $HOST -p %d", port); err != nil {
+	if out, err := e.In(settings("")+"timeout 60 ucmatose -s $HOST -p %d", port); err != nil {
 		return out, err
 	}
-	return "passed", p.wait(20 * time.Second)
+	return "passed", p.wait(time.Minute)
 }
 
 func ucmatoseKernelServer(_ context.Context, e *Env) (string, error) {
@@ -167,10 +163,10 @@ func ucmatoseKernelServer(_ context.Context, e *Env) (string, error) {
 // read. Its client only connects and sends, so the connection itself is shown.
 func mpaRev1(_ context.Context, e *Env) (string, error) {
 	port := freePort()
-	if _, err := e.Start("iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-C", "3", "-V", "--crc=off"); err != nil {
+	if _, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-C", "3", "-V", "--crc=off"); err != nil {
 		return "", err
 	}
-	if _, err := e.In("siw_up mpa_version=1 || die siw\nsleep 1; timeout 20 rping -c -a $HOST -p %d -C 3 -V", port); err != nil {
+	if _, err := e.In("siw_up mpa_version=1 || die siw\ntimeout 60 rping -c -a $HOST -p %d -C 3 -V", port); err != nil {
 		return "", err
 	}
 	return "connected with revision 1; our end reads, writes and sends", nil
@@ -198,7 +194,7 @@ func rejected(_ context.Context, e *Env) (string, error) {
 
 func abruptClose(_ context.Context, e *Env) (string, error) {
 	port := freePort()
-	p, err := e.Start("iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-C", "1000000", "-V")
+	p, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-C", "1000000", "-V")
 	if err != nil {
 		return "", err
 	}
@@ -206,7 +202,7 @@ func abruptClose(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client, err := g.Start(fmt.Sprintf("%sdmesg -C; sleep 1; timeout 100 stdbuf -oL rping -c -v -a $HOST -p %d -C 1000000 -S 100; echo ended $?", settings(""), port))
+	client, err := g.Start(fmt.Sprintf("%sdmesg -C; timeout 100 stdbuf -oL rping -c -v -a $HOST -p %d -C 1000000 -S 100; echo ended $?", settings(""), port))
 	if err != nil {
 		return "", err
 	}

@@ -62,6 +62,7 @@ func (e *Env) Boot(o guest.Options) (*guest.Guest, error) {
 			e.w.guest = g
 			return g, nil
 		}
+		fmt.Fprintf(os.Stderr, "boot %s: %v\n", o.Name, err)
 		if e.ctx.Err() != nil {
 			break
 		}
@@ -128,6 +129,51 @@ func (e *Env) Start(name string, args ...string) (*Process, error) {
 	go func() { p.err = p.cmd.Wait(); close(p.done) }()
 	e.procs = append(e.procs, p)
 	return p, nil
+}
+
+// StartServer is Start of a program that serves one visitor on a port of the loopback.
+// It returns when the program listens, without a connection, which would be the visitor.
+func (e *Env) StartServer(port int, name string, args ...string) (*Process, error) {
+	p, err := e.Start(name, append(args, "-p", strconv.Itoa(port))...)
+	if err != nil {
+		return nil, err
+	}
+	p.Port = port
+	for {
+		bound, err := listens(port)
+		if err != nil || bound {
+			return p, err
+		}
+		select {
+		case <-p.done:
+			b, _ := os.ReadFile(p.log)
+			return nil, fmt.Errorf("it ended: %v\n%s", p.err, b)
+		case <-e.ctx.Done():
+			return nil, context.Cause(e.ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// listens reports whether somebody on this machine listens on a port.
+func listens(port int) (bool, error) {
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, err := os.ReadFile(table)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // no IPv6 here
+		}
+		if err != nil {
+			return false, err
+		}
+		for line := range strings.Lines(string(b)) {
+			const listen = "0A"
+			f := strings.Fields(line) // number, local address, remote address, state, …
+			if len(f) > 3 && f[3] == listen && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // Host runs one of our programs to its end and returns what it printed.

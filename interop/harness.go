@@ -111,24 +111,8 @@ func (w *worker) drop() {
 	}
 }
 
-// run gives a case that failed a second try in a fresh guest: an emulated
-// machine that shares two cores stalls now and then. The table says so.
+// run runs a case, once: what comes about only on a second try is not there.
 func (w *worker) run(ctx context.Context, c Case) Result {
-	r := w.once(ctx, c)
-	if r.Err != nil && ctx.Err() == nil {
-		progress(r)
-		took := r.Took
-		dir := w.h.dir(c)
-		os.Rename(dir, dir+"-first") // its logs stay, whatever the second try comes to
-		if r = w.once(ctx, c); r.Err == nil {
-			r.Seen += " (second try)"
-		}
-		r.Took += took
-	}
-	return r
-}
-
-func (w *worker) once(ctx context.Context, c Case) Result {
 	limit := c.Limit
 	if limit == 0 {
 		limit = defaultLimit

@@ -14,9 +14,13 @@ export DEBIAN_FRONTEND=noninteractive
 mkdir -p "$work/debs/partial" "$work/kernel"
 say() { printf '  guest: %s\n' "$*"; }
 
+# Another package manager may hold the lock, and a mirror may be away for a moment.
+export APT_CONFIG=$work/apt.conf
+printf '%s\n' 'DPkg::Lock::Timeout "600";' 'Acquire::Retries "5";' > "$APT_CONFIG"
+
 say "tools of the host"
-apt-get update -qq
-apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends \
+for pause in 5 20 60 0; do apt-get update -qq && break || sleep "$pause"; done
+apt-get install -y -qq --no-install-recommends \
   qemu-system-x86 e2fsprogs cpio xz-utils gcc make bc libelf-dev gcc-12 >/dev/null
 
 say "packages of the guest"

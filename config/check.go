@@ -296,6 +296,7 @@ func (c *Config) checkTargets(r *report) {
 			checkHostPort(r, key+".redirect", t.Redirect)
 		}
 		checkACL(r, key+".acl", &t.ACL)
+		checkBindings(r, key+".acl", t)
 	}
 }
 
@@ -362,6 +363,24 @@ func checkACL(r *report, key string, a *ACL) {
 		}
 		if _, err := netip.ParseAddr(n); err != nil {
 			r.add(fmt.Sprintf("%s.networks[%d]", key, i), "%q is no network; expected 192.0.2.0/24, 2001:db8::/32 or a single address", n)
+		}
+	}
+}
+
+// checkBindings: names can be bound to the users of the target only.
+func checkBindings(r *report, key string, t *Target) {
+	for i, b := range t.ACL.Bind {
+		bkey := fmt.Sprintf("%s.bind[%d]", key, i)
+		if _, err := path.Match(b.Initiator, "x"); err != nil || b.Initiator == "" {
+			r.add(bkey+".initiator", "%q is no pattern; write an initiator name, with * and ? as wildcards", b.Initiator)
+		}
+		if len(b.Users) == 0 {
+			r.add(bkey+".users", "missing; list the CHAP users who may use the name")
+		}
+		for j, u := range b.Users {
+			if !slices.ContainsFunc(t.Auth.Users, func(known User) bool { return known.Name == u }) {
+				r.add(fmt.Sprintf("%s.users[%d]", bkey, j), "%q is no CHAP user of this target; auth.users lists them", u)
+			}
 		}
 	}
 }

@@ -120,6 +120,15 @@ type ALUAGroup struct {
 type ACL struct {
 	Initiators []string `mapstructure:"initiators" json:"initiators,omitempty"` // IQNs; * and ? match
 	Networks   []string `mapstructure:"networks" json:"networks,omitempty"`     // CIDR or address
+	// Bind says to which CHAP users initiator names belong: only they come in under
+	// those, which need not be listed again under initiators.
+	Bind []Binding `mapstructure:"bind" json:"bind,omitempty"`
+}
+
+// Binding gives initiator names to CHAP users.
+type Binding struct {
+	Initiator string   `mapstructure:"initiator" json:"initiator"` // IQN; * and ? match
+	Users     []string `mapstructure:"users" json:"users"`
 }
 
 // Auth is how initiators prove who they are.

@@ -2,6 +2,7 @@ package target
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -14,13 +15,18 @@ type Rule struct {
 	Initiator string
 	// Network is where the connection must come from. The zero Prefix: anywhere.
 	Network netip.Prefix
+	// Users, when there are any, are the CHAP names to which the initiator names of
+	// this rule belong: whatever other rules say, only these users come in under
+	// them. Users of one name may take over each other's sessions and reservations.
+	Users []string
 }
 
 // ACL is a list of rules, of which one must match. A nil ACL admits everybody;
 // an empty, non-nil one nobody.
 type ACL []Rule
 
-// allow reports whether the initiator may come in, and if not, why.
+// allow reports whether the initiator may come in, and if not, why. Who it is has
+// still to be proved (see allowUser).
 func (a ACL) allow(initiator string, from netip.Addr) (ok bool, reason string) {
 	if a == nil {
 		return true, ""
@@ -28,7 +34,7 @@ func (a ACL) allow(initiator string, from netip.Addr) (ok bool, reason string) {
 	from = from.Unmap().WithZone("")
 	named := false
 	for _, r := range a {
-		if r.Initiator != "" && !matchName(strings.ToLower(r.Initiator), strings.ToLower(initiator)) {
+		if !r.names(initiator) {
 			continue
 		}
 		named = true
@@ -41,6 +47,35 @@ func (a ACL) allow(initiator string, from netip.Addr) (ok bool, reason string) {
 		return false, "initiator name is listed, but not for address " + from.String()
 	}
 	return false, "no access rule names this initiator"
+}
+
+// allowUser reports whether a user may come in under an initiator's name, and whether
+// the list binds that name to users.
+func (a ACL) allowUser(initiator string, from netip.Addr, user string) (ok, bound bool) {
+	if a == nil {
+		return true, false
+	}
+	from = from.Unmap().WithZone("")
+	free, his := false, false // a rule without users lets the initiator in, one with this user
+	for _, r := range a {
+		if !r.names(initiator) {
+			continue
+		}
+		bound = bound || len(r.Users) > 0
+		switch here := !r.Network.IsValid() || r.Network.Contains(from); {
+		case !here:
+		case len(r.Users) == 0:
+			free = true
+		default:
+			his = his || slices.Contains(r.Users, user)
+		}
+	}
+	return his || free && !bound, bound
+}
+
+// names reports whether the rule is about an initiator of that name.
+func (r *Rule) names(initiator string) bool {
+	return r.Initiator == "" || matchName(strings.ToLower(r.Initiator), strings.ToLower(initiator))
 }
 
 // matchName reports whether s matches pattern, in linear memory and

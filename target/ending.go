@@ -40,10 +40,7 @@ func (s *Server) awaitEnding(n *session, c *conn) {
 				return
 			}
 		}
-		x.mu.Lock()
-		ending := x.state != sessionActive
-		x.mu.Unlock()
-		if ending && !wait(x.done) {
+		if x.ending() && !wait(x.done) {
 			return
 		}
 	}

@@ -135,6 +135,24 @@ func TestNextSessionSeesTheEndOfTheLast(t *testing.T) {
 	}
 }
 
+// From the moment in which a session loses its last connection it counts as ending:
+// a login that looks just then waits for it.
+func TestSessionWithoutConnectionIsEnding(t *testing.T) {
+	s := serve(t, nil)
+	s.session()
+	x := s.sessionList(nil)[0]
+	if x.ending() {
+		t.Fatal("a session in use counts as ending")
+	}
+	c := x.connList()[0]
+	if p := x.part(c, connFull); p != sessionEnds || !x.ending() {
+		t.Errorf("without its connection: parting %d, ending %v", p, x.ending())
+	}
+	x.shut(errKilled)
+	c.close(errKilled)
+	<-c.ended
+}
+
 // Many logins of one initiator port at once: in the end exactly one is left.
 func TestReinstatementRace(t *testing.T) {
 	s := serve(t, nil)

@@ -15,7 +15,8 @@ import (
 type loginPhase struct {
 	machine *iscsi.LoginTarget
 	node    *node    // set by admit; nil in discovery sessions
-	joins   *session // set by admit: the session that the connection is for; nil: a new one
+	bound   bool     // set by proved: the access list says whose the initiator's name is
+	joins   *session // set by proved: the session that the connection is for; nil: a new one
 	refused bool
 }
 
@@ -98,7 +99,7 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 		c.quiet.Store(c.limits.QuietUntilFirstCommand)
 		c.mu.Unlock()
 		c.place.done()
-		c.sess.log().Info("login", zap.String("transport", c.dm.Describe()),
+		c.srv.limits.sessions.info(c.sess.log(), "login", zap.String("transport", c.dm.Describe()),
 			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.win.size), zap.Uint16("cid", c.cid))
 		c.login = nil
 	}
@@ -114,8 +115,8 @@ func (c *conn) refuse(err error) {
 		status = fmt.Sprintf("%04x", uint16(le.Status))
 	}
 	c.srv.stats.loginsRefused.Add(1)
-	c.srv.limits.refused.warn(c.log, "login refused", zap.String("reason", err.Error()), zap.String("status", status),
-		zap.String("initiator", id.InitiatorName), zap.String("target", id.TargetName))
+	c.srv.limits.refused.warn(c.log, "login refused", peerText("reason", err.Error()), zap.String("status", status),
+		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
 	if c.state.advance(connClosing) {
 		c.dm.Terminate(nil)
 	}
@@ -132,8 +133,12 @@ func (c *conn) loginEnded(err error) {
 		err = errors.New("closed by the initiator during login")
 	}
 	c.srv.limits.aborted.warn(c.log, "connection ended before login was complete", zap.NamedError("reason", err),
-		zap.String("initiator", id.InitiatorName), zap.String("target", id.TargetName))
+		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
 }
+
+// peerText is a log field with text of a peer in it, which may try to say something
+// to the terminal of whoever reads the log.
+func peerText(key, text string) zap.Field { return zap.String(key, iscsi.Printable(text)) }
 
 // admit answers who may log in to what (iscsi.LoginTargetConfig.Admit).
 func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
@@ -141,30 +146,28 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 	if srv.draining() {
 		return nil, iscsi.Refuse(iscsi.LoginUnavailable, "the target is shutting down")
 	}
-	if id.TSIH != 0 {
-		if err := c.admitMember(id); err != nil {
-			return nil, err
-		}
-	}
 	if id.SessionType == iscsi.DiscoverySession {
 		if ok, why := srv.cfg.DiscoveryACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
 			return nil, iscsi.Refuse(iscsi.LoginForbidden, "discovery by %s: %s", id.InitiatorName, why)
 		}
 		g := &iscsi.LoginGrant{Settings: srv.cfg.Session.settings(), Auth: srv.cfg.DiscoveryAuth.policy()}
+		g.Proved = func(user string) error { return c.proved(id, user) }
 		g.Settings.ErrorRecoveryLevel = 0 // there is nothing worth recovering
 		return g, nil
 	}
-	n, removed := srv.lookup(id.TargetName)
-	switch {
-	case removed:
-		return nil, iscsi.Refuse(iscsi.LoginTargetRemoved, "target %s has been removed", id.TargetName)
-	case n == nil || !n.offeredOn(c.portal):
+	n, acl, removed := srv.lookup(id.TargetName)
+	if n == nil && !removed || n != nil && !n.offeredOn(c.portal) {
 		return nil, iscsi.Refuse(iscsi.LoginNotFound, "there is no target %s on portal %s", id.TargetName, c.portal.cfg.Listen)
 	}
-	t := n.access.Load()
-	if ok, why := t.ACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
-		return nil, iscsi.Refuse(iscsi.LoginForbidden, "%s may not use %s: %s", id.InitiatorName, n.cfg.Name, why)
+	if ok, why := acl.allow(id.InitiatorName, c.remote.Addr()); !ok {
+		// The same answer as if there were no such target: which there are is for
+		// those who may use them.
+		return nil, iscsi.Refuse(iscsi.LoginNotFound, "%s may not use %s (it is told that there is no such target): %s", id.InitiatorName, id.TargetName, why)
 	}
+	if removed {
+		return nil, iscsi.Refuse(iscsi.LoginTargetRemoved, "target %s has been removed", id.TargetName)
+	}
+	t := n.access.Load()
 	if r := t.Redirect; r.Address != "" {
 		return nil, iscsi.Redirect(r.Permanent, r.Address)
 	}
@@ -174,26 +177,43 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 		PortalGroupTag: c.portal.cfg.Group,
 		TargetAlias:    t.Alias,
 		Auth:           t.Auth.policy(),
+		Proved:         func(user string) error { return c.proved(id, user) },
 	}
 	if _, ok := c.dm.(iscsi.Recovery); !ok {
 		g.Settings.ErrorRecoveryLevel = 0
 	}
-	if s := c.login.joins; s != nil {
+	if id.TSIH != 0 {
 		g.Numbers = func() (uint32, uint32) {
-			n := s.numbers.Load()
+			n := c.login.joins.numbers.Load()
 			return uint32(n >> 32), uint32(n)
 		}
 	}
 	return g, nil
 }
 
+// proved answers whether a user, who is who he says, may come in under the name that
+// the login gives, and to the session that it names
+// (iscsi.LoginGrant.Proved).
+func (c *conn) proved(id *iscsi.LoginIdentity, user string) error {
+	if n := c.login.node; n != nil {
+		var ok bool
+		if ok, c.login.bound = n.access.Load().ACL.allowUser(id.InitiatorName, c.remote.Addr(), user); !ok {
+			return iscsi.Refuse(iscsi.LoginForbidden, "the access list of %s binds the name %s to other users than %q", n.cfg.Name, id.InitiatorName, user)
+		}
+	}
+	if id.TSIH != 0 {
+		return c.admitMember(id, user)
+	}
+	return nil
+}
+
 // admitMember answers whether the session that a login names takes another
-// connection from there. Target, access list and authentication are looked at as
-// for a new session.
-func (c *conn) admitMember(id *iscsi.LoginIdentity) error {
+// connection from there. Target, access list and authentication have been looked at
+// as for a new session.
+func (c *conn) admitMember(id *iscsi.LoginIdentity, user string) error {
 	s := c.srv.sessionByTSIH(id.TSIH)
 	switch {
-	case s == nil || s.key.initiator != iscsi.NormalizeName(id.InitiatorName) || s.key.isid != id.ISID:
+	case s == nil || s.key.initiator != iscsi.NormalizeName(id.InitiatorName) || s.key.isid != id.ISID || s.user != user:
 		return iscsi.Refuse(iscsi.LoginNoSession, "there is no session with TSIH %#04x for %s; log in with TSIH 0", id.TSIH, id.InitiatorName)
 	case id.SessionType == iscsi.DiscoverySession || s.discovery():
 		return iscsi.Refuse(iscsi.LoginCannotInclude, "discovery sessions have one connection")
@@ -234,6 +254,8 @@ func (c *conn) newSession(r *iscsi.LoginResult) *session {
 		srv:    c.srv,
 		node:   c.login.node,
 		key:    sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.cfg.Group},
+		user:   r.AuthUser,
+		bound:  c.login.bound,
 		params: r.Params,
 		base:   c.log,
 		many:   r.Params.MaxConnections > 1 || r.Params.ErrorRecoveryLevel == 2,
@@ -243,6 +265,7 @@ func (c *conn) newSession(r *iscsi.LoginResult) *session {
 		done:   make(chan struct{}),
 		win:    newWindow(size, r.CmdSN),
 	}
+	s.requests.every, s.requests.burst = time.Second, 16
 	s.tags = newTagTable(s.win.slots)
 	if s.node != nil {
 		s.key.target = s.node.cfg.Name

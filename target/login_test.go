@@ -66,7 +66,7 @@ func TestLoginRefused(t *testing.T) {
 		status iscsi.LoginStatus
 	}{
 		{"unknown target", func(r *rawInitiator) *pdu { return r.login("iqn.2026-11.softiser:nope") }, iscsi.LoginNotFound},
-		{"access list", func(r *rawInitiator) *pdu { r.name = "iqn.1999-01.other:x"; return r.login(testIQN) }, iscsi.LoginForbidden},
+		{"access list", func(r *rawInitiator) *pdu { r.name = "iqn.1999-01.other:x"; return r.login(testIQN) }, iscsi.LoginNotFound},
 		{"moved", func(r *rawInitiator) *pdu { return r.login("iqn.2026-11.softiser:moved") }, iscsi.LoginMovedTemporarily},
 		{"removed", func(r *rawInitiator) *pdu { return r.login("iqn.2026-11.softiser:gone") }, iscsi.LoginTargetRemoved},
 		{"no such session", func(r *rawInitiator) *pdu { r.tsih = 0x7777; return r.login(testIQN) }, iscsi.LoginNoSession},
@@ -116,7 +116,7 @@ func TestUpdateTarget(t *testing.T) {
 	to(ACL{{Initiator: "iqn.1999-01.other:x"}}, "closed")
 	r := s.dial()
 	r.isid[5] = 77
-	if got := r.login(testIQN).LoginResponse().Status(); got != iscsi.LoginForbidden {
+	if got := r.login(testIQN).LoginResponse().Status(); got != iscsi.LoginNotFound {
 		t.Errorf("status %04x", uint16(got))
 	}
 	to(nil, "open again")
@@ -198,8 +198,14 @@ func (r *rawInitiator) chap(target, alg, user, secret string, mutual bool) (*pdu
 	if p.LoginResponse().Status() != iscsi.LoginSuccess || m["AuthMethod"] != "CHAP" {
 		return p, m, nil
 	}
+	return r.answerCHAP(alg, user, secret, mutual)
+}
+
+// answerCHAP goes on where AuthMethod=CHAP has been agreed on.
+func (r *rawInitiator) answerCHAP(alg, user, secret string, mutual bool) (*pdu, map[string]string, []byte) {
+	r.t.Helper()
 	r.loginRequest(false, iscsi.StageSecurity, 0, "CHAP_A="+alg)
-	p, m = r.loginResponse()
+	p, m := r.loginResponse()
 	if p.LoginResponse().Status() != iscsi.LoginSuccess {
 		return p, m, nil
 	}

@@ -5,32 +5,54 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
-// logLimit lets one line of a kind through per interval and counts the others,
-// so that a flood of bad connections cannot become a flood of log lines.
+// logLimit lets burst lines of a kind through at once, one more per interval, and
+// counts the others, so that what peers can have written again and again does not
+// fill a disk.
 type logLimit struct {
 	every time.Duration
+	burst int // 0 means 1
 
 	mu      sync.Mutex
-	next    time.Time // guarded by mu
+	full    time.Time // guarded by mu: when the whole burst is there again
 	dropped int       // guarded by mu: lines since the last one that went through
 }
 
-// warn logs msg unless a line of this kind went out within the interval.
+// warn logs msg unless there have been too many lines of this kind.
 func (l *logLimit) warn(log *zap.Logger, msg string, fields ...zap.Field) {
-	l.mu.Lock()
-	now := time.Now()
-	if now.Before(l.next) {
-		l.dropped++
-		l.mu.Unlock()
+	l.log(log, zap.WarnLevel, msg, fields)
+}
+
+// info is warn for what is no trouble yet.
+func (l *logLimit) info(log *zap.Logger, msg string, fields ...zap.Field) {
+	l.log(log, zap.InfoLevel, msg, fields)
+}
+
+func (l *logLimit) log(log *zap.Logger, level zapcore.Level, msg string, fields []zap.Field) {
+	dropped, ok := l.allow(time.Now())
+	if !ok {
 		return
 	}
-	dropped := l.dropped
-	l.dropped, l.next = 0, now.Add(l.every)
-	l.mu.Unlock()
 	if dropped > 0 {
 		fields = append(fields, zap.Int("similar_lines_dropped", dropped))
 	}
-	log.Warn(msg, fields...)
+	log.Log(level, msg, fields...)
+}
+
+// allow reports whether a line may go out now, and how many have not since the last.
+func (l *logLimit) allow(now time.Time) (dropped int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.full.Before(now) {
+		l.full = now
+	}
+	if l.full.Sub(now) > time.Duration(max(l.burst, 1)-1)*l.every {
+		l.dropped++
+		return 0, false
+	}
+	l.full = l.full.Add(l.every)
+	dropped, l.dropped = l.dropped, 0
+	return dropped, true
 }

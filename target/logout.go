@@ -67,7 +67,7 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 	})
 	calls := s.abandonLocked(which, f)
 	s.mu.Unlock()
-	s.log().Info("logout", zap.Stringer("reason", reason), zap.Uint16("cid", cid), zap.Int("aborted_tasks", calls.count()))
+	s.srv.limits.sessions.info(s.log(), "logout", zap.Stringer("reason", reason), zap.Uint16("cid", cid), zap.Int("aborted_tasks", calls.count()))
 	calls.run()
 	f.release()
 	if which != nil {

@@ -113,7 +113,7 @@ func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error
 	c.params.MaxXmitDataSegmentLength = r.Params.MaxXmitDataSegmentLength
 	for {
 		s.mu.Lock()
-		if s.state != sessionActive {
+		if s.doomed || s.state != sessionActive {
 			s.mu.Unlock()
 			return iscsi.LoginBinding{}, iscsi.Refuse(iscsi.LoginNoSession, "session %#04x has just ended; log in with TSIH 0", s.tsih)
 		}
@@ -124,7 +124,7 @@ func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error
 		old.replaced = true
 		old.recovering = s.erl == 2
 		s.mu.Unlock()
-		old.log.Info("connection reinstatement: the old connection ends", zap.Uint16("cid", r.CID), zap.Stringer("new_connection", c.remote))
+		s.srv.limits.sessions.info(old.log, "connection reinstatement: the old connection ends", zap.Uint16("cid", r.CID), zap.Stringer("new_connection", c.remote))
 		old.close(errConnReinstated)
 		if err := s.waitReplaced(c, old); err != nil {
 			s.orphaned(err)
@@ -214,6 +214,33 @@ func (s *session) orphaned(err error) {
 
 // leave takes note of the end of a connection; was is the state that it was in.
 func (s *session) leave(c *conn, err error, was connState) {
+	switch s.part(c, was) {
+	case sessionGoesOn:
+		if was == connLoggedOut {
+			s.srv.limits.sessions.info(c.log, "connection closed", zap.Uint16("cid", c.cid))
+		}
+	case tasksWait:
+		s.srv.limits.sessions.info(c.log, "connection lost; its tasks wait to be reassigned", zap.Uint16("cid", c.cid), zap.NamedError("reason", err))
+		if other := s.speaker(); other != nil && !c.recovering {
+			other.connectionDropped(c.cid)
+		}
+	case sessionEnds:
+		s.shut(err)
+	}
+}
+
+// parting is what the end of a connection means for its session.
+type parting uint8
+
+const (
+	sessionEnds   parting = iota
+	sessionGoesOn         // the connection has logged out, or another one takes its place
+	tasksWait             // for another connection, at error recovery level 2
+)
+
+// part takes a connection out of the session. When that is the session's end, it
+// counts as ending from here on (see ending), though its tasks may still run.
+func (s *session) part(c *conn, was connState) parting {
 	s.mu.Lock()
 	if i := slices.Index(s.conns, c); i >= 0 {
 		s.conns = slices.Delete(s.conns, i, i+1)
@@ -227,22 +254,18 @@ func (s *session) leave(c *conn, err error, was connState) {
 		held = s.order.dropLocked(c) // the initiator sends them again
 	}
 	alone := was == connLoggedOut && len(s.conns) > 0
-	replaced := c.replaced
+	p := sessionEnds
+	switch {
+	case keep:
+		p = tasksWait
+	case alone, c.replaced:
+		p = sessionGoesOn
+	default:
+		s.doomed = true
+	}
 	s.mu.Unlock()
 	for _, p := range held {
 		p.Release()
 	}
-	if keep {
-		c.log.Info("connection lost; its tasks wait to be reassigned", zap.Uint16("cid", c.cid), zap.NamedError("reason", err))
-		if other := s.speaker(); other != nil && !c.recovering {
-			other.connectionDropped(c.cid)
-		}
-		return
-	}
-	if alone {
-		c.log.Info("connection closed", zap.Uint16("cid", c.cid))
-	}
-	if !alone && !replaced {
-		s.shut(err)
-	}
+	return p
 }

@@ -192,14 +192,14 @@ func (s *Server) leave(name string) (*node, error) {
 	n := s.nodes[i]
 	n.gone = true
 	s.nodes = slices.Concat(s.nodes[:i], s.nodes[i+1:])
-	s.removed[n.cfg.Name] = true
+	s.removed[n.cfg.Name] = n.access.Load().ACL
 	s.leaving = append(s.leaving, n)
 	return n, nil
 }
 
 // node finds a target by name.
 func (s *Server) node(name string) (*node, error) {
-	n, _ := s.lookup(name)
+	n, _, _ := s.lookup(name)
 	if n == nil {
 		return nil, fmt.Errorf("target: there is no target %s", strings.ToLower(name))
 	}

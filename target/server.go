@@ -48,12 +48,12 @@ type Server struct {
 	life    context.Context // done when Shutdown begins
 	endLife context.CancelFunc
 	stats   serverCounters
-	limits  struct{ refused, aborted, reject, protocol logLimit }
+	limits  struct{ refused, aborted, reject, protocol, sessions logLimit }
 
 	mu       sync.Mutex
 	state    serverState             // guarded by mu
 	nodes    []*node                 // guarded by mu; replaced, never changed in place
-	removed  map[string]bool         // guarded by mu: names of targets that were taken away
+	removed  map[string]ACL          // guarded by mu: names of targets that were taken away, and who might use them
 	leaving  []*node                 // guarded by mu: taken away, but commands still hold their volumes
 	sessions map[uint16]*session     // guarded by mu, by TSIH
 	keys     map[sessionKey]*session // guarded by mu
@@ -76,7 +76,7 @@ func New(cfg Config) (*Server, error) {
 		log:      cfg.Log,
 		epoch:    time.Now(),
 		pending:  pendingSet{max: cfg.Limits.PendingLogins},
-		removed:  map[string]bool{},
+		removed:  map[string]ACL{},
 		sessions: map[uint16]*session{},
 		keys:     map[sessionKey]*session{},
 		conns:    map[*conn]struct{}{},
@@ -85,6 +85,9 @@ func New(cfg Config) (*Server, error) {
 	for _, l := range []*logLimit{&s.limits.refused, &s.limits.aborted, &s.limits.reject, &s.limits.protocol} {
 		l.every = time.Second
 	}
+	// A thousand initiators that come back after a power cut are told of in full
+	// before long; one that comes and goes for ever is not.
+	s.limits.sessions.every, s.limits.sessions.burst = 100*time.Millisecond, 1024
 	s.life, s.endLife = context.WithCancel(context.Background())
 	for _, p := range cfg.Portals {
 		s.portals = append(s.portals, newPortal(s, p))
@@ -179,17 +182,19 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 }
 
-// lookup finds a target by name; removed says that it was there once.
-func (s *Server) lookup(name string) (n *node, removed bool) {
+// lookup finds a target by name, and who may use it; removed says that it was there
+// once.
+func (s *Server) lookup(name string) (n *node, acl ACL, removed bool) {
 	name = iscsi.NormalizeName(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
 		if n.cfg.Name == name {
-			return n, false
+			return n, n.access.Load().ACL, false
 		}
 	}
-	return nil, s.removed[name]
+	acl, removed = s.removed[name]
+	return nil, acl, removed
 }
 
 // nodeList returns the targets in the order in which they were added.
@@ -222,6 +227,10 @@ func (s *Server) register(n *session, c *conn) error {
 			s.mu.Unlock()
 			return iscsi.Refuse(iscsi.LoginTargetRemoved, "target %s has been removed", n.key.target)
 		}
+		if err := s.checkOwnerLocked(n); err != nil {
+			s.mu.Unlock()
+			return err
+		}
 		old := s.keys[n.key]
 		if n.discovery() {
 			old = nil // any number of discovery sessions
@@ -232,7 +241,7 @@ func (s *Server) register(n *session, c *conn) error {
 			return err
 		}
 		s.mu.Unlock()
-		old.log().Info("session reinstatement: the old session ends", zap.Stringer("new_connection", c.remote))
+		s.limits.sessions.info(old.log(), "session reinstatement: the old session ends", zap.Stringer("new_connection", c.remote))
 		old.shut(errReinstated)
 		select {
 		case <-old.done:
@@ -281,7 +290,7 @@ func (s *Server) forget(n *session) {
 		delete(s.keys, n.key)
 	}
 	s.mu.Unlock()
-	n.log().Info("session ended", zap.NamedError("reason", n.endCause()), zap.Duration("age", time.Since(n.born)))
+	s.limits.sessions.info(n.log(), "session ended", zap.NamedError("reason", n.endCause()), zap.Duration("age", time.Since(n.born)))
 }
 
 func (s *Server) addConn(c *conn) bool {

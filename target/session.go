@@ -34,7 +34,9 @@ func (s sessionState) String() string {
 }
 
 // sessionKey identifies a session for reinstatement (RFC 7143 §6.3.5): the
-// initiator port (name and ISID) and the target portal group of one target.
+// initiator port (name and ISID) and the target portal group of one target. Who has
+// authenticated is no part of it, because there is one I_T nexus of these names; but
+// nobody else comes in under the name (see checkOwnerLocked).
 type sessionKey struct {
 	initiator string
 	isid      iscsi.ISID
@@ -52,6 +54,8 @@ type session struct {
 	node   *node // nil in discovery sessions
 	key    sessionKey
 	tsih   uint16
+	user   string // who the initiator has proved to be; "" without authentication
+	bound  bool   // the access list says that its name is the user's
 	params iscsi.Params
 	nexus  *scsi.Nexus // nil in discovery sessions
 	base   *zap.Logger // of the leading connection
@@ -65,6 +69,7 @@ type session struct {
 	told    atomic.Uint32 // MaxCmdSN of the last PDU that carried one
 
 	counters sessionCounters
+	requests logLimit // of task management
 
 	mu      sync.Mutex
 	state   sessionState        // guarded by mu
@@ -72,7 +77,7 @@ type session struct {
 	tags    tagTable            // guarded by mu
 	conns   []*conn             // guarded by mu: in the order in which they joined
 	lost    []*lostConn         // guarded by mu: level 2: connections whose tasks live on
-	doomed  bool                // guarded by mu: shut has been called: what is lost is not kept
+	doomed  bool                // guarded by mu: it is about to end: what is lost is not kept
 	past    pastConns           // guarded by mu: what connections that have gone had counted
 	order   orderState          // guarded by mu
 	skip    map[uint32]struct{} // guarded by mu: CmdSNs that count as received (ABORT TASK of a command that never came)
@@ -85,6 +90,14 @@ func (s *session) discovery() bool { return s.node == nil }
 // setState is the only place where a session changes state. The caller holds
 // s.mu.
 func (s *session) setState(st sessionState) { s.state = st }
+
+// ending reports whether the session is over, or on its way there: its last
+// connection may have gone before anybody has called end.
+func (s *session) ending() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doomed || s.state != sessionActive
+}
 
 // publish makes the window visible to Sequence. The caller holds s.mu.
 func (s *session) publish() {
@@ -223,7 +236,7 @@ func (s *session) starved() bool {
 
 // openNexus registers the I_T nexus of the session.
 func (s *session) openNexus() (err error) {
-	s.nexus, err = s.node.device.NewNexus(scsi.NexusConfig{Initiator: s.key.initiator, ISID: s.key.isid, RelPort: s.key.group,
+	s.nexus, err = s.node.device.NewNexus(scsi.NexusConfig{Initiator: s.key.initiator, ISID: s.key.isid, User: s.user, RelPort: s.key.group,
 		Queries: s.params.ProtocolLevel >= 2})
 	return err
 }

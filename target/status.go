@@ -79,6 +79,7 @@ type SessionStatus struct {
 	TSIH       uint16        `json:"tsih"`
 	Initiator  string        `json:"initiator"`
 	Alias      string        `json:"initiator_alias,omitempty"`
+	User       string        `json:"user,omitempty"` // CHAP name that it has proved
 	ISID       string        `json:"isid"`
 	Target     string        `json:"target,omitempty"` // empty: discovery
 	State      string        `json:"state"`
@@ -175,7 +176,7 @@ func (s *session) status() SessionStatus {
 	s.mu.Lock()
 	sum := s.past
 	st := SessionStatus{
-		TSIH: s.tsih, Initiator: s.key.initiator, Alias: s.params.InitiatorAlias,
+		TSIH: s.tsih, Initiator: s.key.initiator, Alias: iscsi.Printable(s.params.InitiatorAlias), User: s.user,
 		ISID: s.key.isid.String(), Target: s.key.target, State: s.state.String(), Age: time.Since(s.born),
 		Window: s.win.size, Outstanding: s.win.active, Slots: s.win.used,
 		Connections: []ConnectionStatus{},

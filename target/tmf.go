@@ -14,7 +14,7 @@ func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
 	req := p.BHS.TaskRequest()
 	f, itt, lun := req.Function(), req.ITT(), req.LUN()
 	s.counters.taskRequests.Add(1)
-	s.log().Info("task management", zap.Stringer("function", f), zap.String("lun", iscsi.FormatLUN(lun)),
+	s.requests.info(s.log(), "task management", zap.Stringer("function", f), zap.String("lun", iscsi.FormatLUN(lun)),
 		zap.Uint32("cmdsn", req.CmdSN()))
 	if f >= iscsi.QueryTask && f <= iscsi.QueryAsyncEvent && s.params.ProtocolLevel < 2 {
 		// RFC 7144 §4: not before both sides have agreed on iSCSIProtocolLevel 2.

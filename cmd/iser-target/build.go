@@ -134,9 +134,9 @@ func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
 }
 
 // acl makes one rule of every name with every network; an empty list stands for
-// all.
+// all. Names that are bound to users have rules of their own.
 func acl(a *config.ACL) (target.ACL, error) {
-	if len(a.Initiators) == 0 && len(a.Networks) == 0 {
+	if len(a.Initiators) == 0 && len(a.Networks) == 0 && len(a.Bind) == 0 {
 		return nil, nil
 	}
 	names, nets := a.Initiators, []netip.Prefix{{}}
@@ -161,6 +161,11 @@ func acl(a *config.ACL) (target.ACL, error) {
 	for _, name := range names {
 		for _, p := range nets {
 			rules = append(rules, target.Rule{Initiator: name, Network: p})
+		}
+	}
+	for _, b := range a.Bind {
+		for _, p := range nets {
+			rules = append(rules, target.Rule{Initiator: b.Initiator, Network: p, Users: b.Users})
 		}
 	}
 	return rules, nil

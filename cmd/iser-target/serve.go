@@ -234,6 +234,7 @@ func (a *app) backend() admin.Backend {
 		LVM:       a.lvmBackend(),
 		Status:    a.status,
 		Kill:      a.srv.KillSession,
+		Release:   a.srv.ReleaseInitiator,
 		AddLUN:    a.addLUN,
 		RemoveLUN: a.removeLUN,
 		Resize:    a.srv.ResizeLUN,

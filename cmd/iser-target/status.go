@@ -107,7 +107,17 @@ func sessionCommand() *cobra.Command {
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return c.Kill(ctx, uint16(n)) })
 		},
 	}
-	cmd.AddCommand(list, kill)
+	release := &cobra.Command{
+		Use: "release IQN INITIATOR", Short: "Let another CHAP user have an initiator's name at a target", Args: exactly(2),
+		Long: `While sessions or persistent reservations of an initiator's name live at a target, the
+name belongs to the CHAP user who opened them. release ends the sessions and makes the
+reservations, which stay, those of whoever proves himself under the name next.`,
+		Example: "  iser-target session release iqn.2026-11.softiser:disk0 iqn.1993-08.org.debian:01:old-host",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return c.Release(ctx, args[0], args[1]) })
+		},
+	}
+	cmd.AddCommand(list, kill, release)
 	return cmd
 }
 

@@ -24,8 +24,12 @@ type LoginGrant struct {
 	PortalGroupTag uint16
 	TargetAlias    string
 	Auth           TargetAuth
+	// Proved, if not nil, is asked once, when the initiator has proved what Auth
+	// requires (at once when that is nothing): may this user come in under this
+	// name, to this session? Nothing that it depends on is told to anybody before.
+	Proved func(user string) error
 	// Numbers, for a further connection, asks for ExpCmdSN and MaxCmdSN of the
-	// session, which every response carries; nil for a new session.
+	// session, which every response carries from Proved on; nil for a new session.
 	Numbers func() (expCmdSN, maxCmdSN uint32)
 }
 
@@ -92,6 +96,7 @@ type LoginTarget struct {
 
 	started  bool // the first request has been seen
 	admitted bool
+	proved   bool // the initiator has proved what is required
 	finished bool
 	rounds   int
 	id       LoginIdentity
@@ -145,7 +150,7 @@ func (l *LoginTarget) handle(req, resp *PDU) (bool, *LoginError) {
 	r := resp.BHS.LoginResponse()
 	r.SetISID(l.id.ISID)
 	r.SetTSIH(l.id.TSIH)
-	r.SetSequence(Sequence{StatSN: l.statSN, ExpCmdSN: l.id.CmdSN, MaxCmdSN: l.id.CmdSN})
+	r.SetSequence(l.unproved())
 	l.statSN++
 
 	transit := q.Transit()
@@ -164,7 +169,7 @@ func (l *LoginTarget) handle(req, resp *PDU) (bool, *LoginError) {
 			return false, nil
 		}
 		reply, ready, err := l.text(text, transit)
-		if l.grant != nil && l.grant.Numbers != nil {
+		if l.proved && l.grant.Numbers != nil {
 			exp, most := l.grant.Numbers()
 			r.SetSequence(Sequence{StatSN: l.statSN - 1, ExpCmdSN: exp, MaxCmdSN: most})
 		}
@@ -236,6 +241,18 @@ func (l *LoginTarget) checkHeader(b *BHS) *LoginError {
 	return nil
 }
 
+// unproved are the numbers of a response to an initiator that has proved nothing
+// yet. For a new session they are its own. Those of a session that it says it is
+// part of are not for it to see: what it gets is a window that RFC 7143 §4.2.2.1
+// has it ignore, because it is smaller than an empty one.
+func (l *LoginTarget) unproved() Sequence {
+	s := Sequence{StatSN: l.statSN, ExpCmdSN: l.id.CmdSN, MaxCmdSN: l.id.CmdSN}
+	if l.id.TSIH != 0 {
+		s.MaxCmdSN -= 2
+	}
+	return s
+}
+
 // text handles one complete text. ready says that the target agrees to leave the
 // stage.
 func (l *LoginTarget) text(text []byte, transit bool) (reply []byte, ready bool, err error) {
@@ -263,6 +280,11 @@ func (l *LoginTarget) text(text []byte, transit bool) (reply []byte, ready bool,
 		if reply, err = l.security(reply, auth); err != nil {
 			return nil, false, err
 		}
+	}
+	if err = l.prove(); err != nil {
+		return nil, false, err
+	}
+	if l.stage == StageSecurity {
 		ready = l.auth == authDone || l.auth == authNone && !l.grant.Auth.Required
 		if transit && l.auth == authNone && l.grant.Auth.Required {
 			return nil, false, Refuse(LoginAuthFailure, "this target requires CHAP, and the initiator did not offer AuthMethod=CHAP")
@@ -276,6 +298,20 @@ func (l *LoginTarget) text(text []byte, transit bool) (reply []byte, ready bool,
 		ready = !ask
 	}
 	return reply, ready, nil
+}
+
+// prove asks the policy about the user, as soon as there is nothing left to prove.
+func (l *LoginTarget) prove() error {
+	if l.proved || l.grant.Auth.Required && l.auth != authDone {
+		return nil
+	}
+	if l.grant.Proved != nil {
+		if err := l.grant.Proved(l.chap.user); err != nil {
+			return asLoginError(err, LoginTargetFailure)
+		}
+	}
+	l.proved = true
+	return nil
 }
 
 // admit reads the names, asks the policy and begins the first reply.
@@ -297,8 +333,10 @@ func (l *LoginTarget) admit(kvs []KeyValue) ([]byte, error) {
 	switch {
 	case l.id.InitiatorName == "":
 		return nil, Refuse(LoginMissingParameter, "the first Login Request has no InitiatorName")
-	case len(l.id.InitiatorName) > 223:
-		return nil, Refuse(LoginInitiatorFailure, "InitiatorName is longer than 223 bytes")
+	case len(l.id.InitiatorName) > MaxNameLen:
+		return nil, Refuse(LoginInitiatorFailure, "InitiatorName is longer than %d bytes", MaxNameLen)
+	case Printable(l.id.InitiatorName) != l.id.InitiatorName:
+		return nil, Refuse(LoginInitiatorFailure, "InitiatorName %q holds what cannot be printed; no iSCSI name does (RFC 7143 §4.2.7)", l.id.InitiatorName)
 	case l.id.SessionType == NormalSession && l.id.TargetName == "":
 		return nil, Refuse(LoginMissingParameter, "the first Login Request of %s has no TargetName, and it is not a discovery session", l.id.InitiatorName)
 	}

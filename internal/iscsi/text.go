@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Limits of text (RFC 7143 §6.1, §6.2).
@@ -13,6 +16,7 @@ const (
 	MaxValueLen     = 255
 	MaxLongValueLen = 8192  // CHAP_C and CHAP_R may be large binary values
 	MaxLoginText    = 16384 // one side's text of one negotiation round
+	MaxNameLen      = 223   // an iSCSI name (RFC 7143 §4.2.7.1)
 )
 
 // Reserved values of a negotiation (RFC 7143 §6.2).
@@ -126,13 +130,26 @@ func (t *TextBuffer) Pending() bool { return len(t.buf) > 0 }
 // (RFC 7143 §4.2.7.2, RFC 3722 for the ASCII range).
 func NormalizeName(name string) string { return strings.ToLower(name) }
 
+// Printable returns text of a peer as it may go to a terminal or a log: what is no
+// graphic character, control characters and what reverses the direction of writing
+// above all, is escaped as in a Go string.
+func Printable(s string) string {
+	for _, c := range s {
+		if !unicode.IsPrint(c) || c == utf8.RuneError {
+			q := strconv.Quote(s)
+			return q[1 : len(q)-1]
+		}
+	}
+	return s
+}
+
 // CheckName says what is wrong with an iSCSI name, or nil (RFC 7143 §4.2.7).
 func CheckName(name string) error {
 	if name == "" {
 		return errors.New("iscsi name is empty")
 	}
-	if len(name) > 223 {
-		return fmt.Errorf("iscsi name %.40q… is longer than 223 bytes", name)
+	if len(name) > MaxNameLen {
+		return fmt.Errorf("iscsi name %.40q… is longer than %d bytes", name, MaxNameLen)
 	}
 	n := NormalizeName(name)
 	for i := range len(n) {

@@ -50,6 +50,11 @@ func (c *Client) Kill(ctx context.Context, tsih uint16) error {
 	return c.do(ctx, http.MethodDelete, "/v1/sessions/"+strconv.Itoa(int(tsih)), nil, nil)
 }
 
+// Release takes an initiator's name at a target from the user whom it belongs to.
+func (c *Client) Release(ctx context.Context, iqn, initiator string) error {
+	return c.do(ctx, http.MethodPost, "/v1/targets/"+url.PathEscape(iqn)+"/initiators/"+url.PathEscape(initiator)+"/release", nil, nil)
+}
+
 // AddLUN adds a LUN to a target.
 func (c *Client) AddLUN(ctx context.Context, iqn string, r LUNRequest) error {
 	return c.do(ctx, http.MethodPost, luns(iqn), r, nil)

@@ -54,8 +54,10 @@ type Error struct {
 // Backend is what the interface controls. AddLUN and RemoveLUN open and close
 // volumes besides mapping them, which the owner of the volumes must do.
 type Backend struct {
-	Status    func() target.Status
-	Kill      func(tsih uint16) error
+	Status func() target.Status
+	Kill   func(tsih uint16) error
+	// Release takes an initiator's name at a target from the user whom it belongs to.
+	Release   func(target, initiator string) error
 	AddLUN    func(ctx context.Context, target string, r LUNRequest) error
 	RemoveLUN func(ctx context.Context, target string, lun uint16) error
 	Resize    func(target string, lun uint16, bytes int64) error
@@ -74,7 +76,7 @@ func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
-	ln, err := net.Listen("unix", path)
+	ln, err := listen(path)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		// A file that somebody has named by mistake is no stale socket.
 		if fi, statErr := os.Lstat(path); statErr == nil && fi.Mode()&fs.ModeSocket == 0 {
@@ -85,17 +87,26 @@ func Listen(path string) (net.Listener, error) {
 			return nil, fmt.Errorf("admin socket %s: another process serves it", path)
 		}
 		if err = os.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {
-			ln, err = net.Listen("unix", path)
+			ln, err = listen(path)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		ln.Close()
-		return nil, fmt.Errorf("admin socket %s: %w", path, err)
-	}
 	return ln, nil
+}
+
+// listen opens a socket that is its owner's from the first moment, whatever the umask:
+// Linux gives the name that bind(2) makes the mode of the socket, which is set before.
+func listen(path string) (net.Listener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
+		var err error
+		if cerr := rc.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	return lc.Listen(context.Background(), "unix", path)
 }
 
 // Serve answers requests until ctx is done.
@@ -122,6 +133,9 @@ func Handler(b Backend) http.Handler {
 		if n, ok := number(w, r, "tsih"); ok {
 			done(w, b.Kill(n))
 		}
+	})
+	mux.HandleFunc("POST /v1/targets/{iqn}/initiators/{name}/release", func(w http.ResponseWriter, r *http.Request) {
+		done(w, b.Release(r.PathValue("iqn"), r.PathValue("name")))
 	})
 	mux.HandleFunc("POST /v1/targets/{iqn}/luns", func(w http.ResponseWriter, r *http.Request) {
 		var q LUNRequest

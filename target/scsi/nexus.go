@@ -14,6 +14,7 @@ type Nexus struct {
 	dev       *Device
 	initiator string // iSCSI name, lower case
 	port      string // initiator port: name,i,0xISID
+	user      string // who has proved who he is; "" without authentication
 	relPort   uint16
 	group     *portGroup
 	queries   bool
@@ -25,6 +26,9 @@ type Nexus struct {
 type NexusConfig struct {
 	Initiator string // iSCSI name of the initiator
 	ISID      [6]byte
+	// User is who the initiator has proved to be; "" without authentication. Its
+	// registrations remember it (see Device.RegisteredUser).
+	User string
 	// RelPort is the relative target port identifier, unique within the device;
 	// 0 stands for the first port. It decides the target port group.
 	RelPort uint16
@@ -54,7 +58,7 @@ func (d *Device) NewNexus(c NexusConfig) (*Nexus, error) {
 	}
 	name := strings.ToLower(c.Initiator)
 	n := &Nexus{
-		dev: d, initiator: name, relPort: rel, group: g, queries: c.Queries,
+		dev: d, initiator: name, relPort: rel, group: g, queries: c.Queries, user: c.User,
 		port: fmt.Sprintf("%s,i,0x%012x", name, c.ISID[:]),
 	}
 	d.mu.Lock()

@@ -186,7 +186,11 @@ func (c *prChange) register(ids []byte) error {
 			if _, taken := now.regs[at]; taken && at != c.self && c.out.SpecIPT {
 				return errConflict
 			}
-			now.regs[at] = registration{c.out.ActionKey, c.out.AllPorts}
+			r := registration{Key: c.out.ActionKey, AllPorts: c.out.AllPorts}
+			if k == c.self {
+				r.User = c.t.Nexus.user
+			}
+			now.regs[at] = r
 		}
 	}
 	return nil

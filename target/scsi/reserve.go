@@ -24,6 +24,7 @@ type regKey struct {
 type registration struct {
 	Key      uint64 `json:"key"`
 	AllPorts bool   `json:"all_target_ports,omitempty"`
+	User     string `json:"user,omitempty"` // who had proved who he is when it was made
 }
 
 type reservations struct {

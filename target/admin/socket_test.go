@@ -1,0 +1,58 @@
+package admin
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The socket's name has its mode from the moment it is there: nothing changes it
+// afterwards, whatever the umask lets through.
+func TestSocketIsNeverOpenToOthers(t *testing.T) {
+	dir := t.TempDir()
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Skipf("inotify: %v", err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_ATTRIB); err != nil {
+		t.Skipf("inotify: %v", err)
+	}
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	path := filepath.Join(dir, "admin.sock")
+	ln, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	fi, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := fi.Mode().Perm(); mode != 0o600 {
+		t.Errorf("mode %v", mode)
+	}
+	buf := make([]byte, 4096)
+	n, err := unix.Read(watch, buf)
+	if err != nil && !errors.Is(err, unix.EAGAIN) {
+		t.Fatal(err)
+	}
+	created := false
+	for b := buf[:max(n, 0)]; len(b) >= unix.SizeofInotifyEvent; {
+		mask, name := binary.NativeEndian.Uint32(b[4:]), binary.NativeEndian.Uint32(b[12:])
+		created = created || mask&unix.IN_CREATE != 0
+		if mask&unix.IN_ATTRIB != 0 {
+			t.Error("its mode was changed after it had been made")
+		}
+		b = b[unix.SizeofInotifyEvent+int(name):]
+	}
+	if !created {
+		t.Error("inotify has not seen the socket: the test is blind")
+	}
+}

@@ -124,7 +124,8 @@ func TestTasksOfARemovedLUN(t *testing.T) {
 			}
 			eventually(t, "the LUN goes", func() bool { return len(n.device.LUs()) == 0 })
 			q := r.sendTask(f, 0, tag, r.cmdSN-1)
-			r.expectSilence(20 * time.Millisecond)
+			s.aborted(r, 1)
+			r.expectSilence(20 * time.Millisecond) // storage still has it
 			release()
 			answered := false
 			for told := false; !told || !answered; { // the inventory has changed as well

@@ -175,9 +175,9 @@ type RODInfo struct {
 const (
 	CopyDone       = 0x01
 	CopyFailed     = 0x02
-	CopyForeground = 0x10
-	CopyBackground = 0x11
-	CopyAborted    = 0x60
+	CopyForeground = 0x11 // in progress
+	CopyBackground = 0x12
+	CopyAborted    = 0x60 // terminated, by a preemption of the reservation, say
 )
 
 const transferBlocks = 0xF1 // transfer count unit: logical blocks

@@ -45,12 +45,14 @@ type abortSet struct {
 // abortLocked marks t aborted. One that has not started is taken out of its
 // queue. Preconditions: lu.mu is held and t is in the task set.
 func (lu *LU) abortLocked(t *Task, why abortReason, w *tmfWait, set *abortSet) {
-	if !t.isAborted() || why == abortedByOwner {
-		t.aborted.Store(uint32(why))
-	}
+	t.markAbortedLocked(why)
 	if w != nil {
 		w.left.Add(1)
 		t.waits = append(t.waits, w)
+		if waits, on := lu.copying[t.copying]; on { // it may go on behind t
+			w.left.Add(1)
+			lu.copying[t.copying] = append(waits, w)
+		}
 	}
 	switch t.state {
 	case taskDormant:
@@ -71,6 +73,9 @@ func (lu *LU) abortLocked(t *Task, why abortReason, w *tmfWait, set *abortSet) {
 		t.state = taskRunning
 		set.dead = append(set.dead, t)
 	case taskRunning:
+		if t.hold.kind == holdWrite {
+			lu.outliveLocked(t)
+		}
 		set.running = append(set.running, t)
 		set.ports = append(set.ports, t.Port)
 	}

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
 )
 
 // WRITE ATOMIC promises all or nothing, a power failure included. A file or disk
@@ -70,13 +72,13 @@ func writeAtomic(t *Task, p []byte) bool {
 		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 		return false
 	}
-	_, err := lu.vol.WriteAt(p, t.off)
+	err := lu.writeAt(p, t.off, t.stop())
 	if err == nil {
 		err = lu.vol.FlushRange(t.off, int64(len(p)))
 	}
 	if err != nil {
 		// Nothing may remain of it.
-		if lu.putBack(old, t.off) != nil || lu.journal.clear() != nil {
+		if lu.putBack(old, t.off, t.stop()) != nil || lu.journal.clear() != nil {
 			lu.journal.off, lu.journal.old = t.off, bytes.Clone(old)
 			lu.journal.stuck.Store(true)
 		}
@@ -92,10 +94,26 @@ func writeAtomic(t *Task, p []byte) bool {
 	return true
 }
 
-// putBack makes old the durable content of its blocks again.
-func (lu *LU) putBack(old []byte, off int64) error {
-	if _, err := lu.vol.WriteAt(old, off); err != nil {
-		return err
+// putBack makes old the durable content of its blocks again. It writes only what differs:
+// blocks that found no space are as they were, and have none now. stop ends its wait for
+// space.
+func (lu *LU) putBack(old []byte, off int64, stop blockdev.Stop) error {
+	now := lu.dev.bufs.get(len(old))
+	defer lu.dev.bufs.put(now)
+	now = now[:len(old)]
+	_, unread := lu.vol.ReadAt(now, off)
+	bs := 1 << lu.geo().shift
+	for i := 0; i < len(old); {
+		k := i
+		for k < len(old) && (unread != nil || !bytes.Equal(now[k:k+bs], old[k:k+bs])) {
+			k += bs
+		}
+		if k > i {
+			if err := lu.writeAt(old[i:k], off+int64(i), stop); err != nil {
+				return err
+			}
+		}
+		i = max(k, i+bs)
 	}
 	return lu.vol.FlushRange(off, int64(len(old)))
 }
@@ -103,7 +121,7 @@ func (lu *LU) putBack(old []byte, off int64) error {
 // unstick ends the life of an entry that could not be undone, or not cleared,
 // before anything newer is written: the next start would put the old data back
 // over it. The volume gets one more chance to take them. It waits for storage.
-func (lu *LU) unstick() error {
+func (lu *LU) unstick(stop blockdev.Stop) error {
 	j := &lu.journal
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -111,7 +129,7 @@ func (lu *LU) unstick() error {
 		return nil
 	}
 	if j.old != nil {
-		_ = lu.putBack(j.old, j.off) // a medium that still fails keeps what it has
+		_ = lu.putBack(j.old, j.off, stop) // a medium that still fails keeps what it has
 	}
 	if err := j.clear(); err != nil {
 		return err

@@ -2,7 +2,6 @@ package scsi
 
 import (
 	"encoding/binary"
-	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -79,82 +78,32 @@ func (r *copyResult) finish(s *spc.Sense, blocks uint64, token []byte) {
 	i := &spc.RODInfo{Action: r.action, Status: spc.CopyDone, Transfer: blocks, Token: token}
 	if s != nil {
 		i.Status, i.Final = spc.CopyFailed, spc.StatusCheckCondition
+		if s.Key == spc.KeyAborted {
+			i.Status = spc.CopyAborted
+		}
 		i.Sense = s.AppendFixed(nil)
 	}
 	r.info.Store(i)
 }
 
-var errAborted = errors.New("scsi: command aborted")
-
 // copyApart runs job, a copy, on a goroutine of its own: it waits for blocks that
 // others hold, and a worker that waits would be missing to those others. No more
 // copies run at once for a unit than it has workers.
 func (t *Task) copyApart(job func(*Task)) {
-	port, room := t.Port, t.lu.copies.room // after job the task may belong to someone else
+	port, room := t.Port, t.lu.copies.room // after its end the task may belong to someone else
 	go func() {
-		room <- struct{}{}
+		defer port.Push()
+		select {
+		case room <- struct{}{}:
+			defer func() { <-room }()
+		case <-t.stop().Done():
+		}
 		if t.isAborted() {
 			t.end()
-		} else {
-			job(t)
+			return
 		}
-		<-room
-		port.Push()
+		job(t)
 	}()
-}
-
-// copyBytes copies n bytes. It stops with errAborted when stop says so. Each
-// piece is claimed where it is read, then where it is written.
-func (d *Device) copyBytes(src *LU, from int64, dst *LU, to, n int64, stop func() bool) (int64, direction, error) {
-	buf := d.bufs.get(stageBytes)
-	defer d.bufs.put(buf)
-	// Overlapping blocks of one volume are copied backwards, as memmove does.
-	backwards := src == dst && from < to && to < from+n
-	done := int64(0)
-	for done < n {
-		k := min(int64(len(buf)), n-done)
-		at := done
-		if backwards {
-			at = n - done - k
-		}
-		if stop() {
-			return done, writing, errAborted
-		}
-		if err := src.claimed(holdRead, from+at, k, func() error {
-			_, err := src.vol.ReadAt(buf[:k], from+at)
-			return err
-		}); err != nil {
-			src.mediumError(err, reading)
-			return done, reading, err
-		}
-		if err := dst.claimed(holdWrite, to+at, k, func() error {
-			_, err := dst.vol.WriteAt(buf[:k], to+at)
-			return err
-		}); err != nil {
-			dst.mediumError(err, writing)
-			return done, writing, err
-		}
-		done += k
-	}
-	return done, writing, dst.settleCopy(to, n)
-}
-
-// claimed runs f while the blocks are claimed.
-func (lu *LU) claimed(kind holdKind, off, n int64, f func() error) error {
-	c, err := lu.claim(kind, off, n)
-	if err != nil {
-		return err
-	}
-	defer c.drop()
-	if kind == holdWrite {
-		lu.touched()
-		if lu.journal.stuck.Load() {
-			if err := lu.unstick(); err != nil {
-				return err
-			}
-		}
-	}
-	return f()
 }
 
 // settle makes what a copy or UNMAP has changed durable if the unit has no write
@@ -173,35 +122,6 @@ func (lu *LU) settleCopy(off, n int64) error {
 		lu.mediumError(err, writing)
 	}
 	return err
-}
-
-// zeroBytes makes n bytes zero in claimed pieces.
-func (lu *LU) zeroBytes(off, n int64, stop func() bool) error {
-	for done := int64(0); done < n; {
-		if stop() {
-			return errAborted
-		}
-		at, k := off+done, min(n-done, zeroPiece)
-		if err := lu.claimed(holdWrite, at, k, func() error { return lu.vol.WriteZeroes(at, k, true) }); err != nil {
-			lu.mediumError(err, writing)
-			return err
-		}
-		done += k
-	}
-	return lu.settleCopy(off, n)
-}
-
-// reachable reports whether t's nexus may read (accRead) or write (accWrite) lu
-// right now, as a copy manager has to check for it.
-func (t *Task) reachable(lu *LU, a access) bool {
-	gates := uint32(gateMedium)
-	if a == accWrite {
-		gates = gateWrite
-	}
-	if lu.vol == nil || lu.gate.Load()&gates != 0 {
-		return false
-	}
-	return !lu.conflicts(t, &command{access: a})
 }
 
 // findUnit returns the logical unit, visible to the nexus, that a designator
@@ -229,7 +149,7 @@ func cmdCopyStatus(t *Task) {
 	switch i.Status {
 	case spc.CopyForeground, spc.CopyBackground:
 		st = 0
-	case spc.CopyFailed:
+	case spc.CopyFailed, spc.CopyAborted:
 		st = 2
 	}
 	b := t.getBuf(16)[:12]

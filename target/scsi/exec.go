@@ -144,7 +144,7 @@ func (t *Task) enable() {
 		lu.touched()
 		if lu.journal.stuck.Load() {
 			t.toWorker(func(t *Task) {
-				if t.lu.unstick() != nil {
+				if t.lu.unstick(t.stop()) != nil {
 					t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 					return
 				}

@@ -106,7 +106,8 @@ type LU struct {
 	dormantTail *Task
 	exclusives  []*Task // announced, in order
 	claims      []*claim
-	announced   uint64 // exclusives and claims so far
+	copying     map[*copying][]*tmfWait // the copies that touch the unit, and who waits for the end of each
+	announced   uint64                  // exclusives and claims so far
 	prevented   map[*Nexus]bool
 	limit       limiter
 
@@ -148,6 +149,7 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	lu := &LU{dev: d, lun: cfg.LUN, cfg: cfg, vol: cfg.Volume, itls: map[*Nexus]*itl{}, prevented: map[*Nexus]bool{}}
 	lu.work.L = &lu.mu
 	lu.maxWorkers = cfg.Workers
+	lu.rewriter.cancel = make(chan struct{})
 	lu.copies.room = make(chan struct{}, cfg.Workers)
 	info := volumeInfo(cfg.Volume)
 	if info.BlockSize < 512 || info.BlockSize&(info.BlockSize-1) != 0 || cfg.Volume != nil && info.Size < int64(info.BlockSize) {

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/binary"
-	"errors"
 	"sync"
 	"time"
 
@@ -178,26 +177,12 @@ func writeUsingTokenJob(t *Task) {
 		return
 	}
 	lu := t.lu
-	var src *rodToken // nil: zeroes
-	if head.Type != spc.RODZero {
-		var why spc.ASC
-		if src, why = t.dev.tokens.find(&head); src == nil {
-			t.illegal(why)
-			return
-		}
-		if !src.unit.use() {
-			t.illegal(spc.ASCInvalidTokenOp)
-			return
-		}
-		defer src.unit.users.Add(-1)
-		if !t.reachable(src.unit, accRead) {
-			t.illegal(spc.ASCInvalidTokenOp)
-			return
-		}
-		if src.unit.geo().shift != lu.geo().shift || w.Offset > src.blocks || blocks > src.blocks-w.Offset {
-			t.badParam(8)
-			return
-		}
+	c := t.newCopying()
+	src, s := c.source(lu, &head, w.Offset, blocks)
+	if s != nil {
+		c.end()
+		t.check(s)
+		return
 	}
 	r := lu.copies.begin(t, t.listID())
 	// As many copies as there are workers may go on in the background; whoever asks
@@ -207,39 +192,46 @@ func writeUsingTokenJob(t *Task) {
 		lu.copies.background.Add(-1)
 	}
 	if !behind {
-		done, s := t.dev.writeToken(lu, src, w.Offset, w.Ranges, t.isAborted)
+		done, s := c.writeToken(lu, src, w.Offset, w.Ranges)
 		r.finish(s, done, nil)
-		switch {
-		case t.isAborted():
-			t.end()
-		case s != nil:
-			t.check(s)
-		default:
-			t.good()
-		}
+		c.end()
+		t.copied(s)
 		return
 	}
-	lu.users.Add(1)
-	if src != nil {
-		src.unit.users.Add(1)
-	}
+	c.behind = true
 	r.info.Store(&spc.RODInfo{Action: r.action, Status: spc.CopyBackground})
-	d := t.dev
 	go func() {
-		done, s := d.writeToken(lu, src, w.Offset, w.Ranges, lu.gone.Load)
+		done, s := c.writeToken(lu, src, w.Offset, w.Ranges)
 		r.finish(s, done, nil)
 		lu.copies.background.Add(-1)
-		if src != nil {
-			src.unit.users.Add(-1)
-		}
-		lu.users.Add(-1)
+		c.end()
 	}()
 	t.good()
 }
 
+// source returns what a token stands for (nil: zeroes), if blocks from offset on can be
+// copied to lu.
+func (c *copying) source(lu *LU, token *spc.RODToken, offset, blocks uint64) (*rodToken, *spc.Sense) {
+	if token.Type == spc.RODZero {
+		return nil, nil
+	}
+	src, why := c.dev.tokens.find(token)
+	switch {
+	case src == nil:
+		return nil, badCopy(why)
+	case !c.touch(src.unit), !c.may(src.unit, accRead):
+		return nil, badCopy(spc.ASCInvalidTokenOp)
+	case src.unit.geo().shift != lu.geo().shift, offset > src.blocks, blocks > src.blocks-offset:
+		s := badCopy(spc.ASCInvalidFieldInParam)
+		s.FieldValid, s.Field = true, 8
+		return nil, s
+	}
+	return src, nil
+}
+
 // writeToken copies what the token stands for, from offset blocks on, to the
 // ranges of lu.
-func (d *Device) writeToken(lu *LU, src *rodToken, offset uint64, to []spc.Range, stop func() bool) (uint64, *spc.Sense) {
+func (c *copying) writeToken(lu *LU, src *rodToken, offset uint64, to []spc.Range) (uint64, *spc.Sense) {
 	shift := lu.geo().shift
 	done := uint64(0)
 	for _, r := range to {
@@ -249,18 +241,14 @@ func (d *Device) writeToken(lu *LU, src *rodToken, offset uint64, to []spc.Range
 			dir := writing
 			at := int64(r.LBA+uint64(r.Blocks)-n) << shift
 			if src == nil {
-				err = lu.zeroBytes(at, int64(k)<<shift, stop)
+				err = c.zeroBytes(lu, at, int64(k)<<shift)
 			} else {
 				var from uint64
 				from, k = src.at(offset+done, n)
-				_, dir, err = d.copyBytes(src.unit, int64(from)<<shift, lu, at, int64(k)<<shift, stop)
+				_, dir, err = c.copyBytes(src.unit, int64(from)<<shift, lu, at, int64(k)<<shift)
 			}
 			if err != nil {
-				if errors.Is(err, errAborted) {
-					return done, &spc.Sense{Key: spc.KeyAborted}
-				}
-				key, a := senseOf(err, dir)
-				return done, &spc.Sense{Key: key, ASC: a}
+				return done, copySense(err, dir)
 			}
 			done += k
 			n -= k

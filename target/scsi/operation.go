@@ -6,6 +6,8 @@ import (
 	"time"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
 )
 
 // SANITIZE and FORMAT UNIT rewrite the whole medium. Both run on a goroutine of
@@ -82,7 +84,8 @@ type rewriter struct {
 	now    operation // runs or has failed, as the gates tell
 	done   uint64    // of total: blocks times passes
 	total  uint64
-	cancel bool // the unit is going away
+	cancel chan struct{} // closed: the unit is going away
+	going  sync.Once     // of cancel
 }
 
 // outcome is how one operation ends, and who waits for that. LU.mu guards it. Each
@@ -114,21 +117,22 @@ func (z *rewriter) sense() spc.Sense {
 	return s
 }
 
-func (z *rewriter) stop() {
-	z.mu.Lock()
-	z.cancel = true
-	z.mu.Unlock()
-}
+func (z *rewriter) stop() { z.going.Do(func() { close(z.cancel) }) }
+
+// Done implements blockdev.Stop.
+func (z *rewriter) Done() <-chan struct{} { return z.cancel }
 
 // step counts n more blocks and reports whether to go on.
 func (z *rewriter) step(n uint64) error {
 	z.mu.Lock()
-	defer z.mu.Unlock()
 	z.done += n
-	if z.cancel {
+	z.mu.Unlock()
+	select {
+	case <-z.cancel:
 		return errCancelled
+	default:
+		return nil
 	}
-	return nil
 }
 
 // begin waits until the commands that are under way have ended, then starts o.
@@ -314,7 +318,9 @@ func (lu *LU) rewriteMedium(o *operation) error {
 		piece, write := lu.pass(o)
 		for g := lu.geo(); o.Offset < g.info.Size; g = lu.geo() {
 			n := min(piece, g.info.Size-o.Offset)
-			if err := write(o.Offset, n); err != nil {
+			if err := write(o.Offset, n); errors.Is(err, blockdev.ErrStopped) {
+				return errCancelled
+			} else if err != nil {
 				return err
 			}
 			o.Offset += n
@@ -345,7 +351,7 @@ func (lu *LU) rewriteMedium(o *operation) error {
 func (lu *LU) pass(o *operation) (piece int64, write func(off, n int64) error) {
 	if len(o.Pattern) == 0 {
 		unmap := o.Kind == opErase || lu.geo().info.ZeroesOnTrim
-		return zeroPiece, func(off, n int64) error { return lu.vol.WriteZeroes(off, n, unmap) }
+		return zeroPiece, func(off, n int64) error { return lu.writeZeroes(off, n, unmap, &lu.rewriter) }
 	}
 	buf := make([]byte, stageBytes)
 	bs := lu.geo().info.BlockSize
@@ -355,8 +361,5 @@ func (lu *LU) pass(o *operation) (piece int64, write func(off, n int64) error) {
 			buf[i] ^= 0xFF
 		}
 	}
-	return stageBytes, func(off, n int64) error {
-		_, err := lu.vol.WriteAt(buf[:n], off)
-		return err
-	}
+	return stageBytes, func(off, n int64) error { return lu.writeAt(buf[:n], off, &lu.rewriter) }
 }

@@ -307,7 +307,7 @@ func (c *prChange) preempt() error {
 	return nil
 }
 
-// abortPreempted ends the tasks of the preempted nexuses, then t.
+// abortPreempted ends the tasks and the copies of the preempted nexuses, then t.
 func (lu *LU) abortPreempted(t *Task, gone map[regKey]bool) {
 	w := newWait(func() {
 		port := t.Port
@@ -320,6 +320,7 @@ func (lu *LU) abortPreempted(t *Task, gone map[regKey]bool) {
 		}
 		return byNexus(x, t.Nexus)
 	}, w)
+	lu.abortCopies(func(n *Nexus) bool { return gone[n.regKey()] }, w)
 	w.one()
 }
 

@@ -30,6 +30,9 @@ import (
 // of several units, piece by piece. It claims each piece, of one unit at a
 // time, while it reads or writes it. Claims and exclusives that overlap take
 // turns in the order of their announcement.
+//
+// A write that has been aborted, and a copy, keep others off the blocks that they may
+// still be writing until they have ended, see outliveLocked.
 
 const retryAfter = 2 * time.Second
 
@@ -137,6 +140,7 @@ func (lu *LU) rangeBusyLocked(t *Task, earlier []*Task) bool {
 // claim is the hold of a copy on blocks of a unit.
 type claim struct {
 	lu    *LU
+	by    *copying
 	hold  hold
 	ready chan struct{} // nil: granted at once
 }
@@ -145,9 +149,9 @@ type claim struct {
 // an exclusive command's own wait is, and keeps new ones off them until drop. It
 // fails when the unit has no use for copies any more, because SANITIZE or FORMAT
 // UNIT has begun, say. The caller holds no other claim and no worker.
-func (lu *LU) claim(kind holdKind, off, n int64) (*claim, error) {
+func (lu *LU) claim(by *copying, kind holdKind, off, n int64) (*claim, error) {
 	shift := lu.geo().shift
-	c := &claim{lu: lu, hold: hold{lo: uint64(off) >> shift, hi: uint64(off+n+1<<shift-1) >> shift, kind: kind}}
+	c := &claim{lu: lu, by: by, hold: hold{lo: uint64(off) >> shift, hi: uint64(off+n+1<<shift-1) >> shift, kind: kind}}
 	lu.mu.Lock()
 	c.hold.order = lu.nextOrderLocked()
 	lu.claims = append(lu.claims, c)
@@ -193,6 +197,18 @@ func (c *claim) drop() {
 	if len(lu.exclusives) > 0 {
 		lu.grantLocked()
 	}
+	if lu.dormantHead != nil {
+		lu.wakeLocked()
+	}
+}
+
+// outliveLocked keeps others off the blocks of a write that has been aborted while it is
+// with the volume: its initiator may be gone, and nobody who waits for its end be left.
+// What arrives from now on must not be overtaken by it, so it counts as an exclusive
+// command that runs until it ends. Preconditions: lu.mu is held.
+func (lu *LU) outliveLocked(t *Task) {
+	t.hold.kind, t.hold.granted, t.hold.order = holdExclusive, true, 0
+	lu.exclusives = slices.Insert(lu.exclusives, 0, t)
 }
 
 // grantClaimsLocked lets the claims go that no exclusive is in the way of.

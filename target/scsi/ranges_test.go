@@ -98,10 +98,10 @@ func TestExclusiveWaitsForRead(t *testing.T) {
 func TestClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{})
-		lu := r.dev.lookup(0)
+		lu, by := r.dev.lookup(0), &copying{done: make(chan struct{})}
 		take := func(kind holdKind, off, n int64) *claim {
 			t.Helper()
-			c, err := lu.claim(kind, off, n)
+			c, err := lu.claim(by, kind, off, n)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,7 +136,7 @@ func TestClaims(t *testing.T) {
 		r.do(spc.AppendCompareAndWrite(nil, 0, 1, false), make([]byte, 1024), 0).is(spc.StatusBusy)
 		c.drop()
 		lu.setGate(gateSanitize, true)
-		if _, err := lu.claim(holdWrite, 0, 512); err != errUnready {
+		if _, err := lu.claim(by, holdWrite, 0, 512); err != errUnready {
 			t.Errorf("a claim on a unit that is being sanitized: %v", err)
 		}
 		lu.setGate(gateSanitize, false)

@@ -86,6 +86,15 @@ func (lu *LU) conflicts(t *Task, c *command) bool {
 	return r.typ != spc.PRNone && r.forbids(t.Nexus.regKey(), c.access)
 }
 
+// keepsFrom reports whether a reservation of either kind keeps n from reading
+// (accRead) or writing (accWrite) the medium.
+func (lu *LU) keepsFrom(n *Nexus, a access) bool {
+	if h := lu.legacy.Load(); h != nil && h != n {
+		return true
+	}
+	return lu.pr.Load().forbids(n.regKey(), a)
+}
+
 // remove takes a registration away; the reservation goes with its holder, or
 // with the last registrant. It reports whether that ended a reservation.
 func (r *reservations) remove(k regKey) bool {

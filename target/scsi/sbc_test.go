@@ -3,6 +3,7 @@ package scsi
 import (
 	"bytes"
 	"encoding/binary"
+	"io"
 	"slices"
 	"sync"
 	"testing"
@@ -303,7 +304,8 @@ func TestErrorsOfVolumes(t *testing.T) {
 		{blockdev.ErrOutOfRange, reading, spc.KeyIllegalRequest, spc.ASCLBAOutOfRange},
 		{blockdev.ErrClosed, reading, spc.KeyNotReady, spc.ASCCommFailure},
 		{blockdev.ErrNotSupported, writing, spc.KeyIllegalRequest, spc.ASCInvalidFieldInCDB},
-		{errAborted, writing, spc.KeyHardware, spc.ASCInternalFailure},
+		{blockdev.ErrStopped, writing, spc.KeyAborted, 0},
+		{io.ErrUnexpectedEOF, writing, spc.KeyHardware, spc.ASCInternalFailure}, // nothing that a volume should say
 	} {
 		op := faulty.Read
 		if c.dir == writing {

@@ -88,6 +88,10 @@ func (t *Task) verifies() bool {
 
 // failErr ends the task with the sense that tells err.
 func (t *Task) failErr(err error, dir direction) {
+	if t.isAborted() { // it was given up perhaps, which is no fault of the volume
+		t.end()
+		return
+	}
 	if dir == reading && t.verifies() {
 		dir = verifying
 	}
@@ -120,6 +124,10 @@ func senseOf(err error, dir direction) (spc.Key, spc.ASC) {
 		return spc.KeyMedium, spc.ASCUnrecoveredRead
 	case errors.Is(err, blockdev.ErrMedium):
 		return spc.KeyMedium, spc.ASCWriteError
+	case errors.Is(err, errAborted), errors.Is(err, blockdev.ErrStopped):
+		return spc.KeyAborted, 0
+	case errors.Is(err, errFenced):
+		return spc.KeyCopyAborted, spc.ASCCopyTargetGone
 	case errors.Is(err, errUnready):
 		return spc.KeyNotReady, spc.ASCNotReady
 	case errors.Is(err, blockdev.ErrClosed), errors.Is(err, blockdev.ErrInUse):

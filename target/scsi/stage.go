@@ -141,7 +141,7 @@ func (t *Task) flushed(off, n int64) bool {
 // store writes p at off, durably if the command says so; on failure it has
 // ended the task.
 func (t *Task) store(p []byte, off int64) bool {
-	if _, err := t.lu.vol.WriteAt(p, off); err != nil {
+	if err := t.lu.writeAt(p, off, t.stop()); err != nil {
 		t.failErr(err, writing)
 		return false
 	}

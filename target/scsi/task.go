@@ -79,9 +79,11 @@ type Task struct {
 	state   taskState     // guarded by lu.mu
 	next    *Task         // task set links, guarded by lu.mu
 	prev    *Task
-	qnext   *Task       // dormant, worker or throttle queue, guarded by lu.mu
-	timer   *time.Timer // bounds a Blocked task
-	awaits  *outcome    // of the operation that a Blocked task waits for, guarded by lu.mu
+	qnext   *Task         // dormant, worker or throttle queue, guarded by lu.mu
+	timer   *time.Timer   // bounds a Blocked task
+	copying *copying      // what the command does, guarded by lu.mu
+	ended   chan struct{} // closed when it is aborted; nil: nobody asks; guarded by lu.mu
+	awaits  *outcome      // of the operation that a Blocked task waits for, guarded by lu.mu
 }
 
 // Port is the data and status path of a task: the session layer over a
@@ -163,6 +165,7 @@ func (t *Task) reset(d *Device) {
 	t.Status, t.SenseLen, t.Sent, t.Wanted, t.Silent = spc.StatusGood, 0, 0, 0, false
 	t.off, t.n, t.done, t.staged = 0, 0, 0, 0
 	t.hold = hold{}
+	t.ended = nil
 	t.aborted.Store(0)
 }
 

@@ -26,7 +26,7 @@ func (lu *LU) admit(t *Task, job func(*Task)) bool {
 		lu.last.next = t
 	}
 	lu.last = t
-	if lu.dormantHead == nil && lu.nOrdered == 0 && len(lu.exclusives) == 0 && t.Attr <= AttrSimple {
+	if lu.dormantHead == nil && lu.nOrdered == 0 && len(lu.exclusives) == 0 && len(lu.claims) == 0 && t.Attr <= AttrSimple {
 		t.state = taskRunning
 		lu.nEnabled++
 		return true
@@ -63,6 +63,11 @@ func (lu *LU) mayStartLocked(t *Task, olderOrdered bool) bool {
 	}
 	for _, x := range lu.exclusives {
 		if t.hold.overlaps(&x.hold) {
+			return false
+		}
+	}
+	for _, c := range lu.claims {
+		if c.hold.kind == holdWrite && c.hold.granted && c.by.stopped() && t.hold.overlaps(&c.hold) {
 			return false
 		}
 	}
@@ -174,7 +179,7 @@ func (t *Task) end() {
 	}
 	lu.leaveLocked(t)
 	waits := t.waits
-	t.waits = nil
+	t.waits, t.copying = nil, nil
 	if t.Status == spc.StatusCheckCondition && lu.modes.qerr.Load() != qerrContinue {
 		lu.queueErrorLocked(t, &others)
 	}

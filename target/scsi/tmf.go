@@ -99,6 +99,7 @@ func (lu *LU) endTasks(n *Nexus, f TMF, w *tmfWait) {
 	switch f {
 	case AbortTaskSet:
 		lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, w)
+		lu.abortCopies(func(x *Nexus) bool { return x == n }, w)
 	case ClearTaskSet:
 		lu.clearTaskSet(n, w)
 	default:
@@ -125,6 +126,7 @@ func (lu *LU) clearTaskSet(n *Nexus, w *tmfWait) {
 		hit[t.Nexus] = true
 		return byNexus(t, n)
 	}, w)
+	lu.abortCopies(nil, w)
 	if !lu.modes.tas.Load() {
 		lu.attention(spc.ASCCommandsCleared, func(x *Nexus) bool { return x != n && hit[x] })
 	}
@@ -136,6 +138,7 @@ func (lu *LU) clearTaskSet(n *Nexus, w *tmfWait) {
 // reservations stay.
 func (lu *LU) reset(n *Nexus, why spc.ASC, w *tmfWait) {
 	lu.abortWhere(func(t *Task) abortReason { return byNexus(t, n) }, w)
+	lu.abortCopies(nil, w)
 	lu.releaseLegacy(nil)
 	cached := lu.modes.wce.Load()
 	lu.modes.restore()
@@ -152,6 +155,7 @@ func (lu *LU) reset(n *Nexus, why spc.ASC, w *tmfWait) {
 // parameters stay.
 func (lu *LU) loseNexus(n *Nexus, w *tmfWait) {
 	lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, w)
+	lu.abortCopies(func(x *Nexus) bool { return x == n }, w)
 	lu.releaseLegacy(n)
 	lu.allowRemoval(n)
 }

@@ -64,7 +64,7 @@ func unmapJob(t *Task) {
 			continue
 		}
 		off, n := int64(d.LBA)<<g.shift, int64(d.Blocks)<<g.shift
-		err := lu.vol.Discard(off, n)
+		err := lu.discard(off, n, t.stop())
 		if err == nil {
 			err = lu.settle(off, n)
 		}
@@ -120,7 +120,7 @@ func zeroJob(t *Task) {
 func (t *Task) zero(off, n int64, unmap bool) bool {
 	for n > 0 {
 		k := min(n, 256<<20)
-		if err := t.lu.vol.WriteZeroes(off, k, unmap); err != nil {
+		if err := t.lu.writeZeroes(off, k, unmap, t.stop()); err != nil {
 			t.failErr(err, writing)
 			return false
 		}

@@ -152,14 +152,14 @@ func (t *Task) commit(staged []byte, m blockdev.Mode) {
 	// The lease first: it may hold the page that the staged blocks end in.
 	if t.Lease.Owner != nil {
 		n += int64(t.Lease.Len)
-		if err := t.Lease.Commit(fua); err != nil {
+		if err := t.Lease.CommitUntil(fua, t.stop()); err != nil {
 			t.failErr(err, writing)
 			return
 		}
 		t.Lease.Release()
 	}
 	if len(staged) > 0 {
-		if _, err := lu.vol.WriteAt(staged, off); err != nil {
+		if err := lu.writeAt(staged, off, t.stop()); err != nil {
 			t.failErr(err, writing)
 			return
 		}

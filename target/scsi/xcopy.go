@@ -2,7 +2,6 @@ package scsi
 
 import (
 	"encoding/binary"
-	"errors"
 
 	spc "softiser/internal/scsi"
 )
@@ -59,8 +58,15 @@ func extendedCopyJob(t *Task) {
 		r = t.lu.copies.begin(t, uint32(h.ListID))
 	}
 	body := p[spc.CopyHeaderLen:]
-	done, s := t.extendedCopy(body[:targets], body[targets:targets+segs])
+	c := t.newCopying()
+	done, s := t.extendedCopy(c, body[:targets], body[targets:targets+segs])
 	r.finish(s, done, nil)
+	c.end()
+	t.copied(s)
+}
+
+// copied ends a task whose copy has ended, with s after a failure.
+func (t *Task) copied(s *spc.Sense) {
 	switch {
 	case t.isAborted():
 		t.end()
@@ -75,7 +81,7 @@ func badCopy(a spc.ASC) *spc.Sense { return &spc.Sense{Key: spc.KeyIllegalReques
 
 // extendedCopy checks all descriptors, then copies segment after segment. It
 // returns the blocks copied and, after a failure, the sense.
-func (t *Task) extendedCopy(targets, segs []byte) (uint64, *spc.Sense) {
+func (t *Task) extendedCopy(c *copying, targets, segs []byte) (uint64, *spc.Sense) {
 	if len(targets)%spc.CopyTargetLen != 0 {
 		return 0, badCopy(spc.ASCParameterListLength)
 	}
@@ -83,19 +89,12 @@ func (t *Task) extendedCopy(targets, segs []byte) (uint64, *spc.Sense) {
 		return 0, badCopy(spc.ASCCopyTooManyTargets)
 	}
 	var units []*LU
-	defer func() {
-		for _, lu := range units {
-			if lu != nil {
-				lu.users.Add(-1)
-			}
-		}
-	}()
 	for ; len(targets) > 0; targets = targets[spc.CopyTargetLen:] {
 		lu, s := t.copyTarget(targets[:spc.CopyTargetLen])
 		if s != nil {
 			return 0, s
 		}
-		if lu != nil && !lu.use() {
+		if lu != nil && !c.touch(lu) {
 			lu = nil
 		}
 		units = append(units, lu)
@@ -112,7 +111,7 @@ func (t *Task) extendedCopy(targets, segs []byte) (uint64, *spc.Sense) {
 			return 0, badCopy(spc.ASCCopyTooManySegments)
 		}
 		segs = segs[n:]
-		j, s := t.copyPlan(&seg, units)
+		j, s := c.plan(&seg, units)
 		if s != nil {
 			return 0, s
 		}
@@ -120,11 +119,14 @@ func (t *Task) extendedCopy(targets, segs []byte) (uint64, *spc.Sense) {
 	}
 	done := int64(0)
 	for _, j := range jobs {
-		n, dir, err := t.dev.copyBytes(j.src, j.from, j.dst, j.to, j.n, t.isAborted)
+		n, dir, err := c.copyBytes(j.src, j.from, j.dst, j.to, j.n)
 		done += n
-		if err != nil && !errors.Is(err, errAborted) {
-			_, a := senseOf(err, dir)
-			return uint64(done) >> t.lu.geo().shift, &spc.Sense{Key: spc.KeyCopyAborted, ASC: a}
+		if err != nil {
+			s := copySense(err, dir)
+			if s.Key != spc.KeyAborted {
+				s.Key = spc.KeyCopyAborted
+			}
+			return uint64(done) >> t.lu.geo().shift, s
 		}
 	}
 	return uint64(done) >> t.lu.geo().shift, nil
@@ -149,14 +151,14 @@ func (t *Task) copyTarget(b []byte) (*LU, *spc.Sense) {
 	return lu, nil
 }
 
-// copyPlan checks a segment against its units.
-func (t *Task) copyPlan(s *spc.CopySegment, units []*LU) (copySegment, *spc.Sense) {
+// plan checks a segment against its units.
+func (c *copying) plan(s *spc.CopySegment, units []*LU) (copySegment, *spc.Sense) {
 	gone := &spc.Sense{Key: spc.KeyCopyAborted, ASC: spc.ASCCopyTargetGone}
 	if int(s.Src) >= len(units) || int(s.Dst) >= len(units) {
 		return copySegment{}, gone
 	}
 	j := copySegment{src: units[s.Src], dst: units[s.Dst]}
-	if j.src == nil || j.dst == nil || !t.reachable(j.src, accRead) || !t.reachable(j.dst, accWrite) {
+	if j.src == nil || j.dst == nil || !c.may(j.src, accRead) || !c.may(j.dst, accWrite) {
 		return copySegment{}, gone
 	}
 	sg, dg := j.src.geo(), j.dst.geo()

@@ -204,6 +204,10 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	if v.Size < 0 {
 		r.add(key+".size", "is negative")
 	}
+	oneOf(r, key+".placement", v.Placement, "direct", "verified")
+	if v.Placement == "verified" && v.ReadOnly {
+		r.add(key+".placement", "is about WRITEs, which a read-only volume refuses")
+	}
 	if v.WriteThrough && (v.Type == VolumeMemory || v.Type == VolumeNull) {
 		r.add(key+".write_through", "nothing in a %s volume survives the process, so nothing can be written through", v.Type)
 	}

@@ -211,6 +211,9 @@ func (c *Config) fillDefaults() {
 	}
 	for i := range c.Volumes {
 		v := &c.Volumes[i]
+		if v.Placement == "" {
+			v.Placement = "direct"
+		}
 		if v.BlockSize == 0 {
 			v.BlockSize = 512
 		}

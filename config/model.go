@@ -49,6 +49,7 @@ type Volume struct {
 	Create        bool       `mapstructure:"create" json:"create"`           // file, lvm: make it when missing
 	Preallocate   bool       `mapstructure:"preallocate" json:"preallocate"` // file: reserve all space at start
 	WriteThrough  bool       `mapstructure:"write_through" json:"write_through"`
+	Placement     string     `mapstructure:"placement" json:"placement,omitempty"` // of WRITE data: direct, verified
 	ReadOnly      bool       `mapstructure:"read_only" json:"read_only"`
 	Removable     bool       `mapstructure:"removable" json:"removable"`
 	BlockSize     Size       `mapstructure:"block_size" json:"block_size,omitempty"`           // 512 or 4096

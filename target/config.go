@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/blockdev"
 	"softiser/target/scsi"
 )
 
@@ -33,6 +34,10 @@ type Config struct {
 	// StateDir keeps what must survive a restart (persistent reservations with
 	// APTPL, saved mode pages). Empty: neither is offered.
 	StateDir string
+
+	// Staging is the memory into which LUNs with verified placement receive, usually
+	// that of their volumes; nil: blockdev.DefaultPool.
+	Staging *blockdev.Pool
 
 	// Log receives what an operator should know: connections refused and why,
 	// sessions that come and go, task management. Nothing is logged per command.

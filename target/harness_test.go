@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -23,6 +24,13 @@ const testIQN = "iqn.2026-11.softiser:disk0"
 // TestMain fails when tests leave goroutines, file descriptors or pool buffers
 // behind.
 func TestMain(m *testing.M) {
+	if v := os.Getenv(victimEnv); v != "" {
+		if err := victim(v); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	leaktest.Main(m,
 		leaktest.After(func() {
 			for _, f := range atExit {

@@ -155,6 +155,9 @@ func (m *mover) login(kv ...string) {
 		MaxXmitDataSegmentLength: num("MaxRecvDataSegmentLength", 8192), MaxRecvDataSegmentLength: 262144, MaxOutstandingR2T: 1,
 		DataPDUInOrder: true, DataSequenceInOrder: true, RDMAExtensions: got["RDMAExtensions"] == "Yes",
 	}
+	if got["DataDigest"] == "CRC32C" {
+		m.p.DataDigest = iscsi.DigestCRC32C
+	}
 	if m.p.RDMAExtensions {
 		m.p.TaggedBufferForSolicitedDataOnly = prof.DeclareTaggedBuffer
 		m.p.MaxXmitDataSegmentLength = num("TargetRecvDataSegmentLength", 8192)

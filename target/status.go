@@ -53,6 +53,9 @@ type LUNStatus struct {
 	// Error is why a LUN that stands in the configuration is not served. A Server does
 	// not know of such; the program that reads the configuration adds them.
 	Error string `json:"error,omitempty"`
+	// Placement says whether data of WRITEs is received into the volume or checked
+	// first; Stats.PlacementCopied counts what that copied.
+	Placement scsi.Placement `json:"placement"`
 	// Leaving says that the LUN has been removed: initiators do not find it any more,
 	// but commands still hold its volume.
 	Leaving bool `json:"leaving,omitempty"`
@@ -164,6 +167,7 @@ func (n *node) status() TargetStatus {
 			info := e.Volume.Info()
 			l.Backend, l.Size, l.BlockSize = info.Backend, info.Size, info.BlockSize
 			l.ReadOnly = info.ReadOnly || e.ReadOnly
+			l.Placement = e.Placement
 			l.Leaving = e.lu.Removed()
 		}
 		st.LUNs = append(st.LUNs, l)

@@ -74,6 +74,7 @@ func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (_ *app, e
 	if a.pool, err = blockdev.NewPool(int64(cfg.Limits.StagingMemory)); err != nil {
 		return nil, exit(exitUsage, fmt.Errorf("limits.staging_memory: %w", err))
 	}
+	tc.Staging = a.pool
 	a.lvs.Config = lvm.Config{Pool: a.pool, Notice: func(text string) { log.Warn(text) }}
 	if a.srv, err = target.New(tc); err != nil {
 		return nil, exit(exitUsage, err)

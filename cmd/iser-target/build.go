@@ -177,6 +177,9 @@ func lunConfig(c *config.Config, v config.Volume, l config.LUN) (scsi.LUConfig, 
 		Workers: c.Limits.Workers,
 		QoS:     qos(v.QoS),
 	}
+	if err := lc.Placement.UnmarshalText([]byte(v.Placement)); err != nil {
+		return lc, fmt.Errorf("volume %s: %w", v.Name, err)
+	}
 	if l.ALUA != "" || len(l.ALUAGroups) > 0 {
 		names := map[uint16]string{0: cmp.Or(l.ALUA, "active-optimized")}
 		for _, g := range l.ALUAGroups {

@@ -8,6 +8,7 @@ import (
 	"softiser/blockdev/open"
 	"softiser/config"
 	"softiser/internal/iscsi"
+	"softiser/target/scsi"
 )
 
 // exportPrefix is the naming authority of targets that --export makes.
@@ -52,10 +53,37 @@ func splitExport(e string) (name, spec string, err error) {
 	return name, spec, nil
 }
 
+// cutPlacement takes the option placement= out of a volume's text: it is about how a
+// LUN serves the volume, not about the volume.
+func cutPlacement(spec string) (rest, placement string, err error) {
+	options := strings.Split(spec, ",")
+	rest = options[0]
+	for _, o := range options[1:] {
+		value, is := strings.CutPrefix(o, "placement=")
+		if !is {
+			rest += "," + o
+			continue
+		}
+		if value == "" {
+			return "", "", fmt.Errorf("volume %q: placement is direct or verified", spec)
+		}
+		var p scsi.Placement
+		if err := p.UnmarshalText([]byte(value)); err != nil {
+			return "", "", fmt.Errorf("volume %q: %w", spec, err)
+		}
+		placement = value
+	}
+	return rest, placement, nil
+}
+
 // absoluteSpec makes the path of a volume one that does not depend on where the
 // target was started.
 func absoluteSpec(spec string) (string, error) {
-	s, err := open.Parse(spec)
+	bare, _, err := cutPlacement(spec)
+	if err != nil {
+		return "", err
+	}
+	s, err := open.Parse(bare)
 	if err != nil || s.Path == "" || filepath.IsAbs(s.Path) {
 		return spec, err
 	}
@@ -73,6 +101,10 @@ func absoluteSpec(spec string) (string, error) {
 
 // exportVolume reads the volume part of an --export.
 func exportVolume(name, spec string) (config.Volume, error) {
+	spec, placement, err := cutPlacement(spec)
+	if err != nil {
+		return config.Volume{}, err
+	}
 	s, err := open.Parse(spec)
 	if err != nil {
 		return config.Volume{}, err
@@ -85,6 +117,6 @@ func exportVolume(name, spec string) (config.Volume, error) {
 		Name: name, Type: config.VolumeType(s.Resolve().String()), Path: s.Path, Size: config.Size(s.Size),
 		Create: true, Preallocate: s.Prealloc, WriteThrough: s.WriteThrough, ReadOnly: s.ReadOnly,
 		BlockSize: config.Size(s.BlockSize), PhysBlockSize: config.Size(s.PhysBlockSize),
-		HugePages: s.HugePages,
+		HugePages: s.HugePages, Placement: placement,
 	}, nil
 }

@@ -44,7 +44,7 @@ type collector struct {
 	logins, refused, pending, sessions       *prometheus.Desc
 	connections, garbage                     *prometheus.Desc
 	lunReads, lunWrites, lunRead, lunWritten *prometheus.Desc
-	up, size, lunLatency                     *prometheus.Desc
+	up, size, lunLatency, placementCopied    *prometheus.Desc
 	in, out, copied, commands, outstanding   *prometheus.Desc
 	latency                                  *prometheus.Desc
 }
@@ -56,26 +56,27 @@ func newCollector(status func() target.Status) *collector {
 	lun := []string{"target", "lun", "volume"}
 	session := []string{"target", "initiator", "tsih", "transport"}
 	return &collector{
-		status:      status,
-		logins:      d("logins_total", "Sessions that were opened."),
-		refused:     d("logins_refused_total", "Logins that were refused."),
-		pending:     d("pending_logins", "Connections before their full feature phase."),
-		sessions:    d("sessions", "Sessions now."),
-		connections: d("connections_total", "Connections accepted.", "portal"),
-		garbage:     d("connections_unrecognised_total", "Connections that spoke neither iSCSI nor MPA, or nothing.", "portal"),
-		lunReads:    d("lun_reads_total", "READ commands.", lun...),
-		lunWrites:   d("lun_writes_total", "WRITE commands.", lun...),
-		lunRead:     d("lun_read_bytes_total", "Bytes read.", lun...),
-		lunWritten:  d("lun_written_bytes_total", "Bytes written.", lun...),
-		up:          d("lun_up", "1: the LUN is served; 0: it is configured, but could not be (status says why).", lun...),
-		size:        d("lun_size_bytes", "Size of the volume.", lun...),
-		lunLatency:  d("lun_latency_seconds", "Time from the arrival of a command to its response.", append(lun[:3:3], "kind")...),
-		in:          d("session_payload_in_bytes_total", "Payload received.", session...),
-		out:         d("session_payload_out_bytes_total", "Payload sent.", session...),
-		copied:      d("session_payload_copied_bytes_total", "Payload copied in user space.", session...),
-		commands:    d("session_commands_total", "Commands answered.", append(session[:4:4], "kind")...),
-		outstanding: d("session_outstanding_commands", "Commands in execution.", session...),
-		latency:     d("session_latency_seconds", "Time from the arrival of a command to its response.", append(session[:4:4], "kind")...),
+		status:          status,
+		logins:          d("logins_total", "Sessions that were opened."),
+		refused:         d("logins_refused_total", "Logins that were refused."),
+		pending:         d("pending_logins", "Connections before their full feature phase."),
+		sessions:        d("sessions", "Sessions now."),
+		connections:     d("connections_total", "Connections accepted.", "portal"),
+		garbage:         d("connections_unrecognised_total", "Connections that spoke neither iSCSI nor MPA, or nothing.", "portal"),
+		lunReads:        d("lun_reads_total", "READ commands.", lun...),
+		lunWrites:       d("lun_writes_total", "WRITE commands.", lun...),
+		lunRead:         d("lun_read_bytes_total", "Bytes read.", lun...),
+		lunWritten:      d("lun_written_bytes_total", "Bytes written.", lun...),
+		placementCopied: d("lun_placement_copied_bytes_total", "Bytes of WRITEs that verified placement has copied.", lun...),
+		up:              d("lun_up", "1: the LUN is served; 0: it is configured, but could not be (status says why).", lun...),
+		size:            d("lun_size_bytes", "Size of the volume.", lun...),
+		lunLatency:      d("lun_latency_seconds", "Time from the arrival of a command to its response.", append(lun[:3:3], "kind")...),
+		in:              d("session_payload_in_bytes_total", "Payload received.", session...),
+		out:             d("session_payload_out_bytes_total", "Payload sent.", session...),
+		copied:          d("session_payload_copied_bytes_total", "Payload copied in user space.", session...),
+		commands:        d("session_commands_total", "Commands answered.", append(session[:4:4], "kind")...),
+		outstanding:     d("session_outstanding_commands", "Commands in execution.", session...),
+		latency:         d("session_latency_seconds", "Time from the arrival of a command to its response.", append(session[:4:4], "kind")...),
 	}
 }
 
@@ -111,6 +112,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			counter(c.lunWrites, l.Stats.Writes, labels...)
 			counter(c.lunRead, l.Stats.ReadBytes, labels...)
 			counter(c.lunWritten, l.Stats.WriteBytes, labels...)
+			if l.Placement == scsi.PlacementVerified {
+				counter(c.placementCopied, l.Stats.PlacementCopied, labels...)
+			}
 			gauge(c.size, float64(l.Size), labels...)
 			ch <- histogramMetric(c.lunLatency, &l.ReadLatency, append(labels[:3:3], "read"))
 			ch <- histogramMetric(c.lunLatency, &l.WriteLatency, append(labels[:3:3], "write"))

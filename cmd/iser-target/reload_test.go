@@ -13,11 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"softiser/config"
 	"softiser/initiator"
 	"softiser/internal/await"
 	"softiser/internal/loopback"
 	"softiser/target"
 	"softiser/target/admin"
+	"softiser/target/scsi"
 )
 
 // reloadBed is a target with a configuration file that can be rewritten.
@@ -396,6 +398,8 @@ func TestAbsoluteSpec(t *testing.T) {
 		"file:a.img":        "file:" + here + "/a.img",
 		"raw:/dev/sdb,ro":   "raw:/dev/sdb,ro",
 		"memory,size=1MiB":  "memory,size=1MiB",
+
+		"./a.img,placement=verified,size=1MiB": here + "/a.img,placement=verified,size=1MiB",
 	} {
 		if got, err := absoluteSpec(in); err != nil || got != want {
 			t.Errorf("%s becomes %s, %v; want %s", in, got, err, want)
@@ -483,5 +487,27 @@ func TestLimitsChangeOnLine(t *testing.T) {
 	b.write(strings.Replace(reloadBase, "admin:", "limits: {sessions: 2, staging_memory: 64MiB}\nadmin:", 1))
 	if code, out := b.reload(); code != exitDegraded || !strings.Contains(out, "limits.staging_memory\n         not done") {
 		t.Errorf("staging_memory: exit %d\n%s", code, out)
+	}
+}
+
+func TestExportPlacement(t *testing.T) {
+	for in, want := range map[string]string{
+		"memory,size=1MiB":                       "",
+		"memory,size=1MiB,placement=direct":      "direct",
+		"memory,placement=verified,size=1MiB,ro": "verified",
+	} {
+		v, err := exportVolume("a", in)
+		if err != nil || v.Placement != want || v.Size != 1<<20 {
+			t.Errorf("%s: placement %q of %d bytes, %v; want %q", in, v.Placement, v.Size, err, want)
+		}
+		c, err := lunConfig(&config.Config{}, v, config.LUN{})
+		if verified := c.Placement == scsi.PlacementVerified; err != nil || verified != (want == "verified") {
+			t.Errorf("%s: the LUN has placement %v, %v", in, c.Placement, err)
+		}
+	}
+	for _, in := range []string{"memory,size=1MiB,placement=", "memory,size=1MiB,placement=fast", "memory,size=1MiB,placement"} {
+		if _, err := exportVolume("a", in); err == nil {
+			t.Errorf("%s is accepted", in)
+		}
 	}
 }

@@ -52,7 +52,7 @@ the loopback.`,
 	fl := cmd.Flags()
 	fl.StringVarP(&f.config, "config", "c", "", "configuration file (YAML)")
 	fl.StringArrayVarP(&f.listen, "listen", "l", nil, "address to listen on, host:port; may be repeated (default 127.0.0.1:3260)")
-	fl.StringArrayVarP(&f.exports, "export", "e", nil, "NAME=VOLUME; VOLUME is a path, \"memory\" or \"null\", then options: ,size=1GiB ,ro ,block=4096 ,phys=4096 ,writethrough ,prealloc ,hugepages")
+	fl.StringArrayVarP(&f.exports, "export", "e", nil, "NAME=VOLUME; VOLUME is a path, \"memory\" or \"null\", then options: ,size=1GiB ,ro ,block=4096 ,phys=4096 ,writethrough ,prealloc ,hugepages ,placement=verified")
 	fl.StringVar(&f.socket, "socket", "", "admin socket (default: admin.socket of the configuration; none without a file)")
 	fl.StringVar(&f.metrics, "metrics", "", "host:port for Prometheus' /metrics (default: admin.metrics of the configuration)")
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")

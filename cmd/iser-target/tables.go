@@ -82,6 +82,9 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 		if l.ReadOnly {
 			backend += ", ro"
 		}
+		if l.Placement == scsi.PlacementVerified {
+			backend += ", verified"
+		}
 		if l.Leaving {
 			backend += ", leaving"
 		}

@@ -50,7 +50,13 @@ func warm(t testing.TB, r *rig) {
 }
 
 func TestNothingAllocatedPerCommand(t *testing.T) {
-	r := newRig(t, Config{})
+	for _, p := range []Placement{PlacementDirect, PlacementVerified} {
+		t.Run(p.String(), func(t *testing.T) { nothingAllocated(t, LUConfig{Volume: newVolume(t, 8<<20, 512), Placement: p}) })
+	}
+}
+
+func nothingAllocated(t *testing.T, cfg LUConfig) {
+	r := newRig(t, Config{}, cfg)
 	warm(t, r)
 	var task Task
 	p := &loopPort{}

@@ -29,6 +29,9 @@ type Config struct {
 	// its backing store, space that is missing. It may be called at any rate from
 	// any goroutine and must not wait.
 	Fault func(lun uint16, err error)
+	// Staging is the memory into which units with verified placement receive; nil:
+	// blockdev.DefaultPool.
+	Staging *blockdev.Pool
 	// Units is what the devices of one server share, so that no volume is served
 	// twice; nil where there is no other device.
 	Units *Units
@@ -54,6 +57,9 @@ type Device struct {
 func NewDevice(cfg Config) (*Device, error) {
 	if cfg.Units == nil {
 		cfg.Units = new(Units)
+	}
+	if cfg.Staging == nil {
+		cfg.Staging = blockdev.DefaultPool()
 	}
 	d := &Device{cfg: cfg, nexuses: map[*Nexus]struct{}{}, seen: map[string]bool{}}
 	if err := d.alua.init(cfg.Groups); err != nil {

@@ -28,6 +28,10 @@ type LUConfig struct {
 	NAA    []byte // 8 or 16 bytes whose first nibble is 2, 3, 5 or 6
 	EUI    []byte // 8, 12 or 16 bytes
 
+	// Placement says whether the data of WRITEs is received into the volume itself
+	// or checked first; default direct.
+	Placement Placement
+
 	ReadOnly  bool // write-protected for every initiator
 	Removable bool
 	Workers   int // most goroutines that wait for this volume; default 8
@@ -43,7 +47,10 @@ type LUConfig struct {
 const (
 	defaultWorkers     = 8
 	defaultMaxTransfer = 16 << 20
-	chunkBytes         = 4 << 20 // a longer WRITE is fetched and committed in such pieces
+	// A longer WRITE is fetched and committed in such pieces. Staging memory is
+	// shared by all volumes.
+	directChunk   = 4 << 20
+	verifiedChunk = blockdev.MaxBuffer
 )
 
 // gates are conditions of a logical unit that refuse commands; a command's mask
@@ -68,6 +75,9 @@ type LU struct {
 	cfg LUConfig
 	vol blockdev.Device // nil: no medium
 	id  identity
+
+	lender   writeLender // vol, or verifier
+	verifier *verifier   // nil: placement is direct
 
 	epoch    [16]byte  // of what is acknowledged and not flushed, see epoch.go; immutable
 	keeps    bool      // the files of StateDir that id.key names are this unit's
@@ -128,6 +138,13 @@ type geometry struct {
 	shift  uint8 // log2 of the block size
 }
 
+func (lu *LU) writeChunkBytes() int64 {
+	if lu.verifier != nil {
+		return verifiedChunk
+	}
+	return directChunk
+}
+
 func (lu *LU) geo() *geometry { return lu.geometry.Load() }
 
 func newLU(d *Device, cfg LUConfig) (*LU, error) {
@@ -140,6 +157,9 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	setDefault(&cfg.Vendor, "SOFTISER")
 	setDefault(&cfg.Product, "VIRTUAL-DISK")
 	setDefault(&cfg.Revision, "1.0")
+	if int(cfg.Placement) >= len(placementNames) {
+		return nil, fmt.Errorf("target %s, LUN %d: %v is not known", d.cfg.Name, cfg.LUN, cfg.Placement)
+	}
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
@@ -150,6 +170,10 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 	lu.work.L = &lu.mu
 	lu.maxWorkers = cfg.Workers
 	lu.rewriter.cancel = make(chan struct{})
+	if lu.lender = lu.vol; cfg.Placement == PlacementVerified && lu.vol != nil {
+		lu.verifier = &verifier{lu: lu, pool: d.cfg.Staging}
+		lu.lender = lu.verifier
+	}
 	lu.copies.room = make(chan struct{}, cfg.Workers)
 	info := volumeInfo(cfg.Volume)
 	if info.BlockSize < 512 || info.BlockSize&(info.BlockSize-1) != 0 || cfg.Volume != nil && info.Size < int64(info.BlockSize) {

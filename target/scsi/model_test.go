@@ -43,8 +43,12 @@ func testModel(t *testing.T) {
 	if testing.Short() {
 		steps /= 5
 	}
-	for _, bs := range []int{512, 4096} {
-		r := newRig(t, Config{}, LUConfig{Volume: newVolume(t, 4*modelBlocks*int64(bs), bs), Workers: 3})
+	for _, c := range []struct {
+		block     int
+		placement Placement
+	}{{512, PlacementDirect}, {512, PlacementVerified}, {4096, PlacementVerified}} {
+		bs := c.block
+		r := newRig(t, Config{}, LUConfig{Volume: newVolume(t, 4*modelBlocks*int64(bs), bs), Workers: 3, Placement: c.placement})
 		r.nexus(3)
 		r.nexus(4)
 		var all []*model

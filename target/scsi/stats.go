@@ -70,8 +70,10 @@ type Stats struct {
 	ReadBytes, WriteBytes uint64
 	Inline                uint64 // of these: without leaving the receive goroutine
 	Worked                uint64 // with the help of a worker
-	Tasks                 int64  // commands whose memory is in use now
-	Workers               int    // goroutines of the pool
+	// PlacementCopied is how many bytes of WRITEs verified placement has copied.
+	PlacementCopied uint64
+	Tasks           int64 // commands whose memory is in use now
+	Workers         int   // goroutines of the pool
 }
 
 // Stats returns the unit's counters.
@@ -80,8 +82,12 @@ func (lu *LU) Stats() Stats {
 	lu.mu.Lock()
 	workers := lu.workers
 	lu.mu.Unlock()
-	return Stats{
+	s := Stats{
 		Reads: c.reads.Load(), Writes: c.writes.Load(), ReadBytes: c.readBytes.Load(), WriteBytes: c.writeBytes.Load(),
 		Inline: c.inline.Load(), Worked: c.worked.Load(), Tasks: lu.users.Load(), Workers: workers,
 	}
+	if v := lu.verifier; v != nil {
+		s.PlacementCopied = v.copied.Load()
+	}
+	return s
 }

@@ -58,6 +58,7 @@ type Task struct {
 
 	// Working state of the device server.
 	Lease   blockdev.Lease
+	probe   blockdev.Lease // finds out whether a copy would wait; never kept
 	dev     *Device
 	lu      *LU  // nil: the LUN names none
 	itl     *itl // its side of the nexus

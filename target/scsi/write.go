@@ -9,9 +9,10 @@ import (
 	"softiser/blockdev"
 )
 
-// WRITE(6), (10), (12), (16). The volume lends memory, the port fills it, Commit
-// makes it the content. Bytes that came unasked (immediate and unsolicited data)
-// go through WriteAt instead, so that Go code never touches a mapping:
+// WRITE(6), (10), (12), (16). The volume lends memory (with verified placement a
+// verifier does, see placement.go), the port fills it, Commit makes it the content.
+// Bytes that came unasked (immediate and unsolicited data) go through WriteAt
+// instead, so that Go code never touches a mapping:
 //
 //	        |<-- staged: WriteAt -->|<-- lease: Commit -->|
 //	   off  +-----------------------+---------------------+  off+chunk
@@ -66,7 +67,7 @@ func writeJob(t *Task) { t.writeChunk(blockdev.Wait) }
 // writeChunk begins the chunk at t.done.
 func (t *Task) writeChunk(m blockdev.Mode) {
 	lu := t.lu
-	off, n := t.off+t.done, min(t.n-t.done, chunkBytes)
+	off, n := t.off+t.done, min(t.n-t.done, lu.writeChunkBytes())
 	bs := int64(1) << lu.geo().shift
 	t.staged = 0
 	if unasked := int64(t.UnsolicitedLen); unasked > t.done {
@@ -82,7 +83,7 @@ func (t *Task) writeChunk(m blockdev.Mode) {
 		t.segs = append(t.segs, t.buf[:t.staged])
 	}
 	if rest := int(n) - t.staged; rest > 0 {
-		err := lu.vol.LeaseWrite(&t.Lease, off+int64(t.staged), rest, m)
+		err := lu.lender.LeaseWrite(&t.Lease, off+int64(t.staged), rest, m)
 		if errors.Is(err, blockdev.ErrWouldBlock) {
 			t.putBuf()
 			t.toWorker(writeJob)
@@ -97,37 +98,18 @@ func (t *Task) writeChunk(m blockdev.Mode) {
 	t.fetch(uint32(t.done), writeArrivedChunk)
 }
 
-// claimPage is a multiple of what devices round claims of a range to.
-const claimPage = 4096
-
-// writeArrived writes a command whose data all came with it. A write lease that
-// can be had without waiting shows that the memory behind the blocks is there,
-// so that WriteAt will not wait either.
+// writeArrived writes a command whose data all came with it.
 func (t *Task) writeArrived(m blockdev.Mode) {
-	lu := t.lu
-	if m == blockdev.NoWait {
-		fua := t.fua()
-		err := lu.vol.LeaseWrite(&t.Lease, t.off, int(t.n), blockdev.NoWait)
-		// WriteAt claims whole pages: beside a lease that shares one it would wait, and
-		// the data of that lease may be due on this very goroutine.
-		whole := (t.off|t.n)&(claimPage-1) == 0
-		now := err == nil && whole && t.Lease.Direct && !t.Lease.MayBlock(fua) && !fua
-		t.Lease.Release()
-		if err != nil && !errors.Is(err, blockdev.ErrWouldBlock) {
-			t.failErr(err, writing)
-			return
-		}
-		if !now {
-			t.toWorker(writeJob)
-			return
-		}
+	if m == blockdev.NoWait && (t.fua() || !writesAtOnce(t.lu.vol, &t.Lease, t.off, int(t.n))) {
+		t.toWorker(writeJob)
+		return
 	}
 	t.commit(t.Arrived[:t.n], m)
 }
 
 // writeArrivedChunk runs when a chunk's data are there.
 func writeArrivedChunk(t *Task) {
-	if t.staged > 0 || t.Lease.Owner != nil && t.Lease.MayBlock(t.fua()) {
+	if t.staged > 0 || t.Lease.Owner != nil && t.commitWaits() {
 		t.toWorker(commitJob)
 		return
 	}

@@ -110,12 +110,12 @@ func TestPlacementKilled(t *testing.T) {
 			t.Run(placement.String()+"/half a block", func(t *testing.T) {
 				path := volume(t)
 				s, kill := startVictim(t, placement, path)
-				sc := untouched
-				sc.pause = placeLen/2 + placeBlock/2
+				sc := pausing(placeLen/2 + placeBlock/2)
 				m := s.behind(t, sc).connect(kind, iser.ConnConfig{})
 				m.login("ImmediateData=No")
 				m.ready()
 				m.cmd(cdbRW10(0x2a, 0, placeLen/placeBlock), nil, after)
+				sc.waitPaused(t)
 				want := 0
 				if placement == scsi.PlacementDirect {
 					want = 1

@@ -119,8 +119,7 @@ func TestPlacementReaders(t *testing.T) {
 				if _, err := s.vol.WriteAt(before, 0); err != nil {
 					t.Fatal(err)
 				}
-				sc := untouched
-				sc.pause, sc.resume = placeLen/2+placeBlock/2, make(chan struct{})
+				sc := pausing(placeLen/2 + placeBlock/2)
 				m := s.behind(t, sc).connect(kind, iser.ConnConfig{})
 				m.login("ImmediateData=No")
 				m.ready()
@@ -129,6 +128,7 @@ func TestPlacementReaders(t *testing.T) {
 					return blocksOf(reader.read10(0, placeLen/placeBlock), before, after)
 				}
 				m.cmd(cdbRW10(0x2a, 0, placeLen/placeBlock), nil, after)
+				sc.waitPaused(t) // beside a reader the WRITE would not be lent the volume itself
 				if placement == scsi.PlacementDirect {
 					eventually(t, "a reader sees the half of a block", func() bool { _, _, n := read(); return n == 1 })
 				} else {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"softiser/internal/iscsi"
 )
@@ -18,12 +19,30 @@ type script struct {
 	cut    int           // the connection ends in front of this byte
 	flip   int           // a bit of this byte is damaged
 	pause  int           // nothing more is sent from this byte on until resume is closed
-	resume chan struct{} // nil: it stays like that until the test is over
+	paused chan struct{} // closed when the byte before has been sent
+	resume chan struct{} // until the test is over if nobody closes it
 
 	digests bool // over TCP: of data
 }
 
 var untouched = script{cut: -1, flip: -1, pause: -1}
+
+// pausing is a script that stops in front of a byte.
+func pausing(at int) script {
+	sc := untouched
+	sc.pause, sc.paused, sc.resume = at, make(chan struct{}), make(chan struct{})
+	return sc
+}
+
+// waitPaused waits until the pause has been reached.
+func (sc *script) waitPaused(t *testing.T) {
+	t.Helper()
+	select {
+	case <-sc.paused:
+	case <-time.After(ioTime):
+		t.Fatal("the target does not ask for the data")
+	}
+}
 
 // scriptedWire is a TCP relay in front of a target that plays a script on each connection.
 type scriptedWire struct {
@@ -122,7 +141,8 @@ func (w *scriptedWire) relay(from io.Reader, to io.Writer) {
 func (w *scriptedWire) play(to io.Writer, msg, data []byte, seen int) error {
 	sc := &w.script
 	inside := func(at int) bool { return at >= seen && at < seen+len(data) }
-	before := func(at int) int { return cap(msg) - cap(data) + at - seen } // of the message
+	start := cap(msg) - cap(data) // of data in msg
+	before := func(at int) int { return start + at - seen }
 	if inside(sc.flip) {
 		data[sc.flip-seen] ^= 0x10
 	}
@@ -135,6 +155,7 @@ func (w *scriptedWire) play(to io.Writer, msg, data []byte, seen int) error {
 		if _, err := to.Write(msg[:k]); err != nil {
 			return err
 		}
+		close(sc.paused)
 		select {
 		case <-sc.resume:
 		case <-w.over:

@@ -154,6 +154,54 @@ func TestTargetBadDataOut(t *testing.T) {
 	}
 }
 
+// With DataPDUInOrder=No a Data-Out may begin anywhere in the sequence that its R2T
+// asked for. One that begins inside and ends behind it would lie in what another R2T
+// has asked for, and be counted for this one.
+func TestTargetDataOutBeyondItsR2T(t *testing.T) {
+	r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) {
+		p.DataPDUInOrder, p.MaxBurstLength, p.MaxOutstandingR2T = false, 6000, 2
+	})
+	mem := make([]byte, 12000)
+	x, first := r.getData(12000, 500, mem)
+	b, _ := r.recv()
+	second := b.R2T()
+	if first.Offset() != 500 || second.Offset() != 6500 || first.Desired() != 6000 || second.Desired() != 6000 {
+		t.Fatalf("R2Ts for %d at %d and %d at %d", first.Desired(), first.Offset(), second.Desired(), second.Offset())
+	}
+	bad := bytes.Repeat([]byte{0xbb}, 4096)
+	for name, b := range map[string]iscsi.BHS{
+		"over the end of the first":        dataOut(first.TTT(), 5, 0, 500+6000-4095, false),
+		"at the end of the first":          dataOut(first.TTT(), 5, 0, 500+6000, false),
+		"over the end of the second":       dataOut(second.TTT(), 5, 0, 6500+6000-4095, false),
+		"into the second from in front":    dataOut(second.TTT(), 5, 0, 6499, false),
+		"of the first, wholly in the next": dataOut(first.TTT(), 5, 0, 7000, false),
+	} {
+		r.send(r.frame(b, nil, bad))
+		p := r.up.PDU(t, name)
+		if p.Bad == nil || p.Bad.Reason != iscsi.RejectInvalidField || p.BHS.Opcode() != iscsi.OpDataOut {
+			t.Errorf("%s: %v", name, p.Bad)
+		}
+		p.Release()
+	}
+	if !bytes.Equal(mem, make([]byte, len(mem))) {
+		t.Fatal("rejected data reached the memory")
+	}
+	// From behind, up to the last byte of each: as it should be.
+	want := make([]byte, len(mem))
+	for i, q := range []iscsi.R2T{second, first} {
+		fill := bytes.Repeat([]byte{byte(i + 1)}, 6000)
+		r.send(r.frame(dataOut(q.TTT(), 5, 0, q.Offset()+2000, false), nil, fill[:4000]))
+		r.send(r.frame(dataOut(q.TTT(), 5, 1, q.Offset(), true), nil, fill[:2000]))
+		copy(want[q.Offset()-500:], fill)
+	}
+	if y := r.up.Completion(t); y != x || x.Err != nil {
+		t.Fatalf("%v", y.Err)
+	}
+	if !bytes.Equal(mem, want) {
+		t.Error("data in another order is not where it belongs")
+	}
+}
+
 // What ends the connection, and why.
 func TestStreamErrors(t *testing.T) {
 	var nop, cmd, resp, dataIn, r2t iscsi.BHS

@@ -15,8 +15,8 @@ type lendList struct {
 
 	// mu guards the list of AccessScratch windows in which nothing has been placed
 	// yet, in the order in which they were bound: a target that answers in order
-	// fills them in that order. Taken with region.mu held; inside it region.mu may
-	// only be tried.
+	// fills them in that order. It is taken with region.mu held; inside it a region.mu
+	// is only tried (see the lock order at region).
 	mu         sync.Mutex
 	head, tail *region
 }

@@ -38,7 +38,10 @@ const (
 // at most one non-blocking system call. Sending by reference (RDMA Read
 // Responses) is covered by QP.txIO instead, see revoke.
 //
-// Lock order: region.mu is a leaf below QP.sqMu; QP.txIO is taken with neither.
+// Lock order: QP.sqMu, region.mu, then lendList.mu or Device.atomicMu, which are the
+// leaves; QP.txIO is taken with none of them. Who holds lendList.mu, or a region
+// already, gets at another region by trying only: whoever revokes that one holds it
+// and may be waiting for the list, or for the region that is held.
 type region struct {
 	dev   *Device
 	pd    *PD

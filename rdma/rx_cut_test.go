@@ -253,6 +253,57 @@ func TestGuessInOrder(t *testing.T) {
 	}
 }
 
+// A window that is being revoked is locked by someone who is about to wait for the
+// list of windows, which the receiver holds while it chooses some to guess into. It
+// must not wait for that window, but go without it.
+func TestGuessOnlyTries(t *testing.T) {
+	for _, revoked := range []int{0, 2} {
+		r := newRig(t, true)
+		qp := r.qp
+		tasks := r.lend(4<<10, 4, 1)
+		w := &tasks[revoked].w.r
+		qp.rx.vec = qp.rx.vec[:0]
+		w.mu.Lock() // as revoke does
+		guessed := make(chan int, 1)
+		go func() {
+			qp.guess(segGap)
+			guessed <- qp.rx.cuts.aimed
+		}()
+		select {
+		case n := <-guessed:
+			if n != revoked {
+				t.Errorf("%d windows are aimed at, where number %d is being revoked", n, revoked)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the receiver waits for a window that is being revoked")
+		}
+		w.dropLocked() // takes the list
+		w.mu.Unlock()
+		qp.rx.releaseCuts()
+	}
+}
+
+// The same for what is looked at before: while one payload is being placed, the
+// next one's memory is only tried.
+func TestPeekOnlyTries(t *testing.T) {
+	r := newRig(t, true)
+	k := &r.lend(4<<10, 1, 1)[0]
+	k.w.r.mu.Lock()
+	aimed := make(chan bool, 1)
+	go func() {
+		aimed <- r.qp.aimCut(&rxCut{size: len(k.mem)}, &wire.Tagged{Ctrl: wire.Ctrl(wire.Write, true), STag: k.stag, TO: k.base})
+	}()
+	select {
+	case ok := <-aimed:
+		if ok {
+			t.Error("memory that is being revoked is aimed at")
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the receiver waits for a window that is being revoked")
+	}
+	k.w.r.mu.Unlock()
+}
+
 // Whatever the order, the data is right; where guessing pauses, nothing is copied.
 func TestGuessOutOfOrder(t *testing.T) {
 	for _, crc := range rigModes {

@@ -82,9 +82,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage.Errorf("%w; see %s --help", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(usage.FlagError)
 	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), sessionCommand(), lunCommand(), resizeCommand(), reloadCommand(), lvmCommand())
 	usage.Tree(root)
 	return root
@@ -98,11 +96,16 @@ func main() {
 
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out := &usage.Output{W: stdout}
 	root := newRoot()
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	if lost := out.Err(); lost != nil && cmd.Name() != serveName { // whose banner is a courtesy
+		lost = fmt.Errorf("standard output: %w; not all of the answer has been written", lost)
+		err = errors.Join(err, lost)
+	}
 	if err == nil {
 		return 0
 	}
@@ -111,7 +114,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &e) {
 		return e.code
 	}
-	if usage.Is(err) || strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "required flag") {
+	if usage.Is(err) || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage
 	}
 	return exitFailure

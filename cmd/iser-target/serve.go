@@ -27,13 +27,16 @@ type serveFlags struct {
 	drain   time.Duration
 }
 
+const serveName = "serve"
+
 func serveCommand() *cobra.Command {
 	var f serveFlags
 	cmd := &cobra.Command{
-		Use:   "serve",
+		Use:   serveName,
 		Short: "Serve volumes until SIGINT or SIGTERM",
 		Long: `Serves volumes until SIGINT or SIGTERM, which drain: initiators are asked to log
-out, running commands end, volumes are flushed. A second signal ends at once.
+out, running commands end, volumes are flushed. Another signal, a second or more after
+the first, ends at once.
 SIGHUP reads the configuration file again, as iser-target reload does.
 
 Without --config each --export NAME=VOLUME is served as LUN 0 of the target
@@ -126,6 +129,9 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	if err != nil {
 		return exit(exitUsage, err)
 	}
+	defer outliveReaders()()
+	again, stopAgain := endings()
+	defer stopAgain()
 	ctx, hup, stop := hangups(ctx, f.config != "")
 	defer stop()
 	a, err := newApp(cfg, f.drain, log)
@@ -154,30 +160,17 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	a.serveAdmin(bg, ls.admin)
 	a.serveMetrics(bg, ls.metrics)
 	printBanner(out, a)
-	go secondSignal(ctx, bg, log)
+	go func() {
+		if insisted(ctx, bg, again) {
+			log.Warn("another signal: ending without waiting for initiators")
+			os.Exit(exitFailure)
+		}
+	}()
 	go a.reloadOn(bg, hup)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err
 	}
 	return nil
-}
-
-// secondSignal ends the process at once when a signal comes during the drain.
-func secondSignal(first, ended context.Context, log *zap.Logger) {
-	select {
-	case <-first.Done():
-	case <-ended.Done():
-		return
-	}
-	again, stop := notifyAgain()
-	defer stop()
-	select {
-	case <-again:
-	case <-ended.Done():
-		return
-	}
-	log.Warn("second signal: ending without waiting for initiators")
-	os.Exit(exitFailure)
 }
 
 // listeners are what a start needs of the host. They are taken before any volume is

@@ -45,10 +45,45 @@ func (a *app) reloadOn(ctx context.Context, hup <-chan os.Signal) {
 	}
 }
 
-// notifyAgain delivers signals that come after the first one, which the context
-// has consumed.
-func notifyAgain() (<-chan os.Signal, func()) {
-	c := make(chan os.Signal, 1)
+// endings delivers the signals that end serve: beside the context, which they cancel
+// once, for those that come again.
+func endings() (<-chan os.Signal, func()) {
+	c := make(chan os.Signal, 8)
 	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
 	return c, func() { signal.Stop(c) }
+}
+
+// twin is how long after the signal that began the drain others are taken for the same
+// one. A terminal's Ctrl-C goes to every process of the group, and a wrapper that passes
+// it on sends a second one a moment later; nobody meant the drain to be skipped.
+const twin = time.Second
+
+// insisted waits, from the end of draining on, for a signal that means it, and reports
+// false when ended is done before.
+func insisted(draining, ended context.Context, signals <-chan os.Signal) bool {
+	select {
+	case <-draining.Done():
+	case <-ended.Done():
+		return false
+	}
+	began := time.Now()
+	for {
+		select {
+		case <-signals:
+			if time.Since(began) >= twin {
+				return true
+			}
+		case <-ended.Done():
+			return false
+		}
+	}
+}
+
+// outliveReaders keeps the process alive when nobody reads its standard output or error
+// any more: Go lets SIGPIPE end a program that writes there, and a target has initiators
+// to serve whatever becomes of its log.
+func outliveReaders() (stop func()) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGPIPE)
+	return func() { signal.Stop(c) }
 }

@@ -8,8 +8,9 @@ import (
 )
 
 // Tree makes wrong arguments of every command below root usage errors that show
-// the usage, and commands that are not there errors at all: cobra answers
-// "program group typo" with the group's help and success.
+// the usage, flags that are missing or exclude each other too, and commands that are
+// not there errors at all: cobra answers "program group typo" with the group's help and
+// success.
 func Tree(root *cobra.Command) {
 	for _, c := range root.Commands() {
 		switch check := c.Args; {
@@ -23,6 +24,9 @@ func Tree(root *cobra.Command) {
 				}
 				return err
 			}
+		}
+		if c.Runnable() {
+			c.PreRunE = validate
 		}
 		Tree(c)
 	}
@@ -38,4 +42,17 @@ func group(c *cobra.Command, args []string) error {
 		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(near, ", "))
 	}
 	return Errorf("%q is not a command of %s%s; %s --help lists them", args[0], c.CommandPath(), hint, c.CommandPath())
+}
+
+// validate is what cobra does before a command runs, whose errors would be like any
+// other there.
+func validate(c *cobra.Command, _ []string) error {
+	err := c.ValidateRequiredFlags()
+	if err == nil {
+		err = c.ValidateFlagGroups()
+	}
+	if err != nil {
+		err = Errorf("%w; see %s --help", err, c.CommandPath())
+	}
+	return err
 }

@@ -1,0 +1,60 @@
+package usage
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// FlagError makes an error of the flag parser a usage error that says where the help
+// is, and which flag a mistyped one may have been meant to be. It is what a root command
+// gives to SetFlagErrorFunc.
+func FlagError(cmd *cobra.Command, err error) error {
+	hint := ""
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		if near := nearestFlag(cmd, unknown.GetSpecifiedName()); near != "" {
+			hint = " (did you mean --" + near + "?)"
+		}
+	}
+	return Errorf("%w%s; see %s --help", err, hint, cmd.CommandPath())
+}
+
+// nearestFlag returns the flag whose name is a typing mistake or two away, "" if there
+// is none. One that begins with the name that was given is as good.
+func nearestFlag(cmd *cobra.Command, name string) (near string) {
+	best := 3
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		d := distance(name, f.Name)
+		if len(name) > 2 && strings.HasPrefix(f.Name, name) {
+			d = 1
+		}
+		if d < best && !f.Hidden && f.Deprecated == "" {
+			best, near = d, f.Name
+		}
+	})
+	return near
+}
+
+// distance counts the letters that have to be put in, left out or replaced to make one
+// word of the other.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -46,6 +46,10 @@ func exportConfig(exports []string) (*config.Config, error) {
 
 // splitExport cuts NAME=VOLUME.
 func splitExport(e string) (name, spec string, err error) {
+	if scheme, _, ok := strings.Cut(e, "://"); ok {
+		// Not repeated: it may hold a password.
+		return "", "", fmt.Errorf("%s://… is a URL: a volume is a path, memory or null; for one of another target attach that (iser-initiator attach) and export the block device", scheme)
+	}
 	name, spec, ok := strings.Cut(e, "=")
 	if !ok || name == "" || spec == "" {
 		return "", "", fmt.Errorf("%q: want NAME=VOLUME, for example disk0=./disk0.img,size=1GiB", e)

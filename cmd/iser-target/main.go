@@ -84,7 +84,6 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(usage.FlagError)
 	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), sessionCommand(), lunCommand(), resizeCommand(), reloadCommand(), lvmCommand())
-	usage.Tree(root)
 	return root
 }
 
@@ -101,6 +100,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(stderr)
+	usage.Tree(root) // now: the completion command keeps the output of its making
 	cmd, err := root.ExecuteContextC(ctx)
 	if lost := out.Err(); lost != nil && cmd.Name() != serveName { // whose banner is a courtesy
 		lost = fmt.Errorf("standard output: %w; not all of the answer has been written", lost)

@@ -207,7 +207,8 @@ func TestServeNothing(t *testing.T) {
 	}
 }
 
-func TestUsageErrors(t *testing.T) {
+// Whatever is wrong with the words of a command line ends with 2.
+func TestUsageIsTwo(t *testing.T) {
 	for _, args := range [][]string{
 		{"serve", "--export", "nonsense"},
 		{"serve", "--export", "a=memory"},
@@ -231,13 +232,51 @@ func TestUsageErrors(t *testing.T) {
 		{"lvm", "lvrename", "vg0"},
 		{"serve", "--export", "my_disk=memory,size=1MiB"},
 		{"check"},
+		{"serve", "--config", "x.yaml", "--export", "a=memory,size=1MiB"},
+		{"serve", "--drain", "soon"},
+		{"serve", "--drain"},
+		{"serve", "--export", "a=https://alice:pass-word@host/a"},
+		{"status", "--json=maybe"},
+		{"status", "extra"},
+		{"status", "-x"},
+		{"session", "kill"},
+		{"session", "kill", "1", "2"},
+		{"lun", "remove", "iqn.x", "-1"},
+		{"lun", "access", "iqn.x", "0", "70000", "standby"},
+		{"lun", "add", "iqn.x", "0", "a"},
+		{"reload", "now"},
+		{"completion", "tcsh"},
+		{"help", "nothing"},
 	} {
 		if code, out := command(t, args...); code != exitUsage || out == "" {
 			t.Errorf("%v: exit %d, want %d; %s", args, code, exitUsage, out)
 		}
 	}
+	for _, args := range [][]string{{"serve", "--help"}, {"session"}, {"lun"}, {}, {"help"}, {"help", "serve"}} {
+		if code, out := command(t, args...); code != 0 || !strings.Contains(out, "Usage:") {
+			t.Errorf("%v: exit %d\n%s", args, code, out)
+		}
+	}
 	if code, out := command(t, "serve", "--help"); code != 0 || !strings.Contains(out, "--export") || !strings.Contains(out, "Examples:") {
 		t.Errorf("serve --help: exit %d\n%s", code, out)
+	}
+}
+
+// A mistyped flag is named, and the one that was probably meant.
+func TestWrongFlags(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"serve --exprot a=memory", "did you mean --export?"},
+		{"serve --log_level debug", "did you mean --log-level?"},
+		{"status --jsn", "did you mean --json?"},
+		{"check --conf x.yaml", "did you mean --config?"},
+		{"lun add --sokcet /s iqn.x 0 a=memory,size=1MiB", "did you mean --socket?"},
+		{"status --colour", "unknown flag: --colour; see iser-target status --help"},
+		{"stauts", `unknown command "stauts"`},
+		{"session lst", "did you mean list?"},
+	} {
+		if code, out := command(t, strings.Fields(c.args)...); code != exitUsage || !strings.Contains(out, c.want) {
+			t.Errorf("%s: exit %d, %swant %q", c.args, code, out, c.want)
+		}
 	}
 }
 

@@ -12,8 +12,15 @@ import (
 // not there errors at all: cobra answers "program group typo" with the group's help and
 // success.
 func Tree(root *cobra.Command) {
+	if !root.HasParent() {
+		// What cobra adds by itself it adds later, and it would be left out.
+		root.InitDefaultHelpCmd()
+		root.InitDefaultCompletionCmd()
+	}
 	for _, c := range root.Commands() {
 		switch check := c.Args; {
+		case c.Name() == "help" && !root.HasParent():
+			c.Args = topic
 		case c.HasSubCommands() && !c.Runnable():
 			c.Args, c.RunE, c.SuggestionsMinimumDistance = cobra.ArbitraryArgs, group, 2
 		case check != nil:
@@ -42,6 +49,15 @@ func group(c *cobra.Command, args []string) error {
 		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(near, ", "))
 	}
 	return Errorf("%q is not a command of %s%s; %s --help lists them", args[0], c.CommandPath(), hint, c.CommandPath())
+}
+
+// topic checks what help is asked about.
+func topic(c *cobra.Command, args []string) error {
+	_, _, err := c.Root().Find(args)
+	if err != nil {
+		return Errorf("%w; %s --help lists them", err, c.Root().Name())
+	}
+	return nil
 }
 
 // validate is what cobra does before a command runs, whose errors would be like any

@@ -254,7 +254,15 @@ func (g *Group) commit(next *meta.VG, why string) error {
 			return fmt.Errorf("volume group %q is not changed while a disk is away: %w", next.Name, err)
 		}
 	}
-	return g.g.Commit(next, why)
+	if next.Seqno != g.g.VG.Seqno {
+		return fmt.Errorf("volume group %q has changed since this change of it began: repeat it", next.Name)
+	}
+	notes := len(g.g.Notices)
+	err := g.g.Commit(next, why)
+	for _, n := range g.g.Notices[notes:] {
+		g.cfg.notice("%s", n)
+	}
+	return err
 }
 
 // AddDisks is vgextend: it opens devices, makes PVs of those that are none, and

@@ -135,6 +135,11 @@ func plain(v *meta.VG, lv *meta.LV, verb string) error {
 func (g *Group) Extend(name string, extents uint64, policy string, stripes int, from []vg.Range, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	done, err := g.awake(g.poolOf(name))
+	if err != nil {
+		return err
+	}
+	defer done()
 	next := g.g.VG.Clone()
 	lv, err := lookup(next, name)
 	if err != nil {
@@ -242,6 +247,11 @@ func (g *Group) standing(id ondisk.UUID) *node {
 func (g *Group) Reduce(ctx context.Context, name string, extents uint64, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	done, err := g.awake(g.poolOf(name))
+	if err != nil {
+		return err
+	}
+	defer done()
 	next := g.g.VG.Clone()
 	lv, err := lookup(next, name)
 	if err != nil {

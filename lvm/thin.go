@@ -1,10 +1,12 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/swap"
@@ -50,6 +52,11 @@ type ThinOptions struct {
 func (g *Group) CreateThin(ctx context.Context, o ThinOptions, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	done, err := g.awake(cmp.Or(g.poolOf(o.Origin), o.Pool))
+	if err != nil {
+		return err
+	}
+	defer done()
 	next := g.g.VG.Clone()
 	lv, err := g.newLV(next, o.Name, "lvol")
 	if err != nil {
@@ -78,7 +85,7 @@ func (g *Group) CreateThin(ctx context.Context, o ThinOptions, why string) error
 	if len(pool.Segments) != 1 || pool.Segments[0].Type != meta.ThinPool {
 		return fmt.Errorf("%s/%s is no thin pool", next.Name, seg.Pool)
 	}
-	if seg.DeviceID, err = freeDevice(next, seg.Pool); err != nil {
+	if seg.DeviceID, err = g.freeDevice(next, pool); err != nil {
 		return err
 	}
 	seg.TransactionID = pool.Segments[0].TransactionID
@@ -100,17 +107,26 @@ func (g *Group) CreateThin(ctx context.Context, o ThinOptions, why string) error
 	return g.changePool(next, pool.Name, meta.Message{Create: lv.Name}, nil, why)
 }
 
-func freeDevice(v *meta.VG, pool string) (uint64, error) {
-	var id uint64
+// freeDevice returns an id that no volume has, nor a device in the pool without
+// one.
+func (g *Group) freeDevice(v *meta.VG, pool *meta.LV) (uint64, error) {
+	ids, err := g.nodes[pool.ID].pool.Devices() // awake
+	if err != nil {
+		return 0, err
+	}
 	for _, lv := range v.LVs {
 		for _, s := range lv.Segments {
-			if s.Type == meta.Thin && s.Pool == pool {
-				id = max(id, s.DeviceID)
+			if s.Type == meta.Thin && s.Pool == pool.Name {
+				ids = append(ids, s.DeviceID)
 			}
 		}
 	}
+	var id uint64
+	if len(ids) > 0 {
+		id = slices.Max(ids)
+	}
 	if id++; bits.Len64(id) > 24 {
-		return 0, fmt.Errorf("thin pool %s has no device id left", pool)
+		return 0, fmt.Errorf("thin pool %s has no device id left", pool.Name)
 	}
 	return id, nil
 }
@@ -119,17 +135,31 @@ func (g *Group) removeThin(lv *meta.LV, why string) error {
 	if err := g.idle(lv); err != nil {
 		return err
 	}
+	done, err := g.awake(g.poolOf(lv.Name))
+	if err != nil {
+		return err
+	}
+	defer done()
 	next := g.g.VG.Clone()
+	if next.LV(lv.Name) == nil {
+		return nil // the pool never made it: opening the pool took it out
+	}
 	seg := next.LV(lv.Name).Segments[0]
-	next.RemoveLV(next.LV(lv.Name))
+	removeThinLV(next, lv.Name)
+	return g.changePool(next, seg.Pool, meta.Message{Delete: seg.DeviceID}, nil, why)
+}
+
+// removeThinLV takes a thin volume out of the metadata; its snapshots stand on
+// their own from then on.
+func removeThinLV(next *meta.VG, name string) {
+	next.RemoveLV(next.LV(name))
 	for _, o := range next.LVs {
 		for _, s := range o.Segments {
-			if s.Type == meta.Thin && s.Origin == lv.Name {
-				s.Origin = "" // its snapshots stand on their own
+			if s.Type == meta.Thin && s.Origin == name {
+				s.Origin = ""
 			}
 		}
 	}
-	return g.changePool(next, seg.Pool, meta.Message{Delete: seg.DeviceID}, nil, why)
 }
 
 // resizeThin changes the virtual size of a thin volume. What lies beyond a new
@@ -163,8 +193,16 @@ func (g *Group) resizeThin(ctx context.Context, next *meta.VG, lv *meta.LV, exte
 // mergeThin makes a thin volume what its snapshot is: it takes the snapshot's
 // device over, and the old one is deleted. The snapshot must not be open.
 func (g *Group) mergeThin(ctx context.Context, name, why string) error {
+	done, err := g.awake(g.poolOf(name))
+	if err != nil {
+		return err
+	}
+	defer done()
 	next := g.g.VG.Clone()
-	s := next.LV(name)
+	s, err := lookup(next, name)
+	if err != nil {
+		return err
+	}
 	seg := s.Segments[0]
 	origin := next.LV(seg.Origin)
 	if err := g.idle(s); err != nil {

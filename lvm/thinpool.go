@@ -11,11 +11,6 @@ import (
 	"softiser/lvm/vg"
 )
 
-// A change of a thin pool touches two sets of metadata. As lvm2 does, the group
-// is committed first, with a message that says what is to be done and a
-// transaction id one higher; then the pool does it and takes that id; then the
-// message goes. A pool that is opened with a message left does what is missing.
-
 // buildPool activates a thin pool with its data and metadata volumes.
 func (g *Group) buildPool(n *node, lv *meta.LV, seg *meta.Segment) error {
 	var devs [2]*node
@@ -29,55 +24,21 @@ func (g *Group) buildPool(n *node, lv *meta.LV, seg *meta.Segment) error {
 	}
 	p, err := thin.Open(thin.Config{
 		Meta: devs[0].top, Data: devs[1].top, ChunkSize: int64(seg.ChunkSize) * ondisk.SectorSize, Zero: seg.ZeroNew,
-		Discard: seg.Discards == "passdown" || seg.Discards == "", NoDiscard: seg.Discards == "ignore",
+		// Metadata that is blank although it has changed is lost, and no new pool.
+		NoFormat: seg.TransactionID != 0,
+		Discard:  seg.Discards == "passdown" || seg.Discards == "", NoDiscard: seg.Discards == "ignore",
 		ErrorWhenFull: lv.Is("ERROR_WHEN_FULL"), Pool: g.cfg.Pool, FullWait: g.cfg.FullWait,
 		Notice: func(s string) { g.cfg.notice("%s/%s: %s", g.g.VG.Name, n.name, s) },
 	})
 	if err != nil {
 		return err
 	}
-	if err := g.replay(p, lv, seg); err != nil {
+	if err := g.agree(p, lv); err != nil {
 		return err
 	}
 	n.pool = p
 	n.close = p.Close
 	return nil
-}
-
-// replay does what messages ask for that the pool has not done yet.
-func (g *Group) replay(p *thin.Pool, lv *meta.LV, seg *meta.Segment) error {
-	have := p.Transaction()
-	if len(seg.Messages) == 0 && have == seg.TransactionID {
-		return nil
-	}
-	if have != seg.TransactionID && (len(seg.Messages) == 0 || have+1 != seg.TransactionID) {
-		return fmt.Errorf("pool has transaction %d, the volume group says %d: one of them is from another time", have, seg.TransactionID)
-	}
-	if have != seg.TransactionID {
-		for _, m := range seg.Messages {
-			if err := g.do(p, m, seg.TransactionID); err != nil {
-				return fmt.Errorf("finishing an interrupted change: %w", err)
-			}
-		}
-	}
-	next := g.g.VG.Clone()
-	next.LV(lv.Name).Segments[0].Messages = nil
-	return g.commit(next, "finishing an interrupted change of "+lv.Name)
-}
-
-func (g *Group) do(p *thin.Pool, m meta.Message, id uint64) error {
-	if m.Create == "" {
-		return p.Delete(m.Delete, id)
-	}
-	lv := g.g.VG.LV(m.Create)
-	if lv == nil || len(lv.Segments) == 0 || lv.Segments[0].Type != meta.Thin {
-		return fmt.Errorf("message names %q, which is no thin volume", m.Create)
-	}
-	seg := lv.Segments[0]
-	if o := g.g.VG.LV(seg.Origin); o != nil && seg.Origin != "" {
-		return p.Snapshot(seg.DeviceID, o.Segments[0].DeviceID, id)
-	}
-	return p.Create(seg.DeviceID, id)
 }
 
 // PoolOptions describe a new thin pool.
@@ -193,33 +154,6 @@ func (g *Group) spare(next *meta.VG, extents uint64, none bool) error {
 			return err
 		}
 	}
-}
-
-// changePool commits next with a message, runs then if not nil, has the pool do
-// what the message says, and commits without it. g.mu is held.
-func (g *Group) changePool(next *meta.VG, pool string, m meta.Message, then func() error, why string) error {
-	n, err := g.activate(g.g.VG.LV(pool))
-	if err != nil {
-		return err
-	}
-	defer g.deactivate(n)
-	seg := next.LV(pool).Segments[0]
-	seg.TransactionID++
-	seg.Messages = []meta.Message{m}
-	if err := g.commit(next, why); err != nil {
-		return err
-	}
-	if then != nil {
-		if err := then(); err != nil {
-			return err
-		}
-	}
-	if err := g.do(n.pool, m, seg.TransactionID); err != nil {
-		return fmt.Errorf("thin pool %s: %w (it is tried again when the pool is next opened)", pool, err)
-	}
-	last := g.g.VG.Clone()
-	last.LV(pool).Segments[0].Messages = nil
-	return g.commit(last, why)
 }
 
 func (g *Group) removePool(lv *meta.LV, why string) error {

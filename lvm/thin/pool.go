@@ -14,6 +14,7 @@ import (
 type Config struct {
 	Meta, Data blockdev.Device // not closed by the pool
 	ChunkSize  int64           // bytes, for a blank metadata device
+	NoFormat   bool            // refuse a blank metadata device
 	Zero       bool            // zero new blocks (zero_new_blocks)
 	Discard    bool            // give freed blocks back to the data device (discards passdown)
 	NoDiscard  bool            // ignore discards altogether
@@ -107,6 +108,9 @@ func Open(cfg Config) (*Pool, error) {
 	}
 	var err error
 	if blank(b) {
+		if cfg.NoFormat {
+			return nil, fmt.Errorf("thin pool: %w: it is blank", ErrCorrupt)
+		}
 		err = p.format()
 	} else {
 		err = p.load(b)
@@ -285,6 +289,13 @@ func (p *Pool) Usage() Usage {
 	defer p.mu.RUnlock()
 	return Usage{DataBlocks: p.data.c.n, DataUsed: p.data.c.used, MetaBlocks: p.meta.c.n, MetaUsed: p.meta.c.used,
 		Chunk: p.chunk, Transaction: p.sb.transaction, Refused: p.full.Load(), Failed: p.failed != nil}
+}
+
+// Err is why the pool is read-only: a commit failed. It is nil while all is well.
+func (p *Pool) Err() error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.failed
 }
 
 // Close commits. Devices must have been closed.

@@ -44,7 +44,11 @@ func (g *Group) Commit(next *meta.VG, why string) error {
 		return err
 	}
 	g.VG, g.fresh, g.Stale = next, false, nil
-	return g.cfg.backup(next, "Created *after* "+why)
+	// It is committed: an error would have callers take back what they did.
+	if err := g.cfg.backup(next, "Created *after* "+why); err != nil {
+		g.note("volume group %q is changed, but not its backup file: %v", next.Name, err)
+	}
+	return nil
 }
 
 // Repair rewrites damaged and old copies from the current text.

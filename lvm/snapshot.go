@@ -234,12 +234,12 @@ func (g *Group) reduceStore(ctx context.Context, next *meta.VG, cow *meta.LV, se
 	defer g.deactivate(o)
 	vg.Truncate(cow, extents)
 	s := o.snaps[cow.ID]
-	if err := s.Shrink(g.bytes(cow.Extents())); err != nil {
+	shrinking, err := s.Shrink(g.bytes(cow.Extents()))
+	if err != nil {
 		return fmt.Errorf("cannot reduce %s/%s: %w", next.Name, cow.Name, err)
 	}
-	err = g.shrinkNode(ctx, o.stores[cow.ID], next, cow, why)
-	s.Grow() // to what it has now, or still
-	return err
+	defer shrinking.End()
+	return g.shrinkNode(ctx, o.stores[cow.ID], next, cow, why)
 }
 
 // Merge is lvconvert --merge of a classic snapshot: the origin shows the

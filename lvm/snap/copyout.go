@@ -34,8 +34,8 @@ type claim struct {
 	ps     [][]byte // its content
 
 	of     []*Snapshot
-	chunks [][]pair // of each
-	copied chan struct{}
+	chunks [][]pair      // of each
+	copied chan struct{} // made with the first of them
 
 	// The group that will record them; nil if no copy has succeeded. Set before
 	// copied is closed.
@@ -82,12 +82,14 @@ func (s *Set) lockSafe(off, n int64) {
 
 // claimLocked adds to c what the snapshot lacks of the range, and to others the
 // claims of those who are about to copy a part of it. A store without room is
-// invalid.
+// invalid; while one is being made smaller, mu is given up until it is known how
+// much room there is.
 func (s *Set) claimLocked(c *claim, others []*claim, o *Snapshot, off, n int64) []*claim {
 	st := o.st
 	var ps []pair
+	next := st.next
 	lo, hi := st.chunksOf(off, n)
-	for k := lo; k < hi; k++ {
+	for k := lo; k < hi && st.valid; k++ {
 		if _, ok := st.table[k]; ok {
 			continue
 		}
@@ -102,8 +104,19 @@ func (s *Set) claimLocked(c *claim, others []*claim, o *Snapshot, off, n int64) 
 			for _, p := range ps {
 				delete(st.pending, p.from)
 			}
+			if wait := st.shrinking; wait != nil {
+				ps, st.next = nil, next
+				s.mu.Unlock()
+				<-wait
+				s.mu.Lock()
+				next, k = st.next, lo-1 // anew
+				continue
+			}
 			s.invalidateLocked(o, blockdev.ErrNoSpace)
 			return others
+		}
+		if c.copied == nil {
+			c.copied = make(chan struct{})
 		}
 		st.pending[k] = c
 		ps = append(ps, pair{k, to})
@@ -118,7 +131,6 @@ func (s *Set) claimLocked(c *claim, others []*claim, o *Snapshot, off, n int64) 
 // the other claims are recorded, or their stores are invalid.
 func (s *Set) copyOutUnlock(c *claim, others []*claim) {
 	if len(c.of) > 0 {
-		c.copied = make(chan struct{})
 		s.copying[c] = struct{}{}
 	}
 	s.mu.Unlock()
@@ -237,24 +249,20 @@ func (s *Set) settle(g *group) {
 	}
 	s.mu.Lock()
 	s.gather = nil // g: an older one would be done
-	limits := make([]uint64, len(g.of))
-	for i, o := range g.of {
-		limits[i] = o.st.chunks
-	}
 	s.mu.Unlock()
 	var stores sync.WaitGroup
-	for i, o := range g.of {
-		stores.Go(func() { s.record(o, g.by[o], limits[i]) })
+	for _, o := range g.of {
+		stores.Go(func() { s.record(o, g.by[o]) })
 	}
 	stores.Wait()
 	g.done = true
 }
 
 // record makes exceptions of one snapshot durable and lets them take effect.
-func (s *Set) record(o *Snapshot, ps []pair, limit uint64) {
+func (s *Set) record(o *Snapshot, ps []pair) {
 	// In the order of the copies, so that a merge finds long runs.
 	slices.SortFunc(ps, func(a, b pair) int { return cmp.Compare(a.to, b.to) })
-	err := o.st.record(ps, limit)
+	err := o.st.record(ps, func(chunk uint64) bool { return s.has(o.st, chunk) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.st.recordedLocked(ps)
@@ -262,6 +270,20 @@ func (s *Set) record(o *Snapshot, ps []pair, limit uint64) {
 		s.invalidateLocked(o, err)
 	} else {
 		s.level(o)
+	}
+}
+
+// has reports whether a store has that chunk. One that is being made smaller says
+// so when it is known.
+func (s *Set) has(st *Store, chunk uint64) bool {
+	for {
+		s.mu.RLock()
+		has, wait := chunk < st.chunks, st.shrinking
+		s.mu.RUnlock()
+		if has || wait == nil {
+			return has
+		}
+		<-wait
 	}
 }
 

@@ -71,10 +71,15 @@ func (o *Origin) write(off, n int64, f func(dev blockdev.Device, at, n, rel int6
 	if s.merging == nil {
 		return f(s.base, off, n, 0)
 	}
-	return s.merging.st.pieces(off, n, func(to uint64, has bool, at, k int64) error {
-		if has {
-			return f(s.merging.st.dev, int64(to)*s.merging.st.chunk+at%s.merging.st.chunk, k, at-off)
+	st := s.merging.st
+	return st.pieces(off, n, func(to uint64, has bool, at, k int64) error {
+		if !has {
+			return f(s.base, at, k, at-off)
 		}
+		if err := f(st.dev, int64(to)*st.chunk+at%st.chunk, k, at-off); err != nil || !st.doubtful(at, k) {
+			return err
+		}
+		// After a restart either place may be the one that is read.
 		return f(s.base, at, k, at-off)
 	})
 }

@@ -95,6 +95,20 @@ func (st *Store) coveredLocked(off, n int64) bool {
 	return true
 }
 
+// doubtful reports whether a chunk of the range is in doubt.
+func (st *Store) doubtful(off, n int64) bool {
+	if len(st.doubt) == 0 {
+		return false
+	}
+	lo, hi := st.chunksOf(off, n)
+	for c := lo; c < hi; c++ {
+		if st.doubt[c] {
+			return true
+		}
+	}
+	return false
+}
+
 // within is the part of [off, off+n) that the snapshot has; what the origin got
 // later is none of its business.
 func (n *Snapshot) within(off, k int64) int64 { return max(0, min(k, n.size-off)) }

@@ -33,17 +33,35 @@ func (n *Snapshot) Grow() {
 	n.st.chunks = uint64(n.st.dev.Info().Size / n.st.chunk)
 }
 
+// Shrinking is a store that is being made smaller: from the new end on it is not
+// used, until End says what has become of it.
+type Shrinking struct {
+	n    *Snapshot
+	wait chan struct{}
+}
+
 // Shrink stops the use of the store beyond size bytes, which must be free. The
-// store's device is made smaller after it; Grow takes it back.
-func (n *Snapshot) Shrink(size int64) error {
+// store's device is made smaller before End. What needs room beyond the new end
+// waits until then: if the device stays as it was, the room is still there.
+func (n *Snapshot) Shrink(size int64) (*Shrinking, error) {
 	n.set.mu.Lock()
 	defer n.set.mu.Unlock()
 	chunks := uint64(size / n.st.chunk)
 	if n.st.valid && n.st.next > chunks {
-		return fmt.Errorf("%d of its %d chunks are in use, %d would be left", n.st.next, n.st.chunks, chunks)
+		return nil, fmt.Errorf("%d of its %d chunks are in use, %d would be left", n.st.next, n.st.chunks, chunks)
 	}
 	n.st.chunks = chunks
-	return nil
+	n.st.shrinking = make(chan struct{})
+	return &Shrinking{n, n.st.shrinking}, nil
+}
+
+// End takes the present size of the store's device into account.
+func (s *Shrinking) End() {
+	s.n.Grow()
+	s.n.set.mu.Lock()
+	s.n.st.shrinking = nil
+	s.n.set.mu.Unlock()
+	close(s.wait)
 }
 
 // Changed lists the ranges, in order, in which the snapshot may differ from

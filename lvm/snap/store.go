@@ -1,6 +1,7 @@
 package snap
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
@@ -23,11 +24,17 @@ type Store struct {
 
 	pending map[uint64]*claim // old chunk → who copies it; until it is recorded
 
+	shrinking chan struct{} // closed when it is known what chunks are left; may be nil
+
 	// The end of the list. Who commits writes it, or who merges: nothing is
 	// committed to a store that is merged.
 	area  int    // current area
 	count int    // entries in it
 	image []byte // its content
+
+	// Chunks that have been merged, but of which the list on disk may or may not
+	// say so, because writing it failed.
+	doubt map[uint64]bool
 }
 
 // OpenStore reads the store on dev; a device that begins with zeroes becomes
@@ -45,7 +52,7 @@ func OpenStore(dev blockdev.Device, chunk int64) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dev: dev, valid: true, table: map[uint64]uint64{}, pending: map[uint64]*claim{}, next: firstChunk}
+	s := &Store{dev: dev, valid: true, table: map[uint64]uint64{}, pending: map[uint64]*claim{}, doubt: map[uint64]bool{}, next: firstChunk}
 	if h == nil {
 		if err := s.layout(chunk); err != nil {
 			return nil, err
@@ -199,9 +206,9 @@ func (s *Store) alloc() (c uint64, ok bool) {
 // pair is an exception that is about to be recorded.
 type pair struct{ from, to uint64 }
 
-// record makes exceptions durable whose data has been written, in a store of
-// chunks chunks. recordedLocked makes them visible.
-func (s *Store) record(ps []pair, chunks uint64) error {
+// record makes exceptions durable whose data has been written; has says whether
+// the store has a chunk. recordedLocked makes them visible.
+func (s *Store) record(ps []pair, has func(chunk uint64) bool) error {
 	if err := s.dev.Flush(); err != nil {
 		return err
 	}
@@ -216,7 +223,7 @@ func (s *Store) record(ps []pair, chunks uint64) error {
 		if full {
 			// The list must have an end before it may run on into the next area.
 			next := s.areaChunk(s.area + 1)
-			if next >= chunks {
+			if !has(next) {
 				return blockdev.ErrNoSpace
 			}
 			if err := s.write(make([]byte, s.chunk), next); err != nil {
@@ -292,19 +299,31 @@ func (s *Store) lastRun(limit int) (from, to uint64, n int, err error) {
 	return from, to, n, nil
 }
 
-// dropLast forgets the last n exceptions: they have been merged.
+// dropLast forgets the last n exceptions: they have been merged. When that fails
+// they are in doubt, and still there.
 func (s *Store) dropLast(n int) error {
-	le := binary.LittleEndian
-	for i := s.count - n; i < s.count; i++ {
-		delete(s.table, le.Uint64(s.image[i*entrySize:]))
+	left := bytes.Clone(s.image)
+	clear(left[(s.count-n)*entrySize : s.count*entrySize])
+	err := s.write(left, s.areaChunk(s.area))
+	if err == nil {
+		err = s.dev.Flush()
 	}
-	clear(s.image[(s.count-n)*entrySize : s.count*entrySize])
-	s.count -= n
-	s.areas = s.area
-	if err := s.write(s.image, s.areaChunk(s.area)); err != nil {
+	for i := s.count - n; i < s.count; i++ {
+		c := binary.LittleEndian.Uint64(s.image[i*entrySize:])
+		if err != nil {
+			s.doubt[c] = true
+			continue
+		}
+		delete(s.doubt, c)
+		delete(s.table, c)
+	}
+	if err != nil {
 		return err
 	}
-	return s.dev.Flush()
+	s.image = left
+	s.count -= n
+	s.areas = s.area
+	return nil
 }
 
 // Usage is how full a store is.

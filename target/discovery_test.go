@@ -1,6 +1,7 @@
 package target
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"strings"
@@ -126,6 +127,55 @@ func TestLongText(t *testing.T) {
 	}
 	r.text(0x1234, true, false, nil)
 	r.expect(iscsi.OpReject) // a TTT that was never given out
+}
+
+// SendTargets stands once in a text; the answer is made piece by piece, and not
+// under the lock that the session's commands need.
+func TestSendTargetsOnce(t *testing.T) {
+	s := serve(t, nil)
+	for i := range 200 {
+		if err := s.AddTarget(Target{Name: fmt.Sprintf("iqn.2026-11.softiser:%s%03d", strings.Repeat("long", 20), i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := s.discover()
+	r.newTag()
+	r.text(iscsi.ReservedTag, true, false, bytes.Repeat(keys("SendTargets=All"), 1024))
+	if p := r.expect(iscsi.OpReject); p.Reject().Reason() != iscsi.RejectProtocol {
+		t.Errorf("SendTargets 1024 times: reject reason %v", p.Reject().Reason())
+	}
+
+	x := s.sessionList(nil)[0]
+	c := x.connList()[0]
+	s.mu.Lock() // holds up the answer, which asks the server for its targets
+	r.newTag()
+	r.text(iscsi.ReservedTag, true, false, keys("SendTargets=All"))
+	eventually(t, "the answer is being made, and the session's lock is free", func() bool {
+		if !x.mu.TryLock() {
+			return false
+		}
+		defer x.mu.Unlock()
+		return c.text.busy
+	})
+	s.mu.Unlock()
+	got := 0
+	for {
+		p := r.expect(iscsi.OpTextResponse)
+		got += len(p.data)
+		x.mu.Lock()
+		kept := cap(c.text.out)
+		x.mu.Unlock()
+		if kept > 2*iscsi.DefaultMRDSL {
+			t.Fatalf("%d bytes of answer are kept for pieces of %d", kept, iscsi.DefaultMRDSL)
+		}
+		if p.Final() {
+			break
+		}
+		r.text(p.TTT(), true, false, nil)
+	}
+	if got < 200*100 {
+		t.Errorf("%d bytes of answer in all", got)
+	}
 }
 
 func TestWildcardAddresses(t *testing.T) {

@@ -2,11 +2,6 @@ package target
 
 import (
 	"bytes"
-	"net"
-	"net/netip"
-	"strings"
-
-	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
 )
@@ -20,58 +15,104 @@ import (
 //	          ◀── part, F=0, TTT
 //	empty, TTT ──▶
 //	          ◀── rest, F=1
+//
+// Of an answer only as much is made as the next PDU takes: the list of targets may
+// be long, and an initiator may never ask for its end.
 type textExchange struct {
-	ttt uint32 // ReservedTag: no exchange is open
-	in  iscsi.TextBuffer
-	out []byte // still to be sent
+	ttt  uint32 // ReservedTag: no exchange is open
+	in   iscsi.TextBuffer
+	out  []byte        // made and not sent
+	rest targetListing // not made yet
+	busy bool          // a request is being answered, without the session's lock
 }
+
+// maxTextPiece bounds the text of one response, whatever the initiator can take.
+const maxTextPiece = 64 << 10
 
 // textRequest takes a Text Request.
 func (s *session) textRequest(c *conn, p *iscsi.PDU) {
 	req := p.BHS.Text()
-	itt, ttt := req.ITT(), req.TTT()
 	s.mu.Lock()
+	text, step := s.gatherText(c, &req, p.Data)
+	ttt := c.text.ttt
+	s.mu.Unlock()
+	switch step {
+	case textRefused:
+		c.reject(p, iscsi.RejectProtocol)
+		return
+	case textUnknownTag:
+		c.reject(p, iscsi.RejectInvalidField)
+		return
+	case textGoesOn:
+		c.textResponse(req.ITT(), ttt, nil, false, false)
+		p.Release()
+		return
+	}
+	// busy keeps the exchange for this request from here on.
 	x := &c.text
-	if ttt == iscsi.ReservedTag {
+	ok := step == textMore || s.answerText(c, text)
+	limit := min(c.controlData(), maxTextPiece)
+	if ok {
+		for x.rest.more() && len(x.out) <= limit {
+			x.out = x.rest.next(x.out)
+		}
+		part, cut := cutText(x.out, limit)
+		c.textResponse(req.ITT(), ttt, part, len(part) == len(x.out), cut)
+		x.out = append(x.out[:0], x.out[len(part):]...)
+	}
+	s.mu.Lock()
+	if len(x.out) == 0 || !ok {
+		x.out, x.rest = nil, targetListing{}
+	}
+	x.busy = false
+	s.mu.Unlock()
+	if !ok {
+		c.reject(p, iscsi.RejectProtocol)
+		return
+	}
+	p.Release()
+}
+
+// textStep is what a Text Request asks for.
+type textStep uint8
+
+const (
+	textComplete   textStep = iota // the answer to a text that has come in full
+	textMore                       // the next piece of the answer
+	textGoesOn                     // the text is not complete
+	textUnknownTag                 // an exchange that is not open
+	textRefused                    // it breaks the protocol
+)
+
+// gatherText puts the text of an exchange together. With textComplete and textMore
+// the exchange is the caller's (busy). The caller holds s.mu.
+func (s *session) gatherText(c *conn, req *iscsi.Text, data []byte) ([]byte, textStep) {
+	x := &c.text
+	switch ttt := req.TTT(); {
+	case x.busy:
+		return nil, textRefused // one negotiation at a time (RFC 7143 §11.10)
+	case ttt == iscsi.ReservedTag:
 		// A new exchange ends whatever was open (RFC 7143 §11.10.4).
 		*x = textExchange{ttt: x.ttt + 1, in: iscsi.TextBuffer{Limit: s.srv.cfg.Limits.TextData}}
 		if x.ttt == iscsi.ReservedTag {
 			x.ttt = 0
 		}
-	} else if ttt != x.ttt {
-		s.mu.Unlock()
-		c.reject(p, iscsi.RejectInvalidField)
-		return
+	case ttt != x.ttt:
+		return nil, textUnknownTag
 	}
-	if len(x.out) == 0 {
-		text, complete, err := x.in.Add(p.Data, req.Continue())
-		if err != nil {
-			s.mu.Unlock()
-			c.reject(p, iscsi.RejectProtocol)
-			return
-		}
-		if complete {
-			var ok bool
-			if x.out, ok = s.answerText(c, text); !ok {
-				s.mu.Unlock()
-				c.reject(p, iscsi.RejectProtocol)
-				return
-			}
-		} else {
-			c.textResponse(itt, x.ttt, nil, false, false)
-			s.mu.Unlock()
-			p.Release()
-			return
-		}
+	if len(x.out) > 0 {
+		x.busy = true
+		return nil, textMore
 	}
-	part, cut := cutText(x.out, c.controlData())
-	x.out = x.out[len(part):]
-	c.textResponse(itt, x.ttt, part, len(x.out) == 0, cut)
-	if len(x.out) == 0 {
-		x.out = nil
+	text, complete, err := x.in.Add(data, req.Continue())
+	switch {
+	case err != nil:
+		return nil, textRefused
+	case !complete:
+		return nil, textGoesOn
 	}
-	s.mu.Unlock()
-	p.Release()
+	x.busy = true
+	return text, textComplete
 }
 
 // cutText returns as much of text as fits, between two pairs if possible; cut
@@ -104,102 +145,47 @@ func (c *conn) textResponse(itt, ttt uint32, data []byte, final, cont bool) {
 }
 
 // answerText answers the pairs of a complete request: SendTargets, and the few
-// keys that may be declared again in full feature phase. ok is false when the
-// text breaks the protocol. The caller holds s.mu.
-func (s *session) answerText(c *conn, text []byte) (answer []byte, ok bool) {
+// keys that may be declared again in full feature phase. It reports false when the
+// text breaks the protocol. The exchange is the caller's (busy).
+func (s *session) answerText(c *conn, text []byte) bool {
 	kvs, err := iscsi.ParseText(text)
 	if err != nil {
-		return nil, false
+		return false
 	}
+	x := &c.text
 	rest := kvs[:0]
+	asked := false
 	for _, kv := range kvs {
 		which, ok := iscsi.SendTargets([]iscsi.KeyValue{kv})
 		if !ok {
 			rest = append(rest, kv)
 			continue
 		}
-		if answer, ok = s.sendTargets(c, answer, which); !ok {
-			return nil, false
+		if asked {
+			return false // a key has one value in a negotiation (RFC 7143 §6.2)
+		}
+		asked = true
+		if x.rest, ok = s.sendTargets(c, which); !ok {
+			return false
 		}
 	}
 	if len(rest) == 0 {
-		return answer, true
+		return true
 	}
 	n := iscsi.NewNegotiation(iscsi.RoleTarget, s.settings(), c.dm.KeyProfile(), true)
 	n.SetSessionType(s.params.SessionType)
-	if answer, err = n.Receive(answer, rest, iscsi.StageFullFeature); err != nil {
-		s.srv.limits.protocol.warn(c.log, "text negotiation refused", zap.Error(err))
-		return nil, false
+	if x.out, err = n.Receive(x.out, rest, iscsi.StageFullFeature); err != nil {
+		s.srv.limits.protocol.warn(c.log, "text negotiation refused", peerText("error", err.Error()))
+		return false
 	}
 	if _, ok := n.Declared(iscsi.KeyMaxRecvDataSegmentLength); ok {
+		s.mu.Lock()
 		c.mu.Lock()
 		c.params.MaxXmitDataSegmentLength = uint32(n.PeerMaxRecv())
 		c.dm.NoticeKeyValues(&c.params)
 		c.limits = c.dm.Limits()
 		c.mu.Unlock()
+		s.mu.Unlock()
 	}
-	return answer, true
-}
-
-// sendTargets answers SendTargets (RFC 7143, Appendix C). "All" is for
-// discovery sessions; in a normal session the initiator may ask for its own
-// target by name or with an empty value.
-func (s *session) sendTargets(c *conn, dst []byte, which string) ([]byte, bool) {
-	switch {
-	case which == "All" && !s.discovery():
-		return nil, false
-	case which == "" && s.discovery():
-		return nil, false
-	case which == "":
-		which = s.node.cfg.Name
-	}
-	for _, n := range s.srv.nodeList() {
-		if which != "All" && !strings.EqualFold(which, n.cfg.Name) {
-			continue
-		}
-		t := n.access.Load()
-		if ok, _ := t.ACL.allow(s.key.initiator, c.remote.Addr()); !ok {
-			continue
-		}
-		d := iscsi.DiscoveredTarget{Name: n.cfg.Name, Alias: t.Alias}
-		for _, p := range s.srv.portals {
-			if !n.offeredOn(p) {
-				continue
-			}
-			if a := p.addressFor(c.local, c.remote.Addr()); a != "" {
-				d.Portals = append(d.Portals, iscsi.TargetPortal{Address: a, PortalGroupTag: p.cfg.Group, HasTag: true})
-			}
-		}
-		if len(d.Portals) > 0 {
-			dst = iscsi.AppendTarget(dst, &d)
-		}
-	}
-	return dst, true
-}
-
-// addressFor is the address under which an initiator reaches p, or "" if it
-// cannot: only what answers is advertised. local is the address that the
-// initiator has used for this connection.
-func (p *portal) addressFor(local netip.AddrPort, remote netip.Addr) string {
-	if p.cfg.Advertise != "" {
-		return p.cfg.Advertise
-	}
-	here, ok := p.bound()
-	if !ok {
-		return ""
-	}
-	a := here.Addr().Unmap()
-	if a.IsUnspecified() {
-		// All addresses answer: say the one that is known to be reachable, which
-		// must be of a family that the portal listens on.
-		a = local.Addr().Unmap()
-		if here.Addr().Is4() && !a.Is4() {
-			return ""
-		}
-	}
-	from := remote.Unmap()
-	if a.IsLoopback() && !from.IsLoopback() || a.IsLinkLocalUnicast() && !from.IsLinkLocalUnicast() {
-		return ""
-	}
-	return net.JoinHostPort(a.WithZone("").String(), portString(here.Port()))
+	return true
 }

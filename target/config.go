@@ -131,6 +131,9 @@ type Timeouts struct {
 	NopInterval time.Duration
 	// NopReply: a pinged initiator that stays silent this long is gone. Default 15 s.
 	NopReply time.Duration
+	// FirstCommand: over iSER, where nothing may be sent to an initiator before its first
+	// command, that has to come this long after login. Default 60 s.
+	FirstCommand time.Duration
 	// DataOut: a WRITE waits this long for data that the initiator owes. Default 30 s.
 	DataOut time.Duration
 	// Sequence: at error recovery level 1 and above, a WRITE waits this long for the
@@ -139,6 +142,18 @@ type Timeouts struct {
 	// Drain: Shutdown asks initiators to log out and waits this long before it
 	// closes their connections. Default 5 s.
 	Drain time.Duration
+}
+
+// beat is how often a session is looked at: with every ping, or else as often as there
+// is something to look for; 0 when there is nothing.
+func (t *Timeouts) beat() time.Duration {
+	switch {
+	case t.NopInterval > 0:
+		return t.NopInterval
+	case t.FirstCommand > 0 && t.DataOut > 0:
+		return min(t.FirstCommand, t.DataOut)
+	}
+	return max(t.FirstCommand, t.DataOut, 0)
 }
 
 // SessionParams are the target's side of the negotiation (RFC 7143 §13).
@@ -264,6 +279,7 @@ func (c *Config) fill() error {
 	def(&c.Timeouts.Login, 15*time.Second)
 	def(&c.Timeouts.NopInterval, 15*time.Second)
 	def(&c.Timeouts.NopReply, 15*time.Second)
+	def(&c.Timeouts.FirstCommand, time.Minute)
 	def(&c.Timeouts.DataOut, 30*time.Second)
 	def(&c.Timeouts.Sequence, 3*time.Second)
 	def(&c.Timeouts.Drain, 5*time.Second)

@@ -40,6 +40,7 @@ func (s connState) String() string {
 var (
 	errLoginTimeout   = errors.New("login timed out")
 	errNopTimeout     = errors.New("the initiator does not answer NOP-In")
+	errFirstCommand   = errors.New("the initiator has logged in and sent no command")
 	errDataTimeout    = errors.New("the initiator does not send the data of a WRITE")
 	errGap            = errors.New("commands wait for one with an earlier CmdSN that does not come")
 	errReinstated     = errors.New("the initiator logged in again (session reinstatement)")
@@ -65,6 +66,7 @@ type conn struct {
 	raw           syscall.RawConn // the socket, which belongs to dm
 	local, remote netip.AddrPort
 	opened        time.Time
+	entered       time.Duration // full feature phase; since Server.epoch
 	log           *zap.Logger
 
 	state connStateVar

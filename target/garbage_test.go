@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -296,3 +297,23 @@ var fuzzServer = sync.OnceValue(func() *server {
 	atExit = append(atExit, func() { shutdown(srv) })
 	return &server{Server: srv, addr: srv.Addrs()[0]}
 })
+
+// What accept returns asks by itself whether a silent peer is still there.
+func TestKeepAlive(t *testing.T) {
+	s := serve(t, nil)
+	s.session()
+	c := s.sessionList(nil)[0].connList()[0]
+	err := c.raw.Control(func(fd uintptr) {
+		for _, o := range []struct{ level, opt, want int }{
+			{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, keepIdle},
+			{syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, keepInterval}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, keepCount},
+		} {
+			if got, err := syscall.GetsockoptInt(int(fd), o.level, o.opt); err != nil || got != o.want {
+				t.Errorf("option %d/%d is %d, %v; want %d", o.level, o.opt, got, err, o.want)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

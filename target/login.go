@@ -290,7 +290,8 @@ func (c *conn) enterFullFeature() error {
 	if !c.state.advance(connFull) {
 		return errLoginTimeout
 	}
-	if t := c.srv.cfg.Timeouts.NopInterval; t > 0 {
+	c.entered = c.srv.now()
+	if t := c.srv.cfg.Timeouts.beat(); t > 0 {
 		c.timer.Reset(t)
 	} else {
 		c.timer.Stop()

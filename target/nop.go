@@ -84,6 +84,8 @@ func (s *session) announceWindow() {
 //
 //	silent for NopInterval ──NOP-In──▶ waiting ──anything received──▶ content
 //	                                      └──silent for NopReply──▶ closed
+//
+// Without pings it still looks for what is owed; TCP's keepalive finds the dead.
 func (c *conn) watch() (next time.Duration) {
 	s := c.sess
 	if err := s.owes(c, c.srv.now()-c.srv.cfg.Timeouts.DataOut); err != nil {
@@ -102,8 +104,15 @@ func (c *conn) watch() (next time.Duration) {
 	c.mu.Unlock()
 	t := &c.srv.cfg.Timeouts
 	switch {
-	case !silent, c.quiet.Load():
-		return t.NopInterval
+	case c.quiet.Load():
+		// Nothing may be sent to it, so it cannot be asked whether it is there.
+		if t.FirstCommand > 0 && c.srv.now()-c.entered >= t.FirstCommand {
+			c.close(errFirstCommand)
+			return 0
+		}
+		return t.beat()
+	case !silent, t.NopInterval < 0:
+		return t.beat()
 	case waiting:
 		c.close(errNopTimeout)
 		return 0

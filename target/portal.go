@@ -52,6 +52,15 @@ func portString(p uint16) string { return strconv.Itoa(int(p)) }
 // not name it.
 const soBusyPoll = 46
 
+// TCP asks after a silent peer by itself, for those that nobody else may ask: sessions
+// over iSER before their first command, and all where pings are switched off. One whose
+// host is gone is noticed within idle + count * interval, seconds.
+const (
+	keepIdle     = 60
+	keepInterval = 15
+	keepCount    = 4
+)
+
 // listen opens the socket. Options set here are inherited by what it accepts.
 func (p *portal) listen() error {
 	var optErr error
@@ -90,6 +99,14 @@ func (p *portal) setOptions(fd int) error {
 			if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, o.opt, o.v); err != nil {
 				return fmt.Errorf("%s %d: %w", o.name, o.v, err)
 			}
+		}
+	}
+	for _, o := range []struct{ level, opt, v int }{
+		{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, keepIdle},
+		{syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, keepInterval}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, keepCount},
+	} {
+		if err := syscall.SetsockoptInt(fd, o.level, o.opt, o.v); err != nil {
+			return fmt.Errorf("TCP keepalive: %w", err)
 		}
 	}
 	if us := p.cfg.BusyPoll.Microseconds(); us > 0 {

@@ -82,6 +82,73 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
+// Over iSER nothing may be sent before the first command, so an initiator that never
+// sends one is given a time for it.
+func TestFirstCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quietServer(t)
+		silent, m := s.loopConn(t)
+		silent.quiet.Store(true) // as over iSER
+		active, m2 := s.loopStart(t)
+		m2.name = "active"
+		s.loopLogin(t, active, m2)
+		active.quiet.Store(true)
+		time.Sleep(50 * time.Second)
+		if n, _, _ := m.seen(silent); n != 0 || silent.state.get() != connFull {
+			t.Fatalf("%d pings, state %v before the time is over", n, silent.state.get())
+		}
+		p := &iscsi.PDU{}
+		n := p.BHS.NewNopOut()
+		n.SetITT(7)
+		n.SetTTT(iscsi.ReservedTag)
+		n.SetImmediate(true)
+		m2.deliver(p)
+		time.Sleep(26 * time.Second)
+		synctest.Wait()
+		if silent.state.get() != connClosed {
+			t.Errorf("no command in 76 s: state %v", silent.state.get())
+		}
+		if active.state.get() != connFull {
+			t.Errorf("one that has sent something: state %v", active.state.get())
+		}
+	})
+}
+
+// Without pings, what an initiator owes is looked for all the same.
+func TestTimeoutsWithoutPings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quietServer(t)
+		s.cfg.Timeouts.NopInterval = -1
+		c, m := s.loopConn(t)
+		time.Sleep(10 * time.Minute)
+		if n, _, _ := m.seen(c); n != 0 || c.state.get() != connFull {
+			t.Fatalf("%d pings, state %v; nothing is owed", n, c.state.get())
+		}
+		p := &iscsi.PDU{}
+		q := p.BHS.NewSCSICommand()
+		q.SetFinal(true)
+		q.SetCmdSN(9) // and the ones before it never come
+		q.SetITT(9)
+		q.SetAttr(1)
+		m.deliver(p)
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		if c.state.get() != connClosed {
+			t.Errorf("commands that wait for one that does not come: state %v", c.state.get())
+		}
+	})
+}
+
+func TestBeat(t *testing.T) {
+	for _, c := range []struct{ nop, first, data, want time.Duration }{
+		{15, 60, 30, 15}, {-1, 60, 30, 30}, {-1, -1, 30, 30}, {-1, 60, -1, 60}, {-1, -1, -1, 0},
+	} {
+		if got := (&Timeouts{NopInterval: c.nop, FirstCommand: c.first, DataOut: c.data}).beat(); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
+
 // The login has a deadline, however slowly it goes on.
 func TestLoginDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -84,6 +84,9 @@ func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (_ *app, e
 			a.close()
 		}
 	}()
+	for _, w := range cfg.Warnings() {
+		log.Warn(w)
+	}
 	for _, t := range cfg.Targets {
 		tt, err := targetConfig(cfg, &t)
 		if err != nil {

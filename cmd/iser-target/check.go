@@ -48,6 +48,9 @@ its admin socket tells, is left to it. Secrets are not printed.`,
 			if err := checkObjects(cfg); err != nil {
 				return exit(exitUsage, err)
 			}
+			for _, w := range cfg.Warnings() {
+				fmt.Fprintln(cmd.ErrOrStderr(), "iser-target: warning:", w)
+			}
 			if noOpen {
 				return nil
 			}

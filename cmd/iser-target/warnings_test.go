@@ -1,0 +1,50 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"softiser/config"
+)
+
+// A recovery level that does nothing is told, by check and by serve.
+func TestIneffectiveLevelWarns(t *testing.T) {
+	for _, c := range []struct {
+		iscsi, transport string
+		warns            bool
+	}{
+		{"{error_recovery_level: 1}", "{}", true}, // stream_login's default is true
+		{"{error_recovery_level: 2}", "{stream_login: true}", true},
+		{"{error_recovery_level: 2}", "{stream_login: false}", false},
+		{"{}", "{stream_login: true}", false},
+	} {
+		f, _ := configFile(t, t.TempDir(), `
+portals: [{listen: "ADDR"}]
+volumes: [{name: ram, type: memory, size: 1MiB}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: ram}]}]
+iscsi: `+c.iscsi+`
+transport: `+c.transport+"\n")
+		const told = "error_recovery_level has no effect"
+		code, out := command(t, "check", "-c", f)
+		if code != 0 || strings.Contains(out, told) != c.warns {
+			t.Errorf("iscsi %s, transport %s: check ends with %d and says %q", c.iscsi, c.transport, code, out)
+		}
+		cfg, err := config.Load(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		core, lines := observer.New(zap.WarnLevel)
+		a, err := newApp(cfg, time.Second, zap.New(core))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.close()
+		if n := lines.FilterMessageSnippet(told).Len(); n != map[bool]int{true: 1}[c.warns] {
+			t.Errorf("iscsi %s, transport %s: %d lines in the log", c.iscsi, c.transport, n)
+		}
+	}
+}

@@ -19,6 +19,7 @@ import (
 //	cache epoch the same, whatever else it reports              kept
 //	no epoch, unit attention 29/01, power on occurred           lost
 //	no epoch, other unit attentions 29/xx                       kept: targets report them for every new login
+//	deferred error, of an earlier command                       lost
 //
 // A write that must be durable by itself and is followed by SYNCHRONIZE CACHE for
 // want of FUA is not at the mercy of this: it is at hand, and after anything that
@@ -119,6 +120,13 @@ func (c *cache) poweredOn() (lost bool) {
 	return c.epoch == [16]byte{} && c.drop()
 }
 
+// failed takes a report that something acknowledged was not kept.
+func (c *cache) failed() (lost bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.drop()
+}
+
 // look compares the epoch that the target tells now with that of the last look.
 func (c *cache) look(epoch [16]byte) (lost bool) {
 	c.mu.Lock()
@@ -136,12 +144,12 @@ func (s *Session) reset(lun uint64, asc scsi.ASC) {
 	}
 	for _, l := range s.luns {
 		if l.wire == lun && l.cache.poweredOn() {
-			s.cacheLost(l)
+			s.cacheLost(l, "the target came back without its cache")
 		}
 	}
 }
 
 // cacheLost reports it. The caller holds s.mu.
-func (s *Session) cacheLost(l *LUN) {
-	s.event(Event{Kind: EventCacheLost, Detail: fmt.Sprintf("LUN %s: the target came back without its cache; the next flush fails", iscsi.FormatLUN(l.wire))})
+func (s *Session) cacheLost(l *LUN, why string) {
+	s.event(Event{Kind: EventCacheLost, Detail: fmt.Sprintf("LUN %s: %s; the next flush fails", iscsi.FormatLUN(l.wire), why)})
 }

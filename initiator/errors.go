@@ -27,7 +27,7 @@ var (
 	// ErrCacheLost ends a flush before which the target has lost its volatile cache:
 	// writes that were acknowledged since the flush before may be gone. The next
 	// flush is believed again.
-	ErrCacheLost = errors.New("initiator: the target lost power with acknowledged writes in its cache; what was written since the last successful flush may be lost")
+	ErrCacheLost = errors.New("initiator: the target lost acknowledged writes that were in its cache; what was written since the last successful flush may be lost")
 	// ErrNoLUN is a LUN that the target does not have.
 	ErrNoLUN = errors.New("the target has no such logical unit")
 	// ErrLUNChanged fails a session whose LUN is another one after a reconnect:

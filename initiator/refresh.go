@@ -24,7 +24,7 @@ func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	}
 	if l.cache.look(id.epoch) {
 		s.mu.Lock()
-		s.cacheLost(l)
+		s.cacheLost(l, "the target came back without its cache")
 		s.unlock()
 	}
 	l.take(g)

@@ -45,7 +45,12 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 	c.proved = true
 	s.stats.Completed++
 	r := t.req
-	if resp.Response() == iscsi.ResponseCompleted && resp.Status() == byte(scsi.StatusGood) {
+	what, done := fateDone, resp.Response() == iscsi.ResponseCompleted && resp.Status() == byte(scsi.StatusGood)
+	if !done {
+		what, err = s.judge(t, resp, p.Data)
+		done = what == fateDone && err == nil // carried out, with something to tell
+	}
+	if done {
 		r.Residual += int64(resid)
 		if t.outLen > 0 {
 			s.stats.WriteBytes += uint64(t.outLen - resid)
@@ -58,7 +63,6 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 		s.endTask(t, err)
 		return
 	}
-	what, err := s.judge(t, resp, p.Data)
 	switch {
 	case t.state == taskAborting:
 		// It ended by itself before the abort reached it.
@@ -149,6 +153,9 @@ func (s *Session) judge(t *task, r iscsi.SCSIResponse, data []byte) (fate, error
 
 // judgeSense says what becomes of a command that ended with CHECK CONDITION.
 func (s *Session) judgeSense(t *task, e *scsi.SenseError) (fate, error) {
+	if e.Sense.Deferred {
+		return s.judgeDeferred(t, e)
+	}
 	switch e.Sense.Key {
 	case scsi.KeyUnitAttention:
 		// The command has not been carried out; each one reports one condition.
@@ -168,6 +175,28 @@ func (s *Session) judgeSense(t *task, e *scsi.SenseError) (fate, error) {
 	case scsi.KeyIllegalRequest:
 		if e.Sense.ASC == scsi.ASCInvalidOpcode && t.opcode() == scsi.OpWriteSame16 {
 			t.req.lun.withoutSame() // the next one writes
+		}
+	}
+	return fateDone, deviceError(e)
+}
+
+// judgeDeferred says what becomes of a command that ended with what the target had to tell
+// about an earlier one, which was acknowledged: it has not been carried out itself
+// (SPC-4 §4.5.5), whatever the sense key is.
+func (s *Session) judgeDeferred(t *task, e *scsi.SenseError) (fate, error) {
+	switch e.Sense.Key {
+	case scsi.KeyNoSense, scsi.KeyRecovered, scsi.KeyCompleted:
+		return fateAgain, e
+	case scsi.KeyUnitAttention:
+		s.attention(t.lun, e.Sense)
+		return fateAgain, e
+	}
+	// Something acknowledged was not kept. If that can have been a write which no flush has
+	// covered, the next flush tells it; otherwise this command has to.
+	for _, l := range s.luns {
+		if l.wire == t.lun && l.cache.failed() {
+			s.cacheLost(l, fmt.Sprintf("the target could not keep what it had acknowledged: %v", e.Sense))
+			return fateAgain, e
 		}
 	}
 	return fateDone, deviceError(e)

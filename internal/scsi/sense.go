@@ -222,6 +222,9 @@ func (s Sense) String() string {
 	if s.InfoValid {
 		t += fmt.Sprintf(", information %d", s.Info)
 	}
+	if s.Deferred {
+		t += ", about an earlier command; this one was not carried out"
+	}
 	return t
 }
 

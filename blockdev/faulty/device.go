@@ -189,6 +189,23 @@ func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
 	return d.lower.WriteZeroes(off, n, mayUnmap)
 }
 
+// Erase implements blockdev.Eraser, if the lower device does. The rules take it for a
+// Discard.
+func (d *Device) Erase(off, n int64) error {
+	e, ok := d.lower.(blockdev.Eraser)
+	if !ok {
+		return blockdev.ErrNotSupported
+	}
+	if err := d.check(off, n); err != nil {
+		return err
+	}
+	v := d.judge(Discard, off, n)
+	if err := d.wait(v); err != nil || v.lost {
+		return err
+	}
+	return e.Erase(off, n)
+}
+
 // Extents implements blockdev.Device.
 func (d *Device) Extents(off, n int64) ([]blockdev.Extent, error) { return d.lower.Extents(off, n) }
 

@@ -349,7 +349,11 @@ func (lu *LU) rewriteMedium(o *operation) error {
 // pass returns how the present pass of o writes a range, and in pieces of how
 // many bytes.
 func (lu *LU) pass(o *operation) (piece int64, write func(off, n int64) error) {
-	if len(o.Pattern) == 0 {
+	e, erases := lu.vol.(blockdev.Eraser)
+	switch {
+	case o.Kind == opErase && erases:
+		return zeroPiece, e.Erase
+	case len(o.Pattern) == 0:
 		unmap := o.Kind == opErase || lu.geo().info.ZeroesOnTrim
 		return zeroPiece, func(off, n int64) error { return lu.writeZeroes(off, n, unmap, &lu.rewriter) }
 	}

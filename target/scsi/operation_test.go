@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -374,4 +375,62 @@ func TestSanitizeSavesProgress(t *testing.T) {
 		r.close()
 		r.nx = nil
 	})
+}
+
+// leaving is a volume on which discarded blocks keep their content where no command reads
+// it; erasing is one that overwrites them when it is asked to erase them.
+type leaving struct {
+	blockdev.Device
+	discarded atomic.Int64
+}
+
+func (v *leaving) WriteZeroes(off, n int64, mayUnmap bool) error {
+	v.discarded.Add(n)
+	return v.Device.WriteZeroes(off, n, mayUnmap)
+}
+
+func (v *leaving) Info() blockdev.Info {
+	i := v.Device.Info()
+	i.Backend = "lvm"
+	return i
+}
+
+type erasing struct {
+	leaving
+	erased atomic.Int64
+	err    error
+}
+
+func (v *erasing) Erase(off, n int64) error {
+	if v.err != nil {
+		return v.err
+	}
+	v.erased.Add(n)
+	return v.leaving.Device.WriteZeroes(off, n, true)
+}
+
+// TestBlockEraseErases: SANITIZE BLOCK ERASE erases what it gives back, or is not there.
+func TestBlockEraseErases(t *testing.T) {
+	erase := []byte{0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0}
+	no := &leaving{Device: newNamed(t, "no")}
+	r := newRig(t, Config{StateDir: t.TempDir()}, LUConfig{Volume: no})
+	data := fill(4096, 7)
+	r.do(spc.AppendWrite(nil, 0, 8, false), data, 0).good()
+	r.do(erase, nil, 0).illegal(spc.ASCInvalidOpcode)
+	if no.discarded.Load() != 0 || !bytes.Equal(r.do(spc.AppendRead(nil, 0, 8, false), nil, 4096).good().data, data) {
+		t.Error("a refused BLOCK ERASE has changed the volume")
+	}
+
+	yes := &erasing{leaving: leaving{Device: newNamed(t, "yes")}}
+	r = newRig(t, Config{StateDir: t.TempDir()}, LUConfig{Volume: yes})
+	r.do(spc.AppendWrite(nil, 0, 8, false), data, 0).good()
+	r.do(erase, nil, 0).good()
+	if n := yes.erased.Load(); n != yes.Info().Size || yes.discarded.Load() != 0 {
+		t.Errorf("%d of %d bytes were erased, %d only discarded", n, yes.Info().Size, yes.discarded.Load())
+	}
+	if !r.full(0) {
+		t.Error("data survive BLOCK ERASE")
+	}
+	yes.err = blockdev.ErrMedium
+	r.do(erase, nil, 0).sense(spc.KeyMedium, spc.ASCSanitizeFailed)
 }

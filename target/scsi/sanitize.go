@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/blockdev"
 )
 
 // SANITIZE (SBC-3 §5.21) changes every block so that its old content cannot be
@@ -57,6 +59,15 @@ func cmdSanitizeOverwrite(t *Task) {
 		}
 		t.sanitize(operation{Kind: opOverwrite, Passes: int(p[0] & 0x1F), Invert: p[0]&0x80 != 0, Pattern: bytes.Clone(p[4 : 4+k])})
 	})
+}
+
+// erases reports whether the unit has BLOCK ERASE: its volume can give its blocks back
+// so that nobody finds in them what they held. Of one that could only discard them the
+// data would still be where it was, on a physical volume of a pool, say; it has
+// OVERWRITE.
+func erases(lu *LU) bool {
+	_, can := lu.vol.(blockdev.Eraser)
+	return unmaps(lu) && (can || lu.forgetful())
 }
 
 func cmdSanitizeErase(t *Task) {

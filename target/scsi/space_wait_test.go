@@ -237,18 +237,21 @@ func TestWaitForSpaceObeysAbort(t *testing.T) {
 // a unit that is removed while they wait for space; and a copy behind its status ends
 // with its nexus.
 func TestZeroesThatWaitObeyAbort(t *testing.T) {
-	for name, cdb := range map[string][]byte{"FORMAT UNIT": formatUnit, "SANITIZE": {0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0}} {
+	for name, c := range map[string]struct{ cdb, out []byte }{
+		"FORMAT UNIT": {formatUnit, nil},
+		"SANITIZE":    {[]byte{0x48, 0x81, 0, 0, 0, 0, 0, 0x02, 0x04, 0}, append([]byte{1, 0, 2, 0}, fill(512, 1)...)},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			v := newFull(t, 1<<20)
 			r := newRig(t, Config{}, LUConfig{Volume: v})
 			v.fill()
-			c := r.start(r.nx[0], 0, cdb, nil, 0)
+			x := r.start(r.nx[0], 0, c.cdb, c.out, 0)
 			synctest.Wait()
 			ctx, cancel := context.WithTimeout(t.Context(), fullWait/2)
 			defer cancel()
 			gone := make(chan error, 1)
 			go func() { gone <- r.dev.RemoveLUN(ctx, 0) }()
-			r.finish(c)
+			r.finish(x)
 			if err := <-gone; err != nil {
 				t.Errorf("%s: %v", name, err)
 			}

@@ -160,7 +160,7 @@ func commands() []command {
 	rewrites(row("04 3f 00 00 00 00", 0, accWrite, gateWrite&^gateCorrupt, 0, cmdFormatUnit), offersRewrite)
 	rewrites(row("48 a1 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeOverwrite), offersRewrite)
 	rewrites(row("48 a2 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeErase),
-		func(lu *LU) bool { return offersRewrite(lu) && unmaps(lu) })
+		func(lu *LU) bool { return offersRewrite(lu) && erases(lu) })
 	rewrites(row("48 1f 00 00 00 00 00 ff ff 00", 0, accWrite, gateWrite&^gateSanFailed, 0, cmdSanitizeExit), offersRewrite)
 	for i := range 4 {
 		sa(fmt.Sprintf("5e %02x 00 00 00 00 00 ff ff 00", i), fStandby, accAlways, 0, 0, cmdPersistIn)

@@ -184,6 +184,19 @@ func (r *region) setDiscard() {
 	r.mu.Unlock()
 }
 
+// faulted counts a placement that failed, for the owner of the memory at which r was
+// aimed as gen tells. told is false when r has been revoked since: whoever did so
+// waits for no data. shared says that r belongs to no queue pair.
+func (r *region) faulted(gen uint64) (told, shared bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if !r.valid || r.gen != gen {
+		return false, false
+	}
+	r.faults.Add(1)
+	return true, r.qp == nil
+}
+
 // matches reports whether stag names r for qp, as local and remote invalidation
 // require.
 func (r *region) matches(qp *QP, stag uint32) bool {

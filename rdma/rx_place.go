@@ -247,7 +247,7 @@ func (qp *QP) placeFault() {
 	case destRecv:
 		x.recv.status = StatusLocalFault
 	case destRegion:
-		d.reg.faults.Add(1)
+		told, shared := d.reg.faulted(d.gen)
 		switch {
 		case x.op == wire.ReadResponse:
 			// The Read fails alone; later segments are dropped.
@@ -256,10 +256,8 @@ func (qp *QP) placeFault() {
 				o.e.status = StatusLocalFault
 			}
 			qp.sqMu.Unlock()
-			d.reg.mu.Lock()
-			d.reg.discard = true
-			d.reg.mu.Unlock()
-		case d.reg.qp == nil:
+			d.reg.setDiscard()
+		case told && shared:
 			// Nobody would learn of it: a plain memory region has no owner who looks.
 			x.fail(wire.CauseDDPLocal, "the memory that the peer writes to cannot be touched")
 		}

@@ -60,6 +60,34 @@ func TestMSNWrapReceive(t *testing.T) {
 	}
 }
 
+// A window is revoked between the moment when its memory turned out to be gone and the
+// one when the receiver tells of it. Nobody waits for the data any more; that must not
+// be taken for a memory region without an owner, which ends the connection. When it is
+// open over other memory by then, that has no fault either.
+func TestFaultInRevokedWindow(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		for _, crc := range rigModes {
+			r := newRig(t, crc)
+			w, stag, base := r.window(make([]byte, 60000), AccessRemoteWrite|AccessZeroBased)
+			b := r.tagged(wire.Write, stag, base, true, fill(60000, 1))
+			r.feed(b[:5000])
+			w.r.revoke()
+			if again {
+				w.r.bindKey(r.qp, [][]byte{make([]byte, 4096)}, AccessRemoteWrite|AccessZeroBased, uint8(stag))
+			}
+			r.qp.placeFault()
+			r.feed(b[5000:])
+			r.feed(r.send([]byte("goes on"), 0))
+			if got := r.poll(); len(got) != 1 || r.over {
+				t.Fatalf("the connection has ended: %v", r.qp.rx.err)
+			}
+			if n := w.Faults(); n != 0 {
+				t.Errorf("%d faults of memory that has none", n)
+			}
+		}
+	}
+}
+
 // While an FPDU is on its way, its window is closed and opened over other memory,
 // and the key happens to be the same: the rest must not go there.
 func TestSameKeyAgain(t *testing.T) {

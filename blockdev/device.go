@@ -29,10 +29,15 @@ type Info struct {
 	Thin          bool   // space is allocated on first write
 	Rotational    bool   // seeks cost
 	Resident      bool   // what is in memory stays there (mlock)
-	PageCache     bool   // completed writes are the kernel's: without Flush they outlive this process, not the machine
 	Backend       string // "file", "mem", "raw", "null", "lvm": for people
+	CacheID       string // identity of the cache that holds what was not flushed; see below
 	ID            string // stable identity of the content's home (path, UUID); the seed of WWIDs
 }
+
+// Info.CacheID lets whoever comes back to a volume know whether completed writes that no flush has covered
+// can have been lost meanwhile: two openings of the volume with the same CacheID
+// have lost none in between. It is "" where that is not known, and where such writes
+// end with the process in any case.
 
 // Mode tells a lease call whether it may block.
 type Mode uint8

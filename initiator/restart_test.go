@@ -42,7 +42,7 @@ func init() {
 // childTarget serves a file until it is killed or its standard input ends.
 func childTarget(spec string) error {
 	addr, path, _ := strings.Cut(spec, ",")
-	vol, err := file.Open(file.Config{Path: path})
+	vol, err := file.Open(file.Config{Path: path, EpochDir: filepath.Dir(path)})
 	if err != nil {
 		return err
 	}

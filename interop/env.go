@@ -122,6 +122,7 @@ func (e *Env) Start(name string, args ...string) (*Process, error) {
 	defer f.Close()
 	p.cmd = exec.Command(filepath.Join(e.h.bin, name), args...)
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = f, f, e.dir
+	p.cmd.Env = append(os.Environ(), "RUNTIME_DIRECTORY="+e.dir)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err

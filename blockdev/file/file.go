@@ -40,6 +40,9 @@ type Config struct {
 	Rotational bool           // report that seeks cost, whatever the disk below says
 	Lock       bool           // keep what is in memory there (mlock); counts against RLIMIT_MEMLOCK
 	Pool       *blockdev.Pool // blockdev.DefaultPool
+	// EpochDir is where it is remembered what has become of unflushed writes, so
+	// that Info.CacheID can be told; "": nowhere.
+	EpochDir string
 }
 
 // Device is an open file volume. The methods are those of blockdev.Device,
@@ -131,7 +134,6 @@ func open(cfg Config) (_ *Device, err error) {
 			Thin:          !cfg.Prealloc,
 			Rotational:    cfg.Rotational || backing.Rotational(st.Dev),
 			Resident:      cfg.Lock,
-			PageCache:     true,
 			Backend:       "file",
 			ID:            path,
 		},
@@ -140,6 +142,7 @@ func open(cfg Config) (_ *Device, err error) {
 		SeekHoles:    canSeekHoles(fd),
 		HugePages:    cfg.HugePages,
 		Lock:         cfg.Lock,
+		EpochDir:     cfg.EpochDir,
 		Follow:       follow,
 		StoreSize: func() (int64, error) {
 			var st unix.Stat_t

@@ -26,6 +26,8 @@ func TestMain(m *testing.M) {
 		childWrite()
 	case "fsize":
 		childFileSize()
+	case "cache":
+		childCache()
 	}
 }
 
@@ -35,6 +37,17 @@ func child(t *testing.T, role, path string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), "FILE_TEST_CHILD="+role, "FILE_TEST_PATH="+path)
 	cmd.Stderr = os.Stderr
 	return cmd
+}
+
+// childCache says which cache the volume has, and is killed.
+func childCache() {
+	d, err := Open(Config{Path: os.Getenv("FILE_TEST_PATH"), Size: 1 << 20, EpochDir: os.Getenv("FILE_TEST_RECORDS")})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Print("cache ", d.Info().CacheID)
+	unix.Kill(os.Getpid(), unix.SIGKILL)
 }
 
 // childWrite writes numbered blocks through leases and says so after each.

@@ -73,6 +73,7 @@ type Spec struct {
 	Lock          bool // keep what is in memory there (mlock)
 	Fault         Fault
 	Pool          *blockdev.Pool
+	EpochDir      string // of files and devices: where Info.CacheID is remembered
 }
 
 // Fault makes a volume misbehave on purpose; the zero value does not.
@@ -184,10 +185,10 @@ func (s *Spec) open() (blockdev.Device, error) {
 	case File:
 		return device(file.Open(file.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
 			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Prealloc: s.Prealloc, HugePages: s.HugePages,
-			MustExist: s.MustExist, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool}))
+			MustExist: s.MustExist, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool, EpochDir: s.EpochDir}))
 	case Raw:
 		return device(raw.Open(raw.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool}))
+			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool, EpochDir: s.EpochDir}))
 	case Memory:
 		return device(mem.Open(mem.Config{Name: s.Name, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
 			ReadOnly: s.ReadOnly, HugePages: s.HugePages, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool}))

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
@@ -73,16 +71,8 @@ func runFUATrial(t *testing.T, name string, trial int) (r fuaTrial) {
 	if err := file.Truncate(writers * each * block); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("losetup", "--find", "--show", name).CombinedOutput()
-	if err != nil {
-		t.Skipf("no loop devices here: losetup: %v: %s", err, out)
-	}
-	dev := strings.TrimSpace(string(out))
-	defer func() {
-		if out, err := exec.Command("losetup", "--detach", dev).CombinedOutput(); err != nil {
-			t.Errorf("losetup --detach %s: %v: %s", dev, err, out)
-		}
-	}()
+	dev, detach := attach(t, name)
+	defer detach()
 	d, err := Open(Config{Path: dev, WriteThrough: true})
 	if err != nil {
 		t.Fatal(err)

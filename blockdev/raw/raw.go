@@ -31,6 +31,9 @@ type Config struct {
 	Rotational    bool           // report that seeks cost, whatever the disk below says
 	Lock          bool           // keep what is in memory there (mlock); counts against RLIMIT_MEMLOCK
 	Pool          *blockdev.Pool // blockdev.DefaultPool
+	// EpochDir is where it is remembered what has become of unflushed writes, so
+	// that Info.CacheID can be told; "": nowhere.
+	EpochDir string
 }
 
 // Device is an open raw volume. The methods are those of blockdev.Device,
@@ -64,6 +67,7 @@ func open(cfg Config) (*Device, error) {
 		WriteThrough: cfg.WriteThrough,
 		Follow:       follow,
 		Lock:         cfg.Lock,
+		EpochDir:     cfg.EpochDir,
 		StoreSize:    func() (int64, error) { return deviceSize(fd) },
 		Punch:        func(off, n int64) error { return ioctlRange(fd, unix.BLKDISCARD, off, n) },
 		Zero:         func(off, n int64) error { return ioctlRange(fd, unix.BLKZEROOUT, off, n) },
@@ -157,7 +161,6 @@ func describe(fd int, cfg Config) (info blockdev.Info, follow bool, err error) {
 		ZeroesOnTrim: false,
 		Rotational:   cfg.Rotational || q.rotational,
 		Resident:     cfg.Lock,
-		PageCache:    true,
 		Backend:      "raw",
 		ID:           path,
 	}, follow, nil

@@ -26,17 +26,83 @@ func loop(t *testing.T, size int64, args ...string) (dev, file string) {
 	if err := os.Truncate(file, size); err != nil {
 		t.Fatal(err)
 	}
+	dev, detach := attach(t, file, args...)
+	t.Cleanup(detach)
+	return dev, file
+}
+
+// attach makes a loop device over a file.
+func attach(t *testing.T, file string, args ...string) (dev string, detach func()) {
+	t.Helper()
 	out, err := exec.Command("losetup", append([]string{"--find", "--show", file}, args...)...).CombinedOutput()
 	if err != nil {
 		t.Skipf("no loop devices here: losetup: %v: %s", err, out)
 	}
 	dev = strings.TrimSpace(string(out))
-	t.Cleanup(func() {
+	return dev, func() {
+		t.Helper()
 		if out, err := exec.Command("losetup", "--detach", dev).CombinedOutput(); err != nil {
 			t.Errorf("losetup --detach %s: %v: %s", dev, err, out)
 		}
-	})
-	return dev, file
+	}
+}
+
+// TestDiskReplaced: a disk that comes back under the same name has another cache.
+func TestDiskReplaced(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("loop devices need root")
+	}
+	records, file := t.TempDir(), filepath.Join(t.TempDir(), "loop.img")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dev, detach := attach(t, file)
+	ours := true
+	defer func() {
+		if ours {
+			detach()
+		}
+	}()
+	opened := func() string {
+		t.Helper()
+		d, err := Open(Config{Path: dev, EpochDir: records})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// As after kill -9: the record that an orderly end leaves is put aside.
+		before, err := os.ReadDir(records)
+		if err != nil || len(before) != 1 {
+			t.Fatalf("%v, %v", before, err)
+		}
+		name := filepath.Join(records, before[0].Name())
+		record, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := d.Info().CacheID
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, record, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	first := opened()
+	if first == "" {
+		t.Skip("this kernel does not number disks (before 5.15): no cache of a disk has a name")
+	}
+	if again := opened(); again != first {
+		t.Errorf("killed: %s, then %s", first, again)
+	}
+	detach()
+	if out, err := exec.Command("losetup", dev, file).CombinedOutput(); err != nil {
+		ours = false
+		t.Skipf("somebody else has taken %s: %v: %s", dev, err, out)
+	}
+	if again := opened(); again == first {
+		t.Error("another disk has the cache of the first")
+	}
 }
 
 func TestConformance(t *testing.T) {

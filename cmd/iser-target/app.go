@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/blockdev"
+	"softiser/blockdev/open"
 	"softiser/config"
 	"softiser/lvm"
 	"softiser/target"
@@ -25,6 +26,9 @@ type app struct {
 	srv  *target.Server
 	pool *blockdev.Pool
 	lvs  lvm.Manager // volume groups, opened with the first volume that needs one
+	// epochs is where volumes remember their caches; see epochDir. Set before
+	// the first volume is opened.
+	epochs string
 
 	level zap.AtomicLevel                // of log
 	load  func() (*config.Config, error) // reads the configuration again; nil: there is no file
@@ -75,7 +79,9 @@ func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (_ *app, e
 		return nil, exit(exitUsage, fmt.Errorf("limits.staging_memory: %w", err))
 	}
 	tc.Staging = a.pool
-	a.lvs.Config = lvm.Config{Pool: a.pool, Notice: func(text string) { log.Warn(text) }}
+	a.lvs.Config = lvm.Config{Pool: a.pool, Notice: func(text string) { log.Warn(text) }, Open: func(path string) (blockdev.Device, error) {
+		return open.Open(open.Spec{Path: path, Pool: a.pool, EpochDir: a.epochs})
+	}}
 	if a.srv, err = target.New(tc); err != nil {
 		return nil, exit(exitUsage, err)
 	}
@@ -108,6 +114,7 @@ func (a *app) openVolumes() error {
 			return fmt.Errorf("admin.state_dir: %w", err)
 		}
 	}
+	a.epochs = epochDir(a.cfg.Admin.StateDir, a.log)
 	configured, served := 0, 0
 	for _, t := range a.cfg.Targets {
 		for _, l := range t.LUNs {

@@ -83,7 +83,7 @@ func (a *app) lvmBackend() admin.LVM {
 			return out
 		},
 		Run: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-			return cli.Run(ctx, cli.Env{Manager: &a.lvs, Config: lvm.Config{Pool: a.pool}}, args, stdin, stdout, stderr)
+			return cli.Run(ctx, cli.Env{Manager: &a.lvs, Config: lvm.Config{Pool: a.pool, Open: a.lvs.Config.Open}}, args, stdin, stdout, stderr)
 		},
 	}
 }

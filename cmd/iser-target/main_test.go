@@ -22,7 +22,15 @@ import (
 	"softiser/target"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) {
+	// The system's own folder is not for tests.
+	dir, err := os.MkdirTemp("", "iser-target-test")
+	if err != nil {
+		panic(err)
+	}
+	os.Setenv("RUNTIME_DIRECTORY", dir)
+	leaktest.Main(m, leaktest.After(func() { os.RemoveAll(dir) }))
+}
 
 // output collects what a command prints while it runs.
 type output struct {

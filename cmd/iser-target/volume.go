@@ -24,7 +24,7 @@ func (a *app) openVolume(v config.Volume) (blockdev.Device, error) {
 	if known {
 		fitted.Size = fit(v, have)
 	}
-	dev, err := openDevice(fitted, a.pool, &a.lvs)
+	dev, err := openDevice(fitted, a.pool, &a.lvs, a.epochs)
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
@@ -81,7 +81,7 @@ func storeSize(v config.Volume) (config.Size, error) {
 }
 
 // openDevice opens the backing store of a volume.
-func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager) (blockdev.Device, error) {
+func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager, epochs string) (blockdev.Device, error) {
 	if v.Type == config.VolumeLVM {
 		s := lvm.Spec{VG: v.VG, LV: v.LV, Devices: v.Devices}
 		if v.Create {
@@ -97,7 +97,7 @@ func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager) (blockde
 	s := open.Spec{
 		Name: v.Name, Path: v.Path, Size: int64(v.Size), BlockSize: int(v.BlockSize), PhysBlockSize: int(v.PhysBlockSize),
 		ReadOnly: v.ReadOnly, WriteThrough: v.WriteThrough, Prealloc: v.Preallocate, MustExist: !v.Create,
-		Rotational: v.Rotational, Lock: v.Lock, HugePages: v.HugePages, Pool: pool,
+		Rotational: v.Rotational, Lock: v.Lock, HugePages: v.HugePages, Pool: pool, EpochDir: epochs,
 		Fault: open.Fault{
 			ReadDelay: v.Fault.ReadDelay.D(), WriteDelay: v.Fault.WriteDelay.D(),
 			ErrorRate: v.Fault.ErrorRate, Seed: uint64(v.Fault.Seed),

@@ -82,7 +82,7 @@ func (n *Snapshot) Info() blockdev.Info {
 	i.ReadOnly = c.ReadOnly
 	i.WriteCache = i.WriteCache || c.WriteCache
 	i.BlockSize, i.PhysBlockSize = max(i.BlockSize, c.BlockSize), max(i.PhysBlockSize, c.PhysBlockSize)
-	i.PageCache = false // what has been copied out is known on disk only after a flush
+	i.CacheID = "" // what has been copied out is known on disk only after a flush
 	i.Discard, i.DiscardAlign, i.ZeroesOnTrim, i.ID = false, 0, false, c.ID
 	return i
 }

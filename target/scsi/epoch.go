@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 )
 
 // Cache epochs, which an initiator compares before and after it lost its
@@ -17,21 +16,21 @@ import (
 // nothing was lost in between that had been acknowledged without being flushed:
 //
 //	volume                          such writes live as long as   epoch
-//	in the kernel's page cache      the machine                   of this boot
-//	with state in this process      the unit                      of the unit; an orderly end
-//	                                                              flushes, and hands it on
+//	in the kernel's page cache      its cache (Info.CacheID)      of that cache
+//	with state in this process,     the unit                      of the unit; an orderly end
+//	or a cache that is not known                                  flushes, and hands it on
 
-// bootEpoch is the same for all processes until the machine starts again.
-var bootEpoch = sync.OnceValue(func() [16]byte {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil || len(id) == 0 {
-		return newEpoch() // a restart cannot be told from a power cut
+// cacheEpoch is the epoch of a volume in a cache that outlives the unit.
+func (lu *LU) cacheEpoch() (epoch [16]byte, ok bool) {
+	id := lu.geo().info.CacheID
+	if id == "" {
+		return epoch, false
 	}
-	// Hashed, as machine-id(5) asks for of such numbers: initiators learn when it
-	// changes, not what it is.
-	h := sha256.Sum256(append([]byte("softiser cache epoch "), id...))
-	return [16]byte(h[:16])
-})
+	// Hashed with the unit's name, so that no two units have one epoch and initiators
+	// learn when it changes, not what it is.
+	h := sha256.Sum256([]byte("softiser cache epoch " + lu.id.key + " " + id))
+	return [16]byte(h[:16]), true
+}
 
 func newEpoch() (id [16]byte) {
 	rand.Read(id[:]) // never fails
@@ -45,11 +44,10 @@ func (lu *LU) epochFile() string {
 // takeEpoch gives the unit its epoch. What an orderly end has left is good once:
 // it is gone, durably, before anything is written.
 func (lu *LU) takeEpoch() error {
-	if lu.geo().info.PageCache {
-		lu.epoch = bootEpoch()
-		return nil
+	var ok bool
+	if lu.epoch, ok = lu.cacheEpoch(); !ok {
+		lu.epoch = newEpoch()
 	}
-	lu.epoch = newEpoch()
 	if !lu.canSave() {
 		return nil
 	}
@@ -75,7 +73,12 @@ func (lu *LU) takeEpoch() error {
 // leaveEpoch hands the epoch on to the next process when everything acknowledged
 // has been flushed. Preconditions: no tasks.
 func (lu *LU) leaveEpoch() {
-	if lu.vol == nil || lu.epoch == bootEpoch() || !lu.geo().info.WriteCache || !lu.canSave() || lu.vol.Flush() != nil {
+	if lu.vol == nil || !lu.geo().info.WriteCache || !lu.canSave() {
+		return
+	}
+	// The cache of a volume that was resized onto another disk is not the one that
+	// the unit began with.
+	if e, ok := lu.cacheEpoch(); ok && e == lu.epoch || lu.vol.Flush() != nil {
 		return
 	}
 	// Without the file initiators are told of a loss that was none: no harm to data.

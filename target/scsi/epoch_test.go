@@ -3,45 +3,23 @@ package scsi
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"softiser/blockdev"
 	spc "softiser/internal/scsi"
 )
 
-// The epoch of volumes in the page cache is that of the boot, not of the process.
-func TestBootEpochOfAnotherProcess(t *testing.T) {
-	const env = "SOFTISER_TEST_EPOCH"
-	ours := bootEpoch()
-	if os.Getenv(env) != "" {
-		os.Stdout.WriteString("epoch:" + string(ours[:]))
-		os.Exit(0)
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestBootEpochOfAnotherProcess$")
-	cmd.Env = append(os.Environ(), env+"=1")
-	out, err := cmd.Output()
-	_, theirs, ok := strings.Cut(string(out), "epoch:")
-	if err != nil || !ok || theirs != string(ours[:]) {
-		t.Fatalf("%q, %v", out, err)
-	}
-	if newEpoch() == newEpoch() {
-		t.Error("two new epochs are the same")
-	}
-}
-
-// volatileVolume has a cache; its writes are the process's own unless kernel.
+// volatileVolume has a cache: that of the process unless it has a name.
 type volatileVolume struct {
 	blockdev.Device
-	kernel bool
-	flush  error
+	cache string
+	flush error
 }
 
 func (v *volatileVolume) Info() blockdev.Info {
 	i := v.Device.Info()
-	i.WriteCache, i.PageCache = true, v.kernel
+	i.WriteCache, i.CacheID = true, v.cache
 	return i
 }
 
@@ -71,7 +49,7 @@ func TestCacheEpochs(t *testing.T) {
 		}
 		return q.Epoch
 	}
-	own := func(flush error) *volatileVolume { return &volatileVolume{newNamed(t, "a"), false, flush} }
+	own := func(flush error) *volatileVolume { return &volatileVolume{newNamed(t, "a"), "", flush} }
 	first := epoch(own(nil), true)
 	if again := epoch(own(nil), false); again != first {
 		t.Error("an orderly end has lost nothing")
@@ -86,9 +64,77 @@ func TestCacheEpochs(t *testing.T) {
 	if epoch(own(nil), true) == crashed {
 		t.Error("the last flush had failed")
 	}
-	if got := epoch(&volatileVolume{newNamed(t, "b"), true, nil}, true); got != bootEpoch() {
-		t.Errorf("page cache: % x", got)
+	if newEpoch() == newEpoch() {
+		t.Error("two new epochs are the same")
 	}
+}
+
+// A cache that outlives the unit decides: as long as it is the same one, a crash has
+// lost nothing, and once it is another, no unit on it can be believed.
+func TestUnitsShareTheLossOfACache(t *testing.T) {
+	dir := t.TempDir()
+	epochs := func(cache string) (e [2][16]byte) {
+		t.Helper()
+		d, err := NewDevice(Config{Name: "iqn.2020-01.test:a", StateDir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range e {
+			// A flush that fails is what a crash looks like to those who come later.
+			v := &volatileVolume{newNamed(t, string(rune('a'+i))), cache, errors.New("crash")}
+			lu, err := d.AddLUN(LUConfig{LUN: uint16(i), Volume: v})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e[i] = lu.epoch
+		}
+		d.Close(t.Context())
+		return e
+	}
+	first := epochs("one")
+	if first[0] == first[1] {
+		t.Error("two units have one epoch")
+	}
+	if again := epochs("one"); again != first {
+		t.Error("the cache was kept, the epochs were not")
+	}
+	other := epochs("two")
+	for i := range other {
+		if other[i] == first[i] {
+			t.Errorf("unit %d: the cache is lost, the epoch is the same", i)
+		}
+	}
+	if got := epochs(""); got[0] == other[0] || got == epochs("") {
+		t.Error("nobody knows what became of the cache, and the epoch is the same")
+	}
+}
+
+// A unit whose cache becomes another one under way (a logical volume that grew onto
+// another disk) keeps its epoch over an orderly end.
+func TestEpochOfAGrownVolume(t *testing.T) {
+	dir := t.TempDir()
+	open := func(cache string) (*Device, *volatileVolume) {
+		t.Helper()
+		d, err := NewDevice(Config{Name: "iqn.2020-01.test:a", StateDir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := &volatileVolume{newNamed(t, "a"), cache, nil}
+		if _, err := d.AddLUN(LUConfig{Volume: v}); err != nil {
+			t.Fatal(err)
+		}
+		return d, v
+	}
+	d, v := open("one")
+	first := d.lookup(0).epoch
+	v.cache = "one+two"
+	d.lookup(0).setGeometry(v.Info())
+	d.Close(t.Context())
+	d, _ = open("one+two")
+	if d.lookup(0).epoch != first {
+		t.Error("the orderly end has lost nothing")
+	}
+	d.Close(t.Context())
 }
 
 // epochFiles names the one epoch file there is.

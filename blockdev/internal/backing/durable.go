@@ -1,6 +1,9 @@
 package backing
 
 import (
+	"errors"
+	"fmt"
+
 	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
@@ -52,17 +55,30 @@ func (v *Volume) sync(op string, off, n int64, call func() error) error {
 	}
 	if err := v.truncated(off, n); err != nil {
 		v.syncs.end(number)
-		return err
+		return errors.Join(err, v.forgetCache())
 	}
 	if err := retry(call); err != nil {
+		err = errors.Join(v.fail(op, off, n, err), v.forgetCache())
 		v.poisoned.Store(true)
 		v.syncs.end(number)
-		return v.fail(op, off, n, err)
+		return err
 	}
 	v.syncs.endAndWait(number)
 	if v.poisoned.Load() {
 		// Another one failed meanwhile, perhaps with the error of this one's data.
 		return blockdev.ErrPoisoned
+	}
+	return nil
+}
+
+// forgetCache makes sure that who opens the store next does not take its cache for
+// the one that has just lost something.
+func (v *Volume) forgetCache() error {
+	if v.record == "" {
+		return nil
+	}
+	if err := dropRecord(v.record); err != nil {
+		return fmt.Errorf("blockdev: %s: a write was lost, and whoever opens the volume next will not know: remove %s yourself: %w", v.cfg.Path, v.record, err)
 	}
 	return nil
 }

@@ -62,3 +62,11 @@ func mlockOnFault(p []byte) error {
 	}
 	return nil
 }
+
+// ioctlUint64 is an ioctl that returns one number.
+func ioctlUint64(fd int, request uint) (n uint64, err error) {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(unsafe.Pointer(&n))); e != 0 {
+		return 0, e
+	}
+	return n, nil
+}

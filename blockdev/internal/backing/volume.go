@@ -42,6 +42,9 @@ type Config struct {
 	HugePages    bool // ask for transparent huge pages
 	Lock         bool // keep what is in memory there (mlock)
 	Follow       bool // take the size from the store when it grows
+	// EpochDir is the folder for the record of what may have become of the cache
+	// between two openings (see cacheRecord); "" keeps none.
+	EpochDir string
 
 	// StoreSize returns how long the store is now; nil for one that only this
 	// process can change.
@@ -83,6 +86,8 @@ type Volume struct {
 	// (before 5.14), noReserve when the file system has no fallocate either.
 	noPopulate atomic.Bool
 	noReserve  atomic.Bool
+
+	record string // file of the cacheRecord; "" without one
 
 	hooks blockdev.ResizeHooks
 	stats counters
@@ -137,6 +142,12 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 			v.pages.close()
 			unix.Munmap(v.mem)
 			return nil, err
+		}
+	}
+	if cfg.EpochDir != "" && cfg.Info.WriteCache && !cfg.Info.ReadOnly && !cfg.Volatile {
+		name := recordName(cfg.EpochDir, cfg.Info.ID)
+		if v.cfg.Info.CacheID = takeCache(name, homeOf(v.fd)); v.cfg.Info.CacheID != "" {
+			v.record = name
 		}
 	}
 	v.size.Store(cfg.Info.Size)
@@ -250,8 +261,21 @@ func (v *Volume) Close() error {
 	}
 	v.opMu.Lock()
 	defer v.opMu.Unlock()
-	err := unix.Munmap(v.mem)
-	return errors.Join(err, v.pages.close(), unix.Close(v.fd))
+	err := v.leave(size)
+	return errors.Join(err, unix.Munmap(v.mem), v.pages.close(), unix.Close(v.fd))
+}
+
+// leave flushes the store for the last time, if the next opening is to know how that
+// went.
+func (v *Volume) leave(size int64) error {
+	if v.record == "" {
+		return nil
+	}
+	if err := v.sync("fdatasync", 0, size, func() error { return v.sys.fdatasync(v.fd) }); err != nil {
+		// Once more, in case that the record could not be removed at the time.
+		return errors.Join(err, dropRecord(v.record))
+	}
+	return leaveCache(v.record, v.cfg.Info.CacheID)
 }
 
 // begin starts an operation that uses the descriptor; on success v.opMu is to be

@@ -87,6 +87,8 @@ func (p *Target) Start() {
 	p.t.Helper()
 	p.cmd = exec.Command(p.bin, "serve", "--listen", p.Addr, "--export", "disk="+p.Img+",size="+p.size, "--log-level", "error")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// Where it remembers over a crash that its cache was kept.
+	p.cmd.Env = append(os.Environ(), "RUNTIME_DIRECTORY="+filepath.Dir(p.Img))
 	var out bytes.Buffer
 	p.cmd.Stderr = &out
 	if err := p.cmd.Start(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 
 	"softiser/blockdev"
 )
@@ -48,7 +49,7 @@ type Device struct {
 
 // New makes a table of runs in order. id is its Info.ID.
 func New(id string, runs []Run) (*Device, error) {
-	d := &Device{info: blockdev.Info{BlockSize: 512, PhysBlockSize: 512, Discard: true, ZeroesOnTrim: true, PageCache: true, Backend: "lvm", ID: id}}
+	d := &Device{info: blockdev.Info{BlockSize: 512, PhysBlockSize: 512, Discard: true, ZeroesOnTrim: true, Backend: "lvm", ID: id}}
 	for _, r := range runs {
 		if r.Len <= 0 || len(r.Stripes) == 0 || len(r.Stripes) > 1 && (r.Chunk <= 0 || r.Len%(r.Chunk*int64(len(r.Stripes))) != 0) {
 			return nil, fmt.Errorf("table %s: run of %d bytes over %d stripes of %d", id, r.Len, len(r.Stripes), r.Chunk)
@@ -70,6 +71,7 @@ func New(id string, runs []Run) (*Device, error) {
 		d.runs = append(d.runs, run{r, d.info.Size})
 		d.info.Size += r.Len
 	}
+	d.info.CacheID = cacheID(d.devs)
 	return d, nil
 }
 
@@ -81,9 +83,22 @@ func (d *Device) combine(i blockdev.Info) {
 	d.info.Discard = d.info.Discard && i.Discard
 	d.info.DiscardAlign = max(d.info.DiscardAlign, i.DiscardAlign)
 	d.info.ZeroesOnTrim = d.info.ZeroesOnTrim && i.ZeroesOnTrim
-	d.info.PageCache = d.info.PageCache && i.PageCache
 	d.info.Thin = d.info.Thin || i.Thin
 	d.info.Rotational = d.info.Rotational || i.Rotational
+}
+
+// cacheID names the caches of all disks together: if one of them is another, what
+// was written to the table may be lost.
+func cacheID(devs []blockdev.Device) string {
+	var ids []string
+	for _, dev := range devs {
+		id := dev.Info().CacheID
+		if id == "" {
+			return ""
+		}
+		ids = append(ids, id)
+	}
+	return strings.Join(ids, "+")
 }
 
 // SetReadOnly makes every write fail; call it before the table is used.

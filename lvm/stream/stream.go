@@ -2,18 +2,20 @@
 // since a snapshot, from one place to another: through a pipe, a file or a
 // network connection.
 //
-//	"softiser volume stream 1\n"
+//	"softiser volume stream 2\n"
 //	header length 4 | header (JSON) | CRC32C 4
-//	record*         type 1 | offset 8 | length 8 | CRC32C of these 4 | payload | CRC32C of it 4
+//	record*         type 1 | number 8 | offset 8 | length 8 | CRC32C of these 4 | payload | CRC32C of it 4
 //	end record      type 'E', offset = bytes of data, length 32, payload = SHA-256
 //
 // All numbers are little-endian. Records are 'D' (data, at most 1 MiB each) and
-// 'Z' (a range that reads as zeroes, no payload), in ascending order. The
-// SHA-256 is over all headers and payloads of records. Every byte is covered by
-// a checksum before it is acted upon.
+// 'Z' (a range that reads as zeroes, no payload), in ascending order and numbered
+// from 0. The SHA-256 is over all headers and payloads of records. Every byte is
+// covered by a checksum before it is acted upon.
 //
 // A transfer that breaks off is resumed by exporting again from an offset: the
-// importer knows how far it is durably done.
+// importer knows how far it is durably done, because no record before can be
+// missing. Format 1 had no numbers. It is still read, but one that breaks off is
+// imported anew.
 package stream
 
 import (
@@ -31,10 +33,11 @@ import (
 )
 
 const (
-	magic     = "softiser volume stream 1\n"
+	magic     = "softiser volume stream 2\n"
+	magic1    = "softiser volume stream 1\n" // as long as magic
 	maxHeader = 64 << 10
 	maxData   = 1 << 20
-	recordLen = 1 + 8 + 8 + 4
+	recordLen = 1 + 8 + 8 + 8 + 4
 )
 
 // Errors of Import.
@@ -108,6 +111,7 @@ type exporter struct {
 	sum  hash.Hash
 	buf  []byte
 	data int64
+	n    uint64 // records so far
 }
 
 func (e *exporter) record(dev io.ReaderAt, off, n int64, data bool) error {
@@ -126,7 +130,9 @@ func (e *exporter) record(dev io.ReaderAt, off, n int64, data bool) error {
 }
 
 func (e *exporter) put(typ byte, off, n int64, p []byte) error {
-	b := le.AppendUint64([]byte{typ}, uint64(off))
+	b := le.AppendUint64([]byte{typ}, e.n)
+	e.n++
+	b = le.AppendUint64(b, uint64(off))
 	b = le.AppendUint64(b, uint64(n))
 	b = le.AppendUint32(b, crc32.Checksum(b, castagnoli))
 	if typ != 'E' {
@@ -158,12 +164,19 @@ type Reader struct {
 	r      io.Reader
 	sum    hash.Hash
 	next   int64 // everything before is done
+
+	numbered bool   // format 2
+	n        uint64 // records so far
 }
 
 // NewReader reads the header of a stream.
 func NewReader(r io.Reader) (*Reader, error) {
 	b := make([]byte, len(magic)+4)
-	if _, err := io.ReadFull(r, b); err != nil || string(b[:len(magic)]) != magic {
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, ErrFormat
+	}
+	numbered := string(b[:len(magic)]) == magic
+	if !numbered && string(b[:len(magic)]) != magic1 {
 		return nil, ErrFormat
 	}
 	n := le.Uint32(b[len(magic):])
@@ -178,7 +191,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	if sum != le.Uint32(rest[n:]) {
 		return nil, ErrChecksum
 	}
-	s := &Reader{r: r, sum: sha256.New()}
+	s := &Reader{r: r, sum: sha256.New(), numbered: numbered}
 	if err := json.Unmarshal(rest[:n], &s.Header); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrFormat, err)
 	}
@@ -198,6 +211,9 @@ func (s *Reader) Import(dev blockdev.Device, fresh bool, progress Progress) (nex
 	err = s.run(dev, fresh, progress)
 	if e := dev.Flush(); e != nil {
 		return start, errors.Join(err, e)
+	}
+	if err != nil && !s.numbered {
+		return start, err // records may be missing
 	}
 	return s.next, err
 }
@@ -245,19 +261,29 @@ func (s *Reader) run(dev blockdev.Device, fresh bool, progress Progress) error {
 }
 
 func (s *Reader) record() (typ byte, off, n int64, err error) {
-	var b [recordLen]byte
-	if _, err := io.ReadFull(s.r, b[:]); err != nil {
+	b := make([]byte, recordLen)
+	if !s.numbered {
+		b = b[:recordLen-8]
+	}
+	if _, err := io.ReadFull(s.r, b); err != nil {
 		return 0, 0, 0, fmt.Errorf("volume stream breaks off: %w", io.ErrUnexpectedEOF)
 	}
-	if crc32.Checksum(b[:17], castagnoli) != le.Uint32(b[17:]) {
+	end := len(b) - 4
+	if crc32.Checksum(b[:end], castagnoli) != le.Uint32(b[end:]) {
 		return 0, 0, 0, ErrChecksum
 	}
-	typ, off, n = b[0], int64(le.Uint64(b[1:])), int64(le.Uint64(b[9:]))
+	typ, off, n = b[0], int64(le.Uint64(b[end-16:])), int64(le.Uint64(b[end-8:]))
+	if s.numbered {
+		if got := le.Uint64(b[1:]); got != s.n {
+			return 0, 0, 0, fmt.Errorf("%w: record %d comes where %d is due", ErrFormat, got, s.n)
+		}
+		s.n++
+	}
 	if off < 0 || n < 0 || typ != 'D' && typ != 'Z' && typ != 'E' {
 		return 0, 0, 0, ErrFormat
 	}
 	if typ != 'E' {
-		s.sum.Write(b[:])
+		s.sum.Write(b)
 	}
 	return typ, off, n, nil
 }

@@ -1,0 +1,39 @@
+package lvm
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestNamesAreDurable: a file that is made for a group is in its folder after a
+// power cut, and one whose name cannot be made durable is not used.
+func TestNamesAreDurable(t *testing.T) {
+	dir := t.TempDir()
+	var synced []string
+	real := syncDir
+	t.Cleanup(func() { syncDir = real })
+	syncDir = func(d string) error { synced = append(synced, d); return real(d) }
+	path := filepath.Join(dir, "disk")
+	must(t, makeFile(path, 1<<20))
+	if fi, err := os.Stat(path); err != nil || fi.Size() != 1<<20 {
+		t.Error(err)
+	}
+	if len(synced) != 1 || synced[0] != dir {
+		t.Errorf("synced %v", synced)
+	}
+	must(t, os.WriteFile(path, []byte("x"), 0o600))
+	must(t, makeFile(path, 1<<20)) // stays as it is
+	if b, err := os.ReadFile(path); err != nil || string(b) != "x" {
+		t.Error("the file has changed", err)
+	}
+	broken := errors.New("broken")
+	syncDir = func(string) error { return broken }
+	if err := makeFile(filepath.Join(dir, "other"), 1<<20); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "other")); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the file is there", err)
+	}
+}

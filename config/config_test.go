@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -288,6 +289,80 @@ func TestReadOnlyTwice(t *testing.T) {
 		text := change.Replace(head)
 		if _, err := Parse([]byte(text), "x.yaml"); err != nil {
 			t.Errorf("%s\n%v", text, err)
+		}
+	}
+}
+
+// A secret that every user of the machine can read is none; a group may read it.
+func TestSecretFilesAreSecret(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "s")
+	text := strings.Replace(head, "    luns:", "    auth: {method: chap, users: [{name: u, secret_file: s}]}\n    luns:", 1)
+	for mode, ok := range map[os.FileMode]bool{0o600: true, 0o400: true, 0o640: true, 0o660: true, 0o644: false, 0o604: false, 0o602: false, 0o666: false} {
+		if err := os.WriteFile(file, []byte("long-enough-secret\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, mode); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Parse([]byte(text), filepath.Join(dir, "x.yaml"))
+		if ok && err != nil || !ok && (err == nil || !strings.Contains(err.Error(), fmt.Sprintf("mode %04o", mode)) || !strings.Contains(err.Error(), "chmod o= ")) {
+			t.Errorf("mode %04o: %v", mode, err)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A variable that was meant to override something and does not is an error.
+func TestMistypedEnvironment(t *testing.T) {
+	for _, c := range []struct{ name, want string }{
+		{"SOFTISER_LIMITS_SESIONS", `did you mean "SOFTISER_LIMITS_SESSIONS"?`},
+		{"SOFTISER_LIMIT_SESSIONS", `did you mean "SOFTISER_LIMITS_SESSIONS"?`},
+		{"SOFTISER_PORTALS", "overrides nothing"},
+		{"SOFTISER_ADMIN_SOKCET", `did you mean "SOFTISER_ADMIN_SOCKET"?`},
+		{"SOFTISER_TEST_SECRET", ""}, // named by the file
+		{"SOFTISER_ALICE", ""},       // likewise
+		{"SOFTISER_LOGGING_LEVEL", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("SOFTISER_ALICE", "long-enough-secret")
+			t.Setenv(c.name, map[bool]string{true: "long-enough-secret", false: "info"}[c.want == "" && !strings.Contains(c.name, "LEVEL")])
+			_, err := Parse([]byte(strings.Replace(head, "    luns:", "    auth: {method: chap, users: [{name: u, secret_env: SOFTISER_ALICE}]}\n    luns:", 1)), "x.yaml")
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.name+": ") || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	const target = "targets: [{iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: v}]%s}]\nvolumes: [{name: v, type: memory, size: 1MiB}]\nportals: [%s]\n"
+	for _, c := range []struct {
+		portals, rest string
+		warn          bool
+	}{
+		{"{listen: 127.0.0.1:3260}", "", false},
+		{`{listen: "[::1]:3260"}`, "", false},
+		{"{listen: localhost:3260}", "", false},
+		{"{listen: 0.0.0.0:3260}", "", true},
+		{`{listen: ":3260"}`, "", true},
+		{`{listen: "[::]:3260"}`, "", true},
+		{"{listen: 192.0.2.1:3260}", "", true},
+		{"{listen: 127.0.0.1:3260}, {listen: 192.0.2.1:3260}", "", true},
+		{"{listen: 127.0.0.1:3260}, {listen: 192.0.2.1:3260}", ", portals: [127.0.0.1:3260]", false},
+		{"{listen: 0.0.0.0:3260}", ", acl: {networks: [192.0.2.0/24]}", false},
+		{"{listen: 0.0.0.0:3260}", ", acl: {initiators: [iqn.2026-11.test:i]}", false},
+		{"{listen: 0.0.0.0:3260}", ", auth: {method: chap, users: [{name: u, secret_env: SOFTISER_TEST_SECRET}]}", false},
+	} {
+		t.Setenv("SOFTISER_TEST_SECRET", "long-enough-secret")
+		cfg, err := Parse(fmt.Appendf(nil, target, c.rest, c.portals), "x.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w := cfg.Warnings(); (len(w) > 0) != c.warn || len(w) > 1 {
+			t.Errorf("%s%s: %q", c.portals, c.rest, w)
 		}
 	}
 }

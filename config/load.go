@@ -80,6 +80,7 @@ func Parse(text []byte, path string) (*Config, error) {
 	c.fillDefaults()
 	c.resolvePaths()
 	c.check(r)
+	c.checkEnv(r)
 	c.readSecrets(r)
 	if err := r.err(); err != nil {
 		return nil, err

@@ -43,6 +43,19 @@ func (c *Config) users() []keyedUser {
 	return all
 }
 
+// readSecret reads a secret's file, which must be one that not every user of the machine
+// can read. A group may: that is how a service gets at what an administrator keeps.
+func readSecret(path string) ([]byte, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if m := fi.Mode(); m.IsRegular() && m.Perm()&0o007 != 0 {
+		return nil, fmt.Errorf("%s has mode %04o, so that every user of this machine can get at the secret; chmod o= %s", path, m.Perm(), path)
+	}
+	return readFile(path, maxSecret)
+}
+
 func (c *Config) readSecrets(r *report) {
 	for _, u := range c.users() {
 		switch {
@@ -50,7 +63,7 @@ func (c *Config) readSecrets(r *report) {
 			r.add(u.key, "both secret_file and secret_env are set; keep one")
 			continue
 		case u.user.SecretFile != "":
-			b, err := readFile(u.user.SecretFile, maxSecret)
+			b, err := readSecret(u.user.SecretFile)
 			if err != nil {
 				r.add(u.key+".secret_file", "%v", err)
 				continue

@@ -141,7 +141,7 @@ func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
 func didYouMean(got string, known []string) string {
 	best, at := 3, "" // more than two edits is no typing mistake
 	for _, k := range known {
-		if d := editDistance(strings.ToLower(got), k); d < best {
+		if d := editDistance(strings.ToLower(got), strings.ToLower(k)); d < best {
 			best, at = d, k
 		}
 	}

@@ -3,9 +3,9 @@ package open
 import (
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
 	"strings"
+
+	"softiser/internal/sizeflag"
 )
 
 // Parse reads the text form of a volume: a kind or a path, then options
@@ -58,7 +58,7 @@ func (s *Spec) option(opt string) (err error) {
 		return nil
 	}
 	number := func(n *int) error {
-		size, err := ParseSize(value)
+		size, err := sizeflag.Parse(value)
 		if err == nil && size != 512 && size%4096 != 0 || size > 1<<20 {
 			err = fmt.Errorf("a block of %s bytes is not possible; 512 and 4096 are", value)
 		}
@@ -70,7 +70,7 @@ func (s *Spec) option(opt string) (err error) {
 	}
 	switch key {
 	case "size":
-		if s.Size, err = ParseSize(value); err == nil && s.Size == 0 {
+		if s.Size, err = sizeflag.Parse(value); err == nil && s.Size == 0 {
 			err = errors.New("a volume has at least one block")
 		}
 		if err != nil {
@@ -99,34 +99,4 @@ func (s *Spec) checkFlags() error {
 		return nil
 	}
 	return s.Check()
-}
-
-// units are binary, and spelled out: whether 4k is 4000 or 4096 is a question
-// that a configuration must not leave open.
-var units = []struct {
-	name  string
-	shift uint
-}{
-	{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"PiB", 50}, {"B", 0}, {"", 0},
-}
-
-// ParseSize reads a size: bytes, or a whole number with KiB, MiB, GiB, TiB or
-// PiB.
-func ParseSize(text string) (int64, error) {
-	digits := strings.TrimRight(text, "KMGTPiBkmgtpb ")
-	unit := strings.TrimSpace(text[len(digits):])
-	for _, u := range units {
-		if unit != u.name {
-			continue
-		}
-		n, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || n < 0 {
-			break
-		}
-		if n > math.MaxInt64>>u.shift {
-			return 0, fmt.Errorf("size %q is too large", text)
-		}
-		return n << u.shift, nil
-	}
-	return 0, fmt.Errorf("size %q is not clear; write bytes, or a whole number with KiB, MiB, GiB, TiB or PiB, such as 10GiB", text)
 }

@@ -116,7 +116,10 @@ func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) map[str
 	if sock.path == "" {
 		return names
 	}
-	c := sock.open()
+	c, err := sock.open()
+	if err != nil {
+		return names // loading the configuration has reported it
+	}
 	defer c.Close()
 	st, err := c.Status(ctx)
 	if err != nil {

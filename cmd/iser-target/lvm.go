@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -21,11 +23,17 @@ import (
 func lvmCommand() *cobra.Command {
 	var s socketFlag
 	cmd := cli.Command(cli.Env{Remote: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (bool, error) {
-		c := s.open()
+		c, err := s.open()
+		if err != nil {
+			return true, err
+		}
 		defer c.Close()
 		gs, err := c.Groups(ctx)
 		if errors.Is(err, admin.ErrNoTarget) || err == nil && !concerns(gs, args) {
 			return false, nil
+		}
+		if errors.Is(err, syscall.EACCES) {
+			err = fmt.Errorf("%w; --socket /dev/null works on devices that no target serves", err)
 		}
 		if err != nil {
 			return true, err

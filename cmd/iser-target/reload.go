@@ -65,6 +65,9 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 	if dry {
 		a.foresee(steps)
 	} else {
+		for _, w := range next.Warnings() {
+			a.log.Warn(w)
+		}
 		a.run(ctx, steps, a.running(next))
 	}
 	changes := []admin.Change{}

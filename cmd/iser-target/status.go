@@ -23,7 +23,10 @@ func (s *socketFlag) add(cmd *cobra.Command) {
 	cmd.PersistentFlags().StringVar(&s.path, "socket", "", "admin socket (default $SOFTISER_ADMIN_SOCKET, then /run/softiser/iser-target.sock)")
 }
 
-func (s *socketFlag) open() *admin.Client {
+func (s *socketFlag) open() (*admin.Client, error) {
+	if err := config.MistypedEnv("admin.socket"); err != nil && s.path == "" {
+		return nil, exit(exitUsage, err)
+	}
 	p := s.path
 	if p == "" {
 		p = os.Getenv(config.EnvPrefix + "_ADMIN_SOCKET")
@@ -31,16 +34,19 @@ func (s *socketFlag) open() *admin.Client {
 	if p == "" {
 		p = "/run/softiser/iser-target.sock"
 	}
-	return admin.NewClient(p)
+	return admin.NewClient(p), nil
 }
 
 // ask runs one exchange with the target.
 func (s *socketFlag) ask(ctx context.Context, f func(context.Context, *admin.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	c := s.open()
+	c, err := s.open()
+	if err != nil {
+		return err
+	}
 	defer c.Close()
-	err := f(ctx, c)
+	err = f(ctx, c)
 	if errors.Is(err, admin.ErrNoTarget) {
 		return exit(exitNoTarget, err)
 	}

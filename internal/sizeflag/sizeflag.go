@@ -1,14 +1,10 @@
-// Package sizeflag is a command-line option that takes a number of bytes as
-// people write it: 4096, 4KiB, 1MiB, 4kB, 1MB.
+// Package sizeflag reads a number of bytes as people write it, 4096, 4KiB, 1MiB, 4kB
+// or 1MB: the same in command-line options, --export and configurations.
 package sizeflag
 
 import (
-	"fmt"
-	"math"
 	"strconv"
 	"strings"
-
-	"github.com/dustin/go-humanize"
 )
 
 // Value is a number of bytes; it is a pflag.Value. A negative one stands for "not
@@ -31,24 +27,13 @@ func (v *Value) String() string {
 // Type names the value in help texts.
 func (v *Value) Type() string { return "size" }
 
-// Set reads a size. Bare k, m, g and t are refused: some programs mean 1000 by
-// them and some 1024.
+// Set is Parse.
 func (v *Value) Set(s string) error {
-	s = strings.TrimSpace(s)
-	if n, err := strconv.ParseInt(s, 10, 64); err == nil && n >= 0 {
+	n, err := Parse(s)
+	if err == nil {
 		*v = Value(n)
-		return nil
 	}
-	if s != "" && strings.ContainsRune("kKmMgGtTpP", rune(s[len(s)-1])) {
-		num, unit := s[:len(s)-1], strings.ToUpper(s[len(s)-1:])
-		return fmt.Errorf("%q can mean two sizes: write %s%siB (1024) or %s%sB (1000)", s, num, unit, num, strings.Replace(unit, "K", "k", 1))
-	}
-	n, err := humanize.ParseBytes(s)
-	if err != nil || n > math.MaxInt64 {
-		return fmt.Errorf("%q is not a size: write it like 4096, 4KiB, 1MiB or 2GB", s)
-	}
-	*v = Value(n)
-	return nil
+	return err
 }
 
 // Binary is a Value for tools whose originals take k, m and g as powers of 1024.

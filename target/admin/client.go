@@ -92,7 +92,7 @@ func luns(iqn string) string { return "/v1/targets/" + url.PathEscape(iqn) + "/l
 func (c *Client) unanswered(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("admin socket %s: %w; it belongs to the user that iser-target runs as", c.path, syscall.EACCES)
+		return fmt.Errorf("admin socket %s: %w; it belongs to the user that iser-target runs as: become that user, or name the socket of a target of your own with --socket", c.path, syscall.EACCES)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("admin socket %s: the target has not answered in time: %w", c.path, context.DeadlineExceeded)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):

@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// Warnings tells what is allowed and yet probably not meant: targets that whoever
-// reaches the machine may write to.
-func (c *Config) Warnings() (all []string) {
+// exposed tells of targets that whoever reaches the machine may write to.
+func (c *Config) exposed() (all []string) {
 	for _, t := range c.Targets {
 		if t.Auth.Method == "chap" || len(t.ACL.Initiators) > 0 || len(t.ACL.Networks) > 0 || len(t.LUNs) == 0 {
 			continue
@@ -17,7 +16,7 @@ func (c *Config) Warnings() (all []string) {
 			if len(t.Portals) > 0 && !slices.Contains(t.Portals, p.Listen) || !reachable(p.Listen) {
 				continue
 			}
-			all = append(all, fmt.Sprintf("target %s is offered on %s without auth and acl: whoever reaches that address may use its volumes", t.IQN, p.Listen))
+			all = append(all, fmt.Sprintf("target %s is offered on %s without auth and acl: whoever reaches that address may use its volumes; add one of them, or listen on 127.0.0.1", t.IQN, p.Listen))
 			break
 		}
 	}

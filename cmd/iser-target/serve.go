@@ -129,9 +129,6 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	if err != nil {
 		return exit(exitUsage, err)
 	}
-	for _, w := range cfg.Warnings() {
-		log.Warn(w)
-	}
 	defer outliveReaders()()
 	again, stopAgain := endings()
 	defer stopAgain()

@@ -227,21 +227,25 @@ func TestLogoutConnection(t *testing.T) {
 			asks.write(&q, nil)
 			asks.expectSilence(30 * time.Millisecond) // its task still runs
 			release()
-			for {
+			// The logout and the task of the connection that stays are answered in any
+			// order, the task with its status in the Data-In or behind it.
+			loggedOut, finished := false, c.from == 1
+			for !loggedOut || !finished {
 				p := asks.read()
-				if p.Opcode() == iscsi.OpLogoutResp {
+				switch {
+				case p.Opcode() == iscsi.OpLogoutResp:
 					if got := p.LogoutResponse().Response(); got != iscsi.LogoutClosed {
 						t.Fatalf("response %d", got)
 					}
-					break
-				}
-				if p.ITT() != mine {
+					loggedOut = true
+				case p.ITT() != mine || finished:
 					t.Fatalf("%v for %#x: a task of the closed connection was answered", p.Opcode(), p.ITT())
+				case p.Opcode() == iscsi.OpSCSIResponse, p.Opcode() == iscsi.OpDataIn && p.DataIn().HasStatus():
+					finished = true
 				}
-				mine = 0
 			}
 			b.expectClosed()
-			if mine != 0 {
+			if c.from == 1 {
 				r.finish(mine, nil)
 			}
 			r.ready()
@@ -280,8 +284,15 @@ func TestConnectionReinstatement(t *testing.T) {
 			release := s.dev.hold()
 			r.command(command{cdb: cdbRW10(0x28, 0, 1), read: true, edtl: 512})
 			eventually(t, "the read waits", func() bool { return s.dev.held() == 1 })
-			time.AfterFunc(30*time.Millisecond, release)
-			b := s.another(r, 0)
+			// The login waits for the read, which goes on until it has been aborted.
+			began := make(chan *rawInitiator)
+			go func() { defer close(began); began <- s.another(r, 0) }()
+			s.aborted(r, 1)
+			release()
+			b := <-began
+			if b == nil {
+				t.FailNow()
+			}
 			r.expectClosed()
 			b.ready() // the same session: no unit attention of a new nexus is due
 			if a != nil {

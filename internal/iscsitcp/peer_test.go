@@ -35,7 +35,7 @@ func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 	t.Helper()
 	noLeaks(t)
 	a, b := loopback.Pair(t)
-	c, err := New(b, role, Config{})
+	c, err := New(b, role, Config{SequenceTimeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

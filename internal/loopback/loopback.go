@@ -3,7 +3,9 @@
 package loopback
 
 import (
+	"math/rand/v2"
 	"net"
+	"strconv"
 	"testing"
 )
 
@@ -24,13 +26,31 @@ func Pair(t testing.TB) (client, server *net.TCPConn) {
 }
 
 // FreeAddr returns an address that nobody listens on, for a server that another
-// process, or the code under test, starts. Somebody else may take the port first;
-// where the test itself listens it uses port 0.
+// process, or the code under test, starts. Where the test itself listens it uses port 0.
+// The port is one that the system does not hand out itself, to a connection of somebody
+// else, and no other test gets it until this one has ended.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	ln := listen(t)
-	defer ln.Close()
-	return ln.Addr().String()
+	const first, last = 10000, 20000
+	start := rand.IntN(last - first)
+	for i := range last - first {
+		port := strconv.Itoa(first + (start+i)%(last-first))
+		// An abstract socket is a mark that goes with its process, however that ends.
+		mark, err := net.Listen("unix", "@softiser-test-port-"+port)
+		if err != nil {
+			continue
+		}
+		ln, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			mark.Close()
+			continue
+		}
+		ln.Close()
+		t.Cleanup(func() { mark.Close() })
+		return "127.0.0.1:" + port
+	}
+	t.Fatalf("every port from %d to %d is taken", first, last)
+	return ""
 }
 
 func listen(t testing.TB) net.Listener {

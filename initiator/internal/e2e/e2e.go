@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"softiser/internal/loopback"
 )
 
 var build = sync.OnceValues(func() (string, error) {
@@ -66,12 +68,7 @@ type Target struct {
 // test's end kills it.
 func StartTarget(t testing.TB, size string) *Target {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Target{t: t, bin: Binary(t, "iser-target"), Addr: l.Addr().String(), Img: filepath.Join(t.TempDir(), "disk.img"), size: size}
-	l.Close()
+	p := &Target{t: t, bin: Binary(t, "iser-target"), Addr: loopback.FreeAddr(t), Img: filepath.Join(t.TempDir(), "disk.img"), size: size}
 	p.Start()
 	t.Cleanup(p.Kill)
 	return p

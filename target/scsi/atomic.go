@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-
-	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
 )
@@ -56,42 +55,55 @@ func cmdWriteAtomic(t *Task) {
 }
 
 func writeAtomic(t *Task, p []byte) bool {
-	lu := t.lu
-	lu.journal.mu.Lock()
-	defer lu.journal.mu.Unlock()
-	old := t.dev.bufs.get(len(p))
-	defer t.dev.bufs.put(old)
-	old = old[:len(p)]
-	if _, err := lu.vol.ReadAt(old, t.off); err != nil {
-		t.failErr(err, reading)
-		return false
-	}
-	if err := lu.journal.put(old, t.off); err != nil {
-		// What of the entry is in the file must not be put back at the next start.
-		_ = lu.journal.clear()
-		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
-		return false
-	}
-	err := lu.writeAt(p, t.off, t.stop())
-	if err == nil {
-		err = lu.vol.FlushRange(t.off, int64(len(p)))
-	}
-	if err != nil {
-		// Nothing may remain of it.
-		if lu.putBack(old, t.off, t.stop()) != nil || lu.journal.clear() != nil {
-			lu.journal.off, lu.journal.old = t.off, bytes.Clone(old)
-			lu.journal.stuck.Store(true)
-		}
-		t.failErr(err, writing)
-		return false
-	}
-	if err := lu.journal.clear(); err != nil {
-		lu.journal.old = nil
-		lu.journal.stuck.Store(true)
-		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+	if dir, err := t.lu.writeWhole(p, t.off, t.stop()); err != nil {
+		t.failErr(err, dir)
 		return false
 	}
 	return true
+}
+
+// writeWhole writes p durably, all or nothing. It returns what it was doing when it failed.
+func (lu *LU) writeWhole(p []byte, off int64, stop blockdev.Stop) (direction, error) {
+	j := &lu.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.stuck.Load() { // since this command was enabled
+		if err := lu.unstickLocked(stop); err != nil {
+			return writing, err
+		}
+	}
+	old := lu.dev.bufs.get(len(p))
+	defer lu.dev.bufs.put(old)
+	old = old[:len(p)]
+	if _, err := lu.vol.ReadAt(old, off); err != nil {
+		return reading, err
+	}
+	if err := j.put(old, off); err != nil {
+		// What of the entry is in the file must not be put back at the next start, over
+		// what is written from here on.
+		if j.clear() != nil {
+			j.stick(nil, 0)
+		}
+		return writing, fmt.Errorf("%s: %w", j.name, err)
+	}
+	err := lu.writeAt(p, off, stop)
+	if err == nil {
+		err = lu.vol.FlushRange(off, int64(len(p)))
+	}
+	if err != nil {
+		// Nothing may remain of it.
+		if lu.putBack(old, off, stop) != nil {
+			j.stick(bytes.Clone(old), off)
+		} else if j.clear() != nil {
+			j.stick(nil, 0)
+		}
+		return writing, err
+	}
+	if err := j.clear(); err != nil {
+		j.stick(nil, 0)
+		return writing, fmt.Errorf("%s: %w", j.name, err)
+	}
+	return writing, nil
 }
 
 // putBack makes old the durable content of its blocks again. It writes only what differs:
@@ -128,11 +140,16 @@ func (lu *LU) unstick(stop blockdev.Stop) error {
 	if !j.stuck.Load() {
 		return nil
 	}
+	return lu.unstickLocked(stop)
+}
+
+func (lu *LU) unstickLocked(stop blockdev.Stop) error {
+	j := &lu.journal
 	if j.old != nil {
 		_ = lu.putBack(j.old, j.off, stop) // a medium that still fails keeps what it has
 	}
 	if err := j.clear(); err != nil {
-		return err
+		return fmt.Errorf("%s: %w", j.name, err)
 	}
 	j.old = nil
 	j.stuck.Store(false)
@@ -150,13 +167,20 @@ func (lu *LU) unstick(stop blockdev.Stop) error {
 type undoJournal struct {
 	mu   sync.Mutex
 	name string
-	file *os.File // nil until the first use
+	file journalStore // nil until the first use
 
 	// stuck: the file holds an entry that is not to be put back any more once
 	// something else is written. It is set and cleared under mu.
 	stuck atomic.Bool
 	off   int64  // guarded by mu: of old
 	old   []byte // guarded by mu: what could not be put back; nil: only clearing has failed
+}
+
+// journalStore is the part of *os.File that the journal is written through.
+type journalStore interface {
+	io.WriterAt
+	io.Closer
+	Sync() error
 }
 
 const (
@@ -171,6 +195,13 @@ func (lu *LU) journalFile() string {
 func journalSum(head, data []byte) uint32 {
 	tab := crc32.MakeTable(crc32.Castagnoli)
 	return crc32.Update(crc32.Checksum(head[:32], tab), tab, data)
+}
+
+// stick notes that the entry is not gone; old is what has still to be put back at off, nil:
+// nothing. Preconditions: mu is held.
+func (j *undoJournal) stick(old []byte, off int64) {
+	j.old, j.off = old, off
+	j.stuck.Store(true)
 }
 
 // put makes the entry durable. Preconditions: mu is held.
@@ -209,6 +240,36 @@ func (j *undoJournal) clear() error {
 		return err
 	}
 	return j.file.Sync()
+}
+
+// wipe overwrites all of the file, durably: what a SANITIZE or FORMAT UNIT removes from the
+// volume must not stay beside it, nor come back from there.
+func (j *undoJournal) wipe() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	info, err := os.Stat(j.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if j.file == nil {
+		f, err := os.OpenFile(j.name, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		j.file = f
+	}
+	if _, err := j.file.WriteAt(make([]byte, info.Size()), 0); err != nil {
+		return err
+	}
+	if err := j.file.Sync(); err != nil {
+		return err
+	}
+	j.old = nil
+	j.stuck.Store(false)
+	return nil
 }
 
 func (j *undoJournal) close() {
@@ -254,8 +315,10 @@ func (lu *LU) undo() error {
 	// has been written since.
 	lu.journal.mu.Lock()
 	defer lu.journal.mu.Unlock()
-	if lu.journal.file, err = os.OpenFile(lu.journal.name, os.O_RDWR, 0); err != nil {
+	f, err := os.OpenFile(lu.journal.name, os.O_RDWR, 0)
+	if err != nil {
 		return err
 	}
+	lu.journal.file = f
 	return lu.journal.clear()
 }

@@ -313,6 +313,11 @@ func (t *Task) unwaitLocked() {
 
 // rewriteMedium does the passes of o from where it stands.
 func (lu *LU) rewriteMedium(o *operation) error {
+	if lu.canSave() {
+		if err := lu.journal.wipe(); err != nil {
+			return err
+		}
+	}
 	saved := time.Now()
 	for ; o.Pass < o.Passes; o.Pass, o.Offset = o.Pass+1, 0 {
 		piece, write := lu.pass(o)

@@ -20,12 +20,16 @@ import (
 //	order  0     1     2    …    8
 //	bytes  4 Ki  8 Ki  16 Ki …   1 Mi
 //
-// Every buffer that is out is counted; a test that ends with Out() != 0 leaks.
+// Memory that lies elsewhere, but that peers can make the process hold as well,
+// counts against the same bound (Reserve).
+//
+// Every byte that is out is counted; a test that ends with Out() != 0 leaks.
 type Pool struct {
 	mem []byte
-	out atomic.Int64 // bytes
+	out atomic.Int64 // bytes of buffers, and reserved
 
 	mu    sync.Mutex                 // guards what follows
+	kept  int64                      // of out: reserved
 	free  [maxOrder + 1]int32        // first free unit of each order, none when empty
 	next  []int32                    // by first unit of a free buffer
 	prev  []int32                    // likewise
@@ -91,8 +95,45 @@ var DefaultPool = sync.OnceValue(func() *Pool {
 	return p
 })
 
-// Out returns how many bytes of buffers are out.
+// Out returns how many bytes are out: of buffers, and reserved.
 func (p *Pool) Out() int64 { return p.out.Load() }
+
+// Reserve counts n bytes of memory that its caller holds elsewhere against the
+// bound of the pool, or reports that they are too many. At most half of a pool can
+// be reserved: what peers leave lying about never takes the last buffer from those
+// who are about to read or write.
+func (p *Pool) Reserve(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.kept+int64(n) > int64(len(p.mem)/2) || p.out.Load()+int64(n) > int64(len(p.mem)) {
+		return false
+	}
+	p.kept += int64(n)
+	p.out.Add(int64(n))
+	return true
+}
+
+// Unreserve takes n bytes that Reserve has counted off again.
+func (p *Pool) Unreserve(n int) {
+	if n == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if int64(n) > p.kept {
+		panic("blockdev: more staging memory was given back than had been reserved")
+	}
+	p.kept -= int64(n)
+	p.out.Add(int64(-n))
+	p.wakeLocked()
+}
+
+// Reserved returns how many of the bytes that are out are not buffers of the pool.
+func (p *Pool) Reserved() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kept
+}
 
 // Cap returns the bound of the pool, bytes.
 func (p *Pool) Cap() int64 { return int64(len(p.mem)) }
@@ -151,6 +192,11 @@ func (p *Pool) Put(bufs [][]byte) {
 		p.putBufLocked(b)
 		bufs[i] = nil
 	}
+	p.wakeLocked()
+}
+
+// wakeLocked lets those who wait for memory look again.
+func (p *Pool) wakeLocked() {
 	for w := range p.wake {
 		select {
 		case w <- struct{}{}:
@@ -181,7 +227,7 @@ func (p *Pool) getLocked(dst [][]byte, n int) ([][]byte, bool) {
 		o := orderOf(n)
 		u, ok := p.takeLocked(o)
 		for !ok && o > 0 {
-			// Fragmented: smaller pieces do as well.
+			// Fragmented, or mostly reserved: smaller pieces do as well.
 			o--
 			u, ok = p.takeLocked(o)
 		}
@@ -212,6 +258,9 @@ func orderOf(n int) int {
 // takeLocked removes a buffer of order o from the free lists, splitting a
 // larger one if need be.
 func (p *Pool) takeLocked(o int) (int32, bool) {
+	if p.out.Load()+1<<(unitShift+o) > int64(len(p.mem)) {
+		return 0, false // what is free is reserved
+	}
 	from := o
 	for from <= maxOrder && p.free[from] == none {
 		from++

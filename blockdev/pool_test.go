@@ -133,6 +133,47 @@ func TestPoolWaits(t *testing.T) {
 	})
 }
 
+// Reserved memory and buffers share one bound, and reservations leave half of it.
+func TestPoolReserve(t *testing.T) {
+	p := newPool(t, 4<<20)
+	if p.Reserve(2<<20 + 1) {
+		t.Fatal("more than half of the pool was reserved")
+	}
+	if !p.Reserve(2<<20) || p.Reserve(1) {
+		t.Fatal("half of the pool could not be reserved, or more than that")
+	}
+	bufs, err := p.Get(nil, 2<<20, NoWait)
+	if err != nil {
+		t.Fatalf("the half that cannot be reserved: %v", err)
+	}
+	if _, err := p.Get(nil, 1, NoWait); !errors.Is(err, ErrWouldBlock) {
+		t.Errorf("a buffer beyond the bound: %v, want ErrWouldBlock", err)
+	}
+	if p.Out() != 4<<20 || p.Reserved() != 2<<20 {
+		t.Errorf("Out = %d, Reserved = %d", p.Out(), p.Reserved())
+	}
+	p.Unreserve(1 << 20)
+	more, err := p.Get(nil, 1<<20, NoWait)
+	if err != nil {
+		t.Fatalf("a buffer after memory was given back: %v", err)
+	}
+	if p.Reserve(1) {
+		t.Error("reserved what is out as buffers")
+	}
+	p.Put(more)
+	p.Put(bufs)
+	p.Unreserve(1 << 20)
+	if p.Out() != 0 || p.Reserved() != 0 {
+		t.Errorf("at the end: Out = %d, Reserved = %d", p.Out(), p.Reserved())
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("gave back what had not been reserved, without a panic")
+		}
+	}()
+	p.Unreserve(1)
+}
+
 func TestPoolMisuse(t *testing.T) {
 	p := newPool(t, 1<<20)
 	if _, err := p.Get(nil, -1, NoWait); err == nil {

@@ -102,6 +102,8 @@ type QP struct {
 	done   chan struct{}
 	closed atomic.Bool
 
+	failing chan struct{} // closed with dying
+
 	statMu sync.Mutex // guards stats; a leaf
 	stats  QPStats
 }
@@ -137,6 +139,8 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 		txWake: make(chan struct{}, 1),
 		txStop: make(chan struct{}),
 		done:   make(chan struct{}),
+
+		failing: make(chan struct{}),
 	}
 	qp.txIdle.L = &qp.sqMu
 	qp.rq.growLocked(cfg.MaxRecv)
@@ -181,6 +185,11 @@ func (qp *QP) Context() any { return qp.cfg.Context }
 // the goroutines of the queue pair are gone. It is never closed for a queue pair
 // that was not connected, except by Close.
 func (qp *QP) Done() <-chan struct{} { return qp.done }
+
+// Failing is closed when the connection has begun to end. The end waits for the
+// completion handlers: one that waits, for instance because the peer reads too
+// slowly to be asked for more, must return then.
+func (qp *QP) Failing() <-chan struct{} { return qp.failing }
 
 // Err tells why the connection ended: nil while it lives and after a clean
 // Disconnect from this side; io.EOF when the peer closed it; *TerminateError; or

@@ -83,7 +83,13 @@ func (qp *QP) failLocked(err error) {
 		return
 	}
 	qp.err = err
+	qp.dieLocked()
+}
+
+// dieLocked makes everybody stop, those who wait in a handler included.
+func (qp *QP) dieLocked() {
 	qp.dying.Store(true)
+	close(qp.failing)
 	qp.conn.Interrupt()
 }
 
@@ -98,8 +104,7 @@ func (qp *QP) teardown(cause error) {
 				qp.err = fmt.Errorf("rdma: receive: %w", cause)
 			}
 		}
-		qp.dying.Store(true)
-		qp.conn.Interrupt()
+		qp.dieLocked()
 	}
 	for qp.txBusy {
 		qp.txIdle.Wait()

@@ -164,6 +164,8 @@ func (d *fakeDM) PutData(*iscsi.Transfer) error   { panic("initiator put data") 
 func (d *fakeDM) GetData(*iscsi.Transfer) error   { panic("initiator got data") }
 func (d *fakeDM) AbortTransfer(*iscsi.Transfer)   {}
 func (d *fakeDM) Describe() string                { return "fake" }
+func (d *fakeDM) Backlog() iscsi.Backlog          { return iscsi.Backlog{} }
+
 func (d *fakeDM) Stats() (s iscsi.DatamoverStats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -54,6 +54,11 @@ type PDU struct {
 	// layer answers with a Reject of that reason; Data may be missing.
 	Bad *ProtocolError
 
+	// NoRoom says that the data segment of a received PDU was dropped, and its AHS
+	// with it, because there was no memory for them. The upper layer says so to the
+	// peer, who tries again; it keeps nothing of the PDU beyond ControlNotify.
+	NoRoom bool
+
 	// Recycle, when set, takes the receive buffer behind AHS and Data back.
 	Recycle func(*PDU)
 	// Slot is the datamover's own bookkeeping.
@@ -189,6 +194,8 @@ type Datamover interface {
 	AbortTransfer(x *Transfer)
 	// ReleaseTask (initiator role) ends the exposure of a task's buffers.
 	ReleaseTask(b *TaskBuffers)
+	// Backlog tells whether the peer takes what is sent to it.
+	Backlog() Backlog
 	// Push transmits what is queued, up to what the socket takes; the rest goes
 	// on by itself. Up-calls may happen inside.
 	Push()
@@ -209,11 +216,21 @@ type Recovery interface {
 	Forget(itt uint32)
 	// Holds reports whether the answer of a task has not been acknowledged.
 	Holds(itt uint32) bool
+	// Discard gives up everything that is kept: nobody will ask for it any more.
+	Discard()
 	// Adopt takes over what from, whose connection has ended, keeps for a task: its
 	// data from the DataSN exp on is queued (0: all that was not acknowledged). When
 	// the task had been answered, Adopt reports so and makes answer its response, for
 	// the caller to send. lost says that some of the data is not there any more.
 	Adopt(from Recovery, itt, exp uint32, answer *PDU) (answered, lost bool)
+}
+
+// Backlog is how far a connection is behind with sending. A peer that does not read
+// makes Waiting stay and Sent stand still.
+type Backlog struct {
+	Waiting bool   // something is queued that the socket has not taken
+	Sent    uint64 // bytes that it has taken so far
+	Answers int    // bytes of control PDUs that are queued
 }
 
 // DatamoverStats counts what a connection did.

@@ -30,6 +30,10 @@ type Config struct {
 	// sequence at error recovery level 1 and above, before it asks for the rest
 	// again (RFC 7143 §7.5); 0 means three seconds.
 	SequenceTimeout time.Duration
+	// Memory bounds what the peers of all connections together leave here: data
+	// segments that arrive, answers that are not read, what is kept for recovery.
+	// nil: each connection has bounds of its own only.
+	Memory iscsi.Memory
 }
 
 // state of a connection:
@@ -68,6 +72,7 @@ type Conn struct {
 	cause     error // why the connection ended; the first one counts
 	graceful  bool  // the end was asked for with Terminate(nil)
 	finSent   bool
+	lingerEnd time.Time // when finSent: the peer is not listened to any longer
 	params    iscsi.Params
 	expStatSN uint32 // initiator: of the last PDU that the upper layer sent
 	enabled   bool
@@ -112,6 +117,7 @@ func New(nc net.Conn, role iscsi.Role, cfg Config) (*Conn, error) {
 	c.cond.L = &c.mu
 	c.params = iscsi.NewNegotiation(role, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
 	c.tx.init(c)
+	c.tx.unsent.Memory = cfg.Memory
 	c.rx.init(c)
 	return c, nil
 }
@@ -165,7 +171,7 @@ func (c *Conn) Enable() error {
 	}
 	c.enabled = true
 	if c.role == iscsi.RoleTarget && c.params.ErrorRecoveryLevel > 0 {
-		c.keep = newKeeper()
+		c.keep = newKeeper(c.cfg.Memory)
 	}
 	c.resumeRx = !c.upgradingLocked()
 	c.cond.Broadcast()
@@ -187,6 +193,13 @@ func (c *Conn) Stats() iscsi.DatamoverStats {
 		PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(), PayloadCopied: s.copied.Load(),
 		ReceiveCalls: s.recvs.Load(), SendCalls: s.sends.Load(), OutstandingTransfers: s.transfers.Load(),
 	}
+}
+
+// Backlog implements iscsi.Datamover.
+func (c *Conn) Backlog() iscsi.Backlog {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return iscsi.Backlog{Waiting: c.tx.head != nil, Sent: c.tx.sent, Answers: c.tx.unsent.Bytes()}
 }
 
 // Net returns the connection below, for addresses and logs.
@@ -258,6 +271,9 @@ func (c *Conn) run() {
 	done := c.tx.purge(lost)
 	done = c.gets.purge(done, lost)
 	c.tasks.purge()
+	if c.keep != nil && c.params.ErrorRecoveryLevel < 2 {
+		c.keep.close()
+	}
 	if c.late != nil {
 		c.late.Stop()
 	}

@@ -10,6 +10,7 @@ import (
 const (
 	keepBytes  = 16 << 20 // data of READs
 	keepStatus = 1024     // numbered PDUs
+	keepPDUs   = 1 << 14  // records of Data-Ins whose command has been answered, or all of one command
 	againPDUs  = 4096     // retransmissions in the transmit queue
 )
 
@@ -26,7 +27,10 @@ const (
 // command that has been answered loses its own, or else the new one is sent
 // without. A SNACK for it is then rejected.
 type keeper struct {
-	room    int // bytes that may still be kept
+	room    int          // bytes that may still be kept
+	memory  iscsi.Memory // of which they are reserved; nil: there is no common bound
+	pdus    int          // records of Data-Ins
+	closed  bool         // nothing is kept any more
 	status  []keptStatus
 	tasks   map[uint32]*keptTask // by ITT
 	tags    map[uint32]*keptTask // by the tag of Data-Ins that ask for a DataACK
@@ -38,6 +42,7 @@ type keptStatus struct {
 	sn   uint32
 	bhs  iscsi.BHS
 	data []byte
+	lost bool      // there was no room for data
 	task *keptTask // of a SCSI Response
 }
 
@@ -63,8 +68,39 @@ type keptPDU struct {
 	ack   bool // A
 }
 
-func newKeeper() *keeper {
-	return &keeper{room: keepBytes, tasks: map[uint32]*keptTask{}, tags: map[uint32]*keptTask{}}
+func newKeeper(m iscsi.Memory) *keeper {
+	return &keeper{room: keepBytes, memory: m, tasks: map[uint32]*keptTask{}, tags: map[uint32]*keptTask{}}
+}
+
+// take makes room for n bytes, or reports that there is none.
+func (k *keeper) take(n int) bool {
+	if k.closed || k.room < n || k.memory != nil && !k.memory.Reserve(n) {
+		return false
+	}
+	k.room -= n
+	return true
+}
+
+// give ends the use of n bytes.
+func (k *keeper) give(n int) {
+	k.room += n
+	if k.memory != nil {
+		k.memory.Unreserve(n)
+	}
+}
+
+// close gives everything up. The keeper keeps nothing afterwards.
+func (k *keeper) close() {
+	k.closed = true
+	for _, t := range k.tasks {
+		k.drop(t)
+	}
+	for i := range k.status {
+		k.give(len(k.status[i].data))
+	}
+	k.status, k.pdus = nil, 0
+	clear(k.tasks)
+	clear(k.tags)
 }
 
 func (k *keptTask) next() uint32 { return k.first + uint32(len(k.pdus)) }
@@ -95,10 +131,11 @@ func (k *keeper) copyOf(t *keptTask, x *iscsi.Transfer) []byte {
 			k.drop(old)
 		}
 	}
-	if t.lost || k.room < n {
+	if t.lost || !k.take(n) {
 		k.drop(t)
 		return nil
 	}
+	t.bytes += n
 	b, at := make([]byte, n), 0
 	for _, s := range x.Segs {
 		c, ok := copyGuarded(b[at:], s)
@@ -108,15 +145,13 @@ func (k *keeper) copyOf(t *keptTask, x *iscsi.Transfer) []byte {
 		}
 		at += c
 	}
-	k.room -= n
-	t.bytes += n
 	return b
 }
 
 // drop gives the data of t up.
 func (k *keeper) drop(t *keptTask) {
 	t.lost = true
-	k.room += t.bytes
+	k.give(t.bytes)
 	t.bytes = 0
 	for i := range t.pdus {
 		t.pdus[i].data = nil
@@ -125,8 +160,9 @@ func (k *keeper) drop(t *keptTask) {
 
 // forget ends the record of t.
 func (k *keeper) forget(t *keptTask) {
-	k.room += t.bytes
-	t.bytes = 0
+	k.give(t.bytes)
+	k.pdus -= len(t.pdus)
+	t.bytes, t.pdus = 0, nil
 	if k.tasks[t.itt] == t {
 		delete(k.tasks, t.itt)
 	}
@@ -157,6 +193,7 @@ func (k *keeper) shift(n int) {
 		if t := k.status[i].task; t != nil {
 			k.forget(t)
 		}
+		k.give(len(k.status[i].data))
 	}
 	k.status = slices.Delete(k.status, 0, n)
 }
@@ -165,9 +202,10 @@ func (k *keeper) shift(n int) {
 func (k *keeper) ackedData(t *keptTask, exp uint32) {
 	n := int(exp - t.first)
 	for _, p := range t.pdus[:n] {
-		k.room += len(p.data)
+		k.give(len(p.data))
 		t.bytes -= len(p.data)
 	}
+	k.pdus -= n
 	t.pdus = slices.Delete(t.pdus, 0, n)
 	t.first = exp
 }
@@ -180,10 +218,13 @@ func numbered(b *iscsi.BHS) bool {
 
 // sent takes note of a control PDU, which may still be changed.
 func (k *keeper) sent(p *iscsi.PDU) {
-	if !numbered(&p.BHS) || p.BHS.Opcode() == iscsi.OpLoginResponse {
+	if !numbered(&p.BHS) || p.BHS.Opcode() == iscsi.OpLoginResponse || k.closed {
 		return
 	}
-	s := keptStatus{sn: p.BHS.StatSN(), data: slices.Clone(p.Data)}
+	s := keptStatus{sn: p.BHS.StatSN()}
+	if s.lost = !k.take(len(p.Data)); !s.lost {
+		s.data = slices.Clone(p.Data)
+	}
 	if p.BHS.Opcode() == iscsi.OpSCSIResponse {
 		if t := k.tasks[p.BHS.ITT()]; t != nil && !t.answered {
 			t.answered = true
@@ -192,7 +233,7 @@ func (k *keeper) sent(p *iscsi.PDU) {
 		}
 	}
 	s.bhs = p.BHS
-	if len(k.status) == keepStatus {
+	for len(k.status) == keepStatus || k.pdus > keepPDUs && len(k.status) > 0 {
 		k.shift(1)
 	}
 	k.status = append(k.status, s)
@@ -227,6 +268,15 @@ func (c *Conn) Holds(itt uint32) bool {
 	return c.keep != nil && c.keep.answer(itt) >= 0
 }
 
+// Discard implements iscsi.Recovery.
+func (c *Conn) Discard() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.keep != nil {
+		c.keep.close()
+	}
+}
+
 // answer finds the SCSI Response for a task among the numbered PDUs.
 func (k *keeper) answer(itt uint32) int {
 	return slices.IndexFunc(k.status, func(s keptStatus) bool {
@@ -247,10 +297,12 @@ func (c *Conn) surrender(itt uint32) (*keptTask, *keptStatus) {
 	if t != nil {
 		delete(k.tasks, itt)
 		delete(k.tags, t.tag)
-		k.room += t.bytes
+		k.room += t.bytes // which stay reserved
+		k.pdus -= len(t.pdus)
 	}
 	if i := k.answer(itt); i >= 0 {
 		s := k.status[i]
+		k.give(len(s.data))
 		k.status = slices.Delete(k.status, i, i+1)
 		return t, &s
 	}
@@ -266,7 +318,7 @@ func (c *Conn) Adopt(from iscsi.Recovery, itt, exp uint32, answer *iscsi.PDU) (a
 		answer.BHS, answer.Data = s.bhs, s.data
 		answer.BHS.SCSIResponse().SetSNACKTag(0)
 	}
-	if t == nil || c.keep == nil {
+	if t == nil {
 		return s != nil, false
 	}
 	k := c.keep
@@ -276,6 +328,7 @@ func (c *Conn) Adopt(from iscsi.Recovery, itt, exp uint32, answer *iscsi.PDU) (a
 	t.tag, t.snackTag, t.answered = k.lastTag, 0, false
 	k.tasks[itt], k.tags[t.tag] = t, t
 	k.room -= t.bytes
+	k.pdus += len(t.pdus)
 	// Other values are ignored (§11.5.6).
 	if n := exp - t.first; exp != 0 && n <= uint32(len(t.pdus)) {
 		k.ackedData(t, exp)

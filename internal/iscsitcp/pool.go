@@ -26,13 +26,19 @@ var (
 // 0 when every received PDU has been released.
 func BuffersOut() int64 { return buffersOut.Load() }
 
+// class is the index in buffers for n bytes.
+func class(n int) int { return max(bits.Len(uint(n-1)), minBufferBits) - minBufferBits }
+
+// bufferLen is the length of the buffer for n bytes.
+func bufferLen(n int) int { return 1 << (class(n) + minBufferBits) }
+
 func getBuffer(n int) *buffer {
-	class := max(bits.Len(uint(n-1)), minBufferBits) - minBufferBits
+	class := class(n)
 	buffersOut.Add(1)
 	if b, _ := buffers[class].Get().(*buffer); b != nil {
 		return b
 	}
-	return &buffer{make([]byte, 1<<(class+minBufferBits))}
+	return &buffer{make([]byte, bufferLen(n))}
 }
 
 func putBuffer(b *buffer) {
@@ -44,6 +50,7 @@ func putBuffer(b *buffer) {
 type inPDU struct {
 	pdu     iscsi.PDU
 	buf     *buffer
+	memory  iscsi.Memory     // of which the buffer is reserved; nil: it is not
 	recycle func(*iscsi.PDU) // made once
 }
 
@@ -63,8 +70,30 @@ func newInPDU(n int) *inPDU {
 	return p
 }
 
+// roomFree is how much of a PDU each connection has room for in any case: what a
+// login or a small command needs.
+const roomFree = 8192 + iscsi.MaxAHSLen
+
+// inPDU is newInPDU for a PDU of the peer: a large one takes from what all peers
+// have together. It reports whether there was room; without, the PDU has none.
+func (c *Conn) inPDU(n int) (p *inPDU, room bool) {
+	if n <= roomFree || c.cfg.Memory == nil {
+		return newInPDU(n), true
+	}
+	if !c.cfg.Memory.Reserve(bufferLen(n)) {
+		return newInPDU(0), false
+	}
+	p = newInPDU(n)
+	p.memory = c.cfg.Memory
+	return p, true
+}
+
 // free is the PDU's Recycle.
 func (p *inPDU) free(*iscsi.PDU) {
+	if p.memory != nil {
+		p.memory.Unreserve(len(p.buf.b))
+		p.memory = nil
+	}
 	if p.buf != nil {
 		putBuffer(p.buf)
 		p.buf = nil

@@ -3,6 +3,8 @@ package iscsitcp
 import (
 	"fmt"
 	"io"
+	"os"
+	"time"
 
 	"softiser/internal/iscsi"
 	"softiser/internal/sockio"
@@ -44,6 +46,7 @@ type rxState struct {
 	in     *inPDU
 	toss   bool // the header was damaged: what it announced is skipped
 	astray bool // no good header has come since
+	full   bool // the next header waits until the peer has read more of its answers
 	direct bool // owner's memory, whole: the digest can be checked
 	whole  view // all of dst, for the digest
 
@@ -98,6 +101,11 @@ func (c *Conn) rxReady(uintptr) bool {
 			return true
 		}
 		c.push(rxBytes) // what the PDUs of this batch were answered with
+		if r.full {
+			r.full = false
+			c.awaitReader()
+			continue
+		}
 		got := c.stats.pdusIn.Load() - before
 		if lone && got == 1 && c.sk.Drained() && r.phase == rxHeader && r.r == r.w {
 			c.sk.Waits()
@@ -126,6 +134,16 @@ func (c *Conn) rxReady(uintptr) bool {
 	}
 }
 
+// awaitReader waits until the peer has read what it made us say, or the connection
+// is ending.
+func (c *Conn) awaitReader() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.st == stateFull && !c.tx.unsent.Room() {
+		c.cond.Wait()
+	}
+}
+
 // read makes one system call: the rest of the data into its place, and behind it
 // the read-ahead.
 func (c *Conn) read() (int, error) {
@@ -141,7 +159,14 @@ func (c *Conn) read() (int, error) {
 		c.beginPlacing()
 		v = c.appendDst(v)
 	}
-	v = sockio.Append(v, r.buf[r.w:min(len(r.buf), r.w+c.ahead())])
+	ahead, err := c.ahead()
+	if err != nil {
+		if r.phase == rxData {
+			c.endPlacing()
+		}
+		return 0, err
+	}
+	v = sockio.Append(v, r.buf[r.w:min(len(r.buf), r.w+ahead)])
 	n, err := c.sk.Readv(v)
 	clear(v)
 	r.vec = v[:0]
@@ -198,12 +223,12 @@ func (r *rxState) took(k int) {
 // ahead is how much to read behind the data: while data for tasks is expected,
 // only up to the end of the next header, so that what follows it need not be
 // copied; while the stream may change its form, nothing behind the PDU.
-func (c *Conn) ahead() int {
+func (c *Conn) ahead() (int, error) {
 	r := &c.rx
 	have := r.w - r.r
-	direct, last := c.expects()
-	if !direct && !last && (r.phase != rxData || r.dst.n >= r.left) {
-		return len(r.buf)
+	direct, last, err := c.expects()
+	if err != nil || !direct && !last && (r.phase != rxData || r.dst.n >= r.left) {
+		return len(r.buf), err
 	}
 	next := iscsi.BHSLen
 	if r.hd {
@@ -214,11 +239,11 @@ func (c *Conn) ahead() int {
 	}
 	switch r.phase {
 	case rxData:
-		return r.tailLen() + next
+		return r.tailLen() + next, nil
 	case rxTail:
-		return r.need + next - have
+		return r.need + next - have, nil
 	}
-	return max(r.need, next) - have
+	return max(r.need, next) - have, nil
 }
 
 func (r *rxState) tailLen() int {
@@ -230,11 +255,19 @@ func (r *rxState) tailLen() int {
 }
 
 // expects tells what may come next: direct, data for the memory of a task; last,
-// something else than iSCSI.
-func (c *Conn) expects() (direct, last bool) {
+// something else than iSCSI. A connection that has ended expects nothing, however
+// much its peer goes on sending: a socket that is never empty would hide the
+// deadlines that end the receive goroutine.
+func (c *Conn) expects() (direct, last bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tasks.direct || c.gets.first != nil, c.cfg.Upgradable && c.st == stateLogin
+	switch {
+	case c.st == stateDead:
+		err = c.endError()
+	case c.finSent && time.Now().After(c.lingerEnd):
+		err = os.ErrDeadlineExceeded
+	}
+	return c.tasks.direct || c.gets.first != nil, c.cfg.Upgradable && c.st == stateLogin, err
 }
 
 // parse uses up what has been read. It returns when more is needed.
@@ -248,6 +281,10 @@ func (c *Conn) parse() error {
 			}
 			if r.need == iscsi.BHSLen {
 				c.peekHeader()
+				if r.full {
+					r.need = iscsi.BHSLen // it is looked at again
+					return nil
+				}
 				if err := c.checkLengths(); err != nil {
 					return err
 				}

@@ -82,7 +82,8 @@ func (c *Conn) acknowledge(d iscsi.DataIn) {
 	}
 	s.SetExpStatSN(c.expStatSN)
 	o := c.tx.alloc(&b)
-	o.digest = true
+	o.digest, o.cost = true, pduCost
+	c.tx.unsent.Add(o.cost)
 	c.tx.push(o)
 }
 

@@ -8,7 +8,8 @@ import (
 	"softiser/internal/iscsi"
 )
 
-// peekHeader copies the BHS and finds the length of the whole header.
+// peekHeader copies the BHS and finds the length of the whole header, unless the
+// peer has to read before it is read from.
 func (c *Conn) peekHeader() {
 	r := &c.rx
 	r.bhs = iscsi.BHS(r.buf[r.r:])
@@ -16,6 +17,7 @@ func (c *Conn) peekHeader() {
 	login := op == iscsi.OpLoginRequest || op == iscsi.OpLoginResponse
 	c.mu.Lock()
 	r.hd, r.dd = c.digestsLocked()
+	r.full = c.st == stateFull && c.tx.unsent.Full()
 	c.mu.Unlock()
 	r.hd, r.dd = r.hd && !login, r.dd && !login
 	r.need = iscsi.BHSLen + r.bhs.AHSLen()
@@ -100,9 +102,14 @@ func (c *Conn) header() error {
 			return c.dataOut()
 		}
 	}
-	r.in = newInPDU(len(h) - iscsi.BHSLen + r.left)
+	var room bool
+	r.in, room = c.inPDU(len(h) - iscsi.BHSLen + r.left)
 	p := &r.in.pdu
 	p.BHS = r.bhs
+	if !room {
+		p.NoRoom = true
+		return nil // the data goes nowhere
+	}
 	if n := len(h) - iscsi.BHSLen; n > 0 {
 		p.AHS = r.in.buf.b[:n:n]
 		copy(p.AHS, h[iscsi.BHSLen:])

@@ -70,6 +70,11 @@ func (c *Conn) answerSNACK(q iscsi.SNACK) iscsi.RejectReason {
 			return iscsi.RejectProtocol
 		}
 		for i := range n {
+			if k.status[int(beg-first)+i].lost {
+				return iscsi.RejectSNACK
+			}
+		}
+		for i := range n {
 			c.statusAgain(&k.status[int(beg-first)+i])
 		}
 	case iscsi.SNACKDataACK:
@@ -155,6 +160,8 @@ func (c *Conn) statusAgain(s *keptStatus) {
 
 func (c *Conn) againLocked(o *outPDU) {
 	o.again = true
+	o.cost = pduCost + o.data.n // the queue may be all that holds the data, once it is acknowledged
+	c.tx.unsent.Add(o.cost)
 	c.tx.again++
 	c.stats.again.Add(1)
 }
@@ -217,6 +224,7 @@ func (c *Conn) recut(t *keptTask, tag uint32) {
 func (c *Conn) cutAnew(t *keptTask) {
 	old := t.pdus
 	t.pdus = nil
+	c.keep.pdus -= len(old)
 	for _, p := range old {
 		for len(p.data) > 0 {
 			n := min(len(p.data), int(c.params.MaxXmitDataSegmentLength))
@@ -226,6 +234,7 @@ func (c *Conn) cutAnew(t *keptTask) {
 			p.data = p.data[n:]
 		}
 	}
+	c.keep.pdus += len(t.pdus)
 	c.dataAgain(t, 0, len(t.pdus))
 }
 

@@ -463,7 +463,7 @@ func FuzzSNACK(f *testing.F) {
 	f.Add(byte(2), none, uint32(1), uint32(4), uint32(0), uint32(8))
 	f.Add(byte(3), uint32(5), uint32(9), uint32(0), uint32(0), uint32(7))
 	f.Fuzz(func(t *testing.T, kind byte, itt, ttt, beg, run, exp uint32) {
-		c := &Conn{role: iscsi.RoleTarget, up: datamovertest.NewRecorder(), st: stateFull, keep: newKeeper()}
+		c := &Conn{role: iscsi.RoleTarget, up: datamovertest.NewRecorder(), st: stateFull, keep: newKeeper(nil)}
 		c.params.MaxXmitDataSegmentLength, c.params.MaxBurstLength = 512, 1024
 		c.tx.init(c)
 		x := &iscsi.Transfer{ITT: 5, LUN: 0, Len: 3000, Segs: [][]byte{filled(3000)}, Final: true}

@@ -44,6 +44,10 @@ func (c *Conn) queueControlLocked(p *iscsi.PDU, op iscsi.Opcode) *outPDU {
 	if len(p.Data) > 0 {
 		o.setOwn(p.Data)
 	}
+	if c.role == iscsi.RoleTarget || op == iscsi.OpNopOut && p.BHS.ITT() == iscsi.ReservedTag {
+		o.cost = pduCost + len(p.Data)
+		c.tx.unsent.Add(o.cost)
+	}
 	c.tx.push(o)
 	return o
 }
@@ -133,6 +137,7 @@ func (c *Conn) putKeptLocked(x *iscsi.Transfer, v view) {
 			p.data = kept[off : off+n : off+n]
 		}
 		t.pdus = append(t.pdus, p)
+		c.keep.pdus++
 		o := c.dataInLocked(t, len(t.pdus)-1)
 		o.xfer, o.last = x, end
 		if kept == nil {

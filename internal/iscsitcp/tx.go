@@ -25,7 +25,9 @@ type txState struct {
 	sending    bool // a system call is using queued PDUs: none may be unlinked
 	doneHead   *iscsi.Transfer
 	doneTail   *iscsi.Transfer
-	again      int // PDUs in the queue that are sent once more
+	again      int          // PDUs in the queue that are sent once more
+	unsent     iscsi.Unsent // answers in the queue
+	sent       uint64       // bytes that the socket has taken
 
 	batch   []*outPDU // the transmitter's
 	vec     []sockio.Vec
@@ -82,6 +84,7 @@ func (t *txState) release(p *outPDU) {
 	if p.again {
 		t.again--
 	}
+	t.unsent.Sub(p.cost)
 	if t.nfree == maxFree {
 		return
 	}
@@ -224,7 +227,8 @@ func (c *Conn) transmit(budget int) (empty bool) {
 		if !c.collectLocked() {
 			if c.st == stateClosing && !c.finSent {
 				c.finSent = true
-				c.sk.SetReadDeadline(time.Now().Add(c.cfg.Linger))
+				c.lingerEnd = time.Now().Add(c.cfg.Linger)
+				c.sk.SetReadDeadline(c.lingerEnd)
 				_ = c.sk.CloseWrite()
 			}
 			if t.doneHead != nil {
@@ -331,6 +335,7 @@ func (c *Conn) sendBatch(hd, dd bool) (int, error) {
 // advanceLocked takes n bytes off the queue.
 func (c *Conn) advanceLocked(n int) {
 	t := &c.tx
+	t.sent += uint64(n)
 	for n > 0 {
 		p := t.head
 		rest := p.length - p.sent

@@ -24,12 +24,16 @@ type outPDU struct {
 	task    *task           // initiator: whose Bufs data refers to
 	sent    int             // bytes that the socket has taken
 	length  int             // of the whole PDU; 0 until sealed
+	cost    int             // what it counts for in txState.unsent; 0: it is no answer
 	digest  bool            // digests apply (none during login)
 	last    bool            // xfer is complete when this PDU has gone out
 	taken   bool            // the transmitter has seen it: no more changes
 	again   bool            // sent once more, after a SNACK
 	payload bool            // data belongs to a SCSI task
 }
+
+// pduCost is the memory of a queued PDU without data, roughly.
+const pduCost = 384
 
 // setOwn makes the PDU's data a copy of b.
 func (p *outPDU) setOwn(b []byte) {

@@ -23,6 +23,9 @@ type ConnConfig struct {
 	RDMA rdma.ConnParams
 	// NoRemoteInvalidate keeps this side from agreeing to Send with Invalidate.
 	NoRemoteInvalidate bool
+	// Memory bounds, over all connections, the answers that peers leave unread; nil:
+	// each connection has a bound of its own only.
+	Memory iscsi.Memory
 	// RequireHello makes the initiator ask for the Hello exchange (RFC 7145 §6.10).
 	RequireHello bool
 
@@ -75,6 +78,9 @@ type Conn struct {
 	up      iscsi.Upper
 	started atomic.Bool
 	startCh chan struct{} // closed by Start, or by the end of the connection before it
+	kept    atomic.Int64  // receive buffers that the upper layer holds
+	behind  atomic.Bool   // the peer has many answers to read; written under mu
+	room    chan struct{} // it has read them, or the state has changed; for awaitReader
 	ended   chan struct{} // closed when the last up-call has returned
 
 	mu     sync.Mutex // guards what follows
@@ -94,6 +100,7 @@ type Conn struct {
 	completing int
 	cond       sync.Cond
 	ops        opPool
+	unsent     iscsi.Unsent // answers on their way
 	tasks      taskTable
 	gets       []*get // running GetData by Transfer.Slot
 	freeG      []int
@@ -121,8 +128,9 @@ const (
 
 // newConn makes the queue pair; it is not connected yet.
 func (d *Device) newConn(role iscsi.Role, cfg ConnConfig) (*Conn, error) {
-	c := &Conn{d: d, role: role, cfg: cfg, startCh: make(chan struct{}), ended: make(chan struct{}), quiet: role == iscsi.RoleTarget}
+	c := &Conn{d: d, role: role, cfg: cfg, startCh: make(chan struct{}), ended: make(chan struct{}), room: make(chan struct{}, 1), quiet: role == iscsi.RoleTarget}
 	c.cond.L = &c.mu
+	c.unsent.Memory = cfg.Memory
 	c.params = iscsi.NewNegotiation(role, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
 	var err error
 	if c.sendCQ, err = d.dev.CreateCQ(rdma.CQConfig{Depth: sendDepth + 2, Handler: c.sendHandler}); err != nil {
@@ -237,9 +245,7 @@ func (c *Conn) connected(info rdma.ConnInfo, inv bool) {
 func (c *Conn) event(_ *rdma.QP, e rdma.Event) {
 	switch e {
 	case rdma.EventSRQLimit:
-		if err := c.d.grow(); err != nil {
-			c.fail(err)
-		}
+		_ = c.d.grow() // when there may be no more, those who hold many leave them; see scarce
 	case rdma.EventDisconnected:
 		go c.finish()
 	}
@@ -329,6 +335,14 @@ func (c *Conn) Stats() iscsi.DatamoverStats {
 	}
 }
 
+// Backlog implements iscsi.Datamover. RDMA Reads are waited for, not sent.
+func (c *Conn) Backlog() iscsi.Backlog {
+	sent := c.qp.Stats().WireOut
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return iscsi.Backlog{Waiting: c.pend.head != nil || c.out > c.nread, Sent: sent, Answers: c.unsent.Bytes()}
+}
+
 // QP returns the queue pair below, for addresses and counters.
 func (c *Conn) QP() *rdma.QP { return c.qp }
 
@@ -343,6 +357,7 @@ func (c *Conn) Terminate(reason error) {
 		c.failLocked(reason)
 	case c.st < stateClosing:
 		c.st, c.grace = stateClosing, true
+		c.goOnLocked()
 		c.pumpLocked()
 		go c.qp.Push() // not here: there may be up-calls inside
 	}

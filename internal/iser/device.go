@@ -26,8 +26,9 @@ const (
 // Config of a Device. Zero fields mean the default beside them.
 type Config struct {
 	RDMA rdma.DeviceConfig
-	// MaxReceives bounds the receive buffers of all connections together; 16384.
-	// They take 8 KiB each, once traffic has needed them.
+	// MaxReceives bounds the receive buffers that the upper layers may hold, for all
+	// connections together; 16384. They take 8 KiB each, once traffic has needed
+	// them. Half as many again are for what is just arriving.
 	MaxReceives int
 }
 
@@ -36,7 +37,7 @@ type Device struct {
 	dev *rdma.Device
 	pd  *rdma.PD
 	srq *rdma.SRQ
-	max int
+	max int // receive buffers
 
 	mu      sync.Mutex // guards growth and registration
 	chunks  []*chunk   // same as published
@@ -60,6 +61,7 @@ type recvBuf struct {
 	d       *Device
 	id      uint64
 	sgl     [1]rdma.SGE
+	conn    *Conn // while it holds a PDU
 	recycle func(*iscsi.PDU)
 }
 
@@ -80,6 +82,7 @@ func Open(cfg Config) (*Device, error) {
 		return nil, fmt.Errorf("iser: %w", err)
 	}
 	d := &Device{dev: dev, max: max(cfg.MaxReceives, chunkLen)}
+	d.max += d.max / 2 &^ (chunkLen - 1)
 	d.regions.Store(&[]region{})
 	d.table.Store(&[]*chunk{})
 	if d.pd, err = dev.AllocPD(); err == nil {
@@ -125,7 +128,7 @@ func (d *Device) grow() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if (len(d.chunks)+1)*chunkLen > d.max {
-		return fmt.Errorf("iser: %w: all %d receive buffers are in use; raise MaxReceives", rdma.ErrLimit, d.max)
+		return fmt.Errorf("iser: %w: there are %d receive buffers already", rdma.ErrLimit, d.max)
 	}
 	c := &chunk{mem: make([]byte, chunkLen*recvBufLen)}
 	base := uint64(len(d.chunks) * chunkLen)
@@ -145,6 +148,18 @@ func (d *Device) grow() error {
 	return nil
 }
 
+// fewReceives is how many receive buffers every connection may hold in any case.
+const fewReceives = 4
+
+// scarce reports whether a connection must leave the receive buffer that it has just
+// filled: out of them are held, more than a third, and kept of these by this
+// connection, which is more than its share. Those that hold no more than theirs find
+// a buffer whatever the others do.
+func (d *Device) scarce(out, kept int64) bool {
+	third := int64(d.max) / 3
+	return out > third && kept > max(third/max(d.conns.Load(), 1), fewReceives)
+}
+
 // buf finds a receive buffer by the ID of its work request.
 func (d *Device) buf(id uint64) *recvBuf {
 	t := *d.table.Load()
@@ -156,6 +171,8 @@ func (b *recvBuf) post() error { return b.d.srq.PostRecv(rdma.RecvWR{ID: b.id, S
 // free is the Recycle of the PDU in the buffer: the buffer can receive again.
 func (b *recvBuf) free(*iscsi.PDU) {
 	b.d.out.Add(-1)
+	b.conn.kept.Add(-1)
+	b.conn = nil
 	b.pdu.Data, b.pdu.AHS, b.pdu.Bad = nil, nil, nil
 	// The queue has room for every buffer there is.
 	_ = b.post()

@@ -102,8 +102,12 @@ func size(segs [][]byte) uint64 {
 // free of the connection as soon as the windows are closed.
 func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 	b := p.Bufs
-	if p.BHS.Opcode() != iscsi.OpSCSICommand || b == nil {
-		c.pend.put(c.messageLocked(&header{}, p))
+	if op := p.BHS.Opcode(); op != iscsi.OpSCSICommand || b == nil {
+		o := c.messageLocked(&header{}, p)
+		if op == iscsi.OpNopOut && p.BHS.ITT() == iscsi.ReservedTag {
+			c.owedLocked(o) // the target has asked for it
+		}
+		c.pend.put(o)
 		return nil
 	}
 	itt, out, in := p.BHS.ITT(), size(b.Out), size(b.In)

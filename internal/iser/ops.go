@@ -30,6 +30,7 @@ type op struct {
 	msg    []byte
 	inline [HeaderLen + iscsi.BHSLen + linuxControlData + 4]byte
 	sgl    [1]rdma.SGE
+	cost   int    // what it counts for in Conn.unsent; 0: it is no answer
 	inv    uint32 // STag to invalidate
 	hasInv bool
 
@@ -225,7 +226,7 @@ func (c *Conn) sentLocked(wc *rdma.WC) {
 	c.out--
 	switch o.kind {
 	case opSend:
-		c.ops.put(o)
+		c.sentMessageLocked(o)
 	case opWrite:
 		if wc.Status != rdma.StatusSuccess && o.x.Err == nil {
 			o.x.Err = c.wcError(wc)
@@ -237,6 +238,42 @@ func (c *Conn) sentLocked(wc *rdma.WC) {
 	case opRead:
 		c.nread--
 		c.doneReadLocked(o, wc)
+	}
+}
+
+// opCost is the memory of a queued message that fits its op, roughly.
+const opCost = 512
+
+// owedLocked counts a message that the peer has asked for.
+func (c *Conn) owedLocked(o *op) {
+	o.cost = opCost
+	if len(o.msg) > len(o.inline) {
+		o.cost += sendBufLen
+	}
+	c.unsent.Add(o.cost)
+	if c.unsent.Many() {
+		c.behind.Store(true)
+	}
+}
+
+// sentMessageLocked frees a message that has been sent or dropped.
+func (c *Conn) sentMessageLocked(o *op) {
+	if o.cost > 0 {
+		c.unsent.Sub(o.cost)
+		o.cost = 0
+		if c.behind.Load() && c.unsent.Room() {
+			c.behind.Store(false)
+			c.goOnLocked()
+		}
+	}
+	c.ops.put(o)
+}
+
+// goOnLocked lets awaitReader look again.
+func (c *Conn) goOnLocked() {
+	select {
+	case c.room <- struct{}{}:
+	default:
 	}
 }
 

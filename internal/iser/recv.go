@@ -14,6 +14,26 @@ func (c *Conn) recvHandler(cq *rdma.CQ) {
 		<-c.startCh
 	}
 	c.reapReceives(cq, c.recvWC[:])
+	if c.behind.Load() {
+		c.awaitReader()
+	}
+}
+
+// awaitReader keeps a peer that does not read from being read, until it has taken
+// what it made us say or the connection is ending. Nothing that has arrived waits
+// here: a peer that is kept waiting holds none of the shared receive buffers.
+func (c *Conn) awaitReader() {
+	c.mu.Lock()
+	for full := c.unsent.Full(); full && c.st == stateFull; full = !c.unsent.Room() {
+		c.mu.Unlock()
+		select {
+		case <-c.room:
+		case <-c.qp.Failing():
+			return
+		}
+		c.mu.Lock()
+	}
+	c.mu.Unlock()
 }
 
 func (c *Conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
@@ -32,7 +52,8 @@ func (c *Conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
 // received handles one message.
 func (c *Conn) received(wc *rdma.WC) {
 	b := c.d.buf(wc.ID)
-	c.d.out.Add(1)
+	b.conn = c
+	scarce := c.d.scarce(c.d.out.Add(1), c.kept.Add(1))
 	b.pdu.Recycle = b.recycle
 	if wc.Status != rdma.StatusSuccess {
 		b.pdu.Release()
@@ -41,6 +62,7 @@ func (c *Conn) received(wc *rdma.WC) {
 	msg := b.sgl[0].Mem[:wc.ByteLen]
 	c.mu.Lock()
 	up, err := c.dispatchLocked(b, msg, wc)
+	full := c.st == stateFull
 	if err != nil {
 		c.failLocked(err)
 	}
@@ -48,6 +70,9 @@ func (c *Conn) received(wc *rdma.WC) {
 	if !up {
 		b.pdu.Release()
 		return
+	}
+	if scarce && c.role == iscsi.RoleTarget && len(b.pdu.AHS)+len(b.pdu.Data) > 0 && full {
+		b.pdu.AHS, b.pdu.Data, b.pdu.NoRoom = nil, nil, true
 	}
 	c.up.ControlNotify(&b.pdu)
 }
@@ -75,7 +100,7 @@ func (c *Conn) dispatchLocked(b *recvBuf, msg []byte, wc *rdma.WC) (up bool, err
 	c.stats.pdusIn.Add(1)
 	op := bhs.Opcode()
 	p := &b.pdu
-	p.BHS, p.AHS, p.Data, p.Ref, p.Bad, p.Bufs = *bhs, ahs, data, iscsi.Ref{}, nil, nil
+	p.BHS, p.AHS, p.Data, p.Ref, p.Bad, p.Bufs, p.NoRoom = *bhs, ahs, data, iscsi.Ref{}, nil, nil, false
 	if wc.Flags&rdma.WCWithInv != 0 && (!c.inv || op != iscsi.OpSCSIResponse) {
 		return false, fmt.Errorf("iser: Send with Invalidate carries a %s, or was not agreed on", op)
 	}

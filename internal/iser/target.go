@@ -21,6 +21,7 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 		return c.sendInitiatorLocked(p)
 	}
 	o := c.messageLocked(&header{}, p)
+	c.owedLocked(o)
 	// A SCSI Response closes the task's STag: the Read STag if there is one, else
 	// the Write STag (RFC 7145 §7.3.2).
 	if c.inv && p.BHS.Opcode() == iscsi.OpSCSIResponse {
@@ -234,7 +235,7 @@ func (c *Conn) purgeLocked(err error) {
 			}
 			c.doneQ.put(o.x)
 		}
-		c.ops.put(o)
+		c.sentMessageLocked(o)
 	}
 	for c.reads.head != nil {
 		g := c.reads.head.g

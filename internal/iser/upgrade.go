@@ -303,6 +303,15 @@ func (u *Upgraded) Stats() iscsi.DatamoverStats {
 	return s
 }
 
+// Backlog implements iscsi.Datamover: that of the half that serves. What waits for
+// the switch is not much, and waits for no socket.
+func (u *Upgraded) Backlog() iscsi.Backlog {
+	if dm := u.current(); dm != nil {
+		return dm.Backlog()
+	}
+	return iscsi.Backlog{}
+}
+
 // Describe implements iscsi.Datamover.
 func (u *Upgraded) Describe() string {
 	switch dm := u.current(); dm.(type) {

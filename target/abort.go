@@ -11,7 +11,7 @@ type abortCalls struct {
 	nexus   *scsi.Nexus
 	running []*task // pinned; with the device server
 	ended   []*task // pinned; ended without the device server
-	held    []*iscsi.PDU
+	held    []heldPDU
 }
 
 // abortLocked aborts tasks of s: they will not be answered. f, when not nil, is
@@ -79,8 +79,8 @@ func (a abortCalls) run() {
 	for _, k := range a.ended {
 		k.unpin()
 	}
-	for _, p := range a.held {
-		p.Release()
+	for _, h := range a.held {
+		h.release()
 	}
 }
 

@@ -20,8 +20,9 @@ type loopMover struct {
 	responses int
 	pings     int
 	last      iscsi.BHS
-	name      string // of the initiator; "": any
-	stubborn  bool   // an orderly Terminate does not end: the peer does not read
+	name      string        // of the initiator; "": any
+	stubborn  bool          // an orderly Terminate does not end: the peer does not read
+	backlog   iscsi.Backlog // guarded by list
 
 	list sync.Mutex
 	done []*iscsi.Transfer // guarded by list: transfers that Push completes
@@ -58,6 +59,7 @@ func (m *loopMover) Terminate(reason error) {
 }
 
 func (m *loopMover) Stats() iscsi.DatamoverStats     { return iscsi.DatamoverStats{} }
+func (m *loopMover) Backlog() iscsi.Backlog          { m.list.Lock(); defer m.list.Unlock(); return m.backlog }
 func (m *loopMover) Describe() string                { return "loop" }
 func (m *loopMover) PutData(x *iscsi.Transfer) error { return m.queue(x) }
 func (m *loopMover) GetData(x *iscsi.Transfer) error { return m.queue(x) }

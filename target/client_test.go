@@ -30,6 +30,7 @@ type rawInitiator struct {
 	params map[string]string // the target's answers
 	crc    bool              // both digests are on
 	damage int               // byte of the next PDU that is flipped, counted from 1
+	rest   []byte            // of a PDU that the target has not taken; see flooder
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -48,8 +48,14 @@ func (s *session) command(c *conn, p *iscsi.PDU) {
 	if len(p.Data) > 0 {
 		c.counters.bytesIn.Add(uint64(len(p.Data)))
 	}
-	if k.has(flagWrite) && !p.BHS.Final() {
-		s.collect(k, p)
+	if p.NoRoom || k.has(flagWrite) && !p.BHS.Final() && !s.collect(k, p) {
+		k.setState(taskRunning)
+		s.mu.Unlock()
+		p.Release()
+		k.busy()
+		return
+	}
+	if k.state == taskCollecting {
 		s.mu.Unlock()
 		return
 	}

@@ -35,8 +35,11 @@ type Config struct {
 	// APTPL, saved mode pages). Empty: neither is offered.
 	StateDir string
 
-	// Staging is the memory into which LUNs with verified placement receive, usually
-	// that of their volumes; nil: blockdev.DefaultPool.
+	// Staging bounds what peers can make the server hold: WRITE data that nobody has
+	// asked for, PDUs ahead of their turn, answers that are not read, data kept for
+	// recovery, what LUNs with verified placement receive into. A command that finds
+	// no room ends with BUSY. It is usually the pool of the volumes; nil:
+	// blockdev.DefaultPool.
 	Staging *blockdev.Pool
 
 	// Log receives what an operator should know: connections refused and why,
@@ -283,6 +286,9 @@ func (c *Config) fill() error {
 	def(&c.Timeouts.DataOut, 30*time.Second)
 	def(&c.Timeouts.Sequence, 3*time.Second)
 	def(&c.Timeouts.Drain, 5*time.Second)
+	if c.Staging == nil {
+		c.Staging = blockdev.DefaultPool()
+	}
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}

@@ -41,6 +41,7 @@ var (
 	errLoginTimeout   = errors.New("login timed out")
 	errNopTimeout     = errors.New("the initiator does not answer NOP-In")
 	errFirstCommand   = errors.New("the initiator has logged in and sent no command")
+	errNotRead        = errors.New("the initiator does not read what is sent to it")
 	errDataTimeout    = errors.New("the initiator does not send the data of a WRITE")
 	errGap            = errors.New("commands wait for one with an earlier CmdSN that does not come")
 	errReinstated     = errors.New("the initiator logged in again (session reinstatement)")

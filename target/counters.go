@@ -23,6 +23,7 @@ type sessionCounters struct {
 	failed                    atomic.Uint64 // of them: with a status that is not GOOD
 	aborted                   atomic.Uint64
 	taskRequests              atomic.Uint64
+	noMemory                  atomic.Uint64 // commands answered with BUSY for want of staging memory
 	outOfWindow, strayDataOut atomic.Uint64 // PDUs dropped silently
 }
 

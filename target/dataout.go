@@ -26,17 +26,22 @@ type unsolicited struct {
 	burst uint64      // counts bursts of the slot, for late
 }
 
-// collect begins to wait for the unsolicited data of k, whose command is p. The
-// caller holds s.mu.
-func (s *session) collect(k *task, p *iscsi.PDU) {
+// collect begins to wait for the unsolicited data of k, whose command is p, and
+// releases p; or it reports that there is no memory for the data. The caller holds
+// s.mu.
+func (s *session) collect(k *task, p *iscsi.PDU) bool {
 	u := &k.unsol
 	u.total = min(k.scsi.OutLen, s.params.FirstBurstLength)
+	buf := s.srv.bursts.get(int(u.total))
+	if buf == nil {
+		return false
+	}
 	u.dataSN, u.hole = 0, false
 	if u.burst++; s.erl > 0 {
 		burst := u.burst
 		u.late = time.AfterFunc(s.srv.cfg.Timeouts.Sequence, func() { s.lateBurst(k, burst) })
 	}
-	u.buf = append(s.srv.bursts.get(int(u.total)), p.Data...)
+	u.buf = append(buf, p.Data...)
 	u.have = uint32(len(p.Data))
 	if !s.params.DataPDUInOrder {
 		u.seen = u.seen[:0]
@@ -51,19 +56,40 @@ func (s *session) collect(k *task, p *iscsi.PDU) {
 		s.stalled++
 	}
 	p.Release()
+	return true
 }
 
 // dataOut takes an unsolicited Data-Out PDU (RFC 7143 §11.7). Solicited ones
 // never get here.
 func (s *session) dataOut(c *conn, p *iscsi.PDU) {
-	d := p.BHS.DataOut()
 	s.mu.Lock()
+	if s.holdData(c, p) {
+		s.mu.Unlock()
+		return
+	}
+	s.takeDataOut(c, p)
+}
+
+// takeDataOut is dataOut for a command that has been delivered. The caller holds
+// s.mu; takeDataOut unlocks.
+func (s *session) takeDataOut(c *conn, p *iscsi.PDU) {
+	d := p.BHS.DataOut()
 	k := s.tags.find(d.ITT())
 	if k == nil || k.state != taskCollecting || d.TTT() != iscsi.ReservedTag {
 		// Data of a command that was rejected or aborted meanwhile.
 		s.mu.Unlock()
 		s.counters.strayDataOut.Add(1)
 		p.Release()
+		return
+	}
+	if p.NoRoom {
+		stall := s.collected(k)
+		s.mu.Unlock()
+		p.Release()
+		k.busy()
+		if stall {
+			s.deliverHeld(c)
+		}
 		return
 	}
 	u := &k.unsol
@@ -182,6 +208,16 @@ func (s *session) lateBurst(k *task, burst uint64) {
 
 // ascIncorrectData is INCORRECT AMOUNT OF DATA (RFC 7143 §11.4.7.2).
 const ascIncorrectData spc.ASC = 0x0c0d
+
+// busy answers a command that the device server has not seen with BUSY: there is no
+// memory for it now. What comes of its unsolicited data is dropped.
+func (k *task) busy() {
+	t := &k.scsi
+	t.Status, t.SenseLen = spc.StatusBusy, 0
+	t.Sent, t.Wanted, t.Silent = 0, 0, false
+	k.sess.counters.noMemory.Add(1)
+	k.Respond(t)
+}
 
 // fail answers a command that the device server has not seen with CHECK
 // CONDITION.

@@ -55,25 +55,39 @@ func (s *session) byLostCID(cid uint16) *lostConn {
 	return nil
 }
 
-// retain is how long tasks without a connection are kept.
+// retain is how long tasks without a connection are kept. The longer Time2Wait wins
+// the negotiation, so an initiator could have an hour; what the target itself would
+// wait, or keep tasks for, bounds it.
 func (s *session) retain() time.Duration {
-	return time.Duration(s.params.DefaultTime2Wait+s.params.DefaultTime2Retain) * time.Second
+	own := s.settings()
+	wait := min(s.params.DefaultTime2Wait, max(own.DefaultTime2Wait, own.DefaultTime2Retain))
+	return time.Duration(wait+min(s.params.DefaultTime2Retain, own.DefaultTime2Retain)) * time.Second
 }
 
-// loseLocked keeps the tasks of a connection that has ended. The caller holds s.mu
-// and has taken c out of s.conns.
-func (s *session) loseLocked(c *conn) {
+// loseLocked keeps the tasks of a connection that has ended. It returns the one whose
+// tasks must end for that, if there are too many: no more of a session are kept than
+// it may have connections. The caller holds s.mu and has taken c out of s.conns.
+func (s *session) loseLocked(c *conn) (oldest *conn) {
 	l := &lostConn{c: c}
 	if c.recovering {
 		l.setState(recoverable)
 	}
 	l.timer = time.AfterFunc(s.retain(), func() { s.giveUp(l) })
 	s.lost = append(s.lost, l)
+	if len(s.lost) <= int(s.params.MaxConnections) {
+		return nil
+	}
+	oldest = s.lost[0].c
+	s.dropLocked(s.lost[0])
+	return oldest
 }
 
-// logOutLocked ends the wait for the logout of a lost connection. The caller holds
-// s.mu.
+// logOutLocked ends the wait for the logout of a lost connection. Its tasks get the
+// time to be reassigned once. The caller holds s.mu.
 func (s *session) logOutLocked(l *lostConn) {
+	if l.state == recoverable {
+		return
+	}
 	l.setState(recoverable)
 	l.timer.Reset(s.retain())
 }
@@ -82,6 +96,7 @@ func (s *session) logOutLocked(l *lostConn) {
 // holds s.mu.
 func (s *session) dropLocked(l *lostConn) {
 	l.timer.Stop()
+	l.c.dm.(iscsi.Recovery).Discard()
 	s.lost = slices.DeleteFunc(s.lost, func(x *lostConn) bool { return x == l })
 }
 

@@ -82,7 +82,14 @@ func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
 	which := s.byCID(cid)
 	l := s.byLostCID(cid)
 	if which != nil {
+		again := which.recovering
 		which.recovering = true
+		if again {
+			// It is on its way out, and the first request waits for that.
+			s.mu.Unlock()
+			c.logoutResponse(itt, iscsi.LogoutCleanupFailed)
+			return
+		}
 	} else if l != nil {
 		s.logOutLocked(l)
 	}

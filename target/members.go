@@ -192,11 +192,11 @@ func (s *session) abandonLocked(c *conn, f *fence) abortCalls {
 		}
 	})
 	calls := s.abortLocked(doomed, f)
-	for _, p := range s.order.dropLocked(c) {
+	for _, h := range s.order.dropLocked(c) {
 		// They count as received (RFC 7143 §11.14: a connection that is closed takes
 		// its tasks along).
-		s.skipCommand(p.BHS.CmdSN())
-		calls.held = append(calls.held, p)
+		s.skipCommand(h.p.BHS.CmdSN())
+		calls.held = append(calls.held, h)
 	}
 	return calls
 }
@@ -248,9 +248,10 @@ func (s *session) part(c *conn, was connState) parting {
 	}
 	keep := s.erl == 2 && s.state == sessionActive && !s.doomed && !s.srv.draining() &&
 		(was != connLoggedOut || c.recovering)
-	var held []*iscsi.PDU
+	var held []heldPDU
+	var oldest *conn
 	if keep {
-		s.loseLocked(c)
+		oldest = s.loseLocked(c)
 		held = s.order.dropLocked(c) // the initiator sends them again
 	}
 	alone := was == connLoggedOut && len(s.conns) > 0
@@ -264,8 +265,14 @@ func (s *session) part(c *conn, was connState) parting {
 		s.doomed = true
 	}
 	s.mu.Unlock()
-	for _, p := range held {
-		p.Release()
+	for _, h := range held {
+		h.release()
+	}
+	if !keep && s.erl > 0 {
+		c.dm.(iscsi.Recovery).Discard()
+	}
+	if oldest != nil {
+		s.endTasks(oldest)
 	}
 	return p
 }

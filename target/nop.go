@@ -10,7 +10,10 @@ import (
 type pingState struct {
 	tag     uint32 // its TTT; counts up, never ReservedTag
 	waiting bool
+	statSN  uint32 // that it shows: its answer acknowledges what came before
 	heard   uint64 // conn.heard when it was last looked at
+	sent    uint64 // iscsi.Backlog.Sent, likewise
+	stuck   bool   // nothing had left by then of what waited
 }
 
 // nopOut takes a NOP-Out (RFC 7143 §11.18): a ping of the initiator, or its
@@ -40,9 +43,15 @@ func (c *conn) nopOut(p *iscsi.PDU) {
 	p.Release()
 }
 
-// sendPing sends a NOP-In that asks for an answer.
+// sendPing sends a NOP-In that asks for an answer, unless there is one under way
+// whose answer says as much.
 func (c *conn) sendPing() {
 	c.mu.Lock()
+	if c.ping.waiting && c.ping.statSN == c.statSN.Load() {
+		c.mu.Unlock()
+		return
+	}
+	c.ping.statSN = c.statSN.Load()
 	c.ping.tag++
 	if c.ping.tag == iscsi.ReservedTag {
 		c.ping.tag = 0
@@ -85,6 +94,11 @@ func (s *session) announceWindow() {
 //	silent for NopInterval ──NOP-In──▶ waiting ──anything received──▶ content
 //	                                      └──silent for NopReply──▶ closed
 //
+// PDUs alone are no life: an initiator that sends and never reads is kept waiting
+// (iscsi.Unsent), and costs what waits for it. So a connection on which something is
+// to be sent and nothing leaves counts as silent, whatever comes in; and one whose
+// initiator reads, however slowly, is alive though nothing is read from it.
+//
 // Without pings it still looks for what is owed; TCP's keepalive finds the dead.
 func (c *conn) watch() (next time.Duration) {
 	s := c.sess
@@ -92,14 +106,16 @@ func (c *conn) watch() (next time.Duration) {
 		c.close(err)
 		return 0
 	}
-	heard := c.heard.Load()
+	heard, out := c.heard.Load(), c.dm.Backlog()
 	c.mu.Lock()
-	silent := heard == c.ping.heard
-	waiting := c.ping.waiting
-	c.ping.heard = heard
+	p := &c.ping
+	moved := out.Sent != p.sent
+	stuck := out.Waiting && !moved
+	silent := stuck || heard == p.heard && !(out.Waiting && moved)
+	waiting, wasStuck := p.waiting, p.stuck
+	p.heard, p.sent, p.stuck = heard, out.Sent, stuck
 	if !silent {
-		// Any PDU shows that the initiator is alive.
-		c.ping.waiting = false
+		p.waiting = false
 	}
 	c.mu.Unlock()
 	t := &c.srv.cfg.Timeouts
@@ -111,6 +127,11 @@ func (c *conn) watch() (next time.Duration) {
 			return 0
 		}
 		return t.beat()
+	case stuck && wasStuck && t.NopReply > 0:
+		c.close(errNotRead)
+		return 0
+	case stuck && t.NopReply > 0:
+		return t.NopReply // a ping would wait with the rest
 	case !silent, t.NopInterval < 0:
 		return t.beat()
 	case waiting:

@@ -24,6 +24,7 @@ type orderState struct {
 	n          int           // of them that are there
 	since      time.Duration // when the first one came, or the last one was delivered
 	delivering bool
+	current    heldPDU      // with the device server now
 	waits      []*orderWait // task management functions that commands are on their way before
 }
 
@@ -46,19 +47,13 @@ func (o *orderState) due(exp uint32) *orderWait {
 	return nil
 }
 
-// heldPDU is a command ahead of its turn and the connection that it came on.
-type heldPDU struct {
-	c *conn
-	p *iscsi.PDU
-}
-
 // dropLocked takes the commands out that came on c, or all for nil, and returns
 // them.
-func (o *orderState) dropLocked(c *conn) []*iscsi.PDU {
-	var dropped []*iscsi.PDU
+func (o *orderState) dropLocked(c *conn) []heldPDU {
+	var dropped []heldPDU
 	for i, h := range o.held {
 		if h.p != nil && (c == nil || h.c == c) {
-			dropped = append(dropped, h.p)
+			dropped = append(dropped, h)
 			o.held[i] = heldPDU{}
 			o.n--
 		}
@@ -98,7 +93,7 @@ func (s *session) inOrder(c *conn, p *iscsi.PDU) {
 	_, aborted := s.skip[sn] // it counts as received
 	duplicate := at.p != nil || aborted
 	if !duplicate {
-		*at = heldPDU{c, p}
+		*at = heldPDU{c: c, p: s.copyPDU(p, 0)}
 		if o.n++; o.n == 1 {
 			o.since = s.srv.now()
 		}
@@ -154,12 +149,12 @@ func (s *session) drain(here *conn) {
 		o.since = s.srv.now()
 		s.win.Advance()
 		s.publish()
-		s.mu.Unlock()
-		s.deliver(h.c, h.p)
+		s.deliverOne(h)
 		if h.c != here {
+			s.mu.Unlock()
 			h.c.dm.Push()
+			s.mu.Lock()
 		}
-		s.mu.Lock()
 	}
 	o.delivering = false
 	s.mu.Unlock()

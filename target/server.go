@@ -77,6 +77,7 @@ func New(cfg Config) (*Server, error) {
 		epoch:    time.Now(),
 		pending:  pendingSet{max: cfg.Limits.PendingLogins},
 		removed:  map[string]ACL{},
+		bursts:   burstPool{memory: cfg.Staging},
 		sessions: map[uint16]*session{},
 		keys:     map[sessionKey]*session{},
 		conns:    map[*conn]struct{}{},

@@ -70,6 +70,8 @@ type session struct {
 
 	counters sessionCounters
 	requests logLimit // of task management
+	heldMem  heldMemory
+	managing atomic.Int32 // task management functions that have not been answered
 
 	mu      sync.Mutex
 	state   sessionState        // guarded by mu
@@ -119,6 +121,10 @@ func (s *session) deliver(c *conn, p *iscsi.PDU) {
 		s.openWindow()
 		s.mu.Unlock()
 	}
+	if p.NoRoom && op != iscsi.OpSCSICommand {
+		c.reject(p, iscsi.RejectNoResources)
+		return
+	}
 	if s.discovery() && op != iscsi.OpTextRequest && op != iscsi.OpLogoutReq {
 		// Discovery sessions do nothing else (RFC 7143 §4.3).
 		c.reject(p, iscsi.RejectProtocol)
@@ -157,6 +163,7 @@ func (s *session) end(cause error) {
 	s.order.waits = nil
 	for _, l := range s.lost {
 		l.timer.Stop()
+		l.c.dm.(iscsi.Recovery).Discard()
 	}
 	s.lost = nil
 	var doomed []*task
@@ -164,8 +171,8 @@ func (s *session) end(cause error) {
 	calls := s.abortLocked(doomed, nil)
 	over := s.over()
 	s.mu.Unlock()
-	for _, p := range held {
-		p.Release()
+	for _, h := range held {
+		h.release()
 	}
 	calls.run()
 	if over {

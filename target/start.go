@@ -50,9 +50,11 @@ func (p *portal) start(nc *net.TCPConn, kind transport, opened time.Time, place 
 func (p *portal) datamover(nc *net.TCPConn, kind transport, opened time.Time) (iscsi.Datamover, error) {
 	stream := p.cfg.StreamLogin && p.srv.rdma != nil && !p.cfg.NoISER
 	if kind == transportTCP && !stream {
-		return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{SequenceTimeout: max(p.srv.cfg.Timeouts.Sequence, 0)})
+		return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{
+			SequenceTimeout: max(p.srv.cfg.Timeouts.Sequence, 0), Memory: p.srv.cfg.Staging,
+		})
 	}
-	cfg := iser.ConnConfig{RDMA: rdma.ConnParams{
+	cfg := iser.ConnConfig{Memory: p.srv.cfg.Staging, RDMA: rdma.ConnParams{
 		// The target issues the RDMA Reads and serves none, as Linux targets do:
 		// IRD is there for peers that insist on at least one.
 		IRD: 1, ORD: p.cfg.ORD,
@@ -78,7 +80,7 @@ func (p *portal) datamover(nc *net.TCPConn, kind transport, opened time.Time) (i
 		cfg.RDMA.Timeout = max(t-time.Since(opened), time.Millisecond)
 	}
 	if kind == transportTCP {
-		return p.srv.rdma.Upgrade(nc, iscsi.RoleTarget, iscsitcp.Config{}, cfg)
+		return p.srv.rdma.Upgrade(nc, iscsi.RoleTarget, iscsitcp.Config{Memory: p.srv.cfg.Staging}, cfg)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

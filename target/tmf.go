@@ -7,6 +7,11 @@ import (
 	"softiser/target/scsi"
 )
 
+// maxManaging is how many task management functions of a session may wait at once:
+// for tasks to end, for commands on their way, for acknowledgements of others. They
+// take no place in the command window, so nothing else bounds them.
+const maxManaging = 64
+
 // taskRequest takes a Task Management Function Request (RFC 7143 §11.5). The
 // device server executes it; its response is sent when every task that it
 // affects has ended, their transfers included.
@@ -14,6 +19,17 @@ func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
 	req := p.BHS.TaskRequest()
 	f, itt, lun := req.Function(), req.ITT(), req.LUN()
 	s.counters.taskRequests.Add(1)
+	switch n := s.managing.Add(1); {
+	case n <= maxManaging:
+	case req.Immediate():
+		s.managing.Add(-1)
+		c.reject(p, iscsi.RejectImmediate)
+		return
+	default:
+		c.taskResponse(itt, iscsi.TaskRejected)
+		p.Release()
+		return
+	}
 	s.requests.info(s.log(), "task management", zap.Stringer("function", f), zap.String("lun", iscsi.FormatLUN(lun)),
 		zap.Uint32("cmdsn", req.CmdSN()))
 	if f >= iscsi.QueryTask && f <= iscsi.QueryAsyncEvent && s.params.ProtocolLevel < 2 {
@@ -97,6 +113,7 @@ func (c *conn) taskResponseInfo(itt uint32, response uint8, info uint32) {
 }
 
 func (c *conn) queueTaskResponse(itt uint32, response uint8, info uint32) {
+	c.sess.managing.Add(-1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := &c.out
@@ -154,7 +171,7 @@ func (s *session) skipCommand(sn uint32) {
 	if o := &s.order; o.held != nil {
 		at := &o.held[sn%uint32(len(o.held))]
 		if at.p != nil {
-			at.p.Release()
+			at.release()
 			*at = heldPDU{}
 			o.n--
 		}

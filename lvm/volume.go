@@ -23,6 +23,7 @@ var (
 	_ blockdev.LowSpace    = (*Volume)(nil)
 	_ blockdev.SpaceMeter  = (*Volume)(nil)
 	_ blockdev.SpaceWaiter = (*Volume)(nil)
+	_ blockdev.Eraser      = (*Volume)(nil)
 )
 
 // Name is the current name of the logical volume.
@@ -163,6 +164,15 @@ func (v *Volume) DiscardUntil(off, n int64, stop blockdev.Stop) error {
 		return blockdev.ErrClosed
 	}
 	return v.dev.DiscardUntil(off, n, stop)
+}
+
+// Erase implements blockdev.Eraser. A thin volume has no hold on blocks that it gave
+// back before, nor on those that it wrote anew because a snapshot had them.
+func (v *Volume) Erase(off, n int64) error {
+	if v.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	return v.dev.Erase(off, n)
 }
 
 // WriteZeroes implements blockdev.Device.

@@ -189,6 +189,15 @@ func (o *Origin) WriteZeroes(off, n int64, mayUnmap bool) error {
 	return o.write(off, n, func(dev blockdev.Device, at, n, _ int64) error { return dev.WriteZeroes(at, n, mayUnmap) })
 }
 
+// Erase implements blockdev.Eraser. What snapshots still show of the range stays in
+// their stores.
+func (o *Origin) Erase(off, n int64) error {
+	if err := o.check(off, n, true); err != nil {
+		return err
+	}
+	return o.write(off, n, func(dev blockdev.Device, at, n, _ int64) error { return swap.Erase(dev, at, n) })
+}
+
 // Extents implements blockdev.Device.
 func (o *Origin) Extents(off, n int64) ([]blockdev.Extent, error) {
 	o.s.mu.RLock()

@@ -369,6 +369,15 @@ func (n *Snapshot) WriteZeroes(off, k int64, _ bool) error {
 	return nil
 }
 
+// Erase implements blockdev.Eraser: the store never gives a chunk back, so it is
+// enough that they are overwritten.
+func (n *Snapshot) Erase(off, k int64) error {
+	if err := n.WriteZeroes(off, k, false); err != nil {
+		return err
+	}
+	return n.FlushRange(off, k)
+}
+
 // Extents implements blockdev.Device.
 func (n *Snapshot) Extents(off, k int64) ([]blockdev.Extent, error) {
 	if err := n.check(off, k, false); err != nil {

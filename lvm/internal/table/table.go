@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"softiser/blockdev"
+	"softiser/lvm/internal/swap"
 )
 
 // Stripe is a place on a lower device.
@@ -227,6 +228,14 @@ func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
 		return err
 	}
 	return d.each(off, n, func(dev blockdev.Device, at, n, _ int64) error { return dev.WriteZeroes(at, n, mayUnmap) })
+}
+
+// Erase implements blockdev.Eraser.
+func (d *Device) Erase(off, n int64) error {
+	if err := d.check(off, n, true); err != nil {
+		return err
+	}
+	return d.each(off, n, func(dev blockdev.Device, at, n, _ int64) error { return swap.Erase(dev, at, n) })
 }
 
 // Extents implements blockdev.Device.

@@ -10,7 +10,7 @@ import (
 // grouped by writer: what one connection counts is written by few goroutines.
 
 type serverCounters struct {
-	logins, loginsRefused, loginsAborted atomic.Uint64
+	logins, loginsAborted atomic.Uint64
 }
 
 type connCounters struct {

@@ -2,7 +2,6 @@ package target
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,6 +17,9 @@ type loginPhase struct {
 	bound   bool     // set by proved: the access list says whose the initiator's name is
 	joins   *session // set by proved: the session that the connection is for; nil: a new one
 	refused bool
+	// excluded is set by admit: the access list keeps the initiator out, which it is
+	// not told.
+	excluded bool
 }
 
 // startLogin makes c wait for its first Login Request. The caller starts the
@@ -105,23 +107,6 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 	}
 }
 
-// refuse closes a connection whose login has failed, once the answer is out, and
-// tells the operator why.
-func (c *conn) refuse(err error) {
-	id := c.login.machine.Identity()
-	status := "0300"
-	var le *iscsi.LoginError
-	if errors.As(err, &le) {
-		status = fmt.Sprintf("%04x", uint16(le.Status))
-	}
-	c.srv.stats.loginsRefused.Add(1)
-	c.srv.limits.refused.warn(c.log, "login refused", peerText("reason", err.Error()), zap.String("status", status),
-		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
-	if c.state.advance(connClosing) {
-		c.dm.Terminate(nil)
-	}
-}
-
 // loginEnded tells of a connection that went before its login was done.
 func (c *conn) loginEnded(err error) {
 	if c.login.refused {
@@ -162,6 +147,7 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 	if ok, why := acl.allow(id.InitiatorName, c.remote.Addr()); !ok {
 		// The same answer as if there were no such target: which there are is for
 		// those who may use them.
+		c.login.excluded = true
 		return nil, iscsi.Refuse(iscsi.LoginNotFound, "%s may not use %s (it is told that there is no such target): %s", id.InitiatorName, id.TargetName, why)
 	}
 	if removed {

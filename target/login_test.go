@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"softiser/internal/iscsi"
@@ -298,19 +299,16 @@ func TestRefusalsAreExplained(t *testing.T) {
 		tgt.ACL = ACL{{Initiator: "iqn.2026-11.test:*"}}
 		tgt.Auth = Auth{Users: []Credential{{"alice", "initiator-secret"}}, Algorithms: []int{8}}
 	})
-	s.limits.refused.mu.Lock()
-	s.limits.refused.every = 0 // every line
-	s.limits.refused.mu.Unlock()
 	for _, c := range []struct {
-		want string
-		do   func(r *rawInitiator)
+		want, kind string
+		do         func(r *rawInitiator)
 	}{
-		{"there is no target iqn.2026-11.softiser:nope", func(r *rawInitiator) { r.login("iqn.2026-11.softiser:nope") }},
-		{"no access rule names this initiator", func(r *rawInitiator) { r.name = "iqn.1999-01.other:x"; r.login(testIQN) }},
-		{"requires CHAP", func(r *rawInitiator) { r.login(testIQN) }},
-		{"secret", func(r *rawInitiator) { r.chap(testIQN, "8", "alice", "wrong-secret-123", false) }},
-		{"mallory", func(r *rawInitiator) { r.chap(testIQN, "8", "mallory", "initiator-secret", false) }},
-		{"lgorithm", func(r *rawInitiator) { r.chap(testIQN, "5", "alice", "initiator-secret", false) }},
+		{"there is no target iqn.2026-11.softiser:nope", "no_such_target", func(r *rawInitiator) { r.login("iqn.2026-11.softiser:nope") }},
+		{"no access rule names this initiator", "access_list", func(r *rawInitiator) { r.name = "iqn.1999-01.other:x"; r.login(testIQN) }},
+		{"requires CHAP", "authentication", func(r *rawInitiator) { r.login(testIQN) }},
+		{"secret", "authentication", func(r *rawInitiator) { r.chap(testIQN, "8", "alice", "wrong-secret-123", false) }},
+		{"mallory", "authentication", func(r *rawInitiator) { r.chap(testIQN, "8", "mallory", "initiator-secret", false) }},
+		{"lgorithm", "authentication", func(r *rawInitiator) { r.chap(testIQN, "5", "alice", "initiator-secret", false) }},
 	} {
 		r := s.dial()
 		c.do(r)
@@ -318,7 +316,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 		found := false
 		for _, l := range lines() {
 			reason, _ := l["reason"].(string)
-			found = found || strings.Contains(reason, c.want)
+			found = found || strings.Contains(reason, c.want) && l["kind"] == c.kind
 			if strings.Contains(fmt.Sprint(l), "initiator-secret") || strings.Contains(fmt.Sprint(l), "wrong-secret") {
 				t.Errorf("a secret is in the log: %v", l)
 			}
@@ -327,7 +325,62 @@ func TestRefusalsAreExplained(t *testing.T) {
 			t.Errorf("no line of the log says %q: %v", c.want, lines())
 		}
 	}
-	if n := s.Status().LoginsRefused; n != 6 {
-		t.Errorf("%d refused logins counted, want 6", n)
+	st := s.Status()
+	if by := st.Refusals; st.LoginsRefused != 6 || by["no_such_target"] != 1 || by["access_list"] != 1 || by["authentication"] != 4 {
+		t.Errorf("%d refused logins counted, want 6: %v", st.LoginsRefused, by)
 	}
+}
+
+// Six refusals are six lines, one kind hides no other, and of a flood none is forgotten.
+func TestRefusalsInTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, lines := observedLog()
+		var r refusals
+		r.init(log)
+		told := func() (single map[string]int, counted map[string]int) {
+			single, counted = map[string]int{}, map[string]int{}
+			for _, l := range lines() {
+				kind, _ := l["kind"].(string)
+				if n, ok := l["count"].(int64); ok {
+					counted[kind] += int(n)
+					continue
+				}
+				single[kind]++
+				if n, ok := l["similar_lines_dropped"].(int64); ok {
+					counted[kind] += int(n)
+				}
+			}
+			return single, counted
+		}
+		for range 6 {
+			r.note(log, refusedSecret)
+			r.note(log, refusedAccess)
+		}
+		if one, _ := told(); one["authentication"] != 6 || one["access_list"] != 6 {
+			t.Errorf("six of two kinds: %v", one)
+		}
+		for range 1000 {
+			r.note(log, refusedNoTarget)
+		}
+		r.note(log, refusedNoRoom)
+		one, many := told()
+		if one["no_such_target"] != refusalBurst || one["limits"] != 1 || many["no_such_target"] != 0 {
+			t.Errorf("a flood: %v %v", one, many)
+		}
+		time.Sleep(refusalSummary + time.Second)
+		if one, many := told(); one["no_such_target"]+many["no_such_target"] != 1000 || many["limits"] != 0 {
+			t.Errorf("the flood is over: %v %v", one, many)
+		}
+		// What is left when the server ends.
+		for range 100 {
+			r.note(log, refusedNegotiation)
+		}
+		r.stop()
+		if one, many := told(); one["negotiation"]+many["negotiation"] != 100 {
+			t.Errorf("after the end: %v %v", one, many)
+		}
+		if n, by := r.counts(); n != 1113 || by["no_such_target"] != 1000 {
+			t.Errorf("counted %d: %v", n, by)
+		}
+	})
 }

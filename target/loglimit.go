@@ -20,9 +20,10 @@ type logLimit struct {
 	dropped int       // guarded by mu: lines since the last one that went through
 }
 
-// warn logs msg unless there have been too many lines of this kind.
-func (l *logLimit) warn(log *zap.Logger, msg string, fields ...zap.Field) {
-	l.log(log, zap.WarnLevel, msg, fields)
+// warn logs msg unless there have been too many lines of this kind, and reports whether
+// it did.
+func (l *logLimit) warn(log *zap.Logger, msg string, fields ...zap.Field) bool {
+	return l.log(log, zap.WarnLevel, msg, fields)
 }
 
 // info is warn for what is no trouble yet.
@@ -30,15 +31,25 @@ func (l *logLimit) info(log *zap.Logger, msg string, fields ...zap.Field) {
 	l.log(log, zap.InfoLevel, msg, fields)
 }
 
-func (l *logLimit) log(log *zap.Logger, level zapcore.Level, msg string, fields []zap.Field) {
+func (l *logLimit) log(log *zap.Logger, level zapcore.Level, msg string, fields []zap.Field) bool {
 	dropped, ok := l.allow(time.Now())
 	if !ok {
-		return
+		return false
 	}
 	if dropped > 0 {
 		fields = append(fields, zap.Int("similar_lines_dropped", dropped))
 	}
 	log.Log(level, msg, fields...)
+	return true
+}
+
+// takeDropped returns how many lines have not gone out since the last one that did, for a
+// summary that stands for them.
+func (l *logLimit) takeDropped() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, l.dropped = l.dropped, 0
+	return n
 }
 
 // allow reports whether a line may go out now, and how many have not since the last.

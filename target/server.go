@@ -37,18 +37,19 @@ func (s serverState) String() string {
 
 // Server serves targets on portals. Its methods are safe for concurrent use.
 type Server struct {
-	cfg     Config
-	log     *zap.Logger
-	epoch   time.Time
-	portals []*portal
-	pending pendingSet
-	bursts  burstPool
-	units   scsi.Units      // of all targets
-	rdma    *iser.Device    // nil when no portal speaks iSER
-	life    context.Context // done when Shutdown begins
-	endLife context.CancelFunc
-	stats   serverCounters
-	limits  struct{ refused, aborted, reject, protocol, sessions logLimit }
+	cfg      Config
+	log      *zap.Logger
+	epoch    time.Time
+	portals  []*portal
+	pending  pendingSet
+	bursts   burstPool
+	units    scsi.Units      // of all targets
+	rdma     *iser.Device    // nil when no portal speaks iSER
+	life     context.Context // done when Shutdown begins
+	endLife  context.CancelFunc
+	stats    serverCounters
+	refusals refusals
+	limits   struct{ aborted, reject, protocol, sessions logLimit }
 
 	mu       sync.Mutex
 	state    serverState             // guarded by mu
@@ -83,9 +84,10 @@ func New(cfg Config) (*Server, error) {
 		conns:    map[*conn]struct{}{},
 		stopped:  make(chan struct{}),
 	}
-	for _, l := range []*logLimit{&s.limits.refused, &s.limits.aborted, &s.limits.reject, &s.limits.protocol} {
+	for _, l := range []*logLimit{&s.limits.aborted, &s.limits.reject, &s.limits.protocol} {
 		l.every = time.Second
 	}
+	s.refusals.init(cfg.Log)
 	// A thousand initiators that come back after a power cut are told of in full
 	// before long; one that comes and goes for ever is not.
 	s.limits.sessions.every, s.limits.sessions.burst = 100*time.Millisecond, 1024

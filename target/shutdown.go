@@ -67,6 +67,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if err != nil {
 		s.log.Error("a volume could not be flushed", zap.Error(err))
 	}
+	s.refusals.stop()
 	s.mu.Lock()
 	s.state = serverStopped
 	s.mu.Unlock()

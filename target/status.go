@@ -18,8 +18,10 @@ type Status struct {
 
 	Logins        uint64 `json:"logins_total"`
 	LoginsRefused uint64 `json:"logins_refused_total"`
-	LoginsAborted uint64 `json:"logins_aborted_total"`
-	Pending       int    `json:"pending_logins"`
+	// Refusals are the refused logins by reason.
+	Refusals      map[string]uint64 `json:"logins_refused_by_reason"`
+	LoginsAborted uint64            `json:"logins_aborted_total"`
+	Pending       int               `json:"pending_logins"`
 }
 
 // PortalStatus is the state of a listening address.
@@ -125,11 +127,11 @@ func (s *Server) Status() Status {
 		State:         state.String(),
 		Uptime:        s.now(),
 		Logins:        s.stats.logins.Load(),
-		LoginsRefused: s.stats.loginsRefused.Load(),
 		LoginsAborted: s.stats.loginsAborted.Load(),
 		Pending:       s.pending.len(),
 		Sessions:      []SessionStatus{},
 	}
+	st.LoginsRefused, st.Refusals = s.refusals.counts()
 	for _, p := range s.portals {
 		st.Portals = append(st.Portals, p.status())
 	}

@@ -58,7 +58,7 @@ func newCollector(status func() target.Status) *collector {
 	return &collector{
 		status:          status,
 		logins:          d("logins_total", "Sessions that were opened."),
-		refused:         d("logins_refused_total", "Logins that were refused."),
+		refused:         d("logins_refused_total", "Logins that were refused, by reason.", "reason"),
 		pending:         d("pending_logins", "Connections before their full feature phase."),
 		sessions:        d("sessions", "Sessions now."),
 		connections:     d("connections_total", "Connections accepted.", "portal"),
@@ -93,7 +93,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	counter(c.logins, st.Logins)
-	counter(c.refused, st.LoginsRefused)
+	for reason, n := range st.Refusals {
+		counter(c.refused, n, reason)
+	}
 	gauge(c.pending, float64(st.Pending))
 	gauge(c.sessions, float64(len(st.Sessions)))
 	for _, p := range st.Portals {

@@ -40,7 +40,7 @@ var loginStatuses = map[LoginStatus]struct{ name, advice string }{
 	LoginInitiatorFailure:   {"initiator error", "the target's log says which key or field it did not accept"},
 	LoginAuthFailure:        {"authentication failure", "check user name, secret, CHAP algorithm and whether the target asks for CHAP at all"},
 	LoginForbidden:          {"authorization failure", "the target's access list does not admit this initiator name or address"},
-	LoginNotFound:           {"target not found", "check the target name; discovery lists what this portal serves"},
+	LoginNotFound:           {"target not found", "check the target name, and whether the target's access list admits this initiator name and address; discovery lists what this initiator may use"},
 	LoginTargetRemoved:      {"target removed", "it will not come back at this address"},
 	LoginBadVersion:         {"unsupported version", "the two ends share no iSCSI version"},
 	LoginTooManyConnections: {"too many connections", "close a session or raise the target's limit"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"time"
 
 	"softiser/internal/iscsi"
@@ -18,8 +19,9 @@ import (
 //
 //	loss      tasks: idempotent → resend list, in CmdSN order
 //	                 others     → ErrOutcomeUnknown
-//	attempts  after 0.1 s, then doubling up to 5 s, each with jitter; the wait
-//	          also grows with losses that follow a login closely
+//	attempts  after 0.1 s, then doubling up to 5 s, each with jitter, but never
+//	          more than 0.8 s apart while nobody listens, which costs nobody
+//	          anything; the wait also grows with losses that follow a login closely
 //	check     the LUNs are still the same (VPD page 83h), or the session fails
 //	replay    resend list, then what was submitted meanwhile
 //
@@ -30,6 +32,9 @@ import (
 const (
 	firstRetry = 100 * time.Millisecond
 	maxRetry   = 5 * time.Second
+	// maxRefused is the longest wait while the target's host refuses connections:
+	// the target is being started, and its users wait for it.
+	maxRefused = 800 * time.Millisecond
 	// startGrace is how long "target not found" is not believed: a target that
 	// has just been started may listen before it has its targets (tgt does).
 	startGrace = 20 * time.Second
@@ -178,6 +183,9 @@ func (s *Session) recover() {
 			return
 		}
 		wait = min(wait*2, s.cfg.maxRetry)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			wait = min(wait, maxRefused)
+		}
 		s.mu.Lock()
 		s.stats.LoginFailures++
 		s.event(Event{Kind: EventRetry, Err: err, Wait: wait, Down: time.Since(lost)})
@@ -186,16 +194,7 @@ func (s *Session) recover() {
 }
 
 // sleep waits; false means that the session is being closed.
-func (s *Session) sleep(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-s.ctx.Done():
-		return false
-	}
-}
+func (s *Session) sleep(d time.Duration) bool { return pause(s.ctx, d) }
 
 // fail gives the session up unless it is being closed.
 func (s *Session) fail(err error) {

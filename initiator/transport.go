@@ -21,6 +21,7 @@ type transport struct {
 	cfg    *Config
 	device *iser.Device // taken with the first iSER connection
 	plain  bool         // fell back to TCP
+	spoken bool         // the port has completed an RDMA start-up
 	fell   func(err error)
 
 	onlyMD5 bool // the target does not take a list of CHAP algorithms
@@ -132,9 +133,32 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 		}
 		return dm, nil
 	}
-	dm, err := t.device.Client(ctx, nc, cc)
+	dm, err := t.start(ctx, nc, cc, addr)
 	if err != nil {
 		return nil, fmt.Errorf("no RDMA connection: %w", err)
 	}
+	t.spoken = true
+	return dm, nil
+}
+
+// start does the RDMA start-up on nc. As long as the port has not shown that it
+// speaks iSER, what it speaks instead is found out before its silence is believed.
+func (t *transport) start(ctx context.Context, nc net.Conn, cc iser.ConnConfig, addr string) (iscsi.Datamover, error) {
+	if t.spoken || t.cfg.FallbackTCP {
+		return t.device.Client(ctx, nc, cc)
+	}
+	doubt := portDoubt{addr: addr, speaks: func(ctx context.Context) bool { return t.speaksISCSI(ctx, addr) }}
+	ctx, cancel := context.WithCancelCause(ctx)
+	watching, stop := context.WithCancel(ctx)
+	ended := doubt.watch(watching, cancel)
+	dm, err := t.device.Client(ctx, nc, cc)
+	stop()
+	<-ended
+	if err != nil {
+		err = doubt.explain(ctx, err)
+		cancel(nil)
+		return nil, err
+	}
+	cancel(nil)
 	return dm, nil
 }

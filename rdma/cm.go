@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softiser/internal/congestion"
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
@@ -242,7 +243,7 @@ func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) 
 	if qp.state != StateIdle || qp.closed.Load() {
 		qp.sqMu.Unlock()
 		for _, s := range sinks {
-			qp.dev.tab.remove(s)
+			qp.dev.tab.Remove(s)
 		}
 		return nil, fmt.Errorf("%w: queue pair %d is in state %v, a connection needs Idle", ErrState, qp.num, qp.state)
 	}
@@ -310,13 +311,13 @@ func fpduSize(mss int, gso bool, limit int) int {
 	return max(n, wire.FPDULen(128))
 }
 
-func (qp *QP) makeSinks(n int) ([]*region, error) {
-	sinks := make([]*region, 0, n)
+func (qp *QP) makeSinks(n int) ([]*mem.Region, error) {
+	sinks := make([]*mem.Region, 0, n)
 	for range n {
-		s := &region{dev: qp.dev, pd: qp.pd, qp: qp}
-		if err := qp.dev.tab.insert(s); err != nil {
+		s := new(mem.Region)
+		if err := qp.pd.insert(s); err != nil {
 			for _, s := range sinks {
-				qp.dev.tab.remove(s)
+				qp.dev.tab.Remove(s)
 			}
 			return nil, err
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"softiser/rdma/internal/mem"
 )
 
 // DeviceConfig limits what can be created on a Device. Zero fields mean the
@@ -50,7 +52,7 @@ type DeviceAttr struct {
 // created from it. All methods may be called concurrently.
 type Device struct {
 	cfg  DeviceConfig
-	tab  stagTable
+	tab  mem.Table
 	stat deviceCounters
 
 	mu      sync.Mutex // guards what follows; taken after no other lock
@@ -102,10 +104,10 @@ func Open(cfg *DeviceConfig) (*Device, error) {
 	if c.MaxIRD > maxReadQueue || c.MaxORD > maxReadQueue {
 		return nil, invalid("MaxIRD %d, MaxORD %d: at most %d fit the MPA start-up frames", c.MaxIRD, c.MaxORD, maxReadQueue)
 	}
-	if c.MaxMR > stagMax {
-		return nil, invalid("MaxMR %d: an STag has room for %d", c.MaxMR, stagMax)
+	if c.MaxMR > mem.MaxRegions {
+		return nil, invalid("MaxMR %d: an STag has room for %d", c.MaxMR, mem.MaxRegions)
 	}
-	d.tab.limit = c.MaxMR
+	d.tab.Limit(c.MaxMR)
 	return d, nil
 }
 
@@ -135,7 +137,7 @@ func (d *Device) Close() error {
 	if n := len(d.qps); n > 0 {
 		return fmt.Errorf("%w: the device has %d queue pairs", ErrBusy, n)
 	}
-	pds, cqs, srqs, mrs := d.nPD.Load(), d.nCQ.Load(), d.nSRQ.Load(), d.tab.count()
+	pds, cqs, srqs, mrs := d.nPD.Load(), d.nCQ.Load(), d.nSRQ.Load(), d.tab.Count()
 	if pds+cqs+srqs > 0 || mrs > 0 {
 		return fmt.Errorf("%w: the device has %d protection domains, %d completion queues, %d shared receive queues, %d memory regions and windows", ErrBusy, pds, cqs, srqs, mrs)
 	}
@@ -162,6 +164,7 @@ func (d *Device) isClosed() bool {
 // see each other.
 type PD struct {
 	dev  *Device
+	mem  mem.Domain
 	use  atomic.Int64 // regions, windows and queue pairs made from it
 	gone atomic.Bool
 }
@@ -174,7 +177,9 @@ func (d *Device) AllocPD() (*PD, error) {
 	if err := take(&d.nPD, d.cfg.MaxPD, "protection domains"); err != nil {
 		return nil, err
 	}
-	return &PD{dev: d}, nil
+	pd := &PD{dev: d}
+	pd.mem.Revoked = pd.revoked
+	return pd, nil
 }
 
 // Device returns the device of the domain.

@@ -3,6 +3,8 @@ package rdma
 import (
 	"sync"
 	"sync/atomic"
+
+	"softiser/rdma/internal/mem"
 )
 
 // lendList is what a queue pair knows of the memory of directMin bytes and more
@@ -15,87 +17,80 @@ type lendList struct {
 
 	// mu guards the list of AccessScratch windows in which nothing has been placed
 	// yet, in the order in which they were bound: a target that answers in order
-	// fills them in that order. It is taken with region.mu held; inside it a region.mu
-	// is only tried (see the lock order at region).
+	// fills them in that order. It is taken with a region locked; inside it another one
+	// is only tried (see the lock order in gate.go).
 	mu         sync.Mutex
-	head, tail *region
+	head, tail *mem.Region
 }
 
-// lendLink is a region's place in the list.
-type lendLink struct {
-	prev, next *region
-	listed     atomic.Bool // changes under lendList.mu
-}
-
-// lendLocked counts the memory as lent to the peer of r.qp. Preconditions: r.mu is
-// held.
-func (r *region) lendLocked() {
-	if !r.lends() {
+// opened counts the memory of r as lent to the peer.
+func (l *lendList) opened(r *mem.Region) {
+	if !lends(r) {
 		return
 	}
-	l := &r.qp.lent
 	l.n.Add(1)
-	l.bytes.Add(int64(r.size))
-	if r.access&accessSink != 0 {
+	l.bytes.Add(int64(r.Size()))
+	if r.Access()&mem.Sink != 0 {
 		l.sinks.Add(1)
 	}
-	if r.access&(AccessScratch|AccessRemoteWrite) != AccessScratch|AccessRemoteWrite {
+	if r.Access()&(mem.Scratch|mem.RemoteWrite) != mem.Scratch|mem.RemoteWrite {
 		return
 	}
 	l.mu.Lock()
-	if r.prev = l.tail; r.prev == nil {
+	if r.Link.Prev = l.tail; l.tail == nil {
 		l.head = r
 	} else {
-		r.prev.next = r
+		l.tail.Link.Next = r
 	}
 	l.tail = r
-	r.listed.Store(true)
+	r.Link.Listed.Store(true)
 	l.open.Add(1)
 	l.mu.Unlock()
 }
 
-// takeBackLocked undoes lendLocked. Preconditions: r.mu is held.
-func (r *region) takeBackLocked() {
-	if !r.lends() {
+// closed undoes opened.
+func (l *lendList) closed(r *mem.Region) {
+	if !lends(r) {
 		return
 	}
-	l := &r.qp.lent
 	l.n.Add(-1)
-	l.bytes.Add(-int64(r.size))
-	if r.access&accessSink != 0 {
+	l.bytes.Add(-int64(r.Size()))
+	if r.Access()&mem.Sink != 0 {
 		l.sinks.Add(-1)
 	}
 	l.placed(r)
 }
 
-func (r *region) lends() bool {
-	return r.qp != nil && r.size >= directMin && r.access&(AccessRemoteWrite|accessSink) != 0
+// lends reports whether the peer may fill r, and with so much that it matters.
+func lends(r *mem.Region) bool {
+	return r.Size() >= directMin && r.Access()&(mem.RemoteWrite|mem.Sink) != 0
 }
 
 // placed takes r off the list: it holds data now, or is gone.
-func (l *lendList) placed(r *region) {
-	if r.listed.Load() {
+func (l *lendList) placed(r *mem.Region) {
+	if r.Link.Listed.Load() {
 		l.mu.Lock()
 		l.dropLocked(r)
 		l.mu.Unlock()
 	}
 }
 
-func (l *lendList) dropLocked(r *region) {
-	if !r.listed.Load() {
+func (l *lendList) dropLocked(r *mem.Region) {
+	k := &r.Link
+	if !k.Listed.Load() {
 		return
 	}
-	if r.prev == nil {
-		l.head = r.next
+	if k.Prev == nil {
+		l.head = k.Next
 	} else {
-		r.prev.next = r.next
+		k.Prev.Link.Next = k.Next
 	}
-	if r.next == nil {
-		l.tail = r.prev
+	if k.Next == nil {
+		l.tail = k.Prev
 	} else {
-		r.next.prev = r.prev
+		k.Next.Link.Prev = k.Prev
 	}
-	r.prev, r.next = nil, nil
-	r.listed.Store(false)
+	k.Prev, k.Next = nil, nil
+	k.Listed.Store(false)
 	l.open.Add(-1)
 }

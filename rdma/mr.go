@@ -1,32 +1,40 @@
 package rdma
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"sync"
+	"sync/atomic"
+
+	"softiser/rdma/internal/mem"
 )
 
 // MR is a memory region: an STag over one piece of memory. Registration takes
 // constant time and neither touches nor pins the memory, so that a mapping of
 // any size can be registered.
 type MR struct {
-	r   region
-	mem []byte // guarded by r.mu
+	pd *PD
+	r  mem.Region
+
+	gone atomic.Bool
+
+	mu  sync.Mutex // guards mem; taken with no region locked
+	mem []byte
 }
 
-// RegMR registers mem, which may be Go memory or a mapping. mem must stay what
+// RegMR registers p, which may be Go memory or a mapping. It must stay what
 // it is (mapped, not moved) until Dereg.
-func (pd *PD) RegMR(mem []byte, a Access) (*MR, error) {
+func (pd *PD) RegMR(p []byte, a Access) (*MR, error) {
 	mr, err := pd.allocMR()
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAccess(a, uint64(len(mem))); err != nil {
+	if err := checkAccess(a, uint64(len(p))); err != nil {
 		mr.free()
 		return nil, err
 	}
-	mr.r.mu.Lock()
-	mr.aim(mem, a)
-	mr.r.mu.Unlock()
+	mr.aim(p, a, mr.r.State().STag)
 	return mr, nil
 }
 
@@ -37,7 +45,7 @@ func (pd *PD) AllocMR() (*MR, error) {
 	if err != nil {
 		return nil, err
 	}
-	mr.r.invOK = true
+	mr.r.Remote = true
 	return mr, nil
 }
 
@@ -45,8 +53,8 @@ func (pd *PD) allocMR() (*MR, error) {
 	if pd.gone.Load() {
 		return nil, fmt.Errorf("%w: protection domain", ErrClosed)
 	}
-	mr := &MR{r: region{dev: pd.dev, pd: pd}}
-	if err := pd.dev.tab.insert(&mr.r); err != nil {
+	mr := &MR{pd: pd}
+	if err := pd.insert(&mr.r); err != nil {
 		return nil, err
 	}
 	pd.use.Add(1)
@@ -63,83 +71,76 @@ func checkAccess(a Access, n uint64) error {
 	return nil
 }
 
-// aim points the region at mem. Preconditions: r.mu is held.
-func (mr *MR) aim(mem []byte, a Access) {
-	mr.mem = mem
-	mr.r.one[0] = mem
-	if mr.r.segs == nil {
-		mr.r.segs = mr.r.one[:0]
-	}
-	mr.r.setLocked([][]byte{mem}, a)
-	mr.r.valid = true
+// aim points the region at p under the key that stag ends in.
+func (mr *MR) aim(p []byte, a Access, stag uint32) {
+	mr.mu.Lock()
+	defer mr.mu.Unlock()
+	mr.mem = p
+	mr.r.OpenKey(nil, [][]byte{p}, mem.Access(a), uint8(stag))
 }
 
 // LKey names the region in SGEs of this end.
 func (mr *MR) LKey() uint32 { return mr.RKey() }
 
 // RKey is the STag that a peer uses. It changes with Rereg and OpRegMR.
-func (mr *MR) RKey() uint32 {
-	mr.r.mu.RLock()
-	defer mr.r.mu.RUnlock()
-	return mr.r.stag
-}
+func (mr *MR) RKey() uint32 { return mr.r.State().STag }
 
 // Addr is the tagged offset of the first byte.
-func (mr *MR) Addr() uint64 {
-	mr.r.mu.RLock()
-	defer mr.r.mu.RUnlock()
-	return mr.r.base
-}
+func (mr *MR) Addr() uint64 { return mr.r.State().Base }
 
 // Len is the length of the region in bytes.
 func (mr *MR) Len() int { return len(mr.Mem()) }
 
 // Mem is the registered memory.
 func (mr *MR) Mem() []byte {
-	mr.r.mu.RLock()
-	defer mr.r.mu.RUnlock()
+	mr.mu.Lock()
+	defer mr.mu.Unlock()
 	return mr.mem
 }
 
 // Faults counts placements from the wire that failed because the memory could
 // not be touched.
-func (mr *MR) Faults() uint64 { return mr.r.faults.Load() }
+func (mr *MR) Faults() uint64 { return mr.r.Faults() }
 
 // Rereg aims the region at other memory with other rights, under a new key; the
 // old STag is dead at once. When it returns, the old memory is no longer touched.
-func (mr *MR) Rereg(mem []byte, a Access) error {
-	if err := checkAccess(a, uint64(len(mem))); err != nil {
+func (mr *MR) Rereg(p []byte, a Access) error {
+	if err := checkAccess(a, uint64(len(p))); err != nil {
 		return err
 	}
-	mr.r.revoke()
-	mr.r.mu.Lock()
-	mr.r.stag = freshKey(mr.r.stag)
-	mr.aim(mem, a)
-	mr.r.mu.Unlock()
+	mr.r.Revoke()
+	mr.aim(p, a, mem.NextKey(mr.r.State().STag))
 	return nil
 }
 
 // Invalidate makes the STag unusable until Rereg or OpRegMR. When it returns,
 // the memory is no longer touched on behalf of a peer.
-func (mr *MR) Invalidate() { mr.r.revoke() }
+func (mr *MR) Invalidate() { mr.r.Revoke() }
 
 // Dereg ends the region. Work requests that name it must have completed.
 func (mr *MR) Dereg() error {
-	mr.r.revoke()
+	mr.r.Revoke()
 	mr.free()
 	return nil
 }
 
 func (mr *MR) free() {
-	mr.r.mu.Lock()
-	gone := mr.r.pd == nil
-	pd := mr.r.pd
-	mr.r.pd = nil
+	mr.mu.Lock()
 	mr.mem = nil
-	mr.r.one[0] = nil
-	mr.r.mu.Unlock()
-	if !gone {
-		mr.r.dev.tab.remove(&mr.r)
-		pd.use.Add(-1)
+	mr.mu.Unlock()
+	if !mr.gone.Swap(true) {
+		mr.pd.dev.tab.Remove(&mr.r)
+		mr.pd.use.Add(-1)
 	}
+}
+
+// insert gives a region of the domain an STag.
+func (pd *PD) insert(r *mem.Region) error {
+	r.Init(&pd.mem)
+	if err := pd.dev.tab.Insert(r); errors.Is(err, mem.ErrFull) {
+		return fmt.Errorf("%w: %d memory regions and windows", ErrLimit, pd.dev.cfg.MaxMR)
+	} else if err != nil {
+		return fmt.Errorf("rdma: %w", err)
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
@@ -43,7 +44,7 @@ type QP struct {
 	recvCQ *CQ
 
 	// sqMu guards the queues shared by posters, transmitter and receiver. Below it:
-	// region.mu, CQ.mu.
+	// regions (see gate.go), CQ.mu.
 	sqMu    sync.Mutex
 	state   QPState
 	err     error       // first cause of the end
@@ -75,13 +76,14 @@ type QP struct {
 
 	rq rqueue
 
-	lent lendList // memory that the peer may be about to fill
+	mem  mem.Stream // this queue pair's identity at the gate to memory
+	lent lendList   // memory that the peer may be about to fill
 
 	rx    rxState     // owned by the receive goroutine
 	inRx  atomic.Bool // the receive goroutine runs handlers: Push is bounded
 	conn  *sock.Conn
 	info  ConnInfo
-	sinks []*region // one per ORD slot
+	sinks []*mem.Region // one per ORD slot
 
 	initiator bool          // of the MPA start-up
 	rtr       mpa.RTR       // kind agreed on, 0: none
@@ -142,6 +144,7 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 
 		failing: make(chan struct{}),
 	}
+	qp.mem = mem.Stream{Opened: qp.lent.opened, Closed: qp.lent.closed, Revoked: qp.poisonTx}
 	qp.txIdle.L = &qp.sqMu
 	qp.rq.growLocked(cfg.MaxRecv)
 	d.mu.Lock()

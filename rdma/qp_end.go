@@ -198,7 +198,7 @@ func (qp *QP) flush() {
 	clear(qp.tx.vec[:cap(qp.tx.vec)])
 	for qp.orqHead != qp.orqTail {
 		o := qp.oldestLocked()
-		o.sink.revoke()
+		o.sink.Revoke()
 		o.e = nil
 		qp.orqHead++
 	}
@@ -249,7 +249,7 @@ func (qp *QP) releaseSinks() {
 	qp.sinks = nil
 	qp.sqMu.Unlock()
 	for _, s := range sinks {
-		qp.dev.tab.remove(s)
+		qp.dev.tab.Remove(s)
 	}
 }
 

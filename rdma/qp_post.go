@@ -77,14 +77,14 @@ func (qp *QP) checkWR(wr *SendWR) (uint32, error) {
 			return 0, invalid("Imm carries no payload, got %d bytes", n)
 		}
 	case OpRegMR:
-		if wr.MR == nil || wr.MR.r.pd != qp.pd || len(wr.SGL) != 1 {
+		if wr.MR == nil || wr.MR.gone.Load() || wr.MR.pd != qp.pd || len(wr.SGL) != 1 {
 			return 0, invalid("RegMR needs an MR of this protection domain and one piece of memory")
 		}
 		if err := checkAccess(wr.Access, n); err != nil {
 			return 0, err
 		}
 	case OpBindMW:
-		if wr.Window == nil || wr.Window.r.pd != qp.pd {
+		if wr.Window == nil || wr.Window.gone.Load() || wr.Window.pd != qp.pd {
 			return 0, invalid("BindMW needs a Window of this protection domain")
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
@@ -61,7 +62,7 @@ type txState struct {
 // txRef is memory that the round reads. The peer may have it all, and answer, while
 // what follows in the round still waits for room; the memory may be taken back then.
 type txRef struct {
-	r   *region
+	r   *mem.Region
 	end int // bytes of the round when it has been sent
 }
 
@@ -87,8 +88,8 @@ type txMsg struct {
 	length uint32
 	off    uint32
 	cur    cursor
-	src    *region // Read Response
-	gen    uint64  // of src, when cur was set
+	src    *mem.Region // Read Response
+	gen    uint64      // of src, when cur was set
 	srcTag uint32
 	srcTO  uint64
 }
@@ -326,25 +327,22 @@ func (qp *QP) runLocal(e *sqe) {
 	st := StatusSuccess
 	switch e.op {
 	case OpLocalInv:
-		r := qp.dev.tab.lookup(e.inv)
-		if r == nil || !r.matches(qp, e.inv) {
+		r := qp.dev.tab.Lookup(e.inv)
+		if r == nil || !r.Matches(&qp.pd.mem, &qp.mem, e.inv) {
 			st = StatusInvalidated
 		} else {
-			r.revoke()
+			r.Revoke()
 		}
 	case OpRegMR:
-		e.mr.r.revoke()
-		e.mr.r.mu.Lock()
-		e.mr.r.stag = e.mr.r.stag&^0xff | uint32(e.key)
-		var mem []byte
+		e.mr.r.Revoke()
+		var p []byte
 		if len(e.segs) > 0 {
-			mem = e.segs[0]
+			p = e.segs[0]
 		}
-		e.mr.aim(mem, e.access)
-		e.mr.r.mu.Unlock()
+		e.mr.aim(p, e.access, uint32(e.key))
 	case OpBindMW:
-		e.win.r.revoke()
-		e.win.r.bindKey(qp, e.segs, e.access, e.key)
+		e.win.r.Revoke()
+		e.win.r.OpenKey(&qp.mem, e.segs, mem.Access(e.access), e.key)
 	}
 	qp.sqMu.Lock()
 	e.done = true
@@ -366,7 +364,7 @@ func (qp *QP) finLocked() {
 
 // poisonTx is called when r has been revoked: it waits for the system call that
 // may be reading r, and makes sure that there is no further one.
-func (qp *QP) poisonTx(r *region) {
+func (qp *QP) poisonTx(r *mem.Region) {
 	qp.txIO.Lock()
 	for _, ref := range qp.tx.refs[qp.tx.gone:] {
 		if ref.r == r {

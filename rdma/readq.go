@@ -1,6 +1,9 @@
 package rdma
 
-import "softiser/rdma/internal/wire"
+import (
+	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/wire"
+)
 
 // Reads and atomics in flight. Outgoing ones wait in the ORQ for their response,
 // which come in the order of the requests; incoming ones wait in the IRQ for
@@ -9,7 +12,7 @@ import "softiser/rdma/internal/wire"
 // orqEntry is one outstanding Read or atomic.
 type orqEntry struct {
 	e    *sqe
-	sink *region // window over exactly the bytes of this request
+	sink *mem.Region // window over exactly the bytes of this request
 	msn  uint32
 }
 
@@ -25,7 +28,7 @@ type irqEntry struct {
 
 // pushORQLocked takes the next slot for e; runnableLocked has seen that there is
 // one.
-func (qp *QP) pushORQLocked(e *sqe) *region {
+func (qp *QP) pushORQLocked(e *sqe) *mem.Region {
 	i := int(qp.orqTail % uint32(len(qp.orq)))
 	qp.orqTail++
 	qp.orq[i].e = e
@@ -44,7 +47,7 @@ func (qp *QP) oldestLocked() *orqEntry {
 // popORQLocked ends the oldest request with st and gives its slot back.
 func (qp *QP) popORQLocked(st WCStatus) {
 	o := qp.oldestLocked()
-	o.sink.revoke()
+	o.sink.Revoke()
 	if o.e.status == StatusSuccess {
 		o.e.status = st
 	}
@@ -93,7 +96,7 @@ func (qp *QP) DiscardRead(id uint64) bool {
 		e.flags |= flagDiscard
 		for j := qp.orqHead; j != qp.orqTail; j++ {
 			if o := &qp.orq[int(j%uint32(len(qp.orq)))]; o.e == e {
-				o.sink.setDiscard()
+				o.sink.Discard()
 			}
 		}
 		return true

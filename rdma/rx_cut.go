@@ -3,6 +3,7 @@ package rdma
 import (
 	"encoding/binary"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/wire"
 )
 
@@ -24,16 +25,16 @@ const maxCuts = 30
 
 // rxCut is a place in the read-ahead buffer where the stream goes on elsewhere.
 type rxCut struct {
-	reg   *region // locked; nil when it is known what has come
-	off   uint64  // in the region
-	size  int     // bytes aimed there
-	gap   int     // and at the buffer behind it
-	pos   int     // in the buffer, behind the header
-	n     int     // bytes that have come
-	crc   uint32  // of the header and these, when
-	sum   int     // it covers as many
-	fault bool    // they could not be touched
-	going bool    // the FPDU goes on whose header has been parsed
+	reg   *mem.Region // locked; nil when it is known what has come
+	off   uint64      // in the region
+	size  int         // bytes aimed there
+	gap   int         // and at the buffer behind it
+	pos   int         // in the buffer, behind the header
+	n     int         // bytes that have come
+	crc   uint32      // of the header and these, when
+	sum   int         // it covers as many
+	fault bool        // they could not be touched
+	going bool        // the FPDU goes on whose header has been parsed
 }
 
 // rxCuts belongs to the receive goroutine.
@@ -48,7 +49,7 @@ type rxCuts struct {
 
 // at is where c stands in its region.
 func (c *rxCut) at() (cur cursor) {
-	cur.set(c.reg.segs)
+	cur.set(c.reg.Pieces())
 	cur.skip(int(c.off))
 	return cur
 }
@@ -115,7 +116,7 @@ func (x *rxState) sumCut(c *rxCut, p int) {
 func (x *rxState) releaseCuts() {
 	k := &x.cuts
 	for i := range k.all[:k.aimed] {
-		k.all[i].reg.mu.RUnlock()
+		k.all[i].reg.Release()
 		k.all[i].reg = nil
 	}
 }

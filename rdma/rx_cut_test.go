@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
@@ -141,11 +142,11 @@ func (r *rxRig) window(mem []byte, a Access) (w *Window, stag uint32, base uint6
 }
 
 // read makes an outstanding RDMA Read with the given sink.
-func (r *rxRig) read(mem []byte) (e *sqe, stag uint32, base uint64) {
+func (r *rxRig) read(p []byte) (e *sqe, stag uint32, base uint64) {
 	r.qp.sqMu.Lock()
 	defer r.qp.sqMu.Unlock()
-	e = &sqe{op: OpRead, length: uint32(len(mem))}
-	stag, base = r.qp.pushORQLocked(e).bind(r.qp, [][]byte{mem}, accessSink)
+	e = &sqe{op: OpRead, length: uint32(len(p))}
+	stag, base = r.qp.pushORQLocked(e).Open(&r.qp.mem, [][]byte{p}, mem.Sink)
 	return e, stag, base
 }
 
@@ -253,6 +254,24 @@ func TestGuessInOrder(t *testing.T) {
 	}
 }
 
+// holdRevoke begins to invalidate w and stops while w is locked, in front of the list
+// of windows, until goOn is closed. done is closed afterwards.
+func holdRevoke(qp *QP, w *Window) (goOn, done chan struct{}) {
+	goOn, done = make(chan struct{}), make(chan struct{})
+	there := make(chan struct{})
+	qp.mem.Closed = func(r *mem.Region) {
+		close(there)
+		<-goOn
+		qp.lent.closed(r)
+	}
+	go func() {
+		w.Invalidate()
+		close(done)
+	}()
+	<-there
+	return goOn, done
+}
+
 // A window that is being revoked is locked by someone who is about to wait for the
 // list of windows, which the receiver holds while it chooses some to guess into. It
 // must not wait for that window, but go without it.
@@ -261,9 +280,8 @@ func TestGuessOnlyTries(t *testing.T) {
 		r := newRig(t, true)
 		qp := r.qp
 		tasks := r.lend(4<<10, 4, 1)
-		w := &tasks[revoked].w.r
+		goOn, revoking := holdRevoke(qp, tasks[revoked].w)
 		qp.rx.vec = qp.rx.vec[:0]
-		w.mu.Lock() // as revoke does
 		guessed := make(chan int, 1)
 		go func() {
 			qp.guess(segGap)
@@ -277,8 +295,8 @@ func TestGuessOnlyTries(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("the receiver waits for a window that is being revoked")
 		}
-		w.dropLocked() // takes the list
-		w.mu.Unlock()
+		close(goOn)
+		<-revoking
 		qp.rx.releaseCuts()
 	}
 }
@@ -288,7 +306,7 @@ func TestGuessOnlyTries(t *testing.T) {
 func TestPeekOnlyTries(t *testing.T) {
 	r := newRig(t, true)
 	k := &r.lend(4<<10, 1, 1)[0]
-	k.w.r.mu.Lock()
+	goOn, revoking := holdRevoke(r.qp, k.w)
 	aimed := make(chan bool, 1)
 	go func() {
 		aimed <- r.qp.aimCut(&rxCut{size: len(k.mem)}, &wire.Tagged{Ctrl: wire.Ctrl(wire.Write, true), STag: k.stag, TO: k.base})
@@ -301,7 +319,8 @@ func TestPeekOnlyTries(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the receiver waits for a window that is being revoked")
 	}
-	k.w.r.mu.Unlock()
+	close(goOn)
+	<-revoking
 }
 
 // Whatever the order, the data is right; where guessing pauses, nothing is copied.

@@ -69,14 +69,18 @@ func (qp *QP) guess(lead int) bool {
 	room := len(x.buf) - x.w - lead
 	vecs := cap(x.vec) - len(x.vec) - 1
 	l.mu.Lock()
-	for r := l.head; r != nil && k.aimed < maxCuts; r = r.next {
-		n, gap, more := x.fit(int(min(r.size, uint64(len(x.buf)))), room)
-		if n == 0 || len(r.segs)+1 > vecs || !r.mu.TryRLock() {
+	for r := l.head; r != nil && k.aimed < maxCuts; r = r.Link.Next {
+		if !r.TryHold() {
+			break
+		}
+		n, gap, more := x.fit(int(min(r.Size(), uint64(len(x.buf)))), room)
+		if n == 0 || len(r.Pieces())+1 > vecs {
+			r.Release()
 			break
 		}
 		k.all[k.aimed] = rxCut{reg: r, size: n, gap: gap}
 		k.aimed++
-		vecs -= len(r.segs) + 1
+		vecs -= len(r.Pieces()) + 1
 		room -= n + gap
 		if !more {
 			break
@@ -176,7 +180,7 @@ func (x *rxState) header(p *int, c *rxCut) (ulen int, ok bool) {
 	var t wire.Tagged
 	t.Parse(h[wire.LenField:])
 	ulen = int(binary.BigEndian.Uint16(h))
-	return ulen, ulen > wire.TaggedLen && t.Ctrl.Tagged() && t.Ctrl.Op() == wire.Write && t.STag == c.reg.stag && t.TO == c.reg.base
+	return ulen, ulen > wire.TaggedLen && t.Ctrl.Tagged() && t.Ctrl.Op() == wire.Write && c.reg.Names(t.STag, t.TO)
 }
 
 // linearise puts what lies behind the cuts from number from on together in the

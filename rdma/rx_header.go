@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/wire"
 )
@@ -97,14 +98,14 @@ func (qp *QP) beginWrite() {
 		x.announce = isAnnouncement(&x.tag)
 		return
 	}
-	r, off, c := qp.find(x.tag.STag, x.tag.TO, uint64(x.paylen), AccessRemoteWrite)
-	if c != causeNone {
-		x.fail(taggedCause(c), fmt.Sprintf("RDMA Write of %d bytes to STag %#08x offset %#x", x.paylen, x.tag.STag, x.tag.TO))
+	r, off, f := qp.find(x.tag.STag, x.tag.TO, uint64(x.paylen), mem.RemoteWrite)
+	if f != mem.None {
+		x.fail(faultCauses[f].tagged, fmt.Sprintf("RDMA Write of %d bytes to STag %#08x offset %#x", x.paylen, x.tag.STag, x.tag.TO))
 		return
 	}
 	x.dst.setRegion(r, off)
 	qp.lent.placed(r)
-	r.mu.RUnlock()
+	r.Release()
 }
 
 // beginReadResponse: the oldest Read must have asked for exactly these bytes (RFC
@@ -113,7 +114,7 @@ func (qp *QP) beginReadResponse() {
 	x := &qp.rx
 	qp.sqMu.Lock()
 	o := qp.oldestLocked()
-	var sink *region
+	var sink *mem.Region
 	var size uint32
 	if o != nil && o.e.op == OpRead {
 		sink, size = o.sink, o.e.length
@@ -123,15 +124,13 @@ func (qp *QP) beginReadResponse() {
 		x.fail(wire.CauseDDPLocal, "RDMA Read Response without an outstanding RDMA Read")
 		return
 	}
-	sink.mu.RLock()
-	stag, base := sink.stag, sink.base
-	sink.mu.RUnlock()
+	at := sink.State()
 	end := uint64(x.rlen) + uint64(x.paylen)
 	switch {
-	case x.tag.STag != stag:
-		x.fail(wire.CauseSTag, fmt.Sprintf("RDMA Read Response to STag %#08x, expected %#08x", x.tag.STag, stag))
-	case x.paylen > 0 && x.tag.TO != base+uint64(x.rlen):
-		x.fail(wire.CauseBounds, fmt.Sprintf("RDMA Read Response at offset %#x, expected %#x", x.tag.TO, base+uint64(x.rlen)))
+	case x.tag.STag != at.STag:
+		x.fail(wire.CauseSTag, fmt.Sprintf("RDMA Read Response to STag %#08x, expected %#08x", x.tag.STag, at.STag))
+	case x.paylen > 0 && x.tag.TO != at.Base+uint64(x.rlen):
+		x.fail(wire.CauseBounds, fmt.Sprintf("RDMA Read Response at offset %#x, expected %#x", x.tag.TO, at.Base+uint64(x.rlen)))
 	case end > uint64(size), x.ctrl.Last() && end != uint64(size):
 		x.fail(wire.CauseBounds, fmt.Sprintf("RDMA Read Response of %d bytes, asked for %d", end, size))
 	case x.paylen > 0:

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/wire"
 )
@@ -25,12 +26,12 @@ func (qp *QP) beginSingle() {
 		if h.Size == 0 {
 			return // nothing is checked (RFC 5040 §5.2.1)
 		}
-		r, _, c := qp.find(h.SrcSTag, h.SrcTO, uint64(h.Size), AccessRemoteRead)
-		if c != causeNone {
-			x.fail(c, fmt.Sprintf("RDMA Read of %d bytes from STag %#08x offset %#x", h.Size, h.SrcSTag, h.SrcTO))
+		r, _, f := qp.find(h.SrcSTag, h.SrcTO, uint64(h.Size), mem.RemoteRead)
+		if f != mem.None {
+			x.fail(faultCauses[f].rdmap, fmt.Sprintf("RDMA Read of %d bytes from STag %#08x offset %#x", h.Size, h.SrcSTag, h.SrcTO))
 			return
 		}
-		r.mu.RUnlock()
+		r.Release()
 	case wire.AtomicReq:
 		var h wire.Atomic
 		h.Parse(ext)
@@ -42,12 +43,12 @@ func (qp *QP) beginSingle() {
 			x.fail(wire.CauseStreamCatastroph, fmt.Sprintf("atomic operation on offset %#x, which is not a multiple of 8", h.TO))
 			return
 		}
-		r, _, c := qp.find(h.STag, h.TO, 8, AccessRemoteAtomic)
-		if c != causeNone {
-			x.fail(c, fmt.Sprintf("atomic operation on STag %#08x offset %#x", h.STag, h.TO))
+		r, _, f := qp.find(h.STag, h.TO, 8, mem.RemoteAtomic)
+		if f != mem.None {
+			x.fail(faultCauses[f].rdmap, fmt.Sprintf("atomic operation on STag %#08x offset %#x", h.STag, h.TO))
 			return
 		}
-		r.mu.RUnlock()
+		r.Release()
 	case wire.AtomicResp:
 		qp.sqMu.Lock()
 		o := qp.oldestLocked()
@@ -147,16 +148,16 @@ func (qp *QP) sendDone() error {
 	wc := WC{ID: v.buf.id, QP: qp, Opcode: WCRecv, ByteLen: uint32(v.got), Status: v.status}
 	if x.op.Invalidates() {
 		stag := x.unt.Inv
-		r := qp.dev.tab.lookup(stag)
+		r := qp.dev.tab.Lookup(stag)
 		switch {
 		case r == nil:
 			return qp.rxTerminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it does not exist", stag))
-		case !r.matches(qp, stag):
+		case !r.Matches(&qp.pd.mem, &qp.mem, stag):
 			return qp.rxTerminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is not valid for this connection", stag))
-		case !r.invOK:
+		case !r.Remote:
 			return qp.rxTerminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is a plain memory region", stag))
 		}
-		r.revoke()
+		r.Revoke()
 		wc.Flags |= WCWithInv
 		wc.InvSTag = stag
 	}
@@ -208,22 +209,22 @@ func (qp *QP) atomic() error {
 	x := &qp.rx
 	var h wire.Atomic
 	h.Parse(x.hdr[wire.LenField+wire.UntaggedLen:])
-	r, off, c := qp.find(h.STag, h.TO, 8, AccessRemoteAtomic)
-	if c != causeNone {
-		return qp.rxTerminate(c, "the memory of an atomic operation was invalidated")
+	r, off, f := qp.find(h.STag, h.TO, 8, mem.RemoteAtomic)
+	if f != mem.None {
+		return qp.rxTerminate(faultCauses[f].rdmap, "the memory of an atomic operation was invalidated")
 	}
 	var cur cursor
-	cur.set(r.segs)
+	cur.set(r.Pieces())
 	cur.skip(int(off))
 	word := cur.next(8)
 	var old uint64
-	ok := len(word) == 8 && addrOf(word)%8 == 0
+	ok := len(word) == 8 && mem.AddrOf(word)%8 == 0
 	if ok {
 		qp.dev.atomicMu.Lock()
 		old, ok = atomicOp((*uint64)(unsafe.Pointer(unsafe.SliceData(word))), &h)
 		qp.dev.atomicMu.Unlock()
 	}
-	r.mu.RUnlock()
+	r.Release()
 	if !ok {
 		return qp.rxTerminate(wire.CauseStreamCatastroph, "the memory of an atomic operation is not aligned to 8 bytes or cannot be touched")
 	}

@@ -3,6 +3,7 @@ package rdma
 import (
 	"encoding/binary"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/wire"
 )
 
@@ -173,11 +174,11 @@ func (qp *QP) aimRest(end int) bool {
 		}
 	}
 	r := c.reg
-	if !r.mu.TryRLock() {
+	if !r.TryHold() {
 		return false
 	}
-	if !r.valid || r.gen != x.dst.gen || r.discard {
-		r.mu.RUnlock()
+	if ok, _ := r.Placeable(x.dst.gen); !ok {
+		r.Release()
 		return false
 	}
 	x.cuts.all[0], x.cuts.aimed = c, 1
@@ -187,22 +188,22 @@ func (qp *QP) aimRest(end int) bool {
 // aimCut locks the memory that t is for. False: it is not as it should be, or is
 // being revoked.
 func (qp *QP) aimCut(c *rxCut, t *wire.Tagged) bool {
-	var want Access
+	var want mem.Access
 	switch t.Ctrl.Op() {
 	case wire.Write:
-		want = AccessRemoteWrite
+		want = mem.RemoteWrite
 	case wire.ReadResponse:
-		want = accessSink
+		want = mem.Sink
 	default:
 		return false
 	}
-	r := qp.dev.tab.lookup(t.STag)
-	if r == nil || !r.mu.TryRLock() {
+	r := qp.dev.tab.Lookup(t.STag)
+	if r == nil || !r.TryHold() {
 		return false
 	}
-	off, cause := r.check(qp, t.STag, t.TO, uint64(c.size), want)
-	if cause != causeNone || r.discard {
-		r.mu.RUnlock()
+	off, f := r.Check(&qp.pd.mem, &qp.mem, t.STag, t.TO, uint64(c.size), want)
+	if f != mem.None || r.Discarding() {
+		r.Release()
 		return false
 	}
 	c.reg, c.off = r, off

@@ -3,6 +3,7 @@ package rdma
 import (
 	"runtime/debug"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
@@ -19,17 +20,17 @@ const (
 // rxDest is where the payload of the FPDU in progress goes.
 type rxDest struct {
 	kind destKind
-	reg  *region
+	reg  *mem.Region
 	gen  uint64 // of the region: it may have been aimed elsewhere under the same STag
 	off  uint64 // of the next byte, in the region or the buffer
 	cur  cursor // position in the pieces; for a region valid under its lock only
 }
 
 // setRegion aims d at offset off of r.
-// Preconditions: r.mu is held, or the pieces of r cannot change.
-func (d *rxDest) setRegion(r *region, off uint64) {
-	*d = rxDest{kind: destRegion, reg: r, gen: r.gen, off: off}
-	d.cur.set(r.segs)
+// Preconditions: r is held, or the pieces of r cannot change.
+func (d *rxDest) setRegion(r *mem.Region, off uint64) {
+	*d = rxDest{kind: destRegion, reg: r, gen: r.Gen(), off: off}
+	d.cur.set(r.Pieces())
 	d.cur.skip(int(off))
 	d.cur.segs = nil
 }
@@ -43,14 +44,14 @@ func (qp *QP) lockDest() bool {
 	case destRecv:
 		return true
 	case destRegion:
-		d.reg.mu.RLock()
-		if d.reg.valid && d.reg.gen == d.gen && !d.reg.discard {
-			d.cur.segs = d.reg.segs
+		d.reg.Hold()
+		ok, revoked := d.reg.Placeable(d.gen)
+		if ok {
+			d.cur.segs = d.reg.Pieces()
 			return true
 		}
-		gone := !d.reg.discard
-		d.reg.mu.RUnlock()
-		if gone {
+		d.reg.Release()
+		if revoked {
 			x.fail(wire.CauseSTag, "memory was invalidated while the peer was writing to it")
 		}
 		d.kind = destScrap
@@ -61,7 +62,7 @@ func (qp *QP) lockDest() bool {
 func (d *rxDest) unlock() {
 	if d.kind == destRegion {
 		d.cur.segs = nil
-		d.reg.mu.RUnlock()
+		d.reg.Release()
 	}
 }
 
@@ -166,7 +167,7 @@ func (qp *QP) rxDirect() (int, error) {
 		}
 	}
 	x.cuts.off = false
-	n, err := qp.conn.Readv(x.vec, x.dst.kind == destRecv || x.dst.reg.access&AccessScratch != 0)
+	n, err := qp.conn.Readv(x.vec, x.dst.kind == destRecv || x.dst.reg.Access()&mem.Scratch != 0)
 	clear(x.vec)
 	placed := max(min(n, aim), 0)
 	ok := true
@@ -247,7 +248,7 @@ func (qp *QP) placeFault() {
 	case destRecv:
 		x.recv.status = StatusLocalFault
 	case destRegion:
-		told, shared := d.reg.faulted(d.gen)
+		told, shared := d.reg.Faulted(d.gen)
 		switch {
 		case x.op == wire.ReadResponse:
 			// The Read fails alone; later segments are dropped.
@@ -256,7 +257,7 @@ func (qp *QP) placeFault() {
 				o.e.status = StatusLocalFault
 			}
 			qp.sqMu.Unlock()
-			d.reg.setDiscard()
+			d.reg.Discard()
 		case told && shared:
 			// Nobody would learn of it: a plain memory region has no owner who looks.
 			x.fail(wire.CauseDDPLocal, "the memory that the peer writes to cannot be touched")

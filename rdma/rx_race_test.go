@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"softiser/internal/faultmap"
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/wire"
 )
 
@@ -253,13 +254,13 @@ func TestCutsDiscardRace(t *testing.T) {
 		var b []byte
 		var mems, want [][]byte
 		var ops []*sqe
-		var regs []*region
+		var regs []*mem.Region
 		n := []int{8 << 10, 64 << 10}[round/2%2]
 		for i := range 16 {
-			mem := make([]byte, n)
-			e, stag, base := r.read(mem)
-			regs = append(regs, r.qp.dev.tab.lookup(stag))
-			mems, want, ops = append(mems, mem), append(want, fill(len(mem), uint64(i))), append(ops, e)
+			p := make([]byte, n)
+			e, stag, base := r.read(p)
+			regs = append(regs, r.qp.dev.tab.Lookup(stag))
+			mems, want, ops = append(mems, p), append(want, fill(len(p), uint64(i))), append(ops, e)
 			b = append(b, r.message(wire.ReadResponse, stag, base, want[i], 60<<10)...)
 			b = append(b, r.send(make([]byte, 80), 0)...)
 		}
@@ -271,9 +272,9 @@ func TestCutsDiscardRace(t *testing.T) {
 			defer close(done)
 			<-start
 			for range spin {
-				_ = regs[victim].faults.Load()
+				_ = regs[victim].Faults()
 			}
-			regs[victim].setDiscard()
+			regs[victim].Discard()
 			copy(mems[victim], mine)
 		}()
 		close(start)

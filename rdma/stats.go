@@ -150,7 +150,7 @@ func (d *Device) Stats() DeviceStats {
 	out.Connections = d.stat.conns
 	d.stat.mu.Unlock()
 	d.mu.Unlock()
-	out.MRs = d.tab.count()
+	out.MRs = d.tab.Count()
 	out.PDs, out.CQs, out.SRQs = int(d.nPD.Load()), int(d.nCQ.Load()), int(d.nSRQ.Load())
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime/debug"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
@@ -134,15 +135,15 @@ func (qp *QP) startLocked(e *sqe) bool {
 		m.op = wire.ReadRequest
 		m.msn = t.take(wire.QNRead)
 		s := qp.pushORQLocked(e)
-		m.stag, m.to = s.bind(qp, e.segs, accessSink)
+		m.stag, m.to = s.Open(&qp.mem, e.segs, mem.Sink)
 		if e.flags&flagDiscard != 0 {
-			s.setDiscard()
+			s.Discard()
 		}
 	case OpFetchAdd, OpCmpSwap:
 		m.op = wire.AtomicReq
 		m.msn = t.take(wire.QNRead)
 		s := qp.pushORQLocked(e)
-		s.bind(qp, e.segs, accessSink)
+		s.Open(&qp.mem, e.segs, mem.Sink)
 	}
 	return true
 }
@@ -162,23 +163,10 @@ func (m *txMsg) startImm(t *txState) {
 	m.imm, m.length, m.off = false, 0, 0
 }
 
-// checkLKey reports whether mem lies inside the region that lkey names.
-func (qp *QP) checkLKey(lkey uint32, mem []byte, write bool) bool {
-	r := qp.dev.tab.lookup(lkey)
-	if r == nil {
-		return false
-	}
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if !r.valid || r.stag != lkey || r.pd != qp.pd || len(r.segs) != 1 || r.qp != nil {
-		return false
-	}
-	if write && r.access&AccessLocalWrite == 0 {
-		return false
-	}
-	have := r.segs[0]
-	off := addrOf(mem) - addrOf(have)
-	return addrOf(mem) >= addrOf(have) && off <= uint64(len(have)) && uint64(len(mem)) <= uint64(len(have))-off
+// checkLKey reports whether p lies inside the region that lkey names.
+func (qp *QP) checkLKey(lkey uint32, p []byte, write bool) bool {
+	r := qp.dev.tab.Lookup(lkey)
+	return r != nil && r.Local(&qp.pd.mem, lkey, p, write)
 }
 
 // segment appends the next DDP segment of the message in progress to the round.
@@ -201,24 +189,24 @@ func (qp *QP) segment() bool {
 		n -= directMin // no short last segment, which the peer would not place directly
 	}
 	var src cursor
-	var r *region
+	var r *mem.Region
 	if m.resp && n > 0 {
 		var off uint64
-		var c wire.Cause
-		r, off, c = qp.find(m.srcTag, m.srcTO+uint64(m.off), uint64(n), AccessRemoteRead)
-		if c != causeNone {
-			t.reason = terminateError(c, false, "memory was invalidated before the peer's RDMA Read had been answered")
+		var f mem.Fault
+		r, off, f = qp.find(m.srcTag, m.srcTO+uint64(m.off), uint64(n), mem.RemoteRead)
+		if f != mem.None {
+			t.reason = terminateError(faultCauses[f].rdmap, false, "memory was invalidated before the peer's RDMA Read had been answered")
 			return false
 		}
-		if m.src != r || m.gen != r.gen || m.off == 0 {
-			m.src, m.gen = r, r.gen
-			m.cur.set(r.segs)
+		if m.src != r || m.gen != r.Gen() || m.off == 0 {
+			m.src, m.gen = r, r.Gen()
+			m.cur.set(r.Pieces())
 			m.cur.skip(int(off))
 		} else {
 			// Not aimed elsewhere: the pieces have not changed since.
-			m.cur.segs = r.segs
+			m.cur.segs = r.Pieces()
 		}
-		defer func() { m.cur.segs = nil; r.mu.RUnlock() }()
+		defer func() { m.cur.segs = nil; r.Release() }()
 	}
 	src = m.cur
 	room := cap(t.vec) - len(t.vec) - 2

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/wire"
 )
 
@@ -19,7 +20,8 @@ func TestReadQueueWrap(t *testing.T) {
 		qp := r.qp
 		qp.orq = qp.orq[:0:0]
 		for range n {
-			s := &region{dev: qp.dev, pd: qp.pd, qp: qp}
+			s := new(mem.Region)
+			s.Init(&qp.pd.mem)
 			qp.orq = append(qp.orq, orqEntry{sink: s})
 		}
 		start := uint32(0xffffffff)
@@ -32,7 +34,7 @@ func TestReadQueueWrap(t *testing.T) {
 				out = append(out, e)
 			}
 			qp.sqMu.Lock()
-			if o := qp.oldestLocked(); o.e != out[0] || !o.sink.valid {
+			if o := qp.oldestLocked(); o.e != out[0] || !o.sink.State().Valid {
 				t.Fatalf("%d slots, Read %d: the oldest is not the one that was sent first", n, i)
 			}
 			qp.popORQLocked(StatusSuccess)
@@ -71,9 +73,9 @@ func TestFaultInRevokedWindow(t *testing.T) {
 			w, stag, base := r.window(make([]byte, 60000), AccessRemoteWrite|AccessZeroBased)
 			b := r.tagged(wire.Write, stag, base, true, fill(60000, 1))
 			r.feed(b[:5000])
-			w.r.revoke()
+			w.r.Revoke()
 			if again {
-				w.r.bindKey(r.qp, [][]byte{make([]byte, 4096)}, AccessRemoteWrite|AccessZeroBased, uint8(stag))
+				w.r.OpenKey(&r.qp.mem, [][]byte{make([]byte, 4096)}, mem.RemoteWrite|mem.ZeroBased, uint8(stag))
 			}
 			r.qp.placeFault()
 			r.feed(b[5000:])
@@ -99,8 +101,8 @@ func TestSameKeyAgain(t *testing.T) {
 			b := r.tagged(wire.Write, stag, base, true, fill(len(old), 1))
 			r.feed(b[:16+got])
 			other := make([]byte, 4096)
-			w.r.revoke()
-			if again, _ := w.r.bindKey(r.qp, [][]byte{other}, AccessRemoteWrite|AccessZeroBased, uint8(stag)); again != stag {
+			w.r.Revoke()
+			if again, _ := w.r.OpenKey(&r.qp.mem, [][]byte{other}, mem.RemoteWrite|mem.ZeroBased, uint8(stag)); again != stag {
 				t.Fatal("the key is another one")
 			}
 			r.feed(b[16+got:])
@@ -138,14 +140,14 @@ func TestSameKeyAgainSending(t *testing.T) {
 	if !t0.cur.active || t0.cur.off == 0 {
 		t.Fatal("the Response has not begun")
 	}
-	w.r.revoke()
-	w.r.bindKey(qp, [][]byte{make([]byte, 4096), make([]byte, 196000)}, AccessRemoteRead|AccessZeroBased, uint8(stag))
+	w.r.Revoke()
+	w.r.OpenKey(&qp.mem, [][]byte{make([]byte, 4096), make([]byte, 196000)}, mem.RemoteRead|mem.ZeroBased, uint8(stag))
 	build()
 	if t0.reason != nil {
 		t.Fatal(t0.reason)
 	}
-	w.r.revoke()
-	w.r.bindKey(qp, [][]byte{make([]byte, 4096)}, AccessRemoteRead|AccessZeroBased, uint8(stag))
+	w.r.Revoke()
+	w.r.OpenKey(&qp.mem, [][]byte{make([]byte, 4096)}, mem.RemoteRead|mem.ZeroBased, uint8(stag))
 	build()
 	var te *TerminateError
 	if !errors.As(t0.reason, &te) {
@@ -157,9 +159,9 @@ func TestSameKeyAgainSending(t *testing.T) {
 func TestBoundTwice(t *testing.T) {
 	r := newRig(t, false)
 	w, _, _ := r.window(make([]byte, 8192), scratch)
-	w.r.bind(r.qp, [][]byte{make([]byte, 8192)}, scratch)
+	w.r.Open(&r.qp.mem, [][]byte{make([]byte, 8192)}, mem.Access(scratch))
 	l := &r.qp.lent
-	if l.n.Load() != 1 || l.open.Load() != 1 || l.head != &w.r || w.r.next != nil {
+	if l.n.Load() != 1 || l.open.Load() != 1 || l.head != &w.r || w.r.Link.Next != nil {
 		t.Errorf("lent %d times, %d in the list", l.n.Load(), l.open.Load())
 	}
 	_ = w.Close()

@@ -37,7 +37,7 @@ var rules = []rule{
 	{from: []string{"rdma"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp", "internal/scsi", "target", "initiator", "blockdev", "lvm", "config"),
 		why: "verbs do not know what travels over them"},
 	{from: []string{"rdma"}, banned: []string{zap, prom}, why: "verbs do not print; they return errors, count and offer hooks"},
-	{from: []string{"internal/scsi", "internal/iscsi", "internal/crc32c", "rdma/internal/wire"}, banned: []string{module, "github.com", "golang.org", "go.uber.org"},
+	{from: []string{"internal/scsi", "internal/iscsi", "internal/crc32c", "rdma/internal/wire", "rdma/internal/mem"}, banned: []string{module, "github.com", "golang.org", "go.uber.org"},
 		but: us("internal/iscsi", "internal/scsi", "internal/crc32c", "rdma/internal/wire"), why: "codecs stand on the standard library alone"},
 	{from: []string{"internal/iscsi", "internal/scsi", "rdma/internal/wire"}, banned: []string{"net", "os", "log"}, but: []string{"net/netip", "net/url"},
 		except: []string{"internal/iscsi/datamovertest"}, why: "codecs do no I/O"},

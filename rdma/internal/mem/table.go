@@ -1,7 +1,8 @@
-package rdma
+package mem
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	mrand "math/rand/v2"
 	"sync"
@@ -12,18 +13,25 @@ import (
 // index is drawn at random, so that the STags of one connection tell nothing
 // about those of another, and is never 0, which some peers take for "none".
 const (
-	stagKeyBits = 8
-	stagMax     = 1 << 23 // regions; half of the index space keeps the draw short
-	chunkBits   = 12
-	chunkLen    = 1 << chunkBits
+	keyBits   = 8
+	keyMask   = 1<<keyBits - 1
+	chunkBits = 12
+	chunkLen  = 1 << chunkBits
 )
 
-type stagChunk [chunkLen]atomic.Pointer[region]
+// MaxRegions is how many regions a table may be given room for: half of the index
+// space keeps the draw of an index short.
+const MaxRegions = 1 << 23
 
-// stagTable maps indexes to regions in two levels, so that an empty device costs
+// ErrFull says that a table has as many regions as it was given room for.
+var ErrFull = errors.New("no room for another memory region or window")
+
+type chunk [chunkLen]atomic.Pointer[Region]
+
+// Table maps indexes to regions in two levels, so that an empty device costs
 // one page and a lookup costs two loads and no lock.
-type stagTable struct {
-	chunks [1 << (24 - chunkBits)]atomic.Pointer[stagChunk]
+type Table struct {
+	chunks [1 << (24 - chunkBits)]atomic.Pointer[chunk]
 
 	mu    sync.Mutex // guards what follows and every store to chunks
 	n     int
@@ -31,10 +39,13 @@ type stagTable struct {
 	rng   *mrand.ChaCha8
 }
 
-// lookup returns the region at the index of stag, or nil. The caller must still
-// compare the whole STag under the region's lock.
-func (t *stagTable) lookup(stag uint32) *region {
-	i := stag >> stagKeyBits
+// Limit sets for how many regions there is room, before the first one.
+func (t *Table) Limit(n int) { t.limit = n }
+
+// Lookup returns the region at the index of stag, or nil. Check compares the whole
+// STag.
+func (t *Table) Lookup(stag uint32) *Region {
+	i := stag >> keyBits
 	c := t.chunks[i>>chunkBits].Load()
 	if c == nil {
 		return nil
@@ -42,24 +53,24 @@ func (t *stagTable) lookup(stag uint32) *region {
 	return c[i&(chunkLen-1)].Load()
 }
 
-// insert gives r a fresh random STag.
-func (t *stagTable) insert(r *region) error {
+// Insert gives r a fresh random STag.
+func (t *Table) Insert(r *Region) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.n >= t.limit {
-		return fmt.Errorf("%w: %d memory regions and windows", ErrLimit, t.limit)
+		return ErrFull
 	}
 	if t.rng == nil {
 		var seed [32]byte
 		if _, err := rand.Read(seed[:]); err != nil {
-			return fmt.Errorf("rdma: no randomness for STags: %w", err)
+			return fmt.Errorf("no randomness for STags: %w", err)
 		}
 		t.rng = mrand.NewChaCha8(seed)
 	}
 	// Random chunks spread over the table would cost a chunk per region, so new
 	// indexes come from chunks in use while these are less than half full.
 	for {
-		i := uint32(t.rng.Uint64()>>32) >> stagKeyBits
+		i := uint32(t.rng.Uint64()>>32) >> keyBits
 		span := uint32(chunkLen)
 		for int(span) < 2*(t.n+1) {
 			span <<= 1
@@ -70,7 +81,7 @@ func (t *stagTable) insert(r *region) error {
 		}
 		c := t.chunks[i>>chunkBits].Load()
 		if c == nil {
-			c = new(stagChunk)
+			c = new(chunk)
 			t.chunks[i>>chunkBits].Store(c)
 		}
 		slot := &c[i&(chunkLen-1)]
@@ -78,32 +89,34 @@ func (t *stagTable) insert(r *region) error {
 			continue
 		}
 		r.index = i
-		r.stag = i<<stagKeyBits | uint32(t.rng.Uint64()&0xff)
+		r.stag = i<<keyBits | uint32(t.rng.Uint64()&keyMask)
 		slot.Store(r)
 		t.n++
 		return nil
 	}
 }
 
-func (t *stagTable) remove(r *region) {
+// Remove takes the STag of a region away, which has been revoked.
+func (t *Table) Remove(r *Region) {
 	t.mu.Lock()
 	t.chunks[r.index>>chunkBits].Load()[r.index&(chunkLen-1)].Store(nil)
 	t.n--
 	t.mu.Unlock()
 }
 
-func (t *stagTable) count() int {
+// Count is how many regions there are.
+func (t *Table) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.n
 }
 
-// freshKey draws a new key for an STag, different from the old one. The
+// NextKey draws a new key for an STag, different from the old one. The
 // generator is seeded by the system and cheap enough for every bind.
-func freshKey(old uint32) uint32 {
+func NextKey(old uint32) uint32 {
 	for {
-		if k := mrand.Uint32() & 0xff; k != old&0xff {
-			return old&^0xff | k
+		if k := mrand.Uint32() & 0xff; k != old&keyMask {
+			return old&^keyMask | k
 		}
 	}
 }

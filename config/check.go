@@ -296,6 +296,9 @@ func (c *Config) checkTargets(r *report) {
 				r.add(fmt.Sprintf("%s.portals[%d]", key, j), "no portal listens on %q; use the listen address of a portal, letter for letter", a)
 			}
 		}
+		if t.ALUAMode != "" {
+			oneOf(r, key+".alua_mode", t.ALUAMode, "implicit", "explicit")
+		}
 		if t.Redirect != "" {
 			checkHostPort(r, key+".redirect", t.Redirect)
 		}

@@ -118,6 +118,7 @@ func TestParseRefuses(t *testing.T) {
 		{"lun range", "lun: 0", "lun: 16384", []string{"x.yaml:9:", "between 0 and 16383"}},
 		{"alua group", "volume: a}", "volume: a, alua_groups: [{group: 9, state: standby}]}", []string{"x.yaml:9:", "targets[0].luns[0].alua_groups[0].group", "no portal belongs to group 9"}},
 		{"alua state", "volume: a}", "volume: a, alua_groups: [{group: 1, state: asleep}]}", []string{"x.yaml:9:", "alua_groups[0].state", "standby"}},
+		{"alua mode", "    luns:\n", "    alua_mode: both\n    luns:\n", []string{"x.yaml:8:", "targets[0].alua_mode", "implicit, explicit"}},
 		{"no such volume", "volume: a", "volume: aa", []string{"x.yaml:9:", `no volume "aa"`, `did you mean "a"?`}},
 		{"iqn form", "iqn.2026-11.softiser:a", "disk", []string{"x.yaml:7:", "no iSCSI name", "iqn.YYYY-MM"}},
 		{"iqn month", "iqn.2026-11", "iqn.2026-13", []string{"x.yaml:7:", "no iSCSI name"}},

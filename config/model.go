@@ -99,6 +99,8 @@ type Target struct {
 	ACL      ACL      `mapstructure:"acl" json:"acl"`
 	Portals  []string `mapstructure:"portals" json:"portals,omitempty"`   // listen addresses it is offered on; empty: all
 	Redirect string   `mapstructure:"redirect" json:"redirect,omitempty"` // host:port: moved temporarily
+	// ALUAMode says who changes access states: implicit, this side only; explicit, initiators too.
+	ALUAMode string `mapstructure:"alua_mode" json:"alua_mode,omitempty"`
 }
 
 // LUN maps a volume into a target.

@@ -14,6 +14,7 @@ const scsiTarget = `volumes:
   - {name: b, type: memory, size: 64MiB}
 targets:
   - iqn: ` + ramIQN + `
+    alua_mode: explicit
     luns: [{lun: 0, volume: a}, {lun: 1, volume: b}]
 admin: {state_dir: state}
 `

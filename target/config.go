@@ -220,6 +220,8 @@ type Target struct {
 	// PortGroups replaces the target port groups, of which there is one for each
 	// portal group otherwise. Relative target ports are portal group tags.
 	PortGroups []scsi.PortGroup
+	// ExplicitALUA lets initiators change access states, see scsi.Config.
+	ExplicitALUA bool
 	// Redirect, when its Address is set, sends every login elsewhere.
 	Redirect Redirect
 	LUNs     []LUN

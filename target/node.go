@@ -115,7 +115,7 @@ func (s *Server) AddTarget(t Target) error {
 func (s *Server) deviceConfig(t *Target) scsi.Config {
 	name := t.Name
 	var faults sync.Map // of *logLimit, by LUN: a flood from one hides no other
-	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, StateDir: s.cfg.StateDir, Staging: s.cfg.Staging, Units: &s.units, Fault: func(lun uint16, err error) {
+	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, ExplicitALUA: t.ExplicitALUA, StateDir: s.cfg.StateDir, Staging: s.cfg.Staging, Units: &s.units, Fault: func(lun uint16, err error) {
 		l, _ := faults.LoadOrStore(lun, &logLimit{every: time.Second})
 		l.(*logLimit).warn(s.log, "a volume failed a command", zap.String("target", name), zap.Uint16("lun", lun), zap.Error(err))
 	}}

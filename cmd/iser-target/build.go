@@ -115,7 +115,7 @@ func auth(a *config.Auth) (target.Auth, error) {
 }
 
 func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
-	tt := target.Target{Name: t.IQN, Alias: t.Alias, Redirect: target.Redirect{Address: t.Redirect}}
+	tt := target.Target{Name: t.IQN, Alias: t.Alias, Redirect: target.Redirect{Address: t.Redirect}, ExplicitALUA: t.ALUAMode == "explicit"}
 	var err error
 	if tt.Auth, err = auth(&t.Auth); err != nil {
 		return tt, fmt.Errorf("target %s: %w", t.IQN, err)

@@ -326,6 +326,12 @@ func (a *app) planAccess(next *config.Config, was, t *config.Target) (steps []st
 			keep:   func(c *config.Config) { findTarget(c, t.IQN).Portals = was.Portals },
 		})
 	}
+	if (was.ALUAMode == "explicit") != (t.ALUAMode == "explicit") {
+		steps = append(steps, step{
+			Change: admin.Change{Action: "update", Object: t.IQN + " alua_mode", Error: atStart},
+			keep:   func(c *config.Config) { findTarget(c, t.IQN).ALUAMode = was.ALUAMode },
+		})
+	}
 	if was.Alias == t.Alias && was.Redirect == t.Redirect && reflect.DeepEqual(was.ACL, t.ACL) && reflect.DeepEqual(was.Auth, t.Auth) {
 		return steps
 	}

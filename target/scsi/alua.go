@@ -120,6 +120,18 @@ func (a *alua) init(cfg []PortGroup) error {
 	return nil
 }
 
+// explicitALUA reports whether initiators may change the unit's access states.
+func explicitALUA(lu *LU) bool { return lu.dev.cfg.ExplicitALUA }
+
+// tpgs is what INQUIRY says of the access states: 1 changed by this side only, 3 by
+// initiators too.
+func (d *Device) tpgs() byte {
+	if d.cfg.ExplicitALUA {
+		return 3
+	}
+	return 1
+}
+
 // settable reports whether SET TARGET PORT GROUPS and SetAccessState may ask for s.
 func settable(s AccessState) bool { return s <= Unavailable }
 

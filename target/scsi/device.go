@@ -21,6 +21,10 @@ type Config struct {
 	// Groups are the target port groups. None means one group with identifier
 	// 1 and port 1, active/optimized.
 	Groups []PortGroup
+	// ExplicitALUA lets initiators change the access states of units by SET TARGET PORT
+	// GROUPS. Otherwise only this side changes them (TPGS 1): an initiator sees one
+	// target, and does not know what another one with the same data is doing.
+	ExplicitALUA bool
 	// StateDir keeps what must survive a restart: persistent reservations with
 	// APTPL and saved mode pages (empty: neither is offered), and of what has been
 	// flushed at an orderly end that it was.

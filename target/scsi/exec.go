@@ -74,12 +74,11 @@ func (d *Device) Execute(t *Task) {
 	}
 	t.itl, t.lu = i, lu
 	var c *command
-	known := false
 	if size > 0 {
-		c, known = d.table.find(t.CDB)
+		c = d.table.find(t.CDB)
 	}
 	if c == nil || c.offered != nil && !c.offered(lu) {
-		if known && c == nil {
+		if c == nil && size > 0 && d.table.family(t.CDB[0], lu) {
 			t.badCDB(1) // the operation code exists, its service action does not
 		} else {
 			t.illegal(spc.ASCInvalidOpcode)

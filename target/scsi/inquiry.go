@@ -37,7 +37,7 @@ func cmdInquiry(t *Task) {
 
 func (lu *LU) inquiryData() spc.InquiryData {
 	return spc.InquiryData{
-		Removable: lu.cfg.Removable, Version: 6, HiSup: true, TPGS: 3, ThirdParty: true,
+		Removable: lu.cfg.Removable, Version: 6, HiSup: true, TPGS: lu.dev.tpgs(), ThirdParty: true,
 		MultiPort: true, Queueing: true,
 		Vendor: lu.cfg.Vendor, Product: lu.cfg.Product, Revision: lu.cfg.Revision,
 		Epoch:       lu.epoch,

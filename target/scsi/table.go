@@ -21,18 +21,31 @@ type opEntry struct {
 	byAction map[uint16]*command
 }
 
-// find returns the row; known tells that the operation code exists even if the
-// service action does not.
-func (t *table) find(cdb []byte) (c *command, known bool) {
+// find returns the row, nil if there is none.
+func (t *table) find(cdb []byte) *command {
 	e := t.byOp[cdb[0]]
 	if e == nil {
-		return nil, false
+		return nil
 	}
 	if e.only != nil {
-		return e.only, true
+		return e.only
 	}
 	sa, _ := spc.ServiceAction(cdb)
-	return e.byAction[sa], true
+	return e.byAction[sa]
+}
+
+// family reports whether the unit has any service action of an operation code.
+func (t *table) family(op byte, lu *LU) bool {
+	e := t.byOp[op]
+	if e == nil {
+		return false
+	}
+	for _, c := range e.byAction {
+		if c.offered == nil || c.offered(lu) {
+			return true
+		}
+	}
+	return false
 }
 
 func newTable() *table {
@@ -106,7 +119,9 @@ func commands() []command {
 		row("35 02 ff ff ff ff 00 ff ff 00", fIO, accWrite, gateMedium, 0, cmdSyncCache),
 		row("91 02 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", fIO, accWrite, gateMedium, 0, cmdSyncCache),
 
-		row("25 00 ff ff ff ff 00 00 01 00", 0, accAlways, gateMedium, 0, cmdReadCapacity10),
+		// Linux attaches a disk whose capacity it is refused with capacity 0, and does not ask
+		// again when its path becomes active: standby paths tell it.
+		row("25 00 ff ff ff ff 00 00 01 00", fStandby, accAlways, gateMedium, 0, cmdReadCapacity10),
 		row("1a 08 ff ff ff 00", fStandby, accInfo, 0, 0, cmdModeSense),
 		row("5a 18 ff ff 00 00 00 ff ff 00", fStandby, accInfo, 0, 0, cmdModeSense),
 		row("15 11 00 00 ff 00", fStandby, accWrite, gateSanitize, 0, cmdModeSelect),
@@ -147,7 +162,7 @@ func commands() []command {
 		c.sa, _ = spc.ServiceAction(c.usage)
 		cs = append(cs, c)
 	}
-	sa("9e 10 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accAlways, gateMedium, 0, cmdReadCapacity16)
+	sa("9e 10 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", fStandby, accAlways, gateMedium, 0, cmdReadCapacity16)
 	sa(wide("9e 12"), fIO|fAlloc, accRead, gateMedium, 0, cmdGetLBAStatus)
 	rewrites := func(c command, offered func(*LU) bool) {
 		c.timeout = math.MaxUint16 // it takes as long as the volume is large
@@ -178,6 +193,7 @@ func commands() []command {
 	sa("a3 0c 87 ff ff ff ff ff ff ff 00 00", fStandby|fUnavail, accInfo, 0, 0, cmdReportOpcodes)
 	sa("a3 0d 80 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accInfo, 0, 0, cmdReportTMF)
 	sa("a4 0a 00 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accWrite, 0, 0, cmdSetGroups)
+	cs[len(cs)-1].offered = explicitALUA
 	cs = append(cs,
 		row("4d 01 ff ff 00 ff ff ff ff 00", fStandby, accAlways, 0, 0, cmdLogSense),
 		row("4c 03 ff ff 00 00 00 ff ff 00", fStandby, accWrite, 0, 0, cmdLogSelect),

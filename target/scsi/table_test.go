@@ -58,7 +58,7 @@ func TestReportedOpcodes(t *testing.T) {
 // TestUnknownServiceActions: a service action that is not there is a wrong field of
 // a command that is, and is told as not supported.
 func TestUnknownServiceActions(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, Config{ExplicitALUA: true})
 	all := r.do(spc.AppendReportOpcodes(nil, false, 0, 0, 0, 1<<16), nil, 1<<16).good().data
 	listed, families := map[[2]byte]bool{}, map[byte]bool{}
 	for d := all[4:]; len(d) > 0; d = d[8:] {

@@ -353,7 +353,7 @@ func TestSlowVolumeDelaysNobody(t *testing.T) {
 // each tells and changes its own, and only its own initiators learn of it.
 func TestAccessStatesOfUnits(t *testing.T) {
 	groups := []PortGroup{{ID: 1, Ports: []uint16{1}}, {ID: 2, Ports: []uint16{2}}}
-	r := newRig(t, Config{Groups: groups}, LUConfig{Volume: newNamed(t, "a")},
+	r := newRig(t, Config{Groups: groups, ExplicitALUA: true}, LUConfig{Volume: newNamed(t, "a")},
 		LUConfig{LUN: 1, Volume: newNamed(t, "b"), Access: map[uint16]AccessState{0: Standby, 2: ActiveNonOptimized}})
 	a, b, read := r.nx[0], r.nx[1], spc.AppendRead(nil, 0, 1, false)
 	states := func(lun uint16) [2]byte {
@@ -382,7 +382,7 @@ func TestAccessStatesOfUnits(t *testing.T) {
 }
 
 func TestAccessStates(t *testing.T) {
-	r := newRig(t, Config{Groups: []PortGroup{{ID: 1, Ports: []uint16{1}}, {ID: 2, Ports: []uint16{2}, State: Standby, Preferred: true}}})
+	r := newRig(t, Config{ExplicitALUA: true, Groups: []PortGroup{{ID: 1, Ports: []uint16{1}}, {ID: 2, Ports: []uint16{2}, State: Standby, Preferred: true}}})
 	a := r.nx[0]
 	b, err := r.dev.NewNexus(NexusConfig{Initiator: "iqn.1994-05.com.example:host9", ISID: [6]byte{9}, RelPort: 2})
 	if err != nil {
@@ -547,5 +547,52 @@ func TestRemovedUnitIsAlwaysFound(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestCapacityInStandby: a path that is not used now tells the size of the unit.
+func TestCapacityInStandby(t *testing.T) {
+	v := newNamed(t, "a")
+	r := newRig(t, Config{}, LUConfig{Volume: v, Access: map[uint16]AccessState{0: Standby}})
+	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).sense(spc.KeyNotReady, spc.ASCAccessStandby)
+	blocks := uint64(v.Info().Size) / 512
+	if c, _, err := spc.ParseCapacity10(r.do(spc.AppendReadCapacity10(nil), nil, 8).good().data); err != nil || c.Blocks != blocks {
+		t.Errorf("READ CAPACITY(10): %+v, %v", c, err)
+	}
+	if c, err := spc.ParseCapacity16(r.do(spc.AppendReadCapacity16(nil, 32), nil, 32).good().data); err != nil || c.Blocks != blocks {
+		t.Errorf("READ CAPACITY(16): %+v, %v", c, err)
+	}
+	if err := r.dev.SetAccessState(0, 1, Unavailable); err != nil {
+		t.Fatal(err)
+	}
+	r.attention(r.nx[0], spc.ASCALUAStateChanged)
+	r.do(spc.AppendReadCapacity16(nil, 32), nil, 32).sense(spc.KeyNotReady, spc.ASCAccessUnavailable)
+}
+
+// TestALUAModes: initiators change access states only where they are told that they may.
+func TestALUAModes(t *testing.T) {
+	list := []byte{0, 0, 0, 0, byte(Standby), 0, 0, 1}
+	set := []byte{0xA4, 0x0A, 0, 0, 0, 0, 0, 0, 0, byte(len(list)), 0, 0}
+	for _, explicit := range []bool{false, true} {
+		r := newRig(t, Config{ExplicitALUA: explicit})
+		q, err := spc.ParseInquiryData(r.do(spc.AppendInquiry(nil, 96), nil, 96).good().data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := r.do(spc.AppendReportOpcodes(nil, false, 3, spc.OpMaintenanceOut, spc.SASetTPG, 64), nil, 64).good().data[1] & 7
+		got := r.do(set, list, 0)
+		state := r.dev.lookup(0).AccessStates()[1]
+		if explicit {
+			if got.good(); q.TPGS != 3 || told != 3 || state != Standby {
+				t.Errorf("explicit: TPGS %d, support %d, state %v", q.TPGS, told, state)
+			}
+			continue
+		}
+		if got.illegal(spc.ASCInvalidOpcode); q.TPGS != 1 || told != 1 || state != ActiveOptimized {
+			t.Errorf("implicit: TPGS %d, support %d, state %v", q.TPGS, told, state)
+		}
+		if err := r.dev.SetAccessState(0, 1, Standby); err != nil { // this side may
+			t.Fatal(err)
+		}
 	}
 }

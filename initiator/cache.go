@@ -28,7 +28,7 @@ import (
 // cache is the account of a LUN.
 type cache struct {
 	written atomic.Uint64 // commands acknowledged that wrote into a volatile cache
-	told    atomic.Uint32 // of losses: a flush has failed because of them
+	told    atomic.Uint32 // of losses: a flush of somebody has failed because of them
 
 	mu     sync.Mutex // guards the rest; a leaf, taken under Session.mu
 	safe   uint64     // of written: durable, or given up as lost
@@ -79,12 +79,35 @@ func (s *Session) settle(r *Request) bool {
 	return true
 }
 
+// Flusher is one of several users of a LUN who do not know of each other, such as the
+// clients of an NBD server. A loss of the target's cache fails one flush of each of
+// them, because what one of them was told no other one knows. Requests name it; those
+// that do not are all of one user.
+type Flusher struct{ told atomic.Uint32 } // of the LUN's losses
+
+// NewFlusher returns a user who begins now. What somebody has been told of before
+// does not concern it.
+func (l *LUN) NewFlusher() *Flusher {
+	f := new(Flusher)
+	f.told.Store(l.cache.told.Load())
+	return f
+}
+
+// teller is where it is kept what the user who flushes by r knows.
+func (c *cache) teller(r *Request) *atomic.Uint32 {
+	if r.Flusher != nil {
+		return &r.Flusher.told
+	}
+	return &c.told
+}
+
 // flushed takes a flush that has succeeded: it says whether that is true. Flushes
 // that were under way together all fail, for each has its own caller.
 func (c *cache) flushed(r *Request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.told != c.losses {
+		c.teller(r).Store(c.losses)
 		c.told.Store(c.losses)
 		return ErrCacheLost
 	}

@@ -223,6 +223,43 @@ func TestFlushesAcrossPowerCut(t *testing.T) {
 	})
 }
 
+// A loss is told to each of the users of a LUN, once; who begins later has lost nothing.
+func TestFlushersAreToldEach(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		flush := func(f *Flusher) error { return l.Do(context.Background(), &Request{Op: OpFlush, Flusher: f}) }
+		users := map[string]*Flusher{"one": l.NewFlusher(), "another": l.NewFlusher()}
+		if _, err := l.WriteAt(make([]byte, 512), 0); err != nil {
+			t.Fatal(err)
+		}
+		ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
+			letGo(ft)
+			d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCPowerOn})
+			return true
+		}
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Fatal(err)
+		}
+		// Nobody knows of it yet, so that whoever comes now has to.
+		users["one who comes before anybody was told"] = l.NewFlusher()
+		for name, f := range users {
+			if err := flush(f); !errors.Is(err, ErrCacheLost) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if !EventCacheLost.Trouble() {
+			t.Error("nobody hears of it who did not ask for details")
+		}
+		users["one who comes later"] = l.NewFlusher()
+		users["those without a name"] = nil
+		for name, f := range users {
+			if err := flush(f); err != nil {
+				t.Errorf("%s, then: %v", name, err)
+			}
+		}
+	})
+}
+
 // The second path's attention of its login is taken when the LUN is opened: it says
 // nothing about what was written over the first.
 func TestPathsAttentionIsOld(t *testing.T) {

@@ -39,7 +39,7 @@ func (k EventKind) String() string {
 // Trouble reports whether the event is a fault, or the end of one.
 func (k EventKind) Trouble() bool {
 	switch k {
-	case EventLost, EventRetry, EventRecovered, EventFailed, EventAborted, EventLUNReset:
+	case EventLost, EventRetry, EventRecovered, EventFailed, EventAborted, EventLUNReset, EventCacheLost:
 		return true
 	}
 	return false

@@ -52,7 +52,7 @@ func (l *LUN) prepare(r *Request) (done bool) {
 		}
 	case OpFlush:
 		r.single()
-		r.told, r.covers = l.cache.told.Load(), l.cache.written.Load()
+		r.told, r.covers = l.cache.teller(r).Load(), l.cache.written.Load()
 		return false
 	case OpCDB:
 		return r.prepareCDB()

@@ -36,6 +36,8 @@ type Request struct {
 	User    any    // the caller's
 	UserTag uint64 // the caller's
 
+	Flusher *Flusher // OpFlush: who asks, where the LUN has several users
+
 	// Done is called exactly once, on the connection's receive goroutine (or on
 	// the goroutine that found the session dead); it must not block, and may
 	// call Submit.
@@ -58,7 +60,7 @@ type Request struct {
 	flush  flushState
 	redone uint8  // times that the data was sent again because of a reset before its flush
 	resets uint32 // the session's, when the data was queued
-	told   uint32 // OpFlush: the LUN's told, at Submit
+	told   uint32 // OpFlush: the losses that its user knew of at Submit
 	covers uint64 // OpFlush, flushNow: the LUN's written, when it was queued
 	cancel error  // why no further command is started, and what Err becomes
 	ctl    bool   // runs ahead of the queue, in the session's reserved slots

@@ -219,9 +219,10 @@ func (a *Attachment) makeDevice() error {
 		return err
 	}
 	a.kernel = d
+	client := a.lun.NewFlusher()
 	for _, c := range d.Conns {
 		go func() {
-			if err := a.srv.ServeKernel(c, a.export); err != nil && a.opt.OnError != nil {
+			if err := a.srv.ServeKernel(c, a.export, client); err != nil && a.opt.OnError != nil {
 				a.opt.OnError(err)
 			}
 		}()

@@ -49,6 +49,8 @@ func (l *fakeLUN) SubmitBatch(rs []*initiator.Request) {
 	}
 }
 
+func (l *fakeLUN) NewFlusher() *initiator.Flusher { return nil }
+
 func (l *fakeLUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 	return []blockdev.Extent{{Off: off, Len: n, Data: true}}, nil
 }

@@ -23,6 +23,7 @@ type conn struct {
 	exp    *Export
 	agreed agreed
 	block  int
+	client *initiator.Flusher // whose flushes come here
 
 	rd    reader
 	batch []*initiator.Request // parsed, not yet submitted
@@ -70,7 +71,7 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 	}
 	info := a.export.LUN.Info()
 	c := &conn{
-		srv: s, nc: nc, raw: raw, exp: a.export, agreed: a, block: max(info.BlockSize, 1),
+		srv: s, nc: nc, raw: raw, exp: a.export, agreed: a, block: max(info.BlockSize, 1), client: a.client,
 		batch: make([]*initiator.Request, 0, s.cfg.Depth),
 		slots: make([]slot, s.cfg.Depth),
 		room:  make(chan struct{}, 1), kick: make(chan struct{}, 1),

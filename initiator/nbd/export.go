@@ -11,6 +11,8 @@ type LUN interface {
 	SubmitBatch([]*initiator.Request)
 	Info() blockdev.Info
 	Extents(off, n int64) ([]blockdev.Extent, error)
+	// NewFlusher makes a client one who is told of a lost cache himself.
+	NewFlusher() *initiator.Flusher
 }
 
 // Export is one volume under one name.

@@ -46,6 +46,8 @@ func newMemLUN(t testing.TB, size int64) *memLUN {
 	return l
 }
 
+func (l *memLUN) NewFlusher() *initiator.Flusher { return new(initiator.Flusher) }
+
 func (l *memLUN) Info() blockdev.Info { return l.info }
 
 func (l *memLUN) SubmitBatch(rs []*initiator.Request) {

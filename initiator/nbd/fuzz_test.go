@@ -70,7 +70,7 @@ func FuzzTransmission(f *testing.F) {
 			defer close(done)
 			s.begin(ours)
 			defer s.end(ours)
-			s.transmit(ours, agreed{s.exports[0], structured, structured})
+			s.transmit(ours, agreed{export: s.exports[0], structured: structured, allocation: structured})
 		}()
 		theirs.SetDeadline(time.Now().Add(30 * time.Second))
 		go func() {

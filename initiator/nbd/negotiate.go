@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"softiser/initiator"
 )
 
 // negotiation is the fixed newstyle handshake of one connection.
@@ -28,6 +30,7 @@ type agreed struct {
 	export     *Export
 	structured bool
 	allocation bool
+	client     *initiator.Flusher
 }
 
 // handshakeTimeout bounds the whole negotiation: no client needs to think.
@@ -73,7 +76,8 @@ func (g *negotiation) run() (a agreed, err error) {
 			return a, err
 		}
 		if e != nil {
-			return agreed{e, g.structured, g.hasAlloc && g.structured && g.allocation == e.Name}, nil
+			return agreed{export: e, structured: g.structured, allocation: g.hasAlloc && g.structured && g.allocation == e.Name,
+				client: e.LUN.NewFlusher()}, nil
 		}
 	}
 	return a, fmt.Errorf("nbd: more than %d options", maxOptions)

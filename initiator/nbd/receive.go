@@ -162,14 +162,14 @@ func (c *conn) start(s *slot) {
 	r, in := &s.req, &s.in
 	r.Off, r.Len, r.Buf = int64(in.off), int64(in.n), nil
 	r.FUA = in.flags&cmdFUA != 0
-	r.MayUnmap, r.NoData = false, false
+	r.MayUnmap, r.NoData, r.Flusher = false, false, nil
 	switch in.cmd {
 	case CmdRead:
 		r.Op, r.Buf, r.FUA = initiator.OpRead, s.buf[:in.n], false
 	case CmdWrite:
 		r.Op, r.Buf = initiator.OpWrite, s.buf[:in.n]
 	case CmdFlush:
-		r.Op, r.Off, r.Len, r.FUA = initiator.OpFlush, 0, 0, false
+		r.Op, r.Off, r.Len, r.FUA, r.Flusher = initiator.OpFlush, 0, 0, false, c.client
 	case CmdTrim:
 		r.Op = initiator.OpDiscard
 		bs := int64(c.block)

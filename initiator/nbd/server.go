@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"softiser/initiator"
 )
 
 // Config is what a server is made of.
@@ -155,14 +157,15 @@ func (s *Server) serve(nc net.Conn) error {
 }
 
 // ServeKernel serves transmission on nc, without negotiation: the other end of
-// a socket pair that the kernel was given. It returns when the kernel lets go.
-func (s *Server) ServeKernel(nc net.Conn, e *Export) error {
+// a socket pair that the kernel was given. It returns when the kernel lets go. The
+// connections of one device have one client: the kernel sends a flush on any of them.
+func (s *Server) ServeKernel(nc net.Conn, e *Export, client *initiator.Flusher) error {
 	if !s.begin(nc) {
 		nc.Close()
 		return ErrServerClosed
 	}
 	defer s.end(nc)
-	return s.transmit(nc, agreed{export: e})
+	return s.transmit(nc, agreed{export: e, client: client})
 }
 
 // transmit runs the transmission phase.

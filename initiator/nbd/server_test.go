@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -588,4 +589,65 @@ func TestDrainWaitsForTheSocket(t *testing.T) {
 	c.wakeLocked()
 	c.mu.Unlock()
 	<-over
+}
+
+// TestFlushesAreTheClients: each client is told of a lost cache himself; the kernel is one
+// client, whatever number of connections it has.
+func TestFlushesAreTheClients(t *testing.T) {
+	l := newMemLUN(t, 1<<20)
+	var mu sync.Mutex
+	var flushes []*initiator.Flusher
+	l.hook = func(r *initiator.Request) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Op == initiator.OpFlush {
+			flushes = append(flushes, r.Flusher)
+		} else if r.Flusher != nil {
+			t.Errorf("operation %d is a flush of somebody", r.Op)
+		}
+		return nil
+	}
+	taken := func() []*initiator.Flusher {
+		mu.Lock()
+		defer mu.Unlock()
+		f := flushes
+		flushes = nil
+		return f
+	}
+	s, path := serveLUN(t, l)
+	one, another := connect(t, path, "vol"), connect(t, path, "vol")
+	for _, c := range []*client{one, another, one} {
+		for range 2 {
+			if r := c.do(0, CmdFlush, 0, 0, nil); r.errno != 0 {
+				t.Fatalf("flush: %d", r.errno)
+			}
+			if r := c.do(0, CmdWrite, 0, 512, make([]byte, 512)); r.errno != 0 {
+				t.Fatalf("write: %d", r.errno)
+			}
+		}
+	}
+	got := taken()
+	a, b := got[0], got[2]
+	if a == nil || b == nil || a == b {
+		t.Errorf("two clients: %p and %p", a, b)
+	}
+	if want := []*initiator.Flusher{a, a, b, b, a, a}; !slices.Equal(got, want) {
+		t.Errorf("flushes of %p, want %p", got, want)
+	}
+
+	kernel := l.NewFlusher()
+	for range 2 {
+		ours, theirs := socketPair(t)
+		done := make(chan error, 1)
+		go func() { done <- s.ServeKernel(theirs, s.exports[0], kernel) }()
+		c := &client{t: t, nc: ours}
+		if r := c.do(0, CmdFlush, 0, 0, nil); r.errno != 0 {
+			t.Fatalf("flush: %d", r.errno)
+		}
+		ours.Close()
+		<-done
+	}
+	if got, want := taken(), []*initiator.Flusher{kernel, kernel}; !slices.Equal(got, want) {
+		t.Errorf("flushes of %p, want %p", got, want)
+	}
 }

@@ -108,7 +108,7 @@ type Group struct {
 	nodes  map[ondisk.UUID]*node
 	closed bool
 
-	background sync.WaitGroup // merges
+	background sync.WaitGroup // merges, and marks of lost snapshots
 	stop       chan struct{}  // closed by Close
 }
 
@@ -246,19 +246,23 @@ func (g *Group) Close() error {
 
 // commit makes next the metadata; g.mu is held.
 func (g *Group) commit(next *meta.VG, why string) error {
-	if g.closed {
-		return blockdev.ErrClosed
-	}
 	for _, pv := range g.g.VG.PVs {
 		if _, err := g.g.Disk(pv); err != nil {
 			return fmt.Errorf("volume group %q is not changed while a disk is away: %w", next.Name, err)
 		}
 	}
+	return g.commitBy(g.g.Commit, next, why)
+}
+
+func (g *Group) commitBy(commit func(*meta.VG, string) error, next *meta.VG, why string) error {
+	if g.closed {
+		return blockdev.ErrClosed
+	}
 	if next.Seqno != g.g.VG.Seqno {
 		return fmt.Errorf("volume group %q has changed since this change of it began: repeat it", next.Name)
 	}
 	notes := len(g.g.Notices)
-	err := g.g.Commit(next, why)
+	err := commit(next, why)
 	for _, n := range g.g.Notices[notes:] {
 		g.cfg.notice("%s", n)
 	}

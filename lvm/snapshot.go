@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"softiser/blockdev"
@@ -18,10 +19,40 @@ import (
 // that users gave, and a hidden "snapshotN" with one segment that ties the
 // store to its origin.
 
+// lostTag is the tag of a snapshot that is lost although its store may not say so,
+// because it failed to take that down.
+const lostTag = "snapshot.lost"
+
+// newSet makes the set of an origin's snapshots.
+func (g *Group) newSet(n *node) *snap.Set {
+	set := snap.NewSet(n.phys, g.cfg.Pool, func(s string) { g.cfg.notice("%s", s) })
+	set.OnLost(func(s *snap.Snapshot) <-chan error {
+		done := make(chan error, 1)
+		g.background.Go(func() { done <- g.tagLost(n, s) })
+		return done
+	})
+	return set
+}
+
+// tagLost takes down in the group that a snapshot is lost. The disk that failed its
+// store may have a part of the group's metadata, too.
+func (g *Group) tagLost(n *node, s *snap.Snapshot) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	next := g.g.VG.Clone()
+	for id, o := range n.snaps {
+		if lv := g.lvByID(id); o == s && lv != nil {
+			next.LV(lv.Name).SetTag(lostTag, true)
+			return g.commitBy(g.g.CommitWherePossible, next, "snapshot "+lv.Name+" is lost")
+		}
+	}
+	return nil // it is not there any more
+}
+
 // buildOrigin puts the snapshots over an origin whose table is active. All of
 // them: a write that missed one would destroy it.
 func (g *Group) buildOrigin(n *node, lv *meta.LV) error {
-	set := snap.NewSet(n.phys, g.cfg.Pool, func(s string) { g.cfg.notice("%s", s) })
+	set := g.newSet(n)
 	n.snaps = map[ondisk.UUID]*snap.Snapshot{}
 	var merging *snap.Snapshot
 	for _, seg := range g.g.VG.SnapshotsOf(lv.Name) {
@@ -63,6 +94,11 @@ func (g *Group) openStore(v *meta.VG, origin *node, cow *meta.LV, seg *meta.Segm
 	if err != nil {
 		g.dropAll(c.on)
 		return nil, fmt.Errorf("snapshot %s: %w", cow.Name, err)
+	}
+	if slices.Contains(cow.Tags, lostTag) {
+		if err := st.Invalidate(); err != nil {
+			g.cfg.notice("snapshot %s is invalid, and its store still cannot take that down: %v", cow.Name, err)
+		}
 	}
 	if origin.stores == nil {
 		origin.stores = map[ondisk.UUID]*node{}
@@ -164,7 +200,7 @@ func (g *Group) snapshotLive(ctx context.Context, n *node, next *meta.VG, cow *m
 	}
 	if n.set == nil {
 		n.phys = swap.New(f.Inner(), g.cfg.Pool)
-		n.set = snap.NewSet(n.phys, g.cfg.Pool, func(s string) { g.cfg.notice("%s", s) })
+		n.set = g.newSet(n)
 		n.snaps = map[ondisk.UUID]*snap.Snapshot{}
 	}
 	n.snaps[cow.ID] = n.set.Add(cow.Name, st, g.bytes(seg.Count))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/swap"
@@ -68,15 +69,19 @@ func (s *Set) preserve(off, n int64) {
 	s.copyOutUnlock(&c, others)
 }
 
-// lockSafe takes mu for writing, with the range preserved.
-func (s *Set) lockSafe(off, n int64) {
+// lockSafe takes mu for writing, with the range preserved. When it fails, mu is
+// free.
+func (s *Set) lockSafe(off, n int64) error {
 	for {
 		s.mu.Lock()
-		if s.safeLocked(off, n) {
-			return
+		if s.safeLocked(off, n) && len(s.unmarked) == 0 {
+			return nil
 		}
 		s.mu.Unlock()
 		s.preserve(off, n)
+		if err := s.markLost(); err != nil {
+			return err
+		}
 	}
 }
 
@@ -216,9 +221,56 @@ func (s *Set) copyChunks(buf []byte, st *Store, c *claim, ps []pair) ([]byte, er
 }
 
 func (s *Set) invalidateLocked(o *Snapshot, err error) {
-	if o.st.valid {
-		o.st.invalidate()
-		s.notice(fmt.Sprintf("snapshot %s is now invalid: %v", o.name, err))
+	if !o.st.valid {
+		return
+	}
+	if o.st.Invalidate() != nil {
+		s.unmarked = append(s.unmarked, o)
+		s.losing.Store(true)
+	}
+	s.notice(fmt.Sprintf("snapshot %s is now invalid: %v", o.name, err))
+}
+
+// lossWait is how long a write to the origin waits until others have taken down
+// that a snapshot is lost. They may wait for that write.
+const lossWait = 10 * time.Second
+
+// markLost returns when the loss of every snapshot is on disk, in its store or
+// where the opener keeps it. Before that, nothing that the snapshot lacks may be
+// overwritten: after a restart it would be valid, and hold what was written.
+func (s *Set) markLost() error {
+	if !s.losing.Load() {
+		return nil
+	}
+	s.mu.RLock()
+	lost := slices.Clone(s.unmarked)
+	s.mu.RUnlock()
+	for _, o := range lost {
+		if err := s.markOne(o); err != nil {
+			return &blockdev.Error{Op: "mark as lost", Store: "snapshot " + o.name, Kind: blockdev.ErrMedium, Cause: err}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unmarked = slices.DeleteFunc(s.unmarked, func(o *Snapshot) bool { return slices.Contains(lost, o) })
+	s.losing.Store(len(s.unmarked) > 0)
+	return nil
+}
+
+func (s *Set) markOne(o *Snapshot) error {
+	s.mu.Lock()
+	err := o.st.Invalidate() // it may work again
+	s.mu.Unlock()
+	if err == nil || s.lost == nil {
+		return err
+	}
+	t := time.NewTimer(lossWait)
+	defer t.Stop()
+	select {
+	case err := <-s.lost(o):
+		return err
+	case <-t.C:
+		return fmt.Errorf("its group is busy: %w", err)
 	}
 }
 

@@ -64,9 +64,14 @@ func (o *Origin) write(off, n int64, f func(dev blockdev.Device, at, n, rel int6
 	s.mu.RUnlock()
 	if !merging {
 		s.preserve(off, n)
+		if err := s.markLost(); err != nil {
+			return err
+		}
 		return f(s.base, off, n, 0)
 	}
-	s.lockSafe(off, n)
+	if err := s.lockSafe(off, n); err != nil {
+		return err
+	}
 	defer s.mu.Unlock()
 	if s.merging == nil {
 		return f(s.base, off, n, 0)
@@ -116,10 +121,13 @@ func (o *Origin) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	case merging:
 		l.Priv.Under = l.Priv.Under[:0]
 		return swap.Stage(l, s.pool, o, off, n, m)
-	case !safe && m == blockdev.NoWait:
+	case (!safe || s.losing.Load()) && m == blockdev.NoWait:
 		return blockdev.ErrWouldBlock
 	case !safe:
 		s.preserve(off, int64(n))
+	}
+	if err := s.markLost(); err != nil {
+		return err
 	}
 	return swap.Through(l, o, s.base, off, n, m, true)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"softiser/blockdev"
 )
@@ -24,6 +25,13 @@ type Set struct {
 	mu      sync.RWMutex
 	snaps   []*Snapshot
 	merging *Snapshot
+
+	// Snapshots that are lost although their stores do not say so, and who else
+	// takes that down; may be nil.
+	unmarked []*Snapshot
+	losing   atomic.Bool // there are some
+	lost     func(*Snapshot) <-chan error
+
 	copying map[*claim]struct{} // claims that are being copied
 	gather  *group              // exceptions that the next commit will record; may be nil
 
@@ -52,6 +60,11 @@ func NewSet(base blockdev.Device, pool *blockdev.Pool, notice func(string)) *Set
 	return s
 }
 
+// OnLost has f take down, so that it outlives a restart, that a snapshot is lost
+// whose store cannot be marked; it says how that went, once. Until then the origin
+// refuses writes. To be called before the set is used.
+func (s *Set) OnLost(f func(*Snapshot) <-chan error) { s.lost = f }
+
 // Base returns the device below the origin.
 func (s *Set) Base() blockdev.Device { return s.base }
 
@@ -73,6 +86,8 @@ func (s *Set) Remove(n *Snapshot) int {
 	if s.merging == n {
 		s.merging = nil
 	}
+	s.unmarked = slices.DeleteFunc(s.unmarked, func(o *Snapshot) bool { return o == n })
+	s.losing.Store(len(s.unmarked) > 0)
 	return len(s.snaps)
 }
 
@@ -141,7 +156,11 @@ func (s *Set) MergeStep() (done bool, err error) {
 	size := min(int64(n)*st.chunk, s.base.Info().Size-at)
 	if size > 0 {
 		s.mu.Unlock()
-		s.lockSafe(at, size) // nobody else changes the store that is merged
+		err := s.lockSafe(at, size) // nobody else changes the store that is merged
+		if err != nil {
+			s.mu.Lock()
+			return false, err
+		}
 		p := make([]byte, size)
 		if _, err := st.dev.ReadAt(p, int64(to)*st.chunk); err != nil {
 			return false, err

@@ -257,14 +257,11 @@ func (s *Store) recordedLocked(ps []pair) {
 	s.areas = s.area
 }
 
-// invalidate marks the store as lost, on disk if that still works.
-func (s *Store) invalidate() {
-	if !s.valid {
-		return
-	}
+// Invalidate marks the store as lost. When that cannot be written the store would
+// be taken for valid after a restart: somebody else has to remember it.
+func (s *Store) Invalidate() error {
 	s.valid = false
-	// A store that cannot even take this is found damaged later.
-	_ = s.writeHeader()
+	return s.writeHeader()
 }
 
 // lastRun returns the exceptions at the end of the list that are contiguous on

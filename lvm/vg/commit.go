@@ -22,7 +22,15 @@ import (
 // and brought up by the next commit, or by Repair.
 //
 // why goes into the text as its description. g.VG is next afterwards.
-func (g *Group) Commit(next *meta.VG, why string) error {
+func (g *Group) Commit(next *meta.VG, why string) error { return g.commit(next, why, false) }
+
+// CommitWherePossible is Commit for what must not wait for a disk that fails: one
+// area is enough. The others stay behind, as after a power cut.
+func (g *Group) CommitWherePossible(next *meta.VG, why string) error {
+	return g.commit(next, why, true)
+}
+
+func (g *Group) commit(next *meta.VG, why string, partly bool) error {
 	if err := next.Check(); err != nil {
 		return err
 	}
@@ -40,7 +48,7 @@ func (g *Group) Commit(next *meta.VG, why string) error {
 		}
 	}
 	next.Seqno = g.VG.Seqno + 1
-	if err := g.write(next, "Created *after* "+why); err != nil {
+	if err := g.write(next, "Created *after* "+why, partly); err != nil {
 		return err
 	}
 	g.VG, g.fresh, g.Stale = next, false, nil
@@ -96,50 +104,54 @@ func (g *Group) verifyUnchanged() error {
 	return nil
 }
 
-func (g *Group) write(next *meta.VG, why string) error {
+func (g *Group) write(next *meta.VG, why string, partly bool) error {
 	areas := g.areas(next)
 	if len(areas) == 0 {
 		return fmt.Errorf("volume group %q has no metadata area on the devices present", next.Name)
 	}
 	text := next.Text(&meta.Stamp{Description: why, Host: g.cfg.HostName(), Time: g.cfg.now(), Tool: Tool})
-	sum := ondisk.CRC(text)
-
-	// 1: texts. A header that was damaged is laid out anew.
-	headers := make([]ondisk.MDAHeader, len(areas))
-	for i, a := range areas {
-		h := ondisk.MDAHeader{Start: a.loc.Offset, Size: a.loc.Size}
-		if a.Header != nil {
-			h = *a.Header
-			if a.Err != nil || a.VG == nil {
-				h.Committed = ondisk.Locn{} // nothing there worth sparing
+	// try does a step in every area that has not failed; partly lets some fail.
+	try := func(step func(i int, a *Area) error) error {
+		var err error
+		failed := 0
+		for i, a := range areas {
+			if a == nil {
+				failed++
+				continue
 			}
-		}
-		off, err := h.Next(uint64(len(text)))
-		if err != nil {
-			return wrapf(err, "volume group %q on %s", next.Name, a.Disk.Path)
-		}
-		p, q := h.Split(off, uint64(len(text)))
-		if err := a.Disk.writeText(text[:p.Size], int64(p.Offset)); err != nil {
-			return wrapf(err, "%s: writing metadata", a.Disk.Path)
-		}
-		if q.Size > 0 {
-			if err := a.Disk.writeText(text[p.Size:], int64(q.Offset)); err != nil {
-				return wrapf(err, "%s: writing metadata", a.Disk.Path)
+			if err = step(i, a); err == nil {
+				continue
 			}
+			if !partly {
+				return err
+			}
+			g.note("%v; it stays behind", err)
+			areas[i] = nil
+			failed++
 		}
-		h.Precommit = ondisk.Locn{Offset: off, Size: uint64(len(text)), Checksum: sum}
-		headers[i] = h
+		if failed == len(areas) {
+			return fmt.Errorf("volume group %q: no metadata area can be written: %w", next.Name, err)
+		}
+		return nil
 	}
-	if err := flush(areas); err != nil {
+	// 1: texts.
+	headers := make([]ondisk.MDAHeader, len(areas))
+	if err := try(func(i int, a *Area) (err error) {
+		headers[i], err = a.writeText(text)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := try(flush()); err != nil {
 		return err
 	}
 	// 2: precommit.
-	for i, a := range areas {
-		if err := a.Disk.writeAt(headers[i].Append(nil), int64(a.loc.Offset)); err != nil {
-			return wrapf(err, "%s: precommitting metadata", a.Disk.Path)
-		}
+	if err := try(func(i int, a *Area) error {
+		return wrapf(a.Disk.writeAt(headers[i].Append(nil), int64(a.loc.Offset)), "%s: precommitting metadata", a.Disk.Path)
+	}); err != nil {
+		return err
 	}
-	if err := flush(areas); err != nil {
+	if err := try(flush()); err != nil {
 		return err
 	}
 	// 3: commit. Once the first header is out there is no way back: a disk
@@ -147,6 +159,9 @@ func (g *Group) write(next *meta.VG, why string) error {
 	var late []error
 	done := 0
 	for i, a := range areas {
+		if a == nil {
+			continue
+		}
 		h := headers[i]
 		h.Committed, h.Precommit = h.Precommit, ondisk.Locn{}
 		err := a.Disk.writeAt(h.Append(nil), int64(a.loc.Offset))
@@ -169,6 +184,31 @@ func (g *Group) write(next *meta.VG, why string) error {
 	return nil
 }
 
+// writeText puts a text into the ring of an area, beside the current one, and
+// returns a header in which it is precommitted. A header that was damaged is laid
+// out anew.
+func (a *Area) writeText(text []byte) (ondisk.MDAHeader, error) {
+	h := ondisk.MDAHeader{Start: a.loc.Offset, Size: a.loc.Size}
+	if a.Header != nil {
+		h = *a.Header
+		if a.Err != nil || a.VG == nil {
+			h.Committed = ondisk.Locn{} // nothing there worth sparing
+		}
+	}
+	n := uint64(len(text))
+	off, err := h.Next(n)
+	if err != nil {
+		return h, wrapf(err, "%s", a.Disk.Path)
+	}
+	p, q := h.Split(off, n)
+	err = a.Disk.writeText(text[:p.Size], int64(p.Offset))
+	if err == nil && q.Size > 0 {
+		err = a.Disk.writeText(text[p.Size:], int64(q.Offset))
+	}
+	h.Precommit = ondisk.Locn{Offset: off, Size: n, Checksum: ondisk.CRC(text)}
+	return h, wrapf(err, "%s: writing metadata", a.Disk.Path)
+}
+
 // writeText pads a piece of text to whole sectors.
 func (d *Disk) writeText(p []byte, off int64) error {
 	n := (len(p) + ondisk.SectorSize - 1) &^ (ondisk.SectorSize - 1)
@@ -177,18 +217,17 @@ func (d *Disk) writeText(p []byte, off int64) error {
 	return d.writeAt(b, off)
 }
 
-func flush(areas []*Area) error {
-	done := map[*Disk]bool{}
-	for _, a := range areas {
-		if done[a.Disk] {
-			continue
+// flush is a step that flushes every disk once.
+func flush() func(int, *Area) error {
+	done := map[*Disk]error{}
+	return func(_ int, a *Area) error {
+		err, ok := done[a.Disk]
+		if !ok {
+			err = wrapf(a.Disk.Dev.Flush(), "%s: flushing metadata", a.Disk.Path)
+			done[a.Disk] = err
 		}
-		done[a.Disk] = true
-		if err := a.Disk.Dev.Flush(); err != nil {
-			return wrapf(err, "%s: flushing metadata", a.Disk.Path)
-		}
+		return err
 	}
-	return nil
 }
 
 // HostName is the name that goes into metadata.

@@ -51,5 +51,8 @@ func (c *Config) now() time.Time {
 }
 
 func wrapf(err error, format string, a ...any) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf(format+": %w", append(a, err)...)
 }

@@ -33,7 +33,7 @@ func rpingMatrix() []Case {
 		{"crc-we-ask", "", "--crc=required", true},
 		{"p2p", "peer_to_peer=1", "--crc=off", false},
 		{"p2p-crc", "peer_to_peer=1 mpa_crc_required=1", "--crc=required", false},
-		{"gso", "try_gso=1", "--crc=required --gso", false},
+		{"gso", "try_gso=1", "--crc=required --large-fpdu", false},
 	} {
 		cases = append(cases,
 			Case{Name: "verbs/rping-kernel-client-" + s.name, Expect: "every size verified", Short: s.short, Run: func(_ context.Context, e *Env) (string, error) {

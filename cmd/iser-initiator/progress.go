@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/dustin/go-humanize"
+
+	"softiser/internal/terminal"
 )
 
 // progress shows how far long work has come, on a terminal only.
@@ -42,7 +45,7 @@ func (p *progress) run() {
 	for {
 		select {
 		case <-tick.C:
-			fmt.Fprintf(p.w, "\r%s\x1b[K", p.line())
+			fmt.Fprintf(p.w, "\r%s\x1b[K", p.line(terminal.Columns(p.w)))
 		case <-p.quit:
 			fmt.Fprintf(p.w, "\r\x1b[K")
 			return
@@ -50,28 +53,29 @@ func (p *progress) run() {
 	}
 }
 
-// line draws the bar.
-func (p *progress) line() string {
+// line draws the bar for a terminal of so many columns, 0 if that is not known. In a
+// narrow one it is shorter, and what matters least is left out.
+func (p *progress) line(columns int) string {
 	done, took := p.done.Load(), time.Since(p.begun).Seconds()
-	rate := float64(done) / max(took, 1e-3)
+	perSecond := float64(done) / max(took, 1e-3)
 	s := fmt.Sprintf("%s %s", p.verb, humanize.IBytes(uint64(done)))
-	if p.total > 0 {
-		const width = 30
-		fill := int(min(done*width/p.total, width))
-		bar := make([]byte, width)
-		for i := range bar {
-			bar[i] = '.'
-			if i < fill {
-				bar[i] = '='
-			}
-		}
-		s += fmt.Sprintf(" of %s [%s] %3d %%", humanize.IBytes(uint64(p.total)), bar, done*100/p.total)
+	rate := fmt.Sprintf("  %s/s", humanize.IBytes(uint64(perSecond)))
+	if p.total <= 0 {
+		return terminal.Fit(columns, s+rate, s)
 	}
-	s += fmt.Sprintf("  %s/s", humanize.IBytes(uint64(rate)))
-	if p.total > 0 && rate > 0 {
-		s += fmt.Sprintf("  %s left", (time.Duration(float64(p.total-done)/rate) * time.Second).Round(time.Second))
+	share := fmt.Sprintf(" %3d %%", done*100/p.total)
+	of := " of " + humanize.IBytes(uint64(p.total))
+	left := ""
+	if perSecond > 0 {
+		left = fmt.Sprintf("  %s left", (time.Duration(float64(p.total-done)/perSecond) * time.Second).Round(time.Second))
 	}
-	return s
+	return terminal.Fit(columns, s+of+p.bar(30)+share+rate+left, s+of+p.bar(10)+share+rate+left, s+p.bar(10)+share+left, s+share+left, s+share, share[1:])
+}
+
+// bar is so many columns wide between its brackets.
+func (p *progress) bar(width int64) string {
+	fill := int(min(p.done.Load()*width/p.total, width))
+	return " [" + strings.Repeat("=", fill) + strings.Repeat(".", int(width)-fill) + "]"
 }
 
 // stop removes the line.

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"softiser/internal/terminal"
 )
 
 // progressLine renders one state of the run as fio's status line:
@@ -48,7 +50,7 @@ type progress struct {
 }
 
 func (p *progress) tick(s *Snapshot) {
-	line := progressLine(s)
+	line := terminal.Fit(terminal.Columns(p.w), progressLine(s))
 	pad := max(0, p.width-len(line))
 	p.width = len(line)
 	fmt.Fprintf(p.w, "\r%s%s", line, strings.Repeat(" ", pad))

@@ -235,9 +235,13 @@ type Backlog struct {
 
 // DatamoverStats counts what a connection did.
 type DatamoverStats struct {
-	PDUsIn, PDUsOut         uint64
-	PayloadIn, PayloadOut   uint64 // data bytes of SCSI tasks, however they travelled
-	PayloadCopied           uint64 // of these: bytes copied in user space
-	ReceiveCalls, SendCalls uint64 // system calls that moved data
-	OutstandingTransfers    int64
+	PDUsIn        uint64 `json:"pdus_in_total"`
+	PDUsOut       uint64 `json:"pdus_out_total"`
+	PayloadIn     uint64 `json:"payload_in_bytes"` // data bytes of SCSI tasks, however they travelled
+	PayloadOut    uint64 `json:"payload_out_bytes"`
+	PayloadCopied uint64 `json:"payload_copied_bytes"` // of these: bytes copied in user space
+	ReceiveCalls  uint64 `json:"receive_calls_total"`  // system calls that moved data
+	SendCalls     uint64 `json:"send_calls_total"`
+
+	OutstandingTransfers int64 `json:"outstanding_transfers"`
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"softiser/internal/usage"
 	"softiser/rdma"
@@ -41,7 +42,13 @@ func (t *transport) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&t.crc, "crc", "required", "MPA CRC: required (ask for it), offered or off (do not ask; a peer that asks gets it)")
 	f.BoolVar(&t.p2p, "p2p", false, "ask for the peer-to-peer start-up of RFC 6581 (client)")
-	f.BoolVar(&t.gso, "gso", false, "allow FPDUs larger than the path's segments, if the peer agrees")
+	f.BoolVar(&t.gso, "large-fpdu", false, "offer FPDUs above the path's segment size, up to 64 KiB")
+	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "gso" { // siw's name for it, and once ours
+			name = "large-fpdu"
+		}
+		return pflag.NormalizedName(name)
+	})
 	f.IntVar(&t.rev, "mpa-rev", 2, "MPA revision to ask for: 1 or 2 (client)")
 	f.Var(&t.busyPoll, "busy-poll", "spin on the socket for this long before sleeping, for example 50us")
 	f.StringVar(&t.congestion, "congestion", "auto", "TCP congestion control: auto (reno within one host, else the host's default), host, or a name such as cubic")

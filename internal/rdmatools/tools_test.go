@@ -76,7 +76,7 @@ func both(t *testing.T, server, client []string) (sout, cout string) {
 }
 
 func TestRPing(t *testing.T) {
-	for _, opts := range [][]string{{}, {"--crc=off"}, {"--p2p"}, {"--gso"}, {"--mpa-rev=1"}} {
+	for _, opts := range [][]string{{}, {"--crc=off"}, {"--p2p"}, {"--large-fpdu"}, {"--mpa-rev=1"}} {
 		for _, size := range []string{"17", "64", "4096", "65535"} {
 			port := freePort(t)
 			s, c := both(t,
@@ -88,6 +88,23 @@ func TestRPing(t *testing.T) {
 			if n := strings.Count(c, "\nping data: rdma-ping-"); n != 3 {
 				t.Errorf("%v: the client printed %q", opts, c)
 			}
+		}
+	}
+}
+
+// Frames above the path's segments have one name in all tools; siw's is understood.
+func TestLargeFPDUHasOneName(t *testing.T) {
+	for _, c := range append(Perf(), RPing(), UCMatose()) {
+		f := c.Flags().Lookup("large-fpdu")
+		if f == nil || c.Flags().Lookup("gso") != f {
+			t.Errorf("%s: %v", c.Name(), f)
+			continue
+		}
+		if err := c.ParseFlags([]string{"--gso"}); err != nil || f.Value.String() != "true" {
+			t.Errorf("%s --gso: %v, %s", c.Name(), err, f.Value)
+		}
+		if help := c.Flags().FlagUsages(); strings.Contains(help, "gso") || !strings.Contains(help, "--large-fpdu") {
+			t.Errorf("%s:\n%s", c.Name(), help)
 		}
 	}
 }

@@ -66,14 +66,16 @@ func (c *counters) resetErrors(d direction) {
 
 // Stats is a snapshot of what a logical unit has done since it was added.
 type Stats struct {
-	Reads, Writes         uint64 // READ and WRITE commands that ended well
-	ReadBytes, WriteBytes uint64
-	Inline                uint64 // of these: without leaving the receive goroutine
-	Worked                uint64 // with the help of a worker
+	Reads      uint64 `json:"reads_total"` // READ and WRITE commands that ended well
+	Writes     uint64 `json:"writes_total"`
+	ReadBytes  uint64 `json:"read_bytes"`
+	WriteBytes uint64 `json:"write_bytes"`
+	Inline     uint64 `json:"inline_commands_total"` // of these: without leaving the receive goroutine
+	Worked     uint64 `json:"worker_commands_total"` // with the help of a worker
+	Tasks      int64  `json:"tasks"`                 // commands whose memory is in use now
+	Workers    int    `json:"workers"`               // goroutines of the pool
 	// PlacementCopied is how many bytes of WRITEs verified placement has copied.
-	PlacementCopied uint64
-	Tasks           int64 // commands whose memory is in use now
-	Workers         int   // goroutines of the pool
+	PlacementCopied uint64 `json:"placement_copied_bytes"`
 }
 
 // Stats returns the unit's counters.

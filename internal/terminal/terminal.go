@@ -1,0 +1,36 @@
+// Package terminal knows how wide the terminal is that a line of progress is drawn on.
+package terminal
+
+import (
+	"io"
+	"os"
+	"syscall"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// Columns returns the width of the terminal that w is, 0 if it is none or does not know.
+func Columns(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	var size struct{ rows, columns, x, y uint16 }
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size))); errno != 0 {
+		return 0
+	}
+	return int(size.columns)
+}
+
+// Fit returns the first of the lines that leaves the last column of a terminal free, so
+// that it does not wrap and leave its beginning behind; when none does, what fits of the
+// last one. With 0 columns, which is unknown, everything fits.
+func Fit(columns int, lines ...string) string {
+	for _, l := range lines {
+		if columns == 0 || utf8.RuneCountInString(l) < columns {
+			return l
+		}
+	}
+	last := []rune(lines[len(lines)-1])
+	return string(last[:min(len(last), max(columns-1, 0))])
+}

@@ -26,8 +26,7 @@ type access uint8
 
 const (
 	accAlways access = iota // never in conflict
-	accInfo                 // in conflict for unregistered initiators under exclusive access
-	accRead                 // reads the medium
+	accRead                 // reads the medium, or what the unit tells nobody else under exclusive access
 	accWrite                // changes the medium or how it is used
 )
 

@@ -67,13 +67,7 @@ func (r *reservations) forbids(k regKey, a access) bool {
 	if registered && r.typ.RegistrantsOnly() {
 		return false
 	}
-	switch a {
-	case accInfo:
-		return !registered && !r.typ.WriteExclusive()
-	case accRead:
-		return !r.typ.WriteExclusive()
-	}
-	return true
+	return a == accWrite || !r.typ.WriteExclusive()
 }
 
 // conflicts reports whether a reservation of either kind keeps t's nexus from

@@ -122,8 +122,8 @@ func commands() []command {
 		// Linux attaches a disk whose capacity it is refused with capacity 0, and does not ask
 		// again when its path becomes active: standby paths tell it.
 		row("25 00 ff ff ff ff 00 00 01 00", fStandby, accAlways, gateMedium, 0, cmdReadCapacity10),
-		row("1a 08 ff ff ff 00", fStandby, accInfo, 0, 0, cmdModeSense),
-		row("5a 18 ff ff 00 00 00 ff ff 00", fStandby, accInfo, 0, 0, cmdModeSense),
+		row("1a 08 ff ff ff 00", fStandby, accRead, 0, 0, cmdModeSense),
+		row("5a 18 ff ff 00 00 00 ff ff 00", fStandby, accRead, 0, 0, cmdModeSense),
 		row("15 11 00 00 ff 00", fStandby, accWrite, gateSanitize, 0, cmdModeSelect),
 		row("55 11 00 00 00 00 00 ff ff 00", fStandby, accWrite, gateSanitize, 0, cmdModeSelect),
 		row("1b 01 00 0f f7 00", 0, accWrite, gateSanitize, 0, cmdStartStop),
@@ -186,19 +186,19 @@ func commands() []command {
 	sa("83 00 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accWrite, gateMedium, 0, cmdExtendedCopy)
 	sa("83 10 00 00 00 00 ff ff ff ff ff ff ff ff 00 00", 0, accRead, gateMedium, 0, cmdPopulateToken)
 	sa("83 11 00 00 00 00 ff ff ff ff ff ff ff ff 00 00", 0, accWrite, gateWrite, 0, cmdWriteUsingToken)
-	sa("84 00 ff 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accInfo, 0, 0, cmdCopyStatus)
-	sa("84 03 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accInfo, 0, 0, cmdCopyOperating)
-	sa("84 07 ff ff ff ff 00 00 00 00 ff ff ff ff 00 00", 0, accInfo, 0, 0, cmdRODTokenInfo)
+	sa("84 00 ff 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accRead, 0, 0, cmdCopyStatus)
+	sa("84 03 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, accRead, 0, 0, cmdCopyOperating)
+	sa("84 07 ff ff ff ff 00 00 00 00 ff ff ff ff 00 00", 0, accRead, 0, 0, cmdRODTokenInfo)
 	sa("a3 ea 00 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accAlways, 0, 0, cmdReportGroups)
-	sa("a3 0c 87 ff ff ff ff ff ff ff 00 00", fStandby|fUnavail, accInfo, 0, 0, cmdReportOpcodes)
-	sa("a3 0d 80 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accInfo, 0, 0, cmdReportTMF)
+	sa("a3 0c 87 ff ff ff ff ff ff ff 00 00", fStandby|fUnavail, accRead, 0, 0, cmdReportOpcodes)
+	sa("a3 0d 80 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accRead, 0, 0, cmdReportTMF)
 	sa("a4 0a 00 00 00 00 ff ff ff ff 00 00", fStandby|fUnavail, accWrite, 0, 0, cmdSetGroups)
 	cs[len(cs)-1].offered = explicitALUA
 	cs = append(cs,
 		row("4d 01 ff ff 00 ff ff ff ff 00", fStandby, accAlways, 0, 0, cmdLogSense),
 		row("4c 03 ff ff 00 00 00 ff ff 00", fStandby, accWrite, 0, 0, cmdLogSelect),
 		row("1d f4 00 ff ff 00", fStandby, accWrite, gateSanitize, 0, cmdSendDiagnostic),
-		row("1c 01 ff ff ff 00", fStandby, accInfo, gateSanitize, 0, cmdReceiveDiagnostic),
+		row("1c 01 ff ff ff 00", fStandby, accRead, gateSanitize, 0, cmdReceiveDiagnostic),
 		row("37 00 1f 00 00 00 00 ff ff 00", 0, accRead, gateMedium, 0, cmdReadDefects),
 		row("b7 1f 00 00 00 00 ff ff ff ff 00 00", 0, accRead, gateMedium, 0, cmdReadDefects),
 	)

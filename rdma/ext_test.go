@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 	"unsafe"
 
 	"softiser/rdma"
+	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
 )
 
@@ -96,6 +98,72 @@ func TestExtensionsNeedBothEnds(t *testing.T) {
 			b.Post(t, rdma.SendWR{ID: 4, Op: rdma.OpSend})
 			b.Want(t, 4, rdma.WCSend, rdma.StatusSuccess)
 			a.Want(t, 100, rdma.WCRecv, rdma.StatusSuccess)
+		})
+	}
+}
+
+// TestExtensionErrors: what a peer can do wrong once both ends have agreed on RFC 7306.
+func TestExtensionErrors(t *testing.T) {
+	announce := taggedMsg(wire.Write, 0x7306, 0x736f667469736572, true, nil)
+	imm := func(msn uint32) []byte {
+		return untagged(wire.Immediate, wire.QNSend, msn, 0, true, make([]byte, wire.ImmLen))
+	}
+	reply := func(id uint32) []byte {
+		h := wire.AtomicReply{ID: id, Value: 7}
+		return untagged(wire.AtomicResp, wire.QNAtomicResp, 1, 0, true, h.Append(nil))
+	}
+	for _, c := range []struct {
+		name string
+		ask  rdma.Opcode // what we have asked the peer for before; 0: nothing
+		msgs func(stag uint32) [][]byte
+		want wire.Cause
+	}{
+		{"unknown atomic operation", 0, func(stag uint32) [][]byte {
+			return [][]byte{atomicMsg(1, wire.Atomic{Op: 5, STag: stag, TO: 8, Data: 1})}
+		}, wire.CauseOpcode},
+		{"offset that is no multiple of 8", 0, func(stag uint32) [][]byte {
+			return [][]byte{atomicMsg(1, wire.Atomic{Op: wire.FetchAdd, STag: stag, TO: 12, Data: 1})}
+		}, wire.CauseStreamCatastroph},
+		{"word at an odd address behind a good offset", 0, func(stag uint32) [][]byte {
+			return [][]byte{atomicMsg(1, wire.Atomic{Op: wire.FetchAdd, STag: stag, TO: 8, Data: 1})}
+		}, wire.CauseStreamCatastroph},
+		{"Atomic Response that nobody waits for", 0, func(uint32) [][]byte { return [][]byte{reply(1)} }, wire.CauseOpcode},
+		{"Atomic Response to a Read", rdma.OpRead, func(uint32) [][]byte { return [][]byte{reply(1)} }, wire.CauseOpcode},
+		{"Atomic Response to another request", rdma.OpFetchAdd, func(uint32) [][]byte { return [][]byte{reply(99)} }, wire.CauseOpcode},
+		{"Immediate Data inside a Send", 0, func(uint32) [][]byte {
+			return [][]byte{untagged(wire.Send, wire.QNSend, 1, 0, false, make([]byte, 4)), imm(1)}
+		}, wire.CauseMSNRange},
+		{"Immediate Data without a buffer", 0, func(uint32) [][]byte { return [][]byte{imm(1), imm(2), imm(3)} }, wire.CauseNoBuffer},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, e := rawToServer(t, &rdmatest.Options{Server: rdma.ConnParams{Extensions: true, IRD: 4, ORD: 4}}, nil)
+			e.Recv(t, 1, make([]byte, 16))
+			e.Recv(t, 2, make([]byte, 16))
+			mem := aligned(64)
+			mr, err := e.PD.RegMR(mem[4:], rdma.AccessLocalWrite|rdma.AccessRemoteAtomic|rdma.AccessZeroBased)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer mr.Dereg()
+			p.send(announce)
+			if c.ask != 0 {
+				e.Post(t, rdma.SendWR{ID: 9, Op: c.ask, SGL: []rdma.SGE{e.SGE(make([]byte, 8))}, Remote: rdma.RemoteAddr{STag: 1}})
+				for { // our announcement comes first
+					if u := p.recv(); wire.Control(binary.BigEndian.Uint16(u)).Op() != wire.Write {
+						break
+					}
+				}
+			}
+			p.send(c.msgs(mr.RKey())...)
+			if term := p.terminate(); term.Cause != c.want {
+				t.Errorf("Terminate says %v, want %v", term.Cause, c.want)
+			}
+			if err := e.WaitDone(t); err == nil {
+				t.Error("the queue pair does not say why it ended")
+			}
+			if !bytes.Equal(mem, make([]byte, len(mem))) {
+				t.Error("memory was changed")
+			}
 		})
 	}
 }

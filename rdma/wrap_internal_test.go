@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/wire"
@@ -87,6 +88,29 @@ func TestFaultInRevokedWindow(t *testing.T) {
 				t.Errorf("%d faults of memory that has none", n)
 			}
 		}
+	}
+}
+
+// The memory of an atomic operation is taken away between the header and the CRC: the
+// operation is not done, and the connection ends with the reason.
+func TestAtomicOnRevokedMemory(t *testing.T) {
+	r := newRig(t, true)
+	r.qp.ext = extOn
+	word := make([]uint64, 1)
+	p := unsafe.Slice((*byte)(unsafe.Pointer(&word[0])), 8)
+	w, stag, base := r.window(p, AccessRemoteAtomic|AccessRemoteWrite)
+	h := wire.Untagged{Ctrl: wire.Ctrl(wire.AtomicReq, true), QN: wire.QNRead, MSN: 1}
+	a := wire.Atomic{Op: wire.FetchAdd, STag: stag, TO: base, Data: 1}
+	b := r.fpdu(a.Append(h.Append(nil)))
+	r.feed(b[:len(b)-2])
+	w.Invalidate()
+	r.feed(b[len(b)-2:])
+	var te *TerminateError
+	if !r.over || !errors.As(r.qp.rx.err, &te) || wire.MakeCause(wire.Layer(te.Layer), te.EType, te.Code) != wire.CauseRemoteSTag {
+		t.Errorf("ended: %v, because of %v", r.over, r.qp.rx.err)
+	}
+	if word[0] != 0 {
+		t.Error("memory was changed after it had been invalidated")
 	}
 }
 

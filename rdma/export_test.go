@@ -9,3 +9,6 @@ func SetMSN(qp *QP, sn uint32) {
 		qp.tx.msn[i], qp.rx.msn[i] = sn, sn
 	}
 }
+
+// In tests a transition that the table of states does not have is a panic.
+func init() { badTransition = func(err error) { panic(err) } }

@@ -1,6 +1,9 @@
 package rdma
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // QPState is the state of a queue pair.
 //
@@ -25,6 +28,19 @@ const (
 	StateTerminate
 	StateError
 )
+
+// nextStates is the drawing as a table. Idle goes to Error when a queue pair without a
+// connection is closed.
+var nextStates = [...][]QPState{
+	StateIdle:      {StateRTS, StateError},
+	StateRTS:       {StateClosing, StateTerminate, StateError},
+	StateClosing:   {StateTerminate, StateError},
+	StateTerminate: {StateError},
+	StateError:     {},
+}
+
+// mayBecome reports whether the table has the transition; to stay is none.
+func (s QPState) mayBecome(to QPState) bool { return s == to || slices.Contains(nextStates[s], to) }
 
 var stateNames = [...]string{"Idle", "RTS", "Closing", "Terminate", "Error"}
 
@@ -57,10 +73,21 @@ func (e Event) String() string {
 	return fmt.Sprintf("Event(%d)", uint8(e))
 }
 
-// setState is the only writer of qp.state. It returns the hook call to make when
-// no lock is held. Preconditions: qp.sqMu is held.
+// badTransition is told of a transition that the table does not have. Tests make it
+// panic.
+var badTransition = func(error) {}
+
+// setState is the only writer of qp.state. A transition that the table does not have
+// is a mistake of ours; it ends the queue pair. The result is the hook call to make
+// when no lock is held. Preconditions: qp.sqMu is held.
 func (qp *QP) setState(to QPState) func() {
 	from := qp.state
+	if !from.mayBecome(to) {
+		err := fmt.Errorf("rdma: internal error: queue pair %d cannot go from %v to %v", qp.num, from, to)
+		badTransition(err)
+		qp.failLocked(err)
+		return func() {}
+	}
 	qp.state = to
 	if f := qp.dev.cfg.Hooks.StateChange; f != nil && from != to {
 		return func() { f(qp, from, to) }

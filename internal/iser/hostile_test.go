@@ -30,6 +30,12 @@ type peer struct {
 
 func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 	t.Helper()
+	return newPeerWith(t, role, true, change)
+}
+
+// newPeerWith says whether the peer allows Send with Invalidate.
+func newPeerWith(t *testing.T, role iscsi.Role, invalidate bool, change func(*iscsi.Params)) *peer {
+	t.Helper()
 	d := device(t)
 	r := &peer{t: t, up: datamovertest.NewRecorder()}
 	var err error
@@ -61,12 +67,12 @@ func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 			r.c, err = d.Serve(ctx, b, ConnConfig{})
 			ch <- err
 		}()
-		_, err = rdma.Client(ctx, a, r.qp, &rdma.ConnParams{PrivateData: privateData(true), IRD: 16})
+		_, err = rdma.Client(ctx, a, r.qp, &rdma.ConnParams{PrivateData: privateData(invalidate), IRD: 16})
 	} else {
 		go func() {
 			q, err := rdma.Server(ctx, b, nil)
 			if err == nil {
-				err = q.Accept(ctx, r.qp, &rdma.ConnParams{PrivateData: privateData(true), ORD: 16})
+				err = q.Accept(ctx, r.qp, &rdma.ConnParams{PrivateData: privateData(invalidate), ORD: 16})
 			}
 			ch <- err
 		}()
@@ -249,6 +255,99 @@ func TestHelloAnswers(t *testing.T) {
 	r.send(control(header{}, &b, nil))
 	if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "before the Hello") {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// A second Hello, or one that comes too late, is none.
+func TestHelloTwice(t *testing.T) {
+	r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) { p.ISERHelloRequired = true })
+	h := (&hello{maxVer: Version, ver: Version, depth: 4}).append(nil)
+	r.send(h)
+	r.recv()
+	r.send(h)
+	if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "unexpected Hello") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// What an initiator that has asked for it makes of a HelloReply.
+func TestHelloReplies(t *testing.T) {
+	for name, c := range map[string]struct {
+		reply hello
+		says  string // "": the connection goes on
+	}{
+		"good":            {hello{reply: true, maxVer: Version, ver: Version, depth: 4}, ""},
+		"reject":          {hello{reply: true, reject: true, maxVer: Version, ver: Version}, "rejects the connection"},
+		"another version": {hello{reply: true, maxVer: 15, ver: 11}, "rejects the connection"},
+		"a Hello":         {hello{maxVer: Version, ver: Version}, "unexpected Hello"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newPeer(t, iscsi.RoleInitiator, func(p *iscsi.Params) { p.ISERHelloRequired = true })
+			var ping iscsi.PDU
+			ping.BHS.NewNopOut()
+			if err := r.c.SendControl(&ping); err != nil {
+				t.Fatal(err)
+			}
+			r.c.Push()
+			if m := r.recv(); m[0]&typeMask != typeHello {
+				t.Fatalf("the first message is of type %#x, want a Hello", m[0])
+			}
+			r.send(c.reply.append(nil))
+			if c.says != "" {
+				if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("ended with %v", err)
+				}
+				return
+			}
+			var in iscsi.BHS
+			in.NewNopIn()
+			r.send(control(header{}, &in, nil))
+			r.up.PDU(t, "NOP-In").Release()
+			r.send(c.reply.append(nil)) // once is enough
+			if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "unexpected Hello") {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+}
+
+// Without an agreement nothing is invalidated from afar, not even the task's own STag.
+func TestInvalidationNotAgreedOn(t *testing.T) {
+	r := newPeerWith(t, iscsi.RoleInitiator, false, nil)
+	p := iscsi.PDU{Bufs: &iscsi.TaskBuffers{In: [][]byte{make([]byte, 512)}}}
+	p.BHS.NewSCSICommand().SetITT(3)
+	if err := r.c.SendControl(&p); err != nil {
+		t.Fatal(err)
+	}
+	r.c.Push()
+	h, _, _, _, err := split(r.recv())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b iscsi.BHS
+	b.NewSCSIResponse().SetITT(3)
+	r.post(rdma.SendWR{ID: 99, Op: rdma.OpSendInv, InvSTag: h.ReadSTag, SGL: []rdma.SGE{{Mem: control(header{}, &b, nil), LKey: r.pd.LocalDMAKey()}}})
+	if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "was not agreed on") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// A Send that does not fit a receive buffer is not a PDU, though what fitted looks
+// like one.
+func TestCutMessage(t *testing.T) {
+	r := newPeer(t, iscsi.RoleTarget, nil)
+	var b iscsi.BHS
+	b.NewNopOut()
+	m := control(header{}, &b, make([]byte, RecvDataLen))
+	r.send(append(m, make([]byte, 4096)...))
+	if err := r.up.End(t); err == nil {
+		t.Error("the connection has no reason to end")
+	}
+	select {
+	case p := <-r.up.PDUs:
+		t.Errorf("a part of a message came up: % x", p.BHS)
+		p.Release()
+	default:
 	}
 }
 

@@ -3,6 +3,7 @@ package lvm
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/ondisk"
@@ -25,6 +26,8 @@ type node struct {
 	users int // open Volumes, and nodes that stand on this one
 
 	background int // how many of the users are merges
+
+	imported atomic.Bool // the first write takes the tag away
 
 	top  *swap.Device // what users read and write
 	phys *swap.Device // over the extents; the same as top for a plain volume
@@ -66,6 +69,7 @@ func (g *Group) activate(lv *meta.LV) (*node, error) {
 		g.dropAll(n.on)
 		return nil, fmt.Errorf("logical volume %s/%s: %w", g.g.VG.Name, lv.Name, err)
 	}
+	n.imported.Store(isImported(lv))
 	g.nodes[lv.ID] = n
 	return n, nil
 }

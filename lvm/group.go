@@ -108,7 +108,7 @@ type Group struct {
 	nodes  map[ondisk.UUID]*node
 	closed bool
 
-	background sync.WaitGroup // merges, and marks of lost snapshots
+	background sync.WaitGroup // merges, and marks
 	stop       chan struct{}  // closed by Close
 }
 
@@ -265,6 +265,9 @@ func (g *Group) commitBy(commit func(*meta.VG, string) error, next *meta.VG, why
 	err := commit(next, why)
 	for _, n := range g.g.Notices[notes:] {
 		g.cfg.notice("%s", n)
+	}
+	if err == nil {
+		g.watchImported()
 	}
 	return err
 }

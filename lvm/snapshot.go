@@ -317,6 +317,7 @@ func (g *Group) Merge(ctx context.Context, name, why string) (<-chan error, erro
 		return n.merged, nil
 	}
 	seg.Merging = true
+	dropImported(next.LV(seg.Origin))
 	hidden.SetStatus("VISIBLE", false)
 	origin := g.g.VG.LV(seg.Origin)
 	n, err := g.activate(origin)

@@ -218,6 +218,7 @@ func (g *Group) mergeThin(ctx context.Context, name, why string) error {
 		return fmt.Errorf("merging %s: %w: leases on its origin are open (%w)", name, blockdev.ErrInUse, err)
 	}
 	old := f.Inner().(*thin.Device)
+	dropImported(origin)
 	oseg := origin.Segments[0]
 	gone := oseg.DeviceID
 	oseg.DeviceID, oseg.Count, oseg.TransactionID = seg.DeviceID, seg.Count, seg.TransactionID

@@ -104,8 +104,8 @@ func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 
 // LeaseWrite implements blockdev.Device.
 func (v *Volume) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	if v.closed.Load() {
-		return blockdev.ErrClosed
+	if err := v.beforeWrite(m); err != nil {
+		return err
 	}
 	return v.dev.LeaseWrite(l, off, n, m)
 }
@@ -120,16 +120,16 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 
 // WriteAt implements blockdev.Device.
 func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
-	if v.closed.Load() {
-		return 0, blockdev.ErrClosed
+	if err := v.beforeWrite(blockdev.Wait); err != nil {
+		return 0, err
 	}
 	return v.dev.WriteAt(p, off)
 }
 
 // WriteAtUntil implements blockdev.SpaceWaiter.
 func (v *Volume) WriteAtUntil(p []byte, off int64, stop blockdev.Stop) (int, error) {
-	if v.closed.Load() {
-		return 0, blockdev.ErrClosed
+	if err := v.beforeWrite(blockdev.Wait); err != nil {
+		return 0, err
 	}
 	return v.dev.WriteAtUntil(p, off, stop)
 }
@@ -152,16 +152,16 @@ func (v *Volume) FlushRange(off, n int64) error {
 
 // Discard implements blockdev.Device.
 func (v *Volume) Discard(off, n int64) error {
-	if v.closed.Load() {
-		return blockdev.ErrClosed
+	if err := v.beforeWrite(blockdev.Wait); err != nil {
+		return err
 	}
 	return v.dev.Discard(off, n)
 }
 
 // DiscardUntil implements blockdev.SpaceWaiter.
 func (v *Volume) DiscardUntil(off, n int64, stop blockdev.Stop) error {
-	if v.closed.Load() {
-		return blockdev.ErrClosed
+	if err := v.beforeWrite(blockdev.Wait); err != nil {
+		return err
 	}
 	return v.dev.DiscardUntil(off, n, stop)
 }
@@ -169,24 +169,24 @@ func (v *Volume) DiscardUntil(off, n int64, stop blockdev.Stop) error {
 // Erase implements blockdev.Eraser. A thin volume has no hold on blocks that it gave
 // back before, nor on those that it wrote anew because a snapshot had them.
 func (v *Volume) Erase(off, n int64) error {
-	if v.closed.Load() {
-		return blockdev.ErrClosed
+	if err := v.beforeWrite(blockdev.Wait); err != nil {
+		return err
 	}
 	return v.dev.Erase(off, n)
 }
 
 // WriteZeroes implements blockdev.Device.
 func (v *Volume) WriteZeroes(off, n int64, mayUnmap bool) error {
-	if v.closed.Load() {
-		return blockdev.ErrClosed
+	if err := v.beforeWrite(blockdev.Wait); err != nil {
+		return err
 	}
 	return v.dev.WriteZeroes(off, n, mayUnmap)
 }
 
 // WriteZeroesUntil implements blockdev.SpaceWaiter.
 func (v *Volume) WriteZeroesUntil(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
-	if v.closed.Load() {
-		return blockdev.ErrClosed
+	if err := v.beforeWrite(blockdev.Wait); err != nil {
+		return err
 	}
 	return v.dev.WriteZeroesUntil(off, n, mayUnmap, stop)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"softiser/blockdev"
 	"softiser/lvm"
 	"softiser/lvm/vg"
 )
@@ -426,6 +428,67 @@ func TestDisplay(t *testing.T) {
 		}
 		if got := u.format(c.n, true); got != c.want {
 			t.Errorf("%s %d: %q, want %q", c.units, c.n, got, c.want)
+		}
+	}
+}
+
+// TestImportAfterWrite: an increment is not imported over a volume that has been
+// written since it got the content which the increment is relative to.
+func TestImportAfterWrite(t *testing.T) {
+	for _, how := range []string{"not at all", "write", "lease", "zeroes", "import --raw", "merge"} {
+		s := newShell(t)
+		s.group()
+		s.run("lvcreate", "-L64m", "-T", "vg0/p")
+		s.run("lvcreate", "-V8m", "-T", "-n", "a", "vg0/p")
+		s.run("lvcreate", "-s", "-n", "before", "vg0/a")
+		s.run("lvcreate", "-L8m", "-n", "copy", "vg0")
+		s.run("lvcreate", "-L16m", "-s", "-n", "old", "vg0/copy")
+		if _, err := s.try([]byte(s.run("export", "vg0/before")), "import", "-y", "vg0/copy"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.try(bytes.Repeat([]byte{1}, 65536), "import", "-y", "--raw", "vg0/a"); err != nil {
+			t.Fatal(err)
+		}
+		open := func(f func(v *lvm.Volume) error) {
+			t.Helper()
+			v, err := lvm.OpenVolume(s.env.Config, s.disks, "vg0", "copy")
+			if err == nil {
+				err = errors.Join(f(v), v.Close())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		switch how {
+		case "not at all":
+			open(func(v *lvm.Volume) error { _, err := v.ReadAt(make([]byte, 512), 0); return err })
+		case "write":
+			open(func(v *lvm.Volume) error { _, err := v.WriteAt(make([]byte, 512), 4<<20); return err })
+		case "lease":
+			open(func(v *lvm.Volume) error {
+				var l blockdev.Lease
+				if err := v.LeaseWrite(&l, 4<<20, 512, blockdev.NoWait); !errors.Is(err, blockdev.ErrWouldBlock) {
+					return fmt.Errorf("a lease that must not wait: %v", err)
+				}
+				defer l.Release()
+				return v.LeaseWrite(&l, 4<<20, 512, blockdev.Wait)
+			})
+		case "zeroes":
+			open(func(v *lvm.Volume) error { return v.WriteZeroes(4<<20, 512, true) })
+		case "import --raw":
+			if _, err := s.try(make([]byte, 512), "import", "-y", "--raw", "vg0/copy"); err != nil {
+				t.Fatal(err)
+			}
+		case "merge":
+			s.run("lvconvert", "--merge", "vg0/old")
+		}
+		_, err := s.try([]byte(s.run("export", "--from", "vg0/before", "vg0/a")), "import", "vg0/copy")
+		if how == "not at all" {
+			if err != nil {
+				t.Errorf("not written: %v", err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), "was written since") {
+			t.Errorf("%s: %v", how, err)
 		}
 	}
 }

@@ -139,11 +139,6 @@ func (a *app) export() *cobra.Command {
 	return c
 }
 
-// imported is the tag that remembers what a volume was last imported as, so
-// that an increment is only applied to what it was made against. Tags have no
-// characters beyond those of names.
-const imported = "imported."
-
 func (a *app) importCmd() *cobra.Command {
 	var input string
 	var raw bool
@@ -257,7 +252,7 @@ func (a *app) importInto(g *lvm.Group, name string, s *stream.Reader) (err error
 	if err := v.Close(); err != nil {
 		return err
 	}
-	if err := a.tag(g, name, imported+s.Header.ID); err != nil {
+	if err := a.tag(g, name, lvm.ImportedTag+s.Header.ID); err != nil {
 		return err
 	}
 	a.say("Volume %q imported into %q.", s.Header.Volume, name)
@@ -293,10 +288,10 @@ func (a *app) mayImport(lv *meta.LV, s *stream.Reader) error {
 		return fmt.Errorf("%s is known to have what lies before offset %d, the stream begins at %d: use `export --resume %d`", lv.Name, done, h.Start, done)
 	case h.Start > 0:
 		return fmt.Errorf("%s was not left by an import of this stream: start again without --resume", lv.Name)
-	case h.Base != "" && is(imported+h.Base):
+	case h.Base != "" && is(lvm.ImportedTag+h.Base):
 		return nil
 	case h.Base != "":
-		return fmt.Errorf("%s does not hold %s, which the stream is relative to (--force overrides)", lv.Name, h.Base)
+		return fmt.Errorf("%s does not hold %s, which the stream is relative to, or was written since (--force overrides)", lv.Name, h.Base)
 	}
 	return a.ask("%s exists: really overwrite it?", lv.Name)
 }

@@ -61,6 +61,10 @@ the loopback.`,
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
 	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out")
 	cmd.MarkFlagsMutuallyExclusive("config", "export")
+	configFiles(cmd)
+	completeFlag(cmd, "export", exports)
+	completeFlag(cmd, "listen", oneOf("127.0.0.1:3260", "0.0.0.0:3260", "[::]:3260"))
+	completeFlag(cmd, "log-level", oneOf("debug", "info", "warn", "error"))
 	return cmd
 }
 

@@ -123,6 +123,8 @@ reservations, which stay, those of whoever proves himself under the name next.`,
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return c.Release(ctx, args[0], args[1]) })
 		},
 	}
+	kill.ValidArgsFunction = completeArgs(s.sessions)
+	release.ValidArgsFunction = completeArgs(s.targets, s.initiators)
 	cmd.AddCommand(list, kill, release)
 	return cmd
 }
@@ -185,9 +187,15 @@ func lunCommand() *cobra.Command {
 			})
 		},
 	}
+	add.ValidArgsFunction = completeArgs(s.targets, s.freeLUN, exports)
+	remove.ValidArgsFunction = completeArgs(s.targets, s.luns)
+	access.ValidArgsFunction = completeArgs(s.targets, s.luns, s.groups, oneOf(accessStates...))
 	cmd.AddCommand(add, remove, access)
 	return cmd
 }
+
+// accessStates are the names that [scsi.AccessState] reads.
+var accessStates = []string{"active-optimized", "active-non-optimized", "standby", "unavailable", "offline"}
 
 func lunNumber(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 14)
@@ -281,6 +289,7 @@ func resizeCommand() *cobra.Command {
 		},
 	}
 	s.add(cmd)
+	cmd.ValidArgsFunction = completeArgs(s.volumes)
 	cmd.Flags().BoolVar(&shrink, "shrink", false, "allow a smaller size: what lies behind it is lost")
 	return cmd
 }

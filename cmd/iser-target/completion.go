@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/target"
+)
+
+// Shell completion of what the shell cannot know: names of the running target, and the
+// words of --export.
+
+// completer offers values for the word that is being typed, given the arguments before it.
+type completer func(args []string, word string) []string
+
+// completeArgs completes the arguments of a command, one completer each.
+func completeArgs(each ...completer) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) >= len(each) || each[len(args)] == nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return offer(each[len(args)](args, word), word)
+	}
+}
+
+// completeFlag completes the value of a flag.
+func completeFlag(cmd *cobra.Command, flag string, values completer) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return offer(values(args, word), word)
+	})
+	if err != nil {
+		panic(err) // the flag is not there, or has been registered twice
+	}
+}
+
+// configFiles makes the shell offer configurations for --config.
+func configFiles(cmd *cobra.Command) {
+	if err := cmd.MarkFlagFilename("config", "yaml", "yml"); err != nil {
+		panic(err) // the flag is not there
+	}
+}
+
+// offer keeps the values that continue word. One that ends in "=", "," or "/" is to be
+// continued itself.
+func offer(values []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	values = slices.DeleteFunc(values, func(v string) bool { return !strings.HasPrefix(v, word) })
+	directive := cobra.ShellCompDirectiveNoFileComp
+	if slices.ContainsFunc(values, func(v string) bool { return strings.ContainsAny(v[len(v)-1:], "=,/") }) {
+		directive |= cobra.ShellCompDirectiveNoSpace
+	}
+	return values, directive
+}
+
+func oneOf(values ...string) completer {
+	return func([]string, string) []string { return slices.Clone(values) }
+}
+
+// state asks the running target; without an answer there is nothing to offer.
+func (s *socketFlag) state() (st target.Status) {
+	c, err := s.open()
+	if err != nil {
+		return st
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if st, err = c.Status(ctx); err != nil {
+		return target.Status{}
+	}
+	return st
+}
+
+func (s *socketFlag) targets([]string, string) (names []string) {
+	for _, t := range s.state().Targets {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+// volumes are those whose size resize can change.
+func (s *socketFlag) volumes([]string, string) (names []string) {
+	for _, t := range s.state().Targets {
+		for _, l := range t.LUNs {
+			if l.Error == "" && l.Backend != "lvm" && !slices.Contains(names, l.Volume) {
+				names = append(names, l.Volume)
+			}
+		}
+	}
+	return names
+}
+
+func (s *socketFlag) sessions([]string, string) (ids []string) {
+	for _, x := range s.state().Sessions {
+		ids = append(ids, strconv.Itoa(int(x.TSIH)))
+	}
+	return ids
+}
+
+// initiators are those with a session with the target that the first argument names.
+func (s *socketFlag) initiators(args []string, _ string) (names []string) {
+	for _, x := range s.state().Sessions {
+		if x.Target == args[0] && !slices.Contains(names, x.Initiator) {
+			names = append(names, x.Initiator)
+		}
+	}
+	return names
+}
+
+// luns are those of the target that the first argument names.
+func (s *socketFlag) luns(args []string, _ string) (numbers []string) {
+	for _, l := range s.lunsOf(args[0]) {
+		if l.Error == "" {
+			numbers = append(numbers, strconv.Itoa(int(l.LUN)))
+		}
+	}
+	return numbers
+}
+
+// freeLUN is the lowest number that the target has not given to a LUN.
+func (s *socketFlag) freeLUN(args []string, _ string) []string {
+	n := 0
+	for _, l := range s.lunsOf(args[0]) { // ascending
+		if int(l.LUN) == n {
+			n++
+		}
+	}
+	return []string{strconv.Itoa(n)}
+}
+
+func (s *socketFlag) lunsOf(iqn string) []target.LUNStatus {
+	for _, t := range s.state().Targets {
+		if t.Name == iqn {
+			return t.LUNs
+		}
+	}
+	return nil
+}
+
+// groups are the portal groups through which the LUN of the arguments is reached.
+func (s *socketFlag) groups(args []string, _ string) (groups []string) {
+	for _, l := range s.lunsOf(args[0]) {
+		if strconv.Itoa(int(l.LUN)) != args[1] {
+			continue
+		}
+		for g := range l.Access {
+			groups = append(groups, strconv.Itoa(int(g)))
+		}
+	}
+	slices.Sort(groups)
+	return groups
+}
+
+// exportOptions are the words behind the commas of an --export, as open.Parse takes them.
+var exportOptions = []string{"size=", "block=512", "block=4096", "phys=4096", "ro", "writethrough", "prealloc", "hugepages"}
+
+// exports completes NAME=VOLUME,option,….
+func exports(_ []string, word string) (all []string) {
+	name, spec, ok := strings.Cut(word, "=")
+	if !ok || name == "" {
+		return nil
+	}
+	if i := strings.LastIndexByte(spec, ','); i >= 0 {
+		return exportOptionsAfter(name + "=" + spec[:i+1])
+	}
+	for _, kind := range []string{"memory", "null"} {
+		all = append(all, name+"="+kind+",size=")
+	}
+	// Files and devices, which the shell does not look for behind the "=".
+	kind, path := "", spec
+	for _, k := range []string{"file:", "raw:"} {
+		if p, ok := strings.CutPrefix(spec, k); ok {
+			kind, path = k, p
+		}
+	}
+	dir, _ := filepath.Split(path)
+	entries, err := os.ReadDir(filepath.Join(dir, "."))
+	if err != nil {
+		return all
+	}
+	for _, e := range entries {
+		if e.Type()&(os.ModeSocket|os.ModeNamedPipe|os.ModeCharDevice) != 0 {
+			continue
+		}
+		end := ""
+		if e.IsDir() {
+			end = "/"
+		}
+		all = append(all, name+"="+kind+dir+e.Name()+end)
+	}
+	return all
+}
+
+// exportOptionsAfter are the options that have not been given before.
+func exportOptionsAfter(before string) (all []string) {
+	for _, o := range exportOptions {
+		key, _, _ := strings.Cut(o, "=")
+		given := slices.ContainsFunc(strings.Split(before, ","), func(w string) bool { k, _, _ := strings.Cut(w, "="); return k == key })
+		if !given {
+			all = append(all, before+o)
+		}
+	}
+	return all
+}

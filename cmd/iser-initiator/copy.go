@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -87,7 +86,7 @@ func readCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "read URL [FILE]",
 		Short: "Copy a volume, or a part of it, to a file",
-		Long:  "Copy a volume, or a part of it, to FILE or (without FILE, or with -) to standard\noutput. An existing file is replaced only with --force.",
+		Long:  "Copy a volume, or a part of it, to FILE or (without FILE, or with -) to standard\noutput. An existing file is replaced only with --force,\nand only by the whole: what an interrupted run has read is dropped.",
 		Example: `  iser-initiator read iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img --sparse
   iser-initiator read iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --offset 1MiB --length 4KiB | xxd`,
 		Args: cobra.RangeArgs(1, 2),
@@ -96,24 +95,17 @@ func readCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.sparse, "sparse", false, "leave holes in FILE where the volume holds zeroes")
 	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "replace FILE")
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
-		out, toStdout := os.Stdout, len(a) < 2 || a[1] == "-"
+		out, toStdout := &output{File: os.Stdout}, len(a) < 2 || a[1] == "-"
 		s, err := f.open(cmd, a[0])
 		if err != nil {
 			return err
 		}
 		defer s.lun.Close()
 		if !toStdout {
-			flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
-			if f.force {
-				flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-			}
-			if out, err = os.OpenFile(a[1], flags, 0o666); err != nil {
-				if errors.Is(err, os.ErrExist) {
-					return usage("%s exists; --force replaces it", a[1])
-				}
+			if out, err = create(a[1], f.force); err != nil {
 				return err
 			}
-			defer out.Close()
+			defer out.discard()
 		}
 		if s.length < 0 {
 			s.length = s.lun.Info().Size - s.off
@@ -121,7 +113,7 @@ func readCommand() *cobra.Command {
 		s.prog = startProgress("read", s.length, !f.quiet && !f.json)
 		defer s.prog.stop()
 		begun := time.Now()
-		take, finish := s.toFile(out)
+		take, finish := s.toFile(out.File)
 		if err := s.read(cmd.Context(), take); err != nil {
 			return err
 		}
@@ -129,7 +121,7 @@ func readCommand() *cobra.Command {
 			return err
 		}
 		if !toStdout {
-			if err := out.Close(); err != nil {
+			if err := out.keep(f.force); err != nil {
 				return err
 			}
 		}
@@ -154,27 +146,6 @@ func (f *copyFlags) report(cmd *cobra.Command, o *outcome, begun time.Time, toSt
 		w = cmd.ErrOrStderr()
 	}
 	return o.print(w, f.json)
-}
-
-// input opens FILE or standard input and says how long it is, if it knows.
-func input(a []string) (r *os.File, length int64, err error) {
-	if len(a) < 2 || a[1] == "-" {
-		return os.Stdin, -1, nil
-	}
-	f, err := os.Open(a[1])
-	if err != nil {
-		return nil, -1, err
-	}
-	if st, err := f.Stat(); err == nil && st.IsDir() {
-		f.Close()
-		return nil, -1, fmt.Errorf("%s is a directory", a[1])
-	}
-	n, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return f, -1, nil // a pipe
-	}
-	_, err = f.Seek(0, io.SeekStart)
-	return f, n, err
 }
 
 func writeCommand() *cobra.Command {
@@ -219,7 +190,12 @@ the target.`,
 		s.prog = startProgress("written", total, !f.quiet && !f.json)
 		defer s.prog.stop()
 		begun := time.Now()
-		if err := s.write(cmd.Context(), in); err != nil {
+		r, err := newInterruptible(cmd.Context(), in)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		if err := s.write(cmd.Context(), r); err != nil {
 			return err
 		}
 		if f.flush {
@@ -277,7 +253,12 @@ where the first difference is. Without --length the length of FILE counts.`,
 		s.prog = startProgress("verified", s.length, !f.quiet && !f.json)
 		defer s.prog.stop()
 		begun := time.Now()
-		at, err := s.compare(cmd.Context(), in)
+		r, err := newInterruptible(cmd.Context(), in)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		at, err := s.compare(cmd.Context(), r)
 		s.prog.stop()
 		if err != nil && !errors.Is(err, errDiffer) {
 			return err

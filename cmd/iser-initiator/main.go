@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -26,15 +27,32 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	// A second signal ends the program at once.
 	context.AfterFunc(ctx, stop)
-	err := root().ExecuteContext(ctx)
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// execute runs one command line and returns the exit code.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out := &callerr.Output{W: stdout}
+	cmd := root()
+	cmd.SetArgs(args)
+	cmd.SetOut(out)
+	cmd.SetErr(stderr)
+	callerr.Tree(cmd) // now: the completion command keeps the output of its making
+	err := cmd.ExecuteContext(ctx)
+	if lost := out.Err(); lost != nil {
+		lost = fmt.Errorf("standard output: %w; not all of the answer has been written", lost)
+		if err == nil || errors.Is(err, errReported) {
+			err = lost
+		}
+	}
 	switch {
 	case err == nil || errors.Is(err, errReported):
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		fmt.Fprintln(os.Stderr, "iser-initiator: interrupted")
+		fmt.Fprintln(stderr, "iser-initiator: interrupted")
 	default:
-		fmt.Fprintf(os.Stderr, "iser-initiator: %v%s\n", err, advice(err))
+		fmt.Fprintf(stderr, "iser-initiator: %v%s\n", err, advice(err))
 	}
-	os.Exit(exitCode(err))
+	return exitCode(err)
 }
 
 const rootLong = `Reach block volumes over iSER (RFC 7145) on software iWARP, or over iSCSI.
@@ -76,6 +94,5 @@ func root() *cobra.Command {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
 	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), bench.Command(), attach.Command(), rdmatools.Command())
-	callerr.Tree(cmd)
 	return cmd
 }

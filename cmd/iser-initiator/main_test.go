@@ -70,16 +70,9 @@ func serveVolume(t *testing.T, vol blockdev.Device, secret string) (addr string)
 // run executes a command line and returns what it printed and its exit code.
 func run(t *testing.T, line ...string) (out, errs string, code int) {
 	t.Helper()
-	cmd := root()
 	var o, e bytes.Buffer
-	cmd.SetOut(&o)
-	cmd.SetErr(&e)
-	cmd.SetArgs(line)
-	err := cmd.ExecuteContext(context.Background())
-	if err != nil && !errors.Is(err, errReported) {
-		fmt.Fprintln(&e, "iser-initiator:", err)
-	}
-	return o.String(), e.String(), exitCode(err)
+	code = execute(context.Background(), line, &o, &e)
+	return o.String(), e.String(), code
 }
 
 func must(t *testing.T, line ...string) string {

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"softiser/blockdev"
+	"softiser/blockdev/mem"
+)
+
+// trapped is a volume whose reads call a function from a certain one on.
+type trapped struct {
+	blockdev.Device
+	left atomic.Int32
+	then func() error
+}
+
+func (d *trapped) ReadAt(p []byte, off int64) (int, error) {
+	if d.left.Add(-1) < 0 {
+		if err := d.then(); err != nil {
+			return 0, err
+		}
+	}
+	return d.Device.ReadAt(p, off)
+}
+
+func (d *trapped) LeaseRead(l *blockdev.Lease, off int64, n int, mode blockdev.Mode) error {
+	if d.left.Add(-1) < 0 {
+		if err := d.then(); err != nil {
+			return err
+		}
+	}
+	return d.Device.LeaseRead(l, off, n, mode)
+}
+
+// What read has replaced is whole; what it could not read whole replaces nothing.
+func TestInterruptedReadKeepsTheOldFile(t *testing.T) {
+	for _, how := range []string{"interrupted", "failed"} {
+		t.Run(how, func(t *testing.T) {
+			vol, err := mem.Open(mem.Config{Name: t.Name(), Size: 8 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			d := &trapped{Device: vol, then: func() error {
+				if how == "failed" {
+					return errors.New("bad sector")
+				}
+				cancel()
+				return nil
+			}}
+			url := "iser://" + serveVolume(t, d, "") + "/" + testIQN + "/0"
+			dir := t.TempDir()
+			old, link, fresh := filepath.Join(dir, "old"), filepath.Join(dir, "link"), filepath.Join(dir, "new")
+			if err := os.WriteFile(old, []byte("what was there"), 0o640); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("old", link); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{old, link, fresh} {
+				d.left.Store(40)
+				var out, errs bytes.Buffer
+				if code := execute(ctx, []string{"read", url, name, "--force", "--chunk", "64KiB", "--depth", "2"}, &out, &errs); code == 0 {
+					t.Fatalf("%s: success\n%s", name, &errs)
+				}
+			}
+			if b, err := os.ReadFile(old); err != nil || string(b) != "what was there" {
+				t.Errorf("the old file: %d bytes, %v", len(b), err)
+			}
+			if all, err := os.ReadDir(dir); err != nil || len(all) != 2 {
+				t.Errorf("left behind: %v, %v", all, err)
+			}
+			// The next run gets through, and the old file's mode stays.
+			d.left.Store(1 << 30)
+			must(t, "read", url, link, "--force")
+			st, err := os.Lstat(old)
+			if err != nil || st.Size() != 8<<20 || st.Mode() != 0o640 {
+				t.Errorf("after a whole run: %v, %v", st, err)
+			}
+			if st, err := os.Lstat(link); err != nil || st.Mode()&os.ModeSymlink == 0 {
+				t.Errorf("the link: %v, %v", st, err)
+			}
+		})
+	}
+}
+
+// A file that appears while a volume is read is not replaced unasked.
+func TestFileAppearsMeanwhile(t *testing.T) {
+	vol, err := mem.Open(mem.Config{Name: t.Name(), Size: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "disk.img")
+	d := &trapped{Device: vol, then: func() error { return os.WriteFile(name, []byte("somebody else's"), 0o600) }}
+	d.left.Store(4)
+	url := "iser://" + serveVolume(t, d, "") + "/" + testIQN + "/0"
+	if _, errs, code := run(t, "read", url, name, "--chunk", "64KiB"); code == 0 || !strings.Contains(errs, "exists") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	if b, err := os.ReadFile(name); err != nil || string(b) != "somebody else's" {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// terminal makes standard input a terminal on which nobody types.
+func terminal(t *testing.T) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no pseudo-terminals here: ", err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, master.Fd(), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY)
+	if errno != 0 {
+		t.Skip("TIOCGPTPEER: ", errno)
+	}
+	stdin := os.Stdin
+	os.Stdin = os.NewFile(slave, "terminal")
+	t.Cleanup(func() { os.Stdin.Close(); os.Stdin = stdin })
+}
+
+// write does not wait in silence for somebody to type a volume, and one who does
+// wait is interrupted by the first Ctrl-C.
+func TestWriteFromTerminal(t *testing.T) {
+	addr, _ := serve(t, 1<<20, "")
+	url := "iser://" + addr + "/" + testIQN + "/0"
+	for _, verb := range []string{"write", "verify"} {
+		terminal(t)
+		if _, errs, code := run(t, verb, url); code != exitUsage || !strings.Contains(errs, "is a terminal") {
+			t.Errorf("%s: exit %d, %s", verb, code, errs)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan int)
+		var out, errs bytes.Buffer
+		go func() { ended <- execute(ctx, []string{verb, url, "-"}, &out, &errs) }()
+		cancel()
+		if code := <-ended; code == 0 || !strings.Contains(errs.String(), "interrupted") {
+			t.Errorf("%s -: exit %d, %s", verb, code, &errs)
+		}
+	}
+}
+
+// A read that waits for a pipe ends with its context, and not before.
+func TestInterruptible(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	in, err := newInterruptible(ctx, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if _, err := w.WriteString("abc"); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 8)
+	if n, err := in.Read(buf); err != nil || string(buf[:n]) != "abc" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+	got := make(chan error)
+	go func() {
+		_, err := in.Read(buf)
+		got <- err
+	}()
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// A report that could not be written has not been made.
+func TestOutputCannotBeWritten(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("no /dev/full: ", err)
+	}
+	defer full.Close()
+	addr, _ := serve(t, 1<<20, "")
+	url := "iser://" + addr + "/" + testIQN + "/0"
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"discover " + addr, "discover --json " + addr, "info " + url, "info --json " + url, "verify " + url + " " + file,
+		"write " + url + " " + file, "bench " + url + " --rw=read --bs=4k --size=64k", "bench --output-format=json " + url + " --rw=read --bs=4k --size=64k",
+		"rdma devinfo", "attach --list", "--help", "--version", "completion bash",
+	} {
+		var errs bytes.Buffer
+		if code := execute(t.Context(), strings.Fields(line), full, &errs); code == 0 || !strings.Contains(errs.String(), "no space left on device") {
+			t.Errorf("%s > /dev/full: exit %d, %s", line, code, &errs)
+		}
+	}
+}

@@ -112,8 +112,8 @@ func TestFileAppearsMeanwhile(t *testing.T) {
 	}
 }
 
-// terminal makes standard input a terminal on which nobody types.
-func terminal(t *testing.T) {
+// atTerminal makes standard input a terminal on which nobody types.
+func atTerminal(t *testing.T) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -138,7 +138,7 @@ func TestWriteFromTerminal(t *testing.T) {
 	addr, _ := serve(t, 1<<20, "")
 	url := "iser://" + addr + "/" + testIQN + "/0"
 	for _, verb := range []string{"write", "verify"} {
-		terminal(t)
+		atTerminal(t)
 		if _, errs, code := run(t, verb, url); code != exitUsage || !strings.Contains(errs, "is a terminal") {
 			t.Errorf("%s: exit %d, %s", verb, code, errs)
 		}

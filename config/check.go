@@ -25,8 +25,7 @@ func (c *Config) check(r *report) {
 	}
 	c.checkISCSI(r)
 	c.checkTransport(r)
-	checkRange(r, "limits.sessions", c.Limits.Sessions, 1, 1<<20)
-	checkRange(r, "limits.pending_logins", c.Limits.PendingLogins, 1, 1<<16)
+	c.checkLimits(r)
 	checkRange(r, "limits.workers", c.Limits.Workers, 1, 1024)
 	checkSize(r, "limits.staging_memory", c.Limits.StagingMemory, 16<<20, 1<<40)
 	if c.Admin.Metrics != "" {
@@ -459,6 +458,19 @@ func (c *Config) checkISCSI(r *report) {
 	if s.LoginTimeout == 0 {
 		r.add("iscsi.login_timeout", "cannot be 0: a silent peer would hold a login slot for ever")
 	}
+}
+
+// checkLimits: how peers share what there is for all of them.
+func (c *Config) checkLimits(r *report) {
+	l := &c.Limits
+	checkRange(r, "limits.sessions", l.Sessions, 1, 1<<20)
+	checkRange(r, "limits.sessions_per_address", l.SessionsPerAddress, 0, max(l.Sessions, 0))
+	checkRange(r, "limits.reserved_sessions", l.ReservedSessions, 0, max(l.Sessions-1, 0))
+	if d := l.DiscoveryAge.D(); d < 0 {
+		r.add("limits.discovery_age", "cannot be negative; 0s means that discovery sessions may stay")
+	}
+	checkRange(r, "limits.pending_logins", l.PendingLogins, 1, 1<<16)
+	checkRange(r, "limits.pending_per_address", l.PendingPerAddress, 0, max(l.PendingLogins, 0))
 }
 
 func (c *Config) checkTransport(r *report) {

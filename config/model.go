@@ -193,10 +193,14 @@ type Transport struct {
 
 // Limits bound what peers can make the process use.
 type Limits struct {
-	Sessions      int  `mapstructure:"sessions" json:"sessions"`
-	PendingLogins int  `mapstructure:"pending_logins" json:"pending_logins"`
-	Workers       int  `mapstructure:"workers" json:"workers"` // per volume
-	StagingMemory Size `mapstructure:"staging_memory" json:"staging_memory"`
+	Sessions           int      `mapstructure:"sessions" json:"sessions"`
+	SessionsPerAddress int      `mapstructure:"sessions_per_address" json:"sessions_per_address"` // and per CHAP user, once more than half are there; 0: an eighth
+	ReservedSessions   int      `mapstructure:"reserved_sessions" json:"reserved_sessions"`       // for initiators that authenticate or that an ACL names; 0: an eighth
+	DiscoveryAge       Duration `mapstructure:"discovery_age" json:"discovery_age"`               // a discovery session ends then; 0: never
+	PendingLogins      int      `mapstructure:"pending_logins" json:"pending_logins"`
+	PendingPerAddress  int      `mapstructure:"pending_per_address" json:"pending_per_address"` // once more than half are there; 0: an eighth
+	Workers            int      `mapstructure:"workers" json:"workers"`                         // per volume
+	StagingMemory      Size     `mapstructure:"staging_memory" json:"staging_memory"`
 }
 
 // Admin is the local control interface.

@@ -112,7 +112,7 @@ func (m *loopMover) deliver(p *iscsi.PDU) {
 func (s *server) loopStart(t testing.TB) (*conn, *loopMover) {
 	t.Helper()
 	m := &loopMover{}
-	place, _ := s.pending.add(func() {})
+	place, _ := s.pending.add(netip.IPv6Loopback(), func() {})
 	c := &conn{
 		srv: s.Server, portal: s.portals[0], kind: transportTCP, dm: m, opened: time.Now(), log: zap.NewNop(), place: place,
 		local: netip.MustParseAddrPort("127.0.0.1:3260"), remote: netip.MustParseAddrPort("127.0.0.1:9"), ended: make(chan struct{}),

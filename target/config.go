@@ -110,11 +110,20 @@ const (
 // Limits bound what peers may use. 0 means the default.
 type Limits struct {
 	// PendingLogins is how many connections may be before their full feature
-	// phase at once; the oldest that has not logged in makes room for a new one.
-	// Default 256.
-	PendingLogins int
-	// Sessions is how many sessions there may be. Default 4096.
-	Sessions int
+	// phase at once, and PendingPerAddress how many of them from one address once
+	// they are more than half: whoever has many makes room. An IPv6 address stands for
+	// its /64. Default 256, and an eighth of it.
+	PendingLogins, PendingPerAddress int
+	// Sessions is how many sessions there may be, and SessionsPerAddress how many of
+	// them, of each kind, from one address or by one CHAP user once the table is more
+	// than half full. Default 4096, and an eighth of it.
+	Sessions, SessionsPerAddress int
+	// ReservedSessions are only for initiators that have authenticated or that an access
+	// list names, if any target knows such. Default an eighth of Sessions.
+	ReservedSessions int
+	// DiscoveryAge is how long a discovery session may last. Default 10 min; negative:
+	// no limit.
+	DiscoveryAge time.Duration
 	// Commands is the CmdSN window: how many commands one session may have in
 	// execution. Default 128. Over iSER the receive credits may lower it.
 	Commands int
@@ -242,9 +251,17 @@ func def[T int | time.Duration](p *T, v T) {
 	}
 }
 
+// defaultShare is what one holder may have of n places once half of them are taken: an
+// eighth, or as good as all where there are few.
+func defaultShare(n int) int { return max(n/8, min(n, 8)) }
+
 func (l *Limits) fill() {
 	def(&l.PendingLogins, 256)
+	def(&l.PendingPerAddress, defaultShare(l.PendingLogins))
 	def(&l.Sessions, 4096)
+	def(&l.SessionsPerAddress, defaultShare(l.Sessions))
+	def(&l.ReservedSessions, l.Sessions/8)
+	def(&l.DiscoveryAge, 10*time.Minute)
 	def(&l.Commands, 128)
 	def(&l.TextData, 16384)
 }

@@ -10,7 +10,8 @@ import (
 // grouped by writer: what one connection counts is written by few goroutines.
 
 type serverCounters struct {
-	logins, loginsAborted atomic.Uint64
+	logins, loginsAborted  atomic.Uint64
+	noRoom, discoveryEnded atomic.Uint64 // of the session table
 }
 
 type connCounters struct {

@@ -37,7 +37,8 @@
 //
 // A connection that sends nothing sensible is closed after Timeouts.FirstBytes,
 // one that does not finish login after Timeouts.Login; of those there are at
-// most Limits.PendingLogins, and the oldest makes room. A session has at most
+// most Limits.PendingLogins, shared by where they come from (see pendingSet), and the
+// session table is shared likewise (shares.go). A session has at most
 // twice its command window of slots, so an initiator that does not read its
 // responses stops itself. Every length of a PDU has been checked by the codec
 // and the datamover before it arrives here. Log lines about misbehaviour are

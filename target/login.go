@@ -77,6 +77,9 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 		c.close(errUnexpected)
 		return
 	}
+	if c.heard.Load() == 1 {
+		c.place.talks()
+	}
 	var resp iscsi.PDU
 	done, err := l.machine.Handle(p, &resp)
 	p.Release()
@@ -242,6 +245,8 @@ func (c *conn) newSession(r *iscsi.LoginResult) *session {
 		key:    sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.cfg.Group},
 		user:   r.AuthUser,
 		bound:  c.login.bound,
+		share:  shareOf(c.login.node, r.AuthUser, c),
+		known:  c.knownTo(c.login.node, r.InitiatorName, r.AuthUser),
 		params: r.Params,
 		base:   c.log,
 		many:   r.Params.MaxConnections > 1 || r.Params.ErrorRecoveryLevel == 2,

@@ -2,78 +2,203 @@ package target
 
 import (
 	"container/list"
+	"net/netip"
 	"sync"
 )
 
-// pendingSet holds the connections that are not yet in full feature phase,
-// oldest first. When it is full the oldest one has to go: a flood of silent or
-// slow connections can delay a login, but not keep it out, and takes no more
-// memory than the set allows.
-type pendingSet struct {
-	mu  sync.Mutex
-	max int       // guarded by mu
-	all list.List // guarded by mu; of *pendingConn
+// origin is where peers come from as far as shares are concerned: an IPv4 address, or
+// the /64 of an IPv6 one, because every host has as many addresses there as it likes.
+func origin(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits) // of the zero address: the zero prefix
+	return p
 }
+
+// pendingSet holds the connections that are not yet in full feature phase. A flood may
+// fill it, but not keep others out (ADR 102):
+//
+//   - Once the set is more than half full, an origin has its share. A connection beyond
+//     that costs the origin another one of its own, or is refused.
+//   - When the set is full, whoever has most gives way.
+//
+// What gives way is the oldest connection that has not sent a Login Request yet: an honest
+// initiator sends one at once.
+type pendingSet struct {
+	mu      sync.Mutex
+	max     int                             // guarded by mu
+	share   int                             // guarded by mu: of one origin
+	n       int                             // guarded by mu
+	next    uint64                          // guarded by mu: numbers connections by age
+	origins map[netip.Prefix]*pendingOrigin // guarded by mu: those that have connections
+}
+
+// pendingOrigin are the connections of one origin, oldest first.
+type pendingOrigin struct {
+	silent  list.List // of *pendingConn
+	talking list.List // of *pendingConn that have sent a Login Request
+}
+
+func (o *pendingOrigin) len() int { return o.silent.Len() + o.talking.Len() }
 
 // pendingConn is one place in the set.
 type pendingConn struct {
 	set   *pendingSet
+	from  netip.Prefix
+	age   uint64
 	evict func() // closes the connection; called without locks held
-	elem  *list.Element
+
+	of *list.List    // guarded by set.mu; nil: the place has been given back
+	at *list.Element // guarded by set.mu
 }
 
-// add takes a place, evicting the oldest connection when there is none left.
-func (s *pendingSet) add(evict func()) (p *pendingConn, evicted bool) {
-	p = &pendingConn{set: s, evict: evict}
-	var old *pendingConn
+// limit changes how many places there are, and how many of them are one origin's share.
+// Whoever has one keeps it.
+func (s *pendingSet) limit(max, share int) {
 	s.mu.Lock()
-	if s.all.Len() >= s.max {
-		e := s.all.Front()
-		old = s.all.Remove(e).(*pendingConn)
-		old.elem = nil
+	defer s.mu.Unlock()
+	s.max, s.share = max, share
+}
+
+// add takes a place for a connection; nil: it is refused. victim, if there is one, is to
+// be evicted for it, by the caller.
+func (s *pendingSet) add(from netip.Addr, evict func()) (p, victim *pendingConn) {
+	p = &pendingConn{set: s, from: origin(from), evict: evict}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.origins == nil {
+		s.origins = map[netip.Prefix]*pendingOrigin{}
 	}
-	p.elem = s.all.PushBack(p)
-	s.mu.Unlock()
-	if old != nil {
-		old.evict()
+	mine := s.origins[p.from]
+	has := 0
+	if mine != nil {
+		has = mine.len()
 	}
-	return p, old != nil
+	full := s.n >= s.max
+	if has > 0 && (s.n >= s.max/2 && has >= s.share || full && has >= s.mostLocked()) {
+		e := mine.silent.Front()
+		if e == nil {
+			return nil, nil
+		}
+		victim = e.Value.(*pendingConn)
+	} else if full {
+		victim = s.victimLocked()
+	}
+	if victim != nil {
+		victim.dropLocked()
+	}
+	// The victim may have been the origin's only one.
+	if mine = s.origins[p.from]; mine == nil {
+		mine = &pendingOrigin{}
+		s.origins[p.from] = mine
+	}
+	s.next++
+	p.age = s.next
+	p.of, p.at = &mine.silent, mine.silent.PushBack(p)
+	s.n++
+	return p, victim
+}
+
+// mostLocked is the largest number of connections of one origin. The caller holds s.mu.
+func (s *pendingSet) mostLocked() (most int) {
+	for _, o := range s.origins {
+		most = max(most, o.len())
+	}
+	return most
+}
+
+// victimLocked finds who gives way: of the origins with most connections the oldest
+// silent one, or the oldest if all of them talk. The caller holds s.mu.
+func (s *pendingSet) victimLocked() (victim *pendingConn) {
+	most := s.mostLocked()
+	silent := false
+	for _, o := range s.origins {
+		if o.len() < most {
+			continue
+		}
+		e, quiet := o.silent.Front(), true
+		if e == nil {
+			e, quiet = o.talking.Front(), false
+		}
+		if e == nil {
+			continue // nobody is there at all
+		}
+		p := e.Value.(*pendingConn)
+		if victim == nil || quiet && !silent || quiet == silent && p.age < victim.age {
+			victim, silent = p, quiet
+		}
+	}
+	return victim
+}
+
+// giveWay takes the place of whoever would have to make room now, if that is one that has
+// not sent a Login Request. The caller evicts it.
+func (s *pendingSet) giveWay() (victim *pendingConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if victim = s.victimLocked(); victim == nil || victim.of != &s.origins[victim.from].silent {
+		return nil
+	}
+	victim.dropLocked()
+	return victim
+}
+
+// talks says that the connection has sent a Login Request.
+func (p *pendingConn) talks() {
+	p.set.mu.Lock()
+	defer p.set.mu.Unlock()
+	o := p.set.origins[p.from]
+	if p.of == nil || p.of == &o.talking {
+		return
+	}
+	o.silent.Remove(p.at)
+	p.of, p.at = &o.talking, o.talking.PushBack(p)
 }
 
 // done gives the place back: the login has ended, one way or the other.
 func (p *pendingConn) done() {
 	p.set.mu.Lock()
 	defer p.set.mu.Unlock()
-	if p.elem != nil {
-		p.set.all.Remove(p.elem)
-		p.elem = nil
-	}
+	p.dropLocked()
 }
 
-// limit changes how many places there are. Whoever has one keeps it.
-func (s *pendingSet) limit(max int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.max = max
+// dropLocked gives the place back, once. The caller holds set.mu.
+func (p *pendingConn) dropLocked() {
+	if p.of == nil {
+		return
+	}
+	p.of.Remove(p.at)
+	p.of = nil
+	p.set.n--
+	if p.set.origins[p.from].len() == 0 {
+		delete(p.set.origins, p.from)
+	}
 }
 
 // len is the number of places taken.
 func (s *pendingSet) len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.all.Len()
+	return s.n
 }
 
 // evictAll closes every pending connection.
 func (s *pendingSet) evictAll() {
 	s.mu.Lock()
 	var all []*pendingConn
-	for e := s.all.Front(); e != nil; e = e.Next() {
-		p := e.Value.(*pendingConn)
-		p.elem = nil
-		all = append(all, p)
+	for _, o := range s.origins {
+		for _, l := range []*list.List{&o.silent, &o.talking} {
+			for e := l.Front(); e != nil; e = e.Next() {
+				all = append(all, e.Value.(*pendingConn))
+			}
+		}
 	}
-	s.all.Init()
+	for _, p := range all {
+		p.dropLocked()
+	}
 	s.mu.Unlock()
 	for _, p := range all {
 		p.evict()

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/congestion"
+	"softiser/internal/sockio"
 )
 
 // portal is one listening address.
@@ -26,8 +27,8 @@ type portal struct {
 	ln   *net.TCPListener
 	addr atomic.Pointer[netip.AddrPort] // while it listens
 
-	accepted, garbage, silent, evicted atomic.Uint64
-	badLine, acceptLine                logLimit
+	accepted, garbage, silent, evicted, turned atomic.Uint64
+	badLine, acceptLine                        logLimit
 }
 
 func newPortal(srv *Server, cfg Portal) *portal {
@@ -125,59 +126,128 @@ func (p *portal) close() {
 
 // accept takes connections until the listener is closed.
 func (p *portal) accept() {
+	var spare spareDescriptor
+	defer spare.free()
 	delay := time.Duration(0)
 	for {
+		spare.take()
 		c, err := p.ln.AcceptTCP()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			// Out of file descriptors or memory: established sessions go on;
-			// wait for better times.
+		if noDescriptor(err) {
+			p.acceptLine.warn(p.log, "no file descriptor is left for a connection", zap.Error(err))
+			c, err = p.acceptWith(&spare)
+		}
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			// Out of memory, or worse: established sessions go on; wait for better times.
 			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
 			p.acceptLine.warn(p.log, "accept failed; trying again", zap.Error(err), zap.Duration("in", delay))
 			time.Sleep(delay)
 			continue
 		}
 		delay = 0
-		p.accepted.Add(1)
-		p.srv.wg.Add(1)
-		go func() {
-			defer p.srv.wg.Done()
-			p.begin(c)
-		}()
+		if c != nil {
+			p.receive(c)
+		}
+	}
+}
+
+func noDescriptor(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// acceptWith takes a connection, if one comes before long, on the spare descriptor.
+// Somebody who waits for login in silence gives way to it; if there is none, it is turned
+// away, and nil. Linux says that descriptors are short before it looks for a connection;
+// the spare one is not let go until there is one, because others want it too.
+func (p *portal) acceptWith(spare *spareDescriptor) (*net.TCPConn, error) {
+	rc, err := p.ln.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	if waiting, err := sockio.Readable(rc, 100*time.Millisecond); !waiting {
+		return nil, err
+	}
+	if c, err := p.ln.AcceptTCP(); !noDescriptor(err) {
+		return c, err // there are some again
+	}
+	spare.free()
+	c, err := p.ln.AcceptTCP()
+	if err != nil {
+		return nil, err
+	}
+	if victim := p.srv.pending.giveWay(); victim != nil {
+		victim.evict()
+		return c, nil
+	}
+	p.accepted.Add(1)
+	p.turned.Add(1)
+	turnAway(c)
+	return nil, nil
+}
+
+// receive gives a connection its place among those that wait for login.
+func (p *portal) receive(c *net.TCPConn) {
+	p.accepted.Add(1)
+	n := newcomer{nc: c, opened: time.Now()}
+	var victim *pendingConn
+	if n.place, victim = p.srv.pending.add(c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(), n.evicter(p)); n.place == nil {
+		// Before it has cost more than the look at its address.
+		p.turned.Add(1)
+		p.badLine.warn(p.log, "connection turned away: too many from its address wait for login",
+			zap.Stringer("from", c.RemoteAddr()), zap.Uint64("turned_away", p.turned.Load()))
+		turnAway(c)
+		return
+	}
+	p.srv.wg.Add(1)
+	go func() {
+		defer p.srv.wg.Done()
+		if victim != nil {
+			victim.evict()
+			p.badLine.warn(p.log, "too many connections wait for login; the oldest of an address that has many is closed",
+				zap.Int("waiting", p.srv.pending.len()))
+		}
+		p.begin(&n)
+	}()
+}
+
+// newcomer is a connection whose transport is not known yet.
+type newcomer struct {
+	nc     *net.TCPConn
+	opened time.Time
+	place  *pendingConn
+	conn   atomic.Pointer[conn] // when it is
+}
+
+// evicter returns what closes the connection when it has to give way.
+func (n *newcomer) evicter(p *portal) func() {
+	return func() {
+		p.evicted.Add(1)
+		if c := n.conn.Load(); c != nil {
+			c.close(errEvicted)
+		} else {
+			n.nc.Close()
+		}
 	}
 }
 
 // begin finds out which transport a new connection speaks and starts it. It runs
 // on a goroutine of its own, which ends when the datamover has taken over.
-func (p *portal) begin(nc *net.TCPConn) {
-	opened := time.Now()
+func (p *portal) begin(n *newcomer) {
+	nc := n.nc
 	remote := nc.RemoteAddr().(*net.TCPAddr).AddrPort()
 	log := p.log.With(zap.Stringer("from", remote))
-	var evict atomic.Pointer[conn]
-	place, evicted := p.srv.pending.add(func() {
-		p.evicted.Add(1)
-		if c := evict.Load(); c != nil {
-			c.close(errEvicted)
-		} else {
-			nc.Close()
-		}
-	})
-	if evicted {
-		p.badLine.warn(p.log, "too many connections wait for login; the oldest one is closed",
-			zap.Int("waiting", p.srv.pending.len()))
-	}
 	err := congestion.Accepted(p.cfg.CongestionControl, nc)
 	var kind transport
 	if err == nil {
-		kind, err = p.sniff(nc, opened)
+		kind, err = p.sniff(nc, n.opened)
 	}
 	if err == nil {
-		err = p.start(nc, kind, opened, place, &evict, log)
+		err = p.start(n, kind, log)
 	}
 	if err != nil {
-		place.done()
+		n.place.done()
 		nc.Close()
 		p.refused(log, err)
 	}

@@ -58,6 +58,8 @@ type Server struct {
 	leaving  []*node                 // guarded by mu: taken away, but commands still hold their volumes
 	sessions map[uint16]*session     // guarded by mu, by TSIH
 	keys     map[sessionKey]*session // guarded by mu
+	shares   map[shareKey]int        // guarded by mu: sessions, by whose share they are of
+	room     Limits                  // guarded by mu: as SetLimits has left them; Commands and TextData are cfg's
 	conns    map[*conn]struct{}      // guarded by mu
 	lastTSIH uint16                  // guarded by mu
 
@@ -76,11 +78,11 @@ func New(cfg Config) (*Server, error) {
 		cfg:      cfg,
 		log:      cfg.Log,
 		epoch:    time.Now(),
-		pending:  pendingSet{max: cfg.Limits.PendingLogins},
 		removed:  map[string]ACL{},
 		bursts:   burstPool{memory: cfg.Staging},
 		sessions: map[uint16]*session{},
 		keys:     map[sessionKey]*session{},
+		shares:   map[shareKey]int{},
 		conns:    map[*conn]struct{}{},
 		stopped:  make(chan struct{}),
 	}
@@ -91,6 +93,7 @@ func New(cfg Config) (*Server, error) {
 	// A thousand initiators that come back after a power cut are told of in full
 	// before long; one that comes and goes for ever is not.
 	s.limits.sessions.every, s.limits.sessions.burst = 100*time.Millisecond, 1024
+	s.SetLimits(cfg.Limits)
 	s.life, s.endLife = context.WithCancel(context.Background())
 	for _, p := range cfg.Portals {
 		s.portals = append(s.portals, newPortal(s, p))
@@ -130,15 +133,19 @@ func (s *Server) Listen() error {
 	return nil
 }
 
-// SetLimits changes how many sessions and connections before login there may be, 0 as
-// in [Limits]. Those that are there already stay.
-func (s *Server) SetLimits(sessions, pendingLogins int) {
-	l := Limits{Sessions: sessions, PendingLogins: pendingLogins}
+// SetLimits changes how many sessions and connections before login there may be, and
+// whose they are; Commands and TextData stay. Sessions that are there already stay, too.
+func (s *Server) SetLimits(l Limits) {
 	l.fill()
+	if asked := l; l.fit() {
+		s.log.Warn("the limit of open files leaves room for fewer sessions than configured; raise it (LimitNOFILE, ulimit -n)",
+			zap.Int("sessions", l.Sessions), zap.Int("sessions_configured", asked.Sessions),
+			zap.Int("pending_logins", l.PendingLogins), zap.Int("pending_logins_configured", asked.PendingLogins))
+	}
 	s.mu.Lock()
-	s.cfg.Limits.Sessions = l.Sessions
+	s.room = l
 	s.mu.Unlock()
-	s.pending.limit(l.PendingLogins)
+	s.pending.limit(l.PendingLogins, l.PendingPerAddress)
 }
 
 // Addrs returns the addresses of the portals, in the order of Config.Portals;
@@ -239,9 +246,18 @@ func (s *Server) register(n *session, c *conn) error {
 			old = nil // any number of discovery sessions
 		}
 		if old == nil {
-			err := s.enterLocked(n)
+			victim, err := s.roomLocked(n)
+			if victim == nil && err == nil {
+				err = s.enterLocked(n)
+			}
 			s.mu.Unlock()
-			return err
+			if victim == nil {
+				return err
+			}
+			s.stats.discoveryEnded.Add(1)
+			victim.dismiss(errDiscoveryRoom)
+			<-victim.done // it has no tasks to wait for
+			continue
 		}
 		s.mu.Unlock()
 		s.limits.sessions.info(old.log(), "session reinstatement: the old session ends", zap.Stringer("new_connection", c.remote))
@@ -261,9 +277,6 @@ func afterLogin(s *Server) *time.Timer { return time.NewTimer(max(s.cfg.Timeouts
 
 // enterLocked gives n a TSIH and its nexus. The caller holds s.mu.
 func (s *Server) enterLocked(n *session) error {
-	if len(s.sessions) >= min(s.cfg.Limits.Sessions, 0xfffe) {
-		return iscsi.Refuse(iscsi.LoginOutOfResources, "the limit of %d sessions is reached", s.cfg.Limits.Sessions)
-	}
 	for {
 		s.lastTSIH++
 		if s.lastTSIH == 0 {
@@ -281,6 +294,8 @@ func (s *Server) enterLocked(n *session) error {
 		s.keys[n.key] = n
 	}
 	s.sessions[n.tsih] = n
+	s.shares[n.share]++
+	n.limitAge()
 	s.stats.logins.Add(1)
 	return nil
 }
@@ -289,6 +304,12 @@ func (s *Server) enterLocked(n *session) error {
 func (s *Server) forget(n *session) {
 	s.mu.Lock()
 	delete(s.sessions, n.tsih)
+	if s.shares[n.share]--; s.shares[n.share] == 0 {
+		delete(s.shares, n.share)
+	}
+	if n.aged != nil {
+		n.aged.Stop()
+	}
 	if s.keys[n.key] == n {
 		delete(s.keys, n.key)
 	}

@@ -56,6 +56,9 @@ type session struct {
 	tsih   uint16
 	user   string // who the initiator has proved to be; "" without authentication
 	bound  bool   // the access list says that its name is the user's
+	share  shareKey
+	known  bool        // authenticated, or named by an access list
+	aged   *time.Timer // ends a discovery session; set under srv.mu
 	params iscsi.Params
 	nexus  *scsi.Nexus // nil in discovery sessions
 	base   *zap.Logger // of the leading connection

@@ -3,7 +3,6 @@ package target
 import (
 	"context"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,23 +14,24 @@ import (
 )
 
 // start gives a connection whose transport is known to its datamover.
-func (p *portal) start(nc *net.TCPConn, kind transport, opened time.Time, place *pendingConn, evict *atomic.Pointer[conn], log *zap.Logger) error {
+func (p *portal) start(n *newcomer, kind transport, log *zap.Logger) error {
+	nc := n.nc
 	c := &conn{
 		srv:    p.srv,
 		portal: p,
 		kind:   kind,
 		local:  nc.LocalAddr().(*net.TCPAddr).AddrPort(),
 		remote: nc.RemoteAddr().(*net.TCPAddr).AddrPort(),
-		opened: opened,
+		opened: n.opened,
 		log:    log,
-		place:  place,
+		place:  n.place,
 		ended:  make(chan struct{}),
 	}
 	var err error
 	if c.raw, err = nc.SyscallConn(); err != nil {
 		return err
 	}
-	if c.dm, err = p.datamover(nc, kind, opened); err != nil {
+	if c.dm, err = p.datamover(nc, kind, n.opened); err != nil {
 		return err
 	}
 	c.startLogin()
@@ -40,7 +40,7 @@ func (p *portal) start(nc *net.TCPConn, kind transport, opened time.Time, place 
 		c.dm.Terminate(errShutdown)
 		return errShutdown
 	}
-	evict.Store(c)
+	n.conn.Store(c)
 	c.dm.Start(c)
 	return nil
 }

@@ -22,6 +22,22 @@ type Status struct {
 	Refusals      map[string]uint64 `json:"logins_refused_by_reason"`
 	LoginsAborted uint64            `json:"logins_aborted_total"`
 	Pending       int               `json:"pending_logins"`
+
+	Limits LimitStatus `json:"limits"`
+}
+
+// LimitStatus is what peers share, as it is in force: less than configured where the
+// process may not open that many files.
+type LimitStatus struct {
+	Sessions           int           `json:"sessions"`
+	SessionsPerAddress int           `json:"sessions_per_address"` // once more than half are there
+	ReservedSessions   int           `json:"reserved_sessions"`
+	DiscoveryAge       time.Duration `json:"discovery_age_ns"`
+	PendingLogins      int           `json:"pending_logins"`
+	PendingPerAddress  int           `json:"pending_per_address"` // once more than half are there
+
+	NoRoom         uint64 `json:"sessions_refused_total"` // for want of a place
+	DiscoveryEnded uint64 `json:"discovery_ended_total"`  // too old, or to make room
 }
 
 // PortalStatus is the state of a listening address.
@@ -30,9 +46,10 @@ type PortalStatus struct {
 	Bound    string `json:"bound,omitempty"` // empty: not listening
 	Group    uint16 `json:"group"`
 	Accepted uint64 `json:"accepted_total"`
-	Garbage  uint64 `json:"garbage_total"` // neither iSCSI nor MPA
-	Silent   uint64 `json:"silent_total"`  // gone or timed out before the first bytes
-	Evicted  uint64 `json:"evicted_total"` // closed to make room
+	Garbage  uint64 `json:"garbage_total"`     // neither iSCSI nor MPA
+	Silent   uint64 `json:"silent_total"`      // gone or timed out before the first bytes
+	Evicted  uint64 `json:"evicted_total"`     // closed to make room
+	Turned   uint64 `json:"turned_away_total"` // refused unheard: its address has its share, or no descriptor was left
 }
 
 // TargetStatus is the state of a target.
@@ -121,7 +138,7 @@ type SessionStatus struct {
 // Status returns a snapshot.
 func (s *Server) Status() Status {
 	s.mu.Lock()
-	state := s.state
+	state, room := s.state, s.room
 	s.mu.Unlock()
 	st := Status{
 		State:         state.String(),
@@ -129,7 +146,12 @@ func (s *Server) Status() Status {
 		Logins:        s.stats.logins.Load(),
 		LoginsAborted: s.stats.loginsAborted.Load(),
 		Pending:       s.pending.len(),
-		Sessions:      []SessionStatus{},
+		Limits: LimitStatus{
+			Sessions: room.Sessions, SessionsPerAddress: room.SessionsPerAddress, ReservedSessions: room.ReservedSessions,
+			DiscoveryAge: max(room.DiscoveryAge, 0), PendingLogins: room.PendingLogins, PendingPerAddress: room.PendingPerAddress,
+			NoRoom: s.stats.noRoom.Load(), DiscoveryEnded: s.stats.discoveryEnded.Load(),
+		},
+		Sessions: []SessionStatus{},
 	}
 	st.LoginsRefused, st.Refusals = s.refusals.counts()
 	for _, p := range s.portals {
@@ -151,7 +173,7 @@ func (s *Server) Status() Status {
 func (p *portal) status() PortalStatus {
 	st := PortalStatus{
 		Listen: p.cfg.Listen, Group: p.cfg.Group, Accepted: p.accepted.Load(),
-		Garbage: p.garbage.Load(), Silent: p.silent.Load(), Evicted: p.evicted.Load(),
+		Garbage: p.garbage.Load(), Silent: p.silent.Load(), Evicted: p.evicted.Load(), Turned: p.turned.Load(),
 	}
 	if a, ok := p.bound(); ok {
 		st.Bound = a.String()

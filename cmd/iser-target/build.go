@@ -20,13 +20,14 @@ import (
 
 func serverConfig(c *config.Config) (target.Config, error) {
 	tc := target.Config{
-		Limits: target.Limits{PendingLogins: c.Limits.PendingLogins, Sessions: c.Limits.Sessions, Commands: c.ISCSI.QueueDepth},
+		Limits: serverLimits(&c.Limits),
 		Timeouts: target.Timeouts{
 			Login: c.ISCSI.LoginTimeout.D(), NopInterval: noneIfZero(c.ISCSI.NopInterval.D()), NopReply: c.ISCSI.NopTimeout.D(),
 		},
 		Session:  sessionParams(&c.ISCSI),
 		StateDir: c.Admin.StateDir,
 	}
+	tc.Limits.Commands = c.ISCSI.QueueDepth
 	var err error
 	if tc.DiscoveryAuth, err = auth(&c.Discovery.Auth); err != nil {
 		return tc, err
@@ -58,6 +59,14 @@ func serverConfig(c *config.Config) (target.Config, error) {
 		tc.Portals = append(tc.Portals, tp)
 	}
 	return tc, nil
+}
+
+// serverLimits are those that a reload can change.
+func serverLimits(l *config.Limits) target.Limits {
+	return target.Limits{
+		Sessions: l.Sessions, SessionsPerAddress: l.SessionsPerAddress, ReservedSessions: l.ReservedSessions,
+		PendingLogins: l.PendingLogins, PendingPerAddress: l.PendingPerAddress, DiscoveryAge: noneIfZero(l.DiscoveryAge.D()),
+	}
 }
 
 // noneIfZero: the file says "never" with 0, the library with a negative value.

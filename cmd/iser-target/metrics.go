@@ -42,7 +42,8 @@ type collector struct {
 	status func() target.Status
 
 	logins, refused, pending, sessions       *prometheus.Desc
-	connections, garbage                     *prometheus.Desc
+	connections, garbage, evicted, turned    *prometheus.Desc
+	sessionsMost, pendingMost, noRoom, aged  *prometheus.Desc
 	lunReads, lunWrites, lunRead, lunWritten *prometheus.Desc
 	up, size, lunLatency, placementCopied    *prometheus.Desc
 	in, out, copied, commands, outstanding   *prometheus.Desc
@@ -62,6 +63,12 @@ func newCollector(status func() target.Status) *collector {
 		pending:         d("pending_logins", "Connections before their full feature phase."),
 		sessions:        d("sessions", "Sessions now."),
 		connections:     d("connections_total", "Connections accepted.", "portal"),
+		evicted:         d("connections_evicted_total", "Connections that made room before they had logged in.", "portal"),
+		turned:          d("connections_turned_away_total", "Connections that were refused unheard.", "portal"),
+		sessionsMost:    d("sessions_limit", "Sessions that there may be."),
+		pendingMost:     d("pending_logins_limit", "Connections that there may be before their full feature phase."),
+		noRoom:          d("sessions_refused_total", "Sessions for which there was no place."),
+		aged:            d("discovery_ended_total", "Discovery sessions that were too old or made room."),
 		garbage:         d("connections_unrecognised_total", "Connections that spoke neither iSCSI nor MPA, or nothing.", "portal"),
 		lunReads:        d("lun_reads_total", "READ commands.", lun...),
 		lunWrites:       d("lun_writes_total", "WRITE commands.", lun...),
@@ -97,10 +104,16 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.refused, n, reason)
 	}
 	gauge(c.pending, float64(st.Pending))
+	gauge(c.pendingMost, float64(st.Limits.PendingLogins))
+	gauge(c.sessionsMost, float64(st.Limits.Sessions))
+	counter(c.noRoom, st.Limits.NoRoom)
+	counter(c.aged, st.Limits.DiscoveryEnded)
 	gauge(c.sessions, float64(len(st.Sessions)))
 	for _, p := range st.Portals {
 		counter(c.connections, p.Accepted, p.Listen)
 		counter(c.garbage, p.Garbage+p.Silent, p.Listen)
+		counter(c.evicted, p.Evicted, p.Listen)
+		counter(c.turned, p.Turned, p.Listen)
 	}
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 
 	"softiser/config"
 	"softiser/target/admin"
@@ -37,7 +38,7 @@ func (a *app) planSettings(next *config.Config) (steps []step) {
 	if old.Limits.StagingMemory != now.Limits.StagingMemory {
 		fixed("limits.staging_memory")
 	}
-	if o, n := old.Limits, now.Limits; o.Sessions != n.Sessions || o.PendingLogins != n.PendingLogins || o.Workers != n.Workers {
+	if n := now.Limits; slices.ContainsFunc(differing(old.Limits, n), func(key string) bool { return key != "staging_memory" }) {
 		steps = append(steps, step{
 			Change: admin.Change{Action: "update", Object: "limits"},
 			do:     func(context.Context) error { return a.setLimits(n) },
@@ -58,7 +59,7 @@ func (a *app) planSettings(next *config.Config) (steps []step) {
 
 // setLimits puts new limits in force. Sessions and commands that are there stay.
 func (a *app) setLimits(l config.Limits) error {
-	a.srv.SetLimits(l.Sessions, l.PendingLogins)
+	a.srv.SetLimits(serverLimits(&l))
 	a.mu.Lock()
 	var all []mapping
 	for _, o := range a.volumes {

@@ -28,8 +28,11 @@ func printJSON(w io.Writer, v any) error {
 func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
 func printStatus(out io.Writer, st *target.Status) error {
-	fmt.Fprintf(out, "%s, up %s; logins %d, refused %d, broken off %d, pending %d\n\n", st.State, st.Uptime.Round(time.Second),
-		st.Logins, st.LoginsRefused, st.LoginsAborted, st.Pending)
+	fmt.Fprintf(out, "%s, up %s; logins %d, refused %d, broken off %d\n", st.State, st.Uptime.Round(time.Second),
+		st.Logins, st.LoginsRefused, st.LoginsAborted)
+	l := &st.Limits
+	fmt.Fprintf(out, "sessions %d of %d (an address %d once half are there), pending %d of %d (%d)\n\n", len(st.Sessions), l.Sessions,
+		l.SessionsPerAddress, st.Pending, l.PendingLogins, l.PendingPerAddress)
 	w := newTable(out)
 	fmt.Fprintln(w, "GROUP\tACCEPTED\tGARBAGE\tSILENT\tEVICTED\tPORTAL")
 	for _, p := range st.Portals {
@@ -37,7 +40,7 @@ func printStatus(out io.Writer, st *target.Status) error {
 		if bound == "" {
 			bound = p.Listen + " (closed)"
 		}
-		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\n", p.Group, p.Accepted, p.Garbage, p.Silent, p.Evicted, bound)
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\n", p.Group, p.Accepted, p.Garbage, p.Silent, p.Evicted+p.Turned, bound)
 	}
 	if err := w.Flush(); err != nil {
 		return err

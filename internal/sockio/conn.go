@@ -150,6 +150,23 @@ func PeerClosed(rc syscall.RawConn) bool {
 	return over || err != nil
 }
 
+// Readable waits until there is something to read from a socket, or, of one that listens,
+// to accept, but no longer than for a moment: it holds up whoever closes the socket, and
+// a thread.
+func Readable(rc syscall.RawConn, moment time.Duration) (ready bool, err error) {
+	cerr := rc.Control(func(fd uintptr) {
+		n, perr := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(moment.Milliseconds()))
+		ready = n > 0
+		if perr != unix.EINTR {
+			err = perr
+		}
+	})
+	if cerr != nil {
+		return false, cerr
+	}
+	return ready, err
+}
+
 // IsTimeout reports whether err comes from Interrupt or a deadline.
 func IsTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 

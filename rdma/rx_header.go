@@ -56,11 +56,7 @@ func (qp *QP) rxBegin() {
 	}
 	if info.Tagged {
 		x.tag.Parse(x.hdr[wire.LenField:])
-		if x.op == wire.Write {
-			qp.beginWrite()
-		} else {
-			qp.beginReadResponse()
-		}
+		rdmapOps[x.op].begin(qp)
 		return
 	}
 	x.unt.Parse(x.hdr[wire.LenField:])
@@ -72,23 +68,11 @@ func (qp *QP) rxBegin() {
 		x.fail(wire.CauseMSNRange, fmt.Sprintf("%v with MSN %d, expected %d", x.op, x.unt.MSN, x.msn[info.QN]))
 		return
 	}
-	switch {
-	case x.op.IsSend():
-		qp.beginSend()
-	case x.op == wire.Terminate:
-		if x.unt.MO != 0 {
-			x.fail(wire.CauseMO, fmt.Sprintf("Terminate at offset %d", x.unt.MO))
-			return
-		}
-		x.dst = rxDest{kind: destTerm}
-		x.nterm = 0
-	default:
-		if x.unt.MO != 0 {
-			x.fail(wire.CauseMO, fmt.Sprintf("%v at offset %d", x.op, x.unt.MO))
-			return
-		}
-		qp.beginSingle()
+	if x.unt.MO != 0 && !rdmapOps[x.op].pieces {
+		x.fail(wire.CauseMO, fmt.Sprintf("%v at offset %d", x.op, x.unt.MO))
+		return
 	}
+	rdmapOps[x.op].begin(qp)
 }
 
 // beginWrite: RDMA Write (RFC 5040 §5.1). Empty ones check nothing.

@@ -11,64 +11,6 @@ import (
 	"softiser/rdma/internal/wire"
 )
 
-// opZeroFPDU stands for an FPDU without a ULPDU.
-const opZeroFPDU wire.Opcode = 0xff
-
-// beginSingle checks messages that are one segment without payload: Read and
-// Atomic Requests, Atomic Responses, Immediate Data.
-func (qp *QP) beginSingle() {
-	x := &qp.rx
-	ext := x.hdr[wire.LenField+wire.UntaggedLen:]
-	switch x.op {
-	case wire.ReadRequest:
-		var h wire.ReadReq
-		h.Parse(ext)
-		if h.Size == 0 {
-			return // nothing is checked (RFC 5040 §5.2.1)
-		}
-		r, _, f := qp.find(h.SrcSTag, h.SrcTO, uint64(h.Size), mem.RemoteRead)
-		if f != mem.None {
-			x.fail(faultCauses[f].rdmap, fmt.Sprintf("RDMA Read of %d bytes from STag %#08x offset %#x", h.Size, h.SrcSTag, h.SrcTO))
-			return
-		}
-		r.Release()
-	case wire.AtomicReq:
-		var h wire.Atomic
-		h.Parse(ext)
-		if h.Op != wire.FetchAdd && h.Op != wire.CmpSwap {
-			x.fail(wire.CauseOpcode, fmt.Sprintf("atomic operation %d", h.Op))
-			return
-		}
-		if h.TO%8 != 0 {
-			x.fail(wire.CauseStreamCatastroph, fmt.Sprintf("atomic operation on offset %#x, which is not a multiple of 8", h.TO))
-			return
-		}
-		r, _, f := qp.find(h.STag, h.TO, 8, mem.RemoteAtomic)
-		if f != mem.None {
-			x.fail(faultCauses[f].rdmap, fmt.Sprintf("atomic operation on STag %#08x offset %#x", h.STag, h.TO))
-			return
-		}
-		r.Release()
-	case wire.AtomicResp:
-		qp.sqMu.Lock()
-		o := qp.oldestLocked()
-		var h wire.AtomicReply
-		h.Parse(ext)
-		if o == nil || o.e.op == OpRead || o.msn != h.ID {
-			x.fail(wire.CauseOpcode, "Atomic Response that was not asked for")
-		}
-		qp.sqMu.Unlock()
-	case wire.Immediate, wire.ImmediateSE:
-		if x.recv.active {
-			x.fail(wire.CauseMSNRange, "Immediate Data inside a Send")
-			return
-		}
-		if !qp.takeRecv() {
-			x.fail(wire.CauseNoBuffer, "Immediate Data without a receive buffer")
-		}
-	}
-}
-
 // rxDone is called when a segment has passed all checks, CRC included.
 func (qp *QP) rxDone() error {
 	x := &qp.rx
@@ -83,61 +25,79 @@ func (qp *QP) rxDone() error {
 			x.pat.seg = x.paylen
 		}
 	}
-	switch x.op {
-	case opZeroFPDU, wire.Write:
-		return nil
-	case wire.ReadResponse:
-		x.rlen += uint32(x.paylen)
-		if last {
-			x.rlen = 0
-			qp.flushWC()
-			qp.sqMu.Lock()
-			qp.popORQLocked(StatusSuccess)
-			qp.sqMu.Unlock()
-			x.kick = true
-		}
+	if x.op == opZeroFPDU {
 		return nil
 	}
-	if x.expect > 0 {
-		x.expect--
-	}
-	if last {
-		x.msn[x.unt.QN]++
-	}
-	switch x.op {
-	case wire.Send, wire.SendInv, wire.SendSE, wire.SendSEInv:
-		if x.rtrSend {
-			x.rtrSend = false
-			return nil
+	o := &rdmapOps[x.op]
+	if !x.ctrl.Tagged() {
+		if x.expect > 0 {
+			x.expect--
 		}
-		x.recv.got += uint64(x.paylen)
 		if last {
-			return qp.sendDone()
+			x.msn[x.unt.QN]++
 		}
-	case wire.Terminate:
-		var t wire.Term
-		if err := t.Parse(x.term[:x.nterm]); err != nil {
-			return fmt.Errorf("rdma: unreadable Terminate from the peer: %w", err)
-		}
-		err := terminateError(t.Cause, true, "")
+	}
+	if o.done == nil {
+		return nil
+	}
+	return o.done(qp)
+}
+
+// readResponseDone ends the oldest Read when its last segment has come.
+func (qp *QP) readResponseDone() error {
+	x := &qp.rx
+	x.rlen += uint32(x.paylen)
+	if x.ctrl.Last() {
+		x.rlen = 0
+		qp.flushWC()
 		qp.sqMu.Lock()
-		qp.remoteTermLocked(&t)
-		qp.failLocked(err)
+		qp.popORQLocked(StatusSuccess)
 		qp.sqMu.Unlock()
-		return err
-	case wire.ReadRequest:
-		var h wire.ReadReq
-		h.Parse(x.hdr[wire.LenField+wire.UntaggedLen:])
-		return qp.pushIRQ(irqEntry{size: h.Size, sinkSTag: h.SinkSTag, sinkTO: h.SinkTO, srcSTag: h.SrcSTag, srcTO: h.SrcTO})
-	case wire.AtomicReq:
-		return qp.atomic()
-	case wire.AtomicResp:
-		qp.atomicDone()
-	case wire.Immediate, wire.ImmediateSE:
-		wc := WC{ID: x.recv.buf.id, QP: qp, Opcode: WCRecvImm, ByteLen: wire.ImmLen, Flags: WCWithImm, Imm: binary.BigEndian.Uint64(x.hdr[wire.LenField+wire.UntaggedLen:])}
-		x.recv.active = false
-		qp.recvDone(wc)
+		x.kick = true
 	}
+	return nil
+}
+
+// sendSegmentDone counts a segment of a Send.
+func (qp *QP) sendSegmentDone() error {
+	x := &qp.rx
+	if x.rtrSend {
+		x.rtrSend = false
+		return nil
+	}
+	x.recv.got += uint64(x.paylen)
+	if x.ctrl.Last() {
+		return qp.sendDone()
+	}
+	return nil
+}
+
+// terminateDone ends the connection as the peer has said.
+func (qp *QP) terminateDone() error {
+	x := &qp.rx
+	var t wire.Term
+	if err := t.Parse(x.term[:x.nterm]); err != nil {
+		return fmt.Errorf("rdma: unreadable Terminate from the peer: %w", err)
+	}
+	err := terminateError(t.Cause, true, "")
+	qp.sqMu.Lock()
+	qp.remoteTermLocked(&t)
+	qp.failLocked(err)
+	qp.sqMu.Unlock()
+	return err
+}
+
+func (qp *QP) readRequestDone() error {
+	var h wire.ReadReq
+	h.Parse(qp.rx.ext())
+	return qp.pushIRQ(irqEntry{size: h.Size, sinkSTag: h.SinkSTag, sinkTO: h.SinkTO, srcSTag: h.SrcSTag, srcTO: h.SrcTO})
+}
+
+func (qp *QP) immediateDone() error {
+	x := &qp.rx
+	wc := WC{ID: x.recv.buf.id, QP: qp, Opcode: WCRecvImm, ByteLen: wire.ImmLen, Flags: WCWithImm, Imm: binary.BigEndian.Uint64(x.ext())}
+	x.recv.active = false
+	qp.recvDone(wc)
 	return nil
 }
 
@@ -202,13 +162,13 @@ func (qp *QP) pushIRQ(q irqEntry) error {
 	return nil
 }
 
-// atomic does an Atomic Request (RFC 7306 §5) and queues the answer. All atomic
+// atomicDone does an Atomic Request (RFC 7306 §5) and queues the answer. All atomic
 // operations of a device are serialized, and are atomic against sync/atomic
 // operations of this process on the same word.
-func (qp *QP) atomic() error {
+func (qp *QP) atomicDone() error {
 	x := &qp.rx
 	var h wire.Atomic
-	h.Parse(x.hdr[wire.LenField+wire.UntaggedLen:])
+	h.Parse(x.ext())
 	r, off, f := qp.find(h.STag, h.TO, 8, mem.RemoteAtomic)
 	if f != mem.None {
 		return qp.rxTerminate(faultCauses[f].rdmap, "the memory of an atomic operation was invalidated")
@@ -241,11 +201,11 @@ func atomicOp(p *uint64, h *wire.Atomic) (old uint64, ok bool) {
 	}
 }
 
-// atomicDone puts the original value where the requester wants it.
-func (qp *QP) atomicDone() {
+// atomicResponseDone puts the original value where the requester wants it.
+func (qp *QP) atomicResponseDone() error {
 	x := &qp.rx
 	var h wire.AtomicReply
-	h.Parse(x.hdr[wire.LenField+wire.UntaggedLen:])
+	h.Parse(x.ext())
 	var val [8]byte
 	binary.NativeEndian.PutUint64(val[:], h.Value)
 	qp.flushWC()
@@ -260,6 +220,7 @@ func (qp *QP) atomicDone() {
 	qp.popORQLocked(st)
 	qp.sqMu.Unlock()
 	x.kick = true
+	return nil
 }
 
 // firstFPDU is called once, when the first FPDU has passed its checks: the

@@ -259,7 +259,9 @@ func (d *Device) Flush() error {
 	p := d.p
 	p.mu.RLock()
 	begun, failed := p.begun.Load(), p.failed
-	changed, under := p.changed, p.under != nil
+	// What other volumes have mapped is none of this one's business: their commit
+	// may be waiting for storage.
+	changed, under := len(d.since) > 0, len(d.stored) > 0
 	p.mu.RUnlock()
 	if err := d.flushMapping(begun, changed, under, failed); err != nil || changed {
 		return err

@@ -108,7 +108,8 @@ func TestCopyBounds(t *testing.T) {
 // TestTokenBounds is the same for POPULATE TOKEN and WRITE USING TOKEN.
 func TestTokenBounds(t *testing.T) {
 	const gib = maxTokenBytes >> 9
-	r := newRig(t, Config{}, LUConfig{Volume: newSized(t, "a", 3<<30)}, LUConfig{LUN: 1, Volume: newVolume(t, 1<<20, 4096)})
+	r := newRig(t, Config{}, LUConfig{Volume: newSized(t, "a", 3<<30)}, LUConfig{LUN: 1, Volume: newVolume(t, 1<<20, 4096)},
+		LUConfig{LUN: 2, Volume: newNamed(t, "c")})
 	n := r.nx[0]
 	populate := func(p spc.PopulateToken) *result {
 		list := p.Append(nil)
@@ -149,6 +150,12 @@ func TestTokenBounds(t *testing.T) {
 	}
 	use(0, 0, ranges(maxTokenRanges+1, 0)...).illegal(spc.ASCCopyTooManySegments)
 	use(0, 0, spc.Range{LBA: 6<<20 - 1, Blocks: 2}).illegal(spc.ASCLBAOutOfRange)
+
+	// A token is no way around a reservation of the unit that it stands for.
+	use(2, 0, spc.Range{Blocks: 8}).good()
+	r.prout(r.nx[1], spc.SAProutRegister, 0, 0, keyA).good()
+	r.prout(r.nx[1], spc.SAProutReserve, spc.PRExclusiveAccess, keyA, 0).good()
+	use(2, 0, spc.Range{Blocks: 8}).illegal(spc.ASCInvalidTokenOp)
 }
 
 // TestCopyResultsAreTheInitiators: how a copy ended is told to the initiator port whose copy it

@@ -197,7 +197,7 @@ func renameOver(name string, b []byte) (err error) {
 	}()
 	_, err = f.Write(b)
 	if err == nil {
-		err = f.Sync()
+		err = syncFile(f)
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
@@ -207,6 +207,9 @@ func renameOver(name string, b []byte) (err error) {
 	}
 	return err
 }
+
+// syncFile makes the content of a file durable. Tests look at what is there before.
+var syncFile = (*os.File).Sync
 
 // syncDir makes the names in a folder durable. Tests make it fail.
 var syncDir = func(name string) error {

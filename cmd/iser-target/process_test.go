@@ -101,7 +101,7 @@ func TestLogReaderGoes(t *testing.T) {
 // Two signals at once are one: the drain goes on.
 func TestTwoQuickSignals(t *testing.T) {
 	addr := loopback.FreeAddr(t)
-	c := program(t, "serve", "--listen", addr, "--drain", "2s", "--export", "d=memory,size=1MiB")
+	c := program(t, "serve", "--listen", addr, "--drain", "500ms", "--export", "d=memory,size=1MiB")
 	stdout, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -266,8 +267,9 @@ func (a *app) removeLUN(ctx context.Context, iqn string, lun uint16) error {
 	return errors.Join(err, a.unmapVolume(iqn, lun))
 }
 
-// printBanner tells what is served and how to attach it.
-func printBanner(w io.Writer, a *app) {
+// printBanner tells, in one piece, what is served and how to attach it.
+func printBanner(out io.Writer, a *app) {
+	w := &bytes.Buffer{}
 	st := a.status()
 	fmt.Fprintf(w, "iser-target serves on %v (iSER and iSCSI on the same port)\n", a.srv.Addrs())
 	for _, t := range st.Targets {
@@ -287,6 +289,7 @@ func printBanner(w io.Writer, a *app) {
 		fmt.Fprintf(w, "    iscsiadm -m discovery -t st -I iser -p %s && iscsiadm -m node -T %s -p %s --login   # Linux, after: rdma link add siw0 type siw netdev DEV\n", addr, t.Name, addr)
 	}
 	fmt.Fprintln(w)
+	out.Write(w.Bytes()) //nolint:errcheck // it is a courtesy: the target serves whether or not somebody reads
 }
 
 // reachable is an address for the commands in the banner.

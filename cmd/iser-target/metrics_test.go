@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"softiser/initiator"
+	"softiser/internal/await"
+	"softiser/internal/loopback"
+)
+
+// Prometheus' own checker has nothing to say about what a target with a session, a
+// refused login and a LUN that is not served exposes.
+func TestPromtoolAcceptsMetrics(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool (Debian package prometheus)")
+	}
+	text := exposition(t)
+	c := exec.CommandContext(t.Context(), promtool, "check", "metrics")
+	c.Stdin = strings.NewReader(text)
+	if out, err := c.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
+// Without promtool: every family has help and a type, a counter ends in _total, reasons
+// are labels.
+func TestMetrics(t *testing.T) {
+	text := exposition(t)
+	family := regexp.MustCompile(`(?m)^# TYPE (iser_target_\w+) (\w+)$`)
+	all := family.FindAllStringSubmatch(text, -1)
+	if len(all) < 15 {
+		t.Errorf("%d families", len(all))
+	}
+	for _, f := range all {
+		if f[2] == "counter" != strings.HasSuffix(f[1], "_total") {
+			t.Errorf("%s is a %s", f[1], f[2])
+		}
+		if !strings.Contains(text, "# HELP "+f[1]+" ") {
+			t.Errorf("%s has no help", f[1])
+		}
+	}
+	for _, want := range []string{
+		`iser_target_logins_refused_total{reason="no_such_target"} 1`, `iser_target_logins_refused_total{reason="access_list"} 0`,
+		`iser_target_lun_up{lun="0",target="iqn.2026-11.test:a",volume="d"} 1`, `iser_target_lun_up{lun="1",target="iqn.2026-11.test:a",volume="gone"} 0`,
+		"iser_target_sessions 1",
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("there is no %s in\n%s", want, text)
+		}
+	}
+}
+
+// exposition is what /metrics of such a target answers.
+func exposition(t *testing.T) string {
+	t.Helper()
+	metrics, addr := loopback.FreeAddr(t), loopback.FreeAddr(t)
+	f, _ := configFile(t, t.TempDir(), fmt.Sprintf(`
+portals: [{listen: %q}]
+volumes: [{name: d, type: memory, size: 1MiB}, {name: gone, type: file, path: gone.img}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}, {lun: 1, volume: gone}]}]
+admin: {metrics: %q}
+`, addr, metrics))
+	start(t, "--config", f)
+	cfg := initiator.Config{Transport: initiator.TransportTCP, Address: addr, TargetName: "iqn.2026-11.test:a"}
+	l, err := initiator.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := l.ReadAt(make([]byte, 4096), 0); err != nil {
+		t.Fatal(err)
+	}
+	cfg.TargetName = "iqn.2026-11.test:nobody"
+	if l, err := initiator.Open(t.Context(), cfg); err == nil {
+		l.Close()
+		t.Fatal("there is a target that there is not")
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	var text string
+	await.True(t, "the refusal is counted", func() bool { // after it has been answered
+		resp, err := http.Get("http://" + metrics + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = string(b)
+		return strings.Contains(text, `{reason="no_such_target"} 1`)
+	})
+	return text
+}

@@ -55,7 +55,7 @@ type Volume struct {
 	BlockSize     Size       `mapstructure:"block_size" json:"block_size,omitempty"`           // 512 or 4096
 	PhysBlockSize Size       `mapstructure:"phys_block_size" json:"phys_block_size,omitempty"` // ≥ block_size
 	Rotational    bool       `mapstructure:"rotational" json:"rotational"`
-	Serial        string     `mapstructure:"serial" json:"serial,omitempty"` // VPD 80; derived when empty
+	Serial        string     `mapstructure:"serial" json:"serial,omitempty"` // VPD 80; derived when empty; a memory volume without one is another disk after each start
 	WWID          string     `mapstructure:"wwid" json:"wwid,omitempty"`     // NAA 6: 32 hex digits; derived when empty
 	Lock          bool       `mapstructure:"lock" json:"lock"`               // mlock the mapping
 	HugePages     bool       `mapstructure:"huge_pages" json:"huge_pages"`   // memory, and files on tmpfs: ask for transparent huge pages

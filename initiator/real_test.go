@@ -366,10 +366,23 @@ func TestManySessions(t *testing.T) {
 }
 
 // Another volume behind the number of a LUN that is in use: nothing is written to
-// it, not even by a command that was on its way.
+// it, not even by a command that was on its way, and no flush says that what was
+// written before is safe. A memory volume that begins anew is another one.
 func TestAnotherVolumeBehindTheLUN(t *testing.T) {
-	both(t, func(t *testing.T, tr initiator.Transport) {
-		s := serve(t, 1<<20, nil)
+	t.Run("another", func(t *testing.T) { both(t, anotherVolume("another")) })
+	t.Run("the same name", func(t *testing.T) { both(t, anotherVolume("disk")) })
+}
+
+func anotherVolume(name string) func(*testing.T, initiator.Transport) {
+	return func(t *testing.T, tr initiator.Transport) {
+		s := serve(t, 1<<20, func(_ *target.Config, tgt *target.Target) {
+			first, err := mem.Open(mem.Config{Name: "disk", Size: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { first.Close() })
+			tgt.LUNs[0].Volume = first
+		})
 		l, err := initiator.Open(context.Background(), s.config(tr))
 		if err != nil {
 			t.Fatal(err)
@@ -381,7 +394,7 @@ func TestAnotherVolumeBehindTheLUN(t *testing.T) {
 		if err := s.RemoveLUN(t.Context(), testIQN, 0); err != nil {
 			t.Fatal(err)
 		}
-		other, err := mem.Open(mem.Config{Name: "another", Size: 1 << 20})
+		other, err := mem.Open(mem.Config{Name: name, Size: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -390,6 +403,9 @@ func TestAnotherVolumeBehindTheLUN(t *testing.T) {
 		}
 		if _, err := l.WriteAt(p, 8192); !errors.Is(err, initiator.ErrLUNChanged) {
 			t.Errorf("a write to another volume than was opened: %v", err)
+		}
+		if err := l.Flush(); !errors.Is(err, initiator.ErrLUNChanged) {
+			t.Errorf("a flush of another volume than was opened: %v", err)
 		}
 		got := make([]byte, 1<<20)
 		if _, err := other.ReadAt(got, 0); err != nil || bytes.IndexByte(got, 7) >= 0 {
@@ -402,5 +418,5 @@ func TestAnotherVolumeBehindTheLUN(t *testing.T) {
 		if err := other.Close(); err != nil {
 			t.Error(err)
 		}
-	})
+	}
 }

@@ -2,12 +2,16 @@
 // directly; what was never written is lent as a shared zero region, so that a
 // scan of a sparse volume does not make it grow, and a discard frees memory.
 //
-// Nothing survives the process. Info.WriteCache is false all the same: a flush
-// could not make a write any more durable than it is, and initiators then do
-// not waste commands on it.
+// Nothing survives the process, the volume's identity (Info.ID) neither: one that is
+// opened again is empty, and an initiator that comes back must find another disk
+// rather than the one that it wrote to without its content.
+//
+// Info.WriteCache is false all the same: a flush could not make a write any more
+// durable than it is, and initiators then do not waste commands on it.
 package mem
 
 import (
+	"crypto/rand"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +22,7 @@ import (
 
 // Config describes a memory volume. Zero fields have the defaults stated.
 type Config struct {
-	Name          string // for messages and the identity; "memory"
+	Name          string // for messages; "memory"
 	Size          int64  // bytes
 	BlockSize     int    // 512
 	PhysBlockSize int    // 4096
@@ -73,7 +77,7 @@ func Open(cfg Config) (*Device, error) {
 			Rotational:    cfg.Rotational,
 			Resident:      cfg.Lock,
 			Backend:       "mem",
-			ID:            "memory:" + cfg.Name,
+			ID:            "memory:" + cfg.Name + " " + rand.Text(),
 		},
 		Volatile:   true,
 		HolesKnown: true,

@@ -42,7 +42,8 @@ SIGHUP reads the configuration file again, as iser-target reload does.
 
 Without --config each --export NAME=VOLUME is served as LUN 0 of the target
 iqn.2026-11.softiser:NAME. With neither, a demo volume in memory is served on
-the loopback.`,
+the loopback. What is in memory ends with the process: after a restart initiators
+find another disk there, and an empty one.`,
 		Example: `  iser-target serve
   iser-target serve --config /etc/softiser/iser-target.yaml
   iser-target serve --listen 127.0.0.1:3260 --export disk0=./disk0.img,size=1GiB \

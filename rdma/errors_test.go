@@ -173,6 +173,7 @@ func TestProtocolErrors(t *testing.T) {
 		{"first segment twice", [][]byte{untagged(wire.Send, 0, 1, 0, false, sized(4)), untagged(wire.Send, 0, 1, 0, false, sized(4))}, wire.CauseMO, nil},
 		{"next message inside a Send", [][]byte{untagged(wire.Send, 0, 1, 0, false, sized(4)), sendMsg(2, nil)}, wire.CauseMSNRange, nil},
 		{"Read Request at offset 4", [][]byte{untagged(wire.ReadRequest, 1, 1, 4, true, sized(28))}, wire.CauseMO, nil},
+		{"Terminate at offset 4", [][]byte{untagged(wire.Terminate, wire.QNTerminate, 1, 4, true, sized(4))}, wire.CauseMO, nil},
 		{"Send too long", [][]byte{sendMsg(1, sized(17))}, wire.CauseTooLong, []rdma.WCStatus{rdma.StatusLocalLength, rdma.StatusFlushed}},
 		{"Send too long, second segment", [][]byte{untagged(wire.Send, 0, 1, 0, false, sized(16)), untagged(wire.Send, 0, 1, 16, true, sized(1))}, wire.CauseTooLong, []rdma.WCStatus{rdma.StatusLocalLength, rdma.StatusFlushed}},
 		{"no receive buffer", [][]byte{sendMsg(1, nil), sendMsg(2, nil), sendMsg(3, nil)}, wire.CauseNoBuffer, []rdma.WCStatus{rdma.StatusSuccess, rdma.StatusSuccess}},

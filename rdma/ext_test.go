@@ -118,6 +118,9 @@ func TestExtensionErrors(t *testing.T) {
 		msgs func(stag uint32) [][]byte
 		want wire.Cause
 	}{
+		{"opcode that nobody has assigned", 0, func(uint32) [][]byte {
+			return [][]byte{untagged(12, wire.QNSend, 1, 0, true, make([]byte, 40))}
+		}, wire.CauseOpcode},
 		{"unknown atomic operation", 0, func(stag uint32) [][]byte {
 			return [][]byte{atomicMsg(1, wire.Atomic{Op: 5, STag: stag, TO: 8, Data: 1})}
 		}, wire.CauseOpcode},

@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails --packages ./...
 
-.PHONY: help build test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short bench-lvm conformance conformance-short cover tools clean
+.PHONY: help build test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short bench-lvm conformance conformance-short soak soak-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,12 @@ conformance: build ## libiscsi's test suite, two versions, on every kind of back
 
 conformance-short: build ## its short form
 	$(GO) run ./interop/conformance -short
+
+soak: build ## half an hour of kills, cuts, full disks, power cuts and hostile peers; nothing acknowledged is lost
+	$(GO) run ./interop/soak $(ARGS)
+
+soak-short: build ## each of them once
+	$(GO) run ./interop/soak -short
 
 cover: ## coverage by package
 	$(GO) test -coverprofile=build/cover.out ./... | awk '{print $$2, $$5}' && $(GO) tool cover -func=build/cover.out | tail -1

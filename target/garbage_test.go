@@ -252,6 +252,10 @@ func TestFloodOfSilence(t *testing.T) {
 		}
 		silent = append(silent, nc)
 		if len(silent)%20 == 0 {
+			// All of them have come before the login, not while it is under way.
+			eventually(t, "the silent ones have a place or have lost it", func() bool {
+				return s.pending.len()+int(s.Status().Portals[0].Evicted) >= len(silent)
+			})
 			s.second(byte(len(silent))).logout()
 		}
 	}

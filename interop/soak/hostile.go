@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"softiser/initiator"
+)
+
+// hostilePeers lets every kind of attacker loose on one target at once. Beside them a
+// verified load runs, and honest initiators log in, write, read and log out: each of them
+// has to succeed. When the attackers are gone the target holds what it held before.
+func hostilePeers(ctx context.Context, r *run) (string, error) {
+	t, err := r.target(ctx, filepath.Join(r.dir, "disk.img")+",size=64MiB")
+	if err != nil {
+		return "", err
+	}
+	defer t.kill()
+	// A first round fills what is kept for later: pools, caches, tables.
+	if _, err := r.attack(ctx, t, 1); err != nil {
+		return "", err
+	}
+	before, err := t.settled(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	logins, err := r.attack(ctx, t, r.rounds)
+	if err != nil {
+		return "", err
+	}
+	after, err := t.settled(ctx, &before)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d honest logins beside %d kinds of attackers; goroutines %d → %d, descriptors %d → %d, memory %d → %d MiB",
+		logins, len(attackers), before.goroutines, after.goroutines, before.descriptors, after.descriptors, before.memory>>20, after.memory>>20), nil
+}
+
+// attack runs all attackers until every one has attacked n times and as many honest
+// initiators have come and gone.
+func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, err error) {
+	l := load{scheme: "iser", addr: t.addr, ledger: filepath.Join(r.dir, "hostile.ledger"), size: 16 << 20, block: 4096, depth: 8, seed: 1}
+	p, err := r.start("iser-initiator", l.args("--do-verify=0", "--time-based", "--runtime=600", "--rate-iops=500")...)
+	if err != nil {
+		return 0, err
+	}
+	defer p.kill()
+	if err := l.wrote(ctx, p, 3); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for i, a := range attackers {
+		seed := r.rnd.Uint64()
+		wg.Go(func() {
+			for k := range n {
+				if err := a.attack(newPeer(ctx.Done(), t.addr, seed+uint64(k))); err != nil && ctx.Err() == nil {
+					// The target has refused or ended it, which is its right; that it
+					// cannot be reached any more is not.
+					if c, err := net.Dial("tcp", t.addr); err == nil {
+						c.Close()
+					} else {
+						cancel(fmt.Errorf("attacker %d, %s: %w", i, a.name, err))
+					}
+				}
+			}
+		})
+	}
+	attacked := make(chan struct{})
+	go func() { wg.Wait(); close(attacked) }()
+	over := func() bool {
+		select {
+		case <-attacked:
+			return true
+		default:
+			return false
+		}
+	}
+	for ctx.Err() == nil && (logins < n || !over()) {
+		scheme := initiator.TransportISER
+		if logins%2 == 1 {
+			scheme = initiator.TransportTCP
+		}
+		if err := honest(ctx, t.addr, scheme, byte(logins)); err != nil {
+			return logins, fmt.Errorf("honest login %d, over %v: %w\n%s", logins, scheme, err, t.tail())
+		}
+		logins++
+	}
+	<-attacked
+	if ctx.Err() != nil {
+		return logins, context.Cause(ctx)
+	}
+	select {
+	case <-p.done:
+		return logins, fmt.Errorf("the load beside the attackers ended: %v\n%s", p.err, p.tail())
+	case <-t.done:
+		return logins, fmt.Errorf("the target ended: %v\n%s", t.err, t.tail())
+	default:
+	}
+	p.kill()
+	if err := r.verify(ctx, l); err != nil {
+		return logins, fmt.Errorf("the load beside the attackers: %w", err)
+	}
+	return logins, nil
+}
+
+// honest logs in, writes, reads back and logs out.
+func honest(ctx context.Context, addr string, over initiator.Transport, fill byte) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	lun, err := initiator.Open(ctx, initiator.Config{Transport: over, Address: addr, TargetName: iqn, InitiatorName: "iqn.2026-11.soak:honest", LoginTimeout: patience, ReplacementTimeout: patience})
+	if err != nil {
+		return err
+	}
+	const at, n = 32 << 20, 256 << 10 // beyond what the load writes
+	out, in := bytes.Repeat([]byte{fill}, n), make([]byte, n)
+	_, err = lun.WriteAt(out, at)
+	if err == nil {
+		_, err = lun.ReadAt(in, at)
+	}
+	if err == nil && !bytes.Equal(in, out) {
+		err = errors.New("what was read is not what was written")
+	}
+	return errors.Join(err, lun.Close())
+}
+
+// attacker is one way to misbehave. An attack ends by itself; what it returns is why the
+// target did not let it go on.
+type attacker struct {
+	name   string
+	attack func(p *peer) error
+}
+
+// attackers are let loose at the same time.
+var attackers = []attacker{
+	{"connections that say nothing", func(p *peer) error { return p.idle(40, nil) }},
+	{"half a login", func(p *peer) error { return p.idle(20, p.loginRequest("Normal")[:30]) }},
+	{"half an MPA key", func(p *peer) error { return p.idle(20, []byte("MPA ID Re")) }},
+	{"an MPA request without a login", func(p *peer) error {
+		return p.idle(20, []byte("MPA ID Req Frame\x40\x01\x00\x00"))
+	}},
+	{"noise", (*peer).noise},
+	{"logins one after the other, without a logout", (*peer).storm},
+	{"names with escape sequences", (*peer).escapes},
+	{"discovery sessions that stay", (*peer).discoveries},
+	{"SendTargets many times in one request", (*peer).sendTargets},
+	{"commands behind a gap in the numbering", (*peer).gap},
+	{"pings whose answers are not read", (*peer).unread},
+	{"aborts of tasks that are not there", (*peer).aborts},
+	{"writes whose data does not come", (*peer).withheld},
+	{"PDUs with flipped bits", (*peer).flipped},
+}
+
+// linger is how long an attacker keeps what it holds.
+const linger = 500 * time.Millisecond

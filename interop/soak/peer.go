@@ -1,0 +1,308 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// peer is an initiator that keeps no rule it does not want to keep. It speaks iSCSI over
+// TCP without digests, byte by byte where that is the attack.
+type peer struct {
+	quit <-chan struct{} // closed: nobody needs it any more
+	addr string
+	rnd  *rand.Rand
+	name string
+	isid iscsi.ISID
+	itt  uint32
+}
+
+func newPeer(quit <-chan struct{}, addr string, seed uint64) *peer {
+	p := &peer{quit: quit, addr: addr, rnd: rand.New(rand.NewPCG(seed, 2)), name: fmt.Sprintf("iqn.2026-11.soak:hostile%d", seed%8)}
+	p.isid = iscsi.ISID{0x80}
+	binary.BigEndian.PutUint32(p.isid[2:], p.rnd.Uint32())
+	return p
+}
+
+func (p *peer) dial() (net.Conn, error) {
+	c, err := net.Dial("tcp", p.addr)
+	if err == nil {
+		_ = c.SetDeadline(time.Now().Add(patience))
+	}
+	return c, err
+}
+
+// frame puts a PDU together.
+func frame(b *iscsi.BHS, data []byte) []byte {
+	b.SetDataLen(len(data))
+	return append(append(append([]byte(nil), b[:]...), data...), make([]byte, iscsi.PadLen(len(data)))...)
+}
+
+func (p *peer) tag() uint32 { p.itt++; return p.itt }
+
+func (p *peer) loginRequest(kind string) []byte {
+	var b iscsi.BHS
+	l := b.NewLoginRequest()
+	l.SetStages(true, false, iscsi.StageOperational, iscsi.StageFullFeature)
+	l.SetISID(p.isid)
+	l.SetITT(p.tag())
+	l.SetCmdSN(1)
+	keys := "InitiatorName=" + p.name + "\x00SessionType=" + kind + "\x00ErrorRecoveryLevel=0\x00InitialR2T=Yes\x00ImmediateData=Yes\x00MaxRecvDataSegmentLength=65536\x00"
+	if kind == "Normal" {
+		keys += "TargetName=" + iqn + "\x00"
+	}
+	return frame(&b, []byte(keys))
+}
+
+// login opens a session of a kind on a new connection.
+func (p *peer) login(kind string) (net.Conn, error) {
+	c, err := p.dial()
+	if err != nil {
+		return nil, err
+	}
+	if _, err = c.Write(p.loginRequest(kind)); err == nil {
+		var b iscsi.BHS
+		if b, _, err = receive(c); err == nil && b.LoginResponse().Status() != iscsi.LoginSuccess {
+			err = fmt.Errorf("login refused: %04x", uint16(b.LoginResponse().Status()))
+		}
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func receive(c net.Conn) (b iscsi.BHS, data []byte, err error) {
+	if _, err = io.ReadFull(c, b[:]); err != nil {
+		return b, nil, err
+	}
+	data = make([]byte, b.DataLen()+iscsi.PadLen(b.DataLen()))
+	_, err = io.ReadFull(c, data)
+	return b, data, err
+}
+
+// stay keeps what is held for a while.
+func (p *peer) stay() {
+	select {
+	case <-p.quit:
+	case <-time.After(linger):
+	}
+}
+
+// idle opens connections, sends the same on each, and keeps them.
+func (p *peer) idle(n int, first []byte) error {
+	for range n {
+		c, err := p.dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Write(first); err != nil {
+			return err
+		}
+	}
+	p.stay()
+	return nil
+}
+
+func (p *peer) noise() error {
+	for range 20 {
+		c, err := p.dial()
+		if err != nil {
+			return err
+		}
+		b := make([]byte, 1+p.rnd.IntN(4096))
+		for i := range b {
+			b[i] = byte(p.rnd.Uint32())
+		}
+		if p.rnd.IntN(2) == 0 {
+			b[0] = 0x43 // passes for a login
+		}
+		c.Write(b)
+		c.Close()
+	}
+	return nil
+}
+
+func (p *peer) storm() error {
+	for range 50 {
+		p.isid[5]++
+		c, err := p.login("Normal")
+		if err != nil {
+			return err
+		}
+		c.Close()
+	}
+	return nil
+}
+
+func (p *peer) escapes() error {
+	p.name = "iqn.2026-11.soak:\x1b]0;owned\x07\x1b[2J"
+	c, err := p.login("Normal")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	p.stay()
+	return nil
+}
+
+func (p *peer) discoveries() error {
+	for range 60 {
+		p.isid[5]++
+		c, err := p.login("Discovery")
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+	}
+	p.stay()
+	return nil
+}
+
+func (p *peer) sendTargets() error {
+	c, err := p.login("Discovery")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var b iscsi.BHS
+	q := b.NewTextRequest()
+	q.SetFinal(true)
+	q.SetITT(p.tag())
+	q.SetTTT(iscsi.ReservedTag)
+	q.SetCmdSN(1)
+	if _, err := c.Write(frame(&b, []byte(strings.Repeat("SendTargets=All\x00", 500)))); err != nil {
+		return err
+	}
+	_, _, err = receive(c)
+	return err
+}
+
+// ping is a NOP-Out that asks for an answer.
+func (p *peer) ping(cmdSN uint32, immediate bool, data []byte) []byte {
+	var b iscsi.BHS
+	n := b.NewNopOut()
+	n.SetImmediate(immediate)
+	n.SetITT(p.tag())
+	n.SetTTT(iscsi.ReservedTag)
+	n.SetCmdSN(cmdSN)
+	return frame(&b, data)
+}
+
+func (p *peer) gap() error {
+	c, err := p.login("Normal")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for i := range uint32(60) { // number 1 never comes
+		if _, err := c.Write(p.ping(2+i, false, make([]byte, 4096))); err != nil {
+			return err
+		}
+	}
+	p.stay()
+	return nil
+}
+
+func (p *peer) unread() error {
+	c, err := p.login("Normal")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetWriteDeadline(time.Now().Add(linger)) // it may well stop to read us
+	data := make([]byte, 4096)
+	for range 2000 {
+		if _, err := c.Write(p.ping(1, true, data)); err != nil {
+			return err
+		}
+	}
+	p.stay()
+	return nil
+}
+
+func (p *peer) aborts() error {
+	c, err := p.login("Normal")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	go io.Copy(io.Discard, c)
+	for range 2000 {
+		var b iscsi.BHS
+		q := b.NewTaskRequest(iscsi.AbortTask)
+		q.SetImmediate(true)
+		q.SetITT(p.tag())
+		q.SetRefTask(p.rnd.Uint32())
+		q.SetCmdSN(1)
+		if _, err := c.Write(frame(&b, nil)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withheld announces writes and sends nothing of them.
+func (p *peer) withheld() error {
+	c, err := p.login("Normal")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for i := range uint32(30) {
+		if _, err := c.Write(p.write(1+i, 48<<20+int64(i)<<16, 64<<10)); err != nil {
+			return err
+		}
+	}
+	p.stay()
+	return nil
+}
+
+// write is a WRITE(10) without immediate data, beyond what honest initiators use.
+func (p *peer) write(cmdSN uint32, off int64, n uint32) []byte {
+	cdb := make([]byte, 10)
+	cdb[0] = 0x2a
+	binary.BigEndian.PutUint32(cdb[2:], uint32(off/512))
+	binary.BigEndian.PutUint16(cdb[7:], uint16(n/512))
+	var b iscsi.BHS
+	s := b.NewSCSICommand()
+	s.SetFinal(true)
+	s.SetWrite(true)
+	s.SetAttr(1)
+	s.SetEDTL(n)
+	s.SetCDB(cdb)
+	s.SetITT(p.tag())
+	s.SetCmdSN(cmdSN)
+	return frame(&b, nil)
+}
+
+// flipped sends what may pass for PDUs of a session, with one bit of each header wrong:
+// never in the block address or the length of a write, which would be the target's duty
+// to obey.
+func (p *peer) flipped() error {
+	for range 20 {
+		p.isid[5]++
+		c, err := p.login("Normal")
+		if err != nil {
+			return err
+		}
+		go io.Copy(io.Discard, c)
+		for i := range uint32(20) {
+			b := p.ping(1+i, p.rnd.IntN(2) == 0, make([]byte, 100))
+			b[1+p.rnd.IntN(iscsi.BHSLen-1)] ^= 1 << p.rnd.IntN(8)
+			if _, err := c.Write(b); err != nil {
+				break // it has ended the connection
+			}
+		}
+		c.Close()
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// powerCuts runs the target on a recorded file and looks, at moments of no choice, at
+// what a power cut would have left.
+func powerCuts(ctx context.Context, r *run) (string, error) {
+	cuts, states := 0, 0
+	for range r.rounds {
+		n, err := powerCut(ctx, r)
+		if err != nil {
+			return "", err
+		}
+		cuts, states = cuts+1, states+n
+	}
+	return fmt.Sprintf("%d power cuts, %d states of the disk, every flushed write in each", cuts, states), nil
+}
+
+func powerCut(ctx context.Context, r *run) (states int, err error) {
+	const size = 8 << 20
+	rec, err := newRecorder(r.dir, size, r.dropFlushes)
+	if err != nil {
+		return 0, err
+	}
+	defer rec.close()
+	t, err := r.target(ctx, rec.path())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { t.kill() }()
+	l := load{scheme: "iscsi", addr: t.addr, ledger: filepath.Join(r.dir, "power.ledger"), size: size, block: 4096, depth: 8, seed: r.rnd.Uint64()}
+	if err := os.RemoveAll(l.ledger); err != nil {
+		return 0, err
+	}
+	p, err := r.start("iser-initiator", l.args("--do-verify=0", "--time-based", "--runtime=600", "--fsync=16")...)
+	if err != nil {
+		return 0, err
+	}
+	err = l.wrote(ctx, p, 10+r.rnd.IntN(60))
+	if err == nil {
+		err = until(ctx, "something is flushed", func() (bool, error) {
+			n, err := l.durable()
+			return n > 0, err
+		})
+	}
+	p.kill()
+	if err != nil {
+		return 0, err
+	}
+	// The writer is gone: what it was promised, it was promised before now.
+	point := rec.disk.Now()
+	for image := range rec.disk.States(point, r.stateSamples, r.rnd.Uint64()) {
+		img := filepath.Join(r.dir, "cut.img")
+		if err := os.WriteFile(img, image.Bytes(), 0o600); err != nil {
+			return states, err
+		}
+		after, err := r.target(ctx, img)
+		if err != nil {
+			return states, err
+		}
+		l.addr = after.addr
+		err = r.verify(ctx, l, "--verify-durable")
+		after.kill()
+		if err != nil {
+			return states, fmt.Errorf("state %d of a power cut after %d events: %w", states, point, err)
+		}
+		states++
+	}
+	return states, nil
+}

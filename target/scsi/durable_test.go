@@ -3,6 +3,7 @@ package scsi
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -278,4 +279,22 @@ func TestPreemptOfAnother(t *testing.T) {
 	if k, typ := r.holder(c); k != keyB+1 || typ != spc.PRWriteExclusive {
 		t.Errorf("after preempting itself: %x, %v", k, typ)
 	}
+}
+
+// TestRegistrationsAreBounded: initiators do not make the unit remember any number of names.
+func TestRegistrationsAreBounded(t *testing.T) {
+	r := newRig(t, Config{})
+	lu := r.dev.lookup(0)
+	full := lu.pr.Load().clone()
+	for i := range maxRegistrations - 1 {
+		full.regs[regKey{Port: fmt.Sprintf("iqn.2026-11.test:%d,i,0x000000000000", i), Rel: 1}] = registration{Key: keyB}
+	}
+	lu.pr.Store(full)
+	r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA).good()
+	r.prout(r.nx[1], spc.SAProutRegister, 0, 0, keyA).illegal(spc.ASCPRResources)
+	if n := len(lu.pr.Load().regs); n != maxRegistrations {
+		t.Errorf("%d registrations, want %d", n, maxRegistrations)
+	}
+	r.prout(r.nx[0], spc.SAProutRegister, 0, keyA, 0).good()
+	r.prout(r.nx[1], spc.SAProutRegister, 0, 0, keyA).good()
 }

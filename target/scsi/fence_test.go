@@ -131,7 +131,18 @@ func TestCopiesAreFenced(t *testing.T) {
 			})
 		})
 	}
-	// The unit that it reads from is fenced as well.
+	// RESERVE fences as well.
+	synctest.Test(t, func(t *testing.T) {
+		r := copyRig(t)
+		a, b := r.nx[0], r.nx[1]
+		c := r.startCopy(b, "WRITE USING TOKEN")
+		time.Sleep(1500 * time.Millisecond)
+		r.on(a, 0, []byte{0x16, 0, 0, 0, 0, 0}, nil, 0).good()
+		time.Sleep(time.Second) // the piece under way
+		r.overwritten(a)
+		r.finish(c).sense(spc.KeyCopyAborted, spc.ASCCopyTargetGone)
+	})
+	// So is the unit that it reads from fenced.
 	synctest.Test(t, func(t *testing.T) {
 		r := copyRig(t)
 		a, b := r.nx[0], r.nx[1]

@@ -182,6 +182,10 @@ type Config struct {
 	// ReplacementTimeout is how long I/O is held while the session tries to come
 	// back, as open-iscsi's replacement_timeout. Default 120 s; <0 for ever.
 	ReplacementTimeout time.Duration
+	// KeepTrying goes on looking for the target when that time is over, or when
+	// the target refuses us: commands fail with ErrSessionLost (the session is in
+	// StateDown) until a login succeeds and the LUNs are the same as before.
+	KeepTrying bool
 	// FailNow gives up at the first loss of the connection
 	// (open-iscsi's replacement_timeout = 0).
 	FailNow bool

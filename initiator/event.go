@@ -23,10 +23,11 @@ const (
 	EventAborted                        // a command was aborted after its time-out
 	EventLUNReset                       // a LUN was reset after an abort had failed
 	EventCacheLost                      // the target may have lost acknowledged writes; the next flush fails
+	EventDown                           // commands fail from now on, the target is still looked for; Err says why
 )
 
 var eventNames = [...]string{"connected", "connection lost", "reconnect failed", "recovered", "given up", "closed",
-	"fell back to TCP", "asynchronous message", "unit attention", "resized", "command aborted", "LUN reset", "writes may be lost"}
+	"fell back to TCP", "asynchronous message", "unit attention", "resized", "command aborted", "LUN reset", "writes may be lost", "down, trying on"}
 
 // String returns a short name.
 func (k EventKind) String() string {
@@ -39,7 +40,7 @@ func (k EventKind) String() string {
 // Trouble reports whether the event is a fault, or the end of one.
 func (k EventKind) Trouble() bool {
 	switch k {
-	case EventLost, EventRetry, EventRecovered, EventFailed, EventAborted, EventLUNReset, EventCacheLost:
+	case EventLost, EventRetry, EventRecovered, EventFailed, EventAborted, EventLUNReset, EventCacheLost, EventDown:
 		return true
 	}
 	return false

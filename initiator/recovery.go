@@ -26,7 +26,9 @@ import (
 //	replay    resend list, then what was submitted meanwhile
 //
 // ReplacementTimeout runs from the loss until a command is answered again, so
-// a target that lets us in and drops us at once does not hold I/O for ever.
+// a target that lets us in and drops us at once does not hold I/O for ever. When
+// it is over the session fails, or, with KeepTrying, fails its commands and goes
+// on with the attempts.
 
 // Back-off between attempts to log in.
 const (
@@ -60,11 +62,14 @@ func (s *Session) connLost(c *conn, err error) {
 	switch s.state {
 	case StateActive:
 		s.event(Event{Kind: EventLost, Err: err})
-		if s.cfg.FailNow {
+		if s.cfg.FailNow && !s.cfg.KeepTrying {
 			s.give(err)
 			break
 		}
 		s.setState(StateRecovering)
+		if s.cfg.FailNow {
+			s.down(err)
+		}
 		// Reinstatement is an implicit logout of the old session, which has to wait
 		// for DefaultTime2Wait (RFC 7143 §13.15). LIO means its two seconds: earlier
 		// logins race with the end of the old session, and may hang its portal group.
@@ -144,6 +149,23 @@ func (s *Session) give(err error) {
 	s.failAll(s.lostError())
 }
 
+// down fails what waits for the target, and what comes until it is back. The
+// caller holds s.mu.
+func (s *Session) down(err error) {
+	s.err = err
+	if s.state == StateDown {
+		return
+	}
+	s.setState(StateDown)
+	s.event(Event{Kind: EventDown, Err: err})
+	s.failAll(s.lostError())
+}
+
+// lookingForTarget reports whether recover runs. The caller holds s.mu.
+func (s *Session) lookingForTarget() bool {
+	return s.state == StateRecovering || s.state == StateDown
+}
+
 // lostError is what requests end with after the session was given up.
 func (s *Session) lostError() error { return fmt.Errorf("%w: %w", ErrSessionLost, s.err) }
 
@@ -159,17 +181,20 @@ func (s *Session) recover() {
 	s.backoff = min(max(s.backoff*2, s.cfg.firstRetry), s.cfg.maxRetry)
 	wait, atLeast := s.backoff, s.minWait // the target's Time2Wait is not shortened
 	s.minWait = 0
+	over := s.state == StateDown // nobody waits for the outcome any more
+	var said string              // the last failure that was told
+	var saidAt time.Time
 	s.mu.Unlock()
 	for {
 		pause := max(jitter(wait), atLeast)
 		atLeast = 0
-		if t := s.cfg.ReplacementTimeout; t > 0 {
+		if t := s.cfg.ReplacementTimeout; t > 0 && !over {
 			left := t - time.Since(lost)
-			if left <= 0 {
-				s.fail(fmt.Errorf("no session within the replacement time-out of %v", t))
+			if left > 0 {
+				pause = min(pause, left)
+			} else if over = s.fail(fmt.Errorf("no session within the replacement time-out of %v", t)); !over {
 				return
 			}
-			pause = min(pause, left)
 		}
 		if !s.sleep(pause) {
 			return
@@ -179,8 +204,10 @@ func (s *Session) recover() {
 			return
 		}
 		if permanent(err) && !(starting(err) && time.Since(lost) < startGrace) {
-			s.fail(err)
-			return
+			if over = s.fail(err); !over {
+				return
+			}
+			wait = s.cfg.maxRetry
 		}
 		wait = min(wait*2, s.cfg.maxRetry)
 		if errors.Is(err, syscall.ECONNREFUSED) {
@@ -188,7 +215,12 @@ func (s *Session) recover() {
 		}
 		s.mu.Lock()
 		s.stats.LoginFailures++
-		s.event(Event{Kind: EventRetry, Err: err, Wait: wait, Down: time.Since(lost)})
+		// Attempts may follow each other quickly and for ever: what is known already
+		// is said now and then, and no more once commands fail.
+		if said != err.Error() || !over && time.Since(saidAt) >= s.cfg.maxRetry {
+			said, saidAt = err.Error(), time.Now()
+			s.event(Event{Kind: EventRetry, Err: err, Wait: wait, Down: time.Since(lost)})
+		}
 		s.unlock()
 	}
 }
@@ -196,13 +228,17 @@ func (s *Session) recover() {
 // sleep waits; false means that the session is being closed.
 func (s *Session) sleep(d time.Duration) bool { return pause(s.ctx, d) }
 
-// fail gives the session up unless it is being closed.
-func (s *Session) fail(err error) {
+// fail gives the session up unless it is being closed. It returns true when the
+// attempts go on.
+func (s *Session) fail(err error) (goOn bool) {
 	s.mu.Lock()
-	if s.state == StateRecovering {
+	if goOn = s.cfg.KeepTrying && s.lookingForTarget(); goOn {
+		s.down(err)
+	} else if s.state == StateRecovering {
 		s.give(err)
 	}
 	s.unlock()
+	return goOn
 }
 
 // reinstate makes one attempt: login, check of the LUNs, replay.
@@ -212,7 +248,7 @@ func (s *Session) reinstate() error {
 		return err
 	}
 	s.mu.Lock()
-	if s.state != StateRecovering || !s.adopt(c) {
+	if !s.lookingForTarget() || !s.adopt(c) {
 		s.unlock()
 		c.dm.Terminate(nil)
 		<-c.gone
@@ -227,7 +263,7 @@ func (s *Session) reinstate() error {
 		}
 	}
 	s.mu.Lock()
-	if s.conn != c || s.state != StateRecovering {
+	if s.conn != c || !s.lookingForTarget() {
 		s.unlock()
 		s.drop(c, errConnGone)
 		return errConnGone
@@ -241,6 +277,7 @@ func (s *Session) reinstate() error {
 		n++
 	}
 	c.flowing = true
+	s.err = nil
 	s.setState(StateActive)
 	s.event(Event{Kind: EventRecovered, Detail: c.dm.Describe(), Down: time.Since(s.lost), Replayed: n})
 	s.pump()

@@ -209,7 +209,7 @@ func (s *Session) Close() error {
 		return s.transport.close()
 	}
 	c := s.conn
-	if s.state == StateRecovering {
+	if s.lookingForTarget() {
 		c = nil // recover's, which ends it
 	}
 	s.setState(StateClosing)

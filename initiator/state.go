@@ -8,11 +8,12 @@ import "fmt"
 //	Connecting ---------> Active -------------------> Recovering
 //	    |                 |    ^                       |   |   |
 //	    | refused         |    +-------- login ok -----+   |   | time over, or refused
-//	    v           Close |                                |   | for a reason that stays
-//	  Failed              v             Close              |   v
-//	                   Closing <---------------------------+  Failed
-//	                      |
-//	                      v
+//	    v           Close |    |                           |   | for a reason that stays
+//	  Failed              v    |        Close              |   v
+//	                   Closing | <-------------------------+  Failed, or with KeepTrying
+//	                      |  ^ |                                 |
+//	                      |  | +-------- login ok --------- Down-+
+//	                      v  +------------ Close ------------+
 //	                   Closed
 type State uint8
 
@@ -24,9 +25,10 @@ const (
 	StateClosing                 // the caller closes it: outstanding commands end, then logout
 	StateClosed
 	StateFailed // given up
+	StateDown   // as Recovering, but commands fail instead of waiting (Config.KeepTrying)
 )
 
-var stateNames = [...]string{"connecting", "active", "recovering", "closing", "closed", "failed"}
+var stateNames = [...]string{"connecting", "active", "recovering", "closing", "closed", "failed", "down"}
 
 // String returns the state's name.
 func (s State) String() string {
@@ -40,7 +42,8 @@ func (s State) String() string {
 var legal = [...][]State{
 	StateConnecting: {StateActive, StateFailed, StateClosed},
 	StateActive:     {StateRecovering, StateClosing, StateFailed},
-	StateRecovering: {StateActive, StateClosing, StateFailed},
+	StateRecovering: {StateActive, StateClosing, StateFailed, StateDown},
+	StateDown:       {StateActive, StateClosing},
 	StateClosing:    {StateClosed},
 	StateClosed:     {},
 	StateFailed:     {StateClosed},

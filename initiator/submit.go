@@ -38,6 +38,11 @@ func (s *Session) enqueue(r *Request) *conn {
 	case StateFailed:
 		s.finish(r, s.lostError())
 		return nil
+	case StateDown:
+		if !r.ctl { // recovery looks at the LUNs
+			s.finish(r, s.lostError())
+			return nil
+		}
 	}
 	r.state, r.resets = reqQueued, s.resets
 	if r.ctl {

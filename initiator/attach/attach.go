@@ -36,8 +36,14 @@ type Options struct {
 	ReadOnly    bool
 	OnError     func(error)
 	OnNotice    func(string) // of what takes time at the end
-	// FinishTimeout bounds what detaching waits for clients' requests.
+	// FinishTimeout bounds what detaching waits for clients' requests and for the
+	// last flush.
 	FinishTimeout time.Duration
+	// State says how the way to the target is, for the record: "connected", or what
+	// is wrong and why. Nil: always connected. Changed, where set, gets a value when
+	// it may have changed.
+	State   func() (state, reason string)
+	Changed <-chan struct{}
 }
 
 // Attachment is a volume being served.
@@ -49,6 +55,7 @@ type Attachment struct {
 	srv    *nbd.Server
 	export *nbd.Export
 	record *os.File
+	size   chan int64 // the volume's, after a resize; the newest one
 	kernel *nbd.KernelDevice
 	serve  chan error
 	unwind []func() error
@@ -60,7 +67,7 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 	if err := makeRunDir(opt.Dir); err != nil {
 		return nil, nil, err
 	}
-	a := &Attachment{opt: opt, serve: make(chan error, 8)}
+	a := &Attachment{opt: opt, serve: make(chan error, 8), size: make(chan int64, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.undo())
@@ -89,7 +96,55 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 	if err := a.Record.write(a.record); err != nil {
 		return nil, nil, err
 	}
+	a.keepRecord()
 	return a, nil, nil
+}
+
+// keepRecord writes the record again whenever the size or the way to the target
+// changes, so that --list shows what is.
+func (a *Attachment) keepRecord() {
+	rec := a.Record // the caller's stays as it is
+	cancel := a.lun.OnResize(func(i blockdev.Info) {
+		select {
+		case <-a.size:
+		default:
+		}
+		a.size <- i.Size
+	})
+	quit, ended := make(chan struct{}), make(chan struct{})
+	a.later(func() error {
+		cancel()
+		close(quit)
+		<-ended
+		return nil
+	})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case rec.Size = <-a.size:
+			case <-a.opt.Changed:
+			case <-quit:
+				return
+			}
+			a.noteState(&rec)
+			if err := rec.write(a.record); err != nil && a.opt.OnError != nil {
+				a.opt.OnError(err)
+			}
+		}
+	}()
+}
+
+// noteState puts the way to the target into r.
+func (a *Attachment) noteState(r *Record) {
+	state, reason := "connected", ""
+	if a.opt.State != nil {
+		state, reason = a.opt.State()
+	}
+	if state != r.State {
+		r.Since = time.Now().Truncate(time.Second)
+	}
+	r.State, r.Reason = state, reason
 }
 
 func (a *Attachment) later(f func() error) { a.unwind = append(a.unwind, f) }
@@ -246,6 +301,7 @@ func (a *Attachment) fillRecord(path string) {
 	r.path, r.URL, r.Volume, r.Export = path, a.opt.URL, a.opt.Describe, a.opt.Export
 	r.Size, r.BlockSize, r.ReadOnly = info.Size, info.BlockSize, info.ReadOnly || a.opt.ReadOnly
 	r.PID, r.Started = os.Getpid(), time.Now().Truncate(time.Second)
+	a.noteState(r)
 	r.URI = "nbd+unix:///" + r.Export + "?socket=" + r.Socket
 }
 
@@ -270,7 +326,16 @@ func (a *Attachment) stop() error {
 	if a.export.ReadOnly || a.lun.Info().ReadOnly {
 		return err
 	}
-	if ferr := a.lun.Flush(); ferr != nil {
+	// A flush may wait for a target that is away; closing the volume ends it then.
+	flushed := make(chan error, 1)
+	go func() { flushed <- a.lun.Flush() }()
+	var ferr error
+	select {
+	case ferr = <-flushed:
+	case <-ctx.Done():
+		ferr = fmt.Errorf("it did not end within %v", a.opt.FinishTimeout)
+	}
+	if ferr != nil {
 		err = errors.Join(err, fmt.Errorf("the last flush failed; what was written since the one before may be lost: %w", ferr))
 	}
 	return err

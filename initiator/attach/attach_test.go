@@ -12,12 +12,14 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"softiser/blockdev"
 	"softiser/initiator"
+	"softiser/internal/await"
 )
 
 // fakeLUN is a volume in memory.
@@ -27,6 +29,8 @@ type fakeLUN struct {
 	flushes int
 	closed  int
 	flush   error
+	stuck   chan struct{} // when set: Flush waits for Close, which closes it
+	resized func(blockdev.Info)
 }
 
 func (l *fakeLUN) Info() blockdev.Info {
@@ -56,6 +60,10 @@ func (l *fakeLUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 }
 
 func (l *fakeLUN) Flush() error {
+	if l.stuck != nil {
+		<-l.stuck
+		return blockdev.ErrClosed
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flushes++
@@ -66,10 +74,18 @@ func (l *fakeLUN) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed++
+	if l.stuck != nil {
+		close(l.stuck)
+	}
 	return nil
 }
 
-func (l *fakeLUN) OnResize(func(blockdev.Info)) func() { return func() {} }
+func (l *fakeLUN) OnResize(f func(blockdev.Info)) func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.resized = f
+	return func() {}
+}
 
 func (l *fakeLUN) counts() (flushes, closed int) {
 	l.mu.Lock()
@@ -182,6 +198,74 @@ func TestFailedFlushIsReported(t *testing.T) {
 	}
 }
 
+// A flush that the target does not answer holds detaching up no longer than the
+// time-out.
+func TestStuckFlush(t *testing.T) {
+	l := &fakeLUN{data: make([]byte, 1<<20), stuck: make(chan struct{})}
+	opt := options(t, l)
+	opt.FinishTimeout = time.Second
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.Wait(ctx); err == nil || !strings.Contains(err.Error(), "may be lost: it did not end within 1s") {
+		t.Errorf("error %v", err)
+	}
+	if _, closed := l.counts(); closed != 1 {
+		t.Errorf("closed %d times", closed)
+	}
+}
+
+// What the record says follows the volume's size and the way to the target.
+func TestListAfterResize(t *testing.T) {
+	l := &fakeLUN{data: make([]byte, 1<<20)}
+	opt := options(t, l)
+	var state atomic.Pointer[string]
+	say := func(s string) { state.Store(&s) }
+	say("connected")
+	changed := make(chan struct{}, 1)
+	opt.Changed = changed
+	opt.State = func() (string, string) {
+		if s := *state.Load(); s != "connected" {
+			return s, "the cable is out"
+		}
+		return "connected", ""
+	}
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := func(what string, ok func(r *Record) bool) {
+		t.Helper()
+		await.True(t, what+" is listed", func() bool {
+			live, err := List(opt.Dir)
+			if err != nil || len(live) != 1 {
+				t.Fatalf("list: %v, %v", live, err)
+			}
+			return ok(live[0])
+		})
+	}
+	listed("the first state", func(r *Record) bool { return r.Size == 1<<20 && r.State == "connected" })
+	l.resized(blockdev.Info{Size: 64 << 20})
+	l.resized(blockdev.Info{Size: 5 << 20})
+	listed("the new size", func(r *Record) bool { return r.Size == 5<<20 })
+	for _, s := range []string{"reconnecting", "down"} {
+		say(s)
+		changed <- struct{}{}
+		listed(s, func(r *Record) bool { return r.State == s && r.Reason == "the cable is out" && r.Size == 5<<20 })
+	}
+	say("connected")
+	changed <- struct{}{}
+	listed("its return", func(r *Record) bool { return r.State == "connected" && r.Reason == "" })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.Wait(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestDetachByAnyName(t *testing.T) {
 	for _, key := range []func(r *Record) string{
 		func(r *Record) string { return r.URL },
@@ -196,13 +280,13 @@ func TestDetachByAnyName(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- a.Wait(ctx) }()
-		if r, err := Detach(t.Context(), opt.Dir, key(&a.Record)); err != nil || r == nil {
+		if r, err := Detach(t.Context(), opt.Dir, key(&a.Record), false); err != nil || r == nil {
 			t.Errorf("%v, %v", r, err)
 		}
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if r, err := Detach(t.Context(), opt.Dir, key(&a.Record)); err != nil || r != nil {
+		if r, err := Detach(t.Context(), opt.Dir, key(&a.Record), false); err != nil || r != nil {
 			t.Errorf("again: %v, %v", r, err)
 		}
 		stop()

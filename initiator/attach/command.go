@@ -31,7 +31,8 @@ the background with --daemon. Attaching a volume that is attached already
 reports the existing attachment.
 
 A lost connection is made again by the session; clients see a pause, not an
-error, for as long as --replacement-timeout says.`
+error, for as long as --replacement-timeout says. After that requests fail, and
+the target is looked for until it is back; --list shows it.`
 
 const example = `  iser-initiator attach iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   iser-initiator attach --daemon --json iser://127.0.0.1/iqn.2026-11.softiser:demo/0
@@ -42,6 +43,7 @@ type command struct {
 	opt     Options
 	conn    *connflags.Options
 	detach  bool
+	force   bool
 	list    bool
 	daemon  bool
 	json    bool
@@ -64,6 +66,7 @@ func Command() *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.BoolVar(&c.detach, "detach", false, "end an attachment: write back, disconnect, finish requests, flush")
+	fs.BoolVar(&c.force, "force", false, "with --detach: also a device that is in use, and after --timeout without waiting for the target: what was not flushed is lost")
 	fs.BoolVar(&c.list, "list", false, "list attachments")
 	fs.StringVar(&c.opt.Device, "device", "auto", "kernel device: auto (where possible), none, or /dev/nbdN")
 	fs.IntVar(&c.opt.Connections, "connections", 1, "sockets between the kernel device and this process")
@@ -88,6 +91,9 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	}
 	if len(args) != 1 {
 		return usage.Errorf("attach needs the volume's URL, for example iser://127.0.0.1/iqn.2026-11.softiser:demo/0")
+	}
+	if c.force && !c.detach {
+		return usage.Errorf("--force goes with --detach")
 	}
 	if c.detach {
 		return c.runDetach(cmd.Context(), out, args[0])
@@ -121,12 +127,28 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, cfg initiato
 	opt := c.opt
 	opt.URL, opt.FinishTimeout = cfg.URL(), c.timeout
 	opt.Describe = path.Base(cfg.TargetName) + " LUN " + strconv.FormatUint(cfg.LUN, 10)
+	cfg.KeepTrying = true
+	cfg.LogoutTimeout = min(max(c.timeout, time.Second), 15*time.Second)
+	changed := make(chan struct{}, 1)
+	opt.Changed = changed
+	told := cfg.OnEvent
+	cfg.OnEvent = func(e initiator.Event) {
+		if told != nil {
+			told(e)
+		}
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	var lun *initiator.LUN
+	opt.State = func() (state, reason string) { return stateOf(lun.Sessions()) }
 	opt.Open = func(ctx context.Context) (LUN, error) {
-		l, err := initiator.Open(ctx, cfg)
-		if err != nil {
+		var err error
+		if lun, err = initiator.Open(ctx, cfg); err != nil {
 			return nil, err
 		}
-		return l, nil
+		return lun, nil
 	}
 	opt.OnError = func(err error) { fmt.Fprintln(stderr, err) }
 	opt.OnNotice = func(text string) { fmt.Fprintln(stderr, text) }
@@ -154,6 +176,34 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, cfg initiato
 		}
 	}
 	return a.Wait(ctx)
+}
+
+// stateOf says how the sessions of an attachment are, and why one is not as it
+// should be.
+func stateOf(sessions []*initiator.Session) (state, reason string) {
+	up, down := 0, 0
+	for _, s := range sessions {
+		st, err := s.State()
+		switch st {
+		case initiator.StateActive:
+			up++
+			continue
+		case initiator.StateDown, initiator.StateFailed:
+			down++
+		}
+		if err != nil {
+			reason = err.Error()
+		}
+	}
+	switch n := len(sessions); {
+	case up == n:
+		return "connected", ""
+	case up > 0:
+		return fmt.Sprintf("%d of %d sessions connected", up, n), reason
+	case down == n:
+		return "down", reason
+	}
+	return "reconnecting", reason
 }
 
 func (c *command) print(out io.Writer, r *Record) error {
@@ -194,28 +244,47 @@ func (c *command) runList(out io.Writer) error {
 		}
 		return printJSON(out, live)
 	}
+	var reasons []string
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(live) > 0 {
-		fmt.Fprintln(w, "PROCESS\tDEVICE\tSIZE\tVOLUME")
+		fmt.Fprintln(w, "PROCESS\tDEVICE\tSIZE\tSTATE\tVOLUME")
 	}
 	for _, r := range live {
 		dev := r.Device
 		if dev == "" {
 			dev = r.Socket
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", r.PID, dev, humanize.IBytes(uint64(r.Size)), r.URL)
+		state := r.State
+		if state != "connected" {
+			state += " for " + time.Since(r.Since).Round(time.Second).String()
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", r.PID, dev, humanize.IBytes(uint64(r.Size)), state, r.URL)
+		if r.Reason != "" {
+			reasons = append(reasons, fmt.Sprintf("%s: %s", dev, r.Reason))
+		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, reason := range reasons {
+		fmt.Fprintln(out, reason)
+	}
+	return nil
 }
 
 func (c *command) runDetach(ctx context.Context, out io.Writer, key string) error {
 	if cfg, err := initiator.ParseURL(key); err == nil {
 		key = cfg.URL() // as the record has it
 	}
-	// The device is written back, then requests finish; each is bounded by the timeout.
-	ctx, cancel := context.WithTimeout(ctx, 2*c.timeout+10*time.Second)
+	// The device is written back, then requests finish and the session logs out; each
+	// is bounded by the timeout.
+	limit := 2*c.timeout + 10*time.Second
+	if c.force {
+		limit = c.timeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	r, err := Detach(ctx, c.opt.Dir, key)
+	r, err := Detach(ctx, c.opt.Dir, key, c.force)
 	switch {
 	case err != nil:
 		return err

@@ -9,17 +9,21 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"softiser/initiator/nbd"
 )
 
 // Detach ends the attachment that key names and waits until it is gone. It
 // returns nil, nil when there is none: detaching is idempotent. A device that
-// is mounted, used for swap or held by another device is not detached.
-func Detach(ctx context.Context, dir, key string) (*Record, error) {
+// is mounted, used for swap or held by another device is not detached. With
+// force it is, and a process that has not finished when ctx ends is killed: what
+// had not been flushed is lost.
+func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 	r, err := Find(dir, key)
 	if err != nil || r == nil {
 		return nil, err
 	}
-	if r.Device != "" {
+	if r.Device != "" && !force {
 		if why := inUse(r.Device); why != "" {
 			return r, fmt.Errorf("%s is in use: %s", r.Device, why)
 		}
@@ -30,11 +34,36 @@ func Detach(ctx context.Context, dir, key string) (*Record, error) {
 	for r.alive() {
 		select {
 		case <-ctx.Done():
-			return r, fmt.Errorf("process %d is still finishing requests or flushing: %w", r.PID, context.Cause(ctx))
+			if force {
+				return r, r.kill()
+			}
+			return r, fmt.Errorf("process %d is still finishing requests or flushing: %w; --force ends it all the same", r.PID, context.Cause(ctx))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	return r, nil
+}
+
+// killGrace is how long a killed process may take to disappear: the kernel first
+// closes what it has open.
+const killGrace = 10 * time.Second
+
+// kill ends the attachment's process and its device without waiting for anything
+// that the target would have to answer.
+func (r *Record) kill() error {
+	if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("process %d: %w", r.PID, err)
+	}
+	for end := time.Now().Add(killGrace); r.alive(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("process %d was killed and has not ended within %v", r.PID, killGrace)
+		}
+	}
+	_, _ = List(filepath.Dir(r.path)) // removes what it has left
+	if r.Device == "" {
+		return nil
+	}
+	return nbd.DisconnectKernel(r.Device)
 }
 
 // inUse says who uses a block device, or "".

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"softiser/initiator/internal/e2e"
+	"softiser/internal/await"
 )
 
 // written is how many bytes of a sparse file are allocated.
@@ -88,6 +89,67 @@ func TestTargetKilledUnderLoad(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A target that is away for longer than the replacement time-out fails requests,
+// is shown as away, and serves again when it is back, in the same attachment.
+func TestTargetAwayForLong(t *testing.T) {
+	bin, dir := e2e.Binary(t, "iser-initiator"), t.TempDir()
+	target := e2e.StartTarget(t, "16MiB")
+	url := target.URL("iser")
+	run := func(args ...string) (string, error) {
+		out, err := exec.Command(bin, append(append([]string{"attach"}, args...), "--run-dir", dir)...).CombinedOutput()
+		return string(out), err
+	}
+	attach := func() (rec Record) {
+		t.Helper()
+		out, err := run("--daemon", "--json", "--device=none", "--replacement-timeout=1s", "--noop-interval=1s", url)
+		if err != nil || json.Unmarshal([]byte(out), &rec) != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return rec
+	}
+	rec := attach()
+	defer run("--detach", "--force", "--timeout=1s", url)
+	state := func(want string) {
+		t.Helper()
+		await.True(t, "the attachment is "+want, func() bool {
+			var live []Record
+			out, err := run("--list", "--json")
+			if err != nil || json.Unmarshal([]byte(out), &live) != nil || len(live) != 1 || live[0].PID != rec.PID {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			return live[0].State == want && (want == "connected") == (live[0].Reason == "")
+		})
+	}
+	for range 2 {
+		state("connected")
+		target.Kill()
+		state("down")
+		if out, err := run("--list"); err != nil || !strings.Contains(out, "down for ") || !strings.Contains(out, "replacement time-out") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		target.Start()
+	}
+	state("connected")
+	if out, err := run("--detach", url); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+
+	// One that does not end by itself is ended, and leaves nothing.
+	rec = attach()
+	if err := syscall.Kill(rec.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := run("--detach", "--force", "--timeout=1s", url); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := run("--list"); err != nil || out != "" {
+		t.Errorf("%v, still listed: %s", err, out)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }
 

@@ -29,6 +29,9 @@ type Record struct {
 	Device    string    `json:"device,omitempty"` // /dev/nbdN
 	PID       int       `json:"pid"`
 	Started   time.Time `json:"started"`
+	State     string    `json:"state"`            // "connected", or what is wrong with the way to the target
+	Reason    string    `json:"reason,omitempty"` // why
+	Since     time.Time `json:"since"`            // when State became that
 	Already   bool      `json:"already_attached,omitempty"`
 
 	path string
@@ -109,8 +112,13 @@ func (r *Record) write(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := f.Truncate(0); err != nil {
+	// One write, over the whole of the record before: others read it meanwhile.
+	st, err := f.Stat()
+	if err != nil {
 		return fmt.Errorf("attachment record: %w", err)
+	}
+	for int64(len(b)) < st.Size()-1 {
+		b = append(b, ' ')
 	}
 	if _, err := f.WriteAt(append(b, '\n'), 0); err != nil {
 		return fmt.Errorf("attachment record: %w", err)

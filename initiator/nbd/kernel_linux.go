@@ -189,6 +189,23 @@ func (d *KernelDevice) Resize(size int64) error {
 	return nil
 }
 
+// DisconnectKernel ends the device at path, /dev/nbdN, whose server is gone.
+func DisconnectKernel(path string) error {
+	d := &KernelDevice{Path: path}
+	if _, err := fmt.Sscanf(path, "/dev/nbd%d", &d.Index); err != nil {
+		return fmt.Errorf("nbd: %s is no NBD device", path)
+	}
+	var err error
+	if d.nl, err = openNetlink(); err != nil {
+		return err
+	}
+	if d.family, err = d.nl.family(); err != nil {
+		d.nl.close()
+		return err
+	}
+	return d.Disconnect()
+}
+
 // Disconnect ends the device: the driver finishes, sends NBD_CMD_DISC on every
 // socket, and lets go.
 func (d *KernelDevice) Disconnect() error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -254,5 +255,37 @@ func TestFileSizesAreSaid(t *testing.T) {
 				t.Errorf("the log lacks %q:\n%s", c.want, got)
 			}
 		})
+	}
+}
+
+// A block device with an odd end says so, too.
+func TestOddEndOfADevice(t *testing.T) {
+	dir := t.TempDir()
+	if err := content("d.img", 3*4096+512)(dir); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "losetup", "--find", "--show", filepath.Join(dir, "d.img")).Output()
+	if err != nil {
+		t.Skip("no loop device can be made here: ", err)
+	}
+	loop := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "--detach", loop).CombinedOutput(); err != nil {
+			t.Errorf("losetup --detach: %v\n%s", err, out)
+		}
+	})
+	const want = "the last 512 bytes are not served"
+	f, _ := configFile(t, dir, fmt.Sprintf(`
+portals: [{listen: "ADDR"}]
+volumes: [{name: d, type: raw, path: %s, block_size: 4096}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}]}]
+`, loop))
+	if code, out := command(t, "check", "--config", f); code != 0 || !strings.Contains(out, want) {
+		t.Errorf("check: exit %d\n%s", code, out)
+	}
+	if o, stop := start(t, "--config", f); !strings.Contains(o.String(), want) {
+		t.Errorf("serve:\n%s", o)
+	} else {
+		stop()
 	}
 }

@@ -1,5 +1,7 @@
 package scsi
 
+import spc "softiser/internal/scsi"
+
 // Commands that look at their Data-Out (VERIFY, COMPARE AND WRITE, ORWRITE,
 // WRITE ATOMIC, WRITE AND VERIFY, WRITE SAME) stage it in pool memory, one chunk
 // after another, and work on it on a worker:
@@ -73,7 +75,10 @@ func (t *Task) stageNext() {
 		stageArrived(t)
 		return
 	}
-	t.getBuf(t.staged)
+	if !t.stageBuf(t.staged) {
+		t.status(spc.StatusBusy)
+		return
+	}
 	t.segs = append(t.segs[:0], t.buf[:t.staged])
 	t.fetch(uint32(t.done), stageArrived)
 }

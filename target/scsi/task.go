@@ -57,34 +57,35 @@ type Task struct {
 	Silent bool
 
 	// Working state of the device server.
-	Lease   blockdev.Lease
-	probe   blockdev.Lease // finds out whether a copy would wait; never kept
-	dev     *Device
-	lu      *LU  // nil: the LUN names none
-	itl     *itl // its side of the nexus
-	op      *command
-	job     func(*Task)              // what a worker runs next
-	cont    func(*Task)              // what runs when DataOut has completed
-	work    func(*Task, []byte) bool // what a staged chunk is for, see stage.go
-	io      spc.IO                   // decoded CDB of a medium access command
-	hold    hold                     // the blocks it touches, while it is in the task set
-	off     int64                    // byte range of the medium access
-	n       int64
-	span    int64    // bytes that WRITE SAME fills
-	done    int64    // bytes of n that are finished
-	staged  int      // bytes of the chunk under way that go through WriteAt
-	buf     []byte   // pooled buffer
-	segs    [][]byte // scratch for DataIn and DataOut; keeps its array
-	waits   []*tmfWait
-	aborted atomic.Uint32 // abortReason
-	state   taskState     // guarded by lu.mu
-	next    *Task         // task set links, guarded by lu.mu
-	prev    *Task
-	qnext   *Task         // dormant, worker or throttle queue, guarded by lu.mu
-	timer   *time.Timer   // bounds a Blocked task
-	copying *copying      // what the command does, guarded by lu.mu
-	ended   chan struct{} // closed when it is aborted; nil: nobody asks; guarded by lu.mu
-	awaits  *outcome      // of the operation that a Blocked task waits for, guarded by lu.mu
+	Lease    blockdev.Lease
+	probe    blockdev.Lease // finds out whether a copy would wait; never kept
+	dev      *Device
+	lu       *LU  // nil: the LUN names none
+	itl      *itl // its side of the nexus
+	op       *command
+	job      func(*Task)              // what a worker runs next
+	cont     func(*Task)              // what runs when DataOut has completed
+	work     func(*Task, []byte) bool // what a staged chunk is for, see stage.go
+	io       spc.IO                   // decoded CDB of a medium access command
+	hold     hold                     // the blocks it touches, while it is in the task set
+	off      int64                    // byte range of the medium access
+	n        int64
+	span     int64    // bytes that WRITE SAME fills
+	done     int64    // bytes of n that are finished
+	staged   int      // bytes of the chunk under way that go through WriteAt
+	buf      []byte   // pooled buffer
+	reserved int      // bytes of Config.Staging that it counts for
+	segs     [][]byte // scratch for DataIn and DataOut; keeps its array
+	waits    []*tmfWait
+	aborted  atomic.Uint32 // abortReason
+	state    taskState     // guarded by lu.mu
+	next     *Task         // task set links, guarded by lu.mu
+	prev     *Task
+	qnext    *Task         // dormant, worker or throttle queue, guarded by lu.mu
+	timer    *time.Timer   // bounds a Blocked task
+	copying  *copying      // what the command does, guarded by lu.mu
+	ended    chan struct{} // closed when it is aborted; nil: nobody asks; guarded by lu.mu
+	awaits   *outcome      // of the operation that a Blocked task waits for, guarded by lu.mu
 }
 
 // Port is the data and status path of a task: the session layer over a
@@ -213,7 +214,10 @@ func (t *Task) fetchParam(n int, cont func(*Task)) {
 		cont(t)
 		return
 	}
-	t.getBuf(n)
+	if !t.stageBuf(n) {
+		t.status(spc.StatusBusy)
+		return
+	}
 	t.buf = t.buf[:n]
 	t.segs = append(t.segs[:0], t.buf)
 	t.fetch(0, cont)

@@ -79,7 +79,10 @@ func (t *Task) writeChunk(m blockdev.Mode) {
 	}
 	t.segs = t.segs[:0]
 	if t.staged > 0 {
-		t.getBuf(t.staged)
+		if !t.stageBuf(t.staged) {
+			t.status(spc.StatusBusy)
+			return
+		}
 		t.segs = append(t.segs, t.buf[:t.staged])
 	}
 	if rest := int(n) - t.staged; rest > 0 {

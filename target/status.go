@@ -23,7 +23,8 @@ type Status struct {
 	LoginsAborted uint64            `json:"logins_aborted_total"`
 	Pending       int               `json:"pending_logins"`
 
-	Limits LimitStatus `json:"limits"`
+	Limits  LimitStatus   `json:"limits"`
+	Staging StagingStatus `json:"staging"`
 }
 
 // LimitStatus is what peers share, as it is in force: less than configured where the
@@ -38,6 +39,13 @@ type LimitStatus struct {
 
 	NoRoom         uint64 `json:"sessions_refused_total"` // for want of a place
 	DiscoveryEnded uint64 `json:"discovery_ended_total"`  // too old, or to make room
+}
+
+// StagingStatus is how much of Config.Staging is in use, bytes.
+type StagingStatus struct {
+	Used     int64 `json:"used_bytes"`     // buffers of volumes included
+	Reserved int64 `json:"reserved_bytes"` // of these, what sessions hold; at most half of Limit
+	Limit    int64 `json:"limit_bytes"`
 }
 
 // PortalStatus is the state of a listening address.
@@ -125,6 +133,7 @@ type SessionStatus struct {
 	TaskRequests uint64 `json:"task_management_total"`
 	Rejects      uint64 `json:"rejects_total"`
 	Dropped      uint64 `json:"dropped_pdus_total"` // outside the window, or data of ended commands
+	NoMemory     uint64 `json:"no_memory_total"`    // commands put off with BUSY for want of staging memory
 	BytesIn      uint64 `json:"payload_in_bytes"`   // from the initiator
 	BytesOut     uint64 `json:"payload_out_bytes"`  // to the initiator
 	BytesCopied  uint64 `json:"payload_copied_bytes"`
@@ -150,6 +159,9 @@ func (s *Server) Status() Status {
 			Sessions: room.Sessions, SessionsPerAddress: room.SessionsPerAddress, ReservedSessions: room.ReservedSessions,
 			DiscoveryAge: max(room.DiscoveryAge, 0), PendingLogins: room.PendingLogins, PendingPerAddress: room.PendingPerAddress,
 			NoRoom: s.stats.noRoom.Load(), DiscoveryEnded: s.stats.discoveryEnded.Load(),
+		},
+		Staging: StagingStatus{
+			Used: s.cfg.Staging.Out(), Reserved: s.cfg.Staging.Reserved(), Limit: s.cfg.Staging.Cap(),
 		},
 		Sessions: []SessionStatus{},
 	}
@@ -229,6 +241,7 @@ func (s *session) status() SessionStatus {
 	s.mu.Unlock()
 	st.Reads, st.Writes, st.Others, st.Failed = n.reads.Load(), n.writes.Load(), n.others.Load(), n.failed.Load()
 	st.Aborted, st.TaskRequests, st.Rejects = n.aborted.Load(), n.taskRequests.Load(), sum.rejects
+	st.NoMemory = n.noMemory.Load()
 	st.Dropped = n.outOfWindow.Load() + n.strayDataOut.Load()
 	st.BytesIn, st.BytesOut, st.BytesCopied = sum.in, sum.out, sum.copied+sum.dm.PayloadCopied
 	if s.nexus != nil {

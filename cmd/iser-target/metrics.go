@@ -44,6 +44,7 @@ type collector struct {
 	logins, refused, pending, sessions       *prometheus.Desc
 	connections, garbage, evicted, turned    *prometheus.Desc
 	sessionsMost, pendingMost, noRoom, aged  *prometheus.Desc
+	staging, stagingLimit, noMemory          *prometheus.Desc
 	lunReads, lunWrites, lunRead, lunWritten *prometheus.Desc
 	up, size, lunLatency, placementCopied    *prometheus.Desc
 	in, out, copied, commands, outstanding   *prometheus.Desc
@@ -70,6 +71,9 @@ func newCollector(status func() target.Status) *collector {
 		noRoom:          d("sessions_refused_total", "Sessions for which there was no place."),
 		aged:            d("discovery_ended_total", "Discovery sessions that were too old or made room."),
 		garbage:         d("connections_unrecognised_total", "Connections that spoke neither iSCSI nor MPA, or nothing.", "portal"),
+		staging:         d("staging_bytes", "Staging memory in use.", "kind"),
+		stagingLimit:    d("staging_limit_bytes", "What limits.staging_memory allows."),
+		noMemory:        d("session_no_memory_total", "Commands put off with BUSY for want of staging memory.", session...),
 		lunReads:        d("lun_reads_total", "READ commands.", lun...),
 		lunWrites:       d("lun_writes_total", "WRITE commands.", lun...),
 		lunRead:         d("lun_read_bytes_total", "Bytes read.", lun...),
@@ -109,6 +113,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.noRoom, st.Limits.NoRoom)
 	counter(c.aged, st.Limits.DiscoveryEnded)
 	gauge(c.sessions, float64(len(st.Sessions)))
+	gauge(c.staging, float64(st.Staging.Reserved), "sessions")
+	gauge(c.staging, float64(st.Staging.Used-st.Staging.Reserved), "volumes")
+	gauge(c.stagingLimit, float64(st.Staging.Limit))
 	for _, p := range st.Portals {
 		counter(c.connections, p.Accepted, p.Listen)
 		counter(c.garbage, p.Garbage+p.Silent, p.Listen)
@@ -140,6 +147,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.in, s.BytesIn, labels...)
 		counter(c.out, s.BytesOut, labels...)
 		counter(c.copied, s.BytesCopied, labels...)
+		counter(c.noMemory, s.NoMemory, labels...)
 		gauge(c.outstanding, float64(s.Outstanding), labels...)
 		for kind, n := range map[string]uint64{"read": s.Reads, "write": s.Writes, "other": s.Others} {
 			counter(c.commands, n, append(labels[:4:4], kind)...)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"softiser/config"
 	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/scsi"
@@ -31,8 +32,9 @@ func printStatus(out io.Writer, st *target.Status) error {
 	fmt.Fprintf(out, "%s, up %s; logins %d, refused %d, broken off %d\n", st.State, st.Uptime.Round(time.Second),
 		st.Logins, st.LoginsRefused, st.LoginsAborted)
 	l := &st.Limits
-	fmt.Fprintf(out, "sessions %d of %d (an address %d once half are there), pending %d of %d (%d)\n\n", len(st.Sessions), l.Sessions,
-		l.SessionsPerAddress, st.Pending, l.PendingLogins, l.PendingPerAddress)
+	fmt.Fprintf(out, "sessions %d of %d (an address %d once half are there), pending %d of %d (%d); staging memory %s of %s\n\n", len(st.Sessions), l.Sessions,
+		l.SessionsPerAddress, st.Pending, l.PendingLogins, l.PendingPerAddress,
+		config.Size(st.Staging.Used), config.Size(st.Staging.Limit))
 	w := newTable(out)
 	fmt.Fprintln(w, "GROUP\tACCEPTED\tGARBAGE\tSILENT\tEVICTED\tPORTAL")
 	for _, p := range st.Portals {

@@ -2,6 +2,7 @@ package target
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -23,7 +24,9 @@ func TestNoDescriptorsLeft(t *testing.T) {
 		serveWithFewDescriptors(t)
 		return
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestNoDescriptorsLeft$")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // should it hang
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestNoDescriptorsLeft$")
 	cmd.Env = append(os.Environ(), descriptorsChild+"=1")
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"softiser/internal/iscsi"
 )
 
 // addr is one of many addresses.
@@ -107,6 +109,39 @@ func TestPendingOfManyAddresses(t *testing.T) {
 	}
 	if p := s.giveWay(); p != nil {
 		t.Error("one that talks gives way where descriptors are short")
+	}
+}
+
+// Whoever has most of a full set does not push out his own logins that go on.
+func TestPendingOfOneWhoTalks(t *testing.T) {
+	s := newPendings(t, 4, 8)
+	for range 4 {
+		s.from(addr(1)).talks()
+	}
+	if p := s.from(addr(1)); p != nil || len(s.gone) != 0 {
+		t.Error("a login that goes on has made room for another one of its address")
+	}
+	if p := s.from(addr(2)); p == nil || len(s.gone) != 1 {
+		t.Error("another address does not get a place")
+	}
+}
+
+// A connection that has sent a Login Request is one that talks.
+func TestLoginInProgressKeepsItsPlace(t *testing.T) {
+	s := serve(t, func(c *Config, _ *Target) {
+		c.Limits.PendingLogins = 4
+		c.Timeouts.FirstBytes, c.Timeouts.Login = time.Hour, time.Hour
+	})
+	r := s.dial()
+	r.loginRequest(false, iscsi.StageOperational, 0, "InitiatorName="+r.name, "TargetName="+testIQN)
+	r.loginResponse()
+	for range 12 {
+		s.dialFrom(netip.MustParseAddr("127.0.0.1"))
+	}
+	eventually(t, "the silent ones make room", func() bool { return s.Status().Portals[0].Evicted >= 12-4 })
+	r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature)
+	if p, _ := r.loginResponse(); p.LoginResponse().Status() != iscsi.LoginSuccess {
+		t.Errorf("status %04x", uint16(p.LoginResponse().Status()))
 	}
 }
 

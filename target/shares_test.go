@@ -102,6 +102,15 @@ func TestUsersHaveShares(t *testing.T) {
 		s.wantStatus("bob", login("bob", i), iscsi.LoginSuccess)
 	}
 	s.wantStatus("bob beyond his share", login("bob", 2), iscsi.LoginOutOfResources)
+	for _, x := range s.sessionList(nil) {
+		x.dismiss(errKilled)
+		<-x.done
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.shares) != 0 {
+		t.Errorf("shares of nobody: %v", s.shares)
+	}
 }
 
 // Discovery sessions do not keep others out: the oldest makes room, of the same address

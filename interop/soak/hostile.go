@@ -140,11 +140,11 @@ type attacker struct {
 
 // attackers are let loose at the same time.
 var attackers = []attacker{
-	{"connections that say nothing", func(p *peer) error { return p.idle(40, nil) }},
-	{"half a login", func(p *peer) error { return p.idle(20, p.loginRequest("Normal")[:30]) }},
-	{"half an MPA key", func(p *peer) error { return p.idle(20, []byte("MPA ID Re")) }},
+	{"connections that say nothing", func(p *peer) error { return p.idle(200, nil) }},
+	{"half a login", func(p *peer) error { return p.idle(10, p.loginRequest("Normal")[:30]) }},
+	{"half an MPA key", func(p *peer) error { return p.idle(10, []byte("MPA ID Re")) }},
 	{"an MPA request without a login", func(p *peer) error {
-		return p.idle(20, []byte("MPA ID Req Frame\x40\x01\x00\x00"))
+		return p.idle(10, []byte("MPA ID Req Frame\x40\x01\x00\x00"))
 	}},
 	{"noise", (*peer).noise},
 	{"logins one after the other, without a logout", (*peer).storm},

@@ -273,7 +273,10 @@ func TestKeepIsBounded(t *testing.T) {
 	for i := range uint32(keepStatus + 10) {
 		r.respond(100, 2+i)
 	}
-	if n := len(r.c.keep.status); n != keepStatus {
+	r.c.mu.Lock()
+	n := len(r.c.keep.status)
+	r.c.mu.Unlock()
+	if n != keepStatus {
 		t.Errorf("%d responses are kept", n)
 	}
 }

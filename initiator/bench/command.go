@@ -23,7 +23,9 @@ const long = `Drive a volume with a load and report bandwidth and latency as fio
 
 Options have fio's names, units (k = 1024) and meaning; _ and - are the same.
 Options before the first --name are defaults for all jobs, each --name begins a
-job. With job files (fio's ini grammar), options given here override theirs.
+job. With job files (fio's ini grammar), options given here override theirs, and
+so does a URL: what the files name as filename= gives way to it. What a job file
+asks for and cannot have is refused with its place, never read as something else.
 
 The exit status is 0 when all jobs have run to their end and every operation and
 every check succeeded; 1 when one of them failed, be the run interrupted or not;
@@ -81,8 +83,8 @@ func (c *command) register(fs *pflag.FlagSet) {
 	fs.Var(nameFlag{c}, "name", "begin a job of this name")
 	for i := range options {
 		o := &options[i]
-		if o.name == "busy_poll" {
-			continue // a connection option on the command line
+		if o.name == "busy_poll" || o.name == "name" {
+			continue // a connection option on the command line, and nameFlag
 		}
 		for k, name := range append([]string{o.name}, o.aliases...) {
 			f := fs.VarPF(optionFlag{c, o}, name, "", o.help)
@@ -151,10 +153,11 @@ func split(args []string) (url string, files []string, err error) {
 }
 
 // jobs combines job files and the command line.
-func (c *command) jobs(files []string) (jobs []*Job, global []KV, notes []string, err error) {
+func (c *command) jobs(url string, files []string) (jobs []*Job, global []KV, notes []string, err error) {
 	sections := c.sections
+	var moved []string
 	if len(files) > 0 {
-		if sections, err = c.override(files); err != nil {
+		if sections, moved, err = c.override(url, files); err != nil {
 			return nil, nil, nil, err
 		}
 	} else if len(sections) == 1 {
@@ -166,27 +169,39 @@ func (c *command) jobs(files []string) (jobs []*Job, global []KV, notes []string
 		}
 	}
 	jobs, notes, err = ParseJobs(sections)
-	return jobs, global, notes, err
+	return jobs, global, append(moved, notes...), err
 }
 
 // override reads job files and appends the command line's options to each job.
-func (c *command) override(files []string) (sections []Section, err error) {
+// A URL among the arguments takes the place of what the files name, so that a
+// file written for /dev/sda need not be changed.
+func (c *command) override(url string, files []string) (sections []Section, notes []string, err error) {
 	if len(c.sections) > 1 {
-		return nil, errors.New("--name cannot be used together with a job file")
+		return nil, nil, errors.New("--name cannot be used together with a job file")
 	}
 	for _, f := range files {
 		s, err := ParseJobFile(f)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		sections = append(sections, s...)
 	}
 	for i := range sections {
-		if s := &sections[i]; s.Name != globalSection {
+		s := &sections[i]
+		if url != "" {
+			s.Opts = slices.DeleteFunc(s.Opts, func(kv KV) bool {
+				if o := optionByName(kv.Key); o == nil || o.name != "uri" {
+					return false
+				}
+				notes = append(notes, fmt.Sprintf("%s: %s gives way to the volume on the command line", kv.Pos, kv.Key))
+				return true
+			})
+		}
+		if s.Name != globalSection {
 			s.Opts = append(s.Opts, c.sections[0].Opts...)
 		}
 	}
-	return sections, nil
+	return sections, notes, nil
 }
 
 func (c *command) run(cmd *cobra.Command, args []string) error {
@@ -203,7 +218,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return usage.Wrap(err)
 	}
-	jobs, global, notes, err := c.jobs(files)
+	jobs, global, notes, err := c.jobs(url, files)
 	if err != nil {
 		return usage.Wrap(err)
 	}

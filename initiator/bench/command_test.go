@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -24,7 +25,7 @@ func TestCommandLineJobs(t *testing.T) {
 	if err != nil || len(args) != 1 {
 		t.Fatal(err, args)
 	}
-	jobs, global, notes, err := c.jobs(nil)
+	jobs, global, notes, err := c.jobs("", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,9 +50,32 @@ func TestCommandLineOverridesJobFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	jobs, _, _, err := c.jobs([]string{path})
+	jobs, _, _, err := c.jobs("", []string{path})
 	if err != nil || len(jobs) != 2 || jobs[0].Runtime != 5e9 || jobs[1].Runtime != 5e9 || !jobs[1].Dirs[dirWrite] {
 		t.Errorf("%+v, %v", jobs, err)
+	}
+}
+
+func TestURLWinsOverJobFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "job.fio")
+	text := "[global]\nfilename=/dev/sdb\n[a]\n[b]\nfilename=iser\\://h\\:3260/iqn.2026-11.x\\:b/0\n"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := parseCommand(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, _, notes, err := c.jobs("iser://h/iqn.2026-11.x:y/0", []string{path})
+	if err != nil || len(jobs) != 2 || jobs[0].URL != "" || jobs[1].URL != "" {
+		t.Fatalf("%+v, %v", jobs, err)
+	}
+	want := []string{path + ":2: filename gives way to the volume on the command line", path + ":5: filename gives way to the volume on the command line"}
+	if !slices.Equal(notes, want) {
+		t.Errorf("notes %q, want %q", notes, want)
+	}
+	if _, _, _, err := c.jobs("", []string{path}); err == nil || !strings.Contains(err.Error(), path+":2: filename=/dev/sdb: expected a volume's URL") {
+		t.Errorf("without a URL: %v", err)
 	}
 }
 

@@ -183,8 +183,6 @@ func (j *Job) check() error {
 		return fail("loops %d must be at least 1", j.Loops)
 	case j.Fsync < 0:
 		return fail("fsync %d must not be negative", j.Fsync)
-	case j.FUA && !j.writes():
-		return fail("sync (FUA) needs a job that writes")
 	}
 	return j.checkVerify(fail)
 }

@@ -94,6 +94,19 @@ func TestJobFileErrors(t *testing.T) {
 		"[j]\nbs=1,2,3,4":                         "at most 3",
 		"[j]\npercentile_list=101":                "must lie above 0",
 		"[j]\ngroup_reporting=maybe":              "expected 0 or 1",
+		"[j]\nioengine=cpuio":                     "t.fio:2: ioengine=cpuio: this engine does not read and write a block device",
+		"[j]\nioengine=net":                       "t.fio:2: ioengine=net: this engine",
+		"[j]\nrw=read:8":                          "t.fio:2: rw=read:8: expected read",
+		"[j]\nlatency_target=5ms":                 "t.fio:2: latency_target would change the load",
+		"[j]\nsteadystate=iops:10%":               "t.fio:2: steadystate would change the load",
+		"[j]\nss=iops:10%":                        "t.fio:2: ss would change the load",
+		"[j]\nzonemode=zbd":                       "t.fio:2: zonemode=zbd: would change the load",
+		"[j]\nzonemode=strided":                   "t.fio:2: zonemode=strided: would change the load",
+		"[j]\nrandom_distribution=normal:5":       "t.fio:2: random_distribution=normal:5: ",
+		"[j]\npercentage_random=50":               "t.fio:2: percentage_random would change the load",
+		"[j]\ncmdprio_percentage=50":              "t.fio:2: cmdprio_percentage would change the load",
+		"[j]\nname=":                              "t.fio:2: name=: cannot be a job's name",
+		"[j]\nfilename=iser://a/b/0:iser://c/d/0": "t.fio:2: filename=iser://a/b/0:iser://c/d/0: a job has one volume",
 		"[j]\nfilename=/dev/sda":                  "t.fio:2: filename=/dev/sda: expected a volume's URL",
 		"[j]\nbssplit=4k/50:64k/50":               "t.fio:2: bssplit would change the load, and is not offered: give a job",
 		"[j]\ninclude missing.fio":                "missing.fio",
@@ -105,6 +118,30 @@ func TestJobFileErrors(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", text, err, want)
 		}
+	}
+}
+
+// What fio spells in another way, or for another machine, and means the same.
+func TestJobFileSpelling(t *testing.T) {
+	jobs := parseText(t, `[global]
+name=everybody
+ioengine=libaio
+zonemode=none
+random_distribution=random
+rate_process=linear
+sync=1
+[a]
+filename=iser\://127.0.0.1\:3260/iqn.2026-11.softiser\:disk0/0
+[b]
+name=bee
+filename=iser://127.0.0.1:3260/iqn.2026-11.softiser:disk0/0
+`)
+	const url = "iser://127.0.0.1:3260/iqn.2026-11.softiser:disk0/0"
+	if jobs[0].Name != "a" || jobs[0].URL != url {
+		t.Errorf("a: name %q, volume %q", jobs[0].Name, jobs[0].URL)
+	}
+	if jobs[1].Name != "bee" || jobs[1].URL != url {
+		t.Errorf("b: name %q, volume %q", jobs[1].Name, jobs[1].URL)
 	}
 }
 

@@ -22,13 +22,12 @@ type option struct {
 // line both go through it.
 var options = []option{
 	{"description", nil, "TEXT", "free text that goes into the report", func(j *Job, v string) error { j.Description = v; return nil }},
-	{"uri", []string{"filename"}, "URL", "volume of this job: iser://host[:port]/iqn/lun or iscsi://…", func(j *Job, v string) error {
-		if !strings.Contains(v, "://") {
-			return errors.New("expected a volume's URL such as iser://127.0.0.1/iqn.2026-11.softiser:demo/0; local files and devices are fio's own business")
-		}
-		j.URL = v
-		return nil
-	}},
+	{"name", nil, "NAME", "the job's name, when not its section's", setName},
+	{"uri", []string{"filename"}, "URL", "volume of this job: iser://host[:port]/iqn/lun or iscsi://… (a URL among the arguments wins over a job file's)", setURI},
+	{"ioengine", nil, "NAME", "accepted for fio's engines that read and write a file or device; our own initiator takes their place", setEngine},
+	{"zonemode", nil, "none", "fio's zones are not offered", only("none", "the range has no zones")},
+	{"random_distribution", nil, "random", "how random offsets are spread over the range", only("random", "random offsets are drawn evenly")},
+	{"rate_process", nil, "linear", "how a limited rate is kept", only("linear", "operations are spaced evenly")},
 	{"rw", []string{"readwrite"}, "DIR", "read, write, randread, randwrite, rw, randrw, trim or randtrim", setRW},
 	{"bs", []string{"blocksize"}, "SIZE[,SIZE,SIZE]", "block size of reads, writes and trims", setBS},
 	{"bsrange", []string{"blocksize_range"}, "MIN-MAX[,...]", "block sizes drawn from a range", setBSRange},
@@ -105,7 +104,7 @@ func ParseJobs(sections []Section) (jobs []*Job, notes []string, err error) {
 	global := newJob()
 	for _, s := range sections {
 		if s.Name == globalSection {
-			n, err := global.apply(s.Opts)
+			n, err := global.apply(withoutName(s.Opts))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -138,6 +137,12 @@ func ParseJobs(sections []Section) (jobs []*Job, notes []string, err error) {
 	return jobs, notes, nil
 }
 
+// withoutName drops name=: in a global section fio only writes it into its
+// report, and each job keeps its section's name.
+func withoutName(opts []KV) []KV {
+	return slices.DeleteFunc(slices.Clone(opts), func(kv KV) bool { return kv.Key == "name" })
+}
+
 // apply sets options in order.
 func (j *Job) apply(opts []KV) (notes []string, err error) {
 	for _, kv := range opts {
@@ -163,6 +168,12 @@ func (j *Job) apply(opts []KV) (notes []string, err error) {
 		}
 		if err := o.set(j, v); err != nil {
 			return nil, fmt.Errorf("%s: %s=%s: %w", kv.Pos, kv.Key, kv.Value, err)
+		}
+		if o.name == "ioengine" {
+			notes = append(notes, fmt.Sprintf("%s: %s is ignored: the volume is always reached by our own initiator", kv.Pos, kv.Key))
+		}
+		if o.name == "name" {
+			continue // every report shows it anyway
 		}
 		if _, seen := j.explicit[o.name]; !seen {
 			j.order = append(j.order, o.name)

@@ -11,6 +11,44 @@ import (
 	"time"
 )
 
+func setName(j *Job, v string) error {
+	if v == "" || v == globalSection {
+		return errors.New("cannot be a job's name")
+	}
+	j.Name = v
+	return nil
+}
+
+// setURI reads a volume's URL, in which fio wants a backslash before every colon.
+func setURI(j *Job, v string) error {
+	v = strings.ReplaceAll(v, `\:`, ":")
+	switch strings.Count(v, "://") {
+	case 0:
+		return errors.New("expected a volume's URL such as iser://127.0.0.1/iqn.2026-11.softiser:demo/0, here or on the command line; local files and devices are fio's own business")
+	case 1:
+		j.URL = v
+		return nil
+	}
+	return errors.New("a job has one volume: write a job for each")
+}
+
+func setEngine(_ *Job, v string) error {
+	if !slices.Contains(engines, strings.ToLower(v)) {
+		return fmt.Errorf("this engine does not read and write a block device (those that do: %s)", strings.Join(engines, ", "))
+	}
+	return nil
+}
+
+// only accepts the one value of a key of fio's that means what is done anyway.
+func only(value, why string) func(*Job, string) error {
+	return func(_ *Job, v string) error {
+		if !strings.EqualFold(v, value) {
+			return fmt.Errorf("would change the load, and is not offered: %s", why)
+		}
+		return nil
+	}
+}
+
 func setRW(j *Job, v string) error {
 	j.Dirs = [datas]bool{}
 	name := strings.ToLower(v)
@@ -25,7 +63,7 @@ func setRW(j *Job, v string) error {
 	case "trim":
 		j.Dirs[dirTrim] = true
 	default:
-		return errors.New("expected read, write, randread, randwrite, rw, randrw, trim or randtrim")
+		return errors.New("expected read, write, randread, randwrite, rw, randrw, trim or randtrim, without fio's :N")
 	}
 	j.Random, j.RWName = random, name
 	return nil

@@ -46,6 +46,18 @@ func lvmCommand() *cobra.Command {
 	return cmd
 }
 
+// lvmExitCode is the exit code of a command below lvm that failed, 0 if cmd is
+// none.
+func lvmExitCode(cmd *cobra.Command, err error) int {
+	switch {
+	case cmd.Name() == "lvm":
+		return cli.ExitNoCommand
+	case cmd.HasParent() && cmd.Parent().Name() == "lvm":
+		return cli.ExitCode(err)
+	}
+	return 0
+}
+
 // concerns reports whether a command line is about a group in gs: it names the
 // group, a volume or a device of it, or is a report about everything, or about
 // devices some of which are the target's.

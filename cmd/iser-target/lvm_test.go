@@ -54,6 +54,11 @@ targets:
 	if code, msg := command(t, "lvm", "--socket", socket, "lvremove", "-y", group+"/data"); code == 0 || !strings.Contains(msg, "served") {
 		t.Errorf("removing a served volume: code %d, %s", code, msg)
 	}
+	for want, args := range map[int][]string{2: {"nonsense"}, 3: {"lvextend", "-L", "4x", group + "/data"}, 5: {"lvextend", "-L", "1t", group + "/data"}} {
+		if code, msg := command(t, append([]string{"lvm", "--socket", socket}, args...)...); code != want {
+			t.Errorf("%v: code %d, not lvm2's %d: %s", args, code, want, msg)
+		}
+	}
 	lvm("removed", "lvremove", group+"/snap")
 	lvm("successfully resized", "lvextend", "-L", "24m", group+"/data")
 	if code, msg := command(t, "lvm", "--socket", filepath.Join(dir, "none"), "--devices", a+","+b, "lvextend", "-L", "32m", group+"/data"); code == 0 || !strings.Contains(msg, "--socket") {

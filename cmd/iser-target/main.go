@@ -55,7 +55,9 @@ Exit codes:
   2  flags or configuration are wrong
   3  check: a volume cannot be opened (serve starts without it);
      reload: some of the changes are not in force
-  4  status, session, lun, resize, reload: no target answers on the admin socket`
+  4  status, session, lun, resize, reload: no target answers on the admin socket
+lvm and the commands below it end with lvm2's: 2 no such command, 3 the command
+line is wrong, 5 failed.`
 
 // exactly is cobra.ExactArgs with the exit code for wrong usage.
 func exactly(n int) cobra.PositionalArgs {
@@ -110,6 +112,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	fmt.Fprintln(root.ErrOrStderr(), "iser-target:", err)
+	if code := lvmExitCode(cmd, err); code != 0 {
+		return code
+	}
 	var e *exitError
 	if errors.As(err, &e) {
 		return e.code

@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/blockdev"
+	"softiser/internal/usage"
 	"softiser/lvm"
 	"softiser/lvm/vg"
 )
@@ -196,6 +197,8 @@ func flagsOf(cmd *cobra.Command) []string {
 // Run executes one command line inside a running target.
 func Run(ctx context.Context, env Env, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	c := Command(env)
+	c.SetFlagErrorFunc(usage.FlagError)
+	usage.Tree(c)
 	c.SetArgs(args)
 	c.SetIn(stdin)
 	c.SetOut(stdout)
@@ -371,7 +374,7 @@ func (a *app) group(name string) (*lvm.Group, error) {
 func splitLV(arg string) (group, lv string, err error) {
 	group, lv, ok := strings.Cut(strings.TrimPrefix(arg, "/dev/"), "/")
 	if !ok || group == "" || lv == "" || strings.Contains(lv, "/") {
-		return "", "", fmt.Errorf("%q: a logical volume is named VG/LV", arg)
+		return "", "", usage.Errorf("%q: a logical volume is named VG/LV", arg)
 	}
 	return group, lv, nil
 }

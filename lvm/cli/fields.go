@@ -58,22 +58,26 @@ func (f *field) compare(a, b *row) int {
 	return cmp.Compare(x, y)
 }
 
-// findField finds a column by lvm2's rules: the prefix may be left out.
+// findField finds a column by lvm2's rules: the prefix may be left out, and
+// neither case nor underscores count.
 func findField(name, kind string) *field {
-	for _, n := range []string{name, kind + "_" + name} {
+	name = plainName(name)
+	for _, n := range []string{name, kind + name} {
 		for i := range fields {
-			if fields[i].name == n {
+			if plainName(fields[i].name) == n {
 				return &fields[i]
 			}
 		}
 	}
 	for i := range fields {
-		if _, short, ok := strings.Cut(fields[i].name, "_"); ok && short == name && (kind == "" || fields[i].kind == kind) {
+		if _, short, ok := strings.Cut(fields[i].name, "_"); ok && plainName(short) == name && (kind == "" || fields[i].kind == kind) {
 			return &fields[i]
 		}
 	}
 	return nil
 }
+
+func plainName(column string) string { return strings.ToLower(strings.ReplaceAll(column, "_", "")) }
 
 func extentsOf(f func(*row) (uint64, bool)) func(*row) (uint64, bool) {
 	return func(r *row) (uint64, bool) {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/blockdev"
+	"softiser/internal/usage"
 	"softiser/lvm"
 	"softiser/lvm/meta"
 	"softiser/lvm/vg"
@@ -210,6 +211,9 @@ func (a *app) lvrename() *cobra.Command {
 		name := args[len(args)-1]
 		name = name[strings.LastIndex(name, "/")+1:]
 		old = old[strings.LastIndex(old, "/")+1:]
+		if old == name {
+			return usage.Errorf("old and new name of the logical volume are both %q", name)
+		}
 		g, err := a.group(group)
 		if err != nil {
 			return err
@@ -242,6 +246,9 @@ func (a *app) lvchange() *cobra.Command {
 		if active != "" {
 			return fmt.Errorf("volumes are not activated by hand: they are active while the target serves them")
 		}
+		if perm+alloc+skip+auto+full+discards+zero == "" && len(add)+len(del) == 0 {
+			return usage.Errorf("say what to change; lvchange --help lists what can be changed")
+		}
 		for _, arg := range args {
 			g, lv, err := a.lv(arg)
 			if err != nil {
@@ -266,7 +273,7 @@ func change(lv *meta.LV, o map[string]string, add, del []string) error {
 		case "y", "n":
 			return o[key] == "y", nil
 		}
-		return false, fmt.Errorf("%s %q: must be y or n", key, o[key])
+		return false, usage.Errorf("%s %q: must be y or n", key, o[key])
 	}
 	pool := len(lv.Segments) == 1 && lv.Segments[0].Type == meta.ThinPool
 	for key, v := range o {
@@ -278,7 +285,7 @@ func change(lv *meta.LV, o map[string]string, add, del []string) error {
 		switch key {
 		case "permission":
 			if v != "r" && v != "rw" {
-				return fmt.Errorf("permission %q: must be r or rw", v)
+				return usage.Errorf("permission %q: must be r or rw", v)
 			}
 			lv.SetStatus("WRITE", v == "rw")
 		case "alloc":
@@ -305,7 +312,7 @@ func change(lv *meta.LV, o map[string]string, add, del []string) error {
 				lv.Segments[0].ZeroNew = on
 			case "discards":
 				if v != "ignore" && v != "nopassdown" && v != "passdown" {
-					return fmt.Errorf("discards %q: must be ignore, nopassdown or passdown", v)
+					return usage.Errorf("discards %q: must be ignore, nopassdown or passdown", v)
 				}
 				lv.Segments[0].Discards = v
 			}
@@ -333,7 +340,7 @@ func (a *app) lvconvert() *cobra.Command {
 	c.Flags().BoolVarP(&background, "background", "b", false, "on a running target: do not wait for the end")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if !merge {
-			return fmt.Errorf("only --merge is done here; other conversions are left to lvm2")
+			return usage.Errorf("only --merge is done here; other conversions are left to lvm2")
 		}
 		for _, arg := range args {
 			g, lv, err := a.lv(arg)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/usage"
 	"softiser/lvm"
 	"softiser/lvm/meta"
 	"softiser/lvm/vg"
@@ -79,7 +80,7 @@ func (o *lvcreateFlags) kind(x *meta.VG, lv string) (string, error) {
 
 func (a *app) create(cmd *cobra.Command, o lvcreateFlags, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("name the volume group")
+		return usage.Errorf("name the volume group")
 	}
 	target, pvs := args[0], args[1:]
 	group, lv, _ := strings.Cut(strings.TrimPrefix(target, "/dev/"), "/")
@@ -186,7 +187,7 @@ func sizeWords(n uint64) string {
 func (a *app) createSnapshot(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, origin string, from []vg.Range) error {
 	lv := g.Metadata().LV(origin)
 	if lv == nil {
-		return fmt.Errorf("name the origin as VG/LV")
+		return usage.Errorf("name the origin as VG/LV")
 	}
 	n, err := a.extents(g, o.sizing, 0, lv.Extents())
 	if err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"regexp"
@@ -17,11 +18,15 @@ import (
 // lvm2 is Debian's lvm2 on loop devices over the files of a shell. Nothing is
 // activated, so device-mapper is not needed; root is.
 type lvm2 struct {
-	t   *testing.T
-	env []string
+	t       *testing.T
+	env     []string
+	devices string // section of the configuration: nothing but the shell's disks
 }
 
-const lvm2Config = `global{activation=0} devices{use_devicesfile=0 hints="none" scan="/dev"} backup{archive=0 backup=0}`
+// config is the whole configuration, with further settings of its section global.
+func (l *lvm2) config(global string) string {
+	return "global{activation=0 " + global + "} " + l.devices + " backup{archive=0 backup=0}"
+}
 
 func newLVM2(t *testing.T, s *shell) *lvm2 {
 	t.Helper()
@@ -44,12 +49,16 @@ func newLVM2(t *testing.T, s *shell) *lvm2 {
 	}
 	// lvm2's own lock directory: both keep to it.
 	s.env = Env{Config: lvm.Config{Config: vg.Config{ArchiveDir: "-", BackupDir: "-"}}}
-	return &lvm2{t, append(os.Environ(), "LVM_SUPPRESS_FD_WARNINGS=1")}
+	filter := ""
+	for _, d := range s.disks {
+		filter += `"a|^` + d + `$|", `
+	}
+	return &lvm2{t, append(os.Environ(), "LVM_SUPPRESS_FD_WARNINGS=1"), `devices{use_devicesfile=0 hints="none" scan="/dev" filter=[` + filter + `"r|.*|"]}`}
 }
 
 func (l *lvm2) run(args ...string) string {
 	l.t.Helper()
-	c := exec.Command("lvm", append(args, "--config", lvm2Config)...)
+	c := exec.Command("lvm", append(args, "--config", l.config(""))...)
 	c.Env = l.env
 	var stderr strings.Builder
 	c.Stderr = &stderr
@@ -98,7 +107,7 @@ func TestAgainstLVM2(t *testing.T) {
 	active := regexp.MustCompile(`([-a-zA-Z]{4})XX([-a-z]{4})`)
 	mask := func(out string) string { return active.ReplaceAllString(out, "$1--$2") }
 	for _, args := range []string{
-		"lvs", "lvs -a", "lvs --segments", "lvs --segments --reportformat json", "lvs --reportformat json", "lvs -a -o lv_name,lv_size,seg_pe_ranges,devices --units m",
+		"lvs", "lvs -a", "lvs --segments", "lvs --segments --reportformat json", "lvs -o seg_type,LVSize,seg_count,SegSize", "lvs --reportformat json", "lvs -a -o lv_name,lv_size,seg_pe_ranges,devices --units m",
 		"lvs -o+chunk_size,seg_count,transaction_id,thin_id,discards,stripes,stripe_size", "lvs -o lv_name,lv_uuid,lv_tags,lv_host,lv_when_full,lv_allocation_policy",
 		"lvs -a -o lv_name,lv_layout,lv_role,lv_parent,lv_dm_path,lv_skip_activation,lv_autoactivation", "lvs -a -o lv_name,lv_ancestors,lv_descendants,lv_full_ancestors,lv_full_descendants",
 		"lvs -a -o lv_name,origin_uuid,pool_lv_uuid,data_lv_uuid,metadata_lv_uuid", "lvs -a -o lv_name,thin_count,zero,data_stripes,data_copies,seg_tags", "lvs -a --reportformat json -o lv_name,lv_layout,lv_role,zero,thin_count",
@@ -123,6 +132,7 @@ func TestAgainstLVM2(t *testing.T) {
 	}
 	compareColumns(t, s, l, group, mask)
 	everyColumn(t, s, l, group)
+	exitCodes(t, s, l, group)
 	locksKeepOut(t, s, l, group)
 	file := t.TempDir() + "/backup"
 	l.run("vgcfgbackup", "-f", file, group)
@@ -212,6 +222,31 @@ func everyColumn(t *testing.T, s *shell, l *lvm2, group string) {
 	}
 }
 
+// exitCodes: what is refused here and by lvm2 ends with the same code.
+func exitCodes(t *testing.T, s *shell, l *lvm2, group string) {
+	t.Helper()
+	for _, line := range []string{
+		"lvs VG", "lvs nope", "lvs VG/nope", "lvs -o nonsense", "lvs -O nonsense", "lvs --nosuch", "lvs --units x", "lvs --reportformat x", "lvs -o lv_name,pv_name",
+		"vgs nope", "pvs /dev/nope", "pvcreate", "vgcreate", "vgcreate VG DISK", "pvcreate DISK", "vgremove", "vgremove VG", "vgrename one", "vgrename nope other", "vgextend VG",
+		"lvcreate VG", "lvcreate -L4x VG", "lvcreate -L4m -l4 VG", "lvcreate -L9g VG", "lvcreate -L4m -n lin VG", "lvremove", "lvremove VG/nope", "lvrename VG lin", "lvrename VG lin lin",
+		"lvextend -L+4m", "lvextend VG/str", "lvextend -L24m VG/str", "lvextend -L4m VG/str", "lvextend -Lx VG/str", "lvextend -l0 VG/str",
+		"lvreduce VG/str", "lvreduce -L400m VG/str", "lvreduce -L-400m VG/str", "lvchange VG/str", "lvchange -px VG/str", "lvchange --addtag", "lvconvert VG/str", "vgcfgbackup nope",
+	} {
+		args := strings.Fields(strings.NewReplacer("VG", group, "DISK", s.disks[0]).Replace(line))
+		c := exec.Command("lvm", append([]string{args[0], "--config", l.config("")}, args[1:]...)...)
+		c.Env = l.env
+		out, err := c.CombinedOutput()
+		var ended *exec.ExitError
+		if err != nil && !errors.As(err, &ended) {
+			t.Fatal(err)
+		}
+		_, err = s.try(nil, args...)
+		if ours, theirs := ExitCode(err), c.ProcessState.ExitCode(); ours != theirs {
+			t.Errorf("%s: code %d (%v), lvm2 has %d: %s", line, ours, err, theirs, out)
+		}
+	}
+}
+
 // locksKeepOut: while one side changes a group, the other waits, or says that it
 // is locked.
 func locksKeepOut(t *testing.T, s *shell, l *lvm2, group string) {
@@ -226,7 +261,7 @@ func locksKeepOut(t *testing.T, s *shell, l *lvm2, group string) {
 		t.Fatal(err)
 	}
 	s.fails("lock", "lvchange", "--addtag", "ours", group+"/lin")
-	theirs := exec.Command("lvm", "lvchange", "--addtag", "theirs", group+"/lin", "--config", "global{activation=0 wait_for_locks=0} "+strings.SplitN(lvm2Config, "} ", 2)[1])
+	theirs := exec.Command("lvm", "lvchange", "--addtag", "theirs", group+"/lin", "--config", l.config("wait_for_locks=0"))
 	theirs.Env = l.env
 	if out, err := theirs.CombinedOutput(); err == nil || !strings.Contains(string(out), "lock") {
 		t.Errorf("lvm2 does not keep to the lock file: %v\n%s", err, out)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/usage"
 	"softiser/lvm"
 	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
@@ -75,7 +76,7 @@ func (a *app) pvcreate() *cobra.Command {
 		case 1, 2:
 			o.Copies = *copies
 		default:
-			return fmt.Errorf("--pvmetadatacopies must be 0, 1 or 2")
+			return usage.Errorf("--pvmetadatacopies must be 0, 1 or 2")
 		}
 		ds, err := a.open(args)
 		if err != nil {
@@ -192,7 +193,7 @@ func extentRange(pv *meta.PV, s string) (vg.Range, error) {
 	var lo, hi uint64
 	if _, err := fmt.Sscanf(s, "%d-%d", &lo, &hi); err == nil {
 		if hi < lo {
-			return r, fmt.Errorf("extents %q: the end lies before the start", s)
+			return r, usage.Errorf("extents %q: the end lies before the start", s)
 		}
 		r.Off, r.Len = lo, hi-lo+1
 		return r, nil
@@ -202,7 +203,7 @@ func extentRange(pv *meta.PV, s string) (vg.Range, error) {
 		return r, nil
 	}
 	if _, err := fmt.Sscanf(strings.TrimSuffix(s, "-"), "%d", &lo); err != nil {
-		return r, fmt.Errorf("extents %q: must be like 10, 10- or 10-19", s)
+		return r, usage.Errorf("extents %q: must be like 10, 10- or 10-19", s)
 	}
 	r.Off = lo
 	if !strings.HasSuffix(s, "-") {

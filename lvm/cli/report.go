@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/usage"
 	"softiser/lvm/meta"
 	"softiser/lvm/vg"
 )
@@ -113,7 +114,7 @@ func newReport(o reportFlags, kind, columns string) (*report, error) {
 		return nil, err
 	}
 	if o.format != "basic" && o.format != "json" {
-		return nil, fmt.Errorf("report format %q: must be basic or json", o.format)
+		return nil, usage.Errorf("report format %q: must be basic or json", o.format)
 	}
 	r := &report{unit: u, suffix: !o.noSuffix}
 	names := strings.Split(columns, ",")

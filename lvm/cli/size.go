@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"softiser/internal/usage"
 	"softiser/lvm/vg"
 )
 
@@ -41,16 +42,16 @@ func parseSize(s string) (amount, error) {
 	}
 	r, ok := new(big.Rat).SetString(s)
 	if !ok || strings.Trim(s, "0123456789.") != "" || r.Sign() < 0 {
-		return a, fmt.Errorf("size %q is not a number with an optional unit (b s k m g t p e)", orig)
+		return a, usage.Errorf("size %q is not a number with an optional unit (b s k m g t p e)", orig)
 	}
 	r.Mul(r, new(big.Rat).SetInt(new(big.Int).SetUint64(mult)))
 	n := new(big.Int).Quo(r.Num(), r.Denom())
 	if !n.IsInt64() {
-		return a, fmt.Errorf("size %q is too large", orig)
+		return a, usage.Errorf("size %q is too large", orig)
 	}
 	a.bytes = n.Uint64()
 	if a.bytes == 0 {
-		return a, fmt.Errorf("size %q may not be zero", orig)
+		return a, usage.Errorf("size %q may not be zero", orig)
 	}
 	return a, nil
 }
@@ -65,7 +66,7 @@ func parseExtents(s string) (amount, error) {
 	num, of, pct := strings.Cut(s, "%")
 	n, err := strconv.ParseUint(num, 10, 32)
 	if err != nil || n == 0 {
-		return a, fmt.Errorf("extents %q: not a number of extents or a percentage like 50%%FREE", orig)
+		return a, usage.Errorf("extents %q: not a number of extents or a percentage like 50%%FREE", orig)
 	}
 	if !pct {
 		a.extents = n
@@ -84,7 +85,7 @@ func parseExtents(s string) (amount, error) {
 	case of == "LV" || of == "L":
 		a.of = "LV"
 	default:
-		return a, fmt.Errorf("extents %q: a percentage is of VG, PVS, FREE, LV or ORIGIN", orig)
+		return a, usage.Errorf("extents %q: a percentage is of VG, PVS, FREE, LV or ORIGIN", orig)
 	}
 	return a, nil
 }
@@ -99,13 +100,13 @@ func (s sizing) resolve(a *app, x *vg.Group, base, origin uint64) (uint64, error
 	var err error
 	switch {
 	case s.size != "" && s.extents != "":
-		return 0, fmt.Errorf("give --size or --extents, not both")
+		return 0, usage.Errorf("give --size or --extents, not both")
 	case s.size != "":
 		m, err = parseSize(s.size)
 	case s.extents != "":
 		m, err = parseExtents(s.extents)
 	default:
-		return 0, fmt.Errorf("give the size: --size or --extents")
+		return 0, usage.Errorf("give the size: --size or --extents")
 	}
 	if err != nil {
 		return 0, err
@@ -159,17 +160,17 @@ func parseUnits(s string) (unit, error) {
 	}
 	letter := s[len(s)-1]
 	if !strings.ContainsRune("rRhHbBsSkKmMgGtTpPeE", rune(letter)) {
-		return unit{}, fmt.Errorf("units %q: must end in one of rRhHbBsSkKmMgGtTpPeE", s)
+		return unit{}, usage.Errorf("units %q: must end in one of rRhHbBsSkKmMgGtTpPeE", s)
 	}
 	u := unit{letter: letter}
 	if num := s[:len(s)-1]; num != "" {
 		f, err := strconv.ParseFloat(num, 64)
 		if err != nil || f <= 0 {
-			return unit{}, fmt.Errorf("units %q: not a number before the unit", s)
+			return unit{}, usage.Errorf("units %q: not a number before the unit", s)
 		}
 		u.custom = uint64(f * float64(outputFactor(letter)))
 		if u.custom == 0 {
-			return unit{}, fmt.Errorf("units %q: too small", s)
+			return unit{}, usage.Errorf("units %q: too small", s)
 		}
 	}
 	return u, nil

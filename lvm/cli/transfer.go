@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/blockdev"
+	"softiser/internal/usage"
 	"softiser/lvm"
 	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
@@ -96,7 +97,7 @@ func (a *app) export() *cobra.Command {
 		}
 		defer func() { err = errors.Join(err, v.Close()) }()
 		if raw && from != "" {
-			return fmt.Errorf("--raw writes whole volumes; leave --from out")
+			return usage.Errorf("--raw writes whole volumes; leave --from out")
 		}
 		if size := v.Info().Size; resume < 0 || resume > size {
 			return fmt.Errorf("--resume %d: %s has %d bytes", resume, args[0], size)

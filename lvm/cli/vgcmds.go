@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/blockdev"
+	"softiser/internal/usage"
 	"softiser/lvm"
 	"softiser/lvm/meta"
 	"softiser/lvm/vg"
@@ -121,7 +122,7 @@ func (a *app) toReduce(x *vg.Group, paths []string, missing, all bool) ([]*meta.
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("name the physical volumes to take out")
+		return nil, usage.Errorf("name the physical volumes to take out")
 	}
 	return out, nil
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+
+	"softiser/internal/usage"
 )
 
 // VolumeGroup is an LVM group that the target has open.
@@ -28,6 +30,7 @@ type LVM struct {
 
 const (
 	trailerError  = "Softiser-Error"
+	trailerUsage  = "Softiser-Usage" // set if the command line is wrong
 	trailerStderr = "Softiser-Stderr"
 	maxTrailer    = 32 << 10
 )
@@ -48,13 +51,16 @@ func (l LVM) handle(mux *http.ServeMux) {
 			answer(w, http.StatusInternalServerError, Error{err.Error()})
 			return
 		}
-		w.Header().Set("Trailer", trailerError+", "+trailerStderr)
+		w.Header().Set("Trailer", trailerError+", "+trailerUsage+", "+trailerStderr)
 		w.WriteHeader(http.StatusOK)
 		var stderr limited
 		out := flushing{w, http.NewResponseController(w)}
 		err := l.Run(r.Context(), r.URL.Query()["arg"], r.Body, out, &stderr)
 		if err != nil {
 			w.Header().Set(trailerError, url.QueryEscape(err.Error()))
+			if usage.Is(err) {
+				w.Header().Set(trailerUsage, "1")
+			}
 		}
 		w.Header().Set(trailerStderr, url.QueryEscape(string(stderr.b)))
 	})
@@ -106,6 +112,9 @@ func (c *Client) LVM(ctx context.Context, args []string, stdin io.Reader, stdout
 		io.WriteString(stderr, s)
 	}
 	if s, err := url.QueryUnescape(resp.Trailer.Get(trailerError)); err == nil && s != "" {
+		if resp.Trailer.Get(trailerUsage) != "" {
+			return usage.Errorf("%s", s)
+		}
 		return errors.New(s)
 	}
 	if _, ok := resp.Trailer[trailerStderr]; !ok {

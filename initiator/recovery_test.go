@@ -208,6 +208,28 @@ func TestLUNChanged(t *testing.T) {
 	})
 }
 
+// The look at a LUN consists of several commands. When the connection is lost between two
+// of them, the next one ends at once: recovery, which alone could send it, waits for it.
+func TestLostBetweenLooks(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		ft.mu.Lock()
+		ft.dialErr = func(int) error { return errors.New("away") }
+		ft.mu.Unlock()
+		ft.last().cut(errors.New("gone"))
+		synctest.Wait()
+		s := l.Sessions()[0]
+		if st, _ := s.State(); st != StateRecovering {
+			t.Fatalf("the session is %v", st)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := l.recheck(ctx, s); !errors.Is(err, ErrSessionLost) {
+			t.Errorf("a look without a connection: %v", err)
+		}
+	})
+}
+
 // A target that lets us in and dies of the same command again and again does
 // not get it for ever.
 func TestPoisonCommand(t *testing.T) {

@@ -1,6 +1,8 @@
 package initiator
 
 import (
+	"fmt"
+
 	"softiser/internal/iscsi"
 )
 
@@ -43,6 +45,11 @@ func (s *Session) enqueue(r *Request) *conn {
 			s.finish(r, s.lostError())
 			return nil
 		}
+	}
+	if r.ctl && s.conn == nil {
+		// Recovery, which alone could send it, may be what waits for it.
+		s.finish(r, fmt.Errorf("%w: %w", ErrSessionLost, errConnGone))
+		return nil
 	}
 	r.state, r.resets = reqQueued, s.resets
 	if r.ctl {

@@ -160,7 +160,20 @@ func newVolume(t testing.TB, size int64, bs int) blockdev.Device {
 			t.Error(err)
 		}
 	})
-	return v
+	return sameVolume{v, ""}
+}
+
+// sameVolume is a memory volume whose identity is its name, as that of a file is its
+// path after a restart, too; by itself each of them is another disk.
+type sameVolume struct {
+	*mem.Device
+	name string
+}
+
+func (v sameVolume) Info() blockdev.Info {
+	i := v.Device.Info()
+	i.ID = "memory:" + v.name
+	return i
 }
 
 // newNamed is a memory volume of 1 MiB with an identity of its own.
@@ -176,7 +189,7 @@ func newSized(t testing.TB, name string, size int64) blockdev.Device {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { v.Close() })
-	return v
+	return sameVolume{v, name}
 }
 
 func (r *rig) nexus(id byte) *Nexus {

@@ -237,7 +237,6 @@ func TestUsageIsTwo(t *testing.T) {
 		{"nonsense"},
 		{"session", "nonsense"},
 		{"lvm", "lvlist"},
-		{"lvm", "lvrename", "vg0"},
 		{"serve", "--export", "my_disk=memory,size=1MiB"},
 		{"check"},
 		{"serve", "--config", "x.yaml", "--export", "a=memory,size=1MiB"},

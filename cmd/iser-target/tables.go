@@ -32,7 +32,7 @@ func printStatus(out io.Writer, st *target.Status) error {
 	fmt.Fprintf(out, "%s, up %s; logins %d, refused %d, broken off %d\n", st.State, st.Uptime.Round(time.Second),
 		st.Logins, st.LoginsRefused, st.LoginsAborted)
 	l := &st.Limits
-	fmt.Fprintf(out, "sessions %d of %d (an address %d once half are there), pending %d of %d (%d); staging memory %s of %s\n\n", len(st.Sessions), l.Sessions,
+	fmt.Fprintf(out, "sessions %d of %d (an address %d once half are there), pending %d of %d (%d)\nstaging memory %s of %s\n\n", len(st.Sessions), l.Sessions,
 		l.SessionsPerAddress, st.Pending, l.PendingLogins, l.PendingPerAddress,
 		config.Size(st.Staging.Used), config.Size(st.Staging.Limit))
 	w := newTable(out)

@@ -204,6 +204,9 @@ func (c *clone) limits(size int64) {
 	for d := range c.lim {
 		// The clones of a job have a limit each, as in fio.
 		c.lim[d] = limiter{bytes: j.Rate[d], iops: j.RateIOPS[d]}
+		if j.Poisson {
+			c.lim[d].poisson(j.BS[d].Min, j.Seed+uint64(j.thread)<<32+uint64(d))
+		}
 		c.paced = c.paced || j.Rate[d] > 0 || j.RateIOPS[d] > 0
 	}
 }

@@ -24,8 +24,8 @@ func TestFioExamples(t *testing.T) {
 	if _, err := os.Stat(exampleDir); errors.Is(err, fs.ErrNotExist) {
 		t.Skipf("%s is not there: Debian's fio-examples is not installed, or without its documentation", exampleDir)
 	}
-	for _, name := range []string{"POOL", "CONT", "S3_KEY", "S3_ID", "SWIFT_id", "FIO_DIR", "FIO_RW", "unixsocket"} {
-		t.Setenv(name, "") // whoever runs the test may have them
+	for _, name := range []string{"POOL", "CONT", "S3_KEY", "S3_ID", "SWIFT_id", "FIO_DIR", "unixsocket"} {
+		t.Setenv(name, "x") // so that it is not the environment that is refused
 	}
 	table, err := os.Open("testdata/fio-examples")
 	if err != nil {

@@ -83,6 +83,9 @@ var ignored = map[string]string{
 	"force_async":                "it belongs to one of fio's engines",
 	"uncached":                   "it belongs to one of fio's engines",
 	"io_submit_mode":             "it belongs to one of fio's engines",
+	"clientname":                 "it belongs to one of fio's engines",
+	"pool":                       "it belongs to one of fio's engines",
+	"rbdname":                    "it belongs to one of fio's engines",
 	"hostname":                   "it belongs to one of fio's engines",
 	"port":                       "it belongs to one of fio's engines",
 	"protocol":                   "it belongs to one of fio's engines",
@@ -114,7 +117,6 @@ var engines = []string{
 // refused are keys of fio that would change the load and are not there, with
 // what to do instead.
 var refused = map[string]string{
-	"bssplit":               "give a job for each block size, or a bsrange",
 	"blockalign":            "blocks are aligned to the smallest block size",
 	"ba":                    "blocks are aligned to the smallest block size",
 	"bs_unaligned":          "the volume only takes whole blocks",

@@ -45,6 +45,7 @@ type Job struct {
 	RWName string // as written
 
 	BS          [datas]MinMax
+	Split       [datas][]portion // block sizes with their shares; nil: evenly from BS
 	IODepth     int
 	NumJobs     int
 	Size        Size // length of the range; zero: to the end of the volume
@@ -63,6 +64,8 @@ type Job struct {
 	RateIOPS    [datas]int64
 	Seed        uint64
 	NoRandomMap bool
+	Dist        Distribution
+	Poisson     bool // a limited rate is a Poisson process, not a steady one
 	ZeroBuffers bool
 	FUA         bool
 	Fsync       int // flush after so many writes; zero: never
@@ -125,6 +128,10 @@ func (j *Job) copy() *Job {
 func (j *Job) mixed() bool  { return j.Dirs[dirRead] && j.Dirs[dirWrite] }
 func (j *Job) writes() bool { return j.Dirs[dirWrite] }
 
+// uneven reports whether random blocks are drawn by a distribution that prefers
+// some of them, and so without a random map.
+func (j *Job) uneven() bool { return j.Random && j.Dist.kind != spreadEven }
+
 // minBS is the smallest block of any direction used: the unit of the random
 // map and of the ledger.
 func (j *Job) minBS() int {
@@ -167,6 +174,11 @@ func (j *Job) check() error {
 		} else if on && (bs.Min%unit != 0 || bs.Max%unit != 0) {
 			return fail("block sizes must be multiples of the smallest one, %d bytes", unit)
 		}
+		for _, s := range j.Split[d] {
+			if on && s.value%unit != 0 {
+				return fail("block sizes must be multiples of the smallest one, %d bytes", unit)
+			}
+		}
 	}
 	switch {
 	case j.IODepth < 1 || j.IODepth > maxDepth:
@@ -197,8 +209,8 @@ func (j *Job) checkVerify(fail func(string, ...any) error) error {
 		return fail("verify cannot be used with trim: trimmed blocks have no header")
 	case j.VerifyDurable && (!j.VerifyOnly || j.VerifyState == ""):
 		return fail("verify_durable needs verify_only and verify_state")
-	case j.writes() && j.NoRandomMap && j.Random:
-		return fail("verify cannot be used with norandommap: two writes of one block could overlap")
+	case j.writes() && j.Random && (j.NoRandomMap || j.uneven()):
+		return fail("verify cannot be used with norandommap or an uneven random_distribution: two writes of one block could overlap")
 	case j.writes() && j.NumJobs > 1 && j.OffsetIncr == (Size{}):
 		return fail("verify with numjobs=%d: the clones would overwrite each other's blocks; give each its own range with offset_increment and size", j.NumJobs)
 	}

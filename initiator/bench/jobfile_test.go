@@ -105,10 +105,10 @@ func TestJobFileErrors(t *testing.T) {
 		"[j]\nrandom_distribution=normal:5":       "t.fio:2: random_distribution=normal:5: ",
 		"[j]\npercentage_random=50":               "t.fio:2: percentage_random would change the load",
 		"[j]\ncmdprio_percentage=50":              "t.fio:2: cmdprio_percentage would change the load",
+		"[j]\ncontinue_on_error=write":            "t.fio:2: continue_on_error=write: would change the load",
 		"[j]\nname=":                              "t.fio:2: name=: cannot be a job's name",
 		"[j]\nfilename=iser://a/b/0:iser://c/d/0": "t.fio:2: filename=iser://a/b/0:iser://c/d/0: a job has one volume",
 		"[j]\nfilename=/dev/sda":                  "t.fio:2: filename=/dev/sda: expected a volume's URL",
-		"[j]\nbssplit=4k/50:64k/50":               "t.fio:2: bssplit would change the load, and is not offered: give a job",
 		"[j]\ninclude missing.fio":                "missing.fio",
 	} {
 		s, err := parseJobText(strings.NewReader(text), "t.fio", func(string) string { return "" })

@@ -13,13 +13,20 @@ type limiter struct {
 	start       time.Duration
 	sentBytes   int64
 	sentIOs     int64
+
+	mean   time.Duration // of the Poisson process; zero: none
+	random rng
+	next   time.Duration // Poisson: when the next operation is due, after start
 }
 
 // reset restarts the account at now.
-func (l *limiter) reset(now time.Duration) { l.start, l.sentBytes, l.sentIOs = now, 0, 0 }
+func (l *limiter) reset(now time.Duration) { l.start, l.sentBytes, l.sentIOs, l.next = now, 0, 0, 0 }
 
 // wait returns how long after now the next operation is due; zero or less: now.
 func (l *limiter) wait(now time.Duration) time.Duration {
+	if l.mean > 0 {
+		return l.start + l.next - now
+	}
 	var due time.Duration
 	if l.bytes > 0 {
 		due = perSecond(l.sentBytes, l.bytes)
@@ -37,6 +44,21 @@ func (l *limiter) wait(now time.Duration) time.Duration {
 func (l *limiter) take(n int) {
 	l.sentBytes += int64(n)
 	l.sentIOs++
+	if l.mean > 0 {
+		l.next += time.Duration(float64(l.mean) * -math.Log(1-l.random.unit()))
+	}
+}
+
+// poisson makes the process one of random times; block is the size by which a rate
+// in bytes is counted, the direction's smallest as in fio.
+func (l *limiter) poisson(block int, seed uint64) {
+	if l.iops > 0 {
+		l.mean = perSecond(1, l.iops)
+	}
+	if l.bytes > 0 {
+		l.mean = max(l.mean, perSecond(int64(block), l.bytes))
+	}
+	l.random = rng(mix64(seed))
 }
 
 // perSecond returns the time that n units take at rate units a second,

@@ -26,11 +26,17 @@ var options = []option{
 	{"uri", []string{"filename"}, "URL", "volume of this job: iser://host[:port]/iqn/lun or iscsi://… (a URL among the arguments wins over a job file's)", setURI},
 	{"ioengine", nil, "NAME", "accepted for fio's engines that read and write a file or device; our own initiator takes their place", setEngine},
 	{"zonemode", nil, "none", "fio's zones are not offered", only("none", "the range has no zones")},
-	{"random_distribution", nil, "random", "how random offsets are spread over the range", only("random", "random offsets are drawn evenly")},
-	{"rate_process", nil, "linear", "how a limited rate is kept", only("linear", "operations are spaced evenly")},
+	{"random_distribution", nil, "NAME[:VALUE]", "random (evenly), zipf:THETA, pareto:POWER or zoned:DRAWS/SIZE:… in per cent", setDistribution},
+	{"rate_process", nil, "linear|poisson", "how a limited rate is kept: steadily, or at random like independent users", func(j *Job, v string) error {
+		if j.Poisson = v == "poisson"; !j.Poisson && v != "linear" {
+			return errors.New("expected linear or poisson")
+		}
+		return nil
+	}},
 	{"rw", []string{"readwrite"}, "DIR", "read, write, randread, randwrite, rw, randrw, trim or randtrim", setRW},
 	{"bs", []string{"blocksize"}, "SIZE[,SIZE,SIZE]", "block size of reads, writes and trims", setBS},
 	{"bsrange", []string{"blocksize_range"}, "MIN-MAX[,...]", "block sizes drawn from a range", setBSRange},
+	{"bssplit", nil, "SIZE/PERCENT[:...]", "block sizes with their shares, for reads, writes and trims", setBSSplit},
 	{"iodepth", nil, "N", "requests kept in flight by each clone", intVar(func(j *Job) *int { return &j.IODepth })},
 	{"numjobs", nil, "N", "clones of the job, each with its own queue", intVar(func(j *Job) *int { return &j.NumJobs })},
 	{"size", []string{"filesize"}, "SIZE", "length of the range, bytes or % of the volume", sizeVar(func(j *Job) *Size { return &j.Size })},

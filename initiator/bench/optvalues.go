@@ -88,6 +88,9 @@ func perDir(v string, f func(d dir, s string) error) error {
 }
 
 func setBS(j *Job, v string) error {
+	if err := j.notSplit(); err != nil {
+		return err
+	}
 	return perDir(v, func(d dir, s string) error {
 		n, err := blockSize(s, j.kbBase)
 		j.BS[d] = MinMax{n, n}
@@ -96,6 +99,9 @@ func setBS(j *Job, v string) error {
 }
 
 func setBSRange(j *Job, v string) error {
+	if err := j.notSplit(); err != nil {
+		return err
+	}
 	return perDir(v, func(d dir, s string) error {
 		lo, hi, ok := strings.Cut(s, "-")
 		if !ok {
@@ -158,8 +164,10 @@ func setContinue(j *Job, v string) error {
 	switch strings.ToLower(v) {
 	case "none", "0":
 		j.ContinueOnErr = false
-	case "all", "io", "read", "write", "1":
+	case "all", "io", "1":
 		j.ContinueOnErr = true
+	case "read", "write", "verify":
+		return errors.New("would change the load, and is not offered: a job goes on after all failed operations or after none")
 	default:
 		return errors.New("expected none or all")
 	}

@@ -16,6 +16,9 @@ func (r *rng) below(n uint64) uint64 {
 	return hi
 }
 
+// unit returns a number in [0, 1).
+func (r *rng) unit() float64 { return float64(r.next()>>11) / (1 << 53) }
+
 // mix64 spreads every bit of x over the whole word (splitmix64's finisher).
 func mix64(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -67,7 +70,8 @@ type pattern struct {
 	units uint64
 	rng   rng
 
-	pos  [datas]uint64 // sequential: next unit, per direction as in fio
+	hot  [datas]*scatter // random and uneven, per direction: its blocks are counted in its own size
+	pos  [datas]uint64   // sequential: next unit, per direction as in fio
 	perm permutation
 	draw uint64   // random: position in perm
 	used []uint64 // random map in units, for sizes that vary; nil: perm alone is exact
@@ -83,7 +87,13 @@ func newPattern(j *Job, base, size int64) *pattern {
 	p := &pattern{job: j, base: base, unit: int64(j.minBS())}
 	p.units = uint64(size / p.unit)
 	p.rng = rng(mix64(j.Seed + uint64(j.clone)<<32))
-	if j.Random && !j.NoRandomMap {
+	if j.uneven() {
+		for d, on := range j.Dirs {
+			if block := int64(j.BS[d].Min); on && size >= block {
+				p.hot[d] = newScatter(j.Dist, uint64(size/block), j.Seed+uint64(j.clone)<<32)
+			}
+		}
+	} else if j.Random && !j.NoRandomMap {
 		if j.maxBS() != j.minBS() {
 			p.used = make([]uint64, (p.units+63)/64)
 		}
@@ -117,7 +127,11 @@ func (p *pattern) next() (e extent, ok bool) {
 		}
 		n = min(uint64(size/int(p.unit)), p.units-at)
 		p.pos[e.d] = at + n
-	case p.job.NoRandomMap:
+	case p.hot[e.d] != nil:
+		own := uint64(p.job.BS[e.d].Min) / uint64(p.unit)
+		at = p.hot[e.d].next(&p.rng) * own
+		n = min(uint64(size/int(p.unit)), p.units-at)
+	case p.job.NoRandomMap || p.job.uneven():
 		// As fio: any block-aligned start from which a whole block fits.
 		n = min(uint64(size/int(p.unit)), p.units)
 		at = p.rng.below(p.units/n) * n
@@ -177,6 +191,9 @@ func (p *pattern) size(d dir) int {
 	bs := p.job.BS[d]
 	if bs.Min == bs.Max {
 		return bs.Min
+	}
+	if split := p.job.Split[d]; split != nil {
+		return pick(split, int(p.rng.below(100)))
 	}
 	steps := uint64((bs.Max-bs.Min)/int(p.unit)) + 1
 	return bs.Min + int(p.rng.below(steps))*int(p.unit)

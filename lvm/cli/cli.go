@@ -64,7 +64,7 @@ func Command(env Env) *cobra.Command {
 	f.StringSliceVar(&a.devices, "devices", nil, "files and block devices to use (default $LVM_DEVICES, else all block devices)")
 	f.BoolVarP(&a.yes, "yes", "y", false, "answer every question with yes")
 	f.CountVarP(&a.force, "force", "f", "override checks, as lvm2 does")
-	for _, c := range slices.Concat(a.pvCommands(), a.vgCommands(), a.lvCommands(), a.reportCommands(), a.transferCommands()) {
+	for _, c := range slices.Concat(a.pvCommands(), a.vgCommands(), a.lvCommands(), a.reportCommands(), a.displayCommands(), a.transferCommands()) {
 		a.wrap(c)
 		exemplify(c)
 		root.AddCommand(c)
@@ -137,7 +137,7 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 func (a *app) absolute(command string, first int) {
 	switch {
 	case strings.HasPrefix(command, "pv"):
-	case strings.HasPrefix(command, "vg"), command == "lvcreate", command == "lvextend":
+	case strings.HasPrefix(command, "vg"), command == "lvcreate", command == "lvextend", command == "lvresize":
 		first++ // a name
 	default:
 		return

@@ -330,6 +330,10 @@ func TestLive(t *testing.T) {
 	if got, want := s.run("lvs", "--noheadings", "--separator", "|", "-o", live, "vg0/lin"), "  active locally|open||live table present|unknown|unknown|unknown||-1\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+	s.says("  LV snapshot status     active destination for lin\n  LV Status              available\n  # open                 0\n", "lvdisplay", "vg0/snap")
+	s.says("  Allocated to snapshot  12.65%\n", "lvdisplay", "vg0/snap")
+	s.says("  Open LV               1\n", "vgdisplay")
+	s.fails("--maps is not done here", "lvdisplay", "-m", "vg0/lin")
 	s.fails("served", "lvremove", "-y", "vg0/lin")
 	s.fails("is served", "vgremove", "-y", "vg0")
 	s.run("lvremove", "vg0/snap")

@@ -17,73 +17,11 @@ import (
 )
 
 func (a *app) lvCommands() []*cobra.Command {
-	return []*cobra.Command{a.lvcreate(), a.lvextend(), a.lvreduce(), a.lvremove(), a.lvrename(), a.lvchange(), a.lvconvert()}
+	return []*cobra.Command{a.lvcreate(), a.lvextend(), a.lvreduce(), a.lvresize(), a.lvremove(), a.lvrename(), a.lvchange(), a.lvconvert()}
 }
 
 // patience bounds how long a command waits for leases that peers hold.
 const patience = 30 * time.Second
-
-func (a *app) lvextend() *cobra.Command {
-	var s sizing
-	var alloc, metaSize string
-	var stripes int
-	c := &cobra.Command{Use: "lvextend [-L|-l] [+]SIZE VG/LV [PV...]", Short: "Make a logical volume larger, on line", Args: cobra.MinimumNArgs(1)}
-	f := c.Flags()
-	f.StringVarP(&s.size, "size", "L", "", "new size, or +SIZE")
-	f.StringVarP(&s.extents, "extents", "l", "", "new size in extents, or +100%FREE")
-	f.StringVar(&alloc, "alloc", "", "allocation policy")
-	f.StringVar(&metaSize, "poolmetadatasize", "", "new size of a thin pool's metadata, or +SIZE")
-	f.IntVarP(&stripes, "stripes", "i", 0, "number of stripes (default: as the last segment)")
-	c.RunE = func(_ *cobra.Command, args []string) error {
-		g, lv, err := a.lv(args[0])
-		if err != nil {
-			return err
-		}
-		if metaSize != "" {
-			v := g.Metadata()
-			if len(lv.Segments) == 0 || lv.Segments[0].Type != meta.ThinPool {
-				return fmt.Errorf("%s is no thin pool", args[0])
-			}
-			n, err := a.extents(g, sizing{size: metaSize}, v.LV(lv.Segments[0].Metadata).Extents(), 0)
-			if err != nil {
-				return err
-			}
-			if err := g.ExtendPoolMetadata(lv.Name, n, a.why()); err != nil {
-				return err
-			}
-			if s == (sizing{}) {
-				a.say("Logical volume %s successfully resized.", args[0])
-				return nil
-			}
-		}
-		if s == (sizing{}) && len(args) > 1 {
-			s.extents = "+100%FREE"
-		}
-		n, err := a.extents(g, s, lv.Extents(), 0)
-		if err != nil {
-			return err
-		}
-		var from []vg.Range
-		if err := g.VG(func(x *vg.Group) error { from, err = ranges(x, args[1:]); return err }); err != nil {
-			return err
-		}
-		was := lv.Extents()
-		if err := g.Extend(lv.Name, n, alloc, stripes, from, a.why()); err != nil {
-			return err
-		}
-		a.resized(g, lv.Name, was)
-		return nil
-	}
-	return c
-}
-
-// resized prints what lvm2 says after a change of size.
-func (a *app) resized(g *lvm.Group, name string, was uint64) {
-	v := g.Metadata()
-	es, now := v.ExtentSize*512, v.LV(name).Extents()
-	a.say("Size of logical volume %s/%s changed from %s (%d extents) to %s (%d extents).", v.Name, name, sizeWords(was*es), was, sizeWords(now*es), now)
-	a.say("Logical volume %s/%s successfully resized.", v.Name, name)
-}
 
 // lv opens the group of a VG/LV argument.
 func (a *app) lv(arg string) (*lvm.Group, *meta.LV, error) {
@@ -100,35 +38,6 @@ func (a *app) lv(arg string) (*lvm.Group, *meta.LV, error) {
 		return nil, nil, fmt.Errorf("failed to find logical volume %q", arg)
 	}
 	return g, lv, nil
-}
-
-func (a *app) lvreduce() *cobra.Command {
-	var s sizing
-	c := &cobra.Command{Use: "lvreduce [-L|-l] [-]SIZE VG/LV", Short: "Make a logical volume smaller", Args: cobra.ExactArgs(1)}
-	c.Flags().StringVarP(&s.size, "size", "L", "", "new size, or -SIZE")
-	c.Flags().StringVarP(&s.extents, "extents", "l", "", "new size in extents")
-	c.RunE = func(cmd *cobra.Command, args []string) error {
-		g, lv, err := a.lv(args[0])
-		if err != nil {
-			return err
-		}
-		n, err := a.extents(g, s, lv.Extents(), 0)
-		if err != nil {
-			return err
-		}
-		if err := a.ask("reducing %s destroys the data beyond the new end: really reduce it?", args[0]); err != nil {
-			return err
-		}
-		ctx, stop := context.WithTimeout(cmd.Context(), patience)
-		defer stop()
-		was := lv.Extents()
-		if err := g.Reduce(ctx, lv.Name, n, a.why()); err != nil {
-			return err
-		}
-		a.resized(g, lv.Name, was)
-		return nil
-	}
-	return c
 }
 
 func (a *app) lvremove() *cobra.Command {

@@ -81,6 +81,10 @@ func TestAgainstLVM2(t *testing.T) {
 	l := newLVM2(t, s)
 	group := "vgt" + strings.ReplaceAll(strings.TrimPrefix(s.disks[0], "/dev/"), "/", "")
 	vol := func(n string) string { return group + "/" + n }
+	s.run("pvcreate", s.disks[0])
+	if ours, theirs := s.run("pvdisplay", s.disks[0]), l.run("pvdisplay", s.disks[0]); ours != theirs {
+		t.Errorf("pvdisplay without a group: the first difference:\n%s", firstDifference(ours, theirs))
+	}
 	s.says("successfully created", append([]string{"vgcreate", group}, s.disks...)...)
 	s.run("lvcreate", "-L20m", "-n", "lin", group)
 	s.run("lvcreate", "-i2", "-L24m", "-n", "str", group)
@@ -102,12 +106,21 @@ func TestAgainstLVM2(t *testing.T) {
 	l.run("lvchange", "-r", "512", vol("renamed"))
 	s.run("pvmove", "-n", "lin", s.disks[0]+":0-100")
 	l.run("vgck", group)
+	s.run("lvcreate", "-L12m", "-n", "sized", group)
+	for _, size := range []string{"-L32m", "-l+2", "-L-8m", "-l6"} { // up and down, ours and then lvm2's
+		ours := s.run("lvresize", "-y", size, vol("sized"))
+		s.run("lvresize", "-y", "-L12m", vol("sized"))
+		if theirs := l.run("lvresize", "-y", size, vol("sized")); ours != theirs {
+			t.Errorf("lvresize %s: the first difference:\n%s", size, firstDifference(ours, theirs))
+		}
+		l.run("lvresize", "-y", "-L12m", vol("sized"))
+	}
 
 	// Attributes that depend on activation are masked: lvm2 cannot tell here.
 	active := regexp.MustCompile(`([-a-zA-Z]{4})XX([-a-z]{4})`)
 	mask := func(out string) string { return active.ReplaceAllString(out, "$1--$2") }
 	for _, args := range []string{
-		"lvs", "lvs -a", "lvs --segments", "lvs --segments --reportformat json", "lvs -o seg_type,LVSize,seg_count,SegSize", "lvs --reportformat json", "lvs -a -o lv_name,lv_size,seg_pe_ranges,devices --units m",
+		"lvs", "lvs -a", "lvs --segments", "lvs --segments --reportformat json", "lvs --rows", "vgs --rows --noheadings --separator ,", "pvs --rows --nameprefixes", "lvs --rows --reportformat json", "lvs -o seg_type,LVSize,seg_count,SegSize", "lvs --reportformat json", "lvs -a -o lv_name,lv_size,seg_pe_ranges,devices --units m",
 		"lvs -o+chunk_size,seg_count,transaction_id,thin_id,discards,stripes,stripe_size", "lvs -o lv_name,lv_uuid,lv_tags,lv_host,lv_when_full,lv_allocation_policy",
 		"lvs -a -o lv_name,lv_layout,lv_role,lv_parent,lv_dm_path,lv_skip_activation,lv_autoactivation", "lvs -a -o lv_name,lv_ancestors,lv_descendants,lv_full_ancestors,lv_full_descendants",
 		"lvs -a -o lv_name,origin_uuid,pool_lv_uuid,data_lv_uuid,metadata_lv_uuid", "lvs -a -o lv_name,thin_count,zero,data_stripes,data_copies,seg_tags", "lvs -a --reportformat json -o lv_name,lv_layout,lv_role,zero,thin_count",
@@ -132,6 +145,7 @@ func TestAgainstLVM2(t *testing.T) {
 	}
 	compareColumns(t, s, l, group, mask)
 	everyColumn(t, s, l, group)
+	displays(t, s, l, group)
 	exitCodes(t, s, l, group)
 	locksKeepOut(t, s, l, group)
 	file := t.TempDir() + "/backup"
@@ -222,6 +236,25 @@ func everyColumn(t *testing.T, s *shell, l *lvm2, group string) {
 	}
 }
 
+// displays compares what is shown of one object after another, in whatever order.
+func displays(t *testing.T, s *shell, l *lvm2, group string) {
+	t.Helper()
+	blocks := func(out string) []string {
+		b := strings.Split(out, "   \n")
+		slices.Sort(b)
+		return b
+	}
+	for _, cmd := range [][]string{
+		{"lvdisplay", group}, {"lvdisplay", "-a", group}, {"lvdisplay", group + "/snap", group + "/thin2"}, {"vgdisplay"}, {"vgdisplay", group},
+		append([]string{"pvdisplay"}, s.disks...), {"pvdisplay", s.disks[1]},
+	} {
+		ours, theirs := blocks(s.run(cmd...)), blocks(l.run(cmd...))
+		if !slices.Equal(ours, theirs) {
+			t.Errorf("%s: the first difference:\n%s", strings.Join(cmd, " "), firstDifference(strings.Join(ours, ""), strings.Join(theirs, "")))
+		}
+	}
+}
+
 // exitCodes: what is refused here and by lvm2 ends with the same code.
 func exitCodes(t *testing.T, s *shell, l *lvm2, group string) {
 	t.Helper()
@@ -230,7 +263,7 @@ func exitCodes(t *testing.T, s *shell, l *lvm2, group string) {
 		"vgs nope", "pvs /dev/nope", "pvcreate", "vgcreate", "vgcreate VG DISK", "pvcreate DISK", "vgremove", "vgremove VG", "vgrename one", "vgrename nope other", "vgextend VG",
 		"lvcreate VG", "lvcreate -L4x VG", "lvcreate -L4m -l4 VG", "lvcreate -L9g VG", "lvcreate -L4m -n lin VG", "lvremove", "lvremove VG/nope", "lvrename VG lin", "lvrename VG lin lin",
 		"lvextend -L+4m", "lvextend VG/str", "lvextend -L24m VG/str", "lvextend -L4m VG/str", "lvextend -Lx VG/str", "lvextend -l0 VG/str",
-		"lvreduce VG/str", "lvreduce -L400m VG/str", "lvreduce -L-400m VG/str", "lvchange VG/str", "lvchange -px VG/str", "lvchange --addtag", "lvconvert VG/str", "vgcfgbackup nope",
+		"lvreduce VG/str", "lvreduce -L400m VG/str", "lvreduce -L-400m VG/str", "lvresize VG/str", "lvresize -L-400m VG/str", "lvresize -Lx VG/str", "lvresize -l0 VG/str", "lvresize -L24m VG/str", "lvchange VG/str", "lvchange -px VG/str", "lvchange --addtag", "lvconvert VG/str", "lvdisplay nope", "vgdisplay nope", "pvdisplay /dev/nope", "lvdisplay --nosuch", "vgcfgbackup nope",
 	} {
 		args := strings.Fields(strings.NewReplacer("VG", group, "DISK", s.disks[0]).Replace(line))
 		c := exec.Command("lvm", append([]string{args[0], "--config", l.config("")}, args[1:]...)...)

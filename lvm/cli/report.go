@@ -19,7 +19,7 @@ import (
 type reportFlags struct {
 	options, units, format, sort, separator string
 	noHeadings, noSuffix, all, segments     bool
-	aligned, prefixes                       bool
+	aligned, prefixes, asRows               bool
 }
 
 func (a *app) reportCommands() []*cobra.Command {
@@ -43,6 +43,7 @@ func (a *app) report(name, short, kind, columns string) *cobra.Command {
 	f.BoolVar(&o.noSuffix, "nosuffix", false, "leave the unit of sizes out")
 	f.BoolVar(&o.aligned, "aligned", false, "align columns although there is a separator")
 	f.BoolVar(&o.prefixes, "nameprefixes", false, "print NAME='value' pairs")
+	f.BoolVar(&o.asRows, "rows", false, "print columns as rows")
 	f.BoolVarP(&o.all, "all", "a", false, "hidden logical volumes, or devices that are no physical volumes, too")
 	if kind != "vg" {
 		f.BoolVar(&o.segments, "segments", false, "one line for each segment")
@@ -346,6 +347,10 @@ func (r *report) print(a *app, o reportFlags, kind string) {
 			}
 		}
 	}
+	if o.asRows {
+		r.printRows(a, o, cells)
+		return
+	}
 	lines := cells
 	if !o.noHeadings {
 		var h []string
@@ -380,6 +385,20 @@ func (r *report) print(a *app, o reportFlags, kind string) {
 	}
 	for _, l := range lines {
 		fmt.Fprintln(a.out, "  "+strings.Join(l, o.separator))
+	}
+}
+
+// printRows prints one line for each column.
+func (r *report) printRows(a *app, o reportFlags, cells [][]string) {
+	for i, f := range r.fields {
+		var line []string
+		if !o.noHeadings {
+			line = append(line, f.heading)
+		}
+		for _, c := range cells {
+			line = append(line, c[i])
+		}
+		fmt.Fprintln(a.out, "  "+strings.Join(line, o.separator))
 	}
 }
 

@@ -10,13 +10,21 @@ import (
 	"softiser/internal/iscsi"
 )
 
-// WrongProtocolError ends a Dial or Discover over iSER at a port that speaks
-// iSCSI over TCP only.
+// WrongProtocolError ends a Dial or Discover over iSER at a port that answers
+// iSCSI over TCP and no RDMA start-up.
 type WrongProtocolError struct {
 	Address string // of the port
+	// Err is how the port broke the start-up off; nil: it kept silent. A port that
+	// breaks off may speak iSER and have been short of something.
+	Err error
 }
 
+func (e *WrongProtocolError) Unwrap() error { return e.Err }
+
 func (e *WrongProtocolError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("%v; %s answers iSCSI over TCP: unless it speaks iSER as well, use iscsi:// instead of iser://, or allow the fall-back to TCP (--fallback-tcp)", e.Err, e.Address)
+	}
 	return fmt.Sprintf("%s speaks iSCSI over TCP but not iSER: use iscsi:// instead of iser://, or allow the fall-back to TCP (--fallback-tcp)", e.Address)
 }
 
@@ -73,7 +81,7 @@ func (d portDoubt) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.As(err, &op) && op.Op == "dial" || !d.speaks(ctx) {
 		return err
 	}
-	return &WrongProtocolError{Address: d.addr}
+	return &WrongProtocolError{Address: d.addr, Err: err}
 }
 
 // speaksISCSI reports whether addr answers a login over plain TCP. Nothing is

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"softiser/lvm"
 	"softiser/lvm/cli"
@@ -22,7 +24,8 @@ import (
 // target has open is done there; everything else on devices opened here.
 func lvmCommand() *cobra.Command {
 	var s socketFlag
-	cmd := cli.Command(cli.Env{Remote: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (bool, error) {
+	var cmd *cobra.Command
+	env := cli.Env{Remote: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (bool, error) {
 		c, err := s.open()
 		if err != nil {
 			return true, err
@@ -40,8 +43,19 @@ func lvmCommand() *cobra.Command {
 		}
 		// The socket is this side's business.
 		args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "--socket=") })
-		return true, c.LVM(ctx, args, stdin, stdout, stderr)
-	}})
+		err = c.LVM(ctx, args, stdin, stdout, stderr)
+		var q *admin.Question
+		if errors.As(err, &q) {
+			err = &cli.Question{Text: q.Text}
+		}
+		return true, err
+	}}
+	if _, err := unix.IoctlGetTermios(int(os.Stdin.Fd()), unix.TCGETS); err == nil {
+		env.Ask = func(ctx context.Context, question string) (bool, error) {
+			return cli.Prompt(os.Stdin, cmd.ErrOrStderr())(ctx, question)
+		}
+	}
+	cmd = cli.Command(env)
 	s.add(cmd)
 	return cmd
 }
@@ -103,7 +117,12 @@ func (a *app) lvmBackend() admin.LVM {
 			return out
 		},
 		Run: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-			return cli.Run(ctx, cli.Env{Manager: &a.lvs, Config: lvm.Config{Pool: a.pool, Open: a.lvs.Config.Open}}, args, stdin, stdout, stderr)
+			err := cli.Run(ctx, cli.Env{Manager: &a.lvs, Config: lvm.Config{Pool: a.pool, Open: a.lvs.Config.Open}}, args, stdin, stdout, stderr)
+			var q *cli.Question
+			if errors.As(err, &q) {
+				err = &admin.Question{Text: q.Text}
+			}
+			return err
 		},
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/internal/loopback"
 	"softiser/target/admin"
 )
@@ -59,6 +61,20 @@ targets:
 			t.Errorf("%v: code %d, not lvm2's %d: %s", args, code, want, msg)
 		}
 	}
+	if typed, ok := atTerminal(t); ok {
+		reduce := []string{"lvm", "--socket", socket, "lvreduce", "-L", "8m", group + "/copy"}
+		typed("n\n")
+		if code, msg := command(t, reduce...); code != 5 || !strings.Contains(msg, "really reduce it? [y/n]: ") || !strings.Contains(msg, "not agreed to") {
+			t.Errorf("no: code %d, %s", code, msg)
+		}
+		lvm("16.00m", "lvs", group+"/copy")
+		typed("y\n")
+		if code, msg := command(t, reduce...); code != 0 {
+			t.Errorf("yes: code %d, %s", code, msg)
+		}
+		lvm("8.00m", "lvs", group+"/copy")
+		lvm("resized", "lvextend", "-L", "16m", group+"/copy")
+	}
 	lvm("removed", "lvremove", group+"/snap")
 	lvm("successfully resized", "lvextend", "-L", "24m", group+"/data")
 	if code, msg := command(t, "lvm", "--socket", filepath.Join(dir, "none"), "--devices", a+","+b, "lvextend", "-L", "32m", group+"/data"); code == 0 || !strings.Contains(msg, "--socket") {
@@ -73,6 +89,34 @@ targets:
 	if code, msg := command(t, "lvm", "--socket", socket, "--devices", a+","+b, "lvs", "--noheadings", "-o", "lv_name,lv_size"); code != 0 || strings.Join(strings.Fields(msg), " ") != "copy 16.00m data 24.00m" {
 		t.Errorf("after the target has ended: code %d, %q", code, msg)
 	}
+}
+
+// atTerminal makes standard input a terminal until the test ends, if there can be
+// one, and returns a function that types.
+func atTerminal(t *testing.T) (typed func(string), ok bool) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Log("no pseudo-terminals here, questions are not tested: ", err)
+		return nil, false
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, master.Fd(), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY)
+	if errno != 0 {
+		t.Log("no pseudo-terminals here, questions are not tested: ", errno)
+		return nil, false
+	}
+	stdin := os.Stdin
+	os.Stdin = os.NewFile(slave, "terminal")
+	t.Cleanup(func() { os.Stdin.Close(); os.Stdin = stdin })
+	return func(s string) {
+		if _, err := master.WriteString(s); err != nil {
+			t.Fatal(err)
+		}
+	}, true
 }
 
 func TestConcerns(t *testing.T) {

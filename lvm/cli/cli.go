@@ -38,6 +38,9 @@ type Env struct {
 	// Remote, if not nil, offers the command to a running target first. It
 	// returns false when no target answers or the group is not its own.
 	Remote func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (handled bool, err error)
+	// Ask puts a question to the user, see [Prompt]; nil: nobody is there, and
+	// what would be asked is an error.
+	Ask func(ctx context.Context, question string) (yes bool, err error)
 }
 
 // app is one command line being executed.
@@ -46,6 +49,7 @@ type app struct {
 	devices []string
 	yes     bool
 	force   int
+	agreed  []string // questions that were answered with yes
 	args    []string // as given, for descriptions
 
 	in       io.Reader
@@ -63,6 +67,8 @@ func Command(env Env) *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringSliceVar(&a.devices, "devices", nil, "files and block devices to use (default $LVM_DEVICES, else all block devices)")
 	f.BoolVarP(&a.yes, "yes", "y", false, "answer every question with yes")
+	f.StringArrayVar(&a.agreed, agreedFlag, nil, "questions that are answered with yes")
+	f.Lookup(agreedFlag).Hidden = true
 	f.CountVarP(&a.force, "force", "f", "override checks, as lvm2 does")
 	for _, c := range slices.Concat(a.pvCommands(), a.vgCommands(), a.lvCommands(), a.reportCommands(), a.displayCommands(), a.transferCommands()) {
 		a.wrap(c)
@@ -129,7 +135,17 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 		defer func() { err = errors.Join(err, w.close()) }()
 		out = w
 	}
-	return a.env.Remote(cmd.Context(), args, in, out, a.err)
+	for {
+		done, err := a.env.Remote(cmd.Context(), args, in, out, a.err)
+		var q *Question
+		if !errors.As(err, &q) || a.env.Ask == nil || in != nil { // an input cannot be read twice
+			return done, err
+		}
+		if err := a.pose(cmd.Context(), q); err != nil {
+			return true, err
+		}
+		args = append(args, "--"+agreedFlag+"="+q.Text)
+	}
 }
 
 // absolute gives the devices among the arguments, which begin at first, paths
@@ -183,6 +199,9 @@ func (l *lateFile) close() error {
 func flagsOf(cmd *cobra.Command) []string {
 	var out []string
 	cmd.Flags().Visit(func(f *pflagFlag) {
+		if f.Name == agreedFlag { // no part of what the command does
+			return
+		}
 		if s, ok := f.Value.(interface{ GetSlice() []string }); ok {
 			for _, v := range s.GetSlice() {
 				out = append(out, "--"+f.Name+"="+v)
@@ -377,12 +396,4 @@ func splitLV(arg string) (group, lv string, err error) {
 		return "", "", usage.Errorf("%q: a logical volume is named VG/LV", arg)
 	}
 	return group, lv, nil
-}
-
-// ask returns whether the user agrees; without a terminal only --yes does.
-func (a *app) ask(format string, args ...any) error {
-	if a.yes || a.force > 0 {
-		return nil
-	}
-	return fmt.Errorf(format+" (say --yes)", args...)
 }

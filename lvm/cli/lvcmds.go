@@ -43,6 +43,13 @@ func (a *app) lv(arg string) (*lvm.Group, *meta.LV, error) {
 func (a *app) lvremove() *cobra.Command {
 	c := &cobra.Command{Use: "lvremove VG[/LV]...", Short: "Remove logical volumes", Args: cobra.MinimumNArgs(1)}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
+		type target struct {
+			g      *lvm.Group
+			name   string
+			all    bool
+			agreed map[string]bool
+		}
+		var targets []target
 		for _, arg := range args {
 			group, name, _ := strings.Cut(strings.TrimPrefix(arg, "/dev/"), "/")
 			g, err := a.group(group)
@@ -60,12 +67,19 @@ func (a *app) lvremove() *cobra.Command {
 				}
 			}
 			for _, n := range names {
-				if g.Metadata().LV(n) == nil && name == "" {
-					continue // went with its origin or pool
-				}
-				if err := a.removeOne(cmd.Context(), g, n); err != nil {
+				agreed := map[string]bool{n: true}
+				if err := a.mayRemove(cmd.Context(), g, n, agreed); err != nil {
 					return err
 				}
+				targets = append(targets, target{g, n, name == "", agreed})
+			}
+		}
+		for _, t := range targets {
+			if t.all && t.g.Metadata().LV(t.name) == nil {
+				continue // went with its origin or pool
+			}
+			if err := a.removeOne(cmd.Context(), t.g, t.name, t.agreed); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -73,8 +87,9 @@ func (a *app) lvremove() *cobra.Command {
 	return c
 }
 
-// removeOne removes an LV after what depends on it.
-func (a *app) removeOne(ctx context.Context, g *lvm.Group, name string) error {
+// mayRemove refuses to remove what is in use, and asks about what would go with
+// it, which it adds to agreed.
+func (a *app) mayRemove(ctx context.Context, g *lvm.Group, name string, agreed map[string]bool) error {
 	v := g.Metadata()
 	lv := v.LV(name)
 	if lv == nil {
@@ -87,12 +102,31 @@ func (a *app) removeOne(ctx context.Context, g *lvm.Group, name string) error {
 		}
 	}
 	if len(deps) > 0 {
-		if err := a.ask("removing %s/%s also removes %s: really remove them?", v.Name, name, strings.Join(deps, ", ")); err != nil {
+		if err := a.ask(ctx, "removing %s/%s also removes %s: really remove them?", v.Name, name, strings.Join(deps, ", ")); err != nil {
 			return err
 		}
 	}
 	for _, d := range deps {
-		if err := a.removeOne(ctx, g, d); err != nil {
+		agreed[d] = true
+		if err := a.mayRemove(ctx, g, d, agreed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeOne removes an LV after what depends on it; nothing that has come into
+// being since the user agreed.
+func (a *app) removeOne(ctx context.Context, g *lvm.Group, name string, agreed map[string]bool) error {
+	v := g.Metadata()
+	switch {
+	case !agreed[name]:
+		return fmt.Errorf("%s/%s was made while this command ran: give it again", v.Name, name)
+	case v.LV(name) == nil:
+		return fmt.Errorf("failed to find logical volume \"%s/%s\"", v.Name, name)
+	}
+	for _, d := range g.Dependents(name) {
+		if err := a.removeOne(ctx, g, d, agreed); err != nil {
 			return err
 		}
 	}

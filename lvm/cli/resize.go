@@ -130,7 +130,7 @@ func (a *app) extend(g *lvm.Group, lv *meta.LV, n uint64, o resizeFlags, pvs []s
 
 // reduce cuts a volume to n extents.
 func (a *app) reduce(ctx context.Context, g *lvm.Group, lv *meta.LV, n uint64) error {
-	if err := a.ask("reducing %s/%s destroys the data beyond the new end: really reduce it?", g.Metadata().Name, lv.Name); err != nil {
+	if err := a.ask(ctx, "reducing %s/%s destroys the data beyond the new end: really reduce it?", g.Metadata().Name, lv.Name); err != nil {
 		return err
 	}
 	ctx, stop := context.WithTimeout(ctx, patience)

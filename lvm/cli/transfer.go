@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -157,7 +158,7 @@ func (a *app) importCmd() *cobra.Command {
 			r = f
 		}
 		if raw {
-			return a.importRaw(args[0], r)
+			return a.importRaw(cmd.Context(), args[0], r)
 		}
 		s, err := stream.NewReader(r)
 		if err != nil {
@@ -171,18 +172,18 @@ func (a *app) importCmd() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.importInto(g, name, s)
+		return a.importInto(cmd.Context(), g, name, s)
 	}
 	return c
 }
 
 // importRaw overwrites the start of a volume.
-func (a *app) importRaw(arg string, r io.Reader) (err error) {
+func (a *app) importRaw(ctx context.Context, arg string, r io.Reader) (err error) {
 	g, lv, err := a.lv(arg)
 	if err != nil {
 		return err
 	}
-	if err := a.ask("really overwrite %s?", arg); err != nil {
+	if err := a.ask(ctx, "really overwrite %s?", arg); err != nil {
 		return err
 	}
 	v, err := g.Volume(lv.Name)
@@ -212,7 +213,7 @@ func (a *app) importRaw(arg string, r io.Reader) (err error) {
 	}
 }
 
-func (a *app) importInto(g *lvm.Group, name string, s *stream.Reader) (err error) {
+func (a *app) importInto(ctx context.Context, g *lvm.Group, name string, s *stream.Reader) (err error) {
 	h := s.Header
 	for _, id := range []string{h.ID, h.Base} {
 		if _, err := ondisk.ParseUUID(id); err != nil && id != "" {
@@ -229,7 +230,7 @@ func (a *app) importInto(g *lvm.Group, name string, s *stream.Reader) (err error
 			return err
 		}
 	default:
-		if err := a.mayImport(lv, s); err != nil {
+		if err := a.mayImport(ctx, lv, s); err != nil {
 			return err
 		}
 	}
@@ -269,7 +270,7 @@ func partial(h stream.Header, done int64) string {
 func importing(h stream.Header) string { return "importing." + h.ID + "." + h.Base + "." }
 
 // mayImport refuses to mix streams.
-func (a *app) mayImport(lv *meta.LV, s *stream.Reader) error {
+func (a *app) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader) error {
 	h := s.Header
 	is := func(tag string) bool { return slices.Contains(lv.Tags, tag) }
 	done := int64(-1) // of the same stream
@@ -294,7 +295,7 @@ func (a *app) mayImport(lv *meta.LV, s *stream.Reader) error {
 	case h.Base != "":
 		return fmt.Errorf("%s does not hold %s, which the stream is relative to, or was written since (--force overrides)", lv.Name, h.Base)
 	}
-	return a.ask("%s exists: really overwrite it?", lv.Name)
+	return a.ask(ctx, "%s exists: really overwrite it?", lv.Name)
 }
 
 func (a *app) tag(g *lvm.Group, name, tag string) error {

@@ -137,12 +137,16 @@ func (a *app) vgremove() *cobra.Command {
 		if err := unserved(g); err != nil {
 			return err
 		}
-		if n := len(g.Metadata().LVs); n > 0 {
-			if err := a.ask("volume group %q contains %d logical volumes: really remove them?", args[0], n); err != nil {
+		agreed := map[string]bool{}
+		for _, lv := range g.Metadata().LVs {
+			agreed[lv.Name] = true
+		}
+		if n := len(agreed); n > 0 {
+			if err := a.ask(cmd.Context(), "volume group %q contains %d logical volumes: really remove them?", args[0], n); err != nil {
 				return err
 			}
 			for v := g.Metadata(); len(v.LVs) > 0; v = g.Metadata() {
-				if err := a.removeOne(cmd.Context(), g, firstShown(v)); err != nil {
+				if err := a.removeOne(cmd.Context(), g, firstShown(v), agreed); err != nil {
 					return err
 				}
 			}

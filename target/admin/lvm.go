@@ -28,9 +28,16 @@ type LVM struct {
 	Run    func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error
 }
 
+// Question is the error of a command that does nothing until the user has agreed.
+type Question struct{ Text string }
+
+func (q *Question) Error() string { return q.Text }
+
 const (
 	trailerError  = "Softiser-Error"
-	trailerUsage  = "Softiser-Usage" // set if the command line is wrong
+	trailerKind   = "Softiser-Kind" // of an error that is one of these
+	kindUsage     = "usage"
+	kindQuestion  = "question"
 	trailerStderr = "Softiser-Stderr"
 	maxTrailer    = 32 << 10
 )
@@ -51,15 +58,20 @@ func (l LVM) handle(mux *http.ServeMux) {
 			answer(w, http.StatusInternalServerError, Error{err.Error()})
 			return
 		}
-		w.Header().Set("Trailer", trailerError+", "+trailerUsage+", "+trailerStderr)
+		w.Header().Set("Trailer", trailerError+", "+trailerKind+", "+trailerStderr)
 		w.WriteHeader(http.StatusOK)
 		var stderr limited
 		out := flushing{w, http.NewResponseController(w)}
 		err := l.Run(r.Context(), r.URL.Query()["arg"], r.Body, out, &stderr)
 		if err != nil {
 			w.Header().Set(trailerError, url.QueryEscape(err.Error()))
-			if usage.Is(err) {
-				w.Header().Set(trailerUsage, "1")
+			var q *Question
+			switch {
+			case errors.As(err, &q):
+				w.Header().Set(trailerError, url.QueryEscape(q.Text))
+				w.Header().Set(trailerKind, kindQuestion)
+			case usage.Is(err):
+				w.Header().Set(trailerKind, kindUsage)
 			}
 		}
 		w.Header().Set(trailerStderr, url.QueryEscape(string(stderr.b)))
@@ -112,7 +124,10 @@ func (c *Client) LVM(ctx context.Context, args []string, stdin io.Reader, stdout
 		io.WriteString(stderr, s)
 	}
 	if s, err := url.QueryUnescape(resp.Trailer.Get(trailerError)); err == nil && s != "" {
-		if resp.Trailer.Get(trailerUsage) != "" {
+		switch resp.Trailer.Get(trailerKind) {
+		case kindQuestion:
+			return &Question{s}
+		case kindUsage:
 			return usage.Errorf("%s", s)
 		}
 		return errors.New(s)

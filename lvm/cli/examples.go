@@ -31,7 +31,7 @@ var examples = map[string]string{
 	"lvconvert": "iser-target lvm lvconvert --merge vg0/data-snap",
 	"pvs":       "iser-target lvm pvs -o +pv_used",
 	"vgs":       "iser-target lvm vgs --units g --reportformat json",
-	"lvs":       "iser-target lvm lvs -a -o +devices vg0",
+	"lvs":       "iser-target lvm lvs -a -o +devices vg0\niser-target lvm lvs -S 'lv_size>1g && lv_name=~^data'",
 	"pvdisplay": "iser-target lvm pvdisplay ./disk0.img",
 	"vgdisplay": "iser-target lvm vgdisplay vg0",
 	"lvdisplay": "iser-target lvm lvdisplay vg0/data",

@@ -130,7 +130,7 @@ func readAhead(r *row) (uint64, bool) {
 }
 
 var basicFields = []field{
-	{name: "lv_name", kind: "lv", heading: "LV", help: "Name; hidden ones in brackets", str: func(r *row) string {
+	{name: "lv_name", kind: "lv", width: 4, heading: "LV", help: "Name; hidden ones in brackets", str: func(r *row) string {
 		if r.x.VG.Shown(r.lv) {
 			return r.lv.Name
 		}

@@ -75,11 +75,13 @@ var absentFields = blankFields([]field{
 	{name: "pv_duplicate", kind: "pv", heading: "Duplicate"},
 })
 
+const blankHelp = "Blank: of what is not served here"
+
 func blankFields(fs []field) []field {
 	for i := range fs {
 		f := &fs[i]
 		f.str = empty
-		f.help = "Blank: of what is not served here"
+		f.help = blankHelp
 	}
 	return fs
 }

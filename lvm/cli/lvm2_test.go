@@ -146,6 +146,7 @@ func TestAgainstLVM2(t *testing.T) {
 	compareColumns(t, s, l, group, mask)
 	everyColumn(t, s, l, group)
 	displays(t, s, l, group)
+	selections(t, s, l, group)
 	exitCodes(t, s, l, group)
 	locksKeepOut(t, s, l, group)
 	file := t.TempDir() + "/backup"
@@ -253,6 +254,55 @@ func displays(t *testing.T, s *shell, l *lvm2, group string) {
 			t.Errorf("%s: the first difference:\n%s", strings.Join(cmd, " "), firstDifference(strings.Join(ours, ""), strings.Join(theirs, "")))
 		}
 	}
+}
+
+// selections compares what -S shows.
+func selections(t *testing.T, s *shell, l *lvm2, group string) {
+	t.Helper()
+	for report, conditions := range map[string][]string{
+		"vgs -o vg_name": {"vg_name=VG && vg_free>0.5m", "pv_count=2", "pv_count!=2", "pv_name=DISK", "lv_name=lin", "vg_tags=none"},
+		"pvs -o pv_name": {"pv_name=DISK", "pv_size>=1m", "pv_size<1m", "pv_pe_count>100", "vg_name=VG", "pvseg_size>=3"},
+		"lvs -a -o lv_name": {
+			"lv_tags=t1", "lv_tags!=t1", "lv_name=lin", "name=pool_tdata", "data_lv=pool_tdata", "lv_name=~^th", "lv_name!~'s|n$'", "lv_size>=12m&&lv_name!~th", "lv_name=lin||lv_name=thin", "lv_name=lin#lv_name=str",
+			"lv_name=lin,lv_size=20m", "!(lv_name=lin)", "lv_size=20.00m", "LVSize=20", "lv_size<20M", "origin=''", "origin=", "seg_count=1 && (lv_name=lin || lv_name = pool)", "lv_layout=thin", "seg_size>=8m", "lv_name=LIN",
+			"lv_role=snapshot", "lv_size=20971520b", "lv_size>20971519b", "stripes=2", "stripes>=1", "vg_name=VG", "lv_metadata_size!=8m", "lv_metadata_size<1g", "origin_size>1m", "chunk_size<1m", "thin_count=0", "thin_id!=1", "transaction_id>=0", "lv_attr=~^V", "pool_lv=pool",
+			"nonsense=1", "lv_name>b", "lv_size=x", "! lv_name=lin", "(lv_name=lin", "lv_name", "lv_name=lin)", "seg_count=~1",
+		},
+	} {
+		for _, selection := range conditions {
+			selection = strings.NewReplacer("VG", group, "DISK", s.disks[0]).Replace(selection)
+			cmd := append(strings.Fields(report), "-S", selection)
+			of := group
+			if report[0] == 'p' {
+				of = s.disks[0]
+			}
+			cmd = append(cmd, of)
+			c := exec.Command("lvm", append([]string{cmd[0], "--config", l.config("")}, cmd[1:]...)...)
+			c.Env = l.env
+			theirs, failed := c.Output()
+			ours, err := s.try(nil, cmd...)
+			if (err == nil) != (failed == nil) || err == nil && ours != string(theirs) {
+				t.Errorf("%s -S %q: %v, lvm2 %v; ours\n%slvm2\n%s", report, selection, err, failed, ours, theirs)
+			}
+		}
+	}
+	for _, report := range []string{"lvs", "pvs"} {
+		c := exec.Command("lvm", report, "-S", "help", "--config", l.config(""))
+		c.Env = l.env
+		help, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^    ([a-z_]+) +- .*\[([a-z ]+)\]$`).FindAllStringSubmatch(string(help), -1) {
+			if f := findField(m[1], ""); f != nil && f.selectedAs() != m[2] && f.selectedAs() != "" {
+				t.Errorf("selection by %s: as a %s, in lvm2 as a %s", f.name, f.selectedAs(), m[2])
+			}
+		}
+	}
+	for _, refused := range []string{"lv_time=now", "lv_tags=~t1", "devices=x", "lv_merging=1", "data_percent>5", "lv_name=~a{2}"} {
+		s.fails("not done here", "lvs", "-S", refused, group)
+	}
+	s.fails("only one word", "lvs", "-S", "lv_tags={t1}", group)
 }
 
 // exitCodes: what is refused here and by lvm2 ends with the same code.

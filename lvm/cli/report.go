@@ -18,6 +18,7 @@ import (
 // reportFlags are the options that all reports share.
 type reportFlags struct {
 	options, units, format, sort, separator string
+	selection                               string
 	noHeadings, noSuffix, all, segments     bool
 	aligned, prefixes, asRows               bool
 }
@@ -38,6 +39,7 @@ func (a *app) report(name, short, kind, columns string) *cobra.Command {
 	f.StringVar(&o.units, "units", "r", "units of sizes: rRhHbBsSkKmMgGtTpPeE, perhaps with a number before")
 	f.StringVar(&o.format, "reportformat", "basic", "basic or json")
 	f.StringVarP(&o.sort, "sort", "O", "", "columns to sort by, -COLUMN for the reverse")
+	f.StringVarP(&o.selection, "select", "S", "", "show what this is true of, like 'lv_size>1g && lv_name=~^data'")
 	f.StringVar(&o.separator, "separator", " ", "what stands between columns")
 	f.BoolVar(&o.noHeadings, "noheadings", false, "leave the headings out")
 	f.BoolVar(&o.noSuffix, "nosuffix", false, "leave the unit of sizes out")
@@ -68,6 +70,9 @@ func (a *app) report(name, short, kind, columns string) *cobra.Command {
 		if err := a.rows(s, r, r.kind, o, args); err != nil {
 			return err
 		}
+		if r.selects != nil {
+			r.rows = slices.DeleteFunc(r.rows, func(x row) bool { return !r.selects(&x) })
+		}
 		r.sortRows()
 		r.print(a, o, r.kind)
 		for _, g := range s.Groups {
@@ -96,12 +101,16 @@ type row struct {
 
 // report is a table being made.
 type report struct {
+	of     string // what the command reports on
 	kind   string // of its rows: "lv", "vg" or "pv"
 	fields []*field
 	keys   []sortKey
-	unit   unit
-	suffix bool
-	rows   []row
+	// What -S selects, nil for everything, and the columns that it asks about.
+	selects  condition
+	selected []*field
+	unit     unit
+	suffix   bool
+	rows     []row
 }
 
 type sortKey struct {
@@ -117,7 +126,7 @@ func newReport(o reportFlags, kind, columns string) (*report, error) {
 	if o.format != "basic" && o.format != "json" {
 		return nil, usage.Errorf("report format %q: must be basic or json", o.format)
 	}
-	r := &report{unit: u, suffix: !o.noSuffix}
+	r := &report{of: kind, unit: u, suffix: !o.noSuffix}
 	names := strings.Split(columns, ",")
 	for _, part := range splitOptions(o.options) {
 		list := strings.Split(part[1:], ",")
@@ -159,6 +168,12 @@ func newReport(o reportFlags, kind, columns string) (*report, error) {
 		}
 		r.keys = append(r.keys, sortKey{f, k[0] == '-'})
 	}
+	if o.selection != "" {
+		var err error
+		if r.selects, r.selected, err = parseSelection(o.selection, kind); err != nil {
+			return nil, err
+		}
+	}
 	return r, r.settleKind(kind)
 }
 
@@ -193,6 +208,11 @@ func (r *report) settleKind(kind string) error {
 			return err
 		}
 	}
+	for _, f := range r.selected {
+		if err := of(f); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -224,6 +244,9 @@ func (a *app) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []str
 	for _, k := range r.keys {
 		seg = seg || strings.HasSuffix(k.f.kind, "seg")
 	}
+	for _, f := range r.selected {
+		seg = seg || strings.HasSuffix(f.kind, "seg")
+	}
 	found := map[string]bool{}
 	wanted := func(names ...string) bool {
 		if len(args) == 0 {
@@ -252,7 +275,11 @@ func (a *app) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []str
 				if d != nil {
 					name = d.Path
 				}
-				if !wanted(name) {
+				names := []string{name}
+				if r.of == "vg" {
+					names = []string{x.VG.Name}
+				}
+				if !wanted(names...) {
 					continue
 				}
 				runs := []vg.Use{{}}
@@ -281,7 +308,7 @@ func (a *app) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []str
 			}
 		}
 	}
-	if kind == "pv" {
+	if kind == "pv" && r.of != "vg" { // which is about devices of groups
 		for _, d := range append(s.Orphans, blanks(s, o.all)...) {
 			if wanted(d.Path) {
 				r.rows = append(r.rows, row{disk: d})

@@ -69,8 +69,10 @@ func Command(env Env) *cobra.Command {
 	f.BoolVarP(&a.yes, "yes", "y", false, "answer every question with yes")
 	f.StringArrayVar(&a.agreed, agreedFlag, nil, "questions that are answered with yes")
 	f.Lookup(agreedFlag).Hidden = true
-	f.CountVarP(&a.force, "force", "f", "override checks, as lvm2 does")
 	for _, c := range slices.Concat(a.pvCommands(), a.vgCommands(), a.lvCommands(), a.reportCommands(), a.displayCommands(), a.transferCommands()) {
+		if c.Flags().ShorthandLookup("f") == nil { // lvm2's -f is a file of some commands
+			c.Flags().CountVarP(&a.force, "force", "f", "override checks, as lvm2 does")
+		}
 		a.wrap(c)
 		exemplify(c)
 		root.AddCommand(c)
@@ -148,9 +150,16 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 	}
 }
 
-// absolute gives the devices among the arguments, which begin at first, paths
-// that do not depend on where the target was started.
+// absolute gives the devices among the arguments, which begin at first, and the
+// file of a backup paths that do not depend on where the target was started.
 func (a *app) absolute(command string, first int) {
+	for i, arg := range a.args[:first] {
+		if file, ok := strings.CutPrefix(arg, "--file="); ok && file != "" {
+			if abs, err := filepath.Abs(file); err == nil {
+				a.args[i] = "--file=" + abs
+			}
+		}
+	}
 	switch {
 	case strings.HasPrefix(command, "pv"):
 	case strings.HasPrefix(command, "vg"), command == "lvcreate", command == "lvextend", command == "lvresize":

@@ -387,6 +387,7 @@ func TestRemote(t *testing.T) {
 		"pvmove a.img:0-9 /b.img":         "pvmove DIR/a.img:0-9 /b.img",
 		"lvcreate -L 4m -n x vg0 a.img:3": "lvcreate --name=x --size=4m vg0 DIR/a.img:3",
 		"lvs vg0":                         "lvs vg0",
+		"vgcfgbackup -f backup vg0":       "vgcfgbackup --file=DIR/backup vg0",
 	} {
 		if err := Run(context.Background(), env, strings.Fields(line), nil, io.Discard, io.Discard); err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ var examples = map[string]string{
 	"vgreduce":    "iser-target lvm vgreduce vg0 ./disk1.img",
 	"vgremove":    "iser-target lvm vgremove vg0",
 	"vgrename":    "iser-target lvm vgrename vg0 vg1",
-	"vgcfgbackup": "iser-target lvm vgcfgbackup --file vg0.backup vg0",
+	"vgcfgbackup": "iser-target lvm vgcfgbackup -f vg0.backup vg0",
 	"lvcreate": "iser-target lvm lvcreate -L 10g -n data vg0                       # linear\n" +
 		"iser-target lvm lvcreate -s -L 1g -n data-snap vg0/data             # a snapshot of it\n" +
 		"iser-target lvm lvcreate -T -L 100g vg0/pool                        # a thin pool\n" +

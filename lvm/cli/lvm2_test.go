@@ -149,7 +149,12 @@ func TestAgainstLVM2(t *testing.T) {
 	selections(t, s, l, group)
 	exitCodes(t, s, l, group)
 	locksKeepOut(t, s, l, group)
-	file := t.TempDir() + "/backup"
+	file := t.TempDir() + "/ours"
+	s.run("vgcfgbackup", "-f", file, group)
+	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "thin2 {") {
+		t.Error(err)
+	}
+	file = t.TempDir() + "/backup"
 	l.run("vgcfgbackup", "-f", file, group)
 	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "thin2 {") {
 		t.Fatal(err)

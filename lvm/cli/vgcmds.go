@@ -212,7 +212,7 @@ func (a *app) vgrename() *cobra.Command {
 func (a *app) vgcfgbackup() *cobra.Command {
 	var file string
 	c := &cobra.Command{Use: "vgcfgbackup VG", Short: "Write the metadata into a file", Args: cobra.ExactArgs(1)}
-	c.Flags().StringVarP(&file, "file", "F", "", "where to (default /etc/lvm/backup/VG)")
+	c.Flags().StringVarP(&file, "file", "f", "", "where to (default /etc/lvm/backup/VG)")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		s, err := a.scan()
 		if err != nil {

@@ -13,12 +13,17 @@ import (
 // byte of a TCP stream is in it once and in order. An emulated guest stalls now and then,
 // and its peer's TCP sends again what it has not acknowledged, cut anew: tshark takes the
 // old bytes at the front of such a segment for new ones and loses the framing above.
-func everyByteOnce(from, to string) error {
+//
+// With mpaPort, connections of that port carry MPA, and each of their packets becomes one
+// whole start-up frame or FPDU: where a TCP that knows nothing of FPDUs has cut the stream
+// (slirp does), so that one begins in the last four bytes of a segment, tshark 4.0 loses
+// the framing as well.
+func everyByteOnce(from, to string, mpaPort int) error {
 	in, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
-	out, err := sendOnce(in)
+	out, err := sendOnce(in, mpaPort)
 	if err != nil {
 		return fmt.Errorf("%s: %w", from, err)
 	}
@@ -40,6 +45,10 @@ type stream struct {
 	next  uint32
 	begun bool
 	early []capturedPacket
+
+	mpa     bool
+	begin   []byte // of a frame or FPDU that is not whole yet; next is behind it
+	inFPDUs bool   // the start-up frame has passed
 }
 
 type halfConn struct{ src, dst netip.AddrPort }
@@ -56,7 +65,7 @@ type capturedPacket struct {
 func (p *capturedPacket) seq() uint32 { return binary.BigEndian.Uint32(p.b[p.tcp+4:]) }
 func (p *capturedPacket) syn() bool   { return p.b[p.tcp+13]&0x02 != 0 }
 
-func sendOnce(in []byte) ([]byte, error) {
+func sendOnce(in []byte, mpaPort int) ([]byte, error) {
 	if len(in) < pcapHeader || binary.LittleEndian.Uint32(in) != 0xa1b2c3d4 {
 		return nil, errCapture
 	}
@@ -75,7 +84,7 @@ func sendOnce(in []byte) ([]byte, error) {
 		}
 		s := streams[p.conn]
 		if s == nil || p.syn() && p.seq() != s.start { // another connection of the same ports
-			s = &stream{start: p.seq(), next: p.seq()}
+			s = &stream{start: p.seq(), next: p.seq(), mpa: mpaPort != 0 && (int(p.conn.src.Port()) == mpaPort || int(p.conn.dst.Port()) == mpaPort)}
 			streams[p.conn] = s
 		}
 		out = s.take(out, p)
@@ -83,6 +92,9 @@ func sendOnce(in []byte) ([]byte, error) {
 	for c, s := range streams {
 		if len(s.early) > 0 {
 			return nil, fmt.Errorf("bytes from %v to %v are missing before sequence number %d", c.src, c.dst, s.early[0].seq())
+		}
+		if len(s.begin) > 0 {
+			return nil, fmt.Errorf("what %v sends to %v ends with %d bytes of an FPDU that is longer", c.src, c.dst, len(s.begin))
 		}
 	}
 	return out, nil
@@ -142,21 +154,53 @@ func (s *stream) take(out []byte, p capturedPacket) []byte {
 }
 
 // pass appends what is new in a packet, with its lengths and sequence number made to fit.
-// Checksums are left: nobody looks at them, and a network card had filled them in.
 func (s *stream) pass(out []byte, p capturedPacket) []byte {
 	old := int(s.next - p.seq())
 	if old >= p.end-p.payload {
 		return out
 	}
+	fresh := p.b[p.payload+old : p.end]
+	if !s.mpa {
+		out = appendPacket(out, &p, s.next, fresh)
+		s.next += uint32(len(fresh))
+		return out
+	}
+	s.next += uint32(len(fresh))
+	s.begin = append(s.begin, fresh...)
+	for {
+		n := s.frame()
+		if n == 0 || n > len(s.begin) {
+			return out
+		}
+		out = appendPacket(out, &p, s.next-uint32(len(s.begin)), s.begin[:n])
+		s.begin, s.inFPDUs = s.begin[n:], true
+	}
+}
+
+// frame returns the length of the frame or FPDU that begins with s.begin, 0 when too
+// little of it is there to tell.
+func (s *stream) frame() int {
+	switch {
+	case !s.inFPDUs && len(s.begin) >= 20: // RFC 5044 §7.1.1: key, flags, revision, length of the private data
+		return 20 + int(binary.BigEndian.Uint16(s.begin[18:]))
+	case s.inFPDUs && len(s.begin) >= 2: // RFC 5044 §4.1: length, ULPDU, pad, CRC
+		n := 2 + int(binary.BigEndian.Uint16(s.begin))
+		return (n+3)&^3 + 4
+	}
+	return 0
+}
+
+// appendPacket appends a packet with p's headers and other payload. Checksums are left:
+// nobody looks at them, and a network card had filled them in.
+func appendPacket(out []byte, p *capturedPacket, seq uint32, payload []byte) []byte {
 	at := len(out)
 	out = append(out, p.b[:p.payload]...)
-	out = append(out, p.b[p.payload+old:p.end]...)
+	out = append(out, payload...)
 	q := out[at:]
 	const ip = packetHeader + etherHeader
 	binary.LittleEndian.PutUint32(q[8:], uint32(len(q)-packetHeader))
 	binary.LittleEndian.PutUint32(q[12:], uint32(len(q)-packetHeader))
 	binary.BigEndian.PutUint16(q[ip+2:], uint16(len(q)-ip))
-	binary.BigEndian.PutUint32(q[p.tcp+4:], s.next)
-	s.next += uint32(p.end - p.payload - old)
+	binary.BigEndian.PutUint32(q[p.tcp+4:], seq)
 	return out
 }

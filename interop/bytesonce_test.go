@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"softiser/internal/pcaptest"
@@ -69,7 +70,7 @@ func TestEveryByteOnce(t *testing.T) {
 		if err := os.WriteFile(from, c.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := everyByteOnce(from, to); err != nil {
+		if err := everyByteOnce(from, to, 0); err != nil {
 			t.Fatal(err)
 		}
 		conns, err := pcaptest.Read(to)
@@ -95,10 +96,57 @@ func TestMissingBytes(t *testing.T) {
 	c.packet(true, 0x02, 1, nil)
 	c.packet(true, 0x10, 2, []byte("ab"))
 	c.packet(true, 0x10, 6, []byte("ef"))
-	if _, err := sendOnce(c.Bytes()); err == nil {
+	if _, err := sendOnce(c.Bytes(), 0); err == nil {
 		t.Error("a capture with a gap was accepted")
 	}
-	if _, err := sendOnce(c.Bytes()[:c.Len()-3]); err == nil {
+	if _, err := sendOnce(c.Bytes()[:c.Len()-3], 0); err == nil {
 		t.Error("a capture with half a packet was accepted")
+	}
+}
+
+// However an MPA stream is cut, each packet of it becomes a whole frame or FPDU.
+func TestWholeFPDUs(t *testing.T) {
+	request := append(append([]byte("MPA ID Req Frame\x40\x02"), 0, 3), "abc"...)
+	fpdu := func(n int) []byte {
+		b := binary.BigEndian.AppendUint16(nil, uint16(n))
+		return append(b, make([]byte, (n+2+3)&^3+4-2)...)
+	}
+	units := [][]byte{request, fpdu(0), fpdu(1), fpdu(1450), fpdu(60000), fpdu(7)}
+	whole := bytes.Join(units, nil)
+	for _, cut := range []int{1, 4, 7, 100, 1440} {
+		c := newCapture()
+		c.packet(true, 0x02, 1<<32-30, nil)
+		for off := 0; off < len(whole); off += cut {
+			c.packet(true, 0x10, uint32(1<<32-29+off), whole[off:min(off+cut, len(whole))])
+		}
+		out, err := sendOnce(c.Bytes(), 0x14)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(t.TempDir(), "b.pcap")
+		if err := os.WriteFile(to, out, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		conns, err := pcaptest.Read(to)
+		if err != nil || len(conns) != 1 || !bytes.Equal(conns[0].C2S, whole) {
+			t.Fatalf("cut every %d bytes: %d connections, %v", cut, len(conns), err)
+		}
+		var got []int
+		for _, s := range conns[0].Segs {
+			got = append(got, s.Len)
+		}
+		var want []int
+		for _, u := range units {
+			want = append(want, len(u))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("cut every %d bytes: packets of %v bytes, want %v", cut, got, want)
+		}
+	}
+	c := newCapture()
+	c.packet(true, 0x02, 1, nil)
+	c.packet(true, 0x10, 2, whole[:len(whole)-1])
+	if _, err := sendOnce(c.Bytes(), 0x14); err == nil {
+		t.Error("a stream that ends inside an FPDU was accepted")
 	}
 }

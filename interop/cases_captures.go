@@ -78,7 +78,11 @@ func judge(e *Env, pcap, scheme string, port int) (string, error) {
 	time.Sleep(200 * time.Millisecond) // the last segments
 	e.w.drop()
 	once := strings.TrimSuffix(pcap, ".pcap") + "-once.pcap"
-	if err := everyByteOnce(pcap, once); err != nil {
+	mpaPort := port
+	if scheme == "iscsi" {
+		mpaPort = 0
+	}
+	if err := everyByteOnce(pcap, once, mpaPort); err != nil {
 		return "", err
 	}
 	pcap = once

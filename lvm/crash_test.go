@@ -167,6 +167,13 @@ func TestCommandsCrash(t *testing.T) {
 		{"lvchange", func(g *Group) error {
 			return g.Change("lin", func(lv *meta.LV) error { lv.Tags = []string{"tag"}; return nil }, "x")
 		}},
+		{"vgcfgrestore", func(g *Group) error {
+			return g.VG(func(x *vg.Group) error {
+				old := x.VG.Clone()
+				old.RemoveLV(old.LV("str"))
+				return x.Restore(old, "x")
+			})
+		}},
 		{"vgextend", func(g *Group) error { return g.AddDisks([]string{"/d3"}, vg.PVOptions{}, "x") }},
 		{"vgreduce", func(g *Group) error {
 			return g.VG(func(x *vg.Group) error { return x.Reduce([]*meta.PV{x.VG.PV("pv2")}, "x") })

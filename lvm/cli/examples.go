@@ -8,16 +8,17 @@ import (
 
 // examples of each command, for its help. They follow one another.
 var examples = map[string]string{
-	"pvcreate":    "iser-target lvm pvcreate --devices ./disk0.img,./disk1.img ./disk0.img ./disk1.img",
-	"pvremove":    "iser-target lvm pvremove ./disk1.img",
-	"pvresize":    "iser-target lvm pvresize ./disk0.img",
-	"pvmove":      "iser-target lvm pvmove ./disk0.img ./disk1.img\niser-target lvm pvmove -n data /dev/sdb:0-999 /dev/sdc",
-	"vgcreate":    "iser-target lvm vgcreate vg0 ./disk0.img",
-	"vgextend":    "iser-target lvm vgextend vg0 ./disk1.img",
-	"vgreduce":    "iser-target lvm vgreduce vg0 ./disk1.img",
-	"vgremove":    "iser-target lvm vgremove vg0",
-	"vgrename":    "iser-target lvm vgrename vg0 vg1",
-	"vgcfgbackup": "iser-target lvm vgcfgbackup -f vg0.backup vg0",
+	"pvcreate":     "iser-target lvm pvcreate --devices ./disk0.img,./disk1.img ./disk0.img ./disk1.img",
+	"pvremove":     "iser-target lvm pvremove ./disk1.img",
+	"pvresize":     "iser-target lvm pvresize ./disk0.img",
+	"pvmove":       "iser-target lvm pvmove ./disk0.img ./disk1.img\niser-target lvm pvmove -n data /dev/sdb:0-999 /dev/sdc",
+	"vgcreate":     "iser-target lvm vgcreate vg0 ./disk0.img",
+	"vgextend":     "iser-target lvm vgextend vg0 ./disk1.img",
+	"vgreduce":     "iser-target lvm vgreduce vg0 ./disk1.img",
+	"vgremove":     "iser-target lvm vgremove vg0",
+	"vgrename":     "iser-target lvm vgrename vg0 vg1",
+	"vgcfgbackup":  "iser-target lvm vgcfgbackup -f vg0.backup vg0",
+	"vgcfgrestore": "iser-target lvm vgcfgrestore -f vg0.backup vg0",
 	"lvcreate": "iser-target lvm lvcreate -L 10g -n data vg0                       # linear\n" +
 		"iser-target lvm lvcreate -s -L 1g -n data-snap vg0/data             # a snapshot of it\n" +
 		"iser-target lvm lvcreate -T -L 100g vg0/pool                        # a thin pool\n" +

@@ -90,6 +90,11 @@ func TestAgainstLVM2(t *testing.T) {
 	s.run("lvcreate", "-i2", "-L24m", "-n", "str", group)
 	l.run("vgck", group)
 	l.run("lvcreate", "-an", "-Zn", "-Wn", "-L12m", "-n", "theirs", group)
+	before := t.TempDir() + "/before"
+	l.run("vgcfgbackup", "-f", before, group)
+	s.run("lvremove", vol("theirs"))
+	s.says("Restored volume group "+group, "vgcfgrestore", "-y", "-f", before, group)
+	l.run("vgck", group)
 	s.run("lvextend", "-L+12m", vol("theirs"))
 	s.run("lvcreate", "-s", "-L8m", "-n", "snap", vol("lin"))
 	s.run("lvcreate", "-s", "-c16k", "-L8m", "-n", "snap2", vol("lin"))

@@ -15,7 +15,7 @@ import (
 )
 
 func (a *app) vgCommands() []*cobra.Command {
-	return []*cobra.Command{a.vgcreate(), a.vgextend(), a.vgreduce(), a.vgremove(), a.vgrename(), a.vgcfgbackup()}
+	return []*cobra.Command{a.vgcreate(), a.vgextend(), a.vgreduce(), a.vgremove(), a.vgrename(), a.vgcfgbackup(), a.vgcfgrestore()}
 }
 
 func (a *app) vgcreate() *cobra.Command {

@@ -223,7 +223,7 @@ func compareColumns(t *testing.T, s *shell, l *lvm2, group string, mask func(str
 func everyColumn(t *testing.T, s *shell, l *lvm2, group string) {
 	t.Helper()
 	for report, name := range map[string]string{"lvs": group, "vgs": group, "pvs": s.disks[0]} {
-		c := exec.Command("lvm", report, "-o", "help")
+		c := exec.Command("lvm", report, "-o", "help", "--config", l.config(""))
 		c.Env = l.env
 		out, err := c.CombinedOutput()
 		if err != nil {

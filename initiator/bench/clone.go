@@ -44,7 +44,9 @@ type clone struct {
 	mem     []byte
 	live    live
 	stopped atomic.Bool
-	done    chan struct{}
+	// dismissed: ended by exitall of another clone, which is no interruption.
+	dismissed atomic.Bool
+	done      chan struct{}
 
 	mu      sync.Mutex // guards the fields below, down to "runner"
 	timer   *time.Timer

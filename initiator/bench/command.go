@@ -67,6 +67,7 @@ type command struct {
 	sections  []Section // from the command line; the first is global
 	conn      *connflags.Options
 	format    string
+	formats   []string // of --output-format, split
 	output    string
 	eta       string
 	json      bool
@@ -98,7 +99,7 @@ func (c *command) register(fs *pflag.FlagSet) {
 		f := fs.VarPF(optionFlag{c, &option{name: name}}, name, "", "ignored: "+ignored[name])
 		f.Hidden, f.NoOptDefVal = true, "1"
 	}
-	fs.StringVar(&c.format, "output-format", "normal", "normal, json, json+ or terse")
+	fs.StringVar(&c.format, "output-format", "normal", "normal, json, json+ or terse; several with commas")
 	fs.BoolVar(&c.json, "json", false, "same as --output-format=json")
 	fs.BoolVar(&c.minimal, "minimal", false, "same as --output-format=terse")
 	fs.StringVar(&c.output, "output", "", "write the report to this file")
@@ -211,8 +212,11 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if c.minimal {
 		c.format = "terse"
 	}
-	if !slices.Contains([]string{"normal", "json", "json+", "terse"}, c.format) {
-		return usage.Errorf("--output-format=%s: expected normal, json, json+ or terse", c.format)
+	c.formats = strings.Split(c.format, ",")
+	for _, f := range c.formats {
+		if !slices.Contains([]string{"normal", "json", "json+", "terse"}, f) {
+			return usage.Errorf("--output-format=%s: expected normal, json, json+ or terse, or several with commas", c.format)
+		}
 	}
 	url, files, err := split(args)
 	if err != nil {
@@ -240,7 +244,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process
-	if c.format == "normal" {
+	if slices.Contains(c.formats, "normal") {
 		WriteHeader(out, jobs)
 	}
 	cfg := Config{Open: c.opener(cmd.Flags()), URL: url}
@@ -257,7 +261,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		}
 		return errors.Join(err, closeOut())
 	}
-	if err := errors.Join(rep.write(out, c.format, global), closeOut()); err != nil {
+	if err := errors.Join(rep.write(out, c.formats, global), closeOut()); err != nil {
 		return err
 	}
 	if err := rep.Err(); err != nil || !rep.Interrupted {
@@ -273,17 +277,24 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 // exitInterrupted is what fio ends with after a signal.
 const exitInterrupted = 128
 
-// write prints the report in a format of the --output-format option.
-func (r *Report) write(w io.Writer, format string, global []KV) error {
-	switch format {
-	case "json", "json+":
-		return r.WriteJSON(w, global, format == "json+")
-	case "terse":
-		r.WriteTerse(w)
-	default:
-		r.WriteText(w)
+// write prints the report in the formats of the --output-format option, one after
+// the other. Like fio, it writes both kinds of JSON once.
+func (r *Report) write(w io.Writer, formats []string, global []KV) (err error) {
+	json := false
+	for _, f := range formats {
+		switch f {
+		case "json", "json+":
+			if !json {
+				err = errors.Join(err, r.WriteJSON(w, global, slices.Contains(formats, "json+")))
+			}
+			json = true
+		case "terse":
+			r.WriteTerse(w)
+		default:
+			r.WriteText(w)
+		}
 	}
-	return nil
+	return err
 }
 
 // Err is nil when everything succeeded; otherwise it says how much did not,

@@ -114,3 +114,16 @@ func TestParseOnly(t *testing.T) {
 		t.Errorf("%v, %q", err, out.String())
 	}
 }
+
+func TestSeveralFormats(t *testing.T) {
+	r := mustRun(t, newFake(t, 1<<20), "[j]\nsize=64k\n")
+	var out bytes.Buffer
+	if err := r.write(&out, []string{"normal", "json", "terse", "json+"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for text, times := range map[string]int{"Run status group": 1, `"fio version"`: 1, `"bins"`: 1, "3;iser-initiator-": 1} {
+		if n := strings.Count(out.String(), text); n != times {
+			t.Errorf("%q stands %d times, want %d", text, n, times)
+		}
+	}
+}

@@ -151,8 +151,6 @@ var refused = map[string]string{
 	"trim_backlog":          "use a job with rw=trim",
 	"trim_verify_zero":      "use a job with rw=trim",
 	"flow":                  "jobs do not steer each other",
-	"exitall":               "jobs end by themselves; give each a runtime",
-	"exit_what":             "jobs end by themselves; give each a runtime",
 	"exec_prerun":           "run it before this command",
 	"exec_postrun":          "run it after this command",
 	"unified_rw_reporting":  "reads and writes are reported apart",

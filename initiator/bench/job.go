@@ -82,6 +82,8 @@ type Job struct {
 	BusyPoll       time.Duration
 	NewGroup       bool
 	Stonewall      bool
+	ExitAll        bool // a clone's end ends others, too
+	ExitWhat       exitWhat
 	GroupReporting bool
 	ClatPercentile bool
 	SlatPercentile bool

@@ -80,6 +80,8 @@ var options = []option{
 	{"group_reporting", nil, "", "one report for the whole group", boolVar(func(j *Job) *bool { return &j.GroupReporting })},
 	{"new_group", nil, "", "start a new reporting group", boolVar(func(j *Job) *bool { return &j.NewGroup })},
 	{"stonewall", []string{"wait_for_previous"}, "", "wait for the jobs before this one", boolVar(func(j *Job) *bool { return &j.Stonewall })},
+	{"exitall", nil, "", "when a clone of this job has ended, end the others of its group", boolVar(func(j *Job) *bool { return &j.ExitAll })},
+	{"exit_what", nil, "WHAT", "what exitall ends: group, stonewall (all that run) or all (also those that wait)", setExitWhat},
 	{"clat_percentiles", nil, "0|1", "report percentiles of the completion latency (default 1)", boolVar(func(j *Job) *bool { return &j.ClatPercentile })},
 	{"lat_percentiles", nil, "0|1", "report percentiles of the total latency", boolVar(func(j *Job) *bool { return &j.LatPercentile })},
 	{"slat_percentiles", nil, "0|1", "report percentiles of the submission latency", boolVar(func(j *Job) *bool { return &j.SlatPercentile })},

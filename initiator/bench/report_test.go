@@ -38,7 +38,7 @@ func TestGoldenReports(t *testing.T) {
 	r := sampleReport(t)
 	for _, format := range []string{"normal", "json", "json+", "terse"} {
 		var b strings.Builder
-		if err := r.write(&b, format, []KV{{Key: "bs", Value: "4k"}}); err != nil {
+		if err := r.write(&b, []string{format}, []KV{{Key: "bs", Value: "4k"}}); err != nil {
 			t.Fatal(err)
 		}
 		path := filepath.Join("testdata", "report."+strings.ReplaceAll(format, "+", "plus"))

@@ -65,12 +65,17 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 	rep := &Report{Started: time.Now()}
 	var stage []*Job
 	var all []*clone
+	over := false // exitall
 	flush := func() error {
+		if over {
+			return nil
+		}
 		if len(all) > 0 && ctx.Err() != nil { // what has run is reported
 			rep.Interrupted = true
 			return nil
 		}
-		clones, err := runStage(ctx, stage, cfg)
+		clones, last, err := runStage(ctx, stage, cfg)
+		over = last
 		if err != nil && len(all) > 0 && ctx.Err() != nil && len(clones) == 0 {
 			rep.Interrupted, err = true, nil
 		}
@@ -96,16 +101,17 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 	if err := flush(); err != nil {
 		return nil, err
 	}
-	rep.collect(all)
+	rep.collect(all, ctx.Err() != nil)
 	return rep, nil
 }
 
-// collect sums up by clone or by group.
-func (r *Report) collect(all []*clone) {
+// collect sums up by clone or by group; cancelled: the context has ended.
+func (r *Report) collect(all []*clone, cancelled bool) {
 	byGroup := map[int]*Stats{}
 	for _, c := range all {
-		r.Interrupted = r.Interrupted || c.cut
-		r.Unverified = r.Unverified || c.cut && c.ledger != nil && (c.job.DoVerify && c.job.writes() || c.job.VerifyOnly)
+		cut := c.cut && (cancelled || !c.dismissed.Load())
+		r.Interrupted = r.Interrupted || cut
+		r.Unverified = r.Unverified || cut && c.ledger != nil && (c.job.DoVerify && c.job.writes() || c.job.VerifyOnly)
 		s := &c.stats
 		r.Clones = append(r.Clones, s)
 		if !c.job.GroupReporting {
@@ -122,8 +128,8 @@ func (r *Report) collect(all []*clone) {
 	}
 }
 
-// runStage runs jobs that start together.
-func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, err error) {
+// runStage runs jobs that start together; over: no later ones are to run.
+func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, over bool, err error) {
 	luns, closeAll, err := openAll(ctx, jobs, cfg)
 	defer func() {
 		for _, c := range clones {
@@ -132,23 +138,26 @@ func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, er
 		err = errors.Join(err, closeAll())
 	}()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	epoch := time.Now()
 	for i, j := range jobs {
 		c, err := newClone(j, luns[i], luns[i][0].Info(), epoch)
 		if err != nil {
-			return clones, err
+			return clones, false, err
 		}
 		clones = append(clones, c)
 	}
 	if err := checkOverlap(clones); err != nil {
-		return clones, err
+		return clones, false, err
 	}
+	var ends exits
+	ends.follow(clones)
 	for _, c := range clones {
 		go c.start()
 	}
 	watch(ctx, clones, cfg, epoch, closeAll)
+	over = ends.wait()
 	seen := map[LUN]bool{}
 	for i, c := range clones {
 		for _, l := range luns[i] {
@@ -158,7 +167,7 @@ func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, er
 			}
 		}
 	}
-	return clones, nil
+	return clones, over, nil
 }
 
 // checkOverlap refuses runs whose verification could not be trusted.

@@ -12,9 +12,14 @@ func (c *clone) now() time.Duration { return time.Since(c.epoch) }
 func (c *clone) start() {
 	if d := c.job.StartDelay; d > 0 {
 		c.mu.Lock()
-		c.delay = time.AfterFunc(d, c.begin)
+		late := c.stopped.Load() // stop has been here already and found no timer
+		if !late {
+			c.delay = time.AfterFunc(d, c.begin)
+		}
 		c.mu.Unlock()
-		return
+		if !late {
+			return
+		}
 	}
 	c.begin()
 }
@@ -50,6 +55,12 @@ func (c *clone) stop() {
 		c.begin() // every slot finds that it is over
 	}
 	c.wake()
+}
+
+// dismiss ends the clone before its time because another one has ended.
+func (c *clone) dismiss() {
+	c.dismissed.Store(true)
+	c.stop()
 }
 
 // kickAll hands every slot to the runner.

@@ -19,6 +19,9 @@ var (
 	// ErrShort ends a command whose status was GOOD although fewer bytes were
 	// transferred than asked for.
 	ErrShort = errors.New("initiator: target transferred fewer bytes than asked for")
+	// ErrOverflow ends a command whose status was GOOD although the target would
+	// have moved more bytes than the command has: it counts in other blocks than we.
+	ErrOverflow = errors.New("initiator: target counts more bytes than the command has")
 	// ErrInvalid ends a request that cannot be expressed as a command.
 	ErrInvalid = errors.New("initiator: invalid request")
 	// ErrBusy ends a command that the target kept refusing with BUSY or TASK

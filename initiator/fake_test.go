@@ -30,6 +30,7 @@ type fakeTarget struct {
 	loginErr func(id *iscsi.LoginIdentity) error
 	settings iscsi.Settings
 	naa      byte // changes the identity of the LUN
+	residual byte // flag of residual counts
 	window   int
 	logins   int
 	dials    int
@@ -53,7 +54,7 @@ type fakeTarget struct {
 
 func newFakeTarget(t testing.TB, size int) *fakeTarget {
 	s := iscsi.DefaultSettings()
-	return &fakeTarget{t: t, disk: make([]byte, size), bs: 512, settings: s, naa: 1, window: 64, attention: true, asc: scsi.ASCPowerOnReset}
+	return &fakeTarget{t: t, disk: make([]byte, size), bs: 512, settings: s, naa: 1, residual: iscsi.ResidualUnderflow, window: 64, attention: true, asc: scsi.ASCPowerOnReset}
 }
 
 // config returns a configuration that dials the fake.
@@ -505,7 +506,7 @@ func (d *fakeDM) status(p *iscsi.PDU, st scsi.Status, sense []byte, residual uin
 	r.BHS.SetITT(p.BHS.ITT())
 	q.SetStatus(byte(st))
 	if residual > 0 {
-		q.SetResidual(residual, iscsi.ResidualUnderflow)
+		q.SetResidual(residual, d.f.residual)
 	}
 	if sense != nil {
 		r.Data = iscsi.AppendSense(nil, sense)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -226,6 +227,58 @@ func TestLostBetweenLooks(t *testing.T) {
 		defer cancel()
 		if err := l.recheck(ctx, s); !errors.Is(err, ErrSessionLost) {
 			t.Errorf("a look without a connection: %v", err)
+		}
+	})
+}
+
+// A LUN whose blocks have another size after the reconnect gets nothing: what waits
+// to be sent again counts in the old ones.
+func TestReplayAfterAnotherBlockSize(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		hold(ft, scsi.OpWrite10)
+		r := &Request{Op: OpWrite, Buf: bytes.Repeat([]byte{1}, 4096)}
+		ended := make(chan struct{})
+		r.Done = func(*Request) { close(ended) }
+		l.Submit(r)
+		synctest.Wait()
+		ft.mu.Lock()
+		ft.bs, ft.hook = 4096, nil
+		ft.mu.Unlock()
+		ft.last().cut(errors.New("gone"))
+		<-ended
+		if !errors.Is(r.Err, ErrLUNChanged) || !strings.Contains(r.Err.Error(), "had blocks of 512 bytes, now they have 4096") {
+			t.Fatal(r.Err)
+		}
+		for i, b := range ft.disk {
+			if b != 0 {
+				t.Fatalf("byte %d was written", i)
+			}
+		}
+	})
+}
+
+// GOOD for another amount of data than was asked for is no success.
+func TestOverflow(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		ft.mu.Lock()
+		ft.residual = iscsi.ResidualOverflow
+		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+			switch scsi.Opcode(p.BHS.SCSICommand().CDB()[0]) {
+			case scsi.OpRead10, scsi.OpWrite10:
+				c.status(p, scsi.StatusGood, nil, 3584)
+				return true
+			}
+			return false
+		}
+		ft.mu.Unlock()
+		buf := make([]byte, 512)
+		if _, err := l.WriteAt(buf, 0); !errors.Is(err, ErrOverflow) {
+			t.Errorf("write: %v", err)
+		}
+		if _, err := l.ReadAt(buf, 0); !errors.Is(err, ErrOverflow) {
+			t.Errorf("read: %v", err)
 		}
 	})
 }

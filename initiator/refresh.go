@@ -22,6 +22,10 @@ func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
+	// Commands that wait to be sent again count in the blocks of before.
+	if was, is := l.geo.Load().info.BlockSize, g.info.BlockSize; was != is {
+		return fmt.Errorf("%w: LUN %d, %s, had blocks of %d bytes, now they have %d", ErrLUNChanged, l.num, id.Name(), was, is)
+	}
 	if l.cache.look(id.epoch) {
 		s.mu.Lock()
 		s.cacheLost(l, "the target came back without its cache")

@@ -57,7 +57,11 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 		} else if t.inLen > 0 {
 			s.stats.ReadBytes += uint64(t.inLen - resid)
 		}
-		if resid > 0 && r.Op != OpCDB {
+		switch {
+		case r.Op == OpCDB: // whoever made the CDB knows what an overflow of it means
+		case resp.ResidualFlags()&iscsi.ResidualOverflow != 0:
+			err = fmt.Errorf("%w: %d more than %d", ErrOverflow, resp.Residual(), t.inLen|t.outLen)
+		case resid > 0:
 			err = fmt.Errorf("%w: %d of %d", ErrShort, int64(t.inLen|t.outLen)-int64(resid), t.inLen|t.outLen)
 		}
 		s.endTask(t, err)

@@ -163,6 +163,8 @@ func TestDataSNACK(t *testing.T) {
 	// And the acknowledged status ends it.
 	r.snack(iscsi.SNACKData, 5, none, 4, 2, 8)
 	r.rejected(iscsi.RejectProtocol)
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
 	if k := r.c.keep; k.room != keepBytes || len(k.tasks)+len(k.tags)+len(k.status) != 0 {
 		t.Errorf("kept after everything was acknowledged: %d bytes, %d tasks", keepBytes-k.room, len(k.tasks))
 	}

@@ -162,7 +162,7 @@ func (s *Session) event(e Event) {
 	}
 }
 
-// State returns where the session is, and why when it has failed.
+// State returns where the session is, and why when it has failed or is down.
 func (s *Session) State() (State, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

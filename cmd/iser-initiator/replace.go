@@ -84,8 +84,19 @@ func (o *output) keep(replace bool) error {
 		os.Remove(part)
 		return &fs.PathError{Op: "keep", Path: o.name, Err: err}
 	}
+	folder := filepath.Dir(o.name)
 	o.name = ""
-	return nil
+	return syncFolder(folder)
+}
+
+// syncFolder makes the names in a folder durable.
+func syncFolder(name string) error {
+	dir, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
 }
 
 // discard drops a file that was not kept.

@@ -374,13 +374,7 @@ func (c *Conn) closeLocked() {
 	}
 }
 
-// fail ends the connection; the first cause counts.
-func (c *Conn) fail(err error) {
-	c.mu.Lock()
-	c.failLocked(err)
-	c.mu.Unlock()
-}
-
+// failLocked ends the connection; the first cause counts. The caller holds c.mu.
 func (c *Conn) failLocked(err error) {
 	if c.cause == nil {
 		c.cause = err

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/tcpinq"
 )
 
 // Options of a TCP connection. Zero values keep the system's setting.
@@ -90,11 +92,11 @@ func Peek(nc net.Conn, p []byte) (int, error) {
 			}
 			// A peek leaves the bytes in the socket, so end of stream behind them
 			// shows only as no growth; a wait would not be woken by it again.
-			if n == last && eof(int(fd)) {
+			if n == last && tcpinq.PeerEnded(int(fd)) {
 				return true
 			}
 			last = n
-			if eof(int(fd)) {
+			if tcpinq.PeerEnded(int(fd)) {
 				continue
 			}
 			return false
@@ -107,13 +109,6 @@ func Peek(nc net.Conn, p []byte) (int, error) {
 		return n, fmt.Errorf("sock: look ahead: %w", err)
 	}
 	return n, nil
-}
-
-// eof reports whether the peer has closed its direction.
-func eof(fd int) bool {
-	pfd := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-	n, err := unix.Poll(pfd, 0)
-	return err == nil && n == 1 && pfd[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
 }
 
 // Linger reads and drops what arrives until the stream ends or d has passed. A

@@ -8,7 +8,11 @@ import (
 // Erase implements blockdev.Eraser: the blocks that belong to this device alone
 // are overwritten before the pool gets any of them back, which would hand them on
 // as they are. Those of a snapshot stay, and are only taken out of this device.
-func (d *Device) Erase(off, n int64) error {
+func (d *Device) Erase(off, n int64) error { return d.EraseUntil(off, n, nil) }
+
+// EraseUntil is Erase; a wait for space ends with blockdev.ErrStopped when stop,
+// which may be nil, says so. The ends of the range may lie in shared blocks.
+func (d *Device) EraseUntil(off, n int64, stop blockdev.Stop) error {
 	if err := d.check(off, n, true); err != nil {
 		return err
 	}
@@ -25,9 +29,9 @@ func (d *Device) Erase(off, n int64) error {
 		}
 	}
 	if d.p.cfg.NoDiscard {
-		err = d.WriteZeroes(off, n, false) // what is shared
+		err = d.WriteZeroesUntil(off, n, false, stop) // what is shared
 	} else {
-		err = d.zero(off, n, true, nil)
+		err = d.zero(off, n, true, stop)
 	}
 	if err != nil {
 		return err

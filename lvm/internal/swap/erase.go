@@ -23,11 +23,30 @@ func Erase(dev blockdev.Device, off, n int64) error {
 	return dev.FlushRange(off, n)
 }
 
+// spaceEraser is an Eraser that may need space for it, as blockdev.SpaceWaiter for
+// writes: a thin volume's share of blocks that it has in common with others.
+type spaceEraser interface {
+	EraseUntil(off, n int64, stop blockdev.Stop) error
+}
+
 // Erase implements blockdev.Eraser.
 func (d *Device) Erase(off, n int64) error {
-	d.gate.RLock()
-	defer d.gate.RUnlock()
-	g := d.enter()
-	defer g.leave()
-	return Erase(g.dev, off, n)
+	err := d.eraseAtOnce(off, n)
+	if waits(err, nil) {
+		err = d.wait(nil, func(dev blockdev.Device, stop blockdev.Stop) error { return erase(dev, off, n, stop) })
+	}
+	return err
+}
+
+func (d *Device) eraseAtOnce(off, n int64) error {
+	g := d.enterToWrite()
+	defer d.leaveToWrite(g)
+	return erase(g.dev, off, n, atOnce)
+}
+
+func erase(dev blockdev.Device, off, n int64, stop blockdev.Stop) error {
+	if e, ok := dev.(spaceEraser); ok {
+		return e.EraseUntil(off, n, stop)
+	}
+	return Erase(dev, off, n)
 }

@@ -39,17 +39,6 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	return nil
 }
 
-// CommitLease implements blockdev.Lender.
-func (g *gen) CommitLease(l *blockdev.Lease, fua bool) error { return g.lender.CommitLease(l, fua) }
-
-// CommitLeaseUntil implements blockdev.SpaceLender.
-func (g *gen) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.Stop) error {
-	if w, ok := g.lender.(blockdev.SpaceLender); ok {
-		return w.CommitLeaseUntil(l, fua, stop)
-	}
-	return g.lender.CommitLease(l, fua)
-}
-
 // CommitBlocks implements blockdev.Lender.
 func (g *gen) CommitBlocks(l *blockdev.Lease, fua bool) bool { return g.lender.CommitBlocks(l, fua) }
 
@@ -66,19 +55,45 @@ func (d *Device) ReadAt(p []byte, off int64) (int, error) {
 	return g.dev.ReadAt(p, off)
 }
 
+// enterToWrite enters the current generation and holds the gate for reading.
+func (d *Device) enterToWrite() *gen {
+	d.gate.RLock()
+	return d.enter()
+}
+
+func (d *Device) leaveToWrite(g *gen) {
+	g.leave()
+	d.gate.RUnlock()
+}
+
 // WriteAt implements blockdev.Device.
 func (d *Device) WriteAt(p []byte, off int64) (int, error) { return d.WriteAtUntil(p, off, nil) }
 
 // WriteAtUntil implements blockdev.SpaceWaiter.
 func (d *Device) WriteAtUntil(p []byte, off int64, stop blockdev.Stop) (int, error) {
-	d.gate.RLock()
-	defer d.gate.RUnlock()
-	g := d.enter()
-	defer g.leave()
-	if w, ok := g.dev.(blockdev.SpaceWaiter); ok {
-		return w.WriteAtUntil(p, off, stop)
+	err := d.writeAtOnce(p, off)
+	if waits(err, stop) {
+		err = d.wait(stop, func(dev blockdev.Device, stop blockdev.Stop) error { return writeAt(dev, p, off, stop) })
 	}
-	return g.dev.WriteAt(p, off)
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (d *Device) writeAtOnce(p []byte, off int64) error {
+	g := d.enterToWrite()
+	defer d.leaveToWrite(g)
+	return writeAt(g.dev, p, off, atOnce)
+}
+
+func writeAt(dev blockdev.Device, p []byte, off int64, stop blockdev.Stop) (err error) {
+	if w, ok := dev.(blockdev.SpaceWaiter); ok {
+		_, err = w.WriteAtUntil(p, off, stop)
+		return err
+	}
+	_, err = dev.WriteAt(p, off)
+	return err
 }
 
 // Discard implements blockdev.Device.
@@ -86,14 +101,24 @@ func (d *Device) Discard(off, n int64) error { return d.DiscardUntil(off, n, nil
 
 // DiscardUntil implements blockdev.SpaceWaiter.
 func (d *Device) DiscardUntil(off, n int64, stop blockdev.Stop) error {
-	d.gate.RLock()
-	defer d.gate.RUnlock()
-	g := d.enter()
-	defer g.leave()
-	if w, ok := g.dev.(blockdev.SpaceWaiter); ok {
+	err := d.discardAtOnce(off, n)
+	if waits(err, stop) {
+		err = d.wait(stop, func(dev blockdev.Device, stop blockdev.Stop) error { return discard(dev, off, n, stop) })
+	}
+	return err
+}
+
+func (d *Device) discardAtOnce(off, n int64) error {
+	g := d.enterToWrite()
+	defer d.leaveToWrite(g)
+	return discard(g.dev, off, n, atOnce)
+}
+
+func discard(dev blockdev.Device, off, n int64, stop blockdev.Stop) error {
+	if w, ok := dev.(blockdev.SpaceWaiter); ok {
 		return w.DiscardUntil(off, n, stop)
 	}
-	return g.dev.Discard(off, n)
+	return dev.Discard(off, n)
 }
 
 // WriteZeroes implements blockdev.Device.
@@ -103,14 +128,24 @@ func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
 
 // WriteZeroesUntil implements blockdev.SpaceWaiter.
 func (d *Device) WriteZeroesUntil(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
-	d.gate.RLock()
-	defer d.gate.RUnlock()
-	g := d.enter()
-	defer g.leave()
-	if w, ok := g.dev.(blockdev.SpaceWaiter); ok {
+	err := d.zeroAtOnce(off, n, mayUnmap)
+	if waits(err, stop) {
+		err = d.wait(stop, func(dev blockdev.Device, stop blockdev.Stop) error { return zero(dev, off, n, mayUnmap, stop) })
+	}
+	return err
+}
+
+func (d *Device) zeroAtOnce(off, n int64, mayUnmap bool) error {
+	g := d.enterToWrite()
+	defer d.leaveToWrite(g)
+	return zero(g.dev, off, n, mayUnmap, atOnce)
+}
+
+func zero(dev blockdev.Device, off, n int64, mayUnmap bool, stop blockdev.Stop) error {
+	if w, ok := dev.(blockdev.SpaceWaiter); ok {
 		return w.WriteZeroesUntil(off, n, mayUnmap, stop)
 	}
-	return g.dev.WriteZeroes(off, n, mayUnmap)
+	return dev.WriteZeroes(off, n, mayUnmap)
 }
 
 // Flush implements blockdev.Device.

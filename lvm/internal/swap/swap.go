@@ -13,7 +13,8 @@
 // command wait for another's lease: before a freeze, new write leases are
 // staged in pool memory, the direct ones drain at their own pace while I/O
 // goes on, and only then are writes stopped, for as long as the storage work
-// takes.
+// takes. Nor does a freeze wait for writes that wait for space in a full thin
+// pool: they step aside and begin anew after it.
 package swap
 
 import (
@@ -55,6 +56,11 @@ type gen struct {
 	retired atomic.Bool
 	drained chan struct{}
 	once    sync.Once
+
+	// wanted is closed when nobody may wait for space in it any longer: it is
+	// retired, or about to be frozen.
+	wanted chan struct{}
+	asked  sync.Once
 }
 
 // New puts a Device before dev, which it owns: Close closes it. dev must be
@@ -72,7 +78,7 @@ func New(dev blockdev.Device, pool *blockdev.Pool) *Device {
 
 func (d *Device) newGen(dev blockdev.Device, staged bool) *gen {
 	l, _ := dev.(blockdev.Lender)
-	return &gen{d: d, dev: dev, lender: l, staged: staged, drained: make(chan struct{})}
+	return &gen{d: d, dev: dev, lender: l, staged: staged, drained: make(chan struct{}), wanted: make(chan struct{})}
 }
 
 func (d *Device) enter() *gen {
@@ -92,10 +98,14 @@ func (g *gen) leave() {
 	}
 }
 
+// want has those who wait for space in the generation leave it.
+func (g *gen) want() { g.asked.Do(func() { close(g.wanted) }) }
+
 // retire marks a generation that is no longer current; drained closes when
 // the last one has left.
 func (g *gen) retire() {
 	g.retired.Store(true)
+	g.want()
 	if g.refs.Load() == 0 {
 		g.once.Do(func() { close(g.drained) })
 	}
@@ -155,6 +165,7 @@ func (d *Device) Freeze(ctx context.Context) (*Frozen, error) {
 			return nil, ctx.Err()
 		}
 	}
+	g.want()
 	d.gate.Lock()
 	return &Frozen{d: d, old: g}, nil
 }

@@ -29,7 +29,7 @@ func rpingMatrix() []Case {
 		short           bool
 	}{
 		{"crc-off", "", "--crc=off", true},
-		{"crc-kernel-asks", "mpa_crc_required=1", "--crc=off", false},
+		{"crc-kernel-asks", "mpa_crc_required=1", "--crc=offered", false},
 		{"crc-we-ask", "", "--crc=required", true},
 		{"p2p", "peer_to_peer=1", "--crc=off", false},
 		{"p2p-crc", "peer_to_peer=1 mpa_crc_required=1", "--crc=required", false},

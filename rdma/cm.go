@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"softiser/internal/congestion"
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
-	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
 
@@ -153,7 +153,7 @@ func (qp *QP) connect(ctx context.Context, nc net.Conn, p *ConnParams) (*ConnInf
 	if err := congestion.Apply(p.Congestion, nc); err != nil {
 		return nil, fmt.Errorf("rdma: %w", err)
 	}
-	if err := sock.Apply(nc, sock.Options{SndBuf: p.SndBuf, RcvBuf: p.RcvBuf}); err != nil {
+	if err := sockio.Apply(nc, sockio.Options{SendBuffer: p.SndBuf, RecvBuffer: p.RcvBuf}); err != nil {
 		return nil, err
 	}
 	req, err := w.Request()
@@ -222,7 +222,7 @@ func sendRefusal(nc net.Conn, r *mpa.Refusal, req, rep *mpa.Frame) {
 
 // attach hands nc to qp for good and starts it.
 func (qp *QP) attach(nc net.Conn, p *ConnParams, r *mpa.Result, initiator bool) (*ConnInfo, error) {
-	conn, err := sock.New(nc)
+	conn, err := sockio.New(nc, sockio.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %w", err)
 	}
@@ -362,7 +362,7 @@ func (qp *QP) hiddenLocked(op Opcode) {
 
 func (t *txState) init(crc bool, fpdu int) {
 	t.hdr = make([]byte, 0, hdrRing)
-	t.vec = make([]sock.Vec, 0, sock.MaxVec)
+	t.vec = make([]sockio.Vec, 0, sockio.MaxVec)
 	t.crc, t.round = crc, roundBytes
 	if crc {
 		t.round = roundCRC
@@ -377,17 +377,7 @@ func (t *txState) init(crc bool, fpdu int) {
 
 func (x *rxState) init(crc bool) {
 	x.buf = make([]byte, rxBuf)
-	x.vec = make([]sock.Vec, 0, rxVec)
+	x.vec = make([]sockio.Vec, 0, rxVec)
 	x.crcOn = crc
 	x.msn = [4]uint32{1, 1, 1, 1}
-}
-
-// Peek waits until n bytes can be read from conn and returns them without
-// consuming them, so that one listener can tell protocols apart by their first
-// bytes. It returns fewer at the end of the stream. The read deadline of conn
-// bounds the wait.
-func Peek(conn *net.TCPConn, n int) ([]byte, error) {
-	b := make([]byte, n)
-	k, err := sock.Peek(conn, b)
-	return b[:k], err
 }

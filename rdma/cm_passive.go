@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"softiser/internal/congestion"
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/mpa"
-	"softiser/rdma/internal/sock"
 )
 
 // ServerConfig is how a connection request is received.
@@ -104,7 +104,7 @@ func (r *ConnRequest) accept(ctx context.Context, qp *QP, p *ConnParams) error {
 	if err := congestion.Accepted(p.Congestion, r.nc); err != nil {
 		return fmt.Errorf("rdma: %w", err)
 	}
-	if err := sock.Apply(r.nc, sock.Options{SndBuf: p.SndBuf, RcvBuf: p.RcvBuf}); err != nil {
+	if err := sockio.Apply(r.nc, sockio.Options{SendBuffer: p.SndBuf, RecvBuffer: p.RcvBuf}); err != nil {
 		return err
 	}
 	rep, res, err := w.Answer(&r.req)

@@ -412,39 +412,3 @@ func TestBothInitiators(t *testing.T) {
 		t.Errorf("neither says why: %v, %v", err, err2)
 	}
 }
-
-func TestPeek(t *testing.T) {
-	c, s := loopback.Pair(t)
-	defer c.Close()
-	defer s.Close()
-	go func() {
-		for _, b := range []byte("MPA ID Req") {
-			_, _ = c.Write([]byte{b})
-			time.Sleep(time.Millisecond)
-		}
-	}()
-	_ = s.SetReadDeadline(time.Now().Add(rdmatest.Timeout))
-	for range 2 {
-		got, err := rdma.Peek(s, 6)
-		if err != nil || string(got) != "MPA ID" {
-			t.Fatalf("%q, %v", got, err)
-		}
-	}
-	buf := make([]byte, 10)
-	if _, err := io.ReadFull(s, buf); err != nil || string(buf) != "MPA ID Req" {
-		t.Fatalf("%q, %v", buf, err)
-	}
-	// The end of the stream gives what there is.
-	_, _ = c.Write([]byte("abc"))
-	_ = c.CloseWrite()
-	if got, err := rdma.Peek(s, 6); err != nil || string(got) != "abc" {
-		t.Fatalf("%q, %v", got, err)
-	}
-	c2, s2 := loopback.Pair(t)
-	defer c2.Close()
-	defer s2.Close()
-	_ = s2.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-	if _, err := rdma.Peek(s2, 6); !isTimeout(err) {
-		t.Errorf("no time-out: %v", err)
-	}
-}

@@ -82,7 +82,7 @@ func (mr *MR) aim(p []byte, a Access, stag uint32) {
 // LKey names the region in SGEs of this end.
 func (mr *MR) LKey() uint32 { return mr.RKey() }
 
-// RKey is the STag that a peer uses. It changes with Rereg and OpRegMR.
+// RKey is the STag that a peer uses. It changes with OpRegMR.
 func (mr *MR) RKey() uint32 { return mr.r.State().STag }
 
 // Addr is the tagged offset of the first byte.
@@ -102,18 +102,7 @@ func (mr *MR) Mem() []byte {
 // not be touched.
 func (mr *MR) Faults() uint64 { return mr.r.Faults() }
 
-// Rereg aims the region at other memory with other rights, under a new key; the
-// old STag is dead at once. When it returns, the old memory is no longer touched.
-func (mr *MR) Rereg(p []byte, a Access) error {
-	if err := checkAccess(a, uint64(len(p))); err != nil {
-		return err
-	}
-	mr.r.Revoke()
-	mr.aim(p, a, mem.NextKey(mr.r.State().STag))
-	return nil
-}
-
-// Invalidate makes the STag unusable until Rereg or OpRegMR. When it returns,
+// Invalidate makes the STag unusable until OpRegMR. When it returns,
 // the memory is no longer touched on behalf of a peer.
 func (mr *MR) Invalidate() { mr.r.Revoke() }
 

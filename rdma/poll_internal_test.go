@@ -4,7 +4,7 @@ import (
 	"net"
 	"testing"
 
-	"softiser/rdma/internal/sock"
+	"softiser/internal/sockio"
 )
 
 // A look finds what has come, ends in vain in time, and makes way for others.
@@ -23,7 +23,7 @@ func TestLook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := sock.New(nc)
+	conn, err := sockio.New(nc, sockio.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
-	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
 
@@ -81,7 +81,7 @@ type QP struct {
 
 	rx    rxState     // owned by the receive goroutine
 	inRx  atomic.Bool // the receive goroutine runs handlers: Push is bounded
-	conn  *sock.Conn
+	conn  *sockio.Conn
 	info  ConnInfo
 	sinks []*mem.Region // one per ORD slot
 

@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
-	"softiser/rdma/internal/sock"
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/wire"
 )
 
@@ -168,21 +168,21 @@ func (qp *QP) sendTerminate(term *wire.Term) {
 	}
 	h := wire.Untagged{Ctrl: wire.Ctrl(wire.Terminate, true), QN: wire.QNTerminate, MSN: 1}
 	b := wire.AppendFPDU(nil, term.Append(h.Append(nil)), t.crc)
-	left := append([]sock.Vec(nil), t.iov...)
-	var v sock.Vec
-	sock.Set(&v, b)
+	left := append([]sockio.Vec(nil), t.iov...)
+	var v sockio.Vec
+	sockio.Set(&v, b)
 	left = append(left, v)
 	qp.conn.SetWriteDeadline(time.Now().Add(termTimeout))
 	_ = qp.conn.WriteLoop(func(uintptr) bool {
 		for len(left) > 0 {
-			n, err := qp.conn.Writev(left[:min(len(left), sock.MaxVec)], false)
-			if err == sock.ErrAgain {
+			n, err := qp.conn.Writev(left[:min(len(left), sockio.MaxVec)], false)
+			if err == sockio.ErrAgain {
 				return false
 			}
 			if err != nil {
 				return true
 			}
-			left = sock.Skip(left, n)
+			left = sockio.Skip(left, n)
 		}
 		return true
 	})

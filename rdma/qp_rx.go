@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"softiser/rdma/internal/sock"
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/wire"
 )
 
@@ -49,7 +49,7 @@ const (
 type rxState struct {
 	buf  []byte
 	r, w int
-	vec  []sock.Vec
+	vec  []sockio.Vec
 	err  error // why the loop has ended
 
 	stage  rxStage
@@ -105,13 +105,13 @@ func (qp *QP) rxLoop() {
 		poll = qp.rxAutoPoll
 	}
 	err := qp.conn.ReadLoop(poll)
-	for sock.IsNotPollable(err) && qp.rx.err == nil && !qp.dying.Load() {
+	for sockio.IsNotPollable(err) && qp.rx.err == nil && !qp.dying.Load() {
 		// A notice on a full socket came as an error event alone, and the poller
 		// refuses to wait until another event has come.
 		if err = nil; poll(0) {
 			break
 		}
-		time.Sleep(sock.Pause)
+		time.Sleep(sockio.Pause)
 		err = qp.conn.ReadLoop(poll)
 	}
 	if qp.rx.err != nil {
@@ -137,7 +137,7 @@ func (qp *QP) rxPoll(uintptr) bool {
 			return true
 		}
 		n, err := qp.rxRead()
-		if err == sock.ErrAgain {
+		if err == sockio.ErrAgain {
 			x.alone(x.stats.answers() - before)
 			qp.rxIdle()
 			return false
@@ -150,11 +150,11 @@ func (qp *QP) rxPoll(uintptr) bool {
 			return true
 		}
 		if err != nil {
-			if err == sock.ErrFault && x.cuts.aimed > 0 {
+			if err == sockio.ErrFault && x.cuts.aimed > 0 {
 				x.cuts.off = true // which piece it was is found out one by one
 				continue
 			}
-			if err == sock.ErrFault && x.left > 0 {
+			if err == sockio.ErrFault && x.left > 0 {
 				qp.placeFault()
 				continue
 			}
@@ -363,7 +363,6 @@ func (qp *QP) rxEnd(trailer []byte) error {
 	if x.crcOn && !x.crcBad {
 		x.crc = wire.CRC(x.crc, trailer[:pad])
 		if x.crc != wire.GetCRC(trailer[pad:]) {
-			x.stats.CRCErrors++
 			x.pend, x.detail = wire.CauseCRC, ""
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
-	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
 
@@ -34,12 +34,12 @@ const (
 
 // txState belongs to the transmitter, whoever that is at the moment.
 type txState struct {
-	hdr   []byte     // capacity hdrRing, never reallocated
-	vec   []sock.Vec // capacity sock.MaxVec
-	iov   []sock.Vec // what is left to send of vec
-	open  bool       // the last piece of vec ends at the end of hdr
-	bytes int        // in this round
-	off   uint64     // stream offset behind what has been built
+	hdr   []byte       // capacity hdrRing, never reallocated
+	vec   []sockio.Vec // capacity sockio.MaxVec
+	iov   []sockio.Vec // what is left to send of vec
+	open  bool         // the last piece of vec ends at the end of hdr
+	bytes int          // in this round
+	off   uint64       // stream offset behind what has been built
 
 	crc         bool
 	round       int // roundBytes or roundCRC
@@ -68,7 +68,7 @@ type txRef struct {
 
 // taken enters that the socket has taken n bytes of the round.
 func (t *txState) taken(n int) {
-	t.iov = sock.Skip(t.iov, n)
+	t.iov = sockio.Skip(t.iov, n)
 	t.sent += n
 	for t.gone < len(t.refs) && t.refs[t.gone].end <= t.sent {
 		t.gone++
@@ -193,7 +193,7 @@ func (qp *QP) transmit(share int) txResult {
 				n, err = qp.conn.Writev(t.iov, t.crc) // the CRC has just read it all
 				t.stats.SendCalls++
 			}
-			if err == sock.ErrFault && len(t.iov) > 1 {
+			if err == sockio.ErrFault && len(t.iov) > 1 {
 				// What lies before the bad memory can still go, piece by piece.
 				n, err = qp.conn.Writev(t.iov[:1], false)
 			}
@@ -206,7 +206,7 @@ func (qp *QP) transmit(share int) txResult {
 			local = nil
 		}
 		qp.txIO.Unlock()
-		if err != nil && err != sock.ErrAgain {
+		if err != nil && err != sockio.ErrAgain {
 			qp.txFail(err)
 			return qp.txQuit()
 		}
@@ -234,7 +234,7 @@ func (qp *QP) transmit(share int) txResult {
 		switch {
 		case idle:
 			return txIdleNow
-		case err == sock.ErrAgain || (n > 0 && len(t.iov) > 0):
+		case err == sockio.ErrAgain || (n > 0 && len(t.iov) > 0):
 			// A short count means a full socket too; the next call would say EAGAIN.
 			return txAgain
 		case share <= 0:
@@ -254,7 +254,7 @@ func (qp *QP) txFail(err error) {
 	switch {
 	case errors.As(err, &te):
 		cause = wire.MakeCause(wire.Layer(te.Layer), te.EType, te.Code)
-	case err == sock.ErrFault || errors.Is(err, errTouch):
+	case err == sockio.ErrFault || errors.Is(err, errTouch):
 		st = StatusLocalFault
 		err = fmt.Errorf("rdma: memory that was to be sent cannot be read: %w", err)
 		// A header without its payload may be out: no boundary for a Terminate.

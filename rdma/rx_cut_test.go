@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
-	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
 
@@ -43,7 +43,7 @@ func newRig(t testing.TB, crc bool) *rxRig {
 		}
 		_ = f.Close()
 	}
-	conn, err := sock.New(nc[0])
+	conn, err := sockio.New(nc[0], sockio.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,8 @@ package rdma
 import (
 	"runtime/debug"
 
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
-	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
 
@@ -234,7 +234,7 @@ func (x *rxState) learn() {
 // put appends p to the pieces of the call.
 func (x *rxState) put(p []byte) {
 	x.vec = x.vec[:len(x.vec)+1]
-	sock.Set(&x.vec[len(x.vec)-1], p)
+	sockio.Set(&x.vec[len(x.vec)-1], p)
 }
 
 // placeFault is called when the destination cannot be touched: the rest of the

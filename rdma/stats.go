@@ -9,24 +9,20 @@ import (
 // QPStats count what a queue pair did. Snapshots are taken by QP.Stats; the
 // figures are brought up to date at the end of each batch.
 type QPStats struct {
-	WireOut, WireIn                   uint64 // bytes of the stream in RDMA mode
-	SendCalls, RecvCalls              uint64 // system calls that moved data
-	FPDUsOut, FPDUsIn                 uint64
-	BytesOut, BytesIn                 uint64 // payload
-	SendsOut, SendsIn                 uint64 // messages, Immediate Data included
-	WritesOut, WritesIn               uint64
-	ReadRequestsOut, ReadRequestsIn   uint64
-	ReadResponsesOut, ReadResponsesIn uint64
-	AtomicsOut, AtomicsIn             uint64
-	SentDirect, SentCopied            uint64 // payload bytes sent by reference, through the header buffer
-	PlacedDirect, PlacedCopied        uint64 // payload bytes read straight to their place, through the read-ahead buffer
-	SentCopiedTagged                  uint64 // of SentCopied: payload of RDMA Writes and Read Responses
-	PlacedCopiedTagged                uint64 // of PlacedCopied: the same
-	ZerocopyCalls                     uint64 // of SendCalls: by MSG_ZEROCOPY
-	PollCalls, Polled                 uint64 // BusyPollAuto: system calls that look for bytes; waits that it has ended without parking
-	CRCErrors                         uint64
-	Faults                            uint64 // placements into memory that cannot be touched
-	TerminatesOut, TerminatesIn       uint64
+	WireOut, WireIn             uint64 // bytes of the stream in RDMA mode
+	SendCalls, RecvCalls        uint64 // system calls that moved data
+	FPDUsOut                    uint64
+	BytesOut, BytesIn           uint64 // payload
+	SendsOut                    uint64 // messages, Immediate Data included
+	ReadRequestsOut             uint64
+	SentDirect                  uint64 // payload bytes sent by reference
+	PlacedDirect, PlacedCopied  uint64 // payload bytes read straight to their place, through the read-ahead buffer
+	SentCopiedTagged            uint64 // payload bytes of RDMA Writes and Read Responses sent through the header buffer
+	PlacedCopiedTagged          uint64 // of PlacedCopied: the same
+	ZerocopyCalls               uint64 // of SendCalls: by MSG_ZEROCOPY
+	PollCalls, Polled           uint64 // BusyPollAuto: system calls that look for bytes; waits that it has ended without parking
+	Faults                      uint64 // placements into memory that cannot be touched
+	TerminatesOut, TerminatesIn uint64
 }
 
 func (s *QPStats) add(o *QPStats) {
@@ -35,21 +31,11 @@ func (s *QPStats) add(o *QPStats) {
 	s.SendCalls += o.SendCalls
 	s.RecvCalls += o.RecvCalls
 	s.FPDUsOut += o.FPDUsOut
-	s.FPDUsIn += o.FPDUsIn
 	s.BytesOut += o.BytesOut
 	s.BytesIn += o.BytesIn
 	s.SendsOut += o.SendsOut
-	s.SendsIn += o.SendsIn
-	s.WritesOut += o.WritesOut
-	s.WritesIn += o.WritesIn
 	s.ReadRequestsOut += o.ReadRequestsOut
-	s.ReadRequestsIn += o.ReadRequestsIn
-	s.ReadResponsesOut += o.ReadResponsesOut
-	s.ReadResponsesIn += o.ReadResponsesIn
-	s.AtomicsOut += o.AtomicsOut
-	s.AtomicsIn += o.AtomicsIn
 	s.SentDirect += o.SentDirect
-	s.SentCopied += o.SentCopied
 	s.PlacedDirect += o.PlacedDirect
 	s.PlacedCopied += o.PlacedCopied
 	s.SentCopiedTagged += o.SentCopiedTagged
@@ -57,7 +43,6 @@ func (s *QPStats) add(o *QPStats) {
 	s.ZerocopyCalls += o.ZerocopyCalls
 	s.PollCalls += o.PollCalls
 	s.Polled += o.Polled
-	s.CRCErrors += o.CRCErrors
 	s.Faults += o.Faults
 	s.TerminatesOut += o.TerminatesOut
 	s.TerminatesIn += o.TerminatesIn
@@ -66,13 +51,13 @@ func (s *QPStats) add(o *QPStats) {
 // txStats and rxStats are counted without locks by the transmitter and by the
 // receive goroutine.
 type txStats struct {
-	SendCalls, FPDUs, Bytes, Direct, Copied, CopiedTagged, Zerocopy uint64
-	Msgs                                                            [16]uint64
+	SendCalls, FPDUs, Bytes, Direct, CopiedTagged, Zerocopy uint64
+	Msgs                                                    [16]uint64
 }
 
 type rxStats struct {
-	RecvCalls, FPDUs, Bytes, Payload, Direct, Copied, CopiedTagged, CRCErrors, Faults, PollCalls, Polled uint64
-	Msgs                                                                                                 [16]uint64
+	RecvCalls, FPDUs, Bytes, Payload, Direct, Copied, CopiedTagged, Faults, PollCalls, Polled uint64
+	Msgs                                                                                      [16]uint64
 }
 
 func sends(m *[16]uint64) uint64 {
@@ -91,11 +76,8 @@ func (qp *QP) publishTxLocked() {
 	s := &qp.stats
 	s.WireOut = qp.sentOff
 	s.ZerocopyCalls, s.SentCopiedTagged = t.Zerocopy, t.CopiedTagged
-	s.SendCalls, s.FPDUsOut, s.BytesOut, s.SentDirect, s.SentCopied = t.SendCalls, t.FPDUs, t.Bytes, t.Direct, t.Copied
-	s.SendsOut = sends(&t.Msgs)
-	s.WritesOut = t.Msgs[wire.Write]
-	s.ReadRequestsOut, s.ReadResponsesOut = t.Msgs[wire.ReadRequest], t.Msgs[wire.ReadResponse]
-	s.AtomicsOut = t.Msgs[wire.AtomicReq]
+	s.SendCalls, s.FPDUsOut, s.BytesOut, s.SentDirect = t.SendCalls, t.FPDUs, t.Bytes, t.Direct
+	s.SendsOut, s.ReadRequestsOut = sends(&t.Msgs), t.Msgs[wire.ReadRequest]
 	qp.statMu.Unlock()
 }
 
@@ -105,13 +87,9 @@ func (qp *QP) publishRx() {
 	qp.statMu.Lock()
 	s := &qp.stats
 	s.WireIn = r.Bytes
-	s.RecvCalls, s.FPDUsIn, s.BytesIn, s.PlacedDirect, s.PlacedCopied = r.RecvCalls, r.FPDUs, r.Payload, r.Direct, r.Copied
+	s.RecvCalls, s.BytesIn, s.PlacedDirect, s.PlacedCopied = r.RecvCalls, r.Payload, r.Direct, r.Copied
 	s.PlacedCopiedTagged = r.CopiedTagged
-	s.CRCErrors, s.Faults, s.PollCalls, s.Polled = r.CRCErrors, r.Faults, r.PollCalls, r.Polled
-	s.SendsIn = sends(&r.Msgs)
-	s.WritesIn = r.Msgs[wire.Write]
-	s.ReadRequestsIn, s.ReadResponsesIn = r.Msgs[wire.ReadRequest], r.Msgs[wire.ReadResponse]
-	s.AtomicsIn = r.Msgs[wire.AtomicReq]
+	s.Faults, s.PollCalls, s.Polled = r.Faults, r.PollCalls, r.Polled
 	qp.statMu.Unlock()
 }
 

@@ -30,7 +30,7 @@ func TestEverySplitPoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer mr.Dereg()
+	defer func() { _ = mr.Dereg() }()
 	small, long := pattern(37, 1), pattern(5000, 2)
 	text := pattern(300, 3)
 	got := make([]byte, 1000)
@@ -61,7 +61,10 @@ func TestEverySplitPoint(t *testing.T) {
 		clear(mem)
 		clear(got)
 		// A new key each time; it also tells the race detector who goes first.
-		if err := mr.Rereg(mem, rdma.AccessLocalWrite|rdma.AccessRemoteWrite); err != nil {
+		if err := mr.Dereg(); err != nil {
+			t.Fatal(err)
+		}
+		if mr, err = e.PD.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteWrite); err != nil {
 			t.Fatal(err)
 		}
 		e.Recv(t, uint64(i), got)

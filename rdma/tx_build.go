@@ -5,9 +5,9 @@ import (
 	"errors"
 	"runtime/debug"
 
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
-	"softiser/rdma/internal/sock"
 	"softiser/rdma/internal/wire"
 )
 
@@ -299,7 +299,6 @@ func (t *txState) payload(start, n int, c *cursor) {
 			t.hdr = append(t.hdr, p...)
 			left -= len(p)
 		}
-		t.stats.Copied += uint64(n)
 		if t.crc {
 			crc = wire.CRC(0, t.hdr[start:])
 		}
@@ -315,7 +314,7 @@ func (t *txState) payload(start, n int, c *cursor) {
 				crc = wire.CRC(crc, p)
 			}
 			t.vec = t.vec[:len(t.vec)+1]
-			sock.Set(&t.vec[len(t.vec)-1], p)
+			sockio.Set(&t.vec[len(t.vec)-1], p)
 			left -= len(p)
 		}
 		t.open = false
@@ -347,7 +346,7 @@ func (t *txState) piece(start int) {
 		return
 	}
 	t.vec = t.vec[:len(t.vec)+1]
-	sock.Set(&t.vec[len(t.vec)-1], t.hdr[start:])
+	sockio.Set(&t.vec[len(t.vec)-1], t.hdr[start:])
 	t.open = true
 }
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"softiser/rdma/internal/sock"
+	"softiser/internal/sockio"
 )
 
 // ZerocopyMode says whether payload leaves by MSG_ZEROCOPY: from the memory of the
@@ -124,11 +124,11 @@ func (qp *QP) zcWrite() (n int, err error, used bool) {
 	z.calls = z.calls[:len(z.calls)-1]
 	z.next--
 	buf.refs--
-	if err == sock.ErrNoBufs && z.mode == ZerocopyAuto {
+	if err == sockio.ErrNoBufs && z.mode == ZerocopyAuto {
 		z.off = true
 	}
 	qp.sqMu.Unlock()
-	return n, err, err != sock.ErrNoBufs && err != sock.ErrFault
+	return n, err, err != sockio.ErrNoBufs && err != sockio.ErrFault
 }
 
 // zcDrain takes the kernel's notices and completes what they release. It runs in
@@ -141,7 +141,7 @@ func (qp *QP) zcDrain() {
 		return
 	}
 	z := &qp.zc
-	qp.conn.Notices(func(n sock.Notice) {
+	qp.conn.Notices(func(n sockio.Notice) {
 		qp.sqMu.Lock()
 		defer qp.sqMu.Unlock()
 		for i := range z.calls {
@@ -184,6 +184,6 @@ func (qp *QP) zcSettle() {
 			qp.conn.Reset()
 			return
 		}
-		time.Sleep(sock.Pause)
+		time.Sleep(sockio.Pause)
 	}
 }

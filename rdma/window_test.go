@@ -234,33 +234,3 @@ func TestInvalidateBehindRead(t *testing.T) {
 		t.Errorf("the queue pair is in state %v", st)
 	}
 }
-
-// Registration costs nothing, whatever the size.
-func TestRereg(t *testing.T) {
-	a, b := rdmatest.Pair(t)
-	one, two := make([]byte, 64), make([]byte, 64)
-	mr, err := b.PD.RegMR(one, rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mr.Dereg()
-	old := mr.RKey()
-	if err := mr.Rereg(two, rdma.AccessLocalWrite|rdma.AccessRemoteWrite|rdma.AccessZeroBased); err != nil {
-		t.Fatal(err)
-	}
-	if mr.RKey() == old || mr.RKey()>>8 != old>>8 || mr.Addr() != 0 || mr.Len() != 64 {
-		t.Errorf("STag %#x after %#x, base %#x, length %d", mr.RKey(), old, mr.Addr(), mr.Len())
-	}
-	b.Recv(t, 1, nil)
-	if err := a.QP.PostSend(
-		rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.FlagInline, SGL: []rdma.SGE{{Mem: []byte("zero based")}}, Remote: rdma.RemoteAddr{TO: 4, STag: mr.RKey()}},
-		rdma.SendWR{Op: rdma.OpSend}); err != nil {
-		t.Fatal(err)
-	}
-	b.Want(t, 1, rdma.WCRecv, rdma.StatusSuccess)
-	if string(two[4:14]) != "zero based" || one[4] != 0 {
-		t.Errorf("memory %q", two)
-	}
-	a.Post(t, rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{a.SGE(one)}, Remote: rdma.RemoteAddr{TO: 0, STag: old}})
-	checkTerminate(t, b.WaitDone(t), false, wire.CauseSTag)
-}

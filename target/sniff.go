@@ -7,7 +7,7 @@ import (
 	"net"
 	"syscall"
 
-	"softiser/internal/tcpinq"
+	"softiser/internal/sockio"
 )
 
 // transport is what the first bytes of a connection ask for.
@@ -71,7 +71,7 @@ func sniff(c *net.TCPConn) (transport, error) {
 		fail error
 	)
 	err = rc.Read(func(fd uintptr) bool {
-		last := tcpinq.PeerEnded(int(fd)) // before the look, which then sees everything
+		last := sockio.PeerEnded(int(fd)) // before the look, which then sees everything
 		n, _, err := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		for err == syscall.EINTR {
 			n, _, err = syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

@@ -167,7 +167,7 @@ func (c *Conn) read() (int, error) {
 		return 0, err
 	}
 	v = sockio.Append(v, r.buf[r.w:min(len(r.buf), r.w+ahead)])
-	n, err := c.sk.Readv(v)
+	n, err := c.sk.Readv(v, false)
 	clear(v)
 	r.vec = v[:0]
 	if r.phase == rxData {

@@ -321,7 +321,7 @@ func (c *Conn) sendBatch(hd, dd bool) (int, error) {
 			break
 		}
 	}
-	n, err := c.sk.Writev(v)
+	n, err := c.sk.Writev(v, false)
 	clear(v)
 	t.vec = v[:0]
 	if err == nil {

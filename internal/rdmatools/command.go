@@ -40,7 +40,7 @@ type transport struct {
 
 func (t *transport) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&t.crc, "crc", "required", "MPA CRC: required (ask for it), offered or off (do not ask; a peer that asks gets it)")
+	f.StringVar(&t.crc, "crc", "required", "MPA CRC: required, offered (do not ask; a peer that asks gets it) or off (refuse a peer that asks)")
 	f.BoolVar(&t.p2p, "p2p", false, "ask for the peer-to-peer start-up of RFC 6581 (client)")
 	f.BoolVar(&t.gso, "large-fpdu", false, "offer FPDUs above the path's segment size, up to 64 KiB")
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -59,8 +59,10 @@ func (t *transport) params() (rdma.ConnParams, error) {
 	p := rdma.ConnParams{GSO: t.gso, Rev: t.rev, BusyPoll: t.busyPoll.d, Congestion: t.congestion}
 	switch t.crc {
 	case "required":
-	case "offered", "off":
+	case "offered":
 		p.CRC = rdma.CRCOffered
+	case "off":
+		p.CRC = rdma.CRCOff
 	default:
 		return p, usage.Errorf("--crc %q: want required, offered or off", t.crc)
 	}

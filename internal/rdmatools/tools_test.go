@@ -80,7 +80,7 @@ func TestRPing(t *testing.T) {
 		for _, size := range []string{"17", "64", "4096", "65535"} {
 			port := freePort(t)
 			s, c := both(t,
-				[]string{"rping", "-s", "-a", "127.0.0.1", "-p", port, "-v", "-S", size, "-C", "3"},
+				append([]string{"rping", "-s", "-a", "127.0.0.1", "-p", port, "-v", "-S", size, "-C", "3"}, opts...),
 				append([]string{"rping", "-c", "-a", "127.0.0.1", "-p", port, "-v", "-V", "-d", "-S", size, "-C", "3"}, opts...))
 			if n := strings.Count(s, "server ping data: rdma-ping-"); n != 3 {
 				t.Errorf("%v: the server printed %q", opts, s)
@@ -90,6 +90,32 @@ func TestRPing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The tools' words for the CRC are those of the verbs: off refuses, offered follows.
+func TestCRCWords(t *testing.T) {
+	for word, want := range map[string]rdma.CRCMode{"required": rdma.CRCRequired, "offered": rdma.CRCOffered, "off": rdma.CRCOff} {
+		if p, err := (&transport{crc: word}).params(); err != nil || p.CRC != want {
+			t.Errorf("--crc %s means %v, %v", word, p.CRC, err)
+		}
+	}
+	port := freePort(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = tool(ctx, "rping", "-s", "-a", "127.0.0.1", "-p", port, "-C", "1")
+	}()
+	err := served(t, func() error {
+		_, err := tool(ctx, "rping", "-c", "-a", "127.0.0.1", "-p", port, "-C", "1", "--crc=off")
+		return err
+	})
+	if !errors.Is(err, rdma.ErrRefused) {
+		t.Errorf("a server that insists on CRC, a client that has it off: %v", err)
+	}
+	cancel()
+	<-done
 }
 
 // Frames above the path's segments have one name in all tools; siw's is understood.

@@ -1,10 +1,17 @@
 // Package sockio moves bytes over a connected stream socket with vectored,
-// non-blocking system calls, and waits in the Go network poller. It is what the
-// stream transports above rdma have in common; only it imports x/sys for them.
+// non-blocking system calls, and waits in the Go network poller. It is the byte stream
+// below MPA and below iSCSI over TCP; only it imports x/sys for them, and it imports
+// nothing of this module.
 //
-// A Conn has at most one reader and one writer at a time. The descriptor stays
-// open until Close, which its owner calls when neither is inside a call;
-// Interrupt wakes both up.
+//	conn, opts   a connection, its settings, its end
+//	vec          reading and writing pieces of memory in one call
+//	inq          has the last read emptied the socket? so that nobody asks again
+//	poll         looking instead of waiting
+//	zerocopy     sending by reference, and the notices of its end
+//
+// A Conn has at most one reader and one writer at a time; which goroutine that is may
+// change. The descriptor stays open until Close, which its owner calls when neither is
+// inside a call; Interrupt wakes both up.
 package sockio
 
 import (
@@ -14,14 +21,11 @@ import (
 	"os"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"softiser/internal/tcpinq"
 )
 
-// Conn is a connected stream socket.
+// Conn is a connected stream socket (TCP, or a Unix stream socket in tests).
 type Conn struct {
 	nc net.Conn
 	rc syscall.RawConn
@@ -30,18 +34,13 @@ type Conn struct {
 	tx unix.Msghdr // owned by the writer
 
 	// Owned by the reader.
-	inq     tcpinq.Inq
+	inq     Inq
 	ask     bool // reads are to find out whether they have emptied the socket
 	drained bool // the last one did
 }
 
-// Options of a connection. Zero values keep the system's setting.
-type Options struct {
-	SendBuffer, RecvBuffer int // SO_SNDBUF and SO_RCVBUF, bytes; setting one ends its auto-tuning
-}
-
 // New takes nc, a *net.TCPConn (or *net.UnixConn), over for data: it clears
-// deadlines, switches Nagle's algorithm off and applies o.
+// deadlines, which must not end the data phase, and applies o.
 func New(nc net.Conn, o Options) (*Conn, error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -52,33 +51,14 @@ func New(nc net.Conn, o Options) (*Conn, error) {
 		return nil, fmt.Errorf("sockio: %w", err)
 	}
 	c := &Conn{nc: nc, rc: rc, fd: -1}
-	_, tcp := nc.(*net.TCPConn)
-	var serr error
-	set := func(what string, err error) {
-		if err != nil && serr == nil {
-			serr = fmt.Errorf("sockio: set %s: %w", what, err)
-		}
-	}
-	err = rc.Control(func(p uintptr) {
-		c.fd = int(p)
-		if tcp {
-			set("TCP_NODELAY", unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
-		}
-		if o.SendBuffer > 0 {
-			set("SO_SNDBUF", unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, o.SendBuffer))
-		}
-		if o.RecvBuffer > 0 {
-			set("SO_RCVBUF", unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, o.RecvBuffer))
-		}
-	})
-	if err == nil {
-		err = nc.SetDeadline(time.Time{})
-	}
-	if err == nil {
-		err = serr
-	}
-	if err != nil {
+	if err := rc.Control(func(fd uintptr) { c.fd = int(fd) }); err != nil {
 		return nil, fmt.Errorf("sockio: %w", err)
+	}
+	if err := nc.SetDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("sockio: %w", err)
+	}
+	if err := Apply(nc, o); err != nil {
+		return nil, err
 	}
 	c.inq.Enable(rc, c.fd)
 	return c, nil
@@ -108,8 +88,11 @@ func (c *Conn) Interrupt() { _ = c.nc.SetDeadline(time.Unix(1, 0)) }
 // Resume clears every deadline.
 func (c *Conn) Resume() { _ = c.nc.SetDeadline(time.Time{}) }
 
-// SetReadDeadline bounds the waits of ReadLoop.
+// SetReadDeadline bounds the waits of ReadLoop; zero means no bound.
 func (c *Conn) SetReadDeadline(t time.Time) { _ = c.nc.SetReadDeadline(t) }
+
+// SetWriteDeadline bounds the waits of WriteLoop; zero means no bound.
+func (c *Conn) SetWriteDeadline(t time.Time) { _ = c.nc.SetWriteDeadline(t) }
 
 // CloseWrite sends FIN behind what has been written.
 func (c *Conn) CloseWrite() error { return unix.Shutdown(c.fd, unix.SHUT_WR) }
@@ -120,15 +103,15 @@ func (c *Conn) Close() error {
 	return c.nc.Close()
 }
 
-// Ask chooses whether Readv finds out for Drained what it has left.
+// Ask chooses whether reads find out for Drained what they have left.
 func (c *Conn) Ask(on bool) { c.ask = on && c.inq.Known() }
 
-// Drained reports whether the last Readv has left nothing in the socket, neither
+// Drained reports whether the last Read or Readv has left nothing in the socket, neither
 // bytes nor the end of the stream. It is false when that is not known.
 func (c *Conn) Drained() bool { return c.drained }
 
 // Waits is called before ReadLoop is left to wait because of Drained: a reset behind
-// the bytes is noticed within tcpinq.Lookout then.
+// the bytes is noticed within Lookout then.
 func (c *Conn) Waits() { c.inq.Waits() }
 
 // PeerClosed reports whether the other end of a TCP connection has closed it, though
@@ -169,65 +152,3 @@ func Readable(rc syscall.RawConn, moment time.Duration) (ready bool, err error) 
 
 // IsTimeout reports whether err comes from Interrupt or a deadline.
 func IsTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
-
-// MaxVec is the largest number of pieces in one call (the kernel's UIO_MAXIOV).
-const MaxVec = 1024
-
-// Vec is one piece of memory in a vectored call.
-type Vec = unix.Iovec
-
-// Append appends p, unless it is empty.
-func Append(v []Vec, p []byte) []Vec {
-	if len(p) == 0 {
-		return v
-	}
-	return append(v, Vec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
-}
-
-// Writev sends v in one call and returns how many bytes the socket took.
-func (c *Conn) Writev(v []Vec) (int, error) {
-	n, err := c.msg(unix.SYS_SENDMSG, &c.tx, v, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-	return n, err
-}
-
-// Readv receives into v in one call. 0 bytes without an error is the end of the
-// stream.
-func (c *Conn) Readv(v []Vec) (int, error) {
-	c.drained = false
-	for c.ask {
-		n, empty, e := c.inq.Recv(c.fd, &c.rx, v, false)
-		if e != unix.EINTR {
-			c.drained = empty
-			return n, errnoError(e)
-		}
-	}
-	return c.msg(unix.SYS_RECVMSG, &c.rx, v, unix.MSG_DONTWAIT)
-}
-
-func (c *Conn) msg(call uintptr, h *unix.Msghdr, v []Vec, flags int) (int, error) {
-	h.Iov, h.Iovlen = unsafe.SliceData(v), uint64(len(v))
-	defer func() { h.Iov = nil }()
-	for {
-		n, _, e := unix.Syscall(call, uintptr(c.fd), uintptr(unsafe.Pointer(h)), uintptr(flags))
-		switch e {
-		case 0:
-			return int(n), nil
-		case unix.EINTR:
-		default:
-			return 0, errnoError(e)
-		}
-	}
-}
-
-// errnoError is e as an error, without an allocation for the usual ones.
-func errnoError(e syscall.Errno) error {
-	switch e {
-	case 0:
-		return nil
-	case unix.EAGAIN:
-		return ErrAgain
-	case unix.EFAULT:
-		return ErrFault
-	}
-	return e
-}

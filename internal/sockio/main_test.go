@@ -1,4 +1,4 @@
-package sock
+package sockio
 
 import (
 	"testing"

@@ -1,5 +1,17 @@
-// Package tcpinq tells the reader of a TCP socket that he has taken everything, so
-// that he can wait without one more system call that finds the socket empty.
+package sockio
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The reader of a TCP socket is told that he has taken everything, so that he can
+// wait without one more system call that finds the socket empty.
 //
 // The Go poller reports edges: an event is reported once, whatever is left. A reader
 // may therefore wait when nothing lies in the socket that came before his last read;
@@ -14,20 +26,9 @@
 //     together with the data, in one event, nothing would ever tell.
 //
 // For the last case there is a lookout: a timer that runs only after a reader has
-// waited on the word of TCP_INQ, at most once in [Lookout]. It asks whether the
+// waited on the word of TCP_INQ, at most once in Lookout. It asks whether the
 // connection has ended, without taking the error, and raises the event again. So a reset behind data is
 // noticed when something is sent, or within Lookout.
-package tcpinq
-
-import (
-	"encoding/binary"
-	"sync/atomic"
-	"syscall"
-	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
-)
 
 // Lookout is how long a reset may go unnoticed that came together with the last data.
 const Lookout = 100 * time.Millisecond

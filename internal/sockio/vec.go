@@ -1,4 +1,4 @@
-package sock
+package sockio
 
 import (
 	"syscall"
@@ -17,6 +17,14 @@ type Vec = unix.Iovec
 func Set(v *Vec, p []byte) {
 	v.Base = unsafe.SliceData(p)
 	v.Len = uint64(len(p))
+}
+
+// Append appends p, unless it is empty.
+func Append(v []Vec, p []byte) []Vec {
+	if len(p) == 0 {
+		return v
+	}
+	return append(v, Vec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
 }
 
 // Skip drops the first n bytes of what v names and returns the rest of v. It

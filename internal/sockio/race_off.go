@@ -1,6 +1,6 @@
 //go:build !race
 
-package sock
+package sockio
 
 func ioRelease() {}
 func ioAcquire() {}

@@ -1,4 +1,4 @@
-package tcpinq
+package sockio
 
 import (
 	"net"
@@ -10,10 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softiser/internal/await"
-	"softiser/internal/leaktest"
 )
-
-func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // end is a socket with an edge-triggered poller of its own, so that a test decides
 // when an event is taken.

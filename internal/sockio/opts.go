@@ -1,0 +1,79 @@
+package sockio
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options of a TCP connection. Zero values keep the system's setting.
+type Options struct {
+	SendBuffer, RecvBuffer int // SO_SNDBUF and SO_RCVBUF, bytes; setting one ends its auto-tuning
+}
+
+// Apply sets o on nc and switches Nagle's algorithm off (RFC 5044 §5: FPDUs
+// should not wait). Sockets that are not TCP are left alone.
+func Apply(nc net.Conn, o Options) error {
+	tc, ok := nc.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	rc, err := tc.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("sockio: %w", err)
+	}
+	var serr error
+	set := func(what string, err error) {
+		if err != nil && serr == nil {
+			serr = fmt.Errorf("sockio: set %s: %w", what, err)
+		}
+	}
+	err = rc.Control(func(p uintptr) {
+		fd := int(p)
+		set("TCP_NODELAY", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+		if o.SendBuffer > 0 {
+			set("SO_SNDBUF", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, o.SendBuffer))
+		}
+		if o.RecvBuffer > 0 {
+			set("SO_RCVBUF", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, o.RecvBuffer))
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("sockio: %w", err)
+	}
+	return serr
+}
+
+// MSS is the largest TCP payload that fits one segment towards the peer, 0 when
+// the socket is not TCP.
+func (c *Conn) MSS() int {
+	if _, ok := c.nc.(*net.TCPConn); !ok {
+		return 0
+	}
+	ti, err := unix.GetsockoptTCPInfo(c.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0
+	}
+	return int(ti.Snd_mss)
+}
+
+// Linger reads and drops what arrives until the stream ends or d has passed. A
+// close with unread bytes would make TCP send a reset, which destroys what is
+// still on its way to the peer, such as a Terminate.
+func (c *Conn) Linger(d time.Duration) {
+	c.SetReadDeadline(time.Now().Add(d))
+	var scratch [4096]byte
+	_ = c.ReadLoop(func(uintptr) bool {
+		for {
+			n, err := c.Read(scratch[:])
+			if err == ErrAgain {
+				return false
+			}
+			if err != nil || n == 0 {
+				return true
+			}
+		}
+	})
+}

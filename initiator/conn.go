@@ -29,6 +29,7 @@ type conn struct {
 	expStatSN    uint32
 	maxImmediate uint32 // longest data segment of a command, bytes
 	maxTransfer  int64  // longest data of one command, bytes; 0: no limit
+	countsIn     bool   // the transport tells how much of a READ has arrived
 	turning      bool   // these limits will change; see takeLimits
 	heard        uint64 // PDUs received
 	seen         uint64 // of these: when the clock was looked at last

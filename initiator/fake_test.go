@@ -157,7 +157,8 @@ func (d *fakeDM) Start(u iscsi.Upper) {
 	go d.work()
 	go d.deliver()
 }
-func (d *fakeDM) Limits() iscsi.Limits            { return iscsi.Limits{MaxControlData: 8192} }
+func (d *fakeDM) Limits() iscsi.Limits            { return iscsi.Limits{MaxControlData: 8192, CountsIn: true} }
+func (d *fakeDM) Recovery() iscsi.Recovery        { return nil }
 func (d *fakeDM) KeyProfile() iscsi.KeyProfile    { return iscsi.KeyProfile{} }
 func (d *fakeDM) NoticeKeyValues(p *iscsi.Params) { d.params = p }
 func (d *fakeDM) Enable() error                   { return nil }

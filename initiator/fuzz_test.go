@@ -73,6 +73,7 @@ func (d *silentDM) Terminate(error)                 {}
 func (d *silentDM) Stats() (s iscsi.DatamoverStats) { return s }
 func (d *silentDM) ReleaseTask(*iscsi.TaskBuffers)  {}
 func (d *silentDM) Describe() string                { return "silent" }
+func (d *silentDM) Recovery() iscsi.Recovery        { return nil }
 
 // silentLUN is an open LUN on a session whose target never answers. Nothing of
 // it runs by itself.

@@ -85,7 +85,7 @@ func (c *conn) takeLimits(l iscsi.Limits) {
 	if m := l.MaxControlData; m > 0 && uint32(m) < c.maxImmediate {
 		c.maxImmediate = uint32(m)
 	}
-	c.maxTransfer = int64(l.MaxTransfer)
+	c.maxTransfer, c.countsIn = int64(l.MaxTransfer), l.CountsIn
 	c.turning = l.QuietUntilFirstCommand
 }
 

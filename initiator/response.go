@@ -38,7 +38,7 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 		c.violation("%v", err)
 		return
 	}
-	if !c.login.params.RDMAExtensions && t.inLen > t.bufs.InLen {
+	if c.countsIn && t.inLen > t.bufs.InLen {
 		// Where arriving data is counted, GOOD without the data is not believed.
 		resid = max(resid, t.inLen-t.bufs.InLen)
 	}

@@ -61,6 +61,7 @@ func (m *loopMover) Terminate(reason error) {
 func (m *loopMover) Stats() iscsi.DatamoverStats     { return iscsi.DatamoverStats{} }
 func (m *loopMover) Backlog() iscsi.Backlog          { m.list.Lock(); defer m.list.Unlock(); return m.backlog }
 func (m *loopMover) Describe() string                { return "loop" }
+func (m *loopMover) Recovery() iscsi.Recovery        { return nil }
 func (m *loopMover) PutData(x *iscsi.Transfer) error { return m.queue(x) }
 func (m *loopMover) GetData(x *iscsi.Transfer) error { return m.queue(x) }
 

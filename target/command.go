@@ -134,9 +134,7 @@ func (s *session) take(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
 		k.in.parked = false
 	}
 	for _, x := range [...]*iscsi.Transfer{&k.in.x, &k.out.x} {
-		x.ITT, x.LUN, x.Ref = k.itt, cmd.LUN(), p.Ref
-		x.DataSN, x.R2TSN = 0, 0
-		x.Aborted = false
+		x.ITT, x.LUN, x.Ref = k.itt, cmd.LUN(), &k.ref
 	}
 	s.tags.insert(k)
 	return k, 0

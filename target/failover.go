@@ -96,8 +96,15 @@ func (s *session) logOutLocked(l *lostConn) {
 // holds s.mu.
 func (s *session) dropLocked(l *lostConn) {
 	l.timer.Stop()
-	l.c.dm.(iscsi.Recovery).Discard()
+	l.c.discardKept()
 	s.lost = slices.DeleteFunc(s.lost, func(x *lostConn) bool { return x == l })
+}
+
+// discardKept gives up what the datamover of c keeps for recovery.
+func (c *conn) discardKept() {
+	if r := c.dm.Recovery(); r != nil {
+		r.Discard()
+	}
 }
 
 // giveUp ends the tasks that nobody has asked for in time, and the session with them
@@ -139,8 +146,14 @@ func (s *session) reassign(c *conn, req iscsi.TaskRequest) {
 		return
 	}
 	s.log().Info("task reassigned", zap.Uint32("itt", ref), zap.Uint16("from_cid", from.cid), zap.Uint16("to_cid", c.cid))
-	var answer iscsi.PDU
-	answered, lost := c.dm.(iscsi.Recovery).Adopt(from.dm.(iscsi.Recovery), ref, exp, &answer)
+	var (
+		answer  iscsi.PDU
+		running *iscsi.Ref
+	)
+	if k != nil {
+		running = &k.ref
+	}
+	answered, lost := c.dm.Recovery().Adopt(from.dm.Recovery(), ref, exp, running, &answer)
 	if answered {
 		c.answerAgain(&answer, lost)
 		s.mu.Unlock()
@@ -154,7 +167,7 @@ func (s *session) reassign(c *conn, req iscsi.TaskRequest) {
 		s.runCollected(c, k) // what has not come is asked for
 		return
 	}
-	k.resumeLocked(exp)
+	k.resumeLocked()
 	s.mu.Unlock()
 }
 
@@ -166,7 +179,8 @@ func (s *session) allegianceLocked(k *task, itt uint32) (from *conn, code uint8)
 		if k != nil {
 			return k.conn() == c
 		}
-		return c.dm.(iscsi.Recovery).Holds(itt)
+		r := c.dm.Recovery()
+		return r != nil && r.Holds(itt)
 	}
 	for _, l := range s.lost {
 		switch {
@@ -199,7 +213,7 @@ func (c *conn) answerAgain(p *iscsi.PDU, lost bool) {
 
 // resumeLocked continues the data transfers of a task on its new connection. The
 // caller holds sess.mu.
-func (k *task) resumeLocked(exp uint32) {
+func (k *task) resumeLocked() {
 	if in := &k.in; in.parked {
 		in.parked = false
 		in.fail(k.put())
@@ -211,10 +225,6 @@ func (k *task) resumeLocked(exp uint32) {
 	if out := &k.out; out.parked {
 		out.parked = false
 		out.since = k.sess.srv.now()
-		// R2Ts are numbered on from what the initiator has seen.
-		if d := exp - out.x.R2TSN; exp != 0 && d <= k.sess.params.MaxOutstandingR2T {
-			out.x.R2TSN = exp
-		}
 		_ = k.get() // a failure parks it again
 	}
 }

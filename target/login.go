@@ -168,9 +168,7 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 		Auth:           t.Auth.policy(),
 		Proved:         func(user string) error { return c.proved(id, user) },
 	}
-	if _, ok := c.dm.(iscsi.Recovery); !ok {
-		g.Settings.ErrorRecoveryLevel = 0
-	}
+	g.Settings.ErrorRecoveryLevel = min(g.Settings.ErrorRecoveryLevel, c.dm.Limits().RecoveryLevel)
 	if id.TSIH != 0 {
 		g.Numbers = func() (uint32, uint32) {
 			n := c.login.joins.numbers.Load()

@@ -268,8 +268,8 @@ func (s *session) part(c *conn, was connState) parting {
 	for _, h := range held {
 		h.release()
 	}
-	if !keep && s.erl > 0 {
-		c.dm.(iscsi.Recovery).Discard()
+	if !keep {
+		c.discardKept()
 	}
 	if oldest != nil {
 		s.endTasks(oldest)

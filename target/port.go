@@ -21,8 +21,8 @@ var (
 	errDataOutBusy = errors.New("target: DataOut while another one of the task runs")
 )
 
-// putState is the Data-In side of a task. One Transfer runs at a time, because
-// DataSN counts on through it; a DataIn that finds it busy waits in line.
+// putState is the Data-In side of a task. One Transfer runs at a time, as the
+// datamovers want it; a DataIn that finds it busy waits in line.
 type putState struct {
 	x      iscsi.Transfer
 	off    uint32     // of what is still to be sent of the running DataIn

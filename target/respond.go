@@ -44,7 +44,7 @@ func (k *task) respond() {
 	if silent {
 		s.counters.aborted.Add(1)
 		if s.erl > 0 {
-			k.conn().dm.(iscsi.Recovery).Forget(k.itt)
+			k.conn().dm.Recovery().Forget(k.itt)
 		}
 		return
 	}
@@ -66,7 +66,6 @@ func (c *conn) sendResponse(k *task) {
 	r.SetStatus(byte(t.Status))
 	n, flag := residual(k)
 	r.SetResidual(n, flag)
-	r.SetExpDataSN(k.in.x.DataSN)
 	p.Data = nil
 	if t.SenseLen > 0 {
 		sense := t.Sense[:t.SenseLen]

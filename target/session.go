@@ -63,7 +63,7 @@ type session struct {
 	nexus  *scsi.Nexus // nil in discovery sessions
 	base   *zap.Logger // of the leading connection
 	many   bool        // several connections are possible: delivery takes turns
-	erl    uint32      // error recovery level; the datamovers are iscsi.Recovery above 0
+	erl    uint32      // error recovery level; above 0 the datamovers have an iscsi.Recovery
 	born   time.Time
 	done   chan struct{} // closed when the session has ended
 
@@ -166,7 +166,7 @@ func (s *session) end(cause error) {
 	s.order.waits = nil
 	for _, l := range s.lost {
 		l.timer.Stop()
-		l.c.dm.(iscsi.Recovery).Discard()
+		l.c.discardKept()
 	}
 	s.lost = nil
 	var doomed []*task

@@ -23,15 +23,12 @@ import "errors"
 // by itself, so what is answered inline leaves in one vectored write; work
 // finished on another goroutine must be followed by Push.
 
-// Ref is what a SCSI Command advertised about the initiator's buffers: the
-// STags and bases of the iSER header (RFC 7145 §9.2). It is opaque to the
-// layers above the datamover and zero over TCP.
-type Ref struct {
-	WriteSTag uint32
-	ReadSTag  uint32
-	WriteBase uint64
-	ReadBase  uint64
-}
+// Ref is the datamover's own part of one SCSI command of the target: the STags that
+// were advertised with it over iSER, the sequence numbers of its data over TCP. It
+// comes up with the command and is zero where there is nothing to remember yet. The
+// upper layer keeps it with the command, lends it to the command's Transfers, hands
+// it back with the SCSI Response, and never looks inside.
+type Ref [3]uint64
 
 // PDU is one control-type PDU on its way up or down: everything except
 // solicited data, Data-In and R2T, which the datamover keeps to itself.
@@ -40,8 +37,8 @@ type PDU struct {
 	AHS  []byte
 	Data []byte // data segment, without padding
 
-	// Ref (target role, received SCSI Command) goes unchanged into the
-	// command's Transfers and into its SCSI Response.
+	// Ref (target role) comes with a received SCSI Command and goes back, as the
+	// command's Transfers have left it, with its SCSI Response.
 	Ref Ref
 
 	// Bufs (initiator role, sent SCSI Command) names the task's I/O buffers.
@@ -61,8 +58,6 @@ type PDU struct {
 
 	// Recycle, when set, takes the receive buffer behind AHS and Data back.
 	Recycle func(*PDU)
-	// Slot is the datamover's own bookkeeping.
-	Slot int
 }
 
 // Release ends the upper layer's use of a received PDU and of its AHS and
@@ -83,32 +78,34 @@ type TaskBuffers struct {
 	// The datamover sends them; Immediate of them ride in the command itself.
 	Immediate   uint32
 	Unsolicited uint32
-	InLen       uint32 // bytes placed in In when the response arrived, where the transport counts them
-	// Slot is the datamover's own bookkeeping (window, ITT table).
+	InLen       uint32 // bytes placed in In when the response arrived; see Limits.CountsIn
+	// Slot is the datamover's own while it has the task.
 	Slot int
 }
 
 // Transfer is one movement of data between target memory and the initiator's
 // buffer (RFC 5047 Put_Data, Get_Data). The target embeds one in each task and
-// may reuse it after DataCompletionNotify. A task has at most one GetData at a
-// time. DataSN and R2TSN run on within a task and are cleared by the target when
-// a new task starts; their sum is the ExpDataSN of its SCSI Response.
+// may reuse it after DataCompletionNotify. A task has at most one GetData and one
+// PutData at a time.
 type Transfer struct {
 	ITT         uint32
-	LUN         uint64 // as on the wire (BHS bytes 8-15)
-	Ref         Ref
+	LUN         uint64   // as on the wire (BHS bytes 8-15)
+	Ref         *Ref     // of the command; the same for all its Transfers, and written by the datamover
 	Unsolicited uint32   // bytes of the WRITE that came without being asked for
 	Offset      uint32   // first byte within the initiator's whole buffer
 	Len         uint32   // bytes; the sum of Segs
 	Segs        [][]byte // target memory, owned by the datamover until completion
 	Final       bool     // PutData: no more data follows for this task
-	DataSN      uint32   // next Data-In DataSN / R2TSN; kept by the datamover
-	R2TSN       uint32
-	Err         error     // set before DataCompletionNotify; nil: moved completely
-	Next        *Transfer // datamover's queue link
-	Slot        int       // datamover's own bookkeeping
-	Aborted     bool      // set by AbortTransfer
-	User        any       // the upper layer's own, to find its task again
+	Err         error    // set before DataCompletionNotify; nil: moved completely
+	User        any      // the upper layer's own, to find its task again
+	Own         Moving   // the datamover's own while it has the transfer
+}
+
+// Moving is how a datamover finds a Transfer, and links it with others.
+type Moving struct {
+	Next    *Transfer
+	Slot    int
+	Aborted bool // by AbortTransfer
 }
 
 // Errors of Transfers, besides *ProtocolError and the error that ended the
@@ -161,6 +158,11 @@ type Limits struct {
 	MaxCommands int
 	// MaxTransfer is the longest single Transfer, bytes; 0: no limit.
 	MaxTransfer int
+	// RecoveryLevel is the highest ErrorRecoveryLevel that may be negotiated. Where
+	// one above 0 has been, Recovery returns what serves it.
+	RecoveryLevel uint32
+	// CountsIn: TaskBuffers.InLen tells how much of a READ has arrived.
+	CountsIn bool
 }
 
 // Datamover moves PDUs and data for one connection.
@@ -199,6 +201,9 @@ type Datamover interface {
 	// Push transmits what is queued, up to what the socket takes; the rest goes
 	// on by itself. Up-calls may happen inside.
 	Push()
+	// Recovery returns the layer of this connection that serves the error recovery
+	// levels 1 and 2; nil at level 0, and before Enable.
+	Recovery() Recovery
 	// Terminate ends the connection: gracefully after what is queued has been
 	// sent (reason nil) or at once. ConnectionTerminateNotify follows.
 	Terminate(reason error)
@@ -208,9 +213,9 @@ type Datamover interface {
 	Describe() string
 }
 
-// Recovery is what a datamover has beyond Datamover that can work above error
-// recovery level 0. It then serves SNACKs by itself, and keeps for that what it
-// has sent until it is acknowledged (RFC 7143 §7.1).
+// Recovery is the part of a datamover that works above error recovery level 0. It
+// serves SNACKs by itself, and keeps for that what has been sent until it is
+// acknowledged (RFC 7143 §7.1).
 type Recovery interface {
 	// Forget drops what is kept for a task that will not be answered.
 	Forget(itt uint32)
@@ -219,10 +224,12 @@ type Recovery interface {
 	// Discard gives up everything that is kept: nobody will ask for it any more.
 	Discard()
 	// Adopt takes over what from, whose connection has ended, keeps for a task: its
-	// data from the DataSN exp on is queued (0: all that was not acknowledged). When
-	// the task had been answered, Adopt reports so and makes answer its response, for
-	// the caller to send. lost says that some of the data is not there any more.
-	Adopt(from Recovery, itt, exp uint32, answer *PDU) (answered, lost bool)
+	// data from the DataSN exp on is queued (0: all that was not acknowledged). ref is
+	// that of a task that has not been answered, else nil; its R2Ts are numbered from
+	// exp on. When the task had been answered, Adopt reports so and makes answer its
+	// response, for the caller to send. lost says that some of the data is not there
+	// any more.
+	Adopt(from Recovery, itt, exp uint32, ref *Ref, answer *PDU) (answered, lost bool)
 }
 
 // Backlog is how far a connection is behind with sending. A peer that does not read

@@ -12,7 +12,7 @@ import (
 func TestAbortBegunPutData(t *testing.T) {
 	r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) { p.MaxXmitDataSegmentLength = 256 << 10 })
 	c := r.c
-	x := &iscsi.Transfer{ITT: 5, Len: 16 << 20, Segs: [][]byte{make([]byte, 16<<20)}, Final: true}
+	x := &iscsi.Transfer{ITT: 5, Ref: new(iscsi.Ref), Len: 16 << 20, Segs: [][]byte{make([]byte, 16<<20)}, Final: true}
 	if err := c.PutData(x); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestManyR2Ts(t *testing.T) {
 	mem := make([]byte, n)
 	var xs [2]iscsi.Transfer
 	for i := range xs {
-		xs[i] = iscsi.Transfer{ITT: 5 + uint32(i), Len: n, Segs: [][]byte{mem}}
+		xs[i] = iscsi.Transfer{ITT: 5 + uint32(i), Ref: new(iscsi.Ref), Len: n, Segs: [][]byte{mem}}
 		if err := r.c.GetData(&xs[i]); err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestManyR2Ts(t *testing.T) {
 // before and after.
 func TestTagWrap(t *testing.T) {
 	var tab getTable
-	x := &iscsi.Transfer{ITT: 1, Len: 512}
+	x := &iscsi.Transfer{ITT: 1, Ref: new(iscsi.Ref), Len: 512}
 	tab.add(x)
 	g := tab.slots[0]
 	var last uint32
@@ -158,7 +158,7 @@ func TestStatSNWrap(t *testing.T) {
 // DataSN and R2TSN wrap within a task.
 func TestDataSNWrap(t *testing.T) {
 	r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) { p.MaxBurstLength, p.MaxOutstandingR2T = 1024, 1 })
-	x := &iscsi.Transfer{ITT: 5, Len: 4096, Segs: [][]byte{make([]byte, 4096)}, Final: true, DataSN: 0xfffffffe, R2TSN: 0xfffffffe}
+	x := &iscsi.Transfer{ITT: 5, Len: 4096, Segs: [][]byte{make([]byte, 4096)}, Final: true, Ref: &iscsi.Ref{0xfffffffe, 0xfffffffe}}
 	if err := r.c.PutData(x); err != nil {
 		t.Fatal(err)
 	}

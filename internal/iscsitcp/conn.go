@@ -134,10 +134,14 @@ func (c *Conn) Start(u iscsi.Upper) {
 func (c *Conn) Limits() iscsi.Limits {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.enabled {
-		return iscsi.Limits{MaxControlData: iscsi.DefaultMRDSL}
+	l := iscsi.Limits{MaxControlData: iscsi.DefaultMRDSL, RecoveryLevel: 2, CountsIn: true}
+	if c.cfg.Upgradable {
+		l.RecoveryLevel = 0 // what is kept would not go with the stream
 	}
-	return iscsi.Limits{MaxControlData: int(c.params.MaxXmitDataSegmentLength)}
+	if c.enabled {
+		l.MaxControlData = int(c.params.MaxXmitDataSegmentLength)
+	}
+	return l
 }
 
 // KeyProfile implements iscsi.Datamover.
@@ -283,7 +287,7 @@ func (c *Conn) run() {
 	c.mu.Unlock()
 	for done != nil {
 		x := done
-		done, x.Next = x.Next, nil
+		done, x.Own.Next = x.Own.Next, nil
 		c.complete(x)
 	}
 	_ = c.sk.Close()

@@ -87,14 +87,14 @@ func (t *getTable) add(x *iscsi.Transfer) {
 		t.last.next = g
 	}
 	t.last = g
-	x.Slot = g.slot
+	x.Own.Slot = g.slot
 }
 
 func (t *getTable) find(x *iscsi.Transfer) *get {
-	if x.Slot < 0 || x.Slot >= len(t.slots) || t.slots[x.Slot].x != x {
+	if x.Own.Slot < 0 || x.Own.Slot >= len(t.slots) || t.slots[x.Own.Slot].x != x {
 		return nil
 	}
-	return t.slots[x.Slot]
+	return t.slots[x.Own.Slot]
 }
 
 // remove ends a get and retires its tags.
@@ -164,12 +164,12 @@ func (t *getTable) purge(done *iscsi.Transfer, err error) *iscsi.Transfer {
 		}
 		// R2Ts that nothing has come for count as unseen, should it be asked again.
 		for _, r := range t.r2ts {
-			if r.g == g && r.got == 0 && iscsi.SerialLess(r.sn, x.R2TSN) {
-				x.R2TSN = r.sn
+			if sn := snOf(x.Ref); r.g == g && r.got == 0 && iscsi.SerialLess(r.sn, sn.r2tSN()) {
+				sn.setR2TSN(r.sn)
 			}
 		}
 		t.remove(g)
-		x.Next, done = done, x
+		x.Own.Next, done = done, x
 	}
 	return done
 }

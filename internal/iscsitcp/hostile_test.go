@@ -36,7 +36,7 @@ func TestTargetWire(t *testing.T) {
 		t.Fatalf("R2T % x", *q.BHS)
 	}
 	send(q)
-	if y := r.up.Completion(t); y != x || x.Err != nil || x.R2TSN != 2 {
+	if y := r.up.Completion(t); y != x || x.Err != nil || snOf(x.Ref).r2tSN() != 2 {
 		t.Fatalf("%v", y.Err)
 	}
 	if mem[0] != 1 || mem[5999] != 1 || mem[6000] != 2 || mem[9999] != 2 {
@@ -47,7 +47,7 @@ func TestTargetWire(t *testing.T) {
 	for i := range mem {
 		mem[i] = byte(i)
 	}
-	x = &iscsi.Transfer{ITT: 6, Len: 10000, Segs: [][]byte{mem[:1], {}, mem[1:7000], mem[7000:]}, Final: true}
+	x = &iscsi.Transfer{ITT: 6, Ref: new(iscsi.Ref), Len: 10000, Segs: [][]byte{mem[:1], {}, mem[1:7000], mem[7000:]}, Final: true}
 	if err := r.c.PutData(x); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestTargetWire(t *testing.T) {
 		func() { s.SetResponse(0); s.SetITT(99) },
 	} {
 		change()
-		x = &iscsi.Transfer{ITT: 6, Len: 100, Segs: [][]byte{mem[:100]}, Final: true}
+		x = &iscsi.Transfer{ITT: 6, Ref: new(iscsi.Ref), Len: 100, Segs: [][]byte{mem[:100]}, Final: true}
 		if err := r.c.PutData(x); err != nil {
 			t.Fatal(err)
 		}
@@ -554,7 +554,7 @@ func FuzzStream(f *testing.F) {
 		mem := make([]byte, 3000)
 		c.Start(up)
 		if target {
-			if err := c.GetData(&iscsi.Transfer{ITT: 5, Len: 1000, Segs: [][]byte{mem[1000:2000]}}); err != nil {
+			if err := c.GetData(&iscsi.Transfer{ITT: 5, Ref: new(iscsi.Ref), Len: 1000, Segs: [][]byte{mem[1000:2000]}}); err != nil {
 				t.Fatal(err)
 			}
 			c.Push()

@@ -249,6 +249,16 @@ func (s *keptStatus) finish(b *iscsi.BHS) {
 	}
 }
 
+// Recovery implements iscsi.Datamover.
+func (c *Conn) Recovery() iscsi.Recovery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.keep == nil {
+		return nil
+	}
+	return c
+}
+
 // Forget implements iscsi.Recovery.
 func (c *Conn) Forget(itt uint32) {
 	c.mu.Lock()
@@ -310,13 +320,21 @@ func (c *Conn) surrender(itt uint32) (*keptTask, *keptStatus) {
 }
 
 // Adopt implements iscsi.Recovery (RFC 7143 §7.2.2, §11.5.6).
-func (c *Conn) Adopt(from iscsi.Recovery, itt, exp uint32, answer *iscsi.PDU) (answered, lost bool) {
+func (c *Conn) Adopt(from iscsi.Recovery, itt, exp uint32, ref *iscsi.Ref, answer *iscsi.PDU) (answered, lost bool) {
 	t, s := from.(*Conn).surrender(itt)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if ref != nil && exp != 0 {
+		// R2Ts are numbered on from what the initiator has seen.
+		if sn := snOf(ref); exp-sn.r2tSN() <= c.params.MaxOutstandingR2T {
+			sn.setR2TSN(exp)
+		}
+	}
 	if s != nil {
 		answer.BHS, answer.Data = s.bhs, s.data
-		answer.BHS.SCSIResponse().SetSNACKTag(0)
+		r := answer.BHS.SCSIResponse()
+		r.SetSNACKTag(0)
+		snOf(&answer.Ref).setDataSN(r.ExpDataSN())
 	}
 	if t == nil {
 		return s != nil, false

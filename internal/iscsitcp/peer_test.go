@@ -136,7 +136,7 @@ func (r *peer) next() (iscsi.BHS, bool) {
 // getData starts a GetData of n bytes at off and returns its R2T.
 func (r *peer) getData(n, off uint32, mem []byte) (*iscsi.Transfer, iscsi.R2T) {
 	r.t.Helper()
-	x := &iscsi.Transfer{ITT: 5, LUN: 1 << 48, Offset: off, Len: n, Segs: [][]byte{mem}}
+	x := &iscsi.Transfer{ITT: 5, Ref: new(iscsi.Ref), LUN: 1 << 48, Offset: off, Len: n, Segs: [][]byte{mem}}
 	if err := r.c.GetData(x); err != nil {
 		r.t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func filled(n int) []byte {
 // put sends data for a task, and reads the n Data-Ins.
 func (r *peer) put(itt uint32, mem []byte) []iscsi.BHS {
 	r.t.Helper()
-	x := &iscsi.Transfer{ITT: itt, LUN: 3 << 48, Len: uint32(len(mem)), Segs: [][]byte{mem}, Final: true}
+	x := &iscsi.Transfer{ITT: itt, Ref: new(iscsi.Ref), LUN: 3 << 48, Len: uint32(len(mem)), Segs: [][]byte{mem}, Final: true}
 	if err := r.c.PutData(x); err != nil {
 		r.t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func TestKeepIsBounded(t *testing.T) {
 	mem := filled(1 << 20)
 	one := func(itt uint32) {
 		t.Helper()
-		x := &iscsi.Transfer{ITT: itt, LUN: 3 << 48, Len: 1 << 20, Segs: [][]byte{mem}, Final: true}
+		x := &iscsi.Transfer{ITT: itt, Ref: new(iscsi.Ref), LUN: 3 << 48, Len: 1 << 20, Segs: [][]byte{mem}, Final: true}
 		if err := r.c.PutData(x); err != nil {
 			t.Fatal(err)
 		}
@@ -471,7 +471,7 @@ func FuzzSNACK(f *testing.F) {
 		c := &Conn{role: iscsi.RoleTarget, up: datamovertest.NewRecorder(), st: stateFull, keep: newKeeper(nil)}
 		c.params.MaxXmitDataSegmentLength, c.params.MaxBurstLength = 512, 1024
 		c.tx.init(c)
-		x := &iscsi.Transfer{ITT: 5, LUN: 0, Len: 3000, Segs: [][]byte{filled(3000)}, Final: true}
+		x := &iscsi.Transfer{ITT: 5, Ref: new(iscsi.Ref), LUN: 0, Len: 3000, Segs: [][]byte{filled(3000)}, Final: true}
 		if err := c.PutData(x); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 	defer c.mu.Unlock()
 	if c.st >= stateClosing {
 		if c.keep != nil && op == iscsi.OpSCSIResponse {
+			p.BHS.SCSIResponse().SetExpDataSN(snOf(&p.Ref).dataSN())
 			c.keep.sent(p) // for the connection that adopts the task
 		}
 		return c.endError()
@@ -22,6 +23,9 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 	}
 	if c.role == iscsi.RoleInitiator {
 		return c.sendInitiatorLocked(p, op)
+	}
+	if op == iscsi.OpSCSIResponse {
+		p.BHS.SCSIResponse().SetExpDataSN(snOf(&p.Ref).dataSN())
 	}
 	if c.keep != nil {
 		c.keep.sent(p) // a status of its own can be asked for again: no folding
@@ -72,18 +76,29 @@ func (c *Conn) foldLocked(p *iscsi.PDU) bool {
 	return true
 }
 
+// checkTransfer checks what the upper layer passes down.
+func checkTransfer(what string, x *iscsi.Transfer) error {
+	switch n := total(x.Segs); {
+	case n != int(x.Len) || x.Len > ^uint32(0)-x.Offset:
+		return fmt.Errorf("iscsitcp: %s of %d bytes at %d over segments of %d bytes", what, x.Len, x.Offset, n)
+	case x.Ref == nil:
+		return fmt.Errorf("iscsitcp: %s for no command", what)
+	}
+	return nil
+}
+
 // PutData implements iscsi.Datamover: Data-In PDUs of at most the initiator's
 // MaxRecvDataSegmentLength, F at the end of each MaxBurstLength.
 func (c *Conn) PutData(x *iscsi.Transfer) error {
-	if total(x.Segs) != int(x.Len) || x.Len > ^uint32(0)-x.Offset {
-		return fmt.Errorf("iscsitcp: PutData of %d bytes at %d over segments of %d bytes", x.Len, x.Offset, total(x.Segs))
+	if err := checkTransfer("PutData", x); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.st != stateFull {
 		return c.endError()
 	}
-	x.Err, x.Aborted, x.Next, x.Slot = nil, false, nil, -1
+	x.Err, x.Own = nil, iscsi.Moving{Slot: -1}
 	c.stats.transfers.Add(1)
 	if x.Len == 0 {
 		c.tx.done(x)
@@ -91,6 +106,7 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	}
 	seq := c.up.Sequence()
 	segMax, burst := c.params.MaxXmitDataSegmentLength, c.params.MaxBurstLength
+	sn := snOf(x.Ref).dataSN()
 	v := view{segs: x.Segs, n: int(x.Len)}
 	v.skip(0) // empty leading segments
 	if c.keep != nil {
@@ -106,10 +122,10 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 		d := b.NewDataIn()
 		d.SetITT(x.ITT)
 		d.SetSequence(iscsi.Sequence{ExpCmdSN: seq.ExpCmdSN, MaxCmdSN: seq.MaxCmdSN})
-		d.SetDataSN(x.DataSN)
+		d.SetDataSN(sn)
 		d.SetOffset(x.Offset + off)
 		d.SetFinal(n == inBurst || end && x.Final)
-		x.DataSN++
+		sn++
 		o := c.tx.alloc(&b)
 		o.digest, o.payload, o.xfer, o.last = true, true, x, end
 		o.data = v
@@ -118,6 +134,7 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 		c.tx.push(o)
 		off += n
 	}
+	snOf(x.Ref).setDataSN(sn)
 	return nil
 }
 
@@ -147,24 +164,24 @@ func (c *Conn) putKeptLocked(x *iscsi.Transfer, v view) {
 		}
 		off += n
 	}
-	x.DataSN = t.next()
+	snOf(x.Ref).setDataSN(t.next())
 }
 
 // GetData implements iscsi.Datamover: R2Ts of at most MaxBurstLength, of which
 // MaxOutstandingR2T may be open per task.
 func (c *Conn) GetData(x *iscsi.Transfer) error {
-	if total(x.Segs) != int(x.Len) || x.Len > ^uint32(0)-x.Offset {
-		return fmt.Errorf("iscsitcp: GetData of %d bytes at %d over segments of %d bytes", x.Len, x.Offset, total(x.Segs))
+	if err := checkTransfer("GetData", x); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.st != stateFull {
 		return c.endError()
 	}
-	x.Err, x.Aborted, x.Next = nil, false, nil
+	x.Err, x.Own = nil, iscsi.Moving{}
 	c.stats.transfers.Add(1)
 	if x.Len == 0 {
-		x.Slot = -1
+		x.Own.Slot = -1
 		c.tx.done(x)
 		return nil
 	}
@@ -194,8 +211,9 @@ func (c *Conn) pumpLocked(itt uint32) {
 				break
 			}
 			r := c.gets.open(g, off, n)
-			r.sn = g.x.R2TSN
-			g.x.R2TSN++
+			sn := snOf(g.x.Ref)
+			r.sn = sn.r2tSN()
+			sn.setR2TSN(r.sn + 1)
 			c.sendR2TLocked(g.x, r)
 		}
 	}
@@ -222,10 +240,10 @@ func (c *Conn) sendR2TLocked(x *iscsi.Transfer, r *r2t) *outPDU {
 func (c *Conn) AbortTransfer(x *iscsi.Transfer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if x.Aborted || c.st == stateDead {
+	if x.Own.Aborted || c.st == stateDead {
 		return
 	}
-	x.Aborted = true
+	x.Own.Aborted = true
 	g := c.gets.find(x)
 	if g == nil {
 		return // PutData: the transmitter drops what has not begun

@@ -108,11 +108,11 @@ func (t *txState) alloc(b *iscsi.BHS) *outPDU {
 
 // done queues a completed transfer for its up-call.
 func (t *txState) done(x *iscsi.Transfer) {
-	x.Next = nil
+	x.Own.Next = nil
 	if t.doneTail == nil {
 		t.doneHead = x
 	} else {
-		t.doneTail.Next = x
+		t.doneTail.Own.Next = x
 	}
 	t.doneTail = x
 }
@@ -213,8 +213,8 @@ func (c *Conn) transmit(budget int) (empty bool) {
 			t.doneHead, t.doneTail = nil, nil
 			c.mu.Unlock()
 			for x != nil {
-				next := x.Next
-				x.Next = nil
+				next := x.Own.Next
+				x.Own.Next = nil
 				c.complete(x)
 				x = next
 			}
@@ -272,7 +272,7 @@ func (c *Conn) collectLocked() bool {
 	size, pieces := 0, 0
 	for p := t.head; p != nil && size < roundBytes && pieces < sockio.MaxVec-8; {
 		next := p.next
-		if x := p.xfer; x != nil && x.Aborted && !p.taken {
+		if x := p.xfer; x != nil && x.Own.Aborted && !p.taken {
 			if p.last {
 				if x.Err == nil {
 					x.Err = iscsi.ErrAborted

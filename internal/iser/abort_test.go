@@ -40,7 +40,7 @@ func TestAbortQueuedPutData(t *testing.T) {
 		c.mu.Unlock()
 	}}
 	c.mu.Unlock()
-	x := &iscsi.Transfer{ITT: 8, Ref: iscsi.Ref{ReadSTag: stag, ReadBase: base}, Len: pieces}
+	x := &iscsi.Transfer{ITT: 8, Ref: refOf(stags{ReadSTag: stag, ReadBase: base}), Len: pieces}
 	src := make([]byte, pieces)
 	for i := range src {
 		x.Segs = append(x.Segs, src[i:i+1])

@@ -11,7 +11,7 @@ func BenchmarkMessage(b *testing.B) {
 	var bhs iscsi.BHS
 	bhs.NewSCSICommand().SetWrite(true)
 	buf := make([]byte, 0, 128)
-	h := header{wsv: true, rsv: true, Ref: iscsi.Ref{WriteSTag: 1, WriteBase: 1 << 40, ReadSTag: 2, ReadBase: 1 << 41}}
+	h := header{wsv: true, rsv: true, stags: stags{WriteSTag: 1, WriteBase: 1 << 40, ReadSTag: 2, ReadBase: 1 << 41}}
 	b.ReportAllocs()
 	b.SetBytes(HeaderLen + iscsi.BHSLen)
 	for b.Loop() {

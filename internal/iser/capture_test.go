@@ -63,7 +63,7 @@ func messages(b []byte) (private []byte, ms []message) {
 
 // capturedTask is a command on its way through a capture.
 type capturedTask struct {
-	ref         iscsi.Ref
+	ref         stags
 	edtl        uint32
 	write, read bool
 	unsolicited uint32
@@ -102,7 +102,7 @@ func TestCaptures(t *testing.T) {
 						discovery = discovery || bytes.Contains(data, []byte("SessionType=Discovery"))
 					case iscsi.OpSCSICommand:
 						cmd := bhs.SCSICommand()
-						k := &capturedTask{ref: h.Ref, edtl: cmd.EDTL(), write: cmd.Write(), read: cmd.Read(), unsolicited: uint32(len(data))}
+						k := &capturedTask{ref: h.stags, edtl: cmd.EDTL(), write: cmd.Write(), read: cmd.Read(), unsolicited: uint32(len(data))}
 						tasks[bhs.ITT()] = k
 						// Tags and STags are used again and again; what follows is looked up by the
 						// STag, which is fresh for every command.

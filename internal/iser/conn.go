@@ -313,6 +313,10 @@ func (c *Conn) Enable() error {
 	return nil
 }
 
+// Recovery implements iscsi.Datamover: RDMA loses nothing, and iSER connections work at
+// error recovery level 0 only.
+func (c *Conn) Recovery() iscsi.Recovery { return nil }
+
 // Describe implements iscsi.Datamover.
 func (c *Conn) Describe() string {
 	onOff := map[bool]string{true: "on", false: "off"}
@@ -466,8 +470,8 @@ func (c *Conn) completeAll(x *iscsi.Transfer) {
 		c.mu.Unlock()
 	}()
 	for x != nil {
-		next := x.Next
-		x.Next = nil
+		next := x.Own.Next
+		x.Own.Next = nil
 		c.stats.transfers.Add(-1)
 		c.up.DataCompletionNotify(x)
 		x = next
@@ -478,11 +482,11 @@ func (c *Conn) completeAll(x *iscsi.Transfer) {
 type xferList struct{ head, tail *iscsi.Transfer }
 
 func (l *xferList) put(x *iscsi.Transfer) {
-	x.Next = nil
+	x.Own.Next = nil
 	if l.tail == nil {
 		l.head = x
 	} else {
-		l.tail.Next = x
+		l.tail.Own.Next = x
 	}
 	l.tail = x
 }

@@ -46,8 +46,27 @@ const (
 //	|                                                               |
 //	+---------------------------------------------------------------+
 type header struct {
-	iscsi.Ref
+	stags
 	wsv, rsv bool
+}
+
+// stags are the buffers of a command that its header advertises. They go through the
+// layers above as the Ref of the command.
+type stags struct {
+	WriteSTag, ReadSTag uint32
+	WriteBase, ReadBase uint64
+}
+
+func (s *stags) ref() iscsi.Ref {
+	return iscsi.Ref{uint64(s.WriteSTag)<<32 | uint64(s.ReadSTag), s.WriteBase, s.ReadBase}
+}
+
+// stagsOf is the reverse of ref; there are none in a nil one.
+func stagsOf(r *iscsi.Ref) stags {
+	if r == nil {
+		return stags{}
+	}
+	return stags{WriteSTag: uint32(r[0] >> 32), ReadSTag: uint32(r[0]), WriteBase: r[1], ReadBase: r[2]}
 }
 
 // append appends the header's bytes.

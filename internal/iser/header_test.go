@@ -12,7 +12,7 @@ import (
 
 // A READ as the Linux initiator sends it, and Hello messages by the RFC.
 func TestHeaderGoldenBytes(t *testing.T) {
-	h := header{Ref: iscsi.Ref{ReadSTag: 0xb211c028, ReadBase: 0xffff88800789b000}, rsv: true}
+	h := header{stags: stags{ReadSTag: 0xb211c028, ReadBase: 0xffff88800789b000}, rsv: true}
 	const golden = "14000000" + "00000000" + "0000000000000000" + "b211c028" + "ffff88800789b000"
 	b := h.append(nil)
 	if got := hex.EncodeToString(b); got != golden {
@@ -63,7 +63,7 @@ func TestPrivateData(t *testing.T) {
 func FuzzSplit(f *testing.F) {
 	var p iscsi.BHS
 	p.NewSCSICommand().SetDataLen(3)
-	h := header{wsv: true, Ref: iscsi.Ref{WriteSTag: 1}}
+	h := header{wsv: true, stags: stags{WriteSTag: 1}}
 	f.Add(append(append(h.append(nil), p[:]...), 1, 2, 3, 0))
 	f.Add([]byte{0x20, 0xaa})
 	for _, c := range pcaptest.Open(f, "iser-siw-unsol") {
@@ -118,5 +118,23 @@ func TestSplitAnnouncedOnly(t *testing.T) {
 	b[0] = typeControl
 	if _, _, _, _, err := split(b); !errors.Is(err, errFormat) {
 		t.Errorf("no data and no STag: %v", err)
+	}
+}
+
+// refOf is the Ref of a command that advertised s.
+func refOf(s stags) *iscsi.Ref {
+	r := s.ref()
+	return &r
+}
+
+// What a header advertises comes back whole from the Ref that goes through the layers
+// above.
+func TestRef(t *testing.T) {
+	s := stags{WriteSTag: 0xf1234567, ReadSTag: 0x89abcdef, WriteBase: 0x8000000000000001, ReadBase: 0xffff88800789b000}
+	if got := stagsOf(refOf(s)); got != s {
+		t.Errorf("%+v, want %+v", got, s)
+	}
+	if got := stagsOf(nil); got != (stags{}) {
+		t.Errorf("no command: %+v", got)
 	}
 }

@@ -500,7 +500,7 @@ func TestTargetAddresses(t *testing.T) {
 	// WRITE of 10000 bytes, 4000 of them unsolicited: the base is behind these.
 	p := command(true, [][]byte{mem[4000:]}, rdma.AccessRemoteRead)
 	got := make([]byte, 6000)
-	x := &iscsi.Transfer{ITT: 8, Ref: p.Ref, Unsolicited: 4000, Offset: 4000, Len: 6000, Segs: [][]byte{got[:1], got[1:3000], got[3000:]}}
+	x := &iscsi.Transfer{ITT: 8, Ref: &p.Ref, Unsolicited: 4000, Offset: 4000, Len: 6000, Segs: [][]byte{got[:1], got[1:3000], got[3000:]}}
 	if err := r.c.GetData(x); err != nil {
 		t.Fatal(err)
 	}
@@ -511,7 +511,7 @@ func TestTargetAddresses(t *testing.T) {
 	respond(p)
 	// READ into the middle.
 	p = command(false, [][]byte{mem}, rdma.AccessRemoteWrite)
-	x = &iscsi.Transfer{ITT: 8, Ref: p.Ref, Offset: 100, Len: 50, Segs: [][]byte{make([]byte, 50)}}
+	x = &iscsi.Transfer{ITT: 8, Ref: &p.Ref, Offset: 100, Len: 50, Segs: [][]byte{make([]byte, 50)}}
 	if err := r.c.PutData(x); err != nil {
 		t.Fatal(err)
 	}
@@ -521,7 +521,7 @@ func TestTargetAddresses(t *testing.T) {
 	}
 	for _, x := range []*iscsi.Transfer{
 		{Len: 4, Segs: [][]byte{make([]byte, 4)}}, // no STag
-		{Len: 4, Ref: iscsi.Ref{WriteSTag: 5, ReadSTag: 5}, Unsolicited: 8, Offset: 4, Segs: [][]byte{make([]byte, 4)}},
+		{Len: 4, Ref: refOf(stags{WriteSTag: 5, ReadSTag: 5}), Unsolicited: 8, Offset: 4, Segs: [][]byte{make([]byte, 4)}},
 	} {
 		if err := r.c.GetData(x); err == nil {
 			t.Errorf("GetData took %+v", x)
@@ -548,9 +548,10 @@ func TestMemoryFault(t *testing.T) {
 		}
 		var b iscsi.BHS
 		b.NewSCSICommand().SetITT(8)
-		r.send(control(header{wsv: true, Ref: iscsi.Ref{WriteSTag: stag, WriteBase: base}}, &b, nil))
+		r.send(control(header{wsv: true, stags: stags{WriteSTag: stag, WriteBase: base}}, &b, nil))
 		p := r.up.PDU(t, "command")
-		x := &iscsi.Transfer{ITT: 8, Ref: p.Ref, Len: n, Segs: [][]byte{dst}}
+		ref := p.Ref
+		x := &iscsi.Transfer{ITT: 8, Ref: &ref, Len: n, Segs: [][]byte{dst}}
 		p.Release()
 		if err := r.c.GetData(x); err != nil {
 			t.Fatal(err)

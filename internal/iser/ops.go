@@ -137,7 +137,7 @@ func (c *Conn) pumpLocked() {
 			c.pend.pop()
 			continue
 		}
-		if o.x.Aborted {
+		if o.x.Own.Aborted {
 			if o.x.Err == nil {
 				o.x.Err = iscsi.ErrAborted
 			}

@@ -124,7 +124,7 @@ func (c *Conn) fromInitiatorLocked(h *header, p *iscsi.PDU, op iscsi.Opcode) (bo
 		}
 		c.stats.payloadIn.Add(uint64(len(p.Data)))
 	case op == iscsi.OpSCSICommand:
-		p.Ref = h.Ref
+		p.Ref = h.ref()
 		c.stats.payloadIn.Add(uint64(len(p.Data)))
 	}
 	if c.st == stateFull {

@@ -25,11 +25,11 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 	// A SCSI Response closes the task's STag: the Read STag if there is one, else
 	// the Write STag (RFC 7145 §7.3.2).
 	if c.inv && p.BHS.Opcode() == iscsi.OpSCSIResponse {
-		switch {
-		case p.Ref.ReadSTag != 0:
-			o.inv, o.hasInv = p.Ref.ReadSTag, true
-		case p.Ref.WriteSTag != 0:
-			o.inv, o.hasInv = p.Ref.WriteSTag, true
+		switch s := stagsOf(&p.Ref); {
+		case s.ReadSTag != 0:
+			o.inv, o.hasInv = s.ReadSTag, true
+		case s.WriteSTag != 0:
+			o.inv, o.hasInv = s.WriteSTag, true
 		}
 	}
 	c.pend.put(o)
@@ -74,7 +74,8 @@ func checkTransfer(what string, x *iscsi.Transfer, stag uint32) error {
 
 // PutData implements iscsi.Datamover: RDMA Writes into the Read STag.
 func (c *Conn) PutData(x *iscsi.Transfer) error {
-	if err := checkTransfer("PutData", x, x.Ref.ReadSTag); err != nil {
+	to := stagsOf(x.Ref)
+	if err := checkTransfer("PutData", x, to.ReadSTag); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -82,7 +83,7 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	if c.st != stateFull {
 		return c.endError()
 	}
-	x.Err, x.Aborted, x.Next, x.Slot = nil, false, nil, -1
+	x.Err, x.Own = nil, iscsi.Moving{Slot: -1}
 	c.stats.transfers.Add(1)
 	c.stats.payloadOut.Add(uint64(x.Len))
 	if x.Len == 0 {
@@ -91,7 +92,7 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	}
 	o := c.ops.get(opWrite)
 	o.x, o.segs, o.off, o.left, o.wrs = x, x.Segs, 0, x.Len, 0
-	o.remote = rdma.RemoteAddr{STag: x.Ref.ReadSTag, TO: x.Ref.ReadBase + uint64(x.Offset)}
+	o.remote = rdma.RemoteAddr{STag: to.ReadSTag, TO: to.ReadBase + uint64(x.Offset)}
 	c.pend.put(o)
 	return nil
 }
@@ -106,7 +107,8 @@ type get struct {
 
 // GetData implements iscsi.Datamover: RDMA Reads from the Write STag.
 func (c *Conn) GetData(x *iscsi.Transfer) error {
-	if err := checkTransfer("GetData", x, x.Ref.WriteSTag); err != nil {
+	from := stagsOf(x.Ref)
+	if err := checkTransfer("GetData", x, from.WriteSTag); err != nil {
 		return err
 	}
 	if x.Offset < x.Unsolicited {
@@ -117,7 +119,7 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 	if c.st != stateFull {
 		return c.endError()
 	}
-	x.Err, x.Aborted, x.Next, x.Slot = nil, false, nil, -1
+	x.Err, x.Own = nil, iscsi.Moving{Slot: -1}
 	c.stats.transfers.Add(1)
 	if x.Len == 0 {
 		c.doneQ.put(x)
@@ -132,7 +134,7 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 	if c.cfg.rfc && !c.params.TaggedBufferForSolicitedDataOnly {
 		at = x.Offset
 	}
-	o.remote = rdma.RemoteAddr{STag: x.Ref.WriteSTag, TO: x.Ref.WriteBase + uint64(at)}
+	o.remote = rdma.RemoteAddr{STag: from.WriteSTag, TO: from.WriteBase + uint64(at)}
 	g.op = o
 	c.reads.put(o)
 	return nil
@@ -147,7 +149,7 @@ func (c *Conn) getLocked(x *iscsi.Transfer) *get {
 		g = &get{slot: len(c.gets)}
 		c.gets = append(c.gets, g)
 	}
-	g.x, x.Slot = x, g.slot
+	g.x, x.Own.Slot = x, g.slot
 	return g
 }
 
@@ -202,14 +204,14 @@ func (c *Conn) dropReadLocked(g *get) {
 func (c *Conn) AbortTransfer(x *iscsi.Transfer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if x.Aborted || c.st == stateDead {
+	if x.Own.Aborted || c.st == stateDead {
 		return
 	}
-	x.Aborted = true
-	if x.Slot < 0 || x.Slot >= len(c.gets) || c.gets[x.Slot].x != x {
+	x.Own.Aborted = true
+	if x.Own.Slot < 0 || x.Own.Slot >= len(c.gets) || c.gets[x.Own.Slot].x != x {
 		return // PutData: what has not begun is dropped by pumpLocked
 	}
-	g := c.gets[x.Slot]
+	g := c.gets[x.Own.Slot]
 	if x.Err == nil {
 		x.Err = iscsi.ErrAborted
 	}

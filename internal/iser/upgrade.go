@@ -312,6 +312,9 @@ func (u *Upgraded) Backlog() iscsi.Backlog {
 	return iscsi.Backlog{}
 }
 
+// Recovery implements iscsi.Datamover. The level is 0, because the stream may end.
+func (u *Upgraded) Recovery() iscsi.Recovery { return nil }
+
 // Describe implements iscsi.Datamover.
 func (u *Upgraded) Describe() string {
 	switch dm := u.current(); dm.(type) {

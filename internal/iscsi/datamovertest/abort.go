@@ -77,7 +77,7 @@ func testAbortGetData(t *testing.T, pair Pair, o Options) {
 	for round := range 20 {
 		c, cmd := s.hold(t, true, [][]byte{data})
 		mem := make([]byte, n)
-		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: cmd.Ref, Len: n, Segs: [][]byte{mem}}
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: &cmd.Ref, Len: n, Segs: [][]byte{mem}}
 		s.Target.outstanding.Add(1)
 		if err := s.Target.dm.GetData(x); err != nil {
 			t.Fatal(err)
@@ -118,7 +118,7 @@ func testAbortPutData(t *testing.T, pair Pair, o Options) {
 	for range 10 {
 		buf := make([]byte, n)
 		c, cmd := s.hold(t, false, [][]byte{buf})
-		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: cmd.Ref, Len: n, Segs: [][]byte{s.Target.Disk[:n]}, Final: true}
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: &cmd.Ref, Len: n, Segs: [][]byte{s.Target.Disk[:n]}, Final: true}
 		s.Target.outstanding.Add(1)
 		if err := s.Target.dm.PutData(x); err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func testReleaseTask(t *testing.T, pair Pair, o Options) {
 		const n = 1 << 20
 		buf := make([]byte, n)
 		c, cmd := s.hold(t, round%2 == 1, [][]byte{buf})
-		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: cmd.Ref, Len: n, Segs: [][]byte{s.Target.Disk[:n]}, Final: true}
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: &cmd.Ref, Len: n, Segs: [][]byte{s.Target.Disk[:n]}, Final: true}
 		s.Target.outstanding.Add(1)
 		var err error
 		if round%2 == 1 {

@@ -52,7 +52,7 @@ func testTerminateAbrupt(t *testing.T, pair Pair, o Options) {
 		const n = 1 << 20
 		_, cmd := s.hold(t, true, [][]byte{make([]byte, n)})
 		_, idle := s.hold(t, true, [][]byte{make([]byte, n)})
-		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: cmd.Ref, Len: n, Segs: [][]byte{make([]byte, n)}}
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), LUN: cmd.BHS.LUN(), Ref: &cmd.Ref, Len: n, Segs: [][]byte{make([]byte, n)}}
 		s.Target.outstanding.Add(1)
 		if err := s.Target.dm.GetData(x); err != nil {
 			t.Fatal(err)

@@ -207,8 +207,8 @@ func testBadArguments(t *testing.T, pair Pair, o Options) {
 	defer s.Close()
 	_, cmd := s.hold(t, false, [][]byte{make([]byte, 4096)})
 	for _, x := range []*iscsi.Transfer{
-		{ITT: cmd.BHS.ITT(), Ref: cmd.Ref, Len: 100, Segs: [][]byte{make([]byte, 99)}},
-		{ITT: cmd.BHS.ITT(), Ref: cmd.Ref, Len: 100, Offset: 1<<32 - 50, Segs: [][]byte{make([]byte, 100)}},
+		{ITT: cmd.BHS.ITT(), Ref: &cmd.Ref, Len: 100, Segs: [][]byte{make([]byte, 99)}},
+		{ITT: cmd.BHS.ITT(), Ref: &cmd.Ref, Len: 100, Offset: 1<<32 - 50, Segs: [][]byte{make([]byte, 100)}},
 	} {
 		if err := s.Target.dm.PutData(x); err == nil {
 			t.Errorf("PutData took %d bytes at %d over %d", x.Len, x.Offset, len(x.Segs[0]))
@@ -230,7 +230,7 @@ func testEmptyTransfer(t *testing.T, pair Pair, o Options) {
 	defer s.Close()
 	c, cmd := s.hold(t, false, [][]byte{make([]byte, 4096)})
 	for _, f := range []func(*iscsi.Transfer) error{s.Target.dm.PutData, s.Target.dm.GetData} {
-		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), Ref: cmd.Ref}
+		x := &iscsi.Transfer{ITT: cmd.BHS.ITT(), Ref: &cmd.Ref}
 		s.Target.outstanding.Add(1)
 		if err := f(x); err != nil {
 			t.Fatal(err)

@@ -268,13 +268,9 @@ func (t *Target) move(j *job) bool {
 		}
 		c := j.bhs.SCSICommand()
 		x := &j.xfers[i]
-		dataSN, r2tSN := uint32(0), uint32(0)
-		if i > 0 {
-			dataSN, r2tSN = j.xfers[i-1].DataSN, j.xfers[i-1].R2TSN
-		}
 		j.segs[i] = cut(j.segs[i], t.Disk[j.base+lo:j.base+hi], c.CDB()[1])
-		*x = iscsi.Transfer{ITT: c.ITT(), LUN: c.LUN(), Ref: j.ref, Offset: lo, Len: hi - lo,
-			Segs: j.segs[i], Final: hi == j.n, DataSN: dataSN, R2TSN: r2tSN, User: j}
+		*x = iscsi.Transfer{ITT: c.ITT(), LUN: c.LUN(), Ref: &j.ref, Offset: lo, Len: hi - lo,
+			Segs: j.segs[i], Final: hi == j.n, User: j}
 		var err error
 		t.outstanding.Add(1)
 		if j.write {

@@ -165,8 +165,8 @@ func (s *Session) reset(lun uint64, asc scsi.ASC) {
 	if asc != scsi.ASCPowerOn {
 		return
 	}
-	for _, l := range s.luns {
-		if l.wire == lun && l.cache.poweredOn() {
+	for _, u := range s.units.list {
+		if l := u.lun; l.wire == lun && l.cache.poweredOn() {
 			s.cacheLost(l, "the target came back without its cache")
 		}
 	}

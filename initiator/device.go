@@ -19,7 +19,7 @@ func (l *LUN) call(set Request) error {
 	w := l.waiters.Get().(*waiter)
 	w.req = set
 	w.req.Done = w.done
-	if l.isClosed() {
+	if l.closed.Load() {
 		l.waiters.Put(w)
 		return blockdev.ErrClosed
 	}
@@ -32,12 +32,6 @@ func (l *LUN) call(set Request) error {
 		err = blockdev.ErrClosed
 	}
 	return err
-}
-
-func (l *LUN) isClosed() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.closed
 }
 
 // ReadAt reads len(p) bytes at off.
@@ -88,7 +82,7 @@ func (l *LUN) WriteZeroes(off, n int64, mayUnmap bool) error {
 // Extents reports the allocation of [off, off+n) by GET LBA STATUS. A target
 // without it has data everywhere.
 func (l *LUN) Extents(off, n int64) ([]blockdev.Extent, error) {
-	if l.isClosed() {
+	if l.closed.Load() {
 		return nil, blockdev.ErrClosed
 	}
 	g := l.geo.Load()
@@ -180,7 +174,7 @@ func (l *LUN) LeaseWrite(ls *blockdev.Lease, off int64, n int, m blockdev.Mode) 
 
 // lend takes staging memory for a range.
 func (l *LUN) lend(ls *blockdev.Lease, off int64, n int, m blockdev.Mode) (err error) {
-	if l.isClosed() {
+	if l.closed.Load() {
 		return blockdev.ErrClosed
 	}
 	g := l.geo.Load()

@@ -20,7 +20,8 @@
 //	           v
 //	      SCSI Response ----> residual, status, sense ----> Done
 //	                                 |
-//	                unit attention, BUSY: sent again
+//	                unit attention, BUSY: sent again, where the LUN says that
+//	                it has changed only after a look at it
 //
 // Nothing is allocated per command, and data is neither staged nor copied
 // here: over iSER the target reads and writes Request.Buf itself.
@@ -32,7 +33,8 @@
 // holds what is submitted. Commands that were outstanding are sent again if
 // repeating them cannot change their result: READ, WRITE, flush, UNMAP, WRITE
 // SAME, VERIFY. COMPARE AND WRITE and raw CDBs end with ErrOutcomeUnknown.
-// Before anything is sent again the LUN must prove to be the same volume.
+// Before anything is sent again the LUN must prove to be the same volume, with
+// blocks of the same size.
 //
 // # Threads
 //

@@ -33,9 +33,9 @@ var (
 	ErrCacheLost = errors.New("initiator: the target lost acknowledged writes that were in its cache; what was written since the last successful flush may be lost")
 	// ErrNoLUN is a LUN that the target does not have.
 	ErrNoLUN = errors.New("the target has no such logical unit")
-	// ErrLUNChanged fails a session whose LUN is another one after a reconnect:
-	// nothing is written to it.
-	ErrLUNChanged = errors.New("initiator: the LUN is not the same as before the connection was lost")
+	// ErrLUNChanged fails a session whose LUN is another volume than was opened, or has
+	// blocks of another size: nothing is written to it.
+	ErrLUNChanged = errors.New("initiator: the LUN is not the same any more")
 	// ErrReservation ends a command that met somebody else's reservation.
 	ErrReservation = errors.New("initiator: reservation conflict: another initiator holds the LUN")
 )

@@ -26,11 +26,10 @@ type LUN struct {
 
 	waiters sync.Pool // *waiter
 
-	refreshing atomic.Bool
-	mu         sync.Mutex // guards what follows; taken before no other lock
-	closed     bool
-	watchers   map[int]func(blockdev.Info)
-	watcherID  int
+	closed    atomic.Bool
+	mu        sync.Mutex // guards what follows; taken before no other lock
+	watchers  map[int]func(blockdev.Info)
+	watcherID int
 }
 
 var _ blockdev.Device = (*LUN)(nil)
@@ -75,7 +74,9 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 	}
 	l := &LUN{num: n, wire: iscsi.EncodeLUN(int(n)), paths: paths, watchers: map[int]func(blockdev.Info){}}
 	l.waiters.New = newWaiter
+	told := make([]uint32, len(paths))
 	for i, s := range paths {
+		told[i] = s.reports()
 		id, err := s.identify(ctx, l.wire)
 		if err != nil {
 			return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
@@ -99,10 +100,8 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 			return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
 		}
 	}
-	for _, s := range paths {
-		s.mu.Lock()
-		s.luns = append(s.luns, l)
-		s.mu.Unlock()
+	for i, s := range paths {
+		s.attach(l, told[i])
 	}
 	return l, nil
 }
@@ -280,31 +279,22 @@ func (l *LUN) Stats() Stats {
 	return sum
 }
 
-// Close gives the LUN back; sessions that Open dialled are closed. A second
-// Close fails with blockdev.ErrClosed.
+// Close gives the LUN back; sessions that Open dialled are closed. On a session that
+// goes on, what has not been sent yet ends with ErrClosed. A second Close fails with
+// blockdev.ErrClosed.
 func (l *LUN) Close() error {
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
+	if l.closed.Swap(true) {
 		return blockdev.ErrClosed
 	}
-	l.closed = true
-	l.mu.Unlock()
 	var first error
 	for _, s := range l.paths {
-		s.mu.Lock()
-		for i, x := range s.luns {
-			if x == l {
-				s.luns = append(s.luns[:i:i], s.luns[i+1:]...)
-				break
-			}
-		}
-		s.mu.Unlock()
 		if l.owned {
+			// Still attached: what waits for a look is sent after it, or not at all.
 			if err := s.Close(); err != nil && first == nil {
 				first = err
 			}
 		}
+		s.detach(l)
 	}
 	return first
 }

@@ -53,6 +53,7 @@ func (s *Session) connLost(c *conn, err error) {
 	s.conn = nil
 	s.stats.Losses++
 	s.resets++
+	s.units.told++
 	s.addStats(c)
 	now := time.Now()
 	if c.proved || s.lost.IsZero() {
@@ -111,6 +112,8 @@ func (s *Session) retire(c *conn, lost error) {
 			s.endTask(t, t.req.cancel)
 		case t.ctl:
 			s.endTask(t, lost)
+		case s.units.of(t.req.lun) == nil:
+			s.endTask(t, ErrClosed) // nobody will look at the LUN before it is sent again
 		case sent && !t.req.idempotent():
 			s.stats.OutcomeUnknown++
 			s.endTask(t, ErrOutcomeUnknown)
@@ -133,6 +136,14 @@ func (s *Session) retire(c *conn, lost error) {
 	s.waiting, s.tmfs = 0, 0
 	for _, i := range s.order {
 		s.pushResend(&s.tasks.slots[i])
+	}
+	for r := s.queue.head; r != nil; {
+		next := r.next
+		if s.units.of(r.lun) == nil {
+			s.queue.remove(r)
+			s.finish(r, ErrClosed)
+		}
+		r = next
 	}
 	// Our own look-ups are repeated by whoever wanted them.
 	for r := s.ctlQueue.head; r != nil; r = s.ctlQueue.head {
@@ -254,13 +265,13 @@ func (s *Session) reinstate() error {
 		<-c.gone
 		return errConnGone
 	}
-	luns := slices.Clone(s.luns)
+	for _, u := range s.units.list {
+		s.units.set(u, true, c)
+	}
 	s.unlock()
-	for _, l := range luns {
-		if err := l.recheck(s.ctx, s); err != nil {
-			s.drop(c, err)
-			return err
-		}
+	if err := s.lookAtAll(c); err != nil {
+		s.drop(c, err)
+		return err
 	}
 	s.mu.Lock()
 	if s.conn != c || !s.lookingForTarget() {
@@ -279,6 +290,11 @@ func (s *Session) reinstate() error {
 	c.flowing = true
 	s.err = nil
 	s.setState(StateActive)
+	for _, u := range s.units.list {
+		if s.units.set(u, u.stale, nil); u.stale {
+			s.look(u) // it has told of a change after its look
+		}
+	}
 	s.event(Event{Kind: EventRecovered, Detail: c.dm.Describe(), Down: time.Since(s.lost), Replayed: n})
 	s.pump()
 	s.unlock()

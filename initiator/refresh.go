@@ -2,14 +2,13 @@ package initiator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"softiser/blockdev"
 )
 
-// recheck makes sure after a reconnect that the LUN is the volume it was, and
-// takes its present size. It runs before anything is replayed.
+// recheck makes sure that the LUN is the volume it was, with blocks of the same size, and
+// takes its present size and limits. It runs before anything more is sent to it.
 func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	id, err := s.identify(ctx, l.wire)
 	if err != nil {
@@ -22,7 +21,7 @@ func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	// Commands that wait to be sent again count in the blocks of before.
+	// Commands that wait count in the blocks of before.
 	if was, is := l.geo.Load().info.BlockSize, g.info.BlockSize; was != is {
 		return fmt.Errorf("%w: LUN %d, %s, had blocks of %d bytes, now they have %d", ErrLUNChanged, l.num, id.Name(), was, is)
 	}
@@ -33,44 +32,6 @@ func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	}
 	l.take(g)
 	return nil
-}
-
-// refresh looks at the LUN again, in the background: a unit attention said that it,
-// its size or its limits may have changed.
-func (l *LUN) refresh() {
-	if !l.refreshing.CompareAndSwap(false, true) {
-		return
-	}
-	s := l.path()
-	if !s.spawn(func() {
-		defer l.refreshing.Store(false)
-		if err := l.recheck(s.ctx, s); errors.Is(err, ErrLUNChanged) {
-			// Recovery finds the same, and gives the session up.
-			s.mu.Lock()
-			if c := s.conn; c != nil {
-				c.doom(err)
-			}
-			s.unlock()
-		}
-		// After any other error the connection was lost: recovery looks again.
-	}) {
-		l.refreshing.Store(false)
-	}
-}
-
-// spawn runs f on a goroutine that Close waits for.
-func (s *Session) spawn(f func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state != StateActive {
-		return false
-	}
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		f()
-	}()
-	return true
 }
 
 // take makes g the LUN's geometry and tells who watches when the size changed.

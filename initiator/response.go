@@ -97,8 +97,8 @@ func otherUnit(err error) bool {
 
 // opened reports whether a LUN is in use; one that is just being looked at is not.
 func (s *Session) opened(wire uint64) bool {
-	for _, l := range s.luns {
-		if l.wire == wire {
+	for _, u := range s.units.list {
+		if u.lun.wire == wire {
 			return true
 		}
 	}
@@ -197,8 +197,8 @@ func (s *Session) judgeDeferred(t *task, e *scsi.SenseError) (fate, error) {
 	}
 	// Something acknowledged was not kept. If that can have been a write which no flush has
 	// covered, the next flush tells it; otherwise this command has to.
-	for _, l := range s.luns {
-		if l.wire == t.lun && l.cache.failed() {
+	for _, u := range s.units.list {
+		if l := u.lun; l.wire == t.lun && l.cache.failed() {
 			s.cacheLost(l, fmt.Sprintf("the target could not keep what it had acknowledged: %v", e.Sense))
 			return fateAgain, e
 		}
@@ -230,14 +230,7 @@ func (s *Session) attention(lun uint64, sense scsi.Sense) {
 	if sense.ASC>>8 == 0x29 {
 		s.reset(lun, sense.ASC)
 	}
-	switch sense.ASC {
-	case scsi.ASCCapacityChanged, scsi.ASCParametersChanged, scsi.ASCModeChanged, scsi.ASCInquiryChanged, scsi.ASCLUNsChanged:
-		for _, l := range s.luns {
-			if l.wire == lun {
-				s.later = append(s.later, l.refresh)
-			}
-		}
-	}
+	s.unitChanged(lun, sense.ASC)
 }
 
 // deviceError adds the blockdev error that a sense condition stands for, so

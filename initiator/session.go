@@ -47,7 +47,7 @@ type Session struct {
 	resend    taskList      // commands to be sent again, in order
 	ctlResend taskList      // the session's own
 	waiting   int           // commands in taskDelayed
-	luns      []*LUN        // to be looked at again after a login
+	units     units         // its LUNs, and whether they have been looked at
 	clock     int64         // nanoseconds since begun, as of the last tick
 	lost      time.Time     // when the session stopped making progress; zero while it does
 	minWait   time.Duration // the target asks for it before the next login (Time2Wait)

@@ -34,7 +34,12 @@ func (s *Session) submit(r *Request) {
 func (s *Session) enqueue(r *Request) *conn {
 	r.sess = s
 	switch s.state {
-	case StateClosing, StateClosed:
+	case StateClosing:
+		if !r.ctl { // what is outstanding may wait for a look at its LUN
+			s.finish(r, ErrClosed)
+			return nil
+		}
+	case StateClosed:
 		s.finish(r, ErrClosed)
 		return nil
 	case StateFailed:
@@ -45,6 +50,10 @@ func (s *Session) enqueue(r *Request) *conn {
 			s.finish(r, s.lostError())
 			return nil
 		}
+	}
+	if !r.ctl && r.lun.closed.Load() {
+		s.finish(r, ErrClosed)
+		return nil
 	}
 	if r.ctl && s.conn == nil {
 		// Recovery, which alone could send it, may be what waits for it.
@@ -74,25 +83,32 @@ func (s *Session) pump() {
 }
 
 // drainInto sends from one pair of lists: commands to be repeated, then new ones.
+// Those of a LUN that has to be looked at first are passed over.
 func (s *Session) drainInto(c *conn, again *taskList, q *reqQueue, ctl bool) {
 	for s.win.CanSend() {
-		if t := s.popResend(again); t != nil {
+		var t *task
+		r := q.head
+		if ctl || s.units.stale == 0 {
+			t = s.popResend(again)
+		} else {
+			t, r = s.firstSeen()
+		}
+		if t != nil {
 			s.tasks.renew(t)
 			s.send(c, t)
-		} else if q.head == nil || !s.start(c, q, ctl) {
+		} else if r == nil || !s.start(c, q, r) {
 			return
 		}
 	}
 }
 
-// start sends the next command of the first request in q; false means that no
-// slot is free. The caller holds s.mu.
-func (s *Session) start(c *conn, q *reqQueue, ctl bool) bool {
-	t := s.tasks.get(ctl, kindCommand)
+// start sends the next command of r, which is in q; false means that no slot is
+// free. The caller holds s.mu.
+func (s *Session) start(c *conn, q *reqQueue, r *Request) bool {
+	t := s.tasks.get(r.ctl, kindCommand)
 	if t == nil {
 		return false
 	}
-	r := q.head
 	r.carve(t, c)
 	r.parts++
 	if r.issued == r.total {

@@ -1,0 +1,285 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"softiser/internal/scsi"
+)
+
+// A command carries block numbers, and what is block 7 is the LUN's to say. So
+// nothing is sent to a LUN that may have become another one, or have blocks of
+// another size, before it has been looked at:
+//
+//	seen --- unit attention (capacity, parameters, inquiry data, LUNs) ---> stale
+//	seen --- new connection ----------------------------------------------> stale
+//	stale -- look: INQUIRY, VPD pages, READ CAPACITY, MODE SENSE
+//	           | told once more meanwhile                                 --> stale
+//	           | the same volume, blocks of the same size                 --> seen; what waited is sent
+//	           | another volume, or other blocks                          --> the connection ends; recovery finds the
+//	           |                                                              same and gives the session up
+//	           | the connection was lost                                  --> stale; recovery looks
+//	           \ it cannot be looked at                                   --> stale; what waited ends with an error, the
+//	                                                                          next command has it looked at again
+//
+// Commands of other LUNs go on meanwhile, and so do the session's own.
+
+// unit is what a session knows of one of its LUNs. The session's mutex guards it.
+type unit struct {
+	lun   *LUN
+	stale bool  // nothing is sent to it before a look
+	by    *conn // it is being looked at over this connection; nil: it is not
+}
+
+// unseen reports whether commands of the LUN wait.
+func (u *unit) unseen() bool { return u.stale || u.by != nil }
+
+// units are the LUNs of a session. The session's mutex guards them.
+type units struct {
+	list  []*unit
+	stale int    // those that are unseen; 0 nearly always, and then nothing is looked up per command
+	told  uint32 // reports of a change, of any LUN
+}
+
+// of returns what the session knows of l, nil if l is none of its LUNs.
+func (us *units) of(l *LUN) *unit {
+	for _, u := range us.list {
+		if u.lun == l {
+			return u
+		}
+	}
+	return nil
+}
+
+// holds returns the unit whose look the commands of l wait for, or nil.
+func (us *units) holds(l *LUN) *unit {
+	if us.stale == 0 {
+		return nil
+	}
+	if u := us.of(l); u != nil && u.unseen() {
+		return u
+	}
+	return nil
+}
+
+// firstStale returns one that has to be looked at, or nil.
+func (us *units) firstStale() *unit {
+	for _, u := range us.list {
+		if u.stale {
+			return u
+		}
+	}
+	return nil
+}
+
+// set changes u and keeps the count.
+func (us *units) set(u *unit, stale bool, by *conn) {
+	if u.unseen() {
+		us.stale--
+	}
+	if u.stale, u.by = stale, by; u.unseen() {
+		us.stale++
+	}
+}
+
+// remove takes l out.
+func (us *units) remove(l *LUN) {
+	for i, u := range us.list {
+		if u.lun == l {
+			us.set(u, false, nil)
+			us.list = append(us.list[:i:i], us.list[i+1:]...)
+			return
+		}
+	}
+}
+
+// attach makes l a LUN of the session. told is what units.told was before l was
+// looked at for the first time.
+func (s *Session) attach(l *LUN, told uint32) {
+	s.mu.Lock()
+	u := &unit{lun: l}
+	s.units.list = append(s.units.list, u)
+	if s.units.told != told {
+		s.units.set(u, true, nil)
+		s.look(u)
+	}
+	s.unlock()
+}
+
+// detach ends that. What has not been sent is not sent any more: nobody would look at
+// the LUN before it.
+func (s *Session) detach(l *LUN) {
+	s.mu.Lock()
+	s.endWaiting(l, ErrClosed)
+	s.units.remove(l)
+	s.unlock()
+}
+
+// reports returns how many reports of a change there were.
+func (s *Session) reports() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.units.told
+}
+
+// unitChanged takes a unit attention that may mean another volume, another size or other
+// limits. The caller holds s.mu.
+func (s *Session) unitChanged(wire uint64, asc scsi.ASC) {
+	switch asc {
+	case scsi.ASCCapacityChanged, scsi.ASCParametersChanged, scsi.ASCModeChanged, scsi.ASCInquiryChanged, scsi.ASCLUNsChanged:
+	default:
+		return
+	}
+	s.units.told++
+	for _, u := range s.units.list {
+		if u.lun.wire == wire {
+			s.units.set(u, true, u.by)
+			s.look(u)
+		}
+	}
+}
+
+// look has u looked at in the background, if nobody does already. While there is no
+// connection that commands are sent on, recovery sees to it. The caller holds s.mu.
+func (s *Session) look(u *unit) {
+	c := s.conn
+	if u.by != nil || c == nil || c.dead != nil || c.doomed || s.state != StateActive && !(s.state == StateClosing && c.flowing) {
+		return
+	}
+	s.units.set(u, true, c)
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		s.looked(u, c, s.lookUntilSeen(s.ctx, u, c))
+	}()
+}
+
+// lookUntilSeen looks at u over c until nothing is reported meanwhile: what a look finds
+// is put together from several answers, which must be of one state of the LUN.
+func (s *Session) lookUntilSeen(ctx context.Context, u *unit, c *conn) error {
+	for range maxAgain {
+		s.mu.Lock()
+		if u.by != c {
+			s.mu.Unlock()
+			return errConnGone
+		}
+		s.units.set(u, false, c)
+		s.mu.Unlock()
+		if err := u.lun.recheck(ctx, s); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		again := u.stale
+		s.mu.Unlock()
+		if !again {
+			return nil
+		}
+	}
+	return fmt.Errorf("it reported a change %d times while it was looked at", maxAgain)
+}
+
+// looked takes the outcome of a look over c.
+func (s *Session) looked(u *unit, c *conn, err error) {
+	s.mu.Lock()
+	if u.by != c { // the connection was lost, and recovery has taken over
+		s.mu.Unlock()
+		return
+	}
+	s.units.set(u, u.stale || err != nil, nil)
+	switch {
+	case err == nil:
+		s.restart(u.lun)
+		s.pump()
+	case errors.Is(err, ErrLUNChanged):
+		c.doom(err)
+	case lostConnection(err): // recovery looks
+	default:
+		s.endWaiting(u.lun, fmt.Errorf("initiator: LUN %d said that it had changed, and could not be looked at: %w", u.lun.num, err))
+	}
+	s.unlock()
+	c.kick()
+}
+
+// lookAtAll looks at every LUN over c, which is new, including those that are opened or
+// say that they have changed while others are looked at.
+func (s *Session) lookAtAll(c *conn) error {
+	for looks := 0; ; looks++ {
+		s.mu.Lock()
+		u := s.units.firstStale()
+		if u != nil {
+			s.units.set(u, true, c)
+		}
+		tooMany := looks > maxAgain*(1+len(s.units.list))
+		s.mu.Unlock()
+		switch {
+		case u == nil:
+			return nil
+		case tooMany:
+			return errors.New("the LUNs go on reporting changes")
+		}
+		if err := s.lookUntilSeen(s.ctx, u, c); err != nil {
+			return err
+		}
+	}
+}
+
+// firstSeen returns what is sent next while some LUNs have to be looked at: a command to
+// be repeated, which is taken out of its list, or else the first request of which a command
+// can start. It has those looked at that anything waits for. The caller holds s.mu.
+func (s *Session) firstSeen() (*task, *Request) {
+	for i := s.resend.head; i != none; i = s.tasks.slots[i].next {
+		t := &s.tasks.slots[i]
+		u := s.units.holds(t.req.lun)
+		if u == nil {
+			s.dropResend(t)
+			return t, nil
+		}
+		s.look(u)
+	}
+	for r := s.queue.head; r != nil; r = r.next {
+		u := s.units.holds(r.lun)
+		if u == nil {
+			return nil, r
+		}
+		s.look(u)
+	}
+	return nil, nil
+}
+
+// restart starts the time of what waited for a look at l: it was not the target that
+// kept it waiting. The caller holds s.mu.
+func (s *Session) restart(l *LUN) {
+	for i := s.resend.head; i != none; i = s.tasks.slots[i].next {
+		if t := &s.tasks.slots[i]; t.req.lun == l {
+			t.started = s.clock
+		}
+	}
+}
+
+// endWaiting ends the requests of l of which something waits to be sent; what is at the
+// target is let end. The caller holds s.mu.
+func (s *Session) endWaiting(l *LUN, err error) {
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		if t.kind != kindCommand || t.ctl || t.state != taskResend && t.state != taskDelayed || t.req.lun != l {
+			continue
+		}
+		if t.state == taskResend {
+			s.dropResend(t)
+		} else {
+			s.waiting--
+		}
+		s.endTask(t, err)
+	}
+	for r := s.queue.head; r != nil; {
+		next := r.next
+		if r.lun == l {
+			s.stop(r, err)
+			if r.parts == 0 {
+				s.finish(r, r.cancel)
+			}
+		}
+		r = next
+	}
+}

@@ -55,6 +55,7 @@ type clone struct {
 	tail    *slot
 	running bool
 	parked  []*slot // waiting for their time
+	resumed bool    // the flow has called while no slot was parked for it
 
 	// runner
 	pat      *pattern
@@ -62,6 +63,9 @@ type clone struct {
 	lim      [datas]limiter
 	paced    bool
 	resting  int
+	flow     *flow
+	floors   []floor
+	over     bool // to end although there is more to do
 	flight   int  // requests handed to the sessions and not accounted
 	drain    bool // the next pass begins when all slots rest
 	passes   int
@@ -78,6 +82,11 @@ type clone struct {
 	lastFlush  bool      // the one of phaseFlush has been issued
 	acked      []written // acknowledged since the last flush was issued
 	covered    []written // acknowledged before the flush in flight
+
+	// guarded by flow.mu
+	inFlow     bool
+	queued     bool  // in flow.waiting
+	flowIssued int64 // operations
 
 	verifyAt    uint64 // next ledger block
 	verifyBegan time.Duration
@@ -102,6 +111,7 @@ type slot struct {
 	d        dir
 	ext      extent
 	held     bool          // ext waits to be submitted
+	gated    bool          // parked until the clone's flow goes on
 	inFlight bool          // the request has been submitted and not accounted
 	due      time.Duration // while parked
 	start    time.Duration // when the slot began to prepare its operation
@@ -131,12 +141,14 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 		return nil, fail("the range is smaller than one block of %d bytes", unit)
 	case unit%int64(info.BlockSize) != 0 || base%int64(info.BlockSize) != 0:
 		return nil, fail("block size %d and offset %d must be multiples of the volume's block of %d bytes", unit, base, info.BlockSize)
+	case j.strays(int64(info.BlockSize)):
+		return nil, fail("rw=%s:N, blockalign, zonesize, zonerange and zoneskip must be multiples of the volume's block of %d bytes", j.RWName, info.BlockSize)
 	case info.ReadOnly && !j.VerifyOnly && (j.Dirs[dirWrite] || j.Dirs[dirTrim]):
 		return nil, fail("the volume is read-only")
 	case j.Dirs[dirTrim] && !info.Discard:
 		return nil, fail("the volume does not support trim (UNMAP)")
 	}
-	c = &clone{job: j, luns: luns, epoch: epoch, done: make(chan struct{}), pat: newPattern(j, base, size)}
+	c = &clone{job: j, luns: luns, epoch: epoch, done: make(chan struct{}), pat: newPattern(j, base, size, info.Size)}
 	c.stats.Job, c.stats.Jobs = j, 1
 	if err := c.openLedger(base, unit, size); err != nil {
 		return nil, err
@@ -203,6 +215,7 @@ func (c *clone) limits(size int64) {
 	if j.NumberIOs > 0 {
 		c.toIssue = j.NumberIOs
 	}
+	c.floors = newFloors(j)
 	for d := range c.lim {
 		// The clones of a job have a limit each, as in fio.
 		c.lim[d] = limiter{bytes: j.Rate[d], iops: j.RateIOPS[d]}

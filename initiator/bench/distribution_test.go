@@ -12,7 +12,7 @@ import (
 func drawn(t *testing.T, distribution string) []int {
 	t.Helper()
 	j := parseText(t, "[j]\nrw=randread\nbs=4k\nrandom_distribution="+distribution)[0]
-	p := newPattern(j, 0, 64<<20)
+	p := newPattern(j, 0, 64<<20, 64<<20)
 	count := make([]int, 16384)
 	for n := 0; n < 400_000; {
 		e, ok := p.next()
@@ -90,7 +90,7 @@ func TestDistributionsStayInRange(t *testing.T) {
 
 func TestSharesAreFios(t *testing.T) {
 	j := parseText(t, "[j]\nrw=read\nbssplit=512/10:1k/5:2k/5:4k/60:8k/2:16k/4:32k/4:64k/10")[0]
-	p := newPattern(j, 0, 1<<40)
+	p := newPattern(j, 0, 1<<40, 1<<40)
 	count := map[int]int{}
 	for range 100_000 {
 		e, _ := p.next()

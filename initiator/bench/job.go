@@ -44,6 +44,12 @@ type Job struct {
 	Random bool
 	RWName string // as written
 
+	SeqAdd    int64 // sequential: bytes added to each offset
+	SeqRun    int   // random: operations that begin with one drawn offset; 1: each is drawn
+	identical bool  // random: those after the first repeat its offset
+	Zones     Zones
+	Align     [datas]int64 // boundary of random offsets; zero: the smallest block
+
 	BS          [datas]MinMax
 	Split       [datas][]portion // block sizes with their shares; nil: evenly from BS
 	IODepth     int
@@ -59,9 +65,14 @@ type Job struct {
 	RampTime    time.Duration
 	StartDelay  time.Duration
 	ThinkTime   time.Duration
-	RWMixRead   int // percent
+	MaxLatency  time.Duration // of one operation; zero: any
+	RWMixRead   int           // percent
 	Rate        [datas]int64
 	RateIOPS    [datas]int64
+	Floor       Floor
+	Flow        int // weight among the jobs of one FlowID; zero: none
+	FlowID      int
+	FlowSleep   time.Duration
 	Seed        uint64
 	NoRandomMap bool
 	Dist        Distribution
@@ -82,7 +93,8 @@ type Job struct {
 	BusyPoll       time.Duration
 	NewGroup       bool
 	Stonewall      bool
-	ExitAll        bool // a clone's end ends others, too
+	WaitFor        string // job whose clones must have ended first
+	ExitAll        bool   // a clone's end ends others, too
 	ExitWhat       exitWhat
 	GroupReporting bool
 	ClatPercentile bool
@@ -104,7 +116,7 @@ var defaultPercentiles = []float64{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95,
 
 func newJob() *Job {
 	j := &Job{
-		Name: "bench", RWName: "read", IODepth: 1, NumJobs: 1, Loops: 1, RWMixRead: 50, DoVerify: true,
+		Name: "bench", RWName: "read", IODepth: 1, NumJobs: 1, SeqRun: 1, Loops: 1, RWMixRead: 50, Floor: Floor{Cycle: time.Second}, DoVerify: true,
 		ClatPercentile: true, Percentiles: defaultPercentiles, Seed: defaultSeed, kbBase: 1024,
 		explicit: map[string]string{},
 	}
@@ -195,8 +207,18 @@ func (j *Job) check() error {
 		return fail("rwmixread %d must lie between 0 and 100", j.RWMixRead)
 	case j.Loops < 1:
 		return fail("loops %d must be at least 1", j.Loops)
+	case j.Flow < 0:
+		return fail("flow %d must not be negative", j.Flow)
+	case j.WaitFor == j.Name:
+		return fail("it cannot wait for itself")
 	case j.Fsync < 0:
 		return fail("fsync %d must not be negative", j.Fsync)
+	}
+	if err := j.settleZones(fail); err != nil {
+		return err
+	}
+	if err := j.checkSequence(fail); err != nil {
+		return err
 	}
 	return j.checkVerify(fail)
 }
@@ -211,8 +233,8 @@ func (j *Job) checkVerify(fail func(string, ...any) error) error {
 		return fail("verify cannot be used with trim: trimmed blocks have no header")
 	case j.VerifyDurable && (!j.VerifyOnly || j.VerifyState == ""):
 		return fail("verify_durable needs verify_only and verify_state")
-	case j.writes() && j.Random && (j.NoRandomMap || j.uneven()):
-		return fail("verify cannot be used with norandommap or an uneven random_distribution: two writes of one block could overlap")
+	case j.writes() && j.Random && j.noMap():
+		return fail("verify cannot be used with norandommap, blockalign or an uneven random_distribution: two writes of one block could overlap")
 	case j.writes() && j.NumJobs > 1 && j.OffsetIncr == (Size{}):
 		return fail("verify with numjobs=%d: the clones would overwrite each other's blocks; give each its own range with offset_increment and size", j.NumJobs)
 	}

@@ -25,7 +25,10 @@ var options = []option{
 	{"name", nil, "NAME", "the job's name, when not its section's", setName},
 	{"uri", []string{"filename"}, "URL", "volume of this job: iser://host[:port]/iqn/lun or iscsi://… (a URL among the arguments wins over a job file's)", setURI},
 	{"ioengine", nil, "NAME", "accepted for fio's engines that read and write a file or device; our own initiator takes their place", setEngine},
-	{"zonemode", nil, "none", "fio's zones are not offered", only("none", "the range has no zones")},
+	{"zonemode", nil, "none|strided", "strided: move zonesize bytes in a zone of zonerange bytes, then go on zoneskip bytes behind it", setZoneMode},
+	{"zonesize", nil, "SIZE", "bytes to move in each zone", int64Var(func(j *Job) *int64 { return &j.Zones.size })},
+	{"zonerange", nil, "SIZE", "length of a zone (default: zonesize)", int64Var(func(j *Job) *int64 { return &j.Zones.span })},
+	{"zoneskip", nil, "SIZE", "gap between two zones", int64Var(func(j *Job) *int64 { return &j.Zones.skip })},
 	{"random_distribution", nil, "NAME[:VALUE]", "random (evenly), zipf:THETA, pareto:POWER or zoned:DRAWS/SIZE:… in per cent", setDistribution},
 	{"rate_process", nil, "linear|poisson", "how a limited rate is kept: steadily, or at random like independent users", func(j *Job, v string) error {
 		if j.Poisson = v == "poisson"; !j.Poisson && v != "linear" {
@@ -33,10 +36,12 @@ var options = []option{
 		}
 		return nil
 	}},
-	{"rw", []string{"readwrite"}, "DIR", "read, write, randread, randwrite, rw, randrw, trim or randtrim", setRW},
+	{"rw", []string{"readwrite"}, "DIR[:N]", "read, write, randread, randwrite, rw, randrw, trim or randtrim; :N adds N bytes to each offset of a sequential load (-8k: backwards), or draws a new offset of a random one for every N-th operation only", setRW},
+	{"rw_sequencer", nil, "KIND", "what the others of rw=rand…:N do: sequential (go on) or identical (stay)", setSequencer},
 	{"bs", []string{"blocksize"}, "SIZE[,SIZE,SIZE]", "block size of reads, writes and trims", setBS},
 	{"bsrange", []string{"blocksize_range"}, "MIN-MAX[,...]", "block sizes drawn from a range", setBSRange},
 	{"bssplit", nil, "SIZE/PERCENT[:...]", "block sizes with their shares, for reads, writes and trims", setBSSplit},
+	{"blockalign", []string{"ba"}, "SIZE[,SIZE,SIZE]", "boundary of random offsets (default: the smallest block size); turns the random map off", setAlign},
 	{"iodepth", nil, "N", "requests kept in flight by each clone", intVar(func(j *Job) *int { return &j.IODepth })},
 	{"numjobs", nil, "N", "clones of the job, each with its own queue", intVar(func(j *Job) *int { return &j.NumJobs })},
 	{"size", []string{"filesize"}, "SIZE", "length of the range, bytes or % of the volume", sizeVar(func(j *Job) *Size { return &j.Size })},
@@ -58,6 +63,13 @@ var options = []option{
 	}},
 	{"rate", nil, "BYTES[,...]", "limit of bytes per second for reads, writes, trims", ratesVar(func(j *Job) *[datas]int64 { return &j.Rate })},
 	{"rate_iops", nil, "N[,...]", "limit of operations per second for reads, writes, trims", ratesVar(func(j *Job) *[datas]int64 { return &j.RateIOPS })},
+	{"rate_min", []string{"ratemin"}, "BYTES[,...]", "end the job with an error when it moves fewer bytes per second, measured over rate_cycle", ratesVar(func(j *Job) *[datas]int64 { return &j.Floor.Rate })},
+	{"rate_iops_min", nil, "N[,...]", "the same for operations per second", ratesVar(func(j *Job) *[datas]int64 { return &j.Floor.RateIOPS })},
+	{"rate_cycle", []string{"ratecycle"}, "TIME", "over which rate_min is measured (milliseconds, or with unit; default 1s)", timeVar(func(j *Job) *time.Duration { return &j.Floor.Cycle }, time.Millisecond)},
+	{"max_latency", nil, "TIME", "end the job with an error when an operation has taken longer (microseconds, or with unit)", timeVar(func(j *Job) *time.Duration { return &j.MaxLatency }, time.Microsecond)},
+	{"flow", nil, "WEIGHT", "keep the operations of all jobs with this flow_id in the ratio of their weights", intVar(func(j *Job) *int { return &j.Flow })},
+	{"flow_id", nil, "N", "which flow a job belongs to", intVar(func(j *Job) *int { return &j.FlowID })},
+	{"flow_sleep", nil, "TIME", "look so much later whether the flow has caught up (microseconds, or with unit; default: be told)", timeVar(func(j *Job) *time.Duration { return &j.FlowSleep }, time.Microsecond)},
 	{"seed", []string{"randseed"}, "N", "seed of offsets, sizes and payload", func(j *Job, v string) (err error) {
 		j.Seed, err = strconv.ParseUint(v, 0, 64)
 		return plainNumber(err)
@@ -80,6 +92,7 @@ var options = []option{
 	{"group_reporting", nil, "", "one report for the whole group", boolVar(func(j *Job) *bool { return &j.GroupReporting })},
 	{"new_group", nil, "", "start a new reporting group", boolVar(func(j *Job) *bool { return &j.NewGroup })},
 	{"stonewall", []string{"wait_for_previous"}, "", "wait for the jobs before this one", boolVar(func(j *Job) *bool { return &j.Stonewall })},
+	{"wait_for", nil, "JOB", "begin when all clones of that job, which stands earlier, have ended", func(j *Job, v string) error { j.WaitFor = v; return nil }},
 	{"exitall", nil, "", "when a clone of this job has ended, end the others of its group", boolVar(func(j *Job) *bool { return &j.ExitAll })},
 	{"exit_what", nil, "WHAT", "what exitall ends: group, stonewall (all that run) or all (also those that wait)", setExitWhat},
 	{"clat_percentiles", nil, "0|1", "report percentiles of the completion latency (default 1)", boolVar(func(j *Job) *bool { return &j.ClatPercentile })},
@@ -132,6 +145,9 @@ func ParseJobs(sections []Section) (jobs []*Job, notes []string, err error) {
 		jobs = append(jobs, j)
 	}
 	for i, j := range jobs {
+		if err := j.checkWait(jobs[:i]); err != nil {
+			return nil, nil, err
+		}
 		if i > 0 {
 			j.group = jobs[i-1].group
 			if j.Stonewall || j.NewGroup {

@@ -39,36 +39,6 @@ func setEngine(_ *Job, v string) error {
 	return nil
 }
 
-// only accepts the one value of a key of fio's that means what is done anyway.
-func only(value, why string) func(*Job, string) error {
-	return func(_ *Job, v string) error {
-		if !strings.EqualFold(v, value) {
-			return fmt.Errorf("would change the load, and is not offered: %s", why)
-		}
-		return nil
-	}
-}
-
-func setRW(j *Job, v string) error {
-	j.Dirs = [datas]bool{}
-	name := strings.ToLower(v)
-	kind, random := strings.CutPrefix(name, "rand")
-	switch kind {
-	case "read":
-		j.Dirs[dirRead] = true
-	case "write":
-		j.Dirs[dirWrite] = true
-	case "rw", "readwrite":
-		j.Dirs[dirRead], j.Dirs[dirWrite] = true, true
-	case "trim":
-		j.Dirs[dirTrim] = true
-	default:
-		return errors.New("expected read, write, randread, randwrite, rw, randrw, trim or randtrim, without fio's :N")
-	}
-	j.Random, j.RWName = random, name
-	return nil
-}
-
 // perDir splits "R,W,T": fewer values repeat the last one given.
 func perDir(v string, f func(d dir, s string) error) error {
 	parts := strings.Split(v, ",")

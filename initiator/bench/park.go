@@ -1,6 +1,12 @@
 package bench
 
-import "time"
+import (
+	"math"
+	"time"
+)
+
+// never is when a slot is due that something else will wake.
+const never = time.Duration(math.MaxInt64)
 
 // park keeps a slot until due.
 func (c *clone) park(s *slot, due time.Duration) {
@@ -16,12 +22,12 @@ func (c *clone) park(s *slot, due time.Duration) {
 
 // armLocked sets the timer for the earliest parked slot.
 func (c *clone) armLocked() {
-	if len(c.parked) == 0 {
-		return
-	}
-	first := c.parked[0].due
-	for _, s := range c.parked[1:] {
+	first := never
+	for _, s := range c.parked {
 		first = min(first, s.due)
+	}
+	if first == never {
+		return
 	}
 	d := max(first-c.now(), 0)
 	if c.timer == nil {
@@ -41,7 +47,7 @@ func (c *clone) wake() {
 			keep = append(keep, s)
 			continue
 		}
-		s.end = now
+		s.end, s.gated = now, false
 		c.pushLocked(s)
 	}
 	c.parked = keep

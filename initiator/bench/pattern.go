@@ -61,103 +61,137 @@ type extent struct {
 }
 
 // pattern produces the operations of one clone over the range [base,
-// base+units×unit). It is not safe for concurrent use. The same job and seed
-// always give the same sequence.
+// base+units×unit) of a volume of total bytes. It is not safe for concurrent use.
+// The same job and seed always give the same sequence.
 type pattern struct {
 	job   *Job
 	base  int64
 	unit  int64
 	units uint64
+	total int64
 	rng   rng
 
-	hot  [datas]*scatter // random and uneven, per direction: its blocks are counted in its own size
-	pos  [datas]uint64   // sequential: next unit, per direction as in fio
-	perm permutation
-	draw uint64   // random: position in perm
-	used []uint64 // random map in units, for sizes that vary; nil: perm alone is exact
-	left uint64   // random: units not yet used in this pass
-	// moved counts the units given out in this pass: a pass ends when it has
-	// moved as much as the range holds.
-	moved uint64
+	hot   [datas]*scatter // random and uneven, per direction: its blocks are counted in its own alignment
+	cur   cursor
+	perm  permutation
+	draw  uint64   // random: position in perm
+	used  []uint64 // random map in units, for sizes that vary; nil: perm alone is exact
+	left  uint64   // random: units not yet used in this pass
+	moved int64    // bytes given out in this pass: it ends when they are as many as the range has
 	pass  uint64
 }
 
 // newPattern makes the sequence of a clone; size is a multiple of the unit.
-func newPattern(j *Job, base, size int64) *pattern {
-	p := &pattern{job: j, base: base, unit: int64(j.minBS())}
+func newPattern(j *Job, base, size, total int64) *pattern {
+	p := &pattern{job: j, base: base, unit: int64(j.minBS()), total: total}
 	p.units = uint64(size / p.unit)
 	p.rng = rng(mix64(j.Seed + uint64(j.clone)<<32))
+	span := size // of random offsets
+	if j.Zones.strided {
+		span = min(j.Zones.span, total-base)
+	}
 	if j.uneven() {
 		for d, on := range j.Dirs {
-			if block := int64(j.BS[d].Min); on && size >= block {
-				p.hot[d] = newScatter(j.Dist, uint64(size/block), j.Seed+uint64(j.clone)<<32)
+			if block := j.align(dir(d)); on && span >= block {
+				p.hot[d] = newScatter(j.Dist, uint64(span/block), j.Seed+uint64(j.clone)<<32)
 			}
 		}
-	} else if j.Random && !j.NoRandomMap {
+	} else if j.Random && !j.noMap() {
 		if j.maxBS() != j.minBS() {
-			p.used = make([]uint64, (p.units+63)/64)
+			p.used = make([]uint64, (max(p.units, uint64(span/p.unit))+63)/64)
 		}
 	}
+	p.cur.untilDraw = 1
 	p.restart()
 	return p
 }
 
 // restart begins a new pass over the range.
 func (p *pattern) restart() {
-	p.pos = [datas]uint64{}
-	p.draw, p.left, p.moved = 0, p.units, 0
-	p.perm = newPermutation(p.units, uint64(p.rng)+p.pass)
+	p.moved = 0
+	p.cur.restart(p.base)
+	p.shuffle(p.units)
+}
+
+// shuffle makes each of n blocks be drawn once more.
+func (p *pattern) shuffle(n uint64) {
+	p.draw, p.left = 0, n
+	p.perm = newPermutation(n, uint64(p.rng)+p.pass)
 	clear(p.used)
 	p.pass++
 }
 
 // next returns the next operation, or ok=false at the end of the pass.
 func (p *pattern) next() (e extent, ok bool) {
-	if p.moved >= p.units {
+	if p.moved >= int64(p.units)*p.unit {
 		return e, false
 	}
 	e.d = p.direction()
 	size := p.size(e.d)
-	var at, n uint64
+	p.enterZone()
+	if p.cur.follows(p.job) {
+		e.off, e.n, ok = p.follow(e.d, size)
+		if !ok && p.job.Random && e.off >= p.total {
+			e.off, e.n, ok = p.random(e.d, size) // as fio does behind the volume's end
+		}
+	} else {
+		e.off, e.n, ok = p.random(e.d, size)
+	}
+	if !ok {
+		return e, false
+	}
+	p.moved += int64(e.n)
+	p.cur.moved += int64(e.n)
+	p.cur.last[e.d], p.cur.pos[e.d] = e.off, e.off+int64(e.n)
+	return e, true
+}
+
+// random draws an offset.
+func (p *pattern) random(d dir, size int) (off int64, n int, ok bool) {
+	units := uint64(size / int(p.unit))
+	var at uint64
 	switch {
-	case !p.job.Random:
-		at = p.pos[e.d]
-		if at >= p.units {
-			return e, false
-		}
-		n = min(uint64(size/int(p.unit)), p.units-at)
-		p.pos[e.d] = at + n
-	case p.hot[e.d] != nil:
-		own := uint64(p.job.BS[e.d].Min) / uint64(p.unit)
-		at = p.hot[e.d].next(&p.rng) * own
-		n = min(uint64(size/int(p.unit)), p.units-at)
-	case p.job.NoRandomMap || p.job.uneven():
-		// As fio: any block-aligned start from which a whole block fits.
-		n = min(uint64(size/int(p.unit)), p.units)
-		at = p.rng.below(p.units/n) * n
+	case p.hot[d] != nil, p.job.noMap():
+		return p.aligned(d, size)
 	case p.used == nil:
-		if p.draw >= p.units {
-			return e, false
+		if p.draw >= p.perm.n {
+			return 0, 0, false
 		}
-		at, n = p.perm.at(p.draw), 1
+		at, units = p.perm.at(p.draw), 1
 		p.draw++
 	default:
-		if at, n, ok = p.drawFree(uint64(size / int(p.unit))); !ok {
-			return e, false
+		if at, units, ok = p.drawFree(units); !ok {
+			return 0, 0, false
 		}
 	}
-	p.moved += n
-	e.off, e.n = p.base+int64(at)*p.unit, int(n)*int(p.unit)
-	return e, true
+	return p.cur.from + int64(at)*p.unit, int(units) * int(p.unit), true
+}
+
+// aligned draws any offset at the direction's boundary from which its smallest
+// block fits; a larger one is cut at the end of the range.
+func (p *pattern) aligned(d dir, size int) (off int64, n int, ok bool) {
+	span := p.span()
+	align := p.job.align(d)
+	blocks := uint64((span - max(int64(p.job.BS[d].Min)-align, 0)) / align)
+	if blocks == 0 {
+		return 0, 0, false
+	}
+	if p.hot[d] != nil {
+		off = int64(min(p.hot[d].next(&p.rng), blocks-1)) * align
+	} else {
+		off = int64(p.rng.below(blocks)) * align
+	}
+	n = int(min(int64(size), span-off))
+	return p.cur.from + off, n - n%int(p.unit), true
 }
 
 // drawFree takes the next unused unit of the permutation and as many free
 // units behind it as want asks for.
 func (p *pattern) drawFree(want uint64) (at, n uint64, ok bool) {
-	for p.draw < p.units && p.left > 0 {
+	for p.draw < p.perm.n && p.left > 0 {
 		at = p.perm.at(p.draw)
 		p.draw++
-		for n < want && at+n < p.units && p.used[(at+n)/64]&(1<<((at+n)%64)) == 0 {
+		for n < want && at+n < p.perm.n && p.used[(at+n)/64]&(1<<((at+n)%64)) == 0 {
 			p.used[(at+n)/64] |= 1 << ((at + n) % 64)
 			n++
 		}

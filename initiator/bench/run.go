@@ -151,10 +151,20 @@ func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, ov
 	if err := checkOverlap(clones); err != nil {
 		return clones, false, err
 	}
+	in := flows{}
+	for _, c := range clones {
+		in.add(c)
+	}
 	var ends exits
 	ends.follow(clones)
 	for _, c := range clones {
-		go c.start()
+		before := c.waitsFor(clones)
+		go func() {
+			for _, b := range before {
+				<-b.done
+			}
+			c.start()
+		}()
 	}
 	watch(ctx, clones, cfg, epoch, closeAll)
 	over = ends.wait()
@@ -177,7 +187,7 @@ func checkOverlap(clones []*clone) error {
 			continue
 		}
 		for k, b := range clones {
-			if i == k || !b.job.writes() && !b.job.Dirs[dirTrim] || b.job.VerifyOnly || a.job.URL != b.job.URL {
+			if i == k || !b.job.writes() && !b.job.Dirs[dirTrim] || b.job.VerifyOnly || a.job.URL != b.job.URL || a.after(b, clones) || b.after(a, clones) {
 				continue
 			}
 			if a.pat.base < b.pat.end() && b.pat.base < a.pat.end() {
@@ -323,5 +333,10 @@ func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time, cl
 	}
 }
 
-// end is the first byte behind the range.
-func (p *pattern) end() int64 { return p.base + int64(p.units)*p.unit }
+// end is the first byte behind what the pattern can reach.
+func (p *pattern) end() int64 {
+	if p.job.Zones.strided {
+		return p.total
+	}
+	return p.base + int64(p.units)*p.unit
+}

@@ -25,6 +25,9 @@ func (c *clone) start() {
 }
 
 func (c *clone) begin() {
+	if c.flow != nil {
+		c.flow.join(c)
+	}
 	now := c.now()
 	c.began, c.ramped = now, c.job.RampTime == 0
 	c.usage0 = processUsage()
@@ -156,7 +159,7 @@ func (c *clone) rest() {
 // advance chooses what comes when all slots rest; false: the end.
 func (c *clone) advance() bool {
 	now := c.now()
-	halted := c.stopped.Load() || c.failed && !c.job.ContinueOnErr
+	halted := c.stopped.Load() || c.over || c.failed && !c.job.ContinueOnErr
 	switch phase(c.live.phase.Load()) {
 	case phaseRun:
 		if c.drain && !halted && !c.expired(now) {
@@ -185,6 +188,9 @@ func (c *clone) advance() bool {
 
 // closeRun ends the measured time of the main phase.
 func (c *clone) closeRun(now time.Duration) {
+	if c.flow != nil {
+		c.flow.leave(c)
+	}
 	c.stats.Elapsed = now - c.began
 	for d := range c.stats.Dir {
 		if c.stats.Dir[d].IOs > 0 {

@@ -23,7 +23,7 @@ func (c *clone) submitNext(s *slot) bool {
 }
 
 func (c *clone) runNext(s *slot) bool {
-	if c.stopped.Load() || c.expired(s.start) || c.failed && !c.job.ContinueOnErr {
+	if c.stopped.Load() || c.expired(s.start) || c.over || c.failed && !c.job.ContinueOnErr {
 		// Only with something left to do has it been interrupted.
 		c.cut = c.cut || c.stopped.Load() && !c.expired(s.start) && (s.held || c.draw(s) || c.drain)
 		s.held = false
@@ -37,6 +37,10 @@ func (c *clone) runNext(s *slot) bool {
 		return true
 	}
 	if !s.held {
+		if c.flow != nil && !c.flow.admit(c) {
+			c.awaitFlow(s)
+			return true
+		}
 		if !c.draw(s) {
 			return false
 		}
@@ -110,6 +114,7 @@ func (c *clone) measure(now time.Duration) {
 	for d := range c.lim {
 		c.lim[d].reset(now)
 	}
+	c.floors = newFloors(c.job)
 }
 
 // submitData hands s.ext to the session.
@@ -242,8 +247,14 @@ func (c *clone) account(s *slot) {
 	}
 	slat, clat := int64(s.issue-s.start), int64(s.end-s.issue)
 	c.stats.Dir[s.d].add(s.ext.n, slat, clat, c.job)
+	if limit := c.job.MaxLatency; limit > 0 && s.end-s.start > limit && !c.over {
+		c.giveUp(fmt.Errorf("%v of %d bytes at offset %d took %v, longer than max_latency=%v", s.d, s.ext.n, s.ext.off, s.end-s.start, limit), syscall.ETIMEDOUT)
+	}
 	c.live.ios[s.d].Add(1)
 	c.live.bytes[s.d].Add(int64(s.ext.n))
+	if len(c.floors) > 0 {
+		c.checkFloors(s.end)
+	}
 	switch s.d {
 	case dirSync:
 		c.accountFlush()

@@ -2,7 +2,6 @@ package target
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"syscall"
 )
@@ -50,28 +49,4 @@ func openFiles() (limit, used uint64, err error) {
 	}
 	names, err := os.ReadDir("/proc/self/fd")
 	return r.Cur, uint64(len(names)), err
-}
-
-// spareDescriptor is kept for the moment when there is no other left: with it a
-// connection can be accepted and turned away, instead of being left to wait.
-type spareDescriptor struct{ f *os.File }
-
-func (s *spareDescriptor) take() {
-	if s.f == nil {
-		s.f, _ = os.Open(os.DevNull) // without it, turning away has to wait
-	}
-}
-
-func (s *spareDescriptor) free() {
-	if s.f != nil {
-		s.f.Close()
-		s.f = nil
-	}
-}
-
-// turnAway closes a connection at once and without the memory that the kernel keeps of
-// one that has been closed in an orderly way.
-func turnAway(nc *net.TCPConn) {
-	_ = nc.SetLinger(0) // a reset is a courtesy
-	nc.Close()
 }

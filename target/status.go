@@ -3,8 +3,8 @@ package target
 import (
 	"time"
 
-	"softiser/internal/iscsi"
-	"softiser/target/scsi"
+	"softiser/target/iscsi"
+	"softiser/target/portal"
 )
 
 // Status is a snapshot of a server, for people, the admin socket and metrics.
@@ -48,205 +48,41 @@ type StagingStatus struct {
 	Limit    int64 `json:"limit_bytes"`
 }
 
-// PortalStatus is the state of a listening address.
-type PortalStatus struct {
-	Listen   string `json:"listen"`
-	Bound    string `json:"bound,omitempty"` // empty: not listening
-	Group    uint16 `json:"group"`
-	Accepted uint64 `json:"accepted_total"`
-	Garbage  uint64 `json:"garbage_total"`     // neither iSCSI nor MPA
-	Silent   uint64 `json:"silent_total"`      // gone or timed out before the first bytes
-	Evicted  uint64 `json:"evicted_total"`     // closed to make room
-	Turned   uint64 `json:"turned_away_total"` // refused unheard: its address has its share, or no descriptor was left
-}
-
-// TargetStatus is the state of a target.
-type TargetStatus struct {
-	Name     string      `json:"name"`
-	Alias    string      `json:"alias,omitempty"`
-	Auth     bool        `json:"auth"` // initiators must authenticate
-	Sessions int         `json:"sessions"`
-	LUNs     []LUNStatus `json:"luns"`
-}
-
-// LUNStatus is the state of a logical unit.
-type LUNStatus struct {
-	LUN       uint16 `json:"lun"`
-	Volume    string `json:"volume,omitempty"`
-	Backend   string `json:"backend,omitempty"`
-	Size      int64  `json:"size_bytes"`
-	BlockSize int    `json:"block_size"`
-	ReadOnly  bool   `json:"read_only"`
-	// Error is why a LUN that stands in the configuration is not served. A Server does
-	// not know of such; the program that reads the configuration adds them.
-	Error string `json:"error,omitempty"`
-	// Placement says whether data of WRITEs is received into the volume or checked
-	// first; Stats.PlacementCopied counts what that copied.
-	Placement scsi.Placement `json:"placement"`
-	// Leaving says that the LUN has been removed: initiators do not find it any more,
-	// but commands still hold its volume.
-	Leaving bool `json:"leaving,omitempty"`
-	// Access is the asymmetric access state through each target port group.
-	Access map[uint16]scsi.AccessState `json:"access"`
-	Stats  scsi.Stats                  `json:"stats"`
-	// Latencies of the volume through this LUN, all sessions together.
-	ReadLatency  scsi.Latency `json:"read_latency"`
-	WriteLatency scsi.Latency `json:"write_latency"`
-}
-
-// ConnectionStatus is one connection of a session.
-type ConnectionStatus struct {
-	CID    uint16 `json:"cid"`
-	State  string `json:"state"`
-	Local  string `json:"local"`
-	Remote string `json:"remote"`
-}
-
-// SessionStatus is the state of a session. Transport, Connection, Local and Remote
-// are those of its first connection; payload and transfers are of all that it has
-// and had.
-type SessionStatus struct {
-	TSIH       uint16        `json:"tsih"`
-	Initiator  string        `json:"initiator"`
-	Alias      string        `json:"initiator_alias,omitempty"`
-	User       string        `json:"user,omitempty"` // CHAP name that it has proved
-	ISID       string        `json:"isid"`
-	Target     string        `json:"target,omitempty"` // empty: discovery
-	State      string        `json:"state"`
-	Age        time.Duration `json:"age_ns"`
-	Transport  string        `json:"transport"` // iSER, iSCSI/TCP
-	Connection string        `json:"connection"`
-	Local      string        `json:"local"`
-	Remote     string        `json:"remote"`
-
-	Connections []ConnectionStatus `json:"connections"`
-
-	Window      int `json:"window"`
-	Outstanding int `json:"outstanding_commands"`
-	Slots       int `json:"slots_in_use"`
-
-	Reads        uint64 `json:"reads_total"`
-	Writes       uint64 `json:"writes_total"`
-	Others       uint64 `json:"other_commands_total"`
-	Failed       uint64 `json:"failed_commands_total"`
-	Aborted      uint64 `json:"aborted_commands_total"`
-	TaskRequests uint64 `json:"task_management_total"`
-	Rejects      uint64 `json:"rejects_total"`
-	Dropped      uint64 `json:"dropped_pdus_total"` // outside the window, or data of ended commands
-	NoMemory     uint64 `json:"no_memory_total"`    // commands put off with BUSY for want of staging memory
-	BytesIn      uint64 `json:"payload_in_bytes"`   // from the initiator
-	BytesOut     uint64 `json:"payload_out_bytes"`  // to the initiator
-	BytesCopied  uint64 `json:"payload_copied_bytes"`
-	// Latencies of its commands to the LUNs that are there now.
-	ReadLatency  scsi.Latency `json:"read_latency"`
-	WriteLatency scsi.Latency `json:"write_latency"`
-
-	Transfer iscsi.DatamoverStats `json:"datamover"`
-}
+// What the parts of a Status are.
+type (
+	PortalStatus     = portal.Status
+	TargetStatus     = iscsi.TargetStatus
+	LUNStatus        = iscsi.LUNStatus
+	ConnectionStatus = iscsi.ConnectionStatus
+	SessionStatus    = iscsi.SessionStatus
+)
 
 // Status returns a snapshot.
 func (s *Server) Status() Status {
-	s.mu.Lock()
-	state, room := s.state, s.room
-	s.mu.Unlock()
+	f := s.iscsi.Status()
+	state, uptime := s.server.State()
+	pending, perAddress := s.server.Limits()
 	st := Status{
-		State:         state.String(),
-		Uptime:        s.now(),
-		Logins:        s.stats.logins.Load(),
-		LoginsAborted: s.stats.loginsAborted.Load(),
-		Pending:       s.pending.len(),
+		State:         state,
+		Uptime:        uptime,
+		Targets:       f.Targets,
+		Sessions:      f.Sessions,
+		Logins:        f.Logins,
+		LoginsRefused: f.LoginsRefused,
+		Refusals:      f.Refusals,
+		LoginsAborted: f.LoginsAborted,
+		Pending:       s.server.Pending(),
 		Limits: LimitStatus{
-			Sessions: room.Sessions, SessionsPerAddress: room.SessionsPerAddress, ReservedSessions: room.ReservedSessions,
-			DiscoveryAge: max(room.DiscoveryAge, 0), PendingLogins: room.PendingLogins, PendingPerAddress: room.PendingPerAddress,
-			NoRoom: s.stats.noRoom.Load(), DiscoveryEnded: s.stats.discoveryEnded.Load(),
+			Sessions: f.Room.Sessions, SessionsPerAddress: f.Room.SessionsPerAddress, ReservedSessions: f.Room.ReservedSessions,
+			DiscoveryAge: max(f.Room.DiscoveryAge, 0), PendingLogins: pending, PendingPerAddress: perAddress,
+			NoRoom: f.NoRoom, DiscoveryEnded: f.DiscoveryEnded,
 		},
 		Staging: StagingStatus{
 			Used: s.cfg.Staging.Out(), Reserved: s.cfg.Staging.Reserved(), Limit: s.cfg.Staging.Cap(),
 		},
-		Sessions: []SessionStatus{},
 	}
-	st.LoginsRefused, st.Refusals = s.refusals.counts()
-	for _, p := range s.portals {
-		st.Portals = append(st.Portals, p.status())
+	for _, p := range s.server.Portals() {
+		st.Portals = append(st.Portals, p.Status())
 	}
-	count := map[*node]int{}
-	for _, x := range s.sessionList(nil) {
-		count[x.node]++
-		st.Sessions = append(st.Sessions, x.status())
-	}
-	for _, n := range s.nodeList() {
-		t := n.status()
-		t.Sessions = count[n]
-		st.Targets = append(st.Targets, t)
-	}
-	return st
-}
-
-func (p *portal) status() PortalStatus {
-	st := PortalStatus{
-		Listen: p.cfg.Listen, Group: p.cfg.Group, Accepted: p.accepted.Load(),
-		Garbage: p.garbage.Load(), Silent: p.silent.Load(), Evicted: p.evicted.Load(), Turned: p.turned.Load(),
-	}
-	if a, ok := p.bound(); ok {
-		st.Bound = a.String()
-	}
-	return st
-}
-
-func (n *node) status() TargetStatus {
-	t := n.access.Load()
-	st := TargetStatus{Name: n.cfg.Name, Alias: t.Alias, Auth: t.Auth.Required(), LUNs: []LUNStatus{}}
-	for _, e := range n.list() {
-		l := LUNStatus{LUN: e.LUConfig.LUN, Volume: e.Name, Stats: e.lu.Stats(), Access: e.lu.AccessStates()}
-		l.ReadLatency, l.WriteLatency = e.lu.Latency()
-		if e.Volume != nil {
-			info := e.Volume.Info()
-			l.Backend, l.Size, l.BlockSize = info.Backend, info.Size, info.BlockSize
-			l.ReadOnly = info.ReadOnly || e.ReadOnly
-			l.Placement = e.Placement
-			l.Leaving = e.lu.Removed()
-		}
-		st.LUNs = append(st.LUNs, l)
-	}
-	return st
-}
-
-func (s *session) status() SessionStatus {
-	n := &s.counters
-	s.mu.Lock()
-	sum := s.past
-	st := SessionStatus{
-		TSIH: s.tsih, Initiator: s.key.initiator, Alias: iscsi.Printable(s.params.InitiatorAlias), User: s.user,
-		ISID: s.key.isid.String(), Target: s.key.target, State: s.state.String(), Age: time.Since(s.born),
-		Window: s.win.size, Outstanding: s.win.active, Slots: s.win.used,
-		Connections: []ConnectionStatus{},
-	}
-	for _, c := range s.conns {
-		st.Connections = append(st.Connections, ConnectionStatus{
-			CID: c.cid, State: c.state.get().String(), Local: c.local.String(), Remote: c.remote.String(),
-		})
-		sum.add(c)
-	}
-	if len(s.conns) > 0 {
-		c := s.conns[0]
-		kind := c.kind
-		if s.params.RDMAExtensions {
-			kind = transportISER
-		}
-		st.Transport, st.Connection, st.Local, st.Remote = kind.String(), c.dm.Describe(), c.local.String(), c.remote.String()
-	}
-	if s.state == sessionActive && len(s.conns) == 0 {
-		st.State = "without connection"
-	}
-	s.mu.Unlock()
-	st.Reads, st.Writes, st.Others, st.Failed = n.reads.Load(), n.writes.Load(), n.others.Load(), n.failed.Load()
-	st.Aborted, st.TaskRequests, st.Rejects = n.aborted.Load(), n.taskRequests.Load(), sum.rejects
-	st.NoMemory = n.noMemory.Load()
-	st.Dropped = n.outOfWindow.Load() + n.strayDataOut.Load()
-	st.BytesIn, st.BytesOut, st.BytesCopied = sum.in, sum.out, sum.copied+sum.dm.PayloadCopied
-	if s.nexus != nil {
-		st.ReadLatency, st.WriteLatency = s.nexus.Latency()
-	}
-	st.Transfer = sum.dm
 	return st
 }

@@ -1,0 +1,103 @@
+package iscsi
+
+import (
+	"softiser/internal/iscsi"
+	"softiser/target/scsi"
+)
+
+// abortCalls are the calls that follow from aborting tasks. They are collected
+// under the session's lock and made without it.
+type abortCalls struct {
+	nexus   *scsi.Nexus
+	running []*task // pinned; with the device server
+	ended   []*task // pinned; ended without the device server
+	held    []heldPDU
+}
+
+// abortLocked aborts tasks of s: they will not be answered. f, when not nil, is
+// released once for each as soon as nothing of it is left. The caller holds s.mu
+// and runs what is returned after unlocking.
+func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
+	calls := abortCalls{nexus: s.nexus}
+	for _, k := range doomed {
+		switch k.state {
+		case taskFree, taskEnded:
+			continue
+		case taskCollecting:
+			if k.has(flagStall) {
+				s.stalled--
+			}
+			if k.unsol.late != nil {
+				k.unsol.late.Stop()
+				k.unsol.late = nil
+			}
+			k.addFence(f)
+			k.setState(taskAborting)
+			k.respond()
+			k.pins++
+			calls.ended = append(calls.ended, k)
+		case taskRunning:
+			k.addFence(f)
+			k.setState(taskAborting)
+			if k.reply {
+				// It had been answered behind data that will not be sent now.
+				k.reply = false
+				k.in.line = k.in.line[:0]
+				k.respond()
+				k.pins++
+				calls.ended = append(calls.ended, k)
+				continue
+			}
+			if k.out.running && k.moving > 0 {
+				k.conn().dm.AbortTransfer(&k.out.x)
+			}
+			k.pins++
+			calls.running = append(calls.running, k)
+		case taskAborting:
+			k.addFence(f)
+		}
+	}
+	return calls
+}
+
+// count is how many tasks the calls are about.
+func (a *abortCalls) count() int { return len(a.running) + len(a.ended) }
+
+func (k *task) addFence(f *fence) {
+	if f != nil {
+		f.left.Add(1)
+		k.fences = append(k.fences, f)
+	}
+}
+
+// run makes the calls, without locks held.
+func (a abortCalls) run() {
+	for _, k := range a.running {
+		a.nexus.AbortTask(&k.scsi)
+		k.unpin()
+	}
+	for _, k := range a.ended {
+		k.unpin()
+	}
+	for _, h := range a.held {
+		h.release()
+	}
+}
+
+// unpin lets go of a slot that was held against reuse.
+func (k *task) unpin() {
+	k.sess.mu.Lock()
+	k.pins--
+	k.unlockSettle()
+}
+
+// sameLUN compares two wire LUNs: peripheral and flat addressing of one number
+// mean the same unit.
+func sameLUN(a, b uint64) bool {
+	if a == b {
+		return true
+	}
+	x, okX := iscsi.DecodeLUN(a)
+	y, okY := iscsi.DecodeLUN(b)
+	return okX && okY && x == y
+}

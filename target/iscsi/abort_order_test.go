@@ -1,0 +1,151 @@
+package iscsi
+
+import (
+	"testing"
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// ABORT TASK of a command that is ahead of its turn, or has not come, makes its
+// CmdSN count as received (RFC 7143 §11.5.1): what then comes with the number is
+// dropped, and its place is free for the next one that falls on it.
+func TestAbortAheadOfItsTurn(t *testing.T) {
+	for _, arrives := range []string{"before", "after", "never"} {
+		t.Run(arrives, func(t *testing.T) {
+			s := serve(t, func(c *serverConfig, _ *Target) { c.Limits.Commands = 4 })
+			r := s.session()
+			sn := r.cmdSN
+			tag := r.newTag()
+			late := func() {
+				r.itt = tag - 1
+				if got := r.at(sn+1, command{cdb: testUnitReady}); got != tag {
+					t.Fatalf("tag %#x, want %#x", got, tag)
+				}
+			}
+			if arrives == "before" {
+				late()
+				r.expectSilence(20 * time.Millisecond)
+			}
+			r.cmdSN = sn + 2
+			if got := r.task(iscsi.AbortTask, 0, tag, sn+1); got != iscsi.TaskComplete {
+				t.Fatalf("ABORT TASK: response %d", got)
+			}
+			if arrives == "after" {
+				late()
+			}
+			r.itt = tag + 0x100
+			first := r.at(sn, command{cdb: testUnitReady})
+			if p := r.expect(iscsi.OpSCSIResponse); p.ITT() != first {
+				t.Errorf("response for %#x, want %#x", p.ITT(), first)
+			}
+			// The window has gone round: sn+5 has the place that sn+1 had.
+			r.nop(nil)
+			last := r.at(sn+5, command{cdb: testUnitReady})
+			want := []uint32{r.at(sn+2, command{cdb: testUnitReady}), r.at(sn+3, command{cdb: testUnitReady}), r.at(sn+4, command{cdb: testUnitReady}), last}
+			for _, tag := range want {
+				if p := r.expect(iscsi.OpSCSIResponse); p.ITT() != tag {
+					t.Errorf("response for %#x, want %#x", p.ITT(), tag)
+				}
+			}
+			r.cmdSN = sn + 6
+			r.ready()
+		})
+	}
+}
+
+// A tag and a CmdSN that do not belong together abort nothing.
+func TestAbortOfAnotherCommand(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session()
+	sn := r.cmdSN
+	held := r.at(sn+1, command{cdb: testUnitReady})
+	r.cmdSN = sn + 2
+	if got := r.task(iscsi.AbortTask, 0, held+0x1000, sn+1); got != iscsi.TaskNotFound {
+		t.Errorf("ABORT TASK: response %d", got)
+	}
+	first := r.at(sn, command{cdb: testUnitReady})
+	for _, tag := range []uint32{first, held} {
+		if p := r.expect(iscsi.OpSCSIResponse); p.ITT() != tag {
+			t.Errorf("response for %#x, want %#x", p.ITT(), tag)
+		}
+	}
+	r.ready()
+}
+
+// ABORT TASK may come while another goroutine has taken the command out of the
+// window and not given it to the device server yet; it must not be answered "no such
+// task" then, with the task to follow.
+func TestAbortMeetsDelivery(t *testing.T) {
+	s := serve(t, several(2))
+	r := s.session("MaxConnections=2")
+	b := s.another(r, 1)
+	release := s.dev.hold()
+	defer release()
+	x := s.sessionList(nil)[0]
+	x.mu.Lock()
+	x.order.delivering = true // as between Advance and deliver
+	x.mu.Unlock()
+	b.cmdSN = r.cmdSN
+	tag := r.itt + 1
+	q := b.sendTask(iscsi.AbortTask, 0, tag, r.cmdSN-1)
+	b.nop(nil) // it has been taken, and is not answered
+	if got := r.command(command{cdb: cdbRW10(0x28, 0, 1), read: true, edtl: 512, immediate: true}); got != tag {
+		t.Fatalf("tag %#x, want %#x", got, tag)
+	}
+	eventually(t, "the read waits", func() bool { return s.dev.held() == 1 })
+	x.mu.Lock()
+	x.drain(nil)
+	b.expectSilence(20 * time.Millisecond)
+	release()
+	if p := b.expect(iscsi.OpTaskResponse); p.ITT() != q || p.TaskResponse().Response() != iscsi.TaskComplete {
+		t.Errorf("ABORT TASK: response %d for %#x", p.TaskResponse().Response(), p.ITT())
+	}
+	r.expectSilence(20 * time.Millisecond)
+	r.ready()
+}
+
+// A logical unit that has been removed is there for its tasks: they can be aborted,
+// one by one and all together.
+func TestTasksOfARemovedLUN(t *testing.T) {
+	for _, f := range []iscsi.TaskFunction{iscsi.AbortTask, iscsi.AbortTaskSet, iscsi.LogicalUnitReset} {
+		t.Run(f.String(), func(t *testing.T) {
+			s := serve(t, nil)
+			r := s.session()
+			release := s.dev.hold()
+			defer release()
+			tag := r.command(command{cdb: cdbRW10(0x28, 0, 1), read: true, edtl: 512})
+			eventually(t, "the read waits", func() bool { return s.dev.held() == 1 })
+			removed := make(chan error, 1)
+			go func() { removed <- s.RemoveLUN(t.Context(), testIQN, 0) }()
+			n, err := s.node(testIQN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the LUN goes", func() bool { return len(n.device.LUs()) == 0 })
+			q := r.sendTask(f, 0, tag, r.cmdSN-1)
+			s.aborted(r, 1)
+			r.expectSilence(20 * time.Millisecond) // storage still has it
+			release()
+			answered := false
+			for told := false; !told || !answered; { // the inventory has changed as well
+				switch p := r.read(); p.Opcode() {
+				case iscsi.OpAsync:
+					told = true
+				case iscsi.OpTaskResponse:
+					if answered = true; p.ITT() != q || p.TaskResponse().Response() != iscsi.TaskComplete {
+						t.Errorf("response %d for %#x", p.TaskResponse().Response(), p.ITT())
+					}
+				default:
+					t.Fatalf("%v came", p.Opcode())
+				}
+			}
+			if err := <-removed; err != nil {
+				t.Error(err)
+			}
+			if got := r.task(f, 0, tag, r.cmdSN-1); got != iscsi.TaskNoLUN && (f != iscsi.AbortTask || got != iscsi.TaskNotFound) {
+				t.Errorf("once it is gone: response %d", got)
+			}
+		})
+	}
+}

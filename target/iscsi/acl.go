@@ -1,0 +1,105 @@
+package iscsi
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Rule lets an initiator in when every part that is set matches. The zero Rule
+// matches everybody.
+type Rule struct {
+	// Initiator is an iSCSI name in which * stands for any run of characters and
+	// ? for one: "iqn.1993-08.org.debian:*". Names compare without case (RFC 7143
+	// §4.2.7.2: they are normalised to lower case). Empty: any name.
+	Initiator string
+	// Network is where the connection must come from. The zero Prefix: anywhere.
+	Network netip.Prefix
+	// Users, when there are any, are the CHAP names to which the initiator names of
+	// this rule belong: whatever other rules say, only these users come in under
+	// them. Users of one name may take over each other's sessions and reservations.
+	Users []string
+}
+
+// ACL is a list of rules, of which one must match. A nil ACL admits everybody;
+// an empty, non-nil one nobody.
+type ACL []Rule
+
+// allow reports whether the initiator may come in, and if not, why. Who it is has
+// still to be proved (see allowUser).
+func (a ACL) allow(initiator string, from netip.Addr) (ok bool, reason string) {
+	if a == nil {
+		return true, ""
+	}
+	from = from.Unmap().WithZone("")
+	named := false
+	for _, r := range a {
+		if !r.names(initiator) {
+			continue
+		}
+		named = true
+		if r.Network.IsValid() && !r.Network.Contains(from) {
+			continue
+		}
+		return true, ""
+	}
+	if named {
+		return false, "initiator name is listed, but not for address " + from.String()
+	}
+	return false, "no access rule names this initiator"
+}
+
+// allowUser reports whether a user may come in under an initiator's name, and whether
+// the list binds that name to users.
+func (a ACL) allowUser(initiator string, from netip.Addr, user string) (ok, bound bool) {
+	if a == nil {
+		return true, false
+	}
+	from = from.Unmap().WithZone("")
+	free, his := false, false // a rule without users lets the initiator in, one with this user
+	for _, r := range a {
+		if !r.names(initiator) {
+			continue
+		}
+		bound = bound || len(r.Users) > 0
+		switch here := !r.Network.IsValid() || r.Network.Contains(from); {
+		case !here:
+		case len(r.Users) == 0:
+			free = true
+		default:
+			his = his || slices.Contains(r.Users, user)
+		}
+	}
+	return his || free && !bound, bound
+}
+
+// names reports whether the rule is about an initiator of that name.
+func (r *Rule) names(initiator string) bool {
+	return r.Initiator == "" || matchName(strings.ToLower(r.Initiator), strings.ToLower(initiator))
+}
+
+// matchName reports whether s matches pattern, in linear memory and
+// O(len(pattern)·len(s)) time: on a mismatch it returns to the last star only.
+func matchName(pattern, s string) bool {
+	p, i := 0, 0
+	star, mark := -1, 0
+	for i < len(s) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, mark = p, i
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == s[i]):
+			p++
+			i++
+		case star >= 0:
+			mark++
+			p, i = star+1, mark
+		default:
+			return false
+		}
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}

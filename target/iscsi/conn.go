@@ -1,0 +1,265 @@
+package iscsi
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+
+	"softiser/target/portal"
+)
+
+// connState is where a connection is in its life:
+//
+//	                final Login Response          Logout Response, AsyncEvent 3 queued
+//	login ─────────────▶ full feature ─────────────────▶ logged out ─┐
+//	  │                       │                                      │ transport has ended
+//	  └──────────┬────────────┴──────────────────────────────────────┤
+//	             ▼ refused, timed out, protocol error, Kill          ▼
+//	          closing ───────────────────────────────────────────▶ closed
+type connState uint32
+
+const (
+	connLogin connState = iota
+	connFull
+	connLoggedOut
+	connClosing
+	connClosed
+)
+
+func (s connState) String() string {
+	return [...]string{"login", "full feature", "logged out", "closing", "closed"}[s]
+}
+
+// Reasons for which the target itself ends a connection.
+var (
+	errLoginTimeout   = errors.New("login timed out")
+	errNopTimeout     = errors.New("the initiator does not answer NOP-In")
+	errFirstCommand   = errors.New("the initiator has logged in and sent no command")
+	errNotRead        = errors.New("the initiator does not read what is sent to it")
+	errDataTimeout    = errors.New("the initiator does not send the data of a WRITE")
+	errGap            = errors.New("commands wait for one with an earlier CmdSN that does not come")
+	errReinstated     = errors.New("the initiator logged in again (session reinstatement)")
+	errConnReinstated = errors.New("the initiator logged the connection in again (connection reinstatement)")
+	errLoggedOut      = errors.New("removed for recovery by a logout on another connection")
+	errKilled         = errors.New("closed by the administrator")
+	errShutdown       = errors.New("the target is shutting down")
+	errColdReset      = errors.New("TARGET COLD RESET")
+	errHangUp         = errors.New("the initiator neither reads what was sent nor closes the connection")
+	errRemoved        = errors.New("the target has been removed")
+	errEvicted        = errors.New("too many connections wait for login; the oldest makes room")
+	errNoLogout       = errors.New("the initiator closed the connection without logout")
+	errUnexpected     = errors.New("unexpected PDU during login")
+)
+
+// conn is one connection: the upper layer of its datamover. Until its login is
+// done it has no session.
+type conn struct {
+	srv           *Frontend
+	portal        *portal.Portal
+	kind          portal.Transport
+	dm            iscsi.Datamover
+	raw           syscall.RawConn // the socket, which belongs to dm
+	local, remote netip.AddrPort
+	opened        time.Time
+	entered       time.Duration // full feature phase; since Frontend.epoch
+	log           *zap.Logger
+
+	state connStateVar
+	place *portal.Place // until login is done
+	timer *time.Timer   // login deadline, then NOP
+	login *loginPhase   // touched by the receive goroutine, or by the one it has handed the login to
+
+	// Set before the full feature phase.
+	sess *session
+	cid  uint16
+	// limits and params change in a text negotiation only, under sess.mu and mu:
+	// either is enough to read them. params repeats what is the session's.
+	limits iscsi.Limits
+	params iscsi.Params
+
+	free       *task        // guarded by sess.mu: idle slots
+	text       textExchange // guarded by sess.mu: a Text negotiation over several PDUs
+	replaced   bool         // guarded by sess.mu: another connection takes its CID
+	recovering bool         // guarded by sess.mu: it is removed for recovery; its tasks stay
+
+	counters connCounters
+	heard    atomic.Uint64 // PDUs received
+	quiet    atomic.Bool   // nothing unsolicited may be sent before the first command
+
+	mu      sync.Mutex
+	out     iscsi.PDU     // guarded by mu: the PDU being built
+	scratch []byte        // guarded by mu: its data
+	statSN  atomic.Uint32 // written under mu
+	ping    pingState     // guarded by mu
+	acks    []ackWait     // guarded by mu
+	acksDue atomic.Bool   // there are acks; written under mu
+
+	ended chan struct{} // closed after ConnectionTerminateNotify
+}
+
+// connStateVar is a connState with one setter.
+type connStateVar struct{ v atomic.Uint32 }
+
+func (s *connStateVar) get() connState { return connState(s.v.Load()) }
+
+// advance moves on to a later state; it reports whether it did.
+func (s *connStateVar) advance(to connState) bool {
+	for {
+		from := s.v.Load()
+		if connState(from) >= to {
+			return false
+		}
+		if s.v.CompareAndSwap(from, uint32(to)) {
+			return true
+		}
+	}
+}
+
+// statUse says what a PDU does with StatSN (RFC 7143 §4.2.2.2).
+type statUse bool
+
+const (
+	takeStatSN statUse = true  // a status: takes the number
+	peekStatSN statUse = false // shows the next number
+)
+
+// Sequence implements iscsi.Upper.
+func (c *conn) Sequence() iscsi.Sequence {
+	q := iscsi.Sequence{StatSN: c.statSN.Load()}
+	if c.sess != nil {
+		n := c.sess.numbers.Load()
+		q.ExpCmdSN, q.MaxCmdSN = uint32(n>>32), uint32(n)
+		c.sess.told.Store(q.MaxCmdSN)
+	}
+	return q
+}
+
+// sendLocked numbers and queues a PDU. The caller holds c.mu. An error means
+// that the connection is ending, which ConnectionTerminateNotify will tell.
+func (c *conn) sendLocked(p *iscsi.PDU, use statUse) {
+	p.BHS.SetSequence(c.Sequence())
+	p.BHS.SetDataLen(len(p.Data))
+	if use == takeStatSN {
+		c.statSN.Add(1)
+	}
+	_ = c.dm.SendControl(p)
+}
+
+// controlData is how many data bytes a PDU to this initiator may have.
+func (c *conn) controlData() int {
+	n := c.limits.MaxControlData
+	if c.sess != nil {
+		if m := int(c.params.MaxXmitDataSegmentLength); n == 0 || m < n {
+			n = m
+		}
+	}
+	return n
+}
+
+// ControlNotify implements iscsi.Upper.
+func (c *conn) ControlNotify(p *iscsi.PDU) {
+	c.heard.Add(1)
+	switch c.state.get() {
+	case connFull:
+		if c.acksDue.Load() {
+			c.acknowledged(p.BHS.ExpStatSN())
+		}
+		c.fullFeature(p)
+	case connLogin:
+		c.loginPDU(p)
+	default:
+		p.Release()
+	}
+}
+
+// fullFeature takes a PDU of the full feature phase.
+func (c *conn) fullFeature(p *iscsi.PDU) {
+	c.quiet.Store(false)
+	s := c.sess
+	op := p.BHS.Opcode()
+	switch {
+	case p.Bad != nil:
+		s.damaged(c, p)
+	case op == iscsi.OpDataOut && !s.discovery():
+		s.dataOut(c, p)
+	case op == iscsi.OpSNACK:
+		c.reject(p, iscsi.RejectSNACK) // error recovery level 0
+	case !op.Known():
+		c.reject(p, iscsi.RejectUnsupported)
+	case op.FromTarget() || op == iscsi.OpLoginRequest || op == iscsi.OpDataOut:
+		c.reject(p, iscsi.RejectProtocol)
+	case p.BHS.Immediate():
+		s.deliver(c, p)
+	case s.erl > 0 && op == iscsi.OpSCSICommand && s.checkCommand(p) != 0:
+		// Its CmdSN does not count as received (RFC 7143 §7.3): the initiator fills
+		// the gap. At level 0, where nothing is sent again, it does count.
+		c.reject(p, s.checkCommand(p))
+	default:
+		s.inOrder(c, p)
+	}
+}
+
+// DataCompletionNotify implements iscsi.Upper.
+func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
+	k := x.User.(*task)
+	k.sess.mu.Lock()
+	if x == &k.in.x {
+		k.putDone()
+		k.unlockSettle()
+		return
+	}
+	over, err := k.getDone()
+	if over && k.state == taskEnded {
+		k.unlockSettle()
+		return
+	}
+	k.sess.mu.Unlock()
+	if over {
+		k.scsi.DataOutDone(err)
+	}
+}
+
+// ConnectionTerminateNotify implements iscsi.Upper.
+func (c *conn) ConnectionTerminateNotify(err error) {
+	was := c.state.get()
+	c.state.advance(connClosed)
+	c.acked(func(ackWait) bool { return true }) // none will come
+	c.timer.Stop()
+	c.place.Done()
+	if c.sess != nil {
+		if was == connFull && (err == nil || err == io.EOF) {
+			err = errNoLogout
+		}
+		c.sess.leave(c, err, was)
+	} else {
+		c.loginEnded(err)
+	}
+	c.srv.dropConn(c)
+	close(c.ended)
+}
+
+// close ends the connection at once. It is safe from every goroutine and
+// without effect on one that is already closing.
+func (c *conn) close(reason error) {
+	if c.state.advance(connClosing) {
+		c.dm.Terminate(reason)
+	}
+}
+
+// protocolError ends a connection whose initiator has broken the rules in a way
+// that error recovery level 0 cannot mend.
+func (c *conn) protocolError(p *iscsi.PDU, what string) {
+	c.counters.protocolErrors.Add(1)
+	c.srv.limits.protocol.Warn(c.log, "connection closed: protocol error", zap.String("reason", what),
+		zap.Stringer("pdu", p.BHS.Opcode()))
+	p.Release()
+	c.close(errors.New("protocol error: " + what))
+}

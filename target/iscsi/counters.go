@@ -1,0 +1,47 @@
+package iscsi
+
+import (
+	"sync/atomic"
+
+	spc "softiser/internal/scsi"
+)
+
+// Counters are atomics, written where things happen and read by Status. They are
+// grouped by writer: what one connection counts is written by few goroutines.
+
+type serverCounters struct {
+	logins, loginsAborted  atomic.Uint64
+	noRoom, discoveryEnded atomic.Uint64 // of the session table
+}
+
+type connCounters struct {
+	bytesIn, bytesOut, bytesCopied atomic.Uint64 // payload of SCSI commands
+	rejects, protocolErrors        atomic.Uint64
+}
+
+type sessionCounters struct {
+	reads, writes, others     atomic.Uint64 // commands answered
+	failed                    atomic.Uint64 // of them: with a status that is not GOOD
+	aborted                   atomic.Uint64
+	taskRequests              atomic.Uint64
+	noMemory                  atomic.Uint64 // commands answered with BUSY for want of staging memory
+	outOfWindow, strayDataOut atomic.Uint64 // PDUs dropped silently
+}
+
+// count books an answered command. The caller holds s.mu.
+func (s *session) count(k *task) {
+	took := s.srv.now() - k.started
+	switch {
+	case k.has(flagRead):
+		s.counters.reads.Add(1)
+		k.scsi.Observe(took, false)
+	case k.has(flagWrite):
+		s.counters.writes.Add(1)
+		k.scsi.Observe(took, true)
+	default:
+		s.counters.others.Add(1)
+	}
+	if k.scsi.Status != spc.StatusGood {
+		s.counters.failed.Add(1)
+	}
+}

@@ -1,0 +1,146 @@
+package iscsi
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"softiser/internal/iscsi"
+)
+
+func unsolicitedAllowed(c *serverConfig, _ *Target) { c.Session.AllowUnsolicited = true }
+
+// Every way to cut a WRITE into immediate, unsolicited and solicited data.
+func TestWriteCuts(t *testing.T) {
+	for _, initialR2T := range []string{"Yes", "No"} {
+		for _, immediate := range []string{"Yes", "No"} {
+			t.Run(fmt.Sprintf("InitialR2T=%s ImmediateData=%s", initialR2T, immediate), func(t *testing.T) {
+				s := serve(t, unsolicitedAllowed)
+				r := s.session("InitialR2T="+initialR2T, "ImmediateData="+immediate, "FirstBurstLength=16384", "MaxBurstLength=32768")
+				if r.params["InitialR2T"] != initialR2T || r.params["ImmediateData"] != immediate {
+					t.Fatalf("negotiated %v", r.params)
+				}
+				const first = 16384
+				for _, total := range []int{512, 4096, 8192, 16384, 16384 + 512, 65536, 200 * 512} {
+					for _, imm := range []int{0, 512, 1000, 4096, 16384} {
+						if imm > min(total, first) || imm > 0 && immediate == "No" {
+							continue
+						}
+						for _, piece := range []int{0, 512, 3000, 8192} {
+							if piece > 0 && (initialR2T == "Yes" || imm == min(total, first)) {
+								continue
+							}
+							r.writeCut(t, total, imm, piece, first)
+						}
+					}
+				}
+				r.logout()
+			})
+		}
+	}
+}
+
+// writeCut writes total bytes, imm of them immediate and, when piece is not 0,
+// the rest of the first burst as Data-Outs of that length.
+func (r *rawInitiator) writeCut(t *testing.T, total, imm, piece, first int) {
+	t.Helper()
+	data := pattern(total, byte(total/512+imm+piece))
+	tag := r.command(command{cdb: cdbRW10(0x2a, 64, uint16(total/512)), write: true, edtl: uint32(total), imm: data[:imm], more: piece > 0})
+	if piece > 0 {
+		end := min(total, first)
+		sn := uint32(0)
+		for off := imm; off < end; sn++ {
+			n := min(piece, end-off)
+			r.dataOut(tag, iscsi.ReservedTag, sn, uint32(off), data[off:off+n], off+n == end)
+			off += n
+		}
+	}
+	if res := r.finish(tag, data); res.status != 0 || res.residual != 0 {
+		t.Fatalf("WRITE of %d, %d immediate, pieces of %d: status %#x residual %d sense % x", total, imm, piece, res.status, res.residual, res.sense)
+	}
+	mustEqual(t, fmt.Sprintf("WRITE of %d, %d immediate, pieces of %d", total, imm, piece), r.read10(64, uint16(total/512)), data)
+}
+
+// Unsolicited Data-Outs that break the rules.
+func TestUnsolicitedViolations(t *testing.T) {
+	data := pattern(16384, 3)
+	for _, c := range []struct {
+		name   string
+		send   func(r *rawInitiator, tag uint32)
+		closed bool
+	}{
+		{"DataSN out of order", func(r *rawInitiator, tag uint32) { r.dataOut(tag, iscsi.ReservedTag, 1, 0, data[:512], false) }, true},
+		{"gap", func(r *rawInitiator, tag uint32) { r.dataOut(tag, iscsi.ReservedTag, 0, 512, data[:512], false) }, true},
+		{"too much", func(r *rawInitiator, tag uint32) {
+			r.dataOut(tag, iscsi.ReservedTag, 0, 0, data[:8192], false)
+			r.dataOut(tag, iscsi.ReservedTag, 1, 8192, data[:8704], true)
+		}, true},
+		{"complete without F", func(r *rawInitiator, tag uint32) {
+			r.dataOut(tag, iscsi.ReservedTag, 0, 0, data[:8192], false)
+			r.dataOut(tag, iscsi.ReservedTag, 1, 8192, data[:8192], false)
+		}, true},
+		{"too little", func(r *rawInitiator, tag uint32) { r.dataOut(tag, iscsi.ReservedTag, 0, 0, data[:512], true) }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := serve(t, unsolicitedAllowed)
+			other := s.dial()
+			other.isid[5] = 77
+			other.mustLogin(testIQN)
+			other.ready()
+			r := s.session("InitialR2T=No", "FirstBurstLength=16384")
+			tag := r.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true})
+			c.send(r, tag)
+			if c.closed {
+				r.expectClosed()
+			} else {
+				res := r.finish(tag, nil)
+				if res.status != 2 || binary.BigEndian.Uint16(res.sense[12:]) != 0x0c0d {
+					t.Errorf("status %#x sense % x", res.status, res.sense)
+				}
+				r.nop(nil)
+			}
+			other.nop(nil)
+			eventually(t, "the collected data is given back", func() bool { return s.bursts.outstanding() == 0 })
+		})
+	}
+}
+
+// An ORDERED write is not passed by what comes behind it while its data is on
+// its way.
+func TestOrderedWriteIsNotPassed(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	r := s.session("InitialR2T=No", "FirstBurstLength=16384")
+	data := pattern(16384, 5)
+	w := r.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true, attr: 2})
+	rd := r.command(command{cdb: cdbRW10(0x28, 0, 32), read: true, edtl: 16384})
+	p := r.nop(nil) // immediate: passes
+	if p.ExpCmdSN() != r.cmdSN-1 {
+		t.Errorf("ExpCmdSN %d: the READ behind the ORDERED WRITE has been taken", p.ExpCmdSN())
+	}
+	r.dataOut(w, iscsi.ReservedTag, 0, 0, data[:8192], false)
+	r.dataOut(w, iscsi.ReservedTag, 1, 8192, data[8192:], true)
+	if res := r.finish(w, nil); res.status != 0 {
+		t.Fatalf("write: status %#x", res.status)
+	}
+	mustEqual(t, "the READ behind it", r.finish(rd, nil).data, data)
+}
+
+// Data-Outs of a command that has been aborted are dropped without a word.
+func TestStrayUnsolicitedData(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	r := s.session("InitialR2T=No", "FirstBurstLength=16384")
+	tag := r.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true})
+	r.dataOut(tag, iscsi.ReservedTag, 0, 0, make([]byte, 512), false)
+	if code := r.task(iscsi.AbortTask, 0, tag, r.cmdSN-1); code != iscsi.TaskComplete {
+		t.Fatalf("ABORT TASK: %d", code)
+	}
+	r.dataOut(tag, iscsi.ReservedTag, 1, 512, make([]byte, 512), false)
+	r.nop(nil)
+	if n := s.Status().Sessions[0].Dropped; n != 1 {
+		t.Errorf("%d PDUs dropped, want 1", n)
+	}
+	if n := s.bursts.outstanding(); n != 0 {
+		t.Errorf("%d buffers out", n)
+	}
+	r.ready()
+}

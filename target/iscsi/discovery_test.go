@@ -1,0 +1,232 @@
+package iscsi
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"softiser/internal/iscsi"
+	"softiser/target/portal"
+	"softiser/target/scsi"
+)
+
+// discover opens a discovery session.
+func (s *server) discover() *rawInitiator {
+	s.t.Helper()
+	r := s.dial()
+	r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature, "InitiatorName="+r.name, "SessionType=Discovery")
+	p, _ := r.loginResponse()
+	if st := p.LoginResponse().Status(); st != iscsi.LoginSuccess || p.LoginResponse().TSIH() == 0 {
+		s.t.Fatalf("discovery login: status %04x, TSIH %d", uint16(st), p.LoginResponse().TSIH())
+	}
+	return r
+}
+
+// text sends one Text Request.
+func (r *rawInitiator) text(ttt uint32, final, cont bool, data []byte) {
+	r.t.Helper()
+	var b iscsi.BHS
+	q := b.NewTextRequest()
+	q.SetITT(r.itt)
+	q.SetTTT(ttt)
+	q.SetFinal(final)
+	q.SetContinue(cont)
+	q.SetCmdSN(r.cmdSN)
+	r.cmdSN++
+	r.write(&b, data)
+}
+
+// sendTargets runs a whole exchange.
+func (r *rawInitiator) sendTargets(which string) string {
+	r.t.Helper()
+	r.newTag()
+	r.text(iscsi.ReservedTag, true, false, keys("SendTargets="+which))
+	var all []byte
+	for {
+		p := r.expect(iscsi.OpTextResponse)
+		all = append(all, p.data...)
+		if p.Final() {
+			if p.TTT() != iscsi.ReservedTag {
+				r.t.Fatalf("final Text Response has TTT %#x", p.TTT())
+			}
+			return string(all)
+		}
+		if p.TTT() == iscsi.ReservedTag {
+			r.t.Fatal("a Text Response that is not final has no TTT")
+		}
+		r.text(p.TTT(), true, false, nil)
+	}
+}
+
+func record(name, addr string) string {
+	return "TargetName=" + name + "\x00TargetAddress=" + addr + ",1\x00"
+}
+
+func TestSendTargets(t *testing.T) {
+	s := serve(t, nil)
+	s.AddTarget(Target{Name: "iqn.2026-11.softiser:second"})
+	s.AddTarget(Target{Name: "iqn.2026-11.softiser:hidden", ACL: ACL{{Initiator: "iqn.other:*"}}})
+	r := s.discover()
+	one, two := record(testIQN, s.addr), record("iqn.2026-11.softiser:second", s.addr)
+	if got := r.sendTargets("All"); got != one+two {
+		t.Errorf("SendTargets=All: %q", got)
+	}
+	if got := r.sendTargets("iqn.2026-11.softiser:second"); got != two {
+		t.Errorf("SendTargets=name: %q", got)
+	}
+	if got := r.sendTargets("iqn.2026-11.softiser:hidden"); got != "" {
+		t.Errorf("SendTargets of a target that the initiator may not use: %q", got)
+	}
+	r.newTag()
+	r.text(iscsi.ReservedTag, true, false, keys("SendTargets="))
+	r.expect(iscsi.OpReject) // empty is for normal sessions
+	// Nothing but Text and Logout in a discovery session.
+	r.command(command{cdb: make([]byte, 6)})
+	if p := r.expect(iscsi.OpReject); p.Reject().Reason() != iscsi.RejectProtocol {
+		t.Errorf("SCSI Command in a discovery session: %v", p.Reject().Reason())
+	}
+	r.logout()
+
+	n := s.session()
+	if got := n.sendTargets(""); got != one {
+		t.Errorf("normal session, SendTargets empty: %q", got)
+	}
+	n.newTag()
+	n.text(iscsi.ReservedTag, true, false, keys("SendTargets=All"))
+	n.expect(iscsi.OpReject)
+	n.logout()
+}
+
+// Many targets make an answer that needs several PDUs; a request may come in
+// pieces too.
+func TestLongText(t *testing.T) {
+	s := serve(t, nil)
+	want := record(testIQN, s.addr)
+	for i := range 300 {
+		name := fmt.Sprintf("iqn.2026-11.softiser:%s%03d", strings.Repeat("long", 20), i)
+		if err := s.AddTarget(Target{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		want += record(name, s.addr)
+	}
+	r := s.discover()
+	if got := r.sendTargets("All"); got != want {
+		t.Errorf("the answer has %d bytes, want %d", len(got), len(want))
+	}
+	r.newTag()
+	r.text(iscsi.ReservedTag, false, true, []byte("SendTar"))
+	p := r.expect(iscsi.OpTextResponse)
+	if p.Final() || len(p.data) != 0 || p.TTT() == iscsi.ReservedTag {
+		t.Fatalf("answer to a partial request: final %v, %d bytes, TTT %#x", p.Final(), len(p.data), p.TTT())
+	}
+	r.text(p.TTT(), true, false, keys("gets="+testIQN))
+	p = r.expect(iscsi.OpTextResponse)
+	if string(p.data) != record(testIQN, s.addr) || !p.Final() {
+		t.Errorf("answer to a request in two pieces: %q", p.data)
+	}
+	r.text(0x1234, true, false, nil)
+	r.expect(iscsi.OpReject) // a TTT that was never given out
+}
+
+// SendTargets stands once in a text; the answer is made piece by piece, and not
+// under the lock that the session's commands need.
+func TestSendTargetsOnce(t *testing.T) {
+	s := serve(t, nil)
+	for i := range 200 {
+		if err := s.AddTarget(Target{Name: fmt.Sprintf("iqn.2026-11.softiser:%s%03d", strings.Repeat("long", 20), i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := s.discover()
+	r.newTag()
+	r.text(iscsi.ReservedTag, true, false, bytes.Repeat(keys("SendTargets=All"), 1024))
+	if p := r.expect(iscsi.OpReject); p.Reject().Reason() != iscsi.RejectProtocol {
+		t.Errorf("SendTargets 1024 times: reject reason %v", p.Reject().Reason())
+	}
+
+	x := s.sessionList(nil)[0]
+	c := x.connList()[0]
+	s.mu.Lock() // holds up the answer, which asks the server for its targets
+	r.newTag()
+	r.text(iscsi.ReservedTag, true, false, keys("SendTargets=All"))
+	eventually(t, "the answer is being made, and the session's lock is free", func() bool {
+		if !x.mu.TryLock() {
+			return false
+		}
+		defer x.mu.Unlock()
+		return c.text.busy
+	})
+	s.mu.Unlock()
+	got := 0
+	for {
+		p := r.expect(iscsi.OpTextResponse)
+		got += len(p.data)
+		x.mu.Lock()
+		kept := cap(c.text.out)
+		x.mu.Unlock()
+		if kept > 2*iscsi.DefaultMRDSL {
+			t.Fatalf("%d bytes of answer are kept for pieces of %d", kept, iscsi.DefaultMRDSL)
+		}
+		if p.Final() {
+			break
+		}
+		r.text(p.TTT(), true, false, nil)
+	}
+	if got < 200*100 {
+		t.Errorf("%d bytes of answer in all", got)
+	}
+}
+
+func TestWildcardAddresses(t *testing.T) {
+	s := serve(t, func(c *serverConfig, _ *Target) {
+		c.Portals = []portal.Config{{Listen: "0.0.0.0:0"}, {Listen: "127.0.0.1:0", Group: 2}, {Listen: "127.0.0.1:0", Advertise: "203.0.113.7:3260", Group: 3}}
+	})
+	_, port, err := net.SplitHostPort(s.Addrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = "127.0.0.1:" + port
+	r := s.discover()
+	want := fmt.Sprintf("TargetName=%s\x00TargetAddress=127.0.0.1:%s,1\x00TargetAddress=%s,2\x00TargetAddress=203.0.113.7:3260,3\x00", testIQN, port, s.Addrs()[1])
+	if got := r.sendTargets("All"); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// Each portal group is a target port group of its own.
+func TestPortGroups(t *testing.T) {
+	s := serve(t, func(c *serverConfig, tgt *Target) {
+		c.Portals = []portal.Config{{Listen: "127.0.0.1:0"}, {Listen: "127.0.0.1:0", Group: 7}, {Listen: "127.0.0.1:0", Group: 9}}
+		tgt.Portals = []uint16{1, 7}
+		tgt.LUNs[0].Access = map[uint16]scsi.AccessState{0: scsi.ActiveNonOptimized}
+	})
+	for i, group := range []byte{1, 7} {
+		s.addr = s.Addrs()[i]
+		r := s.dial()
+		r.isid[5] = group
+		r.mustLogin(testIQN)
+		if got := r.params["TargetPortalGroupTag"]; got != fmt.Sprint(group) {
+			t.Errorf("portal %d: TargetPortalGroupTag=%s", i, got)
+		}
+		r.ready()
+		// REPORT TARGET PORT GROUPS: two descriptors of 8 bytes and a port each.
+		res := r.do(command{cdb: []byte{0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0}, read: true, edtl: 255}, nil)
+		if res.status != 0 || len(res.data) != 4+2*12 || res.data[7] != 1 || res.data[19] != 7 || res.data[4]&0xf != 1 {
+			t.Errorf("REPORT TARGET PORT GROUPS: status %#x, % x", res.status, res.data)
+		}
+	}
+	s.addr = s.Addrs()[2]
+	if st := s.dial().login(testIQN).LoginResponse().Status(); st != iscsi.LoginNotFound {
+		t.Errorf("login through a portal that the target is not offered on: status %04x", uint16(st))
+	}
+}
+
+func TestAddressFor(t *testing.T) {
+	s := serve(t, func(c *serverConfig, _ *Target) { c.Portals = []portal.Config{{Listen: "[::1]:0"}} })
+	r := s.discover()
+	if got := r.sendTargets("All"); got != record(testIQN, s.addr) || !strings.Contains(got, "=[::1]:") {
+		t.Errorf("IPv6: %q", got)
+	}
+}

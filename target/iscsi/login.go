@@ -1,0 +1,341 @@
+package iscsi
+
+import (
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+
+	"softiser/target/portal"
+)
+
+// loginPhase is the login of one connection: the pure machine of
+// internal/iscsi, with this server's policy behind its two questions.
+type loginPhase struct {
+	machine *iscsi.LoginTarget
+	node    *node    // set by admit; nil in discovery sessions
+	bound   bool     // set by proved: the access list says whose the initiator's name is
+	joins   *session // set by proved: the session that the connection is for; nil: a new one
+	refused bool
+	// excluded is set by admit: the access list keeps the initiator out, which it is
+	// not told.
+	excluded bool
+}
+
+// startLogin makes c wait for its first Login Request. The caller starts the
+// datamover afterwards.
+func (c *conn) startLogin() {
+	c.login = &loginPhase{}
+	c.login.machine = iscsi.NewLoginTarget(iscsi.LoginTargetConfig{
+		Profile: c.dm.KeyProfile(),
+		Admit:   c.admit,
+		Bind:    c.bind,
+		MaxText: c.srv.cfg.TextData,
+	})
+	c.timer = afterPositive(c.srv.cfg.Timeouts.Login-time.Since(c.opened), func() { c.onTimer() })
+}
+
+// afterPositive is time.AfterFunc for a timeout of which negative means none. A
+// timer is returned in any case.
+func afterPositive(d time.Duration, f func()) *time.Timer {
+	if d < 0 {
+		t := time.AfterFunc(time.Hour, f)
+		t.Stop()
+		return t
+	}
+	return time.AfterFunc(d, f)
+}
+
+// onTimer is the login deadline, later the heartbeat of the session, and in the end
+// the bound on an orderly close.
+func (c *conn) onTimer() {
+	switch c.state.get() {
+	case connLogin:
+		c.close(errLoginTimeout)
+	case connFull:
+		if next := c.watch(); next > 0 {
+			c.timer.Reset(next)
+			if c.state.get() == connLoggedOut {
+				c.timer.Reset(hangUpTime) // hung up meanwhile
+			}
+		}
+	case connLoggedOut:
+		c.close(errHangUp)
+	}
+}
+
+// loginPDU takes a PDU of the login phase and answers it.
+func (c *conn) loginPDU(p *iscsi.PDU) {
+	l := c.login
+	if l.refused {
+		p.Release()
+		return
+	}
+	if c.heard.Load() == 1 && p.BHS.Opcode() != iscsi.OpLoginRequest {
+		// Not even a beginning: nothing to answer.
+		p.Release()
+		c.close(errUnexpected)
+		return
+	}
+	if c.heard.Load() == 1 {
+		c.place.Talks()
+	}
+	var resp iscsi.PDU
+	done, err := l.machine.Handle(p, &resp)
+	p.Release()
+	if done && err == nil {
+		if err = c.enterFullFeature(); err != nil {
+			c.close(err)
+			return
+		}
+	}
+	if sendErr := c.dm.SendControl(&resp); sendErr != nil {
+		return // ConnectionTerminateNotify follows
+	}
+	if err != nil {
+		l.refused = true
+		c.refuse(err)
+		return
+	}
+	if done {
+		// A stream that turns into RDMA (RFC 7145 §5.1) has begun to.
+		c.mu.Lock()
+		c.limits = c.dm.Limits()
+		c.quiet.Store(c.limits.QuietUntilFirstCommand)
+		c.mu.Unlock()
+		c.place.Done()
+		c.srv.limits.sessions.Info(c.sess.log(), "login", zap.String("transport", c.dm.Describe()),
+			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.win.size), zap.Uint16("cid", c.cid))
+		c.login = nil
+	}
+}
+
+// loginEnded tells of a connection that went before its login was done.
+func (c *conn) loginEnded(err error) {
+	if c.login.refused {
+		return
+	}
+	c.srv.stats.loginsAborted.Add(1)
+	id := c.login.machine.Identity()
+	if err == nil {
+		err = errors.New("closed by the initiator during login")
+	}
+	c.srv.limits.aborted.Warn(c.log, "connection ended before login was complete", zap.NamedError("reason", err),
+		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
+}
+
+// peerText is a log field with text of a peer in it, which may try to say something
+// to the terminal of whoever reads the log.
+func peerText(key, text string) zap.Field { return zap.String(key, iscsi.Printable(text)) }
+
+// admit answers who may log in to what (iscsi.LoginTargetConfig.Admit).
+func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
+	srv := c.srv
+	if srv.draining() {
+		return nil, iscsi.Refuse(iscsi.LoginUnavailable, "the target is shutting down")
+	}
+	if id.SessionType == iscsi.DiscoverySession {
+		if ok, why := srv.cfg.DiscoveryACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
+			return nil, iscsi.Refuse(iscsi.LoginForbidden, "discovery by %s: %s", id.InitiatorName, why)
+		}
+		g := &iscsi.LoginGrant{Settings: srv.cfg.Session.settings(), Auth: srv.cfg.DiscoveryAuth.policy()}
+		g.Proved = func(user string) error { return c.proved(id, user) }
+		g.Settings.ErrorRecoveryLevel = 0 // there is nothing worth recovering
+		return g, nil
+	}
+	n, acl, removed := srv.lookup(id.TargetName)
+	if n == nil && !removed || n != nil && !n.offeredOn(c.portal) {
+		return nil, iscsi.Refuse(iscsi.LoginNotFound, "there is no target %s on portal %s", id.TargetName, c.portal.Config().Listen)
+	}
+	if ok, why := acl.allow(id.InitiatorName, c.remote.Addr()); !ok {
+		// The same answer as if there were no such target: which there are is for
+		// those who may use them.
+		c.login.excluded = true
+		return nil, iscsi.Refuse(iscsi.LoginNotFound, "%s may not use %s (it is told that there is no such target): %s", id.InitiatorName, id.TargetName, why)
+	}
+	if removed {
+		return nil, iscsi.Refuse(iscsi.LoginTargetRemoved, "target %s has been removed", id.TargetName)
+	}
+	t := n.access.Load()
+	if r := t.Redirect; r.Address != "" {
+		return nil, iscsi.Redirect(r.Permanent, r.Address)
+	}
+	c.login.node = n
+	g := &iscsi.LoginGrant{
+		Settings:       n.session().settings(),
+		PortalGroupTag: c.portal.Config().Group,
+		TargetAlias:    t.Alias,
+		Auth:           t.Auth.policy(),
+		Proved:         func(user string) error { return c.proved(id, user) },
+	}
+	g.Settings.ErrorRecoveryLevel = min(g.Settings.ErrorRecoveryLevel, c.dm.Limits().RecoveryLevel)
+	if id.TSIH != 0 {
+		g.Numbers = func() (uint32, uint32) {
+			n := c.login.joins.numbers.Load()
+			return uint32(n >> 32), uint32(n)
+		}
+	}
+	return g, nil
+}
+
+// proved answers whether a user, who is who he says, may come in under the name that
+// the login gives, and to the session that it names
+// (iscsi.LoginGrant.Proved).
+func (c *conn) proved(id *iscsi.LoginIdentity, user string) error {
+	if n := c.login.node; n != nil {
+		var ok bool
+		if ok, c.login.bound = n.access.Load().ACL.allowUser(id.InitiatorName, c.remote.Addr(), user); !ok {
+			return iscsi.Refuse(iscsi.LoginForbidden, "the access list of %s binds the name %s to other users than %q", n.cfg.Name, id.InitiatorName, user)
+		}
+	}
+	if id.TSIH != 0 {
+		return c.admitMember(id, user)
+	}
+	return nil
+}
+
+// admitMember answers whether the session that a login names takes another
+// connection from there. Target, access list and authentication have been looked at
+// as for a new session.
+func (c *conn) admitMember(id *iscsi.LoginIdentity, user string) error {
+	s := c.srv.sessionByTSIH(id.TSIH)
+	switch {
+	case s == nil || s.key.initiator != iscsi.NormalizeName(id.InitiatorName) || s.key.isid != id.ISID || s.user != user:
+		return iscsi.Refuse(iscsi.LoginNoSession, "there is no session with TSIH %#04x for %s; log in with TSIH 0", id.TSIH, id.InitiatorName)
+	case id.SessionType == iscsi.DiscoverySession || s.discovery():
+		return iscsi.Refuse(iscsi.LoginCannotInclude, "discovery sessions have one connection")
+	case s.key.target != iscsi.NormalizeName(id.TargetName):
+		return iscsi.Refuse(iscsi.LoginCannotInclude, "session %#04x is with %s, not with %s", id.TSIH, s.key.target, id.TargetName)
+	case s.key.group != c.portal.Config().Group:
+		// A session has one target portal group (RFC 7143 §4.1.2).
+		return iscsi.Refuse(iscsi.LoginCannotInclude, "session %#04x is with portal group %d, this is portal group %d", id.TSIH, s.key.group, c.portal.Config().Group)
+	case c.kind != portal.TCP || s.params.RDMAExtensions:
+		return iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x: a session over iSER has one connection", id.TSIH)
+	}
+	c.login.joins = s
+	return nil
+}
+
+// bind makes the session (iscsi.LoginTargetConfig.Bind). It waits until an old
+// session of the same initiator port has ended.
+func (c *conn) bind(r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
+	if s := c.login.joins; s != nil {
+		return s.join(c, r)
+	}
+	s := c.newSession(r)
+	c.cid, c.params = r.CID, s.params // from register on others find the session
+	if err := c.srv.register(s, c); err != nil {
+		return iscsi.LoginBinding{}, err
+	}
+	c.sess = s
+	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.win.ExpCmdSN, MaxCmdSN: s.win.MaxCmdSN}, nil
+}
+
+// newSession builds the session for a login that has passed.
+func (c *conn) newSession(r *iscsi.LoginResult) *session {
+	size := c.srv.cfg.Commands
+	if most := c.dm.Limits().MaxCommands; most > 0 {
+		size = max(min(size, most-immediateCredits), 1)
+	}
+	s := &session{
+		srv:    c.srv,
+		node:   c.login.node,
+		key:    sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.Config().Group},
+		user:   r.AuthUser,
+		bound:  c.login.bound,
+		share:  shareOf(c.login.node, r.AuthUser, c),
+		known:  c.knownTo(c.login.node, r.InitiatorName, r.AuthUser),
+		params: r.Params,
+		base:   c.log,
+		many:   r.Params.MaxConnections > 1 || r.Params.ErrorRecoveryLevel == 2,
+		erl:    r.Params.ErrorRecoveryLevel,
+		conns:  []*conn{c},
+		born:   time.Now(),
+		done:   make(chan struct{}),
+		win:    newWindow(size, r.CmdSN),
+	}
+	s.requests.Every, s.requests.Burst = time.Second, 16
+	s.tags = newTagTable(s.win.slots)
+	if s.node != nil {
+		s.key.target = s.node.cfg.Name
+	}
+	s.publish()
+	return s
+}
+
+// immediateCredits are receive credits kept for PDUs outside the CmdSN window:
+// NOP-Out, task management, Text and Logout.
+const immediateCredits = 8
+
+// enterFullFeature prepares everything for the first command, just before the
+// final Login Response is queued.
+func (c *conn) enterFullFeature() error {
+	res := c.login.machine.Result()
+	c.dm.NoticeKeyValues(&c.params)
+	c.text.ttt = iscsi.ReservedTag
+	c.quiet.Store(true) // until the limits of the full feature phase are known
+	c.statSN.Store(res.StatSN)
+	c.ping.heard = c.heard.Load()
+	if !c.state.advance(connFull) {
+		return errLoginTimeout
+	}
+	c.entered = c.srv.now()
+	if t := c.srv.cfg.Timeouts.beat(); t > 0 {
+		c.timer.Reset(t)
+	} else {
+		c.timer.Stop()
+	}
+	return c.dm.Enable()
+}
+
+// policy translates an Auth for the login machine.
+func (a *Auth) policy() iscsi.TargetAuth {
+	p := iscsi.TargetAuth{Required: a.Required()}
+	if !p.Required {
+		return p
+	}
+	for _, n := range a.Algorithms {
+		p.Algorithms = append(p.Algorithms, iscsi.CHAPAlgorithm(n))
+	}
+	users := make(map[string]iscsi.Secret, len(a.Users))
+	for _, u := range a.Users {
+		users[u.Name] = iscsi.Secret(u.Secret)
+	}
+	p.Lookup = func(user string) (iscsi.Secret, bool) { s, ok := users[user]; return s, ok }
+	p.MutualUser, p.MutualSecret = a.Mutual.Name, iscsi.Secret(a.Mutual.Secret)
+	return p
+}
+
+// settings translates the target's side of the negotiation.
+func (p *SessionParams) settings() iscsi.Settings {
+	s := iscsi.DefaultSettings()
+	s.HeaderDigest, s.DataDigest = digests(p.HeaderDigest), digests(p.DataDigest)
+	s.InitialR2T = !p.AllowUnsolicited
+	s.ImmediateData = !p.NoImmediateData
+	s.MaxRecvDataSegmentLength = uint32(p.MaxRecvDataSegmentLength)
+	s.MaxBurstLength = uint32(p.MaxBurstLength)
+	s.FirstBurstLength = uint32(p.FirstBurstLength)
+	s.MaxOutstandingR2T = uint32(p.MaxOutstandingR2T)
+	// What the target asks for and sends is in order anyway; the initiator may send
+	// its PDUs in any order, unless holes have to be told from them.
+	s.DataSequenceInOrder, s.DataPDUInOrder = false, p.ErrorRecoveryLevel > 0
+	s.MaxConnections = uint32(p.MaxConnections)
+	s.ErrorRecoveryLevel = uint32(p.ErrorRecoveryLevel)
+	s.DefaultTime2Wait = uint32(p.DefaultTime2Wait)
+	s.DefaultTime2Retain = uint32(p.DefaultTime2Retain)
+	return s
+}
+
+func digests(names []string) []iscsi.Digest {
+	ds := make([]iscsi.Digest, 0, len(names))
+	for _, n := range names {
+		if n == iscsi.DigestCRC32C.String() {
+			ds = append(ds, iscsi.DigestCRC32C)
+		} else {
+			ds = append(ds, iscsi.DigestNone)
+		}
+	}
+	return ds
+}

@@ -1,0 +1,143 @@
+package iscsi
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+)
+
+// logout takes a Logout Request (RFC 7143 §11.14): of the session, or of one of
+// its connections, which may be another one than the request came on. Tasks that
+// still run on what is closed are aborted first; when that is c itself, the
+// response is its last PDU.
+func (s *session) logout(c *conn, p *iscsi.PDU) {
+	req := p.BHS.LogoutRequest()
+	itt, reason, cid := req.ITT(), req.Reason(), req.CID()
+	p.Release()
+	s.mu.Lock()
+	which := c // the connection that is closed; nil: all
+	response := uint8(iscsi.LogoutClosed)
+	switch reason {
+	case iscsi.LogoutSession:
+		which = nil
+	case iscsi.LogoutConnection:
+		if which = s.byCID(cid); which == nil {
+			if l := s.byLostCID(cid); l != nil {
+				s.dropLocked(l)
+				which = l.c
+			} else {
+				response = iscsi.LogoutCIDNotFound
+			}
+		} else if s.members() == 1 {
+			which = nil // the last one takes the session along
+		}
+	case iscsi.LogoutRecovery:
+		if s.erl == 2 {
+			s.logoutRecovery(c, itt, cid)
+			return
+		}
+		response = iscsi.LogoutNoRecovery
+	default:
+		response = iscsi.LogoutCleanupFailed
+	}
+	if response != iscsi.LogoutClosed {
+		s.mu.Unlock()
+		c.logoutResponse(itt, response)
+		return
+	}
+	f := newFence(func() {
+		if which == nil {
+			// What ends with the nexus (RESERVE, prevented removal) is gone before the
+			// initiator hears that the session is: its next one must not run into it.
+			s.node.endNexus(s.nexus)
+		}
+		if which != nil && which != c {
+			which.hangUp()
+		}
+		c.logoutResponse(itt, response)
+		c.dm.Push()
+		switch which {
+		case nil:
+			s.hangUp()
+		case c:
+			c.hangUp()
+		}
+	})
+	calls := s.abandonLocked(which, f)
+	s.mu.Unlock()
+	s.srv.limits.sessions.Info(s.log(), "logout", zap.Stringer("reason", reason), zap.Uint16("cid", cid), zap.Int("aborted_tasks", calls.count()))
+	calls.run()
+	f.release()
+	if which != nil {
+		s.deliverHeld(c)
+	}
+}
+
+// logoutRecovery removes a connection whose tasks are to be reassigned (reason 2). It
+// may be lost already, still there, or the one that asks. The response says that
+// nothing more comes from it. The caller holds s.mu; logoutRecovery unlocks.
+func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
+	which := s.byCID(cid)
+	l := s.byLostCID(cid)
+	if which != nil {
+		again := which.recovering
+		which.recovering = true
+		if again {
+			// It is on its way out, and the first request waits for that.
+			s.mu.Unlock()
+			c.logoutResponse(itt, iscsi.LogoutCleanupFailed)
+			return
+		}
+	} else if l != nil {
+		s.logOutLocked(l)
+	}
+	s.mu.Unlock()
+	switch {
+	case which == nil && l == nil:
+		c.logoutResponse(itt, iscsi.LogoutCIDNotFound)
+	case which == nil:
+		c.logoutResponse(itt, iscsi.LogoutClosed)
+	case which == c:
+		c.logoutResponse(itt, iscsi.LogoutClosed)
+		c.hangUp()
+	default:
+		which.close(errLoggedOut)
+		go func() {
+			<-which.ended
+			c.logoutResponse(itt, iscsi.LogoutClosed)
+			c.dm.Push()
+		}()
+	}
+}
+
+// hangUpTime is how long a connection may take to end in an orderly way. A peer that
+// does not read would keep it for ever.
+const hangUpTime = 5 * time.Second
+
+// hangUp closes a connection that has been logged out, behind what is queued.
+func (c *conn) hangUp() {
+	if c.state.advance(connLoggedOut) {
+		c.timer.Reset(hangUpTime)
+		c.dm.Terminate(nil)
+	}
+}
+
+// hangUp closes all connections of a session that has been logged out.
+func (s *session) hangUp() {
+	for _, c := range s.connList() {
+		c.hangUp()
+	}
+}
+
+func (c *conn) logoutResponse(itt uint32, response uint8) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := &c.out
+	r := out.BHS.NewLogoutResponse(response)
+	r.SetITT(itt)
+	r.SetTimes(uint16(c.params.DefaultTime2Wait), uint16(c.params.DefaultTime2Retain))
+	out.Data = nil
+	c.sendLocked(out, takeStatSN)
+}

@@ -1,0 +1,144 @@
+package iscsi
+
+import (
+	"time"
+
+	"softiser/internal/iscsi"
+)
+
+// pingState is the target's own NOP-In that waits for an answer.
+type pingState struct {
+	tag     uint32 // its TTT; counts up, never ReservedTag
+	waiting bool
+	statSN  uint32 // that it shows: its answer acknowledges what came before
+	heard   uint64 // conn.heard when it was last looked at
+	sent    uint64 // iscsi.Backlog.Sent, likewise
+	stuck   bool   // nothing had left by then of what waited
+}
+
+// nopOut takes a NOP-Out (RFC 7143 §11.18): a ping of the initiator, or its
+// answer to one of ours.
+func (c *conn) nopOut(p *iscsi.PDU) {
+	itt := p.BHS.ITT()
+	if itt == iscsi.ReservedTag {
+		c.mu.Lock()
+		if p.BHS.TTT() == c.ping.tag {
+			c.ping.waiting = false
+		}
+		c.mu.Unlock()
+		p.Release()
+		return
+	}
+	c.mu.Lock()
+	out := &c.out
+	n := out.BHS.NewNopIn()
+	n.SetITT(itt)
+	n.SetTTT(iscsi.ReservedTag)
+	n.SetLUN(p.BHS.LUN())
+	// The ping data comes back as far as the initiator can take it.
+	out.Data = p.Data[:min(len(p.Data), c.controlData())]
+	c.sendLocked(out, takeStatSN)
+	out.Data = nil
+	c.mu.Unlock()
+	p.Release()
+}
+
+// sendPing sends a NOP-In that asks for an answer, unless there is one under way
+// whose answer says as much.
+func (c *conn) sendPing() {
+	c.mu.Lock()
+	if c.ping.waiting && c.ping.statSN == c.statSN.Load() {
+		c.mu.Unlock()
+		return
+	}
+	c.ping.statSN = c.statSN.Load()
+	c.ping.tag++
+	if c.ping.tag == iscsi.ReservedTag {
+		c.ping.tag = 0
+	}
+	c.ping.waiting = true
+	out := &c.out
+	n := out.BHS.NewNopIn()
+	n.SetITT(iscsi.ReservedTag)
+	n.SetTTT(c.ping.tag)
+	out.Data = nil
+	c.sendLocked(out, peekStatSN)
+	c.mu.Unlock()
+	c.dm.Push()
+}
+
+// announceWindow tells an initiator that waits for a place in the window that
+// there is one: a NOP-In that wants no answer.
+func (s *session) announceWindow() {
+	c := s.speaker()
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	out := &c.out
+	n := out.BHS.NewNopIn()
+	n.SetITT(iscsi.ReservedTag)
+	n.SetTTT(iscsi.ReservedTag)
+	out.Data = nil
+	c.sendLocked(out, peekStatSN)
+	c.mu.Unlock()
+	// This runs inside an up-call of a Push, or is followed by one of a worker.
+	c.dm.Push()
+}
+
+// watch is the heartbeat of a session: it pings an initiator that was silent
+// for an interval, and ends a connection whose initiator does not answer or
+// does not send the data it owes. It runs a few times a minute, so an idle
+// session costs nothing.
+//
+//	silent for NopInterval ──NOP-In──▶ waiting ──anything received──▶ content
+//	                                      └──silent for NopReply──▶ closed
+//
+// PDUs alone are no life: an initiator that sends and never reads is kept waiting
+// (iscsi.Unsent), and costs what waits for it. So a connection on which something is
+// to be sent and nothing leaves counts as silent, whatever comes in; and one whose
+// initiator reads, however slowly, is alive though nothing is read from it.
+//
+// Without pings it still looks for what is owed; TCP's keepalive finds the dead.
+func (c *conn) watch() (next time.Duration) {
+	s := c.sess
+	if err := s.owes(c, c.srv.now()-c.srv.cfg.Timeouts.DataOut); err != nil {
+		c.close(err)
+		return 0
+	}
+	heard, out := c.heard.Load(), c.dm.Backlog()
+	c.mu.Lock()
+	p := &c.ping
+	moved := out.Sent != p.sent
+	stuck := out.Waiting && !moved
+	silent := stuck || heard == p.heard && !(out.Waiting && moved)
+	waiting, wasStuck := p.waiting, p.stuck
+	p.heard, p.sent, p.stuck = heard, out.Sent, stuck
+	if !silent {
+		p.waiting = false
+	}
+	c.mu.Unlock()
+	t := &c.srv.cfg.Timeouts
+	switch {
+	case c.quiet.Load():
+		// Nothing may be sent to it, so it cannot be asked whether it is there.
+		if t.FirstCommand > 0 && c.srv.now()-c.entered >= t.FirstCommand {
+			c.close(errFirstCommand)
+			return 0
+		}
+		return t.beat()
+	case stuck && wasStuck && t.NopReply > 0:
+		c.close(errNotRead)
+		return 0
+	case stuck && t.NopReply > 0:
+		return t.NopReply // a ping would wait with the rest
+	case !silent, t.NopInterval < 0:
+		return t.beat()
+	case waiting:
+		c.close(errNopTimeout)
+		return 0
+	default:
+		c.sendPing()
+		return t.NopReply
+	}
+}

@@ -1,0 +1,162 @@
+package iscsi
+
+import (
+	"errors"
+	"fmt"
+	"softiser/target/internal/loglimit"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+)
+
+// refusal is why a login is refused, as metrics and logs tell it. An initiator learns
+// less: only the status, which hides from it what it is not to know.
+type refusal uint8
+
+const (
+	refusedNegotiation refusal = iota // a key, a stage or a PDU that login does not allow
+	refusedSecret                     // CHAP failed, or was not offered
+	refusedAccess                     // by the access list
+	refusedNoTarget                   // no such target here, or not any more
+	refusedRedirected
+	refusedConnection // it does not fit into the session that it names
+	refusedNoRoom     // limits
+	refusedUnavailable
+	refusedInternal
+	refusalKinds
+)
+
+// String is the value of the metric's label.
+func (r refusal) String() string {
+	return [...]string{"negotiation", "authentication", "access_list", "no_such_target", "redirected", "connection", "limits", "unavailable", "internal"}[r]
+}
+
+// refusalOf classes the error that has ended a login.
+func (l *loginPhase) refusalOf(err error) (refusal, iscsi.LoginStatus) {
+	status := iscsi.LoginTargetFailure
+	var le *iscsi.LoginError
+	if errors.As(err, &le) {
+		status = le.Status
+	}
+	if l.excluded {
+		return refusedAccess, status
+	}
+	switch status {
+	case iscsi.LoginAuthFailure:
+		return refusedSecret, status
+	case iscsi.LoginForbidden:
+		return refusedAccess, status
+	case iscsi.LoginNotFound, iscsi.LoginTargetRemoved:
+		return refusedNoTarget, status
+	case iscsi.LoginMovedTemporarily, iscsi.LoginMovedPermanently:
+		return refusedRedirected, status
+	case iscsi.LoginTooManyConnections, iscsi.LoginCannotInclude, iscsi.LoginNoSession:
+		return refusedConnection, status
+	case iscsi.LoginOutOfResources:
+		return refusedNoRoom, status
+	case iscsi.LoginUnavailable:
+		return refusedUnavailable, status
+	}
+	if status.Class() == 3 {
+		return refusedInternal, status
+	}
+	return refusedNegotiation, status
+}
+
+// refusals counts refused logins by reason and logs them. Of each reason a burst is told
+// line by line; what a flood leaves out is counted, and the count is told however it ends.
+type refusals struct {
+	log   *zap.Logger
+	kinds [refusalKinds]struct {
+		count atomic.Uint64
+		lines loglimit.Limit
+	}
+
+	mu      sync.Mutex
+	timer   *time.Timer // guarded by mu: tells what was left out; nil: nothing was
+	stopped bool        // guarded by mu
+}
+
+const (
+	refusalBurst   = 16          // lines of one reason at once
+	refusalEvery   = time.Second // and then one in so long
+	refusalSummary = 10 * time.Second
+)
+
+func (r *refusals) init(log *zap.Logger) {
+	r.log = log
+	for i := range r.kinds {
+		r.kinds[i].lines.Every, r.kinds[i].lines.Burst = refusalEvery, refusalBurst
+	}
+}
+
+// note counts a refusal and logs it.
+func (r *refusals) note(log *zap.Logger, why refusal, fields ...zap.Field) {
+	k := &r.kinds[why]
+	k.count.Add(1)
+	if k.lines.Warn(log, "login refused", append(fields, zap.Stringer("kind", why))...) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.timer == nil && !r.stopped {
+		r.timer = time.AfterFunc(refusalSummary, r.summarise)
+	}
+}
+
+// summarise logs how many refusals have had no line of their own.
+func (r *refusals) summarise() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timer = nil
+	if r.stopped {
+		return
+	}
+	r.summariseLocked()
+}
+
+func (r *refusals) summariseLocked() {
+	for i := range r.kinds {
+		if n := r.kinds[i].lines.TakeDropped(); n > 0 {
+			r.log.Warn("logins refused without a line of their own", zap.Stringer("kind", refusal(i)), zap.Int("count", n))
+		}
+	}
+}
+
+// stop tells what is left to tell.
+func (r *refusals) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.stopped = true
+	r.summariseLocked()
+}
+
+// counts returns how many logins were refused, in all and by reason.
+func (r *refusals) counts() (total uint64, by map[string]uint64) {
+	by = make(map[string]uint64, refusalKinds)
+	for i := range r.kinds {
+		n := r.kinds[i].count.Load()
+		by[refusal(i).String()] = n
+		total += n
+	}
+	return total, by
+}
+
+// refuse closes a connection whose login has failed, once the answer is out, and
+// tells the operator why.
+func (c *conn) refuse(err error) {
+	id := c.login.machine.Identity()
+	why, status := c.login.refusalOf(err)
+	c.srv.refusals.note(c.log, why, peerText("reason", err.Error()), zap.String("status", fmt.Sprintf("%04x", uint16(status))),
+		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
+	if c.state.advance(connClosing) {
+		c.dm.Terminate(nil)
+	}
+}

@@ -1,0 +1,90 @@
+package iscsi
+
+import (
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+	spc "softiser/internal/scsi"
+)
+
+// reject answers a PDU that cannot be executed with its own header (RFC 7143
+// §11.17) and releases it.
+func (c *conn) reject(p *iscsi.PDU, reason iscsi.RejectReason) {
+	c.counters.rejects.Add(1)
+	c.srv.limits.reject.Warn(c.log, "PDU rejected", zap.Stringer("pdu", p.BHS.Opcode()),
+		zap.Stringer("reason", reason), zap.Uint32("itt", p.BHS.ITT()))
+	c.mu.Lock()
+	out := &c.out
+	out.BHS.NewReject(reason)
+	c.scratch = append(c.scratch[:0], p.BHS[:]...)
+	out.Data = c.scratch
+	c.sendLocked(out, takeStatSN)
+	c.mu.Unlock()
+	numbered := p.BHS.Opcode() == iscsi.OpSCSICommand && !p.BHS.Immediate()
+	p.Release()
+	if numbered && c.sess != nil {
+		c.sess.mu.Lock()
+		c.sess.openWindow() // it took a number but no place
+		c.sess.mu.Unlock()
+	}
+}
+
+// damaged takes a PDU that the datamover found to break the protocol without
+// harming the stream: a data digest error, Data-Out that nothing asked for. It
+// is rejected; the command that it belongs to, or is, cannot be carried out.
+func (s *session) damaged(c *conn, p *iscsi.PDU) {
+	bad, op, itt, final := p.Bad, p.BHS.Opcode(), p.BHS.ITT(), p.BHS.Final()
+	if op == iscsi.OpSNACK && bad.Reason == iscsi.RejectSNACK {
+		s.mu.Lock()
+		if k := s.tags.find(itt); k != nil {
+			k.flags |= flagSNACK // its status will say so
+		}
+		s.mu.Unlock()
+	}
+	if s.erl == 0 && op.Info().CmdSN && !p.BHS.Immediate() {
+		// Above level 0 the initiator sends it again (RFC 7143 §7.3). Here its number is used up, or everything behind it would wait for it.
+		s.mu.Lock()
+		ok := s.win.Accepts(p.BHS.CmdSN())
+		if ok {
+			s.skipCommand(p.BHS.CmdSN())
+		}
+		s.mu.Unlock()
+		if ok {
+			defer s.deliverHeld(c)
+		}
+	}
+	c.reject(p, bad.Reason)
+	if bad.Fatal {
+		c.close(bad)
+		return
+	}
+	if op != iscsi.OpDataOut || s.discovery() {
+		return
+	}
+	s.mu.Lock()
+	k := s.tags.find(itt)
+	if k == nil || k.state != taskCollecting {
+		s.mu.Unlock()
+		return
+	}
+	if s.erl > 0 {
+		k.unsol.hole = true
+		burst := k.unsol.burst
+		s.mu.Unlock()
+		if final {
+			s.runShort(c, k, burst)
+		}
+		return
+	}
+	// Unsolicited data is lost: the rest of it is dropped as it comes.
+	k.setState(taskRunning)
+	if k.has(flagStall) {
+		s.stalled--
+		defer s.deliverHeld(c)
+	}
+	s.mu.Unlock()
+	k.fail(spc.KeyAborted, ascProtocolCRC)
+}
+
+// ascProtocolCRC is PROTOCOL SERVICE CRC ERROR (RFC 7143 §11.4.7.2).
+const ascProtocolCRC spc.ASC = 0x4705

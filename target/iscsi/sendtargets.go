@@ -1,0 +1,57 @@
+package iscsi
+
+import (
+	"strings"
+
+	"softiser/internal/iscsi"
+)
+
+// targetListing is the rest of an answer to SendTargets (RFC 7143, Appendix C): the
+// targets that have still to be told of.
+type targetListing struct {
+	c     *conn
+	nodes []*node // what the server had at the request
+	which string  // "All", or the name of one
+}
+
+// sendTargets answers SendTargets. "All" is for discovery sessions; in a normal
+// session the initiator may ask for its own target by name or with an empty value.
+func (s *session) sendTargets(c *conn, which string) (targetListing, bool) {
+	switch {
+	case which == "All" && !s.discovery():
+		return targetListing{}, false
+	case which == "" && s.discovery():
+		return targetListing{}, false
+	case which == "":
+		which = s.node.cfg.Name
+	}
+	return targetListing{c: c, nodes: s.srv.nodeList(), which: which}, true
+}
+
+func (l *targetListing) more() bool { return len(l.nodes) > 0 }
+
+// next appends the record of the next target, if it is one for this initiator.
+func (l *targetListing) next(dst []byte) []byte {
+	n := l.nodes[0]
+	l.nodes = l.nodes[1:]
+	if l.which != "All" && !strings.EqualFold(l.which, n.cfg.Name) {
+		return dst
+	}
+	t := n.access.Load()
+	if ok, _ := t.ACL.allow(l.c.sess.key.initiator, l.c.remote.Addr()); !ok {
+		return dst
+	}
+	d := iscsi.DiscoveredTarget{Name: n.cfg.Name, Alias: t.Alias}
+	for _, p := range n.srv.cfg.Portals {
+		if !n.offeredOn(p) {
+			continue
+		}
+		if a := p.AddressFor(l.c.local, l.c.remote.Addr()); a != "" {
+			d.Portals = append(d.Portals, iscsi.TargetPortal{Address: a, PortalGroupTag: p.Config().Group, HasTag: true})
+		}
+	}
+	if len(d.Portals) == 0 {
+		return dst
+	}
+	return iscsi.AppendTarget(dst, &d)
+}

@@ -1,0 +1,296 @@
+package iscsi
+
+import (
+	"softiser/target/internal/loglimit"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+	"softiser/target/scsi"
+)
+
+// sessionState is where a session is in its life:
+//
+//	active ──connection lost, logout, reinstatement, Kill──▶ ending ──last task ended──▶ ended
+//
+// A session is made by the final Login Response of its leading connection; there
+// is no other beginning. Below error recovery level 2 the loss of any of its
+// connections ends it (RFC 7143 §7.1.4.4): what was under way on that one could
+// not be told apart from what never arrived. At level 2 it stays, even without
+// a connection, as long as tasks of lost ones are kept (see cleanupState). A
+// connection that logs out goes alone, unless it is the last one.
+type sessionState uint8
+
+const (
+	sessionActive sessionState = iota
+	sessionEnding              // tasks are being aborted; no new ones are accepted
+	sessionEnded               // the I_T nexus is gone
+)
+
+func (s sessionState) String() string {
+	return [...]string{"active", "ending", "ended"}[s]
+}
+
+// sessionKey identifies a session for reinstatement (RFC 7143 §6.3.5): the
+// initiator port (name and ISID) and the target portal group of one target. Who has
+// authenticated is no part of it, because there is one I_T nexus of these names; but
+// nobody else comes in under the name (see checkOwnerLocked).
+type sessionKey struct {
+	initiator string
+	isid      iscsi.ISID
+	target    string // "" for discovery sessions
+	group     uint16
+}
+
+// session is one I_T nexus, or a discovery session.
+//
+// Lock order: Frontend.mu before session.mu before conn.mu before whatever the
+// datamover locks. session.mu is held across the down-calls of the datamover
+// except Push, never across calls into the device server.
+type session struct {
+	srv    *Frontend
+	node   *node // nil in discovery sessions
+	key    sessionKey
+	tsih   uint16
+	user   string // who the initiator has proved to be; "" without authentication
+	bound  bool   // the access list says that its name is the user's
+	share  shareKey
+	known  bool        // authenticated, or named by an access list
+	aged   *time.Timer // ends a discovery session; set under srv.mu
+	params iscsi.Params
+	nexus  *scsi.Nexus // nil in discovery sessions
+	base   *zap.Logger // of the leading connection
+	many   bool        // several connections are possible: delivery takes turns
+	erl    uint32      // error recovery level; above 0 the datamovers have an iscsi.Recovery
+	born   time.Time
+	done   chan struct{} // closed when the session has ended
+
+	// numbers is ExpCmdSN<<32 | MaxCmdSN, for Sequence, which may not lock.
+	numbers atomic.Uint64
+	told    atomic.Uint32 // MaxCmdSN of the last PDU that carried one
+
+	counters sessionCounters
+	requests loglimit.Limit // of task management
+	heldMem  heldMemory
+	managing atomic.Int32 // task management functions that have not been answered
+
+	mu      sync.Mutex
+	state   sessionState        // guarded by mu
+	win     window              // guarded by mu
+	tags    tagTable            // guarded by mu
+	conns   []*conn             // guarded by mu: in the order in which they joined
+	lost    []*lostConn         // guarded by mu: level 2: connections whose tasks live on
+	doomed  bool                // guarded by mu: it is about to end: what is lost is not kept
+	past    pastConns           // guarded by mu: what connections that have gone had counted
+	order   orderState          // guarded by mu
+	skip    map[uint32]struct{} // guarded by mu: CmdSNs that count as received (ABORT TASK of a command that never came)
+	stalled int                 // guarded by mu: tasks that hold up the CmdSN order
+	cause   error               // guarded by mu: why it is ending
+}
+
+func (s *session) discovery() bool { return s.node == nil }
+
+// setState is the only place where a session changes state. The caller holds
+// s.mu.
+func (s *session) setState(st sessionState) { s.state = st }
+
+// ending reports whether the session is over, or on its way there: its last
+// connection may have gone before anybody has called end.
+func (s *session) ending() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doomed || s.state != sessionActive
+}
+
+// publish makes the window visible to Sequence. The caller holds s.mu.
+func (s *session) publish() {
+	s.numbers.Store(uint64(s.win.ExpCmdSN)<<32 | uint64(s.win.MaxCmdSN))
+}
+
+// openWindow gives free places to the initiator. The caller holds s.mu.
+func (s *session) openWindow() {
+	s.win.update()
+	s.publish()
+}
+
+// deliver hands a PDU to the code for its opcode.
+func (s *session) deliver(c *conn, p *iscsi.PDU) {
+	op := p.BHS.Opcode()
+	if op != iscsi.OpSCSICommand && !p.BHS.Immediate() {
+		// It took a number but no place in the window.
+		s.mu.Lock()
+		s.openWindow()
+		s.mu.Unlock()
+	}
+	if p.NoRoom && op != iscsi.OpSCSICommand {
+		c.reject(p, iscsi.RejectNoResources)
+		return
+	}
+	if s.discovery() && op != iscsi.OpTextRequest && op != iscsi.OpLogoutReq {
+		// Discovery sessions do nothing else (RFC 7143 §4.3).
+		c.reject(p, iscsi.RejectProtocol)
+		return
+	}
+	switch op {
+	case iscsi.OpSCSICommand:
+		s.command(c, p)
+	case iscsi.OpNopOut:
+		c.nopOut(p)
+	case iscsi.OpTaskRequest:
+		s.taskRequest(c, p)
+	case iscsi.OpTextRequest:
+		s.textRequest(c, p)
+	case iscsi.OpLogoutReq:
+		s.logout(c, p)
+	}
+}
+
+// end begins to end the session: nothing new is accepted and every task is
+// aborted. When the last one has ended, the nexus goes and done is closed. The
+// connections must be closed by the caller (see shut), or be closed already. It
+// may be called several times; the first cause counts.
+func (s *session) end(cause error) {
+	s.mu.Lock()
+	if s.state != sessionActive {
+		s.mu.Unlock()
+		return
+	}
+	s.setState(sessionEnding)
+	s.cause = cause
+	held := s.order.dropLocked(nil)
+	for _, w := range s.order.waits {
+		w.late.Stop()
+	}
+	s.order.waits = nil
+	for _, l := range s.lost {
+		l.timer.Stop()
+		l.c.discardKept()
+	}
+	s.lost = nil
+	var doomed []*task
+	s.tags.each(func(k *task) { doomed = append(doomed, k) })
+	calls := s.abortLocked(doomed, nil)
+	over := s.over()
+	s.mu.Unlock()
+	for _, h := range held {
+		h.release()
+	}
+	calls.run()
+	if over {
+		s.finish()
+	}
+}
+
+// over reports whether an ending session has lost its last task, once. The
+// caller holds s.mu.
+func (s *session) over() bool {
+	if s.state == sessionEnding && s.win.used == 0 {
+		s.setState(sessionEnded)
+		return true
+	}
+	return false
+}
+
+// finish is the end of a session, without locks held: I_T nexus loss.
+func (s *session) finish() {
+	s.node.endNexus(s.nexus)
+	s.srv.forget(s)
+	close(s.done)
+}
+
+// unlockSettle unlocks sess.mu and, when nothing uses the slot k any more, gives
+// back what it holds and then the slot itself.
+func (k *task) unlockSettle() {
+	s := k.sess
+	if k.state != taskEnded || k.moving > 0 || k.pins > 0 {
+		s.mu.Unlock()
+		return
+	}
+	k.pins++ // from here on it is ours alone
+	s.dropBurst(k)
+	s.mu.Unlock()
+	if k.executed {
+		k.executed = false
+		k.scsi.Release()
+	}
+	s.mu.Lock()
+	k.pins--
+	var fences []*fence
+	if len(k.fences) > 0 {
+		fences = append(fences, k.fences...)
+	}
+	s.putBack(k)
+	over := s.over()
+	starved := s.starved()
+	s.mu.Unlock()
+	for _, f := range fences {
+		f.release()
+	}
+	if starved {
+		s.announceWindow()
+	}
+	if over {
+		s.finish()
+	}
+}
+
+// starved reports whether the initiator believes the window to be closed though
+// it is open, and no response is on its way that would tell. The caller holds
+// s.mu.
+func (s *session) starved() bool {
+	return s.state == sessionActive && s.win.active == 0 &&
+		s.told.Load() == s.win.ExpCmdSN-1 && s.win.Size() > 0
+}
+
+// openNexus registers the I_T nexus of the session.
+func (s *session) openNexus() (err error) {
+	s.nexus, err = s.node.device.NewNexus(scsi.NexusConfig{Initiator: s.key.initiator, ISID: s.key.isid, User: s.user, RelPort: s.key.group,
+		Queries: s.params.ProtocolLevel >= 2})
+	return err
+}
+
+// endCause is why the session has ended; nil after logout.
+func (s *session) endCause() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause
+}
+
+// log returns the logger of the leading connection with the names that belong to
+// the session.
+func (s *session) log() *zap.Logger {
+	return s.base.With(zap.Uint16("tsih", s.tsih), zap.String("initiator", s.key.initiator), zap.String("target", s.key.target))
+}
+
+// settings are what the target negotiates with this session.
+func (s *session) settings() iscsi.Settings {
+	if s.discovery() {
+		return s.srv.cfg.Session.settings()
+	}
+	return s.node.session().settings()
+}
+
+// owes says what the initiator has owed c since before the given time: the data of
+// a WRITE, or a command of the session without which the later ones cannot be
+// delivered. It returns nil when there is nothing.
+func (s *session) owes(c *conn, before time.Duration) error {
+	if s.srv.cfg.Timeouts.DataOut < 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.order.n > 0 && s.order.since < before {
+		return errGap
+	}
+	late := false
+	s.tags.each(func(k *task) {
+		late = late || k.conn() == c && (k.state == taskCollecting && k.started < before || k.out.running && k.out.since < before)
+	})
+	if late {
+		return errDataTimeout
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package iscsi
+
+import (
+	"bytes"
+
+	"softiser/internal/iscsi"
+)
+
+// textExchange is one Text negotiation (RFC 7143 §11.10, §11.11), which may
+// take several PDUs in either direction:
+//
+//	request C=1 ──▶             gathers
+//	          ◀── empty, TTT
+//	request ──▶                 complete
+//	          ◀── part, F=0, TTT
+//	empty, TTT ──▶
+//	          ◀── rest, F=1
+//
+// Of an answer only as much is made as the next PDU takes: the list of targets may
+// be long, and an initiator may never ask for its end.
+type textExchange struct {
+	ttt  uint32 // ReservedTag: no exchange is open
+	in   iscsi.TextBuffer
+	out  []byte        // made and not sent
+	rest targetListing // not made yet
+	busy bool          // a request is being answered, without the session's lock
+}
+
+// maxTextPiece bounds the text of one response, whatever the initiator can take.
+const maxTextPiece = 64 << 10
+
+// textRequest takes a Text Request.
+func (s *session) textRequest(c *conn, p *iscsi.PDU) {
+	req := p.BHS.Text()
+	s.mu.Lock()
+	text, step := s.gatherText(c, &req, p.Data)
+	ttt := c.text.ttt
+	s.mu.Unlock()
+	switch step {
+	case textRefused:
+		c.reject(p, iscsi.RejectProtocol)
+		return
+	case textUnknownTag:
+		c.reject(p, iscsi.RejectInvalidField)
+		return
+	case textGoesOn:
+		c.textResponse(req.ITT(), ttt, nil, false, false)
+		p.Release()
+		return
+	}
+	// busy keeps the exchange for this request from here on.
+	x := &c.text
+	ok := step == textMore || s.answerText(c, text)
+	limit := min(c.controlData(), maxTextPiece)
+	if ok {
+		for x.rest.more() && len(x.out) <= limit {
+			x.out = x.rest.next(x.out)
+		}
+		part, cut := cutText(x.out, limit)
+		c.textResponse(req.ITT(), ttt, part, len(part) == len(x.out), cut)
+		x.out = append(x.out[:0], x.out[len(part):]...)
+	}
+	s.mu.Lock()
+	if len(x.out) == 0 || !ok {
+		x.out, x.rest = nil, targetListing{}
+	}
+	x.busy = false
+	s.mu.Unlock()
+	if !ok {
+		c.reject(p, iscsi.RejectProtocol)
+		return
+	}
+	p.Release()
+}
+
+// textStep is what a Text Request asks for.
+type textStep uint8
+
+const (
+	textComplete   textStep = iota // the answer to a text that has come in full
+	textMore                       // the next piece of the answer
+	textGoesOn                     // the text is not complete
+	textUnknownTag                 // an exchange that is not open
+	textRefused                    // it breaks the protocol
+)
+
+// gatherText puts the text of an exchange together. With textComplete and textMore
+// the exchange is the caller's (busy). The caller holds s.mu.
+func (s *session) gatherText(c *conn, req *iscsi.Text, data []byte) ([]byte, textStep) {
+	x := &c.text
+	switch ttt := req.TTT(); {
+	case x.busy:
+		return nil, textRefused // one negotiation at a time (RFC 7143 §11.10)
+	case ttt == iscsi.ReservedTag:
+		// A new exchange ends whatever was open (RFC 7143 §11.10.4).
+		*x = textExchange{ttt: x.ttt + 1, in: iscsi.TextBuffer{Limit: s.srv.cfg.TextData}}
+		if x.ttt == iscsi.ReservedTag {
+			x.ttt = 0
+		}
+	case ttt != x.ttt:
+		return nil, textUnknownTag
+	}
+	if len(x.out) > 0 {
+		x.busy = true
+		return nil, textMore
+	}
+	text, complete, err := x.in.Add(data, req.Continue())
+	switch {
+	case err != nil:
+		return nil, textRefused
+	case !complete:
+		return nil, textGoesOn
+	}
+	x.busy = true
+	return text, textComplete
+}
+
+// cutText returns as much of text as fits, between two pairs if possible; cut
+// reports that a pair continues in the next PDU (the C bit).
+func cutText(text []byte, limit int) (part []byte, cut bool) {
+	if limit <= 0 || len(text) <= limit {
+		return text, false
+	}
+	if i := bytes.LastIndexByte(text[:limit], 0); i >= 0 {
+		return text[:i+1], false
+	}
+	return text[:limit], true
+}
+
+func (c *conn) textResponse(itt, ttt uint32, data []byte, final, cont bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := &c.out
+	r := out.BHS.NewTextResponse()
+	r.SetITT(itt)
+	r.SetFinal(final)
+	r.SetContinue(cont)
+	r.SetTTT(ttt)
+	if final {
+		r.SetTTT(iscsi.ReservedTag)
+	}
+	out.Data = data
+	c.sendLocked(out, takeStatSN)
+	out.Data = nil
+}
+
+// answerText answers the pairs of a complete request: SendTargets, and the few
+// keys that may be declared again in full feature phase. It reports false when the
+// text breaks the protocol. The exchange is the caller's (busy).
+func (s *session) answerText(c *conn, text []byte) bool {
+	kvs, err := iscsi.ParseText(text)
+	if err != nil {
+		return false
+	}
+	x := &c.text
+	rest := kvs[:0]
+	asked := false
+	for _, kv := range kvs {
+		which, ok := iscsi.SendTargets([]iscsi.KeyValue{kv})
+		if !ok {
+			rest = append(rest, kv)
+			continue
+		}
+		if asked {
+			return false // a key has one value in a negotiation (RFC 7143 §6.2)
+		}
+		asked = true
+		if x.rest, ok = s.sendTargets(c, which); !ok {
+			return false
+		}
+	}
+	if len(rest) == 0 {
+		return true
+	}
+	n := iscsi.NewNegotiation(iscsi.RoleTarget, s.settings(), c.dm.KeyProfile(), true)
+	n.SetSessionType(s.params.SessionType)
+	if x.out, err = n.Receive(x.out, rest, iscsi.StageFullFeature); err != nil {
+		s.srv.limits.protocol.Warn(c.log, "text negotiation refused", peerText("error", err.Error()))
+		return false
+	}
+	if _, ok := n.Declared(iscsi.KeyMaxRecvDataSegmentLength); ok {
+		s.mu.Lock()
+		c.mu.Lock()
+		c.params.MaxXmitDataSegmentLength = uint32(n.PeerMaxRecv())
+		c.dm.NoticeKeyValues(&c.params)
+		c.limits = c.dm.Limits()
+		c.mu.Unlock()
+		s.mu.Unlock()
+	}
+	return true
+}

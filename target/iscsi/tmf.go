@@ -1,0 +1,243 @@
+package iscsi
+
+import (
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+	"softiser/target/scsi"
+)
+
+// maxManaging is how many task management functions of a session may wait at once:
+// for tasks to end, for commands on their way, for acknowledgements of others. They
+// take no place in the command window, so nothing else bounds them.
+const maxManaging = 64
+
+// taskRequest takes a Task Management Function Request (RFC 7143 §11.5). The
+// device server executes it; its response is sent when every task that it
+// affects has ended, their transfers included.
+func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
+	req := p.BHS.TaskRequest()
+	f, itt, lun := req.Function(), req.ITT(), req.LUN()
+	s.counters.taskRequests.Add(1)
+	switch n := s.managing.Add(1); {
+	case n <= maxManaging:
+	case req.Immediate():
+		s.managing.Add(-1)
+		c.reject(p, iscsi.RejectImmediate)
+		return
+	default:
+		c.taskResponse(itt, iscsi.TaskRejected)
+		p.Release()
+		return
+	}
+	s.requests.Info(s.log(), "task management", zap.Stringer("function", f), zap.String("lun", iscsi.FormatLUN(lun)),
+		zap.Uint32("cmdsn", req.CmdSN()))
+	if f >= iscsi.QueryTask && f <= iscsi.QueryAsyncEvent && s.params.ProtocolLevel < 2 {
+		// RFC 7144 §4: not before both sides have agreed on iSCSIProtocolLevel 2.
+		c.taskResponse(itt, iscsi.TaskUnsupported)
+		p.Release()
+		return
+	}
+	switch f {
+	case iscsi.AbortTask:
+		s.abortTask(c, p)
+		return
+	case iscsi.ClearACA:
+		s.node.device.Manage(s.nexus, scsi.ClearACA, lun, nil, func(r scsi.TMFResponse) { c.taskResponse(itt, uint8(r)) })
+	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset,
+		iscsi.TargetWarmReset, iscsi.TargetColdReset, iscsi.ITNexusReset:
+		immediate, sn := req.Immediate(), req.CmdSN()
+		p.Release()
+		run := func() { s.abortSets(c, f, itt, lun) }
+		if immediate && (s.many || s.erl > 0) {
+			// On one connection at level 0, what was sent before has arrived before.
+			dropCollecting([]*session{s}, lun, wholeTarget(f)) // they may hold up the order
+			s.afterCommands(sn, run)
+		} else {
+			run()
+		}
+		return
+	case iscsi.TaskReassign:
+		s.reassign(c, req)
+	case iscsi.QueryTask:
+		c.taskResponse(itt, s.queryTask(req))
+	case iscsi.QueryTaskSet:
+		c.taskResponse(itt, s.queryTaskSet(lun))
+	case iscsi.QueryAsyncEvent:
+		switch e, pending, known := s.node.device.QueryAsyncEvent(s.nexus, lun); {
+		case !known:
+			c.taskResponse(itt, iscsi.TaskNoLUN)
+		case pending:
+			c.taskResponseInfo(itt, iscsi.TaskFunctionSucceeded, e.Information())
+		default:
+			c.taskResponse(itt, iscsi.TaskComplete)
+		}
+	default:
+		c.taskResponse(itt, iscsi.TaskUnsupported)
+	}
+	p.Release()
+}
+
+// wholeTarget reports whether a function is about every logical unit.
+func wholeTarget(f iscsi.TaskFunction) bool {
+	return f == iscsi.TargetWarmReset || f == iscsi.TargetColdReset || f == iscsi.ITNexusReset
+}
+
+// abortSets executes a function that aborts task sets (RFC 7143 §4.2.3.3). Data that
+// the initiator was asked for and still sends is dropped, not waited for: its transfer
+// tags are not mistaken for later ones, and initiators that abort fast (Linux, by
+// default) do not send it (ADR 69).
+func (s *session) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun uint64) {
+	all := wholeTarget(f)
+	others := s.sharers(f, lun, all)
+	dropCollecting(append([]*session{s}, others...), lun, all)
+	s.node.device.Manage(s.nexus, scsi.TMF(f), lun, nil, func(r scsi.TMFResponse) {
+		s.afterAcks(c, others, func() {
+			c.taskResponse(itt, uint8(r))
+			if f == iscsi.TargetColdReset {
+				s.srv.coldReset(s.node)
+			}
+		})
+	})
+}
+
+// taskResponse sends the response and pushes it: it may come from a goroutine
+// that pushes another connection, or none.
+func (c *conn) taskResponse(itt uint32, response uint8) { c.taskResponseInfo(itt, response, 0) }
+
+// taskResponseInfo is taskResponse with additional response information (RFC 7144
+// §5.1).
+func (c *conn) taskResponseInfo(itt uint32, response uint8, info uint32) {
+	c.queueTaskResponse(itt, response, info)
+	c.dm.Push()
+}
+
+func (c *conn) queueTaskResponse(itt uint32, response uint8, info uint32) {
+	c.sess.managing.Add(-1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := &c.out
+	r := out.BHS.NewTaskResponse(response)
+	r.SetITT(itt)
+	r.SetAdditional(info)
+	out.Data = nil
+	c.sendLocked(out, takeStatSN)
+}
+
+// abortTask is ABORT TASK (RFC 7143 §11.5.1, §11.5.5).
+func (s *session) abortTask(c *conn, p *iscsi.PDU) {
+	bhs := p.BHS
+	p.Release()
+	s.betweenCommands(func() { s.abortTaskNow(c, bhs.TaskRequest()) })
+}
+
+// abortTaskNow is abortTask at a time when no command is between the window and the
+// device server: one that was there would be found in neither.
+func (s *session) abortTaskNow(c *conn, req iscsi.TaskRequest) {
+	itt, lun, ref, refSN, sn := req.ITT(), req.LUN(), req.RefTask(), req.RefCmdSN(), req.CmdSN()
+	s.mu.Lock()
+	k := s.tags.find(ref)
+	switch {
+	case k != nil && k.state == taskCollecting:
+		f := newFence(func() { c.taskResponse(itt, iscsi.TaskComplete) })
+		calls := s.abortLocked([]*task{k}, f)
+		s.mu.Unlock()
+		calls.run()
+		f.release()
+		s.deliverHeld(c)
+	case k != nil:
+		k.pins++
+		s.mu.Unlock()
+		s.node.device.Manage(s.nexus, scsi.AbortTask, lun, &k.scsi, func(r scsi.TMFResponse) {
+			c.taskResponse(itt, uint8(r))
+		})
+		k.unpin()
+	case s.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn) && s.order.mayBe(refSN, ref):
+		// The command has not arrived: from here on it counts as received, and
+		// is dropped should it still come (RFC 7143 §11.5.1).
+		s.skipCommand(refSN)
+		s.mu.Unlock()
+		c.taskResponse(itt, iscsi.TaskComplete)
+		s.deliverHeld(c)
+	default:
+		s.mu.Unlock()
+		c.taskResponse(itt, iscsi.TaskNotFound)
+	}
+}
+
+// skipCommand makes a CmdSN within the window count as received. The caller
+// holds s.mu.
+func (s *session) skipCommand(sn uint32) {
+	if o := &s.order; o.held != nil {
+		at := &o.held[sn%uint32(len(o.held))]
+		if at.p != nil {
+			at.release()
+			*at = heldPDU{}
+			o.n--
+		}
+	}
+	if s.skip == nil {
+		s.skip = make(map[uint32]struct{})
+	}
+	s.skip[sn] = struct{}{}
+}
+
+// dropCollecting ends the WRITEs of sessions to a logical unit, or to all, whose
+// unsolicited data has not all arrived: the device server does not know them yet.
+func dropCollecting(sessions []*session, lun uint64, all bool) {
+	for _, x := range sessions {
+		x.mu.Lock()
+		var doomed []*task
+		x.tags.each(func(k *task) {
+			if k.state == taskCollecting && (all || sameLUN(k.scsi.LUN, lun)) {
+				doomed = append(doomed, k)
+			}
+		})
+		stalled := x.stalled > 0
+		calls := x.abortLocked(doomed, nil)
+		x.mu.Unlock()
+		calls.run()
+		if stalled {
+			// What an ORDERED one held up goes on, if need be from here: its own
+			// receive goroutine may have nothing more to do.
+			x.deliverHeld(nil)
+		}
+	}
+}
+
+// queryTask is QUERY TASK (RFC 7144 §4.2): is the task in the task set?
+func (s *session) queryTask(req iscsi.TaskRequest) uint8 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.tags.find(req.RefTask()); k != nil && sameLUN(k.scsi.LUN, req.LUN()) {
+		return iscsi.TaskFunctionSucceeded
+	}
+	return iscsi.TaskComplete
+}
+
+// queryTaskSet is QUERY TASK SET: does the task set hold tasks of this nexus?
+func (s *session) queryTaskSet(lun uint64) uint8 {
+	number, ok := iscsi.DecodeLUN(lun)
+	if !ok {
+		return iscsi.TaskNoLUN
+	}
+	if _, err := s.node.lun(uint16(number)); err != nil {
+		return iscsi.TaskNoLUN
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := false
+	s.tags.each(func(k *task) { found = found || sameLUN(k.scsi.LUN, lun) })
+	if found {
+		return iscsi.TaskFunctionSucceeded
+	}
+	return iscsi.TaskComplete
+}
+
+// coldReset ends every session of a target (RFC 7143 §11.5.1: TARGET COLD
+// RESET also terminates all connections).
+func (s *Frontend) coldReset(n *node) {
+	for _, x := range s.sessionList(n) {
+		x.dismiss(errColdReset)
+	}
+}

@@ -1,0 +1,126 @@
+package portal
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"softiser/rdma"
+)
+
+// DefaultPort is the registered port of iSCSI (RFC 7143 §4.2.7.1) and of iSER.
+const DefaultPort = "3260"
+
+// Config describes one listening address. Both transports answer on it: the first
+// bytes of a connection tell which one the initiator speaks.
+type Config struct {
+	// Listen is "host:port"; an empty host or an unspecified address means all
+	// addresses. Port 0 lets the system choose (see Server.Addrs).
+	Listen string
+	// Advertise, when set, is the "host:port" that SendTargets reports instead
+	// of the listening address: for a target behind address translation.
+	Advertise string
+	// Group is the target portal group tag; 0 means 1.
+	Group uint16
+
+	NoISER bool // refuse RDMA connections
+	NoTCP  bool // refuse plain iSCSI connections
+
+	IRD, ORD int // RDMA Reads the initiator, and we, may have outstanding; default 128
+	// StreamLogin also accepts RFC 7145's own start-up: a login over TCP that
+	// negotiates RDMAExtensions=Yes turns into an RDMA connection.
+	StreamLogin bool
+
+	CRC CRCMode // MPA CRC of RDMA connections
+	// LargeFPDU accepts frames above the path's segment size when the initiator
+	// offers them (never beyond 64 KiB).
+	LargeFPDU bool
+	Zerocopy  ZerocopyMode
+
+	// CongestionControl names the TCP congestion control. "auto" or "": reno for
+	// initiators on this host, because pacing ones (bbr) halve the throughput over
+	// loopback, else the host's default; "host": always that.
+	CongestionControl string
+	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
+	// sizes them automatically.
+	SendBuffer, RecvBuffer int
+	// BusyPoll is how long a receiver spins before it sleeps. 0: over iSER for a few
+	// microseconds while an initiator has single commands answered one after the
+	// other; negative: never.
+	BusyPoll time.Duration
+}
+
+// CRCMode says how strongly a portal insists on the MPA CRC (RFC 5044 §4.4).
+type CRCMode uint8
+
+// CRC modes of a portal.
+const (
+	CRCRequired CRCMode = iota // always on: iSCSI digests do not exist over iSER
+	CRCOffered                 // on when the initiator asks for it
+	CRCOff                     // off; an initiator that insists is refused
+)
+
+// ZerocopyMode says when payload is sent with MSG_ZEROCOPY.
+type ZerocopyMode uint8
+
+// Zerocopy modes of a portal.
+const (
+	ZerocopyAuto ZerocopyMode = iota // for large payloads, until the kernel reports that it copied
+	ZerocopyOff
+	ZerocopyOn
+)
+
+// fill sets defaults and checks what can be checked without listening.
+func (c *Config) fill() error {
+	if c.Group == 0 {
+		c.Group = 1
+	}
+	if !strings.Contains(c.Listen, ":") {
+		c.Listen = net.JoinHostPort(c.Listen, DefaultPort)
+	}
+	for _, a := range []string{c.Listen, c.Advertise} {
+		if a == "" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return fmt.Errorf("target: portal %q: %v; want host:port, for example 127.0.0.1:3260 or [::1]:3260", a, err)
+		}
+	}
+	for _, d := range []*int{&c.IRD, &c.ORD} {
+		if *d == 0 {
+			*d = 128
+		}
+	}
+	if c.NoISER && c.NoTCP {
+		return fmt.Errorf("target: portal %q allows neither iSER nor TCP", c.Listen)
+	}
+	return nil
+}
+
+// RDMA returns what the portal asks of an RDMA connection.
+func (c *Config) RDMA() rdma.ConnParams {
+	p := rdma.ConnParams{
+		// The target issues the RDMA Reads and serves none, as Linux targets do:
+		// IRD is there for peers that insist on at least one.
+		IRD: 1, ORD: c.ORD,
+		GSO: c.LargeFPDU, BusyPoll: max(c.BusyPoll, 0),
+		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Congestion: c.CongestionControl,
+	}
+	if c.BusyPoll == 0 {
+		p.BusyPoll = rdma.BusyPollAuto
+	}
+	switch c.CRC {
+	case CRCOffered:
+		p.CRC = rdma.CRCOffered
+	case CRCOff:
+		p.CRC = rdma.CRCOff
+	}
+	switch c.Zerocopy {
+	case ZerocopyAuto:
+		p.Zerocopy = rdma.ZerocopyAuto
+	case ZerocopyOn:
+		p.Zerocopy = rdma.ZerocopyOn
+	}
+	return p
+}

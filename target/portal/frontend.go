@@ -1,0 +1,56 @@
+package portal
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Frontend serves one protocol, over every transport that carries it, on all portals. It
+// is registered with Server.Handle.
+type Frontend interface {
+	// Accept takes a connection over, on a goroutine that belongs to it until it
+	// returns. Nothing has been read from the connection. With an error it is the
+	// caller's again, who closes it and gives its place back; without one the front
+	// end does both, and calls Conn.OnEvict before anything may wait for the peer.
+	Accept(c *Conn) error
+	// Drain asks the peers to leave and waits until they have. When ctx is done it
+	// cuts off those that are left and returns ctx's error; in any case nobody is
+	// left. No connection comes from then on.
+	Drain(ctx context.Context) error
+	// Close gives back what is left, when no Accept runs any more. Volumes are
+	// flushed; the error is what went wrong there.
+	Close(ctx context.Context) error
+}
+
+// Conn is a connection on its way to a front end, which may keep it.
+type Conn struct {
+	Net           *net.TCPConn
+	Portal        *Portal
+	Local, Remote netip.AddrPort
+	Opened        time.Time
+	Deadline      time.Time   // until when the transport must be ready; zero: no limit
+	Log           *zap.Logger // tells portal and peer
+	Place         *Place      // until login is done
+	Hello
+
+	closer atomic.Pointer[func()]
+}
+
+// OnEvict says how the connection is closed from now on when it has to make room for
+// others before its login is done. Before that its socket is closed.
+func (c *Conn) OnEvict(f func()) { c.closer.Store(&f) }
+
+// evict closes the connection because it has to give way.
+func (c *Conn) evict() {
+	c.Portal.evicted.Add(1)
+	if f := c.closer.Load(); f != nil {
+		(*f)()
+	} else {
+		c.Net.Close()
+	}
+}

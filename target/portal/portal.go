@@ -1,0 +1,272 @@
+package portal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/congestion"
+	"softiser/internal/sockio"
+	"softiser/target/internal/loglimit"
+)
+
+// Portal is one listening address.
+type Portal struct {
+	srv *Server
+	cfg Config
+	log *zap.Logger
+
+	ln   *net.TCPListener
+	addr atomic.Pointer[netip.AddrPort] // while it listens
+
+	accepted, garbage, silent, evicted, turned atomic.Uint64
+	badLine, acceptLine                        loglimit.Limit
+}
+
+func newPortal(srv *Server, cfg Config) *Portal {
+	return &Portal{
+		srv: srv, cfg: cfg, log: srv.log.With(zap.String("portal", cfg.Listen)),
+		badLine: loglimit.Limit{Every: time.Second}, acceptLine: loglimit.Limit{Every: time.Second},
+	}
+}
+
+// Bound returns the address that the portal listens on, if it does.
+// Config returns what the portal was made of, defaults filled in. It is not changed.
+func (p *Portal) Config() *Config { return &p.cfg }
+
+func (p *Portal) Bound() (netip.AddrPort, bool) {
+	a := p.addr.Load()
+	if a == nil {
+		return netip.AddrPort{}, false
+	}
+	return *a, true
+}
+
+// soBusyPoll is SO_BUSY_POLL, microseconds (socket(7)); the syscall package does
+// not name it.
+const soBusyPoll = 46
+
+// TCP asks after a silent peer by itself, for those that nobody else may ask: sessions
+// over iSER before their first command, and all where pings are switched off. One whose
+// host is gone is noticed within idle + count * interval, seconds.
+const (
+	keepIdle     = 60
+	keepInterval = 15
+	keepCount    = 4
+)
+
+// listen opens the socket. Options set here are inherited by what it accepts.
+func (p *Portal) listen() error {
+	var optErr error
+	lc := net.ListenConfig{KeepAlive: -1, Control: func(network, addr string, rc syscall.RawConn) error {
+		if optErr = congestion.Listening(p.cfg.CongestionControl)(network, addr, rc); optErr != nil {
+			return nil
+		}
+		return rc.Control(func(fd uintptr) { optErr = p.setOptions(int(fd)) })
+	}}
+	ln, err := lc.Listen(context.Background(), "tcp", p.cfg.Listen)
+	if err == nil && optErr != nil {
+		ln.Close()
+		err = optErr
+	}
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("target: portal %s: %w; stop what listens there or choose another address", p.cfg.Listen, err)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("target: portal %s: %w; ports below 1024 need root or CAP_NET_BIND_SERVICE", p.cfg.Listen, err)
+	case err != nil:
+		return fmt.Errorf("target: portal %s: %w", p.cfg.Listen, err)
+	}
+	p.ln = ln.(*net.TCPListener)
+	a := ln.Addr().(*net.TCPAddr).AddrPort()
+	p.addr.Store(&a)
+	return nil
+}
+
+func (p *Portal) setOptions(fd int) error {
+	for _, o := range []struct {
+		name string
+		opt  int
+		v    int
+	}{{"SO_SNDBUF", syscall.SO_SNDBUF, p.cfg.SendBuffer}, {"SO_RCVBUF", syscall.SO_RCVBUF, p.cfg.RecvBuffer}} {
+		if o.v > 0 {
+			if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, o.opt, o.v); err != nil {
+				return fmt.Errorf("%s %d: %w", o.name, o.v, err)
+			}
+		}
+	}
+	for _, o := range []struct{ level, opt, v int }{
+		{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, keepIdle},
+		{syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, keepInterval}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, keepCount},
+	} {
+		if err := syscall.SetsockoptInt(fd, o.level, o.opt, o.v); err != nil {
+			return fmt.Errorf("TCP keepalive: %w", err)
+		}
+	}
+	if us := p.cfg.BusyPoll.Microseconds(); us > 0 {
+		// Needs CAP_NET_ADMIN to go up; without it the user-space spin remains.
+		_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, soBusyPoll, int(us))
+	}
+	return nil
+}
+
+// close stops listening.
+func (p *Portal) close() {
+	if p.addr.Swap(nil) != nil {
+		p.ln.Close()
+	}
+}
+
+// accept takes connections until the listener is closed.
+func (p *Portal) accept() {
+	var spare spareDescriptor
+	defer spare.free()
+	delay := time.Duration(0)
+	for {
+		spare.take()
+		c, err := p.ln.AcceptTCP()
+		if noDescriptor(err) {
+			p.acceptLine.Warn(p.log, "no file descriptor is left for a connection", zap.Error(err))
+			c, err = p.acceptWith(&spare)
+		}
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			// Out of memory, or worse: established sessions go on; wait for better times.
+			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+			p.acceptLine.Warn(p.log, "accept failed; trying again", zap.Error(err), zap.Duration("in", delay))
+			time.Sleep(delay)
+			continue
+		}
+		delay = 0
+		if c != nil {
+			p.receive(c)
+		}
+	}
+}
+
+func noDescriptor(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// acceptWith takes a connection, if one comes before long, on the spare descriptor.
+// Somebody who waits for login in silence gives way to it; if there is none, it is turned
+// away, and nil. Linux says that descriptors are short before it looks for a connection;
+// the spare one is not let go until there is one, because others want it too.
+func (p *Portal) acceptWith(spare *spareDescriptor) (*net.TCPConn, error) {
+	rc, err := p.ln.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	if waiting, err := sockio.Readable(rc, 100*time.Millisecond); !waiting {
+		return nil, err
+	}
+	if c, err := p.ln.AcceptTCP(); !noDescriptor(err) {
+		return c, err // there are some again
+	}
+	spare.free()
+	c, err := p.ln.AcceptTCP()
+	if err != nil {
+		return nil, err
+	}
+	if victim := p.srv.pending.giveWay(); victim != nil {
+		victim.evict()
+		return c, nil
+	}
+	p.accepted.Add(1)
+	p.turned.Add(1)
+	turnAway(c)
+	return nil, nil
+}
+
+// receive gives a connection its place among those that wait for login.
+func (p *Portal) receive(nc *net.TCPConn) {
+	p.accepted.Add(1)
+	c := &Conn{Net: nc, Portal: p, Opened: time.Now(), Remote: nc.RemoteAddr().(*net.TCPAddr).AddrPort()}
+	var victim *Place
+	if c.Place, victim = p.srv.pending.add(c.Remote.Addr(), c.evict); c.Place == nil {
+		// Before it has cost more than the look at its address.
+		p.turned.Add(1)
+		p.badLine.Warn(p.log, "connection turned away: too many from its address wait for login",
+			zap.Stringer("from", c.Remote), zap.Uint64("turned_away", p.turned.Load()))
+		turnAway(nc)
+		return
+	}
+	p.srv.wg.Add(1)
+	go func() {
+		defer p.srv.wg.Done()
+		if victim != nil {
+			victim.evict()
+			p.badLine.Warn(p.log, "too many connections wait for login; the oldest of an address that has many is closed",
+				zap.Int("waiting", p.srv.pending.len()))
+		}
+		p.begin(c)
+	}()
+}
+
+// begin finds out what a new connection speaks and gives it to the front end for that.
+// It runs on a goroutine of its own, which ends when the front end has taken over.
+func (p *Portal) begin(c *Conn) {
+	c.Local = c.Net.LocalAddr().(*net.TCPAddr).AddrPort()
+	c.Log = p.log.With(zap.Stringer("from", c.Remote))
+	err := congestion.Accepted(p.cfg.CongestionControl, c.Net)
+	if err == nil {
+		err = p.sniff(c)
+	}
+	if err == nil {
+		err = p.srv.fronts[c.Protocol].Accept(c)
+	}
+	if err != nil {
+		c.Place.Done()
+		c.Net.Close()
+		p.refused(c.Log, err)
+	}
+}
+
+// sniff waits for the first bytes within the configured time.
+func (p *Portal) sniff(c *Conn) (err error) {
+	if t := p.srv.cfg.FirstBytes; t > 0 {
+		c.Deadline = c.Opened.Add(t)
+		if err := c.Net.SetReadDeadline(c.Deadline); err != nil {
+			return err
+		}
+	}
+	if c.Hello, err = sniff(c.Net); err != nil {
+		return err
+	}
+	if c.Transport == RDMA && p.cfg.NoISER || c.Transport == TCP && p.cfg.NoTCP {
+		return fmt.Errorf("%v is switched off on this portal", c.Hello)
+	}
+	return c.Net.SetReadDeadline(time.Time{})
+}
+
+// refused counts and tells of a connection that did not get as far as a login.
+func (p *Portal) refused(log *zap.Logger, err error) {
+	var ne net.Error
+	if errors.Is(err, io.EOF) {
+		// What port scanners and health checks do.
+		p.silent.Add(1)
+		log.Debug("connection closed by the peer before it sent anything recognisable")
+		return
+	}
+	switch {
+	case errors.As(err, &ne) && ne.Timeout():
+		p.silent.Add(1)
+		err = errors.New("nothing recognisable was sent in time")
+	case errors.Is(err, errNotISCSI):
+		p.garbage.Add(1)
+	default:
+		p.silent.Add(1)
+	}
+	p.badLine.Warn(log, "connection closed before login", zap.NamedError("reason", err),
+		zap.Uint64("garbage", p.garbage.Load()), zap.Uint64("silent", p.silent.Load()))
+}

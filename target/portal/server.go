@@ -1,0 +1,209 @@
+package portal
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// ErrServerClosed is returned by Serve after Shutdown.
+var ErrServerClosed = errors.New("target: the server has been shut down")
+
+var errNoPortal = errors.New("target: no portal configured: set Config.Portals, for example {Listen: \"127.0.0.1:3260\"}")
+
+// serverState is where a server is in its life:
+//
+//	new ──Listen──▶ listening ──Shutdown──▶ draining ──connections gone──▶ stopped
+type serverState uint8
+
+const (
+	serverNew serverState = iota
+	serverListening
+	serverDraining
+	serverStopped
+)
+
+func (s serverState) String() string {
+	return [...]string{"new", "listening", "draining", "stopped"}[s]
+}
+
+// ServerConfig describes a Server. Times may be negative: no limit.
+type ServerConfig struct {
+	Portals    []Config
+	FirstBytes time.Duration // from accept until the transport is ready
+	Drain      time.Duration // that Serve gives peers to leave when its context is done
+	Log        *zap.Logger
+}
+
+// Server listens on portals, finds out what a connection speaks, and gives it to the
+// front end for that. Its methods are safe for concurrent use.
+type Server struct {
+	cfg     ServerConfig
+	log     *zap.Logger
+	epoch   time.Time
+	portals []*Portal
+	fronts  map[Protocol]Frontend // not changed after Listen
+	pending pendingSet
+
+	mu    sync.Mutex
+	state serverState // guarded by mu
+
+	wg      sync.WaitGroup // accept loops and start-ups
+	stopped chan struct{}  // closed when Shutdown is done
+}
+
+// NewServer checks the configuration and makes a server. It does not listen yet.
+func NewServer(cfg ServerConfig) (*Server, error) {
+	if len(cfg.Portals) == 0 {
+		return nil, errNoPortal
+	}
+	s := &Server{cfg: cfg, log: cfg.Log, epoch: time.Now(), fronts: map[Protocol]Frontend{}, stopped: make(chan struct{})}
+	for _, p := range cfg.Portals {
+		if err := p.fill(); err != nil {
+			return nil, err
+		}
+		s.portals = append(s.portals, newPortal(s, p))
+	}
+	return s, nil
+}
+
+// Handle registers the front end of a protocol. It is called before Listen, once for each
+// protocol that a Hello may name.
+func (s *Server) Handle(p Protocol, f Frontend) { s.fronts[p] = f }
+
+// Portals returns the portals, in the order of ServerConfig.Portals.
+func (s *Server) Portals() []*Portal { return s.portals }
+
+// SetLimits changes how many connections before login there may be, in all and from one
+// address once they are more than half. Those that are there already stay.
+func (s *Server) SetLimits(pending, perAddress int) { s.pending.limit(pending, perAddress) }
+
+// Limits returns what SetLimits has set.
+func (s *Server) Limits() (pending, perAddress int) {
+	s.pending.mu.Lock()
+	defer s.pending.mu.Unlock()
+	return s.pending.max, s.pending.share
+}
+
+// Pending is how many connections are before login.
+func (s *Server) Pending() int { return s.pending.len() }
+
+// State says where the server is in its life, and since when there has been one.
+func (s *Server) State() (state string, uptime time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.String(), time.Since(s.epoch)
+}
+
+// Listen opens the portals. Serve does it if it has not been done; calling it
+// first makes errors and addresses known early. When a portal cannot be opened
+// none is.
+func (s *Server) Listen() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != serverNew {
+		return nil
+	}
+	for i, p := range s.portals {
+		if err := p.listen(); err != nil {
+			for _, q := range s.portals[:i] {
+				q.close()
+			}
+			return err
+		}
+	}
+	s.state = serverListening
+	return nil
+}
+
+// Addrs returns the addresses of the portals, in the order of Config.Portals;
+// those that do not listen are left out.
+func (s *Server) Addrs() []string {
+	var as []string
+	for _, p := range s.portals {
+		if a, ok := p.Bound(); ok {
+			as = append(as, a.String())
+		}
+	}
+	return as
+}
+
+// Serve listens and serves until ctx is done or Shutdown is called. When ctx is
+// done it shuts down by itself, within ServerConfig.Drain, and returns nil.
+func (s *Server) Serve(ctx context.Context) error {
+	if err := s.Listen(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.state != serverListening {
+		s.mu.Unlock()
+		return ErrServerClosed
+	}
+	for _, p := range s.portals {
+		s.wg.Add(1)
+		go func() {
+			defer s.wg.Done()
+			p.accept()
+		}()
+	}
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
+		defer cancel()
+		if err := s.Shutdown(drain); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		return nil
+	case <-s.stopped:
+		return ErrServerClosed
+	}
+}
+
+// Shutdown ends the server in an orderly way: it stops listening, asks every peer to
+// leave, and waits until they have done so or ctx is done. Then the connections that are
+// left are closed, their commands end, and every volume is flushed. The error is
+// ctx.Err() when peers had to be cut off, or what went wrong in a flush.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	if s.state >= serverDraining {
+		s.mu.Unlock()
+		<-s.stopped
+		return nil
+	}
+	s.state = serverDraining
+	s.mu.Unlock()
+
+	for _, p := range s.portals {
+		p.close()
+	}
+	s.pending.evictAll()
+	cut := s.eachFront(func(f Frontend) error { return f.Drain(ctx) })
+	s.wg.Wait()
+	err := s.eachFront(func(f Frontend) error { return f.Close(context.WithoutCancel(ctx)) })
+	if err != nil {
+		s.log.Error("a volume could not be flushed", zap.Error(err))
+	}
+	s.mu.Lock()
+	s.state = serverStopped
+	s.mu.Unlock()
+	close(s.stopped)
+	s.log.Info("stopped")
+	return errors.Join(err, cut)
+}
+
+// eachFront calls f for all front ends at once and joins the errors.
+func (s *Server) eachFront(f func(Frontend) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, 0, len(s.fronts))
+	for _, fe := range s.fronts {
+		errs = append(errs, nil)
+		err := &errs[len(errs)-1]
+		wg.Go(func() { *err = f(fe) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,30 @@
+package portal
+
+import (
+	"net"
+	"os"
+)
+
+// spareDescriptor is kept for the moment when there is no other left: with it a
+// connection can be accepted and turned away, instead of being left to wait.
+type spareDescriptor struct{ f *os.File }
+
+func (s *spareDescriptor) take() {
+	if s.f == nil {
+		s.f, _ = os.Open(os.DevNull) // without it, turning away has to wait
+	}
+}
+
+func (s *spareDescriptor) free() {
+	if s.f != nil {
+		s.f.Close()
+		s.f = nil
+	}
+}
+
+// turnAway closes a connection at once and without the memory that the kernel keeps of
+// one that has been closed in an orderly way.
+func turnAway(nc *net.TCPConn) {
+	_ = nc.SetLinger(0) // a reset is a courtesy
+	nc.Close()
+}

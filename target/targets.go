@@ -1,0 +1,68 @@
+package target
+
+import (
+	"context"
+
+	"softiser/target/scsi"
+)
+
+// AddTarget adds a target with its LUNs. A LUN that cannot be added is an error
+// that names it; the target and the other LUNs are there all the same, so that
+// one bad volume does not take the rest with it.
+func (s *Server) AddTarget(t Target) error { return s.iscsi.AddTarget(t) }
+
+// UpdateTarget changes who may log in to a target and what it is called: Alias,
+// Auth, ACL and Redirect are taken from t, the rest of it does not count. Sessions
+// that are there stay; the next login goes by the new rules.
+func (s *Server) UpdateTarget(t Target) error { return s.iscsi.UpdateTarget(t) }
+
+// RemoveTarget ends the sessions of a target and takes it away. Volumes are
+// flushed. If ctx ends while commands still hold a volume, the target is gone for
+// initiators, and RemoveTarget may be called again to wait for the rest: only when it
+// returns something else than ctx's error may the volumes be closed.
+func (s *Server) RemoveTarget(ctx context.Context, name string) error {
+	return s.iscsi.RemoveTarget(ctx, name)
+}
+
+// AddLUN adds a volume to a target; initiators that are logged in are told.
+func (s *Server) AddLUN(target string, l LUN) error { return s.iscsi.AddLUN(target, l) }
+
+// RemoveLUN takes a volume away from a target, under load if need be: new
+// commands find no such unit, and when RemoveLUN returns without an error
+// nothing uses the volume any more, so that its owner may close it.
+func (s *Server) RemoveLUN(ctx context.Context, target string, number uint16) error {
+	return s.iscsi.RemoveLUN(ctx, target, number)
+}
+
+// ResizeLUN changes the size of a volume that supports it, bytes. Every
+// initiator is told by a unit attention.
+func (s *Server) ResizeLUN(target string, number uint16, size int64) error {
+	return s.iscsi.ResizeLUN(target, number, size)
+}
+
+// SetQoS changes the rate limits of a LUN; commands that wait go on under the new ones.
+func (s *Server) SetQoS(target string, number uint16, q scsi.QoS) error {
+	return s.iscsi.SetQoS(target, number, q)
+}
+
+// SetWorkers changes how many commands of a LUN may wait for its volume at once.
+func (s *Server) SetWorkers(target string, number uint16, workers int) error {
+	return s.iscsi.SetWorkers(target, number, workers)
+}
+
+// SetAccessState changes the asymmetric access state (ALUA) of a LUN through one
+// portal group. Initiators are told by a unit attention.
+func (s *Server) SetAccessState(target string, number, group uint16, state scsi.AccessState) error {
+	return s.iscsi.SetAccessState(target, number, group, state)
+}
+
+// ReleaseInitiator takes an initiator's name at a target from the user whom it belongs
+// to: its sessions end, and its persistent registrations, which stay, are those of
+// whoever next proves a right to the name.
+func (s *Server) ReleaseInitiator(target, initiator string) error {
+	return s.iscsi.ReleaseInitiator(target, initiator)
+}
+
+// KillSession ends the session with the given TSIH. Its initiator is told
+// (AsyncEvent 3), and usually logs in again.
+func (s *Server) KillSession(tsih uint16) error { return s.iscsi.KillSession(tsih) }

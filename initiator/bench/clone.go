@@ -58,24 +58,27 @@ type clone struct {
 	resumed bool    // the flow has called while no slot was parked for it
 
 	// runner
-	pat      *pattern
-	ledger   *Ledger
-	lim      [datas]limiter
-	paced    bool
-	resting  int
-	flow     *flow
-	floors   []floor
-	over     bool // to end although there is more to do
-	flight   int  // requests handed to the sessions and not accounted
-	drain    bool // the next pass begins when all slots rest
-	passes   int
-	toMove   int64 // bytes left to issue; <0: no limit
-	toIssue  int64 // operations left to issue; <0: no limit
-	began    time.Duration
-	ramped   bool
-	deadline time.Duration // 0: none
-	failed   bool
-	cut      bool // stopped before its end
+	pat       *pattern
+	content   *filler
+	refills   bool // each write gets its content anew
+	scrambles bool
+	ledger    *Ledger
+	lim       [datas]limiter
+	paced     bool
+	resting   int
+	flow      *flow
+	floors    []floor
+	over      bool // to end although there is more to do
+	flight    int  // requests handed to the sessions and not accounted
+	drain     bool // the next pass begins when all slots rest
+	passes    int
+	toMove    int64 // bytes left to issue; <0: no limit
+	toIssue   int64 // operations left to issue; <0: no limit
+	began     time.Duration
+	ramped    bool
+	deadline  time.Duration // 0: none
+	failed    bool
+	cut       bool // stopped before its end
 
 	sinceFlush int       // writes since the last flush was issued
 	flushing   bool      // a flush is in flight
@@ -150,6 +153,7 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 	}
 	c = &clone{job: j, luns: luns, epoch: epoch, done: make(chan struct{}), pat: newPattern(j, base, size, info.Size)}
 	c.stats.Job, c.stats.Jobs = j, 1
+	c.content = newFiller(j, size)
 	if err := c.openLedger(base, unit, size); err != nil {
 		return nil, err
 	}
@@ -185,14 +189,15 @@ func (c *clone) makeSlots() (err error) {
 	if c.mem, err = alignedMemory(each * j.IODepth); err != nil {
 		return err
 	}
-	if j.writes() && !j.ZeroBuffers && j.Verify == VerifyNone {
-		fillRandom(c.mem, j.Seed+uint64(j.thread))
-	}
 	c.slots = make([]slot, j.IODepth)
+	c.refills, c.scrambles = j.refills(), j.scrambles()
 	for i := range c.slots {
 		s := &c.slots[i]
 		s.c, s.lun, s.buf = c, c.luns[i%len(c.luns)], c.mem[i*each:(i+1)*each]
 		s.req.Done, s.req.User = slotDone, s
+		if j.writes() && j.Verify == VerifyNone {
+			c.content.fill(s.buf[:j.maxBS()])
+		}
 	}
 	c.parked = make([]*slot, 0, j.IODepth)
 	if c.ledger != nil && j.Fsync > 0 {

@@ -77,7 +77,7 @@ type Job struct {
 	NoRandomMap bool
 	Dist        Distribution
 	Poisson     bool // a limited rate is a Poisson process, not a steady one
-	ZeroBuffers bool
+	Payload     Payload
 	FUA         bool
 	Fsync       int // flush after so many writes; zero: never
 	EndFsync    bool
@@ -106,6 +106,7 @@ type Job struct {
 	kbBase   int
 	clone    int // number of this clone within its job
 	thread   int // number of this clone within the run, from 1
+	threads  int // clones within the run
 	group    int
 	explicit map[string]string // options as written, for the report
 	order    []string          // their order
@@ -116,7 +117,7 @@ var defaultPercentiles = []float64{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95,
 
 func newJob() *Job {
 	j := &Job{
-		Name: "bench", RWName: "read", IODepth: 1, NumJobs: 1, SeqRun: 1, Loops: 1, RWMixRead: 50, Floor: Floor{Cycle: time.Second}, DoVerify: true,
+		Name: "bench", RWName: "read", IODepth: 1, NumJobs: 1, SeqRun: 1, Loops: 1, RWMixRead: 50, Floor: Floor{Cycle: time.Second}, Payload: Payload{chunk: 512, workingSet: 5}, DoVerify: true,
 		ClatPercentile: true, Percentiles: defaultPercentiles, Seed: defaultSeed, kbBase: 1024,
 		explicit: map[string]string{},
 	}
@@ -213,6 +214,9 @@ func (j *Job) check() error {
 		return fail("it cannot wait for itself")
 	case j.Fsync < 0:
 		return fail("fsync %d must not be negative", j.Fsync)
+	}
+	if err := j.checkPayload(fail); err != nil {
+		return err
 	}
 	if err := j.settleZones(fail); err != nil {
 		return err

@@ -76,7 +76,20 @@ var options = []option{
 	}},
 	{"randrepeat", nil, "0|1", "the same sequence in every run (default 1)", setRandRepeat},
 	{"norandommap", nil, "", "random blocks without keeping each to once per pass", boolVar(func(j *Job) *bool { return &j.NoRandomMap })},
-	{"zero_buffers", nil, "", "write zeroes (default: random bytes)", boolVar(func(j *Job) *bool { return &j.ZeroBuffers })},
+	{"zero_buffers", nil, "", "write zeroes (default: random bytes)", boolVar(func(j *Job) *bool { return &j.Payload.zero })},
+	{"refill_buffers", nil, "", "draw the random bytes anew for every write", boolVar(func(j *Job) *bool { return &j.Payload.refill })},
+	{"scramble_buffers", nil, "0|1", "make a little of every 512 bytes unique, so that nothing can be stored once for all (default 1)", setScramble},
+	{"buffer_pattern", nil, "PATTERN", "write this over and over: \"text\", 0x… (first byte first), a decimal number, 'file', or several", setPattern},
+	{"buffer_compress_percentage", nil, "PERCENT", "how much of each buffer_compress_chunk is no random bytes but the pattern, or zeroes", intVar(func(j *Job) *int { return &j.Payload.compress })},
+	{"buffer_compress_chunk", nil, "SIZE", "bytes of one compressible piece (default 512)", func(j *Job, v string) error {
+		n, err := parseBytes(v, j.kbBase)
+		j.Payload.chunk = int(min(n, maxBlock))
+		return err
+	}},
+	{"dedupe_percentage", nil, "PERCENT", "share of writes that carry what another one carries, too", intVar(func(j *Job) *int { return &j.Payload.dedupe })},
+	{"dedupe_mode", nil, "MODE", "what a duplicate repeats: the write before it (repeat), or one of a working_set", setDedupeMode},
+	{"dedupe_working_set_percentage", nil, "PERCENT", "size of the working set, as a share of size (default 5)", intVar(func(j *Job) *int { return &j.Payload.workingSet })},
+	{"dedupe_global", nil, "0|1", "one working set for the jobs together", boolVar(func(j *Job) *bool { return &j.Payload.dedupeGlobal })},
 	{"fsync", []string{"fdatasync"}, "N", "flush (SYNCHRONIZE CACHE) after every N writes", intVar(func(j *Job) *int { return &j.Fsync })},
 	{"end_fsync", nil, "", "flush when the job has ended", boolVar(func(j *Job) *bool { return &j.EndFsync })},
 	{"fua", []string{"sync", "writefua"}, "", "durable writes (FUA)", setSync},

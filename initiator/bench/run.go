@@ -83,7 +83,10 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 		stage = nil
 		return err
 	}
-	thread := 0
+	thread, threads := 0, 0
+	for _, j := range jobs {
+		threads += j.NumJobs
+	}
 	for i, j := range jobs {
 		if i > 0 && j.Stonewall {
 			if err := flush(); err != nil {
@@ -93,7 +96,7 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 		for n := range j.NumJobs {
 			c := *j
 			thread++
-			c.clone, c.thread = n, thread
+			c.clone, c.thread, c.threads = n, thread, threads
 			c.URL = cmp.Or(c.URL, cfg.URL)
 			stage = append(stage, &c)
 		}

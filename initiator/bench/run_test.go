@@ -203,11 +203,18 @@ func TestStages(t *testing.T) {
 func TestNoAllocationPerIO(t *testing.T) {
 	f := newFake(t, 1<<20)
 	f.inline = true
-	jobs := parseText(t, "[j]\nrw=randwrite\nbs=4k\niodepth=8\nverify=crc32c\nfsync=16\nloops=1000\ndo_verify=0")
-	few := testing.AllocsPerRun(3, func() { jobs[0].Loops = 2; run1(t, f, jobs) })
-	many := testing.AllocsPerRun(3, func() { jobs[0].Loops = 42; run1(t, f, jobs) })
-	if perIO := (many - few) / (40 * 256); perIO > 0.01 {
-		t.Errorf("%.3f allocations per operation", perIO)
+	for _, text := range []string{
+		"verify=crc32c\nfsync=16\ndo_verify=0",
+		"dedupe_percentage=30\nbuffer_compress_percentage=50",
+		"flow=1\nrate_min=1",
+		"zonemode=strided\nzonesize=64k",
+	} {
+		jobs := parseText(t, "[j]\nrw=randwrite\nbs=4k\niodepth=8\nloops=1000\n"+text)
+		few := testing.AllocsPerRun(3, func() { jobs[0].Loops = 2; run1(t, f, jobs) })
+		many := testing.AllocsPerRun(3, func() { jobs[0].Loops = 42; run1(t, f, jobs) })
+		if perIO := (many - few) / (40 * 256); perIO > 0.01 {
+			t.Errorf("%s: %.3f allocations per operation", text, perIO)
+		}
 	}
 }
 

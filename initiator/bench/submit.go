@@ -128,8 +128,13 @@ func (c *clone) submitData(s *slot) {
 	case dirWrite:
 		r.Op, r.FUA = initiator.OpWrite, c.job.FUA
 		c.sinceFlush++
-		if c.ledger != nil {
+		switch {
+		case c.ledger != nil:
 			c.sign(r.Buf, e.off)
+		case c.refills:
+			c.content.fill(r.Buf)
+		case c.scrambles:
+			c.content.scramble(r.Buf, e.off)
 		}
 	case dirTrim:
 		r.Op, r.Buf = initiator.OpDiscard, nil
@@ -141,7 +146,7 @@ func (c *clone) submitData(s *slot) {
 func (c *clone) sign(p []byte, off int64) {
 	unit := int(c.pat.unit)
 	for ; len(p) >= unit; p, off = p[unit:], off+int64(unit) {
-		fillBlock(p[:unit], c.ledger.seed, off, c.ledger.issue(off), c.job.thread)
+		fillBlock(p[:unit], c.ledger.seed, off, c.ledger.issue(off), c.job.thread, &c.job.Payload)
 	}
 }
 

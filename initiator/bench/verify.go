@@ -51,10 +51,13 @@ func blockSeed(seed uint64, off int64, gen uint32) uint64 {
 	return mix64(mix64(seed^uint64(off)*0x9e3779b97f4a7c15) + uint64(gen))
 }
 
-// fillBlock makes p the content of generation gen of the block at off.
-func fillBlock(p []byte, seed uint64, off int64, gen uint32, thread int) {
+// fillBlock makes p the content of generation gen of the block at off; of the
+// payload's wishes it heeds how compressible its end is to be, as fio does.
+func fillBlock(p []byte, seed uint64, off int64, gen uint32, thread int, pay *Payload) {
 	bs := blockSeed(seed, off, gen)
-	fillRandom(p[hdrSize:], bs)
+	front := hdrSize + (len(p)-hdrSize)*(100-pay.compress)/100
+	fillRandom(p[hdrSize:front], bs)
+	repeat(p[front:], pay.pattern)
 	le := binary.LittleEndian
 	le.PutUint16(p[0:], hdrMagic)
 	le.PutUint16(p[2:], hdrCRC32C)

@@ -24,9 +24,9 @@ func TestVerifyDetects(t *testing.T) {
 		{"header bit", func(f *fakeLUN) { block(f, 7)[20] ^= 1 }, []string{"corrupt header", "offset 28672"}},
 		{"zeroes", func(f *fakeLUN) { clear(block(f, 7)) }, []string{"unwritten or corrupt", "offset 28672", "generation 1"}},
 		{"misplaced", func(f *fakeLUN) { copy(block(f, 7), block(f, 9)) }, []string{"misplaced", "offset 28672", "the block of offset 36864"}},
-		{"other seed", func(f *fakeLUN) { fillBlock(block(f, 7), 99, 7*4096, 1, 1) }, []string{"foreign", "another run"}},
-		{"other size", func(f *fakeLUN) { fillBlock(f.data[7*4096:7*4096+8192], defaultSeed, 7*4096, 1, 1) }, []string{"wrong-sized", "8192 bytes"}},
-		{"future", func(f *fakeLUN) { fillBlock(block(f, 7), defaultSeed, 7*4096, 5, 1) }, []string{"unexpected", "generation 1", "generation 5"}},
+		{"other seed", func(f *fakeLUN) { fillBlock(block(f, 7), 99, 7*4096, 1, 1, &Payload{}) }, []string{"foreign", "another run"}},
+		{"other size", func(f *fakeLUN) { fillBlock(f.data[7*4096:7*4096+8192], defaultSeed, 7*4096, 1, 1, &Payload{}) }, []string{"wrong-sized", "8192 bytes"}},
+		{"future", func(f *fakeLUN) { fillBlock(block(f, 7), defaultSeed, 7*4096, 5, 1, &Payload{}) }, []string{"unexpected", "generation 1", "generation 5"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFake(t, 1<<20)
@@ -165,12 +165,12 @@ func TestWindow(t *testing.T) {
 		t.Fatalf("window %+v", w)
 	}
 	for gen := uint32(1); gen <= 4; gen++ {
-		fillBlock(p, 7, 4096, gen, 1)
+		fillBlock(p, 7, 4096, gen, 1, &Payload{})
 		if m := checkBlock(p, 7, 4096, w); (m == nil) != (gen == 2 || gen == 3) {
 			t.Errorf("generation %d: %v", gen, m)
 		}
 	}
-	fillBlock(p, 7, 4096, 3, 1)
+	fillBlock(p, 7, 4096, 3, 1, &Payload{})
 	p[4000] ^= 1
 	if m := checkBlock(p, 7, 4096, w); m != nil {
 		t.Errorf("torn: %v", m)
@@ -182,7 +182,7 @@ func TestWindow(t *testing.T) {
 
 func FuzzCheckBlock(f *testing.F) {
 	p := make([]byte, 512)
-	fillBlock(p, 1, 512, 1, 1)
+	fillBlock(p, 1, 512, 1, 1, &Payload{})
 	f.Add(p, int64(512))
 	f.Add(make([]byte, 512), int64(0))
 	f.Fuzz(func(t *testing.T, p []byte, off int64) {
@@ -191,7 +191,7 @@ func FuzzCheckBlock(f *testing.F) {
 		}
 		if m := checkBlock(p, 1, off, window{lo: 1, hi: 1}); m == nil {
 			q := make([]byte, len(p))
-			fillBlock(q, 1, off, 1, int(p[32])|int(p[33])<<8)
+			fillBlock(q, 1, off, 1, int(p[32])|int(p[33])<<8, &Payload{})
 			if string(p[:16]) != string(q[:16]) {
 				t.Errorf("accepted a foreign block")
 			}

@@ -1,0 +1,189 @@
+package dhchap
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"encoding/binary"
+	"slices"
+)
+
+// ctrlState is where a controller's side is.
+//
+//	expectNegotiate ──Send──▶ offerChallenge ──Receive──▶ expectReply ──Send──▶ offerSuccess1
+//	                                                                                │ Receive
+//	                                      done ◀──Send── expectSuccess2 ◀───────────┤
+//	                                        ▲                                       │ nothing to prove
+//	                                        └───────────────────────────────────────┘
+//
+// A breach leads to offerFailure, and from there to failed.
+type ctrlState uint8
+
+const (
+	expectNegotiate ctrlState = iota
+	offerChallenge
+	expectReply
+	offerSuccess1
+	expectSuccess2
+	done
+	offerFailure
+	failed
+)
+
+// Controller is the controller's side of the authentication of one queue. It is
+// not safe for concurrent use.
+type Controller struct {
+	cfg   Config
+	state ctrlState
+	err   *Error
+
+	tid      uint16
+	concat   uint8
+	offer    challenge
+	exchange *exchange
+	r2       []byte // nil: the host did not ask for it
+}
+
+// NewController returns a controller that waits for AUTH_Negotiate.
+func NewController(c Config) *Controller { return &Controller{cfg: c} }
+
+// Done reports whether the host has proved who it is, and has accepted the
+// controller's proof if it asked for one.
+func (c *Controller) Done() bool { return c.state == done }
+
+// Failed returns why the authentication has failed and the host has been told;
+// nil if it has not.
+func (c *Controller) Failed() *Error {
+	if c.state != failed {
+		return nil
+	}
+	return c.err
+}
+
+func (c *Controller) fail(e *Error) { c.err, c.state = e, offerFailure }
+
+// Send takes a message of the host, the data of Authentication Send. What is wrong
+// with it the host is told by the next [Controller.Receive]. An error means that
+// no message was expected.
+func (c *Controller) Send(b []byte) error {
+	m, tid, e := kind(b)
+	if e != nil {
+		c.fail(e)
+		return nil
+	}
+	if c.state != expectNegotiate && tid != c.tid {
+		c.fail(failf(BadPayload, "transaction %d in the midst of %d", tid, c.tid))
+		return nil
+	}
+	if m == msgFailure2 {
+		c.err, c.state = &Error{Reason: Reason(b[7]), Peer: true}, failed
+		return nil
+	}
+	switch {
+	case c.state == expectNegotiate && m == msgNegotiate:
+		c.tid = tid
+		e = c.negotiate(b)
+	case c.state == expectReply && m == msgReply:
+		e = c.reply(b)
+	case c.state == expectSuccess2 && m == msgSuccess2:
+		c.state = done
+	case c.state >= done:
+		return failf(BadMessage, "%s after the end", m)
+	default:
+		e = failf(BadMessage, "unexpected %s", m)
+	}
+	if e != nil {
+		c.fail(e)
+	}
+	return nil
+}
+
+// negotiate chooses hash and group, and makes the challenge.
+func (c *Controller) negotiate(b []byte) *Error {
+	n, e := parseNegotiate(b)
+	if e != nil {
+		return e
+	}
+	if c.concat = n.concat; n.concat != noConcat {
+		return failf(ConcatMismatch, "secure channel concatenation %d is asked for", n.concat)
+	}
+	h, ok := choose(c.cfg.hashes(), n.hashes)
+	if !ok {
+		return failf(HashUnusable, "the host offers %v, %v may be used", n.hashes, c.cfg.hashes())
+	}
+	g, ok := choose(c.cfg.groups(), n.groups)
+	if !ok {
+		return failf(GroupUnusable, "the host offers %v, %v may be used", n.groups, c.cfg.groups())
+	}
+	x, err := g.begin()
+	if err != nil {
+		return &Error{Reason: Failed, Err: err}
+	}
+	c.exchange = x
+	c.offer = challenge{hash: h, group: g, seq: sequence(), c1: random(h.Size()), public: x.public}
+	c.state = offerChallenge
+	return nil
+}
+
+// reply checks the host's proof.
+func (c *Controller) reply(b []byte) *Error {
+	h := c.offer.hash
+	r, e := parseReply(b, h, c.offer.group)
+	if e != nil {
+		return e
+	}
+	shared, err := c.exchange.shared(r.public)
+	if err != nil {
+		return &Error{Reason: BadPayload, Err: err}
+	}
+	want := response(h, c.cfg.Host.of(c.cfg.HostNQN), h.augment(c.offer.c1, shared), c.offer.seq, c.tid, c.concat, roleHost, c.cfg.HostNQN, c.cfg.SubsystemNQN)
+	if !hmac.Equal(want, r.r1) {
+		return &Error{Reason: Failed}
+	}
+	if r.c2 != nil {
+		if c.cfg.Controller == nil {
+			return failf(Failed, "the host wants a proof, and there is no secret for it")
+		}
+		// A challenge sent back would make the controller answer its own question.
+		if slices.Equal(r.c2, c.offer.c1) {
+			return failf(BadPayload, "the host returns the challenge")
+		}
+		c.r2 = response(h, c.cfg.Controller.of(c.cfg.SubsystemNQN), h.augment(r.c2, shared), r.seq, c.tid, 0, roleController, c.cfg.SubsystemNQN, c.cfg.HostNQN)
+	}
+	c.state = offerSuccess1
+	return nil
+}
+
+// Receive returns the controller's next message, the data of Authentication
+// Receive; an error means that it is the host's turn.
+func (c *Controller) Receive() ([]byte, error) {
+	switch c.state {
+	case offerChallenge:
+		c.state = expectReply
+		return c.offer.encode(c.tid), nil
+	case offerSuccess1:
+		if c.state = done; c.r2 != nil {
+			c.state = expectSuccess2
+		}
+		return success1(c.tid, c.offer.hash, c.r2), nil
+	case offerFailure:
+		c.state = failed
+		return failure(msgFailure1, c.tid, c.err.Reason), nil
+	}
+	return nil, failf(BadMessage, "no message is due")
+}
+
+// random returns n random bytes.
+func random(n int) []byte {
+	b := make([]byte, n)
+	rand.Read(b)
+	return b
+}
+
+// sequence returns a sequence number, which is never 0.
+func sequence() uint32 {
+	for {
+		if n := binary.LittleEndian.Uint32(random(4)); n != 0 {
+			return n
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"softiser/internal/congestion"
 	"softiser/internal/iscsi"
+	"softiser/internal/rdmamsg"
 	"softiser/rdma"
 )
 
@@ -38,12 +39,6 @@ type ConnConfig struct {
 // negotiated.
 const linuxControlData = 128
 
-// sendDepth is the depth of the send queue; more work waits in Conn.pend.
-const sendDepth = 126
-
-// maxSGE is how many pieces of memory one RDMA Write or Read takes.
-const maxSGE = 64
-
 // state of a connection:
 //
 //	stateLogin ──Enable──▶ stateFull ──┐
@@ -66,19 +61,16 @@ func (s state) String() string { return stateNames[s] }
 
 // Conn is one iSER connection; it implements iscsi.Datamover.
 type Conn struct {
-	d      *Device
-	role   iscsi.Role
-	cfg    ConnConfig
-	qp     *rdma.QP
-	sendCQ *rdma.CQ
-	recvCQ *rdma.CQ
-	info   rdma.ConnInfo
-	inv    bool // remote invalidation was agreed on
+	role iscsi.Role
+	cfg  ConnConfig
+	link *rdmamsg.Link
+	qp   *rdma.QP // of link
+	info rdma.ConnInfo
+	inv  bool // remote invalidation was agreed on
 
 	up      iscsi.Upper
 	started atomic.Bool
 	startCh chan struct{} // closed by Start, or by the end of the connection before it
-	kept    atomic.Int64  // receive buffers that the upper layer holds
 	behind  atomic.Bool   // the peer has many answers to read; written under mu
 	room    chan struct{} // it has read them, or the state has changed; for awaitReader
 	ended   chan struct{} // closed when the last up-call has returned
@@ -90,21 +82,15 @@ type Conn struct {
 	params iscsi.Params
 	quiet  bool // target: nothing has come since the end of login
 	hello  helloState
-	pend   opList // sends and RDMA Writes, in order
-	reads  opList // RDMA Reads that wait for a slot of the ORD
-	nread  int    // Reads outstanding
-	out    int    // work requests outstanding
+	pump   rdmamsg.Pump
 	doneQ  xferList
 	// completing counts goroutines that are inside completeAll; cond tells of each
 	// that leaves.
 	completing int
 	cond       sync.Cond
-	ops        opPool
 	unsent     iscsi.Unsent // answers on their way
 	tasks      taskTable
-	gets       []*get // running GetData by Transfer.Slot
-	freeG      []int
-	sgl        [maxSGE]rdma.SGE
+	windows    rdmamsg.Windows
 
 	recvWC [32]rdma.WC // of the receive handler
 	sendWC [32]rdma.WC // of the send handler
@@ -128,38 +114,27 @@ const (
 
 // newConn makes the queue pair; it is not connected yet.
 func (d *Device) newConn(role iscsi.Role, cfg ConnConfig) (*Conn, error) {
-	c := &Conn{d: d, role: role, cfg: cfg, startCh: make(chan struct{}), ended: make(chan struct{}), room: make(chan struct{}, 1), quiet: role == iscsi.RoleTarget}
+	c := &Conn{role: role, cfg: cfg, startCh: make(chan struct{}), ended: make(chan struct{}), room: make(chan struct{}, 1), quiet: role == iscsi.RoleTarget}
 	c.cond.L = &c.mu
 	c.unsent.Memory = cfg.Memory
 	c.params = iscsi.NewNegotiation(role, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
 	var err error
-	if c.sendCQ, err = d.dev.CreateCQ(rdma.CQConfig{Depth: sendDepth + 2, Handler: c.sendHandler}); err != nil {
-		return nil, fmt.Errorf("iser: %w", err)
-	}
-	if c.recvCQ, err = d.dev.CreateCQ(rdma.CQConfig{Depth: 256, Handler: c.recvHandler}); err != nil {
-		_ = c.sendCQ.Close()
-		return nil, fmt.Errorf("iser: %w", err)
-	}
-	c.qp, err = d.pd.CreateQP(rdma.QPConfig{
-		SendCQ: c.sendCQ, RecvCQ: c.recvCQ, SRQ: d.srq,
-		MaxSend: sendDepth, MaxRecv: 1, MaxSGE: maxSGE, OnEvent: c.event,
-	})
+	c.link, err = d.NewLink(rdmamsg.LinkConfig{Sent: c.sendHandler, Received: c.recvHandler, Disconnected: func() { go c.finish() }})
 	if err != nil {
-		_ = c.sendCQ.Close()
-		_ = c.recvCQ.Close()
 		return nil, fmt.Errorf("iser: %w", err)
 	}
-	d.conns.Add(1)
+	c.qp, c.windows = c.link.QP, c.link.Windows()
+	c.pump.Init(c.link, (*owner)(c))
 	return c, nil
 }
 
 // discard undoes newConn.
 func (c *Conn) discard() {
-	_ = c.qp.Close()
-	c.freeWindows()
-	_ = c.sendCQ.Close()
-	_ = c.recvCQ.Close()
-	c.d.conns.Add(-1)
+	_ = c.qp.Close() // without the lock: it waits for the receive goroutine
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.link.Close(&c.windows)
+	c.tasks = taskTable{}
 }
 
 // Dial connects as initiator.
@@ -237,18 +212,8 @@ func (d *Device) Accept(ctx context.Context, req *rdma.ConnRequest, cfg ConnConf
 
 func (c *Conn) connected(info rdma.ConnInfo, inv bool) {
 	c.mu.Lock()
-	c.info, c.inv = info, inv
+	c.info, c.inv, c.pump.ORD = info, inv, info.ORD
 	c.mu.Unlock()
-}
-
-// event runs on the queue pair's receive goroutine.
-func (c *Conn) event(_ *rdma.QP, e rdma.Event) {
-	switch e {
-	case rdma.EventSRQLimit:
-		_ = c.d.grow() // when there may be no more, those who hold many leave them; see scarce
-	case rdma.EventDisconnected:
-		go c.finish()
-	}
 }
 
 // Start implements iscsi.Datamover. What has arrived before waits.
@@ -307,6 +272,7 @@ func (c *Conn) Enable() error {
 	if c.params.ISERHelloRequired {
 		c.hello = helloWait
 		if c.role == iscsi.RoleInitiator {
+			c.pump.Hold = true // nothing overtakes the Hello exchange
 			c.sendHelloLocked(&hello{maxVer: Version, ver: Version, depth: uint16(c.info.IRD)})
 		}
 	}
@@ -333,7 +299,7 @@ func (c *Conn) Stats() iscsi.DatamoverStats {
 	s, q := &c.stats, c.qp.Stats()
 	return iscsi.DatamoverStats{
 		PDUsIn: s.pdusIn.Load(), PDUsOut: s.pdusOut.Load(),
-		PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(),
+		PayloadIn: s.payloadIn.Load() + c.pump.Fetched.Load(), PayloadOut: s.payloadOut.Load(),
 		PayloadCopied: s.copied.Load() + q.PlacedCopiedTagged + q.SentCopiedTagged,
 		ReceiveCalls:  q.RecvCalls, SendCalls: q.SendCalls, OutstandingTransfers: s.transfers.Load(),
 	}
@@ -344,7 +310,7 @@ func (c *Conn) Backlog() iscsi.Backlog {
 	sent := c.qp.Stats().WireOut
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return iscsi.Backlog{Waiting: c.pend.head != nil || c.out > c.nread, Sent: sent, Answers: c.unsent.Bytes()}
+	return iscsi.Backlog{Waiting: c.pump.Sending(), Sent: sent, Answers: c.unsent.Bytes()}
 }
 
 // QP returns the queue pair below, for addresses and counters.
@@ -371,10 +337,50 @@ func (c *Conn) Terminate(reason error) {
 	}
 }
 
-// closeLocked ends a closing connection once its own queue has been handed over.
-func (c *Conn) closeLocked() {
-	if c.st == stateClosing && c.pend.head == nil {
+// pumpLocked moves work into the send queue, and ends a closing connection once its own
+// queue has been handed over.
+func (c *Conn) pumpLocked() {
+	c.pump.Pump(c.st == stateFull)
+	if c.st == stateClosing && c.pump.Idle() {
 		c.qp.Disconnect()
+	}
+}
+
+// owner is Conn for its pump. The caller holds c.mu.
+type owner Conn
+
+// Moved implements rdmamsg.Owner: a transfer is over.
+func (c *owner) Moved(user any, err error) {
+	x := user.(*iscsi.Transfer)
+	switch {
+	case x.Err != nil || err == nil:
+	case err == rdmamsg.ErrFault:
+		x.Err = iscsi.ErrMemoryFault
+	case err == rdmamsg.ErrAborted:
+		x.Err = iscsi.ErrAborted
+	default:
+		x.Err = fmt.Errorf("iser: %w", err)
+	}
+	c.doneQ.put(x)
+}
+
+// Sent implements rdmamsg.Owner: an answer is on its way.
+func (c *owner) Sent(cost int) {
+	c.unsent.Sub(cost)
+	if c.behind.Load() && c.unsent.Room() {
+		c.behind.Store(false)
+		(*Conn)(c).goOnLocked()
+	}
+}
+
+// Fail implements rdmamsg.Owner.
+func (c *owner) Fail(err error) { (*Conn)(c).failLocked(fmt.Errorf("iser: %w", err)) }
+
+// goOnLocked lets awaitReader look again.
+func (c *Conn) goOnLocked() {
+	select {
+	case c.room <- struct{}{}:
+	default:
 	}
 }
 
@@ -415,8 +421,8 @@ func (c *Conn) finish() {
 	<-c.qp.Done()
 	<-c.startCh
 	var wcs [32]rdma.WC
-	c.reapSends(c.sendCQ, wcs[:])
-	c.reapReceives(c.recvCQ, wcs[:])
+	c.reapSends(c.link.SendCQ, wcs[:])
+	c.reapReceives(c.link.RecvCQ, wcs[:])
 	c.mu.Lock()
 	c.st = stateDead
 	err := c.qp.Err()
@@ -433,7 +439,7 @@ func (c *Conn) finish() {
 	if lost == nil {
 		lost = net.ErrClosed
 	}
-	c.purgeLocked(lost)
+	c.pump.Purge(lost)
 	done := c.takeDoneLocked()
 	u := c.up
 	c.mu.Unlock()

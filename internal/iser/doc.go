@@ -8,9 +8,9 @@
 //	I ◀── SendInv(Read STag) response ── T   I ───── RDMA Read Response ────────────────────────▶ T
 //	                                         I ◀── SendInv(Write STag) response ───────────────── T
 //
-// A [Device] is the RDMA side of a process: protection domain, receive buffers
-// shared by all connections, and the volumes that are registered. A [Conn] is one
-// connection in either role:
+// A [Device] is the RDMA side of a process (internal/rdmamsg): protection domain,
+// receive buffers shared by all connections, and the volumes that are registered. A
+// [Conn] is one connection in either role:
 //
 //   - Dial and Client (initiator), Accept (target): MPA first, then login PDUs in
 //     Sends, from the first byte. This is what Linux does.
@@ -27,12 +27,12 @@
 //
 // # Memory
 //
-// An initiator opens one [rdma.Window] per direction over exactly the bytes of
+// An initiator opens one window per direction over exactly the bytes of
 // one command and closes it before the response goes up. A target opens nothing:
 // its RDMA Reads have sinks that live for one Read, made by package rdma.
 //
 // # Locks
 //
-// Conn.mu guards the tables of a connection and the order of what is queued; it
-// is held across Enqueue, never across Push or an up-call.
+// Conn.mu guards the tables of a connection, its windows and its pump; it is held
+// across Enqueue, never across Push or an up-call.
 package iser

@@ -606,7 +606,7 @@ func TestNoReads(t *testing.T) {
 func TestReceivePoolGrows(t *testing.T) {
 	r := newPeer(t, iscsi.RoleTarget, nil)
 	var held []*iscsi.PDU
-	for i := range 3 * chunkLen {
+	for i := range 200 { // a chunk has 64
 		var b iscsi.BHS
 		b.NewNopOut().SetITT(uint32(i))
 		r.send(control(header{}, &b, nil))
@@ -618,27 +618,6 @@ func TestReceivePoolGrows(t *testing.T) {
 	}
 	for _, p := range held {
 		p.Release()
-	}
-}
-
-// Registered memory is found by its address; what is not registered travels too.
-func TestRegions(t *testing.T) {
-	d := device(t)
-	mem := make([]byte, 8192)
-	release, err := d.Register(mem)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := make([]byte, 10)
-	in, all, out := d.key(mem[100:200]), d.key(mem), d.key(other)
-	if in != all || in == out || out != d.pd.LocalDMAKey() {
-		t.Errorf("keys %#x %#x %#x", in, all, out)
-	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
-	if d.key(mem) != d.pd.LocalDMAKey() {
-		t.Error("still registered")
 	}
 }
 

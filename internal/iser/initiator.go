@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/rdmamsg"
 	"softiser/rdma"
 )
 
@@ -27,9 +28,6 @@ type taskTable struct {
 	buckets [taskBuckets]*task
 	slots   []*task
 	free    *task
-	windows []*rdma.Window // closed ones, for the next command
-	all     []*rdma.Window
-	segs    [][]byte // working space
 }
 
 // bucket takes the low bits, where an initiator has the number of its slot: the
@@ -60,35 +58,6 @@ func (t *taskTable) add(itt uint32, b *iscsi.TaskBuffers) *task {
 	return k
 }
 
-// bindLocked opens a window over segs[from:].
-func (c *Conn) bindLocked(segs [][]byte, from uint32, a rdma.Access) (w *rdma.Window, stag uint32, base uint64, err error) {
-	t := &c.tasks
-	if n := len(t.windows); n > 0 {
-		w, t.windows = t.windows[n-1], t.windows[:n-1]
-	} else {
-		if w, err = c.d.pd.AllocWindow(); err != nil {
-			return nil, 0, 0, fmt.Errorf("iser: %w", err)
-		}
-		t.all = append(t.all, w)
-	}
-	t.segs = t.segs[:0]
-	for _, s := range segs {
-		if from >= uint32(len(s)) {
-			from -= uint32(len(s))
-			continue
-		}
-		t.segs = append(t.segs, s[from:])
-		from = 0
-	}
-	stag, base, err = w.Bind(c.qp, t.segs, a)
-	clear(t.segs)
-	if err != nil {
-		t.windows = append(t.windows, w)
-		return nil, 0, 0, fmt.Errorf("iser: %w", err)
-	}
-	return w, stag, base, nil
-}
-
 func size(segs [][]byte) uint64 {
 	n := uint64(0)
 	for _, s := range segs {
@@ -103,11 +72,11 @@ func size(segs [][]byte) uint64 {
 func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 	b := p.Bufs
 	if op := p.BHS.Opcode(); op != iscsi.OpSCSICommand || b == nil {
-		o := c.messageLocked(&header{}, p)
+		m := c.messageLocked(&header{}, p)
 		if op == iscsi.OpNopOut && p.BHS.ITT() == iscsi.ReservedTag {
-			c.owedLocked(o) // the target has asked for it
+			c.owedLocked(m) // the target has asked for it
 		}
-		c.pend.put(o)
+		c.pump.Send(m)
 		return nil
 	}
 	itt, out, in := p.BHS.ITT(), size(b.Out), size(b.In)
@@ -124,7 +93,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 	b.InLen = 0
 	var err error
 	if out > uint64(b.Unsolicited) {
-		if k.out, h.WriteSTag, h.WriteBase, err = c.bindLocked(b.Out, b.Unsolicited, rdma.AccessRemoteRead); err == nil {
+		if k.out, h.WriteSTag, h.WriteBase, err = c.windows.Open(b.Out, b.Unsolicited, rdma.AccessRemoteRead); err == nil {
 			h.wsv = true
 			k.inv, k.hasInv = h.WriteSTag, true
 			if c.cfg.rfc && !c.params.TaggedBufferForSolicitedDataOnly {
@@ -133,16 +102,16 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 		}
 	}
 	if in > 0 && err == nil {
-		if k.in, h.ReadSTag, h.ReadBase, err = c.bindLocked(b.In, 0, rdma.AccessRemoteWrite|rdma.AccessLocalWrite|rdma.AccessScratch); err == nil {
+		if k.in, h.ReadSTag, h.ReadBase, err = c.windows.Open(b.In, 0, rdma.AccessRemoteWrite|rdma.AccessLocalWrite|rdma.AccessScratch); err == nil {
 			h.rsv = true
 			k.inv, k.hasInv = h.ReadSTag, true
 		}
 	}
 	if err != nil {
 		c.releaseLocked(k)
-		return err
+		return fmt.Errorf("iser: %w", err)
 	}
-	c.pend.put(c.commandLocked(&h, p, k, 0, b.Immediate))
+	c.pump.Send(c.commandLocked(&h, p, k, 0, b.Immediate))
 	for off, sn := b.Immediate, uint32(0); off < b.Unsolicited; sn++ {
 		n := min(b.Unsolicited-off, c.params.MaxXmitDataSegmentLength, RecvDataLen)
 		var q iscsi.PDU
@@ -152,20 +121,19 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 		d.SetDataSN(sn)
 		d.SetOffset(off)
 		d.SetFinal(off+n == b.Unsolicited)
-		c.pend.put(c.commandLocked(&header{}, &q, k, off, n))
+		c.pump.Send(c.commandLocked(&header{}, &q, k, off, n))
 		off += n
 	}
 	return nil
 }
 
 // commandLocked is messageLocked with n bytes of the task's output as data.
-func (c *Conn) commandLocked(h *header, p *iscsi.PDU, k *task, off, n uint32) *op {
+func (c *Conn) commandLocked(h *header, p *iscsi.PDU, k *task, off, n uint32) *rdmamsg.Message {
 	if n == 0 {
 		return c.messageLocked(h, p)
 	}
-	o := c.ops.get(opSend)
-	b := getBuffer(HeaderLen + iscsi.BHSLen + len(p.AHS) + int(n) + 3)
-	b = h.append(b)
+	m := c.pump.Message(HeaderLen + iscsi.BHSLen + len(p.AHS) + int(n) + iscsi.PadLen(int(n)))
+	b := h.append(m.Buf)
 	b = append(b, p.BHS[:]...)
 	bhs := (*iscsi.BHS)(b[HeaderLen:])
 	bhs.SetAHSLen(len(p.AHS))
@@ -185,11 +153,11 @@ func (c *Conn) commandLocked(h *header, p *iscsi.PDU, k *task, off, n uint32) *o
 		}
 	}
 	data := bhs.DataLen()
-	o.msg = append(b, make([]byte, iscsi.PadLen(data))...)
+	m.Buf = append(b, make([]byte, iscsi.PadLen(data))...)
 	c.stats.pdusOut.Add(1)
 	c.stats.payloadOut.Add(uint64(data))
 	c.stats.copied.Add(uint64(data))
-	return o
+	return m
 }
 
 // ReleaseTask implements iscsi.Datamover.
@@ -211,9 +179,7 @@ func (c *Conn) releaseLocked(k *task) (whole bool) {
 	whole = true
 	for _, w := range []*rdma.Window{k.in, k.out} {
 		if w != nil {
-			w.Invalidate()
-			whole = whole && w.Faults() == 0
-			t.windows = append(t.windows, w)
+			whole = c.windows.Close(w) && whole
 		}
 	}
 	p := &t.buckets[bucket(k.itt)]
@@ -224,14 +190,4 @@ func (c *Conn) releaseLocked(k *task) (whole bool) {
 	k.bufs, k.in, k.out = nil, nil, nil
 	k.next, t.free = t.free, k
 	return whole
-}
-
-// freeWindows closes every window at the end of the connection.
-func (c *Conn) freeWindows() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, w := range c.tasks.all {
-		_ = w.Close()
-	}
-	c.tasks = taskTable{}
 }

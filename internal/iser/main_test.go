@@ -6,4 +6,4 @@ import (
 	"softiser/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m, leaktest.Pool("send buffers", BuffersOut)) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

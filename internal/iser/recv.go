@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/rdmamsg"
 	"softiser/rdma"
 )
 
@@ -51,35 +52,52 @@ func (c *Conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
 
 // received handles one message.
 func (c *Conn) received(wc *rdma.WC) {
-	b := c.d.buf(wc.ID)
-	b.conn = c
-	scarce := c.d.scarce(c.d.out.Add(1), c.kept.Add(1))
-	b.pdu.Recycle = b.recycle
+	b, scarce := c.link.Received(wc)
 	if wc.Status != rdma.StatusSuccess {
-		b.pdu.Release()
+		b.Free()
 		return
 	}
-	msg := b.sgl[0].Mem[:wc.ByteLen]
+	r, _ := b.App.(*recvPDU)
+	if r == nil {
+		r = &recvPDU{buf: b}
+		r.recycle = r.free
+		b.App = r
+	}
+	p := &r.pdu
+	p.Recycle = r.recycle
 	c.mu.Lock()
-	up, err := c.dispatchLocked(b, msg, wc)
+	up, err := c.dispatchLocked(p, b.Msg(wc.ByteLen), wc)
 	full := c.st == stateFull
 	if err != nil {
 		c.failLocked(err)
 	}
 	c.mu.Unlock()
 	if !up {
-		b.pdu.Release()
+		p.Release()
 		return
 	}
-	if scarce && c.role == iscsi.RoleTarget && len(b.pdu.AHS)+len(b.pdu.Data) > 0 && full {
-		b.pdu.AHS, b.pdu.Data, b.pdu.NoRoom = nil, nil, true
+	if scarce && c.role == iscsi.RoleTarget && len(p.AHS)+len(p.Data) > 0 && full {
+		p.AHS, p.Data, p.NoRoom = nil, nil, true
 	}
-	c.up.ControlNotify(&b.pdu)
+	c.up.ControlNotify(p)
+}
+
+// recvPDU is the PDU that may be in a receive buffer. It stays with the buffer.
+type recvPDU struct {
+	pdu     iscsi.PDU
+	buf     *rdmamsg.Recv
+	recycle func(*iscsi.PDU)
+}
+
+// free is the Recycle of the PDU.
+func (r *recvPDU) free(*iscsi.PDU) {
+	r.pdu.Data, r.pdu.AHS, r.pdu.Bad = nil, nil, nil
+	r.buf.Free()
 }
 
 // dispatchLocked takes a message apart and reports whether it goes up. The error
 // ends the connection.
-func (c *Conn) dispatchLocked(b *recvBuf, msg []byte, wc *rdma.WC) (up bool, err error) {
+func (c *Conn) dispatchLocked(p *iscsi.PDU, msg []byte, wc *rdma.WC) (up bool, err error) {
 	if c.st >= stateClosing || c.up == nil {
 		return false, nil
 	}
@@ -99,7 +117,6 @@ func (c *Conn) dispatchLocked(b *recvBuf, msg []byte, wc *rdma.WC) (up bool, err
 	}
 	c.stats.pdusIn.Add(1)
 	op := bhs.Opcode()
-	p := &b.pdu
 	p.BHS, p.AHS, p.Data, p.Ref, p.Bad, p.Bufs, p.NoRoom = *bhs, ahs, data, iscsi.Ref{}, nil, nil, false
 	if wc.Flags&rdma.WCWithInv != 0 && (!c.inv || op != iscsi.OpSCSIResponse) {
 		return false, fmt.Errorf("iser: Send with Invalidate carries a %s, or was not agreed on", op)
@@ -188,7 +205,7 @@ func (c *Conn) helloLocked(msg []byte) error {
 		if h.reject || h.ver != Version {
 			return fmt.Errorf("iser: the target rejects the connection in its HelloReply (version %d)", h.ver)
 		}
-		c.hello = helloDone
+		c.hello, c.pump.Hold = helloDone, false
 		return nil
 	}
 	c.hello = helloDone
@@ -199,7 +216,26 @@ func (c *Conn) helloLocked(msg []byte) error {
 }
 
 func (c *Conn) sendHelloLocked(h *hello) {
-	o := c.ops.get(opSend)
-	o.msg = h.append(o.inline[:0])
-	c.pend.put(o)
+	m := c.pump.Message(HeaderLen)
+	m.Buf, m.First = h.append(m.Buf), true
+	c.pump.Send(m)
+}
+
+// sendHandler is the handler of the send completion queue: what was sent or read
+// is complete.
+func (c *Conn) sendHandler(cq *rdma.CQ) { c.reapSends(cq, c.sendWC[:]) }
+
+func (c *Conn) reapSends(cq *rdma.CQ, wcs []rdma.WC) {
+	for {
+		n := cq.Poll(wcs)
+		if n == 0 {
+			return
+		}
+		c.mu.Lock()
+		for i := range wcs[:n] {
+			c.pump.Reap(&wcs[i])
+		}
+		c.mu.Unlock()
+		c.Push()
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/rdmamsg"
 	"softiser/rdma"
 )
 
@@ -20,41 +21,51 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 	if c.role == iscsi.RoleInitiator {
 		return c.sendInitiatorLocked(p)
 	}
-	o := c.messageLocked(&header{}, p)
-	c.owedLocked(o)
+	m := c.messageLocked(&header{}, p)
+	c.owedLocked(m)
 	// A SCSI Response closes the task's STag: the Read STag if there is one, else
 	// the Write STag (RFC 7145 §7.3.2).
 	if c.inv && p.BHS.Opcode() == iscsi.OpSCSIResponse {
 		switch s := stagsOf(&p.Ref); {
 		case s.ReadSTag != 0:
-			o.inv, o.hasInv = s.ReadSTag, true
+			m.Inv, m.HasInv = s.ReadSTag, true
 		case s.WriteSTag != 0:
-			o.inv, o.hasInv = s.WriteSTag, true
+			m.Inv, m.HasInv = s.WriteSTag, true
 		}
 	}
-	c.pend.put(o)
+	c.pump.Send(m)
 	return nil
 }
 
 // messageLocked builds the Send of a control-type PDU: header, BHS, AHS, data,
 // padding.
-func (c *Conn) messageLocked(h *header, p *iscsi.PDU) *op {
-	o := c.ops.get(opSend)
-	n := HeaderLen + iscsi.BHSLen + len(p.AHS) + len(p.Data) + iscsi.PadLen(len(p.Data))
-	b := o.inline[:0]
-	if n > len(o.inline) {
-		b = getBuffer(n)
-	}
-	b = h.append(b)
+func (c *Conn) messageLocked(h *header, p *iscsi.PDU) *rdmamsg.Message {
+	m := c.pump.Message(HeaderLen + iscsi.BHSLen + len(p.AHS) + len(p.Data) + iscsi.PadLen(len(p.Data)))
+	b := h.append(m.Buf)
 	b = append(b, p.BHS[:]...)
 	bhs := (*iscsi.BHS)(b[HeaderLen:])
 	bhs.SetAHSLen(len(p.AHS))
 	bhs.SetDataLen(len(p.Data))
 	b = append(b, p.AHS...)
 	b = append(b, p.Data...)
-	o.msg = append(b, make([]byte, iscsi.PadLen(len(p.Data)))...)
+	m.Buf = append(b, make([]byte, iscsi.PadLen(len(p.Data)))...)
 	c.stats.pdusOut.Add(1)
-	return o
+	return m
+}
+
+// msgCost is the memory of a queued message that needs no buffer, roughly.
+const msgCost = 512
+
+// owedLocked counts a message that the peer has asked for.
+func (c *Conn) owedLocked(m *rdmamsg.Message) {
+	m.Cost = msgCost
+	if len(m.Buf) > rdmamsg.InlineLen {
+		m.Cost += recvBufLen
+	}
+	c.unsent.Add(m.Cost)
+	if c.unsent.Many() {
+		c.behind.Store(true)
+	}
 }
 
 // checkTransfer checks what the upper layer passes down.
@@ -83,26 +94,15 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	if c.st != stateFull {
 		return c.endError()
 	}
-	x.Err, x.Own = nil, iscsi.Moving{Slot: -1}
+	x.Err, x.Own = nil, iscsi.Moving{}
 	c.stats.transfers.Add(1)
 	c.stats.payloadOut.Add(uint64(x.Len))
 	if x.Len == 0 {
 		c.doneQ.put(x)
 		return nil
 	}
-	o := c.ops.get(opWrite)
-	o.x, o.segs, o.off, o.left, o.wrs = x, x.Segs, 0, x.Len, 0
-	o.remote = rdma.RemoteAddr{STag: to.ReadSTag, TO: to.ReadBase + uint64(x.Offset)}
-	c.pend.put(o)
+	x.Own.Slot = int(c.pump.Put(x, x.Segs, x.Len, rdma.RemoteAddr{STag: to.ReadSTag, TO: to.ReadBase + uint64(x.Offset)}))
 	return nil
-}
-
-// get is one running GetData.
-type get struct {
-	x       *iscsi.Transfer
-	op      *op   // what still waits in Conn.reads
-	running []*op // Reads outstanding
-	slot    int
 }
 
 // GetData implements iscsi.Datamover: RDMA Reads from the Write STag.
@@ -119,83 +119,20 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 	if c.st != stateFull {
 		return c.endError()
 	}
-	x.Err, x.Own = nil, iscsi.Moving{Slot: -1}
+	x.Err, x.Own = nil, iscsi.Moving{}
 	c.stats.transfers.Add(1)
 	if x.Len == 0 {
 		c.doneQ.put(x)
 		return nil
 	}
-	g := c.getLocked(x)
-	o := c.ops.get(opRead)
-	o.g, o.segs, o.off, o.left = g, x.Segs, 0, x.Len
 	// The base points behind the unsolicited data, unless the peer follows the RFC's
 	// default (TaggedBufferForSolicitedDataOnly=No, RFC 7145 §6.9).
 	at := x.Offset - x.Unsolicited
 	if c.cfg.rfc && !c.params.TaggedBufferForSolicitedDataOnly {
 		at = x.Offset
 	}
-	o.remote = rdma.RemoteAddr{STag: from.WriteSTag, TO: from.WriteBase + uint64(at)}
-	g.op = o
-	c.reads.put(o)
+	x.Own.Slot = int(c.pump.Get(x, x.Segs, x.Len, rdma.RemoteAddr{STag: from.WriteSTag, TO: from.WriteBase + uint64(at)}))
 	return nil
-}
-
-func (c *Conn) getLocked(x *iscsi.Transfer) *get {
-	var g *get
-	if n := len(c.freeG); n > 0 {
-		g = c.gets[c.freeG[n-1]]
-		c.freeG = c.freeG[:n-1]
-	} else {
-		g = &get{slot: len(c.gets)}
-		c.gets = append(c.gets, g)
-	}
-	g.x, x.Own.Slot = x, g.slot
-	return g
-}
-
-// doneReadLocked ends one RDMA Read.
-func (c *Conn) doneReadLocked(o *op, wc *rdma.WC) {
-	g := o.g
-	for i, r := range g.running {
-		if r == o {
-			last := len(g.running) - 1
-			g.running[i] = g.running[last]
-			g.running[last] = nil
-			g.running = g.running[:last]
-			break
-		}
-	}
-	if wc.Status == rdma.StatusSuccess {
-		c.stats.payloadIn.Add(uint64(o.n))
-	} else if g.x.Err == nil {
-		g.x.Err = c.wcError(wc)
-	}
-	c.ops.put(o)
-	if g.x.Err != nil && g.op != nil {
-		c.dropReadLocked(g)
-	}
-	if len(g.running) == 0 && g.op == nil {
-		c.endGetLocked(g)
-	}
-}
-
-func (c *Conn) endGetLocked(g *get) {
-	c.doneQ.put(g.x)
-	g.x = nil
-	c.freeG = append(c.freeG, g.slot)
-}
-
-// dropReadLocked takes what has not begun of a GetData off the queue.
-func (c *Conn) dropReadLocked(g *get) {
-	var rest opList
-	for c.reads.head != nil {
-		if o := c.reads.pop(); o != g.op {
-			rest.put(o)
-		} else {
-			c.ops.put(o)
-		}
-	}
-	c.reads, g.op = rest, nil
 }
 
 // AbortTransfer implements iscsi.Datamover. The window of a running Read stays
@@ -208,45 +145,5 @@ func (c *Conn) AbortTransfer(x *iscsi.Transfer) {
 		return
 	}
 	x.Own.Aborted = true
-	if x.Own.Slot < 0 || x.Own.Slot >= len(c.gets) || c.gets[x.Own.Slot].x != x {
-		return // PutData: what has not begun is dropped by pumpLocked
-	}
-	g := c.gets[x.Own.Slot]
-	if x.Err == nil {
-		x.Err = iscsi.ErrAborted
-	}
-	if g.op != nil {
-		c.dropReadLocked(g)
-	}
-	for _, r := range g.running {
-		c.qp.DiscardRead(r.id)
-	}
-	if len(g.running) == 0 {
-		c.endGetLocked(g)
-	}
-}
-
-// purgeLocked completes, at the end of the connection, what was never queued.
-// What was queued has been flushed.
-func (c *Conn) purgeLocked(err error) {
-	for c.pend.head != nil {
-		o := c.pend.pop()
-		if o.kind == opWrite {
-			if o.x.Err == nil {
-				o.x.Err = err
-			}
-			c.doneQ.put(o.x)
-		}
-		c.sentMessageLocked(o)
-	}
-	for c.reads.head != nil {
-		g := c.reads.head.g
-		if g.x.Err == nil {
-			g.x.Err = err
-		}
-		c.dropReadLocked(g)
-		if len(g.running) == 0 {
-			c.endGetLocked(g)
-		}
-	}
+	c.pump.Abort(rdmamsg.Move(x.Own.Slot), x)
 }

@@ -48,6 +48,8 @@ var rules = []rule{
 	{from: []string{"rdma"}, except: []string{"rdma/rdmatest"}, banned: us("internal"), but: us(leaves...), why: "of what the repository shares, verbs use leaves alone, so that a provider can be read, and taken out, by itself"},
 	{from: leaves, banned: []string{module}, why: "a leaf imports nothing of ours"},
 	{from: []string{"rdma"}, banned: []string{zap, prom}, why: "verbs do not print; they return errors, count and offer hooks"},
+	{from: []string{"internal/rdmamsg"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp", "internal/scsi", "target", "initiator", "blockdev", "lvm", "config"),
+		why: "the message pump serves every protocol over RDMA and knows the words of none"},
 	{from: []string{"internal/scsi", "internal/iscsi", "internal/crc32c", "rdma/internal/wire", "rdma/internal/mem"}, banned: []string{module, "github.com", "golang.org", "go.uber.org"},
 		but: us("internal/iscsi", "internal/scsi", "internal/crc32c", "rdma/internal/wire"), why: "codecs stand on the standard library alone"},
 	{from: []string{"internal/iscsi", "internal/scsi", "rdma/internal/wire"}, banned: []string{"net", "os", "log"}, but: []string{"net/netip", "net/url"},

@@ -1,0 +1,111 @@
+package rdmamsg
+
+import (
+	"errors"
+	"testing"
+
+	"softiser/rdma"
+)
+
+// Registered memory is found by its address; what is not registered travels too.
+func TestRegions(t *testing.T) {
+	e := newEnd(t, Config{})
+	d := e.d
+	mem := make([]byte, 8192)
+	release, err := d.Register(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, all, out := d.key(mem[100:200]), d.key(mem), d.key(make([]byte, 10))
+	if in != all || in == out || out != d.pd.LocalDMAKey() {
+		t.Errorf("keys %#x %#x %#x", in, all, out)
+	}
+	if d.key(mem[8191:8192:8192]) != in {
+		t.Error("the last byte is not of the region")
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	if d.key(mem) != d.pd.LocalDMAKey() {
+		t.Error("still registered")
+	}
+	_ = e.l.QP.Close()
+	e.l.Close(&e.w)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A device is not closed under its connections, nor while send buffers are in use.
+func TestCloseBusy(t *testing.T) {
+	e := newEnd(t, Config{})
+	if err := e.d.Close(); !errors.Is(err, rdma.ErrBusy) {
+		t.Errorf("with a connection: %v", err)
+	}
+	_ = e.l.QP.Close()
+	m := e.p.Message(4000)
+	e.p.Send(m)
+	e.l.Close(&e.w)
+	if err := e.d.Close(); !errors.Is(err, rdma.ErrBusy) {
+		t.Errorf("with a send buffer: %v", err)
+	}
+	e.p.Purge(rdma.ErrClosed)
+	if err := e.d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// When a third of the receive buffers is held, a connection that holds more than its
+// share of them has to leave what it receives; fewReceives each may have in any case.
+func TestShares(t *testing.T) {
+	d := &Device{max: 300}
+	d.links.Store(10)
+	for _, c := range []struct {
+		out, kept int64
+		want      bool
+	}{
+		{100, 100, false}, {101, 10, false}, {101, 11, true}, {300, 10, false},
+	} {
+		if got := d.scarce(c.out, c.kept); got != c.want {
+			t.Errorf("%d held, %d of them by one of ten: %v", c.out, c.kept, got)
+		}
+	}
+	d.links.Store(1000)
+	if d.scarce(200, fewReceives) || !d.scarce(200, fewReceives+1) {
+		t.Error("of 1000 connections each may hold fewReceives")
+	}
+	d.links.Store(0)
+	if d.scarce(101, 100) || !d.scarce(101, 101) {
+		t.Error("one that is just leaving")
+	}
+}
+
+// More messages than one chunk of receive buffers: the pool grows, up to its limit, and
+// what is behind it is told to leave its buffer.
+func TestReceivesGrow(t *testing.T) {
+	client, server := pair(t, 1, Config{MaxReceives: 2 * chunkLen})
+	server.mu.Lock()
+	server.keep = true
+	server.mu.Unlock()
+	const n = 3 * chunkLen
+	for range n {
+		client.say("x", 0)
+	}
+	for range n {
+		recv(t, "message", server.msgs)
+	}
+	server.mu.Lock()
+	held, left := len(server.held), server.scarce
+	server.mu.Unlock()
+	if held != chunkLen || left != n-chunkLen { // a third of 3 * 64
+		t.Errorf("%d held, %d left", held, left)
+	}
+	if err := server.d.grow(); !errors.Is(err, rdma.ErrLimit) {
+		for err == nil {
+			err = server.d.grow()
+		}
+		if n := len(server.d.chunks); !errors.Is(err, rdma.ErrLimit) || n != 3 {
+			t.Errorf("%d chunks: %v", n, err)
+		}
+	}
+}

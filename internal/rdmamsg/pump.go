@@ -1,0 +1,374 @@
+package rdmamsg
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"softiser/rdma"
+)
+
+// InlineLen is how long a message may be that needs no buffer.
+const InlineLen = 208
+
+// maxRead is the most that one RDMA Read asks for, so that the peer's answer to
+// one command does not hold up all others.
+const maxRead = 1 << 20
+
+// Errors of Puts and Gets, besides those of the end of the connection.
+var (
+	// ErrAborted: Abort was called before everything had moved.
+	ErrAborted = errors.New("rdmamsg: aborted")
+	// ErrFault: the memory cannot be touched.
+	ErrFault = errors.New("rdmamsg: the memory cannot be accessed")
+)
+
+// Owner is the connection that a Pump works for. It is called with its lock held.
+type Owner interface {
+	// Moved ends a Put or Get: user is what it was queued with.
+	Moved(user any, err error)
+	// Sent ends a message that had a Cost: it was sent or dropped.
+	Sent(cost int)
+	// Fail ends the connection: a work request could not be posted.
+	Fail(err error)
+}
+
+// Pump is the work of one connection that is on its way into the send queue, or in it.
+//
+//	Send, Put ──▶ pend ──┐ Pump: while the send queue has room
+//	                     ├──────────────────────────────────▶ queue pair ──▶ Reap
+//	Get ────────▶ reads ─┘ and, of Reads, the ORD
+//
+// Messages and Puts leave in the order of the calls. The owner's lock guards it.
+type Pump struct {
+	// ORD is how many Reads the peer serves at once; set before the first Get.
+	ORD int
+	// Hold keeps back every message that is not marked First, and what is behind it.
+	Hold bool
+	// Fetched counts the bytes that Gets have brought.
+	Fetched atomic.Uint64
+
+	d     *Device
+	qp    *rdma.QP
+	owner Owner
+	pend  opList // messages and Puts, in order
+	reads opList // Gets that wait for a slot of the ORD
+	nread int    // Reads outstanding
+	out   int    // work requests outstanding
+	ops   opPool
+	gets  []*get // running, by slot
+	freeG []int
+	sgl   [MaxSGE]rdma.SGE
+}
+
+// Init makes p the pump of a link.
+func (p *Pump) Init(l *Link, o Owner) { p.d, p.qp, p.owner = l.d, l.QP, o }
+
+// Message is a Send that is being built.
+type Message struct {
+	Buf    []byte // the message; Pump.Message gave it the room that was asked for
+	Cost   int    // what Owner.Sent is told when it has gone; 0: nothing
+	Inv    uint32 // STag to invalidate at the peer, with HasInv
+	HasInv bool
+	First  bool // it goes in spite of Pump.Hold
+
+	op     *op // that it is part of
+	inline [InlineLen]byte
+}
+
+// Move names a Put or Get for Abort. The zero Move is none.
+type Move int
+
+// opKind is what an op does.
+type opKind uint8
+
+const (
+	opSend opKind = iota + 1
+	opWrite
+	opRead
+)
+
+// op is work of the send queue. An op of a Put may take several work requests, because
+// a request names at most MaxSGE pieces; of a Get each request has its own.
+type op struct {
+	Message // opSend
+	next    *op
+	kind    opKind
+	id      uint64 // in the table of ops
+	sgl     [1]rdma.SGE
+
+	// opWrite, opRead: the rest of what is to be moved.
+	user    any
+	g       *get
+	segs    [][]byte // what has not been queued yet
+	off     int      // into segs[0]
+	remote  rdma.RemoteAddr
+	left    uint32
+	wrs     int    // opWrite: requests outstanding
+	n       uint32 // bytes of this request (opRead)
+	aborted bool
+	err     error
+}
+
+type opList struct{ head, tail *op }
+
+func (l *opList) put(o *op) {
+	o.next = nil
+	if l.tail == nil {
+		l.head = o
+	} else {
+		l.tail.next = o
+	}
+	l.tail = o
+}
+
+func (l *opList) pop() *op {
+	o := l.head
+	if l.head = o.next; l.head == nil {
+		l.tail = nil
+	}
+	o.next = nil
+	return o
+}
+
+// opPool gives every op an ID for its completion.
+type opPool struct {
+	all  []*op
+	free *op
+}
+
+func (p *opPool) get(k opKind) *op {
+	o := p.free
+	if o == nil {
+		o = &op{id: uint64(len(p.all))}
+		o.op = o
+		p.all = append(p.all, o)
+	} else {
+		p.free = o.next
+	}
+	o.kind, o.next = k, nil
+	return o
+}
+
+// put frees an op; nothing is kept alive by it.
+func (p *Pump) put(o *op) {
+	if cap(o.Buf) > len(o.inline) {
+		p.d.sends.put(o.Buf)
+	}
+	o.Buf, o.sgl[0], o.Cost, o.HasInv, o.First = nil, rdma.SGE{}, 0, false, false
+	o.user, o.g, o.segs, o.aborted, o.err = nil, nil, nil, false, nil
+	o.next, p.ops.free = p.ops.free, o
+}
+
+// Message returns an empty message with room for n bytes, which must be sent.
+func (p *Pump) Message(n int) *Message {
+	m := &p.ops.get(opSend).Message
+	m.Buf = m.inline[:0]
+	if n > len(m.inline) {
+		m.Buf = p.d.sends.get(n)
+	}
+	return m
+}
+
+// Send queues m.
+func (p *Pump) Send(m *Message) { p.pend.put(m.op) }
+
+// Put queues a Write of segs, n > 0 bytes, to memory of the peer. It owns segs until
+// Owner.Moved.
+func (p *Pump) Put(user any, segs [][]byte, n uint32, to rdma.RemoteAddr) Move {
+	o := p.ops.get(opWrite)
+	o.user, o.segs, o.off, o.left, o.wrs, o.remote = user, segs, 0, n, 0, to
+	p.pend.put(o)
+	return Move(o.id + 1)
+}
+
+// Idle reports whether no message or Put waits for the send queue.
+func (p *Pump) Idle() bool { return p.pend.head == nil }
+
+// Sending reports whether something other than Reads waits, or is in the send queue.
+func (p *Pump) Sending() bool { return !p.Idle() || p.out > p.nread }
+
+// take fills sgl with the next pieces of o, at most limit bytes.
+func (p *Pump) take(o *op, limit uint32) (sgl []rdma.SGE, n uint32) {
+	for len(o.segs) > 0 && len(sgl) < MaxSGE && n < limit {
+		s := o.segs[0][o.off:]
+		if k := limit - n; uint32(len(s)) > k {
+			s = s[:k]
+			o.off += int(k)
+		} else {
+			o.segs, o.off = o.segs[1:], 0
+		}
+		if len(s) == 0 {
+			continue
+		}
+		p.sgl[len(sgl)] = rdma.SGE{Mem: s, LKey: p.d.key(s)}
+		sgl = p.sgl[:len(sgl)+1]
+		n += uint32(len(s))
+	}
+	return sgl, n
+}
+
+// Pump moves work into the send queue until that is full; Reads only if reads says so.
+// It does not transmit.
+func (p *Pump) Pump(reads bool) {
+	for p.pend.head != nil && p.out < SendDepth {
+		o := p.pend.head
+		if p.Hold && !o.First {
+			break
+		}
+		if o.kind == opSend {
+			if !p.post(o) {
+				return
+			}
+			p.pend.pop()
+			continue
+		}
+		if o.aborted {
+			if o.err == nil {
+				o.err = ErrAborted
+			}
+			p.pend.pop()
+			if o.left = 0; o.wrs == 0 { // else the last request ends it: they use the memory
+				p.moved(o)
+			}
+			continue
+		}
+		if !p.write(o) {
+			return
+		}
+		if o.left == 0 {
+			p.pend.pop()
+		}
+	}
+	if reads {
+		p.pumpReads()
+	}
+}
+
+// post gives a message to the queue pair.
+func (p *Pump) post(o *op) bool {
+	o.sgl[0] = rdma.SGE{Mem: o.Buf, LKey: p.d.pd.LocalDMAKey()}
+	wr := rdma.SendWR{ID: o.id, Op: rdma.OpSend, Flags: rdma.FlagSignaled, SGL: o.sgl[:]}
+	if o.HasInv {
+		wr.Op, wr.InvSTag = rdma.OpSendInv, o.Inv
+	}
+	return p.enqueue(&wr)
+}
+
+// write gives the next request of a Put to the queue pair.
+func (p *Pump) write(o *op) bool {
+	segs, off := o.segs, o.off
+	sgl, n := p.take(o, o.left)
+	wr := rdma.SendWR{ID: o.id, Op: rdma.OpWrite, Flags: rdma.FlagSignaled, SGL: sgl, Remote: o.remote}
+	if !p.enqueue(&wr) {
+		o.segs, o.off = segs, off
+		return false
+	}
+	o.wrs++
+	o.left -= n
+	o.remote.TO += uint64(n)
+	return true
+}
+
+// enqueue posts one work request. False means that nothing more can be posted now.
+func (p *Pump) enqueue(wr *rdma.SendWR) bool {
+	err := p.qp.Enqueue(wr)
+	switch {
+	case err == nil:
+		p.out++
+		return true
+	case errors.Is(err, rdma.ErrQueueFull):
+	default:
+		p.owner.Fail(err)
+	}
+	return false
+}
+
+// Reap handles one completion of the send queue.
+func (p *Pump) Reap(wc *rdma.WC) {
+	o := p.ops.all[wc.ID]
+	p.out--
+	switch o.kind {
+	case opSend:
+		p.sent(o)
+	case opWrite:
+		if wc.Status != rdma.StatusSuccess && o.err == nil {
+			o.err = wcError(wc)
+		}
+		if o.wrs--; o.wrs == 0 && o.left == 0 {
+			p.moved(o)
+		}
+	case opRead:
+		p.nread--
+		p.readDone(o, wc)
+	}
+}
+
+// sent frees a message that has been sent or dropped.
+func (p *Pump) sent(o *op) {
+	cost := o.Cost
+	p.put(o)
+	if cost > 0 {
+		p.owner.Sent(cost)
+	}
+}
+
+// moved ends a Put.
+func (p *Pump) moved(o *op) {
+	user, err := o.user, o.err
+	p.put(o)
+	p.owner.Moved(user, err)
+}
+
+// wcError turns a failed completion into the error of a Put or Get.
+func wcError(wc *rdma.WC) error {
+	switch wc.Status {
+	case rdma.StatusLocalFault:
+		return ErrFault
+	case rdma.StatusDiscarded:
+		return ErrAborted
+	}
+	return fmt.Errorf("%s ended with %s", wc.Opcode, wc.Status)
+}
+
+// Abort ends a Put or Get early, if m still is that of user. A Get lets go of its
+// memory before Abort returns, and is over when the answers of the peer have arrived:
+// one to a dead STag would end the connection. A Put stops where it is.
+func (p *Pump) Abort(m Move, user any) {
+	switch {
+	case m > 0 && int(m) <= len(p.ops.all):
+		if o := p.ops.all[m-1]; o.kind == opWrite && o.user == user {
+			o.aborted = true
+		}
+	case m < 0 && int(-m) <= len(p.gets):
+		if g := p.gets[-m-1]; g.user == user {
+			p.abortGet(g)
+		}
+	}
+}
+
+// Purge ends, at the end of the connection, what has not got into the send queue. What
+// has was flushed.
+func (p *Pump) Purge(err error) {
+	for p.pend.head != nil {
+		o := p.pend.pop()
+		if o.kind == opSend {
+			p.sent(o)
+			continue
+		}
+		if o.err == nil {
+			o.err = err
+		}
+		p.moved(o)
+	}
+	for p.reads.head != nil {
+		g := p.reads.head.g
+		if g.err == nil {
+			g.err = err
+		}
+		p.dropRest(g)
+		if len(g.running) == 0 {
+			p.endGet(g)
+		}
+	}
+}

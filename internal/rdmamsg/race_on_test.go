@@ -1,0 +1,5 @@
+//go:build race
+
+package rdmamsg
+
+const raceEnabled = true

@@ -1,0 +1,93 @@
+package rdmamsg
+
+import (
+	"fmt"
+
+	"softiser/rdma"
+)
+
+// Receive buffers are posted in chunks: the first when the device is opened, the
+// next whenever fewer than lowWater are left.
+const (
+	chunkLen = 64
+	lowWater = 48
+)
+
+// chunk is a piece of memory cut into receive buffers. Its pages are touched
+// only when a buffer is used.
+type chunk struct {
+	mem  []byte
+	bufs [chunkLen]Recv
+}
+
+// Recv is one receive buffer.
+type Recv struct {
+	// App is what the protocol above keeps with the buffer for all times; its own. nil
+	// when the buffer is used for the first time.
+	App any
+
+	d    *Device
+	id   uint64
+	sgl  [1]rdma.SGE
+	link *Link // while it holds a message
+}
+
+// grow posts another chunk of receive buffers and arms the next low-water event.
+func (d *Device) grow() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if (len(d.chunks)+1)*chunkLen > d.max {
+		return fmt.Errorf("%w: there are %d receive buffers already", rdma.ErrLimit, d.max)
+	}
+	n := d.recvLen
+	c := &chunk{mem: make([]byte, chunkLen*n)}
+	base := uint64(len(d.chunks) * chunkLen)
+	d.chunks = append(d.chunks, c)
+	t := append([]*chunk(nil), d.chunks...)
+	d.table.Store(&t)
+	for i := range c.bufs {
+		b := &c.bufs[i]
+		b.d, b.id = d, base+uint64(i)
+		b.sgl[0] = rdma.SGE{Mem: c.mem[i*n : (i+1)*n : (i+1)*n], LKey: d.pd.LocalDMAKey()}
+		if err := b.post(); err != nil {
+			return err
+		}
+	}
+	d.srq.Arm(lowWater)
+	return nil
+}
+
+func (b *Recv) post() error { return b.d.srq.PostRecv(rdma.RecvWR{ID: b.id, SGL: b.sgl[:]}) }
+
+// Msg is the first n bytes of the buffer.
+func (b *Recv) Msg(n uint32) []byte { return b.sgl[0].Mem[:n] }
+
+// Free ends the use of the message: the buffer can receive again.
+func (b *Recv) Free() {
+	b.d.out.Add(-1)
+	b.link.kept.Add(-1)
+	b.link = nil
+	// The queue has room for every buffer there is.
+	_ = b.post()
+}
+
+// fewReceives is how many receive buffers every connection may hold in any case.
+const fewReceives = 4
+
+// scarce reports whether a connection must leave the receive buffer that it has just
+// filled: out of them are held, more than a third, and kept of these by this
+// connection, which is more than its share. Those that hold no more than theirs find
+// a buffer whatever the others do.
+func (d *Device) scarce(out, kept int64) bool {
+	third := int64(d.max) / 3
+	return out > third && kept > max(third/max(d.links.Load(), 1), fewReceives)
+}
+
+// Received returns the buffer of a receive completion, which belongs to the caller
+// until Free. scarce tells it to do that at once, with what it has to do without.
+func (l *Link) Received(wc *rdma.WC) (b *Recv, scarce bool) {
+	t := *l.d.table.Load()
+	b = &t[wc.ID/chunkLen].bufs[wc.ID%chunkLen]
+	b.link = l
+	return b, l.d.scarce(l.d.out.Add(1), l.kept.Add(1))
+}

@@ -103,7 +103,7 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 	}
 	c := t.cfg
 	p := rdma.ConnParams{
-		BusyPoll: max(c.BusyPoll, 0), MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU, Congestion: c.Congestion,
+		BusyPoll: max(c.BusyPoll, 0), MPA: rdma.MPAParams{MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU}, Congestion: c.Congestion,
 		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Timeout: c.LoginTimeout,
 	}
 	if c.BusyPoll == 0 {

@@ -16,7 +16,7 @@ const (
 	AccessZeroBased = Access(mem.ZeroBased)
 	// AccessScratch says that what the memory holds is undefined until the window
 	// is invalidated: on their way, other bytes that the peer sent may pass through
-	// it. It lets the engine take many payloads in one system call, see rx_guess.go.
+	// it. It lets the engine take many payloads in one system call.
 	// It goes with AccessRemoteWrite on windows.
 	AccessScratch = Access(mem.Scratch)
 )

@@ -58,7 +58,7 @@ func TestDialListen(t *testing.T) {
 	if string(info.PrivateData) != "welcome" || info.ORD != 2 || info.IRD != 8 || !info.CRC || !info.Initiator {
 		t.Errorf("initiator: %+v", info)
 	}
-	if s := srv.QP.Info(); s.IRD != 2 || s.ORD != 2 || s.Initiator || s.FPDUSize < 1024 || s.FPDUSize > 64<<10 {
+	if s := srv.QP.Info(); s.IRD != 2 || s.ORD != 2 || s.Initiator || s.MPA.FPDUSize < 1024 || s.MPA.FPDUSize > 64<<10 {
 		t.Errorf("responder: %+v", s)
 	}
 	cli.Post(t, rdma.SendWR{Op: rdma.OpSend})
@@ -255,13 +255,13 @@ func TestPeerToPeer(t *testing.T) {
 	for _, kind := range []rdma.P2PMode{rdma.P2PSend, rdma.P2PWrite, rdma.P2PRead, rdma.P2PWrite | rdma.P2PRead} {
 		for _, ord := range []int{-1, 4} {
 			a, b := rdmatest.NewPair(t, &rdmatest.Options{
-				Client: rdma.ConnParams{P2P: kind, ORD: ord, IRD: ord}, Server: rdma.ConnParams{ORD: ord, IRD: ord},
+				Client: rdma.ConnParams{ORD: ord, IRD: ord, MPA: rdma.MPAParams{P2P: kind}}, Server: rdma.ConnParams{ORD: ord, IRD: ord},
 				Prepare: func(a, b *rdmatest.End) {
 					a.Recv(t, 1, make([]byte, 8))
 					b.Recv(t, 2, make([]byte, 8))
 				},
 			})
-			if got := b.QP.Info().P2P; got&kind == 0 || got != a.QP.Info().P2P {
+			if got := b.QP.Info().MPA.P2P; got&kind == 0 || got != a.QP.Info().MPA.P2P {
 				t.Errorf("%v was agreed on, %v offered", got, kind)
 			}
 			b.Post(t, rdma.SendWR{ID: 3, Op: rdma.OpSend})

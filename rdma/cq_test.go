@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"softiser/internal/await"
@@ -89,4 +90,33 @@ func TestCQResize(t *testing.T) {
 			t.Errorf("completion %d has ID %d", i+1, wc.ID)
 		}
 	}
+}
+
+// Everybody who waits learns of the end of a completion queue.
+func TestCloseWakesAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, err := rdma.Open(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cq, err := d.CreateCQ(rdma.CQConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		end := make(chan error, 3)
+		for range cap(end) {
+			go func() { end <- cq.Wait(ctx) }()
+		}
+		synctest.Wait()
+		if err := cq.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range cap(end) {
+			if err := <-end; !errors.Is(err, rdma.ErrClosed) {
+				t.Error(err)
+			}
+		}
+	})
 }

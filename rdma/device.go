@@ -5,7 +5,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"softiser/rdma/internal/iwarp"
 	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/mpa"
+	"softiser/rdma/internal/verbs"
 )
 
 // DeviceConfig limits what can be created on a Device. Zero fields mean the
@@ -51,9 +54,10 @@ type DeviceAttr struct {
 // Device is one software RNIC. It owns the STag table; everything else is
 // created from it. All methods may be called concurrently.
 type Device struct {
-	cfg  DeviceConfig
-	tab  mem.Table
-	stat deviceCounters
+	cfg    DeviceConfig
+	shared verbs.Device // with the engines of its queue pairs
+	iwarp  iwarp.Device
+	stat   deviceCounters
 
 	mu      sync.Mutex // guards what follows; taken after no other lock
 	closed  bool
@@ -61,11 +65,6 @@ type Device struct {
 	nextQPN uint32
 
 	nPD, nCQ, nSRQ atomic.Int64
-
-	awake atomic.Int32  // receive goroutines with BusyPollAuto that are not parked
-	turn  atomic.Uint32 // number of the queue pair whose one was last unparked
-
-	atomicMu sync.Mutex // serializes atomic operations of all queue pairs
 }
 
 func def(p *int, v int) {
@@ -101,19 +100,15 @@ func Open(cfg *DeviceConfig) (*Device, error) {
 			return nil, invalid("negative device limit %d", v)
 		}
 	}
-	if c.MaxIRD > maxReadQueue || c.MaxORD > maxReadQueue {
-		return nil, invalid("MaxIRD %d, MaxORD %d: at most %d fit the MPA start-up frames", c.MaxIRD, c.MaxORD, maxReadQueue)
+	if c.MaxIRD >= mpa.MaxQueue || c.MaxORD >= mpa.MaxQueue {
+		return nil, invalid("MaxIRD %d, MaxORD %d: at most %d fit the MPA start-up frames", c.MaxIRD, c.MaxORD, mpa.MaxQueue-1)
 	}
 	if c.MaxMR > mem.MaxRegions {
 		return nil, invalid("MaxMR %d: an STag has room for %d", c.MaxMR, mem.MaxRegions)
 	}
-	d.tab.Limit(c.MaxMR)
+	d.shared.Table.Limit(c.MaxMR)
 	return d, nil
 }
-
-// maxReadQueue is the largest IRD and ORD that the 14-bit fields can say;
-// 0x3fff means "not negotiated" (RFC 6581 §9).
-const maxReadQueue = 0x3ffe
 
 // Attr returns the limits of the device.
 func (d *Device) Attr() DeviceAttr {
@@ -137,7 +132,7 @@ func (d *Device) Close() error {
 	if n := len(d.qps); n > 0 {
 		return fmt.Errorf("%w: the device has %d queue pairs", ErrBusy, n)
 	}
-	pds, cqs, srqs, mrs := d.nPD.Load(), d.nCQ.Load(), d.nSRQ.Load(), d.tab.Count()
+	pds, cqs, srqs, mrs := d.nPD.Load(), d.nCQ.Load(), d.nSRQ.Load(), d.shared.Table.Count()
 	if pds+cqs+srqs > 0 || mrs > 0 {
 		return fmt.Errorf("%w: the device has %d protection domains, %d completion queues, %d shared receive queues, %d memory regions and windows", ErrBusy, pds, cqs, srqs, mrs)
 	}
@@ -182,16 +177,33 @@ func (d *Device) AllocPD() (*PD, error) {
 	return pd, nil
 }
 
+// revoked is called when a region of the domain that any queue pair may have been
+// sending from has been revoked.
+func (pd *PD) revoked(r *mem.Region) {
+	for _, qp := range pd.dev.pairs(pd) {
+		qp.v.Mem.Revoked(r)
+	}
+}
+
+func (d *Device) pairs(pd *PD) []*QP {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []*QP
+	for qp := range d.qps {
+		if qp.pd == pd {
+			out = append(out, qp)
+		}
+	}
+	return out
+}
+
 // Device returns the device of the domain.
 func (pd *PD) Device() *Device { return pd.dev }
-
-// localDMAKey is reserved: index 0 is never allocated.
-const localDMAKey uint32 = 0x000000ff
 
 // LocalDMAKey is the reserved lkey with which any memory of the process may be
 // the local source or sink of a work request, without registration. It is not
 // valid as an rkey.
-func (pd *PD) LocalDMAKey() uint32 { return localDMAKey }
+func (pd *PD) LocalDMAKey() uint32 { return mem.LocalKey }
 
 // Dealloc ends the domain. It fails with ErrBusy while regions, windows, shared
 // receive queues or queue pairs of it exist.

@@ -23,6 +23,11 @@
 //     offset it has told us. Nobody there is told; a Send behind it arrives after it.
 //   - RDMA Read: from such memory, into ours.
 //
+// What is iWARP's alone (MPA's revision, FPDU sizes, ready-to-receive messages) is kept
+// apart, in ConnParams.MPA and ConnInfo.MPA. Everything else is meant to hold for any
+// provider of verbs; the engine of iWARP lies behind it, in rdma/internal/iwarp, and
+// the package comment of rdma/internal/verbs describes the seam.
+//
 // # Life of a request
 //
 // PostSend copies the request into the send queue and transmits at once, on the

@@ -2,29 +2,28 @@ package rdma
 
 import (
 	"errors"
-	"fmt"
 
+	"softiser/rdma/internal/iwarp"
+	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
 )
 
 // Sentinel errors. Errors returned by this package wrap one of these where a
 // caller may want to branch on it.
 var (
-	ErrBusy      = errors.New("rdma: object is still in use")
-	ErrClosed    = errors.New("rdma: object has been closed")
-	ErrQueueFull = errors.New("rdma: work queue is full")
-	ErrState     = errors.New("rdma: queue pair is not connected")
-	ErrLimit     = errors.New("rdma: device limit reached")
-	ErrInvalid   = errors.New("rdma: invalid argument")
-	ErrRejected  = errors.New("rdma: connection rejected by the peer")
-	ErrOverflow  = errors.New("rdma: completion queue overflow")
-	ErrTimeout   = errors.New("rdma: the peer did not answer in time")
-	ErrRefused   = errors.New("rdma: connection parameters refused")
+	ErrBusy      = verbs.ErrBusy
+	ErrClosed    = verbs.ErrClosed
+	ErrQueueFull = verbs.ErrQueueFull
+	ErrState     = verbs.ErrState
+	ErrLimit     = verbs.ErrLimit
+	ErrInvalid   = verbs.ErrInvalid
+	ErrRejected  = verbs.ErrRejected
+	ErrOverflow  = verbs.ErrOverflow
+	ErrTimeout   = verbs.ErrTimeout
+	ErrRefused   = verbs.ErrRefused
 )
 
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
-}
+func invalid(format string, args ...any) error { return verbs.Invalid(format, args...) }
 
 // TerminateError says that a connection ended by a Terminate message, or by an
 // error for which one was due (RFC 5040 §4.8).
@@ -37,19 +36,21 @@ type TerminateError struct {
 }
 
 func (e *TerminateError) Error() string {
-	c := wire.MakeCause(wire.Layer(e.Layer), e.EType, e.Code)
-	who := "terminated the connection"
-	if e.Remote {
-		who = "peer terminated the connection"
-	}
-	if e.Detail != "" {
-		return fmt.Sprintf("rdma: %s: %v: %s", who, c, e.Detail)
-	}
-	return fmt.Sprintf("rdma: %s: %v", who, c)
+	t := iwarp.Terminated{Remote: e.Remote, Cause: wire.MakeCause(wire.Layer(e.Layer), e.EType, e.Code), Detail: e.Detail}
+	return t.Error()
 }
 
-func terminateError(c wire.Cause, remote bool, detail string) *TerminateError {
-	return &TerminateError{Remote: remote, Layer: uint8(c.Layer()), EType: c.EType(), Code: c.Code(), Detail: detail}
+// public is an engine's error in the words of this package.
+func public(err error) error {
+	var t *iwarp.Terminated
+	if errors.As(err, &t) {
+		return &TerminateError{Remote: t.Remote, Layer: uint8(t.Cause.Layer()), EType: t.Cause.EType(), Code: t.Cause.Code(), Detail: t.Detail}
+	}
+	var r *iwarp.Rejected
+	if errors.As(err, &r) {
+		return &RejectError{PrivateData: r.Private}
+	}
+	return err
 }
 
 // RejectError carries the private data of a Reply that rejected the connection.

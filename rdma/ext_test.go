@@ -20,7 +20,7 @@ func aligned(n int) []byte {
 
 func extPair(t *testing.T, client, server bool, p2p rdma.P2PMode) (a, b *rdmatest.End) {
 	return rdmatest.NewPair(t, &rdmatest.Options{
-		Client: rdma.ConnParams{Extensions: client, P2P: p2p},
+		Client: rdma.ConnParams{Extensions: client, MPA: rdma.MPAParams{P2P: p2p}},
 		Server: rdma.ConnParams{Extensions: server},
 		Prepare: func(a, b *rdmatest.End) {
 			for i := range 4 {

@@ -84,7 +84,7 @@ func fpduTx(b *testing.B, size int, crc rdma.CRCMode) {
 		_ = e.QP.Enqueue(&rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.FlagSignaled, SGL: sgl, Remote: rdma.RemoteAddr{STag: 0x100}})
 	}
 	wcs := make([]rdma.WC, 64)
-	o := &rdmatest.Options{Client: rdma.ConnParams{CRC: crc, GSO: true, ORD: depth}, Handlers: [2]func(*rdma.CQ){func(cq *rdma.CQ) {
+	o := &rdmatest.Options{Client: rdma.ConnParams{CRC: crc, ORD: depth, MPA: rdma.MPAParams{GSO: true}}, Handlers: [2]func(*rdma.CQ){func(cq *rdma.CQ) {
 		for n := cq.Poll(wcs); n > 0; n = cq.Poll(wcs) {
 			for _, wc := range wcs[:n] {
 				if wc.Status != rdma.StatusSuccess {

@@ -50,8 +50,8 @@ func runModel(t *testing.T, seed uint64) {
 	mode := crcModes[seed%2]
 	maxFPDU := []int{0, 1448, 4000}[seed%3]
 	a, b := rdmatest.NewPair(t, &rdmatest.Options{
-		Client: rdma.ConnParams{CRC: mode, Extensions: true, IRD: 4, ORD: 4, MaxFPDU: maxFPDU, P2P: rdma.P2PWrite},
-		Server: rdma.ConnParams{CRC: mode, Extensions: true, IRD: 4, ORD: 2, MaxFPDU: maxFPDU},
+		Client: rdma.ConnParams{CRC: mode, Extensions: true, IRD: 4, ORD: 4, MPA: rdma.MPAParams{MaxFPDU: maxFPDU, P2P: rdma.P2PWrite}},
+		Server: rdma.ConnParams{CRC: mode, Extensions: true, IRD: 4, ORD: 2, MPA: rdma.MPAParams{MaxFPDU: maxFPDU}},
 		QP:     rdma.QPConfig{MaxSend: 64, MaxRecv: 256, MaxInline: 512},
 	})
 	for i, e := range []*rdmatest.End{a, b} {

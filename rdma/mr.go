@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"sync/atomic"
 
 	"softiser/rdma/internal/mem"
@@ -14,13 +13,9 @@ import (
 // constant time and neither touches nor pins the memory, so that a mapping of
 // any size can be registered.
 type MR struct {
-	pd *PD
-	r  mem.Region
-
+	pd   *PD
+	m    mem.Memory
 	gone atomic.Bool
-
-	mu  sync.Mutex // guards mem; taken with no region locked
-	mem []byte
 }
 
 // RegMR registers p, which may be Go memory or a mapping. It must stay what
@@ -34,7 +29,7 @@ func (pd *PD) RegMR(p []byte, a Access) (*MR, error) {
 		mr.free()
 		return nil, err
 	}
-	mr.aim(p, a, mr.r.State().STag)
+	mr.m.Aim(p, mem.Access(a), mr.m.State().STag)
 	return mr, nil
 }
 
@@ -45,7 +40,7 @@ func (pd *PD) AllocMR() (*MR, error) {
 	if err != nil {
 		return nil, err
 	}
-	mr.r.Remote = true
+	mr.m.Remote = true
 	return mr, nil
 }
 
@@ -54,7 +49,7 @@ func (pd *PD) allocMR() (*MR, error) {
 		return nil, fmt.Errorf("%w: protection domain", ErrClosed)
 	}
 	mr := &MR{pd: pd}
-	if err := pd.insert(&mr.r); err != nil {
+	if err := pd.insert(&mr.m.Region); err != nil {
 		return nil, err
 	}
 	pd.use.Add(1)
@@ -71,54 +66,40 @@ func checkAccess(a Access, n uint64) error {
 	return nil
 }
 
-// aim points the region at p under the key that stag ends in.
-func (mr *MR) aim(p []byte, a Access, stag uint32) {
-	mr.mu.Lock()
-	defer mr.mu.Unlock()
-	mr.mem = p
-	mr.r.OpenKey(nil, [][]byte{p}, mem.Access(a), uint8(stag))
-}
-
 // LKey names the region in SGEs of this end.
 func (mr *MR) LKey() uint32 { return mr.RKey() }
 
 // RKey is the STag that a peer uses. It changes with OpRegMR.
-func (mr *MR) RKey() uint32 { return mr.r.State().STag }
+func (mr *MR) RKey() uint32 { return mr.m.State().STag }
 
 // Addr is the tagged offset of the first byte.
-func (mr *MR) Addr() uint64 { return mr.r.State().Base }
+func (mr *MR) Addr() uint64 { return mr.m.State().Base }
 
 // Len is the length of the region in bytes.
 func (mr *MR) Len() int { return len(mr.Mem()) }
 
 // Mem is the registered memory.
-func (mr *MR) Mem() []byte {
-	mr.mu.Lock()
-	defer mr.mu.Unlock()
-	return mr.mem
-}
+func (mr *MR) Mem() []byte { return mr.m.Bytes() }
 
 // Faults counts placements from the wire that failed because the memory could
 // not be touched.
-func (mr *MR) Faults() uint64 { return mr.r.Faults() }
+func (mr *MR) Faults() uint64 { return mr.m.Faults() }
 
 // Invalidate makes the STag unusable until OpRegMR. When it returns,
 // the memory is no longer touched on behalf of a peer.
-func (mr *MR) Invalidate() { mr.r.Revoke() }
+func (mr *MR) Invalidate() { mr.m.Revoke() }
 
 // Dereg ends the region. Work requests that name it must have completed.
 func (mr *MR) Dereg() error {
-	mr.r.Revoke()
+	mr.m.Revoke()
 	mr.free()
 	return nil
 }
 
 func (mr *MR) free() {
-	mr.mu.Lock()
-	mr.mem = nil
-	mr.mu.Unlock()
+	mr.m.Forget()
 	if !mr.gone.Swap(true) {
-		mr.pd.dev.tab.Remove(&mr.r)
+		mr.pd.dev.shared.Table.Remove(&mr.m.Region)
 		mr.pd.use.Add(-1)
 	}
 }
@@ -126,7 +107,7 @@ func (mr *MR) free() {
 // insert gives a region of the domain an STag.
 func (pd *PD) insert(r *mem.Region) error {
 	r.Init(&pd.mem)
-	if err := pd.dev.tab.Insert(r); errors.Is(err, mem.ErrFull) {
+	if err := pd.dev.shared.Table.Insert(r); errors.Is(err, mem.ErrFull) {
 		return fmt.Errorf("%w: %d memory regions and windows", ErrLimit, pd.dev.cfg.MaxMR)
 	} else if err != nil {
 		return fmt.Errorf("rdma: %w", err)

@@ -1,17 +1,12 @@
 package rdma
 
 import (
+	"errors"
 	"fmt"
-	"math/bits"
 	"net"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"softiser/internal/sockio"
-	"softiser/rdma/internal/mem"
-	"softiser/rdma/internal/mpa"
-	"softiser/rdma/internal/wire"
+	"softiser/rdma/internal/iwarp"
+	"softiser/rdma/internal/verbs"
 )
 
 // QPConfig describes a queue pair. Zero fields mean the default beside them.
@@ -36,78 +31,41 @@ type QPConfig struct {
 // completion. All methods may be called concurrently. Close must not be called
 // from a CQ handler.
 type QP struct {
-	dev    *Device
-	pd     *PD
-	cfg    QPConfig
-	num    uint32
-	sendCQ *CQ
-	recvCQ *CQ
+	v   verbs.QP
+	pd  *PD
+	cfg QPConfig
+}
 
-	// sqMu guards the queues shared by posters, transmitter and receiver. Below it:
-	// regions (see gate.go), CQ.mu.
-	sqMu    sync.Mutex
-	state   QPState
-	err     error       // first cause of the end
-	ended   bool        // teardown has flushed; posts flush at once
-	dying   atomic.Bool // set once: transmitter and receiver must stop
-	txBusy  bool        // somebody is the transmitter and owns tx
-	txOpen  bool        // FPDUs may be sent (RFC 5044 §7.1.2: responder after the first FPDU)
-	finSent bool
-	sq      []sqe      // ring, power of two
-	sqHead  uint32     // oldest not completed
-	sqNext  uint32     // next to start; advanced by the transmitter only
-	sqTail  uint32     // next free
-	sentOff uint64     // bytes of the stream that the kernel has taken
-	orq     []orqEntry // Reads and atomics sent, in order; ring of ORD
-	orqHead uint32
-	orqTail uint32
-	irq     []irqEntry // Reads and atomics to answer; ring, power of two
-	irqHead uint32
-	irqTail uint32
-	hidden  uint32     // entries of the send queue made by the engine itself
-	empty   emptyWrite // zero-length Writes that are due, see empty.go
-	txIdle  sync.Cond  // txBusy has become false; on sqMu
+// owner is a QP as its engine sees it; see verbs.Owner.
+type owner QP
 
-	// txIO is held by the transmitter while it builds and sends a round. Taken
-	// before sqMu.
-	txIO sync.Mutex
-	tx   txState // owned by the transmitter; refs and poison guarded by txIO
-	zc   zcState // MSG_ZEROCOPY
+// pairOf is the queue pair that v belongs to.
+func pairOf(v *verbs.QP) *QP { return (*QP)(v.Owner().(*owner)) }
 
-	rq rqueue
+// StateChanged returns the call of the hook.
+func (o *owner) StateChanged(from, to QPState) func() {
+	if f := o.pd.dev.cfg.Hooks.StateChange; f != nil {
+		return func() { f((*QP)(o), from, to) }
+	}
+	return func() {}
+}
 
-	mem  mem.Stream // this queue pair's identity at the gate to memory
-	lent lendList   // memory that the peer may be about to fill
+// Cause says an engine's error in the words of this package.
+func (o *owner) Cause(err error) error { return public(err) }
 
-	rx    rxState     // owned by the receive goroutine
-	inRx  atomic.Bool // the receive goroutine runs handlers: Push is bounded
-	conn  *sockio.Conn
-	info  ConnInfo
-	sinks []*mem.Region // one per ORD slot
+// Ended calls the hook for Terminate messages.
+func (o *owner) Ended(cause error) {
+	var te *TerminateError
+	if f := o.pd.dev.cfg.Hooks.Terminate; f != nil && errors.As(cause, &te) {
+		f((*QP)(o), te)
+	}
+}
 
-	initiator bool          // of the MPA start-up
-	rtr       mpa.RTR       // kind agreed on, 0: none
-	busyPoll  time.Duration // see ConnParams.BusyPoll
-	lastByte  time.Duration // of BusyPoll, see clock: when the last byte came, or the last wait began; owned by the receive goroutine
-	auto      autoPoll      // of BusyPollAuto; owned by the receive goroutine
-	onlyP     bool          // of BusyPollAuto: whoever polls keeps the scheduler from looking at other sockets
-	heard     bool          // an FPDU has arrived; guarded by sqMu
-	nudger    *time.Timer   // see armNudgeLocked; guarded by sqMu
-	speaker   *time.Timer   // see ConnParams.SpeakFirst; guarded by sqMu
-	term      *wire.Term    // to be sent by teardown; guarded by sqMu
-	fin       *time.Timer   // waits for the peer's FIN; guarded by sqMu
-	ext       extState      // use of RFC 7306; guarded by sqMu
-
-	txWake chan struct{} // capacity 1
-	txStop chan struct{}
-	wg     sync.WaitGroup // receive and transmit goroutine
-	done   chan struct{}
-	closed atomic.Bool
-
-	failing chan struct{} // closed with dying
-
-	statMu sync.Mutex // guards stats; a leaf
-	stats  QPStats
+// Event tells the user.
+func (o *owner) Event(e Event) {
+	if f := o.cfg.OnEvent; f != nil {
+		f((*QP)(o), e)
+	}
 }
 
 // CreateQP creates an unconnected queue pair.
@@ -135,18 +93,15 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	case pd.gone.Load():
 		return nil, fmt.Errorf("%w: protection domain", ErrClosed)
 	}
-	qp := &QP{
-		dev: d, pd: pd, cfg: cfg, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
-		sq:     make([]sqe, roundUp(cfg.MaxSend)),
-		txWake: make(chan struct{}, 1),
-		txStop: make(chan struct{}),
-		done:   make(chan struct{}),
-
-		failing: make(chan struct{}),
+	qp := &QP{pd: pd, cfg: cfg}
+	qp.v.Dev, qp.v.PD = &d.shared, &pd.mem
+	qp.v.SendCQ, qp.v.RecvCQ = &cfg.SendCQ.q, &cfg.RecvCQ.q
+	if cfg.SRQ != nil {
+		qp.v.SRQ = &cfg.SRQ.q
 	}
-	qp.mem = mem.Stream{Opened: qp.lent.opened, Closed: qp.lent.closed, Revoked: qp.poisonTx}
-	qp.txIdle.L = &qp.sqMu
-	qp.rq.growLocked(cfg.MaxRecv)
+	qp.v.MaxSend, qp.v.SignalAll = cfg.MaxSend, cfg.SignalAll
+	qp.v.Init((*owner)(qp), cfg.MaxRecv)
+	iwarp.New(&d.iwarp, &qp.v)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -156,27 +111,19 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 		return nil, fmt.Errorf("%w: %d queue pairs", ErrLimit, d.cfg.MaxQP)
 	}
 	d.nextQPN++
-	qp.num = d.nextQPN
+	qp.v.Num = d.nextQPN
 	d.qps[qp] = struct{}{}
 	pd.use.Add(1)
-	qp.sendCQ.use.Add(1)
-	qp.recvCQ.use.Add(1)
+	cfg.SendCQ.use.Add(1)
+	cfg.RecvCQ.use.Add(1)
 	if cfg.SRQ != nil {
 		cfg.SRQ.use.Add(1)
 	}
 	return qp, nil
 }
 
-// roundUp is the next power of two.
-func roundUp(n int) int {
-	if n <= 1 {
-		return 1
-	}
-	return 1 << bits.Len(uint(n-1))
-}
-
 // Num is the number of the queue pair on its device.
-func (qp *QP) Num() uint32 { return qp.num }
+func (qp *QP) Num() uint32 { return qp.v.Num }
 
 // PD is the protection domain.
 func (qp *QP) PD() *PD { return qp.pd }
@@ -187,40 +134,24 @@ func (qp *QP) Context() any { return qp.cfg.Context }
 // Done is closed when the connection has ended, everything has been flushed and
 // the goroutines of the queue pair are gone. It is never closed for a queue pair
 // that was not connected, except by Close.
-func (qp *QP) Done() <-chan struct{} { return qp.done }
+func (qp *QP) Done() <-chan struct{} { return qp.v.Done }
 
 // Failing is closed when the connection has begun to end. The end waits for the
 // completion handlers: one that waits, for instance because the peer reads too
 // slowly to be asked for more, must return then.
-func (qp *QP) Failing() <-chan struct{} { return qp.failing }
+func (qp *QP) Failing() <-chan struct{} { return qp.v.Failing }
 
 // Err tells why the connection ended: nil while it lives and after a clean
 // Disconnect from this side; io.EOF when the peer closed it; *TerminateError; or
 // another error.
 func (qp *QP) Err() error {
-	qp.sqMu.Lock()
-	defer qp.sqMu.Unlock()
-	return qp.err
+	qp.v.Mu.Lock()
+	defer qp.v.Mu.Unlock()
+	return qp.v.Err
 }
-
-// Info is what the two ends have agreed on; the zero value before the connection.
-func (qp *QP) Info() ConnInfo {
-	qp.sqMu.Lock()
-	defer qp.sqMu.Unlock()
-	return qp.info
-}
-
-// IRD is the number of Reads of the peer that may be outstanding.
-func (qp *QP) IRD() int { return qp.Info().IRD }
-
-// ORD is the number of own Reads that may be outstanding; more wait in the queue.
-func (qp *QP) ORD() int { return qp.Info().ORD }
 
 // CRC reports whether FPDUs carry a CRC.
 func (qp *QP) CRC() bool { return qp.Info().CRC }
-
-// FPDUSize is the largest FPDU that is sent, bytes.
-func (qp *QP) FPDUSize() int { return qp.Info().FPDUSize }
 
 // LocalAddr is the local address, nil before the connection.
 func (qp *QP) LocalAddr() net.Addr { return qp.Info().LocalAddr }
@@ -238,12 +169,69 @@ type QPAttr struct {
 
 // Attr returns settings and fill levels.
 func (qp *QP) Attr() QPAttr {
-	recvs := qp.rq.len()
-	qp.sqMu.Lock()
-	defer qp.sqMu.Unlock()
+	recvs := qp.v.RQ.Len()
+	qp.v.Mu.Lock()
+	defer qp.v.Mu.Unlock()
 	return QPAttr{
-		Num: qp.num, State: qp.state,
+		Num: qp.v.Num, State: qp.v.StateLocked(),
 		MaxSend: qp.cfg.MaxSend, MaxRecv: qp.cfg.MaxRecv, MaxSGE: qp.cfg.MaxSGE, MaxInline: qp.cfg.MaxInline,
-		SendQueued: int(qp.sqTail - qp.sqHead), RecvQueued: recvs, ReadsInFlight: int(qp.orqTail - qp.orqHead),
+		SendQueued: int(qp.v.SQ.Tail - qp.v.SQ.Head), RecvQueued: recvs, ReadsInFlight: qp.v.Engine.Reads(),
 	}
+}
+
+// State returns the state of the queue pair.
+func (qp *QP) State() QPState { return qp.v.State() }
+
+// Disconnect closes the connection gracefully: what is queued is finished, then
+// FIN is sent, and the peer's FIN is waited for, not for ever. New work is refused.
+// Disconnect itself does not wait; see Done.
+func (qp *QP) Disconnect() {
+	qp.v.Mu.Lock()
+	if qp.v.StateLocked() != StateRTS {
+		qp.v.Mu.Unlock()
+		return
+	}
+	hook := qp.v.SetState(StateClosing)
+	qp.v.Engine.Drain()
+	qp.v.Mu.Unlock()
+	hook()
+}
+
+// Abort ends the connection at once with err as its cause; nil means ErrClosed.
+func (qp *QP) Abort(err error) {
+	if err == nil {
+		err = fmt.Errorf("%w: queue pair aborted", ErrClosed)
+	}
+	qp.v.Fail(err)
+}
+
+// Close ends the connection, if there is one, waits until everything is flushed
+// and the goroutines are gone, and frees the queue pair. It must not be called
+// from a CQ handler or from OnEvent.
+func (qp *QP) Close() error {
+	v := &qp.v
+	if v.Closed.Swap(true) {
+		<-v.Done
+		return nil
+	}
+	v.Mu.Lock()
+	connected := v.Connected
+	if !connected {
+		v.SetState(StateError)
+	}
+	v.Mu.Unlock()
+	if connected {
+		qp.Abort(nil)
+		v.Engine.Wait()
+	} else {
+		close(v.Done)
+	}
+	qp.pd.dev.retire(qp)
+	qp.pd.use.Add(-1)
+	qp.cfg.SendCQ.use.Add(-1)
+	qp.cfg.RecvCQ.use.Add(-1)
+	if qp.cfg.SRQ != nil {
+		qp.cfg.SRQ.use.Add(-1)
+	}
+	return nil
 }

@@ -3,6 +3,8 @@ package rdma
 import (
 	"fmt"
 	"sync/atomic"
+
+	"softiser/rdma/internal/verbs"
 )
 
 // SRQConfig describes a shared receive queue.
@@ -14,12 +16,11 @@ type SRQConfig struct {
 // SRQ is a receive queue that several queue pairs take buffers from. A buffer is
 // taken when the first segment of a Send arrives: the one that was posted last.
 type SRQ struct {
-	pd    *PD
-	cfg   SRQConfig
-	q     rqueue
-	use   atomic.Int64
-	limit atomic.Int64 // armed limit, 0 when not armed
-	gone  atomic.Bool
+	pd   *PD
+	cfg  SRQConfig
+	q    verbs.SRQ
+	use  atomic.Int64
+	gone atomic.Bool
 }
 
 // CreateSRQ creates a shared receive queue.
@@ -36,7 +37,8 @@ func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	if err := take(&d.nSRQ, d.cfg.MaxSRQ, "shared receive queues"); err != nil {
 		return nil, err
 	}
-	s := &SRQ{pd: pd, cfg: cfg, q: rqueue{stack: cfg.MaxRecv}}
+	s := &SRQ{pd: pd, cfg: cfg}
+	s.q.Init(cfg.MaxRecv)
 	pd.use.Add(1)
 	return s, nil
 }
@@ -47,7 +49,7 @@ func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 		if len(wrs[i].SGL) > s.cfg.MaxSGE {
 			return invalid("%d pieces of memory, the shared receive queue allows %d", len(wrs[i].SGL), s.cfg.MaxSGE)
 		}
-		if _, err := s.q.post(&wrs[i]); err != nil {
+		if _, err := fillRecv(&s.q.RecvQueue, &wrs[i]); err != nil {
 			return err
 		}
 	}
@@ -56,19 +58,10 @@ func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 
 // Arm asks for one EventSRQLimit, to the queue pair that takes the buffer, when
 // fewer than n buffers are left.
-func (s *SRQ) Arm(n int) { s.limit.Store(int64(n)) }
+func (s *SRQ) Arm(n int) { s.q.Arm(n) }
 
 // Len is the number of buffers in the queue.
-func (s *SRQ) Len() int { return s.q.len() }
-
-// take is rqueue.take with the limit event.
-func (s *SRQ) take(b *recvBuf, qp *QP) bool {
-	left, ok := s.q.take(b)
-	if l := s.limit.Load(); ok && l > 0 && int64(left) < l && s.limit.CompareAndSwap(l, 0) {
-		qp.event(EventSRQLimit)
-	}
-	return ok
-}
+func (s *SRQ) Len() int { return s.q.Len() }
 
 // Close ends the queue. It fails with ErrBusy while queue pairs use it. Buffers
 // in it go back to the caller without completions.

@@ -1,10 +1,6 @@
 package rdma
 
-import (
-	"sync"
-
-	"softiser/rdma/internal/wire"
-)
+import "sync"
 
 // QPStats count what a queue pair did. Snapshots are taken by QP.Stats; the
 // figures are brought up to date at the end of each batch.
@@ -48,57 +44,8 @@ func (s *QPStats) add(o *QPStats) {
 	s.TerminatesIn += o.TerminatesIn
 }
 
-// txStats and rxStats are counted without locks by the transmitter and by the
-// receive goroutine.
-type txStats struct {
-	SendCalls, FPDUs, Bytes, Direct, CopiedTagged, Zerocopy uint64
-	Msgs                                                    [16]uint64
-}
-
-type rxStats struct {
-	RecvCalls, FPDUs, Bytes, Payload, Direct, Copied, CopiedTagged, Faults, PollCalls, Polled uint64
-	Msgs                                                                                      [16]uint64
-}
-
-func sends(m *[16]uint64) uint64 {
-	return m[wire.Send] + m[wire.SendInv] + m[wire.SendSE] + m[wire.SendSEInv] + m[wire.Immediate] + m[wire.ImmediateSE]
-}
-
-// answers counts what a receiver is likely to have waited for: Sends, and the ends
-// of RDMA Reads.
-func (r *rxStats) answers() uint64 { return sends(&r.Msgs) + r.Msgs[wire.ReadResponse] }
-
-// publishTxLocked copies the transmitter's figures. Preconditions: the caller is
-// the transmitter, or there is none.
-func (qp *QP) publishTxLocked() {
-	t := &qp.tx.stats
-	qp.statMu.Lock()
-	s := &qp.stats
-	s.WireOut = qp.sentOff
-	s.ZerocopyCalls, s.SentCopiedTagged = t.Zerocopy, t.CopiedTagged
-	s.SendCalls, s.FPDUsOut, s.BytesOut, s.SentDirect = t.SendCalls, t.FPDUs, t.Bytes, t.Direct
-	s.SendsOut, s.ReadRequestsOut = sends(&t.Msgs), t.Msgs[wire.ReadRequest]
-	qp.statMu.Unlock()
-}
-
-// publishRx copies the receiver's figures.
-func (qp *QP) publishRx() {
-	r := &qp.rx.stats
-	qp.statMu.Lock()
-	s := &qp.stats
-	s.WireIn = r.Bytes
-	s.RecvCalls, s.BytesIn, s.PlacedDirect, s.PlacedCopied = r.RecvCalls, r.Payload, r.Direct, r.Copied
-	s.PlacedCopiedTagged = r.CopiedTagged
-	s.Faults, s.PollCalls, s.Polled = r.Faults, r.PollCalls, r.Polled
-	qp.statMu.Unlock()
-}
-
 // Stats returns the counters.
-func (qp *QP) Stats() QPStats {
-	qp.statMu.Lock()
-	defer qp.statMu.Unlock()
-	return qp.stats
-}
+func (qp *QP) Stats() QPStats { return QPStats(qp.v.Snapshot()) }
 
 // DeviceStats are the counters of a device: of all its queue pairs, past and
 // present, and what exists now.
@@ -128,9 +75,16 @@ func (d *Device) Stats() DeviceStats {
 	out.Connections = d.stat.conns
 	d.stat.mu.Unlock()
 	d.mu.Unlock()
-	out.MRs = d.tab.Count()
+	out.MRs = d.shared.Table.Count()
 	out.PDs, out.CQs, out.SRQs = int(d.nPD.Load()), int(d.nCQ.Load()), int(d.nSRQ.Load())
 	return out
+}
+
+// connected counts a connection.
+func (d *Device) connected() {
+	d.stat.mu.Lock()
+	d.stat.conns++
+	d.stat.mu.Unlock()
 }
 
 // retire removes a queue pair and keeps its counters.

@@ -1,81 +1,52 @@
 package rdma
 
-import "fmt"
+import "softiser/rdma/internal/verbs"
 
 // WCStatus is the outcome of a work request.
-type WCStatus uint8
+type WCStatus = verbs.Status
 
 // Outcomes.
 const (
-	StatusSuccess         WCStatus = iota
-	StatusFlushed                  // the queue pair ended before the request could run or finish
-	StatusLocalLength              // the message does not fit the buffer or the limits
-	StatusLocalProtection          // an SGE lies outside the region that its key names
-	StatusLocalFault               // local memory could not be touched (truncated or failing mapping)
-	StatusRemoteAccess             // the peer refused: STag, bounds or rights
-	StatusRemoteInvalid            // the peer refused the request as malformed or too long
-	StatusRemoteOp                 // the peer failed
-	StatusInvalidated              // bind or invalidation refused
-	StatusDiscarded                // a Read that DiscardRead took the memory from has ended
-	StatusFatal                    // the connection failed while the request was running
-	StatusUnsupported              // the peer does not know the operation (RFC 7306)
-	statusEnd
+	StatusSuccess         = verbs.StatusSuccess
+	StatusFlushed         = verbs.StatusFlushed         // the queue pair ended before the request could run or finish
+	StatusLocalLength     = verbs.StatusLocalLength     // the message does not fit the buffer or the limits
+	StatusLocalProtection = verbs.StatusLocalProtection // an SGE lies outside the region that its key names
+	StatusLocalFault      = verbs.StatusLocalFault      // local memory could not be touched (truncated or failing mapping)
+	StatusRemoteAccess    = verbs.StatusRemoteAccess    // the peer refused: STag, bounds or rights
+	StatusRemoteInvalid   = verbs.StatusRemoteInvalid   // the peer refused the request as malformed or too long
+	StatusRemoteOp        = verbs.StatusRemoteOp        // the peer failed
+	StatusInvalidated     = verbs.StatusInvalidated     // bind or invalidation refused
+	StatusDiscarded       = verbs.StatusDiscarded       // a Read that DiscardRead took the memory from has ended
+	StatusFatal           = verbs.StatusFatal           // the connection failed while the request was running
+	StatusUnsupported     = verbs.StatusUnsupported     // the peer does not know the operation (RFC 7306)
 )
 
-var statusNames = [statusEnd]string{
-	"success", "flushed", "local length error", "local protection error", "local memory fault",
-	"remote access error", "remote invalid request", "remote operation error", "memory bind error",
-	"discarded", "fatal error", "not supported by the peer",
-}
-
-func (s WCStatus) String() string {
-	if s < statusEnd {
-		return statusNames[s]
-	}
-	return fmt.Sprintf("WCStatus(%d)", uint8(s))
-}
-
 // WCOpcode says which kind of work request has completed.
-type WCOpcode uint8
+type WCOpcode = verbs.WCOpcode
 
 // Kinds of completion.
 const (
-	WCSend WCOpcode = iota + 1
-	WCWrite
-	WCRead
-	WCFetchAdd
-	WCCmpSwap
-	WCImm
-	WCLocalInv
-	WCRegMR
-	WCBindMW
-	WCRecv
-	WCRecvImm // Immediate Data has consumed a receive buffer
+	WCSend     = verbs.WCSend
+	WCWrite    = verbs.WCWrite
+	WCRead     = verbs.WCRead
+	WCFetchAdd = verbs.WCFetchAdd
+	WCCmpSwap  = verbs.WCCmpSwap
+	WCImm      = verbs.WCImm
+	WCLocalInv = verbs.WCLocalInv
+	WCRegMR    = verbs.WCRegMR
+	WCBindMW   = verbs.WCBindMW
+	WCRecv     = verbs.WCRecv
+	WCRecvImm  = verbs.WCRecvImm // Immediate Data has consumed a receive buffer
 )
 
-var wcNames = [...]string{"", "Send", "Write", "Read", "FetchAdd", "CmpSwap", "Imm", "LocalInv", "RegMR", "BindMW", "Recv", "RecvImm"}
-
-func (o WCOpcode) String() string {
-	if int(o) < len(wcNames) && o > 0 {
-		return wcNames[o]
-	}
-	return fmt.Sprintf("WCOpcode(%d)", uint8(o))
-}
-
-var wcOf = [opEnd]WCOpcode{
-	OpSend: WCSend, OpSendInv: WCSend, OpWrite: WCWrite, OpWriteImm: WCWrite, OpRead: WCRead,
-	OpFetchAdd: WCFetchAdd, OpCmpSwap: WCCmpSwap, OpImm: WCImm, OpLocalInv: WCLocalInv,
-	OpRegMR: WCRegMR, OpBindMW: WCBindMW,
-}
-
 // WCFlags tell more about a receive completion.
-type WCFlags uint8
+type WCFlags = verbs.WCFlags
 
 // Flags.
 const (
-	WCWithInv   WCFlags = 1 << iota // InvSTag has been invalidated by the message
-	WCSolicited                     // the peer asked for a solicited event
-	WCWithImm                       // Imm is valid
+	WCWithInv   = verbs.WCWithInv   // InvSTag has been invalidated by the message
+	WCSolicited = verbs.WCSolicited // the peer asked for a solicited event
+	WCWithImm   = verbs.WCWithImm   // Imm is valid
 )
 
 // WC is a work completion. When Status is not success, only ID, QP, Status and

@@ -43,7 +43,7 @@ func (w *Window) Bind(qp *QP, segs [][]byte, a Access) (stag uint32, base uint64
 		return 0, 0, err
 	}
 	w.r.Revoke()
-	stag, base = w.r.Open(&qp.mem, segs, mem.Access(a))
+	stag, base = w.r.Open(&qp.v.Mem, segs, mem.Access(a))
 	return stag, base, nil
 }
 
@@ -70,7 +70,7 @@ func (w *Window) Faults() uint64 { return w.r.Faults() }
 func (w *Window) Close() error {
 	w.r.Revoke()
 	if !w.gone.Swap(true) {
-		w.pd.dev.tab.Remove(&w.r)
+		w.pd.dev.shared.Table.Remove(&w.r)
 		w.pd.use.Add(-1)
 	}
 	return nil

@@ -1,68 +1,41 @@
 package rdma
 
-import "fmt"
+import "softiser/rdma/internal/verbs"
 
 // Opcode says what a work request does.
-type Opcode uint8
+type Opcode = verbs.Opcode
 
 // Operations of the send queue.
 const (
-	OpSend     Opcode = iota + 1
-	OpSendInv         // Send that also invalidates InvSTag at the peer
-	OpWrite           // RDMA Write of SGL to Remote
-	OpWriteImm        // OpWrite, then Imm to the peer's receive queue (RFC 7306; see Extensions)
-	OpRead            // RDMA Read of Remote into SGL
-	OpFetchAdd        // 8 bytes at Remote += Add; the old value goes to SGL (RFC 7306)
-	OpCmpSwap         // 8 bytes at Remote become Swap if they are Compare; old value to SGL
-	OpImm             // 8 bytes of immediate data to the peer's receive queue (RFC 7306)
-	OpLocalInv        // invalidate InvSTag of this end
-	OpRegMR           // aim MR at SGL with Access under the key Key
-	OpBindMW          // bind Window over SGL with Access for this queue pair
-	opEnd
+	OpSend     = verbs.OpSend
+	OpSendInv  = verbs.OpSendInv  // Send that also invalidates InvSTag at the peer
+	OpWrite    = verbs.OpWrite    // RDMA Write of SGL to Remote
+	OpWriteImm = verbs.OpWriteImm // OpWrite, then Imm to the peer's receive queue (RFC 7306; see Extensions)
+	OpRead     = verbs.OpRead     // RDMA Read of Remote into SGL
+	OpFetchAdd = verbs.OpFetchAdd // 8 bytes at Remote += Add; the old value goes to SGL (RFC 7306)
+	OpCmpSwap  = verbs.OpCmpSwap  // 8 bytes at Remote become Swap if they are Compare; old value to SGL
+	OpImm      = verbs.OpImm      // 8 bytes of immediate data to the peer's receive queue (RFC 7306)
+	OpLocalInv = verbs.OpLocalInv // invalidate InvSTag of this end
+	OpRegMR    = verbs.OpRegMR    // aim MR at SGL with Access under the key Key
+	OpBindMW   = verbs.OpBindMW   // bind Window over SGL with Access for this queue pair
 )
 
-var opNames = [opEnd]string{
-	OpSend: "Send", OpSendInv: "SendInv", OpWrite: "Write", OpWriteImm: "WriteImm", OpRead: "Read",
-	OpFetchAdd: "FetchAdd", OpCmpSwap: "CmpSwap", OpImm: "Imm", OpLocalInv: "LocalInv", OpRegMR: "RegMR", OpBindMW: "BindMW",
-}
-
-func (o Opcode) String() string {
-	if o > 0 && o < opEnd {
-		return opNames[o]
-	}
-	return fmt.Sprintf("Opcode(%d)", uint8(o))
-}
-
-// local: done by this end alone, nothing goes to the wire.
-func (o Opcode) local() bool { return o == OpLocalInv || o == OpRegMR || o == OpBindMW }
-
-// answered: complete only when the peer's response has arrived.
-func (o Opcode) answered() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSwap }
-
-// extension: an opcode of RFC 7306, which not every peer knows.
-func (o Opcode) extension() bool {
-	return o == OpWriteImm || o == OpImm || o == OpFetchAdd || o == OpCmpSwap
-}
-
 // SendFlags modify a work request of the send queue.
-type SendFlags uint8
+type SendFlags = verbs.SendFlags
 
 // Flags.
 const (
 	// FlagSignaled asks for a completion. Without it, and without
 	// QPConfig.SignalAll, only failure is reported.
-	FlagSignaled SendFlags = 1 << iota
+	FlagSignaled = verbs.FlagSignaled
 	// FlagSolicited asks the peer for an event (Send, SendInv, Imm, WriteImm).
-	FlagSolicited
+	FlagSolicited = verbs.FlagSolicited
 	// FlagFence starts the request only when all earlier Reads and atomics of the
 	// queue pair have completed.
-	FlagFence
+	FlagFence = verbs.FlagFence
 	// FlagInline copies the data when the request is queued: the memory may be
 	// reused at once and needs no key. Up to QPConfig.MaxInline bytes.
-	FlagInline
-
-	flagDiscard // DiscardRead was called
-	flagHidden  // made by the engine itself: no completion
+	FlagInline = verbs.FlagInline
 )
 
 // SGE is a piece of local memory.

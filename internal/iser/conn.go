@@ -290,7 +290,7 @@ func (c *Conn) Describe() string {
 	defer c.mu.Unlock()
 	i := &c.info
 	return fmt.Sprintf("iSER, MPA revision %d, CRC %s, FPDU %d, IRD %d, ORD %d, remote invalidation %s",
-		i.Rev, onOff[i.CRC], i.FPDUSize, i.IRD, i.ORD, onOff[c.inv])
+		i.MPA.Rev, onOff[i.CRC], i.MPA.FPDUSize, i.IRD, i.ORD, onOff[c.inv])
 }
 
 // Stats implements iscsi.Datamover. Of what the queue pair has copied, only tagged

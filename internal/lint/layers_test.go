@@ -46,6 +46,8 @@ var rules = []rule{
 	{from: []string{"rdma"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp", "internal/scsi", "target", "initiator", "blockdev", "lvm", "config"),
 		why: "verbs do not know what travels over them"},
 	{from: []string{"rdma"}, except: []string{"rdma/rdmatest"}, banned: us("internal"), but: us(leaves...), why: "of what the repository shares, verbs use leaves alone, so that a provider can be read, and taken out, by itself"},
+	{from: []string{"rdma/internal/verbs"}, banned: us("rdma", "internal"), but: us("rdma/internal/mem"), why: "what front and engines share knows no provider and no socket"},
+	{from: []string{"rdma/internal"}, banned: us("rdma", "rdma/rdmatest"), but: us("rdma/internal"), why: "the front stands on the engines, never the other way"},
 	{from: leaves, banned: []string{module}, why: "a leaf imports nothing of ours"},
 	{from: []string{"rdma"}, banned: []string{zap, prom}, why: "verbs do not print; they return errors, count and offer hooks"},
 	{from: []string{"internal/rdmamsg"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp", "internal/scsi", "target", "initiator", "blockdev", "lvm", "config"),

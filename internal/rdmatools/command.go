@@ -56,7 +56,7 @@ func (t *transport) flags(cmd *cobra.Command) {
 
 // params turns the flags into connection parameters.
 func (t *transport) params() (rdma.ConnParams, error) {
-	p := rdma.ConnParams{GSO: t.gso, Rev: t.rev, BusyPoll: t.busyPoll.d, Congestion: t.congestion}
+	p := rdma.ConnParams{MPA: rdma.MPAParams{GSO: t.gso, Rev: t.rev}, BusyPoll: t.busyPoll.d, Congestion: t.congestion}
 	switch t.crc {
 	case "required":
 	case "offered":
@@ -67,7 +67,7 @@ func (t *transport) params() (rdma.ConnParams, error) {
 		return p, usage.Errorf("--crc %q: want required, offered or off", t.crc)
 	}
 	if t.p2p {
-		p.P2P = rdma.P2PWrite | rdma.P2PRead
+		p.MPA.P2P = rdma.P2PWrite | rdma.P2PRead
 	}
 	return p, nil
 }

@@ -49,7 +49,7 @@ type latency struct {
 func (r *perfResult) fill(p *perf, info *rdma.ConnInfo) {
 	sec := r.took.Seconds()
 	r.doc = perfDoc{
-		Test: p.kind.name, Size: p.size, Iterations: r.iters, Depth: p.depth, CRC: info.CRC, FPDU: info.FPDUSize,
+		Test: p.kind.name, Size: p.size, Iterations: r.iters, Depth: p.depth, CRC: info.CRC, FPDU: info.MPA.FPDUSize,
 		Seconds: sec, MsgRate: float64(r.iters) / sec,
 	}
 	if !p.kind.latency {

@@ -346,7 +346,7 @@ func (p *perf) servePerftest(ctx context.Context, dev *rdma.Device, ln *rdma.Lis
 	}
 	defer t.close()
 	if p.kind.writeLatency() {
-		params.SpeakFirst = speakFirstAfter
+		params.MPA.SpeakFirst = speakFirstAfter
 	}
 	if err := req.Accept(ctx, t.qp, &params); err != nil {
 		return err

@@ -99,7 +99,7 @@ func (t *ptTest) run(ctx context.Context) (*perfResult, error) {
 
 // pingPong sends and waits in turns. With Sends the client begins; with Writes
 // perftest's server does, over iWARP as well, where a responder has to wait for
-// the initiator's first FPDU (RFC 5044 §7.1.2), see rdma.ConnParams.SpeakFirst.
+// the initiator's first FPDU (RFC 5044 §7.1.2), see rdma.MPAParams.SpeakFirst.
 // Latencies are half of the time from a message to the answer.
 func (t *ptTest) pingPong(ctx context.Context, send, await func(ctx context.Context, n int) error) ([]time.Duration, error) {
 	begins := t.client != t.kind.writeLatency()

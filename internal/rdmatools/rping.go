@@ -223,7 +223,7 @@ func rpingRecv(ctx context.Context, e *endpoint, msg []byte) error {
 func (r *rping) connected(info *rdma.ConnInfo) {
 	if r.debug {
 		r.printf("connected to %v: MPA revision %d, CRC %v, IRD %d, ORD %d, FPDUs of up to %d bytes\n",
-			info.RemoteAddr, info.Rev, info.CRC, info.IRD, info.ORD, info.FPDUSize)
+			info.RemoteAddr, info.MPA.Rev, info.CRC, info.IRD, info.ORD, info.MPA.FPDUSize)
 	}
 }
 

@@ -188,7 +188,7 @@ func (u *ucmatose) receives(ctx context.Context, ends []*ucmatoseEnd) error {
 
 func (u *ucmatose) runServer(ctx context.Context, dev *rdma.Device, ends []*ucmatoseEnd, p *rdma.ConnParams) error {
 	u.say("cmatose: starting server")
-	p.SpeakFirst = speakFirstAfter
+	p.MPA.SpeakFirst = speakFirstAfter
 	ln, err := dev.Listen("tcp", net.JoinHostPort(u.bind, strconv.Itoa(u.port)), nil)
 	if err != nil {
 		return err
@@ -226,7 +226,7 @@ func (u *ucmatose) runServer(ctx context.Context, dev *rdma.Device, ends []*ucma
 func (u *ucmatose) runClient(ctx context.Context, ends []*ucmatoseEnd, p *rdma.ConnParams) error {
 	u.say("cmatose: starting client")
 	u.say("cmatose: connecting")
-	p.P2P = rdma.P2PWrite | rdma.P2PRead
+	p.MPA.P2P = rdma.P2PWrite | rdma.P2PRead
 	for _, c := range ends {
 		if _, err := rdma.Dial(ctx, "tcp", net.JoinHostPort(u.server, strconv.Itoa(u.port)), c.qp, p); err != nil {
 			return err

@@ -375,7 +375,7 @@ func TestISERSettings(t *testing.T) {
 		t.Error("a portal without iSER accepted an RDMA connection")
 	}
 	s.addr = s.Addrs()[2]
-	m = s.connect(portal.RDMA, iser.ConnConfig{RDMA: rdma.ConnParams{GSO: true}})
+	m = s.connect(portal.RDMA, iser.ConnConfig{RDMA: rdma.ConnParams{MPA: rdma.MPAParams{GSO: true}}})
 	m.isid[5] = 1
 	m.login()
 	m.ready()

@@ -104,7 +104,7 @@ func (c *Config) RDMA() rdma.ConnParams {
 		// The target issues the RDMA Reads and serves none, as Linux targets do:
 		// IRD is there for peers that insist on at least one.
 		IRD: 1, ORD: c.ORD,
-		GSO: c.LargeFPDU, BusyPoll: max(c.BusyPoll, 0),
+		MPA: rdma.MPAParams{GSO: c.LargeFPDU}, BusyPoll: max(c.BusyPoll, 0),
 		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Congestion: c.CongestionControl,
 	}
 	if c.BusyPoll == 0 {

@@ -111,7 +111,7 @@ func cpuTime() time.Duration {
 }
 
 func (c *client) result(info *rdma.ConnInfo) *Result {
-	r := &Result{Messages: c.ended, Bytes: c.ended * int64(c.o.Size), Seconds: c.over.Seconds(), FPDU: info.FPDUSize}
+	r := &Result{Messages: c.ended, Bytes: c.ended * int64(c.o.Size), Seconds: c.over.Seconds(), FPDU: info.MPA.FPDUSize}
 	if n := len(c.trips); n > 0 {
 		slices.Sort(c.trips)
 		r.P50, r.P99 = float64(c.trips[n/2]), float64(c.trips[n*99/100])

@@ -50,7 +50,7 @@ func (o *Options) params(private any) (*rdma.ConnParams, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &rdma.ConnParams{PrivateData: b, GSO: o.GSO, BusyPoll: o.BusyPoll, Congestion: o.Congestion, IRD: 64, ORD: 64, CRC: rdma.CRCOff}
+	p := &rdma.ConnParams{PrivateData: b, MPA: rdma.MPAParams{GSO: o.GSO}, BusyPoll: o.BusyPoll, Congestion: o.Congestion, IRD: 64, ORD: 64, CRC: rdma.CRCOff}
 	if o.CRC {
 		p.CRC = rdma.CRCRequired
 	}

@@ -1,0 +1,190 @@
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"softiser/internal/congestion"
+	"softiser/rdma/internal/iwarp"
+	"softiser/rdma/internal/mpa"
+)
+
+// CRCMode is a side's wish about the CRC32C over every FPDU. It is used when
+// either side insists (RFC 5044 §7.1.1).
+type CRCMode = mpa.CRCMode
+
+// CRC modes.
+const (
+	CRCRequired = mpa.CRCRequired // default
+	CRCOffered  = mpa.CRCOffered  // follow the peer
+	CRCOff      = mpa.CRCOff      // refuse a peer that wants it
+)
+
+// P2PMode is the set of message kinds with which the initiator may open a
+// peer-to-peer connection (RFC 6581 §9): one in which the responder may be the
+// first to send, because the initiator sends an empty message by itself.
+type P2PMode = mpa.RTR
+
+// Kinds of ready-to-receive message. P2POff asks for no peer-to-peer set-up; a
+// responder still grants what the initiator asks for.
+const (
+	P2POff   P2PMode = 0
+	P2PSend          = mpa.RTRSend
+	P2PWrite         = mpa.RTRWrite
+	P2PRead          = mpa.RTRRead
+)
+
+// ZerocopyMode says whether payload leaves by MSG_ZEROCOPY: from the memory of the
+// work request, without the kernel's copy. It pays for long payloads on real
+// links; over loopback the kernel copies anyway, later and at a higher price.
+type ZerocopyMode = iwarp.ZerocopyMode
+
+// Modes.
+const (
+	ZerocopyOff  = iwarp.ZerocopyOff
+	ZerocopyAuto = iwarp.ZerocopyAuto // until the kernel reports that it copied, or runs out of room
+	ZerocopyOn   = iwarp.ZerocopyOn   // always, for payloads of ZerocopyMin bytes and more
+)
+
+// BusyPollAuto is the ConnParams.BusyPoll that looks longer only where that pays:
+// while the peer answers at once.
+const BusyPollAuto = iwarp.BusyPollAuto
+
+// ConnParams are a side's wishes for one connection. nil or zero fields mean the
+// default beside them.
+type ConnParams struct {
+	PrivateData []byte // at most 508 bytes; Linux siw takes 252
+	IRD         int    // Reads of the peer served at once; 16, negative: none. Use powers of two
+	ORD         int    // own Reads outstanding; 16, negative: none
+	CRC         CRCMode
+	// BusyPoll is how long the receiver spins on an empty socket before it sleeps;
+	// it costs a core while traffic flows. After silence it sleeps all the same.
+	// BusyPollAuto spins where that saves more than it costs.
+	BusyPoll time.Duration
+	// Zerocopy sends payloads of ZerocopyMin bytes (64 KiB) and more by reference.
+	Zerocopy    ZerocopyMode
+	ZerocopyMin int
+	// SndBuf, RcvBuf fix the sizes of the socket buffers; 0: automatic.
+	SndBuf, RcvBuf int
+	// Congestion names the TCP congestion control, for example "cubic". "auto" or ""
+	// is reno between two ends on the same host, where pacing algorithms only cost,
+	// and else the host's default; "host" is always that.
+	Congestion string
+	// Timeout bounds the start-up; 10 s for the initiator, 5 s for the responder.
+	Timeout time.Duration
+	// Extensions allows the operations of RFC 7306 (atomics, immediate data) when
+	// the other end is this implementation too and allows them; see docs/adr/0012.
+	Extensions bool
+	MPA        MPAParams // what only iWARP has
+}
+
+// MPAParams are wishes for the framing and the start-up of iWARP (RFC 5044, 6581).
+type MPAParams struct {
+	Rev int     // revision of the initiator, 1 or 2; 2
+	P2P P2PMode // off
+	// GSO asks for FPDUs larger than the path's segment size; it takes both sides.
+	GSO bool
+	// MaxFPDU limits the FPDUs that are sent, bytes; 0: what the path carries in one
+	// segment, or 64 KiB over loopback and after GSO was agreed on.
+	MaxFPDU int
+	// SpeakFirst, at a responder, lets it send this long after the connection even
+	// when nothing has come from the initiator yet. MPA forbids that (RFC 5044
+	// §7.1.2), but programs in which the passive side begins, such as rdma-core's
+	// ucmatose, work over Linux siw only this way, because siw asks for no
+	// peer-to-peer start-up by default. 0: never.
+	SpeakFirst time.Duration
+}
+
+// ConnInfo is what the two sides have agreed on.
+type ConnInfo struct {
+	PrivateData []byte // of the peer
+	Initiator   bool   // this side was the active one
+	CRC         bool
+	IRD, ORD    int
+	LocalAddr   net.Addr
+	RemoteAddr  net.Addr
+	MPA         MPAInfo // what only iWARP has
+}
+
+// MPAInfo is what was agreed on about the framing of iWARP.
+type MPAInfo struct {
+	Rev      int
+	GSO      bool
+	P2P      P2PMode // kind of the ready-to-receive message, or off
+	MSS      int     // TCP payload per segment; 0: unknown
+	FPDUSize int     // largest FPDU sent, bytes
+}
+
+const defaultQueue = 16
+
+// params checks p against the device; nil means all defaults.
+func (p *ConnParams) params(d *Device) (*iwarp.Params, error) {
+	if p == nil {
+		p = &ConnParams{}
+	}
+	if p.MPA.Rev < 0 || p.MPA.Rev > 2 {
+		return nil, invalid("MPA revision %d, supported are 1 and 2", p.MPA.Rev)
+	}
+	w := mpa.Wish{Rev: p.MPA.Rev, CRC: p.CRC, IRD: p.IRD, ORD: p.ORD, P2P: p.MPA.P2P, GSO: p.MPA.GSO, Private: p.PrivateData}
+	for _, q := range []*int{&w.IRD, &w.ORD} {
+		def(q, defaultQueue)
+		*q = max(*q, 0)
+	}
+	if w.IRD > d.cfg.MaxIRD || w.ORD > d.cfg.MaxORD {
+		return nil, invalid("IRD %d, ORD %d: the device allows %d and %d", w.IRD, w.ORD, d.cfg.MaxIRD, d.cfg.MaxORD)
+	}
+	return &iwarp.Params{
+		Wish: w, MaxFPDU: p.MPA.MaxFPDU, BusyPoll: p.BusyPoll, Zerocopy: p.Zerocopy, ZerocopyMin: p.ZerocopyMin,
+		SndBuf: p.SndBuf, RcvBuf: p.RcvBuf, Congestion: p.Congestion, Timeout: p.Timeout,
+		SpeakFirst: p.MPA.SpeakFirst, Extensions: p.Extensions,
+	}, nil
+}
+
+// engine is the engine of iWARP, the one that goes over a net.Conn.
+func (qp *QP) engine() *iwarp.QP { return qp.v.Engine.(*iwarp.QP) }
+
+// Info is what the two ends have agreed on; the zero value before the connection.
+func (qp *QP) Info() ConnInfo {
+	i := qp.engine().Info()
+	return ConnInfo{
+		PrivateData: i.Private, Initiator: i.Initiator, CRC: i.CRC, IRD: i.IRD, ORD: i.ORD, LocalAddr: i.Local, RemoteAddr: i.Remote,
+		MPA: MPAInfo{Rev: i.Rev, GSO: i.GSO, P2P: i.RTR, MSS: i.MSS, FPDUSize: i.FPDUSize},
+	}
+}
+
+// Extensions reports whether the operations of RFC 7306 can be used: both ends
+// are this implementation and allow them. Just after the connection the answer may
+// still be on its way; requests posted meanwhile wait for it.
+func (qp *QP) Extensions() bool { return qp.engine().Extensions() }
+
+// Dial opens a TCP connection to addr and connects qp over it as MPA initiator.
+func Dial(ctx context.Context, network, addr string, qp *QP, p *ConnParams) (*ConnInfo, error) {
+	var cc string
+	if p != nil {
+		cc = p.Congestion
+	}
+	d := net.Dialer{Control: congestion.Dialing(cc)}
+	nc, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, fmt.Errorf("rdma: %w", err)
+	}
+	return Client(ctx, nc, qp, p)
+}
+
+// Client connects qp over an open connection as MPA initiator. It takes nc over,
+// and closes it on error. The error is a *RejectError when the peer's ULP refused.
+func Client(ctx context.Context, nc net.Conn, qp *QP, p *ConnParams) (*ConnInfo, error) {
+	w, err := p.params(qp.pd.dev)
+	if err == nil {
+		err = qp.engine().Connect(ctx, nc, w)
+	}
+	if err != nil {
+		_ = nc.Close()
+		return nil, public(err)
+	}
+	qp.pd.dev.connected()
+	info := qp.Info()
+	return &info, nil
+}

@@ -1,0 +1,125 @@
+package iwarp
+
+import "time"
+
+// Limits of BusyPollAuto.
+const (
+	pollSpin    = 50 * time.Microsecond  // longest look
+	pollShort   = 100 * time.Microsecond // a wait, wake-up included, that a look could have shortened
+	pollProof   = 4                      // short waits in a row before the first look
+	pollWorth   = 25 * time.Microsecond  // what a look that succeeds saves: a wake-up
+	pollCredit  = 500 * time.Microsecond // most that savings can pay of looks that fail
+	pollAway    = 200 * time.Microsecond // between two tries of a look: the processor was taken away
+	pollRest    = 10 * time.Millisecond  // first rest after looks that did not pay
+	pollRestMax = 320 * time.Millisecond // and the longest; it doubles in between
+)
+
+// autoPoll decides, wait by wait, whether a receiver looks for a while before it
+// parks, as adaptive mutexes and the halt polling of hypervisors do.
+//
+//	                       4 short waits
+//	┌──────────┐ ────────────────────────────────────▶ ┌─────────┐
+//	│ watching │                                       │ looking │
+//	└──────────┘                                       └─────────┘
+//	      ▲                                                  │ looks did not pay;
+//	      │                                                  │ another queue pair
+//	      │        10 ms, then 20 ... 320 ms   ┌─────────┐   │ is at work
+//	      └─────────────────────────────────── │ resting │ ◀─┘
+//	                                           └─────────┘
+//
+// How many messages end a wait does not matter: at queue depth 4 a wake-up that serves
+// four costs as much as it does at depth 1, and both ends pay it in turn.
+//
+// Looks pay for themselves. One that succeeds earns a wake-up; one that fails costs
+// its time; and when the processor was taken away during a look, as the scheduler
+// does with those who use it while others wait, what looks have earned since the
+// last such time must be worth the time lost. So looks in vain cost less than half a
+// percent of a processor (pollSpin in pollRest), and soon next to nothing.
+//
+// It is a pure state machine: times are those of any one monotonic clock.
+type autoPoll struct {
+	state  pollState
+	proof  int           // watching: short waits seen in a row
+	until  time.Duration // resting: when it ends
+	rest   time.Duration // length of the last rest; 0 when looks have earned a rest since
+	credit time.Duration // looking: earned and not spent on looks in vain, at most pollCredit
+	earned time.Duration // looking: earned since the processor was last taken away
+}
+
+type pollState uint8
+
+const (
+	pollWatching pollState = iota
+	pollLooking
+	pollResting
+)
+
+func (s pollState) String() string {
+	return [...]string{"watching", "looking", "resting"}[s]
+}
+
+// to is the only place where the state changes.
+func (p *autoPoll) to(s pollState) {
+	p.state = s
+	p.proof = 0
+}
+
+// woke enters that bytes have arrived after the receiver was parked for d; 0 for d when
+// a look found them.
+func (p *autoPoll) woke(now, d time.Duration) {
+	switch {
+	case p.state == pollResting:
+		if now >= p.until {
+			p.to(pollWatching)
+		}
+	case p.state == pollWatching && d > pollShort:
+		p.proof = 0
+	case p.state == pollWatching:
+		if p.proof++; p.proof == pollProof {
+			p.to(pollLooking)
+		}
+	}
+}
+
+// hit enters a look that has succeeded.
+func (p *autoPoll) hit() {
+	p.credit = min(p.credit+pollWorth, pollCredit)
+	if p.earned += pollWorth; p.earned >= pollRest {
+		p.rest = 0
+	}
+}
+
+// miss enters a look that has ended in vain after d.
+func (p *autoPoll) miss(now, d time.Duration) {
+	if p.credit -= d; p.credit < 0 {
+		p.tire(now)
+	}
+}
+
+// away enters that during a look the processor was taken away for d.
+func (p *autoPoll) away(now, d time.Duration) {
+	if p.earned < d {
+		p.tire(now)
+	}
+	p.earned = 0
+}
+
+// crowd enters that another queue pair has been at work since the last wait. Looks
+// are for one at a time: the thread that hears of the others would have to wait for
+// the end of the looker's slice.
+func (p *autoPoll) crowd(now time.Duration) {
+	switch p.state {
+	case pollWatching:
+		p.proof = 0
+	case pollLooking:
+		p.tire(now)
+	}
+}
+
+// tire ends the looks for a while.
+func (p *autoPoll) tire(now time.Duration) {
+	p.rest = min(max(2*p.rest, pollRest), pollRestMax)
+	p.until = now + p.rest
+	p.credit, p.earned = 0, 0
+	p.to(pollResting)
+}

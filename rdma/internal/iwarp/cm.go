@@ -1,0 +1,305 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net"
+	"runtime"
+	"time"
+
+	"softiser/internal/congestion"
+	"softiser/internal/sockio"
+	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/mpa"
+	"softiser/rdma/internal/verbs"
+	"softiser/rdma/internal/wire"
+)
+
+// Params are a side's wishes for one connection: those of the MPA start-up, and
+// those that concern this side alone. Package rdma documents them.
+type Params struct {
+	mpa.Wish
+	MaxFPDU        int
+	BusyPoll       time.Duration
+	Zerocopy       ZerocopyMode
+	ZerocopyMin    int
+	SndBuf, RcvBuf int
+	Congestion     string
+	Timeout        time.Duration
+	SpeakFirst     time.Duration
+	Extensions     bool
+}
+
+// Info is what the two sides have agreed on.
+type Info struct {
+	mpa.Result
+	Initiator     bool // this side was the MPA initiator
+	MSS           int  // TCP payload per segment; 0: unknown
+	FPDUSize      int  // largest FPDU sent
+	Local, Remote net.Addr
+}
+
+// Rejected carries the private data of a Reply that rejected the connection.
+type Rejected struct{ Private []byte }
+
+// Error is verbs.ErrRejected's.
+func (e *Rejected) Error() string { return verbs.ErrRejected.Error() }
+
+// Timers of the start-up; the same as those of Linux siw.
+const (
+	requestTimeout = 5 * time.Second
+	replyTimeout   = 10 * time.Second
+)
+
+// Connect connects qp over nc as MPA initiator. On error nc is the caller's to close;
+// the error is a *Rejected when the peer's ULP refused.
+func (qp *QP) Connect(ctx context.Context, nc net.Conn, p *Params) error {
+	w := &p.Wish
+	if err := congestion.Apply(p.Congestion, nc); err != nil {
+		return fmt.Errorf("rdma: %w", err)
+	}
+	if err := sockio.Apply(nc, sockio.Options{SendBuffer: p.SndBuf, RecvBuffer: p.RcvBuf}); err != nil {
+		return err
+	}
+	req, err := w.Request()
+	if err != nil {
+		return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
+	}
+	var rep mpa.Frame
+	err = startup(ctx, nc, p.Timeout, replyTimeout, func() error {
+		if _, err := nc.Write(req.Append(nil)); err != nil {
+			return err
+		}
+		return mpa.ReadFrame(nc, &rep, true)
+	})
+	if err != nil {
+		return fmt.Errorf("rdma: MPA start-up with %v: %w", nc.RemoteAddr(), err)
+	}
+	if rep.Flags&mpa.FlagReject != 0 {
+		return &Rejected{rep.Private}
+	}
+	res, err := w.Agree(req, &rep)
+	if err != nil {
+		var r *mpa.Refusal
+		if errors.As(err, &r) {
+			sendRefusal(nc, r, req, &rep)
+			return fmt.Errorf("%w: %w", verbs.ErrRefused, err)
+		}
+		return fmt.Errorf("rdma: %w", err)
+	}
+	return qp.attach(nc, p, &res, true)
+}
+
+// startup runs f on nc, bounded by ctx and a time-out.
+func startup(ctx context.Context, nc net.Conn, d, dflt time.Duration, f func() error) error {
+	if d <= 0 {
+		d = dflt
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	_ = nc.SetDeadline(time.Now().Add(d))
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	err := f()
+	if !stop() && err == nil {
+		// The deadline in the past may be set only now, and would end the connection.
+		err = ctx.Err()
+	}
+	var ne net.Error
+	if errors.As(err, &ne) && ne.Timeout() {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%w: %v", verbs.ErrTimeout, d)
+	}
+	return err
+}
+
+// sendRefusal tells the responder by a Terminate why its Reply is not acceptable
+// (RFC 6581 §8).
+func sendRefusal(nc net.Conn, r *mpa.Refusal, req, rep *mpa.Frame) {
+	h := wire.Untagged{Ctrl: wire.Ctrl(wire.Terminate, true), QN: wire.QNTerminate, MSN: 1}
+	t := wire.Term{Cause: r.Cause}
+	crc := (req.Flags|rep.Flags)&mpa.FlagCRC != 0
+	_ = nc.SetWriteDeadline(time.Now().Add(termTimeout))
+	_, _ = nc.Write(wire.AppendFPDU(nil, t.Append(h.Append(nil)), crc))
+}
+
+// attach hands nc to qp for good and starts it.
+func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) error {
+	conn, err := sockio.New(nc, sockio.Options{})
+	if err != nil {
+		return fmt.Errorf("rdma: %w", err)
+	}
+	if r.RTR == mpa.RTRRead && initiator {
+		r.ORD = max(r.ORD, 1)
+	}
+	sinks, err := qp.makeSinks(r.ORD)
+	if err != nil {
+		return err
+	}
+	info := Info{Result: *r, Initiator: initiator, MSS: conn.MSS(), Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}
+	info.FPDUSize = fpduSize(info.MSS, r.GSO || isLoopback(info.Remote), p.MaxFPDU)
+
+	qp.Mu.Lock()
+	if st := qp.StateLocked(); st != verbs.StateIdle || qp.Closed.Load() {
+		qp.Mu.Unlock()
+		for _, s := range sinks {
+			qp.Dev.Table.Remove(s)
+		}
+		return errNotIdle(qp.Num, st)
+	}
+	qp.conn, qp.info, qp.sinks = conn, info, sinks
+	qp.Connected = true
+	qp.initiator, qp.rtr, qp.busyPoll = initiator, r.RTR, p.BusyPoll
+	qp.onlyP = runtime.GOMAXPROCS(0) == 1
+	qp.txOpen = initiator
+	if p.Zerocopy != ZerocopyOff && conn.EnableZerocopy() {
+		qp.zc.mode, qp.zc.min = p.Zerocopy, p.ZerocopyMin
+		if qp.zc.min == 0 {
+			qp.zc.min = zcMinDefault
+		}
+	}
+	qp.orq = make([]orqEntry, len(sinks))
+	for i, s := range sinks {
+		qp.orq[i].sink = s
+	}
+	// A peer may round the depth up to a power of two, as siw does; and one slot is
+	// there even for IRD 0, for a peer whose first message is an empty Read.
+	qp.irq = make([]irqEntry, roundUp(r.IRD))
+	qp.tx.init(r.CRC, info.FPDUSize)
+	qp.rx.init(r.CRC)
+	hook := qp.SetState(verbs.StateRTS)
+	if r.RTR != 0 || p.Extensions {
+		qp.SQ.Size(qp.MaxSend + hiddenMax) // nothing can be queued yet
+	}
+	if initiator {
+		qp.startRTRLocked()
+	} else if p.SpeakFirst > 0 {
+		qp.speaker = time.AfterFunc(p.SpeakFirst, qp.speakFirst)
+	}
+	if p.Extensions {
+		qp.startExtLocked()
+	}
+	qp.wg.Add(2)
+	qp.Mu.Unlock()
+	hook()
+	go qp.rxLoop()
+	go qp.txLoop()
+	qp.Push()
+	return nil
+}
+
+func errNotIdle(num uint32, st verbs.State) error {
+	return fmt.Errorf("%w: queue pair %d is in state %v, a connection needs Idle", verbs.ErrState, num, st)
+}
+
+// roundUp is the next power of two.
+func roundUp(n int) int {
+	if n <= 1 {
+		return 1
+	}
+	return 1 << bits.Len(uint(n-1))
+}
+
+// isLoopback: nothing is gained by fitting FPDUs to segments that never see a
+// wire, and the kernel names half of the real size when the connection is new.
+func isLoopback(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return ok && t.IP.IsLoopback()
+}
+
+// fpduSize is the largest FPDU to send: what one TCP segment carries, in whole 8
+// bytes as siw does it, within what MPA allows (RFC 5044 §5).
+func fpduSize(mss int, gso bool, limit int) int {
+	const largest = wire.LenField + wire.MaxULPDU + 2 + wire.CRCLen
+	n := largest
+	if !gso && mss > 0 {
+		n = min(n, mss&^7)
+	}
+	if limit > 0 {
+		n = min(n, limit&^7)
+	}
+	// RFC 5044 §5: the ULPDU is at least 128 bytes.
+	return max(n, wire.FPDULen(128))
+}
+
+// makeSinks registers the windows into which the answers to n Reads go.
+func (qp *QP) makeSinks(n int) ([]*mem.Region, error) {
+	sinks := make([]*mem.Region, 0, n)
+	for range n {
+		s := new(mem.Region)
+		s.Init(qp.PD)
+		if err := qp.Dev.Table.Insert(s); err != nil {
+			for _, s := range sinks {
+				qp.Dev.Table.Remove(s)
+			}
+			if errors.Is(err, mem.ErrFull) {
+				return nil, fmt.Errorf("%w: no STags for the sinks of %d RDMA Reads", verbs.ErrLimit, n)
+			}
+			return nil, fmt.Errorf("rdma: %w", err)
+		}
+		sinks = append(sinks, s)
+	}
+	return sinks, nil
+}
+
+// startRTRLocked queues the ready-to-receive message in front of everything else.
+func (qp *QP) startRTRLocked() {
+	switch qp.rtr {
+	case mpa.RTRWrite:
+		qp.empty |= emptyRTR
+	case mpa.RTRRead:
+		qp.SQ.Hide(verbs.OpRead)
+	case mpa.RTRSend:
+		qp.SQ.Hide(verbs.OpSend)
+	}
+}
+
+// speakFirst opens the transmitter of a responder that has heard nothing yet.
+func (qp *QP) speakFirst() {
+	qp.Mu.Lock()
+	if qp.StateLocked() == verbs.StateRTS {
+		qp.txOpen = true
+	}
+	qp.Mu.Unlock()
+	qp.Push()
+}
+
+// hiddenMax is how many entries of its own the engine puts on a send queue.
+const hiddenMax = 2
+
+func (t *txState) init(crc bool, fpdu int) {
+	t.hdr = make([]byte, 0, hdrRing)
+	t.vec = make([]sockio.Vec, 0, sockio.MaxVec)
+	t.crc, t.round = crc, roundBytes
+	if crc {
+		t.round = roundCRC
+	}
+	t.maxTagged = (fpdu - wire.LenField - wire.TaggedLen - wire.CRCLen) &^ 3
+	if t.maxTagged >= 2*directMin {
+		t.maxTagged &^= directMin - 1 // whole pages, as most buffers are
+	}
+	t.maxUntagged = (fpdu - wire.LenField - wire.UntaggedLen - wire.CRCLen) &^ 3
+	t.msn = [4]uint32{1, 1, 1, 1}
+}
+
+func (x *rxState) init(crc bool) {
+	x.buf = make([]byte, rxBuf)
+	x.vec = make([]sockio.Vec, 0, rxVec)
+	x.crcOn = crc
+	x.msn = [4]uint32{1, 1, 1, 1}
+}
+
+// StartMSN makes the next messages of every queue carry the number sn, and expects
+// it of the peer, whose engine must be told the same: tests let the numbers wrap.
+// Nothing may be on its way.
+func (qp *QP) StartMSN(sn uint32) {
+	qp.Mu.Lock()
+	defer qp.Mu.Unlock()
+	for i := range qp.tx.msn {
+		qp.tx.msn[i], qp.rx.msn[i] = sn, sn
+	}
+}

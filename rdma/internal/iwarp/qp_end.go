@@ -1,0 +1,218 @@
+package iwarp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"time"
+
+	"softiser/internal/sockio"
+	"softiser/rdma/internal/verbs"
+	"softiser/rdma/internal/wire"
+)
+
+// How long the end of a connection may take.
+const (
+	termTimeout   = 500 * time.Millisecond // to get a Terminate out
+	lingerTimeout = 500 * time.Millisecond // for the peer's FIN behind it
+	finTimeout    = 3 * time.Second        // for the peer's FIN after a graceful close
+)
+
+func setPanicOnFault() bool { return debug.SetPanicOnFault(true) }
+
+// termLocked remembers the Terminate to send; the first one counts.
+func (qp *QP) termLocked(t *wire.Term) {
+	if qp.term == nil && qp.Err == nil {
+		qp.term = t
+	}
+}
+
+// remoteTermLocked completes the request that the peer's Terminate is about with
+// the matching status: the oldest one that can have caused it.
+func (qp *QP) remoteTermLocked(t *wire.Term) {
+	st := verbs.StatusRemoteOp
+	switch c := t.Cause; {
+	case c.Layer() == wire.LayerRDMAP && c.EType() == wire.ETypeProtection,
+		c.Layer() == wire.LayerDDP && c.EType() == wire.ETypeTagged:
+		st = verbs.StatusRemoteAccess
+	case c == wire.CauseTooLong, c == wire.CauseNoBuffer:
+		st = verbs.StatusRemoteInvalid
+	case c.Layer() == wire.LayerLLP:
+		st = verbs.StatusFatal
+	}
+	var op wire.Opcode = 0xff
+	if len(t.DDP) >= 2 {
+		op = wire.Control(uint16(t.DDP[0])<<8 | uint16(t.DDP[1])).Op()
+	}
+	for i := qp.SQ.Head; i != qp.SQ.Tail; i++ {
+		e := qp.SQ.At(i)
+		if e.Done {
+			continue
+		}
+		var fits bool
+		switch op {
+		case wire.Write:
+			fits = e.Op == verbs.OpWrite || e.Op == verbs.OpWriteImm
+		case wire.ReadRequest:
+			fits = e.Op == verbs.OpRead
+		case wire.AtomicReq:
+			fits = e.Op == verbs.OpFetchAdd || e.Op == verbs.OpCmpSwap
+		case 0xff:
+			fits = true
+		default:
+			fits = op.IsSend() && (e.Op == verbs.OpSend || e.Op == verbs.OpSendInv)
+		}
+		if fits {
+			e.Status = st
+			return
+		}
+	}
+}
+
+// Stop wakes up receiver and transmitter, which see qp.Dying; see verbs.Engine.
+func (qp *QP) Stop() { qp.conn.Interrupt() }
+
+// Drain sends FIN when everything has been sent; see verbs.Engine.
+func (qp *QP) Drain() {
+	if !qp.txBusy {
+		qp.finLocked()
+	}
+}
+
+// Wait returns when both goroutines are gone.
+func (qp *QP) Wait() { qp.wg.Wait() }
+
+// teardown ends the connection: it is the last thing the receive goroutine does.
+// In order: stop the transmitter, send a Terminate if one is due, flush, close.
+func (qp *QP) teardown(cause error) {
+	qp.Mu.Lock()
+	if !qp.Dying.Load() {
+		if qp.StateLocked() != verbs.StateClosing || !errors.Is(cause, io.EOF) {
+			qp.Err = cause
+			if cause != io.EOF {
+				qp.Err = fmt.Errorf("rdma: receive: %w", cause)
+			}
+		}
+		qp.DieLocked()
+	}
+	for qp.txBusy {
+		qp.txIdle.Wait()
+	}
+	term := qp.term
+	hook := func() {}
+	if term != nil {
+		hook = qp.SetState(verbs.StateTerminate)
+	}
+	err, remote := qp.Err, qp.remote
+	qp.Mu.Unlock()
+	hook()
+	close(qp.txStop)
+
+	if term != nil {
+		qp.sendTerminate(term)
+	}
+	qp.StatMu.Lock()
+	if term != nil {
+		qp.Stats.TerminatesOut++
+	}
+	if remote {
+		qp.Stats.TerminatesIn++
+	}
+	qp.StatMu.Unlock()
+	qp.Owner().Ended(err)
+	qp.zcSettle()
+	qp.flush()
+
+	if !qp.finSent {
+		_ = qp.conn.CloseWrite()
+	}
+	if term != nil || remote {
+		qp.conn.Linger(lingerTimeout)
+	}
+	_ = qp.conn.Close()
+	qp.Mu.Lock()
+	if qp.fin != nil {
+		qp.fin.Stop()
+	}
+	qp.Mu.Unlock()
+	qp.releaseSinks()
+	qp.SendCQ.Dispatch()
+	qp.RecvCQ.Dispatch()
+	qp.Owner().Event(verbs.EventDisconnected)
+	close(qp.Done)
+}
+
+// sendTerminate sends what is left of the round, so that the Terminate starts at
+// an FPDU boundary, and then the Terminate. Preconditions: there is no transmitter
+// any more.
+func (qp *QP) sendTerminate(term *wire.Term) {
+	t := &qp.tx
+	if t.poison {
+		return
+	}
+	h := wire.Untagged{Ctrl: wire.Ctrl(wire.Terminate, true), QN: wire.QNTerminate, MSN: 1}
+	b := wire.AppendFPDU(nil, term.Append(h.Append(nil)), t.crc)
+	left := append([]sockio.Vec(nil), t.iov...)
+	var v sockio.Vec
+	sockio.Set(&v, b)
+	left = append(left, v)
+	qp.conn.SetWriteDeadline(time.Now().Add(termTimeout))
+	_ = qp.conn.WriteLoop(func(uintptr) bool {
+		for len(left) > 0 {
+			n, err := qp.conn.Writev(left[:min(len(left), sockio.MaxVec)], false)
+			if err == sockio.ErrAgain {
+				return false
+			}
+			if err != nil {
+				return true
+			}
+			left = sockio.Skip(left, n)
+		}
+		return true
+	})
+}
+
+// flush completes everything that is still queued, in order: send queue, then
+// receive queue. Preconditions: nobody transmits or receives any more.
+func (qp *QP) flush() {
+	x := &qp.rx
+	qp.flushWC()
+	qp.Mu.Lock()
+	qp.tx.iov = nil
+	clear(qp.tx.vec[:cap(qp.tx.vec)])
+	for qp.orqHead != qp.orqTail {
+		o := qp.oldestLocked()
+		o.sink.Revoke()
+		o.e = nil
+		qp.orqHead++
+	}
+	qp.irqHead = qp.irqTail
+	qp.heardLocked()
+	qp.FlushSendsLocked()
+	if x.recv.active {
+		st := x.recv.status
+		if st == verbs.StatusSuccess {
+			st = verbs.StatusFlushed
+		}
+		qp.RecvCQ.Add(&verbs.WC{ID: x.recv.buf.ID, QP: qp.QP, Status: st, Opcode: verbs.WCRecv})
+		x.recv.active = false
+	}
+	qp.FlushRecvsLocked(&x.recv.buf)
+	qp.publishTxLocked()
+	qp.publishRx()
+	hook := qp.SetState(verbs.StateError)
+	qp.Mu.Unlock()
+	hook()
+}
+
+// releaseSinks gives the STags of the ORD slots back.
+func (qp *QP) releaseSinks() {
+	qp.Mu.Lock()
+	sinks := qp.sinks
+	qp.sinks = nil
+	qp.Mu.Unlock()
+	for _, s := range sinks {
+		qp.Dev.Table.Remove(s)
+	}
+}

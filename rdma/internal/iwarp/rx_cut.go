@@ -1,0 +1,166 @@
+package iwarp
+
+import (
+	"encoding/binary"
+
+	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/wire"
+)
+
+// One readv can take many payloads, each to its place, and what lies between them
+// (trailer, Send, header, …) to the buffer:
+//
+//	stream   … trailer header | payload | trailer Send header | payload | …
+//	readv    [ buffer, lead  ] [ cut 0 ] [    buffer, gap    ] [ cut 1 ]
+//
+// The parser runs over the buffer and finds at each cut that the payload is in
+// place. How the places are known beforehand: rx_peek.go looks, rx_guess.go guesses.
+//
+// The regions are locked from before the call until it is known what it brought.
+// Nothing waits meanwhile, so they may be invalidated by anyone at any time. A cut
+// keeps the CRC of its bytes; the memory is not looked at again.
+
+// maxCuts is how many payloads one call takes.
+const maxCuts = 30
+
+// rxCut is a place in the read-ahead buffer where the stream goes on elsewhere.
+type rxCut struct {
+	reg   *mem.Region // locked; nil when it is known what has come
+	off   uint64      // in the region
+	size  int         // bytes aimed there
+	gap   int         // and at the buffer behind it
+	pos   int         // in the buffer, behind the header
+	n     int         // bytes that have come
+	crc   uint32      // of the header and these, when
+	sum   int         // it covers as many
+	fault bool        // they could not be touched
+	going bool        // the FPDU goes on whose header has been parsed
+}
+
+// rxCuts belongs to the receive goroutine.
+type rxCuts struct {
+	all   [maxCuts]rxCut
+	aimed int  // in the last call
+	lead  int  // bytes aimed at the buffer in front of the first one
+	n     int  // of these, have bytes and are right
+	i     int  // next to be consumed
+	off   bool // not in the next call: memory could not be touched
+}
+
+// at is where c stands in its region.
+func (c *rxCut) at() (cur cursor) {
+	cur.set(c.reg.Pieces())
+	cur.skip(int(c.off))
+	return cur
+}
+
+// aimCuts appends lead and cuts to the pieces of the call.
+func (x *rxState) aimCuts() {
+	k := &x.cuts
+	at := x.w + k.lead
+	if k.lead > 0 {
+		x.put(x.buf[x.w:at])
+	}
+	for i := range k.all[:k.aimed] {
+		c := &k.all[i]
+		cur := c.at()
+		for n := c.size; n > 0; {
+			p := cur.next(n)
+			x.put(p)
+			n -= len(p)
+		}
+		if c.gap > 0 {
+			x.put(x.buf[at : at+c.gap])
+			at += c.gap
+		}
+	}
+}
+
+// splitCuts distributes the n bytes that the call brought.
+func (x *rxState) splitCuts(n int) {
+	k := &x.cuts
+	take := func(want int) int {
+		got := max(min(n, want), 0)
+		n -= got
+		return got
+	}
+	x.w += take(k.lead)
+	k.n = 0
+	for i := range k.all[:k.aimed] {
+		c := &k.all[i]
+		c.pos = x.w
+		if c.n = take(c.size); c.n == 0 {
+			break
+		}
+		k.n++
+		x.w += take(c.gap)
+	}
+}
+
+// sumCut computes the CRC of what has come for c; its header, if it has
+// not been parsed, starts at p in the buffer.
+func (x *rxState) sumCut(c *rxCut, p int) {
+	if !x.crcOn || c.sum == c.n {
+		return
+	}
+	cur, ok := c.at(), false
+	from := x.crc
+	if !c.going {
+		from = wire.CRC(0, x.buf[p:c.pos])
+	}
+	c.crc, ok = crcOver(from, &cur, c.n)
+	c.fault = !ok
+}
+
+// releaseCuts unlocks the regions.
+func (x *rxState) releaseCuts() {
+	k := &x.cuts
+	for i := range k.all[:k.aimed] {
+		k.all[i].reg.Release()
+		k.all[i].reg = nil
+	}
+}
+
+// consumeCut takes the payload that is in place already.
+func (qp *QP) consumeCut() {
+	x := &qp.rx
+	c := &x.cuts.all[x.cuts.i]
+	x.cuts.i++
+	x.left -= c.n
+	x.crc = c.crc
+	x.dst.off += uint64(c.n)
+	x.stats.Direct += uint64(c.n)
+	if c.fault {
+		x.crcBad = true
+		qp.placeFault()
+	}
+	if x.left > 0 && x.dst.kind == destRegion && qp.lockDest() {
+		x.dst.cur.skip(c.n)
+		x.dst.unlock()
+	}
+}
+
+// inOrder reports whether the FPDU at the front of b puts bytes into memory when
+// it is parsed: a payload behind it must not be placed before that, since the later
+// one of two RDMA Writes to the same memory is to remain.
+func inOrder(b []byte) bool {
+	ulen := int(binary.BigEndian.Uint16(b))
+	c := wire.Control(binary.BigEndian.Uint16(b[wire.LenField:]))
+	return c.Tagged() && ulen > wire.TaggedLen || c.Op() == wire.AtomicReq
+}
+
+// busy reports whether such an FPDU is being parsed.
+func (x *rxState) busy() bool {
+	return x.stage == rxPayload && x.left > 0 && x.ctrl.Tagged()
+}
+
+// toHeader is where in the buffer the next FPDU begins.
+func (x *rxState) toHeader() int {
+	switch x.stage {
+	case rxPayload:
+		return x.r + x.left + wire.Pad(x.ulen) + wire.CRCLen
+	case rxTrailer:
+		return x.r + wire.Pad(x.ulen) + wire.CRCLen
+	}
+	return x.r
+}

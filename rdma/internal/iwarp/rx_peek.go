@@ -1,0 +1,211 @@
+package iwarp
+
+import (
+	"encoding/binary"
+
+	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/wire"
+)
+
+// Peeking. Where a wrong guess must not leave a trace, or guesses fail, the stream
+// is looked at first: MSG_PEEK brings a copy of what lies in the socket, the
+// headers in it tell where everything belongs, and a readv takes it there. The
+// kernel copies twice, and there are two calls for many payloads; nothing is copied
+// in user space, whatever the order is.
+
+const (
+	peekFew = 2 << 10 // looked at when payloads are long: what lies before the next one
+	pastMax = 8 << 10 // longest rest of a payload that is looked past
+)
+
+// peekLen is how much to look at, 0 when reading ahead is better: nothing has been
+// lent, or the peer cuts messages into short FPDUs.
+func (qp *QP) peekLen() int {
+	x := &qp.rx
+	l := &qp.lent
+	n := l.n.Load()
+	switch {
+	case x.short || n == 0 && x.expect == 0:
+		return 0
+	case n > 0 && l.bytes.Load() >= n*lentLong:
+		return peekFew
+	}
+	// All there is: what is taken together is answered together, and answers that
+	// leave one by one make the peer send one by one.
+	return len(x.buf) - x.w - 2*segGap // room for the tail
+}
+
+// peekPast is how much to look at where the short rest of a Read Response is next
+// and another one is expected: the rest, what lies between, and the payload of the
+// other one are read in one call then. 0: the rest is read alone.
+func (qp *QP) peekPast() int {
+	x := &qp.rx
+	if x.left > pastMax || x.op != wire.ReadResponse || !x.ctrl.Last() || x.dst.kind != destRegion || x.cuts.off || x.short || qp.lent.sinks.Load() < 2 {
+		return 0
+	}
+	look := qp.peekLen()
+	if look == peekFew {
+		look += x.left
+	}
+	return look
+}
+
+// peek looks at the stream and reads what it has seen.
+func (qp *QP) peek(limit int) (int, error) {
+	x := &qp.rx
+	n, err := qp.conn.Peek(x.buf[x.w : x.w+limit])
+	if err != nil || n == 0 {
+		return n, err
+	}
+	x.stats.RecvCalls++
+	if !qp.plan(x.w + n) {
+		return qp.rxDirect()
+	}
+	x.aimCuts()
+	n, err = qp.conn.Readv(x.vec, false)
+	clear(x.vec)
+	x.splitCuts(n)
+	for i := range x.cuts.all[:x.cuts.n] {
+		c := &x.cuts.all[i]
+		x.sumCut(c, c.pos-wire.LenField-wire.TaggedLen)
+	}
+	x.releaseCuts()
+	return n, err
+}
+
+// plan makes cuts for the long tagged payloads in the buffer, up to end, and for the
+// rest of the one in progress. What follows a cut will lie directly behind its
+// header. False: that rest is to be read alone.
+func (qp *QP) plan(end int) bool {
+	const hl = wire.LenField + wire.TaggedLen
+	x := &qp.rx
+	k := &x.cuts
+	from := x.w              // of what goes to the buffer next
+	to := end                // and its end
+	vecs := cap(x.vec) - 2   // pieces left
+	between := func(n int) { // n bytes go to the buffer
+		if k.aimed == 0 {
+			k.lead = n
+		} else {
+			k.all[k.aimed-1].gap = n
+		}
+	}
+	k.lead = 0
+	if x.busy() && x.paylen >= directMin {
+		if !qp.aimRest(end) {
+			return false
+		}
+		c := &k.all[0]
+		cur := c.at()
+		fit, pieces := cur.fit(c.size, vecs-1)
+		vecs -= pieces + 1
+		from = fit
+		switch {
+		case fit < c.size:
+			c.size = fit
+			return true
+		case from >= end:
+			from, to = 0, wire.Pad(x.ulen)+segGap
+		}
+	}
+	for p := x.toHeader(); p+hl <= end; {
+		h := x.buf[p : p+hl]
+		ulen := int(binary.BigEndian.Uint16(h))
+		next := p + wire.FPDULen(ulen)
+		var t wire.Tagged
+		t.Parse(h[wire.LenField:])
+		if !inOrder(h) {
+			p = next
+			continue
+		}
+		if x.busy() && k.aimed == 0 || !t.Ctrl.Tagged() || ulen-wire.TaggedLen < directMin {
+			to = min(next, end) // and nothing that comes later
+			break
+		}
+		c := rxCut{size: ulen - wire.TaggedLen}
+		if x.crcOn && next <= end {
+			// All of it is here: nothing is placed before the CRC is known to be good.
+			c.crc, c.sum = wire.CRC(0, x.buf[p:p+hl+c.size]), c.size
+			if wire.CRC(c.crc, x.buf[p+hl+c.size:next-wire.CRCLen]) != wire.GetCRC(x.buf[next-wire.CRCLen:next]) {
+				to = next // the parser will find out as well
+				break
+			}
+		}
+		if k.aimed == maxCuts || vecs < 2 {
+			to = p
+			break
+		}
+		if !qp.aimCut(&c, &t) {
+			to = min(next, end)
+			break
+		}
+		between(p + hl - from)
+		cur := c.at()
+		fit, pieces := cur.fit(c.size, vecs-1)
+		vecs -= pieces + 1
+		short := fit < c.size
+		c.size = fit
+		k.all[k.aimed] = c
+		k.aimed++
+		from = p + hl + fit
+		switch {
+		case short:
+			return true // scattered into very many pieces
+		case from >= end:
+			from, to = 0, wire.Pad(ulen)+segGap
+		}
+		p = next
+	}
+	between(to - from)
+	return true
+}
+
+// aimRest makes the rest of the payload in progress, which lies at the front of the
+// buffer up to end, the first cut. False: the memory has been revoked, or the CRC
+// is bad; who reads the rest alone finds out.
+func (qp *QP) aimRest(end int) bool {
+	x := &qp.rx
+	c := rxCut{reg: x.dst.reg, off: x.dst.off, size: x.left, going: true}
+	tail := x.left + wire.Pad(x.ulen)
+	if x.crcOn && tail+wire.CRCLen <= end {
+		c.crc, c.sum = wire.CRC(x.crc, x.buf[:x.left]), x.left
+		if wire.CRC(c.crc, x.buf[x.left:tail]) != wire.GetCRC(x.buf[tail:tail+wire.CRCLen]) {
+			return false
+		}
+	}
+	r := c.reg
+	if !r.TryHold() {
+		return false
+	}
+	if ok, _ := r.Placeable(x.dst.gen); !ok {
+		r.Release()
+		return false
+	}
+	x.cuts.all[0], x.cuts.aimed = c, 1
+	return true
+}
+
+// aimCut locks the memory that t is for. False: it is not as it should be, or is
+// being revoked.
+func (qp *QP) aimCut(c *rxCut, t *wire.Tagged) bool {
+	var want mem.Access
+	switch t.Ctrl.Op() {
+	case wire.Write:
+		want = mem.RemoteWrite
+	case wire.ReadResponse:
+		want = mem.Sink
+	default:
+		return false
+	}
+	r := qp.Dev.Table.Lookup(t.STag)
+	if r == nil || !r.TryHold() {
+		return false
+	}
+	off, f := r.Check(qp.PD, &qp.Mem, t.STag, t.TO, uint64(c.size), want)
+	if f != mem.None || r.Discarding() {
+		r.Release()
+		return false
+	}
+	c.reg, c.off = r, off
+	return true
+}

@@ -1,0 +1,267 @@
+package iwarp
+
+import (
+	"runtime/debug"
+
+	"softiser/internal/sockio"
+	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/verbs"
+	"softiser/rdma/internal/wire"
+)
+
+type destKind uint8
+
+const (
+	destScrap  destKind = iota // dropped
+	destRegion                 // memory behind an STag
+	destRecv                   // receive buffer
+	destTerm                   // Terminate message
+)
+
+// rxDest is where the payload of the FPDU in progress goes.
+type rxDest struct {
+	kind destKind
+	reg  *mem.Region
+	gen  uint64 // of the region: it may have been aimed elsewhere under the same STag
+	off  uint64 // of the next byte, in the region or the buffer
+	cur  cursor // position in the pieces; for a region valid under its lock only
+}
+
+// setRegion aims d at offset off of r.
+// Preconditions: r is held, or the pieces of r cannot change.
+func (d *rxDest) setRegion(r *mem.Region, off uint64) {
+	*d = rxDest{kind: destRegion, reg: r, gen: r.Gen(), off: off}
+	d.cur.set(r.Pieces())
+	d.cur.skip(int(off))
+	d.cur.segs = nil
+}
+
+// lock gives access to the memory of d until unlock; false when it has been
+// revoked or is to be left alone: the payload is dropped then.
+func (qp *QP) lockDest() bool {
+	x := &qp.rx
+	d := &x.dst
+	switch d.kind {
+	case destRecv:
+		return true
+	case destRegion:
+		d.reg.Hold()
+		ok, revoked := d.reg.Placeable(d.gen)
+		if ok {
+			d.cur.segs = d.reg.Pieces()
+			return true
+		}
+		d.reg.Release()
+		if revoked {
+			x.fail(wire.CauseSTag, "memory was invalidated while the peer was writing to it")
+		}
+		d.kind = destScrap
+	}
+	return false
+}
+
+func (d *rxDest) unlock() {
+	if d.kind == destRegion {
+		d.cur.segs = nil
+		d.reg.Release()
+	}
+}
+
+// rxCopy places p, which lies in the read-ahead buffer.
+func (qp *QP) rxCopy(p []byte) {
+	x := &qp.rx
+	x.left -= len(p)
+	if x.crcOn && !x.crcBad {
+		x.crc = wire.CRC(x.crc, p)
+	}
+	if x.dst.kind == destTerm {
+		x.nterm += copy(x.term[x.nterm:], p)
+		return
+	}
+	if !qp.lockDest() {
+		return
+	}
+	ok := copyTo(&x.dst.cur, p)
+	x.dst.off += uint64(len(p))
+	x.dst.unlock()
+	if !ok {
+		qp.placeFault()
+		return
+	}
+	x.stats.Copied += uint64(len(p))
+	if x.ctrl.Tagged() {
+		x.stats.CopiedTagged += uint64(len(p))
+	}
+	x.pat.since += len(p)
+}
+
+// copyFrom copies to p from where c stands. It returns false when that memory
+// faults.
+func copyFrom(p []byte, c *cursor) (ok bool) {
+	defer guard(debug.SetPanicOnFault(true), &ok)
+	for len(p) > 0 {
+		p = p[copy(p, c.next(len(p))):]
+	}
+	return true
+}
+
+// copyTo copies p to where c stands. It returns false when that memory faults.
+func copyTo(c *cursor, p []byte) (ok bool) {
+	defer guard(debug.SetPanicOnFault(true), &ok)
+	for len(p) > 0 {
+		p = p[copy(c.next(len(p)), p):]
+	}
+	return true
+}
+
+// guard is deferred around code that touches memory which may be a mapping: a
+// fault there makes *ok false instead of ending the process.
+func guard(old bool, ok *bool) {
+	debug.SetPanicOnFault(old)
+	if r := recover(); r != nil {
+		if !isFault(r) {
+			panic(r)
+		}
+		*ok = false
+	}
+}
+
+// crcOver continues crc over n bytes from c and moves c behind them.
+func crcOver(crc uint32, c *cursor, n int) (_ uint32, ok bool) {
+	defer guard(debug.SetPanicOnFault(true), &ok)
+	for n > 0 {
+		p := c.next(n)
+		crc = wire.CRC(crc, p)
+		n -= len(p)
+	}
+	return crc, true
+}
+
+// rxDirect reads payload straight to its destination, and what follows it into
+// the buffer, which is empty.
+func (qp *QP) rxDirect() (int, error) {
+	x := &qp.rx
+	if !qp.lockDest() {
+		n, err := qp.conn.Read(x.scrapBuf(x.left))
+		if n > 0 {
+			if x.crcOn && !x.crcBad {
+				x.crc = wire.CRC(x.crc, x.scrap[:n])
+			}
+			x.left -= n
+		}
+		return n, err
+	}
+	c := x.dst.cur
+	aim := 0
+	for aim < x.left && len(x.vec) < cap(x.vec)-1 {
+		p := c.next(x.left - aim)
+		x.put(p)
+		aim += len(p)
+	}
+	guess := false
+	if aim == x.left {
+		if x.ctrl.Last() {
+			guess = qp.guess(x.pat.gap)
+		}
+		if !guess {
+			x.put(x.buf[:qp.tail()])
+		}
+	}
+	x.cuts.off = false
+	n, err := qp.conn.Readv(x.vec, x.dst.kind == destRecv || x.dst.reg.Access()&mem.Scratch != 0)
+	clear(x.vec)
+	placed := max(min(n, aim), 0)
+	ok := true
+	if placed > 0 {
+		if x.crcOn && !x.crcBad {
+			x.crc, ok = crcOver(x.crc, &x.dst.cur, placed)
+		} else {
+			x.dst.cur.skip(placed)
+		}
+		x.dst.off += uint64(placed)
+		x.left -= placed
+		x.stats.Direct += uint64(placed)
+		if n > placed && !guess {
+			x.w = n - placed
+		}
+	}
+	x.dst.unlock()
+	if guess {
+		if e := qp.settle(n - placed); e != nil {
+			err = e
+		}
+	}
+	if !ok {
+		x.crcBad = true
+		qp.placeFault()
+	}
+	return n, err
+}
+
+// scrapBuf is memory for payload that is dropped.
+func (x *rxState) scrapBuf(n int) []byte {
+	if x.scrap == nil {
+		x.scrap = make([]byte, 16<<10)
+	}
+	return x.scrap[:min(n, len(x.scrap))]
+}
+
+// tail is how much to read behind a direct payload that no guess follows: what lay
+// between the last two, or, where nothing may be copied, the trailer and a header;
+// everything when the next one will be copied.
+func (qp *QP) tail() int {
+	x := &qp.rx
+	if qp.peekLen() == 0 {
+		return len(x.buf)
+	}
+	t := wire.Pad(x.ulen) + segGap
+	if x.ctrl.Last() && x.pat.gap > t && x.pat.pause == 0 && qp.lent.sinks.Load() == 0 {
+		return x.pat.gap
+	}
+	return t
+}
+
+// learn is called at the end of a long payload.
+func (x *rxState) learn() {
+	switch {
+	case x.op == wire.ReadResponse:
+		x.expect = 32 // the next Read may be sent while the socket is being read
+	case x.paylen >= lentLong:
+		x.expect = 4
+	}
+	x.pat.learn(x.ctrl.Last())
+}
+
+// put appends p to the pieces of the call.
+func (x *rxState) put(p []byte) {
+	x.vec = x.vec[:len(x.vec)+1]
+	sockio.Set(&x.vec[len(x.vec)-1], p)
+}
+
+// placeFault is called when the destination cannot be touched: the rest of the
+// FPDU is dropped, and whoever lent the memory gets to know.
+func (qp *QP) placeFault() {
+	x := &qp.rx
+	d := x.dst
+	x.dst = rxDest{kind: destScrap}
+	x.stats.Faults++
+	switch d.kind {
+	case destRecv:
+		x.recv.status = verbs.StatusLocalFault
+	case destRegion:
+		told, shared := d.reg.Faulted(d.gen)
+		switch {
+		case x.op == wire.ReadResponse:
+			// The Read fails alone; later segments are dropped.
+			qp.Mu.Lock()
+			if o := qp.oldestLocked(); o != nil {
+				o.e.Status = verbs.StatusLocalFault
+			}
+			qp.Mu.Unlock()
+			d.reg.Discard()
+		case told && shared:
+			// Nobody would learn of it: a plain memory region has no owner who looks.
+			x.fail(wire.CauseDDPLocal, "the memory that the peer writes to cannot be touched")
+		}
+	}
+}

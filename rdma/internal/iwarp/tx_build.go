@@ -1,0 +1,372 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"errors"
+	"runtime/debug"
+
+	"softiser/internal/sockio"
+	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/mpa"
+	"softiser/rdma/internal/verbs"
+	"softiser/rdma/internal/wire"
+)
+
+var (
+	errTouch = errors.New("memory fault")
+	errLKey  = errors.New("rdma: an SGE lies outside the memory region of its key")
+)
+
+// buildRound fills tx.iov. Memory is touched here only by the CRC and by the copy
+// of small payloads; if that faults (a truncated mapping), the connection ends
+// instead of the process.
+//
+// Preconditions: the caller is the transmitter and holds txIO; tx.iov is empty.
+func (qp *QP) buildRound() {
+	t := &qp.tx
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if r := recover(); r != nil {
+			if !isFault(r) {
+				panic(r)
+			}
+			t.reason = errTouch
+			t.undo()
+			t.iov = t.vec
+		}
+	}()
+	if qp.zc.mode != ZerocopyOff {
+		qp.Mu.Lock()
+		t.hdr = qp.zc.zcBufferLocked()
+		qp.Mu.Unlock()
+	}
+	t.hdr, t.vec, t.open, t.bytes = t.hdr[:0], t.vec[:0], false, 0
+	t.refs, t.gone, t.sent = t.refs[:0], 0, 0
+	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
+		if !t.cur.active && !qp.next() {
+			break
+		}
+		if !qp.segment() {
+			break
+		}
+	}
+	t.iov = t.vec
+}
+
+// isFault reports whether a recovered panic is a memory fault.
+func isFault(r any) bool {
+	e, ok := r.(interface{ Addr() uintptr })
+	return ok && e != nil
+}
+
+// next chooses the next message: Read Responses and the send queue take turns, so
+// that neither starves the other. A message is always finished before the next is
+// begun: siw does not accept two tagged messages interleaved.
+func (qp *QP) next() bool {
+	t := &qp.tx
+	qp.Mu.Lock()
+	defer qp.Mu.Unlock()
+	if qp.Dying.Load() || !qp.txOpen || t.local != nil {
+		return false
+	}
+	// A Read or Send as ready-to-receive message goes before everything else.
+	if qp.empty != 0 && (t.stats.FPDUs > 0 || !qp.initiator || qp.rtr&^mpa.RTRWrite == 0) {
+		t.emptyWrites(qp.empty)
+		qp.empty = 0
+	}
+	e := qp.runnableLocked()
+	resp := qp.irqHead != qp.irqTail
+	if resp && e != nil && t.sqTurn {
+		resp = false
+	}
+	if resp {
+		t.sqTurn = true
+		qp.startResponseLocked()
+		return t.cur.active
+	}
+	if e == nil {
+		return false
+	}
+	t.sqTurn = false
+	if e.Op.Local() {
+		// Behind everything before it; see runLocal.
+		t.local = e
+		qp.SQ.Next++
+		return false
+	}
+	return qp.startLocked(e)
+}
+
+// startLocked makes e the message in progress.
+func (qp *QP) startLocked(e *verbs.WQE) bool {
+	t := &qp.tx
+	for i := range e.Segs {
+		if e.LKeys[i] != mem.LocalKey && !qp.checkLKey(e.LKeys[i], e.Segs[i], e.Op.Answered()) {
+			t.reason = errLKey
+			return false
+		}
+	}
+	if extension(e.Op) && qp.ext != extOn || e.Op.Answered() && len(qp.orq) == 0 {
+		e.Status, e.Done, e.Built, e.End = verbs.StatusUnsupported, true, true, t.off
+		qp.SQ.Next++
+		return true
+	}
+	m := &t.cur
+	*m = txMsg{active: true, e: e, length: e.Length}
+	switch e.Op {
+	case verbs.OpSend, verbs.OpSendInv:
+		m.op = wire.Send
+		if e.Op == verbs.OpSendInv {
+			m.op = wire.SendInv
+		}
+		if e.Flags&verbs.FlagSolicited != 0 {
+			m.op += wire.SendSE - wire.Send
+		}
+		m.msn = t.take(wire.QNSend)
+		m.cur.set(e.Segs)
+	case verbs.OpWrite, verbs.OpWriteImm:
+		m.op = wire.Write
+		m.stag, m.to = e.Remote.STag, e.Remote.TO
+		m.imm = e.Op == verbs.OpWriteImm
+		m.cur.set(e.Segs)
+	case verbs.OpImm:
+		m.startImm(t)
+	case verbs.OpRead:
+		m.op = wire.ReadRequest
+		m.msn = t.take(wire.QNRead)
+		s := qp.pushORQLocked(e)
+		m.stag, m.to = s.Open(&qp.Mem, e.Segs, mem.Sink)
+		if e.Flags&verbs.FlagDiscard != 0 {
+			s.Discard()
+		}
+	case verbs.OpFetchAdd, verbs.OpCmpSwap:
+		m.op = wire.AtomicReq
+		m.msn = t.take(wire.QNRead)
+		s := qp.pushORQLocked(e)
+		s.Open(&qp.Mem, e.Segs, mem.Sink)
+	}
+	return true
+}
+
+func (t *txState) take(qn int) uint32 {
+	n := t.msn[qn]
+	t.msn[qn]++
+	return n
+}
+
+func (m *txMsg) startImm(t *txState) {
+	m.op = wire.Immediate
+	if m.e.Flags&verbs.FlagSolicited != 0 {
+		m.op = wire.ImmediateSE
+	}
+	m.msn = t.take(wire.QNSend)
+	m.imm, m.length, m.off = false, 0, 0
+}
+
+// checkLKey reports whether p lies inside the region that lkey names.
+func (qp *QP) checkLKey(lkey uint32, p []byte, write bool) bool {
+	r := qp.Dev.Table.Lookup(lkey)
+	return r != nil && r.Local(qp.PD, lkey, p, write)
+}
+
+// segment appends the next DDP segment of the message in progress to the round.
+// It returns false when the round has no room for it.
+func (qp *QP) segment() bool {
+	t := &qp.tx
+	m := &t.cur
+	if !m.active {
+		return true
+	}
+	info := &wire.Ops[m.op]
+	limit := t.maxUntagged
+	if info.Tagged {
+		limit = t.maxTagged
+	}
+	n := int(min(m.length-m.off, uint32(limit)))
+	if !info.Data {
+		n = 0
+	} else if rest := int(m.length-m.off) - n; info.Tagged && rest > 0 && rest < directMin && n >= 2*directMin {
+		n -= directMin // no short last segment, which the peer would not place directly
+	}
+	var src cursor
+	var r *mem.Region
+	if m.resp && n > 0 {
+		var off uint64
+		var f mem.Fault
+		r, off, f = qp.find(m.srcTag, m.srcTO+uint64(m.off), uint64(n), mem.RemoteRead)
+		if f != mem.None {
+			t.reason = &Terminated{Cause: faultCauses[f].rdmap, Detail: "memory was invalidated before the peer's RDMA Read had been answered"}
+			return false
+		}
+		if m.src != r || m.gen != r.Gen() || m.off == 0 {
+			m.src, m.gen = r, r.Gen()
+			m.cur.set(r.Pieces())
+			m.cur.skip(int(off))
+		} else {
+			// Not aimed elsewhere: the pieces have not changed since.
+			m.cur.segs = r.Pieces()
+		}
+		defer func() { m.cur.segs = nil; r.Release() }()
+	}
+	src = m.cur
+	room := cap(t.vec) - len(t.vec) - 2
+	if n > copyMax {
+		if fit, _ := src.fit(n, room); fit < n {
+			if len(t.vec) > 0 {
+				return false
+			}
+			n = fit &^ 3 // scattered into very many pieces: a shorter segment
+		}
+	}
+	last := !info.Data || m.off+uint32(n) == m.length
+	t.mark()
+	start := len(t.hdr)
+	t.hdr = binary.BigEndian.AppendUint16(t.hdr, uint16(info.Hdr+n))
+	if info.Tagged {
+		h := wire.Tagged{Ctrl: wire.Ctrl(m.op, last), STag: m.stag, TO: m.to + uint64(m.off)}
+		t.hdr = h.Append(t.hdr)
+	} else {
+		h := wire.Untagged{Ctrl: wire.Ctrl(m.op, last), QN: info.QN, MSN: m.msn, MO: m.off}
+		if m.op.Invalidates() {
+			h.Inv = m.e.Inv
+		}
+		t.hdr = h.Append(t.hdr)
+	}
+	switch m.op {
+	case wire.ReadRequest:
+		h := wire.ReadReq{SinkSTag: m.stag, SinkTO: m.to, Size: m.length, SrcSTag: m.e.Remote.STag, SrcTO: m.e.Remote.TO}
+		t.hdr = h.Append(t.hdr)
+	case wire.AtomicReq:
+		a := &m.e.Atom
+		h := wire.Atomic{Op: wire.FetchAdd, ID: m.msn, STag: m.e.Remote.STag, TO: m.e.Remote.TO, Data: a.Data, Mask: a.Mask, Compare: a.Compare, CompareMask: a.CompareMask}
+		if m.e.Op == verbs.OpCmpSwap {
+			h.Op = wire.CmpSwap
+		}
+		t.hdr = h.Append(t.hdr)
+	case wire.AtomicResp:
+		h := wire.AtomicReply{ID: m.stag, Value: m.to}
+		t.hdr = h.Append(t.hdr)
+	case wire.Immediate, wire.ImmediateSE:
+		t.hdr = binary.BigEndian.AppendUint64(t.hdr, m.e.Imm)
+	}
+	t.payload(start, n, &m.cur)
+	if info.Tagged && n <= copyMax {
+		t.stats.CopiedTagged += uint64(n)
+	}
+	if r != nil && n > copyMax {
+		t.refs = append(t.refs, txRef{r, t.bytes})
+	}
+	t.stats.FPDUs++
+	m.off += uint32(n)
+	if last {
+		qp.finish(m)
+	}
+	return true
+}
+
+// txMark is a point between two FPDUs of a round.
+type txMark struct {
+	hdr, vec, bytes int
+	lastLen         uint64
+	open            bool
+	off             uint64
+}
+
+func (t *txState) mark() {
+	m := txMark{hdr: len(t.hdr), vec: len(t.vec), bytes: t.bytes, open: t.open, off: t.off}
+	if m.vec > 0 {
+		m.lastLen = t.vec[m.vec-1].Len
+	}
+	t.at = m
+}
+
+// undo drops the FPDU that was begun after mark.
+func (t *txState) undo() {
+	m := &t.at
+	t.hdr, t.vec, t.bytes, t.open, t.off = t.hdr[:m.hdr], t.vec[:m.vec], m.bytes, m.open, m.off
+	if m.vec > 0 {
+		t.vec[m.vec-1].Len = m.lastLen
+	}
+}
+
+// payload adds header bytes [start:], n bytes of payload from c, pad and CRC to
+// the round.
+func (t *txState) payload(start, n int, c *cursor) {
+	var crc uint32
+	if n <= copyMax {
+		for left := n; left > 0; {
+			p := c.next(left)
+			t.hdr = append(t.hdr, p...)
+			left -= len(p)
+		}
+		if t.crc {
+			crc = wire.CRC(0, t.hdr[start:])
+		}
+		t.piece(start)
+	} else {
+		if t.crc {
+			crc = wire.CRC(0, t.hdr[start:])
+		}
+		t.piece(start)
+		for left := n; left > 0; {
+			p := c.next(left)
+			if t.crc {
+				crc = wire.CRC(crc, p)
+			}
+			t.vec = t.vec[:len(t.vec)+1]
+			sockio.Set(&t.vec[len(t.vec)-1], p)
+			left -= len(p)
+		}
+		t.open = false
+		t.bytes += n
+		t.off += uint64(n)
+		t.stats.Direct += uint64(n)
+	}
+	start2 := len(t.hdr)
+	ulpdu := int(binary.BigEndian.Uint16(t.hdr[start:]))
+	for range wire.Pad(ulpdu) {
+		t.hdr = append(t.hdr, 0)
+	}
+	if t.crc {
+		crc = wire.CRC(crc, t.hdr[start2:])
+	} else {
+		crc = 0
+	}
+	t.hdr = wire.AppendCRC(t.hdr, crc)
+	t.piece(start2)
+}
+
+// piece adds hdr[start:] to the round, to the piece before it if they touch.
+func (t *txState) piece(start int) {
+	n := len(t.hdr) - start
+	t.bytes += n
+	t.off += uint64(n)
+	if t.open {
+		t.vec[len(t.vec)-1].Len += uint64(n)
+		return
+	}
+	t.vec = t.vec[:len(t.vec)+1]
+	sockio.Set(&t.vec[len(t.vec)-1], t.hdr[start:])
+	t.open = true
+}
+
+// finish is called when the last segment of m has been built.
+func (qp *QP) finish(m *txMsg) {
+	t := &qp.tx
+	t.stats.Msgs[m.op]++
+	t.stats.Bytes += uint64(m.off)
+	m.active = false
+	if m.resp {
+		return
+	}
+	if m.imm {
+		m.startImm(t)
+		m.active = true
+		return
+	}
+	qp.Mu.Lock()
+	m.e.Built, m.e.End = true, t.off
+	qp.SQ.Next++
+	qp.Mu.Unlock()
+}

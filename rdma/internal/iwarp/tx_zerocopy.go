@@ -1,0 +1,189 @@
+package iwarp
+
+import (
+	"fmt"
+	"time"
+
+	"softiser/internal/sockio"
+)
+
+// ZerocopyMode says whether payload leaves by MSG_ZEROCOPY: from the memory of the
+// work request, without the kernel's copy. It pays for long payloads on real
+// links; over loopback the kernel copies anyway, later and at a higher price.
+type ZerocopyMode uint8
+
+// Modes.
+const (
+	ZerocopyOff  ZerocopyMode = iota
+	ZerocopyAuto              // until the kernel reports that it copied, or runs out of room
+	ZerocopyOn                // always, for payloads of ZerocopyMin bytes and more
+)
+
+func (m ZerocopyMode) String() string {
+	switch m {
+	case ZerocopyOff:
+		return "off"
+	case ZerocopyAuto:
+		return "auto"
+	case ZerocopyOn:
+		return "on"
+	}
+	return fmt.Sprintf("ZerocopyMode(%d)", uint8(m))
+}
+
+const (
+	zcMinDefault = 64 << 10
+	zcBuffers    = 8 // header buffers; all but one may be in flight
+)
+
+// zcCall is one call whose memory the kernel may still need.
+type zcCall struct {
+	id    uint32
+	start uint64 // stream offset before it
+	buf   *hdrBuf
+	done  bool
+}
+
+// hdrBuf is a header buffer; refs counts the calls that need it.
+type hdrBuf struct {
+	b    []byte
+	refs int
+}
+
+// zcState is guarded by QP.Mu, except for mode and min, which are fixed.
+type zcState struct {
+	mode  ZerocopyMode
+	min   int
+	off   bool // auto has turned itself off
+	next  uint32
+	calls []zcCall // in the order of their numbers
+	bufs  []*hdrBuf
+	cur   *hdrBuf // the transmitter builds into it
+}
+
+// ackedLocked is the stream offset up to which neither the socket nor the kernel
+// needs memory of work requests any more.
+func (qp *QP) ackedLocked() uint64 {
+	if len(qp.zc.calls) > 0 {
+		return qp.zc.calls[0].start
+	}
+	return qp.sentOff
+}
+
+// zcBufferLocked returns a header buffer that nobody needs. There is always one:
+// a round is sent by reference only while another buffer is free.
+func (z *zcState) zcBufferLocked() []byte {
+	if z.cur != nil && z.cur.refs == 0 {
+		return z.cur.b
+	}
+	for _, b := range z.bufs {
+		if b.refs == 0 {
+			z.cur = b
+			return b.b
+		}
+	}
+	z.cur = &hdrBuf{b: make([]byte, 0, hdrRing)}
+	z.bufs = append(z.bufs, z.cur)
+	return z.cur.b
+}
+
+// zcWrite sends the round by reference if it is worth it and possible. used is
+// false when it was not tried, or failed for lack of room: then it is to be sent
+// in the ordinary way. Preconditions: the caller is the transmitter and holds
+// txIO.
+func (qp *QP) zcWrite() (n int, err error, used bool) {
+	z, t := &qp.zc, &qp.tx
+	if z.mode == ZerocopyOff || t.bytes < z.min || len(t.refs) > 0 {
+		// Memory that a peer reads may be revoked at any time, and must be free then.
+		return 0, nil, false
+	}
+	qp.Mu.Lock()
+	busy := 0
+	for _, b := range z.bufs {
+		if b.refs > 0 {
+			busy++
+		}
+	}
+	if z.off || busy >= zcBuffers-1 && z.cur.refs == 0 {
+		qp.Mu.Unlock()
+		return 0, nil, false
+	}
+	// Entered before the call: the notice may be quicker than its return.
+	z.calls = append(z.calls, zcCall{id: z.next, start: qp.sentOff, buf: z.cur})
+	z.next++
+	z.cur.refs++
+	buf := z.cur
+	qp.Mu.Unlock()
+	n, err = qp.conn.WritevZerocopy(t.iov)
+	t.stats.SendCalls++
+	if n > 0 {
+		t.stats.Zerocopy++
+		return n, nil, true
+	}
+	qp.Mu.Lock()
+	z.calls = z.calls[:len(z.calls)-1]
+	z.next--
+	buf.refs--
+	if err == sockio.ErrNoBufs && z.mode == ZerocopyAuto {
+		z.off = true
+	}
+	qp.Mu.Unlock()
+	return n, err, err != sockio.ErrNoBufs && err != sockio.ErrFault
+}
+
+// zcDrain takes the kernel's notices and completes what they release. It runs in
+// the receive goroutine.
+func (qp *QP) zcDrain() {
+	qp.Mu.Lock()
+	waiting := len(qp.zc.calls) > 0
+	qp.Mu.Unlock()
+	if !waiting {
+		return
+	}
+	z := &qp.zc
+	qp.conn.Notices(func(n sockio.Notice) {
+		qp.Mu.Lock()
+		defer qp.Mu.Unlock()
+		for i := range z.calls {
+			if c := &z.calls[i]; c.id-n.Lo <= n.Hi-n.Lo && !c.done {
+				c.done = true
+				c.buf.refs--
+			}
+		}
+		k := 0
+		for k < len(z.calls) && z.calls[k].done {
+			k++
+		}
+		z.calls = z.calls[:copy(z.calls, z.calls[k:])]
+		if n.Copied && z.mode == ZerocopyAuto {
+			z.off = true
+		}
+		qp.sweepLocked()
+		if !qp.txBusy {
+			qp.finLocked()
+		}
+	})
+	qp.inRx.Store(true)
+	qp.SendCQ.Dispatch()
+	qp.inRx.Store(false)
+}
+
+// zcSettle is called at the end of the connection, before memory goes back to its
+// owners: it waits a moment for outstanding notices, then makes the kernel let go.
+func (qp *QP) zcSettle() {
+	deadline := time.Now().Add(termTimeout)
+	for {
+		qp.zcDrain()
+		qp.Mu.Lock()
+		left := len(qp.zc.calls)
+		qp.Mu.Unlock()
+		if left == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			qp.conn.Reset()
+			return
+		}
+		time.Sleep(sockio.Pause)
+	}
+}

@@ -1,0 +1,218 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// CQ is a completion queue: the ring, who waits for it, and the handler.
+type CQ struct {
+	handler func()
+
+	mu       sync.Mutex // guards what follows; a leaf
+	ring     []WC
+	head, n  int
+	overflow bool
+	closed   bool
+	added    bool // completions came since the handler last started
+	running  bool // the handler runs
+	armed    bool
+	solOnly  bool
+	wake     chan struct{} // capacity 1
+}
+
+// Init makes cq a queue of depth completions. The handler may be nil; it is called
+// without locks, never concurrently with itself, by Dispatch.
+func (cq *CQ) Init(depth int, handler func()) {
+	cq.handler, cq.ring, cq.wake = handler, make([]WC, depth), make(chan struct{}, 1)
+}
+
+// Lock and Unlock enclose calls of NextLocked.
+func (cq *CQ) Lock() { cq.mu.Lock() }
+
+// Unlock is described at Lock.
+func (cq *CQ) Unlock() { cq.mu.Unlock() }
+
+// NextLocked takes the oldest completion out; nil when there is none. It is valid
+// until Unlock.
+func (cq *CQ) NextLocked() *WC {
+	if cq.n == 0 {
+		return nil
+	}
+	wc := &cq.ring[cq.head]
+	if cq.head++; cq.head == len(cq.ring) {
+		cq.head = 0
+	}
+	if cq.n--; cq.n == 0 {
+		cq.head = 0 // a queue with few completions at a time uses, and keeps warm, few of its slots
+	}
+	return wc
+}
+
+// Len is the number of completions waiting.
+func (cq *CQ) Len() int {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	return cq.n
+}
+
+// ReqNotify arms the queue for one wake-up of Wait: by the next completion, or
+// with solicitedOnly by the next one that is an error or answers a message with a
+// solicited event. Arm, then Poll once more, then Wait.
+func (cq *CQ) ReqNotify(solicitedOnly bool) {
+	cq.mu.Lock()
+	cq.armed, cq.solOnly = true, solicitedOnly
+	cq.mu.Unlock()
+}
+
+// Wait returns when the queue has something to poll, or after ReqNotify(true)
+// when what was asked for has come. Without ReqNotify it means ReqNotify(false).
+func (cq *CQ) Wait(ctx context.Context) error {
+	for {
+		cq.mu.Lock()
+		switch {
+		case cq.closed:
+			cq.signalLocked() // to the next one who waits
+			cq.mu.Unlock()
+			return fmt.Errorf("%w: completion queue", ErrClosed)
+		case cq.overflow:
+			cq.signalLocked()
+			cq.mu.Unlock()
+			return ErrOverflow
+		case !cq.armed:
+			cq.armed, cq.solOnly = true, false
+		}
+		if !cq.solOnly && cq.n > 0 {
+			cq.armed = false
+			cq.mu.Unlock()
+			return nil
+		}
+		cq.mu.Unlock()
+		select {
+		case <-cq.wake:
+			cq.mu.Lock()
+			fired := !cq.armed
+			cq.mu.Unlock()
+			if fired {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (cq *CQ) signalLocked() {
+	select {
+	case cq.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Add appends a completion. It returns false on overflow, which the caller turns
+// into the end of its queue pair.
+func (cq *CQ) Add(wc *WC) bool {
+	cq.mu.Lock()
+	ok := cq.addLocked(wc)
+	cq.mu.Unlock()
+	return ok
+}
+
+func (cq *CQ) addLocked(wc *WC) bool {
+	if cq.n == len(cq.ring) {
+		cq.overflow = true
+		cq.signalLocked()
+		return false
+	}
+	i := cq.head + cq.n
+	if i >= len(cq.ring) {
+		i -= len(cq.ring)
+	}
+	cq.ring[i] = *wc
+	cq.n++
+	cq.added = true
+	if cq.armed && (!cq.solOnly || wc.Flags&WCSolicited != 0 || wc.Status != StatusSuccess) {
+		cq.armed = false
+		cq.signalLocked()
+	}
+	return true
+}
+
+// AddAll appends completions in order. It returns false on overflow.
+func (cq *CQ) AddAll(wcs []WC) bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	for i := range wcs {
+		if !cq.addLocked(&wcs[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Dispatch runs the handler if completions have come since it last started. If
+// it is running on another goroutine, or further up on this one, that run is
+// repeated instead.
+func (cq *CQ) Dispatch() {
+	if cq.handler == nil {
+		return
+	}
+	cq.mu.Lock()
+	if !cq.added || cq.running {
+		cq.mu.Unlock()
+		return
+	}
+	cq.running = true
+	for cq.added {
+		cq.added = false
+		cq.mu.Unlock()
+		cq.handler()
+		cq.mu.Lock()
+	}
+	cq.running = false
+	cq.mu.Unlock()
+}
+
+// Crowded reports whether the handler should run before more is added.
+func (cq *CQ) Crowded() bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	return cq.handler != nil && 2*cq.n >= len(cq.ring)
+}
+
+// Overflowed reports whether a completion has been lost.
+func (cq *CQ) Overflowed() bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	return cq.overflow
+}
+
+// Resize changes the depth. It fails with ErrBusy when more completions are
+// waiting than fit.
+func (cq *CQ) Resize(n int) error {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if cq.n > n {
+		return fmt.Errorf("%w: %d completions wait, new depth %d", ErrBusy, cq.n, n)
+	}
+	ring := make([]WC, n)
+	for i := range cq.n {
+		ring[i] = cq.ring[(cq.head+i)%len(cq.ring)]
+	}
+	cq.ring, cq.head = ring, 0
+	return nil
+}
+
+// Handled reports whether the queue has a handler.
+func (cq *CQ) Handled() bool { return cq.handler != nil }
+
+// Close ends the queue and wakes up who waits; false when it has been closed already.
+func (cq *CQ) Close() bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	was := cq.closed
+	cq.closed = true
+	cq.signalLocked()
+	return !was
+}

@@ -1,0 +1,131 @@
+package verbs
+
+import (
+	"fmt"
+	"math"
+
+	"softiser/rdma/internal/mem"
+)
+
+// Opcode says what a work request does. Package rdma documents the operations.
+type Opcode uint8
+
+// Operations of the send queue.
+const (
+	OpSend Opcode = iota + 1
+	OpSendInv
+	OpWrite
+	OpWriteImm
+	OpRead
+	OpFetchAdd
+	OpCmpSwap
+	OpImm
+	OpLocalInv
+	OpRegMR
+	OpBindMW
+	opEnd
+)
+
+var opNames = [opEnd]string{
+	OpSend: "Send", OpSendInv: "SendInv", OpWrite: "Write", OpWriteImm: "WriteImm", OpRead: "Read",
+	OpFetchAdd: "FetchAdd", OpCmpSwap: "CmpSwap", OpImm: "Imm", OpLocalInv: "LocalInv", OpRegMR: "RegMR", OpBindMW: "BindMW",
+}
+
+// String names the operation.
+func (o Opcode) String() string {
+	if o.Valid() {
+		return opNames[o]
+	}
+	return fmt.Sprintf("Opcode(%d)", uint8(o))
+}
+
+// Valid reports whether there is such an operation.
+func (o Opcode) Valid() bool { return o > 0 && o < opEnd }
+
+// Local: done by this end alone, nothing goes to the wire.
+func (o Opcode) Local() bool { return o == OpLocalInv || o == OpRegMR || o == OpBindMW }
+
+// Answered: complete only when the peer's response has arrived.
+func (o Opcode) Answered() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSwap }
+
+// SendFlags modify a work request of the send queue.
+type SendFlags uint8
+
+// Flags of users, which package rdma documents, and of the queue itself.
+const (
+	FlagSignaled SendFlags = 1 << iota
+	FlagSolicited
+	FlagFence
+	FlagInline
+
+	FlagDiscard // DiscardRead was called
+	FlagHidden  // made by the engine itself: no completion
+)
+
+// RemoteAddr is memory of the peer.
+type RemoteAddr struct {
+	TO   uint64
+	STag uint32
+}
+
+// Atomic are the operands of an atomic operation, as RFC 7306 §5.1 has them.
+type Atomic struct{ Data, Mask, Compare, CompareMask uint64 }
+
+// WQE is a work request in a send queue. Its slices keep their backing arrays, so
+// that a warm ring allocates nothing.
+type WQE struct {
+	ID     uint64
+	Op     Opcode
+	Flags  SendFlags
+	Status Status
+	Built  bool   // the last byte has been built; End is valid
+	Done   bool   // answered or local operation: has ended
+	End    uint64 // position behind the last byte, in the engine's count of what it sends
+	Length uint32
+	Segs   [][]byte
+	LKeys  []uint32
+	Remote RemoteAddr
+	Inv    uint32
+	Imm    uint64
+	Atom   Atomic
+	MR     *mem.Memory // of OpRegMR
+	Window *mem.Region // of OpBindMW
+	Access mem.Access
+	Key    uint8
+
+	inl []byte // copy of inline data
+}
+
+// Add appends a piece of memory.
+func (e *WQE) Add(p []byte, lkey uint32) {
+	if len(p) > 0 {
+		e.Segs = append(e.Segs, p)
+		e.LKeys = append(e.LKeys, lkey)
+	}
+}
+
+// Inline makes room for n bytes that travel with the request; the caller fills it.
+func (e *WQE) Inline(n, limit int) []byte {
+	if e.inl == nil {
+		e.inl = make([]byte, 0, limit)
+	}
+	e.inl = e.inl[:n]
+	e.Segs = append(e.Segs, e.inl)
+	e.LKeys = append(e.LKeys, mem.LocalKey)
+	return e.inl
+}
+
+// release drops references to user memory.
+func (e *WQE) release() {
+	clear(e.Segs)
+	e.Segs = e.Segs[:0]
+	e.MR, e.Window = nil, nil
+}
+
+// AllBits is the mask 0, which means all bits, spelt out.
+func AllBits(mask uint64) uint64 {
+	if mask == 0 {
+		return math.MaxUint64
+	}
+	return mask
+}

@@ -2,7 +2,6 @@ package iscsi
 
 import (
 	"testing"
-	"time"
 
 	"softiser/internal/iscsi"
 )
@@ -25,7 +24,7 @@ func TestAbortAheadOfItsTurn(t *testing.T) {
 			}
 			if arrives == "before" {
 				late()
-				r.expectSilence(20 * time.Millisecond)
+				r.expectSilence()
 			}
 			r.cmdSN = sn + 2
 			if got := r.task(iscsi.AbortTask, 0, tag, sn+1); got != iscsi.TaskComplete {
@@ -96,12 +95,12 @@ func TestAbortMeetsDelivery(t *testing.T) {
 	eventually(t, "the read waits", func() bool { return s.dev.held() == 1 })
 	x.mu.Lock()
 	x.drain(nil)
-	b.expectSilence(20 * time.Millisecond)
+	b.expectSilence()
 	release()
 	if p := b.expect(iscsi.OpTaskResponse); p.ITT() != q || p.TaskResponse().Response() != iscsi.TaskComplete {
 		t.Errorf("ABORT TASK: response %d for %#x", p.TaskResponse().Response(), p.ITT())
 	}
-	r.expectSilence(20 * time.Millisecond)
+	r.expectSilence()
 	r.ready()
 }
 
@@ -125,7 +124,7 @@ func TestTasksOfARemovedLUN(t *testing.T) {
 			eventually(t, "the LUN goes", func() bool { return len(n.device.LUs()) == 0 })
 			q := r.sendTask(f, 0, tag, r.cmdSN-1)
 			s.aborted(r, 1)
-			r.expectSilence(20 * time.Millisecond) // storage still has it
+			r.expectSilence() // storage still has it
 			release()
 			answered := false
 			for told := false; !told || !answered; { // the inventory has changed as well

@@ -188,8 +188,27 @@ func (r *rawInitiator) expectClosed() {
 	}
 }
 
-// expectSilence checks that nothing comes for a while.
-func (r *rawInitiator) expectSilence(d time.Duration) {
+// expectSilence checks that nothing has come by the time that the target has taken
+// everything that was sent on the connection before: the next PDU answers a NOP-Out.
+func (r *rawInitiator) expectSilence() {
+	r.t.Helper()
+	const tag = 0xb0000000 // none that newTag comes to
+	var b iscsi.BHS
+	n := b.NewNopOut()
+	n.SetITT(tag)
+	n.SetTTT(iscsi.ReservedTag)
+	n.SetImmediate(true)
+	n.SetFinal(true)
+	n.SetCmdSN(r.cmdSN)
+	r.write(&b, nil)
+	if p := r.read(); p.Opcode() != iscsi.OpNopIn || p.ITT() != tag {
+		r.t.Fatalf("got an unexpected %v for %#x", p.Opcode(), p.ITT())
+	}
+}
+
+// silentFor checks that nothing comes for a while on a connection whose login waits for
+// something: nothing else can be sent there.
+func (r *rawInitiator) silentFor(d time.Duration) {
 	r.t.Helper()
 	p, err := r.tryRead(d)
 	var ne net.Error

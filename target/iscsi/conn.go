@@ -20,11 +20,11 @@ import (
 //
 //	                final Login Response          Logout Response, AsyncEvent 3 queued
 //	login ─────────────▶ full feature ─────────────────▶ logged out ─┐
-//	  │                       │                                      │ transport has ended
-//	  └──────────┬────────────┴──────────────────────────────────────┤
-//	             ▼ refused, timed out, protocol error, Kill          ▼
+//	  │ └─ its session ends before the response is out ──────▲       │ transport has ended
+//	  └──────────┬────────────┬──────────────────────────────┬───────┤
+//	             ▼ refused, timed out, protocol error, Kill  ▼       ▼
 //	          closing ───────────────────────────────────────────▶ closed
-type connState uint32
+type connState uint8
 
 const (
 	connLogin connState = iota
@@ -33,6 +33,15 @@ const (
 	connClosing
 	connClosed
 )
+
+// nextConn is the drawing as a table.
+var nextConn = moves[connState]{
+	connLogin:     {connFull, connLoggedOut, connClosing, connClosed},
+	connFull:      {connLoggedOut, connClosing, connClosed},
+	connLoggedOut: {connClosing, connClosed},
+	connClosing:   {connClosed},
+	connClosed:    {},
+}
 
 func (s connState) String() string {
 	return [...]string{"login", "full feature", "logged out", "closing", "closed"}[s]
@@ -110,11 +119,12 @@ type connStateVar struct{ v atomic.Uint32 }
 
 func (s *connStateVar) get() connState { return connState(s.v.Load()) }
 
-// advance moves on to a later state; it reports whether it did.
+// advance moves on as far as the table allows; it reports whether it did. To ask in
+// vain is no mistake: who ends a connection need not know who else does.
 func (s *connStateVar) advance(to connState) bool {
 	for {
 		from := s.v.Load()
-		if connState(from) >= to {
+		if !nextConn.legal(connState(from), to) {
 			return false
 		}
 		if s.v.CompareAndSwap(from, uint32(to)) {
@@ -177,33 +187,6 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 		c.loginPDU(p)
 	default:
 		p.Release()
-	}
-}
-
-// fullFeature takes a PDU of the full feature phase.
-func (c *conn) fullFeature(p *iscsi.PDU) {
-	c.quiet.Store(false)
-	s := c.sess
-	op := p.BHS.Opcode()
-	switch {
-	case p.Bad != nil:
-		s.damaged(c, p)
-	case op == iscsi.OpDataOut && !s.discovery():
-		s.dataOut(c, p)
-	case op == iscsi.OpSNACK:
-		c.reject(p, iscsi.RejectSNACK) // error recovery level 0
-	case !op.Known():
-		c.reject(p, iscsi.RejectUnsupported)
-	case op.FromTarget() || op == iscsi.OpLoginRequest || op == iscsi.OpDataOut:
-		c.reject(p, iscsi.RejectProtocol)
-	case p.BHS.Immediate():
-		s.deliver(c, p)
-	case s.erl > 0 && op == iscsi.OpSCSICommand && s.checkCommand(p) != 0:
-		// Its CmdSN does not count as received (RFC 7143 §7.3): the initiator fills
-		// the gap. At level 0, where nothing is sent again, it does count.
-		c.reject(p, s.checkCommand(p))
-	default:
-		s.inOrder(c, p)
 	}
 }
 

@@ -225,7 +225,7 @@ func TestLogoutConnection(t *testing.T) {
 			l.SetCID(1)
 			l.SetCmdSN(r.cmdSN)
 			asks.write(&q, nil)
-			asks.expectSilence(30 * time.Millisecond) // its task still runs
+			asks.expectSilence() // its task still runs
 			release()
 			// The logout and the task of the connection that stays are answered in any
 			// order, the task with its status in the Data-In or behind it.
@@ -253,7 +253,7 @@ func TestLogoutConnection(t *testing.T) {
 				t.Errorf("logout of a connection that is gone: response %d", got)
 			}
 			// The place is free again.
-			s.another(r, 4).expectSilence(10 * time.Millisecond)
+			s.another(r, 4).expectSilence()
 			r.logout()
 		})
 	}
@@ -318,12 +318,12 @@ func TestAbortAcrossConnections(t *testing.T) {
 	r.cmdSN++
 	eventually(t, "the read waits", func() bool { return s.dev.held() == 1 })
 	q := r.sendTask(iscsi.AbortTask, 0, tag, r.cmdSN-1)
-	r.expectSilence(20 * time.Millisecond)
+	r.expectSilence()
 	release()
 	if p := r.expect(iscsi.OpTaskResponse); p.ITT() != q || p.TaskResponse().Response() != iscsi.TaskComplete {
 		t.Errorf("ABORT TASK: response %d", p.TaskResponse().Response())
 	}
-	b.expectSilence(20 * time.Millisecond)
+	b.expectSilence()
 	b.cmdSN = r.cmdSN
 	b.ready()
 }
@@ -345,7 +345,7 @@ func TestResetWaitsForAcks(t *testing.T) {
 			if ping.ITT() != iscsi.ReservedTag || ping.TTT() == iscsi.ReservedTag {
 				t.Fatalf("NOP-In: ITT %#x, TTT %#x", ping.ITT(), ping.TTT())
 			}
-			r.expectSilence(20 * time.Millisecond)
+			r.expectSilence()
 			if how == "closed" {
 				s.another(r, 1) // takes its place
 			} else {
@@ -356,7 +356,7 @@ func TestResetWaitsForAcks(t *testing.T) {
 				now := b.expSN
 				b.expSN = before // does not acknowledge the response
 				b.write(&q, nil)
-				r.expectSilence(20 * time.Millisecond)
+				r.expectSilence()
 				b.expSN = now
 				b.write(&q, nil)
 			}

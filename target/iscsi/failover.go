@@ -28,6 +28,12 @@ const (
 	recoverable
 )
 
+// nextCleanup is the drawing as a table; the end of a lost connection is no state.
+var nextCleanup = moves[cleanupState]{
+	cleanupWait: {recoverable},
+	recoverable: {},
+}
+
 func (s cleanupState) String() string { return [...]string{"cleanup wait", "recoverable"}[s] }
 
 // lostConn is a connection that has ended and whose tasks live on. Those that run
@@ -42,7 +48,13 @@ type lostConn struct {
 
 // setState is the only place where a lost connection changes state. The caller
 // holds sess.mu.
-func (l *lostConn) setState(st cleanupState) { l.state = st }
+func (l *lostConn) setState(to cleanupState) {
+	if !nextCleanup.legal(l.state, to) {
+		l.c.sess.impossible("lost connection", l.state, to)
+		return
+	}
+	l.state = to
+}
 
 // byLostCID finds a connection that was lost, the latest one. The caller holds
 // s.mu.

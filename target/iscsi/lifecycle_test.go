@@ -47,7 +47,7 @@ func TestLogoutWithTasks(t *testing.T) {
 	l.SetCmdSN(r.cmdSN)
 	r.write(&b, nil)
 	s.aborted(r, 1)
-	r.expectSilence(20 * time.Millisecond)
+	r.expectSilence()
 	release()
 	if code := r.expect(iscsi.OpLogoutResp).LogoutResponse().Response(); code != iscsi.LogoutClosed {
 		t.Errorf("response %d", code)
@@ -67,7 +67,7 @@ func TestReinstatement(t *testing.T) {
 	r := s.dial()
 	r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature, "InitiatorName="+r.name, "TargetName="+testIQN)
 	old.expectClosed()
-	r.expectSilence(50 * time.Millisecond) // the old read is still with the volume
+	r.silentFor(50 * time.Millisecond) // the old read is still with the volume
 	release()
 	p, _ := r.loginResponse()
 	if st := p.LoginResponse().Status(); st != iscsi.LoginSuccess {
@@ -106,8 +106,8 @@ func TestNextSessionWaitsForTheEnd(t *testing.T) {
 	r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature, "InitiatorName="+r.name, "TargetName="+testIQN)
 	other := s.dial()
 	other.name = "iqn.2026-11.test:other"
-	other.mustLogin(testIQN)               // another initiator need not wait
-	r.expectSilence(50 * time.Millisecond) // the old read is still with the volume
+	other.mustLogin(testIQN)           // another initiator need not wait
+	r.silentFor(50 * time.Millisecond) // the old read is still with the volume
 	release()
 	if p, _ := r.loginResponse(); p.LoginResponse().Status() != iscsi.LoginSuccess {
 		t.Fatalf("status %04x", uint16(p.LoginResponse().Status()))

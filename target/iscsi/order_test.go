@@ -3,7 +3,6 @@ package iscsi
 import (
 	"encoding/binary"
 	"testing"
-	"time"
 
 	"softiser/internal/iscsi"
 )
@@ -27,7 +26,7 @@ func TestCommandOrder(t *testing.T) {
 	// 2 and 1 wait for 0; then all three are answered in CmdSN order.
 	c := r.at(sn+2, command{cdb: testUnitReady})
 	b := r.at(sn+1, command{cdb: testUnitReady})
-	r.expectSilence(50 * time.Millisecond)
+	r.expectSilence()
 	a := r.at(sn, command{cdb: testUnitReady})
 	for i, want := range []uint32{a, b, c} {
 		p := r.expect(iscsi.OpSCSIResponse)
@@ -52,7 +51,7 @@ func TestOutsideTheWindow(t *testing.T) {
 	r.at(sn-1, command{cdb: testUnitReady})
 	r.at(sn+1, command{cdb: testUnitReady})
 	r.at(sn+1, command{cdb: testUnitReady})
-	r.expectSilence(50 * time.Millisecond)
+	r.expectSilence()
 	eventually(t, "three PDUs are dropped", func() bool { return s.Status().Sessions[0].Dropped == 3 })
 	r.at(sn, command{cdb: testUnitReady})
 	r.expect(iscsi.OpSCSIResponse)

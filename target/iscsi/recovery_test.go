@@ -54,7 +54,7 @@ func TestRetryAfterDigestError(t *testing.T) {
 		t.Fatalf("reason %v, ExpCmdSN %d", p.Reject().Reason(), p.ExpCmdSN())
 	}
 	later := r.command(command{cdb: testUnitReady})
-	r.expectSilence(20 * time.Millisecond)
+	r.expectSilence()
 	r.itt -= 2
 	first := r.at(sn, w)
 	r.itt++
@@ -68,7 +68,7 @@ func TestRetryAfterDigestError(t *testing.T) {
 	r.itt -= 2
 	r.at(sn, w)
 	r.itt++
-	r.expectSilence(20 * time.Millisecond)
+	r.expectSilence()
 	mustEqual(t, "the data", r.read10(0, 8), pattern(4096, 1))
 	// A command that contradicts itself leaves a gap as well.
 	sn = r.cmdSN
@@ -210,7 +210,7 @@ func TestReassignRunningRead(t *testing.T) {
 		t.Errorf("logout for recovery: response %d", code)
 	}
 	b.mustReassign(tag, 0)
-	b.expectSilence(20 * time.Millisecond)
+	b.expectSilence()
 	release()
 	if res := b.finish(tag, nil); res.status != 0 {
 		t.Errorf("status %#x", res.status)

@@ -30,6 +30,13 @@ const (
 	sessionEnded               // the I_T nexus is gone
 )
 
+// nextSession is the drawing as a table.
+var nextSession = moves[sessionState]{
+	sessionActive: {sessionEnding},
+	sessionEnding: {sessionEnded},
+	sessionEnded:  {},
+}
+
 func (s sessionState) String() string {
 	return [...]string{"active", "ending", "ended"}[s]
 }
@@ -95,7 +102,13 @@ func (s *session) discovery() bool { return s.node == nil }
 
 // setState is the only place where a session changes state. The caller holds
 // s.mu.
-func (s *session) setState(st sessionState) { s.state = st }
+func (s *session) setState(to sessionState) {
+	if !nextSession.legal(s.state, to) {
+		s.impossible("session", s.state, to)
+		return
+	}
+	s.state = to
+}
 
 // ending reports whether the session is over, or on its way there: its last
 // connection may have gone before anybody has called end.
@@ -114,38 +127,6 @@ func (s *session) publish() {
 func (s *session) openWindow() {
 	s.win.update()
 	s.publish()
-}
-
-// deliver hands a PDU to the code for its opcode.
-func (s *session) deliver(c *conn, p *iscsi.PDU) {
-	op := p.BHS.Opcode()
-	if op != iscsi.OpSCSICommand && !p.BHS.Immediate() {
-		// It took a number but no place in the window.
-		s.mu.Lock()
-		s.openWindow()
-		s.mu.Unlock()
-	}
-	if p.NoRoom && op != iscsi.OpSCSICommand {
-		c.reject(p, iscsi.RejectNoResources)
-		return
-	}
-	if s.discovery() && op != iscsi.OpTextRequest && op != iscsi.OpLogoutReq {
-		// Discovery sessions do nothing else (RFC 7143 §4.3).
-		c.reject(p, iscsi.RejectProtocol)
-		return
-	}
-	switch op {
-	case iscsi.OpSCSICommand:
-		s.command(c, p)
-	case iscsi.OpNopOut:
-		c.nopOut(p)
-	case iscsi.OpTaskRequest:
-		s.taskRequest(c, p)
-	case iscsi.OpTextRequest:
-		s.textRequest(c, p)
-	case iscsi.OpLogoutReq:
-		s.logout(c, p)
-	}
 }
 
 // end begins to end the session: nothing new is accepted and every task is

@@ -27,6 +27,15 @@ const (
 	taskEnded                // answered; the transport may still use its memory
 )
 
+// nextTask is the drawing as a table.
+var nextTask = moves[taskState]{
+	taskFree:       {taskCollecting, taskRunning},
+	taskCollecting: {taskRunning, taskAborting},
+	taskRunning:    {taskAborting, taskEnded},
+	taskAborting:   {taskEnded},
+	taskEnded:      {taskFree},
+}
+
 func (s taskState) String() string {
 	return [...]string{"free", "collecting", "running", "aborting", "ended"}[s]
 }
@@ -81,7 +90,13 @@ func (k *task) has(f taskFlags) bool { return k.flags&f != 0 }
 
 // setState is the only place where a slot changes state. The caller holds
 // sess.mu.
-func (k *task) setState(s taskState) { k.state = s }
+func (k *task) setState(to taskState) {
+	if !nextTask.legal(k.state, to) {
+		k.sess.impossible("task", k.state, to)
+		return
+	}
+	k.state = to
+}
 
 // tagTable finds the tasks of a session by initiator task tag. Chains run
 // through the tasks themselves, so that nothing is allocated per command.

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"sync"
 	"testing"
-	"time"
 
 	"softiser/internal/iscsi"
 )
@@ -52,7 +51,7 @@ func TestAbortTask(t *testing.T) {
 	eventually(t, "the reads are at the volume", func() bool { return s.dev.held() == 2 })
 	tmf := r.sendTask(iscsi.AbortTask, 0, tag, r.cmdSN-2)
 	s.aborted(r, 1)
-	r.expectSilence(20 * time.Millisecond) // storage still has it
+	r.expectSilence() // storage still has it
 	release()
 	var seen []uint32
 	for len(seen) < 2 {
@@ -113,7 +112,7 @@ func TestTaskSetFunctions(t *testing.T) {
 			eventually(t, "the reads are at the volume", func() bool { return s.dev.held() == 3 })
 			tmf := r.sendTask(c.f, 0, iscsi.ReservedTag, 0)
 			s.aborted(r, 2)
-			r.expectSilence(20 * time.Millisecond)
+			r.expectSilence()
 			release()
 			p := r.expect(iscsi.OpTaskResponse) // and nothing of the two reads before it
 			if p.ITT() != tmf || p.TaskResponse().Response() != iscsi.TaskComplete {

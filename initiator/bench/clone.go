@@ -58,27 +58,29 @@ type clone struct {
 	resumed bool    // the flow has called while no slot was parked for it
 
 	// runner
-	pat       *pattern
-	content   *filler
-	refills   bool // each write gets its content anew
-	scrambles bool
-	ledger    *Ledger
-	lim       [datas]limiter
-	paced     bool
-	resting   int
-	flow      *flow
-	floors    []floor
-	over      bool // to end although there is more to do
-	flight    int  // requests handed to the sessions and not accounted
-	drain     bool // the next pass begins when all slots rest
-	passes    int
-	toMove    int64 // bytes left to issue; <0: no limit
-	toIssue   int64 // operations left to issue; <0: no limit
-	began     time.Duration
-	ramped    bool
-	deadline  time.Duration // 0: none
-	failed    bool
-	cut       bool // stopped before its end
+	series     []*series
+	pat        *pattern
+	content    *filler
+	refills    bool // each write gets its content anew
+	scrambles  bool
+	ledger     *Ledger
+	lim        [datas]limiter
+	paced      bool
+	resting    int
+	flow       *flow
+	floors     []floor
+	over       bool // to end although there is more to do
+	flight     int  // requests handed to the sessions and not accounted
+	drain      bool // the next pass begins when all slots rest
+	passes     int
+	toMove     int64 // bytes left to issue; <0: no limit
+	toIssue    int64 // operations left to issue; <0: no limit
+	began      time.Duration
+	sinceEpoch time.Duration // start of the clone
+	ramped     bool
+	deadline   time.Duration // 0: none
+	failed     bool
+	cut        bool // stopped before its end
 
 	sinceFlush int       // writes since the last flush was issued
 	flushing   bool      // a flush is in flight
@@ -160,6 +162,9 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 	if err := c.makeSlots(); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
+	if err := c.openSeries(); err != nil {
+		return nil, errors.Join(err, c.close())
+	}
 	c.limits(size)
 	return c, nil
 }
@@ -235,10 +240,11 @@ func (c *clone) limits(size int64) {
 func (c *clone) close() error {
 	freeMemory(c.mem)
 	c.mem = nil
+	err := c.closeSeries()
 	if c.ledger != nil {
-		return c.ledger.Close()
+		err = errors.Join(err, c.ledger.Close())
 	}
-	return nil
+	return err
 }
 
 // depthBucket is fio's iodepth_level index of n requests in flight.

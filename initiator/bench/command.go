@@ -90,8 +90,11 @@ func (c *command) register(fs *pflag.FlagSet) {
 		for k, name := range append([]string{o.name}, o.aliases...) {
 			f := fs.VarPF(optionFlag{c, o}, name, "", o.help)
 			f.Hidden = k > 0
-			if o.value == "" || o.value == "0|1" {
+			switch {
+			case o.value == "" || o.value == "0|1":
 				f.NoOptDefVal = "1"
+			case strings.HasPrefix(o.value, "["):
+				f.NoOptDefVal = ofJob
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,13 +45,26 @@ func sparse(t *testing.T, dir, name string, size int64) {
 	}
 }
 
-// fioSequence is what fio's write_iolog says that a job has done to a file of size.
-func fioSequence(t *testing.T, size int64, job string) (list []extent) {
+// fioSequences is what fio's write_iolog says that each job, run by itself, has
+// done to a file of size.
+func fioSequences(t *testing.T, size int64, jobs []string) (all [][]extent) {
 	t.Helper()
 	dir := t.TempDir()
-	sparse(t, dir, "f", size)
-	fioRun(t, dir, "[global]\nioengine=psync\nfallocate=none\nfilename=f\nwrite_iolog=log\n"+job)
-	f, err := os.Open(filepath.Join(dir, "log"))
+	text := "[global]\nioengine=psync\nthread\nfallocate=none\n"
+	for i, job := range jobs {
+		sparse(t, dir, fmt.Sprint("f", i), size)
+		text += fmt.Sprintf("[j%d]\nfilename=f%d\nwrite_iolog=log%d\n%s\n", i, i, i, job)
+	}
+	fioRun(t, dir, text)
+	for i := range jobs {
+		all = append(all, readIolog(t, filepath.Join(dir, fmt.Sprint("log", i))))
+	}
+	return all
+}
+
+func readIolog(t *testing.T, name string) (list []extent) {
+	t.Helper()
+	f, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +99,6 @@ func ourSequence(t *testing.T, size int64, job string) (list []extent) {
 		list = append(list, extent{d, r.Off, len(r.Buf)})
 		return true, nil
 	}
-	mustRun(t, f, job)
+	mustRun(t, f, "[j]\n"+job+"\n")
 	return list
 }

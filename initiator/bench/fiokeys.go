@@ -3,6 +3,8 @@ package bench
 // ignored are keys of fio that mean nothing here, with the reason that is
 // reported.
 var ignored = map[string]string{
+	"log_entries":                "logs are written as they grow",
+	"log_hist_coarseness":        "histograms over time are not written; see write_lat_log",
 	"flow_watermark":             "fio itself has ignored it since 3.26",
 	"direct":                     "there is no page cache on this side",
 	"buffered":                   "there is no page cache on this side",
@@ -38,10 +40,6 @@ var ignored = map[string]string{
 	"iodepth_batch_complete_max": "every completion submits the next request",
 	"iodepth_batch_submit":       "every completion submits the next request",
 	"iodepth_batch_complete":     "every completion submits the next request",
-	"write_bw_log":               "time series are not written",
-	"write_lat_log":              "time series are not written",
-	"write_iops_log":             "time series are not written",
-	"log_avg_msec":               "time series are not written",
 	"file_service_type":          "there are no files",
 	"openfiles":                  "there are no files",
 	"opendir":                    "there are no files",
@@ -88,15 +86,11 @@ var ignored = map[string]string{
 	"significant_figures":        "the report has the units and figures that fio has by default",
 	"disk_util":                  "the report has the units and figures that fio has by default",
 	"clocksource":                "the report has the units and figures that fio has by default",
-	"per_job_logs":               "time series are not written",
-	"log_offset":                 "time series are not written",
-	"log_hist_msec":              "time series are not written",
-	"log_max_value":              "time series are not written",
-	"write_hist_log":             "time series are not written",
-	"log_unix_epoch":             "time series are not written",
-	"log_compression":            "time series are not written",
-	"bwavgtime":                  "time series are not written",
-	"iopsavgtime":                "time series are not written",
+	"log_hist_msec":              "histograms over time are not written; see write_lat_log",
+	"write_hist_log":             "histograms over time are not written; see write_lat_log",
+	"log_compression":            "logs are written as they grow",
+	"bwavgtime":                  "the report's averages are over half a second",
+	"iopsavgtime":                "the report's averages are over half a second",
 }
 
 // engines are those of fio's that read and write one file or device at offsets,
@@ -111,6 +105,8 @@ var engines = []string{
 // refused are keys of fio that would change the load and are not there, with
 // what to do instead.
 var refused = map[string]string{
+	"log_alternate_epoch":   "times of logs count from the clone's start or, with log_unix_epoch, from 1970",
+	"log_store_compressed":  "logs are text",
 	"bs_unaligned":          "the volume only takes whole blocks",
 	"blocksize_unaligned":   "the volume only takes whole blocks",
 	"rwmixcycle":            "directions are drawn for each operation",

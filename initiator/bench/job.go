@@ -78,6 +78,7 @@ type Job struct {
 	Dist        Distribution
 	Poisson     bool // a limited rate is a Poisson process, not a steady one
 	Payload     Payload
+	Logs        Logs
 	FUA         bool
 	Fsync       int // flush after so many writes; zero: never
 	EndFsync    bool

@@ -108,6 +108,19 @@ var options = []option{
 	{"wait_for", nil, "JOB", "begin when all clones of that job, which stands earlier, have ended", func(j *Job, v string) error { j.WaitFor = v; return nil }},
 	{"exitall", nil, "", "when a clone of this job has ended, end the others of its group", boolVar(func(j *Job) *bool { return &j.ExitAll })},
 	{"exit_what", nil, "WHAT", "what exitall ends: group, stonewall (all that run) or all (also those that wait)", setExitWhat},
+	{"write_bw_log", nil, "[PREFIX]", "write each operation's bandwidth to PREFIX_bw.CLONE.log (default: the job's name)", logVar(func(j *Job) *logName { return &j.Logs.BW })},
+	{"write_iops_log", nil, "[PREFIX]", "the same for operations per second, to PREFIX_iops.CLONE.log", logVar(func(j *Job) *logName { return &j.Logs.IOPS })},
+	{"write_lat_log", nil, "[PREFIX]", "the same for latencies in nanoseconds, to PREFIX_slat, _clat and _lat.CLONE.log", logVar(func(j *Job) *logName { return &j.Logs.Lat })},
+	{"log_avg_msec", nil, "TIME", "one line in these logs for each such time (milliseconds, or with unit), with the average", timeVar(func(j *Job) *time.Duration { return &j.Logs.Average }, time.Millisecond)},
+	{"log_max_value", nil, "0|1", "with the greatest latency instead of the average", boolVar(func(j *Job) *bool { return &j.Logs.Max })},
+	{"log_offset", nil, "0|1", "a column with the offset", boolVar(func(j *Job) *bool { return &j.Logs.Offset })},
+	{"log_prio", nil, "0|1", "the column of the priority, which commands do not have, in hexadecimal", boolVar(func(j *Job) *bool { return &j.Logs.Priority })},
+	{"log_unix_epoch", nil, "0|1", "times since 1970 instead of since the clone's start", boolVar(func(j *Job) *bool { return &j.Logs.Unix })},
+	{"per_job_logs", nil, "0|1", "0: the clones append to one file PREFIX_bw.log", func(j *Job, v string) error {
+		each, err := parseBool(v)
+		j.Logs.Shared = !each
+		return err
+	}},
 	{"clat_percentiles", nil, "0|1", "report percentiles of the completion latency (default 1)", boolVar(func(j *Job) *bool { return &j.ClatPercentile })},
 	{"lat_percentiles", nil, "0|1", "report percentiles of the total latency", boolVar(func(j *Job) *bool { return &j.LatPercentile })},
 	{"slat_percentiles", nil, "0|1", "report percentiles of the submission latency", boolVar(func(j *Job) *bool { return &j.SlatPercentile })},
@@ -197,7 +210,9 @@ func (j *Job) apply(opts []KV) (notes []string, err error) {
 			continue
 		}
 		v := kv.Value
-		if kv.Bare {
+		if kv.Bare && strings.HasPrefix(o.value, "[") {
+			v = ofJob
+		} else if kv.Bare {
 			if o.value != "" && o.value != "0|1" {
 				return nil, fmt.Errorf("%s: %s needs a value (%s=%s)", kv.Pos, kv.Key, o.name, o.value)
 			}
@@ -215,7 +230,7 @@ func (j *Job) apply(opts []KV) (notes []string, err error) {
 		if _, seen := j.explicit[o.name]; !seen {
 			j.order = append(j.order, o.name)
 		}
-		j.explicit[o.name] = v
+		j.explicit[o.name] = strings.TrimPrefix(v, ofJob)
 	}
 	return notes, nil
 }

@@ -201,6 +201,7 @@ func TestStages(t *testing.T) {
 }
 
 func TestNoAllocationPerIO(t *testing.T) {
+	t.Chdir(t.TempDir())
 	f := newFake(t, 1<<20)
 	f.inline = true
 	for _, text := range []string{
@@ -208,6 +209,7 @@ func TestNoAllocationPerIO(t *testing.T) {
 		"dedupe_percentage=30\nbuffer_compress_percentage=50",
 		"flow=1\nrate_min=1",
 		"zonemode=strided\nzonesize=64k",
+		"write_lat_log\nwrite_bw_log\nlog_offset=1",
 	} {
 		jobs := parseText(t, "[j]\nrw=randwrite\nbs=4k\niodepth=8\nloops=1000\n"+text)
 		few := testing.AllocsPerRun(3, func() { jobs[0].Loops = 2; run1(t, f, jobs) })

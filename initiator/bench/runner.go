@@ -30,6 +30,12 @@ func (c *clone) begin() {
 	}
 	now := c.now()
 	c.began, c.ramped = now, c.job.RampTime == 0
+	c.sinceEpoch = now
+	for _, s := range c.series {
+		if s.logs.Unix {
+			s.base = time.Now().UnixMilli()
+		}
+	}
 	c.usage0 = processUsage()
 	if c.job.Runtime > 0 {
 		c.deadline = now + c.job.RampTime + c.job.Runtime
@@ -215,6 +221,7 @@ func (c *clone) toVerify(halted bool) bool {
 func (c *clone) setPhase(p phase) { c.live.phase.Store(uint32(p)) }
 
 func (c *clone) finish() {
+	c.endSeries()
 	c.setPhase(phaseDone)
 	c.stats.Usage = processUsage().sub(c.usage0)
 	close(c.done)

@@ -10,7 +10,7 @@ import (
 // own log of them.
 func TestSequenceIsFios(t *testing.T) {
 	const size = 1 << 20
-	for _, job := range []string{
+	jobs := []string{
 		"rw=read\nbs=4k\nsize=64k",
 		"rw=read:8k\nbs=4k",
 		"rw=read:8k\nbs=4k\nsize=64k",
@@ -27,16 +27,11 @@ func TestSequenceIsFios(t *testing.T) {
 		"rw=write\nbs=4k\nsize=256k\nzonemode=strided\nzonesize=32k\nzonerange=16k\nzoneskip=16k",
 		"rw=write\nbs=16k\nsize=1m\nzonemode=strided\nzonesize=64k\nzoneskip=64k", // around the volume's end
 		"rw=read\nbs=4k\noffset=128k\nsize=512k\nzonemode=strided\nzonesize=64k\nzoneskip=448k",
-	} {
-		t.Run(strings.ReplaceAll(job, "\n", " "), func(t *testing.T) {
-			t.Parallel()
-			job := "[j]\n" + job + "\n"
-			want := fioSequence(t, size, job)
-			got := ourSequence(t, size, job)
-			if !slices.Equal(got, want) || len(want) == 0 {
-				t.Errorf("got  %v\nwant %v", got, want)
-			}
-		})
+	}
+	for i, want := range fioSequences(t, size, jobs) {
+		if got := ourSequence(t, size, jobs[i]); !slices.Equal(got, want) || len(want) == 0 {
+			t.Errorf("%q:\ngot  %v\nwant %v", jobs[i], got, want)
+		}
 	}
 }
 
@@ -60,33 +55,44 @@ func TestRandomSequenceIsFios(t *testing.T) {
 		}
 		return out
 	}
-	for _, tc := range []struct {
+	cases := []struct {
 		job     string
 		compare func([]extent) []int64
 		exact   bool // nothing of what is compared is left to chance
+		run     int  // operations from one drawn offset
 	}{
-		{"rw=randread\nbs=4k\nsize=256k\nzonemode=strided\nzonesize=16k\nzonerange=32k\nzoneskip=16k", zones, true},
-		{"rw=randwrite\nbs=4k\nsize=256k\nzonemode=strided\nzonesize=64k\nzonerange=32k\nzoneskip=16k\nnorandommap", zones, true},
-		{"rw=randread:8\nbs=4k", follows, false},
-		{"rw=randwrite:5\nbs=4k", follows, false},
-	} {
-		t.Run(strings.ReplaceAll(tc.job, "\n", " "), func(t *testing.T) {
-			job := "[j]\n" + tc.job + "\n"
-			want, got := tc.compare(fioSequence(t, size, job)), tc.compare(ourSequence(t, size, job))
-			if tc.exact && !slices.Equal(got, want) {
-				t.Errorf("got  %v\nwant %v", got, want)
-			}
-			for i := range min(len(got), len(want)) {
-				if !tc.exact && (got[i] == 0) != (want[i] == 0) {
-					t.Fatalf("operation %d follows the one before: %v, fio's %v", i+1, got[i] == 0, want[i] == 0)
+		{"rw=randread\nbs=4k\nsize=256k\nzonemode=strided\nzonesize=16k\nzonerange=32k\nzoneskip=16k", zones, true, 0},
+		{"rw=randwrite\nbs=4k\nsize=256k\nzonemode=strided\nzonesize=64k\nzonerange=32k\nzoneskip=16k\nnorandommap", zones, true, 0},
+		{"rw=randread:8\nbs=4k", follows, false, 8},
+		{"rw=randwrite:5\nbs=4k", follows, false, 5},
+	}
+	var jobs []string
+	for _, tc := range cases {
+		jobs = append(jobs, tc.job)
+	}
+	for i, list := range fioSequences(t, size, jobs) {
+		tc := cases[i]
+		want, got := tc.compare(list), tc.compare(ourSequence(t, size, tc.job))
+		if tc.exact && !slices.Equal(got, want) || len(got) < 20 {
+			t.Errorf("%q:\ngot  %v\nwant %v", tc.job, got, want)
+		}
+		for _, steps := range [][]int64{got, want} {
+			drawn := 0
+			for i, s := range steps {
+				switch {
+				case tc.run == 0 || s == 0:
+				case (i+1)%tc.run != 0:
+					t.Fatalf("%q: operation %d does not follow the one before", tc.job, i+1)
+				default:
+					drawn++ // by chance the next block may be drawn
 				}
 			}
-			if len(got) < 20 {
-				t.Errorf("only %d operations", len(got))
+			if tc.run > 0 && drawn < len(steps)/tc.run/2 {
+				t.Errorf("%q: only %d of %d operations are elsewhere", tc.job, drawn, len(steps))
 			}
-		})
+		}
 	}
-	list := ourSequence(t, size, "[j]\nrw=randread:4\nbs=4k\nsize=128k\nrw_sequencer=identical\n")
+	list := ourSequence(t, size, "rw=randread:4\nbs=4k\nsize=128k\nrw_sequencer=identical")
 	seen := map[int64]int{}
 	for i, e := range list {
 		if seen[e.off]++; i%4 != 0 && e.off != list[i-1].off {
@@ -104,15 +110,21 @@ func (e extent) end() int64 { return e.off + int64(e.n) }
 // TestBlockAlign: offsets are multiples of blockalign, blocks of every size lie
 // within the range, and the random map is off, as in fio.
 func TestBlockAlign(t *testing.T) {
-	for _, tc := range []struct {
+	cases := []struct {
 		job   string
 		align int64
 	}{
 		{"rw=randwrite\nbssplit=512/50:4k/25:8k/25\nblockalign=4k\nsize=512k\nnorandommap\nnumber_ios=1000\nio_size=1g", 4096},
 		{"rw=randread\nbs=8k\nba=1k\nsize=64k\noffset=8k\nnumber_ios=500\nio_size=1g", 1024},
 		{"rw=randread\nbs=4k\nba=64k\nsize=512k\nnumber_ios=500\nio_size=1g", 65536},
-	} {
-		ours, fios := ourSequence(t, 1<<20, "[j]\n"+tc.job+"\n"), fioSequence(t, 1<<20, "[j]\n"+tc.job+"\n")
+	}
+	var jobs []string
+	for _, tc := range cases {
+		jobs = append(jobs, tc.job)
+	}
+	for i, fios := range fioSequences(t, 1<<20, jobs) {
+		tc := cases[i]
+		ours := ourSequence(t, 1<<20, tc.job)
 		starts := func(list []extent) (n int, least int64) {
 			seen, least := map[int64]bool{}, list[0].off
 			for _, e := range list {

@@ -257,6 +257,9 @@ func (c *clone) account(s *slot) {
 	}
 	c.live.ios[s.d].Add(1)
 	c.live.bytes[s.d].Add(int64(s.ext.n))
+	if len(c.series) > 0 && c.ramped && s.d < datas {
+		c.enter(s.end-c.sinceEpoch, s.d, s.ext.off, s.ext.n, slat, clat)
+	}
 	if len(c.floors) > 0 {
 		c.checkFloors(s.end)
 	}

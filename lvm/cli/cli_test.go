@@ -333,7 +333,19 @@ func TestLive(t *testing.T) {
 	s.says("  LV snapshot status     active destination for lin\n  LV Status              available\n  # open                 0\n", "lvdisplay", "vg0/snap")
 	s.says("  Allocated to snapshot  12.65%\n", "lvdisplay", "vg0/snap")
 	s.says("  Open LV               1\n", "vgdisplay")
-	s.fails("--maps is not done here", "lvdisplay", "-m", "vg0/lin")
+	if got, want := s.run("lvdisplay", "-c"), "  /dev/vg0/lin:vg0:3:1:-1:1:81920:10:-1:0:-1:-1:-1\n  /dev/vg0/snap:vg0:3:1:-1:0:16384:2:-1:0:-1:-1:-1\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	s.says(":-1:0:2:1:-1:0:2:2:", "vgdisplay", "-c")
+	for selection, want := range map[string]string{
+		"data_percent>12.6": "snap", "data_percent>=12.5%&&data_percent<12.7": "snap", "data_percent>13": "", "data_percent!=50": "snap", "snap_percent<50": "snap", "copy_percent<=100": "",
+		"lv_device_open=open": "lin", "lv_device_open=0": "snap", "lv_active_locally=yes": "lin snap", "lv_snapshot_invalid=invalid": "", "lv_snapshot_invalid=0": "snap", "lv_snapshot_invalid=unknown": "lin",
+		"lv_permissions=rw": "lin snap", "lv_time>='1 hour ago'": "lin snap", "lv_time before yesterday": "",
+	} {
+		if got := strings.Join(strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name", "-S", selection)), " "); got != want {
+			t.Errorf("-S %q: %q, want %q", selection, got, want)
+		}
+	}
 	s.fails("served", "lvremove", "-y", "vg0/lin")
 	s.fails("is served", "vgremove", "-y", "vg0")
 	s.run("lvremove", "vg0/snap")

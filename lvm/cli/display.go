@@ -2,7 +2,7 @@ package cli
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -13,55 +13,132 @@ import (
 
 func (a *app) displayCommands() []*cobra.Command {
 	return []*cobra.Command{
-		a.display("pvdisplay [PV...]", "Show physical volumes in full", "pv", a.displayPV),
-		a.display("vgdisplay [VG...]", "Show volume groups in full", "vg", a.displayVG),
-		a.display("lvdisplay [VG[/LV]...]", "Show logical volumes in full", "lv", a.displayLV),
+		a.display("pvdisplay [PV...]", "Show physical volumes in full", "pv"),
+		a.display("vgdisplay [VG...]", "Show volume groups in full", "vg"),
+		a.display("lvdisplay [VG[/LV]...]", "Show logical volumes in full", "lv"),
 	}
 }
 
-// display is a command that shows the objects of a report one after another.
-func (a *app) display(use, short, kind string, show func(*row)) *cobra.Command {
-	var all bool
-	c := &cobra.Command{Use: use, Short: short}
-	if kind == "lv" {
-		c.Flags().BoolVarP(&all, "all", "a", false, "hidden logical volumes too")
-	}
-	for name, letter := range map[string]string{"colon": "c", "columns": "C", "maps": "m", "short": "s"} {
-		c.Flags().BoolP(name, letter, false, "refused: "+kind+"s -o shows the same in columns")
-	}
-	c.RunE = func(cmd *cobra.Command, args []string) error {
-		for _, name := range []string{"colon", "columns", "maps", "short"} {
-			if cmd.Flags().Changed(name) {
-				return usage.Errorf("--%s is not done here; `%ss -o` shows the same in columns, -o help lists them", name, kind)
+// displayFlags are the options of lvm2's display commands. columns makes a report of
+// them, whose own options mean something only then.
+type displayFlags struct {
+	reportFlags
+	columns, colon, maps, short bool
+}
+
+func (o *displayFlags) check(cmd *cobra.Command, kind string) error {
+	given := func(names ...string) string {
+		for _, n := range names {
+			if f := cmd.Flags().Lookup(n); f != nil && f.Changed {
+				return n
 			}
 		}
-		s, err := a.scan()
-		if err != nil {
-			return err
-		}
-		r := &report{kind: kind}
-		if err := a.rows(s, r, kind, reportFlags{all: all}, args); err != nil {
-			return err
-		}
-		for i := range r.rows {
-			show(&r.rows[i])
+		return ""
+	}
+	if o.columns {
+		if n := given("colon", "maps", "short"); n != "" {
+			return usage.Errorf("incompatible options selected: --columns and --%s", n)
 		}
 		return nil
+	}
+	only := []string{"options", "sort", "noheadings", "separator", "aligned"}
+	if kind == "pv" {
+		only = append(only, "all")
+	}
+	if n := given(only...); n != "" {
+		return usage.Errorf("incompatible options selected: --%s is for --columns", n)
+	}
+	if n := given("maps", "short"); o.colon && n != "" {
+		return usage.Errorf("option -c is not allowed with option --%s", n)
+	}
+	return nil
+}
+
+// display is a command that shows the objects of a report one after another.
+func (a *app) display(use, short, kind string) *cobra.Command {
+	var o displayFlags
+	c := &cobra.Command{Use: use, Short: short}
+	f := c.Flags()
+	o.add(f, true)
+	f.BoolVarP(&o.columns, "columns", "C", false, "show columns, as "+kind+"s does")
+	f.BoolVarP(&o.colon, "colon", "c", false, "one line for each, of values with colons between them")
+	switch kind {
+	case "lv":
+		f.BoolVarP(&o.all, "all", "a", false, "hidden logical volumes too")
+		f.BoolVarP(&o.maps, "maps", "m", false, "show where the extents are")
+		f.BoolVar(&o.segments, "segments", false, "with --columns: one line for each segment")
+	case "pv":
+		f.BoolVarP(&o.all, "all", "a", false, "with --columns: devices that are no physical volumes too")
+		f.BoolVarP(&o.maps, "maps", "m", false, "show what the extents are used for")
+	}
+	if kind != "lv" {
+		f.BoolVarP(&o.short, "short", "s", false, "show sizes only")
+	}
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.check(cmd, kind); err != nil {
+			return err
+		}
+		if o.columns {
+			return a.showReport(o.reportFlags, kind, args)
+		}
+		return a.showAll(o, kind, args)
 	}
 	return c
 }
 
-// line prints a name and a value in lvm2's columns.
-func (a *app) line(width int, name, format string, args ...any) {
-	a.say("%-*s %s", width, name, fmt.Sprintf(format, args...))
+// showAll shows one object after another.
+func (a *app) showAll(o displayFlags, kind string, args []string) error {
+	s, err := a.scan()
+	if err != nil {
+		return err
+	}
+	r, err := newReport(o.reportFlags, kind, kind+"_name")
+	if err != nil {
+		return err
+	}
+	if r.kind != kind {
+		return fmt.Errorf("selection by columns of volumes or devices is not done for groups here")
+	}
+	if err := a.rows(s, r, kind, reportFlags{all: o.all && kind == "lv"}, args); err != nil {
+		return err
+	}
+	r.selectRows()
+	d := displayer{app: a, o: o, unit: r.unit}
+	show := map[string]func(*row){"lv": d.displayLV, "vg": d.displayVG, "pv": d.displayPV}[kind]
+	switch {
+	case o.short:
+		show = map[string]func(*row){"vg": d.shortVG, "pv": d.shortPV}[kind]
+	case o.colon:
+		show = map[string]func(*row){"lv": d.colonLV, "vg": d.colonVG, "pv": d.colonPV}[kind]
+	}
+	// A selection by columns of segments has made a row of each.
+	for _, x := range slices.CompactFunc(r.rows, func(x, y row) bool { return x.x == y.x && x.lv == y.lv && x.pv == y.pv && x.disk == y.disk }) {
+		show(&x)
+	}
+	return nil
 }
 
-func (a *app) displayLV(r *row) {
-	line := func(name, format string, args ...any) { a.line(22, name, format, args...) }
+// displayer prints objects one after another.
+type displayer struct {
+	*app
+	o    displayFlags
+	unit unit
+}
+
+// size is a size with its unit in words: "12.00 MiB".
+func (d *displayer) size(n uint64) string { return d.unit.long(n, !d.o.noSuffix) }
+
+// line prints a name and a value in lvm2's columns.
+func (d *displayer) line(width int, name, format string, args ...any) {
+	d.say("%-*s %s", width, name, fmt.Sprintf(format, args...))
+}
+
+func (d *displayer) displayLV(r *row) {
+	line := func(name, format string, args ...any) { d.line(22, name, format, args...) }
 	v, lv, es := r.x.VG, r.lv, r.x.VG.ExtentSize*512
 	pool, thin := segment(lv, meta.ThinPool), segment(lv, meta.Thin)
 	_, snap := v.SnapshotSegment(lv.Name)
-	a.say("--- Logical volume ---")
+	d.say("--- Logical volume ---")
 	if v.Shown(lv) {
 		if pool == nil {
 			line("LV Path", "/dev/%s/%s", v.Name, lv.Name)
@@ -78,7 +155,7 @@ func (a *app) displayLV(r *row) {
 	}
 	line("LV Write Access", "%s", access)
 	line("LV Creation host, time", "%s, %s", lv.Host, findField("lv_time", "lv").str(r))
-	a.displaySource(r)
+	d.displaySource(r)
 	if snap != nil {
 		line("LV snapshot status", "%s destination for %s", activeWord(r.live), snap.Origin)
 	}
@@ -109,15 +186,15 @@ func (a *app) displayLV(r *row) {
 	if snap != nil {
 		extents = snap.Count
 	}
-	line("LV Size", "%s", longSize(extents*es))
+	line("LV Size", "%s", d.size(extents*es))
 	line("Current LE", "%d", extents)
 	if snap != nil {
-		line("COW-table size", "%s", longSize(lv.Extents()*es))
+		line("COW-table size", "%s", d.size(lv.Extents()*es))
 		line("COW-table LE", "%d", lv.Extents())
 		if r.live.data != nil {
 			line("Allocated to snapshot", "%s%%", pct(r.live.data))
 		}
-		line("Snapshot chunk size", "%s", longSize(snap.ChunkSize*512))
+		line("Snapshot chunk size", "%s", d.size(snap.ChunkSize*512))
 	}
 	if pool != nil && r.live.data != nil {
 		line("Allocated pool data", "%s%%", pct(r.live.data))
@@ -133,22 +210,25 @@ func (a *app) displayLV(r *row) {
 		ahead = fmt.Sprint(n / 512)
 	}
 	line("Read ahead sectors", "%s", ahead)
-	a.say(" ")
+	d.say(" ")
+	if d.o.maps {
+		d.mapLV(r)
+	}
 }
 
 // displaySource lists the classic snapshots of a volume.
-func (a *app) displaySource(r *row) {
+func (d *displayer) displaySource(r *row) {
 	v := r.x.VG
-	name, live := "LV snapshot status", a.live(v.Name)
+	name, live := "LV snapshot status", d.live(v.Name)
 	for _, lv := range v.LVs {
 		if _, s := v.SnapshotSegment(lv.Name); s == nil || s.Origin != r.lv.Name {
 			continue
 		}
 		if name != "" {
-			a.line(22, name, "source of")
+			d.line(22, name, "source of")
 			name = ""
 		}
-		a.line(22, "", "%s [%s]", lv.Name, activeWord(live.of(lv, v)))
+		d.line(22, "", "%s [%s]", lv.Name, activeWord(live.of(lv, v)))
 	}
 }
 
@@ -159,12 +239,12 @@ func activeWord(l *liveLV) string {
 	return "INACTIVE"
 }
 
-func (a *app) displayVG(r *row) {
-	line := func(name, format string, args ...any) { a.line(21, name, format, args...) }
+func (d *displayer) displayVG(r *row) {
+	line := func(name, format string, args ...any) { d.line(21, name, format, args...) }
 	v, es := r.x.VG, r.x.VG.ExtentSize*512
 	number := func(column string) int64 { n, _ := findField(column, "vg").num(r); return n }
 	total, free := vgTotals(v)
-	access, status, open := "read", "", 0
+	access, status := "read", ""
 	if v.Is("WRITE") {
 		access = "read/write"
 	}
@@ -176,13 +256,7 @@ func (a *app) displayVG(r *row) {
 	} else {
 		status += "NOT resizable"
 	}
-	live := a.live(v.Name)
-	for _, lv := range v.LVs {
-		if v.Shown(lv) && live.of(lv, v).open {
-			open++
-		}
-	}
-	a.say("--- Volume group ---")
+	d.say("--- Volume group ---")
 	line("VG Name", "%s", v.Name)
 	line("System ID", "%s", v.SystemID)
 	line("Format", "lvm2")
@@ -192,30 +266,34 @@ func (a *app) displayVG(r *row) {
 	line("VG Status", "%s", status)
 	line("MAX LV", "%d", v.MaxLV)
 	line("Cur LV", "%d", number("lv_count"))
-	line("Open LV", "%d", open)
+	line("Open LV", "%d", d.openLVs(v))
 	line("Max PV", "%d", v.MaxPV)
 	line("Cur PV", "%d", len(v.PVs))
 	line("Act PV", "%d", len(r.x.Disks))
-	line("VG Size", "%s", longSize(total*es))
-	line("PE Size", "%s", longSize(es))
+	line("VG Size", "%s", d.size(total*es))
+	line("PE Size", "%s", d.size(es))
 	line("Total PE", "%d", total)
-	line("Alloc PE / Size", "%d / %s", total-free, longSize((total-free)*es))
-	line("Free  PE / Size", "%d / %s", free, longSize(free*es))
+	line("Alloc PE / Size", "%d / %s", total-free, d.size((total-free)*es))
+	line("Free  PE / Size", "%d / %s", free, d.size(free*es))
 	line("VG UUID", "%s", v.ID)
-	a.say(" ")
+	d.say(" ")
 }
 
-func (a *app) displayPV(r *row) {
-	line := func(name, format string, args ...any) { a.line(21, name, format, args...) }
+func (d *displayer) displayPV(r *row) {
+	line := func(name, format string, args ...any) { d.line(21, name, format, args...) }
 	text := func(column string) string { return findField(column, "pv").str(r) }
+	d.announce(r)
 	var group, size string
 	var es, total, free uint64
 	title, allocatable := "--- NEW Physical volume ---", "NO"
 	if r.pv != nil {
 		title, group, es = "--- Physical volume ---", r.x.VG.Name, r.x.VG.ExtentSize*512
 		total, free = r.pv.PECount, vg.Free(r.x.VG, r.pv)
+		if r.x.VG.Is("EXPORTED") {
+			group += " (exported)"
+		}
 		device := r.pv.DevSize * 512
-		size = fmt.Sprintf("%s / not usable %s", longSize(device), longSize(device-total*es))
+		size = fmt.Sprintf("%s / not usable %s", d.size(device), d.size(device-total*es))
 		if r.pv.Allocatable() {
 			allocatable = "yes "
 			if free == 0 {
@@ -223,31 +301,20 @@ func (a *app) displayPV(r *row) {
 			}
 		}
 	} else {
-		size = longSize(uint64(r.disk.Size()))
-		a.say("%q is a new physical volume of %q", text("pv_name"), size)
+		size = d.size(uint64(r.disk.Size()))
 	}
-	a.say("%s", title)
+	d.say("%s", title)
 	line("PV Name", "%s", text("pv_name"))
 	line("VG Name", "%s", group)
 	line("PV Size", "%s", size)
 	line("Allocatable", "%s", allocatable)
-	line("PE Size", "%s", longSize(es))
+	line("PE Size", "%s", d.size(es))
 	line("Total PE", "%d", total)
 	line("Free PE", "%d", free)
 	line("Allocated PE", "%d", total-free)
 	line("PV UUID", "%s", text("pv_uuid"))
-	a.say(" ")
-}
-
-// longSize is a size with the unit in words: "12.00 MiB".
-func longSize(n uint64) string {
-	s := display(n, 'r', true)
-	number, unit := s[:len(s)-1], s[len(s)-1:]
-	switch unit {
-	case " ": // zero
-		return number + "   "
-	case "B":
-		return number + " B  "
+	d.say(" ")
+	if d.o.maps {
+		d.mapPV(r)
 	}
-	return number + " " + strings.ToUpper(unit) + "iB"
 }

@@ -120,13 +120,14 @@ func empty(*row) string { return "" }
 
 var fields = slices.Concat(basicFields, detailFields, liveFields, absentFields)
 
-// readAhead is how lvm2's kernel devices read ahead: a size, or its own choice.
+// readAhead is how lvm2's kernel devices read ahead: a size, or its own choice. In the
+// text -1 is not at all.
 func readAhead(r *row) (uint64, bool) {
 	n, ok := integer(r.lv, "read_ahead")
-	if !ok || n <= 0 {
+	if !ok || n == 0 {
 		return 0, false
 	}
-	return uint64(n) * 512, true
+	return uint64(max(n, 0)) * 512, true
 }
 
 var basicFields = []field{

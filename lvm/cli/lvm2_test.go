@@ -7,9 +7,11 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"softiser/lvm"
 	"softiser/lvm/vg"
@@ -82,8 +84,11 @@ func TestAgainstLVM2(t *testing.T) {
 	group := "vgt" + strings.ReplaceAll(strings.TrimPrefix(s.disks[0], "/dev/"), "/", "")
 	vol := func(n string) string { return group + "/" + n }
 	s.run("pvcreate", s.disks[0])
-	if ours, theirs := s.run("pvdisplay", s.disks[0]), l.run("pvdisplay", s.disks[0]); ours != theirs {
-		t.Errorf("pvdisplay without a group: the first difference:\n%s", firstDifference(ours, theirs))
+	for _, options := range []string{"", "-c", "-s", "-m", "-C", "--units m", "--units H", "--units 4m", "--units s"} {
+		cmd := append([]string{"pvdisplay", s.disks[0]}, strings.Fields(options)...)
+		if ours, theirs := s.run(cmd...), l.run(cmd...); ours != theirs {
+			t.Errorf("pvdisplay %s without a group: the first difference:\n%s", options, firstDifference(ours, theirs))
+		}
 	}
 	s.says("successfully created", append([]string{"vgcreate", group}, s.disks...)...)
 	s.run("lvcreate", "-L20m", "-n", "lin", group)
@@ -109,6 +114,7 @@ func TestAgainstLVM2(t *testing.T) {
 	s.run("lvextend", "-l+50%FREE", vol("renamed"))
 	l.run("lvchange", "--addtag", "t2", vol("renamed"))
 	l.run("lvchange", "-r", "512", vol("renamed"))
+	l.run("lvchange", "-r", "none", vol("str"))
 	s.run("pvmove", "-n", "lin", s.disks[0]+":0-100")
 	l.run("vgck", group)
 	s.run("lvcreate", "-L12m", "-n", "sized", group)
@@ -129,7 +135,7 @@ func TestAgainstLVM2(t *testing.T) {
 		"lvs -o+chunk_size,seg_count,transaction_id,thin_id,discards,stripes,stripe_size", "lvs -o lv_name,lv_uuid,lv_tags,lv_host,lv_when_full,lv_allocation_policy",
 		"lvs -a -o lv_name,lv_layout,lv_role,lv_parent,lv_dm_path,lv_skip_activation,lv_autoactivation", "lvs -a -o lv_name,lv_ancestors,lv_descendants,lv_full_ancestors,lv_full_descendants",
 		"lvs -a -o lv_name,origin_uuid,pool_lv_uuid,data_lv_uuid,metadata_lv_uuid", "lvs -a -o lv_name,thin_count,zero,data_stripes,data_copies,seg_tags", "lvs -a --reportformat json -o lv_name,lv_layout,lv_role,zero,thin_count",
-		"lvs --units k --nosuffix --noheadings", "lvs --units G", "lvs --separator , --units s", "lvs --units H", "lvs -O -lv_size -o lv_name,lv_size",
+		"pvs -o pv_name,pv_ba_size --units m", "pvs -o pv_ba_size --units 4K", "lvs --units k --nosuffix --noheadings", "lvs --units G", "lvs --separator , --units s", "lvs --units H", "lvs -O -lv_size -o lv_name,lv_size",
 		"lvs -o lv_full_name,lv_path,pool_lv,origin,origin_size,data_lv,metadata_lv,lv_metadata_size", "lvs --nameprefixes -o lv_name,lv_size", "lvs --units 4m -o lv_name,lv_size",
 		"vgs", "vgs --reportformat json", "vgs -o+vg_uuid,vg_extent_size,vg_extent_count,vg_free_count,max_lv,max_pv,vg_seqno", "vgs --units b",
 		"vgs -o vg_name,vg_permissions,vg_extendable,vg_exported,vg_partial,vg_allocation_policy,vg_clustered,vg_shared,vg_systemid,vg_lock_type,vg_autoactivation", "vgs -o vg_name,vg_mda_count,vg_mda_used_count,vg_mda_free,vg_mda_size",
@@ -255,30 +261,94 @@ func displays(t *testing.T, s *shell, l *lvm2, group string) {
 		slices.Sort(b)
 		return b
 	}
-	for _, cmd := range [][]string{
-		{"lvdisplay", group}, {"lvdisplay", "-a", group}, {"lvdisplay", group + "/snap", group + "/thin2"}, {"vgdisplay"}, {"vgdisplay", group},
-		append([]string{"pvdisplay"}, s.disks...), {"pvdisplay", s.disks[1]},
-	} {
-		ours, theirs := blocks(s.run(cmd...)), blocks(l.run(cmd...))
-		if !slices.Equal(ours, theirs) {
-			t.Errorf("%s: the first difference:\n%s", strings.Join(cmd, " "), firstDifference(strings.Join(ours, ""), strings.Join(theirs, "")))
+	lines := func(out string) []string {
+		b := strings.SplitAfter(out, "\n")
+		slices.Sort(b)
+		return b
+	}
+	same := func(cut func(string) []string, commands ...string) {
+		t.Helper()
+		for _, c := range commands {
+			cmd := strings.Fields(strings.NewReplacer("VG", group, "DISKS", strings.Join(s.disks, " "), "DISK", s.disks[1]).Replace(c))
+			ours, theirs := cut(s.run(cmd...)), cut(strings.ReplaceAll(l.run(cmd...), "XX", "--"))
+			if !slices.Equal(ours, theirs) {
+				t.Errorf("%s: the first difference:\n%s", strings.Join(cmd, " "), firstDifference(strings.Join(ours, ""), strings.Join(theirs, "")))
+			}
 		}
 	}
+	same(blocks, "lvdisplay VG", "lvdisplay -a VG", "lvdisplay VG/snap VG/thin2", "vgdisplay", "vgdisplay VG", "pvdisplay DISKS", "pvdisplay DISK",
+		"lvdisplay VG -S lv_size=20m", "lvdisplay VG -S seg_size>=8m", "vgdisplay VG -S vg_name=none", "pvdisplay DISKS -S pvseg_size>2", "lvdisplay VG/lin --units b", "lvdisplay --nosuffix --units k VG/pool", "vgdisplay VG --units S")
+	// Maps: a volume's segments belong to it.
+	for _, lv := range []string{"lin", "str", "renamed", "snap", "snap2", "pool", "thin", "thin3", "tagged", "pool_tdata", "lvol0_pmspare"} {
+		cmd := "lvdisplay -m VG/" + lv
+		if lv[len(lv)-1] == 'e' || strings.HasSuffix(lv, "_tdata") {
+			cmd += " -a"
+		}
+		same(func(out string) []string { return []string{out} }, cmd)
+	}
+	same(blocks, "pvdisplay -m DISK", "pvdisplay -m DISKS", "pvdisplay -m DISK -S pv_name=none")
+	same(lines, "lvdisplay -c VG", "lvdisplay -ac VG", "lvdisplay -c VG/tagged", "vgdisplay -c", "vgdisplay --colon VG", "pvdisplay -c DISKS", "pvdisplay -s DISK", "pvdisplay -s -m DISKS", "lvdisplay -c VG -S lv_size=20m", "lvdisplay -c --segments VG")
+	for _, units := range strings.Split("r R h H b B s S k K m M g G t T 4m 3s", " ") {
+		same(lines, "vgdisplay -s VG --units "+units, "pvdisplay --short --units "+units+" DISKS", "vgdisplay -s --nosuffix --units "+units)
+	}
+	same(lines, "lvdisplay -C VG", "lvdisplay -a --columns VG", "vgdisplay -C", "pvdisplay -C DISKS", "pvdisplay -C -a DISK", "lvdisplay -C --segments VG", "lvdisplay -C -O -lv_size -o lv_name,lv_size VG",
+		"vgdisplay -C -o vg_name,vg_uuid --noheadings --separator ,", "lvdisplay -C -S lv_name=~^t VG", "lvdisplay -C --units b --nosuffix VG", "lvdisplay -C --separator , --aligned VG")
+
+	l.run("vgexport", group)
+	same(blocks, "vgdisplay VG", "pvdisplay DISKS")
+	same(lines, "vgdisplay -c VG", "vgdisplay -s", "pvdisplay -c DISKS", "pvdisplay -s DISKS")
+	l.run("vgimport", group)
+	l.run("vgchange", "-x", "n", group)
+	l.run("pvchange", "-x", "n", s.disks[1])
+	same(lines, "vgdisplay -c VG", "pvdisplay -c DISKS")
+	l.run("pvchange", "-x", "y", s.disks[1])
+	l.run("vgchange", "-x", "y", group)
 }
 
 // selections compares what -S shows.
 func selections(t *testing.T, s *shell, l *lvm2, group string) {
 	t.Helper()
+	made, err := time.Parse("2006-01-02 15:04:05 -0700", strings.TrimSpace(s.run("lvs", "--noheadings", "-o", "lv_time", group+"/lin")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofFlags := []string{"lv_skip_activation!=skip", "lv_skip_activation=no", "lv_skip_activation!=unknown", "lv_skip_activation>0", "lv_skip_activation=2", "lv_skip_activation=x", "lv_skip_activation=", "lv_autoactivation=enabled", "lv_autoactivation=yes", "lv_autoactivation=0", "lv_suspended>=0", "zero!=-1", "zero=-1"}
+	for name, words := range flagWords {
+		if f := findField(name, ""); f.kind != "lv" && f.kind != "seg" || name == "lv_active_locally" || name == "lv_active_exclusively" || name == "lv_active_remotely" {
+			continue // of these lvm2 knows that nothing is active
+		}
+		for _, w := range words {
+			ofFlags = append(ofFlags, name+"='"+w+"'")
+		}
+		ofFlags = append(ofFlags, name+"!=0", name+"=undef")
+	}
+	at := func(layout string) string { return "'" + made.Local().Format(layout) + "'" }
+	var ofTimes []string
+	for _, value := range []string{at("2006"), at("2006-01"), at("200601"), at("2006-01-02"), at("20060102"), at("2006-01-02 15"), at("2006-01-02 15:04"), at("2006-01-02 1504"), at("2006-01-02 15:04:05"), at("2006-01-02 15:04:05 -0700"), at("2006-01-02 15:04-07:00"),
+		at("2006-01-02 15:04:05 +07:00"), "@" + strconv.FormatInt(made.Unix(), 10), "'3 days ago'", "'100 hours ago'", "'9999 minutes ago'", "2001-02-30", "x", "''", "2026-13"} {
+		ofTimes = append(ofTimes, "lv_time="+value)
+		if strings.HasSuffix(value, "days ago'") || len(value) == len(at("2006-01-02")) || len(value) == len(at("2006-01-02 15:04:05")) {
+			for _, op := range []string{">", ">=", "<", "<=", " since ", " after ", " until ", " before "} {
+				ofTimes = append(ofTimes, "lv_time"+op+value)
+			}
+		}
+	}
+	ofTimes = append(ofTimes, "lv_time!="+at("2006-01-02"), "lv_time!="+at("2006-01-02 15:04:05"))
+	ofPercents := []string{"data_percent>5", "data_percent!=5%", "copy_percent<=100", "metadata_percent=0", "snap_percent<5.5", "data_percent=x", "data_percent=101", "data_percent=-1", "data_percent="}
 	for report, conditions := range map[string][]string{
-		"vgs -o vg_name": {"vg_name=VG && vg_free>0.5m", "pv_count=2", "pv_count!=2", "pv_name=DISK", "lv_name=lin", "vg_tags=none"},
-		"pvs -o pv_name": {"pv_name=DISK", "pv_size>=1m", "pv_size<1m", "pv_pe_count>100", "vg_name=VG", "pvseg_size>=3"},
+		"vgs -o vg_name": {"vg_name=VG && vg_free>0.5m", "pv_count=2", "pv_count!=2", "pv_name=DISK", "lv_name=lin", "vg_tags=none", "vg_extendable=1", "vg_extendable=no", "vg_exported=exported", "vg_partial=0", "vg_permissions=rw", "vg_permissions=r", "vg_autoactivation=1"},
+		"pvs -o pv_name": {"pv_name=DISK", "pv_size>=1m", "pv_size<1m", "pv_pe_count>100", "vg_name=VG", "pvseg_size>=3", "pv_allocatable=allocatable", "pv_allocatable=0", "pv_in_use='in use'", "pv_missing!=1", "pv_duplicate=0", "pv_exported=no"},
 		"lvs -a -o lv_name": {
 			"lv_tags=t1", "lv_tags!=t1", "lv_name=lin", "name=pool_tdata", "data_lv=pool_tdata", "lv_name=~^th", "lv_name!~'s|n$'", "lv_size>=12m&&lv_name!~th", "lv_name=lin||lv_name=thin", "lv_name=lin#lv_name=str",
 			"lv_name=lin,lv_size=20m", "!(lv_name=lin)", "lv_size=20.00m", "LVSize=20", "lv_size<20M", "origin=''", "origin=", "seg_count=1 && (lv_name=lin || lv_name = pool)", "lv_layout=thin", "seg_size>=8m", "lv_name=LIN",
 			"lv_role=snapshot", "lv_size=20971520b", "lv_size>20971519b", "stripes=2", "stripes>=1", "vg_name=VG", "lv_metadata_size!=8m", "lv_metadata_size<1g", "origin_size>1m", "chunk_size<1m", "thin_count=0", "thin_id!=1", "transaction_id>=0", "lv_attr=~^V", "pool_lv=pool",
 			"nonsense=1", "lv_name>b", "lv_size=x", "! lv_name=lin", "(lv_name=lin", "lv_name", "lv_name=lin)", "seg_count=~1",
+			"thin_id=undefined", "thin_id=-1", "thin_id!=unknown", "thin_id>undef", "thin_id<5", "lv_minor=undefined", "lv_minor>=0", "lv_size=undefined", "lv_permissions=ro", "lv_permissions=rw", "lv_permissions=unknown", "lv_read_ahead=0", "lv_read_ahead>1k", "lv_when_full=queue",
 		},
 	} {
+		if report == "lvs -a -o lv_name" {
+			conditions = slices.Concat(conditions, ofFlags, ofTimes, ofPercents)
+		}
 		for _, selection := range conditions {
 			selection = strings.NewReplacer("VG", group, "DISK", s.disks[0]).Replace(selection)
 			cmd := append(strings.Fields(report), "-S", selection)
@@ -309,7 +379,7 @@ func selections(t *testing.T, s *shell, l *lvm2, group string) {
 			}
 		}
 	}
-	for _, refused := range []string{"lv_time=now", "lv_tags=~t1", "devices=x", "lv_merging=1", "data_percent>5", "lv_name=~a{2}"} {
+	for _, refused := range []string{"lv_tags=~t1", "devices=x", "lv_name=~a{2}", "lv_time_removed=2026", "lv_kernel_read_ahead=0"} {
 		s.fails("not done here", "lvs", "-S", refused, group)
 	}
 	s.fails("only one word", "lvs", "-S", "lv_tags={t1}", group)
@@ -324,6 +394,8 @@ func exitCodes(t *testing.T, s *shell, l *lvm2, group string) {
 		"lvcreate VG", "lvcreate -L4x VG", "lvcreate -L4m -l4 VG", "lvcreate -L9g VG", "lvcreate -L4m -n lin VG", "lvremove", "lvremove VG/nope", "lvrename VG lin", "lvrename VG lin lin",
 		"lvextend -L+4m", "lvextend VG/str", "lvextend -L24m VG/str", "lvextend -L4m VG/str", "lvextend -Lx VG/str", "lvextend -l0 VG/str",
 		"lvreduce VG/str", "lvreduce -L400m VG/str", "lvreduce -L-400m VG/str", "lvresize VG/str", "lvresize -L-400m VG/str", "lvresize -Lx VG/str", "lvresize -l0 VG/str", "lvresize -L24m VG/str", "lvchange VG/str", "lvchange -px VG/str", "lvchange --addtag", "lvconvert VG/str", "lvdisplay nope", "vgdisplay nope", "pvdisplay /dev/nope", "lvdisplay --nosuch", "vgcfgbackup nope",
+		"lvdisplay -s", "lvdisplay -c -m", "lvdisplay -C -c", "lvdisplay -m -C", "lvdisplay -o lv_name", "lvdisplay --noheadings", "lvdisplay --aligned", "lvdisplay -c -O lv_name", "lvdisplay -C --rows", "lvdisplay --units x", "lvdisplay --nosuffix VG",
+		"lvdisplay -c VG/nope", "vgdisplay -c nope", "pvdisplay -a", "pvdisplay -c -m", "pvdisplay -s -c", "pvdisplay -C -s", "pvdisplay --separator x", "pvdisplay -C --segments", "pvdisplay -s /dev/nope", "vgdisplay -s -c", "vgdisplay -m", "vgdisplay -s -C",
 	} {
 		args := strings.Fields(strings.NewReplacer("VG", group, "DISK", s.disks[0]).Replace(line))
 		c := exec.Command("lvm", append([]string{args[0], "--config", l.config("")}, args[1:]...)...)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"softiser/internal/usage"
 	"softiser/lvm/meta"
@@ -25,67 +26,82 @@ type reportFlags struct {
 
 func (a *app) reportCommands() []*cobra.Command {
 	return []*cobra.Command{
-		a.report("pvs", "Report on physical volumes", "pv", "pv_name,vg_name,pv_fmt,pv_attr,pv_size,pv_free"),
-		a.report("vgs", "Report on volume groups", "vg", "vg_name,pv_count,lv_count,snap_count,vg_attr,vg_size,vg_free"),
-		a.report("lvs", "Report on logical volumes", "lv", "lv_name,vg_name,lv_attr,lv_size,pool_lv,origin,data_percent,metadata_percent,move_pv,mirror_log,copy_percent,convert_lv"),
+		a.report("pvs", "Report on physical volumes", "pv"),
+		a.report("vgs", "Report on volume groups", "vg"),
+		a.report("lvs", "Report on logical volumes", "lv"),
 	}
 }
 
-func (a *app) report(name, short, kind, columns string) *cobra.Command {
-	var o reportFlags
-	c := &cobra.Command{Use: name + " [options] [NAME...]", Short: short}
-	f := c.Flags()
+// add defines the options of a report as flags: those that lvm2's display commands
+// take too, and the rest.
+func (o *reportFlags) add(f *pflag.FlagSet, displays bool) {
 	f.StringVarP(&o.options, "options", "o", "", "columns, comma separated; +LIST adds, #LIST is all but; help lists them")
 	f.StringVar(&o.units, "units", "r", "units of sizes: rRhHbBsSkKmMgGtTpPeE, perhaps with a number before")
-	f.StringVar(&o.format, "reportformat", "basic", "basic or json")
 	f.StringVarP(&o.sort, "sort", "O", "", "columns to sort by, -COLUMN for the reverse")
 	f.StringVarP(&o.selection, "select", "S", "", "show what this is true of, like 'lv_size>1g && lv_name=~^data'")
 	f.StringVar(&o.separator, "separator", " ", "what stands between columns")
 	f.BoolVar(&o.noHeadings, "noheadings", false, "leave the headings out")
 	f.BoolVar(&o.noSuffix, "nosuffix", false, "leave the unit of sizes out")
 	f.BoolVar(&o.aligned, "aligned", false, "align columns although there is a separator")
+	if o.format = "basic"; displays {
+		return
+	}
+	f.StringVar(&o.format, "reportformat", "basic", "basic or json")
 	f.BoolVar(&o.prefixes, "nameprefixes", false, "print NAME='value' pairs")
 	f.BoolVar(&o.asRows, "rows", false, "print columns as rows")
 	f.BoolVarP(&o.all, "all", "a", false, "hidden logical volumes, or devices that are no physical volumes, too")
+}
+
+// defaultColumns are what reports show unless told.
+var defaultColumns = map[string]string{
+	"pv": "pv_name,vg_name,pv_fmt,pv_attr,pv_size,pv_free",
+	"vg": "vg_name,pv_count,lv_count,snap_count,vg_attr,vg_size,vg_free",
+	"lv": "lv_name,vg_name,lv_attr,lv_size,pool_lv,origin,data_percent,metadata_percent,move_pv,mirror_log,copy_percent,convert_lv",
+}
+
+func (a *app) report(name, short, kind string) *cobra.Command {
+	var o reportFlags
+	c := &cobra.Command{Use: name + " [options] [NAME...]", Short: short}
+	o.add(c.Flags(), false)
 	if kind != "vg" {
-		f.BoolVar(&o.segments, "segments", false, "one line for each segment")
+		c.Flags().BoolVar(&o.segments, "segments", false, "one line for each segment")
 	}
-	c.RunE = func(_ *cobra.Command, args []string) error {
-		if o.options == "help" || o.options == "?" {
-			a.listFields(kind)
-			return nil
-		}
-		cols := columns
-		if o.segments {
-			cols = map[string]string{"lv": "lv_name,vg_name,lv_attr,stripes,segtype,seg_size", "pv": columns + ",pvseg_start,pvseg_size"}[kind]
-		}
-		r, err := newReport(o, kind, cols)
-		if err != nil {
-			return err
-		}
-		s, err := a.scan()
-		if err != nil {
-			return err
-		}
-		if err := a.rows(s, r, r.kind, o, args); err != nil {
-			return err
-		}
-		if r.selects != nil {
-			r.rows = slices.DeleteFunc(r.rows, func(x row) bool { return !r.selects(&x) })
-		}
-		r.sortRows()
-		r.print(a, o, r.kind)
-		for _, g := range s.Groups {
-			for _, n := range g.Notices {
-				fmt.Fprintln(a.err, "  WARNING: "+n)
-			}
-		}
-		for _, err := range s.Broken {
-			fmt.Fprintln(a.err, "  WARNING: "+err.Error())
-		}
+	c.RunE = func(_ *cobra.Command, args []string) error { return a.showReport(o, kind, args) }
+	return c
+}
+
+func (a *app) showReport(o reportFlags, kind string, args []string) error {
+	if o.options == "help" || o.options == "?" {
+		a.listFields(kind)
 		return nil
 	}
-	return c
+	cols := defaultColumns[kind]
+	if o.segments {
+		cols = map[string]string{"lv": "lv_name,vg_name,lv_attr,stripes,segtype,seg_size", "pv": cols + ",pvseg_start,pvseg_size"}[kind]
+	}
+	r, err := newReport(o, kind, cols)
+	if err != nil {
+		return err
+	}
+	s, err := a.scan()
+	if err != nil {
+		return err
+	}
+	if err := a.rows(s, r, r.kind, o, args); err != nil {
+		return err
+	}
+	r.selectRows()
+	r.sortRows()
+	r.print(a, o, r.kind)
+	for _, g := range s.Groups {
+		for _, n := range g.Notices {
+			fmt.Fprintln(a.err, "  WARNING: "+n)
+		}
+	}
+	for _, err := range s.Broken {
+		fmt.Fprintln(a.err, "  WARNING: "+err.Error())
+	}
+	return nil
 }
 
 // row is what a field is computed from.
@@ -328,6 +344,13 @@ func blanks(s *vg.Scan, all bool) []*vg.Disk {
 		return s.Blank
 	}
 	return nil
+}
+
+// selectRows leaves those that -S selects.
+func (r *report) selectRows() {
+	if r.selects != nil {
+		r.rows = slices.DeleteFunc(r.rows, func(x row) bool { return !r.selects(&x) })
+	}
 }
 
 func (r *report) sortRows() {

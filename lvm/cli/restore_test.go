@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"softiser/blockdev"
+	"softiser/lvm"
 )
 
 // TestRestore: a removed volume is back with its data, and what the file does not
@@ -35,4 +38,100 @@ func TestRestore(t *testing.T) {
 	s.run("lvremove", "-y", "vg0/pool")
 	s.run("vgreduce", "vg0", s.disks[1])
 	s.fails("physical volumes", "vgcfgrestore", "-y", "-f", file, "vg0")
+}
+
+// TestRestoreThin: a group with a thin pool is restored if forced; a pool of the same
+// time works, one of another time is not opened, so that nothing is damaged.
+func TestRestoreThin(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	file := filepath.Join(t.TempDir(), "backup")
+	s.run("lvcreate", "-T", "-L16m", "vg0/pool")
+	s.run("lvcreate", "-V16m", "-T", "vg0/pool", "-n", "thin")
+	data := bytes.Repeat([]byte("restored"), 1<<20)
+	if _, err := s.try(data, "import", "-y", "--raw", "vg0/thin"); err != nil {
+		t.Fatal(err)
+	}
+	s.run("vgcfgbackup", "-f", file, "vg0")
+	s.run("lvcreate", "-L4m", "-n", "later", "vg0")
+	s.fails("--force restores it", "vgcfgrestore", "-y", "-f", file, "vg0")
+	s.says("Restored volume group vg0.", "vgcfgrestore", "--force", "-f", file, "vg0")
+	if got := strings.Join(strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name")), " "); got != "pool thin" || !strings.HasPrefix(s.run("export", "--raw", "vg0/thin"), string(data)) {
+		t.Errorf("volumes %q, or the content differs", got)
+	}
+	s.run("lvcreate", "-V8m", "-T", "vg0/pool", "-n", "more")
+	s.run("vgcfgrestore", "--force", "-f", file, "vg0")
+	s.fails("from another time", "export", "--raw", "vg0/thin")
+	s.fails("from another time", "lvcreate", "-V8m", "-T", "vg0/pool", "-n", "no")
+}
+
+// TestRestoreLive: inside a target, what is served stays as it is, or nothing is
+// restored.
+func TestRestoreLive(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	file := filepath.Join(t.TempDir(), "backup")
+	s.run("lvcreate", "-L8m", "-n", "lin", "vg0")
+	m := &lvm.Manager{Config: s.env.Config}
+	open := func(name string) blockdev.Device {
+		t.Helper()
+		dev, err := m.Open(lvm.Spec{VG: "vg0", LV: name, Devices: s.disks})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dev
+	}
+	lin := open("lin")
+	s.env.Manager = m
+	s.run("vgcfgbackup", "-f", file, "vg0")
+	s.fails("really restore it while 1 of its volumes are in use?", "vgcfgrestore", "-f", file, "vg0")
+	s.run("vgcfgrestore", "-y", "-f", file, "vg0")
+	s.run("lvcreate", "-T", "-L16m", "vg0/pool")
+	s.run("lvcreate", "-V16m", "-T", "vg0/pool", "-n", "thin")
+	s.run("lvcreate", "-s", "-L4m", "-n", "snap", "vg0/lin")
+	data := bytes.Repeat([]byte("served"), 1<<20)[:1<<20]
+	if _, err := lin.WriteAt(data, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.run("vgcfgbackup", "-f", file, "vg0")
+	s.run("lvcreate", "-L4m", "-n", "later", "vg0")
+	s.run("vgcfgrestore", "--force", "-f", file, "vg0")
+	check := func(volumes string) {
+		t.Helper()
+		got := make([]byte, len(data))
+		if _, err := lin.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("what is served has changed: %v", err)
+		}
+		if names := strings.Join(strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name")), " "); names != volumes {
+			t.Errorf("volumes %q, not %q", names, volumes)
+		}
+	}
+	check("lin pool snap thin")
+	s.run("lvextend", "-L12m", "vg0/lin")
+	s.fails("lin is served", "vgcfgrestore", "--force", "-f", file, "vg0")
+	s.run("vgcfgbackup", "-f", file, "vg0")
+	s.run("lvextend", "-L8m", "vg0/snap") // its store is a part of what is served
+	s.fails("lin is served", "vgcfgrestore", "--force", "-f", file, "vg0")
+	s.run("vgcfgbackup", "-f", file, "vg0")
+	s.run("lvremove", "-y", "vg0/snap")
+	s.fails("lin is served", "vgcfgrestore", "--force", "-f", file, "vg0")
+	s.run("vgcfgbackup", "-f", file, "vg0")
+	s.run("lvcreate", "-s", "-L4m", "-n", "snap", "vg0/lin")
+	s.fails("lin is served", "vgcfgrestore", "--force", "-f", file, "vg0")
+	check("lin pool snap thin")
+
+	thin := open("thin")
+	s.run("vgcfgbackup", "-f", file, "vg0")
+	s.run("vgcfgrestore", "--force", "-f", file, "vg0")
+	s.run("lvcreate", "-V8m", "-T", "vg0/pool", "-n", "more")
+	s.fails("pool is served", "vgcfgrestore", "--force", "-f", file, "vg0")
+	check("lin more pool snap thin")
+	for _, d := range []blockdev.Device{lin, thin} {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
 }

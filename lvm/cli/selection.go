@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+	"time"
 
 	"softiser/internal/usage"
 )
@@ -16,6 +16,9 @@ type condition func(*row) bool
 
 // operators of lvm2's selection, the longer ones first.
 var operators = []string{"=~", "!~", "!=", ">=", "<=", "=", ">", "<"}
+
+// timeOperators are the words for some of them.
+var timeOperators = map[string]string{"since": ">=", "after": ">", "until": "<=", "before": "<"}
 
 // selection is lvm2's -S being parsed: columns, operators and values, with && or
 // "," and || or "#" between them, and !( ).
@@ -109,6 +112,10 @@ func (s *selection) comparison() (condition, error) {
 		return nil, fmt.Errorf("unrecognised selection field: %q", name)
 	}
 	op, ok := s.take(operators...)
+	if !ok && f.selectedAs() == "time" {
+		word, found := s.take("since", "after", "until", "before")
+		op, ok = timeOperators[word], found
+	}
 	if !ok {
 		return nil, fmt.Errorf("%s: an operator (%s) is expected before %q", f.name, strings.Join(operators, " "), s.text)
 	}
@@ -147,15 +154,26 @@ func (s *selection) value() (string, error) {
 var listFields = []string{"lv_tags", "vg_tags", "pv_tags", "seg_tags", "lv_layout", "lv_role", "lv_modules", "lv_ancestors", "lv_full_ancestors", "lv_descendants", "lv_full_descendants"}
 
 // otherFields are something else in lvm2 than here.
-var otherFields = []string{
-	"lv_skip_activation", "lv_autoactivation", "pv_allocatable", "pv_exported", "pv_missing", "vg_extendable", "vg_exported", "vg_autoactivation", "vg_partial", "vg_clustered", "vg_shared",
-	"lv_kernel_read_ahead", "pe_start", "seg_size_pe", "lv_time", "pv_major", "pv_minor", "copy_percent", "devices", "seg_pe_ranges", "seg_le_ranges",
+var otherFields = []string{"lv_kernel_read_ahead", "pe_start", "seg_size_pe", "pv_major", "pv_minor", "devices", "seg_pe_ranges", "seg_le_ranges"}
+
+// synonyms are what lvm2 takes for a word that it prints.
+var synonyms = map[string]map[string]string{
+	"lv_permissions": {"rw": "writeable", "read-write": "writeable", "r": "read-only", "ro": "read-only"},
+	"vg_permissions": {"rw": "writeable", "read-write": "writeable", "r": "read-only", "ro": "read-only"},
 }
 
 // selectedAs says what a column is to lvm2's selection, "" if selection by it is
 // not done here.
 func (f *field) selectedAs() string {
+	_, flag := flagWords[f.name]
+	_, percent := percents[f.name]
 	switch {
+	case flag:
+		return "number"
+	case percent:
+		return "percent"
+	case f.name == "lv_time":
+		return "time"
 	case f.help == blankHelp || slices.Contains(otherFields, f.name):
 		return ""
 	case f.num != nil:
@@ -174,25 +192,34 @@ func (f *field) selectedAs() string {
 // alike is refused.
 func (f *field) condition(op, value string) (condition, error) {
 	match := op == "=~" || op == "!~"
-	switch kind := f.selectedAs(); {
+	kind := f.selectedAs()
+	switch {
 	case kind == "":
 		return nil, fmt.Errorf("selection by this column is not done here")
-	case f.str != nil && match:
+	case strings.HasPrefix(kind, "string") && match:
 		return f.matches(op, value)
-	case f.str != nil:
+	case strings.HasPrefix(kind, "string"):
 		return f.is(op, value)
 	case match:
 		return nil, fmt.Errorf("%s is for texts", op)
-	case kind == "number":
-		n, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || n < 0 {
-			return nil, fmt.Errorf("%q is not a whole number", value)
-		}
-		return ordered(op, f.num, n), nil
+	}
+	switch kind {
+	case "number":
+		return f.counts(op, value)
+	case "percent":
+		return f.fills(op, value)
+	case "time":
+		return within(op, value, time.Now())
+	}
+	if f.name == "lv_read_ahead" && value == "auto" {
+		return nil, fmt.Errorf("auto is not looked for here")
+	}
+	if value == "0" {
+		return ordered(op, f.size, 0), nil
 	}
 	m, err := parseSize(value)
 	if err != nil || m.sign != 0 {
-		return nil, fmt.Errorf("%q is not a size like 8m, more than zero", value)
+		return nil, fmt.Errorf("%q is not a size like 8m", value)
 	}
 	return ordered(op, f.size, m.bytes), nil
 }
@@ -205,6 +232,9 @@ func (f *field) is(op, value string) (condition, error) {
 		return nil, fmt.Errorf("%s is for numbers and sizes", op)
 	case list && (value == "" || strings.ContainsAny(value, "[{")):
 		return nil, fmt.Errorf("in lists only one word is looked for here")
+	}
+	if word := synonyms[f.name][value]; word != "" {
+		value = word
 	}
 	return func(r *row) bool {
 		text := f.str(r)

@@ -225,6 +225,9 @@ func (u unit) format(n uint64, suffix bool) string {
 	}
 	f := float64(n) / float64(factor)
 	s := strconv.FormatFloat(f, 'f', 2, 64)
+	if n == 0 {
+		s = "0"
+	}
 	if u.letter == 'r' || u.letter == 'R' {
 		// '<' says that the number shown is more than the real one.
 		if back, _ := strconv.ParseFloat(s, 64); back > f {
@@ -235,6 +238,33 @@ func (u unit) format(n uint64, suffix bool) string {
 		return withSuffix(s, "U", suffix)
 	}
 	return withSuffix(s, string(letter), suffix)
+}
+
+// long is a size with its unit in words, as lvm2's display commands show it: of what
+// begins with a small letter four characters, of the rest three.
+func (u unit) long(n uint64, suffix bool) string {
+	if suffix = suffix || strings.IndexByte("rRhH", u.letter) >= 0; !suffix { // a unit that may be any is told
+		return u.format(n, false)
+	}
+	s := u.format(n, true)
+	number, letter := s[:len(s)-1], s[len(s)-1:]
+	switch {
+	case letter == " ": // zero
+		return number + "   "
+	case letter == "B" && (u.letter == 'r' || u.letter == 'h'):
+		return number + " B  "
+	case letter == "B":
+		return number + " B "
+	case letter == "S":
+		return number + " Se"
+	case letter == "U":
+		return number + " Un"
+	case letter == "K":
+		return number + " kB"
+	case letter >= "a":
+		return number + " " + strings.ToUpper(letter) + "iB"
+	}
+	return number + " " + letter + "B"
 }
 
 func withSuffix(s, suffix string, on bool) string {

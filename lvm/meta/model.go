@@ -1,6 +1,9 @@
 package meta
 
 import (
+	"reflect"
+	"slices"
+
 	"softiser/lvm/internal/ondisk"
 )
 
@@ -105,6 +108,18 @@ type Segment struct {
 type Message struct {
 	Create string // a thin LV
 	Delete uint64 // or the device id to delete
+}
+
+// Same reports whether two segments mean the same; tags do not count.
+func (s *Segment) Same(o *Segment) bool {
+	a, b := *s, *o
+	if !slices.Equal(a.Stripes, b.Stripes) || !slices.Equal(a.Messages, b.Messages) {
+		return false
+	}
+	for _, x := range []*Segment{&a, &b} {
+		x.sec, x.Stripes, x.Messages, x.Tags = nil, nil, nil, nil
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // Known reports whether this package understands the segment's type.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"softiser/blockdev"
 	"softiser/blockdev/null"
 	"softiser/config"
 	"softiser/target"
@@ -54,7 +55,8 @@ its admin socket tells, is left to it. Secrets are not printed.`,
 			if noOpen {
 				return nil
 			}
-			return checkVolumes(cmd.ErrOrStderr(), cfg, servedBy(cmd.Context(), cfg, &sock))
+			served, unasked := servedBy(cmd.Context(), cfg, &sock)
+			return checkVolumes(cmd.ErrOrStderr(), cfg, served, unasked)
 		},
 	}
 	sock.add(cmd)
@@ -108,34 +110,35 @@ func checkObjects(cfg *config.Config) (err error) {
 }
 
 // servedBy returns the volumes that the running target of a configuration has open,
-// by name; none when no target answers.
-func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) map[string]bool {
+// by name. Without an answer unasked says what to make of a volume that is in use.
+func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) (served map[string]bool, unasked string) {
 	if sock.path == "" {
 		sock.path = cfg.Admin.Socket
 	}
-	names := map[string]bool{}
+	served = map[string]bool{}
 	if sock.path == "" {
-		return names
+		return served, "if that is the target of this configuration, all is well: --socket names its admin socket, which the file does not"
 	}
 	c, err := sock.open()
 	if err != nil {
-		return names // loading the configuration has reported it
+		return served, "" // loading the configuration has reported it
 	}
 	defer c.Close()
 	st, err := c.Status(ctx)
 	if err != nil {
-		return names // then it serves nothing that we know of
+		return served, "no target answers at " + sock.path // one that serves this would
 	}
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {
-			names[l.Volume] = names[l.Volume] || l.Error == ""
+			served[l.Volume] = served[l.Volume] || l.Error == ""
 		}
 	}
-	return names
+	return served, ""
 }
 
-// checkVolumes tells what serve would find wrong with the volumes.
-func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool) error {
+// checkVolumes tells what serve would find wrong with the volumes; inUse is added to
+// what is in use, unless "".
+func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse string) error {
 	bad := 0
 	for _, v := range cfg.Volumes {
 		remarks, err := probe(v, func(config.Volume) bool {
@@ -148,6 +151,9 @@ func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool) error
 		}
 		if err != nil {
 			bad++
+			if errors.Is(err, blockdev.ErrInUse) && inUse != "" {
+				err = fmt.Errorf("%w (%s)", err, inUse)
+			}
 			fmt.Fprintln(w, "iser-target:", err)
 		}
 	}

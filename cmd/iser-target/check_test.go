@@ -92,13 +92,16 @@ targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}]}]
 	if code, out := command(t, "check", "--config", f, "--socket", socket); code != 0 {
 		t.Errorf("beside the target: exit %d\n%s", code, out)
 	}
+	if code, out := command(t, "check", "--config", f); code != exitDegraded || !strings.Contains(out, "if that is the target of this configuration, all is well: --socket names its admin socket") {
+		t.Errorf("without the target's socket: exit %d\n%s", code, out)
+	}
 	stop()
 	other, err := file.Open(file.Config{Path: filepath.Join(dir, "d.img")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if code, out := command(t, "check", "--config", f, "--socket", socket); code != exitDegraded || !strings.Contains(out, "locked by process") {
+	if code, out := command(t, "check", "--config", f, "--socket", socket); code != exitDegraded || !strings.Contains(out, "locked by process") || !strings.Contains(out, "no target answers at "+socket) {
 		t.Errorf("beside somebody else: exit %d\n%s", code, out)
 	}
 }

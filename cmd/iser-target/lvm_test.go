@@ -50,6 +50,11 @@ targets:
 	lvm(`Logical volume "snap" created.`, "lvcreate", "-s", "-L", "8m", "-n", "snap", group+"/data")
 	lvm("Moved: 100.00%", "pvmove", a)
 	lvm("0 ranges", "diff", group+"/snap", group+"/data")
+	for word, want := range map[string]string{"": group + "\n" + group + "/data\n" + group + "/snap\n:4\n", group + "/s": group + "/snap\n:4\n"} {
+		if _, out := command(t, "__completeNoDesc", "lvm", "--socket", socket, "lvremove", word); !strings.HasPrefix(out, want) {
+			t.Errorf("completion of %q: %q, want %q", word, out, want)
+		}
+	}
 	out := filepath.Join(dir, "stream")
 	lvm("", "export", "--output", out, group+"/snap")
 	lvm("imported", "import", "--input", out, group+"/copy")

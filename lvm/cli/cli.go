@@ -74,6 +74,7 @@ func Command(env Env) *cobra.Command {
 			c.Flags().CountVarP(&a.force, "force", "f", "override checks, as lvm2 does")
 		}
 		a.wrap(c)
+		a.complete(c)
 		exemplify(c)
 		root.AddCommand(c)
 	}

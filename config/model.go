@@ -186,8 +186,8 @@ type Transport struct {
 	Zerocopy   string `mapstructure:"zerocopy" json:"zerocopy"`         // auto, on, off
 	FPDU       string `mapstructure:"fpdu" json:"fpdu"`                 // auto, mss, big
 	BusyPoll   string `mapstructure:"busy_poll_us" json:"busy_poll_us"` // auto, or microseconds
-	IRD        int    `mapstructure:"ird" json:"ird"`
-	ORD        int    `mapstructure:"ord" json:"ord"`
+	IRD        int    `mapstructure:"ird" json:"ird"`                   // RDMA Reads of an initiator that may be outstanding, 1-256
+	ORD        int    `mapstructure:"ord" json:"ord"`                   // RDMA Reads of ours that may be outstanding, 1-256
 	StreamISER bool   `mapstructure:"stream_login" json:"stream_login"` // also RFC 7145's own start-up
 }
 

@@ -59,13 +59,6 @@ func AppendExtendedCDB(dst, cdb []byte) []byte {
 	return appendPad(dst, len(dst)-start)
 }
 
-// AppendBidiRead appends the AHS with the expected read length of a
-// bidirectional command.
-func AppendBidiRead(dst []byte, edtl uint32) []byte {
-	dst = append(dst, 0, 5, AHSBidiRead, 0)
-	return be.AppendUint32(dst, edtl)
-}
-
 // CommandAHS is what the additional header segments of a SCSI Command may say.
 type CommandAHS struct {
 	CDB      []byte // bytes 16 and up; borrowed

@@ -7,11 +7,17 @@ import (
 	"testing"
 )
 
+// appendBidiRead appends the AHS with the expected read length of a bidirectional
+// command, which this package only parses.
+func appendBidiRead(dst []byte, edtl uint32) []byte {
+	return be.AppendUint32(append(dst, 0, 5, AHSBidiRead, 0), edtl)
+}
+
 // What a SCSI Command may carry behind its header, and what ends the parsing of it.
 func TestCommandAHS(t *testing.T) {
 	cdb := func(n int) []byte { return bytes.Repeat([]byte{7}, n) }
 	ext := AppendExtendedCDB(nil, cdb(32))
-	bidi := AppendBidiRead(nil, 0x01020304)
+	bidi := appendBidiRead(nil, 0x01020304)
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	for name, c := range map[string]struct {
 		ahs  []byte

@@ -63,7 +63,7 @@ func TestAHS(t *testing.T) {
 	for i := range cdb {
 		cdb[i] = byte(i)
 	}
-	ahs := AppendBidiRead(AppendExtendedCDB(nil, cdb), 0x1234)
+	ahs := appendBidiRead(AppendExtendedCDB(nil, cdb), 0x1234)
 	if len(ahs)%4 != 0 {
 		t.Fatalf("length %d is not a multiple of 4", len(ahs))
 	}

@@ -84,7 +84,7 @@ func FuzzCHAP(f *testing.F) {
 
 // AHS parsing takes every byte once and stays inside.
 func FuzzAHS(f *testing.F) {
-	f.Add(AppendBidiRead(AppendExtendedCDB(nil, make([]byte, 32)), 7))
+	f.Add(appendBidiRead(AppendExtendedCDB(nil, make([]byte, 32)), 7))
 	f.Add([]byte{0, 0, 0, 0})
 	f.Add([]byte{0xff, 0xff, 1, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -13,6 +13,7 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iser"
+	"softiser/rdma"
 	"softiser/target/internal/loglimit"
 	"softiser/target/portal"
 	"softiser/target/scsi"
@@ -74,7 +75,7 @@ func New(cfg Config) (*Frontend, error) {
 	s.life, s.endLife = context.WithCancel(context.Background())
 	if slices.ContainsFunc(cfg.Portals, func(p *portal.Portal) bool { return !p.Config().NoISER }) {
 		var err error
-		if s.rdma, err = iser.Open(iser.Config{}); err != nil {
+		if s.rdma, err = iser.Open(iser.Config{RDMA: rdma.DeviceConfig{MaxIRD: portal.MaxReads, MaxORD: portal.MaxReads}}); err != nil {
 			return nil, fmt.Errorf("target: RDMA: %w", err)
 		}
 	}

@@ -383,6 +383,45 @@ func TestISERSettings(t *testing.T) {
 	m.good(cdbRW10(0x2a, 0, 2048), nil, data)
 }
 
+// The IRD and ORD of a portal are those of the MPA Reply and the limits of the
+// connection, as far as the initiator wants and serves as many (RFC 6581 §9); the whole
+// range that may be configured works.
+func TestReadDepths(t *testing.T) {
+	for _, c := range []struct {
+		ird, ord         int // of the portal
+		asks, serves     int // of the initiator
+		wantIRD, wantORD int // of the target's end
+	}{
+		{7, 5, 64, 64, 7, 5},
+		{7, 5, 3, 2, 3, 2},
+		{1, 1, 64, 64, 1, 1},
+		{0, 0, 128, 128, 128, 128},
+		{portal.MaxReads, portal.MaxReads, 128, 128, 128, 128},
+	} {
+		s := serve(t, func(cfg *serverConfig, _ *Target) { cfg.Portals[0].IRD, cfg.Portals[0].ORD = c.ird, c.ord })
+		m := s.connect(portal.RDMA, iser.ConnConfig{RDMA: rdma.ConnParams{ORD: c.asks, IRD: c.serves}})
+		m.login()
+		m.ready()
+		data, back := pattern(1<<20, 1), make([]byte, 1<<20)
+		m.good(cdbRW10(0x2a, 0, 2048), nil, data)
+		m.good(cdbRW10(0x28, 0, 2048), back, nil)
+		mustEqual(t, "read back", back, data)
+		if got, want := s.Status().Sessions[0].Connection, fmt.Sprintf("IRD %d, ORD %d,", c.wantIRD, c.wantORD); !strings.Contains(got, want) {
+			t.Errorf("%+v: the target says %q, want %q", c, got, want)
+		}
+		if info := m.dm.(*iser.Conn).QP().Info(); info.ORD != c.wantIRD {
+			t.Errorf("%+v: the initiator was told IRD %d", c, info.ORD)
+		}
+	}
+	for _, n := range []int{-1, portal.MaxReads + 1} {
+		for _, p := range []portal.Config{{Listen: "127.0.0.1:0", IRD: n}, {Listen: "127.0.0.1:0", ORD: n}} {
+			if _, err := portal.NewServer(portal.ServerConfig{Portals: []portal.Config{p}}); err == nil || !strings.Contains(err.Error(), "want 1 to 256") {
+				t.Errorf("%d Reads: %v", n, err)
+			}
+		}
+	}
+}
+
 // RFC 7145 §5.1: the login runs over the stream, the rest over RDMA.
 func TestStreamLogin(t *testing.T) {
 	s := serve(t, func(c *serverConfig, _ *Target) { c.Portals[0].StreamLogin = true })

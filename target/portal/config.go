@@ -27,7 +27,11 @@ type Config struct {
 	NoISER bool // refuse RDMA connections
 	NoTCP  bool // refuse plain iSCSI connections
 
-	IRD, ORD int // RDMA Reads the initiator, and we, may have outstanding; default 128
+	// IRD and ORD are how many RDMA Reads the initiator, and we, may have outstanding, 1
+	// to MaxReads; 0 means 128. What the initiator asks for, and serves, lowers them. It is
+	// the target that reads; nothing of its own can be read, and IRD is what peers are
+	// told that insist on one.
+	IRD, ORD int
 	// StreamLogin also accepts RFC 7145's own start-up: a login over TCP that
 	// negotiates RDMAExtensions=Yes turns into an RDMA connection.
 	StreamLogin bool
@@ -50,6 +54,9 @@ type Config struct {
 	// other; negative: never.
 	BusyPoll time.Duration
 }
+
+// MaxReads bounds the RDMA Reads of a connection that are outstanding at once.
+const MaxReads = 256
 
 // CRCMode says how strongly a portal insists on the MPA CRC (RFC 5044 §4.4).
 type CRCMode uint8
@@ -91,6 +98,9 @@ func (c *Config) fill() error {
 		if *d == 0 {
 			*d = 128
 		}
+		if *d < 1 || *d > MaxReads {
+			return fmt.Errorf("target: portal %q: IRD %d, ORD %d; want 1 to %d", c.Listen, c.IRD, c.ORD, MaxReads)
+		}
 	}
 	if c.NoISER && c.NoTCP {
 		return fmt.Errorf("target: portal %q allows neither iSER nor TCP", c.Listen)
@@ -101,9 +111,7 @@ func (c *Config) fill() error {
 // RDMA returns what the portal asks of an RDMA connection.
 func (c *Config) RDMA() rdma.ConnParams {
 	p := rdma.ConnParams{
-		// The target issues the RDMA Reads and serves none, as Linux targets do:
-		// IRD is there for peers that insist on at least one.
-		IRD: 1, ORD: c.ORD,
+		IRD: c.IRD, ORD: c.ORD,
 		MPA: rdma.MPAParams{GSO: c.LargeFPDU}, BusyPoll: max(c.BusyPoll, 0),
 		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Congestion: c.CongestionControl,
 	}

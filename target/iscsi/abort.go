@@ -25,7 +25,7 @@ func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
 			continue
 		case taskCollecting:
 			if k.has(flagStall) {
-				s.stalled--
+				s.seq.stalled--
 			}
 			if k.unsol.late != nil {
 				k.unsol.late.Stop()
@@ -88,7 +88,11 @@ func (a abortCalls) run() {
 func (k *task) unpin() {
 	k.sess.mu.Lock()
 	k.pins--
-	k.unlockSettle()
+	done := k.doneLocked()
+	k.sess.mu.Unlock()
+	if done {
+		k.settle()
+	}
 }
 
 // sameLUN compares two wire LUNs: peripheral and flat addressing of one number

@@ -83,7 +83,7 @@ func TestAbortMeetsDelivery(t *testing.T) {
 	defer release()
 	x := s.sessionList(nil)[0]
 	x.mu.Lock()
-	x.order.delivering = true // as between Advance and deliver
+	x.seq.delivering = true // as between Advance and deliver
 	x.mu.Unlock()
 	b.cmdSN = r.cmdSN
 	tag := r.itt + 1
@@ -93,7 +93,6 @@ func TestAbortMeetsDelivery(t *testing.T) {
 		t.Fatalf("tag %#x, want %#x", got, tag)
 	}
 	eventually(t, "the read waits", func() bool { return s.dev.held() == 1 })
-	x.mu.Lock()
 	x.drain(nil)
 	b.expectSilence()
 	release()

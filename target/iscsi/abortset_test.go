@@ -218,8 +218,8 @@ func TestAbortSetsWaitForCommands(t *testing.T) {
 				x := a.c.sess
 				x.mu.Lock()
 				defer x.mu.Unlock()
-				if x.win.ExpCmdSN != a.sn || x.order.n != 0 || len(x.order.waits) != 0 || len(x.skip) != 0 {
-					t.Errorf("ExpCmdSN %d, want %d; %d held, %d waits, %d skipped", x.win.ExpCmdSN, a.sn, x.order.n, len(x.order.waits), len(x.skip))
+				if x.seq.win.ExpCmdSN != a.sn || x.seq.n != 0 || len(x.seq.waits) != 0 || len(x.seq.skip) != 0 {
+					t.Errorf("ExpCmdSN %d, want %d; %d held, %d waits, %d skipped", x.seq.win.ExpCmdSN, a.sn, x.seq.n, len(x.seq.waits), len(x.seq.skip))
 				}
 				if got := x.counters.aborted.Load(); got != map[bool]uint64{false: 2, true: 1}[late] {
 					t.Errorf("%d commands were aborted", got)

@@ -27,7 +27,7 @@ func TestTaskManagementIsBounded(t *testing.T) {
 	}
 	x := s.sessionList(nil)[0]
 	x.mu.Lock()
-	n := len(x.order.waits)
+	n := len(x.seq.waits)
 	x.mu.Unlock()
 	if n != maxManaging {
 		t.Errorf("%d functions wait, want %d", n, maxManaging)
@@ -129,7 +129,7 @@ func TestLostConnectionsAreBounded(t *testing.T) {
 		eventually(t, "the command is under way", func() bool { return s.Status().Sessions[0].Outstanding > 0 })
 		eventually(t, "it has arrived", func() bool {
 			x := s.sessionList(nil)[0]
-			return uint32(x.numbers.Load()>>32) == r.cmdSN
+			return uint32(x.seq.win.shown.Load()>>32) == r.cmdSN
 		})
 		x.cut()
 		s.connections(t, 1)
@@ -188,7 +188,6 @@ func TestLogoutOfALeavingConnection(t *testing.T) {
 	x := &session{srv: s.Frontend, erl: 2, conns: []*conn{c}}
 	other := &conn{srv: s.Frontend, sess: x, dm: m}
 	c.recovering = true
-	x.mu.Lock()
 	before := m.responses
 	x.logoutRecovery(other, 7, c.cid)
 	if m.responses != before+1 || m.last.LogoutResponse().Response() != iscsi.LogoutCleanupFailed {

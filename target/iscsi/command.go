@@ -104,7 +104,7 @@ func (s *session) take(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
 		return nil, iscsi.RejectTaskInProgress
 	}
 	immediate := p.BHS.Immediate()
-	if s.state != sessionActive || immediate && s.win.used >= s.win.slots {
+	if s.state != sessionActive || immediate && s.seq.win.used >= s.seq.win.slots {
 		return nil, iscsi.RejectImmediate
 	}
 	k := c.free
@@ -114,13 +114,13 @@ func (s *session) take(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
 	} else {
 		k = s.newTask(c)
 	}
-	s.win.used++
+	s.seq.win.used++
 	k.itt, k.cmdSN, k.ref = cmd.ITT(), cmd.CmdSN(), p.Ref
 	k.flags = 0
 	if immediate {
 		k.flags |= flagImmediate
 	} else {
-		s.win.active++
+		s.seq.win.active++
 	}
 	if cmd.Read() {
 		k.flags |= flagRead
@@ -158,7 +158,7 @@ func (s *session) putBack(k *task) {
 	k.fences = k.fences[:0]
 	k.next = c.free
 	c.free = k
-	s.win.used--
+	s.seq.win.used--
 	s.openWindow()
 }
 

@@ -145,9 +145,9 @@ const (
 func (c *conn) Sequence() iscsi.Sequence {
 	q := iscsi.Sequence{StatSN: c.statSN.Load()}
 	if c.sess != nil {
-		n := c.sess.numbers.Load()
-		q.ExpCmdSN, q.MaxCmdSN = uint32(n>>32), uint32(n)
-		c.sess.told.Store(q.MaxCmdSN)
+		w := &c.sess.seq.win
+		q.ExpCmdSN, q.MaxCmdSN = w.show()
+		w.told.Store(q.MaxCmdSN)
 	}
 	return q
 }
@@ -193,19 +193,23 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 // DataCompletionNotify implements iscsi.Upper.
 func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
 	k := x.User.(*task)
+	var (
+		told bool // of the end of its DataOut
+		err  error
+	)
 	k.sess.mu.Lock()
 	if x == &k.in.x {
 		k.putDone()
-		k.unlockSettle()
-		return
+	} else {
+		told, err = k.getDone()
+		told = told && k.state != taskEnded
 	}
-	over, err := k.getDone()
-	if over && k.state == taskEnded {
-		k.unlockSettle()
-		return
-	}
+	done := k.doneLocked()
 	k.sess.mu.Unlock()
-	if over {
+	if done {
+		k.settle()
+	}
+	if told {
 		k.scsi.DataOutDone(err)
 	}
 }

@@ -53,7 +53,7 @@ func (s *session) collect(k *task, p *iscsi.PDU) bool {
 		// An ORDERED task must not be passed by the commands behind it, and the
 		// device server does not know of it yet.
 		k.flags |= flagStall
-		s.stalled++
+		s.seq.stalled++
 	}
 	p.Release()
 	return true
@@ -63,63 +63,71 @@ func (s *session) collect(k *task, p *iscsi.PDU) bool {
 // never get here.
 func (s *session) dataOut(c *conn, p *iscsi.PDU) {
 	s.mu.Lock()
-	if s.holdData(c, p) {
-		s.mu.Unlock()
-		return
+	held := s.seq.holdData(c, p)
+	s.mu.Unlock()
+	if !held {
+		s.takeDataOut(c, p)
 	}
-	s.takeDataOut(c, p)
 }
 
-// takeDataOut is dataOut for a command that has been delivered. The caller holds
-// s.mu; takeDataOut unlocks.
+// burstNext is how it goes on with unsolicited data after a PDU.
+type burstNext uint8
+
+const (
+	burstGoesOn burstNext = iota
+	burstStray            // its command was rejected or aborted meanwhile
+	burstBreaks           // it breaks the protocol: the connection ends
+	burstRuns             // it is over, and the command is carried out
+	burstBusy             // it is over: there is no memory for it
+	burstShort            // it is over: less has come than was announced
+	burstLost             // it is over: a part of it was damaged on the way
+)
+
+// takeDataOut is dataOut for a command that has been delivered.
 func (s *session) takeDataOut(c *conn, p *iscsi.PDU) {
-	d := p.BHS.DataOut()
-	k := s.tags.find(d.ITT())
-	if k == nil || k.state != taskCollecting || d.TTT() != iscsi.ReservedTag {
-		// Data of a command that was rejected or aborted meanwhile.
-		s.mu.Unlock()
+	s.mu.Lock()
+	k := s.tags.find(p.BHS.ITT())
+	next, why := s.gatherLocked(c, k, p)
+	stall := next >= burstRuns && s.collectedLocked(k, next)
+	s.mu.Unlock()
+	switch next {
+	case burstStray:
 		s.counters.strayDataOut.Add(1)
-		p.Release()
+	case burstBreaks:
+		c.protocolError(p, why)
 		return
 	}
+	p.Release()
+	s.endBurst(c, k, next, stall)
+}
+
+// gatherLocked adds the data of p to the burst of its task k, nil meaning that there is
+// none. why says what burstBreaks is about. The caller holds s.mu.
+func (s *session) gatherLocked(c *conn, k *task, p *iscsi.PDU) (next burstNext, why string) {
+	d := p.BHS.DataOut()
+	if k == nil || k.state != taskCollecting || d.TTT() != iscsi.ReservedTag {
+		return burstStray, ""
+	}
 	if p.NoRoom {
-		stall := s.collected(k)
-		s.mu.Unlock()
-		p.Release()
-		k.busy()
-		if stall {
-			s.deliverHeld(c)
-		}
-		return
+		return burstBusy, ""
 	}
 	u := &k.unsol
 	have, off, n := u.have, d.Offset(), uint32(len(p.Data))
-	if s.erl > 0 && (u.hole || d.DataSN() != u.dataSN || off != have) {
-		u.hole = true
-		burst := u.burst
-		s.mu.Unlock()
-		final := p.BHS.Final()
-		p.Release()
-		if final {
-			s.runShort(c, k, burst)
-		}
-		return
-	}
 	switch {
+	case s.erl > 0 && (u.hole || d.DataSN() != u.dataSN || off != have):
+		u.hole = true
+		if !p.BHS.Final() {
+			return burstGoesOn, ""
+		}
+		return burstRuns, ""
 	case d.DataSN() != u.dataSN || off != have && s.params.DataPDUInOrder:
 		// In order and without gaps, or at error recovery level 0 the session
 		// is lost (RFC 7143 §7.4).
-		s.mu.Unlock()
-		c.protocolError(p, "unsolicited Data-Out out of sequence")
-		return
+		return burstBreaks, "unsolicited Data-Out out of sequence"
 	case off > u.total || n > u.total-off:
-		s.mu.Unlock()
-		c.protocolError(p, "unsolicited data beyond FirstBurstLength")
-		return
+		return burstBreaks, "unsolicited data beyond FirstBurstLength"
 	case !s.params.DataPDUInOrder && !u.seen.Add(off, n):
-		s.mu.Unlock()
-		c.protocolError(p, "unsolicited data that has arrived before, or in too many pieces")
-		return
+		return burstBreaks, "unsolicited data that has arrived before, or in too many pieces"
 	}
 	u.dataSN++
 	u.moved = true
@@ -129,85 +137,77 @@ func (s *session) takeDataOut(c *conn, p *iscsi.PDU) {
 	c.counters.bytesIn.Add(uint64(len(p.Data)))
 	c.counters.bytesCopied.Add(uint64(len(p.Data)))
 	full := u.have == u.total
-	if !p.BHS.Final() {
-		s.mu.Unlock()
-		if full {
-			c.protocolError(p, "unsolicited data is complete, but the F bit is clear")
-			return
-		}
-		p.Release()
-		return
+	switch final := p.BHS.Final(); {
+	case !final && full:
+		return burstBreaks, "unsolicited data is complete, but the F bit is clear"
+	case !final:
+		return burstGoesOn, ""
+	case full || s.erl > 0:
+		return burstRuns, ""
 	}
-	p.Release()
-	if full || s.erl > 0 {
-		s.runCollected(c, k)
-		return
-	}
-	stall := s.collected(k)
-	s.mu.Unlock()
-	k.fail(spc.KeyAborted, ascIncorrectData)
-	if stall {
-		s.deliverHeld(c)
-	}
+	return burstShort, ""
 }
 
-// collected ends the collection of unsolicited data; it reports whether the CmdSN
-// order has waited for it. The caller holds s.mu.
-func (s *session) collected(k *task) (stall bool) {
+// collectedLocked ends the collection of unsolicited data, for endBurst to go on with
+// when the caller has let go of s.mu. It reports whether the CmdSN order has waited for it.
+func (s *session) collectedLocked(k *task, next burstNext) (stall bool) {
 	u := &k.unsol
 	k.setState(taskRunning)
+	k.executed = next == burstRuns
 	k.scsi.Arrived, k.scsi.UnsolicitedLen = u.buf, uint32(len(u.buf))
 	if u.late != nil {
 		u.late.Stop()
 		u.late = nil
 	}
 	if stall = k.has(flagStall); stall {
-		s.stalled--
+		s.seq.stalled--
 	}
 	return stall
 }
 
-// runCollected executes a WRITE with the unsolicited data that is there. here is as
-// in deliverHeld. The caller holds s.mu; runCollected unlocks.
-func (s *session) runCollected(here *conn, k *task) {
-	stall := s.collected(k)
-	k.executed = true
-	s.mu.Unlock()
-	s.node.device.Execute(&k.scsi)
-	if here == nil {
-		k.Push()
+// endBurst carries the command of a burst that is over out, or answers it; the others go
+// on without it. here is as in deliverHeld.
+func (s *session) endBurst(here *conn, k *task, next burstNext, stall bool) {
+	switch next {
+	case burstRuns:
+		s.node.device.Execute(&k.scsi)
+		if here == nil {
+			k.Push()
+		}
+	case burstBusy:
+		k.busy()
+	case burstShort:
+		k.fail(spc.KeyAborted, ascIncorrectData)
+	case burstLost:
+		k.fail(spc.KeyAborted, ascProtocolCRC)
 	}
 	if stall {
 		s.deliverHeld(here)
 	}
 }
 
-// runShort is runCollected for a burst that may have ended meanwhile.
-func (s *session) runShort(here *conn, k *task, burst uint64) {
-	s.mu.Lock()
-	if k.state != taskCollecting || k.unsol.burst != burst {
-		s.mu.Unlock()
-		return
-	}
-	s.runCollected(here, k)
-}
-
 // lateBurst gives up waiting for unsolicited data (sequence reception time-out,
 // RFC 7143 §7.5). A burst that still makes progress is given another time-out.
 func (s *session) lateBurst(k *task, burst uint64) {
 	s.mu.Lock()
-	if u := &k.unsol; k.state == taskCollecting && u.burst == burst && u.moved {
-		u.moved = false
+	u := &k.unsol
+	over := k.state == taskCollecting && u.burst == burst
+	if over && u.moved {
+		u.moved, over = false, false
 		u.late.Reset(s.srv.cfg.Timeouts.Sequence)
-		s.mu.Unlock()
-		return
 	}
+	stall := over && s.collectedLocked(k, burstRuns)
 	s.mu.Unlock()
-	s.runShort(nil, k, burst)
+	if over {
+		s.endBurst(nil, k, burstRuns, stall)
+	}
 }
 
 // ascIncorrectData is INCORRECT AMOUNT OF DATA (RFC 7143 §11.4.7.2).
 const ascIncorrectData spc.ASC = 0x0c0d
+
+// ascProtocolCRC is PROTOCOL SERVICE CRC ERROR (RFC 7143 §11.4.7.2).
+const ascProtocolCRC spc.ASC = 0x4705
 
 // busy answers a command that the device server has not seen with BUSY: there is no
 // memory for it now. What comes of its unsolicited data is dropped.

@@ -176,7 +176,9 @@ func (s *session) reassign(c *conn, req iscsi.TaskRequest) {
 		k.flags |= flagSNACK
 	}
 	if k.state == taskCollecting {
-		s.runCollected(c, k) // what has not come is asked for
+		stall := s.collectedLocked(k, burstRuns)
+		s.mu.Unlock()
+		s.endBurst(c, k, burstRuns, stall) // what has not come is asked for
 		return
 	}
 	k.resumeLocked()

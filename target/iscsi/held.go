@@ -3,6 +3,7 @@ package iscsi
 import (
 	"sync/atomic"
 
+	"softiser/blockdev"
 	"softiser/internal/iscsi"
 )
 
@@ -35,36 +36,39 @@ func (h *heldPDU) carries(c *conn, itt uint32) bool {
 	return h.p != nil && h.c == c && h.p.BHS.ITT() == itt && h.p.BHS.Opcode() == iscsi.OpSCSICommand && !h.p.BHS.Final()
 }
 
-// heldMemory is what a session holds ahead of its turn.
-type heldMemory struct{ bytes atomic.Int64 }
+// heldMemory is what a session holds ahead of its turn. It needs no lock.
+type heldMemory struct {
+	pool  *blockdev.Pool // of which it is reserved
+	bytes atomic.Int64
+}
 
 // reserve makes room for n bytes, of the session's own and of what all have.
-func (m *heldMemory) reserve(s *session, n int) bool {
-	if m.bytes.Add(int64(n)) <= heldMost && s.srv.cfg.Staging.Reserve(n) {
+func (m *heldMemory) reserve(n int) bool {
+	if m.bytes.Add(int64(n)) <= heldMost && m.pool.Reserve(n) {
 		return true
 	}
 	m.bytes.Add(int64(-n))
 	return false
 }
 
-func (m *heldMemory) unreserve(s *session, n int) {
+func (m *heldMemory) unreserve(n int) {
 	m.bytes.Add(int64(-n))
-	s.srv.cfg.Staging.Unreserve(n)
+	m.pool.Unreserve(n)
 }
 
 // copyPDU takes p out of its receive buffer, which it gives back. Without memory for
 // its data it has none, and says so. cost is what it counts for besides.
-func (s *session) copyPDU(p *iscsi.PDU, cost int) *iscsi.PDU {
+func (m *heldMemory) copyPDU(p *iscsi.PDU, cost int) *iscsi.PDU {
 	q := &iscsi.PDU{BHS: p.BHS, Ref: p.Ref, NoRoom: p.NoRoom}
 	n := len(p.AHS) + len(p.Data) + cost
 	switch {
 	case n == 0 || q.NoRoom:
-	case !s.heldMem.reserve(s, n):
+	case !m.reserve(n):
 		q.NoRoom = true
 	default:
 		b := append(append(make([]byte, 0, n-cost), p.AHS...), p.Data...)
 		q.AHS, q.Data = b[:len(p.AHS):len(p.AHS)], b[len(p.AHS):]
-		q.Recycle = func(*iscsi.PDU) { s.heldMem.unreserve(s, n) }
+		q.Recycle = func(*iscsi.PDU) { m.unreserve(n) }
 	}
 	p.Release()
 	return q
@@ -72,57 +76,18 @@ func (s *session) copyPDU(p *iscsi.PDU, cost int) *iscsi.PDU {
 
 // holdData keeps a Data-Out whose command is ahead of its turn, or is being
 // delivered at this moment; false when p is none. When there is no memory for it, the
-// command will have none either. The caller holds s.mu.
-func (s *session) holdData(c *conn, p *iscsi.PDU) bool {
-	h := s.order.owner(c, p.BHS.ITT())
+// command will have none either.
+func (q *sequence) holdData(c *conn, p *iscsi.PDU) bool {
+	h := q.owner(c, p.BHS.ITT())
 	if h == nil {
 		return false
 	}
-	q := s.copyPDU(p, heldCost)
-	if !q.NoRoom || h == &s.order.current {
-		h.data = append(h.data, q)
+	d := q.memory.copyPDU(p, heldCost)
+	if !d.NoRoom || h == &q.current {
+		h.data = append(h.data, d)
 		return true
 	}
 	h.release()
 	h.p, h.data = &iscsi.PDU{BHS: h.p.BHS, Ref: h.p.Ref, NoRoom: true}, nil
 	return true
-}
-
-// owner finds the held command, or the one under delivery, that unsolicited data of
-// task itt on c belongs to. The caller holds sess.mu.
-func (o *orderState) owner(c *conn, itt uint32) *heldPDU {
-	if o.current.carries(c, itt) {
-		return &o.current
-	}
-	if o.n == 0 {
-		return nil
-	}
-	for i := range o.held {
-		if h := &o.held[i]; h.carries(c, itt) {
-			return h
-		}
-	}
-	return nil
-}
-
-// deliverOne hands the held command h to the device server, and the data that came
-// behind it. The caller holds s.mu, delivers, and has taken h out of the table;
-// deliverOne unlocks and locks again.
-func (s *session) deliverOne(h heldPDU) {
-	o := &s.order
-	o.current = h
-	for p := h.p; ; {
-		if p.BHS.Opcode() == iscsi.OpDataOut {
-			s.takeDataOut(h.c, p)
-		} else {
-			s.mu.Unlock()
-			s.deliver(h.c, p)
-		}
-		s.mu.Lock()
-		if len(o.current.data) == 0 {
-			break
-		}
-		p, o.current.data = o.current.data[0], o.current.data[1:]
-	}
-	o.current = heldPDU{}
 }

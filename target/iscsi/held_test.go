@@ -17,7 +17,7 @@ import (
 func (s *server) heldCommands() (n int) {
 	for _, x := range s.sessionList(nil) {
 		x.mu.Lock()
-		n += x.order.n
+		n += x.seq.n
 		x.mu.Unlock()
 	}
 	return n

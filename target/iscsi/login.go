@@ -107,7 +107,7 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 		c.mu.Unlock()
 		c.place.Done()
 		c.srv.limits.sessions.Info(c.sess.log(), "login", zap.String("transport", c.dm.Describe()),
-			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.win.size), zap.Uint16("cid", c.cid))
+			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.seq.win.size), zap.Uint16("cid", c.cid))
 		c.login = nil
 	}
 }
@@ -172,10 +172,7 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 	}
 	g.Settings.ErrorRecoveryLevel = min(g.Settings.ErrorRecoveryLevel, c.dm.Limits().RecoveryLevel)
 	if id.TSIH != 0 {
-		g.Numbers = func() (uint32, uint32) {
-			n := c.login.joins.numbers.Load()
-			return uint32(n >> 32), uint32(n)
-		}
+		g.Numbers = func() (uint32, uint32) { return c.login.joins.seq.win.show() }
 	}
 	return g, nil
 }
@@ -230,7 +227,7 @@ func (c *conn) bind(r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
 		return iscsi.LoginBinding{}, err
 	}
 	c.sess = s
-	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.win.ExpCmdSN, MaxCmdSN: s.win.MaxCmdSN}, nil
+	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.seq.win.ExpCmdSN, MaxCmdSN: s.seq.win.MaxCmdSN}, nil
 }
 
 // newSession builds the session for a login that has passed.
@@ -254,14 +251,13 @@ func (c *conn) newSession(r *iscsi.LoginResult) *session {
 		conns:  []*conn{c},
 		born:   time.Now(),
 		done:   make(chan struct{}),
-		win:    newWindow(size, r.CmdSN),
 	}
 	s.requests.Every, s.requests.Burst = time.Second, 16
-	s.tags = newTagTable(s.win.slots)
+	s.seq.init(size, r.CmdSN, c.srv.cfg.Staging)
+	s.tags = newTagTable(s.seq.win.slots)
 	if s.node != nil {
 		s.key.target = s.node.cfg.Name
 	}
-	s.publish()
 	return s
 }
 

@@ -16,6 +16,10 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 	req := p.BHS.LogoutRequest()
 	itt, reason, cid := req.ITT(), req.Reason(), req.CID()
 	p.Release()
+	if reason == iscsi.LogoutRecovery && s.erl == 2 {
+		s.logoutRecovery(c, itt, cid)
+		return
+	}
 	s.mu.Lock()
 	which := c // the connection that is closed; nil: all
 	response := uint8(iscsi.LogoutClosed)
@@ -34,10 +38,6 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 			which = nil // the last one takes the session along
 		}
 	case iscsi.LogoutRecovery:
-		if s.erl == 2 {
-			s.logoutRecovery(c, itt, cid)
-			return
-		}
 		response = iscsi.LogoutNoRecovery
 	default:
 		response = iscsi.LogoutCleanupFailed
@@ -77,8 +77,9 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 
 // logoutRecovery removes a connection whose tasks are to be reassigned (reason 2). It
 // may be lost already, still there, or the one that asks. The response says that
-// nothing more comes from it. The caller holds s.mu; logoutRecovery unlocks.
+// nothing more comes from it.
 func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
+	s.mu.Lock()
 	which := s.byCID(cid)
 	l := s.byLostCID(cid)
 	if which != nil {

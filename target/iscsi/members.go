@@ -144,7 +144,7 @@ func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error
 	}
 	c.sess, c.cid = s, r.CID
 	s.conns = append(s.conns, c)
-	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.win.ExpCmdSN, MaxCmdSN: s.win.MaxCmdSN}, nil
+	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.seq.win.ExpCmdSN, MaxCmdSN: s.seq.win.MaxCmdSN}, nil
 }
 
 // waitReplaced waits until a replaced connection is gone and its tasks are over.
@@ -192,10 +192,10 @@ func (s *session) abandonLocked(c *conn, f *fence) abortCalls {
 		}
 	})
 	calls := s.abortLocked(doomed, f)
-	for _, h := range s.order.dropLocked(c) {
+	for _, h := range s.seq.drop(c) {
 		// They count as received (RFC 7143 §11.14: a connection that is closed takes
 		// its tasks along).
-		s.skipCommand(h.p.BHS.CmdSN())
+		s.seq.skipOver(h.p.BHS.CmdSN())
 		calls.held = append(calls.held, h)
 	}
 	return calls
@@ -252,7 +252,7 @@ func (s *session) part(c *conn, was connState) parting {
 	var oldest *conn
 	if keep {
 		oldest = s.loseLocked(c)
-		held = s.order.dropLocked(c) // the initiator sends them again
+		held = s.seq.drop(c) // the initiator sends them again
 	}
 	alone := was == connLoggedOut && len(s.conns) > 0
 	p := sessionEnds

@@ -330,7 +330,11 @@ func (k *task) Respond(*scsi.Task) {
 	} else {
 		k.respond()
 	}
-	k.unlockSettle()
+	done := k.doneLocked()
+	k.sess.mu.Unlock()
+	if done {
+		k.settle()
+	}
 }
 
 // Push implements scsi.Port. A worker calls it when the slot may belong to

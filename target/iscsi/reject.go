@@ -4,7 +4,6 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
-	spc "softiser/internal/scsi"
 )
 
 // reject answers a PDU that cannot be executed with its own header (RFC 7143
@@ -44,9 +43,9 @@ func (s *session) damaged(c *conn, p *iscsi.PDU) {
 	if s.erl == 0 && op.Info().CmdSN && !p.BHS.Immediate() {
 		// Above level 0 the initiator sends it again (RFC 7143 §7.3). Here its number is used up, or everything behind it would wait for it.
 		s.mu.Lock()
-		ok := s.win.Accepts(p.BHS.CmdSN())
+		ok := s.seq.win.Accepts(p.BHS.CmdSN())
 		if ok {
-			s.skipCommand(p.BHS.CmdSN())
+			s.seq.skipOver(p.BHS.CmdSN())
 		}
 		s.mu.Unlock()
 		if ok {
@@ -67,24 +66,14 @@ func (s *session) damaged(c *conn, p *iscsi.PDU) {
 		s.mu.Unlock()
 		return
 	}
+	next := burstLost // the rest of it is dropped as it comes
 	if s.erl > 0 {
 		k.unsol.hole = true
-		burst := k.unsol.burst
-		s.mu.Unlock()
-		if final {
-			s.runShort(c, k, burst)
+		if next = burstGoesOn; final {
+			next = burstRuns
 		}
-		return
 	}
-	// Unsolicited data is lost: the rest of it is dropped as it comes.
-	k.setState(taskRunning)
-	if k.has(flagStall) {
-		s.stalled--
-		defer s.deliverHeld(c)
-	}
+	stall := next >= burstRuns && s.collectedLocked(k, next)
 	s.mu.Unlock()
-	k.fail(spc.KeyAborted, ascProtocolCRC)
+	s.endBurst(c, k, next, stall)
 }
-
-// ascProtocolCRC is PROTOCOL SERVICE CRC ERROR (RFC 7143 §11.4.7.2).
-const ascProtocolCRC spc.ASC = 0x4705

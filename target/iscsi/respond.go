@@ -33,7 +33,7 @@ func (k *task) respond() {
 	k.setState(taskEnded)
 	s.tags.remove(k)
 	if !k.has(flagImmediate) {
-		s.win.active--
+		s.seq.win.active--
 	}
 	s.openWindow()
 	if k.pdu != nil {

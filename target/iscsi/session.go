@@ -75,27 +75,19 @@ type session struct {
 	born   time.Time
 	done   chan struct{} // closed when the session has ended
 
-	// numbers is ExpCmdSN<<32 | MaxCmdSN, for Sequence, which may not lock.
-	numbers atomic.Uint64
-	told    atomic.Uint32 // MaxCmdSN of the last PDU that carried one
-
 	counters sessionCounters
 	requests loglimit.Limit // of task management
-	heldMem  heldMemory
-	managing atomic.Int32 // task management functions that have not been answered
+	managing atomic.Int32   // task management functions that have not been answered
 
-	mu      sync.Mutex
-	state   sessionState        // guarded by mu
-	win     window              // guarded by mu
-	tags    tagTable            // guarded by mu
-	conns   []*conn             // guarded by mu: in the order in which they joined
-	lost    []*lostConn         // guarded by mu: level 2: connections whose tasks live on
-	doomed  bool                // guarded by mu: it is about to end: what is lost is not kept
-	past    pastConns           // guarded by mu: what connections that have gone had counted
-	order   orderState          // guarded by mu
-	skip    map[uint32]struct{} // guarded by mu: CmdSNs that count as received (ABORT TASK of a command that never came)
-	stalled int                 // guarded by mu: tasks that hold up the CmdSN order
-	cause   error               // guarded by mu: why it is ending
+	mu     sync.Mutex
+	state  sessionState // guarded by mu
+	seq    sequence     // guarded by mu
+	tags   tagTable     // guarded by mu
+	conns  []*conn      // guarded by mu: in the order in which they joined
+	lost   []*lostConn  // guarded by mu: level 2: connections whose tasks live on
+	doomed bool         // guarded by mu: it is about to end: what is lost is not kept
+	past   pastConns    // guarded by mu: what connections that have gone had counted
+	cause  error        // guarded by mu: why it is ending
 }
 
 func (s *session) discovery() bool { return s.node == nil }
@@ -118,16 +110,8 @@ func (s *session) ending() bool {
 	return s.doomed || s.state != sessionActive
 }
 
-// publish makes the window visible to Sequence. The caller holds s.mu.
-func (s *session) publish() {
-	s.numbers.Store(uint64(s.win.ExpCmdSN)<<32 | uint64(s.win.MaxCmdSN))
-}
-
 // openWindow gives free places to the initiator. The caller holds s.mu.
-func (s *session) openWindow() {
-	s.win.update()
-	s.publish()
-}
+func (s *session) openWindow() { s.seq.win.update() }
 
 // end begins to end the session: nothing new is accepted and every task is
 // aborted. When the last one has ended, the nexus goes and done is closed. The
@@ -141,11 +125,7 @@ func (s *session) end(cause error) {
 	}
 	s.setState(sessionEnding)
 	s.cause = cause
-	held := s.order.dropLocked(nil)
-	for _, w := range s.order.waits {
-		w.late.Stop()
-	}
-	s.order.waits = nil
+	held := s.seq.close()
 	for _, l := range s.lost {
 		l.timer.Stop()
 		l.c.discardKept()
@@ -168,7 +148,7 @@ func (s *session) end(cause error) {
 // over reports whether an ending session has lost its last task, once. The
 // caller holds s.mu.
 func (s *session) over() bool {
-	if s.state == sessionEnding && s.win.used == 0 {
+	if s.state == sessionEnding && s.seq.win.used == 0 {
 		s.setState(sessionEnded)
 		return true
 	}
@@ -182,17 +162,20 @@ func (s *session) finish() {
 	close(s.done)
 }
 
-// unlockSettle unlocks sess.mu and, when nothing uses the slot k any more, gives
-// back what it holds and then the slot itself.
-func (k *task) unlockSettle() {
-	s := k.sess
+// doneLocked reports whether nothing uses the slot any more; then it is the caller's, who
+// settles it without sess.mu, which he holds now.
+func (k *task) doneLocked() bool {
 	if k.state != taskEnded || k.moving > 0 || k.pins > 0 {
-		s.mu.Unlock()
-		return
+		return false
 	}
-	k.pins++ // from here on it is ours alone
-	s.dropBurst(k)
-	s.mu.Unlock()
+	k.pins++
+	k.sess.dropBurst(k)
+	return true
+}
+
+// settle gives back what a slot that is done holds, and then the slot itself.
+func (k *task) settle() {
+	s := k.sess
 	if k.executed {
 		k.executed = false
 		k.scsi.Release()
@@ -205,25 +188,17 @@ func (k *task) unlockSettle() {
 	}
 	s.putBack(k)
 	over := s.over()
-	starved := s.starved()
+	hidden := s.state == sessionActive && s.seq.win.hidden()
 	s.mu.Unlock()
 	for _, f := range fences {
 		f.release()
 	}
-	if starved {
+	if hidden {
 		s.announceWindow()
 	}
 	if over {
 		s.finish()
 	}
-}
-
-// starved reports whether the initiator believes the window to be closed though
-// it is open, and no response is on its way that would tell. The caller holds
-// s.mu.
-func (s *session) starved() bool {
-	return s.state == sessionActive && s.win.active == 0 &&
-		s.told.Load() == s.win.ExpCmdSN-1 && s.win.Size() > 0
 }
 
 // openNexus registers the I_T nexus of the session.
@@ -263,7 +238,7 @@ func (s *session) owes(c *conn, before time.Duration) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.order.n > 0 && s.order.since < before {
+	if s.seq.n > 0 && s.seq.since < before {
 		return errGap
 	}
 	late := false

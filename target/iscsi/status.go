@@ -157,7 +157,7 @@ func (s *session) status() SessionStatus {
 	st := SessionStatus{
 		TSIH: s.tsih, Initiator: s.key.initiator, Alias: iscsi.Printable(s.params.InitiatorAlias), User: s.user,
 		ISID: s.key.isid.String(), Target: s.key.target, State: s.state.String(), Age: time.Since(s.born),
-		Window: s.win.size, Outstanding: s.win.active, Slots: s.win.used,
+		Window: s.seq.win.size, Outstanding: s.seq.win.active, Slots: s.seq.win.used,
 		Connections: []ConnectionStatus{},
 	}
 	for _, c := range s.conns {

@@ -152,10 +152,10 @@ func (s *session) abortTaskNow(c *conn, req iscsi.TaskRequest) {
 			c.taskResponse(itt, uint8(r))
 		})
 		k.unpin()
-	case s.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn) && s.order.mayBe(refSN, ref):
+	case s.seq.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn) && s.seq.mayBe(refSN, ref):
 		// The command has not arrived: from here on it counts as received, and
 		// is dropped should it still come (RFC 7143 §11.5.1).
-		s.skipCommand(refSN)
+		s.seq.skipOver(refSN)
 		s.mu.Unlock()
 		c.taskResponse(itt, iscsi.TaskComplete)
 		s.deliverHeld(c)
@@ -163,23 +163,6 @@ func (s *session) abortTaskNow(c *conn, req iscsi.TaskRequest) {
 		s.mu.Unlock()
 		c.taskResponse(itt, iscsi.TaskNotFound)
 	}
-}
-
-// skipCommand makes a CmdSN within the window count as received. The caller
-// holds s.mu.
-func (s *session) skipCommand(sn uint32) {
-	if o := &s.order; o.held != nil {
-		at := &o.held[sn%uint32(len(o.held))]
-		if at.p != nil {
-			at.release()
-			*at = heldPDU{}
-			o.n--
-		}
-	}
-	if s.skip == nil {
-		s.skip = make(map[uint32]struct{})
-	}
-	s.skip[sn] = struct{}{}
 }
 
 // dropCollecting ends the WRITEs of sessions to a logical unit, or to all, whose
@@ -193,7 +176,7 @@ func dropCollecting(sessions []*session, lun uint64, all bool) {
 				doomed = append(doomed, k)
 			}
 		})
-		stalled := x.stalled > 0
+		stalled := x.seq.stalled > 0
 		calls := x.abortLocked(doomed, nil)
 		x.mu.Unlock()
 		calls.run()

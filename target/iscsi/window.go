@@ -1,6 +1,10 @@
 package iscsi
 
-import "softiser/internal/iscsi"
+import (
+	"sync/atomic"
+
+	"softiser/internal/iscsi"
+)
 
 // window is the command window of a session (RFC 7143 §4.2.2.1):
 //
@@ -12,19 +16,42 @@ import "softiser/internal/iscsi"
 // response is queued. Its slot is kept a little longer, until the transport no
 // longer needs its memory; slots bounds those, so that an initiator that sends
 // commands and never reads responses is stopped by its own closed window.
+//
+// session.mu guards it, but what it shows to the transmitting side, which may not lock.
 type window struct {
 	iscsi.CommandWindow
 	size   int // places
 	slots  int // slots, more than size
 	active int // commands accepted and not answered
 	used   int // slots taken
+
+	shown atomic.Uint64 // ExpCmdSN<<32 | MaxCmdSN, as PDUs carry them
+	told  atomic.Uint32 // MaxCmdSN of the last PDU that carried one
 }
 
-func newWindow(size int, cmdSN uint32) window {
-	return window{CommandWindow: iscsi.NewCommandWindow(cmdSN, size), size: size, slots: 2 * size}
+func (w *window) init(size int, cmdSN uint32) {
+	w.CommandWindow = iscsi.NewCommandWindow(cmdSN, size)
+	w.size, w.slots = size, 2*size
+	w.publish()
 }
 
-// update opens the window as far as free places allow.
+// publish shows what the window has become.
+func (w *window) publish() { w.shown.Store(uint64(w.ExpCmdSN)<<32 | uint64(w.MaxCmdSN)) }
+
+// show returns what a PDU is to carry. It does not need the lock.
+func (w *window) show() (expCmdSN, maxCmdSN uint32) {
+	n := w.shown.Load()
+	return uint32(n >> 32), uint32(n)
+}
+
+// update opens the window as far as free places allow, and shows it.
 func (w *window) update() {
 	w.Open(max(min(w.size-w.active, w.slots-w.used), 0))
+	w.publish()
+}
+
+// hidden reports whether the initiator believes the window to be closed though it is
+// open, and no response is on its way that would tell.
+func (w *window) hidden() bool {
+	return w.active == 0 && w.told.Load() == w.ExpCmdSN-1 && w.Size() > 0
 }

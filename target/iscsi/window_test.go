@@ -9,7 +9,8 @@ import (
 
 func TestWindowEdges(t *testing.T) {
 	for _, start := range []uint32{0, 1, 0xfffffff0, 0x7ffffffe} {
-		w := newWindow(32, start)
+		var w window
+		w.init(32, start)
 		for _, c := range []struct {
 			sn   uint32
 			want bool
@@ -27,7 +28,8 @@ func TestWindowModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		size := 1 + rng.IntN(16)
-		w := newWindow(size, rng.Uint32())
+		var w window
+		w.init(size, rng.Uint32())
 		for range 500 {
 			before := w.MaxCmdSN
 			switch rng.IntN(3) {

@@ -1,0 +1,225 @@
+package iscsi
+
+import (
+	"slices"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/internal/iscsi"
+)
+
+// sequence puts the numbered PDUs of a session into the order of their CmdSN (RFC 7143
+// §4.2.2.1). Commands may overtake each other when they travel on several connections,
+// and behind one that was lost:
+//
+//	ExpCmdSN = 5     connection 0: 6, 8      connection 1: 5, 7
+//
+//	6 arrives: held   5 arrives: delivered, and 6 behind it   8: held   7: delivered, 8
+//
+// One goroutine delivers at a time. Whatever arrives meanwhile on another
+// connection is held, and the one that delivers takes it along: otherwise two
+// receive goroutines could pass each other between the window and the device
+// server.
+//
+// session.mu guards it, memory excepted: its methods are called with that held.
+type sequence struct {
+	win        window
+	held       []heldPDU           // by CmdSN modulo the window; made when first needed
+	n          int                 // of them that are there
+	since      time.Duration       // when the first one came, or the last one was delivered
+	skip       map[uint32]struct{} // CmdSNs that count as received (ABORT TASK of a command that never came)
+	stalled    int                 // tasks that hold up the order
+	delivering bool
+	current    heldPDU      // with the device server now
+	waits      []*orderWait // task management functions that commands are on their way before
+	memory     heldMemory
+}
+
+// orderWait is something that is due when ExpCmdSN has reached a number.
+type orderWait struct {
+	cmdSN uint32
+	run   func()
+	late  *time.Timer
+}
+
+func (q *sequence) init(size int, cmdSN uint32, pool *blockdev.Pool) {
+	q.win.init(size, cmdSN)
+	q.memory.pool = pool
+}
+
+// at is the place of a number of the window.
+func (q *sequence) at(sn uint32) *heldPDU { return &q.held[sn%uint32(len(q.held))] }
+
+// turn reports whether the PDU that is numbered sn, and has just come, is next and need
+// not wait for anything.
+func (q *sequence) turn(sn uint32) bool {
+	_, skipped := q.skip[sn]
+	return sn == q.win.ExpCmdSN && q.stalled == 0 && !q.delivering && !skipped
+}
+
+// begin lets the next PDU through. Whoever calls it delivers; when it reports that more
+// may follow, nobody else does before drain.
+func (q *sequence) begin(many bool) (more bool) {
+	q.advance()
+	q.delivering = many || q.held != nil || q.skip != nil || q.waits != nil
+	return q.delivering
+}
+
+// advance counts the next number as received. Its place in the window stays taken.
+func (q *sequence) advance() {
+	q.win.Advance()
+	q.win.publish()
+}
+
+// hold keeps a PDU ahead of its turn, which came at the time now; false when it is there
+// already or counts as received.
+func (q *sequence) hold(c *conn, p *iscsi.PDU, now time.Duration) bool {
+	if q.held == nil {
+		q.held = make([]heldPDU, q.win.size)
+	}
+	sn := p.BHS.CmdSN()
+	at := q.at(sn)
+	if _, skipped := q.skip[sn]; skipped || at.p != nil {
+		return false
+	}
+	*at = heldPDU{c: c, p: q.memory.copyPDU(p, 0)}
+	if q.n++; q.n == 1 {
+		q.since = now
+	}
+	return true
+}
+
+// take takes a held PDU out.
+func (q *sequence) take(at *heldPDU) (h heldPDU) {
+	h, *at = *at, heldPDU{}
+	q.n--
+	return h
+}
+
+// next says what the one that delivers is to do: call w, deliver h, which is current from
+// here on, or, when there is neither, stop. Then others may deliver.
+func (q *sequence) next(now time.Duration) (w *orderWait, h heldPDU) {
+	q.delivering = true
+	for {
+		sn := q.win.ExpCmdSN
+		if w = q.due(sn); w != nil {
+			return w, h
+		}
+		if _, ok := q.skip[sn]; ok {
+			delete(q.skip, sn)
+			q.advance()
+			q.win.update() // it took no place
+			continue
+		}
+		if q.n == 0 || q.stalled > 0 || q.at(sn).p == nil {
+			q.delivering = false
+			return nil, h
+		}
+		q.current = q.take(q.at(sn))
+		q.since = now
+		q.advance()
+		return nil, q.current
+	}
+}
+
+// nextData is what has come behind the command under delivery; nil when that is all, and
+// the command is delivered.
+func (q *sequence) nextData() (p *iscsi.PDU) {
+	if len(q.current.data) == 0 {
+		q.current = heldPDU{}
+		return nil
+	}
+	p, q.current.data = q.current.data[0], q.current.data[1:]
+	return p
+}
+
+// owner finds the held command, or the one under delivery, that unsolicited data of
+// task itt on c belongs to.
+func (q *sequence) owner(c *conn, itt uint32) *heldPDU {
+	if q.current.carries(c, itt) {
+		return &q.current
+	}
+	if q.n == 0 {
+		return nil
+	}
+	for i := range q.held {
+		if h := &q.held[i]; h.carries(c, itt) {
+			return h
+		}
+	}
+	return nil
+}
+
+// mayBe reports whether the command that is numbered sn, and has not been delivered,
+// may have the tag itt: it has, or it has not come yet.
+func (q *sequence) mayBe(sn, itt uint32) bool {
+	if q.held == nil {
+		return true
+	}
+	p := q.at(sn).p
+	return p == nil || p.BHS.CmdSN() == sn && p.BHS.ITT() == itt
+}
+
+// skipOver makes a CmdSN within the window count as received.
+func (q *sequence) skipOver(sn uint32) {
+	if q.held != nil {
+		if at := q.at(sn); at.p != nil {
+			h := q.take(at)
+			h.release()
+		}
+	}
+	if q.skip == nil {
+		q.skip = make(map[uint32]struct{})
+	}
+	q.skip[sn] = struct{}{}
+}
+
+// skipMissing makes what has not come before the number sn count as received.
+func (q *sequence) skipMissing(sn uint32) {
+	for n := q.win.ExpCmdSN; iscsi.SerialLess(n, sn); n++ {
+		if q.held == nil || q.at(n).p == nil {
+			q.skipOver(n)
+		}
+	}
+}
+
+// drop takes the commands out that came on c, or all for nil, and returns them.
+func (q *sequence) drop(c *conn) (dropped []heldPDU) {
+	for i := range q.held {
+		if h := &q.held[i]; h.p != nil && (c == nil || h.c == c) {
+			dropped = append(dropped, q.take(h))
+		}
+	}
+	return dropped
+}
+
+// close ends the order with the session: nothing is delivered and nothing waits any more.
+// It returns what was held.
+func (q *sequence) close() []heldPDU {
+	for _, w := range q.waits {
+		w.late.Stop()
+	}
+	q.waits = nil
+	return q.drop(nil)
+}
+
+// due takes the next wait that is over out; nil when there is none.
+func (q *sequence) due(exp uint32) *orderWait {
+	for i, w := range q.waits {
+		if iscsi.SerialLessEq(w.cmdSN, exp) {
+			q.waits = slices.Delete(q.waits, i, i+1)
+			w.late.Stop()
+			return w
+		}
+	}
+	return nil
+}
+
+// forget takes a wait out whose time is over; false when it is not there any more.
+func (q *sequence) forget(w *orderWait) bool {
+	i := slices.Index(q.waits, w)
+	if i >= 0 {
+		q.waits = slices.Delete(q.waits, i, i+1)
+	}
+	return i >= 0
+}

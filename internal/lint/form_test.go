@@ -2,6 +2,7 @@ package lint
 
 import (
 	"bytes"
+	"go/ast"
 	"go/format"
 	"os"
 	"regexp"
@@ -47,6 +48,37 @@ func TestFilesAreOneTopic(t *testing.T) {
 		if _, ok := longFiles[f.path]; !f.test && n > maxLines && !ok {
 			t.Errorf("%s has %d lines; cut it by topic, or list it with the reason", f.path, n)
 		}
+	}
+}
+
+// A type with more methods than this was cut into files, not into parts.
+const maxMethods = 60
+
+func TestTypesAreOneIdea(t *testing.T) {
+	methods := map[string]int{}
+	for _, f := range sources(t) {
+		if f.test || !under(f.pkg, "rdma") {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+				on := fn.Recv.List[0].Type
+				if p, ok := on.(*ast.StarExpr); ok {
+					on = p.X
+				}
+				if id, ok := on.(*ast.Ident); ok {
+					methods[f.pkg+"."+id.Name]++
+				}
+			}
+		}
+	}
+	for name, n := range methods {
+		if n > maxMethods {
+			t.Errorf("%s has %d methods; more than %d are several ideas", name, n, maxMethods)
+		}
+	}
+	if methods["rdma.QP"] == 0 {
+		t.Error("no methods were counted")
 	}
 }
 

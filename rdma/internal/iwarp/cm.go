@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"net"
 	"runtime"
 	"time"
 
 	"softiser/internal/congestion"
 	"softiser/internal/sockio"
-	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
@@ -136,7 +134,7 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) erro
 	if r.RTR == mpa.RTRRead && initiator {
 		r.ORD = max(r.ORD, 1)
 	}
-	sinks, err := qp.makeSinks(r.ORD)
+	sinks, err := qp.reads.makeSinks(r.ORD)
 	if err != nil {
 		return err
 	}
@@ -151,24 +149,18 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) erro
 		}
 		return errNotIdle(qp.Num, st)
 	}
-	qp.conn, qp.info, qp.sinks = conn, info, sinks
+	qp.conn, qp.info = conn, info
 	qp.Connected = true
-	qp.initiator, qp.rtr, qp.busyPoll = initiator, r.RTR, p.BusyPoll
-	qp.onlyP = runtime.GOMAXPROCS(0) == 1
-	qp.txOpen = initiator
+	qp.start.initiator, qp.start.rtr, qp.wait.limit = initiator, r.RTR, p.BusyPoll
+	qp.wait.onlyP = runtime.GOMAXPROCS(0) == 1
+	qp.tx.allowed = initiator
 	if p.Zerocopy != ZerocopyOff && conn.EnableZerocopy() {
 		qp.zc.mode, qp.zc.min = p.Zerocopy, p.ZerocopyMin
 		if qp.zc.min == 0 {
 			qp.zc.min = zcMinDefault
 		}
 	}
-	qp.orq = make([]orqEntry, len(sinks))
-	for i, s := range sinks {
-		qp.orq[i].sink = s
-	}
-	// A peer may round the depth up to a power of two, as siw does; and one slot is
-	// there even for IRD 0, for a peer whose first message is an empty Read.
-	qp.irq = make([]irqEntry, roundUp(r.IRD))
+	qp.reads.openLocked(sinks, r.IRD)
 	qp.tx.init(r.CRC, info.FPDUSize)
 	qp.rx.init(r.CRC)
 	hook := qp.SetState(verbs.StateRTS)
@@ -176,32 +168,24 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) erro
 		qp.SQ.Size(qp.MaxSend + hiddenMax) // nothing can be queued yet
 	}
 	if initiator {
-		qp.startRTRLocked()
+		qp.start.rtrLocked()
 	} else if p.SpeakFirst > 0 {
-		qp.speaker = time.AfterFunc(p.SpeakFirst, qp.speakFirst)
+		qp.start.speaker = time.AfterFunc(p.SpeakFirst, qp.start.speakFirst)
 	}
 	if p.Extensions {
-		qp.startExtLocked()
+		qp.start.extLocked()
 	}
 	qp.wg.Add(2)
 	qp.Mu.Unlock()
 	hook()
-	go qp.rxLoop()
-	go qp.txLoop()
-	qp.Push()
+	go qp.rx.loop()
+	go qp.tx.loop()
+	qp.tx.push()
 	return nil
 }
 
 func errNotIdle(num uint32, st verbs.State) error {
 	return fmt.Errorf("%w: queue pair %d is in state %v, a connection needs Idle", verbs.ErrState, num, st)
-}
-
-// roundUp is the next power of two.
-func roundUp(n int) int {
-	if n <= 1 {
-		return 1
-	}
-	return 1 << bits.Len(uint(n-1))
 }
 
 // isLoopback: nothing is gained by fitting FPDUs to segments that never see a
@@ -224,73 +208,6 @@ func fpduSize(mss int, gso bool, limit int) int {
 	}
 	// RFC 5044 §5: the ULPDU is at least 128 bytes.
 	return max(n, wire.FPDULen(128))
-}
-
-// makeSinks registers the windows into which the answers to n Reads go.
-func (qp *QP) makeSinks(n int) ([]*mem.Region, error) {
-	sinks := make([]*mem.Region, 0, n)
-	for range n {
-		s := new(mem.Region)
-		s.Init(qp.PD)
-		if err := qp.Dev.Table.Insert(s); err != nil {
-			for _, s := range sinks {
-				qp.Dev.Table.Remove(s)
-			}
-			if errors.Is(err, mem.ErrFull) {
-				return nil, fmt.Errorf("%w: no STags for the sinks of %d RDMA Reads", verbs.ErrLimit, n)
-			}
-			return nil, fmt.Errorf("rdma: %w", err)
-		}
-		sinks = append(sinks, s)
-	}
-	return sinks, nil
-}
-
-// startRTRLocked queues the ready-to-receive message in front of everything else.
-func (qp *QP) startRTRLocked() {
-	switch qp.rtr {
-	case mpa.RTRWrite:
-		qp.empty |= emptyRTR
-	case mpa.RTRRead:
-		qp.SQ.Hide(verbs.OpRead)
-	case mpa.RTRSend:
-		qp.SQ.Hide(verbs.OpSend)
-	}
-}
-
-// speakFirst opens the transmitter of a responder that has heard nothing yet.
-func (qp *QP) speakFirst() {
-	qp.Mu.Lock()
-	if qp.StateLocked() == verbs.StateRTS {
-		qp.txOpen = true
-	}
-	qp.Mu.Unlock()
-	qp.Push()
-}
-
-// hiddenMax is how many entries of its own the engine puts on a send queue.
-const hiddenMax = 2
-
-func (t *txState) init(crc bool, fpdu int) {
-	t.hdr = make([]byte, 0, hdrRing)
-	t.vec = make([]sockio.Vec, 0, sockio.MaxVec)
-	t.crc, t.round = crc, roundBytes
-	if crc {
-		t.round = roundCRC
-	}
-	t.maxTagged = (fpdu - wire.LenField - wire.TaggedLen - wire.CRCLen) &^ 3
-	if t.maxTagged >= 2*directMin {
-		t.maxTagged &^= directMin - 1 // whole pages, as most buffers are
-	}
-	t.maxUntagged = (fpdu - wire.LenField - wire.UntaggedLen - wire.CRCLen) &^ 3
-	t.msn = [4]uint32{1, 1, 1, 1}
-}
-
-func (x *rxState) init(crc bool) {
-	x.buf = make([]byte, rxBuf)
-	x.vec = make([]sockio.Vec, 0, rxVec)
-	x.crcOn = crc
-	x.msn = [4]uint32{1, 1, 1, 1}
 }
 
 // StartMSN makes the next messages of every queue carry the number sn, and expects

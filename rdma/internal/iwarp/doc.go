@@ -1,18 +1,24 @@
 // Package iwarp is the engine of RDMA over TCP: MPA (RFC 5044, 6581), DDP (RFC 5041)
-// and RDMAP (RFC 5040, 7306) behind the seam of package verbs.
+// and RDMAP (RFC 5040, 7306) behind the seam of package verbs. A [QP] is put together
+// from parts that each have one concern:
 //
-//	cm, cm_passive          the start-up: Request, Reply, and what was agreed on
-//	qp_tx, tx_build         rounds of FPDUs in one vectored call; whoever pushes, sends
-//	tx_zerocopy             the same by reference
-//	qp_rx, rx_header,       one goroutine per connection owns the stream: parse, check,
-//	rx_place, rx_msg          place, act
-//	rx_peek, rx_guess,      long payloads go from the socket to where they belong
-//	rx_cut
-//	readq                   Reads and atomics in flight, both ways
-//	ext, empty              RFC 7306 in band; empty Writes
-//	poll, autopoll          a short look before sleeping
-//	gate, lend              the way to memory, and what the peer may be about to fill
-//	qp_end                  Terminate, flush, close
+//	transmitter  qp_tx, tx_build     rounds of FPDUs in one vectored call; whoever pushes, sends
+//	zerocopy     tx_zerocopy         the same by reference
+//	receiver     qp_rx, rx_header,   the machine over the FPDUs of the stream: parse, check,
+//	             rx_place, rx_msg,     place, act; one table row per message type
+//	             rdmap_ops
+//	intake       rx_intake, rx_cut,  how the receiver's bytes come in: ahead into a buffer, or
+//	             rx_peek, rx_guess     straight to where they belong, one or many in a call
+//	waiting      poll, autopoll      a short look before sleeping
+//	reads        readq               Reads and atomics in flight, both ways; sinks
+//	opening      opening, ext, empty who speaks first, RFC 7306 in band, a peer that sleeps
+//	lendList     lend                memory that the peer may be about to fill
+//
+// What is left to QP itself is the beginning (cm, cm_passive: Request, Reply, what was
+// agreed on), the way to memory (gate) and the end (qp_end: Terminate, flush, close).
+// Parts reach each other through QP; what each may touch is said beside its fields:
+// the transmitter's and the receiver's state belong to one goroutine at a time, the
+// rest is guarded by QP.Mu.
 //
 // Its own are what RFC 5040 and MPA have and other providers do not: sinks of Reads are
 // regions that the peer writes to, a missing buffer ends the connection, faults of

@@ -20,7 +20,7 @@ const (
 )
 
 // emptyWrites builds what is due.
-func (t *txState) emptyWrites(due emptyWrite) {
+func (t *transmitter) emptyWrites(due emptyWrite) {
 	if due&(emptyRTR|emptyNudge) != 0 {
 		t.emptyWrite(1, 0)
 	}
@@ -29,7 +29,7 @@ func (t *txState) emptyWrites(due emptyWrite) {
 	}
 }
 
-func (t *txState) emptyWrite(stag uint32, to uint64) {
+func (t *transmitter) emptyWrite(stag uint32, to uint64) {
 	start := len(t.hdr)
 	t.hdr = binary.BigEndian.AppendUint16(t.hdr, wire.TaggedLen)
 	h := wire.Tagged{Ctrl: wire.Ctrl(wire.Write, true), STag: stag, TO: to}
@@ -49,35 +49,36 @@ const (
 )
 
 // armNudgeLocked is called when the initiator has sent its first bytes.
-func (qp *QP) armNudgeLocked() {
-	if qp.nudger != nil || qp.heard {
+func (s *opening) armNudgeLocked() {
+	qp := s.qp
+	if s.nudger != nil || s.heard {
 		return
 	}
 	tries := 0
 	wait := nudgeAfter
-	qp.nudger = time.AfterFunc(wait, func() {
+	s.nudger = time.AfterFunc(wait, func() {
 		qp.Mu.Lock()
-		if qp.heard || qp.Dying.Load() || qp.StateLocked() != verbs.StateRTS {
+		if s.heard || qp.Dying.Load() || qp.StateLocked() != verbs.StateRTS {
 			qp.Mu.Unlock()
 			return
 		}
-		qp.empty |= emptyNudge
+		qp.tx.empty |= emptyNudge
 		if tries++; tries < nudgeMax {
 			wait *= 2
-			qp.nudger.Reset(wait)
+			s.nudger.Reset(wait)
 		}
 		qp.Mu.Unlock()
-		qp.Push()
+		qp.tx.push()
 	})
 }
 
 // heardLocked is called when the first FPDU has arrived, and at the end.
-func (qp *QP) heardLocked() {
-	qp.heard = true
-	if qp.nudger != nil {
-		qp.nudger.Stop()
+func (s *opening) heardLocked() {
+	s.heard = true
+	if s.nudger != nil {
+		s.nudger.Stop()
 	}
-	if qp.speaker != nil {
-		qp.speaker.Stop()
+	if s.speaker != nil {
+		s.speaker.Stop()
 	}
 }

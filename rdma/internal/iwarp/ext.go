@@ -37,44 +37,47 @@ func isAnnouncement(h *wire.Tagged) bool {
 	return h.STag == announceSTag && h.TO == announceTO
 }
 
-// extRx reports whether the peer may use the extension towards us.
-func (qp *QP) extRx() bool {
+// extended reports whether the peer may use the extension towards us.
+func (s *opening) extended() bool {
+	qp := s.qp
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
-	return qp.ext == extOn
+	return s.ext == extOn
 }
 
-// startExtLocked begins to find out, when the connection starts.
-func (qp *QP) startExtLocked() {
+// extLocked begins to find out, when the connection starts.
+func (s *opening) extLocked() {
+	qp := s.qp
 	switch {
-	case !qp.initiator:
-		qp.ext = extPending
+	case !s.initiator:
+		s.ext = extPending
 		qp.rx.extWait = true
-	case len(qp.orq) > 0:
-		qp.ext = extPending
-		qp.empty |= emptyAnnounce
+	case len(qp.reads.orq) > 0:
+		s.ext = extPending
+		qp.tx.empty |= emptyAnnounce
 		qp.SQ.Hide(verbs.OpRead)
 	}
 }
 
 // extHeard is called in the receive goroutine for the announcement, and at a
 // responder that waits for one also for other FPDUs.
-func (qp *QP) extHeard() {
+func (s *opening) extHeard() {
+	qp := s.qp
 	x := &qp.rx
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
 	switch {
-	case qp.ext != extPending:
+	case s.ext != extPending:
 	case x.announce:
-		qp.ext = extOn
-		if !qp.initiator {
-			qp.empty |= emptyAnnounce
+		s.ext = extOn
+		if !s.initiator {
+			qp.tx.empty |= emptyAnnounce
 		}
-		x.kick = true
-	case qp.rtr == 0 || x.stats.FPDUs > 1:
+		x.wakeTx = true
+	case s.rtr == 0 || x.stats.FPDUs > 1:
 		// It comes first, or right behind the ready-to-receive message.
-		qp.ext = extOff
-		x.kick = true
+		s.ext = extOff
+		x.wakeTx = true
 	default:
 		return
 	}
@@ -86,13 +89,13 @@ func (qp *QP) extHeard() {
 func (qp *QP) sweepLocked() {
 	// The barrier is the last hidden request, behind a possible Read as
 	// ready-to-receive message.
-	if op := qp.SweepLocked(qp.ackedLocked()); op == verbs.OpRead && qp.SQ.Hidden == 0 && qp.ext == extPending && qp.initiator {
-		qp.ext = extOff
+	if op := qp.SweepLocked(qp.zc.ackedLocked()); op == verbs.OpRead && qp.SQ.Hidden == 0 && qp.start.ext == extPending && qp.start.initiator {
+		qp.start.ext = extOff
 	}
 }
 
 // Extensions reports whether the operations of RFC 7306 can be used.
-func (qp *QP) Extensions() bool { return qp.extRx() }
+func (qp *QP) Extensions() bool { return qp.start.extended() }
 
 // extension: an opcode of RFC 7306, which not every peer knows.
 func extension(o verbs.Opcode) bool {

@@ -9,7 +9,7 @@ import (
 // become what iWARP tells a peer.
 //
 // Lock order: QP.Mu, a region (Hold, or whatever changes it), then lendList.mu or
-// Device.Atomics, which are the leaves; QP.txIO is taken with none of them. Who holds
+// Device.Atomics, which are the leaves; transmitter.io is taken with none of them. Who holds
 // lendList.mu, or a region already, gets at another region by TryHold only: whoever
 // revokes that one has it locked and may be waiting for the list, or for the region
 // that is held.

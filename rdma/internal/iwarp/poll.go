@@ -10,7 +10,7 @@ import (
 // (25 to 30 µs on a virtual machine: an interrupt between processors and an exit of
 // the halted one). So a receiver may look a little longer first.
 
-// BusyPollAuto is the ConnParams.BusyPoll that looks longer only where that pays:
+// BusyPollAuto is the Params.BusyPoll that looks longer only where that pays:
 // while the peer answers at once.
 const BusyPollAuto time.Duration = -1
 
@@ -18,51 +18,62 @@ const BusyPollAuto time.Duration = -1
 // scheduler is all that hears other sockets.
 const pollStreak = 5 * time.Millisecond
 
+// waiting is how the receiver waits for bytes; it belongs to its goroutine.
+type waiting struct {
+	qp       *QP
+	limit    time.Duration // 0, BusyPollAuto, or how long the receiver spins
+	lastByte time.Duration // see clock: when the last byte came, or the last wait began
+	auto     autoPoll      // of BusyPollAuto
+	onlyP    bool          // of BusyPollAuto: whoever polls keeps the scheduler from looking at other sockets
+}
+
 // epoch is what the clock of this file counts from.
 var epoch = time.Now()
 
 func clock() time.Duration { return time.Since(epoch) }
 
-// rxBusyPoll spins on the socket for up to d after the last byte before it parks
+// fixed spins on the socket for up to d after the last byte before it parks
 // in the poller. After a second of silence it parks at once.
-func (qp *QP) rxBusyPoll(fd uintptr, d time.Duration) bool {
+func (w *waiting) fixed(fd uintptr, d time.Duration) bool {
+	qp := w.qp
 	x := &qp.rx
 	for {
 		before := x.stats.Bytes
-		if qp.rxPoll(fd) {
+		if x.poll(fd) {
 			return true
 		}
 		now := clock()
 		if x.stats.Bytes != before {
-			qp.lastByte = now
+			w.lastByte = now
 			continue
 		}
-		if quiet := now - qp.lastByte; quiet > d || quiet > time.Second {
+		if quiet := now - w.lastByte; quiet > d || quiet > time.Second {
 			return false
 		}
 		runtime.Gosched() // whoever else has work goes first
 	}
 }
 
-// rxAutoPoll is rxPoll under the rule of autoPoll.
-func (qp *QP) rxAutoPoll(fd uintptr) bool {
-	x, p := &qp.rx, &qp.auto
+// adaptive is poll under the rule of autoPoll.
+func (w *waiting) adaptive(fd uintptr) bool {
+	qp := w.qp
+	x, p := &qp.rx, &w.auto
 	qp.dev.awake.Add(1)
 	quiet := false
 	defer func() {
 		if quiet {
 			qp.conn.Quiet(false)
 		}
-		qp.lastByte = clock()
+		w.lastByte = clock()
 		qp.dev.awake.Add(-1)
 	}()
 	begin := clock()
 	if qp.dev.turn.Swap(qp.Num) != qp.Num {
 		p.crowd(begin)
 	}
-	for parked := begin - qp.lastByte; ; parked = 0 {
+	for parked := begin - w.lastByte; ; parked = 0 {
 		bytes := x.stats.Bytes
-		if qp.rxPoll(fd) {
+		if x.poll(fd) {
 			return true
 		}
 		if x.stats.Bytes == bytes {
@@ -71,17 +82,17 @@ func (qp *QP) rxAutoPoll(fd uintptr) bool {
 		now := clock()
 		p.woke(now, parked)
 		switch {
-		case p.state != pollLooking, x.stage != rxHeader, x.r != x.w:
+		case p.state != pollLooking, x.stage != rxHeader, x.in.r != x.in.w:
 			return false
-		case qp.onlyP && now-begin > pollStreak:
+		case w.onlyP && now-begin > pollStreak:
 			return false
 		}
 		if !quiet {
 			quiet = true
 			qp.conn.Quiet(true)
 		}
-		if !qp.look(now) {
-			qp.publishRx()
+		if !w.look(now) {
+			x.publish()
 			return false
 		}
 	}
@@ -89,8 +100,9 @@ func (qp *QP) rxAutoPoll(fd uintptr) bool {
 
 // look waits for bytes without parking. Queue pairs of one device do not look at
 // the same time: with several at work, each would delay the others.
-func (qp *QP) look(start time.Duration) bool {
-	p := &qp.auto
+func (w *waiting) look(start time.Duration) bool {
+	qp := w.qp
+	p := &w.auto
 	for now := start; ; {
 		if qp.dev.awake.Load() > 1 || qp.dev.turn.Load() != qp.Num {
 			p.crowd(now)

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"softiser/internal/sockio"
-	"softiser/rdma/internal/verbs"
 )
 
 // A look finds what has come, ends in vain in time, and makes way for others.
@@ -29,12 +28,13 @@ func TestLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	qp := &QP{QP: new(verbs.QP), dev: &Device{}, conn: conn}
-	p, stats := &qp.auto, &qp.rx.stats
+	qp, _ := newPair(t, 1)
+	qp.conn = conn
+	p, stats := &qp.wait.auto, &qp.rx.stats
 	qp.dev.awake.Store(1)
 
 	p.to(pollLooking)
-	if qp.look(clock()) {
+	if qp.wait.look(clock()) {
 		t.Error("it found bytes in an empty socket")
 	}
 	if p.state != pollResting || stats.PollCalls == 0 || stats.Polled != 0 {
@@ -45,7 +45,7 @@ func TestLook(t *testing.T) {
 	p.to(pollLooking)
 	qp.dev.awake.Store(2)
 	calls := stats.PollCalls
-	if qp.look(clock()) || p.state != pollResting || stats.PollCalls != calls {
+	if qp.wait.look(clock()) || p.state != pollResting || stats.PollCalls != calls {
 		t.Errorf("beside another queue pair at work: %v, %d calls", p.state, stats.PollCalls-calls)
 	}
 
@@ -57,7 +57,7 @@ func TestLook(t *testing.T) {
 	if err := conn.ReadLoop(func(uintptr) bool { return conn.Readable() }); err != nil {
 		t.Fatal(err)
 	}
-	if !qp.look(clock()) || stats.Polled != 1 || p.credit != pollWorth {
+	if !qp.wait.look(clock()) || stats.Polled != 1 || p.credit != pollWorth {
 		t.Errorf("bytes in the socket were not found: %d hits, %v earned", stats.Polled, p.credit)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"time"
 
 	"softiser/internal/sockio"
@@ -18,8 +17,6 @@ const (
 	lingerTimeout = 500 * time.Millisecond // for the peer's FIN behind it
 	finTimeout    = 3 * time.Second        // for the peer's FIN after a graceful close
 )
-
-func setPanicOnFault() bool { return debug.SetPanicOnFault(true) }
 
 // termLocked remembers the Terminate to send; the first one counts.
 func (qp *QP) termLocked(t *wire.Term) {
@@ -75,8 +72,8 @@ func (qp *QP) Stop() { qp.conn.Interrupt() }
 
 // Drain sends FIN when everything has been sent; see verbs.Engine.
 func (qp *QP) Drain() {
-	if !qp.txBusy {
-		qp.finLocked()
+	if !qp.tx.busy {
+		qp.tx.finLocked()
 	}
 }
 
@@ -96,8 +93,8 @@ func (qp *QP) teardown(cause error) {
 		}
 		qp.DieLocked()
 	}
-	for qp.txBusy {
-		qp.txIdle.Wait()
+	for qp.tx.busy {
+		qp.tx.idle.Wait()
 	}
 	term := qp.term
 	hook := func() {}
@@ -107,7 +104,7 @@ func (qp *QP) teardown(cause error) {
 	err, remote := qp.Err, qp.remote
 	qp.Mu.Unlock()
 	hook()
-	close(qp.txStop)
+	close(qp.tx.stop)
 
 	if term != nil {
 		qp.sendTerminate(term)
@@ -121,10 +118,10 @@ func (qp *QP) teardown(cause error) {
 	}
 	qp.StatMu.Unlock()
 	qp.Owner().Ended(err)
-	qp.zcSettle()
+	qp.zc.settle()
 	qp.flush()
 
-	if !qp.finSent {
+	if !qp.tx.finSent {
 		_ = qp.conn.CloseWrite()
 	}
 	if term != nil || remote {
@@ -132,11 +129,11 @@ func (qp *QP) teardown(cause error) {
 	}
 	_ = qp.conn.Close()
 	qp.Mu.Lock()
-	if qp.fin != nil {
-		qp.fin.Stop()
+	if qp.tx.fin != nil {
+		qp.tx.fin.Stop()
 	}
 	qp.Mu.Unlock()
-	qp.releaseSinks()
+	qp.reads.releaseSinks()
 	qp.SendCQ.Dispatch()
 	qp.RecvCQ.Dispatch()
 	qp.Owner().Event(verbs.EventDisconnected)
@@ -177,18 +174,18 @@ func (qp *QP) sendTerminate(term *wire.Term) {
 // receive queue. Preconditions: nobody transmits or receives any more.
 func (qp *QP) flush() {
 	x := &qp.rx
-	qp.flushWC()
+	x.flushWC()
 	qp.Mu.Lock()
 	qp.tx.iov = nil
 	clear(qp.tx.vec[:cap(qp.tx.vec)])
-	for qp.orqHead != qp.orqTail {
-		o := qp.oldestLocked()
+	for qp.reads.orqHead != qp.reads.orqTail {
+		o := qp.reads.oldestLocked()
 		o.sink.Revoke()
 		o.e = nil
-		qp.orqHead++
+		qp.reads.orqHead++
 	}
-	qp.irqHead = qp.irqTail
-	qp.heardLocked()
+	qp.reads.irqHead = qp.reads.irqTail
+	qp.start.heardLocked()
 	qp.FlushSendsLocked()
 	if x.recv.active {
 		st := x.recv.status
@@ -199,20 +196,9 @@ func (qp *QP) flush() {
 		x.recv.active = false
 	}
 	qp.FlushRecvsLocked(&x.recv.buf)
-	qp.publishTxLocked()
-	qp.publishRx()
+	qp.tx.publishLocked()
+	x.publish()
 	hook := qp.SetState(verbs.StateError)
 	qp.Mu.Unlock()
 	hook()
-}
-
-// releaseSinks gives the STags of the ORD slots back.
-func (qp *QP) releaseSinks() {
-	qp.Mu.Lock()
-	sinks := qp.sinks
-	qp.sinks = nil
-	qp.Mu.Unlock()
-	for _, s := range sinks {
-		qp.Dev.Table.Remove(s)
-	}
 }

@@ -46,12 +46,13 @@ const (
 	rxTrailer
 )
 
-// rxState belongs to the receive goroutine.
-type rxState struct {
-	buf  []byte
-	r, w int
-	vec  []sockio.Vec
-	err  error // why the loop has ended
+// receiver belongs to the receive goroutine: the machine over the FPDUs, and what they
+// mean. How the bytes come in is the intake's.
+type receiver struct {
+	qp *QP
+	in intake
+
+	err error // why the loop has ended
 
 	stage  rxStage
 	crcOn  bool
@@ -73,7 +74,7 @@ type rxState struct {
 	detail string
 
 	msn      [4]uint32 // expected next, by queue number
-	any      bool      // an FPDU has been received
+	begun    bool      // an FPDU has been received
 	extWait  bool      // responder: the announcement of the peer may be among the first FPDUs
 	recv     rxRecv    // Send in progress
 	announce bool      // the FPDU is an announcement, see ext.go
@@ -82,31 +83,34 @@ type rxState struct {
 	term     [wire.MaxTermLen]byte
 	nterm    int
 
-	cuts   rxCuts
-	pat    rxPattern
-	short  bool // the peer's FPDUs are too short for direct placement
-	expect int  // > 0: a direct payload is likely to be next
-
-	wcs   [wcBatch]verbs.WC
-	nwc   int
-	kick  bool // the transmitter may have something to do
-	lone  int  // wake-ups in a row that brought one message each, up to loneProof
-	stats rxStats
-	scrap []byte // where dropped payload goes
+	wcs    [wcBatch]verbs.WC
+	nwc    int
+	wakeTx bool // the transmitter may have something to do
+	single int  // wake-ups in a row that brought one message each, up to loneProof
+	stats  rxStats
 }
 
-// rxLoop is the receive goroutine.
-func (qp *QP) rxLoop() {
+// init makes the receiver of a connection.
+func (x *receiver) init(crc bool) {
+	x.in.buf = make([]byte, rxBuf)
+	x.in.vec = make([]sockio.Vec, 0, rxVec)
+	x.crcOn = crc
+	x.msn = [4]uint32{1, 1, 1, 1}
+}
+
+// loop is the receive goroutine.
+func (x *receiver) loop() {
+	qp := x.qp
 	defer qp.wg.Done()
-	poll := qp.rxPoll
-	switch d := qp.busyPoll; {
+	poll := x.poll
+	switch d := qp.wait.limit; {
 	case d > 0:
-		poll = func(fd uintptr) bool { return qp.rxBusyPoll(fd, d) }
+		poll = func(fd uintptr) bool { return qp.wait.fixed(fd, d) }
 	case d == BusyPollAuto:
-		poll = qp.rxAutoPoll
+		poll = qp.wait.adaptive
 	}
 	err := qp.conn.ReadLoop(poll)
-	for sockio.IsNotPollable(err) && qp.rx.err == nil && !qp.Dying.Load() {
+	for sockio.IsNotPollable(err) && x.err == nil && !qp.Dying.Load() {
 		// A notice on a full socket came as an error event alone, and the poller
 		// refuses to wait until another event has come.
 		if err = nil; poll(0) {
@@ -115,177 +119,117 @@ func (qp *QP) rxLoop() {
 		time.Sleep(sockio.Pause)
 		err = qp.conn.ReadLoop(poll)
 	}
-	if qp.rx.err != nil {
-		err = qp.rx.err
+	if x.err != nil {
+		err = x.err
 	}
 	qp.teardown(err)
 }
 
-// rxPoll reads and handles until the socket is empty (false) or the connection
+// poll reads and handles until the socket is empty (false) or the connection
 // has ended (true).
 //
 // A call that finds the socket empty is one of three at depth 1. It is left out where
 // messages come one by one and the read itself has said that nothing is left (ADR 77).
 // Where they come in batches the next ones may well arrive while these are handled,
 // and looking once more is cheaper than waiting.
-func (qp *QP) rxPoll(uintptr) bool {
-	x := &qp.rx
-	lone := x.lone == loneProof
+func (x *receiver) poll(uintptr) bool {
+	qp := x.qp
+	lone := x.single == loneProof
 	qp.conn.Ask(lone)
 	before := x.stats.answers()
 	for {
 		if qp.Dying.Load() {
 			return true
 		}
-		n, err := qp.rxRead()
+		n, err := x.in.read()
 		if err == sockio.ErrAgain {
 			x.alone(x.stats.answers() - before)
-			qp.rxIdle()
+			x.idle()
 			return false
 		}
 		if err == nil && n == 0 {
 			x.err = io.EOF
-			if x.stage != rxHeader || x.r != x.w {
+			if x.stage != rxHeader || x.in.r != x.in.w {
 				x.err = io.ErrUnexpectedEOF
 			}
 			return true
 		}
 		if err != nil {
-			if err == sockio.ErrFault && x.cuts.aimed > 0 {
-				x.cuts.off = true // which piece it was is found out one by one
+			if err == sockio.ErrFault && x.in.cuts.aimed > 0 {
+				x.in.cuts.off = true // which piece it was is found out one by one
 				continue
 			}
 			if err == sockio.ErrFault && x.left > 0 {
-				qp.placeFault()
+				x.placeFault()
 				continue
 			}
 			x.err = err
 			return true
 		}
-		err = qp.rxConsume()
-		qp.rxFlush()
+		err = x.consume()
+		x.flush()
 		if err != nil {
 			x.err = err
 			return true
 		}
-		if lone && qp.conn.Drained() && x.stage == rxHeader && x.r == x.w && x.stats.answers() == before+1 {
-			qp.rxIdle()
+		if lone && qp.conn.Drained() && x.stage == rxHeader && x.in.r == x.in.w && x.stats.answers() == before+1 {
+			x.idle()
 			qp.conn.Waits()
 			return false
 		}
 	}
 }
 
-// rxIdle is called when the socket is empty.
-func (qp *QP) rxIdle() {
-	qp.publishRx()
+// idle is called when the socket is empty.
+func (x *receiver) idle() {
+	qp := x.qp
+	x.publish()
 	if qp.zc.mode != ZerocopyOff {
-		qp.zcDrain()
+		qp.zc.drain()
 	}
 }
 
 // alone enters that a wake-up has brought n messages.
-func (x *rxState) alone(n uint64) {
+func (x *receiver) alone(n uint64) {
 	switch {
 	case n > 1:
-		x.lone = 0
-	case n == 1 && x.lone < loneProof:
-		x.lone++
+		x.single = 0
+	case n == 1 && x.single < loneProof:
+		x.single++
 	}
 }
 
-// rxRead reads: straight into the destination when much payload is still to come,
-// and into the next ones when they are known, else into the buffer.
-func (qp *QP) rxRead() (int, error) {
-	n, err := qp.rxCall()
-	qp.rx.stats.Bytes += uint64(max(n, 0))
-	return n, err
-}
-
-func (qp *QP) rxCall() (int, error) {
-	x := &qp.rx
-	x.stats.RecvCalls++
-	x.vec = x.vec[:0]
-	x.cuts.aimed, x.cuts.n, x.cuts.i = 0, 0, 0
-	x.r, x.w = 0, copy(x.buf, x.buf[x.r:x.w]) // part of a header or of a trailer
-	if x.w == 0 && x.stage == rxPayload && x.paylen >= directMin && x.left > 0 {
-		if look := qp.peekPast(); look > 0 {
-			return qp.peek(look)
-		}
-		return qp.rxDirect()
-	}
-	if !x.busy() && qp.guess(x.lead()) {
-		n, err := qp.conn.Readv(x.vec, true)
-		clear(x.vec)
-		if e := qp.settle(n); e != nil {
-			err = e
-		}
-		return n, err
-	}
-	limit := len(x.buf) - x.w
-	switch look := qp.peekLen(); {
-	case x.cuts.off:
-		x.cuts.off = false
-		limit = x.want()
-	case look > 0:
-		return qp.peek(look)
-	}
-	n, err := qp.conn.Read(x.buf[x.w : x.w+limit])
-	x.w += max(n, 0)
-	return n, err
-}
-
-// want is how much to read so that no long payload comes along: to the next
-// header, or to the end of a short FPDU and the header behind it.
-func (x *rxState) want() int {
-	const next = wire.LenField + wire.TaggedLen
-	have := x.w - x.r
-	if x.stage != rxHeader {
-		return x.left + wire.Pad(x.ulen) + wire.CRCLen + next - have
-	}
-	if have < 4 {
-		return next - have
-	}
-	ulen := int(binary.BigEndian.Uint16(x.buf[x.r:]))
-	hl := wire.LenField + wire.Ops[wire.Control(binary.BigEndian.Uint16(x.buf[x.r+2:])).Op()].Hdr
-	if ulen+wire.LenField-hl >= directMin {
-		return hl - have
-	}
-	return wire.FPDULen(ulen) + next - have
-}
-
-// rxConsume runs the machine over the bytes in the buffer.
-func (qp *QP) rxConsume() error {
-	x := &qp.rx
+// consume runs the machine over the bytes in the buffer.
+func (x *receiver) consume() error {
 	for {
-		k := &x.cuts
-		have := x.buf[x.r:x.w]
+		k := &x.in.cuts
+		have := x.in.buf[x.in.r:x.in.w]
 		if k.i < k.n {
-			have = x.buf[x.r:k.all[k.i].pos]
+			have = x.in.buf[x.in.r:k.all[k.i].pos]
 		}
 		switch x.stage {
 		case rxHeader:
-			n, ok := qp.rxParse(have)
+			n, ok := x.parse(have)
 			if !ok {
 				return nil
 			}
-			x.r += n
+			x.in.r += n
 			x.stage = rxPayload
 			if x.paylen >= directMin {
-				x.pat.measure()
+				x.in.pattern.measure()
 			}
 		case rxPayload:
 			if k.i < k.n && len(have) == 0 && x.left > 0 {
-				qp.consumeCut()
+				x.in.consumeCut()
 			} else if n := min(x.left, len(have)); n > 0 {
-				qp.rxCopy(have[:n])
-				x.r += n
+				x.place(have[:n])
+				x.in.r += n
 			}
 			if x.left > 0 {
 				return nil
 			}
 			if x.paylen >= directMin {
-				x.learn()
+				x.in.learn()
 			}
 			x.stage = rxTrailer
 		case rxTrailer:
@@ -293,9 +237,9 @@ func (qp *QP) rxConsume() error {
 			if len(have) < n {
 				return nil
 			}
-			x.r += n
-			x.pat.since += n
-			if err := qp.rxEnd(have[:n]); err != nil {
+			x.in.r += n
+			x.in.pattern.since += n
+			if err := x.trailer(have[:n]); err != nil {
 				return err
 			}
 			x.stage = rxHeader
@@ -303,10 +247,9 @@ func (qp *QP) rxConsume() error {
 	}
 }
 
-// rxParse starts the FPDU at the front of b. It returns the length of its header,
+// parse starts the FPDU at the front of b. It returns the length of its header,
 // or false when that is not there yet.
-func (qp *QP) rxParse(b []byte) (int, bool) {
-	x := &qp.rx
+func (x *receiver) parse(b []byte) (int, bool) {
 	if len(b) < wire.LenField {
 		return 0, false
 	}
@@ -339,26 +282,26 @@ func (qp *QP) rxParse(b []byte) (int, bool) {
 		if wire.CRC(x.crc, b[hl:whole-wire.CRCLen]) != wire.GetCRC(b[whole-wire.CRCLen:whole]) {
 			x.fail(wire.CauseCRC, "")
 		} else {
-			qp.rxBegin()
+			x.begin()
 		}
 	} else {
-		qp.rxBegin()
+		x.begin()
 	}
-	x.pat.since += hl
+	x.in.pattern.since += hl
 	return hl, true
 }
 
 // fail notes a failed check; the first one counts.
-func (x *rxState) fail(c wire.Cause, detail string) {
+func (x *receiver) fail(c wire.Cause, detail string) {
 	if x.pend == causeNone {
 		x.pend, x.detail = c, detail
 	}
 	x.dst = rxDest{kind: destScrap}
 }
 
-// rxEnd handles the trailer: CRC, pending errors, then what the segment means.
-func (qp *QP) rxEnd(trailer []byte) error {
-	x := &qp.rx
+// trailer handles the trailer: CRC, pending errors, then what the segment means.
+func (x *receiver) trailer(trailer []byte) error {
+	qp := x.qp
 	pad := len(trailer) - wire.CRCLen
 	x.stats.FPDUs++
 	if x.crcOn && !x.crcBad {
@@ -371,24 +314,24 @@ func (qp *QP) rxEnd(trailer []byte) error {
 		if x.pend == wire.CauseTooLong {
 			x.recv.status = verbs.StatusLocalLength
 		}
-		return qp.rxTerminate(x.pend, x.detail)
+		return x.terminate(x.pend, x.detail)
 	}
-	if !x.any {
-		qp.firstFPDU()
+	if !x.begun {
+		x.firstFPDU()
 		if x.pend != causeNone {
-			return qp.rxTerminate(x.pend, x.detail)
+			return x.terminate(x.pend, x.detail)
 		}
 	}
 	if x.extWait || x.announce {
-		qp.extHeard()
+		qp.start.extHeard()
 	}
-	return qp.rxDone()
+	return x.done()
 }
 
-// rxTerminate prepares the Terminate for a failed check and returns the error that
+// terminate prepares the Terminate for a failed check and returns the error that
 // ends the receive loop.
-func (qp *QP) rxTerminate(c wire.Cause, detail string) error {
-	x := &qp.rx
+func (x *receiver) terminate(c wire.Cause, detail string) error {
+	qp := x.qp
 	t := &wire.Term{Cause: c}
 	local := c == wire.CauseLocal || c == wire.CauseDDPLocal
 	if c.Layer() != wire.LayerLLP && !local && x.hlen >= wire.LenField+wire.TaggedLen {
@@ -413,18 +356,18 @@ func (qp *QP) rxTerminate(c wire.Cause, detail string) error {
 	return err
 }
 
-// rxFlush ends a batch: completions become visible, the transmitter is started if
+// flush ends a batch: completions become visible, the transmitter is started if
 // what has come allows it, handlers run.
-func (qp *QP) rxFlush() {
-	x := &qp.rx
-	if x.nwc == 0 && !x.kick {
+func (x *receiver) flush() {
+	qp := x.qp
+	if x.nwc == 0 && !x.wakeTx {
 		return
 	}
-	qp.flushWC()
+	x.flushWC()
 	qp.inRx.Store(true)
-	if x.kick {
-		x.kick = false
-		qp.Push()
+	if x.wakeTx {
+		x.wakeTx = false
+		qp.tx.push()
 	}
 	qp.RecvCQ.Dispatch()
 	if qp.SendCQ != qp.RecvCQ {
@@ -435,9 +378,9 @@ func (qp *QP) rxFlush() {
 
 // flushWC moves collected receive completions to the completion queue. The
 // counters are brought up to date first, so that they agree with what completes.
-func (qp *QP) flushWC() {
-	x := &qp.rx
-	qp.publishRx()
+func (x *receiver) flushWC() {
+	qp := x.qp
+	x.publish()
 	if x.nwc == 0 {
 		return
 	}

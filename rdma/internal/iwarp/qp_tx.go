@@ -3,6 +3,7 @@ package iwarp
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"softiser/internal/sockio"
@@ -12,7 +13,7 @@ import (
 )
 
 // Transmitting. Whoever pushes work onto an idle queue pair becomes its
-// transmitter (txBusy): normally the poster itself, so that a request leaves in
+// transmitter (busy): normally the poster itself, so that a request leaves in
 // the system call of the goroutine that made it. The transmitter works in rounds:
 //
 //	build   FPDUs of as many messages as fit a round: headers, pads and CRCs in
@@ -33,8 +34,26 @@ const (
 	pushBytes   = 8 << 20   // and any other poster, for whom others keep posting
 )
 
-// txState belongs to the transmitter, whoever that is at the moment.
-type txState struct {
+// transmitter is the sending half. Whoever transmits at the moment owns what is below io.
+type transmitter struct {
+	qp *QP
+
+	// Guarded by QP.Mu.
+	busy    bool // somebody is the transmitter
+	allowed bool // FPDUs may be sent (RFC 5044 §7.1.2: responder after the first FPDU)
+	finSent bool
+	sentOff uint64      // bytes of the stream that the kernel has taken
+	empty   emptyWrite  // zero-length Writes that are due, see empty.go
+	idle    sync.Cond   // busy has become false; on QP.Mu
+	fin     *time.Timer // waits for the peer's FIN
+
+	wake chan struct{} // capacity 1
+	stop chan struct{}
+
+	// io is held by the transmitter while it builds and sends a round. Taken
+	// before QP.Mu.
+	io sync.Mutex
+
 	hdr   []byte       // capacity hdrRing, never reallocated
 	vec   []sockio.Vec // capacity sockio.MaxVec
 	iov   []sockio.Vec // what is left to send of vec
@@ -51,11 +70,11 @@ type txState struct {
 	msn    [4]uint32  // next to use, by queue number
 	sqTurn bool       // a response has just been sent: the send queue is next
 	local  *verbs.WQE // a local operation is next and waits for the round to end
-	refs   []txRef    // memory of Read Responses in this round, guarded by txIO
+	refs   []txRef    // memory of Read Responses in this round, guarded by io
 	gone   int        // of refs: those that have been sent
 	sent   int        // of bytes: what the socket has taken
 	at     txMark
-	poison bool  // one of refs[gone:] has been revoked, guarded by txIO
+	poison bool  // one of refs[gone:] has been revoked, guarded by io
 	reason error // why building failed
 	stats  txStats
 }
@@ -67,8 +86,24 @@ type txRef struct {
 	end int // bytes of the round when it has been sent
 }
 
+// init makes the transmitter of a connection with FPDUs of up to fpdu bytes.
+func (t *transmitter) init(crc bool, fpdu int) {
+	t.hdr = make([]byte, 0, hdrRing)
+	t.vec = make([]sockio.Vec, 0, sockio.MaxVec)
+	t.crc, t.round = crc, roundBytes
+	if crc {
+		t.round = roundCRC
+	}
+	t.maxTagged = (fpdu - wire.LenField - wire.TaggedLen - wire.CRCLen) &^ 3
+	if t.maxTagged >= 2*directMin {
+		t.maxTagged &^= directMin - 1 // whole pages, as most buffers are
+	}
+	t.maxUntagged = (fpdu - wire.LenField - wire.UntaggedLen - wire.CRCLen) &^ 3
+	t.msn = [4]uint32{1, 1, 1, 1}
+}
+
 // taken enters that the socket has taken n bytes of the round.
-func (t *txState) taken(n int) {
+func (t *transmitter) taken(n int) {
 	t.iov = sockio.Skip(t.iov, n)
 	t.sent += n
 	for t.gone < len(t.refs) && t.refs[t.gone].end <= t.sent {
@@ -104,14 +139,15 @@ const (
 	txDead                    // the connection is ending; no longer the transmitter
 )
 
-// Push transmits what is queued, if nobody is doing so already. CQ handlers may
+// push transmits what is queued, if nobody is doing so already. CQ handlers may
 // run inside it.
-func (qp *QP) Push() {
+func (t *transmitter) push() {
+	qp := t.qp
 	qp.Mu.Lock()
-	if qp.txBusy || qp.Dying.Load() || !qp.workLocked() {
+	if t.busy || qp.Dying.Load() || !t.workLocked() {
 		ended := qp.Flushed
-		if !qp.txBusy && !qp.Dying.Load() {
-			qp.finLocked() // an answer may have emptied the queue
+		if !t.busy && !qp.Dying.Load() {
+			t.finLocked() // an answer may have emptied the queue
 		}
 		qp.Mu.Unlock()
 		if ended {
@@ -119,24 +155,25 @@ func (qp *QP) Push() {
 		}
 		return
 	}
-	qp.txBusy = true
+	t.busy = true
 	qp.Mu.Unlock()
 	share := pushBytes
 	if qp.inRx.Load() {
 		share = rxPushBytes
 	}
-	switch qp.transmit(share) {
+	switch t.transmit(share) {
 	case txAgain, txShare:
-		qp.txWake <- struct{}{} // room is certain: only the transmitter sends
+		t.wake <- struct{}{} // room is certain: only the transmitter sends
 	}
 }
 
-// txLoop is the transmit goroutine.
-func (qp *QP) txLoop() {
+// loop is the transmit goroutine.
+func (t *transmitter) loop() {
+	qp := t.qp
 	defer qp.wg.Done()
 	poll := func(uintptr) bool {
 		for {
-			switch qp.transmit(pushBytes) {
+			switch t.transmit(pushBytes) {
 			case txAgain:
 				return false
 			case txShare:
@@ -148,22 +185,23 @@ func (qp *QP) txLoop() {
 	}
 	for {
 		select {
-		case <-qp.txWake:
-		case <-qp.txStop:
+		case <-t.wake:
+		case <-t.stop:
 			return
 		}
 		if err := qp.conn.WriteLoop(poll); err != nil {
 			// Interrupted while waiting for room: the role was still ours.
-			qp.txQuit()
+			t.quit()
 		}
 	}
 }
 
-// txQuit gives the transmitter's role up.
-func (qp *QP) txQuit() txResult {
+// quit gives the transmitter's role up.
+func (t *transmitter) quit() txResult {
+	qp := t.qp
 	qp.Mu.Lock()
-	qp.txBusy = false
-	qp.txIdle.Broadcast()
+	t.busy = false
+	t.idle.Broadcast()
 	qp.Mu.Unlock()
 	return txDead
 }
@@ -171,15 +209,15 @@ func (qp *QP) txQuit() txResult {
 // transmit runs rounds until there is nothing to do, the socket is full, share
 // bytes have been sent, or the connection ends. Preconditions: the caller is the
 // transmitter; no lock is held.
-func (qp *QP) transmit(share int) txResult {
-	t := &qp.tx
+func (t *transmitter) transmit(share int) txResult {
+	qp := t.qp
 	for {
 		if qp.Dying.Load() {
-			return qp.txQuit()
+			return t.quit()
 		}
-		qp.txIO.Lock()
+		t.io.Lock()
 		if len(t.iov) == 0 {
-			qp.buildRound()
+			t.buildRound()
 		}
 		var n int
 		var err error
@@ -190,7 +228,7 @@ func (qp *QP) transmit(share int) txResult {
 			err = t.reason
 		case len(t.iov) > 0:
 			var used bool
-			if n, err, used = qp.zcWrite(); !used {
+			if n, err, used = qp.zc.write(); !used {
 				n, err = qp.conn.Writev(t.iov, t.crc) // the CRC has just read it all
 				t.stats.SendCalls++
 			}
@@ -206,29 +244,29 @@ func (qp *QP) transmit(share int) txResult {
 		if len(t.iov) > 0 {
 			local = nil
 		}
-		qp.txIO.Unlock()
+		t.io.Unlock()
 		if err != nil && err != sockio.ErrAgain {
-			qp.txFail(err)
-			return qp.txQuit()
+			t.fail(err)
+			return t.quit()
 		}
 		if local != nil {
-			qp.runLocal(local)
+			t.runLocal(local)
 			t.local = nil
 		}
 		share -= n
 
 		qp.Mu.Lock()
-		if qp.sentOff == 0 && n > 0 && qp.initiator {
-			qp.armNudgeLocked()
+		if t.sentOff == 0 && n > 0 && qp.start.initiator {
+			qp.start.armNudgeLocked()
 		}
-		qp.sentOff += uint64(n)
-		qp.publishTxLocked()
+		t.sentOff += uint64(n)
+		t.publishLocked()
 		qp.sweepLocked()
-		idle := len(t.iov) == 0 && !t.cur.active && !qp.workLocked()
+		idle := len(t.iov) == 0 && !t.cur.active && !t.workLocked()
 		if idle {
-			qp.finLocked()
-			qp.txBusy = false
-			qp.txIdle.Broadcast()
+			t.finLocked()
+			t.busy = false
+			t.idle.Broadcast()
 		}
 		qp.Mu.Unlock()
 		qp.SendCQ.Dispatch()
@@ -246,8 +284,9 @@ func (qp *QP) transmit(share int) txResult {
 
 var errPoison = errors.New("rdma: memory was invalidated while the peer was reading it")
 
-// txFail turns a failed round into the end of the connection.
-func (qp *QP) txFail(err error) {
+// fail turns a failed round into the end of the connection.
+func (t *transmitter) fail(err error) {
+	qp := t.qp
 	st := verbs.StatusFatal
 	cause := wire.CauseLocal
 	term := true
@@ -259,7 +298,7 @@ func (qp *QP) txFail(err error) {
 		st = verbs.StatusLocalFault
 		err = fmt.Errorf("rdma: memory that was to be sent cannot be read: %w", err)
 		// A header without its payload may be out: no boundary for a Terminate.
-		term = len(qp.tx.iov) == 0
+		term = len(t.iov) == 0
 	case errors.Is(err, errLKey):
 		st = verbs.StatusLocalProtection
 	case err == errPoison:
@@ -269,7 +308,7 @@ func (qp *QP) txFail(err error) {
 		err = fmt.Errorf("rdma: send: %w", err)
 	}
 	qp.Mu.Lock()
-	if e := qp.culpritLocked(); st != verbs.StatusFatal && e != nil {
+	if e := t.culpritLocked(); st != verbs.StatusFatal && e != nil {
 		e.Status = st
 	}
 	if term {
@@ -281,13 +320,14 @@ func (qp *QP) txFail(err error) {
 
 // culpritLocked is the work request that was being built or sent: the oldest one
 // that the kernel has not taken as a whole; nil when it was a Read Response.
-func (qp *QP) culpritLocked() *verbs.WQE {
+func (t *transmitter) culpritLocked() *verbs.WQE {
+	qp := t.qp
 	for i := qp.SQ.Head; i != qp.SQ.Next; i++ {
-		if e := qp.SQ.At(i); !e.Done && e.End > qp.sentOff {
+		if e := qp.SQ.At(i); !e.Done && e.End > t.sentOff {
 			return e
 		}
 	}
-	if qp.tx.cur.active && qp.tx.cur.resp || qp.SQ.Next == qp.SQ.Tail {
+	if t.cur.active && t.cur.resp || qp.SQ.Next == qp.SQ.Tail {
 		return nil
 	}
 	return qp.SQ.At(qp.SQ.Next)
@@ -295,36 +335,39 @@ func (qp *QP) culpritLocked() *verbs.WQE {
 
 // workLocked reports whether the transmitter has something to start or go on
 // with. Preconditions: qp.Mu is held.
-func (qp *QP) workLocked() bool {
-	if !qp.txOpen {
+func (t *transmitter) workLocked() bool {
+	qp := t.qp
+	if !t.allowed {
 		return false
 	}
-	return qp.empty != 0 || qp.irqHead != qp.irqTail || qp.runnableLocked() != nil
+	return t.empty != 0 || qp.reads.irqHead != qp.reads.irqTail || t.runnableLocked() != nil
 }
 
 // runnableLocked is the next work request if it may start now.
-func (qp *QP) runnableLocked() *verbs.WQE {
+func (t *transmitter) runnableLocked() *verbs.WQE {
+	qp := t.qp
 	if qp.SQ.Next == qp.SQ.Tail {
 		return nil
 	}
 	e := qp.SQ.At(qp.SQ.Next)
-	busy := qp.orqTail - qp.orqHead
+	busy := qp.reads.orqTail - qp.reads.orqHead
 	if e.Flags&verbs.FlagFence != 0 && busy > 0 {
 		return nil
 	}
 	// With ORD 0 it starts, and fails.
-	if e.Op.Answered() && busy > 0 && int(busy) >= len(qp.orq) {
+	if e.Op.Answered() && busy > 0 && int(busy) >= len(qp.reads.orq) {
 		return nil
 	}
-	if extension(e.Op) && qp.ext == extPending {
+	if extension(e.Op) && qp.start.ext == extPending {
 		return nil
 	}
 	return e
 }
 
-// runLocal does a local operation. It runs between rounds, without txIO, because
-// revoking takes the txIO of every queue pair that may be sending from the memory.
-func (qp *QP) runLocal(e *verbs.WQE) {
+// runLocal does a local operation. It runs between rounds, without io, because
+// revoking takes the io of every queue pair that may be sending from the memory.
+func (t *transmitter) runLocal(e *verbs.WQE) {
+	qp := t.qp
 	st := verbs.StatusSuccess
 	switch e.Op {
 	case verbs.OpLocalInv:
@@ -353,27 +396,29 @@ func (qp *QP) runLocal(e *verbs.WQE) {
 }
 
 // finLocked sends FIN when a graceful close waits for the queue to drain.
-func (qp *QP) finLocked() {
-	if qp.StateLocked() == verbs.StateClosing && !qp.finSent && qp.SQ.Head == qp.SQ.Tail && qp.irqHead == qp.irqTail {
-		qp.finSent = true
+func (t *transmitter) finLocked() {
+	qp := t.qp
+	if qp.StateLocked() == verbs.StateClosing && !t.finSent && qp.SQ.Head == qp.SQ.Tail && qp.reads.irqHead == qp.reads.irqTail {
+		t.finSent = true
 		_ = qp.conn.CloseWrite()
-		qp.fin = time.AfterFunc(finTimeout, func() {
+		t.fin = time.AfterFunc(finTimeout, func() {
 			qp.Fail(fmt.Errorf("%w: the peer did not close its side within %v", verbs.ErrTimeout, finTimeout))
 		})
 	}
 }
 
-// poisonTx is called when r has been revoked: it waits for the system call that
+// revoked is called when r has been revoked: it waits for the system call that
 // may be reading r, and makes sure that there is no further one.
-func (qp *QP) poisonTx(r *mem.Region) {
-	qp.txIO.Lock()
-	for _, ref := range qp.tx.refs[qp.tx.gone:] {
+func (t *transmitter) revoked(r *mem.Region) {
+	qp := t.qp
+	t.io.Lock()
+	for _, ref := range t.refs[t.gone:] {
 		if ref.r == r {
-			qp.tx.poison = true
+			t.poison = true
 		}
 	}
-	poisoned := qp.tx.poison
-	qp.txIO.Unlock()
+	poisoned := t.poison
+	t.io.Unlock()
 	if poisoned {
 		qp.Fail(errPoison)
 	}

@@ -13,40 +13,40 @@ import (
 type rdmapOp struct {
 	// begin checks the header of a segment, beyond what is checked for every type, and
 	// finds the place for its payload. It calls fail for what is wrong.
-	begin func(*QP)
+	begin func(*receiver)
 	// done acts on a segment that has passed all checks; nil: there is nothing to do. An
 	// error ends the connection.
-	done func(*QP) error
+	done func(*receiver) error
 	// pieces says that segments of an untagged message may begin anywhere in it.
 	pieces bool
 }
 
-// rdmapOps is indexed by verbs.Opcode; it has a row for each type that wire.Ops knows.
+// rdmapOps is indexed by wire.Opcode; it has a row for each type that wire.Ops knows.
 var rdmapOps = [...]rdmapOp{
-	wire.Write:        {begin: (*QP).beginWrite},
-	wire.ReadRequest:  {begin: (*QP).beginReadRequest, done: (*QP).readRequestDone},
-	wire.ReadResponse: {begin: (*QP).beginReadResponse, done: (*QP).readResponseDone},
-	wire.Send:         {begin: (*QP).beginSend, done: (*QP).sendSegmentDone, pieces: true},
-	wire.SendInv:      {begin: (*QP).beginSend, done: (*QP).sendSegmentDone, pieces: true},
-	wire.SendSE:       {begin: (*QP).beginSend, done: (*QP).sendSegmentDone, pieces: true},
-	wire.SendSEInv:    {begin: (*QP).beginSend, done: (*QP).sendSegmentDone, pieces: true},
-	wire.Terminate:    {begin: (*QP).beginTerminate, done: (*QP).terminateDone},
-	wire.Immediate:    {begin: (*QP).beginImmediate, done: (*QP).immediateDone},
-	wire.ImmediateSE:  {begin: (*QP).beginImmediate, done: (*QP).immediateDone},
-	wire.AtomicReq:    {begin: (*QP).beginAtomic, done: (*QP).atomicDone},
-	wire.AtomicResp:   {begin: (*QP).beginAtomicResponse, done: (*QP).atomicResponseDone},
+	wire.Write:        {begin: (*receiver).beginWrite},
+	wire.ReadRequest:  {begin: (*receiver).beginReadRequest, done: (*receiver).readRequestDone},
+	wire.ReadResponse: {begin: (*receiver).beginReadResponse, done: (*receiver).readResponseDone},
+	wire.Send:         {begin: (*receiver).beginSend, done: (*receiver).sendSegmentDone, pieces: true},
+	wire.SendInv:      {begin: (*receiver).beginSend, done: (*receiver).sendSegmentDone, pieces: true},
+	wire.SendSE:       {begin: (*receiver).beginSend, done: (*receiver).sendSegmentDone, pieces: true},
+	wire.SendSEInv:    {begin: (*receiver).beginSend, done: (*receiver).sendSegmentDone, pieces: true},
+	wire.Terminate:    {begin: (*receiver).beginTerminate, done: (*receiver).terminateDone},
+	wire.Immediate:    {begin: (*receiver).beginImmediate, done: (*receiver).immediateDone},
+	wire.ImmediateSE:  {begin: (*receiver).beginImmediate, done: (*receiver).immediateDone},
+	wire.AtomicReq:    {begin: (*receiver).beginAtomic, done: (*receiver).atomicDone},
+	wire.AtomicResp:   {begin: (*receiver).beginAtomicResponse, done: (*receiver).atomicResponseDone},
 }
 
 // opZeroFPDU stands for an FPDU without a ULPDU.
 const opZeroFPDU wire.Opcode = 0xff
 
 // ext is the RDMAP header behind the DDP header of an untagged segment.
-func (x *rxState) ext() []byte { return x.hdr[wire.LenField+wire.UntaggedLen:] }
+func (x *receiver) ext() []byte { return x.hdr[wire.LenField+wire.UntaggedLen:] }
 
 // beginReadRequest: the peer may read what it asks for (RFC 5040 §5.2.1). Nothing is
 // checked where it asks for nothing.
-func (qp *QP) beginReadRequest() {
-	x := &qp.rx
+func (x *receiver) beginReadRequest() {
+	qp := x.qp
 	var h wire.ReadReq
 	h.Parse(x.ext())
 	if h.Size == 0 {
@@ -61,15 +61,14 @@ func (qp *QP) beginReadRequest() {
 }
 
 // beginTerminate: the message is read as payload.
-func (qp *QP) beginTerminate() {
-	x := &qp.rx
+func (x *receiver) beginTerminate() {
 	x.dst = rxDest{kind: destTerm}
 	x.nterm = 0
 }
 
 // beginAtomic: Atomic Request (RFC 7306 §5).
-func (qp *QP) beginAtomic() {
-	x := &qp.rx
+func (x *receiver) beginAtomic() {
+	qp := x.qp
 	var h wire.Atomic
 	h.Parse(x.ext())
 	if h.Op != wire.FetchAdd && h.Op != wire.CmpSwap {
@@ -89,26 +88,25 @@ func (qp *QP) beginAtomic() {
 }
 
 // beginAtomicResponse: it must answer the oldest request.
-func (qp *QP) beginAtomicResponse() {
-	x := &qp.rx
+func (x *receiver) beginAtomicResponse() {
+	qp := x.qp
 	var h wire.AtomicReply
 	h.Parse(x.ext())
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
-	o := qp.oldestLocked()
+	o := qp.reads.oldestLocked()
 	if o == nil || o.e.Op == verbs.OpRead || o.msn != h.ID {
 		x.fail(wire.CauseOpcode, "Atomic Response that was not asked for")
 	}
 }
 
 // beginImmediate: Immediate Data takes a receive buffer, though it puts nothing there.
-func (qp *QP) beginImmediate() {
-	x := &qp.rx
+func (x *receiver) beginImmediate() {
 	if x.recv.active {
 		x.fail(wire.CauseMSNRange, "Immediate Data inside a Send")
 		return
 	}
-	if !qp.takeRecv() {
+	if !x.takeRecv() {
 		x.fail(wire.CauseNoBuffer, "Immediate Data without a receive buffer")
 	}
 }

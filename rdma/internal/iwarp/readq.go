@@ -1,9 +1,12 @@
 package iwarp
 
 import (
+	"errors"
+	"fmt"
+	"math/bits"
+
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/verbs"
-	"softiser/rdma/internal/wire"
 )
 
 // Reads and atomics in flight. Outgoing ones wait in the ORQ for their response,
@@ -27,27 +30,83 @@ type irqEntry struct {
 	srcTO    uint64
 }
 
-// pushORQLocked takes the next slot for e; runnableLocked has seen that there is
+// reads is what is in flight. It is guarded by QP.Mu.
+type reads struct {
+	qp      *QP
+	orq     []orqEntry // sent, in order; ring of ORD
+	orqHead uint32
+	orqTail uint32
+	irq     []irqEntry // to answer; ring, power of two
+	irqHead uint32
+	irqTail uint32
+	sinks   []*mem.Region // one per slot of orq
+}
+
+// makeSinks registers the windows into which the answers to n Reads go.
+func (q *reads) makeSinks(n int) ([]*mem.Region, error) {
+	qp := q.qp
+	sinks := make([]*mem.Region, 0, n)
+	for range n {
+		s := new(mem.Region)
+		s.Init(qp.PD)
+		if err := qp.Dev.Table.Insert(s); err != nil {
+			for _, s := range sinks {
+				qp.Dev.Table.Remove(s)
+			}
+			if errors.Is(err, mem.ErrFull) {
+				return nil, fmt.Errorf("%w: no STags for the sinks of %d RDMA Reads", verbs.ErrLimit, n)
+			}
+			return nil, fmt.Errorf("rdma: %w", err)
+		}
+		sinks = append(sinks, s)
+	}
+	return sinks, nil
+}
+
+// openLocked makes the queues of a connection that sends as many Reads as there are
+// sinks and answers ird.
+func (q *reads) openLocked(sinks []*mem.Region, ird int) {
+	q.sinks = sinks
+	q.orq = make([]orqEntry, len(sinks))
+	for i, s := range sinks {
+		q.orq[i].sink = s
+	}
+	// A peer may round the depth up to a power of two, as siw does; and one slot is
+	// there even for IRD 0, for a peer whose first message is an empty Read.
+	q.irq = make([]irqEntry, roundUp(ird))
+}
+
+// roundUp is the next power of two.
+func roundUp(n int) int {
+	if n <= 1 {
+		return 1
+	}
+	return 1 << bits.Len(uint(n-1))
+}
+
+// sentLocked takes the next slot for e; runnableLocked has seen that there is
 // one.
-func (qp *QP) pushORQLocked(e *verbs.WQE) *mem.Region {
-	i := int(qp.orqTail % uint32(len(qp.orq)))
-	qp.orqTail++
-	qp.orq[i].e = e
-	qp.orq[i].msn = qp.tx.cur.msn
-	return qp.orq[i].sink
+func (q *reads) sentLocked(e *verbs.WQE) *mem.Region {
+	qp := q.qp
+	i := int(q.orqTail % uint32(len(q.orq)))
+	q.orqTail++
+	q.orq[i].e = e
+	q.orq[i].msn = qp.tx.cur.msn
+	return q.orq[i].sink
 }
 
 // oldestLocked is the request that the next response must answer, or nil.
-func (qp *QP) oldestLocked() *orqEntry {
-	if qp.orqHead == qp.orqTail {
+func (q *reads) oldestLocked() *orqEntry {
+	if q.orqHead == q.orqTail {
 		return nil
 	}
-	return &qp.orq[int(qp.orqHead%uint32(len(qp.orq)))]
+	return &q.orq[int(q.orqHead%uint32(len(q.orq)))]
 }
 
-// popORQLocked ends the oldest request with st and gives its slot back.
-func (qp *QP) popORQLocked(st verbs.Status) {
-	o := qp.oldestLocked()
+// answeredLocked ends the oldest request with st and gives its slot back.
+func (q *reads) answeredLocked(st verbs.Status) {
+	qp := q.qp
+	o := q.oldestLocked()
 	o.sink.Revoke()
 	if o.e.Status == verbs.StatusSuccess {
 		o.e.Status = st
@@ -57,39 +116,33 @@ func (qp *QP) popORQLocked(st verbs.Status) {
 	}
 	o.e.Done = true
 	o.e = nil
-	qp.orqHead++
-	if n := uint32(len(qp.orq)); qp.orqHead >= n {
+	q.orqHead++
+	if n := uint32(len(q.orq)); q.orqHead >= n {
 		// The counters stay below 2n: 2^32 need not be a multiple of n.
-		whole := qp.orqHead - qp.orqHead%n
-		qp.orqHead -= whole
-		qp.orqTail -= whole
+		whole := q.orqHead - q.orqHead%n
+		q.orqHead -= whole
+		q.orqTail -= whole
 	}
 	qp.sweepLocked()
 }
 
-// startResponseLocked makes the oldest request of the peer the message in
-// progress. The slot is free from now on: the peer sends its next request only
-// when it has our response.
-func (qp *QP) startResponseLocked() {
-	t := &qp.tx
-	q := &qp.irq[int(qp.irqHead)%len(qp.irq)]
-	qp.irqHead++
-	m := &t.cur
-	*m = txMsg{active: true, resp: true, op: wire.ReadResponse, stag: q.sinkSTag, to: q.sinkTO, length: q.size, srcTag: q.srcSTag, srcTO: q.srcTO}
-	if q.atomic {
-		m.op = wire.AtomicResp
-		m.msn = t.take(wire.QNAtomicResp)
-	}
-}
-
-// Discard takes the memory of a Read away, if it has been sent; see verbs.Engine.
-func (qp *QP) Discard(e *verbs.WQE) {
-	for j := qp.orqHead; j != qp.orqTail; j++ {
-		if o := &qp.orq[int(j%uint32(len(qp.orq)))]; o.e == e {
+// discardLocked takes the memory of a Read away, if it has been sent.
+func (q *reads) discardLocked(e *verbs.WQE) {
+	for j := q.orqHead; j != q.orqTail; j++ {
+		if o := &q.orq[int(j%uint32(len(q.orq)))]; o.e == e {
 			o.sink.Discard()
 		}
 	}
 }
 
-// Reads is the number of Reads and atomics in flight; see verbs.Engine.
-func (qp *QP) Reads() int { return int(qp.orqTail - qp.orqHead) }
+// releaseSinks gives the STags of the ORD slots back.
+func (q *reads) releaseSinks() {
+	qp := q.qp
+	qp.Mu.Lock()
+	sinks := q.sinks
+	q.sinks = nil
+	qp.Mu.Unlock()
+	for _, s := range sinks {
+		qp.Dev.Table.Remove(s)
+	}
+}

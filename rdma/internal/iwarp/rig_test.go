@@ -32,7 +32,7 @@ func newPair(t testing.TB, maxRecv int) (*QP, *verbs.CQ) {
 	v.Dev, v.PD, v.SendCQ, v.RecvCQ, v.MaxSend = d, dom, cq, cq, 128
 	v.Init(nobody{}, maxRecv)
 	qp := New(new(Device), v)
-	dom.Revoked = qp.poisonTx
+	dom.Revoked = qp.tx.revoked
 	return qp, cq
 }
 

@@ -55,66 +55,67 @@ func (c *rxCut) at() (cur cursor) {
 }
 
 // aimCuts appends lead and cuts to the pieces of the call.
-func (x *rxState) aimCuts() {
-	k := &x.cuts
-	at := x.w + k.lead
+func (in *intake) aimCuts() {
+	k := &in.cuts
+	at := in.w + k.lead
 	if k.lead > 0 {
-		x.put(x.buf[x.w:at])
+		in.put(in.buf[in.w:at])
 	}
 	for i := range k.all[:k.aimed] {
 		c := &k.all[i]
 		cur := c.at()
 		for n := c.size; n > 0; {
 			p := cur.next(n)
-			x.put(p)
+			in.put(p)
 			n -= len(p)
 		}
 		if c.gap > 0 {
-			x.put(x.buf[at : at+c.gap])
+			in.put(in.buf[at : at+c.gap])
 			at += c.gap
 		}
 	}
 }
 
 // splitCuts distributes the n bytes that the call brought.
-func (x *rxState) splitCuts(n int) {
-	k := &x.cuts
+func (in *intake) splitCuts(n int) {
+	k := &in.cuts
 	take := func(want int) int {
 		got := max(min(n, want), 0)
 		n -= got
 		return got
 	}
-	x.w += take(k.lead)
+	in.w += take(k.lead)
 	k.n = 0
 	for i := range k.all[:k.aimed] {
 		c := &k.all[i]
-		c.pos = x.w
+		c.pos = in.w
 		if c.n = take(c.size); c.n == 0 {
 			break
 		}
 		k.n++
-		x.w += take(c.gap)
+		in.w += take(c.gap)
 	}
 }
 
 // sumCut computes the CRC of what has come for c; its header, if it has
 // not been parsed, starts at p in the buffer.
-func (x *rxState) sumCut(c *rxCut, p int) {
+func (in *intake) sumCut(c *rxCut, p int) {
+	x := in.rx
 	if !x.crcOn || c.sum == c.n {
 		return
 	}
 	cur, ok := c.at(), false
 	from := x.crc
 	if !c.going {
-		from = wire.CRC(0, x.buf[p:c.pos])
+		from = wire.CRC(0, in.buf[p:c.pos])
 	}
 	c.crc, ok = crcOver(from, &cur, c.n)
 	c.fault = !ok
 }
 
 // releaseCuts unlocks the regions.
-func (x *rxState) releaseCuts() {
-	k := &x.cuts
+func (in *intake) releaseCuts() {
+	k := &in.cuts
 	for i := range k.all[:k.aimed] {
 		k.all[i].reg.Release()
 		k.all[i].reg = nil
@@ -122,19 +123,19 @@ func (x *rxState) releaseCuts() {
 }
 
 // consumeCut takes the payload that is in place already.
-func (qp *QP) consumeCut() {
-	x := &qp.rx
-	c := &x.cuts.all[x.cuts.i]
-	x.cuts.i++
+func (in *intake) consumeCut() {
+	x := in.rx
+	c := &in.cuts.all[in.cuts.i]
+	in.cuts.i++
 	x.left -= c.n
 	x.crc = c.crc
 	x.dst.off += uint64(c.n)
 	x.stats.Direct += uint64(c.n)
 	if c.fault {
 		x.crcBad = true
-		qp.placeFault()
+		x.placeFault()
 	}
-	if x.left > 0 && x.dst.kind == destRegion && qp.lockDest() {
+	if x.left > 0 && x.dst.kind == destRegion && x.lockDest() {
 		x.dst.cur.skip(c.n)
 		x.dst.unlock()
 	}
@@ -150,17 +151,18 @@ func inOrder(b []byte) bool {
 }
 
 // busy reports whether such an FPDU is being parsed.
-func (x *rxState) busy() bool {
+func (x *receiver) busy() bool {
 	return x.stage == rxPayload && x.left > 0 && x.ctrl.Tagged()
 }
 
 // toHeader is where in the buffer the next FPDU begins.
-func (x *rxState) toHeader() int {
+func (in *intake) toHeader() int {
+	x := in.rx
 	switch x.stage {
 	case rxPayload:
-		return x.r + x.left + wire.Pad(x.ulen) + wire.CRCLen
+		return in.r + x.left + wire.Pad(x.ulen) + wire.CRCLen
 	case rxTrailer:
-		return x.r + wire.Pad(x.ulen) + wire.CRCLen
+		return in.r + wire.Pad(x.ulen) + wire.CRCLen
 	}
-	return x.r
+	return in.r
 }

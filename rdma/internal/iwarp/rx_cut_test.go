@@ -54,14 +54,12 @@ func newRig(t testing.TB, crc bool) *rxRig {
 	qp.Mu.Lock()
 	qp.SetState(verbs.StateRTS)()
 	qp.Mu.Unlock()
-	qp.initiator = true
-	if qp.sinks, err = qp.makeSinks(32); err != nil {
+	qp.start.initiator = true
+	sinks, err := qp.reads.makeSinks(32)
+	if err != nil {
 		t.Fatal(err)
 	}
-	qp.orq = make([]orqEntry, len(qp.sinks))
-	for i, s := range qp.sinks {
-		qp.orq[i].sink = s
-	}
+	qp.reads.openLocked(sinks, 0)
 	qp.tx.init(crc, 65536)
 	qp.rx.init(crc)
 	r := &rxRig{t: t, qp: qp, cq: cq, peer: nc[1], msn: 1}
@@ -93,7 +91,7 @@ func (r *rxRig) feed(b []byte) {
 			r.t.Fatal(err)
 		}
 		b = b[n:]
-		r.over = r.qp.rxPoll(0)
+		r.over = r.qp.rx.poll(0)
 	}
 }
 
@@ -134,7 +132,7 @@ func (r *rxRig) read(p []byte) (e *verbs.WQE, stag uint32, base uint64) {
 	r.qp.Mu.Lock()
 	defer r.qp.Mu.Unlock()
 	e = &verbs.WQE{Op: verbs.OpRead, Length: uint32(len(p))}
-	stag, base = r.qp.pushORQLocked(e).Open(&r.qp.Mem, [][]byte{p}, mem.Sink)
+	stag, base = r.qp.reads.sentLocked(e).Open(&r.qp.Mem, [][]byte{p}, mem.Sink)
 	return e, stag, base
 }
 
@@ -266,11 +264,11 @@ func TestGuessOnlyTries(t *testing.T) {
 		qp := r.qp
 		tasks := r.lend(4<<10, 4, 1)
 		goOn, revoking := holdRevoke(qp, tasks[revoked].w)
-		qp.rx.vec = qp.rx.vec[:0]
+		qp.rx.in.vec = qp.rx.in.vec[:0]
 		guessed := make(chan int, 1)
 		go func() {
-			qp.guess(segGap)
-			guessed <- qp.rx.cuts.aimed
+			qp.rx.in.guess(segGap)
+			guessed <- qp.rx.in.cuts.aimed
 		}()
 		select {
 		case n := <-guessed:
@@ -282,7 +280,7 @@ func TestGuessOnlyTries(t *testing.T) {
 		}
 		close(goOn)
 		<-revoking
-		qp.rx.releaseCuts()
+		qp.rx.in.releaseCuts()
 	}
 }
 
@@ -294,7 +292,7 @@ func TestPeekOnlyTries(t *testing.T) {
 	goOn, revoking := holdRevoke(r.qp, k.w)
 	aimed := make(chan bool, 1)
 	go func() {
-		aimed <- r.qp.aimCut(&rxCut{size: len(k.mem)}, &wire.Tagged{Ctrl: wire.Ctrl(wire.Write, true), STag: k.stag, TO: k.base})
+		aimed <- r.qp.rx.in.aimCut(&rxCut{size: len(k.mem)}, &wire.Tagged{Ctrl: wire.Ctrl(wire.Write, true), STag: k.stag, TO: k.base})
 	}()
 	select {
 	case ok := <-aimed:
@@ -370,7 +368,7 @@ func TestGuessSplits(t *testing.T) {
 					r.feed(r.answer(&warm[i], 1<<16, false))
 				}
 				r.verify(warm)
-				r.qp.rx.pat.pause, r.qp.rx.pat.back = 0, 0
+				r.qp.rx.in.pattern.pause, r.qp.rx.in.pattern.back = 0, 0
 				k := r.lend(4096, 4, uint64(cut))
 				b := f(r, k)
 				done := map[string]int{"none": 1, "segments": 1, "backwards": 1, "no send": 1, "short": 1, "overwritten": 1}[name]
@@ -457,7 +455,7 @@ func TestPeekPastShortRest(t *testing.T) {
 		if k, err := r.peer.Write(b); err != nil {
 			t.Skipf("the socket takes %d of %d bytes at once", k, len(b))
 		}
-		if r.qp.rxPoll(0) {
+		if r.qp.rx.poll(0) {
 			t.Fatal(r.qp.rx.err)
 		}
 		for i := range mems {
@@ -513,7 +511,7 @@ func TestCutsBitFlip(t *testing.T) {
 		}
 		r.verify(warm)
 		if i%2 == 0 {
-			r.qp.rx.pat.pause = 1000 // peek
+			r.qp.rx.in.pattern.pause = 1000 // peek
 		}
 		k := r.lend(4096, 8, uint64(i))
 		var b []byte
@@ -538,7 +536,7 @@ func TestCutsBitFlip(t *testing.T) {
 			}
 		}
 		// A damaged length may say that more is to come.
-		if x := &r.qp.rx; !r.over && x.stage == rxHeader && x.r == x.w {
+		if x := &r.qp.rx; !r.over && x.stage == rxHeader && x.in.r == x.in.w {
 			t.Fatalf("byte %d damaged: nothing noticed", at)
 		}
 	}

@@ -50,30 +50,30 @@ func (p *rxPattern) learn(last bool) {
 
 // lead is how many bytes come before the next long payload if the pattern holds;
 // 0 when that is not known.
-func (x *rxState) lead() int {
-	if !x.pat.ended || x.pat.gap == 0 {
+func (in *intake) lead() int {
+	if !in.pattern.ended || in.pattern.gap == 0 {
 		return 0
 	}
-	return max(x.pat.gap-x.pat.since-(x.w-x.r), 0)
+	return max(in.pattern.gap-in.pattern.since-(in.w-in.r), 0)
 }
 
 // guess chooses windows for a readv that takes lead bytes into the buffer before
 // them, locks them, and appends it all to x.vec. False: there is nothing to guess.
-func (qp *QP) guess(lead int) bool {
-	x := &qp.rx
-	k := &x.cuts
+func (in *intake) guess(lead int) bool {
+	qp := in.rx.qp
+	k := &in.cuts
 	l := &qp.lent
-	if lead <= 0 || x.short || x.pat.pause > 0 || k.off || l.open.Load() == 0 {
+	if lead <= 0 || in.shortFPDUs || in.pattern.pause > 0 || k.off || l.open.Load() == 0 {
 		return false
 	}
-	room := len(x.buf) - x.w - lead
-	vecs := cap(x.vec) - len(x.vec) - 1
+	room := len(in.buf) - in.w - lead
+	vecs := cap(in.vec) - len(in.vec) - 1
 	l.mu.Lock()
 	for r := l.head; r != nil && k.aimed < maxCuts; r = r.Link.Next {
 		if !r.TryHold() {
 			break
 		}
-		n, gap, more := x.fit(int(min(r.Size(), uint64(len(x.buf)))), room)
+		n, gap, more := in.fit(int(min(r.Size(), uint64(len(in.buf)))), room)
 		if n == 0 || len(r.Pieces())+1 > vecs {
 			r.Release()
 			break
@@ -91,21 +91,21 @@ func (qp *QP) guess(lead int) bool {
 		return false
 	}
 	k.lead = lead
-	x.aimCuts()
+	in.aimCuts()
 	return true
 }
 
 // fit is how much of a window of size bytes can be read when the buffer has room
 // for room bytes, should the guess be wrong, and how much behind it. more: the
 // next window may follow.
-func (x *rxState) fit(size, room int) (n, gap int, more bool) {
-	p := &x.pat
+func (in *intake) fit(size, room int) (n, gap int, more bool) {
+	p := &in.pattern
 	switch {
 	case p.seg > 0 && size > p.seg && p.seg+segGap <= room:
 		return p.seg, segGap, false // the message goes on in another FPDU
 	case (p.seg == 0 || size <= p.seg) && size+p.gap <= room:
 		return size, p.gap, true
-	case x.cuts.aimed == 0 && room >= directMin:
+	case in.cuts.aimed == 0 && room >= directMin:
 		return min(size, room), 0, false // as much as there is room for
 	}
 	return 0, 0, false
@@ -115,19 +115,19 @@ var errGuess = errors.New("rdma: memory that the peer was writing to has vanishe
 
 // settle verifies what a guess brought, n bytes behind the certain part of the
 // call, and unlocks the windows.
-func (qp *QP) settle(n int) (err error) {
-	x := &qp.rx
-	k := &x.cuts
-	x.splitCuts(n)
-	right := x.verify()
+func (in *intake) settle(n int) (err error) {
+	qp := in.rx.qp
+	k := &in.cuts
+	in.splitCuts(n)
+	right := in.verify()
 	switch {
 	case right < k.n:
-		err = x.linearise(right)
+		err = in.linearise(right)
 		k.n = right
-		x.pat.back = min(2*x.pat.back+1, pauseMax)
-		x.pat.pause = x.pat.back
+		in.pattern.back = min(2*in.pattern.back+1, pauseMax)
+		in.pattern.pause = in.pattern.back
 	case right > 0:
-		x.pat.back /= 2
+		in.pattern.back /= 2
 	}
 	if right > 0 {
 		l := &qp.lent
@@ -137,27 +137,27 @@ func (qp *QP) settle(n int) (err error) {
 		}
 		l.mu.Unlock()
 	}
-	x.releaseCuts()
+	in.releaseCuts()
 	return err
 }
 
 // verify is how many of the guesses were right, from the front. It walks over the
 // headers in the buffer, from where the machine stands.
-func (x *rxState) verify() int {
-	k := &x.cuts
-	p := x.toHeader()
+func (in *intake) verify() int {
+	k := &in.cuts
+	p := in.toHeader()
 	for i := range k.all[:k.n] {
 		c := &k.all[i]
-		ulen, ok := x.header(&p, c)
+		ulen, ok := in.header(&p, c)
 		if !ok {
 			return i
 		}
 		pay := ulen - wire.TaggedLen
-		follows := x.w > c.pos || i+1 < k.n
+		follows := in.w > c.pos || i+1 < k.n
 		if pay < c.n || pay > c.n && follows {
 			return i
 		}
-		x.sumCut(c, p)
+		in.sumCut(c, p)
 		p = c.pos + wire.Pad(ulen) + wire.CRCLen
 	}
 	return k.n
@@ -165,18 +165,18 @@ func (x *rxState) verify() int {
 
 // header moves *p from FPDU to FPDU up to the one whose payload begins at c. It
 // returns its length if that is an RDMA Write to the start of the window.
-func (x *rxState) header(p *int, c *rxCut) (ulen int, ok bool) {
+func (in *intake) header(p *int, c *rxCut) (ulen int, ok bool) {
 	const hl = wire.LenField + wire.TaggedLen
 	for *p+hl < c.pos {
-		if inOrder(x.buf[*p:]) {
+		if inOrder(in.buf[*p:]) {
 			return 0, false
 		}
-		*p += wire.FPDULen(int(binary.BigEndian.Uint16(x.buf[*p:])))
+		*p += wire.FPDULen(int(binary.BigEndian.Uint16(in.buf[*p:])))
 	}
 	if *p+hl != c.pos {
 		return 0, false
 	}
-	h := x.buf[*p:c.pos]
+	h := in.buf[*p:c.pos]
 	var t wire.Tagged
 	t.Parse(h[wire.LenField:])
 	ulen = int(binary.BigEndian.Uint16(h))
@@ -185,21 +185,21 @@ func (x *rxState) header(p *int, c *rxCut) (ulen int, ok bool) {
 
 // linearise puts what lies behind the cuts from number from on together in the
 // buffer, in the order of the stream.
-func (x *rxState) linearise(from int) error {
-	cuts := x.cuts.all[from:x.cuts.n]
-	end, to := x.w, x.w
+func (in *intake) linearise(from int) error {
+	cuts := in.cuts.all[from:in.cuts.n]
+	end, to := in.w, in.w
 	for i := range cuts {
 		to += cuts[i].n
 	}
-	x.w = to
+	in.w = to
 	for i := len(cuts) - 1; i >= 0; i-- {
 		c := &cuts[i]
 		to -= end - c.pos
-		copy(x.buf[to:], x.buf[c.pos:end])
+		copy(in.buf[to:], in.buf[c.pos:end])
 		end = c.pos
 		to -= c.n
 		cur := c.at()
-		if !copyFrom(x.buf[to:to+c.n], &cur) {
+		if !copyFrom(in.buf[to:to+c.n], &cur) {
 			return errGuess
 		}
 	}

@@ -17,13 +17,13 @@ type rxRecv struct {
 	status verbs.Status
 }
 
-// rxBegin checks the header in x.hdr and finds the place for its payload. The
+// begin checks the header in x.hdr and finds the place for its payload. The
 // order of the checks is that of the layers: DDP version, RDMAP version and
 // opcode, then queue or STag.
-func (qp *QP) rxBegin() {
-	x := &qp.rx
+func (x *receiver) begin() {
+	qp := x.qp
 	if x.ulen < 2 {
-		if x.ulen == 0 && !x.any && qp.rtr != 0 {
+		if x.ulen == 0 && !x.begun && qp.start.rtr != 0 {
 			x.op = opZeroFPDU // zero-length FPDU as RTR message
 			return
 		}
@@ -45,7 +45,7 @@ func (qp *QP) rxBegin() {
 	case c.RV() != wire.RDMAPVersion:
 		x.fail(wire.CauseRDMAPVersion, fmt.Sprintf("RDMAP version %d", c.RV()))
 		return
-	case !x.op.Known(), x.op >= wire.Immediate && !qp.extRx(), info.Tagged != c.Tagged():
+	case !x.op.Known(), x.op >= wire.Immediate && !qp.start.extended(), info.Tagged != c.Tagged():
 		x.fail(wire.CauseOpcode, x.op.String())
 		return
 	case x.hlen < wire.LenField+info.Hdr:
@@ -57,7 +57,7 @@ func (qp *QP) rxBegin() {
 	}
 	if info.Tagged {
 		x.tag.Parse(x.hdr[wire.LenField:])
-		rdmapOps[x.op].begin(qp)
+		rdmapOps[x.op].begin(x)
 		return
 	}
 	x.unt.Parse(x.hdr[wire.LenField:])
@@ -73,12 +73,12 @@ func (qp *QP) rxBegin() {
 		x.fail(wire.CauseMO, fmt.Sprintf("%v at offset %d", x.op, x.unt.MO))
 		return
 	}
-	rdmapOps[x.op].begin(qp)
+	rdmapOps[x.op].begin(x)
 }
 
 // beginWrite: RDMA Write (RFC 5040 §5.1). Empty ones check nothing.
-func (qp *QP) beginWrite() {
-	x := &qp.rx
+func (x *receiver) beginWrite() {
+	qp := x.qp
 	if x.paylen == 0 {
 		x.announce = isAnnouncement(&x.tag)
 		return
@@ -95,10 +95,10 @@ func (qp *QP) beginWrite() {
 
 // beginReadResponse: the oldest Read must have asked for exactly these bytes (RFC
 // 5040 §5.2.3).
-func (qp *QP) beginReadResponse() {
-	x := &qp.rx
+func (x *receiver) beginReadResponse() {
+	qp := x.qp
 	qp.Mu.Lock()
-	o := qp.oldestLocked()
+	o := qp.reads.oldestLocked()
 	var sink *mem.Region
 	var size uint32
 	if o != nil && o.e.Op == verbs.OpRead {
@@ -124,10 +124,10 @@ func (qp *QP) beginReadResponse() {
 }
 
 // beginSend: the first segment takes a buffer; the others go on in it.
-func (qp *QP) beginSend() {
-	x := &qp.rx
+func (x *receiver) beginSend() {
+	qp := x.qp
 	v := &x.recv
-	if !x.any && qp.rtr == mpa.RTRSend && !qp.initiator && x.paylen == 0 && x.ctrl.Last() {
+	if !x.begun && qp.start.rtr == mpa.RTRSend && !qp.start.initiator && x.paylen == 0 && x.ctrl.Last() {
 		x.rtrSend = true // the ready-to-receive message is not for the ULP
 		return
 	}
@@ -135,7 +135,7 @@ func (qp *QP) beginSend() {
 		x.fail(wire.CauseMO, fmt.Sprintf("Send at offset %d, expected %d", x.unt.MO, v.got))
 		return
 	}
-	if !v.active && !qp.takeRecv() {
+	if !v.active && !x.takeRecv() {
 		x.fail(wire.CauseNoBuffer, "Send without a receive buffer")
 		return
 	}
@@ -153,8 +153,9 @@ func (qp *QP) beginSend() {
 }
 
 // takeRecv starts a message that consumes a receive buffer.
-func (qp *QP) takeRecv() bool {
-	v := &qp.rx.recv
+func (x *receiver) takeRecv() bool {
+	qp := x.qp
+	v := &x.recv
 	if !qp.TakeRecv(&v.buf) {
 		return false
 	}
@@ -162,7 +163,7 @@ func (qp *QP) takeRecv() bool {
 	for i, k := range v.buf.LKeys {
 		if k != mem.LocalKey && !qp.checkLKey(k, v.buf.Segs[i], true) {
 			v.status = verbs.StatusLocalProtection
-			qp.rx.fail(wire.CauseDDPLocal, "the receive buffer lies outside the memory region of its key")
+			x.fail(wire.CauseDDPLocal, "the receive buffer lies outside the memory region of its key")
 		}
 	}
 	return true

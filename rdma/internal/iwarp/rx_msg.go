@@ -3,6 +3,7 @@ package iwarp
 import (
 	"encoding/binary"
 	"fmt"
+	"runtime/debug"
 	"sync/atomic"
 	"unsafe"
 
@@ -12,18 +13,17 @@ import (
 	"softiser/rdma/internal/wire"
 )
 
-// rxDone is called when a segment has passed all checks, CRC included.
-func (qp *QP) rxDone() error {
-	x := &qp.rx
+// done is called when a segment has passed all checks, CRC included.
+func (x *receiver) done() error {
 	last := x.ctrl.Last()
 	if x.op != opZeroFPDU && last {
 		x.stats.Msgs[x.op]++
 	}
 	x.stats.Payload += uint64(x.paylen)
 	if !last {
-		x.short = x.paylen < directMin
+		x.in.shortFPDUs = x.paylen < directMin
 		if x.ctrl.Tagged() {
-			x.pat.seg = x.paylen
+			x.in.pattern.seg = x.paylen
 		}
 	}
 	if x.op == opZeroFPDU {
@@ -31,8 +31,8 @@ func (qp *QP) rxDone() error {
 	}
 	o := &rdmapOps[x.op]
 	if !x.ctrl.Tagged() {
-		if x.expect > 0 {
-			x.expect--
+		if x.in.expect > 0 {
+			x.in.expect--
 		}
 		if last {
 			x.msn[x.unt.QN]++
@@ -41,41 +41,40 @@ func (qp *QP) rxDone() error {
 	if o.done == nil {
 		return nil
 	}
-	return o.done(qp)
+	return o.done(x)
 }
 
 // readResponseDone ends the oldest Read when its last segment has come.
-func (qp *QP) readResponseDone() error {
-	x := &qp.rx
+func (x *receiver) readResponseDone() error {
+	qp := x.qp
 	x.rlen += uint32(x.paylen)
 	if x.ctrl.Last() {
 		x.rlen = 0
-		qp.flushWC()
+		x.flushWC()
 		qp.Mu.Lock()
-		qp.popORQLocked(verbs.StatusSuccess)
+		qp.reads.answeredLocked(verbs.StatusSuccess)
 		qp.Mu.Unlock()
-		x.kick = true
+		x.wakeTx = true
 	}
 	return nil
 }
 
 // sendSegmentDone counts a segment of a Send.
-func (qp *QP) sendSegmentDone() error {
-	x := &qp.rx
+func (x *receiver) sendSegmentDone() error {
 	if x.rtrSend {
 		x.rtrSend = false
 		return nil
 	}
 	x.recv.got += uint64(x.paylen)
 	if x.ctrl.Last() {
-		return qp.sendDone()
+		return x.sendDone()
 	}
 	return nil
 }
 
 // terminateDone ends the connection as the peer has said.
-func (qp *QP) terminateDone() error {
-	x := &qp.rx
+func (x *receiver) terminateDone() error {
+	qp := x.qp
 	var t wire.Term
 	if err := t.Parse(x.term[:x.nterm]); err != nil {
 		return fmt.Errorf("rdma: unreadable Terminate from the peer: %w", err)
@@ -89,23 +88,23 @@ func (qp *QP) terminateDone() error {
 	return err
 }
 
-func (qp *QP) readRequestDone() error {
+func (x *receiver) readRequestDone() error {
 	var h wire.ReadReq
-	h.Parse(qp.rx.ext())
-	return qp.pushIRQ(irqEntry{size: h.Size, sinkSTag: h.SinkSTag, sinkTO: h.SinkTO, srcSTag: h.SrcSTag, srcTO: h.SrcTO})
+	h.Parse(x.ext())
+	return x.queueRequest(irqEntry{size: h.Size, sinkSTag: h.SinkSTag, sinkTO: h.SinkTO, srcSTag: h.SrcSTag, srcTO: h.SrcTO})
 }
 
-func (qp *QP) immediateDone() error {
-	x := &qp.rx
+func (x *receiver) immediateDone() error {
+	qp := x.qp
 	wc := verbs.WC{ID: x.recv.buf.ID, QP: qp.QP, Opcode: verbs.WCRecvImm, ByteLen: wire.ImmLen, Flags: verbs.WCWithImm, Imm: binary.BigEndian.Uint64(x.ext())}
 	x.recv.active = false
-	qp.recvDone(wc)
+	x.recvDone(wc)
 	return nil
 }
 
 // sendDone completes a Send. The invalidation comes first (RFC 5040 §5.3).
-func (qp *QP) sendDone() error {
-	x := &qp.rx
+func (x *receiver) sendDone() error {
+	qp := x.qp
 	v := &x.recv
 	wc := verbs.WC{ID: v.buf.ID, QP: qp.QP, Opcode: verbs.WCRecv, ByteLen: uint32(v.got), Status: v.status}
 	if x.op.Invalidates() {
@@ -113,32 +112,32 @@ func (qp *QP) sendDone() error {
 		r := qp.Dev.Table.Lookup(stag)
 		switch {
 		case r == nil:
-			return qp.rxTerminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it does not exist", stag))
+			return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it does not exist", stag))
 		case !r.Matches(qp.PD, &qp.Mem, stag):
-			return qp.rxTerminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is not valid for this connection", stag))
+			return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is not valid for this connection", stag))
 		case !r.Remote:
-			return qp.rxTerminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is a plain memory region", stag))
+			return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is a plain memory region", stag))
 		}
 		r.Revoke()
 		wc.Flags |= verbs.WCWithInv
 		wc.InvSTag = stag
 	}
 	v.active, v.got = false, 0
-	qp.recvDone(wc)
+	x.recvDone(wc)
 	return nil
 }
 
 // recvDone collects a receive completion for the end of the batch.
-func (qp *QP) recvDone(wc verbs.WC) {
-	x := &qp.rx
+func (x *receiver) recvDone(wc verbs.WC) {
+	qp := x.qp
 	if x.op.Solicited() {
 		wc.Flags |= verbs.WCSolicited
 	}
 	clear(x.recv.buf.Segs)
 	x.wcs[x.nwc] = wc
 	if x.nwc++; x.nwc == len(x.wcs) {
-		qp.flushWC()
-		x.kick = true // so that the handlers run at the end of the batch
+		x.flushWC()
+		x.wakeTx = true // so that the handlers run at the end of the batch
 		if qp.RecvCQ.Crowded() {
 			// Short messages: more of them fit the read-ahead buffer than the queue.
 			qp.inRx.Store(true)
@@ -148,32 +147,33 @@ func (qp *QP) recvDone(wc verbs.WC) {
 	}
 }
 
-// pushIRQ queues a request of the peer for the transmitter.
-func (qp *QP) pushIRQ(q irqEntry) error {
+// queueRequest queues a request of the peer for the transmitter.
+func (x *receiver) queueRequest(q irqEntry) error {
+	qp := x.qp
 	qp.Mu.Lock()
-	full := int(qp.irqTail-qp.irqHead) == len(qp.irq)
+	full := int(qp.reads.irqTail-qp.reads.irqHead) == len(qp.reads.irq)
 	if !full {
-		qp.irq[int(qp.irqTail)%len(qp.irq)] = q
-		qp.irqTail++
+		qp.reads.irq[int(qp.reads.irqTail)%len(qp.reads.irq)] = q
+		qp.reads.irqTail++
 	}
 	qp.Mu.Unlock()
 	if full {
-		return qp.rxTerminate(wire.CauseStreamCatastroph, fmt.Sprintf("more than %d RDMA Reads outstanding", len(qp.irq)))
+		return x.terminate(wire.CauseStreamCatastroph, fmt.Sprintf("more than %d RDMA Reads outstanding", len(qp.reads.irq)))
 	}
-	qp.rx.kick = true
+	x.wakeTx = true
 	return nil
 }
 
 // atomicDone does an Atomic Request (RFC 7306 §5) and queues the answer. All atomic
 // operations of a device are serialized, and are atomic against sync/atomic
 // operations of this process on the same word.
-func (qp *QP) atomicDone() error {
-	x := &qp.rx
+func (x *receiver) atomicDone() error {
+	qp := x.qp
 	var h wire.Atomic
 	h.Parse(x.ext())
 	r, off, f := qp.find(h.STag, h.TO, 8, mem.RemoteAtomic)
 	if f != mem.None {
-		return qp.rxTerminate(faultCauses[f].rdmap, "the memory of an atomic operation was invalidated")
+		return x.terminate(faultCauses[f].rdmap, "the memory of an atomic operation was invalidated")
 	}
 	var cur cursor
 	cur.set(r.Pieces())
@@ -188,13 +188,13 @@ func (qp *QP) atomicDone() error {
 	}
 	r.Release()
 	if !ok {
-		return qp.rxTerminate(wire.CauseStreamCatastroph, "the memory of an atomic operation is not aligned to 8 bytes or cannot be touched")
+		return x.terminate(wire.CauseStreamCatastroph, "the memory of an atomic operation is not aligned to 8 bytes or cannot be touched")
 	}
-	return qp.pushIRQ(irqEntry{atomic: true, sinkSTag: h.ID, sinkTO: old})
+	return x.queueRequest(irqEntry{atomic: true, sinkSTag: h.ID, sinkTO: old})
 }
 
 func atomicOp(p *uint64, h *wire.Atomic) (old uint64, ok bool) {
-	defer guard(setPanicOnFault(), &ok)
+	defer guard(debug.SetPanicOnFault(true), &ok)
 	for {
 		old = atomic.LoadUint64(p)
 		if atomic.CompareAndSwapUint64(p, old, h.Apply(old)) {
@@ -204,60 +204,60 @@ func atomicOp(p *uint64, h *wire.Atomic) (old uint64, ok bool) {
 }
 
 // atomicResponseDone puts the original value where the requester wants it.
-func (qp *QP) atomicResponseDone() error {
-	x := &qp.rx
+func (x *receiver) atomicResponseDone() error {
+	qp := x.qp
 	var h wire.AtomicReply
 	h.Parse(x.ext())
 	var val [8]byte
 	binary.NativeEndian.PutUint64(val[:], h.Value)
-	qp.flushWC()
+	x.flushWC()
 	qp.Mu.Lock()
 	st := verbs.StatusSuccess
-	o := qp.oldestLocked()
+	o := qp.reads.oldestLocked()
 	var cur cursor
 	cur.set(o.e.Segs)
 	if !copyTo(&cur, val[:]) {
 		st = verbs.StatusLocalFault
 	}
-	qp.popORQLocked(st)
+	qp.reads.answeredLocked(st)
 	qp.Mu.Unlock()
-	x.kick = true
+	x.wakeTx = true
 	return nil
 }
 
 // firstFPDU is called once, when the first FPDU has passed its checks: the
 // responder may send from now on (RFC 5044 §7.1.2).
-func (qp *QP) firstFPDU() {
-	x := &qp.rx
-	x.any = true
-	if qp.rtr != 0 && !qp.initiator {
+func (x *receiver) firstFPDU() {
+	qp := x.qp
+	x.begun = true
+	if qp.start.rtr != 0 && !qp.start.initiator {
 		ok := false
 		switch x.op {
 		case opZeroFPDU:
-			ok = qp.rtr == mpa.RTRSend
+			ok = qp.start.rtr == mpa.RTRSend
 		case wire.Write:
-			ok = qp.rtr == mpa.RTRWrite && x.paylen == 0
+			ok = qp.start.rtr == mpa.RTRWrite && x.paylen == 0
 		case wire.ReadRequest:
-			ok = qp.rtr == mpa.RTRRead
+			ok = qp.start.rtr == mpa.RTRRead
 		case wire.Send:
-			ok = qp.rtr == mpa.RTRSend && x.paylen == 0
+			ok = qp.start.rtr == mpa.RTRSend && x.paylen == 0
 		case wire.Terminate:
 			ok = true // the initiator refuses our Reply, and says why
 		}
 		if !ok {
-			x.fail(wire.CauseNoRTR, fmt.Sprintf("the first message is not the RTR message agreed on (%v)", qp.rtr))
+			x.fail(wire.CauseNoRTR, fmt.Sprintf("the first message is not the RTR message agreed on (%v)", qp.start.rtr))
 			return
 		}
 	}
 	qp.Mu.Lock()
-	open := qp.txOpen
-	qp.txOpen = true
-	qp.heardLocked()
+	open := qp.tx.allowed
+	qp.tx.allowed = true
+	qp.start.heardLocked()
 	qp.Mu.Unlock()
 	if !open {
-		x.kick = true
+		x.wakeTx = true
 	}
-	if !qp.initiator {
+	if !qp.start.initiator {
 		qp.Owner().Event(verbs.EventEstablished)
 	}
 }

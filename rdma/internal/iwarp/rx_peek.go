@@ -20,30 +20,30 @@ const (
 
 // peekLen is how much to look at, 0 when reading ahead is better: nothing has been
 // lent, or the peer cuts messages into short FPDUs.
-func (qp *QP) peekLen() int {
-	x := &qp.rx
+func (in *intake) peekLen() int {
+	qp := in.rx.qp
 	l := &qp.lent
 	n := l.n.Load()
 	switch {
-	case x.short || n == 0 && x.expect == 0:
+	case in.shortFPDUs || n == 0 && in.expect == 0:
 		return 0
 	case n > 0 && l.bytes.Load() >= n*lentLong:
 		return peekFew
 	}
 	// All there is: what is taken together is answered together, and answers that
 	// leave one by one make the peer send one by one.
-	return len(x.buf) - x.w - 2*segGap // room for the tail
+	return len(in.buf) - in.w - 2*segGap // room for the tail
 }
 
 // peekPast is how much to look at where the short rest of a Read Response is next
 // and another one is expected: the rest, what lies between, and the payload of the
 // other one are read in one call then. 0: the rest is read alone.
-func (qp *QP) peekPast() int {
-	x := &qp.rx
-	if x.left > pastMax || x.op != wire.ReadResponse || !x.ctrl.Last() || x.dst.kind != destRegion || x.cuts.off || x.short || qp.lent.sinks.Load() < 2 {
+func (in *intake) peekPast() int {
+	x, qp := in.rx, in.rx.qp
+	if x.left > pastMax || x.op != wire.ReadResponse || !x.ctrl.Last() || x.dst.kind != destRegion || in.cuts.off || in.shortFPDUs || qp.lent.sinks.Load() < 2 {
 		return 0
 	}
-	look := qp.peekLen()
+	look := in.peekLen()
 	if look == peekFew {
 		look += x.left
 	}
@@ -51,38 +51,38 @@ func (qp *QP) peekPast() int {
 }
 
 // peek looks at the stream and reads what it has seen.
-func (qp *QP) peek(limit int) (int, error) {
-	x := &qp.rx
-	n, err := qp.conn.Peek(x.buf[x.w : x.w+limit])
+func (in *intake) peek(limit int) (int, error) {
+	x, qp := in.rx, in.rx.qp
+	n, err := qp.conn.Peek(in.buf[in.w : in.w+limit])
 	if err != nil || n == 0 {
 		return n, err
 	}
 	x.stats.RecvCalls++
-	if !qp.plan(x.w + n) {
-		return qp.rxDirect()
+	if !in.plan(in.w + n) {
+		return in.direct()
 	}
-	x.aimCuts()
-	n, err = qp.conn.Readv(x.vec, false)
-	clear(x.vec)
-	x.splitCuts(n)
-	for i := range x.cuts.all[:x.cuts.n] {
-		c := &x.cuts.all[i]
-		x.sumCut(c, c.pos-wire.LenField-wire.TaggedLen)
+	in.aimCuts()
+	n, err = qp.conn.Readv(in.vec, false)
+	clear(in.vec)
+	in.splitCuts(n)
+	for i := range in.cuts.all[:in.cuts.n] {
+		c := &in.cuts.all[i]
+		in.sumCut(c, c.pos-wire.LenField-wire.TaggedLen)
 	}
-	x.releaseCuts()
+	in.releaseCuts()
 	return n, err
 }
 
 // plan makes cuts for the long tagged payloads in the buffer, up to end, and for the
 // rest of the one in progress. What follows a cut will lie directly behind its
 // header. False: that rest is to be read alone.
-func (qp *QP) plan(end int) bool {
+func (in *intake) plan(end int) bool {
 	const hl = wire.LenField + wire.TaggedLen
-	x := &qp.rx
-	k := &x.cuts
-	from := x.w              // of what goes to the buffer next
+	x := in.rx
+	k := &in.cuts
+	from := in.w             // of what goes to the buffer next
 	to := end                // and its end
-	vecs := cap(x.vec) - 2   // pieces left
+	vecs := cap(in.vec) - 2  // pieces left
 	between := func(n int) { // n bytes go to the buffer
 		if k.aimed == 0 {
 			k.lead = n
@@ -92,7 +92,7 @@ func (qp *QP) plan(end int) bool {
 	}
 	k.lead = 0
 	if x.busy() && x.paylen >= directMin {
-		if !qp.aimRest(end) {
+		if !in.aimRest(end) {
 			return false
 		}
 		c := &k.all[0]
@@ -108,8 +108,8 @@ func (qp *QP) plan(end int) bool {
 			from, to = 0, wire.Pad(x.ulen)+segGap
 		}
 	}
-	for p := x.toHeader(); p+hl <= end; {
-		h := x.buf[p : p+hl]
+	for p := in.toHeader(); p+hl <= end; {
+		h := in.buf[p : p+hl]
 		ulen := int(binary.BigEndian.Uint16(h))
 		next := p + wire.FPDULen(ulen)
 		var t wire.Tagged
@@ -125,8 +125,8 @@ func (qp *QP) plan(end int) bool {
 		c := rxCut{size: ulen - wire.TaggedLen}
 		if x.crcOn && next <= end {
 			// All of it is here: nothing is placed before the CRC is known to be good.
-			c.crc, c.sum = wire.CRC(0, x.buf[p:p+hl+c.size]), c.size
-			if wire.CRC(c.crc, x.buf[p+hl+c.size:next-wire.CRCLen]) != wire.GetCRC(x.buf[next-wire.CRCLen:next]) {
+			c.crc, c.sum = wire.CRC(0, in.buf[p:p+hl+c.size]), c.size
+			if wire.CRC(c.crc, in.buf[p+hl+c.size:next-wire.CRCLen]) != wire.GetCRC(in.buf[next-wire.CRCLen:next]) {
 				to = next // the parser will find out as well
 				break
 			}
@@ -135,7 +135,7 @@ func (qp *QP) plan(end int) bool {
 			to = p
 			break
 		}
-		if !qp.aimCut(&c, &t) {
+		if !in.aimCut(&c, &t) {
 			to = min(next, end)
 			break
 		}
@@ -163,13 +163,13 @@ func (qp *QP) plan(end int) bool {
 // aimRest makes the rest of the payload in progress, which lies at the front of the
 // buffer up to end, the first cut. False: the memory has been revoked, or the CRC
 // is bad; who reads the rest alone finds out.
-func (qp *QP) aimRest(end int) bool {
-	x := &qp.rx
+func (in *intake) aimRest(end int) bool {
+	x := in.rx
 	c := rxCut{reg: x.dst.reg, off: x.dst.off, size: x.left, going: true}
 	tail := x.left + wire.Pad(x.ulen)
 	if x.crcOn && tail+wire.CRCLen <= end {
-		c.crc, c.sum = wire.CRC(x.crc, x.buf[:x.left]), x.left
-		if wire.CRC(c.crc, x.buf[x.left:tail]) != wire.GetCRC(x.buf[tail:tail+wire.CRCLen]) {
+		c.crc, c.sum = wire.CRC(x.crc, in.buf[:x.left]), x.left
+		if wire.CRC(c.crc, in.buf[x.left:tail]) != wire.GetCRC(in.buf[tail:tail+wire.CRCLen]) {
 			return false
 		}
 	}
@@ -181,13 +181,14 @@ func (qp *QP) aimRest(end int) bool {
 		r.Release()
 		return false
 	}
-	x.cuts.all[0], x.cuts.aimed = c, 1
+	in.cuts.all[0], in.cuts.aimed = c, 1
 	return true
 }
 
 // aimCut locks the memory that t is for. False: it is not as it should be, or is
 // being revoked.
-func (qp *QP) aimCut(c *rxCut, t *wire.Tagged) bool {
+func (in *intake) aimCut(c *rxCut, t *wire.Tagged) bool {
+	qp := in.rx.qp
 	var want mem.Access
 	switch t.Ctrl.Op() {
 	case wire.Write:

@@ -3,7 +3,6 @@ package iwarp
 import (
 	"runtime/debug"
 
-	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
@@ -38,8 +37,7 @@ func (d *rxDest) setRegion(r *mem.Region, off uint64) {
 
 // lock gives access to the memory of d until unlock; false when it has been
 // revoked or is to be left alone: the payload is dropped then.
-func (qp *QP) lockDest() bool {
-	x := &qp.rx
+func (x *receiver) lockDest() bool {
 	d := &x.dst
 	switch d.kind {
 	case destRecv:
@@ -67,9 +65,8 @@ func (d *rxDest) unlock() {
 	}
 }
 
-// rxCopy places p, which lies in the read-ahead buffer.
-func (qp *QP) rxCopy(p []byte) {
-	x := &qp.rx
+// place places p, which lies in the read-ahead buffer.
+func (x *receiver) place(p []byte) {
 	x.left -= len(p)
 	if x.crcOn && !x.crcBad {
 		x.crc = wire.CRC(x.crc, p)
@@ -78,21 +75,21 @@ func (qp *QP) rxCopy(p []byte) {
 		x.nterm += copy(x.term[x.nterm:], p)
 		return
 	}
-	if !qp.lockDest() {
+	if !x.lockDest() {
 		return
 	}
 	ok := copyTo(&x.dst.cur, p)
 	x.dst.off += uint64(len(p))
 	x.dst.unlock()
 	if !ok {
-		qp.placeFault()
+		x.placeFault()
 		return
 	}
 	x.stats.Copied += uint64(len(p))
 	if x.ctrl.Tagged() {
 		x.stats.CopiedTagged += uint64(len(p))
 	}
-	x.pat.since += len(p)
+	x.in.pattern.since += len(p)
 }
 
 // copyFrom copies to p from where c stands. It returns false when that memory
@@ -137,111 +134,10 @@ func crcOver(crc uint32, c *cursor, n int) (_ uint32, ok bool) {
 	return crc, true
 }
 
-// rxDirect reads payload straight to its destination, and what follows it into
-// the buffer, which is empty.
-func (qp *QP) rxDirect() (int, error) {
-	x := &qp.rx
-	if !qp.lockDest() {
-		n, err := qp.conn.Read(x.scrapBuf(x.left))
-		if n > 0 {
-			if x.crcOn && !x.crcBad {
-				x.crc = wire.CRC(x.crc, x.scrap[:n])
-			}
-			x.left -= n
-		}
-		return n, err
-	}
-	c := x.dst.cur
-	aim := 0
-	for aim < x.left && len(x.vec) < cap(x.vec)-1 {
-		p := c.next(x.left - aim)
-		x.put(p)
-		aim += len(p)
-	}
-	guess := false
-	if aim == x.left {
-		if x.ctrl.Last() {
-			guess = qp.guess(x.pat.gap)
-		}
-		if !guess {
-			x.put(x.buf[:qp.tail()])
-		}
-	}
-	x.cuts.off = false
-	n, err := qp.conn.Readv(x.vec, x.dst.kind == destRecv || x.dst.reg.Access()&mem.Scratch != 0)
-	clear(x.vec)
-	placed := max(min(n, aim), 0)
-	ok := true
-	if placed > 0 {
-		if x.crcOn && !x.crcBad {
-			x.crc, ok = crcOver(x.crc, &x.dst.cur, placed)
-		} else {
-			x.dst.cur.skip(placed)
-		}
-		x.dst.off += uint64(placed)
-		x.left -= placed
-		x.stats.Direct += uint64(placed)
-		if n > placed && !guess {
-			x.w = n - placed
-		}
-	}
-	x.dst.unlock()
-	if guess {
-		if e := qp.settle(n - placed); e != nil {
-			err = e
-		}
-	}
-	if !ok {
-		x.crcBad = true
-		qp.placeFault()
-	}
-	return n, err
-}
-
-// scrapBuf is memory for payload that is dropped.
-func (x *rxState) scrapBuf(n int) []byte {
-	if x.scrap == nil {
-		x.scrap = make([]byte, 16<<10)
-	}
-	return x.scrap[:min(n, len(x.scrap))]
-}
-
-// tail is how much to read behind a direct payload that no guess follows: what lay
-// between the last two, or, where nothing may be copied, the trailer and a header;
-// everything when the next one will be copied.
-func (qp *QP) tail() int {
-	x := &qp.rx
-	if qp.peekLen() == 0 {
-		return len(x.buf)
-	}
-	t := wire.Pad(x.ulen) + segGap
-	if x.ctrl.Last() && x.pat.gap > t && x.pat.pause == 0 && qp.lent.sinks.Load() == 0 {
-		return x.pat.gap
-	}
-	return t
-}
-
-// learn is called at the end of a long payload.
-func (x *rxState) learn() {
-	switch {
-	case x.op == wire.ReadResponse:
-		x.expect = 32 // the next Read may be sent while the socket is being read
-	case x.paylen >= lentLong:
-		x.expect = 4
-	}
-	x.pat.learn(x.ctrl.Last())
-}
-
-// put appends p to the pieces of the call.
-func (x *rxState) put(p []byte) {
-	x.vec = x.vec[:len(x.vec)+1]
-	sockio.Set(&x.vec[len(x.vec)-1], p)
-}
-
 // placeFault is called when the destination cannot be touched: the rest of the
 // FPDU is dropped, and whoever lent the memory gets to know.
-func (qp *QP) placeFault() {
-	x := &qp.rx
+func (x *receiver) placeFault() {
+	qp := x.qp
 	d := x.dst
 	x.dst = rxDest{kind: destScrap}
 	x.stats.Faults++
@@ -254,7 +150,7 @@ func (qp *QP) placeFault() {
 		case x.op == wire.ReadResponse:
 			// The Read fails alone; later segments are dropped.
 			qp.Mu.Lock()
-			if o := qp.oldestLocked(); o != nil {
+			if o := qp.reads.oldestLocked(); o != nil {
 				o.e.Status = verbs.StatusLocalFault
 			}
 			qp.Mu.Unlock()

@@ -35,7 +35,7 @@ func TestCutsFaultInWindow(t *testing.T) {
 					r := newRig(t, crc)
 					r.warm()
 					if peek {
-						r.qp.rx.pat.pause = 1000
+						r.qp.rx.in.pattern.pause = 1000
 					}
 					k := r.lend(n, 8, 1)
 					k[bad].w.close()
@@ -123,7 +123,7 @@ func TestCutsTerminate(t *testing.T) {
 			r := newRig(t, true)
 			r.warm()
 			if peek {
-				r.qp.rx.pat.pause = 1000
+				r.qp.rx.in.pattern.pause = 1000
 			}
 			k := r.lend(8<<10, 6, 1)
 			var b []byte
@@ -161,7 +161,7 @@ func TestCutsInvalidateRace(t *testing.T) {
 		r := newRig(t, round%2 == 0)
 		r.warm()
 		if round%3 == 0 {
-			r.qp.rx.pat.pause = 1000
+			r.qp.rx.in.pattern.pause = 1000
 		}
 		k := r.lend(8<<10, 12, uint64(round))
 		var b []byte

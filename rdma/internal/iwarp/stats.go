@@ -22,22 +22,24 @@ func sends(m *[16]uint64) uint64 {
 // of RDMA Reads.
 func (r *rxStats) answers() uint64 { return sends(&r.Msgs) + r.Msgs[wire.ReadResponse] }
 
-// publishTxLocked copies the transmitter's figures. Preconditions: the caller is
+// publishLocked copies the transmitter's figures. Preconditions: the caller is
 // the transmitter, or there is none.
-func (qp *QP) publishTxLocked() {
-	t := &qp.tx.stats
+func (t *transmitter) publishLocked() {
+	qp := t.qp
+	c := &t.stats
 	qp.StatMu.Lock()
 	s := &qp.Stats
-	s.WireOut = qp.sentOff
-	s.ZerocopyCalls, s.SentCopiedTagged = t.Zerocopy, t.CopiedTagged
-	s.SendCalls, s.FPDUsOut, s.BytesOut, s.SentDirect = t.SendCalls, t.FPDUs, t.Bytes, t.Direct
-	s.SendsOut, s.ReadRequestsOut = sends(&t.Msgs), t.Msgs[wire.ReadRequest]
+	s.WireOut = t.sentOff
+	s.ZerocopyCalls, s.SentCopiedTagged = c.Zerocopy, c.CopiedTagged
+	s.SendCalls, s.FPDUsOut, s.BytesOut, s.SentDirect = c.SendCalls, c.FPDUs, c.Bytes, c.Direct
+	s.SendsOut, s.ReadRequestsOut = sends(&c.Msgs), c.Msgs[wire.ReadRequest]
 	qp.StatMu.Unlock()
 }
 
-// publishRx copies the receiver's figures.
-func (qp *QP) publishRx() {
-	r := &qp.rx.stats
+// publish copies the receiver's figures.
+func (x *receiver) publish() {
+	qp := x.qp
+	r := &x.stats
 	qp.StatMu.Lock()
 	s := &qp.Stats
 	s.WireIn = r.Bytes

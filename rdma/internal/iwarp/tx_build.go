@@ -21,9 +21,9 @@ var (
 // of small payloads; if that faults (a truncated mapping), the connection ends
 // instead of the process.
 //
-// Preconditions: the caller is the transmitter and holds txIO; tx.iov is empty.
-func (qp *QP) buildRound() {
-	t := &qp.tx
+// Preconditions: the caller is the transmitter and holds io; tx.iov is empty.
+func (t *transmitter) buildRound() {
+	qp := t.qp
 	old := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(old)
@@ -44,10 +44,10 @@ func (qp *QP) buildRound() {
 	t.hdr, t.vec, t.open, t.bytes = t.hdr[:0], t.vec[:0], false, 0
 	t.refs, t.gone, t.sent = t.refs[:0], 0, 0
 	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
-		if !t.cur.active && !qp.next() {
+		if !t.cur.active && !t.next() {
 			break
 		}
-		if !qp.segment() {
+		if !t.segment() {
 			break
 		}
 	}
@@ -63,26 +63,26 @@ func isFault(r any) bool {
 // next chooses the next message: Read Responses and the send queue take turns, so
 // that neither starves the other. A message is always finished before the next is
 // begun: siw does not accept two tagged messages interleaved.
-func (qp *QP) next() bool {
-	t := &qp.tx
+func (t *transmitter) next() bool {
+	qp := t.qp
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
-	if qp.Dying.Load() || !qp.txOpen || t.local != nil {
+	if qp.Dying.Load() || !t.allowed || t.local != nil {
 		return false
 	}
 	// A Read or Send as ready-to-receive message goes before everything else.
-	if qp.empty != 0 && (t.stats.FPDUs > 0 || !qp.initiator || qp.rtr&^mpa.RTRWrite == 0) {
-		t.emptyWrites(qp.empty)
-		qp.empty = 0
+	if t.empty != 0 && (t.stats.FPDUs > 0 || !qp.start.initiator || qp.start.rtr&^mpa.RTRWrite == 0) {
+		t.emptyWrites(t.empty)
+		t.empty = 0
 	}
-	e := qp.runnableLocked()
-	resp := qp.irqHead != qp.irqTail
+	e := t.runnableLocked()
+	resp := qp.reads.irqHead != qp.reads.irqTail
 	if resp && e != nil && t.sqTurn {
 		resp = false
 	}
 	if resp {
 		t.sqTurn = true
-		qp.startResponseLocked()
+		t.startResponseLocked()
 		return t.cur.active
 	}
 	if e == nil {
@@ -95,19 +95,34 @@ func (qp *QP) next() bool {
 		qp.SQ.Next++
 		return false
 	}
-	return qp.startLocked(e)
+	return t.startLocked(e)
+}
+
+// startResponseLocked makes the oldest request of the peer the message in
+// progress. The slot is free from now on: the peer sends its next request only
+// when it has our response.
+func (t *transmitter) startResponseLocked() {
+	qp := t.qp
+	q := &qp.reads.irq[int(qp.reads.irqHead)%len(qp.reads.irq)]
+	qp.reads.irqHead++
+	m := &t.cur
+	*m = txMsg{active: true, resp: true, op: wire.ReadResponse, stag: q.sinkSTag, to: q.sinkTO, length: q.size, srcTag: q.srcSTag, srcTO: q.srcTO}
+	if q.atomic {
+		m.op = wire.AtomicResp
+		m.msn = t.take(wire.QNAtomicResp)
+	}
 }
 
 // startLocked makes e the message in progress.
-func (qp *QP) startLocked(e *verbs.WQE) bool {
-	t := &qp.tx
+func (t *transmitter) startLocked(e *verbs.WQE) bool {
+	qp := t.qp
 	for i := range e.Segs {
 		if e.LKeys[i] != mem.LocalKey && !qp.checkLKey(e.LKeys[i], e.Segs[i], e.Op.Answered()) {
 			t.reason = errLKey
 			return false
 		}
 	}
-	if extension(e.Op) && qp.ext != extOn || e.Op.Answered() && len(qp.orq) == 0 {
+	if extension(e.Op) && qp.start.ext != extOn || e.Op.Answered() && len(qp.reads.orq) == 0 {
 		e.Status, e.Done, e.Built, e.End = verbs.StatusUnsupported, true, true, t.off
 		qp.SQ.Next++
 		return true
@@ -135,7 +150,7 @@ func (qp *QP) startLocked(e *verbs.WQE) bool {
 	case verbs.OpRead:
 		m.op = wire.ReadRequest
 		m.msn = t.take(wire.QNRead)
-		s := qp.pushORQLocked(e)
+		s := qp.reads.sentLocked(e)
 		m.stag, m.to = s.Open(&qp.Mem, e.Segs, mem.Sink)
 		if e.Flags&verbs.FlagDiscard != 0 {
 			s.Discard()
@@ -143,19 +158,19 @@ func (qp *QP) startLocked(e *verbs.WQE) bool {
 	case verbs.OpFetchAdd, verbs.OpCmpSwap:
 		m.op = wire.AtomicReq
 		m.msn = t.take(wire.QNRead)
-		s := qp.pushORQLocked(e)
+		s := qp.reads.sentLocked(e)
 		s.Open(&qp.Mem, e.Segs, mem.Sink)
 	}
 	return true
 }
 
-func (t *txState) take(qn int) uint32 {
+func (t *transmitter) take(qn int) uint32 {
 	n := t.msn[qn]
 	t.msn[qn]++
 	return n
 }
 
-func (m *txMsg) startImm(t *txState) {
+func (m *txMsg) startImm(t *transmitter) {
 	m.op = wire.Immediate
 	if m.e.Flags&verbs.FlagSolicited != 0 {
 		m.op = wire.ImmediateSE
@@ -172,8 +187,8 @@ func (qp *QP) checkLKey(lkey uint32, p []byte, write bool) bool {
 
 // segment appends the next DDP segment of the message in progress to the round.
 // It returns false when the round has no room for it.
-func (qp *QP) segment() bool {
-	t := &qp.tx
+func (t *transmitter) segment() bool {
+	qp := t.qp
 	m := &t.cur
 	if !m.active {
 		return true
@@ -260,7 +275,7 @@ func (qp *QP) segment() bool {
 	t.stats.FPDUs++
 	m.off += uint32(n)
 	if last {
-		qp.finish(m)
+		t.finish(m)
 	}
 	return true
 }
@@ -273,7 +288,7 @@ type txMark struct {
 	off             uint64
 }
 
-func (t *txState) mark() {
+func (t *transmitter) mark() {
 	m := txMark{hdr: len(t.hdr), vec: len(t.vec), bytes: t.bytes, open: t.open, off: t.off}
 	if m.vec > 0 {
 		m.lastLen = t.vec[m.vec-1].Len
@@ -282,7 +297,7 @@ func (t *txState) mark() {
 }
 
 // undo drops the FPDU that was begun after mark.
-func (t *txState) undo() {
+func (t *transmitter) undo() {
 	m := &t.at
 	t.hdr, t.vec, t.bytes, t.open, t.off = t.hdr[:m.hdr], t.vec[:m.vec], m.bytes, m.open, m.off
 	if m.vec > 0 {
@@ -292,7 +307,7 @@ func (t *txState) undo() {
 
 // payload adds header bytes [start:], n bytes of payload from c, pad and CRC to
 // the round.
-func (t *txState) payload(start, n int, c *cursor) {
+func (t *transmitter) payload(start, n int, c *cursor) {
 	var crc uint32
 	if n <= copyMax {
 		for left := n; left > 0; {
@@ -338,7 +353,7 @@ func (t *txState) payload(start, n int, c *cursor) {
 }
 
 // piece adds hdr[start:] to the round, to the piece before it if they touch.
-func (t *txState) piece(start int) {
+func (t *transmitter) piece(start int) {
 	n := len(t.hdr) - start
 	t.bytes += n
 	t.off += uint64(n)
@@ -352,8 +367,8 @@ func (t *txState) piece(start int) {
 }
 
 // finish is called when the last segment of m has been built.
-func (qp *QP) finish(m *txMsg) {
-	t := &qp.tx
+func (t *transmitter) finish(m *txMsg) {
+	qp := t.qp
 	t.stats.Msgs[m.op]++
 	t.stats.Bytes += uint64(m.off)
 	m.active = false

@@ -50,8 +50,9 @@ type hdrBuf struct {
 	refs int
 }
 
-// zcState is guarded by QP.Mu, except for mode and min, which are fixed.
-type zcState struct {
+// zerocopy is guarded by QP.Mu, except for mode and min, which are fixed.
+type zerocopy struct {
+	qp    *QP
 	mode  ZerocopyMode
 	min   int
 	off   bool // auto has turned itself off
@@ -63,16 +64,17 @@ type zcState struct {
 
 // ackedLocked is the stream offset up to which neither the socket nor the kernel
 // needs memory of work requests any more.
-func (qp *QP) ackedLocked() uint64 {
-	if len(qp.zc.calls) > 0 {
-		return qp.zc.calls[0].start
+func (z *zerocopy) ackedLocked() uint64 {
+	qp := z.qp
+	if len(z.calls) > 0 {
+		return z.calls[0].start
 	}
-	return qp.sentOff
+	return qp.tx.sentOff
 }
 
 // zcBufferLocked returns a header buffer that nobody needs. There is always one:
 // a round is sent by reference only while another buffer is free.
-func (z *zcState) zcBufferLocked() []byte {
+func (z *zerocopy) zcBufferLocked() []byte {
 	if z.cur != nil && z.cur.refs == 0 {
 		return z.cur.b
 	}
@@ -87,12 +89,12 @@ func (z *zcState) zcBufferLocked() []byte {
 	return z.cur.b
 }
 
-// zcWrite sends the round by reference if it is worth it and possible. used is
+// write sends the round by reference if it is worth it and possible. used is
 // false when it was not tried, or failed for lack of room: then it is to be sent
 // in the ordinary way. Preconditions: the caller is the transmitter and holds
-// txIO.
-func (qp *QP) zcWrite() (n int, err error, used bool) {
-	z, t := &qp.zc, &qp.tx
+// io.
+func (z *zerocopy) write() (n int, err error, used bool) {
+	qp, t := z.qp, &z.qp.tx
 	if z.mode == ZerocopyOff || t.bytes < z.min || len(t.refs) > 0 {
 		// Memory that a peer reads may be revoked at any time, and must be free then.
 		return 0, nil, false
@@ -109,7 +111,7 @@ func (qp *QP) zcWrite() (n int, err error, used bool) {
 		return 0, nil, false
 	}
 	// Entered before the call: the notice may be quicker than its return.
-	z.calls = append(z.calls, zcCall{id: z.next, start: qp.sentOff, buf: z.cur})
+	z.calls = append(z.calls, zcCall{id: z.next, start: qp.tx.sentOff, buf: z.cur})
 	z.next++
 	z.cur.refs++
 	buf := z.cur
@@ -131,16 +133,16 @@ func (qp *QP) zcWrite() (n int, err error, used bool) {
 	return n, err, err != sockio.ErrNoBufs && err != sockio.ErrFault
 }
 
-// zcDrain takes the kernel's notices and completes what they release. It runs in
+// drain takes the kernel's notices and completes what they release. It runs in
 // the receive goroutine.
-func (qp *QP) zcDrain() {
+func (z *zerocopy) drain() {
+	qp := z.qp
 	qp.Mu.Lock()
-	waiting := len(qp.zc.calls) > 0
+	waiting := len(z.calls) > 0
 	qp.Mu.Unlock()
 	if !waiting {
 		return
 	}
-	z := &qp.zc
 	qp.conn.Notices(func(n sockio.Notice) {
 		qp.Mu.Lock()
 		defer qp.Mu.Unlock()
@@ -159,8 +161,8 @@ func (qp *QP) zcDrain() {
 			z.off = true
 		}
 		qp.sweepLocked()
-		if !qp.txBusy {
-			qp.finLocked()
+		if !qp.tx.busy {
+			qp.tx.finLocked()
 		}
 	})
 	qp.inRx.Store(true)
@@ -168,14 +170,15 @@ func (qp *QP) zcDrain() {
 	qp.inRx.Store(false)
 }
 
-// zcSettle is called at the end of the connection, before memory goes back to its
+// settle is called at the end of the connection, before memory goes back to its
 // owners: it waits a moment for outstanding notices, then makes the kernel let go.
-func (qp *QP) zcSettle() {
+func (z *zerocopy) settle() {
+	qp := z.qp
 	deadline := time.Now().Add(termTimeout)
 	for {
-		qp.zcDrain()
+		z.drain()
 		qp.Mu.Lock()
-		left := len(qp.zc.calls)
+		left := len(z.calls)
 		qp.Mu.Unlock()
 		if left == 0 {
 			return

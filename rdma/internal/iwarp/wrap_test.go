@@ -19,15 +19,15 @@ func TestReadQueueWrap(t *testing.T) {
 	for _, n := range []int{1, 3, 5, 16, 127} {
 		r := newRig(t, false)
 		qp := r.qp
-		qp.orq = qp.orq[:0:0]
+		qp.reads.orq = qp.reads.orq[:0:0]
 		for range n {
 			s := new(mem.Region)
 			s.Init(qp.PD)
-			qp.orq = append(qp.orq, orqEntry{sink: s})
+			qp.reads.orq = append(qp.reads.orq, orqEntry{sink: s})
 		}
 		start := uint32(0xffffffff)
 		start -= start%uint32(n) + uint32(n) // as if nothing had been reduced yet
-		qp.orqHead, qp.orqTail = start, start
+		qp.reads.orqHead, qp.reads.orqTail = start, start
 		var out []*verbs.WQE
 		for i := range 4 * n {
 			for len(out) < n {
@@ -35,11 +35,11 @@ func TestReadQueueWrap(t *testing.T) {
 				out = append(out, e)
 			}
 			qp.Mu.Lock()
-			if o := qp.oldestLocked(); o.e != out[0] || !o.sink.State().Valid {
+			if o := qp.reads.oldestLocked(); o.e != out[0] || !o.sink.State().Valid {
 				t.Fatalf("%d slots, Read %d: the oldest is not the one that was sent first", n, i)
 			}
-			qp.popORQLocked(verbs.StatusSuccess)
-			if busy := qp.orqTail - qp.orqHead; busy != uint32(n-1) {
+			qp.reads.answeredLocked(verbs.StatusSuccess)
+			if busy := qp.reads.orqTail - qp.reads.orqHead; busy != uint32(n-1) {
 				t.Fatalf("%d slots: %d in use", n, busy)
 			}
 			qp.Mu.Unlock()
@@ -78,7 +78,7 @@ func TestFaultInRevokedWindow(t *testing.T) {
 			if again {
 				w.r.OpenKey(&r.qp.Mem, [][]byte{make([]byte, 4096)}, mem.RemoteWrite|mem.ZeroBased, uint8(stag))
 			}
-			r.qp.placeFault()
+			r.qp.rx.placeFault()
 			r.feed(b[5000:])
 			r.feed(r.send([]byte("goes on"), 0))
 			if got := r.poll(); len(got) != 1 || r.over {
@@ -95,7 +95,7 @@ func TestFaultInRevokedWindow(t *testing.T) {
 // operation is not done, and the connection ends with the reason.
 func TestAtomicOnRevokedMemory(t *testing.T) {
 	r := newRig(t, true)
-	r.qp.ext = extOn
+	r.qp.start.ext = extOn
 	word := make([]uint64, 1)
 	p := unsafe.Slice((*byte)(unsafe.Pointer(&word[0])), 8)
 	w, stag, base := r.window(p, mem.RemoteAtomic|mem.RemoteWrite)
@@ -149,15 +149,15 @@ func TestSameKeyAgainSending(t *testing.T) {
 	qp := r.qp
 	w, stag, base := r.window(make([]byte, 200000), mem.RemoteRead|mem.ZeroBased)
 	defer w.close()
-	qp.txOpen, qp.irq = true, make([]irqEntry, 1)
-	qp.irq[0] = irqEntry{size: 200000, sinkSTag: 1, srcSTag: stag, srcTO: base}
-	qp.irqTail = 1
+	qp.tx.allowed, qp.reads.irq = true, make([]irqEntry, 1)
+	qp.reads.irq[0] = irqEntry{size: 200000, sinkSTag: 1, srcSTag: stag, srcTO: base}
+	qp.reads.irqTail = 1
 	t0 := &qp.tx
 	t0.round = 60000 // one segment
 	build := func() {
-		qp.txIO.Lock()
-		defer qp.txIO.Unlock()
-		qp.buildRound()
+		qp.tx.io.Lock()
+		defer qp.tx.io.Unlock()
+		qp.tx.buildRound()
 		t0.taken(t0.bytes)
 	}
 	build()

@@ -56,6 +56,8 @@ var rules = []rule{
 		but: us("internal/iscsi", "internal/scsi", "internal/crc32c", "rdma/internal/wire"), why: "codecs stand on the standard library alone"},
 	{from: []string{"internal/iscsi", "internal/scsi", "rdma/internal/wire"}, banned: []string{"net", "os", "log"}, but: []string{"net/netip", "net/url"},
 		except: []string{"internal/iscsi/datamovertest"}, why: "codecs do no I/O"},
+	{from: []string{"target/volume", "target/internal/statefile"}, banned: us("target", "internal", "config", "rdma", "cmd"), but: us("target/internal/statefile"),
+		why: "a volume knows no protocol; front ends translate theirs into its terms"},
 	{from: []string{"blockdev"}, banned: us("target", "initiator", "rdma", "internal/iscsi", "lvm", "config"), why: "devices lie below everything that serves them"},
 	{from: []string{"lvm"}, except: []string{"lvm/cli"}, banned: us("target", "initiator", "rdma", "internal/iscsi", "config"), why: "a logical volume is a device; it does not know who serves it"},
 	{from: []string{"."}, except: []string{"config", "internal/lint"}, banned: []string{viper}, why: "viper's untyped keys stay behind the typed model of config"},

@@ -16,7 +16,7 @@ import (
 	"softiser/rdma"
 	"softiser/target/internal/loglimit"
 	"softiser/target/portal"
-	"softiser/target/scsi"
+	"softiser/target/volume"
 )
 
 // Frontend serves iSCSI targets: it is the portal.Frontend of that protocol. Its methods
@@ -26,7 +26,7 @@ type Frontend struct {
 	log      *zap.Logger
 	epoch    time.Time
 	bursts   burstPool
-	units    scsi.Units      // of all targets
+	volumes  volume.Registry // of all targets
 	rdma     *iser.Device    // nil when no portal speaks iSER
 	life     context.Context // done when Drain begins
 	endLife  context.CancelFunc

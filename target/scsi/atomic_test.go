@@ -14,6 +14,7 @@ import (
 	"softiser/blockdev/crashlog"
 	"softiser/blockdev/faulty"
 	"softiser/blockdev/file"
+	"softiser/target/internal/statefile"
 )
 
 func openFile(t *testing.T, path string) *file.Device {
@@ -76,11 +77,10 @@ func TestWriteAtomicCrash(t *testing.T) {
 func TestUndoJournalTorn(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: newNamed(t, "a")})
-	j := &r.dev.lookup(0).journal
-	if err := j.put(fill(4096, 7), 4096); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := j.file.WriteAt([]byte{0xFF}, 1000); err != nil { // a torn entry
+	name, entry := r.dev.lookup(0).journalName(), journalEntry(fill(4096, 7), 4096)
+	torn := bytes.Clone(entry)
+	torn[1000] = 0xFF
+	if err := os.WriteFile(name, torn, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	again := newRig(t, Config{StateDir: dir}, LUConfig{Volume: newNamed(t, "a")})
@@ -88,7 +88,7 @@ func TestUndoJournalTorn(t *testing.T) {
 		t.Error("a torn entry was put back")
 	}
 	// A volume that cannot take its old data back is not served.
-	if err := j.put(fill(4096, 7), 4096); err != nil {
+	if err := os.WriteFile(name, entry, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d, _ := NewDevice(Config{Name: "iqn.2026-11.softiser:test", StateDir: dir})
@@ -101,7 +101,7 @@ func TestUndoJournalTorn(t *testing.T) {
 // failingStore is the journal's file on a disk that fails: what is written is there, and
 // nobody knows for how long.
 type failingStore struct {
-	journalStore
+	statefile.File
 	puts   bool // syncs fail
 	clears bool // so does what would clear an entry
 }
@@ -112,14 +112,14 @@ func (f *failingStore) Sync() error {
 	if f.puts {
 		return errDisk
 	}
-	return f.journalStore.Sync()
+	return f.File.Sync()
 }
 
 func (f *failingStore) WriteAt(p []byte, off int64) (int, error) {
 	if f.clears && off == 0 && p[0] == 0 {
 		return 0, errDisk
 	}
-	return f.journalStore.WriteAt(p, off)
+	return f.File.WriteAt(p, off)
 }
 
 // TestJournalFails: an entry of the undo journal that may be there, because neither its
@@ -133,13 +133,20 @@ func TestJournalFails(t *testing.T) {
 			path := filepath.Join(dir, "v")
 			v := openFile(t, path)
 			var told []error
+			f := &failingStore{}
+			wrapJournals(t, func(file statefile.File) statefile.File {
+				if f.File == nil {
+					f.File = file
+					return f
+				}
+				return file
+			})
 			r := newRig(t, Config{StateDir: dir, Fault: func(_ uint16, err error) { told = append(told, err) }}, LUConfig{Volume: v})
 			r.do(atomic, fill(4096, 1), 0).good()
-			j := &r.dev.lookup(0).journal
-			f := &failingStore{journalStore: j.file, puts: how == "the entry was not made", clears: true}
-			j.file = f
+			name := r.dev.lookup(0).journalName()
+			f.puts, f.clears = how == "the entry was not made", true
 			r.do(atomic, fill(4096, 20), 0).sense(spc.KeyHardware, spc.ASCInternalFailure)
-			if len(told) != 1 || !errors.Is(told[0], errDisk) || !strings.Contains(told[0].Error(), j.name) {
+			if len(told) != 1 || !errors.Is(told[0], errDisk) || !strings.Contains(told[0].Error(), name) {
 				t.Errorf("the operator was told %v", told)
 			}
 			for _, cdb := range [][]byte{write, atomic} {
@@ -166,9 +173,9 @@ func TestJournalFails(t *testing.T) {
 // is durable, at a start and after a failure.
 func TestUndoneIsDurable(t *testing.T) {
 	old := fill(4096, 7)
-	sure := func(t *testing.T, d *crashlog.Device, j *undoJournal) {
+	sure := func(t *testing.T, d *crashlog.Device, name string) {
 		t.Helper()
-		b, err := os.ReadFile(j.name)
+		b, err := os.ReadFile(name)
 		if err != nil || bytes.HasPrefix(b, []byte(journalMagic)) {
 			t.Fatalf("the entry is still there (%v)", err)
 		}
@@ -181,12 +188,12 @@ func TestUndoneIsDurable(t *testing.T) {
 	t.Run("start", func(t *testing.T) {
 		dir := t.TempDir()
 		r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: newCrashLog(t)})
-		if err := r.dev.lookup(0).journal.put(old, 4096); err != nil {
+		if err := os.WriteFile(r.dev.lookup(0).journalName(), journalEntry(old, 4096), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		d := newCrashLog(t)
 		again := newRig(t, Config{StateDir: dir}, LUConfig{Volume: d})
-		sure(t, d, &again.dev.lookup(0).journal)
+		sure(t, d, again.dev.lookup(0).journalName())
 	})
 	t.Run("failure", func(t *testing.T) {
 		d := newCrashLog(t)
@@ -195,7 +202,7 @@ func TestUndoneIsDurable(t *testing.T) {
 		r.do(spc.AppendWrite(nil, 8, 8, true), old, 0).good()
 		f.SetRules(faulty.Rule{Op: faulty.Flush, Err: blockdev.ErrMedium, Times: 1})
 		r.do(spc.AppendWriteAtomic16(nil, 8, 8, false), fill(4096, 99), 0).sense(spc.KeyMedium, spc.ASCWriteError)
-		sure(t, d, &r.dev.lookup(0).journal)
+		sure(t, d, r.dev.lookup(0).journalName())
 	})
 }
 
@@ -203,13 +210,16 @@ func TestUndoneIsDurable(t *testing.T) {
 // the new ones on the volume before the entry goes.
 func TestWriteAtomicOrder(t *testing.T) {
 	d := newCrashLog(t)
-	r := newRig(t, Config{StateDir: t.TempDir()}, LUConfig{Volume: d})
 	old, now := fill(4096, 1), fill(4096, 99)
+	s := &orderedStore{t: t, d: d, old: old, now: now}
+	wrapJournals(t, func(f statefile.File) statefile.File {
+		s.File = f
+		return s
+	})
+	r := newRig(t, Config{StateDir: t.TempDir()}, LUConfig{Volume: d})
 	r.do(spc.AppendWrite(nil, 8, 8, true), old, 0).good()
 	r.do(spc.AppendWriteAtomic16(nil, 8, 8, false), old, 0).good() // the file is there
-	lu := r.dev.lookup(0)
-	s := &orderedStore{journalStore: lu.journal.file, t: t, d: d, old: old, now: now, before: d.Now()}
-	lu.journal.file = s
+	s.before, s.on = d.Now(), true
 	r.do(spc.AppendWriteAtomic16(nil, 8, 8, false), now, 0).good()
 	if s.syncs != 2 {
 		t.Errorf("the journal was synced %d times, want 2", s.syncs)
@@ -218,16 +228,20 @@ func TestWriteAtomicOrder(t *testing.T) {
 
 // orderedStore looks at the volume when the journal is written and synced.
 type orderedStore struct {
-	journalStore
+	statefile.File
 	t        *testing.T
 	d        *crashlog.Device
 	old, now []byte
+	on       bool // from here on
 	before   int
 	dirty    bool
 	syncs    int
 }
 
 func (s *orderedStore) WriteAt(p []byte, off int64) (int, error) {
+	if !s.on {
+		return s.File.WriteAt(p, off)
+	}
 	if off == 0 && p[0] == 0 { // it is being cleared
 		if s.syncs != 1 || s.dirty {
 			s.t.Error("the volume was written before the entry was durable")
@@ -241,15 +255,18 @@ func (s *orderedStore) WriteAt(p []byte, off int64) (int, error) {
 		s.t.Error("the volume was written before the journal")
 	}
 	s.dirty = true
-	return s.journalStore.WriteAt(p, off)
+	return s.File.WriteAt(p, off)
 }
 
 func (s *orderedStore) Sync() error {
+	if !s.on {
+		return s.File.Sync()
+	}
 	if s.syncs == 0 && s.d.Now() != s.before {
 		s.t.Error("the volume was written before the entry was durable")
 	}
 	s.syncs, s.dirty = s.syncs+1, false
-	return s.journalStore.Sync()
+	return s.File.Sync()
 }
 
 // newCrashLog is a volume of 1 MiB that knows what a loss of power would leave.
@@ -268,18 +285,24 @@ func TestSanitizedJournal(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "v")
 	v := openFile(t, path)
+	f := &failingStore{}
+	wrapJournals(t, func(file statefile.File) statefile.File {
+		if f.File == nil {
+			f.File = file
+			return f
+		}
+		return file
+	})
 	r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: v})
 	secret := bytes.Repeat([]byte("secret! "), 512)
 	for range 2 {
 		r.do(spc.AppendWriteAtomic16(nil, 8, 8, false), secret, 0).good()
 	}
-	j := &r.dev.lookup(0).journal
-	f := &failingStore{journalStore: j.file, clears: true}
-	j.file = f
+	f.clears = true
 	r.do(spc.AppendWriteAtomic16(nil, 8, 8, false), secret, 0).sense(spc.KeyHardware, spc.ASCInternalFailure)
 	f.clears = false
 	r.do([]byte{0x48, 0x01, 0, 0, 0, 0, 0, 0x02, 0x04, 0}, append([]byte{1, 0, 2, 0}, bytes.Repeat([]byte{0xAA}, 512)...), 0).good()
-	b, err := os.ReadFile(j.name)
+	b, err := os.ReadFile(r.dev.lookup(0).journalName())
 	if err != nil || bytes.Contains(b, []byte("secret")) {
 		t.Errorf("the journal still has it (%v)", err)
 	}
@@ -318,9 +341,9 @@ func TestJournalIsNamed(t *testing.T) {
 	d := newCrashLog(t)
 	r := newRig(t, Config{StateDir: t.TempDir()}, LUConfig{Volume: d})
 	before, synced := d.Now(), 0
-	real := syncDir
-	defer func() { syncDir = real }()
-	syncDir = func(name string) error {
+	real := statefile.SyncDir
+	defer func() { statefile.SyncDir = real }()
+	statefile.SyncDir = func(name string) error {
 		if d.Now() != before {
 			t.Error("the volume was written before the journal had a name")
 		}

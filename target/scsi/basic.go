@@ -5,6 +5,8 @@ import (
 	"sort"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // cmdTestUnitReady: the gates in the command table have said what there is to
@@ -17,13 +19,13 @@ func cmdRequestSense(t *Task) {
 	var s spc.Sense
 	if a, ok := t.itl.take(); ok {
 		s = spc.Sense{Key: spc.KeyUnitAttention, ASC: a}
-	} else if g := t.lu.gate.Load(); g&gateNoMedium != 0 {
+	} else if g := t.lu.gates(); g&volume.NoMedium != 0 {
 		s = spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCMediumNotPresent}
-	} else if g&(gateSanitize|gateFormat) != 0 {
-		s = t.lu.rewriter.sense()
-	} else if g&gateSanFailed != 0 {
+	} else if g&(volume.Sanitizing|volume.Formatting) != 0 {
+		s = t.lu.rewriteSense()
+	} else if g&volume.SanitizeFailed != 0 {
 		s = spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCSanitizeFailed}
-	} else if g&gateCorrupt != 0 {
+	} else if g&volume.Corrupt != 0 {
 		s = spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCFormatCorrupted}
 	} else {
 		s = t.lu.selfTest.sense()
@@ -81,53 +83,27 @@ func reportLUNs(t *Task) {
 // reported by the next flush, as the volume stays poisoned.
 func cmdSyncCache(t *Task) {
 	if t.CDB[1]&spc.FlagImmed != 0 {
-		t.lu.flushBehind()
+		t.lu.vol.FlushBehind()
 		t.good()
 		return
 	}
 	t.toWorker(func(t *Task) {
 		var err error
 		if t.io.Blocks == 0 && t.io.LBA == 0 {
-			err = t.lu.vol.Flush()
+			err = t.lu.disk.Flush()
 		} else {
 			n := t.n
 			if t.io.Blocks == 0 {
-				n = t.lu.geo().info.Size - t.off
+				n = t.lu.geo().Info.Size - t.off
 			}
-			err = t.lu.vol.FlushRange(t.off, n)
+			err = t.lu.disk.FlushRange(t.off, n)
 		}
 		if err != nil {
-			t.failErr(err, writing)
+			t.failErr(err, volume.Writing)
 			return
 		}
 		t.good()
 	})
-}
-
-// flushBehind flushes the volume in the background; any number of requests cost
-// one goroutine.
-func (lu *LU) flushBehind() {
-	if lu.flushes.Add(1) > 1 {
-		return // the running one goes round again
-	}
-	if !lu.use() {
-		lu.flushes.Store(0) // whoever removed the unit flushes its volume
-		return
-	}
-	go func() {
-		defer lu.users.Add(-1)
-		for {
-			n := lu.flushes.Load()
-			// An error is not lost: the volume stays poisoned and tells the next
-			// command that asks.
-			if err := lu.vol.Flush(); err != nil {
-				lu.mediumError(err, writing)
-			}
-			if lu.flushes.CompareAndSwap(n, 0) {
-				return
-			}
-		}
-	}()
 }
 
 // cmdStartStop answers START STOP UNIT (SBC-3 §5.25). Power conditions are
@@ -139,7 +115,7 @@ func cmdStartStop(t *Task) {
 	switch {
 	case power != 0 || !loej:
 		// Stopping loses nothing: only a flush, unless NO_FLUSH.
-		if power == 0 && !start && !noflush && lu.vol != nil && lu.gate.Load()&gateNoMedium == 0 {
+		if power == 0 && !start && !noflush && lu.disk != nil && lu.gates()&volume.NoMedium == 0 {
 			t.toWorker(flushAndEnd)
 			return
 		}
@@ -149,34 +125,34 @@ func cmdStartStop(t *Task) {
 	case lu.removalPrevented():
 		t.illegal(spc.ASCRemovalPrevented)
 	case start:
-		if lu.vol == nil {
+		if lu.disk == nil {
 			t.fail(spc.KeyNotReady, spc.ASCMediumNotPresent)
 			return
 		}
-		if lu.gate.Load()&gateNoMedium != 0 {
-			lu.setGate(gateNoMedium, false)
-			lu.attention(spc.ASCMediumMayHaveChanged, func(n *Nexus) bool { return n != t.Nexus })
+		if lu.gates()&volume.NoMedium != 0 {
+			lu.vol.SetGate(volume.NoMedium, false)
+			lu.everywhere(spc.ASCMediumMayHaveChanged, func(n *Nexus) bool { return n != t.Nexus })
 		}
 		t.good()
 	default:
-		if lu.gate.Load()&gateNoMedium != 0 || lu.vol == nil {
+		if lu.gates()&volume.NoMedium != 0 || lu.disk == nil {
 			t.good()
 			return
 		}
 		t.toWorker(func(t *Task) {
-			if err := t.lu.vol.Flush(); err != nil {
-				t.failErr(err, writing)
+			if err := t.lu.disk.Flush(); err != nil {
+				t.failErr(err, volume.Writing)
 				return
 			}
-			t.lu.setGate(gateNoMedium, true)
+			t.lu.vol.SetGate(volume.NoMedium, true)
 			t.good()
 		})
 	}
 }
 
 func flushAndEnd(t *Task) {
-	if err := t.lu.vol.Flush(); err != nil {
-		t.failErr(err, writing)
+	if err := t.lu.disk.Flush(); err != nil {
+		t.failErr(err, volume.Writing)
 		return
 	}
 	t.good()
@@ -190,29 +166,10 @@ func cmdPreventAllow(t *Task) {
 	case 0:
 		lu.allowRemoval(t.Nexus)
 	case 1:
-		lu.mu.Lock()
-		lu.prevented[t.Nexus] = true
-		lu.mu.Unlock()
+		lu.preventRemoval(t.Nexus)
 	default:
 		t.badCDB(4)
 		return
 	}
 	t.good()
-}
-
-func (lu *LU) removalPrevented() bool {
-	lu.mu.Lock()
-	defer lu.mu.Unlock()
-	return len(lu.prevented) > 0
-}
-
-// allowRemoval ends the prevention by n, or by everyone when n is nil.
-func (lu *LU) allowRemoval(n *Nexus) {
-	lu.mu.Lock()
-	defer lu.mu.Unlock()
-	if n == nil {
-		clear(lu.prevented)
-	} else {
-		delete(lu.prevented, n)
-	}
 }

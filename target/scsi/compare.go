@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // firstDiff returns the index of the first byte in which a and b, of the same
@@ -46,7 +48,7 @@ func (t *Task) compareWith(p []byte, off, at int64) bool {
 // cmdVerify is VERIFY(10), (12), (16) (SBC-3 §5.33): BYTCHK 00b reads the blocks,
 // 01b compares them with as many, 11b each with the same one. 10b is reserved.
 func cmdVerify(t *Task) {
-	bs := int64(1) << t.lu.geo().shift
+	bs := int64(1) << t.lu.geo().Shift
 	switch t.io.ByteCheck() {
 	case 0:
 		if t.n == 0 {
@@ -103,7 +105,7 @@ func verifySameJob(t *Task) {
 		t.toWorker(verifySameJob)
 		return
 	}
-	t.lu.stats.worked.Add(1)
+	t.lu.vol.Counters.Worked.Add(1)
 	t.good()
 }
 
@@ -135,8 +137,8 @@ func cmdWriteVerify(t *Task) {
 		if !t.storeCut(p, off) {
 			return false
 		}
-		if err := t.lu.vol.FlushRange(off, t.wholeBlocks(len(p))); err != nil {
-			t.failErr(err, writing)
+		if err := t.lu.disk.FlushRange(off, t.wholeBlocks(len(p))); err != nil {
+			t.failErr(err, volume.Writing)
 			return false
 		}
 		return t.compareWith(p, off, t.done)
@@ -174,7 +176,7 @@ func compareAndWrite(t *Task, p []byte) bool {
 
 // maxCompare keeps both halves within one staged chunk.
 func (lu *LU) maxCompare() uint32 {
-	return min(maxCompareBlocks, uint32(stageBytes/2)>>lu.geo().shift)
+	return min(maxCompareBlocks, uint32(volume.StageBytes/2)>>lu.geo().Shift)
 }
 
 // cmdOrWrite is ORWRITE(16) (SBC-3 §5.8): the blocks become the OR of what they

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // TestCopyBounds: what an EXTENDED COPY may ask for is taken, one more is refused, before
@@ -180,7 +182,7 @@ func TestCopyResultsAreTheInitiators(t *testing.T) {
 	write(b, 7, 5)
 	for n, want := range map[*Nexus]uint64{a: 3, b: 5} {
 		if got := r.rodInfo(n, 0, 7).Transfer; got != want {
-			t.Errorf("%s is told of %d blocks, want %d", n.port, got, want)
+			t.Errorf("%s is told of %d blocks, want %d", n.client.ID.Initiator, got, want)
 		}
 	}
 	for i := range keepCopyResults - 1 {
@@ -201,7 +203,7 @@ func TestListBounds(t *testing.T) {
 	for _, bs := range []int{512, 4096} {
 		t.Run(fmt.Sprint(bs), func(t *testing.T) {
 			r := newRig(t, Config{}, LUConfig{Volume: newVolume(t, 4<<20, bs)})
-			most := min(255, stageBytes/2/bs)
+			most := min(255, volume.StageBytes/2/bs)
 			compare := func(blocks, bytes int) *result {
 				return r.do(spc.AppendCompareAndWrite(nil, 0, uint8(blocks), false), make([]byte, bytes), 0)
 			}

@@ -17,7 +17,7 @@ func twoUnits(t *testing.T) *rig {
 
 func (r *rig) target(lun uint16) []byte {
 	lu := r.dev.lookup(lun)
-	d := spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.id.naa}
+	d := spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.vol.Identity().NAA}
 	return spc.AppendCopyTarget(nil, d, 512)
 }
 

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // What EXTENDED COPY and WRITE USING TOKEN have in common: moving blocks between
@@ -21,12 +23,11 @@ const (
 	maxTokenRanges  = 64
 	maxTokenBytes   = 1 << 30
 	keepCopyResults = 64
-	zeroPiece       = 64 << 20
 )
 
 // copyResult is how a copy ended, or that it runs.
 type copyResult struct {
-	nexus  regKey
+	nexus  volume.Registrant
 	list   uint32
 	action uint8 // service action of THIRD-PARTY COPY OUT
 	info   atomic.Pointer[spc.RODInfo]
@@ -43,7 +44,7 @@ type copyResults struct {
 
 // begin files a new result under the list identifier, instead of an older one.
 func (c *copyResults) begin(t *Task, list uint32) *copyResult {
-	r := &copyResult{nexus: t.Nexus.regKey(), list: list, action: uint8(t.op.sa)}
+	r := &copyResult{nexus: t.Nexus.client.ID, list: list, action: uint8(t.op.sa)}
 	r.info.Store(&spc.RODInfo{Action: r.action, Status: spc.CopyForeground})
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +65,7 @@ func (c *copyResults) begin(t *Task, list uint32) *copyResult {
 func (c *copyResults) find(t *Task, list uint32, lid1 bool) *copyResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := t.Nexus.regKey()
+	k := t.Nexus.client.ID
 	for _, r := range c.all {
 		if r.nexus == k && r.list == list && (r.action == spc.SAExtendedCopy) == lid1 {
 			return r
@@ -96,9 +97,9 @@ func (t *Task) copyApart(job func(*Task)) {
 		select {
 		case room <- struct{}{}:
 			defer func() { <-room }()
-		case <-t.stop().Done():
+		case <-t.Stop().Done():
 		}
-		if t.isAborted() {
+		if t.Aborted() {
 			t.end()
 			return
 		}
@@ -106,31 +107,13 @@ func (t *Task) copyApart(job func(*Task)) {
 	}()
 }
 
-// settle makes what a copy or UNMAP has changed durable if the unit has no write
-// cache.
-func (lu *LU) settle(off, n int64) error {
-	if lu.geo().info.WriteCache && !lu.modes.wce.Load() {
-		return lu.vol.FlushRange(off, n)
-	}
-	return nil
-}
-
-// settleCopy is settle for what no task will report, so that it is counted here.
-func (lu *LU) settleCopy(off, n int64) error {
-	err := lu.settle(off, n)
-	if err != nil {
-		lu.mediumError(err, writing)
-	}
-	return err
-}
-
 // findUnit returns the logical unit, visible to the nexus, that a designator
 // names.
 func (n *Nexus) findUnit(d *spc.Designator) *LU {
 	for _, i := range *n.itls.Load() {
-		id := i.lu.id
-		if d.Association == spc.AssocLU && (d.Type == spc.DesignatorNAA && string(d.ID) == string(id.naa) ||
-			d.Type == spc.DesignatorEUI64 && string(d.ID) == string(id.eui)) {
+		id := i.lu.vol.Identity()
+		if d.Association == spc.AssocLU && (d.Type == spc.DesignatorNAA && string(d.ID) == string(id.NAA) ||
+			d.Type == spc.DesignatorEUI64 && string(d.ID) == string(id.EUI)) {
 			return i.lu
 		}
 	}
@@ -174,7 +157,7 @@ func cmdCopyOperating(t *Task) {
 	be.PutUint32(b[16:], maxCopyBytes)
 	be.PutUint16(b[34:], uint16(t.lu.cfg.Workers)) // total concurrent copies
 	b[36] = byte(min(t.lu.cfg.Workers, 255))
-	b[37] = t.lu.geo().shift // data segment granularity, log2
+	b[37] = t.lu.geo().Shift // data segment granularity, log2
 	b[43] = byte(len(types))
 	t.reply(append(b, types...), be.Uint32(t.CDB[10:]))
 }

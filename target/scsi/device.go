@@ -11,6 +11,7 @@ import (
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // Config describes a SCSI target device.
@@ -36,16 +37,16 @@ type Config struct {
 	// Staging is the memory into which units with verified placement receive; nil:
 	// blockdev.DefaultPool.
 	Staging *blockdev.Pool
-	// Units is what the devices of one server share, so that no volume is served
-	// twice; nil where there is no other device.
-	Units *Units
+	// Volumes is what the devices of one server share: a volume that several of them
+	// serve is one unit; nil where there is no other device.
+	Volumes *volume.Registry
 }
 
 // Device is one SCSI target device with its logical units.
 type Device struct {
 	cfg   Config
 	table *table
-	bufs  bufPool
+	bufs  volume.Buffers
 	alua  alua
 
 	luns    atomic.Pointer[map[uint16]*LU] // copy on write, under mu
@@ -59,8 +60,8 @@ type Device struct {
 
 // NewDevice makes a target device without logical units.
 func NewDevice(cfg Config) (*Device, error) {
-	if cfg.Units == nil {
-		cfg.Units = new(Units)
+	if cfg.Volumes == nil {
+		cfg.Volumes = new(volume.Registry)
 	}
 	if cfg.Staging == nil {
 		cfg.Staging = blockdev.DefaultPool()
@@ -107,11 +108,29 @@ func (d *Device) AddLUN(cfg LUConfig) (*LU, error) {
 		lu.close()
 		return nil, exists
 	}
+	if err := d.twiceLocked(lu); err != nil {
+		d.mu.Unlock()
+		lu.close()
+		return nil, err
+	}
 	d.setLocked(cfg.LUN, lu)
 	d.mu.Unlock()
-	lu.resumeOperation()
+	lu.place.Start()
 	d.lunsChanged(lu)
 	return lu, nil
+}
+
+// twiceLocked says why lu cannot be in this target: its volume is, at another LUN, and
+// one of the two can be written. Initiators would take them for two paths through one
+// port, and whatever names a unit within a target (EXTENDED COPY, say) could mean either.
+func (d *Device) twiceLocked(lu *LU) error {
+	for _, o := range d.LUs() {
+		if o.vol == lu.vol && o.lun != lu.lun && (o.place.Writable() || lu.place.Writable()) {
+			return fmt.Errorf("target %s, LUN %d: the volume is LUN %d of target %s already. A volume that can be written has one LUN in a target; "+
+				"for several paths give the target several portals, or serve the volume by further targets", d.cfg.Name, lu.lun, o.lun, d.cfg.Name)
+		}
+	}
+	return nil
 }
 
 // setLocked publishes lu (nil: none) under number n and gives every nexus its
@@ -193,12 +212,12 @@ func (d *Device) RemoveLUN(ctx context.Context, n uint16) error {
 }
 
 // Removed reports whether the unit has been taken away from its device.
-func (lu *LU) Removed() bool { return lu.gone.Load() }
+func (lu *LU) Removed() bool { return lu.place.Removed() }
 
 // Drain waits again for the commands of a unit that has been removed, when ctx had
 // ended before they did. It reports false for one that is still there.
 func (lu *LU) Drain(ctx context.Context) (removed bool, err error) {
-	if !lu.gone.Load() {
+	if !lu.place.Removed() {
 		return false, nil
 	}
 	return true, lu.drain(ctx)
@@ -222,9 +241,14 @@ func (d *Device) ReplaceLUN(ctx context.Context, cfg LUConfig) (*LU, error) {
 		lu.close()
 		return nil, none
 	}
+	if err := d.twiceLocked(lu); err != nil {
+		d.mu.Unlock()
+		lu.close()
+		return nil, err
+	}
 	d.takeAwayLocked(old, lu)
 	d.mu.Unlock()
-	lu.resumeOperation()
+	lu.place.Start()
 	d.lunsChanged(lu)
 	return lu, old.drain(ctx)
 }
@@ -243,15 +267,9 @@ func (d *Device) Close(ctx context.Context) error {
 // BuffersOut tells how many parameter and staging buffers are lent, for leak
 // checks.
 func (d *Device) BuffersOut() int {
-	d.bufs.mu.Lock()
-	defer d.bufs.mu.Unlock()
-	return d.bufs.out
-}
-
-// volumeInfo returns what a unit without a medium pretends to be.
-func volumeInfo(v blockdev.Device) blockdev.Info {
-	if v == nil {
-		return blockdev.Info{BlockSize: 512, PhysBlockSize: 512}
+	n := d.bufs.Out()
+	for _, lu := range d.LUs() {
+		n += lu.vol.BuffersOut()
 	}
-	return v.Info()
+	return n
 }

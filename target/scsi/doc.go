@@ -2,7 +2,7 @@
 // against logical units that are [blockdev.Device] volumes.
 //
 //	session layer                      device server                     volume
-//	  Task, Port   -- Execute -->  lookup, checks, task set
+//	  Task, Port   -- Execute -->  lookup, checks -- Admit ----------->  task set (target/volume)
 //	                               handler -- LeaseRead, LeaseWrite -->  mapping
 //	  DataIn       <-- segments --                or pool
 //	  DataOut      <-- segments --
@@ -11,24 +11,27 @@
 //	               -- Release  -->         -- Lease.Release --------->
 //
 // A [Device] is one SCSI target device: logical units ([LU]), target port groups
-// and I_T nexuses ([Nexus], an initiator port as seen through a target port).
+// and I_T nexuses ([Nexus], an initiator port as seen through a target port). A LU is a
+// place of a [volume.Volume], which may be LUNs of several targets: then it is one logical
+// unit with one task set, one set of reservations and one set of mode parameters, while
+// LUN, ALUA states, read-only and unit attentions belong to the place.
 //
 // Threads. Execute runs a command on the connection's receive goroutine as far
 // as it goes without waiting: a READ whose data are resident is answered there.
-// What may wait for storage goes to the bounded worker pool of its logical
-// unit, so a slow volume never delays another one on the same connection.
+// What may wait for storage goes to the bounded worker pool of its volume,
+// so a slow volume never delays another one on the same connection.
 // Nothing in this package waits for a peer while it holds a lock or a worker.
 //
 // Locks, in the order in which they may be taken:
 //
 //	Device.mu   LU and nexus registries; never taken per command
-//	LU.prMu     serialises changes of reservations and saved state, may be
-//	            held across fsync
-//	LU.mu       task set, ordering, worker queue, unit attentions
+//	modes.mu    changes of mode parameters; held across fsync
+//	(the locks of package volume)
+//	unit.mu     the places of a unit, who prevents the removal of its medium
+//	LU.mu       nexuses of a place, their unit attentions and latencies
 //
 // What every command must see without a lock is published by atomics: the LU
-// table, the geometry, the gate bits (medium, protection, SANITIZE, FORMAT UNIT), the
-// access states of the unit and the immutable reservation snapshot.
+// table, the access states of the unit, and what the volume publishes.
 //
 // References in comments: SAM-5, SPC-4, SBC-3.
 package scsi

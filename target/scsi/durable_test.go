@@ -12,14 +12,16 @@ import (
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev/crashlog"
+	"softiser/target/internal/statefile"
+	"softiser/target/volume"
 )
 
 // onSync has f look at each file of saved state before it is synced.
 func onSync(t *testing.T, f func(file *os.File) error) {
 	t.Helper()
-	real := syncFile
-	t.Cleanup(func() { syncFile = real })
-	syncFile = func(file *os.File) error {
+	real := statefile.SyncFile
+	t.Cleanup(func() { statefile.SyncFile = real })
+	statefile.SyncFile = func(file *os.File) error {
 		if err := f(file); err != nil {
 			return err
 		}
@@ -33,7 +35,7 @@ func TestStateIsSyncedBeforeRename(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: newNamed(t, "a")})
 	r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA, aptpl).good()
-	name := r.dev.lookup(0).stateFile()
+	name := r.dev.lookup(0).stateName()
 	old, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +58,7 @@ func TestStateIsSyncedBeforeRename(t *testing.T) {
 	if now, _ := os.ReadFile(name); !bytes.Equal(now, old) {
 		t.Error("the state file has changed")
 	}
-	if all, _ := filepath.Glob(filepath.Join(dir, "*"+unfinished+"*")); len(all) != 0 {
+	if all, _ := filepath.Glob(filepath.Join(dir, "*"+statefile.Unfinished+"*")); len(all) != 0 {
 		t.Errorf("left behind: %v", all)
 	}
 	fail = nil
@@ -84,7 +86,7 @@ func TestUnitOfRegistrations(t *testing.T) {
 	r.on(elsewhere, 0, write, make([]byte, 512), 0).is(spc.StatusReservationConflict)
 	r.do(write, make([]byte, 512), 0).good()
 
-	from, to := r.dev.lookup(0).stateFile(), r.dev.lookup(1).stateFile()
+	from, to := r.dev.lookup(0).stateName(), r.dev.lookup(1).stateName()
 	b, err := os.ReadFile(from)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +115,7 @@ func TestSanitizeOrder(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if bytes.Contains(b, []byte(opOverwrite)) {
+		if bytes.Contains(b, []byte(volume.Overwrite)) {
 			if began = true; d.Now() != before {
 				t.Error("the volume was written before that was saved")
 			}
@@ -139,7 +141,7 @@ func TestSanitizeOrder(t *testing.T) {
 func TestFlushes(t *testing.T) {
 	data := fill(4096, 3)
 	write := func(r *rig) { r.do(spc.AppendWrite(nil, 0, 8, false), data, 0).good() }
-	through := func(r *rig) { r.dev.lookup(0).modes.wce.Store(false) }
+	through := func(r *rig) { r.dev.lookup(0).vol.SetWriteCache(false) }
 	for name, run := range map[string]func(r *rig){
 		"SYNCHRONIZE CACHE": func(r *rig) { write(r); r.do(spc.AppendSyncCache(nil, 0, 0, false), nil, 0).good() },
 		"SYNCHRONIZE CACHE, range": func(r *rig) {
@@ -284,16 +286,18 @@ func TestPreemptOfAnother(t *testing.T) {
 // TestRegistrationsAreBounded: initiators do not make the unit remember any number of names.
 func TestRegistrationsAreBounded(t *testing.T) {
 	r := newRig(t, Config{})
+	const most = 1024
 	lu := r.dev.lookup(0)
-	full := lu.pr.Load().clone()
-	for i := range maxRegistrations - 1 {
-		full.regs[regKey{Port: fmt.Sprintf("iqn.2026-11.test:%d,i,0x000000000000", i), Rel: 1}] = registration{Key: keyB}
+	for i := range most - 1 {
+		c := volume.Client{ID: r.dev.registrant(fmt.Sprintf("iqn.2026-11.test:%d,i,0x000000000000", i), 1)}
+		if err := lu.vol.Register(&c, &volume.Register{NewKey: keyB}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	lu.pr.Store(full)
 	r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA).good()
 	r.prout(r.nx[1], spc.SAProutRegister, 0, 0, keyA).illegal(spc.ASCPRResources)
-	if n := len(lu.pr.Load().regs); n != maxRegistrations {
-		t.Errorf("%d registrations, want %d", n, maxRegistrations)
+	if n := lu.vol.Reservations().Len(); n != most {
+		t.Errorf("%d registrations, want %d", n, most)
 	}
 	r.prout(r.nx[0], spc.SAProutRegister, 0, keyA, 0).good()
 	r.prout(r.nx[1], spc.SAProutRegister, 0, 0, keyA).good()

@@ -1,10 +1,9 @@
 package scsi
 
 import (
-	"context"
-	"time"
-
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // flags of a command.
@@ -20,16 +19,6 @@ const (
 	fAlloc // with fIO: the length field is an allocation length
 )
 
-// access is what a command does as far as reservations are concerned (SPC-4
-// table 66, SBC-3 table 13).
-type access uint8
-
-const (
-	accAlways access = iota // never in conflict
-	accRead                 // reads the medium, or what the unit tells nobody else under exclusive access
-	accWrite                // changes the medium or how it is used
-)
-
 // command is one row of the command table.
 type command struct {
 	op      spc.Opcode
@@ -37,9 +26,9 @@ type command struct {
 	hasSA   bool
 	usage   []byte // CDB usage data; its length is that of the CDB
 	flags   flags
-	access  access
-	gates   uint32
-	hold    holdKind
+	access  volume.Access
+	gates   volume.Gate
+	hold    volume.Hold
 	timeout uint16 // recommended time-out, seconds
 	// offered tells whether a unit has the command at all; nil: every one.
 	offered func(*LU) bool
@@ -67,7 +56,7 @@ func (d *Device) Execute(t *Task) {
 		return
 	}
 	lu := i.lu
-	if !lu.use() {
+	if !lu.place.Use() {
 		d.executeNoLU(t)
 		return
 	}
@@ -91,7 +80,7 @@ func (d *Device) Execute(t *Task) {
 			return
 		}
 	}
-	if t.Attr == AttrACA {
+	if t.Attr >= AttrACA {
 		t.fail(spc.KeyAborted, spc.ASCInvalidMessage)
 		return
 	}
@@ -99,7 +88,7 @@ func (d *Device) Execute(t *Task) {
 		t.badCDB(len(t.CDB) - 1)
 		return
 	}
-	if g := lu.gate.Load() & c.gates; g != 0 {
+	if g := lu.gates() & c.gates; g != 0 {
 		t.refuse(g)
 		return
 	}
@@ -114,23 +103,28 @@ func (d *Device) Execute(t *Task) {
 		if !t.decodeIO() {
 			return
 		}
-	} else if c.hold != holdNone {
-		t.hold = hold{lo: 0, hi: ^uint64(0), kind: c.hold}
+	} else if c.hold != volume.HoldNone {
+		t.Cover(0, ^uint64(0), c.hold)
 	}
-	if lu.admit(t, (*Task).enable) {
+	t.job = (*Task).enable
+	t.Op.Client, t.Op.Order = &t.Nexus.client, orders[t.Attr]
+	if lu.vol.Admit(&t.Op) {
 		t.enable()
 	}
 }
+
+// orders are how task attributes order commands; TaskAttr ACA has been refused.
+var orders = [...]volume.Order{AttrUntagged: volume.Simple, AttrSimple: volume.Simple, AttrOrdered: volume.Ordered, AttrHeadOfQueue: volume.HeadOfQueue}
 
 // enable starts a task that is in the task set and whose turn has come. The unit
 // may have changed since it arrived, even if it did not wait: it is the command
 // that enters the enabled state which has to respect a reservation (SPC-4 §5.12.1),
 // and once PREEMPT AND ABORT has been answered nothing of the preempted initiator
-// may follow. What abortWhere has not found in the task set finds here what was
-// published before abortWhere looked.
+// may follow. What its abort has not found in the task set finds here what was
+// published before the abort looked.
 func (t *Task) enable() {
 	lu := t.lu
-	if g := lu.gate.Load() & t.op.gates; g != 0 {
+	if g := lu.gates() & t.op.gates; g != 0 {
 		t.refuse(g)
 		return
 	}
@@ -139,10 +133,10 @@ func (t *Task) enable() {
 		return
 	}
 	if t.writes() {
-		lu.touched()
-		if lu.journal.stuck.Load() {
+		lu.vol.Touched()
+		if lu.vol.Stuck() {
 			t.toWorker(func(t *Task) {
-				if t.lu.unstick(t.stop()) != nil {
+				if t.lu.vol.Unstick(t.Stop()) != nil {
 					t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 					return
 				}
@@ -155,12 +149,15 @@ func (t *Task) enable() {
 }
 
 // writes reports whether the command changes blocks.
-func (t *Task) writes() bool { return t.op.gates&gateReadOnly != 0 && t.op.op != spc.OpSanitize }
+func (t *Task) writes() bool { return t.op.gates&volume.ReadOnly != 0 && t.op.op != spc.OpSanitize }
 
 // start runs an enabled task, unless its volume's rate limit holds it back.
 func (t *Task) start() {
-	if t.lu.limit.on.Load() && t.op.has(fDataRead|fDataWrite) && t.lu.throttle(t) {
-		return
+	if t.lu.vol.Limited() && t.op.has(fDataRead|fDataWrite) {
+		t.job, t.Op.Bytes = t.op.run, t.n
+		if t.lu.vol.Throttle(&t.Op) {
+			return
+		}
 	}
 	t.op.run(t)
 }
@@ -175,21 +172,21 @@ func (t *Task) naca() bool {
 }
 
 // refuse ends a task that the unit's condition does not allow.
-func (t *Task) refuse(g uint32) {
+func (t *Task) refuse(g volume.Gate) {
 	switch {
-	case g&gateNoMedium != 0:
+	case g&volume.NoMedium != 0:
 		t.fail(spc.KeyNotReady, spc.ASCMediumNotPresent)
-	case g&(gateSanitize|gateFormat) != 0:
-		s := t.lu.rewriter.sense()
+	case g&(volume.Sanitizing|volume.Formatting) != 0:
+		s := t.lu.rewriteSense()
 		t.check(&s)
-	case g&gateSelfTest != 0:
+	case g&volume.Testing != 0:
 		s := t.lu.selfTest.sense()
 		t.check(&s)
-	case g&gateCorrupt != 0:
+	case g&volume.Corrupt != 0:
 		t.fail(spc.KeyMedium, spc.ASCFormatCorrupted)
-	case g&gateSanFailed != 0:
+	case g&volume.SanitizeFailed != 0:
 		t.fail(spc.KeyMedium, spc.ASCSanitizeFailed)
-	case g&gateSWP != 0:
+	case g&volume.WriteProtected != 0:
 		t.fail(spc.KeyDataProtect, spc.ASCWriteProtectedSW)
 	default:
 		t.fail(spc.KeyDataProtect, spc.ASCWriteProtected)
@@ -211,7 +208,7 @@ func (t *Task) decodeIO() bool {
 	if t.op.has(fAlloc) {
 		return true
 	}
-	if t.io.LBA > g.blocks || uint64(t.io.Blocks) > g.blocks-t.io.LBA {
+	if t.io.LBA > g.Blocks || uint64(t.io.Blocks) > g.Blocks-t.io.LBA {
 		s := spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCLBAOutOfRange}
 		s.InfoValid, s.Info = true, t.io.LBA
 		t.check(&s)
@@ -221,13 +218,13 @@ func (t *Task) decodeIO() bool {
 		t.badCDB(1)
 		return false
 	}
-	t.off = int64(t.io.LBA) << g.shift
-	t.n = int64(t.io.Blocks) << g.shift
+	t.off = int64(t.io.LBA) << g.Shift
+	t.n = int64(t.io.Blocks) << g.Shift
 	if t.op.has(fDataRead|fDataWrite) && t.n > int64(t.lu.cfg.MaxTransfer) {
 		t.badCDB(lengthField(len(t.CDB)))
 		return false
 	}
-	t.hold = hold{lo: t.io.LBA, hi: t.io.LBA + uint64(t.io.Blocks), kind: t.op.hold}
+	t.Cover(t.io.LBA, t.io.LBA+uint64(t.io.Blocks), t.op.hold)
 	return true
 }
 
@@ -270,16 +267,4 @@ func (d *Device) executeNoLU(t *Task) {
 	default:
 		t.illegal(spc.ASCLUNotSupported)
 	}
-}
-
-// waitUnused waits until every task has been released.
-func (lu *LU) waitUnused(ctx context.Context) error {
-	for lu.users.Load() > 0 {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Millisecond):
-		}
-	}
-	return nil
 }

@@ -74,7 +74,7 @@ func (r *rig) rodInfo(n *Nexus, lun uint16, id byte) spc.RODInfo {
 // overwritten has n write where each piece begins right away, and sees to it that it stays.
 func (r *rig) overwritten(n *Nexus) {
 	r.t.Helper()
-	r.dev.lookup(0).vol.(*faulty.Device).SetRules()
+	r.dev.lookup(0).disk.(*faulty.Device).SetRules()
 	mine := bytes.Repeat([]byte{0xA5}, 4096)
 	for i := range uint64(copyPieces) {
 		r.on(n, 0, spc.AppendWrite(nil, i<<11, 8, true), mine, 0).good()
@@ -107,11 +107,9 @@ func TestCopiesAreFenced(t *testing.T) {
 					got.is(spc.StatusTaskAborted)
 				}
 				for _, lu := range r.dev.LUs() {
-					lu.mu.Lock()
-					if len(lu.copying) != 0 {
-						t.Errorf("LUN %d still knows the copy", lu.lun)
+					if n := lu.vol.Copies(); n != 0 {
+						t.Errorf("LUN %d still knows %d copies", lu.lun, n)
 					}
-					lu.mu.Unlock()
 				}
 
 				// Without ABORT what is under way may end, and nothing follows.

@@ -2,8 +2,11 @@ package scsi
 
 import (
 	"bytes"
+	"errors"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // Bits of byte 1 of a FORMAT UNIT CDB.
@@ -17,7 +20,7 @@ const (
 // the volume can, deallocated, or gets the initialization pattern. A volume has
 // no defects, so defect lists must be empty and certification means nothing;
 // the block size is the volume's, and there is no protection information. See
-// operation.go for how it runs.
+// volume/rewrite.go for how it runs.
 func cmdFormatUnit(t *Task) {
 	b := t.CDB[1]
 	if b&fmtPInfo != 0 {
@@ -29,13 +32,13 @@ func cmdFormatUnit(t *Task) {
 			t.badCDB(1) // the other fields tell about a list that is not there
 			return
 		}
-		t.begin(operation{Kind: opFormat, Passes: 1}, false)
+		t.begin(volume.Rewrite{Kind: volume.Format, Passes: 1}, false)
 		return
 	}
 	// The CDB does not tell how long the list is: the transport does.
 	long := b&fmtLongList != 0
 	n := int(t.OutLen)
-	if n > t.lu.geo().info.BlockSize+12 {
+	if n > t.lu.geo().Info.BlockSize+12 {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
@@ -49,7 +52,7 @@ func cmdFormatUnit(t *Task) {
 			t.badParam(field)
 			return
 		}
-		t.begin(operation{Kind: opFormat, Passes: 1, Pattern: bytes.Clone(f.Pattern)}, f.Flags&spc.FormatIMMED != 0)
+		t.begin(volume.Rewrite{Kind: volume.Format, Passes: 1, Pattern: bytes.Clone(f.Pattern)}, f.Flags&spc.FormatIMMED != 0)
 	})
 }
 
@@ -57,7 +60,7 @@ func cmdFormatUnit(t *Task) {
 // is not there, or -1.
 func (lu *LU) badFormat(f *spc.FormatList, long bool) int {
 	const options = spc.FormatDPRY | spc.FormatDCRT | spc.FormatSTPF | spc.FormatIP
-	bs := lu.geo().info.BlockSize
+	bs := lu.geo().Info.BlockSize
 	switch {
 	case f.Protection != 0:
 		return 0
@@ -78,3 +81,51 @@ func (lu *LU) badFormat(f *spc.FormatList, long bool) int {
 	}
 	return -1
 }
+
+// begin waits until the commands that are under way have ended, then starts o.
+// With immed the status goes out as soon as it has begun.
+func (t *Task) begin(o volume.Rewrite, immed bool) {
+	t.job = func(t *Task) { t.rewrite(o, immed) }
+	t.lu.vol.All(&t.Op)
+}
+
+// rewrite runs with every block held.
+func (t *Task) rewrite(o volume.Rewrite, immed bool) {
+	lu := t.lu
+	end, err := lu.vol.BeginRewrite(o)
+	switch {
+	case errors.Is(err, volume.ErrRewriting):
+		t.refuse(volume.Sanitizing) // whichever it is
+		return
+	case errors.Is(err, volume.ErrRestricted):
+		t.badCDB(1)
+		return
+	case err != nil:
+		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+		return
+	}
+	lu.selfTest.abort(testEnded)
+	if immed {
+		t.good()
+		return
+	}
+	t.job = func(t *Task) { t.rewritten(o.Kind, end.Err()) }
+	if !lu.vol.Await(&t.Op, end) {
+		t.job(t)
+	}
+}
+
+// rewritten ends a task that has waited for its rewrite.
+func (t *Task) rewritten(kind volume.RewriteKind, err error) {
+	switch {
+	case err == nil:
+		t.good()
+	case kind == volume.Format:
+		t.fail(spc.KeyMedium, spc.ASCFormatFailed)
+	default:
+		t.fail(spc.KeyMedium, spc.ASCSanitizeFailed)
+	}
+}
+
+// offersRewrite reports whether the unit has SANITIZE and FORMAT UNIT.
+func offersRewrite(lu *LU) bool { return lu.vol.OffersRewrite() }

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // FuzzCommand sends any CDB with any Data-Out. Whatever comes, the command ends
@@ -53,10 +55,13 @@ func FuzzCommand(f *testing.F) {
 		// Undo what locks the next input out.
 		lu := r.dev.lookup(0)
 		lu.modes.set(lu.modes.def)
-		lu.pr.Store(&reservations{})
-		lu.releaseLegacy(nil)
+		everybody := volume.Client{ID: r.dev.registrant("anybody", 1)}
+		if lu.vol.Register(&everybody, &volume.Register{Ignore: true, NewKey: 1}) != nil || lu.vol.ClearReservations(&everybody, 1) != nil {
+			t.Error("the reservations cannot be cleared")
+		}
+		lu.vol.Unseize(nil)
 		lu.allowRemoval(nil)
-		lu.setGate(gateNoMedium|gateSanFailed|gateCorrupt, false)
+		lu.vol.SetGate(volume.NoMedium|volume.SanitizeFailed|volume.Corrupt, false)
 		for i := range lu.paths {
 			lu.paths[i].state.Store(uint32(ActiveOptimized))
 		}

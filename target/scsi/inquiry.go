@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // cmdInquiry answers INQUIRY (SPC-4 §6.6): standard data, or a VPD page with
@@ -24,7 +26,7 @@ func cmdInquiry(t *Task) {
 	default:
 		for _, v := range vpdPages {
 			if v.code == page && (v.offered == nil || v.offered(t.lu)) {
-				b := t.getBuf(bufClasses[0])
+				b := t.getBuf(volume.BufferSizes[0])
 				b = v.append(t, append(b[:0], 0, page, 0, 0))
 				binary.BigEndian.PutUint16(b[2:], uint16(len(b)-4))
 				t.reply(b, alloc)
@@ -40,7 +42,7 @@ func (lu *LU) inquiryData() spc.InquiryData {
 		Removable: lu.cfg.Removable, Version: 6, HiSup: true, TPGS: lu.dev.tpgs(), ThirdParty: true,
 		MultiPort: true, Queueing: true,
 		Vendor: lu.cfg.Vendor, Product: lu.cfg.Product, Revision: lu.cfg.Revision,
-		Epoch:       lu.epoch,
+		Epoch:       lu.vol.Epoch(),
 		Descriptors: []uint16{spc.VersionSAM5, spc.VersionISCSI, spc.VersionSPC4, spc.VersionSBC3},
 	}
 }
@@ -74,7 +76,7 @@ func init() {
 	// In init, because page 00h lists the table itself.
 	vpdPages = []vpdPage{
 		{spc.VPDSupported, nil, vpdSupported},
-		{spc.VPDSerial, nil, func(t *Task, b []byte) []byte { return append(b, t.lu.id.serial...) }},
+		{spc.VPDSerial, nil, func(t *Task, b []byte) []byte { return append(b, t.lu.vol.Identity().Serial...) }},
 		{spc.VPDIdentification, nil, vpdIdentification},
 		{spc.VPDExtended, nil, vpdExtended},
 		{spc.VPDThirdPartyCopy, nil, vpdThirdPartyCopy},
@@ -100,9 +102,9 @@ func vpdIdentification(t *Task, b []byte) []byte {
 	add := func(d spc.Designator) { b = d.Append(b) }
 	var vendor [8]byte
 	copy(vendor[:], fmt.Sprintf("%-8.8s", lu.cfg.Vendor))
-	add(spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.id.naa})
-	add(spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorEUI64, ID: lu.id.eui})
-	add(spc.Designator{CodeSet: spc.CodeSetASCII, Type: spc.DesignatorVendor, ID: append(vendor[:], lu.id.serial...)})
+	add(spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.vol.Identity().NAA})
+	add(spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorEUI64, ID: lu.vol.Identity().EUI})
+	add(spc.Designator{CodeSet: spc.CodeSetASCII, Type: spc.DesignatorVendor, ID: append(vendor[:], lu.vol.Identity().Serial...)})
 	port := func(typ byte, v uint16) {
 		add(spc.Designator{CodeSet: spc.CodeSetBinary, Association: spc.AssocPort, Type: typ, Protocol: spc.ProtocolISCSI,
 			ID: binary.BigEndian.AppendUint16([]byte{0, 0}, v)})
@@ -122,7 +124,7 @@ func vpdExtended(t *Task, b []byte) []byte {
 	i := len(b)
 	b = append(b, make([]byte, 60)...)
 	b[i+1] = 0x07
-	if t.lu.geo().info.WriteCache {
+	if t.lu.geo().Info.WriteCache {
 		b[i+2] = 0x01
 	}
 	return b
@@ -130,10 +132,10 @@ func vpdExtended(t *Task, b []byte) []byte {
 
 func vpdBlockDevice(t *Task, b []byte) []byte {
 	d := spc.BlockDevice{RotationRate: 1, FUAB: true}
-	if t.lu.geo().info.Discard {
+	if t.lu.geo().Info.Discard {
 		d.WABEREQ = 1 // blocks read as zeroes after SANITIZE BLOCK ERASE
 	}
-	if t.lu.geo().info.Rotational {
+	if t.lu.geo().Info.Rotational {
 		d.RotationRate = 7200
 	}
 	return d.Append(b)
@@ -155,20 +157,20 @@ func (lu *LU) limits() spc.BlockLimits {
 	l := spc.BlockLimits{
 		WSNonZero:          true,
 		MaxCompareAndWrite: uint8(lu.maxCompare()),
-		OptimalGranularity: uint16(max(g.info.PhysBlockSize>>g.shift, 1)),
-		MaxTransfer:        uint32(lu.cfg.MaxTransfer >> g.shift),
-		OptimalTransfer:    uint32(min(optimalTransfer, lu.cfg.MaxTransfer) >> g.shift),
+		OptimalGranularity: uint16(max(g.Info.PhysBlockSize>>g.Shift, 1)),
+		MaxTransfer:        uint32(lu.cfg.MaxTransfer >> g.Shift),
+		OptimalTransfer:    uint32(min(optimalTransfer, lu.cfg.MaxTransfer) >> g.Shift),
 		MaxWriteSame:       maxWriteSame,
 	}
 	if offersAtomic(lu) {
-		l.MaxAtomic = maxAtomicBytes >> g.shift
+		l.MaxAtomic = volume.MaxAtomicBytes >> g.Shift
 		l.AtomicAlignment, l.AtomicGranularity = 1, 1
 	}
-	if g.info.Discard {
+	if g.Info.Discard {
 		l.MaxUnmapBlocks = maxUnmapBlocks
 		l.MaxUnmapDescriptors = maxUnmapDescr
-		if a := g.info.DiscardAlign; a > 0 {
-			l.UnmapGranularity = uint32(max(a>>g.shift, 1))
+		if a := g.Info.DiscardAlign; a > 0 {
+			l.UnmapGranularity = uint32(max(a>>g.Shift, 1))
 			l.UnmapAlignmentValid = true
 		}
 	}
@@ -176,8 +178,8 @@ func (lu *LU) limits() spc.BlockLimits {
 }
 
 func (lu *LU) provisioning() spc.Provisioning {
-	i := lu.geo().info
-	p := spc.Provisioning{Threshold: lu.space.exp, Unmap: i.Discard, WriteSame16: i.Discard, WriteSame10: i.Discard, ReadZeroes: i.Discard && i.ZeroesOnTrim}
+	i := lu.geo().Info
+	p := spc.Provisioning{Threshold: lu.vol.Space.Exponent(), Unmap: i.Discard, WriteSame16: i.Discard, WriteSame10: i.Discard, ReadZeroes: i.Discard && i.ZeroesOnTrim}
 	switch {
 	case i.Thin:
 		p.Type = 2

@@ -1,109 +1,13 @@
 package scsi
 
 import (
-	"math/bits"
-	"sync/atomic"
 	"time"
+
+	"softiser/target/volume"
 )
-
-// Histogram buckets: four per power of two, from 1 µs to about 137 s.
-const (
-	histShift   = 10 // the first bucket ends at 2^10 ns
-	histSub     = 2  // log2 of the buckets per power of two
-	histPowers  = 27
-	histBuckets = histPowers<<histSub + 1
-)
-
-// histogram counts latencies. There is one for each kind of command, nexus and
-// logical unit: sessions that share a volume do not share a cache line, and the
-// sums by session and by volume are made when somebody asks.
-type histogram struct {
-	n   [histBuckets]atomic.Uint64
-	sum atomic.Uint64 // ns
-}
-
-func histIndex(ns uint64) int {
-	if ns < 1<<histShift {
-		return 0
-	}
-	e := bits.Len64(ns) - 1 // 2^e <= ns
-	i := (e-histShift)<<histSub + int(ns>>(e-histSub)&(1<<histSub-1)) + 1
-	return min(i, histBuckets-1)
-}
-
-// histBound is the upper bound (exclusive) of bucket i, ns.
-func histBound(i int) uint64 {
-	if i == 0 {
-		return 1 << histShift
-	}
-	i--
-	e := i>>histSub + histShift
-	return 1<<e + uint64(i&(1<<histSub-1)+1)<<(e-histSub)
-}
-
-func (h *histogram) observe(d time.Duration) {
-	ns := uint64(max(d, 0))
-	h.n[histIndex(ns)].Add(1)
-	h.sum.Add(ns)
-}
 
 // Latency is a snapshot of a latency histogram.
-type Latency struct {
-	Count uint64        `json:"count"`
-	Sum   time.Duration `json:"sum_ns"`
-	P50   time.Duration `json:"p50_ns"`
-	P99   time.Duration `json:"p99_ns"`
-	P999  time.Duration `json:"p999_ns"`
-	// Buckets holds the non-empty buckets in ascending order.
-	Buckets []LatencyBucket `json:"buckets,omitempty"`
-}
-
-// LatencyBucket counts the commands that took less than Below and no less than
-// the bucket before.
-type LatencyBucket struct {
-	Below time.Duration `json:"below_ns"`
-	Count uint64        `json:"count"`
-}
-
-// tally is a sum of histograms.
-type tally struct {
-	n   [histBuckets]uint64
-	sum uint64
-}
-
-func (y *tally) add(h *histogram) {
-	for i := range h.n {
-		y.n[i] += h.n[i].Load()
-	}
-	y.sum += h.sum.Load()
-}
-
-func (y *tally) latency() Latency {
-	l := Latency{Sum: time.Duration(y.sum)}
-	for i, n := range y.n {
-		if n > 0 {
-			l.Count += n
-			l.Buckets = append(l.Buckets, LatencyBucket{time.Duration(histBound(i)), n})
-		}
-	}
-	l.P50, l.P99, l.P999 = l.percentile(0.5), l.percentile(0.99), l.percentile(0.999)
-	return l
-}
-
-// percentile is the upper bound of the bucket that holds the p-th part.
-func (l *Latency) percentile(p float64) time.Duration {
-	var seen uint64
-	for _, b := range l.Buckets {
-		seen += b.Count
-		if float64(seen) >= p*float64(l.Count) {
-			return b.Below
-		}
-	}
-	return 0
-}
-
-// latencies are the histograms of an I_T_L nexus.
-type latencies struct{ read, write histogram }
+type Latency = volume.Latency
 
 // Observe books how long a READ or WRITE took from its arrival to its response.
 // The session layer calls it before Release.
@@ -115,48 +19,41 @@ func (t *Task) Observe(took time.Duration, write bool) {
 	if l == nil {
 		// The first command: most units of a large target are never used by most
 		// sessions.
-		t.itl.latency.CompareAndSwap(nil, new(latencies))
+		t.itl.latency.CompareAndSwap(nil, new(volume.Latencies))
 		l = t.itl.latency.Load()
 	}
-	if write {
-		l.write.observe(took)
-	} else {
-		l.read.observe(took)
-	}
+	l.Observe(took, write)
 }
 
-// tallies are sums of latencies.
-type tallies struct{ read, write tally }
-
-func (y *tallies) add(i *itl) {
-	if l := i.latency.Load(); l != nil {
-		y.read.add(&l.read)
-		y.write.add(&l.write)
-	}
-}
-
-// Latency returns how long the READs and WRITEs of the unit took, whoever sent
-// them, since it was added.
-func (lu *LU) Latency() (read, write Latency) {
+// tally adds the latencies of the unit at this LUN.
+func (lu *LU) tally(y *volume.Tally) {
 	lu.mu.Lock()
-	y := lu.past
+	past := lu.past
 	all := make([]*itl, 0, len(lu.itls))
 	for _, i := range lu.itls {
 		all = append(all, i)
 	}
 	lu.mu.Unlock()
+	y.Sum(&past)
 	for _, i := range all {
-		y.add(i)
+		y.Add(i.latency.Load())
 	}
-	return y.read.latency(), y.write.latency()
+}
+
+// Latency returns how long the READs and WRITEs of the unit through this LUN took,
+// whoever sent them, since it was added.
+func (lu *LU) Latency() (read, write Latency) {
+	var y volume.Tally
+	lu.tally(&y)
+	return y.Latency()
 }
 
 // Latency returns how long the READs and WRITEs of the nexus took, on all of its
 // logical units that are still there.
 func (n *Nexus) Latency() (read, write Latency) {
-	var y tallies
+	var y volume.Tally
 	for _, i := range *n.itls.Load() {
-		y.add(i)
+		y.Add(i.latency.Load())
 	}
-	return y.read.latency(), y.write.latency()
+	return y.Latency()
 }

@@ -13,8 +13,8 @@ func cmdReserve(t *Task) {
 	}
 	// With registrations there is CRH (SPC-4 §5.12.3): a registrant's RESERVE does
 	// nothing and is GOOD, anybody else's is a conflict.
-	if r := t.lu.pr.Load(); len(r.regs) > 0 {
-		if _, ok := r.regs[t.Nexus.regKey()]; ok {
+	if r := t.lu.vol.Reservations(); r.Len() > 0 {
+		if _, ok := r.Find(t.Nexus.client.ID); ok {
 			t.good()
 		} else {
 			t.status(spc.StatusReservationConflict)
@@ -23,7 +23,7 @@ func cmdReserve(t *Task) {
 	}
 	// The conflict check in Execute has ruled out another holder; two
 	// initiators that pass it together meet here.
-	if !t.lu.legacy.CompareAndSwap(nil, t.Nexus) && t.lu.legacy.Load() != t.Nexus {
+	if !t.lu.vol.Seize(&t.Nexus.client) {
 		t.status(spc.StatusReservationConflict)
 		return
 	}
@@ -37,16 +37,16 @@ func cmdRelease(t *Task) {
 		t.badCDB(1)
 		return
 	}
-	t.lu.releaseLegacy(t.Nexus)
+	t.lu.vol.Unseize(&t.Nexus.client)
 	t.good()
 }
 
-// releaseLegacy ends the reservation if n holds it, or whoever holds it when n
-// is nil.
-func (lu *LU) releaseLegacy(n *Nexus) {
-	if n == nil {
-		lu.legacy.Store(nil)
-	} else {
-		lu.legacy.CompareAndSwap(n, nil)
+// conflicts reports whether a reservation of either kind keeps t's nexus from
+// the command.
+func (lu *LU) conflicts(t *Task, c *command) bool {
+	me := &t.Nexus.client
+	if h := lu.vol.Seizer(); h != nil {
+		return h != me && !c.has(fNoUA) && c.op != spc.OpRelease6 && c.op != spc.OpRelease10
 	}
+	return lu.vol.Forbids(me, c.access)
 }

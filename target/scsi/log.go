@@ -5,6 +5,8 @@ import (
 	"time"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // LOG SENSE and LOG SELECT (SPC-5 §6.8, §6.7). The pages hold what the unit really
@@ -38,12 +40,12 @@ type logPage struct {
 // logPages are the pages with parameters, in ascending order; those that list
 // the pages there are (00h, and subpage FFh of each) come on top.
 var logPages = []logPage{
-	{code: 0x02, append: appendWriteErrors, reset: func(lu *LU) { lu.stats.resetErrors(writing) }},
-	{code: 0x03, append: appendReadErrors, reset: func(lu *LU) { lu.stats.resetErrors(reading) }},
-	{code: 0x05, append: appendVerifyErrors, reset: func(lu *LU) { lu.stats.resetErrors(verifying) }},
+	{code: 0x02, append: appendWriteErrors, reset: func(lu *LU) { lu.vol.Counters.ResetErrors(volume.Writing) }},
+	{code: 0x03, append: appendReadErrors, reset: func(lu *LU) { lu.vol.Counters.ResetErrors(volume.Reading) }},
+	{code: 0x05, append: appendVerifyErrors, reset: func(lu *LU) { lu.vol.Counters.ResetErrors(volume.Verifying) }},
 	{code: 0x0C, offered: metersSpace, append: appendSpaceLog},
 	{code: 0x10, append: appendSelfTestLog},
-	{code: 0x19, append: appendStatistics, reset: (*LU).resetStatistics},
+	{code: 0x19, append: appendStatistics, reset: func(lu *LU) { lu.vol.Counters.ResetStatistics(lu.statisticsNow()) }},
 	{code: 0x2F, append: appendExceptionsLog, reset: func(*LU) {}},
 }
 
@@ -100,7 +102,7 @@ func cmdLogSense(t *Task) {
 		t.badCDB(1) // SP: nothing can be saved; PPC is obsolete
 		return
 	}
-	l.b = append(t.getBuf(bufClasses[0])[:0], 0, 0, 0, 0)
+	l.b = append(t.getBuf(volume.BufferSizes[0])[:0], 0, 0, 0, 0)
 	if page == 0 || sub == 0xFF {
 		t.supportedLogs(&l, page, sub, alloc)
 		return
@@ -245,14 +247,14 @@ func logSelect(t *Task) {
 // The error counter pages (SPC-5 §7.3.8): bytes processed, and errors that nothing
 // has corrected. A volume does not tell what it, or the disk below it, corrected.
 
-func appendWriteErrors(lu *LU, l *logParams) { lu.stats.appendErrors(l, writing) }
+func appendWriteErrors(lu *LU, l *logParams) { appendErrors(lu, l, volume.Writing) }
 
-func appendReadErrors(lu *LU, l *logParams) { lu.stats.appendErrors(l, reading) }
+func appendReadErrors(lu *LU, l *logParams) { appendErrors(lu, l, volume.Reading) }
 
-func appendVerifyErrors(lu *LU, l *logParams) { lu.stats.appendErrors(l, verifying) }
+func appendVerifyErrors(lu *LU, l *logParams) { appendErrors(lu, l, volume.Verifying) }
 
-func (c *counters) appendErrors(l *logParams, d direction) {
-	bytes, errs := c.medium(d)
+func appendErrors(lu *LU, l *logParams, d volume.Direction) {
+	bytes, errs := lu.vol.Counters.Medium(d)
 	l.counter(0x0005, bytes)
 	l.counter(0x0006, errs)
 }
@@ -261,9 +263,9 @@ func (c *counters) appendErrors(l *logParams, d direction) {
 // count (4), scope, reserved (3). Scope 2: not dedicated to the unit, as others take
 // from the same pool.
 func appendSpaceLog(lu *LU, l *logParams) {
-	available, used := lu.space.counts()
-	l.list(resourceAvailable, append(binary.BigEndian.AppendUint32(nil, available), 2, 0, 0, 0))
-	l.list(resourceUsed, append(binary.BigEndian.AppendUint32(nil, used), 2, 0, 0, 0))
+	available, used := lu.vol.Space.Counts()
+	l.list(volume.ResourceAvailable, append(binary.BigEndian.AppendUint32(nil, available), 2, 0, 0, 0))
+	l.list(volume.ResourceUsed, append(binary.BigEndian.AppendUint32(nil, used), 2, 0, 0, 0))
 }
 
 // appendStatistics is the General Statistics and Performance page (SPC-5 §7.3.10):
@@ -275,14 +277,14 @@ func appendSpaceLog(lu *LU, l *logParams) {
 //	       passed, so no more than it was
 //	0003h  the unit of these times, 1 x 10^-6 s: exponent (4), integer (4)
 func appendStatistics(lu *LU, l *logParams) {
-	s, shift := lu.statistics(), lu.geo().shift
-	read, write := uint64(s.readTime/time.Microsecond), uint64(s.writeTime/time.Microsecond)
+	s, shift := lu.vol.Counters.Statistics(lu.statisticsNow()), lu.geo().Shift
+	read, write := uint64(s.ReadTime/time.Microsecond), uint64(s.WriteTime/time.Microsecond)
 	var v []byte
-	for _, n := range []uint64{s.reads, s.writes, s.writeBytes >> shift, s.readBytes >> shift, read, write, read + write, read + write} {
+	for _, n := range []uint64{s.Reads, s.Writes, s.WriteBytes >> shift, s.ReadBytes >> shift, read, write, read + write, read + write} {
 		v = binary.BigEndian.AppendUint64(v, n)
 	}
 	l.list(0x0001, v)
-	idle := max(s.elapsed-s.readTime-s.writeTime, 0)
+	idle := max(s.Elapsed-s.ReadTime-s.WriteTime, 0)
 	l.list(0x0002, binary.BigEndian.AppendUint64(nil, uint64(idle/time.Microsecond)))
 	l.list(0x0003, []byte{0, 0, 0, 6, 0, 0, 0, 1})
 }

@@ -153,7 +153,7 @@ func TestErrorCounters(t *testing.T) {
 	counts(4096, 1, 2048, 2, 1024, 1)
 	// Copies count as well.
 	lu := r.dev.lookup(0)
-	unit := spc.AppendCopyTarget(nil, spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.id.naa}, 512)
+	unit := spc.AppendCopyTarget(nil, spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.vol.Identity().NAA}, 512)
 	list := copyList(1, unit, spc.CopySegment{Type: spc.CopyBlockToBlock, Blocks: 8, SrcLBA: bad / 512})
 	r.do(xcopy(list), list, 0).sense(spc.KeyCopyAborted, spc.ASCUnrecoveredRead)
 	counts(4096, 1, 2048, 3, 1024, 1)

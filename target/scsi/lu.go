@@ -2,16 +2,22 @@ package scsi
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math/bits"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
+	"softiser/target/volume"
 )
+
+// QoS limits the rate of a volume's READs and WRITEs. 0 means no limit.
+type QoS = volume.QoS
+
+// Stats is a snapshot of what a volume has done since it was added.
+type Stats = volume.Stats
 
 // LUConfig describes a logical unit. The zero value of every optional field
 // means the stated default.
@@ -23,19 +29,23 @@ type LUConfig struct {
 	Product  string // 16 characters; default "VIRTUAL-DISK"
 	Revision string // 4 characters; default "1.0"
 	// Serial, NAA and EUI override the identity that is otherwise derived from
-	// the volume's ID; see identity.go.
+	// the volume's ID; see volume.Identity. They are the same wherever the volume is
+	// served.
 	Serial string
 	NAA    []byte // 8 or 16 bytes whose first nibble is 2, 3, 5 or 6
 	EUI    []byte // 8, 12 or 16 bytes
 
 	// Placement says whether the data of WRITEs is received into the volume itself
-	// or checked first; default direct.
+	// or checked first; default direct. It is the same wherever the volume is served.
 	Placement Placement
 
-	ReadOnly  bool // write-protected for every initiator
+	ReadOnly  bool // write-protected for every initiator of this LUN
 	Removable bool
-	Workers   int // most goroutines that wait for this volume; default 8
-	QoS       QoS
+	// Workers is how many goroutines wait for the volume at most (default 8), QoS its rate
+	// limits. Of a volume that is served already they do not count: see LU.SetWorkers and
+	// LU.SetQoS.
+	Workers int
+	QoS     QoS
 	// MaxTransfer is the longest READ or WRITE, bytes; default 16 MiB.
 	MaxTransfer int
 	// Access is the asymmetric access state that the unit has at first through
@@ -45,7 +55,7 @@ type LUConfig struct {
 }
 
 const (
-	defaultWorkers     = 8
+	defaultWorkers     = volume.DefaultWorkers
 	defaultMaxTransfer = 16 << 20
 	// A longer WRITE is fetched and committed in such pieces. Staging memory is
 	// shared by all volumes.
@@ -53,186 +63,104 @@ const (
 	verifiedChunk = blockdev.MaxBuffer
 )
 
-// gates are conditions of a logical unit that refuse commands; a command's mask
-// tells which ones concern it.
-const (
-	gateNoMedium  = 1 << iota // 2/3A
-	gateSanitize              // 2/04/1B
-	gateSanFailed             // 3/31/03
-	gateReadOnly              // 7/27/00
-	gateSWP                   // 7/27/02
-	gateFormat                // 2/04/04
-	gateCorrupt               // 3/31/00
-	gateSelfTest              // 2/04/09
-	gateMedium    = gateNoMedium | gateSanitize | gateSanFailed | gateFormat | gateCorrupt
-	gateWrite     = gateMedium | gateReadOnly | gateSWP
-)
-
-// LU is a logical unit.
+// LU is a logical unit at a LUN of a target: a place of a volume, with what belongs to
+// that place alone. What it shares with the other places of the volume is in the unit
+// and in the volume itself.
 type LU struct {
-	dev *Device
-	lun uint16
-	cfg LUConfig
-	vol blockdev.Device // nil: no medium
-	id  identity
+	*unit
+	dev   *Device
+	lun   uint16
+	cfg   LUConfig
+	vol   *volume.Volume
+	disk  blockdev.Device // of vol; nil: no medium
+	place volume.Place
+	fixed volume.Gate // what refuses commands at this place alone
 
-	lender   writeLender // vol, or verifier
-	verifier *verifier   // nil: placement is direct
-
-	epoch    [16]byte  // of what is acknowledged and not flushed, see epoch.go; immutable
-	keeps    bool      // the files of StateDir that id.key names are this unit's
-	closing  sync.Once // of close
-	paths    []path    // by index of the target port group
-	geometry atomic.Pointer[geometry]
-	gate     atomic.Uint32
-	modes    modes
-	pr       atomic.Pointer[reservations] // immutable; never nil
-	legacy   atomic.Pointer[Nexus]        // holder of RESERVE(6)
-	stats    counters
-	rewriter rewriter
-	copies   copyResults
-	journal  undoJournal
-	erased   atomic.Bool  // every block is deallocated: nothing has been written since a block erase
-	users    atomic.Int64 // tasks between Execute and Release
-	gone     atomic.Bool  // removed from its device
-	flushes  atomic.Int64 // requests for flushBehind
-	stop     func()       // ends the notifications of the volume
-	space    spaceWatch
-	added    time.Time
-
+	paths      []path       // by index of the target port group
 	prefetches atomic.Int32 // that go on behind their status
-	selfTest   selfTest
 
-	prMu    sync.Mutex // serialises changes of pr and of saved state
-	unsaved bool       // guarded by prMu: the last attempt to save state failed, the file may be older or newer
-
-	mu          sync.Mutex // guards everything below
-	itls        map[*Nexus]*itl
-	past        tallies // latencies of nexuses that are gone
-	first, last *Task   // the task set, oldest first
-	nEnabled    int     // tasks that have started
-	nOrdered    int     // of these: ORDERED and HEAD OF QUEUE
-	dormantHead *Task
-	dormantTail *Task
-	exclusives  []*Task // announced, in order
-	claims      []*claim
-	copying     map[*copying][]*tmfWait // the copies that touch the unit, and who waits for the end of each
-	announced   uint64                  // exclusives and claims so far
-	prevented   map[*Nexus]bool
-	limit       limiter
-
-	work        sync.Cond // on mu: the worker queue has grown, a worker has ended, closed
-	queueHead   *Task
-	queueTail   *Task
-	workers     int
-	maxWorkers  int
-	idleWorkers int
-	wakeups     int
-	closed      bool
-}
-
-// geometry is the size of the medium as commands see it.
-type geometry struct {
-	info   blockdev.Info
-	blocks uint64
-	shift  uint8 // log2 of the block size
+	mu   sync.Mutex // guards what follows, and the unit attentions of each itl
+	itls map[*Nexus]*itl
+	past volume.Tally // latencies of nexuses that are gone
 }
 
 func (lu *LU) writeChunkBytes() int64 {
-	if lu.verifier != nil {
+	if lu.vol.Verified() {
 		return verifiedChunk
 	}
 	return directChunk
 }
 
-func (lu *LU) geo() *geometry { return lu.geometry.Load() }
+func (lu *LU) geo() *volume.Geometry { return lu.vol.Geo() }
 
+// gates are the conditions of the volume and of the place that refuse commands.
+func (lu *LU) gates() volume.Gate { return lu.vol.Gates() | lu.fixed }
+
+var (
+	errNoVolume = errors.New("no volume; only a removable unit may be without one")
+	errLUN      = errors.New("the largest LUN is 16383")
+)
+
+// newLU makes a place of the volume on cfg.Volume, which it shares with other places
+// of the same server.
 func newLU(d *Device, cfg LUConfig) (*LU, error) {
+	fail := func(err error) (*LU, error) {
+		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
+	}
 	if cfg.Volume == nil && !cfg.Removable {
-		return nil, fmt.Errorf("target %s, LUN %d: no volume; only a removable unit may be without one", d.cfg.Name, cfg.LUN)
+		return fail(errNoVolume)
 	}
 	if cfg.LUN > 16383 {
-		return nil, fmt.Errorf("target %s, LUN %d: the largest LUN is 16383", d.cfg.Name, cfg.LUN)
+		return fail(errLUN)
 	}
 	setDefault(&cfg.Vendor, "SOFTISER")
 	setDefault(&cfg.Product, "VIRTUAL-DISK")
 	setDefault(&cfg.Revision, "1.0")
-	if int(cfg.Placement) >= len(placementNames) {
-		return nil, fmt.Errorf("target %s, LUN %d: %v is not known", d.cfg.Name, cfg.LUN, cfg.Placement)
-	}
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
 	if cfg.MaxTransfer <= 0 {
 		cfg.MaxTransfer = defaultMaxTransfer
 	}
-	lu := &LU{dev: d, lun: cfg.LUN, cfg: cfg, vol: cfg.Volume, itls: map[*Nexus]*itl{}, prevented: map[*Nexus]bool{}}
-	lu.work.L = &lu.mu
-	lu.maxWorkers = cfg.Workers
-	lu.rewriter.cancel = make(chan struct{})
-	if lu.lender = lu.vol; cfg.Placement == PlacementVerified && lu.vol != nil {
-		lu.verifier = &verifier{lu: lu, pool: d.cfg.Staging}
-		lu.lender = lu.verifier
+	lu := &LU{dev: d, lun: cfg.LUN, cfg: cfg, disk: cfg.Volume, itls: map[*Nexus]*itl{}}
+	if cfg.ReadOnly {
+		lu.fixed = volume.ReadOnly
 	}
-	lu.copies.room = make(chan struct{}, cfg.Workers)
-	info := volumeInfo(cfg.Volume)
-	if info.BlockSize < 512 || info.BlockSize&(info.BlockSize-1) != 0 || cfg.Volume != nil && info.Size < int64(info.BlockSize) {
-		return nil, fmt.Errorf("target %s, LUN %d: volume of %d bytes with blocks of %d cannot be a disk", d.cfg.Name, cfg.LUN, info.Size, info.BlockSize)
+	if err := lu.initPaths(cfg.Access); err != nil {
+		return fail(err)
 	}
-	var err error
-	if lu.id, err = newIdentity(&cfg, info, d.cfg.Name); err != nil {
-		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
-	}
-	lu.setGeometry(info)
-	if err = d.cfg.Units.take(lu); err != nil {
-		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
-	}
-	defer func() {
-		if err != nil {
-			d.cfg.Units.give(lu)
-		}
-	}()
-	if err = lu.initPaths(cfg.Access); err != nil {
-		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
-	}
-	lu.space.init(lu)
-	lu.modes.init(lu)
-	lu.added = time.Now()
-	lu.limit.init(cfg.QoS)
-	if cfg.Volume == nil {
-		lu.gate.Store(gateNoMedium)
-	}
-	if info.ReadOnly || cfg.ReadOnly {
-		lu.setGate(gateReadOnly, true)
-	}
-	if err = lu.loadState(); err != nil {
-		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
-	}
-	if err = lu.undo(); err != nil {
-		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
-	}
-	if err = lu.takeEpoch(); err != nil {
-		return nil, fmt.Errorf("target %s, LUN %d: %w", d.cfg.Name, cfg.LUN, err)
-	}
-	if lu.vol != nil {
-		lu.stop = lu.vol.OnResize(func(i blockdev.Info) {
-			lu.setGeometry(i)
-			lu.attention(spc.ASCCapacityChanged, nil)
-		})
-		if low, ok := lu.vol.(blockdev.LowSpace); ok {
-			lu.alsoStop(low.OnLowSpace(lu.lowSpace))
-		}
-		if m := lu.space.meter; m != nil {
-			lu.alsoStop(m.OnSpaceChange(lu.checkSpace))
-		}
+	if err := lu.enter(); err != nil {
+		return fail(err)
 	}
 	return lu, nil
 }
 
-// alsoStop adds a notification of the volume that ends with the unit.
-func (lu *LU) alsoStop(cancel func()) {
-	rest := lu.stop
-	lu.stop = func() { rest(); cancel() }
+// enter makes lu a place of its volume.
+func (lu *LU) enter() error {
+	d, cfg := lu.dev, &lu.cfg
+	vc := volume.Config{
+		Device: cfg.Volume, Identity: volume.Identity{Serial: cfg.Serial, NAA: cfg.NAA, EUI: cfg.EUI}, StateDir: d.cfg.StateDir,
+		Placement: cfg.Placement, Workers: cfg.Workers, QoS: cfg.QoS, Staging: d.cfg.Staging,
+	}
+	if told := d.cfg.Fault; told != nil {
+		vc.Fault = func(err error) { told(cfg.LUN, err) }
+	}
+	var err error
+	if lu.vol, err = d.cfg.Volumes.Map(vc, &lu.place, volume.PlaceConfig{
+		Name: fmt.Sprintf("LUN %d of target %s", cfg.LUN, d.cfg.Name), Seed: fmt.Sprintf("%s/%d", d.cfg.Name, cfg.LUN),
+		ReadOnly: cfg.ReadOnly, Face: (*face)(lu),
+	}); err != nil {
+		return err
+	}
+	if lu.unit, err = volume.Shared(lu.vol, func() (*unit, error) { return newUnit(lu) }); err == nil {
+		err = lu.vol.Adopt(d.cfg.Name)
+	}
+	if err != nil {
+		lu.close()
+		return err
+	}
+	lu.unit.enter(lu)
+	return nil
 }
 
 func setDefault(s *string, v string) {
@@ -241,77 +169,68 @@ func setDefault(s *string, v string) {
 	}
 }
 
-func (lu *LU) setGeometry(info blockdev.Info) {
-	// A unit that nobody may write is not one that cannot unmap: UNMAP is there,
-	// and refused as a write is.
-	info.Discard = info.Discard || info.ReadOnly
-	g := &geometry{info: info, shift: uint8(bits.TrailingZeros(uint(info.BlockSize)))}
-	g.blocks = uint64(info.Size) >> g.shift
-	lu.geometry.Store(g)
+// face is what the volume of a LU tells it.
+type face LU
+
+// Notify implements volume.Face: initiators learn it by unit attentions.
+func (f *face) Notify(e volume.Event) {
+	lu := (*LU)(f)
+	var match func(*Nexus) bool
+	if e.Who != nil {
+		match = func(n *Nexus) bool { return e.Who(&n.client) }
+	}
+	lu.attention(eventASC[e.Kind], match)
 }
 
-func (lu *LU) setGate(g uint32, on bool) {
-	if on {
-		lu.gate.Or(g)
-	} else {
-		lu.gate.And(^g)
+var eventASC = [...]spc.ASC{
+	volume.GeometryChanged:       spc.ASCCapacityChanged,
+	volume.SpaceLow:              spc.ASCSoftThreshold,
+	volume.ReservationReleased:   spc.ASCReservReleased,
+	volume.ReservationPreempted:  spc.ASCReservPreempted,
+	volume.RegistrationPreempted: spc.ASCRegistrPreempted,
+}
+
+// Left implements volume.Face.
+func (f *face) Left() {
+	lu := (*LU)(f)
+	if lu.unit != nil {
+		lu.unit.leave(lu)
 	}
+	lu.dev.left(lu)
 }
 
 // LUN returns the unit's number.
 func (lu *LU) LUN() uint16 { return lu.lun }
 
-// use keeps the unit's volume open until the caller counts users down again; it
-// reports false when the unit has been removed.
-func (lu *LU) use() bool {
-	lu.users.Add(1)
-	if lu.gone.Load() {
-		lu.users.Add(-1)
-		return false
-	}
-	return true
+// NAA returns the unit's NAA designator in hex, as in /dev/disk/by-id/wwn-0x….
+func (lu *LU) NAA() string { return lu.vol.Identity().Key() }
+
+// Serial returns the unit serial number.
+func (lu *LU) Serial() string { return lu.vol.Identity().Serial }
+
+// SetQoS changes the rate limits of the volume, at whatever LUN it is served. Commands
+// that wait go on under the new ones.
+func (lu *LU) SetQoS(q QoS) { lu.vol.SetQoS(q) }
+
+// SetWorkers changes how many goroutines may wait for the volume, at least one, at
+// whatever LUN it is served. What runs is left to end.
+func (lu *LU) SetWorkers(n int) { lu.vol.SetWorkers(n) }
+
+// Stats returns the counters of the unit's volume; Tasks are those of this LUN.
+func (lu *LU) Stats() Stats {
+	s := lu.vol.Stats()
+	s.Tasks = lu.place.Users()
+	return s
 }
 
-// drain waits until no task uses the unit any more, then ends its workers. If ctx
-// ends first, they end when the last task does.
+// drain waits until no task uses the unit any more; with the last place of a volume
+// its workers end. If ctx ends first, that happens when the last task does.
 func (lu *LU) drain(ctx context.Context) error {
-	lu.gone.Store(true)
-	lu.rewriter.stop()
-	if err := lu.waitUnused(ctx); err != nil {
-		go func() {
-			lu.waitUnused(context.Background())
-			lu.close()
-		}()
-		return fmt.Errorf("LUN %d: %d commands still hold the volume: %w", lu.lun, lu.users.Load(), err)
+	if err := lu.place.Drain(ctx); err != nil {
+		return fmt.Errorf("LUN %d: %w", lu.lun, err)
 	}
-	lu.close()
 	return nil
 }
 
-// close ends the workers. Preconditions: no tasks.
-func (lu *LU) close() { lu.closing.Do(lu.shut) }
-
-func (lu *LU) shut() {
-	if lu.stop != nil {
-		lu.stop()
-	}
-	lu.mu.Lock()
-	lu.closed = true
-	lu.limit.stop()
-	lu.work.Broadcast()
-	for lu.workers > 0 {
-		lu.work.Wait()
-	}
-	lu.mu.Unlock()
-	lu.journal.close()
-	lu.leaveEpoch()
-	lu.dev.cfg.Units.give(lu)
-	lu.dev.left(lu)
-}
-
-// touched notes that the volume is about to be written.
-func (lu *LU) touched() {
-	if lu.erased.Load() {
-		lu.erased.Store(false)
-	}
-}
+// close is drain of a LU that nobody has seen.
+func (lu *LU) close() { _ = lu.place.Drain(context.Background()) } // which does not end

@@ -2,9 +2,13 @@ package scsi
 
 import (
 	"encoding/binary"
+	"encoding/json"
+	"sync"
 	"sync/atomic"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // Values of QERR.
@@ -15,15 +19,16 @@ const (
 )
 
 // modes are the changeable mode parameters of a logical unit, shared by all
-// initiators. Commands read them without a lock; changes are under LU.prMu.
+// initiators at all its LUNs. Those that mean something on every wire (write cache, write
+// protection, thresholds) are in force in the volume. Commands read them without a lock.
 type modes struct {
-	wce    atomic.Bool // write cache enabled: without it every write is durable before its status
-	swp    atomic.Bool // software write protect; mirrored in the gate
 	dsense atomic.Bool // descriptor sense
 	tas    atomic.Bool // TASK ABORTED status for tasks that another initiator aborted
 	qerr   atomic.Uint32
 
-	lu    *LU
+	mu sync.Mutex // serialises changes, held across saving
+
+	vol   *volume.Volume
 	saved atomic.Pointer[modeValues] // what a reset returns to
 	def   modeValues                 // defaults
 }
@@ -36,32 +41,58 @@ type modeValues struct {
 	TAS    bool   `json:"tas"`
 	QERR   uint32 `json:"qerr"`
 	// LBPERE and Thresholds mean something where the volume meters its space.
-	LBPERE     bool                     `json:"lbpere"`
-	Thresholds [maxThresholds]threshold `json:"thresholds"`
+	LBPERE     bool                                   `json:"lbpere"`
+	Thresholds [volume.MaxThresholds]volume.Threshold `json:"thresholds"`
 }
 
-func (m *modes) init(lu *LU) {
-	m.lu = lu
-	m.def = modeValues{WCE: lu.geo().info.WriteCache, LBPERE: metersSpace(lu)}
-	m.saved.Store(&m.def)
-	m.set(m.def)
+// init takes over what was saved; parameters that it does not know have their defaults.
+func (m *modes) init(u *unit) error {
+	m.vol = u.vol
+	meters := u.vol.Space.Meters()
+	m.def = modeValues{WCE: u.vol.Geo().Info.WriteCache, LBPERE: meters}
+	v := m.def
+	if p := u.vol.SavedParameters(); p != nil {
+		if json.Unmarshal(p, &v) != nil {
+			return u.vol.BadState()
+		}
+		v.WCE = v.WCE && m.def.WCE
+		v.LBPERE = v.LBPERE && meters
+	}
+	m.saved.Store(&v)
+	m.set(v)
+	return nil
 }
 
 func (m *modes) restore() { m.set(*m.saved.Load()) }
 
 func (m *modes) values() modeValues {
-	lbpere, thresholds := m.lu.space.configured()
-	return modeValues{m.wce.Load(), m.swp.Load(), m.dsense.Load(), m.tas.Load(), m.qerr.Load(), lbpere, thresholds}
+	lbpere, thresholds := m.vol.Space.Configured()
+	return modeValues{m.vol.WriteCache(), m.vol.Gates()&volume.WriteProtected != 0, m.dsense.Load(), m.tas.Load(), m.qerr.Load(), lbpere, thresholds}
 }
 
 func (m *modes) set(v modeValues) {
-	m.wce.Store(v.WCE)
-	m.swp.Store(v.SWP)
+	m.vol.SetWriteCache(v.WCE)
 	m.dsense.Store(v.DSense)
 	m.tas.Store(v.TAS)
 	m.qerr.Store(v.QERR)
-	m.lu.setGate(gateSWP, v.SWP)
-	m.lu.space.configure(v.LBPERE, v.Thresholds)
+	m.vol.SetGate(volume.WriteProtected, v.SWP)
+	m.vol.Space.Configure(v.LBPERE, v.Thresholds)
+}
+
+// save makes v what a reset and a restart return to. Preconditions: m.mu is held.
+func (m *modes) save(v modeValues) error {
+	var p json.RawMessage
+	if v != m.def {
+		var err error
+		if p, err = json.Marshal(v); err != nil {
+			return err
+		}
+	}
+	if err := m.vol.SaveParameters(p); err != nil {
+		return err
+	}
+	m.saved.Store(&v)
+	return nil
 }
 
 // Page control values of MODE SENSE.
@@ -100,7 +131,7 @@ var modePages = []modePage{
 		}},
 	{code: 0x08, append: appendCachingPage,
 		mask: func(lu *LU, b []byte) {
-			if lu.geo().info.WriteCache {
+			if lu.geo().Info.WriteCache {
 				b[2] = 0x04
 			}
 		},
@@ -204,12 +235,12 @@ func cmdModeSense(t *Task) {
 	lu, cdb := t.lu, t.CDB
 	long := len(cdb) == 10
 	pc, page, subpage := cdb[2]>>6, cdb[2]&0x3F, cdb[3]
-	if pc == pcSaved && !lu.canSave() {
+	if pc == pcSaved && !lu.vol.Keeps() {
 		t.illegal(spc.ASCSavingNotSupported)
 		return
 	}
 	dev := byte(0x10) // DPOFUA
-	if lu.gate.Load()&(gateReadOnly|gateSWP) != 0 {
+	if lu.gates()&(volume.ReadOnly|volume.WriteProtected) != 0 {
 		dev |= 0x80 // WP
 	}
 	b := t.getBuf(512)[:0]
@@ -219,7 +250,7 @@ func cmdModeSense(t *Task) {
 	}
 	b = append(b, make([]byte, header)...)
 	bd := 0
-	if cdb[1]&0x08 == 0 && lu.vol != nil { // DBD
+	if cdb[1]&0x08 == 0 && lu.disk != nil { // DBD
 		g := lu.geo()
 		llba := long && cdb[1]&0x10 != 0
 		b, bd = appendBlockDescriptor(b, g, llba)
@@ -247,7 +278,7 @@ func cmdModeSense(t *Task) {
 		case pcSaved:
 			b = p.append(lu, b, *lu.modes.saved.Load())
 		}
-		if lu.canSave() && p.apply != nil {
+		if lu.vol.Keeps() && p.apply != nil {
 			b[at] |= 0x80 // PS
 		}
 	}
@@ -272,14 +303,14 @@ func cmdModeSense(t *Task) {
 
 // appendBlockDescriptor adds the mode parameter block descriptor (SBC-3 §6.5.2),
 // short or with a 64-bit block count.
-func appendBlockDescriptor(b []byte, g *geometry, llba bool) ([]byte, int) {
+func appendBlockDescriptor(b []byte, g *volume.Geometry, llba bool) ([]byte, int) {
 	if llba {
-		b = binary.BigEndian.AppendUint64(b, g.blocks)
+		b = binary.BigEndian.AppendUint64(b, g.Blocks)
 		b = append(b, 0, 0, 0, 0)
-		return binary.BigEndian.AppendUint32(b, uint32(g.info.BlockSize)), 16
+		return binary.BigEndian.AppendUint32(b, uint32(g.Info.BlockSize)), 16
 	}
-	b = binary.BigEndian.AppendUint32(b, uint32(min(g.blocks, 0xFFFFFFFF)))
-	return append(b, 0, byte(g.info.BlockSize>>16), byte(g.info.BlockSize>>8), byte(g.info.BlockSize)), 8
+	b = binary.BigEndian.AppendUint32(b, uint32(min(g.Blocks, 0xFFFFFFFF)))
+	return append(b, 0, byte(g.Info.BlockSize>>16), byte(g.Info.BlockSize>>8), byte(g.Info.BlockSize)), 8
 }
 
 // cmdModeSelect answers MODE SELECT(6) and (10) (SPC-4 §6.9).
@@ -288,7 +319,7 @@ func cmdModeSelect(t *Task) {
 	if len(t.CDB) == 10 {
 		n = int(binary.BigEndian.Uint16(t.CDB[7:]))
 	}
-	if t.CDB[1]&0x10 == 0 || t.CDB[1]&0x01 != 0 && !t.lu.canSave() {
+	if t.CDB[1]&0x10 == 0 || t.CDB[1]&0x01 != 0 && !t.lu.vol.Keeps() {
 		t.badCDB(1) // PF must be set; SP needs somewhere to save
 		return
 	}
@@ -323,8 +354,8 @@ func modeSelectJob(t *Task) {
 		t.badParam(header)
 		return
 	}
-	lu.prMu.Lock()
-	defer lu.prMu.Unlock()
+	lu.modes.mu.Lock()
+	defer lu.modes.mu.Unlock()
 	old := lu.modes.values()
 	v := old
 	at := header + bd
@@ -341,21 +372,21 @@ func modeSelectJob(t *Task) {
 		at += n
 	}
 	if t.CDB[1]&0x01 != 0 {
-		if err := lu.saveModes(v); err != nil {
+		if err := lu.modes.save(v); err != nil {
 			t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 			return
 		}
 	}
 	lu.modes.set(v)
-	if old.WCE && !v.WCE && lu.vol != nil {
+	if old.WCE && !v.WCE && lu.disk != nil {
 		// What the cache held must not stay volatile when nothing else is.
-		if err := lu.vol.Flush(); err != nil {
-			t.failErr(err, writing)
+		if err := lu.disk.Flush(); err != nil {
+			t.failErr(err, volume.Writing)
 			return
 		}
 	}
 	if v != old {
-		lu.attention(spc.ASCModeChanged, func(n *Nexus) bool { return n != t.Nexus })
+		lu.everywhere(spc.ASCModeChanged, func(n *Nexus) bool { return n != t.Nexus })
 	}
 	t.good()
 }
@@ -412,12 +443,12 @@ func (lu *LU) sameBlocks(d []byte, llba bool) bool {
 			return false
 		}
 		n := binary.BigEndian.Uint64(d)
-		return (n == 0 || n == g.blocks || n == 1<<64-1) && binary.BigEndian.Uint32(d[12:]) == uint32(g.info.BlockSize)
+		return (n == 0 || n == g.Blocks || n == 1<<64-1) && binary.BigEndian.Uint32(d[12:]) == uint32(g.Info.BlockSize)
 	}
 	if len(d) != 8 {
 		return false
 	}
 	n := uint64(binary.BigEndian.Uint32(d))
 	size := uint32(d[5])<<16 | uint32(d[6])<<8 | uint32(d[7])
-	return (n == 0 || n == min(g.blocks, 0xFFFFFFFF) || n == 0xFFFFFFFF) && size == uint32(g.info.BlockSize)
+	return (n == 0 || n == min(g.Blocks, 0xFFFFFFFF) || n == 0xFFFFFFFF) && size == uint32(g.Info.BlockSize)
 }

@@ -26,7 +26,7 @@ func (m *model) copied(got *result, from, to, n, bs int) {
 // xcopy copies by EXTENDED COPY in one or two segments.
 func (m *model) xcopy(from, to, n, bs int) {
 	lu := m.r.dev.lookup(0)
-	unit := spc.AppendCopyTarget(nil, spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.id.naa}, uint32(bs))
+	unit := spc.AppendCopyTarget(nil, spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.vol.Identity().NAA}, uint32(bs))
 	seg := spc.CopySegment{Type: spc.CopyBlockToBlock, Blocks: uint16(n), SrcLBA: m.base + uint64(from), DstLBA: m.base + uint64(to)}
 	if m.rnd.IntN(2) == 0 {
 		seg.Type, seg.Bytes = spc.CopyBlockOffset, uint32(n*bs)

@@ -6,15 +6,16 @@ import (
 	"sync/atomic"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // Nexus is an I_T nexus: an initiator port as seen through a target port. An
 // iSCSI session is one, whatever its number of connections.
 type Nexus struct {
 	dev       *Device
-	initiator string // iSCSI name, lower case
-	port      string // initiator port: name,i,0xISID
-	user      string // who has proved who he is; "" without authentication
+	client    volume.Client // as volumes know it: initiator port (name,i,0xISID), target, relative port
+	initiator string        // iSCSI name, lower case
 	relPort   uint16
 	group     *portGroup
 	queries   bool
@@ -42,10 +43,10 @@ type NexusConfig struct {
 type itl struct {
 	lu      *LU
 	nexus   *Nexus
-	path    *path                     // the access state through the nexus's target port
-	latency atomic.Pointer[latencies] // nil until the first READ or WRITE
-	pending atomic.Int32              // len(queue), so that commands need no lock to see none
-	queue   []spc.ASC                 // pending unit attentions, guarded by lu.mu
+	path    *path                            // the access state through the nexus's target port
+	latency atomic.Pointer[volume.Latencies] // nil until the first READ or WRITE
+	pending atomic.Int32                     // len(queue), so that commands need no lock to see none
+	queue   []spc.ASC                        // pending unit attentions, guarded by LU.mu
 }
 
 // NewNexus registers a nexus, at login. Each of its logical units begins with a
@@ -58,16 +59,17 @@ func (d *Device) NewNexus(c NexusConfig) (*Nexus, error) {
 	}
 	name := strings.ToLower(c.Initiator)
 	n := &Nexus{
-		dev: d, initiator: name, relPort: rel, group: g, queries: c.Queries, user: c.User,
-		port: fmt.Sprintf("%s,i,0x%012x", name, c.ISID[:]),
+		dev: d, initiator: name, relPort: rel, group: g, queries: c.Queries,
+		client: volume.Client{ID: d.registrant(fmt.Sprintf("%s,i,0x%012x", name, c.ISID[:]), rel), User: c.User},
 	}
+	port := n.client.ID.Initiator
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	first := spc.ASCPowerOnReset
-	if d.seen[n.port] {
+	if d.seen[port] {
 		first = spc.ASCNexusLoss
 	} else if len(d.seen) < 4096 {
-		d.seen[n.port] = true
+		d.seen[port] = true
 	}
 	d.nexuses[n] = struct{}{}
 	m := map[uint16]*itl{}
@@ -115,13 +117,18 @@ func (d *Device) CloseNexus(n *Nexus) {
 		lu := i.lu
 		lu.loseNexus(n, nil)
 		lu.mu.Lock()
-		lu.past.add(i)
+		lu.past.Add(i.latency.Load())
 		delete(lu.itls, n)
 		lu.mu.Unlock()
 	}
 	for _, lu := range *d.leaving.Load() {
 		lu.loseNexus(n, nil)
 	}
+}
+
+// registrant names an initiator port as it is seen through a port of this device.
+func (d *Device) registrant(initiatorPort string, rel uint16) volume.Registrant {
+	return volume.Registrant{Initiator: initiatorPort, Target: d.cfg.Name, Port: rel}
 }
 
 // Initiator returns the iSCSI name of the initiator.
@@ -131,7 +138,7 @@ func (n *Nexus) Initiator() string { return n.initiator }
 // server drop what it cannot keep.
 const maxPending = 16
 
-// attention establishes a unit attention for every nexus that match accepts
+// attention establishes a unit attention for every nexus of this place that match accepts
 // (nil: all). Resets supersede what was pending.
 func (lu *LU) attention(a spc.ASC, match func(*Nexus) bool) {
 	lu.mu.Lock()

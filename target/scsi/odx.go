@@ -8,6 +8,8 @@ import (
 	"time"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // ROD tokens. A token stands for its blocks as they are when it is used (access
@@ -104,13 +106,13 @@ func (t *Task) tokenRanges(rs []spc.Range) (uint64, bool) {
 	}
 	sum := uint64(0)
 	for _, r := range rs {
-		if _, ok := g.span(r.LBA, 0, int64(r.Blocks)<<g.shift); !ok {
+		if _, ok := span(g, r.LBA, 0, int64(r.Blocks)<<g.Shift); !ok {
 			t.illegal(spc.ASCLBAOutOfRange)
 			return 0, false
 		}
 		sum += uint64(r.Blocks)
 	}
-	if sum > maxTokenBytes>>g.shift {
+	if sum > maxTokenBytes>>g.Shift {
 		t.badParam(16)
 		return 0, false
 	}
@@ -147,11 +149,11 @@ func populateTokenJob(t *Task) {
 		t.illegal(spc.ASCTokenResources)
 		return
 	}
-	naa := spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.id.naa}
+	naa := spc.Designator{CodeSet: spc.CodeSetBinary, Type: spc.DesignatorNAA, ID: lu.vol.Identity().NAA}
 	g := lu.geo()
 	token := spc.RODToken{
-		Type: spc.RODAccessUponReference, ID: id, Bytes: blocks << g.shift, Secret: r.secret,
-		Creator: spc.AppendCopyTarget(nil, naa, uint32(g.info.BlockSize)),
+		Type: spc.RODAccessUponReference, ID: id, Bytes: blocks << g.Shift, Secret: r.secret,
+		Creator: spc.AppendCopyTarget(nil, naa, uint32(g.Info.BlockSize)),
 	}
 	lu.copies.begin(t, t.listID()).finish(nil, blocks, token.Append(nil))
 	t.good()
@@ -219,9 +221,9 @@ func (c *copying) source(lu *LU, token *spc.RODToken, offset, blocks uint64) (*r
 	switch {
 	case src == nil:
 		return nil, badCopy(why)
-	case !c.touch(src.unit), !c.may(src.unit, accRead):
+	case !c.touch(src.unit), !c.may(src.unit, volume.Reads):
 		return nil, badCopy(spc.ASCInvalidTokenOp)
-	case src.unit.geo().shift != lu.geo().shift, offset > src.blocks, blocks > src.blocks-offset:
+	case src.unit.geo().Shift != lu.geo().Shift, offset > src.blocks, blocks > src.blocks-offset:
 		s := badCopy(spc.ASCInvalidFieldInParam)
 		s.FieldValid, s.Field = true, 8
 		return nil, s
@@ -232,20 +234,20 @@ func (c *copying) source(lu *LU, token *spc.RODToken, offset, blocks uint64) (*r
 // writeToken copies what the token stands for, from offset blocks on, to the
 // ranges of lu.
 func (c *copying) writeToken(lu *LU, src *rodToken, offset uint64, to []spc.Range) (uint64, *spc.Sense) {
-	shift := lu.geo().shift
+	shift := lu.geo().Shift
 	done := uint64(0)
 	for _, r := range to {
 		for n := uint64(r.Blocks); n > 0; {
 			k := n
 			var err error
-			dir := writing
+			dir := volume.Writing
 			at := int64(r.LBA+uint64(r.Blocks)-n) << shift
 			if src == nil {
-				err = c.zeroBytes(lu, at, int64(k)<<shift)
+				err = c.Zero(lu.vol, at, int64(k)<<shift)
 			} else {
 				var from uint64
 				from, k = src.at(offset+done, n)
-				_, dir, err = c.copyBytes(src.unit, int64(from)<<shift, lu, at, int64(k)<<shift)
+				_, dir, err = c.Bytes(src.unit.vol, int64(from)<<shift, lu.vol, at, int64(k)<<shift)
 			}
 			if err != nil {
 				return done, copySense(err, dir)
@@ -275,6 +277,6 @@ func cmdRODTokenInfo(t *Task) {
 		t.badCDB(2)
 		return
 	}
-	b := t.getBuf(bufClasses[0])
+	b := t.getBuf(volume.BufferSizes[0])
 	t.reply(r.info.Load().Append(b[:0]), binary.BigEndian.Uint32(t.CDB[10:]))
 }

@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"softiser/blockdev"
 	"softiser/blockdev/faulty"
 	"softiser/blockdev/file"
+	"softiser/target/volume"
 )
 
 var (
@@ -41,13 +43,13 @@ func overwrite(flags byte) []byte {
 func (r *rig) settled() {
 	r.t.Helper()
 	lu := r.dev.lookup(0)
-	await.True(r.t, "the operation ends", func() bool { return lu.gate.Load()&(gateSanitize|gateFormat) == 0 })
+	await.True(r.t, "the operation ends", func() bool { return lu.gates()&(volume.Sanitizing|volume.Formatting) == 0 })
 }
 
 // full reports whether every block of LUN 0 holds b only.
 func (r *rig) full(b byte) bool {
 	r.t.Helper()
-	blocks := r.dev.lookup(0).geo().blocks
+	blocks := r.dev.lookup(0).geo().Blocks
 	for lba := uint64(0); lba < blocks; lba += 2048 {
 		n := min(2048, blocks-lba)
 		got := r.do(spc.AppendRead(nil, lba, uint32(n), false), nil, int(n)*512).good().data
@@ -287,15 +289,14 @@ func TestOperationMustBeSaved(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	lu := r.dev.lookup(0)
-	if err := lu.saveOperation(&operation{Kind: opErase, Passes: 1}); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	lu.users.Add(1)
-	lu.runOperation(operation{Kind: opErase, Passes: 1}, new(outcome))
+	saves := 0
+	onSync(t, func(*os.File) error {
+		if saves++; saves > 1 {
+			return errDisk
+		}
+		return nil
+	})
+	r.do([]byte{0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0}, nil, 0).sense(spc.KeyMedium, spc.ASCSanitizeFailed)
 	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).sense(spc.KeyMedium, spc.ASCSanitizeFailed)
 
 	// A volume that outlives the process, and nowhere to note what has begun.
@@ -328,7 +329,7 @@ func TestSavedOperation(t *testing.T) {
 	} {
 		cfg := Config{StateDir: t.TempDir()}
 		r := newRig(t, cfg, LUConfig{Volume: v})
-		name, key := r.dev.lookup(0).stateFile(), r.dev.lookup(0).id.key
+		name, key := r.dev.lookup(0).stateName(), r.dev.lookup(0).NAA()
 		r.close()
 		r.nx = nil
 		if err := os.WriteFile(name, []byte(`{"version": 1, "unit": "`+key+`", "operation": `+c.op+`}`), 0o600); err != nil {
@@ -359,10 +360,15 @@ func TestSanitizeSavesProgress(t *testing.T) {
 		r.close()
 		r.nx = nil
 		r = newRig(t, Config{StateDir: dir}, LUConfig{Volume: v})
-		if o := r.dev.lookup(0).rewriter.saved; o == nil || o.Pass != 0 || o.Offset < 4<<20 || o.Offset > 5<<20 {
-			t.Errorf("saved after 5 of 8 pieces: %+v", o)
+		var saved struct{ Operation *volume.Rewrite }
+		b, err := os.ReadFile(r.dev.lookup(0).stateName())
+		if err == nil {
+			err = json.Unmarshal(b, &saved)
 		}
-		s := r.dev.lookup(0).rewriter.sense()
+		if o := saved.Operation; err != nil || o == nil || o.Pass != 0 || o.Offset < 4<<20 || o.Offset > 5<<20 {
+			t.Errorf("saved after 5 of 8 pieces: %+v, %v", o, err)
+		}
+		s := r.dev.lookup(0).rewriteSense()
 		if s.Progress < 65536/2 {
 			t.Errorf("progress after the restart: %d/65536", s.Progress)
 		}

@@ -1,119 +1,18 @@
 package scsi
 
 import (
-	"context"
-	"fmt"
-	"sync/atomic"
-
 	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // Placement says where the data of a WRITE is received.
-type Placement uint8
+type Placement = volume.Placement
 
+// Placements.
 const (
-	// PlacementDirect receives into the volume itself, so that nothing is copied.
-	// When the initiator is lost in the middle of a WRITE, a logical block may be
-	// half new and half old, and bytes whose CRC was wrong may be in the volume;
-	// who reads these blocks before the WRITE has ended sees them as they come.
-	PlacementDirect Placement = iota
-	// PlacementVerified receives into pool memory and copies to the volume what
-	// has arrived whole and with a good CRC. No logical block is torn by the loss
-	// of an initiator or of this process, and no reader sees one in between.
-	PlacementVerified
+	PlacementDirect   = volume.PlacementDirect
+	PlacementVerified = volume.PlacementVerified
 )
-
-var placementNames = [...]string{PlacementDirect: "direct", PlacementVerified: "verified"}
-
-// String returns the name used in configurations.
-func (p Placement) String() string {
-	if int(p) < len(placementNames) {
-		return placementNames[p]
-	}
-	return fmt.Sprintf("placement %d", uint8(p))
-}
-
-// UnmarshalText reads the name of a placement; nothing stands for direct.
-func (p *Placement) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		*p = PlacementDirect
-		return nil
-	}
-	for v, name := range placementNames {
-		if string(text) == name {
-			*p = Placement(v)
-			return nil
-		}
-	}
-	return fmt.Errorf("placement %q is not known; it is direct or verified", text)
-}
-
-// MarshalText returns the name.
-func (p Placement) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
-
-// writeLender lends the memory that the data of WRITEs is received into: the
-// volume, or a verifier in front of it.
-type writeLender interface {
-	LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error
-}
-
-// verifier lends pool memory for a volume. What has been received there is copied
-// when the lease is committed, which happens once all of it has passed its checks:
-//
-//	wire --> pool memory --(all there, CRC good)--> WriteAt --> volume
-//
-// WriteAt keeps readers out of the blocks that it copies, and the kernel copies a
-// block without a gap in which the process could be killed.
-type verifier struct {
-	lu     *LU
-	pool   *blockdev.Pool
-	copied atomic.Uint64 // bytes
-}
-
-// LeaseWrite lends pool memory for [off, off+n).
-func (v *verifier) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	bufs, err := v.pool.Get(l.Priv.Pool[:0], n, m)
-	if err != nil {
-		return err
-	}
-	l.Off, l.Len, l.Write, l.Direct = off, n, true, false
-	l.Priv.Pool = bufs
-	l.Segs = append(l.Segs[:0], bufs...)
-	l.Owner = v
-	return nil
-}
-
-// CommitLease implements blockdev.Lender: it copies.
-func (v *verifier) CommitLease(l *blockdev.Lease, fua bool) error {
-	return v.CommitLeaseUntil(l, fua, context.Background())
-}
-
-// CommitLeaseUntil implements blockdev.SpaceLender.
-func (v *verifier) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.Stop) error {
-	off := l.Off
-	for _, p := range l.Segs {
-		if err := v.lu.writeAt(p, off, stop); err != nil {
-			return err
-		}
-		off += int64(len(p))
-	}
-	v.copied.Add(uint64(l.Len))
-	if fua {
-		return v.lu.vol.FlushRange(l.Off, int64(l.Len))
-	}
-	return nil
-}
-
-// CommitBlocks implements blockdev.Lender. Where copying does not wait, see
-// Task.commitWaits.
-func (v *verifier) CommitBlocks(*blockdev.Lease, bool) bool { return true }
-
-// ReleaseLease implements blockdev.Lender.
-func (v *verifier) ReleaseLease(l *blockdev.Lease) {
-	v.pool.Put(l.Priv.Pool)
-	l.Priv.Pool = l.Priv.Pool[:0]
-	l.Segs = l.Segs[:0]
-}
 
 // inlineCopy is the longest write that is copied on the receive goroutine, bytes.
 // A longer one would keep the connection from receiving for longer than it takes to
@@ -123,10 +22,10 @@ const inlineCopy = 64 << 10
 // commitWaits reports whether committing the lease of a WRITE is a worker's job.
 func (t *Task) commitWaits() bool {
 	fua := t.fua()
-	if t.lu.verifier == nil || fua || t.Lease.Len > inlineCopy {
+	if !t.lu.vol.Verified() || fua || t.Lease.Len > inlineCopy {
 		return t.Lease.MayBlock(fua)
 	}
-	return !writesAtOnce(t.lu.vol, &t.probe, t.Lease.Off, t.Lease.Len)
+	return !writesAtOnce(t.lu.disk, &t.probe, t.Lease.Off, t.Lease.Len)
 }
 
 // claimPage is a multiple of what devices round claims of a range to.

@@ -4,6 +4,7 @@ import (
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // PRE-FETCH (SBC-4 §5.10, §5.11) brings blocks from storage into memory, where
@@ -23,7 +24,7 @@ const (
 )
 
 func cmdPrefetch(t *Task) {
-	info := t.lu.geo().info
+	info := t.lu.geo().Info
 	if t.io.Blocks == 0 { // to the end of the medium
 		t.n = info.Size - t.off
 	}
@@ -37,11 +38,11 @@ func cmdPrefetch(t *Task) {
 		for t.done < t.n {
 			n := min(t.n-t.done, prefetchPiece)
 			if err := t.lu.prefetch(&t.Lease, t.off+t.done, n); err != nil {
-				t.failErr(err, reading)
+				t.failErr(err, volume.Reading)
 				return
 			}
 			t.done += n
-			if t.isAborted() {
+			if t.Aborted() {
 				t.end()
 				return
 			}
@@ -62,7 +63,7 @@ func (t *Task) prefetched(fits bool) {
 // prefetch brings n bytes in. A volume without a mapping reads them into memory
 // of its own, and so leaves them in the kernel's cache or in that below it.
 func (lu *LU) prefetch(l *blockdev.Lease, off, n int64) error {
-	if err := lu.vol.LeaseRead(l, off, int(n), blockdev.Wait); err != nil {
+	if err := lu.disk.LeaseRead(l, off, int(n), blockdev.Wait); err != nil {
 		return err
 	}
 	defer l.Release()
@@ -76,12 +77,12 @@ func (lu *LU) prefetchBehind(off, n int64) bool {
 		lu.prefetches.Add(-1)
 		return false
 	}
-	lu.users.Add(1)
+	lu.place.Hold()
 	go func() {
-		defer lu.users.Add(-1)
+		defer lu.place.Unuse()
 		defer lu.prefetches.Add(-1)
 		var l blockdev.Lease
-		for done := int64(0); done < n && !lu.gone.Load(); done += prefetchPiece {
+		for done := int64(0); done < n && !lu.place.Removed(); done += prefetchPiece {
 			if lu.prefetch(&l, off+done, min(n-done, prefetchPiece)) != nil {
 				return
 			}

@@ -2,56 +2,44 @@ package scsi
 
 import (
 	"encoding/binary"
-	"sort"
 
 	spc "softiser/internal/scsi"
-)
 
-// sortedRegs returns the registrations in a stable order.
-func (r *reservations) sortedRegs() []regKey {
-	ks := make([]regKey, 0, len(r.regs))
-	for k := range r.regs {
-		ks = append(ks, k)
-	}
-	sort.Slice(ks, func(i, j int) bool {
-		if ks[i].Port != ks[j].Port {
-			return ks[i].Port < ks[j].Port
-		}
-		return ks[i].Rel < ks[j].Rel
-	})
-	return ks
-}
+	"softiser/target/volume"
+)
 
 // cmdPersistIn is PERSISTENT RESERVE IN (SPC-4 §6.14). All its answers but REPORT
 // CAPABILITIES begin with the generation and the length of what follows.
 func cmdPersistIn(t *Task) {
 	alloc := uint32(binary.BigEndian.Uint16(t.CDB[7:]))
-	r := t.lu.pr.Load()
+	r := t.lu.vol.Reservations()
 	be := binary.BigEndian
-	b := t.getBuf(bufClasses[0])[:0]
+	b := t.getBuf(volume.BufferSizes[0])[:0]
 	if t.CDB[1]&0x1F == spc.SAPrinCapabilities {
 		t.reply(t.lu.prCapabilities(b), alloc)
 		return
 	}
-	b = be.AppendUint32(b, r.gen)
+	b = be.AppendUint32(b, r.Generation)
 	b = append(b, 0, 0, 0, 0)
 	switch t.CDB[1] & 0x1F {
 	case spc.SAPrinReadKeys:
-		for _, k := range r.sortedRegs() {
-			b = be.AppendUint64(b, r.regs[k].Key)
+		for _, k := range r.Registrants() {
+			reg, _ := r.Find(k)
+			b = be.AppendUint64(b, reg.Key)
 		}
 	case spc.SAPrinReadRes:
-		if r.typ != spc.PRNone {
+		if r.Type != volume.NoReservation {
 			key := uint64(0) // all registrants hold it: no single key
-			if !r.typ.AllRegistrants() {
-				key = r.regs[r.holder].Key
+			if !r.Type.AllRegistrants() {
+				reg, _ := r.Find(r.Holder)
+				key = reg.Key
 			}
 			b = be.AppendUint64(b, key)
-			b = append(b, 0, 0, 0, 0, 0, byte(r.typ), 0, 0)
+			b = append(b, 0, 0, 0, 0, 0, byte(r.Type), 0, 0)
 		}
 	case spc.SAPrinFullStatus:
-		for _, k := range r.sortedRegs() {
-			b = r.appendFullStatus(b, k)
+		for _, k := range r.Registrants() {
+			b = appendFullStatus(b, r, k)
 		}
 	}
 	be.PutUint32(b[4:], uint32(len(b)-8))
@@ -67,21 +55,21 @@ func cmdPersistIn(t *Task) {
 //	|18| relative target port (2)                  |
 //	|20| length (4), TransportID                   |
 //	+--+-------------------------------------------+
-func (r *reservations) appendFullStatus(b []byte, k regKey) []byte {
-	reg := r.regs[k]
+func appendFullStatus(b []byte, r *volume.Reservations, k volume.Registrant) []byte {
+	reg, _ := r.Find(k)
 	i := len(b)
 	b = append(b, make([]byte, 24)...)
 	binary.BigEndian.PutUint64(b[i:], reg.Key)
 	if reg.AllPorts {
 		b[i+12] |= 2
 	}
-	if r.holds(k) {
+	if r.Holds(k) {
 		b[i+12] |= 1
-		b[i+13] = byte(r.typ)
+		b[i+13] = byte(r.Type)
 	}
-	binary.BigEndian.PutUint16(b[i+18:], k.Rel)
+	binary.BigEndian.PutUint16(b[i+18:], k.Port)
 	at := len(b)
-	b = spc.AppendTransportID(b, k.Port)
+	b = spc.AppendTransportID(b, k.Initiator)
 	binary.BigEndian.PutUint32(b[i+20:], uint32(len(b)-at))
 	return b
 }
@@ -90,9 +78,9 @@ func (r *reservations) appendFullStatus(b []byte, k regKey) []byte {
 // there is somewhere to keep state; all six types.
 func (lu *LU) prCapabilities(b []byte) []byte {
 	c, m := byte(0x1C), byte(0x80)
-	if lu.canSave() {
+	if lu.vol.Keeps() {
 		c |= 0x01
-		if lu.pr.Load().aptpl {
+		if lu.vol.Reservations().Persist {
 			m |= 0x01
 		}
 	}

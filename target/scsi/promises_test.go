@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"softiser/blockdev"
 	"softiser/blockdev/crashlog"
 	"softiser/blockdev/faulty"
+	"softiser/target/volume"
 )
 
 // TestReservationMeetsDormantWrite: a command that waits for its turn is not in the
@@ -47,19 +49,25 @@ func TestReservationMeetsArrivingWrite(t *testing.T) {
 	a, b := r.nx[0], r.nx[1]
 	lu := r.dev.lookup(0)
 	for _, legacy := range []bool{false, true} {
-		lu.mu.Lock()
 		c := make(chan *call)
-		go func() { c <- r.start(b, 0, spc.AppendWrite(nil, 0, 8, false), fill(4096, 9), 0) }()
-		time.Sleep(20 * time.Millisecond) // as a rule it waits at the task set now
-		if legacy {
-			lu.legacy.Store(a)
-		} else {
-			lu.pr.Store(&reservations{typ: spc.PRWriteExclusive, holder: a.regKey(), regs: map[regKey]registration{a.regKey(): {Key: keyA}}})
-		}
-		lu.mu.Unlock()
+		waiting := r.start(b, 0, spc.AppendWrite(nil, 64, 8, false), fill(4096, 9), 0, held)
+		lu.vol.Mark(func(*volume.Op) volume.AbortReason { // with the lock of the task set
+			go func() { c <- r.start(b, 0, spc.AppendWrite(nil, 0, 8, false), fill(4096, 9), 0) }()
+			time.Sleep(20 * time.Millisecond) // as a rule it waits at the task set now
+			if legacy {
+				lu.vol.Seize(&a.client)
+			} else if err := errors.Join(lu.vol.Register(&a.client, &volume.Register{NewKey: keyA}), lu.vol.Reserve(&a.client, keyA, volume.WriteExclusive)); err != nil {
+				t.Error(err)
+			}
+			return volume.NotAborted
+		}, nil)
 		r.finish(<-c).is(spc.StatusReservationConflict)
-		lu.legacy.Store(nil)
-		lu.pr.Store(&reservations{})
+		lu.vol.Unseize(nil)
+		if !legacy {
+			r.prout(a, spc.SAProutRegister, 0, keyA, 0).good()
+		}
+		r.port.release(waiting)
+		r.finish(waiting).good()
 	}
 }
 
@@ -106,7 +114,7 @@ func TestStuckUndo(t *testing.T) {
 func TestUndoOnce(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: newNamed(t, "a")})
-	if err := r.dev.lookup(0).journal.put(fill(4096, 7), 4096); err != nil {
+	if err := os.WriteFile(r.dev.lookup(0).journalName(), journalEntry(fill(4096, 7), 4096), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	v := newNamed(t, "a")
@@ -119,7 +127,7 @@ func TestUndoOnce(t *testing.T) {
 	if got := third.do(spc.AppendRead(nil, 8, 8, false), nil, 4096).good().data; !bytes.Equal(got, fill(4096, 60)) {
 		t.Error("the entry was put back twice")
 	}
-	if b := third.dev.lookup(0).journalFile(); !func() bool { _, err := os.Stat(b); return err == nil }() {
+	if b := third.dev.lookup(0).journalName(); !func() bool { _, err := os.Stat(b); return err == nil }() {
 		t.Error("the journal was removed; its removal is not durable")
 	}
 }
@@ -132,7 +140,7 @@ func TestUnmapWithoutCache(t *testing.T) {
 	}
 	r := newRig(t, Config{}, LUConfig{Volume: v})
 	r.do(spc.AppendWrite(nil, 0, 8, true), fill(4096, 3), 0).good()
-	r.dev.lookup(0).modes.wce.Store(false)
+	r.dev.lookup(0).vol.SetWriteCache(false)
 	list := spc.AppendUnmapList(nil, []spc.Range{{LBA: 0, Blocks: 8}})
 	r.do(spc.AppendUnmap(nil, uint16(len(list))), list, 0).good()
 	for img := range v.States(v.Now(), 100, 1) {
@@ -210,36 +218,29 @@ func TestBackgroundCopiesAreBounded(t *testing.T) {
 	lu.copies.background.Store(0)
 }
 
-// TestUnitsOfOneVolume: a volume that can be written is one logical unit. Units that
-// only read share it; the state files stay with the first.
-func TestUnitsOfOneVolume(t *testing.T) {
-	dir, units := t.TempDir(), new(Units)
+// TestPlacesThatAreRefused: a device that is served already gets a further place only as
+// the unit that it is, and one that merely looks like it gets none.
+func TestPlacesThatAreRefused(t *testing.T) {
+	dir, volumes := t.TempDir(), new(volume.Registry)
 	v := openFile(t, filepath.Join(dir, "v"))
-	cfg := Config{StateDir: dir, Units: units}
-	otherCfg := Config{Name: "iqn.2026-11.softiser:other", StateDir: dir, Units: units}
+	cfg := Config{StateDir: dir, Volumes: volumes}
+	otherCfg := Config{Name: "iqn.2026-11.softiser:other", StateDir: dir, Volumes: volumes}
 	r, other := newRig(t, cfg, LUConfig{Volume: v}), newRig(t, otherCfg, LUConfig{Volume: newNamed(t, "b")})
-	r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA, func(p *spc.PersistOut) { p.APTPL = true }).good()
 
-	naa := r.dev.lookup(0).id.naa
+	naa := r.dev.lookup(0).vol.Identity().NAA
 	for name, c := range map[string]struct {
 		lu   LUConfig
 		dev  *Device
 		want string
 	}{
-		"in the same target":         {LUConfig{LUN: 1, Volume: v}, r.dev, "LUN 0 of target " + r.dev.cfg.Name},
-		"in another target":          {LUConfig{LUN: 1, Volume: v}, other.dev, "several portals"},
-		"for reading":                {LUConfig{LUN: 1, Volume: v, ReadOnly: true}, other.dev, "read-only"},
-		"under another identifier":   {LUConfig{LUN: 1, Volume: v, NAA: append([]byte{0x61}, make([]byte, 15)...)}, other.dev, "already"},
-		"another, of the same name":  {LUConfig{LUN: 1, Volume: newNamed(t, "c"), NAA: naa}, other.dev, "same identifier"},
-		"instead of another, inside": {LUConfig{LUN: 0, Volume: v}, other.dev, "already"},
+		"in the same target":        {LUConfig{LUN: 1, Volume: v}, r.dev, "LUN 0 of target " + r.dev.cfg.Name},
+		"for reading":               {LUConfig{LUN: 1, Volume: v, ReadOnly: true}, r.dev, "LUN 0 of target " + r.dev.cfg.Name},
+		"opened once more":          {LUConfig{LUN: 1, Volume: sameAgain{v}}, other.dev, "opened once before"},
+		"with other placement":      {LUConfig{LUN: 1, Volume: v, Placement: PlacementVerified}, other.dev, "placement direct"},
+		"under another identifier":  {LUConfig{LUN: 1, Volume: v, NAA: append([]byte{0x61}, make([]byte, 15)...)}, other.dev, "another serial number"},
+		"another, of the same name": {LUConfig{LUN: 1, Volume: newNamed(t, "c"), NAA: naa}, other.dev, "same identifier"},
 	} {
-		var err error
-		if c.lu.LUN == 0 {
-			_, err = c.dev.ReplaceLUN(t.Context(), c.lu)
-		} else {
-			_, err = c.dev.AddLUN(c.lu)
-		}
-		if err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := c.dev.AddLUN(c.lu); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("the volume %s: %v", name, err)
 		}
 	}
@@ -248,15 +249,14 @@ func TestUnitsOfOneVolume(t *testing.T) {
 		x.nx = nil
 	}
 
-	// Nothing of the refused ones is left; read-only it may be served twice.
-	r = newRig(t, cfg, LUConfig{Volume: v, ReadOnly: true})
-	other = newRig(t, otherCfg, LUConfig{LUN: 0, Volume: v, ReadOnly: true})
-	if _, err := other.dev.AddLUN(LUConfig{LUN: 1, Volume: v}); err == nil {
-		t.Error("a writable LUN beside two that read")
+	// Nothing of the refused ones is left; what nobody can write may be opened twice, and
+	// be twice in a target.
+	r = newRig(t, cfg, LUConfig{Volume: v, ReadOnly: true}, LUConfig{LUN: 1, Volume: v, ReadOnly: true})
+	other = newRig(t, otherCfg, LUConfig{LUN: 0, Volume: sameAgain{v}, ReadOnly: true})
+	if _, err := r.dev.AddLUN(LUConfig{LUN: 2, Volume: v}); err == nil {
+		t.Error("a writable LUN beside two of its target that read")
 	}
-	if _, k := r.keys(r.nx[0]); len(k) != 1 {
-		t.Errorf("keys of the first unit: %x", k)
-	}
+	r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA, aptpl).good()
 	if _, k := other.keys(other.nx[0]); len(k) != 0 {
 		t.Errorf("keys of the second unit: %x", k)
 	}
@@ -265,6 +265,9 @@ func TestUnitsOfOneVolume(t *testing.T) {
 	other.do([]byte{0x55, 0x11, 0, 0, 0, 0, 0, 0, byte(len(p)), 0}, p, 0).illegal(spc.ASCInvalidFieldInCDB) // SP
 	other.do([]byte{0x55, 0x10, 0, 0, 0, 0, 0, 0, byte(len(p)), 0}, p, 0).good()
 }
+
+// sameAgain is a device opened once more.
+type sameAgain struct{ blockdev.Device }
 
 // TestVolumeOfAUnitThatGoes: a unit that has been removed holds its volume until its
 // last command has ended.

@@ -5,9 +5,12 @@ import (
 	"errors"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
-// cmdPersistOut is PERSISTENT RESERVE OUT (SPC-4 §6.15).
+// cmdPersistOut is PERSISTENT RESERVE OUT (SPC-4 §6.15): the syntax. What the service
+// actions mean is in volume/reserve.go.
 func cmdPersistOut(t *Task) {
 	n := binary.BigEndian.Uint32(t.CDB[5:])
 	if n < spc.PersistOutLen || n > 64<<10 {
@@ -17,87 +20,71 @@ func cmdPersistOut(t *Task) {
 	t.fetchParam(int(n), func(t *Task) { t.toWorker(persistOutJob) })
 }
 
-// prRefusal is why a service action is not carried out.
+// prRefusal is why a parameter list is refused.
 type prRefusal struct {
-	conflict bool
-	asc      spc.ASC
-	inCDB    bool
-	field    int
+	asc   spc.ASC
+	field int // with ASCInvalidFieldInParam
 }
 
 func (e *prRefusal) Error() string { return e.asc.String() }
 
-var errConflict = &prRefusal{conflict: true}
-
 func badList(field int) error { return &prRefusal{asc: spc.ASCInvalidFieldInParam, field: field} }
 
-// prChange is one PERSISTENT RESERVE OUT in execution.
-type prChange struct {
-	t      *Task
-	sa     byte
-	typ    spc.PRType
-	scope  byte
-	out    spc.PersistOut
-	old    *reservations
-	now    *reservations // nil: nothing changes
-	self   regKey
-	key    uint64 // of self
-	member bool   // self is registered
-	// abort are the nexuses whose tasks PREEMPT AND ABORT ends.
-	abort map[regKey]bool
-	// after runs when the change has been published: unit attentions.
-	after []func()
+// persistOut is one PERSISTENT RESERVE OUT in execution.
+type persistOut struct {
+	t       *Task
+	sa      byte
+	typ     volume.ReservationType // none where the scope is not that of the whole unit
+	out     spc.PersistOut
+	waiting bool // the task ends when those that it preempts have ended
 }
 
 func persistOutJob(t *Task) {
-	lu := t.lu
-	lu.prMu.Lock()
-	c := &prChange{t: t, sa: t.CDB[1] & 0x1F, typ: spc.PRType(t.CDB[2] & 0xF), scope: t.CDB[2] >> 4,
-		old: lu.pr.Load(), self: t.Nexus.regKey()}
-	reg, ok := c.old.regs[c.self]
-	c.key, c.member = reg.Key, ok
-	err := c.run(t.param())
-	if err == nil && c.now != nil {
-		if len(c.now.regs) > maxRegistrations {
-			err = &prRefusal{asc: spc.ASCPRResources}
-		} else if err = lu.saveReservations(c.now); err == nil {
-			lu.pr.Store(c.now)
-		}
+	c := persistOut{t: t, sa: t.CDB[1] & 0x1F, typ: volume.ReservationType(t.CDB[2] & 0xF)}
+	if t.CDB[2]>>4 != 0 {
+		c.typ = volume.NoReservation
 	}
-	lu.prMu.Unlock()
-	if err != nil {
-		t.refusePR(err)
-		return
+	switch err := c.run(t.param()); {
+	case err != nil:
+		t.refusePR(err, c.sa)
+	case !c.waiting:
+		t.good()
 	}
-	for _, f := range c.after {
-		f()
-	}
-	if len(c.abort) > 0 {
-		lu.abortPreempted(t, c.abort)
-		return
-	}
-	t.good()
 }
 
 // refusePR ends the task with the reason of a refusal.
-func (t *Task) refusePR(err error) {
+func (t *Task) refusePR(err error, sa byte) {
+	aptpl := 20
+	if sa == spc.SAProutRegisterMove {
+		aptpl = 17
+	}
 	var r *prRefusal
 	switch {
-	case !errors.As(err, &r): // the state could not be saved; nothing has changed
-		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
-	case r.conflict:
-		t.status(spc.StatusReservationConflict)
-	case r.inCDB:
-		t.badCDB(r.field)
-	case r.asc == spc.ASCInvalidFieldInParam:
+	case errors.As(err, &r) && r.asc == spc.ASCInvalidFieldInParam:
 		t.badParam(r.field)
-	default:
+	case errors.As(err, &r):
 		t.illegal(r.asc)
+	case errors.Is(err, volume.ErrConflict):
+		t.status(spc.StatusReservationConflict)
+	case errors.Is(err, volume.ErrType):
+		t.badCDB(2)
+	case errors.Is(err, volume.ErrOtherType):
+		t.illegal(spc.ASCInvalidRelease)
+	case errors.Is(err, volume.ErrTooMany):
+		t.illegal(spc.ASCPRResources)
+	case errors.Is(err, volume.ErrNoVictim):
+		t.badParam(8)
+	case errors.Is(err, volume.ErrNotKept):
+		t.badParam(aptpl)
+	case errors.Is(err, volume.ErrRegistered):
+		t.badParam(20)
+	default: // the state could not be saved; nothing has changed
+		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 	}
 }
 
-// run decides what the service action changes.
-func (c *prChange) run(p []byte) error {
+// run carries the service action out.
+func (c *persistOut) run(p []byte) error {
 	if c.sa == spc.SAProutRegisterMove {
 		return c.registerAndMove(p)
 	}
@@ -108,6 +95,7 @@ func (c *prChange) run(p []byte) error {
 	if len(p) != spc.PersistOutLen && !c.out.SpecIPT {
 		return &prRefusal{asc: spc.ASCParameterListLength}
 	}
+	vol, me := c.t.lu.vol, &c.t.Nexus.client
 	switch c.sa {
 	case spc.SAProutRegister, spc.SAProutRegisterIgnore:
 		return c.register(p[spc.PersistOutLen:])
@@ -115,94 +103,41 @@ func (c *prChange) run(p []byte) error {
 	if c.out.SpecIPT {
 		return badList(20)
 	}
-	if !c.member || c.out.Key != c.key {
-		return errConflict
-	}
 	switch c.sa {
 	case spc.SAProutReserve:
-		return c.reserve()
+		return vol.Reserve(me, c.out.Key, c.typ)
 	case spc.SAProutRelease:
-		return c.release()
+		return vol.Unreserve(me, c.out.Key, c.typ)
 	case spc.SAProutClear:
-		c.next().gen++
-		c.now.regs = map[regKey]registration{}
-		c.now.typ, c.now.holder = spc.PRNone, regKey{}
-		c.tell(spc.ASCReservPreempted, c.old.registered(c.t.Nexus))
-		return nil
+		return vol.ClearReservations(me, c.out.Key)
 	}
 	return c.preempt()
 }
 
-// next makes the snapshot that is to come.
-func (c *prChange) next() *reservations {
-	c.now = c.old.clone()
-	return c.now
-}
-
-func (c *prChange) tell(a spc.ASC, who func(*Nexus) bool) {
-	c.after = append(c.after, func() { c.t.lu.attention(a, who) })
-}
-
-// register is REGISTER and REGISTER AND IGNORE EXISTING KEY.
-func (c *prChange) register(ids []byte) error {
-	if c.out.APTPL && !c.t.lu.canSave() {
-		return badList(20)
-	}
-	if c.sa == spc.SAProutRegister {
-		if c.member && c.out.Key != c.key || !c.member && c.out.Key != 0 {
-			return errConflict
+// register is REGISTER and REGISTER AND IGNORE EXISTING KEY; ids follows the list with
+// SPEC_I_PT.
+func (c *persistOut) register(ids []byte) error {
+	d, me := c.t.dev, &c.t.Nexus.client
+	q := volume.Register{Key: c.out.Key, NewKey: c.out.ActionKey, Persist: c.out.APTPL, Ignore: c.sa == spc.SAProutRegisterIgnore}
+	if c.out.AllPorts {
+		q.Ports = func(k volume.Registrant) (all []volume.Registrant) {
+			for _, rel := range d.alua.allPorts() {
+				all = append(all, d.registrant(k.Initiator, rel))
+			}
+			return all
 		}
 	}
-	if c.out.SpecIPT && (c.member || c.sa == spc.SAProutRegisterIgnore) {
-		return badList(20)
-	}
-	if !c.member && c.out.ActionKey == 0 && !c.out.SpecIPT {
-		return nil // nothing to unregister
-	}
-	keys := []regKey{c.self}
 	if c.out.SpecIPT {
-		more, err := parseTransportIDs(ids)
-		if err != nil {
-			return err
-		}
-		for _, port := range more {
-			keys = append(keys, regKey{port, c.self.Rel})
-		}
-	}
-	now := c.next()
-	now.gen++
-	now.aptpl = c.out.APTPL
-	if c.out.ActionKey == 0 {
-		c.unregister(now)
-		return nil
-	}
-	for _, k := range keys {
-		ports := []uint16{k.Rel}
-		if c.out.AllPorts {
-			ports = c.t.dev.alua.allPorts()
-		}
-		for _, rel := range ports {
-			at := regKey{k.Port, rel}
-			if _, taken := now.regs[at]; taken && at != c.self && c.out.SpecIPT {
-				return errConflict
+		q.Others = func() ([]volume.Registrant, error) {
+			ports, err := parseTransportIDs(ids)
+			var all []volume.Registrant
+			for _, port := range ports {
+				all = append(all, d.registrant(port, me.ID.Port))
 			}
-			r := registration{Key: c.out.ActionKey, AllPorts: c.out.AllPorts}
-			if k == c.self {
-				r.User = c.t.Nexus.user
-			}
-			now.regs[at] = r
+			return all, err
 		}
 	}
-	return nil
-}
-
-// unregister removes the nexus's own registration. If that ends a registrants
-// only reservation, the other registrants learn it.
-func (c *prChange) unregister(now *reservations) {
-	typ := now.typ
-	if now.remove(c.self) && (typ == spc.PRWriteExclusiveRegistrants || typ == spc.PRExclusiveAccessRegistrants) {
-		c.tell(spc.ASCReservReleased, now.registered(c.t.Nexus))
-	}
+	return c.t.lu.vol.Register(me, &q)
 }
 
 // parseTransportIDs decodes the list behind SPEC_I_PT: length (4), TransportIDs.
@@ -222,145 +157,50 @@ func parseTransportIDs(b []byte) ([]string, error) {
 	return ports, nil
 }
 
-func (c *prChange) reserve() error {
-	if c.scope != 0 || !c.typ.Valid() {
-		return &prRefusal{asc: spc.ASCInvalidFieldInCDB, inCDB: true, field: 2}
-	}
-	if c.old.typ != spc.PRNone {
-		if c.old.holds(c.self) && c.old.typ == c.typ {
-			return nil
-		}
-		return errConflict
-	}
-	now := c.next()
-	now.typ, now.holder = c.typ, c.self
-	return nil
-}
-
-// release: a registrant that is not the holder changes nothing, and that is
-// GOOD. After a type that others had access under, they learn it.
-func (c *prChange) release() error {
-	if !c.old.holds(c.self) {
-		return nil
-	}
-	if c.scope != 0 || c.typ != c.old.typ {
-		return &prRefusal{asc: spc.ASCInvalidRelease}
-	}
-	now := c.next()
-	now.typ, now.holder = spc.PRNone, regKey{}
-	if c.typ.RegistrantsOnly() {
-		c.tell(spc.ASCReservReleased, c.old.registered(c.t.Nexus))
-	}
-	return nil
-}
-
-// preempt is PREEMPT and PREEMPT AND ABORT (SPC-4 §5.12.11.4): registrations with
-// the service action key go; if the key is the holder's, the preempting nexus
-// takes the reservation over with the type in the CDB.
-func (c *prChange) preempt() error {
-	victim := c.out.ActionKey
-	all := c.old.typ.AllRegistrants()
-	takes := false
-	switch {
-	case c.old.typ == spc.PRNone:
-	case all:
-		takes = victim == 0
-	default:
-		takes = c.old.regs[c.old.holder].Key == victim
-	}
-	if victim == 0 && !takes {
-		return badList(8)
-	}
-	if takes && (c.scope != 0 || !c.typ.Valid()) {
-		return &prRefusal{asc: spc.ASCInvalidFieldInCDB, inCDB: true, field: 2}
-	}
-	now := c.next()
-	now.gen++
-	gone, found := map[regKey]bool{}, false
-	for k, r := range c.old.regs {
-		match := r.Key == victim || takes && all
-		found = found || match
-		if match && k != c.self {
-			delete(now.regs, k)
-			gone[k] = true
-		}
-	}
-	if !found {
-		c.now = nil
-		return errConflict
-	}
-	if takes {
-		now.typ, now.holder = c.typ, c.self
-		if c.typ != c.old.typ && c.old.typ.RegistrantsOnly() {
-			c.tell(spc.ASCReservReleased, now.registered(c.t.Nexus))
-		}
-	} else if all && len(now.regs) == 0 {
-		now.typ = spc.PRNone
-	}
-	c.tell(spc.ASCRegistrPreempted, func(n *Nexus) bool { return gone[n.regKey()] })
+// preempt is PREEMPT and PREEMPT AND ABORT. The status of the latter goes out when the
+// tasks and the copies of the preempted nexuses have ended.
+func (c *persistOut) preempt() error {
+	t := c.t
+	q := volume.Preempt{Key: c.out.Key, Victim: c.out.ActionKey, Type: c.typ}
 	if c.sa == spc.SAProutPreemptAbort {
-		c.abort = gone
-		if takes && victim == c.key {
-			c.abort[c.self] = true
+		q.Except = &t.Op
+		q.Ended = func() {
+			port := t.Port
+			t.good()
+			port.Push()
 		}
 	}
-	return nil
-}
-
-// abortPreempted ends the tasks and the copies of the preempted nexuses, then t.
-func (lu *LU) abortPreempted(t *Task, gone map[regKey]bool) {
-	w := newWait(func() {
-		port := t.Port
-		t.good()
-		port.Push()
-	})
-	lu.abortWhere(func(x *Task) abortReason {
-		if x == t || !gone[x.Nexus.regKey()] {
-			return notAborted
-		}
-		return byNexus(x, t.Nexus)
-	}, w)
-	lu.abortCopies(func(n *Nexus) bool { return gone[n.regKey()] }, w)
-	w.one()
+	err := t.lu.vol.Preempt(&t.Nexus.client, &q)
+	c.waiting = err == nil && q.Ended != nil
+	return err
 }
 
 // registerAndMove is REGISTER AND MOVE (SPC-4 §5.12.8): the holder registers another
 // nexus and hands the reservation over.
-func (c *prChange) registerAndMove(p []byte) error {
+func (c *persistOut) registerAndMove(p []byte) error {
 	m, err := spc.ParseRegisterMove(p)
 	if err != nil {
 		return &prRefusal{asc: spc.ASCParameterListLength}
 	}
-	if !c.member || m.Key != c.key {
-		return errConflict
-	}
-	if c.old.typ == spc.PRNone || !c.old.holds(c.self) || c.old.typ.AllRegistrants() {
-		return errConflict
-	}
-	if m.ActionKey == 0 {
-		return badList(8)
-	}
-	if m.APTPL && !c.t.lu.canSave() {
-		return badList(17)
-	}
-	port, n, err := spc.ParseTransportID(m.TransportID)
-	if err != nil || n != len(m.TransportID) {
-		return badList(24)
-	}
-	if _, _, err := c.t.dev.alua.port(m.RelativePort); err != nil || m.RelativePort == 0 {
-		return badList(18)
-	}
-	to := regKey{port, m.RelativePort}
-	if to == c.self {
-		return badList(24)
-	}
-	now := c.next()
-	now.gen++
-	now.aptpl = m.APTPL
-	now.regs[to] = registration{Key: m.ActionKey}
-	now.holder = to
-	if m.Unregister {
-		delete(now.regs, c.self)
-	}
-	return nil
+	vol, me := c.t.lu.vol, &c.t.Nexus.client
+	return vol.MoveReservation(me, m.Key, func() (to volume.Move, err error) {
+		if m.ActionKey == 0 {
+			return to, badList(8)
+		}
+		if m.APTPL && !vol.Keeps() {
+			return to, volume.ErrNotKept
+		}
+		port, n, err := spc.ParseTransportID(m.TransportID)
+		if err != nil || n != len(m.TransportID) {
+			return to, badList(24)
+		}
+		if _, _, err := c.t.dev.alua.port(m.RelativePort); err != nil || m.RelativePort == 0 {
+			return to, badList(18)
+		}
+		to = volume.Move{NewKey: m.ActionKey, To: c.t.dev.registrant(port, m.RelativePort), Persist: m.APTPL, Unregister: m.Unregister}
+		if to.To == me.ID {
+			return to, badList(24)
+		}
+		return to, nil
+	})
 }

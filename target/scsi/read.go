@@ -6,6 +6,7 @@ import (
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // READ(6), (10), (12), (16). The volume lends the memory of the blocks, the
@@ -27,28 +28,28 @@ func readJob(t *Task) { t.read(blockdev.Wait) }
 func (t *Task) read(m blockdev.Mode) {
 	lu := t.lu
 	want := min(t.Wanted, t.InLen)
-	bs := uint32(1) << lu.geo().shift
+	bs := uint32(1) << lu.geo().Shift
 	n := int(want+bs-1) &^ int(bs-1) // whole blocks, though the last may go out in part
-	switch err := lu.vol.LeaseRead(&t.Lease, t.off, n, m); {
+	switch err := lu.disk.LeaseRead(&t.Lease, t.off, n, m); {
 	case err == nil:
 	case errors.Is(err, blockdev.ErrWouldBlock):
 		t.toWorker(readJob)
 		return
 	default:
-		t.failErr(err, reading)
+		t.failErr(err, volume.Reading)
 		return
 	}
 	t.segs = appendUpTo(t.segs[:0], t.Lease.Segs, int(want))
 	if !t.send() {
 		return
 	}
-	c := &lu.stats
-	c.reads.Add(1)
-	c.readBytes.Add(uint64(want))
+	c := &lu.vol.Counters
+	c.Reads.Add(1)
+	c.ReadBytes.Add(uint64(want))
 	if m == blockdev.NoWait {
-		c.inline.Add(1)
+		c.Inline.Add(1)
 	} else {
-		c.worked.Add(1)
+		c.Worked.Add(1)
 	}
 	t.good()
 }
@@ -69,23 +70,23 @@ func appendUpTo(dst, src [][]byte, n int) [][]byte {
 // each piece to f with its offset; f returning false ends the walk. It runs on a
 // worker. An error has ended the task.
 func (t *Task) scan(off, n int64, f func(off int64, p []byte) bool) bool {
-	buf := t.dev.bufs.get(bufClasses[len(bufClasses)-1])
-	defer t.dev.bufs.put(buf)
+	buf := t.dev.bufs.Get(volume.BufferSizes[len(volume.BufferSizes)-1])
+	defer t.dev.bufs.Put(buf)
 	for n > 0 {
 		p := buf[:min(n, int64(len(buf)))]
-		if _, err := t.lu.vol.ReadAt(p, off); err != nil {
-			t.failErr(err, reading)
+		if _, err := t.lu.disk.ReadAt(p, off); err != nil {
+			t.failErr(err, volume.Reading)
 			return false
 		}
 		if t.verifies() {
-			t.lu.stats.verifyBytes.Add(uint64(len(p)))
+			t.lu.vol.Counters.VerifyBytes.Add(uint64(len(p)))
 		}
 		if !f(off, p) {
 			return true
 		}
 		off += int64(len(p))
 		n -= int64(len(p))
-		if t.isAborted() {
+		if t.Aborted() {
 			t.end()
 			return false
 		}
@@ -114,11 +115,11 @@ func cmdReadCapacity16(t *Task) {
 func (lu *LU) capacity() spc.Capacity {
 	g := lu.geo()
 	exp := uint8(0)
-	for s := g.info.BlockSize; s < g.info.PhysBlockSize; s <<= 1 {
+	for s := g.Info.BlockSize; s < g.Info.PhysBlockSize; s <<= 1 {
 		exp++
 	}
 	return spc.Capacity{
-		Blocks: g.blocks, BlockSize: uint32(g.info.BlockSize), PhysExponent: exp,
-		Provisioned: g.info.Discard, ReadZeroes: g.info.Discard && g.info.ZeroesOnTrim,
+		Blocks: g.Blocks, BlockSize: uint32(g.Info.BlockSize), PhysExponent: exp,
+		Provisioned: g.Info.Discard, ReadZeroes: g.Info.Discard && g.Info.ZeroesOnTrim,
 	}
 }

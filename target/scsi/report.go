@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // cmdReportOpcodes is REPORT SUPPORTED OPERATION CODES (SPC-4 §6.35), from the
@@ -13,7 +15,7 @@ func cmdReportOpcodes(t *Task) {
 	rctd := t.CDB[2]&0x80 != 0
 	sa := binary.BigEndian.Uint16(t.CDB[4:])
 	alloc := binary.BigEndian.Uint32(t.CDB[6:])
-	b := t.getBuf(bufClasses[0])[:0]
+	b := t.getBuf(volume.BufferSizes[0])[:0]
 	if option == 0 {
 		t.reply(t.allOpcodes(b, rctd), alloc)
 		return
@@ -114,7 +116,7 @@ func cmdReportTMF(t *Task) {
 //	| 7| number of ports, then for each 0 (2), identifier (2) |
 //	+--+------------------------------------------------------+
 func cmdReportGroups(t *Task) {
-	b := t.getBuf(bufClasses[0])[:0]
+	b := t.getBuf(volume.BufferSizes[0])[:0]
 	b = append(b, 0, 0, 0, 0)
 	switch t.CDB[1] >> 5 {
 	case 0:

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/internal/statefile"
 )
 
 func (r *rig) prout(n *Nexus, sa byte, typ spc.PRType, key, action uint64, mod ...func(*spc.PersistOut)) *result {
@@ -92,7 +94,7 @@ func TestPersistentReservationLifeCycle(t *testing.T) {
 	r.prout(b, spc.SAProutPreempt, spc.PRExclusiveAccess, keyB, 0x1234).is(conflict)
 	r.on(a, 0, spc.AppendRead(nil, 0, 1, false), nil, 512).is(conflict)
 	// Register and move to A, which has to be told apart from B by its port.
-	m := spc.RegisterMove{Key: keyB, ActionKey: keyA, RelativePort: 1, TransportID: spc.AppendTransportID(nil, a.port)}
+	m := spc.RegisterMove{Key: keyB, ActionKey: keyA, RelativePort: 1, TransportID: spc.AppendTransportID(nil, a.client.ID.Initiator)}
 	list := m.Append(nil)
 	r.on(b, 0, spc.AppendPersistOut(nil, spc.SAProutRegisterMove, 0, uint32(len(list))), list, 0).good()
 	if k, _ := r.holder(a); k != keyA {
@@ -181,7 +183,7 @@ func TestRegisterForOthers(t *testing.T) {
 	r.prout(a, spc.SAProutClear, 0, keyA, 0).good()
 	// SPEC_I_PT: for another initiator port as well.
 	p := spc.PersistOut{ActionKey: keyA, SpecIPT: true}
-	ids := spc.AppendTransportID(nil, b.port)
+	ids := spc.AppendTransportID(nil, b.client.ID.Initiator)
 	list := binary.BigEndian.AppendUint32(p.Append(nil), uint32(len(ids)))
 	list = append(list, ids...)
 	r.on(a, 0, spc.AppendPersistOut(nil, spc.SAProutRegister, 0, uint32(len(list))), list, 0).good()
@@ -199,7 +201,7 @@ func TestRegisterForOthers(t *testing.T) {
 		}
 		if full[at+12]&1 != 0 {
 			holders++
-			if port != b.port || full[at+13] != byte(spc.PRWriteExclusive) {
+			if port != b.client.ID.Initiator || full[at+13] != byte(spc.PRWriteExclusive) {
 				t.Errorf("held by %s with type %x", port, full[at+13])
 			}
 		}
@@ -266,7 +268,7 @@ func TestStateCrash(t *testing.T) {
 	lu := func() LUConfig { return LUConfig{Volume: newVolume(t, 1<<20, 512)} }
 	r := newRig(t, Config{StateDir: dir}, lu())
 	r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA, aptpl).good()
-	name := r.dev.lookup(0).stateFile()
+	name := r.dev.lookup(0).stateName()
 	old, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
@@ -295,7 +297,7 @@ func TestStateCrash(t *testing.T) {
 		if err != nil {
 			t.Fatalf("crash after %d bytes of the new file: %v", cut, err)
 		}
-		if n := len(u.pr.Load().regs); n != 1 {
+		if n := u.vol.Reservations().Len(); n != 1 {
 			t.Errorf("crash after %d bytes of the new file: %d registrations, want the old one", cut, n)
 		}
 		u.close()
@@ -336,14 +338,14 @@ func TestStateNotSaved(t *testing.T) {
 // TestStateFolderNotSynced: when it cannot be said whether the new file is durable,
 // the command fails, and neither memory nor a restart shows what it asked for.
 func TestStateFolderNotSynced(t *testing.T) {
-	sync, failing := syncDir, false
-	syncDir = func(name string) error {
+	sync, failing := statefile.SyncDir, false
+	statefile.SyncDir = func(name string) error {
 		if failing {
 			return errors.New("the folder cannot be synced")
 		}
 		return sync(name)
 	}
-	t.Cleanup(func() { syncDir = sync })
+	t.Cleanup(func() { statefile.SyncDir = sync })
 	for _, saved := range []bool{true, false} { // something has been saved before
 		dir := t.TempDir()
 		lu := func() LUConfig { return LUConfig{Volume: newVolume(t, 1<<20, 512)} }
@@ -372,7 +374,7 @@ func TestStateFolderNotSynced(t *testing.T) {
 		// Who knows what is on disk: the next change writes the file, even one that
 		// need not survive.
 		r.prout(r.nx[0], spc.SAProutRegister, 0, 0, keyA).good()
-		if _, err := os.Stat(r.dev.lookup(0).stateFile()); err != nil {
+		if _, err := os.Stat(r.dev.lookup(0).stateName()); err != nil {
 			t.Error(err)
 		}
 	}

@@ -6,11 +6,11 @@ import (
 
 	spc "softiser/internal/scsi"
 
-	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // SANITIZE (SBC-3 §5.21) changes every block so that its old content cannot be
-// read back; see operation.go. Cryptographic erase is not there: the target
+// read back; see volume/rewrite.go. Cryptographic erase is not there: the target
 // does not encrypt, so there is no key to change.
 
 // sanitizeCDB checks what all service actions have in common.
@@ -25,8 +25,8 @@ func sanitizeCDB(t *Task) (n int, ok bool) {
 }
 
 // sanitize begins o with the IMMED and AUSE bits of the CDB.
-func (t *Task) sanitize(o operation) {
-	o.AUSE = t.CDB[1]&0x20 != 0
+func (t *Task) sanitize(o volume.Rewrite) {
+	o.Unrestricted = t.CDB[1]&0x20 != 0
 	t.begin(o, t.CDB[1]&0x80 != 0)
 }
 
@@ -43,7 +43,7 @@ func cmdSanitizeOverwrite(t *Task) {
 	if !ok {
 		return
 	}
-	bs := t.lu.geo().info.BlockSize
+	bs := t.lu.geo().Info.BlockSize
 	if n < 5 || n > bs+4 {
 		t.badCDB(7)
 		return
@@ -57,18 +57,12 @@ func cmdSanitizeOverwrite(t *Task) {
 			t.badCDB(7)
 			return
 		}
-		t.sanitize(operation{Kind: opOverwrite, Passes: int(p[0] & 0x1F), Invert: p[0]&0x80 != 0, Pattern: bytes.Clone(p[4 : 4+k])})
+		t.sanitize(volume.Rewrite{Kind: volume.Overwrite, Passes: int(p[0] & 0x1F), Invert: p[0]&0x80 != 0, Pattern: bytes.Clone(p[4 : 4+k])})
 	})
 }
 
-// erases reports whether the unit has BLOCK ERASE: its volume can give its blocks back
-// so that nobody finds in them what they held. Of one that could only discard them the
-// data would still be where it was, on a physical volume of a pool, say; it has
-// OVERWRITE.
-func erases(lu *LU) bool {
-	_, can := lu.vol.(blockdev.Eraser)
-	return unmaps(lu) && (can || lu.forgetful())
-}
+// erases reports whether the unit has BLOCK ERASE.
+func erases(lu *LU) bool { return lu.vol.OffersErase() }
 
 func cmdSanitizeErase(t *Task) {
 	n, ok := sanitizeCDB(t)
@@ -79,7 +73,7 @@ func cmdSanitizeErase(t *Task) {
 		t.badCDB(7)
 		return
 	}
-	t.sanitize(operation{Kind: opErase, Passes: 1})
+	t.sanitize(volume.Rewrite{Kind: volume.Erase, Passes: 1})
 }
 
 // cmdSanitizeExit ends the failure mode, if the failed SANITIZE allowed that
@@ -89,24 +83,19 @@ func cmdSanitizeExit(t *Task) {
 	if !ok {
 		return
 	}
-	z := &t.lu.rewriter
-	z.mu.Lock()
-	ause := z.now.AUSE
-	z.mu.Unlock()
-	switch failed := t.lu.gate.Load()&gateSanFailed != 0; {
+	switch failed := t.lu.gates()&volume.SanitizeFailed != 0; {
 	case n != 0:
 		t.badCDB(7)
 	case !failed:
 		t.good()
-	case !ause:
+	case !t.lu.vol.MayExitFailure():
 		t.badCDB(1)
 	default:
 		t.toWorker(func(t *Task) {
-			if err := t.lu.saveOperation(nil); err != nil {
+			if t.lu.vol.ExitFailure() != nil {
 				t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 				return
 			}
-			t.lu.setGate(gateSanFailed, false)
 			t.good()
 		})
 	}

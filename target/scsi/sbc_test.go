@@ -14,6 +14,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/faulty"
+	"softiser/target/volume"
 )
 
 func TestVerify(t *testing.T) {
@@ -243,7 +244,7 @@ func TestSanitize(t *testing.T) {
 	r.do(spc.AppendInquiry(nil, 36), nil, 36).good()
 	wait := func() {
 		t.Helper()
-		await.True(t, "sanitize ends", func() bool { return r.dev.lookup(0).gate.Load()&gateSanitize == 0 })
+		await.True(t, "sanitize ends", func() bool { return r.dev.lookup(0).gates()&volume.Sanitizing == 0 })
 	}
 	wait()
 	b := r.do(spc.AppendRead(nil, 16000, 8, false), nil, 4096).good().data
@@ -253,7 +254,7 @@ func TestSanitize(t *testing.T) {
 	// Aborting the command does not stop the operation.
 	cdb[1] = 1
 	c := r.start(r.nx[0], 0, cdb, list, 0)
-	await.True(t, "sanitize begins", func() bool { return r.dev.lookup(0).gate.Load()&gateSanitize != 0 })
+	await.True(t, "sanitize begins", func() bool { return r.dev.lookup(0).gates()&volume.Sanitizing != 0 })
 	done := make(chan TMFResponse, 1)
 	r.dev.Manage(r.nx[0], AbortTask, 0, &c.Task, func(x TMFResponse) { done <- x })
 	if x := <-done; x != TMFComplete {
@@ -292,28 +293,28 @@ func TestSanitizeFails(t *testing.T) {
 func TestErrorsOfVolumes(t *testing.T) {
 	for _, c := range []struct {
 		err error
-		dir direction
+		dir volume.Direction
 		key spc.Key
 		asc spc.ASC
 	}{
-		{blockdev.ErrMedium, reading, spc.KeyMedium, spc.ASCUnrecoveredRead},
-		{blockdev.ErrMedium, writing, spc.KeyMedium, spc.ASCWriteError},
-		{blockdev.ErrNoSpace, writing, spc.KeyDataProtect, spc.ASCSpaceAllocFailed},
-		{blockdev.ErrReadOnly, writing, spc.KeyDataProtect, spc.ASCWriteProtected},
-		{blockdev.ErrPoisoned, writing, spc.KeyMedium, spc.ASCWriteError},
-		{blockdev.ErrOutOfRange, reading, spc.KeyIllegalRequest, spc.ASCLBAOutOfRange},
-		{blockdev.ErrClosed, reading, spc.KeyNotReady, spc.ASCCommFailure},
-		{blockdev.ErrNotSupported, writing, spc.KeyIllegalRequest, spc.ASCInvalidFieldInCDB},
-		{blockdev.ErrStopped, writing, spc.KeyAborted, 0},
-		{io.ErrUnexpectedEOF, writing, spc.KeyHardware, spc.ASCInternalFailure}, // nothing that a volume should say
+		{blockdev.ErrMedium, volume.Reading, spc.KeyMedium, spc.ASCUnrecoveredRead},
+		{blockdev.ErrMedium, volume.Writing, spc.KeyMedium, spc.ASCWriteError},
+		{blockdev.ErrNoSpace, volume.Writing, spc.KeyDataProtect, spc.ASCSpaceAllocFailed},
+		{blockdev.ErrReadOnly, volume.Writing, spc.KeyDataProtect, spc.ASCWriteProtected},
+		{blockdev.ErrPoisoned, volume.Writing, spc.KeyMedium, spc.ASCWriteError},
+		{blockdev.ErrOutOfRange, volume.Reading, spc.KeyIllegalRequest, spc.ASCLBAOutOfRange},
+		{blockdev.ErrClosed, volume.Reading, spc.KeyNotReady, spc.ASCCommFailure},
+		{blockdev.ErrNotSupported, volume.Writing, spc.KeyIllegalRequest, spc.ASCInvalidFieldInCDB},
+		{blockdev.ErrStopped, volume.Writing, spc.KeyAborted, 0},
+		{io.ErrUnexpectedEOF, volume.Writing, spc.KeyHardware, spc.ASCInternalFailure}, // nothing that a volume should say
 	} {
 		op := faulty.Read
-		if c.dir == writing {
+		if c.dir == volume.Writing {
 			op = faulty.Write
 		}
 		v := faulty.New(newVolume(t, 1<<20, 512), 1, faulty.Rule{Op: op, Err: c.err})
 		r := newRig(t, Config{}, LUConfig{Volume: v})
-		if c.dir == reading {
+		if c.dir == volume.Reading {
 			r.do(spc.AppendRead(nil, 0, 8, false), nil, 4096).sense(c.key, c.asc)
 			r.do(spc.AppendVerify(nil, 0, 8, 0), nil, 0).sense(c.key, c.asc)
 		} else {
@@ -361,7 +362,7 @@ func TestVerifyTakesTurns(t *testing.T) {
 		if pieces := len(d.reads); at < 0 || at > pieces/2 {
 			t.Errorf("BYTCHK %d: read %d of %d was for the second command", check, at+1, pieces)
 		}
-		if got := r.dev.lookup(0).stats.verifyBytes.Load(); got != size+512 {
+		if got := r.dev.lookup(0).vol.Counters.VerifyBytes.Load(); got != size+512 {
 			t.Errorf("BYTCHK %d: %d bytes verified, want %d", check, got, size+512)
 		}
 	}

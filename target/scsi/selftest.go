@@ -7,6 +7,8 @@ import (
 	"time"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // Self-tests (SPC-5 §5.15). All that a volume can be tested for is whether it can
@@ -118,7 +120,7 @@ func cmdSendDiagnostic(t *Task) {
 		t.badCDB(3)
 		return
 	}
-	medium := lu.gate.Load() & gateMedium
+	medium := lu.gates() & volume.MediumGates
 	switch code {
 	case testDefault:
 		if !self || medium != 0 {
@@ -141,12 +143,12 @@ func cmdSendDiagnostic(t *Task) {
 			return
 		}
 		if !lu.selfTest.begin(code) {
-			t.refuse(gateSelfTest)
+			t.refuse(volume.Testing)
 			return
 		}
-		lu.users.Add(1)
+		lu.place.Hold()
 		go func() {
-			defer lu.users.Add(-1)
+			defer lu.place.Unuse()
 			lu.selfTest.finish(lu.readTest(code == testBackgroundExtended, lu.testGoesOn))
 		}()
 		t.good()
@@ -158,7 +160,7 @@ func cmdSendDiagnostic(t *Task) {
 // testGoesOn ends a background test with the unit, its medium or a reset.
 func (lu *LU) testGoesOn(done, total int64) byte {
 	stop := lu.selfTest.step(done, total)
-	if stop == 0 && (lu.gone.Load() || lu.gate.Load()&gateMedium != 0) {
+	if stop == 0 && (lu.place.Removed() || lu.gates()&volume.MediumGates != 0) {
 		stop = testEnded
 	}
 	return stop
@@ -167,19 +169,19 @@ func (lu *LU) testGoesOn(done, total int64) byte {
 func foregroundTest(t *Task) {
 	lu := t.lu
 	if !lu.selfTest.begin(testForegroundShort) {
-		t.refuse(gateSelfTest)
+		t.refuse(volume.Testing)
 		return
 	}
-	lu.setGate(gateSelfTest, true)
+	lu.vol.SetGate(volume.Testing, true)
 	r := lu.readTest(false, func(done, total int64) byte {
 		lu.selfTest.step(done, total)
-		if t.isAborted() {
+		if t.Aborted() {
 			return testEnded
 		}
 		return 0
 	})
 	lu.selfTest.finish(r)
-	lu.setGate(gateSelfTest, false)
+	lu.vol.SetGate(volume.Testing, false)
 	t.tested(r)
 }
 
@@ -201,14 +203,14 @@ const testPiece = 1 << 20
 // readTest reads the volume, or three pieces of it. stop is asked before each
 // piece.
 func (lu *LU) readTest(all bool, stop func(done, total int64) byte) testResult {
-	buf := lu.dev.bufs.get(testPiece)
-	defer lu.dev.bufs.put(buf)
+	buf := lu.dev.bufs.Get(testPiece)
+	defer lu.dev.bufs.Put(buf)
 	g := lu.geo()
-	last := max(g.info.Size-testPiece, 0)
-	pieces := []int64{0, last / 2 &^ (int64(g.info.BlockSize) - 1), last}
+	last := max(g.Info.Size-testPiece, 0)
+	pieces := []int64{0, last / 2 &^ (int64(g.Info.BlockSize) - 1), last}
 	total := int64(len(pieces))
 	if all {
-		total = (g.info.Size + testPiece - 1) / testPiece
+		total = (g.Info.Size + testPiece - 1) / testPiece
 	}
 	r := testResult{lba: math.MaxUint64, hours: uint16(min(time.Since(lu.added)/time.Hour, math.MaxUint16))}
 	for i := range total {
@@ -219,14 +221,14 @@ func (lu *LU) readTest(all bool, stop func(done, total int64) byte) testResult {
 		if !all {
 			off = pieces[i]
 		}
-		n := min(testPiece, lu.geo().info.Size-off) // it may have shrunk meanwhile
+		n := min(testPiece, lu.geo().Info.Size-off) // it may have shrunk meanwhile
 		if n <= 0 {
 			break
 		}
-		if _, err := lu.vol.ReadAt(buf[:n], off); err != nil {
-			lu.mediumError(err, verifying)
-			r.result, r.lba = testFailed, uint64(off)>>g.shift
-			r.key, r.asc = senseOf(err, reading)
+		if _, err := lu.disk.ReadAt(buf[:n], off); err != nil {
+			lu.vol.CountError(err, volume.Verifying)
+			r.result, r.lba = testFailed, uint64(off)>>g.Shift
+			r.key, r.asc = senseOf(err, volume.Reading)
 			return r
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // good ends the task with GOOD.
@@ -60,23 +61,6 @@ func (t *Task) setSense(s *spc.Sense) {
 	t.SenseLen = len(b)
 }
 
-// direction tells what the device was doing when it failed.
-type direction uint8
-
-const (
-	reading direction = iota
-	writing
-	verifying // reading for VERIFY, or the second half of WRITE AND VERIFY
-	directions
-)
-
-// mediumError counts an error of the volume that nothing has corrected.
-func (lu *LU) mediumError(err error, dir direction) {
-	if k, _ := senseOf(err, dir); k == spc.KeyMedium {
-		lu.stats.errs[dir].Add(1)
-	}
-}
-
 // verifies reports whether the command reads only to find errors.
 func (t *Task) verifies() bool {
 	switch t.op.op {
@@ -87,15 +71,15 @@ func (t *Task) verifies() bool {
 }
 
 // failErr ends the task with the sense that tells err.
-func (t *Task) failErr(err error, dir direction) {
-	if t.isAborted() { // it was given up perhaps, which is no fault of the volume
+func (t *Task) failErr(err error, dir volume.Direction) {
+	if t.Aborted() { // it was given up perhaps, which is no fault of the volume
 		t.end()
 		return
 	}
-	if dir == reading && t.verifies() {
-		dir = verifying
+	if dir == volume.Reading && t.verifies() {
+		dir = volume.Verifying
 	}
-	t.lu.mediumError(err, dir)
+	t.lu.vol.CountError(err, dir)
 	k, a := senseOf(err, dir)
 	if told := t.dev.cfg.Fault; told != nil && t.lu != nil && (k == spc.KeyMedium || k == spc.KeyHardware || a == spc.ASCSpaceAllocFailed) {
 		told(t.lu.lun, err)
@@ -104,13 +88,13 @@ func (t *Task) failErr(err error, dir direction) {
 	if k == spc.KeyMedium && t.op != nil && t.op.has(fIO) {
 		// SBC-3 §4.18: the information field tells the first block in error; the
 		// first one of the failed chunk is what is known.
-		s.InfoValid, s.Info = true, uint64(t.off+t.done)>>t.lu.geo().shift
+		s.InfoValid, s.Info = true, uint64(t.off+t.done)>>t.lu.geo().Shift
 	}
 	t.check(&s)
 }
 
 // senseOf is the one table from errors of volumes to sense.
-func senseOf(err error, dir direction) (spc.Key, spc.ASC) {
+func senseOf(err error, dir volume.Direction) (spc.Key, spc.ASC) {
 	switch {
 	case errors.Is(err, blockdev.ErrOutOfRange): // resized since the check
 		return spc.KeyIllegalRequest, spc.ASCLBAOutOfRange
@@ -120,15 +104,15 @@ func senseOf(err error, dir direction) (spc.Key, spc.ASC) {
 		return spc.KeyDataProtect, spc.ASCSpaceAllocFailed
 	case errors.Is(err, blockdev.ErrPoisoned):
 		return spc.KeyMedium, spc.ASCWriteError
-	case errors.Is(err, blockdev.ErrMedium) && dir != writing:
+	case errors.Is(err, blockdev.ErrMedium) && dir != volume.Writing:
 		return spc.KeyMedium, spc.ASCUnrecoveredRead
 	case errors.Is(err, blockdev.ErrMedium):
 		return spc.KeyMedium, spc.ASCWriteError
-	case errors.Is(err, errAborted), errors.Is(err, blockdev.ErrStopped):
+	case errors.Is(err, volume.ErrAborted), errors.Is(err, blockdev.ErrStopped):
 		return spc.KeyAborted, 0
-	case errors.Is(err, errFenced):
+	case errors.Is(err, volume.ErrFenced):
 		return spc.KeyCopyAborted, spc.ASCCopyTargetGone
-	case errors.Is(err, errUnready):
+	case errors.Is(err, volume.ErrNotReady):
 		return spc.KeyNotReady, spc.ASCNotReady
 	case errors.Is(err, blockdev.ErrClosed), errors.Is(err, blockdev.ErrInUse):
 		return spc.KeyNotReady, spc.ASCCommFailure

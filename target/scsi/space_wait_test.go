@@ -271,7 +271,7 @@ func TestZeroesThatWaitObeyAbort(t *testing.T) {
 		r.dev.CloseNexus(r.nx[0])
 		r.nx = r.nx[1:]
 		synctest.Wait()
-		if n := r.dev.lookup(0).users.Load(); n != 0 {
+		if n := r.dev.lookup(0).place.Users(); n != 0 {
 			t.Error("a copy of a nexus that has ended still waits for space")
 		}
 		r.close()

@@ -1,6 +1,10 @@
 package scsi
 
-import spc "softiser/internal/scsi"
+import (
+	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
+)
 
 // Commands that look at their Data-Out (VERIFY, COMPARE AND WRITE, ORWRITE,
 // WRITE ATOMIC, WRITE AND VERIFY, WRITE SAME) stage it in pool memory, one chunk
@@ -12,8 +16,6 @@ import spc "softiser/internal/scsi"
 //
 // t.n is the length of the Data-Out, t.done how much of it is finished,
 // t.staged the chunk under way.
-
-const stageBytes = 1 << 20
 
 // stageAll begins: n bytes of Data-Out, work for each chunk. work returns
 // false when it has ended the task; done ends a task whose chunks are all
@@ -42,14 +44,14 @@ func (t *Task) stageCut(work func(*Task, []byte) bool) {
 
 // wholeBlocks rounds n bytes up to blocks.
 func (t *Task) wholeBlocks(n int) int64 {
-	bs := int64(1) << t.lu.geo().shift
+	bs := int64(1) << t.lu.geo().Shift
 	return (int64(n) + bs - 1) &^ (bs - 1)
 }
 
 // storeCut is store for data that may end within a block, whose rest stays as
 // it is.
 func (t *Task) storeCut(p []byte, off int64) bool {
-	whole := len(p) &^ (1<<t.lu.geo().shift - 1)
+	whole := len(p) &^ (1<<t.lu.geo().Shift - 1)
 	if whole > 0 && !t.store(p[:whole], off) {
 		return false
 	}
@@ -57,12 +59,12 @@ func (t *Task) storeCut(p []byte, off int64) bool {
 	if len(rest) == 0 {
 		return true
 	}
-	block := t.dev.bufs.get(int(t.wholeBlocks(1)))
-	defer t.dev.bufs.put(block)
+	block := t.dev.bufs.Get(int(t.wholeBlocks(1)))
+	defer t.dev.bufs.Put(block)
 	block = block[:t.wholeBlocks(1)]
 	off += int64(whole)
-	if _, err := t.lu.vol.ReadAt(block, off); err != nil {
-		t.failErr(err, reading)
+	if _, err := t.lu.disk.ReadAt(block, off); err != nil {
+		t.failErr(err, volume.Reading)
 		return false
 	}
 	copy(block, rest)
@@ -70,7 +72,7 @@ func (t *Task) storeCut(p []byte, off int64) bool {
 }
 
 func (t *Task) stageNext() {
-	t.staged = int(min(t.n-t.done, stageBytes))
+	t.staged = int(min(t.n-t.done, volume.StageBytes))
 	if int64(len(t.Arrived)) >= t.done+int64(t.staged) {
 		stageArrived(t)
 		return
@@ -84,7 +86,7 @@ func (t *Task) stageNext() {
 }
 
 func stageArrived(t *Task) {
-	if t.op.hold == holdStaged {
+	if t.op.hold == volume.HoldStaged {
 		t.exclusively(stageWork)
 	} else {
 		t.toWorker(stageWork)
@@ -104,39 +106,26 @@ func stageWork(t *Task) {
 	t.done += int64(t.staged)
 	t.putBuf()
 	if t.done < t.n {
-		if t.op.hold == holdStaged {
-			t.unlockRange()
+		if t.op.hold == volume.HoldStaged {
+			t.lu.vol.Yield(&t.Op) // nobody should wait for this initiator
 		}
 		t.stageNext()
 		return
 	}
 	if t.op.has(fDataWrite) {
-		t.lu.stats.writes.Add(1)
-		t.lu.stats.writeBytes.Add(uint64(t.n))
+		t.lu.vol.Counters.Writes.Add(1)
+		t.lu.vol.Counters.WriteBytes.Add(uint64(t.n))
 	}
-	t.lu.stats.worked.Add(1)
+	t.lu.vol.Counters.Worked.Add(1)
 	t.good()
-}
-
-// unlockRange ends the exclusive hold between two chunks: the next one waits
-// for the initiator, which nobody else should have to do.
-func (t *Task) unlockRange() {
-	lu := t.lu
-	lu.mu.Lock()
-	lu.dropRangeLocked(t)
-	t.hold.kind = holdStaged
-	if lu.dormantHead != nil {
-		lu.wakeLocked()
-	}
-	lu.mu.Unlock()
 }
 
 // flushed makes [off, off+n) durable if the command says so; on failure it has
 // ended the task.
 func (t *Task) flushed(off, n int64) bool {
 	if t.fua() {
-		if err := t.lu.vol.FlushRange(off, n); err != nil {
-			t.failErr(err, writing)
+		if err := t.lu.disk.FlushRange(off, n); err != nil {
+			t.failErr(err, volume.Writing)
 			return false
 		}
 	}
@@ -146,8 +135,8 @@ func (t *Task) flushed(off, n int64) bool {
 // store writes p at off, durably if the command says so; on failure it has
 // ended the task.
 func (t *Task) store(p []byte, off int64) bool {
-	if err := t.lu.writeAt(p, off, t.stop()); err != nil {
-		t.failErr(err, writing)
+	if err := t.lu.vol.WriteAt(p, off, t.Stop()); err != nil {
+		t.failErr(err, volume.Writing)
 		return false
 	}
 	return t.flushed(off, int64(len(p)))

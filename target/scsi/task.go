@@ -1,12 +1,10 @@
 package scsi
 
 import (
-	"sync/atomic"
-	"time"
-
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // Status is the SCSI status of a task.
@@ -57,35 +55,25 @@ type Task struct {
 	Silent bool
 
 	// Working state of the device server.
-	Lease    blockdev.Lease
-	probe    blockdev.Lease // finds out whether a copy would wait; never kept
-	dev      *Device
-	lu       *LU  // nil: the LUN names none
-	itl      *itl // its side of the nexus
-	op       *command
-	job      func(*Task)              // what a worker runs next
-	cont     func(*Task)              // what runs when DataOut has completed
-	work     func(*Task, []byte) bool // what a staged chunk is for, see stage.go
-	io       spc.IO                   // decoded CDB of a medium access command
-	hold     hold                     // the blocks it touches, while it is in the task set
-	off      int64                    // byte range of the medium access
-	n        int64
-	span     int64    // bytes that WRITE SAME fills
-	done     int64    // bytes of n that are finished
-	staged   int      // bytes of the chunk under way that go through WriteAt
-	buf      []byte   // pooled buffer
-	reserved int      // bytes of Config.Staging that it counts for
-	segs     [][]byte // scratch for DataIn and DataOut; keeps its array
-	waits    []*tmfWait
-	aborted  atomic.Uint32 // abortReason
-	state    taskState     // guarded by lu.mu
-	next     *Task         // task set links, guarded by lu.mu
-	prev     *Task
-	qnext    *Task         // dormant, worker or throttle queue, guarded by lu.mu
-	timer    *time.Timer   // bounds a Blocked task
-	copying  *copying      // what the command does, guarded by lu.mu
-	ended    chan struct{} // closed when it is aborted; nil: nobody asks; guarded by lu.mu
-	awaits   *outcome      // of the operation that a Blocked task waits for, guarded by lu.mu
+	volume.Op // what its volume knows of it
+	Lease     blockdev.Lease
+	probe     blockdev.Lease // finds out whether a copy would wait; never kept
+	dev       *Device
+	lu        *LU  // nil: the LUN names none
+	itl       *itl // its side of the nexus
+	op        *command
+	job       func(*Task)              // what it goes on with when it has waited
+	cont      func(*Task)              // what runs when DataOut has completed
+	work      func(*Task, []byte) bool // what a staged chunk is for, see stage.go
+	io        spc.IO                   // decoded CDB of a medium access command
+	off       int64                    // byte range of the medium access
+	n         int64
+	span      int64    // bytes that WRITE SAME fills
+	done      int64    // bytes of n that are finished
+	staged    int      // bytes of the chunk under way that go through WriteAt
+	buf       []byte   // pooled buffer
+	reserved  int      // bytes of Config.Staging that it counts for
+	segs      [][]byte // scratch for DataIn and DataOut; keeps its array
 }
 
 // Port is the data and status path of a task: the session layer over a
@@ -115,36 +103,6 @@ type Port interface {
 	Push()
 }
 
-// taskState is where a task is; see the drawing.
-//
-//	       admit                  start                  end          Release
-//	Idle --------> Dormant ----------------> Queued        +--> Ended -------> Idle
-//	   |                                      |  ^         |
-//	   |   may start at once                  v  |storage  |
-//	   +-----------------------------------> Running ------+
-//	                                          |  ^
-//	               rate limit, busy range     v  |
-//	                                    Throttled, Blocked
-//
-// Abort moves Dormant, Queued, Throttled and Blocked straight to Ended; a
-// Running task (which may be waiting for Data-Out) ends at its next step.
-type taskState uint8
-
-const (
-	taskIdle      taskState = iota
-	taskDormant             // in the task set, may not start yet (ordering, range, rate)
-	taskQueued              // waits for a worker
-	taskRunning             // on the receive goroutine, on a worker, or waiting for Data-Out
-	taskThrottled           // waits for the rate limit of its volume
-	taskBlocked             // waits for its block range, see ranges.go
-	taskEnded               // Respond has been or is being called
-)
-
-// String returns the state's name.
-func (s taskState) String() string {
-	return [...]string{"idle", "dormant", "queued", "running", "throttled", "blocked", "ended"}[s]
-}
-
 // Release ends the task's use of its memory: the lease and the parameter
 // buffer go back. The session layer calls it after Respond, when data and
 // status no longer need them.
@@ -154,11 +112,11 @@ func (t *Task) Release() {
 	clear(t.segs)
 	t.segs = t.segs[:0]
 	if t.lu != nil {
-		t.lu.users.Add(-1)
+		t.lu.place.Unuse()
 	}
 	t.lu, t.itl, t.op, t.job, t.cont, t.work = nil, nil, nil, nil, nil, nil
 	t.CDB, t.Arrived = nil, nil
-	t.state = taskIdle
+	t.Op.Release()
 }
 
 // reset prepares the working state for a new command.
@@ -166,16 +124,14 @@ func (t *Task) reset(d *Device) {
 	t.dev, t.lu, t.itl, t.op = d, nil, nil, nil
 	t.Status, t.SenseLen, t.Sent, t.Wanted, t.Silent = spc.StatusGood, 0, 0, 0, false
 	t.off, t.n, t.done, t.staged = 0, 0, 0, 0
-	t.hold = hold{}
-	t.ended = nil
-	t.aborted.Store(0)
+	t.Op.Init((*request)(t))
 }
 
 // DataOutDone tells that the Data-Out asked for has arrived, or that it will
 // not (err).
 func (t *Task) DataOutDone(err error) {
 	switch {
-	case t.isAborted():
+	case t.Aborted():
 		t.end()
 	case err != nil:
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)
@@ -195,7 +151,7 @@ func (t *Task) fetch(off uint32, cont func(*Task)) {
 	}
 	// An abort that came before DataOut found nothing to cancel. From here on
 	// the task may have ended; cancelling then is a no-op.
-	if t.isAborted() {
+	if t.Aborted() {
 		port.Cancel(t)
 	}
 }

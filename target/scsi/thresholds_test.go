@@ -9,6 +9,7 @@ import (
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // pooled is a thin volume of a pool that is as full as the test says.
@@ -68,7 +69,7 @@ func (r *rig) warned() {
 func (r *rig) provisioningPage(pc byte) []byte {
 	r.t.Helper()
 	b := r.do(spc.AppendModeSense6(nil, true, pc, 0x1C, 2, 255), nil, 255).good().data
-	if len(b) != 4+16+8*maxThresholds {
+	if len(b) != 4+16+8*volume.MaxThresholds {
 		r.t.Fatalf("% x", b)
 	}
 	return b[4:]
@@ -91,7 +92,7 @@ func TestThresholds(t *testing.T) {
 	}
 	// None is enabled at first; what the pool itself warns of is told.
 	page := r.provisioningPage(0)
-	if want := append([]byte{0x5C, 2, 0, 44}, make([]byte, 12+8*maxThresholds)...); !bytes.Equal(page, want) {
+	if want := append([]byte{0x5C, 2, 0, 44}, make([]byte, 12+8*volume.MaxThresholds)...); !bytes.Equal(page, want) {
 		t.Errorf("% x, want % x", page, want)
 	}
 	v.use(4 << 30)
@@ -102,7 +103,7 @@ func TestThresholds(t *testing.T) {
 	// Available at 20, 15, 10 and 5 %.
 	for i, percent := range []uint32{20, 15, 10, 5} {
 		d := page[16+8*i:]
-		d[0], d[1] = 0x80, resourceAvailable
+		d[0], d[1] = 0x80, volume.ResourceAvailable
 		binary.BigEndian.PutUint32(d[4:], 4096*percent/100)
 	}
 	r.selectPage(page, false).good()
@@ -132,7 +133,7 @@ func TestThresholdsSetByInitiators(t *testing.T) {
 		t.Errorf("PS is clear where pages can be saved: % x", page[:2])
 	}
 	mask := r.provisioningPage(1)
-	if want := []byte{0x81, 3, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF}; !bytes.Equal(mask[16:], bytes.Repeat(want, maxThresholds)) || mask[4] != 0 {
+	if want := []byte{0x81, 3, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF}; !bytes.Equal(mask[16:], bytes.Repeat(want, volume.MaxThresholds)) || mask[4] != 0 {
 		t.Errorf("changeable: % x", mask)
 	}
 	descr := func(i int, first, resource byte, count uint32) {
@@ -142,7 +143,7 @@ func TestThresholdsSetByInitiators(t *testing.T) {
 	}
 	// Used space, increasing, at 100 sets; the others off.
 	clear(page[16:])
-	descr(0, 0x81, resourceUsed, 100)
+	descr(0, 0x81, volume.ResourceUsed, 100)
 	r.selectPage(page, true).good()
 	r.on(r.nx[1], 0, spc.AppendTestUnitReady(nil), nil, 0).sense(spc.KeyUnitAttention, spc.ASCModeChanged)
 	if got := r.provisioningPage(0); !bytes.Equal(got[16:], page[16:]) {
@@ -160,7 +161,7 @@ func TestThresholdsSetByInitiators(t *testing.T) {
 	v.use(102 * mib)
 	r.warned()
 	// One that has been reached already waits until it is armed.
-	descr(0, 0x81, resourceUsed, 50)
+	descr(0, 0x81, volume.ResourceUsed, 50)
 	r.selectPage(page, false).good()
 	r.on(r.nx[1], 0, spc.AppendTestUnitReady(nil), nil, 0).sense(spc.KeyUnitAttention, spc.ASCModeChanged)
 	v.use(103 * mib)
@@ -227,7 +228,7 @@ func TestThresholdsAreKept(t *testing.T) {
 	v := newPooled(t)
 	r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: v})
 	page := r.provisioningPage(0)
-	page[16+8], page[16+9], page[16+15] = 0x81, resourceUsed, 77
+	page[16+8], page[16+9], page[16+15] = 0x81, volume.ResourceUsed, 77
 	r.selectPage(page, true).good()
 	r.close()
 	r.nx = nil
@@ -271,7 +272,7 @@ func TestThresholdSets(t *testing.T) {
 	} {
 		v := &pooled{Device: newVolume(t, 8<<20, c.bs), usage: blockdev.SpaceUsage{Total: c.total}}
 		r := newRig(t, Config{}, LUConfig{Volume: v})
-		if got := r.dev.lookup(0).space.exp; got != c.exp {
+		if got := r.dev.lookup(0).vol.Space.Exponent(); got != c.exp {
 			t.Errorf("%d bytes, blocks of %d: exponent %d, want %d", c.total, c.bs, got, c.exp)
 		}
 	}

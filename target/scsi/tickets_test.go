@@ -9,6 +9,7 @@ import (
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev/faulty"
+	"softiser/target/volume"
 )
 
 // again uses the slot of a call that has ended for another command, as the session
@@ -45,7 +46,7 @@ func TestFormatEndsInItsOwnTaskOnly(t *testing.T) {
 		r := newRig(t, Config{}, LUConfig{Volume: slow}, LUConfig{LUN: 1, Volume: other})
 		a := r.nx[0]
 		r.do(spc.AppendTestUnitReady(nil), nil, 0).good() // the FORMAT UNIT is the second command of its unit
-		slow.SetRules(faulty.Rule{Op: faulty.Discard, Delay: retryAfter / 4})
+		slow.SetRules(faulty.Rule{Op: faulty.Discard, Delay: volume.RetryAfter / 4})
 		c := r.start(a, 0, formatUnit, nil, 0)
 		synctest.Wait()
 		if x := r.manage(a, AbortTask, 0, &c.Task); x != TMFComplete {
@@ -57,9 +58,9 @@ func TestFormatEndsInItsOwnTaskOnly(t *testing.T) {
 		want := fill(4096, 5)
 		r.again(c, a, 1, spc.AppendCompareAndWrite(nil, 0, 8, false), compareList(want))
 		synctest.Wait()
-		time.Sleep(retryAfter / 2) // FORMAT UNIT ends
+		time.Sleep(volume.RetryAfter / 2) // FORMAT UNIT ends
 		synctest.Wait()
-		if r.dev.lookup(0).gate.Load()&gateFormat != 0 {
+		if r.dev.lookup(0).gates()&volume.Formatting != 0 {
 			t.Fatal("FORMAT UNIT goes on")
 		}
 		if c.over() {
@@ -70,49 +71,6 @@ func TestFormatEndsInItsOwnTaskOnly(t *testing.T) {
 		r.finish(c).good()
 		if got := r.on(a, 1, spc.AppendRead(nil, 0, 8, false), nil, 4096).good().data; !bytes.Equal(got, want) {
 			t.Error("GOOD for a COMPARE AND WRITE that was not carried out")
-		}
-		r.close()
-		r.nx = nil
-	})
-}
-
-// TestTimerOfAnotherCommand: the timer that bounds how long an exclusive command waits
-// ends that command only. It may have begun to fire when the command is granted its
-// blocks or aborted, and come to its unit's lock when the slot has another command.
-func TestTimerOfAnotherCommand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a")}, LUConfig{LUN: 1, Volume: newNamed(t, "b")})
-		a, cdb := r.nx[0], spc.AppendCompareAndWrite(nil, 0, 8, false)
-		blocked := func(lun uint16, c *call) (*call, *call) {
-			w := r.start(a, lun, spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0, held)
-			if c == nil {
-				c = r.start(a, lun, cdb, compareList(fill(4096, 1)), 0)
-			} else {
-				r.again(c, a, lun, cdb, compareList(fill(4096, 1)))
-			}
-			synctest.Wait()
-			return w, c
-		}
-		w0, c := blocked(0, nil)
-		late := c.Task.hold.order
-		r.manage(a, AbortTask, 0, &c.Task)
-		r.finish(c)
-		for _, lun := range []uint16{1, 0} {
-			w := w0
-			if lun == 1 {
-				w, c = blocked(1, c)
-			} else {
-				r.again(c, a, 0, cdb, compareList(fill(4096, 1)))
-				synctest.Wait()
-			}
-			r.dev.lookup(0).expire(late)
-			synctest.Wait()
-			if c.over() {
-				t.Fatalf("the timer of an earlier command has ended one of LUN %d: %v", lun, c.Status)
-			}
-			r.port.release(w)
-			r.finish(w).good()
-			r.finish(c).good()
 		}
 		r.close()
 		r.nx = nil

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // TMF is a task management function (SAM-5 §7), numbered as in the iSCSI Task
@@ -44,12 +46,12 @@ const (
 // cold reset is the session layer's part. A unit that has been removed is there for
 // its tasks as long as it has any.
 func (d *Device) Manage(n *Nexus, f TMF, lun uint64, t *Task, done func(TMFResponse)) {
-	w := newWait(func() { done(TMFComplete) })
+	w := volume.NewWait(func() { done(TMFComplete) })
 	if f == TargetWarmReset || f == TargetColdReset {
 		for _, lu := range d.withTasks() {
 			lu.reset(n, spc.ASCBusReset, w)
 		}
-		w.one()
+		w.Done()
 		return
 	}
 	if f == NexusReset {
@@ -57,7 +59,7 @@ func (d *Device) Manage(n *Nexus, f TMF, lun uint64, t *Task, done func(TMFRespo
 			lu.loseNexus(n, w)
 			lu.attention(spc.ASCNexusLoss, func(x *Nexus) bool { return x == n })
 		}
-		w.one()
+		w.Done()
 		return
 	}
 	lus := d.numbered(lun)
@@ -78,7 +80,7 @@ func (d *Device) Manage(n *Nexus, f TMF, lun uint64, t *Task, done func(TMFRespo
 		done(TMFNotSupported)
 		return
 	}
-	w.one()
+	w.Done()
 }
 
 // numbered returns the units that tasks for a LUN may be with: the one that is
@@ -95,11 +97,10 @@ func (d *Device) numbered(lun uint64) (lus []*LU) {
 }
 
 // endTasks executes a function about a whole task set.
-func (lu *LU) endTasks(n *Nexus, f TMF, w *tmfWait) {
+func (lu *LU) endTasks(n *Nexus, f TMF, w *volume.Wait) {
 	switch f {
 	case AbortTaskSet:
-		lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, w)
-		lu.abortCopies(func(x *Nexus) bool { return x == n }, w)
+		lu.endNexus(n, w)
 	case ClearTaskSet:
 		lu.clearTaskSet(n, w)
 	default:
@@ -108,55 +109,60 @@ func (lu *LU) endTasks(n *Nexus, f TMF, w *tmfWait) {
 }
 
 // abortTask aborts t if it is still in the task set and of this nexus.
-func (lu *LU) abortTask(n *Nexus, t *Task, w *tmfWait) bool {
+func (lu *LU) abortTask(n *Nexus, t *Task, w *volume.Wait) bool {
 	found := false
-	lu.abortWhere(func(x *Task) abortReason {
+	lu.abortTasks(func(x *Task) volume.AbortReason {
 		hit := x == t && x.Nexus == n
 		found = found || hit
 		return byOwnerIf(hit)
-	}, w)
+	}, volume.NotAborted, w)
 	return found
 }
 
-// clearTaskSet aborts every task. Initiators whose tasks were aborted by
+// endNexus aborts the tasks and the copies of nexus n.
+func (lu *LU) endNexus(n *Nexus, w *volume.Wait) {
+	lu.abortTasks(func(t *Task) volume.AbortReason { return byOwnerIf(t.Nexus == n) }, volume.NotAborted, w)
+	lu.vol.AbortCopies(func(c *volume.Client) bool { return c == &n.client }, w)
+}
+
+// clearTaskSet aborts every task, at whatever LUN of whatever target. Initiators whose tasks were aborted by
 // another one learn it from TASK ABORTED status or from a unit attention.
-func (lu *LU) clearTaskSet(n *Nexus, w *tmfWait) {
+func (lu *LU) clearTaskSet(n *Nexus, w *volume.Wait) {
 	hit := map[*Nexus]bool{}
-	lu.abortWhere(func(t *Task) abortReason {
+	lu.abortTasks(func(t *Task) volume.AbortReason {
 		hit[t.Nexus] = true
 		return byNexus(t, n)
-	}, w)
-	lu.abortCopies(nil, w)
+	}, volume.AbortedByOther, w)
+	lu.vol.AbortCopies(nil, w)
 	if !lu.modes.tas.Load() {
-		lu.attention(spc.ASCCommandsCleared, func(x *Nexus) bool { return x != n && hit[x] })
+		lu.everywhere(spc.ASCCommandsCleared, func(x *Nexus) bool { return x != n && hit[x] })
 	}
 }
 
 // reset is the logical unit reset of SAM-5 §6.3.3: all tasks end, reservations of
 // RESERVE go, mode parameters return to their saved values, medium removal is
-// allowed again, every initiator gets a unit attention. Persistent
+// allowed again, every initiator gets a unit attention, at every LUN of the volume. Persistent
 // reservations stay.
-func (lu *LU) reset(n *Nexus, why spc.ASC, w *tmfWait) {
-	lu.abortWhere(func(t *Task) abortReason { return byNexus(t, n) }, w)
-	lu.abortCopies(nil, w)
-	lu.releaseLegacy(nil)
-	cached := lu.modes.wce.Load()
+func (lu *LU) reset(n *Nexus, why spc.ASC, w *volume.Wait) {
+	lu.abortTasks(func(t *Task) volume.AbortReason { return byNexus(t, n) }, volume.AbortedByOther, w)
+	lu.vol.AbortCopies(nil, w)
+	lu.vol.Unseize(nil)
+	cached := lu.vol.WriteCache()
 	lu.modes.restore()
-	if cached && !lu.modes.wce.Load() && lu.vol != nil {
-		lu.flushBehind() // what the cache held must not stay volatile when nothing else is
+	if cached && !lu.vol.WriteCache() && lu.disk != nil {
+		lu.vol.FlushBehind() // what the cache held must not stay volatile when nothing else is
 	}
 	lu.selfTest.abort(testEnded)
 	lu.allowRemoval(nil)
-	lu.attention(why, nil)
+	lu.everywhere(why, nil)
 }
 
 // loseNexus is the I_T nexus loss of SAM-5 §6.3.4: the tasks of n end, its RESERVE and
 // its prevention of medium removal go. Persistent reservations and mode
 // parameters stay.
-func (lu *LU) loseNexus(n *Nexus, w *tmfWait) {
-	lu.abortWhere(func(t *Task) abortReason { return byOwnerIf(t.Nexus == n) }, w)
-	lu.abortCopies(func(x *Nexus) bool { return x == n }, w)
-	lu.releaseLegacy(n)
+func (lu *LU) loseNexus(n *Nexus, w *volume.Wait) {
+	lu.endNexus(n, w)
+	lu.vol.Unseize(&n.client)
 	lu.allowRemoval(n)
 }
 

@@ -526,7 +526,7 @@ func TestRemovedUnitIsAlwaysFound(t *testing.T) {
 					}
 					gone <- err
 				}()
-				await.True(t, "the unit is on its way out", lu.gone.Load)
+				await.True(t, "the unit is on its way out", lu.Removed)
 				close(stop)
 				wg.Wait()
 				if missed > 0 {

@@ -6,7 +6,7 @@ import (
 
 	spc "softiser/internal/scsi"
 
-	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // cmdUnmap is UNMAP (SBC-3 §5.28). ANCHOR is refused, as nothing can be
@@ -44,7 +44,7 @@ func unmapJob(t *Task) {
 	total := uint64(0)
 	for i := range n {
 		d := spc.UnmapDescriptor(p, i)
-		if d.LBA > g.blocks || uint64(d.Blocks) > g.blocks-d.LBA {
+		if d.LBA > g.Blocks || uint64(d.Blocks) > g.Blocks-d.LBA {
 			t.illegal(spc.ASCLBAOutOfRange)
 			return
 		}
@@ -56,20 +56,20 @@ func unmapJob(t *Task) {
 	}
 	for i := range n {
 		d := spc.UnmapDescriptor(p, i)
-		if t.isAborted() {
+		if t.Aborted() {
 			t.end()
 			return
 		}
 		if d.Blocks == 0 {
 			continue
 		}
-		off, n := int64(d.LBA)<<g.shift, int64(d.Blocks)<<g.shift
-		err := lu.discard(off, n, t.stop())
+		off, n := int64(d.LBA)<<g.Shift, int64(d.Blocks)<<g.Shift
+		err := lu.vol.Discard(off, n, t.Stop())
 		if err == nil {
-			err = lu.settle(off, n)
+			err = lu.vol.Settle(off, n)
 		}
 		if err != nil {
-			t.failErr(err, writing)
+			t.failErr(err, volume.Writing)
 			return
 		}
 	}
@@ -84,7 +84,7 @@ func cmdWriteSame(t *Task) {
 	f := t.io.Flags
 	unmap, anchor := f&spc.FlagUnmap != 0, f&spc.FlagAnchor != 0
 	ndob := f&spc.FlagNDOB != 0 && len(t.CDB) == 16
-	if anchor || unmap && !g.info.Discard || f&spc.FlagNDOB != 0 && !ndob || f&0x06 != 0 {
+	if anchor || unmap && !g.Info.Discard || f&spc.FlagNDOB != 0 && !ndob || f&0x06 != 0 {
 		t.badCDB(1)
 		return
 	}
@@ -100,11 +100,11 @@ func cmdWriteSame(t *Task) {
 			return
 		}
 		t.toWorker(zeroJob)
-	case t.OutLen != uint32(g.info.BlockSize):
-		t.Wanted = uint32(g.info.BlockSize)
+	case t.OutLen != uint32(g.Info.BlockSize):
+		t.Wanted = uint32(g.Info.BlockSize)
 		t.illegal(spc.ASCInvalidFieldInIU)
 	default:
-		t.stageAll(int64(g.info.BlockSize), writeSame)
+		t.stageAll(int64(g.Info.BlockSize), writeSame)
 	}
 }
 
@@ -120,15 +120,15 @@ func zeroJob(t *Task) {
 func (t *Task) zero(off, n int64, unmap bool) bool {
 	for n > 0 {
 		k := min(n, 256<<20)
-		if err := t.lu.writeZeroes(off, k, unmap, t.stop()); err != nil {
-			t.failErr(err, writing)
+		if err := t.lu.vol.WriteZeroes(off, k, unmap, t.Stop()); err != nil {
+			t.failErr(err, volume.Writing)
 			return false
 		}
 		if !t.flushed(off, k) {
 			return false
 		}
 		off, n = off+k, n-k
-		if n > 0 && t.isAborted() {
+		if n > 0 && t.Aborted() {
 			t.end()
 			return false
 		}
@@ -142,9 +142,9 @@ func writeSame(t *Task, p []byte) bool {
 		return t.zero(t.off, t.span, t.mayUnmap())
 	}
 	// UNMAP is a permission: blocks with other content are written.
-	buf := t.dev.bufs.get(stageBytes)
-	defer t.dev.bufs.put(buf)
-	buf = buf[:min(int64(stageBytes), t.span)]
+	buf := t.dev.bufs.Get(volume.StageBytes)
+	defer t.dev.bufs.Put(buf)
+	buf = buf[:min(int64(volume.StageBytes), t.span)]
 	for i := 0; i < len(buf); i += len(p) {
 		copy(buf[i:], p)
 	}
@@ -154,7 +154,7 @@ func writeSame(t *Task, p []byte) bool {
 			return false
 		}
 		off, n = off+k, n-k
-		if n > 0 && t.isAborted() {
+		if n > 0 && t.Aborted() {
 			t.end()
 			return false
 		}
@@ -174,7 +174,7 @@ func allZero(p []byte) bool {
 // cmdGetLBAStatus is GET LBA STATUS (SBC-3 §5.4): runs of mapped and deallocated
 // blocks from the starting LBA on, as many as fit.
 func cmdGetLBAStatus(t *Task) {
-	if t.io.LBA >= t.lu.geo().blocks {
+	if t.io.LBA >= t.lu.geo().Blocks {
 		t.illegal(spc.ASCLBAOutOfRange)
 		return
 	}
@@ -191,34 +191,25 @@ func lbaStatusJob(t *Task) {
 	g := t.lu.geo()
 	room := int(min((t.io.Blocks-8)/16, 255))
 	var runs []spc.LBAStatus
-	off := int64(t.io.LBA) << g.shift
-	for piece := int64(256 << 20); off < g.info.Size && len(runs) <= room; piece *= 2 {
-		n := min(piece, g.info.Size-off)
-		ext, err := t.lu.extents(off, n)
+	off := int64(t.io.LBA) << g.Shift
+	for piece := int64(256 << 20); off < g.Info.Size && len(runs) <= room; piece *= 2 {
+		n := min(piece, g.Info.Size-off)
+		ext, err := t.lu.vol.Extents(off, n)
 		if err != nil {
-			t.failErr(err, reading)
+			t.failErr(err, volume.Reading)
 			return
 		}
 		for _, e := range ext {
 			lo, hi := max(e.Off, off), min(e.Off+e.Len, off+n)
-			runs = appendRun(runs, uint64(lo)>>g.shift, uint64(hi-lo)>>g.shift, e.Data)
+			runs = appendRun(runs, uint64(lo)>>g.Shift, uint64(hi-lo)>>g.Shift, e.Data)
 		}
 		off += n
 	}
 	if len(runs) > room {
 		runs = runs[:room]
 	}
-	b := t.getBuf(bufClasses[0] + 8)
+	b := t.getBuf(volume.BufferSizes[0] + 8)
 	t.reply(spc.AppendLBAStatus(b[:0], runs), t.io.Blocks)
-}
-
-// extents is the volume's, except that after a block erase the unit knows better
-// than a volume that cannot tell.
-func (lu *LU) extents(off, n int64) ([]blockdev.Extent, error) {
-	if lu.erased.Load() {
-		return []blockdev.Extent{{Off: off, Len: n}}, nil
-	}
-	return lu.vol.Extents(off, n)
 }
 
 // appendRun adds n blocks, to the last run if that has the same status and room.

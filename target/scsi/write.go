@@ -7,6 +7,7 @@ import (
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev"
+	"softiser/target/volume"
 )
 
 // WRITE(6), (10), (12), (16). The volume lends memory (with verified placement a
@@ -49,10 +50,10 @@ func (t *Task) wantOut(n int64) bool {
 // fua reports whether the command must make its data durable itself: a volume
 // without a write cache does so with every write.
 func (t *Task) fua() bool {
-	if !t.lu.geo().info.WriteCache {
+	if !t.lu.geo().Info.WriteCache {
 		return false
 	}
-	if !t.lu.modes.wce.Load() {
+	if !t.lu.vol.WriteCache() {
 		return true
 	}
 	switch spc.Opcode(t.CDB[0]) {
@@ -68,7 +69,7 @@ func writeJob(t *Task) { t.writeChunk(blockdev.Wait) }
 func (t *Task) writeChunk(m blockdev.Mode) {
 	lu := t.lu
 	off, n := t.off+t.done, min(t.n-t.done, lu.writeChunkBytes())
-	bs := int64(1) << lu.geo().shift
+	bs := int64(1) << lu.geo().Shift
 	t.staged = 0
 	if unasked := int64(t.UnsolicitedLen); unasked > t.done {
 		t.staged = int(min(n, (unasked-t.done+bs-1)&^(bs-1)))
@@ -86,14 +87,14 @@ func (t *Task) writeChunk(m blockdev.Mode) {
 		t.segs = append(t.segs, t.buf[:t.staged])
 	}
 	if rest := int(n) - t.staged; rest > 0 {
-		err := lu.lender.LeaseWrite(&t.Lease, off+int64(t.staged), rest, m)
+		err := lu.vol.Lender().LeaseWrite(&t.Lease, off+int64(t.staged), rest, m)
 		if errors.Is(err, blockdev.ErrWouldBlock) {
 			t.putBuf()
 			t.toWorker(writeJob)
 			return
 		}
 		if err != nil {
-			t.failErr(err, writing)
+			t.failErr(err, volume.Writing)
 			return
 		}
 		t.segs = append(t.segs, t.Lease.Segs...)
@@ -103,7 +104,7 @@ func (t *Task) writeChunk(m blockdev.Mode) {
 
 // writeArrived writes a command whose data all came with it.
 func (t *Task) writeArrived(m blockdev.Mode) {
-	if m == blockdev.NoWait && (t.fua() || !writesAtOnce(t.lu.vol, &t.Lease, t.off, int(t.n))) {
+	if m == blockdev.NoWait && (t.fua() || !writesAtOnce(t.lu.disk, &t.Lease, t.off, int(t.n))) {
 		t.toWorker(writeJob)
 		return
 	}
@@ -137,20 +138,20 @@ func (t *Task) commit(staged []byte, m blockdev.Mode) {
 	// The lease first: it may hold the page that the staged blocks end in.
 	if t.Lease.Owner != nil {
 		n += int64(t.Lease.Len)
-		if err := t.Lease.CommitUntil(fua, t.stop()); err != nil {
-			t.failErr(err, writing)
+		if err := t.Lease.CommitUntil(fua, t.Stop()); err != nil {
+			t.failErr(err, volume.Writing)
 			return
 		}
 		t.Lease.Release()
 	}
 	if len(staged) > 0 {
-		if err := lu.writeAt(staged, off, t.stop()); err != nil {
-			t.failErr(err, writing)
+		if err := lu.vol.WriteAt(staged, off, t.Stop()); err != nil {
+			t.failErr(err, volume.Writing)
 			return
 		}
 		if fua {
-			if err := lu.vol.FlushRange(off, int64(len(staged))); err != nil {
-				t.failErr(err, writing)
+			if err := lu.disk.FlushRange(off, int64(len(staged))); err != nil {
+				t.failErr(err, volume.Writing)
 				return
 			}
 		}
@@ -161,13 +162,13 @@ func (t *Task) commit(staged []byte, m blockdev.Mode) {
 		t.writeChunk(m)
 		return
 	}
-	c := &lu.stats
-	c.writes.Add(1)
-	c.writeBytes.Add(uint64(t.n))
+	c := &lu.vol.Counters
+	c.Writes.Add(1)
+	c.WriteBytes.Add(uint64(t.n))
 	if m == blockdev.NoWait {
-		c.inline.Add(1)
+		c.Inline.Add(1)
 	} else {
-		c.worked.Add(1)
+		c.Worked.Add(1)
 	}
 	t.good()
 }

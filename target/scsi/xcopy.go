@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // cmdExtendedCopy is EXTENDED COPY(LID1) (SPC-4 §6.4) between block devices of this
@@ -68,7 +70,7 @@ func extendedCopyJob(t *Task) {
 // copied ends a task whose copy has ended, with s after a failure.
 func (t *Task) copied(s *spc.Sense) {
 	switch {
-	case t.isAborted():
+	case t.Aborted():
 		t.end()
 	case s != nil:
 		t.check(s)
@@ -119,17 +121,17 @@ func (t *Task) extendedCopy(c *copying, targets, segs []byte) (uint64, *spc.Sens
 	}
 	done := int64(0)
 	for _, j := range jobs {
-		n, dir, err := c.copyBytes(j.src, j.from, j.dst, j.to, j.n)
+		n, dir, err := c.Bytes(j.src.vol, j.from, j.dst.vol, j.to, j.n)
 		done += n
 		if err != nil {
 			s := copySense(err, dir)
 			if s.Key != spc.KeyAborted {
 				s.Key = spc.KeyCopyAborted
 			}
-			return uint64(done) >> t.lu.geo().shift, s
+			return uint64(done) >> t.lu.geo().Shift, s
 		}
 	}
-	return uint64(done) >> t.lu.geo().shift, nil
+	return uint64(done) >> t.lu.geo().Shift, nil
 }
 
 // copyTarget finds the unit of a target descriptor; nil when there is none, which
@@ -145,7 +147,7 @@ func (t *Task) copyTarget(b []byte) (*LU, *spc.Sense) {
 	d := spc.Designator{CodeSet: b[4] & 0xF, Association: b[5] >> 4 & 3, Type: b[5] & 0xF, ID: b[8 : 8+n]}
 	lu := t.Nexus.findUnit(&d)
 	size := uint32(b[29])<<16 | uint32(b[30])<<8 | uint32(b[31])
-	if lu != nil && size != uint32(lu.geo().info.BlockSize) {
+	if lu != nil && size != uint32(lu.geo().Info.BlockSize) {
 		return nil, badCopy(spc.ASCInvalidFieldInParam)
 	}
 	return lu, nil
@@ -158,25 +160,25 @@ func (c *copying) plan(s *spc.CopySegment, units []*LU) (copySegment, *spc.Sense
 		return copySegment{}, gone
 	}
 	j := copySegment{src: units[s.Src], dst: units[s.Dst]}
-	if j.src == nil || j.dst == nil || !c.may(j.src, accRead) || !c.may(j.dst, accWrite) {
+	if j.src == nil || j.dst == nil || !c.may(j.src, volume.Reads) || !c.may(j.dst, volume.Writes) {
 		return copySegment{}, gone
 	}
 	sg, dg := j.src.geo(), j.dst.geo()
 	j.n = int64(s.Bytes)
 	if s.Type == spc.CopyBlockToBlock {
-		shift := sg.shift
+		shift := sg.Shift
 		if s.DC {
-			shift = dg.shift
+			shift = dg.Shift
 		}
 		j.n = int64(s.Blocks) << shift
 	}
-	unaligned := (j.n|int64(s.SrcOff))&int64(sg.info.BlockSize-1) != 0 || (j.n|int64(s.DstOff))&int64(dg.info.BlockSize-1) != 0
+	unaligned := (j.n|int64(s.SrcOff))&int64(sg.Info.BlockSize-1) != 0 || (j.n|int64(s.DstOff))&int64(dg.Info.BlockSize-1) != 0
 	if unaligned || j.n > maxCopyBytes {
 		return copySegment{}, badCopy(spc.ASCInvalidFieldInParam)
 	}
 	var ok1, ok2 bool
-	j.from, ok1 = sg.span(s.SrcLBA, int64(s.SrcOff), j.n)
-	j.to, ok2 = dg.span(s.DstLBA, int64(s.DstOff), j.n)
+	j.from, ok1 = span(sg, s.SrcLBA, int64(s.SrcOff), j.n)
+	j.to, ok2 = span(dg, s.DstLBA, int64(s.DstOff), j.n)
 	if !ok1 || !ok2 {
 		return copySegment{}, &spc.Sense{Key: spc.KeyCopyAborted, ASC: spc.ASCUnreachableCopy}
 	}
@@ -185,10 +187,10 @@ func (c *copying) plan(s *spc.CopySegment, units []*LU) (copySegment, *spc.Sense
 
 // span returns the byte offset of n bytes at off behind an LBA, if they lie on
 // the medium.
-func (g *geometry) span(lba uint64, off, n int64) (int64, bool) {
-	if lba > g.blocks {
+func span(g *volume.Geometry, lba uint64, off, n int64) (int64, bool) {
+	if lba > g.Blocks {
 		return 0, false
 	}
-	at := int64(lba)<<g.shift + off
-	return at, at <= g.info.Size && n <= g.info.Size-at
+	at := int64(lba)<<g.Shift + off
+	return at, at <= g.Info.Size && n <= g.Info.Size-at
 }

@@ -1,4 +1,4 @@
-package scsi
+package volume
 
 import (
 	"sync/atomic"
@@ -17,22 +17,22 @@ type QoS struct {
 
 // limiter is a pair of token buckets and the commands that wait for them. A
 // command that finds the buckets in debt, or others waiting, waits its turn;
-// turns go round the nexuses, so that one initiator with a deep queue does not
-// shut out another with a shallow one. All of it is guarded by LU.mu.
+// turns go round the clients, so that one initiator with a deep queue does not
+// shut out another with a shallow one. All of it is guarded by Tasks.mu.
 type limiter struct {
-	on    atomic.Bool // written under LU.mu, read without
+	on    atomic.Bool // written under Tasks.mu, read without
 	qos   QoS
 	ops   float64 // tokens; may be negative after a large command
 	bytes float64
 	last  time.Time
 	timer *time.Timer
-	rings []*waitRing // nexuses with waiting commands, next turn first
+	rings []*waitRing // clients with waiting commands, next turn first
 }
 
-// waitRing is the FIFO of one nexus.
+// waitRing is the FIFO of one client.
 type waitRing struct {
-	nexus      *Nexus
-	head, tail *Task
+	client     *Client
+	head, tail *Op
 }
 
 func (l *limiter) init(q QoS) {
@@ -51,14 +51,14 @@ func (l *limiter) init(q QoS) {
 }
 
 // SetQoS changes the rate limits. Commands that wait go on under the new ones.
-func (lu *LU) SetQoS(q QoS) {
-	lu.mu.Lock()
-	defer lu.mu.Unlock()
+func (s *Tasks) SetQoS(q QoS) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	// Full buckets again: what waited for the old rate is not to wait for its debt.
-	lu.limit.init(q)
-	if len(lu.limit.rings) > 0 {
-		lu.limit.stop()
-		lu.releaseThrottledLocked()
+	s.limit.init(q)
+	if len(s.limit.rings) > 0 {
+		s.limit.stop()
+		s.releaseThrottledLocked()
 	}
 }
 
@@ -75,112 +75,115 @@ func (l *limiter) ready() bool {
 	return (l.qos.IOPS <= 0 || l.ops > 0) && (l.qos.BytesPerSec <= 0 || l.bytes > 0)
 }
 
-// pay takes the cost of t. A command larger than the bucket leaves a debt, which
+// pay takes the cost of o. A command larger than the bucket leaves a debt, which
 // delays the next one.
-func (l *limiter) pay(t *Task) {
+func (l *limiter) pay(o *Op) {
 	if l.qos.IOPS > 0 {
 		l.ops--
 	}
 	if l.qos.BytesPerSec > 0 {
-		l.bytes -= float64(t.n)
+		l.bytes -= float64(o.Bytes)
 	}
 }
 
 // delay returns how long it takes until no bucket is in debt.
 func (l *limiter) delay() time.Duration {
-	var s float64
+	var secs float64
 	if l.qos.IOPS > 0 && l.ops <= 0 {
-		s = max(s, -l.ops/l.qos.IOPS)
+		secs = max(secs, -l.ops/l.qos.IOPS)
 	}
 	if l.qos.BytesPerSec > 0 && l.bytes <= 0 {
-		s = max(s, -l.bytes/l.qos.BytesPerSec)
+		secs = max(secs, -l.bytes/l.qos.BytesPerSec)
 	}
-	return time.Duration(s*float64(time.Second)) + 50*time.Microsecond
+	return time.Duration(secs*float64(time.Second)) + 50*time.Microsecond
 }
 
-// throttle charges t, or makes it wait and reports true.
-func (lu *LU) throttle(t *Task) bool {
-	lu.mu.Lock()
-	defer lu.mu.Unlock()
-	l := &lu.limit
+// Limited reports whether there is a rate limit, so that Throttle has to be asked.
+func (s *Tasks) Limited() bool { return s.limit.on.Load() }
+
+// Throttle charges o, or makes it wait for its turn and reports true; then a worker
+// calls its Step.
+func (s *Tasks) Throttle(o *Op) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := &s.limit
 	l.refill(time.Now())
 	if len(l.rings) == 0 && l.ready() {
-		l.pay(t)
+		l.pay(o)
 		return false
 	}
-	t.state = taskThrottled
-	t.qnext = nil
+	o.to(Throttled)
+	o.qnext = nil
 	var r *waitRing
 	for _, x := range l.rings {
-		if x.nexus == t.Nexus {
+		if x.client == o.Client {
 			r = x
 		}
 	}
 	if r == nil {
-		r = &waitRing{nexus: t.Nexus}
+		r = &waitRing{client: o.Client}
 		l.rings = append(l.rings, r)
 	}
 	if r.tail == nil {
-		r.head = t
+		r.head = o
 	} else {
-		r.tail.qnext = t
+		r.tail.qnext = o
 	}
-	r.tail = t
-	lu.armLimitLocked()
+	r.tail = o
+	s.armLimitLocked()
 	return true
 }
 
-func (lu *LU) armLimitLocked() {
-	if lu.limit.timer != nil {
+func (s *Tasks) armLimitLocked() {
+	if s.limit.timer != nil {
 		return
 	}
-	lu.limit.timer = time.AfterFunc(lu.limit.delay(), func() {
-		lu.mu.Lock()
-		defer lu.mu.Unlock()
-		lu.limit.timer = nil
-		lu.releaseThrottledLocked()
+	s.limit.timer = time.AfterFunc(s.limit.delay(), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.limit.timer = nil
+		s.releaseThrottledLocked()
 	})
 }
 
 // releaseThrottledLocked lets the commands go whose turn has come.
-func (lu *LU) releaseThrottledLocked() {
-	l := &lu.limit
+func (s *Tasks) releaseThrottledLocked() {
+	l := &s.limit
 	l.refill(time.Now())
 	for len(l.rings) > 0 && l.ready() {
 		r := l.rings[0]
-		t := r.head
-		r.head, t.qnext = t.qnext, nil
+		o := r.head
+		r.head, o.qnext = o.qnext, nil
 		l.rings = append(l.rings[:0], l.rings[1:]...)
 		if r.head != nil {
 			l.rings = append(l.rings, r)
 		}
-		l.pay(t)
-		t.job = t.op.run
-		lu.enqueueLocked(t)
+		l.pay(o)
+		s.enqueueLocked(o)
 	}
 	if len(l.rings) > 0 {
-		lu.armLimitLocked()
+		s.armLimitLocked()
 	}
 }
 
-// unthrottleLocked takes an aborted task out of its ring.
-func (lu *LU) unthrottleLocked(t *Task) {
-	l := &lu.limit
+// unthrottleLocked takes an aborted command out of its ring.
+func (s *Tasks) unthrottleLocked(o *Op) {
+	l := &s.limit
 	for i, r := range l.rings {
-		var prev *Task
+		var prev *Op
 		for q := r.head; q != nil; prev, q = q, q.qnext {
-			if q != t {
+			if q != o {
 				continue
 			}
 			if prev == nil {
-				r.head = t.qnext
+				r.head = o.qnext
 			} else {
-				prev.qnext = t.qnext
+				prev.qnext = o.qnext
 			}
-			if r.tail == t {
+			if r.tail == o {
 				r.tail = prev
 			}
-			t.qnext = nil
+			o.qnext = nil
 			if r.head == nil {
 				l.rings = append(l.rings[:i], l.rings[i+1:]...)
 			}

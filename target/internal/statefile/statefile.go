@@ -1,0 +1,109 @@
+// Package statefile replaces small files crash-safely: a new file is written and
+// synced, renamed over the old one, and the folder synced. Whatever cuts in, one of
+// the two contents is there.
+package statefile
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Unfinished is what the names of files that are being written have behind those of
+// the files that they will replace.
+const Unfinished = ".new-"
+
+// The places at which a disk fails. They are variables so that tests can make them
+// fail, or look at what is there before.
+var (
+	// SyncFile makes the content of a new file durable.
+	SyncFile = (*os.File).Sync
+	// SyncDir makes the names in a folder durable.
+	SyncDir = func(name string) error {
+		dir, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		return dir.Sync()
+	}
+	// OpenFile opens a file that is written in place.
+	OpenFile = func(name string, flag int, perm fs.FileMode) (File, error) { return os.OpenFile(name, flag, perm) }
+)
+
+// File is what is written in place, the part of *os.File that it takes.
+type File interface {
+	io.WriterAt
+	io.Closer
+	Sync() error
+}
+
+// RemoveUnfinished removes what crashes have left of earlier attempts to replace name.
+func RemoveUnfinished(name string) error {
+	dir, err := os.Open(filepath.Dir(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	for _, n := range names {
+		if strings.HasPrefix(n, filepath.Base(name)+Unfinished) {
+			err = errors.Join(err, os.Remove(filepath.Join(dir.Name(), n)))
+		}
+	}
+	return err
+}
+
+// Replace makes b the content of name, durably, so that a crash at any point
+// leaves either the old content or the new. If it fails, the old content is put back
+// as far as that can be done: what a command was refused must not be there after a
+// restart. A loss of power right then can still bring up either, because nobody knows
+// what a folder that could not be synced has on disk; who calls it saves its next change
+// whatever that is, which ends it.
+func Replace(name string, b []byte) error {
+	old, err := os.ReadFile(name)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !fresh {
+		return err
+	}
+	if err := renameOver(name, b); err != nil {
+		return err
+	}
+	if err := SyncDir(filepath.Dir(name)); err != nil {
+		if fresh {
+			return errors.Join(err, os.Remove(name))
+		}
+		return errors.Join(err, renameOver(name, old))
+	}
+	return nil
+}
+
+// renameOver puts a synced file with content b in the place of name.
+func renameOver(name string, b []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+Unfinished+"*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(b)
+	if err == nil {
+		err = SyncFile(f)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	return err
+}

@@ -1,0 +1,124 @@
+package scsi
+
+import (
+	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
+)
+
+// request is a Task as its volume sees it.
+type request Task
+
+// taskOf returns the task that an op is part of; nil for one that came by another wire.
+func taskOf(o *volume.Op) *Task {
+	r, _ := o.Request().(*request)
+	return (*Task)(r)
+}
+
+// Step implements volume.Request.
+func (r *request) Step(why volume.Cause) {
+	t := (*Task)(r)
+	switch why {
+	case volume.Abort:
+		t.end()
+	case volume.TimeOut:
+		t.status(spc.StatusBusy)
+	default:
+		t.job(t)
+	}
+}
+
+// Via implements volume.Request.
+func (r *request) Via() volume.Port { return r.task().Port }
+
+func (r *request) task() *Task { return (*Task)(r) }
+
+// Cancel implements volume.Request.
+func (r *request) Cancel(p volume.Port) { p.(Port).Cancel((*Task)(r)) }
+
+// toWorker hands t to a worker, which calls job.
+func (t *Task) toWorker(job func(*Task)) {
+	t.job = job
+	t.lu.vol.ToWorker(&t.Op)
+}
+
+// exclusively runs job on a worker with the blocks of t held exclusively, until the
+// task ends or yields.
+func (t *Task) exclusively(job func(*Task)) {
+	t.job = job
+	t.lu.vol.Exclusively(&t.Op)
+}
+
+// end is the last step of every task: out of the task set, status to the port,
+// then the task management functions that waited for it.
+func (t *Task) end() {
+	lu := t.lu
+	if lu == nil || !t.Op.InSet() {
+		// Never admitted: no such logical unit, or refused before the task set.
+		t.Op.Refused()
+		t.Port.Respond(t)
+		return
+	}
+	why, waits := lu.vol.Leave(&t.Op)
+	if why != volume.NotAborted {
+		t.Status, t.SenseLen, t.Sent = spc.StatusTaskAborted, 0, 0
+		t.Silent = why == volume.AbortedByOwner || !lu.modes.tas.Load()
+	}
+	if t.Status == spc.StatusCheckCondition {
+		if q := lu.modes.qerr.Load(); q != qerrContinue {
+			others := lu.queueError(t, q == qerrAbortAll)
+			t.Port.Respond(t)
+			others.Finish()
+			waits.Done()
+			return
+		}
+	}
+	t.Port.Respond(t)
+	if waits != nil {
+		waits.Done()
+	}
+}
+
+// queueError applies QERR after a CHECK CONDITION of t (SPC-4 §7.5.8): 01b aborts the
+// whole task set, 11b the tasks of the same nexus. What is left to do about them comes
+// behind the status of t.
+func (lu *LU) queueError(t *Task, all bool) volume.Aborts {
+	n := t.Nexus
+	return lu.vol.Mark(func(o *volume.Op) volume.AbortReason {
+		x := taskOf(o)
+		switch {
+		case x != nil && x.Nexus == n:
+			return volume.AbortedByOwner
+		case all:
+			return volume.AbortedByOther
+		}
+		return volume.NotAborted
+	}, nil)
+}
+
+// AbortTask ends one task of n early, because its connection or session ends: it
+// takes the path of ABORT TASK, without a response to wait for. A task that is
+// entering Execute meanwhile may be missed; its port then refuses it further
+// data. The caller makes sure that t is not released before AbortTask returns.
+func (n *Nexus) AbortTask(t *Task) {
+	for _, i := range *n.itls.Load() {
+		if i.lu.abortTask(n, t, nil) {
+			return
+		}
+	}
+	for _, lu := range *n.dev.leaving.Load() {
+		if lu.abortTask(n, t, nil) {
+			return
+		}
+	}
+}
+
+func byOwnerIf(yes bool) volume.AbortReason {
+	if yes {
+		return volume.AbortedByOwner
+	}
+	return volume.NotAborted
+}
+
+// byNexus tells why a task ends when nexus n ends all of them.
+func byNexus(t *Task, n *Nexus) volume.AbortReason { return t.Op.Client.By(&n.client) }

@@ -1,0 +1,136 @@
+package volume
+
+import "sync/atomic"
+
+// AbortReason tells who ended a command early.
+type AbortReason uint32
+
+// Reasons.
+const (
+	NotAborted     AbortReason = iota
+	AbortedByOwner             // its own client: it expects no status
+	AbortedByOther             // another client, whom its own may have to be told of
+)
+
+// Wait is one task management function that waits for commands to end.
+type Wait struct {
+	left atomic.Int32
+	done func()
+}
+
+// NewWait makes a wait whose creator holds one count of it, so that done is not called
+// before the creator has called Done.
+func NewWait(done func()) *Wait {
+	w := &Wait{done: done}
+	w.left.Store(1)
+	return w
+}
+
+// Done takes one count away, and calls the function with the last one.
+func (w *Wait) Done() {
+	if w.left.Add(-1) == 0 {
+		w.done()
+	}
+}
+
+// Waits are those that wait for one command.
+type Waits []*Wait
+
+// Done tells all of them. No locks are held.
+func (ws Waits) Done() {
+	for _, w := range ws {
+		w.Done()
+	}
+}
+
+// Aborts collects what is left to do, without locks, for aborted commands.
+type Aborts struct {
+	dead    []*Op // taken out of their queues: to be ended
+	running []running
+}
+
+// running is a command whose data phase is to be cancelled.
+type running struct {
+	req  Request
+	port Port
+}
+
+// abortLocked marks o aborted. One that has not started is taken out of its
+// queue. Preconditions: s.mu is held and o is in the task set.
+func (s *Tasks) abortLocked(o *Op, why AbortReason, w *Wait, set *Aborts) {
+	o.markAbortedLocked(why)
+	if w != nil {
+		w.left.Add(1)
+		o.waits = append(o.waits, w)
+		if waits, on := s.copying[o.copying]; on { // it may go on behind o
+			w.left.Add(1)
+			s.copying[o.copying] = append(waits, w)
+		}
+	}
+	switch o.state {
+	case Dormant:
+		s.undormantLocked(o)
+		s.startLocked(o)
+		set.dead = append(set.dead, o)
+	case Queued:
+		s.unqueueLocked(o)
+		o.to(Running)
+		set.dead = append(set.dead, o)
+	case Throttled:
+		s.unthrottleLocked(o)
+		o.to(Running)
+		set.dead = append(set.dead, o)
+	case Blocked:
+		s.dropRangeLocked(o)
+		o.unwaitLocked()
+		o.to(Running)
+		set.dead = append(set.dead, o)
+	case Running:
+		if o.hold.kind == HoldWrite {
+			s.outliveLocked(o)
+		}
+		set.running = append(set.running, running{o.req, o.req.Via()})
+	}
+}
+
+// Finish ends what has not started and cancels the data phase of the rest.
+// Preconditions: no locks held.
+func (a *Aborts) Finish() {
+	for _, r := range a.running {
+		r.req.Cancel(r.port)
+	}
+	for _, o := range a.dead {
+		port := o.req.Via()
+		o.req.Step(Abort)
+		port.Push()
+	}
+}
+
+// Mark marks every command of the task set aborted for which match gives a reason; w
+// (nil: nobody waits) counts them. What is then left to do is in the result, whose
+// Finish the caller calls. match is called with the lock of the set held.
+func (s *Tasks) Mark(match func(*Op) AbortReason, w *Wait) (a Aborts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for o := s.first; o != nil; o = o.next {
+		if why := match(o); why != NotAborted {
+			s.abortLocked(o, why, w, &a)
+		}
+	}
+	return a
+}
+
+// AbortWhere aborts every command of the task set for which match gives a reason; w
+// counts them. Preconditions: no locks held.
+func (s *Tasks) AbortWhere(match func(*Op) AbortReason, w *Wait) {
+	a := s.Mark(match, w)
+	a.Finish()
+}
+
+// By tells why a command of c ends when client by ends it among others.
+func (c *Client) By(by *Client) AbortReason {
+	if c == by {
+		return AbortedByOwner
+	}
+	return AbortedByOther
+}

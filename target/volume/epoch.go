@@ -1,0 +1,88 @@
+package volume
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"softiser/target/internal/statefile"
+)
+
+// Cache epochs, which an initiator compares before and after it lost its
+// session (docs/adr/0079-writes-lost-in-a-cache.md). Two looks at the same epoch mean that
+// nothing was lost in between that had been acknowledged without being flushed:
+//
+//	device                          such writes live as long as   epoch
+//	in the kernel's page cache      its cache (Info.CacheID)      of that cache
+//	with state in this process,     the volume                    of the volume; an orderly end
+//	or a cache that is not known                                  flushes, and hands it on
+
+// Epoch is that of what is acknowledged and not flushed; it stays the same as long as
+// the volume is mapped.
+func (v *Volume) Epoch() [16]byte { return v.epoch }
+
+// cacheEpoch is the epoch of a device in a cache that outlives the volume.
+func (v *Volume) cacheEpoch() (epoch [16]byte, ok bool) {
+	id := v.Geo().Info.CacheID
+	if id == "" {
+		return epoch, false
+	}
+	// Hashed with the volume's name, so that no two volumes have one epoch and initiators
+	// learn when it changes, not what it is.
+	h := sha256.Sum256([]byte("softiser cache epoch " + v.id.Key() + " " + id))
+	return [16]byte(h[:16]), true
+}
+
+func newEpoch() (id [16]byte) {
+	rand.Read(id[:]) // never fails
+	return id
+}
+
+// takeEpoch gives the volume its epoch. What an orderly end has left is good once:
+// it is gone, durably, before anything is written.
+func (v *Volume) takeEpoch() error {
+	var ok bool
+	if v.epoch, ok = v.cacheEpoch(); !ok {
+		v.epoch = newEpoch()
+	}
+	if !v.Keeps() {
+		return nil
+	}
+	name := v.state.name(".epoch")
+	b, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		if err = os.Remove(name); err == nil {
+			err = statefile.SyncDir(filepath.Dir(name))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the epoch that the last orderly end has left: %w", err)
+	}
+	if old, err := hex.DecodeString(string(b)); err == nil && len(old) == len(v.epoch) {
+		v.epoch = [16]byte(old)
+	}
+	return nil
+}
+
+// leaveEpoch hands the epoch on to the next process when everything acknowledged
+// has been flushed. Preconditions: no commands.
+func (v *Volume) leaveEpoch() {
+	if v.dev == nil || !v.Geo().Info.WriteCache || !v.Keeps() {
+		return
+	}
+	// The cache of a device that was resized onto another disk is not the one that
+	// the volume began with.
+	if e, ok := v.cacheEpoch(); ok && e == v.epoch || v.dev.Flush() != nil {
+		return
+	}
+	// Without the file initiators are told of a loss that was none: no harm to data.
+	_ = statefile.Replace(v.state.name(".epoch"), []byte(hex.EncodeToString(v.epoch[:])))
+}

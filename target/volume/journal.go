@@ -1,0 +1,295 @@
+package volume
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"softiser/blockdev"
+	"softiser/target/internal/statefile"
+)
+
+// An atomic write promises all or nothing, a power failure included. A file or disk
+// tears a write of several pages, so the old content of the blocks is put aside
+// first, in an undo journal of one entry beside the volume's saved state:
+//
+//	journal: old data, sync --> device: new data, flush --> journal: cleared, sync
+//
+// After a crash in the middle the old data go back before the volume is served. If
+// the device takes neither the new nor the old data, the entry stays for the next
+// start, but no longer than until somebody writes: see Unstick.
+// A device that forgets everything anyway needs no journal; a volume that has
+// nowhere to keep it does not offer atomic writes.
+
+// MaxAtomicBytes is the longest atomic write.
+const MaxAtomicBytes = StageBytes
+
+// OffersAtomic reports whether the volume has atomic writes.
+func (v *Volume) OffersAtomic() bool { return v.Forgetful() || v.Keeps() }
+
+// Forgetful reports whether nothing of the volume survives a power failure.
+func (v *Volume) Forgetful() bool {
+	b := v.Geo().Info.Backend
+	return b == "mem" || b == "null"
+}
+
+// WriteWhole writes p durably, all or nothing. It returns what it was doing when it
+// failed. Preconditions: the caller has the blocks exclusively, and the volume Keeps.
+func (v *Volume) WriteWhole(p []byte, off int64, stop blockdev.Stop) (Direction, error) {
+	j := &v.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.stuck.Load() { // since this command was enabled
+		if err := v.unstickLocked(stop); err != nil {
+			return Writing, err
+		}
+	}
+	old := v.bufs.Get(len(p))
+	defer v.bufs.Put(old)
+	old = old[:len(p)]
+	if _, err := v.dev.ReadAt(old, off); err != nil {
+		return Reading, err
+	}
+	if err := j.put(old, off); err != nil {
+		// What of the entry is in the file must not be put back at the next start, over
+		// what is written from here on.
+		if j.clear() != nil {
+			j.stick(nil, 0)
+		}
+		return Writing, fmt.Errorf("%s: %w", j.name, err)
+	}
+	err := v.WriteAt(p, off, stop)
+	if err == nil {
+		err = v.dev.FlushRange(off, int64(len(p)))
+	}
+	if err != nil {
+		// Nothing may remain of it.
+		if v.putBack(old, off, stop) != nil {
+			j.stick(bytes.Clone(old), off)
+		} else if j.clear() != nil {
+			j.stick(nil, 0)
+		}
+		return Writing, err
+	}
+	if err := j.clear(); err != nil {
+		j.stick(nil, 0)
+		return Writing, fmt.Errorf("%s: %w", j.name, err)
+	}
+	return Writing, nil
+}
+
+// putBack makes old the durable content of its blocks again. It writes only what differs:
+// blocks that found no space are as they were, and have none now. stop ends its wait for
+// space.
+func (v *Volume) putBack(old []byte, off int64, stop blockdev.Stop) error {
+	now := v.bufs.Get(len(old))
+	defer v.bufs.Put(now)
+	now = now[:len(old)]
+	_, unread := v.dev.ReadAt(now, off)
+	bs := 1 << v.Geo().Shift
+	for i := 0; i < len(old); {
+		k := i
+		for k < len(old) && (unread != nil || !bytes.Equal(now[k:k+bs], old[k:k+bs])) {
+			k += bs
+		}
+		if k > i {
+			if err := v.WriteAt(old[i:k], off+int64(i), stop); err != nil {
+				return err
+			}
+		}
+		i = max(k, i+bs)
+	}
+	return v.dev.FlushRange(off, int64(len(old)))
+}
+
+// Stuck reports whether Unstick has to be called before anything is written.
+func (v *Volume) Stuck() bool { return v.journal.stuck.Load() }
+
+// Unstick ends the life of an entry that could not be undone, or not cleared,
+// before anything newer is written: the next start would put the old data back
+// over it. The device gets one more chance to take them. It waits for storage.
+func (v *Volume) Unstick(stop blockdev.Stop) error {
+	j := &v.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.stuck.Load() {
+		return nil
+	}
+	return v.unstickLocked(stop)
+}
+
+func (v *Volume) unstickLocked(stop blockdev.Stop) error {
+	j := &v.journal
+	if j.old != nil {
+		_ = v.putBack(j.old, j.off, stop) // a medium that still fails keeps what it has
+	}
+	if err := j.clear(); err != nil {
+		return fmt.Errorf("%s: %w", j.name, err)
+	}
+	j.old = nil
+	j.stuck.Store(false)
+	return nil
+}
+
+// journal is the undo journal of one volume, in a file:
+//
+//	+-----+---------------------------------------+
+//	|   0 | "softiser undo 1\n"                   |
+//	|  16 | offset (8) | length (8)               |
+//	|  32 | CRC-32C of the rest and of the data   |
+//	| 512 | data                                  |
+//	+-----+---------------------------------------+
+type journal struct {
+	mu   sync.Mutex
+	name string
+	file statefile.File // nil until the first use
+
+	// stuck: the file holds an entry that is not to be put back any more once
+	// something else is written. It is set and cleared under mu.
+	stuck atomic.Bool
+	off   int64  // guarded by mu: of old
+	old   []byte // guarded by mu: what could not be put back; nil: only clearing has failed
+}
+
+const (
+	journalMagic  = "softiser undo 1\n"
+	journalHeader = 512
+)
+
+func journalSum(head, data []byte) uint32 {
+	tab := crc32.MakeTable(crc32.Castagnoli)
+	return crc32.Update(crc32.Checksum(head[:32], tab), tab, data)
+}
+
+// stick notes that the entry is not gone; old is what has still to be put back at off, nil:
+// nothing. Preconditions: mu is held.
+func (j *journal) stick(old []byte, off int64) {
+	j.old, j.off = old, off
+	j.stuck.Store(true)
+}
+
+// put makes the entry durable. Preconditions: mu is held.
+func (j *journal) put(old []byte, off int64) error {
+	if j.file == nil {
+		f, err := statefile.OpenFile(j.name, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		if err := statefile.SyncDir(filepath.Dir(j.name)); err != nil { // the file may be new
+			f.Close()
+			return err
+		}
+		j.file = f
+	}
+	var head [journalHeader]byte
+	copy(head[:], journalMagic)
+	binary.BigEndian.PutUint64(head[16:], uint64(off))
+	binary.BigEndian.PutUint64(head[24:], uint64(len(old)))
+	binary.BigEndian.PutUint32(head[32:], journalSum(head[:], old))
+	if _, err := j.file.WriteAt(old, journalHeader); err != nil {
+		return err
+	}
+	if _, err := j.file.WriteAt(head[:], 0); err != nil {
+		return err
+	}
+	return j.file.Sync()
+}
+
+// clear forgets the entry, durably. Preconditions: mu is held.
+func (j *journal) clear() error {
+	if j.file == nil {
+		return nil // it could not even be opened
+	}
+	if _, err := j.file.WriteAt(make([]byte, journalHeader), 0); err != nil {
+		return err
+	}
+	return j.file.Sync()
+}
+
+// wipe overwrites all of the file, durably: what a rewrite removes from the volume
+// must not stay beside it, nor come back from there.
+func (j *journal) wipe() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	info, err := os.Stat(j.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if j.file == nil {
+		f, err := statefile.OpenFile(j.name, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		j.file = f
+	}
+	if _, err := j.file.WriteAt(make([]byte, info.Size()), 0); err != nil {
+		return err
+	}
+	if err := j.file.Sync(); err != nil {
+		return err
+	}
+	j.old = nil
+	j.stuck.Store(false)
+	return nil
+}
+
+func (j *journal) close() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file != nil {
+		j.file.Close()
+		j.file = nil
+	}
+}
+
+// undo puts back what an interrupted atomic write had put aside.
+func (v *Volume) undo() error {
+	v.journal.name = v.state.name(".undo")
+	if !v.Keeps() || v.dev == nil {
+		return nil
+	}
+	b, err := os.ReadFile(v.journal.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(b) < journalHeader || string(b[:16]) != journalMagic {
+		return nil // cleared, or torn before it was whole: the volume was not touched
+	}
+	off, n := binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint64(b[24:])
+	if n > uint64(len(b)-journalHeader) || n > MaxAtomicBytes {
+		return nil
+	}
+	data := b[journalHeader:][:n]
+	if journalSum(b, data) != binary.BigEndian.Uint32(b[32:]) {
+		return nil
+	}
+	if _, err := v.dev.WriteAt(data, int64(off)); err != nil {
+		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", v.journal.name, err)
+	}
+	if err := v.dev.Flush(); err != nil {
+		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", v.journal.name, err)
+	}
+	// Cleared, not removed: an entry that came back with the power would undo what
+	// has been written since.
+	v.journal.mu.Lock()
+	defer v.journal.mu.Unlock()
+	f, err := statefile.OpenFile(v.journal.name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	v.journal.file = f
+	return v.journal.clear()
+}

@@ -1,0 +1,182 @@
+package volume
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Op is a command in execution, as far as its volume has to do with it: who asks, in
+// which order, for which blocks, where it is, and whether it has been aborted. The
+// request of a front end embeds one in each of its preallocated slots, so that nothing
+// is allocated for a command:
+//
+//	Init --> Cover --> Tasks.Admit --> (Throttle, ToWorker, Exclusively, …) --> Tasks.Leave --> Release
+//
+// Between Admit and Leave it is in the task set of its volume.
+type Op struct {
+	// Set by the front end between Init and Admit.
+	Client *Client // who asks
+	Order  Order
+	Bytes  int64 // what it moves, as far as rate limits count it
+
+	req     Request
+	set     *Tasks // nil before Admit
+	hold    hold   // the blocks it touches, while it is in the task set
+	aborted atomic.Uint32
+
+	// Guarded by set.mu, as soon as it is in the task set:
+	state   State
+	next    *Op // links of the task set
+	prev    *Op
+	qnext   *Op // dormant, worker or throttle queue
+	waits   []*Wait
+	timer   *time.Timer   // bounds a Blocked op
+	copying *Copy         // what the command does
+	ended   chan struct{} // closed when it is aborted; nil: nobody asks
+	awaits  *Outcome      // of the rewrite that a Blocked op waits for
+}
+
+// Request is the command of a front end that an Op is part of.
+type Request interface {
+	// Step goes on with a command that has waited, or ends it. It is called without
+	// locks, on a worker or on whichever goroutine ended the wait. Afterwards the slot
+	// may belong to another command.
+	Step(Cause)
+	// Via is the port where what the command queues goes out. It is asked for while the command
+	// is surely there, and used when it may be gone.
+	Via() Port
+	// Cancel ends the data phase of the command at a port that Via has returned,
+	// because it has been aborted. The slot may hold another command by then, which is
+	// not to be touched. No locks are held.
+	Cancel(Port)
+}
+
+// Port transmits what commands have queued.
+type Port interface{ Push() }
+
+// Cause tells a waiting request why it goes on.
+type Cause uint8
+
+// Causes.
+const (
+	Proceed Cause = iota // it is its turn
+	Abort                // it has been aborted, and ends
+	TimeOut              // its blocks were busy for too long; it ends, nothing is done
+)
+
+// Order is how a command is ordered among the others of its volume; see Tasks.
+type Order uint8
+
+// Orders.
+const (
+	Simple      Order = iota // behind older ordered commands and those that jump the queue
+	Ordered                  // behind all older ones
+	HeadOfQueue              // at once
+)
+
+// State is where an Op is.
+//
+//	       Admit                  start                  Leave        Release
+//	Idle --------> Dormant ----------------> Queued        +--> Ended -------> Idle
+//	   |                                      |  ^         |
+//	   |   may start at once                  v  |storage  |
+//	   +-----------------------------------> Running ------+
+//	                                          |  ^
+//	               rate limit, busy range     v  |
+//	                                    Throttled, Blocked
+//
+// Abort brings Dormant, Queued, Throttled and Blocked back to Running, from where they
+// end at once; one that is Running (which may be waiting for its initiator's data)
+// ends at its next step. What is refused before the task set goes from Idle to Ended.
+type State uint8
+
+// States.
+const (
+	Idle      State = iota
+	Dormant         // in the task set, may not start yet (order, range)
+	Queued          // waits for a worker
+	Running         // on a receive goroutine, on a worker, or waiting for the initiator's data
+	Throttled       // waits for the rate limit of its volume
+	Blocked         // waits for its block range, or for a rewrite; see ranges.go
+	Ended           // out of the task set
+)
+
+var stateNames = [...]string{"idle", "dormant", "queued", "running", "throttled", "blocked", "ended"}
+
+// String returns the state's name.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// nextStates is the drawing as a table, a bit for each state that may follow.
+var nextStates = [...]uint8{
+	Idle:      1<<Dormant | 1<<Running | 1<<Ended,
+	Dormant:   1 << Running,
+	Queued:    1 << Running,
+	Running:   1<<Queued | 1<<Throttled | 1<<Blocked | 1<<Ended,
+	Throttled: 1<<Running | 1<<Queued,
+	Blocked:   1<<Running | 1<<Queued,
+	Ended:     1 << Idle,
+}
+
+// mayBecome reports whether the table has the transition.
+func (s State) mayBecome(to State) bool { return nextStates[s]&(1<<to) != 0 }
+
+// badTransition is told of a transition that the table does not have. Tests make it
+// panic.
+var badTransition = func(error) {}
+
+// to is the only writer of o.state. A transition that the table does not have is a
+// mistake of ours: it is not made, as whoever else holds the op relies on where it is,
+// and Config.Fault is told. Preconditions: the lock of its task set is held, or it is
+// in none.
+func (o *Op) to(s State) bool {
+	if !o.state.mayBecome(s) {
+		err := fmt.Errorf("volume: internal error: an op cannot go from %v to %v", o.state, s)
+		badTransition(err)
+		if o.set != nil && o.set.fault != nil {
+			o.set.fault(err)
+		}
+		return false
+	}
+	o.state = s
+	return true
+}
+
+// Init prepares the op for a new command of r, which stays the same for a slot.
+func (o *Op) Init(r Request) {
+	o.req, o.set = r, nil
+	o.hold = hold{}
+	o.Bytes = 0
+	o.ended = nil
+	o.aborted.Store(0)
+}
+
+// Cover says which blocks the command touches, [lo, hi), and how. It comes before
+// Admit.
+func (o *Op) Cover(lo, hi uint64, kind Hold) { o.hold = hold{lo: lo, hi: hi, kind: kind} }
+
+// Request returns the command that the op is part of.
+func (o *Op) Request() Request { return o.req }
+
+// InSet reports whether the op has been admitted; only the goroutine that has the
+// command may ask.
+func (o *Op) InSet() bool { return o.state != Idle }
+
+// Refused ends an op that has never been admitted.
+func (o *Op) Refused() { o.to(Ended) }
+
+// Release makes the slot free for the next command. Preconditions: it has ended.
+func (o *Op) Release() {
+	if o.state != Idle {
+		o.to(Idle)
+	}
+	o.Client = nil
+}
+
+// Aborted reports whether the command has been aborted and has not ended yet.
+func (o *Op) Aborted() bool { return o.aborted.Load() != uint32(NotAborted) }

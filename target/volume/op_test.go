@@ -1,0 +1,175 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestStates: the drawing above State, as a table of all pairs.
+func TestStates(t *testing.T) {
+	legal := map[State][]State{
+		Idle:      {Dormant, Running, Ended},
+		Dormant:   {Running},
+		Queued:    {Running},
+		Running:   {Queued, Throttled, Blocked, Ended},
+		Throttled: {Queued, Running},
+		Blocked:   {Queued, Running},
+		Ended:     {Idle},
+	}
+	for from := Idle; from <= Ended; from++ {
+		for to := Idle; to <= Ended; to++ {
+			want := false
+			for _, s := range legal[from] {
+				want = want || s == to
+			}
+			if from.mayBecome(to) != want {
+				t.Errorf("%v to %v: %v, want %v", from, to, !want, want)
+			}
+		}
+	}
+	if got := State(9).String(); got != "State(9)" {
+		t.Error(got)
+	}
+}
+
+// TestIllegalTransition: outside of tests the op stays where it is, and Config.Fault is
+// told.
+func TestIllegalTransition(t *testing.T) {
+	panics := badTransition
+	defer func() { badTransition = panics }()
+	badTransition = func(error) {}
+	var told error
+	o := Op{set: &Tasks{fault: func(err error) { told = err }}, state: Queued}
+	if o.to(Ended) || o.state != Queued {
+		t.Errorf("the op is %v", o.state)
+	}
+	if told == nil || !strings.Contains(told.Error(), "from queued to ended") {
+		t.Errorf("told %v", told)
+	}
+	badTransition = panics
+	defer func() {
+		if recover() == nil {
+			t.Error("tests do not notice it")
+		}
+	}()
+	o.to(Ended)
+}
+
+// TestClaims: copies and exclusive commands take turns in the order in which they
+// were announced, and a piece fails when the volume is being rewritten.
+func TestClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := serve(t, new(Registry), Config{Device: newDevice(t, "a")}, "a")
+		v, me := b.v, new(Client)
+		by := &Copy{client: me, bufs: &v.bufs, done: make(chan struct{})}
+		exclusive := func(lo, hi uint64) *req {
+			r, _ := b.start(nil, me, Simple, lo, hi, HoldStaged)
+			v.Exclusively(&r.op)
+			return r
+		}
+		first := v.claim(by, HoldWrite, 0, 8)
+		// Copies do not mind each other, nor commands that are not exclusive.
+		second := v.claim(by, HoldWrite, 1, 3)
+		if r, now := b.start(nil, me, Simple, 0, 8, HoldWrite); !now {
+			t.Error("a write waits for a copy")
+		} else {
+			r.end()
+		}
+		caw := exclusive(2, 3)
+		synctest.Wait()
+		if why := <-exclusive(8, 9).steps; why != Proceed {
+			t.Errorf("blocks that nobody has: %v", why)
+		}
+		third := make(chan *claim, 1)
+		go func() { third <- v.claim(by, HoldRead, 2, 3) }()
+		synctest.Wait()
+		first.drop()
+		synctest.Wait()
+		if caw.over() {
+			t.Error("an exclusive command ran over blocks that a copy had claimed")
+		}
+		if len(third) > 0 {
+			t.Error("a later claim overtook an exclusive command")
+		}
+		second.drop()
+		if why := <-caw.steps; why != Proceed {
+			t.Errorf("when they were free: %v", why)
+		}
+		(<-third).drop()
+
+		// Longer than an exclusive command waits.
+		c := v.claim(by, HoldRead, 0, 1)
+		if why := <-exclusive(0, 1).steps; why != TimeOut {
+			t.Errorf("when they were not: %v", why)
+		}
+		c.drop()
+		v.SetGate(Sanitizing, true)
+		if err := by.Zero(v, 0, 512); !errors.Is(err, ErrNotReady) {
+			t.Errorf("a copy to a volume that is being sanitized: %v", err)
+		}
+		v.SetGate(Sanitizing, false)
+		if len(v.claims) != 0 || len(v.exclusives) != 0 {
+			t.Errorf("%d claims and %d exclusives are left", len(v.claims), len(v.exclusives))
+		}
+		b.close()
+	})
+}
+
+// TestTimerOfAnotherCommand: the timer that bounds how long an exclusive command waits
+// ends that command only. It may have begun to fire when the command is granted its
+// blocks or aborted, and come to its volume's lock when the slot has another command.
+func TestTimerOfAnotherCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg, me := new(Registry), new(Client)
+		var at [2]*bench
+		for i := range at {
+			at[i] = serve(t, reg, Config{Device: newDevice(t, fmt.Sprint(i))}, fmt.Sprint(i))
+		}
+		blocked := func(i int, r *req) (w, c *req) {
+			w, _ = at[i].start(nil, me, Simple, 0, 8, HoldWrite)
+			c, _ = at[i].start(r, me, Simple, 0, 8, HoldStaged)
+			at[i].v.Exclusively(&c.op)
+			synctest.Wait()
+			return w, c
+		}
+		w0, c := blocked(0, nil)
+		late := c.op.hold.order
+		at[0].v.AbortWhere(func(o *Op) AbortReason {
+			if o == &c.op {
+				return AbortedByOwner
+			}
+			return NotAborted
+		}, nil)
+		if why := <-c.steps; why != Abort {
+			t.Fatalf("aborted: %v", why)
+		}
+		c.op.Release()
+		for _, i := range []int{1, 0} {
+			w := w0
+			if i == 1 {
+				w, c = blocked(1, c)
+			} else {
+				at[0].start(c, me, Simple, 0, 8, HoldStaged)
+				at[0].v.Exclusively(&c.op)
+			}
+			at[0].v.expire(late)
+			synctest.Wait()
+			if c.over() {
+				t.Fatalf("the timer of an earlier command has ended one of volume %d", i)
+			}
+			w.end()
+			if why := <-c.steps; why != Proceed {
+				t.Errorf("volume %d: %v", i, why)
+			}
+			c.op.Release()
+		}
+		time.Sleep(2 * RetryAfter)
+		for _, b := range at {
+			b.close()
+		}
+	})
+}

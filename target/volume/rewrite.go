@@ -1,0 +1,377 @@
+package volume
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"softiser/blockdev"
+)
+
+// A sanitize and a format rewrite the whole medium. Both run on a goroutine of
+// their own, with or without an initiator that waits:
+//
+//	        begin              all blocks done
+//	Idle ----------> Running -------------------> Idle
+//	  ^   saved         |                 forgotten
+//	  |                 | error; format: the target ended
+//	  |                 v
+//	  +------------- Failed --begin--> Running
+//	   ExitFailure
+//
+// Once one has begun, no reset, abort or lost client ends it. The gates Sanitizing and
+// Formatting keep other commands off until it is done; after a failure SanitizeFailed
+// and Corrupt do. Running and Failed are kept with the volume's saved state, before
+// the first block changes and until the last one is durable, so that a crash
+// leads back to the same state: a sanitize goes on where it was (SBC-3 §4.11), after an
+// interrupted format the medium counts as corrupt (SBC-3 §5.3).
+
+// RewriteKind is the kind of a rewrite; its text goes into the saved state.
+type RewriteKind string
+
+// Kinds.
+const (
+	Overwrite RewriteKind = "sanitize overwrite"
+	Erase     RewriteKind = "sanitize block erase"
+	Format    RewriteKind = "format"
+)
+
+// running and failed are the gates of the two states.
+func (k RewriteKind) running() Gate {
+	if k == Format {
+		return Formatting
+	}
+	return Sanitizing
+}
+
+func (k RewriteKind) failed() Gate {
+	if k == Format {
+		return Corrupt
+	}
+	return SanitizeFailed
+}
+
+// Rewrite is what runs, or has failed, as it is saved.
+type Rewrite struct {
+	Kind    RewriteKind `json:"kind"`
+	Passes  int         `json:"passes"`
+	Pattern []byte      `json:"pattern,omitempty"` // repeated in each block; none: zeroes
+	Invert  bool        `json:"invert,omitempty"`  // every other pass writes the complement, the last one does not
+	// Unrestricted says that initiators may leave the failed state (AUSE).
+	Unrestricted bool  `json:"unrestricted_exit,omitempty"`
+	Failed       bool  `json:"failed,omitempty"`
+	Pass         int   `json:"pass"`   // what lies before is durable
+	Offset       int64 `json:"offset"` // bytes
+}
+
+// valid reports whether o can have been saved by us.
+func (o *Rewrite) valid() bool {
+	known := o.Kind == Overwrite || o.Kind == Erase || o.Kind == Format
+	return known && o.Passes >= 1 && o.Passes <= 31 && o.Pass >= 0 && o.Pass <= o.Passes && o.Offset >= 0 && len(o.Pattern) <= maxPattern
+}
+
+const (
+	maxPattern = 64 << 10 // no block is longer
+	// saveEvery is how much work a crash costs a sanitize.
+	saveEvery = 10 * time.Second
+)
+
+// rewriter is the state of a volume's rewrite.
+type rewriter struct {
+	mu     sync.Mutex
+	now    Rewrite // runs or has failed, as the gates tell
+	done   uint64  // of total: blocks times passes
+	total  uint64
+	cancel chan struct{} // closed: the volume is going away
+	going  sync.Once     // of cancel
+}
+
+// Outcome is how one rewrite ends, and who waits for that. Tasks.mu guards it. Each
+// rewrite has its own, so that nobody is told the end of another one, and who takes
+// the waiter out of it ends the command: one that has been aborted is in none.
+type Outcome struct {
+	set    *Tasks
+	over   bool
+	err    error // if over
+	waiter *Op   // in state blocked; nil: none
+}
+
+// Err is the error that the rewrite ended with, nil after success or before its end.
+func (e *Outcome) Err() error {
+	e.set.mu.Lock()
+	defer e.set.mu.Unlock()
+	return e.err
+}
+
+// Errors of rewrites.
+var (
+	errCancelled = errors.New("volume: the volume has been closed during a sanitize or a format")
+	// ErrRewriting: another one was faster.
+	ErrRewriting = errors.New("volume: a sanitize or a format runs")
+	// ErrRestricted: a failure in restricted mode is not to be left by a rewrite in
+	// unrestricted mode (SBC-3 §4.11.3), nor by ExitFailure.
+	ErrRestricted = errors.New("volume: the failed sanitize may only be left by another one")
+)
+
+// OffersRewrite reports whether the volume has sanitize and format: it must
+// remember across a restart that one has begun, or forget its data by then.
+func (v *Volume) OffersRewrite() bool { return v.Keeps() || v.Forgetful() }
+
+// OffersErase reports whether the volume has a block erase: its device can give its blocks
+// back so that nobody finds in them what they held. Of one that could only discard them the
+// data would still be where it was, on a physical volume of a pool, say; it has
+// Overwrite.
+func (v *Volume) OffersErase() bool {
+	_, can := v.dev.(blockdev.Eraser)
+	return v.Geo().Info.Discard && (can || v.Forgetful())
+}
+
+// Rewriting returns what runs, or has failed, and how far it is in parts of 65536.
+func (v *Volume) Rewriting() (kind RewriteKind, progress uint16) {
+	z := &v.rewriter
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.total > 0 {
+		progress = uint16(min(z.done*65536/z.total, 65535))
+	}
+	return z.now.Kind, progress
+}
+
+func (z *rewriter) stop() { z.going.Do(func() { close(z.cancel) }) }
+
+// Done implements blockdev.Stop.
+func (z *rewriter) Done() <-chan struct{} { return z.cancel }
+
+// step counts n more blocks and reports whether to go on.
+func (z *rewriter) step(n uint64) error {
+	z.mu.Lock()
+	z.done += n
+	z.mu.Unlock()
+	select {
+	case <-z.cancel:
+		return errCancelled
+	default:
+		return nil
+	}
+}
+
+// BeginRewrite starts o. The caller is a command that holds every block (All); the
+// gate goes up before they are released, so nothing slips in between. An error that is
+// neither ErrRewriting nor ErrRestricted says that the beginning could not be saved.
+func (v *Volume) BeginRewrite(o Rewrite) (*Outcome, error) {
+	z := &v.rewriter
+	g := v.Gates()
+	if g&(Sanitizing|Formatting) != 0 {
+		return nil, ErrRewriting
+	}
+	z.mu.Lock()
+	restricted := g&SanitizeFailed != 0 && !z.now.Unrestricted
+	z.mu.Unlock()
+	if restricted && o.Unrestricted {
+		return nil, ErrRestricted
+	}
+	if err := v.saveRewrite(&o); err != nil {
+		return nil, err
+	}
+	z.mu.Lock()
+	z.now = o
+	z.done, z.total = 0, v.Geo().Blocks*uint64(o.Passes)
+	v.Touched()
+	v.SetGate(o.Kind.running(), true)
+	v.SetGate(SanitizeFailed|Corrupt, false)
+	z.mu.Unlock()
+	v.users.Add(1)
+	end := &Outcome{set: &v.Tasks}
+	go v.runRewrite(o, end)
+	return end, nil
+}
+
+// Await leaves o, which holds no blocks from here on, waiting for the rewrite, and
+// reports true; its Step is called at the end. It reports false when the rewrite is over
+// or o has been aborted. An abort of o does not end the rewrite.
+func (s *Tasks) Await(o *Op, end *Outcome) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropRangeLocked(o)
+	if s.dormantHead != nil {
+		s.wakeLocked()
+	}
+	if end.over || o.Aborted() {
+		return false
+	}
+	o.to(Blocked)
+	o.awaits, end.waiter = end, o
+	return true
+}
+
+// ExitFailure ends the failed state of a sanitize, if that allows it.
+func (v *Volume) ExitFailure() error {
+	if !v.MayExitFailure() {
+		return ErrRestricted
+	}
+	if err := v.saveRewrite(nil); err != nil {
+		return err
+	}
+	v.SetGate(SanitizeFailed, false)
+	return nil
+}
+
+// MayExitFailure reports whether ExitFailure may be asked for.
+func (v *Volume) MayExitFailure() bool {
+	z := &v.rewriter
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return z.now.Unrestricted
+}
+
+// resumeRewrite goes on with what a restart has interrupted; the gates are up
+// already, see loadState.
+func (v *Volume) resumeRewrite() {
+	if v.Gates()&Sanitizing == 0 {
+		return
+	}
+	z := &v.rewriter
+	z.mu.Lock()
+	o := z.now
+	z.mu.Unlock()
+	v.users.Add(1)
+	go v.runRewrite(o, &Outcome{set: &v.Tasks})
+}
+
+// restoreRewrite takes over the state that was saved.
+func (v *Volume) restoreRewrite(o *Rewrite) {
+	z := &v.rewriter
+	z.now = *o
+	if o.Kind == Format {
+		z.now.Failed = true
+	}
+	g := v.Geo()
+	z.total = g.Blocks * uint64(o.Passes)
+	z.done = min(g.Blocks*uint64(o.Pass)+uint64(o.Offset)>>g.Shift, z.total)
+	if z.now.Failed {
+		v.SetGate(o.Kind.failed(), true)
+	} else {
+		v.SetGate(o.Kind.running(), true)
+	}
+}
+
+// saveRewrite keeps o (nil: none) through power loss.
+func (v *Volume) saveRewrite(o *Rewrite) error {
+	if !v.Keeps() {
+		return nil
+	}
+	v.state.mu.Lock()
+	defer v.state.mu.Unlock()
+	next := v.state.kept
+	next.Op = o
+	return v.state.save(next)
+}
+
+// runRewrite is the goroutine of a rewrite.
+func (v *Volume) runRewrite(o Rewrite, end *Outcome) {
+	defer v.users.Add(-1)
+	err := v.rewriteMedium(&o)
+	if err == nil {
+		// Only when a restart would not do it again may anybody write.
+		err = v.saveRewrite(nil)
+	}
+	if err != nil && !errors.Is(err, errCancelled) {
+		v.CountError(err, Writing)
+		o.Failed = true
+		// If this cannot be saved, a restart tries again, which is as good.
+		failed := o
+		_ = v.saveRewrite(&failed)
+	}
+	z := &v.rewriter
+	z.mu.Lock()
+	z.now.Failed = err != nil
+	v.erased.Store(err == nil && len(o.Pattern) == 0 && v.Geo().Info.Discard)
+	v.SetGate(o.Kind.failed(), err != nil)
+	v.SetGate(o.Kind.running(), false)
+	z.mu.Unlock()
+	v.mu.Lock()
+	end.over, end.err = true, err
+	w := end.waiter
+	if w == nil { // nobody waits, or it is about to see that it is over
+		v.mu.Unlock()
+		return
+	}
+	w.unwaitLocked()
+	w.to(Running)
+	req := w.req
+	port := req.Via()
+	v.mu.Unlock()
+	req.Step(Proceed)
+	port.Push()
+}
+
+// unwaitLocked takes o out of the rewrite that it waits for, if it does.
+// Preconditions: Tasks.mu is held, o is blocked.
+func (o *Op) unwaitLocked() {
+	if o.awaits != nil {
+		o.awaits.waiter = nil
+		o.awaits = nil
+	}
+}
+
+// rewriteMedium does the passes of o from where it stands.
+func (v *Volume) rewriteMedium(o *Rewrite) error {
+	if v.Keeps() {
+		if err := v.journal.wipe(); err != nil {
+			return err
+		}
+	}
+	saved := time.Now()
+	for ; o.Pass < o.Passes; o.Pass, o.Offset = o.Pass+1, 0 {
+		piece, write := v.pass(o)
+		for g := v.Geo(); o.Offset < g.Info.Size; g = v.Geo() {
+			n := min(piece, g.Info.Size-o.Offset)
+			if err := write(o.Offset, n); errors.Is(err, blockdev.ErrStopped) {
+				return errCancelled
+			} else if err != nil {
+				return err
+			}
+			o.Offset += n
+			if err := v.rewriter.step(uint64(n) >> g.Shift); err != nil {
+				return err
+			}
+			if time.Since(saved) < saveEvery {
+				continue
+			}
+			if err := v.dev.Flush(); err != nil {
+				return err
+			}
+			at := *o
+			if err := v.saveRewrite(&at); err != nil {
+				return err
+			}
+			saved = time.Now()
+		}
+		if err := v.dev.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pass returns how the present pass of o writes a range, and in pieces of how
+// many bytes.
+func (v *Volume) pass(o *Rewrite) (piece int64, write func(off, n int64) error) {
+	e, erases := v.dev.(blockdev.Eraser)
+	switch {
+	case o.Kind == Erase && erases:
+		return zeroPiece, e.Erase
+	case len(o.Pattern) == 0:
+		unmap := o.Kind == Erase || v.Geo().Info.ZeroesOnTrim
+		return zeroPiece, func(off, n int64) error { return v.WriteZeroes(off, n, unmap, &v.rewriter) }
+	}
+	buf := make([]byte, StageBytes)
+	bs := v.Geo().Info.BlockSize
+	for i := range buf {
+		buf[i] = o.Pattern[i%bs%len(o.Pattern)]
+		if o.Invert && (o.Passes-1-o.Pass)%2 == 1 {
+			buf[i] ^= 0xFF
+		}
+	}
+	return StageBytes, func(off, n int64) error { return v.WriteAt(buf[:n], off, &v.rewriter) }
+}

@@ -1,0 +1,203 @@
+package volume
+
+import "sync"
+
+// Tasks is the task set of a volume (SAM-5 §8): every command from its admission to
+// its status, whichever wire it came by. Ordering:
+//
+//	Simple       waits for older Ordered and HeadOfQueue commands
+//	Ordered      waits for all older commands
+//	HeadOfQueue  starts at once
+//
+// A command that may not start yet is dormant. The usual case (nothing but Simple
+// commands, no block range held exclusively) costs a few compares.
+//
+// One lock guards the set, the ranges that its commands hold (ranges.go), the rate limit
+// (limiter.go) and the queue of the workers (workers.go), because a command goes from
+// one of them to the next.
+type Tasks struct {
+	fault func(error) // told of mistakes of ours; nil: nobody
+
+	mu          sync.Mutex // guards everything below, and in each op what its type says
+	first, last *Op        // the task set, oldest first
+	nEnabled    int        // ops that have started
+	nOrdered    int        // of these: Ordered and HeadOfQueue
+	dormantHead *Op
+	dormantTail *Op
+	exclusives  []*Op // announced, in order
+	claims      []*claim
+	copying     map[*Copy][]*Wait // the copies that touch the volume, and who waits for the end of each
+	announced   uint64            // exclusives and claims so far
+	limit       limiter
+
+	work        sync.Cond // on mu: the worker queue has grown, a worker has ended, closed
+	queueHead   *Op
+	queueTail   *Op
+	workers     int
+	maxWorkers  int
+	idleWorkers int
+	wakeups     int
+	closed      bool
+}
+
+// Admit puts o into the task set and reports whether it may run now, on the caller's
+// goroutine; if not, a worker calls its Step when it may.
+func (s *Tasks) Admit(o *Op) bool {
+	s.mu.Lock()
+	o.set = s
+	o.prev, o.next = s.last, nil
+	if s.last == nil {
+		s.first = o
+	} else {
+		s.last.next = o
+	}
+	s.last = o
+	if s.dormantHead == nil && s.nOrdered == 0 && len(s.exclusives) == 0 && len(s.claims) == 0 && o.Order == Simple {
+		o.to(Running)
+		s.nEnabled++
+		s.mu.Unlock()
+		return true
+	}
+	now := s.mayStartLocked(o, s.orderedDormantLocked())
+	if now {
+		s.startLocked(o)
+	} else {
+		s.sleepLocked(o)
+	}
+	s.mu.Unlock()
+	return now
+}
+
+// sleepLocked makes o dormant.
+func (s *Tasks) sleepLocked(o *Op) {
+	o.to(Dormant)
+	o.qnext = nil
+	if s.dormantTail == nil {
+		s.dormantHead = o
+	} else {
+		s.dormantTail.qnext = o
+	}
+	s.dormantTail = o
+}
+
+// mayStartLocked reports whether o may start; olderOrdered says that an older
+// Ordered command is still dormant.
+func (s *Tasks) mayStartLocked(o *Op, olderOrdered bool) bool {
+	switch o.Order {
+	case HeadOfQueue:
+	case Ordered:
+		if s.nEnabled > 0 || s.dormantHead != nil && s.dormantHead != o {
+			return false
+		}
+	default:
+		if s.nOrdered > 0 || olderOrdered {
+			return false
+		}
+	}
+	for _, x := range s.exclusives {
+		if o.hold.overlaps(&x.hold) {
+			return false
+		}
+	}
+	for _, c := range s.claims {
+		if c.hold.kind == HoldWrite && c.hold.granted && c.by.Stopped() && o.hold.overlaps(&c.hold) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Tasks) orderedDormantLocked() bool {
+	for q := s.dormantHead; q != nil; q = q.qnext {
+		if q.Order == Ordered {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Tasks) startLocked(o *Op) {
+	o.to(Running)
+	s.nEnabled++
+	if o.Order != Simple {
+		s.nOrdered++
+	}
+}
+
+// wakeLocked starts the dormant commands that may start now, on workers.
+func (s *Tasks) wakeLocked() {
+	var prev *Op
+	ordered := false
+	for o := s.dormantHead; o != nil; {
+		next := o.qnext
+		if !s.mayStartLocked(o, ordered) {
+			ordered = ordered || o.Order == Ordered
+			prev, o = o, next
+			continue
+		}
+		s.removeDormantLocked(prev, o)
+		s.startLocked(o)
+		s.enqueueLocked(o)
+		o = next
+	}
+}
+
+func (s *Tasks) removeDormantLocked(prev, o *Op) {
+	if prev == nil {
+		s.dormantHead = o.qnext
+	} else {
+		prev.qnext = o.qnext
+	}
+	if s.dormantTail == o {
+		s.dormantTail = prev
+	}
+	o.qnext = nil
+}
+
+func (s *Tasks) undormantLocked(o *Op) {
+	var prev *Op
+	for q := s.dormantHead; q != nil; prev, q = q, q.qnext {
+		if q == o {
+			s.removeDormantLocked(prev, o)
+			return
+		}
+	}
+}
+
+// Leave takes a command that has started out of the task set, and starts what waited
+// for it. It returns whether the command has been aborted, which is settled by that, and
+// whoever waits for its end: they are to be told (Waits.Done) when its status is on the
+// way.
+func (s *Tasks) Leave(o *Op) (AbortReason, Waits) {
+	s.mu.Lock()
+	why := AbortReason(o.aborted.Load())
+	if o.prev == nil {
+		s.first = o.next
+	} else {
+		o.prev.next = o.next
+	}
+	if o.next == nil {
+		s.last = o.prev
+	} else {
+		o.next.prev = o.prev
+	}
+	o.prev, o.next = nil, nil
+	s.nEnabled--
+	if o.Order != Simple {
+		s.nOrdered--
+	}
+	o.to(Ended)
+	if o.hold.kind != HoldNone {
+		s.dropRangeLocked(o)
+	}
+	if s.dormantHead != nil {
+		s.wakeLocked()
+	}
+	if s.first == nil && s.closed {
+		s.work.Broadcast()
+	}
+	waits := o.waits
+	o.waits, o.copying = nil, nil
+	s.mu.Unlock()
+	return why, waits
+}

@@ -1,0 +1,112 @@
+package volume
+
+// Workers run what may wait for storage. They are started on demand, at most
+// Config.Workers of them for a volume, and all but two end when there is
+// nothing to do. The queue is bounded by the sessions' command windows.
+
+const keepIdleWorkers = 2
+
+// ToWorker hands o, which runs, to a worker, which calls its Step.
+func (s *Tasks) ToWorker(o *Op) {
+	s.mu.Lock()
+	s.enqueueLocked(o)
+	s.mu.Unlock()
+}
+
+// enqueueLocked puts o behind the worker queue. Preconditions: s.mu is held.
+func (s *Tasks) enqueueLocked(o *Op) {
+	o.to(Queued)
+	o.qnext = nil
+	if s.queueTail == nil {
+		s.queueHead = o
+	} else {
+		s.queueTail.qnext = o
+	}
+	s.queueTail = o
+	switch {
+	case s.idleWorkers > s.wakeups:
+		s.wakeups++
+		s.work.Signal()
+	case s.workers < s.maxWorkers:
+		s.workers++
+		go s.worker()
+	}
+}
+
+// SetWorkers changes how many goroutines may wait for the volume, at least one. What
+// runs is left to end.
+func (s *Tasks) SetWorkers(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maxWorkers = max(n, 1)
+	for o := s.queueHead; o != nil && s.workers < s.maxWorkers; o = o.qnext {
+		s.workers++
+		go s.worker()
+	}
+}
+
+// endWorkerLocked takes the calling worker, which holds s.mu, out of the pool.
+func (s *Tasks) endWorkerLocked() {
+	s.workers--
+	s.work.Broadcast()
+	s.mu.Unlock()
+}
+
+// worker is a goroutine of the pool. It owns the command that it has taken from
+// the queue until that ends, waits for its initiator's data or is queued again.
+func (s *Tasks) worker() {
+	s.mu.Lock()
+	for {
+		if s.workers > s.maxWorkers { // there are others for the queue
+			s.endWorkerLocked()
+			return
+		}
+		for s.queueHead == nil {
+			if s.closed || s.idleWorkers >= keepIdleWorkers {
+				s.endWorkerLocked()
+				return
+			}
+			s.idleWorkers++
+			s.work.Wait()
+			s.idleWorkers--
+			s.wakeups = max(s.wakeups-1, 0)
+		}
+		o := s.queueHead
+		s.queueHead = o.qnext
+		if s.queueHead == nil {
+			s.queueTail = nil
+		}
+		o.qnext = nil
+		o.to(Running)
+		s.mu.Unlock()
+
+		port := o.req.Via() // after Step the slot may hold another command
+		if o.Aborted() {
+			o.req.Step(Abort)
+		} else {
+			o.req.Step(Proceed)
+		}
+		port.Push()
+		s.mu.Lock()
+	}
+}
+
+// unqueueLocked takes o out of the worker queue before a worker has seen it.
+func (s *Tasks) unqueueLocked(o *Op) {
+	var prev *Op
+	for q := s.queueHead; q != nil; prev, q = q, q.qnext {
+		if q != o {
+			continue
+		}
+		if prev == nil {
+			s.queueHead = o.qnext
+		} else {
+			prev.qnext = o.qnext
+		}
+		if s.queueTail == o {
+			s.queueTail = prev
+		}
+		o.qnext = nil
+		return
+	}
+}

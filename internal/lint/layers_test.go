@@ -39,7 +39,6 @@ var leaves = []string{"internal/sockio", "internal/congestion", "internal/crc32c
 var rules = []rule{
 	{from: []string{"target"}, banned: us("initiator"), why: "the two roles meet only at the internal codecs and datamovers"},
 	{from: []string{"target/scsi"}, banned: us("target"), but: us("target/scsi", "target/volume"), why: "commands on volumes do not know which wire brings them"},
-	{from: []string{"target/volume"}, banned: us("target"), but: us("target/volume"), why: "a volume knows no protocol"},
 	{from: []string{"target/portal", "target/internal"}, banned: us("target"), but: us("target/internal"), why: "what all wires share knows none of them"},
 	{from: []string{"target/iscsi"}, banned: us("target"), but: us("target/iscsi", "target/scsi", "target/volume", "target/portal", "target/internal"), why: "a front end knows the device server and the portals, not the server that puts it there, nor its neighbours"},
 	{from: []string{"initiator"}, banned: us("target"), why: "the two roles meet only at the internal codecs and datamovers"},

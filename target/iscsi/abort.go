@@ -31,19 +31,19 @@ func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
 				k.unsol.late.Stop()
 				k.unsol.late = nil
 			}
-			k.addFence(f)
-			k.setState(taskAborting)
-			k.respond()
+			k.addFenceLocked(f)
+			k.setStateLocked(taskAborting)
+			k.respondLocked()
 			k.pins++
 			calls.ended = append(calls.ended, k)
 		case taskRunning:
-			k.addFence(f)
-			k.setState(taskAborting)
+			k.addFenceLocked(f)
+			k.setStateLocked(taskAborting)
 			if k.reply {
 				// It had been answered behind data that will not be sent now.
 				k.reply = false
 				k.in.line = k.in.line[:0]
-				k.respond()
+				k.respondLocked()
 				k.pins++
 				calls.ended = append(calls.ended, k)
 				continue
@@ -54,7 +54,7 @@ func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
 			k.pins++
 			calls.running = append(calls.running, k)
 		case taskAborting:
-			k.addFence(f)
+			k.addFenceLocked(f)
 		}
 	}
 	return calls
@@ -63,7 +63,7 @@ func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
 // count is how many tasks the calls are about.
 func (a *abortCalls) count() int { return len(a.running) + len(a.ended) }
 
-func (k *task) addFence(f *fence) {
+func (k *task) addFenceLocked(f *fence) {
 	if f != nil {
 		f.left.Add(1)
 		k.fences = append(k.fences, f)

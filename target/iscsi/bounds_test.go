@@ -136,7 +136,7 @@ func TestLostConnectionsAreBounded(t *testing.T) {
 	}
 	x := s.sessionList(nil)[0]
 	x.mu.Lock()
-	n := len(x.lost)
+	n := len(x.members.lost)
 	x.mu.Unlock()
 	if n != 4 {
 		t.Errorf("%d lost connections are kept, MaxConnections is 4", n)
@@ -185,7 +185,7 @@ func TestRepeatedLogoutForRecovery(t *testing.T) {
 func TestLogoutOfALeavingConnection(t *testing.T) {
 	s := quietServer(t)
 	c, m := s.loopConn(t)
-	x := &session{srv: s.Frontend, erl: 2, conns: []*conn{c}}
+	x := &session{srv: s.Frontend, erl: 2, members: members{conns: []*conn{c}}}
 	other := &conn{srv: s.Frontend, sess: x, dm: m}
 	c.recovering = true
 	before := m.responses

@@ -56,3 +56,11 @@ func (p *burstPool) outstanding() int {
 	defer p.mu.Unlock()
 	return p.out
 }
+
+// dropBurstLocked gives the collected data of k back. The caller holds s.mu.
+func (s *session) dropBurstLocked(k *task) {
+	if k.unsol.buf != nil {
+		s.srv.bursts.put(k.unsol.buf)
+		k.unsol.buf = nil
+	}
+}

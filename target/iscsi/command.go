@@ -23,7 +23,7 @@ func (s *session) command(c *conn, p *iscsi.PDU) {
 	}
 
 	s.mu.Lock()
-	k, reason := s.take(c, p)
+	k, reason := s.takeLocked(c, p)
 	if k == nil {
 		s.mu.Unlock()
 		c.reject(p, reason)
@@ -48,8 +48,8 @@ func (s *session) command(c *conn, p *iscsi.PDU) {
 	if len(p.Data) > 0 {
 		c.counters.bytesIn.Add(uint64(len(p.Data)))
 	}
-	if p.NoRoom || k.has(flagWrite) && !p.BHS.Final() && !s.collect(k, p) {
-		k.setState(taskRunning)
+	if p.NoRoom || k.has(flagWrite) && !p.BHS.Final() && !s.collectLocked(k, p) {
+		k.setStateLocked(taskRunning)
 		s.mu.Unlock()
 		p.Release()
 		k.busy()
@@ -62,7 +62,7 @@ func (s *session) command(c *conn, p *iscsi.PDU) {
 	if len(p.Data) > 0 {
 		k.pdu = p // Arrived borrows its buffer
 	}
-	k.setState(taskRunning)
+	k.setStateLocked(taskRunning)
 	k.executed = true
 	borrowed := k.pdu != nil
 	s.mu.Unlock()
@@ -94,72 +94,6 @@ func (s *session) checkCommand(p *iscsi.PDU) iscsi.RejectReason {
 		return iscsi.RejectProtocol // announces more, but the first burst is full
 	}
 	return 0
-}
-
-// take finds a slot for the command p of connection c and fills in what does not
-// depend on its kind. The caller holds s.mu.
-func (s *session) take(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
-	cmd := p.BHS.SCSICommand()
-	if s.tags.find(cmd.ITT()) != nil {
-		return nil, iscsi.RejectTaskInProgress
-	}
-	immediate := p.BHS.Immediate()
-	if s.state != sessionActive || immediate && s.seq.win.used >= s.seq.win.slots {
-		return nil, iscsi.RejectImmediate
-	}
-	k := c.free
-	if k != nil {
-		c.free = k.next
-		k.next = nil
-	} else {
-		k = s.newTask(c)
-	}
-	s.seq.win.used++
-	k.itt, k.cmdSN, k.ref = cmd.ITT(), cmd.CmdSN(), p.Ref
-	k.flags = 0
-	if immediate {
-		k.flags |= flagImmediate
-	} else {
-		s.seq.win.active++
-	}
-	if cmd.Read() {
-		k.flags |= flagRead
-	}
-	if cmd.Write() {
-		k.flags |= flagWrite
-	}
-	k.started = s.srv.now()
-	if s.erl == 2 {
-		k.in.fail(errTaskAborted) // what an aborted task had left parked
-		k.in.parked = false
-	}
-	for _, x := range [...]*iscsi.Transfer{&k.in.x, &k.out.x} {
-		x.ITT, x.LUN, x.Ref = k.itt, cmd.LUN(), &k.ref
-	}
-	s.tags.insert(k)
-	return k, 0
-}
-
-// newTask makes a slot of connection c.
-func (s *session) newTask(c *conn) *task {
-	k := &task{sess: s}
-	k.via.Store(c)
-	k.scsi.Port = k
-	k.scsi.Nexus = s.nexus
-	k.in.x.User, k.out.x.User = k, k
-	return k
-}
-
-// putBack returns a slot to the free list of its connection. The caller holds
-// s.mu.
-func (s *session) putBack(k *task) {
-	c := k.conn()
-	k.setState(taskFree)
-	k.fences = k.fences[:0]
-	k.next = c.free
-	c.free = k
-	s.seq.win.used--
-	s.openWindow()
 }
 
 // taskAttr translates the ATTR field (RFC 7143 §11.3.1); untagged commands are

@@ -2,7 +2,6 @@ package iscsi
 
 import (
 	"errors"
-	"io"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
-
 	"softiser/target/portal"
 )
 
@@ -174,65 +172,6 @@ func (c *conn) controlData() int {
 	return n
 }
 
-// ControlNotify implements iscsi.Upper.
-func (c *conn) ControlNotify(p *iscsi.PDU) {
-	c.heard.Add(1)
-	switch c.state.get() {
-	case connFull:
-		if c.acksDue.Load() {
-			c.acknowledged(p.BHS.ExpStatSN())
-		}
-		c.fullFeature(p)
-	case connLogin:
-		c.loginPDU(p)
-	default:
-		p.Release()
-	}
-}
-
-// DataCompletionNotify implements iscsi.Upper.
-func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
-	k := x.User.(*task)
-	var (
-		told bool // of the end of its DataOut
-		err  error
-	)
-	k.sess.mu.Lock()
-	if x == &k.in.x {
-		k.putDone()
-	} else {
-		told, err = k.getDone()
-		told = told && k.state != taskEnded
-	}
-	done := k.doneLocked()
-	k.sess.mu.Unlock()
-	if done {
-		k.settle()
-	}
-	if told {
-		k.scsi.DataOutDone(err)
-	}
-}
-
-// ConnectionTerminateNotify implements iscsi.Upper.
-func (c *conn) ConnectionTerminateNotify(err error) {
-	was := c.state.get()
-	c.state.advance(connClosed)
-	c.acked(func(ackWait) bool { return true }) // none will come
-	c.timer.Stop()
-	c.place.Done()
-	if c.sess != nil {
-		if was == connFull && (err == nil || err == io.EOF) {
-			err = errNoLogout
-		}
-		c.sess.leave(c, err, was)
-	} else {
-		c.loginEnded(err)
-	}
-	c.srv.dropConn(c)
-	close(c.ended)
-}
-
 // close ends the connection at once. It is safe from every goroutine and
 // without effect on one that is already closing.
 func (c *conn) close(reason error) {
@@ -249,4 +188,23 @@ func (c *conn) protocolError(p *iscsi.PDU, what string) {
 		zap.Stringer("pdu", p.BHS.Opcode()))
 	p.Release()
 	c.close(errors.New("protocol error: " + what))
+}
+
+// hangUpTime is how long a connection may take to end in an orderly way. A peer that
+// does not read would keep it for ever.
+const hangUpTime = 5 * time.Second
+
+// hangUp closes a connection that has been logged out, behind what is queued.
+func (c *conn) hangUp() {
+	if c.state.advance(connLoggedOut) {
+		c.timer.Reset(hangUpTime)
+		c.dm.Terminate(nil)
+	}
+}
+
+// discardKept gives up what the datamover of c keeps for recovery.
+func (c *conn) discardKept() {
+	if r := c.dm.Recovery(); r != nil {
+		r.Discard()
+	}
 }

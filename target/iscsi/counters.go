@@ -28,8 +28,8 @@ type sessionCounters struct {
 	outOfWindow, strayDataOut atomic.Uint64 // PDUs dropped silently
 }
 
-// count books an answered command. The caller holds s.mu.
-func (s *session) count(k *task) {
+// countLocked books an answered command. The caller holds s.mu.
+func (s *session) countLocked(k *task) {
 	took := s.srv.now() - k.started
 	switch {
 	case k.has(flagRead):

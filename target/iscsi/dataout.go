@@ -26,10 +26,10 @@ type unsolicited struct {
 	burst uint64      // counts bursts of the slot, for late
 }
 
-// collect begins to wait for the unsolicited data of k, whose command is p, and
+// collectLocked begins to wait for the unsolicited data of k, whose command is p, and
 // releases p; or it reports that there is no memory for the data. The caller holds
 // s.mu.
-func (s *session) collect(k *task, p *iscsi.PDU) bool {
+func (s *session) collectLocked(k *task, p *iscsi.PDU) bool {
 	u := &k.unsol
 	u.total = min(k.scsi.OutLen, s.params.FirstBurstLength)
 	buf := s.srv.bursts.get(int(u.total))
@@ -48,7 +48,7 @@ func (s *session) collect(k *task, p *iscsi.PDU) bool {
 		u.seen.Add(0, u.have)
 	}
 	k.conn().counters.bytesCopied.Add(uint64(len(p.Data)))
-	k.setState(taskCollecting)
+	k.setStateLocked(taskCollecting)
 	if k.scsi.Attr != scsi.AttrSimple && !k.has(flagImmediate) {
 		// An ORDERED task must not be passed by the commands behind it, and the
 		// device server does not know of it yet.
@@ -152,7 +152,7 @@ func (s *session) gatherLocked(c *conn, k *task, p *iscsi.PDU) (next burstNext, 
 // when the caller has let go of s.mu. It reports whether the CmdSN order has waited for it.
 func (s *session) collectedLocked(k *task, next burstNext) (stall bool) {
 	u := &k.unsol
-	k.setState(taskRunning)
+	k.setStateLocked(taskRunning)
 	k.executed = next == burstRuns
 	k.scsi.Arrived, k.scsi.UnsolicitedLen = u.buf, uint32(len(u.buf))
 	if u.late != nil {
@@ -226,12 +226,4 @@ func (k *task) fail(key spc.Key, asc spc.ASC) {
 	check(t, key, asc)
 	t.Sent, t.Wanted, t.Silent = 0, t.OutLen, false
 	k.Respond(t)
-}
-
-// dropBurst gives the collected data of k back. The caller holds s.mu.
-func (s *session) dropBurst(k *task) {
-	if k.unsol.buf != nil {
-		s.srv.bursts.put(k.unsol.buf)
-		k.unsol.buf = nil
-	}
 }

@@ -2,18 +2,6 @@ package iscsi
 
 import "softiser/internal/iscsi"
 
-// service is what becomes of the PDUs of one opcode in full feature phase.
-type service struct {
-	take      func(*session, *conn, *iscsi.PDU) // releases the PDU; nil: it is rejected
-	reject    iscsi.RejectReason
-	discovery bool // discovery sessions know it as well (RFC 7143 §4.3)
-	place     bool // it takes a place in the command window, besides its number
-	loose     bool // it has no number, and is taken as it comes
-}
-
-// services has a row for each opcode (RFC 7143 §11.2.1.2).
-var services [1 << 6]service
-
 func init() { // as an initial value it would refer to itself: what is held is delivered from inside
 	for op := range services {
 		services[op].reject = iscsi.RejectUnsupported
@@ -25,7 +13,7 @@ func init() { // as an initial value it would refer to itself: what is held is d
 	services[iscsi.OpSCSICommand] = service{take: (*session).command, place: true}
 	services[iscsi.OpTaskRequest] = service{take: (*session).taskRequest}
 	services[iscsi.OpTextRequest] = service{take: (*session).textRequest, discovery: true}
-	services[iscsi.OpDataOut] = service{take: (*session).dataOut, loose: true}
+	services[iscsi.OpDataOut] = service{take: (*session).dataOut, behind: (*session).takeDataOut, loose: true}
 	services[iscsi.OpLogoutReq] = service{take: (*session).logout, discovery: true}
 	services[iscsi.OpSNACK].reject = iscsi.RejectSNACK // error recovery level 0; above, the datamover serves it
 }
@@ -56,21 +44,18 @@ func (c *conn) fullFeature(p *iscsi.PDU) {
 	}
 }
 
-// deliver hands a PDU whose turn it is to the code for its opcode.
-func (s *session) deliver(c *conn, p *iscsi.PDU) {
-	v := &services[p.BHS.Opcode()]
-	if !v.place && !p.BHS.Immediate() {
-		// It took a number but no place in the window.
-		s.mu.Lock()
-		s.openWindow()
-		s.mu.Unlock()
-	}
-	switch {
-	case p.NoRoom && !v.place: // a command answers for itself
-		c.reject(p, iscsi.RejectNoResources)
-	case s.discovery() && !v.discovery:
-		c.reject(p, iscsi.RejectProtocol)
+// ControlNotify implements iscsi.Upper.
+func (c *conn) ControlNotify(p *iscsi.PDU) {
+	c.heard.Add(1)
+	switch c.state.get() {
+	case connFull:
+		if c.acksDue.Load() {
+			c.acknowledged(p.BHS.ExpStatSN())
+		}
+		c.fullFeature(p)
+	case connLogin:
+		c.loginPDU(p)
 	default:
-		v.take(s, c, p)
+		p.Release()
 	}
 }

@@ -2,7 +2,6 @@ package iscsi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -123,105 +122,6 @@ func (s *Frontend) sessionByTSIH(tsih uint16) *session {
 	return s.sessions[tsih]
 }
 
-// register enters a new session. An older one of the same initiator port is
-// ended first (session reinstatement, RFC 7143 §6.3.5): the new one begins only
-// when the old tasks are over and the nexus is lost. c is its leading connection.
-func (s *Frontend) register(n *session, c *conn) error {
-	s.awaitEnding(n, c)
-	deadline := afterLogin(s)
-	defer deadline.Stop()
-	for {
-		s.mu.Lock()
-		if s.draining() {
-			s.mu.Unlock()
-			return iscsi.Refuse(iscsi.LoginUnavailable, "the target is shutting down")
-		}
-		if n.node != nil && n.node.gone {
-			s.mu.Unlock()
-			return iscsi.Refuse(iscsi.LoginTargetRemoved, "target %s has been removed", n.key.target)
-		}
-		if err := s.checkOwnerLocked(n); err != nil {
-			s.mu.Unlock()
-			return err
-		}
-		old := s.keys[n.key]
-		if n.discovery() {
-			old = nil // any number of discovery sessions
-		}
-		if old == nil {
-			victim, err := s.roomLocked(n)
-			if victim == nil && err == nil {
-				err = s.enterLocked(n)
-			}
-			s.mu.Unlock()
-			if victim == nil {
-				return err
-			}
-			s.stats.discoveryEnded.Add(1)
-			victim.dismiss(errDiscoveryRoom)
-			<-victim.done // it has no tasks to wait for
-			continue
-		}
-		s.mu.Unlock()
-		s.limits.sessions.Info(old.log(), "session reinstatement: the old session ends", zap.Stringer("new_connection", c.remote))
-		old.shut(errReinstated)
-		select {
-		case <-old.done:
-		case <-c.ended:
-			return errors.New("the connection ended while the old session was being closed")
-		case <-deadline.C:
-			return iscsi.Refuse(iscsi.LoginUnavailable, "tasks of the old session of %s are still running", n.key.initiator)
-		}
-	}
-}
-
-// afterLogin is how long a login waits for what it replaces.
-func afterLogin(s *Frontend) *time.Timer {
-	return time.NewTimer(max(s.cfg.Timeouts.Login, time.Second))
-}
-
-// enterLocked gives n a TSIH and its nexus. The caller holds s.mu.
-func (s *Frontend) enterLocked(n *session) error {
-	for {
-		s.lastTSIH++
-		if s.lastTSIH == 0 {
-			continue
-		}
-		if _, taken := s.sessions[s.lastTSIH]; !taken {
-			break
-		}
-	}
-	n.tsih = s.lastTSIH
-	if !n.discovery() {
-		if err := n.openNexus(); err != nil {
-			return err
-		}
-		s.keys[n.key] = n
-	}
-	s.sessions[n.tsih] = n
-	s.shares[n.share]++
-	n.limitAge()
-	s.stats.logins.Add(1)
-	return nil
-}
-
-// forget removes an ended session.
-func (s *Frontend) forget(n *session) {
-	s.mu.Lock()
-	delete(s.sessions, n.tsih)
-	if s.shares[n.share]--; s.shares[n.share] == 0 {
-		delete(s.shares, n.share)
-	}
-	if n.aged != nil {
-		n.aged.Stop()
-	}
-	if s.keys[n.key] == n {
-		delete(s.keys, n.key)
-	}
-	s.mu.Unlock()
-	s.limits.sessions.Info(n.log(), "session ended", zap.NamedError("reason", n.endCause()), zap.Duration("age", time.Since(n.born)))
-}
-
 func (s *Frontend) addConn(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,15 +150,4 @@ func (s *Frontend) sessionList(n *node) []*session {
 	}
 	slices.SortFunc(list, func(a, b *session) int { return int(a.tsih) - int(b.tsih) })
 	return list
-}
-
-// KillSession ends the session with the given TSIH. Its initiator is told
-// (AsyncEvent 3), and usually logs in again.
-func (s *Frontend) KillSession(tsih uint16) error {
-	x := s.sessionByTSIH(tsih)
-	if x == nil {
-		return fmt.Errorf("target: there is no session %d", tsih)
-	}
-	x.dismiss(errKilled)
-	return nil
 }

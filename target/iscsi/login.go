@@ -2,12 +2,12 @@ package iscsi
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
-
 	"softiser/target/portal"
 )
 
@@ -126,10 +126,6 @@ func (c *conn) loginEnded(err error) {
 		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
 }
 
-// peerText is a log field with text of a peer in it, which may try to say something
-// to the terminal of whoever reads the log.
-func peerText(key, text string) zap.Field { return zap.String(key, iscsi.Printable(text)) }
-
 // admit answers who may log in to what (iscsi.LoginTargetConfig.Admit).
 func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 	srv := c.srv
@@ -237,22 +233,26 @@ func (c *conn) newSession(r *iscsi.LoginResult) *session {
 		size = max(min(size, most-immediateCredits), 1)
 	}
 	s := &session{
-		srv:    c.srv,
-		node:   c.login.node,
-		key:    sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.Config().Group},
-		user:   r.AuthUser,
-		bound:  c.login.bound,
-		share:  shareOf(c.login.node, r.AuthUser, c),
-		known:  c.knownTo(c.login.node, r.InitiatorName, r.AuthUser),
-		params: r.Params,
-		base:   c.log,
-		many:   r.Params.MaxConnections > 1 || r.Params.ErrorRecoveryLevel == 2,
-		erl:    r.Params.ErrorRecoveryLevel,
-		conns:  []*conn{c},
-		born:   time.Now(),
-		done:   make(chan struct{}),
+		srv:     c.srv,
+		node:    c.login.node,
+		key:     sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.Config().Group},
+		user:    r.AuthUser,
+		bound:   c.login.bound,
+		share:   shareOf(c.login.node, r.AuthUser, c),
+		known:   c.knownTo(c.login.node, r.InitiatorName, r.AuthUser),
+		params:  r.Params,
+		base:    c.log,
+		many:    r.Params.MaxConnections > 1 || r.Params.ErrorRecoveryLevel == 2,
+		erl:     r.Params.ErrorRecoveryLevel,
+		members: members{conns: []*conn{c}},
+		born:    time.Now(),
+		done:    make(chan struct{}),
 	}
 	s.requests.Every, s.requests.Burst = time.Second, 16
+	s.broken = func(err error) {
+		s.log().Error("the session ends", zap.Error(err))
+		s.shut(err)
+	}
 	s.seq.init(size, r.CmdSN, c.srv.cfg.Staging)
 	s.tags = newTagTable(s.seq.win.slots)
 	if s.node != nil {
@@ -286,52 +286,46 @@ func (c *conn) enterFullFeature() error {
 	return c.dm.Enable()
 }
 
-// policy translates an Auth for the login machine.
-func (a *Auth) policy() iscsi.TargetAuth {
-	p := iscsi.TargetAuth{Required: a.Required()}
-	if !p.Required {
-		return p
+// refusalOf classes the error that has ended a login.
+func (l *loginPhase) refusalOf(err error) (refusal, iscsi.LoginStatus) {
+	status := iscsi.LoginTargetFailure
+	var le *iscsi.LoginError
+	if errors.As(err, &le) {
+		status = le.Status
 	}
-	for _, n := range a.Algorithms {
-		p.Algorithms = append(p.Algorithms, iscsi.CHAPAlgorithm(n))
+	if l.excluded {
+		return refusedAccess, status
 	}
-	users := make(map[string]iscsi.Secret, len(a.Users))
-	for _, u := range a.Users {
-		users[u.Name] = iscsi.Secret(u.Secret)
+	switch status {
+	case iscsi.LoginAuthFailure:
+		return refusedSecret, status
+	case iscsi.LoginForbidden:
+		return refusedAccess, status
+	case iscsi.LoginNotFound, iscsi.LoginTargetRemoved:
+		return refusedNoTarget, status
+	case iscsi.LoginMovedTemporarily, iscsi.LoginMovedPermanently:
+		return refusedRedirected, status
+	case iscsi.LoginTooManyConnections, iscsi.LoginCannotInclude, iscsi.LoginNoSession:
+		return refusedConnection, status
+	case iscsi.LoginOutOfResources:
+		return refusedNoRoom, status
+	case iscsi.LoginUnavailable:
+		return refusedUnavailable, status
 	}
-	p.Lookup = func(user string) (iscsi.Secret, bool) { s, ok := users[user]; return s, ok }
-	p.MutualUser, p.MutualSecret = a.Mutual.Name, iscsi.Secret(a.Mutual.Secret)
-	return p
+	if status.Class() == 3 {
+		return refusedInternal, status
+	}
+	return refusedNegotiation, status
 }
 
-// settings translates the target's side of the negotiation.
-func (p *SessionParams) settings() iscsi.Settings {
-	s := iscsi.DefaultSettings()
-	s.HeaderDigest, s.DataDigest = digests(p.HeaderDigest), digests(p.DataDigest)
-	s.InitialR2T = !p.AllowUnsolicited
-	s.ImmediateData = !p.NoImmediateData
-	s.MaxRecvDataSegmentLength = uint32(p.MaxRecvDataSegmentLength)
-	s.MaxBurstLength = uint32(p.MaxBurstLength)
-	s.FirstBurstLength = uint32(p.FirstBurstLength)
-	s.MaxOutstandingR2T = uint32(p.MaxOutstandingR2T)
-	// What the target asks for and sends is in order anyway; the initiator may send
-	// its PDUs in any order, unless holes have to be told from them.
-	s.DataSequenceInOrder, s.DataPDUInOrder = false, p.ErrorRecoveryLevel > 0
-	s.MaxConnections = uint32(p.MaxConnections)
-	s.ErrorRecoveryLevel = uint32(p.ErrorRecoveryLevel)
-	s.DefaultTime2Wait = uint32(p.DefaultTime2Wait)
-	s.DefaultTime2Retain = uint32(p.DefaultTime2Retain)
-	return s
-}
-
-func digests(names []string) []iscsi.Digest {
-	ds := make([]iscsi.Digest, 0, len(names))
-	for _, n := range names {
-		if n == iscsi.DigestCRC32C.String() {
-			ds = append(ds, iscsi.DigestCRC32C)
-		} else {
-			ds = append(ds, iscsi.DigestNone)
-		}
+// refuse closes a connection whose login has failed, once the answer is out, and
+// tells the operator why.
+func (c *conn) refuse(err error) {
+	id := c.login.machine.Identity()
+	why, status := c.login.refusalOf(err)
+	c.srv.refusals.note(c.log, why, peerText("reason", err.Error()), zap.String("status", fmt.Sprintf("%04x", uint16(status))),
+		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
+	if c.state.advance(connClosing) {
+		c.dm.Terminate(nil)
 	}
-	return ds
 }

@@ -1,8 +1,6 @@
 package iscsi
 
 import (
-	"time"
-
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
@@ -27,14 +25,14 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 	case iscsi.LogoutSession:
 		which = nil
 	case iscsi.LogoutConnection:
-		if which = s.byCID(cid); which == nil {
-			if l := s.byLostCID(cid); l != nil {
-				s.dropLocked(l)
+		if which = s.members.byCID(cid); which == nil {
+			if l := s.members.byLostCID(cid); l != nil {
+				s.members.forget(l)
 				which = l.c
 			} else {
 				response = iscsi.LogoutCIDNotFound
 			}
-		} else if s.members() == 1 {
+		} else if s.members.count() == 1 {
 			which = nil // the last one takes the session along
 		}
 	case iscsi.LogoutRecovery:
@@ -80,8 +78,8 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 // nothing more comes from it.
 func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
 	s.mu.Lock()
-	which := s.byCID(cid)
-	l := s.byLostCID(cid)
+	which := s.members.byCID(cid)
+	l := s.members.byLostCID(cid)
 	if which != nil {
 		again := which.recovering
 		which.recovering = true
@@ -92,7 +90,7 @@ func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
 			return
 		}
 	} else if l != nil {
-		s.logOutLocked(l)
+		l.loggedOut(s.retain())
 	}
 	s.mu.Unlock()
 	switch {
@@ -111,34 +109,4 @@ func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
 			c.dm.Push()
 		}()
 	}
-}
-
-// hangUpTime is how long a connection may take to end in an orderly way. A peer that
-// does not read would keep it for ever.
-const hangUpTime = 5 * time.Second
-
-// hangUp closes a connection that has been logged out, behind what is queued.
-func (c *conn) hangUp() {
-	if c.state.advance(connLoggedOut) {
-		c.timer.Reset(hangUpTime)
-		c.dm.Terminate(nil)
-	}
-}
-
-// hangUp closes all connections of a session that has been logged out.
-func (s *session) hangUp() {
-	for _, c := range s.connList() {
-		c.hangUp()
-	}
-}
-
-func (c *conn) logoutResponse(itt uint32, response uint8) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := &c.out
-	r := out.BHS.NewLogoutResponse(response)
-	r.SetITT(itt)
-	r.SetTimes(uint16(c.params.DefaultTime2Wait), uint16(c.params.DefaultTime2Retain))
-	out.Data = nil
-	c.sendLocked(out, takeStatSN)
 }

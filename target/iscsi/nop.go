@@ -142,3 +142,25 @@ func (c *conn) watch() (next time.Duration) {
 		return t.NopReply
 	}
 }
+
+// owes says what the initiator has owed c since before the given time: the data of
+// a WRITE, or a command of the session without which the later ones cannot be
+// delivered. It returns nil when there is nothing.
+func (s *session) owes(c *conn, before time.Duration) error {
+	if s.srv.cfg.Timeouts.DataOut < 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seq.n > 0 && s.seq.since < before {
+		return errGap
+	}
+	late := false
+	s.tags.each(func(k *task) {
+		late = late || k.conn() == c && (k.state == taskCollecting && k.started < before || k.out.running && k.out.since < before)
+	})
+	if late {
+		return errDataTimeout
+	}
+	return nil
+}

@@ -76,15 +76,15 @@ func (s *session) drain(here *conn) {
 // deliverOne hands the command p, which has been held, to the device server, and the data
 // that came behind it.
 func (s *session) deliverOne(c *conn, p *iscsi.PDU) {
-	for p != nil {
-		if p.BHS.Opcode() == iscsi.OpDataOut {
-			s.takeDataOut(c, p)
-		} else {
-			s.deliver(c, p)
-		}
+	s.deliver(c, p)
+	for {
 		s.mu.Lock()
 		p = s.seq.nextData()
 		s.mu.Unlock()
+		if p == nil {
+			return
+		}
+		services[p.BHS.Opcode()].behind(s, c, p)
 	}
 }
 
@@ -139,5 +139,24 @@ func (s *session) plug(w *orderWait) {
 	if late {
 		s.deliverHeld(nil)
 		w.run()
+	}
+}
+
+// deliver hands a PDU whose turn it is to the code for its opcode.
+func (s *session) deliver(c *conn, p *iscsi.PDU) {
+	v := &services[p.BHS.Opcode()]
+	if !v.place && !p.BHS.Immediate() {
+		// It took a number but no place in the window.
+		s.mu.Lock()
+		s.openWindowLocked()
+		s.mu.Unlock()
+	}
+	switch {
+	case p.NoRoom && !v.place: // a command answers for itself
+		c.reject(p, iscsi.RejectNoResources)
+	case s.discovery() && !v.discovery:
+		c.reject(p, iscsi.RejectProtocol)
+	default:
+		v.take(s, c, p)
 	}
 }

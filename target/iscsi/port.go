@@ -99,20 +99,20 @@ func (k *task) DataIn(_ *scsi.Task, off uint32, segs [][]byte) error {
 		k.in.line = append(k.in.line, putPiece{off, slices.Clone(segs)})
 		return nil
 	}
-	return k.startPut(off, segs, n)
+	return k.startPutLocked(off, segs, n)
 }
 
-// startPut begins a DataIn of n bytes. The caller holds sess.mu.
-func (k *task) startPut(off uint32, segs [][]byte, n int) error {
+// startPutLocked begins a DataIn of n bytes. The caller holds sess.mu.
+func (k *task) startPutLocked(off uint32, segs [][]byte, n int) error {
 	in := &k.in
 	in.off, in.pos, in.len, in.busy = off, 0, n, true
 	in.segs = append(in.segs[:0], segs...)
-	return k.put()
+	return k.putLocked()
 }
 
-// put gives the next piece to the datamover: all of it, unless the connection
+// putLocked gives the next piece to the datamover: all of it, unless the connection
 // bounds a transfer. The caller holds sess.mu.
-func (k *task) put() error {
+func (k *task) putLocked() error {
 	in := &k.in
 	x := &in.x
 	n := in.len - in.pos
@@ -130,7 +130,7 @@ func (k *task) put() error {
 	k.moving++
 	if err := k.conn().dm.PutData(x); err != nil {
 		k.moving--
-		if k.parkPut(n) {
+		if k.parkPutLocked(n) {
 			return nil
 		}
 		in.fail(err)
@@ -143,8 +143,8 @@ func (k *task) put() error {
 // unsent reports whether DataIn calls still wait to be given to the datamover.
 func (in *putState) unsent() bool { return in.pos < in.len || len(in.line) > 0 }
 
-// putDone continues after a piece has been sent. The caller holds sess.mu.
-func (k *task) putDone() {
+// putDoneLocked continues after a piece has been sent. The caller holds sess.mu.
+func (k *task) putDoneLocked() {
 	in := &k.in
 	k.moving--
 	in.x.Segs = nil
@@ -158,17 +158,17 @@ func (k *task) putDone() {
 	}
 	switch {
 	case in.pos < in.len:
-		in.fail(k.put())
+		in.fail(k.putLocked())
 	case len(in.line) > 0:
 		p := in.line[0]
 		in.line = in.line[:copy(in.line, in.line[1:])]
-		in.fail(k.startPut(p.off, p.segs, segsLen(p.segs)))
+		in.fail(k.startPutLocked(p.off, p.segs, segsLen(p.segs)))
 	default:
 		in.busy = false
 	}
 	if k.reply && !in.unsent() {
 		k.reply = false
-		k.respond()
+		k.respondLocked()
 	}
 }
 
@@ -212,7 +212,7 @@ func (k *task) DataOut(_ *scsi.Task, off uint32, segs [][]byte) error {
 	case k.state != taskRunning:
 		err = errTaskAborted
 	case out.pos < out.len:
-		if err = k.get(); err == nil {
+		if err = k.getLocked(); err == nil {
 			s.mu.Unlock()
 			return nil
 		}
@@ -244,8 +244,8 @@ func (k *task) copyArrived() int {
 	return n
 }
 
-// get fetches the next piece of the running DataOut. The caller holds sess.mu.
-func (k *task) get() error {
+// getLocked fetches the next piece of the running DataOut. The caller holds sess.mu.
+func (k *task) getLocked() error {
 	out := &k.out
 	x := &out.x
 	n := out.len - out.pos
@@ -273,9 +273,9 @@ func (k *task) get() error {
 	return nil
 }
 
-// getDone continues after a piece has arrived; it reports whether the running
+// getDoneLocked continues after a piece has arrived; it reports whether the running
 // DataOut is over. The caller holds sess.mu.
-func (k *task) getDone() (over bool, err error) {
+func (k *task) getDoneLocked() (over bool, err error) {
 	out := &k.out
 	k.moving--
 	err = out.x.Err
@@ -290,7 +290,7 @@ func (k *task) getDone() (over bool, err error) {
 		if k.state != taskRunning {
 			err = errTaskAborted
 		} else if out.pos < out.len {
-			if err = k.get(); err == nil {
+			if err = k.getLocked(); err == nil {
 				return false, nil
 			}
 		}
@@ -328,7 +328,7 @@ func (k *task) Respond(*scsi.Task) {
 	if k.state == taskRunning && k.in.unsent() {
 		k.reply = true // behind the data that is still in line
 	} else {
-		k.respond()
+		k.respondLocked()
 	}
 	done := k.doneLocked()
 	k.sess.mu.Unlock()
@@ -340,3 +340,17 @@ func (k *task) Respond(*scsi.Task) {
 // Push implements scsi.Port. A worker calls it when the slot may belong to
 // another command already; its connection stays the same, or has been lost.
 func (k *task) Push() { k.conn().dm.Push() }
+
+// parkPutLocked keeps n bytes of the running DataIn that could not be given to the
+// datamover until the task has a connection again. It reports false below error
+// recovery level 2. The caller holds sess.mu.
+func (k *task) parkPutLocked(n int) bool {
+	if k.sess.erl < 2 {
+		return false
+	}
+	in := &k.in
+	in.pos -= n
+	in.off -= uint32(n)
+	in.parked = true
+	return true
+}

@@ -1,9 +1,6 @@
 package iscsi
 
 import (
-	"errors"
-	"fmt"
-	"softiser/target/internal/loglimit"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
+	"softiser/target/internal/loglimit"
 )
 
 // refusal is why a login is refused, as metrics and logs tell it. An initiator learns
@@ -33,38 +31,6 @@ const (
 // String is the value of the metric's label.
 func (r refusal) String() string {
 	return [...]string{"negotiation", "authentication", "access_list", "no_such_target", "redirected", "connection", "limits", "unavailable", "internal"}[r]
-}
-
-// refusalOf classes the error that has ended a login.
-func (l *loginPhase) refusalOf(err error) (refusal, iscsi.LoginStatus) {
-	status := iscsi.LoginTargetFailure
-	var le *iscsi.LoginError
-	if errors.As(err, &le) {
-		status = le.Status
-	}
-	if l.excluded {
-		return refusedAccess, status
-	}
-	switch status {
-	case iscsi.LoginAuthFailure:
-		return refusedSecret, status
-	case iscsi.LoginForbidden:
-		return refusedAccess, status
-	case iscsi.LoginNotFound, iscsi.LoginTargetRemoved:
-		return refusedNoTarget, status
-	case iscsi.LoginMovedTemporarily, iscsi.LoginMovedPermanently:
-		return refusedRedirected, status
-	case iscsi.LoginTooManyConnections, iscsi.LoginCannotInclude, iscsi.LoginNoSession:
-		return refusedConnection, status
-	case iscsi.LoginOutOfResources:
-		return refusedNoRoom, status
-	case iscsi.LoginUnavailable:
-		return refusedUnavailable, status
-	}
-	if status.Class() == 3 {
-		return refusedInternal, status
-	}
-	return refusedNegotiation, status
 }
 
 // refusals counts refused logins by reason and logs them. Of each reason a burst is told
@@ -149,14 +115,6 @@ func (r *refusals) counts() (total uint64, by map[string]uint64) {
 	return total, by
 }
 
-// refuse closes a connection whose login has failed, once the answer is out, and
-// tells the operator why.
-func (c *conn) refuse(err error) {
-	id := c.login.machine.Identity()
-	why, status := c.login.refusalOf(err)
-	c.srv.refusals.note(c.log, why, peerText("reason", err.Error()), zap.String("status", fmt.Sprintf("%04x", uint16(status))),
-		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
-	if c.state.advance(connClosing) {
-		c.dm.Terminate(nil)
-	}
-}
+// peerText is a log field with text of a peer in it, which may try to say something
+// to the terminal of whoever reads the log.
+func peerText(key, text string) zap.Field { return zap.String(key, iscsi.Printable(text)) }

@@ -1,32 +1,6 @@
 package iscsi
 
-import (
-	"go.uber.org/zap"
-
-	"softiser/internal/iscsi"
-)
-
-// reject answers a PDU that cannot be executed with its own header (RFC 7143
-// §11.17) and releases it.
-func (c *conn) reject(p *iscsi.PDU, reason iscsi.RejectReason) {
-	c.counters.rejects.Add(1)
-	c.srv.limits.reject.Warn(c.log, "PDU rejected", zap.Stringer("pdu", p.BHS.Opcode()),
-		zap.Stringer("reason", reason), zap.Uint32("itt", p.BHS.ITT()))
-	c.mu.Lock()
-	out := &c.out
-	out.BHS.NewReject(reason)
-	c.scratch = append(c.scratch[:0], p.BHS[:]...)
-	out.Data = c.scratch
-	c.sendLocked(out, takeStatSN)
-	c.mu.Unlock()
-	numbered := p.BHS.Opcode() == iscsi.OpSCSICommand && !p.BHS.Immediate()
-	p.Release()
-	if numbered && c.sess != nil {
-		c.sess.mu.Lock()
-		c.sess.openWindow() // it took a number but no place
-		c.sess.mu.Unlock()
-	}
-}
+import "softiser/internal/iscsi"
 
 // damaged takes a PDU that the datamover found to break the protocol without
 // harming the stream: a data digest error, Data-Out that nothing asked for. It

@@ -25,17 +25,17 @@ func check(t *scsi.Task, key spc.Key, asc spc.ASC) {
 	t.SenseLen = len(sense.AppendFixed(t.Sense[:0]))
 }
 
-// respond ends a command: its place in the window is free again, and unless it
+// respondLocked ends a command: its place in the window is free again, and unless it
 // has been aborted its SCSI Response is queued. The caller holds sess.mu.
-func (k *task) respond() {
+func (k *task) respondLocked() {
 	s := k.sess
 	silent := k.state == taskAborting || k.scsi.Silent
-	k.setState(taskEnded)
+	k.setStateLocked(taskEnded)
 	s.tags.remove(k)
 	if !k.has(flagImmediate) {
 		s.seq.win.active--
 	}
-	s.openWindow()
+	s.openWindowLocked()
 	if k.pdu != nil {
 		k.pdu.Release()
 		k.pdu = nil
@@ -51,7 +51,7 @@ func (k *task) respond() {
 	if k.has(flagSNACK) && k.scsi.Status == spc.StatusGood {
 		check(&k.scsi, spc.KeyAborted, ascSNACKRejected)
 	}
-	s.count(k)
+	s.countLocked(k)
 	k.conn().sendResponse(k)
 }
 
@@ -101,4 +101,16 @@ func residual(k *task) (n uint32, flag byte) {
 		return expected - moved, iscsi.ResidualUnderflow
 	}
 	return 0, 0
+}
+
+// answerAgain sends the response of a task that had been answered on another
+// connection; when its data is lost the answer is that.
+func (c *conn) answerAgain(p *iscsi.PDU, lost bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := p.BHS.SCSIResponse(); lost && r.Status() == 0 {
+		c.scratch = appendCheck(c.scratch[:0], &r)
+		p.Data = c.scratch
+	}
+	c.sendLocked(p, takeStatSN)
 }

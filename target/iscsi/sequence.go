@@ -223,3 +223,21 @@ func (q *sequence) forget(w *orderWait) bool {
 	}
 	return i >= 0
 }
+
+// holdData keeps a Data-Out whose command is ahead of its turn, or is being
+// delivered at this moment; false when p is none. When there is no memory for it, the
+// command will have none either.
+func (q *sequence) holdData(c *conn, p *iscsi.PDU) bool {
+	h := q.owner(c, p.BHS.ITT())
+	if h == nil {
+		return false
+	}
+	d := q.memory.copyPDU(p, heldCost)
+	if !d.NoRoom || h == &q.current {
+		h.data = append(h.data, d)
+		return true
+	}
+	h.release()
+	h.p, h.data = &iscsi.PDU{BHS: h.p.BHS, Ref: h.p.Ref, NoRoom: true}, nil
+	return true
+}

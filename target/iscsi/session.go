@@ -1,7 +1,6 @@
 package iscsi
 
 import (
-	"softiser/target/internal/loglimit"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
+	"softiser/target/internal/loglimit"
 	"softiser/target/scsi"
 )
 
@@ -54,9 +54,14 @@ type sessionKey struct {
 
 // session is one I_T nexus, or a discovery session.
 //
+// Its parts keep what belongs together: seq the order of commands, members the
+// connections, tags the tasks. session.mu guards them all, because a command touches each.
+//
 // Lock order: Frontend.mu before session.mu before conn.mu before whatever the
 // datamover locks. session.mu is held across the down-calls of the datamover
-// except Push, never across calls into the device server.
+// except Push, never across calls into the device server. Methods of session, conn and
+// task whose names end in Locked are called with it held; those of the parts always are.
+// Who has locked unlocks.
 type session struct {
 	srv    *Frontend
 	node   *node // nil in discovery sessions
@@ -73,28 +78,27 @@ type session struct {
 	many   bool        // several connections are possible: delivery takes turns
 	erl    uint32      // error recovery level; above 0 the datamovers have an iscsi.Recovery
 	born   time.Time
+	broken func(error)   // shut: ends it after a mistake of ours
 	done   chan struct{} // closed when the session has ended
 
 	counters sessionCounters
 	requests loglimit.Limit // of task management
 	managing atomic.Int32   // task management functions that have not been answered
 
-	mu     sync.Mutex
-	state  sessionState // guarded by mu
-	seq    sequence     // guarded by mu
-	tags   tagTable     // guarded by mu
-	conns  []*conn      // guarded by mu: in the order in which they joined
-	lost   []*lostConn  // guarded by mu: level 2: connections whose tasks live on
-	doomed bool         // guarded by mu: it is about to end: what is lost is not kept
-	past   pastConns    // guarded by mu: what connections that have gone had counted
-	cause  error        // guarded by mu: why it is ending
+	mu      sync.Mutex
+	state   sessionState // guarded by mu
+	seq     sequence     // guarded by mu
+	tags    tagTable     // guarded by mu
+	members members      // guarded by mu
+	doomed  bool         // guarded by mu: it is about to end: what is lost is not kept
+	cause   error        // guarded by mu: why it is ending
 }
 
 func (s *session) discovery() bool { return s.node == nil }
 
-// setState is the only place where a session changes state. The caller holds
+// setStateLocked is the only place where a session changes state. The caller holds
 // s.mu.
-func (s *session) setState(to sessionState) {
+func (s *session) setStateLocked(to sessionState) {
 	if !nextSession.legal(s.state, to) {
 		s.impossible("session", s.state, to)
 		return
@@ -110,103 +114,8 @@ func (s *session) ending() bool {
 	return s.doomed || s.state != sessionActive
 }
 
-// openWindow gives free places to the initiator. The caller holds s.mu.
-func (s *session) openWindow() { s.seq.win.update() }
-
-// end begins to end the session: nothing new is accepted and every task is
-// aborted. When the last one has ended, the nexus goes and done is closed. The
-// connections must be closed by the caller (see shut), or be closed already. It
-// may be called several times; the first cause counts.
-func (s *session) end(cause error) {
-	s.mu.Lock()
-	if s.state != sessionActive {
-		s.mu.Unlock()
-		return
-	}
-	s.setState(sessionEnding)
-	s.cause = cause
-	held := s.seq.close()
-	for _, l := range s.lost {
-		l.timer.Stop()
-		l.c.discardKept()
-	}
-	s.lost = nil
-	var doomed []*task
-	s.tags.each(func(k *task) { doomed = append(doomed, k) })
-	calls := s.abortLocked(doomed, nil)
-	over := s.over()
-	s.mu.Unlock()
-	for _, h := range held {
-		h.release()
-	}
-	calls.run()
-	if over {
-		s.finish()
-	}
-}
-
-// over reports whether an ending session has lost its last task, once. The
-// caller holds s.mu.
-func (s *session) over() bool {
-	if s.state == sessionEnding && s.seq.win.used == 0 {
-		s.setState(sessionEnded)
-		return true
-	}
-	return false
-}
-
-// finish is the end of a session, without locks held: I_T nexus loss.
-func (s *session) finish() {
-	s.node.endNexus(s.nexus)
-	s.srv.forget(s)
-	close(s.done)
-}
-
-// doneLocked reports whether nothing uses the slot any more; then it is the caller's, who
-// settles it without sess.mu, which he holds now.
-func (k *task) doneLocked() bool {
-	if k.state != taskEnded || k.moving > 0 || k.pins > 0 {
-		return false
-	}
-	k.pins++
-	k.sess.dropBurst(k)
-	return true
-}
-
-// settle gives back what a slot that is done holds, and then the slot itself.
-func (k *task) settle() {
-	s := k.sess
-	if k.executed {
-		k.executed = false
-		k.scsi.Release()
-	}
-	s.mu.Lock()
-	k.pins--
-	var fences []*fence
-	if len(k.fences) > 0 {
-		fences = append(fences, k.fences...)
-	}
-	s.putBack(k)
-	over := s.over()
-	hidden := s.state == sessionActive && s.seq.win.hidden()
-	s.mu.Unlock()
-	for _, f := range fences {
-		f.release()
-	}
-	if hidden {
-		s.announceWindow()
-	}
-	if over {
-		s.finish()
-	}
-}
-
-// openNexus registers the I_T nexus of the session.
-func (s *session) openNexus() (err error) {
-	s.nexus, err = s.node.device.NewNexus(scsi.NexusConfig{Initiator: s.key.initiator, ISID: s.key.isid, User: s.user, RelPort: s.key.group,
-		Queries: s.params.ProtocolLevel >= 2})
-	return err
-}
+// openWindowLocked gives free places to the initiator. The caller holds s.mu.
+func (s *session) openWindowLocked() { s.seq.win.update() }
 
 // endCause is why the session has ended; nil after logout.
 func (s *session) endCause() error {
@@ -229,24 +138,11 @@ func (s *session) settings() iscsi.Settings {
 	return s.node.session().settings()
 }
 
-// owes says what the initiator has owed c since before the given time: the data of
-// a WRITE, or a command of the session without which the later ones cannot be
-// delivered. It returns nil when there is nothing.
-func (s *session) owes(c *conn, before time.Duration) error {
-	if s.srv.cfg.Timeouts.DataOut < 0 {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seq.n > 0 && s.seq.since < before {
-		return errGap
-	}
-	late := false
-	s.tags.each(func(k *task) {
-		late = late || k.conn() == c && (k.state == taskCollecting && k.started < before || k.out.running && k.out.since < before)
-	})
-	if late {
-		return errDataTimeout
-	}
-	return nil
+// retain is how long tasks without a connection are kept. The longer Time2Wait wins
+// the negotiation, so an initiator could have an hour; what the target itself would
+// wait, or keep tasks for, bounds it.
+func (s *session) retain() time.Duration {
+	own := s.settings()
+	wait := min(s.params.DefaultTime2Wait, max(own.DefaultTime2Wait, own.DefaultTime2Retain))
+	return time.Duration(wait+min(s.params.DefaultTime2Retain, own.DefaultTime2Retain)) * time.Second
 }

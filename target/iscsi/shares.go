@@ -129,8 +129,8 @@ func (s *Frontend) oldestDiscoveryLocked(match func(*session) bool) (oldest *ses
 	return oldest
 }
 
-// limitAge ends a discovery session when its time is over. The caller holds srv.mu.
-func (s *session) limitAge() {
+// limitAgeLocked ends a discovery session when its time is over. The caller holds srv.mu.
+func (s *session) limitAgeLocked() {
 	if d := s.srv.room.DiscoveryAge; s.discovery() && d > 0 {
 		s.aged = time.AfterFunc(d, func() {
 			s.srv.stats.discoveryEnded.Add(1)

@@ -3,8 +3,6 @@ package iscsi
 import (
 	"fmt"
 	"slices"
-
-	"go.uber.org/zap"
 )
 
 // The session, the tasks, the connections and the lost connections each have a drawing
@@ -26,6 +24,5 @@ var badTransition = func(error) {}
 func (s *session) impossible(what string, from, to fmt.Stringer) {
 	err := fmt.Errorf("internal error: a %s cannot go from %v to %v", what, from, to)
 	badTransition(err)
-	s.log().Error("the session ends", zap.Error(err))
-	go s.shut(err)
+	go s.broken(err)
 }

@@ -54,11 +54,11 @@ func TestIllegalTransition(t *testing.T) {
 		do   func(x *session)
 		want string
 	}{
-		{func(x *session) { (&task{sess: x}).setState(taskEnded) }, "a task cannot go from free to ended"},
-		{func(x *session) { x.setState(sessionEnded) }, "a session cannot go from active to ended"},
+		{func(x *session) { (&task{sess: x}).setStateLocked(taskEnded) }, "a task cannot go from free to ended"},
+		{func(x *session) { x.setStateLocked(sessionEnded) }, "a session cannot go from active to ended"},
 		{func(x *session) {
-			l := &lostConn{c: x.conns[0], state: recoverable}
-			l.setState(cleanupWait)
+			l := &lostConn{c: x.members.conns[0], state: recoverable}
+			l.setStateLocked(cleanupWait)
 		}, "a lost connection cannot go from recoverable to cleanup wait"},
 	} {
 		r := s.session()

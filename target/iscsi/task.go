@@ -88,9 +88,9 @@ func (k *task) conn() *conn { return k.via.Load() }
 
 func (k *task) has(f taskFlags) bool { return k.flags&f != 0 }
 
-// setState is the only place where a slot changes state. The caller holds
+// setStateLocked is the only place where a slot changes state. The caller holds
 // sess.mu.
-func (k *task) setState(to taskState) {
+func (k *task) setStateLocked(to taskState) {
 	if !nextTask.legal(k.state, to) {
 		k.sess.impossible("task", k.state, to)
 		return

@@ -33,7 +33,7 @@ const maxTextPiece = 64 << 10
 func (s *session) textRequest(c *conn, p *iscsi.PDU) {
 	req := p.BHS.Text()
 	s.mu.Lock()
-	text, step := s.gatherText(c, &req, p.Data)
+	text, step := s.gatherTextLocked(c, &req, p.Data)
 	ttt := c.text.ttt
 	s.mu.Unlock()
 	switch step {
@@ -84,9 +84,9 @@ const (
 	textRefused                    // it breaks the protocol
 )
 
-// gatherText puts the text of an exchange together. With textComplete and textMore
+// gatherTextLocked puts the text of an exchange together. With textComplete and textMore
 // the exchange is the caller's (busy). The caller holds s.mu.
-func (s *session) gatherText(c *conn, req *iscsi.Text, data []byte) ([]byte, textStep) {
+func (s *session) gatherTextLocked(c *conn, req *iscsi.Text, data []byte) ([]byte, textStep) {
 	x := &c.text
 	switch ttt := req.TTT(); {
 	case x.busy:
@@ -125,23 +125,6 @@ func cutText(text []byte, limit int) (part []byte, cut bool) {
 		return text[:i+1], false
 	}
 	return text[:limit], true
-}
-
-func (c *conn) textResponse(itt, ttt uint32, data []byte, final, cont bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := &c.out
-	r := out.BHS.NewTextResponse()
-	r.SetITT(itt)
-	r.SetFinal(final)
-	r.SetContinue(cont)
-	r.SetTTT(ttt)
-	if final {
-		r.SetTTT(iscsi.ReservedTag)
-	}
-	out.Data = data
-	c.sendLocked(out, takeStatSN)
-	out.Data = nil
 }
 
 // answerText answers the pairs of a complete request: SendTargets, and the few

@@ -101,29 +101,6 @@ func (s *session) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun uint6
 	})
 }
 
-// taskResponse sends the response and pushes it: it may come from a goroutine
-// that pushes another connection, or none.
-func (c *conn) taskResponse(itt uint32, response uint8) { c.taskResponseInfo(itt, response, 0) }
-
-// taskResponseInfo is taskResponse with additional response information (RFC 7144
-// §5.1).
-func (c *conn) taskResponseInfo(itt uint32, response uint8, info uint32) {
-	c.queueTaskResponse(itt, response, info)
-	c.dm.Push()
-}
-
-func (c *conn) queueTaskResponse(itt uint32, response uint8, info uint32) {
-	c.sess.managing.Add(-1)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := &c.out
-	r := out.BHS.NewTaskResponse(response)
-	r.SetITT(itt)
-	r.SetAdditional(info)
-	out.Data = nil
-	c.sendLocked(out, takeStatSN)
-}
-
 // abortTask is ABORT TASK (RFC 7143 §11.5.1, §11.5.5).
 func (s *session) abortTask(c *conn, p *iscsi.PDU) {
 	bhs := p.BHS

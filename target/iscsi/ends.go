@@ -1,0 +1,94 @@
+package iscsi
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// This file is about ends: of a slot, and with the last one of its session.
+
+// doneLocked reports whether nothing uses the slot any more; then it is the caller's, who
+// settles it without sess.mu, which he holds now.
+func (k *task) doneLocked() bool {
+	if k.state != taskEnded || k.moving > 0 || k.pins > 0 {
+		return false
+	}
+	k.pins++
+	k.sess.dropBurstLocked(k)
+	return true
+}
+
+// settle gives back what a slot that is done holds, and then the slot itself.
+func (k *task) settle() {
+	s := k.sess
+	if k.executed {
+		k.executed = false
+		k.scsi.Release()
+	}
+	s.mu.Lock()
+	k.pins--
+	var fences []*fence
+	if len(k.fences) > 0 {
+		fences = append(fences, k.fences...)
+	}
+	s.putBackLocked(k)
+	over := s.overLocked()
+	hidden := s.state == sessionActive && s.seq.win.hidden()
+	s.mu.Unlock()
+	for _, f := range fences {
+		f.release()
+	}
+	if hidden {
+		s.announceWindow()
+	}
+	if over {
+		s.finish()
+	}
+}
+
+// overLocked reports whether an ending session has lost its last task, once. The
+// caller holds s.mu.
+func (s *session) overLocked() bool {
+	if s.state == sessionEnding && s.seq.win.used == 0 {
+		s.setStateLocked(sessionEnded)
+		return true
+	}
+	return false
+}
+
+// finish is the end of a session, without locks held: I_T nexus loss.
+func (s *session) finish() {
+	s.node.endNexus(s.nexus)
+	s.srv.forget(s)
+	close(s.done)
+}
+
+// forget removes an ended session.
+func (s *Frontend) forget(n *session) {
+	s.mu.Lock()
+	delete(s.sessions, n.tsih)
+	if s.shares[n.share]--; s.shares[n.share] == 0 {
+		delete(s.shares, n.share)
+	}
+	if n.aged != nil {
+		n.aged.Stop()
+	}
+	if s.keys[n.key] == n {
+		delete(s.keys, n.key)
+	}
+	s.mu.Unlock()
+	s.limits.sessions.Info(n.log(), "session ended", zap.NamedError("reason", n.endCause()), zap.Duration("age", time.Since(n.born)))
+}
+
+// putBackLocked returns a slot to the free list of its connection. The caller holds
+// s.mu.
+func (s *session) putBackLocked(k *task) {
+	c := k.conn()
+	k.setStateLocked(taskFree)
+	k.fences = k.fences[:0]
+	k.next = c.free
+	c.free = k
+	s.seq.win.used--
+	s.openWindowLocked()
+}

@@ -1,0 +1,192 @@
+package iscsi
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/iscsi"
+)
+
+// This file is about connections that come to a session and leave it.
+
+// join is the binding of a further connection (RFC 7143 §6.3.1), and of one that
+// replaces a connection with the same CID (connection reinstatement, §6.3.4): the
+// old one is logged out implicitly. Below error recovery level 2 its tasks end
+// before the new one begins.
+func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
+	c.params = s.params
+	c.params.HeaderDigest, c.params.DataDigest = r.Params.HeaderDigest, r.Params.DataDigest
+	c.params.MaxRecvDataSegmentLength = r.Params.MaxRecvDataSegmentLength
+	c.params.MaxXmitDataSegmentLength = r.Params.MaxXmitDataSegmentLength
+	for {
+		s.mu.Lock()
+		if s.doomed || s.state != sessionActive {
+			s.mu.Unlock()
+			return iscsi.LoginBinding{}, iscsi.Refuse(iscsi.LoginNoSession, "session %#04x has just ended; log in with TSIH 0", s.tsih)
+		}
+		old := s.members.byCID(r.CID)
+		if old == nil {
+			break
+		}
+		old.replaced = true
+		old.recovering = s.erl == 2
+		s.mu.Unlock()
+		s.srv.limits.sessions.Info(old.log, "connection reinstatement: the old connection ends", zap.Uint16("cid", r.CID), zap.Stringer("new_connection", c.remote))
+		old.close(errConnReinstated)
+		if err := s.waitReplaced(c, old); err != nil {
+			s.orphaned(err)
+			return iscsi.LoginBinding{}, err
+		}
+	}
+	defer s.mu.Unlock()
+	if l := s.members.byLostCID(r.CID); l != nil {
+		l.loggedOut(s.retain()) // implicitly
+	}
+	most := int(s.params.MaxConnections)
+	if s.erl == 2 {
+		most++ // for the logout of one that is lost (§6.3.4)
+	}
+	if n := s.members.count(); n >= most {
+		return iscsi.LoginBinding{}, iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x has %d connections, and MaxConnections is %d", s.tsih, n, s.params.MaxConnections)
+	}
+	c.sess, c.cid = s, r.CID
+	s.members.conns = append(s.members.conns, c)
+	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.seq.win.ExpCmdSN, MaxCmdSN: s.seq.win.MaxCmdSN}, nil
+}
+
+// waitReplaced waits until a replaced connection is gone and its tasks are over.
+func (s *session) waitReplaced(c, old *conn) error {
+	deadline := afterLogin(s.srv)
+	defer deadline.Stop()
+	wait := []<-chan struct{}{old.ended}
+	if s.erl < 2 { // at level 2 they may be reassigned
+		wait = append(wait, s.endTasks(old))
+	}
+	for _, gone := range wait {
+		select {
+		case <-gone:
+		case <-c.ended:
+			return io.ErrUnexpectedEOF
+		case <-deadline.C:
+			return iscsi.Refuse(iscsi.LoginUnavailable, "tasks of the old connection %d are still running", old.cid)
+		}
+	}
+	return nil
+}
+
+// endTasks aborts the tasks that are allegiant to c and drops its commands that
+// wait for their turn; the channel is closed when all is over.
+func (s *session) endTasks(c *conn) <-chan struct{} {
+	over := make(chan struct{})
+	f := newFence(func() { close(over) })
+	s.mu.Lock()
+	calls := s.abandonLocked(c, f)
+	s.mu.Unlock()
+	calls.run()
+	f.release()
+	s.deliverHeld(nil)
+	return over
+}
+
+// abandonLocked begins to abort everything that is allegiant to c, nil meaning
+// every connection. The caller holds s.mu, runs what is returned, releases f and
+// then delivers what is held.
+func (s *session) abandonLocked(c *conn, f *fence) abortCalls {
+	var doomed []*task
+	s.tags.each(func(k *task) {
+		if c == nil || k.conn() == c {
+			doomed = append(doomed, k)
+		}
+	})
+	calls := s.abortLocked(doomed, f)
+	for _, h := range s.seq.drop(c) {
+		// They count as received (RFC 7143 §11.14: a connection that is closed takes
+		// its tasks along).
+		s.seq.skipOver(h.p.BHS.CmdSN())
+		calls.held = append(calls.held, h)
+	}
+	return calls
+}
+
+// leave takes note of the end of a connection; was is the state that it was in.
+func (s *session) leave(c *conn, err error, was connState) {
+	switch s.part(c, was) {
+	case sessionGoesOn:
+		if was == connLoggedOut {
+			s.srv.limits.sessions.Info(c.log, "connection closed", zap.Uint16("cid", c.cid))
+		}
+	case tasksWait:
+		s.srv.limits.sessions.Info(c.log, "connection lost; its tasks wait to be reassigned", zap.Uint16("cid", c.cid), zap.NamedError("reason", err))
+		if other := s.speaker(); other != nil && !c.recovering {
+			other.connectionDropped(c.cid)
+		}
+	case sessionEnds:
+		s.shut(err)
+	}
+}
+
+// parting is what the end of a connection means for its session.
+type parting uint8
+
+const (
+	sessionEnds   parting = iota
+	sessionGoesOn         // the connection has logged out, or another one takes its place
+	tasksWait             // for another connection, at error recovery level 2
+)
+
+// part takes a connection out of the session. When that is the session's end, it
+// counts as ending from here on (see ending), though its tasks may still run.
+func (s *session) part(c *conn, was connState) parting {
+	s.mu.Lock()
+	s.members.remove(c)
+	keep := s.erl == 2 && s.state == sessionActive && !s.doomed && !s.srv.draining() &&
+		(was != connLoggedOut || c.recovering)
+	var held []heldPDU
+	var oldest *conn
+	if keep {
+		oldest = s.members.lose(c, int(s.params.MaxConnections), s.retain(), s.giveUp)
+		held = s.seq.drop(c) // the initiator sends them again
+	}
+	alone := was == connLoggedOut && len(s.members.conns) > 0
+	p := sessionEnds
+	switch {
+	case keep:
+		p = tasksWait
+	case alone, c.replaced:
+		p = sessionGoesOn
+	default:
+		s.doomed = true
+	}
+	s.mu.Unlock()
+	for _, h := range held {
+		h.release()
+	}
+	if !keep {
+		c.discardKept()
+	}
+	if oldest != nil {
+		s.endTasks(oldest)
+	}
+	return p
+}
+
+// giveUp ends the tasks that nobody has asked for in time, and the session with them
+// if it has no connection any more.
+func (s *session) giveUp(l *lostConn) {
+	s.mu.Lock()
+	if s.state != sessionActive || !slices.Contains(s.members.lost, l) {
+		s.mu.Unlock()
+		return
+	}
+	s.members.forget(l)
+	last := s.members.none()
+	s.mu.Unlock()
+	if last {
+		s.shut(fmt.Errorf("no connection has replaced the lost ones within %v (Time2Wait and Time2Retain)", s.retain()))
+		return
+	}
+	s.endTasks(l.c)
+}

@@ -1,0 +1,74 @@
+package iscsi
+
+// This file is about how a session is brought to its end.
+
+// end begins to end the session: nothing new is accepted and every task is
+// aborted. When the last one has ended, the nexus goes and done is closed. The
+// connections must be closed by the caller (see shut), or be closed already. It
+// may be called several times; the first cause counts.
+func (s *session) end(cause error) {
+	s.mu.Lock()
+	if s.state != sessionActive {
+		s.mu.Unlock()
+		return
+	}
+	s.setStateLocked(sessionEnding)
+	s.cause = cause
+	held := s.seq.close()
+	s.members.close()
+	var doomed []*task
+	s.tags.each(func(k *task) { doomed = append(doomed, k) })
+	calls := s.abortLocked(doomed, nil)
+	over := s.overLocked()
+	s.mu.Unlock()
+	for _, h := range held {
+		h.release()
+	}
+	calls.run()
+	if over {
+		s.finish()
+	}
+}
+
+// shut closes every connection at once and ends the session.
+func (s *session) shut(cause error) {
+	s.mu.Lock()
+	s.doomed = true
+	s.mu.Unlock()
+	for _, c := range s.connList() {
+		c.close(cause)
+	}
+	s.end(cause)
+}
+
+// dismiss ends the session like shut, but tells the initiator first: on each of its
+// connections, because those keep no order among each other and the end of one may
+// be all that is noticed otherwise. What is queued still goes out, within hangUpTime.
+func (s *session) dismiss(cause error) {
+	s.mu.Lock()
+	s.doomed = true
+	s.mu.Unlock()
+	for _, c := range s.connList() {
+		c.sessionDropped()
+		c.hangUp()
+	}
+	s.end(cause)
+}
+
+// orphaned ends a session whose only connection was to be replaced by one that
+// has failed.
+func (s *session) orphaned(err error) {
+	s.mu.Lock()
+	none := len(s.members.conns) == 0
+	s.mu.Unlock()
+	if none {
+		s.end(err)
+	}
+}
+
+// hangUp closes all connections of a session that has been logged out.
+func (s *session) hangUp() {
+	for _, c := range s.connList() {
+		c.hangUp()
+	}
+}

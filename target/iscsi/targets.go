@@ -1,0 +1,308 @@
+package iscsi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/internal/iscsi"
+	"softiser/target/internal/loglimit"
+	"softiser/target/portal"
+	"softiser/target/scsi"
+)
+
+// This file is what an administrator does to targets and their LUNs.
+
+// AddTarget adds a target with its LUNs. A LUN that cannot be added is an error
+// that names it; the target and the other LUNs are there all the same, so that
+// one bad volume does not take the rest with it.
+func (s *Frontend) AddTarget(t Target) error {
+	t.Name = iscsi.NormalizeName(t.Name)
+	if err := iscsi.CheckName(t.Name); err != nil {
+		return fmt.Errorf("target: %w", err)
+	}
+	if t.Session != nil {
+		p := *t.Session
+		if err := p.fill(); err != nil {
+			return fmt.Errorf("target %s: %w", t.Name, err)
+		}
+		t.Session = &p
+	}
+	for _, g := range t.Portals {
+		if !slices.ContainsFunc(s.cfg.Portals, func(p *portal.Portal) bool { return p.Config().Group == g }) {
+			return fmt.Errorf("target %s: there is no portal with group %d", t.Name, g)
+		}
+	}
+	luns := t.LUNs
+	t.LUNs = nil
+	n := &node{srv: s, cfg: t}
+	n.access.Store(&t)
+	var err error
+	if n.device, err = scsi.NewDevice(s.deviceConfig(&t)); err != nil {
+		return err
+	}
+
+	s.mu.Lock()
+	same := func(o *node) bool { return o.cfg.Name == t.Name }
+	if slices.ContainsFunc(s.nodes, same) {
+		s.mu.Unlock()
+		return fmt.Errorf("target %s: there is one of that name already", t.Name)
+	}
+	if slices.ContainsFunc(s.leaving, same) {
+		s.mu.Unlock()
+		return fmt.Errorf("target %s: one of that name has been removed, but its commands still hold their volumes; remove it again to wait for them", t.Name)
+	}
+	s.nodes = append(slices.Clip(s.nodes), n)
+	delete(s.removed, t.Name)
+	s.mu.Unlock()
+	s.log.Info("target added", zap.String("target", t.Name))
+
+	var errs []error
+	for _, l := range luns {
+		errs = append(errs, s.AddLUN(t.Name, l))
+	}
+	return errors.Join(errs...)
+}
+
+// deviceConfig describes the SCSI side of a target. Unless the configuration says
+// otherwise each portal group is a target port group with one port of the same
+// number, so that multipath software tells the paths apart.
+func (s *Frontend) deviceConfig(t *Target) scsi.Config {
+	name := t.Name
+	var faults sync.Map // of *loglimit.Limit, by LUN: a flood from one hides no other
+	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, ExplicitALUA: t.ExplicitALUA, StateDir: s.cfg.StateDir, Staging: s.cfg.Staging, Volumes: &s.volumes, Fault: func(lun uint16, err error) {
+		l, _ := faults.LoadOrStore(lun, &loglimit.Limit{Every: time.Second})
+		l.(*loglimit.Limit).Warn(s.log, "a volume failed a command", zap.String("target", name), zap.Uint16("lun", lun), zap.Error(err))
+	}}
+	if len(c.Groups) > 0 {
+		return c
+	}
+	n := node{cfg: *t}
+	for _, p := range s.cfg.Portals {
+		known := slices.ContainsFunc(c.Groups, func(g scsi.PortGroup) bool { return g.ID == p.Config().Group })
+		if n.offeredOn(p) && !known {
+			c.Groups = append(c.Groups, scsi.PortGroup{ID: p.Config().Group, Ports: []uint16{p.Config().Group}})
+		}
+	}
+	return c
+}
+
+// UpdateTarget changes who may log in to a target and what it is called: Alias,
+// Auth, ACL and Redirect are taken from t, the rest of it does not count. Sessions
+// that are there stay; the next login goes by the new rules.
+func (s *Frontend) UpdateTarget(t Target) error {
+	n, err := s.node(t.Name)
+	if err != nil {
+		return err
+	}
+	now := n.cfg
+	now.Alias, now.Auth, now.ACL, now.Redirect = t.Alias, t.Auth, t.ACL, t.Redirect
+	n.access.Store(&now)
+	s.log.Info("target updated", zap.String("target", n.cfg.Name))
+	return nil
+}
+
+// RemoveTarget ends the sessions of a target and takes it away. Volumes are
+// flushed. If ctx ends while commands still hold a volume, the target is gone for
+// initiators, and RemoveTarget may be called again to wait for the rest: only when it
+// returns something else than ctx's error may the volumes be closed.
+func (s *Frontend) RemoveTarget(ctx context.Context, name string) error {
+	n, err := s.leave(name)
+	if err != nil {
+		return err
+	}
+	for _, x := range s.sessionList(n) {
+		x.dismiss(errRemoved)
+		select {
+		case <-x.done:
+		case <-ctx.Done():
+			return fmt.Errorf("target %s: commands are still running: %w", n.cfg.Name, ctx.Err())
+		}
+	}
+	if err := n.device.Close(ctx); err != nil {
+		return fmt.Errorf("target %s: %w", n.cfg.Name, err)
+	}
+	err = errors.Join(n.flush(), n.unregister())
+	s.mu.Lock()
+	s.leaving = slices.DeleteFunc(s.leaving, func(x *node) bool { return x == n })
+	s.mu.Unlock()
+	s.log.Info("target removed", zap.String("target", n.cfg.Name))
+	return err
+}
+
+// leave takes a target out of the list of those that are served, if that has not
+// been done before.
+func (s *Frontend) leave(name string) (*node, error) {
+	name = iscsi.NormalizeName(name)
+	named := func(n *node) bool { return n.cfg.Name == name }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.IndexFunc(s.leaving, named); i >= 0 {
+		return s.leaving[i], nil
+	}
+	i := slices.IndexFunc(s.nodes, named)
+	if i < 0 {
+		return nil, fmt.Errorf("target: there is no target %s", name)
+	}
+	n := s.nodes[i]
+	n.gone = true
+	s.nodes = slices.Concat(s.nodes[:i], s.nodes[i+1:])
+	s.removed[n.cfg.Name] = n.access.Load().ACL
+	s.leaving = append(s.leaving, n)
+	return n, nil
+}
+
+// node finds a target by name.
+func (s *Frontend) node(name string) (*node, error) {
+	n, _, _ := s.lookup(name)
+	if n == nil {
+		return nil, fmt.Errorf("target: there is no target %s", strings.ToLower(name))
+	}
+	return n, nil
+}
+
+// AddLUN adds a volume to a target; initiators that are logged in are told.
+func (s *Frontend) AddLUN(target string, l LUN) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	i, taken := slices.BinarySearchFunc(n.luns, l.LUN, compareLUN)
+	if taken && n.luns[i].lu.Removed() {
+		n.mu.Unlock()
+		return fmt.Errorf("target %s: LUN %d has been removed, but its commands still hold volume %s; remove it again to wait for them", n.cfg.Name, l.LUN, n.luns[i].Name)
+	}
+	lu, err := n.device.AddLUN(l.LUConfig)
+	if err != nil {
+		n.mu.Unlock()
+		return err
+	}
+	e := lunEntry{LUN: l, lu: lu}
+	e.release, err = s.registerMemory(l.Volume)
+	n.luns = slices.Insert(n.luns, i, e)
+	n.mu.Unlock()
+	if err != nil {
+		// Its data travels all the same, under the key for any local memory.
+		s.log.Warn("the volume's memory could not be registered", zap.String("volume", l.Name), zap.Error(err))
+	}
+	s.log.Info("LUN added", zap.String("target", n.cfg.Name), zap.Uint16("lun", l.LUN), zap.String("volume", l.Name))
+	n.reportLUNs()
+	return nil
+}
+
+// registerMemory makes the mapping of a volume an RDMA memory region: O(1), and
+// no page is pinned or touched.
+func (s *Frontend) registerMemory(v blockdev.Device) (release func() error, err error) {
+	m, ok := v.(blockdev.Mapped)
+	if !ok || s.rdma == nil {
+		return nil, nil
+	}
+	mem := m.Mapping()
+	if len(mem) == 0 {
+		return nil, nil
+	}
+	return s.rdma.Register(mem)
+}
+
+// RemoveLUN takes a volume away from a target, under load if need be: new
+// commands find no such unit, and when RemoveLUN returns without an error
+// nothing uses the volume any more, so that its owner may close it.
+func (s *Frontend) RemoveLUN(ctx context.Context, target string, number uint16) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	e, err := n.lun(number)
+	if err != nil {
+		return err
+	}
+	// When the time was over at the last attempt, only waiting is left.
+	if removed, err := e.lu.Drain(ctx); err != nil {
+		return err
+	} else if !removed {
+		if err := n.device.RemoveLUN(ctx, number); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	n.luns = slices.DeleteFunc(n.luns, func(x lunEntry) bool { return x.lu == e.lu })
+	n.mu.Unlock()
+	s.log.Info("LUN removed", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.String("volume", e.Name))
+	n.reportLUNs()
+	return errors.Join(e.flush(n), e.unregister())
+}
+
+// ResizeLUN changes the size of a volume that supports it, bytes. Every
+// initiator is told by a unit attention.
+func (s *Frontend) ResizeLUN(target string, number uint16, size int64) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	e, err := n.lun(number)
+	if err != nil {
+		return err
+	}
+	r, ok := e.Volume.(blockdev.Resizer)
+	if !ok {
+		return fmt.Errorf("target %s LUN %d: resize: %w", n.cfg.Name, number, blockdev.ErrNotSupported)
+	}
+	if err := r.Resize(size); err != nil {
+		return fmt.Errorf("target %s LUN %d: resize to %d bytes: %w", n.cfg.Name, number, size, err)
+	}
+	s.log.Info("LUN resized", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.Int64("bytes", size))
+	return nil
+}
+
+// SetQoS changes the rate limits of a LUN; commands that wait go on under the new ones.
+func (s *Frontend) SetQoS(target string, number uint16, q scsi.QoS) error {
+	return s.tune(target, number, func(lu *scsi.LU) { lu.SetQoS(q) })
+}
+
+// SetWorkers changes how many commands of a LUN may wait for its volume at once.
+func (s *Frontend) SetWorkers(target string, number uint16, workers int) error {
+	return s.tune(target, number, func(lu *scsi.LU) { lu.SetWorkers(workers) })
+}
+
+func (s *Frontend) tune(target string, number uint16, f func(*scsi.LU)) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	e, err := n.lun(number)
+	if err == nil {
+		f(e.lu)
+	}
+	return err
+}
+
+// SetAccessState changes the asymmetric access state (ALUA) of a LUN through one
+// portal group. Initiators are told by a unit attention.
+func (s *Frontend) SetAccessState(target string, number, group uint16, state scsi.AccessState) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	if err := n.device.SetAccessState(number, group, state); err != nil {
+		return err
+	}
+	s.log.Info("access state changed", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.Uint16("group", group), zap.Stringer("state", state))
+	return nil
+}
+
+// reportLUNs tells every initiator that the set of logical units has changed.
+func (n *node) reportLUNs() {
+	for _, x := range n.srv.sessionList(n) {
+		if c := x.speaker(); c != nil {
+			c.reportLUNs()
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package iscsi
+
+import (
+	"io"
+
+	"softiser/internal/iscsi"
+)
+
+// This file has the up-calls of the datamover that bring no PDU (iscsi.Upper).
+
+// DataCompletionNotify implements iscsi.Upper.
+func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
+	k := x.User.(*task)
+	var (
+		told bool // of the end of its DataOut
+		err  error
+	)
+	k.sess.mu.Lock()
+	if x == &k.in.x {
+		k.putDoneLocked()
+	} else {
+		told, err = k.getDoneLocked()
+		told = told && k.state != taskEnded
+	}
+	done := k.doneLocked()
+	k.sess.mu.Unlock()
+	if done {
+		k.settle()
+	}
+	if told {
+		k.scsi.DataOutDone(err)
+	}
+}
+
+// ConnectionTerminateNotify implements iscsi.Upper.
+func (c *conn) ConnectionTerminateNotify(err error) {
+	was := c.state.get()
+	c.state.advance(connClosed)
+	c.acked(func(ackWait) bool { return true }) // none will come
+	c.timer.Stop()
+	c.place.Done()
+	if c.sess != nil {
+		if was == connFull && (err == nil || err == io.EOF) {
+			err = errNoLogout
+		}
+		c.sess.leave(c, err, was)
+	} else {
+		c.loginEnded(err)
+	}
+	c.srv.dropConn(c)
+	close(c.ended)
+}

@@ -10,6 +10,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
+	"softiser/rdma"
 )
 
 // Transport chooses how PDUs and data travel.
@@ -62,50 +63,24 @@ type Auth struct {
 }
 
 // CRCMode says what iSER asks of the MPA CRC, the only end-to-end check there.
-type CRCMode uint8
+type CRCMode = rdma.CRCMode
 
 // CRC modes.
 const (
-	CRCRequired CRCMode = iota // the connection fails without it
-	CRCOffered                 // used when the peer wants it
-	CRCOff
+	CRCRequired CRCMode = rdma.CRCRequired // the connection fails without it
+	CRCOffered  CRCMode = rdma.CRCOffered  // used when the peer wants it
+	CRCOff      CRCMode = rdma.CRCOff      // the connection fails when the peer wants it
 )
 
-// ParseCRCMode reads "required", "offered" or "off".
-func ParseCRCMode(s string) (CRCMode, error) {
-	for m := CRCRequired; m <= CRCOff; m++ {
-		if s == m.String() {
-			return m, nil
-		}
-	}
-	return 0, fmt.Errorf("crc mode %q: want required, offered or off", s)
-}
-
-// String returns the name that ParseCRCMode reads.
-func (m CRCMode) String() string { return [...]string{"required", "offered", "off"}[m] }
-
 // ZerocopyMode says when iSER sends large payloads with MSG_ZEROCOPY.
-type ZerocopyMode uint8
+type ZerocopyMode = rdma.ZerocopyMode
 
 // Zerocopy modes.
 const (
-	ZerocopyAuto ZerocopyMode = iota // until the kernel reports that it copied all the same
-	ZerocopyOn
-	ZerocopyOff
+	ZerocopyAuto ZerocopyMode = rdma.ZerocopyAuto // until the kernel reports that it copied all the same
+	ZerocopyOn   ZerocopyMode = rdma.ZerocopyOn
+	ZerocopyOff  ZerocopyMode = rdma.ZerocopyOff
 )
-
-// ParseZerocopyMode reads "auto", "on" or "off".
-func ParseZerocopyMode(s string) (ZerocopyMode, error) {
-	for m := ZerocopyAuto; m <= ZerocopyOff; m++ {
-		if s == m.String() {
-			return m, nil
-		}
-	}
-	return 0, fmt.Errorf("zerocopy mode %q: want auto, on or off", s)
-}
-
-// String returns the name that ParseZerocopyMode reads.
-func (m ZerocopyMode) String() string { return [...]string{"auto", "on", "off"}[m] }
 
 // Config says which target to log in to and how. The zero value of every field
 // but Address and TargetName is a documented default; Dial works on a copy.
@@ -133,10 +108,10 @@ type Config struct {
 	StreamLogin bool
 	CRC         CRCMode // iSER
 	// BusyPoll is how long iSER spins for the next PDU before it sleeps. 0: for a few
-	// microseconds while the target answers single commands at once; negative: never.
+	// microseconds while the target answers single commands at once (rdma.BusyPollAuto); rdma.BusyPollOff: never.
 	BusyPoll  time.Duration
 	MaxFPDU   int          // iSER: largest FPDU, bytes; 0: the path's MSS
-	Zerocopy  ZerocopyMode // iSER
+	Zerocopy  ZerocopyMode // iSER; 0: ZerocopyAuto
 	LargeFPDU bool         // iSER: offer frames above the path's MSS, up to 64 KiB
 	// Congestion names the TCP congestion control. "auto" or "": reno when the
 	// target is on this host, because pacing ones (bbr) halve the throughput over

@@ -1,6 +1,7 @@
 package initiator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,23 +104,9 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 	}
 	c := t.cfg
 	p := rdma.ConnParams{
-		BusyPoll: max(c.BusyPoll, 0), MPA: rdma.MPAParams{MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU}, Congestion: c.Congestion,
+		CRC: c.CRC, Zerocopy: cmp.Or(c.Zerocopy, rdma.ZerocopyAuto), BusyPoll: cmp.Or(c.BusyPoll, rdma.BusyPollAuto),
+		MPA: rdma.MPAParams{MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU}, Congestion: c.Congestion,
 		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Timeout: c.LoginTimeout,
-	}
-	if c.BusyPoll == 0 {
-		p.BusyPoll = rdma.BusyPollAuto
-	}
-	switch c.CRC {
-	case CRCOffered:
-		p.CRC = rdma.CRCOffered
-	case CRCOff:
-		p.CRC = rdma.CRCOff
-	}
-	switch c.Zerocopy {
-	case ZerocopyAuto:
-		p.Zerocopy = rdma.ZerocopyAuto
-	case ZerocopyOn:
-		p.Zerocopy = rdma.ZerocopyOn
 	}
 	if c.FallbackTCP {
 		p.Timeout = min(p.Timeout, fallbackTimeout)

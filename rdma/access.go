@@ -7,16 +7,16 @@ type Access uint8
 
 // Access rights. Local reading is always allowed.
 const (
-	AccessLocalWrite   = Access(mem.LocalWrite)
-	AccessRemoteRead   = Access(mem.RemoteRead)
-	AccessRemoteWrite  = Access(mem.RemoteWrite)
-	AccessRemoteAtomic = Access(mem.RemoteAtomic)
+	AccessLocalWrite   Access = Access(mem.LocalWrite)
+	AccessRemoteRead   Access = Access(mem.RemoteRead)
+	AccessRemoteWrite  Access = Access(mem.RemoteWrite)
+	AccessRemoteAtomic Access = Access(mem.RemoteAtomic)
 	// AccessZeroBased makes the tagged offset of the first byte 0 instead of its
 	// virtual address.
-	AccessZeroBased = Access(mem.ZeroBased)
+	AccessZeroBased Access = Access(mem.ZeroBased)
 	// AccessScratch says that what the memory holds is undefined until the window
 	// is invalidated: on their way, other bytes that the peer sent may pass through
 	// it. It lets the engine take many payloads in one system call.
 	// It goes with AccessRemoteWrite on windows.
-	AccessScratch = Access(mem.Scratch)
+	AccessScratch Access = Access(mem.Scratch)
 )

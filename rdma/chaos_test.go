@@ -42,7 +42,7 @@ func chaos(t *testing.T, seed uint64) {
 			}
 		}
 	}
-	p := rdma.ConnParams{Zerocopy: rdma.ZerocopyMode(rng.IntN(3)), MPA: rdma.MPAParams{P2P: rdma.P2PWrite}}
+	p := rdma.ConnParams{Zerocopy: rdma.ZerocopyMode(rng.IntN(4)), MPA: rdma.MPAParams{P2P: rdma.P2PWrite}}
 	a, b := rdmatest.NewPair(t, &rdmatest.Options{Client: p, Server: rdma.ConnParams{Zerocopy: p.Zerocopy}, Handlers: [2]func(*rdma.CQ){handler(), handler()}})
 	ends := []*rdmatest.End{a, b}
 	mem := [2][]byte{make([]byte, 256<<10), make([]byte, 256<<10)}

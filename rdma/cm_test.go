@@ -412,3 +412,25 @@ func TestBothInitiators(t *testing.T) {
 		t.Errorf("neither says why: %v, %v", err, err2)
 	}
 }
+
+// Settings have one set of words, and a word stays itself.
+func TestWordsOfSettings(t *testing.T) {
+	for _, m := range []rdma.CRCMode{rdma.CRCRequired, rdma.CRCOffered, rdma.CRCOff} {
+		if got, err := rdma.ParseCRCMode(m.String()); err != nil || got != m {
+			t.Errorf("%v reads as %v, %v", m, got, err)
+		}
+	}
+	for _, m := range []rdma.ZerocopyMode{rdma.ZerocopyOff, rdma.ZerocopyAuto, rdma.ZerocopyOn} {
+		if got, err := rdma.ParseZerocopyMode(m.String()); err != nil || got != m {
+			t.Errorf("%v reads as %v, %v", m, got, err)
+		}
+	}
+	for _, s := range []string{"", "maybe", "default", "Off"} {
+		if m, err := rdma.ParseCRCMode(s); err == nil {
+			t.Errorf("%q is CRC mode %v", s, m)
+		}
+		if m, err := rdma.ParseZerocopyMode(s); err == nil {
+			t.Errorf("%q is zerocopy mode %v", s, m)
+		}
+	}
+}

@@ -17,10 +17,13 @@ type CRCMode = mpa.CRCMode
 
 // CRC modes.
 const (
-	CRCRequired = mpa.CRCRequired // default
-	CRCOffered  = mpa.CRCOffered  // follow the peer
-	CRCOff      = mpa.CRCOff      // refuse a peer that wants it
+	CRCRequired CRCMode = mpa.CRCRequired // default
+	CRCOffered  CRCMode = mpa.CRCOffered  // follow the peer
+	CRCOff      CRCMode = mpa.CRCOff      // refuse a peer that wants it
 )
+
+// ParseCRCMode reads "required", "offered" or "off".
+func ParseCRCMode(s string) (CRCMode, error) { return mpa.ParseCRCMode(s) }
 
 // P2PMode is the set of message kinds with which the initiator may open a
 // peer-to-peer connection (RFC 6581 §9): one in which the responder may be the
@@ -31,9 +34,9 @@ type P2PMode = mpa.RTR
 // responder still grants what the initiator asks for.
 const (
 	P2POff   P2PMode = 0
-	P2PSend          = mpa.RTRSend
-	P2PWrite         = mpa.RTRWrite
-	P2PRead          = mpa.RTRRead
+	P2PSend  P2PMode = mpa.RTRSend
+	P2PWrite P2PMode = mpa.RTRWrite
+	P2PRead  P2PMode = mpa.RTRRead
 )
 
 // ZerocopyMode says whether payload leaves by MSG_ZEROCOPY: from the memory of the
@@ -41,16 +44,23 @@ const (
 // links; over loopback the kernel copies anyway, later and at a higher price.
 type ZerocopyMode = iwarp.ZerocopyMode
 
-// Modes.
+// Modes. The zero value is the default of the setting it stands in.
 const (
-	ZerocopyOff  = iwarp.ZerocopyOff
-	ZerocopyAuto = iwarp.ZerocopyAuto // until the kernel reports that it copied, or runs out of room
-	ZerocopyOn   = iwarp.ZerocopyOn   // always, for payloads of ZerocopyMin bytes and more
+	ZerocopyOff  ZerocopyMode = iwarp.ZerocopyOff
+	ZerocopyAuto ZerocopyMode = iwarp.ZerocopyAuto // until the kernel reports that it copied, or runs out of room
+	ZerocopyOn   ZerocopyMode = iwarp.ZerocopyOn   // always, for payloads of ZerocopyMin bytes and more
 )
 
-// BusyPollAuto is the ConnParams.BusyPoll that looks longer only where that pays:
-// while the peer answers at once.
-const BusyPollAuto = iwarp.BusyPollAuto
+// ParseZerocopyMode reads "auto", "on" or "off".
+func ParseZerocopyMode(s string) (ZerocopyMode, error) { return iwarp.ParseZerocopyMode(s) }
+
+// Values of a busy-poll setting, ConnParams.BusyPoll and others, that are no durations.
+const (
+	// BusyPollOff never spins.
+	BusyPollOff time.Duration = iwarp.BusyPollOff
+	// BusyPollAuto spins only where that pays: while the peer answers at once.
+	BusyPollAuto time.Duration = iwarp.BusyPollAuto
+)
 
 // ConnParams are a side's wishes for one connection. nil or zero fields mean the
 // default beside them.
@@ -61,9 +71,10 @@ type ConnParams struct {
 	CRC         CRCMode
 	// BusyPoll is how long the receiver spins on an empty socket before it sleeps;
 	// it costs a core while traffic flows. After silence it sleeps all the same.
-	// BusyPollAuto spins where that saves more than it costs.
+	// BusyPollAuto spins where that saves more than it costs; 0 means BusyPollOff.
 	BusyPoll time.Duration
-	// Zerocopy sends payloads of ZerocopyMin bytes (64 KiB) and more by reference.
+	// Zerocopy sends payloads of ZerocopyMin bytes (64 KiB) and more by reference;
+	// the default is off.
 	Zerocopy    ZerocopyMode
 	ZerocopyMin int
 	// SndBuf, RcvBuf fix the sizes of the socket buffers; 0: automatic.

@@ -19,11 +19,11 @@ type QPState = verbs.State
 
 // States.
 const (
-	StateIdle      = verbs.StateIdle
-	StateRTS       = verbs.StateRTS
-	StateClosing   = verbs.StateClosing
-	StateTerminate = verbs.StateTerminate
-	StateError     = verbs.StateError
+	StateIdle      QPState = verbs.StateIdle
+	StateRTS       QPState = verbs.StateRTS
+	StateClosing   QPState = verbs.StateClosing
+	StateTerminate QPState = verbs.StateTerminate
+	StateError     QPState = verbs.StateError
 )
 
 // Event is something that happens to a queue pair other than a completion.
@@ -31,7 +31,7 @@ type Event = verbs.Event
 
 // Events.
 const (
-	EventEstablished  = verbs.EventEstablished  // responder: the first FPDU has arrived
-	EventDisconnected = verbs.EventDisconnected // the connection has ended and everything is flushed
-	EventSRQLimit     = verbs.EventSRQLimit     // fewer buffers than armed are left in the shared receive queue
+	EventEstablished  Event = verbs.EventEstablished  // responder: the first FPDU has arrived
+	EventDisconnected Event = verbs.EventDisconnected // the connection has ended and everything is flushed
+	EventSRQLimit     Event = verbs.EventSRQLimit     // fewer buffers than armed are left in the shared receive queue
 )

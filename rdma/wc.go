@@ -7,18 +7,18 @@ type WCStatus = verbs.Status
 
 // Outcomes.
 const (
-	StatusSuccess         = verbs.StatusSuccess
-	StatusFlushed         = verbs.StatusFlushed         // the queue pair ended before the request could run or finish
-	StatusLocalLength     = verbs.StatusLocalLength     // the message does not fit the buffer or the limits
-	StatusLocalProtection = verbs.StatusLocalProtection // an SGE lies outside the region that its key names
-	StatusLocalFault      = verbs.StatusLocalFault      // local memory could not be touched (truncated or failing mapping)
-	StatusRemoteAccess    = verbs.StatusRemoteAccess    // the peer refused: STag, bounds or rights
-	StatusRemoteInvalid   = verbs.StatusRemoteInvalid   // the peer refused the request as malformed or too long
-	StatusRemoteOp        = verbs.StatusRemoteOp        // the peer failed
-	StatusInvalidated     = verbs.StatusInvalidated     // bind or invalidation refused
-	StatusDiscarded       = verbs.StatusDiscarded       // a Read that DiscardRead took the memory from has ended
-	StatusFatal           = verbs.StatusFatal           // the connection failed while the request was running
-	StatusUnsupported     = verbs.StatusUnsupported     // the peer does not know the operation (RFC 7306)
+	StatusSuccess         WCStatus = verbs.StatusSuccess
+	StatusFlushed         WCStatus = verbs.StatusFlushed         // the queue pair ended before the request could run or finish
+	StatusLocalLength     WCStatus = verbs.StatusLocalLength     // the message does not fit the buffer or the limits
+	StatusLocalProtection WCStatus = verbs.StatusLocalProtection // an SGE lies outside the region that its key names
+	StatusLocalFault      WCStatus = verbs.StatusLocalFault      // local memory could not be touched (truncated or failing mapping)
+	StatusRemoteAccess    WCStatus = verbs.StatusRemoteAccess    // the peer refused: STag, bounds or rights
+	StatusRemoteInvalid   WCStatus = verbs.StatusRemoteInvalid   // the peer refused the request as malformed or too long
+	StatusRemoteOp        WCStatus = verbs.StatusRemoteOp        // the peer failed
+	StatusInvalidated     WCStatus = verbs.StatusInvalidated     // bind or invalidation refused
+	StatusDiscarded       WCStatus = verbs.StatusDiscarded       // a Read that DiscardRead took the memory from has ended
+	StatusFatal           WCStatus = verbs.StatusFatal           // the connection failed while the request was running
+	StatusUnsupported     WCStatus = verbs.StatusUnsupported     // the peer does not know the operation (RFC 7306)
 )
 
 // WCOpcode says which kind of work request has completed.
@@ -26,17 +26,17 @@ type WCOpcode = verbs.WCOpcode
 
 // Kinds of completion.
 const (
-	WCSend     = verbs.WCSend
-	WCWrite    = verbs.WCWrite
-	WCRead     = verbs.WCRead
-	WCFetchAdd = verbs.WCFetchAdd
-	WCCmpSwap  = verbs.WCCmpSwap
-	WCImm      = verbs.WCImm
-	WCLocalInv = verbs.WCLocalInv
-	WCRegMR    = verbs.WCRegMR
-	WCBindMW   = verbs.WCBindMW
-	WCRecv     = verbs.WCRecv
-	WCRecvImm  = verbs.WCRecvImm // Immediate Data has consumed a receive buffer
+	WCSend     WCOpcode = verbs.WCSend
+	WCWrite    WCOpcode = verbs.WCWrite
+	WCRead     WCOpcode = verbs.WCRead
+	WCFetchAdd WCOpcode = verbs.WCFetchAdd
+	WCCmpSwap  WCOpcode = verbs.WCCmpSwap
+	WCImm      WCOpcode = verbs.WCImm
+	WCLocalInv WCOpcode = verbs.WCLocalInv
+	WCRegMR    WCOpcode = verbs.WCRegMR
+	WCBindMW   WCOpcode = verbs.WCBindMW
+	WCRecv     WCOpcode = verbs.WCRecv
+	WCRecvImm  WCOpcode = verbs.WCRecvImm // Immediate Data has consumed a receive buffer
 )
 
 // WCFlags tell more about a receive completion.
@@ -44,9 +44,9 @@ type WCFlags = verbs.WCFlags
 
 // Flags.
 const (
-	WCWithInv   = verbs.WCWithInv   // InvSTag has been invalidated by the message
-	WCSolicited = verbs.WCSolicited // the peer asked for a solicited event
-	WCWithImm   = verbs.WCWithImm   // Imm is valid
+	WCWithInv   WCFlags = verbs.WCWithInv   // InvSTag has been invalidated by the message
+	WCSolicited WCFlags = verbs.WCSolicited // the peer asked for a solicited event
+	WCWithImm   WCFlags = verbs.WCWithImm   // Imm is valid
 )
 
 // WC is a work completion. When Status is not success, only ID, QP, Status and

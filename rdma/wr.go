@@ -7,17 +7,17 @@ type Opcode = verbs.Opcode
 
 // Operations of the send queue.
 const (
-	OpSend     = verbs.OpSend
-	OpSendInv  = verbs.OpSendInv  // Send that also invalidates InvSTag at the peer
-	OpWrite    = verbs.OpWrite    // RDMA Write of SGL to Remote
-	OpWriteImm = verbs.OpWriteImm // OpWrite, then Imm to the peer's receive queue (RFC 7306; see Extensions)
-	OpRead     = verbs.OpRead     // RDMA Read of Remote into SGL
-	OpFetchAdd = verbs.OpFetchAdd // 8 bytes at Remote += Add; the old value goes to SGL (RFC 7306)
-	OpCmpSwap  = verbs.OpCmpSwap  // 8 bytes at Remote become Swap if they are Compare; old value to SGL
-	OpImm      = verbs.OpImm      // 8 bytes of immediate data to the peer's receive queue (RFC 7306)
-	OpLocalInv = verbs.OpLocalInv // invalidate InvSTag of this end
-	OpRegMR    = verbs.OpRegMR    // aim MR at SGL with Access under the key Key
-	OpBindMW   = verbs.OpBindMW   // bind Window over SGL with Access for this queue pair
+	OpSend     Opcode = verbs.OpSend
+	OpSendInv  Opcode = verbs.OpSendInv  // Send that also invalidates InvSTag at the peer
+	OpWrite    Opcode = verbs.OpWrite    // RDMA Write of SGL to Remote
+	OpWriteImm Opcode = verbs.OpWriteImm // OpWrite, then Imm to the peer's receive queue (RFC 7306; see Extensions)
+	OpRead     Opcode = verbs.OpRead     // RDMA Read of Remote into SGL
+	OpFetchAdd Opcode = verbs.OpFetchAdd // 8 bytes at Remote += Add; the old value goes to SGL (RFC 7306)
+	OpCmpSwap  Opcode = verbs.OpCmpSwap  // 8 bytes at Remote become Swap if they are Compare; old value to SGL
+	OpImm      Opcode = verbs.OpImm      // 8 bytes of immediate data to the peer's receive queue (RFC 7306)
+	OpLocalInv Opcode = verbs.OpLocalInv // invalidate InvSTag of this end
+	OpRegMR    Opcode = verbs.OpRegMR    // aim MR at SGL with Access under the key Key
+	OpBindMW   Opcode = verbs.OpBindMW   // bind Window over SGL with Access for this queue pair
 )
 
 // SendFlags modify a work request of the send queue.
@@ -27,15 +27,15 @@ type SendFlags = verbs.SendFlags
 const (
 	// FlagSignaled asks for a completion. Without it, and without
 	// QPConfig.SignalAll, only failure is reported.
-	FlagSignaled = verbs.FlagSignaled
+	FlagSignaled SendFlags = verbs.FlagSignaled
 	// FlagSolicited asks the peer for an event (Send, SendInv, Imm, WriteImm).
-	FlagSolicited = verbs.FlagSolicited
+	FlagSolicited SendFlags = verbs.FlagSolicited
 	// FlagFence starts the request only when all earlier Reads and atomics of the
 	// queue pair have completed.
-	FlagFence = verbs.FlagFence
+	FlagFence SendFlags = verbs.FlagFence
 	// FlagInline copies the data when the request is queued: the memory may be
 	// reused at once and needs no key. Up to QPConfig.MaxInline bytes.
-	FlagInline = verbs.FlagInline
+	FlagInline SendFlags = verbs.FlagInline
 )
 
 // SGE is a piece of local memory.

@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/blockdev"
+	"softiser/rdma"
 	"softiser/target/iscsi"
 	"softiser/target/portal"
 )
@@ -16,8 +17,8 @@ const DefaultPort = portal.DefaultPort
 // What listens, and what its packages define, under the names that a program needs.
 type (
 	Portal       = portal.Config
-	CRCMode      = portal.CRCMode
-	ZerocopyMode = portal.ZerocopyMode
+	CRCMode      = rdma.CRCMode
+	ZerocopyMode = rdma.ZerocopyMode
 
 	Target        = iscsi.Target
 	LUN           = iscsi.LUN
@@ -31,12 +32,12 @@ type (
 
 // CRC and zerocopy modes of a portal.
 const (
-	CRCRequired  = portal.CRCRequired
-	CRCOffered   = portal.CRCOffered
-	CRCOff       = portal.CRCOff
-	ZerocopyAuto = portal.ZerocopyAuto
-	ZerocopyOff  = portal.ZerocopyOff
-	ZerocopyOn   = portal.ZerocopyOn
+	CRCRequired  = rdma.CRCRequired
+	CRCOffered   = rdma.CRCOffered
+	CRCOff       = rdma.CRCOff
+	ZerocopyAuto = rdma.ZerocopyAuto
+	ZerocopyOff  = rdma.ZerocopyOff
+	ZerocopyOn   = rdma.ZerocopyOn
 )
 
 // ErrServerClosed is returned by Serve after Shutdown.

@@ -11,6 +11,7 @@ import (
 
 	"softiser/config"
 	"softiser/internal/iscsi"
+	"softiser/rdma"
 	"softiser/target"
 	"softiser/target/scsi"
 )
@@ -222,9 +223,9 @@ func busyPoll(s string) time.Duration {
 	us, err := strconv.Atoi(s)
 	switch {
 	case err != nil:
-		return 0 // auto
+		return rdma.BusyPollAuto
 	case us == 0:
-		return -1
+		return rdma.BusyPollOff
 	}
 	return time.Duration(us) * time.Microsecond
 }

@@ -19,6 +19,7 @@ import (
 	"softiser/internal/await"
 	"softiser/internal/leaktest"
 	"softiser/internal/loopback"
+	"softiser/rdma"
 	"softiser/target"
 )
 
@@ -327,7 +328,7 @@ func TestExamplesBuild(t *testing.T) {
 }
 
 func TestBusyPoll(t *testing.T) {
-	for in, want := range map[string]time.Duration{"auto": 0, "0": -1, "50": 50 * time.Microsecond} {
+	for in, want := range map[string]time.Duration{"auto": rdma.BusyPollAuto, "0": rdma.BusyPollOff, "50": 50 * time.Microsecond} {
 		if got := busyPoll(in); got != want {
 			t.Errorf("busy_poll_us %s: %v, want %v", in, got, want)
 		}

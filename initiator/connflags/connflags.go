@@ -15,6 +15,7 @@ import (
 
 	"softiser/initiator"
 	"softiser/internal/sizeflag"
+	"softiser/rdma"
 )
 
 // Environment variables that supply credentials when neither URL nor options
@@ -121,12 +122,12 @@ func (o *Options) Apply(c *initiator.Config) error {
 			return err
 		}
 	}
-	crc, err := initiator.ParseCRCMode(o.CRC)
+	crc, err := rdma.ParseCRCMode(o.CRC)
 	if err != nil {
 		return fmt.Errorf("--crc: %w", err)
 	}
 	c.CRC = crc
-	if c.Zerocopy, err = initiator.ParseZerocopyMode(o.Zerocopy); err != nil {
+	if c.Zerocopy, err = rdma.ParseZerocopyMode(o.Zerocopy); err != nil {
 		return fmt.Errorf("--zerocopy: %w", err)
 	}
 	if c.BusyPoll, err = busyPoll(o.BusyPoll); err != nil {
@@ -216,14 +217,14 @@ func first(s ...string) string {
 // busyPoll reads --busy-poll as Config.BusyPoll has it.
 func busyPoll(s string) (time.Duration, error) {
 	if s == "auto" {
-		return 0, nil
+		return rdma.BusyPollAuto, nil
 	}
 	d, err := time.ParseDuration(s)
 	switch {
 	case err != nil || d < 0:
 		return 0, fmt.Errorf("--busy-poll %q: want auto, 0 for never, or a time such as 50us", s)
 	case d == 0:
-		return -1, nil
+		return rdma.BusyPollOff, nil
 	}
 	return d, nil
 }

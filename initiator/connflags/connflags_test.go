@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"softiser/rdma"
 )
 
 func TestSecret(t *testing.T) {
@@ -40,7 +42,7 @@ func TestSecret(t *testing.T) {
 }
 
 func TestBusyPoll(t *testing.T) {
-	for in, want := range map[string]time.Duration{"auto": 0, "0": -1, "0s": -1, "50us": 50 * time.Microsecond} {
+	for in, want := range map[string]time.Duration{"auto": rdma.BusyPollAuto, "0": rdma.BusyPollOff, "0s": rdma.BusyPollOff, "50us": 50 * time.Microsecond} {
 		if got, err := busyPoll(in); err != nil || got != want {
 			t.Errorf("%q: %v, %v, want %v", in, got, err, want)
 		}

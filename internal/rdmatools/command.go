@@ -57,14 +57,9 @@ func (t *transport) flags(cmd *cobra.Command) {
 // params turns the flags into connection parameters.
 func (t *transport) params() (rdma.ConnParams, error) {
 	p := rdma.ConnParams{MPA: rdma.MPAParams{GSO: t.gso, Rev: t.rev}, BusyPoll: t.busyPoll.d, Congestion: t.congestion}
-	switch t.crc {
-	case "required":
-	case "offered":
-		p.CRC = rdma.CRCOffered
-	case "off":
-		p.CRC = rdma.CRCOff
-	default:
-		return p, usage.Errorf("--crc %q: want required, offered or off", t.crc)
+	var err error
+	if p.CRC, err = rdma.ParseCRCMode(t.crc); err != nil {
+		return p, usage.Errorf("--crc: %v", err)
 	}
 	if t.p2p {
 		p.MPA.P2P = rdma.P2PWrite | rdma.P2PRead

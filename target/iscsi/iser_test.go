@@ -359,7 +359,7 @@ func TestISERAbort(t *testing.T) {
 
 func TestISERSettings(t *testing.T) {
 	s := serve(t, func(c *serverConfig, _ *Target) {
-		c.Portals = []portal.Config{{Listen: "127.0.0.1:0", CRC: portal.CRCOff}, {Listen: "127.0.0.1:0", NoISER: true}, {Listen: "127.0.0.1:0", LargeFPDU: true, BusyPoll: 20 * time.Microsecond}}
+		c.Portals = []portal.Config{{Listen: "127.0.0.1:0", CRC: rdma.CRCOff}, {Listen: "127.0.0.1:0", NoISER: true}, {Listen: "127.0.0.1:0", LargeFPDU: true, BusyPoll: 20 * time.Microsecond}}
 	})
 	m := s.connect(portal.RDMA, iser.ConnConfig{RDMA: rdma.ConnParams{CRC: rdma.CRCOffered}})
 	m.login()

@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"strings"
@@ -36,11 +37,13 @@ type Config struct {
 	// negotiates RDMAExtensions=Yes turns into an RDMA connection.
 	StreamLogin bool
 
-	CRC CRCMode // MPA CRC of RDMA connections
+	// CRC is how strongly the portal insists on the MPA CRC (RFC 5044 §4.4); iSCSI
+	// digests do not exist over iSER, and the default is that it is required.
+	CRC rdma.CRCMode
 	// LargeFPDU accepts frames above the path's segment size when the initiator
 	// offers them (never beyond 64 KiB).
 	LargeFPDU bool
-	Zerocopy  ZerocopyMode
+	Zerocopy  rdma.ZerocopyMode // of large payloads; 0: ZerocopyAuto
 
 	// CongestionControl names the TCP congestion control. "auto" or "": reno for
 	// initiators on this host, because pacing ones (bbr) halve the throughput over
@@ -51,32 +54,12 @@ type Config struct {
 	SendBuffer, RecvBuffer int
 	// BusyPoll is how long a receiver spins before it sleeps. 0: over iSER for a few
 	// microseconds while an initiator has single commands answered one after the
-	// other; negative: never.
+	// other (rdma.BusyPollAuto); rdma.BusyPollOff: never.
 	BusyPoll time.Duration
 }
 
 // MaxReads bounds the RDMA Reads of a connection that are outstanding at once.
 const MaxReads = 256
-
-// CRCMode says how strongly a portal insists on the MPA CRC (RFC 5044 §4.4).
-type CRCMode uint8
-
-// CRC modes of a portal.
-const (
-	CRCRequired CRCMode = iota // always on: iSCSI digests do not exist over iSER
-	CRCOffered                 // on when the initiator asks for it
-	CRCOff                     // off; an initiator that insists is refused
-)
-
-// ZerocopyMode says when payload is sent with MSG_ZEROCOPY.
-type ZerocopyMode uint8
-
-// Zerocopy modes of a portal.
-const (
-	ZerocopyAuto ZerocopyMode = iota // for large payloads, until the kernel reports that it copied
-	ZerocopyOff
-	ZerocopyOn
-)
 
 // fill sets defaults and checks what can be checked without listening.
 func (c *Config) fill() error {
@@ -110,25 +93,9 @@ func (c *Config) fill() error {
 
 // RDMA returns what the portal asks of an RDMA connection.
 func (c *Config) RDMA() rdma.ConnParams {
-	p := rdma.ConnParams{
-		IRD: c.IRD, ORD: c.ORD,
-		MPA: rdma.MPAParams{GSO: c.LargeFPDU}, BusyPoll: max(c.BusyPoll, 0),
+	return rdma.ConnParams{
+		IRD: c.IRD, ORD: c.ORD, CRC: c.CRC, Zerocopy: cmp.Or(c.Zerocopy, rdma.ZerocopyAuto),
+		MPA: rdma.MPAParams{GSO: c.LargeFPDU}, BusyPoll: cmp.Or(c.BusyPoll, rdma.BusyPollAuto),
 		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Congestion: c.CongestionControl,
 	}
-	if c.BusyPoll == 0 {
-		p.BusyPoll = rdma.BusyPollAuto
-	}
-	switch c.CRC {
-	case CRCOffered:
-		p.CRC = rdma.CRCOffered
-	case CRCOff:
-		p.CRC = rdma.CRCOff
-	}
-	switch c.Zerocopy {
-	case ZerocopyAuto:
-		p.Zerocopy = rdma.ZerocopyAuto
-	case ZerocopyOn:
-		p.Zerocopy = rdma.ZerocopyOn
-	}
-	return p
 }

@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,11 +155,8 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) erro
 	qp.start.initiator, qp.start.rtr, qp.wait.limit = initiator, r.RTR, p.BusyPoll
 	qp.wait.onlyP = runtime.GOMAXPROCS(0) == 1
 	qp.tx.allowed = initiator
-	if p.Zerocopy != ZerocopyOff && conn.EnableZerocopy() {
-		qp.zc.mode, qp.zc.min = p.Zerocopy, p.ZerocopyMin
-		if qp.zc.min == 0 {
-			qp.zc.min = zcMinDefault
-		}
+	if p.Zerocopy >= ZerocopyAuto && conn.EnableZerocopy() {
+		qp.zc.used, qp.zc.auto, qp.zc.min = true, p.Zerocopy == ZerocopyAuto, cmp.Or(p.ZerocopyMin, zcMinDefault)
 	}
 	qp.reads.openLocked(sinks, r.IRD)
 	qp.tx.init(r.CRC, info.FPDUSize)

@@ -184,7 +184,7 @@ func (x *receiver) poll(uintptr) bool {
 func (x *receiver) idle() {
 	qp := x.qp
 	x.publish()
-	if qp.zc.mode != ZerocopyOff {
+	if qp.zc.used {
 		qp.zc.drain()
 	}
 }

@@ -36,7 +36,7 @@ func (t *transmitter) buildRound() {
 			t.iov = t.vec
 		}
 	}()
-	if qp.zc.mode != ZerocopyOff {
+	if qp.zc.used {
 		qp.Mu.Lock()
 		t.hdr = qp.zc.zcBufferLocked()
 		qp.Mu.Unlock()

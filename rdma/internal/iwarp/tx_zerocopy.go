@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"softiser/internal/sockio"
@@ -12,23 +13,29 @@ import (
 // links; over loopback the kernel copies anyway, later and at a higher price.
 type ZerocopyMode uint8
 
-// Modes.
+// Modes. The zero value is whatever the default is where it stands.
 const (
-	ZerocopyOff  ZerocopyMode = iota
+	ZerocopyOff  ZerocopyMode = iota + 1
 	ZerocopyAuto              // until the kernel reports that it copied, or runs out of room
 	ZerocopyOn                // always, for payloads of ZerocopyMin bytes and more
 )
 
+var zerocopyNames = [...]string{"default", ZerocopyOff: "off", ZerocopyAuto: "auto", ZerocopyOn: "on"}
+
+// String is the name that ParseZerocopyMode reads.
 func (m ZerocopyMode) String() string {
-	switch m {
-	case ZerocopyOff:
-		return "off"
-	case ZerocopyAuto:
-		return "auto"
-	case ZerocopyOn:
-		return "on"
+	if int(m) < len(zerocopyNames) {
+		return zerocopyNames[m]
 	}
 	return fmt.Sprintf("ZerocopyMode(%d)", uint8(m))
+}
+
+// ParseZerocopyMode reads "auto", "on" or "off".
+func ParseZerocopyMode(s string) (ZerocopyMode, error) {
+	if i := slices.Index(zerocopyNames[:], s); i > 0 {
+		return ZerocopyMode(i), nil
+	}
+	return 0, fmt.Errorf("zerocopy mode %q: want auto, on or off", s)
 }
 
 const (
@@ -50,12 +57,13 @@ type hdrBuf struct {
 	refs int
 }
 
-// zerocopy is guarded by QP.Mu, except for mode and min, which are fixed.
+// zerocopy is guarded by QP.Mu, except for used, auto and min, which are fixed.
 type zerocopy struct {
 	qp    *QP
-	mode  ZerocopyMode
+	used  bool // anything may be sent by reference
+	auto  bool // until the kernel copies
 	min   int
-	off   bool // auto has turned itself off
+	off   bool // auto, and it has
 	next  uint32
 	calls []zcCall // in the order of their numbers
 	bufs  []*hdrBuf
@@ -95,7 +103,7 @@ func (z *zerocopy) zcBufferLocked() []byte {
 // io.
 func (z *zerocopy) write() (n int, err error, used bool) {
 	qp, t := z.qp, &z.qp.tx
-	if z.mode == ZerocopyOff || t.bytes < z.min || len(t.refs) > 0 {
+	if !z.used || t.bytes < z.min || len(t.refs) > 0 {
 		// Memory that a peer reads may be revoked at any time, and must be free then.
 		return 0, nil, false
 	}
@@ -126,7 +134,7 @@ func (z *zerocopy) write() (n int, err error, used bool) {
 	z.calls = z.calls[:len(z.calls)-1]
 	z.next--
 	buf.refs--
-	if err == sockio.ErrNoBufs && z.mode == ZerocopyAuto {
+	if err == sockio.ErrNoBufs && z.auto {
 		z.off = true
 	}
 	qp.Mu.Unlock()
@@ -157,7 +165,7 @@ func (z *zerocopy) drain() {
 			k++
 		}
 		z.calls = z.calls[:copy(z.calls, z.calls[k:])]
-		if n.Copied && z.mode == ZerocopyAuto {
+		if n.Copied && z.auto {
 			z.off = true
 		}
 		qp.sweepLocked()

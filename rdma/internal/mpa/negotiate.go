@@ -2,6 +2,7 @@ package mpa
 
 import (
 	"fmt"
+	"slices"
 
 	"softiser/rdma/internal/wire"
 )
@@ -16,16 +17,22 @@ const (
 	CRCOff                     // do not set C, refuse a peer that wants it
 )
 
+var crcNames = [...]string{CRCRequired: "required", CRCOffered: "offered", CRCOff: "off"}
+
+// String is the name that ParseCRCMode reads.
 func (m CRCMode) String() string {
-	switch m {
-	case CRCRequired:
-		return "required"
-	case CRCOffered:
-		return "offered"
-	case CRCOff:
-		return "off"
+	if int(m) < len(crcNames) {
+		return crcNames[m]
 	}
 	return fmt.Sprintf("CRCMode(%d)", uint8(m))
+}
+
+// ParseCRCMode reads "required", "offered" or "off".
+func ParseCRCMode(s string) (CRCMode, error) {
+	if i := slices.Index(crcNames[:], s); i >= 0 {
+		return CRCMode(i), nil
+	}
+	return 0, fmt.Errorf("crc mode %q: want required, offered or off", s)
 }
 
 // Wish is what one side brings into the negotiation.

@@ -191,6 +191,21 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestManyExtents: numbers of extents have 32 bits, so that no sum of them overflows.
+// A thin volume's are bounded by nothing else.
+func TestManyExtents(t *testing.T) {
+	base := string(golden(t, "full.vg"))
+	i := strings.Index(base, `type = "thin"`)
+	at := strings.LastIndex(base[:i], "extent_count = ")
+	end := at + strings.IndexByte(base[at:], '\n')
+	for n, ok := range map[string]bool{"4294967295": true, "4294967296": false, "9223372036854775807": false} {
+		v, err := Load([]byte(base[:at] + "extent_count = " + n + base[end:]))
+		if (err == nil) != ok {
+			t.Errorf("%s extents: %v, %v", n, err, v != nil)
+		}
+	}
+}
+
 func TestLoop(t *testing.T) {
 	base := string(bytes.TrimRight(golden(t, "lin.txt"), "\x00"))
 	bad := strings.Replace(base, "\"pv0\", 0\n", "\"lin\", 0\n", 1)

@@ -76,9 +76,18 @@ func TestEndsAreDurable(t *testing.T) {
 		}
 	}
 	after("a commit")
+	// A disk that nobody claims any more must not name the group.
+	released := func(what string, l *loggedDisk) {
+		t.Helper()
+		if want := []string{"header", "flush", "label", "flush"}; len(l.log) < 4 || !slices.Equal(l.log[len(l.log)-4:], want) {
+			t.Errorf("%s does %v", what, l.log)
+		}
+	}
 	ok(g.Reduce(g.VG.PVs[1:], "vgreduce"))
+	released("vgreduce", logs[1])
 	after("vgreduce")
 	ok(g.Remove("vgremove"))
+	released("vgremove", logs[0])
 	after("vgremove")
 	ok(cfg.RemovePV(disks[0]))
 	after("pvremove")

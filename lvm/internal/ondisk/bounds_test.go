@@ -39,6 +39,20 @@ func TestBounds(t *testing.T) {
 			t.Errorf("a text of %d bytes where %d are free: %v", n, room, err)
 		}
 	}
+	// Nor one that another program has left longer than ours ever are, from either side
+	// of the end of the ring.
+	for _, at := range []uint64{0, 4096, ring - 512, ring - 8192} {
+		h.Committed = Locn{Offset: 512 + at, Size: ring - 4096}
+		for n, fits := range map[uint64]bool{4096: true, 4097: false, 8192: false} {
+			off, err := h.Next(n)
+			if (err == nil) != fits {
+				t.Errorf("old text at %d: a text of %d bytes where 4096 are free: %v", at, n, err)
+			}
+			if want := 512 + (at+ring-4096)%ring; err == nil && off != want {
+				t.Errorf("old text at %d: the new one goes to %d, not to %d", at, off, want)
+			}
+		}
+	}
 
 	for _, off := range []uint32{0, labelContents - 1, SectorSize - 39, SectorSize, 1 << 31} {
 		l := Label{Sector: 1, UUID: NewUUID(), DevSize: 1 << 30, Data: []Area{{Offset: 1 << 20}}}

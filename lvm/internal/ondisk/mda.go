@@ -133,10 +133,7 @@ func (h *MDAHeader) Next(size uint64) (uint64, error) {
 	// Positions below count from the start of the ring.
 	end := c.Offset - MDAHeaderLen + c.Size
 	end = (end + SectorSize - 1) &^ (SectorSize - 1)
-	next := end % ring
-	if ring-next < SectorSize {
-		next = 0
-	}
+	next := end % ring // both whole sectors
 	// Distance from the new start round to the old start.
 	old := c.Offset - MDAHeaderLen
 	gap := (old + ring - next) % ring

@@ -172,3 +172,54 @@ func TestSwitchUnderLoad(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 }
+
+// flushing counts what is flushed.
+type flushing struct {
+	*mem.Device
+	ranges []int64
+}
+
+func (f *flushing) FlushRange(off, n int64) error {
+	f.ranges = append(f.ranges, off, n)
+	return f.Device.FlushRange(off, n)
+}
+
+// TestStagedWritesAreDurable: a write that is to be durable is so although its lease was
+// staged for a freeze.
+func TestStagedWritesAreDurable(t *testing.T) {
+	m := &flushing{Device: newMem(t, 1<<20, nil)}
+	d := New(m, nil)
+	defer d.Close()
+	var read, l blockdev.Lease
+	if err := d.LeaseRead(&read, 0, 512, blockdev.Wait); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	frozen := make(chan error)
+	go func() { _, err := d.Freeze(ctx); frozen <- err }()
+	for l.Owner != blockdev.Lender(&d.stage) { // the freeze is pending
+		if l.Owner != nil {
+			l.Release()
+		}
+		if err := d.LeaseWrite(&l, 8192, 4096, blockdev.Wait); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := <-frozen; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for _, fua := range []bool{false, true} {
+		if err := l.Commit(fua); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(m.ranges) > 0; got != fua {
+			t.Errorf("fua %v: flushed %v", fua, m.ranges)
+		}
+	}
+	if len(m.ranges) != 2 || m.ranges[0] > 8192 || m.ranges[0]+m.ranges[1] < 8192+4096 {
+		t.Errorf("flushed %v", m.ranges)
+	}
+	l.Release()
+	read.Release()
+}

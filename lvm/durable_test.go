@@ -1,0 +1,148 @@
+package lvm
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"softiser/blockdev"
+	"softiser/lvm/internal/lvmtest"
+	"softiser/lvm/vg"
+)
+
+// tracedDisk takes down in a log of several disks what is written and flushed.
+type tracedDisk struct {
+	*lvmtest.Disk
+	name  string
+	log   *trace
+	wrote func(off int64) // may be nil
+}
+
+type trace struct {
+	mu  sync.Mutex
+	log []string
+}
+
+func (t *trace) add(what string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if k := len(t.log); k == 0 || t.log[k-1] != what {
+		t.log = append(t.log, what)
+	}
+}
+
+// take returns the log since the last call.
+func (t *trace) take() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	log := t.log
+	t.log = nil
+	return log
+}
+
+func (d *tracedDisk) note(off int64) {
+	what := "data"
+	if off < 1<<20 {
+		what = "metadata"
+	}
+	d.log.add(d.name + " " + what)
+	if d.wrote != nil {
+		d.wrote(off)
+	}
+}
+
+func (d *tracedDisk) WriteAt(p []byte, off int64) (int, error) {
+	d.note(off)
+	return d.Disk.WriteAt(p, off)
+}
+
+func (d *tracedDisk) WriteZeroes(off, n int64, unmap bool) error {
+	d.note(off)
+	return d.Disk.WriteZeroes(off, n, unmap)
+}
+
+func (d *tracedDisk) Flush() error {
+	d.log.add(d.name + " flush")
+	return d.Disk.Flush()
+}
+
+// tracedGroup is a group on a disk "a" with metadata and a disk "b" without, so that
+// no commit flushes b.
+func tracedGroup(t *testing.T) (g *Group, b *tracedDisk, log *trace) {
+	t.Helper()
+	log = &trace{}
+	b = &tracedDisk{Disk: lvmtest.New(16 << 20), name: "b", log: log}
+	devs := map[string]blockdev.Device{"/d0": &tracedDisk{Disk: lvmtest.New(16 << 20), name: "a", log: log}, "/d1": b}
+	cfg := testConfig(t, devs)
+	ds, err := OpenDisks(cfg, []string{"/d0", "/d1"})
+	must(t, err)
+	must(t, cfg.CreatePV(ds.Disks[1], vg.PVOptions{Copies: -1}))
+	g, err = ds.CreateGroup("vg0", ds.Disks, vg.GroupOptions{ExtentSize: 128}, vg.PVOptions{}, "vgcreate")
+	must(t, err)
+	log.take()
+	return g, b, log
+}
+
+// TestDataBeforeMetadata: what a volume is to contain from the beginning is on its disk
+// before the metadata says that there is a volume, and what has moved before the
+// metadata says where.
+func TestDataBeforeMetadata(t *testing.T) {
+	g, _, log := tracedGroup(t)
+	check := func(what string) {
+		t.Helper()
+		got := log.take()
+		data, flush, meta := slices.Index(got, "b data"), slices.Index(got, "b flush"), slices.Index(got, "a metadata")
+		if data < 0 || flush < data || meta < flush {
+			t.Errorf("%s does %q", what, got)
+		}
+	}
+	onB := []vg.Range{{PV: "pv1"}}
+	must(t, g.Create(CreateOptions{Name: "v", Extents: 4, From: onB}, "lvcreate"))
+	check("lvcreate")
+	must(t, g.Create(CreateOptions{Name: "moves", Extents: 4, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "v", Name: "s", Extents: 4, From: onB}, "lvcreate"))
+	log.take()
+	must(t, g.Move(bg, vg.Range{PV: "pv0"}, "moves", onB, "", nil, "pvmove"))
+	check("pvmove")
+	must(t, g.Close())
+}
+
+// TestMoveWaitsForReaders: a move does not go on while somebody reads where the data
+// was, although it has moved: the extents are free by then.
+func TestMoveWaitsForReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, b, _ := tracedGroup(t)
+		must(t, g.Create(CreateOptions{Name: "v", Extents: 4, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
+		v := volume(t, g, "v")
+		data := bytes.Repeat([]byte{7}, 4096)
+		_, err := v.WriteAt(data, 0)
+		must(t, err)
+		var l blockdev.Lease
+		b.wrote = func(int64) { // the copy has begun: writes are held, reads go on
+			b.wrote = nil
+			must(t, v.LeaseRead(&l, 0, 4096, blockdev.Wait))
+		}
+		var moved atomic.Bool
+		done := make(chan error)
+		go func() {
+			done <- g.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", func(uint64, uint64) { moved.Store(true) }, "pvmove")
+		}()
+		synctest.Wait()
+		if moved.Load() {
+			t.Error("it went on under an open lease")
+		}
+		l.Release()
+		must(t, <-done)
+		got := make([]byte, 4096)
+		_, err = v.ReadAt(got, 0)
+		must(t, err)
+		if !bytes.Equal(got, data) {
+			t.Error("the content differs")
+		}
+		must(t, v.Close())
+		must(t, g.Close())
+	})
+}

@@ -1,0 +1,179 @@
+package vg
+
+import (
+	"errors"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"softiser/lvm/internal/lvmtest"
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/meta"
+)
+
+// TestAreaBounds: what a label or a header says of an area that does not lie within
+// the device is damage, and nothing outside is read.
+func TestAreaBounds(t *testing.T) {
+	const size = 16 << 20
+	for name, loc := range map[string]ondisk.Area{
+		"behind the end":    {Offset: size + 4096, Size: 1 << 20},
+		"across the end":    {Offset: size - 4096, Size: 8192},
+		"around the world":  {Offset: 4096, Size: math.MaxUint64 - 4095},
+		"the end overflows": {Offset: math.MaxUint64 - 511, Size: 1 << 20},
+		"without room":      {Offset: 4096, Size: 2*ondisk.MDAHeaderLen - 1},
+	} {
+		dev := lvmtest.New(size)
+		l := ondisk.Label{Sector: 1, UUID: ondisk.NewUUID(), DevSize: size, Data: []ondisk.Area{{Offset: 1 << 20}}, Meta: []ondisk.Area{loc}}
+		sector, err := l.Append(nil)
+		if err == nil {
+			_, err = dev.WriteAt(sector, 512)
+		}
+		h := ondisk.MDAHeader{Start: 4096, Size: 1 << 20} // a good one, where a small area would be
+		if err == nil {
+			_, err = dev.WriteAt(h.Append(nil), 4096)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := NewDisk("d", dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Areas[0].Err; err == nil || !strings.Contains(err.Error(), "lies outside the device") || d.Areas[0].Header != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	dev := lvmtest.New(size)
+	mustPV(t, testConfig(t), dev)
+	h := ondisk.MDAHeader{Start: 4096, Size: size - 4096 + 512}
+	if _, err := dev.WriteAt(h.Append(nil), 4096); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := NewDisk("d", dev); err != nil || d.Areas[0].Err == nil || !strings.Contains(d.Areas[0].Err.Error(), "beyond the end of the device") {
+		t.Errorf("a header that is larger than the device: %v", err)
+	}
+}
+
+// TestTextChecksum: a text in which a digit has changed is well-formed, and damaged.
+func TestTextChecksum(t *testing.T) {
+	c := testConfig(t)
+	dev := lvmtest.New(64 << 20)
+	g, err := c.Create("vg0", mustPV(t, c, dev), GroupOptions{}, "vgcreate")
+	if err == nil {
+		err = addLV(g, "x", Request{Extents: 2})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := g.Disks[g.VG.PVs[0].ID].Areas[0]
+	p, _ := a.Header.Split(a.Header.Committed.Offset, a.Header.Committed.Size)
+	text := make([]byte, (p.Size+511)&^511)
+	if _, err := dev.ReadAt(text, int64(p.Offset)); err != nil {
+		t.Fatal(err)
+	}
+	i := strings.Index(string(text), "max_lv = 0")
+	if i < 0 {
+		t.Fatalf("%s", text)
+	}
+	text[i+len("max_lv = ")] = '9'
+	if _, err := meta.Load(text[:p.Size]); err != nil {
+		t.Fatal("the test's text is no text:", err)
+	}
+	if _, err := dev.WriteAt(text, int64(p.Offset)); err != nil {
+		t.Fatal(err)
+	}
+	d, err := NewDisk("d", dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := d.Areas[0]; !errors.Is(a.Err, ondisk.ErrChecksum) || a.VG != nil {
+		t.Errorf("%v; a text: %v", a.Err, a.VG != nil)
+	}
+}
+
+// TestResizePV: the new size is that of label and metadata, leaves the area at the end
+// alone, and cuts off nothing that is in use, be it a part of a run.
+func TestResizePV(t *testing.T) {
+	c := testConfig(t)
+	dev := lvmtest.New(64 << 20)
+	d, err := NewDisk("/dev/t0", dev)
+	if err == nil {
+		err = c.CreatePV(d, PVOptions{Copies: 2})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.Create("vg0", []*Disk{d}, GroupOptions{ExtentSize: 2048}, "vgcreate")
+	if err == nil {
+		err = addLV(g, "x", Request{Extents: 10})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := g.VG.PVs[0].PECount
+	resize := func(size uint64) error { return g.ResizePV(g.VG.PVs[0], size, "pvresize") }
+	if err := resize(64<<20 + 512); err == nil || g.VG.PVs[0].PECount != before {
+		t.Errorf("larger than the device: %v", err)
+	}
+	if err := resize(64 << 20); err != nil || g.VG.PVs[0].PECount != before {
+		t.Errorf("%v; %d extents, %d reach into the area at the end", err, before, g.VG.PVs[0].PECount)
+	}
+	if err := resize(1 << 19); err == nil {
+		t.Error("the first extent is cut off")
+	}
+	start := g.VG.PVs[0].PEStart * 512
+	for size, want := range map[uint64]uint64{start + 9<<20: 0, start + 10<<20 - 512: 0, start + 10<<20: 10} {
+		err := resize(size)
+		if (err == nil) != (want > 0) || err != nil && !strings.Contains(err.Error(), "move it away with pvmove") {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		if want == 0 {
+			continue
+		}
+		if got := g.VG.PVs[0]; got.PECount != want || got.DevSize != size/512 {
+			t.Errorf("%d bytes: %d extents, %d sectors", size, got.PECount, got.DevSize)
+		}
+		if again, err := NewDisk("/dev/t0", dev); err != nil || again.Label.DevSize != size {
+			t.Errorf("the label says %d bytes (%v), not %d", again.Label.DevSize, err, size)
+		}
+	}
+}
+
+// TestFilesAreDurable: archives and backups are on disk, with their names, before the
+// change that they are of begins.
+func TestFilesAreDurable(t *testing.T) {
+	c := testConfig(t)
+	l := &loggedDisk{Disk: lvmtest.New(16 << 20)}
+	d, err := NewDisk("/dev/t0", l)
+	if err == nil {
+		err = c.CreatePV(d, PVOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.Create("vg0", []*Disk{d}, GroupOptions{ExtentSize: 128}, "vgcreate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, dirs := syncFile, syncDir
+	t.Cleanup(func() { syncFile, syncDir = files, dirs })
+	syncFile = func(f *os.File) error { l.log = append(l.log, "file"); return files(f) }
+	syncDir = func(dir string) error { l.log = append(l.log, "name"); return dirs(dir) }
+	l.log = nil
+	if err := g.Commit(g.VG.Clone(), "nothing"); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"file", "name", "text", "flush", "header", "flush", "header", "flush", "file", "name"}; !slices.Equal(l.log, want) {
+		t.Errorf("a commit does %v", l.log)
+	}
+	broken := errors.New("broken")
+	for _, fail := range []func(){func() { syncFile = func(*os.File) error { return broken } }, func() { syncFile = files; syncDir = func(string) error { return broken } }} {
+		fail()
+		l.log = nil
+		if err := g.Commit(g.VG.Clone(), "nothing"); !errors.Is(err, broken) || len(l.log) > 0 {
+			t.Errorf("without an archive: %v; the disk: %v", err, l.log)
+		}
+	}
+}

@@ -248,6 +248,9 @@ func TestUsageEverywhere(t *testing.T) {
 			t.Errorf("%v: exit %d, want %d; %s", line, code, exitUsage, errs)
 		}
 	}
+	if _, errs, _ := run(t, "bench", url, "--rumtime=3"); !strings.Contains(errs, "did you mean --runtime?") {
+		t.Errorf("a mistyped flag: %s", errs)
+	}
 	long := filepath.Join(t.TempDir(), strings.Repeat("s", 120))
 	addr, _ := serve(t, 1<<20, "")
 	for _, socket := range []string{long, "/no/such/dir/x.sock"} {

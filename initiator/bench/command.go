@@ -73,6 +73,7 @@ type command struct {
 	json      bool
 	minimal   bool
 	parseOnly bool
+	only      []string // names of sections
 }
 
 func (c *command) register(fs *pflag.FlagSet) {
@@ -107,6 +108,7 @@ func (c *command) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.minimal, "minimal", false, "same as --output-format=terse")
 	fs.StringVar(&c.output, "output", "", "write the report to this file")
 	fs.StringVar(&c.eta, "eta", "auto", "progress line: auto (on a terminal), always or never")
+	fs.StringArrayVar(&c.only, "section", nil, "read only this section of the job files, and the global ones (may be repeated)")
 	fs.BoolVar(&c.parseOnly, "parse-only", false, "check options and job files, run nothing")
 	c.conn = connflags.Register(fs)
 }
@@ -184,7 +186,7 @@ func (c *command) override(url string, files []string) (sections []Section, note
 		return nil, nil, errors.New("--name cannot be used together with a job file")
 	}
 	for _, f := range files {
-		s, err := ParseJobFile(f)
+		s, err := ParseJobFile(f, c.only...)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -125,5 +126,45 @@ func TestSeveralFormats(t *testing.T) {
 		if n := strings.Count(out.String(), text); n != times {
 			t.Errorf("%q stands %d times, want %d", text, n, times)
 		}
+	}
+}
+
+// --section reads what it names: the others may be nonsense.
+func TestSection(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "job.fio")
+	text := "[global]\nbs=8k\n[a]\nrw=write\n[b]\nrw=${NOT_SET_ANYWHERE}\ninclude /no/such/file\n[global]\nbs=16k\n[c]\n"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--section=a"}, "a:8192"},
+		{[]string{"--section=c"}, "c:16384"},
+		{[]string{"--section=c", "--section=a"}, "a:8192 c:16384"},
+		{nil, "the environment variable NOT_SET_ANYWHERE is not set"},
+		{[]string{"--section=d"}, "no job: only a global section was given"},
+	} {
+		c, _, err := parseCommand(t, tc.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs, _, _, err := c.jobs("", []string{path})
+		var got []string
+		for _, j := range jobs {
+			got = append(got, fmt.Sprintf("%s:%d", j.Name, j.BS[0].Min))
+		}
+		if strings.Join(got, " ") != tc.want && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%q: %q, %v, want %q", tc.args, got, err, tc.want)
+		}
+	}
+}
+
+func TestTimeBasedWithoutRuntime(t *testing.T) {
+	s, _ := parseJobText(strings.NewReader("[j]\ntime_based\n"), "t.fio", nil)
+	jobs, notes, err := ParseJobs(s)
+	if err != nil || jobs[0].TimeBased || !slices.Contains(notes, "t.fio:1: job j: time_based has no effect without a runtime, as in fio") {
+		t.Errorf("%+v, %q, %v", jobs, notes, err)
 	}
 }

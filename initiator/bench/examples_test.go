@@ -49,7 +49,13 @@ func TestFioExamples(t *testing.T) {
 		var out bytes.Buffer
 		cmd.SetOut(&out)
 		cmd.SetErr(&out)
-		cmd.SetArgs([]string{"--parse-only", "iser://h/iqn.2026-11.x:y/0", path})
+		args := []string{"--parse-only", "iser://h/iqn.2026-11.x:y/0", path}
+		for _, a := range f[2:] { // which the file's own comments ask for
+			if strings.HasPrefix(a, "--") {
+				args = append(args, a)
+			}
+		}
+		cmd.SetArgs(args)
 		err := cmd.ExecuteContext(t.Context())
 		if f[1] == "accepted" {
 			if accepted++; err != nil {

@@ -66,6 +66,15 @@ var ignored = map[string]string{
 	"iomem_align":                "memory is aligned and never swapped in the data path",
 	"lockmem":                    "memory is aligned and never swapped in the data path",
 	"hugepage_size":              "memory is aligned and never swapped in the data path",
+	"cmd_type":                   "it belongs to one of fio's engines",
+	"nfs_url":                    "it belongs to one of fio's engines",
+	"cont":                       "it belongs to one of fio's engines",
+	"object_class":               "it belongs to one of fio's engines",
+	"xnvme_async":                "it belongs to one of fio's engines",
+	"xnvme_sync":                 "it belongs to one of fio's engines",
+	"xnvme_admin":                "it belongs to one of fio's engines",
+	"xnvme_dev_nsid":             "it belongs to one of fio's engines",
+	"xnvme_iovec":                "it belongs to one of fio's engines",
 	"registerfiles":              "it belongs to one of fio's engines",
 	"fixedbufs":                  "it belongs to one of fio's engines",
 	"sqthread_poll":              "it belongs to one of fio's engines",
@@ -99,7 +108,8 @@ var ignored = map[string]string{
 // processor), and a volume cannot.
 var engines = []string{
 	"sync", "psync", "vsync", "pvsync", "pvsync2", "io_uring", "libaio", "posixaio", "solarisaio", "windowsaio",
-	"mmap", "splice", "sg", "null", "libiscsi", "nbd", "rbd", "libpmem", "pmemblk", "dev-dax",
+	"mmap", "splice", "sg", "null", "cpp_null", "libiscsi", "nbd", "nfs", "rbd", "dfs", "libpmem", "pmemblk", "dev-dax",
+	"io_uring_cmd", "xnvme", "ime_psync", "ime_psyncv", "ime_aio",
 }
 
 // refused are keys of fio that would change the load and are not there, with

@@ -203,8 +203,6 @@ func (j *Job) check() error {
 		return fail("numjobs %d must lie between 1 and %d", j.NumJobs, maxNumJobs)
 	case j.Sessions < 0 || j.Sessions > maxNumJobs:
 		return fail("sessions %d must lie between 0 and %d", j.Sessions, maxNumJobs)
-	case j.TimeBased && j.Runtime == 0:
-		return fail("time_based needs a runtime")
 	case j.RWMixRead < 0 || j.RWMixRead > 100:
 		return fail("rwmixread %d must lie between 0 and 100", j.RWMixRead)
 	case j.Loops < 1:

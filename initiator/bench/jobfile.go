@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -50,11 +51,15 @@ type Section struct {
 // ${NAME} takes the environment's value; $ncpus, $pagesize and $mb_memory are
 // the machine's. Nothing is looked up yet: unknown keys are found by
 // [ParseJobs].
-func ParseJobFile(path string) ([]Section, error) {
-	p := &jobParser{getenv: os.Getenv}
+//
+// With names, only these sections are read, and all that are global; what stands in
+// the others is not even looked at.
+func ParseJobFile(path string, names ...string) ([]Section, error) {
+	p := &jobParser{getenv: os.Getenv, names: names}
 	if err := p.file(path, 0); err != nil {
 		return nil, err
 	}
+	p.sections = slices.DeleteFunc(p.sections, p.skips)
 	if len(p.sections) == 0 {
 		return nil, fmt.Errorf("%s: no section: a job file needs at least one [name]", path)
 	}
@@ -74,7 +79,13 @@ func parseJobText(r io.Reader, name string, getenv func(string) string) ([]Secti
 	return p.sections, nil
 }
 
+// skips reports whether a section is not to be read.
+func (p *jobParser) skips(s Section) bool {
+	return len(p.names) > 0 && s.Name != globalSection && !slices.Contains(p.names, s.Name)
+}
+
 type jobParser struct {
+	names    []string // of the sections to read; none: all
 	sections []Section
 	lines    int
 	getenv   func(string) string
@@ -122,6 +133,9 @@ func (p *jobParser) line(line, name string, n, depth int) error {
 			return fmt.Errorf("bad section header %q (expected [name])", line)
 		}
 		p.sections = append(p.sections, Section{Name: strings.TrimSpace(sec), Pos: pos})
+		return nil
+	}
+	if n := len(p.sections); n > 0 && p.skips(p.sections[n-1]) {
 		return nil
 	}
 	if arg, ok := strings.CutPrefix(line, "include "); ok {

@@ -3,10 +3,13 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"softiser/internal/usage"
 )
 
 // option is one key of a job file and one flag of the command line.
@@ -145,6 +148,22 @@ func optionByName(key string) *option {
 	return nil
 }
 
+// nearestOption names the option that a mistyped one may have been meant to be.
+func nearestOption(key string) string {
+	var names []string
+	for i := range options {
+		names = append(append(names, options[i].name), options[i].aliases...)
+	}
+	for _, m := range []map[string]string{ignored, refused} {
+		names = slices.AppendSeq(names, maps.Keys(m))
+	}
+	slices.Sort(names)
+	if near := usage.Nearest(key, names); near != "" {
+		return "did you mean " + near + "?"
+	}
+	return "see iser-initiator bench --help for those that exist"
+}
+
 // ParseJobs turns sections into jobs. An unknown key is an error that names its
 // place; a key of fio's that has no meaning here becomes a line of notes.
 func ParseJobs(sections []Section) (jobs []*Job, notes []string, err error) {
@@ -165,6 +184,10 @@ func ParseJobs(sections []Section) (jobs []*Job, notes []string, err error) {
 			return nil, nil, err
 		}
 		notes = append(notes, n...)
+		if j.TimeBased && j.Runtime == 0 {
+			j.TimeBased = false
+			notes = append(notes, fmt.Sprintf("%s: job %s: time_based has no effect without a runtime, as in fio", j.Pos, j.Name))
+		}
 		if err := j.check(); err != nil {
 			return nil, nil, err
 		}
@@ -204,7 +227,7 @@ func (j *Job) apply(opts []KV) (notes []string, err error) {
 			}
 			why, ok := ignored[key]
 			if !ok {
-				return nil, fmt.Errorf("%s: unknown option %q (see iser-initiator bench --help for those that exist)", kv.Pos, kv.Key)
+				return nil, fmt.Errorf("%s: unknown option %q (%s)", kv.Pos, kv.Key, nearestOption(key))
 			}
 			notes = append(notes, fmt.Sprintf("%s: %s is ignored: %s", kv.Pos, kv.Key, why))
 			continue

@@ -22,19 +22,30 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return Errorf("%w%s; see %s --help", err, hint, cmd.CommandPath())
 }
 
-// nearestFlag returns the flag whose name is a typing mistake or two away, "" if there
-// is none. One that begins with the name that was given is as good.
-func nearestFlag(cmd *cobra.Command, name string) (near string) {
-	best := 3
+// nearestFlag returns the flag that a mistyped name may have been meant to be.
+func nearestFlag(cmd *cobra.Command, name string) string {
+	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		d := distance(name, f.Name)
-		if len(name) > 2 && strings.HasPrefix(f.Name, name) {
-			d = 1
-		}
-		if d < best && !f.Hidden && f.Deprecated == "" {
-			best, near = d, f.Name
+		if !f.Hidden && f.Deprecated == "" {
+			names = append(names, f.Name)
 		}
 	})
+	return Nearest(name, names)
+}
+
+// Nearest returns the first of names that is a typing mistake or two away from name,
+// "" if there is none. One that begins with it is as good.
+func Nearest(name string, names []string) (near string) {
+	best := 3
+	for _, n := range names {
+		d := distance(name, n)
+		if len(name) > 2 && strings.HasPrefix(n, name) {
+			d = 1
+		}
+		if d < best {
+			best, near = d, n
+		}
+	}
 	return near
 }
 

@@ -46,6 +46,7 @@ type clone struct {
 	stopped atomic.Bool
 	// dismissed: ended by exitall of another clone, which is no interruption.
 	dismissed atomic.Bool
+	concluded atomic.Bool // ended because its state is steady
 	done      chan struct{}
 
 	mu      sync.Mutex // guards the fields below, down to "runner"
@@ -69,9 +70,11 @@ type clone struct {
 	resting    int
 	flow       *flow
 	floors     []floor
-	over       bool // to end although there is more to do
-	flight     int  // requests handed to the sessions and not accounted
-	drain      bool // the next pass begins when all slots rest
+	search     *depthSearch
+	idle       []*slot // held back by it
+	over       bool    // to end although there is more to do
+	flight     int     // requests handed to the sessions and not accounted
+	drain      bool    // the next pass begins when all slots rest
 	passes     int
 	toMove     int64 // bytes left to issue; <0: no limit
 	toIssue    int64 // operations left to issue; <0: no limit
@@ -205,6 +208,9 @@ func (c *clone) makeSlots() (err error) {
 		}
 	}
 	c.parked = make([]*slot, 0, j.IODepth)
+	if c.search = newDepthSearch(j); c.search != nil {
+		c.idle = make([]*slot, 0, j.IODepth)
+	}
 	if c.ledger != nil && j.Fsync > 0 {
 		c.acked = make([]written, 0, j.Fsync+j.IODepth)
 		c.covered = make([]written, 0, j.Fsync+j.IODepth)

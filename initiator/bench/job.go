@@ -50,38 +50,40 @@ type Job struct {
 	Zones     Zones
 	Align     [datas]int64 // boundary of random offsets; zero: the smallest block
 
-	BS          [datas]MinMax
-	Split       [datas][]portion // block sizes with their shares; nil: evenly from BS
-	IODepth     int
-	NumJobs     int
-	Size        Size // length of the range; zero: to the end of the volume
-	Offset      Size
-	OffsetIncr  Size  // added per clone
-	IOSize      Size  // bytes to move; zero: Size
-	NumberIOs   int64 // operations to issue; zero: no limit
-	Loops       int
-	Runtime     time.Duration
-	TimeBased   bool
-	RampTime    time.Duration
-	StartDelay  time.Duration
-	ThinkTime   time.Duration
-	MaxLatency  time.Duration // of one operation; zero: any
-	RWMixRead   int           // percent
-	Rate        [datas]int64
-	RateIOPS    [datas]int64
-	Floor       Floor
-	Flow        int // weight among the jobs of one FlowID; zero: none
-	FlowID      int
-	FlowSleep   time.Duration
-	Seed        uint64
-	NoRandomMap bool
-	Dist        Distribution
-	Poisson     bool // a limited rate is a Poisson process, not a steady one
-	Payload     Payload
-	Logs        Logs
-	FUA         bool
-	Fsync       int // flush after so many writes; zero: never
-	EndFsync    bool
+	BS            [datas]MinMax
+	Split         [datas][]portion // block sizes with their shares; nil: evenly from BS
+	IODepth       int
+	NumJobs       int
+	Size          Size // length of the range; zero: to the end of the volume
+	Offset        Size
+	OffsetIncr    Size  // added per clone
+	IOSize        Size  // bytes to move; zero: Size
+	NumberIOs     int64 // operations to issue; zero: no limit
+	Loops         int
+	Runtime       time.Duration
+	TimeBased     bool
+	RampTime      time.Duration
+	StartDelay    time.Duration
+	ThinkTime     time.Duration
+	MaxLatency    time.Duration // of one operation; zero: any
+	LatencyTarget LatencyTarget
+	Steady        Steady
+	RWMixRead     int // percent
+	Rate          [datas]int64
+	RateIOPS      [datas]int64
+	Floor         Floor
+	Flow          int // weight among the jobs of one FlowID; zero: none
+	FlowID        int
+	FlowSleep     time.Duration
+	Seed          uint64
+	NoRandomMap   bool
+	Dist          Distribution
+	Poisson       bool // a limited rate is a Poisson process, not a steady one
+	Payload       Payload
+	Logs          Logs
+	FUA           bool
+	Fsync         int // flush after so many writes; zero: never
+	EndFsync      bool
 
 	Verify        VerifyMode
 	DoVerify      bool
@@ -118,7 +120,7 @@ var defaultPercentiles = []float64{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95,
 
 func newJob() *Job {
 	j := &Job{
-		Name: "bench", RWName: "read", IODepth: 1, NumJobs: 1, SeqRun: 1, Loops: 1, RWMixRead: 50, Floor: Floor{Cycle: time.Second}, Payload: Payload{chunk: 512, workingSet: 5}, DoVerify: true,
+		Name: "bench", RWName: "read", IODepth: 1, NumJobs: 1, SeqRun: 1, Loops: 1, RWMixRead: 50, Floor: Floor{Cycle: time.Second}, LatencyTarget: LatencyTarget{Percent: 100}, Payload: Payload{chunk: 512, workingSet: 5}, DoVerify: true,
 		ClatPercentile: true, Percentiles: defaultPercentiles, Seed: defaultSeed, kbBase: 1024,
 		explicit: map[string]string{},
 	}
@@ -140,6 +142,9 @@ func (j *Job) copy() *Job {
 	c.order = nil
 	return &c
 }
+
+// paced reports whether a rate limits the job.
+func (j *Job) paced() bool { return j.Rate != [datas]int64{} || j.RateIOPS != [datas]int64{} }
 
 func (j *Job) mixed() bool  { return j.Dirs[dirRead] && j.Dirs[dirWrite] }
 func (j *Job) writes() bool { return j.Dirs[dirWrite] }
@@ -207,6 +212,8 @@ func (j *Job) check() error {
 		return fail("rwmixread %d must lie between 0 and 100", j.RWMixRead)
 	case j.Loops < 1:
 		return fail("loops %d must be at least 1", j.Loops)
+	case j.LatencyTarget.Target > 0 && (j.Flow > 0 || j.paced() || j.ThinkTime > 0 || j.Verify != VerifyNone):
+		return fail("latency_target together with flow, a rate, thinktime or verify is not offered: the depth would not be what decides")
 	case j.Flow < 0:
 		return fail("flow %d must not be negative", j.Flow)
 	case j.WaitFor == j.Name:
@@ -215,6 +222,9 @@ func (j *Job) check() error {
 		return fail("fsync %d must not be negative", j.Fsync)
 	}
 	if err := j.checkPayload(fail); err != nil {
+		return err
+	}
+	if err := j.checkSteady(fail); err != nil {
 		return err
 	}
 	if err := j.settleZones(fail); err != nil {

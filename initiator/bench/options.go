@@ -70,6 +70,13 @@ var options = []option{
 	{"rate_iops_min", nil, "N[,...]", "the same for operations per second", ratesVar(func(j *Job) *[datas]int64 { return &j.Floor.RateIOPS })},
 	{"rate_cycle", []string{"ratecycle"}, "TIME", "over which rate_min is measured (milliseconds, or with unit; default 1s)", timeVar(func(j *Job) *time.Duration { return &j.Floor.Cycle }, time.Millisecond)},
 	{"max_latency", nil, "TIME", "end the job with an error when an operation has taken longer (microseconds, or with unit)", timeVar(func(j *Job) *time.Duration { return &j.MaxLatency }, time.Microsecond)},
+	{"latency_target", nil, "TIME", "look for the greatest depth, up to iodepth, at which operations take no longer (microseconds, or with unit)", timeVar(func(j *Job) *time.Duration { return &j.LatencyTarget.Target }, time.Microsecond)},
+	{"latency_window", nil, "TIME", "how long each depth is tried (microseconds, or with unit)", timeVar(func(j *Job) *time.Duration { return &j.LatencyTarget.Window }, time.Microsecond)},
+	{"latency_percentile", nil, "PERCENT", "of the operations that must be within latency_target (default 100)", setTargetPercent},
+	{"latency_run", nil, "0|1", "go on with the depth that was found, and adjust it", boolVar(func(j *Job) *bool { return &j.LatencyTarget.Forever })},
+	{"steadystate", []string{"ss"}, "WHAT:LIMIT[%]", "end when iops or bw (greatest deviation from the mean), iops_slope or bw_slope (per second) is below the limit", setSteady},
+	{"steadystate_duration", []string{"ss_dur"}, "TIME", "over this time (seconds, or with unit)", timeVar(func(j *Job) *time.Duration { return &j.Steady.Duration }, time.Second)},
+	{"steadystate_ramp_time", []string{"ss_ramp"}, "TIME", "which begins after this (seconds, or with unit)", timeVar(func(j *Job) *time.Duration { return &j.Steady.Ramp }, time.Second)},
 	{"flow", nil, "WEIGHT", "keep the operations of all jobs with this flow_id in the ratio of their weights", intVar(func(j *Job) *int { return &j.Flow })},
 	{"flow_id", nil, "N", "which flow a job belongs to", intVar(func(j *Job) *int { return &j.FlowID })},
 	{"flow_sleep", nil, "TIME", "look so much later whether the flow has caught up (microseconds, or with unit; default: be told)", timeVar(func(j *Job) *time.Duration { return &j.FlowSleep }, time.Microsecond)},
@@ -203,6 +210,9 @@ func ParseJobs(sections []Section) (jobs []*Job, notes []string, err error) {
 				j.group++
 			}
 		}
+	}
+	if err := checkSteadyGroups(jobs); err != nil {
+		return nil, nil, err
 	}
 	if len(jobs) == 0 {
 		return nil, nil, errors.New("no job: only a global section was given (add a [name] section)")

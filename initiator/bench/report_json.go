@@ -126,11 +126,14 @@ func (s *Stats) json(plus bool) pairs {
 		pair{"latency_ns", jsonShares(latencyNs, ns)},
 		pair{"latency_us", jsonShares(latencyUs, us)},
 		pair{"latency_ms", append(jsonShares(latencyMs, ms), pair{">=2000", float(over)})},
-		pair{"latency_depth", j.IODepth},
-		pair{"latency_target", 0},
-		pair{"latency_percentile", float(100)},
-		pair{"latency_window", 0},
+		pair{"latency_depth", s.depth()},
+		pair{"latency_target", j.LatencyTarget.Target.Nanoseconds()},
+		pair{"latency_percentile", float(j.LatencyTarget.Percent)},
+		pair{"latency_window", j.LatencyTarget.Window.Microseconds()},
 	)
+	if ss := s.Steady; ss != nil {
+		p = append(p, pair{"steadystate", ss.json()})
+	}
 	t := &s.Session
 	p = append(p, pair{"session", pairs{
 		{"commands", t.Commands}, {"retries", t.Retries}, {"losses", t.Losses}, {"replayed", t.Replayed},

@@ -67,11 +67,23 @@ func (s *Stats) writeText(w io.Writer, started time.Time) {
 	fmt.Fprintf(w, "     submit    : %s\n     complete  : %s\n", one, one)
 	fmt.Fprintf(w, "     issued rwts: total=%d,%d,%d,%d short=0,0,0,0 dropped=0,0,0,0\n",
 		s.Dir[dirRead].IOs, s.Dir[dirWrite].IOs, s.Dir[dirTrim].IOs, s.Dir[dirSync].IOs)
-	fmt.Fprintf(w, "     latency   : target=0, window=0, percentile=100.00%%, depth=%d\n", j.IODepth)
+	l := j.LatencyTarget
+	fmt.Fprintf(w, "     latency   : target=%d, window=%d, percentile=%.2f%%, depth=%d\n", l.Target.Nanoseconds(), l.Window.Microseconds(), l.Percent, s.depth())
+	if s.Steady != nil {
+		s.Steady.writeText(w)
+	}
 	t := &s.Session
 	fmt.Fprintf(w, "  session      : commands=%d, retries=%d, losses=%d, replayed=%d, payload copied=%dB, syscalls=%d/%d\n",
 		t.Commands, t.Retries, t.Losses, t.Replayed, t.PayloadCopied, t.SendCalls, t.ReceiveCalls)
 	s.writeVerify(w)
+}
+
+// depth is the one that latency_target has found, or iodepth.
+func (s *Stats) depth() int {
+	if s.FoundDepth > 0 {
+		return s.FoundDepth
+	}
+	return s.Job.IODepth
 }
 
 // writeVerify adds what fio leaves to its stderr.

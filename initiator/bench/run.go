@@ -112,7 +112,7 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 func (r *Report) collect(all []*clone, cancelled bool) {
 	byGroup := map[int]*Stats{}
 	for _, c := range all {
-		cut := c.cut && (cancelled || !c.dismissed.Load())
+		cut := c.cut && (cancelled || !c.dismissed.Load() && !c.concluded.Load())
 		r.Interrupted = r.Interrupted || cut
 		r.Unverified = r.Unverified || cut && c.ledger != nil && (c.job.DoVerify && c.job.writes() || c.job.VerifyOnly)
 		s := &c.stats
@@ -302,6 +302,13 @@ func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time, cl
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	steady := newSteadyStates(clones)
+	var second <-chan time.Time
+	if len(steady) > 0 {
+		t := time.NewTicker(time.Second)
+		defer t.Stop()
+		second = t.C
+	}
 	allDone := make(chan struct{})
 	go func() {
 		for _, c := range clones {
@@ -327,6 +334,10 @@ func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time, cl
 		case <-late:
 			late = nil
 			closing.Go(func() { _ = closeAll() }) // the sessions are closed once more at the end, which tells
+		case <-second:
+			for _, s := range steady {
+				s.sample(time.Since(epoch))
+			}
 		case <-tick.C:
 			snap := s.take(time.Since(epoch))
 			if cfg.Tick != nil {

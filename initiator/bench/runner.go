@@ -138,7 +138,11 @@ func (c *clone) step(s *slot) {
 	} else {
 		s.start = c.now()
 	}
-	if !c.submitNext(s) {
+	more := c.submitNext(s)
+	if len(c.idle) > 0 {
+		c.callIdle()
+	}
+	if !more {
 		c.rest()
 	}
 }
@@ -222,6 +226,9 @@ func (c *clone) setPhase(p phase) { c.live.phase.Store(uint32(p)) }
 
 func (c *clone) finish() {
 	c.endSeries()
+	if c.search != nil {
+		c.stats.FoundDepth = c.search.depth
+	}
 	c.setPhase(phaseDone)
 	c.stats.Usage = processUsage().sub(c.usage0)
 	close(c.done)

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
@@ -28,12 +29,14 @@ type samples struct {
 
 // Stats is the result of one clone, or of a group of them.
 type Stats struct {
-	Job     *Job // the first one
-	Jobs    int
-	Dir     [dirs]DirStats
-	Elapsed time.Duration
-	Usage   rusage
-	Depth   [7]uint64 // requests in flight at submission: 1, 2, 4, 8, 16, 32, ≥64
+	Job        *Job // the first one
+	Jobs       int
+	Dir        [dirs]DirStats
+	Elapsed    time.Duration
+	Usage      rusage
+	FoundDepth int          // by latency_target; zero: it was not looked for
+	Steady     *steadyState // nil: not looked for
+	Depth      [7]uint64    // requests in flight at submission: 1, 2, 4, 8, 16, 32, ≥64
 
 	Session initiator.Stats // of the connections, since they were opened
 
@@ -113,6 +116,8 @@ func (s *Stats) merge(o *Stats) {
 	if s.Job == nil {
 		s.Job = o.Job
 	}
+	s.FoundDepth = cmp.Or(s.FoundDepth, o.FoundDepth)
+	s.Steady = cmp.Or(s.Steady, o.Steady)
 	s.Jobs += o.Jobs
 	for d := range s.Dir {
 		s.Dir[d].merge(&o.Dir[d])

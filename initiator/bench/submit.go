@@ -37,6 +37,9 @@ func (c *clone) runNext(s *slot) bool {
 		return true
 	}
 	if !s.held {
+		if c.search != nil && !c.admitDepth(s) {
+			return true
+		}
 		if c.flow != nil && !c.flow.admit(c) {
 			c.awaitFlow(s)
 			return true
@@ -259,6 +262,9 @@ func (c *clone) account(s *slot) {
 	c.live.bytes[s.d].Add(int64(s.ext.n))
 	if len(c.series) > 0 && c.ramped && s.d < datas {
 		c.enter(s.end-c.sinceEpoch, s.d, s.ext.off, s.ext.n, slat, clat)
+	}
+	if c.search != nil {
+		c.judge(s)
 	}
 	if len(c.floors) > 0 {
 		c.checkFloors(s.end)

@@ -74,8 +74,9 @@ func (s *Session) settle(r *Request) bool {
 		r.lun.cache.cover(r.covers)
 		return false
 	}
-	r.state = reqQueued
-	s.queue.push(r)
+	if r.setState(s, reqQueued) {
+		s.queue.push(r)
+	}
 	return true
 }
 

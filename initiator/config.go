@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
+	"strings"
 	"time"
 
 	"softiser/blockdev"
@@ -230,7 +232,8 @@ type ConfigError struct{ err error }
 func (e *ConfigError) Error() string { return e.err.Error() }
 func (e *ConfigError) Unwrap() error { return e.err }
 
-// validate checks what withDefaults has completed; the error is a *ConfigError.
+// validate checks what withDefaults has completed, and completes the address; the error
+// is a *ConfigError.
 func (c *Config) validate(discovery bool) error {
 	if err := c.problem(discovery); err != nil {
 		return &ConfigError{err}
@@ -263,6 +266,11 @@ func (c *Config) problem(discovery bool) error {
 	}
 	if c.Address == "" {
 		return fmt.Errorf("initiator: no address given: want host[:port]")
+	}
+	if _, port, err := net.SplitHostPort(c.Address); err != nil || port == "" {
+		if c.Address, err = joinPort(strings.TrimSuffix(c.Address, ":")); err != nil {
+			return fmt.Errorf("initiator: address: %w", err)
+		}
 	}
 	if err := iscsi.CheckName(c.InitiatorName); err != nil {
 		return fmt.Errorf("initiator: initiator name: %w", err)

@@ -1,9 +1,25 @@
 package initiator
 
-import "errors"
+import (
+	"errors"
 
-// Errors of requests and sessions. Check conditions are *scsi.SenseError, a
-// refused login is *iscsi.LoginError.
+	"softiser/internal/iscsi"
+	"softiser/internal/scsi"
+)
+
+// SenseError is a command that ended with another status than GOOD or CONDITION MET.
+// Op is the operation code, Status the SCSI status; Sense says more when that is CHECK
+// CONDITION (2): Sense.Key is the sense key (SPC-4 table 55), Sense.ASC the additional
+// sense code with its qualifier, 0x2904 for 29h/04h.
+type SenseError = scsi.SenseError
+
+// LoginError is a login that was refused, by the target where Remote is set, else by
+// us. Status holds Status-Class and Status-Detail (RFC 7143 §11.13.5), 0x0201 for an
+// authentication failure.
+type LoginError = iscsi.LoginError
+
+// Errors of requests and sessions, besides *SenseError, *LoginError, *ConfigError,
+// *WrongProtocolError and those of package blockdev.
 var (
 	// ErrOutcomeUnknown ends a command that must not be repeated (COMPARE AND
 	// WRITE, a raw CDB) and whose connection was lost before its status came:

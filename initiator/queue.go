@@ -53,8 +53,11 @@ func (s *Session) resendList(t *task) *taskList {
 
 // pushResend puts a command last among those to be sent again.
 func (s *Session) pushResend(t *task) {
+	if !t.setState(taskResend) {
+		return
+	}
 	q := s.resendList(t)
-	t.state, t.next = taskResend, none
+	t.next = none
 	if q.tail == none {
 		q.head = int32(t.index)
 	} else {

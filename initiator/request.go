@@ -44,7 +44,7 @@ type Request struct {
 	Done func(*Request)
 
 	// Results, valid in Done.
-	Err      error // nil, *scsi.SenseError, ErrOutcomeUnknown, ErrSessionLost, …
+	Err      error // nil, *SenseError, ErrOutcomeUnknown, ErrSessionLost, …
 	Residual int64 // bytes not transferred
 	Status   byte  // SCSI status
 
@@ -80,9 +80,29 @@ const (
 	flushNow              // which is what is sent, or to be sent, now
 )
 
+// nextRequest is the drawing of reqState. A request that cannot be started at all, or is
+// given up, ends where it is.
+var nextRequest = after([][]reqState{
+	reqIdle:    {reqQueued},
+	reqQueued:  {reqRunning, reqIdle},
+	reqRunning: {reqQueued, reqIdle},
+}...)
+
+// setState is the only place where the state of a request changes after Submit; false says
+// that nothing has, because the table does not have it. The caller holds s.mu.
+func (r *Request) setState(s *Session, to reqState) bool {
+	if !nextRequest.legal(r.state, to) {
+		s.illegal("request", r.state, to)
+		return false
+	}
+	r.state = to
+	return true
+}
+
 // reqState tells where a Request is.
 //
 //	idle --Submit--> queued --its last command starts--> running --last command ends--> idle
+//	                   ^----- a flush follows, or the data once more ----/
 type reqState uint8
 
 const (
@@ -90,3 +110,6 @@ const (
 	reqQueued                  // in the session's queue; commands may be under way already
 	reqRunning                 // every command has been started
 )
+
+// String returns the state's name.
+func (r reqState) String() string { return [...]string{"idle", "queued", "running"}[r] }

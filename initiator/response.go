@@ -218,7 +218,10 @@ func (s *Session) delay(t *task) bool {
 		t.retries++
 	}
 	s.stats.Retries++
-	t.state, t.due = taskDelayed, now+int64(jitter(wait))
+	if !t.setState(taskDelayed) {
+		return false
+	}
+	t.due = now + int64(jitter(wait))
 	s.waiting++
 	s.nudge()
 	return true

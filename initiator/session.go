@@ -98,8 +98,9 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 func newSession(cfg Config) *Session {
 	s := &Session{
 		cfg: cfg, begun: time.Now(), wake: make(chan struct{}, 1), changed: make(chan struct{}),
-		tasks: newTable(cfg.QueueDepth), resend: taskList{none, none}, ctlResend: taskList{none, none}, portal: cfg.Address,
+		resend: taskList{none, none}, ctlResend: taskList{none, none}, portal: cfg.Address,
 	}
+	s.tasks = newTable(s, cfg.QueueDepth)
 	s.transport = transport{cfg: &s.cfg, fell: func(err error) {
 		s.mu.Lock()
 		s.event(Event{Kind: EventFallback, Err: err})

@@ -38,29 +38,56 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// legal lists the states that may follow each state.
-var legal = [...][]State{
+// moves is a state machine's drawing as a table: for each state the set of those that may
+// follow it. To stay is no move.
+type moves[S ~uint8] []uint16
+
+// after makes the table of one row per state, with the states that may follow.
+func after[S ~uint8](rows ...[]S) moves[S] {
+	m := make(moves[S], len(rows))
+	for from, row := range rows {
+		for _, to := range row {
+			m[from] |= 1 << to
+		}
+	}
+	return m
+}
+
+func (m moves[S]) legal(from, to S) bool { return from == to || m[from]>>to&1 != 0 }
+
+// badTransition is told of a transition that a table does not have. Tests make it panic.
+var badTransition = func(error) {}
+
+// nextSession is the drawing of State.
+var nextSession = after([][]State{
 	StateConnecting: {StateActive, StateFailed, StateClosed},
 	StateActive:     {StateRecovering, StateClosing, StateFailed},
 	StateRecovering: {StateActive, StateClosing, StateFailed, StateDown},
-	StateDown:       {StateActive, StateClosing},
 	StateClosing:    {StateClosed},
 	StateClosed:     {},
 	StateFailed:     {StateClosed},
-}
+	StateDown:       {StateActive, StateClosing},
+}...)
 
 // setState is the only place where the state changes; whoever waits for a
 // change wakes up. The caller holds s.mu.
 func (s *Session) setState(to State) {
-	ok := false
-	for _, l := range legal[s.state] {
-		ok = ok || l == to
-	}
-	if !ok {
-		panic(fmt.Sprintf("initiator: session goes from %v to %v", s.state, to))
+	if !nextSession.legal(s.state, to) {
+		s.illegal("session", s.state, to)
+		return
 	}
 	s.state = to
 	s.flowing.Store(to == StateActive)
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// illegal takes a transition that its table does not have: a mistake of ours, which ends
+// the connection, so that recovery begins anew. The caller holds s.mu.
+func (s *Session) illegal(what string, from, to fmt.Stringer) {
+	err := fmt.Errorf("initiator: internal error: a %s cannot go from %v to %v", what, from, to)
+	badTransition(err)
+	if c := s.conn; c != nil {
+		c.doom(err)
+	}
 }

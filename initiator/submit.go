@@ -60,7 +60,8 @@ func (s *Session) enqueue(r *Request) *conn {
 		s.finish(r, fmt.Errorf("%w: %w", ErrSessionLost, errConnGone))
 		return nil
 	}
-	r.state, r.resets = reqQueued, s.resets
+	r.setState(s, reqQueued)
+	r.resets = s.resets
 	if r.ctl {
 		s.ctlQueue.push(r)
 	} else {
@@ -113,7 +114,7 @@ func (s *Session) start(c *conn, q *reqQueue, r *Request) bool {
 	r.parts++
 	if r.issued == r.total {
 		q.remove(r)
-		r.state = reqRunning
+		r.setState(s, reqRunning)
 	}
 	t.started = s.clock
 	s.send(c, t)
@@ -146,7 +147,7 @@ func (s *Session) send(c *conn, t *task) {
 	if t.outLen|t.inLen != 0 {
 		p.Bufs = &t.bufs
 	}
-	t.state = taskSent
+	t.setState(taskSent)
 	s.stats.Commands++
 	c.queue(p)
 }
@@ -207,7 +208,8 @@ func (s *Session) finish(r *Request, err error) {
 	if r.Err != nil {
 		s.stats.Errors++
 	}
-	r.state, r.next = reqIdle, nil
+	r.setState(s, reqIdle)
+	r.next = nil
 	if s.doneTail == nil {
 		s.done = r
 	} else {
@@ -252,6 +254,6 @@ func (s *Session) stop(r *Request, err error) {
 		if !s.queue.remove(r) {
 			s.ctlQueue.remove(r)
 		}
-		r.state = reqRunning
+		r.setState(s, reqRunning)
 	}
 }

@@ -1,8 +1,6 @@
 package initiator
 
 import (
-	"fmt"
-
 	"softiser/internal/iscsi"
 	"softiser/internal/scsi"
 )
@@ -27,7 +25,28 @@ const (
 
 // String returns the state's name.
 func (t taskState) String() string {
-	return [...]string{"free", "sent", "aborting", "delayed", "resend"}[t]
+	return [...]string{"free", "sent", "aborting", "delayed", "to be sent again"}[t]
+}
+
+// nextTask is the drawing of taskState. Losing the connection makes anew the list of those
+// that are sent again.
+var nextTask = after([][]taskState{
+	taskFree:     {taskSent},
+	taskSent:     {taskFree, taskAborting, taskDelayed, taskResend},
+	taskAborting: {taskFree},
+	taskDelayed:  {taskFree, taskResend},
+	taskResend:   {taskFree, taskSent},
+}...)
+
+// setState is the only place where a slot's state changes; false says that nothing has,
+// because the table does not have it.
+func (t *task) setState(to taskState) bool {
+	if !nextTask.legal(t.state, to) {
+		t.sess.illegal("command slot", t.state, to)
+		return false
+	}
+	t.state = to
+	return true
 }
 
 // taskKind says which PDU a slot stands for.
@@ -47,6 +66,7 @@ const controlSlots = 16
 // task is one slot of a session's table: a command or another PDU that waits
 // for its answer. Slots are made once; nothing is allocated per command.
 type task struct {
+	sess  *Session
 	state taskState
 	kind  taskKind
 	ctl   bool   // one of the reserved slots
@@ -100,10 +120,11 @@ type table struct {
 	used    int // slots of data commands in use
 }
 
-func newTable(depth int) table {
+func newTable(s *Session, depth int) table {
 	tb := table{slots: make([]task, depth+controlSlots), free: none, freeCtl: none}
 	for i := len(tb.slots) - 1; i >= 0; i-- {
 		t := &tb.slots[i]
+		t.sess = s
 		t.index, t.ctl = uint16(i), i >= depth
 		t.segs = make([][]byte, 0, 4)
 		tb.push(t)
@@ -132,7 +153,8 @@ func (tb *table) get(ctl bool, k taskKind) *task {
 	t := &tb.slots[*h]
 	*h = t.next
 	t.next = none
-	t.kind, t.state = k, taskSent
+	t.kind = k
+	t.setState(taskSent)
 	tb.renew(t)
 	if !ctl {
 		tb.used++
@@ -147,13 +169,15 @@ func (tb *table) renew(t *task) { t.gen++ }
 // put frees a slot and drops what it referred to.
 func (tb *table) put(t *task) {
 	if t.state == taskFree {
-		panic(fmt.Sprintf("initiator: slot %d freed twice", t.index))
+		t.sess.illegal("command slot", taskFree, taskFree) // it would be in the list twice
+		return
 	}
+	t.setState(taskFree)
 	if !t.ctl {
 		tb.used--
 	}
 	clear(t.segs)
-	t.state, t.req, t.abortErr, t.answer, t.ahs = taskFree, nil, nil, nil, nil
+	t.req, t.abortErr, t.answer, t.ahs = nil, nil, nil, nil
 	t.segs, t.bufs.In, t.bufs.Out = t.segs[:0], nil, nil
 	t.retries, t.replays, t.asked = 0, 0, false
 	tb.push(t)

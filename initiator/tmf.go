@@ -31,10 +31,10 @@ const maxTMFs = 2
 // abort asks the target to abort command t, which then ends with err. The
 // caller holds s.mu and kicks the connection.
 func (s *Session) abort(c *conn, t *task, err error) {
-	if t.state != taskSent {
+	if t.state != taskSent || !t.setState(taskAborting) {
 		return
 	}
-	t.state, t.abortErr, t.asked = taskAborting, err, false
+	t.abortErr, t.asked = err, false
 	s.stats.Aborts++
 	s.nextAbort(c)
 }

@@ -38,17 +38,8 @@ type cache struct {
 
 // cached reports whether an acknowledged command of r waits for a flush.
 func (r *Request) cached() bool {
-	g := r.geo
-	if !g.info.WriteCache || r.flush == flushNow {
-		return false
-	}
-	switch r.Op {
-	case OpWrite, OpCompareAndWrite:
-		return !r.FUA || !g.fua
-	case OpWriteZeroes:
-		return !r.FUA || !g.fua || g.maxSame > 0
-	}
-	return false
+	g, op := r.geo, r.Op.row()
+	return op.caches && g.info.WriteCache && r.flush != flushNow && (!r.FUA || op.bare(g))
 }
 
 // settle gives a request whose commands have all succeeded its next phase;

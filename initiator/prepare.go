@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/internal/iscsi"
 	"softiser/internal/scsi"
 )
 
@@ -32,208 +31,85 @@ func (l *LUN) prepare(r *Request) (done bool) {
 	r.Err, r.Residual, r.Status = nil, 0, 0
 	g := l.geo.Load()
 	r.geo = g
-	info := &g.info
-	r.total = r.Len
-	if r.Op == OpRead || r.Op == OpWrite || r.Op == OpCompareAndWrite {
-		r.total = int64(len(r.Buf))
-		if r.Segs != nil {
-			r.total = 0
-			for _, s := range r.Segs {
-				r.total += int64(len(s))
-			}
-		}
-	}
-	switch r.Op {
-	case OpRead, OpVerify:
-	case OpWrite, OpDiscard, OpWriteZeroes, OpCompareAndWrite:
-		if info.ReadOnly {
-			r.Err = blockdev.ErrReadOnly
-			return true
-		}
-	case OpFlush:
-		r.single()
-		r.told, r.covers = l.cache.teller(r).Load(), l.cache.written.Load()
-		return false
-	case OpCDB:
-		return r.prepareCDB()
-	default:
+	op := r.Op.row()
+	if op == nil {
 		r.Err = fmt.Errorf("%w: operation %d", ErrInvalid, r.Op)
 		return true
 	}
-	n := r.total
-	if r.Op == OpCompareAndWrite {
-		if g.maxCAW == 0 {
-			r.Err = fmt.Errorf("%w: the target has no COMPARE AND WRITE", blockdev.ErrNotSupported)
-			return true
-		}
-		n /= 2
-		if n*2 != r.total || n == 0 || n > g.maxCAW || r.Segs != nil {
-			r.Err = fmt.Errorf("%w: COMPARE AND WRITE takes Buf with twice 1 to %d blocks, not %d bytes", ErrInvalid, g.maxCAW/int64(info.BlockSize), r.total)
-			return true
-		}
-	}
-	if r.Err = blockdev.CheckRange(r.Off, n, info.Size, info.BlockSize); r.Err != nil || n == 0 {
+	info := &g.info
+	if op.changes && info.ReadOnly {
+		r.Err = blockdev.ErrReadOnly
 		return true
 	}
-	// What must be durable and has no FUA bit is followed by a flush: WRITE SAME and
-	// UNMAP never have one (SBC-3 §5.52, §5.35), the others where DPOFUA is clear.
-	if bare := r.Op == OpWriteZeroes && g.maxSame > 0 || r.Op == OpDiscard; r.FUA && info.WriteCache && (bare || !g.fua) {
-		r.flush = flushAfter
+	if r.total = r.Len; op.data {
+		r.total = r.dataLen()
 	}
-	switch r.Op {
-	case OpDiscard:
-		if !info.Discard {
-			r.Err = blockdev.ErrNotSupported
+	if op.span != nil {
+		n, err := op.span(r, g)
+		if err == nil {
+			err = blockdev.CheckRange(r.Off, n, info.Size, info.BlockSize)
+		}
+		if r.Err = err; err != nil || n == 0 {
 			return true
 		}
-	case OpWriteZeroes:
-		if r.NoData && g.maxSame == 0 {
-			r.Err = fmt.Errorf("%w: the target has no WRITE SAME", blockdev.ErrNotSupported)
+		if r.FUA && info.WriteCache && op.bare(g) {
+			r.flush = flushAfter
+		}
+	}
+	if op.begin != nil {
+		if r.Err = op.begin(l, r, g); r.Err != nil {
 			return true
 		}
-	case OpCompareAndWrite:
+	}
+	if op.single {
 		r.single()
 	}
 	return false
 }
 
+// dataLen returns how many bytes Buf or Segs have.
+func (r *Request) dataLen() int64 {
+	if r.Segs == nil {
+		return int64(len(r.Buf))
+	}
+	n := int64(0)
+	for _, s := range r.Segs {
+		n += int64(len(s))
+	}
+	return n
+}
+
 // single makes r a request of one command.
 func (r *Request) single() { r.total = 1 }
 
-func (r *Request) prepareCDB() (done bool) {
-	r.single()
-	r.once = true
-	n := len(r.CDB)
-	switch {
-	case n < 6 || n > 260:
-		r.Err = fmt.Errorf("%w: a CDB of %d bytes", ErrInvalid, n)
-	case r.Segs != nil || int64(len(r.Buf)) > 1<<24:
-		r.Err = fmt.Errorf("%w: data of a raw CDB must be in Buf, at most 16 MiB", ErrInvalid)
-	}
-	return r.Err != nil
-}
-
 // carve makes the next command of r in slot t.
 func (r *Request) carve(t *task, c *conn) {
-	g := r.geo
-	bs := int64(g.info.BlockSize)
+	op := r.Op.row()
 	rest := r.total - r.issued
 	limit := rest
-	switch r.Op {
-	case OpRead, OpWrite:
-		limit = g.maxIO
-		if c.maxTransfer > 0 {
-			limit = min(limit, max(c.maxTransfer/bs, 1)*bs)
-		}
-	case OpVerify:
-		limit = g.maxVerify
-	case OpDiscard:
-		limit = g.maxUnmap
-		if g.trimSame {
-			limit = g.maxSame
-		}
-	case OpWriteZeroes:
-		if limit = g.maxSame; limit == 0 {
-			limit = min(g.maxIO, int64(len(zeroes))*zeroSegs)
-		}
+	if op.limit != nil {
+		limit = op.limit(r.geo, c)
 	}
 	t.req, t.lun = r, r.lun.wire
 	t.off, t.n = r.issued, min(rest, limit) // a flush after the data covers nothing more
 	t.inLen, t.outLen, t.ahs = 0, 0, nil
 	r.issued += t.n
-	r.build(t, bs)
+	t.segs = t.segs[:0]
+	if r.flush == flushNow {
+		t.cdbLen = len(scsi.AppendSyncCache(t.cdb[:0], 0, 0, false))
+	} else {
+		p := part{bs: int64(r.geo.info.BlockSize)}
+		if p.bs > 0 {
+			p.lba, p.blocks = uint64((r.Off+t.off)/p.bs), uint32(t.n/p.bs)
+		}
+		op.build(r, t, p)
+	}
 	t.bufs.In, t.bufs.Out = nil, nil
 	if t.inLen > 0 {
 		t.bufs.In = t.segs
 	} else if t.outLen > 0 {
 		t.bufs.Out = t.segs
 	}
-}
-
-// build writes the CDB and lists the data of the command for t's part of r.
-func (r *Request) build(t *task, bs int64) {
-	var blocks uint32
-	var lba uint64
-	if bs > 0 { // a LUN that is not opened yet takes raw CDBs only
-		lba, blocks = uint64((r.Off+t.off)/bs), uint32(t.n/bs)
-	}
-	cdb := t.cdb[:0]
-	segs := t.segs[:0]
-	if r.flush == flushNow {
-		cdb = scsi.AppendSyncCache(cdb, 0, 0, false)
-		t.cdbLen, t.segs = len(cdb), segs
-		return
-	}
-	fua := r.FUA && r.geo.fua
-	switch r.Op {
-	case OpRead:
-		cdb = scsi.AppendRead(cdb, lba, blocks, false)
-		t.inLen = uint32(t.n)
-		segs = r.cut(segs, t.off, t.n)
-	case OpWrite:
-		cdb = scsi.AppendWrite(cdb, lba, blocks, fua)
-		t.outLen = uint32(t.n)
-		segs = r.cut(segs, t.off, t.n)
-	case OpFlush:
-		cdb = r.buildFlush(cdb)
-	case OpDiscard:
-		if r.geo.trimSame {
-			cdb = scsi.AppendWriteSame16(cdb, lba, blocks, scsi.FlagUnmap)
-			segs = append(segs, zeroes[:bs])
-			t.outLen = uint32(bs)
-			break
-		}
-		list := scsi.AppendUnmapList(t.param[:0], []scsi.Range{{LBA: lba, Blocks: blocks}})
-		cdb = scsi.AppendUnmap(cdb, uint16(len(list)))
-		segs = append(segs, list)
-		t.outLen = uint32(len(list))
-	case OpWriteZeroes:
-		if r.geo.maxSame == 0 {
-			cdb = scsi.AppendWrite(cdb, lba, blocks, fua)
-			t.outLen = uint32(t.n)
-			for n := t.n; n > 0; n -= int64(len(zeroes)) {
-				segs = append(segs, zeroes[:min(n, int64(len(zeroes)))])
-			}
-			break
-		}
-		var flags byte
-		if r.MayUnmap && r.geo.sameUnmap {
-			flags = scsi.FlagUnmap
-		}
-		cdb = scsi.AppendWriteSame16(cdb, lba, blocks, flags)
-		segs = append(segs, zeroes[:bs])
-		t.outLen = uint32(bs)
-	case OpVerify:
-		cdb = scsi.AppendVerify(cdb, lba, blocks, 0)
-	case OpCompareAndWrite:
-		n := int64(len(r.Buf)) / 2
-		cdb = scsi.AppendCompareAndWrite(cdb, uint64(r.Off/bs), uint8(n/bs), fua)
-		t.outLen = uint32(len(r.Buf))
-		segs = append(segs, r.Buf)
-	case OpCDB:
-		n := copy(t.cdb[:], r.CDB)
-		cdb = t.cdb[:n]
-		t.ahs = iscsi.AppendExtendedCDB(nil, r.CDB) // nothing for 16 bytes
-		if len(r.Buf) > 0 {
-			segs = append(segs, r.Buf)
-			if r.DataIn {
-				t.inLen = uint32(len(r.Buf))
-			} else {
-				t.outLen = uint32(len(r.Buf))
-			}
-		}
-	}
-	t.cdbLen, t.segs = len(cdb), segs
-}
-
-// buildFlush covers the request's range, or the whole medium.
-func (r *Request) buildFlush(cdb []byte) []byte {
-	bs := int64(r.geo.info.BlockSize)
-	if r.Len <= 0 || bs == 0 || r.Len/bs > 1<<32-1 {
-		return scsi.AppendSyncCache(cdb, 0, 0, false)
-	}
-	first, last := r.Off/bs, (r.Off+r.Len+bs-1)/bs
-	return scsi.AppendSyncCache(cdb, uint64(first), uint32(last-first), false)
 }
 
 // cut appends the slices that hold [off, off+n) of the request's data.
@@ -260,18 +136,10 @@ func (r *Request) cut(segs [][]byte, off, n int64) [][]byte {
 }
 
 // idempotent reports whether the command may be carried out twice with the
-// same result: only such a command is sent again when its fate is unknown.
+// same result: only such a command is sent again when its fate is unknown. Of raw CDBs
+// these are our own look-ups, which only read.
 func (r *Request) idempotent() bool {
-	if r.flush == flushNow {
-		return true
-	}
-	switch r.Op {
-	case OpRead, OpWrite, OpFlush, OpDiscard, OpWriteZeroes, OpVerify:
-		return true
-	case OpCDB:
-		return !r.once // our own look-ups only read
-	}
-	return false
+	return r.flush == flushNow || r.Op.row().repeatable && !r.once
 }
 
 // zeroes is what zeroing commands send. It is never written to.

@@ -1,0 +1,263 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/internal/iscsi"
+	"softiser/internal/scsi"
+)
+
+// answers gives commands of one kind the answers that a test thinks of.
+func answers(ft *fakeTarget, op scsi.Opcode, f func(n int, c *fakeDM, p *iscsi.PDU) bool) (count func() int) {
+	n := 0
+	ft.mu.Lock()
+	ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+		if scsi.Opcode(p.BHS.SCSICommand().CDB()[0]) != op {
+			return false
+		}
+		ft.mu.Lock()
+		n++
+		now := n
+		ft.mu.Unlock()
+		return f(now, c, p)
+	}
+	ft.mu.Unlock()
+	return func() int {
+		ft.mu.Lock()
+		defer ft.mu.Unlock()
+		return n
+	}
+}
+
+// A residual that the target reports counts although the data have been seen to come: the
+// greater one is right.
+func TestReportedResidual(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		answers(ft, scsi.OpRead10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+			c.move(p, 0, 512, true)
+			c.status(p, scsi.StatusGood, nil, 100)
+			return true
+		})
+		r := &Request{Op: OpRead, Buf: make([]byte, 512)}
+		if err := l.Do(context.Background(), r); !errors.Is(err, ErrShort) || r.Residual != 100 {
+			t.Errorf("%v, residual %d", err, r.Residual)
+		}
+		if n := l.Stats().ReadBytes; n%512 == 0 {
+			t.Errorf("%d bytes read", n)
+		}
+		letGo(ft)
+	})
+}
+
+// An iSCSI response that is not "completed at target" is no success, whatever status stands
+// beside it (RFC 7143 §11.4.3).
+func TestTargetFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		n := answers(ft, scsi.OpWrite10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+			var r iscsi.PDU
+			r.BHS.NewSCSIResponse().SetResponse(1)
+			r.BHS.SetITT(p.BHS.ITT())
+			c.answer(&r)
+			return true
+		})
+		if _, err := l.WriteAt(make([]byte, 512), 0); err == nil || n() != 1 {
+			t.Errorf("%v after %d WRITEs", err, n())
+		}
+		letGo(ft)
+	})
+}
+
+// What the target has aborted may have been carried out in part: a command that must not be
+// carried out twice is not sent again.
+func TestAbortedIsNotRepeated(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(c *fakeDM, p *iscsi.PDU)
+		want   error
+	}{
+		"task aborted": {func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusTaskAborted, nil, 0) }, ErrOutcomeUnknown},
+		"aborted command": {func(c *fakeDM, p *iscsi.PDU) {
+			c.check(p, scsi.Sense{Key: scsi.KeyAborted, ASC: 0x4705})
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ft *fakeTarget) {
+				l := dialLUN(t, ft.config())
+				n := answers(ft, scsi.OpCompareAndWrite, func(_ int, d *fakeDM, p *iscsi.PDU) bool {
+					c.answer(d, p)
+					return true
+				})
+				err := l.Do(context.Background(), &Request{Op: OpCompareAndWrite, Buf: make([]byte, 1024)})
+				if err == nil || c.want != nil && !errors.Is(err, c.want) || n() != 1 {
+					t.Errorf("%v after %d commands", err, n())
+				}
+				letGo(ft)
+			})
+		})
+	}
+}
+
+// Of a request that has failed in one part the others are not sent again, neither at once
+// nor later, and no flush follows it.
+func TestFailedRequestIsNotRepeated(t *testing.T) {
+	for name, answer := range map[string]func(c *fakeDM, p *iscsi.PDU){
+		"unit attention": func(c *fakeDM, p *iscsi.PDU) {
+			c.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCNexusLoss})
+		},
+		"busy": func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusBusy, nil, 0) },
+		"good": func(c *fakeDM, p *iscsi.PDU) { c.execute(p) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ft *fakeTarget) {
+				ft.noFUA = true
+				l := dialLUN(t, ft.config())
+				n := answers(ft, scsi.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+					if n == 1 {
+						c.check(p, scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCWriteError})
+					} else {
+						answer(c, p)
+					}
+					return true
+				})
+				before := len(ft.logged())
+				err := l.Do(context.Background(), &Request{Op: OpWrite, FUA: true, Buf: make([]byte, 128<<10)})
+				time.Sleep(time.Minute)
+				if !errors.Is(err, blockdev.ErrMedium) || n() != 2 {
+					t.Errorf("%v after %d WRITEs", err, n())
+				}
+				for _, op := range ft.logged()[before:] {
+					if op != "WRITE(10)" {
+						t.Errorf("%s after a WRITE that has failed", op)
+					}
+				}
+				letGo(ft)
+			})
+		})
+	}
+}
+
+// A command that is sent again has another task tag: an answer to the time before is not
+// one to this time.
+func TestAnotherTagForEachTime(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		tags := map[uint32]bool{}
+		n := answers(ft, scsi.OpRead10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+			tags[p.BHS.ITT()] = true
+			if n <= 3 {
+				c.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCNexusLoss})
+			}
+			return n <= 3
+		})
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil || n() != 4 || len(tags) != 4 {
+			t.Errorf("%v, %d commands with %d tags", err, n(), len(tags))
+		}
+		letGo(ft)
+	})
+}
+
+// A second answer to a command that is not at the target any more breaks the protocol.
+func TestAnsweredTwice(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		answers(ft, scsi.OpRead10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+			if n == 1 {
+				c.status(p, scsi.StatusBusy, nil, 0)
+				c.status(p, scsi.StatusGood, nil, 512)
+			}
+			return n == 1
+		})
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Error(err)
+		}
+		if n := l.Stats().Losses; n != 1 {
+			t.Errorf("%d connections were lost, want 1", n)
+		}
+		letGo(ft)
+	})
+}
+
+// The window that the login has given holds for the first commands.
+func TestWindowOfTheLogin(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		ft.window, ft.attention = 1, false
+		s, err := Dial(context.Background(), ft.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if _, err := s.ReportLUNs(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait() // the fake complains of a command outside of its window
+	})
+}
+
+// Each PDU acknowledges what the target has numbered, and no more.
+func TestExpStatSN(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		ft.attention = false
+		var wrong []uint32
+		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+			if got := p.BHS.ExpStatSN(); got != c.statSN {
+				wrong = append(wrong, got-c.statSN)
+			}
+			return false
+		}
+		l := dialLUN(t, ft.config())
+		var rejected bool
+		for range 3 {
+			if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+				t.Fatal(err)
+			}
+			if !rejected { // of something that nobody remembers
+				rejected = true
+				var p iscsi.PDU
+				p.BHS.NewReject(iscsi.RejectInvalidField)
+				var bhs iscsi.BHS
+				bhs.NewNopOut().SetITT(iscsi.ReservedTag)
+				p.Data = bhs[:]
+				ft.last().answer(&p)
+				synctest.Wait()
+			}
+		}
+		if len(wrong) > 0 {
+			t.Errorf("off by %d", wrong)
+		}
+		letGo(ft)
+	})
+}
+
+// Where the initiator may not send unasked for, what travels with the command is all, even
+// where the transport carries less than was negotiated.
+func TestNothingUnsolicited(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		cfg := ft.config()
+		cfg.InitialR2T = true
+		ft.settings.InitialR2T = true
+		ft.settings.MaxRecvDataSegmentLength = 64 << 10
+		l := dialLUN(t, cfg)
+		answers(ft, scsi.OpWrite10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+			if p.Bufs.Immediate != 8192 || p.Bufs.Unsolicited != 8192 || !p.BHS.Final() {
+				t.Errorf("%d bytes with the command, %d unasked for, F %v", p.Bufs.Immediate, p.Bufs.Unsolicited, p.BHS.Final())
+			}
+			return false
+		})
+		if _, err := l.WriteAt(make([]byte, 64<<10), 0); err != nil {
+			t.Error(err)
+		}
+		letGo(ft)
+	})
+}

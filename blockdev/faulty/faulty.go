@@ -1,5 +1,5 @@
 // Package faulty wraps a block device and makes it fail by rules: errors,
-// delays, torn and lost writes, failing flushes. Which calls are hit is decided
+// delays, stalls, torn and lost writes, failing flushes. Which calls are hit is decided
 // by counts and by a seeded generator, so that a run can be repeated.
 //
 //	d := faulty.New(dev, 1,
@@ -44,6 +44,9 @@ type Rule struct {
 	Chance   float64
 
 	Delay time.Duration // wait before the operation
+	// Hold, when not nil, makes the operation wait until it is closed: storage that
+	// does not answer. What else the rule says happens then.
+	Hold <-chan struct{}
 	Err   error         // fail with this, without doing anything
 	Torn  bool          // write only some of the blocks, then fail with ErrMedium
 	Lost  bool          // report success and write nothing
@@ -58,6 +61,7 @@ type Device struct {
 	rnd   *rand.Rand
 	rules []rule
 	hits  atomic.Int64
+	held  atomic.Int64 // operations that wait for a Hold now
 	sleep func(time.Duration)
 }
 
@@ -92,12 +96,16 @@ func (d *Device) SetRules(rules ...Rule) {
 // Hits counts the operations that failed, were torn or got lost.
 func (d *Device) Hits() int64 { return d.hits.Load() }
 
+// Held is how many operations wait for a Rule.Hold now.
+func (d *Device) Held() int { return int(d.held.Load()) }
+
 // Lower returns the wrapped device.
 func (d *Device) Lower() blockdev.Device { return d.lower }
 
 // verdict is what the rules say of one operation.
 type verdict struct {
 	delay time.Duration
+	holds []<-chan struct{}
 	err   error
 	torn  bool
 	lost  bool
@@ -118,6 +126,9 @@ func (d *Device) judge(op Op, off, n int64) (v verdict) {
 		}
 		r.done++
 		v.delay += r.Delay
+		if r.Hold != nil {
+			v.holds = append(v.holds, r.Hold)
+		}
 		if r.Err != nil || r.Torn || r.Lost {
 			v.err, v.torn, v.lost = r.Err, r.Torn, r.Lost
 			if v.torn {
@@ -137,17 +148,35 @@ func (d *Device) slow(op Op, off, n int64) bool {
 	defer d.mu.Unlock()
 	for i := range d.rules {
 		r := &d.rules[i]
-		if r.Delay != 0 && r.Op&op != 0 && (r.Len == 0 || off < r.Off+r.Len && r.Off < off+n) {
+		if (r.Delay != 0 || r.stalls()) && r.Op&op != 0 && (r.Len == 0 || off < r.Off+r.Len && r.Off < off+n) {
 			return true
 		}
 	}
 	return false
 }
 
+// stalls reports whether the rule holds operations up now.
+func (r *Rule) stalls() bool {
+	if r.Hold == nil {
+		return false
+	}
+	select {
+	case <-r.Hold:
+		return false
+	default:
+		return true
+	}
+}
+
 // wait delays an operation as the rules want and returns how it fails.
 func (d *Device) wait(v verdict) error {
 	if v.delay > 0 {
 		d.sleep(v.delay)
+	}
+	for _, h := range v.holds {
+		d.held.Add(1)
+		<-h
+		d.held.Add(-1)
 	}
 	return v.err
 }

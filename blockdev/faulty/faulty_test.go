@@ -9,6 +9,7 @@ import (
 	"softiser/blockdev"
 	"softiser/blockdev/blockdevtest"
 	"softiser/blockdev/mem"
+	"softiser/internal/await"
 )
 
 func open(t *testing.T, size int64, pool *blockdev.Pool, rules ...Rule) *Device {
@@ -165,6 +166,30 @@ func TestDelay(t *testing.T) {
 	if slept != time.Minute+time.Second {
 		t.Errorf("slept %v, want both delays", slept)
 	}
+}
+
+// TestHold: what a rule holds waits for its end, fails or goes on then, and never blocks
+// those who do not wait.
+func TestHold(t *testing.T) {
+	boom := errors.New("boom")
+	gate := make(chan struct{})
+	d := open(t, 1<<20, nil, Rule{Op: Read, Hold: gate}, Rule{Op: Write, Hold: gate, Err: boom})
+	var l blockdev.Lease
+	if err := d.LeaseRead(&l, 0, 512, blockdev.NoWait); !errors.Is(err, blockdev.ErrWouldBlock) {
+		t.Errorf("NoWait on a device that stalls = %v, want ErrWouldBlock", err)
+	}
+	read, written := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := d.ReadAt(make([]byte, 512), 0); read <- err }()
+	go func() { _, err := d.WriteAt(make([]byte, 512), 0); written <- err }()
+	await.True(t, "both are held", func() bool { return d.Held() == 2 })
+	close(gate)
+	if r, w := <-read, <-written; r != nil || w != boom || d.Held() != 0 {
+		t.Errorf("read %v, written %v; %d are held", r, w, d.Held())
+	}
+	if err := d.LeaseRead(&l, 0, 512, blockdev.NoWait); err != nil {
+		t.Errorf("NoWait after the stall = %v", err)
+	}
+	l.Release()
 }
 
 // TestSeed: the same seed gives the same faults.

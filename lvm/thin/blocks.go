@@ -42,9 +42,17 @@ func newBlocks(dev blockdev.Device) *blocks {
 
 // read returns a block; it must be of the type that xor stands for.
 func (t *blocks) read(nr uint64, xor uint32) (*block, error) {
+	return t.get(nr, xor, blockdev.Wait)
+}
+
+// get is read; with NoWait a block that would have to be fetched is ErrWouldBlock.
+func (t *blocks) get(nr uint64, xor uint32, m blockdev.Mode) (*block, error) {
 	t.mu.RLock()
 	b := t.cache[nr]
 	t.mu.RUnlock()
+	if b == nil && m == blockdev.NoWait {
+		return nil, blockdev.ErrWouldBlock
+	}
 	if b == nil {
 		b = &block{nr: nr, xor: xor, data: make([]byte, blockSize)}
 		if err := t.fetch(nr, xor, b.data); err != nil {

@@ -104,7 +104,13 @@ func unpack(m uint64) (data uint64, at uint32) { return m >> 24, uint32(m & maxT
 
 // lookupLocked finds a virtual block; the pool's mu is held.
 func (d *volume) lookupLocked(vb uint64) (mapping, error) {
-	v, err := d.p.maps.lookup(d.root, vb)
+	return d.findLocked(vb, blockdev.Wait)
+}
+
+// findLocked is lookupLocked; with NoWait it is ErrWouldBlock where metadata would have
+// to be read.
+func (d *volume) findLocked(vb uint64, m blockdev.Mode) (mapping, error) {
+	v, err := d.p.maps.find(d.root, vb, m)
 	if err != nil || v == nil {
 		return mapping{}, err
 	}
@@ -117,10 +123,28 @@ func (d *volume) lookupLocked(vb uint64) (mapping, error) {
 	return mapping{data: data, ok: true, shared: d.det.snapped > at || d.p.data.c.get(data) > 1}, nil
 }
 
-func (d *volume) lookup(vb uint64) (mapping, error) {
-	d.p.mu.RLock()
+func (d *volume) lookup(vb uint64) (mapping, error) { return d.find(vb, blockdev.Wait) }
+
+// find is lookup; with NoWait neither storage nor who holds the pool while storage works
+// for him is waited for.
+func (d *volume) find(vb uint64, m blockdev.Mode) (mapping, error) {
+	if err := d.p.rlock(m); err != nil {
+		return mapping{}, err
+	}
 	defer d.p.mu.RUnlock()
-	return d.lookupLocked(vb)
+	return d.findLocked(vb, m)
+}
+
+// rlock takes the pool's mu shared.
+func (p *Pool) rlock(m blockdev.Mode) error {
+	if m == blockdev.NoWait {
+		if !p.mu.TryRLock() {
+			return blockdev.ErrWouldBlock
+		}
+		return nil
+	}
+	p.mu.RLock()
+	return nil
 }
 
 // setLocked maps a virtual block and drops what was there.

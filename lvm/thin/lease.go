@@ -30,9 +30,11 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 		return err
 	}
 	own := n > 0
-	d.p.mu.RLock()
+	if err := d.p.rlock(m); err != nil {
+		return err
+	}
 	err := d.each(off, int64(n), func(vb uint64, _, _, _ int64) error {
-		x, err := d.lookupLocked(vb)
+		x, err := d.findLocked(vb, m)
 		own = own && x.ok && !x.shared
 		return err
 	})
@@ -63,7 +65,7 @@ func (d *Device) direct(l *blockdev.Lease, off int64, n int, m blockdev.Mode, wr
 	under, segs := l.Priv.Under[:0], l.Segs[:0]
 	direct := true
 	err := d.each(off, int64(n), func(vb uint64, in, _, k int64) error {
-		x, err := d.lookup(vb)
+		x, err := d.find(vb, m)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,10 @@
 package thin
 
-import "fmt"
+import (
+	"fmt"
+
+	"softiser/blockdev"
+)
 
 // tree is the type of a B-tree: how large its values are and what becomes of
 // what they refer to when a leaf is copied or dropped. Roots are passed around:
@@ -13,8 +17,10 @@ type tree struct {
 
 const maxHeight = 20 // far more than the format can fill
 
-func (t *tree) read(nr uint64) (node, error) {
-	b, err := t.t.read(nr, xorNode)
+func (t *tree) read(nr uint64) (node, error) { return t.get(nr, blockdev.Wait) }
+
+func (t *tree) get(nr uint64, m blockdev.Mode) (node, error) {
+	b, err := t.t.get(nr, xorNode, m)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +75,13 @@ func (t *tree) each(n node, value func([]byte) error, child func(uint64) error) 
 
 // lookup returns the value of key, which must not be changed, or nil.
 func (t *tree) lookup(root, key uint64) ([]byte, error) {
+	return t.find(root, key, blockdev.Wait)
+}
+
+// find is lookup; with NoWait it is ErrWouldBlock where a node is not in memory.
+func (t *tree) find(root, key uint64, m blockdev.Mode) ([]byte, error) {
 	for range maxHeight {
-		n, err := t.read(root)
+		n, err := t.get(root, m)
 		if err != nil {
 			return nil, err
 		}

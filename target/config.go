@@ -43,6 +43,10 @@ const (
 // ErrServerClosed is returned by Serve after Shutdown.
 var ErrServerClosed = portal.ErrServerClosed
 
+// ErrVolumesHeld is the error of a Shutdown that has not waited any longer for storage:
+// some volume is still in use and may not be closed.
+var ErrVolumesHeld = portal.ErrVolumesHeld
+
 // Config describes a server. Zero fields mean the documented defaults. It is
 // copied by New; targets, LUNs and limits are changed by methods.
 type Config struct {
@@ -122,6 +126,9 @@ type Timeouts struct {
 	// Drain: Shutdown asks initiators to log out and waits this long before it
 	// closes their connections. Default 5 s.
 	Drain time.Duration
+	// Storage: once initiators are gone Shutdown waits this long for volumes, whose
+	// last commands have to end and which are flushed. Default 50 s.
+	Storage time.Duration
 }
 
 func def[T int | time.Duration](p *T, v T) {
@@ -148,6 +155,7 @@ func (c *Config) fill() {
 	c.Limits.fill()
 	def(&c.Timeouts.FirstBytes, 5*time.Second)
 	def(&c.Timeouts.Drain, 5*time.Second)
+	def(&c.Timeouts.Storage, 50*time.Second)
 	if c.Staging == nil {
 		c.Staging = blockdev.DefaultPool()
 	}

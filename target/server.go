@@ -23,7 +23,8 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, log: cfg.Log}
 	var err error
 	if s.server, err = portal.NewServer(portal.ServerConfig{
-		Portals: cfg.Portals, FirstBytes: cfg.Timeouts.FirstBytes, Drain: cfg.Timeouts.Drain, Log: cfg.Log,
+		Portals: cfg.Portals, FirstBytes: cfg.Timeouts.FirstBytes, Drain: cfg.Timeouts.Drain,
+		Storage: cfg.Timeouts.Storage, Log: cfg.Log,
 	}); err != nil {
 		return nil, err
 	}
@@ -54,7 +55,8 @@ func (s *Server) Listen() error { return s.server.Listen() }
 func (s *Server) Addrs() []string { return s.server.Addrs() }
 
 // Serve listens and serves until ctx is done or Shutdown is called. When ctx is
-// done it shuts down by itself, within Timeouts.Drain, and returns nil.
+// done it shuts down by itself, within Timeouts.Drain and Timeouts.Storage, and returns
+// nil, or why volumes could not be flushed.
 func (s *Server) Serve(ctx context.Context) error { return s.server.Serve(ctx) }
 
 // Shutdown ends the server in an orderly way: it stops listening, asks every
@@ -62,6 +64,11 @@ func (s *Server) Serve(ctx context.Context) error { return s.server.Serve(ctx) }
 // the connections that are left are closed, their tasks end, and every volume
 // is flushed. The error is ctx.Err() when initiators had to be cut off, or what
 // went wrong in a flush.
+//
+// Storage that does not answer is waited for until Timeouts.Storage has passed as well.
+// Then the error is ErrVolumesHeld and names the volumes; the others have been flushed.
+// Shutdown may be called again to wait for the rest: while it returns ErrVolumesHeld
+// no volume may be closed.
 func (s *Server) Shutdown(ctx context.Context) error { return s.server.Shutdown(ctx) }
 
 // SetLimits changes how many sessions and connections before login there may be, and

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,11 +38,15 @@ type app struct {
 
 	services sync.WaitGroup // admin socket and metrics
 
-	reloading sync.Mutex // held by a reload; taken before mu
+	reloading sync.Mutex // held by a reload; taken before changing
+	// changing is held by whoever opens or closes volumes, for as long as storage takes:
+	// status does not wait for that. Taken before mu.
+	changing sync.Mutex
+	busy     atomic.Pointer[string] // what storage is doing for who holds changing
 
 	mu      sync.Mutex
 	cfg     *config.Config         // guarded by mu: a reload replaces it
-	volumes map[string]*openVolume // guarded by mu, by name
+	volumes map[string]*openVolume // guarded by mu, by name; changed under changing as well
 	// leaving are targets, and leavingLUNs LUNs, whose removal has begun and was not
 	// over in time: initiators do not see them any more, but commands still hold
 	// their volumes. Guarded by mu.
@@ -66,12 +73,12 @@ type mapping struct {
 
 // newApp makes the server with its targets. No volume is touched yet: a start that
 // fails because a port is taken leaves nothing behind (see openVolumes).
-func newApp(cfg *config.Config, drain time.Duration, log *zap.Logger) (_ *app, err error) {
+func newApp(cfg *config.Config, drain, storage time.Duration, log *zap.Logger) (_ *app, err error) {
 	tc, err := serverConfig(cfg)
 	if err != nil {
 		return nil, exit(exitUsage, err)
 	}
-	tc.Timeouts.Drain = drain
+	tc.Timeouts.Drain, tc.Timeouts.Storage = drain, storage
 	tc.Log = log
 	a := &app{cfg: cfg, log: log, volumes: map[string]*openVolume{},
 		leaving: map[string]bool{}, leavingLUNs: map[mapping]bool{}, reasons: map[mapping]string{}}
@@ -137,9 +144,11 @@ func (a *app) openVolumes() error {
 // mapVolume makes a volume, opened if it is not open yet, a LUN of a target. Status
 // shows the error of one that stands in the configuration.
 func (a *app) mapVolume(iqn string, l config.LUN, v config.Volume) error {
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	err := a.mapChanging(iqn, l, v)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	err := a.mapLocked(iqn, l, v)
 	if m := (mapping{iqn, uint16(l.LUN)}); err != nil {
 		a.reasons[m] = err.Error()
 	} else {
@@ -148,29 +157,44 @@ func (a *app) mapVolume(iqn string, l config.LUN, v config.Volume) error {
 	return err
 }
 
-// mapLocked is mapVolume for a caller who holds a.mu.
-func (a *app) mapLocked(iqn string, l config.LUN, v config.Volume) error {
+// mapChanging is mapVolume for a caller who holds a.changing.
+func (a *app) mapChanging(iqn string, l config.LUN, v config.Volume) error {
+	a.mu.Lock()
 	lc, err := lunConfig(a.cfg, v, l)
+	o := a.volumes[v.Name]
+	if err == nil && o != nil && !reflect.DeepEqual(o.cfg, v) {
+		err = errOpen(v, differing(o.cfg, v))
+	}
+	a.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	o := a.volumes[v.Name]
 	if o == nil {
+		defer a.during("opening volume " + v.Name)()
 		dev, err := a.openVolume(v)
 		if err != nil {
 			return err
 		}
 		o = &openVolume{cfg: v, dev: dev}
+		a.mu.Lock()
 		a.volumes[v.Name] = o
-	} else if !reflect.DeepEqual(o.cfg, v) {
-		return errOpen(v, differing(o.cfg, v))
+		a.mu.Unlock()
 	}
 	lc.Volume = o.dev
 	if err := a.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc}); err != nil {
-		return errors.Join(err, a.dropLocked(o))
+		return errors.Join(err, a.drop(o))
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	o.luns = append(o.luns, mapping{iqn, lc.LUN})
 	return nil
+}
+
+// during notes what is being done with storage, for the case that a shutdown finds it
+// undone. The caller holds a.changing.
+func (a *app) during(what string) (over func()) {
+	a.busy.Store(&what)
+	return func() { a.busy.Store(nil) }
 }
 
 // errOpen refuses a volume whose name an open one has that differs in keys.
@@ -181,49 +205,70 @@ func errOpen(v config.Volume, keys []string) error {
 // unmapVolume forgets a LUN that has been removed, and closes its volume when it
 // was the last.
 func (a *app) unmapVolume(iqn string, lun uint16) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.leavingLUNs, mapping{iqn, lun})
-	for _, o := range a.volumes {
-		for i, m := range o.luns {
-			if m == (mapping{iqn, lun}) {
-				o.luns = append(o.luns[:i], o.luns[i+1:]...)
-				return a.dropLocked(o)
-			}
-		}
-	}
-	return nil
+	return a.unmap(func(m mapping) bool { return m == mapping{iqn, lun} })
 }
 
-// dropLocked closes a volume that no LUN uses. The caller holds a.mu.
-func (a *app) dropLocked(o *openVolume) error {
-	if len(o.luns) > 0 {
+// unmap forgets LUNs that have been removed, and closes volumes that no other is made of.
+func (a *app) unmap(removed func(mapping) bool) error {
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	var freed []*openVolume
+	a.mu.Lock()
+	maps.DeleteFunc(a.leavingLUNs, func(m mapping, _ bool) bool { return removed(m) })
+	for _, o := range a.volumes {
+		n := len(o.luns)
+		if o.luns = slices.DeleteFunc(o.luns, removed); len(o.luns) < n {
+			freed = append(freed, o)
+		}
+	}
+	a.mu.Unlock()
+	var errs []error
+	for _, o := range freed {
+		errs = append(errs, a.drop(o))
+	}
+	return errors.Join(errs...)
+}
+
+// drop closes a volume that no LUN uses. The caller holds a.changing.
+func (a *app) drop(o *openVolume) error {
+	a.mu.Lock()
+	v, wanted := a.wanted[o.cfg.Name]
+	used := len(o.luns) > 0 || wanted && reflect.DeepEqual(v, o.cfg)
+	if !used {
+		delete(a.volumes, o.cfg.Name)
+	}
+	a.mu.Unlock()
+	if used {
 		return nil
 	}
-	if v, ok := a.wanted[o.cfg.Name]; ok && reflect.DeepEqual(v, o.cfg) {
-		return nil
-	}
-	delete(a.volumes, o.cfg.Name)
+	defer a.during("closing volume " + o.cfg.Name)()
 	return o.dev.Close()
 }
 
-// close ends the server, if it has not been shut down, and closes the volumes.
+// close ends the server, if it has not been shut down, and closes the volumes, unless
+// commands are still in them: those end with the process.
 func (a *app) close() {
 	if a.srv != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if err := a.srv.Shutdown(ctx); err != nil {
-			a.log.Error("shutdown", zap.Error(err))
+		if err := a.srv.Shutdown(ctx); errors.Is(err, target.ErrVolumesHeld) {
+			return // it is in the log
 		}
 	}
+	a.changing.Lock()
+	defer a.changing.Unlock()
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	for name, o := range a.volumes {
+	volumes := a.volumes
+	a.volumes = map[string]*openVolume{}
+	a.mu.Unlock()
+	for name, o := range volumes {
+		over := a.during("closing volume " + name)
 		if err := o.dev.Close(); err != nil {
 			a.log.Error("closing a volume failed", zap.String("volume", name), zap.Error(err))
 		}
+		over()
 	}
-	clear(a.volumes)
+	defer a.during("closing the volume groups")()
 	if err := a.lvs.Close(); err != nil {
 		a.log.Error("closing the volume groups failed", zap.Error(err))
 	}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -89,10 +90,17 @@ func newRoot() *cobra.Command {
 	return root
 }
 
+// The main thread does nothing but wait. Linux gives a signal to the main thread when that
+// one can take it, and takes a thread that waits for storage in the kernel for one that can:
+// a SIGTERM would be pending until storage answers.
+func init() { runtime.LockOSThread() }
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	code := make(chan int)
+	go func() { code <- run(ctx, os.Args[1:], os.Stdout, os.Stderr) }()
+	os.Exit(<-code)
 }
 
 // run executes one command line and returns the exit code.

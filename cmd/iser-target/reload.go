@@ -104,11 +104,14 @@ func (a *app) run(ctx context.Context, steps []step, now *config.Config) {
 			s.keep(now)
 		}
 	}
+	a.changing.Lock()
+	defer a.changing.Unlock()
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.cfg, a.wanted = now, nil
-	for name, o := range a.volumes {
-		if err := a.dropLocked(o); err != nil {
+	volumes := maps.Clone(a.volumes)
+	a.mu.Unlock()
+	for name, o := range volumes {
+		if err := a.drop(o); err != nil {
 			a.log.Error("closing a volume failed", zap.String("volume", name), zap.Error(err))
 		}
 	}
@@ -273,17 +276,9 @@ func unfinished(err error) bool {
 // unmapTarget forgets the LUNs of a target that has been removed.
 func (a *app) unmapTarget(iqn string) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	delete(a.leaving, iqn)
-	maps.DeleteFunc(a.leavingLUNs, func(m mapping, _ bool) bool { return m.iqn == iqn })
-	var errs []error
-	for _, o := range a.volumes {
-		n := len(o.luns)
-		if o.luns = slices.DeleteFunc(o.luns, func(m mapping) bool { return m.iqn == iqn }); len(o.luns) < n {
-			errs = append(errs, a.dropLocked(o))
-		}
-	}
-	return errors.Join(errs...)
+	a.mu.Unlock()
+	return a.unmap(func(m mapping) bool { return m.iqn == iqn })
 }
 
 func (a *app) addTarget(next *config.Config, t *config.Target) step {

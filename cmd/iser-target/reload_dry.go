@@ -10,8 +10,8 @@ import (
 // foresee says of the steps of a dry run which of them could not be done, as far as
 // that shows without doing them.
 func (a *app) foresee(steps []step) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.changing.Lock() // what is looked at may be with storage for a while
+	defer a.changing.Unlock()
 	var freed []mapping
 	absent := map[string]bool{} // targets that cannot be added
 	for _, s := range steps {
@@ -38,7 +38,7 @@ func (a *app) foresee(steps []step) {
 }
 
 // obstacle says why a volume could not become a LUN when those that closes names have
-// been closed, "" if nothing shows. The caller holds a.mu.
+// been closed, "" if nothing shows. The caller holds a.changing, and is a reload.
 func (a *app) obstacle(v config.Volume, closes func(*openVolume) bool) string {
 	o := a.volumes[v.Name]
 	fixed := []string(nil)

@@ -26,6 +26,7 @@ type serveFlags struct {
 	metrics string
 	level   string
 	drain   time.Duration
+	storage time.Duration
 }
 
 const serveName = "serve"
@@ -36,8 +37,9 @@ func serveCommand() *cobra.Command {
 		Use:   serveName,
 		Short: "Serve volumes until SIGINT or SIGTERM",
 		Long: `Serves volumes until SIGINT or SIGTERM, which drain: initiators are asked to log
-out, running commands end, volumes are flushed. Another signal, a second or more after
-the first, ends at once.
+out, running commands end, volumes are flushed. Storage that does not answer is given up
+after --storage-timeout: the log names the volume, and the exit code is 1. Another
+signal, a second or more after the first, ends at once.
 SIGHUP reads the configuration file again, as iser-target reload does.
 
 Without --config each --export NAME=VOLUME is served as LUN 0 of the target
@@ -62,6 +64,7 @@ find another disk there, and an empty one.`,
 	fl.StringVar(&f.metrics, "metrics", "", "host:port for Prometheus' /metrics (default: admin.metrics of the configuration)")
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
 	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out")
+	fl.DurationVar(&f.storage, "storage-timeout", 50*time.Second, "how long a shutdown then waits for volumes that do not answer")
 	cmd.MarkFlagsMutuallyExclusive("config", "export")
 	configFiles(cmd)
 	completeFlag(cmd, "export", exports)
@@ -140,10 +143,11 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	defer stopAgain()
 	ctx, hup, stop := hangups(ctx, f.config != "")
 	defer stop()
-	a, err := newApp(cfg, f.drain, log)
+	a, err := newApp(cfg, f.drain, f.storage, log)
 	if err != nil {
 		return err
 	}
+	defer a.boundEnd(ctx, f.drain+f.storage)()
 	defer a.close()
 	a.level = level
 	if f.config != "" {
@@ -155,23 +159,23 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	}
 	// From here on the process holds sockets; background services end with it.
 	defer ls.close()
-	if err := a.openVolumes(); err != nil {
-		return err
-	}
 	bg, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		cancel()
 		a.services.Wait() // the socket is gone when serve returns
 	}()
-	a.serveAdmin(bg, ls.admin)
-	a.serveMetrics(bg, ls.metrics)
-	printBanner(out, a)
 	go func() {
 		if insisted(ctx, bg, again) {
 			log.Warn("another signal: ending without waiting for initiators")
 			os.Exit(exitFailure)
 		}
 	}()
+	if err := a.openVolumes(); err != nil {
+		return err
+	}
+	a.serveAdmin(bg, ls.admin)
+	a.serveMetrics(bg, ls.metrics)
+	printBanner(out, a)
 	go a.reloadOn(bg, hup)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err

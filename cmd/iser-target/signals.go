@@ -79,6 +79,34 @@ func insisted(draining, ended context.Context, signals <-chan os.Signal) bool {
 	}
 }
 
+// closingTime is how long an end may take beside what the server waits for.
+const closingTime = 5 * time.Second
+
+// boundEnd ends the process if it has not ended so long after ctx, and closingTime:
+// storage that does not answer holds up the opening and closing of volumes as well,
+// which nothing else bounds. over is for an end in good order.
+func (a *app) boundEnd(ctx context.Context, within time.Duration) (over func()) {
+	ended, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-ended.Done():
+			return
+		}
+		select {
+		case <-ended.Done():
+		case <-time.After(within + closingTime):
+			what := "ending"
+			if b := a.busy.Load(); b != nil {
+				what = *b
+			}
+			a.log.Error("storage does not answer; the process ends without waiting any longer", zap.String("while", what))
+			os.Exit(exitFailure)
+		}
+	}()
+	return cancel
+}
+
 // outliveReaders keeps the process alive when nobody reads its standard output or error
 // any more: Go lets SIGPIPE end a program that writes there, and a target has initiators
 // to serve whatever becomes of its log.

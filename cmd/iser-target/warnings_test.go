@@ -38,7 +38,7 @@ transport: `+c.transport+"\n")
 			t.Fatal(err)
 		}
 		core, lines := observer.New(zap.WarnLevel)
-		a, err := newApp(cfg, time.Second, zap.New(core))
+		a, err := newApp(cfg, time.Second, time.Minute, zap.New(core))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,14 +3,19 @@ package iscsi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
+
+	"softiser/target/portal"
 )
 
 // Drain asks every initiator to log out, and waits until they have done so or ctx is
-// done. Then the connections that are left are closed, and their tasks end.
+// done. Then the connections that are left are closed, and their tasks end when storage
+// lets go of them.
 func (s *Frontend) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.drained.Store(true)
@@ -33,63 +38,73 @@ func (s *Frontend) Drain(ctx context.Context) error {
 	s.log.Info("shutting down", zap.Int("connections_asked_to_log_out", asked))
 
 	cut := s.waitGone(ctx)
-	for _, x := range s.sessionList(nil) { // without a connection, at error recovery level 2
+	for _, x := range s.sessionList(nil) { // also without a connection, at error recovery level 2
 		x.shut(errShutdown)
-		<-x.done
 	}
 	return cut
 }
 
-// Close closes the devices of all targets, whose volumes are flushed, and the RDMA device.
-// No session and no connection is left by then.
+// Close ends the use of the volumes, which are flushed, then what is left: connections
+// whose receiver storage has held, sessions, the RDMA device. No volume waits for another.
+// If ctx ends while volumes do not answer the error is portal.ErrVolumesHeld and names
+// them; the rest goes on, and Close may be called again to wait for it.
 func (s *Frontend) Close(ctx context.Context) error {
-	var errs []error
 	s.mu.Lock()
 	nodes := slices.Concat(s.nodes, s.leaving)
 	s.mu.Unlock()
-	for _, n := range nodes {
-		// No session is left, so nothing can hold a volume for long.
-		errs = append(errs, n.flush(), n.device.Close(ctx), n.unregister())
+	overs, errs := make([]bool, len(nodes)), make([]error, len(nodes))
+	var wg sync.WaitGroup
+	for i, n := range nodes {
+		wg.Go(func() {
+			if overs[i], errs[i] = n.end(ctx); !overs[i] {
+				errs[i] = fmt.Errorf("target %s: %w: %w", n.cfg.Name, portal.ErrVolumesHeld, errs[i])
+			}
+		})
 	}
-	if s.rdma != nil {
-		errs = append(errs, s.rdma.Close())
+	wg.Wait()
+	if slices.Contains(overs, false) {
+		return errors.Join(errs...)
 	}
-	s.refusals.stop()
-	return errors.Join(errs...)
+	s.closing.Do(func() {
+		for c := s.anyConn(); c != nil; c = s.anyConn() {
+			<-c.ended
+		}
+		for _, x := range s.sessionList(nil) {
+			<-x.done
+		}
+		if s.rdma != nil {
+			errs = append(errs, s.rdma.Close())
+		}
+		s.refusals.stop()
+		s.closeErr = errors.Join(errs...)
+	})
+	return s.closeErr
 }
 
-// waitGone waits until all connections are gone, and closes them when ctx is
-// done; what it returns is ctx's error then.
+// waitGone waits until all connections are gone, or ctx is done; then it closes them, and
+// what it returns is ctx's error. Commands of theirs may still be with storage.
 func (s *Frontend) waitGone(ctx context.Context) (cut error) {
-	done := ctx.Done()
 	for {
 		c := s.anyConn()
 		if c == nil {
-			return cut
-		}
-		ended := c.ended
-		var over <-chan struct{}
-		if c.sess != nil {
-			over = c.sess.done
+			return nil
 		}
 		select {
-		case <-ended:
-			if over != nil {
-				<-over
-			}
-		case <-done:
-			cut, done = ctx.Err(), nil
-			s.mu.Lock()
-			var all []*conn
-			for c := range s.conns {
-				all = append(all, c)
-			}
-			s.mu.Unlock()
-			for _, c := range all {
-				c.sessionDropped() // as far as its socket takes it: nobody waits any more
-				c.close(errShutdown)
-			}
+		case <-c.ended:
+			continue
+		case <-ctx.Done():
 		}
+		s.mu.Lock()
+		var all []*conn
+		for c := range s.conns {
+			all = append(all, c)
+		}
+		s.mu.Unlock()
+		for _, c := range all {
+			c.sessionDropped() // as far as its socket takes it: nobody waits any more
+			c.close(errShutdown)
+		}
+		return ctx.Err()
 	}
 }
 

@@ -33,6 +33,8 @@ type Frontend struct {
 	refusals refusals
 	limits   struct{ aborted, reject, protocol, sessions loglimit.Limit }
 	drained  atomic.Bool // Drain has begun; written under mu
+	closing  sync.Once   // of what Close does when no volume is in use any more
+	closeErr error       // what went wrong then; written once, in closing
 
 	mu       sync.Mutex
 	nodes    []*node                 // guarded by mu; replaced, never changed in place

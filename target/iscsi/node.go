@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,6 +22,8 @@ type node struct {
 	access atomic.Pointer[Target]
 	gone   bool // guarded by srv.mu: no new sessions
 
+	adding sync.Mutex // held while a LUN is added, which may wait for storage; taken before mu
+
 	mu   sync.Mutex
 	luns []lunEntry // guarded by mu, in ascending order
 }
@@ -30,6 +33,16 @@ type lunEntry struct {
 	LUN
 	lu      *scsi.LU
 	release func() error // ends the registration of the volume's memory; nil: there is none
+	ending  *lunEnding
+}
+
+// lunEnding is the end of a LUN's use of its volume: its commands end, then the volume
+// is flushed. It goes on when storage takes longer than whoever asked for it waits, and
+// whoever asks again waits for the rest.
+type lunEnding struct {
+	once sync.Once
+	done chan struct{} // closed at the end
+	err  error         // what went wrong; valid when done is closed
 }
 
 // session returns the negotiation settings of the target.
@@ -43,22 +56,6 @@ func (n *node) session() *SessionParams {
 // offeredOn reports whether the target is reached through p.
 func (n *node) offeredOn(p *portal.Portal) bool {
 	return len(n.cfg.Portals) == 0 || slices.Contains(n.cfg.Portals, p.Config().Group)
-}
-
-// unregister ends the registration of every volume's memory.
-func (n *node) unregister() error {
-	var errs []error
-	for _, e := range n.list() {
-		errs = append(errs, e.unregister())
-	}
-	return errors.Join(errs...)
-}
-
-func (e *lunEntry) unregister() error {
-	if e.release == nil {
-		return nil
-	}
-	return e.release()
 }
 
 func compareLUN(e lunEntry, lun uint16) int { return int(e.LUConfig.LUN) - int(lun) }
@@ -80,15 +77,50 @@ func (n *node) list() []lunEntry {
 	return slices.Clone(n.luns)
 }
 
-// flush makes everything that was written to the target's volumes durable.
-func (n *node) flush() error {
-	var errs []error
-	for _, e := range n.list() {
-		errs = append(errs, e.flush(n))
+// end ends every LUN; none waits for another. What it returns is that of lunEntry.end.
+func (n *node) end(ctx context.Context) (over bool, err error) {
+	list := n.list()
+	overs, errs := make([]bool, len(list)), make([]error, len(list))
+	var wg sync.WaitGroup
+	for i := range list {
+		wg.Go(func() { overs[i], errs[i] = list[i].end(ctx, n) })
 	}
-	return errors.Join(errs...)
+	wg.Wait()
+	return !slices.Contains(overs, false), errors.Join(errs...)
 }
 
+// end waits until nothing uses the volume any more and it has been flushed. If ctx ends
+// first it is not over, and the error says what is waited for; else it is what went wrong.
+func (e *lunEntry) end(ctx context.Context, n *node) (over bool, err error) {
+	x := e.ending
+	x.once.Do(func() {
+		go func() {
+			defer close(x.done)
+			x.err = errors.Join(e.lu.Close(context.WithoutCancel(ctx)), e.flush(n), e.unregister())
+		}()
+	})
+	select {
+	case <-x.done:
+	case <-ctx.Done():
+	}
+	select {
+	case <-x.done:
+		return true, x.err
+	default:
+		return false, e.waitsFor(ctx.Err())
+	}
+}
+
+// waitsFor says why the end of the LUN is not over.
+func (e *lunEntry) waitsFor(why error) error {
+	what := "its last flush has not ended"
+	if n := e.lu.Stats().Tasks; n > 0 {
+		what = fmt.Sprintf("%d commands still hold it", n)
+	}
+	return fmt.Errorf("LUN %d: volume %s does not answer: %s: %w", e.LUConfig.LUN, e.Name, what, why)
+}
+
+// flush makes everything that was written to the volume durable.
 func (e *lunEntry) flush(n *node) error {
 	if e.Volume == nil || e.Volume.Info().ReadOnly {
 		return nil
@@ -97,6 +129,14 @@ func (e *lunEntry) flush(n *node) error {
 		return fmt.Errorf("target %s LUN %d: flush: %w", n.cfg.Name, e.LUConfig.LUN, err)
 	}
 	return nil
+}
+
+// unregister ends the registration of the volume's memory.
+func (e *lunEntry) unregister() error {
+	if e.release == nil {
+		return nil
+	}
+	return e.release()
 }
 
 // endNexus ends the nexus of a session, which discovery sessions do not have.

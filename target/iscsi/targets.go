@@ -118,18 +118,17 @@ func (s *Frontend) RemoveTarget(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, x := range s.sessionList(n) {
+	sessions := s.sessionList(n)
+	for _, x := range sessions {
 		x.dismiss(errRemoved)
-		select {
-		case <-x.done:
-		case <-ctx.Done():
-			return fmt.Errorf("target %s: commands are still running: %w", n.cfg.Name, ctx.Err())
-		}
 	}
-	if err := n.device.Close(ctx); err != nil {
+	over, err := n.end(ctx)
+	if !over {
 		return fmt.Errorf("target %s: %w", n.cfg.Name, err)
 	}
-	err = errors.Join(n.flush(), n.unregister())
+	for _, x := range sessions {
+		<-x.done // no volume holds it any more
+	}
 	s.mu.Lock()
 	s.leaving = slices.DeleteFunc(s.leaving, func(x *node) bool { return x == n })
 	s.mu.Unlock()
@@ -174,19 +173,19 @@ func (s *Frontend) AddLUN(target string, l LUN) error {
 	if err != nil {
 		return err
 	}
-	n.mu.Lock()
-	i, taken := slices.BinarySearchFunc(n.luns, l.LUN, compareLUN)
-	if taken && n.luns[i].lu.Removed() {
-		n.mu.Unlock()
-		return fmt.Errorf("target %s: LUN %d has been removed, but its commands still hold volume %s; remove it again to wait for them", n.cfg.Name, l.LUN, n.luns[i].Name)
+	n.adding.Lock()
+	defer n.adding.Unlock()
+	if old, err := n.lun(l.LUN); err == nil && old.lu.Removed() {
+		return fmt.Errorf("target %s: LUN %d has been removed, but volume %s is still in use; remove it again to wait for its end", n.cfg.Name, l.LUN, old.Name)
 	}
 	lu, err := n.device.AddLUN(l.LUConfig)
 	if err != nil {
-		n.mu.Unlock()
 		return err
 	}
-	e := lunEntry{LUN: l, lu: lu}
+	e := lunEntry{LUN: l, lu: lu, ending: &lunEnding{done: make(chan struct{})}}
 	e.release, err = s.registerMemory(l.Volume)
+	n.mu.Lock()
+	i, _ := slices.BinarySearchFunc(n.luns, l.LUN, compareLUN)
 	n.luns = slices.Insert(n.luns, i, e)
 	n.mu.Unlock()
 	if err != nil {
@@ -224,20 +223,23 @@ func (s *Frontend) RemoveLUN(ctx context.Context, target string, number uint16) 
 	if err != nil {
 		return err
 	}
-	// When the time was over at the last attempt, only waiting is left.
-	if removed, err := e.lu.Drain(ctx); err != nil {
-		return err
-	} else if !removed {
-		if err := n.device.RemoveLUN(ctx, number); err != nil {
+	// When the time was over at the last attempt, only waiting is left, and end says for
+	// what.
+	if !e.lu.Removed() {
+		if err := n.device.RemoveLUN(ctx, number); err != nil && ctx.Err() == nil {
 			return err
 		}
+	}
+	over, err := e.end(ctx, n)
+	if !over {
+		return fmt.Errorf("target %s: %w", n.cfg.Name, err)
 	}
 	n.mu.Lock()
 	n.luns = slices.DeleteFunc(n.luns, func(x lunEntry) bool { return x.lu == e.lu })
 	n.mu.Unlock()
 	s.log.Info("LUN removed", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.String("volume", e.Name))
 	n.reportLUNs()
-	return errors.Join(e.flush(n), e.unregister())
+	return err
 }
 
 // ResizeLUN changes the size of a volume that supports it, bytes. Every

@@ -20,10 +20,13 @@ type Frontend interface {
 	Accept(c *Conn) error
 	// Drain asks the peers to leave and waits until they have. When ctx is done it
 	// cuts off those that are left and returns ctx's error; in any case nobody is
-	// left. No connection comes from then on.
+	// served any more, but storage may still have commands. No connection comes from
+	// then on.
 	Drain(ctx context.Context) error
 	// Close gives back what is left, when no Accept runs any more. Volumes are
-	// flushed; the error is what went wrong there.
+	// flushed; the error is what went wrong there, or ErrVolumesHeld with the names
+	// of volumes that have not answered when ctx is done. Then the rest goes on, and
+	// Close is called again, perhaps by several at once, to wait for it.
 	Close(ctx context.Context) error
 }
 

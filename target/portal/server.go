@@ -12,6 +12,10 @@ import (
 // ErrServerClosed is returned by Serve after Shutdown.
 var ErrServerClosed = errors.New("target: the server has been shut down")
 
+// ErrVolumesHeld is the error of a Shutdown, and of a Frontend's Close, that has not waited
+// any longer for storage: some volume is still in use and may not be closed.
+var ErrVolumesHeld = errors.New("volumes do not answer")
+
 var errNoPortal = errors.New("target: no portal configured: set Config.Portals, for example {Listen: \"127.0.0.1:3260\"}")
 
 // serverState is where a server is in its life:
@@ -35,6 +39,7 @@ type ServerConfig struct {
 	Portals    []Config
 	FirstBytes time.Duration // from accept until the transport is ready
 	Drain      time.Duration // that Serve gives peers to leave when its context is done
+	Storage    time.Duration // that Shutdown gives volumes when peers have left; 0: no limit
 	Log        *zap.Logger
 }
 
@@ -52,7 +57,9 @@ type Server struct {
 	state serverState // guarded by mu
 
 	wg      sync.WaitGroup // accept loops and start-ups
-	stopped chan struct{}  // closed when Shutdown is done
+	gone    chan struct{}  // closed when Shutdown has seen all peers off
+	ended   sync.Once
+	stopped chan struct{} // closed when no volume is in use any more
 }
 
 // NewServer checks the configuration and makes a server. It does not listen yet.
@@ -60,7 +67,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if len(cfg.Portals) == 0 {
 		return nil, errNoPortal
 	}
-	s := &Server{cfg: cfg, log: cfg.Log, epoch: time.Now(), fronts: map[Protocol]Frontend{}, stopped: make(chan struct{})}
+	s := &Server{cfg: cfg, log: cfg.Log, epoch: time.Now(), fronts: map[Protocol]Frontend{}, gone: make(chan struct{}), stopped: make(chan struct{})}
 	for _, p := range cfg.Portals {
 		if err := p.fill(); err != nil {
 			return nil, err
@@ -132,7 +139,8 @@ func (s *Server) Addrs() []string {
 }
 
 // Serve listens and serves until ctx is done or Shutdown is called. When ctx is
-// done it shuts down by itself, within ServerConfig.Drain, and returns nil.
+// done it shuts down by itself, within ServerConfig.Drain and Storage, and returns nil, or
+// why volumes could not be flushed.
 func (s *Server) Serve(ctx context.Context) error {
 	if err := s.Listen(); err != nil {
 		return err
@@ -154,10 +162,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
 		defer cancel()
-		if err := s.Shutdown(drain); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			return err
-		}
-		return nil
+		err, _ := s.shutdown(drain) // peers that were cut off are no failure
+		return err
 	case <-s.stopped:
 		return ErrServerClosed
 	}
@@ -167,12 +173,28 @@ func (s *Server) Serve(ctx context.Context) error {
 // leave, and waits until they have done so or ctx is done. Then the connections that are
 // left are closed, their commands end, and every volume is flushed. The error is
 // ctx.Err() when peers had to be cut off, or what went wrong in a flush.
-func (s *Server) Shutdown(ctx context.Context) error {
+//
+// Storage that does not answer is waited for until ServerConfig.Storage has passed as
+// well. Then the error is ErrVolumesHeld and names the volumes; the others have been
+// flushed. Shutdown may be called again to wait for the rest: while it returns
+// ErrVolumesHeld no volume may be closed.
+func (s *Server) Shutdown(ctx context.Context) error { return errors.Join(s.shutdown(ctx)) }
+
+// shutdown is Shutdown; cut says that peers did not leave in time.
+func (s *Server) shutdown(ctx context.Context) (err, cut error) {
 	s.mu.Lock()
 	if s.state >= serverDraining {
 		s.mu.Unlock()
-		<-s.stopped
-		return nil
+		select {
+		case <-s.gone:
+		case <-ctx.Done():
+		}
+		select {
+		case <-s.gone:
+			return s.end(ctx), nil
+		default:
+			return ErrVolumesHeld, nil
+		}
 	}
 	s.state = serverDraining
 	s.mu.Unlock()
@@ -181,18 +203,40 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		p.close()
 	}
 	s.pending.evictAll()
-	cut := s.eachFront(func(f Frontend) error { return f.Drain(ctx) })
+	cut = s.eachFront(func(f Frontend) error { return f.Drain(ctx) })
 	s.wg.Wait()
-	err := s.eachFront(func(f Frontend) error { return f.Close(context.WithoutCancel(ctx)) })
-	if err != nil {
+	close(s.gone)
+	patience := context.WithoutCancel(ctx)
+	if s.cfg.Storage > 0 {
+		var cancel func()
+		patience, cancel = context.WithTimeout(patience, s.cfg.Storage)
+		defer cancel()
+	}
+	err = s.end(patience)
+	switch {
+	case errors.Is(err, ErrVolumesHeld):
+		s.log.Error("storage does not answer; the shutdown has not waited any longer", zap.Error(err))
+		go s.end(context.Background()) //nolint:errcheck // whoever calls Shutdown again is told
+	case err != nil:
 		s.log.Error("a volume could not be flushed", zap.Error(err))
 	}
-	s.mu.Lock()
-	s.state = serverStopped
-	s.mu.Unlock()
-	close(s.stopped)
-	s.log.Info("stopped")
-	return errors.Join(err, cut)
+	return err, cut
+}
+
+// end has the front ends close, which is the end of the server once no volume is in use.
+func (s *Server) end(ctx context.Context) error {
+	err := s.eachFront(func(f Frontend) error { return f.Close(ctx) })
+	if errors.Is(err, ErrVolumesHeld) {
+		return err
+	}
+	s.ended.Do(func() {
+		s.mu.Lock()
+		s.state = serverStopped
+		s.mu.Unlock()
+		close(s.stopped)
+		s.log.Info("stopped")
+	})
+	return err
 }
 
 // eachFront calls f for all front ends at once and joins the errors.

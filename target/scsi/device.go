@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -214,15 +215,6 @@ func (d *Device) RemoveLUN(ctx context.Context, n uint16) error {
 // Removed reports whether the unit has been taken away from its device.
 func (lu *LU) Removed() bool { return lu.place.Removed() }
 
-// Drain waits again for the commands of a unit that has been removed, when ctx had
-// ended before they did. It reports false for one that is still there.
-func (lu *LU) Drain(ctx context.Context) (removed bool, err error) {
-	if !lu.place.Removed() {
-		return false, nil
-	}
-	return true, lu.drain(ctx)
-}
-
 // ReplaceLUN puts another volume behind the number cfg.LUN. Initiators get
 // 3F/0E and, from the new unit, 3F/03 because its identity has changed.
 func (d *Device) ReplaceLUN(ctx context.Context, cfg LUConfig) (*LU, error) {
@@ -253,15 +245,16 @@ func (d *Device) ReplaceLUN(ctx context.Context, cfg LUConfig) (*LU, error) {
 	return lu, old.drain(ctx)
 }
 
-// Close ends every logical unit; all nexuses must have been closed.
+// Close ends every logical unit, as LU.Close does; none waits for another.
 func (d *Device) Close(ctx context.Context) error {
-	var first error
-	for _, lu := range d.LUs() {
-		if err := lu.drain(ctx); err != nil && first == nil {
-			first = err
-		}
+	lus := d.LUs()
+	errs := make([]error, len(lus))
+	var wg sync.WaitGroup
+	for i, lu := range lus {
+		wg.Go(func() { errs[i] = lu.Close(ctx) })
 	}
-	return first
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // BuffersOut tells how many parameter and staging buffers are lent, for leak

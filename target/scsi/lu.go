@@ -223,8 +223,13 @@ func (lu *LU) Stats() Stats {
 	return s
 }
 
+// Close ends the unit of a target device that ends, as drain does. All nexuses that send
+// commands must have been closed. Until it returns nil the volume is in use.
+func (lu *LU) Close(ctx context.Context) error { return lu.drain(ctx) }
+
 // drain waits until no task uses the unit any more; with the last place of a volume
-// its workers end. If ctx ends first, that happens when the last task does.
+// its workers end. If ctx ends first, that happens when the last task does, and drain may
+// be called again to wait for it.
 func (lu *LU) drain(ctx context.Context) error {
 	if err := lu.place.Drain(ctx); err != nil {
 		return fmt.Errorf("LUN %d: %w", lu.lun, err)

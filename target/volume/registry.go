@@ -35,6 +35,7 @@ type Place struct {
 	users   atomic.Int64 // commands between arrival and release, and what they leave in the background
 	gone    atomic.Bool  // removed
 	leaving sync.Once
+	left    chan struct{} // closed when the place has left its volume
 }
 
 // PlaceConfig describes a place.
@@ -49,6 +50,7 @@ type PlaceConfig struct {
 // it returns the face is told of events.
 func (r *Registry) Map(cfg Config, p *Place, at PlaceConfig) (*Volume, error) {
 	p.reg, p.face, p.name, p.readOnly = r, at.Face, at.Name, at.ReadOnly
+	p.left = make(chan struct{})
 	if int(cfg.Placement) >= len(placementNames) {
 		return nil, fmt.Errorf("%v is not known", cfg.Placement)
 	}
@@ -185,47 +187,52 @@ func (p *Place) Drain(ctx context.Context) error {
 		}
 	}
 	p.reg.mu.Unlock()
-	if err := p.waitUnused(ctx); err != nil {
+	p.leaving.Do(func() {
 		go func() {
-			_ = p.waitUnused(context.Background()) // which does not end
+			p.waitUnused()
 			p.leave()
+			close(p.left)
 		}()
-		return fmt.Errorf("%d commands still hold the volume: %w", p.users.Load(), err)
+	})
+	select {
+	case <-p.left:
+		return nil
+	case <-ctx.Done():
 	}
-	p.leave()
-	return nil
+	select {
+	case <-p.left:
+		return nil
+	default:
+	}
+	if n := p.users.Load(); n > 0 {
+		return fmt.Errorf("%d commands still hold the volume: %w", n, ctx.Err())
+	}
+	return fmt.Errorf("the last flush of the volume has not ended: %w", ctx.Err())
 }
 
 // waitUnused waits until nothing uses the place.
-func (p *Place) waitUnused(ctx context.Context) error {
+func (p *Place) waitUnused() {
 	for p.users.Load() > 0 || p.vol.gone.Load() && p.vol.users.Load() > 0 {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Millisecond):
-		}
+		time.Sleep(time.Millisecond)
 	}
-	return nil
 }
 
 // leave takes the place out of its volume, and the volume out of the registry with the
 // last one.
 func (p *Place) leave() {
-	p.leaving.Do(func() {
-		r, v := p.reg, p.vol
+	r, v := p.reg, p.vol
+	r.mu.Lock()
+	l := slices.DeleteFunc(slices.Clone(*v.places.Load()), func(x *Place) bool { return x == p })
+	last := len(l) == 0
+	if !last {
+		v.places.Store(&l)
+	}
+	r.mu.Unlock()
+	if last { // still in the registry, so that nobody opens its files meanwhile
+		v.shut()
 		r.mu.Lock()
-		l := slices.DeleteFunc(slices.Clone(*v.places.Load()), func(x *Place) bool { return x == p })
-		last := len(l) == 0
-		if !last {
-			v.places.Store(&l)
-		}
+		r.all = slices.DeleteFunc(r.all, func(x *Volume) bool { return x == v })
 		r.mu.Unlock()
-		if last { // still in the registry, so that nobody opens its files meanwhile
-			v.shut()
-			r.mu.Lock()
-			r.all = slices.DeleteFunc(r.all, func(x *Volume) bool { return x == v })
-			r.mu.Unlock()
-		}
-		p.face.Left()
-	})
+	}
+	p.face.Left()
 }

@@ -47,9 +47,9 @@ type Rule struct {
 	// Hold, when not nil, makes the operation wait until it is closed: storage that
 	// does not answer. What else the rule says happens then.
 	Hold <-chan struct{}
-	Err   error         // fail with this, without doing anything
-	Torn  bool          // write only some of the blocks, then fail with ErrMedium
-	Lost  bool          // report success and write nothing
+	Err  error // fail with this, without doing anything
+	Torn bool  // write only some of the blocks, then fail with ErrMedium
+	Lost bool  // report success and write nothing
 }
 
 // Device is a faulty device. Rules may be changed while it is in use.

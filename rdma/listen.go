@@ -124,6 +124,8 @@ func (d *Device) ListenOn(ln net.Listener, cfg *ListenConfig) *Listener {
 	return l
 }
 
+// loop accepts connections and receives the request of each on a goroutine of its own,
+// as many at a time as Backlog says.
 func (l *Listener) loop() {
 	defer l.wg.Done()
 	for {

@@ -185,69 +185,57 @@ func (qp *QP) checkLKey(lkey uint32, p []byte, write bool) bool {
 	return r != nil && r.Local(qp.PD, lkey, p, write)
 }
 
-// segment appends the next DDP segment of the message in progress to the round.
-// It returns false when the round has no room for it.
-func (t *transmitter) segment() bool {
-	qp := t.qp
+// segmentLen is how much payload the next segment of the message in progress carries.
+func (t *transmitter) segmentLen(info *wire.Info) int {
 	m := &t.cur
-	if !m.active {
-		return true
-	}
-	info := &wire.Ops[m.op]
-	limit := t.maxUntagged
-	if info.Tagged {
-		limit = t.maxTagged
-	}
-	n := int(min(m.length-m.off, uint32(limit)))
 	if !info.Data {
-		n = 0
-	} else if rest := int(m.length-m.off) - n; info.Tagged && rest > 0 && rest < directMin && n >= 2*directMin {
+		return 0
+	}
+	if !info.Tagged {
+		return int(min(m.length-m.off, uint32(t.maxUntagged)))
+	}
+	n := int(min(m.length-m.off, uint32(t.maxTagged)))
+	if rest := int(m.length-m.off) - n; rest > 0 && rest < directMin && n >= 2*directMin {
 		n -= directMin // no short last segment, which the peer would not place directly
 	}
-	var src cursor
-	var r *mem.Region
-	if m.resp && n > 0 {
-		var off uint64
-		var f mem.Fault
-		r, off, f = qp.find(m.srcTag, m.srcTO+uint64(m.off), uint64(n), mem.RemoteRead)
-		if f != mem.None {
-			t.reason = &Terminated{Cause: faultCauses[f].rdmap, Detail: "memory was invalidated before the peer's RDMA Read had been answered"}
-			return false
-		}
-		if m.src != r || m.gen != r.Gen() || m.off == 0 {
-			m.src, m.gen = r, r.Gen()
-			m.cur.set(r.Pieces())
-			m.cur.skip(int(off))
-		} else {
-			// Not aimed elsewhere: the pieces have not changed since.
-			m.cur.segs = r.Pieces()
-		}
-		defer func() { m.cur.segs = nil; r.Release() }()
+	return n
+}
+
+// aimSource makes the message in progress, a Read Response, go on with the n bytes that
+// are next in its region, which is held then; nil when the peer may not read them any more.
+func (t *transmitter) aimSource(n int) *mem.Region {
+	m := &t.cur
+	r, off, f := t.qp.find(m.srcTag, m.srcTO+uint64(m.off), uint64(n), mem.RemoteRead)
+	if f != mem.None {
+		t.reason = &Terminated{Cause: faultCauses[f].rdmap, Detail: "memory was invalidated before the peer's RDMA Read had been answered"}
+		return nil
 	}
-	src = m.cur
-	room := cap(t.vec) - len(t.vec) - 2
-	if n > copyMax {
-		if fit, _ := src.fit(n, room); fit < n {
-			if len(t.vec) > 0 {
-				return false
-			}
-			n = fit &^ 3 // scattered into very many pieces: a shorter segment
-		}
+	if m.src != r || m.gen != r.Gen() || m.off == 0 {
+		m.src, m.gen = r, r.Gen()
+		m.cur.set(r.Pieces())
+		m.cur.skip(int(off))
+	} else {
+		// Not aimed elsewhere: the pieces have not changed since.
+		m.cur.segs = r.Pieces()
 	}
-	last := !info.Data || m.off+uint32(n) == m.length
-	t.mark()
-	start := len(t.hdr)
+	return r
+}
+
+// header appends the headers of a segment with n bytes of payload: MPA's length, DDP's,
+// and RDMAP's of its type.
+func (t *transmitter) header(info *wire.Info, n int, last bool) {
+	m := &t.cur
 	t.hdr = binary.BigEndian.AppendUint16(t.hdr, uint16(info.Hdr+n))
 	if info.Tagged {
 		h := wire.Tagged{Ctrl: wire.Ctrl(m.op, last), STag: m.stag, TO: m.to + uint64(m.off)}
 		t.hdr = h.Append(t.hdr)
-	} else {
-		h := wire.Untagged{Ctrl: wire.Ctrl(m.op, last), QN: info.QN, MSN: m.msn, MO: m.off}
-		if m.op.Invalidates() {
-			h.Inv = m.e.Inv
-		}
-		t.hdr = h.Append(t.hdr)
+		return
 	}
+	u := wire.Untagged{Ctrl: wire.Ctrl(m.op, last), QN: info.QN, MSN: m.msn, MO: m.off}
+	if m.op.Invalidates() {
+		u.Inv = m.e.Inv
+	}
+	t.hdr = u.Append(t.hdr)
 	switch m.op {
 	case wire.ReadRequest:
 		h := wire.ReadReq{SinkSTag: m.stag, SinkTO: m.to, Size: m.length, SrcSTag: m.e.Remote.STag, SrcTO: m.e.Remote.TO}
@@ -265,6 +253,36 @@ func (t *transmitter) segment() bool {
 	case wire.Immediate, wire.ImmediateSE:
 		t.hdr = binary.BigEndian.AppendUint64(t.hdr, m.e.Imm)
 	}
+}
+
+// segment appends the next DDP segment of the message in progress to the round.
+// It returns false when the round has no room for it.
+func (t *transmitter) segment() bool {
+	m := &t.cur
+	if !m.active {
+		return true
+	}
+	info := &wire.Ops[m.op]
+	n := t.segmentLen(info)
+	var r *mem.Region
+	if m.resp && n > 0 {
+		if r = t.aimSource(n); r == nil {
+			return false
+		}
+		defer func() { m.cur.segs = nil; r.Release() }()
+	}
+	if n > copyMax {
+		if fit, _ := m.cur.fit(n, cap(t.vec)-len(t.vec)-2); fit < n {
+			if len(t.vec) > 0 {
+				return false
+			}
+			n = fit &^ 3 // scattered into very many pieces: a shorter segment
+		}
+	}
+	last := !info.Data || m.off+uint32(n) == m.length
+	t.mark()
+	start := len(t.hdr)
+	t.header(info, n, last)
 	t.payload(start, n, &m.cur)
 	if info.Tagged && n <= copyMax {
 		t.stats.CopiedTagged += uint64(n)

@@ -13,6 +13,9 @@ func (qp *QP) checkWR(wr *SendWR) (uint32, error) {
 	if !wr.Op.Valid() {
 		return 0, invalid("%v", wr.Op)
 	}
+	if f := wr.Flags &^ verbs.UserFlags; f != 0 {
+		return 0, invalid("flags %#x, which do not exist", uint8(f))
+	}
 	if len(wr.SGL) > qp.cfg.MaxSGE {
 		return 0, invalid("%d pieces of memory, the queue pair allows %d", len(wr.SGL), qp.cfg.MaxSGE)
 	}

@@ -67,6 +67,7 @@ func TestQueueLimits(t *testing.T) {
 	for name, wr := range map[string]rdma.SendWR{
 		"no operation":      {},
 		"unknown operation": {Op: 77},
+		"unknown flag":      {Op: rdma.OpSend, Flags: 1 << 5}, // the engine's own, for requests that do not complete
 		"too many pieces":   {Op: rdma.OpSend, SGL: []rdma.SGE{s, s, s}},
 		"inline too long":   {Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: []rdma.SGE{a.SGE(make([]byte, 17))}},
 		"inline Read":       {Op: rdma.OpRead, Flags: rdma.FlagInline, SGL: []rdma.SGE{s}},

@@ -2,20 +2,19 @@
 // and RDMAP (RFC 5040, 7306) behind the seam of package verbs. A [QP] is put together
 // from parts that each have one concern:
 //
-//	transmitter  qp_tx, tx_build     rounds of FPDUs in one vectored call; whoever pushes, sends
-//	zerocopy     tx_zerocopy         the same by reference
-//	receiver     qp_rx, rx_header,   the machine over the FPDUs of the stream: parse, check,
-//	             rx_place, rx_msg,     place, act; one table row per message type
-//	             rdmap_ops
-//	intake       rx_intake, rx_cut,  how the receiver's bytes come in: ahead into a buffer, or
-//	             rx_peek, rx_guess     straight to where they belong, one or many in a call
-//	waiting      poll, autopoll      a short look before sleeping
-//	reads        readq               Reads and atomics in flight, both ways; sinks
-//	opening      opening, ext, empty who speaks first, RFC 7306 in band, a peer that sleeps
-//	lendList     lend                memory that the peer may be about to fill
+//	transmitter  transmitter, tx_build   rounds of FPDUs in one vectored call; whoever pushes, sends
+//	zerocopy     tx_zerocopy             the same by reference
+//	receiver     receiver, rx_header,    the machine over the FPDUs of the stream: parse, check,
+//	             rx_place, rx_msg, rdmap   place, act; one table row per message type
+//	intake       intake, rx_cut,         how the receiver's bytes come in: ahead into a buffer, or
+//	             rx_peek, rx_guess         straight to where they belong, one or many in a call
+//	waiting      waiting, autopoll       a short look before sleeping
+//	reads        reads                   Reads and atomics in flight, both ways; sinks
+//	opening      opening, ext, empty     who speaks first, RFC 7306 in band, a peer that sleeps
+//	lendList     lend                    memory that the peer may be about to fill
 //
-// What is left to QP itself is the beginning (cm, cm_passive: Request, Reply, what was
-// agreed on), the way to memory (gate) and the end (qp_end: Terminate, flush, close).
+// What is left to QP itself is the beginning (startup, request: what is asked for and
+// agreed on), the way to memory (gate) and the end (teardown: Terminate, flush, close).
 // Parts reach each other through QP; what each may touch is said beside its fields:
 // the transmitter's and the receiver's state belong to one goroutine at a time, the
 // rest is guarded by QP.Mu.

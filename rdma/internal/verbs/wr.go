@@ -60,6 +60,8 @@ const (
 
 	FlagDiscard // DiscardRead was called
 	FlagHidden  // made by the engine itself: no completion
+
+	UserFlags = FlagSignaled | FlagSolicited | FlagFence | FlagInline
 )
 
 // RemoteAddr is memory of the peer.

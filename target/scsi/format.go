@@ -101,7 +101,7 @@ func (t *Task) rewrite(o volume.Rewrite, immed bool) {
 		t.badCDB(1)
 		return
 	case err != nil:
-		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+		t.failErr(err, volume.Writing)
 		return
 	}
 	lu.selfTest.abort(testEnded)

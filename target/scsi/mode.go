@@ -373,7 +373,7 @@ func modeSelectJob(t *Task) {
 	}
 	if t.CDB[1]&0x01 != 0 {
 		if err := lu.modes.save(v); err != nil {
-			t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+			t.failErr(err, volume.Writing)
 			return
 		}
 	}

@@ -79,7 +79,7 @@ func (t *Task) refusePR(err error, sa byte) {
 	case errors.Is(err, volume.ErrRegistered):
 		t.badParam(20)
 	default: // the state could not be saved; nothing has changed
-		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+		t.failErr(err, volume.Writing)
 	}
 }
 

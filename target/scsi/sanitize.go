@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	spc "softiser/internal/scsi"
-
 	"softiser/target/volume"
 )
 
@@ -92,8 +90,8 @@ func cmdSanitizeExit(t *Task) {
 		t.badCDB(1)
 	default:
 		t.toWorker(func(t *Task) {
-			if t.lu.vol.ExitFailure() != nil {
-				t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+			if err := t.lu.vol.ExitFailure(); err != nil {
+				t.failErr(err, volume.Writing)
 				return
 			}
 			t.good()

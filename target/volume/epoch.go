@@ -4,9 +4,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -44,32 +41,24 @@ func newEpoch() (id [16]byte) {
 }
 
 // takeEpoch gives the volume its epoch. What an orderly end has left is good once:
-// it is gone, durably, before anything is written.
-func (v *Volume) takeEpoch() error {
+// it is gone, durably, before anything is written. Where it cannot be removed this life of
+// the volume has an epoch of its own, and who comes later takes that one's writes for lost.
+func (v *Volume) takeEpoch() {
 	var ok bool
 	if v.epoch, ok = v.cacheEpoch(); !ok {
 		v.epoch = newEpoch()
 	}
 	if !v.Keeps() {
-		return nil
+		return
 	}
 	name := v.state.name(".epoch")
 	b, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		if err = os.Remove(name); err == nil {
-			err = statefile.SyncDir(filepath.Dir(name))
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("the epoch that the last orderly end has left: %w", err)
+	if err != nil || os.Remove(name) != nil || statefile.SyncDir(filepath.Dir(name)) != nil {
+		return
 	}
 	if old, err := hex.DecodeString(string(b)); err == nil && len(old) == len(v.epoch) {
 		v.epoch = [16]byte(old)
 	}
-	return nil
 }
 
 // leaveEpoch hands the epoch on to the next process when everything acknowledged

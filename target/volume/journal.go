@@ -57,10 +57,10 @@ func (v *Volume) WriteWhole(p []byte, off int64, stop blockdev.Stop) (Direction,
 	if _, err := v.dev.ReadAt(old, off); err != nil {
 		return Reading, err
 	}
-	if err := j.put(old, off); err != nil {
+	if begun, err := j.put(old, off); err != nil {
 		// What of the entry is in the file must not be put back at the next start, over
 		// what is written from here on.
-		if j.clear() != nil {
+		if begun && j.clear() != nil {
 			j.stick(nil, 0)
 		}
 		return Writing, fmt.Errorf("%s: %w", j.name, err)
@@ -175,16 +175,17 @@ func (j *journal) stick(old []byte, off int64) {
 	j.stuck.Store(true)
 }
 
-// put makes the entry durable. Preconditions: mu is held.
-func (j *journal) put(old []byte, off int64) error {
+// put makes the entry durable. When it fails, begun says that some of the entry may be
+// there: its header, without which what is in the file is none. Preconditions: mu is held.
+func (j *journal) put(old []byte, off int64) (begun bool, err error) {
 	if j.file == nil {
 		f, err := statefile.OpenFile(j.name, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if err := statefile.SyncDir(filepath.Dir(j.name)); err != nil { // the file may be new
 			f.Close()
-			return err
+			return false, err
 		}
 		j.file = f
 	}
@@ -194,12 +195,12 @@ func (j *journal) put(old []byte, off int64) error {
 	binary.BigEndian.PutUint64(head[24:], uint64(len(old)))
 	binary.BigEndian.PutUint32(head[32:], journalSum(head[:], old))
 	if _, err := j.file.WriteAt(old, journalHeader); err != nil {
-		return err
+		return false, err
 	}
 	if _, err := j.file.WriteAt(head[:], 0); err != nil {
-		return err
+		return true, err
 	}
-	return j.file.Sync()
+	return true, j.file.Sync()
 }
 
 // clear forgets the entry, durably. Preconditions: mu is held.

@@ -44,7 +44,7 @@ type state struct {
 
 	mu      sync.Mutex // serialises changes, of reservations too; held across the sync of the file
 	kept    savedState // guarded by mu: what the file says
-	unsaved bool       // guarded by mu: the last attempt to save failed, the file may be older or newer
+	unsaved bool       // guarded by mu: an attempt to save has left a file that may be older or newer
 }
 
 // name returns the name of one of the volume's files.
@@ -68,9 +68,7 @@ func (v *Volume) loadState() error {
 		return nil
 	}
 	name := s.name(".json")
-	if err := statefile.RemoveUnfinished(name); err != nil {
-		return err
-	}
+	statefile.RemoveUnfinished(name)
 	b, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -97,7 +95,7 @@ func (s *state) save(next savedState) error {
 		return err
 	}
 	err = statefile.Replace(s.name(".json"), append(b, '\n'))
-	s.unsaved = err != nil
+	s.unsaved = err != nil && (s.unsaved || errors.Is(err, statefile.ErrUncertain))
 	if err == nil {
 		s.kept = next
 	}

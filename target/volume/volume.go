@@ -134,12 +134,13 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.limit.init(cfg.QoS)
 	v.SetGate(NoMedium, cfg.Device == nil)
 	v.SetGate(ReadOnly, info.ReadOnly)
-	for _, step := range []func() error{v.loadState, v.undo, v.takeEpoch} {
+	for _, step := range []func() error{v.loadState, v.undo} {
 		if err := step(); err != nil {
 			v.journal.close()
 			return nil, err
 		}
 	}
+	v.takeEpoch()
 	v.listen()
 	return v, nil
 }

@@ -5,6 +5,7 @@ package statefile
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -34,6 +35,10 @@ var (
 	OpenFile = func(name string, flag int, perm fs.FileMode) (File, error) { return os.OpenFile(name, flag, perm) }
 )
 
+// ErrUncertain is in the error of a Replace after which nobody knows which of the two
+// contents a loss of power would leave. After any other error it is the old one.
+var ErrUncertain = errors.New("what the folder has on disk is not known")
+
 // File is what is written in place, the part of *os.File that it takes.
 type File interface {
 	io.WriterAt
@@ -41,31 +46,28 @@ type File interface {
 	Sync() error
 }
 
-// RemoveUnfinished removes what crashes have left of earlier attempts to replace name.
-func RemoveUnfinished(name string) error {
+// RemoveUnfinished removes what crashes have left of earlier attempts to replace name. It
+// does no harm where it cannot be removed, because the folder is read-only perhaps.
+func RemoveUnfinished(name string) {
 	dir, err := os.Open(filepath.Dir(name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return
 	}
 	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	names, _ := dir.Readdirnames(-1)
 	for _, n := range names {
 		if strings.HasPrefix(n, filepath.Base(name)+Unfinished) {
-			err = errors.Join(err, os.Remove(filepath.Join(dir.Name(), n)))
+			_ = os.Remove(filepath.Join(dir.Name(), n))
 		}
 	}
-	return err
 }
 
 // Replace makes b the content of name, durably, so that a crash at any point
 // leaves either the old content or the new. If it fails, the old content is put back
 // as far as that can be done: what a command was refused must not be there after a
-// restart. A loss of power right then can still bring up either, because nobody knows
-// what a folder that could not be synced has on disk; who calls it saves its next change
-// whatever that is, which ends it.
+// restart. With ErrUncertain a loss of power right then can still bring up either, because
+// nobody knows what a folder that could not be synced has on disk; who calls it saves its
+// next change whatever that is, which ends it.
 func Replace(name string, b []byte) error {
 	old, err := os.ReadFile(name)
 	fresh := errors.Is(err, fs.ErrNotExist)
@@ -76,6 +78,7 @@ func Replace(name string, b []byte) error {
 		return err
 	}
 	if err := SyncDir(filepath.Dir(name)); err != nil {
+		err = fmt.Errorf("%w: %w", ErrUncertain, err)
 		if fresh {
 			return errors.Join(err, os.Remove(name))
 		}

@@ -46,6 +46,7 @@ type clone struct {
 	stopped atomic.Bool
 	// dismissed: ended by exitall of another clone, which is no interruption.
 	dismissed atomic.Bool
+	started   atomic.Bool // what the runner owns is set up
 	concluded atomic.Bool // ended because its state is steady
 	done      chan struct{}
 
@@ -119,6 +120,7 @@ type slot struct {
 	d        dir
 	ext      extent
 	held     bool          // ext waits to be submitted
+	ask      chan *Stats   // a slot that carries no operation: who wants to know the results
 	gated    bool          // parked until the clone's flow goes on
 	inFlight bool          // the request has been submitted and not accounted
 	due      time.Duration // while parked

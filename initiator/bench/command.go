@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -74,6 +75,7 @@ type command struct {
 	minimal   bool
 	parseOnly bool
 	only      []string // names of sections
+	status    string   // --status-interval
 }
 
 func (c *command) register(fs *pflag.FlagSet) {
@@ -107,6 +109,7 @@ func (c *command) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.json, "json", false, "same as --output-format=json")
 	fs.BoolVar(&c.minimal, "minimal", false, "same as --output-format=terse")
 	fs.StringVar(&c.output, "output", "", "write the report to this file")
+	fs.StringVar(&c.status, "status-interval", "", "write the whole report this often while jobs run (seconds, or with unit)")
 	fs.StringVar(&c.eta, "eta", "auto", "progress line: auto (on a terminal), always or never")
 	fs.StringArrayVar(&c.only, "section", nil, "read only this section of the job files, and the global ones (may be repeated)")
 	fs.BoolVar(&c.parseOnly, "parse-only", false, "check options and job files, run nothing")
@@ -210,7 +213,7 @@ func (c *command) override(url string, files []string) (sections []Section, note
 	return sections, notes, nil
 }
 
-func (c *command) run(cmd *cobra.Command, args []string) error {
+func (c *command) run(cmd *cobra.Command, args []string) (err error) {
 	if c.json {
 		c.format = "json"
 	}
@@ -221,6 +224,12 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	for _, f := range c.formats {
 		if !slices.Contains([]string{"normal", "json", "json+", "terse"}, f) {
 			return usage.Errorf("--output-format=%s: expected normal, json, json+ or terse, or several with commas", c.format)
+		}
+	}
+	var every time.Duration
+	if c.status != "" {
+		if every, err = parseDuration(c.status, time.Second); err != nil || every == 0 {
+			return usage.Errorf("--status-interval=%s: expected a time above 0, such as 10 or 500ms", c.status)
 		}
 	}
 	url, files, err := split(args)
@@ -257,6 +266,13 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if c.eta == "always" || c.eta == "auto" && isTerminal(stderr) {
 		line.w = stderr
 		cfg.Tick = line.tick
+	}
+	if every > 0 {
+		cfg.StatusEvery = every
+		cfg.Status = func(r *Report) { // what cannot be written now cannot be at the end either, which is told then
+			line.clear()
+			_ = r.write(out, c.formats, global)
+		}
 	}
 	rep, err := Run(ctx, jobs, cfg)
 	line.clear()

@@ -16,6 +16,10 @@ type Config struct {
 	// Tick, when set, is called every TickEvery while jobs run.
 	Tick      func(*Snapshot)
 	TickEvery time.Duration // default 500 ms, fio's sampling interval
+	// Status, when set, is called every StatusEvery with what was done until then,
+	// and by nobody any more when Run returns.
+	Status      func(*Report)
+	StatusEvery time.Duration
 }
 
 // Report is the result of a run.
@@ -28,6 +32,8 @@ type Report struct {
 	Interrupted bool
 	// Unverified: part of it is a verification.
 	Unverified bool
+
+	byGroup map[int]*Stats
 }
 
 // Failed reports whether any operation or check failed.
@@ -74,7 +80,9 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 			rep.Interrupted = true
 			return nil
 		}
-		clones, last, err := runStage(ctx, stage, cfg)
+		run := stageRun{jobs: stage, cfg: cfg, before: all, started: rep.Started}
+		last, err := run.do(ctx)
+		clones := run.clones
 		over = last
 		if err != nil && len(all) > 0 && ctx.Err() != nil && len(clones) == 0 {
 			rep.Interrupted, err = true, nil
@@ -110,49 +118,66 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 
 // collect sums up by clone or by group; cancelled: the context has ended.
 func (r *Report) collect(all []*clone, cancelled bool) {
-	byGroup := map[int]*Stats{}
 	for _, c := range all {
 		cut := c.cut && (cancelled || !c.dismissed.Load() && !c.concluded.Load())
 		r.Interrupted = r.Interrupted || cut
 		r.Unverified = r.Unverified || cut && c.ledger != nil && (c.job.DoVerify && c.job.writes() || c.job.VerifyOnly)
-		s := &c.stats
-		r.Clones = append(r.Clones, s)
-		if !c.job.GroupReporting {
-			r.Groups = append(r.Groups, s)
-			continue
-		}
-		g := byGroup[c.job.group]
-		if g == nil {
-			g = &Stats{}
-			byGroup[c.job.group] = g
-			r.Groups = append(r.Groups, g)
-		}
-		g.merge(s)
+		r.add(&c.stats)
 	}
 }
 
-// runStage runs jobs that start together; over: no later ones are to run.
-func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, over bool, err error) {
-	luns, closeAll, err := openAll(ctx, jobs, cfg)
+// add enters one clone's results.
+func (r *Report) add(s *Stats) {
+	r.Clones = append(r.Clones, s)
+	if !s.Job.GroupReporting {
+		r.Groups = append(r.Groups, s)
+		return
+	}
+	g := r.byGroup[s.Job.group]
+	if g == nil {
+		if g = (&Stats{}); r.byGroup == nil {
+			r.byGroup = map[int]*Stats{}
+		}
+		r.byGroup[s.Job.group] = g
+		r.Groups = append(r.Groups, g)
+	}
+	g.merge(s)
+}
+
+// stageRun is the run of jobs that start together.
+type stageRun struct {
+	jobs    []*Job
+	cfg     Config
+	before  []*clone // of earlier stages
+	started time.Time
+	clones  []*clone
+	luns    [][]LUN // of each clone
+}
+
+// do runs the stage; over: no later one is to run.
+func (w *stageRun) do(ctx context.Context) (over bool, err error) {
+	luns, closeAll, err := openAll(ctx, w.jobs, w.cfg)
+	w.luns = luns
 	defer func() {
-		for _, c := range clones {
+		for _, c := range w.clones {
 			err = errors.Join(err, c.close())
 		}
 		err = errors.Join(err, closeAll())
 	}()
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
 	epoch := time.Now()
-	for i, j := range jobs {
+	for i, j := range w.jobs {
 		c, err := newClone(j, luns[i], luns[i][0].Info(), epoch)
 		if err != nil {
-			return clones, false, err
+			return false, err
 		}
-		clones = append(clones, c)
+		w.clones = append(w.clones, c)
 	}
+	clones := w.clones
 	if err := checkOverlap(clones); err != nil {
-		return clones, false, err
+		return false, err
 	}
 	in := flows{}
 	for _, c := range clones {
@@ -169,7 +194,7 @@ func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, ov
 			c.start()
 		}()
 	}
-	watch(ctx, clones, cfg, epoch, closeAll)
+	w.watch(ctx, epoch, closeAll)
 	over = ends.wait()
 	seen := map[LUN]bool{}
 	for i, c := range clones {
@@ -180,7 +205,7 @@ func runStage(ctx context.Context, jobs []*Job, cfg Config) (clones []*clone, ov
 			}
 		}
 	}
-	return clones, over, nil
+	return over, nil
 }
 
 // checkOverlap refuses runs whose verification could not be trusted.
@@ -295,7 +320,8 @@ func openAll(ctx context.Context, jobs []*Job, cfg Config) (luns [][]LUN, closeA
 // watch waits for all clones, samples them, and stops them when ctx ends.
 // Operations that do not end then, because their session waits for a lost
 // connection, are ended by closing the sessions.
-func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time, closeAll func() error) {
+func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() error) {
+	clones, cfg := w.clones, w.cfg
 	every := cfg.TickEvery
 	if every == 0 {
 		every = sampleEvery
@@ -303,7 +329,12 @@ func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time, cl
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	steady := newSteadyStates(clones)
-	var second <-chan time.Time
+	var second, report <-chan time.Time
+	if cfg.Status != nil {
+		t := time.NewTicker(cfg.StatusEvery)
+		defer t.Stop()
+		report = t.C
+	}
 	if len(steady) > 0 {
 		t := time.NewTicker(time.Second)
 		defer t.Stop()
@@ -334,6 +365,8 @@ func watch(ctx context.Context, clones []*clone, cfg Config, epoch time.Time, cl
 		case <-late:
 			late = nil
 			closing.Go(func() { _ = closeAll() }) // the sessions are closed once more at the end, which tells
+		case <-report:
+			cfg.Status(w.status(s))
 		case <-second:
 			for _, s := range steady {
 				s.sample(time.Since(epoch))

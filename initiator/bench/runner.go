@@ -50,6 +50,7 @@ func (c *clone) begin() {
 		c.setPhase(phaseVerify)
 		c.verifyBegan = now
 	}
+	c.started.Store(true)
 	c.kickAll()
 }
 
@@ -126,6 +127,10 @@ func (c *clone) run() {
 // step accounts a slot's finished operation, if it has one, and starts the
 // next.
 func (c *clone) step(s *slot) {
+	if s.ask != nil {
+		s.ask <- c.copyResults()
+		return
+	}
 	if s.inFlight {
 		s.inFlight = false
 		c.flight--

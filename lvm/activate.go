@@ -52,76 +52,87 @@ func (n *node) shut() error {
 	return f()
 }
 
-// activate returns the node of lv, made if need be, with one more user. g.mu
-// is held.
-func (g *Group) activate(lv *meta.LV) (*node, error) {
-	if n := g.nodes[lv.ID]; n != nil {
+// activeSet is the part of a Group that has the volumes in use, and puts the devices
+// behind them in the place of others when the metadata has changed. The group's mu
+// guards it; the devices have locks of their own, which are taken after it.
+type activeSet struct {
+	md    *metadata
+	nodes map[ondisk.UUID]*node
+
+	// What makes the devices of volumes that are more than extents.
+	snapshot, pool, thin func(n *node, lv *meta.LV, seg *meta.Segment) error
+	origin               func(n *node, lv *meta.LV) error
+}
+
+// activate returns the node of lv, made if need be, with one more user.
+func (as *activeSet) activate(lv *meta.LV) (*node, error) {
+	if n := as.nodes[lv.ID]; n != nil {
 		n.users++
 		return n, nil
 	}
 	for _, s := range lv.Segments {
 		if !s.Known() {
-			return nil, fmt.Errorf("logical volume %s/%s: %w: %q; use lvm2 for it", g.g.VG.Name, lv.Name, ErrNotServed, s.Type)
+			return nil, fmt.Errorf("logical volume %s/%s: %w: %q; use lvm2 for it", as.md.group.VG.Name, lv.Name, ErrNotServed, s.Type)
 		}
 	}
 	n := &node{id: lv.ID, name: lv.Name, users: 1}
-	if err := g.build(n, lv); err != nil {
-		g.dropAll(n.on)
-		return nil, fmt.Errorf("logical volume %s/%s: %w", g.g.VG.Name, lv.Name, err)
+	if err := as.build(n, lv); err != nil {
+		as.dropAll(n.on)
+		return nil, fmt.Errorf("logical volume %s/%s: %w", as.md.group.VG.Name, lv.Name, err)
 	}
 	n.imported.Store(isImported(lv))
-	g.nodes[lv.ID] = n
+	as.nodes[lv.ID] = n
 	return n, nil
 }
 
 // build fills a node.
-func (g *Group) build(n *node, lv *meta.LV) error {
-	v := g.g.VG
+func (as *activeSet) build(n *node, lv *meta.LV) error {
+	v := as.md.group.VG
 	if _, seg := v.SnapshotSegment(lv.Name); seg != nil {
-		return g.buildSnapshot(n, lv, seg)
+		return as.snapshot(n, lv, seg)
 	}
 	if len(lv.Segments) > 0 {
 		switch seg := lv.Segments[0]; seg.Type {
 		case meta.ThinPool:
-			return g.buildPool(n, lv, seg)
+			return as.pool(n, lv, seg)
 		case meta.Thin:
-			return g.buildThin(n, lv, seg)
+			return as.thin(n, lv, seg)
 		}
 	}
-	t, err := g.tableFor(v, n, lv)
+	t, err := as.tableFor(v, n, lv)
 	if err != nil {
 		return err
 	}
-	n.phys = swap.New(t, g.cfg.Pool)
+	n.phys = swap.New(t, as.md.cfg.Pool)
 	n.top = n.phys
 	if len(v.SnapshotsOf(lv.Name)) > 0 {
-		return g.buildOrigin(n, lv)
+		return as.origin(n, lv)
 	}
 	return nil
 }
 
-// deactivate takes one user away. g.mu is held.
-func (g *Group) deactivate(n *node) error {
+// deactivate takes one user away.
+func (as *activeSet) deactivate(n *node) error {
 	n.users--
 	if n.users > 0 {
 		return nil
 	}
-	delete(g.nodes, n.id)
+	delete(as.nodes, n.id)
 	err := n.shut()
-	return errors.Join(err, g.dropAll(n.on))
+	return errors.Join(err, as.dropAll(n.on))
 }
 
-func (g *Group) dropAll(ns []*node) error {
+func (as *activeSet) dropAll(ns []*node) error {
 	var errs []error
 	for _, n := range ns {
-		errs = append(errs, g.deactivate(n))
+		errs = append(errs, as.deactivate(n))
 	}
 	return errors.Join(errs...)
 }
 
 // tableFor makes the table of a striped LV. LVs that it lies on are activated
 // and become part of n.on.
-func (g *Group) tableFor(v *meta.VG, n *node, lv *meta.LV) (*table.Device, error) {
+func (as *activeSet) tableFor(v *meta.VG, n *node, lv *meta.LV) (*table.Device, error) {
 	var runs []table.Run
 	size := int64(v.ExtentSize) * ondisk.SectorSize
 	for _, s := range lv.Segments {
@@ -130,7 +141,7 @@ func (g *Group) tableFor(v *meta.VG, n *node, lv *meta.LV) (*table.Device, error
 		}
 		r := table.Run{Len: int64(s.Count) * size, Chunk: int64(s.StripeSize) * ondisk.SectorSize}
 		for _, a := range s.Stripes {
-			st, err := g.place(v, n, a, size)
+			st, err := as.place(v, n, a, size)
 			if err != nil {
 				return nil, err
 			}
@@ -149,9 +160,9 @@ func (g *Group) tableFor(v *meta.VG, n *node, lv *meta.LV) (*table.Device, error
 }
 
 // place finds the device and offset of an area.
-func (g *Group) place(v *meta.VG, n *node, a meta.Area, extent int64) (table.Stripe, error) {
+func (as *activeSet) place(v *meta.VG, n *node, a meta.Area, extent int64) (table.Stripe, error) {
 	if pv := v.PV(a.Name); pv != nil {
-		d, err := g.g.Disk(pv)
+		d, err := as.md.group.Disk(pv)
 		if err != nil {
 			return table.Stripe{}, err
 		}
@@ -166,7 +177,7 @@ func (g *Group) place(v *meta.VG, n *node, a meta.Area, extent int64) (table.Str
 	if lower == nil {
 		return table.Stripe{}, fmt.Errorf("%q %w", a.Name, vg.ErrNotFound)
 	}
-	o, err := g.activate(lower)
+	o, err := as.activate(lower)
 	if err != nil {
 		return table.Stripe{}, err
 	}
@@ -179,17 +190,17 @@ func (g *Group) place(v *meta.VG, n *node, a meta.Area, extent int64) (table.Str
 func (g *Group) Volume(name string) (*Volume, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.md.closed {
 		return nil, blockdev.ErrClosed
 	}
-	lv := g.g.VG.LV(name)
+	lv := g.md.group.VG.LV(name)
 	if lv == nil {
-		return nil, fmt.Errorf("logical volume %s/%s %w", g.g.VG.Name, name, vg.ErrNotFound)
+		return nil, fmt.Errorf("logical volume %s/%s %w", g.md.group.VG.Name, name, vg.ErrNotFound)
 	}
 	if s := lv.Segments; len(s) > 0 && (s[0].Type == meta.ThinPool || s[0].Type == meta.Snapshot) {
-		return nil, fmt.Errorf("%s/%s is a %s, which has no content of its own", g.g.VG.Name, name, s[0].Type)
+		return nil, fmt.Errorf("%s/%s is a %s, which has no content of its own", g.md.group.VG.Name, name, s[0].Type)
 	}
-	n, err := g.activate(lv)
+	n, err := g.act.activate(lv)
 	if err != nil {
 		return nil, err
 	}
@@ -202,4 +213,39 @@ func lookup(v *meta.VG, name string) (*meta.LV, error) {
 		return lv, nil
 	}
 	return nil, fmt.Errorf("logical volume %s/%s %w", v.Name, name, vg.ErrNotFound)
+}
+
+// watchImported has the active volumes look out for their first write.
+func (as *activeSet) committed() {
+	for _, lv := range as.md.group.VG.LVs {
+		if n := as.nodes[lv.ID]; n != nil {
+			n.imported.Store(isImported(lv))
+		}
+	}
+}
+
+// zeroNew zeroes the first n bytes of an lv that only next knows.
+func (as *activeSet) zeroNew(next *meta.VG, lv *meta.LV, n int64) error {
+	tmp := &node{id: lv.ID, name: lv.Name}
+	t, err := as.tableFor(next, tmp, lv)
+	if err == nil {
+		n = min(n, t.Info().Size)
+		err = t.WriteZeroes(0, n, false)
+		if err == nil {
+			err = t.Flush()
+		}
+	}
+	err = errors.Join(err, as.dropAll(tmp.on))
+	if err != nil {
+		return fmt.Errorf("zeroing the new volume: %w", err)
+	}
+	return nil
+}
+
+// idle refuses an LV that is open.
+func (as *activeSet) idle(lv *meta.LV) error {
+	if n := as.nodes[lv.ID]; n != nil {
+		return fmt.Errorf("logical volume %s/%s is served: %w", as.md.group.VG.Name, lv.Name, blockdev.ErrInUse)
+	}
+	return nil
 }

@@ -62,9 +62,7 @@ func TestCowConformance(t *testing.T) {
 						must(t, g.CreateThin(bg, ThinOptions{Name: "s", Origin: "v"}, "lvcreate"))
 					}
 				}
-				v := volume(t, g, name)
-				v.own = g
-				return v
+				return alone{volume(t, g, name)}
 			}})
 		})
 	}

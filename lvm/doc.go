@@ -14,6 +14,9 @@
 // the group (lvm/meta); devices are switched to the new layout afterwards.
 // Operations carry lvm2's names: Create is lvcreate, Extend lvextend, and so on.
 //
+// A group is put together from parts, which share its lock: the metadata and its
+// commits, the volumes in use, thin pools, classic snapshots, and moves.
+//
 // A group is opened for writing by one process at a time: the backing files
 // are locked, block devices opened exclusively. lvm2's own lock is held only
 // during changes, as lvm2 does.

@@ -97,16 +97,22 @@ func (ds *Disks) Close() error {
 }
 
 // Group is an open volume group.
+//
+// It has one lock, mu, which is held while the metadata is changed and devices are
+// switched to it. The parts below have none: the exported methods of Group take mu,
+// and whatever they call expects it. Operations that take long (pvmove, merge) give it
+// up between their steps. The locks of devices come after it, but for the first write
+// to an imported volume (written), which does not wait for it for ever.
 type Group struct {
 	cfg   Config
 	disks *Disks
 
-	// mu guards the metadata and the set of active volumes. Operations that
-	// take long (pvmove, merge) give it up between their steps.
-	mu     sync.Mutex
-	g      *vg.Group
-	nodes  map[ondisk.UUID]*node
-	closed bool
+	mu    sync.Mutex
+	md    *metadata  // the text, and how it is committed
+	act   *activeSet // volumes in use
+	pools *thinPools
+	snaps *snapshots // classic ones
+	moves *mover
 
 	background sync.WaitGroup // merges, and marks
 	stop       chan struct{}  // closed by Close
@@ -162,8 +168,17 @@ func ours(v *meta.VG) error {
 	return nil
 }
 
-func (ds *Disks) group(g *vg.Group) *Group {
-	return &Group{cfg: ds.cfg, disks: ds, g: g, nodes: map[ondisk.UUID]*node{}, stop: make(chan struct{})}
+func (ds *Disks) group(on *vg.Group) *Group {
+	g := &Group{cfg: ds.cfg, disks: ds, stop: make(chan struct{})}
+	g.md = &metadata{cfg: &g.cfg, group: on}
+	g.act = &activeSet{md: g.md, nodes: map[ondisk.UUID]*node{}}
+	g.pools = &thinPools{md: g.md, act: g.act}
+	g.snaps = &snapshots{md: g.md, act: g.act, mu: &g.mu, background: &g.background, stop: g.stop}
+	g.moves = &mover{md: g.md, act: g.act}
+	g.md.committed = g.act.committed
+	g.act.pool, g.act.thin = g.pools.buildPool, g.pools.buildThin
+	g.act.snapshot, g.act.origin = g.snaps.buildSnapshot, g.snaps.buildOrigin
+	return g
 }
 
 // CreateGroup is vgcreate: disks that are no PVs yet become some first.
@@ -186,19 +201,14 @@ func (ds *Disks) CreateGroup(name string, disks []*vg.Disk, o vg.GroupOptions, p
 func (g *Group) Metadata() *meta.VG {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.g.VG.Clone()
-}
-
-// bytes is the size of a number of extents.
-func (g *Group) bytes(extents uint64) int64 {
-	return int64(extents*g.g.VG.ExtentSize) * ondisk.SectorSize
+	return g.md.group.VG.Clone()
 }
 
 // View returns the group as it is now, for reports.
 func (g *Group) View() *vg.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	v := *g.g
+	v := *g.md.group
 	v.VG, v.Disks, v.Notices = v.VG.Clone(), maps.Clone(v.Disks), nil
 	return &v
 }
@@ -208,19 +218,19 @@ func (g *Group) View() *vg.Group {
 func (g *Group) VG(f func(*vg.Group) error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return f(g.g)
+	return f(g.md.group)
 }
 
 // Close stops background work and closes the devices. Volumes must have been
 // closed.
 func (g *Group) Close() error {
 	g.mu.Lock()
-	if g.closed {
+	if g.md.closed {
 		g.mu.Unlock()
 		return blockdev.ErrClosed
 	}
 	var open []string
-	for _, n := range g.nodes {
+	for _, n := range g.act.nodes {
 		if n.users > n.background {
 			open = append(open, n.name)
 		}
@@ -228,48 +238,20 @@ func (g *Group) Close() error {
 	if len(open) > 0 {
 		g.mu.Unlock()
 		sort.Strings(open)
-		return fmt.Errorf("volume group %q: %v %w", g.g.VG.Name, open, blockdev.ErrInUse)
+		return fmt.Errorf("volume group %q: %v %w", g.md.group.VG.Name, open, blockdev.ErrInUse)
 	}
-	g.closed = true
+	g.md.closed = true
 	close(g.stop)
 	g.mu.Unlock()
 	g.background.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
-	for _, n := range g.nodes {
+	for _, n := range g.act.nodes {
 		errs = append(errs, n.shut())
 	}
-	g.nodes = nil
+	g.act.nodes = nil
 	return errors.Join(append(errs, g.disks.Close())...)
-}
-
-// commit makes next the metadata; g.mu is held.
-func (g *Group) commit(next *meta.VG, why string) error {
-	for _, pv := range g.g.VG.PVs {
-		if _, err := g.g.Disk(pv); err != nil {
-			return fmt.Errorf("volume group %q is not changed while a disk is away: %w", next.Name, err)
-		}
-	}
-	return g.commitBy(g.g.Commit, next, why)
-}
-
-func (g *Group) commitBy(commit func(*meta.VG, string) error, next *meta.VG, why string) error {
-	if g.closed {
-		return blockdev.ErrClosed
-	}
-	if next.Seqno != g.g.VG.Seqno {
-		return fmt.Errorf("volume group %q has changed since this change of it began: repeat it", next.Name)
-	}
-	notes := len(g.g.Notices)
-	err := commit(next, why)
-	for _, n := range g.g.Notices[notes:] {
-		g.cfg.notice("%s", n)
-	}
-	if err == nil {
-		g.watchImported()
-	}
-	return err
 }
 
 // AddDisks is vgextend: it opens devices, makes PVs of those that are none, and
@@ -281,7 +263,7 @@ func (g *Group) AddDisks(paths []string, o vg.PVOptions, why string) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.md.closed {
 		return errors.Join(blockdev.ErrClosed, ds.Close())
 	}
 	for _, d := range ds.Disks {
@@ -291,7 +273,7 @@ func (g *Group) AddDisks(paths []string, o vg.PVOptions, why string) error {
 			}
 		}
 	}
-	if err := g.g.Extend(ds.Disks, why); err != nil {
+	if err := g.md.group.Extend(ds.Disks, why); err != nil {
 		return errors.Join(err, ds.Close())
 	}
 	g.disks.Disks = append(g.disks.Disks, ds.Disks...)

@@ -30,16 +30,6 @@ func dropImported(lv *meta.LV) {
 	}
 }
 
-// watchImported has the active volumes look out for their first write. g.mu is
-// held.
-func (g *Group) watchImported() {
-	for _, lv := range g.g.VG.LVs {
-		if n := g.nodes[lv.ID]; n != nil {
-			n.imported.Store(isImported(lv))
-		}
-	}
-}
-
 // writtenWait is how long the first write waits for the tag to be gone. Whoever
 // changes the group may be waiting for that write; the tag goes then.
 const writtenWait = 10 * time.Second
@@ -51,15 +41,15 @@ func (g *Group) written(n *node) {
 		defer close(done)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		lv := g.lvByID(n.id)
+		lv := g.md.byID(n.id)
 		if lv == nil || !isImported(lv) {
 			n.imported.Store(false)
 			return
 		}
-		next := g.g.VG.Clone()
+		next := g.md.group.VG.Clone()
 		dropImported(next.LV(lv.Name))
-		if err := g.commitBy(g.g.CommitWherePossible, next, lv.Name+" is written"); err != nil {
-			g.cfg.notice("%s/%s is written, but its tag still says that it is as it was imported: %v", next.Name, lv.Name, err)
+		if err := g.md.commitBy(g.md.group.CommitWherePossible, next, lv.Name+" is written"); err != nil {
+			g.md.cfg.notice("%s/%s is written, but its tag still says that it is as it was imported: %v", next.Name, lv.Name, err)
 		}
 	})
 	t := time.NewTimer(writtenWait)

@@ -2,9 +2,7 @@ package lvm
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/ondisk"
@@ -32,8 +30,8 @@ const DefaultStripe = 128
 func (g *Group) Create(o CreateOptions, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
-	lv, err := g.newLV(next, o.Name, "lvol")
+	next := g.md.group.VG.Clone()
+	lv, err := g.md.newLV(next, o.Name, "lvol")
 	if err != nil {
 		return err
 	}
@@ -54,31 +52,13 @@ func (g *Group) Create(o CreateOptions, why string) error {
 	lv.SetStatus("WRITE", !o.ReadOnly)
 	next.LVs = append(next.LVs, lv)
 	if o.NoZero || o.ReadOnly {
-		return g.commit(next, why)
+		return g.md.commit(next, why)
 	}
 	// What was on these extents before must not show.
-	if err := g.zeroNew(next, lv, 4096); err != nil {
+	if err := g.act.zeroNew(next, lv, 4096); err != nil {
 		return err
 	}
-	return g.commit(next, why)
-}
-
-// zeroNew zeroes the first n bytes of an lv that only next knows.
-func (g *Group) zeroNew(next *meta.VG, lv *meta.LV, n int64) error {
-	tmp := &node{id: lv.ID, name: lv.Name}
-	t, err := g.tableFor(next, tmp, lv)
-	if err == nil {
-		n = min(n, t.Info().Size)
-		err = t.WriteZeroes(0, n, false)
-		if err == nil {
-			err = t.Flush()
-		}
-	}
-	err = errors.Join(err, g.dropAll(tmp.on))
-	if err != nil {
-		return fmt.Errorf("zeroing the new volume: %w", err)
-	}
-	return nil
+	return g.md.commit(next, why)
 }
 
 func policyWord(p string) string {
@@ -86,35 +66,6 @@ func policyWord(p string) string {
 		return ""
 	}
 	return p
-}
-
-// newLV makes an LV of that name, or of the first free one with prefix.
-func (g *Group) newLV(v *meta.VG, name, prefix string) (*meta.LV, error) {
-	for i := 0; name == ""; i++ {
-		if n := fmt.Sprintf("%s%d", prefix, i); v.LV(n) == nil {
-			name = n
-		}
-	}
-	if err := vg.CheckLVName(name); err != nil {
-		return nil, err
-	}
-	if v.LV(name) != nil {
-		return nil, fmt.Errorf("logical volume %s/%s exists already", v.Name, name)
-	}
-	if v.MaxLV != 0 && uint64(len(v.LVs)) >= v.MaxLV {
-		return nil, fmt.Errorf("volume group %q takes at most %d logical volumes", v.Name, v.MaxLV)
-	}
-	return g.bareLV(name, true), nil
-}
-
-func (g *Group) bareLV(name string, visible bool) *meta.LV {
-	now := time.Now
-	if g.cfg.Now != nil {
-		now = g.cfg.Now
-	}
-	lv := &meta.LV{Name: name, ID: ondisk.NewUUID(), Status: []string{"READ", "WRITE"}, Created: now().Unix(), Host: g.cfg.HostName()}
-	lv.SetStatus("VISIBLE", visible)
-	return lv
 }
 
 // plain refuses what is not a linear or striped volume that users own.
@@ -135,12 +86,12 @@ func plain(v *meta.VG, lv *meta.LV, verb string) error {
 func (g *Group) Extend(name string, extents uint64, policy string, stripes int, from []vg.Range, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	done, err := g.awake(g.poolOf(name))
+	done, err := g.pools.awake(g.md.poolOf(name))
 	if err != nil {
 		return err
 	}
 	defer done()
-	next := g.g.VG.Clone()
+	next := g.md.group.VG.Clone()
 	lv, err := lookup(next, name)
 	if err != nil {
 		return err
@@ -156,28 +107,17 @@ func (g *Group) Extend(name string, extents uint64, policy string, stripes int, 
 			return fmt.Errorf("cannot extend %s/%s: %s is being merged into it", next.Name, name, s.COW)
 		}
 		// Chunks are merged back whole, over what would now lie behind the end.
-		if g.bytes(s.Count)%(int64(s.ChunkSize)*ondisk.SectorSize) != 0 {
+		if g.md.bytes(s.Count)%(int64(s.ChunkSize)*ondisk.SectorSize) != 0 {
 			return fmt.Errorf("cannot extend %s/%s: its snapshot %s ends within a chunk of %d KiB; remove or merge that first", next.Name, name, s.COW, s.ChunkSize/2)
 		}
 	}
 	switch seg := lv.Segments[0]; seg.Type {
 	case meta.ThinPool:
-		return g.growPool(next, lv, extents, policy, from, why)
+		return g.pools.growPool(next, lv, extents, policy, from, why)
 	case meta.Thin:
-		return g.resizeThin(context.Background(), next, lv, extents, why)
+		return g.pools.resize(context.Background(), next, lv, extents, why)
 	}
-	return g.grow(next, lv, extents, policy, stripes, from, why)
-}
-
-// grow commits lv with more extents and switches what is active.
-func (g *Group) grow(next *meta.VG, lv *meta.LV, extents uint64, policy string, stripes int, from []vg.Range, why string) error {
-	if err := extendSegments(next, lv, extents, policy, stripes, from); err != nil {
-		return err
-	}
-	if err := g.commit(next, why); err != nil {
-		return err
-	}
-	return g.reload(lv)
+	return g.act.grow(next, lv, extents, policy, stripes, from, why)
 }
 
 func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, stripes int, from []vg.Range) error {
@@ -204,55 +144,17 @@ func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, s
 	return nil
 }
 
-// reload puts the table of lv, as it is in the metadata now, under what is
-// active of it.
-func (g *Group) reload(lv *meta.LV) error {
-	n := g.standing(lv.ID)
-	if n == nil || n.phys == nil {
-		return nil
-	}
-	t, err := g.tableFor(g.g.VG, n, lv)
-	if err != nil {
-		return fmt.Errorf("the metadata of %s is changed, but not what is active: %w", lv.Name, err)
-	}
-	was := n.top.Info()
-	n.phys.Switch(t)
-	if n.top != n.phys {
-		n.top.Announce(was) // an origin: its snapshots keep their size
-	}
-	for _, o := range g.nodes {
-		if s := o.snaps[lv.ID]; s != nil {
-			s.Grow()
-		}
-	}
-	return nil
-}
-
-// standing returns the active node that has the extents of an LV: that of the
-// LV, or for a snapshot's store the one that the origin keeps.
-func (g *Group) standing(id ondisk.UUID) *node {
-	if n := g.nodes[id]; n != nil && n.snap == nil {
-		return n
-	}
-	for _, o := range g.nodes {
-		if n := o.stores[id]; n != nil {
-			return n
-		}
-	}
-	return nil
-}
-
 // Reduce is lvreduce: to extents in all. It waits, at most until ctx ends, for
 // open leases; then what lies beyond the new end is gone.
 func (g *Group) Reduce(ctx context.Context, name string, extents uint64, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	done, err := g.awake(g.poolOf(name))
+	done, err := g.pools.awake(g.md.poolOf(name))
 	if err != nil {
 		return err
 	}
 	defer done()
-	next := g.g.VG.Clone()
+	next := g.md.group.VG.Clone()
 	lv, err := lookup(next, name)
 	if err != nil {
 		return err
@@ -267,50 +169,16 @@ func (g *Group) Reduce(ctx context.Context, name string, extents uint64, why str
 		return fmt.Errorf("cannot reduce %s/%s from %d to %d extents", next.Name, name, have, extents)
 	}
 	if _, seg := next.SnapshotSegment(name); seg != nil {
-		return g.reduceStore(ctx, next, lv, seg, extents, why)
+		return g.snaps.reduceStore(ctx, next, lv, seg, extents, why)
 	}
 	switch seg := lv.Segments[0]; seg.Type {
 	case meta.ThinPool:
 		return fmt.Errorf("cannot reduce %s/%s: thin pools only grow", next.Name, name)
 	case meta.Thin:
-		return g.resizeThin(ctx, next, lv, extents, why)
+		return g.pools.resize(ctx, next, lv, extents, why)
 	}
 	vg.Truncate(lv, extents)
-	return g.shrink(ctx, next, lv, why)
-}
-
-func (g *Group) shrink(ctx context.Context, next *meta.VG, lv *meta.LV, why string) error {
-	n := g.nodes[lv.ID]
-	if n == nil {
-		return g.commit(next, why)
-	}
-	return g.shrinkNode(ctx, n, next, lv, why)
-}
-
-// shrinkNode commits next, in which lv is smaller, with the writes to it held.
-func (g *Group) shrinkNode(ctx context.Context, n *node, next *meta.VG, lv *meta.LV, why string) error {
-	f, err := n.phys.Freeze(ctx)
-	if err != nil {
-		return fmt.Errorf("%s/%s: %w: leases are open (%w)", next.Name, lv.Name, blockdev.ErrInUse, err)
-	}
-	var t blockdev.Device
-	if err = g.commit(next, why); err == nil {
-		t, err = g.tableFor(g.g.VG, n, g.g.VG.LV(lv.Name))
-	}
-	if err != nil {
-		f.Thaw(nil)
-		return err
-	}
-	f.Thaw(t)
-	return f.Drain(ctx)
-}
-
-// idle refuses an LV that is open.
-func (g *Group) idle(lv *meta.LV) error {
-	if n := g.nodes[lv.ID]; n != nil {
-		return fmt.Errorf("logical volume %s/%s is served: %w", g.g.VG.Name, lv.Name, blockdev.ErrInUse)
-	}
-	return nil
+	return g.act.shrink(ctx, next, lv, why)
 }
 
 // Rename is lvrename; open volumes stay open.
@@ -320,7 +188,7 @@ func (g *Group) Rename(old, name, why string) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
+	next := g.md.group.VG.Clone()
 	lv, err := lookup(next, old)
 	if err != nil {
 		return err
@@ -338,11 +206,11 @@ func (g *Group) Rename(old, name, why string) error {
 		}
 	}
 	next.RenameLV(old, name)
-	if err := g.commit(next, why); err != nil {
+	if err := g.md.commit(next, why); err != nil {
 		return err
 	}
 	for _, l := range next.LVs {
-		if n := g.nodes[l.ID]; n != nil {
+		if n := g.act.nodes[l.ID]; n != nil {
 			n.name = l.Name
 		}
 	}
@@ -353,7 +221,7 @@ func (g *Group) Rename(old, name, why string) error {
 func (g *Group) Change(name string, f func(lv *meta.LV) error, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
+	next := g.md.group.VG.Clone()
 	lv, err := lookup(next, name)
 	if err != nil {
 		return err
@@ -362,8 +230,8 @@ func (g *Group) Change(name string, f func(lv *meta.LV) error, why string) error
 	if err := f(lv); err != nil {
 		return err
 	}
-	if lv.Is("WRITE") != was && g.nodes[lv.ID] != nil {
+	if lv.Is("WRITE") != was && g.act.nodes[lv.ID] != nil {
 		return fmt.Errorf("cannot change the permission of %s/%s while it is served: %w", next.Name, name, blockdev.ErrInUse)
 	}
-	return g.commit(next, why)
+	return g.md.commit(next, why)
 }

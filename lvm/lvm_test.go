@@ -93,6 +93,16 @@ func volume(t testing.TB, g *Group, name string) *Volume {
 	return v
 }
 
+// alone is a volume that is closed with its group.
+type alone struct{ *Volume }
+
+func (a alone) Close() error {
+	if err := a.Volume.Close(); err != nil {
+		return err
+	}
+	return a.Group().Close()
+}
+
 func TestConformance(t *testing.T) {
 	for name, o := range map[string]CreateOptions{
 		"linear":  {Name: "v", Extents: 16},
@@ -111,9 +121,7 @@ func TestConformance(t *testing.T) {
 				o := o
 				o.Extents = uint64(size / 65536)
 				must(t, g.Create(o, "lvcreate"))
-				v := volume(t, g, "v")
-				v.own = g
-				return v
+				return alone{volume(t, g, "v")}
 			}})
 		})
 	}

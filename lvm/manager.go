@@ -88,12 +88,12 @@ func (g *Group) createFor(s Spec) error {
 		if s.Stripes > 1 && stripe == 0 {
 			stripe = DefaultStripe
 		}
-		err := g.CreatePool(PoolOptions{Name: s.Pool, Extents: extents(s.PoolSize), Stripes: s.Stripes, StripeSize: stripe, ErrorWhenFull: s.ErrorWhenFull}, why)
+		err := g.pools.createPool(PoolOptions{Name: s.Pool, Extents: extents(s.PoolSize), Stripes: s.Stripes, StripeSize: stripe, ErrorWhenFull: s.ErrorWhenFull}, why)
 		if err != nil {
 			return err
 		}
 	}
-	return g.CreateThin(context.Background(), ThinOptions{Pool: s.Pool, Name: s.LV, Extents: extents(s.Size)}, why)
+	return g.pools.create(context.Background(), ThinOptions{Pool: s.Pool, Name: s.LV, Extents: extents(s.Size)}, why)
 }
 
 // Group returns an open group by name, nil if none is open.
@@ -188,19 +188,4 @@ func (m *Manager) Close() error {
 	}
 	m.groups = nil
 	return errors.Join(errs...)
-}
-
-// OpenVolume opens one logical volume with its group; both close together.
-func OpenVolume(cfg Config, devices []string, group, lv string) (*Volume, error) {
-	g, err := Open(cfg, devices, group)
-	if err != nil {
-		return nil, err
-	}
-	v, err := g.Volume(lv)
-	if err != nil {
-		g.Close()
-		return nil, err
-	}
-	v.own = g
-	return v, nil
 }

@@ -81,9 +81,10 @@ func TestManager(t *testing.T) {
 	if _, err := (&Manager{Config: cfg}).Open(Spec{VG: "nope", LV: "x", Devices: spec.Devices}); err == nil {
 		t.Fatal("a group that does not exist was opened")
 	}
-	v, err := OpenVolume(cfg, spec.Devices, "vg0", "more")
+	g, err := Open(cfg, spec.Devices, "vg0")
 	must(t, err)
-	must(t, v.Close())
+	must(t, volume(t, g, "more").Close())
+	must(t, g.Close())
 	if pvck, err := exec.LookPath("pvck"); err == nil {
 		out, err := exec.Command(pvck, "--dump", "metadata", spec.Devices[0]).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "data {") {

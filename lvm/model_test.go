@@ -305,7 +305,7 @@ func TestMoveCrash(t *testing.T) {
 		w := volume(t, h, "v")
 		same(t, w, data, "after the cut")
 		if err != nil {
-			if left := h.toMove(h.Metadata(), vg.Range{PV: "pv0"}, ""); left > 0 {
+			if left := toMove(h.Metadata(), vg.Range{PV: "pv0"}, ""); left > 0 {
 				must(t, h.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"))
 			}
 			same(t, w, data, "after moving on")
@@ -338,8 +338,8 @@ func TestMoveStops(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || first == 0 || first > moveRun/ext {
 		t.Fatalf("%v after %d extents", err, first)
 	}
-	if md := g.Metadata(); md.Seqno != seqno+1 || g.toMove(md, vg.Range{PV: "pv0"}, "") != 1200-first || len(md.LVs) != 1 {
-		t.Errorf("after %d extents %d commits, %d volumes, %d extents left", first, md.Seqno-seqno, len(md.LVs), g.toMove(md, vg.Range{PV: "pv0"}, ""))
+	if md := g.Metadata(); md.Seqno != seqno+1 || toMove(md, vg.Range{PV: "pv0"}, "") != 1200-first || len(md.LVs) != 1 {
+		t.Errorf("after %d extents %d commits, %d volumes, %d extents left", first, md.Seqno-seqno, len(md.LVs), toMove(md, vg.Range{PV: "pv0"}, ""))
 	}
 	same(t, v, data, "the half moved volume")
 	must(t, v.Close())

@@ -23,14 +23,14 @@ import (
 // both to the same id, and fails if it cannot.
 
 // changePool commits next with a message, runs then if not nil, has the pool do
-// what the message says, and commits without it. g.mu is held.
-func (g *Group) changePool(next *meta.VG, pool string, m meta.Message, then func() error, why string) error {
-	n := g.nodes[g.g.VG.LV(pool).ID] // awake
-	was := g.g.VG
+// what the message says, and commits without it.
+func (ps *thinPools) change(next *meta.VG, pool string, m meta.Message, then func() error, why string) error {
+	n := ps.act.nodes[ps.md.group.VG.LV(pool).ID] // awake
+	was := ps.md.group.VG
 	seg := next.LV(pool).Segments[0]
 	seg.TransactionID = n.pool.Transaction() + 1
 	seg.Messages = []meta.Message{m}
-	if err := g.commit(next, why); err != nil {
+	if err := ps.md.commit(next, why); err != nil {
 		return err
 	}
 	if then != nil {
@@ -38,58 +38,50 @@ func (g *Group) changePool(next *meta.VG, pool string, m meta.Message, then func
 			return err
 		}
 	}
-	if err := g.do(n.pool, m, seg.TransactionID); err != nil {
+	if err := ps.do(n.pool, m, seg.TransactionID); err != nil {
 		if then != nil || n.pool.Err() != nil {
 			return fmt.Errorf("thin pool %s: %w (it is tried again when the pool is next opened)", pool, err)
 		}
 		// The pool is as it was, so the group is to be.
 		back := was.Clone()
-		back.Seqno = g.g.VG.Seqno
-		return errors.Join(fmt.Errorf("thin pool %s: %w", pool, err), g.commit(back, "taking back: "+why))
+		back.Seqno = ps.md.group.VG.Seqno
+		return errors.Join(fmt.Errorf("thin pool %s: %w", pool, err), ps.md.commit(back, "taking back: "+why))
 	}
-	last := g.g.VG.Clone()
+	last := ps.md.group.VG.Clone()
 	last.LV(pool).Segments[0].Messages = nil
-	return g.commit(last, why)
+	return ps.md.commit(last, why)
 }
 
 // awake activates a pool for a change that follows, and sees that it is in step
 // with the group. That may change the group, so it comes before the metadata is
 // copied. "" is no pool.
-func (g *Group) awake(pool string) (done func(), err error) {
-	lv := g.g.VG.LV(pool)
+func (ps *thinPools) awake(pool string) (done func(), err error) {
+	lv := ps.md.group.VG.LV(pool)
 	if lv == nil || len(lv.Segments) != 1 || lv.Segments[0].Type != meta.ThinPool {
 		return func() {}, nil // whoever asked finds that out
 	}
-	n, err := g.activate(lv)
+	n, err := ps.act.activate(lv)
 	if err != nil {
 		return nil, err
 	}
 	done = func() {
-		if err := g.deactivate(n); err != nil {
-			g.cfg.notice("%s/%s: %v", g.g.VG.Name, pool, err)
+		if err := ps.act.deactivate(n); err != nil {
+			ps.md.cfg.notice("%s/%s: %v", ps.md.group.VG.Name, pool, err)
 		}
 	}
 	err = n.pool.Err()
-	if lv := g.g.VG.LV(pool); err == nil && n.pool.Transaction() != lv.Segments[0].TransactionID {
-		err = g.agree(n.pool, lv)
+	if lv := ps.md.group.VG.LV(pool); err == nil && n.pool.Transaction() != lv.Segments[0].TransactionID {
+		err = ps.agree(n.pool, lv)
 	}
 	if err != nil {
 		done()
-		return nil, fmt.Errorf("thin pool %s/%s: %w", g.g.VG.Name, pool, err)
+		return nil, fmt.Errorf("thin pool %s/%s: %w", ps.md.group.VG.Name, pool, err)
 	}
 	return done, nil
 }
 
-// poolOf is the pool of a thin volume, "" for other volumes.
-func (g *Group) poolOf(name string) string {
-	if lv := g.g.VG.LV(name); lv != nil && len(lv.Segments) == 1 && lv.Segments[0].Type == meta.Thin {
-		return lv.Segments[0].Pool
-	}
-	return ""
-}
-
 // do has the pool do what a message says, and take that transaction id.
-func (g *Group) do(p *thin.Pool, m meta.Message, id uint64) error {
+func (ps *thinPools) do(p *thin.Pool, m meta.Message, id uint64) error {
 	if m.Create == "" {
 		err := p.Delete(m.Delete, id)
 		if errors.Is(err, thin.ErrNoDevice) {
@@ -97,12 +89,12 @@ func (g *Group) do(p *thin.Pool, m meta.Message, id uint64) error {
 		}
 		return err
 	}
-	lv := g.g.VG.LV(m.Create)
+	lv := ps.md.group.VG.LV(m.Create)
 	if lv == nil || len(lv.Segments) == 0 || lv.Segments[0].Type != meta.Thin {
 		return fmt.Errorf("message names %q, which is no thin volume", m.Create)
 	}
 	seg := lv.Segments[0]
-	if o := g.g.VG.LV(seg.Origin); o != nil && seg.Origin != "" {
+	if o := ps.md.group.VG.LV(seg.Origin); o != nil && seg.Origin != "" {
 		return p.Snapshot(seg.DeviceID, o.Segments[0].DeviceID, id)
 	}
 	return p.Create(seg.DeviceID, id)
@@ -110,7 +102,7 @@ func (g *Group) do(p *thin.Pool, m meta.Message, id uint64) error {
 
 // agree brings a pool and its group to the same transaction: it does what messages
 // ask for that the pool has not done yet. What the pool refuses is taken back.
-func (g *Group) agree(p *thin.Pool, lv *meta.LV) error {
+func (ps *thinPools) agree(p *thin.Pool, lv *meta.LV) error {
 	seg := lv.Segments[0]
 	have, want := p.Transaction(), seg.TransactionID
 	if have == want && len(seg.Messages) == 0 {
@@ -122,7 +114,7 @@ func (g *Group) agree(p *thin.Pool, lv *meta.LV) error {
 	if have+1 == want {
 		var refused error
 		for _, m := range seg.Messages {
-			if err := g.do(p, m, want); err != nil && refused == nil {
+			if err := ps.do(p, m, want); err != nil && refused == nil {
 				refused = err
 			}
 		}
@@ -130,25 +122,25 @@ func (g *Group) agree(p *thin.Pool, lv *meta.LV) error {
 			return fmt.Errorf("finishing an interrupted change: %w", err)
 		}
 		if refused != nil {
-			g.cfg.notice("%s/%s: an interrupted change cannot be finished: %v", g.g.VG.Name, lv.Name, refused)
+			ps.md.cfg.notice("%s/%s: an interrupted change cannot be finished: %v", ps.md.group.VG.Name, lv.Name, refused)
 		}
 	}
-	next := g.g.VG.Clone()
+	next := ps.md.group.VG.Clone()
 	next.LV(lv.Name).Segments[0].Messages = nil
 	if p.Transaction() == want {
-		return g.commit(next, "finishing an interrupted change of "+lv.Name)
+		return ps.md.commit(next, "finishing an interrupted change of "+lv.Name)
 	}
-	if err := g.takeBack(p, next, lv.Name); err != nil {
+	if err := ps.takeBack(p, next, lv.Name); err != nil {
 		return fmt.Errorf("pool has transaction %d, the volume group says %d: %w", have, want, err)
 	}
-	return g.commit(next, "taking back what thin pool "+lv.Name+" never did")
+	return ps.md.commit(next, "taking back what thin pool "+lv.Name+" never did")
 }
 
 // takeBack changes next, which is one or more changes ahead of a pool that has made
 // none of them, to what the pool is: volumes that it never made leave next, and
 // devices whose volumes have left next already leave the pool. A group could get
 // ahead by more than one change before changePool saw to it.
-func (g *Group) takeBack(p *thin.Pool, next *meta.VG, pool string) error {
+func (ps *thinPools) takeBack(p *thin.Pool, next *meta.VG, pool string) error {
 	seg := next.LV(pool).Segments[0]
 	have, ahead := p.Transaction(), seg.TransactionID-p.Transaction()
 	seg.TransactionID = have
@@ -178,16 +170,16 @@ func (g *Group) takeBack(p *thin.Pool, next *meta.VG, pool string) error {
 		removeThinLV(next, name)
 	}
 	if len(unmade) > 0 {
-		g.cfg.notice("%s/%s: removed %s, which the pool never made", next.Name, pool, strings.Join(unmade, ", "))
+		ps.md.cfg.notice("%s/%s: removed %s, which the pool never made", next.Name, pool, strings.Join(unmade, ", "))
 	}
 	for _, id := range left {
 		switch err := p.Delete(id, have); {
 		case err == nil:
-			g.cfg.notice("%s/%s: deleted device %d, whose volume was removed", next.Name, pool, id)
+			ps.md.cfg.notice("%s/%s: deleted device %d, whose volume was removed", next.Name, pool, id)
 		case p.Err() != nil:
 			return err
 		default:
-			g.cfg.notice("%s/%s: device %d stays, although its volume was removed: %v", next.Name, pool, id, err)
+			ps.md.cfg.notice("%s/%s: device %d stays, although its volume was removed: %v", next.Name, pool, id, err)
 		}
 	}
 	return nil

@@ -161,16 +161,16 @@ func TestPoolBehind(t *testing.T) {
 	must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "z", Extents: 10}, "lvcreate"))
 	zdev := g.Metadata().LV("z").Segments[0].DeviceID
 	ahead := func(m meta.Message, f func(next *meta.VG, seg *meta.Segment)) {
-		next := g.g.VG.Clone()
+		next := g.md.group.VG.Clone()
 		seg := next.LV("p").Segments[0]
 		f(next, seg)
 		seg.TransactionID++
 		seg.Messages = []meta.Message{m}
-		must(t, g.commit(next, "half a change"))
+		must(t, g.md.commit(next, "half a change"))
 	}
 	add := func(name, origin string, dev uint64) {
 		ahead(meta.Message{Create: name}, func(next *meta.VG, seg *meta.Segment) {
-			lv := g.bareLV(name, true)
+			lv := g.md.bareLV(name, true)
 			lv.Segments = []*meta.Segment{{Count: 10, Type: meta.Thin, Pool: "p", Origin: origin, DeviceID: dev, TransactionID: seg.TransactionID}}
 			next.LVs = append(next.LVs, lv)
 		})
@@ -197,16 +197,16 @@ func TestPoolBehind(t *testing.T) {
 	agreeing(t, g, model)
 
 	// Ahead without a message: no failed change leaves that.
-	next := g.g.VG.Clone()
+	next := g.md.group.VG.Clone()
 	next.LV("p").Segments[0].TransactionID += 2
-	must(t, g.commit(next, "by hand"))
+	must(t, g.md.commit(next, "by hand"))
 	g = reopen(t, g, cfg, 1)
 	if _, err := g.Volume("a"); err == nil || !strings.Contains(err.Error(), "another time") {
 		t.Fatal(err)
 	}
-	next = g.g.VG.Clone()
+	next = g.md.group.VG.Clone()
 	next.LV("p").Segments[0].TransactionID -= 2
-	must(t, g.commit(next, "by hand"))
+	must(t, g.md.commit(next, "by hand"))
 	agreeing(t, g, model)
 
 	// Metadata that is lost is not made anew.
@@ -251,9 +251,9 @@ func TestVolumesAndDevices(t *testing.T) {
 // TestStaleChange: a change that was prepared on metadata of before is refused.
 func TestStaleChange(t *testing.T) {
 	g, _ := newGroup(t, 1, 16<<20)
-	old := g.g.VG.Clone()
+	old := g.md.group.VG.Clone()
 	must(t, g.Create(CreateOptions{Name: "x", Extents: 1}, "lvcreate"))
-	if err := g.commit(old, "late"); err == nil {
+	if err := g.md.commit(old, "late"); err == nil {
 		t.Error("a change was lost")
 	}
 	if lvs := g.Metadata().LVs; !slices.ContainsFunc(lvs, func(lv *meta.LV) bool { return lv.Name == "x" }) {

@@ -14,6 +14,12 @@ import (
 // moveRun bounds how much is copied while the writes of one volume wait, bytes.
 const moveRun = 32 << 20
 
+// mover is the part of a Group that moves extents. The group's mu is held.
+type mover struct {
+	md  *metadata
+	act *activeSet
+}
+
 // MoveProgress is told how many of the extents have moved.
 type MoveProgress func(done, total uint64)
 
@@ -32,7 +38,7 @@ func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Ra
 			return err
 		}
 		g.mu.Lock()
-		left := g.toMove(g.g.VG, from, only)
+		left := toMove(g.md.group.VG, from, only)
 		if total == 0 {
 			if total = left; total == 0 {
 				g.mu.Unlock()
@@ -42,7 +48,7 @@ func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Ra
 		var n uint64
 		var err error
 		if left > 0 {
-			n, err = g.moveOne(ctx, from, only, to, policy, why)
+			n, err = g.moves.one(ctx, from, only, to, policy, why)
 		}
 		g.mu.Unlock()
 		if err != nil {
@@ -66,7 +72,8 @@ func overlap(r vg.Range, off, n uint64) (lo, hi uint64) {
 	return lo, max(lo, hi)
 }
 
-func (g *Group) toMove(v *meta.VG, from vg.Range, only string) (n uint64) {
+// toMove counts the extents that are left to move.
+func toMove(v *meta.VG, from vg.Range, only string) (n uint64) {
 	for _, lv := range v.LVs {
 		if only != "" && lv.Name != only {
 			continue
@@ -84,8 +91,8 @@ func (g *Group) toMove(v *meta.VG, from vg.Range, only string) (n uint64) {
 }
 
 // moveOne moves the first run that is left.
-func (g *Group) moveOne(ctx context.Context, from vg.Range, only string, to []vg.Range, policy, why string) (uint64, error) {
-	next := g.g.VG.Clone()
+func (mv *mover) one(ctx context.Context, from vg.Range, only string, to []vg.Range, policy, why string) (uint64, error) {
+	next := mv.md.group.VG.Clone()
 	for _, lv := range next.LVs {
 		if only != "" && lv.Name != only {
 			continue
@@ -99,7 +106,7 @@ func (g *Group) moveOne(ctx context.Context, from vg.Range, only string, to []vg
 				if lo == hi {
 					continue
 				}
-				return g.moveArea(ctx, next, lv, si, ai, lo-a.Off, hi-lo, to, policy, why)
+				return mv.area(ctx, next, lv, si, ai, lo-a.Off, hi-lo, to, policy, why)
 			}
 		}
 	}
@@ -107,7 +114,7 @@ func (g *Group) moveOne(ctx context.Context, from vg.Range, only string, to []vg
 }
 
 // moveArea moves up to n extents, from extent skip of one area on.
-func (g *Group) moveArea(ctx context.Context, next *meta.VG, lv *meta.LV, si, ai int, skip, n uint64, to []vg.Range, policy, why string) (uint64, error) {
+func (mv *mover) area(ctx context.Context, next *meta.VG, lv *meta.LV, si, ai int, skip, n uint64, to []vg.Range, policy, why string) (uint64, error) {
 	extent := int64(next.ExtentSize) * ondisk.SectorSize
 	n = min(n, max(1, uint64(moveRun/extent)))
 	src := lv.Segments[si].Stripes[ai]
@@ -131,25 +138,25 @@ func (g *Group) moveArea(ctx context.Context, next *meta.VG, lv *meta.LV, si, ai
 	if err := next.Check(); err != nil {
 		return 0, err
 	}
-	return n, g.relocate(ctx, next, lv, src, skip, dst, n*uint64(extent), extent, why)
+	return n, mv.relocate(ctx, next, lv, src, skip, dst, n*uint64(extent), extent, why)
 }
 
 // relocate copies, commits and switches.
-func (g *Group) relocate(ctx context.Context, next *meta.VG, lv *meta.LV, src meta.Area, skip uint64, dst meta.Area, bytes uint64, extent int64, why string) error {
-	node, err := g.activate(g.g.VG.LV(lv.Name))
+func (mv *mover) relocate(ctx context.Context, next *meta.VG, lv *meta.LV, src meta.Area, skip uint64, dst meta.Area, bytes uint64, extent int64, why string) error {
+	node, err := mv.act.activate(mv.md.group.VG.LV(lv.Name))
 	if err != nil {
 		return err
 	}
-	defer g.deactivate(node)
+	defer mv.act.deactivate(node)
 	if node.phys == nil {
 		return fmt.Errorf("%s has no extents of its own", lv.Name)
 	}
 	src.Off += skip
-	a, err := g.place(g.g.VG, node, src, extent)
+	a, err := mv.act.place(mv.md.group.VG, node, src, extent)
 	if err != nil {
 		return err
 	}
-	b, err := g.place(next, node, dst, extent)
+	b, err := mv.act.place(next, node, dst, extent)
 	if err != nil {
 		return err
 	}
@@ -160,8 +167,8 @@ func (g *Group) relocate(ctx context.Context, next *meta.VG, lv *meta.LV, src me
 	var t blockdev.Device
 	if err = copyRange(a.Dev, a.Off, b.Dev, b.Off, int64(bytes)); err == nil {
 		if err = b.Dev.Flush(); err == nil {
-			if err = g.commit(next, why); err == nil {
-				t, err = g.tableFor(g.g.VG, node, g.g.VG.LV(lv.Name))
+			if err = mv.md.commit(next, why); err == nil {
+				t, err = mv.act.tableFor(mv.md.group.VG, node, mv.md.group.VG.LV(lv.Name))
 			}
 		}
 	}

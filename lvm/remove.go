@@ -13,21 +13,21 @@ import (
 func (g *Group) Remove(ctx context.Context, name, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	lv, err := lookup(g.g.VG, name)
+	lv, err := lookup(g.md.group.VG, name)
 	if err != nil {
 		return err
 	}
-	if err := plain(g.g.VG, lv, "remove"); err != nil {
+	if err := plain(g.md.group.VG, lv, "remove"); err != nil {
 		return err
 	}
-	if _, seg := g.g.VG.SnapshotSegment(name); seg != nil {
-		return g.removeSnapshot(ctx, lv, why)
+	if _, seg := g.md.group.VG.SnapshotSegment(name); seg != nil {
+		return g.snaps.remove(ctx, lv, why)
 	}
 	switch lv.Segments[0].Type {
 	case meta.Thin:
-		return g.removeThin(lv, why)
+		return g.pools.removeThin(lv, why)
 	case meta.ThinPool:
-		return g.removePool(lv, why)
+		return g.pools.removePool(lv, why)
 	}
 	return g.removePlain(lv, why)
 }
@@ -38,10 +38,10 @@ func (g *Group) Dependents(name string) []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []string
-	for _, s := range g.g.VG.SnapshotsOf(name) {
+	for _, s := range g.md.group.VG.SnapshotsOf(name) {
 		out = append(out, s.COW)
 	}
-	for _, lv := range g.g.VG.LVs {
+	for _, lv := range g.md.group.VG.LVs {
 		for _, s := range lv.Segments {
 			if s.Type == meta.Thin && s.Pool == name {
 				out = append(out, lv.Name)
@@ -52,13 +52,13 @@ func (g *Group) Dependents(name string) []string {
 }
 
 func (g *Group) removePlain(lv *meta.LV, why string) error {
-	if u := g.g.VG.UsersOf(lv.Name); len(u) > 0 {
-		return fmt.Errorf("cannot remove %s/%s: %s depends on it", g.g.VG.Name, lv.Name, u[0].Name)
+	if u := g.md.group.VG.UsersOf(lv.Name); len(u) > 0 {
+		return fmt.Errorf("cannot remove %s/%s: %s depends on it", g.md.group.VG.Name, lv.Name, u[0].Name)
 	}
-	if err := g.idle(lv); err != nil {
+	if err := g.act.idle(lv); err != nil {
 		return err
 	}
-	next := g.g.VG.Clone()
+	next := g.md.group.VG.Clone()
 	next.RemoveLV(next.LV(lv.Name))
-	return g.commit(next, why)
+	return g.md.commit(next, why)
 }

@@ -14,7 +14,7 @@ func (g *Group) InUse() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []string
-	for _, n := range g.nodes {
+	for _, n := range g.act.nodes {
 		out = append(out, n.name)
 	}
 	slices.Sort(out)
@@ -26,20 +26,20 @@ func (g *Group) InUse() []string {
 func (g *Group) Restore(old *meta.VG, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for id, n := range g.nodes {
+	for id, n := range g.act.nodes {
 		ids := []ondisk.UUID{id}
 		for cow := range n.stores {
 			ids = append(ids, cow)
 		}
 		for _, id := range ids {
-			if !sameVolume(g.g.VG, old, id) {
-				return fmt.Errorf("volume group %q: %s is served, and is another in the file: %w", g.g.VG.Name, n.name, blockdev.ErrInUse)
+			if !sameVolume(g.md.group.VG, old, id) {
+				return fmt.Errorf("volume group %q: %s is served, and is another in the file: %w", g.md.group.VG.Name, n.name, blockdev.ErrInUse)
 			}
 		}
 	}
 	next := old.Clone()
-	next.Seqno = g.g.VG.Seqno
-	return g.commitBy(g.g.Restore, next, why)
+	next.Seqno = g.md.group.VG.Seqno
+	return g.md.commitBy(g.md.group.Restore, next, why)
 }
 
 // sameVolume reports whether a volume has the same content, from the same places and

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"softiser/blockdev"
@@ -23,12 +24,24 @@ import (
 // because it failed to take that down.
 const lostTag = "snapshot.lost"
 
+// snapshots is the part of a Group that has the classic snapshots: an origin is active
+// with all of its snapshots. The group's mu is held but where a merge goes on in the
+// background; that takes it between its steps.
+type snapshots struct {
+	md  *metadata
+	act *activeSet
+
+	mu         sync.Locker // the group's
+	background *sync.WaitGroup
+	stop       <-chan struct{} // closed when merges are to stop
+}
+
 // newSet makes the set of an origin's snapshots.
-func (g *Group) newSet(n *node) *snap.Set {
-	set := snap.NewSet(n.phys, g.cfg.Pool, func(s string) { g.cfg.notice("%s", s) })
+func (ss *snapshots) newSet(n *node) *snap.Set {
+	set := snap.NewSet(n.phys, ss.md.cfg.Pool, func(s string) { ss.md.cfg.notice("%s", s) })
 	set.OnLost(func(s *snap.Snapshot) <-chan error {
 		done := make(chan error, 1)
-		g.background.Go(func() { done <- g.tagLost(n, s) })
+		ss.background.Go(func() { done <- ss.tagLost(n, s) })
 		return done
 	})
 	return set
@@ -36,14 +49,14 @@ func (g *Group) newSet(n *node) *snap.Set {
 
 // tagLost takes down in the group that a snapshot is lost. The disk that failed its
 // store may have a part of the group's metadata, too.
-func (g *Group) tagLost(n *node, s *snap.Snapshot) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
+func (ss *snapshots) tagLost(n *node, s *snap.Snapshot) error {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	next := ss.md.group.VG.Clone()
 	for id, o := range n.snaps {
-		if lv := g.lvByID(id); o == s && lv != nil {
+		if lv := ss.md.byID(id); o == s && lv != nil {
 			next.LV(lv.Name).SetTag(lostTag, true)
-			return g.commitBy(g.g.CommitWherePossible, next, "snapshot "+lv.Name+" is lost")
+			return ss.md.commitBy(ss.md.group.CommitWherePossible, next, "snapshot "+lv.Name+" is lost")
 		}
 	}
 	return nil // it is not there any more
@@ -51,53 +64,53 @@ func (g *Group) tagLost(n *node, s *snap.Snapshot) error {
 
 // buildOrigin puts the snapshots over an origin whose table is active. All of
 // them: a write that missed one would destroy it.
-func (g *Group) buildOrigin(n *node, lv *meta.LV) error {
-	set := g.newSet(n)
+func (ss *snapshots) buildOrigin(n *node, lv *meta.LV) error {
+	set := ss.newSet(n)
 	n.snaps = map[ondisk.UUID]*snap.Snapshot{}
 	var merging *snap.Snapshot
-	for _, seg := range g.g.VG.SnapshotsOf(lv.Name) {
-		cow := g.g.VG.LV(seg.COW)
-		st, err := g.openStore(g.g.VG, n, cow, seg)
+	for _, seg := range ss.md.group.VG.SnapshotsOf(lv.Name) {
+		cow := ss.md.group.VG.LV(seg.COW)
+		st, err := ss.openStore(ss.md.group.VG, n, cow, seg)
 		if err != nil {
 			return err
 		}
-		s := set.Add(cow.Name, st, g.bytes(seg.Count))
+		s := set.Add(cow.Name, st, ss.md.bytes(seg.Count))
 		n.snaps[cow.ID] = s
 		if seg.Merging {
 			merging = s
 		}
 	}
 	n.set = set
-	n.top = swap.New(set.Origin(), g.cfg.Pool)
+	n.top = swap.New(set.Origin(), ss.md.cfg.Pool)
 	if merging != nil {
 		if err := set.StartMerge(merging); err != nil {
-			g.cfg.notice("logical volume %s/%s: the merge of its snapshot cannot go on: %v", g.g.VG.Name, lv.Name, err)
+			ss.md.cfg.notice("logical volume %s/%s: the merge of its snapshot cannot go on: %v", ss.md.group.VG.Name, lv.Name, err)
 			return nil
 		}
-		g.mergeInBackground(n)
+		ss.mergeInBackground(n)
 	}
 	return nil
 }
 
 // openStore opens a snapshot's store. Its node, the LV as it would be if it were
 // no snapshot, is kept by the origin.
-func (g *Group) openStore(v *meta.VG, origin *node, cow *meta.LV, seg *meta.Segment) (*snap.Store, error) {
+func (ss *snapshots) openStore(v *meta.VG, origin *node, cow *meta.LV, seg *meta.Segment) (*snap.Store, error) {
 	c := &node{id: cow.ID, name: cow.Name, users: 1}
-	t, err := g.tableFor(v, c, cow)
+	t, err := ss.act.tableFor(v, c, cow)
 	if err != nil {
-		g.dropAll(c.on)
+		ss.act.dropAll(c.on)
 		return nil, err
 	}
-	c.phys = swap.New(t, g.cfg.Pool)
+	c.phys = swap.New(t, ss.md.cfg.Pool)
 	c.top = c.phys
 	st, err := snap.OpenStore(c.phys, int64(seg.ChunkSize)*ondisk.SectorSize)
 	if err != nil {
-		g.dropAll(c.on)
+		ss.act.dropAll(c.on)
 		return nil, fmt.Errorf("snapshot %s: %w", cow.Name, err)
 	}
 	if slices.Contains(cow.Tags, lostTag) {
 		if err := st.Invalidate(); err != nil {
-			g.cfg.notice("snapshot %s is invalid, and its store still cannot take that down: %v", cow.Name, err)
+			ss.md.cfg.notice("snapshot %s is invalid, and its store still cannot take that down: %v", cow.Name, err)
 		}
 	}
 	if origin.stores == nil {
@@ -108,18 +121,18 @@ func (g *Group) openStore(v *meta.VG, origin *node, cow *meta.LV, seg *meta.Segm
 }
 
 // buildSnapshot activates a snapshot: its origin does the work.
-func (g *Group) buildSnapshot(n *node, lv *meta.LV, seg *meta.Segment) error {
+func (ss *snapshots) buildSnapshot(n *node, lv *meta.LV, seg *meta.Segment) error {
 	if seg.Merging {
 		return fmt.Errorf("it is being merged into %s", seg.Origin)
 	}
-	o, err := g.activate(g.g.VG.LV(seg.Origin))
+	o, err := ss.act.activate(ss.md.group.VG.LV(seg.Origin))
 	if err != nil {
 		return err
 	}
 	n.on = append(n.on, o)
 	n.snap = o.snaps[lv.ID]
 	n.phys = o.stores[lv.ID].phys
-	n.top = swap.New(n.snap, g.cfg.Pool)
+	n.top = swap.New(n.snap, ss.md.cfg.Pool)
 	return nil
 }
 
@@ -139,7 +152,12 @@ type SnapshotOptions struct {
 func (g *Group) Snapshot(ctx context.Context, o SnapshotOptions, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
+	return g.snaps.create(ctx, o, why)
+}
+
+// create makes a classic snapshot: a store, and what ties it to the origin.
+func (ss *snapshots) create(ctx context.Context, o SnapshotOptions, why string) error {
+	next := ss.md.group.VG.Clone()
 	origin, err := lookup(next, o.Origin)
 	if err != nil {
 		return err
@@ -156,7 +174,7 @@ func (g *Group) Snapshot(ctx context.Context, o SnapshotOptions, why string) err
 	if o.Chunk < 4096 || o.Chunk > 512<<10 || o.Chunk&(o.Chunk-1) != 0 {
 		return fmt.Errorf("snapshot chunk size of %d bytes: must be a power of two from 4 KiB to 512 KiB", o.Chunk)
 	}
-	cow, err := g.newLV(next, o.Name, "lvol")
+	cow, err := ss.md.newLV(next, o.Name, "lvol")
 	if err != nil {
 		return err
 	}
@@ -167,24 +185,24 @@ func (g *Group) Snapshot(ctx context.Context, o SnapshotOptions, why string) err
 		return err
 	}
 	vg.Append(cow, segs)
-	hidden := g.bareLV(freeName(next, "snapshot"), true)
+	hidden := ss.md.bareLV(freeName(next, "snapshot"), true)
 	seg := &meta.Segment{Count: origin.Extents(), Type: meta.Snapshot, ChunkSize: uint64(o.Chunk / ondisk.SectorSize), Origin: o.Origin, COW: cow.Name}
 	hidden.Segments = []*meta.Segment{seg}
 	next.LVs = append(next.LVs, cow, hidden)
-	if err := g.zeroNew(next, cow, 4096); err != nil {
+	if err := ss.act.zeroNew(next, cow, 4096); err != nil {
 		return err
 	}
-	n := g.nodes[origin.ID]
+	n := ss.act.nodes[origin.ID]
 	if n == nil {
-		return g.commit(next, why)
+		return ss.md.commit(next, why)
 	}
-	return g.snapshotLive(ctx, n, next, cow, seg, why)
+	return ss.createLive(ctx, n, next, cow, seg, why)
 }
 
 // snapshotLive adds a snapshot to an origin that is in use. All that can fail
 // is done before the metadata says that there is a snapshot.
-func (g *Group) snapshotLive(ctx context.Context, n *node, next *meta.VG, cow *meta.LV, seg *meta.Segment, why string) error {
-	st, err := g.openStore(next, n, cow, seg)
+func (ss *snapshots) createLive(ctx context.Context, n *node, next *meta.VG, cow *meta.LV, seg *meta.Segment, why string) error {
+	st, err := ss.openStore(next, n, cow, seg)
 	if err != nil {
 		return err
 	}
@@ -193,17 +211,17 @@ func (g *Group) snapshotLive(ctx context.Context, n *node, next *meta.VG, cow *m
 		delete(n.stores, cow.ID)
 		return fmt.Errorf("snapshot of %s: %w: write leases are open (%w)", n.name, blockdev.ErrInUse, err)
 	}
-	if err := g.commit(next, why); err != nil {
+	if err := ss.md.commit(next, why); err != nil {
 		f.Thaw(nil)
 		delete(n.stores, cow.ID)
 		return err
 	}
 	if n.set == nil {
-		n.phys = swap.New(f.Inner(), g.cfg.Pool)
-		n.set = g.newSet(n)
+		n.phys = swap.New(f.Inner(), ss.md.cfg.Pool)
+		n.set = ss.newSet(n)
 		n.snaps = map[ondisk.UUID]*snap.Snapshot{}
 	}
-	n.snaps[cow.ID] = n.set.Add(cow.Name, st, g.bytes(seg.Count))
+	n.snaps[cow.ID] = n.set.Add(cow.Name, st, ss.md.bytes(seg.Count))
 	f.Thaw(n.set.Origin())
 	return nil
 }
@@ -217,32 +235,32 @@ func freeName(v *meta.VG, prefix string) string {
 }
 
 // removeSnapshot takes a snapshot out of the metadata and from its origin.
-func (g *Group) removeSnapshot(ctx context.Context, cow *meta.LV, why string) error {
-	hidden, seg := g.g.VG.SnapshotSegment(cow.Name)
-	if err := g.idle(cow); err != nil {
+func (ss *snapshots) remove(ctx context.Context, cow *meta.LV, why string) error {
+	hidden, seg := ss.md.group.VG.SnapshotSegment(cow.Name)
+	if err := ss.act.idle(cow); err != nil {
 		return err
 	}
-	next := g.g.VG.Clone()
+	next := ss.md.group.VG.Clone()
 	next.RemoveLV(next.LV(hidden.Name))
 	next.RemoveLV(next.LV(cow.Name))
-	origin := g.g.VG.LV(seg.Origin)
-	n := g.nodes[origin.ID]
+	origin := ss.md.group.VG.LV(seg.Origin)
+	n := ss.act.nodes[origin.ID]
 	if n == nil {
-		return g.commit(next, why)
+		return ss.md.commit(next, why)
 	}
 	f, err := n.top.Freeze(ctx)
 	if err != nil {
 		return fmt.Errorf("removing snapshot %s: %w: write leases on its origin are open (%w)", cow.Name, blockdev.ErrInUse, err)
 	}
-	if err := g.commit(next, why); err != nil {
+	if err := ss.md.commit(next, why); err != nil {
 		f.Thaw(nil)
 		return err
 	}
-	return g.detach(n, cow.ID, f)
+	return ss.detach(n, cow.ID, f)
 }
 
 // detach takes a snapshot out of an active, frozen origin.
-func (g *Group) detach(n *node, cow ondisk.UUID, f *swap.Frozen) error {
+func (ss *snapshots) detach(n *node, cow ondisk.UUID, f *swap.Frozen) error {
 	left := n.set.Remove(n.snaps[cow])
 	delete(n.snaps, cow)
 	st := n.stores[cow]
@@ -254,77 +272,83 @@ func (g *Group) detach(n *node, cow ondisk.UUID, f *swap.Frozen) error {
 		f.Thaw(n.set.Origin())
 	}
 	err := f.Drain(context.Background())
-	return errors.Join(err, g.dropAll(st.on))
+	return errors.Join(err, ss.act.dropAll(st.on))
 }
 
 // reduceStore makes the store of a snapshot smaller, by no more than is free in
 // it.
-func (g *Group) reduceStore(ctx context.Context, next *meta.VG, cow *meta.LV, seg *meta.Segment, extents uint64, why string) error {
+func (ss *snapshots) reduceStore(ctx context.Context, next *meta.VG, cow *meta.LV, seg *meta.Segment, extents uint64, why string) error {
 	if seg.Merging {
 		return fmt.Errorf("cannot reduce %s/%s: it is being merged into %s", next.Name, cow.Name, seg.Origin)
 	}
-	o, err := g.activate(g.g.VG.LV(seg.Origin))
+	o, err := ss.act.activate(ss.md.group.VG.LV(seg.Origin))
 	if err != nil {
 		return err
 	}
-	defer g.deactivate(o)
+	defer ss.act.deactivate(o)
 	vg.Truncate(cow, extents)
 	s := o.snaps[cow.ID]
-	shrinking, err := s.Shrink(g.bytes(cow.Extents()))
+	shrinking, err := s.Shrink(ss.md.bytes(cow.Extents()))
 	if err != nil {
 		return fmt.Errorf("cannot reduce %s/%s: %w", next.Name, cow.Name, err)
 	}
 	defer shrinking.End()
-	return g.shrinkNode(ctx, o.stores[cow.ID], next, cow, why)
+	return ss.act.shrinkNode(ctx, o.stores[cow.ID], next, cow, why)
 }
 
-// Merge is lvconvert --merge of a classic snapshot: the origin shows the
-// snapshot at once, and the chunks are moved in the background. The snapshot
-// must not be open. The returned channel closes when everything has been moved,
-// with an error on it if that failed; it goes on at the next activation then.
+// Merge is lvconvert --merge of a snapshot. A classic one's origin shows the snapshot at
+// once, and the chunks are moved in the background; a thin one's takes the snapshot's
+// place. The snapshot must not be open. The returned channel closes when everything has
+// been moved, with an error on it if that failed; it goes on at the next activation then.
 func (g *Group) Merge(ctx context.Context, name, why string) (<-chan error, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
-	cow, err := lookup(next, name)
+	lv, err := lookup(g.md.group.VG, name)
 	if err != nil {
 		return nil, err
 	}
-	hidden, seg := next.SnapshotSegment(name)
-	if seg == nil {
-		if len(cow.Segments) > 0 && cow.Segments[0].Type == meta.Thin && cow.Segments[0].Origin != "" {
-			done := make(chan error)
-			close(done)
-			return done, g.mergeThin(ctx, cow.Name, why)
-		}
-		return nil, fmt.Errorf("%s/%s is no snapshot", next.Name, name)
+	if _, seg := g.md.group.VG.SnapshotSegment(name); seg != nil {
+		return g.snaps.merge(ctx, name, why)
 	}
+	if len(lv.Segments) > 0 && lv.Segments[0].Type == meta.Thin && lv.Segments[0].Origin != "" {
+		done := make(chan error)
+		close(done)
+		return done, g.pools.merge(ctx, name, why)
+	}
+	return nil, fmt.Errorf("%s/%s is no snapshot", g.md.group.VG.Name, name)
+}
+
+// merge begins, or goes on with, the merge of a classic snapshot.
+func (ss *snapshots) merge(ctx context.Context, name, why string) (<-chan error, error) {
+	next := ss.md.group.VG.Clone()
+	cow := next.LV(name)
+	hidden, seg := next.SnapshotSegment(name)
 	for _, s := range next.SnapshotsOf(seg.Origin) {
 		if s.Merging && s != seg {
 			return nil, fmt.Errorf("%s is being merged into %s already", s.COW, seg.Origin)
 		}
 	}
-	if err := g.idle(cow); err != nil {
+	if err := ss.act.idle(cow); err != nil {
 		return nil, err
 	}
 	if seg.Merging {
 		// Activation goes on with it.
-		n, err := g.activate(g.g.VG.LV(seg.Origin))
+		n, err := ss.act.activate(ss.md.group.VG.LV(seg.Origin))
 		if err != nil {
 			return nil, err
 		}
-		defer g.deactivate(n)
+		defer ss.act.deactivate(n)
 		return n.merged, nil
 	}
 	seg.Merging = true
 	dropImported(next.LV(seg.Origin))
 	hidden.SetStatus("VISIBLE", false)
-	origin := g.g.VG.LV(seg.Origin)
-	n, err := g.activate(origin)
+	origin := ss.md.group.VG.LV(seg.Origin)
+	n, err := ss.act.activate(origin)
 	if err != nil {
 		return nil, err
 	}
-	defer g.deactivate(n)
+	defer ss.act.deactivate(n)
 	if !n.snaps[cow.ID].Usage().Valid {
 		return nil, fmt.Errorf("cannot merge %s/%s: %w", next.Name, name, snap.ErrInvalid)
 	}
@@ -332,7 +356,7 @@ func (g *Group) Merge(ctx context.Context, name, why string) (<-chan error, erro
 	if err != nil {
 		return nil, fmt.Errorf("merging %s: %w: leases on its origin are open (%w)", name, blockdev.ErrInUse, err)
 	}
-	if err := g.commit(next, why); err != nil {
+	if err := ss.md.commit(next, why); err != nil {
 		f.Thaw(nil)
 		return nil, err
 	}
@@ -341,48 +365,38 @@ func (g *Group) Merge(ctx context.Context, name, why string) (<-chan error, erro
 	if err != nil {
 		return nil, err
 	}
-	g.mergeInBackground(n)
+	ss.mergeInBackground(n)
 	return n.merged, nil
 }
 
-func (g *Group) lvByID(id ondisk.UUID) *meta.LV {
-	for _, lv := range g.g.VG.LVs {
-		if lv.ID == id {
-			return lv
-		}
-	}
-	return nil
-}
-
-// mergeInBackground moves the chunks; the origin stays active meanwhile. g.mu
-// is held.
-func (g *Group) mergeInBackground(n *node) {
+// mergeInBackground moves the chunks; the origin stays active meanwhile.
+func (ss *snapshots) mergeInBackground(n *node) {
 	done := make(chan error, 1)
 	n.merged = done
 	n.users++
 	n.background++
-	g.background.Add(1)
+	ss.background.Add(1)
 	go func() {
-		defer g.background.Done()
+		defer ss.background.Done()
 		defer close(done)
-		err := g.runMerge(n)
-		g.mu.Lock()
+		err := ss.runMerge(n)
+		ss.mu.Lock()
 		n.background--
-		err = errors.Join(err, g.deactivate(n))
-		g.mu.Unlock()
+		err = errors.Join(err, ss.act.deactivate(n))
+		ss.mu.Unlock()
 		if err != nil {
 			done <- err
-			g.cfg.notice("merging into %s: %v", n.name, err)
+			ss.md.cfg.notice("merging into %s: %v", n.name, err)
 		}
 	}()
 }
 
 // runMerge does the steps until the snapshot is empty, and takes it away. It
 // ends early when the group is closed, and goes on when it is opened again.
-func (g *Group) runMerge(n *node) error {
+func (ss *snapshots) runMerge(n *node) error {
 	for done := false; !done; {
 		select {
-		case <-g.stop:
+		case <-ss.stop:
 			return nil
 		default:
 		}
@@ -393,11 +407,11 @@ func (g *Group) runMerge(n *node) error {
 	}
 	for {
 		select {
-		case <-g.stop:
+		case <-ss.stop:
 			return nil
 		default:
 		}
-		if done, err := g.endMerge(n); done || err != nil {
+		if done, err := ss.endMerge(n); done || err != nil {
 			return err
 		}
 	}
@@ -405,19 +419,19 @@ func (g *Group) runMerge(n *node) error {
 
 // endMerge takes the empty snapshot away; done is false when leases were open
 // for too long to keep everybody else waiting.
-func (g *Group) endMerge(n *node) (done bool, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
+func (ss *snapshots) endMerge(n *node) (done bool, err error) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.md.closed {
 		return true, nil
 	}
-	origin := g.lvByID(n.id)
-	next := g.g.VG.Clone()
+	origin := ss.md.byID(n.id)
+	next := ss.md.group.VG.Clone()
 	var cow *meta.LV
-	for _, lv := range g.g.VG.LVs {
+	for _, lv := range ss.md.group.VG.LVs {
 		for _, s := range lv.Segments {
 			if s.Type == meta.Snapshot && s.Merging && s.Origin == origin.Name {
-				cow = g.g.VG.LV(s.COW)
+				cow = ss.md.group.VG.LV(s.COW)
 				next.RemoveLV(next.LV(lv.Name))
 				next.RemoveLV(next.LV(s.COW))
 			}
@@ -432,9 +446,9 @@ func (g *Group) endMerge(n *node) (done bool, err error) {
 	if err != nil {
 		return false, nil
 	}
-	if err := g.commit(next, "merge of snapshot "+cow.Name+" is complete"); err != nil {
+	if err := ss.md.commit(next, "merge of snapshot "+cow.Name+" is complete"); err != nil {
 		f.Thaw(nil)
 		return true, err
 	}
-	return true, g.detach(n, cow.ID, f)
+	return true, ss.detach(n, cow.ID, f)
 }

@@ -15,24 +15,24 @@ import (
 )
 
 // buildThin activates a thin volume.
-func (g *Group) buildThin(n *node, lv *meta.LV, seg *meta.Segment) error {
+func (ps *thinPools) buildThin(n *node, lv *meta.LV, seg *meta.Segment) error {
 	if seg.External != "" {
 		return fmt.Errorf("%w: thin volume with the external origin %s", ErrNotServed, seg.External)
 	}
 	if len(lv.Segments) != 1 {
 		return fmt.Errorf("%w: thin volume of %d segments", ErrNotServed, len(lv.Segments))
 	}
-	pool, err := g.activate(g.g.VG.LV(seg.Pool))
+	pool, err := ps.act.activate(ps.md.group.VG.LV(seg.Pool))
 	if err != nil {
 		return err
 	}
 	n.on = append(n.on, pool)
-	d, err := pool.pool.Device(seg.DeviceID, g.bytes(seg.Count), lv.ID.String(), !lv.Is("WRITE"))
+	d, err := pool.pool.Device(seg.DeviceID, ps.md.bytes(seg.Count), lv.ID.String(), !lv.Is("WRITE"))
 	if err != nil {
 		return err
 	}
 	n.pool = pool.pool
-	n.top = swap.New(d, g.cfg.Pool)
+	n.top = swap.New(d, ps.md.cfg.Pool)
 	n.close = n.top.Close
 	return nil
 }
@@ -52,13 +52,18 @@ type ThinOptions struct {
 func (g *Group) CreateThin(ctx context.Context, o ThinOptions, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	done, err := g.awake(cmp.Or(g.poolOf(o.Origin), o.Pool))
+	return g.pools.create(ctx, o, why)
+}
+
+// create makes a thin volume, in the group and in its pool.
+func (ps *thinPools) create(ctx context.Context, o ThinOptions, why string) error {
+	done, err := ps.awake(cmp.Or(ps.md.poolOf(o.Origin), o.Pool))
 	if err != nil {
 		return err
 	}
 	defer done()
-	next := g.g.VG.Clone()
-	lv, err := g.newLV(next, o.Name, "lvol")
+	next := ps.md.group.VG.Clone()
+	lv, err := ps.md.newLV(next, o.Name, "lvol")
 	if err != nil {
 		return err
 	}
@@ -85,14 +90,14 @@ func (g *Group) CreateThin(ctx context.Context, o ThinOptions, why string) error
 	if len(pool.Segments) != 1 || pool.Segments[0].Type != meta.ThinPool {
 		return fmt.Errorf("%s/%s is no thin pool", next.Name, seg.Pool)
 	}
-	if seg.DeviceID, err = g.freeDevice(next, pool); err != nil {
+	if seg.DeviceID, err = ps.freeDevice(next, pool); err != nil {
 		return err
 	}
 	seg.TransactionID = pool.Segments[0].TransactionID
 	lv.Segments = []*meta.Segment{seg}
 	next.LVs = append(next.LVs, lv)
 	if o.Origin != "" {
-		if n := g.nodes[next.LV(o.Origin).ID]; n != nil {
+		if n := ps.act.nodes[next.LV(o.Origin).ID]; n != nil {
 			f, err := n.top.Freeze(ctx)
 			if err != nil {
 				return fmt.Errorf("snapshot of %s: %w: write leases are open (%w)", o.Origin, blockdev.ErrInUse, err)
@@ -104,13 +109,13 @@ func (g *Group) CreateThin(ctx context.Context, o ThinOptions, why string) error
 			}
 		}
 	}
-	return g.changePool(next, pool.Name, meta.Message{Create: lv.Name}, nil, why)
+	return ps.change(next, pool.Name, meta.Message{Create: lv.Name}, nil, why)
 }
 
 // freeDevice returns an id that no volume has, nor a device in the pool without
 // one.
-func (g *Group) freeDevice(v *meta.VG, pool *meta.LV) (uint64, error) {
-	ids, err := g.nodes[pool.ID].pool.Devices() // awake
+func (ps *thinPools) freeDevice(v *meta.VG, pool *meta.LV) (uint64, error) {
+	ids, err := ps.act.nodes[pool.ID].pool.Devices() // awake
 	if err != nil {
 		return 0, err
 	}
@@ -131,22 +136,22 @@ func (g *Group) freeDevice(v *meta.VG, pool *meta.LV) (uint64, error) {
 	return id, nil
 }
 
-func (g *Group) removeThin(lv *meta.LV, why string) error {
-	if err := g.idle(lv); err != nil {
+func (ps *thinPools) removeThin(lv *meta.LV, why string) error {
+	if err := ps.act.idle(lv); err != nil {
 		return err
 	}
-	done, err := g.awake(g.poolOf(lv.Name))
+	done, err := ps.awake(ps.md.poolOf(lv.Name))
 	if err != nil {
 		return err
 	}
 	defer done()
-	next := g.g.VG.Clone()
+	next := ps.md.group.VG.Clone()
 	if next.LV(lv.Name) == nil {
 		return nil // the pool never made it: opening the pool took it out
 	}
 	seg := next.LV(lv.Name).Segments[0]
 	removeThinLV(next, lv.Name)
-	return g.changePool(next, seg.Pool, meta.Message{Delete: seg.DeviceID}, nil, why)
+	return ps.change(next, seg.Pool, meta.Message{Delete: seg.DeviceID}, nil, why)
 }
 
 // removeThinLV takes a thin volume out of the metadata; its snapshots stand on
@@ -164,26 +169,26 @@ func removeThinLV(next *meta.VG, name string) {
 
 // resizeThin changes the virtual size of a thin volume. What lies beyond a new
 // end is given back to the pool.
-func (g *Group) resizeThin(ctx context.Context, next *meta.VG, lv *meta.LV, extents uint64, why string) error {
-	n, err := g.activate(g.g.VG.LV(lv.Name))
+func (ps *thinPools) resize(ctx context.Context, next *meta.VG, lv *meta.LV, extents uint64, why string) error {
+	n, err := ps.act.activate(ps.md.group.VG.LV(lv.Name))
 	if err != nil {
 		return err
 	}
-	defer g.deactivate(n)
+	defer ps.act.deactivate(n)
 	f, err := n.top.Freeze(ctx)
 	if err != nil {
 		return fmt.Errorf("%s/%s: %w: leases are open (%w)", next.Name, lv.Name, blockdev.ErrInUse, err)
 	}
 	d := f.Inner().(*thin.Device)
-	size, old := g.bytes(extents), d.Info().Size
+	size, old := ps.md.bytes(extents), d.Info().Size
 	lv.Segments[0].Count = extents
-	if err := g.commit(next, why); err != nil {
+	if err := ps.md.commit(next, why); err != nil {
 		f.Thaw(nil)
 		return err
 	}
 	if size < old && d.Info().Discard {
 		if err := d.Discard(size, old-size); err != nil {
-			g.cfg.notice("%s/%s: what lies beyond its new end stays allocated: %v", next.Name, lv.Name, err)
+			ps.md.cfg.notice("%s/%s: what lies beyond its new end stays allocated: %v", next.Name, lv.Name, err)
 		}
 	}
 	f.Thaw(d.Resized(size))
@@ -192,27 +197,27 @@ func (g *Group) resizeThin(ctx context.Context, next *meta.VG, lv *meta.LV, exte
 
 // mergeThin makes a thin volume what its snapshot is: it takes the snapshot's
 // device over, and the old one is deleted. The snapshot must not be open.
-func (g *Group) mergeThin(ctx context.Context, name, why string) error {
-	done, err := g.awake(g.poolOf(name))
+func (ps *thinPools) merge(ctx context.Context, name, why string) error {
+	done, err := ps.awake(ps.md.poolOf(name))
 	if err != nil {
 		return err
 	}
 	defer done()
-	next := g.g.VG.Clone()
+	next := ps.md.group.VG.Clone()
 	s, err := lookup(next, name)
 	if err != nil {
 		return err
 	}
 	seg := s.Segments[0]
 	origin := next.LV(seg.Origin)
-	if err := g.idle(s); err != nil {
+	if err := ps.act.idle(s); err != nil {
 		return err
 	}
-	n, err := g.activate(g.g.VG.LV(origin.Name))
+	n, err := ps.act.activate(ps.md.group.VG.LV(origin.Name))
 	if err != nil {
 		return err
 	}
-	defer g.deactivate(n)
+	defer ps.act.deactivate(n)
 	f, err := n.top.Freeze(ctx)
 	if err != nil {
 		return fmt.Errorf("merging %s: %w: leases on its origin are open (%w)", name, blockdev.ErrInUse, err)
@@ -230,13 +235,13 @@ func (g *Group) mergeThin(ctx context.Context, name, why string) error {
 			}
 		}
 	}
-	d, err := n.pool.Device(oseg.DeviceID, g.bytes(oseg.Count), origin.ID.String(), !origin.Is("WRITE"))
+	d, err := n.pool.Device(oseg.DeviceID, ps.md.bytes(oseg.Count), origin.ID.String(), !origin.Is("WRITE"))
 	if err != nil {
 		f.Thaw(nil)
 		return err
 	}
 	thawed := false
-	err = g.changePool(next, oseg.Pool, meta.Message{Delete: gone}, func() error {
+	err = ps.change(next, oseg.Pool, meta.Message{Delete: gone}, func() error {
 		thawed = true
 		f.Thaw(d)
 		if err := f.Drain(ctx); err != nil {

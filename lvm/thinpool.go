@@ -11,11 +11,19 @@ import (
 	"softiser/lvm/vg"
 )
 
+// thinPools is the part of a Group that has thin pools and their volumes: it activates
+// them, and keeps the metadata of a pool in step with that of the group. The group's mu
+// is held.
+type thinPools struct {
+	md  *metadata
+	act *activeSet
+}
+
 // buildPool activates a thin pool with its data and metadata volumes.
-func (g *Group) buildPool(n *node, lv *meta.LV, seg *meta.Segment) error {
+func (ps *thinPools) buildPool(n *node, lv *meta.LV, seg *meta.Segment) error {
 	var devs [2]*node
 	for i, name := range []string{seg.Metadata, seg.Pool} {
-		o, err := g.activate(g.g.VG.LV(name))
+		o, err := ps.act.activate(ps.md.group.VG.LV(name))
 		if err != nil {
 			return err
 		}
@@ -27,13 +35,13 @@ func (g *Group) buildPool(n *node, lv *meta.LV, seg *meta.Segment) error {
 		// Metadata that is blank although it has changed is lost, and no new pool.
 		NoFormat: seg.TransactionID != 0,
 		Discard:  seg.Discards == "passdown" || seg.Discards == "", NoDiscard: seg.Discards == "ignore",
-		ErrorWhenFull: lv.Is("ERROR_WHEN_FULL"), Pool: g.cfg.Pool, FullWait: g.cfg.FullWait,
-		Notice: func(s string) { g.cfg.notice("%s/%s: %s", g.g.VG.Name, n.name, s) },
+		ErrorWhenFull: lv.Is("ERROR_WHEN_FULL"), Pool: ps.md.cfg.Pool, FullWait: ps.md.cfg.FullWait,
+		Notice: func(s string) { ps.md.cfg.notice("%s/%s: %s", ps.md.group.VG.Name, n.name, s) },
 	})
 	if err != nil {
 		return err
 	}
-	if err := g.agree(p, lv); err != nil {
+	if err := ps.agree(p, lv); err != nil {
 		return err
 	}
 	n.pool = p
@@ -81,8 +89,13 @@ func PoolGeometry(data int64, chunk int64) (chunkSize, metadata int64) {
 func (g *Group) CreatePool(o PoolOptions, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
-	pool, err := g.newLV(next, o.Name, "lvol")
+	return g.pools.createPool(o, why)
+}
+
+// createPool makes the pool with its hidden volumes.
+func (ps *thinPools) createPool(o PoolOptions, why string) error {
+	next := ps.md.group.VG.Clone()
+	pool, err := ps.md.newLV(next, o.Name, "lvol")
 	if err != nil {
 		return err
 	}
@@ -100,34 +113,34 @@ func (g *Group) CreatePool(o PoolOptions, why string) error {
 	if !slices.Contains([]string{"ignore", "nopassdown", "passdown"}, o.Discards) {
 		return fmt.Errorf("discards %q is none of ignore, nopassdown, passdown", o.Discards)
 	}
-	tdata, err := g.part(next, pool.Name+"_tdata", vg.Request{Extents: o.Extents, Policy: o.Policy, From: o.From, Stripes: o.Stripes, StripeSize: o.StripeSize})
+	tdata, err := ps.part(next, pool.Name+"_tdata", vg.Request{Extents: o.Extents, Policy: o.Policy, From: o.From, Stripes: o.Stripes, StripeSize: o.StripeSize})
 	if err != nil {
 		return err
 	}
-	tmeta, err := g.part(next, pool.Name+"_tmeta", vg.Request{Extents: o.MetaExtents, Policy: o.Policy, From: o.From})
+	tmeta, err := ps.part(next, pool.Name+"_tmeta", vg.Request{Extents: o.MetaExtents, Policy: o.Policy, From: o.From})
 	if err != nil {
 		return err
 	}
-	if err := g.spare(next, o.MetaExtents, o.NoSpare); err != nil {
+	if err := ps.spare(next, o.MetaExtents, o.NoSpare); err != nil {
 		return err
 	}
 	pool.SetFlag("ERROR_WHEN_FULL", o.ErrorWhenFull)
 	pool.Segments = []*meta.Segment{{Count: tdata.Extents(), Type: meta.ThinPool, Metadata: tmeta.Name, Pool: tdata.Name,
 		ChunkSize: uint64(chunk / ondisk.SectorSize), Discards: o.Discards, ZeroNew: !o.NoZero}}
 	next.LVs = append(next.LVs, pool)
-	if err := g.zeroNew(next, tmeta, 4096); err != nil {
+	if err := ps.act.zeroNew(next, tmeta, 4096); err != nil {
 		return err
 	}
-	return g.commit(next, why)
+	return ps.md.commit(next, why)
 }
 
 // part adds a hidden LV.
-func (g *Group) part(next *meta.VG, name string, r vg.Request) (*meta.LV, error) {
+func (ps *thinPools) part(next *meta.VG, name string, r vg.Request) (*meta.LV, error) {
 	segs, err := vg.Allocate(next, r)
 	if err != nil {
 		return nil, err
 	}
-	lv := g.bareLV(name, false)
+	lv := ps.md.bareLV(name, false)
 	vg.Append(lv, segs)
 	next.LVs = append(next.LVs, lv)
 	return lv, nil
@@ -135,7 +148,7 @@ func (g *Group) part(next *meta.VG, name string, r vg.Request) (*meta.LV, error)
 
 // spare keeps a volume as large as the largest pool metadata, which lvm2's
 // repair of a pool needs. Without room for one the pool is made all the same.
-func (g *Group) spare(next *meta.VG, extents uint64, none bool) error {
+func (ps *thinPools) spare(next *meta.VG, extents uint64, none bool) error {
 	if none {
 		return nil
 	}
@@ -150,17 +163,17 @@ func (g *Group) spare(next *meta.VG, extents uint64, none bool) error {
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("lvol%d_pmspare", i)
 		if next.LV(name) == nil {
-			_, err := g.part(next, name, vg.Request{Extents: extents})
+			_, err := ps.part(next, name, vg.Request{Extents: extents})
 			return err
 		}
 	}
 }
 
-func (g *Group) removePool(lv *meta.LV, why string) error {
-	if err := g.idle(lv); err != nil {
+func (ps *thinPools) removePool(lv *meta.LV, why string) error {
+	if err := ps.act.idle(lv); err != nil {
 		return err
 	}
-	next := g.g.VG.Clone()
+	next := ps.md.group.VG.Clone()
 	for _, o := range next.LVs {
 		if len(o.Segments) > 0 && o.Segments[0].Type == meta.Thin && o.Segments[0].Pool == lv.Name {
 			return fmt.Errorf("cannot remove thin pool %s/%s: %s is in it", next.Name, lv.Name, o.Name)
@@ -180,25 +193,30 @@ func (g *Group) removePool(lv *meta.LV, why string) error {
 			}
 		}
 	}
-	return g.commit(next, why)
+	return ps.md.commit(next, why)
 }
 
 // growPool extends the data volume of a pool; writes that wait for space go on.
-func (g *Group) growPool(next *meta.VG, lv *meta.LV, extents uint64, policy string, from []vg.Range, why string) error {
+func (ps *thinPools) growPool(next *meta.VG, lv *meta.LV, extents uint64, policy string, from []vg.Range, why string) error {
 	seg := lv.Segments[0]
 	tdata := next.LV(seg.Pool)
 	if err := extendSegments(next, tdata, extents, policy, 0, from); err != nil {
 		return err
 	}
 	seg.Count = tdata.Extents()
-	return g.poolGrown(next, lv, tdata, why)
+	return ps.grown(next, lv, tdata, why)
 }
 
 // ExtendPoolMetadata is lvextend --poolmetadatasize: to extents in all.
 func (g *Group) ExtendPoolMetadata(name string, extents uint64, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	next := g.g.VG.Clone()
+	return g.pools.extendMetadata(name, extents, why)
+}
+
+// extendMetadata makes the hidden volume of a pool's metadata larger.
+func (ps *thinPools) extendMetadata(name string, extents uint64, why string) error {
+	next := ps.md.group.VG.Clone()
 	lv, err := lookup(next, name)
 	if err != nil {
 		return err
@@ -213,18 +231,35 @@ func (g *Group) ExtendPoolMetadata(name string, extents uint64, why string) erro
 	if err := extendSegments(next, tmeta, extents, "", 0, nil); err != nil {
 		return err
 	}
-	return g.poolGrown(next, lv, tmeta, why)
+	return ps.grown(next, lv, tmeta, why)
 }
 
-func (g *Group) poolGrown(next *meta.VG, lv, part *meta.LV, why string) error {
-	if err := g.commit(next, why); err != nil {
+func (ps *thinPools) grown(next *meta.VG, lv, part *meta.LV, why string) error {
+	if err := ps.md.commit(next, why); err != nil {
 		return err
 	}
-	if err := g.reload(part); err != nil {
+	if err := ps.act.reload(part); err != nil {
 		return err
 	}
-	if n := g.nodes[lv.ID]; n != nil {
+	if n := ps.act.nodes[lv.ID]; n != nil {
 		return n.pool.Grow()
 	}
 	return nil
+}
+
+// with runs f on a pool, which is active as long.
+func (ps *thinPools) with(name string, f func(*thin.Pool) error) error {
+	lv, err := lookup(ps.md.group.VG, name)
+	if err != nil {
+		return err
+	}
+	if len(lv.Segments) != 1 || lv.Segments[0].Type != meta.ThinPool {
+		return fmt.Errorf("%s/%s is no thin pool", ps.md.group.VG.Name, name)
+	}
+	n, err := ps.act.activate(lv)
+	if err != nil {
+		return err
+	}
+	defer ps.act.deactivate(n)
+	return f(n.pool)
 }

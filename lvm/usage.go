@@ -13,44 +13,26 @@ import (
 func (g *Group) SnapshotUsage(name string) (snap.Usage, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	cow, err := lookup(g.g.VG, name)
+	cow, err := lookup(g.md.group.VG, name)
 	if err != nil {
 		return snap.Usage{}, err
 	}
-	_, seg := g.g.VG.SnapshotSegment(name)
+	_, seg := g.md.group.VG.SnapshotSegment(name)
 	if seg == nil {
-		return snap.Usage{}, fmt.Errorf("%s/%s is no snapshot", g.g.VG.Name, name)
+		return snap.Usage{}, fmt.Errorf("%s/%s is no snapshot", g.md.group.VG.Name, name)
 	}
-	n, err := g.activate(g.g.VG.LV(seg.Origin))
+	n, err := g.act.activate(g.md.group.VG.LV(seg.Origin))
 	if err != nil {
 		return snap.Usage{}, err
 	}
-	defer g.deactivate(n)
+	defer g.act.deactivate(n)
 	return n.snaps[cow.ID].Usage(), nil
 }
 
 // PoolUsage says how full a thin pool is.
 func (g *Group) PoolUsage(name string) (u thin.Usage, err error) {
-	err = g.withPool(name, func(p *thin.Pool) error { u = p.Usage(); return nil })
+	err = g.pools.with(name, func(p *thin.Pool) error { u = p.Usage(); return nil })
 	return u, err
-}
-
-func (g *Group) withPool(name string, f func(*thin.Pool) error) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	lv, err := lookup(g.g.VG, name)
-	if err != nil {
-		return err
-	}
-	if len(lv.Segments) != 1 || lv.Segments[0].Type != meta.ThinPool {
-		return fmt.Errorf("%s/%s is no thin pool", g.g.VG.Name, name)
-	}
-	n, err := g.activate(lv)
-	if err != nil {
-		return err
-	}
-	defer g.deactivate(n)
-	return f(n.pool)
 }
 
 // Mapped is how many bytes of a thin volume are allocated.
@@ -62,7 +44,7 @@ func (g *Group) Mapped(name string) (n int64, err error) {
 	if len(lv.Segments) != 1 || lv.Segments[0].Type != meta.Thin {
 		return 0, fmt.Errorf("%s is no thin volume", name)
 	}
-	err = g.withPool(lv.Segments[0].Pool, func(p *thin.Pool) error {
+	err = g.pools.with(lv.Segments[0].Pool, func(p *thin.Pool) error {
 		n, err = p.Mapped(lv.Segments[0].DeviceID)
 		return err
 	})
@@ -73,8 +55,8 @@ func (g *Group) Mapped(name string) (n int64, err error) {
 func (g *Group) IsOpen(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	lv := g.g.VG.LV(name)
-	return lv != nil && g.nodes[lv.ID] != nil
+	lv := g.md.group.VG.LV(name)
+	return lv != nil && g.act.nodes[lv.ID] != nil
 }
 
 // IsActive reports whether a volume is in use, or a part of one that is: an
@@ -82,11 +64,11 @@ func (g *Group) IsOpen(name string) bool {
 func (g *Group) IsActive(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	lv := g.g.VG.LV(name)
-	if _, seg := g.g.VG.SnapshotSegment(name); seg != nil {
-		lv = g.g.VG.LV(seg.Origin)
+	lv := g.md.group.VG.LV(name)
+	if _, seg := g.md.group.VG.SnapshotSegment(name); seg != nil {
+		lv = g.md.group.VG.LV(seg.Origin)
 	}
-	return lv != nil && g.nodes[lv.ID] != nil
+	return lv != nil && g.act.nodes[lv.ID] != nil
 }
 
 // Diff lists the ranges, in order, in which volume "to" differs from volume
@@ -95,11 +77,11 @@ func (g *Group) IsActive(name string) bool {
 func (g *Group) Diff(from, to string) ([]thin.Change, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a, err := lookup(g.g.VG, from)
+	a, err := lookup(g.md.group.VG, from)
 	if err != nil {
 		return nil, err
 	}
-	b, err := lookup(g.g.VG, to)
+	b, err := lookup(g.md.group.VG, to)
 	if err != nil {
 		return nil, err
 	}
@@ -114,13 +96,13 @@ func (g *Group) diffThin(a, b *meta.LV) ([]thin.Change, error) {
 	if sa.Pool != sb.Pool {
 		return nil, fmt.Errorf("%s and %s are in different pools", a.Name, b.Name)
 	}
-	n, err := g.activate(g.g.VG.LV(sa.Pool))
+	n, err := g.act.activate(g.md.group.VG.LV(sa.Pool))
 	if err != nil {
 		return nil, err
 	}
-	defer g.deactivate(n)
+	defer g.act.deactivate(n)
 	cs, err := n.pool.Diff(sa.DeviceID, sb.DeviceID)
-	size := g.bytes(sb.Count)
+	size := g.md.bytes(sb.Count)
 	return clip(cs, size), err
 }
 
@@ -149,7 +131,7 @@ func clipExtents(es []blockdev.Extent, size int64) []blockdev.Extent {
 // exceptions; two snapshots differ at most where either has. What only the
 // second has, because the origin grew in between, is a change too.
 func (g *Group) diffClassic(a, b *meta.LV) ([]thin.Change, error) {
-	v := g.g.VG
+	v := g.md.group.VG
 	origin := func(lv *meta.LV) string {
 		if _, s := v.SnapshotSegment(lv.Name); s != nil {
 			return s.Origin
@@ -159,11 +141,11 @@ func (g *Group) diffClassic(a, b *meta.LV) ([]thin.Change, error) {
 	if origin(a) != origin(b) || a == b {
 		return nil, fmt.Errorf("%s and %s are not a snapshot and its origin, nor snapshots of one origin", a.Name, b.Name)
 	}
-	n, err := g.activate(v.LV(origin(a)))
+	n, err := g.act.activate(v.LV(origin(a)))
 	if err != nil {
 		return nil, err
 	}
-	defer g.deactivate(n)
+	defer g.act.deactivate(n)
 	var all []blockdev.Extent
 	for _, lv := range []*meta.LV{a, b} {
 		if s := n.snaps[lv.ID]; s != nil {

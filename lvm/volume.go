@@ -15,7 +15,6 @@ type Volume struct {
 	g      *Group
 	n      *node
 	closed atomic.Bool
-	own    *Group // closed with the volume, if it was opened for it alone
 }
 
 var (
@@ -40,24 +39,17 @@ func (v *Volume) Group() *Group { return v.g }
 // open.
 func (v *Volume) Close() error {
 	v.g.mu.Lock()
+	defer v.g.mu.Unlock()
 	if v.closed.Load() {
-		v.g.mu.Unlock()
 		return blockdev.ErrClosed
 	}
 	if v.n.users == 1 && v.dev.Busy() {
-		v.g.mu.Unlock()
 		return blockdev.ErrInUse
 	}
 	v.closed.Store(true)
 	err := v.dev.Flush()
-	if e := v.g.deactivate(v.n); err == nil {
+	if e := v.g.act.deactivate(v.n); err == nil {
 		err = e
-	}
-	v.g.mu.Unlock()
-	if v.own != nil {
-		if e := v.own.Close(); err == nil {
-			err = e
-		}
 	}
 	return err
 }

@@ -468,11 +468,15 @@ func TestImportAfterWrite(t *testing.T) {
 		}
 		open := func(f func(v *lvm.Volume) error) {
 			t.Helper()
-			v, err := lvm.OpenVolume(s.env.Config, s.disks, "vg0", "copy")
+			g, err := lvm.Open(s.env.Config, s.disks, "vg0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, err := g.Volume("copy")
 			if err == nil {
 				err = errors.Join(f(v), v.Close())
 			}
-			if err != nil {
+			if err := errors.Join(err, g.Close()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,0 +1,100 @@
+package lvm
+
+import (
+	"fmt"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/meta"
+	"softiser/lvm/vg"
+)
+
+// metadata is the part of a Group that knows its text: it is read from group.VG, and
+// changed by committing a copy. The group's mu guards it.
+type metadata struct {
+	cfg    *Config
+	group  *vg.Group // on its disks
+	closed bool      // nothing is committed any more
+
+	committed func() // is told after each commit
+}
+
+// bytes is the size of a number of extents.
+func (md *metadata) bytes(extents uint64) int64 {
+	return int64(extents*md.group.VG.ExtentSize) * ondisk.SectorSize
+}
+
+// commit makes next the metadata.
+func (md *metadata) commit(next *meta.VG, why string) error {
+	for _, pv := range md.group.VG.PVs {
+		if _, err := md.group.Disk(pv); err != nil {
+			return fmt.Errorf("volume group %q is not changed while a disk is away: %w", next.Name, err)
+		}
+	}
+	return md.commitBy(md.group.Commit, next, why)
+}
+
+func (md *metadata) commitBy(commit func(*meta.VG, string) error, next *meta.VG, why string) error {
+	if md.closed {
+		return blockdev.ErrClosed
+	}
+	if next.Seqno != md.group.VG.Seqno {
+		return fmt.Errorf("volume group %q has changed since this change of it began: repeat it", next.Name)
+	}
+	notes := len(md.group.Notices)
+	err := commit(next, why)
+	for _, n := range md.group.Notices[notes:] {
+		md.cfg.notice("%s", n)
+	}
+	if err == nil {
+		md.committed()
+	}
+	return err
+}
+
+func (md *metadata) byID(id ondisk.UUID) *meta.LV {
+	for _, lv := range md.group.VG.LVs {
+		if lv.ID == id {
+			return lv
+		}
+	}
+	return nil
+}
+
+// poolOf is the pool of a thin volume, "" for other volumes.
+func (md *metadata) poolOf(name string) string {
+	if lv := md.group.VG.LV(name); lv != nil && len(lv.Segments) == 1 && lv.Segments[0].Type == meta.Thin {
+		return lv.Segments[0].Pool
+	}
+	return ""
+}
+
+// newLV makes an LV of that name, or of the first free one with prefix.
+func (md *metadata) newLV(v *meta.VG, name, prefix string) (*meta.LV, error) {
+	for i := 0; name == ""; i++ {
+		if n := fmt.Sprintf("%s%d", prefix, i); v.LV(n) == nil {
+			name = n
+		}
+	}
+	if err := vg.CheckLVName(name); err != nil {
+		return nil, err
+	}
+	if v.LV(name) != nil {
+		return nil, fmt.Errorf("logical volume %s/%s exists already", v.Name, name)
+	}
+	if v.MaxLV != 0 && uint64(len(v.LVs)) >= v.MaxLV {
+		return nil, fmt.Errorf("volume group %q takes at most %d logical volumes", v.Name, v.MaxLV)
+	}
+	return md.bareLV(name, true), nil
+}
+
+func (md *metadata) bareLV(name string, visible bool) *meta.LV {
+	now := time.Now
+	if md.cfg.Now != nil {
+		now = md.cfg.Now
+	}
+	lv := &meta.LV{Name: name, ID: ondisk.NewUUID(), Status: []string{"READ", "WRITE"}, Created: now().Unix(), Host: md.cfg.HostName()}
+	lv.SetStatus("VISIBLE", visible)
+	return lv
+}

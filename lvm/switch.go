@@ -1,0 +1,88 @@
+package lvm
+
+import (
+	"context"
+	"fmt"
+
+	"softiser/blockdev"
+	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/meta"
+	"softiser/lvm/vg"
+)
+
+// Where volumes in use are switched to where the metadata says that they are now.
+
+// grow commits lv with more extents and switches what is active.
+func (as *activeSet) grow(next *meta.VG, lv *meta.LV, extents uint64, policy string, stripes int, from []vg.Range, why string) error {
+	if err := extendSegments(next, lv, extents, policy, stripes, from); err != nil {
+		return err
+	}
+	if err := as.md.commit(next, why); err != nil {
+		return err
+	}
+	return as.reload(lv)
+}
+
+// reload puts the table of lv, as it is in the metadata now, under what is
+// active of it.
+func (as *activeSet) reload(lv *meta.LV) error {
+	n := as.standing(lv.ID)
+	if n == nil || n.phys == nil {
+		return nil
+	}
+	t, err := as.tableFor(as.md.group.VG, n, lv)
+	if err != nil {
+		return fmt.Errorf("the metadata of %s is changed, but not what is active: %w", lv.Name, err)
+	}
+	was := n.top.Info()
+	n.phys.Switch(t)
+	if n.top != n.phys {
+		n.top.Announce(was) // an origin: its snapshots keep their size
+	}
+	for _, o := range as.nodes {
+		if s := o.snaps[lv.ID]; s != nil {
+			s.Grow()
+		}
+	}
+	return nil
+}
+
+// standing returns the active node that has the extents of an LV: that of the
+// LV, or for a snapshot's store the one that the origin keeps.
+func (as *activeSet) standing(id ondisk.UUID) *node {
+	if n := as.nodes[id]; n != nil && n.snap == nil {
+		return n
+	}
+	for _, o := range as.nodes {
+		if n := o.stores[id]; n != nil {
+			return n
+		}
+	}
+	return nil
+}
+
+func (as *activeSet) shrink(ctx context.Context, next *meta.VG, lv *meta.LV, why string) error {
+	n := as.nodes[lv.ID]
+	if n == nil {
+		return as.md.commit(next, why)
+	}
+	return as.shrinkNode(ctx, n, next, lv, why)
+}
+
+// shrinkNode commits next, in which lv is smaller, with the writes to it held.
+func (as *activeSet) shrinkNode(ctx context.Context, n *node, next *meta.VG, lv *meta.LV, why string) error {
+	f, err := n.phys.Freeze(ctx)
+	if err != nil {
+		return fmt.Errorf("%s/%s: %w: leases are open (%w)", next.Name, lv.Name, blockdev.ErrInUse, err)
+	}
+	var t blockdev.Device
+	if err = as.md.commit(next, why); err == nil {
+		t, err = as.tableFor(as.md.group.VG, n, as.md.group.VG.LV(lv.Name))
+	}
+	if err != nil {
+		f.Thaw(nil)
+		return err
+	}
+	f.Thaw(t)
+	return f.Drain(ctx)
+}

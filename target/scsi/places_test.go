@@ -352,11 +352,11 @@ func TestTwoTargetsOneVolumeRemoval(t *testing.T) {
 	a.port.release(w)
 	a.finish(w).good()
 	b.do(spc.AppendVerify(nil, 64, 8, 0), nil, 0).good() // by a worker
-	if removed, err := going.Drain(t.Context()); !removed || err != nil {
-		t.Errorf("the LUN that was to go: %v, %v", removed, err)
+	if err := going.Close(t.Context()); err != nil || !going.Removed() {
+		t.Errorf("the LUN that was to go: %v", err)
 	}
-	if removed, err := lu.Drain(t.Context()); removed || err != nil {
-		t.Errorf("the other LUN is gone as well: %v, %v", removed, err)
+	if lu.Removed() {
+		t.Error("the other LUN is gone as well")
 	}
 	// Back again: it is the unit that it was, and nothing of its state is lost.
 	if _, err := a.dev.AddLUN(LUConfig{LUN: 5, Volume: v}); err != nil {

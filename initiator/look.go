@@ -20,16 +20,17 @@ import (
 //	           | another volume, or other blocks                          --> the connection ends; recovery finds the
 //	           |                                                              same and gives the session up
 //	           | the connection was lost                                  --> stale; recovery looks
-//	           \ it cannot be looked at                                   --> stale; what waited ends with an error, the
-//	                                                                          next command has it looked at again
+//	           \ it cannot be looked at                                   --> stale; what waited ends with an error; a
+//	                                                                          command that came since has it looked at again
 //
 // Commands of other LUNs go on meanwhile, and so do the session's own.
 
 // unit is what a session knows of one of its LUNs. The session's mutex guards it.
 type unit struct {
 	lun   *LUN
-	stale bool  // nothing is sent to it before a look
-	by    *conn // it is being looked at over this connection; nil: it is not
+	stale bool   // nothing is sent to it before a look
+	by    *conn  // it is being looked at over this connection; nil: it is not
+	looks uint32 // begun, in the background
 }
 
 // unseen reports whether commands of the LUN wait.
@@ -111,8 +112,11 @@ func (s *Session) attach(l *LUN, told uint32) {
 // the LUN before it.
 func (s *Session) detach(l *LUN) {
 	s.mu.Lock()
-	s.endWaiting(l, ErrClosed)
-	s.units.remove(l)
+	if u := s.units.of(l); u != nil {
+		u.looks++ // what came during a look does not wait for another one
+		s.endWaiting(u, ErrClosed)
+		s.units.remove(l)
+	}
 	s.unlock()
 }
 
@@ -148,6 +152,7 @@ func (s *Session) look(u *unit) {
 		return
 	}
 	s.units.set(u, true, c)
+	u.looks++
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
@@ -195,7 +200,8 @@ func (s *Session) looked(u *unit, c *conn, err error) {
 		c.doom(err)
 	case lostConnection(err): // recovery looks
 	default:
-		s.endWaiting(u.lun, fmt.Errorf("initiator: LUN %d said that it had changed, and could not be looked at: %w", u.lun.num, err))
+		s.endWaiting(u, fmt.Errorf("initiator: LUN %d said that it had changed, and could not be looked at: %w", u.lun.num, err))
+		s.pump()
 	}
 	s.unlock()
 	c.kick()
@@ -257,12 +263,14 @@ func (s *Session) restart(l *LUN) {
 	}
 }
 
-// endWaiting ends the requests of l of which something waits to be sent; what is at the
+// endWaiting ends the requests of u of which something waits to be sent, but for those
+// that came after the last look had begun: a failure of before is not theirs. What is at the
 // target is let end. The caller holds s.mu.
-func (s *Session) endWaiting(l *LUN, err error) {
+func (s *Session) endWaiting(u *unit, err error) {
+	waits := func(r *Request) bool { return r.lun == u.lun && r.joined != u.looks }
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
-		if t.kind != kindCommand || t.ctl || t.state != taskResend && t.state != taskDelayed || t.req.lun != l {
+		if t.kind != kindCommand || t.ctl || t.state != taskResend && t.state != taskDelayed || !waits(t.req) {
 			continue
 		}
 		if t.state == taskResend {
@@ -274,7 +282,7 @@ func (s *Session) endWaiting(l *LUN, err error) {
 	}
 	for r := s.queue.head; r != nil; {
 		next := r.next
-		if r.lun == l {
+		if waits(r) {
 			s.stop(r, err)
 			if r.parts == 0 {
 				s.finish(r, r.cancel)

@@ -24,6 +24,7 @@ type lookTarget struct {
 	change func()   // called before
 	gate   bool     // READ CAPACITY is not answered
 	held   []func()
+	asked  *iscsi.PDU    // the last of them
 	slow   time.Duration // WRITEs take so long
 	writes []uint64      // LBAs of the WRITEs to LUN 0 that came, that one left out
 	fail   *scsi.Sense
@@ -63,6 +64,7 @@ func (lt *lookTarget) hook(c *fakeDM, p *iscsi.PDU) bool {
 		c.check(p, *lt.fail)
 		return true
 	case op == scsi.OpServiceActionIn && lt.gate:
+		lt.asked = p
 		lt.held = append(lt.held, func() { c.execute(p) })
 		return true
 	}
@@ -291,6 +293,35 @@ func TestLookFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A look that fails says nothing to a command that came after it had begun: by then the
+// LUN may be another one, or be there again.
+func TestLookFailsForThoseBefore(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		lt := newLookTarget(ft)
+		lt.tell, lt.change, lt.gate = scsi.ASCCapacityChanged, func() {}, true
+		before := write(l, 0)
+		synctest.Wait()
+		lt.mu.Lock()
+		lt.held[0] = func() {
+			ft.last().check(lt.asked, scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCUnrecoveredRead})
+		}
+		lt.mu.Unlock()
+		since := write(l, 4096)
+		synctest.Wait()
+		lt.open()
+		if err := <-before; !errors.Is(err, blockdev.ErrMedium) {
+			t.Errorf("a command that waited for the look: %v", err)
+		}
+		if err := <-since; err != nil {
+			t.Errorf("a command that came during the look: %v", err)
+		}
+		if got := lt.arrived(); !slices.Equal(got, []uint64{8}) {
+			t.Errorf("blocks %v were written", got)
+		}
+	})
 }
 
 // Answers of one look are of one state of the LUN: who reports another change meanwhile is

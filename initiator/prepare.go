@@ -27,7 +27,7 @@ type geometry struct {
 func (l *LUN) prepare(r *Request) (done bool) {
 	r.lun, r.sess, r.next = l, nil, nil
 	r.issued, r.parts, r.cancel, r.state, r.ctl, r.once, r.flush = 0, 0, nil, reqIdle, false, false, flushNone
-	r.redone = 0
+	r.redone, r.joined = 0, 0
 	r.Err, r.Residual, r.Status = nil, 0, 0
 	g := l.geo.Load()
 	r.geo = g

@@ -60,6 +60,7 @@ type Request struct {
 	flush  flushState
 	redone uint8  // times that the data was sent again because of a reset before its flush
 	resets uint32 // the session's, when the data was queued
+	joined uint32 // the look at the LUN during which it came; 0: during none
 	told   uint32 // OpFlush: the losses that its user knew of at Submit
 	covers uint64 // OpFlush, flushNow: the LUN's written, when it was queued
 	cancel error  // why no further command is started, and what Err becomes

@@ -60,6 +60,9 @@ func (s *Session) enqueue(r *Request) *conn {
 		s.finish(r, fmt.Errorf("%w: %w", ErrSessionLost, errConnGone))
 		return nil
 	}
+	if u := s.units.holds(r.lun); u != nil && u.by != nil {
+		r.joined = u.looks
+	}
 	r.setState(s, reqQueued)
 	r.resets = s.resets
 	if r.ctl {

@@ -66,7 +66,7 @@ func (s *Session) settle(r *Request) bool {
 		return false
 	}
 	if r.setState(s, reqQueued) {
-		s.queue.push(r)
+		s.wait.queue.push(r)
 	}
 	return true
 }

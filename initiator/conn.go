@@ -33,7 +33,7 @@ type conn struct {
 	turning      bool   // these limits will change; see takeLimits
 	heard        uint64 // PDUs received
 	seen         uint64 // of these: when the clock was looked at last
-	quiet        int64  // s.clock since nothing was heard
+	quiet        int64  // s.watch.clock since nothing was heard
 	pinged       bool   // a NOP-Out of ours is not answered yet
 	proved       bool   // a command was answered: the session makes progress
 	waitTold     bool   // a Logout Response has said how long to wait before the next login,
@@ -90,7 +90,7 @@ func (c *conn) doom(err error) {
 		return
 	}
 	c.doomed = true
-	c.s.later = append(c.s.later, func() { c.dm.Terminate(err) })
+	c.s.out.later = append(c.s.out.later, func() { c.dm.Terminate(err) })
 }
 
 // violation dooms the connection for something that no target may send.
@@ -152,13 +152,13 @@ func (s *Session) controlResponse(c *conn, p *iscsi.PDU) {
 	f := t.answer
 	t.answer = nil
 	if t.kind == kindTMF {
-		s.tmfResponse(c, t, p.BHS.TaskResponse().Response())
+		s.tm.response(c, t, p.BHS.TaskResponse().Response())
 	} else {
 		s.tasks.put(t)
 	}
 	if f != nil {
 		answer := iscsi.PDU{BHS: p.BHS}
-		s.later = append(s.later, func() { f(&answer, nil) })
+		s.out.run(func() { f(&answer, nil) })
 	}
 }
 
@@ -183,7 +183,7 @@ func (s *Session) reject(c *conn, p *iscsi.PDU) {
 			s.endTask(t, err)
 		}
 	case kindTMF:
-		s.tmfResponse(c, t, iscsi.TaskRejected)
+		s.tm.response(c, t, iscsi.TaskRejected)
 	case kindPing:
 		c.pinged = false // the connection works
 		s.tasks.put(t)

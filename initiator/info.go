@@ -67,7 +67,7 @@ func (s *Session) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
-	st.Outstanding, st.Waiting = s.tasks.used, s.queue.n
+	st.Outstanding, st.Waiting = s.tasks.used, s.wait.queue.n
 	if s.conn != nil {
 		st.addConn(s.conn.dm.Stats())
 	}

@@ -46,29 +46,35 @@ func (id *Identity) same(o *Identity) bool {
 	return id.Serial == o.Serial && id.Vendor == o.Vendor && id.Product == o.Product
 }
 
-// command runs one of the session's own commands and returns how many bytes
-// came. They go ahead of the queue and are repeated after unit attentions;
-// when the connection is lost they fail with ErrSessionLost.
-func (s *Session) command(ctx context.Context, wire uint64, cdb, in []byte) (int, error) {
+// lookup asks a logical unit about itself, whether it is open or not. Its commands go ahead
+// of the queue, in slots that are kept for them, and are repeated after unit attentions; when
+// the connection is lost they fail with ErrSessionLost. It has no state and takes no lock.
+type lookup struct {
+	s    *Session
+	wire uint64 // the LUN, as in a PDU
+}
+
+// command runs one command and returns how many bytes came.
+func (u lookup) command(ctx context.Context, cdb, in []byte) (int, error) {
 	r := &Request{Op: OpCDB, CDB: cdb, Buf: in, DataIn: true, ctl: true}
-	r.lun, r.geo = &LUN{wire: wire}, &geometry{}
+	r.lun, r.geo = &LUN{wire: u.wire}, &geometry{}
 	r.single()
 	done := make(chan struct{})
 	r.Done = func(*Request) { close(done) }
-	s.submit(r)
+	u.s.submit(r)
 	select {
 	case <-done:
 	case <-ctx.Done():
-		s.abandon(r, context.Cause(ctx))
+		u.s.abandon(r, context.Cause(ctx))
 		<-done
 	}
 	return len(in) - int(r.Residual), r.Err
 }
 
 // vpd reads one VPD page and returns what follows its header.
-func (s *Session) vpd(ctx context.Context, wire uint64, page byte) ([]byte, error) {
+func (u lookup) vpd(ctx context.Context, page byte) ([]byte, error) {
 	buf := make([]byte, 1024)
-	n, err := s.command(ctx, wire, scsi.AppendInquiryVPD(nil, page, uint16(len(buf))), buf)
+	n, err := u.command(ctx, scsi.AppendInquiryVPD(nil, page, uint16(len(buf))), buf)
 	if err != nil {
 		return nil, err
 	}
@@ -76,10 +82,10 @@ func (s *Session) vpd(ctx context.Context, wire uint64, page byte) ([]byte, erro
 }
 
 // identify looks at who a LUN is.
-func (s *Session) identify(ctx context.Context, wire uint64) (Identity, error) {
+func (u lookup) identify(ctx context.Context) (Identity, error) {
 	var id Identity
 	buf := make([]byte, 96)
-	n, err := s.command(ctx, wire, scsi.AppendInquiry(nil, uint16(len(buf))), buf)
+	n, err := u.command(ctx, scsi.AppendInquiry(nil, uint16(len(buf))), buf)
 	if err != nil {
 		return id, err
 	}
@@ -92,21 +98,21 @@ func (s *Session) identify(ctx context.Context, wire uint64) (Identity, error) {
 	}
 	id.Vendor, id.Product, id.Revision = strings.TrimSpace(q.Vendor), strings.TrimSpace(q.Product), strings.TrimSpace(q.Revision)
 	id.DeviceType, id.epoch = q.Type, q.Epoch
-	if id.Pages, err = s.vpd(ctx, wire, scsi.VPDSupported); err != nil {
+	if id.Pages, err = u.vpd(ctx, scsi.VPDSupported); err != nil {
 		if lostConnection(err) {
 			return id, err
 		}
 		return id, nil // an old device: nothing more to learn
 	}
 	if id.has(scsi.VPDSerial) {
-		p, err := s.vpd(ctx, wire, scsi.VPDSerial)
+		p, err := u.vpd(ctx, scsi.VPDSerial)
 		if lostConnection(err) {
 			return id, err
 		}
 		id.Serial = strings.TrimSpace(string(bytes.Trim(p, "\x00")))
 	}
 	if id.has(scsi.VPDIdentification) {
-		p, err := s.vpd(ctx, wire, scsi.VPDIdentification)
+		p, err := u.vpd(ctx, scsi.VPDIdentification)
 		if lostConnection(err) {
 			return id, err
 		}
@@ -157,11 +163,11 @@ func naaRank(d scsi.Designator) int {
 }
 
 // measure finds out what a LUN can do.
-func (s *Session) measure(ctx context.Context, wire uint64, id *Identity) (*geometry, error) {
+func (u lookup) measure(ctx context.Context, id *Identity) (*geometry, error) {
 	if id.DeviceType != 0 {
 		return nil, fmt.Errorf("it is not a block device (peripheral device type %#02x)", id.DeviceType)
 	}
-	cap, err := s.capacity(ctx, wire)
+	cap, err := u.capacity(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -172,22 +178,22 @@ func (s *Session) measure(ctx context.Context, wire uint64, id *Identity) (*geom
 	var lim scsi.BlockLimits
 	var dev scsi.BlockDevice
 	var prov scsi.Provisioning
-	if p, ok, err := s.page(ctx, wire, id, scsi.VPDBlockLimits); err != nil {
+	if p, ok, err := u.page(ctx, id, scsi.VPDBlockLimits); err != nil {
 		return nil, err
 	} else if ok {
 		lim, _ = scsi.ParseBlockLimits(p)
 	}
-	if p, ok, err := s.page(ctx, wire, id, scsi.VPDBlockDevice); err != nil {
+	if p, ok, err := u.page(ctx, id, scsi.VPDBlockDevice); err != nil {
 		return nil, err
 	} else if ok {
 		dev, _ = scsi.ParseBlockDevice(p)
 	}
-	if p, ok, err := s.page(ctx, wire, id, scsi.VPDProvisioning); err != nil {
+	if p, ok, err := u.page(ctx, id, scsi.VPDProvisioning); err != nil {
 		return nil, err
 	} else if ok {
 		prov, _ = scsi.ParseProvisioning(p)
 	}
-	writeCache, readOnly, fua, err := s.modes(ctx, wire)
+	writeCache, readOnly, fua, err := u.modes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -195,27 +201,28 @@ func (s *Session) measure(ctx context.Context, wire uint64, id *Identity) (*geom
 		Size: int64(cap.Blocks) * bs, BlockSize: int(bs), PhysBlockSize: int(bs) << cap.PhysExponent,
 		ReadOnly: readOnly, WriteCache: writeCache, Thin: cap.Provisioned || prov.Type == 2,
 		ZeroesOnTrim: cap.ReadZeroes || prov.ReadZeroes, Rotational: dev.RotationRate > 1,
-		Backend: s.cfg.Transport.String(), ID: id.Name(),
+		Backend: u.s.cfg.Transport.String(), ID: id.Name(),
 	}}
 	g.fua = fua
-	s.limit(g, &cap, &lim, &prov)
+	g.limit(int64(u.s.cfg.MaxTransfer), &cap, &lim, &prov)
 	return g, nil
 }
 
 // page reads a VPD page that the LUN says it has.
-func (s *Session) page(ctx context.Context, wire uint64, id *Identity, page byte) ([]byte, bool, error) {
+func (u lookup) page(ctx context.Context, id *Identity, page byte) ([]byte, bool, error) {
 	if !id.has(page) {
 		return nil, false, nil
 	}
-	p, err := s.vpd(ctx, wire, page)
+	p, err := u.vpd(ctx, page)
 	if lostConnection(err) {
 		return nil, false, err
 	}
 	return p, err == nil, nil
 }
 
-// limit derives the limits of commands from what the LUN says.
-func (s *Session) limit(g *geometry, cap *scsi.Capacity, lim *scsi.BlockLimits, prov *scsi.Provisioning) {
+// limit derives the limits of commands from what the LUN says; most is the longest READ or
+// WRITE that is wanted, bytes.
+func (g *geometry) limit(most int64, cap *scsi.Capacity, lim *scsi.BlockLimits, prov *scsi.Provisioning) {
 	bs := int64(g.info.BlockSize)
 	whole := func(n int64) int64 { return max(n/bs, 1) * bs }
 	bound := func(def int64, blocks uint64) int64 {
@@ -224,7 +231,7 @@ func (s *Session) limit(g *geometry, cap *scsi.Capacity, lim *scsi.BlockLimits, 
 		}
 		return whole(def)
 	}
-	g.maxIO = bound(int64(s.cfg.MaxTransfer), uint64(lim.MaxTransfer))
+	g.maxIO = bound(most, uint64(lim.MaxTransfer))
 	g.maxVerify = bound(defaultMaxVerify, uint64(lim.MaxTransfer))
 	g.maxCAW = int64(lim.MaxCompareAndWrite) * bs
 	if lim.MaxWriteSame > 0 || prov.WriteSame16 {
@@ -255,9 +262,9 @@ func (l *LUN) Limits() Limits {
 }
 
 // capacity asks with READ CAPACITY(16), and (10) where that is not known.
-func (s *Session) capacity(ctx context.Context, wire uint64) (scsi.Capacity, error) {
+func (u lookup) capacity(ctx context.Context) (scsi.Capacity, error) {
 	buf := make([]byte, scsi.Capacity16Len)
-	n, err := s.command(ctx, wire, scsi.AppendReadCapacity16(nil, uint32(len(buf))), buf)
+	n, err := u.command(ctx, scsi.AppendReadCapacity16(nil, uint32(len(buf))), buf)
 	if err == nil {
 		return scsi.ParseCapacity16(buf[:n])
 	}
@@ -266,7 +273,7 @@ func (s *Session) capacity(ctx context.Context, wire uint64) (scsi.Capacity, err
 		return scsi.Capacity{}, err
 	}
 	buf = buf[:scsi.Capacity10Len]
-	if n, err = s.command(ctx, wire, scsi.AppendReadCapacity10(nil), buf); err != nil {
+	if n, err = u.command(ctx, scsi.AppendReadCapacity10(nil), buf); err != nil {
 		return scsi.Capacity{}, err
 	}
 	c, ok, err := scsi.ParseCapacity10(buf[:n])
@@ -279,11 +286,11 @@ func (s *Session) capacity(ctx context.Context, wire uint64) (scsi.Capacity, err
 // modes reads WCE of the caching page, the write protection and DPOFUA from MODE
 // SENSE(6). A device without mode pages is taken to have a volatile cache and no
 // FUA: a flush too many does no harm.
-func (s *Session) modes(ctx context.Context, wire uint64) (writeCache, readOnly, fua bool, err error) {
+func (u lookup) modes(ctx context.Context) (writeCache, readOnly, fua bool, err error) {
 	const caching, all = 0x08, 0x3f
 	buf := make([]byte, 192)
 	for _, page := range []byte{caching, all} {
-		n, err := s.command(ctx, wire, scsi.AppendModeSense6(nil, true, 0, page, 0, byte(len(buf))), buf)
+		n, err := u.command(ctx, scsi.AppendModeSense6(nil, true, 0, page, 0, byte(len(buf))), buf)
 		if lostConnection(err) {
 			return false, false, false, err
 		}
@@ -304,7 +311,7 @@ func (s *Session) modes(ctx context.Context, wire uint64) (writeCache, readOnly,
 // ReportLUNs lists the LUNs of the target.
 func (s *Session) ReportLUNs(ctx context.Context) ([]uint64, error) {
 	buf := make([]byte, 16<<10)
-	n, err := s.command(ctx, 0, scsi.AppendReportLUNs(nil, 0, uint32(len(buf))), buf)
+	n, err := lookup{s, 0}.command(ctx, scsi.AppendReportLUNs(nil, 0, uint32(len(buf))), buf)
 	if err != nil {
 		return nil, fmt.Errorf("initiator: %s: REPORT LUNS: %w", s.cfg.URL(), err)
 	}

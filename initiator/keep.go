@@ -13,11 +13,29 @@ import (
 // costs one wake-up in this time.
 const maxTick = time.Second
 
+// watch is a session's clock. The session's mutex guards clock; the rest does not change.
+type watch struct {
+	begun time.Time
+	wake  chan struct{} // makes keep look at the clock again; one slot
+	clock int64         // nanoseconds since begun, as of the last tick
+}
+
+// elapsed returns now on the session's clock.
+func (w *watch) elapsed() int64 { return int64(time.Since(w.begun)) }
+
+// nudge makes keep look at the clock again.
+func (w *watch) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
 // keep is the session's watchman: pings, time-outs, commands to be sent again
 // after a while. It ends with s.ctx.
 func (s *Session) keep() {
 	defer s.wg.Done()
-	tick := s.tickLength()
+	tick := s.cfg.tickLength()
 	timer := time.NewTimer(tick)
 	defer timer.Stop()
 	for {
@@ -25,16 +43,16 @@ func (s *Session) keep() {
 		case <-s.ctx.Done():
 			return
 		case <-timer.C:
-		case <-s.wake:
+		case <-s.watch.wake:
 		}
 		timer.Reset(s.tick(tick))
 	}
 }
 
 // tickLength is short enough for the shortest time-out to be seen in time.
-func (s *Session) tickLength() time.Duration {
+func (c *Config) tickLength() time.Duration {
 	d := maxTick
-	for _, t := range []time.Duration{s.cfg.NopInterval, s.cfg.NopTimeout, s.cfg.CommandTimeout, s.cfg.AbortTimeout, s.cfg.ResetTimeout} {
+	for _, t := range []time.Duration{c.NopInterval, c.NopTimeout, c.CommandTimeout, c.AbortTimeout, c.ResetTimeout} {
 		if t > 0 {
 			d = min(d, t/4)
 		}
@@ -45,11 +63,11 @@ func (s *Session) tickLength() time.Duration {
 // tick looks at everything that waits and returns when to look again.
 func (s *Session) tick(next time.Duration) time.Duration {
 	s.mu.Lock()
-	s.clock = s.elapsed()
+	s.watch.clock = s.watch.elapsed()
 	c := s.conn
 	if c != nil && c.dead == nil {
 		s.tickConn(c)
-		if s.waiting > 0 {
+		if s.wait.delayed > 0 {
 			next = min(next, s.tickDelayed())
 		}
 		s.tickTasks(c)
@@ -68,17 +86,17 @@ func (s *Session) tick(next time.Duration) time.Duration {
 func (s *Session) tickConn(c *conn) {
 	// Data does not show as PDUs here, but as system calls that received.
 	if heard := c.heard + c.dm.Stats().ReceiveCalls; heard != c.seen {
-		c.seen, c.quiet = heard, s.clock
+		c.seen, c.quiet = heard, s.watch.clock
 		return
 	}
 	if s.cfg.NopInterval < 0 {
 		return
 	}
-	idle := time.Duration(s.clock - c.quiet)
+	idle := time.Duration(s.watch.clock - c.quiet)
 	switch {
 	case !c.pinged && idle >= s.cfg.NopInterval:
 		s.ping(c)
-		c.quiet = s.clock // the answer's time runs from here
+		c.quiet = s.watch.clock // the answer's time runs from here
 	case c.pinged && s.cfg.NopTimeout > 0 && idle >= s.cfg.NopTimeout:
 		c.doom(fmt.Errorf("the target did not answer a ping within %v", s.cfg.NopTimeout))
 	}
@@ -143,12 +161,12 @@ func (s *Session) tickDelayed() time.Duration {
 		if t.state != taskDelayed {
 			continue
 		}
-		if wait := time.Duration(t.due - s.clock); wait > 0 {
+		if wait := time.Duration(t.due - s.watch.clock); wait > 0 {
 			next = min(next, wait)
 			continue
 		}
-		s.waiting--
-		s.pushResend(t)
+		s.wait.delayed--
+		s.wait.pushResend(t)
 	}
 	return next
 }
@@ -160,20 +178,20 @@ func (s *Session) tickTasks(c *conn) {
 		t := &s.tasks.slots[i]
 		switch {
 		case t.state == taskFree:
-		case t.kind == kindTMF && s.clock >= t.deadline:
+		case t.kind == kindTMF && s.watch.clock >= t.deadline:
 			ref, f, answer := s.tasks.find(t.refITT), t.function, t.answer
 			// The slot stays taken: its answer may still come. It no longer counts
 			// among those outstanding.
 			t.deadline, t.asked = 1<<63-1, false
-			s.tmfs--
+			s.tm.outstanding--
 			why := errors.New("no answer in time")
 			if answer != nil {
 				c.doom(fmt.Errorf("%v: %w", f, why))
 			}
-			s.escalate(c, f, ref, why)
-			s.nextAbort(c)
-		case t.kind == kindCommand && t.state == taskSent && s.cfg.CommandTimeout > 0 && time.Duration(s.clock-t.started) >= s.cfg.CommandTimeout+s.tickLength():
-			s.abort(c, t, ErrTimeout)
+			s.tm.escalate(c, f, ref, why)
+			s.tm.nextAbort(c)
+		case t.kind == kindCommand && t.state == taskSent && s.cfg.CommandTimeout > 0 && time.Duration(s.watch.clock-t.started) >= s.cfg.CommandTimeout+s.cfg.tickLength():
+			s.tm.abort(c, t, ErrTimeout)
 		}
 	}
 }
@@ -198,10 +216,10 @@ func (s *Session) async(c *conn, p *iscsi.PDU) {
 	case iscsi.AsyncConnectionDrop, iscsi.AsyncSessionDrop:
 		// Not before Time2Wait. Time2Retain is for tasks that are reassigned, at error
 		// recovery level 2; here the login replaces the session, and they are sent again.
-		s.minWait = time.Duration(wait) * time.Second
+		s.rec.minWait = time.Duration(wait) * time.Second
 		c.doom(errors.New(asyncDetail(a)))
 	case iscsi.AsyncTasksTerminated:
-		s.lunReset(c, a.LUN())
+		s.tm.lunReset(c, a.LUN())
 	}
 }
 
@@ -228,5 +246,5 @@ func (c *conn) leave(limit time.Duration) {
 	c.flowing = false
 	s := c.s
 	s.wg.Add(1)
-	s.later = append(s.later, func() { go s.relogin(c, limit) })
+	s.out.run(func() { go s.relogin(c, limit) })
 }

@@ -38,6 +38,7 @@ func (u *unit) unseen() bool { return u.stale || u.by != nil }
 
 // units are the LUNs of a session. The session's mutex guards them.
 type units struct {
+	s     *Session
 	list  []*unit
 	stale int    // those that are unseen; 0 nearly always, and then nothing is looked up per command
 	told  uint32 // reports of a change, of any LUN
@@ -97,79 +98,84 @@ func (us *units) remove(l *LUN) {
 
 // attach makes l a LUN of the session. told is what units.told was before l was
 // looked at for the first time.
-func (s *Session) attach(l *LUN, told uint32) {
+func (us *units) attach(l *LUN, told uint32) {
+	s := us.s
 	s.mu.Lock()
 	u := &unit{lun: l}
-	s.units.list = append(s.units.list, u)
-	if s.units.told != told {
-		s.units.set(u, true, nil)
-		s.look(u)
+	us.list = append(us.list, u)
+	if us.told != told {
+		us.set(u, true, nil)
+		us.look(u)
 	}
 	s.unlock()
 }
 
 // detach ends that. What has not been sent is not sent any more: nobody would look at
 // the LUN before it.
-func (s *Session) detach(l *LUN) {
+func (us *units) detach(l *LUN) {
+	s := us.s
 	s.mu.Lock()
-	if u := s.units.of(l); u != nil {
+	if u := us.of(l); u != nil {
 		u.looks++ // what came during a look does not wait for another one
-		s.endWaiting(u, ErrClosed)
-		s.units.remove(l)
+		us.endWaiting(u, ErrClosed)
+		us.remove(l)
 	}
 	s.unlock()
 }
 
 // reports returns how many reports of a change there were.
-func (s *Session) reports() uint32 {
+func (us *units) reports() uint32 {
+	s := us.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.units.told
+	return us.told
 }
 
-// unitChanged takes a unit attention that may mean another volume, another size or other
+// changed takes a unit attention that may mean another volume, another size or other
 // limits. The caller holds s.mu.
-func (s *Session) unitChanged(wire uint64, asc scsi.ASC) {
+func (us *units) changed(wire uint64, asc scsi.ASC) {
 	switch asc {
 	case scsi.ASCCapacityChanged, scsi.ASCParametersChanged, scsi.ASCModeChanged, scsi.ASCInquiryChanged, scsi.ASCLUNsChanged:
 	default:
 		return
 	}
-	s.units.told++
-	for _, u := range s.units.list {
+	us.told++
+	for _, u := range us.list {
 		if u.lun.wire == wire {
-			s.units.set(u, true, u.by)
-			s.look(u)
+			us.set(u, true, u.by)
+			us.look(u)
 		}
 	}
 }
 
 // look has u looked at in the background, if nobody does already. While there is no
 // connection that commands are sent on, recovery sees to it. The caller holds s.mu.
-func (s *Session) look(u *unit) {
+func (us *units) look(u *unit) {
+	s := us.s
 	c := s.conn
 	if u.by != nil || c == nil || c.dead != nil || c.doomed || s.state != StateActive && !(s.state == StateClosing && c.flowing) {
 		return
 	}
-	s.units.set(u, true, c)
+	us.set(u, true, c)
 	u.looks++
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
-		s.looked(u, c, s.lookUntilSeen(s.ctx, u, c))
+		us.looked(u, c, us.lookUntilSeen(s.ctx, u, c))
 	}()
 }
 
 // lookUntilSeen looks at u over c until nothing is reported meanwhile: what a look finds
 // is put together from several answers, which must be of one state of the LUN.
-func (s *Session) lookUntilSeen(ctx context.Context, u *unit, c *conn) error {
+func (us *units) lookUntilSeen(ctx context.Context, u *unit, c *conn) error {
+	s := us.s
 	for range maxAgain {
 		s.mu.Lock()
 		if u.by != c {
 			s.mu.Unlock()
 			return errConnGone
 		}
-		s.units.set(u, false, c)
+		us.set(u, false, c)
 		s.mu.Unlock()
 		if err := u.lun.recheck(ctx, s); err != nil {
 			return err
@@ -185,22 +191,23 @@ func (s *Session) lookUntilSeen(ctx context.Context, u *unit, c *conn) error {
 }
 
 // looked takes the outcome of a look over c.
-func (s *Session) looked(u *unit, c *conn, err error) {
+func (us *units) looked(u *unit, c *conn, err error) {
+	s := us.s
 	s.mu.Lock()
 	if u.by != c { // the connection was lost, and recovery has taken over
 		s.mu.Unlock()
 		return
 	}
-	s.units.set(u, u.stale || err != nil, nil)
+	us.set(u, u.stale || err != nil, nil)
 	switch {
 	case err == nil:
-		s.restart(u.lun)
+		us.restart(u.lun)
 		s.pump()
 	case errors.Is(err, ErrLUNChanged):
 		c.doom(err)
 	case lostConnection(err): // recovery looks
 	default:
-		s.endWaiting(u, fmt.Errorf("initiator: LUN %d said that it had changed, and could not be looked at: %w", u.lun.num, err))
+		us.endWaiting(u, fmt.Errorf("initiator: LUN %d said that it had changed, and could not be looked at: %w", u.lun.num, err))
 		s.pump()
 	}
 	s.unlock()
@@ -209,14 +216,15 @@ func (s *Session) looked(u *unit, c *conn, err error) {
 
 // lookAtAll looks at every LUN over c, which is new, including those that are opened or
 // say that they have changed while others are looked at.
-func (s *Session) lookAtAll(c *conn) error {
+func (us *units) lookAtAll(c *conn) error {
+	s := us.s
 	for looks := 0; ; looks++ {
 		s.mu.Lock()
-		u := s.units.firstStale()
+		u := us.firstStale()
 		if u != nil {
-			s.units.set(u, true, c)
+			us.set(u, true, c)
 		}
-		tooMany := looks > maxAgain*(1+len(s.units.list))
+		tooMany := looks > maxAgain*(1+len(us.list))
 		s.mu.Unlock()
 		switch {
 		case u == nil:
@@ -224,7 +232,7 @@ func (s *Session) lookAtAll(c *conn) error {
 		case tooMany:
 			return errors.New("the LUNs go on reporting changes")
 		}
-		if err := s.lookUntilSeen(s.ctx, u, c); err != nil {
+		if err := us.lookUntilSeen(s.ctx, u, c); err != nil {
 			return err
 		}
 	}
@@ -233,32 +241,34 @@ func (s *Session) lookAtAll(c *conn) error {
 // firstSeen returns what is sent next while some LUNs have to be looked at: a command to
 // be repeated, which is taken out of its list, or else the first request of which a command
 // can start. It has those looked at that anything waits for. The caller holds s.mu.
-func (s *Session) firstSeen() (*task, *Request) {
-	for i := s.resend.head; i != none; i = s.tasks.slots[i].next {
+func (us *units) firstSeen() (*task, *Request) {
+	s := us.s
+	for i := s.wait.resend.head; i != none; i = s.tasks.slots[i].next {
 		t := &s.tasks.slots[i]
-		u := s.units.holds(t.req.lun)
+		u := us.holds(t.req.lun)
 		if u == nil {
-			s.dropResend(t)
+			s.wait.dropResend(t)
 			return t, nil
 		}
-		s.look(u)
+		us.look(u)
 	}
-	for r := s.queue.head; r != nil; r = r.next {
-		u := s.units.holds(r.lun)
+	for r := s.wait.queue.head; r != nil; r = r.next {
+		u := us.holds(r.lun)
 		if u == nil {
 			return nil, r
 		}
-		s.look(u)
+		us.look(u)
 	}
 	return nil, nil
 }
 
 // restart starts the time of what waited for a look at l: it was not the target that
 // kept it waiting. The caller holds s.mu.
-func (s *Session) restart(l *LUN) {
-	for i := s.resend.head; i != none; i = s.tasks.slots[i].next {
+func (us *units) restart(l *LUN) {
+	s := us.s
+	for i := s.wait.resend.head; i != none; i = s.tasks.slots[i].next {
 		if t := &s.tasks.slots[i]; t.req.lun == l {
-			t.started = s.clock
+			t.started = s.watch.clock
 		}
 	}
 }
@@ -266,7 +276,8 @@ func (s *Session) restart(l *LUN) {
 // endWaiting ends the requests of u of which something waits to be sent, but for those
 // that came after the last look had begun: a failure of before is not theirs. What is at the
 // target is let end. The caller holds s.mu.
-func (s *Session) endWaiting(u *unit, err error) {
+func (us *units) endWaiting(u *unit, err error) {
+	s := us.s
 	waits := func(r *Request) bool { return r.lun == u.lun && r.joined != u.looks }
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
@@ -274,13 +285,13 @@ func (s *Session) endWaiting(u *unit, err error) {
 			continue
 		}
 		if t.state == taskResend {
-			s.dropResend(t)
+			s.wait.dropResend(t)
 		} else {
-			s.waiting--
+			s.wait.delayed--
 		}
 		s.endTask(t, err)
 	}
-	for r := s.queue.head; r != nil; {
+	for r := s.wait.queue.head; r != nil; {
 		next := r.next
 		if waits(r) {
 			s.stop(r, err)

@@ -76,14 +76,15 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 	l.waiters.New = newWaiter
 	told := make([]uint32, len(paths))
 	for i, s := range paths {
-		told[i] = s.reports()
-		id, err := s.identify(ctx, l.wire)
+		told[i] = s.units.reports()
+		at := lookup{s, l.wire}
+		id, err := at.identify(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
 		}
 		if i == 0 {
 			l.id = id
-			g, err := s.measure(ctx, l.wire, &id)
+			g, err := at.measure(ctx, &id)
 			if err != nil {
 				return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
 			}
@@ -96,12 +97,12 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 		}
 		// Takes the unit attentions of the login, as measure does on the first path:
 		// they tell nothing about what is written from now on.
-		if _, err := s.command(ctx, l.wire, scsi.AppendTestUnitReady(nil), nil); lostConnection(err) {
+		if _, err := at.command(ctx, scsi.AppendTestUnitReady(nil), nil); lostConnection(err) {
 			return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
 		}
 	}
 	for i, s := range paths {
-		s.attach(l, told[i])
+		s.units.attach(l, told[i])
 	}
 	return l, nil
 }
@@ -222,12 +223,12 @@ func (s *Session) abandon(r *Request, err error) {
 		}
 		switch t.state {
 		case taskSent:
-			s.abort(c, t, err)
+			s.tm.abort(c, t, err)
 		case taskDelayed:
-			s.waiting--
+			s.wait.delayed--
 			s.endTask(t, err)
 		case taskResend:
-			s.dropResend(t)
+			s.wait.dropResend(t)
 			s.endTask(t, err)
 		}
 	}
@@ -294,7 +295,7 @@ func (l *LUN) Close() error {
 				first = err
 			}
 		}
-		s.detach(l)
+		s.units.detach(l)
 	}
 	return first
 }

@@ -42,36 +42,48 @@ func (q *reqQueue) remove(r *Request) bool {
 // taskList is a list of slots in order, linked by task.next.
 type taskList struct{ head, tail int32 }
 
-// resendList is where a command that is to be sent again waits: the session's
-// own go ahead, also while recovery holds the others back.
-func (s *Session) resendList(t *task) *taskList {
+// backlog is what waits to be sent. The session's own goes ahead of the users', also while
+// recovery holds those back. The session's mutex guards it.
+type backlog struct {
+	tasks *table
+
+	queue, ctlQueue   reqQueue // requests with commands still to start
+	resend, ctlResend taskList // commands to be sent again, in order
+	delayed           int      // commands in taskDelayed, which will be among them when due
+}
+
+// forget empties the lists of commands to be sent again; their slots are whoever calls'.
+func (b *backlog) forget() { b.resend, b.ctlResend = taskList{none, none}, taskList{none, none} }
+
+// resendList is where a command that is to be sent again waits.
+func (b *backlog) resendList(t *task) *taskList {
 	if t.ctl {
-		return &s.ctlResend
+		return &b.ctlResend
 	}
-	return &s.resend
+	return &b.resend
 }
 
 // pushResend puts a command last among those to be sent again.
-func (s *Session) pushResend(t *task) {
+func (b *backlog) pushResend(t *task) {
 	if !t.setState(taskResend) {
 		return
 	}
-	q := s.resendList(t)
+	q := b.resendList(t)
 	t.next = none
 	if q.tail == none {
 		q.head = int32(t.index)
 	} else {
-		s.tasks.slots[q.tail].next = int32(t.index)
+		b.tasks.slots[q.tail].next = int32(t.index)
 	}
 	q.tail = int32(t.index)
 }
 
 // popResend takes the first of a list, nil when there is none.
-func (s *Session) popResend(q *taskList) *task {
+func (b *backlog) popResend(q *taskList) *task {
 	if q.head == none {
 		return nil
 	}
-	t := &s.tasks.slots[q.head]
+	t := &b.tasks.slots[q.head]
 	q.head = t.next
 	if t.next == none {
 		q.tail = none
@@ -81,17 +93,17 @@ func (s *Session) popResend(q *taskList) *task {
 }
 
 // dropResend takes a command out of its list.
-func (s *Session) dropResend(t *task) {
-	q := s.resendList(t)
+func (b *backlog) dropResend(t *task) {
+	q := b.resendList(t)
 	prev := int32(none)
-	for i := q.head; i != none; prev, i = i, s.tasks.slots[i].next {
+	for i := q.head; i != none; prev, i = i, b.tasks.slots[i].next {
 		if i != int32(t.index) {
 			continue
 		}
 		if prev == none {
 			q.head = t.next
 		} else {
-			s.tasks.slots[prev].next = t.next
+			b.tasks.slots[prev].next = t.next
 		}
 		if q.tail == i {
 			q.tail = prev

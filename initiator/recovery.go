@@ -30,6 +30,15 @@ import (
 // it is over the session fails, or, with KeepTrying, fails its commands and goes
 // on with the attempts.
 
+// recovery looks for the target while there is no connection. The session's mutex guards it.
+type recovery struct {
+	s       *Session
+	lost    time.Time     // when the session stopped making progress; zero while it does
+	minWait time.Duration // the target asks for it before the next login (Time2Wait)
+	login   time.Time     // last one
+	backoff time.Duration // before the first attempt after the next loss
+}
+
 // Back-off between attempts to log in.
 const (
 	firstRetry = 100 * time.Millisecond
@@ -56,8 +65,8 @@ func (s *Session) connLost(c *conn, err error) {
 	s.units.told++
 	s.addStats(c)
 	now := time.Now()
-	if c.proved || s.lost.IsZero() {
-		s.lost = now
+	if c.proved || s.rec.lost.IsZero() {
+		s.rec.lost = now
 	}
 	s.retire(c, fmt.Errorf("%w: %w", ErrSessionLost, err))
 	switch s.state {
@@ -79,9 +88,9 @@ func (s *Session) connLost(c *conn, err error) {
 		if c.waitTold {
 			wait = c.wait
 		}
-		s.minWait = max(s.minWait, wait)
+		s.rec.minWait = max(s.rec.minWait, wait)
 		s.wg.Add(1)
-		go s.recover()
+		go s.rec.run()
 	case StateClosing:
 		s.failAll(ErrClosed)
 	}
@@ -91,7 +100,7 @@ func (s *Session) connLost(c *conn, err error) {
 // retire sorts the commands of a lost connection. The caller holds s.mu.
 func (s *Session) retire(c *conn, lost error) {
 	s.order = s.order[:0]
-	now := s.elapsed()
+	now := s.watch.elapsed()
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
 		if t.state == taskFree {
@@ -132,22 +141,22 @@ func (s *Session) retire(c *conn, lost error) {
 	slices.SortFunc(s.order, func(a, b uint16) int {
 		return int(int32(s.tasks.slots[a].cmdSN - s.tasks.slots[b].cmdSN))
 	})
-	s.resend, s.ctlResend = taskList{none, none}, taskList{none, none}
-	s.waiting, s.tmfs = 0, 0
+	s.wait.forget()
+	s.wait.delayed, s.tm.outstanding = 0, 0
 	for _, i := range s.order {
-		s.pushResend(&s.tasks.slots[i])
+		s.wait.pushResend(&s.tasks.slots[i])
 	}
-	for r := s.queue.head; r != nil; {
+	for r := s.wait.queue.head; r != nil; {
 		next := r.next
 		if s.units.of(r.lun) == nil {
-			s.queue.remove(r)
+			s.wait.queue.remove(r)
 			s.finish(r, ErrClosed)
 		}
 		r = next
 	}
 	// Our own look-ups are repeated by whoever wanted them.
-	for r := s.ctlQueue.head; r != nil; r = s.ctlQueue.head {
-		s.ctlQueue.remove(r)
+	for r := s.wait.ctlQueue.head; r != nil; r = s.wait.ctlQueue.head {
+		s.wait.ctlQueue.remove(r)
 		s.finish(r, lost)
 	}
 }
@@ -180,18 +189,19 @@ func (s *Session) lookingForTarget() bool {
 // lostError is what requests end with after the session was given up.
 func (s *Session) lostError() error { return fmt.Errorf("%w: %w", ErrSessionLost, s.err) }
 
-// recover logs in until it works, is refused for good, or takes too long.
-func (s *Session) recover() {
+// run logs in until it works, is refused for good, or takes too long.
+func (rec *recovery) run() {
+	s := rec.s
 	defer s.wg.Done()
 	s.mu.Lock()
-	lost := s.lost
+	lost := rec.lost
 	// A target that drops us soon after each login is asked less and less often.
-	if time.Since(s.login) > 2*s.cfg.maxRetry {
-		s.backoff = 0
+	if time.Since(rec.login) > 2*s.cfg.maxRetry {
+		rec.backoff = 0
 	}
-	s.backoff = min(max(s.backoff*2, s.cfg.firstRetry), s.cfg.maxRetry)
-	wait, atLeast := s.backoff, s.minWait // the target's Time2Wait is not shortened
-	s.minWait = 0
+	rec.backoff = min(max(rec.backoff*2, s.cfg.firstRetry), s.cfg.maxRetry)
+	wait, atLeast := rec.backoff, rec.minWait // the target's Time2Wait is not shortened
+	rec.minWait = 0
 	over := s.state == StateDown // nobody waits for the outcome any more
 	var said string              // the last failure that was told
 	var saidAt time.Time
@@ -203,19 +213,19 @@ func (s *Session) recover() {
 			left := t - time.Since(lost)
 			if left > 0 {
 				pause = min(pause, left)
-			} else if over = s.fail(fmt.Errorf("no session within the replacement time-out of %v", t)); !over {
+			} else if over = rec.fail(fmt.Errorf("no session within the replacement time-out of %v", t)); !over {
 				return
 			}
 		}
-		if !s.sleep(pause) {
+		if !rec.sleep(pause) {
 			return
 		}
-		err := s.reinstate()
+		err := rec.reinstate()
 		if err == nil || s.ctx.Err() != nil {
 			return
 		}
 		if permanent(err) && !(starting(err) && time.Since(lost) < startGrace) {
-			if over = s.fail(err); !over {
+			if over = rec.fail(err); !over {
 				return
 			}
 			wait = s.cfg.maxRetry
@@ -237,11 +247,12 @@ func (s *Session) recover() {
 }
 
 // sleep waits; false means that the session is being closed.
-func (s *Session) sleep(d time.Duration) bool { return pause(s.ctx, d) }
+func (rec *recovery) sleep(d time.Duration) bool { return pause(rec.s.ctx, d) }
 
 // fail gives the session up unless it is being closed. It returns true when the
 // attempts go on.
-func (s *Session) fail(err error) (goOn bool) {
+func (rec *recovery) fail(err error) (goOn bool) {
+	s := rec.s
 	s.mu.Lock()
 	if goOn = s.cfg.KeepTrying && s.lookingForTarget(); goOn {
 		s.down(err)
@@ -253,7 +264,8 @@ func (s *Session) fail(err error) (goOn bool) {
 }
 
 // reinstate makes one attempt: login, check of the LUNs, replay.
-func (s *Session) reinstate() error {
+func (rec *recovery) reinstate() error {
+	s := rec.s
 	c, err := s.connect(s.ctx)
 	if err != nil {
 		return err
@@ -269,21 +281,21 @@ func (s *Session) reinstate() error {
 		s.units.set(u, true, c)
 	}
 	s.unlock()
-	if err := s.lookAtAll(c); err != nil {
-		s.drop(c, err)
+	if err := s.units.lookAtAll(c); err != nil {
+		c.drop(err)
 		return err
 	}
 	s.mu.Lock()
 	if s.conn != c || !s.lookingForTarget() {
 		s.unlock()
-		s.drop(c, errConnGone)
+		c.drop(errConnGone)
 		return errConnGone
 	}
 	n := 0
-	s.clock = s.elapsed()
-	for i := s.resend.head; i != none; i = s.tasks.slots[i].next {
+	s.watch.clock = s.watch.elapsed()
+	for i := s.wait.resend.head; i != none; i = s.tasks.slots[i].next {
 		// Its time starts anew: it was not the target that kept it waiting.
-		s.tasks.slots[i].started = s.clock
+		s.tasks.slots[i].started = s.watch.clock
 		s.stats.Replayed++
 		n++
 	}
@@ -292,10 +304,10 @@ func (s *Session) reinstate() error {
 	s.setState(StateActive)
 	for _, u := range s.units.list {
 		if s.units.set(u, u.stale, nil); u.stale {
-			s.look(u) // it has told of a change after its look
+			s.units.look(u) // it has told of a change after its look
 		}
 	}
-	s.event(Event{Kind: EventRecovered, Detail: c.dm.Describe(), Down: time.Since(s.lost), Replayed: n})
+	s.event(Event{Kind: EventRecovered, Detail: c.dm.Describe(), Down: time.Since(rec.lost), Replayed: n})
 	s.pump()
 	s.unlock()
 	c.kick()
@@ -303,7 +315,7 @@ func (s *Session) reinstate() error {
 }
 
 // drop ends a connection that recovery cannot use, and waits for its end.
-func (s *Session) drop(c *conn, err error) {
+func (c *conn) drop(err error) {
 	c.dm.Terminate(err)
 	<-c.gone
 }

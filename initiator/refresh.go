@@ -10,14 +10,14 @@ import (
 // recheck makes sure that the LUN is the volume it was, with blocks of the same size, and
 // takes its present size and limits. It runs before anything more is sent to it.
 func (l *LUN) recheck(ctx context.Context, s *Session) error {
-	id, err := s.identify(ctx, l.wire)
+	id, err := lookup{s, l.wire}.identify(ctx)
 	if err != nil {
 		return err
 	}
 	if !l.id.same(&id) {
 		return fmt.Errorf("%w: LUN %d was %s, now it is %s", ErrLUNChanged, l.num, l.id.Name(), id.Name())
 	}
-	g, err := s.measure(ctx, l.wire, &id)
+	g, err := lookup{s, l.wire}.measure(ctx, &id)
 	if err != nil {
 		return err
 	}

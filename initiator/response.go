@@ -73,7 +73,7 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 	case what == fateAgain && t.retries < maxAgain && r.cancel == nil:
 		t.retries++
 		s.stats.Retries++
-		s.pushResend(t)
+		s.wait.pushResend(t)
 		if otherUnit(err) && s.opened(t.lun) {
 			// Nothing may be sent again before the LUN has proved to be the volume that
 			// it was, which recovery sees to.
@@ -209,7 +209,7 @@ func (s *Session) judgeDeferred(t *task, e *scsi.SenseError) (fate, error) {
 // delay sends t again after a while; false means that the time for it is over.
 func (s *Session) delay(t *task) bool {
 	limit := s.cfg.CommandTimeout
-	now := s.elapsed()
+	now := s.watch.elapsed()
 	if limit > 0 && time.Duration(now-t.started) >= limit {
 		return false
 	}
@@ -222,8 +222,8 @@ func (s *Session) delay(t *task) bool {
 		return false
 	}
 	t.due = now + int64(jitter(wait))
-	s.waiting++
-	s.nudge()
+	s.wait.delayed++
+	s.watch.nudge()
 	return true
 }
 
@@ -233,7 +233,7 @@ func (s *Session) attention(lun uint64, sense scsi.Sense) {
 	if sense.ASC>>8 == 0x29 {
 		s.reset(lun, sense.ASC)
 	}
-	s.unitChanged(lun, sense.ASC)
+	s.units.changed(lun, sense.ASC)
 }
 
 // deviceError adds the blockdev error that a sense condition stands for, so

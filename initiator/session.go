@@ -16,54 +16,46 @@ import (
 // the loss of its connection: commands wait while it logs in again, and those
 // that may be repeated are repeated. All methods are safe for concurrent use.
 //
+// Its parts each keep one thing: the slots of commands (table), what waits to be sent
+// (backlog), the LUNs and the looks at them (units), aborts (taskManagement), the way back to
+// the target (recovery), the clock (watch), and what is done once the lock is released
+// (outbox). One mutex guards them all: an answer concerns most of them.
+//
 // Goroutines: the datamover's receive goroutine delivers answers and runs Done
 // callbacks; keep watches the time-outs; recover runs while there is no
 // connection. Submit runs on the caller's goroutine.
 type Session struct {
-	cfg   Config // completed by withDefaults; immutable
-	begun time.Time
+	cfg Config // completed by withDefaults; immutable
 
 	ctx       context.Context // ends with Close; bounds recovery
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup // keep and recover
 	transport transport
-	wake      chan struct{} // makes keep look at the clock again; one slot
 
 	flowing atomic.Bool // state is StateActive; for the choice of a path
 
 	// mu guards everything below and the tasks. It may be held across
 	// SendControl and ReleaseTask of the datamover, never across Push, Terminate
 	// or a Done callback. It is taken after no other lock of this package.
-	mu        sync.Mutex
-	state     State
-	changed   chan struct{} // closed when state changes
-	err       error         // why the session failed or was closed
-	conn      *conn         // nil while there is none
-	last      *login        // outcome of the last login
-	win       iscsi.SenderWindow
-	tasks     table
-	queue     reqQueue      // requests with commands still to start
-	ctlQueue  reqQueue      // the session's own, ahead of the queue
-	resend    taskList      // commands to be sent again, in order
-	ctlResend taskList      // the session's own
-	waiting   int           // commands in taskDelayed
-	units     units         // its LUNs, and whether they have been looked at
-	clock     int64         // nanoseconds since begun, as of the last tick
-	lost      time.Time     // when the session stopped making progress; zero while it does
-	minWait   time.Duration // the target asks for it before the next login (Time2Wait)
-	login     time.Time     // last one
-	backoff   time.Duration // before the first attempt after the next loss
-	resets    uint32        // connections lost, and resets that the target reported
-	tmfs      int           // task management requests not answered
-	portal    string        // where the target sent us (redirection), or cfg.Address
-	stats     Stats
-	pdu       iscsi.PDU // scratch of send
-	order     []uint16  // scratch of connLost
-
-	rest     chan struct{} // closed when nothing is outstanding; nil while nobody waits for that
-	done     *Request      // ended, Done not called yet
-	doneTail *Request
-	later    []func() // to be run without the lock
+	mu      sync.Mutex
+	state   State
+	changed chan struct{} // closed when state changes
+	err     error         // why the session failed or was closed
+	conn    *conn         // nil while there is none
+	last    *login        // outcome of the last login
+	win     iscsi.SenderWindow
+	tasks   table
+	wait    backlog        // what is to be sent
+	units   units          // its LUNs, and whether they have been looked at
+	tm      taskManagement // what is being aborted
+	rec     recovery       // what looks for the target
+	watch   watch          // its clock
+	out     outbox         // what is to be done without the lock
+	resets  uint32         // connections lost, and resets that the target reported
+	portal  string         // where the target sent us (redirection), or cfg.Address
+	stats   Stats
+	pdu     iscsi.PDU // scratch of send
+	order   []uint16  // scratch of connLost
 }
 
 // Dial connects and logs in to cfg.TargetName at cfg.Address.
@@ -97,10 +89,13 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 
 func newSession(cfg Config) *Session {
 	s := &Session{
-		cfg: cfg, begun: time.Now(), wake: make(chan struct{}, 1), changed: make(chan struct{}),
-		resend: taskList{none, none}, ctlResend: taskList{none, none}, portal: cfg.Address,
+		cfg: cfg, changed: make(chan struct{}), portal: cfg.Address,
+		watch: watch{begun: time.Now(), wake: make(chan struct{}, 1)},
 	}
 	s.tasks = newTable(s, cfg.QueueDepth)
+	s.wait.tasks = &s.tasks
+	s.wait.forget()
+	s.units.s, s.tm.s, s.rec.s = s, s, s
 	s.transport = transport{cfg: &s.cfg, fell: func(err error) {
 		s.mu.Lock()
 		s.event(Event{Kind: EventFallback, Err: err})
@@ -117,7 +112,7 @@ func (s *Session) adopt(c *conn) bool {
 	if c.dead != nil {
 		return false
 	}
-	s.conn, s.last, s.login = c, c.login, time.Now()
+	s.conn, s.last, s.rec.login = c, c.login, time.Now()
 	s.win = c.login.win
 	s.stats.Logins++
 	return true
@@ -133,33 +128,18 @@ func (s *Session) unlock() {
 
 // takeLocked takes what is to be done after s.mu has been released.
 func (s *Session) takeLocked() (*Request, []func()) {
-	if s.rest != nil && s.atRest() {
-		close(s.rest)
-		s.rest = nil
+	if s.out.rest != nil && s.atRest() {
+		close(s.out.rest)
+		s.out.rest = nil
 	}
-	done, later := s.done, s.later
-	s.done, s.doneTail, s.later = nil, nil, nil
-	return done, later
-}
-
-func runLater(done *Request, later []func()) {
-	for done != nil {
-		r := done
-		done, r.next = r.next, nil
-		if r.Done != nil {
-			r.Done(r)
-		}
-	}
-	for _, f := range later {
-		f()
-	}
+	return s.out.take()
 }
 
 // event reports e after the next unlock.
 func (s *Session) event(e Event) {
 	if f := s.cfg.OnEvent; f != nil {
 		e.Target, e.Address = s.cfg.TargetName, s.portal
-		s.later = append(s.later, func() { f(e) })
+		s.out.run(func() { f(e) })
 	}
 }
 
@@ -253,10 +233,10 @@ func (s *Session) logout(c *conn) error {
 // waits to be sent either.
 func (s *Session) drain(ctx context.Context, c *conn) error {
 	s.mu.Lock()
-	if s.rest == nil {
-		s.rest = make(chan struct{})
+	if s.out.rest == nil {
+		s.out.rest = make(chan struct{})
 	}
-	rest := s.rest
+	rest := s.out.rest
 	s.unlock() // closes it at once where there is nothing
 	select {
 	case <-rest:
@@ -270,7 +250,7 @@ func (s *Session) drain(ctx context.Context, c *conn) error {
 
 // atRest reports what drain waits for. The caller holds s.mu.
 func (s *Session) atRest() bool {
-	if s.conn != nil && s.conn.flowing && (s.tasks.used > 0 || s.queue.head != nil) {
+	if s.conn != nil && s.conn.flowing && (s.tasks.used > 0 || s.wait.queue.head != nil) {
 		return false
 	}
 	for i := range s.tasks.slots {
@@ -289,23 +269,12 @@ func (s *Session) failAll(err error) {
 			s.endTask(t, err)
 		}
 	}
-	s.resend, s.ctlResend = taskList{none, none}, taskList{none, none}
-	for _, q := range []*reqQueue{&s.ctlQueue, &s.queue} {
+	s.wait.forget()
+	for _, q := range []*reqQueue{&s.wait.ctlQueue, &s.wait.queue} {
 		for r := q.head; r != nil; r = q.head {
 			q.remove(r)
 			s.finish(r, err)
 		}
-	}
-}
-
-// elapsed returns now on the session's clock.
-func (s *Session) elapsed() int64 { return int64(time.Since(s.begun)) }
-
-// nudge makes keep look at the clock again.
-func (s *Session) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
 	}
 }
 

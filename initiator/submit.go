@@ -66,9 +66,9 @@ func (s *Session) enqueue(r *Request) *conn {
 	r.setState(s, reqQueued)
 	r.resets = s.resets
 	if r.ctl {
-		s.ctlQueue.push(r)
+		s.wait.ctlQueue.push(r)
 	} else {
-		s.queue.push(r)
+		s.wait.queue.push(r)
 	}
 	s.pump()
 	return s.conn
@@ -81,8 +81,8 @@ func (s *Session) pump() {
 	if c == nil || c.dead != nil {
 		return
 	}
-	if s.drainInto(c, &s.ctlResend, &s.ctlQueue, true); c.flowing {
-		s.drainInto(c, &s.resend, &s.queue, false)
+	if s.drainInto(c, &s.wait.ctlResend, &s.wait.ctlQueue, true); c.flowing {
+		s.drainInto(c, &s.wait.resend, &s.wait.queue, false)
 	}
 }
 
@@ -93,9 +93,9 @@ func (s *Session) drainInto(c *conn, again *taskList, q *reqQueue, ctl bool) {
 		var t *task
 		r := q.head
 		if ctl || s.units.stale == 0 {
-			t = s.popResend(again)
+			t = s.wait.popResend(again)
 		} else {
-			t, r = s.firstSeen()
+			t, r = s.units.firstSeen()
 		}
 		if t != nil {
 			s.tasks.renew(t)
@@ -119,7 +119,7 @@ func (s *Session) start(c *conn, q *reqQueue, r *Request) bool {
 		q.remove(r)
 		r.setState(s, reqRunning)
 	}
-	t.started = s.clock
+	t.started = s.watch.clock
 	s.send(c, t)
 	return true
 }
@@ -212,13 +212,7 @@ func (s *Session) finish(r *Request, err error) {
 		s.stats.Errors++
 	}
 	r.setState(s, reqIdle)
-	r.next = nil
-	if s.doneTail == nil {
-		s.done = r
-	} else {
-		s.doneTail.next = r
-	}
-	s.doneTail = r
+	s.out.end(r)
 }
 
 // endTask frees the slot of a command that will not be sent again and ends its
@@ -226,7 +220,7 @@ func (s *Session) finish(r *Request, err error) {
 func (s *Session) endTask(t *task, err error) {
 	if t.kind != kindCommand {
 		if f := t.answer; f != nil {
-			s.later = append(s.later, func() { f(nil, err) })
+			s.out.run(func() { f(nil, err) })
 		}
 		s.tasks.put(t)
 		return
@@ -254,8 +248,8 @@ func (s *Session) stop(r *Request, err error) {
 		r.cancel = err
 	}
 	if r.state == reqQueued {
-		if !s.queue.remove(r) {
-			s.ctlQueue.remove(r)
+		if !s.wait.queue.remove(r) {
+			s.wait.ctlQueue.remove(r)
 		}
 		r.setState(s, reqRunning)
 	}

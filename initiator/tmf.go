@@ -23,6 +23,12 @@ import (
 //
 // A caller that merely stopped waiting does not reset a LUN that others use.
 
+// taskManagement aborts commands. The session's mutex guards it.
+type taskManagement struct {
+	s           *Session
+	outstanding int // requests not answered
+}
+
 // maxTMFs is how many task management requests are outstanding at once: a
 // target must take one more immediate command than the ones it works on (RFC
 // 7143 §4.2.2.1), and most take two.
@@ -30,31 +36,34 @@ const maxTMFs = 2
 
 // abort asks the target to abort command t, which then ends with err. The
 // caller holds s.mu and kicks the connection.
-func (s *Session) abort(c *conn, t *task, err error) {
+func (tm *taskManagement) abort(c *conn, t *task, err error) {
+	s := tm.s
 	if t.state != taskSent || !t.setState(taskAborting) {
 		return
 	}
 	t.abortErr, t.asked = err, false
 	s.stats.Aborts++
-	s.nextAbort(c)
+	s.tm.nextAbort(c)
 }
 
 // nextAbort asks for the aborts that still wait for their turn.
-func (s *Session) nextAbort(c *conn) {
+func (tm *taskManagement) nextAbort(c *conn) {
+	s := tm.s
 	for i := range s.tasks.slots {
-		if s.tmfs >= maxTMFs {
+		if s.tm.outstanding >= maxTMFs {
 			return
 		}
 		if t := &s.tasks.slots[i]; t.state == taskAborting && !t.asked {
 			t.asked = true
-			s.sendTMF(c, iscsi.AbortTask, t)
+			s.tm.sendTMF(c, iscsi.AbortTask, t)
 		}
 	}
 }
 
 // sendTMF sends a task management request about t or its LUN. Without a free
 // slot the connection is past help.
-func (s *Session) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
+func (tm *taskManagement) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
+	s := tm.s
 	m := s.tasks.get(true, kindTMF)
 	if m == nil {
 		c.doom(errors.New("no slot is left for task management"))
@@ -75,21 +84,22 @@ func (s *Session) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	m.function, m.ref, m.refITT, m.lun = f, t.index, t.itt(), t.lun
-	m.deadline, m.asked = s.elapsed()+int64(wait), true
-	s.tmfs++
+	m.deadline, m.asked = s.watch.elapsed()+int64(wait), true
+	s.tm.outstanding++
 	c.queue(p)
 }
 
-// tmfResponse acts on the answer to a task management request, or on its
+// response acts on the answer to a task management request, or on its
 // refusal. The caller holds s.mu.
-func (s *Session) tmfResponse(c *conn, m *task, response uint8) {
+func (tm *taskManagement) response(c *conn, m *task, response uint8) {
+	s := tm.s
 	f, lun := m.function, m.lun
 	t := s.tasks.find(m.refITT)
 	if m.asked {
-		s.tmfs--
+		s.tm.outstanding--
 	}
 	s.tasks.put(m)
-	defer s.nextAbort(c)
+	defer s.tm.nextAbort(c)
 	ok := response == iscsi.TaskComplete || f == iscsi.AbortTask && response == iscsi.TaskNotFound
 	switch {
 	case ok && f == iscsi.AbortTask:
@@ -99,20 +109,21 @@ func (s *Session) tmfResponse(c *conn, m *task, response uint8) {
 			s.endTask(t, t.abortErr)
 		}
 	case ok:
-		s.lunReset(c, lun)
+		s.tm.lunReset(c, lun)
 	default:
-		s.escalate(c, f, t, fmt.Errorf("the target answered %v with response %d", f, response))
+		s.tm.escalate(c, f, t, fmt.Errorf("the target answered %v with response %d", f, response))
 	}
 }
 
 // escalate takes the next step when a task management request did not help.
-func (s *Session) escalate(c *conn, f iscsi.TaskFunction, t *task, why error) {
+func (tm *taskManagement) escalate(c *conn, f iscsi.TaskFunction, t *task, why error) {
+	s := tm.s
 	if t == nil || t.state != taskAborting {
 		return // it has ended by itself
 	}
 	if f == iscsi.AbortTask && t.abortErr == ErrTimeout {
 		s.stats.Resets++
-		s.sendTMF(c, iscsi.LogicalUnitReset, t)
+		s.tm.sendTMF(c, iscsi.LogicalUnitReset, t)
 		return
 	}
 	c.doom(fmt.Errorf("a command could not be aborted: %w", why))
@@ -121,7 +132,8 @@ func (s *Session) escalate(c *conn, f iscsi.TaskFunction, t *task, why error) {
 // lunReset ends the commands that the target has dropped with the LUN: those
 // that were to be aborted, and those that must not be repeated; the others are
 // sent again.
-func (s *Session) lunReset(c *conn, lun uint64) {
+func (tm *taskManagement) lunReset(c *conn, lun uint64) {
+	s := tm.s
 	s.event(Event{Kind: EventLUNReset, Detail: "LUN " + iscsi.FormatLUN(lun)})
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
@@ -133,7 +145,7 @@ func (s *Session) lunReset(c *conn, lun uint64) {
 		case t.state == taskAborting:
 			s.endTask(t, t.abortErr)
 		case t.req.idempotent():
-			s.pushResend(t)
+			s.wait.pushResend(t)
 		default:
 			s.stats.OutcomeUnknown++
 			s.endTask(t, ErrOutcomeUnknown)
@@ -164,7 +176,7 @@ func (s *Session) ResetLUN(ctx context.Context, lun uint64) error {
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	m.function, m.lun, m.refITT = iscsi.LogicalUnitReset, wire, iscsi.ReservedTag
-	m.deadline, m.asked = s.elapsed()+int64(s.cfg.ResetTimeout), true
+	m.deadline, m.asked = s.watch.elapsed()+int64(s.cfg.ResetTimeout), true
 	m.answer = func(p *iscsi.PDU, err error) {
 		if err == nil && p.BHS.TaskResponse().Response() != iscsi.TaskComplete {
 			err = fmt.Errorf("initiator: LUN RESET was answered with response %d", p.BHS.TaskResponse().Response())
@@ -172,7 +184,7 @@ func (s *Session) ResetLUN(ctx context.Context, lun uint64) error {
 		done <- err
 	}
 	s.stats.Resets++
-	s.tmfs++
+	s.tm.outstanding++
 	c.queue(p)
 	s.unlock()
 	c.kick()
@@ -202,7 +214,7 @@ func (s *Session) sendLogout(ctx context.Context, c *conn) error {
 	q.SetCmdSN(s.win.CmdSN)
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
-	t.deadline = s.elapsed() + int64(s.cfg.LogoutTimeout)
+	t.deadline = s.watch.elapsed() + int64(s.cfg.LogoutTimeout)
 	t.answer = func(p *iscsi.PDU, err error) {
 		if err == nil {
 			x := p.BHS.LogoutResponse()

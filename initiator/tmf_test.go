@@ -110,7 +110,7 @@ func TestAbortsNeverAnswered(t *testing.T) {
 		}
 		s := l.Sessions()[0]
 		s.mu.Lock()
-		n := s.tmfs
+		n := s.tm.outstanding
 		s.mu.Unlock()
 		if n != 0 {
 			t.Fatalf("%d task management requests count as outstanding", n)

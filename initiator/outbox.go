@@ -1,0 +1,45 @@
+package initiator
+
+// outbox is what a session has to do once it has released its lock: call Done of the
+// requests that have ended, in order, and then the rest. The session's mutex guards it.
+type outbox struct {
+	done     *Request // linked by Request.next
+	doneTail *Request
+	later    []func()
+	rest     chan struct{} // closed when nothing is outstanding; nil while nobody waits for that
+}
+
+// end adds a request that has ended.
+func (o *outbox) end(r *Request) {
+	r.next = nil
+	if o.doneTail == nil {
+		o.done = r
+	} else {
+		o.doneTail.next = r
+	}
+	o.doneTail = r
+}
+
+// run adds something else.
+func (o *outbox) run(f func()) { o.later = append(o.later, f) }
+
+// take empties the box; runLater does what was in it.
+func (o *outbox) take() (*Request, []func()) {
+	done, later := o.done, o.later
+	o.done, o.doneTail, o.later = nil, nil, nil
+	return done, later
+}
+
+// runLater does what outbox.take has returned, without the lock.
+func runLater(done *Request, later []func()) {
+	for done != nil {
+		r := done
+		done, r.next = r.next, nil
+		if r.Done != nil {
+			r.Done(r)
+		}
+	}
+	for _, f := range later {
+		f()
+	}
+}

@@ -261,3 +261,114 @@ func TestNothingUnsolicited(t *testing.T) {
 		letGo(ft)
 	})
 }
+
+// Numbers of answers begin anew behind 2^32 - 1.
+func TestExpStatSNWraps(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		d := ft.last()
+		for range 6 {
+			d.mu.Lock()
+			d.statSN += 0x60000000
+			d.mu.Unlock()
+			var got, want uint32
+			for range 2 { // the second acknowledges the answer to the first
+				answers(ft, scsi.OpRead10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+					got, want = p.BHS.ExpStatSN(), c.statSN
+					return false
+				})
+				if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got != want {
+				t.Errorf("ExpStatSN %#x, want %#x", got, want)
+			}
+		}
+		letGo(ft)
+	})
+}
+
+// What comes behind a PDU that breaks the protocol is not believed, though it has been
+// received with it.
+func TestNothingIsBelievedAfterAViolation(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		n := answers(ft, scsi.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+			if n > 1 {
+				return false
+			}
+			var wrong, good iscsi.PDU
+			wrong.BHS.NewSCSICommand()
+			good.BHS.NewSCSIResponse()
+			good.BHS.SetITT(p.BHS.ITT())
+			c.mu.Lock()
+			c.outbox = append(c.outbox, &wrong, &good)
+			c.cond.Broadcast()
+			c.mu.Unlock()
+			return true
+		})
+		if _, err := l.WriteAt([]byte{511: 7}, 0); err != nil || n() != 2 || ft.disk[511] != 7 {
+			t.Errorf("%v after %d WRITEs", err, n())
+		}
+		letGo(ft)
+	})
+}
+
+// A Data-Out that the target rejects does not end its command, which has an answer of its
+// own; a ping that it rejects has shown that the connection works.
+func TestRejectOfOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		reject := func(c *fakeDM, bhs iscsi.BHS) {
+			var r iscsi.PDU
+			r.BHS.NewReject(iscsi.RejectInvalidField)
+			r.Data = bhs[:]
+			c.answer(&r)
+		}
+		answers(ft, scsi.OpWrite10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+			var out iscsi.BHS
+			out.NewDataOut().SetITT(p.BHS.ITT())
+			reject(c, out)
+			return false
+		})
+		if _, err := l.WriteAt(make([]byte, 512), 0); err != nil {
+			t.Errorf("a WRITE, a Data-Out of which was rejected: %v", err)
+		}
+		letGo(ft)
+		ft.mu.Lock()
+		ft.onPing = func(c *fakeDM, p *iscsi.PDU) { reject(c, p.BHS) }
+		ft.mu.Unlock()
+		time.Sleep(time.Minute)
+		if n := l.Stats().Losses; n != 0 {
+			t.Errorf("%d connections were lost for want of pings", n)
+		}
+	})
+}
+
+// The memory of commands that were at the target when the connection was lost is taken back
+// from the datamover before they are sent again or end.
+func TestBuffersOfALostConnection(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		hold(ft, scsi.OpRead10)
+		ended := make(chan error, 3)
+		for range 3 {
+			l.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), Done: func(r *Request) { ended <- r.Err }})
+		}
+		synctest.Wait()
+		d := ft.last()
+		letGo(ft)
+		d.cut(errors.New("gone"))
+		for range 3 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.released != 3 {
+			t.Errorf("the buffers of %d commands were taken back, want 3", d.released)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,10 @@ func TestDialRefused(t *testing.T) {
 		if !errors.As(err, &le) || le.Status != iscsi.LoginNotFound || !le.Remote {
 			t.Fatal(err)
 		}
+		ft.loginErr = func(*iscsi.LoginIdentity) error { return iscsi.Refuse(iscsi.LoginUnavailable, "not now") }
+		if _, err := Dial(context.Background(), ft.config()); err == nil || strings.Contains(err.Error(), "redirection") {
+			t.Errorf("a refusal that is no redirection: %v", err)
+		}
 	})
 }
 
@@ -121,8 +126,31 @@ func TestRedirect(t *testing.T) {
 		ft.mu.Lock()
 		ft.loginErr = func(*iscsi.LoginIdentity) error { return iscsi.Redirect(false, "192.0.2.9:3260,1") }
 		ft.mu.Unlock()
+		before := len(ft.conns)
 		if _, err := Dial(context.Background(), cfg); err == nil {
 			t.Fatal("an endless redirection was followed")
+		}
+		if n := len(ft.conns) - before; n != 8 {
+			t.Errorf("it was given up after %d hops", n)
+		}
+	})
+}
+
+// With a secret, a target that refuses us is asked once more with MD5 alone, at each attempt:
+// it may have been something else that it did not like.
+func TestOnlyMD5AtEachAttempt(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		cfg := ft.config()
+		cfg.Auth = Auth{User: "me", Secret: "a secret of mine"}
+		ft.loginErr = func(*iscsi.LoginIdentity) error { return iscsi.Refuse(iscsi.LoginAuthFailure, "test") }
+		tr := &transport{cfg: &cfg}
+		for i := range 3 {
+			if _, err := open(context.Background(), tr, cfg.Address, iscsi.NormalSession, nil); err == nil {
+				t.Fatal("not refused")
+			}
+			if want := 2 * (i + 1); ft.dials != want {
+				t.Errorf("%d connections after %d attempts, want %d", ft.dials, i+1, want)
+			}
 		}
 	})
 }

@@ -48,8 +48,9 @@ type fakeTarget struct {
 	wait      uint16 // Time2Wait of Logout Responses, seconds
 	noUnmap   bool
 	noFUA     bool
-	deaf      bool        // leaves pings unanswered
-	pongs     []iscsi.BHS // answers to the target's pings
+	deaf      bool                          // leaves pings unanswered
+	onPing    func(c *fakeDM, p *iscsi.PDU) // instead of an answer
+	pongs     []iscsi.BHS                   // answers to the target's pings
 }
 
 func newFakeTarget(t testing.TB, size int) *fakeTarget {
@@ -130,19 +131,20 @@ type fakeDM struct {
 	login *iscsi.LoginTarget
 	isid  iscsi.ISID
 
-	mu     sync.Mutex
-	cond   sync.Cond
-	queued []*iscsi.PDU // SendControl, not pushed
-	inbox  []*iscsi.PDU // pushed
-	outbox []*iscsi.PDU // answers
-	ended  bool
-	endErr error
-	bufs   map[uint32]*iscsi.TaskBuffers // by ITT: lent to the target
-	pushes int
-	calls  uint64
-	params *iscsi.Params
-	mute   bool // answers nothing
-	told   bool // the unit attention was delivered
+	mu       sync.Mutex
+	cond     sync.Cond
+	queued   []*iscsi.PDU // SendControl, not pushed
+	inbox    []*iscsi.PDU // pushed
+	outbox   []*iscsi.PDU // answers
+	ended    bool
+	endErr   error
+	bufs     map[uint32]*iscsi.TaskBuffers // by ITT: lent to the target
+	pushes   int
+	calls    uint64
+	params   *iscsi.Params
+	mute     bool // answers nothing
+	released int  // calls of ReleaseTask
+	told     bool // the unit attention was delivered
 
 	logouts []iscsi.LogoutReason
 
@@ -192,6 +194,7 @@ func (d *fakeDM) SendControl(p *iscsi.PDU) error {
 func (d *fakeDM) ReleaseTask(b *iscsi.TaskBuffers) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.released++
 	for itt, x := range d.bufs {
 		if x == b {
 			delete(d.bufs, itt)
@@ -311,11 +314,15 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 		d.execute(p)
 	case iscsi.OpNopOut:
 		f.mu.Lock()
-		deaf := f.deaf
+		deaf, onPing := f.deaf, f.onPing
 		if b.ITT() == iscsi.ReservedTag {
 			f.pongs = append(f.pongs, *b)
 		}
 		f.mu.Unlock()
+		if b.ITT() != iscsi.ReservedTag && onPing != nil {
+			onPing(d, p)
+			return
+		}
 		if b.ITT() != iscsi.ReservedTag && !deaf {
 			var r iscsi.PDU
 			r.BHS.NewNopIn()

@@ -136,6 +136,7 @@ func TestCommandTimeout(t *testing.T) {
 		{"no such task", iscsi.TaskNotFound, 0, false, 0, ErrTimeout},
 		{"abort refused", iscsi.TaskUnsupported, iscsi.TaskComplete, false, 0, ErrTimeout},
 		{"reset refused", iscsi.TaskUnsupported, iscsi.TaskRejected, false, 1, ErrTimeout},
+		{"reset of nothing", iscsi.TaskUnsupported, iscsi.TaskNotFound, false, 1, ErrTimeout},
 		{"no answer", 0, 0, true, 1, ErrTimeout},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -177,6 +178,9 @@ func TestCommandTimeout(t *testing.T) {
 				if n := l.Stats().Losses; n != c.losses {
 					t.Fatalf("%d connections lost, want %d; task management %v", n, c.losses, fns)
 				}
+				if helped := c.answer == iscsi.TaskComplete || c.answer == iscsi.TaskNotFound; helped && !c.silent && len(fns) != 1 {
+					t.Errorf("task management %v although the abort has helped", fns)
+				}
 			})
 		})
 	}
@@ -202,5 +206,119 @@ func TestLUNResetSparesOthers(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Fatal(err)
 		}
+	})
+}
+
+// Who merely stops waiting does not reset a LUN that others use, even when the abort is
+// refused.
+func TestCancelDoesNotReset(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		hold(ft, scsi.OpRead10)
+		var fns []iscsi.TaskFunction
+		ft.tmf = func(d *fakeDM, p *iscsi.PDU) bool {
+			fns = append(fns, p.BHS.TaskRequest().Function())
+			var r iscsi.PDU
+			r.BHS.NewTaskResponse(iscsi.TaskRejected)
+			r.BHS.SetITT(p.BHS.ITT())
+			d.answer(&r)
+			return true
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := l.Do(ctx, &Request{Op: OpRead, Buf: make([]byte, 512)}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		letGo(ft)
+		if err := l.Flush(); err != nil {
+			t.Error(err)
+		}
+		if n := l.Stats().Losses; n != 1 || len(fns) != 1 || fns[0] != iscsi.AbortTask {
+			t.Errorf("task management %v, %d connections were lost", fns, n)
+		}
+	})
+}
+
+// The answer to an abort that has been given up counts for nothing.
+func TestLateAbort(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		held := hold(ft, scsi.OpRead10)
+		var abort *iscsi.PDU
+		ft.tmf = func(_ *fakeDM, p *iscsi.PDU) bool { abort = p; return true }
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		time.AfterFunc(2*time.Second, func() { ft.last().execute(held()[0]) })
+		if err := l.Do(ctx, &Request{Op: OpRead, Buf: make([]byte, 512)}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		letGo(ft)
+		time.Sleep(20 * time.Second)
+		var r iscsi.PDU
+		r.BHS.NewTaskResponse(iscsi.TaskNotFound)
+		r.BHS.SetITT(abort.BHS.ITT())
+		ft.last().answer(&r)
+		synctest.Wait()
+		s := l.Sessions()[0]
+		s.mu.Lock()
+		n, losses := s.tm.outstanding, s.stats.Losses
+		s.mu.Unlock()
+		if n != 0 || losses != 0 {
+			t.Errorf("%d requests count as outstanding, %d connections were lost", n, losses)
+		}
+	})
+}
+
+// The target has ended the tasks of one LUN: there, what may be repeated is, and the rest
+// ends; other LUNs are not concerned.
+func TestTasksTerminated(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		other, err := l.Sessions()[0].LUN(context.Background(), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		came := map[string]int{}
+		var theirs *iscsi.PDU
+		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+			cmd := p.BHS.SCSICommand()
+			op := scsi.Opcode(cmd.CDB()[0])
+			if op != scsi.OpRead10 && op != scsi.OpCompareAndWrite {
+				return false
+			}
+			name := iscsi.FormatLUN(cmd.LUN()) + " " + op.String()
+			if came[name]++; cmd.LUN() != 0 {
+				theirs = p
+				return true
+			}
+			return op == scsi.OpCompareAndWrite || came[name] == 1
+		}
+		ended := make(chan *Request, 3)
+		done := func(r *Request) { ended <- r }
+		l.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), Done: done})
+		l.Submit(&Request{Op: OpCompareAndWrite, Buf: make([]byte, 1024), Done: done})
+		other.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), User: "other", Done: done})
+		synctest.Wait()
+		var p iscsi.PDU
+		p.BHS.NewAsync(iscsi.AsyncTasksTerminated)
+		ft.last().answer(&p)
+		for range 2 {
+			r := <-ended
+			if r.User != nil || r.Op == OpRead && r.Err != nil || r.Op != OpRead && !errors.Is(r.Err, ErrOutcomeUnknown) {
+				t.Errorf("operation %d of %v: %v", r.Op, r.User, r.Err)
+			}
+		}
+		synctest.Wait()
+		for name, n := range came {
+			if want := map[string]int{"0 READ(10)": 2}[name]; n != max(want, 1) {
+				t.Errorf("%s came %d times", name, n)
+			}
+		}
+		ft.last().execute(theirs)
+		if r := <-ended; r.Err != nil {
+			t.Error(r.Err)
+		}
+		letGo(ft)
 	})
 }

@@ -3,15 +3,17 @@ package config
 // Config is a whole configuration, with defaults filled in. It is not changed
 // after Load.
 type Config struct {
-	Portals   []Portal  `mapstructure:"portals" json:"portals"`
-	Volumes   []Volume  `mapstructure:"volumes" json:"volumes"`
-	Targets   []Target  `mapstructure:"targets" json:"targets"`
-	Discovery Discovery `mapstructure:"discovery" json:"discovery"`
-	ISCSI     ISCSI     `mapstructure:"iscsi" json:"iscsi"`
-	Transport Transport `mapstructure:"transport" json:"transport"`
-	Limits    Limits    `mapstructure:"limits" json:"limits"`
-	Admin     Admin     `mapstructure:"admin" json:"admin"`
-	Logging   Logging   `mapstructure:"logging" json:"logging"`
+	Portals []Portal `mapstructure:"portals" json:"portals"`
+	Volumes []Volume `mapstructure:"volumes" json:"volumes"`
+	Targets []Target `mapstructure:"targets" json:"targets"`
+	// Subsystems serve volumes over NVMe/TCP, on the same portals.
+	Subsystems []Subsystem `mapstructure:"subsystems" json:"subsystems,omitempty"`
+	Discovery  Discovery   `mapstructure:"discovery" json:"discovery"`
+	ISCSI      ISCSI       `mapstructure:"iscsi" json:"iscsi"`
+	Transport  Transport   `mapstructure:"transport" json:"transport"`
+	Limits     Limits      `mapstructure:"limits" json:"limits"`
+	Admin      Admin       `mapstructure:"admin" json:"admin"`
+	Logging    Logging     `mapstructure:"logging" json:"logging"`
 
 	// File is where it was read from, "" for none.
 	File string `mapstructure:"-" json:"file,omitempty"`
@@ -117,6 +119,22 @@ type LUN struct {
 type ALUAGroup struct {
 	Group int    `mapstructure:"group" json:"group"`
 	State string `mapstructure:"state" json:"state"`
+}
+
+// Subsystem is one NVMe subsystem.
+type Subsystem struct {
+	NQN        string      `mapstructure:"nqn" json:"nqn"`
+	Serial     string      `mapstructure:"serial" json:"serial,omitempty"` // 20 characters; derived when empty
+	Namespaces []Namespace `mapstructure:"namespaces" json:"namespaces"`
+	Hosts      []string    `mapstructure:"hosts" json:"hosts,omitempty"`       // NQNs; * and ? match; empty: everybody
+	Networks   []string    `mapstructure:"networks" json:"networks,omitempty"` // CIDR or address; empty: from anywhere
+}
+
+// Namespace maps a volume into a subsystem.
+type Namespace struct {
+	NSID     int    `mapstructure:"nsid" json:"nsid"` // 1 to 1024
+	Volume   string `mapstructure:"volume" json:"volume"`
+	ReadOnly bool   `mapstructure:"read_only" json:"read_only"`
 }
 
 // ACL says who may log in. Empty lists admit everybody.

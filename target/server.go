@@ -6,7 +6,9 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/target/iscsi"
+	"softiser/target/nvmf"
 	"softiser/target/portal"
+	"softiser/target/volume"
 )
 
 // Server serves targets on portals. Its methods are safe for concurrent use.
@@ -15,6 +17,7 @@ type Server struct {
 	log    *zap.Logger
 	server *portal.Server
 	iscsi  *iscsi.Frontend
+	nvmf   *nvmf.Frontend
 }
 
 // New checks the configuration and makes a server. It does not listen yet.
@@ -28,6 +31,7 @@ func New(cfg Config) (*Server, error) {
 	}); err != nil {
 		return nil, err
 	}
+	volumes := new(volume.Registry)
 	t := &cfg.Timeouts
 	if s.iscsi, err = iscsi.New(iscsi.Config{
 		Portals: s.server.Portals(), DiscoveryAuth: cfg.DiscoveryAuth, DiscoveryACL: cfg.DiscoveryACL,
@@ -36,11 +40,18 @@ func New(cfg Config) (*Server, error) {
 			Login: t.Login, NopInterval: t.NopInterval, NopReply: t.NopReply, FirstCommand: t.FirstCommand,
 			DataOut: t.DataOut, Sequence: t.Sequence, Drain: t.Drain,
 		},
-		StateDir: cfg.StateDir, Staging: cfg.Staging, Log: cfg.Log,
+		Volumes: volumes, StateDir: cfg.StateDir, Staging: cfg.Staging, Log: cfg.Log,
 	}); err != nil {
 		return nil, err
 	}
 	s.server.Handle(portal.ISCSI, s.iscsi)
+	if s.nvmf, err = nvmf.New(nvmf.Config{
+		Portals: s.server.Portals(), Volumes: volumes, StateDir: cfg.StateDir, Staging: cfg.Staging, Log: cfg.Log,
+		Timeouts: nvmf.Timeouts{Connect: t.Login},
+	}); err != nil {
+		return nil, err
+	}
+	s.server.Handle(portal.NVMe, s.nvmf)
 	s.SetLimits(cfg.Limits)
 	return s, nil
 }

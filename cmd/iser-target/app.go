@@ -20,6 +20,7 @@ import (
 	"softiser/config"
 	"softiser/lvm"
 	"softiser/target"
+	"softiser/target/scsi"
 )
 
 // app is a configuration brought to life: a server and the volumes that it
@@ -64,6 +65,8 @@ type openVolume struct {
 	cfg  config.Volume
 	dev  blockdev.Device
 	luns []mapping
+	// namespaces are those of NVMe subsystems that it is; they stay until the end.
+	namespaces int
 }
 
 type mapping struct {
@@ -135,7 +138,11 @@ func (a *app) openVolumes() error {
 			}
 		}
 	}
-	if configured > 0 && served == 0 {
+	spaces, servedSpaces, err := a.serveSubsystems()
+	if err != nil {
+		return err
+	}
+	if configured+spaces > 0 && served+servedSpaces == 0 {
 		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
 	}
 	return nil
@@ -159,26 +166,9 @@ func (a *app) mapVolume(iqn string, l config.LUN, v config.Volume) error {
 
 // mapChanging is mapVolume for a caller who holds a.changing.
 func (a *app) mapChanging(iqn string, l config.LUN, v config.Volume) error {
-	a.mu.Lock()
-	lc, err := lunConfig(a.cfg, v, l)
-	o := a.volumes[v.Name]
-	if err == nil && o != nil && !reflect.DeepEqual(o.cfg, v) {
-		err = errOpen(v, differing(o.cfg, v))
-	}
-	a.mu.Unlock()
+	o, lc, err := a.opened(v, l)
 	if err != nil {
 		return err
-	}
-	if o == nil {
-		defer a.during("opening volume " + v.Name)()
-		dev, err := a.openVolume(v)
-		if err != nil {
-			return err
-		}
-		o = &openVolume{cfg: v, dev: dev}
-		a.mu.Lock()
-		a.volumes[v.Name] = o
-		a.mu.Unlock()
 	}
 	lc.Volume = o.dev
 	if err := a.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc}); err != nil {
@@ -188,6 +178,31 @@ func (a *app) mapChanging(iqn string, l config.LUN, v config.Volume) error {
 	defer a.mu.Unlock()
 	o.luns = append(o.luns, mapping{iqn, lc.LUN})
 	return nil
+}
+
+// opened returns a volume, which it opens if it is not open yet, and how it is served as
+// l. The caller holds a.changing.
+func (a *app) opened(v config.Volume, l config.LUN) (*openVolume, scsi.LUConfig, error) {
+	a.mu.Lock()
+	lc, err := lunConfig(a.cfg, v, l)
+	o := a.volumes[v.Name]
+	if err == nil && o != nil && !reflect.DeepEqual(o.cfg, v) {
+		err = errOpen(v, differing(o.cfg, v))
+	}
+	a.mu.Unlock()
+	if err != nil || o != nil {
+		return o, lc, err
+	}
+	defer a.during("opening volume " + v.Name)()
+	dev, err := a.openVolume(v)
+	if err != nil {
+		return nil, lc, err
+	}
+	o = &openVolume{cfg: v, dev: dev}
+	a.mu.Lock()
+	a.volumes[v.Name] = o
+	a.mu.Unlock()
+	return o, lc, nil
 }
 
 // during notes what is being done with storage, for the case that a shutdown finds it
@@ -233,7 +248,7 @@ func (a *app) unmap(removed func(mapping) bool) error {
 func (a *app) drop(o *openVolume) error {
 	a.mu.Lock()
 	v, wanted := a.wanted[o.cfg.Name]
-	used := len(o.luns) > 0 || wanted && reflect.DeepEqual(v, o.cfg)
+	used := len(o.luns)+o.namespaces > 0 || wanted && reflect.DeepEqual(v, o.cfg)
 	if !used {
 		delete(a.volumes, o.cfg.Name)
 	}

@@ -52,7 +52,7 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 		return nil, errNoFile
 	}
 	next, err := a.load()
-	if err == nil && len(next.Targets) == 0 {
+	if err == nil && len(next.Targets)+len(next.Subsystems) == 0 {
 		err = errEmpty
 	}
 	if err == nil {
@@ -157,7 +157,7 @@ func (a *app) running(next *config.Config) *config.Config {
 	for i := range c.Targets {
 		c.Targets[i].LUNs = slices.Clone(c.Targets[i].LUNs)
 	}
-	c.Portals, c.Discovery, c.ISCSI = a.cfg.Portals, a.cfg.Discovery, a.cfg.ISCSI
+	c.Portals, c.Discovery, c.ISCSI, c.Subsystems = a.cfg.Portals, a.cfg.Discovery, a.cfg.ISCSI, a.cfg.Subsystems
 	c.Transport, c.Limits.StagingMemory, c.Admin = a.cfg.Transport, a.cfg.Limits.StagingMemory, a.cfg.Admin
 	c.Logging.Format = a.cfg.Logging.Format
 	return &c

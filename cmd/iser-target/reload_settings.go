@@ -21,6 +21,9 @@ func (a *app) planSettings(next *config.Config) (steps []step) {
 	if !reflect.DeepEqual(old.Portals, now.Portals) {
 		fixed("portals")
 	}
+	if !reflect.DeepEqual(old.Subsystems, now.Subsystems) {
+		fixed("subsystems")
+	}
 	if !reflect.DeepEqual(old.Discovery, now.Discovery) {
 		fixed("discovery")
 	}

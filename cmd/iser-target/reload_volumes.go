@@ -27,6 +27,10 @@ func (a *app) planVolumes(next *config.Config) (steps []step) {
 				"%s of an open volume cannot change; it %s, or its LUNs are removed and added again", strings.Join(fixed, ", "), atStart)}})
 			continue
 		}
+		if len(o.luns) == 0 {
+			steps = append(steps, step{Change: admin.Change{Action: "update", Object: "volume " + v.Name, Error: "of a volume that is a namespace only: " + atStart}})
+			continue
+		}
 		if o.cfg.QoS != v.QoS {
 			steps = append(steps, step{
 				Change: admin.Change{Action: "update", Object: "volume " + v.Name + " qos"},

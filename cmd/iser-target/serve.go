@@ -247,28 +247,11 @@ func (a *app) backend() admin.Backend {
 }
 
 func (a *app) addLUN(_ context.Context, iqn string, r admin.LUNRequest) error {
-	v, err := a.volumeOf(r)
+	v, err := exportVolume(r.Name, r.Spec)
 	if err != nil {
 		return err
 	}
 	return a.mapVolume(iqn, config.LUN{LUN: int(r.LUN), Volume: v.Name}, v)
-}
-
-// volumeOf returns the volume that a request is about: one that it describes, or one that
-// is served or configured already, by its name.
-func (a *app) volumeOf(r admin.LUNRequest) (config.Volume, error) {
-	if r.Spec != "" {
-		return exportVolume(r.Name, r.Spec)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if o := a.volumes[r.Name]; o != nil {
-		return o.cfg, nil
-	}
-	if v, ok := findVolume(a.cfg, r.Name); ok {
-		return v, nil
-	}
-	return config.Volume{}, fmt.Errorf("there is no volume %q; NAME=VOLUME makes one, for example %s=./%s.img,size=1GiB", r.Name, r.Name, r.Name)
 }
 
 func (a *app) removeLUN(ctx context.Context, iqn string, lun uint16) error {
@@ -309,6 +292,9 @@ func printBanner(out io.Writer, a *app) {
 		}
 		addr := reachable(a.srv.Addrs())
 		fmt.Fprintf(w, "    iscsiadm -m discovery -t st -I iser -p %s && iscsiadm -m node -T %s -p %s --login   # Linux, after: rdma link add siw0 type siw netdev DEV\n", addr, t.Name, addr)
+	}
+	for _, s := range a.cfg.Subsystems {
+		fmt.Fprintf(w, "\n  %s  NVMe/TCP, %d namespaces\n    %s\n", s.NQN, len(s.Namespaces), connectCommand(reachable(a.srv.Addrs()), s.NQN))
 	}
 	fmt.Fprintln(w)
 	out.Write(w.Bytes()) //nolint:errcheck // it is a courtesy: the target serves whether or not somebody reads

@@ -27,10 +27,8 @@ const (
 	rxTail
 )
 
-// receiver is the half of a connection that the receive goroutine owns: how far it is
-// in the stream, and where the data goes.
-type receiver struct {
-	c     *Conn
+// rxState is the receive goroutine's own.
+type rxState struct {
 	phase rxPhase
 	buf   []byte // read-ahead: buf[r:w] has not been used yet
 	r, w  int
@@ -66,48 +64,46 @@ const loneProof = 4
 // and never read.
 var sink [64 << 10]byte
 
-func (r *receiver) init(c *Conn) {
-	r.c = c
+func (r *rxState) init(c *Conn) {
 	r.buf = make([]byte, readAhead)
 	r.need = iscsi.BHSLen
-	r.fn = r.ready
+	r.fn = c.rxReady
 }
 
 // receive runs until the connection ends and says why.
-func (r *receiver) receive() error {
-	c := r.c
-	defer r.dropPartial()
-	if err := c.sk.ReadLoop(r.fn); err != nil {
+func (c *Conn) receive() error {
+	defer c.rx.dropPartial()
+	if err := c.sk.ReadLoop(c.rx.fn); err != nil {
 		return err
 	}
-	return r.err
+	return c.rx.err
 }
 
 // dropPartial gives back the buffer of a PDU of which the stream held only the
 // beginning.
-func (r *receiver) dropPartial() {
+func (r *rxState) dropPartial() {
 	if r.in != nil {
 		r.in.pdu.Release()
 		r.in = nil
 	}
 }
 
-// ready parses and reads until there is nothing to read. Where PDUs come one by one
+// rxReady parses and reads until there is nothing to read. Where PDUs come one by one
 // and the read has said that nothing is left, no further one is made to see it.
-func (r *receiver) ready(uintptr) bool {
-	c := r.c
+func (c *Conn) rxReady(uintptr) bool {
+	r := &c.rx
 	lone := r.lone == loneProof
 	c.sk.Ask(lone)
 	before := c.stats.pdusIn.Load()
 	for {
-		if err := r.parse(); err != nil {
+		if err := c.parse(); err != nil {
 			r.err = err
 			return true
 		}
-		c.tx.turn(rxBytes) // what the PDUs of this batch were answered with
+		c.push(rxBytes) // what the PDUs of this batch were answered with
 		if r.full {
 			r.full = false
-			r.awaitReader()
+			c.awaitReader()
 			continue
 		}
 		got := c.stats.pdusIn.Load() - before
@@ -115,7 +111,7 @@ func (r *receiver) ready(uintptr) bool {
 			c.sk.Waits()
 			return false
 		}
-		n, err := r.read()
+		n, err := c.read()
 		switch {
 		case err == sockio.ErrAgain:
 			switch {
@@ -140,19 +136,18 @@ func (r *receiver) ready(uintptr) bool {
 
 // awaitReader waits until the peer has read what it made us say, or the connection
 // is ending.
-func (r *receiver) awaitReader() {
-	c := r.c
+func (c *Conn) awaitReader() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.st == iscsi.ConnFull && !c.tx.unsent.Room() {
+	for c.st == stateFull && !c.tx.unsent.Room() {
 		c.cond.Wait()
 	}
 }
 
 // read makes one system call: the rest of the data into its place, and behind it
 // the read-ahead.
-func (r *receiver) read() (int, error) {
-	c := r.c
+func (c *Conn) read() (int, error) {
+	r := &c.rx
 	if r.r == r.w {
 		r.r, r.w = 0, 0
 	} else if r.r > 0 && len(r.buf)-r.r < r.need {
@@ -161,13 +156,13 @@ func (r *receiver) read() (int, error) {
 	}
 	v := r.vec[:0]
 	if r.phase == rxData {
-		r.beginPlacing()
-		v = r.appendDst(v)
+		c.beginPlacing()
+		v = c.appendDst(v)
 	}
-	ahead, err := r.ahead()
+	ahead, err := c.ahead()
 	if err != nil {
 		if r.phase == rxData {
-			r.endPlacing()
+			c.endPlacing()
 		}
 		return 0, err
 	}
@@ -176,12 +171,12 @@ func (r *receiver) read() (int, error) {
 	clear(v)
 	r.vec = v[:0]
 	if r.phase == rxData {
-		r.endPlacing()
+		c.endPlacing()
 	}
 	if err != nil {
 		if err == sockio.ErrFault && r.phase == rxData && r.owner != nil {
-			r.fault()
-			return r.read()
+			c.fault()
+			return c.read()
 		}
 		return 0, err
 	}
@@ -197,7 +192,8 @@ func (r *receiver) read() (int, error) {
 }
 
 // appendDst appends the destination of the rest of the data.
-func (r *receiver) appendDst(v []sockio.Vec) []sockio.Vec {
+func (c *Conn) appendDst(v []sockio.Vec) []sockio.Vec {
+	r := &c.rx
 	if cap(v) == 0 {
 		v = make([]sockio.Vec, 0, 64)
 	}
@@ -217,7 +213,7 @@ func (r *receiver) appendDst(v []sockio.Vec) []sockio.Vec {
 }
 
 // took counts k bytes of data.
-func (r *receiver) took(k int) {
+func (r *rxState) took(k int) {
 	r.left -= k
 	if r.dst.n > 0 {
 		r.dst.skip(k)
@@ -227,9 +223,10 @@ func (r *receiver) took(k int) {
 // ahead is how much to read behind the data: while data for tasks is expected,
 // only up to the end of the next header, so that what follows it need not be
 // copied; while the stream may change its form, nothing behind the PDU.
-func (r *receiver) ahead() (int, error) {
+func (c *Conn) ahead() (int, error) {
+	r := &c.rx
 	have := r.w - r.r
-	direct, last, err := r.expects()
+	direct, last, err := c.expects()
 	if err != nil || !direct && !last && (r.phase != rxData || r.dst.n >= r.left) {
 		return len(r.buf), err
 	}
@@ -249,7 +246,7 @@ func (r *receiver) ahead() (int, error) {
 	return max(r.need, next) - have, nil
 }
 
-func (r *receiver) tailLen() int {
+func (r *rxState) tailLen() int {
 	n := iscsi.PadLen(r.bhs.DataLen())
 	if r.dd && r.bhs.DataLen() > 0 {
 		n += iscsi.DigestLen
@@ -261,21 +258,21 @@ func (r *receiver) tailLen() int {
 // something else than iSCSI. A connection that has ended expects nothing, however
 // much its peer goes on sending: a socket that is never empty would hide the
 // deadlines that end the receive goroutine.
-func (r *receiver) expects() (direct, last bool, err error) {
-	c := r.c
+func (c *Conn) expects() (direct, last bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.st == iscsi.ConnDead:
+	case c.st == stateDead:
 		err = c.endError()
 	case c.finSent && time.Now().After(c.lingerEnd):
 		err = os.ErrDeadlineExceeded
 	}
-	return c.tasks.direct || c.gets.first != nil, c.cfg.Upgradable && c.st == iscsi.ConnLogin, err
+	return c.tasks.direct || c.gets.first != nil, c.cfg.Upgradable && c.st == stateLogin, err
 }
 
 // parse uses up what has been read. It returns when more is needed.
-func (r *receiver) parse() error {
+func (c *Conn) parse() error {
+	r := &c.rx
 	for {
 		switch r.phase {
 		case rxHeader:
@@ -283,19 +280,19 @@ func (r *receiver) parse() error {
 				return nil
 			}
 			if r.need == iscsi.BHSLen {
-				r.peekHeader()
+				c.peekHeader()
 				if r.full {
 					r.need = iscsi.BHSLen // it is looked at again
 					return nil
 				}
-				if err := r.checkLengths(); err != nil {
+				if err := c.checkLengths(); err != nil {
 					return err
 				}
 				if r.w-r.r < r.need {
 					return nil
 				}
 			}
-			if err := r.header(); err != nil {
+			if err := c.header(); err != nil {
 				return err
 			}
 		case rxData:
@@ -304,7 +301,7 @@ func (r *receiver) parse() error {
 				if n == 0 {
 					return nil
 				}
-				r.take(r.buf[r.r : r.r+n])
+				c.take(r.buf[r.r : r.r+n])
 				r.r += n
 				continue
 			}
@@ -313,7 +310,7 @@ func (r *receiver) parse() error {
 			if r.w-r.r < r.need {
 				return nil
 			}
-			if err := r.finish(r.buf[r.r : r.r+r.need]); err != nil {
+			if err := c.finish(r.buf[r.r : r.r+r.need]); err != nil {
 				return err
 			}
 			if r.err != nil {
@@ -324,17 +321,17 @@ func (r *receiver) parse() error {
 }
 
 // take copies data that was read ahead to where it belongs.
-func (r *receiver) take(b []byte) {
-	c := r.c
-	r.beginPlacing()
+func (c *Conn) take(b []byte) {
+	r := &c.rx
+	c.beginPlacing()
 	n := len(b)
 	for len(b) > 0 && r.dst.n > 0 {
 		d := r.dst.next()
 		k, ok := copyGuarded(d, b)
 		if !ok {
-			r.endPlacing()
-			r.fault()
-			r.beginPlacing()
+			c.endPlacing()
+			c.fault()
+			c.beginPlacing()
 			break
 		}
 		b = b[k:]
@@ -344,5 +341,5 @@ func (r *receiver) take(b []byte) {
 		}
 	}
 	r.left -= n
-	r.endPlacing()
+	c.endPlacing()
 }

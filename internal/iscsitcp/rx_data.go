@@ -8,13 +8,13 @@ import (
 
 // dataIn finds the place for a Data-In's data. Data of a task that is gone is
 // dropped.
-func (r *receiver) dataIn() error {
-	c := r.c
+func (c *Conn) dataIn() error {
+	r := &c.rx
 	d := r.bhs.DataIn()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.tasks.find(d.ITT())
-	if k == nil || c.st >= iscsi.ConnClosing {
+	if k == nil || c.st >= stateClosing {
 		return nil
 	}
 	off, n := d.Offset(), uint32(r.left)
@@ -40,13 +40,14 @@ func (r *receiver) dataIn() error {
 }
 
 // dataInDone ends a Data-In; with S it becomes the task's SCSI Response.
-func (r *receiver) dataInDone(good bool) error {
+func (c *Conn) dataInDone(good bool) error {
+	r := &c.rx
 	if !good {
 		return errDigestFatal
 	}
 	d := r.bhs.DataIn()
 	if d.Acknowledge() {
-		r.acknowledge(d)
+		c.acknowledge(d)
 	}
 	if !d.HasStatus() {
 		return nil
@@ -62,13 +63,12 @@ func (r *receiver) dataInDone(good bool) error {
 	s.SetStatus(d.Status())
 	s.SetResidual(d.Residual(), d.ResidualFlags())
 	s.SetExpDataSN(d.DataSN() + 1)
-	return r.notify(in)
+	return c.notify(in)
 }
 
 // acknowledge answers the A bit (RFC 7143 §11.7.2): all Data-Ins up to this one
 // have arrived.
-func (r *receiver) acknowledge(d iscsi.DataIn) {
-	c := r.c
+func (c *Conn) acknowledge(d iscsi.DataIn) {
 	var b iscsi.BHS
 	s := b.NewSNACK(iscsi.SNACKDataACK)
 	s.SetLUN(d.LUN())
@@ -77,7 +77,7 @@ func (r *receiver) acknowledge(d iscsi.DataIn) {
 	s.SetBegRun(d.DataSN() + 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != iscsi.ConnFull {
+	if c.st != stateFull {
 		return
 	}
 	s.SetExpStatSN(c.expStatSN)
@@ -88,13 +88,12 @@ func (r *receiver) acknowledge(d iscsi.DataIn) {
 }
 
 // r2tIn answers an R2T with a sequence of Data-Outs.
-func (r *receiver) r2tIn() error {
-	c := r.c
-	q := r.bhs.R2T()
+func (c *Conn) r2tIn() error {
+	q := c.rx.bhs.R2T()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.tasks.find(q.ITT())
-	if k == nil || c.st != iscsi.ConnFull {
+	if k == nil || c.st != stateFull {
 		return nil // the task was aborted meanwhile
 	}
 	off, n := q.Offset(), q.Desired()
@@ -116,13 +115,13 @@ func (r *receiver) r2tIn() error {
 }
 
 // dataOut finds the place for a solicited Data-Out's data.
-func (r *receiver) dataOut() error {
-	c := r.c
+func (c *Conn) dataOut() error {
+	r := &c.rx
 	d := r.bhs.DataOut()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q, stale := c.gets.lookup(d.TTT())
-	if stale || c.st >= iscsi.ConnClosing {
+	if stale || c.st >= stateClosing {
 		return nil // of an aborted task
 	}
 	bad := func(format string, args ...any) error {
@@ -137,7 +136,7 @@ func (r *receiver) dataOut() error {
 	x := q.g.x
 	off, n := d.Offset(), uint32(r.left)
 	at := off - x.Offset // within the transfer, if it is inside
-	if c.rec != nil && d.ITT() == x.ITT && off >= x.Offset && c.rec.skip(q, d.DataSN(), at) {
+	if c.keep != nil && d.ITT() == x.ITT && off >= x.Offset && c.skipLocked(q, d.DataSN(), at) {
 		return nil // seen before
 	}
 	switch {
@@ -163,8 +162,8 @@ func (r *receiver) dataOut() error {
 }
 
 // dataOutDone ends a solicited Data-Out.
-func (r *receiver) dataOutDone(good bool) error {
-	c := r.c
+func (c *Conn) dataOutDone(good bool) error {
+	r := &c.rx
 	c.mu.Lock()
 	if r.owner == nil || !r.owned() {
 		c.mu.Unlock()
@@ -179,22 +178,28 @@ func (r *receiver) dataOutDone(good bool) error {
 	var reject *inPDU
 	if good {
 		g.got += n
-	} else {
+	}
+	if c.keep != nil {
+		if !good { // rejected, counted as received, and asked for again (RFC 7143 §7.3)
+			c.loseLocked(g, q.off+q.got-n, n)
+		}
+		if r.bhs.Final() && q.got < q.n {
+			c.loseLocked(g, q.off+q.got, q.n-q.got)
+		}
+	}
+	switch {
+	case !good:
 		c.stats.damaged.Add(1)
+		if c.keep == nil {
+			x.Err = errDataDigest
+		}
 		reject = newInPDU(0)
 		reject.pdu.BHS = r.bhs
 		reject.pdu.Bad = errDataDigest
-	}
-	switch {
-	case c.rec != nil:
-		c.rec.dataOutEnded(q, n, good, r.bhs.Final())
-	case !good:
-		x.Err = errDataDigest
-	case r.bhs.Final() && q.got < q.n && x.Err == nil && !g.fault:
-		x.Err = iscsi.ErrShortData
-	}
-	if good && g.fault && x.Err == nil {
+	case g.fault && x.Err == nil:
 		x.Err = iscsi.ErrMemoryFault
+	case r.bhs.Final() && q.got < q.n && x.Err == nil && c.keep == nil:
+		x.Err = iscsi.ErrShortData
 	}
 	if q.got == q.n || r.bhs.Final() {
 		c.gets.close(q)
@@ -208,7 +213,7 @@ func (r *receiver) dataOutDone(good bool) error {
 	c.pumpLocked(x.ITT)
 	c.mu.Unlock()
 	if reject != nil {
-		return r.notify(reject)
+		return c.notify(reject)
 	}
 	return nil
 }

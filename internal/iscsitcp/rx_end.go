@@ -10,8 +10,8 @@ import (
 
 // beginPlacing claims the owner's memory, or drops the data if it has been taken
 // away.
-func (r *receiver) beginPlacing() {
-	c := r.c
+func (c *Conn) beginPlacing() {
+	r := &c.rx
 	if r.owner == nil {
 		return
 	}
@@ -25,7 +25,7 @@ func (r *receiver) beginPlacing() {
 }
 
 // owned reports whether the memory still belongs to the data.
-func (r *receiver) owned() bool {
+func (r *rxState) owned() bool {
 	switch o := r.owner.(type) {
 	case *task:
 		return o.bufs != nil && o.itt == r.bhs.ITT()
@@ -36,14 +36,13 @@ func (r *receiver) owned() bool {
 }
 
 // drop sends the rest of the data nowhere.
-func (r *receiver) drop() {
+func (r *rxState) drop() {
 	r.owner, r.tag, r.dst, r.direct = nil, nil, view{}, false
 	clear(r.scratch)
 }
 
-func (r *receiver) endPlacing() {
-	c := r.c
-	if r.owner == nil {
+func (c *Conn) endPlacing() {
+	if c.rx.owner == nil {
 		return
 	}
 	c.mu.Lock()
@@ -53,8 +52,8 @@ func (r *receiver) endPlacing() {
 }
 
 // fault notes that the owner's memory cannot be written and drops the rest.
-func (r *receiver) fault() {
-	c := r.c
+func (c *Conn) fault() {
+	r := &c.rx
 	c.mu.Lock()
 	if r.owned() {
 		switch o := r.owner.(type) {
@@ -74,8 +73,8 @@ var errDataDigest = &iscsi.ProtocolError{Reason: iscsi.RejectDataDigest, Msg: "d
 var errDigestFatal = errors.New("iscsitcp: data digest error at error recovery level 0")
 
 // finish handles the end of a PDU; tail is its padding and digest.
-func (r *receiver) finish(tail []byte) error {
-	c := r.c
+func (c *Conn) finish(tail []byte) error {
+	r := &c.rx
 	r.r += len(tail)
 	r.phase, r.need = rxHeader, iscsi.BHSLen
 	if r.toss {
@@ -84,17 +83,17 @@ func (r *receiver) finish(tail []byte) error {
 	}
 	good := true
 	if r.dd && len(tail) > 0 && r.direct {
-		good = r.checkData(tail)
+		good = c.checkData(tail)
 	}
 	clear(r.scratch)
 	switch r.bhs.Opcode() {
 	case iscsi.OpDataIn:
-		return r.dataInDone(good)
+		return c.dataInDone(good)
 	case iscsi.OpR2T:
-		return r.r2tIn()
+		return c.r2tIn()
 	case iscsi.OpDataOut:
 		if r.in == nil {
-			return r.dataOutDone(good)
+			return c.dataOutDone(good)
 		}
 	}
 	p := &r.in.pdu
@@ -105,24 +104,25 @@ func (r *receiver) finish(tail []byte) error {
 	r.in = nil
 	if !good {
 		c.stats.damaged.Add(1)
-	} else if c.rec != nil && r.bhs.Opcode() == iscsi.OpSNACK {
-		return c.rec.snack(in)
+	} else if c.keep != nil && r.bhs.Opcode() == iscsi.OpSNACK {
+		return c.snack(in)
 	}
-	return r.notify(in)
+	return c.notify(in)
 }
 
 // checkData compares the data digest. Data whose owner has gone, or whose memory
 // faults, counts as good: nobody is told about it.
-func (r *receiver) checkData(tail []byte) bool {
-	r.beginPlacing()
-	defer r.endPlacing()
+func (c *Conn) checkData(tail []byte) bool {
+	r := &c.rx
+	c.beginPlacing()
+	defer c.endPlacing()
 	if !r.direct {
 		return true
 	}
 	r.scratch = r.whole.appendTo(r.scratch[:0])
 	crc, ok := crcOf(0, r.scratch)
 	if !ok {
-		r.fault()
+		c.fault()
 		return true
 	}
 	n := len(tail) - iscsi.DigestLen
@@ -131,14 +131,13 @@ func (r *receiver) checkData(tail []byte) bool {
 
 // notify hands a PDU up. During login the stream may be about to change its
 // form, so that reading goes on only when the upper layer has answered.
-func (r *receiver) notify(in *inPDU) error {
-	c := r.c
+func (c *Conn) notify(in *inPDU) error {
 	p := &in.pdu
 	op := p.BHS.Opcode()
 	c.mu.Lock()
 	pause := false
 	switch {
-	case c.st >= iscsi.ConnClosing:
+	case c.st >= stateClosing:
 		c.mu.Unlock()
 		p.Release()
 		return nil
@@ -158,7 +157,7 @@ func (r *receiver) notify(in *inPDU) error {
 			c.releaseLocked(k)
 		}
 	case op == iscsi.OpLoginRequest || op == iscsi.OpLoginResponse && p.BHS.LoginResponse().NSG() == iscsi.StageFullFeature && p.BHS.Final():
-		pause = c.st == iscsi.ConnLogin
+		pause = c.st == stateLogin
 		c.resumeRx = false
 	}
 	c.mu.Unlock()
@@ -166,17 +165,17 @@ func (r *receiver) notify(in *inPDU) error {
 	if !pause {
 		return nil
 	}
-	c.tx.turn(rxBytes)
+	c.push(rxBytes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.paused = true
 	c.cond.Broadcast()
-	for !c.resumeRx && c.st != iscsi.ConnDead && !c.detached {
+	for !c.resumeRx && c.st != stateDead && !c.detached {
 		c.cond.Wait()
 	}
 	c.paused = false
 	if c.detached {
-		if r.r != r.w {
+		if c.rx.r != c.rx.w {
 			return errors.New("iscsitcp: the peer sent more behind the last login PDU")
 		}
 		return errDetached

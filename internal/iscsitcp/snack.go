@@ -8,17 +8,16 @@ import (
 
 // snack serves a SNACK Request (RFC 7143 §11.16). What cannot be served goes up to
 // be rejected.
-func (rec *recovery) snack(in *inPDU) error {
-	c := rec.c
+func (c *Conn) snack(in *inPDU) error {
 	q := in.pdu.BHS.SNACK()
 	c.mu.Lock()
 	var reason iscsi.RejectReason
 	switch {
-	case c.st != iscsi.ConnFull:
+	case c.st != stateFull:
 	case c.tx.again >= againPDUs:
 		// It does not read what it asked for before. It will ask again.
 	default:
-		reason = rec.serve(q)
+		reason = c.answerSNACK(q)
 	}
 	c.mu.Unlock()
 	if reason == 0 {
@@ -26,22 +25,23 @@ func (rec *recovery) snack(in *inPDU) error {
 		return nil
 	}
 	in.pdu.Bad = &iscsi.ProtocolError{Reason: reason, Msg: fmt.Sprintf("SNACK of type %d from %d for %d PDUs", q.Type(), q.BegRun(), q.RunLength())}
-	return c.rx.notify(in)
+	return c.notify(in)
 }
 
-// serve returns why q is rejected, 0 when it was served. The caller holds
+// answerSNACK returns why q is rejected, 0 when it was served. The caller holds
 // c.mu.
-func (rec *recovery) serve(q iscsi.SNACK) iscsi.RejectReason {
+func (c *Conn) answerSNACK(q iscsi.SNACK) iscsi.RejectReason {
+	k := c.keep
 	beg, run := q.BegRun(), q.RunLength()
 	itt, tag := q.ITT(), q.TTT()
-	t := rec.tasks[itt]
+	t := k.tasks[itt]
 	switch q.Type() {
 	case iscsi.SNACKData:
 		switch {
 		case itt == iscsi.ReservedTag || tag != iscsi.ReservedTag:
 			return iscsi.RejectInvalidField
 		case t == nil:
-			return rec.r2tAgain(itt, beg, run)
+			return c.r2tAgain(itt, beg, run)
 		}
 		if beg == 0 && run == 0 {
 			beg = t.first
@@ -53,36 +53,36 @@ func (rec *recovery) serve(q iscsi.SNACK) iscsi.RejectReason {
 		case t.lost:
 			return iscsi.RejectSNACK
 		}
-		rec.dataAgain(t, int(beg-t.first), n)
+		c.dataAgain(t, int(beg-t.first), n)
 	case iscsi.SNACKStatus:
 		if itt != iscsi.ReservedTag || tag != iscsi.ReservedTag {
 			return iscsi.RejectInvalidField
 		}
-		if len(rec.status) == 0 {
+		if len(k.status) == 0 {
 			return iscsi.RejectProtocol
 		}
-		first := rec.status[0].sn
+		first := k.status[0].sn
 		if beg == 0 && run == 0 {
 			beg = first
 		}
-		n, ok := inRun(beg, run, first, len(rec.status))
+		n, ok := inRun(beg, run, first, len(k.status))
 		if !ok {
 			return iscsi.RejectProtocol
 		}
 		for i := range n {
-			if rec.status[int(beg-first)+i].lost {
+			if k.status[int(beg-first)+i].lost {
 				return iscsi.RejectSNACK
 			}
 		}
 		for i := range n {
-			rec.statusAgain(&rec.status[int(beg-first)+i])
+			c.statusAgain(&k.status[int(beg-first)+i])
 		}
 	case iscsi.SNACKDataACK:
-		t = rec.tags[tag]
+		t = k.tags[tag]
 		if itt != iscsi.ReservedTag || run != 0 || t == nil || q.LUN() != t.lun || beg-t.first > uint32(len(t.pdus)) {
 			return iscsi.RejectDataACK
 		}
-		rec.ackedData(t, beg)
+		k.ackedData(t, beg)
 	case iscsi.SNACKRData:
 		switch {
 		case t == nil:
@@ -92,7 +92,7 @@ func (rec *recovery) serve(q iscsi.SNACK) iscsi.RejectReason {
 		case t.lost:
 			return iscsi.RejectSNACK
 		}
-		rec.recut(t, tag)
+		c.recut(t, tag)
 	default:
 		return iscsi.RejectInvalidField
 	}
@@ -112,9 +112,8 @@ func inRun(beg, run, first uint32, have int) (n int, ok bool) {
 	return int(run), true
 }
 
-// dataIn queues the kept Data-In number i of t.
-func (rec *recovery) dataIn(t *keptTask, i int) *outPDU {
-	c := rec.c
+// dataInLocked queues the kept Data-In number i of t.
+func (c *Conn) dataInLocked(t *keptTask, i int) *outPDU {
 	p := &t.pdus[i]
 	seq := c.up.Sequence()
 	var b iscsi.BHS
@@ -137,17 +136,15 @@ func (rec *recovery) dataIn(t *keptTask, i int) *outPDU {
 	return o
 }
 
-// dataAgain sends n kept Data-Ins of t again.
-func (rec *recovery) dataAgain(t *keptTask, from, n int) {
+func (c *Conn) dataAgain(t *keptTask, from, n int) {
 	for i := range n {
-		rec.again(rec.dataIn(t, from+i))
+		c.againLocked(c.dataInLocked(t, from+i))
 	}
 }
 
 // statusAgain queues a numbered PDU once more: the same but for ExpCmdSN, MaxCmdSN
 // and ExpDataSN.
-func (rec *recovery) statusAgain(s *keptStatus) {
-	c := rec.c
+func (c *Conn) statusAgain(s *keptStatus) {
 	b := s.bhs
 	seq := c.up.Sequence()
 	b.SetSequence(iscsi.Sequence{StatSN: s.sn, ExpCmdSN: seq.ExpCmdSN, MaxCmdSN: seq.MaxCmdSN})
@@ -158,11 +155,10 @@ func (rec *recovery) statusAgain(s *keptStatus) {
 		o.setOwn(s.data)
 	}
 	c.tx.push(o)
-	rec.again(o)
+	c.againLocked(o)
 }
 
-func (rec *recovery) again(o *outPDU) {
-	c := rec.c
+func (c *Conn) againLocked(o *outPDU) {
 	o.again = true
 	o.cost = pduCost + o.data.n // the queue may be all that holds the data, once it is acknowledged
 	c.tx.unsent.Add(o.cost)
@@ -174,15 +170,14 @@ func (rec *recovery) again(o *outPDU) {
 // have been acknowledged by it. One that was given up because nothing came for it
 // is repeated too: the initiator needs its number, and what it sends for its tag is
 // dropped.
-func (rec *recovery) r2tAgain(itt, beg, run uint32) iscsi.RejectReason {
-	c := rec.c
+func (c *Conn) r2tAgain(itt, beg, run uint32) iscsi.RejectReason {
 	found := false
 	again := func(x *iscsi.Transfer, r *r2t) {
 		if iscsi.SerialLess(r.sn, beg) || run > 0 && r.sn-beg >= run {
 			return
 		}
 		found = true
-		rec.again(c.sendR2TLocked(x, r))
+		c.againLocked(c.sendR2TLocked(x, r))
 	}
 	for g := c.gets.first; g != nil; g = g.next {
 		if g.itt != itt {
@@ -206,11 +201,10 @@ func (rec *recovery) r2tAgain(itt, beg, run uint32) iscsi.RejectReason {
 // recut serves an R-Data SNACK (RFC 7143 §11.16.3): what was not acknowledged is cut
 // to the initiator's present MaxRecvDataSegmentLength and sent again, and so is the
 // response if it has been sent, with the SNACK Tag and its old StatSN.
-func (rec *recovery) recut(t *keptTask, tag uint32) {
-	c := rec.c
+func (c *Conn) recut(t *keptTask, tag uint32) {
 	t.snackTag = tag
 	x := c.tx.withdraw(t.itt)
-	rec.cutAnew(t)
+	c.cutAnew(t)
 	if x != nil { // its data waited in the queue
 		if o := c.tx.tail; o != nil && o.bhs().Opcode() == iscsi.OpDataIn && o.xfer == nil {
 			o.xfer, o.last = x, true
@@ -218,20 +212,19 @@ func (rec *recovery) recut(t *keptTask, tag uint32) {
 			c.tx.done(x)
 		}
 	}
-	for i := range rec.status {
-		if s := &rec.status[i]; s.task == t {
-			rec.statusAgain(s)
+	for i := range c.keep.status {
+		if s := &c.keep.status[i]; s.task == t {
+			c.statusAgain(s)
 		}
 	}
 }
 
 // cutAnew cuts what has not been acknowledged to the present
 // MaxRecvDataSegmentLength of the initiator, and sends it.
-func (rec *recovery) cutAnew(t *keptTask) {
-	c := rec.c
+func (c *Conn) cutAnew(t *keptTask) {
 	old := t.pdus
 	t.pdus = nil
-	rec.pdus -= len(old)
+	c.keep.pdus -= len(old)
 	for _, p := range old {
 		for len(p.data) > 0 {
 			n := min(len(p.data), int(c.params.MaxXmitDataSegmentLength))
@@ -241,13 +234,13 @@ func (rec *recovery) cutAnew(t *keptTask) {
 			p.data = p.data[n:]
 		}
 	}
-	rec.pdus += len(t.pdus)
-	rec.dataAgain(t, 0, len(t.pdus))
+	c.keep.pdus += len(t.pdus)
+	c.dataAgain(t, 0, len(t.pdus))
 }
 
 // withdraw takes the Data-Ins of a task out of the queue that have not begun, and
 // returns the transfer that ends with the last of them, if it does.
-func (t *transmitter) withdraw(itt uint32) (ends *iscsi.Transfer) {
+func (t *txState) withdraw(itt uint32) (ends *iscsi.Transfer) {
 	var prev *outPDU
 	for p := t.head; p != nil; {
 		next := p.next

@@ -3,8 +3,6 @@ package iscsitcp
 import (
 	"errors"
 	"net"
-
-	"softiser/internal/iscsi"
 )
 
 // upgradingLocked reports whether the stream becomes an iSER connection at the
@@ -24,16 +22,16 @@ func (c *Conn) Detach() (net.Conn, error) {
 		c.mu.Unlock()
 		return nil, errors.New("iscsitcp: the stream does not turn into RDMA")
 	}
-	for (c.tx.head != nil || c.tx.busy || !c.paused) && c.st != iscsi.ConnDead {
+	for (c.tx.head != nil || c.tx.busy || !c.paused) && c.st != stateDead {
 		c.cond.Wait()
 	}
-	if c.st == iscsi.ConnDead {
+	if c.st == stateDead {
 		err := c.endError()
 		c.mu.Unlock()
 		return nil, err
 	}
 	c.detached = true
-	c.setState(iscsi.ConnDead)
+	c.st = stateDead
 	c.cond.Broadcast()
 	if c.txWake != nil {
 		close(c.txWake)

@@ -49,3 +49,7 @@ func (c *CQE) Status() Status { return Status(binary.LittleEndian.Uint16(c[14:])
 
 // SetStatus sets the status.
 func (c *CQE) SetStatus(s Status) { binary.LittleEndian.PutUint16(c[14:], uint16(s)<<1) }
+
+// NoSQHead is the SQ head pointer of a queue whose host has turned flow control
+// off.
+const NoSQHead uint16 = 0xFFFF

@@ -11,20 +11,20 @@ import (
 	"softiser/internal/pcaptest"
 )
 
-// pdu is one PDU of a captured stream.
-type pdu struct {
+// captured is one PDU of a captured stream.
+type captured struct {
 	header []byte
 	data   []byte
 }
 
-func (p *pdu) kind() Type { return Type(p.header[0]) }
+func (p *captured) kind() Type { return Type(p.header[0]) }
 
 // readStream cuts one direction of a captured connection into PDUs, checks their
 // digests, and makes each header again from what was read of it.
-func readStream(t *testing.T, b []byte, l *Limits) []pdu {
+func readStream(t *testing.T, b []byte, l *Limits) []captured {
 	t.Helper()
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
-	var out []pdu
+	var out []captured
 	for len(b) > 0 {
 		if len(b) < CHLen {
 			t.Fatalf("%d bytes are left over", len(b))
@@ -37,7 +37,7 @@ func readStream(t *testing.T, b []byte, l *Limits) []pdu {
 		if uint64(h.PLen()) > uint64(len(b)) {
 			return out // the capture ends inside
 		}
-		p := pdu{header: b[:lay.HLen]}
+		p := captured{header: b[:lay.HLen]}
 		if lay.Digest > 0 {
 			if got, want := binary.LittleEndian.Uint32(b[lay.HLen:]), crc32.Checksum(p.header, castagnoli); got != want {
 				t.Errorf("%s: header digest %08x, want %08x", h.Type(), got, want)
@@ -68,7 +68,7 @@ func readStream(t *testing.T, b []byte, l *Limits) []pdu {
 }
 
 // remake encodes what p's header says.
-func remake(t *testing.T, p *pdu, d Digests) []byte {
+func remake(t *testing.T, p *captured, d Digests) []byte {
 	switch p.kind() {
 	case TypeICReq:
 		r, f := ParseICReq(p.header)

@@ -11,10 +11,10 @@ import (
 	"softiser/blockdev"
 )
 
-// outOfSpace belongs to a pool that has no free block, dm-thin's
+// outOfSpace is the state of a pool that has no free block, dm-thin's
 // "out of data space" mode. The pool's mu guards it.
 type outOfSpace struct {
-	since time.Time     // when the pool became full
+	since time.Time     // zero: there is space
 	wake  chan struct{} // closed when there may be space again
 	told  bool
 }
@@ -49,7 +49,10 @@ func (p *Pool) waitSpaceLocked(full error, stop blockdev.Stop) error {
 		return full
 	}
 	now := time.Now()
-	left := p.fullLocked(now).Add(p.cfg.FullWait).Sub(now)
+	if p.out.since.IsZero() {
+		p.out.since = now
+	}
+	left := p.out.since.Add(p.cfg.FullWait).Sub(now)
 	if left <= 0 {
 		return full
 	}
@@ -80,7 +83,7 @@ func (p *Pool) waitSpaceLocked(full error, stop blockdev.Stop) error {
 // freedLocked is called when a volume has given blocks back.
 func (p *Pool) freedLocked() {
 	p.use.follow()
-	if p.state == poolFull {
+	if !p.out.since.IsZero() {
 		p.out.again()
 	}
 }

@@ -2,6 +2,7 @@ package thin
 
 import (
 	"errors"
+	"time"
 
 	"softiser/blockdev"
 )
@@ -121,7 +122,7 @@ func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh 
 			if b, ok, err = p.allocLocked(); ok && err == nil {
 				p.busy[c] = make(chan struct{})
 				p.claimed[b] = true
-				p.roomyLocked()
+				p.out.since, p.out.told = time.Time{}, false
 				p.levelsLocked()
 				p.use.follow()
 				old.gen = p.gens.enter() // the old block stays what it is while it is copied
@@ -263,7 +264,7 @@ func (d *Device) unmap(vb uint64) error {
 	p.changed = true
 	root, _, err := p.maps.remove(d.root, vb)
 	if err != nil {
-		p.failLocked(err)
+		p.failed = err
 		return err
 	}
 	d.det.mapped--

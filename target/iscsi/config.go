@@ -9,6 +9,7 @@ import (
 	"softiser/blockdev"
 	"softiser/target/portal"
 	"softiser/target/scsi"
+	"softiser/target/volume"
 )
 
 // Config describes the front end. Zero fields mean the documented defaults.
@@ -30,8 +31,9 @@ type Config struct {
 	Timeouts Timeouts
 	Session  SessionParams
 
-	StateDir string         // of what must survive a restart; empty: nothing does
-	Staging  *blockdev.Pool // bounds what peers can make the target hold
+	Volumes  *volume.Registry // shared with other front ends; default: its own
+	StateDir string           // of what must survive a restart; empty: nothing does
+	Staging  *blockdev.Pool   // bounds what peers can make the target hold
 	Log      *zap.Logger
 }
 
@@ -70,6 +72,9 @@ func def[T int | time.Duration](p *T, v T) {
 // fill sets defaults and checks the rest.
 func (c *Config) fill() error {
 	def(&c.Commands, 128)
+	if c.Volumes == nil {
+		c.Volumes = new(volume.Registry)
+	}
 	def(&c.TextData, 16384)
 	if c.Commands < 1 || c.Commands > maxWindow {
 		return fmt.Errorf("target: Limits.Commands is %d; want 1 to %d", c.Commands, maxWindow)

@@ -25,9 +25,9 @@ type Frontend struct {
 	log      *zap.Logger
 	epoch    time.Time
 	bursts   burstPool
-	volumes  volume.Registry // of all targets
-	rdma     *iser.Device    // nil when no portal speaks iSER
-	life     context.Context // done when Drain begins
+	volumes  *volume.Registry // of all front ends
+	rdma     *iser.Device     // nil when no portal speaks iSER
+	life     context.Context  // done when Drain begins
 	endLife  context.CancelFunc
 	stats    serverCounters
 	refusals refusals
@@ -59,6 +59,7 @@ func New(cfg Config) (*Frontend, error) {
 		log:      cfg.Log,
 		epoch:    time.Now(),
 		bursts:   burstPool{memory: cfg.Staging},
+		volumes:  cfg.Volumes,
 		removed:  map[string]ACL{},
 		sessions: map[uint16]*session{},
 		keys:     map[sessionKey]*session{},

@@ -22,8 +22,8 @@ const (
 
 // nextCleanup is the drawing as a table; the end of a lost connection is no state.
 var nextCleanup = moves[cleanupState]{
-	cleanupWait: to(recoverable),
-	recoverable: 0,
+	cleanupWait: {recoverable},
+	recoverable: {},
 }
 
 func (s cleanupState) String() string { return [...]string{"cleanup wait", "recoverable"}[s] }

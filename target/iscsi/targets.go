@@ -77,7 +77,7 @@ func (s *Frontend) AddTarget(t Target) error {
 func (s *Frontend) deviceConfig(t *Target) scsi.Config {
 	name := t.Name
 	var faults sync.Map // of *loglimit.Limit, by LUN: a flood from one hides no other
-	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, ExplicitALUA: t.ExplicitALUA, StateDir: s.cfg.StateDir, Staging: s.cfg.Staging, Volumes: &s.volumes, Fault: func(lun uint16, err error) {
+	c := scsi.Config{Name: t.Name, Groups: t.PortGroups, ExplicitALUA: t.ExplicitALUA, StateDir: s.cfg.StateDir, Staging: s.cfg.Staging, Volumes: s.volumes, Fault: func(lun uint16, err error) {
 		l, _ := faults.LoadOrStore(lun, &loglimit.Limit{Every: time.Second})
 		l.(*loglimit.Limit).Warn(s.log, "a volume failed a command", zap.String("target", name), zap.Uint16("lun", lun), zap.Error(err))
 	}}

@@ -25,8 +25,9 @@ type Config struct {
 	// Group is the target portal group tag; 0 means 1.
 	Group uint16
 
-	NoISER bool // refuse RDMA connections
-	NoTCP  bool // refuse plain iSCSI connections
+	NoISER    bool // refuse RDMA connections
+	NoTCP     bool // refuse plain iSCSI connections
+	NoNVMeTCP bool // refuse NVMe/TCP connections
 
 	// IRD and ORD are how many RDMA Reads the initiator, and we, may have outstanding, 1
 	// to MaxReads; 0 means 128. What the initiator asks for, and serves, lowers them. It is
@@ -85,10 +86,23 @@ func (c *Config) fill() error {
 			return fmt.Errorf("target: portal %q: IRD %d, ORD %d; want 1 to %d", c.Listen, c.IRD, c.ORD, MaxReads)
 		}
 	}
-	if c.NoISER && c.NoTCP {
-		return fmt.Errorf("target: portal %q allows neither iSER nor TCP", c.Listen)
+	if c.NoISER && c.NoTCP && c.NoNVMeTCP {
+		return fmt.Errorf("target: portal %q allows neither iSER nor TCP nor NVMe/TCP", c.Listen)
 	}
 	return nil
+}
+
+// off reports whether the portal refuses connections of a kind.
+func (c *Config) off(h Hello) bool {
+	switch h {
+	case Hello{ISCSI, TCP}:
+		return c.NoTCP
+	case Hello{ISCSI, RDMA}:
+		return c.NoISER
+	case Hello{NVMe, TCP}:
+		return c.NoNVMeTCP
+	}
+	return true
 }
 
 // RDMA returns what the portal asks of an RDMA connection.

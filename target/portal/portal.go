@@ -223,7 +223,7 @@ func (p *Portal) begin(c *Conn) {
 		err = p.sniff(c)
 	}
 	if err == nil {
-		err = p.srv.fronts[c.Protocol].Accept(c)
+		err = p.srv.accept(c)
 	}
 	if err != nil {
 		c.Place.Done()
@@ -243,7 +243,7 @@ func (p *Portal) sniff(c *Conn) (err error) {
 	if c.Hello, err = sniff(c.Net); err != nil {
 		return err
 	}
-	if c.Transport == RDMA && p.cfg.NoISER || c.Transport == TCP && p.cfg.NoTCP {
+	if p.cfg.off(c.Hello) {
 		return fmt.Errorf("%v is switched off on this portal", c.Hello)
 	}
 	return c.Net.SetReadDeadline(time.Time{})
@@ -262,7 +262,7 @@ func (p *Portal) refused(log *zap.Logger, err error) {
 	case errors.As(err, &ne) && ne.Timeout():
 		p.silent.Add(1)
 		err = errors.New("nothing recognisable was sent in time")
-	case errors.Is(err, errNotISCSI):
+	case errors.Is(err, errUnknown):
 		p.garbage.Add(1)
 	default:
 		p.silent.Add(1)

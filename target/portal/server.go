@@ -3,6 +3,7 @@ package portal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -80,6 +81,15 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 // Handle registers the front end of a protocol. It is called before Listen, once for each
 // protocol that a Hello may name.
 func (s *Server) Handle(p Protocol, f Frontend) { s.fronts[p] = f }
+
+// accept gives a connection to the front end of its protocol.
+func (s *Server) accept(c *Conn) error {
+	f := s.fronts[c.Protocol]
+	if f == nil {
+		return fmt.Errorf("%v is not served here", c.Hello)
+	}
+	return f.Accept(c)
+}
 
 // Portals returns the portals, in the order of ServerConfig.Portals.
 func (s *Server) Portals() []*Portal { return s.portals }

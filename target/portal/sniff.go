@@ -16,6 +16,7 @@ type Protocol uint8
 // Protocols.
 const (
 	ISCSI Protocol = 1 + iota // over TCP, and over RDMA as iSER
+	NVMe                      // NVMe over Fabrics, over TCP
 )
 
 // Transport is what carries it.
@@ -39,6 +40,8 @@ func (h Hello) String() string {
 		return "iSCSI/TCP"
 	case Hello{ISCSI, RDMA}:
 		return "iSER"
+	case Hello{NVMe, TCP}:
+		return "NVMe/TCP"
 	}
 	return "unknown"
 }
@@ -49,8 +52,12 @@ func (h Hello) known() bool { return h.Transport != 0 }
 // mpaKey opens every MPA Request frame (RFC 5044 §7.1).
 const mpaKey = "MPA ID Req Frame"
 
-// errNotISCSI says that a peer speaks neither iSCSI nor MPA.
-var errNotISCSI = errors.New("neither an iSCSI login nor an MPA request")
+// icReq is how the first PDU of an NVMe/TCP host begins, ICReq: its type, no flags, and
+// twice its length.
+const icReq = "\x00\x00\x80\x00\x80\x00\x00\x00"
+
+// errUnknown says that a peer speaks none of the protocols.
+var errUnknown = errors.New("neither an iSCSI login nor an MPA request nor NVMe/TCP")
 
 // classify looks at the first bytes of a connection. It returns unknown with a
 // nil error while more bytes may still decide.
@@ -63,9 +70,15 @@ func classify(b []byte) (Hello, error) {
 	if b[0] == 0x43 || b[0] == 0x03 {
 		return Hello{ISCSI, TCP}, nil
 	}
+	if n := min(len(b), len(icReq)); string(b[:n]) == icReq[:n] {
+		if n < len(icReq) {
+			return Hello{}, nil
+		}
+		return Hello{NVMe, TCP}, nil
+	}
 	n := min(len(b), len(mpaKey))
 	if string(b[:n]) != mpaKey[:n] {
-		return Hello{}, fmt.Errorf("%w (first bytes % x)", errNotISCSI, b)
+		return Hello{}, fmt.Errorf("%w (first bytes % x)", errUnknown, b)
 	}
 	if n == len(mpaKey) {
 		return Hello{ISCSI, RDMA}, nil

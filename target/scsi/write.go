@@ -104,7 +104,7 @@ func (t *Task) writeChunk(m blockdev.Mode) {
 
 // writeArrived writes a command whose data all came with it.
 func (t *Task) writeArrived(m blockdev.Mode) {
-	if m == blockdev.NoWait && (t.fua() || !writesAtOnce(t.lu.disk, &t.Lease, t.off, int(t.n))) {
+	if m == blockdev.NoWait && (t.fua() || !t.lu.vol.WritesAtOnce(&t.Lease, t.off, int(t.n))) {
 		t.toWorker(writeJob)
 		return
 	}

@@ -114,3 +114,33 @@ func (v *verifier) ReleaseLease(l *blockdev.Lease) {
 	l.Priv.Pool = l.Priv.Pool[:0]
 	l.Segs = l.Segs[:0]
 }
+
+// inlineCopy is the longest write that is copied on a receive goroutine, bytes. A longer
+// one would keep the connection from receiving for longer than it takes to wake a worker.
+const inlineCopy = 64 << 10
+
+// CommitWaits reports whether committing l, a write lease of the volume's Lender, is a
+// worker's job. probe is the caller's, and empty again afterwards.
+func (v *Volume) CommitWaits(l, probe *blockdev.Lease, fua bool) bool {
+	if v.verifier == nil || fua || l.Len > inlineCopy {
+		return l.MayBlock(fua)
+	}
+	return !v.WritesAtOnce(probe, l.Off, l.Len)
+}
+
+// claimPage is a multiple of what devices round claims of a range to.
+const claimPage = 4096
+
+// WritesAtOnce reports whether WriteAt would wait neither for storage nor for what is
+// lent: a write lease that can be had without waiting, for which probe is used, shows that
+// the memory behind the blocks is there. WriteAt claims whole pages; beside a lease
+// that shares one it would wait, and the data of that lease may be due on this very
+// goroutine.
+func (v *Volume) WritesAtOnce(probe *blockdev.Lease, off int64, n int) bool {
+	if (off|int64(n))&(claimPage-1) != 0 || v.dev.LeaseWrite(probe, off, n, blockdev.NoWait) != nil {
+		return false
+	}
+	at := probe.Direct && !probe.MayBlock(false)
+	probe.Release()
+	return at
+}

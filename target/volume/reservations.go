@@ -177,17 +177,13 @@ func (r *Reservations) tell(next *savedState) {
 // Reservations returns the present snapshot.
 func (v *Volume) Reservations() *Reservations { return v.reservations.Load() }
 
-// Reserved reports whether there is a reservation, so that Forbids has to be asked.
-func (v *Volume) Reserved() bool {
-	return v.seizer.Load() != nil || v.reservations.Load().Type != NoReservation
-}
-
 // Forbids reports whether a reservation keeps c from reading or writing the medium.
 func (v *Volume) Forbids(c *Client, a Access) bool {
 	if h := v.seizer.Load(); h != nil && h != c && a != Always {
 		return true
 	}
-	return v.reservations.Load().forbids(c.ID, a)
+	r := v.reservations.Load()
+	return r.Type != NoReservation && r.forbids(c.ID, a)
 }
 
 // Seizer returns the client that keeps all others off, nil: none does. It is the

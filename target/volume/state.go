@@ -62,6 +62,7 @@ func (v *Volume) BadState() error {
 // loadState brings back what was saved.
 func (v *Volume) loadState() error {
 	s := &v.state
+	v.reservations.Store(&Reservations{})
 	s.kept = savedState{Version: 1, Unit: s.key}
 	if !v.Keeps() {
 		return nil

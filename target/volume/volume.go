@@ -70,8 +70,7 @@ type Volume struct {
 	places atomic.Pointer[[]*Place] // copy on write, under Registry.mu
 	live   int                      // of places: not removed; guarded by Registry.mu
 
-	opened  chan struct{} // closed: open has ended, well or not
-	started sync.Once     // of resumeRewrite
+	started sync.Once // of resumeRewrite
 
 	sharedMu sync.Mutex
 	shared   any // guarded by sharedMu: see Shared
@@ -102,7 +101,7 @@ const (
 	WriteGates     = MediumGates | ReadOnly | WriteProtected
 )
 
-// newVolume makes the volume of cfg, still to be opened; keeps says whether the files that id names are
+// newVolume makes the volume of cfg; keeps says whether the files that id names are
 // its own.
 func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	if cfg.Workers <= 0 {
@@ -119,8 +118,7 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.fault = cfg.Fault
 	v.work.L = &v.mu
 	v.maxWorkers = cfg.Workers
-	v.rewriter.cancel, v.opened = make(chan struct{}), make(chan struct{})
-	v.reservations.Store(&Reservations{})
+	v.rewriter.cancel = make(chan struct{})
 	v.places.Store(new([]*Place))
 	if v.lender = v.dev; cfg.Placement == PlacementVerified && v.dev != nil {
 		v.verifier = &verifier{vol: v, pool: cfg.Staging}
@@ -136,21 +134,15 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.limit.init(cfg.QoS)
 	v.SetGate(NoMedium, cfg.Device == nil)
 	v.SetGate(ReadOnly, info.ReadOnly)
-	return v, nil
-}
-
-// open brings back what was kept, and begins to listen to the device. Nobody else uses
-// the volume before it returns.
-func (v *Volume) open() error {
 	for _, step := range []func() error{v.loadState, v.undo} {
 		if err := step(); err != nil {
 			v.journal.close()
-			return err
+			return nil, err
 		}
 	}
 	v.takeEpoch()
 	v.listen()
-	return nil
+	return v, nil
 }
 
 // listen asks the device to tell what changes.

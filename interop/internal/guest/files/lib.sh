@@ -106,3 +106,25 @@ lio_portal() {
 # Credentials without a newline: configfs would keep it as part of the name.
 lio_chap() { echo 1 > "$tpg/attrib/authentication"; printf %s "$1" > "$tpg/auth/userid"; printf %s "$2" > "$tpg/auth/password"
   [ $# -lt 4 ] || { printf %s "$3" > "$tpg/auth/userid_mutual"; printf %s "$4" > "$tpg/auth/password_mutual"; }; }
+
+# nvme_attach PORT NQN [OPTION…]: connect to an NVMe/TCP subsystem, print its disk.
+nvme_attach() {
+	local port=$1 nqn=$2; shift 2
+	nvme connect -t tcp -a $HOST -s $port -n $nqn -i 2 "$@" >/tmp/connect 2>&1 || { cat /tmp/connect; dmesg | tail -5; return 1; }
+	nvme_disk $nqn
+}
+
+# nvme_disk NQN [NSID]: the disk of a namespace, once it is there.
+nvme_disk() {
+	local s n d
+	for n in $(seq 100); do
+		for s in /sys/class/nvme-subsystem/nvme-subsys*; do
+			[ "$(cat $s/subsysnqn 2>/dev/null)" = "$1" ] || continue
+			for d in $s/nvme*n${2:-1}; do
+				d=/dev/${d##*/}; [ -b $d ] && { echo $d; return; }
+			done
+		done
+		sleep 0.1
+	done
+	echo "no disk of $1"; dmesg | tail -5; return 1
+}

@@ -1,0 +1,712 @@
+package nvmetcp_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"softiser/internal/crc32c"
+	"softiser/internal/faultmap"
+	"softiser/internal/loopback"
+	"softiser/internal/nvme"
+	. "softiser/internal/nvmetcp"
+)
+
+// disk is a controller that reads and writes memory: the address of a command's
+// data is its first LBA, in bytes.
+type disk struct {
+	c   *Controller
+	mem []byte
+
+	mu       sync.Mutex
+	arrived  map[int]func(error)
+	open     int // commands without Sent
+	commands int
+	ended    chan error
+	hold     func(*nvme.Command) bool // takes a command away from the disk
+	noSQHead bool
+}
+
+func newDisk(t testing.TB, nc net.Conn, cfg Config, mem []byte) *disk {
+	t.Helper()
+	c, err := NewController(nc, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &disk{c: c, mem: mem, arrived: map[int]func(error){}, ended: make(chan error, 1)}
+	c.SetEntries(32)
+	return d
+}
+
+func (d *disk) Command(k *nvme.Command) {
+	d.mu.Lock()
+	d.open++
+	d.commands++
+	hold := d.hold
+	d.mu.Unlock()
+	if hold != nil && hold(k) {
+		return
+	}
+	if k.Corrupt {
+		d.respond(k, nvme.TransientTransport)
+		return
+	}
+	n := int(k.SQE.SGL().Length())
+	at := int(k.SQE.ReadWrite().SLBA())
+	switch {
+	case k.SQE.Opcode() == nvme.OpRead:
+		half := n / 2
+		if half > 0 {
+			d.c.PutData(k, 0, [][]byte{d.mem[at : at+1], d.mem[at+1 : at+half]}, false)
+		}
+		d.c.PutData(k, uint32(half), [][]byte{d.mem[at+half : at+n]}, true)
+		d.respond(k, nvme.Success)
+	case k.SQE.SGL().Kind() == nvme.SGLInCapsule:
+		copy(d.mem[at:], k.Data)
+		d.respond(k, nvme.Success)
+	case n == 0:
+		d.respond(k, nvme.Success)
+	default:
+		d.get(k, [][]byte{d.mem[at : at+1], d.mem[at+1 : at+n]}, func(err error) {
+			switch {
+			case errors.Is(err, nvme.ErrDataDigest):
+				d.respond(k, nvme.TransientTransport)
+			case err != nil:
+				d.respond(k, nvme.DataTransferError)
+			default:
+				d.respond(k, nvme.Success)
+			}
+		})
+	}
+}
+
+func (d *disk) get(k *nvme.Command, list [][]byte, then func(error)) {
+	d.mu.Lock()
+	d.arrived[k.Slot] = then
+	d.mu.Unlock()
+	if err := d.c.GetData(k, 0, list); err != nil {
+		d.DataArrived(k, err)
+	}
+}
+
+func (d *disk) respond(k *nvme.Command, s nvme.Status) {
+	var e nvme.CQE
+	e.SetCID(k.SQE.CID())
+	e.SetStatus(s)
+	d.mu.Lock()
+	noSQHead := d.noSQHead
+	d.mu.Unlock()
+	if noSQHead {
+		e.SetSQHead(nvme.NoSQHead)
+	}
+	d.c.Respond(k, &e)
+}
+
+func (d *disk) DataArrived(k *nvme.Command, err error) {
+	d.mu.Lock()
+	f := d.arrived[k.Slot]
+	delete(d.arrived, k.Slot)
+	d.mu.Unlock()
+	f(err)
+}
+
+func (d *disk) Sent(k *nvme.Command) {
+	d.mu.Lock()
+	d.open--
+	d.mu.Unlock()
+}
+
+func (d *disk) Ended(err error) { d.ended <- err }
+
+// end waits until the connection has ended and nothing of it is left.
+func (d *disk) end(t testing.TB) error {
+	t.Helper()
+	err := <-d.ended
+	<-d.c.Ended()
+	d.c.Push()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.open != 0 || len(d.arrived) != 0 {
+		t.Errorf("%d commands and %d transfers are left", d.open, len(d.arrived))
+	}
+	return err
+}
+
+// host speaks NVMe/TCP, one PDU after the other.
+type host struct {
+	t       testing.TB
+	disk    *disk // whose memory the test looks at; see fence
+	nc      *net.TCPConn
+	digests Digests
+	limits  Limits
+	cid     uint16
+}
+
+func start(t testing.TB, cfg Config, q ICReq, mem []byte) (*host, *disk) {
+	t.Helper()
+	client, server := loopback.Pair(t)
+	d := newDisk(t, server, cfg, mem)
+	d.c.Start(d)
+	h := &host{t: t, disk: d, nc: client, digests: q.Digests}
+	h.limits = Limits{MaxData: 64 << 20, Align: (int(q.HPDA) + 1) * 4}
+	h.write(q.AppendTo(nil))
+	b := make([]byte, ICLen)
+	h.read(b)
+	r, f := ParseICResp(b)
+	if f != nil || r.Digests != q.Digests {
+		t.Fatalf("ICResp %+v, %v", r, f)
+	}
+	h.limits.Digests = q.Digests
+	return h, d
+}
+
+// close ends the host's side and checks that the controller's ends well.
+func (h *host) close(d *disk) {
+	h.t.Helper()
+	h.nc.Close()
+	if err := d.end(h.t); err != nil {
+		h.t.Errorf("the connection ended with %v", err)
+	}
+}
+
+// fence orders what the test does with the disk's memory and what the disk does,
+// as the socket between them does.
+func (h *host) fence() {
+	if h.disk != nil {
+		h.disk.mu.Lock()
+		defer h.disk.mu.Unlock()
+	}
+}
+
+func (h *host) write(b []byte) {
+	h.t.Helper()
+	h.fence()
+	if _, err := h.nc.Write(b); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) read(b []byte) {
+	h.t.Helper()
+	if _, err := io.ReadFull(h.nc, b); err != nil {
+		h.t.Fatal(err)
+	}
+	h.fence()
+}
+
+// pdu makes a whole PDU of a header that says what belongs to it.
+func pdu(header, data []byte) []byte {
+	h := (*CH)(header)
+	b := slices.Clone(header)
+	if h.Flags()&FlagHDGST != 0 {
+		b = binary.LittleEndian.AppendUint32(b, crc32c.Update(0, header))
+	}
+	if len(data) > 0 {
+		b = append(b, make([]byte, h.PDO()-len(b))...)
+		b = append(b, data...)
+		if h.Flags()&FlagDDGST != 0 {
+			b = binary.LittleEndian.AppendUint32(b, crc32c.Update(0, data))
+		}
+	}
+	return b
+}
+
+// command makes a capsule. data goes with it; n is the length of what does not.
+func (h *host) command(op nvme.Opcode, at int, data []byte, n int) []byte {
+	h.cid++
+	var c CapsuleCmd
+	s := c.SQE()
+	s.Init(op, 1)
+	s.SetCID(h.cid)
+	s.ReadWrite().SetRange(uint64(at), 1)
+	if data != nil {
+		s.SGL().SetBlock(nvme.SGLInCapsule, 0, uint32(len(data)))
+	} else {
+		s.SGL().SetBlock(nvme.SGLTransport, 0, uint32(n))
+	}
+	c.SetHeader(h.digests, uint32(len(data)), 0)
+	return pdu(c[:], data)
+}
+
+// next reads a PDU.
+func (h *host) next() (header, data []byte) {
+	h.t.Helper()
+	b := make([]byte, CHLen)
+	h.read(b)
+	lay, f := (*CH)(b).Check(&h.limits)
+	if f != nil {
+		h.t.Fatalf("%x: %v", b, f)
+	}
+	b = append(b, make([]byte, int((*CH)(b).PLen())-CHLen)...)
+	h.read(b[CHLen:])
+	if lay.Digest > 0 && binary.LittleEndian.Uint32(b[lay.HLen:]) != crc32c.Update(0, b[:lay.HLen]) {
+		h.t.Fatalf("%s: header digest", (*CH)(b).Type())
+	}
+	if lay.Data > 0 {
+		data = b[lay.PDO:][:lay.Data]
+		if lay.DDigest > 0 && binary.LittleEndian.Uint32(b[lay.PDO+int(lay.Data):]) != crc32c.Update(0, data) {
+			h.t.Fatalf("%s: data digest", (*CH)(b).Type())
+		}
+	}
+	return b[:lay.HLen], data
+}
+
+// response reads PDUs until the command ends, and returns the data that came.
+func (h *host) response(send []byte) (got []byte, s nvme.Status) {
+	h.t.Helper()
+	for {
+		b, data := h.next()
+		switch (*CH)(b).Type() {
+		case TypeC2HData:
+			d := (*Data)(b)
+			if d.CCCID() != h.cid || int(d.Offset()) != len(got) || int(d.Length()) != len(data) {
+				h.t.Fatalf("C2HData %x behind %d bytes", b, len(got))
+			}
+			got = append(got, data...)
+			if d.CH().Flags()&FlagSuccess != 0 {
+				return got, nvme.Success
+			}
+		case TypeR2T:
+			d := (*Data)(b)
+			if d.CCCID() != h.cid {
+				h.t.Fatalf("R2T %x for command %d", b, h.cid)
+			}
+			h.answer(d, send)
+		case TypeCapsuleResp:
+			e := (*CapsuleResp)(b).CQE()
+			if e.CID() != h.cid {
+				h.t.Fatalf("response %x to command %d", b, h.cid)
+			}
+			return got, e.Status()
+		default:
+			h.t.Fatalf("%s: %x", (*CH)(b).Type(), b)
+		}
+	}
+}
+
+// answer sends what an R2T asks for, in two H2CData if it can be divided.
+func (h *host) answer(q *Data, send []byte) {
+	h.t.Helper()
+	off, n := q.Offset(), q.Length()
+	for _, part := range [][2]uint32{{0, n / 3}, {n / 3, n}} {
+		if part[0] == part[1] {
+			continue
+		}
+		h.write(h.h2c(q.CCCID(), q.TTAG(), off+part[0], send[off+part[0]:off+part[1]], part[1] == n))
+	}
+}
+
+func (h *host) h2c(cid, tag uint16, off uint32, data []byte, last bool) []byte {
+	var d Data
+	var f Flags
+	if last {
+		f = FlagLast
+	}
+	d.Set(TypeH2CData, f, h.digests, cid, tag, off, uint32(len(data)), 0)
+	return pdu(d[:], data)
+}
+
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{7})
+	r.Read(b)
+	return b
+}
+
+// Reads and writes of every kind and many sizes, with every combination of digests
+// and several alignments.
+func TestTransfers(t *testing.T) {
+	for _, d := range []Digests{0, DigestHeader, DigestData, DigestHeader | DigestData} {
+		for _, pda := range []uint8{0, 1, 31} {
+			for _, success := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %d success=%t", d, pda, success), func(t *testing.T) {
+					mem := make([]byte, 2<<20)
+					h, disk := start(t, Config{}, ICReq{Digests: d, HPDA: pda}, mem)
+					disk.mu.Lock()
+					disk.noSQHead = success
+					disk.mu.Unlock()
+					want := pattern(1 << 20)
+					for i, n := range []int{2, 3, 512, 4096, 8192, 16 << 10, 16<<10 + 1, 100_001, 1 << 20} {
+						at := i
+						if n <= 16<<10 {
+							h.write(h.command(nvme.OpWrite, at, want[:n], 0))
+							if _, s := h.response(nil); s != nvme.Success || !bytes.Equal(mem[at:at+n], want[:n]) {
+								t.Fatalf("%d bytes in the capsule: %v", n, s)
+							}
+							clear(mem)
+						}
+						h.write(h.command(nvme.OpWrite, at, nil, n))
+						if _, s := h.response(want); s != nvme.Success || !bytes.Equal(mem[at:at+n], want[:n]) {
+							t.Fatalf("%d bytes by R2T: %v", n, s)
+						}
+						h.write(h.command(nvme.OpRead, at, nil, n))
+						if got, s := h.response(nil); s != nvme.Success || !bytes.Equal(got, want[:n]) {
+							t.Fatalf("%d bytes read: %v", n, s)
+						}
+					}
+					h.write(h.command(nvme.OpFlush, 0, nil, 0))
+					if _, s := h.response(nil); s != nvme.Success {
+						t.Fatal(s)
+					}
+					h.close(disk)
+				})
+			}
+		}
+	}
+}
+
+// A stream that comes in two parts, cut at every byte, is understood.
+func TestSplitPoints(t *testing.T) {
+	both := DigestHeader | DigestData
+	mem := make([]byte, 4096)
+	data := pattern(100)
+	h, disk := start(t, Config{}, ICReq{Digests: both}, mem)
+	length := len(h.command(nvme.OpWrite, 0, data, 0))
+	for cut := range length {
+		b := h.command(nvme.OpWrite, 5, data, 0)
+		h.apart(disk, b, cut)
+		if _, s := h.response(nil); s != nvme.Success || !bytes.Equal(mem[5:105], data) {
+			t.Fatalf("cut at %d: %v", cut, s)
+		}
+		clear(mem)
+	}
+	for cut := range len(h.h2c(1, 0, 0, data, true)) {
+		h.write(h.command(nvme.OpWrite, 5, nil, len(data)))
+		q, _ := h.next()
+		b := h.h2c(h.cid, (*Data)(q).TTAG(), 0, data, true)
+		h.apart(disk, b, cut)
+		if _, s := h.response(nil); s != nvme.Success || !bytes.Equal(mem[5:105], data) {
+			t.Fatalf("H2CData cut at %d: %v", cut, s)
+		}
+		clear(mem)
+	}
+	h.close(disk)
+}
+
+// apart sends b in two parts, the second when the controller has received the first.
+func (h *host) apart(d *disk, b []byte, cut int) {
+	h.t.Helper()
+	before := d.c.Stats().ReceiveCalls
+	h.write(b[:cut])
+	for cut > 0 && d.c.Stats().ReceiveCalls == before {
+		runtime.Gosched()
+	}
+	h.write(b[cut:])
+}
+
+// What a host does wrong ends the connection, after a TermReq that says what it
+// was, and nothing else.
+func TestBreaches(t *testing.T) {
+	type step func(h *host) []byte
+	write := func(h *host, n int) *Data {
+		h.write(h.command(nvme.OpWrite, 0, nil, n))
+		b, _ := h.next()
+		return (*Data)(b)
+	}
+	flip := func(b []byte, at int, v byte) []byte { b[at] = v; return b }
+	for _, tt := range []struct {
+		name    string
+		digests Digests
+		step    step
+		fes     FES
+		fei     uint32
+	}{
+		{"ICReq twice", 0, func(h *host) []byte { return (&ICReq{}).AppendTo(nil) }, FESSequence, 0},
+		{"unknown type", 0, func(h *host) []byte { return flip(h.command(nvme.OpFlush, 0, nil, 0), 0, 0x0B) }, FESInvalidHeader, 0},
+		{"a response", 0, func(h *host) []byte { return flip(h.command(nvme.OpFlush, 0, nil, 0), 0, 5) }, FESInvalidHeader, 0},
+		{"header length", 0, func(h *host) []byte { return flip(h.command(nvme.OpFlush, 0, nil, 0), 2, 71) }, FESInvalidHeader, 2},
+		{"data offset", 0, func(h *host) []byte { return flip(h.command(nvme.OpWrite, 0, []byte("1234"), 0), 3, 73) }, FESInvalidHeader, 3},
+		{"2 GiB", 0, func(h *host) []byte { return flip(h.command(nvme.OpWrite, 0, []byte("1234"), 0), 7, 0x80) }, FESDataLimit, 0},
+		{"header digest", DigestHeader, func(h *host) []byte { return flip(h.command(nvme.OpFlush, 0, nil, 0), 40, 1) }, FESHeaderDigest, 0xFFFFFFFF},
+		{"more in the capsule than allowed", 0, func(h *host) []byte { return h.command(nvme.OpWrite, 0, make([]byte, 16<<10+4), 0) }, FESDataLimit, 0},
+		{"unasked data", 0, func(h *host) []byte { return h.h2c(1, 0, 0, []byte("1234"), true) }, FESInvalidHeader, AtTTAG},
+		{"another tag", 0, func(h *host) []byte { q := write(h, 8); return h.h2c(q.CCCID(), q.TTAG()+1, 0, []byte("1234"), true) }, FESInvalidHeader, AtTTAG},
+		{"another command", 0, func(h *host) []byte { q := write(h, 8); return h.h2c(q.CCCID()+1, q.TTAG(), 0, []byte("1234"), true) }, FESInvalidHeader, AtCCCID},
+		{"another length", 0, func(h *host) []byte {
+			q := write(h, 8)
+			return flip(h.h2c(q.CCCID(), q.TTAG(), 0, []byte("1234"), false), AtLength, 5)
+		}, FESInvalidHeader, AtLength},
+		{"a gap", 0, func(h *host) []byte { q := write(h, 8); return h.h2c(q.CCCID(), q.TTAG(), 4, []byte("1234"), true) }, FESOutOfRange, 0},
+		{"beyond the end", 0, func(h *host) []byte {
+			q := write(h, 8)
+			return h.h2c(q.CCCID(), q.TTAG(), 0, []byte("123456789"), true)
+		}, FESOutOfRange, 0},
+		{"last too early", 0, func(h *host) []byte { q := write(h, 8); return h.h2c(q.CCCID(), q.TTAG(), 0, []byte("1234"), true) }, FESInvalidHeader, 1},
+		{"after the last", 0, func(h *host) []byte {
+			q := write(h, 4)
+			h.write(h.h2c(q.CCCID(), q.TTAG(), 0, []byte("1234"), true))
+			h.next()
+			return h.h2c(q.CCCID(), q.TTAG(), 4, []byte("1234"), true)
+		}, FESInvalidHeader, AtTTAG},
+		{"no data", 0, func(h *host) []byte { q := write(h, 8); return h.h2c(q.CCCID(), q.TTAG(), 0, nil, false) }, FESInvalidHeader, AtLength},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h, disk := start(t, Config{}, ICReq{Digests: tt.digests}, make([]byte, 4096))
+			bad := tt.step(h)
+			h.write(bad)
+			b, rest := h.next()
+			if (*CH)(b).Type() != TypeC2HTermReq {
+				t.Fatalf("%s: %x", (*CH)(b).Type(), b)
+			}
+			q, err := ParseTermReq(append(b, rest...))
+			if err != nil || q.FES != tt.fes || q.FEI != tt.fei && tt.fei != 0xFFFFFFFF {
+				t.Errorf("%s at %d, %v; want %s at %d", q.FES, q.FEI, err, tt.fes, tt.fei)
+			}
+			if n := min(len(q.Header), len(bad)); n < CHLen || !bytes.Equal(q.Header[:n], bad[:n]) {
+				t.Errorf("the TermReq repeats %x of %x", q.Header, bad)
+			}
+			if n, err := io.Copy(io.Discard, h.nc); n != 0 || err != nil {
+				t.Errorf("%d bytes behind the TermReq, %v", n, err)
+			}
+			h.nc.Close()
+			var f *Fault
+			if err := disk.end(t); !errors.As(err, &f) {
+				t.Errorf("the connection ended with %v", err)
+			}
+		})
+	}
+}
+
+// Nothing but ICReq may come first.
+func TestFirstPDU(t *testing.T) {
+	for name, tt := range map[string]struct {
+		first []byte
+		fes   FES
+		fei   uint32
+	}{
+		"a command":      {append((&host{}).command(nvme.OpFlush, 0, nil, 0), make([]byte, 56)...), FESSequence, 0},
+		"another format": {(&ICReq{PFV: 1}).AppendTo(nil), FESUnsupported, 8},
+		"alignment":      {(&ICReq{HPDA: 32}).AppendTo(nil), FESInvalidHeader, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, server := loopback.Pair(t)
+			d := newDisk(t, server, Config{}, nil)
+			d.c.Start(d)
+			h := &host{t: t, nc: client, limits: Limits{}}
+			h.write(tt.first)
+			b, rest := h.next()
+			q, err := ParseTermReq(append(b, rest...))
+			if err != nil || q.FES != tt.fes || q.FEI != tt.fei {
+				t.Errorf("%+v, %v", q, err)
+			}
+			client.Close()
+			d.end(t)
+			if d.commands != 0 {
+				t.Error("a command before ICReq was carried out")
+			}
+		})
+	}
+}
+
+// More commands than the queue has entries, and one for the answer on its way.
+func TestTooManyCommands(t *testing.T) {
+	h, disk := start(t, Config{}, ICReq{}, make([]byte, 4096))
+	var held []*nvme.Command
+	disk.mu.Lock()
+	disk.hold = func(k *nvme.Command) bool {
+		disk.mu.Lock()
+		defer disk.mu.Unlock()
+		held = append(held, k)
+		return true
+	}
+	disk.mu.Unlock()
+	for range 34 {
+		h.write(h.command(nvme.OpFlush, 0, nil, 0))
+	}
+	b, rest := h.next()
+	if q, err := ParseTermReq(append(b, rest...)); err != nil || q.FES != FESSequence {
+		t.Errorf("%+v, %v", q, err)
+	}
+	h.nc.Close()
+	<-disk.ended
+	<-disk.c.Ended()
+	if len(held) != 33 {
+		t.Errorf("%d commands came up", len(held))
+	}
+	// Commands that end after their connection are handed back as well.
+	for _, k := range held {
+		disk.respond(k, nvme.Success)
+	}
+	disk.c.Push()
+	if disk.open != 0 {
+		t.Errorf("%d commands are left", disk.open)
+	}
+}
+
+// A wrong data digest fails the command and nothing else.
+func TestDataDigest(t *testing.T) {
+	mem := make([]byte, 4096)
+	h, disk := start(t, Config{}, ICReq{Digests: DigestData}, mem)
+	b := h.command(nvme.OpWrite, 0, []byte("1234"), 0)
+	b[len(b)-1] ^= 1
+	h.write(b)
+	if _, s := h.response(nil); s != nvme.TransientTransport {
+		t.Error(s)
+	}
+	h.write(h.command(nvme.OpWrite, 0, nil, 8))
+	q, _ := h.next()
+	d := (*Data)(q)
+	b = h.h2c(d.CCCID(), d.TTAG(), 0, []byte("1234"), false)
+	b[len(b)-1] ^= 1
+	h.write(b)
+	h.write(h.h2c(d.CCCID(), d.TTAG(), 4, []byte("5678"), true))
+	if _, s := h.response(nil); s != nvme.TransientTransport {
+		t.Error(s)
+	}
+	h.write(h.command(nvme.OpWrite, 0, []byte("1234"), 0))
+	if _, s := h.response(nil); s != nvme.Success || string(mem[:4]) != "1234" {
+		t.Error(s)
+	}
+	h.close(disk)
+}
+
+// A cancelled transfer lets go of its memory; what the host still sends for it is
+// dropped, and the queue goes on.
+func TestCancel(t *testing.T) {
+	mem := make([]byte, 4096)
+	h, disk := start(t, Config{}, ICReq{}, mem)
+	h.write(h.command(nvme.OpWrite, 0, nil, 8))
+	b, _ := h.next()
+	q := (*Data)(b)
+	var got error
+	disk.mu.Lock()
+	for slot, then := range disk.arrived {
+		disk.arrived[slot] = func(err error) { got = err; then(err) }
+	}
+	disk.mu.Unlock()
+	const use = 1 // the first command
+	disk.c.Cancel(use + 1)
+	if got != nil {
+		t.Fatal("another command's transfer was cancelled")
+	}
+	disk.c.Cancel(use)
+	disk.c.Push()
+	if !errors.Is(got, nvme.ErrCancelled) {
+		t.Fatal(got)
+	}
+	if _, s := h.response(nil); s != nvme.DataTransferError {
+		t.Error(s)
+	}
+	disk.c.Cancel(use) // there is none any more
+	h.write(h.h2c(q.CCCID(), q.TTAG(), 0, []byte("12345678"), true))
+	h.write(h.command(nvme.OpWrite, 100, nil, 4))
+	if _, s := h.response([]byte("abcd")); s != nvme.Success || string(mem[100:104]) != "abcd" {
+		t.Error(s)
+	}
+	if !bytes.Equal(mem[:8], make([]byte, 8)) {
+		t.Errorf("memory that was let go of has %q", mem[:8])
+	}
+	h.close(disk)
+}
+
+// Memory that cannot be written fails the command, memory that cannot be read the
+// connection, and neither the process.
+func TestFaults(t *testing.T) {
+	for _, d := range []Digests{0, DigestData} {
+		mem := faultmap.New(t, 1<<20, 8<<10)
+		h, disk := start(t, Config{}, ICReq{Digests: d}, mem)
+		h.write(h.command(nvme.OpWrite, 4096, nil, 100_000))
+		if _, s := h.response(pattern(100_000)); s != nvme.DataTransferError {
+			t.Error(s)
+		}
+		h.write(h.command(nvme.OpWrite, 0, nil, 8))
+		if _, s := h.response([]byte("12345678")); s != nvme.Success || string(mem[:8]) != "12345678" {
+			t.Error(s)
+		}
+		h.write(h.command(nvme.OpRead, 0, nil, 100_000))
+		io.Copy(io.Discard, h.nc)
+		h.nc.Close()
+		if err := disk.end(t); err == nil {
+			t.Error("data that is not there was sent")
+		}
+	}
+}
+
+// The connection ends while the controller waits for data.
+func TestLostInTransfer(t *testing.T) {
+	for name, last := range map[string][]byte{"between PDUs": nil, "in a header": {6, 0}, "in the data": nil} {
+		t.Run(name, func(t *testing.T) {
+			h, disk := start(t, Config{}, ICReq{}, make([]byte, 4096))
+			h.write(h.command(nvme.OpWrite, 0, nil, 8))
+			b, _ := h.next()
+			if name == "in the data" {
+				last = h.h2c((*Data)(b).CCCID(), (*Data)(b).TTAG(), 0, []byte("12345678"), true)
+				last = last[:len(last)-1]
+			}
+			h.write(last)
+			h.nc.Close()
+			if err := disk.end(t); (err == nil) != (name == "between PDUs") {
+				t.Errorf("the connection ended with %v", err)
+			}
+		})
+	}
+}
+
+// A host that says why it ends the connection is heard.
+func TestHostTerminates(t *testing.T) {
+	h, disk := start(t, Config{}, ICReq{}, nil)
+	h.write((&TermReq{FES: FESDataLimit, Header: []byte("12345678")}).AppendTo(nil, TypeH2CTermReq))
+	io.Copy(io.Discard, h.nc)
+	h.nc.Close()
+	if err := disk.end(t); err == nil || !bytes.Contains([]byte(err.Error()), []byte(FESDataLimit.String())) {
+		t.Error(err)
+	}
+}
+
+// Terminate(nil) sends what is queued and FIN.
+func TestOrderlyEnd(t *testing.T) {
+	mem := pattern(4 << 20)
+	h, disk := start(t, Config{}, ICReq{}, mem)
+	disk.mu.Lock()
+	disk.hold = func(k *nvme.Command) bool {
+		disk.mu.Lock()
+		disk.hold = nil
+		disk.mu.Unlock()
+		disk.Command(k)
+		disk.mu.Lock()
+		disk.open--
+		disk.mu.Unlock()
+		disk.c.Terminate(nil)
+		return true
+	}
+	disk.mu.Unlock()
+	h.write(h.command(nvme.OpRead, 0, nil, 4<<20))
+	if got, s := h.response(nil); s != nvme.Success || !bytes.Equal(got, mem) {
+		t.Error(s)
+	}
+	if n, err := io.Copy(io.Discard, h.nc); n != 0 || err != nil {
+		t.Errorf("%d bytes more, %v", n, err)
+	}
+	h.close(disk)
+}
+
+func FuzzController(f *testing.F) {
+	h := &host{}
+	f.Add(slices.Concat((&ICReq{}).AppendTo(nil), h.command(nvme.OpWrite, 0, []byte("1234"), 0), h.h2c(1, 0, 0, []byte("1234"), true)))
+	f.Add(slices.Concat((&ICReq{}).AppendTo(nil), h.command(nvme.OpWrite, 0, nil, 8), h.h2c(2, 0, 0, []byte("12345678"), true), h.command(nvme.OpRead, 0, nil, 8)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		client, server := loopback.Pair(t)
+		d := newDisk(t, server, Config{}, make([]byte, 1<<16))
+		d.hold = func(k *nvme.Command) bool { // out of bounds is the upper layer's to refuse
+			if k.SQE.ReadWrite().SLBA() > 1<<15 || k.SQE.SGL().Length() > 1<<15 || k.SQE.SGL().Length() < 2 {
+				d.respond(k, nvme.InvalidField)
+				return true
+			}
+			return false
+		}
+		d.c.Start(d)
+		client.Write(b)
+		client.CloseWrite()
+		io.Copy(io.Discard, client)
+		client.Close()
+		d.end(t)
+	})
+}

@@ -1,0 +1,96 @@
+// Package segs walks memory in pieces: the segments of a transfer, which may be
+// mappings of files that have been truncated meanwhile, so that touching them can
+// fault without harm.
+package segs
+
+import (
+	"runtime/debug"
+
+	"softiser/internal/crc32c"
+)
+
+// View is a range of memory in pieces, found once and then walked. The list of
+// segments is borrowed and not changed.
+type View struct {
+	segs [][]byte
+	off  int // into segs[0]
+	n    int // bytes
+}
+
+// Of returns the view of [off, off+n) of list, which must contain it.
+func Of(list [][]byte, off, n int) View {
+	for len(list) > 0 && off >= len(list[0]) {
+		off -= len(list[0])
+		list = list[1:]
+	}
+	return View{list, off, n}
+}
+
+// Len returns the bytes that are left.
+func (v *View) Len() int { return v.n }
+
+// Pieces returns how many segments are left at most.
+func (v *View) Pieces() int { return len(v.segs) }
+
+// Skip drops the first k bytes, at most Len.
+func (v *View) Skip(k int) {
+	v.n -= k
+	v.off += k
+	for len(v.segs) > 0 && v.off >= len(v.segs[0]) {
+		v.off -= len(v.segs[0])
+		v.segs = v.segs[1:]
+	}
+}
+
+// Next returns the first piece that is contiguous; empty at the end.
+func (v *View) Next() []byte {
+	if v.n == 0 {
+		return nil
+	}
+	s := v.segs[0][v.off:]
+	return s[:min(len(s), v.n)]
+}
+
+// Total returns the bytes of list.
+func Total(list [][]byte) int {
+	n := 0
+	for _, s := range list {
+		n += len(s)
+	}
+	return n
+}
+
+// Checksum continues a CRC32C over what is left of v. ok is false if the memory
+// cannot be read.
+func (v View) Checksum(crc uint32) (sum uint32, ok bool) {
+	ok = guard(func() {
+		for v.n > 0 {
+			s := v.Next()
+			crc = crc32c.Update(crc, s)
+			v.Skip(len(s))
+		}
+	})
+	return crc, ok
+}
+
+// Copy is copy for memory that may fault.
+func Copy(dst, src []byte) (n int, ok bool) {
+	ok = guard(func() { n = copy(dst, src) })
+	return n, ok
+}
+
+// guard runs f and reports whether it has touched no memory that faults.
+func guard(f func()) (ok bool) {
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if e := recover(); e != nil {
+			if _, fault := e.(interface{ Addr() uintptr }); !fault {
+				panic(e)
+			}
+			ok = false
+		}
+	}()
+	f()
+	return true
+}

@@ -1,0 +1,314 @@
+package nvmf
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"softiser/internal/nvme"
+	"softiser/target/volume"
+)
+
+// adminCommand carries out an admin command; nil: there is no such command.
+type adminCommand func(*request)
+
+// ioAdmin are the admin commands of an I/O controller, discoveryAdmin those of a
+// discovery controller.
+var ioAdmin, discoveryAdmin [256]adminCommand
+
+func init() {
+	ioAdmin = [256]adminCommand{
+		nvme.AdminGetLogPage:  (*request).getLogPage,
+		nvme.AdminIdentify:    (*request).identify,
+		nvme.AdminAbort:       (*request).abort,
+		nvme.AdminSetFeatures: (*request).setFeatures,
+		nvme.AdminGetFeatures: (*request).getFeatures,
+		nvme.AdminAsyncEvent:  (*request).asyncEvent,
+		nvme.AdminKeepAlive:   (*request).stayAlive,
+	}
+	discoveryAdmin = [256]adminCommand{
+		nvme.AdminGetLogPage:  (*request).getLogPage,
+		nvme.AdminIdentify:    (*request).identify,
+		nvme.AdminSetFeatures: (*request).setFeatures,
+		nvme.AdminGetFeatures: (*request).getFeatures,
+		nvme.AdminAsyncEvent:  (*request).asyncEvent,
+		nvme.AdminKeepAlive:   (*request).stayAlive,
+	}
+}
+
+// admin carries out an admin command.
+func (r *request) admin() {
+	c := r.q.ctrl
+	run := c.sub.admin[r.sqe().Opcode()]
+	switch {
+	case r.sqe().Fuse() != nvme.FuseNone:
+		r.end(nvme.InvalidField | nvme.DoNotRetry)
+	case !c.ready():
+		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
+	case run == nil:
+		r.end(nvme.InvalidOpcode | nvme.DoNotRetry)
+	default:
+		run(r)
+	}
+}
+
+func (r *request) asyncEvent() { r.q.ctrl.events.await(r) }
+
+func (r *request) stayAlive() { r.end(nvme.Success) }
+
+// abort is a hint: bit 0 of the result says that the command was not aborted.
+func (r *request) abort() {
+	v := r.sqe().CDW(10)
+	r.result = 1
+	if r.q.ctrl.abortOne(uint16(v), uint16(v>>16)) {
+		r.result = 0
+	}
+	r.end(nvme.Success)
+}
+
+// abortOne aborts a command of an I/O queue; it reports whether there is one.
+func (c *controller) abortOne(sqid, cid uint16) (found bool) {
+	for _, n := range c.sub.list() {
+		n.vol.AbortWhere(func(o *volume.Op) volume.AbortReason {
+			if r, ok := o.Request().(*request); ok && o.Client == &c.client && r.q.id == sqid && r.sqe().CID() == cid {
+				found = true
+				return volume.AbortedByOwner
+			}
+			return volume.NotAborted
+		}, nil)
+	}
+	return found
+}
+
+// identify answers Identify.
+func (r *request) identify() {
+	q := r.sqe().Identify()
+	c := r.q.ctrl
+	if c.sub.kind == nvme.TypeDiscovery {
+		if q.CNS() != nvme.CNSController {
+			r.end(nvme.InvalidField | nvme.DoNotRetry)
+			return
+		}
+		r.reply(c.identify().AppendTo(nil))
+		return
+	}
+	b, s := c.structure(q)
+	if s != nvme.Success {
+		r.end(s | nvme.DoNotRetry)
+		return
+	}
+	r.reply(b)
+}
+
+// structure makes what an Identify command asks of an I/O controller.
+func (c *controller) structure(q nvme.Identify) ([]byte, nvme.Status) {
+	switch q.CNS() {
+	case nvme.CNSController:
+		return c.identify().AppendTo(nil), nvme.Success
+	case nvme.CNSActiveNamespaces, nvme.CNSCommandSetActive, nvme.CNSAllocatedNamespaces:
+		if q.NSID() >= nvme.NSIDAll-1 {
+			return nil, nvme.InvalidNamespace
+		}
+		if q.CNS() == nvme.CNSCommandSetActive && q.CommandSet() != nvme.CSINVM {
+			return nil, nvme.InvalidField
+		}
+		var ids []uint32
+		for _, n := range c.sub.list() {
+			ids = append(ids, n.id)
+		}
+		return nvme.AppendNSIDs(nil, ids, q.NSID()), nvme.Success
+	case nvme.CNSAttachedControllers, nvme.CNSControllers:
+		var ids []uint16
+		for _, o := range c.sub.all() {
+			ids = append(ids, o.id)
+		}
+		return nvme.AppendCntlIDs(nil, ids, q.CntlID()), nvme.Success
+	case nvme.CNSCommandSetController:
+		if q.CommandSet() != nvme.CSINVM {
+			return nil, nvme.InvalidField
+		}
+		l := nvme.CommandSetLimits{VerifySize: maxTransferShift, WriteZeroesSize: maxZeroesShift}
+		return l.AppendTo(nil), nvme.Success
+	case nvme.CNSCommandSets:
+		b := make([]byte, nvme.IdentifyLen)
+		b[0] = 1 // one combination: the NVM command set alone
+		return b, nvme.Success
+	case nvme.CNSNamespace, nvme.CNSAllocatedNamespace, nvme.CNSDescriptors, nvme.CNSCommandSetNamespace, nvme.CNSIndependentNamespace:
+		return c.namespaceStructure(q)
+	}
+	return nil, nvme.InvalidField
+}
+
+// namespaceStructure makes the structures that are about one namespace.
+func (c *controller) namespaceStructure(q nvme.Identify) ([]byte, nvme.Status) {
+	id := q.NSID()
+	n := c.sub.namespace(id)
+	if n == nil {
+		if id == 0 || id > maxNSID || q.CNS() == nvme.CNSDescriptors {
+			return nil, nvme.InvalidNamespace
+		}
+		return make([]byte, nvme.IdentifyLen), nvme.Success // there is no such namespace now
+	}
+	d := n.identify()
+	switch q.CNS() {
+	case nvme.CNSDescriptors:
+		return n.names.AppendTo(nil), nvme.Success
+	case nvme.CNSCommandSetNamespace:
+		return make([]byte, nvme.IdentifyLen), nvme.Success // nothing beyond CNS 00h
+	case nvme.CNSIndependentNamespace:
+		b := make([]byte, nvme.IdentifyLen)
+		b[0], b[1], b[2], b[3] = d.NSFEAT&nvme.FeatNoReuse, d.NMIC, d.RESCAP, d.FPI
+		binary.LittleEndian.PutUint32(b[4:], d.ANAGroup)
+		b[8], b[14] = d.NSATTR, 1 // ready
+		return b, nvme.Success
+	}
+	return d.AppendTo(nil), nvme.Success
+}
+
+// Limits of commands, log2 of pages of 4 KiB.
+const (
+	maxTransferShift = 10 // 4 MiB
+	maxZeroesShift   = 15 // 128 MiB
+	maxTransfer      = 4096 << maxTransferShift
+)
+
+// identify fills the controller's structure.
+func (c *controller) identify() *nvme.Controller {
+	l := &c.fe.cfg.Limits
+	d := &nvme.Controller{
+		Serial: c.sub.cfg.Serial, Model: c.sub.cfg.Model, Firmware: "1.0", RAB: 6,
+		MDTS: maxTransferShift, CntlID: c.id, Version: uint32(nvme.Version14), Type: c.sub.kind,
+		CTRATT: nvme.AttrHostID128 | nvme.AttrTBKAS, AERL: maxEventRequests - 1, ACL: 3, LPA: nvme.LogExtended | nvme.LogSupportedPages,
+		KAS: uint16(keepAliveUnit / (100 * time.Millisecond)), SGLS: nvme.SGLSupported | nvme.SGLInCapsuleOffset | nvme.SGLTransportBlock,
+		Subsystem: c.sub.cfg.NQN, ELPE: errorEntries - 1, FRMW: 3, MaxCmd: uint16(l.Entries),
+	}
+	if c.sub.kind == nvme.TypeDiscovery {
+		d.OAES = nvme.NoticeDiscovery
+		return d
+	}
+	d.CMIC = nvme.SharedPorts | nvme.SharedControllers
+	d.OAES = nvme.NoticeNamespace
+	d.LPA |= nvme.LogEffects
+	d.SQES, d.CQES = 0x66, 0x44
+	d.Namespaces, d.MaxNamespaces = maxNSID, maxNSID
+	d.ONCS = nvme.HasCompare | nvme.HasDSM | nvme.HasWriteZeroes | nvme.HasReservations | nvme.HasVerify
+	d.VWC = nvme.CachePresent | nvme.FlushAll
+	d.IOCCSZ = uint32(nvme.SQELen+ioCapsule) / 16
+	d.IORCSZ = nvme.CQELen / 16
+	d.MSDBD = 1
+	d.RTD3E = uint32(10 * time.Second / time.Microsecond)
+	return d
+}
+
+// ioCapsule is the in-capsule data that hosts are told an I/O command may have.
+const ioCapsule = 16 << 10
+
+// getLogPage answers Get Log Page.
+func (r *request) getLogPage() {
+	q := r.sqe().GetLogPage()
+	c := r.q.ctrl
+	have, s := r.hostData()
+	if s == nvme.Success && uint64(have) != q.Length() {
+		s = nvme.SGLDataLengthInvalid | nvme.DoNotRetry
+	}
+	if s == nvme.Success && (q.Offset()%4 != 0 || have > maxTransfer) {
+		s = nvme.InvalidField | nvme.DoNotRetry
+	}
+	if s != nvme.Success {
+		r.end(s)
+		return
+	}
+	page, read := c.page(q, r)
+	if page == nil {
+		r.end(nvme.InvalidLogPage | nvme.DoNotRetry)
+		return
+	}
+	if q.Offset() > uint64(len(page)) {
+		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		return
+	}
+	b := make([]byte, have)
+	copy(b, page[q.Offset():])
+	r.reply(b)
+	if !q.RetainEvent() && read < eventKinds {
+		c.events.read(read)
+	}
+}
+
+// page makes a log page, nil if there is none, and tells which event it is about.
+func (c *controller) page(q nvme.GetLogPage, r *request) ([]byte, event) {
+	const none = eventKinds
+	if c.sub.kind == nvme.TypeDiscovery {
+		switch q.ID() {
+		case nvme.LogDiscovery:
+			return c.fe.discoveryPage(c.host, r.q), eventDiscovery
+		case nvme.LogSupported:
+			return nvme.AppendTable(nil, map[nvme.LogID]uint32{nvme.LogSupported: 1, nvme.LogDiscovery: 1}), none
+		}
+		return nil, none
+	}
+	switch q.ID() {
+	case nvme.LogSupported:
+		return nvme.AppendTable(nil, map[nvme.LogID]uint32{
+			nvme.LogSupported: 1, nvme.LogError: 1, nvme.LogSMART: 1, nvme.LogFirmware: 1, nvme.LogChangedNamespaces: 1,
+			nvme.LogCommandEffects: 1, nvme.LogFeatures: 1, nvme.LogMICommands: 1, nvme.LogReservation: 1,
+		}), none
+	case nvme.LogError:
+		return c.log.page(), none
+	case nvme.LogSMART:
+		return c.health().AppendTo(nil), none
+	case nvme.LogFirmware:
+		b := make([]byte, 512)
+		b[0] = 1
+		copy(b[8:16], "1.0     ")
+		return b, none
+	case nvme.LogChangedNamespaces:
+		return nvme.AppendChanged(nil, c.events.takeChanged(q.RetainEvent())), eventNamespace
+	case nvme.LogCommandEffects:
+		return effectsPage(), none
+	case nvme.LogFeatures:
+		return featureTable(), none
+	case nvme.LogMICommands:
+		return make([]byte, nvme.TableLen), none
+	case nvme.LogReservation:
+		n := c.events.takeNotice(q.RetainEvent())
+		return n.AppendTo(nil), eventReservation
+	}
+	return nil, none
+}
+
+// health sums up what the volumes count.
+func (c *controller) health() *nvme.SMART {
+	s := &nvme.SMART{Temperature: 310, Spare: 100, SpareLimit: 10}
+	units := func(n uint64) uint64 { return (n + 511999) / 512000 }
+	for _, n := range c.sub.list() {
+		k := &n.vol.Counters
+		s.UnitsRead += units(k.ReadBytes.Load())
+		s.UnitsWritten += units(k.WriteBytes.Load())
+		s.Reads += k.Reads.Load()
+		s.Writes += k.Writes.Load()
+	}
+	c.log.mu.Lock()
+	s.ErrorEntries = c.log.count
+	c.log.mu.Unlock()
+	return s
+}
+
+// effectsPage is the commands supported and effects log.
+var effectsPage = sync.OnceValue(func() []byte {
+	e := nvme.Effects{Admin: map[nvme.Opcode]uint32{}, IO: map[nvme.Opcode]uint32{}}
+	for _, op := range []nvme.Opcode{nvme.AdminGetLogPage, nvme.AdminIdentify, nvme.AdminAbort, nvme.AdminSetFeatures, nvme.AdminGetFeatures, nvme.AdminAsyncEvent, nvme.AdminKeepAlive} {
+		e.Admin[op] = nvme.EffectSupported
+	}
+	for op := range ioTable {
+		row := &ioTable[op]
+		if row.run == nil {
+			continue
+		}
+		e.IO[nvme.Opcode(op)] = nvme.EffectSupported
+		if row.access == volume.Writes && row.hold == volume.HoldWrite {
+			e.IO[nvme.Opcode(op)] |= nvme.EffectContent
+		}
+	}
+	return e.AppendTo(nil)
+})

@@ -1,0 +1,161 @@
+package nvmf
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/internal/nvme"
+	"softiser/target/portal"
+	"softiser/target/volume"
+)
+
+// Config describes a front end. The zero value of every optional field means the
+// stated default.
+type Config struct {
+	Portals []*portal.Portal // where hosts are told to find the subsystems
+	// Volumes is the registry that all front ends of a server share.
+	Volumes *volume.Registry
+	// StateDir keeps what must survive a restart; see volume.Config.
+	StateDir string
+	Staging  *blockdev.Pool // see volume.Config
+	Limits   Limits
+	Timeouts Timeouts
+	Log      *zap.Logger // default: none
+}
+
+// Limits bound what hosts can have.
+type Limits struct {
+	Controllers int // of all subsystems; default 1024
+	Queues      int // I/O queues of a controller; default 128
+	Entries     int // of a queue, 16 to 1024; default 128
+}
+
+// Timeouts of the front end.
+type Timeouts struct {
+	// Connect is how long a connection may take until its queue works: until
+	// Connect and, where it is asked for, authentication have succeeded. Default 15 s.
+	Connect time.Duration
+	// Unread is how long a host may leave what is sent to it. Default 30 s.
+	Unread time.Duration
+}
+
+func (c *Config) fill() error {
+	if c.Volumes == nil {
+		c.Volumes = new(volume.Registry)
+	}
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+	if c.Staging == nil {
+		c.Staging = blockdev.DefaultPool()
+	}
+	setDefault(&c.Limits.Controllers, 1024)
+	setDefault(&c.Limits.Queues, 128)
+	setDefault(&c.Limits.Entries, 128)
+	setDefault(&c.Timeouts.Connect, 15*time.Second)
+	setDefault(&c.Timeouts.Unread, 30*time.Second)
+	if n := c.Limits.Entries; n < 16 || n > 1024 {
+		return fmt.Errorf("nvmf: queues of %d entries; 16 to 1024 are possible", n)
+	}
+	if n := c.Limits.Queues; n < 1 || n > 65535 {
+		return fmt.Errorf("nvmf: %d I/O queues for a controller; 1 to 65535 are possible", n)
+	}
+	return nil
+}
+
+func setDefault[T int | time.Duration](p *T, v T) {
+	if *p == 0 {
+		*p = v
+	}
+}
+
+// SubsystemConfig describes a subsystem.
+type SubsystemConfig struct {
+	NQN        string
+	Serial     string // 20 printable characters at most; default: derived from NQN
+	Model      string // 40 at most; default "softiser"
+	Namespaces []NamespaceConfig
+	// Hosts are those who may connect; none: everybody.
+	Hosts []HostRule
+	// MinCntlID and MaxCntlID bound the controller identifiers, so that two targets
+	// can serve one subsystem; default 1 to 65519.
+	MinCntlID, MaxCntlID uint16
+}
+
+// HostRule lets hosts connect.
+type HostRule struct {
+	NQN      string         // exact, or with * and ? as in path.Match; "" any
+	Networks []netip.Prefix // where it may come from; none: anywhere
+}
+
+func (r *HostRule) admits(nqn string, from netip.Addr) bool {
+	if r.NQN != "" && r.NQN != nqn {
+		if ok, err := path.Match(r.NQN, nqn); err != nil || !ok {
+			return false
+		}
+	}
+	if len(r.Networks) == 0 {
+		return true
+	}
+	for _, n := range r.Networks {
+		if n.Contains(from.Unmap()) {
+			return true
+		}
+	}
+	return false
+}
+
+// NamespaceConfig describes a namespace.
+type NamespaceConfig struct {
+	NSID     uint32 // 1 to 1024
+	Volume   blockdev.Device
+	ReadOnly bool
+	// Identity, Placement, Workers and QoS are the volume's; see volume.Config.
+	Identity  volume.Identity
+	Placement volume.Placement
+	Workers   int
+	QoS       volume.QoS
+}
+
+const (
+	maxNSID     = 1024
+	firstCntlID = 1
+)
+
+func (c *SubsystemConfig) fill() error {
+	if err := nvme.CheckNQN(c.NQN); err != nil {
+		return fmt.Errorf("nvmf: subsystem: %w", err)
+	}
+	if c.NQN == nvme.DiscoveryNQN {
+		return fmt.Errorf("nvmf: subsystem: %s is every discovery service's name", c.NQN)
+	}
+	if c.Serial == "" {
+		c.Serial = serialOf(c.NQN)
+	}
+	if c.Model == "" {
+		c.Model = "softiser"
+	}
+	if len(c.Serial) > 20 || len(c.Model) > 40 {
+		return fmt.Errorf("nvmf: subsystem %s: serial number %q and model %q may have 20 and 40 characters", c.NQN, c.Serial, c.Model)
+	}
+	for _, r := range c.Hosts {
+		if _, err := path.Match(r.NQN, ""); err != nil {
+			return fmt.Errorf("nvmf: subsystem %s: host %q: %w", c.NQN, r.NQN, err)
+		}
+	}
+	if c.MinCntlID == 0 {
+		c.MinCntlID = firstCntlID
+	}
+	if c.MaxCntlID == 0 {
+		c.MaxCntlID = nvme.MaxCntlID
+	}
+	if c.MinCntlID > c.MaxCntlID || c.MaxCntlID > nvme.MaxCntlID {
+		return fmt.Errorf("nvmf: subsystem %s: controller identifiers %d to %d; 1 to %d are possible", c.NQN, c.MinCntlID, c.MaxCntlID, nvme.MaxCntlID)
+	}
+	return nil
+}

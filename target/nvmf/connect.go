@@ -1,0 +1,136 @@
+package nvmf
+
+import (
+	"errors"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/nvme"
+)
+
+// connect is the Connect command: first its data is fetched.
+func (r *request) connect() {
+	n, s := r.hostData()
+	if s == nvme.Success && n != nvme.ConnectDataLen {
+		s = nvme.SGLDataLengthInvalid | nvme.DoNotRetry
+	}
+	if s != nvme.Success {
+		r.end(s)
+		return
+	}
+	r.q.conn.Place.Talks()
+	r.param(nvme.ConnectDataLen, (*request).connectWith)
+}
+
+// refusal is a Connect that is refused.
+type refusal struct {
+	status nvme.Status
+	result uint64
+	why    string
+}
+
+// invalid says which parameter is wrong.
+func invalid(inData bool, at uint16, why string) *refusal {
+	return &refusal{nvme.ConnectInvalidParameters | nvme.DoNotRetry, nvme.InvalidParameter(inData, at), why}
+}
+
+// connectWith goes on when the data is there.
+func (r *request) connectWith() {
+	d, err := nvme.ParseConnectData(r.params())
+	no := r.refusesConnect(&d, err)
+	if no == nil && r.sqe().Connect().QID() == 0 {
+		no = r.associate(&d)
+	} else if no == nil {
+		no = r.joinQueue(&d)
+	}
+	if no != nil {
+		r.q.log.Info("NVMe: Connect refused", zap.String("host", d.Host), zap.String("subsystem", d.Subsystem),
+			zap.Stringer("status", no.status), zap.String("reason", no.why))
+		r.result = no.result
+		r.end(no.status)
+		return
+	}
+	r.end(nvme.Success)
+}
+
+// refusesConnect checks what does not depend on the kind of queue.
+func (r *request) refusesConnect(d *nvme.ConnectData, err error) *refusal {
+	c := r.sqe().Connect()
+	var name *nvme.NameError
+	switch {
+	case c.RecordFormat() != 0:
+		return &refusal{nvme.ConnectIncompatibleFormat | nvme.DoNotRetry, 0, "the record format is not 0"}
+	case errors.As(err, &name):
+		return invalid(true, name.Offset, name.Error())
+	case err != nil:
+		return &refusal{nvme.SGLDataLengthInvalid | nvme.DoNotRetry, 0, err.Error()}
+	case c.SQSize() == 0 || int(c.SQSize()) >= r.q.fe.cfg.Limits.Entries:
+		return invalid(false, nvme.ConnectAtSQSize, "the queue has no size that is possible")
+	}
+	return nil
+}
+
+// associate makes a controller.
+func (r *request) associate(d *nvme.ConnectData) *refusal {
+	q, c := r.q, r.sqe().Connect()
+	s := q.fe.find(d.Subsystem)
+	switch {
+	case s == nil:
+		return invalid(true, nvme.ConnectDataAtSubsystem, "there is no such subsystem")
+	case !s.admits(d.Host, q.conn.Remote.Addr()):
+		return &refusal{nvme.ConnectInvalidHost | nvme.DoNotRetry, nvme.InvalidParameter(true, nvme.ConnectDataAtHost), "the host may not connect"}
+	case d.CntlID != nvme.CntlIDDynamic:
+		return invalid(true, nvme.ConnectDataAtCntlID, "the admin queue makes its controller")
+	}
+	ctrl, err := newController(q, s, d, c.KeepAlive())
+	if err != nil {
+		return &refusal{nvme.ConnectControllerBusy, 0, err.Error()}
+	}
+	r.enter(ctrl, c)
+	r.result = uint64(ctrl.id)
+	ctrl.zlog.Info("NVMe host connected", zap.String("transport", q.t.Describe()), zap.Duration("keep_alive", ctrl.keepAlive))
+	return nil
+}
+
+// joinQueue makes an I/O queue of a controller.
+func (r *request) joinQueue(d *nvme.ConnectData) *refusal {
+	q, c := r.q, r.sqe().Connect()
+	s := q.fe.find(d.Subsystem)
+	if s == nil || s.kind == nvme.TypeDiscovery {
+		return invalid(true, nvme.ConnectDataAtSubsystem, "there is no such subsystem with I/O queues")
+	}
+	ctrl := s.controller(d.CntlID)
+	switch {
+	case ctrl == nil:
+		return invalid(true, nvme.ConnectDataAtCntlID, "there is no such controller")
+	case ctrl.host != d.Host || ctrl.hostID != d.HostID:
+		return invalid(true, nvme.ConnectDataAtHost, "the controller is another host's")
+	case int(c.QID()) > ctrl.queueLimit():
+		return invalid(false, nvme.ConnectAtQID, "the controller has no such queue")
+	}
+	if st := ctrl.join(q, c.QID()); st != nvme.Success {
+		return &refusal{st, 0, "the controller is not enabled, or has the queue"}
+	}
+	r.enter(ctrl, c)
+	r.result = uint64(ctrl.id)
+	return nil
+}
+
+// enter makes the connection a queue of its controller.
+func (r *request) enter(ctrl *controller, c nvme.Connect) {
+	q := r.q
+	q.id, q.entries = c.QID(), int(c.SQSize())+1
+	q.noFlow = c.Attributes()&nvme.ConnectDisableFlowControl != 0
+	q.grow(q.entries)
+	q.t.SetEntries(q.entries)
+	q.mu.Lock()
+	q.ctrl = ctrl
+	q.mu.Unlock()
+	q.connected()
+}
+
+func (c *controller) queueLimit() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.limit
+}

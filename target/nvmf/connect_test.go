@@ -1,0 +1,211 @@
+package nvmf_test
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"testing"
+	"time"
+
+	"softiser/internal/nvme"
+	"softiser/target"
+	"softiser/target/nvmf"
+)
+
+// Every refusal of Connect: its status, and which field is wrong.
+func TestConnectRefused(t *testing.T) {
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+		s.Hosts = []nvmf.HostRule{{NQN: "nqn.good*"}, {NQN: "nqn.far", Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, {NQN: hostNQN}}
+	})
+	h := r.attach(hostNQN, 10, 1)
+	admin := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: "nqn.good"}
+	io := h.data
+	for _, tt := range []struct {
+		name   string
+		change func(c nvme.Connect, d *nvme.ConnectData)
+		data   func([]byte) []byte
+		status nvme.Status
+		result uint64
+	}{
+		{"record format", func(c nvme.Connect, d *nvme.ConnectData) { c.SQE[40] = 1 }, nil, nvme.ConnectIncompatibleFormat, 0},
+		{"subsystem", func(c nvme.Connect, d *nvme.ConnectData) { d.Subsystem = "nqn.other" }, nil, nvme.ConnectInvalidParameters, 0x10100},
+		{"no subsystem", func(c nvme.Connect, d *nvme.ConnectData) { d.Subsystem = "" }, nil, nvme.ConnectInvalidParameters, 0x10100},
+		{"no host", func(c nvme.Connect, d *nvme.ConnectData) { d.Host = "" }, nil, nvme.ConnectInvalidParameters, 0x10200},
+		{"host", func(c nvme.Connect, d *nvme.ConnectData) { d.Host = "nqn.bad" }, nil, nvme.ConnectInvalidHost, 0x10200},
+		{"host from elsewhere", func(c nvme.Connect, d *nvme.ConnectData) { d.Host = "nqn.far" }, nil, nvme.ConnectInvalidHost, 0x10200},
+		{"static controller", func(c nvme.Connect, d *nvme.ConnectData) { d.CntlID = nvme.CntlIDStatic }, nil, nvme.ConnectInvalidParameters, 0x10010},
+		{"size 0", func(c nvme.Connect, d *nvme.ConnectData) { c.SetSQSize(0) }, nil, nvme.ConnectInvalidParameters, 0x2c},
+		{"size beyond MQES", func(c nvme.Connect, d *nvme.ConnectData) { c.SetSQSize(128) }, nil, nvme.ConnectInvalidParameters, 0x2c},
+		{"short data", nil, func(b []byte) []byte { return b[:512] }, nvme.SGLDataLengthInvalid, 0},
+		{"no controller", func(c nvme.Connect, d *nvme.ConnectData) { *d = io; c.SetQID(2); d.CntlID = 999 }, nil, nvme.ConnectInvalidParameters, 0x10010},
+		{"another host's controller", func(c nvme.Connect, d *nvme.ConnectData) { *d = io; c.SetQID(2); d.Host = "nqn.good" }, nil, nvme.ConnectInvalidParameters, 0x10200},
+		{"another host identifier", func(c nvme.Connect, d *nvme.ConnectData) { *d = io; c.SetQID(2); d.HostID[0]++ }, nil, nvme.ConnectInvalidParameters, 0x10200},
+		{"queue beyond the limit", func(c nvme.Connect, d *nvme.ConnectData) { *d = io; c.SetQID(129) }, nil, nvme.ConnectInvalidParameters, 0x2a},
+		{"queue that is there", func(c nvme.Connect, d *nvme.ConnectData) { *d = io; c.SetQID(1) }, nil, nvme.CommandSequenceError, 0},
+		{"I/O queue of the discovery service", func(c nvme.Connect, d *nvme.ConnectData) { *d = io; c.SetQID(2); d.Subsystem = nvme.DiscoveryNQN }, nil, nvme.ConnectInvalidParameters, 0x10100},
+	} {
+		q := dial(t, r.addr)
+		var s nvme.SQE
+		c := s.NewConnect()
+		c.SetSQSize(31)
+		d := admin
+		if tt.change != nil {
+			tt.change(c, &d)
+		}
+		b := d.AppendTo(nil)
+		if tt.data != nil {
+			b = tt.data(b)
+		}
+		e, err := q.do(s, nil, b)
+		if e == nil || !errors.Is(err, tt.status|nvme.DoNotRetry) || e.Result() != tt.result {
+			t.Errorf("%s: %v, %+v; want %v, %x", tt.name, err, e, tt.status, tt.result)
+		}
+		q.close()
+	}
+	// The controller that was there has not noticed.
+	if _, err := h.io[0].readBlocks(0, 512); err != nil {
+		t.Error(err)
+	}
+}
+
+// Nothing but Connect comes first, and Connect comes once.
+func TestConnectOrder(t *testing.T) {
+	r := open(t, nil)
+	q := dial(t, r.addr)
+	var s nvme.SQE
+	s.NewPropertyGet(nvme.PropCAP)
+	if _, err := q.do(s, nil, nil); !errors.Is(err, nvme.CommandSequenceError|nvme.DoNotRetry) {
+		t.Errorf("a property before Connect: %v", err)
+	}
+	if _, err := q.do(rw(nvme.OpRead, 0, 1), make([]byte, 512), nil); !errors.Is(err, nvme.CommandSequenceError|nvme.DoNotRetry) {
+		t.Errorf("a read before Connect: %v", err)
+	}
+	d := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: hostNQN}
+	e, err := q.connect(0, d, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.connect(0, d, time.Minute); !errors.Is(err, nvme.CommandSequenceError|nvme.DoNotRetry) {
+		t.Errorf("Connect again: %v", err)
+	}
+	var id nvme.SQE
+	id.NewIdentify(nvme.CNSController, 0)
+	if _, err := q.do(id, make([]byte, 4096), nil); !errors.Is(err, nvme.CommandSequenceError|nvme.DoNotRetry) {
+		t.Errorf("Identify before CC.EN: %v", err)
+	}
+	d.CntlID = nvme.ConnectResult(e.DW0()).CntlID()
+	if _, err := dial(t, r.addr).connect(1, d, 0); !errors.Is(err, nvme.CommandSequenceError|nvme.DoNotRetry) {
+		t.Errorf("an I/O queue before CC.EN: %v", err)
+	}
+}
+
+// Controller identifiers are not used again at once.
+func TestControllerIDs(t *testing.T) {
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) { s.MinCntlID, s.MaxCntlID = 100, 102 })
+	var ids []uint16
+	for range 4 {
+		h := r.attach(hostNQN, 10, 0)
+		ids = append(ids, h.data.CntlID)
+		h.shutdown()
+	}
+	for i, want := range []uint16{100, 101, 102, 100} {
+		if ids[i] != want {
+			t.Errorf("controllers %v", ids)
+			break
+		}
+	}
+	for range 3 {
+		r.attach(hostNQN, 10, 0)
+	}
+	q := dial(t, r.addr)
+	d := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: hostNQN}
+	if _, err := q.connect(0, d, time.Minute); !errors.Is(err, nvme.ConnectControllerBusy) {
+		t.Errorf("one more than there are identifiers: %v", err)
+	}
+}
+
+// shutdown ends the controller as a host does, and waits until the target has noticed.
+func (h *host) shutdown() {
+	h.t.Helper()
+	var s nvme.SQE
+	s.NewPropertySet(nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetAll, true).WithShutdown(nvme.ShutdownNormal)))
+	if _, err := h.do(s, nil, nil); err != nil {
+		h.t.Fatal(err)
+	}
+	if st := nvme.CtrlStatus(h.property(nvme.PropCSTS)); !st.ShutdownDone() || st.Ready() {
+		h.t.Fatalf("CSTS %x after a shutdown", st)
+	}
+	for _, q := range h.io {
+		q.nc.(interface{ CloseWrite() error }).CloseWrite()
+		<-q.done
+	}
+	h.nc.(interface{ CloseWrite() error }).CloseWrite()
+	<-h.done
+}
+
+// A lost queue ends the controller: its other queues are closed.
+func TestQueueLost(t *testing.T) {
+	for _, lost := range []int{-1, 0} {
+		r := open(t, nil)
+		h := r.attach(hostNQN, 10, 2)
+		q := h.queue
+		if lost >= 0 {
+			q = h.io[lost]
+		}
+		q.nc.Close()
+		for _, q := range append(h.io, h.queue) {
+			<-q.done
+		}
+		// The host comes back as another controller.
+		if n := r.attach(hostNQN, 10, 1); n.data.CntlID == h.data.CntlID {
+			t.Error("the identifier of a controller that has just gone is used again")
+		}
+	}
+}
+
+// A reset closes the I/O queues and keeps the admin queue.
+func TestReset(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 2)
+	var s nvme.SQE
+	s.NewPropertySet(nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetAll, false)))
+	if _, err := h.do(s, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range h.io {
+		<-q.done
+	}
+	if st := nvme.CtrlStatus(h.property(nvme.PropCSTS)); st != 0 {
+		t.Errorf("CSTS %x", st)
+	}
+	h.enable()
+	q := dial(t, r.addr)
+	if _, err := q.connect(1, h.data, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.write(0, pattern(4096, 1)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A host that connects and says nothing more than ICReq does not hold its place for ever.
+func TestConnectTimeout(t *testing.T) {
+	r := open(t, func(c *target.Config, _ *nvmf.SubsystemConfig) { c.Timeouts.Login = 50 * time.Millisecond })
+	q := dial(t, r.addr)
+	<-q.done
+	if errors.Is(q.err, io.ErrUnexpectedEOF) {
+		t.Error(q.err)
+	}
+}
+
+// A host that is silent for longer than its keep alive timeout is gone; one that sends
+// anything is not.
+func TestKeepAlive(t *testing.T) {
+	r := open(t, nil)
+	q := dial(t, r.addr)
+	d := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: hostNQN}
+	if _, err := q.connect(0, d, time.Millisecond); err != nil { // a second, by granularity
+		t.Fatal(err)
+	}
+	<-q.done
+}

@@ -1,0 +1,299 @@
+package nvmf
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/nvme"
+	"softiser/target/volume"
+)
+
+// controller is the association of one host with one subsystem.
+//
+//	created ──CC.EN──▶ ready ──CC.EN off──▶ created
+//	   │                 │ CC.SHN
+//	   │                 ▼
+//	   │             shut down
+//	   └──────────┬──────┴──────▶ ended: a queue was lost, keep alive, removal
+type controller struct {
+	fe     *Frontend
+	sub    *subsystem
+	id     uint16
+	host   string
+	hostID nvme.HostID
+	client volume.Client
+	zlog   *zap.Logger
+	events events
+	log    errorLog
+
+	seen atomic.Bool // something has come since the keep alive timer was set
+
+	mu        sync.Mutex
+	config    nvme.Config       // guarded by mu
+	status    nvme.CtrlStatus   // guarded by mu
+	queues    map[uint16]*queue // guarded by mu
+	limit     int               // guarded by mu: I/O queues, as Set Features has left it
+	keepAlive time.Duration     // guarded by mu: 0: none
+	timer     *time.Timer       // guarded by mu
+	over      bool              // guarded by mu
+
+	features features
+}
+
+var (
+	errKeepAlive = errors.New("the host has been silent for longer than its keep alive timeout")
+	errQueueLost = errors.New("another queue of the controller has ended")
+	errReset     = errors.New("the host has reset the controller")
+)
+
+// newController makes the controller of an admin queue.
+func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.Duration) (*controller, error) {
+	c := &controller{
+		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
+		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID)},
+	}
+	c.events.init()
+	if n := q.fe.controllers.Add(1); n > int64(q.fe.cfg.Limits.Controllers) {
+		q.fe.controllers.Add(-1)
+		return nil, errBusy
+	}
+	if err := s.enter(c); err != nil {
+		q.fe.controllers.Add(-1)
+		return nil, err
+	}
+	c.zlog = q.log.With(zap.String("subsystem", s.cfg.NQN), zap.String("host", d.Host), zap.Uint16("controller", c.id))
+	c.mu.Lock()
+	c.setKeepAliveLocked(keepAlive)
+	c.mu.Unlock()
+	return c, nil
+}
+
+// setKeepAliveLocked changes the keep alive timeout, rounded up to its granularity.
+func (c *controller) setKeepAliveLocked(d time.Duration) {
+	if d == 0 && c.sub.kind == nvme.TypeDiscovery {
+		d = discoveryKeepAlive
+	}
+	c.keepAlive = (d + keepAliveUnit - 1) / keepAliveUnit * keepAliveUnit
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if c.keepAlive > 0 && !c.over {
+		c.seen.Store(false)
+		c.timer = time.AfterFunc(c.keepAlive+keepAliveSlack, c.alive)
+	}
+}
+
+const (
+	keepAliveUnit      = time.Second
+	keepAliveSlack     = time.Second
+	discoveryKeepAlive = 2 * time.Minute // of a discovery controller without one
+)
+
+// alive ends a controller whose host has been silent.
+func (c *controller) alive() {
+	if !c.seen.Swap(false) {
+		c.end(errKeepAlive)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.timer = time.AfterFunc(c.keepAlive+keepAliveSlack, c.alive)
+	}
+}
+
+// join adds an I/O queue.
+func (c *controller) join(q *queue, id uint16) nvme.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.over || !c.status.Ready():
+		return nvme.CommandSequenceError | nvme.DoNotRetry
+	case c.queues[id] != nil:
+		return nvme.CommandSequenceError | nvme.DoNotRetry
+	}
+	c.queues[id] = q
+	return nvme.Success
+}
+
+func (c *controller) ready() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status.Ready()
+}
+
+// ioQueues counts the I/O queues.
+func (c *controller) ioQueues() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queues) - 1
+}
+
+// lost takes note of the end of a queue. With it the controller ends, unless the host
+// has shut it down.
+func (c *controller) lost(q *queue, err error) {
+	c.mu.Lock()
+	mine := c.queues[q.id] == q // a reset has taken it away otherwise
+	if mine {
+		delete(c.queues, q.id)
+	}
+	quiet := c.over || c.status.ShutdownDone()
+	c.mu.Unlock()
+	if !mine || q.id != 0 && quiet {
+		return
+	}
+	if err == nil {
+		err = errQueueLost
+		if q.id == 0 {
+			err = errGone
+		}
+	}
+	c.end(err)
+}
+
+var errGone = errors.New("the host has closed the connection")
+
+// end ends the controller, once: its queues are closed and its commands aborted.
+func (c *controller) end(why error) {
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return
+	}
+	c.over = true
+	orderly := c.status.ShutdownDone()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	l := c.takeQueuesLocked()
+	c.mu.Unlock()
+	if orderly {
+		c.zlog.Info("NVMe controller has ended")
+	} else {
+		c.zlog.Info("NVMe controller has ended", zap.Error(why))
+	}
+	for _, q := range l {
+		q.t.Terminate(fmt.Errorf("controller %d has ended: %w", c.id, why))
+	}
+	c.abortAll()
+	c.events.close()
+	c.sub.leave(c)
+	c.fe.controllers.Add(-1)
+}
+
+func (c *controller) takeQueuesLocked() []*queue {
+	l := make([]*queue, 0, len(c.queues))
+	for _, q := range c.queues {
+		l = append(l, q)
+	}
+	return l
+}
+
+// abortAll aborts the controller's commands on every volume, so that none of them takes
+// effect when another host has taken over.
+func (c *controller) abortAll() {
+	for _, n := range c.sub.list() {
+		n.vol.AbortWhere(func(o *volume.Op) volume.AbortReason {
+			if o.Client == &c.client {
+				return volume.AbortedByOwner
+			}
+			return volume.NotAborted
+		}, nil)
+	}
+}
+
+// setConfig is a write of the property CC.
+func (c *controller) setConfig(v nvme.Config) {
+	c.mu.Lock()
+	old := c.config
+	c.config = v
+	var io []*queue
+	switch {
+	case v.Shutdown() != nvme.ShutdownNone && old.Shutdown() == nvme.ShutdownNone:
+		c.status = c.status&^nvme.StatusReady | nvme.StatusShutdownComplete
+		if c.timer != nil {
+			c.timer.Stop()
+		}
+	case v.Enabled() && !old.Enabled():
+		c.status = nvme.StatusReady
+		if !v.Valid() {
+			c.status = nvme.StatusFatal
+		}
+		c.setKeepAliveLocked(c.keepAlive)
+	case !v.Enabled() && old.Enabled():
+		c.status = 0
+		for id, q := range c.queues {
+			if id != 0 {
+				io = append(io, q)
+				delete(c.queues, id)
+			}
+		}
+	}
+	shut := c.status.ShutdownDone()
+	c.mu.Unlock()
+	if shut {
+		c.flush()
+	}
+	if len(io) > 0 {
+		for _, q := range io {
+			q.t.Terminate(errReset)
+		}
+		c.abortAll()
+	}
+}
+
+// flush makes what the host has written durable in the background: it is not to wait
+// for its shutdown.
+func (c *controller) flush() {
+	for _, n := range c.sub.list() {
+		if n.place.Writable() {
+			n.vol.FlushBehind()
+		}
+	}
+}
+
+func (r *request) propertyGet() {
+	p := r.sqe().Property()
+	c := r.q.ctrl
+	if p.Size() != p.Offset().Size() {
+		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		return
+	}
+	c.mu.Lock()
+	switch p.Offset() {
+	case nvme.PropCAP:
+		r.result = uint64(nvme.NewCap(c.fe.cfg.Limits.Entries, readyTimeout, nvme.CapCQR|nvme.CapNVM|nvme.CapIOCS|nvme.CapCRWMS))
+	case nvme.PropVS:
+		r.result = uint64(nvme.Version14)
+	case nvme.PropCC:
+		r.result = uint64(c.config)
+	case nvme.PropCSTS:
+		r.result = uint64(c.status)
+	case nvme.PropCRTO:
+		r.result = readyTimeout
+	default:
+		c.mu.Unlock()
+		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		return
+	}
+	c.mu.Unlock()
+	r.end(nvme.Success)
+}
+
+// readyTimeout is how long a controller may take to be ready, in units of 500 ms.
+const readyTimeout = 30
+
+func (r *request) propertySet() {
+	p := r.sqe().Property()
+	if p.Offset() != nvme.PropCC || p.Size() != 4 {
+		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		return
+	}
+	r.q.ctrl.setConfig(nvme.Config(p.Value()))
+	r.end(nvme.Success)
+}

@@ -1,0 +1,214 @@
+package nvmf
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/nvmetcp"
+	"softiser/internal/sockio"
+	"softiser/target/portal"
+)
+
+// Frontend serves subsystems: it is the portal.Frontend of NVMe over Fabrics. Its
+// methods are safe for concurrent use.
+type Frontend struct {
+	cfg       Config
+	log       *zap.Logger
+	discovery *subsystem
+
+	mu         sync.Mutex
+	subsystems []*subsystem        // guarded by mu; replaced, never changed in place
+	queues     map[*queue]struct{} // guarded by mu: every connection
+	drained    bool                // guarded by mu: no connection comes any more
+	empty      chan struct{}       // guarded by mu: closed when drained and queues is empty
+
+	generation  atomic.Uint64 // of the discovery log
+	controllers atomic.Int64
+}
+
+// New makes a front end without subsystems.
+func New(cfg Config) (*Frontend, error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	f := &Frontend{cfg: cfg, log: cfg.Log, queues: map[*queue]struct{}{}, empty: make(chan struct{})}
+	f.discovery = newDiscovery(f)
+	// The counter of an earlier life must not come again.
+	f.generation.Store(uint64(time.Now().Unix()) << 16)
+	return f, nil
+}
+
+func serialOf(nqn string) string {
+	sum := sha256.Sum256([]byte("softiser subsystem\x00" + nqn))
+	return hex.EncodeToString(sum[:10])
+}
+
+// AddSubsystem serves a subsystem.
+func (f *Frontend) AddSubsystem(cfg SubsystemConfig) error {
+	s, err := newSubsystem(f, cfg)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	taken := slices.ContainsFunc(f.subsystems, func(o *subsystem) bool { return o.cfg.NQN == cfg.NQN })
+	if !taken && !f.drained {
+		f.subsystems = append(slices.Clone(f.subsystems), s)
+	}
+	drained := f.drained
+	f.mu.Unlock()
+	if taken || drained {
+		_ = s.drop(context.Background())
+		if drained {
+			return errShutdown
+		}
+		return fmt.Errorf("nvmf: subsystem %s is there already", cfg.NQN)
+	}
+	s.start()
+	f.discoveryChanged()
+	return nil
+}
+
+// RemoveSubsystem takes a subsystem away: its controllers end, and its volumes are free
+// when their last command has ended, or ctx.
+func (f *Frontend) RemoveSubsystem(ctx context.Context, nqn string) error {
+	f.mu.Lock()
+	i := slices.IndexFunc(f.subsystems, func(s *subsystem) bool { return s.cfg.NQN == nqn })
+	if i < 0 {
+		f.mu.Unlock()
+		return fmt.Errorf("nvmf: there is no subsystem %s", nqn)
+	}
+	s := f.subsystems[i]
+	f.subsystems = slices.Delete(slices.Clone(f.subsystems), i, i+1)
+	f.mu.Unlock()
+	f.discoveryChanged()
+	return s.drop(ctx)
+}
+
+// find returns the subsystem of a name, the discovery service included; nil: there is
+// none.
+func (f *Frontend) find(nqn string) *subsystem {
+	if nqn == f.discovery.cfg.NQN {
+		return f.discovery
+	}
+	for _, s := range f.list() {
+		if s.cfg.NQN == nqn {
+			return s
+		}
+	}
+	return nil
+}
+
+func (f *Frontend) list() []*subsystem {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.subsystems
+}
+
+// discoveryChanged tells hosts that listen that the discovery log is another one.
+func (f *Frontend) discoveryChanged() {
+	f.generation.Add(1)
+	f.discovery.tell(eventDiscovery)
+}
+
+var (
+	errShutdown = errors.New("nvmf: the target is shutting down")
+	errRemoved  = errors.New("the subsystem has been removed")
+	errConnect  = errors.New("the host did not connect in time")
+	errEvicted  = errors.New("too many connections wait for Connect; the oldest makes room")
+	errUnread   = errors.New("the host does not read what is sent to it")
+)
+
+// Accept implements portal.Frontend.
+func (f *Frontend) Accept(c *portal.Conn) error {
+	p := c.Portal.Config()
+	t, err := nvmetcp.NewController(c.Net, nvmetcp.Config{
+		Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer}, InCapsule: ioCapsule, Memory: f.cfg.Staging,
+	})
+	if err != nil {
+		return err
+	}
+	q := &queue{fe: f, conn: c, t: t, log: c.Log}
+	f.mu.Lock()
+	if f.drained {
+		f.mu.Unlock()
+		return errShutdown
+	}
+	f.queues[q] = struct{}{}
+	f.mu.Unlock()
+	c.OnEvict(func() { t.Terminate(errEvicted) })
+	q.begin()
+	return nil
+}
+
+// left forgets a connection that has ended.
+func (f *Frontend) left(q *queue) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.queues, q)
+	f.doneLocked()
+}
+
+func (f *Frontend) doneLocked() {
+	if !f.drained || len(f.queues) > 0 {
+		return
+	}
+	select {
+	case <-f.empty:
+	default:
+		close(f.empty)
+	}
+}
+
+func (f *Frontend) open() []*queue {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := make([]*queue, 0, len(f.queues))
+	for q := range f.queues {
+		l = append(l, q)
+	}
+	return l
+}
+
+// Drain implements portal.Frontend. NVMe has no way to ask a host to leave: each queue
+// answers what it has and is closed.
+func (f *Frontend) Drain(ctx context.Context) error {
+	f.mu.Lock()
+	f.drained = true
+	f.doneLocked()
+	f.mu.Unlock()
+	for _, q := range f.open() {
+		q.finish()
+	}
+	select {
+	case <-f.empty:
+		return nil
+	case <-ctx.Done():
+	}
+	for _, q := range f.open() {
+		q.t.Terminate(errShutdown)
+	}
+	<-f.empty
+	return ctx.Err()
+}
+
+// Close implements portal.Frontend.
+func (f *Frontend) Close(ctx context.Context) error {
+	f.mu.Lock()
+	l := f.subsystems
+	f.subsystems = nil
+	f.mu.Unlock()
+	var errs []error
+	for _, s := range l {
+		errs = append(errs, s.drop(ctx))
+	}
+	return errors.Join(errs...)
+}

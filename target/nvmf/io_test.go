@@ -1,0 +1,149 @@
+package nvmf_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"softiser/internal/nvme"
+	"softiser/target"
+	"softiser/target/nvmf"
+	"softiser/target/volume"
+)
+
+// Writes in the capsule and by R2T, short and long, are what is read again, with both
+// placements.
+func TestReadWrite(t *testing.T) {
+	for _, p := range []volume.Placement{volume.PlacementDirect, volume.PlacementVerified} {
+		t.Run(p.String(), func(t *testing.T) {
+			r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) { s.Namespaces[0].Placement = p })
+			q := r.attach(hostNQN, 10, 2).io[1]
+			for i, n := range []int{512, 1024, 4096, 8192, 8704, 64 << 10, 1 << 20, 4 << 20} {
+				want := pattern(n, byte(i))
+				if err := q.write(uint64(i), want); err != nil {
+					t.Fatalf("%d bytes: %v", n, err)
+				}
+				got, err := q.readBlocks(uint64(i), n)
+				if err != nil || !bytes.Equal(got, want) {
+					t.Fatalf("%d bytes are read again: %v", n, err)
+				}
+			}
+		})
+	}
+}
+
+func TestOtherCommands(t *testing.T) {
+	r := open(t, nil)
+	q := r.attach(hostNQN, 10, 1).io[0]
+	want := pattern(64<<10, 1)
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	must("write", q.write(0, want))
+	var s nvme.SQE
+	s.Init(nvme.OpFlush, 1)
+	_, err := q.do(s, nil, nil)
+	must("flush", err)
+	s.SetNSID(nvme.NSIDAll)
+	_, err = q.do(s, nil, nil)
+	must("flush all", err)
+	_, err = q.do(rw(nvme.OpCompare, 0, 128), nil, want)
+	must("compare", err)
+	other := bytes.Clone(want)
+	other[60000] ^= 1
+	if _, err = q.do(rw(nvme.OpCompare, 0, 128), nil, other); !errors.Is(err, nvme.CompareFailure|nvme.DoNotRetry) {
+		t.Errorf("compare with something else: %v", err)
+	}
+	_, err = q.do(rw(nvme.OpVerify, 0, 1000), nil, nil)
+	must("verify", err)
+	_, err = q.do(rw(nvme.OpWriteZeroes, 8, 8), nil, nil)
+	must("write zeroes", err)
+	clear(want[8*512 : 16*512])
+	d := s.NewDeallocate(1, 2)
+	ranges := nvme.AppendDSMRange(nvme.AppendDSMRange(nil, nvme.BlockRange{LBA: 32, Blocks: 8}), nvme.BlockRange{LBA: 64, Blocks: 8})
+	_, err = q.do(*d.SQE, nil, ranges)
+	must("deallocate", err)
+	clear(want[32*512 : 40*512])
+	clear(want[64*512 : 72*512])
+	got, err := q.readBlocks(0, len(want))
+	must("read", err)
+	if !bytes.Equal(got, want) {
+		t.Error("the blocks are not what was written")
+	}
+}
+
+// What is refused, and how.
+func TestRefusedCommands(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 1)
+	q := h.io[0]
+	const blocks = 16 << 20 / 512
+	nsid := func(s nvme.SQE, id uint32) nvme.SQE { s.SetNSID(id); return s }
+	fused := rw(nvme.OpCompare, 0, 1)
+	fused.SetFuse(nvme.FuseFirst)
+	prp := rw(nvme.OpRead, 0, 1)
+	prp[1] &= 0x3F
+	protected := rw(nvme.OpRead, 0, 1)
+	protected.SetCDW(12, 1<<29)
+	page := make([]byte, 512)
+	for _, tt := range []struct {
+		name string
+		s    nvme.SQE
+		in   []byte
+		out  []byte
+		want nvme.Status
+	}{
+		{"unknown opcode", rw(0x7E, 0, 1), nil, nil, nvme.InvalidOpcode},
+		{"no such namespace", nsid(rw(nvme.OpRead, 0, 1), 2), page, nil, nvme.InvalidNamespace},
+		{"namespace 0", nsid(rw(nvme.OpRead, 0, 1), 0), page, nil, nvme.InvalidNamespace},
+		{"all namespaces", nsid(rw(nvme.OpRead, 0, 1), nvme.NSIDAll), page, nil, nvme.InvalidNamespace},
+		{"behind the end", rw(nvme.OpRead, blocks, 1), page, nil, nvme.LBAOutOfRange},
+		{"across the end", rw(nvme.OpWriteZeroes, blocks-1, 2), nil, nil, nvme.LBAOutOfRange},
+		{"2^64-1", rw(nvme.OpRead, 1<<64-1, 1), page, nil, nvme.LBAOutOfRange},
+		{"less data than blocks", rw(nvme.OpWrite, 0, 2), nil, page, nvme.SGLDataLengthInvalid},
+		{"more room than blocks", rw(nvme.OpRead, 0, 1), make([]byte, 1024), nil, nvme.SGLDataLengthInvalid},
+		{"no data", rw(nvme.OpWrite, 0, 1), nil, nil, nvme.SGLDataLengthInvalid},
+		{"longer than MDTS", rw(nvme.OpRead, 0, 8193), make([]byte, 8193*512), nil, nvme.InvalidField},
+		{"fused", fused, nil, page, nvme.InvalidField},
+		{"PRP", prp, page, nil, nvme.InvalidField},
+		{"protection", protected, page, nil, nvme.InvalidField},
+	} {
+		if _, err := q.do(tt.s, tt.in, tt.out); !errors.Is(err, tt.want|nvme.DoNotRetry) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+	if _, err := q.readBlocks(0, 512); err != nil {
+		t.Error(err)
+	}
+}
+
+// Nobody writes to a namespace that is read only.
+func TestReadOnly(t *testing.T) {
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) { s.Namespaces[0].ReadOnly = true })
+	h := r.attach(hostNQN, 10, 1)
+	q := h.io[0]
+	for _, op := range []nvme.Opcode{nvme.OpWrite, nvme.OpWriteZeroes} {
+		var out []byte
+		if op == nvme.OpWrite {
+			out = make([]byte, 512)
+		}
+		if _, err := q.do(rw(op, 0, 1), nil, out); !errors.Is(err, nvme.NamespaceWriteProtect|nvme.DoNotRetry) {
+			t.Errorf("%s: %v", op.IOName(), err)
+		}
+	}
+	if _, err := q.readBlocks(0, 512); err != nil {
+		t.Error(err)
+	}
+	var s nvme.SQE
+	s.Init(nvme.OpFlush, 1)
+	if _, err := q.do(s, nil, nil); err != nil {
+		t.Errorf("flush: %v", err)
+	}
+	n, err := nvme.ParseNamespace(h.identify(nvme.CNSNamespace, 1))
+	if err != nil || n.NSATTR != nvme.NamespaceProtected {
+		t.Errorf("%+v, %v", n, err)
+	}
+}

@@ -1,0 +1,128 @@
+package nvmf
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"softiser/blockdev"
+	"softiser/internal/nvme"
+	"softiser/target/volume"
+)
+
+// namespace is a place of a volume.
+type namespace struct {
+	sub   *subsystem
+	id    uint32
+	cfg   NamespaceConfig
+	place volume.Place
+	vol   *volume.Volume
+	dev   blockdev.Device
+	names nvme.Identifiers
+}
+
+func newNamespace(s *subsystem, cfg *NamespaceConfig) (*namespace, error) {
+	n := &namespace{sub: s, id: cfg.NSID, cfg: *cfg, dev: cfg.Volume}
+	if n.id < 1 || n.id > maxNSID {
+		return nil, fmt.Errorf("the identifier is not between 1 and %d", maxNSID)
+	}
+	if n.dev == nil {
+		return nil, errors.New("there is no volume")
+	}
+	if info := n.dev.Info(); info.BlockSize > maxBlock {
+		return nil, fmt.Errorf("blocks of %d bytes; hosts take up to %d", info.BlockSize, maxBlock)
+	}
+	var err error
+	n.vol, err = s.fe.cfg.Volumes.Map(volume.Config{
+		Device: n.dev, Identity: cfg.Identity, StateDir: s.fe.cfg.StateDir, Placement: cfg.Placement,
+		Workers: cfg.Workers, QoS: cfg.QoS, Staging: s.fe.cfg.Staging,
+		Fault: func(err error) {
+			s.fe.log.Error("a mistake of this program was found and contained; please report it: " + err.Error())
+		},
+	}, &n.place, volume.PlaceConfig{
+		Name: fmt.Sprintf("namespace %d of %s", n.id, s.cfg.NQN), Seed: fmt.Sprintf("%s %d", s.cfg.NQN, n.id),
+		ReadOnly: cfg.ReadOnly, Face: n,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.names = identifiers(n.vol.Identity())
+	return n, nil
+}
+
+// maxBlock is the largest block that Linux takes.
+const maxBlock = 4096
+
+// identifiers are the names of a volume, from the same source as those of SCSI: NGUID is
+// the NAA name, which has 16 bytes of its own, EUI-64 the EUI.
+func identifiers(id *volume.Identity) nvme.Identifiers {
+	var n nvme.Identifiers
+	if len(id.NAA) == len(n.NGUID) {
+		copy(n.NGUID[:], id.NAA)
+	}
+	if len(id.EUI) == len(n.EUI64) {
+		copy(n.EUI64[:], id.EUI)
+	}
+	// A UUID of version 8 (RFC 9562 §5.8), which says that its bits mean nothing.
+	sum := sha256.Sum256([]byte("softiser volume\x00" + id.Key()))
+	copy(n.UUID[:], sum[:16])
+	n.UUID[6] = n.UUID[6]&0x0F | 0x80
+	n.UUID[8] = n.UUID[8]&0x3F | 0x80
+	return n
+}
+
+// Notify implements volume.Face.
+func (n *namespace) Notify(e volume.Event) {
+	switch e.Kind {
+	case volume.GeometryChanged:
+		for _, c := range n.sub.all() {
+			c.events.namespaceChanged(c, n.id)
+		}
+	case volume.ReservationReleased, volume.ReservationPreempted, volume.RegistrationPreempted:
+		for _, c := range n.sub.all() {
+			if e.Who == nil || e.Who(&c.client) {
+				c.events.reservation(c, n.id, e.Kind)
+			}
+		}
+	}
+}
+
+// Left implements volume.Face.
+func (n *namespace) Left() {}
+
+// gates are the conditions of the volume that refuse commands at this place.
+func (n *namespace) gates() volume.Gate {
+	g := n.vol.Gates()
+	if n.cfg.ReadOnly {
+		g |= volume.ReadOnly
+	}
+	return g
+}
+
+// identify fills the namespace's structure.
+func (n *namespace) identify() *nvme.Namespace {
+	g := n.vol.Geo()
+	bs := g.Info.BlockSize
+	page := uint16(max(g.Info.PhysBlockSize, bs)/bs - 1)
+	d := &nvme.Namespace{
+		Size: g.Blocks, Capacity: g.Blocks, Use: g.Blocks,
+		NSFEAT: nvme.FeatGranularity, NMIC: nvme.NamespaceShared,
+		NPWG: page, NPWA: page, NPDG: page, NPDA: page, NOWS: page,
+		Bytes: uint64(g.Info.Size), NGUID: n.names.NGUID, EUI64: n.names.EUI64,
+		RESCAP:  nvme.ReservationTypes | nvme.ReservationIEK13,
+		Formats: []nvme.LBAFormat{{Shift: g.Shift}},
+	}
+	if n.vol.Keeps() {
+		d.RESCAP |= nvme.ReservationPTPL
+	}
+	if g.Info.Discard {
+		d.NSFEAT |= nvme.FeatThin
+		if g.Info.ZeroesOnTrim {
+			d.DLFEAT = nvme.DeallocatedZeroes | nvme.ZeroesDeallocate
+		}
+	}
+	if n.gates()&(volume.ReadOnly|volume.WriteProtected) != 0 {
+		d.NSATTR = nvme.NamespaceProtected
+	}
+	return d
+}

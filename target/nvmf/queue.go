@@ -1,0 +1,211 @@
+package nvmf
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/nvme"
+	"softiser/internal/nvmetcp"
+	"softiser/target/portal"
+)
+
+// queue is one connection: it becomes the admin queue or an I/O queue of a controller
+// with its Connect command.
+type queue struct {
+	fe   *Frontend
+	conn *portal.Conn
+	t    *nvmetcp.Controller
+	log  *zap.Logger
+
+	timer *time.Timer // until Connect has succeeded, then looks whether the host reads
+
+	// Set by Connect, on the receive goroutine; ctrl is read by others under mu.
+	ctrl    *controller
+	id      uint16
+	entries int
+	noFlow  bool // the host does not want to know the SQ head
+
+	requests []*request    // by slot; grown by the receive goroutine only, under mu
+	sqHead   atomic.Uint32 // completions so far
+	open     atomic.Int64  // commands that have not been answered
+
+	mu       sync.Mutex
+	finishes bool   // guarded by mu: closes when open is 0
+	sent     uint64 // guarded by mu: what the socket had taken when last looked at
+	stuck    bool   // guarded by mu: it has taken nothing since
+	over     bool   // guarded by mu
+}
+
+// begin starts the connection.
+func (q *queue) begin() {
+	q.mu.Lock()
+	q.timer = time.AfterFunc(q.fe.cfg.Timeouts.Connect, func() { q.t.Terminate(errConnect) })
+	q.mu.Unlock()
+	q.grow(1)
+	q.t.Start(q)
+}
+
+// grow makes requests for n entries, and the one that may be on its way beside them.
+func (q *queue) grow(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.requests) < n+1 {
+		q.requests = append(q.requests, &request{q: q})
+	}
+}
+
+// connected ends the time that Connect has, and begins to look whether the host reads.
+func (q *queue) connected() {
+	q.conn.Place.Done()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.timer.Stop()
+	if !q.over {
+		q.timer = time.AfterFunc(q.fe.cfg.Timeouts.Unread, q.look)
+	}
+}
+
+// look ends a connection whose host has not taken anything of what waits for it since
+// the last look.
+func (q *queue) look() {
+	waiting, sent := q.t.Backlog()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.over {
+		return
+	}
+	stuck := waiting && q.stuck && sent == q.sent
+	q.stuck, q.sent = waiting, sent
+	if stuck {
+		go q.t.Terminate(errUnread)
+		return
+	}
+	q.timer = time.AfterFunc(q.fe.cfg.Timeouts.Unread, q.look)
+}
+
+// finish closes the connection when what it has under way is answered.
+func (q *queue) finish() {
+	q.mu.Lock()
+	q.finishes = true
+	q.mu.Unlock()
+	q.finished()
+}
+
+func (q *queue) finished() {
+	q.mu.Lock()
+	now := q.finishes && q.open.Load() <= int64(q.waitingEvents())
+	q.mu.Unlock()
+	if now {
+		q.t.Terminate(nil)
+	}
+}
+
+// waitingEvents is how many of the commands wait for events, which may never come.
+func (q *queue) waitingEvents() int {
+	if q.ctrl == nil || q.id != 0 {
+		return 0
+	}
+	return q.ctrl.events.waiting()
+}
+
+// Push implements volume.Port.
+func (q *queue) Push() { q.t.Push() }
+
+// Command implements nvme.QueueUpper.
+func (q *queue) Command(k *nvme.Command) {
+	q.open.Add(1)
+	r := q.requests[k.Slot]
+	r.begin(k)
+	if s := q.refuses(r); s != nvme.Success {
+		r.end(s)
+		return
+	}
+	switch sqe := &k.SQE; {
+	case sqe.Opcode() == nvme.OpFabrics:
+		q.fabrics(r)
+	case q.id == 0:
+		r.admin()
+	default:
+		r.arrive()
+	}
+}
+
+// refuses says why a command is not even looked at.
+func (q *queue) refuses(r *request) nvme.Status {
+	sqe := &r.cmd.SQE
+	switch {
+	case r.cmd.Corrupt:
+		return nvme.TransientTransport
+	case r.cmd.NoRoom:
+		return nvme.CommandInterrupted
+	case sqe.PSDT() != 1:
+		return nvme.InvalidField | nvme.DoNotRetry
+	case q.ctrl == nil && (sqe.Opcode() != nvme.OpFabrics || sqe.FabricsType() != nvme.FabricsConnect):
+		return nvme.CommandSequenceError | nvme.DoNotRetry
+	case q.ctrl != nil:
+		q.ctrl.seen.Store(true)
+	}
+	return nvme.Success
+}
+
+// fabrics carries out a Fabrics command.
+func (q *queue) fabrics(r *request) {
+	sqe := &r.cmd.SQE
+	if sqe.Fuse() != nvme.FuseNone {
+		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		return
+	}
+	switch t := sqe.FabricsType(); {
+	case t == nvme.FabricsConnect && q.ctrl == nil:
+		r.connect()
+	case t == nvme.FabricsConnect:
+		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
+	case t == nvme.FabricsPropertyGet && q.id == 0:
+		r.propertyGet()
+	case t == nvme.FabricsPropertySet && q.id == 0:
+		r.propertySet()
+	default:
+		r.end(nvme.InvalidOpcode | nvme.DoNotRetry)
+	}
+}
+
+// DataArrived implements nvme.QueueUpper.
+func (q *queue) DataArrived(k *nvme.Command, err error) { q.requests[k.Slot].arrived(err) }
+
+// Sent implements nvme.QueueUpper.
+func (q *queue) Sent(k *nvme.Command) {
+	q.mu.Lock()
+	r := q.requests[k.Slot]
+	q.mu.Unlock()
+	r.release()
+}
+
+// Ended implements nvme.QueueUpper.
+func (q *queue) Ended(err error) {
+	q.mu.Lock()
+	q.over = true
+	q.timer.Stop()
+	q.mu.Unlock()
+	q.conn.Place.Done()
+	if c := q.ctrl; c != nil {
+		c.lost(q, err)
+	} else if err != nil {
+		q.log.Info("NVMe/TCP: the connection ended before Connect", zap.Error(err))
+	}
+	q.fe.left(q)
+}
+
+// head is the SQ head pointer that goes with the next completion.
+func (q *queue) head() uint16 {
+	if q.noFlow {
+		return nvme.NoSQHead
+	}
+	n := q.sqHead.Add(1)
+	if q.entries == 0 { // Connect was refused
+		return 0
+	}
+	return uint16(n % uint32(q.entries))
+}

@@ -1,0 +1,249 @@
+package nvmf
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"softiser/blockdev"
+	"softiser/internal/nvme"
+	"softiser/target/volume"
+)
+
+// request is a command in one of its queue's slots:
+//
+//	begin ──▶ (Admit, worker, host's data …) ──▶ end ──▶ release
+//
+// Whoever carries it out ends it once. Between end and release its memory is on its way
+// to the host.
+type request struct {
+	volume.Op
+	q   *queue
+	cmd *nvme.Command
+	use atomic.Uint64 // of cmd; see Cancel
+
+	ns     *namespace // in use; nil: none
+	row    *ioCommand
+	job    func(*request)        // what goes on when a wait is over
+	then   func(*request)        // what goes on when the host's data is there
+	refuse func(*request, error) // what goes on when it is not; nil: the command fails
+
+	lease  blockdev.Lease
+	probe  blockdev.Lease // finds out whether a copy would wait; never kept
+	segs   [][]byte
+	buf    []byte // lent by ns.vol, or made
+	off, n int64  // bytes of the volume
+	done   int64  // bytes of n that are finished
+	result uint64
+}
+
+func (r *request) begin(k *nvme.Command) {
+	r.cmd, r.ns, r.row, r.job, r.then, r.refuse = k, nil, nil, nil, nil, nil
+	r.off, r.n, r.done, r.result = 0, 0, 0, 0
+	r.Init(r)
+	r.use.Store(k.Use)
+}
+
+func (r *request) sqe() *nvme.SQE { return &r.cmd.SQE }
+
+// end answers the command.
+func (r *request) end(s nvme.Status) {
+	var waits volume.Waits
+	if r.InSet() {
+		why, w := r.ns.vol.Leave(&r.Op)
+		if waits = w; why != volume.NotAborted {
+			s = nvme.AbortRequested
+			if why == volume.AbortedByOther {
+				s = nvme.AbortedPreempt
+			}
+			r.result = 0
+		}
+	} else {
+		r.Refused()
+	}
+	if !s.OK() && r.q.ctrl != nil {
+		r.q.ctrl.log.add(r, s)
+	}
+	var e nvme.CQE
+	e.SetResult(r.result)
+	e.SetCID(r.sqe().CID())
+	e.SetSQID(r.q.id)
+	e.SetSQHead(r.q.head())
+	e.SetStatus(s)
+	q := r.q
+	q.t.Respond(r.cmd, &e)
+	q.open.Add(-1)
+	waits.Done()
+	if q.isFinishing() {
+		q.finished()
+	}
+}
+
+func (q *queue) isFinishing() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.finishes
+}
+
+// release ends the use of the command's memory.
+func (r *request) release() {
+	r.lease.Release()
+	r.putBuf()
+	clear(r.segs)
+	r.segs = r.segs[:0]
+	if r.ns != nil {
+		r.ns.place.Unuse()
+		r.ns = nil
+	}
+	r.Release()
+}
+
+// Release of volume.Op, and Step, Via and Cancel below, are what the task set sees.
+
+// Step implements volume.Request.
+func (r *request) Step(why volume.Cause) {
+	switch why {
+	case volume.Abort:
+		r.end(nvme.AbortRequested)
+	case volume.TimeOut:
+		r.end(nvme.CommandInterrupted)
+	default:
+		r.job(r)
+	}
+}
+
+// Via implements volume.Request.
+func (r *request) Via() volume.Port { return r.q }
+
+// Cancel implements volume.Request. begin resets the abort before it publishes the use,
+// so a use that goes with an abort is that of an aborted command.
+func (r *request) Cancel(volume.Port) {
+	use := r.use.Load()
+	if r.Aborted() {
+		r.q.t.Cancel(use)
+	}
+}
+
+// toWorker goes on with job on a worker of the volume.
+func (r *request) toWorker(job func(*request)) {
+	r.job = job
+	r.ns.vol.ToWorker(&r.Op)
+}
+
+// hostData returns how many bytes the command's SGL has for or from the host.
+func (r *request) hostData() (uint32, nvme.Status) {
+	d := r.sqe().SGL()
+	switch d.Kind() {
+	case nvme.SGLTransport:
+		return d.Length(), nvme.Success
+	case nvme.SGLInCapsule:
+		n := d.Length()
+		if n == 0 {
+			return 0, nvme.Success
+		}
+		if !r.sqe().FromHost() {
+			return 0, nvme.InvalidField | nvme.DoNotRetry
+		}
+		if d.Address() != 0 {
+			return 0, nvme.SGLOffsetInvalid | nvme.DoNotRetry
+		}
+		if int(n) != len(r.cmd.Data) {
+			return 0, nvme.SGLDataLengthInvalid | nvme.DoNotRetry
+		}
+		return n, nvme.Success
+	}
+	return 0, nvme.SGLTypeInvalid | nvme.DoNotRetry
+}
+
+// inCapsule reports whether the host's data came with the command.
+func (r *request) inCapsule() bool { return len(r.cmd.Data) > 0 }
+
+// fetch asks for the host's data from offset off into r.segs, and goes on with then.
+func (r *request) fetch(off uint32, then func(*request)) {
+	r.then = then
+	if err := r.q.t.GetData(r.cmd, off, r.segs); err != nil {
+		r.arrived(err)
+		return
+	}
+	// An abort that came before GetData found nothing to cancel. From here on the
+	// command may have ended; cancelling is a no-op then.
+	if r.Aborted() {
+		r.Cancel(r.q)
+	}
+}
+
+// arrived goes on with a command whose data has come, or will not.
+func (r *request) arrived(err error) {
+	switch {
+	case r.Aborted():
+		r.end(nvme.AbortRequested)
+	case errors.Is(err, nvme.ErrDataDigest):
+		r.end(nvme.TransientTransport)
+	case err != nil:
+		r.end(nvme.DataTransferError)
+	default:
+		r.then(r)
+	}
+}
+
+// param brings n bytes of parameters and goes on with then, which finds them in the
+// slice that params returns.
+func (r *request) param(n int, then func(*request)) {
+	have, s := r.hostData()
+	if s == nvme.Success && int64(have) < int64(n) {
+		s = nvme.SGLDataLengthInvalid | nvme.DoNotRetry
+	}
+	if s != nvme.Success {
+		r.end(s)
+		return
+	}
+	r.n = int64(n)
+	if r.inCapsule() {
+		then(r)
+		return
+	}
+	if !r.getBuf(int(have)) {
+		r.end(nvme.CommandInterrupted)
+		return
+	}
+	r.segs = append(r.segs[:0], r.buf)
+	r.fetch(0, then)
+}
+
+// params returns what param has brought.
+func (r *request) params() []byte {
+	if r.inCapsule() {
+		return r.cmd.Data[:r.n]
+	}
+	return r.buf[:r.n]
+}
+
+// getBuf gives n bytes to the command, counted against the memory that hosts can make
+// the target hold.
+func (r *request) getBuf(n int) bool {
+	if !r.q.fe.cfg.Staging.Reserve(n) {
+		return false
+	}
+	r.buf = make([]byte, n)
+	return true
+}
+
+func (r *request) putBuf() {
+	r.q.fe.cfg.Staging.Unreserve(len(r.buf))
+	r.buf = nil
+}
+
+// reply ends the command with data, of which the host may have room for less.
+func (r *request) reply(data []byte) {
+	have, s := r.hostData()
+	if s != nvme.Success {
+		r.end(s)
+		return
+	}
+	if have == 0 {
+		r.end(nvme.SGLDataLengthInvalid | nvme.DoNotRetry)
+		return
+	}
+	r.segs = append(r.segs[:0], data[:min(len(data), int(have))])
+	r.q.t.PutData(r.cmd, 0, r.segs, true)
+	r.end(nvme.Success)
+}

@@ -1,0 +1,199 @@
+package nvmf
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"softiser/internal/nvme"
+	"softiser/target/volume"
+)
+
+// Reservations are the volume's, whichever wire they came by; here is their NVMe syntax.
+
+// toVolume are the volume's types by NVMe's.
+var toVolume = [...]volume.ReservationType{
+	nvme.WriteExclusive: volume.WriteExclusive, nvme.ExclusiveAccess: volume.ExclusiveAccess,
+	nvme.WriteExclusiveRegistrantsOnly: volume.WriteExclusiveRegistrants, nvme.ExclusiveAccessRegistrants: volume.ExclusiveAccessRegistrants,
+	nvme.WriteExclusiveAllRegistrants: volume.WriteExclusiveAll, nvme.ExclusiveAccessAllRegistrants: volume.ExclusiveAccessAll,
+}
+
+func volumeType(t nvme.ReservationType) volume.ReservationType {
+	if !t.Valid() {
+		return volume.NoReservation
+	}
+	return toVolume[t]
+}
+
+func nvmeType(t volume.ReservationType) nvme.ReservationType {
+	for n, v := range toVolume {
+		if v == t && v != volume.NoReservation {
+			return nvme.ReservationType(n)
+		}
+	}
+	return nvme.ReservationNone
+}
+
+// reserveStatus is the status for why a change was refused.
+func reserveStatus(err error) nvme.Status {
+	switch {
+	case err == nil:
+		return nvme.Success
+	case errors.Is(err, volume.ErrConflict), errors.Is(err, volume.ErrRegistered):
+		return nvme.ReservationConflict | nvme.DoNotRetry
+	case errors.Is(err, volume.ErrNotKept), errors.Is(err, volume.ErrType), errors.Is(err, volume.ErrOtherType), errors.Is(err, volume.ErrNoVictim):
+		return nvme.InvalidField | nvme.DoNotRetry
+	}
+	return nvme.InternalError // no room, or it could not be saved
+}
+
+// noHostID reports a host that has not said who it is, which nobody can register.
+func (r *request) noHostID() bool {
+	if r.q.ctrl.hostID != (nvme.HostID{}) {
+		return false
+	}
+	r.end(nvme.InvalidField | nvme.DoNotRetry)
+	return true
+}
+
+// change carries out a change of reservations on a worker: it may be saved.
+func (r *request) change(n int, f func(r *request, keys []byte) error) {
+	if r.noHostID() {
+		return
+	}
+	r.param(n, func(r *request) {
+		r.toWorker(func(r *request) { r.end(reserveStatus(f(r, r.params()))) })
+	})
+}
+
+func key(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+
+func (r *request) reservationRegister() {
+	q := r.sqe().Reservation()
+	if q.Action() > nvme.ReplaceKey || q.Persist() == 1 {
+		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		return
+	}
+	r.change(nvme.RegisterDataLen, func(r *request, b []byte) error {
+		v, c := r.ns.vol, &r.q.ctrl.client
+		now := v.Reservations()
+		mine, member := now.Find(c.ID)
+		reg := volume.Register{Key: key(b, 0), NewKey: key(b, 1), Ignore: q.IgnoreKey(), Persist: now.Persist}
+		switch q.Persist() {
+		case nvme.PersistOff:
+			reg.Persist = false
+		case nvme.PersistOn:
+			reg.Persist = true
+		}
+		switch q.Action() {
+		case nvme.RegisterKey:
+			if reg.NewKey == 0 {
+				return volume.ErrType
+			}
+			if member && mine.Key != reg.NewKey {
+				return volume.ErrConflict
+			}
+			reg.Key, reg.Ignore = mine.Key, false
+		case nvme.UnregisterKey:
+			if !member {
+				return volume.ErrConflict
+			}
+			reg.NewKey = 0
+		case nvme.ReplaceKey:
+			if !member && !reg.Ignore {
+				return volume.ErrConflict
+			}
+			if reg.NewKey == 0 {
+				return volume.ErrType
+			}
+		}
+		return v.Register(c, &reg)
+	})
+}
+
+func (r *request) reservationAcquire() {
+	q := r.sqe().Reservation()
+	if q.Action() > nvme.PreemptAndAbort || q.IgnoreKey() || !q.Type().Valid() {
+		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		return
+	}
+	if q.Action() == nvme.PreemptAndAbort {
+		r.preemptAndAbort()
+		return
+	}
+	r.change(nvme.AcquireDataLen, func(r *request, b []byte) error {
+		v, c := r.ns.vol, &r.q.ctrl.client
+		if q.Action() == nvme.AcquireReservation {
+			return v.Reserve(c, key(b, 0), volumeType(q.Type()))
+		}
+		return v.Preempt(c, r.preempt(b))
+	})
+}
+
+// preempt describes a preemption. Where nobody holds a reservation, and where the
+// host's own key is named, NVMe says what SPC-4 does.
+func (r *request) preempt(b []byte) *volume.Preempt {
+	return &volume.Preempt{Key: key(b, 0), Victim: key(b, 1), Type: volumeType(r.sqe().Reservation().Type())}
+}
+
+// preemptAndAbort ends when the commands of the preempted hosts have ended.
+func (r *request) preemptAndAbort() {
+	if r.noHostID() {
+		return
+	}
+	r.param(nvme.AcquireDataLen, func(r *request) {
+		r.toWorker(func(r *request) {
+			p := r.preempt(r.params())
+			q := r.q
+			p.Except = &r.Op
+			p.Ended = func() {
+				r.end(nvme.Success)
+				q.Push()
+			}
+			if err := r.ns.vol.Preempt(&r.q.ctrl.client, p); err != nil {
+				r.end(reserveStatus(err))
+			}
+		})
+	})
+}
+
+func (r *request) reservationRelease() {
+	q := r.sqe().Reservation()
+	if q.Action() > nvme.ClearReservation || q.IgnoreKey() {
+		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		return
+	}
+	r.change(nvme.ReleaseDataLen, func(r *request, b []byte) error {
+		v, c := r.ns.vol, &r.q.ctrl.client
+		if q.Action() == nvme.ClearReservation {
+			return v.ClearReservations(c, key(b, 0))
+		}
+		return v.Unreserve(c, key(b, 0), volumeType(q.Type()))
+	})
+}
+
+// reservationReport tells who is registered, on whichever wire.
+func (r *request) reservationReport() {
+	q := r.sqe().ReservationReport()
+	if !q.Extended() {
+		r.end(nvme.HostIDInconsistent | nvme.DoNotRetry)
+		return
+	}
+	have, s := r.hostData()
+	if s == nvme.Success && uint64(have) != q.Length() || have > maxTransfer {
+		s = nvme.SGLDataLengthInvalid | nvme.DoNotRetry
+	}
+	if s != nvme.Success {
+		r.end(s)
+		return
+	}
+	now := r.ns.vol.Reservations()
+	state := nvme.ReservationState{Generation: now.Generation, Type: nvmeType(now.Type), Persist: now.Persist}
+	for _, k := range now.Registrants() {
+		reg, _ := now.Find(k)
+		g := nvme.Registrant{CntlID: nvme.CntlIDDynamic, Holder: now.Holds(k), Key: reg.Key, HostID: hostIDOf(k)}
+		state.Registrants = append(state.Registrants, g)
+	}
+	b := make([]byte, have)
+	copy(b, state.AppendTo(nil))
+	r.reply(b)
+}

@@ -1,0 +1,155 @@
+package nvmf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"softiser/internal/nvme"
+)
+
+// subsystem is a set of namespaces that hosts connect to.
+type subsystem struct {
+	fe    *Frontend
+	cfg   SubsystemConfig
+	admin *[256]adminCommand // by opcode
+	kind  uint8              // controller type
+
+	mu          sync.Mutex
+	namespaces  []*namespace           // guarded by mu, ascending; replaced, never changed in place
+	controllers map[uint16]*controller // guarded by mu
+	lastCntlID  uint16                 // guarded by mu
+	gone        bool                   // guarded by mu
+}
+
+// newSubsystem opens the namespaces.
+func newSubsystem(f *Frontend, cfg SubsystemConfig) (*subsystem, error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	s := &subsystem{
+		fe: f, cfg: cfg, admin: &ioAdmin, kind: nvme.TypeIO,
+		controllers: map[uint16]*controller{}, lastCntlID: cfg.MinCntlID - 1,
+	}
+	for i := range cfg.Namespaces {
+		n, err := newNamespace(s, &cfg.Namespaces[i])
+		if err == nil && s.namespace(n.id) != nil {
+			err = errors.Join(errors.New("the identifier is taken"), n.place.Drain(context.Background()))
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("nvmf: subsystem %s, namespace %d: %w", cfg.NQN, cfg.Namespaces[i].NSID, err), s.drop(context.Background()))
+		}
+		s.namespaces = append(s.namespaces, n)
+	}
+	slices.SortFunc(s.namespaces, func(a, b *namespace) int { return int(a.id) - int(b.id) })
+	return s, nil
+}
+
+// start lets what earlier lives of the volumes have left undone go on.
+func (s *subsystem) start() {
+	for _, n := range s.list() {
+		n.place.Start()
+	}
+}
+
+func (s *subsystem) list() []*namespace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.namespaces
+}
+
+// namespace returns one by its identifier; nil: there is none.
+func (s *subsystem) namespace(id uint32) *namespace {
+	for _, n := range s.list() {
+		if n.id == id {
+			return n
+		}
+	}
+	return nil
+}
+
+// admits reports whether a host may connect.
+func (s *subsystem) admits(host string, from netip.Addr) bool {
+	return len(s.cfg.Hosts) == 0 || slices.ContainsFunc(s.cfg.Hosts, func(r HostRule) bool { return r.admits(host, from) })
+}
+
+// enter gives a controller its identifier. Identifiers count up, so that what is late
+// for an association that has ended does not reach the next one.
+func (s *subsystem) enter(c *controller) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return errRemoved
+	}
+	n := int(s.cfg.MaxCntlID-s.cfg.MinCntlID) + 1
+	if len(s.controllers) >= n {
+		return errBusy
+	}
+	for {
+		if s.lastCntlID >= s.cfg.MaxCntlID || s.lastCntlID < s.cfg.MinCntlID {
+			s.lastCntlID = s.cfg.MinCntlID
+		} else {
+			s.lastCntlID++
+		}
+		if s.controllers[s.lastCntlID] == nil {
+			break
+		}
+	}
+	c.id = s.lastCntlID
+	s.controllers[c.id] = c
+	return nil
+}
+
+var errBusy = errors.New("nvmf: no controller is free")
+
+func (s *subsystem) leave(c *controller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.controllers[c.id] == c {
+		delete(s.controllers, c.id)
+	}
+}
+
+func (s *subsystem) controller(id uint16) *controller {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.controllers[id]
+}
+
+func (s *subsystem) all() []*controller {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := make([]*controller, 0, len(s.controllers))
+	for _, c := range s.controllers {
+		l = append(l, c)
+	}
+	return l
+}
+
+// tell reports an event to every controller.
+func (s *subsystem) tell(e event) {
+	for _, c := range s.all() {
+		c.events.report(c, e)
+	}
+}
+
+// drop ends the controllers and gives the volumes back.
+func (s *subsystem) drop(ctx context.Context) error {
+	s.mu.Lock()
+	s.gone = true
+	l := s.namespaces
+	s.mu.Unlock()
+	for _, c := range s.all() {
+		c.end(errRemoved)
+	}
+	var errs []error
+	for _, n := range l {
+		if err := n.place.Drain(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("nvmf: subsystem %s, namespace %d: %w", s.cfg.NQN, n.id, err))
+		}
+	}
+	return errors.Join(errs...)
+}

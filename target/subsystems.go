@@ -1,0 +1,18 @@
+package target
+
+import (
+	"context"
+
+	"softiser/target/nvmf"
+)
+
+// AddSubsystem serves an NVMe subsystem with its namespaces on every portal that allows
+// NVMe. A volume may be a namespace and a LUN, of any number of targets, at once.
+func (s *Server) AddSubsystem(c nvmf.SubsystemConfig) error { return s.nvmf.AddSubsystem(c) }
+
+// RemoveSubsystem ends the controllers of a subsystem and takes it away. If ctx ends while
+// commands still hold a volume, the subsystem is gone for hosts, and the volumes are free
+// when the last command has ended.
+func (s *Server) RemoveSubsystem(ctx context.Context, nqn string) error {
+	return s.nvmf.RemoveSubsystem(ctx, nqn)
+}

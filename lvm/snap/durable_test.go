@@ -428,3 +428,42 @@ func TestShrinkBound(t *testing.T) {
 		}
 	}
 }
+
+// TestNoRoomForTheList: a list that has no room to go on ends the snapshot, although the
+// device is larger than the store is to be; one that ends with its store is read.
+func TestNoRoomForTheList(t *testing.T) {
+	const chunk = 4096
+	d := lvmtest.New(4 * size)
+	st, err := OpenStore(d, chunk)
+	must(t, err)
+	st.chunks = 258 // of which the next part of the list would be the 259th
+	mark := bytes.Repeat([]byte{0xaa}, chunk)
+	_, err = d.WriteAt(mark, 258*chunk)
+	must(t, err)
+	set := NewSet(lvmtest.New(2*size), nil, nil)
+	sn := set.Add("s", st, 2*size)
+	_, err = set.Origin().WriteAt(make([]byte, 256*chunk), 0)
+	must(t, err)
+	got := make([]byte, chunk)
+	_, err = d.ReadAt(got, 258*chunk)
+	must(t, err)
+	if sn.Usage().Valid || !bytes.Equal(got, mark) {
+		t.Errorf("valid %v; behind the end it begins with %d", sn.Usage().Valid, got[0])
+	}
+
+	full := lvmtest.New(258 * chunk)
+	_, err = OpenStore(full, chunk)
+	must(t, err)
+	area := make([]byte, chunk)
+	for i := range uint64(256) {
+		binary.LittleEndian.PutUint64(area[16*i:], i)
+		binary.LittleEndian.PutUint64(area[16*i+8:], 2+i)
+	}
+	_, err = full.WriteAt(area, chunk)
+	must(t, err)
+	st, err = OpenStore(full, chunk)
+	must(t, err)
+	if u := st.usage(); !u.Valid || u.Exceptions != 256 {
+		t.Errorf("%+v", u)
+	}
+}

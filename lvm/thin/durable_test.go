@@ -420,3 +420,30 @@ func TestMappedBeyond(t *testing.T) {
 		}
 	}
 }
+
+// TestEraseShared: an erasure leaves what a snapshot has as it is, and is on disk when it
+// returns, be it in a new block.
+func TestEraseShared(t *testing.T) {
+	for seed := range uint64(4) {
+		p, d, meta, data := hookPool(t, 8, nil)
+		writeTo(t, d, 0, 1)
+		writeTo(t, d, 1, 1)
+		must(t, p.Snapshot(2, 1, 2))
+		must(t, d.Erase(4096, chunk))
+		q := afterCrash(t, meta, data, seed)
+		for id, erased := range map[uint64]int{1: chunk, 2: 0} {
+			e, err := q.Device(id, 100*chunk, "t", false)
+			must(t, err)
+			got := make([]byte, 2*chunk)
+			_, err = e.ReadAt(got, 0)
+			must(t, err)
+			want := bytes.Repeat([]byte{1}, 2*chunk)
+			clear(want[4096 : 4096+erased])
+			if !bytes.Equal(got, want) {
+				t.Errorf("device %d is another", id)
+			}
+		}
+		must(t, d.Close())
+		must(t, p.Close())
+	}
+}

@@ -34,10 +34,7 @@ func (s *Frontend) register(n *session, c *conn) error {
 			s.mu.Unlock()
 			return err
 		}
-		old := s.keys[n.key]
-		if n.discovery() {
-			old = nil // any number of discovery sessions
-		}
+		old := s.keys[n.key] // discovery sessions are not there: there may be any number
 		if old == nil {
 			victim, err := s.roomLocked(n)
 			if victim == nil && err == nil {

@@ -2,8 +2,11 @@ package iscsi
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/target/portal"
 )
 
 // An immediate function whose number lies far from the window waits for nobody.
@@ -98,4 +101,181 @@ func TestJoiningTheEnd(t *testing.T) {
 	x.mu.Lock()
 	x.doomed = false
 	x.mu.Unlock()
+}
+
+// A connection joins a session with its own target, through its own portal group, over TCP.
+func TestJoinsThatDoNotFit(t *testing.T) {
+	const otherIQN = "iqn.2026-11.softiser:other"
+	s := serve(t, func(c *serverConfig, tgt *Target) {
+		c.Session.MaxConnections = 4
+		c.Portals = append(c.Portals, portal.Config{Listen: "127.0.0.1:0", Group: 2})
+	})
+	if err := s.AddTarget(Target{Name: otherIQN}); err != nil {
+		t.Fatal(err)
+	}
+	r := s.session("MaxConnections=4")
+	join := func(addr, target string, want iscsi.LoginStatus) {
+		t.Helper()
+		x := dialRaw(t, addr)
+		x.isid, x.tsih, x.cid, x.cmdSN = r.isid, r.tsih, 5, r.cmdSN
+		if st := x.login(target).LoginResponse().Status(); st != want {
+			t.Errorf("status %04x (%v), want %04x", uint16(st), st, uint16(want))
+		}
+	}
+	join(s.addr, otherIQN, iscsi.LoginCannotInclude)
+	join(s.Addrs()[1], testIQN, iscsi.LoginCannotInclude)
+	x := s.sessionByTSIH(r.tsih)
+	x.mu.Lock()
+	x.params.RDMAExtensions = true // as over iSER
+	x.mu.Unlock()
+	join(s.addr, testIQN, iscsi.LoginTooManyConnections)
+}
+
+// Peripheral and flat addressing of one number mean the same unit.
+func TestSameLUN(t *testing.T) {
+	for _, c := range []struct {
+		a, b uint64
+		want bool
+	}{
+		{0x0005000000000000, 0x0005000000000000, true},
+		{0x0005000000000000, 0x4005000000000000, true},
+		{0x0005000000000000, 0x4006000000000000, false},
+		{0xffff000000000000, 0x0005000000000000, false},
+	} {
+		if got := sameLUN(c.a, c.b); got != c.want {
+			t.Errorf("%#x and %#x: %v", c.a, c.b, got)
+		}
+	}
+}
+
+// QUERY TASK is about a task of one logical unit.
+func TestQueryTaskOfAnotherUnit(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session()
+	release := s.dev.hold()
+	defer release()
+	tag := heldRead(r)
+	eventually(t, "the read is at the volume", func() bool { return s.dev.held() == 1 })
+	x := s.sessionByTSIH(r.tsih)
+	for lun, want := range []uint8{iscsi.TaskFunctionSucceeded, iscsi.TaskComplete} {
+		var b iscsi.BHS
+		q := b.NewTaskRequest(iscsi.QueryTask)
+		q.SetLUN(iscsi.EncodeLUN(lun))
+		q.SetRefTask(tag)
+		if got := x.queryTask(q); got != want {
+			t.Errorf("LUN %d: response %d, want %d", lun, got, want)
+		}
+	}
+}
+
+// Immediate commands take slots, of which there are so many, though no place in the window.
+func TestImmediateCommandsAreBounded(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session()
+	x := s.sessionByTSIH(r.tsih)
+	x.mu.Lock()
+	x.seq.win.used += x.seq.win.slots
+	x.mu.Unlock()
+	r.command(command{cdb: testUnitReady, immediate: true})
+	if p := r.expect(iscsi.OpReject); p.Reject().Reason() != iscsi.RejectImmediate {
+		t.Errorf("reason %v", p.Reject().Reason())
+	}
+	x.mu.Lock()
+	x.seq.win.used -= x.seq.win.slots
+	x.mu.Unlock()
+	r.ready()
+}
+
+// What begins with something else than a Login Request is not answered.
+func TestFirstPDUIsNoLogin(t *testing.T) {
+	s := quietServer(t)
+	c, m := s.loopStart(t)
+	p := &iscsi.PDU{}
+	p.BHS.NewNopOut()
+	c.ControlNotify(p)
+	if st := c.state.get(); st == connLogin || m.responses != 0 {
+		t.Errorf("%v after %d answers", st, m.responses)
+	}
+}
+
+// What the target's settings say is what a login ends with.
+func TestSettingsOfALogin(t *testing.T) {
+	s := serve(t, func(c *serverConfig, _ *Target) { c.Session.NoImmediateData = true })
+	if got := s.session("ImmediateData=Yes").params["ImmediateData"]; got != "No" {
+		t.Errorf("ImmediateData=%s, want No", got)
+	}
+}
+
+// TASK REASSIGN must be immediate (RFC 7143 §11.5.1).
+func TestReassignIsImmediate(t *testing.T) {
+	s := serve(t, level(2))
+	r := s.session(atLevel(2)...)
+	var b iscsi.BHS
+	q := b.NewTaskRequest(iscsi.TaskReassign)
+	q.SetImmediate(false)
+	q.SetITT(r.newTag())
+	q.SetRefTask(0x7777)
+	q.SetCmdSN(r.cmdSN)
+	r.cmdSN++
+	r.write(&b, nil)
+	if got := r.expect(iscsi.OpTaskResponse).TaskResponse().Response(); got != iscsi.TaskRejected {
+		t.Errorf("response %d", got)
+	}
+}
+
+// A connection that has been logged out does not stand in the way of another with its CID.
+func TestCIDOfALoggedOutConnection(t *testing.T) {
+	c := &conn{cid: 3}
+	m := members{conns: []*conn{c}}
+	if m.byCID(3) != c || m.count() != 1 {
+		t.Error("it is not found while it is there")
+	}
+	c.state.advance(connLoggedOut)
+	if m.byCID(3) != nil || m.count() != 0 {
+		t.Error("it is found when it has been logged out")
+	}
+}
+
+// The tasks of a lost connection get their time from its logout on, and once.
+func TestLogoutOfALostConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keep = 10 * time.Second
+		fired := false
+		l := &lostConn{timer: time.AfterFunc(keep, func() { fired = true })}
+		time.Sleep(keep - 1)
+		l.loggedOut(keep)
+		time.Sleep(keep - 1)
+		l.loggedOut(keep)
+		synctest.Wait()
+		if fired || l.state != recoverable {
+			t.Errorf("%v, its time is over: %v", l.state, fired)
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if !fired {
+			t.Error("a second logout has given it more time")
+		}
+	})
+}
+
+// Commands that wait for their turn count as received when their connection goes: those of
+// other connections must not wait for them.
+func TestHeldCommandsOfAConnectionThatGoes(t *testing.T) {
+	s := serve(t, several(2))
+	r := s.session("MaxConnections=2")
+	r.at(r.cmdSN+1, command{cdb: testUnitReady})
+	r.expectSilence()
+	x := s.sessionByTSIH(r.tsih)
+	x.mu.Lock()
+	calls := x.abandonLocked(x.members.conns[0], nil)
+	_, skipped := x.seq.skip[r.cmdSN+1]
+	held := x.seq.n
+	x.mu.Unlock()
+	calls.run()
+	if !skipped || held != 0 {
+		t.Errorf("counts as received: %v; %d are held", skipped, held)
+	}
+	r.ready()
+	r.cmdSN++
+	r.ready()
 }

@@ -61,7 +61,7 @@ func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, 
 		seed := r.rnd.Uint64()
 		wg.Go(func() {
 			for k := range n {
-				if err := a.attack(newPeer(ctx.Done(), t.addr, seed+uint64(k))); err != nil && ctx.Err() == nil {
+				if err := newPeer(ctx.Done(), t.addr, seed+uint64(k)).attack(&a.assault); err != nil && ctx.Err() == nil {
 					// The target has refused or ended it, which is its right; that it
 					// cannot be reached any more is not.
 					if c, err := net.Dial("tcp", t.addr); err == nil {
@@ -131,31 +131,36 @@ func honest(ctx context.Context, addr string, over initiator.Transport, fill byt
 	return errors.Join(err, lun.Close())
 }
 
-// attacker is one way to misbehave. An attack ends by itself; what it returns is why the
-// target did not let it go on.
+// attacker is one way to misbehave.
 type attacker struct {
-	name   string
-	attack func(p *peer) error
+	name string
+	assault
 }
 
 // attackers are let loose at the same time.
 var attackers = []attacker{
-	{"connections that say nothing", func(p *peer) error { return p.idle(200, nil) }},
-	{"half a login", func(p *peer) error { return p.idle(10, p.loginRequest("Normal")[:30]) }},
-	{"half an MPA key", func(p *peer) error { return p.idle(10, []byte("MPA ID Re")) }},
-	{"an MPA request without a login", func(p *peer) error {
-		return p.idle(10, []byte("MPA ID Req Frame\x40\x01\x00\x00"))
-	}},
-	{"noise", (*peer).noise},
-	{"logins one after the other, without a logout", (*peer).storm},
-	{"names with escape sequences", (*peer).escapes},
-	{"discovery sessions that stay", (*peer).discoveries},
-	{"SendTargets many times in one request", (*peer).sendTargets},
-	{"commands behind a gap in the numbering", (*peer).gap},
-	{"pings whose answers are not read", (*peer).unread},
-	{"aborts of tasks that are not there", (*peer).aborts},
-	{"writes whose data does not come", (*peer).withheld},
-	{"PDUs with flipped bits", (*peer).flipped},
+	{"connections that say nothing", assault{conns: 200, stays: true}},
+	{"half a login", assault{conns: 10, sent: 1, what: func(p *peer, _ uint32) []byte { return p.loginRequest("Normal")[:30] }, stays: true}},
+	{"half an MPA key", assault{conns: 10, sent: 1, what: always("MPA ID Re"), stays: true}},
+	{"an MPA request without a login", assault{conns: 10, sent: 1, what: always("MPA ID Req Frame\x40\x01\x00\x00"), stays: true}},
+	{"noise", assault{conns: 20, sent: 1, what: (*peer).noise}},
+	{"logins one after the other, without a logout", assault{conns: 50, session: "Normal"}},
+	{"names with escape sequences", assault{conns: 1, session: "Normal", name: "iqn.2026-11.soak:\x1b]0;owned\x07\x1b[2J", stays: true}},
+	{"discovery sessions that stay", assault{conns: 60, session: "Discovery", stays: true}},
+	{"SendTargets many times in one request", assault{conns: 1, session: "Discovery", sent: 1, what: (*peer).sendTargets, answers: awaited}},
+	{"commands behind a gap in the numbering", assault{conns: 1, session: "Normal", sent: 60,
+		what: func(p *peer, i uint32) []byte { return p.ping(2+i, false, make([]byte, 4096)) }, stays: true}}, // number 1 never comes
+	{"pings whose answers are not read", assault{conns: 1, session: "Normal", sent: 2000,
+		what: func(p *peer, _ uint32) []byte { return p.ping(1, true, make([]byte, 4096)) }, stays: true}},
+	{"aborts of tasks that are not there", assault{conns: 1, session: "Normal", sent: 2000, what: (*peer).abort, answers: dropped}},
+	{"writes whose data does not come", assault{conns: 1, session: "Normal", sent: 30,
+		what: func(p *peer, i uint32) []byte { return p.write(1+i, 48<<20+int64(i)<<16, 64<<10) }, stays: true}},
+	{"PDUs with flipped bits", assault{conns: 20, session: "Normal", sent: 20, what: (*peer).flipped, answers: dropped}},
+}
+
+// always is what is the same each time.
+func always(s string) func(*peer, uint32) []byte {
+	return func(*peer, uint32) []byte { return []byte(s) }
 }
 
 // linger is how long an attacker keeps what it holds.

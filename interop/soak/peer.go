@@ -99,94 +99,103 @@ func (p *peer) stay() {
 	}
 }
 
-// idle opens connections, sends the same on each, and keeps them.
-func (p *peer) idle(n int, first []byte) error {
-	for range n {
-		c, err := p.dial()
+// assault is the shape that all attacks have: connections, perhaps with sessions, on each
+// of which something is sent. Then each is closed before the next one comes, or all are
+// kept for a while.
+type assault struct {
+	conns   int
+	session string // its type; "": nobody logs in
+	name    string // of the initiator; "": the peer's own
+	sent    int    // times that something is sent on each connection
+	what    func(p *peer, i uint32) []byte
+	answers answers
+	stays   bool
+}
+
+// answers is what becomes of what the target sends.
+type answers uint8
+
+const (
+	ignored answers = iota // nobody reads them; the target may well stop to read, too
+	dropped
+	awaited // one, after everything has been sent
+)
+
+// attack ends by itself; what it returns is why the target did not let it go on.
+func (p *peer) attack(a *assault) (refused error) {
+	if a.name != "" {
+		p.name = a.name
+	}
+	for range a.conns {
+		c, err := p.open(a.session)
 		if err != nil {
 			return err
 		}
-		defer c.Close()
-		if _, err := c.Write(first); err != nil {
+		if a.stays {
+			defer c.Close()
+		}
+		if err := p.sendAll(c, a); err != nil {
+			refused = err // another connection, then
+		}
+		if !a.stays {
+			c.Close()
+		}
+	}
+	if a.stays {
+		p.stay()
+	}
+	return refused
+}
+
+// open makes a connection, with a session of its own if it is to have one.
+func (p *peer) open(session string) (net.Conn, error) {
+	if session == "" {
+		return p.dial()
+	}
+	p.isid[5]++
+	return p.login(session)
+}
+
+func (p *peer) sendAll(c net.Conn, a *assault) error {
+	switch a.answers {
+	case ignored:
+		_ = c.SetWriteDeadline(time.Now().Add(linger))
+	case dropped:
+		go io.Copy(io.Discard, c)
+	}
+	for i := range uint32(a.sent) {
+		if _, err := c.Write(a.what(p, i)); err != nil {
 			return err
 		}
 	}
-	p.stay()
-	return nil
-}
-
-func (p *peer) noise() error {
-	for range 20 {
-		c, err := p.dial()
-		if err != nil {
-			return err
-		}
-		b := make([]byte, 1+p.rnd.IntN(4096))
-		for i := range b {
-			b[i] = byte(p.rnd.Uint32())
-		}
-		if p.rnd.IntN(2) == 0 {
-			b[0] = 0x43 // passes for a login
-		}
-		c.Write(b)
-		c.Close()
-	}
-	return nil
-}
-
-func (p *peer) storm() error {
-	for range 50 {
-		p.isid[5]++
-		c, err := p.login("Normal")
-		if err != nil {
-			return err
-		}
-		c.Close()
-	}
-	return nil
-}
-
-func (p *peer) escapes() error {
-	p.name = "iqn.2026-11.soak:\x1b]0;owned\x07\x1b[2J"
-	c, err := p.login("Normal")
-	if err != nil {
+	if a.answers == awaited {
+		_, _, err := receive(c)
 		return err
 	}
-	defer c.Close()
-	p.stay()
 	return nil
 }
 
-func (p *peer) discoveries() error {
-	for range 60 {
-		p.isid[5]++
-		c, err := p.login("Discovery")
-		if err != nil {
-			return err
-		}
-		defer c.Close()
+// noise is no PDU of any kind, though it may begin like a login.
+func (p *peer) noise(uint32) []byte {
+	b := make([]byte, 1+p.rnd.IntN(4096))
+	for i := range b {
+		b[i] = byte(p.rnd.Uint32())
 	}
-	p.stay()
-	return nil
+	if p.rnd.IntN(2) == 0 {
+		b[0] = 0x43
+	}
+	return b
 }
 
-func (p *peer) sendTargets() error {
-	c, err := p.login("Discovery")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
+// sendTargets asks for all targets five hundred times at once.
+func (p *peer) sendTargets(uint32) []byte {
 	var b iscsi.BHS
 	q := b.NewTextRequest()
 	q.SetFinal(true)
 	q.SetITT(p.tag())
 	q.SetTTT(iscsi.ReservedTag)
 	q.SetCmdSN(1)
-	if _, err := c.Write(frame(&b, []byte(strings.Repeat("SendTargets=All\x00", 500)))); err != nil {
-		return err
-	}
-	_, _, err = receive(c)
-	return err
+	return frame(&b, []byte(strings.Repeat("SendTargets=All\x00", 500)))
 }
 
 // ping is a NOP-Out that asks for an answer.
@@ -200,73 +209,15 @@ func (p *peer) ping(cmdSN uint32, immediate bool, data []byte) []byte {
 	return frame(&b, data)
 }
 
-func (p *peer) gap() error {
-	c, err := p.login("Normal")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	for i := range uint32(60) { // number 1 never comes
-		if _, err := c.Write(p.ping(2+i, false, make([]byte, 4096))); err != nil {
-			return err
-		}
-	}
-	p.stay()
-	return nil
-}
-
-func (p *peer) unread() error {
-	c, err := p.login("Normal")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	_ = c.SetWriteDeadline(time.Now().Add(linger)) // it may well stop to read us
-	data := make([]byte, 4096)
-	for range 2000 {
-		if _, err := c.Write(p.ping(1, true, data)); err != nil {
-			return err
-		}
-	}
-	p.stay()
-	return nil
-}
-
-func (p *peer) aborts() error {
-	c, err := p.login("Normal")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	go io.Copy(io.Discard, c)
-	for range 2000 {
-		var b iscsi.BHS
-		q := b.NewTaskRequest(iscsi.AbortTask)
-		q.SetImmediate(true)
-		q.SetITT(p.tag())
-		q.SetRefTask(p.rnd.Uint32())
-		q.SetCmdSN(1)
-		if _, err := c.Write(frame(&b, nil)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// withheld announces writes and sends nothing of them.
-func (p *peer) withheld() error {
-	c, err := p.login("Normal")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	for i := range uint32(30) {
-		if _, err := c.Write(p.write(1+i, 48<<20+int64(i)<<16, 64<<10)); err != nil {
-			return err
-		}
-	}
-	p.stay()
-	return nil
+// abort is an ABORT TASK of one that is not there.
+func (p *peer) abort(uint32) []byte {
+	var b iscsi.BHS
+	q := b.NewTaskRequest(iscsi.AbortTask)
+	q.SetImmediate(true)
+	q.SetITT(p.tag())
+	q.SetRefTask(p.rnd.Uint32())
+	q.SetCmdSN(1)
+	return frame(&b, nil)
 }
 
 // write is a WRITE(10) without immediate data, beyond what honest initiators use.
@@ -287,25 +238,10 @@ func (p *peer) write(cmdSN uint32, off int64, n uint32) []byte {
 	return frame(&b, nil)
 }
 
-// flipped sends what may pass for PDUs of a session, with one bit of each header wrong:
-// never in the block address or the length of a write, which would be the target's duty
-// to obey.
-func (p *peer) flipped() error {
-	for range 20 {
-		p.isid[5]++
-		c, err := p.login("Normal")
-		if err != nil {
-			return err
-		}
-		go io.Copy(io.Discard, c)
-		for i := range uint32(20) {
-			b := p.ping(1+i, p.rnd.IntN(2) == 0, make([]byte, 100))
-			b[1+p.rnd.IntN(iscsi.BHSLen-1)] ^= 1 << p.rnd.IntN(8)
-			if _, err := c.Write(b); err != nil {
-				break // it has ended the connection
-			}
-		}
-		c.Close()
-	}
-	return nil
+// flipped is what may pass for a PDU of a session, with one bit of its header wrong: never
+// in the block address or the length of a write, which would be the target's duty to obey.
+func (p *peer) flipped(i uint32) []byte {
+	b := p.ping(1+i, p.rnd.IntN(2) == 0, make([]byte, 100))
+	b[1+p.rnd.IntN(iscsi.BHSLen-1)] ^= 1 << p.rnd.IntN(8)
+	return b
 }

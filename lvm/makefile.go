@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"softiser/internal/durable"
 )
 
 // makeFile creates a sparse file of n bytes, whose name is durable when it
@@ -19,26 +21,16 @@ func makeFile(path string, n int64) error {
 	}
 	err = f.Truncate(n)
 	if err == nil {
-		err = f.Sync()
+		err = durable.SyncFile(f)
 	}
 	if e := f.Close(); err == nil {
 		err = e
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = durable.SyncDir(filepath.Dir(path))
 	}
 	if err != nil {
 		os.Remove(path)
 	}
 	return err
-}
-
-// syncDir makes the names in a folder durable. Tests replace it.
-var syncDir = func(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"softiser/internal/durable"
 )
 
 // TestNamesAreDurable: a file that is made for a group is in its folder after a
@@ -12,9 +14,9 @@ import (
 func TestNamesAreDurable(t *testing.T) {
 	dir := t.TempDir()
 	var synced []string
-	real := syncDir
-	t.Cleanup(func() { syncDir = real })
-	syncDir = func(d string) error { synced = append(synced, d); return real(d) }
+	real := durable.SyncDir
+	t.Cleanup(func() { durable.SyncDir = real })
+	durable.SyncDir = func(d string) error { synced = append(synced, d); return real(d) }
 	path := filepath.Join(dir, "disk")
 	must(t, makeFile(path, 1<<20))
 	if fi, err := os.Stat(path); err != nil || fi.Size() != 1<<20 {
@@ -29,7 +31,7 @@ func TestNamesAreDurable(t *testing.T) {
 		t.Error("the file has changed", err)
 	}
 	broken := errors.New("broken")
-	syncDir = func(string) error { return broken }
+	durable.SyncDir = func(string) error { return broken }
 	if err := makeFile(filepath.Join(dir, "other"), 1<<20); !errors.Is(err, broken) {
 		t.Error(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/internal/backing"
+	"softiser/internal/durable"
 )
 
 // Config describes a file volume. Zero fields have the defaults stated.
@@ -194,13 +195,8 @@ func openFile(cfg Config) (f *os.File, created bool, err error) {
 // syncFolder makes the entry of a new file durable: what is flushed into the
 // file later must not be lost with its name.
 func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
 	// Some file systems cannot sync folders, and say EINVAL.
-	if err := d.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
+	if err := durable.SyncDir(path); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("making the new file durable: %w", err)
 	}
 	return nil

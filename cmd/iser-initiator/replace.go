@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/durable"
 )
 
 // output is the file that read fills. A regular file gets its name only when it
@@ -65,7 +67,7 @@ func (o *output) keep(replace bool) error {
 		return o.Close()
 	}
 	part := o.Name()
-	err := o.Sync()
+	err := durable.SyncFile(o.File)
 	if cerr := o.Close(); err == nil {
 		err = cerr
 	}
@@ -86,17 +88,7 @@ func (o *output) keep(replace bool) error {
 	}
 	folder := filepath.Dir(o.name)
 	o.name = ""
-	return syncFolder(folder)
-}
-
-// syncFolder makes the names in a folder durable.
-func syncFolder(name string) error {
-	dir, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	return durable.SyncDir(folder)
 }
 
 // discard drops a file that was not kept.

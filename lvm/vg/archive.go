@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"softiser/internal/durable"
 	"softiser/lvm/meta"
 )
 
@@ -82,36 +83,12 @@ func (c *Config) writeFile(path string, vg *meta.VG, why string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
 	_, err = f.Write(vg.Backup(&meta.Stamp{Description: why, Host: c.HostName(), Time: c.now(), Tool: Tool}))
-	if err == nil {
-		err = syncFile(f)
+	if err := durable.Put(f, path, err); err != nil {
+		return err
 	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err == nil {
-		err = syncDir(dir)
-	}
-	return err
+	return durable.SyncDir(dir)
 }
-
-// syncFile and syncDir make the content of a file and the names in a folder durable.
-// Tests replace them.
-var (
-	syncFile = (*os.File).Sync
-	syncDir  = func(dir string) error {
-		f, err := os.Open(dir)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		return f.Sync()
-	}
-)
 
 type archived struct {
 	path  string

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"softiser/internal/durable"
 	"softiser/lvm/internal/lvmtest"
 	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
@@ -157,10 +158,10 @@ func TestFilesAreDurable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, dirs := syncFile, syncDir
-	t.Cleanup(func() { syncFile, syncDir = files, dirs })
-	syncFile = func(f *os.File) error { l.log = append(l.log, "file"); return files(f) }
-	syncDir = func(dir string) error { l.log = append(l.log, "name"); return dirs(dir) }
+	files, dirs := durable.SyncFile, durable.SyncDir
+	t.Cleanup(func() { durable.SyncFile, durable.SyncDir = files, dirs })
+	durable.SyncFile = func(f *os.File) error { l.log = append(l.log, "file"); return files(f) }
+	durable.SyncDir = func(dir string) error { l.log = append(l.log, "name"); return dirs(dir) }
 	l.log = nil
 	if err := g.Commit(g.VG.Clone(), "nothing"); err != nil {
 		t.Fatal(err)
@@ -169,7 +170,7 @@ func TestFilesAreDurable(t *testing.T) {
 		t.Errorf("a commit does %v", l.log)
 	}
 	broken := errors.New("broken")
-	for _, fail := range []func(){func() { syncFile = func(*os.File) error { return broken } }, func() { syncFile = files; syncDir = func(string) error { return broken } }} {
+	for _, fail := range []func(){func() { durable.SyncFile = func(*os.File) error { return broken } }, func() { durable.SyncFile = files; durable.SyncDir = func(string) error { return broken } }} {
 		fail()
 		l.log = nil
 		if err := g.Commit(g.VG.Clone(), "nothing"); !errors.Is(err, broken) || len(l.log) > 0 {

@@ -14,6 +14,7 @@ import (
 	"softiser/blockdev/crashlog"
 	"softiser/blockdev/faulty"
 	"softiser/blockdev/file"
+	"softiser/internal/durable"
 	"softiser/target/internal/statefile"
 )
 
@@ -341,9 +342,9 @@ func TestJournalIsNamed(t *testing.T) {
 	d := newCrashLog(t)
 	r := newRig(t, Config{StateDir: t.TempDir()}, LUConfig{Volume: d})
 	before, synced := d.Now(), 0
-	real := statefile.SyncDir
-	defer func() { statefile.SyncDir = real }()
-	statefile.SyncDir = func(name string) error {
+	real := durable.SyncDir
+	defer func() { durable.SyncDir = real }()
+	durable.SyncDir = func(name string) error {
 		if d.Now() != before {
 			t.Error("the volume was written before the journal had a name")
 		}

@@ -12,6 +12,7 @@ import (
 	spc "softiser/internal/scsi"
 
 	"softiser/blockdev/crashlog"
+	"softiser/internal/durable"
 	"softiser/target/internal/statefile"
 	"softiser/target/volume"
 )
@@ -19,9 +20,9 @@ import (
 // onSync has f look at each file of saved state before it is synced.
 func onSync(t *testing.T, f func(file *os.File) error) {
 	t.Helper()
-	real := statefile.SyncFile
-	t.Cleanup(func() { statefile.SyncFile = real })
-	statefile.SyncFile = func(file *os.File) error {
+	real := durable.SyncFile
+	t.Cleanup(func() { durable.SyncFile = real })
+	durable.SyncFile = func(file *os.File) error {
 		if err := f(file); err != nil {
 			return err
 		}

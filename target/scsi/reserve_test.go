@@ -11,7 +11,7 @@ import (
 
 	spc "softiser/internal/scsi"
 
-	"softiser/target/internal/statefile"
+	"softiser/internal/durable"
 )
 
 func (r *rig) prout(n *Nexus, sa byte, typ spc.PRType, key, action uint64, mod ...func(*spc.PersistOut)) *result {
@@ -338,14 +338,14 @@ func TestStateNotSaved(t *testing.T) {
 // TestStateFolderNotSynced: when it cannot be said whether the new file is durable,
 // the command fails, and neither memory nor a restart shows what it asked for.
 func TestStateFolderNotSynced(t *testing.T) {
-	sync, failing := statefile.SyncDir, false
-	statefile.SyncDir = func(name string) error {
+	sync, failing := durable.SyncDir, false
+	durable.SyncDir = func(name string) error {
 		if failing {
 			return errors.New("the folder cannot be synced")
 		}
 		return sync(name)
 	}
-	t.Cleanup(func() { statefile.SyncDir = sync })
+	t.Cleanup(func() { durable.SyncDir = sync })
 	for _, saved := range []bool{true, false} { // something has been saved before
 		dir := t.TempDir()
 		lu := func() LUConfig { return LUConfig{Volume: newVolume(t, 1<<20, 512)} }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"softiser/internal/durable"
 	"softiser/target/internal/statefile"
 )
 
@@ -53,7 +54,7 @@ func (v *Volume) takeEpoch() {
 	}
 	name := v.state.name(".epoch")
 	b, err := os.ReadFile(name)
-	if err != nil || os.Remove(name) != nil || statefile.SyncDir(filepath.Dir(name)) != nil {
+	if err != nil || os.Remove(name) != nil || durable.SyncDir(filepath.Dir(name)) != nil {
 		return
 	}
 	if old, err := hex.DecodeString(string(b)); err == nil && len(old) == len(v.epoch) {

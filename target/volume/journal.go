@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"softiser/blockdev"
+	"softiser/internal/durable"
 	"softiser/target/internal/statefile"
 )
 
@@ -183,7 +184,7 @@ func (j *journal) put(old []byte, off int64) (begun bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if err := statefile.SyncDir(filepath.Dir(j.name)); err != nil { // the file may be new
+		if err := durable.SyncDir(filepath.Dir(j.name)); err != nil { // the file may be new
 			f.Close()
 			return false, err
 		}

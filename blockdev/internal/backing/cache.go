@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/durable"
 )
 
 // A write that has been acknowledged and not been flushed lives in the kernel's page
@@ -78,7 +80,7 @@ func dropRecord(name string) error {
 		return nil
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(name))
+		err = durable.SyncDir(filepath.Dir(name))
 	}
 	return err
 }
@@ -103,32 +105,11 @@ func writeRecord(name string, r *cacheRecord) error {
 		return err
 	}
 	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = syncFile(f)
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(next, name)
-	}
-	if err != nil {
-		os.Remove(next)
+	if err := durable.Put(f, name, err); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(name))
+	return durable.SyncDir(filepath.Dir(name))
 }
-
-// syncDir makes the names in a folder durable.
-func syncDir(name string) error {
-	d, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return syncFile(d)
-}
-
-// syncFile is replaced by tests, which look at the order of things.
-var syncFile = (*os.File).Sync
 
 // sysfs is where the kernel tells of devices and file systems.
 const sysfs = "/sys"

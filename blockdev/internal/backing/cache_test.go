@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
+	"softiser/internal/durable"
 )
 
 // reopener opens the same file again and again, with a folder for its record.
@@ -200,9 +201,14 @@ func TestEpochWithoutAPlace(t *testing.T) {
 func TestRecordIsDurable(t *testing.T) {
 	var synced []string
 	var fail error
-	defer func(f func(*os.File) error) { syncFile = f }(syncFile)
-	syncFile = func(f *os.File) error {
+	files, dirs := durable.SyncFile, durable.SyncDir
+	t.Cleanup(func() { durable.SyncFile, durable.SyncDir = files, dirs })
+	durable.SyncFile = func(f *os.File) error {
 		synced = append(synced, filepath.Base(f.Name()))
+		return fail
+	}
+	durable.SyncDir = func(name string) error {
+		synced = append(synced, filepath.Base(name))
 		return fail
 	}
 	r := newReopener(t)

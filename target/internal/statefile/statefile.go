@@ -11,29 +11,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"softiser/internal/durable"
 )
 
 // Unfinished is what the names of files that are being written have behind those of
 // the files that they will replace.
 const Unfinished = ".new-"
 
-// The places at which a disk fails. They are variables so that tests can make them
-// fail, or look at what is there before.
-var (
-	// SyncFile makes the content of a new file durable.
-	SyncFile = (*os.File).Sync
-	// SyncDir makes the names in a folder durable.
-	SyncDir = func(name string) error {
-		dir, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		defer dir.Close()
-		return dir.Sync()
-	}
-	// OpenFile opens a file that is written in place.
-	OpenFile = func(name string, flag int, perm fs.FileMode) (File, error) { return os.OpenFile(name, flag, perm) }
-)
+// OpenFile opens a file that is written in place. It is a variable so that tests can make
+// the file fail, or look at what is there before.
+var OpenFile = func(name string, flag int, perm fs.FileMode) (File, error) { return os.OpenFile(name, flag, perm) }
 
 // ErrUncertain is in the error of a Replace after which nobody knows which of the two
 // contents a loss of power would leave. After any other error it is the old one.
@@ -77,7 +65,7 @@ func Replace(name string, b []byte) error {
 	if err := renameOver(name, b); err != nil {
 		return err
 	}
-	if err := SyncDir(filepath.Dir(name)); err != nil {
+	if err := durable.SyncDir(filepath.Dir(name)); err != nil {
 		err = fmt.Errorf("%w: %w", ErrUncertain, err)
 		if fresh {
 			return errors.Join(err, os.Remove(name))
@@ -88,25 +76,11 @@ func Replace(name string, b []byte) error {
 }
 
 // renameOver puts a synced file with content b in the place of name.
-func renameOver(name string, b []byte) (err error) {
+func renameOver(name string, b []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+Unfinished+"*")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
 	_, err = f.Write(b)
-	if err == nil {
-		err = SyncFile(f)
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	return err
+	return durable.Put(f, name, err)
 }

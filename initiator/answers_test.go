@@ -40,17 +40,20 @@ func answers(ft *fakeTarget, op scsi.Opcode, f func(n int, c *fakeDM, p *iscsi.P
 func TestReportedResidual(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
+		var came uint32
 		answers(ft, scsi.OpRead10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
-			c.move(p, 0, 512, true)
+			c.mu.Lock()
+			c.bufs[p.BHS.ITT()].InLen = came
+			c.mu.Unlock()
 			c.status(p, scsi.StatusGood, nil, 100)
 			return true
 		})
 		r := &Request{Op: OpRead, Buf: make([]byte, 512)}
-		if err := l.Do(context.Background(), r); !errors.Is(err, ErrShort) || r.Residual != 100 {
-			t.Errorf("%v, residual %d", err, r.Residual)
-		}
-		if n := l.Stats().ReadBytes; n%512 == 0 {
-			t.Errorf("%d bytes read", n)
+		for _, c := range []struct{ came, residual uint32 }{{512, 100}, {500, 100}, {400, 112}} {
+			came = c.came
+			if err := l.Do(context.Background(), r); !errors.Is(err, ErrShort) || r.Residual != int64(c.residual) {
+				t.Errorf("%d bytes came: %v, residual %d", came, err, r.Residual)
+			}
 		}
 		letGo(ft)
 	})
@@ -193,6 +196,7 @@ func TestWindowOfTheLogin(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
+		held := hold(ft, scsi.OpReportLUNs)
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
@@ -201,7 +205,15 @@ func TestWindowOfTheLogin(t *testing.T) {
 				}
 			})
 		}
-		wg.Wait() // the fake complains of a command outside of its window
+		synctest.Wait()
+		if n := len(held()); n != 1 {
+			t.Errorf("%d commands came, the window is 1", n)
+		}
+		letGo(ft)
+		for _, p := range held() {
+			ft.last().execute(p)
+		}
+		wg.Wait()
 	})
 }
 
@@ -369,6 +381,33 @@ func TestBuffersOfALostConnection(t *testing.T) {
 		defer d.mu.Unlock()
 		if d.released != 3 {
 			t.Errorf("the buffers of %d commands were taken back, want 3", d.released)
+		}
+	})
+}
+
+// A command that the target has refused for now has not been carried out: it is sent after
+// the connection was lost, even one that must not be carried out twice.
+func TestRefusedForNowIsSentAfterALoss(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		n := answers(ft, scsi.OpCompareAndWrite, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+			if n == 1 {
+				c.status(p, scsi.StatusBusy, nil, 0)
+			}
+			return n == 1
+		})
+		ended := make(chan error, 1)
+		l.Submit(&Request{Op: OpCompareAndWrite, Buf: make([]byte, 1024), Done: func(r *Request) { ended <- r.Err }})
+		synctest.Wait()
+		ft.last().cut(errors.New("gone"))
+		if err := <-ended; err != nil || n() != 2 {
+			t.Errorf("%v after %d commands", err, n())
+		}
+		s := l.Sessions()[0]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.wait.delayed != 0 {
+			t.Errorf("%d commands count as delayed", s.wait.delayed)
 		}
 	})
 }

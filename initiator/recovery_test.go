@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/internal/iscsi"
 	"softiser/internal/scsi"
 )
@@ -366,5 +367,142 @@ func TestSessions(t *testing.T) {
 		if time.Since(begin) > 0 {
 			t.Fatal("requests waited although one session works")
 		}
+	})
+}
+
+// Commands are sent again in their order, also where their numbers begin anew behind 2^32 - 1.
+func TestReplayOfWrappedNumbers(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		s, d := l.Sessions()[0], ft.last()
+		const last = 1<<32 - 2
+		s.mu.Lock()
+		d.mu.Lock()
+		s.win = iscsi.SenderWindow{CmdSN: last, ExpCmdSN: last, MaxCmdSN: 61}
+		d.win = iscsi.NewCommandWindow(last, ft.window)
+		d.mu.Unlock()
+		s.mu.Unlock()
+		held := hold(ft, scsi.OpWrite10)
+		var ended []<-chan error
+		for i := range int64(5) {
+			ended = append(ended, write(l, i*4096))
+		}
+		synctest.Wait()
+		lt := newLookTarget(ft) // notes what comes
+		if n := len(held()); n != 5 {
+			t.Fatalf("%d WRITEs came", n)
+		}
+		d.cut(errors.New("gone"))
+		for _, ch := range ended {
+			if err := <-ch; err != nil {
+				t.Error(err)
+			}
+		}
+		if got := lt.arrived(); !slices.Equal(got, []uint64{0, 8, 16, 24, 32}) {
+			t.Errorf("blocks %v were written", got)
+		}
+	})
+}
+
+// An abort that was not answered does not count on the next connection.
+func TestAbortOfALostConnection(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		hold(ft, scsi.OpRead10)
+		ft.tmf = func(*fakeDM, *iscsi.PDU) bool { return true }
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		time.AfterFunc(2*time.Second, func() { ft.last().cut(errors.New("gone")) })
+		if err := l.Do(ctx, &Request{Op: OpRead, Buf: make([]byte, 512)}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		s := l.Sessions()[0]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n := s.tm.outstanding; n != 0 {
+			t.Errorf("%d requests count as outstanding", n)
+		}
+	})
+}
+
+// The time of a command that is sent again begins anew: it was not the target that kept it
+// waiting.
+func TestTimeOfAReplay(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		held := hold(ft, scsi.OpRead10)
+		ended := make(chan error, 1)
+		l.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), Done: func(r *Request) { ended <- r.Err }})
+		synctest.Wait()
+		ft.mu.Lock()
+		ft.dialErr = func(int) error { return errors.New("away") }
+		ft.mu.Unlock()
+		ft.last().cut(errors.New("gone"))
+		time.Sleep(90 * time.Second) // CommandTimeout is 60 s, ReplacementTimeout 120 s
+		ft.mu.Lock()
+		ft.dialErr = nil
+		ft.mu.Unlock()
+		time.Sleep(20 * time.Second)
+		if n := len(held()); n != 2 {
+			t.Fatalf("it came %d times", n)
+		}
+		ft.last().execute(held()[1])
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		letGo(ft)
+	})
+}
+
+// Of a request that has failed in one part nothing is sent after the connection was lost.
+func TestFailedRequestIsNotReplayed(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		n := answers(ft, scsi.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+			if n == 1 {
+				c.check(p, scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCWriteError})
+			}
+			return true // the second part is not answered
+		})
+		ended := make(chan error, 1)
+		l.Submit(&Request{Op: OpWrite, Buf: make([]byte, 128<<10), Done: func(r *Request) { ended <- r.Err }})
+		synctest.Wait()
+		ft.last().cut(errors.New("gone"))
+		if err := <-ended; !errors.Is(err, blockdev.ErrMedium) {
+			t.Error(err)
+		}
+		if err := l.Flush(); err != nil || n() != 2 {
+			t.Errorf("%v, %d WRITEs", err, n())
+		}
+		letGo(ft)
+	})
+}
+
+// Between a write that must be durable and its flush the connection is lost: the target may
+// have been restarted, so the data are sent again, also when it does not say so.
+func TestForceUnitAccessAfterALoss(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		ft.noFUA, ft.attention = true, false
+		l := dialLUN(t, ft.config())
+		answers(ft, scsi.OpSyncCache10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+			if n == 1 {
+				c.cut(errors.New("gone"))
+			}
+			return n == 1
+		})
+		before := len(ft.logged())
+		if err := l.Do(context.Background(), &Request{Op: OpWrite, FUA: true, Buf: make([]byte, 512)}); err != nil {
+			t.Fatal(err)
+		}
+		writes := 0
+		for _, op := range ft.logged()[before:] {
+			if op == "WRITE(10)" {
+				writes++
+			}
+		}
+		if writes != 2 {
+			t.Errorf("%d WRITEs, want 2: %v", writes, ft.logged()[before:])
+		}
+		letGo(ft)
 	})
 }

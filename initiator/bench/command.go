@@ -23,6 +23,7 @@ import (
 const long = `Drive a volume with a load and report bandwidth and latency as fio does.
 
 Options have fio's names, units (k = 1024) and meaning; _ and - are the same.
+docs/FIO.md lists them, and what is different.
 Options before the first --name are defaults for all jobs, each --name begins a
 job. With job files (fio's ini grammar), options given here override theirs, and
 so does a URL: what the files name as filename= gives way to it. What a job file

@@ -36,6 +36,15 @@
 // All are nanoseconds. Histograms have fio's log-linear buckets: 64 per power
 // of two, so a percentile is within 1 % of the value measured.
 //
+// # Who waits for whom
+//
+// A slot that may not issue yet is parked: until a time (rates, thinktime,
+// flow_sleep), until the other jobs of its flow have caught up, or until the search
+// for latency_target allows another operation in flight. Whoever changes that hands
+// it to the runner, and so do the end of the job's time and an interrupt: a parked
+// slot never outlives its clone. Whoever wants to know the results of a running
+// clone sends a slot that only asks.
+//
 // # Verification
 //
 // With verify=crc32c every block carries fio's own 44-byte header, so fio can

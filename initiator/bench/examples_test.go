@@ -75,3 +75,38 @@ func TestFioExamples(t *testing.T) {
 	}
 	t.Logf("%d accepted, %d absent", accepted, absent)
 }
+
+// docs/FIO.md names every option, and the outcome of every example.
+func TestDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../docs/FIO.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(b)
+	for _, o := range options {
+		if !strings.Contains(page, "`"+o.name+"`") {
+			t.Errorf("docs/FIO.md does not name %s", o.name)
+		}
+	}
+	table, err := os.ReadFile("testdata/fio-examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(string(table)) {
+		f := strings.Fields(line)
+		if f[0] == "#" {
+			continue
+		}
+		want := "| " + f[0] + " | runs |"
+		if f[1] == "refused" {
+			want = "| " + f[0] + " | line " + f[2] + " |"
+		}
+		if rows++; !strings.Contains(page, want) {
+			t.Errorf("docs/FIO.md has no row %q", want)
+		}
+	}
+	if n := strings.Count(page, ".fio |"); n != rows {
+		t.Errorf("docs/FIO.md has %d rows of %d", n, rows)
+	}
+}

@@ -92,3 +92,36 @@ func TestShares(t *testing.T) {
 		t.Errorf("shares %v", v)
 	}
 }
+
+// The edges of the figures: two values have a deviation, a merge keeps the extremes
+// of both sides, and a value that equals a bound belongs to the next class.
+func TestFiguresAtTheirEdges(t *testing.T) {
+	var m Moments
+	m.Add(10)
+	m.Add(20)
+	if d := m.Stddev(); math.Abs(d-math.Sqrt(50)) > 1e-9 {
+		t.Errorf("deviation of 10 and 20: %v", d)
+	}
+	var low, high Moments
+	low.Add(1)
+	low.Add(5)
+	high.Add(3)
+	high.Add(9)
+	low.Merge(&high)
+	if low.Min != 1 || low.Max != 9 {
+		t.Errorf("%d to %d, want 1 to 9", low.Min, low.Max)
+	}
+	var h Histogram
+	h.Add(2)
+	if v := h.shares([]int64{2, 4}); v[0] != 0 || v[1] != 100 {
+		t.Errorf("shares of 2 ns below 2 and 4: %v", v)
+	}
+	var s DirStats
+	s.add(4096, 100, 20, &Job{LatPercentile: true, SlatPercentile: true})
+	if v := s.LatHist.Percentiles([]float64{100}); v[0] != 120 {
+		t.Errorf("total latency %d, want 120", v[0])
+	}
+	if v := s.SlatHist.Percentiles([]float64{100}); v[0] != 100 || s.Lat.Max != 120 {
+		t.Errorf("submission %d, want 100; total %d", v[0], s.Lat.Max)
+	}
+}

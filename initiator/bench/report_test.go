@@ -89,3 +89,26 @@ func TestJSONUnits(t *testing.T) {
 		t.Errorf("clat %+v", r.Clat)
 	}
 }
+
+// A group's figures: counts and bandwidth add up, the runtime is the longest, and
+// not more mismatches are kept than are printed.
+func TestGroupFigures(t *testing.T) {
+	var g Stats
+	for i := range 3 {
+		s := &Stats{Job: newJob(), Jobs: 1, Elapsed: time.Duration(i+1) * time.Second, Bad: 10}
+		s.Dir[dirRead] = DirStats{IOs: 5, Bytes: 100, Runtime: time.Duration(3-i) * time.Second}
+		s.Dir[dirRead].BW.add(1000)
+		s.Dir[dirRead].BW.add(3000)
+		s.Depth[2] = 4
+		s.Session.PayloadCopied = 7
+		s.Mismatches = make([]*Mismatch, 10)
+		g.merge(s)
+	}
+	d := &g.Dir[dirRead]
+	if d.IOs != 15 || d.Bytes != 300 || d.Runtime != 3*time.Second || d.BW.sum != 6000 || d.BW.N != 6 {
+		t.Errorf("%+v", d)
+	}
+	if g.Jobs != 3 || g.Elapsed != 3*time.Second || g.Depth[2] != 12 || g.Session.PayloadCopied != 21 || len(g.Mismatches) != maxMismatches || g.Bad != 30 {
+		t.Errorf("%+v", g)
+	}
+}

@@ -196,19 +196,19 @@ func TestListIsNoData(t *testing.T) {
 // behind the end, not with what a buffer held before, and merged no further than that.
 func TestOddEnd(t *testing.T) {
 	const chunk = 4096
-	base, d := lvmtest.New(4*chunk+512), lvmtest.New(1<<20)
-	_, err := base.WriteAt(bytes.Repeat([]byte{6}, 4*chunk+512), 0)
+	base, d := lvmtest.New(20*chunk+512), lvmtest.New(1<<20)
+	_, err := base.WriteAt(bytes.Repeat([]byte{6}, 20*chunk+512), 0)
 	must(t, err)
 	st, err := OpenStore(d, chunk)
 	must(t, err)
 	set := NewSet(base, nil, nil)
-	sn := set.Add("s", st, 4*chunk+512)
-	for _, off := range []int64{0, 4 * chunk} {
-		_, err = set.Origin().WriteAt(make([]byte, 512), off)
+	sn := set.Add("s", st, 20*chunk+512)
+	for c := range int64(21) { // each buffer has held something before the last
+		_, err = set.Origin().WriteAt(make([]byte, 512), c*chunk)
 		must(t, err)
 	}
 	got := make([]byte, chunk)
-	_, err = d.ReadAt(got, int64(st.table[4])*chunk)
+	_, err = d.ReadAt(got, int64(st.table[20])*chunk)
 	must(t, err)
 	if !bytes.Equal(got, append(bytes.Repeat([]byte{6}, 512), make([]byte, chunk-512)...)) {
 		t.Error("behind the end there is something")
@@ -218,7 +218,7 @@ func TestOddEnd(t *testing.T) {
 		done, err = set.MergeStep()
 		must(t, err)
 	}
-	all := make([]byte, 4*chunk+512)
+	all := make([]byte, 20*chunk+512)
 	_, err = base.ReadAt(all, 0)
 	must(t, err)
 	if !bytes.Equal(all, bytes.Repeat([]byte{6}, len(all))) {
@@ -252,7 +252,7 @@ func TestLostIsRemembered(t *testing.T) {
 			_, err := base.WriteAt(bytes.Repeat([]byte{4}, 4096), 0)
 			must(t, err)
 			set := NewSet(base, nil, nil)
-			answers := make(chan error, 1)
+			answers := make(chan error, 8) // whoever does not ask shall not block the test
 			asked := 0
 			set.OnLost(func(*Snapshot) <-chan error { asked++; return answers })
 			cow := &loggedDisk{Disk: lvmtest.New(size), name: "store", log: &log}
@@ -310,6 +310,10 @@ func TestLostAfterRestart(t *testing.T) {
 		}
 		if err := set.StartMerge(sn); !errors.Is(err, ErrInvalid) {
 			t.Error("a merge:", err)
+		}
+		set.merging = sn // as if it had been lost since
+		if _, err := set.MergeStep(); !errors.Is(err, ErrInvalid) {
+			t.Error("a step of a merge:", err)
 		}
 	}
 }

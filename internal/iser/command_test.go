@@ -1,0 +1,44 @@
+package iser
+
+import (
+	"bytes"
+	"testing"
+
+	"softiser/internal/iscsi"
+)
+
+// A command travels with its AHS and its immediate data behind it, which are counted at
+// both ends.
+func TestCommandWithEverything(t *testing.T) {
+	r := newPeer(t, iscsi.RoleInitiator, nil)
+	ahs := iscsi.AppendExtendedCDB(nil, make([]byte, 32))
+	data := bytes.Repeat([]byte{7}, 1000)
+	p := iscsi.PDU{AHS: ahs, Bufs: &iscsi.TaskBuffers{Out: [][]byte{data[:10], data[10:]}, Immediate: 1000, Unsolicited: 1000}}
+	c := p.BHS.NewSCSICommand()
+	c.SetITT(3)
+	c.SetWrite(true)
+	if err := r.c.SendControl(&p); err != nil {
+		t.Fatal(err)
+	}
+	r.c.Push()
+	_, bhs, gotAHS, gotData, err := split(r.recv())
+	if err != nil || bhs.ITT() != 3 || !bytes.Equal(gotAHS, ahs) || !bytes.Equal(gotData, data) {
+		t.Errorf("% x with %d bytes of AHS, %d of data: %v", *bhs, len(gotAHS), len(gotData), err)
+	}
+	if n := r.c.Stats().PayloadOut; n != 1000 {
+		t.Errorf("the initiator counts %d bytes", n)
+	}
+
+	g := newPeer(t, iscsi.RoleTarget, nil)
+	var b iscsi.BHS
+	b.NewSCSICommand().SetITT(3)
+	g.send(control(header{}, &b, data))
+	q := g.up.PDU(t, "command")
+	if !bytes.Equal(q.Data, data) {
+		t.Errorf("%d bytes arrived", len(q.Data))
+	}
+	q.Release()
+	if n := g.c.Stats().PayloadIn; n != 1000 {
+		t.Errorf("the target counts %d bytes", n)
+	}
+}

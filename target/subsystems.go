@@ -10,6 +10,9 @@ import (
 // NVMe. A volume may be a namespace and a LUN, of any number of targets, at once.
 func (s *Server) AddSubsystem(c nvmf.SubsystemConfig) error { return s.nvmf.AddSubsystem(c) }
 
+// Controllers returns the NVMe controllers that hosts have now.
+func (s *Server) Controllers() []nvmf.ControllerStatus { return s.nvmf.Controllers() }
+
 // RemoveSubsystem ends the controllers of a subsystem and takes it away. If ctx ends while
 // commands still hold a volume, the subsystem is gone for hosts, and the volumes are free
 // when the last command has ended.

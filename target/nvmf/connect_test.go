@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/nvme"
 	"softiser/target"
 	"softiser/target/nvmf"
@@ -106,7 +107,11 @@ func TestControllerIDs(t *testing.T) {
 	for range 4 {
 		h := r.attach(hostNQN, 10, 0)
 		ids = append(ids, h.data.CntlID)
+		if l := r.srv.Controllers(); len(l) != 1 || l[0].ID != h.data.CntlID || l[0].Host != hostNQN || !l[0].Ready || l[0].Subsystem != subNQN {
+			t.Errorf("%+v", l)
+		}
 		h.shutdown()
+		await.True(t, "the target notices that the host is gone", func() bool { return len(r.srv.Controllers()) == 0 })
 	}
 	for i, want := range []uint16{100, 101, 102, 100} {
 		if ids[i] != want {

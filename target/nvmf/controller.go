@@ -26,6 +26,8 @@ type controller struct {
 	id     uint16
 	host   string
 	hostID nvme.HostID
+	from   string // address of the admin queue
+	since  time.Time
 	client volume.Client
 	zlog   *zap.Logger
 	events events
@@ -54,7 +56,7 @@ var (
 // newController makes the controller of an admin queue.
 func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.Duration) (*controller, error) {
 	c := &controller{
-		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
+		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), since: time.Now(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
 		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID)},
 	}
 	c.events.init()

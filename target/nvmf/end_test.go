@@ -1,0 +1,130 @@
+package nvmf_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"softiser/internal/nvme"
+	"softiser/target"
+	"softiser/target/nvmf"
+)
+
+// slow makes the rate limit hold back every command behind the first two: the second
+// leaves a debt.
+func slow(_ *target.Config, s *nvmf.SubsystemConfig) {
+	s.Namespaces[0].QoS.IOPS, s.Namespaces[0].QoS.BurstIOs = 0.001, 1
+}
+
+// Abort ends a command that waits, and says when there is nothing to end.
+func TestAbort(t *testing.T) {
+	r := open(t, slow)
+	h := r.attach(hostNQN, 10, 1)
+	q := h.io[0]
+	for range 2 {
+		if err := q.write(0, pattern(512, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := q.start(rw(nvme.OpWrite, 0, 1), nil, pattern(512, 2))
+	abort := func(cid uint16) uint32 {
+		t.Helper()
+		var s nvme.SQE
+		s.Init(nvme.AdminAbort, 0)
+		s.SetCDW(10, 1|uint32(cid)<<16)
+		e, err := h.do(s, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.DW0() & 1
+	}
+	if abort(77) != 1 {
+		t.Error("a command that is not there was aborted")
+	}
+	for abort(q.cids) != 0 { // it may not have arrived yet: it comes by another connection
+		select {
+		case <-held.done:
+			t.Fatal("the command was not held back")
+		default:
+		}
+	}
+	e, err := q.result(held)
+	if err != nil || e.Status() != nvme.AbortRequested {
+		t.Errorf("%v, %v", e, err)
+	}
+}
+
+// What a host has sent and has not been carried out ends with it.
+func TestCommandsEndWithTheirHost(t *testing.T) {
+	r := open(t, slow)
+	h := r.attach(hostNQN, 10, 1)
+	for range 2 {
+		if err := h.io[0].write(0, pattern(512, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := h.io[0].start(rw(nvme.OpWrite, 0, 1), nil, pattern(512, 2))
+	h.nc.Close()
+	if _, err := h.io[0].result(held); !errors.Is(err, errGone) {
+		t.Error(err)
+	}
+	if err := r.srv.RemoveSubsystem(context.Background(), subNQN); err != nil { // waits for every command
+		t.Fatal(err)
+	}
+	got := make([]byte, 512)
+	if _, err := r.vol.ReadAt(got, 0); err != nil || string(got) != string(pattern(512, 1)) {
+		t.Errorf("the write of a host that is gone took effect: %v", err)
+	}
+}
+
+// A drain answers what is under way and does not wait for event requests.
+func TestDrain(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 2)
+	var s nvme.SQE
+	s.Init(nvme.AdminAsyncEvent, 0)
+	h.start(s, nil, nil)
+	if err := h.io[0].write(0, pattern(4096, 1)); err != nil {
+		t.Fatal(err)
+	}
+	h.property(nvme.PropCSTS)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	gone := make(chan struct{})
+	go func() { // a host closes when the controller does
+		defer close(gone)
+		for _, q := range append(h.io, h.queue) {
+			q.close()
+		}
+	}()
+	if err := r.srv.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+	<-gone
+}
+
+// No subsystem can be served twice, nor one with mistakes in it.
+func TestSubsystemRefused(t *testing.T) {
+	r := open(t, nil)
+	for name, c := range map[string]nvmf.SubsystemConfig{
+		"the same name":      {NQN: subNQN},
+		"no name":            {},
+		"the discovery name": {NQN: nvme.DiscoveryNQN},
+		"namespace 0":        {NQN: "nqn.x", Namespaces: []nvmf.NamespaceConfig{{NSID: 0, Volume: r.vol}}},
+		"namespace 1025":     {NQN: "nqn.x", Namespaces: []nvmf.NamespaceConfig{{NSID: 1025, Volume: r.vol}}},
+		"no volume":          {NQN: "nqn.x", Namespaces: []nvmf.NamespaceConfig{{NSID: 1}}},
+		"a namespace twice":  {NQN: "nqn.x", Namespaces: []nvmf.NamespaceConfig{{NSID: 1, Volume: r.vol}, {NSID: 1, Volume: r.vol}}},
+		"a host pattern":     {NQN: "nqn.x", Hosts: []nvmf.HostRule{{NQN: "["}}},
+		"controller ids":     {NQN: "nqn.x", MinCntlID: 5, MaxCntlID: 4},
+		"a long serial":      {NQN: "nqn.x", Serial: "123456789012345678901"},
+	} {
+		if err := r.srv.AddSubsystem(c); err == nil {
+			t.Errorf("%s: is served", name)
+		}
+	}
+	// Nothing of what was refused holds the volume.
+	if err := r.srv.RemoveSubsystem(context.Background(), subNQN); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -22,8 +22,11 @@ func TestCommandWithEverything(t *testing.T) {
 	}
 	r.c.Push()
 	_, bhs, gotAHS, gotData, err := split(r.recv())
-	if err != nil || bhs.ITT() != 3 || !bytes.Equal(gotAHS, ahs) || !bytes.Equal(gotData, data) {
-		t.Errorf("% x with %d bytes of AHS, %d of data: %v", *bhs, len(gotAHS), len(gotData), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bhs.ITT() != 3 || !bytes.Equal(gotAHS, ahs) || !bytes.Equal(gotData, data) {
+		t.Errorf("% x with %d bytes of AHS, %d of data", *bhs, len(gotAHS), len(gotData))
 	}
 	if n := r.c.Stats().PayloadOut; n != 1000 {
 		t.Errorf("the initiator counts %d bytes", n)

@@ -279,3 +279,20 @@ func TestHeldCommandsOfAConnectionThatGoes(t *testing.T) {
 	r.cmdSN++
 	r.ready()
 }
+
+// Who joins after a connection was lost is not told of the loss.
+func TestLossIsToldToThoseWhoWereThere(t *testing.T) {
+	s := serve(t, level(2))
+	r := s.session(atLevel(2)...)
+	s.another(r, 1)
+	x := s.sessionByTSIH(r.tsih)
+	x.mu.Lock()
+	gone, stays := x.members.conns[0], x.members.conns[1]
+	x.mu.Unlock()
+	for _, want := range []*conn{stays, nil} {
+		if p, other := x.part(gone, connFull); p != tasksWait || other != want {
+			t.Errorf("parting %d, %p is told, want %p", p, other, want)
+		}
+		gone = stays
+	}
+}

@@ -113,14 +113,15 @@ func (s *session) abandonLocked(c *conn, f *fence) abortCalls {
 
 // leave takes note of the end of a connection; was is the state that it was in.
 func (s *session) leave(c *conn, err error, was connState) {
-	switch s.part(c, was) {
+	p, other := s.part(c, was)
+	switch p {
 	case sessionGoesOn:
 		if was == connLoggedOut {
 			s.srv.limits.sessions.Info(c.log, "connection closed", zap.Uint16("cid", c.cid))
 		}
 	case tasksWait:
 		s.srv.limits.sessions.Info(c.log, "connection lost; its tasks wait to be reassigned", zap.Uint16("cid", c.cid), zap.NamedError("reason", err))
-		if other := s.speaker(); other != nil && !c.recovering {
+		if other != nil {
 			other.connectionDropped(c.cid)
 		}
 	case sessionEnds:
@@ -138,8 +139,9 @@ const (
 )
 
 // part takes a connection out of the session. When that is the session's end, it
-// counts as ending from here on (see ending), though its tasks may still run.
-func (s *session) part(c *conn, was connState) parting {
+// counts as ending from here on (see ending), though its tasks may still run. other is a
+// connection that was there when c was lost, to be told of it: one that comes later knows.
+func (s *session) part(c *conn, was connState) (p parting, other *conn) {
 	s.mu.Lock()
 	s.members.remove(c)
 	keep := s.erl == 2 && s.state == sessionActive && !s.doomed && !s.srv.draining() &&
@@ -151,10 +153,13 @@ func (s *session) part(c *conn, was connState) parting {
 		held = s.seq.drop(c) // the initiator sends them again
 	}
 	alone := was == connLoggedOut && len(s.members.conns) > 0
-	p := sessionEnds
+	p = sessionEnds
 	switch {
 	case keep:
 		p = tasksWait
+		if !c.recovering {
+			other = s.members.speaker()
+		}
 	case alone, c.replaced:
 		p = sessionGoesOn
 	default:
@@ -170,7 +175,7 @@ func (s *session) part(c *conn, was connState) parting {
 	if oldest != nil {
 		s.endTasks(oldest)
 	}
-	return p
+	return p, other
 }
 
 // giveUp ends the tasks that nobody has asked for in time, and the session with them

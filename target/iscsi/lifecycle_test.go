@@ -146,7 +146,7 @@ func TestSessionWithoutConnectionIsEnding(t *testing.T) {
 		t.Fatal("a session in use counts as ending")
 	}
 	c := x.connList()[0]
-	if p := x.part(c, connFull); p != sessionEnds || !x.ending() {
+	if p, _ := x.part(c, connFull); p != sessionEnds || !x.ending() {
 		t.Errorf("without its connection: parting %d, ending %v", p, x.ending())
 	}
 	x.shut(errKilled)
@@ -412,7 +412,7 @@ func TestConfigErrors(t *testing.T) {
 	for name, c := range map[string]serverConfig{
 		"no portal":       {},
 		"bad address":     {Portals: []portal.Config{{Listen: "1.2.3.4:5:6"}}},
-		"no transport":    {Portals: []portal.Config{{Listen: ":0", NoTCP: true, NoISER: true}}},
+		"no transport":    {Portals: []portal.Config{{Listen: ":0", NoTCP: true, NoISER: true, NoNVMeTCP: true}}},
 		"window":          {Portals: []portal.Config{{Listen: ":0"}}, Limits: serverLimits{Commands: 100000}},
 		"burst":           {Portals: []portal.Config{{Listen: ":0"}}, Session: SessionParams{FirstBurstLength: 1 << 20, MaxBurstLength: 1 << 16}},
 		"segment":         {Portals: []portal.Config{{Listen: ":0"}}, Session: SessionParams{MaxRecvDataSegmentLength: 100}},

@@ -37,6 +37,16 @@ func (m *members) count() (n int) {
 	return n
 }
 
+// speaker finds a connection in full feature phase.
+func (m *members) speaker() *conn {
+	for _, c := range m.conns {
+		if c.state.get() == connFull {
+			return c
+		}
+	}
+	return nil
+}
+
 // none reports whether no connection is left, not even a lost one.
 func (m *members) none() bool { return len(m.conns) == 0 && len(m.lost) == 0 }
 
@@ -125,10 +135,5 @@ func (s *session) connList() []*conn {
 func (s *session) speaker() *conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.members.conns {
-		if c.state.get() == connFull {
-			return c
-		}
-	}
-	return nil
+	return s.members.speaker()
 }

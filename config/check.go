@@ -242,7 +242,6 @@ func (c *Config) checkTargets(r *report) {
 	for i := range c.Volumes {
 		volumes[c.Volumes[i].Name] = &c.Volumes[i]
 	}
-	served := map[string]servedLUN{}
 	listen := map[string]bool{}
 	for _, p := range c.Portals {
 		listen[p.Listen] = true
@@ -258,6 +257,7 @@ func (c *Config) checkTargets(r *report) {
 		}
 		iqns[t.IQN] = key
 		luns := map[int]string{}
+		served := map[string]servedLUN{} // within the target: further targets may serve it as well
 		for j, l := range t.LUNs {
 			lkey := fmt.Sprintf("%s.luns[%d]", key, j)
 			checkRange(r, lkey+".lun", l.LUN, 0, MaxLUN)
@@ -273,8 +273,8 @@ func (c *Config) checkTargets(r *report) {
 				now := servedLUN{lkey, v.ReadOnly || l.ReadOnly}
 				first, twice := served[l.Volume]
 				if twice && !(first.readOnly && now.readOnly) {
-					r.add(lkey+".volume", "%s is served as %s already, and a volume that can be written has one LUN: reservations and atomic commands of one LUN do not count for another. "+
-						"For several paths give the target several portals; for further readers serve a snapshot, or write read_only: true at every LUN of the volume", l.Volume, first.key)
+					r.add(lkey+".volume", "%s is served as %s already, and a volume that can be written has one LUN in a target: initiators would take the two for paths through one port. "+
+						"For several paths give the target several portals, or serve the volume by further targets; for readers write read_only: true at every LUN of the volume", l.Volume, first.key)
 				}
 				if !twice || !now.readOnly {
 					served[l.Volume] = now
@@ -307,7 +307,7 @@ func (c *Config) checkTargets(r *report) {
 	}
 }
 
-// servedLUN is a place where a volume is served.
+// servedLUN is a place where a target serves a volume.
 type servedLUN struct {
 	key      string
 	readOnly bool

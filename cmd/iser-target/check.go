@@ -83,6 +83,7 @@ func checkObjects(cfg *config.Config) (err error) {
 		return err
 	}
 	defer srv.Shutdown(context.Background()) //nolint:errcheck // it has no session and no volume
+	devs := map[string]blockdev.Device{}     // in the places of the volumes, which may be in use
 	for i := range cfg.Targets {
 		t, err := targetConfig(cfg, &cfg.Targets[i])
 		if err == nil {
@@ -94,11 +95,11 @@ func checkObjects(cfg *config.Config) (err error) {
 		for _, l := range cfg.Targets[i].LUNs {
 			v, _ := findVolume(cfg, l.Volume)
 			lc, err := lunConfig(cfg, v, l)
-			if err == nil {
-				// In the place of the volume, which may be in use.
-				lc.Volume, err = null.Open(null.Config{Name: v.Name, Size: 1 << 20})
+			if err == nil && devs[v.Name] == nil {
+				devs[v.Name], err = null.Open(null.Config{Name: v.Name, Size: 1 << 20})
 			}
 			if err == nil {
+				lc.Volume = devs[v.Name]
 				err = srv.AddLUN(t.Name, target.LUN{Name: v.Name, LUConfig: lc})
 			}
 			if err != nil {

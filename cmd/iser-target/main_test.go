@@ -251,7 +251,7 @@ func TestUsageIsTwo(t *testing.T) {
 		{"session", "kill", "1", "2"},
 		{"lun", "remove", "iqn.x", "-1"},
 		{"lun", "access", "iqn.x", "0", "70000", "standby"},
-		{"lun", "add", "iqn.x", "0", "a"},
+		{"lun", "add", "iqn.x", "0", "=a"},
 		{"reload", "now"},
 		{"completion", "tcsh"},
 		{"help", "nothing"},

@@ -170,14 +170,14 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// A volume that can be written has one LUN, however the second one is asked for;
+// A volume that can be written has one LUN in a target, however the second one is asked for;
 // and LUNs may exchange their volumes, and a volume its target, in one reload.
 func TestReloadOneLUNPerVolume(t *testing.T) {
 	b := newReloadBed(t)
 	if code, out := command(t, "lun", "add", "--socket", b.sock, "iqn.2026-11.test:b", "5", "again="+filepath.Join(b.dir, "file.img")); code == 0 {
 		t.Errorf("the file behind LUN 1 was added once more:\n%s", out)
 	}
-	b.write(strings.Replace(reloadBase, "read_only: true}", "read_only: true}, {lun: 1, volume: file, read_only: true}", 1))
+	b.write(strings.Replace(reloadBase, "{lun: 2, volume: late}", "{lun: 2, volume: file, read_only: true}", 1))
 	if code, out := b.reload(); code != exitFailure || !strings.Contains(out, "is served as targets[0].luns[1] already") || !strings.Contains(out, "nothing is changed") {
 		t.Errorf("exit %d\n%s", code, out)
 	}

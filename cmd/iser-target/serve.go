@@ -247,11 +247,28 @@ func (a *app) backend() admin.Backend {
 }
 
 func (a *app) addLUN(_ context.Context, iqn string, r admin.LUNRequest) error {
-	v, err := exportVolume(r.Name, r.Spec)
+	v, err := a.volumeOf(r)
 	if err != nil {
 		return err
 	}
 	return a.mapVolume(iqn, config.LUN{LUN: int(r.LUN), Volume: v.Name}, v)
+}
+
+// volumeOf returns the volume that a request is about: one that it describes, or one that
+// is served or configured already, by its name.
+func (a *app) volumeOf(r admin.LUNRequest) (config.Volume, error) {
+	if r.Spec != "" {
+		return exportVolume(r.Name, r.Spec)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if o := a.volumes[r.Name]; o != nil {
+		return o.cfg, nil
+	}
+	if v, ok := findVolume(a.cfg, r.Name); ok {
+		return v, nil
+	}
+	return config.Volume{}, fmt.Errorf("there is no volume %q; NAME=VOLUME makes one, for example %s=./%s.img,size=1GiB", r.Name, r.Name, r.Name)
 }
 
 func (a *app) removeLUN(ctx context.Context, iqn string, lun uint16) error {

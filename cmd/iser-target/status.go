@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -134,17 +135,19 @@ func lunCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "lun", Short: "Add and remove LUNs of a running iser-target"}
 	s.add(cmd)
 	add := &cobra.Command{
-		Use: "add IQN LUN NAME=VOLUME", Short: "Add a LUN; logged-in initiators are told", Args: exactly(3),
-		Long:    "Add a LUN; logged-in initiators are told. NAME=VOLUME is as in serve --export. It lasts\nas long as the target runs; what is to come back belongs into the configuration file\n(see reload).",
-		Example: "  iser-target lun add iqn.2026-11.softiser:disk0 1 scratch=memory,size=1GiB\n  iser-target lun add iqn.2026-11.softiser:disk0 2 more=./more.img,size=10GiB",
+		Use: "add IQN LUN NAME[=VOLUME]", Short: "Add a LUN; logged-in initiators are told", Args: exactly(3),
+		Long:    "Add a LUN; logged-in initiators are told. NAME=VOLUME is as in serve --export; NAME alone\nis a volume that is configured, or served by another target already: then both serve it,\nas one disk. It lasts as long as the target runs; what is to come back belongs into the\nconfiguration file (see reload).",
+		Example: "  iser-target lun add iqn.2026-11.softiser:disk0 1 scratch=memory,size=1GiB\n  iser-target lun add iqn.2026-11.softiser:disk0 2 more=./more.img,size=10GiB\n  iser-target lun add iqn.2026-11.softiser:other 0 disk0",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := lunNumber(args[1])
 			if err != nil {
 				return exit(exitUsage, err)
 			}
-			name, spec, err := splitExport(args[2])
-			if err == nil {
-				spec, err = absoluteSpec(spec)
+			name, spec := args[2], ""
+			if strings.Contains(name, "=") || strings.Contains(name, "://") {
+				if name, spec, err = splitExport(args[2]); err == nil {
+					spec, err = absoluteSpec(spec)
+				}
 			}
 			if err != nil {
 				return exit(exitUsage, err)
@@ -155,7 +158,7 @@ func lunCommand() *cobra.Command {
 		},
 	}
 	remove := &cobra.Command{
-		Use: "remove IQN LUN", Short: "Remove a LUN, under load if need be; its volume is flushed and closed", Args: exactly(2),
+		Use: "remove IQN LUN", Short: "Remove a LUN, under load if need be; its volume is flushed, and closed with its last LUN", Args: exactly(2),
 		Example: "  iser-target lun remove iqn.2026-11.softiser:disk0 1",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := lunNumber(args[1])

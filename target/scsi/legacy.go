@@ -43,7 +43,9 @@ func cmdRelease(t *Task) {
 
 // conflicts reports whether a reservation of either kind keeps t's nexus from
 // the command.
-func (lu *LU) conflicts(t *Task, c *command) bool {
+func (lu *LU) conflicts(t *Task, c *command) bool { return lu.vol.Reserved() && lu.forbids(t, c) }
+
+func (lu *LU) forbids(t *Task, c *command) bool {
 	me := &t.Nexus.client
 	if h := lu.vol.Seizer(); h != nil {
 		return h != me && !c.has(fNoUA) && c.op != spc.OpRelease6 && c.op != spc.OpRelease10

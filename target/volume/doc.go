@@ -28,7 +28,7 @@
 //
 // Locks, in the order in which they may be taken:
 //
-//	Registry.mu  volumes and their places; held while a volume is opened, never per command
+//	Registry.mu  volumes and their places; never per command, never across I/O
 //	journal.mu   the undo journal; held across I/O of one atomic write
 //	state.mu     changes of reservations and of what is kept; held across fsync
 //	rewriter.mu  progress and kind of a rewrite

@@ -48,7 +48,7 @@ func (v *Volume) WriteWhole(p []byte, off int64, stop blockdev.Stop) (Direction,
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.stuck.Load() { // since this command was enabled
-		if err := v.unstickLocked(stop); err != nil {
+		if err := j.unstickLocked(v, stop); err != nil {
 			return Writing, err
 		}
 	}
@@ -72,7 +72,7 @@ func (v *Volume) WriteWhole(p []byte, off int64, stop blockdev.Stop) (Direction,
 	}
 	if err != nil {
 		// Nothing may remain of it.
-		if v.putBack(old, off, stop) != nil {
+		if j.putBack(v, old, off, stop) != nil {
 			j.stick(bytes.Clone(old), off)
 		} else if j.clear() != nil {
 			j.stick(nil, 0)
@@ -89,7 +89,7 @@ func (v *Volume) WriteWhole(p []byte, off int64, stop blockdev.Stop) (Direction,
 // putBack makes old the durable content of its blocks again. It writes only what differs:
 // blocks that found no space are as they were, and have none now. stop ends its wait for
 // space.
-func (v *Volume) putBack(old []byte, off int64, stop blockdev.Stop) error {
+func (j *journal) putBack(v *Volume, old []byte, off int64, stop blockdev.Stop) error {
 	now := v.bufs.Get(len(old))
 	defer v.bufs.Put(now)
 	now = now[:len(old)]
@@ -123,13 +123,12 @@ func (v *Volume) Unstick(stop blockdev.Stop) error {
 	if !j.stuck.Load() {
 		return nil
 	}
-	return v.unstickLocked(stop)
+	return j.unstickLocked(v, stop)
 }
 
-func (v *Volume) unstickLocked(stop blockdev.Stop) error {
-	j := &v.journal
+func (j *journal) unstickLocked(v *Volume, stop blockdev.Stop) error {
 	if j.old != nil {
-		_ = v.putBack(j.old, j.off, stop) // a medium that still fails keeps what it has
+		_ = j.putBack(v, j.old, j.off, stop) // a medium that still fails keeps what it has
 	}
 	if err := j.clear(); err != nil {
 		return fmt.Errorf("%s: %w", j.name, err)

@@ -113,7 +113,7 @@ func (s State) String() string {
 }
 
 // nextStates is the drawing as a table, a bit for each state that may follow.
-var nextStates = [...]uint8{
+var nextStates = [8]uint8{
 	Idle:      1<<Dormant | 1<<Running | 1<<Ended,
 	Dormant:   1 << Running,
 	Queued:    1 << Running,
@@ -124,7 +124,7 @@ var nextStates = [...]uint8{
 }
 
 // mayBecome reports whether the table has the transition.
-func (s State) mayBecome(to State) bool { return nextStates[s]&(1<<to) != 0 }
+func (s State) mayBecome(to State) bool { return nextStates[s&7]&(1<<(to&7)) != 0 }
 
 // badTransition is told of a transition that the table does not have. Tests make it
 // panic.
@@ -134,22 +134,29 @@ var badTransition = func(error) {}
 // mistake of ours: it is not made, as whoever else holds the op relies on where it is,
 // and Config.Fault is told. Preconditions: the lock of its task set is held, or it is
 // in none.
-func (o *Op) to(s State) bool {
-	if !o.state.mayBecome(s) {
-		err := fmt.Errorf("volume: internal error: an op cannot go from %v to %v", o.state, s)
-		badTransition(err)
-		if o.set != nil && o.set.fault != nil {
-			o.set.fault(err)
-		}
-		return false
+func (o *Op) to(s State) {
+	if o.state.mayBecome(s) {
+		o.state = s
+		return
 	}
-	o.state = s
-	return true
+	o.illegal(s)
+}
+
+// illegal tells of a transition that has not been made.
+func (o *Op) illegal(s State) {
+	err := fmt.Errorf("volume: internal error: an op cannot go from %v to %v", o.state, s)
+	badTransition(err)
+	if o.set != nil && o.set.fault != nil {
+		o.set.fault(err)
+	}
 }
 
 // Init prepares the op for a new command of r, which stays the same for a slot.
 func (o *Op) Init(r Request) {
-	o.req, o.set = r, nil
+	if o.req == nil {
+		o.req = r
+	}
+	o.set = nil
 	o.hold = hold{}
 	o.Bytes = 0
 	o.ended = nil

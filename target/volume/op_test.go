@@ -44,7 +44,7 @@ func TestIllegalTransition(t *testing.T) {
 	badTransition = func(error) {}
 	var told error
 	o := Op{set: &Tasks{fault: func(err error) { told = err }}, state: Queued}
-	if o.to(Ended) || o.state != Queued {
+	if o.to(Ended); o.state != Queued {
 		t.Errorf("the op is %v", o.state)
 	}
 	if told == nil || !strings.Contains(told.Error(), "from queued to ended") {

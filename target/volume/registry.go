@@ -47,41 +47,80 @@ type PlaceConfig struct {
 }
 
 // Map serves the device of cfg at p, which is filled in, and returns its volume. Once
-// it returns the face is told of events.
+// it returns the face is told of events. It waits for storage, which others wait for only
+// if they map the same device.
 func (r *Registry) Map(cfg Config, p *Place, at PlaceConfig) (*Volume, error) {
 	p.reg, p.face, p.name, p.readOnly = r, at.Face, at.Name, at.ReadOnly
 	p.left = make(chan struct{})
 	if int(cfg.Placement) >= len(placementNames) {
 		return nil, fmt.Errorf("%v is not known", cfg.Placement)
 	}
-	info := deviceInfo(cfg.Device)
-	id, err := newIdentity(&cfg.Identity, info.ID, at.Seed)
+	id, err := newIdentity(&cfg.Identity, deviceInfo(cfg.Device).ID, at.Seed)
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	keeps := cfg.StateDir != ""
-	for _, v := range r.all {
-		if sameDevice(v.dev, cfg.Device) {
-			if err := v.joinable(&cfg, &id); err != nil {
-				return nil, err
-			}
-			r.joinLocked(v, p)
-			return v, nil
-		}
-		if err := v.beside(&id, info, cfg.Device != nil && !at.ReadOnly && !info.ReadOnly); err != nil {
+	for {
+		v, found, err := r.find(cfg, p, id)
+		if err != nil {
 			return nil, err
 		}
-		keeps = keeps && (!v.Keeps() || id.Key() != v.id.Key())
+		if found {
+			return v, nil
+		}
+		if v == nil {
+			continue // one that was being opened is there now, or could not be opened
+		}
+		err = v.open()
+		if err != nil {
+			r.forget(v)
+		}
+		close(v.opened)
+		return v, err
 	}
-	v, err := newVolume(cfg, id, keeps)
-	if err != nil {
-		return nil, err
+}
+
+// find makes p a place of the volume that has the device (found), or of a new one, which
+// is still to be opened. Without either, one that was being opened has been waited for.
+func (r *Registry) find(cfg Config, p *Place, id Identity) (v *Volume, found bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	info := deviceInfo(cfg.Device)
+	keeps := cfg.StateDir != ""
+	for _, v := range r.all {
+		if !sameDevice(v.dev, cfg.Device) {
+			if err := v.beside(&id, info, cfg.Device != nil && !p.readOnly && !info.ReadOnly); err != nil {
+				return nil, false, err
+			}
+			keeps = keeps && (!v.Keeps() || id.Key() != v.id.Key())
+			continue
+		}
+		select {
+		case <-v.opened:
+		default:
+			r.mu.Unlock()
+			<-v.opened
+			r.mu.Lock()
+			return nil, false, nil
+		}
+		if err := v.joinable(&cfg, &id); err != nil {
+			return nil, false, err
+		}
+		r.joinLocked(v, p)
+		return v, true, nil
+	}
+	if v, err = newVolume(cfg, id, keeps); err != nil {
+		return nil, false, err
 	}
 	r.all = append(r.all, v)
 	r.joinLocked(v, p)
-	return v, nil
+	return v, false, nil
+}
+
+// forget takes a volume out of the registry.
+func (r *Registry) forget(v *Volume) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = slices.DeleteFunc(r.all, func(x *Volume) bool { return x == v })
 }
 
 func (r *Registry) joinLocked(v *Volume, p *Place) {
@@ -230,9 +269,7 @@ func (p *Place) leave() {
 	r.mu.Unlock()
 	if last { // still in the registry, so that nobody opens its files meanwhile
 		v.shut()
-		r.mu.Lock()
-		r.all = slices.DeleteFunc(r.all, func(x *Volume) bool { return x == v })
-		r.mu.Unlock()
+		r.forget(v)
 	}
 	p.face.Left()
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // Persistent reservations, without the syntax of any protocol (SPC-4 §5.12; the six
@@ -174,32 +175,46 @@ func (r *Reservations) tell(next *savedState) {
 	}
 }
 
+// reserved is the part of a volume that keeps its reservations.
+type reserved struct {
+	state *state
+	tasks *Tasks
+	tell  func(Event)
+
+	now    atomic.Pointer[Reservations] // immutable; never nil
+	seizer atomic.Pointer[Client]
+}
+
 // Reservations returns the present snapshot.
-func (v *Volume) Reservations() *Reservations { return v.reservations.Load() }
+func (b *reserved) Reservations() *Reservations { return b.now.Load() }
+
+// Reserved reports whether there is a reservation, so that Forbids has to be asked.
+func (b *reserved) Reserved() bool {
+	return b.seizer.Load() != nil || b.now.Load().Type != NoReservation
+}
 
 // Forbids reports whether a reservation keeps c from reading or writing the medium.
-func (v *Volume) Forbids(c *Client, a Access) bool {
-	if h := v.seizer.Load(); h != nil && h != c && a != Always {
+func (b *reserved) Forbids(c *Client, a Access) bool {
+	if h := b.seizer.Load(); h != nil && h != c && a != Always {
 		return true
 	}
-	r := v.reservations.Load()
-	return r.Type != NoReservation && r.forbids(c.ID, a)
+	return b.now.Load().forbids(c.ID, a)
 }
 
 // Seizer returns the client that keeps all others off, nil: none does. It is the
 // reservation of SPC-2, which ends with its client.
-func (v *Volume) Seizer() *Client { return v.seizer.Load() }
+func (b *reserved) Seizer() *Client { return b.seizer.Load() }
 
 // Seize makes c the client that keeps all others off, unless another one does.
-func (v *Volume) Seize(c *Client) bool {
-	return v.seizer.CompareAndSwap(nil, c) || v.seizer.Load() == c
+func (b *reserved) Seize(c *Client) bool {
+	return b.seizer.CompareAndSwap(nil, c) || b.seizer.Load() == c
 }
 
 // Unseize ends that if c is the one, or whoever it is when c is nil.
-func (v *Volume) Unseize(c *Client) {
+func (b *reserved) Unseize(c *Client) {
 	if c == nil {
-		v.seizer.Store(nil)
+		b.seizer.Store(nil)
 	} else {
-		v.seizer.CompareAndSwap(c, nil)
+		b.seizer.CompareAndSwap(c, nil)
 	}
 }

@@ -15,12 +15,12 @@ var (
 
 // reserving is one change of the reservations under way.
 type reserving struct {
-	v      *Volume
 	by     *Client
 	old    *Reservations
 	now    *Reservations // nil: nothing changes
 	key    uint64        // of by
 	member bool          // by is registered
+	kept   bool          // there is somewhere to keep them
 	events []Event       // told when the change has been published
 }
 
@@ -45,9 +45,9 @@ func (c *reserving) mustHave(key uint64) error {
 // reserve carries out the change that f decides on: saved if that is asked for, then
 // published, then told. An error that is none of the refusals says that the state could
 // not be saved; nothing has changed then either.
-func (v *Volume) reserve(by *Client, f func(*reserving) error) error {
-	v.state.mu.Lock()
-	c := reserving{v: v, by: by, old: v.reservations.Load()}
+func (b *reserved) reserve(by *Client, f func(*reserving) error) error {
+	b.state.mu.Lock()
+	c := reserving{kept: b.state.dir != "", by: by, old: b.now.Load()}
 	reg, ok := c.old.regs[by.ID]
 	c.key, c.member = reg.Key, ok
 	err := f(&c)
@@ -55,31 +55,31 @@ func (v *Volume) reserve(by *Client, f func(*reserving) error) error {
 		if len(c.now.regs) > maxRegistrations {
 			err = ErrTooMany
 		} else {
-			err = v.publishLocked(c.now)
+			err = b.publishLocked(c.now)
 		}
 	}
-	v.state.mu.Unlock()
+	b.state.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	for _, e := range c.events {
-		v.notify(e)
+		b.tell(e)
 	}
 	return nil
 }
 
 // publishLocked puts r in force, kept through power loss if it asks for that; what was
-// kept before is forgotten if not. Preconditions: v.state.mu is held.
-func (v *Volume) publishLocked(r *Reservations) error {
-	s := &v.state
-	if v.Keeps() && (r.Persist || v.reservations.Load().Persist || s.unsaved) {
+// kept before is forgotten if not. Preconditions: b.state.mu is held.
+func (b *reserved) publishLocked(r *Reservations) error {
+	s := b.state
+	if s.dir != "" && (r.Persist || b.now.Load().Persist || s.unsaved) {
 		next := s.kept
 		r.tell(&next)
 		if err := s.save(next); err != nil {
 			return err
 		}
 	}
-	v.reservations.Store(r)
+	b.now.Store(r)
 	return nil
 }
 
@@ -98,12 +98,12 @@ type Register struct {
 }
 
 // Register registers by, registers it anew, or ends its registration.
-func (v *Volume) Register(by *Client, q *Register) error {
-	return v.reserve(by, func(c *reserving) error { return c.register(q) })
+func (b *reserved) Register(by *Client, q *Register) error {
+	return b.reserve(by, func(c *reserving) error { return c.register(q) })
 }
 
 func (c *reserving) register(q *Register) error {
-	if q.Persist && !c.v.Keeps() {
+	if q.Persist && !c.kept {
 		return ErrNotKept
 	}
 	if !q.Ignore && (c.member && q.Key != c.key || !c.member && q.Key != 0) {
@@ -159,8 +159,8 @@ func (c *reserving) unregister(now *Reservations) {
 }
 
 // Reserve takes the reservation.
-func (v *Volume) Reserve(by *Client, key uint64, typ ReservationType) error {
-	return v.reserve(by, func(c *reserving) error {
+func (b *reserved) Reserve(by *Client, key uint64, typ ReservationType) error {
+	return b.reserve(by, func(c *reserving) error {
 		if err := c.mustHave(key); err != nil {
 			return err
 		}
@@ -181,8 +181,8 @@ func (v *Volume) Reserve(by *Client, key uint64, typ ReservationType) error {
 
 // Unreserve ends the reservation. A registrant that is not the holder changes nothing,
 // which is no error. After a type that others had access under, they learn it.
-func (v *Volume) Unreserve(by *Client, key uint64, typ ReservationType) error {
-	return v.reserve(by, func(c *reserving) error {
+func (b *reserved) Unreserve(by *Client, key uint64, typ ReservationType) error {
+	return b.reserve(by, func(c *reserving) error {
 		if err := c.mustHave(key); err != nil {
 			return err
 		}
@@ -202,8 +202,8 @@ func (v *Volume) Unreserve(by *Client, key uint64, typ ReservationType) error {
 }
 
 // ClearReservations ends the reservation and all registrations.
-func (v *Volume) ClearReservations(by *Client, key uint64) error {
-	return v.reserve(by, func(c *reserving) error {
+func (b *reserved) ClearReservations(by *Client, key uint64) error {
+	return b.reserve(by, func(c *reserving) error {
 		if err := c.mustHave(key); err != nil {
 			return err
 		}
@@ -230,9 +230,9 @@ type Preempt struct {
 
 // Preempt (SPC-4 §5.12.11.4): registrations with the victim's key go; if the key is
 // the holder's, by takes the reservation over with the type given.
-func (v *Volume) Preempt(by *Client, q *Preempt) error {
+func (b *reserved) Preempt(by *Client, q *Preempt) error {
 	var abort map[Registrant]bool
-	if err := v.reserve(by, func(c *reserving) (err error) {
+	if err := b.reserve(by, func(c *reserving) (err error) {
 		abort, err = c.preempt(q)
 		return err
 	}); err != nil || q.Ended == nil {
@@ -240,13 +240,13 @@ func (v *Volume) Preempt(by *Client, q *Preempt) error {
 	}
 	w := NewWait(q.Ended)
 	if len(abort) > 0 {
-		v.AbortWhere(func(o *Op) AbortReason {
+		b.tasks.AbortWhere(func(o *Op) AbortReason {
 			if o == q.Except || !abort[o.Client.ID] {
 				return NotAborted
 			}
 			return o.Client.By(by)
 		}, w)
-		v.AbortCopies(func(c *Client) bool { return abort[c.ID] }, w)
+		b.tasks.AbortCopies(func(c *Client) bool { return abort[c.ID] }, w)
 	}
 	w.Done()
 	return nil
@@ -326,8 +326,8 @@ func (c *reserving) mayMove(key uint64) error {
 
 // MoveReservation registers another client and hands the reservation over to it (SPC-4
 // §5.12.8). describe is called once it is known that key may do so, and says to whom.
-func (v *Volume) MoveReservation(by *Client, key uint64, describe func() (Move, error)) error {
-	return v.reserve(by, func(c *reserving) error {
+func (b *reserved) MoveReservation(by *Client, key uint64, describe func() (Move, error)) error {
+	return b.reserve(by, func(c *reserving) error {
 		if err := c.mayMove(key); err != nil {
 			return err
 		}
@@ -350,10 +350,10 @@ func (v *Volume) MoveReservation(by *Client, key uint64, describe func() (Move, 
 // rename makes the next snapshot, in which f has changed names and registrations: it
 // returns what stands for one, and whether that is something else. Nothing happens if
 // nothing changes.
-func (v *Volume) rename(f func(Registrant, Registration) (Registrant, Registration, bool)) error {
-	v.state.mu.Lock()
-	defer v.state.mu.Unlock()
-	old := v.reservations.Load()
+func (b *reserved) rename(f func(Registrant, Registration) (Registrant, Registration, bool)) error {
+	b.state.mu.Lock()
+	defer b.state.mu.Unlock()
+	old := b.now.Load()
 	var now *Reservations
 	for k, r := range old.regs {
 		k2, r2, differs := f(k, r)
@@ -372,13 +372,13 @@ func (v *Volume) rename(f func(Registrant, Registration) (Registrant, Registrati
 	if now == nil {
 		return nil
 	}
-	return v.publishLocked(now)
+	return b.publishLocked(now)
 }
 
 // Disown forgets the users of the registrations that match. They stay, and so do the
 // reservations: whoever next proves a right to the name has them.
-func (v *Volume) Disown(match func(Registrant) bool) error {
-	return v.rename(func(k Registrant, r Registration) (Registrant, Registration, bool) {
+func (b *reserved) Disown(match func(Registrant) bool) error {
+	return b.rename(func(k Registrant, r Registration) (Registrant, Registration, bool) {
 		had := r.User != "" && match(k)
 		if had {
 			r.User = ""
@@ -390,8 +390,8 @@ func (v *Volume) Disown(match func(Registrant) bool) error {
 // Adopt makes the registrations of a version before volumes could have several targets
 // those of target: it had one then. Whoever serves the volume calls it before any
 // client is there.
-func (v *Volume) Adopt(target string) error {
-	return v.rename(func(k Registrant, r Registration) (Registrant, Registration, bool) {
+func (b *reserved) Adopt(target string) error {
+	return b.rename(func(k Registrant, r Registration) (Registrant, Registration, bool) {
 		if k.Target != "" {
 			return k, r, false
 		}

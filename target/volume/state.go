@@ -62,7 +62,6 @@ func (v *Volume) BadState() error {
 // loadState brings back what was saved.
 func (v *Volume) loadState() error {
 	s := &v.state
-	v.reservations.Store(&Reservations{})
 	s.kept = savedState{Version: 1, Unit: s.key}
 	if !v.Keeps() {
 		return nil
@@ -84,7 +83,7 @@ func (v *Volume) loadState() error {
 	if kept.Op != nil && v.dev != nil {
 		v.restoreRewrite(kept.Op)
 	}
-	v.reservations.Store(restoreReservations(&kept))
+	v.now.Store(restoreReservations(&kept))
 	return nil
 }
 

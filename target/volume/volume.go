@@ -40,6 +40,7 @@ const DefaultWorkers = 8
 // comment. It is made by the first Registry.Map and ends with the last place.
 type Volume struct {
 	Tasks    // the task set, with workers and rate limit
+	reserved // the reservations
 	Counters Counters
 	Space    Space
 
@@ -50,17 +51,15 @@ type Volume struct {
 	lender   WriteLender // dev, or verifier
 	verifier *verifier   // nil: placement is direct
 
-	epoch        [16]byte // see epoch.go; immutable
-	geometry     atomic.Pointer[Geometry]
-	gates        atomic.Uint32
-	cache        atomic.Bool                  // completed writes may be volatile
-	reservations atomic.Pointer[Reservations] // immutable; never nil
-	seizer       atomic.Pointer[Client]
-	erased       atomic.Bool // every block is deallocated: nothing has been written since a block erase
-	state        state
-	rewriter     rewriter
-	journal      journal
-	bufs         Buffers
+	epoch    [16]byte // see epoch.go; immutable
+	geometry atomic.Pointer[Geometry]
+	gates    atomic.Uint32
+	cache    atomic.Bool // completed writes may be volatile
+	erased   atomic.Bool // every block is deallocated: nothing has been written since a block erase
+	state    state
+	rewriter rewriter
+	journal  journal
+	bufs     Buffers
 
 	users   atomic.Int64 // what goes on in the background
 	gone    atomic.Bool  // its last place has been removed
@@ -70,7 +69,8 @@ type Volume struct {
 	places atomic.Pointer[[]*Place] // copy on write, under Registry.mu
 	live   int                      // of places: not removed; guarded by Registry.mu
 
-	started sync.Once // of resumeRewrite
+	opened  chan struct{} // closed: open has ended, well or not
+	started sync.Once     // of resumeRewrite
 
 	sharedMu sync.Mutex
 	shared   any // guarded by sharedMu: see Shared
@@ -101,7 +101,7 @@ const (
 	WriteGates     = MediumGates | ReadOnly | WriteProtected
 )
 
-// newVolume makes the volume of cfg; keeps says whether the files that id names are
+// newVolume makes the volume of cfg, still to be opened; keeps says whether the files that id names are
 // its own.
 func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	if cfg.Workers <= 0 {
@@ -118,7 +118,9 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.fault = cfg.Fault
 	v.work.L = &v.mu
 	v.maxWorkers = cfg.Workers
-	v.rewriter.cancel = make(chan struct{})
+	v.rewriter.cancel, v.opened = make(chan struct{}), make(chan struct{})
+	v.reserved.state, v.tasks, v.tell = &v.state, &v.Tasks, v.notify
+	v.now.Store(&Reservations{})
 	v.places.Store(new([]*Place))
 	if v.lender = v.dev; cfg.Placement == PlacementVerified && v.dev != nil {
 		v.verifier = &verifier{vol: v, pool: cfg.Staging}
@@ -134,15 +136,21 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.limit.init(cfg.QoS)
 	v.SetGate(NoMedium, cfg.Device == nil)
 	v.SetGate(ReadOnly, info.ReadOnly)
+	return v, nil
+}
+
+// open brings back what was kept, and begins to listen to the device. Nobody else uses
+// the volume before it returns.
+func (v *Volume) open() error {
 	for _, step := range []func() error{v.loadState, v.undo} {
 		if err := step(); err != nil {
 			v.journal.close()
-			return nil, err
+			return err
 		}
 	}
 	v.takeEpoch()
 	v.listen()
-	return v, nil
+	return nil
 }
 
 // listen asks the device to tell what changes.

@@ -20,6 +20,24 @@ func (c *Config) exposed() (all []string) {
 			break
 		}
 	}
+	return append(all, c.exposedSubsystems()...)
+}
+
+// exposedSubsystems tells of NVMe subsystems in the same way. A host's NQN is what the host
+// says, so that only networks keep anybody out.
+func (c *Config) exposedSubsystems() (all []string) {
+	for _, s := range c.Subsystems {
+		if len(s.Networks) > 0 || len(s.Namespaces) == 0 {
+			continue
+		}
+		for _, p := range c.Portals {
+			if reachable(p.Listen) {
+				all = append(all, fmt.Sprintf("subsystem %s is offered on %s without networks: there is no authentication over NVMe, and whoever reaches that address may use its volumes; "+
+					"say from where hosts may come, or listen on 127.0.0.1", s.NQN, p.Listen))
+				break
+			}
+		}
+	}
 	return all
 }
 

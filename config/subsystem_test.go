@@ -27,3 +27,24 @@ func TestSubsystemMistakes(t *testing.T) {
 		t.Errorf("a removable volume: %v", err)
 	}
 }
+
+// A subsystem that everybody may reach is warned of, whatever hosts it names: a host calls
+// itself what it likes.
+func TestExposedSubsystemWarns(t *testing.T) {
+	const rest = "\nvolumes: [{name: a, type: memory, size: 1MiB}]\nsubsystems: [{nqn: nqn.x, hosts: [nqn.h], namespaces: [{nsid: 1, volume: a}]"
+	for text, want := range map[string]bool{
+		`portals: [{listen: ":3260"}]` + rest + "}]":                             true,
+		`portals: [{listen: ":3260"}]` + rest + ", networks: [10.0.0.0/8]}]":     false,
+		`portals: [{listen: "127.0.0.1:3260"}]` + rest + "}]":                    false,
+		`portals: [{listen: "127.0.0.1:3260"}, {listen: ":3261"}]` + rest + "}]": true,
+	} {
+		c, err := Parse([]byte(text), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Contains(strings.Join(c.Warnings(), "\n"), "subsystem nqn.x is offered")
+		if got != want {
+			t.Errorf("%s: warned %t", text, got)
+		}
+	}
+}

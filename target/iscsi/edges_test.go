@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -240,19 +241,19 @@ func TestCIDOfALoggedOutConnection(t *testing.T) {
 func TestLogoutOfALostConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keep = 10 * time.Second
-		fired := false
-		l := &lostConn{timer: time.AfterFunc(keep, func() { fired = true })}
+		var fired atomic.Bool
+		l := &lostConn{timer: time.AfterFunc(keep, func() { fired.Store(true) })}
 		time.Sleep(keep - 1)
 		l.loggedOut(keep)
 		time.Sleep(keep - 1)
 		l.loggedOut(keep)
 		synctest.Wait()
-		if fired || l.state != recoverable {
-			t.Errorf("%v, its time is over: %v", l.state, fired)
+		if fired.Load() || l.state != recoverable {
+			t.Errorf("%v, its time is over: %v", l.state, fired.Load())
 		}
 		time.Sleep(1)
 		synctest.Wait()
-		if !fired {
+		if !fired.Load() {
 			t.Error("a second logout has given it more time")
 		}
 	})

@@ -25,7 +25,7 @@ func TestAbortBegunPutData(t *testing.T) {
 	c.mu.Unlock()
 	c.AbortTransfer(x)
 	c.mu.Lock()
-	c.collectLocked()
+	c.tx.collect()
 	if len(c.tx.batch) != begun {
 		t.Errorf("%d Data-Ins had begun, %d are left", begun, len(c.tx.batch))
 	}
@@ -147,7 +147,7 @@ func TestStatSNWrap(t *testing.T) {
 		t.Fatalf("StatSN %#x again, want 1", b.StatSN())
 	}
 	r.c.mu.Lock()
-	if k := r.c.keep.status; len(k) != 2 || k[0].sn != 0 {
+	if k := r.c.rec.status; len(k) != 2 || k[0].sn != 0 {
 		t.Errorf("%d are kept", len(k))
 	}
 	r.c.mu.Unlock()

@@ -36,26 +36,6 @@ type Config struct {
 	Memory iscsi.Memory
 }
 
-// state of a connection:
-//
-//	stateLogin ──Enable──▶ stateFull ──┐
-//	     └─────────────────────────────┴─▶ stateClosing ──▶ stateDead
-//
-// In stateClosing what is queued still goes out and what arrives is dropped.
-type state uint8
-
-const (
-	stateLogin state = iota
-	stateFull
-	stateClosing
-	stateDead
-)
-
-var stateNames = [...]string{"login", "full feature", "closing", "dead"}
-
-// String names the state.
-func (s state) String() string { return stateNames[s] }
-
 // Conn is one iSCSI connection over TCP; it implements iscsi.Datamover.
 type Conn struct {
 	role iscsi.Role
@@ -67,7 +47,7 @@ type Conn struct {
 	cond sync.Cond  // sending, placing, txBusy or state has changed
 
 	// Guarded by mu.
-	st        state
+	st        iscsi.ConnState
 	started   bool
 	cause     error // why the connection ended; the first one counts
 	graceful  bool  // the end was asked for with Terminate(nil)
@@ -76,17 +56,16 @@ type Conn struct {
 	params    iscsi.Params
 	expStatSN uint32 // initiator: of the last PDU that the upper layer sent
 	enabled   bool
-	tx        txState
+	tx        transmitter
 	tasks     taskTable
 	gets      getTable
-	keep      *keeper     // target, error recovery level 1 and above
-	late      *time.Timer // runs while Data-Outs are due, with keep
-	placing   any         // *task or *get whose memory the receive goroutine fills now
-	resumeRx  bool        // login may go on reading; see rxPause
-	paused    bool        // the receive goroutine waits for resumeRx
-	detached  bool        // the stream was taken away by Detach
+	rec       *recovery // target, error recovery level 1 and above
+	placing   any       // *task or *get whose memory the receive goroutine fills now
+	resumeRx  bool      // login may go on reading; see rxPause
+	paused    bool      // the receive goroutine waits for resumeRx
+	detached  bool      // the stream was taken away by Detach
 
-	rx rxState // owned by the receive goroutine
+	rx receiver // owned by the receive goroutine
 
 	txWake chan struct{} // wakes the transmit goroutine up; nil until it is first needed
 	ended  chan struct{} // closed when ConnectionTerminateNotify has returned
@@ -166,16 +145,16 @@ func (c *Conn) Enable() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch c.st {
-	case stateLogin:
-		c.st = stateFull
-	case stateFull:
+	case iscsi.ConnLogin:
+		c.setState(iscsi.ConnFull)
+	case iscsi.ConnFull:
 		return errors.New("iscsitcp: Enable was called twice")
 	default:
 		return c.endError()
 	}
 	c.enabled = true
 	if c.role == iscsi.RoleTarget && c.params.ErrorRecoveryLevel > 0 {
-		c.keep = newKeeper(c.cfg.Memory)
+		c.rec = newRecovery(c)
 	}
 	c.resumeRx = !c.upgradingLocked()
 	c.cond.Broadcast()
@@ -214,11 +193,12 @@ func (c *Conn) Terminate(reason error) {
 	c.mu.Lock()
 	if reason != nil {
 		c.failLocked(reason)
-	} else if c.st < stateClosing {
-		c.st, c.graceful = stateClosing, true
+	} else if c.st < iscsi.ConnClosing {
+		c.setState(iscsi.ConnClosing)
+		c.graceful = true
 		c.resumeRx = true
 		c.cond.Broadcast()
-		c.handOverLocked() // the transmit goroutine sends the rest and FIN
+		c.tx.handOver() // the transmit goroutine sends the rest and FIN
 	}
 	started := c.started
 	c.mu.Unlock()
@@ -227,15 +207,31 @@ func (c *Conn) Terminate(reason error) {
 	}
 }
 
+// badTransition is told of a transition that a table of states does not have. Tests make
+// it panic.
+var badTransition = func(error) {}
+
+// setState is the only writer of c.st. A transition that the table does not have is a
+// mistake of ours; it ends the connection. The caller holds c.mu.
+func (c *Conn) setState(to iscsi.ConnState) {
+	if !c.st.MayBecome(to) {
+		err := fmt.Errorf("iscsitcp: internal error: a connection cannot go from %v to %v", c.st, to)
+		badTransition(err)
+		c.failLocked(err)
+		return
+	}
+	c.st = to
+}
+
 // failLocked ends the connection at once; the receive goroutine cleans up.
 func (c *Conn) failLocked(err error) {
 	if c.cause == nil {
 		c.cause = err
 	}
-	if c.st == stateDead {
+	if c.st == iscsi.ConnDead {
 		return
 	}
-	c.st = stateDead
+	c.setState(iscsi.ConnDead)
 	c.sk.Interrupt()
 	c.cond.Broadcast()
 }
@@ -252,7 +248,7 @@ func (c *Conn) endError() error {
 // up behind everybody and makes the last up-call.
 func (c *Conn) run() {
 	defer close(c.ended)
-	err := c.receive()
+	err := c.rx.receive()
 	c.mu.Lock()
 	if err == errDetached {
 		c.mu.Unlock()
@@ -275,11 +271,8 @@ func (c *Conn) run() {
 	done := c.tx.purge(lost)
 	done = c.gets.purge(done, lost)
 	c.tasks.purge()
-	if c.keep != nil && c.params.ErrorRecoveryLevel < 2 {
-		c.keep.close()
-	}
-	if c.late != nil {
-		c.late.Stop()
+	if c.rec != nil {
+		c.rec.ended()
 	}
 	if c.txWake != nil {
 		close(c.txWake)
@@ -302,10 +295,3 @@ func (c *Conn) complete(x *iscsi.Transfer) {
 
 // Ended is closed when the last up-call has returned.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
-
-// restart starts a timer unless it runs.
-func restart(t **time.Timer, d time.Duration, f func()) {
-	if *t == nil {
-		*t = time.AfterFunc(d, f)
-	}
-}

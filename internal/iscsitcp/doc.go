@@ -25,11 +25,19 @@
 // socket is full a transmit goroutine waits and goes on. A GOOD SCSI Response
 // that directly follows its last Data-In is folded into it (the S bit).
 //
+// # Parts
+//
+//	Conn         the down-calls, the life of a connection, its tasks and R2Ts
+//	receiver     the stream from the peer, PDU by PDU (rx*.go)
+//	transmitter  the queue to the peer and who sends from it (tx*.go)
+//	recovery     the layer of error recovery levels 1 and 2, which wraps the others;
+//	             there is none at level 0 (recovery, keep, snack, lostdata)
+//
 // # Recovery
 //
 // A target at error recovery level 1 or above keeps a copy of what it has sent
 // until it is acknowledged, answers SNACKs from it, and asks again for Data-Outs
-// that are damaged or missing (keeper). It hands what it keeps over to another
+// that are damaged or missing. It hands what it keeps over to another
 // connection when its own has ended (iscsi.Recovery).
 //
 // # Locks

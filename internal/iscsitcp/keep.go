@@ -15,7 +15,7 @@ const (
 )
 
 // keeper holds what a target has sent until the initiator has acknowledged it, at
-// error recovery level 1 and above. It is nil at level 0. Guarded by Conn.mu.
+// error recovery level 1 and above. Guarded by Conn.mu.
 //
 //	Data-In 0 1 2 3 │ 4 5      first = 4, next = 6
 //	────────────────┘          DataACK moves first on
@@ -68,8 +68,8 @@ type keptPDU struct {
 	ack   bool // A
 }
 
-func newKeeper(m iscsi.Memory) *keeper {
-	return &keeper{room: keepBytes, memory: m, tasks: map[uint32]*keptTask{}, tags: map[uint32]*keptTask{}}
+func newKeeper(m iscsi.Memory) keeper {
+	return keeper{room: keepBytes, memory: m, tasks: map[uint32]*keptTask{}, tags: map[uint32]*keptTask{}}
 }
 
 // take makes room for n bytes, or reports that there is none.
@@ -249,113 +249,9 @@ func (s *keptStatus) finish(b *iscsi.BHS) {
 	}
 }
 
-// Recovery implements iscsi.Datamover.
-func (c *Conn) Recovery() iscsi.Recovery {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.keep == nil {
-		return nil
-	}
-	return c
-}
-
-// Forget implements iscsi.Recovery.
-func (c *Conn) Forget(itt uint32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.keep == nil {
-		return
-	}
-	if t := c.keep.tasks[itt]; t != nil && !t.answered {
-		c.keep.forget(t)
-	}
-}
-
-// Holds implements iscsi.Recovery.
-func (c *Conn) Holds(itt uint32) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.keep != nil && c.keep.answer(itt) >= 0
-}
-
-// Discard implements iscsi.Recovery.
-func (c *Conn) Discard() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.keep != nil {
-		c.keep.close()
-	}
-}
-
 // answer finds the SCSI Response for a task among the numbered PDUs.
 func (k *keeper) answer(itt uint32) int {
 	return slices.IndexFunc(k.status, func(s keptStatus) bool {
 		return s.bhs.Opcode() == iscsi.OpSCSIResponse && s.bhs.ITT() == itt
 	})
-}
-
-// surrender gives up what is kept for a task: its data, nil if there is none, and
-// its response, nil if it has not been answered.
-func (c *Conn) surrender(itt uint32) (*keptTask, *keptStatus) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := c.keep
-	if k == nil {
-		return nil, nil
-	}
-	t := k.tasks[itt]
-	if t != nil {
-		delete(k.tasks, itt)
-		delete(k.tags, t.tag)
-		k.room += t.bytes // which stay reserved
-		k.pdus -= len(t.pdus)
-	}
-	if i := k.answer(itt); i >= 0 {
-		s := k.status[i]
-		k.give(len(s.data))
-		k.status = slices.Delete(k.status, i, i+1)
-		return t, &s
-	}
-	return t, nil
-}
-
-// Adopt implements iscsi.Recovery (RFC 7143 §7.2.2, §11.5.6).
-func (c *Conn) Adopt(from iscsi.Recovery, itt, exp uint32, ref *iscsi.Ref, answer *iscsi.PDU) (answered, lost bool) {
-	t, s := from.(*Conn).surrender(itt)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if ref != nil && exp != 0 {
-		// R2Ts are numbered on from what the initiator has seen.
-		if sn := snOf(ref); exp-sn.r2tSN() <= c.params.MaxOutstandingR2T {
-			sn.setR2TSN(exp)
-		}
-	}
-	if s != nil {
-		answer.BHS, answer.Data = s.bhs, s.data
-		r := answer.BHS.SCSIResponse()
-		r.SetSNACKTag(0)
-		snOf(&answer.Ref).setDataSN(r.ExpDataSN())
-	}
-	if t == nil {
-		return s != nil, false
-	}
-	k := c.keep
-	if k.lastTag++; k.lastTag == iscsi.ReservedTag {
-		k.lastTag = 1
-	}
-	t.tag, t.snackTag, t.answered = k.lastTag, 0, false
-	k.tasks[itt], k.tags[t.tag] = t, t
-	k.room -= t.bytes
-	k.pdus += len(t.pdus)
-	// Other values are ignored (§11.5.6).
-	if n := exp - t.first; exp != 0 && n <= uint32(len(t.pdus)) {
-		k.ackedData(t, exp)
-	}
-	if t.lost {
-		return s != nil, len(t.pdus) > 0
-	}
-	if c.st == stateFull {
-		c.cutAnew(t)
-	}
-	return s != nil, false
 }

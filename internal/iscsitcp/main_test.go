@@ -6,4 +6,7 @@ import (
 	"softiser/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m, leaktest.Pool("receive buffers", BuffersOut)) }
+func TestMain(m *testing.M) {
+	badTransition = func(err error) { panic(err) }
+	leaktest.Main(m, leaktest.Pool("receive buffers", BuffersOut))
+}

@@ -76,7 +76,8 @@ const roomFree = 8192 + iscsi.MaxAHSLen
 
 // inPDU is newInPDU for a PDU of the peer: a large one takes from what all peers
 // have together. It reports whether there was room; without, the PDU has none.
-func (c *Conn) inPDU(n int) (p *inPDU, room bool) {
+func (r *receiver) inPDU(n int) (p *inPDU, room bool) {
+	c := r.c
 	if n <= roomFree || c.cfg.Memory == nil {
 		return newInPDU(n), true
 	}

@@ -27,8 +27,10 @@ const (
 	rxTail
 )
 
-// rxState is the receive goroutine's own.
-type rxState struct {
+// receiver is the half of a connection that the receive goroutine owns: how far it is
+// in the stream, and where the data goes.
+type receiver struct {
+	c     *Conn
 	phase rxPhase
 	buf   []byte // read-ahead: buf[r:w] has not been used yet
 	r, w  int
@@ -64,46 +66,48 @@ const loneProof = 4
 // and never read.
 var sink [64 << 10]byte
 
-func (r *rxState) init(c *Conn) {
+func (r *receiver) init(c *Conn) {
+	r.c = c
 	r.buf = make([]byte, readAhead)
 	r.need = iscsi.BHSLen
-	r.fn = c.rxReady
+	r.fn = r.ready
 }
 
 // receive runs until the connection ends and says why.
-func (c *Conn) receive() error {
-	defer c.rx.dropPartial()
-	if err := c.sk.ReadLoop(c.rx.fn); err != nil {
+func (r *receiver) receive() error {
+	c := r.c
+	defer r.dropPartial()
+	if err := c.sk.ReadLoop(r.fn); err != nil {
 		return err
 	}
-	return c.rx.err
+	return r.err
 }
 
 // dropPartial gives back the buffer of a PDU of which the stream held only the
 // beginning.
-func (r *rxState) dropPartial() {
+func (r *receiver) dropPartial() {
 	if r.in != nil {
 		r.in.pdu.Release()
 		r.in = nil
 	}
 }
 
-// rxReady parses and reads until there is nothing to read. Where PDUs come one by one
+// ready parses and reads until there is nothing to read. Where PDUs come one by one
 // and the read has said that nothing is left, no further one is made to see it.
-func (c *Conn) rxReady(uintptr) bool {
-	r := &c.rx
+func (r *receiver) ready(uintptr) bool {
+	c := r.c
 	lone := r.lone == loneProof
 	c.sk.Ask(lone)
 	before := c.stats.pdusIn.Load()
 	for {
-		if err := c.parse(); err != nil {
+		if err := r.parse(); err != nil {
 			r.err = err
 			return true
 		}
-		c.push(rxBytes) // what the PDUs of this batch were answered with
+		c.tx.turn(rxBytes) // what the PDUs of this batch were answered with
 		if r.full {
 			r.full = false
-			c.awaitReader()
+			r.awaitReader()
 			continue
 		}
 		got := c.stats.pdusIn.Load() - before
@@ -111,7 +115,7 @@ func (c *Conn) rxReady(uintptr) bool {
 			c.sk.Waits()
 			return false
 		}
-		n, err := c.read()
+		n, err := r.read()
 		switch {
 		case err == sockio.ErrAgain:
 			switch {
@@ -136,18 +140,19 @@ func (c *Conn) rxReady(uintptr) bool {
 
 // awaitReader waits until the peer has read what it made us say, or the connection
 // is ending.
-func (c *Conn) awaitReader() {
+func (r *receiver) awaitReader() {
+	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.st == stateFull && !c.tx.unsent.Room() {
+	for c.st == iscsi.ConnFull && !c.tx.unsent.Room() {
 		c.cond.Wait()
 	}
 }
 
 // read makes one system call: the rest of the data into its place, and behind it
 // the read-ahead.
-func (c *Conn) read() (int, error) {
-	r := &c.rx
+func (r *receiver) read() (int, error) {
+	c := r.c
 	if r.r == r.w {
 		r.r, r.w = 0, 0
 	} else if r.r > 0 && len(r.buf)-r.r < r.need {
@@ -156,13 +161,13 @@ func (c *Conn) read() (int, error) {
 	}
 	v := r.vec[:0]
 	if r.phase == rxData {
-		c.beginPlacing()
-		v = c.appendDst(v)
+		r.beginPlacing()
+		v = r.appendDst(v)
 	}
-	ahead, err := c.ahead()
+	ahead, err := r.ahead()
 	if err != nil {
 		if r.phase == rxData {
-			c.endPlacing()
+			r.endPlacing()
 		}
 		return 0, err
 	}
@@ -171,12 +176,12 @@ func (c *Conn) read() (int, error) {
 	clear(v)
 	r.vec = v[:0]
 	if r.phase == rxData {
-		c.endPlacing()
+		r.endPlacing()
 	}
 	if err != nil {
 		if err == sockio.ErrFault && r.phase == rxData && r.owner != nil {
-			c.fault()
-			return c.read()
+			r.fault()
+			return r.read()
 		}
 		return 0, err
 	}
@@ -192,8 +197,7 @@ func (c *Conn) read() (int, error) {
 }
 
 // appendDst appends the destination of the rest of the data.
-func (c *Conn) appendDst(v []sockio.Vec) []sockio.Vec {
-	r := &c.rx
+func (r *receiver) appendDst(v []sockio.Vec) []sockio.Vec {
 	if cap(v) == 0 {
 		v = make([]sockio.Vec, 0, 64)
 	}
@@ -213,7 +217,7 @@ func (c *Conn) appendDst(v []sockio.Vec) []sockio.Vec {
 }
 
 // took counts k bytes of data.
-func (r *rxState) took(k int) {
+func (r *receiver) took(k int) {
 	r.left -= k
 	if r.dst.n > 0 {
 		r.dst.skip(k)
@@ -223,10 +227,9 @@ func (r *rxState) took(k int) {
 // ahead is how much to read behind the data: while data for tasks is expected,
 // only up to the end of the next header, so that what follows it need not be
 // copied; while the stream may change its form, nothing behind the PDU.
-func (c *Conn) ahead() (int, error) {
-	r := &c.rx
+func (r *receiver) ahead() (int, error) {
 	have := r.w - r.r
-	direct, last, err := c.expects()
+	direct, last, err := r.expects()
 	if err != nil || !direct && !last && (r.phase != rxData || r.dst.n >= r.left) {
 		return len(r.buf), err
 	}
@@ -246,7 +249,7 @@ func (c *Conn) ahead() (int, error) {
 	return max(r.need, next) - have, nil
 }
 
-func (r *rxState) tailLen() int {
+func (r *receiver) tailLen() int {
 	n := iscsi.PadLen(r.bhs.DataLen())
 	if r.dd && r.bhs.DataLen() > 0 {
 		n += iscsi.DigestLen
@@ -258,21 +261,21 @@ func (r *rxState) tailLen() int {
 // something else than iSCSI. A connection that has ended expects nothing, however
 // much its peer goes on sending: a socket that is never empty would hide the
 // deadlines that end the receive goroutine.
-func (c *Conn) expects() (direct, last bool, err error) {
+func (r *receiver) expects() (direct, last bool, err error) {
+	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.st == stateDead:
+	case c.st == iscsi.ConnDead:
 		err = c.endError()
 	case c.finSent && time.Now().After(c.lingerEnd):
 		err = os.ErrDeadlineExceeded
 	}
-	return c.tasks.direct || c.gets.first != nil, c.cfg.Upgradable && c.st == stateLogin, err
+	return c.tasks.direct || c.gets.first != nil, c.cfg.Upgradable && c.st == iscsi.ConnLogin, err
 }
 
 // parse uses up what has been read. It returns when more is needed.
-func (c *Conn) parse() error {
-	r := &c.rx
+func (r *receiver) parse() error {
 	for {
 		switch r.phase {
 		case rxHeader:
@@ -280,19 +283,19 @@ func (c *Conn) parse() error {
 				return nil
 			}
 			if r.need == iscsi.BHSLen {
-				c.peekHeader()
+				r.peekHeader()
 				if r.full {
 					r.need = iscsi.BHSLen // it is looked at again
 					return nil
 				}
-				if err := c.checkLengths(); err != nil {
+				if err := r.checkLengths(); err != nil {
 					return err
 				}
 				if r.w-r.r < r.need {
 					return nil
 				}
 			}
-			if err := c.header(); err != nil {
+			if err := r.header(); err != nil {
 				return err
 			}
 		case rxData:
@@ -301,7 +304,7 @@ func (c *Conn) parse() error {
 				if n == 0 {
 					return nil
 				}
-				c.take(r.buf[r.r : r.r+n])
+				r.take(r.buf[r.r : r.r+n])
 				r.r += n
 				continue
 			}
@@ -310,7 +313,7 @@ func (c *Conn) parse() error {
 			if r.w-r.r < r.need {
 				return nil
 			}
-			if err := c.finish(r.buf[r.r : r.r+r.need]); err != nil {
+			if err := r.finish(r.buf[r.r : r.r+r.need]); err != nil {
 				return err
 			}
 			if r.err != nil {
@@ -321,17 +324,17 @@ func (c *Conn) parse() error {
 }
 
 // take copies data that was read ahead to where it belongs.
-func (c *Conn) take(b []byte) {
-	r := &c.rx
-	c.beginPlacing()
+func (r *receiver) take(b []byte) {
+	c := r.c
+	r.beginPlacing()
 	n := len(b)
 	for len(b) > 0 && r.dst.n > 0 {
 		d := r.dst.next()
 		k, ok := copyGuarded(d, b)
 		if !ok {
-			c.endPlacing()
-			c.fault()
-			c.beginPlacing()
+			r.endPlacing()
+			r.fault()
+			r.beginPlacing()
 			break
 		}
 		b = b[k:]
@@ -341,5 +344,5 @@ func (c *Conn) take(b []byte) {
 		}
 	}
 	r.left -= n
-	c.endPlacing()
+	r.endPlacing()
 }

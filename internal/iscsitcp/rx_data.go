@@ -8,13 +8,13 @@ import (
 
 // dataIn finds the place for a Data-In's data. Data of a task that is gone is
 // dropped.
-func (c *Conn) dataIn() error {
-	r := &c.rx
+func (r *receiver) dataIn() error {
+	c := r.c
 	d := r.bhs.DataIn()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.tasks.find(d.ITT())
-	if k == nil || c.st >= stateClosing {
+	if k == nil || c.st >= iscsi.ConnClosing {
 		return nil
 	}
 	off, n := d.Offset(), uint32(r.left)
@@ -40,14 +40,13 @@ func (c *Conn) dataIn() error {
 }
 
 // dataInDone ends a Data-In; with S it becomes the task's SCSI Response.
-func (c *Conn) dataInDone(good bool) error {
-	r := &c.rx
+func (r *receiver) dataInDone(good bool) error {
 	if !good {
 		return errDigestFatal
 	}
 	d := r.bhs.DataIn()
 	if d.Acknowledge() {
-		c.acknowledge(d)
+		r.acknowledge(d)
 	}
 	if !d.HasStatus() {
 		return nil
@@ -63,12 +62,13 @@ func (c *Conn) dataInDone(good bool) error {
 	s.SetStatus(d.Status())
 	s.SetResidual(d.Residual(), d.ResidualFlags())
 	s.SetExpDataSN(d.DataSN() + 1)
-	return c.notify(in)
+	return r.notify(in)
 }
 
 // acknowledge answers the A bit (RFC 7143 §11.7.2): all Data-Ins up to this one
 // have arrived.
-func (c *Conn) acknowledge(d iscsi.DataIn) {
+func (r *receiver) acknowledge(d iscsi.DataIn) {
+	c := r.c
 	var b iscsi.BHS
 	s := b.NewSNACK(iscsi.SNACKDataACK)
 	s.SetLUN(d.LUN())
@@ -77,7 +77,7 @@ func (c *Conn) acknowledge(d iscsi.DataIn) {
 	s.SetBegRun(d.DataSN() + 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != stateFull {
+	if c.st != iscsi.ConnFull {
 		return
 	}
 	s.SetExpStatSN(c.expStatSN)
@@ -88,12 +88,13 @@ func (c *Conn) acknowledge(d iscsi.DataIn) {
 }
 
 // r2tIn answers an R2T with a sequence of Data-Outs.
-func (c *Conn) r2tIn() error {
-	q := c.rx.bhs.R2T()
+func (r *receiver) r2tIn() error {
+	c := r.c
+	q := r.bhs.R2T()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.tasks.find(q.ITT())
-	if k == nil || c.st != stateFull {
+	if k == nil || c.st != iscsi.ConnFull {
 		return nil // the task was aborted meanwhile
 	}
 	off, n := q.Offset(), q.Desired()
@@ -115,13 +116,13 @@ func (c *Conn) r2tIn() error {
 }
 
 // dataOut finds the place for a solicited Data-Out's data.
-func (c *Conn) dataOut() error {
-	r := &c.rx
+func (r *receiver) dataOut() error {
+	c := r.c
 	d := r.bhs.DataOut()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q, stale := c.gets.lookup(d.TTT())
-	if stale || c.st >= stateClosing {
+	if stale || c.st >= iscsi.ConnClosing {
 		return nil // of an aborted task
 	}
 	bad := func(format string, args ...any) error {
@@ -136,7 +137,7 @@ func (c *Conn) dataOut() error {
 	x := q.g.x
 	off, n := d.Offset(), uint32(r.left)
 	at := off - x.Offset // within the transfer, if it is inside
-	if c.keep != nil && d.ITT() == x.ITT && off >= x.Offset && c.skipLocked(q, d.DataSN(), at) {
+	if c.rec != nil && d.ITT() == x.ITT && off >= x.Offset && c.rec.skip(q, d.DataSN(), at) {
 		return nil // seen before
 	}
 	switch {
@@ -162,8 +163,8 @@ func (c *Conn) dataOut() error {
 }
 
 // dataOutDone ends a solicited Data-Out.
-func (c *Conn) dataOutDone(good bool) error {
-	r := &c.rx
+func (r *receiver) dataOutDone(good bool) error {
+	c := r.c
 	c.mu.Lock()
 	if r.owner == nil || !r.owned() {
 		c.mu.Unlock()
@@ -178,28 +179,22 @@ func (c *Conn) dataOutDone(good bool) error {
 	var reject *inPDU
 	if good {
 		g.got += n
-	}
-	if c.keep != nil {
-		if !good { // rejected, counted as received, and asked for again (RFC 7143 §7.3)
-			c.loseLocked(g, q.off+q.got-n, n)
-		}
-		if r.bhs.Final() && q.got < q.n {
-			c.loseLocked(g, q.off+q.got, q.n-q.got)
-		}
-	}
-	switch {
-	case !good:
+	} else {
 		c.stats.damaged.Add(1)
-		if c.keep == nil {
-			x.Err = errDataDigest
-		}
 		reject = newInPDU(0)
 		reject.pdu.BHS = r.bhs
 		reject.pdu.Bad = errDataDigest
-	case g.fault && x.Err == nil:
-		x.Err = iscsi.ErrMemoryFault
-	case r.bhs.Final() && q.got < q.n && x.Err == nil && c.keep == nil:
+	}
+	switch {
+	case c.rec != nil:
+		c.rec.dataOutEnded(q, n, good, r.bhs.Final())
+	case !good:
+		x.Err = errDataDigest
+	case r.bhs.Final() && q.got < q.n && x.Err == nil && !g.fault:
 		x.Err = iscsi.ErrShortData
+	}
+	if good && g.fault && x.Err == nil {
+		x.Err = iscsi.ErrMemoryFault
 	}
 	if q.got == q.n || r.bhs.Final() {
 		c.gets.close(q)
@@ -213,7 +208,7 @@ func (c *Conn) dataOutDone(good bool) error {
 	c.pumpLocked(x.ITT)
 	c.mu.Unlock()
 	if reject != nil {
-		return c.notify(reject)
+		return r.notify(reject)
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 
 // beginPlacing claims the owner's memory, or drops the data if it has been taken
 // away.
-func (c *Conn) beginPlacing() {
-	r := &c.rx
+func (r *receiver) beginPlacing() {
+	c := r.c
 	if r.owner == nil {
 		return
 	}
@@ -25,7 +25,7 @@ func (c *Conn) beginPlacing() {
 }
 
 // owned reports whether the memory still belongs to the data.
-func (r *rxState) owned() bool {
+func (r *receiver) owned() bool {
 	switch o := r.owner.(type) {
 	case *task:
 		return o.bufs != nil && o.itt == r.bhs.ITT()
@@ -36,13 +36,14 @@ func (r *rxState) owned() bool {
 }
 
 // drop sends the rest of the data nowhere.
-func (r *rxState) drop() {
+func (r *receiver) drop() {
 	r.owner, r.tag, r.dst, r.direct = nil, nil, view{}, false
 	clear(r.scratch)
 }
 
-func (c *Conn) endPlacing() {
-	if c.rx.owner == nil {
+func (r *receiver) endPlacing() {
+	c := r.c
+	if r.owner == nil {
 		return
 	}
 	c.mu.Lock()
@@ -52,8 +53,8 @@ func (c *Conn) endPlacing() {
 }
 
 // fault notes that the owner's memory cannot be written and drops the rest.
-func (c *Conn) fault() {
-	r := &c.rx
+func (r *receiver) fault() {
+	c := r.c
 	c.mu.Lock()
 	if r.owned() {
 		switch o := r.owner.(type) {
@@ -73,8 +74,8 @@ var errDataDigest = &iscsi.ProtocolError{Reason: iscsi.RejectDataDigest, Msg: "d
 var errDigestFatal = errors.New("iscsitcp: data digest error at error recovery level 0")
 
 // finish handles the end of a PDU; tail is its padding and digest.
-func (c *Conn) finish(tail []byte) error {
-	r := &c.rx
+func (r *receiver) finish(tail []byte) error {
+	c := r.c
 	r.r += len(tail)
 	r.phase, r.need = rxHeader, iscsi.BHSLen
 	if r.toss {
@@ -83,17 +84,17 @@ func (c *Conn) finish(tail []byte) error {
 	}
 	good := true
 	if r.dd && len(tail) > 0 && r.direct {
-		good = c.checkData(tail)
+		good = r.checkData(tail)
 	}
 	clear(r.scratch)
 	switch r.bhs.Opcode() {
 	case iscsi.OpDataIn:
-		return c.dataInDone(good)
+		return r.dataInDone(good)
 	case iscsi.OpR2T:
-		return c.r2tIn()
+		return r.r2tIn()
 	case iscsi.OpDataOut:
 		if r.in == nil {
-			return c.dataOutDone(good)
+			return r.dataOutDone(good)
 		}
 	}
 	p := &r.in.pdu
@@ -104,25 +105,24 @@ func (c *Conn) finish(tail []byte) error {
 	r.in = nil
 	if !good {
 		c.stats.damaged.Add(1)
-	} else if c.keep != nil && r.bhs.Opcode() == iscsi.OpSNACK {
-		return c.snack(in)
+	} else if c.rec != nil && r.bhs.Opcode() == iscsi.OpSNACK {
+		return c.rec.snack(in)
 	}
-	return c.notify(in)
+	return r.notify(in)
 }
 
 // checkData compares the data digest. Data whose owner has gone, or whose memory
 // faults, counts as good: nobody is told about it.
-func (c *Conn) checkData(tail []byte) bool {
-	r := &c.rx
-	c.beginPlacing()
-	defer c.endPlacing()
+func (r *receiver) checkData(tail []byte) bool {
+	r.beginPlacing()
+	defer r.endPlacing()
 	if !r.direct {
 		return true
 	}
 	r.scratch = r.whole.appendTo(r.scratch[:0])
 	crc, ok := crcOf(0, r.scratch)
 	if !ok {
-		c.fault()
+		r.fault()
 		return true
 	}
 	n := len(tail) - iscsi.DigestLen
@@ -131,13 +131,14 @@ func (c *Conn) checkData(tail []byte) bool {
 
 // notify hands a PDU up. During login the stream may be about to change its
 // form, so that reading goes on only when the upper layer has answered.
-func (c *Conn) notify(in *inPDU) error {
+func (r *receiver) notify(in *inPDU) error {
+	c := r.c
 	p := &in.pdu
 	op := p.BHS.Opcode()
 	c.mu.Lock()
 	pause := false
 	switch {
-	case c.st >= stateClosing:
+	case c.st >= iscsi.ConnClosing:
 		c.mu.Unlock()
 		p.Release()
 		return nil
@@ -157,7 +158,7 @@ func (c *Conn) notify(in *inPDU) error {
 			c.releaseLocked(k)
 		}
 	case op == iscsi.OpLoginRequest || op == iscsi.OpLoginResponse && p.BHS.LoginResponse().NSG() == iscsi.StageFullFeature && p.BHS.Final():
-		pause = c.st == stateLogin
+		pause = c.st == iscsi.ConnLogin
 		c.resumeRx = false
 	}
 	c.mu.Unlock()
@@ -165,17 +166,17 @@ func (c *Conn) notify(in *inPDU) error {
 	if !pause {
 		return nil
 	}
-	c.push(rxBytes)
+	c.tx.turn(rxBytes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.paused = true
 	c.cond.Broadcast()
-	for !c.resumeRx && c.st != stateDead && !c.detached {
+	for !c.resumeRx && c.st != iscsi.ConnDead && !c.detached {
 		c.cond.Wait()
 	}
 	c.paused = false
 	if c.detached {
-		if c.rx.r != c.rx.w {
+		if r.r != r.w {
 			return errors.New("iscsitcp: the peer sent more behind the last login PDU")
 		}
 		return errDetached

@@ -10,14 +10,14 @@ import (
 
 // peekHeader copies the BHS and finds the length of the whole header, unless the
 // peer has to read before it is read from.
-func (c *Conn) peekHeader() {
-	r := &c.rx
+func (r *receiver) peekHeader() {
+	c := r.c
 	r.bhs = iscsi.BHS(r.buf[r.r:])
 	op := r.bhs.Opcode()
 	login := op == iscsi.OpLoginRequest || op == iscsi.OpLoginResponse
 	c.mu.Lock()
 	r.hd, r.dd = c.digestsLocked()
-	r.full = c.st == stateFull && c.tx.unsent.Full()
+	r.full = c.st == iscsi.ConnFull && c.tx.unsent.Full()
 	c.mu.Unlock()
 	r.hd, r.dd = r.hd && !login, r.dd && !login
 	r.need = iscsi.BHSLen + r.bhs.AHSLen()
@@ -28,15 +28,16 @@ func (c *Conn) peekHeader() {
 
 // checkLengths compares every length with what was negotiated, before anything
 // is allocated or read because of it.
-func (c *Conn) checkLengths() error {
-	if c.rx.hd && c.recovers() {
+func (r *receiver) checkLengths() error {
+	c := r.c
+	if r.hd && c.rec != nil {
 		return nil // once its digest is known to be good; see header
 	}
-	return c.lengths()
+	return r.lengths()
 }
 
-func (c *Conn) lengths() error {
-	r := &c.rx
+func (r *receiver) lengths() error {
+	c := r.c
 	op := r.bhs.Opcode()
 	info := op.Info()
 	limit := c.cfg.LoginDataLimit
@@ -62,36 +63,51 @@ func protocolError(format string, args ...any) error {
 
 var errHeaderDigest = &iscsi.ProtocolError{Reason: iscsi.RejectProtocol, Msg: "header digest error", Fatal: true}
 
+// badHeader handles a header digest error.
+func (r *receiver) badHeader() error {
+	c := r.c
+	c.stats.damaged.Add(1)
+	if c.rec == nil || !c.rec.tosses(r) {
+		return errHeaderDigest
+	}
+	return nil
+}
+
+// begin goes on to the data of the PDU, which goes nowhere so far.
+func (r *receiver) begin() {
+	r.phase, r.left = rxData, r.bhs.DataLen()
+	r.owner, r.tag, r.in, r.dst, r.whole, r.direct = nil, nil, nil, view{}, view{}, false
+}
+
 // header handles a complete header and decides where the data goes.
-func (c *Conn) header() error {
-	r := &c.rx
+func (r *receiver) header() error {
+	c := r.c
 	h := r.buf[r.r : r.r+r.need]
 	r.r += r.need
 	r.need = iscsi.BHSLen
 	if r.hd {
 		n := len(h) - iscsi.DigestLen
 		if crc32c.Update(0, h[:n]) != binary.LittleEndian.Uint32(h[n:]) {
-			return c.badHeader()
+			return r.badHeader()
 		}
 		h = h[:n]
-		if c.recovers() {
+		if c.rec != nil {
 			r.astray = false
-			if err := c.lengths(); err != nil {
+			if err := r.lengths(); err != nil {
 				return err
 			}
 		}
 	}
 	c.stats.pdusIn.Add(1)
-	if c.keep != nil {
+	if c.rec != nil {
 		c.mu.Lock()
-		c.keep.acked(r.bhs.ExpStatSN())
+		c.rec.acked(r.bhs.ExpStatSN())
 		c.mu.Unlock()
 	}
-	r.phase, r.left = rxData, r.bhs.DataLen()
-	r.owner, r.tag, r.in, r.dst, r.whole, r.direct = nil, nil, nil, view{}, view{}, false
+	r.begin()
 	switch r.bhs.Opcode() {
 	case iscsi.OpDataIn:
-		return c.dataIn()
+		return r.dataIn()
 	case iscsi.OpR2T:
 		if r.left != 0 {
 			return protocolError("R2T with data")
@@ -99,11 +115,11 @@ func (c *Conn) header() error {
 		return nil
 	case iscsi.OpDataOut:
 		if r.bhs.TTT() != iscsi.ReservedTag {
-			return c.dataOut()
+			return r.dataOut()
 		}
 	}
 	var room bool
-	r.in, room = c.inPDU(len(h) - iscsi.BHSLen + r.left)
+	r.in, room = r.inPDU(len(h) - iscsi.BHSLen + r.left)
 	p := &r.in.pdu
 	p.BHS = r.bhs
 	if !room {

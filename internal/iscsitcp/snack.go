@@ -8,16 +8,17 @@ import (
 
 // snack serves a SNACK Request (RFC 7143 §11.16). What cannot be served goes up to
 // be rejected.
-func (c *Conn) snack(in *inPDU) error {
+func (rec *recovery) snack(in *inPDU) error {
+	c := rec.c
 	q := in.pdu.BHS.SNACK()
 	c.mu.Lock()
 	var reason iscsi.RejectReason
 	switch {
-	case c.st != stateFull:
+	case c.st != iscsi.ConnFull:
 	case c.tx.again >= againPDUs:
 		// It does not read what it asked for before. It will ask again.
 	default:
-		reason = c.answerSNACK(q)
+		reason = rec.serve(q)
 	}
 	c.mu.Unlock()
 	if reason == 0 {
@@ -25,23 +26,22 @@ func (c *Conn) snack(in *inPDU) error {
 		return nil
 	}
 	in.pdu.Bad = &iscsi.ProtocolError{Reason: reason, Msg: fmt.Sprintf("SNACK of type %d from %d for %d PDUs", q.Type(), q.BegRun(), q.RunLength())}
-	return c.notify(in)
+	return c.rx.notify(in)
 }
 
-// answerSNACK returns why q is rejected, 0 when it was served. The caller holds
+// serve returns why q is rejected, 0 when it was served. The caller holds
 // c.mu.
-func (c *Conn) answerSNACK(q iscsi.SNACK) iscsi.RejectReason {
-	k := c.keep
+func (rec *recovery) serve(q iscsi.SNACK) iscsi.RejectReason {
 	beg, run := q.BegRun(), q.RunLength()
 	itt, tag := q.ITT(), q.TTT()
-	t := k.tasks[itt]
+	t := rec.tasks[itt]
 	switch q.Type() {
 	case iscsi.SNACKData:
 		switch {
 		case itt == iscsi.ReservedTag || tag != iscsi.ReservedTag:
 			return iscsi.RejectInvalidField
 		case t == nil:
-			return c.r2tAgain(itt, beg, run)
+			return rec.r2tAgain(itt, beg, run)
 		}
 		if beg == 0 && run == 0 {
 			beg = t.first
@@ -53,36 +53,36 @@ func (c *Conn) answerSNACK(q iscsi.SNACK) iscsi.RejectReason {
 		case t.lost:
 			return iscsi.RejectSNACK
 		}
-		c.dataAgain(t, int(beg-t.first), n)
+		rec.dataAgain(t, int(beg-t.first), n)
 	case iscsi.SNACKStatus:
 		if itt != iscsi.ReservedTag || tag != iscsi.ReservedTag {
 			return iscsi.RejectInvalidField
 		}
-		if len(k.status) == 0 {
+		if len(rec.status) == 0 {
 			return iscsi.RejectProtocol
 		}
-		first := k.status[0].sn
+		first := rec.status[0].sn
 		if beg == 0 && run == 0 {
 			beg = first
 		}
-		n, ok := inRun(beg, run, first, len(k.status))
+		n, ok := inRun(beg, run, first, len(rec.status))
 		if !ok {
 			return iscsi.RejectProtocol
 		}
 		for i := range n {
-			if k.status[int(beg-first)+i].lost {
+			if rec.status[int(beg-first)+i].lost {
 				return iscsi.RejectSNACK
 			}
 		}
 		for i := range n {
-			c.statusAgain(&k.status[int(beg-first)+i])
+			rec.statusAgain(&rec.status[int(beg-first)+i])
 		}
 	case iscsi.SNACKDataACK:
-		t = k.tags[tag]
+		t = rec.tags[tag]
 		if itt != iscsi.ReservedTag || run != 0 || t == nil || q.LUN() != t.lun || beg-t.first > uint32(len(t.pdus)) {
 			return iscsi.RejectDataACK
 		}
-		k.ackedData(t, beg)
+		rec.ackedData(t, beg)
 	case iscsi.SNACKRData:
 		switch {
 		case t == nil:
@@ -92,7 +92,7 @@ func (c *Conn) answerSNACK(q iscsi.SNACK) iscsi.RejectReason {
 		case t.lost:
 			return iscsi.RejectSNACK
 		}
-		c.recut(t, tag)
+		rec.recut(t, tag)
 	default:
 		return iscsi.RejectInvalidField
 	}
@@ -112,8 +112,9 @@ func inRun(beg, run, first uint32, have int) (n int, ok bool) {
 	return int(run), true
 }
 
-// dataInLocked queues the kept Data-In number i of t.
-func (c *Conn) dataInLocked(t *keptTask, i int) *outPDU {
+// dataIn queues the kept Data-In number i of t.
+func (rec *recovery) dataIn(t *keptTask, i int) *outPDU {
+	c := rec.c
 	p := &t.pdus[i]
 	seq := c.up.Sequence()
 	var b iscsi.BHS
@@ -136,15 +137,17 @@ func (c *Conn) dataInLocked(t *keptTask, i int) *outPDU {
 	return o
 }
 
-func (c *Conn) dataAgain(t *keptTask, from, n int) {
+// dataAgain sends n kept Data-Ins of t again.
+func (rec *recovery) dataAgain(t *keptTask, from, n int) {
 	for i := range n {
-		c.againLocked(c.dataInLocked(t, from+i))
+		rec.again(rec.dataIn(t, from+i))
 	}
 }
 
 // statusAgain queues a numbered PDU once more: the same but for ExpCmdSN, MaxCmdSN
 // and ExpDataSN.
-func (c *Conn) statusAgain(s *keptStatus) {
+func (rec *recovery) statusAgain(s *keptStatus) {
+	c := rec.c
 	b := s.bhs
 	seq := c.up.Sequence()
 	b.SetSequence(iscsi.Sequence{StatSN: s.sn, ExpCmdSN: seq.ExpCmdSN, MaxCmdSN: seq.MaxCmdSN})
@@ -155,10 +158,11 @@ func (c *Conn) statusAgain(s *keptStatus) {
 		o.setOwn(s.data)
 	}
 	c.tx.push(o)
-	c.againLocked(o)
+	rec.again(o)
 }
 
-func (c *Conn) againLocked(o *outPDU) {
+func (rec *recovery) again(o *outPDU) {
+	c := rec.c
 	o.again = true
 	o.cost = pduCost + o.data.n // the queue may be all that holds the data, once it is acknowledged
 	c.tx.unsent.Add(o.cost)
@@ -170,14 +174,15 @@ func (c *Conn) againLocked(o *outPDU) {
 // have been acknowledged by it. One that was given up because nothing came for it
 // is repeated too: the initiator needs its number, and what it sends for its tag is
 // dropped.
-func (c *Conn) r2tAgain(itt, beg, run uint32) iscsi.RejectReason {
+func (rec *recovery) r2tAgain(itt, beg, run uint32) iscsi.RejectReason {
+	c := rec.c
 	found := false
 	again := func(x *iscsi.Transfer, r *r2t) {
 		if iscsi.SerialLess(r.sn, beg) || run > 0 && r.sn-beg >= run {
 			return
 		}
 		found = true
-		c.againLocked(c.sendR2TLocked(x, r))
+		rec.again(c.sendR2TLocked(x, r))
 	}
 	for g := c.gets.first; g != nil; g = g.next {
 		if g.itt != itt {
@@ -201,10 +206,11 @@ func (c *Conn) r2tAgain(itt, beg, run uint32) iscsi.RejectReason {
 // recut serves an R-Data SNACK (RFC 7143 §11.16.3): what was not acknowledged is cut
 // to the initiator's present MaxRecvDataSegmentLength and sent again, and so is the
 // response if it has been sent, with the SNACK Tag and its old StatSN.
-func (c *Conn) recut(t *keptTask, tag uint32) {
+func (rec *recovery) recut(t *keptTask, tag uint32) {
+	c := rec.c
 	t.snackTag = tag
 	x := c.tx.withdraw(t.itt)
-	c.cutAnew(t)
+	rec.cutAnew(t)
 	if x != nil { // its data waited in the queue
 		if o := c.tx.tail; o != nil && o.bhs().Opcode() == iscsi.OpDataIn && o.xfer == nil {
 			o.xfer, o.last = x, true
@@ -212,19 +218,20 @@ func (c *Conn) recut(t *keptTask, tag uint32) {
 			c.tx.done(x)
 		}
 	}
-	for i := range c.keep.status {
-		if s := &c.keep.status[i]; s.task == t {
-			c.statusAgain(s)
+	for i := range rec.status {
+		if s := &rec.status[i]; s.task == t {
+			rec.statusAgain(s)
 		}
 	}
 }
 
 // cutAnew cuts what has not been acknowledged to the present
 // MaxRecvDataSegmentLength of the initiator, and sends it.
-func (c *Conn) cutAnew(t *keptTask) {
+func (rec *recovery) cutAnew(t *keptTask) {
+	c := rec.c
 	old := t.pdus
 	t.pdus = nil
-	c.keep.pdus -= len(old)
+	rec.pdus -= len(old)
 	for _, p := range old {
 		for len(p.data) > 0 {
 			n := min(len(p.data), int(c.params.MaxXmitDataSegmentLength))
@@ -234,13 +241,13 @@ func (c *Conn) cutAnew(t *keptTask) {
 			p.data = p.data[n:]
 		}
 	}
-	c.keep.pdus += len(t.pdus)
-	c.dataAgain(t, 0, len(t.pdus))
+	rec.pdus += len(t.pdus)
+	rec.dataAgain(t, 0, len(t.pdus))
 }
 
 // withdraw takes the Data-Ins of a task out of the queue that have not begun, and
 // returns the transfer that ends with the last of them, if it does.
-func (t *txState) withdraw(itt uint32) (ends *iscsi.Transfer) {
+func (t *transmitter) withdraw(itt uint32) (ends *iscsi.Transfer) {
 	var prev *outPDU
 	for p := t.head; p != nil; {
 		next := p.next

@@ -165,7 +165,7 @@ func TestDataSNACK(t *testing.T) {
 	r.rejected(iscsi.RejectProtocol)
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
-	if k := r.c.keep; k.room != keepBytes || len(k.tasks)+len(k.tags)+len(k.status) != 0 {
+	if k := r.c.rec; k.room != keepBytes || len(k.tasks)+len(k.tags)+len(k.status) != 0 {
 		t.Errorf("kept after everything was acknowledged: %d bytes, %d tasks", keepBytes-k.room, len(k.tasks))
 	}
 }
@@ -264,10 +264,10 @@ func TestKeepIsBounded(t *testing.T) {
 	if b, data := r.recv(); b.ITT() != 20 || !bytes.Equal(data, mem) {
 		t.Error("the newest command's data was not kept")
 	}
-	r.c.Forget(20)
-	r.c.Forget(3) // answered: stays until it is acknowledged
+	r.c.Recovery().Forget(20)
+	r.c.Recovery().Forget(3) // answered: stays until it is acknowledged
 	r.c.mu.Lock()
-	if k := r.c.keep; k.room != 1<<20 || k.tasks[3] == nil || k.tasks[20] != nil {
+	if k := r.c.rec; k.room != 1<<20 || k.tasks[3] == nil || k.tasks[20] != nil {
 		t.Errorf("room %d, task 3 %v, task 20 %v", k.room, k.tasks[3], k.tasks[20])
 	}
 	r.c.mu.Unlock()
@@ -276,7 +276,7 @@ func TestKeepIsBounded(t *testing.T) {
 		r.respond(100, 2+i)
 	}
 	r.c.mu.Lock()
-	n := len(r.c.keep.status)
+	n := len(r.c.rec.status)
 	r.c.mu.Unlock()
 	if n != keepStatus {
 		t.Errorf("%d responses are kept", n)
@@ -349,8 +349,8 @@ func (r *peer) timeOut(got uint32) {
 		defer r.c.mu.Unlock()
 		return len(r.c.gets.r2ts) == 1 && r.c.gets.r2ts[0].got == got
 	})
-	r.c.lookForLate() // nothing since the last look?
-	r.c.lookForLate()
+	r.c.rec.lookForLate() // nothing since the last look?
+	r.c.rec.lookForLate()
 }
 
 func ints(l []int) []byte {
@@ -468,7 +468,8 @@ func FuzzSNACK(f *testing.F) {
 	f.Add(byte(2), none, uint32(1), uint32(4), uint32(0), uint32(8))
 	f.Add(byte(3), uint32(5), uint32(9), uint32(0), uint32(0), uint32(7))
 	f.Fuzz(func(t *testing.T, kind byte, itt, ttt, beg, run, exp uint32) {
-		c := &Conn{role: iscsi.RoleTarget, up: datamovertest.NewRecorder(), st: stateFull, keep: newKeeper(nil)}
+		c := &Conn{role: iscsi.RoleTarget, up: datamovertest.NewRecorder(), st: iscsi.ConnFull}
+		c.rec = newRecovery(c)
 		c.params.MaxXmitDataSegmentLength, c.params.MaxBurstLength = 512, 1024
 		c.tx.init(c)
 		x := &iscsi.Transfer{ITT: 5, Ref: new(iscsi.Ref), LUN: 0, Len: 3000, Segs: [][]byte{filled(3000)}, Final: true}
@@ -487,16 +488,16 @@ func FuzzSNACK(f *testing.F) {
 			q.SetTTT(ttt)
 			q.SetBegRun(beg)
 			q.SetRunLength(run)
-			c.keep.acked(exp)
+			c.rec.acked(exp)
 			before := c.tx.again
-			reason := c.answerSNACK(q)
+			reason := c.rec.serve(q)
 			if n := c.tx.again - before; n > 7 || reason != 0 && n > 0 {
 				t.Fatalf("%d PDUs are sent for a SNACK that was answered with %v", n, reason)
 			}
 			kind, beg, run, exp = kind+byte(rnd.IntN(2)), beg+uint32(rnd.IntN(3)), run-uint32(rnd.IntN(3)), exp+uint32(rnd.IntN(2))
 		}
-		if c.keep.room > keepBytes || c.keep.room < keepBytes-3000 {
-			t.Fatalf("room %d", c.keep.room)
+		if c.rec.room > keepBytes || c.rec.room < keepBytes-3000 {
+			t.Fatalf("room %d", c.rec.room)
 		}
 	})
 }

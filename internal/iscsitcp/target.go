@@ -11,10 +11,10 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 	op := p.BHS.Opcode()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st >= stateClosing {
-		if c.keep != nil && op == iscsi.OpSCSIResponse {
+	if c.st >= iscsi.ConnClosing {
+		if c.rec != nil && op == iscsi.OpSCSIResponse {
 			p.BHS.SCSIResponse().SetExpDataSN(snOf(&p.Ref).dataSN())
-			c.keep.sent(p) // for the connection that adopts the task
+			c.rec.sent(p) // for the connection that adopts the task
 		}
 		return c.endError()
 	}
@@ -27,8 +27,8 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 	if op == iscsi.OpSCSIResponse {
 		p.BHS.SCSIResponse().SetExpDataSN(snOf(&p.Ref).dataSN())
 	}
-	if c.keep != nil {
-		c.keep.sent(p) // a status of its own can be asked for again: no folding
+	if c.rec != nil {
+		c.rec.sent(p) // a status of its own can be asked for again: no folding
 	} else if op == iscsi.OpSCSIResponse && c.foldLocked(p) {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != stateFull {
+	if c.st != iscsi.ConnFull {
 		return c.endError()
 	}
 	x.Err, x.Own = nil, iscsi.Moving{Slot: -1}
@@ -109,8 +109,8 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	sn := snOf(x.Ref).dataSN()
 	v := view{segs: x.Segs, n: int(x.Len)}
 	v.skip(0) // empty leading segments
-	if c.keep != nil {
-		c.putKeptLocked(x, v)
+	if c.rec != nil {
+		c.rec.put(x, v)
 		return nil
 	}
 	for off := uint32(0); off < x.Len; {
@@ -138,35 +138,6 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	return nil
 }
 
-// putKeptLocked is PutData where Data-Ins are kept until they are acknowledged. A
-// Data-In at the end of a burst asks for the acknowledgement, unless it is the last
-// one, which the status acknowledges (RFC 7143 §11.7.2).
-func (c *Conn) putKeptLocked(x *iscsi.Transfer, v view) {
-	t := c.keep.task(x)
-	kept := c.keep.copyOf(t, x)
-	for off := uint32(0); off < x.Len; {
-		inBurst := c.params.MaxBurstLength - (x.Offset+off)%c.params.MaxBurstLength
-		n := min(c.params.MaxXmitDataSegmentLength, x.Len-off, inBurst)
-		end := off+n == x.Len
-		over := end && x.Final
-		p := keptPDU{off: x.Offset + off, final: n == inBurst || over, ack: n == inBurst && !over}
-		if kept != nil {
-			p.data = kept[off : off+n : off+n]
-		}
-		t.pdus = append(t.pdus, p)
-		c.keep.pdus++
-		o := c.dataInLocked(t, len(t.pdus)-1)
-		o.xfer, o.last = x, end
-		if kept == nil {
-			o.data = v
-			o.data.n = int(n)
-			v.skip(int(n))
-		}
-		off += n
-	}
-	snOf(x.Ref).setDataSN(t.next())
-}
-
 // GetData implements iscsi.Datamover: R2Ts of at most MaxBurstLength, of which
 // MaxOutstandingR2T may be open per task.
 func (c *Conn) GetData(x *iscsi.Transfer) error {
@@ -175,7 +146,7 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != stateFull {
+	if c.st != iscsi.ConnFull {
 		return c.endError()
 	}
 	x.Err, x.Own = nil, iscsi.Moving{}
@@ -187,7 +158,9 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 	}
 	c.gets.add(x)
 	c.pumpLocked(x.ITT)
-	c.watchLocked()
+	if c.rec != nil {
+		c.rec.watch()
+	}
 	return nil
 }
 
@@ -240,7 +213,7 @@ func (c *Conn) sendR2TLocked(x *iscsi.Transfer, r *r2t) *outPDU {
 func (c *Conn) AbortTransfer(x *iscsi.Transfer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if x.Own.Aborted || c.st == stateDead {
+	if x.Own.Aborted || c.st == iscsi.ConnDead {
 		return
 	}
 	x.Own.Aborted = true

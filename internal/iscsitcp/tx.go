@@ -16,8 +16,10 @@ const (
 	rxBytes    = 1 << 20 // the same for the receive goroutine, which has other work
 )
 
-// txState is the transmit queue. Guarded by Conn.mu, except where noted.
-type txState struct {
+// transmitter is the half of a connection that sends: the queue, and whoever is sending
+// from it. Guarded by Conn.mu, which the callers of its methods hold, except where noted.
+type transmitter struct {
+	c          *Conn
 	head, tail *outPDU
 	free       *outPDU
 	nfree      int
@@ -32,12 +34,12 @@ type txState struct {
 	batch   []*outPDU // the transmitter's
 	vec     []sockio.Vec
 	scratch [][]byte
-	fn      func(uintptr) bool // Conn.txReady
+	fn      func(uintptr) bool // ready
 }
 
-func (t *txState) init(c *Conn) { t.fn = c.txReady }
+func (t *transmitter) init(c *Conn) { t.c, t.fn = c, t.ready }
 
-func (t *txState) push(p *outPDU) {
+func (t *transmitter) push(p *outPDU) {
 	if t.tail == nil {
 		t.head = p
 	} else {
@@ -47,7 +49,7 @@ func (t *txState) push(p *outPDU) {
 }
 
 // unlink takes p out of the queue, behind prev, and frees it.
-func (t *txState) unlink(prev, p *outPDU) {
+func (t *transmitter) unlink(prev, p *outPDU) {
 	if prev == nil {
 		t.head = p.next
 	} else {
@@ -60,7 +62,7 @@ func (t *txState) unlink(prev, p *outPDU) {
 }
 
 // lastOf finds the last PDU of x in front of p.
-func (t *txState) lastOf(x *iscsi.Transfer, p *outPDU) (last *outPDU) {
+func (t *transmitter) lastOf(x *iscsi.Transfer, p *outPDU) (last *outPDU) {
 	for q := t.head; q != p; q = q.next {
 		if q.xfer == x {
 			last = q
@@ -70,7 +72,7 @@ func (t *txState) lastOf(x *iscsi.Transfer, p *outPDU) (last *outPDU) {
 }
 
 // pop unlinks and frees the first PDU.
-func (t *txState) pop() {
+func (t *transmitter) pop() {
 	p := t.head
 	if t.head = p.next; t.head == nil {
 		t.tail = nil
@@ -80,7 +82,7 @@ func (t *txState) pop() {
 
 const maxFree = 512
 
-func (t *txState) release(p *outPDU) {
+func (t *transmitter) release(p *outPDU) {
 	if p.again {
 		t.again--
 	}
@@ -94,7 +96,7 @@ func (t *txState) release(p *outPDU) {
 }
 
 // alloc returns an empty PDU with its header in place.
-func (t *txState) alloc(b *iscsi.BHS) *outPDU {
+func (t *transmitter) alloc(b *iscsi.BHS) *outPDU {
 	p := t.free
 	if p == nil {
 		p = &outPDU{}
@@ -107,7 +109,7 @@ func (t *txState) alloc(b *iscsi.BHS) *outPDU {
 }
 
 // done queues a completed transfer for its up-call.
-func (t *txState) done(x *iscsi.Transfer) {
+func (t *transmitter) done(x *iscsi.Transfer) {
 	x.Own.Next = nil
 	if t.doneTail == nil {
 		t.doneHead = x
@@ -119,7 +121,7 @@ func (t *txState) done(x *iscsi.Transfer) {
 
 // purge empties the queue at the end of the connection and returns the transfers
 // that have to be completed, err in those that were cut off.
-func (t *txState) purge(err error) *iscsi.Transfer {
+func (t *transmitter) purge(err error) *iscsi.Transfer {
 	for t.head != nil {
 		p := t.head
 		if x := p.xfer; x != nil && p.last {
@@ -136,78 +138,88 @@ func (t *txState) purge(err error) *iscsi.Transfer {
 }
 
 // Push implements iscsi.Datamover.
-func (c *Conn) Push() { c.push(pushBytes) }
+func (c *Conn) Push() { c.tx.turn(pushBytes) }
 
-func (c *Conn) push(budget int) {
+// turn makes the caller the transmitter for up to budget bytes, unless there is one or
+// nothing to do. It locks c.mu.
+func (t *transmitter) turn(budget int) {
+	c := t.c
 	c.mu.Lock()
-	if c.tx.busy || !c.txWorkLocked() {
+	if t.busy || !t.due() {
 		c.mu.Unlock()
 		return
 	}
-	c.tx.busy = true
-	if c.transmit(budget) {
-		c.endTurnLocked()
+	t.busy = true
+	if t.transmit(budget) {
+		t.endTurn()
 	} else {
-		c.wakeTxLocked()
+		t.wakeUp()
 	}
 	c.mu.Unlock()
 }
 
-func (c *Conn) txWorkLocked() bool {
-	return c.st != stateDead && (c.tx.head != nil || c.tx.doneHead != nil || c.st == stateClosing && !c.finSent)
+// due reports whether a transmitter has something to do.
+func (t *transmitter) due() bool {
+	c := t.c
+	return c.st != iscsi.ConnDead && (t.head != nil || t.doneHead != nil || c.st == iscsi.ConnClosing && !c.finSent)
 }
 
-func (c *Conn) endTurnLocked() {
-	c.tx.busy = false
+func (t *transmitter) endTurn() {
+	c := t.c
+	t.busy = false
 	c.cond.Broadcast()
 }
 
-// handOverLocked gives the queue to the transmit goroutine.
-func (c *Conn) handOverLocked() {
-	if !c.started || c.tx.busy || !c.txWorkLocked() {
+// handOver gives the queue to the transmit goroutine.
+func (t *transmitter) handOver() {
+	c := t.c
+	if !c.started || t.busy || !t.due() {
 		return
 	}
-	c.tx.busy = true
-	c.wakeTxLocked()
+	t.busy = true
+	t.wakeUp()
 }
 
-func (c *Conn) wakeTxLocked() {
+func (t *transmitter) wakeUp() {
+	c := t.c
 	if c.txWake == nil {
 		c.txWake = make(chan struct{}, 1)
-		go c.txLoop(c.txWake)
+		go t.loop(c.txWake)
 	}
 	c.txWake <- struct{}{} // busy is set by whoever wakes it up, so the slot is free
 }
 
-// txLoop is the transmit goroutine; it is the transmitter from each wake-up until
+// loop is the transmit goroutine; it is the transmitter from each wake-up until
 // the queue is empty.
-func (c *Conn) txLoop(wake <-chan struct{}) {
+func (t *transmitter) loop(wake <-chan struct{}) {
+	c := t.c
 	for range wake {
-		if err := c.sk.WriteLoop(c.tx.fn); err != nil {
+		if err := c.sk.WriteLoop(t.fn); err != nil {
 			c.mu.Lock()
 			c.failLocked(err)
-			c.endTurnLocked()
+			t.endTurn()
 			c.mu.Unlock()
 		}
 	}
 }
 
-// txReady transmits in the transmit goroutine, with the socket writable.
-func (c *Conn) txReady(uintptr) bool {
+// ready transmits in the transmit goroutine, with the socket writable.
+func (t *transmitter) ready(uintptr) bool {
+	c := t.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.transmit(1 << 62) {
+	if !t.transmit(1 << 62) {
 		return false
 	}
-	c.endTurnLocked()
+	t.endTurn()
 	return true
 }
 
 // transmit sends until the queue is empty (true), or the socket is full or the
 // budget spent (false). It is called by the transmitter with mu held; mu is
 // released around system calls and up-calls.
-func (c *Conn) transmit(budget int) (empty bool) {
-	t := &c.tx
+func (t *transmitter) transmit(budget int) (empty bool) {
+	c := t.c
 	for {
 		if x := t.doneHead; x != nil {
 			t.doneHead, t.doneTail = nil, nil
@@ -221,11 +233,11 @@ func (c *Conn) transmit(budget int) (empty bool) {
 			c.mu.Lock()
 			continue
 		}
-		if c.st == stateDead {
+		if c.st == iscsi.ConnDead {
 			return true
 		}
-		if !c.collectLocked() {
-			if c.st == stateClosing && !c.finSent {
+		if !t.collect() {
+			if c.st == iscsi.ConnClosing && !c.finSent {
 				c.finSent = true
 				c.lingerEnd = time.Now().Add(c.cfg.Linger)
 				c.sk.SetReadDeadline(c.lingerEnd)
@@ -242,11 +254,11 @@ func (c *Conn) transmit(budget int) (empty bool) {
 		hd, dd := c.digestsLocked()
 		t.sending = true
 		c.mu.Unlock()
-		n, err := c.sendBatch(hd, dd)
+		n, err := t.sendBatch(hd, dd)
 		c.mu.Lock()
 		t.sending = false
 		c.cond.Broadcast()
-		c.advanceLocked(n)
+		t.advance(n)
 		budget -= n
 		switch {
 		case err == nil:
@@ -263,10 +275,9 @@ func (c *Conn) digestsLocked() (header, data bool) {
 	return c.enabled && c.params.HeaderDigest == iscsi.DigestCRC32C, c.enabled && c.params.DataDigest == iscsi.DigestCRC32C
 }
 
-// collectLocked picks the PDUs for one system call, dropping those of aborted
+// collect picks the PDUs for one system call, dropping those of aborted
 // transfers that have not begun.
-func (c *Conn) collectLocked() bool {
-	t := &c.tx
+func (t *transmitter) collect() bool {
 	t.batch = t.batch[:0]
 	var prev *outPDU
 	size, pieces := 0, 0
@@ -300,8 +311,8 @@ func (c *Conn) collectLocked() bool {
 var errSendFault = errors.New("iscsitcp: the memory of queued data cannot be accessed")
 
 // sendBatch makes the one vectored call. It runs without mu, with sending set.
-func (c *Conn) sendBatch(hd, dd bool) (int, error) {
-	t := &c.tx
+func (t *transmitter) sendBatch(hd, dd bool) (int, error) {
+	c := t.c
 	if t.vec == nil {
 		t.vec = make([]sockio.Vec, 0, 64)
 	}
@@ -332,9 +343,9 @@ func (c *Conn) sendBatch(hd, dd bool) (int, error) {
 	return n, err
 }
 
-// advanceLocked takes n bytes off the queue.
-func (c *Conn) advanceLocked(n int) {
-	t := &c.tx
+// advance takes n bytes off the queue.
+func (t *transmitter) advance(n int) {
+	c := t.c
 	t.sent += uint64(n)
 	for n > 0 {
 		p := t.head

@@ -24,7 +24,7 @@ type outPDU struct {
 	task    *task           // initiator: whose Bufs data refers to
 	sent    int             // bytes that the socket has taken
 	length  int             // of the whole PDU; 0 until sealed
-	cost    int             // what it counts for in txState.unsent; 0: it is no answer
+	cost    int             // what it counts for in transmitter.unsent; 0: it is no answer
 	digest  bool            // digests apply (none during login)
 	last    bool            // xfer is complete when this PDU has gone out
 	taken   bool            // the transmitter has seen it: no more changes

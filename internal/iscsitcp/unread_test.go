@@ -34,7 +34,12 @@ func (r *peer) pings(n int) (all []byte) {
 // answers that wait are bounded, and all are sent when it reads.
 func TestTargetThatNeverReads(t *testing.T) {
 	r := newPeer(t, iscsi.RoleInitiator, nil)
-	r.nc.(*net.TCPConn).SetReadBuffer(64 << 10)
+	// Our side of the socket is kept short, not the target's: a receive window that shrinks
+	// makes TCP drop what has been sent, and the acknowledgements with it, so that both
+	// directions may stand still before we have anything that waits.
+	if err := r.c.Net().(*net.TCPConn).SetWriteBuffer(16 << 10); err != nil {
+		t.Fatal(err)
+	}
 	go func() { // the initiator above, as long as the connection has up-calls to make
 		for {
 			select {

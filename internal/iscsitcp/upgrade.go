@@ -3,6 +3,8 @@ package iscsitcp
 import (
 	"errors"
 	"net"
+
+	"softiser/internal/iscsi"
 )
 
 // upgradingLocked reports whether the stream becomes an iSER connection at the
@@ -22,16 +24,16 @@ func (c *Conn) Detach() (net.Conn, error) {
 		c.mu.Unlock()
 		return nil, errors.New("iscsitcp: the stream does not turn into RDMA")
 	}
-	for (c.tx.head != nil || c.tx.busy || !c.paused) && c.st != stateDead {
+	for (c.tx.head != nil || c.tx.busy || !c.paused) && c.st != iscsi.ConnDead {
 		c.cond.Wait()
 	}
-	if c.st == stateDead {
+	if c.st == iscsi.ConnDead {
 		err := c.endError()
 		c.mu.Unlock()
 		return nil, err
 	}
 	c.detached = true
-	c.st = stateDead
+	c.setState(iscsi.ConnDead)
 	c.cond.Broadcast()
 	if c.txWake != nil {
 		close(c.txWake)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -39,26 +40,6 @@ type ConnConfig struct {
 // negotiated.
 const linuxControlData = 128
 
-// state of a connection:
-//
-//	stateLogin ──Enable──▶ stateFull ──┐
-//	     └─────────────────────────────┴─▶ stateClosing ──▶ stateDead
-//
-// In stateClosing what is queued still goes out and what arrives is dropped.
-type state uint8
-
-const (
-	stateLogin state = iota
-	stateFull
-	stateClosing
-	stateDead
-)
-
-var stateNames = [...]string{"login", "full feature", "closing", "dead"}
-
-// String names the state.
-func (s state) String() string { return stateNames[s] }
-
 // Conn is one iSER connection; it implements iscsi.Datamover.
 type Conn struct {
 	role iscsi.Role
@@ -76,7 +57,7 @@ type Conn struct {
 	ended   chan struct{} // closed when the last up-call has returned
 
 	mu     sync.Mutex // guards what follows
-	st     state
+	st     iscsi.ConnState
 	cause  error // given to Terminate, or found here
 	grace  bool  // Terminate(nil)
 	params iscsi.Params
@@ -111,6 +92,32 @@ const (
 	helloWait
 	helloDone
 )
+
+// nextHello is the drawing as a table. Done without having waited is a Hello that the
+// target answers though it was not agreed on.
+var nextHello = [...][]helloState{
+	helloNone: {helloWait, helloDone},
+	helloWait: {helloDone},
+	helloDone: {},
+}
+
+var helloNames = [...]string{"none", "waiting", "done"}
+
+// String names the state.
+func (s helloState) String() string { return helloNames[s] }
+
+// setHello is the only writer of c.hello. The caller holds c.mu.
+func (c *Conn) setHello(to helloState) {
+	if !slices.Contains(nextHello[c.hello], to) {
+		err := fmt.Errorf("iser: internal error: the Hello exchange cannot go from %v to %v", c.hello, to)
+		badTransition(err)
+		c.failLocked(err)
+		return
+	}
+	c.hello = to
+	// Nothing of the initiator overtakes the exchange.
+	c.pump.Hold = to == helloWait && c.role == iscsi.RoleInitiator
+}
 
 // newConn makes the queue pair; it is not connected yet.
 func (d *Device) newConn(role iscsi.Role, cfg ConnConfig) (*Conn, error) {
@@ -231,7 +238,7 @@ func (c *Conn) Limits() iscsi.Limits {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := iscsi.Limits{MaxControlData: iscsi.DefaultMRDSL}
-	if c.st != stateFull || c.params.SessionType == iscsi.DiscoverySession {
+	if c.st != iscsi.ConnFull || c.params.SessionType == iscsi.DiscoverySession {
 		return l
 	}
 	l.MaxControlData = min(int(c.params.MaxXmitDataSegmentLength), RecvDataLen)
@@ -262,17 +269,16 @@ func (c *Conn) Enable() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch c.st {
-	case stateLogin:
-	case stateFull:
+	case iscsi.ConnLogin:
+	case iscsi.ConnFull:
 		return errors.New("iser: Enable was called twice")
 	default:
 		return c.endError()
 	}
-	c.st = stateFull
+	c.setState(iscsi.ConnFull)
 	if c.params.ISERHelloRequired {
-		c.hello = helloWait
+		c.setHello(helloWait)
 		if c.role == iscsi.RoleInitiator {
-			c.pump.Hold = true // nothing overtakes the Hello exchange
 			c.sendHelloLocked(&hello{maxVer: Version, ver: Version, depth: uint16(c.info.IRD)})
 		}
 	}
@@ -325,8 +331,9 @@ func (c *Conn) Terminate(reason error) {
 	switch {
 	case reason != nil:
 		c.failLocked(reason)
-	case c.st < stateClosing:
-		c.st, c.grace = stateClosing, true
+	case c.st < iscsi.ConnClosing:
+		c.setState(iscsi.ConnClosing)
+		c.grace = true
 		c.goOnLocked()
 		c.pumpLocked()
 		go c.qp.Push() // not here: there may be up-calls inside
@@ -340,8 +347,8 @@ func (c *Conn) Terminate(reason error) {
 // pumpLocked moves work into the send queue, and ends a closing connection once its own
 // queue has been handed over.
 func (c *Conn) pumpLocked() {
-	c.pump.Pump(c.st == stateFull)
-	if c.st == stateClosing && c.pump.Idle() {
+	c.pump.Pump(c.st == iscsi.ConnFull)
+	if c.st == iscsi.ConnClosing && c.pump.Idle() {
 		c.qp.Disconnect()
 	}
 }
@@ -384,6 +391,22 @@ func (c *Conn) goOnLocked() {
 	}
 }
 
+// badTransition is told of a transition that a table of states does not have. Tests make
+// it panic.
+var badTransition = func(error) {}
+
+// setState is the only writer of c.st. A transition that the table does not have is a
+// mistake of ours; it ends the connection. The caller holds c.mu.
+func (c *Conn) setState(to iscsi.ConnState) {
+	if !c.st.MayBecome(to) {
+		err := fmt.Errorf("iser: internal error: a connection cannot go from %v to %v", c.st, to)
+		badTransition(err)
+		c.failLocked(err)
+		return
+	}
+	c.st = to
+}
+
 // failLocked ends the connection; the first cause counts. The caller holds c.mu.
 func (c *Conn) failLocked(err error) {
 	if c.cause == nil {
@@ -424,7 +447,7 @@ func (c *Conn) finish() {
 	c.reapSends(c.link.SendCQ, wcs[:])
 	c.reapReceives(c.link.RecvCQ, wcs[:])
 	c.mu.Lock()
-	c.st = stateDead
+	c.setState(iscsi.ConnDead)
 	err := c.qp.Err()
 	if c.cause != nil {
 		err = c.cause

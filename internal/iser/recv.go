@@ -25,7 +25,7 @@ func (c *Conn) recvHandler(cq *rdma.CQ) {
 // here: a peer that is kept waiting holds none of the shared receive buffers.
 func (c *Conn) awaitReader() {
 	c.mu.Lock()
-	for full := c.unsent.Full(); full && c.st == stateFull; full = !c.unsent.Room() {
+	for full := c.unsent.Full(); full && c.st == iscsi.ConnFull; full = !c.unsent.Room() {
 		c.mu.Unlock()
 		select {
 		case <-c.room:
@@ -67,7 +67,7 @@ func (c *Conn) received(wc *rdma.WC) {
 	p.Recycle = r.recycle
 	c.mu.Lock()
 	up, err := c.dispatchLocked(p, b.Msg(wc.ByteLen), wc)
-	full := c.st == stateFull
+	full := c.st == iscsi.ConnFull
 	if err != nil {
 		c.failLocked(err)
 	}
@@ -98,7 +98,7 @@ func (r *recvPDU) free(*iscsi.PDU) {
 // dispatchLocked takes a message apart and reports whether it goes up. The error
 // ends the connection.
 func (c *Conn) dispatchLocked(p *iscsi.PDU, msg []byte, wc *rdma.WC) (up bool, err error) {
-	if c.st >= stateClosing || c.up == nil {
+	if c.st >= iscsi.ConnClosing || c.up == nil {
 		return false, nil
 	}
 	if len(msg) < HeaderLen {
@@ -144,7 +144,7 @@ func (c *Conn) fromInitiatorLocked(h *header, p *iscsi.PDU, op iscsi.Opcode) (bo
 		p.Ref = h.ref()
 		c.stats.payloadIn.Add(uint64(len(p.Data)))
 	}
-	if c.st == stateFull {
+	if c.st == iscsi.ConnFull {
 		if c.hello == helloWait {
 			return false, fmt.Errorf("%w: %s before the Hello that was agreed on", errFormat, op)
 		}
@@ -195,7 +195,7 @@ func (c *Conn) fromTargetLocked(p *iscsi.PDU, op iscsi.Opcode, wc *rdma.WC) (boo
 func (c *Conn) helloLocked(msg []byte) error {
 	var h hello
 	h.parse(msg)
-	if h.reply != (c.role == iscsi.RoleInitiator) || c.st != stateFull || c.hello == helloDone {
+	if h.reply != (c.role == iscsi.RoleInitiator) || c.st != iscsi.ConnFull || c.hello == helloDone {
 		return fmt.Errorf("%w: unexpected Hello or HelloReply", errFormat)
 	}
 	if c.role == iscsi.RoleInitiator {
@@ -205,10 +205,10 @@ func (c *Conn) helloLocked(msg []byte) error {
 		if h.reject || h.ver != Version {
 			return fmt.Errorf("iser: the target rejects the connection in its HelloReply (version %d)", h.ver)
 		}
-		c.hello, c.pump.Hold = helloDone, false
+		c.setHello(helloDone)
 		return nil
 	}
-	c.hello = helloDone
+	c.setHello(helloDone)
 	r := hello{reply: true, maxVer: Version, ver: Version, depth: uint16(min(c.info.ORD, int(h.depth)))}
 	r.reject = h.ver > Version || h.maxVer < Version
 	c.sendHelloLocked(&r)

@@ -12,7 +12,7 @@ import (
 func (c *Conn) SendControl(p *iscsi.PDU) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st >= stateClosing {
+	if c.st >= iscsi.ConnClosing {
 		return c.endError()
 	}
 	if len(p.AHS) > iscsi.MaxAHSLen || len(p.AHS)%4 != 0 || len(p.AHS)+len(p.Data) > RecvDataLen {
@@ -91,7 +91,7 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != stateFull {
+	if c.st != iscsi.ConnFull {
 		return c.endError()
 	}
 	x.Err, x.Own = nil, iscsi.Moving{}
@@ -116,7 +116,7 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != stateFull {
+	if c.st != iscsi.ConnFull {
 		return c.endError()
 	}
 	x.Err, x.Own = nil, iscsi.Moving{}
@@ -141,7 +141,7 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 func (c *Conn) AbortTransfer(x *iscsi.Transfer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if x.Own.Aborted || c.st == stateDead {
+	if x.Own.Aborted || c.st == iscsi.ConnDead {
 		return
 	}
 	x.Own.Aborted = true

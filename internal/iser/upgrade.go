@@ -3,7 +3,9 @@ package iser
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"sync"
 
 	"softiser/internal/iscsi"
@@ -18,6 +20,8 @@ import (
 //	phaseStream ──Enable, RDMAExtensions=Yes──▶ phaseSwitch ──MPA──▶ phaseRDMA
 //	     │                                           │
 //	     └── Enable, No: stays                       └── failure ──▶ phaseDead
+//
+// The halves have states of their own (iscsi.ConnState), and end by themselves.
 //
 // In phaseSwitch control PDUs wait; there is no data to move yet.
 type Upgraded struct {
@@ -51,6 +55,25 @@ var phaseNames = [...]string{"stream", "switching", "RDMA", "dead"}
 
 // String names the phase.
 func (p phase) String() string { return phaseNames[p] }
+
+// nextPhases is the drawing as a table.
+var nextPhases = [...][]phase{
+	phaseStream: {phaseSwitch},
+	phaseSwitch: {phaseRDMA, phaseDead},
+	phaseRDMA:   {},
+	phaseDead:   {},
+}
+
+// setPhase is the only writer of u.phase. The caller holds u.mu.
+func (u *Upgraded) setPhase(to phase) {
+	if !slices.Contains(nextPhases[u.phase], to) {
+		err := fmt.Errorf("iser: internal error: a connection cannot go from %v to %v", u.phase, to)
+		badTransition(err)
+		u.tcp.Terminate(err)
+		return
+	}
+	u.phase = to
+}
 
 // Upgrade makes a datamover over an open TCP connection, which it takes over.
 func (d *Device) Upgrade(nc net.Conn, role iscsi.Role, stream iscsitcp.Config, cfg ConnConfig) (*Upgraded, error) {
@@ -126,7 +149,8 @@ func (u *Upgraded) Enable() error {
 // beginLocked starts the switch.
 func (u *Upgraded) beginLocked() {
 	ctx, cancel := context.WithCancel(context.Background())
-	u.phase, u.cancel = phaseSwitch, cancel
+	u.setPhase(phaseSwitch)
+	u.cancel = cancel
 	go u.turn(ctx)
 }
 
@@ -136,7 +160,8 @@ func (u *Upgraded) turn(ctx context.Context) {
 	nc, err := u.tcp.Detach()
 	if err != nil { // the stream has ended, and has said so
 		u.mu.Lock()
-		u.phase, u.waiting = phaseDead, nil
+		u.setPhase(phaseDead)
+		u.waiting = nil
 		u.mu.Unlock()
 		return
 	}
@@ -152,7 +177,8 @@ func (u *Upgraded) turn(ctx context.Context) {
 		<-c.Ended()
 	}
 	if err != nil || u.ended {
-		u.phase, u.waiting = phaseDead, nil
+		u.setPhase(phaseDead)
+		u.waiting = nil
 		end := err
 		switch {
 		case u.reason != nil:
@@ -167,7 +193,8 @@ func (u *Upgraded) turn(ctx context.Context) {
 	}
 	c.NoticeKeyValues(&u.params)
 	err = c.Enable()
-	u.conn, u.phase = c, phaseRDMA
+	u.conn = c
+	u.setPhase(phaseRDMA)
 	for _, p := range u.waiting {
 		if err == nil {
 			err = c.SendControl(p)

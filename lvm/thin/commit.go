@@ -123,7 +123,7 @@ func (p *Pool) cutLocked() (*transaction, error) {
 		err = p.meta.storeMeta()
 	}
 	if err != nil {
-		p.failed = commitFailed(err)
+		p.failLocked(commitFailed(err))
 		return nil, p.failed
 	}
 	p.sb.data, p.sb.meta, p.sb.metaBlocks = p.data.root, p.meta.root, p.meta.c.n
@@ -187,7 +187,7 @@ func (p *Pool) endLocked() {
 	t := p.under
 	p.under = nil
 	if t.err != nil {
-		p.failed = commitFailed(t.err)
+		p.failLocked(commitFailed(t.err))
 		return
 	}
 	p.t.stored()

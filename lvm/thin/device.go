@@ -156,7 +156,7 @@ func (d *volume) setLocked(vb, data uint64) error {
 	d.p.changed = true
 	root, err := d.p.maps.insert(d.root, vb, u64(pack(data, d.p.sb.time)))
 	if err != nil {
-		d.p.failed = err
+		d.p.failLocked(err)
 		return err
 	}
 	if !had.ok {
@@ -177,7 +177,7 @@ func (d *volume) rootLocked(root uint64) error {
 	plain := tree{t: d.p.t, valueSize: 8, inc: d.p.top.inc}
 	top, err := plain.insert(d.p.sb.mapping, d.id, u64(root))
 	if err != nil {
-		d.p.failed = err
+		d.p.failLocked(err)
 		return err
 	}
 	d.p.sb.mapping, d.root = top, root

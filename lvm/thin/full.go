@@ -11,10 +11,10 @@ import (
 	"softiser/blockdev"
 )
 
-// outOfSpace is the state of a pool that has no free block, dm-thin's
+// outOfSpace belongs to a pool that has no free block, dm-thin's
 // "out of data space" mode. The pool's mu guards it.
 type outOfSpace struct {
-	since time.Time     // zero: there is space
+	since time.Time     // when the pool became full
 	wake  chan struct{} // closed when there may be space again
 	told  bool
 }
@@ -49,10 +49,7 @@ func (p *Pool) waitSpaceLocked(full error, stop blockdev.Stop) error {
 		return full
 	}
 	now := time.Now()
-	if p.out.since.IsZero() {
-		p.out.since = now
-	}
-	left := p.out.since.Add(p.cfg.FullWait).Sub(now)
+	left := p.fullLocked(now).Add(p.cfg.FullWait).Sub(now)
 	if left <= 0 {
 		return full
 	}
@@ -83,7 +80,7 @@ func (p *Pool) waitSpaceLocked(full error, stop blockdev.Stop) error {
 // freedLocked is called when a volume has given blocks back.
 func (p *Pool) freedLocked() {
 	p.use.follow()
-	if !p.out.since.IsZero() {
+	if p.state == poolFull {
 		p.out.again()
 	}
 }

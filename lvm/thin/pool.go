@@ -53,7 +53,8 @@ type Pool struct {
 	claimed map[uint64]bool        // data blocks being filled: allocated, in no tree yet
 	changed bool                   // since the last cut
 	under   *transaction           // that is being stored; nil: none
-	failed  error                  // a commit failed: read-only until reopened
+	state   poolState              // see enterLocked
+	failed  error                  // why, if the state is poolFailed
 	out     outOfSpace
 	marks   [2]marks.Marks // of data and metadata
 	low     watchers       // who are told at the marks
@@ -211,7 +212,7 @@ func (p *Pool) Grow() error {
 	}
 	p.use.follow()
 	p.out.again()
-	p.out.since, p.out.told = time.Time{}, false
+	p.roomyLocked()
 	return nil
 }
 

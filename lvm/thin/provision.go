@@ -2,7 +2,6 @@ package thin
 
 import (
 	"errors"
-	"time"
 
 	"softiser/blockdev"
 )
@@ -122,7 +121,7 @@ func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh 
 			if b, ok, err = p.allocLocked(); ok && err == nil {
 				p.busy[c] = make(chan struct{})
 				p.claimed[b] = true
-				p.out.since, p.out.told = time.Time{}, false
+				p.roomyLocked()
 				p.levelsLocked()
 				p.use.follow()
 				old.gen = p.gens.enter() // the old block stays what it is while it is copied
@@ -264,7 +263,7 @@ func (d *Device) unmap(vb uint64) error {
 	p.changed = true
 	root, _, err := p.maps.remove(d.root, vb)
 	if err != nil {
-		p.failed = err
+		p.failLocked(err)
 		return err
 	}
 	d.det.mapped--

@@ -34,11 +34,11 @@ const (
 
 // nextConn is the drawing as a table.
 var nextConn = moves[connState]{
-	connLogin:     {connFull, connLoggedOut, connClosing, connClosed},
-	connFull:      {connLoggedOut, connClosing, connClosed},
-	connLoggedOut: {connClosing, connClosed},
-	connClosing:   {connClosed},
-	connClosed:    {},
+	connLogin:     to(connFull, connLoggedOut, connClosing, connClosed),
+	connFull:      to(connLoggedOut, connClosing, connClosed),
+	connLoggedOut: to(connClosing, connClosed),
+	connClosing:   to(connClosed),
+	connClosed:    0,
 }
 
 func (s connState) String() string {

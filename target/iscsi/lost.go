@@ -22,8 +22,8 @@ const (
 
 // nextCleanup is the drawing as a table; the end of a lost connection is no state.
 var nextCleanup = moves[cleanupState]{
-	cleanupWait: {recoverable},
-	recoverable: {},
+	cleanupWait: to(recoverable),
+	recoverable: 0,
 }
 
 func (s cleanupState) String() string { return [...]string{"cleanup wait", "recoverable"}[s] }

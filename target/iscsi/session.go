@@ -32,9 +32,9 @@ const (
 
 // nextSession is the drawing as a table.
 var nextSession = moves[sessionState]{
-	sessionActive: {sessionEnding},
-	sessionEnding: {sessionEnded},
-	sessionEnded:  {},
+	sessionActive: to(sessionEnding),
+	sessionEnding: to(sessionEnded),
+	sessionEnded:  0,
 }
 
 func (s sessionState) String() string {

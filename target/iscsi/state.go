@@ -1,18 +1,26 @@
 package iscsi
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // The session, the tasks, the connections and the lost connections each have a drawing
 // above the type of their states, and the same as a table. A state changes only in its
 // setter, which goes by the table.
 
 // moves says for each state which others may follow it.
-type moves[S ~uint8] [][]S
+type moves[S ~uint8] []states
 
-func (m moves[S]) legal(from, to S) bool { return slices.Contains(m[from], to) }
+// states is a set of states, a bit for each.
+type states uint8
+
+// to is what may follow.
+func to[S ~uint8](all ...S) (set states) {
+	for _, s := range all {
+		set |= 1 << s
+	}
+	return set
+}
+
+func (m moves[S]) legal(from, to S) bool { return m[from]>>to&1 != 0 }
 
 // badTransition is told of a transition that a table does not have. Tests make it
 // panic.

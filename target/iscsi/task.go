@@ -29,11 +29,11 @@ const (
 
 // nextTask is the drawing as a table.
 var nextTask = moves[taskState]{
-	taskFree:       {taskCollecting, taskRunning},
-	taskCollecting: {taskRunning, taskAborting},
-	taskRunning:    {taskAborting, taskEnded},
-	taskAborting:   {taskEnded},
-	taskEnded:      {taskFree},
+	taskFree:       to(taskCollecting, taskRunning),
+	taskCollecting: to(taskRunning, taskAborting),
+	taskRunning:    to(taskAborting, taskEnded),
+	taskAborting:   to(taskEnded),
+	taskEnded:      to(taskFree),
 }
 
 func (s taskState) String() string {

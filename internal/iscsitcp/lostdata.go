@@ -1,6 +1,10 @@
 package iscsitcp
 
-import "softiser/internal/iscsi"
+import (
+	"time"
+
+	"softiser/internal/iscsi"
+)
 
 // Recovery of Data-Outs at error recovery level 1 and above (RFC 7143 §7.5, §7.8):
 // what is missing of a sequence is asked for with an R2T of its own.
@@ -13,10 +17,10 @@ import "softiser/internal/iscsi"
 // maxHoles bounds how often data of one transfer is asked for again.
 const maxHoles = 64
 
-// skipLocked compares a Data-Out with its sequence. Numbers that were left out are
+// skip compares a Data-Out with its sequence. Numbers that were left out are
 // a hole. It reports whether the PDU is an old one, to be dropped. at is where the
 // data belongs, within the transfer.
-func (c *Conn) skipLocked(q *r2t, dataSN, at uint32) (old bool) {
+func (rec *recovery) skip(q *r2t, dataSN, at uint32) (old bool) {
 	if iscsi.SerialLess(dataSN, q.dataSN) {
 		return true
 	}
@@ -24,14 +28,14 @@ func (c *Conn) skipLocked(q *r2t, dataSN, at uint32) (old bool) {
 	if dataSN == q.dataSN || at <= have || at-q.off > q.n {
 		return false // in order, or wrong
 	}
-	c.loseLocked(q.g, have, at-have)
+	rec.lose(q.g, have, at-have)
 	q.got = at - q.off
 	q.dataSN = dataSN
 	return false
 }
 
-// loseLocked marks a range of g as lost.
-func (c *Conn) loseLocked(g *get, off, n uint32) {
+// lose marks a range of g as lost.
+func (rec *recovery) lose(g *get, off, n uint32) {
 	if n == 0 {
 		return
 	}
@@ -41,19 +45,20 @@ func (c *Conn) loseLocked(g *get, off, n uint32) {
 	}
 }
 
-// watchLocked starts the timer for Data-Outs that are due.
-func (c *Conn) watchLocked() {
-	if c.keep != nil && c.gets.first != nil {
-		restart(&c.late, c.cfg.SequenceTimeout, c.lookForLate)
+// watch starts the timer for Data-Outs that are due.
+func (rec *recovery) watch() {
+	if rec.late == nil && rec.c.gets.first != nil {
+		rec.late = time.AfterFunc(rec.c.cfg.SequenceTimeout, rec.lookForLate)
 	}
 }
 
 // lookForLate asks again for what has not come within the time-out (sequence
 // reception time-out, RFC 7143 §7.5).
-func (c *Conn) lookForLate() {
+func (rec *recovery) lookForLate() {
+	c := rec.c
 	c.mu.Lock()
-	c.late = nil
-	if c.st != stateFull {
+	rec.late = nil
+	if c.st != iscsi.ConnFull {
 		c.mu.Unlock()
 		return
 	}
@@ -69,7 +74,7 @@ func (c *Conn) lookForLate() {
 		if r.got == 0 {
 			g.stale = append(g.stale, *r)
 		}
-		c.loseLocked(g, r.off+r.got, r.n-r.got)
+		rec.lose(g, r.off+r.got, r.n-r.got)
 		c.gets.close(r)
 		if x := g.x; x.Err != nil {
 			c.gets.remove(g)
@@ -78,30 +83,34 @@ func (c *Conn) lookForLate() {
 		}
 		c.pumpLocked(g.itt)
 	}
-	c.watchLocked()
+	rec.watch()
 	c.mu.Unlock()
 	c.Push()
 }
 
-// recovers reports whether the connection survives what was damaged on its way.
-// keep does not change once PDUs carry digests.
-func (c *Conn) recovers() bool { return c.keep != nil }
+// dataOutEnded takes note of the end of a solicited Data-Out with n bytes, which count as
+// received. What was damaged is rejected and asked for again, and what was left out is
+// (RFC 7143 §7.3).
+func (rec *recovery) dataOutEnded(q *r2t, n uint32, good, final bool) {
+	if !good {
+		rec.lose(q.g, q.off+q.got-n, n)
+	}
+	if final && q.got < q.n {
+		rec.lose(q.g, q.off+q.got, q.n-q.got)
+	}
+}
 
-// badHeader handles a header digest error. The length of the PDU cannot be trusted,
-// so that the connection ends (RFC 7143 §7.7), unless recovery has been negotiated
-// and the header that would follow proves by its own digest that the length was
-// right: then the PDU is what was lost.
-func (c *Conn) badHeader() error {
-	r := &c.rx
-	c.stats.damaged.Add(1)
-	c.mu.Lock()
-	most := int(c.params.MaxRecvDataSegmentLength)
-	c.mu.Unlock()
-	if !c.recovers() || r.astray || r.bhs.DataLen() > most {
-		return errHeaderDigest
+// tosses takes over a PDU with a damaged header. Its length cannot be trusted, so that
+// the connection ends (RFC 7143 §7.7), unless the header that would follow proves by its
+// own digest that the length was right: then the PDU is what was lost.
+func (rec *recovery) tosses(r *receiver) bool {
+	rec.c.mu.Lock()
+	most := int(rec.c.params.MaxRecvDataSegmentLength)
+	rec.c.mu.Unlock()
+	if r.astray || r.bhs.DataLen() > most {
+		return false
 	}
 	r.toss, r.astray = true, true
-	r.phase, r.left = rxData, r.bhs.DataLen()
-	r.owner, r.tag, r.in, r.dst, r.whole, r.direct = nil, nil, nil, view{}, view{}, false
-	return nil
+	r.begin()
+	return true
 }

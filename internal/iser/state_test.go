@@ -1,0 +1,75 @@
+package iser
+
+import (
+	"strings"
+	"testing"
+
+	"softiser/internal/iscsi"
+)
+
+// A transition that a table does not have is told of, and outside of tests it ends the
+// connection and nothing else.
+func TestIllegalTransition(t *testing.T) {
+	panics := badTransition
+	defer func() { badTransition = panics }()
+	var told error
+	badTransition = func(err error) { told = err }
+	d := device(t)
+	i, g := connect(t, d, d, ConnConfig{}, ConnConfig{})
+	up := watched{ended: make(chan error, 1)}
+	i.Start(up)
+	i.mu.Lock()
+	i.setState(iscsi.ConnFull)
+	i.setState(iscsi.ConnLogin)
+	i.mu.Unlock()
+	if told == nil || !strings.Contains(told.Error(), "from full feature to login") {
+		t.Errorf("told %v", told)
+	}
+	if err := <-up.ended; err != told {
+		t.Errorf("ended with %v, want %v", err, told)
+	}
+	<-i.Ended()
+	g.Terminate(nil)
+	<-g.Ended()
+
+	told = nil
+	i.mu.Lock()
+	i.setHello(helloDone)
+	i.setHello(helloWait)
+	i.mu.Unlock()
+	if told == nil || !strings.Contains(told.Error(), "from done to waiting") {
+		t.Errorf("told %v", told)
+	}
+}
+
+// watched notes the end.
+type watched struct {
+	iscsi.Upper
+	ended chan error
+}
+
+func (w watched) ConnectionTerminateNotify(err error) { w.ended <- err }
+
+// The Hello exchange is held by the initiator alone, and the phases of an upgrade do not
+// go back.
+func TestStates(t *testing.T) {
+	for _, c := range []struct {
+		role iscsi.Role
+		hold bool
+	}{{iscsi.RoleInitiator, true}, {iscsi.RoleTarget, false}} {
+		conn := &Conn{role: c.role}
+		if conn.setHello(helloWait); conn.pump.Hold != c.hold {
+			t.Errorf("%v: held %v", c.role, conn.pump.Hold)
+		}
+		if conn.setHello(helloDone); conn.pump.Hold {
+			t.Errorf("%v: held after the exchange", c.role)
+		}
+	}
+	for from, next := range nextPhases {
+		for _, to := range next {
+			if int(to) <= from {
+				t.Errorf("%v to %v", phase(from), to)
+			}
+		}
+	}
+}

@@ -13,9 +13,9 @@ func (s *Server) AddSubsystem(c nvmf.SubsystemConfig) error { return s.nvmf.AddS
 // Controllers returns the NVMe controllers that hosts have now.
 func (s *Server) Controllers() []nvmf.ControllerStatus { return s.nvmf.Controllers() }
 
-// RemoveSubsystem ends the controllers of a subsystem and takes it away. If ctx ends while
-// commands still hold a volume, the subsystem is gone for hosts, and the volumes are free
-// when the last command has ended.
+// RemoveSubsystem ends the controllers of a subsystem and takes it away; volumes are
+// flushed. If ctx ends while commands still hold a volume the error is ErrVolumesHeld: the
+// subsystem is gone for hosts, and RemoveSubsystem may be called again to wait for the rest.
 func (s *Server) RemoveSubsystem(ctx context.Context, nqn string) error {
 	return s.nvmf.RemoveSubsystem(ctx, nqn)
 }

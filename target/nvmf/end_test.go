@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"softiser/blockdev/faulty"
+	"softiser/internal/await"
 	"softiser/internal/nvme"
 	"softiser/target"
 	"softiser/target/nvmf"
@@ -126,5 +128,35 @@ func TestSubsystemRefused(t *testing.T) {
 	// Nothing of what was refused holds the volume.
 	if err := r.srv.RemoveSubsystem(context.Background(), subNQN); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A removal that storage holds up says so, and is waited for by another one.
+func TestRemovalWaitsForStorage(t *testing.T) {
+	var dev *faulty.Device
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+		dev = faulty.New(s.Namespaces[0].Volume, 1)
+		s.Namespaces[0].Volume = dev
+	})
+	h := r.attach(hostNQN, 10, 1)
+	held := make(chan struct{})
+	dev.SetRules(faulty.Rule{Op: faulty.Flush, Hold: held})
+	var s nvme.SQE
+	s.Init(nvme.OpFlush, 1)
+	h.io[0].start(s, nil, nil)
+	await.True(t, "the flush is held", func() bool { return dev.Held() == 1 })
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 2 {
+		if err := r.srv.RemoveSubsystem(ctx, subNQN); !errors.Is(err, target.ErrVolumesHeld) {
+			t.Fatalf("a removal with a command that storage holds: %v", err)
+		}
+	}
+	close(held)
+	if err := r.srv.RemoveSubsystem(context.Background(), subNQN); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.srv.RemoveSubsystem(context.Background(), subNQN); err == nil {
+		t.Error("the subsystem is still there")
 	}
 }

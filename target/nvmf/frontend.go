@@ -27,6 +27,7 @@ type Frontend struct {
 
 	mu         sync.Mutex
 	subsystems []*subsystem        // guarded by mu; replaced, never changed in place
+	leaving    []*subsystem        // guarded by mu: taken away, but commands may still hold their volumes
 	queues     map[*queue]struct{} // guarded by mu: every connection
 	drained    bool                // guarded by mu: no connection comes any more
 	empty      chan struct{}       // guarded by mu: closed when drained and queues is empty
@@ -77,20 +78,42 @@ func (f *Frontend) AddSubsystem(cfg SubsystemConfig) error {
 	return nil
 }
 
-// RemoveSubsystem takes a subsystem away: its controllers end, and its volumes are free
-// when their last command has ended, or ctx.
+// RemoveSubsystem takes a subsystem away: its controllers end, and its volumes are flushed.
+// If ctx ends while commands still hold a volume the error is portal.ErrVolumesHeld; the
+// subsystem is gone for hosts, and RemoveSubsystem may be called again to wait for the rest.
 func (f *Frontend) RemoveSubsystem(ctx context.Context, nqn string) error {
-	f.mu.Lock()
-	i := slices.IndexFunc(f.subsystems, func(s *subsystem) bool { return s.cfg.NQN == nqn })
-	if i < 0 {
-		f.mu.Unlock()
+	s := f.take(nqn)
+	if s == nil {
 		return fmt.Errorf("nvmf: there is no subsystem %s", nqn)
+	}
+	err := s.drop(ctx)
+	if !errors.Is(err, portal.ErrVolumesHeld) {
+		f.mu.Lock()
+		f.leaving = slices.DeleteFunc(f.leaving, func(o *subsystem) bool { return o == s })
+		f.mu.Unlock()
+	}
+	return err
+}
+
+// take takes a subsystem out of those that are served; one that is leaving already is
+// found as well.
+func (f *Frontend) take(nqn string) *subsystem {
+	same := func(s *subsystem) bool { return s.cfg.NQN == nqn }
+	f.mu.Lock()
+	i := slices.IndexFunc(f.subsystems, same)
+	if i < 0 {
+		defer f.mu.Unlock()
+		if i = slices.IndexFunc(f.leaving, same); i < 0 {
+			return nil
+		}
+		return f.leaving[i]
 	}
 	s := f.subsystems[i]
 	f.subsystems = slices.Delete(slices.Clone(f.subsystems), i, i+1)
+	f.leaving = append(f.leaving, s)
 	f.mu.Unlock()
 	f.discoveryChanged()
-	return s.drop(ctx)
+	return s
 }
 
 // find returns the subsystem of a name, the discovery service included; nil: there is
@@ -193,22 +216,26 @@ func (f *Frontend) Drain(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	for _, q := range f.open() {
+	for _, q := range f.open() { // commands of theirs may still be with storage
 		q.t.Terminate(errShutdown)
 	}
-	<-f.empty
 	return ctx.Err()
 }
 
 // Close implements portal.Frontend.
 func (f *Frontend) Close(ctx context.Context) error {
 	f.mu.Lock()
-	l := f.subsystems
-	f.subsystems = nil
+	l := slices.Concat(f.subsystems, f.leaving)
 	f.mu.Unlock()
-	var errs []error
-	for _, s := range l {
-		errs = append(errs, s.drop(ctx))
+	errs := make([]error, len(l))
+	var wg sync.WaitGroup
+	for i, s := range l {
+		wg.Go(func() { errs[i] = s.drop(ctx) })
 	}
-	return errors.Join(errs...)
+	wg.Wait()
+	err := errors.Join(errs...)
+	if !errors.Is(err, portal.ErrVolumesHeld) {
+		<-f.empty
+	}
+	return err
 }

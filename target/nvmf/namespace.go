@@ -1,12 +1,15 @@
 package nvmf
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"sync"
 
 	"softiser/blockdev"
 	"softiser/internal/nvme"
+	"softiser/target/portal"
 	"softiser/target/volume"
 )
 
@@ -19,10 +22,14 @@ type namespace struct {
 	vol   *volume.Volume
 	dev   blockdev.Device
 	names nvme.Identifiers
+
+	ending sync.Once
+	ended  chan struct{} // closed when nothing uses the volume any more and it has been flushed
+	err    error         // of that; read after ended
 }
 
 func newNamespace(s *subsystem, cfg *NamespaceConfig) (*namespace, error) {
-	n := &namespace{sub: s, id: cfg.NSID, cfg: *cfg, dev: cfg.Volume}
+	n := &namespace{sub: s, id: cfg.NSID, cfg: *cfg, dev: cfg.Volume, ended: make(chan struct{})}
 	if n.id < 1 || n.id > maxNSID {
 		return nil, fmt.Errorf("the identifier is not between 1 and %d", maxNSID)
 	}
@@ -84,6 +91,35 @@ func (n *namespace) Notify(e volume.Event) {
 				c.events.reservation(c, n.id, e.Kind)
 			}
 		}
+	}
+}
+
+// end waits until nothing uses the volume at this place any more and it has been flushed.
+// If ctx ends first it is not over, and the error says what is waited for; else it is what
+// went wrong. It may be called again.
+func (n *namespace) end(ctx context.Context) (over bool, err error) {
+	n.ending.Do(func() {
+		go func() {
+			defer close(n.ended)
+			n.err = n.place.Drain(context.Background())
+			if n.place.Writable() {
+				n.err = errors.Join(n.err, n.dev.Flush())
+			}
+		}()
+	})
+	select {
+	case <-n.ended:
+	case <-ctx.Done():
+	}
+	select {
+	case <-n.ended:
+		if n.err != nil {
+			return true, fmt.Errorf("nvmf: subsystem %s, namespace %d: %w", n.sub.cfg.NQN, n.id, n.err)
+		}
+		return true, nil
+	default:
+		return false, fmt.Errorf("nvmf: subsystem %s, namespace %d: %w: %d commands still hold the volume: %w",
+			n.sub.cfg.NQN, n.id, portal.ErrVolumesHeld, n.place.Users(), ctx.Err())
 	}
 }
 

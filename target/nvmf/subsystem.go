@@ -37,7 +37,8 @@ func newSubsystem(f *Frontend, cfg SubsystemConfig) (*subsystem, error) {
 	for i := range cfg.Namespaces {
 		n, err := newNamespace(s, &cfg.Namespaces[i])
 		if err == nil && s.namespace(n.id) != nil {
-			err = errors.Join(errors.New("the identifier is taken"), n.place.Drain(context.Background()))
+			_, err = n.end(context.Background())
+			err = errors.Join(errors.New("the identifier is taken"), err)
 		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("nvmf: subsystem %s, namespace %d: %w", cfg.NQN, cfg.Namespaces[i].NSID, err), s.drop(context.Background()))
@@ -136,7 +137,8 @@ func (s *subsystem) tell(e event) {
 	}
 }
 
-// drop ends the controllers and gives the volumes back.
+// drop ends the controllers and gives the volumes back; no volume waits for another. If
+// ctx ends first the error is portal.ErrVolumesHeld, and drop may be called again.
 func (s *subsystem) drop(ctx context.Context) error {
 	s.mu.Lock()
 	s.gone = true
@@ -145,11 +147,11 @@ func (s *subsystem) drop(ctx context.Context) error {
 	for _, c := range s.all() {
 		c.end(errRemoved)
 	}
-	var errs []error
-	for _, n := range l {
-		if err := n.place.Drain(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("nvmf: subsystem %s, namespace %d: %w", s.cfg.NQN, n.id, err))
-		}
+	errs := make([]error, len(l))
+	var wg sync.WaitGroup
+	for i, n := range l {
+		wg.Go(func() { _, errs[i] = n.end(ctx) })
 	}
+	wg.Wait()
 	return errors.Join(errs...)
 }

@@ -204,7 +204,7 @@ func (c *conn) admitMember(id *iscsi.LoginIdentity, user string) error {
 	case s.key.group != c.portal.Config().Group:
 		// A session has one target portal group (RFC 7143 §4.1.2).
 		return iscsi.Refuse(iscsi.LoginCannotInclude, "session %#04x is with portal group %d, this is portal group %d", id.TSIH, s.key.group, c.portal.Config().Group)
-	case c.kind != portal.TCP || s.params.RDMAExtensions:
+	case c.kind != portal.TCP || s.overRDMA():
 		return iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x: a session over iSER has one connection", id.TSIH)
 	}
 	c.login.joins = s

@@ -96,6 +96,14 @@ type session struct {
 
 func (s *session) discovery() bool { return s.node == nil }
 
+// overRDMA reports whether the session's connection is one over iSER. Who joins asks from
+// outside, while a text negotiation may be changing params.
+func (s *session) overRDMA() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.params.RDMAExtensions
+}
+
 // setStateLocked is the only place where a session changes state. The caller holds
 // s.mu.
 func (s *session) setStateLocked(to sessionState) {

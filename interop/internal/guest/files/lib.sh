@@ -66,6 +66,13 @@ verify() {
     --direct=1 --ioengine=libaio --iodepth="${4:-16}" --verify=crc32c --verify_fatal=1 --do_verify=1 >/tmp/fio.log 2>&1 || { cat /tmp/fio.log; return 1; }
   grep -E 'READ:|WRITE:' /tmp/fio.log
 }
+# listening PORT: waits until somebody in the guest listens on a TCP port, siw included,
+# without a visit: a server of one visitor takes one that was refused for it now and then.
+listening() {
+  local n port; port=$(printf ':%04X ' "$1")
+  for n in $(seq 300); do awk -v p="$port" 'index($0, p) && $4 == "0A" { found = 1 } END { exit !found }' /proc/net/tcp && return; sleep 0.1; done
+  return 1
+}
 # quiet_kernel: fails when the kernel warned since the last call. One warning is printed
 # only: that a work queue with WQ_MEM_RECLAIM waits for one without. It is about how the
 # kernel's own drivers have made their queues, and whether it comes depends on which of

@@ -279,6 +279,7 @@ func (c *Controller) run() {
 	c.mu.Lock()
 	c.endTurnLocked()
 	c.mu.Unlock()
+	c.Push() // ends what DataArrived was answered with
 	_ = c.sk.Close()
 	c.up.Ended(end)
 }

@@ -131,7 +131,6 @@ func (d *disk) end(t testing.TB) error {
 	t.Helper()
 	err := <-d.ended
 	<-d.c.Ended()
-	d.c.Push()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.open != 0 || len(d.arrived) != 0 {

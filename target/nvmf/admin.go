@@ -68,15 +68,11 @@ func (r *request) abort() {
 
 // abortOne aborts a command of an I/O queue; it reports whether there is one.
 func (c *controller) abortOne(sqid, cid uint16) (found bool) {
-	for _, n := range c.sub.list() {
-		n.vol.AbortWhere(func(o *volume.Op) volume.AbortReason {
-			if r, ok := o.Request().(*request); ok && o.Client == &c.client && r.q.id == sqid && r.sqe().CID() == cid {
-				found = true
-				return volume.AbortedByOwner
-			}
-			return volume.NotAborted
-		}, nil)
-	}
+	c.abort(func(r *request) bool {
+		hit := r.q.id == sqid && r.sqe().CID() == cid
+		found = found || hit
+		return hit
+	})
 	return found
 }
 

@@ -1,6 +1,7 @@
 package nvmf_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/netip"
@@ -148,23 +149,54 @@ func (h *host) shutdown() {
 	<-h.done
 }
 
-// A lost queue ends the controller: its other queues are closed.
+// The controller ends with its admin queue, and with a queue whose host breaks the
+// protocol: its other queues are closed.
 func TestQueueLost(t *testing.T) {
-	for _, lost := range []int{-1, 0} {
+	for name, lose := range map[string]func(*host){
+		"the admin queue is closed": func(h *host) { h.nc.Close() },
+		"a breach on an I/O queue":  func(h *host) { h.io[0].nc.Write(make([]byte, 128)) },
+	} {
 		r := open(t, nil)
 		h := r.attach(hostNQN, 10, 2)
-		q := h.queue
-		if lost >= 0 {
-			q = h.io[lost]
-		}
-		q.nc.Close()
+		lose(h)
 		for _, q := range append(h.io, h.queue) {
 			<-q.done
 		}
 		// The host comes back as another controller.
 		if n := r.attach(hostNQN, 10, 1); n.data.CntlID == h.data.CntlID {
-			t.Error("the identifier of a controller that has just gone is used again")
+			t.Errorf("%s: the identifier of a controller that has just gone is used again", name)
 		}
+	}
+}
+
+// A host may close its I/O queues first and shut the controller down afterwards, as Linux
+// does, or connect one of them again.
+func TestIOQueueCloses(t *testing.T) {
+	r := open(t, slow)
+	h := r.attach(hostNQN, 10, 2)
+	for range 2 {
+		if err := h.io[0].write(0, pattern(512, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.io[0].start(rw(nvme.OpWrite, 0, 1), nil, pattern(512, 2)) // is held back
+	for _, q := range h.io {
+		q.close()
+	}
+	await.True(t, "the target notices that the queues are closed", func() bool { return r.srv.Controllers()[0].Queues == 0 })
+	q := dial(t, r.addr)
+	if _, err := q.connect(1, h.data, 0); err != nil {
+		t.Errorf("the queue again: %v", err)
+	}
+	q.close()
+	h.io = nil
+	h.shutdown()
+	if err := r.srv.RemoveSubsystem(context.Background(), subNQN); err != nil { // waits for every command
+		t.Error(err)
+	}
+	got := make([]byte, 512)
+	if _, err := r.vol.ReadAt(got, 0); err != nil || string(got) != string(pattern(512, 1)) {
+		t.Errorf("the command of a closed queue took effect: %v", err)
 	}
 }
 

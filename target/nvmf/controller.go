@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/nvme"
+	"softiser/internal/nvmetcp"
 	"softiser/target/volume"
 )
 
@@ -49,7 +50,6 @@ type controller struct {
 
 var (
 	errKeepAlive = errors.New("the host has been silent for longer than its keep alive timeout")
-	errQueueLost = errors.New("another queue of the controller has ended")
 	errReset     = errors.New("the host has reset the controller")
 )
 
@@ -136,26 +136,28 @@ func (c *controller) ioQueues() int {
 	return len(c.queues) - 1
 }
 
-// lost takes note of the end of a queue. With it the controller ends, unless the host
-// has shut it down.
+// lost takes note of the end of a queue. The controller ends with its admin queue, and
+// with an I/O queue whose host has broken the protocol. That an I/O queue is closed is no
+// reason: Linux closes them before it shuts the controller down, and waits for the answer.
 func (c *controller) lost(q *queue, err error) {
 	c.mu.Lock()
 	mine := c.queues[q.id] == q // a reset has taken it away otherwise
 	if mine {
 		delete(c.queues, q.id)
 	}
-	quiet := c.over || c.status.ShutdownDone()
 	c.mu.Unlock()
-	if !mine || q.id != 0 && quiet {
+	if !mine {
 		return
 	}
-	if err == nil {
-		err = errQueueLost
-		if q.id == 0 {
-			err = errGone
-		}
+	var breach *nvmetcp.Fault
+	switch {
+	case q.id == 0 && err == nil:
+		c.end(errGone)
+	case q.id == 0 || errors.As(err, &breach):
+		c.end(err)
+	default:
+		c.abort(func(r *request) bool { return r.q == q })
 	}
-	c.end(err)
 }
 
 var errGone = errors.New("the host has closed the connection")
@@ -196,18 +198,20 @@ func (c *controller) takeQueuesLocked() []*queue {
 	return l
 }
 
-// abortAll aborts the controller's commands on every volume, so that none of them takes
-// effect when another host has taken over.
-func (c *controller) abortAll() {
+// abort aborts commands of the controller on every volume, so that none of them takes
+// effect when their queue is gone and another host has taken over.
+func (c *controller) abort(match func(*request) bool) {
 	for _, n := range c.sub.list() {
 		n.vol.AbortWhere(func(o *volume.Op) volume.AbortReason {
-			if o.Client == &c.client {
+			if r, ok := o.Request().(*request); ok && o.Client == &c.client && match(r) {
 				return volume.AbortedByOwner
 			}
 			return volume.NotAborted
 		}, nil)
 	}
 }
+
+func (c *controller) abortAll() { c.abort(func(*request) bool { return true }) }
 
 // setConfig is a write of the property CC.
 func (c *controller) setConfig(v nvme.Config) {

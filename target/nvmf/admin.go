@@ -223,9 +223,12 @@ func (r *request) getLogPage() {
 		r.end(nvme.InvalidField | nvme.DoNotRetry)
 		return
 	}
-	b := make([]byte, have)
-	copy(b, page[q.Offset():])
-	r.reply(b)
+	if !r.getBuf(int(have)) {
+		r.end(nvme.CommandInterrupted)
+		return
+	}
+	copy(r.buf, page[q.Offset():])
+	r.reply(r.buf)
 	if !q.RetainEvent() && read < eventKinds {
 		c.events.read(read)
 	}

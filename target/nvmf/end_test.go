@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/blockdev/faulty"
 	"softiser/internal/await"
 	"softiser/internal/nvme"
@@ -159,4 +160,36 @@ func TestRemovalWaitsForStorage(t *testing.T) {
 	if err := r.srv.RemoveSubsystem(context.Background(), subNQN); err == nil {
 		t.Error("the subsystem is still there")
 	}
+}
+
+// What hosts can make the target hold has one bound, long answers included; a command that
+// finds no room is tried again.
+func TestAnswersAreBounded(t *testing.T) {
+	pool, err := blockdev.NewPool(16 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, func(c *target.Config, _ *nvmf.SubsystemConfig) { c.Staging = pool })
+	h := r.attach(hostNQN, 10, 1)
+	full := int(pool.Cap() / 2)
+	// What Connect brought is given back when its answer has gone, which the host may
+	// see before.
+	await.True(t, "the pool is empty", func() bool { return pool.Reserve(full) })
+	var page, report nvme.SQE
+	page.NewGetLogPage(nvme.LogSMART, nvme.NSIDAll, 0, 4<<20)
+	report.NewReservationReport(1, 1<<20)
+	if _, err := h.do(page, make([]byte, 4<<20), nil); !errors.Is(err, nvme.CommandInterrupted) {
+		t.Errorf("log page: %v", err)
+	}
+	if _, err := h.io[0].do(report, make([]byte, 1<<20), nil); !errors.Is(err, nvme.CommandInterrupted) {
+		t.Errorf("reservation report: %v", err)
+	}
+	pool.Unreserve(full)
+	if _, err := h.do(page, make([]byte, 4<<20), nil); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+	if _, err := h.io[0].do(report, make([]byte, 1<<20), nil); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+	await.True(t, "the memory is given back", func() bool { return pool.Reserved() == 0 })
 }

@@ -193,7 +193,10 @@ func (r *request) reservationReport() {
 		g := nvme.Registrant{CntlID: nvme.CntlIDDynamic, Holder: now.Holds(k), Key: reg.Key, HostID: hostIDOf(k)}
 		state.Registrants = append(state.Registrants, g)
 	}
-	b := make([]byte, have)
-	copy(b, state.AppendTo(nil))
-	r.reply(b)
+	if !r.getBuf(int(have)) {
+		r.end(nvme.CommandInterrupted)
+		return
+	}
+	copy(r.buf, state.AppendTo(nil))
+	r.reply(r.buf)
 }

@@ -144,11 +144,10 @@ func (c *Controller) Cancel(use uint64) {
 
 // placed ends an H2CData whose data is where it belongs.
 func (c *Controller) placed(good bool) {
-	r := &c.rx
-	g := r.get
-	r.get = nil
+	g := c.get
+	c.get = nil
 	c.mu.Lock()
-	g.got += r.layout.Data
+	g.got += c.rx.layout.Data
 	g.bad = g.bad || !good
 	if g.got < g.n {
 		c.mu.Unlock()

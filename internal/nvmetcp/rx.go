@@ -40,9 +40,7 @@ type rxState struct {
 	layout Layout
 	header [CapsuleCmdLen]byte // of the PDU under way, behind rxHeader
 
-	// Where the data goes: a command's buffer, the memory of a transfer, or nowhere.
-	cmd   *command
-	get   *get
+	// Where the data goes; nowhere when dst is empty.
 	dst   segs.View
 	left  int       // bytes of the data still to come
 	whole segs.View // all of dst, for the digest
@@ -51,21 +49,20 @@ type rxState struct {
 	vec []sockio.Vec
 	err error
 	fn  func(uintptr) bool
-	one [1][]byte // list of dst when it is a command's buffer
 }
 
 // sink takes data that nobody wants. It is written by any number of connections
 // and never read.
 var sink [64 << 10]byte
 
-func (r *rxState) init(c *Controller) {
+func (r *rxState) init(c *conn, first int) {
 	r.buf = make([]byte, readAhead)
-	r.need = ICLen // nothing but ICReq may come first, and nothing behind it yet
+	r.need = first
 	r.fn = c.rxReady
 }
 
 // receive runs until the connection ends and says why.
-func (c *Controller) receive() error {
+func (c *conn) receive() error {
 	if err := c.sk.ReadLoop(c.rx.fn); err != nil {
 		return err
 	}
@@ -73,7 +70,7 @@ func (c *Controller) receive() error {
 }
 
 // rxReady parses and reads until there is nothing to read.
-func (c *Controller) rxReady(uintptr) bool {
+func (c *conn) rxReady(uintptr) bool {
 	r := &c.rx
 	for {
 		if f := c.parse(); f != nil {
@@ -84,7 +81,8 @@ func (c *Controller) rxReady(uintptr) bool {
 			c.refuse(f, head)
 			r.phase, r.r, r.w, r.need = rxCommon, 0, 0, CHLen
 		}
-		c.push(rxBytes) // what the commands of this batch were answered with
+		c.role.batchEnd()
+		c.push(rxBytes) // what this batch has led to
 		n, err := c.read()
 		switch {
 		case err == sockio.ErrAgain:
@@ -104,7 +102,7 @@ func (c *Controller) rxReady(uintptr) bool {
 
 // read makes one system call: the rest of the data into its place, and behind it
 // the read-ahead.
-func (c *Controller) read() (int, error) {
+func (c *conn) read() (int, error) {
 	r := &c.rx
 	if r.r == r.w {
 		r.r, r.w = 0, 0
@@ -122,7 +120,7 @@ func (c *Controller) read() (int, error) {
 	v := r.vec[:0]
 	whole := true
 	if r.phase == rxData {
-		c.beginPlacing()
+		c.claim()
 		v, whole = c.appendDst(v)
 	}
 	if whole {
@@ -132,11 +130,10 @@ func (c *Controller) read() (int, error) {
 	clear(v)
 	r.vec = v[:0]
 	if r.phase == rxData {
-		c.endPlacing()
+		c.role.release()
 	}
 	if err != nil {
-		if err == sockio.ErrFault && r.get != nil {
-			c.fault()
+		if err == sockio.ErrFault && c.fault() {
 			return c.read()
 		}
 		return 0, err
@@ -153,7 +150,7 @@ func (c *Controller) read() (int, error) {
 
 // appendDst appends the destination of the rest of the data, and reports whether
 // that is all of it.
-func (c *Controller) appendDst(v []sockio.Vec) ([]sockio.Vec, bool) {
+func (c *conn) appendDst(v []sockio.Vec) ([]sockio.Vec, bool) {
 	r := &c.rx
 	if cap(v) == 0 {
 		v = make([]sockio.Vec, 0, 64)
@@ -182,10 +179,8 @@ func (r *rxState) took(k int) {
 	}
 }
 
-// ahead is how much to read behind the data. While data for transfers is expected
-// that is only the next header, so that what follows it need not be copied. deaf
-// says that whatever comes is thrown away, because the connection is closing.
-func (c *Controller) ahead() (n int, deaf bool, err error) {
+// ahead is how much to read behind the data. deaf says that whatever comes is thrown away, because the connection is closing.
+func (c *conn) ahead() (n int, deaf bool, err error) {
 	r := &c.rx
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,26 +193,30 @@ func (c *Controller) ahead() (n int, deaf bool, err error) {
 		return 0, true, nil
 	case c.st == stateInit:
 		return r.need - (r.w - r.r), false, nil
-	case c.gets.live == 0:
-		return len(r.buf), false, nil
 	}
-	next := DataLen
+	return c.role.aheadLocked(), false, nil
+}
+
+// nextOnly is how much to read when what follows the next header, of n bytes, is
+// data that is not to be copied.
+func (c *conn) nextOnly(n int) int {
+	r := &c.rx
 	if c.digests&DigestHeader != 0 {
-		next += DigestLen
+		n += DigestLen
 	}
 	have := r.w - r.r
 	switch r.phase {
 	case rxData:
-		return r.layout.DDigest + next, false, nil
+		return r.layout.DDigest + n
 	case rxTail:
-		return r.need + next - have, false, nil
+		return r.need + n - have
 	}
-	return max(r.need, next) - have, false, nil
+	return max(r.need, n) - have
 }
 
 // parse uses up what has been read. It returns when more is needed, or what is
 // wrong.
-func (c *Controller) parse() *Fault {
+func (c *conn) parse() *Fault {
 	r := &c.rx
 	for {
 		have := r.w - r.r
@@ -254,29 +253,25 @@ func (c *Controller) parse() *Fault {
 }
 
 // common looks at the common header.
-func (c *Controller) common() *Fault {
+func (c *conn) common() *Fault {
 	r := &c.rx
 	c.mu.Lock()
 	st := c.st
-	l := Limits{FromHost: true, Digests: c.digests, MaxData: c.cfg.MaxH2CData}
+	h := (*CH)(r.buf[r.r:])
+	l := Limits{Digests: c.digests}
+	c.role.limitsLocked(h.Type(), &l)
 	c.mu.Unlock()
 	if st == stateInit {
-		q, f := ParseICReq(r.buf[r.r : r.r+ICLen])
-		if f != nil {
+		if f := c.first(r.buf[r.r : r.r+ICLen]); f != nil {
 			return f
 		}
 		r.r += ICLen
 		r.need = CHLen
 		c.stats.pdusIn.Add(1)
-		c.answerIC(&q)
 		return nil
 	}
-	h := (*CH)(r.buf[r.r:])
-	switch h.Type() {
-	case TypeICReq:
-		return &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: a second ICReq")}
-	case TypeCapsuleCmd:
-		l.MaxData = c.cfg.InCapsule
+	if t := h.Type(); t == TypeICReq || t == TypeICResp {
+		return &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: a second %s", t)}
 	}
 	var f *Fault
 	if r.layout, f = h.Check(&l); f != nil {
@@ -286,20 +281,8 @@ func (c *Controller) common() *Fault {
 	return nil
 }
 
-// answerIC agrees to what the host wants of the connection.
-func (c *Controller) answerIC(q *ICReq) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.tx.alloc()
-	p.head = (&ICResp{Digests: q.Digests, MaxH2CData: c.cfg.MaxH2CData}).AppendTo(p.head)
-	p.length = len(p.head)
-	c.tx.push(p)
-	c.digests, c.align = q.Digests, (int(q.HPDA)+1)*4
-	c.toLocked(stateReady)
-}
-
 // dispatch finds the place of a PDU's data, with its header complete.
-func (c *Controller) dispatch() *Fault {
+func (c *conn) dispatch() *Fault {
 	r := &c.rx
 	b := r.buf[r.r:]
 	l := &r.layout
@@ -310,19 +293,7 @@ func (c *Controller) dispatch() *Fault {
 		}
 	}
 	copy(r.header[:], b[:l.HLen])
-	c.stats.pdusIn.Add(1)
-	r.cmd, r.get, r.dst, r.check = nil, nil, segs.View{}, false
-	r.left = int(l.Data)
-	var f *Fault
-	switch t := (*CH)(b).Type(); t {
-	case TypeCapsuleCmd:
-		f = c.capsule()
-	case TypeH2CData:
-		f = c.h2cData()
-	case TypeH2CTermReq:
-		c.termReq(b)
-	}
-	if f != nil {
+	if f := c.place((*CH)(b).Type()); f != nil {
 		return f
 	}
 	r.r += r.need
@@ -330,115 +301,63 @@ func (c *Controller) dispatch() *Fault {
 	return nil
 }
 
-// capsule takes a slot for a command.
-func (c *Controller) capsule() *Fault {
+// place finds where the data of the PDU goes whose header is complete.
+func (c *conn) place(t Type) *Fault {
 	r := &c.rx
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := c.slots.take(r.left)
-	if k == nil {
-		return &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: more than %d commands are outstanding", len(c.slots.all)-1)}
+	c.stats.pdusIn.Add(1)
+	r.dst, r.whole, r.check = segs.View{}, segs.View{}, false
+	r.left = int(r.layout.Data)
+	if t == TypeH2CTermReq || t == TypeC2HTermReq {
+		c.terminated()
+		return nil
 	}
-	k.SQE = *(*CapsuleCmd)(r.header[:]).SQE()
-	r.cmd = k
-	if r.left > 0 && !k.NoRoom {
-		r.one[0] = k.Data
-		r.dst = segs.Of(r.one[:], 0, r.left)
-		r.whole, r.check = r.dst, true
-	}
-	return nil
+	return c.role.dispatch(t)
 }
 
-// h2cData finds the memory that a transfer's data goes to.
-func (c *Controller) h2cData() *Fault {
-	r := &c.rx
-	d := (*Data)(r.header[:])
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	g := c.gets.find(d.TTAG())
-	off, n := d.Offset(), d.Length()
-	switch {
-	case g == nil:
-		return &Fault{FESInvalidHeader, AtTTAG, fmt.Errorf("nvmetcp: H2CData with tag %d, which no R2T has", d.TTAG())}
-	case !g.stale && d.CCCID() != g.cmd.SQE.CID():
-		return &Fault{FESInvalidHeader, AtCCCID, fmt.Errorf("nvmetcp: H2CData of command %d with the tag of command %d", d.CCCID(), g.cmd.SQE.CID())}
-	case n != uint32(r.left) || n == 0:
-		return &Fault{FESInvalidHeader, AtLength, fmt.Errorf("nvmetcp: H2CData of %d bytes with %d", n, r.left)}
-	case off != g.off+g.got:
-		return &Fault{FESOutOfRange, 0, fmt.Errorf("nvmetcp: H2CData at offset %d, expected %d", off, g.off+g.got)}
-	case n > g.n-g.got:
-		return &Fault{FESOutOfRange, 0, fmt.Errorf("nvmetcp: H2CData of %d bytes, %d are left of what was asked for", n, g.n-g.got)}
-	case d.CH().Flags()&FlagLast != 0 && n != g.n-g.got:
-		return &Fault{FESInvalidHeader, atFlags, fmt.Errorf("nvmetcp: the last H2CData leaves %d bytes out", g.n-g.got-n)}
-	}
-	r.get = g
-	if !g.stale && !g.fault {
-		r.dst = g.view(g.got, n)
-		r.whole, r.check = r.dst, true
-	}
-	if !g.stale {
-		c.stats.payloadIn.Add(uint64(n))
-	}
-	return nil
-}
-
-// termReq ends the connection as the host says.
-func (c *Controller) termReq(b []byte) {
-	q, err := ParseTermReq(b[:TermLen])
+// terminated ends the connection as the peer says.
+func (c *conn) terminated() {
+	q, err := ParseTermReq(c.rx.header[:TermLen])
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
-		err = fmt.Errorf("nvmetcp: the host ends the connection: %s (%d)", q.FES, q.FEI)
+		err = fmt.Errorf("nvmetcp: the other end closes the connection: %s (%d)", q.FES, q.FEI)
 	}
 	c.failLocked(err)
 }
 
-// beginPlacing claims the transfer's memory, or drops the data if it has been taken
-// away.
-func (c *Controller) beginPlacing() {
-	r := &c.rx
-	if r.get == nil {
-		return
+// aim makes v where the data of the PDU goes.
+func (r *rxState) aim(v segs.View) { r.dst, r.whole, r.check = v, v, true }
+
+// claim keeps the memory of the data while it is touched; if that has been taken away,
+// the data is dropped.
+func (c *conn) claim() {
+	if !c.role.claim() {
+		c.rx.drop()
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r.get.stale {
-		r.dst, r.check = segs.View{}, false
-		return
-	}
-	c.placing = r.get
 }
 
-func (c *Controller) endPlacing() {
-	if c.rx.get == nil {
-		return
-	}
-	c.mu.Lock()
-	c.placing = nil
-	c.cond.Broadcast()
-	c.mu.Unlock()
-}
+func (r *rxState) drop() { r.dst, r.check = segs.View{}, false }
 
-// fault notes that the transfer's memory cannot be written and drops the rest.
-func (c *Controller) fault() {
-	r := &c.rx
-	c.mu.Lock()
-	r.get.fault = true
-	c.mu.Unlock()
-	r.dst, r.check = segs.View{}, false
+// fault drops the rest of data whose memory cannot be written, if that may be.
+func (c *conn) fault() bool {
+	if !c.role.faulted() {
+		return false
+	}
+	c.rx.drop()
+	return true
 }
 
 // take copies data that was read ahead to where it belongs.
-func (c *Controller) take(b []byte) {
+func (c *conn) take(b []byte) {
 	r := &c.rx
-	c.beginPlacing()
+	c.claim()
 	n := len(b)
 	for len(b) > 0 && r.dst.Len() > 0 {
 		k, ok := segs.Copy(r.dst.Next(), b)
 		if !ok {
-			c.endPlacing()
+			c.role.release()
 			c.fault()
-			c.beginPlacing()
+			c.claim()
 			break
 		}
 		b = b[k:]
@@ -446,18 +365,18 @@ func (c *Controller) take(b []byte) {
 		c.stats.copied.Add(uint64(k))
 	}
 	r.left -= n
-	c.endPlacing()
+	c.role.release()
 }
 
 // intact compares the data digest. Data whose memory faults, or has been taken
 // away, counts as intact: nobody is told about it.
-func (c *Controller) intact(tail []byte) bool {
+func (c *conn) intact(tail []byte) bool {
 	r := &c.rx
 	if len(tail) == 0 || !r.check {
 		return true
 	}
-	c.beginPlacing()
-	defer c.endPlacing()
+	c.claim()
+	defer c.role.release()
 	if !r.check {
 		return true
 	}
@@ -469,18 +388,9 @@ func (c *Controller) intact(tail []byte) bool {
 	return crc == binary.LittleEndian.Uint32(tail)
 }
 
-// finish handles the end of a PDU; tail is its data digest.
-func (c *Controller) finish(tail []byte) {
-	r := &c.rx
+// finish ends a PDU; tail is its data digest.
+func (c *conn) finish(tail []byte) {
 	good := c.intact(tail)
-	r.whole = segs.View{}
-	if k := r.cmd; k != nil {
-		r.cmd, r.one[0] = nil, nil
-		k.Corrupt = !good
-		c.up.Command(&k.Command)
-		return
-	}
-	if r.get != nil {
-		c.placed(good)
-	}
+	c.rx.whole = segs.View{}
+	c.role.finish(good)
 }

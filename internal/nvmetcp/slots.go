@@ -10,10 +10,14 @@ import (
 // command is a slot of the queue.
 type command struct {
 	nvme.Command
+	of   *Controller
 	next *command // free, or answered and sent
 	buf  *buffer  // of in-capsule data
 	put  *outPDU  // its last C2HData, as long as the response may be folded into it
 }
+
+// goneLocked implements notice, of the PDU that ends the command.
+func (k *command) goneLocked() { k.next, k.of.done = k.of.done, k }
 
 // buffer holds in-capsule data. There are as many as commands have some: an idle
 // connection has none.
@@ -60,16 +64,16 @@ type slots struct {
 	uses   uint64
 }
 
-func (s *slots) init(n int, memory nvme.Memory) {
+func (s *slots) init(c *Controller, n int, memory nvme.Memory) {
 	s.memory = memory
-	s.grow(n)
+	s.grow(c, n)
 }
 
 // grow makes room for n commands and one more: a host counts a command as answered
 // when its response arrives, which may be before Sent has returned.
-func (s *slots) grow(n int) {
+func (s *slots) grow(c *Controller, n int) {
 	for len(s.all) < n+1 {
-		k := &command{}
+		k := &command{of: c}
 		k.Slot = len(s.all)
 		s.all = append(s.all, k)
 		k.next, s.free = s.free, k

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"softiser/internal/crc32c"
-	"softiser/internal/nvme"
 	"softiser/internal/segs"
 	"softiser/internal/sockio"
 )
@@ -30,10 +29,10 @@ type outPDU struct {
 	data   segs.View
 	tail   [DigestLen]byte
 	ntail  int
-	cmd    *command // the command that ends when this PDU has gone; nil: none
-	length int      // of the whole PDU; 0 until sealed
-	sent   int      // bytes that the socket has taken
-	taken  bool     // the transmitter has seen it: no more changes
+	then   notice // told when this PDU has gone; nil: nobody
+	length int    // of the whole PDU; 0 until sealed
+	sent   int    // bytes that the socket has taken
+	taken  bool   // the transmitter has seen it: no more changes
 }
 
 // seal completes a PDU just before its first byte goes out. It reports false if the
@@ -91,18 +90,17 @@ func (p *outPDU) appendVec(v []sockio.Vec) []sockio.Vec {
 	return v
 }
 
-// txQueue is the transmit queue. Guarded by Controller.mu, except where noted.
+// txQueue is the transmit queue. Guarded by conn.mu, except where noted.
 type txQueue struct {
 	head, tail *outPDU
 	free       *outPDU
 	nfree      int
-	busy       bool // somebody is the transmitter: the fields below are his
-	done       *command
+	busy       bool   // somebody is the transmitter: the fields below are his
 	sent       uint64 // bytes that the socket has taken
 
 	batch []*outPDU // the transmitter's
 	vec   []sockio.Vec
-	fn    func(uintptr) bool // Controller.txReady
+	fn    func(uintptr) bool // conn.txReady
 }
 
 const maxFree = 256
@@ -134,8 +132,8 @@ func (t *txQueue) pop() {
 	if t.head = p.next; t.head == nil {
 		t.tail = nil
 	}
-	if k := p.cmd; k != nil {
-		k.next, t.done = t.done, k
+	if p.then != nil {
+		p.then.goneLocked()
 	}
 	if t.nfree == maxFree {
 		return
@@ -146,78 +144,17 @@ func (t *txQueue) pop() {
 	t.nfree++
 }
 
-// abandon empties the queue at the end of the connection; the commands in it end.
+// abandon empties the queue at the end of the connection.
 func (t *txQueue) abandon() {
 	for t.head != nil {
 		t.pop()
 	}
 }
 
-// PutData implements nvme.QueueTransport.
-func (c *Controller) PutData(k *nvme.Command, off uint32, list [][]byte, last bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.st != stateReady {
-		return
-	}
-	n := segs.Total(list)
-	if n == 0 {
-		return
-	}
-	cmd := c.slots.all[k.Slot]
-	p := c.tx.alloc()
-	p.list = append(p.list, list...)
-	p.data = segs.Of(p.list, 0, n)
-	p.head = p.head[:DataLen]
-	var f Flags
-	if last {
-		f = FlagLast
-		cmd.put = p
-	}
-	(*Data)(p.head).Set(TypeC2HData, f, c.digests, k.SQE.CID(), 0, off, uint32(n), c.align)
-	c.stats.payloadOut.Add(uint64(n))
-	c.tx.push(p)
-}
+// Push transmits what is queued.
+func (c *conn) Push() { c.push(pushBytes) }
 
-// Respond implements nvme.QueueTransport. The response to a read that succeeded
-// rides in its last C2HData when the host has no use for anything else in it.
-func (c *Controller) Respond(k *nvme.Command, e *nvme.CQE) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	cmd := c.slots.all[k.Slot]
-	p := cmd.put
-	cmd.put = nil
-	if p != nil && !p.taken && e.SQHead() == nvme.NoSQHead && e.Status() == nvme.Success && e.Result() == 0 {
-		p.head[1] |= byte(FlagSuccess)
-		p.cmd = cmd
-		return
-	}
-	p = c.tx.alloc()
-	p.cmd = cmd
-	p.head = p.head[:CapsuleRespLen]
-	r := (*CapsuleResp)(p.head)
-	r.SetHeader(c.digests)
-	*r.CQE() = *e
-	c.tx.push(p)
-}
-
-// sentAll makes the up-calls for commands whose responses have gone, and frees
-// their slots.
-func (c *Controller) sentAll(done *command) {
-	for done != nil {
-		k := done
-		done, k.next = k.next, nil
-		c.up.Sent(&k.Command)
-		c.mu.Lock()
-		c.slots.put(k)
-		c.mu.Unlock()
-	}
-}
-
-// Push implements nvme.QueueTransport.
-func (c *Controller) Push() { c.push(pushBytes) }
-
-func (c *Controller) push(budget int) {
+func (c *conn) push(budget int) {
 	c.mu.Lock()
 	if c.tx.busy || !c.txWorkLocked() {
 		c.mu.Unlock()
@@ -232,17 +169,17 @@ func (c *Controller) push(budget int) {
 	c.mu.Unlock()
 }
 
-func (c *Controller) txWorkLocked() bool {
-	return c.tx.head != nil || c.tx.done != nil || c.st == stateClosing && !c.finSent
+func (c *conn) txWorkLocked() bool {
+	return c.tx.head != nil || c.st == stateClosing && !c.finSent
 }
 
-func (c *Controller) endTurnLocked() {
+func (c *conn) endTurnLocked() {
 	c.tx.busy = false
 	c.cond.Broadcast()
 }
 
 // handOverLocked gives the queue to the transmit goroutine.
-func (c *Controller) handOverLocked() {
+func (c *conn) handOverLocked() {
 	if !c.started || c.tx.busy || !c.txWorkLocked() {
 		return
 	}
@@ -250,7 +187,7 @@ func (c *Controller) handOverLocked() {
 	c.wakeTxLocked()
 }
 
-func (c *Controller) wakeTxLocked() {
+func (c *conn) wakeTxLocked() {
 	if c.txWake == nil {
 		c.txWake = make(chan struct{}, 1)
 		go c.txLoop(c.txWake)
@@ -260,7 +197,7 @@ func (c *Controller) wakeTxLocked() {
 
 // txLoop is the transmit goroutine; it is the transmitter from each wake-up until
 // the queue is empty.
-func (c *Controller) txLoop(wake <-chan struct{}) {
+func (c *conn) txLoop(wake <-chan struct{}) {
 	for range wake {
 		if err := c.sk.WriteLoop(c.tx.fn); err != nil {
 			c.mu.Lock()
@@ -272,7 +209,7 @@ func (c *Controller) txLoop(wake <-chan struct{}) {
 }
 
 // txReady transmits in the transmit goroutine, with the socket writable.
-func (c *Controller) txReady(uintptr) bool {
+func (c *conn) txReady(uintptr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.transmit(1 << 62) {
@@ -285,17 +222,13 @@ func (c *Controller) txReady(uintptr) bool {
 // transmit sends until the queue is empty (true), or the socket is full or the
 // budget spent (false). It is called by the transmitter with mu held; mu is
 // released around system calls and up-calls.
-func (c *Controller) transmit(budget int) (empty bool) {
+func (c *conn) transmit(budget int) (empty bool) {
 	t := &c.tx
 	for {
 		if c.st == stateDead {
 			t.abandon()
 		}
-		if done := t.done; done != nil {
-			t.done = nil
-			c.mu.Unlock()
-			c.sentAll(done)
-			c.mu.Lock()
+		if c.role.settleLocked() {
 			continue
 		}
 		if c.st == stateDead {
@@ -325,12 +258,12 @@ func (c *Controller) transmit(budget int) (empty bool) {
 }
 
 // endStreamLocked sends FIN behind the last PDU of a connection that is closing.
-func (c *Controller) endStreamLocked() {
+func (c *conn) endStreamLocked() {
 	if c.st != stateClosing || c.finSent {
 		return
 	}
 	c.finSent = true
-	c.lingerEnd = time.Now().Add(c.cfg.Linger)
+	c.lingerEnd = time.Now().Add(c.linger)
 	c.sk.SetReadDeadline(c.lingerEnd)
 	_ = c.sk.CloseWrite()
 }
@@ -351,7 +284,7 @@ func (t *txQueue) collect() bool {
 var errSendFault = errors.New("nvmetcp: the memory of queued data cannot be accessed")
 
 // sendBatch makes the one vectored call. It runs without mu.
-func (c *Controller) sendBatch() (int, error) {
+func (c *conn) sendBatch() (int, error) {
 	t := &c.tx
 	if t.vec == nil {
 		t.vec = make([]sockio.Vec, 0, 64)
@@ -384,7 +317,7 @@ func (c *Controller) sendBatch() (int, error) {
 }
 
 // advanceLocked takes n bytes off the queue.
-func (c *Controller) advanceLocked(n int) {
+func (c *conn) advanceLocked(n int) {
 	t := &c.tx
 	t.sent += uint64(n)
 	for n > 0 {

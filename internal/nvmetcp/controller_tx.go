@@ -1,0 +1,80 @@
+package nvmetcp
+
+import (
+	"softiser/internal/nvme"
+	"softiser/internal/segs"
+)
+
+// PutData implements nvme.QueueTransport.
+func (c *Controller) PutData(k *nvme.Command, off uint32, list [][]byte, last bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.st != stateReady {
+		return
+	}
+	n := segs.Total(list)
+	if n == 0 {
+		return
+	}
+	cmd := c.slots.all[k.Slot]
+	p := c.tx.alloc()
+	p.list = append(p.list, list...)
+	p.data = segs.Of(p.list, 0, n)
+	p.head = p.head[:DataLen]
+	var f Flags
+	if last {
+		f = FlagLast
+		cmd.put = p
+	}
+	(*Data)(p.head).Set(TypeC2HData, f, c.digests, k.SQE.CID(), 0, off, uint32(n), c.align)
+	c.stats.payloadOut.Add(uint64(n))
+	c.tx.push(p)
+}
+
+// Respond implements nvme.QueueTransport. The response to a read that succeeded
+// rides in its last C2HData when the host has no use for anything else in it.
+func (c *Controller) Respond(k *nvme.Command, e *nvme.CQE) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cmd := c.slots.all[k.Slot]
+	p := cmd.put
+	cmd.put = nil
+	if p != nil && !p.taken && e.SQHead() == nvme.NoSQHead && e.Status() == nvme.Success && e.Result() == 0 {
+		p.head[1] |= byte(FlagSuccess)
+		p.then = cmd
+		return
+	}
+	p = c.tx.alloc()
+	p.then = cmd
+	p.head = p.head[:CapsuleRespLen]
+	r := (*CapsuleResp)(p.head)
+	r.SetHeader(c.digests)
+	*r.CQE() = *e
+	c.tx.push(p)
+}
+
+// settleLocked implements role.
+func (c *Controller) settleLocked() bool {
+	done := c.done
+	if done == nil {
+		return false
+	}
+	c.done = nil
+	c.mu.Unlock()
+	c.sentAll(done)
+	c.mu.Lock()
+	return true
+}
+
+// sentAll makes the up-calls for commands whose responses have gone, and frees
+// their slots.
+func (c *Controller) sentAll(done *command) {
+	for done != nil {
+		k := done
+		done, k.next = k.next, nil
+		c.up.Sent(&k.Command)
+		c.mu.Lock()
+		c.slots.put(k)
+		c.mu.Unlock()
+	}
+}

@@ -10,7 +10,10 @@ import (
 )
 
 // adminCommand carries out an admin command; nil: there is no such command.
-type adminCommand func(*request)
+type adminCommand func(adminRequest)
+
+// adminRequest is a request of an admin queue, as its commands see it.
+type adminRequest struct{ *request }
 
 // ioAdmin are the admin commands of an I/O controller, discoveryAdmin those of a
 // discovery controller.
@@ -18,46 +21,46 @@ var ioAdmin, discoveryAdmin [256]adminCommand
 
 func init() {
 	ioAdmin = [256]adminCommand{
-		nvme.AdminGetLogPage:  (*request).getLogPage,
-		nvme.AdminIdentify:    (*request).identify,
-		nvme.AdminAbort:       (*request).abort,
-		nvme.AdminSetFeatures: (*request).setFeatures,
-		nvme.AdminGetFeatures: (*request).getFeatures,
-		nvme.AdminAsyncEvent:  (*request).asyncEvent,
-		nvme.AdminKeepAlive:   (*request).stayAlive,
+		nvme.AdminGetLogPage:  adminRequest.getLogPage,
+		nvme.AdminIdentify:    adminRequest.identify,
+		nvme.AdminAbort:       adminRequest.abort,
+		nvme.AdminSetFeatures: adminRequest.setFeatures,
+		nvme.AdminGetFeatures: adminRequest.getFeatures,
+		nvme.AdminAsyncEvent:  adminRequest.asyncEvent,
+		nvme.AdminKeepAlive:   adminRequest.stayAlive,
 	}
 	discoveryAdmin = [256]adminCommand{
-		nvme.AdminGetLogPage:  (*request).getLogPage,
-		nvme.AdminIdentify:    (*request).identify,
-		nvme.AdminSetFeatures: (*request).setFeatures,
-		nvme.AdminGetFeatures: (*request).getFeatures,
-		nvme.AdminAsyncEvent:  (*request).asyncEvent,
-		nvme.AdminKeepAlive:   (*request).stayAlive,
+		nvme.AdminGetLogPage:  adminRequest.getLogPage,
+		nvme.AdminIdentify:    adminRequest.identify,
+		nvme.AdminSetFeatures: adminRequest.setFeatures,
+		nvme.AdminGetFeatures: adminRequest.getFeatures,
+		nvme.AdminAsyncEvent:  adminRequest.asyncEvent,
+		nvme.AdminKeepAlive:   adminRequest.stayAlive,
 	}
 }
 
-// admin carries out an admin command.
-func (r *request) admin() {
+// run carries out an admin command.
+func (r adminRequest) run() {
 	c := r.q.ctrl
-	run := c.sub.admin[r.sqe().Opcode()]
+	do := c.sub.admin[r.sqe().Opcode()]
 	switch {
 	case r.sqe().Fuse() != nvme.FuseNone:
 		r.end(nvme.InvalidField | nvme.DoNotRetry)
 	case !c.ready():
 		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
-	case run == nil:
+	case do == nil:
 		r.end(nvme.InvalidOpcode | nvme.DoNotRetry)
 	default:
-		run(r)
+		do(r)
 	}
 }
 
-func (r *request) asyncEvent() { r.q.ctrl.events.await(r) }
+func (r adminRequest) asyncEvent() { r.q.ctrl.events.await(r.request) }
 
-func (r *request) stayAlive() { r.end(nvme.Success) }
+func (r adminRequest) stayAlive() { r.end(nvme.Success) }
 
 // abort is a hint: bit 0 of the result says that the command was not aborted.
-func (r *request) abort() {
+func (r adminRequest) abort() {
 	v := r.sqe().CDW(10)
 	r.result = 1
 	if r.q.ctrl.abortOne(uint16(v), uint16(v>>16)) {
@@ -77,7 +80,7 @@ func (c *controller) abortOne(sqid, cid uint16) (found bool) {
 }
 
 // identify answers Identify.
-func (r *request) identify() {
+func (r adminRequest) identify() {
 	q := r.sqe().Identify()
 	c := r.q.ctrl
 	if c.sub.kind == nvme.TypeDiscovery {
@@ -200,7 +203,7 @@ func (c *controller) identify() *nvme.Controller {
 const ioCapsule = 16 << 10
 
 // getLogPage answers Get Log Page.
-func (r *request) getLogPage() {
+func (r adminRequest) getLogPage() {
 	q := r.sqe().GetLogPage()
 	c := r.q.ctrl
 	have, s := r.hostData()
@@ -214,7 +217,10 @@ func (r *request) getLogPage() {
 		r.end(s)
 		return
 	}
-	page, read := c.page(q, r)
+	if !r.room(int(have)) {
+		return
+	}
+	page, read := c.page(q, r.request)
 	if page == nil {
 		r.end(nvme.InvalidLogPage | nvme.DoNotRetry)
 		return
@@ -223,12 +229,7 @@ func (r *request) getLogPage() {
 		r.end(nvme.InvalidField | nvme.DoNotRetry)
 		return
 	}
-	if !r.getBuf(int(have)) {
-		r.end(nvme.CommandInterrupted)
-		return
-	}
-	copy(r.buf, page[q.Offset():])
-	r.reply(r.buf)
+	r.answer(page[q.Offset():])
 	if !q.RetainEvent() && read < eventKinds {
 		c.events.read(read)
 	}

@@ -263,7 +263,7 @@ func (c *controller) flush() {
 	}
 }
 
-func (r *request) propertyGet() {
+func (r adminRequest) propertyGet() {
 	p := r.sqe().Property()
 	c := r.q.ctrl
 	if p.Size() != p.Offset().Size() {
@@ -294,7 +294,7 @@ func (r *request) propertyGet() {
 // readyTimeout is how long a controller may take to be ready, in units of 500 ms.
 const readyTimeout = 30
 
-func (r *request) propertySet() {
+func (r adminRequest) propertySet() {
 	p := r.sqe().Property()
 	if p.Offset() != nvme.PropCC || p.Size() != 4 {
 		r.end(nvme.InvalidField | nvme.DoNotRetry)

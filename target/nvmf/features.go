@@ -42,7 +42,7 @@ func featureTable() []byte {
 }
 
 // getFeatures answers Get Features with the current value.
-func (r *request) getFeatures() {
+func (r adminRequest) getFeatures() {
 	q := r.sqe().Features()
 	c := r.q.ctrl
 	if q.Select() != nvme.SelectCurrent {
@@ -95,7 +95,7 @@ func (r *request) getFeatures() {
 }
 
 // setFeatures carries out Set Features.
-func (r *request) setFeatures() {
+func (r adminRequest) setFeatures() {
 	q := r.sqe().Features()
 	c := r.q.ctrl
 	if q.Save() {

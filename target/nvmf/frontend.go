@@ -16,6 +16,7 @@ import (
 	"softiser/internal/nvmetcp"
 	"softiser/internal/sockio"
 	"softiser/target/portal"
+	"softiser/target/volume"
 )
 
 // Frontend serves subsystems: it is the portal.Frontend of NVMe over Fabrics. Its
@@ -23,6 +24,7 @@ import (
 type Frontend struct {
 	cfg       Config
 	log       *zap.Logger
+	bufs      volume.Buffers // parameters, answers and what is compared
 	discovery *subsystem
 
 	mu         sync.Mutex

@@ -28,10 +28,10 @@ func init() {
 		nvme.OpWriteZeroes:         {access: volume.Writes, hold: volume.HoldWrite, ranged: true, run: (*request).writeZeroes},
 		nvme.OpDatasetManagement:   {access: volume.Writes, hold: volume.HoldWrite, run: (*request).datasetManagement},
 		nvme.OpVerify:              {access: volume.Reads, hold: volume.HoldRead, ranged: true, run: (*request).verify},
-		nvme.OpReservationRegister: {access: volume.Always, run: (*request).reservationRegister},
-		nvme.OpReservationReport:   {access: volume.Always, run: (*request).reservationReport},
-		nvme.OpReservationAcquire:  {access: volume.Always, run: (*request).reservationAcquire},
-		nvme.OpReservationRelease:  {access: volume.Always, run: (*request).reservationRelease},
+		nvme.OpReservationRegister: {access: volume.Always, run: func(r *request) { reservationRequest{r}.register() }},
+		nvme.OpReservationReport:   {access: volume.Always, run: func(r *request) { reservationRequest{r}.report() }},
+		nvme.OpReservationAcquire:  {access: volume.Always, run: func(r *request) { reservationRequest{r}.acquire() }},
+		nvme.OpReservationRelease:  {access: volume.Always, run: func(r *request) { reservationRequest{r}.unreserve() }},
 	}
 }
 
@@ -435,9 +435,11 @@ const scanBytes = 1 << 20
 // scan reads the command's blocks on a worker, gives each piece to f with its offset in
 // the range, and ends the command.
 func (r *request) scan(dir volume.Direction, f func(off int64, p []byte) nvme.Status) {
-	buf := make([]byte, min(r.n, scanBytes))
+	bufs := &r.q.fe.bufs
+	buf := bufs.Get(int(min(r.n, scanBytes)))
+	defer bufs.Put(buf)
 	for off := int64(0); off < r.n; {
-		p := buf[:min(r.n-off, scanBytes)]
+		p := buf[:min(r.n-off, int64(len(buf)))]
 		if _, err := r.ns.dev.ReadAt(p, r.off+off); err != nil {
 			r.fail(err, dir)
 			return

@@ -127,7 +127,7 @@ func (q *queue) Command(k *nvme.Command) {
 	case sqe.Opcode() == nvme.OpFabrics:
 		q.fabrics(r)
 	case q.id == 0:
-		r.admin()
+		adminRequest{r}.run()
 	default:
 		r.arrive()
 	}
@@ -164,9 +164,9 @@ func (q *queue) fabrics(r *request) {
 	case t == nvme.FabricsConnect:
 		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
 	case t == nvme.FabricsPropertyGet && q.id == 0:
-		r.propertyGet()
+		adminRequest{r}.propertyGet()
 	case t == nvme.FabricsPropertySet && q.id == 0:
-		r.propertySet()
+		adminRequest{r}.propertySet()
 	default:
 		r.end(nvme.InvalidOpcode | nvme.DoNotRetry)
 	}

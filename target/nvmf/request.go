@@ -30,7 +30,7 @@ type request struct {
 	lease  blockdev.Lease
 	probe  blockdev.Lease // finds out whether a copy would wait; never kept
 	segs   [][]byte
-	buf    []byte // lent by ns.vol, or made
+	buf    []byte // lent by the front end; counted in its staging memory
 	off, n int64  // bytes of the volume
 	done   int64  // bytes of n that are finished
 	result uint64
@@ -201,8 +201,7 @@ func (r *request) param(n int, then func(*request)) {
 		then(r)
 		return
 	}
-	if !r.getBuf(int(have)) {
-		r.end(nvme.CommandInterrupted)
+	if !r.room(int(have)) {
 		return
 	}
 	r.segs = append(r.segs[:0], r.buf)
@@ -217,19 +216,40 @@ func (r *request) params() []byte {
 	return r.buf[:r.n]
 }
 
-// getBuf gives n bytes to the command, counted against the memory that hosts can make
+// getBuf gives n bytes, whatever they hold, to the command, counted against the memory that hosts can make
 // the target hold.
 func (r *request) getBuf(n int) bool {
-	if !r.q.fe.cfg.Staging.Reserve(n) {
+	fe := r.q.fe
+	if !fe.cfg.Staging.Reserve(volume.BufferSize(n)) {
 		return false
 	}
-	r.buf = make([]byte, n)
+	r.buf = fe.bufs.Get(n)[:n]
 	return true
 }
 
 func (r *request) putBuf() {
-	r.q.fe.cfg.Staging.Unreserve(len(r.buf))
+	if r.buf == nil {
+		return
+	}
+	fe := r.q.fe
+	fe.cfg.Staging.Unreserve(cap(r.buf))
+	fe.bufs.Put(r.buf)
 	r.buf = nil
+}
+
+// room makes room for n bytes of parameters or of an answer; if there is none it has ended the command.
+func (r *request) room(n int) bool {
+	if !r.getBuf(n) {
+		r.end(nvme.CommandInterrupted)
+		return false
+	}
+	return true
+}
+
+// answer ends a command that has room with data, and zeroes behind it.
+func (r *request) answer(data []byte) {
+	clear(r.buf[copy(r.buf, data):])
+	r.reply(r.buf)
 }
 
 // reply ends the command with data, of which the host may have room for less.

@@ -33,6 +33,9 @@ func nvmeType(t volume.ReservationType) nvme.ReservationType {
 	return nvme.ReservationNone
 }
 
+// reservationRequest is a request with a reservation command.
+type reservationRequest struct{ *request }
+
 // reserveStatus is the status for why a change was refused.
 func reserveStatus(err error) nvme.Status {
 	switch {
@@ -47,7 +50,7 @@ func reserveStatus(err error) nvme.Status {
 }
 
 // noHostID reports a host that has not said who it is, which nobody can register.
-func (r *request) noHostID() bool {
+func (r reservationRequest) noHostID() bool {
 	if r.q.ctrl.hostID != (nvme.HostID{}) {
 		return false
 	}
@@ -56,24 +59,24 @@ func (r *request) noHostID() bool {
 }
 
 // change carries out a change of reservations on a worker: it may be saved.
-func (r *request) change(n int, f func(r *request, keys []byte) error) {
+func (r reservationRequest) change(n int, f func(r reservationRequest, keys []byte) error) {
 	if r.noHostID() {
 		return
 	}
 	r.param(n, func(r *request) {
-		r.toWorker(func(r *request) { r.end(reserveStatus(f(r, r.params()))) })
+		r.toWorker(func(r *request) { r.end(reserveStatus(f(reservationRequest{r}, r.params()))) })
 	})
 }
 
 func key(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 
-func (r *request) reservationRegister() {
+func (r reservationRequest) register() {
 	q := r.sqe().Reservation()
 	if q.Action() > nvme.ReplaceKey || q.Persist() == 1 {
 		r.end(nvme.InvalidField | nvme.DoNotRetry)
 		return
 	}
-	r.change(nvme.RegisterDataLen, func(r *request, b []byte) error {
+	r.change(nvme.RegisterDataLen, func(r reservationRequest, b []byte) error {
 		v, c := r.ns.vol, &r.q.ctrl.client
 		now := v.Reservations()
 		mine, member := now.Find(c.ID)
@@ -110,7 +113,7 @@ func (r *request) reservationRegister() {
 	})
 }
 
-func (r *request) reservationAcquire() {
+func (r reservationRequest) acquire() {
 	q := r.sqe().Reservation()
 	if q.Action() > nvme.PreemptAndAbort || q.IgnoreKey() || !q.Type().Valid() {
 		r.end(nvme.InvalidField | nvme.DoNotRetry)
@@ -120,7 +123,7 @@ func (r *request) reservationAcquire() {
 		r.preemptAndAbort()
 		return
 	}
-	r.change(nvme.AcquireDataLen, func(r *request, b []byte) error {
+	r.change(nvme.AcquireDataLen, func(r reservationRequest, b []byte) error {
 		v, c := r.ns.vol, &r.q.ctrl.client
 		if q.Action() == nvme.AcquireReservation {
 			return v.Reserve(c, key(b, 0), volumeType(q.Type()))
@@ -131,18 +134,18 @@ func (r *request) reservationAcquire() {
 
 // preempt describes a preemption. Where nobody holds a reservation, and where the
 // host's own key is named, NVMe says what SPC-4 does.
-func (r *request) preempt(b []byte) *volume.Preempt {
+func (r reservationRequest) preempt(b []byte) *volume.Preempt {
 	return &volume.Preempt{Key: key(b, 0), Victim: key(b, 1), Type: volumeType(r.sqe().Reservation().Type())}
 }
 
 // preemptAndAbort ends when the commands of the preempted hosts have ended.
-func (r *request) preemptAndAbort() {
+func (r reservationRequest) preemptAndAbort() {
 	if r.noHostID() {
 		return
 	}
 	r.param(nvme.AcquireDataLen, func(r *request) {
 		r.toWorker(func(r *request) {
-			p := r.preempt(r.params())
+			p := reservationRequest{r}.preempt(r.params())
 			q := r.q
 			p.Except = &r.Op
 			p.Ended = func() {
@@ -156,13 +159,13 @@ func (r *request) preemptAndAbort() {
 	})
 }
 
-func (r *request) reservationRelease() {
+func (r reservationRequest) unreserve() {
 	q := r.sqe().Reservation()
 	if q.Action() > nvme.ClearReservation || q.IgnoreKey() {
 		r.end(nvme.InvalidField | nvme.DoNotRetry)
 		return
 	}
-	r.change(nvme.ReleaseDataLen, func(r *request, b []byte) error {
+	r.change(nvme.ReleaseDataLen, func(r reservationRequest, b []byte) error {
 		v, c := r.ns.vol, &r.q.ctrl.client
 		if q.Action() == nvme.ClearReservation {
 			return v.ClearReservations(c, key(b, 0))
@@ -172,7 +175,7 @@ func (r *request) reservationRelease() {
 }
 
 // reservationReport tells who is registered, on whichever wire.
-func (r *request) reservationReport() {
+func (r reservationRequest) report() {
 	q := r.sqe().ReservationReport()
 	if !q.Extended() {
 		r.end(nvme.HostIDInconsistent | nvme.DoNotRetry)
@@ -193,10 +196,7 @@ func (r *request) reservationReport() {
 		g := nvme.Registrant{CntlID: nvme.CntlIDDynamic, Holder: now.Holds(k), Key: reg.Key, HostID: hostIDOf(k)}
 		state.Registrants = append(state.Registrants, g)
 	}
-	if !r.getBuf(int(have)) {
-		r.end(nvme.CommandInterrupted)
-		return
+	if r.room(int(have)) {
+		r.answer(state.AppendTo(nil))
 	}
-	copy(r.buf, state.AppendTo(nil))
-	r.reply(r.buf)
 }

@@ -1,6 +1,9 @@
 package volume
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // BufferSizes are the sizes of pooled parameter and staging buffers. Longer
 // ones, which only rare commands need, are allocated.
@@ -22,23 +25,29 @@ func keepPerClass(c int) int {
 	return 32
 }
 
+// BufferSize returns how long the buffer is that Get lends for n bytes.
+func BufferSize(n int) int {
+	for _, size := range BufferSizes {
+		if n <= size {
+			return size
+		}
+	}
+	return n
+}
+
 // Get lends a buffer of at least n bytes, with its full length.
 func (p *Buffers) Get(n int) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.out++
-	for c, size := range BufferSizes {
-		if n > size {
-			continue
-		}
-		if f := p.free[c]; len(f) > 0 {
-			b := f[len(f)-1]
-			p.free[c] = f[:len(f)-1]
-			return b
-		}
-		return make([]byte, size)
+	size := BufferSize(n)
+	if c := slices.Index(BufferSizes[:], size); c >= 0 && len(p.free[c]) > 0 {
+		f := p.free[c]
+		b := f[len(f)-1]
+		p.free[c] = f[:len(f)-1]
+		return b
 	}
-	return make([]byte, n)
+	return make([]byte, size)
 }
 
 // Put takes a buffer back.

@@ -1,6 +1,8 @@
 package backing
 
 import (
+	"sync"
+
 	"softiser/blockdev"
 )
 
@@ -50,12 +52,17 @@ func (v *Volume) Erase(off, n int64) error {
 	return v.zero("discard", off, n, v.cfg.Punch, true)
 }
 
+// lists are for one slice each, for what would otherwise allocate one per command.
+var lists = sync.Pool{New: func() any { return new([1][]byte) }}
+
 // overwrite stores zeroes in pieces. The caller has v.opMu.
 func (v *Volume) overwrite(off, n int64) error {
 	for n > 0 {
 		k := min(n, erasePiece)
-		var one [1][]byte
-		if err := v.store(blockdev.Zeroes(one[:0], k), off, k, false); err != nil {
+		one := lists.Get().(*[1][]byte)
+		err := v.store(blockdev.Zeroes(one[:0], k), off, k, false)
+		lists.Put(one)
+		if err != nil {
 			return err
 		}
 		off, n = off+k, n-k

@@ -12,7 +12,7 @@ import (
 )
 
 // Cache epochs, which an initiator compares before and after it lost its
-// session (docs/adr/0079-writes-lost-in-a-cache.md). Two looks at the same epoch mean that
+// session (docs/adr/0053-durability.md). Two looks at the same epoch mean that
 // nothing was lost in between that had been acknowledged without being flushed:
 //
 //	device                          such writes live as long as   epoch

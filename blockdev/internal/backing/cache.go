@@ -30,7 +30,7 @@ import (
 //	a failed sync        anywhere       no: the record is gone before the sync returns
 //
 // The record is a file of the folder that the configuration names; without one
-// nothing is remembered, and no ID told (docs/adr/0091-the-epoch-belongs-to-the-store.md).
+// nothing is remembered, and no ID told (docs/adr/0053-durability.md).
 
 // cacheRecord is the content of the file.
 type cacheRecord struct {

@@ -17,7 +17,7 @@ func (l *LUN) Info() blockdev.Info { return l.geo.Load().info }
 // call runs one operation and waits for its end.
 func (l *LUN) call(set Request) error {
 	w := l.waiters.Get().(*waiter)
-	w.req = set
+	w.req.Set(set)
 	w.req.Done = w.done
 	if l.closed.Load() {
 		l.waiters.Put(w)
@@ -26,7 +26,7 @@ func (l *LUN) call(set Request) error {
 	l.Submit(&w.req)
 	<-w.ch
 	err := w.req.Err
-	w.req = Request{}
+	w.req.Set(Request{})
 	l.waiters.Put(w)
 	if errors.Is(err, ErrClosed) {
 		err = blockdev.ErrClosed
@@ -135,11 +135,12 @@ func (l *LUN) lbaStatus(lba uint64, buf []byte) ([]scsi.LBAStatus, error) {
 	defer l.waiters.Put(w)
 	r := &Request{Op: OpCDB, CDB: scsi.AppendGetLBAStatus(nil, lba, uint32(len(buf))), Buf: buf, DataIn: true}
 	r.Done = w.done
-	if l.prepare(r) {
+	q, done := l.prepare(r)
+	if done {
 		return nil, r.Err
 	}
-	r.once = false // a unit attention is not our caller's affair
-	l.path().submit(r)
+	q.once = false // a unit attention is not our caller's affair
+	l.path().submit(q)
 	<-w.ch
 	if r.Err != nil {
 		return nil, r.Err

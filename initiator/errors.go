@@ -3,6 +3,7 @@ package initiator
 import (
 	"errors"
 
+	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
 	"softiser/internal/scsi"
 )
@@ -24,14 +25,14 @@ var (
 	// ErrOutcomeUnknown ends a command that must not be repeated (COMPARE AND
 	// WRITE, a raw CDB) and whose connection was lost before its status came:
 	// the target may or may not have carried it out.
-	ErrOutcomeUnknown = errors.New("initiator: connection lost before the status arrived; whether the command was carried out is unknown")
+	ErrOutcomeUnknown = blockio.ErrOutcomeUnknown
 	// ErrSessionLost ends what was outstanding when a session was given up.
-	ErrSessionLost = errors.New("initiator: session lost")
+	ErrSessionLost = blockio.ErrSessionLost
 	// ErrClosed ends what is submitted to, or outstanding on, a closed session.
-	ErrClosed = errors.New("initiator: session is closed")
+	ErrClosed = blockio.ErrClosed
 	// ErrTimeout ends a command that the target did not answer in time and that
 	// was then aborted.
-	ErrTimeout = errors.New("initiator: command timed out and was aborted")
+	ErrTimeout = blockio.ErrTimeout
 	// ErrShort ends a command whose status was GOOD although fewer bytes were
 	// transferred than asked for.
 	ErrShort = errors.New("initiator: target transferred fewer bytes than asked for")
@@ -39,19 +40,19 @@ var (
 	// have moved more bytes than the command has: it counts in other blocks than we.
 	ErrOverflow = errors.New("initiator: target counts more bytes than the command has")
 	// ErrInvalid ends a request that cannot be expressed as a command.
-	ErrInvalid = errors.New("initiator: invalid request")
+	ErrInvalid = blockio.ErrInvalid
 	// ErrBusy ends a command that the target kept refusing with BUSY or TASK
 	// SET FULL.
 	ErrBusy = errors.New("initiator: target stayed busy")
 	// ErrCacheLost ends a flush before which the target has lost its volatile cache:
 	// writes that were acknowledged since the flush before may be gone. The next
 	// flush is believed again.
-	ErrCacheLost = errors.New("initiator: the target lost acknowledged writes that were in its cache; what was written since the last successful flush may be lost")
+	ErrCacheLost = blockio.ErrCacheLost
 	// ErrNoLUN is a LUN that the target does not have.
-	ErrNoLUN = errors.New("the target has no such logical unit")
+	ErrNoLUN = blockio.ErrNoLUN
 	// ErrLUNChanged fails a session whose LUN is another volume than was opened, or has
 	// blocks of another size: nothing is written to it.
 	ErrLUNChanged = errors.New("initiator: the LUN is not the same any more")
 	// ErrReservation ends a command that met somebody else's reservation.
-	ErrReservation = errors.New("initiator: reservation conflict: another initiator holds the LUN")
+	ErrReservation = blockio.ErrReservation
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
 )
 
@@ -92,7 +93,8 @@ func silentLUN(t *testing.T) *LUN {
 	s.adopt(c)
 	s.setState(StateActive)
 	s.mu.Unlock()
-	lun := &LUN{paths: []*Session{s}, owned: true}
+	lun := &LUN{paths: []*Session{s}, owned: true, cache: new(blockio.Cache)}
+	lun.epoch.Store(lun.cache.Enter([16]byte{}))
 	lun.waiters.New = newWaiter
 	g := &geometry{maxIO: 65536}
 	g.info.Size, g.info.BlockSize = 1<<20, 512

@@ -69,43 +69,19 @@ func (s *Session) Stats() Stats {
 	st := s.stats
 	st.Outstanding, st.Waiting = s.tasks.used, s.wait.queue.n
 	if s.conn != nil {
-		st.addConn(s.conn.dm.Stats())
+		addConn(&st, s.conn.dm.Stats())
 	}
 	return st
 }
 
 // addStats keeps the counters of a connection that has ended. The caller holds
 // s.mu.
-func (s *Session) addStats(c *conn) { s.stats.addConn(c.dm.Stats()) }
+func (s *Session) addStats(c *conn) { addConn(&s.stats, c.dm.Stats()) }
 
-func (st *Stats) addConn(d iscsi.DatamoverStats) {
+func addConn(st *Stats, d iscsi.DatamoverStats) {
 	st.PDUsIn += d.PDUsIn
 	st.PDUsOut += d.PDUsOut
 	st.PayloadCopied += d.PayloadCopied
 	st.ReceiveCalls += d.ReceiveCalls
 	st.SendCalls += d.SendCalls
-}
-
-func (st *Stats) add(o *Stats) {
-	st.Commands += o.Commands
-	st.Completed += o.Completed
-	st.Errors += o.Errors
-	st.ReadBytes += o.ReadBytes
-	st.WriteBytes += o.WriteBytes
-	st.Outstanding += o.Outstanding
-	st.Waiting += o.Waiting
-	st.Retries += o.Retries
-	st.Replayed += o.Replayed
-	st.OutcomeUnknown += o.OutcomeUnknown
-	st.Aborts += o.Aborts
-	st.Resets += o.Resets
-	st.Losses += o.Losses
-	st.Logins += o.Logins
-	st.LoginFailures += o.LoginFailures
-	st.Pings += o.Pings
-	st.PDUsIn += o.PDUsIn
-	st.PDUsOut += o.PDUsOut
-	st.PayloadCopied += o.PayloadCopied
-	st.ReceiveCalls += o.ReceiveCalls
-	st.SendCalls += o.SendCalls
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"softiser/blockdev"
+	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
 	"softiser/internal/scsi"
 )
@@ -56,7 +57,8 @@ type lookup struct {
 
 // command runs one command and returns how many bytes came.
 func (u lookup) command(ctx context.Context, cdb, in []byte) (int, error) {
-	r := &Request{Op: OpCDB, CDB: cdb, Buf: in, DataIn: true, ctl: true}
+	r := stateOf(&Request{Op: OpCDB, CDB: cdb, Buf: in, DataIn: true})
+	r.ctl = true
 	r.lun, r.geo = &LUN{wire: u.wire}, &geometry{}
 	r.single()
 	done := make(chan struct{})
@@ -246,19 +248,10 @@ func (g *geometry) limit(most int64, cap *scsi.Capacity, lim *scsi.BlockLimits, 
 	g.info.DiscardAlign = int(lim.UnmapGranularity) * int(bs)
 }
 
-// Limits are how much one command of a LUN covers, bytes; 0 stands for a command
-// that the target does not have.
-type Limits struct {
-	MaxTransfer        int64 `json:"max_transfer"`
-	MaxUnmap           int64 `json:"max_unmap"`
-	MaxWriteSame       int64 `json:"max_write_same"`
-	MaxCompareAndWrite int64 `json:"max_compare_and_write"`
-}
-
 // Limits returns how much one command covers; longer requests are split.
-func (l *LUN) Limits() Limits {
+func (l *LUN) Limits() blockio.Limits {
 	g := l.geo.Load()
-	return Limits{g.maxIO, g.maxUnmap, g.maxSame, g.maxCAW}
+	return blockio.Limits{MaxTransfer: g.maxIO, MaxUnmap: g.maxUnmap, MaxWriteSame: g.maxSame, MaxCompareAndWrite: g.maxCAW}
 }
 
 // capacity asks with READ CAPACITY(16), and (10) where that is not known.

@@ -241,7 +241,7 @@ func (us *units) lookAtAll(c *conn) error {
 // firstSeen returns what is sent next while some LUNs have to be looked at: a command to
 // be repeated, which is taken out of its list, or else the first request of which a command
 // can start. It has those looked at that anything waits for. The caller holds s.mu.
-func (us *units) firstSeen() (*task, *Request) {
+func (us *units) firstSeen() (*task, *request) {
 	s := us.s
 	for i := s.wait.resend.head; i != none; i = s.tasks.slots[i].next {
 		t := &s.tasks.slots[i]
@@ -278,7 +278,7 @@ func (us *units) restart(l *LUN) {
 // target is let end. The caller holds s.mu.
 func (us *units) endWaiting(u *unit, err error) {
 	s := us.s
-	waits := func(r *Request) bool { return r.lun == u.lun && r.joined != u.looks }
+	waits := func(r *request) bool { return r.lun == u.lun && r.joined != u.looks }
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
 		if t.kind != kindCommand || t.ctl || t.state != taskResend && t.state != taskDelayed || !waits(t.req) {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"softiser/blockdev"
+	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
 	"softiser/internal/scsi"
 )
@@ -22,7 +23,8 @@ type LUN struct {
 	id    Identity
 	geo   atomic.Pointer[geometry]
 	next  atomic.Uint32 // path of the next request
-	cache cache
+	cache *blockio.Cache
+	epoch atomic.Pointer[blockio.Epoch] // that it is in; changes under mu
 
 	waiters sync.Pool // *waiter
 
@@ -32,7 +34,10 @@ type LUN struct {
 	watcherID int
 }
 
-var _ blockdev.Device = (*LUN)(nil)
+var (
+	_ blockdev.Device = (*LUN)(nil)
+	_ blockio.Volume  = (*LUN)(nil)
+)
 
 // Open dials cfg.Sessions sessions and opens cfg.LUN over all of them; requests
 // take turns. Closing the LUN closes the sessions.
@@ -72,7 +77,7 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 	if n > 1<<14-1 {
 		return nil, fmt.Errorf("initiator: LUN %d: the largest is %d", n, 1<<14-1)
 	}
-	l := &LUN{num: n, wire: iscsi.EncodeLUN(int(n)), paths: paths, watchers: map[int]func(blockdev.Info){}}
+	l := &LUN{num: n, wire: iscsi.EncodeLUN(int(n)), paths: paths, cache: new(blockio.Cache), watchers: map[int]func(blockdev.Info){}}
 	l.waiters.New = newWaiter
 	told := make([]uint32, len(paths))
 	for i, s := range paths {
@@ -89,7 +94,7 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 				return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
 			}
 			l.geo.Store(g)
-			l.cache.epoch = id.epoch
+			l.epoch.Store(l.cache.Enter(id.epoch))
 			continue
 		}
 		if !l.id.same(&id) {
@@ -113,24 +118,26 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 // leaves together with the others of that batch of completions; elsewhere it
 // is transmitted at once.
 func (l *LUN) Submit(r *Request) {
-	if l.prepare(r) {
-		runLater(r, nil)
+	q, done := l.prepare(r)
+	if done {
+		runLater(q, nil)
 		return
 	}
-	l.path().submit(r)
+	l.path().submit(q)
 }
 
 // SubmitBatch starts several requests and transmits them together.
 func (l *LUN) SubmitBatch(rs []*Request) {
 	if len(l.paths) > 1 {
 		for _, r := range rs {
-			if l.prepare(r) {
-				runLater(r, nil)
+			q, done := l.prepare(r)
+			if done {
+				runLater(q, nil)
 				continue
 			}
 			s := l.path()
 			s.mu.Lock()
-			s.enqueue(r)
+			s.enqueue(q)
 			s.unlock()
 		}
 		for _, s := range l.paths {
@@ -142,10 +149,10 @@ func (l *LUN) SubmitBatch(rs []*Request) {
 	var c *conn
 	s.mu.Lock()
 	for _, r := range rs {
-		if l.prepare(r) {
-			s.finish(r, r.Err)
+		if q, done := l.prepare(r); done {
+			s.finish(q, r.Err)
 		} else {
-			c = s.enqueue(r)
+			c = s.enqueue(q)
 		}
 	}
 	s.unlock()
@@ -182,8 +189,8 @@ func (l *LUN) Do(ctx context.Context, r *Request) error {
 		select {
 		case <-w.ch:
 		case <-d:
-			if s := r.sess; s != nil {
-				s.abandon(r, context.Cause(ctx))
+			if q := stateOf(r); q.sess != nil {
+				q.sess.abandon(q, context.Cause(ctx))
 			}
 			<-w.ch
 		}
@@ -198,17 +205,19 @@ type waiter struct {
 	ch   chan struct{}
 	done func(*Request)
 	req  Request // of a blockdev call
+	own  request // its Driver
 }
 
 func newWaiter() any {
 	w := &waiter{ch: make(chan struct{}, 1)}
+	w.own.Request, w.req.Driver = &w.req, &w.own
 	w.done = func(*Request) { w.ch <- struct{}{} }
 	return w
 }
 
 // abandon ends r early: commands that were not sent are dropped, those at the
 // target are aborted.
-func (s *Session) abandon(r *Request, err error) {
+func (s *Session) abandon(r *request, err error) {
 	s.mu.Lock()
 	if r.state == reqIdle { // Done is on its way
 		s.mu.Unlock()
@@ -256,6 +265,9 @@ func (l *LUN) Sessions() []*Session { return l.paths }
 // Number is the LUN's number at the target.
 func (l *LUN) Number() uint64 { return l.num }
 
+// Names are the designators of the LUN, the best first.
+func (l *LUN) Names() []string { return l.id.Designators }
+
 // Identity is what the LUN says it is.
 func (l *LUN) Identity() Identity { return l.id }
 
@@ -275,7 +287,7 @@ func (l *LUN) Stats() Stats {
 	var sum Stats
 	for _, s := range l.paths {
 		st := s.Stats()
-		sum.add(&st)
+		sum.Add(&st)
 	}
 	return sum
 }

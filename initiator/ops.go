@@ -17,15 +17,15 @@ type operation struct {
 	single     bool // always one command
 
 	// span returns how many bytes from Request.Off it is about; nil: no range.
-	span func(r *Request, g *geometry) (int64, error)
+	span func(r *request, g *geometry) (int64, error)
 	// begin takes note of what the request needs; an error ends it. nil: of nothing.
-	begin func(l *LUN, r *Request, g *geometry) error
+	begin func(l *LUN, r *request, g *geometry) error
 	// bare reports that its commands have no FUA bit, so that a flush makes them durable.
 	bare func(g *geometry) bool
 	// limit returns the most that one command covers, bytes; nil: everything.
 	limit func(g *geometry, c *conn) int64
 	// build writes the CDB of a command that covers p into its slot, and lists its data.
-	build func(r *Request, t *task, p part)
+	build func(r *request, t *task, p part)
 }
 
 // part is what one command covers of a request, in blocks.
@@ -49,17 +49,17 @@ var operations = [...]operation{
 }
 
 // row returns what is known of an Op, nil when there is no such Op.
-func (op Op) row() *operation {
+func rowOf(op Op) *operation {
 	if int(op) >= len(operations) {
 		return nil
 	}
 	return &operations[op]
 }
 
-func wholeSpan(r *Request, _ *geometry) (int64, error) { return r.total, nil }
+func wholeSpan(r *request, _ *geometry) (int64, error) { return r.total, nil }
 
 // halfSpan is that of COMPARE AND WRITE, whose data are what to find and what to write.
-func halfSpan(r *Request, g *geometry) (int64, error) {
+func halfSpan(r *request, g *geometry) (int64, error) {
 	if g.maxCAW == 0 {
 		return 0, fmt.Errorf("%w: the target has no COMPARE AND WRITE", blockdev.ErrNotSupported)
 	}
@@ -70,26 +70,26 @@ func halfSpan(r *Request, g *geometry) (int64, error) {
 	return n, nil
 }
 
-func beginFlush(l *LUN, r *Request, _ *geometry) error {
-	r.told, r.covers = l.cache.teller(r).Load(), l.cache.written.Load()
+func beginFlush(l *LUN, r *request, _ *geometry) error {
+	r.sync = l.epoch.Load().Begin(r.Flusher)
 	return nil
 }
 
-func beginDiscard(_ *LUN, _ *Request, g *geometry) error {
+func beginDiscard(_ *LUN, _ *request, g *geometry) error {
 	if !g.info.Discard {
 		return blockdev.ErrNotSupported
 	}
 	return nil
 }
 
-func beginZeroes(_ *LUN, r *Request, g *geometry) error {
+func beginZeroes(_ *LUN, r *request, g *geometry) error {
 	if r.NoData && g.maxSame == 0 {
 		return fmt.Errorf("%w: the target has no WRITE SAME", blockdev.ErrNotSupported)
 	}
 	return nil
 }
 
-func beginCDB(_ *LUN, r *Request, _ *geometry) error {
+func beginCDB(_ *LUN, r *request, _ *geometry) error {
 	r.once = true
 	switch n := len(r.CDB); {
 	case n < 6 || n > 260:
@@ -130,20 +130,20 @@ func zeroesLimit(g *geometry, _ *conn) int64 {
 	return g.maxSame
 }
 
-func buildRead(r *Request, t *task, p part) {
+func buildRead(r *request, t *task, p part) {
 	t.cdbLen = len(scsi.AppendRead(t.cdb[:0], p.lba, p.blocks, false))
 	t.inLen = uint32(t.n)
 	t.segs = r.cut(t.segs, t.off, t.n)
 }
 
-func buildWrite(r *Request, t *task, p part) {
+func buildWrite(r *request, t *task, p part) {
 	t.cdbLen = len(scsi.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua))
 	t.outLen = uint32(t.n)
 	t.segs = r.cut(t.segs, t.off, t.n)
 }
 
 // buildFlush covers the request's range, or the whole medium.
-func buildFlush(r *Request, t *task, p part) {
+func buildFlush(r *request, t *task, p part) {
 	var first, last int64
 	if r.Len > 0 && p.bs > 0 && r.Len/p.bs <= 1<<32-1 {
 		first, last = r.Off/p.bs, (r.Off+r.Len+p.bs-1)/p.bs
@@ -151,7 +151,7 @@ func buildFlush(r *Request, t *task, p part) {
 	t.cdbLen = len(scsi.AppendSyncCache(t.cdb[:0], uint64(first), uint32(last-first), false))
 }
 
-func buildDiscard(r *Request, t *task, p part) {
+func buildDiscard(r *request, t *task, p part) {
 	if r.geo.trimSame {
 		t.sameZeroes(p, scsi.FlagUnmap)
 		return
@@ -162,7 +162,7 @@ func buildDiscard(r *Request, t *task, p part) {
 	t.segs = append(t.segs, list)
 }
 
-func buildZeroes(r *Request, t *task, p part) {
+func buildZeroes(r *request, t *task, p part) {
 	if r.geo.maxSame > 0 {
 		var flags byte
 		if r.MayUnmap && r.geo.sameUnmap {
@@ -185,18 +185,18 @@ func (t *task) sameZeroes(p part, flags byte) {
 	t.segs = append(t.segs, zeroes[:p.bs])
 }
 
-func buildVerify(_ *Request, t *task, p part) {
+func buildVerify(_ *request, t *task, p part) {
 	t.cdbLen = len(scsi.AppendVerify(t.cdb[:0], p.lba, p.blocks, 0))
 }
 
-func buildCompareAndWrite(r *Request, t *task, p part) {
+func buildCompareAndWrite(r *request, t *task, p part) {
 	blocks := uint8(int64(len(r.Buf)) / 2 / p.bs)
 	t.cdbLen = len(scsi.AppendCompareAndWrite(t.cdb[:0], p.lba, blocks, r.FUA && r.geo.fua))
 	t.outLen = uint32(len(r.Buf))
 	t.segs = append(t.segs, r.Buf)
 }
 
-func buildCDB(r *Request, t *task, _ part) {
+func buildCDB(r *request, t *task, _ part) {
 	t.cdbLen = copy(t.cdb[:], r.CDB)
 	t.ahs = iscsi.AppendExtendedCDB(nil, r.CDB) // nothing for 16 bytes
 	if len(r.Buf) == 0 {

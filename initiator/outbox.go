@@ -3,14 +3,14 @@ package initiator
 // outbox is what a session has to do once it has released its lock: call Done of the
 // requests that have ended, in order, and then the rest. The session's mutex guards it.
 type outbox struct {
-	done     *Request // linked by Request.next
-	doneTail *Request
+	done     *request // linked by Request.next
+	doneTail *request
 	later    []func()
 	rest     chan struct{} // closed when nothing is outstanding; nil while nobody waits for that
 }
 
 // end adds a request that has ended.
-func (o *outbox) end(r *Request) {
+func (o *outbox) end(r *request) {
 	r.next = nil
 	if o.doneTail == nil {
 		o.done = r
@@ -24,19 +24,19 @@ func (o *outbox) end(r *Request) {
 func (o *outbox) run(f func()) { o.later = append(o.later, f) }
 
 // take empties the box; runLater does what was in it.
-func (o *outbox) take() (*Request, []func()) {
+func (o *outbox) take() (*request, []func()) {
 	done, later := o.done, o.later
 	o.done, o.doneTail, o.later = nil, nil, nil
 	return done, later
 }
 
 // runLater does what outbox.take has returned, without the lock.
-func runLater(done *Request, later []func()) {
+func runLater(done *request, later []func()) {
 	for done != nil {
 		r := done
 		done, r.next = r.next, nil
 		if r.Done != nil {
-			r.Done(r)
+			r.Done(r.Request)
 		}
 	}
 	for _, f := range later {

@@ -24,25 +24,26 @@ type geometry struct {
 
 // prepare checks r and computes what its commands need to know. A request that
 // is wrong, or that has nothing to do, ends here: done is true and r.Err set.
-func (l *LUN) prepare(r *Request) (done bool) {
+func (l *LUN) prepare(req *Request) (r *request, done bool) {
+	r = stateOf(req)
 	r.lun, r.sess, r.next = l, nil, nil
 	r.issued, r.parts, r.cancel, r.state, r.ctl, r.once, r.flush = 0, 0, nil, reqIdle, false, false, flushNone
 	r.redone, r.joined = 0, 0
 	r.Err, r.Residual, r.Status = nil, 0, 0
 	g := l.geo.Load()
 	r.geo = g
-	op := r.Op.row()
+	op := rowOf(r.Op)
 	if op == nil {
 		r.Err = fmt.Errorf("%w: operation %d", ErrInvalid, r.Op)
-		return true
+		return r, true
 	}
 	info := &g.info
 	if op.changes && info.ReadOnly {
 		r.Err = blockdev.ErrReadOnly
-		return true
+		return r, true
 	}
 	if r.total = r.Len; op.data {
-		r.total = r.dataLen()
+		r.total = r.DataLen()
 	}
 	if op.span != nil {
 		n, err := op.span(r, g)
@@ -50,7 +51,7 @@ func (l *LUN) prepare(r *Request) (done bool) {
 			err = blockdev.CheckRange(r.Off, n, info.Size, info.BlockSize)
 		}
 		if r.Err = err; err != nil || n == 0 {
-			return true
+			return r, true
 		}
 		if r.FUA && info.WriteCache && op.bare(g) {
 			r.flush = flushAfter
@@ -58,33 +59,21 @@ func (l *LUN) prepare(r *Request) (done bool) {
 	}
 	if op.begin != nil {
 		if r.Err = op.begin(l, r, g); r.Err != nil {
-			return true
+			return r, true
 		}
 	}
 	if op.single {
 		r.single()
 	}
-	return false
-}
-
-// dataLen returns how many bytes Buf or Segs have.
-func (r *Request) dataLen() int64 {
-	if r.Segs == nil {
-		return int64(len(r.Buf))
-	}
-	n := int64(0)
-	for _, s := range r.Segs {
-		n += int64(len(s))
-	}
-	return n
+	return r, false
 }
 
 // single makes r a request of one command.
-func (r *Request) single() { r.total = 1 }
+func (r *request) single() { r.total = 1 }
 
 // carve makes the next command of r in slot t.
-func (r *Request) carve(t *task, c *conn) {
-	op := r.Op.row()
+func (r *request) carve(t *task, c *conn) {
+	op := rowOf(r.Op)
 	rest := r.total - r.issued
 	limit := rest
 	if op.limit != nil {
@@ -113,7 +102,7 @@ func (r *Request) carve(t *task, c *conn) {
 }
 
 // cut appends the slices that hold [off, off+n) of the request's data.
-func (r *Request) cut(segs [][]byte, off, n int64) [][]byte {
+func (r *request) cut(segs [][]byte, off, n int64) [][]byte {
 	if r.Segs == nil {
 		return append(segs, r.Buf[off:off+n])
 	}
@@ -138,8 +127,8 @@ func (r *Request) cut(segs [][]byte, off, n int64) [][]byte {
 // idempotent reports whether the command may be carried out twice with the
 // same result: only such a command is sent again when its fate is unknown. Of raw CDBs
 // these are our own look-ups, which only read.
-func (r *Request) idempotent() bool {
-	return r.flush == flushNow || r.Op.row().repeatable && !r.once
+func (r *request) idempotent() bool {
+	return r.flush == flushNow || rowOf(r.Op).repeatable && !r.once
 }
 
 // zeroes is what zeroing commands send. It is never written to.

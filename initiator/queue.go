@@ -2,11 +2,11 @@ package initiator
 
 // reqQueue is a list of requests in order of arrival, linked by Request.next.
 type reqQueue struct {
-	head, tail *Request
+	head, tail *request
 	n          int
 }
 
-func (q *reqQueue) push(r *Request) {
+func (q *reqQueue) push(r *request) {
 	r.next = nil
 	if q.tail == nil {
 		q.head = r
@@ -18,8 +18,8 @@ func (q *reqQueue) push(r *Request) {
 }
 
 // remove takes r out; nearly always it is the head.
-func (q *reqQueue) remove(r *Request) bool {
-	var prev *Request
+func (q *reqQueue) remove(r *request) bool {
+	var prev *request
 	for x := q.head; x != nil; prev, x = x, x.next {
 		if x != r {
 			continue

@@ -25,7 +25,7 @@ func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	if was, is := l.geo.Load().info.BlockSize, g.info.BlockSize; was != is {
 		return fmt.Errorf("%w: LUN %d, %s, had blocks of %d bytes, now they have %d", ErrLUNChanged, l.num, id.Name(), was, is)
 	}
-	if l.cache.look(id.epoch) {
+	if l.tells(id.epoch) {
 		s.mu.Lock()
 		s.cacheLost(l, "the target came back without its cache")
 		s.unlock()

@@ -1,71 +1,58 @@
 package initiator
 
-// Op is what a Request asks a LUN to do.
-type Op uint8
+import "softiser/initiator/blockio"
 
-// Operations of a Request.
+// Request is one asynchronous operation on a LUN.
+type Request = blockio.Request
+
+// Op is what a Request asks a LUN to do.
+type Op = blockio.Op
+
+// Operations of a Request, and the SCSI commands that they become.
 const (
-	OpRead Op = iota
-	OpWrite
-	OpFlush       // SYNCHRONIZE CACHE
-	OpDiscard     // UNMAP
-	OpWriteZeroes // WRITE SAME(16) of zeroes
-	OpVerify      // VERIFY, BYTCHK 0
-	OpCompareAndWrite
-	OpCDB // a raw CDB: Request.CDB, with Buf as Data-In or Data-Out
+	OpRead            = blockio.OpRead
+	OpWrite           = blockio.OpWrite
+	OpFlush           = blockio.OpFlush       // SYNCHRONIZE CACHE
+	OpDiscard         = blockio.OpDiscard     // UNMAP, or WRITE SAME with UNMAP
+	OpWriteZeroes     = blockio.OpWriteZeroes // WRITE SAME(16) of zeroes
+	OpVerify          = blockio.OpVerify      // VERIFY, BYTCHK 0
+	OpCompareAndWrite = blockio.OpCompareAndWrite
+	OpCDB             = blockio.OpCDB
 )
 
-// Request is one asynchronous operation on a LUN. The caller owns the struct
-// and reuses it: nothing is allocated per operation. From Submit until Done is
-// called, the Request and the memory in Buf and Segs belong to the session.
-type Request struct {
-	Op   Op
-	Off  int64    // bytes; a multiple of the block size
-	Len  int64    // bytes, for operations without data
-	Buf  []byte   // data; the target reads or writes it directly over iSER
-	Segs [][]byte // instead of Buf: scattered data
-	FUA  bool     // writes, zeroes and discards: durable before Done
-	// MayUnmap lets OpWriteZeroes deallocate where the target then reads zeroes.
-	MayUnmap bool
-	// NoData has OpWriteZeroes fail with blockdev.ErrNotSupported where it would
-	// have to send the zeroes.
-	NoData bool
+// Flusher is one of several users of a LUN who do not know of each other.
+type Flusher = blockio.Flusher
 
-	CDB     []byte // OpCDB, 6 to 260 bytes; sense and unit attentions go to the caller
-	DataIn  bool   // OpCDB: Buf is filled by the target
-	User    any    // the caller's
-	UserTag uint64 // the caller's
-
-	Flusher *Flusher // OpFlush: who asks, where the LUN has several users
-
-	// Done is called exactly once, on the connection's receive goroutine (or on
-	// the goroutine that found the session dead); it must not block, and may
-	// call Submit.
-	Done func(*Request)
-
-	// Results, valid in Done.
-	Err      error // nil, *SenseError, ErrOutcomeUnknown, ErrSessionLost, …
-	Residual int64 // bytes not transferred
-	Status   byte  // SCSI status
-
-	// The session's.
+// request is what a session keeps of a Request, in its Driver: made at its first use,
+// and used again with it.
+type request struct {
+	*blockio.Request
 	lun    *LUN
 	geo    *geometry
 	sess   *Session
-	next   *Request // queue link
+	next   *request // queue link
 	state  reqState
 	total  int64 // bytes to cover, by data or by address range
 	issued int64 // of these: handed to commands
 	parts  int32 // commands under way
 	flush  flushState
-	redone uint8  // times that the data was sent again because of a reset before its flush
-	resets uint32 // the session's, when the data was queued
-	joined uint32 // the look at the LUN during which it came; 0: during none
-	told   uint32 // OpFlush: the losses that its user knew of at Submit
-	covers uint64 // OpFlush, flushNow: the LUN's written, when it was queued
-	cancel error  // why no further command is started, and what Err becomes
-	ctl    bool   // runs ahead of the queue, in the session's reserved slots
-	once   bool   // no retry of any kind: the sense goes to the caller
+	redone uint8         // times that the data was sent again because of a reset before its flush
+	resets uint32        // the session's, when the data was queued
+	joined uint32        // the look at the LUN during which it came; 0: during none
+	sync   blockio.Flush // OpFlush, flushNow: what it covers
+	cancel error         // why no further command is started, and what Err becomes
+	ctl    bool          // runs ahead of the queue, in the session's reserved slots
+	once   bool          // no retry of any kind: the sense goes to the caller
+}
+
+// stateOf returns what is kept of r. A copy of a Request that was used before gets its own.
+func stateOf(r *Request) *request {
+	q, ok := r.Driver.(*request)
+	if !ok || q.Request != r {
+		q = &request{Request: r}
+		r.Driver = q
+	}
+	return q
 }
 
 // flushState is how a Request with FUA becomes durable where its commands have
@@ -91,7 +78,7 @@ var nextRequest = after([][]reqState{
 
 // setState is the only place where the state of a request changes after Submit; false says
 // that nothing has, because the table does not have it. The caller holds s.mu.
-func (r *Request) setState(s *Session, to reqState) bool {
+func (r *request) setState(s *Session, to reqState) bool {
 	if !nextRequest.legal(r.state, to) {
 		s.illegal("request", r.state, to)
 		return false

@@ -198,7 +198,7 @@ func (s *Session) judgeDeferred(t *task, e *scsi.SenseError) (fate, error) {
 	// Something acknowledged was not kept. If that can have been a write which no flush has
 	// covered, the next flush tells it; otherwise this command has to.
 	for _, u := range s.units.list {
-		if l := u.lun; l.wire == t.lun && l.cache.failed() {
+		if l := u.lun; l.wire == t.lun && l.epoch.Load().Lost() {
 			s.cacheLost(l, fmt.Sprintf("the target could not keep what it had acknowledged: %v", e.Sense))
 			return fateAgain, e
 		}

@@ -127,7 +127,7 @@ func (s *Session) unlock() {
 }
 
 // takeLocked takes what is to be done after s.mu has been released.
-func (s *Session) takeLocked() (*Request, []func()) {
+func (s *Session) takeLocked() (*request, []func()) {
 	if s.out.rest != nil && s.atRest() {
 		close(s.out.rest)
 		s.out.rest = nil

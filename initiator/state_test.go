@@ -56,7 +56,7 @@ func TestIllegalTransition(t *testing.T) {
 		{"session", func(s *Session) { s.setState(StateConnecting) }, "a session cannot go from active to connecting"},
 		{"slot", func(s *Session) { s.tasks.slots[0].setState(taskAborting) }, "a command slot cannot go from free to aborting"},
 		{"slot freed twice", func(s *Session) { s.tasks.put(&s.tasks.slots[0]) }, "a command slot cannot go from free to free"},
-		{"request", func(s *Session) { new(Request).setState(s, reqRunning) }, "a request cannot go from idle to running"},
+		{"request", func(s *Session) { new(request).setState(s, reqRunning) }, "a request cannot go from idle to running"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ft *fakeTarget) {

@@ -20,7 +20,7 @@ import (
 // follow from one batch leave in one system call.
 
 // submit starts r on this session. r has been prepared.
-func (s *Session) submit(r *Request) {
+func (s *Session) submit(r *request) {
 	s.mu.Lock()
 	c := s.enqueue(r)
 	s.unlock()
@@ -31,7 +31,7 @@ func (s *Session) submit(r *Request) {
 
 // enqueue queues r and sends what can be sent. It returns the connection to
 // kick. The caller holds s.mu.
-func (s *Session) enqueue(r *Request) *conn {
+func (s *Session) enqueue(r *request) *conn {
 	r.sess = s
 	switch s.state {
 	case StateClosing:
@@ -108,7 +108,7 @@ func (s *Session) drainInto(c *conn, again *taskList, q *reqQueue, ctl bool) {
 
 // start sends the next command of r, which is in q; false means that no slot is
 // free. The caller holds s.mu.
-func (s *Session) start(c *conn, q *reqQueue, r *Request) bool {
+func (s *Session) start(c *conn, q *reqQueue, r *request) bool {
 	t := s.tasks.get(r.ctl, kindCommand)
 	if t == nil {
 		return false
@@ -204,7 +204,7 @@ func (c *conn) unsolicited(n uint32) (immediate, unsolicited uint32) {
 }
 
 // finish ends a request that is in no queue. The caller holds s.mu.
-func (s *Session) finish(r *Request, err error) {
+func (s *Session) finish(r *request, err error) {
 	if r.Err == nil {
 		r.Err = err
 	}
@@ -231,7 +231,7 @@ func (s *Session) endTask(t *task, err error) {
 	if err != nil {
 		s.stop(r, err)
 	} else if r.cached() {
-		r.lun.cache.written.Add(1)
+		r.lun.epoch.Load().Wrote()
 	}
 	if r.parts > 0 || r.state != reqRunning {
 		return
@@ -243,7 +243,7 @@ func (s *Session) endTask(t *task, err error) {
 }
 
 // stop keeps further commands of r from being started. The caller holds s.mu.
-func (s *Session) stop(r *Request, err error) {
+func (s *Session) stop(r *request, err error) {
 	if r.cancel == nil {
 		r.cancel = err
 	}

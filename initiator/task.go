@@ -75,7 +75,7 @@ type task struct {
 	next  int32  // free list or resend list; none at the end
 
 	// A command.
-	req      *Request
+	req      *request
 	lun      uint64 // as on the wire
 	off, n   int64  // what part of the request it covers, bytes from its start
 	cdb      [16]byte

@@ -43,13 +43,13 @@ func TestTrimAfterRefusedWriteSame(t *testing.T) {
 				defer letGo(ft)
 				// Both are built before the refusal: the second is refused as well.
 				held := &Request{Op: OpDiscard, Off: 8192, Len: 4096}
-				l.prepare(held)
+				q, _ := l.prepare(held)
 				if err := first(l); !errors.Is(err, blockdev.ErrNotSupported) {
 					t.Fatal(err)
 				}
 				w := newWaiter().(*waiter)
 				held.Done = w.done
-				l.paths[0].submit(held)
+				l.paths[0].submit(q)
 				if <-w.ch; !errors.Is(held.Err, blockdev.ErrNotSupported) {
 					t.Error(held.Err)
 				}

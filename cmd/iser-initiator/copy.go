@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/initiator"
+	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
 	"softiser/internal/sizeflag"
 )
@@ -199,7 +200,7 @@ the target.`,
 			return err
 		}
 		if f.flush {
-			if err := s.lun.Do(cmd.Context(), &initiator.Request{Op: initiator.OpFlush}); err != nil {
+			if err := s.lun.Do(cmd.Context(), &blockio.Request{Op: blockio.OpFlush}); err != nil {
 				return fmt.Errorf("everything is written, but the flush failed: %w", err)
 			}
 		}

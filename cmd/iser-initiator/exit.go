@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"softiser/initiator"
+	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
 	callerr "softiser/internal/usage"
 )
@@ -87,11 +88,11 @@ func exitCode(err error) int {
 			return exitNotFound
 		}
 		return exitLogin
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, initiator.ErrTimeout):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, blockio.ErrTimeout):
 		return exitTimeout
-	case errors.Is(err, initiator.ErrNoLUN):
+	case errors.Is(err, blockio.ErrNoLUN):
 		return exitNotFound
-	case errors.As(err, &op) && op.Op != "listen", errors.Is(err, initiator.ErrSessionLost):
+	case errors.As(err, &op) && op.Op != "listen", errors.Is(err, blockio.ErrSessionLost):
 		return exitConnect
 	}
 	return exitError

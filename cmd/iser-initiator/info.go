@@ -11,6 +11,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator"
+	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
 )
 
@@ -21,7 +22,7 @@ type report struct {
 	LUNs     []uint64              `json:"luns,omitempty"`
 	Identity identity              `json:"identity"`
 	Volume   volume                `json:"volume"`
-	Limits   initiator.Limits      `json:"limits"`
+	Limits   blockio.Limits        `json:"limits"`
 	Session  initiator.SessionInfo `json:"session"`
 }
 

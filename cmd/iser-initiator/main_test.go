@@ -16,6 +16,7 @@ import (
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
 	"softiser/initiator"
+	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
 	"softiser/internal/leaktest"
 	"softiser/target"
@@ -299,7 +300,7 @@ func TestExitCodes(t *testing.T) {
 		}
 	}
 	for err, want := range map[error]int{
-		context.DeadlineExceeded: exitTimeout, initiator.ErrTimeout: exitTimeout, initiator.ErrSessionLost: exitConnect, errors.New("x"): exitError,
+		context.DeadlineExceeded: exitTimeout, blockio.ErrTimeout: exitTimeout, blockio.ErrSessionLost: exitConnect, errors.New("x"): exitError,
 		&iscsi.LoginError{Status: iscsi.LoginTargetFailure}: exitLogin,
 	} {
 		if got := exitCode(fmt.Errorf("wrapped: %w", err)); got != want {

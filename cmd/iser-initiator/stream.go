@@ -10,21 +10,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // piece is one chunk on its way between a volume and a stream. Pieces are
 // worked on at once, and taken from the stream and given to it in order.
 type piece struct {
 	buf  []byte
-	req  initiator.Request
+	req  blockio.Request
 	n    int           // bytes of the stream in buf
 	done chan struct{} // the volume's part has ended
 }
 
 // stream moves bytes between [off, off+length) of a volume and a file.
 type stream struct {
-	lun    *initiator.LUN
+	lun    blockio.Volume
 	off    int64
 	length int64 // <0: until the input ends
 	chunk  int
@@ -72,7 +72,7 @@ func (s *stream) read(ctx context.Context, take func(p []byte) error) error {
 		for started-taken < len(ps) && next < s.length {
 			p := ps[started%len(ps)]
 			p.n = int(min(int64(s.chunk), s.length-next))
-			p.req = initiator.Request{Op: initiator.OpRead, Off: s.off + next, Buf: p.buf[:p.n]}
+			p.req = blockio.Request{Op: blockio.OpRead, Off: s.off + next, Buf: p.buf[:p.n]}
 			next += int64(p.n)
 			started++
 			s.start(ctx, p)
@@ -190,9 +190,9 @@ func (s *stream) write(ctx context.Context, r io.Reader) error {
 		}
 		if n > 0 {
 			p.n = n
-			p.req = initiator.Request{Op: initiator.OpWrite, Off: s.off + at, Buf: p.buf[:n], FUA: s.fua}
+			p.req = blockio.Request{Op: blockio.OpWrite, Off: s.off + at, Buf: p.buf[:n], FUA: s.fua}
 			if s.sparse && allZero(p.buf[:n]) {
-				p.req = initiator.Request{Op: initiator.OpWriteZeroes, Off: s.off + at, Len: int64(n), MayUnmap: true, FUA: s.fua}
+				p.req = blockio.Request{Op: blockio.OpWriteZeroes, Off: s.off + at, Len: int64(n), MayUnmap: true, FUA: s.fua}
 				s.zeroes += int64(n)
 			}
 			busy[i] = true

@@ -14,7 +14,7 @@ import (
 	"softiser/initiator/nbd"
 )
 
-// LUN is the volume to attach; *initiator.LUN is one.
+// LUN is the part of a blockio.Volume that an attachment needs.
 type LUN interface {
 	nbd.LUN
 	Flush() error

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 	"softiser/internal/await"
 )
 
@@ -37,14 +37,14 @@ func (l *fakeLUN) Info() blockdev.Info {
 	return blockdev.Info{Size: int64(len(l.data)), BlockSize: 512, PhysBlockSize: 4096}
 }
 
-func (l *fakeLUN) SubmitBatch(rs []*initiator.Request) {
-	for _, r := range append([]*initiator.Request(nil), rs...) {
+func (l *fakeLUN) SubmitBatch(rs []*blockio.Request) {
+	for _, r := range append([]*blockio.Request(nil), rs...) {
 		go func() {
 			l.mu.Lock()
 			switch r.Op {
-			case initiator.OpRead:
+			case blockio.OpRead:
 				copy(r.Buf, l.data[r.Off:])
-			case initiator.OpWrite:
+			case blockio.OpWrite:
 				copy(l.data[r.Off:], r.Buf)
 			}
 			l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *fakeLUN) SubmitBatch(rs []*initiator.Request) {
 	}
 }
 
-func (l *fakeLUN) NewFlusher() *initiator.Flusher { return nil }
+func (l *fakeLUN) NewFlusher() *blockio.Flusher { return nil }
 
 func (l *fakeLUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 	return []blockdev.Extent{{Off: off, Len: n, Data: true}}, nil

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // phase is where a clone stands.
@@ -111,7 +111,7 @@ type written struct {
 
 // slot is one place in the queue.
 type slot struct {
-	req  initiator.Request
+	req  blockio.Request
 	c    *clone
 	lun  LUN
 	buf  []byte

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // fakeLUN keeps a volume in memory. It completes requests on its own goroutine,
@@ -19,21 +19,21 @@ type fakeLUN struct {
 	delay  time.Duration
 	mu     sync.Mutex
 	data   []byte
-	queue  chan *initiator.Request
+	queue  chan *blockio.Request
 	closed atomic.Int32
 	flight atomic.Int32
 	peak   atomic.Int32
 	counts [8]atomic.Int64
 	// hook, when set, sees a request before it is carried out; an error ends
 	// the request, and handled=true leaves the data alone.
-	hook func(*initiator.Request) (handled bool, err error)
+	hook func(*blockio.Request) (handled bool, err error)
 }
 
 func newFake(t testing.TB, size int64) *fakeLUN {
 	f := &fakeLUN{
 		info:  blockdev.Info{Size: size, BlockSize: 512, Discard: true},
 		data:  make([]byte, size),
-		queue: make(chan *initiator.Request, 1<<16),
+		queue: make(chan *blockio.Request, 1<<16),
 	}
 	go func() {
 		for r := range f.queue {
@@ -47,11 +47,11 @@ func newFake(t testing.TB, size int64) *fakeLUN {
 	return f
 }
 
-func (f *fakeLUN) Info() blockdev.Info    { return f.info }
-func (f *fakeLUN) Stats() initiator.Stats { return initiator.Stats{Commands: 7, PayloadCopied: 3} }
-func (f *fakeLUN) Close() error           { f.closed.Add(1); return nil }
+func (f *fakeLUN) Info() blockdev.Info  { return f.info }
+func (f *fakeLUN) Stats() blockio.Stats { return blockio.Stats{Commands: 7, PayloadCopied: 3} }
+func (f *fakeLUN) Close() error         { f.closed.Add(1); return nil }
 
-func (f *fakeLUN) Submit(r *initiator.Request) {
+func (f *fakeLUN) Submit(r *blockio.Request) {
 	n := f.flight.Add(1)
 	for p := f.peak.Load(); n > p && !f.peak.CompareAndSwap(p, n); p = f.peak.Load() {
 	}
@@ -62,7 +62,7 @@ func (f *fakeLUN) Submit(r *initiator.Request) {
 	f.queue <- r
 }
 
-func (f *fakeLUN) complete(r *initiator.Request) {
+func (f *fakeLUN) complete(r *blockio.Request) {
 	f.counts[r.Op].Add(1)
 	handled := false
 	if f.hook != nil {
@@ -71,11 +71,11 @@ func (f *fakeLUN) complete(r *initiator.Request) {
 	if r.Err == nil && !handled {
 		f.mu.Lock()
 		switch r.Op {
-		case initiator.OpRead:
+		case blockio.OpRead:
 			copy(r.Buf, f.data[r.Off:])
-		case initiator.OpWrite:
+		case blockio.OpWrite:
 			copy(f.data[r.Off:], r.Buf)
-		case initiator.OpDiscard:
+		case blockio.OpDiscard:
 			clear(f.data[r.Off : r.Off+r.Len])
 		}
 		f.mu.Unlock()

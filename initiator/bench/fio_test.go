@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // fioRun runs the real fio with a job file in dir and returns its output; without
@@ -91,9 +91,9 @@ func ourSequence(t *testing.T, size int64, job string) (list []extent) {
 	t.Helper()
 	f := newFake(t, size)
 	f.inline = true
-	f.hook = func(r *initiator.Request) (bool, error) {
+	f.hook = func(r *blockio.Request) (bool, error) {
 		d := dirRead
-		if r.Op == initiator.OpWrite {
+		if r.Op == blockio.OpWrite {
 			d = dirWrite
 		}
 		list = append(list, extent{d, r.Off, len(r.Buf)})

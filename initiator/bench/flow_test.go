@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 const flowJobs = `[global]
@@ -42,13 +42,13 @@ func TestFlow(t *testing.T) {
 			jobs[0].URL, jobs[1].URL = "writer://", "reader://"
 			depth := int64(jobs[0].IODepth)
 			check := func(when string) {
-				w, r := slow.counts[initiator.OpWrite].Load(), fast.counts[initiator.OpRead].Load()
+				w, r := slow.counts[blockio.OpWrite].Load(), fast.counts[blockio.OpRead].Load()
 				// Of what has ended on one side, iodepth operations may not have on the other.
 				if extra != "flow_sleep=100\n" && (w > 8*(r+depth+2) || r > (w+depth)/8+2) {
 					t.Fatalf("%q: %s: %d writes, %d reads", extra, when, w, r)
 				}
 			}
-			slow.hook = func(*initiator.Request) (bool, error) { check("during the run"); return true, nil }
+			slow.hook = func(*blockio.Request) (bool, error) { check("during the run"); return true, nil }
 			rep, err := Run(t.Context(), jobs, Config{Open: open})
 			if err != nil || rep.Failed() {
 				t.Fatal(err, rep.Err())
@@ -80,7 +80,7 @@ func TestFlowWaitEnds(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake(t, 1<<20)
-			f.hook = func(r *initiator.Request) (bool, error) {
+			f.hook = func(r *blockio.Request) (bool, error) {
 				return true, nil
 			}
 			f.delay = time.Millisecond
@@ -100,7 +100,7 @@ func TestFlowWaitEnds(t *testing.T) {
 func TestWaitFor(t *testing.T) {
 	f := newFake(t, 1<<20)
 	var order []string
-	f.hook = func(r *initiator.Request) (bool, error) {
+	f.hook = func(r *blockio.Request) (bool, error) {
 		name := r.User.(*slot).c.job.Name
 		if len(order) == 0 || order[len(order)-1] != name {
 			order = append(order, name)

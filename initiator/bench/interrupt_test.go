@@ -9,18 +9,18 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // lostLUN is a volume whose target is gone: requests wait until it is closed.
 type lostLUN struct {
 	*fakeLUN
 	mu      sync.Mutex
-	waiting []*initiator.Request
+	waiting []*blockio.Request
 	ended   bool
 }
 
-func (l *lostLUN) Submit(r *initiator.Request) {
+func (l *lostLUN) Submit(r *blockio.Request) {
 	l.mu.Lock()
 	ended := l.ended
 	if !ended {
@@ -126,9 +126,9 @@ func TestInterruptedIsTrue(t *testing.T) {
 // A flush that tells of lost writes is a failed operation.
 func TestLostCacheIsAnError(t *testing.T) {
 	f := newFake(t, 1<<20)
-	f.hook = func(r *initiator.Request) (bool, error) {
-		if r.Op == initiator.OpFlush {
-			return true, initiator.ErrCacheLost
+	f.hook = func(r *blockio.Request) (bool, error) {
+		if r.Op == blockio.OpFlush {
+			return true, blockio.ErrCacheLost
 		}
 		return false, nil
 	}
@@ -136,7 +136,7 @@ func TestLostCacheIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := rep.Err(); !errors.Is(err, initiator.ErrCacheLost) || rep.Clones[0].Errors != 1 {
+	if err := rep.Err(); !errors.Is(err, blockio.ErrCacheLost) || rep.Clones[0].Errors != 1 {
 		t.Errorf("%d errors: %v", rep.Clones[0].Errors, err)
 	}
 }

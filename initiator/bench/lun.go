@@ -5,15 +5,15 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
-// LUN is the part of a session's volume that a load needs.
+// LUN is the part of a blockio.Volume that a load needs.
 type LUN interface {
 	// Submit starts a request; Done is called exactly once for it.
-	Submit(*initiator.Request)
+	Submit(*blockio.Request)
 	Info() blockdev.Info
-	Stats() initiator.Stats
+	Stats() blockio.Stats
 	Close() error
 }
 

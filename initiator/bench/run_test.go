@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 func parseText(t testing.TB, text string) []*Job {
@@ -80,7 +80,7 @@ func TestRunDepth(t *testing.T) {
 func TestRunFsync(t *testing.T) {
 	f := newFake(t, 1<<20)
 	s := mustRun(t, f, "[j]\nrw=write\nbs=4k\niodepth=4\nfsync=8\nend_fsync=1").Groups[0]
-	if n := f.counts[initiator.OpFlush].Load(); n < 20 || n > 33 {
+	if n := f.counts[blockio.OpFlush].Load(); n < 20 || n > 33 {
 		t.Errorf("%d flushes of 256 writes with fsync=8", n)
 	}
 	if s.Dir[dirSync].IOs == 0 || s.Dir[dirWrite].IOs != 256 {
@@ -91,8 +91,8 @@ func TestRunFsync(t *testing.T) {
 func TestRunFUA(t *testing.T) {
 	f := newFake(t, 1<<20)
 	plain := 0
-	f.hook = func(r *initiator.Request) (bool, error) {
-		if r.Op == initiator.OpWrite && !r.FUA {
+	f.hook = func(r *blockio.Request) (bool, error) {
+		if r.Op == blockio.OpWrite && !r.FUA {
 			plain++
 		}
 		return false, nil
@@ -105,7 +105,7 @@ func TestRunFUA(t *testing.T) {
 
 func TestRunErrorStops(t *testing.T) {
 	f := newFake(t, 1<<20)
-	f.hook = func(r *initiator.Request) (bool, error) {
+	f.hook = func(r *blockio.Request) (bool, error) {
 		if r.Off == 40960 {
 			return true, syscall.ENOSPC
 		}
@@ -231,7 +231,7 @@ func BenchmarkEngine(b *testing.B) {
 		b.Run("verify="+verify, func(b *testing.B) {
 			f := newFake(b, 64<<20)
 			f.inline = true
-			f.hook = func(*initiator.Request) (bool, error) { return true, nil }
+			f.hook = func(*blockio.Request) (bool, error) { return true, nil }
 			jobs := parseText(b, "[j]\nrw=randwrite\nbs=4k\niodepth=32\ndo_verify=0\nloops=100000000\nverify="+verify)
 			jobs[0].NumberIOs = int64(b.N)
 			b.ReportAllocs()

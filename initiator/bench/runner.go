@@ -3,7 +3,7 @@ package bench
 import (
 	"time"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 func (c *clone) now() time.Duration { return time.Since(c.epoch) }
@@ -85,7 +85,7 @@ func (c *clone) kickAll() {
 }
 
 // slotDone is every request's Done.
-func slotDone(r *initiator.Request) {
+func slotDone(r *blockio.Request) {
 	s := r.User.(*slot)
 	c := s.c
 	s.end = c.now()

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // A disk that takes 100 µs for each operation in turn: n in flight take n×100 µs.
@@ -68,7 +68,7 @@ func TestLatencyTargetEnds(t *testing.T) {
 	}
 	f := newFake(t, 1<<20)
 	n := 0
-	f.hook = func(*initiator.Request) (bool, error) {
+	f.hook = func(*blockio.Request) (bool, error) {
 		if n++; n == 100 {
 			return true, syscall.EIO
 		}
@@ -86,7 +86,7 @@ func steadyRun(t *testing.T, text string, perSecond func(second int) int) (r *Re
 		f := newFake(t, 1<<20)
 		var once sync.Once
 		var began time.Time
-		f.hook = func(*initiator.Request) (bool, error) {
+		f.hook = func(*blockio.Request) (bool, error) {
 			once.Do(func() { began = time.Now() })
 			time.Sleep(time.Second / time.Duration(perSecond(int(time.Since(began)/time.Second))))
 			return true, nil

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // logsIn reads the logs of a directory: name to lines.
@@ -92,7 +92,7 @@ func TestLogValues(t *testing.T) {
 			f := newFake(t, 1<<20)
 			n := 0
 			f.delay = 2 * time.Millisecond
-			f.hook = func(*initiator.Request) (bool, error) {
+			f.hook = func(*blockio.Request) (bool, error) {
 				if n++; n%10 == 0 {
 					time.Sleep(10 * time.Millisecond)
 				}

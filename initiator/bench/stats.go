@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // DirStats is what happened in one direction.
@@ -38,7 +38,7 @@ type Stats struct {
 	Steady     *steadyState // nil: not looked for
 	Depth      [7]uint64    // requests in flight at submission: 1, 2, 4, 8, 16, 32, ≥64
 
-	Session initiator.Stats // of the connections, since they were opened
+	Session blockio.Stats // of the connections, since they were opened
 
 	Errors     uint64
 	FirstErr   error
@@ -144,7 +144,7 @@ func (s *Stats) merge(o *Stats) {
 }
 
 // addSession adds what the report tells of a connection.
-func (s *Stats) addSession(o initiator.Stats) {
+func (s *Stats) addSession(o blockio.Stats) {
 	t := &s.Session
 	t.Commands += o.Commands
 	t.Retries += o.Retries

@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"time"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // submitNext gives the slot its next operation; false: there is none and the
@@ -127,9 +127,9 @@ func (c *clone) submitData(s *slot) {
 	r.Off, r.Len, r.Buf, r.FUA = e.off, int64(e.n), s.buf[:e.n], false
 	switch e.d {
 	case dirRead:
-		r.Op = initiator.OpRead
+		r.Op = blockio.OpRead
 	case dirWrite:
-		r.Op, r.FUA = initiator.OpWrite, c.job.FUA
+		r.Op, r.FUA = blockio.OpWrite, c.job.FUA
 		c.sinceFlush++
 		switch {
 		case c.ledger != nil:
@@ -140,7 +140,7 @@ func (c *clone) submitData(s *slot) {
 			c.content.scramble(r.Buf, e.off)
 		}
 	case dirTrim:
-		r.Op, r.Buf = initiator.OpDiscard, nil
+		r.Op, r.Buf = blockio.OpDiscard, nil
 	}
 	c.submit(s)
 }
@@ -162,7 +162,7 @@ func (c *clone) submitFlush(s *slot) {
 
 func (c *clone) prepareFlush(s *slot) {
 	s.d, s.ext = dirSync, extent{d: dirSync}
-	s.req.Op, s.req.Off, s.req.Len, s.req.Buf, s.req.FUA = initiator.OpFlush, 0, 0, nil, false
+	s.req.Op, s.req.Off, s.req.Len, s.req.Buf, s.req.FUA = blockio.OpFlush, 0, 0, nil, false
 }
 
 // flushNext: one flush of everything, by the first slot that asks.

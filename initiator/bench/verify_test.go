@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 const writeVerify = "[j]\nrw=randwrite\nbs=4k\nsize=1m\niodepth=8\nverify=crc32c\n"
@@ -32,8 +32,8 @@ func TestVerifyDetects(t *testing.T) {
 			f := newFake(t, 1<<20)
 			// The damage is done when the first verify read arrives.
 			done := false
-			f.hook = func(r *initiator.Request) (bool, error) {
-				if r.Op == initiator.OpRead && !done {
+			f.hook = func(r *blockio.Request) (bool, error) {
+				if r.Op == blockio.OpRead && !done {
 					done = true
 					tc.damage(f)
 				}
@@ -61,8 +61,8 @@ func TestVerifyDetectsStale(t *testing.T) {
 	f := newFake(t, 1<<20)
 	var old []byte
 	writes := 0
-	f.hook = func(r *initiator.Request) (bool, error) {
-		if r.Op != initiator.OpWrite {
+	f.hook = func(r *blockio.Request) (bool, error) {
+		if r.Op != blockio.OpWrite {
 			return false, nil
 		}
 		if writes++; r.Off == 81920 && writes > 256 && old == nil {
@@ -84,7 +84,7 @@ func TestVerifyDetectsStale(t *testing.T) {
 
 func TestVerifyFatalStopsEarly(t *testing.T) {
 	f := newFake(t, 1<<20)
-	f.hook = func(r *initiator.Request) (bool, error) { return r.Op == initiator.OpRead, nil }
+	f.hook = func(r *blockio.Request) (bool, error) { return r.Op == blockio.OpRead, nil }
 	r, _ := runText(t, f, writeVerify+"verify_fatal=1")
 	if s := r.Groups[0]; s.Bad == 0 || s.Bad > 16 {
 		t.Errorf("bad %d", s.Bad)

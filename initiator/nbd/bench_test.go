@@ -5,13 +5,13 @@ import (
 	"io"
 	"testing"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // nullLUN completes at once and moves nothing: what is measured is the server.
 type nullLUN struct{ *memLUN }
 
-func (l nullLUN) SubmitBatch(rs []*initiator.Request) {
+func (l nullLUN) SubmitBatch(rs []*blockio.Request) {
 	for _, r := range rs {
 		r.Err = nil
 		r.Done(r)

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // tool runs a client program, or skips the test where it is not installed.
@@ -148,7 +148,7 @@ func TestClientKilled(t *testing.T) {
 	l := newMemLUN(t, 64<<20)
 	hit := make(chan struct{}, 1)
 	var writes atomic.Int32
-	l.hook = func(r *initiator.Request) error {
+	l.hook = func(r *blockio.Request) error {
 		if writes.Add(1) == 20 {
 			hit <- struct{}{}
 		}

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // conn is the transmission phase of one connection.
@@ -23,10 +23,10 @@ type conn struct {
 	exp    *Export
 	agreed agreed
 	block  int
-	client *initiator.Flusher // whose flushes come here
+	client *blockio.Flusher // whose flushes come here
 
 	rd    reader
-	batch []*initiator.Request // parsed, not yet submitted
+	batch []*blockio.Request // parsed, not yet submitted
 	slots []slot
 
 	mu       sync.Mutex // guards the fields below
@@ -48,7 +48,7 @@ type conn struct {
 
 // slot is one request under way and its reply.
 type slot struct {
-	req   initiator.Request
+	req   blockio.Request
 	c     *conn
 	next  *slot // in idle or in a replyQueue
 	in    request
@@ -72,7 +72,7 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 	info := a.export.LUN.Info()
 	c := &conn{
 		srv: s, nc: nc, raw: raw, exp: a.export, agreed: a, block: max(info.BlockSize, 1), client: a.client,
-		batch: make([]*initiator.Request, 0, s.cfg.Depth),
+		batch: make([]*blockio.Request, 0, s.cfg.Depth),
 		slots: make([]slot, s.cfg.Depth),
 		room:  make(chan struct{}, 1), kick: make(chan struct{}, 1),
 		quit: make(chan struct{}), sent: make(chan struct{}),
@@ -194,7 +194,7 @@ func (c *conn) submit() {
 }
 
 // requestDone is every request's Done.
-func requestDone(r *initiator.Request) {
+func requestDone(r *blockio.Request) {
 	s := r.User.(*slot)
 	c := s.c
 	if c.repeat(s) {

@@ -5,7 +5,7 @@ import (
 	"syscall"
 
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 	"softiser/internal/scsi"
 )
 
@@ -32,15 +32,15 @@ func errnoOf(err error) uint32 {
 		return errnoOfSense(sense)
 	case errors.Is(err, blockdev.ErrReadOnly):
 		return errPerm
-	case errors.Is(err, initiator.ErrReservation):
+	case errors.Is(err, blockio.ErrReservation):
 		return errPerm
 	case errors.Is(err, blockdev.ErrNoSpace):
 		return errNoSpace
-	case errors.Is(err, blockdev.ErrOutOfRange), errors.Is(err, blockdev.ErrUnaligned), errors.Is(err, initiator.ErrInvalid):
+	case errors.Is(err, blockdev.ErrOutOfRange), errors.Is(err, blockdev.ErrUnaligned), errors.Is(err, blockio.ErrInvalid):
 		return errInval
 	case errors.Is(err, blockdev.ErrNotSupported):
 		return errNotSup
-	case errors.Is(err, initiator.ErrClosed), errors.Is(err, blockdev.ErrClosed):
+	case errors.Is(err, blockio.ErrClosed), errors.Is(err, blockdev.ErrClosed):
 		return errShutdown
 	case errors.Is(err, syscall.ENOMEM):
 		return errNoMem

@@ -2,17 +2,17 @@ package nbd
 
 import (
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
-// LUN is the part of a volume that an export needs; *initiator.LUN is one.
+// LUN is the part of a blockio.Volume that an export needs.
 type LUN interface {
 	// SubmitBatch starts requests; each one's Done is called exactly once.
-	SubmitBatch([]*initiator.Request)
+	SubmitBatch([]*blockio.Request)
 	Info() blockdev.Info
 	Extents(off, n int64) ([]blockdev.Extent, error)
 	// NewFlusher makes a client one who is told of a lost cache himself.
-	NewFlusher() *initiator.Flusher
+	NewFlusher() *blockio.Flusher
 }
 
 // Export is one volume under one name.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // memLUN is a volume in memory that completes requests on its own goroutine,
@@ -19,10 +19,10 @@ type memLUN struct {
 	mu     sync.Mutex
 	info   blockdev.Info
 	data   []byte
-	queue  chan []*initiator.Request
+	queue  chan []*blockio.Request
 	flush  atomic.Int64
 	fua    atomic.Int64
-	hook   func(*initiator.Request) error
+	hook   func(*blockio.Request) error
 	closed chan struct{}
 }
 
@@ -30,7 +30,7 @@ func newMemLUN(t testing.TB, size int64) *memLUN {
 	l := &memLUN{
 		info:   blockdev.Info{Size: size, BlockSize: 512, PhysBlockSize: 4096, Discard: true, ZeroesOnTrim: true},
 		data:   make([]byte, size),
-		queue:  make(chan []*initiator.Request, 4096),
+		queue:  make(chan []*blockio.Request, 4096),
 		closed: make(chan struct{}),
 	}
 	go func() {
@@ -46,15 +46,15 @@ func newMemLUN(t testing.TB, size int64) *memLUN {
 	return l
 }
 
-func (l *memLUN) NewFlusher() *initiator.Flusher { return new(initiator.Flusher) }
+func (l *memLUN) NewFlusher() *blockio.Flusher { return new(blockio.Flusher) }
 
 func (l *memLUN) Info() blockdev.Info { return l.info }
 
-func (l *memLUN) SubmitBatch(rs []*initiator.Request) {
-	l.queue <- append([]*initiator.Request(nil), rs...)
+func (l *memLUN) SubmitBatch(rs []*blockio.Request) {
+	l.queue <- append([]*blockio.Request(nil), rs...)
 }
 
-func (l *memLUN) do(r *initiator.Request) {
+func (l *memLUN) do(r *blockio.Request) {
 	r.Err = nil
 	if l.hook != nil {
 		if r.Err = l.hook(r); r.Err != nil {
@@ -67,13 +67,13 @@ func (l *memLUN) do(r *initiator.Request) {
 		l.fua.Add(1)
 	}
 	switch r.Op {
-	case initiator.OpRead:
+	case blockio.OpRead:
 		copy(r.Buf, l.data[r.Off:])
-	case initiator.OpWrite:
+	case blockio.OpWrite:
 		copy(l.data[r.Off:], r.Buf)
-	case initiator.OpDiscard, initiator.OpWriteZeroes:
+	case blockio.OpDiscard, blockio.OpWriteZeroes:
 		clear(l.data[r.Off : r.Off+r.Len])
-	case initiator.OpFlush:
+	case blockio.OpFlush:
 		l.flush.Add(1)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // negotiation is the fixed newstyle handshake of one connection.
@@ -30,7 +30,7 @@ type agreed struct {
 	export     *Export
 	structured bool
 	allocation bool
-	client     *initiator.Flusher
+	client     *blockio.Flusher
 }
 
 // handshakeTimeout bounds the whole negotiation: no client needs to think.

@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // errDisconnect is the client's NBD_CMD_DISC.
@@ -165,13 +165,13 @@ func (c *conn) start(s *slot) {
 	r.MayUnmap, r.NoData, r.Flusher = false, false, nil
 	switch in.cmd {
 	case CmdRead:
-		r.Op, r.Buf, r.FUA = initiator.OpRead, s.buf[:in.n], false
+		r.Op, r.Buf, r.FUA = blockio.OpRead, s.buf[:in.n], false
 	case CmdWrite:
-		r.Op, r.Buf = initiator.OpWrite, s.buf[:in.n]
+		r.Op, r.Buf = blockio.OpWrite, s.buf[:in.n]
 	case CmdFlush:
-		r.Op, r.Off, r.Len, r.FUA, r.Flusher = initiator.OpFlush, 0, 0, false, c.client
+		r.Op, r.Off, r.Len, r.FUA, r.Flusher = blockio.OpFlush, 0, 0, false, c.client
 	case CmdTrim:
-		r.Op = initiator.OpDiscard
+		r.Op = blockio.OpDiscard
 		bs := int64(c.block)
 		end := (r.Off + r.Len) / bs * bs
 		r.Off = (r.Off + bs - 1) / bs * bs
@@ -182,7 +182,7 @@ func (c *conn) start(s *slot) {
 		}
 	case CmdWriteZeroes:
 		// Fast zeroes are no slower than a write, or refused with ENOTSUP.
-		r.Op, r.MayUnmap, r.NoData = initiator.OpWriteZeroes, in.flags&cmdNoHole == 0, in.flags&cmdFastZero != 0
+		r.Op, r.MayUnmap, r.NoData = blockio.OpWriteZeroes, in.flags&cmdNoHole == 0, in.flags&cmdFastZero != 0
 	case CmdBlockStatus:
 		c.mu.Lock()
 		c.inFlight++
@@ -203,11 +203,11 @@ func (c *conn) start(s *slot) {
 // write zeroes).
 func (c *conn) repeat(s *slot) bool {
 	r := &s.req
-	if r.Op != initiator.OpWriteZeroes || r.NoData || s.again || !errors.Is(r.Err, blockdev.ErrNotSupported) {
+	if r.Op != blockio.OpWriteZeroes || r.NoData || s.again || !errors.Is(r.Err, blockdev.ErrNotSupported) {
 		return false
 	}
 	s.again = true
-	one := [1]*initiator.Request{r}
+	one := [1]*blockio.Request{r}
 	c.exp.LUN.SubmitBatch(one[:])
 	return true
 }

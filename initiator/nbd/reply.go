@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // replyQueue is a list of slots whose replies wait to be sent.
@@ -33,7 +33,7 @@ func (c *conn) finish(s *slot) {
 		s.failWith(errnoOf(err), err.Error())
 		return
 	}
-	if s.req.Op == initiator.OpRead {
+	if s.req.Op == blockio.OpRead {
 		s.data(s.req.Buf)
 		return
 	}

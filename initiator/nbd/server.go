@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // Config is what a server is made of.
@@ -159,7 +159,7 @@ func (s *Server) serve(nc net.Conn) error {
 // ServeKernel serves transmission on nc, without negotiation: the other end of
 // a socket pair that the kernel was given. It returns when the kernel lets go. The
 // connections of one device have one client: the kernel sends a flush on any of them.
-func (s *Server) ServeKernel(nc net.Conn, e *Export, client *initiator.Flusher) error {
+func (s *Server) ServeKernel(nc net.Conn, e *Export, client *blockio.Flusher) error {
 	if !s.begin(nc) {
 		nc.Close()
 		return ErrServerClosed

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/initiator"
+	"softiser/initiator/blockio"
 	"softiser/internal/scsi"
 )
 
@@ -259,11 +259,11 @@ func TestErrorNumbers(t *testing.T) {
 		{blockdev.ErrNoSpace, errNoSpace},
 		{blockdev.ErrOutOfRange, errInval},
 		{blockdev.ErrNotSupported, errNotSup},
-		{initiator.ErrSessionLost, errIO},
-		{initiator.ErrTimeout, errIO},
-		{initiator.ErrCacheLost, errIO},
-		{initiator.ErrClosed, errShutdown},
-		{initiator.ErrReservation, errPerm},
+		{blockio.ErrSessionLost, errIO},
+		{blockio.ErrTimeout, errIO},
+		{blockio.ErrCacheLost, errIO},
+		{blockio.ErrClosed, errShutdown},
+		{blockio.ErrReservation, errPerm},
 		{errors.New("anything"), errIO},
 	} {
 		if got := errnoOf(tc.err); got != tc.want {
@@ -271,7 +271,7 @@ func TestErrorNumbers(t *testing.T) {
 		}
 	}
 	l := newMemLUN(t, 1<<20)
-	l.hook = func(r *initiator.Request) error { return sense(scsi.KeyDataProtect, scsi.ASCSpaceAllocFailed) }
+	l.hook = func(r *blockio.Request) error { return sense(scsi.KeyDataProtect, scsi.ASCSpaceAllocFailed) }
 	_, path := serveLUN(t, l)
 	c := connect(t, path, "vol")
 	if r := c.do(0, CmdWrite, 0, 512, make([]byte, 512)); r.errno != errNoSpace || !strings.Contains(r.msg, "space allocation failed") {
@@ -283,7 +283,7 @@ func TestErrorNumbers(t *testing.T) {
 func TestWriteZeroesFallsBack(t *testing.T) {
 	l := newMemLUN(t, 1<<20)
 	var calls atomic.Int32
-	l.hook = func(r *initiator.Request) error {
+	l.hook = func(r *blockio.Request) error {
 		if calls.Add(1) == 1 {
 			return blockdev.ErrNotSupported
 		}
@@ -300,7 +300,7 @@ func TestWriteZeroesFallsBack(t *testing.T) {
 func TestFastZeroIsFastOrNot(t *testing.T) {
 	l := newMemLUN(t, 1<<20)
 	var calls atomic.Int32
-	l.hook = func(r *initiator.Request) error {
+	l.hook = func(r *blockio.Request) error {
 		if calls.Add(1); !r.NoData {
 			t.Error("this one may write")
 		}
@@ -441,7 +441,7 @@ func TestShutdownFinishesRequests(t *testing.T) {
 	l := newMemLUN(t, 1<<20)
 	release := make(chan struct{})
 	arrived := make(chan struct{}, 8)
-	l.hook = func(r *initiator.Request) error { arrived <- struct{}{}; <-release; return nil }
+	l.hook = func(r *blockio.Request) error { arrived <- struct{}{}; <-release; return nil }
 	srv, path := serveLUN(t, l)
 	c := connect(t, path, "vol")
 	idle := connect(t, path, "vol")
@@ -524,7 +524,7 @@ func TestNoAllocationPerRequest(t *testing.T) {
 // inlineLUN completes inside SubmitBatch.
 type inlineLUN struct{ *memLUN }
 
-func (l *inlineLUN) SubmitBatch(rs []*initiator.Request) {
+func (l *inlineLUN) SubmitBatch(rs []*blockio.Request) {
 	for _, r := range rs {
 		l.do(r)
 		r.Done(r)
@@ -596,18 +596,18 @@ func TestDrainWaitsForTheSocket(t *testing.T) {
 func TestFlushesAreTheClients(t *testing.T) {
 	l := newMemLUN(t, 1<<20)
 	var mu sync.Mutex
-	var flushes []*initiator.Flusher
-	l.hook = func(r *initiator.Request) error {
+	var flushes []*blockio.Flusher
+	l.hook = func(r *blockio.Request) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if r.Op == initiator.OpFlush {
+		if r.Op == blockio.OpFlush {
 			flushes = append(flushes, r.Flusher)
 		} else if r.Flusher != nil {
 			t.Errorf("operation %d is a flush of somebody", r.Op)
 		}
 		return nil
 	}
-	taken := func() []*initiator.Flusher {
+	taken := func() []*blockio.Flusher {
 		mu.Lock()
 		defer mu.Unlock()
 		f := flushes
@@ -631,7 +631,7 @@ func TestFlushesAreTheClients(t *testing.T) {
 	if a == nil || b == nil || a == b {
 		t.Errorf("two clients: %p and %p", a, b)
 	}
-	if want := []*initiator.Flusher{a, a, b, b, a, a}; !slices.Equal(got, want) {
+	if want := []*blockio.Flusher{a, a, b, b, a, a}; !slices.Equal(got, want) {
 		t.Errorf("flushes of %p, want %p", got, want)
 	}
 
@@ -647,7 +647,7 @@ func TestFlushesAreTheClients(t *testing.T) {
 		ours.Close()
 		<-done
 	}
-	if got, want := taken(), []*initiator.Flusher{kernel, kernel}; !slices.Equal(got, want) {
+	if got, want := taken(), []*blockio.Flusher{kernel, kernel}; !slices.Equal(got, want) {
 		t.Errorf("flushes of %p, want %p", got, want)
 	}
 }

@@ -42,6 +42,8 @@ var rules = []rule{
 	{from: []string{"target/portal", "target/internal"}, banned: us("target"), but: us("target/internal"), why: "what all wires share knows none of them"},
 	{from: []string{"target/iscsi"}, banned: us("target"), but: us("target/iscsi", "target/scsi", "target/volume", "target/portal", "target/internal"), why: "a front end knows the device server and the portals, not the server that puts it there, nor its neighbours"},
 	{from: []string{"initiator"}, banned: us("target"), why: "the two roles meet only at the internal codecs and datamovers"},
+	{from: []string{"initiator/blockio"}, banned: []string{module}, but: us("blockdev", "initiator/blockio"), why: "what is above the wires knows none of them"},
+	{from: []string{"initiator/bench", "initiator/nbd"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp"), why: "loads and exports work on volumes, whatever the wire"},
 	{from: []string{"rdma"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp", "internal/scsi", "target", "initiator", "blockdev", "lvm", "config"),
 		why: "verbs do not know what travels over them"},
 	{from: []string{"rdma"}, except: []string{"rdma/rdmatest"}, banned: us("internal"), but: us(leaves...), why: "of what the repository shares, verbs use leaves alone, so that a provider can be read, and taken out, by itself"},

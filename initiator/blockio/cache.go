@@ -1,0 +1,176 @@
+package blockio
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Cache is the account of what a volume has acknowledged and no flush has made durable
+// yet. A target with a volatile cache may lose that; when it comes back from a power
+// failure, the next flush finds nothing to do and would say that all is well. So that
+// nobody takes this for "durable", the next flush of everybody fails after a loss.
+//
+// A target that can tells which life its cache is in, its epoch: two paths that tell the
+// same epoch lead to one cache, and a flush over one covers the writes of the other.
+// Targets that do not tell are taken to have one cache, zero being its epoch: arrays
+// that offer several paths keep their caches coherent.
+//
+// The zero value is ready for use. All paths of a volume share one.
+type Cache struct {
+	told atomic.Uint32 // of losses: a flush of somebody has failed because of them
+
+	mu     sync.Mutex // guards the rest; a leaf
+	losses uint32     // times that a cache was lost with something in it
+	epochs []*Epoch   // those of paths, and those that hold something
+}
+
+// Epoch is one life of one cache.
+type Epoch struct {
+	id      [16]byte
+	account *Cache
+	written atomic.Uint64 // commands acknowledged that wrote into the cache
+	safe    uint64        // of written: durable, or given up as lost; guarded by account.mu
+	paths   int           // that lead to it now; guarded by account.mu
+}
+
+// Flusher is one of several users of a volume who do not know of each other, such as the
+// clients of an NBD server. A loss of the target's cache fails one flush of each of
+// them, because what one of them was told no other one knows. Requests name it; those
+// that do not are all of one user.
+type Flusher struct{ told atomic.Uint32 } // of the volume's losses
+
+// NewFlusher returns a user who begins now. What somebody has been told of before
+// does not concern it.
+func (c *Cache) NewFlusher() *Flusher {
+	f := new(Flusher)
+	f.told.Store(c.told.Load())
+	return f
+}
+
+// Enter returns the epoch id, to which a path leads from now on; Leave must follow.
+func (c *Cache) Enter(id [16]byte) *Epoch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.enter(id)
+}
+
+func (c *Cache) enter(id [16]byte) *Epoch {
+	i := slices.IndexFunc(c.epochs, func(e *Epoch) bool { return e.id == id })
+	if i < 0 {
+		i = len(c.epochs)
+		c.epochs = append(c.epochs, &Epoch{id: id, account: c})
+	}
+	c.epochs[i].paths++
+	return c.epochs[i]
+}
+
+// Leave ends that. What the epoch still holds stays in the account.
+func (e *Epoch) Leave() {
+	c := e.account
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.leave()
+}
+
+func (e *Epoch) leave() {
+	c := e.account
+	if e.paths--; e.paths == 0 && e.written.Load() == e.safe {
+		c.epochs = slices.DeleteFunc(c.epochs, func(x *Epoch) bool { return x == e })
+	}
+}
+
+// Look takes what a path that led to e tells now: its epoch is returned, and whether
+// something was lost with the one before. A target that has begun to tell has lost
+// nothing by that.
+func (e *Epoch) Look(id [16]byte) (now *Epoch, lost bool) {
+	c := e.account
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.id == id {
+		return e, false
+	}
+	if now = c.enter(id); e.id != [16]byte{} {
+		lost = e.drop()
+	} else {
+		now.written.Add(e.written.Load() - e.safe)
+		e.safe = e.written.Load()
+	}
+	e.leave()
+	return now, lost
+}
+
+// Tells reports whether the target tells epochs.
+func (e *Epoch) Tells() bool { return e.id != [16]byte{} }
+
+// Wrote enters a command that has been acknowledged and that wrote into the cache.
+func (e *Epoch) Wrote() { e.written.Add(1) }
+
+// Lost enters that the cache has lost what was in it, and reports whether that was
+// anything.
+func (e *Epoch) Lost() bool {
+	c := e.account
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return e.drop()
+}
+
+func (e *Epoch) drop() bool {
+	n := e.written.Load()
+	if n == e.safe {
+		return false
+	}
+	e.safe = n
+	e.account.losses++
+	return true
+}
+
+// Flush is a flush that is under way.
+type Flush struct {
+	epoch  *Epoch
+	user   *Flusher
+	told   uint32 // the losses that its user knew of when it began
+	covers uint64 // epoch.written, when it began
+}
+
+// Begin enters a flush of f, who may be nil.
+func (e *Epoch) Begin(f *Flusher) Flush {
+	b := Flush{epoch: e, user: f, covers: e.written.Load()}
+	b.told = b.knows().Load()
+	return b
+}
+
+// knows is where it is kept what the user who flushes knows.
+func (b *Flush) knows() *atomic.Uint32 {
+	if b.user != nil {
+		return &b.user.told
+	}
+	return &b.epoch.account.told
+}
+
+// End takes a flush that has succeeded at the target, of the whole medium or of a part:
+// it says whether that is true. Flushes that were under way together all fail, for each
+// has its own caller.
+func (b *Flush) End(whole bool) error {
+	c := b.epoch.account
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.told != c.losses {
+		b.knows().Store(c.losses)
+		c.told.Store(c.losses)
+		return ErrCacheLost
+	}
+	if whole {
+		b.epoch.safe = max(b.epoch.safe, b.covers)
+	}
+	return nil
+}
+
+// Cover enters what a flush that nobody asked for has made durable, after a write
+// which has to be durable by itself.
+func (b *Flush) Cover() {
+	c := b.epoch.account
+	c.mu.Lock()
+	b.epoch.safe = max(b.epoch.safe, b.covers)
+	c.mu.Unlock()
+}

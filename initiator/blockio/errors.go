@@ -1,0 +1,29 @@
+package blockio
+
+import "errors"
+
+// Errors of requests, besides those of package blockdev and of the wire.
+var (
+	// ErrOutcomeUnknown ends a command that must not be repeated (a compare and
+	// write, a raw CDB) and whose connection was lost before its status came:
+	// the target may or may not have carried it out.
+	ErrOutcomeUnknown = errors.New("initiator: connection lost before the status arrived; whether the command was carried out is unknown")
+	// ErrSessionLost ends what was outstanding when a session or an association was
+	// given up.
+	ErrSessionLost = errors.New("initiator: session lost")
+	// ErrClosed ends what is submitted to, or outstanding on, a closed volume.
+	ErrClosed = errors.New("initiator: session is closed")
+	// ErrTimeout ends a command that the target did not answer in time and that
+	// was then aborted.
+	ErrTimeout = errors.New("initiator: command timed out and was aborted")
+	// ErrInvalid ends a request that cannot be expressed as a command.
+	ErrInvalid = errors.New("initiator: invalid request")
+	// ErrCacheLost ends a flush before which the target has lost its volatile cache:
+	// writes that were acknowledged since the flush before may be gone. The next
+	// flush is believed again.
+	ErrCacheLost = errors.New("initiator: the target lost acknowledged writes that were in its cache; what was written since the last successful flush may be lost")
+	// ErrNoLUN is a logical unit or a namespace that the target does not have.
+	ErrNoLUN = errors.New("the target has no such logical unit")
+	// ErrReservation ends a command that met somebody else's reservation.
+	ErrReservation = errors.New("initiator: reservation conflict: another initiator holds the LUN")
+)

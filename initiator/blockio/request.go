@@ -1,0 +1,73 @@
+package blockio
+
+// Op is what a Request asks a volume to do.
+type Op uint8
+
+// Operations of a Request. What a volume does not have ends with
+// blockdev.ErrNotSupported.
+const (
+	OpRead  Op = iota
+	OpWrite    // durable once a flush has succeeded, or by itself with FUA
+	OpFlush
+	OpDiscard
+	OpWriteZeroes
+	OpVerify // the target reads the medium; no data travel
+	OpCompareAndWrite
+	OpCDB // a raw SCSI command: Request.CDB, with Buf as Data-In or Data-Out; SCSI only
+)
+
+// Request is one asynchronous operation on a volume. The caller owns the struct
+// and reuses it: nothing is allocated per operation. From Submit until Done is
+// called, the Request and the memory in Buf and Segs belong to the volume.
+type Request struct {
+	Op   Op
+	Off  int64    // bytes; a multiple of the block size
+	Len  int64    // bytes, for operations without data
+	Buf  []byte   // data; where the wire is RDMA, the target reads or writes it directly
+	Segs [][]byte // instead of Buf: scattered data
+	FUA  bool     // writes, zeroes and discards: durable before Done
+	// MayUnmap lets OpWriteZeroes deallocate where the target then reads zeroes.
+	MayUnmap bool
+	// NoData has OpWriteZeroes fail with blockdev.ErrNotSupported where it would
+	// have to send the zeroes.
+	NoData bool
+
+	CDB     []byte // OpCDB, 6 to 260 bytes; sense and unit attentions go to the caller
+	DataIn  bool   // OpCDB: Buf is filled by the target
+	User    any    // the caller's
+	UserTag uint64 // the caller's
+
+	Flusher *Flusher // OpFlush: who asks, where the volume has several users
+
+	// Done is called exactly once, on a goroutine of the volume's or within Submit; it
+	// must not block, and may call Submit.
+	Done func(*Request)
+
+	// Results, valid in Done.
+	Err      error // nil, ErrOutcomeUnknown, ErrSessionLost, an error of the wire's, …
+	Residual int64 // bytes not transferred
+	Status   byte  // SCSI status
+
+	// Driver is what the volume keeps of the request, so that the next use of it
+	// allocates nothing. Set keeps it; its owner checks that it is this Request's.
+	Driver any
+}
+
+// Set makes r the operation that to describes, and keeps what makes the next use of r
+// free of allocations.
+func (r *Request) Set(to Request) {
+	to.Driver = r.Driver
+	*r = to
+}
+
+// DataLen returns how many bytes Buf or Segs have.
+func (r *Request) DataLen() int64 {
+	if r.Segs == nil {
+		return int64(len(r.Buf))
+	}
+	n := int64(0)
+	for _, s := range r.Segs {
+		n += int64(len(s))
+	}
+	return n
+}

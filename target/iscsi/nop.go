@@ -10,10 +10,11 @@ import (
 type pingState struct {
 	tag     uint32 // its TTT; counts up, never ReservedTag
 	waiting bool
-	statSN  uint32 // that it shows: its answer acknowledges what came before
-	heard   uint64 // conn.heard when it was last looked at
-	sent    uint64 // iscsi.Backlog.Sent, likewise
-	stuck   bool   // nothing had left by then of what waited
+	statSN  uint32        // that it shows: its answer acknowledges what came before
+	heard   uint64        // conn.heard when it was last looked at
+	sent    uint64        // iscsi.Backlog.Sent, likewise
+	stuck   bool          // nothing had left by then of what waited
+	since   time.Duration // if stuck: the first time that this was seen
 }
 
 // nopOut takes a NOP-Out (RFC 7143 §11.18): a ping of the initiator, or its
@@ -99,6 +100,9 @@ func (s *session) announceWindow() {
 // to be sent and nothing leaves counts as silent, whatever comes in; and one whose
 // initiator reads, however slowly, is alive though nothing is read from it.
 //
+// What is queued at the moment of one look may leave right behind it, so that the looks go
+// on at their pace until nothing has left for NopReply.
+//
 // Without pings it still looks for what is owed; TCP's keepalive finds the dead.
 func (c *conn) watch() (next time.Duration) {
 	s := c.sess
@@ -106,13 +110,16 @@ func (c *conn) watch() (next time.Duration) {
 		c.close(err)
 		return 0
 	}
-	heard, out := c.heard.Load(), c.dm.Backlog()
+	heard, out, now := c.heard.Load(), c.dm.Backlog(), c.srv.now()
 	c.mu.Lock()
 	p := &c.ping
 	moved := out.Sent != p.sent
 	stuck := out.Waiting && !moved
 	silent := stuck || heard == p.heard && !(out.Waiting && moved)
-	waiting, wasStuck := p.waiting, p.stuck
+	if stuck && !p.stuck {
+		p.since = now
+	}
+	waiting, stuckFor := p.waiting, now-p.since
 	p.heard, p.sent, p.stuck = heard, out.Sent, stuck
 	if !silent {
 		p.waiting = false
@@ -122,16 +129,16 @@ func (c *conn) watch() (next time.Duration) {
 	switch {
 	case c.quiet.Load():
 		// Nothing may be sent to it, so it cannot be asked whether it is there.
-		if t.FirstCommand > 0 && c.srv.now()-c.entered >= t.FirstCommand {
+		if t.FirstCommand > 0 && now-c.entered >= t.FirstCommand {
 			c.close(errFirstCommand)
 			return 0
 		}
 		return t.beat()
-	case stuck && wasStuck && t.NopReply > 0:
+	case stuck && t.NopReply > 0 && stuckFor >= t.NopReply:
 		c.close(errNotRead)
 		return 0
 	case stuck && t.NopReply > 0:
-		return t.NopReply // a ping would wait with the rest
+		return min(t.beat(), t.NopReply-stuckFor) // a ping would wait with the rest
 	case !silent, t.NopInterval < 0:
 		return t.beat()
 	case waiting:

@@ -83,6 +83,29 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
+// TestBacklogOfAMoment: an answer that happens to be on its way at one look of the
+// heartbeat does not put off the next one by the time that a peer has for reading.
+func TestBacklogOfAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quietServer(t)
+		s.cfg.Timeouts.NopReply = 10 * time.Minute
+		c, m := s.loopConn(t)
+		set := func(b iscsi.Backlog) {
+			m.list.Lock()
+			defer m.list.Unlock()
+			m.backlog = b
+		}
+		time.Sleep(14 * time.Second)
+		set(iscsi.Backlog{Waiting: true})
+		time.Sleep(2 * time.Second)
+		set(iscsi.Backlog{Sent: 100})
+		time.Sleep(15 * time.Second)
+		if n, _, _ := m.seen(c); n != 1 {
+			t.Errorf("%d pings two intervals after the last that came, want 1", n)
+		}
+	})
+}
+
 // Over iSER nothing may be sent before the first command, so an initiator that never
 // sends one is given a time for it.
 func TestFirstCommand(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -47,7 +46,10 @@ func (s *testServer) backlog() (n int) {
 // connection, and what one read brings beyond it.
 const unreadMost = 1 << 20
 
-// smallBuffers keeps what the kernel takes off the hands of a target small.
+// smallBuffers keeps what the kernel takes off the hands of a target small. It is the
+// target's side alone that is kept short, from before its connections begin: a receive
+// window that shrinks later makes TCP drop what has been sent, and the acknowledgements
+// with it, so that both directions may stand still before anything waits here.
 func smallBuffers(c *serverConfig) {
 	for i := range c.Portals {
 		c.Portals[i].SendBuffer, c.Portals[i].RecvBuffer = 64<<10, 64<<10
@@ -80,7 +82,6 @@ const stalled = 200 * time.Millisecond
 
 // flooder is a raw initiator's write for flood.
 func (r *rawInitiator) flooder(pdus []byte) func() bool {
-	r.nc.(*net.TCPConn).SetReadBuffer(64 << 10)
 	return func() bool {
 		r.nc.SetWriteDeadline(time.Now().Add(stalled))
 		if len(r.rest) == 0 {

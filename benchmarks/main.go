@@ -53,6 +53,8 @@ func main() {
 	}
 }
 
+// root is the command line: quick and full runs, and the hidden helpers that a run
+// starts as processes of their own.
 func root() *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{

@@ -89,6 +89,7 @@ func (c *Config) coveredBy(i int) string {
 	return ""
 }
 
+// checkVolumes checks each volume, and that no two have one name, store or identity.
 func (c *Config) checkVolumes(r *report) {
 	names, paths, wwids, lvs := map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
 	for i := range c.Volumes {
@@ -157,6 +158,8 @@ func checkLayout(r *report, key string, v *Volume) {
 	}
 }
 
+// checkVolume checks the fields of one volume against its type: what it needs, and what
+// it cannot have.
 func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	switch v.Type {
 	case VolumeFile:
@@ -237,6 +240,8 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 // aluaStates are the names of asymmetric access states.
 var aluaStates = []string{"active-optimized", "active-non-optimized", "standby", "unavailable", "offline"}
 
+// checkTargets checks names, portals, LUNs and access rules, and that what they refer to
+// exists.
 func (c *Config) checkTargets(r *report) {
 	volumes := map[string]*Volume{}
 	for i := range c.Volumes {
@@ -421,6 +426,7 @@ func checkAuth(r *report, key string, a *Auth) {
 	}
 }
 
+// checkISCSI checks the ranges of RFC 7143 §13, and lengths that contradict each other.
 func (c *Config) checkISCSI(r *report) {
 	s := &c.ISCSI
 	checkRange(r, "iscsi.queue_depth", s.QueueDepth, 1, 1024)

@@ -164,6 +164,8 @@ func overridable() []string {
 	return keys
 }
 
+// setDefaults gives viper the default of every key that has one; environment variables
+// override only keys that it knows.
 func setDefaults(v *viper.Viper) {
 	for key, value := range map[string]any{
 		"iscsi.queue_depth":           128,

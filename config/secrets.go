@@ -56,6 +56,8 @@ func readSecret(path string) ([]byte, error) {
 	return readFile(path, maxSecret)
 }
 
+// readSecrets reads the secrets of users from the files or environment variables that
+// are named, and checks their length (RFC 7143 §9.2.1).
 func (c *Config) readSecrets(r *report) {
 	for _, u := range c.users() {
 		switch {

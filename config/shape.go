@@ -24,6 +24,8 @@ var (
 	durationType = reflect.TypeFor[Duration]()
 )
 
+// shape compares the YAML below n with the type that it will be decoded into, and
+// remembers the line of each key.
 func (r *report) shape(n *yaml.Node, t reflect.Type, key string) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias

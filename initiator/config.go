@@ -241,6 +241,8 @@ func (c *Config) validate(discovery bool) error {
 	return nil
 }
 
+// problem is the first thing that is wrong with the configuration. Discovery needs no
+// target and no LUN.
 func (c *Config) problem(discovery bool) error {
 	in := func(name string, v, lo, hi int) error {
 		if v < lo || v > hi {

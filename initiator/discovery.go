@@ -39,6 +39,7 @@ func Discover(ctx context.Context, cfg Config) ([]Target, error) {
 	return ts, nil
 }
 
+// discover logs in for discovery (RFC 7143 §4.3), asks for all targets, and logs out.
 func discover(ctx context.Context, cfg *Config) (ts []Target, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.LoginTimeout,
 		fmt.Errorf("no answer within %v: %w", cfg.LoginTimeout, context.DeadlineExceeded))

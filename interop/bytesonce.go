@@ -65,6 +65,8 @@ type capturedPacket struct {
 func (p *capturedPacket) seq() uint32 { return binary.BigEndian.Uint32(p.b[p.tcp+4:]) }
 func (p *capturedPacket) syn() bool   { return p.b[p.tcp+13]&0x02 != 0 }
 
+// sendOnce writes a capture anew in which each byte of a stream comes once, and each
+// packet to or from mpaPort carries one whole FPDU.
 func sendOnce(in []byte, mpaPort int) ([]byte, error) {
 	if len(in) < pcapHeader || binary.LittleEndian.Uint32(in) != 0xa1b2c3d4 {
 		return nil, errCapture

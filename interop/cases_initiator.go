@@ -18,6 +18,7 @@ var initiatorCases = concat(lioCases("iser"), lioCases("iscsi"), []Case{
 
 const lioIQN = "iqn.2026-11.softiser:lio"
 
+// lioCases are our initiator against LIO, over iSER or TCP.
 func lioCases(scheme string) []Case {
 	portal := map[string]string{"iser": "iser", "iscsi": ""}[scheme]
 	lio := func(name, expect string, short bool, setup string, run func(e *Env, url string) (string, error)) Case {

@@ -24,6 +24,7 @@ var (
 	tcpCases  = append(linuxCases("tcp"), digestCases()...)
 )
 
+// linuxCases are open-iscsi of a guest against our target, over iSER or TCP.
 func linuxCases(mode string) []Case {
 	session := func(name, expect string, short bool, config string, script string) Case {
 		return Case{Name: mode + "/" + name, Expect: expect, Short: short, Run: func(_ context.Context, e *Env) (string, error) {

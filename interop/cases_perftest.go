@@ -45,6 +45,8 @@ func perftestKernelClient(e *Env, kind, tool string) (string, error) {
 	return "messages of " + strings.Join(seen, ", ") + " bytes", nil
 }
 
+// perftestKernelServer runs tool as the server on kernel siw, and ours as its client,
+// for each size.
 func perftestKernelServer(e *Env, kind, tool string) (string, error) {
 	g, err := e.Guest()
 	if err != nil {

@@ -216,6 +216,8 @@ func slowKernelClient(_ context.Context, e *Env) (string, error) {
 	return "3 pings of " + dripSize + " bytes verified, each way", nil
 }
 
+// slowKernelServer: our end drips its bytes to rping on kernel siw, with the CRC and
+// without.
 func slowKernelServer(_ context.Context, e *Env) (string, error) {
 	g, err := e.Guest()
 	if err != nil {

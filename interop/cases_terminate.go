@@ -102,6 +102,7 @@ type verbsConn struct {
 	down []func() error
 }
 
+// newVerbsConn makes a queue pair of ours with memory to aim at.
 func newVerbsConn() (_ *verbsConn, err error) {
 	c := &verbsConn{mem: make([]byte, 64<<10)}
 	defer func() {

@@ -192,6 +192,8 @@ func rejected(_ context.Context, e *Env) (string, error) {
 	return "reported, at once", nil
 }
 
+// abruptClose: our rping is killed while it serves the kernel's pings. The client must
+// notice, and the kernel say nothing.
 func abruptClose(_ context.Context, e *Env) (string, error) {
 	port := freePort()
 	p, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-C", "1000000", "-V")

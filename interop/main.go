@@ -66,6 +66,7 @@ func prepare() (*guest.Image, error) {
 	return guest.Prepare(guest.CacheDir(), func(s string) { fmt.Fprintln(os.Stderr, s) })
 }
 
+// run chooses the cases, runs them in o.jobs guests at a time, and writes the table.
 func run(ctx context.Context, args []string) int {
 	fl := flag.NewFlagSet("run", flag.ContinueOnError)
 	short := fl.Bool("short", false, "only the essential cases")

@@ -132,6 +132,8 @@ func (m *Manager) group(s Spec) (*Group, error) {
 	return g, nil
 }
 
+// openGroup opens the group of s, and creates its files and the group where s asks for
+// it.
 func (m *Manager) openGroup(s Spec) (*Group, error) {
 	if len(s.Devices) == 0 {
 		return nil, errors.New("no devices: name the files or block devices that hold the volume group")

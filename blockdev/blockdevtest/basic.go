@@ -117,6 +117,8 @@ func testFlush(t *testing.T, b Backend) {
 	b.want(t, dev, p, 65536)
 }
 
+// testDiscard: what has been discarded reads as Info says, and nothing beside it
+// changes.
 func testDiscard(t *testing.T, b Backend) {
 	dev := b.open(t, size)
 	info := dev.Info()
@@ -165,6 +167,8 @@ func testWriteZeroes(t *testing.T, b Backend) {
 	b.want(t, dev, p[200000&^4095:][:8192], 0)
 }
 
+// testExtents: extents cover the range that was asked for, in order and without gaps,
+// and holes read as zeroes.
 func testExtents(t *testing.T, b Backend) {
 	dev := b.open(t, size)
 	check := func(off, n int64) []blockdev.Extent {
@@ -205,6 +209,7 @@ func testExtents(t *testing.T, b Backend) {
 
 func overlaps(e blockdev.Extent, off, n int64) bool { return e.Off < off+n && off < e.Off+e.Len }
 
+// testClose: a device with open leases stays open, and a closed one refuses everything.
 func testClose(t *testing.T, b Backend) {
 	dev := b.open(t, size)
 	p := pattern(3, 4096)

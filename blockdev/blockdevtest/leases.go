@@ -8,6 +8,8 @@ import (
 	"softiser/blockdev"
 )
 
+// testLeases writes and reads through leases of every kind of length and place; what was
+// not committed may be anything, what lies beside it is unchanged.
 func testLeases(t *testing.T, b Backend) {
 	dev := b.open(t, size)
 	bs := dev.Info().BlockSize

@@ -22,6 +22,8 @@ func resizer(t *testing.T, dev blockdev.Device) blockdev.Resizer {
 	return rs
 }
 
+// testResize: growing keeps the data and appends zeroes, shrinking cuts off, leases
+// beyond the new end are refused, and those who asked are told.
 func testResize(t *testing.T, b Backend) {
 	dev := b.open(t, size)
 	rs := resizer(t, dev)

@@ -112,6 +112,8 @@ type verdict struct {
 	keep  func() bool // torn: whether to write the next block
 }
 
+// judge finds what the rules have in store for an operation on [off, off+n). Delays and
+// holds add up until a rule says how the operation ends.
 func (d *Device) judge(op Op, off, n int64) (v verdict) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -59,6 +59,8 @@ func Open(cfg Config) (*Device, error) {
 	return d, nil
 }
 
+// open opens or creates the file, locks it, and puts the backing volume on it. What
+// fails leaves no file that it has created.
 func open(cfg Config) (_ *Device, err error) {
 	if cfg.BlockSize == 0 {
 		cfg.BlockSize = 512

@@ -48,6 +48,7 @@ func Parse(text string) (Spec, error) {
 	return s, nil
 }
 
+// option takes one of the comma-separated options behind a volume's path.
 func (s *Spec) option(opt string) (err error) {
 	key, value, has := strings.Cut(opt, "=")
 	flag := func(b *bool) error {

@@ -49,6 +49,8 @@ func Open(cfg Config) (*Device, error) {
 	return d, nil
 }
 
+// open opens the block device exclusively, asks the kernel for its geometry and limits,
+// and puts the backing volume on it.
 func open(cfg Config) (*Device, error) {
 	fd, err := openDevice(cfg)
 	if err != nil {

@@ -84,6 +84,7 @@ func Command() *cobra.Command {
 	return cmd
 }
 
+// run is the command: attach, or with --list and --detach what these say.
 func (c *command) run(cmd *cobra.Command, args []string) error {
 	out := cmd.OutOrStdout()
 	if c.list {
@@ -233,6 +234,7 @@ func (c *command) print(out io.Writer, r *Record) error {
 	return nil
 }
 
+// runList prints the attachments that are alive, and why records could not be read.
 func (c *command) runList(out io.Writer) error {
 	live, err := List(c.opt.Dir)
 	if err != nil {
@@ -272,6 +274,8 @@ func (c *command) runList(out io.Writer) error {
 	return nil
 }
 
+// runDetach ends the attachment of a volume or device, and waits until its process has
+// gone.
 func (c *command) runDetach(ctx context.Context, out io.Writer, key string) error {
 	if cfg, err := initiator.ParseURL(key); err == nil {
 		key = cfg.URL() // as the record has it

@@ -192,6 +192,8 @@ func (c *clone) openLedger(base, unit, size int64) (err error) {
 	return err
 }
 
+// makeSlots allots the slots of a clone and their buffers, page-aligned and in one
+// piece, and fills these with what is to be written.
 func (c *clone) makeSlots() (err error) {
 	j := c.job
 	page := syscall.Getpagesize()

@@ -79,6 +79,8 @@ type command struct {
 	status    string   // --status-interval
 }
 
+// register adds the options of a job to fs. They apply to the job that the last --name
+// has begun.
 func (c *command) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -214,6 +216,7 @@ func (c *command) override(url string, files []string) (sections []Section, note
 	return sections, notes, nil
 }
 
+// run turns the command line into jobs, runs them, and reports.
 func (c *command) run(cmd *cobra.Command, args []string) (err error) {
 	if c.json {
 		c.format = "json"

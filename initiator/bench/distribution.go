@@ -28,6 +28,8 @@ type Distribution struct {
 // zone is a part of the range, both numbers in per cent.
 type zone struct{ draws, size int }
 
+// setDistribution parses random_distribution: fio's names, without what one distribution
+// for all directions cannot say.
 func setDistribution(j *Job, v string) error {
 	kind, arg, given := strings.Cut(strings.ToLower(v), ":")
 	if strings.Contains(v, ",") {

@@ -119,6 +119,8 @@ func (p *jobParser) text(r io.Reader, name string, depth int) error {
 	return nil
 }
 
+// line takes line n of file name: a section, an option or an include, which may be
+// nested depth deep.
 func (p *jobParser) line(line, name string, n, depth int) error {
 	if i := strings.IndexAny(line, ";#"); i >= 0 {
 		line = line[:i]

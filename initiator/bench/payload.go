@@ -173,6 +173,8 @@ func setPattern(j *Job, v string) error {
 	return nil
 }
 
+// patternPiece parses the first piece of a buffer pattern: a text in double quotes, a
+// file in single ones, or a number.
 func patternPiece(s string) (piece []byte, rest string, err error) {
 	if s[0] == '"' || s[0] == '\'' {
 		text, behind, ok := strings.Cut(s[1:], s[:1])

@@ -86,6 +86,7 @@ func (r *Report) WriteJSON(w io.Writer, global []KV, plus bool) error {
 	return err
 }
 
+// json is a job's part of fio's JSON report; plus adds the bins of json+.
 func (s *Stats) json(plus bool) pairs {
 	j := s.Job
 	opts := pairs{{"name", j.Name}}
@@ -152,6 +153,7 @@ func (s *Stats) json(plus bool) pairs {
 	return p
 }
 
+// jsonDir is what the JSON report says of one direction.
 func (s *Stats) jsonDir(d dir, plus bool) pairs {
 	t, j := &s.Dir[d], s.Job
 	bw := perSec(t.Bytes, t.Runtime)

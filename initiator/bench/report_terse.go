@@ -32,6 +32,8 @@ func (r *Report) WriteTerse(w io.Writer) {
 // tersePercentiles is how many percentile fields terse always has.
 const tersePercentiles = 20
 
+// terseDir is the fields of one direction in fio's terse format, version 3: times in
+// microseconds, sizes in KiB.
 func (s *Stats) terseDir(d dir) []string {
 	t := &s.Dir[d]
 	bw := perSec(t.Bytes, t.Runtime)

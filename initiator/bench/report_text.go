@@ -36,6 +36,7 @@ func (r *Report) WriteText(w io.Writer) {
 	r.writeGroups(w)
 }
 
+// writeText writes a job's part of the report as fio prints it.
 func (s *Stats) writeText(w io.Writer, started time.Time) {
 	j := s.Job
 	fmt.Fprintf(w, "%s: (groupid=%d, jobs=%d): err=%2d", j.Name, j.group, s.Jobs, s.Code)
@@ -100,6 +101,7 @@ func (s *Stats) writeVerify(w io.Writer) {
 	}
 }
 
+// writeDir writes what the report says of one direction.
 func (s *Stats) writeDir(w io.Writer, d dir) {
 	t, j := &s.Dir[d], s.Job
 	bw := perSec(t.Bytes, t.Runtime)

@@ -24,6 +24,7 @@ func (c *clone) start() {
 	c.begin()
 }
 
+// begin starts the clocks of a clone and submits the first command of each slot.
 func (c *clone) begin() {
 	if c.flow != nil {
 		c.flow.join(c)

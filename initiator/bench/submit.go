@@ -22,6 +22,8 @@ func (c *clone) submitNext(s *slot) bool {
 	return false
 }
 
+// runNext gives slot s its next command, and reports whether it has one: false when the
+// clone's work is done, its time over, or it has failed.
 func (c *clone) runNext(s *slot) bool {
 	if c.stopped.Load() || c.expired(s.start) || c.over || c.failed && !c.job.ContinueOnErr {
 		// Only with something left to do has it been interrupted.

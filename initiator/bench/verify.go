@@ -118,6 +118,8 @@ func checkBlock(p []byte, seed uint64, off int64, w window) *Mismatch {
 	return m
 }
 
+// compareBlock checks one block at off against the header that was written into it and
+// the generations that w allows. nil: it is right.
 func compareBlock(p []byte, seed uint64, off int64, w window) *Mismatch {
 	bad := func(kind, expected, got string, args ...any) *Mismatch {
 		return &Mismatch{Off: off, Len: len(p), Kind: kind, Expected: expected, Got: fmt.Sprintf(got, args...)}

@@ -60,6 +60,8 @@ type slot struct {
 	begun bool   // part of the reply is on the wire
 }
 
+// newConn makes a served connection of a socket on which the handshake has agreed on an
+// export.
 func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {

@@ -142,6 +142,8 @@ func (l *LoginTarget) Handle(req, resp *PDU) (done bool, err error) {
 	return done, err
 }
 
+// handle answers one Login Request into resp. It reports whether the login has ended; an
+// error names the status of a refusal, which the caller sends.
 func (l *LoginTarget) handle(req, resp *PDU) (bool, *LoginError) {
 	if err := l.checkHeader(&req.BHS); err != nil {
 		return false, err

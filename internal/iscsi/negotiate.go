@@ -178,6 +178,8 @@ func (n *Negotiation) Receive(dst []byte, kvs []KeyValue, stage Stage) ([]byte, 
 	return dst, n.check()
 }
 
+// receive takes one key of the other side and appends the answer that it is owed, if
+// any, to dst (RFC 7143 §6.2).
 func (n *Negotiation) receive(dst []byte, kv KeyValue, stage Stage) ([]byte, error) {
 	k, known := keyByName[kv.Key]
 	if !known {

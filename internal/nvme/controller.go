@@ -130,6 +130,8 @@ type Controller struct {
 	EntryLat, ExLat uint32 // of power state 0, microseconds
 }
 
+// layout names the fields of the Identify Controller data structure by their offsets
+// (NVM Express 1.4, figure 247).
 func (c *Controller) layout(l layout) {
 	l.u16(0, &c.VID)
 	l.u16(2, &c.SSVID)

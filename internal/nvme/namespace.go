@@ -67,6 +67,8 @@ type Namespace struct {
 	Formats                []LBAFormat // 1 to 64
 }
 
+// layout names the fields of the Identify Namespace data structure by their offsets (NVM
+// Express 1.4, figure 245).
 func (n *Namespace) layout(l layout) {
 	l.u64(0, &n.Size)
 	l.u64(8, &n.Capacity)

@@ -95,6 +95,7 @@ func Read(path string) ([]*Conn, error) {
 
 var errFormat = errors.New("not a classic pcap file of Ethernet frames")
 
+// parse reads a capture file of either byte order and puts its TCP connections together.
 func parse(b []byte) ([]*Conn, error) {
 	const fileHdr, pktHdr = 24, 16
 	if len(b) < fileHdr {
@@ -221,6 +222,8 @@ func (r *reassembler) segment(k halfKey, seq uint32, flags byte, data []byte) {
 	}
 }
 
+// finish puts the segments of both directions of each connection into the order in which
+// they were captured.
 func (r *reassembler) finish() []*Conn {
 	type placed struct {
 		order int

@@ -83,6 +83,8 @@ func Perf() []*cobra.Command {
 	return cmds
 }
 
+// perfCommand builds one of perftest's programs: ib_write_bw, ib_read_lat and their
+// like.
 func perfCommand(k perfKind) *cobra.Command {
 	p := &perf{kind: k}
 	size, iters := 65536, 5000
@@ -249,6 +251,7 @@ func (p *perf) serve(ctx context.Context) error {
 	}
 }
 
+// serveOne is the server's side of one test, as the client's private data describe it.
 func (p *perf) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnRequest) error {
 	refuse := func(why string) error {
 		_ = req.Reject([]byte(why))

@@ -46,6 +46,7 @@ type latency struct {
 	P999    float64 `json:"p99_9"`
 }
 
+// fill computes what the report says from the times of a run.
 func (r *perfResult) fill(p *perf, info *rdma.ConnInfo) {
 	sec := r.took.Seconds()
 	r.doc = perfDoc{

@@ -119,6 +119,7 @@ func (r *perfRun) handle(cq *rdma.CQ) {
 	r.qp.Push()
 }
 
+// complete counts a completion and posts what follows from it.
 func (r *perfRun) complete(wc *rdma.WC) error {
 	if r.over {
 		return nil

@@ -24,6 +24,8 @@ type ptTest struct {
 	wcs    [64]rdma.WC
 }
 
+// newPTTest makes the queue pair and memory of a test with an original perftest at the
+// other end.
 func newPTTest(dev *rdma.Device, p *perf, cycle int, client bool) (_ *ptTest, err error) {
 	depth := max(p.depth, p.rxDepth)
 	t := &ptTest{perf: p, client: client, out: make([]byte, p.size), in: make([]byte, max(p.size, cycle)), credit: make([]byte, ptCredit)}

@@ -90,6 +90,7 @@ func RPing() *cobra.Command {
 	return cmd
 }
 
+// run checks the command line and is the server or the client that it asks for.
 func (r *rping) run(ctx context.Context) error {
 	if r.server == r.client {
 		return usage.Errorf("rping: say either -s (server) or -c (client)")
@@ -256,6 +257,8 @@ func (r *rping) serve(ctx context.Context, dev *rdma.Device, p *rdma.ConnParams)
 	}
 }
 
+// serveOne answers the pings of one client: it reads the data from where the client
+// says, and writes it back to where it says next.
 func (r *rping) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnRequest, p *rdma.ConnParams) error {
 	e, err := newEndpoint(dev, rdma.QPConfig{}, nil)
 	if err != nil {

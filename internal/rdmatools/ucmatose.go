@@ -74,6 +74,7 @@ func (u *ucmatose) say(format string, args ...any) {
 	}
 }
 
+// run prepares the ends of all connections and is the server or the client.
 func (u *ucmatose) run(ctx context.Context) error {
 	if u.connections < 1 || u.count < 0 || u.count > 16384 || u.size < 0 || u.size > 1<<24 {
 		return usage.Errorf("ucmatose: want at least 1 connection (-c), 0 to 16384 messages (-C) of at most 16 MiB (-S)")
@@ -186,6 +187,8 @@ func (u *ucmatose) receives(ctx context.Context, ends []*ucmatoseEnd) error {
 	return nil
 }
 
+// runServer accepts as many connections as there are ends, and moves the messages of
+// each.
 func (u *ucmatose) runServer(ctx context.Context, dev *rdma.Device, ends []*ucmatoseEnd, p *rdma.ConnParams) error {
 	u.say("cmatose: starting server")
 	p.MPA.SpeakFirst = speakFirstAfter
@@ -223,6 +226,7 @@ func (u *ucmatose) runServer(ctx context.Context, dev *rdma.Device, ends []*ucma
 	return nil
 }
 
+// runClient connects every end, and moves the messages of each.
 func (u *ucmatose) runClient(ctx context.Context, ends []*ucmatoseEnd, p *rdma.ConnParams) error {
 	u.say("cmatose: starting client")
 	u.say("cmatose: connecting")

@@ -89,6 +89,7 @@ func main() {
 	}
 }
 
+// run runs every suite on every kind of backend, and returns how many tests failed.
 func run(ctx context.Context, o *options) (failed int, err error) {
 	if _, err := os.Stat(o.target); err != nil {
 		return 0, fmt.Errorf("%w; run make build, or name the program with -target", err)

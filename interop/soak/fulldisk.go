@@ -30,6 +30,8 @@ func fullDisks(ctx context.Context, r *run) (string, error) {
 	return fmt.Sprintf("%d disks filled, every acknowledged durable write is on them", r.rounds), nil
 }
 
+// fullDisk: many write with FUA and flush on a file system that fills up; what was
+// acknowledged must be there when it is opened again.
 func fullDisk(ctx context.Context, r *run) (err error) {
 	dir, err := os.MkdirTemp(r.dir, "full-")
 	if err != nil {

@@ -66,6 +66,8 @@ func main() {
 	os.Exit(soak(ctx))
 }
 
+// soak runs the stages in turn until the time is over. It returns the exit code: 1 for a
+// promise that was not kept, 2 for a run that could not be finished.
 func soak(ctx context.Context) int {
 	short := flag.Bool("short", false, "each stage once")
 	length := flag.Duration("time", 30*time.Minute, "how long stages take turns")

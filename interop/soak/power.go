@@ -21,6 +21,8 @@ func powerCuts(ctx context.Context, r *run) (string, error) {
 	return fmt.Sprintf("%d power cuts, %d states of the disk, every flushed write in each", cuts, states), nil
 }
 
+// powerCut writes through a recording device in a real kernel, and opens every state
+// that a power cut could have left. It returns how many were checked.
 func powerCut(ctx context.Context, r *run) (states int, err error) {
 	const size = 8 << 20
 	rec, err := newRecorder(r.dir, size, r.dropFlushes)

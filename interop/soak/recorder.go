@@ -132,6 +132,7 @@ func (r *recorder) serve() {
 	}
 }
 
+// handle answers one FUSE request for the recorder's one file.
 func (r *recorder) handle(op uint32, node uint64, in []byte) ([]byte, syscall.Errno) {
 	le := binary.LittleEndian
 	switch op {

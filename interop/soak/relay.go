@@ -49,6 +49,8 @@ func (r *relay) close() {
 	r.wg.Wait()
 }
 
+// accept relays each connection to where the target is now, and decides after how many
+// bytes it is to be cut.
 func (r *relay) accept() {
 	for {
 		in, err := r.ln.Accept()

@@ -30,6 +30,8 @@ func (a *app) live(group string) liveGroup {
 	return liveGroup{}
 }
 
+// of is what the running system knows of lv; without a running group nothing is known,
+// and columns are blank as lvm2's.
 func (l liveGroup) of(lv *meta.LV, v *meta.VG) *liveLV {
 	out := &liveLV{}
 	if l.g == nil {

@@ -26,6 +26,7 @@ type displayFlags struct {
 	columns, colon, maps, short bool
 }
 
+// check refuses options that contradict each other, as lvm2 does.
 func (o *displayFlags) check(cmd *cobra.Command, kind string) error {
 	given := func(names ...string) string {
 		for _, n := range names {
@@ -133,6 +134,7 @@ func (d *displayer) line(width int, name, format string, args ...any) {
 	d.say("%-*s %s", width, name, fmt.Sprintf(format, args...))
 }
 
+// displayLV prints a logical volume as lvdisplay does.
 func (d *displayer) displayLV(r *row) {
 	line := func(name, format string, args ...any) { d.line(22, name, format, args...) }
 	v, lv, es := r.x.VG, r.lv, r.x.VG.ExtentSize*512
@@ -239,6 +241,7 @@ func activeWord(l *liveLV) string {
 	return "INACTIVE"
 }
 
+// displayVG prints a volume group as vgdisplay does.
 func (d *displayer) displayVG(r *row) {
 	line := func(name, format string, args ...any) { d.line(21, name, format, args...) }
 	v, es := r.x.VG, r.x.VG.ExtentSize*512
@@ -279,6 +282,8 @@ func (d *displayer) displayVG(r *row) {
 	d.say(" ")
 }
 
+// displayPV prints a physical volume as pvdisplay does, one that belongs to no group
+// among them.
 func (d *displayer) displayPV(r *row) {
 	line := func(name, format string, args ...any) { d.line(21, name, format, args...) }
 	text := func(column string) string { return findField(column, "pv").str(r) }

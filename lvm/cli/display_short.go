@@ -117,6 +117,7 @@ func (d *displayer) mapLV(r *row) {
 	d.say(" ")
 }
 
+// mapSegment prints where a segment lies, for lvdisplay -m.
 func (d *displayer) mapSegment(r *row, s *meta.Segment) {
 	typ := s.Type
 	if typ == meta.Striped && len(s.Stripes) == 1 {

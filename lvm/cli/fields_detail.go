@@ -191,6 +191,7 @@ func layout(_ *meta.VG, lv *meta.LV) string {
 	return "linear"
 }
 
+// role is lvm2's lv_role: what a volume is to other volumes of its group.
 func role(v *meta.VG, lv *meta.LV) string {
 	switch {
 	case segment(lv, meta.ThinPool) != nil:

@@ -40,6 +40,7 @@ func (a *app) lv(arg string) (*lvm.Group, *meta.LV, error) {
 	return g, lv, nil
 }
 
+// lvremove asks first, and removes only what was there when it asked.
 func (a *app) lvremove() *cobra.Command {
 	c := &cobra.Command{Use: "lvremove VG[/LV]...", Short: "Remove logical volumes", Args: cobra.MinimumNArgs(1)}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -139,6 +140,7 @@ func (a *app) removeOne(ctx context.Context, g *lvm.Group, name string, agreed m
 	return nil
 }
 
+// lvrename takes both of lvm2's forms.
 func (a *app) lvrename() *cobra.Command {
 	c := &cobra.Command{Use: "lvrename VG OLD NEW | VG/OLD VG/NEW", Short: "Rename a logical volume", Args: cobra.RangeArgs(2, 3)}
 	c.RunE = func(_ *cobra.Command, args []string) error {
@@ -170,6 +172,8 @@ func (a *app) lvrename() *cobra.Command {
 	return c
 }
 
+// lvchange changes attributes and tags. Activation is not among them: what is served is
+// active.
 func (a *app) lvchange() *cobra.Command {
 	var perm, alloc, skip, full, discards, zero, active, auto string
 	var add, del []string
@@ -210,6 +214,7 @@ func (a *app) lvchange() *cobra.Command {
 	return c
 }
 
+// change applies options of lvchange and tags to lv, or says which one cannot be.
 func change(lv *meta.LV, o map[string]string, add, del []string) error {
 	yes := func(key string) (bool, error) {
 		switch o[key] {
@@ -276,6 +281,7 @@ func change(lv *meta.LV, o map[string]string, add, del []string) error {
 	return nil
 }
 
+// lvconvert merges snapshots, and waits for the end unless --background is given.
 func (a *app) lvconvert() *cobra.Command {
 	var merge, background bool
 	c := &cobra.Command{Use: "lvconvert --merge VG/SNAPSHOT...", Short: "Merge snapshots into their origins", Args: cobra.MinimumNArgs(1)}

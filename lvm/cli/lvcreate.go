@@ -25,6 +25,7 @@ type lvcreateFlags struct {
 	tags                              []string
 }
 
+// lvcreate has lvm2's options; what they ask for together is decided in create.
 func (a *app) lvcreate() *cobra.Command {
 	var o lvcreateFlags
 	c := &cobra.Command{Use: "lvcreate [options] VG[/LV|/POOL] [PV...]", Short: "Create a logical volume, snapshot or thin pool", Args: cobra.ArbitraryArgs}
@@ -78,6 +79,7 @@ func (o *lvcreateFlags) kind(x *meta.VG, lv string) (string, error) {
 	return "linear", nil
 }
 
+// create finds out which kind of volume is asked for, and creates it.
 func (a *app) create(cmd *cobra.Command, o lvcreateFlags, args []string) error {
 	if len(args) == 0 {
 		return usage.Errorf("name the volume group")
@@ -200,6 +202,8 @@ func (a *app) createSnapshot(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, 
 	return g.Snapshot(cmd.Context(), lvm.SnapshotOptions{Origin: origin, Name: o.name, Extents: n, Chunk: int64(chunk), Policy: o.alloc, From: from, Tags: o.tags}, a.why())
 }
 
+// createPool creates a thin pool with its metadata volume, whose size follows from the
+// pool's as lvm2's does.
 func (a *app) createPool(g *lvm.Group, o *lvcreateFlags, lv string, from []vg.Range) error {
 	n, err := a.extents(g, o.sizing, 0, 0)
 	if err != nil {

@@ -42,6 +42,7 @@ func (a *app) open(paths []string) (*lvm.Disks, error) {
 	return ds, nil
 }
 
+// pvcreate initializes devices.
 func (a *app) pvcreate() *cobra.Command {
 	var o vg.PVOptions
 	var metaSize, align, uuid string
@@ -130,6 +131,7 @@ func (a *app) ofPV(path string) (*lvm.Group, string, error) {
 	return nil, "", fmt.Errorf("%s is no physical volume of a volume group on the given devices", path)
 }
 
+// pvresize takes the size of the device, or the one that was given.
 func (a *app) pvresize() *cobra.Command {
 	var size string
 	c := &cobra.Command{Use: "pvresize PV...", Short: "Take the new size of devices into use", Args: cobra.MinimumNArgs(1)}
@@ -212,6 +214,7 @@ func extentRange(pv *meta.PV, s string) (vg.Range, error) {
 	return r, nil
 }
 
+// pvmove moves extents under running I/O, run by run.
 func (a *app) pvmove() *cobra.Command {
 	var name, alloc string
 	c := &cobra.Command{Use: "pvmove [-n LV] SOURCE[:PE-PE] [DEST...]", Short: "Move extents to other physical volumes, on line", Args: cobra.MinimumNArgs(1)}

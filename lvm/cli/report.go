@@ -70,6 +70,8 @@ func (a *app) report(name, short, kind string) *cobra.Command {
 	return c
 }
 
+// showReport prints the table of pvs, vgs or lvs (kind pv, vg, lv) for the names in
+// args.
 func (a *app) showReport(o reportFlags, kind string, args []string) error {
 	if o.options == "help" || o.options == "?" {
 		a.listFields(kind)
@@ -134,6 +136,7 @@ type sortKey struct {
 	back bool
 }
 
+// newReport resolves the options of a report: columns, units, order and selection.
 func newReport(o reportFlags, kind, columns string) (*report, error) {
 	u, err := parseUnits(o.units)
 	if err != nil {
@@ -378,6 +381,7 @@ func (r *report) cells() [][]string {
 	return out
 }
 
+// print writes the rows in the format that was asked for.
 func (r *report) print(a *app, o reportFlags, kind string) {
 	cells := r.cells()
 	if o.format == "json" {

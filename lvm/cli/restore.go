@@ -10,6 +10,7 @@ import (
 	"softiser/lvm/meta"
 )
 
+// vgcfgrestore writes metadata from a backup to the devices that it names.
 func (a *app) vgcfgrestore() *cobra.Command {
 	var file string
 	c := &cobra.Command{Use: "vgcfgrestore VG", Short: "Make metadata that was backed up a group's own again", Args: cobra.ExactArgs(1)}

@@ -103,6 +103,7 @@ func (s *selection) unary() (condition, error) {
 
 var columnName = regexp.MustCompile(`^[A-Za-z0-9_]+`)
 
+// comparison parses one FIELD OPERATOR VALUE of a selection.
 func (s *selection) comparison() (condition, error) {
 	s.text = strings.TrimSpace(s.text)
 	name := columnName.FindString(s.text)

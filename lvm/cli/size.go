@@ -193,6 +193,7 @@ func display(n uint64, letter byte, suffix bool) string {
 	return unit{letter: letter}.format(n, suffix)
 }
 
+// format prints n bytes in the unit u as lvm2 does.
 func (u unit) format(n uint64, suffix bool) string {
 	letter := u.letter
 	human := strings.IndexByte("rRhH", letter) >= 0

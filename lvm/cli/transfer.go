@@ -49,6 +49,7 @@ func (a *app) diff() *cobra.Command {
 	return c
 }
 
+// printDiff prints the ranges in which two volumes differ.
 func (a *app) printDiff(cs []thin.Change, asJSON bool) error {
 	kind := func(data bool) string {
 		if data {
@@ -78,6 +79,7 @@ func (a *app) printDiff(cs []thin.Change, asJSON bool) error {
 	return nil
 }
 
+// export writes a volume, or its difference from another one, to a file or pipe.
 func (a *app) export() *cobra.Command {
 	var from, output string
 	var resume int64
@@ -141,6 +143,7 @@ func (a *app) export() *cobra.Command {
 	return c
 }
 
+// importCmd reads what export has written.
 func (a *app) importCmd() *cobra.Command {
 	var input string
 	var raw bool
@@ -213,6 +216,8 @@ func (a *app) importRaw(ctx context.Context, arg string, r io.Reader) (err error
 	}
 }
 
+// importInto applies stream s to volume name of g. A full stream creates it; an
+// incremental one needs the volume that it was made against.
 func (a *app) importInto(ctx context.Context, g *lvm.Group, name string, s *stream.Reader) (err error) {
 	h := s.Header
 	for _, id := range []string{h.ID, h.Base} {
@@ -332,6 +337,7 @@ func (a *app) clone() *cobra.Command {
 	return c
 }
 
+// copyVolume makes a full copy of lv, called name, in the same group.
 func (a *app) copyVolume(g *lvm.Group, lv *meta.LV, name string) (err error) {
 	src, err := g.Volume(lv.Name)
 	if err != nil {

@@ -18,6 +18,7 @@ func (a *app) vgCommands() []*cobra.Command {
 	return []*cobra.Command{a.vgcreate(), a.vgextend(), a.vgreduce(), a.vgremove(), a.vgrename(), a.vgcfgbackup(), a.vgcfgrestore()}
 }
 
+// vgcreate makes a group of devices, which are initialized where they are not yet.
 func (a *app) vgcreate() *cobra.Command {
 	var o vg.GroupOptions
 	var extent string
@@ -127,6 +128,8 @@ func (a *app) toReduce(x *vg.Group, paths []string, missing, all bool) ([]*meta.
 	return out, nil
 }
 
+// vgremove asks once for all volumes of the group, and removes only those that it has
+// asked about.
 func (a *app) vgremove() *cobra.Command {
 	c := &cobra.Command{Use: "vgremove VG", Short: "Remove a volume group", Args: cobra.ExactArgs(1)}
 	c.RunE = func(cmd *cobra.Command, args []string) error {

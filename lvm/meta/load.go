@@ -106,6 +106,7 @@ func (r *reader) uuid(key string) ondisk.UUID {
 	return u
 }
 
+// load fills the model from the tree, and refuses what makes no sense.
 func (vg *VG) load() error {
 	r := &reader{s: vg.sec}
 	vg.ID, vg.Seqno = r.uuid("id"), r.num("seqno", true)
@@ -172,6 +173,8 @@ func loadLV(l *Section) (*LV, error) {
 	return lv, nil
 }
 
+// loadSegment reads one segment. Types that are not known keep their section and get no
+// areas.
 func loadSegment(s *Section) (*Segment, error) {
 	r := &reader{s: s}
 	seg := &Segment{sec: s, Start: r.extents("start_extent"), Count: r.extents("extent_count"), Tags: r.words("tags")}

@@ -161,6 +161,7 @@ func (p *parser) word() string {
 	return p.s[start:p.pos]
 }
 
+// value parses a string, a number or a list; depth bounds how deep lists are nested.
 func (p *parser) value(depth int) (Value, error) {
 	switch c := p.peek(); {
 	case c == '"':

@@ -194,6 +194,8 @@ func (lv *LV) sync() *Section {
 	return s
 }
 
+// sync brings the section up to date with the model, without touching what has not
+// changed.
 func (seg *Segment) sync(name string) *Section {
 	if seg.sec == nil {
 		seg.sec = &Section{Name: name}

@@ -178,6 +178,7 @@ func (s *Section) Append(b []byte) []byte { return s.append(b, 0, false) }
 // AppendIndented writes them as in lvm2's backup files.
 func (s *Section) AppendIndented(b []byte) []byte { return s.append(b, 0, true) }
 
+// append writes the text as lvm2 does: pretty with indentation and comments, else bare.
 func (s *Section) append(b []byte, depth int, pretty bool) []byte {
 	indent := ""
 	if pretty {
@@ -212,6 +213,7 @@ func (s *Section) append(b []byte, depth int, pretty bool) []byte {
 	return b
 }
 
+// append writes the text as lvm2 does: pretty with indentation and comments, else bare.
 func (v Value) append(b []byte, indent string, pretty bool) []byte {
 	switch v.Kind {
 	case Number:

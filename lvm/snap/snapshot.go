@@ -388,6 +388,8 @@ func (n *Snapshot) Extents(off, k int64) ([]blockdev.Extent, error) {
 	return n.extentsLocked(off, k)
 }
 
+// extentsLocked says which parts of [off, off+k) hold data, from the origin and from the
+// exceptions. The set's lock is held.
 func (n *Snapshot) extentsLocked(off, k int64) ([]blockdev.Extent, error) {
 	if k == 0 {
 		return []blockdev.Extent{{Off: off, Data: true}}, nil

@@ -218,6 +218,8 @@ func (s *Reader) Import(dev blockdev.Device, fresh bool, progress Progress) (nex
 	return s.next, err
 }
 
+// run applies the records that are left to dev. fresh says that dev holds zeroes, so
+// that these need not be written.
 func (s *Reader) run(dev blockdev.Device, fresh bool, progress Progress) error {
 	info := dev.Info()
 	if info.Size < s.Header.Size {

@@ -50,6 +50,8 @@ func (p *Pool) Diff(a, b uint64) ([]Change, error) {
 	return out, compare(ca, cb, emit)
 }
 
+// compare walks two mapping trees at once and emits the blocks in which they differ;
+// subtrees that they share are skipped.
 func compare(a, b *cursor, emit func(vb uint64, data bool)) error {
 	for {
 		leaves(a, b, emit)

@@ -126,6 +126,7 @@ func (p *Pool) metaBlocks() uint64 {
 	return min(uint64(p.cfg.Meta.Info().Size/blockSize), MaxMetadata)
 }
 
+// format writes an empty pool over the metadata device.
 func (p *Pool) format() error {
 	p.sb.dataBlock = uint32(p.cfg.ChunkSize / 512)
 	if err := checkGeometry(p.sb.dataBlock); err != nil {

@@ -67,6 +67,8 @@ func (s *spaceMap) load(root mapRoot) error {
 	return err
 }
 
+// loadIndex reads where the bitmaps of the space map lie, from the index block or the
+// index tree.
 func (s *spaceMap) loadIndex() error {
 	n := bitmapsOf(s.c.n)
 	if s.meta {

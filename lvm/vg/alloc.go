@@ -281,6 +281,9 @@ func (a *allocator) uses(pv string) bool {
 	return false
 }
 
+// normal is lvm2's policy of that name: behind the last segment, beside what the volume
+// has already, then one run that is long enough, and the longest ones where none is.
+// shared lets stripes lie on one disk.
 func (a *allocator) normal(shared bool) error {
 	if s := a.last(); s != nil {
 		if idx, n := a.behind(s); n > 0 {

@@ -30,6 +30,8 @@ func (g *Group) CommitWherePossible(next *meta.VG, why string) error {
 	return g.commit(next, why, true)
 }
 
+// commit makes next the metadata of the group, under lvm2's lock. partly lets it succeed
+// on some of the disks.
 func (g *Group) commit(next *meta.VG, why string, partly bool) error {
 	if err := next.Check(); err != nil {
 		return err
@@ -104,6 +106,8 @@ func (g *Group) verifyUnchanged() error {
 	return nil
 }
 
+// write does the three steps of a commit (write, precommit, commit) in every metadata
+// area. partly lets some of them fail.
 func (g *Group) write(next *meta.VG, why string, partly bool) error {
 	areas := g.areas(next)
 	if len(areas) == 0 {

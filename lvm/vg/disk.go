@@ -94,6 +94,7 @@ func (a *Area) Size() (size, free uint64) {
 	return a.Header.Size, a.Header.Free(a.Header.Committed.Size)
 }
 
+// read reads the area's header and the text that it points to, and checks both.
 func (a *Area) read() error {
 	size := uint64(a.Disk.Size())
 	if a.loc.Offset > size || a.loc.Size > size-a.loc.Offset || a.loc.Size < 2*ondisk.MDAHeaderLen {

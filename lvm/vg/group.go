@@ -48,6 +48,7 @@ func (g *Group) Extend(disks []*Disk, why string) error {
 	return g.extend(disks, why)
 }
 
+// extend adds disks to the group.
 func (g *Group) extend(disks []*Disk, why string) error {
 	next := g.VG
 	if !g.fresh {

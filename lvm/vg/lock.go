@@ -22,6 +22,7 @@ func (c *Config) lock(name string) (unlock func(), err error) { return c.lockFil
 // lockGlobal is the lock that lvm2 takes to change orphan PVs and VG names.
 func (c *Config) lockGlobal() (unlock func(), err error) { return c.lockFile("P_global") }
 
+// lockFile takes lvm2's lock of a group or of the orphans.
 func (c *Config) lockFile(name string) (unlock func(), err error) {
 	dir := c.LockDir
 	switch dir {

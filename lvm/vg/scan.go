@@ -89,6 +89,8 @@ func damage(d *Disk) error {
 	return fmt.Errorf("%s belongs to a volume group, but %w (%s); restore it from an archive with lvm2's vgcfgrestore", d.Path, ErrDamaged, strings.Join(why, "; "))
 }
 
+// newGroup puts together a group from its metadata and the disks that were found, and
+// notes what is missing.
 func newGroup(cfg Config, vg *meta.VG, byID map[ondisk.UUID]*Disk, owned map[*Disk]bool) *Group {
 	g := &Group{VG: vg, Disks: map[ondisk.UUID]*Disk{}, cfg: cfg}
 	for _, pv := range vg.PVs {

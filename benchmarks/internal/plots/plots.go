@@ -83,6 +83,8 @@ type errPoints struct {
 	plotter.YErrors
 }
 
+// draw writes the plot as SVG to path. It reports whether any contender of it was
+// measured in run.
 func (l *line) draw(run *result.Run, path string) (bool, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = l.title, l.x, l.y

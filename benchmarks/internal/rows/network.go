@@ -23,6 +23,8 @@ const (
 	iperfReno      = "iperf3 -C reno"
 )
 
+// networkRows are streams and ping-pongs below any block protocol: RDMA verbs beside
+// iperf3 and plain TCP.
 func networkRows() (rows []Row) {
 	over := func(name, num, den string, want float64) result.Ratio {
 		return result.Ratio{Name: "RDMA Write 1 MiB, " + name, Num: num, Den: den, Metric: result.BW, Op: ">=", Want: want}

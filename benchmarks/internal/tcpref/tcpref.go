@@ -79,6 +79,8 @@ func Serve(ctx context.Context, addr, cc string, ready io.Writer) error {
 	}
 }
 
+// serveOne reads what the client wants to have measured, and is the other end of it
+// until the client closes.
 func serveOne(c *net.TCPConn, mem []byte) error {
 	var h [24]byte // op, size, rate
 	if _, err := io.ReadFull(c, h[:]); err != nil {

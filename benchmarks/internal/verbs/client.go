@@ -209,6 +209,8 @@ func (c *client) must(err error) {
 	}
 }
 
+// pingpong takes completions off cq and answers each message that came with the next
+// one, until the time is over.
 func (c *client) pingpong(cq *rdma.CQ) {
 	again := false
 	for n := cq.Poll(c.wc[:]); n > 0; n = cq.Poll(c.wc[:]) {

@@ -26,6 +26,8 @@ func (v *Volume) Resize(n int64) error {
 	return nil
 }
 
+// resize changes the size within the address space that was reserved at opening. It does
+// not shrink below a range that is in use (blockdev.ErrInUse).
 func (v *Volume) resize(n int64) error {
 	v.resizeMu.Lock()
 	defer v.resizeMu.Unlock()

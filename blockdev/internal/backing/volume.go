@@ -104,6 +104,8 @@ type Volume struct {
 // Open maps a volume.
 func Open(cfg Config) (*Volume, error) { return open(cfg, linux) }
 
+// open maps the store and starts what watches it. cfg.FD belongs to the volume, and is
+// closed when open fails.
 func open(cfg Config, sys kernel) (_ *Volume, err error) {
 	defer func() {
 		if err != nil {

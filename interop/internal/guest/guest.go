@@ -72,6 +72,7 @@ func (im *Image) Boot(ctx context.Context, o Options) (*Guest, error) {
 	return g, nil
 }
 
+// arguments are QEMU's, for one guest of this image.
 func (im *Image) arguments(o Options) ([]string, error) {
 	mem := o.MemoryMB
 	if mem == 0 {

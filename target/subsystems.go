@@ -19,3 +19,12 @@ func (s *Server) Controllers() []nvmf.ControllerStatus { return s.nvmf.Controlle
 func (s *Server) RemoveSubsystem(ctx context.Context, nqn string) error {
 	return s.nvmf.RemoveSubsystem(ctx, nqn)
 }
+
+// SetHosts changes who may connect to a subsystem and what they have to prove, from the
+// next Connect and authentication on.
+func (s *Server) SetHosts(nqn string, hosts []nvmf.HostRule) error {
+	return s.nvmf.SetHosts(nqn, hosts)
+}
+
+// Authentications counts the proofs that NVMe hosts have been asked for.
+func (s *Server) Authentications() nvmf.Authentications { return s.nvmf.Authentications() }

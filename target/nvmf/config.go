@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	"softiser/blockdev"
 	"softiser/internal/nvme"
+	"softiser/internal/nvme/dhchap"
 	"softiser/target/portal"
 	"softiser/target/volume"
 )
@@ -91,6 +93,12 @@ type SubsystemConfig struct {
 type HostRule struct {
 	NQN      string         // exact, or with * and ? as in path.Match; "" any
 	Networks []netip.Prefix // where it may come from; none: anywhere
+	// Secret is what the host of this name proves to know, by DH-HMAC-CHAP, on every
+	// queue and to the discovery service too; nil: it need not. NQN is exact then.
+	Secret *dhchap.Secret
+	// CtrlSecret is what a controller proves to know if the host asks for it; nil: it
+	// cannot.
+	CtrlSecret *dhchap.Secret
 }
 
 func (r *HostRule) admits(nqn string, from netip.Addr) bool {
@@ -143,10 +151,8 @@ func (c *SubsystemConfig) fill() error {
 	if len(c.Serial) > 20 || len(c.Model) > 40 {
 		return fmt.Errorf("nvmf: subsystem %s: serial number %q and model %q may have 20 and 40 characters", c.NQN, c.Serial, c.Model)
 	}
-	for _, r := range c.Hosts {
-		if _, err := path.Match(r.NQN, ""); err != nil {
-			return fmt.Errorf("nvmf: subsystem %s: host %q: %w", c.NQN, r.NQN, err)
-		}
+	if err := checkHosts(c.NQN, c.Hosts); err != nil {
+		return err
 	}
 	if c.MinCntlID == 0 {
 		c.MinCntlID = firstCntlID
@@ -156,6 +162,22 @@ func (c *SubsystemConfig) fill() error {
 	}
 	if c.MinCntlID > c.MaxCntlID || c.MaxCntlID > nvme.MaxCntlID {
 		return fmt.Errorf("nvmf: subsystem %s: controller identifiers %d to %d; 1 to %d are possible", c.NQN, c.MinCntlID, c.MaxCntlID, nvme.MaxCntlID)
+	}
+	return nil
+}
+
+// checkHosts checks the rules of a subsystem.
+func checkHosts(nqn string, hosts []HostRule) error {
+	for _, r := range hosts {
+		if _, err := path.Match(r.NQN, ""); err != nil {
+			return fmt.Errorf("nvmf: subsystem %s: host %q: %w", nqn, r.NQN, err)
+		}
+		if r.Secret == nil && r.CtrlSecret != nil {
+			return fmt.Errorf("nvmf: subsystem %s: host %q has a secret for the controller and none of its own", nqn, r.NQN)
+		}
+		if r.Secret != nil && (r.NQN == "" || strings.ContainsAny(r.NQN, "*?[\\")) {
+			return fmt.Errorf("nvmf: subsystem %s: host %q has a secret; that goes with the whole name of one host", nqn, r.NQN)
+		}
 	}
 	return nil
 }

@@ -82,12 +82,12 @@ func (r *request) associate(d *nvme.ConnectData) *refusal {
 	case d.CntlID != nvme.CntlIDDynamic:
 		return invalid(true, nvme.ConnectDataAtCntlID, "the admin queue makes its controller")
 	}
+	q.authenticate(s, d)
 	ctrl, err := newController(q, s, d, c.KeepAlive())
 	if err != nil {
 		return &refusal{nvme.ConnectControllerBusy, 0, err.Error()}
 	}
 	r.enter(ctrl, c)
-	r.result = uint64(ctrl.id)
 	ctrl.zlog.Info("NVMe host connected", zap.String("transport", q.t.Describe()), zap.Duration("keep_alive", ctrl.keepAlive))
 	return nil
 }
@@ -108,15 +108,20 @@ func (r *request) joinQueue(d *nvme.ConnectData) *refusal {
 	case int(c.QID()) > ctrl.queueLimit():
 		return invalid(false, nvme.ConnectAtQID, "the controller has no such queue")
 	}
-	if st := ctrl.join(q, c.QID()); st != nvme.Success {
+	// A queue whose host has to prove itself joins when it has done so.
+	join := ctrl.join
+	if q.authenticate(s, d) {
+		join = ctrl.mayJoin
+	}
+	if st := join(q, c.QID()); st != nvme.Success {
 		return &refusal{st, 0, "the controller is not enabled, or has the queue"}
 	}
 	r.enter(ctrl, c)
-	r.result = uint64(ctrl.id)
 	return nil
 }
 
-// enter makes the connection a queue of its controller.
+// enter makes the connection a queue of its controller, and says so: whether the host has
+// to prove itself before it can use it.
 func (r *request) enter(ctrl *controller, c nvme.Connect) {
 	q := r.q
 	q.id, q.entries = c.QID(), int(c.SQSize())+1
@@ -126,7 +131,13 @@ func (r *request) enter(ctrl *controller, c nvme.Connect) {
 	q.mu.Lock()
 	q.ctrl = ctrl
 	q.mu.Unlock()
-	q.connected()
+	res := nvme.ConnectResult(ctrl.id)
+	if q.auth != nil {
+		res |= nvme.AuthRequired
+	} else {
+		q.letIn()
+	}
+	r.result = uint64(res)
 }
 
 func (c *controller) queueLimit() int {

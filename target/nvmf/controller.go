@@ -113,13 +113,27 @@ func (c *controller) alive() {
 func (c *controller) join(q *queue, id uint16) nvme.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s := c.mayJoinLocked(id)
+	if s == nvme.Success {
+		c.queues[id] = q
+	}
+	return s
+}
+
+// mayJoin says whether join would succeed now.
+func (c *controller) mayJoin(_ *queue, id uint16) nvme.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mayJoinLocked(id)
+}
+
+func (c *controller) mayJoinLocked(id uint16) nvme.Status {
 	switch {
 	case c.over || !c.status.Ready():
 		return nvme.CommandSequenceError | nvme.DoNotRetry
 	case c.queues[id] != nil:
 		return nvme.CommandSequenceError | nvme.DoNotRetry
 	}
-	c.queues[id] = q
 	return nvme.Success
 }
 
@@ -141,7 +155,7 @@ func (c *controller) ioQueues() int {
 // reason: Linux closes them before it shuts the controller down, and waits for the answer.
 func (c *controller) lost(q *queue, err error) {
 	c.mu.Lock()
-	mine := c.queues[q.id] == q // a reset has taken it away otherwise
+	mine := c.queues[q.id] == q // otherwise a reset has taken it away, or it has never joined
 	if mine {
 		delete(c.queues, q.id)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,8 @@ import (
 
 	"softiser/internal/nvmetcp"
 	"softiser/internal/sockio"
+	"softiser/target/internal/loglimit"
+	"softiser/target/internal/turns"
 	"softiser/target/portal"
 	"softiser/target/volume"
 )
@@ -36,6 +39,11 @@ type Frontend struct {
 
 	generation  atomic.Uint64 // of the discovery log
 	controllers atomic.Int64
+
+	proofs            *turns.Pool   // of authentications
+	proved, notProved atomic.Uint64 // authentications that have ended
+	powers            atomic.Uint64 // modulo a prime, computed for them
+	proofLine         loglimit.Limit
 }
 
 // New makes a front end without subsystems.
@@ -43,7 +51,11 @@ func New(cfg Config) (*Frontend, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	f := &Frontend{cfg: cfg, log: cfg.Log, queues: map[*queue]struct{}{}, empty: make(chan struct{})}
+	f := &Frontend{
+		cfg: cfg, log: cfg.Log, queues: map[*queue]struct{}{}, empty: make(chan struct{}),
+		// Half of the machine goes on to serve those who are in, whoever knocks.
+		proofs: turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
+	}
 	f.discovery = newDiscovery(f)
 	// The counter of an earlier life must not come again.
 	f.generation.Store(uint64(time.Now().Unix()) << 16)
@@ -86,7 +98,7 @@ func (f *Frontend) AddSubsystem(cfg SubsystemConfig) error {
 func (f *Frontend) RemoveSubsystem(ctx context.Context, nqn string) error {
 	s := f.take(nqn)
 	if s == nil {
-		return fmt.Errorf("nvmf: there is no subsystem %s", nqn)
+		return noSubsystem(nqn)
 	}
 	err := s.drop(ctx)
 	if !errors.Is(err, portal.ErrVolumesHeld) {
@@ -96,6 +108,8 @@ func (f *Frontend) RemoveSubsystem(ctx context.Context, nqn string) error {
 	}
 	return err
 }
+
+func noSubsystem(nqn string) error { return fmt.Errorf("nvmf: there is no subsystem %s", nqn) }
 
 // take takes a subsystem out of those that are served; one that is leaving already is
 // found as well.

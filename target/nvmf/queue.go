@@ -20,13 +20,15 @@ type queue struct {
 	t    *nvmetcp.Controller
 	log  *zap.Logger
 
-	timer *time.Timer // until Connect has succeeded, then looks whether the host reads
+	timer *time.Timer // until the host has been let in, then looks whether it reads
 
 	// Set by Connect, on the receive goroutine; ctrl is read by others under mu.
 	ctrl    *controller
 	id      uint16
 	entries int
-	noFlow  bool // the host does not want to know the SQ head
+	noFlow  bool            // the host does not want to know the SQ head
+	auth    *authentication // nil: the host need not prove who it is
+	proved  atomic.Bool     // its commands are served
 
 	requests []*request    // by slot; grown by the receive goroutine only, under mu
 	sqHead   atomic.Uint32 // completions so far
@@ -57,7 +59,7 @@ func (q *queue) grow(n int) {
 	}
 }
 
-// connected ends the time that Connect has, and begins to look whether the host reads.
+// connected ends the time that Connect and the authentication have, and begins to look whether the host reads.
 func (q *queue) connected() {
 	q.conn.Place.Done()
 	q.mu.Lock()
@@ -84,6 +86,19 @@ func (q *queue) look() {
 		return
 	}
 	q.timer = time.AfterFunc(q.fe.cfg.Timeouts.Unread, q.look)
+}
+
+// fail closes the connection of a host that has failed to prove who it is: it is answered
+// what it is owed, and served no more.
+func (q *queue) fail() {
+	q.proved.Store(false)
+	q.finish()
+}
+
+func (q *queue) isOver() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.over
 }
 
 // finish closes the connection when what it has under way is answered.
@@ -145,7 +160,12 @@ func (q *queue) refuses(r *request) nvme.Status {
 		return nvme.InvalidField | nvme.DoNotRetry
 	case q.ctrl == nil && (sqe.Opcode() != nvme.OpFabrics || sqe.FabricsType() != nvme.FabricsConnect):
 		return nvme.CommandSequenceError | nvme.DoNotRetry
-	case q.ctrl != nil:
+	case q.ctrl == nil:
+	case !q.proved.Load():
+		if sqe.Opcode() != nvme.OpFabrics || sqe.FabricsType() != nvme.FabricsAuthSend && sqe.FabricsType() != nvme.FabricsAuthReceive {
+			return nvme.AuthenticationRequired | nvme.DoNotRetry
+		}
+	default:
 		q.ctrl.seen.Store(true)
 	}
 	return nvme.Success
@@ -163,6 +183,10 @@ func (q *queue) fabrics(r *request) {
 		r.connect()
 	case t == nvme.FabricsConnect:
 		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
+	case t == nvme.FabricsAuthSend:
+		r.authSend()
+	case t == nvme.FabricsAuthReceive:
+		r.authReceive()
 	case t == nvme.FabricsPropertyGet && q.id == 0:
 		adminRequest{r}.propertyGet()
 	case t == nvme.FabricsPropertySet && q.id == 0:
@@ -190,6 +214,9 @@ func (q *queue) Ended(err error) {
 	q.timer.Stop()
 	q.mu.Unlock()
 	q.conn.Place.Done()
+	if q.auth != nil {
+		q.auth.end()
+	}
 	if c := q.ctrl; c != nil {
 		c.lost(q, err)
 	} else if err != nil {

@@ -60,7 +60,7 @@ func (r *request) end(s nvme.Status) {
 	} else {
 		r.Refused()
 	}
-	if !s.OK() && r.q.ctrl != nil {
+	if !s.OK() && r.q.proved.Load() {
 		r.q.ctrl.log.add(r, s)
 	}
 	var e nvme.CQE

@@ -15,6 +15,7 @@ type ControllerStatus struct {
 	Address   string // where the admin queue comes from
 	Queues    int    // I/O queues
 	Ready     bool
+	Proved    bool // the host has authenticated itself
 	Since     time.Time
 }
 
@@ -36,7 +37,7 @@ func (f *Frontend) Controllers() []ControllerStatus {
 func (c *controller) snapshot() ControllerStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := 0
+	n, admin := 0, c.queues[0]
 	for id := range c.queues {
 		if id != 0 {
 			n++
@@ -44,6 +45,6 @@ func (c *controller) snapshot() ControllerStatus {
 	}
 	return ControllerStatus{
 		Subsystem: c.sub.cfg.NQN, ID: c.id, Host: c.host, HostID: c.hostID.String(), Address: c.from,
-		Queues: n, Ready: c.status.Ready(), Since: c.since,
+		Queues: n, Ready: c.status.Ready(), Proved: admin != nil && admin.auth != nil && admin.proved.Load(), Since: c.since,
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 
@@ -23,6 +22,7 @@ type subsystem struct {
 	controllers map[uint16]*controller // guarded by mu
 	lastCntlID  uint16                 // guarded by mu
 	gone        bool                   // guarded by mu
+	hosts       []HostRule             // guarded by mu; replaced, never changed in place
 }
 
 // newSubsystem opens the namespaces.
@@ -32,7 +32,7 @@ func newSubsystem(f *Frontend, cfg SubsystemConfig) (*subsystem, error) {
 	}
 	s := &subsystem{
 		fe: f, cfg: cfg, admin: &ioAdmin, kind: nvme.TypeIO,
-		controllers: map[uint16]*controller{}, lastCntlID: cfg.MinCntlID - 1,
+		controllers: map[uint16]*controller{}, lastCntlID: cfg.MinCntlID - 1, hosts: cfg.Hosts,
 	}
 	for i := range cfg.Namespaces {
 		n, err := newNamespace(s, &cfg.Namespaces[i])
@@ -70,11 +70,6 @@ func (s *subsystem) namespace(id uint32) *namespace {
 		}
 	}
 	return nil
-}
-
-// admits reports whether a host may connect.
-func (s *subsystem) admits(host string, from netip.Addr) bool {
-	return len(s.cfg.Hosts) == 0 || slices.ContainsFunc(s.cfg.Hosts, func(r HostRule) bool { return r.admits(host, from) })
 }
 
 // enter gives a controller its identifier. Identifiers count up, so that what is late

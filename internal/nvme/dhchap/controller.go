@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"encoding/binary"
+	"fmt"
 	"slices"
 )
 
@@ -40,15 +41,28 @@ type Controller struct {
 	concat   uint8
 	offer    challenge
 	exchange *exchange
+	powers   int
 	r2       []byte // nil: the host did not ask for it
 }
 
 // NewController returns a controller that waits for AUTH_Negotiate.
 func NewController(c Config) *Controller { return &Controller{cfg: c} }
 
+// String says what the authentication is done with.
+func (c *Controller) String() string {
+	who := "the host"
+	if c.r2 != nil {
+		who = "both"
+	}
+	return fmt.Sprintf("%s, %s, %s", c.offer.hash, c.offer.group, who)
+}
+
 // Done reports whether the host has proved who it is, and has accepted the
 // controller's proof if it asked for one.
 func (c *Controller) Done() bool { return c.state == done }
+
+// Powers returns how many powers modulo a prime have been computed: two at most.
+func (c *Controller) Powers() int { return c.powers }
 
 // Failed returns why the authentication has failed and the host has been told;
 // nil if it has not.
@@ -114,6 +128,9 @@ func (c *Controller) negotiate(b []byte) *Error {
 	if !ok {
 		return failf(GroupUnusable, "the host offers %v, %v may be used", n.groups, c.cfg.groups())
 	}
+	if g != GroupNone {
+		c.powers++
+	}
 	x, err := g.begin()
 	if err != nil {
 		return &Error{Reason: Failed, Err: err}
@@ -130,6 +147,9 @@ func (c *Controller) reply(b []byte) *Error {
 	r, e := parseReply(b, h, c.offer.group)
 	if e != nil {
 		return e
+	}
+	if c.offer.group != GroupNone {
+		c.powers++
 	}
 	shared, err := c.exchange.shared(r.public)
 	if err != nil {

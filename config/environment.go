@@ -18,6 +18,11 @@ func (c *Config) checkEnv(r *report) {
 			known = append(known, u.user.SecretEnv)
 		}
 	}
+	c.hostKeys(func(_ string, _ *Subsystem, h *HostKey) {
+		for _, p := range h.places() {
+			known = append(known, *p.env)
+		}
+	})
 	for _, name := range environment() {
 		if !slices.Contains(known, name) {
 			r.found = append(r.found, &Problem{Key: name, Text: "this environment variable overrides nothing" + didYouMean(name, known)})

@@ -24,16 +24,16 @@ func (c *Config) exposed() (all []string) {
 }
 
 // exposedSubsystems tells of NVMe subsystems in the same way. A host's NQN is what the host
-// says, so that only networks keep anybody out.
+// says, so that only networks and keys keep anybody out.
 func (c *Config) exposedSubsystems() (all []string) {
 	for _, s := range c.Subsystems {
-		if len(s.Networks) > 0 || len(s.Namespaces) == 0 {
+		if len(s.Networks) > 0 || len(s.Namespaces) == 0 || len(s.Keys) > 0 && len(s.Hosts) == 0 {
 			continue
 		}
 		for _, p := range c.Portals {
 			if reachable(p.Listen) {
-				all = append(all, fmt.Sprintf("subsystem %s is offered on %s without networks: there is no authentication over NVMe, and whoever reaches that address may use its volumes; "+
-					"say from where hosts may come, or listen on 127.0.0.1", s.NQN, p.Listen))
+				all = append(all, fmt.Sprintf("subsystem %s is offered on %s without networks, to hosts without keys: they call themselves what they like, and whoever reaches that address may use its volumes; "+
+					"give keys to its hosts and leave the list of hosts empty, say from where they may come, or listen on 127.0.0.1", s.NQN, p.Listen))
 				break
 			}
 		}

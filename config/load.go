@@ -82,6 +82,7 @@ func Parse(text []byte, path string) (*Config, error) {
 	c.check(r)
 	c.checkEnv(r)
 	c.readSecrets(r)
+	c.readHostKeys(r)
 	if err := r.err(); err != nil {
 		return nil, err
 	}
@@ -260,6 +261,11 @@ func (c *Config) resolvePaths() {
 	for _, u := range c.users() {
 		fix(&u.user.SecretFile)
 	}
+	c.hostKeys(func(_ string, _ *Subsystem, h *HostKey) {
+		for _, p := range h.places() {
+			fix(p.file)
+		}
+	})
 	fix(&c.Admin.Socket)
 	fix(&c.Admin.StateDir)
 }

@@ -128,6 +128,9 @@ type Subsystem struct {
 	Namespaces []Namespace `mapstructure:"namespaces" json:"namespaces"`
 	Hosts      []string    `mapstructure:"hosts" json:"hosts,omitempty"`       // NQNs; * and ? match; empty: everybody
 	Networks   []string    `mapstructure:"networks" json:"networks,omitempty"` // CIDR or address; empty: from anywhere
+	// Keys are those of hosts that have to prove who they are. Such a host need not be
+	// listed again under hosts; if there are keys and no hosts, nobody else may connect.
+	Keys []HostKey `mapstructure:"keys" json:"keys,omitempty"`
 }
 
 // Namespace maps a volume into a subsystem.

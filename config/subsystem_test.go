@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -45,6 +47,76 @@ func TestExposedSubsystemWarns(t *testing.T) {
 		got := strings.Contains(strings.Join(c.Warnings(), "\n"), "subsystem nqn.x is offered")
 		if got != want {
 			t.Errorf("%s: warned %t", text, got)
+		}
+	}
+}
+
+// The keys of hosts are read from files that not everybody can read, checked, and shown
+// nowhere.
+func TestHostKeys(t *testing.T) {
+	const (
+		first  = "DHHC-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:"
+		second = "DHHC-1:02:YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn+AgYKDhIWGh4iJiouMjY6PbQqfxQ==:"
+	)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"first": first + "\n", "second": second, "open": first, "broken": strings.Replace(first, "ICEi", "ICEj", 1)} {
+		mode := os.FileMode(0o640)
+		if name == "open" {
+			mode = 0o644
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("SOFTISER_HOST_KEY", second)
+	parse := func(subsystems string) (*Config, error) {
+		return Parse([]byte(`portals: [{listen: ":3260"}]
+volumes: [{name: a, type: memory, size: 1MiB}]
+subsystems: [`+subsystems+"]\n"), filepath.Join(dir, "softiser.yaml"))
+	}
+	good := `{nqn: nqn.x, namespaces: [{nsid: 1, volume: a}], keys: [{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_env: SOFTISER_HOST_KEY}]}`
+	c, err := parse(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &c.Subsystems[0].Keys[0]
+	if k.Secret().Reveal() != first || k.CtrlSecret().Reveal() != second {
+		t.Error("the secrets are not those of the file and the environment")
+	}
+	if s := c.YAML(); strings.Contains(s, "ICEi") || strings.Contains(s, "YGFi") || !strings.Contains(s, filepath.Join(dir, "first")) {
+		t.Errorf("the configuration is printed as\n%s", s)
+	}
+	if w := strings.Join(c.Warnings(), "\n"); strings.Contains(w, "nqn.x") {
+		t.Errorf("a subsystem for hosts with keys alone is called exposed: %s", w)
+	}
+	if c, err = parse(strings.Replace(good, "keys:", "hosts: [nqn.o], keys:", 1)); err != nil {
+		t.Fatal(err)
+	} else if w := strings.Join(c.Warnings(), "\n"); !strings.Contains(w, "nqn.x") {
+		t.Errorf("a subsystem with a host that proves nothing is not called exposed: %s", w)
+	}
+	for want, keys := range map[string]string{
+		"mode 0644":                      `{host: nqn.h, dhchap_secret_file: open}`,
+		"check sum":                      `{host: nqn.h, dhchap_secret_file: broken}`,
+		"keys[0].dhchap_secret_file":     `{host: nqn.h, dhchap_secret_file: none}`,
+		"keys[0].dhchap_ctrl_secret_env": `{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_env: SOFTISER_TEST_NOTHING}`,
+		"no secret":                      `{host: nqn.h, dhchap_ctrl_secret_file: first}`,
+		"keep one":                       `{host: nqn.h, dhchap_secret_file: first, dhchap_secret_env: SOFTISER_HOST_KEY}`,
+		"not the NVMe name of one host":  `{host: "nqn.*", dhchap_secret_file: first}`,
+		"keep them together":             `{host: nqn.h, dhchap_secret_file: first}, {host: nqn.h, dhchap_secret_file: first}`,
+		"the same secret":                `{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_file: first}`,
+		"has other secrets in another":   `{host: nqn.h, dhchap_secret_file: first}]}, {nqn: nqn.y, keys: [{host: nqn.h, dhchap_secret_file: second}`,
+		"unknown key":                    `{host: nqn.h, dhchap_secret: DHHC}`,
+		"subsystems[0].keys[1].host":     `{host: nqn.h, dhchap_secret_file: first}, {host: iqn.h, dhchap_secret_file: first}`,
+	} {
+		_, err := parse("{nqn: nqn.x, keys: [" + keys + "]}")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", keys, err, want)
+		} else if strings.Contains(err.Error(), "ICE") {
+			t.Errorf("%s: the error repeats the secret", keys)
 		}
 	}
 }

@@ -37,12 +37,18 @@ func (a *app) serveSubsystems() (configured, served int, err error) {
 
 func subsystemConfig(s *config.Subsystem) nvmf.SubsystemConfig {
 	c := nvmf.SubsystemConfig{NQN: s.NQN, Serial: s.Serial}
-	hosts := s.Hosts
-	if len(hosts) == 0 && len(s.Networks) > 0 {
-		hosts = []string{""}
+	var rules []nvmf.HostRule
+	for i := range s.Keys {
+		k := &s.Keys[i]
+		rules = append(rules, nvmf.HostRule{NQN: k.Host, Secret: k.Secret(), CtrlSecret: k.CtrlSecret()})
 	}
-	for _, h := range hosts {
-		rule := nvmf.HostRule{NQN: h}
+	for _, h := range s.Hosts {
+		rules = append(rules, nvmf.HostRule{NQN: h})
+	}
+	if len(rules) == 0 && len(s.Networks) > 0 {
+		rules = []nvmf.HostRule{{}}
+	}
+	for _, rule := range rules {
 		for _, n := range s.Networks {
 			if p, err := config.ParseNetwork(n); err == nil { // it has been checked
 				rule.Networks = append(rule.Networks, p)

@@ -13,6 +13,11 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 	inside := map[string]string{
 		"User.SecretFile": "User.Secret",
 		"User.SecretEnv":  "User.Secret",
+
+		"HostKey.DHCHAPSecretFile":     "HostKey.Secret",
+		"HostKey.DHCHAPSecretEnv":      "HostKey.Secret",
+		"HostKey.DHCHAPCtrlSecretFile": "HostKey.CtrlSecret",
+		"HostKey.DHCHAPCtrlSecretEnv":  "HostKey.CtrlSecret",
 	}
 	read := map[string]bool{}
 	for _, f := range sources(t) {

@@ -1,6 +1,7 @@
 package dhchap
 
 import (
+	"crypto/hmac"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/binary"
@@ -59,6 +60,14 @@ func NewSecret() *Secret {
 	s := &Secret{key: make([]byte, 32)}
 	rand.Read(s.key)
 	return s
+}
+
+// Equal reports whether two secrets are the same; nil is a secret of its own.
+func (s *Secret) Equal(o *Secret) bool {
+	if s == nil || o == nil {
+		return s == o
+	}
+	return s.hash == o.hash && hmac.Equal(s.key, o.key)
 }
 
 // Reveal returns the secret as it is written.

@@ -1,0 +1,126 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"softiser/internal/nvme/dhchap"
+)
+
+// HostKey is what one NVMe host and the subsystem prove to each other. The secrets
+// themselves are never part of a configuration, nor printed.
+type HostKey struct {
+	Host string `mapstructure:"host" json:"host"` // NQN
+	// The secret that the host proves to know, in the form that nvme gen-dhchap-key prints.
+	DHCHAPSecretFile string `mapstructure:"dhchap_secret_file" json:"dhchap_secret_file,omitempty"`
+	DHCHAPSecretEnv  string `mapstructure:"dhchap_secret_env" json:"dhchap_secret_env,omitempty"`
+	// The one that the subsystem proves to know when the host asks for it.
+	DHCHAPCtrlSecretFile string `mapstructure:"dhchap_ctrl_secret_file" json:"dhchap_ctrl_secret_file,omitempty"`
+	DHCHAPCtrlSecretEnv  string `mapstructure:"dhchap_ctrl_secret_env" json:"dhchap_ctrl_secret_env,omitempty"`
+
+	secret, ctrl *dhchap.Secret
+}
+
+// Secret returns what the host has to know, that Load has read.
+func (h *HostKey) Secret() *dhchap.Secret { return h.secret }
+
+// CtrlSecret returns what the subsystem proves to know; nil: nothing.
+func (h *HostKey) CtrlSecret() *dhchap.Secret { return h.ctrl }
+
+// keyPlace is where one key of a host comes from.
+type keyPlace struct {
+	key       string // its keys in the file begin with this
+	file, env *string
+	parse     func(string) error
+}
+
+func (h *HostKey) places() []keyPlace {
+	return []keyPlace{
+		{"dhchap_secret", &h.DHCHAPSecretFile, &h.DHCHAPSecretEnv, parser(&h.secret, dhchap.ParseSecret)},
+		{"dhchap_ctrl_secret", &h.DHCHAPCtrlSecretFile, &h.DHCHAPCtrlSecretEnv, parser(&h.ctrl, dhchap.ParseSecret)},
+	}
+}
+
+func parser[T any](to **T, parse func(string) (*T, error)) func(string) error {
+	return func(s string) (err error) {
+		*to, err = parse(s)
+		return err
+	}
+}
+
+// hostKeys calls f for every key of a host of every subsystem, with its key in the file.
+func (c *Config) hostKeys(f func(key string, s *Subsystem, h *HostKey)) {
+	for i := range c.Subsystems {
+		s := &c.Subsystems[i]
+		for j := range s.Keys {
+			f(fmt.Sprintf("subsystems[%d].keys[%d]", i, j), s, &s.Keys[j])
+		}
+	}
+}
+
+// readHostKeys reads the files, and checks that the keys fit together.
+func (c *Config) readHostKeys(r *report) {
+	first := map[string]*HostKey{}
+	c.hostKeys(func(key string, s *Subsystem, h *HostKey) {
+		if !strings.HasPrefix(h.Host, "nqn.") || len(h.Host) > maxNQN || strings.ContainsAny(h.Host, "*?[\\ \t\n") {
+			r.add(key+".host", "%q is not the NVMe name of one host", h.Host)
+		}
+		for i := range s.Keys {
+			if o := &s.Keys[i]; o == h {
+				break
+			} else if o.Host == h.Host {
+				r.add(key+".host", "%s has keys already; keep them together", h.Host)
+			}
+		}
+		for _, p := range h.places() {
+			p.read(r, key)
+		}
+		if h.secret == nil {
+			if h.DHCHAPSecretFile == "" && h.DHCHAPSecretEnv == "" {
+				r.add(key, "no secret; name a dhchap_secret_file or a dhchap_secret_env")
+			}
+			return
+		}
+		// One secret for both directions can be reflected.
+		if h.ctrl != nil && h.ctrl.Equal(h.secret) {
+			r.add(key, "both directions have the same secret; they need different ones")
+		}
+		// A host proves who it is to the discovery service too, which all subsystems share.
+		if o := first[h.Host]; o != nil && (!o.secret.Equal(h.secret) || !o.ctrl.Equal(h.ctrl)) {
+			r.add(key, "%s has other secrets in another subsystem; a host has one, and one for the target", h.Host)
+		}
+		if first[h.Host] == nil {
+			first[h.Host] = h
+		}
+	})
+}
+
+func (p *keyPlace) read(r *report, key string) {
+	var text string
+	at := key + "." + p.key
+	switch {
+	case *p.file != "" && *p.env != "":
+		r.add(key, "both %s_file and %s_env are set; keep one", p.key, p.key)
+		return
+	case *p.file != "":
+		at += "_file"
+		b, err := readSecret(*p.file)
+		if err != nil {
+			r.add(at, "%v", err)
+			return
+		}
+		text = string(b)
+	case *p.env != "":
+		at += "_env"
+		if text = os.Getenv(*p.env); text == "" {
+			r.add(at, "the environment variable %s is empty or not set", *p.env)
+			return
+		}
+	default:
+		return
+	}
+	if err := p.parse(text); err != nil {
+		r.add(at, "%v", err)
+	}
+}

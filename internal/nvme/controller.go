@@ -64,6 +64,9 @@ const (
 	FlushAll        uint8 = 3 << 1
 )
 
+// CopyFormat0 in Controller.OCFS: source ranges of format 0.
+const CopyFormat0 uint16 = 1 << 0
+
 // FusesCompareWrite in Controller.FUSES: the fused operation Compare and Write.
 const FusesCompareWrite uint16 = 1
 

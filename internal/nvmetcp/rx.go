@@ -37,6 +37,7 @@ type rxState struct {
 	r, w  int
 	need  int // bytes of what comes next, from buf[r] on
 
+	limits Limits // of the PDU under way; here, as a variable of its own would be allocated
 	layout Layout
 	header [CapsuleCmdLen]byte // of the PDU under way, behind rxHeader
 
@@ -258,8 +259,8 @@ func (c *conn) common() *Fault {
 	c.mu.Lock()
 	st := c.st
 	h := (*CH)(r.buf[r.r:])
-	l := Limits{Digests: c.digests}
-	c.role.limitsLocked(h.Type(), &l)
+	r.limits = Limits{Digests: c.digests}
+	c.role.limitsLocked(h.Type(), &r.limits)
 	c.mu.Unlock()
 	if st == stateInit {
 		if f := c.first(r.buf[r.r : r.r+ICLen]); f != nil {
@@ -274,7 +275,7 @@ func (c *conn) common() *Fault {
 		return &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: a second %s", t)}
 	}
 	var f *Fault
-	if r.layout, f = h.Check(&l); f != nil {
+	if r.layout, f = h.Check(&r.limits); f != nil {
 		return f
 	}
 	r.phase, r.need = rxHeader, max(r.layout.HLen+r.layout.Digest, r.layout.PDO)

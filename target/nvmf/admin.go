@@ -72,7 +72,7 @@ func (r adminRequest) abort() {
 // abortOne aborts a command of an I/O queue; it reports whether there is one.
 func (c *controller) abortOne(sqid, cid uint16) (found bool) {
 	c.abort(func(r *request) bool {
-		hit := r.q.id == sqid && r.sqe().CID() == cid
+		hit := r.q.id == sqid && (r.sqe().CID() == cid || r.second && r.firstCID == cid)
 		found = found || hit
 		return hit
 	})
@@ -190,8 +190,9 @@ func (c *controller) identify() *nvme.Controller {
 	d.LPA |= nvme.LogEffects
 	d.SQES, d.CQES = 0x66, 0x44
 	d.Namespaces, d.MaxNamespaces = maxNSID, maxNSID
-	d.ONCS = nvme.HasCompare | nvme.HasDSM | nvme.HasWriteZeroes | nvme.HasReservations | nvme.HasVerify
+	d.ONCS = nvme.HasCompare | nvme.HasDSM | nvme.HasWriteZeroes | nvme.HasReservations | nvme.HasVerify | nvme.HasCopy
 	d.VWC = nvme.CachePresent | nvme.FlushAll
+	d.FUSES, d.OCFS = nvme.FusesCompareWrite, nvme.CopyFormat0
 	d.IOCCSZ = uint32(nvme.SQELen+ioCapsule) / 16
 	d.IORCSZ = nvme.CQELen / 16
 	d.MSDBD = 1
@@ -306,7 +307,7 @@ var effectsPage = sync.OnceValue(func() []byte {
 			continue
 		}
 		e.IO[nvme.Opcode(op)] = nvme.EffectSupported
-		if row.access == volume.Writes && row.hold == volume.HoldWrite {
+		if row.access == volume.Writes && nvme.Opcode(op) != nvme.OpFlush {
 			e.IO[nvme.Opcode(op)] |= nvme.EffectContent
 		}
 	}

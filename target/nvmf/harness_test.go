@@ -85,11 +85,15 @@ type queue struct {
 	wait map[uint16]*command
 	err  error
 	done chan struct{}
+
+	asked chan struct{} // a silent command's data has been asked for
 }
 
 // command is one on its way.
 type command struct {
+	cid     uint16
 	in, out []byte
+	silent  bool // the host does not send the data that it is asked for
 	got     int
 	cqe     nvme.CQE
 	done    chan struct{}
@@ -114,7 +118,7 @@ func dial(t testing.TB, addr string) *queue {
 	if _, f := nvmetcp.ParseICResp(b); f != nil {
 		t.Fatal(f)
 	}
-	q := &queue{t: t, nc: nc, wait: map[uint16]*command{}, done: make(chan struct{})}
+	q := &queue{t: t, nc: nc, wait: map[uint16]*command{}, done: make(chan struct{}), asked: make(chan struct{}, 16)}
 	go q.read()
 	t.Cleanup(q.close)
 	return q
@@ -165,6 +169,10 @@ func (q *queue) readAll() error {
 			if c == nil {
 				return fmt.Errorf("R2T %x for no command", b)
 			}
+			if c.silent {
+				q.asked <- struct{}{}
+				continue
+			}
 			var h nvmetcp.Data
 			h.Set(nvmetcp.TypeH2CData, nvmetcp.FlagLast, 0, d.CCCID(), d.TTAG(), d.Offset(), d.Length(), 0)
 			q.send(h[:], c.out[d.Offset():][:d.Length()])
@@ -204,7 +212,16 @@ const inline = 8192
 // start sends a command whose SQE is filled but for its identifier and its SGL. in is
 // filled by the controller, out fetched.
 func (q *queue) start(s nvme.SQE, in, out []byte) *command {
-	c := &command{in: in, out: out, done: make(chan struct{})}
+	return q.begin(s, &command{in: in, out: out, done: make(chan struct{})})
+}
+
+// startSilent is start for a host that says that it has data and does not send it.
+func (q *queue) startSilent(s nvme.SQE, out []byte) *command {
+	return q.begin(s, &command{out: out, silent: true, done: make(chan struct{})})
+}
+
+func (q *queue) begin(s nvme.SQE, c *command) *command {
+	in, out := c.in, c.out
 	q.mu.Lock()
 	if q.err != nil {
 		q.mu.Unlock()
@@ -213,6 +230,7 @@ func (q *queue) start(s nvme.SQE, in, out []byte) *command {
 	}
 	q.cids++
 	s.SetCID(q.cids)
+	c.cid = q.cids
 	q.wait[q.cids] = c
 	q.mu.Unlock()
 	var k nvmetcp.CapsuleCmd

@@ -27,6 +27,7 @@ func init() {
 		nvme.OpCompare:             {access: volume.Reads, hold: volume.HoldRead, ranged: true, data: true, run: (*request).compare},
 		nvme.OpWriteZeroes:         {access: volume.Writes, hold: volume.HoldWrite, ranged: true, run: (*request).writeZeroes},
 		nvme.OpDatasetManagement:   {access: volume.Writes, hold: volume.HoldWrite, run: (*request).datasetManagement},
+		nvme.OpCopy:                {access: volume.Writes, run: func(r *request) { copyRequest{r}.start() }},
 		nvme.OpVerify:              {access: volume.Reads, hold: volume.HoldRead, ranged: true, run: (*request).verify},
 		nvme.OpReservationRegister: {access: volume.Always, run: func(r *request) { reservationRequest{r}.register() }},
 		nvme.OpReservationReport:   {access: volume.Always, run: func(r *request) { reservationRequest{r}.report() }},
@@ -48,47 +49,50 @@ func (c *ioCommand) gates(op nvme.Opcode) volume.Gate {
 
 // arrive checks an I/O command and brings it into its volume's task set.
 func (r *request) arrive() {
-	sqe, c := r.sqe(), r.q.ctrl
-	if !c.ready() {
-		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
-		return
-	}
-	r.row = &ioTable[sqe.Opcode()]
-	if r.row.run == nil {
+	sqe := r.sqe()
+	row := &ioTable[sqe.Opcode()]
+	if row.run == nil {
 		r.end(nvme.InvalidOpcode | nvme.DoNotRetry)
-		return
-	}
-	if sqe.Fuse() != nvme.FuseNone {
-		r.end(nvme.InvalidField | nvme.DoNotRetry)
 		return
 	}
 	if sqe.Opcode() == nvme.OpFlush && sqe.NSID() == nvme.NSIDAll {
 		r.flushAll()
 		return
 	}
-	n := c.sub.namespace(sqe.NSID())
-	if n == nil || !n.place.Use() {
-		r.end(nvme.InvalidNamespace | nvme.DoNotRetry)
-		return
-	}
-	r.ns = n
-	if s := r.forbidden(); s != nvme.Success {
+	if s := r.check(row); s != nvme.Success {
 		r.end(s)
 		return
 	}
+	r.admit()
+}
+
+// check takes the namespace into use that the command is for, and says what keeps the
+// command from it, if something does.
+func (r *request) check(row *ioCommand) nvme.Status {
+	c := r.q.ctrl
+	r.row = row
+	n := c.sub.namespace(r.sqe().NSID())
+	if n == nil || !n.place.Use() {
+		return nvme.InvalidNamespace | nvme.DoNotRetry
+	}
+	r.ns = n
+	if s := r.forbidden(); s != nvme.Success || !row.ranged {
+		return s
+	}
+	return r.decode()
+}
+
+// admit brings a command that has been checked into its volume's task set.
+func (r *request) admit() {
 	lo, hi := uint64(0), ^uint64(0)
 	if r.row.ranged {
-		if s := r.decode(); s != nvme.Success {
-			r.end(s)
-			return
-		}
-		shift := n.vol.Geo().Shift
+		shift := r.ns.vol.Geo().Shift
 		lo, hi = uint64(r.off)>>shift, uint64(r.off+r.n)>>shift
 	}
 	r.Cover(lo, hi, r.row.hold)
-	r.Client, r.Order, r.Bytes = &c.client, volume.Simple, r.n
+	r.Client, r.Order, r.Bytes = &r.q.ctrl.client, volume.Simple, r.n
 	r.job = (*request).enable
-	if n.vol.Admit(&r.Op) {
+	if r.ns.vol.Admit(&r.Op) {
 		r.enable()
 	}
 }
@@ -144,7 +148,7 @@ func errStatus(err error, dir volume.Direction) nvme.Status {
 
 // fail ends the command with an error of its volume.
 func (r *request) fail(err error, dir volume.Direction) {
-	if r.Aborted() { // it was given up perhaps, which is no fault of the volume
+	if r.stopped() { // it was given up perhaps, which is no fault of the volume
 		r.end(nvme.AbortRequested)
 		return
 	}
@@ -287,6 +291,15 @@ func (r *request) store(m blockdev.Mode) {
 		return
 	}
 	r.written(m, false)
+}
+
+// storeParams writes the data that param has brought.
+func (r *request) storeParams() {
+	if err := r.ns.vol.WriteAt(r.params(), r.off, r.Stop()); err != nil {
+		r.fail(err, volume.Writing)
+		return
+	}
+	r.written(blockdev.Wait, false)
 }
 
 // filled goes on when the host's data is in the memory that was lent.

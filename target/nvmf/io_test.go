@@ -82,8 +82,6 @@ func TestRefusedCommands(t *testing.T) {
 	q := h.io[0]
 	const blocks = 16 << 20 / 512
 	nsid := func(s nvme.SQE, id uint32) nvme.SQE { s.SetNSID(id); return s }
-	fused := rw(nvme.OpCompare, 0, 1)
-	fused.SetFuse(nvme.FuseFirst)
 	prp := rw(nvme.OpRead, 0, 1)
 	prp[1] &= 0x3F
 	protected := rw(nvme.OpRead, 0, 1)
@@ -107,7 +105,6 @@ func TestRefusedCommands(t *testing.T) {
 		{"more room than blocks", rw(nvme.OpRead, 0, 1), make([]byte, 1024), nil, nvme.SGLDataLengthInvalid},
 		{"no data", rw(nvme.OpWrite, 0, 1), nil, nil, nvme.SGLDataLengthInvalid},
 		{"longer than MDTS", rw(nvme.OpRead, 0, 8193), make([]byte, 8193*512), nil, nvme.InvalidField},
-		{"fused", fused, nil, page, nvme.InvalidField},
 		{"PRP", prp, page, nil, nvme.InvalidField},
 		{"protection", protected, page, nil, nvme.InvalidField},
 	} {

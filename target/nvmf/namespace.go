@@ -23,13 +23,15 @@ type namespace struct {
 	dev   blockdev.Device
 	names nvme.Identifiers
 
+	copies chan struct{} // holds a token for each copy that runs
+
 	ending sync.Once
 	ended  chan struct{} // closed when nothing uses the volume any more and it has been flushed
 	err    error         // of that; read after ended
 }
 
 func newNamespace(s *subsystem, cfg *NamespaceConfig) (*namespace, error) {
-	n := &namespace{sub: s, id: cfg.NSID, cfg: *cfg, dev: cfg.Volume, ended: make(chan struct{})}
+	n := &namespace{sub: s, id: cfg.NSID, cfg: *cfg, dev: cfg.Volume, ended: make(chan struct{}), copies: make(chan struct{}, volume.DefaultWorkers)}
 	if n.id < 1 || n.id > maxNSID {
 		return nil, fmt.Errorf("the identifier is not between 1 and %d", maxNSID)
 	}
@@ -142,12 +144,14 @@ func (n *namespace) identify() *nvme.Namespace {
 	page := uint16(max(g.Info.PhysBlockSize, bs)/bs - 1)
 	d := &nvme.Namespace{
 		Size: g.Blocks, Capacity: g.Blocks, Use: g.Blocks,
-		NSFEAT: nvme.FeatGranularity, NMIC: nvme.NamespaceShared,
+		NSFEAT: nvme.FeatGranularity | nvme.FeatOwnAtomics, NACWU: uint16(int64(maxFusedBytes)>>g.Shift - 1), NMIC: nvme.NamespaceShared,
 		NPWG: page, NPWA: page, NPDG: page, NPDA: page, NOWS: page,
 		Bytes: uint64(g.Info.Size), NGUID: n.names.NGUID, EUI64: n.names.EUI64,
 		RESCAP:  nvme.ReservationTypes | nvme.ReservationIEK13,
 		Formats: []nvme.LBAFormat{{Shift: g.Shift}},
 	}
+	d.MSSRL, d.MCL = copyLimits(g)
+	d.MSRC = maxCopyRanges - 1
 	if n.vol.Keeps() {
 		d.RESCAP |= nvme.ReservationPTPL
 	}

@@ -25,6 +25,7 @@ type queue struct {
 	// Set by Connect, on the receive goroutine; ctrl is read by others under mu.
 	ctrl    *controller
 	id      uint16
+	half    *request // of a fused operation, which waits for the other; of the receive goroutine
 	entries int
 	noFlow  bool            // the host does not want to know the SQ head
 	auth    *authentication // nil: the host need not prove who it is
@@ -134,15 +135,20 @@ func (q *queue) Command(k *nvme.Command) {
 	q.open.Add(1)
 	r := q.requests[k.Slot]
 	r.begin(k)
-	if s := q.refuses(r); s != nvme.Success {
-		r.end(s)
-		return
+	half := q.takeHalf()
+	s := q.refuses(r)
+	io := s == nvme.Success && q.id != 0 && k.SQE.Opcode() != nvme.OpFabrics
+	if half != nil && !io {
+		half.end(nvme.AbortedMissingFused)
 	}
-	switch sqe := &k.SQE; {
-	case sqe.Opcode() == nvme.OpFabrics:
+	switch {
+	case s != nvme.Success:
+		r.end(s)
+	case k.SQE.Opcode() == nvme.OpFabrics:
 		q.fabrics(r)
-	case q.id == 0:
+	case !io:
 		adminRequest{r}.run()
+	case q.fuse(half, r):
 	default:
 		r.arrive()
 	}
@@ -167,6 +173,9 @@ func (q *queue) refuses(r *request) nvme.Status {
 		}
 	default:
 		q.ctrl.seen.Store(true)
+		if q.id != 0 && !q.ctrl.ready() {
+			return nvme.CommandSequenceError | nvme.DoNotRetry
+		}
 	}
 	return nvme.Success
 }
@@ -213,6 +222,10 @@ func (q *queue) Ended(err error) {
 	q.over = true
 	q.timer.Stop()
 	q.mu.Unlock()
+	if half := q.takeHalf(); half != nil {
+		half.end(nvme.AbortedMissingFused)
+		q.t.Push()
+	}
 	q.conn.Place.Done()
 	if q.auth != nil {
 		q.auth.end()

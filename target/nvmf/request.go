@@ -21,11 +21,15 @@ type request struct {
 	cmd *nvme.Command
 	use atomic.Uint64 // of cmd; see Cancel
 
-	ns     *namespace // in use; nil: none
-	row    *ioCommand
-	job    func(*request)        // what goes on when a wait is over
-	then   func(*request)        // what goes on when the host's data is there
-	refuse func(*request, error) // what goes on when it is not; nil: the command fails
+	fused    *request      // the other half; nil: none
+	second   bool          // fused is the first half
+	firstCID uint16        // its identifier
+	fusedUse atomic.Uint64 // the use of its cmd
+
+	ns   *namespace // in use; nil: none
+	row  *ioCommand
+	job  func(*request) // what goes on when a wait is over
+	then func(*request) // what goes on when the host's data is there
 
 	lease  blockdev.Lease
 	probe  blockdev.Lease // finds out whether a copy would wait; never kept
@@ -37,16 +41,29 @@ type request struct {
 }
 
 func (r *request) begin(k *nvme.Command) {
-	r.cmd, r.ns, r.row, r.job, r.then, r.refuse = k, nil, nil, nil, nil, nil
+	r.cmd, r.ns, r.row, r.job, r.then = k, nil, nil, nil, nil
 	r.off, r.n, r.done, r.result = 0, 0, 0, 0
+	if r.fused != nil {
+		r.fused, r.second = nil, false
+		r.fusedUse.Store(0)
+	}
 	r.Init(r)
 	r.use.Store(k.Use)
 }
 
 func (r *request) sqe() *nvme.SQE { return &r.cmd.SQE }
 
-// end answers the command.
+// end answers the command, and with it the other half of a fused operation.
 func (r *request) end(s nvme.Status) {
+	if r.fused != nil {
+		pairOf(r).end(r, s)
+		return
+	}
+	r.complete(s)
+}
+
+// complete answers this command.
+func (r *request) complete(s nvme.Status) {
 	var waits volume.Waits
 	if r.InSet() {
 		why, w := r.ns.vol.Leave(&r.Op)
@@ -117,11 +134,20 @@ func (r *request) Via() volume.Port { return r.q }
 // Cancel implements volume.Request. begin resets the abort before it publishes the use,
 // so a use that goes with an abort is that of an aborted command.
 func (r *request) Cancel(volume.Port) {
-	use := r.use.Load()
-	if r.Aborted() {
-		r.q.t.Cancel(use)
+	use, first := r.use.Load(), r.fusedUse.Load()
+	if !r.Aborted() {
+		return
 	}
+	r.q.t.Cancel(use)
+	if first != 0 {
+		r.q.t.Cancel(first)
+	}
+	r.q.Push() // the answer to what has ended by that
 }
+
+// stopped reports whether the command, or the operation that it is half of, has been
+// aborted.
+func (r *request) stopped() bool { return r.Aborted() || r.fused != nil && r.fused.Aborted() }
 
 // toWorker goes on with job on a worker of the volume.
 func (r *request) toWorker(job func(*request)) {
@@ -160,21 +186,22 @@ func (r *request) inCapsule() bool { return len(r.cmd.Data) > 0 }
 // fetch asks for the host's data from offset off into r.segs, and goes on with then.
 func (r *request) fetch(off uint32, then func(*request)) {
 	r.then = then
+	use, other := r.use.Load(), r.fused
 	if err := r.q.t.GetData(r.cmd, off, r.segs); err != nil {
 		r.arrived(err)
 		return
 	}
 	// An abort that came before GetData found nothing to cancel. From here on the
-	// command may have ended; cancelling is a no-op then.
-	if r.Aborted() {
-		r.Cancel(r.q)
+	// command may have ended; cancelling its use is a no-op then.
+	if r.Aborted() || other != nil && other.Aborted() {
+		r.q.t.Cancel(use)
 	}
 }
 
 // arrived goes on with a command whose data has come, or will not.
 func (r *request) arrived(err error) {
 	switch {
-	case r.Aborted():
+	case r.stopped():
 		r.end(nvme.AbortRequested)
 	case errors.Is(err, nvme.ErrDataDigest):
 		r.end(nvme.TransientTransport)

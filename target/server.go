@@ -5,6 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/blockdev"
 	"softiser/target/iscsi"
 	"softiser/target/nvmf"
 	"softiser/target/portal"
@@ -13,11 +14,12 @@ import (
 
 // Server serves targets on portals. Its methods are safe for concurrent use.
 type Server struct {
-	cfg    Config
-	log    *zap.Logger
-	server *portal.Server
-	iscsi  *iscsi.Frontend
-	nvmf   *nvmf.Frontend
+	cfg     Config
+	volumes volume.Registry
+	log     *zap.Logger
+	server  *portal.Server
+	iscsi   *iscsi.Frontend
+	nvmf    *nvmf.Frontend
 }
 
 // New checks the configuration and makes a server. It does not listen yet.
@@ -31,7 +33,6 @@ func New(cfg Config) (*Server, error) {
 	}); err != nil {
 		return nil, err
 	}
-	volumes := new(volume.Registry)
 	t := &cfg.Timeouts
 	if s.iscsi, err = iscsi.New(iscsi.Config{
 		Portals: s.server.Portals(), DiscoveryAuth: cfg.DiscoveryAuth, DiscoveryACL: cfg.DiscoveryACL,
@@ -40,13 +41,13 @@ func New(cfg Config) (*Server, error) {
 			Login: t.Login, NopInterval: t.NopInterval, NopReply: t.NopReply, FirstCommand: t.FirstCommand,
 			DataOut: t.DataOut, Sequence: t.Sequence, Drain: t.Drain,
 		},
-		Volumes: volumes, StateDir: cfg.StateDir, Staging: cfg.Staging, Log: cfg.Log,
+		Volumes: &s.volumes, StateDir: cfg.StateDir, Staging: cfg.Staging, Log: cfg.Log,
 	}); err != nil {
 		return nil, err
 	}
 	s.server.Handle(portal.ISCSI, s.iscsi)
 	if s.nvmf, err = nvmf.New(nvmf.Config{
-		Portals: s.server.Portals(), Volumes: volumes, StateDir: cfg.StateDir, Staging: cfg.Staging, Log: cfg.Log,
+		Portals: s.server.Portals(), Volumes: &s.volumes, StateDir: cfg.StateDir, Staging: cfg.Staging, Log: cfg.Log,
 		Timeouts: nvmf.Timeouts{Connect: t.Login},
 	}); err != nil {
 		return nil, err
@@ -97,3 +98,7 @@ func (s *Server) SetLimits(l Limits) {
 		ReservedSessions: l.ReservedSessions, DiscoveryAge: l.DiscoveryAge,
 	})
 }
+
+// Volume returns the volume of a device that LUNs or namespaces are made of, nil if none is.
+// Its rate limits and workers hold wherever it is served.
+func (s *Server) Volume(d blockdev.Device) *volume.Volume { return s.volumes.Volume(d) }

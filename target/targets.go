@@ -34,22 +34,6 @@ func (s *Server) RemoveLUN(ctx context.Context, target string, number uint16) er
 	return s.iscsi.RemoveLUN(ctx, target, number)
 }
 
-// ResizeLUN changes the size of a volume that supports it, bytes. Every
-// initiator is told by a unit attention.
-func (s *Server) ResizeLUN(target string, number uint16, size int64) error {
-	return s.iscsi.ResizeLUN(target, number, size)
-}
-
-// SetQoS changes the rate limits of a LUN; commands that wait go on under the new ones.
-func (s *Server) SetQoS(target string, number uint16, q scsi.QoS) error {
-	return s.iscsi.SetQoS(target, number, q)
-}
-
-// SetWorkers changes how many commands of a LUN may wait for its volume at once.
-func (s *Server) SetWorkers(target string, number uint16, workers int) error {
-	return s.iscsi.SetWorkers(target, number, workers)
-}
-
 // SetAccessState changes the asymmetric access state (ALUA) of a LUN through one
 // portal group. Initiators are told by a unit attention.
 func (s *Server) SetAccessState(target string, number, group uint16, state scsi.AccessState) error {

@@ -9,12 +9,10 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
 	"softiser/blockdev"
-	"softiser/blockdev/null"
 	"softiser/config"
-	"softiser/target"
+	"softiser/target/registry"
 )
 
 func checkCommand() *cobra.Command {
@@ -46,7 +44,7 @@ its admin socket tells, is left to it. Secrets are not printed.`,
 			} else {
 				fmt.Fprint(cmd.OutOrStdout(), cfg.YAML())
 			}
-			if err := checkObjects(cfg); err != nil {
+			if err := registry.Check(cfg); err != nil {
 				return exit(exitUsage, err)
 			}
 			for _, w := range cfg.Warnings() {
@@ -68,46 +66,6 @@ its admin socket tells, is left to it. Secrets are not printed.`,
 		panic(err) // the flag is defined three lines above
 	}
 	return cmd
-}
-
-// checkObjects makes what serve would make, without listening and without volumes.
-func checkObjects(cfg *config.Config) (err error) {
-	tc, err := serverConfig(cfg)
-	if err != nil {
-		return err
-	}
-	tc.Log = zap.NewNop()
-	tc.StateDir = "" // nothing is to be changed there
-	srv, err := target.New(tc)
-	if err != nil {
-		return err
-	}
-	defer srv.Shutdown(context.Background()) //nolint:errcheck // it has no session and no volume
-	devs := map[string]blockdev.Device{}     // in the places of the volumes, which may be in use
-	for i := range cfg.Targets {
-		t, err := targetConfig(cfg, &cfg.Targets[i])
-		if err == nil {
-			err = srv.AddTarget(t)
-		}
-		if err != nil {
-			return err
-		}
-		for _, l := range cfg.Targets[i].LUNs {
-			v, _ := findVolume(cfg, l.Volume)
-			lc, err := lunConfig(cfg, v, l)
-			if err == nil && devs[v.Name] == nil {
-				devs[v.Name], err = null.Open(null.Config{Name: v.Name, Size: 1 << 20})
-			}
-			if err == nil {
-				lc.Volume = devs[v.Name]
-				err = srv.AddLUN(t.Name, target.LUN{Name: v.Name, LUConfig: lc})
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // servedBy returns the volumes that the running target of a configuration has open,
@@ -142,7 +100,7 @@ func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) (served
 func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse string) error {
 	bad := 0
 	for _, v := range cfg.Volumes {
-		remarks, err := probe(v, func(config.Volume) bool {
+		remarks, err := registry.Probe(v, func(config.Volume) bool {
 			return slices.ContainsFunc(cfg.Volumes, func(w config.Volume) bool {
 				return served[w.Name] && (w.Name == v.Name || w.VG != "" && w.VG == v.VG)
 			})

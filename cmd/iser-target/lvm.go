@@ -101,9 +101,9 @@ func (a *app) lvmBackend() admin.LVM {
 	return admin.LVM{
 		Groups: func() []admin.VolumeGroup {
 			out := []admin.VolumeGroup{}
-			for _, name := range a.lvs.Groups() {
+			for _, name := range a.reg.Groups().Groups() {
 				g := admin.VolumeGroup{Name: name}
-				if x := a.lvs.Group(name); x != nil {
+				if x := a.reg.Groups().Group(name); x != nil {
 					x.VG(func(v *vg.Group) error {
 						for _, d := range v.Disks {
 							g.Devices = append(g.Devices, d.Path)
@@ -117,7 +117,8 @@ func (a *app) lvmBackend() admin.LVM {
 			return out
 		},
 		Run: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-			err := cli.Run(ctx, cli.Env{Manager: &a.lvs, Config: lvm.Config{Pool: a.pool, Open: a.lvs.Config.Open}}, args, stdin, stdout, stderr)
+			lvs := a.reg.Groups()
+			err := cli.Run(ctx, cli.Env{Manager: lvs, Config: lvm.Config{Pool: a.pool, Open: lvs.Config.Open}}, args, stdin, stdout, stderr)
 			var q *cli.Question
 			if errors.As(err, &q) {
 				err = &admin.Question{Text: q.Text}

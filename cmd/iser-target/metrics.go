@@ -23,7 +23,7 @@ func (a *app) serveMetrics(ctx context.Context, ln net.Listener) {
 		return
 	}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(a.status))
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(a.reg.Status))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	a.log.Info("metrics", zap.String("url", "http://"+ln.Addr().String()+"/metrics"))

@@ -13,13 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"softiser/config"
 	"softiser/initiator"
 	"softiser/internal/await"
 	"softiser/internal/loopback"
 	"softiser/target"
 	"softiser/target/admin"
-	"softiser/target/scsi"
 )
 
 // reloadBed is a target with a configuration file that can be rewritten.
@@ -499,10 +497,6 @@ func TestExportPlacement(t *testing.T) {
 		v, err := exportVolume("a", in)
 		if err != nil || v.Placement != want || v.Size != 1<<20 {
 			t.Errorf("%s: placement %q of %d bytes, %v; want %q", in, v.Placement, v.Size, err, want)
-		}
-		c, err := lunConfig(&config.Config{}, v, config.LUN{})
-		if verified := c.Placement == scsi.PlacementVerified; err != nil || verified != (want == "verified") {
-			t.Errorf("%s: the LUN has placement %v, %v", in, c.Placement, err)
 		}
 	}
 	for _, in := range []string{"memory,size=1MiB,placement=", "memory,size=1MiB,placement=fast", "memory,size=1MiB,placement"} {

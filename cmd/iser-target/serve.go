@@ -8,14 +8,17 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"softiser/blockdev"
 	"softiser/config"
 	"softiser/target"
 	"softiser/target/admin"
+	"softiser/target/registry"
 )
 
 type serveFlags struct {
@@ -129,6 +132,37 @@ func withPort(a string) string {
 	return a
 }
 
+// app is a server with what it serves, and the services beside it.
+type app struct {
+	log  *zap.Logger
+	srv  *target.Server
+	reg  *registry.Registry
+	pool *blockdev.Pool
+
+	services sync.WaitGroup // admin socket and metrics
+}
+
+// build makes the server of a configuration, with its targets.
+func (a *app) build(cfg *config.Config, f *serveFlags, c registry.Config) error {
+	tc, err := registry.ServerConfig(cfg)
+	if err != nil {
+		return err
+	}
+	tc.Timeouts.Drain, tc.Timeouts.Storage = f.drain, f.storage
+	if a.pool, err = blockdev.NewPool(int64(cfg.Limits.StagingMemory)); err != nil {
+		return fmt.Errorf("limits.staging_memory: %w", err)
+	}
+	tc.Log, tc.Staging = a.log, a.pool
+	if a.srv, err = target.New(tc); err != nil {
+		return err
+	}
+	c.Server, c.Log, c.Pool = a.srv, a.log, a.pool
+	if a.reg, err = registry.New(cfg, c); err != nil {
+		return errors.Join(err, a.srv.Shutdown(context.Background()))
+	}
+	return nil
+}
+
 func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	cfg, err := f.resolve()
 	if err != nil {
@@ -143,16 +177,16 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	defer stopAgain()
 	ctx, hup, stop := hangups(ctx, f.config != "")
 	defer stop()
-	a, err := newApp(cfg, f.drain, f.storage, log)
-	if err != nil {
-		return err
+	a := &app{log: log}
+	c := registry.Config{SetLevel: func(name string) error { return level.UnmarshalText([]byte(name)) }}
+	if f.config != "" {
+		c.Load = f.resolve
+	}
+	if err := a.build(cfg, f, c); err != nil {
+		return exit(exitUsage, err)
 	}
 	defer a.boundEnd(ctx, f.drain+f.storage)()
-	defer a.close()
-	a.level = level
-	if f.config != "" {
-		a.load = f.resolve
-	}
+	defer a.reg.Close()
 	var ls listeners
 	if err := ls.open(a.srv, &cfg.Admin); err != nil {
 		return err
@@ -170,12 +204,12 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 			os.Exit(exitFailure)
 		}
 	}()
-	if err := a.openVolumes(); err != nil {
+	if err := a.reg.OpenVolumes(); err != nil {
 		return err
 	}
 	a.serveAdmin(bg, ls.admin)
 	a.serveMetrics(bg, ls.metrics)
-	printBanner(out, a)
+	printBanner(out, a, cfg)
 	go a.reloadOn(bg, hup)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err
@@ -235,23 +269,23 @@ func (a *app) serveAdmin(ctx context.Context, ln net.Listener) {
 func (a *app) backend() admin.Backend {
 	return admin.Backend{
 		LVM:       a.lvmBackend(),
-		Status:    a.status,
+		Status:    a.reg.Status,
 		Kill:      a.srv.KillSession,
 		Release:   a.srv.ReleaseInitiator,
 		AddLUN:    a.addLUN,
-		RemoveLUN: a.removeLUN,
-		Resize:    a.srv.ResizeLUN,
+		RemoveLUN: a.reg.RemoveLUN,
+		Resize:    a.reg.ResizeLUN,
 		SetAccess: a.srv.SetAccessState,
 		Reload:    a.reload,
 	}
 }
 
-func (a *app) addLUN(_ context.Context, iqn string, r admin.LUNRequest) error {
+func (a *app) addLUN(ctx context.Context, iqn string, r admin.LUNRequest) error {
 	v, err := a.volumeOf(r)
 	if err != nil {
 		return err
 	}
-	return a.mapVolume(iqn, config.LUN{LUN: int(r.LUN), Volume: v.Name}, v)
+	return a.reg.AddLUN(ctx, iqn, r.LUN, v)
 }
 
 // volumeOf returns the volume that a request is about: one that it describes, or one that
@@ -260,39 +294,25 @@ func (a *app) volumeOf(r admin.LUNRequest) (config.Volume, error) {
 	if r.Spec != "" {
 		return exportVolume(r.Name, r.Spec)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if o := a.volumes[r.Name]; o != nil {
-		return o.cfg, nil
-	}
-	if v, ok := findVolume(a.cfg, r.Name); ok {
-		return v, nil
-	}
-	return config.Volume{}, fmt.Errorf("there is no volume %q; NAME=VOLUME makes one, for example %s=./%s.img,size=1GiB", r.Name, r.Name, r.Name)
+	return a.reg.Volume(r.Name)
 }
 
-func (a *app) removeLUN(ctx context.Context, iqn string, lun uint16) error {
-	a.mu.Lock()
-	leaving := a.leaving[iqn]
-	a.mu.Unlock()
-	if leaving {
-		return fmt.Errorf("target %s is being removed with all its LUNs, but commands still hold their volumes; reload tries again", iqn)
+func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
+	changes, err := a.reg.Reload(ctx, dry)
+	if err != nil {
+		return nil, err
 	}
-	err := a.srv.RemoveLUN(ctx, iqn, lun)
-	if unfinished(err) {
-		a.mu.Lock()
-		a.leavingLUNs[mapping{iqn, lun}] = true
-		a.mu.Unlock()
-		return err
+	all := make([]admin.Change, len(changes))
+	for i, c := range changes {
+		all[i] = admin.Change(c)
 	}
-	// Whatever else went wrong, a flush above all, the LUN is there no more.
-	return errors.Join(err, a.unmapVolume(iqn, lun))
+	return all, nil
 }
 
 // printBanner tells, in one piece, what is served and how to attach it.
-func printBanner(out io.Writer, a *app) {
+func printBanner(out io.Writer, a *app, cfg *config.Config) {
 	w := &bytes.Buffer{}
-	st := a.status()
+	st := a.reg.Status()
 	fmt.Fprintf(w, "iser-target serves on %v (iSER and iSCSI on the same port)\n", a.srv.Addrs())
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {
@@ -310,7 +330,7 @@ func printBanner(out io.Writer, a *app) {
 		addr := reachable(a.srv.Addrs())
 		fmt.Fprintf(w, "    iscsiadm -m discovery -t st -I iser -p %s && iscsiadm -m node -T %s -p %s --login   # Linux, after: rdma link add siw0 type siw netdev DEV\n", addr, t.Name, addr)
 	}
-	for _, s := range a.cfg.Subsystems {
+	for _, s := range cfg.Subsystems {
 		fmt.Fprintf(w, "\n  %s  NVMe/TCP, %d namespaces\n    %s\n", s.NQN, len(s.Namespaces), connectCommand(reachable(a.srv.Addrs()), s.NQN))
 	}
 	fmt.Fprintln(w)
@@ -330,4 +350,13 @@ func reachable(addrs []string) string {
 		host = "127.0.0.1"
 	}
 	return net.JoinHostPort(host, port)
+}
+
+// connectCommand is what a Linux host types to attach a subsystem.
+func connectCommand(addr, nqn string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("nvme connect -t tcp -a %s -s %s -n %s", host, port, nqn)
 }

@@ -35,7 +35,7 @@ func (a *app) reloadOn(ctx context.Context, hup <-chan os.Signal) {
 			return
 		}
 		patience, cancel := context.WithTimeout(ctx, 30*time.Second)
-		changes, err := a.reload(patience, false)
+		changes, err := a.reg.Reload(patience, false)
 		cancel()
 		if err != nil {
 			a.log.Error("reload", zap.Error(err))
@@ -97,8 +97,8 @@ func (a *app) boundEnd(ctx context.Context, within time.Duration) (over func()) 
 		case <-ended.Done():
 		case <-time.After(within + closingTime):
 			what := "ending"
-			if b := a.busy.Load(); b != nil {
-				what = *b
+			if busy := a.reg.Busy(); busy != "" {
+				what = busy
 			}
 			a.log.Error("storage does not answer; the process ends without waiting any longer", zap.String("while", what))
 			os.Exit(exitFailure)

@@ -3,12 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
-
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
-	"softiser/config"
 )
 
 // A recovery level that does nothing is told, by check and by serve.
@@ -33,18 +27,10 @@ transport: `+c.transport+"\n")
 		if code != 0 || strings.Contains(out, told) != c.warns {
 			t.Errorf("iscsi %s, transport %s: check ends with %d and says %q", c.iscsi, c.transport, code, out)
 		}
-		cfg, err := config.Load(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		core, lines := observer.New(zap.WarnLevel)
-		a, err := newApp(cfg, time.Second, time.Minute, zap.New(core))
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.close()
-		if n := lines.FilterMessageSnippet(told).Len(); n != map[bool]int{true: 1}[c.warns] {
-			t.Errorf("iscsi %s, transport %s: %d lines in the log", c.iscsi, c.transport, n)
+		log, stop := start(t, "--config", f)
+		stop()
+		if strings.Contains(log.String(), told) != c.warns {
+			t.Errorf("iscsi %s, transport %s: serve's log says %s", c.iscsi, c.transport, log)
 		}
 	}
 }

@@ -41,6 +41,7 @@ var rules = []rule{
 	{from: []string{"target/scsi"}, banned: us("target"), but: us("target/scsi", "target/volume"), why: "commands on volumes do not know which wire brings them"},
 	{from: []string{"target/portal", "target/internal"}, banned: us("target"), but: us("target/internal"), why: "what all wires share knows none of them"},
 	{from: []string{"target/iscsi"}, banned: us("target"), but: us("target/iscsi", "target/scsi", "target/volume", "target/portal", "target/internal"), why: "a front end knows the device server and the portals, not the server that puts it there, nor its neighbours"},
+	{from: []string{"target"}, except: []string{"target/registry"}, banned: us("config", "target/registry"), why: "a server knows no file; the registry, above it, turns what one says into calls"},
 	{from: []string{"initiator"}, banned: us("target"), why: "the two roles meet only at the internal codecs and datamovers"},
 	{from: []string{"initiator/blockio"}, banned: []string{module}, but: us("blockdev", "initiator/blockio"), why: "what is above the wires knows none of them"},
 	{from: []string{"initiator/bench", "initiator/nbd"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp"), why: "loads and exports work on volumes, whatever the wire"},

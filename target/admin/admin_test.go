@@ -42,7 +42,7 @@ func start(t *testing.T) (*Client, *[]string, string) {
 		SetAccess: func(iqn string, lun, group uint16, s scsi.AccessState) error {
 			return note(fmt.Sprintf("access %d %d %v", lun, group, s), nil)
 		},
-		Resize: func(iqn string, lun uint16, n int64) error { return note("resize "+iqn, nil) },
+		Resize: func(_ context.Context, iqn string, lun uint16, n int64) error { return note("resize "+iqn, nil) },
 		Reload: func(_ context.Context, dry bool) ([]Change, error) {
 			if dry {
 				return []Change{{Action: "add", Object: "x"}}, nil

@@ -60,7 +60,7 @@ type Backend struct {
 	Release   func(target, initiator string) error
 	AddLUN    func(ctx context.Context, target string, r LUNRequest) error
 	RemoveLUN func(ctx context.Context, target string, lun uint16) error
-	Resize    func(target string, lun uint16, bytes int64) error
+	Resize    func(ctx context.Context, target string, lun uint16, bytes int64) error
 	// SetAccess changes an access state (an implicit ALUA transition).
 	SetAccess func(target string, lun, group uint16, s scsi.AccessState) error
 	// Reload makes what is served agree with the configuration file, or, with dry,
@@ -151,7 +151,7 @@ func Handler(b Backend) http.Handler {
 	mux.HandleFunc("PUT /v1/targets/{iqn}/luns/{lun}/size", func(w http.ResponseWriter, r *http.Request) {
 		var q ResizeRequest
 		if n, ok := number(w, r, "lun"); ok && body(w, r, &q) {
-			done(w, b.Resize(r.PathValue("iqn"), n, q.Bytes))
+			done(w, b.Resize(r.Context(), r.PathValue("iqn"), n, q.Bytes))
 		}
 	})
 	mux.HandleFunc("PUT /v1/targets/{iqn}/luns/{lun}/access", func(w http.ResponseWriter, r *http.Request) {

@@ -242,50 +242,6 @@ func (s *Frontend) RemoveLUN(ctx context.Context, target string, number uint16) 
 	return err
 }
 
-// ResizeLUN changes the size of a volume that supports it, bytes. Every
-// initiator is told by a unit attention.
-func (s *Frontend) ResizeLUN(target string, number uint16, size int64) error {
-	n, err := s.node(target)
-	if err != nil {
-		return err
-	}
-	e, err := n.lun(number)
-	if err != nil {
-		return err
-	}
-	r, ok := e.Volume.(blockdev.Resizer)
-	if !ok {
-		return fmt.Errorf("target %s LUN %d: resize: %w", n.cfg.Name, number, blockdev.ErrNotSupported)
-	}
-	if err := r.Resize(size); err != nil {
-		return fmt.Errorf("target %s LUN %d: resize to %d bytes: %w", n.cfg.Name, number, size, err)
-	}
-	s.log.Info("LUN resized", zap.String("target", n.cfg.Name), zap.Uint16("lun", number), zap.Int64("bytes", size))
-	return nil
-}
-
-// SetQoS changes the rate limits of a LUN; commands that wait go on under the new ones.
-func (s *Frontend) SetQoS(target string, number uint16, q scsi.QoS) error {
-	return s.tune(target, number, func(lu *scsi.LU) { lu.SetQoS(q) })
-}
-
-// SetWorkers changes how many commands of a LUN may wait for its volume at once.
-func (s *Frontend) SetWorkers(target string, number uint16, workers int) error {
-	return s.tune(target, number, func(lu *scsi.LU) { lu.SetWorkers(workers) })
-}
-
-func (s *Frontend) tune(target string, number uint16, f func(*scsi.LU)) error {
-	n, err := s.node(target)
-	if err != nil {
-		return err
-	}
-	e, err := n.lun(number)
-	if err == nil {
-		f(e.lu)
-	}
-	return err
-}
-
 // SetAccessState changes the asymmetric access state (ALUA) of a LUN through one
 // portal group. Initiators are told by a unit attention.
 func (s *Frontend) SetAccessState(target string, number, group uint16, state scsi.AccessState) error {

@@ -208,14 +208,6 @@ func (lu *LU) NAA() string { return lu.vol.Identity().Key() }
 // Serial returns the unit serial number.
 func (lu *LU) Serial() string { return lu.vol.Identity().Serial }
 
-// SetQoS changes the rate limits of the volume, at whatever LUN it is served. Commands
-// that wait go on under the new ones.
-func (lu *LU) SetQoS(q QoS) { lu.vol.SetQoS(q) }
-
-// SetWorkers changes how many goroutines may wait for the volume, at least one, at
-// whatever LUN it is served. What runs is left to end.
-func (lu *LU) SetWorkers(n int) { lu.vol.SetWorkers(n) }
-
 // Stats returns the counters of the unit's volume; Tasks are those of this LUN.
 func (lu *LU) Stats() Stats {
 	s := lu.vol.Stats()

@@ -325,7 +325,7 @@ func TestTwoTargetsOneVolumeQoS(t *testing.T) {
 		if d := took(); d < 900*time.Millisecond || d > 1100*time.Millisecond {
 			t.Errorf("100 commands took %v, want 1s", d)
 		}
-		b.dev.lookup(0).SetQoS(QoS{IOPS: 1000, BurstIOs: 1})
+		b.dev.lookup(0).vol.SetQoS(QoS{IOPS: 1000, BurstIOs: 1})
 		if d := took(); d > 200*time.Millisecond {
 			t.Errorf("at ten times the rate: %v", d)
 		}

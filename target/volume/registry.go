@@ -116,6 +116,18 @@ func (r *Registry) find(cfg Config, p *Place, id Identity) (v *Volume, found boo
 	return v, false, nil
 }
 
+// Volume returns the volume of a device, nil if it is not served.
+func (r *Registry) Volume(d blockdev.Device) *Volume {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range r.all {
+		if sameDevice(v.dev, d) {
+			return v
+		}
+	}
+	return nil
+}
+
 // forget takes a volume out of the registry.
 func (r *Registry) forget(v *Volume) {
 	r.mu.Lock()

@@ -1,22 +1,20 @@
-package main
+package registry
 
 import (
 	"context"
-	"errors"
 	"reflect"
 	"slices"
 
 	"softiser/config"
-	"softiser/target/admin"
 )
 
 // What a reload does about settings of the process.
 
 // planSettings finds what concerns the process rather than a target.
-func (a *app) planSettings(next *config.Config) (steps []step) {
-	old, now := a.cfg, next
+func (r *Registry) planSettings(next *config.Config) (steps []step) {
+	old, now := r.cfg, next
 	fixed := func(key string) {
-		steps = append(steps, step{Change: admin.Change{Action: "update", Object: key, Error: atStart}})
+		steps = append(steps, step{Change: Change{Action: "update", Object: key, Error: atStart}})
 	}
 	if !reflect.DeepEqual(old.Portals, now.Portals) {
 		fixed("portals")
@@ -43,8 +41,8 @@ func (a *app) planSettings(next *config.Config) (steps []step) {
 	}
 	if n := now.Limits; slices.ContainsFunc(differing(old.Limits, n), func(key string) bool { return key != "staging_memory" }) {
 		steps = append(steps, step{
-			Change: admin.Change{Action: "update", Object: "limits"},
-			do:     func(context.Context) error { return a.setLimits(n) },
+			Change: Change{Action: "update", Object: "limits"},
+			do:     func(context.Context) error { r.setLimits(n); return nil },
 		})
 	}
 	if old.Logging.Format != now.Logging.Format {
@@ -52,8 +50,8 @@ func (a *app) planSettings(next *config.Config) (steps []step) {
 	}
 	if level := now.Logging.Level; level != old.Logging.Level {
 		steps = append(steps, step{
-			Change: admin.Change{Action: "update", Object: "logging.level to " + level},
-			do:     func(context.Context) error { return a.level.UnmarshalText([]byte(level)) },
+			Change: Change{Action: "update", Object: "logging.level to " + level},
+			do:     func(context.Context) error { return r.setLevel(level) },
 			keep:   func(c *config.Config) { c.Logging.Level = old.Logging.Level },
 		})
 	}
@@ -61,19 +59,13 @@ func (a *app) planSettings(next *config.Config) (steps []step) {
 }
 
 // setLimits puts new limits in force. Sessions and commands that are there stay.
-func (a *app) setLimits(l config.Limits) error {
-	a.srv.SetLimits(serverLimits(&l))
-	a.mu.Lock()
-	var all []mapping
-	for _, o := range a.volumes {
-		all = append(all, o.luns...)
+func (r *Registry) setLimits(l config.Limits) {
+	r.srv.SetLimits(serverLimits(&l))
+	for _, o := range r.volumes.all() {
+		if v := r.srv.Volume(o.dev); v != nil {
+			v.SetWorkers(l.Workers)
+		}
 	}
-	a.mu.Unlock()
-	var errs []error
-	for _, m := range all {
-		errs = append(errs, a.srv.SetWorkers(m.iqn, m.lun, l.Workers))
-	}
-	return errors.Join(errs...)
 }
 
 // differing lists the keys of two structures of one type that are not equal.

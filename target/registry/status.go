@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"slices"
@@ -7,15 +7,15 @@ import (
 	"softiser/target"
 )
 
-// status is what the server serves and, with the reason, what it should and does not:
+// Status is what the server serves and, with the reason, what it should and does not:
 // LUNs of the configuration whose volume could not be opened.
-func (a *app) status() target.Status {
-	st := a.srv.Status()
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (r *Registry) Status() target.Status {
+	st := r.srv.Status()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i := range st.Targets {
 		t := &st.Targets[i]
-		c := findTarget(a.cfg, t.Name)
+		c := findTarget(r.cfg, t.Name)
 		if c == nil {
 			continue
 		}
@@ -23,19 +23,19 @@ func (a *app) status() target.Status {
 			if slices.ContainsFunc(t.LUNs, func(s target.LUNStatus) bool { return int(s.LUN) == l.LUN }) {
 				continue
 			}
-			t.LUNs = append(t.LUNs, a.unserved(c.IQN, l))
+			t.LUNs = append(t.LUNs, r.unserved(c.IQN, l))
 		}
 		slices.SortFunc(t.LUNs, func(x, y target.LUNStatus) int { return int(x.LUN) - int(y.LUN) })
 	}
 	return st
 }
 
-// unserved describes a LUN that is not there. The caller holds a.mu.
-func (a *app) unserved(iqn string, l config.LUN) target.LUNStatus {
-	v, _ := findVolume(a.cfg, l.Volume)
+// unserved describes a LUN that is not there. The caller holds r.mu.
+func (r *Registry) unserved(iqn string, l config.LUN) target.LUNStatus {
+	v, _ := findVolume(r.cfg, l.Volume)
 	s := target.LUNStatus{
 		LUN: uint16(l.LUN), Volume: l.Volume, Backend: string(v.Type), Size: int64(v.Size), BlockSize: int(v.BlockSize), ReadOnly: v.ReadOnly || l.ReadOnly,
-		Error: a.reasons[mapping{iqn, uint16(l.LUN)}],
+		Error: r.reasons[place{iqn, uint32(l.LUN)}],
 	}
 	if s.Error == "" {
 		s.Error = "removed by iser-target lun remove; iser-target reload brings it back"

@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"cmp"
@@ -19,7 +19,9 @@ import (
 // This file translates the file model, which is data, into the types of the
 // packages that do the work.
 
-func serverConfig(c *config.Config) (target.Config, error) {
+// ServerConfig describes the server of a configuration, without log, staging memory and
+// what belongs to the process.
+func ServerConfig(c *config.Config) (target.Config, error) {
 	tc := target.Config{
 		Limits: serverLimits(&c.Limits),
 		Timeouts: target.Timeouts{

@@ -1,11 +1,11 @@
-package main
+package registry
 
 import (
-	"fmt"
-	"net"
+	"context"
 
 	"go.uber.org/zap"
 
+	"softiser/blockdev"
 	"softiser/config"
 	"softiser/target/nvmf"
 )
@@ -13,22 +13,22 @@ import (
 // serveSubsystems opens the volumes of the NVMe subsystems, if LUNs have not done so
 // already, and serves them. One that cannot be opened is logged and left out. It returns
 // how many namespaces the configuration has, and how many are served.
-func (a *app) serveSubsystems() (configured, served int, err error) {
-	for i := range a.cfg.Subsystems {
-		s := &a.cfg.Subsystems[i]
+func (r *Registry) serveSubsystems() (configured, served int, err error) {
+	for i := range r.cfg.Subsystems {
+		s := &r.cfg.Subsystems[i]
 		sc := subsystemConfig(s)
 		for _, n := range s.Namespaces {
 			configured++
-			nc, err := a.namespace(n)
+			nc, err := r.namespace(s.NQN, n)
 			if err != nil {
-				a.log.Error("a namespace is not served; the others are", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
+				r.log.Error("a namespace is not served; the others are", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
 					zap.String("volume", n.Volume), zap.Error(err))
 				continue
 			}
 			served++
 			sc.Namespaces = append(sc.Namespaces, nc)
 		}
-		if err := a.srv.AddSubsystem(sc); err != nil {
+		if err := r.srv.AddSubsystem(sc); err != nil {
 			return configured, served, err
 		}
 	}
@@ -59,30 +59,24 @@ func subsystemConfig(s *config.Subsystem) nvmf.SubsystemConfig {
 	return c
 }
 
-// namespace opens the volume of a namespace.
-func (a *app) namespace(n config.Namespace) (nvmf.NamespaceConfig, error) {
-	a.changing.Lock()
-	defer a.changing.Unlock()
-	v, _ := findVolume(a.cfg, n.Volume)
-	o, lc, err := a.opened(v, config.LUN{ReadOnly: n.ReadOnly})
-	if err != nil {
-		return nvmf.NamespaceConfig{}, err
-	}
-	a.mu.Lock()
-	o.namespaces++
-	a.mu.Unlock()
-	c := nvmf.NamespaceConfig{
-		NSID: uint32(n.NSID), Volume: o.dev, ReadOnly: lc.ReadOnly, Placement: lc.Placement, Workers: lc.Workers, QoS: lc.QoS,
-	}
-	c.Identity.Serial, c.Identity.NAA = lc.Serial, lc.NAA
-	return c, nil
+// namespaceConfig describes a namespace but for its device.
+func namespaceConfig(c *config.Config, v config.Volume, n config.Namespace) (nvmf.NamespaceConfig, error) {
+	lc, err := lunConfig(c, v, config.LUN{ReadOnly: n.ReadOnly})
+	nc := nvmf.NamespaceConfig{NSID: uint32(n.NSID), ReadOnly: lc.ReadOnly, Placement: lc.Placement, Workers: lc.Workers, QoS: lc.QoS}
+	nc.Identity.Serial, nc.Identity.NAA = lc.Serial, lc.NAA
+	return nc, err
 }
 
-// connectCommand is what a Linux host types to attach a subsystem.
-func connectCommand(addr, nqn string) string {
-	host, port, err := net.SplitHostPort(addr)
+// namespace opens the volume of a namespace.
+func (r *Registry) namespace(nqn string, n config.Namespace) (nvmf.NamespaceConfig, error) {
+	v, _ := findVolume(r.cfg, n.Volume)
+	nc, err := namespaceConfig(r.cfg, v, n)
 	if err != nil {
-		return ""
+		return nc, err
 	}
-	return fmt.Sprintf("nvme connect -t tcp -a %s -s %s -n %s", host, port, nqn)
+	err = r.volumes.serve(context.Background(), v, place{nqn, uint32(n.NSID)}, func(dev blockdev.Device) error {
+		nc.Volume = dev
+		return nil
+	})
+	return nc, err
 }

@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"errors"
@@ -16,21 +16,21 @@ import (
 	"softiser/lvm"
 )
 
-// openVolume opens the backing store of a volume and logs what became of its size.
-func (a *app) openVolume(v config.Volume) (blockdev.Device, error) {
+// openStore opens the backing store of a volume and logs what became of its size.
+func (r *Registry) openStore(v config.Volume) (blockdev.Device, error) {
 	have, err := storeSize(v)
 	known := err == nil // otherwise it is created, or opening it says what is wrong
 	fitted := v
 	if known {
 		fitted.Size = fit(v, have)
 	}
-	dev, err := openDevice(fitted, a.pool, &a.lvs, a.epochs)
+	dev, err := openDevice(fitted, r.pool, &r.lvs, r.epochs)
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
 	if known {
-		for _, r := range remarks(v, have, config.Size(dev.Info().Size)) {
-			a.log.Warn(r, zap.String("volume", v.Name), zap.String("path", v.Path))
+		for _, text := range remarks(v, have, config.Size(dev.Info().Size)) {
+			r.log.Warn(text, zap.String("volume", v.Name), zap.String("path", v.Path))
 		}
 	}
 	return dev, nil

@@ -1,6 +1,7 @@
-package main
+package registry
 
 import (
+	"context"
 	"os"
 	"slices"
 
@@ -9,63 +10,56 @@ import (
 
 // foresee says of the steps of a dry run which of them could not be done, as far as
 // that shows without doing them.
-func (a *app) foresee(steps []step) {
-	a.changing.Lock() // what is looked at may be with storage for a while
-	defer a.changing.Unlock()
-	var freed []mapping
+func (r *Registry) foresee(ctx context.Context, steps []step) {
+	var freed []place
 	absent := map[string]bool{} // targets that cannot be added
 	for _, s := range steps {
 		if s.Error == "" {
 			freed = append(freed, s.frees...)
-		} else if s.serves == nil && s.iqn != "" {
-			absent[s.iqn] = true
+		} else if s.serves == nil && s.node != "" {
+			absent[s.node] = true
 		}
 	}
 	closes := func(o *openVolume) bool {
-		return !slices.ContainsFunc(o.luns, func(m mapping) bool { return !slices.Contains(freed, m) })
+		return !slices.ContainsFunc(r.volumes.placesOf(o), func(p place) bool { return !slices.Contains(freed, p) })
 	}
 	for i := range steps {
 		s := &steps[i]
 		if s.Error != "" || s.serves == nil {
 			continue
 		}
-		if absent[s.iqn] {
+		if absent[s.node] {
 			s.Error = "its target cannot be added"
 			continue
 		}
-		s.Error = a.obstacle(*s.serves, closes)
+		s.Error = r.obstacle(ctx, *s.serves, closes)
 	}
 }
 
 // obstacle says why a volume could not become a LUN when those that closes names have
-// been closed, "" if nothing shows. The caller holds a.changing, and is a reload.
-func (a *app) obstacle(v config.Volume, closes func(*openVolume) bool) string {
-	o := a.volumes[v.Name]
-	fixed := []string(nil)
-	if o != nil {
-		fixed = withoutTunables(differing(o.cfg, v))
-	}
-	switch {
-	case o != nil && len(fixed) == 0:
-		return "" // it is open, and stays so
-	case o != nil && !closes(o):
-		return errOpen(v, fixed).Error()
-	}
-	_, err := probe(v, func(v config.Volume) bool {
-		if v.Type == config.VolumeLVM && a.lvs.Group(v.VG) != nil {
-			return true // one group, many volumes
-		}
-		for _, o := range a.volumes {
-			if closes(o) && shareStore(o.cfg, v) {
-				return true
-			}
-		}
-		return false
-	})
+// been closed, "" if nothing shows.
+func (r *Registry) obstacle(ctx context.Context, v config.Volume, closes func(*openVolume) bool) string {
+	end, err := r.volumes.begin(ctx, v.Name) // what is looked at may be with storage for a while
 	if err != nil {
 		return err.Error()
 	}
-	return ""
+	defer end()
+	if o := r.volumes.find(v.Name); o != nil {
+		fixed := withoutTunables(differing(r.volumes.description(o), v))
+		if len(fixed) == 0 {
+			return "" // it is open, and stays so
+		}
+		if !closes(o) {
+			return errOpen(v, fixed).Error()
+		}
+	}
+	_, err = Probe(v, func(v config.Volume) bool {
+		if v.Type == config.VolumeLVM && r.lvs.Group(v.VG) != nil {
+			return true // one group, many volumes
+		}
+		return slices.ContainsFunc(r.volumes.all(), func(o *openVolume) bool { return closes(o) && shareStore(r.volumes.description(o), v) })
+	})
+	return text(err)
 }
 
 // shareStore reports whether a file or device, by whatever name, lies behind both volumes.

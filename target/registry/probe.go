@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"errors"
@@ -14,10 +14,10 @@ import (
 	"softiser/lvm/vg"
 )
 
-// probe finds out whether serve could open a volume, without creating or changing
+// Probe finds out whether serve could open a volume, without creating or changing
 // anything. A lock is no obstacle when held says that the volume is open in the target
 // that is to serve it. The remarks are what serve would log.
-func probe(v config.Volume, held func(config.Volume) bool) (all []string, err error) {
+func Probe(v config.Volume, held func(config.Volume) bool) (all []string, err error) {
 	switch v.Type {
 	case config.VolumeFile, config.VolumeRaw:
 		all, err = probeStore(v)

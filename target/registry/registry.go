@@ -1,0 +1,240 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/blockdev/open"
+	"softiser/config"
+	"softiser/lvm"
+	"softiser/target"
+)
+
+// Config is what a registry works with.
+type Config struct {
+	Server *target.Server
+	Log    *zap.Logger    // default: none
+	Pool   *blockdev.Pool // of the volumes; default blockdev.DefaultPool
+	// Load reads the configuration again; nil: there is no file, and Reload says so.
+	Load func() (*config.Config, error)
+	// SetLevel changes what is logged; nil: a reload leaves that alone.
+	SetLevel func(string) error
+	// Open opens the backing store of a volume; default: the one that its description names.
+	Open func(config.Volume) (blockdev.Device, error)
+}
+
+// Registry serves what a configuration says on a server. The volumes are opened and
+// closed here; the server only uses them. Its methods are safe for concurrent use.
+type Registry struct {
+	srv  *target.Server
+	log  *zap.Logger
+	pool *blockdev.Pool
+	lvs  lvm.Manager // volume groups, opened with the first volume that needs one
+	// epochs is where volumes remember their caches; see epochDir. Set before the first
+	// volume is opened.
+	epochs   string
+	load     func() (*config.Config, error)
+	setLevel func(string) error
+	volumes  volumes
+
+	reloading sync.Mutex // held by a reload
+
+	mu  sync.Mutex
+	cfg *config.Config // guarded by mu: a reload replaces it
+	// leaving are targets, and leavingLUNs LUNs, whose removal has begun and was not
+	// over in time: initiators do not see them any more, but commands still hold
+	// their volumes. Guarded by mu.
+	leaving     map[string]bool
+	leavingLUNs map[place]bool
+	// reasons are why LUNs of the configuration are not served. Guarded by mu.
+	reasons map[place]string
+}
+
+// New adds the targets of a configuration to a server. No volume is touched yet: a start
+// that fails because a port is taken leaves nothing behind (see OpenVolumes).
+func New(cfg *config.Config, c Config) (*Registry, error) {
+	r := &Registry{
+		srv: c.Server, log: cmp.Or(c.Log, zap.NewNop()), pool: c.Pool, load: c.Load, setLevel: c.SetLevel,
+		cfg: cfg, leaving: map[string]bool{}, leavingLUNs: map[place]bool{}, reasons: map[place]string{},
+	}
+	if r.pool == nil {
+		r.pool = blockdev.DefaultPool()
+	}
+	r.volumes = volumes{store: c.Open, byName: map[string]*openVolume{}, turns: map[string]*turn{}}
+	if r.volumes.store == nil {
+		r.volumes.store = r.openStore
+	}
+	r.lvs.Config = lvm.Config{Pool: r.pool, Notice: func(text string) { r.log.Warn(text) }, Open: func(path string) (blockdev.Device, error) {
+		return open.Open(open.Spec{Path: path, Pool: r.pool, EpochDir: r.epochs})
+	}}
+	for _, w := range cfg.Warnings() {
+		r.log.Warn(w)
+	}
+	for _, t := range cfg.Targets {
+		tt, err := targetConfig(cfg, &t)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.srv.AddTarget(tt); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Groups are the volume groups that volumes lie in.
+func (r *Registry) Groups() *lvm.Manager { return &r.lvs }
+
+// Busy says what storage is doing for whoever opens, resizes or closes volumes, "" if nothing.
+func (r *Registry) Busy() string { return strings.Join(r.volumes.busy(), ", ") }
+
+// OpenVolumes opens, and where the configuration says so creates, the volumes and
+// makes them LUNs. One that cannot be opened is logged, shown by status and left
+// out; everything else is served.
+func (r *Registry) OpenVolumes() error {
+	if dir := r.cfg.Admin.StateDir; dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("admin.state_dir: %w", err)
+		}
+	}
+	r.epochs = epochDir(r.cfg.Admin.StateDir, r.log)
+	configured, served := 0, 0
+	for _, t := range r.cfg.Targets {
+		for _, l := range t.LUNs {
+			configured++
+			v, _ := findVolume(r.cfg, l.Volume)
+			if err := r.mapVolume(context.Background(), t.IQN, l, v); err == nil {
+				served++
+			} else {
+				r.log.Error("a LUN is not served; the others are", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
+					zap.String("volume", l.Volume), zap.Error(err))
+			}
+		}
+	}
+	spaces, servedSpaces, err := r.serveSubsystems()
+	if err != nil {
+		return err
+	}
+	if configured+spaces > 0 && served+servedSpaces == 0 {
+		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
+	}
+	return nil
+}
+
+// mapVolume makes a volume, opened if it is not open yet, a LUN of a target. Status
+// shows the error of one that stands in the configuration.
+func (r *Registry) mapVolume(ctx context.Context, iqn string, l config.LUN, v config.Volume) error {
+	p := place{iqn, uint32(l.LUN)}
+	lc, err := lunConfig(r.config(), v, l)
+	if err == nil {
+		err = r.volumes.serve(ctx, v, p, func(dev blockdev.Device) error {
+			lc.Volume = dev
+			return r.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
+		})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.reasons[p] = err.Error()
+	} else {
+		delete(r.reasons, p)
+	}
+	return err
+}
+
+// config is the configuration in force. It is not changed, but replaced.
+func (r *Registry) config() *config.Config {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cfg
+}
+
+// AddLUN makes a volume a LUN of a target, as long as the target runs.
+func (r *Registry) AddLUN(ctx context.Context, iqn string, lun uint16, v config.Volume) error {
+	return r.mapVolume(ctx, iqn, config.LUN{LUN: int(lun), Volume: v.Name}, v)
+}
+
+// Volume returns the description of a volume that is served or configured already.
+func (r *Registry) Volume(name string) (config.Volume, error) {
+	if o := r.volumes.find(name); o != nil {
+		return r.volumes.description(o), nil
+	}
+	if v, ok := findVolume(r.config(), name); ok {
+		return v, nil
+	}
+	return config.Volume{}, fmt.Errorf("there is no volume %q; NAME=VOLUME makes one, for example %s=./%s.img,size=1GiB", name, name, name)
+}
+
+// RemoveLUN takes a LUN away, and closes its volume if it was the last place. If ctx ends
+// first, commands still hold the volume, and RemoveLUN may be called again.
+func (r *Registry) RemoveLUN(ctx context.Context, iqn string, lun uint16) error {
+	r.mu.Lock()
+	leaving := r.leaving[iqn]
+	r.mu.Unlock()
+	if leaving {
+		return fmt.Errorf("target %s is being removed with all its LUNs, but commands still hold their volumes; reload tries again", iqn)
+	}
+	p := place{iqn, uint32(lun)}
+	err := r.srv.RemoveLUN(ctx, iqn, lun)
+	r.mu.Lock()
+	if unfinished(err) {
+		r.leavingLUNs[p] = true
+		r.mu.Unlock()
+		return err
+	}
+	delete(r.leavingLUNs, p)
+	r.mu.Unlock()
+	// Whatever else went wrong, a flush above all, the LUN is there no more.
+	return errors.Join(err, r.volumes.release(ctx, func(q place) bool { return q == p }))
+}
+
+// unmapTarget forgets the LUNs of a target that has been removed.
+func (r *Registry) unmapTarget(ctx context.Context, iqn string) error {
+	r.mu.Lock()
+	delete(r.leaving, iqn)
+	for p := range r.leavingLUNs {
+		if p.node == iqn {
+			delete(r.leavingLUNs, p)
+		}
+	}
+	r.mu.Unlock()
+	return r.volumes.release(ctx, func(p place) bool { return p.node == iqn })
+}
+
+// unfinished reports whether a removal has begun, but commands still hold volumes:
+// it can be asked for again.
+func unfinished(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// Close ends the server, if it has not been shut down, and closes the volumes, unless
+// commands are still in them: those end with the process.
+func (r *Registry) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := r.srv.Shutdown(ctx); errors.Is(err, target.ErrVolumesHeld) {
+		return // it is in the log
+	}
+	r.volumes.close(func(name string, err error) {
+		r.log.Error("closing a volume failed", zap.String("volume", name), zap.Error(err))
+	})
+	const groups = "the volume groups"
+	end, err := r.volumes.begin(context.Background(), groups)
+	if err != nil {
+		return
+	}
+	defer end()
+	defer r.volumes.during(groups, "closing "+groups)()
+	if err := r.lvs.Close(); err != nil {
+		r.log.Error("closing the volume groups failed", zap.Error(err))
+	}
+}

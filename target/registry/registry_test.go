@@ -1,0 +1,276 @@
+package registry
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/blockdev/mem"
+	"softiser/config"
+	"softiser/internal/await"
+	"softiser/internal/leaktest"
+	"softiser/target"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+// storage stands for the volumes of a configuration: in memory, and held up on demand.
+type storage struct {
+	mu     sync.Mutex
+	gates  map[string]chan struct{} // of volumes that do not answer; open or resize waits for it
+	closed map[string]int
+}
+
+// stall has storage not answer for a volume until the returned function is called.
+func (s *storage) stall(name string) (answer func()) {
+	g := make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gates[name] = g
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		delete(s.gates, name)
+		s.mu.Unlock()
+		close(g)
+	})
+}
+
+func (s *storage) wait(name string) {
+	s.mu.Lock()
+	g := s.gates[name]
+	s.mu.Unlock()
+	if g != nil {
+		<-g
+	}
+}
+
+func (s *storage) closings(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed[name]
+}
+
+func (s *storage) open(v config.Volume) (blockdev.Device, error) {
+	s.wait(v.Name)
+	d, err := mem.Open(mem.Config{Size: int64(v.Size)})
+	if err != nil {
+		return nil, err
+	}
+	return &device{Device: d, storage: s, name: v.Name}, nil
+}
+
+// device is a volume in memory.
+type device struct {
+	*mem.Device
+	storage  *storage
+	name     string
+	resizing atomic.Int32
+}
+
+func (d *device) Resize(n int64) error {
+	d.resizing.Add(1)
+	defer d.resizing.Add(-1)
+	d.storage.wait(d.name)
+	return d.Device.Resize(n)
+}
+
+func (d *device) Close() error {
+	if d.resizing.Load() > 0 {
+		panic("closed while it is being resized")
+	}
+	d.storage.mu.Lock()
+	d.storage.closed[d.name]++
+	d.storage.mu.Unlock()
+	return d.Device.Close()
+}
+
+// bed is a registry over such storage, with a configuration file.
+type bed struct {
+	*Registry
+	t       *testing.T
+	storage storage
+	file    string
+}
+
+const base = `
+portals: [{listen: "127.0.0.1:0"}]
+volumes:
+  - {name: sick, type: memory, size: 1MiB}
+  - {name: well, type: memory, size: 1MiB}
+targets:
+  - iqn: iqn.2026-11.test:a
+    luns: [{lun: 0, volume: sick}, {lun: 1, volume: well}]
+`
+
+func newBed(t *testing.T, text string) *bed {
+	t.Helper()
+	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
+	b := &bed{t: t, file: filepath.Join(t.TempDir(), "c.yaml")}
+	b.storage.gates, b.storage.closed = map[string]chan struct{}{}, map[string]int{}
+	b.write(text)
+	cfg, err := config.Load(b.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc, err := ServerConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := target.New(tc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Registry, err = New(cfg, Config{
+		Server: srv, Log: zap.NewNop(), Open: b.storage.open, Load: func() (*config.Config, error) { return config.Load(b.file) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	if err := b.OpenVolumes(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bed) write(text string) {
+	b.t.Helper()
+	if err := os.WriteFile(b.file, []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// size of the volume of a LUN, 0 if it is not served.
+func (b *bed) size(lun uint16) int64 {
+	for _, t := range b.Status().Targets {
+		for _, l := range t.LUNs {
+			if l.LUN == lun && l.Error == "" {
+				return l.Size
+			}
+		}
+	}
+	return 0
+}
+
+// impatient reloads until done, and returns what has not been done by then, as "action object: error".
+func (b *bed) impatient(what string, done func() bool) []string {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.t.Context())
+	defer cancel()
+	over := make(chan []Change, 1)
+	go func() {
+		changes, err := b.Reload(ctx, false)
+		if err != nil {
+			b.t.Error(err)
+		}
+		over <- changes
+	}()
+	await.True(b.t, what, done)
+	cancel()
+	var left []string
+	for _, c := range <-over {
+		if c.Error != "" {
+			left = append(left, c.Action+" "+c.Object+": "+c.Error)
+		}
+	}
+	return left
+}
+
+// A volume whose storage does not answer while it is resized holds up no other, neither in
+// the same reload nor in the next one; what it was asked for comes about in the end.
+func TestStalledResize(t *testing.T) {
+	b := newBed(t, base)
+	answer := b.storage.stall("sick")
+	defer answer()
+	grown := func(size string) string { return strings.ReplaceAll(base, "size: 1MiB", "size: "+size) }
+	third := func(text string) string {
+		return strings.NewReplacer("targets:", "  - {name: third, type: memory, size: 1MiB}\ntargets:", "volume: well}", "volume: well}, {lun: 2, volume: third}").Replace(text)
+	}
+	b.write(third(grown("2MiB")))
+	left := b.impatient("the other volume has grown, and another LUN is there", func() bool { return b.size(1) == 2<<20 && b.size(2) == 1<<20 })
+	if len(left) != 1 || !strings.HasPrefix(left[0], "resize volume sick to 2MiB: storage has not answered") {
+		t.Errorf("not done: %q", left)
+	}
+	if busy := b.Busy(); busy != "resizing volume sick" {
+		t.Errorf("storage is busy with %q", busy)
+	}
+	b.write(strings.Replace(third(grown("2MiB")), "well, type: memory, size: 2MiB", "well, type: memory, size: 3MiB", 1))
+	left = b.impatient("it grows again", func() bool { return b.size(1) == 3<<20 })
+	if len(left) != 1 || !strings.HasPrefix(left[0], "resize volume sick to 2MiB: ") {
+		t.Errorf("the second time not done: %q", left)
+	}
+	answer()
+	await.True(t, "the volume has grown", func() bool { return b.size(0) == 2<<20 && b.Busy() == "" })
+	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
+		t.Errorf("afterwards: %v, %v", changes, err)
+	}
+}
+
+// A volume that is being resized when its last place goes is closed afterwards.
+func TestCloseAfterResize(t *testing.T) {
+	b := newBed(t, base)
+	answer := b.storage.stall("sick")
+	defer answer()
+	resized := make(chan error, 1)
+	go func() { resized <- b.ResizeLUN(context.Background(), "iqn.2026-11.test:a", 0, 2<<20) }()
+	await.True(t, "it is being resized", func() bool { return b.Busy() != "" })
+	b.write(strings.Replace(base, "{lun: 0, volume: sick}, ", "", 1))
+	b.impatient("the LUN is gone", func() bool { return b.size(0) == 0 })
+	if b.storage.closings("sick") > 0 {
+		t.Error("it has been closed meanwhile")
+	}
+	answer()
+	if err := <-resized; err != nil {
+		t.Error(err)
+	}
+	await.True(t, "it is closed", func() bool { return b.storage.closings("sick") == 1 })
+}
+
+// Whoever waits for a volume that does not open holds up nobody who wants another one.
+func TestStalledOpening(t *testing.T) {
+	b := newBed(t, base)
+	late := config.Volume{Name: "late", Type: config.VolumeMemory, Size: 1 << 20}
+	answer := b.storage.stall("late")
+	defer answer()
+	added := make(chan error, 1)
+	go func() { added <- b.AddLUN(context.Background(), "iqn.2026-11.test:a", 5, late) }()
+	await.True(t, "it is being opened", func() bool { return b.Busy() == "opening volume late" })
+	if err := b.AddLUN(t.Context(), "iqn.2026-11.test:a", 6, config.Volume{Name: "other", Type: config.VolumeMemory, Size: 1 << 20}); err != nil {
+		t.Error(err)
+	}
+	if err := b.RemoveLUN(t.Context(), "iqn.2026-11.test:a", 1); err != nil || b.storage.closings("well") != 1 {
+		t.Errorf("a LUN that is removed meanwhile: %v, closed %d times", err, b.storage.closings("well"))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.AddLUN(ctx, "iqn.2026-11.test:a", 7, late); err == nil || !strings.Contains(err.Error(), "busy with volume late") {
+		t.Errorf("once more: %v", err)
+	}
+	answer()
+	if err := <-added; err != nil || b.size(5) != 1<<20 {
+		t.Errorf("in the end: %v, %d bytes", err, b.size(5))
+	}
+}
+
+// A volume that cannot be served is closed again, and its name is free.
+func TestRefusedLUNLeavesNothing(t *testing.T) {
+	b := newBed(t, base)
+	v := config.Volume{Name: "more", Type: config.VolumeMemory, Size: 1 << 20}
+	if err := b.AddLUN(t.Context(), "iqn.2026-11.test:a", 1, v); err == nil {
+		t.Error("LUN 1 is there twice")
+	}
+	if b.storage.closings("more") != 1 {
+		t.Errorf("closed %d times", b.storage.closings("more"))
+	}
+	v.Size = 2 << 20
+	if err := b.AddLUN(t.Context(), "iqn.2026-11.test:a", 2, v); err != nil || b.size(2) != 2<<20 {
+		t.Errorf("under the same name: %v, %d bytes", err, b.size(2))
+	}
+}

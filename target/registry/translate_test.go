@@ -1,0 +1,78 @@
+package registry
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"softiser/config"
+	"softiser/config/examples"
+	"softiser/rdma"
+	"softiser/target/scsi"
+)
+
+// Every example configuration becomes a server.
+func TestExamplesBuild(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, examples.Files); err != nil {
+		t.Fatal(err)
+	}
+	// What secure.yaml refers to.
+	if err := os.Mkdir(filepath.Join(dir, "secrets"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"alice", "target"} {
+		if err := os.WriteFile(filepath.Join(dir, "secrets", name), []byte("the secret of "+name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil || len(files) < 4 {
+		t.Fatalf("examples %v: %v", files, err)
+	}
+	for _, f := range files {
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			cfg, err := config.Load(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := Check(cfg); err != nil {
+				t.Error(err)
+			}
+			for _, v := range cfg.Volumes {
+				for _, l := range cfg.Targets[0].LUNs {
+					if _, err := lunConfig(cfg, v, l); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestBusyPoll(t *testing.T) {
+	for in, want := range map[string]time.Duration{"auto": rdma.BusyPollAuto, "0": rdma.BusyPollOff, "50": 50 * time.Microsecond} {
+		if got := busyPoll(in); got != want {
+			t.Errorf("busy_poll_us %s: %v, want %v", in, got, want)
+		}
+	}
+}
+
+// A wwid may be written with its prefix, as the check of the file allows.
+func TestWWIDPrefix(t *testing.T) {
+	v := config.Volume{Name: "a", WWID: "naa.6001405AAAAAAAAAAAAAAAAAAAAAAAAA"}
+	lc, err := lunConfig(&config.Config{}, v, config.LUN{})
+	if err != nil || len(lc.NAA) != 16 || lc.NAA[0] != 0x60 {
+		t.Errorf("%x, %v", lc.NAA, err)
+	}
+}
+
+func TestPlacement(t *testing.T) {
+	for name, want := range map[string]scsi.Placement{"": scsi.PlacementDirect, "direct": scsi.PlacementDirect, "verified": scsi.PlacementVerified} {
+		c, err := lunConfig(&config.Config{}, config.Volume{Placement: name}, config.LUN{})
+		if err != nil || c.Placement != want {
+			t.Errorf("%q: the LUN has placement %v, %v", name, c.Placement, err)
+		}
+	}
+}

@@ -1,0 +1,307 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"softiser/blockdev"
+	"softiser/config"
+)
+
+// place is where a volume is served: a LUN of a target, or a namespace of a subsystem.
+type place struct {
+	node string // IQN, or NQN
+	id   uint32 // LUN, or NSID
+}
+
+// openVolume is a volume and the places that it is served at. Guarded by volumes.mu but
+// for dev.
+type openVolume struct {
+	cfg    config.Volume
+	dev    blockdev.Device
+	places []place
+}
+
+// volumes are those that are open. One is opened with its first place and closed after
+// its last.
+type volumes struct {
+	store func(config.Volume) (blockdev.Device, error) // opens one
+
+	mu     sync.Mutex
+	byName map[string]*openVolume
+	// wanted are the volumes that a reload is going to serve: one that changes its
+	// place stays open meanwhile, and if it is in memory keeps its content.
+	wanted map[string]config.Volume
+	turns  map[string]*turn // of volumes with which storage is busy, by name
+}
+
+// turn is the right to open, resize or close the volume of a name.
+type turn struct {
+	held  chan struct{} // full while somebody has it
+	users int           // who holds or awaits it; guarded by volumes.mu
+	doing string        // what storage is asked for; guarded by volumes.mu
+}
+
+// begin waits for the turn of a volume, as long as ctx allows.
+func (s *volumes) begin(ctx context.Context, name string) (end func(), err error) {
+	s.mu.Lock()
+	t := s.turns[name]
+	if t == nil {
+		t = &turn{held: make(chan struct{}, 1)}
+		s.turns[name] = t
+	}
+	t.users++
+	s.mu.Unlock()
+	left := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if t.users--; t.users == 0 {
+			delete(s.turns, name)
+		}
+	}
+	select {
+	case t.held <- struct{}{}:
+		return func() { <-t.held; left() }, nil
+	case <-ctx.Done():
+		left()
+		return nil, fmt.Errorf("storage is busy with volume %s: %w", name, ctx.Err())
+	}
+}
+
+// during notes what storage is asked for, in case that a shutdown finds it undone. The
+// caller has the turn of name.
+func (s *volumes) during(name, what string) (over func()) {
+	note := func(text string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.turns[name].doing = text
+	}
+	note(what)
+	return func() { note("") }
+}
+
+// busy lists what storage is doing.
+func (s *volumes) busy() (all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.turns {
+		if t.doing != "" {
+			all = append(all, t.doing)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// serve has do serve a volume, which is opened if it is not open yet, at p.
+func (s *volumes) serve(ctx context.Context, v config.Volume, p place, do func(blockdev.Device) error) error {
+	end, err := s.begin(ctx, v.Name)
+	if err != nil {
+		return err
+	}
+	defer end()
+	o, err := s.opened(v)
+	if err != nil {
+		return err
+	}
+	if err := do(o.dev); err != nil {
+		return errors.Join(err, s.drop(o))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.places = append(o.places, p)
+	return nil
+}
+
+// opened returns a volume, which it opens if it is not open yet. The caller has the turn.
+func (s *volumes) opened(v config.Volume) (*openVolume, error) {
+	if o := s.find(v.Name); o != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !reflect.DeepEqual(o.cfg, v) {
+			return nil, errOpen(v, differing(o.cfg, v))
+		}
+		return o, nil
+	}
+	defer s.during(v.Name, "opening volume "+v.Name)()
+	dev, err := s.store(v)
+	if err != nil {
+		return nil, err
+	}
+	o := &openVolume{cfg: v, dev: dev}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byName[v.Name] = o
+	return o, nil
+}
+
+// errOpen refuses a volume whose name an open one has that differs in keys.
+func errOpen(v config.Volume, keys []string) error {
+	return fmt.Errorf("volume %s is open already, with another %s; take another name for a volume of its own", v.Name, strings.Join(keys, ", "))
+}
+
+// find returns the open volume of a name, or nil.
+func (s *volumes) find(name string) *openVolume {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byName[name]
+}
+
+// at returns the volume that is served at p, or nil.
+func (s *volumes) at(p place) *openVolume {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.byName {
+		if slices.Contains(o.places, p) {
+			return o
+		}
+	}
+	return nil
+}
+
+// description is how a volume has been opened.
+func (s *volumes) description(o *openVolume) config.Volume {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return o.cfg
+}
+
+// describe changes the description of an open volume.
+func (s *volumes) describe(o *openVolume, change func(*config.Volume)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&o.cfg)
+}
+
+// placesOf returns where a volume is served.
+func (s *volumes) placesOf(o *openVolume) []place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(o.places)
+}
+
+// all returns the open volumes, by name.
+func (s *volumes) all() []*openVolume {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.byName), func(a, b *openVolume) int { return strings.Compare(a.cfg.Name, b.cfg.Name) })
+}
+
+// release forgets places that have been taken away, and closes the volumes that had no other.
+func (s *volumes) release(ctx context.Context, gone func(place) bool) error {
+	var errs []error
+	for _, o := range s.all() {
+		s.mu.Lock()
+		n := len(o.places)
+		o.places = slices.DeleteFunc(o.places, gone)
+		freed := len(o.places) < n
+		s.mu.Unlock()
+		if freed {
+			errs = append(errs, s.dropUnused(ctx, o))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dropUnused is drop for who does not have the turn. When ctx ends before it comes, the
+// volume is closed later.
+func (s *volumes) dropUnused(ctx context.Context, o *openVolume) error {
+	name := s.description(o).Name
+	end, err := s.begin(ctx, name)
+	if err != nil {
+		go func() {
+			if end, err := s.begin(context.Background(), name); err == nil {
+				defer end()
+				s.drop(o) //nolint:errcheck // nobody waits for it any more
+			}
+		}()
+		return err
+	}
+	defer end()
+	return s.drop(o)
+}
+
+// drop closes a volume that nothing serves and nobody wants. The caller has the turn.
+func (s *volumes) drop(o *openVolume) error {
+	s.mu.Lock()
+	v, wanted := s.wanted[o.cfg.Name]
+	used := s.byName[o.cfg.Name] != o || len(o.places) > 0 || wanted && reflect.DeepEqual(v, o.cfg)
+	if !used {
+		delete(s.byName, o.cfg.Name)
+	}
+	s.mu.Unlock()
+	if used {
+		return nil
+	}
+	defer s.during(o.cfg.Name, "closing volume "+o.cfg.Name)()
+	return o.dev.Close()
+}
+
+// want says which volumes a reload is going to serve, and makes the descriptions of open
+// volumes the new ones where they differ in what a reload changes on line: they are the same.
+func (s *volumes) want(served map[string]config.Volume, all []config.Volume) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted = served
+	for _, v := range all {
+		if o := s.byName[v.Name]; o != nil && len(withoutTunables(differing(o.cfg, v))) == 0 {
+			o.cfg = v
+		}
+	}
+}
+
+// settle ends what want began: what nothing serves is closed.
+func (s *volumes) settle(ctx context.Context, failed func(name string, err error)) {
+	s.mu.Lock()
+	s.wanted = nil
+	s.mu.Unlock()
+	for _, o := range s.all() {
+		if len(s.placesOf(o)) > 0 {
+			continue
+		}
+		if err := s.dropUnused(ctx, o); err != nil {
+			failed(s.description(o).Name, err)
+		}
+	}
+}
+
+// close closes all volumes, wherever they are served, when what storage does for them has
+// ended.
+func (s *volumes) close(failed func(name string, err error)) {
+	for {
+		s.mu.Lock()
+		names := slices.Concat(slices.Collect(maps.Keys(s.byName)), slices.Collect(maps.Keys(s.turns)))
+		s.mu.Unlock()
+		if len(names) == 0 {
+			return
+		}
+		for _, name := range names {
+			if err := s.closeOne(name); err != nil {
+				failed(name, err)
+			}
+		}
+	}
+}
+
+func (s *volumes) closeOne(name string) error {
+	end, err := s.begin(context.Background(), name)
+	if err != nil {
+		return err
+	}
+	defer end()
+	s.mu.Lock()
+	o := s.byName[name]
+	delete(s.byName, name)
+	s.mu.Unlock()
+	if o == nil {
+		return nil
+	}
+	defer s.during(name, "closing volume "+name)()
+	return o.dev.Close()
+}

@@ -14,9 +14,11 @@ import (
 //	        v                                   |
 //	          internal/nvmetcp                         (transport)
 //
-// Threads. Each connection has one receive goroutine, owned by the transport, and all
-// up-calls come from it. No up-call is made from inside a down-call: the upper layer
-// may hold its locks across Submit, but not across Push. Submit only queues; it
+// Threads. Each connection has one receive goroutine, owned by the transport, and
+// up-calls come from it; a command that was answered before its data had gone is
+// completed by whatever goroutine transmits. No up-call is made from inside another
+// down-call than Push: the upper layer may hold its locks across Submit, but not across
+// Push. Submit only queues; it
 // neither waits for the peer nor does system calls. After a batch of completions the
 // transport pushes by itself, so that commands submitted from Completed or BatchEnd
 // leave in one vectored write; what another goroutine submits must be followed by

@@ -43,8 +43,8 @@ type conn struct {
 // role is what a controller and a host do apart. Methods whose names end in Locked are
 // called with mu held; the others by the receive goroutine without it, except settle.
 type role interface {
-	// limitsLocked completes what a PDU of type t may have.
-	limitsLocked(t Type, l *Limits)
+	// limitsLocked returns what a PDU of type t may have.
+	limitsLocked(t Type) Limits
 	// dispatch finds the place of a PDU's data, with its header complete.
 	dispatch(t Type) *Fault
 	// claim is called before the memory that dispatch has found is touched, release
@@ -59,6 +59,12 @@ type role interface {
 	// aheadLocked is how much to read behind the data of a PDU, or behind what has
 	// been read.
 	aheadLocked() int
+	// foresee appends where the PDUs go that are expected behind the one under way, and
+	// foreseen takes the n bytes that have come there. false: nothing is foreseen.
+	foresee(v []sockio.Vec) ([]sockio.Vec, bool)
+	foreseen(n int)
+	// unforeseen gives that up for a while, because of memory that cannot be written.
+	unforeseen() bool
 	// batchEnd is called before what a batch of PDUs has led to is transmitted.
 	batchEnd()
 	// settleLocked makes the up-calls that sent PDUs lead to, with mu released

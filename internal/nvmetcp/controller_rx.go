@@ -4,14 +4,16 @@ import (
 	"fmt"
 
 	"softiser/internal/segs"
+	"softiser/internal/sockio"
 )
 
 // limitsLocked implements role.
-func (c *Controller) limitsLocked(t Type, l *Limits) {
-	l.FromHost, l.MaxData = true, c.cfg.MaxH2CData
+func (c *Controller) limitsLocked(t Type) Limits {
+	l := Limits{FromHost: true, Digests: c.digests, MaxData: c.cfg.MaxH2CData}
 	if t == TypeCapsuleCmd {
 		l.MaxData = c.cfg.InCapsule
 	}
+	return l
 }
 
 // aheadLocked implements role: while data for transfers is expected only the next
@@ -22,6 +24,11 @@ func (c *Controller) aheadLocked() int {
 	}
 	return c.nextOnly(DataLen)
 }
+
+// foresee implements role: commands come in any order.
+func (c *Controller) foresee(v []sockio.Vec) ([]sockio.Vec, bool) { return v, false }
+func (c *Controller) foreseen(int)                                {}
+func (c *Controller) unforeseen() bool                            { return false }
 
 func (c *Controller) batchEnd() {}
 

@@ -37,7 +37,6 @@ type rxState struct {
 	r, w  int
 	need  int // bytes of what comes next, from buf[r] on
 
-	limits Limits // of the PDU under way; here, as a variable of its own would be allocated
 	layout Layout
 	header [CapsuleCmdLen]byte // of the PDU under way, behind rxHeader
 
@@ -47,6 +46,7 @@ type rxState struct {
 	whole segs.View // all of dst, for the digest
 	check bool      // the digest of dst is to be compared
 
+	bad *Fault // in what was foreseen
 	vec []sockio.Vec
 	err error
 	fn  func(uintptr) bool
@@ -62,6 +62,9 @@ func (r *rxState) init(c *conn, first int) {
 	r.fn = c.rxReady
 }
 
+// grow makes the read-ahead n bytes long.
+func (r *rxState) grow(n int) { r.buf = make([]byte, n) }
+
 // receive runs until the connection ends and says why.
 func (c *conn) receive() error {
 	if err := c.sk.ReadLoop(c.rx.fn); err != nil {
@@ -74,13 +77,17 @@ func (c *conn) receive() error {
 func (c *conn) rxReady(uintptr) bool {
 	r := &c.rx
 	for {
-		if f := c.parse(); f != nil {
+		f := r.bad
+		if f == nil {
+			f = c.parse()
+		}
+		if f != nil {
 			head := r.buf[r.r:min(r.w, r.r+MaxTermData)]
 			if r.phase > rxHeader {
 				head = r.header[:r.layout.HLen]
 			}
 			c.refuse(f, head)
-			r.phase, r.r, r.w, r.need = rxCommon, 0, 0, CHLen
+			r.phase, r.r, r.w, r.need, r.bad = rxCommon, 0, 0, CHLen, nil
 		}
 		c.role.batchEnd()
 		c.push(rxBytes) // what this batch has led to
@@ -124,8 +131,11 @@ func (c *conn) read() (int, error) {
 		c.claim()
 		v, whole = c.appendDst(v)
 	}
+	guessing := false
 	if whole {
-		v = sockio.Append(v, r.buf[r.w:min(len(r.buf), r.w+ahead)])
+		if v, guessing = c.role.foresee(v); !guessing {
+			v = sockio.Append(v, r.buf[r.w:min(len(r.buf), r.w+ahead)])
+		}
 	}
 	n, err := c.sk.Readv(v, false)
 	clear(v)
@@ -134,7 +144,7 @@ func (c *conn) read() (int, error) {
 		c.role.release()
 	}
 	if err != nil {
-		if err == sockio.ErrFault && c.fault() {
+		if err == sockio.ErrFault && (guessing && c.role.unforeseen() || c.fault()) {
 			return c.read()
 		}
 		return 0, err
@@ -145,7 +155,13 @@ func (c *conn) read() (int, error) {
 		k = min(n, r.left)
 		r.took(k)
 	}
-	r.w += n - k
+	if !guessing {
+		r.w += n - k
+	} else if n > k {
+		if r.bad = c.parse(); r.bad == nil { // the PDU whose data is complete
+			c.role.foreseen(n - k)
+		}
+	}
 	return n, nil
 }
 
@@ -259,8 +275,7 @@ func (c *conn) common() *Fault {
 	c.mu.Lock()
 	st := c.st
 	h := (*CH)(r.buf[r.r:])
-	r.limits = Limits{Digests: c.digests}
-	c.role.limitsLocked(h.Type(), &r.limits)
+	l := c.role.limitsLocked(h.Type())
 	c.mu.Unlock()
 	if st == stateInit {
 		if f := c.first(r.buf[r.r : r.r+ICLen]); f != nil {
@@ -275,7 +290,7 @@ func (c *conn) common() *Fault {
 		return &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: a second %s", t)}
 	}
 	var f *Fault
-	if r.layout, f = h.Check(&r.limits); f != nil {
+	if r.layout, f = h.Check(&l); f != nil {
 		return f
 	}
 	r.phase, r.need = rxHeader, max(r.layout.HLen+r.layout.Digest, r.layout.PDO)

@@ -15,17 +15,17 @@ type abortCalls struct {
 }
 
 // abortLocked aborts tasks of s: they will not be answered. f, when not nil, is
-// released once for each as soon as nothing of it is left. The caller holds s.mu
+// released once for each as soon as nothing of it is left. The caller holds sess.mu
 // and runs what is returned after unlocking.
-func (s *session) abortLocked(doomed []*task, f *fence) abortCalls {
-	calls := abortCalls{nexus: s.nexus}
+func (m *commands) abortLocked(doomed []*task, f *fence) abortCalls {
+	calls := abortCalls{nexus: m.sess.nexus}
 	for _, k := range doomed {
 		switch k.state {
 		case taskFree, taskEnded:
 			continue
 		case taskCollecting:
 			if k.has(flagStall) {
-				s.seq.stalled--
+				m.sess.order.seq.stalled--
 			}
 			if k.unsol.late != nil {
 				k.unsol.late.Stop()

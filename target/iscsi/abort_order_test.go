@@ -83,7 +83,7 @@ func TestAbortMeetsDelivery(t *testing.T) {
 	defer release()
 	x := s.sessionList(nil)[0]
 	x.mu.Lock()
-	x.seq.delivering = true // as between Advance and deliver
+	x.order.seq.delivering = true // as between Advance and deliver
 	x.mu.Unlock()
 	b.cmdSN = r.cmdSN
 	tag := r.itt + 1
@@ -93,7 +93,7 @@ func TestAbortMeetsDelivery(t *testing.T) {
 		t.Fatalf("tag %#x, want %#x", got, tag)
 	}
 	eventually(t, "the read waits", func() bool { return s.dev.held() == 1 })
-	x.drain(nil)
+	x.order.drain(nil)
 	b.expectSilence()
 	release()
 	if p := b.expect(iscsi.OpTaskResponse); p.ITT() != q || p.TaskResponse().Response() != iscsi.TaskComplete {

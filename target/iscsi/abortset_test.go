@@ -76,7 +76,7 @@ func (i *loopInitiator) acknowledge(exp uint32) {
 	p := &iscsi.PDU{}
 	n := p.BHS.NewNopOut()
 	n.SetITT(iscsi.ReservedTag)
-	n.SetTTT(i.c.ping.tag)
+	n.SetTTT(i.c.beat.ping.tag)
 	n.SetImmediate(true)
 	n.SetExpStatSN(exp)
 	i.m.deliver(p)
@@ -144,7 +144,7 @@ func TestAbortSetsWaitForOtherSessions(t *testing.T) {
 				}
 				for time.Since(began) < c.wait-time.Second {
 					if c.how == "lies" {
-						b.acknowledge(b.c.statSN.Load() - 1)
+						b.acknowledge(b.c.out.statSN.Load() - 1)
 					}
 					time.Sleep(time.Second)
 					if a.answered() {
@@ -154,17 +154,17 @@ func TestAbortSetsWaitForOtherSessions(t *testing.T) {
 				time.Sleep(time.Second)
 				switch c.how {
 				case "acknowledges":
-					b.acknowledge(b.c.statSN.Load())
+					b.acknowledge(b.c.out.statSN.Load())
 				case "ends":
 					b.c.close(errKilled)
 				}
 				if !a.answered() {
 					t.Errorf("no answer after %v", time.Since(began))
 				}
-				if b.c.mu.Lock(); len(b.c.acks) != 0 {
-					t.Errorf("%d waits are left", len(b.c.acks))
+				if b.c.out.mu.Lock(); len(b.c.acks.waits) != 0 {
+					t.Errorf("%d waits are left", len(b.c.acks.waits))
 				}
-				b.c.mu.Unlock()
+				b.c.out.mu.Unlock()
 			})
 		})
 	}
@@ -218,8 +218,8 @@ func TestAbortSetsWaitForCommands(t *testing.T) {
 				x := a.c.sess
 				x.mu.Lock()
 				defer x.mu.Unlock()
-				if x.seq.win.ExpCmdSN != a.sn || x.seq.n != 0 || len(x.seq.waits) != 0 || len(x.seq.skip) != 0 {
-					t.Errorf("ExpCmdSN %d, want %d; %d held, %d waits, %d skipped", x.seq.win.ExpCmdSN, a.sn, x.seq.n, len(x.seq.waits), len(x.seq.skip))
+				if x.order.seq.win.ExpCmdSN != a.sn || x.order.seq.n != 0 || len(x.order.seq.waits) != 0 || len(x.order.seq.skip) != 0 {
+					t.Errorf("ExpCmdSN %d, want %d; %d held, %d waits, %d skipped", x.order.seq.win.ExpCmdSN, a.sn, x.order.seq.n, len(x.order.seq.waits), len(x.order.seq.skip))
 				}
 				if got := x.counters.aborted.Load(); got != map[bool]uint64{false: 2, true: 1}[late] {
 					t.Errorf("%d commands were aborted", got)

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"sync/atomic"
 	"time"
 
 	"softiser/internal/iscsi"
@@ -13,6 +14,13 @@ type ackWait struct {
 	f    *fence
 }
 
+// ackWaits are the waits for acknowledgements of what a connection has sent.
+type ackWaits struct {
+	c     *conn
+	due   atomic.Bool // there are some; written under c.out.mu
+	waits []ackWait   // guarded by c.out.mu
+}
+
 // ackTime bounds what a task management function waits for: acknowledgements of other
 // initiators, and commands that are still on their way.
 const ackTime = 5 * time.Second
@@ -23,7 +31,7 @@ const ackTime = 5 * time.Second
 // among each other, and on those of the sessions that shared the tasks. A NOP-In asks
 // for the acknowledgement; a connection that ends is not waited for. Other initiators,
 // who may be dead or mean no good, are waited for no longer than ackTime.
-func (s *session) afterAcks(c *conn, others []*session, then func()) {
+func (m *taskManager) afterAcks(c *conn, others []*session, then func()) {
 	var bound *time.Timer
 	f := newFence(func() {
 		if bound != nil {
@@ -31,17 +39,17 @@ func (s *session) afterAcks(c *conn, others []*session, then func()) {
 		}
 		then()
 	})
-	if s.many {
-		s.solicitAcks(c, f)
+	if m.sess.order.takesTurns {
+		m.solicitAcks(c, f)
 	}
 	var asked []*conn
 	for _, x := range others {
-		asked = append(asked, x.solicitAcks(nil, f)...)
+		asked = append(asked, x.manager.solicitAcks(nil, f)...)
 	}
 	if len(asked) > 0 {
 		bound = time.AfterFunc(ackTime, func() {
 			for _, o := range asked {
-				o.acked(func(w ackWait) bool { return w.f == f })
+				o.acks.end(func(w ackWait) bool { return w.f == f })
 			}
 		})
 	}
@@ -50,10 +58,10 @@ func (s *session) afterAcks(c *conn, others []*session, then func()) {
 
 // solicitAcks makes f wait for the connections of s, except one of them, and returns
 // those that it waits for.
-func (s *session) solicitAcks(except *conn, f *fence) (asked []*conn) {
-	for _, o := range s.connList() {
-		if o != except && o.state.get() == connFull && o.awaitAck(f) {
-			o.sendPing()
+func (m *taskManager) solicitAcks(except *conn, f *fence) (asked []*conn) {
+	for _, o := range m.sess.conns.list() {
+		if o != except && o.state.get() == connFull && o.acks.await(f) {
+			o.beat.sendPing()
 			asked = append(asked, o)
 		}
 	}
@@ -61,7 +69,8 @@ func (s *session) solicitAcks(except *conn, f *fence) (asked []*conn) {
 }
 
 // sharers returns the other sessions that have tasks which function f would abort.
-func (s *session) sharers(f iscsi.TaskFunction, lun uint64, all bool) (others []*session) {
+func (m *taskManager) sharers(f iscsi.TaskFunction, lun uint64, all bool) (others []*session) {
+	s := m.sess
 	if f == iscsi.AbortTaskSet || f == iscsi.ITNexusReset {
 		return nil // of this nexus only
 	}
@@ -71,7 +80,7 @@ func (s *session) sharers(f iscsi.TaskFunction, lun uint64, all bool) (others []
 		}
 		shares := false
 		x.mu.Lock()
-		x.tags.each(func(k *task) { shares = shares || all || sameLUN(k.scsi.LUN, lun) })
+		x.cmds.tags.each(func(k *task) { shares = shares || all || sameLUN(k.scsi.LUN, lun) })
 		x.mu.Unlock()
 		if shares {
 			others = append(others, x)
@@ -80,40 +89,41 @@ func (s *session) sharers(f iscsi.TaskFunction, lun uint64, all bool) (others []
 	return others
 }
 
-// awaitAck makes f wait for the acknowledgement of what has been sent on c. It
+// await makes f wait for the acknowledgement of what has been sent on c. It
 // reports false when c has ended.
-func (c *conn) awaitAck(f *fence) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (a *ackWaits) await(f *fence) bool {
+	c := a.c
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
 	if c.state.get() == connClosed {
 		return false
 	}
 	f.left.Add(1)
-	c.acks = append(c.acks, ackWait{c.statSN.Load(), f})
-	c.acksDue.Store(true)
+	a.waits = append(a.waits, ackWait{c.out.statSN.Load(), f})
+	a.due.Store(true)
 	return true
 }
 
 // acknowledged takes an ExpStatSN while somebody waits for one.
-func (c *conn) acknowledged(exp uint32) {
-	c.acked(func(w ackWait) bool { return iscsi.SerialLessEq(w.upTo, exp) })
+func (a *ackWaits) acknowledged(exp uint32) {
+	a.end(func(w ackWait) bool { return iscsi.SerialLessEq(w.upTo, exp) })
 }
 
-// acked ends the waits that are over.
-func (c *conn) acked(over func(ackWait) bool) {
-	c.mu.Lock()
+// end ends the waits that are over.
+func (a *ackWaits) end(over func(ackWait) bool) {
+	a.c.out.mu.Lock()
 	var ended []*fence
-	rest := c.acks[:0]
-	for _, w := range c.acks {
+	rest := a.waits[:0]
+	for _, w := range a.waits {
 		if over(w) {
 			ended = append(ended, w.f)
 		} else {
 			rest = append(rest, w)
 		}
 	}
-	c.acks = rest
-	c.acksDue.Store(len(rest) > 0)
-	c.mu.Unlock()
+	a.waits = rest
+	a.due.Store(len(rest) > 0)
+	a.c.out.mu.Unlock()
 	for _, f := range ended {
 		f.release()
 	}

@@ -119,6 +119,7 @@ func (s *server) loopStart(t testing.TB) (*conn, *loopMover) {
 		srv: s.Frontend, portal: s.listening.Portals()[0], kind: portal.TCP, dm: m, opened: time.Now(), log: zap.NewNop(),
 		local: netip.MustParseAddrPort("127.0.0.1:3260"), remote: netip.MustParseAddrPort("127.0.0.1:9"), ended: make(chan struct{}),
 	}
+	c.assemble()
 	c.startLogin()
 	if !s.addConn(c) {
 		t.Fatal("the server does not take the connection")

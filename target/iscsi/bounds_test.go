@@ -27,7 +27,7 @@ func TestTaskManagementIsBounded(t *testing.T) {
 	}
 	x := s.sessionList(nil)[0]
 	x.mu.Lock()
-	n := len(x.seq.waits)
+	n := len(x.order.seq.waits)
 	x.mu.Unlock()
 	if n != maxManaging {
 		t.Errorf("%d functions wait, want %d", n, maxManaging)
@@ -129,14 +129,14 @@ func TestLostConnectionsAreBounded(t *testing.T) {
 		eventually(t, "the command is under way", func() bool { return s.Status().Sessions[0].Outstanding > 0 })
 		eventually(t, "it has arrived", func() bool {
 			x := s.sessionList(nil)[0]
-			return uint32(x.seq.win.shown.Load()>>32) == r.cmdSN
+			return uint32(x.order.seq.win.shown.Load()>>32) == r.cmdSN
 		})
 		x.cut()
 		s.connections(t, 1)
 	}
 	x := s.sessionList(nil)[0]
 	x.mu.Lock()
-	n := len(x.members.lost)
+	n := len(x.conns.members.lost)
 	x.mu.Unlock()
 	if n != 4 {
 		t.Errorf("%d lost connections are kept, MaxConnections is 4", n)
@@ -146,7 +146,7 @@ func TestLostConnectionsAreBounded(t *testing.T) {
 		held := 0
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		x.tags.each(func(k *task) { held++ })
+		x.cmds.tags.each(func(k *task) { held++ })
 		return held <= 4
 	})
 }
@@ -185,11 +185,14 @@ func TestRepeatedLogoutForRecovery(t *testing.T) {
 func TestLogoutOfALeavingConnection(t *testing.T) {
 	s := quietServer(t)
 	c, m := s.loopConn(t)
-	x := &session{srv: s.Frontend, erl: 2, members: members{conns: []*conn{c}}}
+	x := &session{srv: s.Frontend, erl: 2}
+	x.assemble()
+	x.conns.members.conns = []*conn{c}
 	other := &conn{srv: s.Frontend, sess: x, dm: m}
+	other.assemble()
 	c.recovering = true
 	before := m.responses
-	x.logoutRecovery(other, 7, c.cid)
+	x.conns.logoutRecovery(other, 7, c.cid)
 	if m.responses != before+1 || m.last.LogoutResponse().Response() != iscsi.LogoutCleanupFailed {
 		t.Errorf("response % x", m.last[:])
 	}

@@ -57,10 +57,10 @@ func (p *burstPool) outstanding() int {
 	return p.out
 }
 
-// dropBurstLocked gives the collected data of k back. The caller holds s.mu.
-func (s *session) dropBurstLocked(k *task) {
+// dropBurstLocked gives the collected data of k back. The caller holds sess.mu.
+func (k *task) dropBurstLocked() {
 	if k.unsol.buf != nil {
-		s.srv.bursts.put(k.unsol.buf)
+		k.sess.srv.bursts.put(k.unsol.buf)
 		k.unsol.buf = nil
 	}
 }

@@ -5,28 +5,36 @@ import (
 	"softiser/target/scsi"
 )
 
-// command takes a SCSI Command (RFC 7143 §11.3) that is next in order, or
+// commands are the SCSI commands of a session, from their PDUs to a slot each, and back
+// to a free one.
+type commands struct {
+	sess *session
+	tags tagTable // guarded by sess.mu: the slots in use
+}
+
+// take takes a SCSI Command (RFC 7143 §11.3) that is next in order, or
 // immediate.
-func (s *session) command(c *conn, p *iscsi.PDU) {
+func (m *commands) take(c *conn, p *iscsi.PDU) {
+	s := m.sess
 	cmd := p.BHS.SCSICommand()
 	var ahs iscsi.CommandAHS
 	if len(p.AHS) > 0 {
 		var err error
 		if ahs, err = iscsi.ParseCommandAHS(p.AHS); err != nil {
-			c.reject(p, iscsi.RejectInvalidField)
+			c.out.reject(p, iscsi.RejectInvalidField)
 			return
 		}
 	}
-	if reason := s.checkCommand(p); reason != 0 {
-		c.reject(p, reason)
+	if reason := m.check(p); reason != 0 {
+		c.out.reject(p, reason)
 		return
 	}
 
 	s.mu.Lock()
-	k, reason := s.takeLocked(c, p)
+	k, reason := m.slotLocked(c, p)
 	if k == nil {
 		s.mu.Unlock()
-		c.reject(p, reason)
+		c.out.reject(p, reason)
 		return
 	}
 	t := &k.scsi
@@ -48,7 +56,7 @@ func (s *session) command(c *conn, p *iscsi.PDU) {
 	if len(p.Data) > 0 {
 		c.counters.bytesIn.Add(uint64(len(p.Data)))
 	}
-	if p.NoRoom || k.has(flagWrite) && !p.BHS.Final() && !s.collectLocked(k, p) {
+	if p.NoRoom || k.has(flagWrite) && !p.BHS.Final() && !k.collectLocked(p) {
 		k.setStateLocked(taskRunning)
 		s.mu.Unlock()
 		p.Release()
@@ -72,9 +80,10 @@ func (s *session) command(c *conn, p *iscsi.PDU) {
 	s.node.device.Execute(t)
 }
 
-// checkCommand refuses commands that contradict themselves or the negotiation.
+// check refuses commands that contradict themselves or the negotiation.
 // It returns the reject reason, 0 for none.
-func (s *session) checkCommand(p *iscsi.PDU) iscsi.RejectReason {
+func (m *commands) check(p *iscsi.PDU) iscsi.RejectReason {
+	s := m.sess
 	cmd := p.BHS.SCSICommand()
 	edtl := cmd.EDTL()
 	switch {

@@ -3,7 +3,6 @@ package iscsi
 import (
 	"errors"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -67,7 +66,8 @@ var (
 )
 
 // conn is one connection: the upper layer of its datamover. Until its login is
-// done it has no session.
+// done it has no session. Its parts: what is sent (out), whether somebody is there (beat),
+// what has been acknowledged (acks), the login and Text negotiations.
 type conn struct {
 	srv           *Frontend
 	portal        *portal.Portal
@@ -82,34 +82,35 @@ type conn struct {
 	state connStateVar
 	place *portal.Place // until login is done
 	timer *time.Timer   // login deadline, then NOP
-	login *loginPhase   // touched by the receive goroutine, or by the one it has handed the login to
+	login *loginPhase   // until login is done; touched by the receive goroutine, or by the one it has handed the login to
 
 	// Set before the full feature phase.
 	sess *session
 	cid  uint16
-	// limits and params change in a text negotiation only, under sess.mu and mu:
+	// limits and params change in a text negotiation only, under sess.mu and out.mu:
 	// either is enough to read them. params repeats what is the session's.
 	limits iscsi.Limits
 	params iscsi.Params
 
-	free       *task        // guarded by sess.mu: idle slots
-	text       textExchange // guarded by sess.mu: a Text negotiation over several PDUs
-	replaced   bool         // guarded by sess.mu: another connection takes its CID
-	recovering bool         // guarded by sess.mu: it is removed for recovery; its tasks stay
+	free       *task // guarded by sess.mu: idle slots
+	replaced   bool  // guarded by sess.mu: another connection takes its CID
+	recovering bool  // guarded by sess.mu: it is removed for recovery; its tasks stay
+
+	out  sender
+	beat heartbeat
+	acks ackWaits
+	text textExchange // a Text negotiation over several PDUs
 
 	counters connCounters
 	heard    atomic.Uint64 // PDUs received
 	quiet    atomic.Bool   // nothing unsolicited may be sent before the first command
 
-	mu      sync.Mutex
-	out     iscsi.PDU     // guarded by mu: the PDU being built
-	scratch []byte        // guarded by mu: its data
-	statSN  atomic.Uint32 // written under mu
-	ping    pingState     // guarded by mu
-	acks    []ackWait     // guarded by mu
-	acksDue atomic.Bool   // there are acks; written under mu
-
 	ended chan struct{} // closed after ConnectionTerminateNotify
+}
+
+// assemble tells the parts whose they are.
+func (c *conn) assemble() {
+	c.out.c, c.beat.c, c.acks.c, c.text.c = c, c, c, c
 }
 
 // connStateVar is a connState with one setter.
@@ -131,45 +132,15 @@ func (s *connStateVar) advance(to connState) bool {
 	}
 }
 
-// statUse says what a PDU does with StatSN (RFC 7143 §4.2.2.2).
-type statUse bool
-
-const (
-	takeStatSN statUse = true  // a status: takes the number
-	peekStatSN statUse = false // shows the next number
-)
-
 // Sequence implements iscsi.Upper.
 func (c *conn) Sequence() iscsi.Sequence {
-	q := iscsi.Sequence{StatSN: c.statSN.Load()}
+	q := iscsi.Sequence{StatSN: c.out.statSN.Load()}
 	if c.sess != nil {
-		w := &c.sess.seq.win
+		w := &c.sess.order.seq.win
 		q.ExpCmdSN, q.MaxCmdSN = w.show()
 		w.told.Store(q.MaxCmdSN)
 	}
 	return q
-}
-
-// sendLocked numbers and queues a PDU. The caller holds c.mu. An error means
-// that the connection is ending, which ConnectionTerminateNotify will tell.
-func (c *conn) sendLocked(p *iscsi.PDU, use statUse) {
-	p.BHS.SetSequence(c.Sequence())
-	p.BHS.SetDataLen(len(p.Data))
-	if use == takeStatSN {
-		c.statSN.Add(1)
-	}
-	_ = c.dm.SendControl(p)
-}
-
-// controlData is how many data bytes a PDU to this initiator may have.
-func (c *conn) controlData() int {
-	n := c.limits.MaxControlData
-	if c.sess != nil {
-		if m := int(c.params.MaxXmitDataSegmentLength); n == 0 || m < n {
-			n = m
-		}
-	}
-	return n
 }
 
 // close ends the connection at once. It is safe from every goroutine and

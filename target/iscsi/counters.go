@@ -28,8 +28,9 @@ type sessionCounters struct {
 	outOfWindow, strayDataOut atomic.Uint64 // PDUs dropped silently
 }
 
-// countLocked books an answered command. The caller holds s.mu.
-func (s *session) countLocked(k *task) {
+// countLocked books an answered command. The caller holds sess.mu.
+func (m *commands) countLocked(k *task) {
+	s := m.sess
 	took := s.srv.now() - k.started
 	switch {
 	case k.has(flagRead):

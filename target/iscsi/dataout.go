@@ -28,9 +28,9 @@ type unsolicited struct {
 
 // collectLocked begins to wait for the unsolicited data of k, whose command is p, and
 // releases p; or it reports that there is no memory for the data. The caller holds
-// s.mu.
-func (s *session) collectLocked(k *task, p *iscsi.PDU) bool {
-	u := &k.unsol
+// sess.mu.
+func (k *task) collectLocked(p *iscsi.PDU) bool {
+	s, u := k.sess, &k.unsol
 	u.total = min(k.scsi.OutLen, s.params.FirstBurstLength)
 	buf := s.srv.bursts.get(int(u.total))
 	if buf == nil {
@@ -39,7 +39,7 @@ func (s *session) collectLocked(k *task, p *iscsi.PDU) bool {
 	u.dataSN, u.hole = 0, false
 	if u.burst++; s.erl > 0 {
 		burst := u.burst
-		u.late = time.AfterFunc(s.srv.cfg.Timeouts.Sequence, func() { s.lateBurst(k, burst) })
+		u.late = time.AfterFunc(s.srv.cfg.Timeouts.Sequence, func() { k.lateBurst(burst) })
 	}
 	u.buf = append(buf, p.Data...)
 	u.have = uint32(len(p.Data))
@@ -53,7 +53,7 @@ func (s *session) collectLocked(k *task, p *iscsi.PDU) bool {
 		// An ORDERED task must not be passed by the commands behind it, and the
 		// device server does not know of it yet.
 		k.flags |= flagStall
-		s.seq.stalled++
+		s.order.seq.stalled++
 	}
 	p.Release()
 	return true
@@ -61,12 +61,13 @@ func (s *session) collectLocked(k *task, p *iscsi.PDU) bool {
 
 // dataOut takes an unsolicited Data-Out PDU (RFC 7143 §11.7). Solicited ones
 // never get here.
-func (s *session) dataOut(c *conn, p *iscsi.PDU) {
+func (d *delivery) dataOut(c *conn, p *iscsi.PDU) {
+	s := d.sess
 	s.mu.Lock()
-	held := s.seq.holdData(c, p)
+	held := d.seq.holdData(c, p)
 	s.mu.Unlock()
 	if !held {
-		s.takeDataOut(c, p)
+		s.cmds.takeDataOut(c, p)
 	}
 }
 
@@ -84,11 +85,19 @@ const (
 )
 
 // takeDataOut is dataOut for a command that has been delivered.
-func (s *session) takeDataOut(c *conn, p *iscsi.PDU) {
+func (m *commands) takeDataOut(c *conn, p *iscsi.PDU) {
+	s := m.sess
 	s.mu.Lock()
-	k := s.tags.find(p.BHS.ITT())
-	next, why := s.gatherLocked(c, k, p)
-	stall := next >= burstRuns && s.collectedLocked(k, next)
+	k := m.tags.find(p.BHS.ITT())
+	next, why := burstStray, ""
+	if k != nil && k.state == taskCollecting && p.BHS.DataOut().TTT() == iscsi.ReservedTag {
+		had := k.unsol.have
+		next, why = k.unsol.gather(p, &s.params)
+		n := uint64(k.unsol.have - had)
+		c.counters.bytesIn.Add(n)
+		c.counters.bytesCopied.Add(n)
+	}
+	stall := next >= burstRuns && k.collectedLocked(next)
 	s.mu.Unlock()
 	switch next {
 	case burstStray:
@@ -98,35 +107,33 @@ func (s *session) takeDataOut(c *conn, p *iscsi.PDU) {
 		return
 	}
 	p.Release()
-	s.endBurst(c, k, next, stall)
+	if k != nil {
+		k.endBurst(c, next, stall)
+	}
 }
 
-// gatherLocked adds the data of p to the burst of its task k, nil meaning that there is
-// none. why says what burstBreaks is about. The caller holds s.mu.
-func (s *session) gatherLocked(c *conn, k *task, p *iscsi.PDU) (next burstNext, why string) {
-	d := p.BHS.DataOut()
-	if k == nil || k.state != taskCollecting || d.TTT() != iscsi.ReservedTag {
-		return burstStray, ""
-	}
+// gather adds the data of p to the burst. why says what burstBreaks is about.
+func (u *unsolicited) gather(p *iscsi.PDU, params *iscsi.Params) (next burstNext, why string) {
 	if p.NoRoom {
 		return burstBusy, ""
 	}
-	u := &k.unsol
+	d := p.BHS.DataOut()
+	mends := params.ErrorRecoveryLevel > 0
 	have, off, n := u.have, d.Offset(), uint32(len(p.Data))
 	switch {
-	case s.erl > 0 && (u.hole || d.DataSN() != u.dataSN || off != have):
+	case mends && (u.hole || d.DataSN() != u.dataSN || off != have):
 		u.hole = true
 		if !p.BHS.Final() {
 			return burstGoesOn, ""
 		}
 		return burstRuns, ""
-	case d.DataSN() != u.dataSN || off != have && s.params.DataPDUInOrder:
+	case d.DataSN() != u.dataSN || off != have && params.DataPDUInOrder:
 		// In order and without gaps, or at error recovery level 0 the session
 		// is lost (RFC 7143 §7.4).
 		return burstBreaks, "unsolicited Data-Out out of sequence"
 	case off > u.total || n > u.total-off:
 		return burstBreaks, "unsolicited data beyond FirstBurstLength"
-	case !s.params.DataPDUInOrder && !u.seen.Add(off, n):
+	case !params.DataPDUInOrder && !u.seen.Add(off, n):
 		return burstBreaks, "unsolicited data that has arrived before, or in too many pieces"
 	}
 	u.dataSN++
@@ -134,23 +141,21 @@ func (s *session) gatherLocked(c *conn, k *task, p *iscsi.PDU) (next burstNext, 
 	u.have += n
 	u.buf = u.buf[:max(uint32(len(u.buf)), off+n)] // it has room for total
 	copy(u.buf[off:], p.Data)
-	c.counters.bytesIn.Add(uint64(len(p.Data)))
-	c.counters.bytesCopied.Add(uint64(len(p.Data)))
 	full := u.have == u.total
 	switch final := p.BHS.Final(); {
 	case !final && full:
 		return burstBreaks, "unsolicited data is complete, but the F bit is clear"
 	case !final:
 		return burstGoesOn, ""
-	case full || s.erl > 0:
+	case full || mends:
 		return burstRuns, ""
 	}
 	return burstShort, ""
 }
 
 // collectedLocked ends the collection of unsolicited data, for endBurst to go on with
-// when the caller has let go of s.mu. It reports whether the CmdSN order has waited for it.
-func (s *session) collectedLocked(k *task, next burstNext) (stall bool) {
+// when the caller has let go of sess.mu. It reports whether the CmdSN order has waited for it.
+func (k *task) collectedLocked(next burstNext) (stall bool) {
 	u := &k.unsol
 	k.setStateLocked(taskRunning)
 	k.executed = next == burstRuns
@@ -160,17 +165,17 @@ func (s *session) collectedLocked(k *task, next burstNext) (stall bool) {
 		u.late = nil
 	}
 	if stall = k.has(flagStall); stall {
-		s.seq.stalled--
+		k.sess.order.seq.stalled--
 	}
 	return stall
 }
 
 // endBurst carries the command of a burst that is over out, or answers it; the others go
 // on without it. here is as in deliverHeld.
-func (s *session) endBurst(here *conn, k *task, next burstNext, stall bool) {
+func (k *task) endBurst(here *conn, next burstNext, stall bool) {
 	switch next {
 	case burstRuns:
-		s.node.device.Execute(&k.scsi)
+		k.sess.node.device.Execute(&k.scsi)
 		if here == nil {
 			k.Push()
 		}
@@ -182,13 +187,14 @@ func (s *session) endBurst(here *conn, k *task, next burstNext, stall bool) {
 		k.fail(spc.KeyAborted, ascProtocolCRC)
 	}
 	if stall {
-		s.deliverHeld(here)
+		k.sess.order.deliverHeld(here)
 	}
 }
 
 // lateBurst gives up waiting for unsolicited data (sequence reception time-out,
 // RFC 7143 §7.5). A burst that still makes progress is given another time-out.
-func (s *session) lateBurst(k *task, burst uint64) {
+func (k *task) lateBurst(burst uint64) {
+	s := k.sess
 	s.mu.Lock()
 	u := &k.unsol
 	over := k.state == taskCollecting && u.burst == burst
@@ -196,10 +202,10 @@ func (s *session) lateBurst(k *task, burst uint64) {
 		u.moved, over = false, false
 		u.late.Reset(s.srv.cfg.Timeouts.Sequence)
 	}
-	stall := over && s.collectedLocked(k, burstRuns)
+	stall := over && k.collectedLocked(burstRuns)
 	s.mu.Unlock()
 	if over {
-		s.endBurst(nil, k, burstRuns, stall)
+		k.endBurst(nil, burstRuns, stall)
 	}
 }
 

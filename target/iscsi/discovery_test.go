@@ -147,7 +147,7 @@ func TestSendTargetsOnce(t *testing.T) {
 	}
 
 	x := s.sessionList(nil)[0]
-	c := x.connList()[0]
+	c := x.conns.list()[0]
 	s.mu.Lock() // holds up the answer, which asks the server for its targets
 	r.newTag()
 	r.text(iscsi.ReservedTag, true, false, keys("SendTargets=All"))

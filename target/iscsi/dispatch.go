@@ -9,12 +9,16 @@ func init() { // as an initial value it would refer to itself: what is held is d
 			services[op].reject = iscsi.RejectProtocol // the target's own, and Login Requests
 		}
 	}
-	services[iscsi.OpNopOut] = service{take: func(_ *session, c *conn, p *iscsi.PDU) { c.nopOut(p) }}
-	services[iscsi.OpSCSICommand] = service{take: (*session).command, place: true}
-	services[iscsi.OpTaskRequest] = service{take: (*session).taskRequest}
-	services[iscsi.OpTextRequest] = service{take: (*session).textRequest, discovery: true}
-	services[iscsi.OpDataOut] = service{take: (*session).dataOut, behind: (*session).takeDataOut, loose: true}
-	services[iscsi.OpLogoutReq] = service{take: (*session).logout, discovery: true}
+	services[iscsi.OpNopOut] = service{take: func(_ *session, c *conn, p *iscsi.PDU) { c.beat.nopOut(p) }}
+	services[iscsi.OpSCSICommand] = service{take: func(s *session, c *conn, p *iscsi.PDU) { s.cmds.take(c, p) }, place: true}
+	services[iscsi.OpTaskRequest] = service{take: func(s *session, c *conn, p *iscsi.PDU) { s.manager.take(c, p) }}
+	services[iscsi.OpTextRequest] = service{take: func(_ *session, c *conn, p *iscsi.PDU) { c.text.take(p) }, discovery: true}
+	services[iscsi.OpDataOut] = service{
+		take:   func(s *session, c *conn, p *iscsi.PDU) { s.order.dataOut(c, p) },
+		behind: func(s *session, c *conn, p *iscsi.PDU) { s.cmds.takeDataOut(c, p) },
+		loose:  true,
+	}
+	services[iscsi.OpLogoutReq] = service{take: func(s *session, c *conn, p *iscsi.PDU) { s.conns.logout(c, p) }, discovery: true}
 	services[iscsi.OpSNACK].reject = iscsi.RejectSNACK // error recovery level 0; above, the datamover serves it
 }
 
@@ -28,19 +32,19 @@ func (c *conn) fullFeature(p *iscsi.PDU) {
 	case p.Bad != nil:
 		s.damaged(c, p)
 	case v.take == nil:
-		c.reject(p, v.reject)
+		c.out.reject(p, v.reject)
 	case v.loose && s.discovery():
-		c.reject(p, iscsi.RejectProtocol)
+		c.out.reject(p, iscsi.RejectProtocol)
 	case v.loose:
 		v.take(s, c, p)
 	case p.BHS.Immediate():
-		s.deliver(c, p)
-	case s.erl > 0 && v.place && s.checkCommand(p) != 0:
+		s.order.deliver(c, p)
+	case s.erl > 0 && v.place && s.cmds.check(p) != 0:
 		// Its CmdSN does not count as received (RFC 7143 §7.3): the initiator fills
 		// the gap. At level 0, where nothing is sent again, it does count.
-		c.reject(p, s.checkCommand(p))
+		c.out.reject(p, s.cmds.check(p))
 	default:
-		s.inOrder(c, p)
+		s.order.arrived(c, p)
 	}
 }
 
@@ -49,12 +53,12 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 	c.heard.Add(1)
 	switch c.state.get() {
 	case connFull:
-		if c.acksDue.Load() {
-			c.acknowledged(p.BHS.ExpStatSN())
+		if c.acks.due.Load() {
+			c.acks.acknowledged(p.BHS.ExpStatSN())
 		}
 		c.fullFeature(p)
 	case connLogin:
-		c.loginPDU(p)
+		c.login.take(p)
 	default:
 		p.Release()
 	}

@@ -27,8 +27,8 @@ func (s *Frontend) Drain(ctx context.Context) error {
 	}
 	asked := 0
 	for _, x := range s.sessionList(nil) {
-		for _, c := range x.connList() {
-			if c.askLogout(within) {
+		for _, c := range x.conns.list() {
+			if c.out.askLogout(within) {
 				asked++
 			} else {
 				c.close(errShutdown)
@@ -101,7 +101,7 @@ func (s *Frontend) waitGone(ctx context.Context) (cut error) {
 		}
 		s.mu.Unlock()
 		for _, c := range all {
-			c.sessionDropped() // as far as its socket takes it: nobody waits any more
+			c.out.sessionDropped() // as far as its socket takes it: nobody waits any more
 			c.close(errShutdown)
 		}
 		return ctx.Err()

@@ -17,7 +17,7 @@ func TestAfterCommandsFarAway(t *testing.T) {
 	x := s.sessionByTSIH(r.tsih)
 	for _, sn := range []uint32{r.cmdSN - 1, r.cmdSN + 1<<20} {
 		ran := false
-		if x.afterCommands(sn, func() { ran = true }); !ran {
+		if x.order.afterCommands(sn, func() { ran = true }); !ran {
 			t.Errorf("it waits for CmdSN %#x at %#x", sn, r.cmdSN)
 		}
 	}
@@ -51,7 +51,7 @@ func TestNoRoomForARequest(t *testing.T) {
 	n := p.BHS.NewNopOut()
 	n.SetITT(5)
 	n.SetImmediate(true)
-	c.sess.deliver(c, p)
+	c.sess.order.deliver(c, p)
 	if m.last.Opcode() != iscsi.OpReject || m.last.Reject().Reason() != iscsi.RejectNoResources {
 		t.Errorf("answer % x", m.last[:])
 	}
@@ -163,7 +163,7 @@ func TestQueryTaskOfAnotherUnit(t *testing.T) {
 		q := b.NewTaskRequest(iscsi.QueryTask)
 		q.SetLUN(iscsi.EncodeLUN(lun))
 		q.SetRefTask(tag)
-		if got := x.queryTask(q); got != want {
+		if got := x.manager.queryTask(q); got != want {
 			t.Errorf("LUN %d: response %d, want %d", lun, got, want)
 		}
 	}
@@ -175,14 +175,14 @@ func TestImmediateCommandsAreBounded(t *testing.T) {
 	r := s.session()
 	x := s.sessionByTSIH(r.tsih)
 	x.mu.Lock()
-	x.seq.win.used += x.seq.win.slots
+	x.order.seq.win.used += x.order.seq.win.slots
 	x.mu.Unlock()
 	r.command(command{cdb: testUnitReady, immediate: true})
 	if p := r.expect(iscsi.OpReject); p.Reject().Reason() != iscsi.RejectImmediate {
 		t.Errorf("reason %v", p.Reject().Reason())
 	}
 	x.mu.Lock()
-	x.seq.win.used -= x.seq.win.slots
+	x.order.seq.win.used -= x.order.seq.win.slots
 	x.mu.Unlock()
 	r.ready()
 }
@@ -268,9 +268,9 @@ func TestHeldCommandsOfAConnectionThatGoes(t *testing.T) {
 	r.expectSilence()
 	x := s.sessionByTSIH(r.tsih)
 	x.mu.Lock()
-	calls := x.abandonLocked(x.members.conns[0], nil)
-	_, skipped := x.seq.skip[r.cmdSN+1]
-	held := x.seq.n
+	calls := x.cmds.abandonLocked(x.conns.members.conns[0], nil)
+	_, skipped := x.order.seq.skip[r.cmdSN+1]
+	held := x.order.seq.n
 	x.mu.Unlock()
 	calls.run()
 	if !skipped || held != 0 {
@@ -288,10 +288,10 @@ func TestLossIsToldToThoseWhoWereThere(t *testing.T) {
 	s.another(r, 1)
 	x := s.sessionByTSIH(r.tsih)
 	x.mu.Lock()
-	gone, stays := x.members.conns[0], x.members.conns[1]
+	gone, stays := x.conns.members.conns[0], x.conns.members.conns[1]
 	x.mu.Unlock()
 	for _, want := range []*conn{stays, nil} {
-		if p, other := x.part(gone, connFull); p != tasksWait || other != want {
+		if p, other := x.conns.part(gone, connFull); p != tasksWait || other != want {
 			t.Errorf("parting %d, %p is told, want %p", p, other, want)
 		}
 		gone = stays

@@ -35,7 +35,7 @@ func (s *Frontend) awaitEnding(n *session, c *conn) {
 		if x.key.initiator != n.key.initiator {
 			continue
 		}
-		for _, o := range x.connList() {
+		for _, o := range x.conns.list() {
 			if sockio.PeerClosed(o.raw) && !wait(o.ended) {
 				return
 			}

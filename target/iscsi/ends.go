@@ -15,7 +15,7 @@ func (k *task) doneLocked() bool {
 		return false
 	}
 	k.pins++
-	k.sess.dropBurstLocked(k)
+	k.dropBurstLocked()
 	return true
 }
 
@@ -32,9 +32,9 @@ func (k *task) settle() {
 	if len(k.fences) > 0 {
 		fences = append(fences, k.fences...)
 	}
-	s.putBackLocked(k)
+	s.cmds.putBackLocked(k)
 	over := s.overLocked()
-	hidden := s.state == sessionActive && s.seq.win.hidden()
+	hidden := s.state == sessionActive && s.order.seq.win.hidden()
 	s.mu.Unlock()
 	for _, f := range fences {
 		f.release()
@@ -50,7 +50,7 @@ func (k *task) settle() {
 // overLocked reports whether an ending session has lost its last task, once. The
 // caller holds s.mu.
 func (s *session) overLocked() bool {
-	if s.state == sessionEnding && s.seq.win.used == 0 {
+	if s.state == sessionEnding && s.order.seq.win.used == 0 {
 		s.setStateLocked(sessionEnded)
 		return true
 	}
@@ -83,12 +83,12 @@ func (s *Frontend) forget(n *session) {
 
 // putBackLocked returns a slot to the free list of its connection. The caller holds
 // s.mu.
-func (s *session) putBackLocked(k *task) {
+func (m *commands) putBackLocked(k *task) {
 	c := k.conn()
 	k.setStateLocked(taskFree)
 	k.fences = k.fences[:0]
 	k.next = c.free
 	c.free = k
-	s.seq.win.used--
-	s.openWindowLocked()
+	m.sess.order.seq.win.used--
+	m.sess.openWindowLocked()
 }

@@ -10,20 +10,21 @@ import (
 
 // reassign is TASK REASSIGN (RFC 7143 §7.2.2): the task continues on c. The
 // response goes out before anything else of the task does.
-func (s *session) reassign(c *conn, req iscsi.TaskRequest) {
+func (m *taskManager) reassign(c *conn, req iscsi.TaskRequest) {
+	s := m.sess
 	itt, ref, exp := req.ITT(), req.RefTask(), req.ExpDataSN()
 	if s.erl < 2 {
-		c.taskResponse(itt, iscsi.TaskNoReassign)
+		c.out.taskResponse(itt, iscsi.TaskNoReassign)
 		return
 	}
 	if !req.Immediate() {
-		c.taskResponse(itt, iscsi.TaskRejected) // §11.5.1: it must be immediate
+		c.out.taskResponse(itt, iscsi.TaskRejected) // §11.5.1: it must be immediate
 		return
 	}
 	s.mu.Lock()
-	k := s.tags.find(ref)
-	from, code := s.allegianceLocked(k, ref)
-	c.queueTaskResponse(itt, code, 0)
+	k := s.cmds.tags.find(ref)
+	from, code := m.allegianceLocked(k, ref)
+	c.out.queueTaskResponse(itt, code, 0)
 	if code != iscsi.TaskComplete {
 		s.mu.Unlock()
 		return
@@ -38,7 +39,7 @@ func (s *session) reassign(c *conn, req iscsi.TaskRequest) {
 	}
 	answered, lost := c.dm.Recovery().Adopt(from.dm.Recovery(), ref, exp, running, &answer)
 	if answered {
-		c.answerAgain(&answer, lost)
+		c.out.answerAgain(&answer, lost)
 		s.mu.Unlock()
 		return
 	}
@@ -47,9 +48,9 @@ func (s *session) reassign(c *conn, req iscsi.TaskRequest) {
 		k.flags |= flagSNACK
 	}
 	if k.state == taskCollecting {
-		stall := s.collectedLocked(k, burstRuns)
+		stall := k.collectedLocked(burstRuns)
 		s.mu.Unlock()
-		s.endBurst(c, k, burstRuns, stall) // what has not come is asked for
+		k.endBurst(c, burstRuns, stall) // what has not come is asked for
 		return
 	}
 	k.resumeLocked()
@@ -59,7 +60,7 @@ func (s *session) reassign(c *conn, req iscsi.TaskRequest) {
 // allegianceLocked finds the connection that a task was allegiant to, or says why
 // it cannot be reassigned. k is the task if it has not been answered. The caller
 // holds s.mu.
-func (s *session) allegianceLocked(k *task, itt uint32) (from *conn, code uint8) {
+func (m *taskManager) allegianceLocked(k *task, itt uint32) (from *conn, code uint8) {
 	holds := func(c *conn) bool {
 		if k != nil {
 			return k.conn() == c
@@ -67,7 +68,7 @@ func (s *session) allegianceLocked(k *task, itt uint32) (from *conn, code uint8)
 		r := c.dm.Recovery()
 		return r != nil && r.Holds(itt)
 	}
-	for _, l := range s.members.lost {
+	for _, l := range m.sess.conns.members.lost {
 		switch {
 		case !holds(l.c):
 		case l.state != recoverable:
@@ -78,7 +79,7 @@ func (s *session) allegianceLocked(k *task, itt uint32) (from *conn, code uint8)
 			return l.c, iscsi.TaskComplete
 		}
 	}
-	if slices.ContainsFunc(s.members.conns, holds) {
+	if slices.ContainsFunc(m.sess.conns.members.conns, holds) {
 		return nil, iscsi.TaskStillAllegiant
 	}
 	return nil, iscsi.TaskNotFound

@@ -545,7 +545,7 @@ func FuzzRecovery(f *testing.F) {
 			sess.shut(errKilled)
 			<-sess.done
 			sess.mu.Lock()
-			used := sess.seq.win.used
+			used := sess.order.seq.win.used
 			sess.mu.Unlock()
 			if used != 0 {
 				t.Fatalf("%d slots are left", used)

@@ -87,7 +87,7 @@ func FuzzFullFeature(f *testing.F) {
 		m.Push()
 		<-sess.done
 		sess.mu.Lock()
-		used := sess.seq.win.used
+		used := sess.order.seq.win.used
 		sess.mu.Unlock()
 		if used != 0 || out.Load() != 0 || s.bursts.outstanding() != 0 {
 			t.Fatalf("left behind: %d slots, %d PDUs, %d bursts", used, out.Load(), s.bursts.outstanding())

@@ -311,7 +311,7 @@ var fuzzServer = sync.OnceValue(func() *server {
 func TestKeepAlive(t *testing.T) {
 	s := serve(t, nil)
 	s.session()
-	c := s.sessionList(nil)[0].connList()[0]
+	c := s.sessionList(nil)[0].conns.list()[0]
 	err := c.raw.Control(func(fd uintptr) {
 		for _, o := range []struct{ level, opt, want int }{
 			{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, 60},

@@ -17,7 +17,7 @@ import (
 func (s *server) heldCommands() (n int) {
 	for _, x := range s.sessionList(nil) {
 		x.mu.Lock()
-		n += x.seq.n
+		n += x.order.seq.n
 		x.mu.Unlock()
 	}
 	return n

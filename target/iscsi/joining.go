@@ -10,13 +10,18 @@ import (
 	"softiser/internal/iscsi"
 )
 
-// This file is about connections that come to a session and leave it.
+// membership is about connections that come to a session, leave it, or are lost to it.
+type membership struct {
+	sess    *session
+	members members // guarded by sess.mu
+}
 
 // join is the binding of a further connection (RFC 7143 §6.3.1), and of one that
 // replaces a connection with the same CID (connection reinstatement, §6.3.4): the
 // old one is logged out implicitly. Below error recovery level 2 its tasks end
 // before the new one begins.
-func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
+func (m *membership) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
+	s := m.sess
 	c.params = s.params
 	c.params.HeaderDigest, c.params.DataDigest = r.Params.HeaderDigest, r.Params.DataDigest
 	c.params.MaxRecvDataSegmentLength = r.Params.MaxRecvDataSegmentLength
@@ -27,7 +32,7 @@ func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error
 			s.mu.Unlock()
 			return iscsi.LoginBinding{}, iscsi.Refuse(iscsi.LoginNoSession, "session %#04x has just ended; log in with TSIH 0", s.tsih)
 		}
-		old := s.members.byCID(r.CID)
+		old := m.members.byCID(r.CID)
 		if old == nil {
 			break
 		}
@@ -36,34 +41,35 @@ func (s *session) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, error
 		s.mu.Unlock()
 		s.srv.limits.sessions.Info(old.log, "connection reinstatement: the old connection ends", zap.Uint16("cid", r.CID), zap.Stringer("new_connection", c.remote))
 		old.close(errConnReinstated)
-		if err := s.waitReplaced(c, old); err != nil {
-			s.orphaned(err)
+		if err := m.waitReplaced(c, old); err != nil {
+			m.orphaned(err)
 			return iscsi.LoginBinding{}, err
 		}
 	}
 	defer s.mu.Unlock()
-	if l := s.members.byLostCID(r.CID); l != nil {
+	if l := m.members.byLostCID(r.CID); l != nil {
 		l.loggedOut(s.retain()) // implicitly
 	}
 	most := int(s.params.MaxConnections)
 	if s.erl == 2 {
 		most++ // for the logout of one that is lost (§6.3.4)
 	}
-	if n := s.members.count(); n >= most {
+	if n := m.members.count(); n >= most {
 		return iscsi.LoginBinding{}, iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x has %d connections, and MaxConnections is %d", s.tsih, n, s.params.MaxConnections)
 	}
 	c.sess, c.cid = s, r.CID
-	s.members.conns = append(s.members.conns, c)
-	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.seq.win.ExpCmdSN, MaxCmdSN: s.seq.win.MaxCmdSN}, nil
+	m.members.conns = append(m.members.conns, c)
+	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.order.seq.win.ExpCmdSN, MaxCmdSN: s.order.seq.win.MaxCmdSN}, nil
 }
 
 // waitReplaced waits until a replaced connection is gone and its tasks are over.
-func (s *session) waitReplaced(c, old *conn) error {
+func (m *membership) waitReplaced(c, old *conn) error {
+	s := m.sess
 	deadline := afterLogin(s.srv)
 	defer deadline.Stop()
 	wait := []<-chan struct{}{old.ended}
 	if s.erl < 2 { // at level 2 they may be reassigned
-		wait = append(wait, s.endTasks(old))
+		wait = append(wait, s.cmds.end(old))
 	}
 	for _, gone := range wait {
 		select {
@@ -77,43 +83,45 @@ func (s *session) waitReplaced(c, old *conn) error {
 	return nil
 }
 
-// endTasks aborts the tasks that are allegiant to c and drops its commands that
+// end aborts the tasks that are allegiant to c and drops its commands that
 // wait for their turn; the channel is closed when all is over.
-func (s *session) endTasks(c *conn) <-chan struct{} {
+func (m *commands) end(c *conn) <-chan struct{} {
+	s := m.sess
 	over := make(chan struct{})
 	f := newFence(func() { close(over) })
 	s.mu.Lock()
-	calls := s.abandonLocked(c, f)
+	calls := m.abandonLocked(c, f)
 	s.mu.Unlock()
 	calls.run()
 	f.release()
-	s.deliverHeld(nil)
+	s.order.deliverHeld(nil)
 	return over
 }
 
 // abandonLocked begins to abort everything that is allegiant to c, nil meaning
-// every connection. The caller holds s.mu, runs what is returned, releases f and
+// every connection. The caller holds sess.mu, runs what is returned, releases f and
 // then delivers what is held.
-func (s *session) abandonLocked(c *conn, f *fence) abortCalls {
+func (m *commands) abandonLocked(c *conn, f *fence) abortCalls {
 	var doomed []*task
-	s.tags.each(func(k *task) {
+	m.tags.each(func(k *task) {
 		if c == nil || k.conn() == c {
 			doomed = append(doomed, k)
 		}
 	})
-	calls := s.abortLocked(doomed, f)
-	for _, h := range s.seq.drop(c) {
+	calls := m.abortLocked(doomed, f)
+	for _, h := range m.sess.order.seq.drop(c) {
 		// They count as received (RFC 7143 §11.14: a connection that is closed takes
 		// its tasks along).
-		s.seq.skipOver(h.p.BHS.CmdSN())
+		m.sess.order.seq.skipOver(h.p.BHS.CmdSN())
 		calls.held = append(calls.held, h)
 	}
 	return calls
 }
 
 // leave takes note of the end of a connection; was is the state that it was in.
-func (s *session) leave(c *conn, err error, was connState) {
-	p, other := s.part(c, was)
+func (m *membership) leave(c *conn, err error, was connState) {
+	s := m.sess
+	p, other := m.part(c, was)
 	switch p {
 	case sessionGoesOn:
 		if was == connLoggedOut {
@@ -122,7 +130,7 @@ func (s *session) leave(c *conn, err error, was connState) {
 	case tasksWait:
 		s.srv.limits.sessions.Info(c.log, "connection lost; its tasks wait to be reassigned", zap.Uint16("cid", c.cid), zap.NamedError("reason", err))
 		if other != nil {
-			other.connectionDropped(c.cid)
+			other.out.connectionDropped(c.cid)
 		}
 	case sessionEnds:
 		s.shut(err)
@@ -141,24 +149,25 @@ const (
 // part takes a connection out of the session. When that is the session's end, it
 // counts as ending from here on (see ending), though its tasks may still run. other is a
 // connection that was there when c was lost, to be told of it: one that comes later knows.
-func (s *session) part(c *conn, was connState) (p parting, other *conn) {
+func (m *membership) part(c *conn, was connState) (p parting, other *conn) {
+	s := m.sess
 	s.mu.Lock()
-	s.members.remove(c)
+	m.members.remove(c)
 	keep := s.erl == 2 && s.state == sessionActive && !s.doomed && !s.srv.draining() &&
 		(was != connLoggedOut || c.recovering)
 	var held []heldPDU
 	var oldest *conn
 	if keep {
-		oldest = s.members.lose(c, int(s.params.MaxConnections), s.retain(), s.giveUp)
-		held = s.seq.drop(c) // the initiator sends them again
+		oldest = m.members.lose(c, int(s.params.MaxConnections), s.retain(), m.giveUp)
+		held = s.order.seq.drop(c) // the initiator sends them again
 	}
-	alone := was == connLoggedOut && len(s.members.conns) > 0
+	alone := was == connLoggedOut && len(m.members.conns) > 0
 	p = sessionEnds
 	switch {
 	case keep:
 		p = tasksWait
 		if !c.recovering {
-			other = s.members.speaker()
+			other = m.members.speaker()
 		}
 	case alone, c.replaced:
 		p = sessionGoesOn
@@ -173,25 +182,26 @@ func (s *session) part(c *conn, was connState) (p parting, other *conn) {
 		c.discardKept()
 	}
 	if oldest != nil {
-		s.endTasks(oldest)
+		s.cmds.end(oldest)
 	}
 	return p, other
 }
 
 // giveUp ends the tasks that nobody has asked for in time, and the session with them
 // if it has no connection any more.
-func (s *session) giveUp(l *lostConn) {
+func (m *membership) giveUp(l *lostConn) {
+	s := m.sess
 	s.mu.Lock()
-	if s.state != sessionActive || !slices.Contains(s.members.lost, l) {
+	if s.state != sessionActive || !slices.Contains(m.members.lost, l) {
 		s.mu.Unlock()
 		return
 	}
-	s.members.forget(l)
-	last := s.members.none()
+	m.members.forget(l)
+	last := m.members.none()
 	s.mu.Unlock()
 	if last {
 		s.shut(fmt.Errorf("no connection has replaced the lost ones within %v (Time2Wait and Time2Retain)", s.retain()))
 		return
 	}
-	s.endTasks(l.c)
+	s.cmds.end(l.c)
 }

@@ -14,11 +14,11 @@ func (s *session) end(cause error) {
 	}
 	s.setStateLocked(sessionEnding)
 	s.cause = cause
-	held := s.seq.close()
-	s.members.close()
+	held := s.order.seq.close()
+	s.conns.members.close()
 	var doomed []*task
-	s.tags.each(func(k *task) { doomed = append(doomed, k) })
-	calls := s.abortLocked(doomed, nil)
+	s.cmds.tags.each(func(k *task) { doomed = append(doomed, k) })
+	calls := s.cmds.abortLocked(doomed, nil)
 	over := s.overLocked()
 	s.mu.Unlock()
 	for _, h := range held {
@@ -35,7 +35,7 @@ func (s *session) shut(cause error) {
 	s.mu.Lock()
 	s.doomed = true
 	s.mu.Unlock()
-	for _, c := range s.connList() {
+	for _, c := range s.conns.list() {
 		c.close(cause)
 	}
 	s.end(cause)
@@ -48,8 +48,8 @@ func (s *session) dismiss(cause error) {
 	s.mu.Lock()
 	s.doomed = true
 	s.mu.Unlock()
-	for _, c := range s.connList() {
-		c.sessionDropped()
+	for _, c := range s.conns.list() {
+		c.out.sessionDropped()
 		c.hangUp()
 	}
 	s.end(cause)
@@ -57,9 +57,10 @@ func (s *session) dismiss(cause error) {
 
 // orphaned ends a session whose only connection was to be replaced by one that
 // has failed.
-func (s *session) orphaned(err error) {
+func (m *membership) orphaned(err error) {
+	s := m.sess
 	s.mu.Lock()
-	none := len(s.members.conns) == 0
+	none := len(m.members.conns) == 0
 	s.mu.Unlock()
 	if none {
 		s.end(err)
@@ -67,8 +68,8 @@ func (s *session) orphaned(err error) {
 }
 
 // hangUp closes all connections of a session that has been logged out.
-func (s *session) hangUp() {
-	for _, c := range s.connList() {
+func (m *membership) hangUp() {
+	for _, c := range m.list() {
 		c.hangUp()
 	}
 }

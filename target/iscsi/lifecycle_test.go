@@ -145,8 +145,8 @@ func TestSessionWithoutConnectionIsEnding(t *testing.T) {
 	if x.ending() {
 		t.Fatal("a session in use counts as ending")
 	}
-	c := x.connList()[0]
-	if p, _ := x.part(c, connFull); p != sessionEnds || !x.ending() {
+	c := x.conns.list()[0]
+	if p, _ := x.conns.part(c, connFull); p != sessionEnds || !x.ending() {
 		t.Errorf("without its connection: parting %d, ending %v", p, x.ending())
 	}
 	x.shut(errKilled)

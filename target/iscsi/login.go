@@ -14,6 +14,7 @@ import (
 // loginPhase is the login of one connection: the pure machine of
 // internal/iscsi, with this server's policy behind its two questions.
 type loginPhase struct {
+	c       *conn
 	machine *iscsi.LoginTarget
 	node    *node    // set by admit; nil in discovery sessions
 	bound   bool     // set by proved: the access list says whose the initiator's name is
@@ -27,11 +28,11 @@ type loginPhase struct {
 // startLogin makes c wait for its first Login Request. The caller starts the
 // datamover afterwards.
 func (c *conn) startLogin() {
-	c.login = &loginPhase{}
+	c.login = &loginPhase{c: c}
 	c.login.machine = iscsi.NewLoginTarget(iscsi.LoginTargetConfig{
 		Profile: c.dm.KeyProfile(),
-		Admit:   c.admit,
-		Bind:    c.bind,
+		Admit:   c.login.admit,
+		Bind:    c.login.bind,
 		MaxText: c.srv.cfg.TextData,
 	})
 	c.timer = afterPositive(c.srv.cfg.Timeouts.Login-time.Since(c.opened), func() { c.onTimer() })
@@ -55,7 +56,7 @@ func (c *conn) onTimer() {
 	case connLogin:
 		c.close(errLoginTimeout)
 	case connFull:
-		if next := c.watch(); next > 0 {
+		if next := c.beat.watch(); next > 0 {
 			c.timer.Reset(next)
 			if c.state.get() == connLoggedOut {
 				c.timer.Reset(hangUpTime) // hung up meanwhile
@@ -66,9 +67,9 @@ func (c *conn) onTimer() {
 	}
 }
 
-// loginPDU takes a PDU of the login phase and answers it.
-func (c *conn) loginPDU(p *iscsi.PDU) {
-	l := c.login
+// take takes a PDU of the login phase and answers it.
+func (l *loginPhase) take(p *iscsi.PDU) {
+	c := l.c
 	if l.refused {
 		p.Release()
 		return
@@ -86,7 +87,7 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 	done, err := l.machine.Handle(p, &resp)
 	p.Release()
 	if done && err == nil {
-		if err = c.enterFullFeature(); err != nil {
+		if err = l.enterFullFeature(); err != nil {
 			c.close(err)
 			return
 		}
@@ -96,29 +97,30 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 	}
 	if err != nil {
 		l.refused = true
-		c.refuse(err)
+		l.refuse(err)
 		return
 	}
 	if done {
 		// A stream that turns into RDMA (RFC 7145 §5.1) has begun to.
-		c.mu.Lock()
+		c.out.mu.Lock()
 		c.limits = c.dm.Limits()
 		c.quiet.Store(c.limits.QuietUntilFirstCommand)
-		c.mu.Unlock()
+		c.out.mu.Unlock()
 		c.place.Done()
 		c.srv.limits.sessions.Info(c.sess.log(), "login", zap.String("transport", c.dm.Describe()),
-			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.seq.win.size), zap.Uint16("cid", c.cid))
+			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.order.seq.win.size), zap.Uint16("cid", c.cid))
 		c.login = nil
 	}
 }
 
-// loginEnded tells of a connection that went before its login was done.
-func (c *conn) loginEnded(err error) {
-	if c.login.refused {
+// ended tells of a connection that went before its login was done.
+func (l *loginPhase) ended(err error) {
+	c := l.c
+	if l.refused {
 		return
 	}
 	c.srv.stats.loginsAborted.Add(1)
-	id := c.login.machine.Identity()
+	id := l.machine.Identity()
 	if err == nil {
 		err = errors.New("closed by the initiator during login")
 	}
@@ -127,7 +129,8 @@ func (c *conn) loginEnded(err error) {
 }
 
 // admit answers who may log in to what (iscsi.LoginTargetConfig.Admit).
-func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
+func (l *loginPhase) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
+	c := l.c
 	srv := c.srv
 	if srv.draining() {
 		return nil, iscsi.Refuse(iscsi.LoginUnavailable, "the target is shutting down")
@@ -137,7 +140,7 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 			return nil, iscsi.Refuse(iscsi.LoginForbidden, "discovery by %s: %s", id.InitiatorName, why)
 		}
 		g := &iscsi.LoginGrant{Settings: srv.cfg.Session.settings(), Auth: srv.cfg.DiscoveryAuth.policy()}
-		g.Proved = func(user string) error { return c.proved(id, user) }
+		g.Proved = func(user string) error { return l.proved(id, user) }
 		g.Settings.ErrorRecoveryLevel = 0 // there is nothing worth recovering
 		return g, nil
 	}
@@ -148,7 +151,7 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 	if ok, why := acl.allow(id.InitiatorName, c.remote.Addr()); !ok {
 		// The same answer as if there were no such target: which there are is for
 		// those who may use them.
-		c.login.excluded = true
+		l.excluded = true
 		return nil, iscsi.Refuse(iscsi.LoginNotFound, "%s may not use %s (it is told that there is no such target): %s", id.InitiatorName, id.TargetName, why)
 	}
 	if removed {
@@ -158,17 +161,17 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 	if r := t.Redirect; r.Address != "" {
 		return nil, iscsi.Redirect(r.Permanent, r.Address)
 	}
-	c.login.node = n
+	l.node = n
 	g := &iscsi.LoginGrant{
 		Settings:       n.session().settings(),
 		PortalGroupTag: c.portal.Config().Group,
 		TargetAlias:    t.Alias,
 		Auth:           t.Auth.policy(),
-		Proved:         func(user string) error { return c.proved(id, user) },
+		Proved:         func(user string) error { return l.proved(id, user) },
 	}
 	g.Settings.ErrorRecoveryLevel = min(g.Settings.ErrorRecoveryLevel, c.dm.Limits().RecoveryLevel)
 	if id.TSIH != 0 {
-		g.Numbers = func() (uint32, uint32) { return c.login.joins.seq.win.show() }
+		g.Numbers = func() (uint32, uint32) { return l.joins.order.seq.win.show() }
 	}
 	return g, nil
 }
@@ -176,15 +179,15 @@ func (c *conn) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 // proved answers whether a user, who is who he says, may come in under the name that
 // the login gives, and to the session that it names
 // (iscsi.LoginGrant.Proved).
-func (c *conn) proved(id *iscsi.LoginIdentity, user string) error {
-	if n := c.login.node; n != nil {
+func (l *loginPhase) proved(id *iscsi.LoginIdentity, user string) error {
+	if n := l.node; n != nil {
 		var ok bool
-		if ok, c.login.bound = n.access.Load().ACL.allowUser(id.InitiatorName, c.remote.Addr(), user); !ok {
+		if ok, l.bound = n.access.Load().ACL.allowUser(id.InitiatorName, l.c.remote.Addr(), user); !ok {
 			return iscsi.Refuse(iscsi.LoginForbidden, "the access list of %s binds the name %s to other users than %q", n.cfg.Name, id.InitiatorName, user)
 		}
 	}
 	if id.TSIH != 0 {
-		return c.admitMember(id, user)
+		return l.admitMember(id, user)
 	}
 	return nil
 }
@@ -192,7 +195,8 @@ func (c *conn) proved(id *iscsi.LoginIdentity, user string) error {
 // admitMember answers whether the session that a login names takes another
 // connection from there. Target, access list and authentication have been looked at
 // as for a new session.
-func (c *conn) admitMember(id *iscsi.LoginIdentity, user string) error {
+func (l *loginPhase) admitMember(id *iscsi.LoginIdentity, user string) error {
+	c := l.c
 	s := c.srv.sessionByTSIH(id.TSIH)
 	switch {
 	case s == nil || s.key.initiator != iscsi.NormalizeName(id.InitiatorName) || s.key.isid != id.ISID || s.user != user:
@@ -207,54 +211,57 @@ func (c *conn) admitMember(id *iscsi.LoginIdentity, user string) error {
 	case c.kind != portal.TCP || s.overRDMA():
 		return iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x: a session over iSER has one connection", id.TSIH)
 	}
-	c.login.joins = s
+	l.joins = s
 	return nil
 }
 
 // bind makes the session (iscsi.LoginTargetConfig.Bind). It waits until an old
 // session of the same initiator port has ended.
-func (c *conn) bind(r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
-	if s := c.login.joins; s != nil {
-		return s.join(c, r)
+func (l *loginPhase) bind(r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
+	c := l.c
+	if s := l.joins; s != nil {
+		return s.conns.join(c, r)
 	}
-	s := c.newSession(r)
+	s := l.newSession(r)
 	c.cid, c.params = r.CID, s.params // from register on others find the session
 	if err := c.srv.register(s, c); err != nil {
 		return iscsi.LoginBinding{}, err
 	}
 	c.sess = s
-	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.seq.win.ExpCmdSN, MaxCmdSN: s.seq.win.MaxCmdSN}, nil
+	return iscsi.LoginBinding{TSIH: s.tsih, ExpCmdSN: s.order.seq.win.ExpCmdSN, MaxCmdSN: s.order.seq.win.MaxCmdSN}, nil
 }
 
 // newSession builds the session for a login that has passed.
-func (c *conn) newSession(r *iscsi.LoginResult) *session {
+func (l *loginPhase) newSession(r *iscsi.LoginResult) *session {
+	c := l.c
 	size := c.srv.cfg.Commands
 	if most := c.dm.Limits().MaxCommands; most > 0 {
 		size = max(min(size, most-immediateCredits), 1)
 	}
 	s := &session{
-		srv:     c.srv,
-		node:    c.login.node,
-		key:     sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.Config().Group},
-		user:    r.AuthUser,
-		bound:   c.login.bound,
-		share:   shareOf(c.login.node, r.AuthUser, c),
-		known:   c.knownTo(c.login.node, r.InitiatorName, r.AuthUser),
-		params:  r.Params,
-		base:    c.log,
-		many:    r.Params.MaxConnections > 1 || r.Params.ErrorRecoveryLevel == 2,
-		erl:     r.Params.ErrorRecoveryLevel,
-		members: members{conns: []*conn{c}},
-		born:    time.Now(),
-		done:    make(chan struct{}),
+		srv:    c.srv,
+		node:   l.node,
+		key:    sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.Config().Group},
+		user:   r.AuthUser,
+		bound:  l.bound,
+		share:  shareOf(l.node, r.AuthUser, c),
+		known:  l.knownTo(l.node, r.InitiatorName, r.AuthUser),
+		params: r.Params,
+		base:   c.log,
+		erl:    r.Params.ErrorRecoveryLevel,
+		born:   time.Now(),
+		done:   make(chan struct{}),
 	}
-	s.requests.Every, s.requests.Burst = time.Second, 16
+	s.assemble()
+	s.order.takesTurns = r.Params.MaxConnections > 1 || r.Params.ErrorRecoveryLevel == 2
+	s.conns.members.conns = []*conn{c}
+	s.manager.lines.Every, s.manager.lines.Burst = time.Second, 16
 	s.broken = func(err error) {
 		s.log().Error("the session ends", zap.Error(err))
 		s.shut(err)
 	}
-	s.seq.init(size, r.CmdSN, c.srv.cfg.Staging)
-	s.tags = newTagTable(s.seq.win.slots)
+	s.order.seq.init(size, r.CmdSN, c.srv.cfg.Staging)
+	s.cmds.tags = newTagTable(s.order.seq.win.slots)
 	if s.node != nil {
 		s.key.target = s.node.cfg.Name
 	}
@@ -267,13 +274,14 @@ const immediateCredits = 8
 
 // enterFullFeature prepares everything for the first command, just before the
 // final Login Response is queued.
-func (c *conn) enterFullFeature() error {
-	res := c.login.machine.Result()
+func (l *loginPhase) enterFullFeature() error {
+	c := l.c
+	res := l.machine.Result()
 	c.dm.NoticeKeyValues(&c.params)
 	c.text.ttt = iscsi.ReservedTag
 	c.quiet.Store(true) // until the limits of the full feature phase are known
-	c.statSN.Store(res.StatSN)
-	c.ping.heard = c.heard.Load()
+	c.out.statSN.Store(res.StatSN)
+	c.beat.ping.heard = c.heard.Load()
 	if !c.state.advance(connFull) {
 		return errLoginTimeout
 	}
@@ -320,9 +328,10 @@ func (l *loginPhase) refusalOf(err error) (refusal, iscsi.LoginStatus) {
 
 // refuse closes a connection whose login has failed, once the answer is out, and
 // tells the operator why.
-func (c *conn) refuse(err error) {
-	id := c.login.machine.Identity()
-	why, status := c.login.refusalOf(err)
+func (l *loginPhase) refuse(err error) {
+	c := l.c
+	id := l.machine.Identity()
+	why, status := l.refusalOf(err)
 	c.srv.refusals.note(c.log, why, peerText("reason", err.Error()), zap.String("status", fmt.Sprintf("%04x", uint16(status))),
 		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
 	if c.state.advance(connClosing) {

@@ -10,12 +10,13 @@ import (
 // its connections, which may be another one than the request came on. Tasks that
 // still run on what is closed are aborted first; when that is c itself, the
 // response is its last PDU.
-func (s *session) logout(c *conn, p *iscsi.PDU) {
+func (m *membership) logout(c *conn, p *iscsi.PDU) {
+	s := m.sess
 	req := p.BHS.LogoutRequest()
 	itt, reason, cid := req.ITT(), req.Reason(), req.CID()
 	p.Release()
 	if reason == iscsi.LogoutRecovery && s.erl == 2 {
-		s.logoutRecovery(c, itt, cid)
+		m.logoutRecovery(c, itt, cid)
 		return
 	}
 	s.mu.Lock()
@@ -25,14 +26,14 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 	case iscsi.LogoutSession:
 		which = nil
 	case iscsi.LogoutConnection:
-		if which = s.members.byCID(cid); which == nil {
-			if l := s.members.byLostCID(cid); l != nil {
-				s.members.forget(l)
+		if which = m.members.byCID(cid); which == nil {
+			if l := m.members.byLostCID(cid); l != nil {
+				m.members.forget(l)
 				which = l.c
 			} else {
 				response = iscsi.LogoutCIDNotFound
 			}
-		} else if s.members.count() == 1 {
+		} else if m.members.count() == 1 {
 			which = nil // the last one takes the session along
 		}
 	case iscsi.LogoutRecovery:
@@ -42,7 +43,7 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 	}
 	if response != iscsi.LogoutClosed {
 		s.mu.Unlock()
-		c.logoutResponse(itt, response)
+		c.out.logoutResponse(itt, response)
 		return
 	}
 	f := newFence(func() {
@@ -54,39 +55,40 @@ func (s *session) logout(c *conn, p *iscsi.PDU) {
 		if which != nil && which != c {
 			which.hangUp()
 		}
-		c.logoutResponse(itt, response)
+		c.out.logoutResponse(itt, response)
 		c.dm.Push()
 		switch which {
 		case nil:
-			s.hangUp()
+			m.hangUp()
 		case c:
 			c.hangUp()
 		}
 	})
-	calls := s.abandonLocked(which, f)
+	calls := s.cmds.abandonLocked(which, f)
 	s.mu.Unlock()
 	s.srv.limits.sessions.Info(s.log(), "logout", zap.Stringer("reason", reason), zap.Uint16("cid", cid), zap.Int("aborted_tasks", calls.count()))
 	calls.run()
 	f.release()
 	if which != nil {
-		s.deliverHeld(c)
+		s.order.deliverHeld(c)
 	}
 }
 
 // logoutRecovery removes a connection whose tasks are to be reassigned (reason 2). It
 // may be lost already, still there, or the one that asks. The response says that
 // nothing more comes from it.
-func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
+func (m *membership) logoutRecovery(c *conn, itt uint32, cid uint16) {
+	s := m.sess
 	s.mu.Lock()
-	which := s.members.byCID(cid)
-	l := s.members.byLostCID(cid)
+	which := m.members.byCID(cid)
+	l := m.members.byLostCID(cid)
 	if which != nil {
 		again := which.recovering
 		which.recovering = true
 		if again {
 			// It is on its way out, and the first request waits for that.
 			s.mu.Unlock()
-			c.logoutResponse(itt, iscsi.LogoutCleanupFailed)
+			c.out.logoutResponse(itt, iscsi.LogoutCleanupFailed)
 			return
 		}
 	} else if l != nil {
@@ -95,17 +97,17 @@ func (s *session) logoutRecovery(c *conn, itt uint32, cid uint16) {
 	s.mu.Unlock()
 	switch {
 	case which == nil && l == nil:
-		c.logoutResponse(itt, iscsi.LogoutCIDNotFound)
+		c.out.logoutResponse(itt, iscsi.LogoutCIDNotFound)
 	case which == nil:
-		c.logoutResponse(itt, iscsi.LogoutClosed)
+		c.out.logoutResponse(itt, iscsi.LogoutClosed)
 	case which == c:
-		c.logoutResponse(itt, iscsi.LogoutClosed)
+		c.out.logoutResponse(itt, iscsi.LogoutClosed)
 		c.hangUp()
 	default:
 		which.close(errLoggedOut)
 		go func() {
 			<-which.ended
-			c.logoutResponse(itt, iscsi.LogoutClosed)
+			c.out.logoutResponse(itt, iscsi.LogoutClosed)
 			c.dm.Push()
 		}()
 	}

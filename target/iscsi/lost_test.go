@@ -29,7 +29,7 @@ func TestSNACKRefusedWhileRunning(t *testing.T) {
 	// The datamover hands up what it cannot serve. By itself it gets there only when
 	// what it kept of the command had to go before the command's answer.
 	x := s.sessionByTSIH(r.tsih)
-	c := x.speaker()
+	c := x.conns.speaker()
 	p := &iscsi.PDU{Bad: &iscsi.ProtocolError{Reason: iscsi.RejectSNACK, Msg: "the data is not kept"}}
 	q := p.BHS.NewSNACK(iscsi.SNACKData)
 	q.SetITT(tag)

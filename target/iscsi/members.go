@@ -123,17 +123,17 @@ func (p *pastConns) add(c *conn) {
 	p.dm.OutstandingTransfers += d.OutstandingTransfers
 }
 
-// connList returns the connections of the session.
-func (s *session) connList() []*conn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.members.conns)
+// list returns the connections of the session.
+func (m *membership) list() []*conn {
+	m.sess.mu.Lock()
+	defer m.sess.mu.Unlock()
+	return slices.Clone(m.members.conns)
 }
 
 // speaker returns a connection in full feature phase, on which something that
 // concerns the whole session can be said; nil when there is none.
-func (s *session) speaker() *conn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.members.speaker()
+func (m *membership) speaker() *conn {
+	m.sess.mu.Lock()
+	defer m.sess.mu.Unlock()
+	return m.members.speaker()
 }

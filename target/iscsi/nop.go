@@ -17,72 +17,81 @@ type pingState struct {
 	since   time.Duration // if stuck: the first time that this was seen
 }
 
+// heartbeat finds out whether the initiator of a connection is there, and reads and sends
+// what it has to.
+type heartbeat struct {
+	c    *conn
+	ping pingState // guarded by c.out.mu
+}
+
 // nopOut takes a NOP-Out (RFC 7143 §11.18): a ping of the initiator, or its
 // answer to one of ours.
-func (c *conn) nopOut(p *iscsi.PDU) {
+func (h *heartbeat) nopOut(p *iscsi.PDU) {
+	c := h.c
 	itt := p.BHS.ITT()
 	if itt == iscsi.ReservedTag {
-		c.mu.Lock()
-		if p.BHS.TTT() == c.ping.tag {
-			c.ping.waiting = false
+		c.out.mu.Lock()
+		if p.BHS.TTT() == h.ping.tag {
+			h.ping.waiting = false
 		}
-		c.mu.Unlock()
+		c.out.mu.Unlock()
 		p.Release()
 		return
 	}
-	c.mu.Lock()
-	out := &c.out
+	c.out.mu.Lock()
+	out := &c.out.pdu
 	n := out.BHS.NewNopIn()
 	n.SetITT(itt)
 	n.SetTTT(iscsi.ReservedTag)
 	n.SetLUN(p.BHS.LUN())
 	// The ping data comes back as far as the initiator can take it.
-	out.Data = p.Data[:min(len(p.Data), c.controlData())]
-	c.sendLocked(out, takeStatSN)
+	out.Data = p.Data[:min(len(p.Data), c.out.controlData())]
+	c.out.sendLocked(out, takeStatSN)
 	out.Data = nil
-	c.mu.Unlock()
+	c.out.mu.Unlock()
 	p.Release()
 }
 
 // sendPing sends a NOP-In that asks for an answer, unless there is one under way
 // whose answer says as much.
-func (c *conn) sendPing() {
-	c.mu.Lock()
-	if c.ping.waiting && c.ping.statSN == c.statSN.Load() {
-		c.mu.Unlock()
+func (h *heartbeat) sendPing() {
+	c := h.c
+	c.out.mu.Lock()
+	if h.ping.waiting && h.ping.statSN == c.out.statSN.Load() {
+		c.out.mu.Unlock()
 		return
 	}
-	c.ping.statSN = c.statSN.Load()
-	c.ping.tag++
-	if c.ping.tag == iscsi.ReservedTag {
-		c.ping.tag = 0
+	h.ping.statSN = c.out.statSN.Load()
+	h.ping.tag++
+	if h.ping.tag == iscsi.ReservedTag {
+		h.ping.tag = 0
 	}
-	c.ping.waiting = true
-	out := &c.out
+	h.ping.waiting = true
+	out := &c.out.pdu
 	n := out.BHS.NewNopIn()
 	n.SetITT(iscsi.ReservedTag)
-	n.SetTTT(c.ping.tag)
+	n.SetTTT(h.ping.tag)
 	out.Data = nil
-	c.sendLocked(out, peekStatSN)
-	c.mu.Unlock()
+	c.out.sendLocked(out, peekStatSN)
+	c.out.mu.Unlock()
 	c.dm.Push()
 }
 
 // announceWindow tells an initiator that waits for a place in the window that
 // there is one: a NOP-In that wants no answer.
 func (s *session) announceWindow() {
-	c := s.speaker()
+	c := s.conns.speaker()
 	if c == nil {
 		return
 	}
-	c.mu.Lock()
-	out := &c.out
+	c.out.mu.Lock()
+	out := &c.out.pdu
 	n := out.BHS.NewNopIn()
 	n.SetITT(iscsi.ReservedTag)
 	n.SetTTT(iscsi.ReservedTag)
 	out.Data = nil
-	c.sendLocked(out, peekStatSN)
-	c.mu.Unlock()
+	c.out.sendLocked(out, peekStatSN)
+	c.out.mu.Unlock()
 	// This runs inside an up-call of a Push, or is followed by one of a worker.
 	c.dm.Push()
 }
@@ -104,15 +113,16 @@ func (s *session) announceWindow() {
 // on at their pace until nothing has left for NopReply.
 //
 // Without pings it still looks for what is owed; TCP's keepalive finds the dead.
-func (c *conn) watch() (next time.Duration) {
+func (h *heartbeat) watch() (next time.Duration) {
+	c := h.c
 	s := c.sess
 	if err := s.owes(c, c.srv.now()-c.srv.cfg.Timeouts.DataOut); err != nil {
 		c.close(err)
 		return 0
 	}
 	heard, out, now := c.heard.Load(), c.dm.Backlog(), c.srv.now()
-	c.mu.Lock()
-	p := &c.ping
+	c.out.mu.Lock()
+	p := &h.ping
 	moved := out.Sent != p.sent
 	stuck := out.Waiting && !moved
 	silent := stuck || heard == p.heard && !(out.Waiting && moved)
@@ -124,7 +134,7 @@ func (c *conn) watch() (next time.Duration) {
 	if !silent {
 		p.waiting = false
 	}
-	c.mu.Unlock()
+	c.out.mu.Unlock()
 	t := &c.srv.cfg.Timeouts
 	switch {
 	case c.quiet.Load():
@@ -145,7 +155,7 @@ func (c *conn) watch() (next time.Duration) {
 		c.close(errNopTimeout)
 		return 0
 	default:
-		c.sendPing()
+		h.sendPing()
 		return t.NopReply
 	}
 }
@@ -159,11 +169,11 @@ func (s *session) owes(c *conn, before time.Duration) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seq.n > 0 && s.seq.since < before {
+	if s.order.seq.n > 0 && s.order.seq.since < before {
 		return errGap
 	}
 	late := false
-	s.tags.each(func(k *task) {
+	s.cmds.tags.each(func(k *task) {
 		late = late || k.conn() == c && (k.state == taskCollecting && k.started < before || k.out.running && k.out.since < before)
 	})
 	if late {

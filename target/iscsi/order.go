@@ -6,20 +6,28 @@ import (
 	"softiser/internal/iscsi"
 )
 
-// This file is about who delivers what the sequence of a session lets through, and when.
+// delivery hands the numbered PDUs of a session to the code for their opcode, each when
+// the sequence lets it through, from one goroutine at a time; and runs what is to happen
+// between them.
+type delivery struct {
+	sess       *session
+	takesTurns bool     // several connections are possible: one goroutine delivers for all
+	seq        sequence // guarded by sess.mu
+}
 
-// inOrder takes a non-immediate PDU and delivers everything that is now in order.
-func (s *session) inOrder(c *conn, p *iscsi.PDU) {
+// arrived takes a non-immediate PDU and delivers everything that is now in order.
+func (d *delivery) arrived(c *conn, p *iscsi.PDU) {
+	s := d.sess
 	sn := p.BHS.CmdSN()
-	q := &s.seq
+	q := &d.seq
 	s.mu.Lock()
 	if q.win.Accepts(sn) {
 		if q.turn(sn) {
-			more := q.begin(s.many)
+			more := q.begin(d.takesTurns)
 			s.mu.Unlock()
-			s.deliver(c, p)
+			d.deliver(c, p)
 			if more {
-				s.drain(c)
+				d.drain(c)
 			}
 			return
 		}
@@ -37,33 +45,34 @@ func (s *session) inOrder(c *conn, p *iscsi.PDU) {
 // deliverHeld delivers the commands whose turn has come, unless somebody does so
 // already. here is the connection whose receive goroutine calls, nil for any other
 // goroutine: it pushes by itself when it is done.
-func (s *session) deliverHeld(here *conn) {
-	s.mu.Lock()
-	others := s.seq.delivering
-	s.seq.delivering = true
-	s.mu.Unlock()
+func (d *delivery) deliverHeld(here *conn) {
+	d.sess.mu.Lock()
+	others := d.seq.delivering
+	d.seq.delivering = true
+	d.sess.mu.Unlock()
 	if !others {
-		s.drain(here)
+		d.drain(here)
 	}
 }
 
 // drain delivers until there is a gap. The caller is the one that delivers; nobody does
 // from then on.
-func (s *session) drain(here *conn) {
+func (d *delivery) drain(here *conn) {
+	s := d.sess
 	for {
 		s.mu.Lock()
 		if s.state != sessionActive {
-			s.seq.delivering = false
+			d.seq.delivering = false
 			s.mu.Unlock()
 			return
 		}
-		w, h := s.seq.next(s.srv.now())
+		w, h := d.seq.next(s.srv.now())
 		s.mu.Unlock()
 		switch {
 		case w != nil:
 			w.run()
 		case h.p != nil:
-			s.deliverOne(h.c, h.p)
+			d.deliverOne(h.c, h.p)
 			if h.c != here {
 				h.c.dm.Push()
 			}
@@ -75,11 +84,12 @@ func (s *session) drain(here *conn) {
 
 // deliverOne hands the command p, which has been held, to the device server, and the data
 // that came behind it.
-func (s *session) deliverOne(c *conn, p *iscsi.PDU) {
-	s.deliver(c, p)
+func (d *delivery) deliverOne(c *conn, p *iscsi.PDU) {
+	s := d.sess
+	d.deliver(c, p)
 	for {
 		s.mu.Lock()
-		p = s.seq.nextData()
+		p = d.seq.nextData()
 		s.mu.Unlock()
 		if p == nil {
 			return
@@ -90,11 +100,12 @@ func (s *session) deliverOne(c *conn, p *iscsi.PDU) {
 
 // betweenCommands calls run when nobody is delivering a command: at once, or from the
 // goroutine that delivers, as soon as it is done with the one that it has.
-func (s *session) betweenCommands(run func()) {
+func (d *delivery) betweenCommands(run func()) {
+	s := d.sess
 	s.mu.Lock()
-	wait := s.seq.delivering && s.state == sessionActive
+	wait := d.seq.delivering && s.state == sessionActive
 	if wait {
-		s.waitLocked(s.seq.win.ExpCmdSN, run)
+		d.waitLocked(d.seq.win.ExpCmdSN, run)
 	}
 	s.mu.Unlock()
 	if !wait {
@@ -107,13 +118,14 @@ func (s *session) betweenCommands(run func()) {
 // those that were sent before it on other connections, or that are being sent again,
 // and must wait for them (RFC 7143 §4.2.3.3 b). After ackTime those that are missing
 // count as received, and as aborted.
-func (s *session) afterCommands(cmdSN uint32, run func()) {
+func (d *delivery) afterCommands(cmdSN uint32, run func()) {
+	s := d.sess
 	s.mu.Lock()
-	q := &s.seq
+	q := &d.seq
 	ahead := cmdSN - q.win.ExpCmdSN
 	wait := (ahead > 0 || q.delivering) && ahead <= uint32(q.win.size) && s.state == sessionActive
 	if wait {
-		s.waitLocked(cmdSN, run)
+		d.waitLocked(cmdSN, run)
 	}
 	s.mu.Unlock()
 	if !wait {
@@ -121,29 +133,30 @@ func (s *session) afterCommands(cmdSN uint32, run func()) {
 	}
 }
 
-// waitLocked makes run due at a number, or after ackTime. The caller holds s.mu.
-func (s *session) waitLocked(cmdSN uint32, run func()) {
+// waitLocked makes run due at a number, or after ackTime. The caller holds sess.mu.
+func (d *delivery) waitLocked(cmdSN uint32, run func()) {
 	w := &orderWait{cmdSN: cmdSN, run: run}
-	w.late = time.AfterFunc(ackTime, func() { s.plug(w) })
-	s.seq.waits = append(s.seq.waits, w)
+	w.late = time.AfterFunc(ackTime, func() { d.plug(w) })
+	d.seq.waits = append(d.seq.waits, w)
 }
 
 // plug ends a wait for commands that have not come.
-func (s *session) plug(w *orderWait) {
-	s.mu.Lock()
-	late := s.seq.forget(w)
+func (d *delivery) plug(w *orderWait) {
+	d.sess.mu.Lock()
+	late := d.seq.forget(w)
 	if late {
-		s.seq.skipMissing(w.cmdSN)
+		d.seq.skipMissing(w.cmdSN)
 	}
-	s.mu.Unlock()
+	d.sess.mu.Unlock()
 	if late {
-		s.deliverHeld(nil)
+		d.deliverHeld(nil)
 		w.run()
 	}
 }
 
 // deliver hands a PDU whose turn it is to the code for its opcode.
-func (s *session) deliver(c *conn, p *iscsi.PDU) {
+func (d *delivery) deliver(c *conn, p *iscsi.PDU) {
+	s := d.sess
 	v := &services[p.BHS.Opcode()]
 	if !v.place && !p.BHS.Immediate() {
 		// It took a number but no place in the window.
@@ -153,9 +166,9 @@ func (s *session) deliver(c *conn, p *iscsi.PDU) {
 	}
 	switch {
 	case p.NoRoom && !v.place: // a command answers for itself
-		c.reject(p, iscsi.RejectNoResources)
+		c.out.reject(p, iscsi.RejectNoResources)
 	case s.discovery() && !v.discovery:
-		c.reject(p, iscsi.RejectProtocol)
+		c.out.reject(p, iscsi.RejectProtocol)
 	default:
 		v.take(s, c, p)
 	}

@@ -9,7 +9,7 @@ func (s *session) damaged(c *conn, p *iscsi.PDU) {
 	bad, op, itt, final := p.Bad, p.BHS.Opcode(), p.BHS.ITT(), p.BHS.Final()
 	if op == iscsi.OpSNACK && bad.Reason == iscsi.RejectSNACK {
 		s.mu.Lock()
-		if k := s.tags.find(itt); k != nil {
+		if k := s.cmds.tags.find(itt); k != nil {
 			k.flags |= flagSNACK // its status will say so
 		}
 		s.mu.Unlock()
@@ -17,16 +17,16 @@ func (s *session) damaged(c *conn, p *iscsi.PDU) {
 	if s.erl == 0 && op.Info().CmdSN && !p.BHS.Immediate() {
 		// Above level 0 the initiator sends it again (RFC 7143 §7.3). Here its number is used up, or everything behind it would wait for it.
 		s.mu.Lock()
-		ok := s.seq.win.Accepts(p.BHS.CmdSN())
+		ok := s.order.seq.win.Accepts(p.BHS.CmdSN())
 		if ok {
-			s.seq.skipOver(p.BHS.CmdSN())
+			s.order.seq.skipOver(p.BHS.CmdSN())
 		}
 		s.mu.Unlock()
 		if ok {
-			defer s.deliverHeld(c)
+			defer s.order.deliverHeld(c)
 		}
 	}
-	c.reject(p, bad.Reason)
+	c.out.reject(p, bad.Reason)
 	if bad.Fatal {
 		c.close(bad)
 		return
@@ -35,7 +35,7 @@ func (s *session) damaged(c *conn, p *iscsi.PDU) {
 		return
 	}
 	s.mu.Lock()
-	k := s.tags.find(itt)
+	k := s.cmds.tags.find(itt)
 	if k == nil || k.state != taskCollecting {
 		s.mu.Unlock()
 		return
@@ -47,7 +47,7 @@ func (s *session) damaged(c *conn, p *iscsi.PDU) {
 			next = burstRuns
 		}
 	}
-	stall := next >= burstRuns && s.collectedLocked(k, next)
+	stall := next >= burstRuns && k.collectedLocked(next)
 	s.mu.Unlock()
-	s.endBurst(c, k, next, stall)
+	k.endBurst(c, next, stall)
 }

@@ -31,9 +31,9 @@ func (k *task) respondLocked() {
 	s := k.sess
 	silent := k.state == taskAborting || k.scsi.Silent
 	k.setStateLocked(taskEnded)
-	s.tags.remove(k)
+	s.cmds.tags.remove(k)
 	if !k.has(flagImmediate) {
-		s.seq.win.active--
+		s.order.seq.win.active--
 	}
 	s.openWindowLocked()
 	if k.pdu != nil {
@@ -51,16 +51,16 @@ func (k *task) respondLocked() {
 	if k.has(flagSNACK) && k.scsi.Status == spc.StatusGood {
 		check(&k.scsi, spc.KeyAborted, ascSNACKRejected)
 	}
-	s.countLocked(k)
-	k.conn().sendResponse(k)
+	s.cmds.countLocked(k)
+	k.conn().out.scsiResponse(k)
 }
 
-// sendResponse builds and queues the SCSI Response of k (RFC 7143 §11.4).
-func (c *conn) sendResponse(k *task) {
+// scsiResponse builds and queues the SCSI Response of k (RFC 7143 §11.4).
+func (o *sender) scsiResponse(k *task) {
 	t := &k.scsi
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := &c.out
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := &o.pdu
 	r := p.BHS.NewSCSIResponse()
 	r.SetITT(k.itt)
 	r.SetStatus(byte(t.Status))
@@ -71,14 +71,14 @@ func (c *conn) sendResponse(k *task) {
 		sense := t.Sense[:t.SenseLen]
 		// Two bytes of length come first. Linux initiators post buffers of 128
 		// bytes of data over iSER, whatever was negotiated.
-		if most := c.controlData() - 2; len(sense) > most {
+		if most := o.controlData() - 2; len(sense) > most {
 			sense = sense[:max(most, 0)]
 		}
-		c.scratch = iscsi.AppendSense(c.scratch[:0], sense)
-		p.Data = c.scratch
+		o.scratch = iscsi.AppendSense(o.scratch[:0], sense)
+		p.Data = o.scratch
 	}
 	p.Ref = k.ref
-	c.sendLocked(p, takeStatSN)
+	o.sendLocked(p, takeStatSN)
 	p.Ref = iscsi.Ref{}
 }
 
@@ -105,12 +105,12 @@ func residual(k *task) (n uint32, flag byte) {
 
 // answerAgain sends the response of a task that had been answered on another
 // connection; when its data is lost the answer is that.
-func (c *conn) answerAgain(p *iscsi.PDU, lost bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (o *sender) answerAgain(p *iscsi.PDU, lost bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if r := p.BHS.SCSIResponse(); lost && r.Status() == 0 {
-		c.scratch = appendCheck(c.scratch[:0], &r)
-		p.Data = c.scratch
+		o.scratch = appendCheck(o.scratch[:0], &r)
+		p.Data = o.scratch
 	}
-	c.sendLocked(p, takeStatSN)
+	o.sendLocked(p, takeStatSN)
 }

@@ -16,7 +16,8 @@ type targetListing struct {
 
 // sendTargets answers SendTargets. "All" is for discovery sessions; in a normal
 // session the initiator may ask for its own target by name or with an empty value.
-func (s *session) sendTargets(c *conn, which string) (targetListing, bool) {
+func (x *textExchange) sendTargets(which string) (targetListing, bool) {
+	s := x.c.sess
 	switch {
 	case which == "All" && !s.discovery():
 		return targetListing{}, false
@@ -25,7 +26,7 @@ func (s *session) sendTargets(c *conn, which string) (targetListing, bool) {
 	case which == "":
 		which = s.node.cfg.Name
 	}
-	return targetListing{c: c, nodes: s.srv.nodeList(), which: which}, true
+	return targetListing{c: x.c, nodes: s.srv.nodeList(), which: which}, true
 }
 
 func (l *targetListing) more() bool { return len(l.nodes) > 0 }

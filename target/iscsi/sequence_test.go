@@ -310,15 +310,15 @@ func TestAfterACommandUnderDelivery(t *testing.T) {
 	r := s.session("MaxConnections=2")
 	x := s.sessionByTSIH(r.tsih)
 	x.mu.Lock()
-	sn := x.seq.win.ExpCmdSN
-	x.seq.delivering = true
+	sn := x.order.seq.win.ExpCmdSN
+	x.order.seq.delivering = true
 	x.mu.Unlock()
 	ran := false
-	x.afterCommands(sn, func() { ran = true })
+	x.order.afterCommands(sn, func() { ran = true })
 	if ran {
 		t.Error("it has not waited")
 	}
-	if x.drain(nil); !ran {
+	if x.order.drain(nil); !ran {
 		t.Error("it still waits when the command has been delivered")
 	}
 }

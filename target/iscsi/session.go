@@ -2,13 +2,11 @@ package iscsi
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
-	"softiser/target/internal/loglimit"
 	"softiser/target/scsi"
 )
 
@@ -54,14 +52,17 @@ type sessionKey struct {
 
 // session is one I_T nexus, or a discovery session.
 //
-// Its parts keep what belongs together: seq the order of commands, members the
-// connections, tags the tasks. session.mu guards them all, because a command touches each.
+// Each part of it does one thing and owns the table that it does it with: order brings the
+// numbered PDUs into theirs (sequence), cmds keeps commands in slots (tagTable), conns the
+// connections that come and go (members), manager carries out task management. What is
+// left is the life of the session, and what its login has made of it. session.mu guards
+// all the tables, because a command touches each.
 //
-// Lock order: Frontend.mu before session.mu before conn.mu before whatever the
+// Lock order: Frontend.mu before session.mu before sender.mu before whatever the
 // datamover locks. session.mu is held across the down-calls of the datamover
-// except Push, never across calls into the device server. Methods of session, conn and
-// task whose names end in Locked are called with it held; those of the parts always are.
-// Who has locked unlocks.
+// except Push, never across calls into the device server. Methods of session, its parts,
+// conn and task whose names end in Locked are called with it held; those of the tables
+// always are. Who has locked unlocks.
 type session struct {
 	srv    *Frontend
 	node   *node // nil in discovery sessions
@@ -75,23 +76,27 @@ type session struct {
 	params iscsi.Params
 	nexus  *scsi.Nexus // nil in discovery sessions
 	base   *zap.Logger // of the leading connection
-	many   bool        // several connections are possible: delivery takes turns
 	erl    uint32      // error recovery level; above 0 the datamovers have an iscsi.Recovery
 	born   time.Time
 	broken func(error)   // shut: ends it after a mistake of ours
 	done   chan struct{} // closed when the session has ended
 
-	counters sessionCounters
-	requests loglimit.Limit // of task management
-	managing atomic.Int32   // task management functions that have not been answered
+	order   delivery
+	cmds    commands
+	conns   membership
+	manager taskManager
 
-	mu      sync.Mutex
-	state   sessionState // guarded by mu
-	seq     sequence     // guarded by mu
-	tags    tagTable     // guarded by mu
-	members members      // guarded by mu
-	doomed  bool         // guarded by mu: it is about to end: what is lost is not kept
-	cause   error        // guarded by mu: why it is ending
+	counters sessionCounters
+
+	mu     sync.Mutex
+	state  sessionState // guarded by mu
+	doomed bool         // guarded by mu: it is about to end: what is lost is not kept
+	cause  error        // guarded by mu: why it is ending
+}
+
+// assemble tells the parts whose they are.
+func (s *session) assemble() {
+	s.order.sess, s.cmds.sess, s.conns.sess, s.manager.sess = s, s, s, s
 }
 
 func (s *session) discovery() bool { return s.node == nil }
@@ -123,7 +128,7 @@ func (s *session) ending() bool {
 }
 
 // openWindowLocked gives free places to the initiator. The caller holds s.mu.
-func (s *session) openWindowLocked() { s.seq.win.update() }
+func (s *session) openWindowLocked() { s.order.seq.win.update() }
 
 // endCause is why the session has ended; nil after logout.
 func (s *session) endCause() error {

@@ -59,12 +59,12 @@ func (a ACL) knows(initiator string, from netip.Addr) bool {
 
 // knownTo reports whether the initiator of a login is known to the target, or to the
 // server for a discovery session.
-func (c *conn) knownTo(n *node, initiator, user string) bool {
-	acl := c.srv.cfg.DiscoveryACL
+func (l *loginPhase) knownTo(n *node, initiator, user string) bool {
+	acl := l.c.srv.cfg.DiscoveryACL
 	if n != nil {
 		acl = n.access.Load().ACL
 	}
-	return user != "" || acl.knows(initiator, c.remote.Addr())
+	return user != "" || acl.knows(initiator, l.c.remote.Addr())
 }
 
 // roomLocked decides whether there is a place for n. If victim is not nil, it has to end

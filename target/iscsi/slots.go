@@ -2,15 +2,16 @@ package iscsi
 
 import "softiser/internal/iscsi"
 
-// takeLocked finds a slot for the command p of connection c and fills in what does not
-// depend on its kind. The caller holds s.mu.
-func (s *session) takeLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
+// slotLocked finds a slot for the command p of connection c and fills in what does not
+// depend on its kind. The caller holds sess.mu.
+func (m *commands) slotLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) {
+	s := m.sess
 	cmd := p.BHS.SCSICommand()
-	if s.tags.find(cmd.ITT()) != nil {
+	if m.tags.find(cmd.ITT()) != nil {
 		return nil, iscsi.RejectTaskInProgress
 	}
 	immediate := p.BHS.Immediate()
-	if s.state != sessionActive || immediate && s.seq.win.used >= s.seq.win.slots {
+	if s.state != sessionActive || immediate && s.order.seq.win.used >= s.order.seq.win.slots {
 		return nil, iscsi.RejectImmediate
 	}
 	k := c.free
@@ -18,15 +19,15 @@ func (s *session) takeLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) 
 		c.free = k.next
 		k.next = nil
 	} else {
-		k = s.newTask(c)
+		k = m.newTask(c)
 	}
-	s.seq.win.used++
+	s.order.seq.win.used++
 	k.itt, k.cmdSN, k.ref = cmd.ITT(), cmd.CmdSN(), p.Ref
 	k.flags = 0
 	if immediate {
 		k.flags |= flagImmediate
 	} else {
-		s.seq.win.active++
+		s.order.seq.win.active++
 	}
 	if cmd.Read() {
 		k.flags |= flagRead
@@ -42,16 +43,16 @@ func (s *session) takeLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason) 
 	for _, x := range [...]*iscsi.Transfer{&k.in.x, &k.out.x} {
 		x.ITT, x.LUN, x.Ref = k.itt, cmd.LUN(), &k.ref
 	}
-	s.tags.insert(k)
+	m.tags.insert(k)
 	return k, 0
 }
 
 // newTask makes a slot of connection c.
-func (s *session) newTask(c *conn) *task {
-	k := &task{sess: s}
+func (m *commands) newTask(c *conn) *task {
+	k := &task{sess: m.sess}
 	k.via.Store(c)
 	k.scsi.Port = k
-	k.scsi.Nexus = s.nexus
+	k.scsi.Nexus = m.sess.nexus
 	k.in.x.User, k.out.x.User = k, k
 	return k
 }

@@ -24,6 +24,7 @@ func (s *Frontend) Accept(n *portal.Conn) error {
 		place:  n.Place,
 		ended:  make(chan struct{}),
 	}
+	c.assemble()
 	var err error
 	if c.raw, err = n.Net.SyscallConn(); err != nil {
 		return err

@@ -57,7 +57,7 @@ func TestIllegalTransition(t *testing.T) {
 		{func(x *session) { (&task{sess: x}).setStateLocked(taskEnded) }, "a task cannot go from free to ended"},
 		{func(x *session) { x.setStateLocked(sessionEnded) }, "a session cannot go from active to ended"},
 		{func(x *session) {
-			l := &lostConn{c: x.members.conns[0], state: recoverable}
+			l := &lostConn{c: x.conns.members.conns[0], state: recoverable}
 			l.setStateLocked(cleanupWait)
 		}, "a lost connection cannot go from recoverable to cleanup wait"},
 	} {

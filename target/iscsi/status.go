@@ -153,28 +153,28 @@ func (n *node) status() TargetStatus {
 func (s *session) status() SessionStatus {
 	n := &s.counters
 	s.mu.Lock()
-	sum := s.members.past
+	sum := s.conns.members.past
 	st := SessionStatus{
 		TSIH: s.tsih, Initiator: s.key.initiator, Alias: iscsi.Printable(s.params.InitiatorAlias), User: s.user,
 		ISID: s.key.isid.String(), Target: s.key.target, State: s.state.String(), Age: time.Since(s.born),
-		Window: s.seq.win.size, Outstanding: s.seq.win.active, Slots: s.seq.win.used,
+		Window: s.order.seq.win.size, Outstanding: s.order.seq.win.active, Slots: s.order.seq.win.used,
 		Connections: []ConnectionStatus{},
 	}
-	for _, c := range s.members.conns {
+	for _, c := range s.conns.members.conns {
 		st.Connections = append(st.Connections, ConnectionStatus{
 			CID: c.cid, State: c.state.get().String(), Local: c.local.String(), Remote: c.remote.String(),
 		})
 		sum.add(c)
 	}
-	if len(s.members.conns) > 0 {
-		c := s.members.conns[0]
+	if len(s.conns.members.conns) > 0 {
+		c := s.conns.members.conns[0]
 		kind := c.kind
 		if s.params.RDMAExtensions {
 			kind = portal.RDMA
 		}
 		st.Transport, st.Connection, st.Local, st.Remote = portal.Hello{Protocol: portal.ISCSI, Transport: kind}.String(), c.dm.Describe(), c.local.String(), c.remote.String()
 	}
-	if s.state == sessionActive && len(s.members.conns) == 0 {
+	if s.state == sessionActive && len(s.conns.members.conns) == 0 {
 		st.State = "without connection"
 	}
 	s.mu.Unlock()

@@ -259,8 +259,8 @@ func (s *Frontend) SetAccessState(target string, number, group uint16, state scs
 // reportLUNs tells every initiator that the set of logical units has changed.
 func (n *node) reportLUNs() {
 	for _, x := range n.srv.sessionList(n) {
-		if c := x.speaker(); c != nil {
-			c.reportLUNs()
+		if c := x.conns.speaker(); c != nil {
+			c.out.reportLUNs()
 		}
 	}
 }

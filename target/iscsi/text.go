@@ -18,7 +18,10 @@ import (
 //
 // Of an answer only as much is made as the next PDU takes: the list of targets may
 // be long, and an initiator may never ask for its end.
+//
+// sess.mu guards it, unless it is busy: then it belongs to who answers.
 type textExchange struct {
+	c    *conn
 	ttt  uint32 // ReservedTag: no exchange is open
 	in   iscsi.TextBuffer
 	out  []byte        // made and not sent
@@ -29,35 +32,35 @@ type textExchange struct {
 // maxTextPiece bounds the text of one response, whatever the initiator can take.
 const maxTextPiece = 64 << 10
 
-// textRequest takes a Text Request.
-func (s *session) textRequest(c *conn, p *iscsi.PDU) {
+// take takes a Text Request.
+func (x *textExchange) take(p *iscsi.PDU) {
+	c, s := x.c, x.c.sess
 	req := p.BHS.Text()
 	s.mu.Lock()
-	text, step := s.gatherTextLocked(c, &req, p.Data)
-	ttt := c.text.ttt
+	text, step := x.gatherLocked(&req, p.Data)
+	ttt := x.ttt
 	s.mu.Unlock()
 	switch step {
 	case textRefused:
-		c.reject(p, iscsi.RejectProtocol)
+		c.out.reject(p, iscsi.RejectProtocol)
 		return
 	case textUnknownTag:
-		c.reject(p, iscsi.RejectInvalidField)
+		c.out.reject(p, iscsi.RejectInvalidField)
 		return
 	case textGoesOn:
-		c.textResponse(req.ITT(), ttt, nil, false, false)
+		c.out.textResponse(req.ITT(), ttt, nil, false, false)
 		p.Release()
 		return
 	}
 	// busy keeps the exchange for this request from here on.
-	x := &c.text
-	ok := step == textMore || s.answerText(c, text)
-	limit := min(c.controlData(), maxTextPiece)
+	ok := step == textMore || x.answer(text)
+	limit := min(c.out.controlData(), maxTextPiece)
 	if ok {
 		for x.rest.more() && len(x.out) <= limit {
 			x.out = x.rest.next(x.out)
 		}
 		part, cut := cutText(x.out, limit)
-		c.textResponse(req.ITT(), ttt, part, len(part) == len(x.out), cut)
+		c.out.textResponse(req.ITT(), ttt, part, len(part) == len(x.out), cut)
 		x.out = append(x.out[:0], x.out[len(part):]...)
 	}
 	s.mu.Lock()
@@ -67,7 +70,7 @@ func (s *session) textRequest(c *conn, p *iscsi.PDU) {
 	x.busy = false
 	s.mu.Unlock()
 	if !ok {
-		c.reject(p, iscsi.RejectProtocol)
+		c.out.reject(p, iscsi.RejectProtocol)
 		return
 	}
 	p.Release()
@@ -84,16 +87,15 @@ const (
 	textRefused                    // it breaks the protocol
 )
 
-// gatherTextLocked puts the text of an exchange together. With textComplete and textMore
-// the exchange is the caller's (busy). The caller holds s.mu.
-func (s *session) gatherTextLocked(c *conn, req *iscsi.Text, data []byte) ([]byte, textStep) {
-	x := &c.text
+// gatherLocked puts the text of an exchange together. With textComplete and textMore
+// the exchange is the caller's (busy). The caller holds sess.mu.
+func (x *textExchange) gatherLocked(req *iscsi.Text, data []byte) ([]byte, textStep) {
 	switch ttt := req.TTT(); {
 	case x.busy:
 		return nil, textRefused // one negotiation at a time (RFC 7143 §11.10)
 	case ttt == iscsi.ReservedTag:
 		// A new exchange ends whatever was open (RFC 7143 §11.10.4).
-		*x = textExchange{ttt: x.ttt + 1, in: iscsi.TextBuffer{Limit: s.srv.cfg.TextData}}
+		*x = textExchange{c: x.c, ttt: x.ttt + 1, in: iscsi.TextBuffer{Limit: x.c.srv.cfg.TextData}}
 		if x.ttt == iscsi.ReservedTag {
 			x.ttt = 0
 		}
@@ -127,15 +129,15 @@ func cutText(text []byte, limit int) (part []byte, cut bool) {
 	return text[:limit], true
 }
 
-// answerText answers the pairs of a complete request: SendTargets, and the few
+// answer answers the pairs of a complete request: SendTargets, and the few
 // keys that may be declared again in full feature phase. It reports false when the
 // text breaks the protocol. The exchange is the caller's (busy).
-func (s *session) answerText(c *conn, text []byte) bool {
+func (x *textExchange) answer(text []byte) bool {
+	c, s := x.c, x.c.sess
 	kvs, err := iscsi.ParseText(text)
 	if err != nil {
 		return false
 	}
-	x := &c.text
 	rest := kvs[:0]
 	asked := false
 	for _, kv := range kvs {
@@ -148,7 +150,7 @@ func (s *session) answerText(c *conn, text []byte) bool {
 			return false // a key has one value in a negotiation (RFC 7143 §6.2)
 		}
 		asked = true
-		if x.rest, ok = s.sendTargets(c, which); !ok {
+		if x.rest, ok = x.sendTargets(which); !ok {
 			return false
 		}
 	}
@@ -163,11 +165,11 @@ func (s *session) answerText(c *conn, text []byte) bool {
 	}
 	if _, ok := n.Declared(iscsi.KeyMaxRecvDataSegmentLength); ok {
 		s.mu.Lock()
-		c.mu.Lock()
+		c.out.mu.Lock()
 		c.params.MaxXmitDataSegmentLength = uint32(n.PeerMaxRecv())
 		c.dm.NoticeKeyValues(&c.params)
 		c.limits = c.dm.Limits()
-		c.mu.Unlock()
+		c.out.mu.Unlock()
 		s.mu.Unlock()
 	}
 	return true

@@ -27,8 +27,8 @@ func quietServer(t *testing.T) *server {
 // has got.
 func (m *loopMover) seen(c *conn) (pings, responses int, last iscsi.BHS) {
 	synctest.Wait()
-	c.mu.Lock() // what SendControl is called under
-	defer c.mu.Unlock()
+	c.out.mu.Lock() // what SendControl is called under
+	defer c.out.mu.Unlock()
 	return m.pings, m.responses, m.last
 }
 

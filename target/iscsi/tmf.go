@@ -1,9 +1,12 @@
 package iscsi
 
 import (
+	"sync/atomic"
+
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
+	"softiser/target/internal/loglimit"
 	"softiser/target/scsi"
 )
 
@@ -12,68 +15,76 @@ import (
 // take no place in the command window, so nothing else bounds them.
 const maxManaging = 64
 
-// taskRequest takes a Task Management Function Request (RFC 7143 §11.5). The
+// taskManager carries out the task management functions of a session's initiator.
+type taskManager struct {
+	sess  *session
+	lines loglimit.Limit // of the log
+	open  atomic.Int32   // functions that have not been answered
+}
+
+// take takes a Task Management Function Request (RFC 7143 §11.5). The
 // device server executes it; its response is sent when every task that it
 // affects has ended, their transfers included.
-func (s *session) taskRequest(c *conn, p *iscsi.PDU) {
+func (m *taskManager) take(c *conn, p *iscsi.PDU) {
+	s := m.sess
 	req := p.BHS.TaskRequest()
 	f, itt, lun := req.Function(), req.ITT(), req.LUN()
 	s.counters.taskRequests.Add(1)
-	switch n := s.managing.Add(1); {
+	switch n := m.open.Add(1); {
 	case n <= maxManaging:
 	case req.Immediate():
-		s.managing.Add(-1)
-		c.reject(p, iscsi.RejectImmediate)
+		m.open.Add(-1)
+		c.out.reject(p, iscsi.RejectImmediate)
 		return
 	default:
-		c.taskResponse(itt, iscsi.TaskRejected)
+		c.out.taskResponse(itt, iscsi.TaskRejected)
 		p.Release()
 		return
 	}
-	s.requests.Info(s.log(), "task management", zap.Stringer("function", f), zap.String("lun", iscsi.FormatLUN(lun)),
+	m.lines.Info(s.log(), "task management", zap.Stringer("function", f), zap.String("lun", iscsi.FormatLUN(lun)),
 		zap.Uint32("cmdsn", req.CmdSN()))
 	if f >= iscsi.QueryTask && f <= iscsi.QueryAsyncEvent && s.params.ProtocolLevel < 2 {
 		// RFC 7144 §4: not before both sides have agreed on iSCSIProtocolLevel 2.
-		c.taskResponse(itt, iscsi.TaskUnsupported)
+		c.out.taskResponse(itt, iscsi.TaskUnsupported)
 		p.Release()
 		return
 	}
 	switch f {
 	case iscsi.AbortTask:
-		s.abortTask(c, p)
+		m.abortTask(c, p)
 		return
 	case iscsi.ClearACA:
-		s.node.device.Manage(s.nexus, scsi.ClearACA, lun, nil, func(r scsi.TMFResponse) { c.taskResponse(itt, uint8(r)) })
+		s.node.device.Manage(s.nexus, scsi.ClearACA, lun, nil, func(r scsi.TMFResponse) { c.out.taskResponse(itt, uint8(r)) })
 	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset,
 		iscsi.TargetWarmReset, iscsi.TargetColdReset, iscsi.ITNexusReset:
 		immediate, sn := req.Immediate(), req.CmdSN()
 		p.Release()
-		run := func() { s.abortSets(c, f, itt, lun) }
-		if immediate && (s.many || s.erl > 0) {
+		run := func() { m.abortSets(c, f, itt, lun) }
+		if immediate && (s.order.takesTurns || s.erl > 0) {
 			// On one connection at level 0, what was sent before has arrived before.
 			dropCollecting([]*session{s}, lun, wholeTarget(f)) // they may hold up the order
-			s.afterCommands(sn, run)
+			s.order.afterCommands(sn, run)
 		} else {
 			run()
 		}
 		return
 	case iscsi.TaskReassign:
-		s.reassign(c, req)
+		m.reassign(c, req)
 	case iscsi.QueryTask:
-		c.taskResponse(itt, s.queryTask(req))
+		c.out.taskResponse(itt, m.queryTask(req))
 	case iscsi.QueryTaskSet:
-		c.taskResponse(itt, s.queryTaskSet(lun))
+		c.out.taskResponse(itt, m.queryTaskSet(lun))
 	case iscsi.QueryAsyncEvent:
 		switch e, pending, known := s.node.device.QueryAsyncEvent(s.nexus, lun); {
 		case !known:
-			c.taskResponse(itt, iscsi.TaskNoLUN)
+			c.out.taskResponse(itt, iscsi.TaskNoLUN)
 		case pending:
-			c.taskResponseInfo(itt, iscsi.TaskFunctionSucceeded, e.Information())
+			c.out.taskResponseInfo(itt, iscsi.TaskFunctionSucceeded, e.Information())
 		default:
-			c.taskResponse(itt, iscsi.TaskComplete)
+			c.out.taskResponse(itt, iscsi.TaskComplete)
 		}
 	default:
-		c.taskResponse(itt, iscsi.TaskUnsupported)
+		c.out.taskResponse(itt, iscsi.TaskUnsupported)
 	}
 	p.Release()
 }
@@ -87,13 +98,14 @@ func wholeTarget(f iscsi.TaskFunction) bool {
 // the initiator was asked for and still sends is dropped, not waited for: its transfer
 // tags are not mistaken for later ones, and initiators that abort fast (Linux, by
 // default) do not send it (ADR 69).
-func (s *session) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun uint64) {
+func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun uint64) {
+	s := m.sess
 	all := wholeTarget(f)
-	others := s.sharers(f, lun, all)
+	others := m.sharers(f, lun, all)
 	dropCollecting(append([]*session{s}, others...), lun, all)
 	s.node.device.Manage(s.nexus, scsi.TMF(f), lun, nil, func(r scsi.TMFResponse) {
-		s.afterAcks(c, others, func() {
-			c.taskResponse(itt, uint8(r))
+		m.afterAcks(c, others, func() {
+			c.out.taskResponse(itt, uint8(r))
 			if f == iscsi.TargetColdReset {
 				s.srv.coldReset(s.node)
 			}
@@ -102,43 +114,44 @@ func (s *session) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun uint6
 }
 
 // abortTask is ABORT TASK (RFC 7143 §11.5.1, §11.5.5).
-func (s *session) abortTask(c *conn, p *iscsi.PDU) {
+func (m *taskManager) abortTask(c *conn, p *iscsi.PDU) {
 	bhs := p.BHS
 	p.Release()
-	s.betweenCommands(func() { s.abortTaskNow(c, bhs.TaskRequest()) })
+	m.sess.order.betweenCommands(func() { m.abortTaskNow(c, bhs.TaskRequest()) })
 }
 
 // abortTaskNow is abortTask at a time when no command is between the window and the
 // device server: one that was there would be found in neither.
-func (s *session) abortTaskNow(c *conn, req iscsi.TaskRequest) {
+func (m *taskManager) abortTaskNow(c *conn, req iscsi.TaskRequest) {
+	s := m.sess
 	itt, lun, ref, refSN, sn := req.ITT(), req.LUN(), req.RefTask(), req.RefCmdSN(), req.CmdSN()
 	s.mu.Lock()
-	k := s.tags.find(ref)
+	k := s.cmds.tags.find(ref)
 	switch {
 	case k != nil && k.state == taskCollecting:
-		f := newFence(func() { c.taskResponse(itt, iscsi.TaskComplete) })
-		calls := s.abortLocked([]*task{k}, f)
+		f := newFence(func() { c.out.taskResponse(itt, iscsi.TaskComplete) })
+		calls := s.cmds.abortLocked([]*task{k}, f)
 		s.mu.Unlock()
 		calls.run()
 		f.release()
-		s.deliverHeld(c)
+		s.order.deliverHeld(c)
 	case k != nil:
 		k.pins++
 		s.mu.Unlock()
 		s.node.device.Manage(s.nexus, scsi.AbortTask, lun, &k.scsi, func(r scsi.TMFResponse) {
-			c.taskResponse(itt, uint8(r))
+			c.out.taskResponse(itt, uint8(r))
 		})
 		k.unpin()
-	case s.seq.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn) && s.seq.mayBe(refSN, ref):
+	case s.order.seq.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn) && s.order.seq.mayBe(refSN, ref):
 		// The command has not arrived: from here on it counts as received, and
 		// is dropped should it still come (RFC 7143 §11.5.1).
-		s.seq.skipOver(refSN)
+		s.order.seq.skipOver(refSN)
 		s.mu.Unlock()
-		c.taskResponse(itt, iscsi.TaskComplete)
-		s.deliverHeld(c)
+		c.out.taskResponse(itt, iscsi.TaskComplete)
+		s.order.deliverHeld(c)
 	default:
 		s.mu.Unlock()
-		c.taskResponse(itt, iscsi.TaskNotFound)
+		c.out.taskResponse(itt, iscsi.TaskNotFound)
 	}
 }
 
@@ -148,35 +161,37 @@ func dropCollecting(sessions []*session, lun uint64, all bool) {
 	for _, x := range sessions {
 		x.mu.Lock()
 		var doomed []*task
-		x.tags.each(func(k *task) {
+		x.cmds.tags.each(func(k *task) {
 			if k.state == taskCollecting && (all || sameLUN(k.scsi.LUN, lun)) {
 				doomed = append(doomed, k)
 			}
 		})
-		stalled := x.seq.stalled > 0
-		calls := x.abortLocked(doomed, nil)
+		stalled := x.order.seq.stalled > 0
+		calls := x.cmds.abortLocked(doomed, nil)
 		x.mu.Unlock()
 		calls.run()
 		if stalled {
 			// What an ORDERED one held up goes on, if need be from here: its own
 			// receive goroutine may have nothing more to do.
-			x.deliverHeld(nil)
+			x.order.deliverHeld(nil)
 		}
 	}
 }
 
 // queryTask is QUERY TASK (RFC 7144 §4.2): is the task in the task set?
-func (s *session) queryTask(req iscsi.TaskRequest) uint8 {
+func (m *taskManager) queryTask(req iscsi.TaskRequest) uint8 {
+	s := m.sess
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := s.tags.find(req.RefTask()); k != nil && sameLUN(k.scsi.LUN, req.LUN()) {
+	if k := s.cmds.tags.find(req.RefTask()); k != nil && sameLUN(k.scsi.LUN, req.LUN()) {
 		return iscsi.TaskFunctionSucceeded
 	}
 	return iscsi.TaskComplete
 }
 
 // queryTaskSet is QUERY TASK SET: does the task set hold tasks of this nexus?
-func (s *session) queryTaskSet(lun uint64) uint8 {
+func (m *taskManager) queryTaskSet(lun uint64) uint8 {
+	s := m.sess
 	number, ok := iscsi.DecodeLUN(lun)
 	if !ok {
 		return iscsi.TaskNoLUN
@@ -187,7 +202,7 @@ func (s *session) queryTaskSet(lun uint64) uint8 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found := false
-	s.tags.each(func(k *task) { found = found || sameLUN(k.scsi.LUN, lun) })
+	s.cmds.tags.each(func(k *task) { found = found || sameLUN(k.scsi.LUN, lun) })
 	if found {
 		return iscsi.TaskFunctionSucceeded
 	}

@@ -31,7 +31,7 @@ func (s *server) aborted(r *rawInitiator, n int) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		got := 0
-		x.tags.each(func(k *task) {
+		x.cmds.tags.each(func(k *task) {
 			if k.state == taskAborting || k.scsi.Aborted() {
 				got++
 			}

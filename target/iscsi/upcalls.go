@@ -36,16 +36,16 @@ func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
 func (c *conn) ConnectionTerminateNotify(err error) {
 	was := c.state.get()
 	c.state.advance(connClosed)
-	c.acked(func(ackWait) bool { return true }) // none will come
+	c.acks.end(func(ackWait) bool { return true }) // none will come
 	c.timer.Stop()
 	c.place.Done()
 	if c.sess != nil {
 		if was == connFull && (err == nil || err == io.EOF) {
 			err = errNoLogout
 		}
-		c.sess.leave(c, err, was)
+		c.sess.conns.leave(c, err, was)
 	} else {
-		c.loginEnded(err)
+		c.login.ended(err)
 	}
 	c.srv.dropConn(c)
 	close(c.ended)

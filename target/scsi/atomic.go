@@ -13,9 +13,9 @@ func cmdWriteAtomic(t *Task) {
 	case t.n > volume.MaxAtomicBytes:
 		t.badCDB(12)
 	case t.lu.vol.Forgetful():
-		t.stageAll(t.n, func(t *Task, p []byte) bool { return t.store(p, t.off) })
+		t.chunk.all(t.n, func(t *Task, p []byte) bool { return t.store(p, t.off) })
 	default:
-		t.stageAll(t.n, writeAtomic)
+		t.chunk.all(t.n, writeAtomic)
 	}
 }
 

@@ -35,8 +35,8 @@ func cmdRequestSense(t *Task) {
 
 // replySense returns sense as parameter data, in the format asked for.
 func replySense(t *Task, s *spc.Sense) {
-	t.getBuf(64)
-	b := t.buf[:0]
+	t.data.get(64)
+	b := t.data.buf[:0]
 	if t.CDB[1]&1 != 0 {
 		b = s.AppendDescriptor(b)
 	} else {
@@ -74,8 +74,8 @@ func reportLUNs(t *Task) {
 	if t.itl != nil {
 		t.itl.clear(spc.ASCLUNsChanged)
 	}
-	t.getBuf(8 + 8*len(luns))
-	t.reply(spc.AppendLUNList(t.buf[:0], luns), alloc)
+	t.data.get(8 + 8*len(luns))
+	t.reply(spc.AppendLUNList(t.data.buf[:0], luns), alloc)
 }
 
 // cmdSyncCache answers SYNCHRONIZE CACHE: what has been written is durable when

@@ -24,20 +24,20 @@ func firstDiff(a, b []byte) int {
 
 // miscompare ends the task with MISCOMPARE and the offset, in the Data-Out, of
 // the first byte that differs (SBC-3 §4.18, §5.3).
-func (t *Task) miscompare(off int64) {
+func miscompare(t *Task, off int64) {
 	s := spc.Sense{Key: spc.KeyMiscompare, ASC: spc.ASCMiscompare, InfoValid: true, Info: uint64(off)}
 	t.check(&s)
 }
 
 // compareWith compares p with the volume at off; at is the position of p in
 // the Data-Out. On a difference or a failure it has ended the task.
-func (t *Task) compareWith(p []byte, off, at int64) bool {
+func compareWith(t *Task, p []byte, off, at int64) bool {
 	ok := true
 	whole := t.scan(off, t.wholeBlocks(len(p)), func(o int64, have []byte) bool {
 		want := p[o-off:]
 		want = want[:min(len(want), len(have))] // the last block may be there in part
 		if i := firstDiff(want, have[:len(want)]); i >= 0 {
-			t.miscompare(at + o - off + int64(i))
+			miscompare(t, at+o-off+int64(i))
 			ok = false
 		}
 		return ok
@@ -57,13 +57,13 @@ func cmdVerify(t *Task) {
 		}
 		t.toWorker(verifyJob)
 	case 1:
-		t.stageAll(t.n, func(t *Task, p []byte) bool { return t.compareWith(p, t.off+t.done, t.done) })
+		t.chunk.all(t.n, func(t *Task, p []byte) bool { return compareWith(t, p, t.off+t.chunk.done, t.chunk.done) })
 	case 3:
 		if t.n == 0 {
 			t.good()
 			return
 		}
-		t.stageAll(bs, verifySame)
+		t.chunk.all(bs, verifySame)
 	default:
 		t.badCDB(1)
 	}
@@ -75,11 +75,11 @@ func cmdVerify(t *Task) {
 const verifySlice = 4 << 20
 
 func verifyJob(t *Task) {
-	n := min(t.n-t.done, verifySlice)
-	if !t.scan(t.off+t.done, n, func(int64, []byte) bool { return true }) {
+	n := min(t.n-t.chunk.done, verifySlice)
+	if !t.scan(t.off+t.chunk.done, n, func(int64, []byte) bool { return true }) {
 		return
 	}
-	if t.done += n; t.done < t.n {
+	if t.chunk.done += n; t.chunk.done < t.n {
 		t.toWorker(verifyJob)
 		return
 	}
@@ -87,21 +87,21 @@ func verifyJob(t *Task) {
 }
 
 // verifySame compares every block with p, the first slice of them at once; p stays
-// in t.buf, or where it arrived, for the others.
+// in t.data.buf, or where it arrived, for the others.
 func verifySame(t *Task, p []byte) bool {
 	t.span = int64(t.io.Blocks) * int64(len(p))
-	t.done = 0
+	t.chunk.done = 0
 	verifySameJob(t)
 	return false // it has ended the task, or goes on
 }
 
 func verifySameJob(t *Task) {
-	p := t.param()
-	n := min(t.span-t.done, verifySlice)
-	if !t.sameBlocks(p, t.off+t.done, n) {
+	p := t.data.param()
+	n := min(t.span-t.chunk.done, verifySlice)
+	if !sameBlocks(t, p, t.off+t.chunk.done, n) {
 		return
 	}
-	if t.done += n; t.done < t.span {
+	if t.chunk.done += n; t.chunk.done < t.span {
 		t.toWorker(verifySameJob)
 		return
 	}
@@ -111,12 +111,12 @@ func verifySameJob(t *Task) {
 
 // sameBlocks compares each block of a range with p. On a difference or a failure it
 // has ended the task.
-func (t *Task) sameBlocks(p []byte, off, n int64) bool {
+func sameBlocks(t *Task, p []byte, off, n int64) bool {
 	ok := true
 	whole := t.scan(off, n, func(_ int64, have []byte) bool {
 		for ; len(have) > 0 && ok; have = have[len(p):] {
 			if i := firstDiff(p, have[:len(p)]); i >= 0 {
-				t.miscompare(int64(i))
+				miscompare(t, int64(i))
 				ok = false
 			}
 		}
@@ -133,7 +133,7 @@ func cmdWriteVerify(t *Task) {
 		return
 	}
 	work := func(t *Task, p []byte) bool {
-		off := t.off + t.done
+		off := t.off + t.chunk.done
 		if !t.storeCut(p, off) {
 			return false
 		}
@@ -141,13 +141,13 @@ func cmdWriteVerify(t *Task) {
 			t.failErr(err, volume.Writing)
 			return false
 		}
-		return t.compareWith(p, off, t.done)
+		return compareWith(t, p, off, t.chunk.done)
 	}
 	if int64(t.OutLen) < t.n {
-		t.stageCut(work)
+		t.chunk.cut(work)
 		return
 	}
-	t.stageAll(t.n, work)
+	t.chunk.all(t.n, work)
 }
 
 // cmdCompareAndWrite is COMPARE AND WRITE (SBC-3 §5.3): the first half of the
@@ -166,12 +166,12 @@ func cmdCompareAndWrite(t *Task) {
 		t.badCDB(13)
 		return
 	}
-	t.stageAll(n, compareAndWrite)
+	t.chunk.all(n, compareAndWrite)
 }
 
 func compareAndWrite(t *Task, p []byte) bool {
 	half := len(p) / 2
-	return t.compareWith(p[:half], t.off, 0) && t.store(p[half:], t.off)
+	return compareWith(t, p[:half], t.off, 0) && t.store(p[half:], t.off)
 }
 
 // maxCompare keeps both halves within one staged chunk.
@@ -182,8 +182,8 @@ func (lu *LU) maxCompare() uint32 {
 // cmdOrWrite is ORWRITE(16) (SBC-3 §5.8): the blocks become the OR of what they
 // hold and the Data-Out.
 func cmdOrWrite(t *Task) {
-	t.stageAll(t.n, func(t *Task, p []byte) bool {
-		off := t.off + t.done
+	t.chunk.all(t.n, func(t *Task, p []byte) bool {
+		off := t.off + t.chunk.done
 		return t.scan(off, int64(len(p)), func(o int64, have []byte) bool {
 			q := p[o-off:]
 			for i := range have {

@@ -18,7 +18,7 @@ type copying struct {
 }
 
 // newCopying makes the copy of t, which an abort of t ends.
-func (t *Task) newCopying() *copying {
+func newCopying(t *Task) *copying {
 	c := &copying{Copy: t.lu.vol.NewCopy(&t.Op), dev: t.dev, units: []*LU{t.lu}}
 	c.Over = c.over
 	t.lu.place.Hold() // it has been removed perhaps, but t is there

@@ -90,7 +90,7 @@ func (r *copyResult) finish(s *spc.Sense, blocks uint64, token []byte) {
 // copyApart runs job, a copy, on a goroutine of its own: it waits for blocks that
 // others hold, and a worker that waits would be missing to those others. No more
 // copies run at once for a unit than it has workers.
-func (t *Task) copyApart(job func(*Task)) {
+func copyApart(t *Task, job func(*Task)) {
 	port, room := t.Port, t.lu.copies.room // after its end the task may belong to someone else
 	go func() {
 		defer port.Push()
@@ -135,7 +135,7 @@ func cmdCopyStatus(t *Task) {
 	case spc.CopyFailed, spc.CopyAborted:
 		st = 2
 	}
-	b := t.getBuf(16)[:12]
+	b := t.data.get(16)[:12]
 	clear(b)
 	binary.BigEndian.PutUint32(b, 8)
 	b[4] = st
@@ -147,7 +147,7 @@ func cmdCopyStatus(t *Task) {
 // cmdCopyOperating is RECEIVE COPY OPERATING PARAMETERS (SPC-4 §6.23).
 func cmdCopyOperating(t *Task) {
 	types := []byte{spc.CopyBlockToBlock, spc.CopyBlockOffset, spc.CopyTargetIdent}
-	b := t.getBuf(64)[:44]
+	b := t.data.get(64)[:44]
 	clear(b)
 	be := binary.BigEndian
 	be.PutUint32(b, uint32(40+len(types)))

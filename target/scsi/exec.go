@@ -84,7 +84,7 @@ func (d *Device) Execute(t *Task) {
 		t.fail(spc.KeyAborted, spc.ASCInvalidMessage)
 		return
 	}
-	if t.naca() {
+	if asksForACA(t) {
 		t.badCDB(len(t.CDB) - 1)
 		return
 	}
@@ -162,9 +162,9 @@ func (t *Task) start() {
 	t.op.run(t)
 }
 
-// naca reports the NACA bit of the control byte, which asks for an ACA
+// asksForACA reports the NACA bit of the control byte, which asks for an ACA
 // condition.
-func (t *Task) naca() bool {
+func asksForACA(t *Task) bool {
 	if spc.Opcode(t.CDB[0]) == spc.OpVariable {
 		return t.CDB[1]&0x04 != 0
 	}

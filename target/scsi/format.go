@@ -32,7 +32,7 @@ func cmdFormatUnit(t *Task) {
 			t.badCDB(1) // the other fields tell about a list that is not there
 			return
 		}
-		t.begin(volume.Rewrite{Kind: volume.Format, Passes: 1}, false)
+		beginRewrite(t, volume.Rewrite{Kind: volume.Format, Passes: 1}, false)
 		return
 	}
 	// The CDB does not tell how long the list is: the transport does.
@@ -42,8 +42,8 @@ func cmdFormatUnit(t *Task) {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
-	t.fetchParam(n, func(t *Task) {
-		f, err := spc.ParseFormatList(t.param(), long)
+	t.data.fetchParam(n, func(t *Task) {
+		f, err := spc.ParseFormatList(t.data.param(), long)
 		if err != nil {
 			t.illegal(spc.ASCParameterListLength)
 			return
@@ -52,7 +52,7 @@ func cmdFormatUnit(t *Task) {
 			t.badParam(field)
 			return
 		}
-		t.begin(volume.Rewrite{Kind: volume.Format, Passes: 1, Pattern: bytes.Clone(f.Pattern)}, f.Flags&spc.FormatIMMED != 0)
+		beginRewrite(t, volume.Rewrite{Kind: volume.Format, Passes: 1, Pattern: bytes.Clone(f.Pattern)}, f.Flags&spc.FormatIMMED != 0)
 	})
 }
 
@@ -82,15 +82,15 @@ func (lu *LU) badFormat(f *spc.FormatList, long bool) int {
 	return -1
 }
 
-// begin waits until the commands that are under way have ended, then starts o.
+// beginRewrite waits until the commands that are under way have ended, then starts o.
 // With immed the status goes out as soon as it has begun.
-func (t *Task) begin(o volume.Rewrite, immed bool) {
-	t.job = func(t *Task) { t.rewrite(o, immed) }
+func beginRewrite(t *Task, o volume.Rewrite, immed bool) {
+	t.job = func(t *Task) { runRewrite(t, o, immed) }
 	t.lu.vol.All(&t.Op)
 }
 
-// rewrite runs with every block held.
-func (t *Task) rewrite(o volume.Rewrite, immed bool) {
+// runRewrite runs o with every block held.
+func runRewrite(t *Task, o volume.Rewrite, immed bool) {
 	lu := t.lu
 	end, err := lu.vol.BeginRewrite(o)
 	switch {
@@ -109,14 +109,14 @@ func (t *Task) rewrite(o volume.Rewrite, immed bool) {
 		t.good()
 		return
 	}
-	t.job = func(t *Task) { t.rewritten(o.Kind, end.Err()) }
+	t.job = func(t *Task) { endRewrite(t, o.Kind, end.Err()) }
 	if !lu.vol.Await(&t.Op, end) {
 		t.job(t)
 	}
 }
 
-// rewritten ends a task that has waited for its rewrite.
-func (t *Task) rewritten(kind volume.RewriteKind, err error) {
+// endRewrite ends a task that has waited for its rewrite.
+func endRewrite(t *Task, kind volume.RewriteKind, err error) {
 	switch {
 	case err == nil:
 		t.good()

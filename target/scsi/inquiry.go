@@ -21,12 +21,12 @@ func cmdInquiry(t *Task) {
 		t.badCDB(2)
 	case !evpd:
 		q := t.lu.inquiryData()
-		t.getBuf(spc.InquiryLen)
-		t.reply(q.AppendInquiryData(t.buf[:0]), alloc)
+		t.data.get(spc.InquiryLen)
+		t.reply(q.AppendInquiryData(t.data.buf[:0]), alloc)
 	default:
 		for _, v := range vpdPages {
 			if v.code == page && (v.offered == nil || v.offered(t.lu)) {
-				b := t.getBuf(volume.BufferSizes[0])
+				b := t.data.get(volume.BufferSizes[0])
 				b = v.append(t, append(b[:0], 0, page, 0, 0))
 				binary.BigEndian.PutUint16(b[2:], uint16(len(b)-4))
 				t.reply(b, alloc)
@@ -58,8 +58,8 @@ func inquiryNoLU(t *Task) {
 	if t.LUN == spc.WellKnownReportLUNs {
 		q.Qualifier, q.Type, q.Product = 0, 0x1E, "REPORT LUNS"
 	}
-	t.getBuf(spc.InquiryLen)
-	t.reply(q.AppendInquiryData(t.buf[:0]), uint32(binary.BigEndian.Uint16(t.CDB[3:])))
+	t.data.get(spc.InquiryLen)
+	t.reply(q.AppendInquiryData(t.data.buf[:0]), uint32(binary.BigEndian.Uint16(t.CDB[3:])))
 }
 
 // vpdPages lists the pages in ascending order; append adds the payload behind

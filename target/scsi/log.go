@@ -102,9 +102,9 @@ func cmdLogSense(t *Task) {
 		t.badCDB(1) // SP: nothing can be saved; PPC is obsolete
 		return
 	}
-	l.b = append(t.getBuf(volume.BufferSizes[0])[:0], 0, 0, 0, 0)
+	l.b = append(t.data.get(volume.BufferSizes[0])[:0], 0, 0, 0, 0)
 	if page == 0 || sub == 0xFF {
-		t.supportedLogs(&l, page, sub, alloc)
+		supportedLogs(t, &l, page, sub, alloc)
 		return
 	}
 	for i := range logPages {
@@ -134,7 +134,7 @@ func cmdLogSense(t *Task) {
 
 // supportedLogs answers with a list of pages: 00h/00h lists page codes, 00h/FFh
 // pages and subpages, xxh/FFh those of page xxh (SPC-5 §7.3.17 to §7.3.19).
-func (t *Task) supportedLogs(l *logParams, page, sub byte, alloc uint32) {
+func supportedLogs(t *Task, l *logParams, page, sub byte, alloc uint32) {
 	switch {
 	case sub != 0 && sub != 0xFF:
 		t.badCDB(3)
@@ -187,7 +187,7 @@ func cmdLogSelect(t *Task) {
 		t.badCDB(2) // the list names its pages itself
 		return
 	case n > 0:
-		t.fetchParam(n, logSelect)
+		t.data.fetchParam(n, logSelect)
 		return
 	}
 	found, reset := page == 0 && (sub == 0 || sub == 0xFF), false
@@ -217,7 +217,7 @@ func cmdLogSelect(t *Task) {
 // logSelect refuses the parameter list of a LOG SELECT, at the first thing in it
 // that asks for a change.
 func logSelect(t *Task) {
-	p := t.param()
+	p := t.data.param()
 	for at := 0; at < len(p); {
 		h := p[at:]
 		if len(h) < 4 || len(h) < 4+int(binary.BigEndian.Uint16(h[2:])) {

@@ -243,7 +243,7 @@ func cmdModeSense(t *Task) {
 	if lu.gates()&(volume.ReadOnly|volume.WriteProtected) != 0 {
 		dev |= 0x80 // WP
 	}
-	b := t.getBuf(512)[:0]
+	b := t.data.get(512)[:0]
 	header := 4
 	if long {
 		header = 8
@@ -327,12 +327,12 @@ func cmdModeSelect(t *Task) {
 		t.good()
 		return
 	}
-	t.fetchParam(n, func(t *Task) { t.toWorker(modeSelectJob) })
+	t.data.fetchParam(n, func(t *Task) { t.toWorker(modeSelectJob) })
 }
 
 // modeSelectJob checks the whole list, then applies it.
 func modeSelectJob(t *Task) {
-	lu, p := t.lu, t.param()
+	lu, p := t.lu, t.data.param()
 	header, bd := 4, 0
 	if len(t.CDB) == 10 {
 		header = 8

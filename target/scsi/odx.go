@@ -92,13 +92,13 @@ func tokenList(t *Task, least uint32, job func(*Task)) {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
-	t.fetchParam(int(n), func(t *Task) { t.copyApart(job) })
+	t.data.fetchParam(int(n), func(t *Task) { copyApart(t, job) })
 }
 
-func (t *Task) listID() uint32 { return binary.BigEndian.Uint32(t.CDB[6:]) }
+func tokenListID(t *Task) uint32 { return binary.BigEndian.Uint32(t.CDB[6:]) }
 
-// tokenRanges checks range descriptors and returns their sum in blocks.
-func (t *Task) tokenRanges(rs []spc.Range) (uint64, bool) {
+// checkTokenRanges checks range descriptors and returns their sum in blocks.
+func checkTokenRanges(t *Task, rs []spc.Range) (uint64, bool) {
 	g := t.lu.geo()
 	if len(rs) == 0 || len(rs) > maxTokenRanges {
 		t.illegal(spc.ASCCopyTooManySegments)
@@ -122,7 +122,7 @@ func (t *Task) tokenRanges(rs []spc.Range) (uint64, bool) {
 func cmdPopulateToken(t *Task) { tokenList(t, 16, populateTokenJob) }
 
 func populateTokenJob(t *Task) {
-	p, err := spc.ParsePopulateToken(t.param())
+	p, err := spc.ParsePopulateToken(t.data.param())
 	if err != nil {
 		t.illegal(spc.ASCParameterListLength)
 		return
@@ -138,7 +138,7 @@ func populateTokenJob(t *Task) {
 	if p.Timeout == 0 {
 		p.Timeout = defaultTokenSeconds
 	}
-	blocks, ok := t.tokenRanges(p.Ranges)
+	blocks, ok := checkTokenRanges(t, p.Ranges)
 	if !ok {
 		return
 	}
@@ -155,7 +155,7 @@ func populateTokenJob(t *Task) {
 		Type: spc.RODAccessUponReference, ID: id, Bytes: blocks << g.Shift, Secret: r.secret,
 		Creator: spc.AppendCopyTarget(nil, naa, uint32(g.Info.BlockSize)),
 	}
-	lu.copies.begin(t, t.listID()).finish(nil, blocks, token.Append(nil))
+	lu.copies.begin(t, tokenListID(t)).finish(nil, blocks, token.Append(nil))
 	t.good()
 }
 
@@ -164,7 +164,7 @@ func cmdWriteUsingToken(t *Task) { tokenList(t, 536, writeUsingTokenJob) }
 // writeUsingTokenJob checks everything, then copies; with IMMED the status goes
 // out in between and the copy goes on in the background, if there is room.
 func writeUsingTokenJob(t *Task) {
-	w, err := spc.ParseWriteUsingToken(t.param())
+	w, err := spc.ParseWriteUsingToken(t.data.param())
 	if err != nil {
 		t.illegal(spc.ASCParameterListLength)
 		return
@@ -174,19 +174,19 @@ func writeUsingTokenJob(t *Task) {
 		t.illegal(spc.ASCTokenLength)
 		return
 	}
-	blocks, ok := t.tokenRanges(w.Ranges)
+	blocks, ok := checkTokenRanges(t, w.Ranges)
 	if !ok {
 		return
 	}
 	lu := t.lu
-	c := t.newCopying()
+	c := newCopying(t)
 	src, s := c.source(lu, &head, w.Offset, blocks)
 	if s != nil {
 		c.end()
 		t.check(s)
 		return
 	}
-	r := lu.copies.begin(t, t.listID())
+	r := lu.copies.begin(t, tokenListID(t))
 	// As many copies as there are workers may go on in the background; whoever asks
 	// for more waits for its own.
 	behind := w.Immed && int(lu.copies.background.Add(1)) <= lu.cfg.Workers
@@ -197,7 +197,7 @@ func writeUsingTokenJob(t *Task) {
 		done, s := c.writeToken(lu, src, w.Offset, w.Ranges)
 		r.finish(s, done, nil)
 		c.end()
-		t.copied(s)
+		copied(t, s)
 		return
 	}
 	c.behind = true
@@ -277,6 +277,6 @@ func cmdRODTokenInfo(t *Task) {
 		t.badCDB(2)
 		return
 	}
-	b := t.getBuf(volume.BufferSizes[0])
+	b := t.data.get(volume.BufferSizes[0])
 	t.reply(r.info.Load().Append(b[:0]), binary.BigEndian.Uint32(t.CDB[10:]))
 }

@@ -12,4 +12,4 @@ const (
 )
 
 // commitWaits reports whether committing the lease of a WRITE is a worker's job.
-func (t *Task) commitWaits() bool { return t.lu.vol.CommitWaits(&t.Lease, &t.probe, t.fua()) }
+func commitWaits(t *Task) bool { return t.lu.vol.CommitWaits(&t.Lease, &t.probe, t.fua()) }

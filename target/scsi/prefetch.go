@@ -31,28 +31,28 @@ func cmdPrefetch(t *Task) {
 	fits := info.Resident && t.n <= maxPrefetch
 	t.n = min(t.n, maxPrefetch)
 	if t.CDB[1]&spc.FlagImmed != 0 {
-		t.prefetched(t.lu.prefetchBehind(t.off, t.n) && fits)
+		prefetched(t, t.lu.prefetchBehind(t.off, t.n) && fits)
 		return
 	}
 	t.toWorker(func(t *Task) {
-		for t.done < t.n {
-			n := min(t.n-t.done, prefetchPiece)
-			if err := t.lu.prefetch(&t.Lease, t.off+t.done, n); err != nil {
+		for t.chunk.done < t.n {
+			n := min(t.n-t.chunk.done, prefetchPiece)
+			if err := t.lu.prefetch(&t.Lease, t.off+t.chunk.done, n); err != nil {
 				t.failErr(err, volume.Reading)
 				return
 			}
-			t.done += n
+			t.chunk.done += n
 			if t.Aborted() {
 				t.end()
 				return
 			}
 		}
-		t.prefetched(fits)
+		prefetched(t, fits)
 	})
 }
 
 // prefetched ends the task with the status that tells whether all blocks fit.
-func (t *Task) prefetched(fits bool) {
+func prefetched(t *Task, fits bool) {
 	if fits {
 		t.status(spc.StatusConditionMet)
 	} else {

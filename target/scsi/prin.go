@@ -14,7 +14,7 @@ func cmdPersistIn(t *Task) {
 	alloc := uint32(binary.BigEndian.Uint16(t.CDB[7:]))
 	r := t.lu.vol.Reservations()
 	be := binary.BigEndian
-	b := t.getBuf(volume.BufferSizes[0])[:0]
+	b := t.data.get(volume.BufferSizes[0])[:0]
 	if t.CDB[1]&0x1F == spc.SAPrinCapabilities {
 		t.reply(t.lu.prCapabilities(b), alloc)
 		return

@@ -17,7 +17,7 @@ func cmdPersistOut(t *Task) {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
-	t.fetchParam(int(n), func(t *Task) { t.toWorker(persistOutJob) })
+	t.data.fetchParam(int(n), func(t *Task) { t.toWorker(persistOutJob) })
 }
 
 // prRefusal is why a parameter list is refused.
@@ -44,16 +44,16 @@ func persistOutJob(t *Task) {
 	if t.CDB[2]>>4 != 0 {
 		c.typ = volume.NoReservation
 	}
-	switch err := c.run(t.param()); {
+	switch err := c.run(t.data.param()); {
 	case err != nil:
-		t.refusePR(err, c.sa)
+		refusePR(t, err, c.sa)
 	case !c.waiting:
 		t.good()
 	}
 }
 
 // refusePR ends the task with the reason of a refusal.
-func (t *Task) refusePR(err error, sa byte) {
+func refusePR(t *Task, err error, sa byte) {
 	aptpl := 20
 	if sa == spc.SAProutRegisterMove {
 		aptpl = 17

@@ -19,13 +19,13 @@ func cmdRead(t *Task) {
 		t.good()
 		return
 	}
-	t.read(blockdev.NoWait)
+	readBlocks(t, blockdev.NoWait)
 }
 
 // readJob is cmdRead's continuation on a worker.
-func readJob(t *Task) { t.read(blockdev.Wait) }
+func readJob(t *Task) { readBlocks(t, blockdev.Wait) }
 
-func (t *Task) read(m blockdev.Mode) {
+func readBlocks(t *Task, m blockdev.Mode) {
 	lu := t.lu
 	want := min(t.Wanted, t.InLen)
 	bs := uint32(1) << lu.geo().Shift
@@ -39,8 +39,8 @@ func (t *Task) read(m blockdev.Mode) {
 		t.failErr(err, volume.Reading)
 		return
 	}
-	t.segs = appendUpTo(t.segs[:0], t.Lease.Segs, int(want))
-	if !t.send() {
+	t.data.segs = appendUpTo(t.data.segs[:0], t.Lease.Segs, int(want))
+	if !t.data.send() {
 		return
 	}
 	c := &lu.vol.Counters
@@ -101,15 +101,15 @@ func cmdReadCapacity10(t *Task) {
 		return
 	}
 	c := t.lu.capacity()
-	t.getBuf(spc.Capacity10Len)
-	t.reply(c.Append10(t.buf[:0]), spc.Capacity10Len)
+	t.data.get(spc.Capacity10Len)
+	t.reply(c.Append10(t.data.buf[:0]), spc.Capacity10Len)
 }
 
 // cmdReadCapacity16 answers READ CAPACITY(16).
 func cmdReadCapacity16(t *Task) {
 	c := t.lu.capacity()
-	t.getBuf(spc.Capacity16Len)
-	t.reply(c.Append16(t.buf[:0]), spc.ParseIO(t.CDB).Blocks)
+	t.data.get(spc.Capacity16Len)
+	t.reply(c.Append16(t.data.buf[:0]), spc.ParseIO(t.CDB).Blocks)
 }
 
 func (lu *LU) capacity() spc.Capacity {

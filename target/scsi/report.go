@@ -15,9 +15,9 @@ func cmdReportOpcodes(t *Task) {
 	rctd := t.CDB[2]&0x80 != 0
 	sa := binary.BigEndian.Uint16(t.CDB[4:])
 	alloc := binary.BigEndian.Uint32(t.CDB[6:])
-	b := t.getBuf(volume.BufferSizes[0])[:0]
+	b := t.data.get(volume.BufferSizes[0])[:0]
 	if option == 0 {
-		t.reply(t.allOpcodes(b, rctd), alloc)
+		t.reply(allOpcodes(t, b, rctd), alloc)
 		return
 	}
 	e := t.dev.table.byOp[op]
@@ -55,7 +55,7 @@ func cmdReportOpcodes(t *Task) {
 
 // allOpcodes adds the list of all commands: length (4), then for each {opcode,
 // 0, service action (2), 0, CTDP(02h) SERVACTV(01h), CDB length (2)}.
-func (t *Task) allOpcodes(b []byte, rctd bool) []byte {
+func allOpcodes(t *Task, b []byte, rctd bool) []byte {
 	b = append(b, 0, 0, 0, 0)
 	rows := t.dev.table.rows
 	for i := range rows {
@@ -94,7 +94,7 @@ func (c *command) appendTimeouts(b []byte) []byte {
 // byte 1 QUERY ASYNCHRONOUS EVENT, QUERY TASK SET, I_T NEXUS RESET where the transport
 // has them.
 func cmdReportTMF(t *Task) {
-	b := append(t.getBuf(16)[:0], 0xDA, 0, 0, 0)
+	b := append(t.data.get(16)[:0], 0xDA, 0, 0, 0)
 	if t.Nexus.queries {
 		b[0], b[1] = 0xDE, 0x07
 	}
@@ -116,7 +116,7 @@ func cmdReportTMF(t *Task) {
 //	| 7| number of ports, then for each 0 (2), identifier (2) |
 //	+--+------------------------------------------------------+
 func cmdReportGroups(t *Task) {
-	b := t.getBuf(volume.BufferSizes[0])[:0]
+	b := t.data.get(volume.BufferSizes[0])[:0]
 	b = append(b, 0, 0, 0, 0)
 	switch t.CDB[1] >> 5 {
 	case 0:
@@ -155,11 +155,11 @@ func cmdSetGroups(t *Task) {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
-	t.fetchParam(int(n), setGroups)
+	t.data.fetchParam(int(n), setGroups)
 }
 
 func setGroups(t *Task) {
-	p := t.param()
+	p := t.data.param()
 	a := &t.dev.alua
 	var set []*portGroup
 	for i := 4; i < len(p); i += 4 {
@@ -187,14 +187,14 @@ func cmdReceiveDiagnostic(t *Task) {
 		t.badCDB(2)
 		return
 	}
-	b := append(t.getBuf(8)[:0], 0, 0, 0, 1, 0)
+	b := append(t.data.get(8)[:0], 0, 0, 0, 1, 0)
 	t.reply(b, uint32(binary.BigEndian.Uint16(t.CDB[3:])))
 }
 
 // cmdReadDefects is READ DEFECT DATA(10) and (12) (SBC-3 §5.13, §5.14): the list asked for,
 // which is empty.
 func cmdReadDefects(t *Task) {
-	b := t.getBuf(8)[:0]
+	b := t.data.get(8)[:0]
 	if len(t.CDB) == 10 {
 		b = append(b, 0, t.CDB[2]&0x1F, 0, 0)
 		t.reply(b, uint32(binary.BigEndian.Uint16(t.CDB[7:])))

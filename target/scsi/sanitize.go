@@ -22,10 +22,10 @@ func sanitizeCDB(t *Task) (n int, ok bool) {
 	return int(binary.BigEndian.Uint16(t.CDB[7:])), true
 }
 
-// sanitize begins o with the IMMED and AUSE bits of the CDB.
-func (t *Task) sanitize(o volume.Rewrite) {
+// beginSanitize begins o with the IMMED and AUSE bits of the CDB.
+func beginSanitize(t *Task, o volume.Rewrite) {
 	o.Unrestricted = t.CDB[1]&0x20 != 0
-	t.begin(o, t.CDB[1]&0x80 != 0)
+	beginRewrite(t, o, t.CDB[1]&0x80 != 0)
 }
 
 // cmdSanitizeOverwrite: the parameter list tells passes and pattern:
@@ -46,8 +46,8 @@ func cmdSanitizeOverwrite(t *Task) {
 		t.badCDB(7)
 		return
 	}
-	t.fetchParam(n, func(t *Task) {
-		p := t.param()
+	t.data.fetchParam(n, func(t *Task) {
+		p := t.data.param()
 		k := int(binary.BigEndian.Uint16(p[2:]))
 		// The values are wrong, not the list's form; the test suites of initiators
 		// expect INVALID FIELD IN CDB for them.
@@ -55,7 +55,7 @@ func cmdSanitizeOverwrite(t *Task) {
 			t.badCDB(7)
 			return
 		}
-		t.sanitize(volume.Rewrite{Kind: volume.Overwrite, Passes: int(p[0] & 0x1F), Invert: p[0]&0x80 != 0, Pattern: bytes.Clone(p[4 : 4+k])})
+		beginSanitize(t, volume.Rewrite{Kind: volume.Overwrite, Passes: int(p[0] & 0x1F), Invert: p[0]&0x80 != 0, Pattern: bytes.Clone(p[4 : 4+k])})
 	})
 }
 
@@ -71,7 +71,7 @@ func cmdSanitizeErase(t *Task) {
 		t.badCDB(7)
 		return
 	}
-	t.sanitize(volume.Rewrite{Kind: volume.Erase, Passes: 1})
+	beginSanitize(t, volume.Rewrite{Kind: volume.Erase, Passes: 1})
 }
 
 // cmdSanitizeExit ends the failure mode, if the failed SANITIZE allowed that

@@ -128,7 +128,7 @@ func cmdSendDiagnostic(t *Task) {
 			return
 		}
 		t.toWorker(func(t *Task) {
-			t.tested(lu.readTest(false, func(_, _ int64) byte { return 0 }))
+			tested(t, lu.readTest(false, func(_, _ int64) byte { return 0 }))
 		})
 	case testAbort:
 		lu.selfTest.abort(testAborted)
@@ -182,11 +182,11 @@ func foregroundTest(t *Task) {
 	})
 	lu.selfTest.finish(r)
 	lu.vol.SetGate(volume.Testing, false)
-	t.tested(r)
+	tested(t, r)
 }
 
 // tested ends the task that waited for a test.
-func (t *Task) tested(r testResult) {
+func tested(t *Task, r testResult) {
 	switch r.result {
 	case testPassed:
 		t.good()

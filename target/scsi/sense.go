@@ -88,7 +88,7 @@ func (t *Task) failErr(err error, dir volume.Direction) {
 	if k == spc.KeyMedium && t.op != nil && t.op.has(fIO) {
 		// SBC-3 §4.18: the information field tells the first block in error; the
 		// first one of the failed chunk is what is known.
-		s.InfoValid, s.Info = true, uint64(t.off+t.done)>>t.lu.geo().Shift
+		s.InfoValid, s.Info = true, uint64(t.off+t.chunk.done)>>t.lu.geo().Shift
 	}
 	t.check(&s)
 }

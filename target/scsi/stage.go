@@ -6,40 +6,47 @@ import (
 	"softiser/target/volume"
 )
 
-// Commands that look at their Data-Out (VERIFY, COMPARE AND WRITE, ORWRITE,
-// WRITE ATOMIC, WRITE AND VERIFY, WRITE SAME) stage it in pool memory, one chunk
-// after another, and work on it on a worker:
+// chunks is the Data-Out of a command in pieces. Commands that look at theirs (VERIFY,
+// COMPARE AND WRITE, ORWRITE, WRITE ATOMIC, WRITE AND VERIFY, WRITE SAME) stage it in pool
+// memory, one chunk after another, and work on it on a worker:
 //
-//	stageNext --> fetch --> stageArrived --> stageWork --> stageNext …
+//	next --> fetch --> stageArrived --> stageWork --> next …
 //	                          (worker, for an exclusive command with
 //	                           its blocks held)
 //
-// t.n is the length of the Data-Out, t.done how much of it is finished,
-// t.staged the chunk under way.
+// Task.n is the length of the Data-Out.
+type chunks struct {
+	t      *Task
+	work   func(*Task, []byte) bool // what a chunk is for
+	done   int64                    // bytes that are finished
+	staged int                      // bytes of the chunk under way that go through WriteAt
+}
 
-// stageAll begins: n bytes of Data-Out, work for each chunk. work returns
+// all begins: n bytes of Data-Out, work for each chunk. work returns
 // false when it has ended the task; done ends a task whose chunks are all
 // worked on.
-func (t *Task) stageAll(n int64, work func(*Task, []byte) bool) {
-	if t.wantOut(n) {
-		t.stage(n, work)
+func (c *chunks) all(n int64, work func(*Task, []byte) bool) {
+	if wantOut(c.t, n) {
+		c.begin(n, work)
 	}
 }
 
-func (t *Task) stage(n int64, work func(*Task, []byte) bool) {
+func (c *chunks) begin(n int64, work func(*Task, []byte) bool) {
+	t := c.t
 	t.n = n
-	t.work = work
+	c.work = work
 	if n == 0 {
 		t.good()
 		return
 	}
-	t.stageNext()
+	c.next()
 }
 
-// stageCut is stageAll for a WRITE whose initiator sends less than the CDB says.
-func (t *Task) stageCut(work func(*Task, []byte) bool) {
+// cut is all for a WRITE whose initiator sends less than the CDB says.
+func (c *chunks) cut(work func(*Task, []byte) bool) {
+	t := c.t
 	t.Wanted = uint32(t.n)
-	t.stage(int64(t.OutLen), work)
+	c.begin(int64(t.OutLen), work)
 }
 
 // wholeBlocks rounds n bytes up to blocks.
@@ -71,18 +78,19 @@ func (t *Task) storeCut(p []byte, off int64) bool {
 	return t.store(block, off)
 }
 
-func (t *Task) stageNext() {
-	t.staged = int(min(t.n-t.done, volume.StageBytes))
-	if int64(len(t.Arrived)) >= t.done+int64(t.staged) {
+func (c *chunks) next() {
+	t := c.t
+	c.staged = int(min(t.n-c.done, volume.StageBytes))
+	if int64(len(t.Arrived)) >= c.done+int64(c.staged) {
 		stageArrived(t)
 		return
 	}
-	if !t.stageBuf(t.staged) {
+	if !t.data.stage(c.staged) {
 		t.status(spc.StatusBusy)
 		return
 	}
-	t.segs = append(t.segs[:0], t.buf[:t.staged])
-	t.fetch(uint32(t.done), stageArrived)
+	t.data.segs = append(t.data.segs[:0], t.data.buf[:c.staged])
+	t.data.fetch(uint32(c.done), stageArrived)
 }
 
 func stageArrived(t *Task) {
@@ -95,21 +103,21 @@ func stageArrived(t *Task) {
 
 func stageWork(t *Task) {
 	p := t.Arrived
-	if t.buf != nil {
-		p = t.buf[:t.staged]
+	if t.data.buf != nil {
+		p = t.data.buf[:t.chunk.staged]
 	} else {
-		p = p[t.done : t.done+int64(t.staged)]
+		p = p[t.chunk.done : t.chunk.done+int64(t.chunk.staged)]
 	}
-	if !t.work(t, p) {
+	if !t.chunk.work(t, p) {
 		return
 	}
-	t.done += int64(t.staged)
-	t.putBuf()
-	if t.done < t.n {
+	t.chunk.done += int64(t.chunk.staged)
+	t.data.put()
+	if t.chunk.done < t.n {
 		if t.op.hold == volume.HoldStaged {
 			t.lu.vol.Yield(&t.Op) // nobody should wait for this initiator
 		}
-		t.stageNext()
+		t.chunk.next()
 		return
 	}
 	if t.op.has(fDataWrite) {

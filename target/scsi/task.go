@@ -62,18 +62,13 @@ type Task struct {
 	lu        *LU  // nil: the LUN names none
 	itl       *itl // its side of the nexus
 	op        *command
-	job       func(*Task)              // what it goes on with when it has waited
-	cont      func(*Task)              // what runs when DataOut has completed
-	work      func(*Task, []byte) bool // what a staged chunk is for, see stage.go
-	io        spc.IO                   // decoded CDB of a medium access command
-	off       int64                    // byte range of the medium access
+	job       func(*Task) // what it goes on with when it has waited
+	io        spc.IO      // decoded CDB of a medium access command
+	off       int64       // byte range of the medium access
 	n         int64
-	span      int64    // bytes that WRITE SAME fills
-	done      int64    // bytes of n that are finished
-	staged    int      // bytes of the chunk under way that go through WriteAt
-	buf       []byte   // pooled buffer
-	reserved  int      // bytes of Config.Staging that it counts for
-	segs      [][]byte // scratch for DataIn and DataOut; keeps its array
+	span      int64 // bytes that WRITE SAME fills
+	chunk     chunks
+	data      transfer
 }
 
 // Port is the data and status path of a task: the session layer over a
@@ -108,13 +103,13 @@ type Port interface {
 // status no longer need them.
 func (t *Task) Release() {
 	t.Lease.Release()
-	t.putBuf()
-	clear(t.segs)
-	t.segs = t.segs[:0]
+	t.data.put()
+	clear(t.data.segs)
+	t.data.segs = t.data.segs[:0]
 	if t.lu != nil {
 		t.lu.place.Unuse()
 	}
-	t.lu, t.itl, t.op, t.job, t.cont, t.work = nil, nil, nil, nil, nil, nil
+	t.lu, t.itl, t.op, t.job, t.data.cont, t.chunk.work = nil, nil, nil, nil, nil, nil
 	t.CDB, t.Arrived = nil, nil
 	t.Op.Release()
 }
@@ -122,8 +117,11 @@ func (t *Task) Release() {
 // reset prepares the working state for a new command.
 func (t *Task) reset(d *Device) {
 	t.dev, t.lu, t.itl, t.op = d, nil, nil, nil
+	if t.data.t == nil { // once: fetch may still read it when the slot has a new command
+		t.data.t, t.chunk.t = t, t
+	}
 	t.Status, t.SenseLen, t.Sent, t.Wanted, t.Silent = spc.StatusGood, 0, 0, 0, false
-	t.off, t.n, t.done, t.staged = 0, 0, 0, 0
+	t.off, t.n, t.chunk.done, t.chunk.staged = 0, 0, 0, 0
 	t.Op.Init((*request)(t))
 }
 
@@ -136,82 +134,21 @@ func (t *Task) DataOutDone(err error) {
 	case err != nil:
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)
 	default:
-		t.cont(t)
+		t.data.cont(t)
 	}
-}
-
-// fetch asks for Data-Out at offset off of the initiator's buffer into t.segs
-// and continues with cont.
-func (t *Task) fetch(off uint32, cont func(*Task)) {
-	t.cont = cont
-	port := t.Port
-	if err := port.DataOut(t, off, t.segs); err != nil {
-		t.fail(spc.KeyAborted, spc.ASCDataPhase)
-		return
-	}
-	// An abort that came before DataOut found nothing to cancel. From here on
-	// the task may have ended; cancelling then is a no-op.
-	if t.Aborted() {
-		port.Cancel(t)
-	}
-}
-
-// fetchParam brings n bytes of parameter list and continues with cont, which
-// finds them in t.buf or, when all of them came with the command, in place; see
-// param. A transfer shorter than the CDB says is an error (5/0E/03).
-func (t *Task) fetchParam(n int, cont func(*Task)) {
-	t.Wanted = uint32(n)
-	t.n = int64(n)
-	if uint32(n) > t.OutLen {
-		t.illegal(spc.ASCInvalidFieldInIU)
-		return
-	}
-	if len(t.Arrived) >= n {
-		cont(t)
-		return
-	}
-	if !t.stageBuf(n) {
-		t.status(spc.StatusBusy)
-		return
-	}
-	t.buf = t.buf[:n]
-	t.segs = append(t.segs[:0], t.buf)
-	t.fetch(0, cont)
-}
-
-// param returns the parameter list that fetchParam brought.
-func (t *Task) param() []byte {
-	if t.buf != nil {
-		return t.buf[:t.n]
-	}
-	return t.Arrived[:t.n]
 }
 
 // reply ends the task with parameter data, cut to the allocation length and to
-// what the initiator has room for. data is t.buf or outlives the task.
+// what the initiator has room for. data is t.data.buf or outlives the task.
 func (t *Task) reply(data []byte, alloc uint32) {
 	n := min(uint32(len(data)), alloc)
 	t.Wanted = n
 	n = min(n, t.InLen)
 	if n > 0 {
-		t.segs = append(t.segs[:0], data[:n])
-		if !t.send() {
+		t.data.segs = append(t.data.segs[:0], data[:n])
+		if !t.data.send() {
 			return
 		}
 	}
 	t.good()
-}
-
-// send gives t.segs to the port as all of the Data-In.
-func (t *Task) send() bool {
-	n := uint32(0)
-	for _, s := range t.segs {
-		n += uint32(len(s))
-	}
-	if err := t.Port.DataIn(t, 0, t.segs); err != nil {
-		t.fail(spc.KeyAborted, spc.ASCDataPhase)
-		return false
-	}
-	t.Sent = n
-	return true
 }

@@ -25,12 +25,12 @@ func cmdUnmap(t *Task) {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
-	t.fetchParam(n, func(t *Task) { t.toWorker(unmapJob) })
+	t.data.fetchParam(n, func(t *Task) { t.toWorker(unmapJob) })
 }
 
 // unmapJob checks the whole list before it discards anything.
 func unmapJob(t *Task) {
-	lu, p := t.lu, t.param()
+	lu, p := t.lu, t.data.param()
 	g := lu.geo()
 	n, err := spc.UnmapDescriptors(p)
 	if err != nil {
@@ -104,20 +104,20 @@ func cmdWriteSame(t *Task) {
 		t.Wanted = uint32(g.Info.BlockSize)
 		t.illegal(spc.ASCInvalidFieldInIU)
 	default:
-		t.stageAll(int64(g.Info.BlockSize), writeSame)
+		t.chunk.all(int64(g.Info.BlockSize), writeSame)
 	}
 }
 
-func (t *Task) mayUnmap() bool { return t.io.Flags&spc.FlagUnmap != 0 }
+func mayUnmap(t *Task) bool { return t.io.Flags&spc.FlagUnmap != 0 }
 
 func zeroJob(t *Task) {
-	if t.zero(t.off, t.span, t.mayUnmap()) {
+	if zeroBlocks(t, t.off, t.span, mayUnmap(t)) {
 		t.good()
 	}
 }
 
-// zero makes a range read as zeroes, in pieces so that an abort is heard.
-func (t *Task) zero(off, n int64, unmap bool) bool {
+// zeroBlocks makes a range read as zeroes, in pieces so that an abort is heard.
+func zeroBlocks(t *Task, off, n int64, unmap bool) bool {
 	for n > 0 {
 		k := min(n, 256<<20)
 		if err := t.lu.vol.WriteZeroes(off, k, unmap, t.Stop()); err != nil {
@@ -139,7 +139,7 @@ func (t *Task) zero(off, n int64, unmap bool) bool {
 // writeSame fills t.span bytes with the block p.
 func writeSame(t *Task, p []byte) bool {
 	if allZero(p) {
-		return t.zero(t.off, t.span, t.mayUnmap())
+		return zeroBlocks(t, t.off, t.span, mayUnmap(t))
 	}
 	// UNMAP is a permission: blocks with other content are written.
 	buf := t.dev.bufs.Get(volume.StageBytes)
@@ -208,7 +208,7 @@ func lbaStatusJob(t *Task) {
 	if len(runs) > room {
 		runs = runs[:room]
 	}
-	b := t.getBuf(volume.BufferSizes[0] + 8)
+	b := t.data.get(volume.BufferSizes[0] + 8)
 	t.reply(spc.AppendLBAStatus(b[:0], runs), t.io.Blocks)
 }
 

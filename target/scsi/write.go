@@ -20,12 +20,12 @@ import (
 //
 // A long WRITE is fetched and committed in chunks. A WRITE whose initiator
 // sends less than the CDB says (RFC 7143 §11.4.5.1 leaves the choice) writes what
-// came, a last part of a block included, see stageCut; one that sends more
+// came, a last part of a block included, see chunks.cut; one that sends more
 // writes what the CDB says. Both are GOOD with the residual.
 
 func cmdWrite(t *Task) {
 	if int64(t.OutLen) < t.n {
-		t.stageCut(func(t *Task, p []byte) bool { return t.storeCut(p, t.off+t.done) })
+		t.chunk.cut(func(t *Task, p []byte) bool { return t.storeCut(p, t.off+t.chunk.done) })
 		return
 	}
 	t.Wanted = uint32(t.n)
@@ -33,12 +33,12 @@ func cmdWrite(t *Task) {
 		t.good()
 		return
 	}
-	t.writeChunk(blockdev.NoWait)
+	writeChunk(t, blockdev.NoWait)
 }
 
 // wantOut sets how much Data-Out the command has and refuses it when the
 // initiator sends less.
-func (t *Task) wantOut(n int64) bool {
+func wantOut(t *Task, n int64) bool {
 	t.Wanted = uint32(min(n, math.MaxUint32)) // VERIFY of more than 4 GiB
 	if n > int64(t.OutLen) {
 		t.illegal(spc.ASCInvalidFieldInIU)
@@ -63,33 +63,33 @@ func (t *Task) fua() bool {
 	return t.io.FUA()
 }
 
-func writeJob(t *Task) { t.writeChunk(blockdev.Wait) }
+func writeJob(t *Task) { writeChunk(t, blockdev.Wait) }
 
-// writeChunk begins the chunk at t.done.
-func (t *Task) writeChunk(m blockdev.Mode) {
+// writeChunk begins the chunk at t.chunk.done.
+func writeChunk(t *Task, m blockdev.Mode) {
 	lu := t.lu
-	off, n := t.off+t.done, min(t.n-t.done, lu.writeChunkBytes())
+	off, n := t.off+t.chunk.done, min(t.n-t.chunk.done, lu.writeChunkBytes())
 	bs := int64(1) << lu.geo().Shift
-	t.staged = 0
-	if unasked := int64(t.UnsolicitedLen); unasked > t.done {
-		t.staged = int(min(n, (unasked-t.done+bs-1)&^(bs-1)))
+	t.chunk.staged = 0
+	if unasked := int64(t.UnsolicitedLen); unasked > t.chunk.done {
+		t.chunk.staged = int(min(n, (unasked-t.chunk.done+bs-1)&^(bs-1)))
 	}
-	if int64(t.staged) == t.n && int64(len(t.Arrived)) >= t.n {
-		t.writeArrived(m)
+	if int64(t.chunk.staged) == t.n && int64(len(t.Arrived)) >= t.n {
+		writeArrived(t, m)
 		return
 	}
-	t.segs = t.segs[:0]
-	if t.staged > 0 {
-		if !t.stageBuf(t.staged) {
+	t.data.segs = t.data.segs[:0]
+	if t.chunk.staged > 0 {
+		if !t.data.stage(t.chunk.staged) {
 			t.status(spc.StatusBusy)
 			return
 		}
-		t.segs = append(t.segs, t.buf[:t.staged])
+		t.data.segs = append(t.data.segs, t.data.buf[:t.chunk.staged])
 	}
-	if rest := int(n) - t.staged; rest > 0 {
-		err := lu.vol.Lender().LeaseWrite(&t.Lease, off+int64(t.staged), rest, m)
+	if rest := int(n) - t.chunk.staged; rest > 0 {
+		err := lu.vol.Lender().LeaseWrite(&t.Lease, off+int64(t.chunk.staged), rest, m)
 		if errors.Is(err, blockdev.ErrWouldBlock) {
-			t.putBuf()
+			t.data.put()
 			t.toWorker(writeJob)
 			return
 		}
@@ -97,43 +97,43 @@ func (t *Task) writeChunk(m blockdev.Mode) {
 			t.failErr(err, volume.Writing)
 			return
 		}
-		t.segs = append(t.segs, t.Lease.Segs...)
+		t.data.segs = append(t.data.segs, t.Lease.Segs...)
 	}
-	t.fetch(uint32(t.done), writeArrivedChunk)
+	t.data.fetch(uint32(t.chunk.done), writeArrivedChunk)
 }
 
 // writeArrived writes a command whose data all came with it.
-func (t *Task) writeArrived(m blockdev.Mode) {
+func writeArrived(t *Task, m blockdev.Mode) {
 	if m == blockdev.NoWait && (t.fua() || !t.lu.vol.WritesAtOnce(&t.Lease, t.off, int(t.n))) {
 		t.toWorker(writeJob)
 		return
 	}
-	t.commit(t.Arrived[:t.n], m)
+	commitChunk(t, t.Arrived[:t.n], m)
 }
 
 // writeArrivedChunk runs when a chunk's data are there.
 func writeArrivedChunk(t *Task) {
-	if t.staged > 0 || t.Lease.Owner != nil && t.commitWaits() {
+	if t.chunk.staged > 0 || t.Lease.Owner != nil && commitWaits(t) {
 		t.toWorker(commitJob)
 		return
 	}
-	t.commit(nil, blockdev.NoWait)
+	commitChunk(t, nil, blockdev.NoWait)
 }
 
 func commitJob(t *Task) {
 	var staged []byte
-	if t.staged > 0 {
-		staged = t.buf[:t.staged]
+	if t.chunk.staged > 0 {
+		staged = t.data.buf[:t.chunk.staged]
 	}
-	t.commit(staged, blockdev.Wait)
+	commitChunk(t, staged, blockdev.Wait)
 }
 
-// commit makes the chunk the content of its blocks: staged at its front, the
+// commitChunk makes the chunk the content of its blocks: staged at its front, the
 // lease behind it. Then the next chunk follows, or the status.
-func (t *Task) commit(staged []byte, m blockdev.Mode) {
+func commitChunk(t *Task, staged []byte, m blockdev.Mode) {
 	lu := t.lu
 	fua := t.fua()
-	off := t.off + t.done
+	off := t.off + t.chunk.done
 	n := int64(len(staged))
 	// The lease first: it may hold the page that the staged blocks end in.
 	if t.Lease.Owner != nil {
@@ -155,11 +155,11 @@ func (t *Task) commit(staged []byte, m blockdev.Mode) {
 				return
 			}
 		}
-		t.putBuf()
+		t.data.put()
 	}
-	t.done += n
-	if t.done < t.n {
-		t.writeChunk(m)
+	t.chunk.done += n
+	if t.chunk.done < t.n {
+		writeChunk(t, m)
 		return
 	}
 	c := &lu.vol.Counters

@@ -21,7 +21,7 @@ func cmdExtendedCopy(t *Task) {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
-	t.fetchParam(int(n), func(t *Task) { t.copyApart(extendedCopyJob) })
+	t.data.fetchParam(int(n), func(t *Task) { copyApart(t, extendedCopyJob) })
 }
 
 // copySegment is a checked segment: byte ranges of two units.
@@ -32,7 +32,7 @@ type copySegment struct {
 }
 
 func extendedCopyJob(t *Task) {
-	p := t.param()
+	p := t.data.param()
 	h, err := spc.ParseCopyHeader(p)
 	if err != nil {
 		t.illegal(spc.ASCParameterListLength)
@@ -60,15 +60,15 @@ func extendedCopyJob(t *Task) {
 		r = t.lu.copies.begin(t, uint32(h.ListID))
 	}
 	body := p[spc.CopyHeaderLen:]
-	c := t.newCopying()
-	done, s := t.extendedCopy(c, body[:targets], body[targets:targets+segs])
+	c := newCopying(t)
+	done, s := extendedCopy(t, c, body[:targets], body[targets:targets+segs])
 	r.finish(s, done, nil)
 	c.end()
-	t.copied(s)
+	copied(t, s)
 }
 
 // copied ends a task whose copy has ended, with s after a failure.
-func (t *Task) copied(s *spc.Sense) {
+func copied(t *Task, s *spc.Sense) {
 	switch {
 	case t.Aborted():
 		t.end()
@@ -83,7 +83,7 @@ func badCopy(a spc.ASC) *spc.Sense { return &spc.Sense{Key: spc.KeyIllegalReques
 
 // extendedCopy checks all descriptors, then copies segment after segment. It
 // returns the blocks copied and, after a failure, the sense.
-func (t *Task) extendedCopy(c *copying, targets, segs []byte) (uint64, *spc.Sense) {
+func extendedCopy(t *Task, c *copying, targets, segs []byte) (uint64, *spc.Sense) {
 	if len(targets)%spc.CopyTargetLen != 0 {
 		return 0, badCopy(spc.ASCParameterListLength)
 	}
@@ -92,7 +92,7 @@ func (t *Task) extendedCopy(c *copying, targets, segs []byte) (uint64, *spc.Sens
 	}
 	var units []*LU
 	for ; len(targets) > 0; targets = targets[spc.CopyTargetLen:] {
-		lu, s := t.copyTarget(targets[:spc.CopyTargetLen])
+		lu, s := copyTarget(t, targets[:spc.CopyTargetLen])
 		if s != nil {
 			return 0, s
 		}
@@ -136,7 +136,7 @@ func (t *Task) extendedCopy(c *copying, targets, segs []byte) (uint64, *spc.Sens
 
 // copyTarget finds the unit of a target descriptor; nil when there is none, which
 // matters only to a segment that uses it.
-func (t *Task) copyTarget(b []byte) (*LU, *spc.Sense) {
+func copyTarget(t *Task, b []byte) (*LU, *spc.Sense) {
 	if b[0] != spc.CopyTargetIdent {
 		return nil, badCopy(spc.ASCCopyTargetType)
 	}

@@ -43,7 +43,8 @@ type Env struct {
 	Ask func(ctx context.Context, question string) (yes bool, err error)
 }
 
-// app is one command line being executed.
+// app is one command line being executed: what every command has. The commands are
+// families of their own around it (pvCommands, vgCommands, lvCommands …).
 type app struct {
 	env     Env
 	devices []string
@@ -69,7 +70,7 @@ func Command(env Env) *cobra.Command {
 	f.BoolVarP(&a.yes, "yes", "y", false, "answer every question with yes")
 	f.StringArrayVar(&a.agreed, agreedFlag, nil, "questions that are answered with yes")
 	f.Lookup(agreedFlag).Hidden = true
-	for _, c := range slices.Concat(a.pvCommands(), a.vgCommands(), a.lvCommands(), a.reportCommands(), a.displayCommands(), a.transferCommands()) {
+	for _, c := range slices.Concat(pvCommands{a}.all(), vgCommands{a}.all(), lvCommands{a}.all(), reports{a}.all(), displayCommands{reports{a}}.all(), transfers{a}.all()) {
 		if c.Flags().ShorthandLookup("f") == nil { // lvm2's -f is a file of some commands
 			c.Flags().CountVarP(&a.force, "force", "f", "override checks, as lvm2 does")
 		}

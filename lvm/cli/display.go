@@ -11,7 +11,10 @@ import (
 	"softiser/lvm/vg"
 )
 
-func (a *app) displayCommands() []*cobra.Command {
+// displayCommands are pvdisplay, vgdisplay and lvdisplay.
+type displayCommands struct{ reports }
+
+func (a displayCommands) all() []*cobra.Command {
 	return []*cobra.Command{
 		a.display("pvdisplay [PV...]", "Show physical volumes in full", "pv"),
 		a.display("vgdisplay [VG...]", "Show volume groups in full", "vg"),
@@ -56,7 +59,7 @@ func (o *displayFlags) check(cmd *cobra.Command, kind string) error {
 }
 
 // display is a command that shows the objects of a report one after another.
-func (a *app) display(use, short, kind string) *cobra.Command {
+func (a displayCommands) display(use, short, kind string) *cobra.Command {
 	var o displayFlags
 	c := &cobra.Command{Use: use, Short: short}
 	f := c.Flags()
@@ -88,7 +91,7 @@ func (a *app) display(use, short, kind string) *cobra.Command {
 }
 
 // showAll shows one object after another.
-func (a *app) showAll(o displayFlags, kind string, args []string) error {
+func (a displayCommands) showAll(o displayFlags, kind string, args []string) error {
 	s, err := a.scan()
 	if err != nil {
 		return err
@@ -104,7 +107,7 @@ func (a *app) showAll(o displayFlags, kind string, args []string) error {
 		return err
 	}
 	r.selectRows()
-	d := displayer{app: a, o: o, unit: r.unit}
+	d := displayer{app: a.app, o: o, unit: r.unit}
 	show := map[string]func(*row){"lv": d.displayLV, "vg": d.displayVG, "pv": d.displayPV}[kind]
 	switch {
 	case o.short:

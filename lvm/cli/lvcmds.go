@@ -16,8 +16,11 @@ import (
 	"softiser/lvm/vg"
 )
 
-func (a *app) lvCommands() []*cobra.Command {
-	return []*cobra.Command{a.lvcreate(), a.lvextend(), a.lvreduce(), a.lvresize(), a.lvremove(), a.lvrename(), a.lvchange(), a.lvconvert()}
+// lvCommands are the commands about volumes.
+type lvCommands struct{ *app }
+
+func (a lvCommands) all() []*cobra.Command {
+	return []*cobra.Command{lvCreation{a.app}.lvcreate(), lvSizing{a.app}.lvextend(), lvSizing{a.app}.lvreduce(), lvSizing{a.app}.lvresize(), a.lvremove(), a.lvrename(), a.lvchange(), a.lvconvert()}
 }
 
 // patience bounds how long a command waits for leases that peers hold.
@@ -41,7 +44,7 @@ func (a *app) lv(arg string) (*lvm.Group, *meta.LV, error) {
 }
 
 // lvremove asks first, and removes only what was there when it asked.
-func (a *app) lvremove() *cobra.Command {
+func (a lvCommands) lvremove() *cobra.Command {
 	c := &cobra.Command{Use: "lvremove VG[/LV]...", Short: "Remove logical volumes", Args: cobra.MinimumNArgs(1)}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		type target struct {
@@ -141,7 +144,7 @@ func (a *app) removeOne(ctx context.Context, g *lvm.Group, name string, agreed m
 }
 
 // lvrename takes both of lvm2's forms.
-func (a *app) lvrename() *cobra.Command {
+func (a lvCommands) lvrename() *cobra.Command {
 	c := &cobra.Command{Use: "lvrename VG OLD NEW | VG/OLD VG/NEW", Short: "Rename a logical volume", Args: cobra.RangeArgs(2, 3)}
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		var group, old string
@@ -174,7 +177,7 @@ func (a *app) lvrename() *cobra.Command {
 
 // lvchange changes attributes and tags. Activation is not among them: what is served is
 // active.
-func (a *app) lvchange() *cobra.Command {
+func (a lvCommands) lvchange() *cobra.Command {
 	var perm, alloc, skip, full, discards, zero, active, auto string
 	var add, del []string
 	c := &cobra.Command{Use: "lvchange [options] VG/LV...", Short: "Change attributes of logical volumes", Args: cobra.MinimumNArgs(1)}
@@ -282,7 +285,7 @@ func change(lv *meta.LV, o map[string]string, add, del []string) error {
 }
 
 // lvconvert merges snapshots, and waits for the end unless --background is given.
-func (a *app) lvconvert() *cobra.Command {
+func (a lvCommands) lvconvert() *cobra.Command {
 	var merge, background bool
 	c := &cobra.Command{Use: "lvconvert --merge VG/SNAPSHOT...", Short: "Merge snapshots into their origins", Args: cobra.MinimumNArgs(1)}
 	c.Flags().BoolVar(&merge, "merge", false, "merge snapshots into their origins")

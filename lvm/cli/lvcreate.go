@@ -25,8 +25,11 @@ type lvcreateFlags struct {
 	tags                              []string
 }
 
+// lvCreation is lvcreate.
+type lvCreation struct{ *app }
+
 // lvcreate has lvm2's options; what they ask for together is decided in create.
-func (a *app) lvcreate() *cobra.Command {
+func (a lvCreation) lvcreate() *cobra.Command {
 	var o lvcreateFlags
 	c := &cobra.Command{Use: "lvcreate [options] VG[/LV|/POOL] [PV...]", Short: "Create a logical volume, snapshot or thin pool", Args: cobra.ArbitraryArgs}
 	f := c.Flags()
@@ -80,7 +83,7 @@ func (o *lvcreateFlags) kind(x *meta.VG, lv string) (string, error) {
 }
 
 // create finds out which kind of volume is asked for, and creates it.
-func (a *app) create(cmd *cobra.Command, o lvcreateFlags, args []string) error {
+func (a lvCreation) create(cmd *cobra.Command, o lvcreateFlags, args []string) error {
 	if len(args) == 0 {
 		return usage.Errorf("name the volume group")
 	}
@@ -161,7 +164,7 @@ func byteCount(s string) (uint64, error) {
 	return m.bytes, err
 }
 
-func (a *app) createPlain(g *lvm.Group, o lvcreateFlags, from []vg.Range) error {
+func (a lvCreation) createPlain(g *lvm.Group, o lvcreateFlags, from []vg.Range) error {
 	n, err := a.extents(g, o.sizing, 0, 0)
 	if err != nil {
 		return err
@@ -186,7 +189,7 @@ func sizeWords(n uint64) string {
 	return s[:len(s)-1] + " " + strings.ToUpper(s[len(s)-1:]) + "iB"
 }
 
-func (a *app) createSnapshot(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, origin string, from []vg.Range) error {
+func (a lvCreation) createSnapshot(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, origin string, from []vg.Range) error {
 	lv := g.Metadata().LV(origin)
 	if lv == nil {
 		return usage.Errorf("name the origin as VG/LV")
@@ -204,7 +207,7 @@ func (a *app) createSnapshot(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, 
 
 // createPool creates a thin pool with its metadata volume, whose size follows from the
 // pool's as lvm2's does.
-func (a *app) createPool(g *lvm.Group, o *lvcreateFlags, lv string, from []vg.Range) error {
+func (a lvCreation) createPool(g *lvm.Group, o *lvcreateFlags, lv string, from []vg.Range) error {
 	n, err := a.extents(g, o.sizing, 0, 0)
 	if err != nil {
 		return err
@@ -247,7 +250,7 @@ func (a *app) createPool(g *lvm.Group, o *lvcreateFlags, lv string, from []vg.Ra
 	return nil
 }
 
-func (a *app) createThin(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, pool string) error {
+func (a lvCreation) createThin(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, pool string) error {
 	n, err := a.extents(g, sizing{size: o.virtual}, 0, 0)
 	if err != nil {
 		return err
@@ -257,7 +260,7 @@ func (a *app) createThin(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, pool
 
 // thinMaybePool makes a thin volume, and its pool first when a size for one is
 // given.
-func (a *app) thinMaybePool(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, lv string, from []vg.Range) error {
+func (a lvCreation) thinMaybePool(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, lv string, from []vg.Range) error {
 	pool := o.thinPool
 	if pool == "" {
 		pool = lv

@@ -14,7 +14,10 @@ import (
 	"softiser/lvm/vg"
 )
 
-func (a *app) pvCommands() []*cobra.Command {
+// pvCommands are the commands about physical volumes.
+type pvCommands struct{ *app }
+
+func (a pvCommands) all() []*cobra.Command {
 	return []*cobra.Command{a.pvcreate(), a.pvremove(), a.pvresize(), a.pvmove()}
 }
 
@@ -43,7 +46,7 @@ func (a *app) open(paths []string) (*lvm.Disks, error) {
 }
 
 // pvcreate initializes devices.
-func (a *app) pvcreate() *cobra.Command {
+func (a pvCommands) pvcreate() *cobra.Command {
 	var o vg.PVOptions
 	var metaSize, align, uuid string
 	c := &cobra.Command{Use: "pvcreate PV...", Short: "Initialize physical volumes", Args: cobra.MinimumNArgs(1)}
@@ -94,7 +97,7 @@ func (a *app) pvcreate() *cobra.Command {
 	return c
 }
 
-func (a *app) pvremove() *cobra.Command {
+func (a pvCommands) pvremove() *cobra.Command {
 	c := &cobra.Command{Use: "pvremove PV...", Short: "Remove labels from physical volumes", Args: cobra.MinimumNArgs(1)}
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		ds, err := a.open(args)
@@ -113,7 +116,7 @@ func (a *app) pvremove() *cobra.Command {
 }
 
 // ofPV finds the group that a device belongs to, and opens it.
-func (a *app) ofPV(path string) (*lvm.Group, string, error) {
+func (a pvCommands) ofPV(path string) (*lvm.Group, string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, "", err
@@ -132,7 +135,7 @@ func (a *app) ofPV(path string) (*lvm.Group, string, error) {
 }
 
 // pvresize takes the size of the device, or the one that was given.
-func (a *app) pvresize() *cobra.Command {
+func (a pvCommands) pvresize() *cobra.Command {
 	var size string
 	c := &cobra.Command{Use: "pvresize PV...", Short: "Take the new size of devices into use", Args: cobra.MinimumNArgs(1)}
 	c.Flags().StringVar(&size, "setphysicalvolumesize", "", "use this size instead of the device's")
@@ -215,7 +218,7 @@ func extentRange(pv *meta.PV, s string) (vg.Range, error) {
 }
 
 // pvmove moves extents under running I/O, run by run.
-func (a *app) pvmove() *cobra.Command {
+func (a pvCommands) pvmove() *cobra.Command {
 	var name, alloc string
 	c := &cobra.Command{Use: "pvmove [-n LV] SOURCE[:PE-PE] [DEST...]", Short: "Move extents to other physical volumes, on line", Args: cobra.MinimumNArgs(1)}
 	c.Flags().StringVarP(&name, "name", "n", "", "move only this logical volume")

@@ -24,7 +24,10 @@ type reportFlags struct {
 	aligned, prefixes, asRows               bool
 }
 
-func (a *app) reportCommands() []*cobra.Command {
+// reports are pvs, vgs and lvs, and what shows their fields.
+type reports struct{ *app }
+
+func (a reports) all() []*cobra.Command {
 	return []*cobra.Command{
 		a.report("pvs", "Report on physical volumes", "pv"),
 		a.report("vgs", "Report on volume groups", "vg"),
@@ -59,7 +62,7 @@ var defaultColumns = map[string]string{
 	"lv": "lv_name,vg_name,lv_attr,lv_size,pool_lv,origin,data_percent,metadata_percent,move_pv,mirror_log,copy_percent,convert_lv",
 }
 
-func (a *app) report(name, short, kind string) *cobra.Command {
+func (a reports) report(name, short, kind string) *cobra.Command {
 	var o reportFlags
 	c := &cobra.Command{Use: name + " [options] [NAME...]", Short: short}
 	o.add(c.Flags(), false)
@@ -72,7 +75,7 @@ func (a *app) report(name, short, kind string) *cobra.Command {
 
 // showReport prints the table of pvs, vgs or lvs (kind pv, vg, lv) for the names in
 // args.
-func (a *app) showReport(o reportFlags, kind string, args []string) error {
+func (a reports) showReport(o reportFlags, kind string, args []string) error {
 	if o.options == "help" || o.options == "?" {
 		a.listFields(kind)
 		return nil
@@ -94,7 +97,7 @@ func (a *app) showReport(o reportFlags, kind string, args []string) error {
 	}
 	r.selectRows()
 	r.sortRows()
-	r.print(a, o, r.kind)
+	r.print(a.app, o, r.kind)
 	for _, g := range s.Groups {
 		for _, n := range g.Notices {
 			fmt.Fprintln(a.err, "  WARNING: "+n)
@@ -255,7 +258,7 @@ func splitOptions(s string) []string {
 }
 
 // rows collects the objects of a report.
-func (a *app) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []string) error {
+func (a reports) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []string) error {
 	seg := o.segments
 	for _, f := range r.fields {
 		seg = seg || strings.HasSuffix(f.kind, "seg")
@@ -473,7 +476,7 @@ func (r *report) printJSON(a *app, kind string, cells [][]string) {
 	fmt.Fprint(a.out, "              ]\n          }\n      ]\n  }\n")
 }
 
-func (a *app) listFields(kind string) {
+func (a reports) listFields(kind string) {
 	lists := map[string][]string{"lv": {"lv", "vg", "seg"}, "pv": {"pv", "vg", "pvseg"}, "vg": {"lv", "pv", "vg", "seg", "pvseg"}}
 	for _, k := range lists[kind] {
 		for i := range fields {

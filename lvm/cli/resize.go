@@ -28,7 +28,10 @@ func (o *resizeFlags) add(f *pflag.FlagSet) {
 	f.IntVarP(&o.stripes, "stripes", "i", 0, "number of stripes (default: as the last segment)")
 }
 
-func (a *app) lvextend() *cobra.Command {
+// lvSizing changes the size of volumes.
+type lvSizing struct{ *app }
+
+func (a lvSizing) lvextend() *cobra.Command {
 	var o resizeFlags
 	c := &cobra.Command{Use: "lvextend [-L|-l] [+]SIZE VG/LV [PV...]", Short: "Make a logical volume larger, on line", Args: cobra.MinimumNArgs(1)}
 	o.add(c.Flags())
@@ -42,7 +45,7 @@ func (a *app) lvextend() *cobra.Command {
 	return c
 }
 
-func (a *app) lvresize() *cobra.Command {
+func (a lvSizing) lvresize() *cobra.Command {
 	var o resizeFlags
 	c := &cobra.Command{Use: "lvresize [-L|-l] [+|-]SIZE VG/LV [PV...]", Short: "Make a logical volume larger or smaller", Args: cobra.MinimumNArgs(1)}
 	o.add(c.Flags())
@@ -64,7 +67,7 @@ func (a *app) lvresize() *cobra.Command {
 	return c
 }
 
-func (a *app) lvreduce() *cobra.Command {
+func (a lvSizing) lvreduce() *cobra.Command {
 	var s sizing
 	c := &cobra.Command{Use: "lvreduce [-L|-l] [-]SIZE VG/LV", Short: "Make a logical volume smaller", Args: cobra.ExactArgs(1)}
 	c.Flags().StringVarP(&s.size, "size", "L", "", "new size, or -SIZE")
@@ -85,7 +88,7 @@ func (a *app) lvreduce() *cobra.Command {
 
 // newSize opens the volume that args begin with, gives a pool's metadata its new
 // size and returns the extents that the volume is to have: 0 if it is to stay.
-func (a *app) newSize(o resizeFlags, args []string) (*lvm.Group, *meta.LV, uint64, error) {
+func (a lvSizing) newSize(o resizeFlags, args []string) (*lvm.Group, *meta.LV, uint64, error) {
 	g, lv, err := a.lv(args[0])
 	if err != nil {
 		return nil, nil, 0, err
@@ -115,7 +118,7 @@ func (a *app) newSize(o resizeFlags, args []string) (*lvm.Group, *meta.LV, uint6
 }
 
 // extend gives a volume n extents, the new ones from pvs if there are any.
-func (a *app) extend(g *lvm.Group, lv *meta.LV, n uint64, o resizeFlags, pvs []string) error {
+func (a lvSizing) extend(g *lvm.Group, lv *meta.LV, n uint64, o resizeFlags, pvs []string) error {
 	var from []vg.Range
 	if err := g.VG(func(x *vg.Group) (err error) { from, err = ranges(x, pvs); return err }); err != nil {
 		return err
@@ -129,7 +132,7 @@ func (a *app) extend(g *lvm.Group, lv *meta.LV, n uint64, o resizeFlags, pvs []s
 }
 
 // reduce cuts a volume to n extents.
-func (a *app) reduce(ctx context.Context, g *lvm.Group, lv *meta.LV, n uint64) error {
+func (a lvSizing) reduce(ctx context.Context, g *lvm.Group, lv *meta.LV, n uint64) error {
 	if err := a.ask(ctx, "reducing %s/%s destroys the data beyond the new end: really reduce it?", g.Metadata().Name, lv.Name); err != nil {
 		return err
 	}
@@ -144,7 +147,7 @@ func (a *app) reduce(ctx context.Context, g *lvm.Group, lv *meta.LV, n uint64) e
 }
 
 // resized prints what lvm2 says after a change of size.
-func (a *app) resized(g *lvm.Group, name string, was uint64) {
+func (a lvSizing) resized(g *lvm.Group, name string, was uint64) {
 	v := g.Metadata()
 	es, now := v.ExtentSize*512, v.LV(name).Extents()
 	a.say("Size of logical volume %s/%s changed from %s (%d extents) to %s (%d extents).", v.Name, name, sizeWords(was*es), was, sizeWords(now*es), now)

@@ -11,7 +11,7 @@ import (
 )
 
 // vgcfgrestore writes metadata from a backup to the devices that it names.
-func (a *app) vgcfgrestore() *cobra.Command {
+func (a vgCommands) vgcfgrestore() *cobra.Command {
 	var file string
 	c := &cobra.Command{Use: "vgcfgrestore VG", Short: "Make metadata that was backed up a group's own again", Args: cobra.ExactArgs(1)}
 	c.Flags().StringVarP(&file, "file", "f", "", "what to restore (default /etc/lvm/backup/VG)")
@@ -54,7 +54,7 @@ func (a *app) vgcfgrestore() *cobra.Command {
 
 // withThinPools refuses, as lvm2 does, to restore a group with thin pools unless it is
 // forced: a pool counts its changes, and one of another time is not opened.
-func (a *app) withThinPools(vgs ...*meta.VG) error {
+func (a vgCommands) withThinPools(vgs ...*meta.VG) error {
 	for _, v := range vgs {
 		i := slices.IndexFunc(v.LVs, func(lv *meta.LV) bool { return segment(lv, meta.ThinPool) != nil })
 		if i < 0 {

@@ -22,11 +22,14 @@ import (
 	"softiser/lvm/thin"
 )
 
-func (a *app) transferCommands() []*cobra.Command {
+// transfers are the commands that move what volumes hold.
+type transfers struct{ *app }
+
+func (a transfers) all() []*cobra.Command {
 	return []*cobra.Command{a.diff(), a.export(), a.importCmd(), a.clone()}
 }
 
-func (a *app) diff() *cobra.Command {
+func (a transfers) diff() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{Use: "diff VG/FROM VG/TO", Short: "List the ranges in which two volumes differ",
 		Long: "Lists the byte ranges in which TO differs from FROM: two thin volumes of one pool, a classic\nsnapshot and its origin, or two snapshots of one origin. \"zero\" ranges read as zeroes in TO.", Args: cobra.ExactArgs(2)}
@@ -50,7 +53,7 @@ func (a *app) diff() *cobra.Command {
 }
 
 // printDiff prints the ranges in which two volumes differ.
-func (a *app) printDiff(cs []thin.Change, asJSON bool) error {
+func (a transfers) printDiff(cs []thin.Change, asJSON bool) error {
 	kind := func(data bool) string {
 		if data {
 			return "data"
@@ -80,7 +83,7 @@ func (a *app) printDiff(cs []thin.Change, asJSON bool) error {
 }
 
 // export writes a volume, or its difference from another one, to a file or pipe.
-func (a *app) export() *cobra.Command {
+func (a transfers) export() *cobra.Command {
 	var from, output string
 	var resume int64
 	var raw bool
@@ -144,7 +147,7 @@ func (a *app) export() *cobra.Command {
 }
 
 // importCmd reads what export has written.
-func (a *app) importCmd() *cobra.Command {
+func (a transfers) importCmd() *cobra.Command {
 	var input string
 	var raw bool
 	c := &cobra.Command{Use: "import VG/LV", Short: "Read a stream into a volume, which is created if it does not exist", Args: cobra.ExactArgs(1)}
@@ -181,7 +184,7 @@ func (a *app) importCmd() *cobra.Command {
 }
 
 // importRaw overwrites the start of a volume.
-func (a *app) importRaw(ctx context.Context, arg string, r io.Reader) (err error) {
+func (a transfers) importRaw(ctx context.Context, arg string, r io.Reader) (err error) {
 	g, lv, err := a.lv(arg)
 	if err != nil {
 		return err
@@ -218,7 +221,7 @@ func (a *app) importRaw(ctx context.Context, arg string, r io.Reader) (err error
 
 // importInto applies stream s to volume name of g. A full stream creates it; an
 // incremental one needs the volume that it was made against.
-func (a *app) importInto(ctx context.Context, g *lvm.Group, name string, s *stream.Reader) (err error) {
+func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s *stream.Reader) (err error) {
 	h := s.Header
 	for _, id := range []string{h.ID, h.Base} {
 		if _, err := ondisk.ParseUUID(id); err != nil && id != "" {
@@ -275,7 +278,7 @@ func partial(h stream.Header, done int64) string {
 func importing(h stream.Header) string { return "importing." + h.ID + "." + h.Base + "." }
 
 // mayImport refuses to mix streams.
-func (a *app) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader) error {
+func (a transfers) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader) error {
 	h := s.Header
 	is := func(tag string) bool { return slices.Contains(lv.Tags, tag) }
 	done := int64(-1) // of the same stream
@@ -303,7 +306,7 @@ func (a *app) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader) erro
 	return a.ask(ctx, "%s exists: really overwrite it?", lv.Name)
 }
 
-func (a *app) tag(g *lvm.Group, name, tag string) error {
+func (a transfers) tag(g *lvm.Group, name, tag string) error {
 	return g.Change(name, func(lv *meta.LV) error {
 		for _, t := range lv.Tags {
 			if strings.HasPrefix(t, "import") {
@@ -315,7 +318,7 @@ func (a *app) tag(g *lvm.Group, name, tag string) error {
 	}, a.why())
 }
 
-func (a *app) clone() *cobra.Command {
+func (a transfers) clone() *cobra.Command {
 	c := &cobra.Command{Use: "clone VG/LV NAME", Short: "Copy a volume into a new one; a thin volume is cloned without copying", Args: cobra.ExactArgs(2)}
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		g, lv, err := a.lv(args[0])
@@ -338,7 +341,7 @@ func (a *app) clone() *cobra.Command {
 }
 
 // copyVolume makes a full copy of lv, called name, in the same group.
-func (a *app) copyVolume(g *lvm.Group, lv *meta.LV, name string) (err error) {
+func (a transfers) copyVolume(g *lvm.Group, lv *meta.LV, name string) (err error) {
 	src, err := g.Volume(lv.Name)
 	if err != nil {
 		return err

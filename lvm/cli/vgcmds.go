@@ -14,12 +14,15 @@ import (
 	"softiser/lvm/vg"
 )
 
-func (a *app) vgCommands() []*cobra.Command {
+// vgCommands are the commands about groups.
+type vgCommands struct{ *app }
+
+func (a vgCommands) all() []*cobra.Command {
 	return []*cobra.Command{a.vgcreate(), a.vgextend(), a.vgreduce(), a.vgremove(), a.vgrename(), a.vgcfgbackup(), a.vgcfgrestore()}
 }
 
 // vgcreate makes a group of devices, which are initialized where they are not yet.
-func (a *app) vgcreate() *cobra.Command {
+func (a vgCommands) vgcreate() *cobra.Command {
 	var o vg.GroupOptions
 	var extent string
 	c := &cobra.Command{Use: "vgcreate VG PV...", Short: "Create a volume group", Args: cobra.MinimumNArgs(2)}
@@ -62,7 +65,7 @@ func (a *app) vgcreate() *cobra.Command {
 	return c
 }
 
-func (a *app) vgextend() *cobra.Command {
+func (a vgCommands) vgextend() *cobra.Command {
 	c := &cobra.Command{Use: "vgextend VG PV...", Short: "Add physical volumes to a volume group", Args: cobra.MinimumNArgs(2)}
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		g, err := a.group(args[0])
@@ -78,7 +81,7 @@ func (a *app) vgextend() *cobra.Command {
 	return c
 }
 
-func (a *app) vgreduce() *cobra.Command {
+func (a vgCommands) vgreduce() *cobra.Command {
 	var missing, all bool
 	c := &cobra.Command{Use: "vgreduce VG PV...", Short: "Take physical volumes out of a volume group", Args: cobra.MinimumNArgs(1)}
 	c.Flags().BoolVar(&missing, "removemissing", false, "take out what is missing and holds nothing")
@@ -105,7 +108,7 @@ func (a *app) vgreduce() *cobra.Command {
 	return c
 }
 
-func (a *app) toReduce(x *vg.Group, paths []string, missing, all bool) ([]*meta.PV, error) {
+func (a vgCommands) toReduce(x *vg.Group, paths []string, missing, all bool) ([]*meta.PV, error) {
 	var out []*meta.PV
 	for _, p := range paths {
 		abs, _ := filepath.Abs(p)
@@ -130,7 +133,7 @@ func (a *app) toReduce(x *vg.Group, paths []string, missing, all bool) ([]*meta.
 
 // vgremove asks once for all volumes of the group, and removes only those that it has
 // asked about.
-func (a *app) vgremove() *cobra.Command {
+func (a vgCommands) vgremove() *cobra.Command {
 	c := &cobra.Command{Use: "vgremove VG", Short: "Remove a volume group", Args: cobra.ExactArgs(1)}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		g, err := a.group(args[0])
@@ -188,7 +191,7 @@ func firstShown(v *meta.VG) string {
 	return v.LVs[0].Name
 }
 
-func (a *app) vgrename() *cobra.Command {
+func (a vgCommands) vgrename() *cobra.Command {
 	c := &cobra.Command{Use: "vgrename OLD NEW", Short: "Rename a volume group", Args: cobra.ExactArgs(2)}
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		g, err := a.group(args[0])
@@ -212,7 +215,7 @@ func (a *app) vgrename() *cobra.Command {
 	return c
 }
 
-func (a *app) vgcfgbackup() *cobra.Command {
+func (a vgCommands) vgcfgbackup() *cobra.Command {
 	var file string
 	c := &cobra.Command{Use: "vgcfgbackup VG", Short: "Write the metadata into a file", Args: cobra.ExactArgs(1)}
 	c.Flags().StringVarP(&file, "file", "f", "", "where to (default /etc/lvm/backup/VG)")

@@ -64,6 +64,20 @@ const (
 	FlushAll        uint8 = 3 << 1
 )
 
+// Bits of Controller.Sanitize, SANICAP.
+const (
+	SanitizesByErase     uint32 = 1 << 1
+	SanitizesByOverwrite uint32 = 1 << 2
+	SanitizeDeallocates  uint32 = 1 << 29 // what asks not to is refused
+	SanitizeLeavesMedia  uint32 = 1 << 30 // nothing is done to the medium behind the sanitize
+)
+
+// FormatNotForAll in Controller.FNA: Format NVM takes one namespace at a time.
+const FormatNotForAll uint8 = 1 << 3
+
+// WriteProtects in Controller.NWPC: namespaces can be write protected.
+const WriteProtects uint8 = 1 << 0
+
 // CopyFormat0 in Controller.OCFS: source ranges of format 0.
 const CopyFormat0 uint16 = 1 << 0
 

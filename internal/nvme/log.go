@@ -199,9 +199,10 @@ const EffectsLen = 4096
 // Bits of a command's effects.
 const (
 	EffectSupported uint32 = 1 << 0
-	EffectContent   uint32 = 1 << 1 // changes logical block content
-	EffectCapacity  uint32 = 1 << 2 // changes namespace capabilities
-	EffectInventory uint32 = 1 << 3 // changes the namespace inventory
+	EffectContent   uint32 = 1 << 1  // changes logical block content
+	EffectCapacity  uint32 = 1 << 2  // changes namespace capabilities
+	EffectInventory uint32 = 1 << 3  // changes the namespace inventory
+	EffectAlone     uint32 = 1 << 16 // no other command for the same namespace meanwhile
 )
 
 // Effects tells which commands there are and what they change.

@@ -33,6 +33,10 @@ const (
 	NamespaceProtected uint8 = 1 << 0 // NSATTR: write protected
 )
 
+// FormatProgress in Namespace.FPI says that the rest of it counts: how much of a format
+// is still to be done, per cent.
+const FormatProgress uint8 = 1 << 7
+
 // LBAFormat is one way to divide a namespace into blocks.
 type LBAFormat struct {
 	Metadata uint16 // bytes of metadata per block

@@ -2,7 +2,6 @@ package nvmf
 
 import (
 	"encoding/binary"
-	"sync"
 	"time"
 
 	"softiser/internal/nvme"
@@ -28,6 +27,8 @@ func init() {
 		nvme.AdminGetFeatures: adminRequest.getFeatures,
 		nvme.AdminAsyncEvent:  adminRequest.asyncEvent,
 		nvme.AdminKeepAlive:   adminRequest.stayAlive,
+		nvme.AdminFormatNVM:   adminRequest.format,
+		nvme.AdminSanitize:    adminRequest.sanitize,
 	}
 	discoveryAdmin = [256]adminCommand{
 		nvme.AdminGetLogPage:  adminRequest.getLogPage,
@@ -192,6 +193,12 @@ func (c *controller) identify() *nvme.Controller {
 	d.Namespaces, d.MaxNamespaces = maxNSID, maxNSID
 	d.ONCS = nvme.HasCompare | nvme.HasDSM | nvme.HasWriteZeroes | nvme.HasReservations | nvme.HasVerify | nvme.HasCopy
 	d.VWC = nvme.CachePresent | nvme.FlushAll
+	if c.sub.anyRewrites() {
+		d.OACS |= nvme.HasFormat
+		d.FNA = nvme.FormatNotForAll
+	}
+	d.Sanitize = c.sub.sanitizes()
+	d.NWPC = nvme.WriteProtects
 	d.FUSES, d.OCFS = nvme.FusesCompareWrite, nvme.CopyFormat0
 	d.IOCCSZ = uint32(nvme.SQELen+ioCapsule) / 16
 	d.IORCSZ = nvme.CQELen / 16
@@ -252,7 +259,7 @@ func (c *controller) page(q nvme.GetLogPage, r *request) ([]byte, event) {
 	case nvme.LogSupported:
 		return nvme.AppendTable(nil, map[nvme.LogID]uint32{
 			nvme.LogSupported: 1, nvme.LogError: 1, nvme.LogSMART: 1, nvme.LogFirmware: 1, nvme.LogChangedNamespaces: 1,
-			nvme.LogCommandEffects: 1, nvme.LogFeatures: 1, nvme.LogMICommands: 1, nvme.LogReservation: 1,
+			nvme.LogCommandEffects: 1, nvme.LogFeatures: 1, nvme.LogMICommands: 1, nvme.LogReservation: 1, nvme.LogSanitize: 1,
 		}), none
 	case nvme.LogError:
 		return c.log.page(), none
@@ -266,11 +273,13 @@ func (c *controller) page(q nvme.GetLogPage, r *request) ([]byte, event) {
 	case nvme.LogChangedNamespaces:
 		return nvme.AppendChanged(nil, c.events.takeChanged(q.RetainEvent())), eventNamespace
 	case nvme.LogCommandEffects:
-		return effectsPage(), none
+		return c.effects(), none
 	case nvme.LogFeatures:
 		return featureTable(), none
 	case nvme.LogMICommands:
 		return make([]byte, nvme.TableLen), none
+	case nvme.LogSanitize:
+		return c.sub.sanitizeLog().AppendTo(nil), eventSanitize
 	case nvme.LogReservation:
 		n := c.events.takeNotice(q.RetainEvent())
 		return n.AppendTo(nil), eventReservation
@@ -295,11 +304,17 @@ func (c *controller) health() *nvme.SMART {
 	return s
 }
 
-// effectsPage is the commands supported and effects log.
-var effectsPage = sync.OnceValue(func() []byte {
+// effects is the commands supported and effects log.
+func (c *controller) effects() []byte {
 	e := nvme.Effects{Admin: map[nvme.Opcode]uint32{}, IO: map[nvme.Opcode]uint32{}}
 	for _, op := range []nvme.Opcode{nvme.AdminGetLogPage, nvme.AdminIdentify, nvme.AdminAbort, nvme.AdminSetFeatures, nvme.AdminGetFeatures, nvme.AdminAsyncEvent, nvme.AdminKeepAlive} {
 		e.Admin[op] = nvme.EffectSupported
+	}
+	if c.sub.anyRewrites() {
+		e.Admin[nvme.AdminFormatNVM] = nvme.EffectSupported | nvme.EffectContent | nvme.EffectAlone
+	}
+	if c.sub.sanitizes() != 0 {
+		e.Admin[nvme.AdminSanitize] = nvme.EffectSupported | nvme.EffectContent
 	}
 	for op := range ioTable {
 		row := &ioTable[op]
@@ -312,4 +327,4 @@ var effectsPage = sync.OnceValue(func() []byte {
 		}
 	}
 	return e.AppendTo(nil)
-})
+}

@@ -15,6 +15,7 @@ const (
 	eventNamespace event = iota
 	eventDiscovery
 	eventReservation
+	eventSanitize
 	eventKinds
 )
 
@@ -27,6 +28,7 @@ var eventRows = [eventKinds]struct {
 	eventNamespace:   {nvme.EventNamespaceChanged, nvme.NoticeNamespace},
 	eventDiscovery:   {nvme.EventDiscoveryChanged, nvme.NoticeDiscovery},
 	eventReservation: {nvme.EventReservation, 0},
+	eventSanitize:    {nvme.EventSanitizeDone, 0},
 }
 
 // maxEventRequests is how many Asynchronous Event Requests a controller holds.

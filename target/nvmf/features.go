@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"softiser/internal/nvme"
+	"softiser/target/volume"
 )
 
 // features are the values that the host has set and that have no effect here, which it
@@ -24,7 +25,7 @@ var plain = map[nvme.FeatureID]bool{
 // served are the features that have an effect.
 var served = []nvme.FeatureID{
 	nvme.FeatureWriteCache, nvme.FeatureQueues, nvme.FeatureAsyncEvents, nvme.FeatureKeepAlive, nvme.FeatureHostID,
-	nvme.FeatureResvMask, nvme.FeatureResvPersist,
+	nvme.FeatureResvMask, nvme.FeatureResvPersist, nvme.FeatureWriteProtect,
 }
 
 func featureTable() []byte {
@@ -38,6 +39,7 @@ func featureTable() []byte {
 	}
 	m[nvme.FeatureResvMask] = supported | ofNamespace
 	m[nvme.FeatureResvPersist] = supported | ofNamespace
+	m[nvme.FeatureWriteProtect] = supported | ofNamespace
 	return nvme.AppendTable(nil, m)
 }
 
@@ -72,15 +74,16 @@ func (r adminRequest) getFeatures() {
 		}
 		r.reply(c.hostID[:])
 		return
-	case id == nvme.FeatureResvMask, id == nvme.FeatureResvPersist:
+	case id == nvme.FeatureResvMask, id == nvme.FeatureResvPersist, id == nvme.FeatureWriteProtect:
 		n := c.sub.namespace(r.sqe().NSID())
 		if n == nil {
 			r.end(nvme.InvalidNamespace | nvme.DoNotRetry)
 			return
 		}
-		if id == nvme.FeatureResvMask {
+		switch {
+		case id == nvme.FeatureResvMask:
 			r.result = uint64(c.events.mask(n.id))
-		} else if n.vol.Reservations().Persist {
+		case id == nvme.FeatureResvPersist && n.vol.Reservations().Persist, id == nvme.FeatureWriteProtect && n.gates()&volume.Protections != 0:
 			r.result = 1
 		}
 	case plain[id]:
@@ -117,6 +120,9 @@ func (r adminRequest) setFeatures() {
 		s = nvme.FeatureNotChangeable | nvme.DoNotRetry
 	case id == nvme.FeatureHostID:
 		s = nvme.CommandSequenceError | nvme.DoNotRetry // Connect has said it
+	case id == nvme.FeatureWriteProtect:
+		r.protect(v)
+		return
 	case id == nvme.FeatureResvMask:
 		s = c.setMask(r.sqe().NSID(), v)
 	case id == nvme.FeatureResvPersist:

@@ -12,8 +12,9 @@ import (
 type ioCommand struct {
 	access volume.Access
 	hold   volume.Hold
-	ranged bool // names a range of blocks
-	data   bool // the range's data goes with it
+	ranged bool        // names a range of blocks
+	data   bool        // the range's data goes with it
+	heals  volume.Gate // conditions that do not refuse the command, as it ends them
 	run    func(*request)
 }
 
@@ -40,9 +41,9 @@ func init() {
 func (c *ioCommand) gates(op nvme.Opcode) volume.Gate {
 	switch {
 	case op == nvme.OpFlush || c.access == volume.Reads:
-		return volume.MediumGates
+		return volume.MediumGates &^ c.heals
 	case c.access == volume.Writes:
-		return volume.WriteGates
+		return volume.WriteGates &^ c.heals
 	}
 	return 0
 }
@@ -98,11 +99,14 @@ func (r *request) admit() {
 }
 
 // forbidden says what keeps the command from its volume now.
-func (r *request) forbidden() nvme.Status {
-	if g := r.ns.gates() & r.row.gates(r.sqe().Opcode()); g != 0 {
+func (r *request) forbidden() nvme.Status { return r.forbiddenBy(r.ns) }
+
+// forbiddenBy says what would keep the command from a namespace now.
+func (r *request) forbiddenBy(n *namespace) nvme.Status {
+	if g := n.gates() & r.row.gates(r.sqe().Opcode()); g != 0 {
 		return gateStatus(g)
 	}
-	if r.ns.vol.Forbids(&r.q.ctrl.client, r.row.access) {
+	if n.vol.Forbids(&r.q.ctrl.client, r.row.access) {
 		return nvme.ReservationConflict | nvme.DoNotRetry
 	}
 	return nvme.Success

@@ -83,9 +83,13 @@ func identifiers(id *volume.Identity) nvme.Identifiers {
 // Notify implements volume.Face.
 func (n *namespace) Notify(e volume.Event) {
 	switch e.Kind {
-	case volume.GeometryChanged:
+	case volume.GeometryChanged, volume.ProtectionChanged:
 		for _, c := range n.sub.all() {
 			c.events.namespaceChanged(c, n.id)
+		}
+	case volume.RewriteEnded:
+		if kind, _ := n.vol.Rewriting(); kind != volume.Format {
+			n.sub.tell(eventSanitize)
 		}
 	case volume.ReservationReleased, volume.ReservationPreempted, volume.RegistrationPreempted:
 		for _, c := range n.sub.all() {
@@ -150,6 +154,11 @@ func (n *namespace) identify() *nvme.Namespace {
 		RESCAP:  nvme.ReservationTypes | nvme.ReservationIEK13,
 		Formats: []nvme.LBAFormat{{Shift: g.Shift}},
 	}
+	d.FPI = nvme.FormatProgress
+	if n.gates()&volume.Formatting != 0 {
+		_, progress := n.vol.Rewriting()
+		d.FPI |= uint8((65536 - int(progress)) * 100 / 65536)
+	}
 	d.MSSRL, d.MCL = copyLimits(g)
 	d.MSRC = maxCopyRanges - 1
 	if n.vol.Keeps() {
@@ -161,7 +170,7 @@ func (n *namespace) identify() *nvme.Namespace {
 			d.DLFEAT = nvme.DeallocatedZeroes | nvme.ZeroesDeallocate
 		}
 	}
-	if n.gates()&(volume.ReadOnly|volume.WriteProtected) != 0 {
+	if n.gates()&volume.Protections != 0 {
 		d.NSATTR = nvme.NamespaceProtected
 	}
 	return d

@@ -116,7 +116,7 @@ func TestSanitizeOrder(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if bytes.Contains(b, []byte(volume.Overwrite)) {
+		if bytes.Contains(b, []byte(`"operation"`)) {
 			if began = true; d.Now() != before {
 				t.Error("the volume was written before that was saved")
 			}

@@ -179,7 +179,9 @@ func (f *face) Notify(e volume.Event) {
 	if e.Who != nil {
 		match = func(n *Nexus) bool { return e.Who(&n.client) }
 	}
-	lu.attention(eventASC[e.Kind], match)
+	if asc := eventASC[e.Kind]; asc != 0 {
+		lu.attention(asc, match)
+	}
 }
 
 var eventASC = [...]spc.ASC{
@@ -188,6 +190,8 @@ var eventASC = [...]spc.ASC{
 	volume.ReservationReleased:   spc.ASCReservReleased,
 	volume.ReservationPreempted:  spc.ASCReservPreempted,
 	volume.RegistrationPreempted: spc.ASCRegistrPreempted,
+	volume.ProtectionChanged:     spc.ASCModeChanged,
+	volume.RewriteEnded:          0, // whoever wants to know asks
 }
 
 // Left implements volume.Face.

@@ -240,7 +240,7 @@ func cmdModeSense(t *Task) {
 		return
 	}
 	dev := byte(0x10) // DPOFUA
-	if lu.gates()&(volume.ReadOnly|volume.WriteProtected) != 0 {
+	if lu.gates()&volume.Protections != 0 {
 		dev |= 0x80 // WP
 	}
 	b := t.data.get(512)[:0]

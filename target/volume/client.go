@@ -48,6 +48,8 @@ const (
 	ReservationReleased                    // somebody else has ended a reservation under which they had access
 	ReservationPreempted                   // all registrations are gone
 	RegistrationPreempted                  // theirs is gone
+	ProtectionChanged                      // Protected has been set or lifted
+	RewriteEnded                           // a sanitize or a format has ended, well or not
 )
 
 // Access is what a command does as far as reservations are concerned.

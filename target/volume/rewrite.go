@@ -58,10 +58,12 @@ type Rewrite struct {
 	Pattern []byte      `json:"pattern,omitempty"` // repeated in each block; none: zeroes
 	Invert  bool        `json:"invert,omitempty"`  // every other pass writes the complement, the last one does not
 	// Unrestricted says that initiators may leave the failed state (AUSE).
-	Unrestricted bool  `json:"unrestricted_exit,omitempty"`
-	Failed       bool  `json:"failed,omitempty"`
-	Pass         int   `json:"pass"`   // what lies before is durable
-	Offset       int64 `json:"offset"` // bytes
+	Unrestricted bool `json:"unrestricted_exit,omitempty"`
+	// Secure says that a format is to leave nothing of what the blocks held.
+	Secure bool  `json:"secure,omitempty"`
+	Failed bool  `json:"failed,omitempty"`
+	Pass   int   `json:"pass"`   // what lies before is durable
+	Offset int64 `json:"offset"` // bytes
 }
 
 // valid reports whether o can have been saved by us.
@@ -78,12 +80,13 @@ const (
 
 // rewriter is the state of a volume's rewrite.
 type rewriter struct {
-	mu     sync.Mutex
-	now    Rewrite // runs or has failed, as the gates tell
-	done   uint64  // of total: blocks times passes
-	total  uint64
-	cancel chan struct{} // closed: the volume is going away
-	going  sync.Once     // of cancel
+	mu        sync.Mutex
+	now       Rewrite // runs or has failed, as the gates tell
+	done      uint64  // of total: blocks times passes
+	total     uint64
+	cancel    chan struct{} // closed: the volume is going away
+	sanitized *Rewrite      // the last sanitize that has ended well; nil: there has been none
+	going     sync.Once     // of cancel
 }
 
 // Outcome is how one rewrite ends, and who waits for that. Tasks.mu guards it. Each
@@ -267,13 +270,60 @@ func (v *Volume) saveRewrite(o *Rewrite) error {
 	return v.state.save(next)
 }
 
+// saveDone keeps that o has ended well.
+func (v *Volume) saveDone(o *Rewrite) error {
+	if !v.Keeps() {
+		return nil
+	}
+	v.state.mu.Lock()
+	defer v.state.mu.Unlock()
+	next := v.state.kept
+	next.Op = nil
+	if o.Kind != Format {
+		done := *o
+		next.Sanitized = &done
+	}
+	return v.state.save(next)
+}
+
+// SanitizeStatus is what has become of the last sanitize.
+type SanitizeStatus uint8
+
+// Sanitize states.
+const (
+	NeverSanitized SanitizeStatus = iota
+	Sanitized
+	SanitizeRuns
+	SanitizeHasFailed
+)
+
+// LastSanitize returns the sanitize that runs or has failed, or the last one that has
+// ended well, and how far it is in parts of 65536.
+func (v *Volume) LastSanitize() (o Rewrite, s SanitizeStatus, progress uint16) {
+	z := &v.rewriter
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	switch g := v.Gates(); {
+	case g&Sanitizing != 0:
+		if z.total > 0 {
+			progress = uint16(min(z.done*65536/z.total, 65535))
+		}
+		return z.now, SanitizeRuns, progress
+	case g&SanitizeFailed != 0:
+		return z.now, SanitizeHasFailed, 0
+	case z.sanitized != nil:
+		return *z.sanitized, Sanitized, 0
+	}
+	return Rewrite{}, NeverSanitized, 0
+}
+
 // runRewrite is the goroutine of a rewrite.
 func (v *Volume) runRewrite(o Rewrite, end *Outcome) {
 	defer v.users.Add(-1)
 	err := v.rewriteMedium(&o)
 	if err == nil {
 		// Only when a restart would not do it again may anybody write.
-		err = v.saveRewrite(nil)
+		err = v.saveDone(&o)
 	}
 	if err != nil && !errors.Is(err, errCancelled) {
 		v.CountError(err, Writing)
@@ -285,10 +335,14 @@ func (v *Volume) runRewrite(o Rewrite, end *Outcome) {
 	z := &v.rewriter
 	z.mu.Lock()
 	z.now.Failed = err != nil
-	v.erased.Store(err == nil && len(o.Pattern) == 0 && v.Geo().Info.Discard)
+	if err == nil && o.Kind != Format {
+		z.sanitized = &o
+	}
+	v.erased.Store(err == nil && !v.overwrites(&o) && v.Geo().Info.Discard)
 	v.SetGate(o.Kind.failed(), err != nil)
 	v.SetGate(o.Kind.running(), false)
 	z.mu.Unlock()
+	defer v.notify(Event{Kind: RewriteEnded})
 	v.mu.Lock()
 	end.over, end.err = true, err
 	w := end.waiter
@@ -354,21 +408,30 @@ func (v *Volume) rewriteMedium(o *Rewrite) error {
 	return nil
 }
 
+// overwrites reports whether the passes of o write data over the blocks, rather than have
+// the device give them back or make them zero by itself.
+func (v *Volume) overwrites(o *Rewrite) bool {
+	_, erases := v.dev.(blockdev.Eraser)
+	return len(o.Pattern) > 0 || o.Secure && !erases && !v.Forgetful()
+}
+
 // pass returns how the present pass of o writes a range, and in pieces of how
 // many bytes.
 func (v *Volume) pass(o *Rewrite) (piece int64, write func(off, n int64) error) {
 	e, erases := v.dev.(blockdev.Eraser)
 	switch {
-	case o.Kind == Erase && erases:
+	case (o.Kind == Erase || o.Secure) && erases:
 		return zeroPiece, e.Erase
-	case len(o.Pattern) == 0:
+	case !v.overwrites(o):
 		unmap := o.Kind == Erase || v.Geo().Info.ZeroesOnTrim
 		return zeroPiece, func(off, n int64) error { return v.WriteZeroes(off, n, unmap, &v.rewriter) }
 	}
-	buf := make([]byte, StageBytes)
+	buf := make([]byte, StageBytes) // zeroes without a pattern
 	bs := v.Geo().Info.BlockSize
 	for i := range buf {
-		buf[i] = o.Pattern[i%bs%len(o.Pattern)]
+		if len(o.Pattern) > 0 {
+			buf[i] = o.Pattern[i%bs%len(o.Pattern)]
+		}
 		if o.Invert && (o.Passes-1-o.Pass)%2 == 1 {
 			buf[i] ^= 0xFF
 		}

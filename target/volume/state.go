@@ -25,6 +25,10 @@ type savedState struct {
 	PR      *savedPR        `json:"persistent_reservation,omitempty"`
 	Regs    []savedReg      `json:"registrations,omitempty"`
 	Op      *Rewrite        `json:"operation,omitempty"`
+	// Protected is the gate of that name.
+	Protected bool `json:"write_protected,omitempty"`
+	// Sanitized is the last sanitize that has ended well.
+	Sanitized *Rewrite `json:"sanitized,omitempty"`
 }
 
 type savedPR struct {
@@ -76,10 +80,12 @@ func (v *Volume) loadState() error {
 		return err
 	}
 	var kept savedState
-	if err := json.Unmarshal(b, &kept); err != nil || kept.Version != 1 || kept.Unit != s.key || kept.Op != nil && !kept.Op.valid() {
+	if err := json.Unmarshal(b, &kept); err != nil || kept.Version != 1 || kept.Unit != s.key || kept.Op != nil && !kept.Op.valid() || kept.Sanitized != nil && !kept.Sanitized.valid() {
 		return v.BadState()
 	}
 	s.kept = kept
+	v.SetGate(Protected, kept.Protected)
+	v.rewriter.sanitized = kept.Sanitized
 	if kept.Op != nil && v.dev != nil {
 		v.restoreRewrite(kept.Op)
 	}

@@ -97,8 +97,9 @@ const (
 	Formatting          // a format runs
 	Corrupt             // one has not ended
 	Testing             // a test that nobody is to disturb runs
+	Protected           // initiators have said so, and it is kept: see protect.go
 	MediumGates    = NoMedium | Sanitizing | SanitizeFailed | Formatting | Corrupt
-	WriteGates     = MediumGates | ReadOnly | WriteProtected
+	WriteGates     = MediumGates | ReadOnly | WriteProtected | Protected
 )
 
 // newVolume makes the volume of cfg, still to be opened; keeps says whether the files that id names are

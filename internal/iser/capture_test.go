@@ -10,57 +10,6 @@ import (
 	"softiser/internal/pcaptest"
 )
 
-// message is one RDMAP message of a captured stream.
-type message struct {
-	op      byte // RDMAP opcode
-	inv     uint32
-	stag    uint32 // tagged
-	to      uint64
-	payload []byte
-}
-
-// RDMAP opcodes (RFC 5040 §4.1).
-const (
-	rdmapWrite   = 0
-	rdmapReadReq = 1
-	rdmapSend    = 3
-	rdmapSendInv = 4
-)
-
-// messages takes one direction apart: the MPA frame, then FPDUs, put together to
-// messages.
-func messages(b []byte) (private []byte, ms []message) {
-	n := int(binary.BigEndian.Uint16(b[18:]))
-	private, b = b[20:20+n], b[20+n:]
-	open := map[bool]*message{} // by tagged
-	for len(b) > 0 {
-		n := int(binary.BigEndian.Uint16(b))
-		u := b[2 : 2+n]
-		b = b[(2+n+3)&^3+4:]
-		tagged, last := u[0]&0x80 != 0, u[0]&0x40 != 0
-		m := open[tagged]
-		if m == nil {
-			m = &message{op: u[1] & 0xf}
-			open[tagged] = m
-			if tagged {
-				m.stag, m.to = binary.BigEndian.Uint32(u[2:]), binary.BigEndian.Uint64(u[6:])
-			} else {
-				m.inv = binary.BigEndian.Uint32(u[2:])
-			}
-		}
-		if tagged {
-			m.payload = append(m.payload, u[14:]...)
-		} else {
-			m.payload = append(m.payload, u[18:]...)
-		}
-		if last {
-			ms = append(ms, *m)
-			open[tagged] = nil
-		}
-	}
-	return private, ms
-}
-
 // capturedTask is a command on its way through a capture.
 type capturedTask struct {
 	ref         stags
@@ -83,8 +32,8 @@ func TestCaptures(t *testing.T) {
 				if !bytes.HasPrefix(c.C2S, []byte("MPA ID Req Frame")) || !bytes.HasPrefix(c.S2C, []byte("MPA ID Rep Frame")) {
 					continue
 				}
-				reqPriv, up := messages(c.C2S)
-				repPriv, down := messages(c.S2C)
+				reqPriv, up := pcaptest.Messages(c.C2S)
+				repPriv, down := pcaptest.Messages(c.S2C)
 				if !bytes.Equal(reqPriv[4:], privateData(true)) || !bytes.Equal(repPriv[4:], privateData(allowsInvalidate(reqPriv[4:]))) {
 					t.Errorf("private data % x, % x", reqPriv[4:], repPriv[4:])
 				}
@@ -92,10 +41,10 @@ func TestCaptures(t *testing.T) {
 				byWrite, byRead := map[uint32]*capturedTask{}, map[uint32]*capturedTask{}
 				discovery := false
 				for _, m := range up {
-					if m.op != rdmapSend {
+					if m.Op != pcaptest.OpSend {
 						continue
 					}
-					h, bhs, data := reencode(t, m.payload)
+					h, bhs, data := reencode(t, m.Payload)
 					seen[bhs.Opcode()]++
 					switch bhs.Opcode() {
 					case iscsi.OpLoginRequest:
@@ -125,9 +74,9 @@ func TestCaptures(t *testing.T) {
 					}
 				}
 				for _, m := range down {
-					switch m.op {
-					case rdmapSend, rdmapSendInv:
-						h, bhs, data := reencode(t, m.payload)
+					switch m.Op {
+					case pcaptest.OpSend, pcaptest.OpSendInv:
+						h, bhs, data := reencode(t, m.Payload)
 						seen[bhs.Opcode()]++
 						if h.wsv || h.rsv {
 							t.Error("the target advertises a buffer")
@@ -136,24 +85,24 @@ func TestCaptures(t *testing.T) {
 						if len(data) > linuxControlData && !login && !discovery {
 							t.Errorf("%s with %d bytes of data in the full feature phase", bhs.Opcode(), len(data))
 						}
-						if m.op == rdmapSendInv {
-							if byRead[m.inv] == nil && byWrite[m.inv] == nil || bhs.Opcode() != iscsi.OpSCSIResponse {
-								t.Errorf("%s invalidates STag %#x, which no command has", bhs.Opcode(), m.inv)
+						if m.Op == pcaptest.OpSendInv {
+							if byRead[m.Inv] == nil && byWrite[m.Inv] == nil || bhs.Opcode() != iscsi.OpSCSIResponse {
+								t.Errorf("%s invalidates STag %#x, which no command has", bhs.Opcode(), m.Inv)
 							}
 							invalidated++
 						}
-					case rdmapWrite:
-						k := byRead[m.stag]
+					case pcaptest.OpWrite:
+						k := byRead[m.STag]
 						if k == nil {
-							t.Errorf("RDMA Write to unknown STag %#x", m.stag)
+							t.Errorf("RDMA Write to unknown STag %#x", m.STag)
 							continue
 						}
-						if off := m.to - k.ref.ReadBase; off > uint64(k.edtl) || uint64(len(m.payload)) > uint64(k.edtl)-off {
-							t.Errorf("RDMA Write of %d bytes at %d of %d", len(m.payload), off, k.edtl)
+						if off := m.TO - k.ref.ReadBase; off > uint64(k.edtl) || uint64(len(m.Payload)) > uint64(k.edtl)-off {
+							t.Errorf("RDMA Write of %d bytes at %d of %d", len(m.Payload), off, k.edtl)
 						}
 						writes++
-					case rdmapReadReq:
-						size, stag, to := binary.BigEndian.Uint32(m.payload[12:]), binary.BigEndian.Uint32(m.payload[16:]), binary.BigEndian.Uint64(m.payload[20:])
+					case pcaptest.OpReadReq:
+						size, stag, to := binary.BigEndian.Uint32(m.Payload[12:]), binary.BigEndian.Uint32(m.Payload[16:]), binary.BigEndian.Uint64(m.Payload[20:])
 						k := byWrite[stag]
 						if k == nil {
 							t.Errorf("RDMA Read from unknown STag %#x", stag)

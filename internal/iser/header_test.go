@@ -70,9 +70,9 @@ func FuzzSplit(f *testing.F) {
 		if !bytes.HasPrefix(c.C2S, []byte("MPA ID Req Frame")) {
 			continue
 		}
-		_, ms := messages(c.C2S)
+		_, ms := pcaptest.Messages(c.C2S)
 		for _, m := range ms[:min(len(ms), 40)] {
-			f.Add(m.payload)
+			f.Add(m.Payload)
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

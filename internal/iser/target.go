@@ -58,11 +58,11 @@ const msgCost = 512
 
 // owedLocked counts a message that the peer has asked for.
 func (c *Conn) owedLocked(m *rdmamsg.Message) {
-	m.Cost = msgCost
+	m.Tag = msgCost
 	if len(m.Buf) > rdmamsg.InlineLen {
-		m.Cost += recvBufLen
+		m.Tag += recvBufLen
 	}
-	c.unsent.Add(m.Cost)
+	c.unsent.Add(m.Tag)
 	if c.unsent.Many() {
 		c.behind.Store(true)
 	}

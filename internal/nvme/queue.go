@@ -12,16 +12,17 @@ import "errors"
 //	          internal/nvmetcp                         (transport)
 //
 // Threads. Each connection has one receive goroutine, owned by the transport.
-// Commands and data come up from it, in order; QueueUpper.Sent comes up from
-// whatever goroutine transmits. No up-call is made from inside another down-call:
-// the upper layer may hold its locks across PutData, GetData, Cancel and Respond,
-// but not across Push. Down-calls other than Push only queue; they neither wait for
+// Commands come up from it, in order; data and QueueUpper.Sent come up from it or from
+// whatever goroutine transmits. Before Connect has succeeded all comes up one after the
+// other. No up-call is made from inside another down-call: the upper layer may hold its
+// locks across PutData, GetData and Respond, but not across Push and Cancel. Down-calls other than Push only queue; they neither wait for
 // the peer nor do system calls. After a batch of commands the transport pushes by
 // itself, so that what is answered inline leaves in one vectored write; work that
 // has ended on another goroutine must be followed by Push.
 
 // Command is a command of a queue, from its capsule until Sent. The transport has
-// as many as the queue has entries.
+// more than the queue has entries: a host counts a command as answered when its response
+// arrives, which may be before Sent.
 type Command struct {
 	SQE  SQE
 	Data []byte // in-capsule data, until Sent
@@ -31,12 +32,18 @@ type Command struct {
 	// NoRoom says that the in-capsule data was dropped, because there was no memory
 	// for it. The host is to try again.
 	NoRoom bool
-	// Slot numbers the command among those of the queue, from 0 to the entries, so
-	// that the upper layer finds its own part of it.
+	// Slot numbers the command among those of the queue, from 0 on.
 	Slot int
+	// App is what the upper layer keeps with the slot for all times; its own. nil when
+	// the slot is used for the first time.
+	App any
 	// Use tells the commands of a slot apart. It is never 0.
 	Use uint64
 }
+
+// ErrBreach is among the errors that a connection ends with when its peer has broken the
+// protocol.
+var ErrBreach = errors.New("nvme: the peer has broken the protocol")
 
 // Errors of data that the host was asked for, besides the error that ended the
 // connection.
@@ -76,10 +83,13 @@ type QueueTransport interface {
 	// Start begins delivering to u. It is called once.
 	Start(u QueueUpper)
 	// SetEntries tells how many commands the queue has room for, once Connect has
-	// said so; before, it has room for one. The host may have one more outstanding.
+	// said so; before, it has room for one.
 	SetEntries(n int)
 	// MaxInCapsule is the most in-capsule data that a command may have, bytes.
 	MaxInCapsule() int
+	// NamesHostMemory reports whether descriptors of a kind name the memory of the host
+	// on this transport.
+	NamesHostMemory(k SGLKind) bool
 	// PutData queues data for the host's buffer at offset off; offsets rise without
 	// gaps. last says that nothing follows but the response. The memory is in use
 	// until Sent, the slice of slices during the call.
@@ -100,4 +110,9 @@ type QueueTransport interface {
 	Push()
 	// Terminate ends the connection: with nil when what is queued has gone out.
 	Terminate(reason error)
+	// Backlog tells whether something waits for the peer to read, and how many bytes
+	// have been taken from us so far.
+	Backlog() (waiting bool, sent uint64)
+	// Describe says what the connection has agreed on, for logs and status.
+	Describe() string
 }

@@ -92,6 +92,9 @@ func (c *Controller) SetEntries(n int) {
 // MaxInCapsule implements nvme.QueueTransport.
 func (c *Controller) MaxInCapsule() int { return int(c.cfg.InCapsule) }
 
+// NamesHostMemory implements nvme.QueueTransport.
+func (c *Controller) NamesHostMemory(k nvme.SGLKind) bool { return k == nvme.SGLTransport }
+
 func (c *Controller) termReq() Type { return TypeC2HTermReq }
 
 // end implements role.

@@ -65,7 +65,7 @@ func (c *Controller) capsule() *Fault {
 	defer c.mu.Unlock()
 	k := c.slots.take(r.left)
 	if k == nil {
-		return &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: more than %d commands are outstanding", len(c.slots.all)-1)}
+		return &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: more than %d commands are outstanding", len(c.slots.all)/2)}
 	}
 	k.SQE = *(*CapsuleCmd)(r.header[:]).SQE()
 	c.cmd = k

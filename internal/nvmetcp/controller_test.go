@@ -33,6 +33,7 @@ type disk struct {
 	ended    chan error
 	hold     func(*nvme.Command) bool // takes a command away from the disk
 	noSQHead bool
+	gate     chan struct{} // when set, Sent waits for it
 }
 
 func newDisk(t testing.TB, nc net.Conn, cfg Config, mem []byte) *disk {
@@ -119,6 +120,12 @@ func (d *disk) DataArrived(k *nvme.Command, err error) {
 }
 
 func (d *disk) Sent(k *nvme.Command) {
+	d.mu.Lock()
+	gate := d.gate
+	d.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
 	d.mu.Lock()
 	d.open--
 	d.mu.Unlock()
@@ -505,7 +512,7 @@ func TestFirstPDU(t *testing.T) {
 	}
 }
 
-// More commands than the queue has entries, and one for the answer on its way.
+// More commands than the queue has entries, and as many for the answers on their way.
 func TestTooManyCommands(t *testing.T) {
 	h, disk := start(t, Config{}, ICReq{}, make([]byte, 4096))
 	var held []*nvme.Command
@@ -517,7 +524,7 @@ func TestTooManyCommands(t *testing.T) {
 		return true
 	}
 	disk.mu.Unlock()
-	for range 34 {
+	for range 65 {
 		h.write(h.command(nvme.OpFlush, 0, nil, 0))
 	}
 	b, rest := h.next()
@@ -527,7 +534,7 @@ func TestTooManyCommands(t *testing.T) {
 	h.nc.Close()
 	<-disk.ended
 	<-disk.c.Ended()
-	if len(held) != 33 {
+	if len(held) != 64 {
 		t.Errorf("%d commands came up", len(held))
 	}
 	// Commands that end after their connection are handed back as well.
@@ -538,6 +545,57 @@ func TestTooManyCommands(t *testing.T) {
 	if disk.open != 0 {
 		t.Errorf("%d commands are left", disk.open)
 	}
+}
+
+// A host may have seen the answers of a whole queue, and have filled it again, before the
+// first of them has come to its end here.
+func TestAnswersBeforeSent(t *testing.T) {
+	h, disk := start(t, Config{}, ICReq{}, make([]byte, 4096))
+	var mu sync.Mutex
+	var held []*nvme.Command
+	up := make(chan struct{}, 128)
+	hold := func(k *nvme.Command) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		held = append(held, k)
+		up <- struct{}{}
+		return true
+	}
+	gate := make(chan struct{})
+	disk.mu.Lock()
+	disk.hold, disk.gate = hold, gate
+	disk.mu.Unlock()
+	for round := range 2 {
+		for range 32 {
+			h.write(h.command(nvme.OpFlush, 0, nil, 0))
+		}
+		for range 32 {
+			select {
+			case <-up:
+			case <-disk.c.Ended():
+				t.Fatal("the connection has ended")
+			}
+		}
+		mu.Lock()
+		l := held
+		held = nil
+		mu.Unlock()
+		for _, k := range l {
+			disk.respond(k, nvme.Success)
+		}
+		if round == 0 {
+			go disk.c.Push() // it waits in Sent
+		} else {
+			close(gate)
+			disk.c.Push()
+		}
+		for range 32 {
+			if b, _ := h.next(); (*CH)(b).Type() != TypeCapsuleResp {
+				t.Fatalf("%x", b)
+			}
+		}
+	}
+	h.close(disk)
 }
 
 // A wrong data digest fails the command and nothing else.

@@ -3,6 +3,8 @@ package nvmetcp
 import (
 	"encoding/binary"
 	"fmt"
+
+	"softiser/internal/nvme"
 )
 
 // Type is the type of a PDU.
@@ -129,6 +131,9 @@ func (f *Fault) Error() string { return f.Err.Error() }
 
 // Unwrap returns what is wrong.
 func (f *Fault) Unwrap() error { return f.Err }
+
+// Is makes every Fault an nvme.ErrBreach.
+func (f *Fault) Is(target error) bool { return target == nvme.ErrBreach }
 
 // Fields of the common header, for Fault.FEI.
 const (

@@ -69,10 +69,11 @@ func (s *slots) init(c *Controller, n int, memory nvme.Memory) {
 	s.grow(c, n)
 }
 
-// grow makes room for n commands and one more: a host counts a command as answered
-// when its response arrives, which may be before Sent has returned.
+// grow makes room for n commands, and as many again: a host counts a command as answered
+// when its response arrives, which may be before Sent has returned, for all that were
+// answered with one system call.
 func (s *slots) grow(c *Controller, n int) {
-	for len(s.all) < n+1 {
+	for len(s.all) < 2*n {
 		k := &command{of: c}
 		k.Slot = len(s.all)
 		s.all = append(s.all, k)

@@ -118,7 +118,7 @@ func (e *end) do(f func(p *Pump)) {
 func (e *end) say(s string, cost int) {
 	e.do(func(p *Pump) {
 		m := p.Message(len(s))
-		m.Buf, m.Cost = append(m.Buf, s...), cost
+		m.Buf, m.Tag = append(m.Buf, s...), cost
 		p.Send(m)
 	})
 }

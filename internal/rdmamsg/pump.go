@@ -27,8 +27,8 @@ var (
 type Owner interface {
 	// Moved ends a Put or Get: user is what it was queued with.
 	Moved(user any, err error)
-	// Sent ends a message that had a Cost: it was sent or dropped.
-	Sent(cost int)
+	// Sent ends a message that had a Tag: it was sent or dropped.
+	Sent(tag int)
 	// Fail ends the connection: a work request could not be posted.
 	Fail(err error)
 }
@@ -53,6 +53,7 @@ type Pump struct {
 	owner Owner
 	pend  opList // messages and Puts, in order
 	reads opList // Gets that wait for a slot of the ORD
+	msgs  int    // messages in pend
 	nread int    // Reads outstanding
 	out   int    // work requests outstanding
 	ops   opPool
@@ -67,7 +68,7 @@ func (p *Pump) Init(l *Link, o Owner) { p.d, p.qp, p.owner = l.d, l.QP, o }
 // Message is a Send that is being built.
 type Message struct {
 	Buf    []byte // the message; Pump.Message gave it the room that was asked for
-	Cost   int    // what Owner.Sent is told when it has gone; 0: nothing
+	Tag    int    // what Owner.Sent is told when it has gone; 0: nothing
 	Inv    uint32 // STag to invalidate at the peer, with HasInv
 	HasInv bool
 	First  bool // it goes in spite of Pump.Hold
@@ -155,7 +156,7 @@ func (p *Pump) put(o *op) {
 	if cap(o.Buf) > len(o.inline) {
 		p.d.sends.put(o.Buf)
 	}
-	o.Buf, o.sgl[0], o.Cost, o.HasInv, o.First = nil, rdma.SGE{}, 0, false, false
+	o.Buf, o.sgl[0], o.Tag, o.HasInv, o.First = nil, rdma.SGE{}, 0, false, false
 	o.user, o.g, o.segs, o.aborted, o.err = nil, nil, nil, false, nil
 	o.next, p.ops.free = p.ops.free, o
 }
@@ -171,7 +172,13 @@ func (p *Pump) Message(n int) *Message {
 }
 
 // Send queues m.
-func (p *Pump) Send(m *Message) { p.pend.put(m.op) }
+func (p *Pump) Send(m *Message) {
+	p.pend.put(m.op)
+	p.msgs++
+}
+
+// Waiting is how many messages wait for the send queue: the peer cannot have read them.
+func (p *Pump) Waiting() int { return p.msgs }
 
 // Put queues a Write of segs, n > 0 bytes, to memory of the peer. It owns segs until
 // Owner.Moved.
@@ -221,6 +228,7 @@ func (p *Pump) Pump(reads bool) {
 				return
 			}
 			p.pend.pop()
+			p.msgs--
 			continue
 		}
 		if o.aborted {
@@ -306,10 +314,10 @@ func (p *Pump) Reap(wc *rdma.WC) {
 
 // sent frees a message that has been sent or dropped.
 func (p *Pump) sent(o *op) {
-	cost := o.Cost
+	tag := o.Tag
 	p.put(o)
-	if cost > 0 {
-		p.owner.Sent(cost)
+	if tag > 0 {
+		p.owner.Sent(tag)
 	}
 }
 
@@ -353,6 +361,7 @@ func (p *Pump) Purge(err error) {
 	for p.pend.head != nil {
 		o := p.pend.pop()
 		if o.kind == opSend {
+			p.msgs--
 			p.sent(o)
 			continue
 		}

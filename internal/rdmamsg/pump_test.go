@@ -226,7 +226,7 @@ func TestPurge(t *testing.T) {
 	<-server.l.QP.Done()
 	server.mu.Lock()
 	m := server.p.Message(1)
-	m.Buf, m.Cost = append(m.Buf, 'x'), 5
+	m.Buf, m.Tag = append(m.Buf, 'x'), 5
 	server.p.Send(m)
 	server.p.Put(1, [][]byte{mem}, 32, at)
 	server.p.Get(2, [][]byte{mem}, 32, at)

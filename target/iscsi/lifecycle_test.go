@@ -409,7 +409,7 @@ func TestConfigErrors(t *testing.T) {
 	for name, c := range map[string]serverConfig{
 		"no portal":       {},
 		"bad address":     {Portals: []portal.Config{{Listen: "1.2.3.4:5:6"}}},
-		"no transport":    {Portals: []portal.Config{{Listen: ":0", NoTCP: true, NoISER: true, NoNVMeTCP: true}}},
+		"no transport":    {Portals: []portal.Config{{Listen: ":0", NoTCP: true, NoISER: true, NoNVMeTCP: true, NoNVMeRDMA: true}}},
 		"window":          {Portals: []portal.Config{{Listen: ":0"}}, Limits: serverLimits{Commands: 100000}},
 		"burst":           {Portals: []portal.Config{{Listen: ":0"}}, Session: SessionParams{FirstBurstLength: 1 << 20, MaxBurstLength: 1 << 16}},
 		"segment":         {Portals: []portal.Config{{Listen: ":0"}}, Session: SessionParams{MaxRecvDataSegmentLength: 100}},

@@ -89,10 +89,10 @@ func (r adminRequest) identify() {
 			r.end(nvme.InvalidField | nvme.DoNotRetry)
 			return
 		}
-		r.reply(c.identify().AppendTo(nil))
+		r.reply(c.identify(r.q.t).AppendTo(nil))
 		return
 	}
-	b, s := c.structure(q)
+	b, s := c.structure(q, r.q.t)
 	if s != nvme.Success {
 		r.end(s | nvme.DoNotRetry)
 		return
@@ -101,10 +101,10 @@ func (r adminRequest) identify() {
 }
 
 // structure makes what an Identify command asks of an I/O controller.
-func (c *controller) structure(q nvme.Identify) ([]byte, nvme.Status) {
+func (c *controller) structure(q nvme.Identify, t nvme.QueueTransport) ([]byte, nvme.Status) {
 	switch q.CNS() {
 	case nvme.CNSController:
-		return c.identify().AppendTo(nil), nvme.Success
+		return c.identify(t).AppendTo(nil), nvme.Success
 	case nvme.CNSActiveNamespaces, nvme.CNSCommandSetActive, nvme.CNSAllocatedNamespaces:
 		if q.NSID() >= nvme.NSIDAll-1 {
 			return nil, nvme.InvalidNamespace
@@ -172,15 +172,21 @@ const (
 	maxTransfer      = 4096 << maxTransferShift
 )
 
-// identify fills the controller's structure.
-func (c *controller) identify() *nvme.Controller {
+// identify fills the controller's structure, for a host that asks over t.
+func (c *controller) identify(t nvme.QueueTransport) *nvme.Controller {
 	l := &c.fe.cfg.Limits
 	d := &nvme.Controller{
 		Serial: c.sub.cfg.Serial, Model: c.sub.cfg.Model, Firmware: "1.0", RAB: 6,
 		MDTS: maxTransferShift, CntlID: c.id, Version: uint32(nvme.Version14), Type: c.sub.kind,
 		CTRATT: nvme.AttrHostID128 | nvme.AttrTBKAS, AERL: maxEventRequests - 1, ACL: 3, LPA: nvme.LogExtended | nvme.LogSupportedPages,
-		KAS: uint16(keepAliveUnit / (100 * time.Millisecond)), SGLS: nvme.SGLSupported | nvme.SGLInCapsuleOffset | nvme.SGLTransportBlock,
+		KAS: uint16(keepAliveUnit / (100 * time.Millisecond)), SGLS: nvme.SGLSupported | nvme.SGLInCapsuleOffset,
 		Subsystem: c.sub.cfg.NQN, ELPE: errorEntries - 1, FRMW: 3, MaxCmd: uint16(l.Entries),
+	}
+	if t.NamesHostMemory(nvme.SGLTransport) {
+		d.SGLS |= nvme.SGLTransportBlock
+	}
+	if t.NamesHostMemory(nvme.SGLKeyed) {
+		d.SGLS |= nvme.SGLKeyedSupported
 	}
 	if c.sub.kind == nvme.TypeDiscovery {
 		d.OAES = nvme.NoticeDiscovery
@@ -200,14 +206,14 @@ func (c *controller) identify() *nvme.Controller {
 	d.Sanitize = c.sub.sanitizes()
 	d.NWPC = nvme.WriteProtects
 	d.FUSES, d.OCFS = nvme.FusesCompareWrite, nvme.CopyFormat0
-	d.IOCCSZ = uint32(nvme.SQELen+ioCapsule) / 16
+	d.IOCCSZ = uint32(nvme.SQELen+t.MaxInCapsule()) / 16
 	d.IORCSZ = nvme.CQELen / 16
 	d.MSDBD = 1
 	d.RTD3E = uint32(10 * time.Second / time.Microsecond)
 	return d
 }
 
-// ioCapsule is the in-capsule data that hosts are told an I/O command may have.
+// ioCapsule is the in-capsule data that an I/O command over TCP may have.
 const ioCapsule = 16 << 10
 
 // getLogPage answers Get Log Page.

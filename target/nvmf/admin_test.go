@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"softiser/blockdev"
@@ -237,12 +238,21 @@ func TestDiscovery(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := h.log(nvme.LogDiscovery, 1024*(n+1))
+		var overRDMA []string
 		for i := range n {
 			e, err := nvme.ParseDiscoveryEntry(b[1024*(i+1):])
-			if err != nil || e.Transport != nvme.TransportTCP || e.Family != nvme.FamilyIPv4 || e.Address != "127.0.0.1" || e.Service == "" {
+			if err != nil || e.Family != nvme.FamilyIPv4 || e.Address != "127.0.0.1" || e.Service == "" {
 				t.Errorf("%+v, %v", e, err)
 			}
-			l = append(l, e.Subsystem)
+			switch e.Transport {
+			case nvme.TransportTCP:
+				l = append(l, e.Subsystem)
+			case nvme.TransportRDMA:
+				overRDMA = append(overRDMA, e.Subsystem)
+			}
+		}
+		if !slices.Equal(l, overRDMA) {
+			t.Errorf("%v over RDMA, %v over TCP", overRDMA, l)
 		}
 		return l, gen
 	}

@@ -126,7 +126,6 @@ func (r *request) enter(ctrl *controller, c nvme.Connect) {
 	q := r.q
 	q.id, q.entries = c.QID(), int(c.SQSize())+1
 	q.noFlow = c.Attributes()&nvme.ConnectDisableFlowControl != 0
-	q.grow(q.entries)
 	q.t.SetEntries(q.entries)
 	q.mu.Lock()
 	q.ctrl = ctrl

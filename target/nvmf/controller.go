@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/nvme"
-	"softiser/internal/nvmetcp"
 	"softiser/target/volume"
 )
 
@@ -163,11 +162,10 @@ func (c *controller) lost(q *queue, err error) {
 	if !mine {
 		return
 	}
-	var breach *nvmetcp.Fault
 	switch {
 	case q.id == 0 && err == nil:
 		c.end(errGone)
-	case q.id == 0 || errors.As(err, &breach):
+	case q.id == 0 || errors.Is(err, nvme.ErrBreach):
 		c.end(err)
 	default:
 		c.abort(func(r *request) bool { return r.q == q })

@@ -24,16 +24,13 @@ func (f *Frontend) discoveryPage(host string, q *queue) []byte {
 	var entries []nvme.DiscoveryEntry
 	add := func(nqn string, kind nvme.SubsystemType) {
 		for i, p := range f.cfg.Portals {
-			if p.Config().NoNVMeTCP {
-				continue
-			}
 			addr, port, err := net.SplitHostPort(p.AddressFor(local, from))
 			if err != nil {
 				continue // it does not listen
 			}
 			// That no secure channel is required would make libnvme ask for TLS.
 			e := nvme.DiscoveryEntry{
-				Transport: nvme.TransportTCP, Family: nvme.FamilyIPv4, Type: kind, Requirements: nvme.FlowControlOffOK,
+				Family: nvme.FamilyIPv4, Type: kind, Requirements: nvme.FlowControlOffOK,
 				PortID: uint16(i + 1), CntlID: nvme.CntlIDDynamic, AdminQueue: 32, Service: port, Subsystem: nqn, Address: addr,
 			}
 			if ip := net.ParseIP(addr); ip != nil && ip.To4() == nil {
@@ -42,7 +39,14 @@ func (f *Frontend) discoveryPage(host string, q *queue) []byte {
 			if kind == nvme.SubsystemDiscovery {
 				e.Flags = nvme.EntryPersistent
 			}
-			entries = append(entries, e)
+			if !p.Config().NoNVMeTCP {
+				e.Transport = nvme.TransportTCP
+				entries = append(entries, e)
+			}
+			if !p.Config().NoNVMeRDMA {
+				e.Transport = nvme.TransportRDMA
+				entries = append(entries, e)
+			}
 		}
 	}
 	add(nvme.DiscoveryNQN, nvme.SubsystemDiscovery)

@@ -14,8 +14,11 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/internal/nvme"
+	"softiser/internal/nvmerdma"
 	"softiser/internal/nvmetcp"
 	"softiser/internal/sockio"
+	"softiser/rdma"
 	"softiser/target/internal/loglimit"
 	"softiser/target/internal/turns"
 	"softiser/target/portal"
@@ -29,6 +32,11 @@ type Frontend struct {
 	log       *zap.Logger
 	bufs      volume.Buffers // parameters, answers and what is compared
 	discovery *subsystem
+	rdma      *nvmerdma.Device // nil when no portal speaks NVMe/RDMA
+	life      context.Context  // done when Drain begins
+	endLife   context.CancelFunc
+	closing   sync.Once // of what Close does when every connection has gone
+	closeErr  error     // what went wrong then; written once, in closing
 
 	mu         sync.Mutex
 	subsystems []*subsystem        // guarded by mu; replaced, never changed in place
@@ -55,6 +63,13 @@ func New(cfg Config) (*Frontend, error) {
 		cfg: cfg, log: cfg.Log, queues: map[*queue]struct{}{}, empty: make(chan struct{}),
 		// Half of the machine goes on to serve those who are in, whoever knocks.
 		proofs: turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
+	}
+	f.life, f.endLife = context.WithCancel(context.Background())
+	if slices.ContainsFunc(cfg.Portals, func(p *portal.Portal) bool { return !p.Config().NoNVMeRDMA }) {
+		var err error
+		if f.rdma, err = nvmerdma.Open(nvmerdma.Config{RDMA: rdma.DeviceConfig{MaxIRD: portal.MaxReads, MaxORD: portal.MaxReads}}); err != nil {
+			return nil, fmt.Errorf("nvmf: RDMA: %w", err)
+		}
 	}
 	f.discovery = newDiscovery(f)
 	// The counter of an earlier life must not come again.
@@ -168,10 +183,7 @@ var (
 
 // Accept implements portal.Frontend.
 func (f *Frontend) Accept(c *portal.Conn) error {
-	p := c.Portal.Config()
-	t, err := nvmetcp.NewController(c.Net, nvmetcp.Config{
-		Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer}, InCapsule: ioCapsule, Memory: f.cfg.Staging,
-	})
+	t, err := f.transport(c)
 	if err != nil {
 		return err
 	}
@@ -179,6 +191,7 @@ func (f *Frontend) Accept(c *portal.Conn) error {
 	f.mu.Lock()
 	if f.drained {
 		f.mu.Unlock()
+		t.Terminate(errShutdown)
 		return errShutdown
 	}
 	f.queues[q] = struct{}{}
@@ -186,6 +199,22 @@ func (f *Frontend) Accept(c *portal.Conn) error {
 	c.OnEvict(func() { t.Terminate(errEvicted) })
 	q.begin()
 	return nil
+}
+
+// transport makes the transport of a connection. The connection belongs to it when there
+// is no error.
+func (f *Frontend) transport(c *portal.Conn) (nvme.QueueTransport, error) {
+	p := c.Portal.Config()
+	if c.Transport == portal.TCP {
+		return nvmetcp.NewController(c.Net, nvmetcp.Config{
+			Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer}, InCapsule: ioCapsule, Memory: f.cfg.Staging,
+		})
+	}
+	cfg := nvmerdma.AcceptConfig{RDMA: p.RDMA(), Queues: f.cfg.Limits.Queues, Entries: f.cfg.Limits.Entries}
+	if !c.Deadline.IsZero() {
+		cfg.RDMA.Timeout = max(time.Until(c.Deadline), time.Millisecond)
+	}
+	return f.rdma.Accept(f.life, c.Net, cfg)
 }
 
 // left forgets a connection that has ended.
@@ -224,6 +253,7 @@ func (f *Frontend) Drain(ctx context.Context) error {
 	f.drained = true
 	f.doneLocked()
 	f.mu.Unlock()
+	f.endLife()
 	for _, q := range f.open() {
 		q.finish()
 	}
@@ -250,8 +280,14 @@ func (f *Frontend) Close(ctx context.Context) error {
 	}
 	wg.Wait()
 	err := errors.Join(errs...)
-	if !errors.Is(err, portal.ErrVolumesHeld) {
-		<-f.empty
+	if errors.Is(err, portal.ErrVolumesHeld) {
+		return err
 	}
-	return err
+	<-f.empty
+	f.closing.Do(func() {
+		if f.rdma != nil {
+			f.closeErr = f.rdma.Close()
+		}
+	})
+	return errors.Join(err, f.closeErr)
 }

@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/nvme"
-	"softiser/internal/nvmetcp"
 	"softiser/target/portal"
 )
 
@@ -17,7 +16,7 @@ import (
 type queue struct {
 	fe   *Frontend
 	conn *portal.Conn
-	t    *nvmetcp.Controller
+	t    nvme.QueueTransport
 	log  *zap.Logger
 
 	timer *time.Timer // until the host has been let in, then looks whether it reads
@@ -31,9 +30,8 @@ type queue struct {
 	auth    *authentication // nil: the host need not prove who it is
 	proved  atomic.Bool     // its commands are served
 
-	requests []*request    // by slot; grown by the receive goroutine only, under mu
-	sqHead   atomic.Uint32 // completions so far
-	open     atomic.Int64  // commands that have not been answered
+	sqHead atomic.Uint32 // completions so far
+	open   atomic.Int64  // commands that have not been answered
 
 	mu       sync.Mutex
 	finishes bool   // guarded by mu: closes when open is 0
@@ -47,17 +45,7 @@ func (q *queue) begin() {
 	q.mu.Lock()
 	q.timer = time.AfterFunc(q.fe.cfg.Timeouts.Connect, func() { q.t.Terminate(errConnect) })
 	q.mu.Unlock()
-	q.grow(1)
 	q.t.Start(q)
-}
-
-// grow makes requests for n entries, and the one that may be on its way beside them.
-func (q *queue) grow(n int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for len(q.requests) < n+1 {
-		q.requests = append(q.requests, &request{q: q})
-	}
 }
 
 // connected ends the time that Connect and the authentication have, and begins to look whether the host reads.
@@ -133,7 +121,11 @@ func (q *queue) Push() { q.t.Push() }
 // Command implements nvme.QueueUpper.
 func (q *queue) Command(k *nvme.Command) {
 	q.open.Add(1)
-	r := q.requests[k.Slot]
+	r, _ := k.App.(*request)
+	if r == nil {
+		r = &request{q: q}
+		k.App = r
+	}
 	r.begin(k)
 	half := q.takeHalf()
 	s := q.refuses(r)
@@ -206,15 +198,10 @@ func (q *queue) fabrics(r *request) {
 }
 
 // DataArrived implements nvme.QueueUpper.
-func (q *queue) DataArrived(k *nvme.Command, err error) { q.requests[k.Slot].arrived(err) }
+func (q *queue) DataArrived(k *nvme.Command, err error) { k.App.(*request).arrived(err) }
 
 // Sent implements nvme.QueueUpper.
-func (q *queue) Sent(k *nvme.Command) {
-	q.mu.Lock()
-	r := q.requests[k.Slot]
-	q.mu.Unlock()
-	r.release()
-}
+func (q *queue) Sent(k *nvme.Command) { k.App.(*request).release() }
 
 // Ended implements nvme.QueueUpper.
 func (q *queue) Ended(err error) {
@@ -233,7 +220,7 @@ func (q *queue) Ended(err error) {
 	if c := q.ctrl; c != nil {
 		c.lost(q, err)
 	} else if err != nil {
-		q.log.Info("NVMe/TCP: the connection ended before Connect", zap.Error(err))
+		q.log.Info("NVMe: the connection ended before Connect", zap.Error(err))
 	}
 	q.fe.left(q)
 }

@@ -19,6 +19,7 @@ type request struct {
 	volume.Op
 	q   *queue
 	cmd *nvme.Command
+	cqe nvme.CQE      // of its answer; here, so that it is not allocated
 	use atomic.Uint64 // of cmd; see Cancel
 
 	fused    *request      // the other half; nil: none
@@ -80,14 +81,15 @@ func (r *request) complete(s nvme.Status) {
 	if !s.OK() && r.q.proved.Load() {
 		r.q.ctrl.log.add(r, s)
 	}
-	var e nvme.CQE
+	e := &r.cqe
+	*e = nvme.CQE{}
 	e.SetResult(r.result)
 	e.SetCID(r.sqe().CID())
 	e.SetSQID(r.q.id)
 	e.SetSQHead(r.q.head())
 	e.SetStatus(s)
 	q := r.q
-	q.t.Respond(r.cmd, &e)
+	q.t.Respond(r.cmd, e)
 	q.open.Add(-1)
 	waits.Done()
 	if q.isFinishing() {
@@ -158,30 +160,28 @@ func (r *request) toWorker(job func(*request)) {
 // hostData returns how many bytes the command's SGL has for or from the host.
 func (r *request) hostData() (uint32, nvme.Status) {
 	d := r.sqe().SGL()
-	switch d.Kind() {
-	case nvme.SGLTransport:
-		return d.Length(), nvme.Success
-	case nvme.SGLInCapsule:
-		n := d.Length()
-		if n == 0 {
-			return 0, nvme.Success
-		}
-		if !r.sqe().FromHost() {
-			return 0, nvme.InvalidField | nvme.DoNotRetry
-		}
-		if d.Address() != 0 {
-			return 0, nvme.SGLOffsetInvalid | nvme.DoNotRetry
-		}
-		if int(n) != len(r.cmd.Data) {
-			return 0, nvme.SGLDataLengthInvalid | nvme.DoNotRetry
-		}
+	n := d.Length()
+	switch k := d.Kind(); {
+	case r.q.t.NamesHostMemory(k):
 		return n, nvme.Success
+	case k != nvme.SGLInCapsule:
+		return 0, nvme.SGLTypeInvalid | nvme.DoNotRetry
+	case n == 0:
+		return 0, nvme.Success
+	case !r.sqe().FromHost():
+		return 0, nvme.InvalidField | nvme.DoNotRetry
+	case d.Address() != 0: // the capsule has one piece of data
+		return 0, nvme.SGLOffsetInvalid | nvme.DoNotRetry
+	case int(n) != len(r.cmd.Data):
+		return 0, nvme.SGLDataLengthInvalid | nvme.DoNotRetry
 	}
-	return 0, nvme.SGLTypeInvalid | nvme.DoNotRetry
+	return n, nvme.Success
 }
 
 // inCapsule reports whether the host's data came with the command.
-func (r *request) inCapsule() bool { return len(r.cmd.Data) > 0 }
+func (r *request) inCapsule() bool {
+	return len(r.cmd.Data) > 0 && r.sqe().SGL().Kind() == nvme.SGLInCapsule
+}
 
 // fetch asks for the host's data from offset off into r.segs, and goes on with then.
 func (r *request) fetch(off uint32, then func(*request)) {

@@ -13,8 +13,8 @@ import (
 // DefaultPort is the registered port of iSCSI (RFC 7143 §4.2.7.1) and of iSER.
 const DefaultPort = "3260"
 
-// Config describes one listening address. Both transports answer on it: the first
-// bytes of a connection tell which one the initiator speaks.
+// Config describes one listening address. Every protocol answers on it, unless it is
+// switched off: the first bytes of a connection tell which one the peer speaks.
 type Config struct {
 	// Listen is "host:port"; an empty host or an unspecified address means all
 	// addresses. Port 0 lets the system choose (see Server.Addrs).
@@ -25,9 +25,10 @@ type Config struct {
 	// Group is the target portal group tag; 0 means 1.
 	Group uint16
 
-	NoISER    bool // refuse RDMA connections
-	NoTCP     bool // refuse plain iSCSI connections
-	NoNVMeTCP bool // refuse NVMe/TCP connections
+	NoISER     bool // refuse iSER connections
+	NoTCP      bool // refuse plain iSCSI connections
+	NoNVMeTCP  bool // refuse NVMe/TCP connections
+	NoNVMeRDMA bool // refuse NVMe/RDMA connections
 
 	// IRD and ORD are how many RDMA Reads the initiator, and we, may have outstanding, 1
 	// to MaxReads; 0 means 128. What the initiator asks for, and serves, lowers them. It is
@@ -86,8 +87,8 @@ func (c *Config) fill() error {
 			return fmt.Errorf("target: portal %q: IRD %d, ORD %d; want 1 to %d", c.Listen, c.IRD, c.ORD, MaxReads)
 		}
 	}
-	if c.NoISER && c.NoTCP && c.NoNVMeTCP {
-		return fmt.Errorf("target: portal %q allows neither iSER nor TCP nor NVMe/TCP", c.Listen)
+	if c.NoISER && c.NoTCP && c.NoNVMeTCP && c.NoNVMeRDMA {
+		return fmt.Errorf("target: portal %q allows neither iSER nor iSCSI nor NVMe", c.Listen)
 	}
 	return nil
 }
@@ -101,6 +102,8 @@ func (c *Config) off(h Hello) bool {
 		return c.NoISER
 	case Hello{NVMe, TCP}:
 		return c.NoNVMeTCP
+	case Hello{NVMe, RDMA}:
+		return c.NoNVMeRDMA
 	}
 	return true
 }

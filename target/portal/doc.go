@@ -3,7 +3,8 @@
 //
 //	connection ──▶ Portal: place among those before login ──▶ first bytes: Hello
 //	                                                                │ protocol
-//	               "MPA ID Req Frame" over TCP: iSER ──┐            ▼
+//	               "MPA ID Req Frame" over TCP:        │            ▼
+//	                 iSER, NVMe/RDMA by private data ──┤
 //	               0x43 Login Request: iSCSI ──────────┼──▶ Frontend.Accept
 //	               ICReq: NVMe/TCP ────────────────────┘
 //
@@ -11,8 +12,7 @@
 // the first bytes, which stay in the socket, the bound on connections that have not
 // logged in, and the life of a server with its drain. What a peer says after its first
 // bytes is the front end's. Another protocol is a row in sniff, a folder and a call of
-// Server.Handle. NVMe/RDMA will need a look behind the header of an MPA request at its
-// private data, which alone tells it from iSER.
+// Server.Handle. What RDMA is asked for is in the private data of the MPA request alone.
 //
 // Locks: Server.mu guards the state, pendingSet.mu the places. Neither is held while the
 // other is taken or a front end is called.

@@ -15,6 +15,7 @@ import (
 
 	"softiser/internal/congestion"
 	"softiser/internal/sockio"
+	"softiser/rdma"
 	"softiser/target/internal/loglimit"
 )
 
@@ -227,8 +228,20 @@ func (p *Portal) begin(c *Conn) {
 	}
 	if err != nil {
 		c.Place.Done()
+		if errors.Is(err, errPrivate) {
+			p.reject(c)
+		}
 		c.Net.Close()
 		p.refused(c.Log, err)
+	}
+}
+
+// reject answers an MPA Request, which is there as a whole, so that the peer need not guess
+// why it is not connected.
+func (p *Portal) reject(c *Conn) {
+	r, err := rdma.Server(context.Background(), c.Net, nil)
+	if err == nil {
+		_ = r.Reject(nil)
 	}
 }
 
@@ -262,7 +275,7 @@ func (p *Portal) refused(log *zap.Logger, err error) {
 	case errors.As(err, &ne) && ne.Timeout():
 		p.silent.Add(1)
 		err = errors.New("nothing recognisable was sent in time")
-	case errors.Is(err, errUnknown):
+	case errors.Is(err, errUnknown), errors.Is(err, errPrivate):
 		p.garbage.Add(1)
 	default:
 		p.silent.Add(1)

@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,7 @@ type Protocol uint8
 // Protocols.
 const (
 	ISCSI Protocol = 1 + iota // over TCP, and over RDMA as iSER
-	NVMe                      // NVMe over Fabrics, over TCP
+	NVMe                      // NVMe over Fabrics, over TCP and RDMA
 )
 
 // Transport is what carries it.
@@ -42,6 +43,8 @@ func (h Hello) String() string {
 		return "iSER"
 	case Hello{NVMe, TCP}:
 		return "NVMe/TCP"
+	case Hello{NVMe, RDMA}:
+		return "NVMe/RDMA"
 	}
 	return "unknown"
 }
@@ -52,12 +55,25 @@ func (h Hello) known() bool { return h.Transport != 0 }
 // mpaKey opens every MPA Request frame (RFC 5044 §7.1).
 const mpaKey = "MPA ID Req Frame"
 
+// Lengths of parts of an MPA Request frame, bytes.
+const (
+	mpaHeader  = len(mpaKey) + 4 // flags, revision, length of the private data
+	mpaWord    = 4               // IRD and ORD (RFC 6581 §9), where mpaEnhanced says so
+	mpaPrivate = 512             // the most private data that a frame has, with that word
+)
+
+// mpaEnhanced is the flag S.
+const mpaEnhanced = 0x10
+
 // icReq is how the first PDU of an NVMe/TCP host begins, ICReq: its type, no flags, and
 // twice its length.
 const icReq = "\x00\x00\x80\x00\x80\x00\x00\x00"
 
 // errUnknown says that a peer speaks none of the protocols.
 var errUnknown = errors.New("neither an iSCSI login nor an MPA request nor NVMe/TCP")
+
+// errPrivate says that it asks for RDMA, with private data of none of the protocols.
+var errPrivate = errors.New("an MPA request with private data that is neither iSER's nor NVMe's")
 
 // classify looks at the first bytes of a connection. It returns unknown with a
 // nil error while more bytes may still decide.
@@ -78,12 +94,63 @@ func classify(b []byte) (Hello, error) {
 	}
 	n := min(len(b), len(mpaKey))
 	if string(b[:n]) != mpaKey[:n] {
-		return Hello{}, fmt.Errorf("%w (first bytes % x)", errUnknown, b)
+		return Hello{}, fmt.Errorf("%w (first bytes % x)", errUnknown, b[:n])
 	}
-	if n == len(mpaKey) {
+	if len(b) < mpaHeader {
+		return Hello{}, nil
+	}
+	return classifyMPA(b)
+}
+
+// classifyMPA looks at an MPA Request frame whose header is there. What it is for only the
+// private data says. Frames that break the rules of MPA count as iSER's, which refuses
+// them.
+func classifyMPA(b []byte) (Hello, error) {
+	n := int(binary.BigEndian.Uint16(b[mpaHeader-2:]))
+	skip := 0
+	if b[len(mpaKey)]&mpaEnhanced != 0 {
+		skip = mpaWord
+	}
+	if n > mpaPrivate || n < skip {
 		return Hello{ISCSI, RDMA}, nil
 	}
-	return Hello{}, nil
+	if len(b) < mpaHeader+n {
+		return Hello{}, nil
+	}
+	p := b[mpaHeader+skip : mpaHeader+n]
+	switch {
+	case asksNVMe(p):
+		return Hello{NVMe, RDMA}, nil
+	case asksISER(p):
+		return Hello{ISCSI, RDMA}, nil
+	case len(p) >= nvmePrivate:
+		return Hello{NVMe, RDMA}, nil // it is told what is wrong with it
+	}
+	return Hello{}, fmt.Errorf("%w (% x)", errPrivate, p)
+}
+
+// nvmePrivate is the length of the private data of an NVMe/RDMA host, bytes.
+const nvmePrivate = 32
+
+// asksNVMe reports whether p is private data of an NVMe/RDMA host: record format 0, and a
+// receive queue that has entries.
+func asksNVMe(p []byte) bool {
+	return len(p) >= 6 && p[0] == 0 && p[1] == 0 && (p[4] != 0 || p[5] != 0)
+}
+
+// asksISER reports whether p is private data of an iSER initiator: Linux' header, which is
+// two flags in four bytes, or nothing.
+func asksISER(p []byte) bool {
+	const flags = 0xC0 // no zero based addresses, no remote invalidation
+	for i, v := range p {
+		if i == 0 {
+			v &^= flags
+		}
+		if v != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // sniff waits for the bytes that tell what a connection is and leaves them in the
@@ -96,7 +163,7 @@ func sniff(c *net.TCPConn) (Hello, error) {
 		return Hello{}, err
 	}
 	var (
-		buf   [len(mpaKey)]byte
+		buf   [mpaHeader + mpaPrivate]byte
 		hello Hello
 		fail  error
 	)

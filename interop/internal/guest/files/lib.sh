@@ -114,10 +114,16 @@ lio_portal() {
 lio_chap() { echo 1 > "$tpg/attrib/authentication"; printf %s "$1" > "$tpg/auth/userid"; printf %s "$2" > "$tpg/auth/password"
   [ $# -lt 4 ] || { printf %s "$3" > "$tpg/auth/userid_mutual"; printf %s "$4" > "$tpg/auth/password_mutual"; }; }
 
-# nvme_attach PORT NQN [OPTION…]: connect to an NVMe/TCP subsystem, print its disk.
+# nvme_up TRANSPORT: the host's module, and for rdma what it goes over.
+nvme_up() {
+	modprobe nvme-$1 || return
+	[ $1 = tcp ] || siw_up
+}
+
+# nvme_attach TRANSPORT PORT NQN [OPTION…]: connect to an NVMe subsystem, print its disk.
 nvme_attach() {
-	local port=$1 nqn=$2; shift 2
-	nvme connect -t tcp -a $HOST -s $port -n $nqn -i 2 "$@" >/tmp/connect 2>&1 || { cat /tmp/connect; dmesg | tail -5; return 1; }
+	local transport=$1 port=$2 nqn=$3; shift 3
+	nvme connect -t $transport -a $HOST -s $port -n $nqn -i 2 "$@" >/tmp/connect 2>&1 || { cat /tmp/connect; dmesg | tail -5; return 1; }
 	nvme_disk $nqn
 }
 

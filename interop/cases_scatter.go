@@ -258,7 +258,7 @@ func splitCRC(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	server, err := g.Start(settings("") + `dmesg -C; siw_set whole_trailer 0; rping -s -P -a $SELF -p 7174 & p=$!
+	server, err := g.Start(settings("") + `dmesg -C; siw_set whole_trailer 0; rping -s -P -S 60000 -a $SELF -p 7174 & p=$!
 for i in $(seq 900); do dmesg | grep -q 'siw: crc error' && break; sleep 0.1; done; sleep 0.5; kill $p; siw_set whole_trailer 1; dmesg | grep 'siw: crc error' || die no CRC error`)
 	if err != nil {
 		return "", err
@@ -278,8 +278,9 @@ for i in $(seq 900); do dmesg | grep -q 'siw: crc error' && break; sleep 0.1; do
 	}); err != nil {
 		return "", err
 	}
-	// Messages that rping takes no offence at, until one is cut within its CRC:
-	// the first is the client's offer, which the server reads.
+	// Messages that rping takes no offence at, until one is cut within its CRC: the
+	// client's offer, and the 60000 bytes of it that the server reads, for which it
+	// needs a buffer. Pieces join on their way, so the offer alone may arrive whole.
 	info := c.mem[4096:4112]
 	binary.BigEndian.PutUint64(info, c.mr.Addr())
 	binary.BigEndian.PutUint32(info[8:], c.mr.RKey())

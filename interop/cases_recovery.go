@@ -35,22 +35,23 @@ targets:
 }
 
 // underIO runs fio with verification in the guest, does something to the path
-// meanwhile, and wants fio to end without an error.
+// once 400 of its 2048 writes are there, and wants fio to end without an error.
 func underIO(e *Env, device string, disturb func() error) (string, error) {
 	g, err := e.Guest()
 	if err != nil {
 		return "", err
 	}
-	job, err := g.Start(fmt.Sprintf(`%s
+	job, err := g.Start(fmt.Sprintf(`rm -f /tmp/io-runs; trap 'touch /tmp/io-runs' EXIT; %s
+stat=/sys/dev/block/$(lsblk -dno MAJ:MIN $d | tr -d " ")/stat; enough=$(($(awk '{print $5}' $stat) + 400))
+{ until [ $(awk '{print $5}' $stat) -ge $enough ]; do sleep 0.1; done; touch /tmp/io-runs; } &
 fio --name=w --filename=$d --rw=randwrite --bs=16k --size=32m --direct=1 --ioengine=libaio --iodepth=16 --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=150 >/tmp/w.log 2>&1 || { cat /tmp/w.log; die fio; }
 echo fio done`, device))
 	if err != nil {
 		return "", err
 	}
-	select {
-	case <-e.ctx.Done():
-		return "", context.Cause(e.ctx)
-	case <-time.After(6 * time.Second):
+	if _, err := e.In("until [ -e /tmp/io-runs ]; do sleep 0.1; done"); err != nil {
+		out, _ := job.Wait(e.ctx)
+		return "", fmt.Errorf("the I/O has not begun: %w\n%s", err, out)
 	}
 	if job.Done() {
 		out, err := job.Wait(e.ctx)

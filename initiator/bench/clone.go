@@ -61,7 +61,7 @@ type clone struct {
 
 	// runner
 	series     []*series
-	pat        *pattern
+	offsets    *pattern
 	content    *filler
 	refills    bool // each write gets its content anew
 	scrambles  bool
@@ -158,7 +158,7 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 	case j.Dirs[dirTrim] && !info.Discard:
 		return nil, fail("the volume does not support trim (UNMAP)")
 	}
-	c = &clone{job: j, luns: luns, epoch: epoch, done: make(chan struct{}), pat: newPattern(j, base, size, info.Size)}
+	c = &clone{job: j, luns: luns, epoch: epoch, done: make(chan struct{}), offsets: newPattern(j, base, size, info.Size)}
 	c.stats.Job, c.stats.Jobs = j, 1
 	c.content = newFiller(j, size)
 	if err := c.openLedger(base, unit, size); err != nil {

@@ -180,7 +180,7 @@ func (c *clone) advance() bool {
 	case phaseRun:
 		if c.drain && !halted && !c.expired(now) {
 			c.drain = false
-			c.pat.restart()
+			c.offsets.restart()
 			return true
 		}
 		c.cut = c.cut || c.drain && c.stopped.Load() && !c.expired(now)

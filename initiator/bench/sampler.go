@@ -68,7 +68,7 @@ func (c *clone) progress(now time.Duration, cur *sample) float64 {
 	if j.TimeBased {
 		return min(1, float64(now)/float64(j.RampTime+j.Runtime+j.StartDelay))
 	}
-	total := float64(c.pat.units) * float64(c.pat.unit) * float64(j.Loops)
+	total := float64(c.offsets.units) * float64(c.offsets.unit) * float64(j.Loops)
 	if io := j.IOSize.Resolve(int64(total)); io > 0 {
 		total = float64(io)
 	}

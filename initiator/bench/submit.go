@@ -70,7 +70,7 @@ func (c *clone) draw(s *slot) bool {
 	if c.drain || c.toMove == 0 || c.toIssue == 0 {
 		return false
 	}
-	e, ok := c.pat.next()
+	e, ok := c.offsets.next()
 	if !ok {
 		if c.passes > 0 {
 			c.passes--
@@ -85,14 +85,14 @@ func (c *clone) draw(s *slot) bool {
 			c.drain = true
 			return false
 		}
-		c.pat.restart()
-		if e, ok = c.pat.next(); !ok {
+		c.offsets.restart()
+		if e, ok = c.offsets.next(); !ok {
 			return false
 		}
 	}
 	if c.toMove > 0 {
 		e.n = int(min(int64(e.n), c.toMove))
-		e.n -= e.n % int(c.pat.unit)
+		e.n -= e.n % int(c.offsets.unit)
 		if e.n == 0 {
 			c.toMove = 0
 			return false
@@ -149,7 +149,7 @@ func (c *clone) submitData(s *slot) {
 
 // sign fills a write's buffer with one headed block per unit.
 func (c *clone) sign(p []byte, off int64) {
-	unit := int(c.pat.unit)
+	unit := int(c.offsets.unit)
 	for ; len(p) >= unit; p, off = p[unit:], off+int64(unit) {
 		fillBlock(p[:unit], c.ledger.seed, off, c.ledger.issue(off), c.job.thread, &c.job.Payload)
 	}
@@ -219,13 +219,13 @@ func (c *clone) replay() {
 	for c.draw(&s) || c.drain {
 		if c.drain {
 			c.drain = false
-			c.pat.restart()
+			c.offsets.restart()
 			continue
 		}
 		if s.ext.d != dirWrite {
 			continue
 		}
-		for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += c.pat.unit {
+		for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += c.offsets.unit {
 			c.ledger.issue(off)
 			c.ledger.ack(off, true)
 		}
@@ -300,7 +300,7 @@ func (c *clone) accountFlush() {
 }
 
 func (c *clone) accountWrite(s *slot) {
-	unit := c.pat.unit
+	unit := c.offsets.unit
 	for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += unit {
 		c.ledger.ack(off, s.req.FUA)
 		if c.job.Fsync > 0 && !s.req.FUA {
@@ -316,10 +316,10 @@ func (c *clone) checksReads() bool {
 }
 
 func (c *clone) check(s *slot) {
-	unit := int(c.pat.unit)
+	unit := int(c.offsets.unit)
 	p, off := s.req.Buf, s.ext.off
 	for ; len(p) >= unit; p, off = p[unit:], off+int64(unit) {
-		w, seed := window{any: true}, c.job.Seed
+		w, seed := window{unknown: true}, c.job.Seed
 		if c.ledger != nil {
 			var known bool
 			if w, known = c.ledger.window(off, c.job.VerifyDurable); !known {

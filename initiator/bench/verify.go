@@ -101,9 +101,9 @@ func (m *Mismatch) Error() string {
 
 // window is the generations that a block may hold.
 type window struct {
-	lo, hi uint32 // inclusive
-	torn   bool   // a write was under way: the block may hold parts of two
-	any    bool   // whatever generation or seed (a volume written by another run or by fio)
+	lo, hi  uint32 // inclusive
+	torn    bool   // a write was under way: the block may hold parts of two
+	unknown bool   // whatever generation or seed (a volume written by another run or by fio)
 }
 
 // checkBlock reports what is wrong with p as the block at off; nil if nothing
@@ -142,7 +142,7 @@ func compareBlock(p []byte, seed uint64, off int64, w window) *Mismatch {
 	if n := le.Uint32(p[4:]); int(n) != len(p) {
 		return bad("wrong-sized", fmt.Sprintf("a block of %d bytes", len(p)), "a block of %d bytes", n)
 	}
-	if !w.any {
+	if !w.unknown {
 		gen := le.Uint32(p[28:])
 		if le.Uint64(p[8:]) != blockSeed(seed, off, gen) {
 			return bad("foreign", fmt.Sprintf("seed %#x", seed), "a block of another run (seed %#x)", le.Uint32(p[24:]))
@@ -164,7 +164,7 @@ func compareBlock(p []byte, seed uint64, off int64, w window) *Mismatch {
 
 func (w window) String() string {
 	switch {
-	case w.any:
+	case w.unknown:
 		return "a block"
 	case w.lo == w.hi:
 		return fmt.Sprintf("generation %d", w.lo)

@@ -39,11 +39,11 @@ type conn struct {
 	waiting  bool  // the receive goroutine waits for a slot or a buffer
 	draining bool  // no more requests are read
 
-	tx   sender
-	room chan struct{} // wakes the receive goroutine
-	kick chan struct{} // wakes the send goroutine
-	quit chan struct{} // ends the send goroutine
-	sent chan struct{} // closed when it has ended
+	tx         sender
+	room       chan struct{} // wakes the receive goroutine
+	wakeSender chan struct{} // wakes the send goroutine
+	quit       chan struct{} // ends the send goroutine
+	sent       chan struct{} // closed when it has ended
 }
 
 // slot is one request under way and its reply.
@@ -76,7 +76,7 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 		srv: s, nc: nc, raw: raw, exp: a.export, agreed: a, block: max(info.BlockSize, 1), client: a.client,
 		batch: make([]*blockio.Request, 0, s.cfg.Depth),
 		slots: make([]slot, s.cfg.Depth),
-		room:  make(chan struct{}, 1), kick: make(chan struct{}, 1),
+		room:  make(chan struct{}, 1), wakeSender: make(chan struct{}, 1),
 		quit: make(chan struct{}), sent: make(chan struct{}),
 	}
 	c.pool.limit = s.cfg.Memory

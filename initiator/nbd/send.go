@@ -25,7 +25,7 @@ func (c *conn) push(now bool) {
 		return
 	}
 	select {
-	case c.kick <- struct{}{}:
+	case c.wakeSender <- struct{}{}:
 	default:
 	}
 }
@@ -35,7 +35,7 @@ func (c *conn) sendLoop() {
 	defer close(c.sent)
 	for {
 		select {
-		case <-c.kick:
+		case <-c.wakeSender:
 			c.send(true)
 		case <-c.quit:
 			return

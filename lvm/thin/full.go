@@ -102,7 +102,7 @@ type watchers struct {
 	next  int
 	calls sync.WaitGroup
 
-	any     atomic.Bool // subs has some
+	awaited atomic.Bool // subs has some
 	changed atomic.Bool // a call of followed is about to begin
 	one     sync.Mutex  // held while followed calls
 }
@@ -116,12 +116,12 @@ func (l *watchers) add(f func()) (cancel func()) {
 	k := l.next
 	l.next++
 	l.subs[k] = f
-	l.any.Store(true)
+	l.awaited.Store(true)
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.subs, k)
-		l.any.Store(len(l.subs) > 0)
+		l.awaited.Store(len(l.subs) > 0)
 	}
 }
 
@@ -146,7 +146,7 @@ func (l *watchers) tell() {
 
 // follow sees to it that everybody is called after what has just changed.
 func (l *watchers) follow() {
-	if l.any.Load() && !l.changed.Swap(true) {
+	if l.awaited.Load() && !l.changed.Swap(true) {
 		l.calls.Go(l.followed)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
 	"softiser/rdma"
 )
@@ -167,6 +168,14 @@ type Config struct {
 	// (open-iscsi's replacement_timeout = 0).
 	FailNow bool
 
+	// Path makes the session one of several to the same volume: commands fail at once
+	// when the connection is lost (FailNow, KeepTrying), and with blockio.ErrInaccessible
+	// instead of waiting where the target says that this path is not the one to use.
+	Path bool
+	// Cache is the account of the volume's volatile cache, which its paths share. Nil:
+	// the LUN has its own.
+	Cache *blockio.Cache
+
 	// OnEvent, when set, is told what happens to sessions. It is called on
 	// their goroutines and must not block.
 	OnEvent func(Event)
@@ -223,6 +232,9 @@ func (c Config) withDefaults() Config {
 	dur(&c.AbortTimeout, 15*time.Second)
 	dur(&c.ResetTimeout, 30*time.Second)
 	dur(&c.ReplacementTimeout, 120*time.Second)
+	if c.Path {
+		c.FailNow, c.KeepTrying = true, true
+	}
 	return c
 }
 

@@ -24,10 +24,11 @@ const (
 	EventLUNReset                       // a LUN was reset after an abort had failed
 	EventCacheLost                      // the target may have lost acknowledged writes; the next flush fails
 	EventDown                           // commands fail from now on, the target is still looked for; Err says why
+	EventAccess                         // the target says that the access state of a path has changed
 )
 
 var eventNames = [...]string{"connected", "connection lost", "reconnect failed", "recovered", "given up", "closed",
-	"fell back to TCP", "asynchronous message", "unit attention", "resized", "command aborted", "LUN reset", "writes may be lost", "down, trying on"}
+	"fell back to TCP", "asynchronous message", "unit attention", "resized", "command aborted", "LUN reset", "writes may be lost", "down, trying on", "access state changed"}
 
 // String returns a short name.
 func (k EventKind) String() string {

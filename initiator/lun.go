@@ -77,7 +77,10 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 	if n > 1<<14-1 {
 		return nil, fmt.Errorf("initiator: LUN %d: the largest is %d", n, 1<<14-1)
 	}
-	l := &LUN{num: n, wire: iscsi.EncodeLUN(int(n)), paths: paths, cache: new(blockio.Cache), watchers: map[int]func(blockdev.Info){}}
+	l := &LUN{num: n, wire: iscsi.EncodeLUN(int(n)), paths: paths, cache: paths[0].cfg.Cache, watchers: map[int]func(blockdev.Info){}}
+	if l.cache == nil {
+		l.cache = new(blockio.Cache)
+	}
 	l.waiters.New = newWaiter
 	told := make([]uint32, len(paths))
 	for i, s := range paths {
@@ -189,9 +192,7 @@ func (l *LUN) Do(ctx context.Context, r *Request) error {
 		select {
 		case <-w.ch:
 		case <-d:
-			if q := stateOf(r); q.sess != nil {
-				q.sess.abandon(q, context.Cause(ctx))
-			}
+			l.Cancel(r, context.Cause(ctx))
 			<-w.ch
 		}
 	}
@@ -300,6 +301,7 @@ func (l *LUN) Close() error {
 		return blockdev.ErrClosed
 	}
 	var first error
+	l.epoch.Load().Leave()
 	for _, s := range l.paths {
 		if l.owned {
 			// Still attached: what waits for a look is sent after it, or not at all.

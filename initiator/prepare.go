@@ -29,7 +29,7 @@ func (l *LUN) prepare(req *Request) (r *request, done bool) {
 	r.lun, r.sess, r.next = l, nil, nil
 	r.issued, r.parts, r.cancel, r.state, r.ctl, r.once, r.flush = 0, 0, nil, reqIdle, false, false, flushNone
 	r.redone, r.joined = 0, 0
-	r.Err, r.Residual, r.Status = nil, 0, 0
+	r.Err, r.Residual, r.Status, r.Sent = nil, 0, 0, false
 	g := l.geo.Load()
 	r.geo = g
 	op := rowOf(r.Op)

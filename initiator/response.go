@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
 	"softiser/internal/scsi"
 )
@@ -171,7 +172,14 @@ func (s *Session) judgeSense(t *task, e *scsi.SenseError) (fate, error) {
 		}
 	case scsi.KeyNotReady:
 		switch e.Sense.ASC {
-		case scsi.ASCBecomingReady, scsi.ASCAccessTransition:
+		case scsi.ASCAccessTransition, scsi.ASCAccessStandby, scsi.ASCAccessUnavailable, scsi.ASCAccessOffline:
+			if s.cfg.Path {
+				return fateDone, fmt.Errorf("%w: %w", blockio.ErrInaccessible, e)
+			}
+			if e.Sense.ASC == scsi.ASCAccessTransition {
+				return fateLater, e
+			}
+		case scsi.ASCBecomingReady:
 			return fateLater, e
 		}
 	case scsi.KeyRecovered, scsi.KeyCompleted:
@@ -230,6 +238,10 @@ func (s *Session) delay(t *task) bool {
 // attention acts on a unit attention of LUN lun. The caller holds s.mu.
 func (s *Session) attention(lun uint64, sense scsi.Sense) {
 	s.event(Event{Kind: EventUnitAttention, Detail: fmt.Sprintf("LUN %s: %v", iscsi.FormatLUN(lun), sense)})
+	switch sense.ASC {
+	case scsi.ASCALUAStateChanged, scsi.ASCALUATransitionFailed, scsi.ASCLUNsChanged:
+		s.event(Event{Kind: EventAccess, Detail: "LUN " + iscsi.FormatLUN(lun)})
+	}
 	if sense.ASC>>8 == 0x29 {
 		s.reset(lun, sense.ASC)
 	}

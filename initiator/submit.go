@@ -119,6 +119,7 @@ func (s *Session) start(c *conn, q *reqQueue, r *request) bool {
 		q.remove(r)
 		r.setState(s, reqRunning)
 	}
+	r.Sent = true
 	t.started = s.watch.clock
 	s.send(c, t)
 	return true

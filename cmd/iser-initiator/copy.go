@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
 	"softiser/internal/sizeflag"
@@ -38,14 +37,10 @@ func (f *copyFlags) register(cmd *cobra.Command) {
 
 // open opens the volume and makes the stream that the options describe.
 func (f *copyFlags) open(cmd *cobra.Command, url string) (*stream, error) {
-	cfg, err := f.conn.Config(url)
-	if err != nil {
-		return nil, &codedError{exitUsage, err}
-	}
 	if f.depth < 1 || f.depth > 1024 {
 		return nil, usage("--depth %d: want 1 to 1024", f.depth)
 	}
-	l, err := initiator.Open(cmd.Context(), cfg)
+	l, err := f.conn.Open(cmd.Context(), url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -136,9 +131,7 @@ func readCommand() *cobra.Command {
 // report prints the outcome, on stderr when stdout carries data.
 func (f *copyFlags) report(cmd *cobra.Command, o *outcome, begun time.Time, toStderr bool) error {
 	o.finish(begun)
-	if c, err := initiator.ParseURL(o.URL); err == nil {
-		o.URL = c.URL() // without secrets
-	}
+	o.URL = connflags.Names(o.URL)
 	if f.quiet && !f.json {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"softiser/initiator"
 	"softiser/initiator/blockio"
+	"softiser/initiator/connflags"
 	"softiser/internal/iscsi"
 	callerr "softiser/internal/usage"
 )
@@ -70,6 +71,7 @@ func exitCode(err error) int {
 	var le *iscsi.LoginError
 	var op *net.OpError
 	var ce *initiator.ConfigError
+	var ue *connflags.UsageError
 	var other *callerr.Exit
 	switch {
 	case err == nil:
@@ -78,7 +80,7 @@ func exitCode(err error) int {
 		return coded.code
 	case errors.As(err, &other):
 		return other.Code
-	case callerr.Is(err), errors.As(err, &ce):
+	case callerr.Is(err), errors.As(err, &ce), errors.As(err, &ue):
 		return exitUsage
 	case errors.As(err, &le):
 		switch le.Status {

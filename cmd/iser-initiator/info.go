@@ -13,17 +13,19 @@ import (
 	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
+	"softiser/initiator/multipath"
 )
 
 // report is what info prints.
 type report struct {
-	URL      string                `json:"url"`
-	LUN      uint64                `json:"lun"`
-	LUNs     []uint64              `json:"luns,omitempty"`
-	Identity identity              `json:"identity"`
-	Volume   volume                `json:"volume"`
-	Limits   blockio.Limits        `json:"limits"`
-	Session  initiator.SessionInfo `json:"session"`
+	URL      string                 `json:"url"`
+	LUN      *uint64                `json:"lun,omitempty"`
+	LUNs     []uint64               `json:"luns,omitempty"`
+	Identity identity               `json:"identity"`
+	Volume   volume                 `json:"volume"`
+	Limits   blockio.Limits         `json:"limits"`
+	Session  *initiator.SessionInfo `json:"session,omitempty"` // one path
+	Paths    []multipath.Status     `json:"paths,omitempty"`   // several
 }
 
 type identity struct {
@@ -61,20 +63,25 @@ func infoCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	opts := connflags.Register(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
-		cfg, err := opts.Config(a[0])
-		if err != nil {
-			return &codedError{exitUsage, err}
-		}
-		l, err := initiator.Open(cmd.Context(), cfg)
+		v, err := opts.Open(cmd.Context(), a[0], nil)
 		if err != nil {
 			return err
 		}
-		defer l.Close()
-		s := l.Sessions()[0]
-		r := report{URL: cfg.URL(), LUN: l.Number(), Limits: l.Limits(), Session: s.Info()}
-		// A target that does not report its LUNs still has this one.
-		r.LUNs, _ = s.ReportLUNs(cmd.Context())
-		r.fill(l.Identity(), l.Info())
+		defer v.Close()
+		r := report{URL: connflags.Names(a[0]), Limits: v.Limits()}
+		r.Identity.Designators = v.Names()
+		switch l := v.(type) {
+		case *initiator.LUN:
+			s := l.Sessions()[0]
+			info, n := s.Info(), l.Number()
+			r.Session, r.LUN = &info, &n
+			// A target that does not report its LUNs still has this one.
+			r.LUNs, _ = s.ReportLUNs(cmd.Context())
+			r.identify(l.Identity())
+		case *multipath.Volume:
+			r.Paths = l.Paths()
+		}
+		r.measure(v.Info())
 		if asJSON {
 			e := json.NewEncoder(cmd.OutOrStdout())
 			e.SetIndent("", "  ")
@@ -86,11 +93,14 @@ func infoCommand() *cobra.Command {
 	return cmd
 }
 
-func (r *report) fill(id initiator.Identity, v blockdev.Info) {
+func (r *report) identify(id initiator.Identity) {
 	r.Identity = identity{Vendor: id.Vendor, Product: id.Product, Revision: id.Revision, Serial: id.Serial, Designators: id.Designators}
 	for _, p := range id.Pages {
 		r.Identity.VPDPages = append(r.Identity.VPDPages, int(p))
 	}
+}
+
+func (r *report) measure(v blockdev.Info) {
 	r.Volume = volume{
 		Size: v.Size, BlockSize: v.BlockSize, PhysBlockSize: v.PhysBlockSize, ReadOnly: v.ReadOnly, WriteCache: v.WriteCache,
 		Thin: v.Thin, Discard: v.Discard, DiscardAlign: v.DiscardAlign, ZeroesOnTrim: v.ZeroesOnTrim, Rotational: v.Rotational,
@@ -108,10 +118,12 @@ func (r *report) print(w io.Writer) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-22s "+format+"\n", append([]any{name + ":"}, args...)...)
 	}
-	id, v, s, lim := &r.Identity, &r.Volume, &r.Session, &r.Limits
+	id, v, s, lim := &r.Identity, &r.Volume, r.Session, &r.Limits
 	line("volume", "%s", r.URL)
-	line("vendor, product", "%s %s %s", id.Vendor, id.Product, id.Revision)
-	line("serial", "%s", id.Serial)
+	if id.Vendor != "" {
+		line("vendor, product", "%s %s %s", id.Vendor, id.Product, id.Revision)
+		line("serial", "%s", id.Serial)
+	}
 	for _, d := range id.Designators {
 		line("identifier", "%s", d)
 	}
@@ -119,7 +131,9 @@ func (r *report) print(w io.Writer) {
 	for _, p := range id.VPDPages {
 		pages = append(pages, fmt.Sprintf("%02x", p))
 	}
-	line("VPD pages", "%s", strings.Join(pages, " "))
+	if len(pages) > 0 {
+		line("VPD pages", "%s", strings.Join(pages, " "))
+	}
 	line("size", "%s (%d bytes)", humanize.IBytes(uint64(v.Size)), v.Size)
 	line("block size", "%d logical, %d physical", v.BlockSize, v.PhysBlockSize)
 	line("read-only", "%s", yesNo(v.ReadOnly))
@@ -141,6 +155,19 @@ func (r *report) print(w io.Writer) {
 	}
 	if len(r.LUNs) > 0 {
 		line("LUNs of the target", "%s", strings.Trim(fmt.Sprint(r.LUNs), "[]"))
+	}
+	for _, p := range r.Paths {
+		state := p.State
+		if p.Active {
+			state += ", in use"
+		}
+		if p.Reason != "" {
+			state += ": " + p.Reason
+		}
+		line("path", "%s %s", p.URL, state)
+	}
+	if s == nil {
+		return
 	}
 	line("transport", "%s", s.Transport)
 	line("portal", "%s, portal group %d", s.Portal, s.PortalGroup)

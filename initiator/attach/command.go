@@ -18,7 +18,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/initiator"
+	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
+	"softiser/initiator/multipath"
 	"softiser/internal/usage"
 )
 
@@ -99,7 +101,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if c.detach {
 		return c.runDetach(cmd.Context(), out, args[0])
 	}
-	cfg, err := c.conn.Config(args[0])
+	err := c.conn.Check(args[0])
 	if err == nil && c.opt.Connections < 1 {
 		err = fmt.Errorf("--connections %d: at least one is needed", c.opt.Connections)
 	}
@@ -115,38 +117,44 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		}
 		return c.print(out, rec)
 	}
-	err = c.serve(cmd.Context(), out, cmd.ErrOrStderr(), cfg, pipe)
+	err = c.serve(cmd.Context(), out, cmd.ErrOrStderr(), args[0], pipe)
 	report(pipe, nil, err) // after success the pipe is closed and this is void
 	return err
 }
 
 // serve attaches and stays.
-func (c *command) serve(ctx context.Context, out, stderr io.Writer, cfg initiator.Config, pipe *os.File) error {
+func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, pipe *os.File) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process
 	opt := c.opt
-	opt.URL, opt.FinishTimeout = cfg.URL(), c.timeout
-	opt.Describe = path.Base(cfg.TargetName) + " LUN " + strconv.FormatUint(cfg.LUN, 10)
-	cfg.KeepTrying = true
-	cfg.LogoutTimeout = min(max(c.timeout, time.Second), 15*time.Second)
+	opt.URL, opt.FinishTimeout = connflags.Names(url), c.timeout
+	first, err := c.conn.Config(connflags.Paths(url)[0])
+	if err != nil {
+		return err
+	}
+	opt.Describe = path.Base(first.TargetName) + " LUN " + strconv.FormatUint(first.LUN, 10)
 	changed := make(chan struct{}, 1)
 	opt.Changed = changed
-	told := cfg.OnEvent
-	cfg.OnEvent = func(e initiator.Event) {
-		if told != nil {
-			told(e)
-		}
-		select {
-		case changed <- struct{}{}:
-		default:
+	tune := func(cfg *initiator.Config) {
+		cfg.KeepTrying = true
+		cfg.LogoutTimeout = min(max(c.timeout, time.Second), 15*time.Second)
+		told := cfg.OnEvent
+		cfg.OnEvent = func(e initiator.Event) {
+			if told != nil {
+				told(e)
+			}
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
 		}
 	}
-	var lun *initiator.LUN
-	opt.State = func() (state, reason string) { return stateOf(lun.Sessions()) }
+	var lun blockio.Volume
+	opt.State = func() (state, reason string) { return stateOf(lun) }
 	opt.Open = func(ctx context.Context) (LUN, error) {
 		var err error
-		if lun, err = initiator.Open(ctx, cfg); err != nil {
+		if lun, err = c.conn.Open(ctx, url, tune); err != nil {
 			return nil, err
 		}
 		return lun, nil
@@ -179,9 +187,39 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, cfg initiato
 	return a.Wait(ctx)
 }
 
-// stateOf says how the sessions of an attachment are, and why one is not as it
-// should be.
-func stateOf(sessions []*initiator.Session) (state, reason string) {
+// stateOf says how the way to an attached volume is, and why it is not as it should be.
+func stateOf(v blockio.Volume) (state, reason string) {
+	switch v := v.(type) {
+	case *initiator.LUN:
+		return stateOfSessions(v.Sessions())
+	case *multipath.Volume:
+		return stateOfPaths(v.Paths())
+	}
+	return "connected", ""
+}
+
+func stateOfPaths(paths []multipath.Status) (state, reason string) {
+	active, up := 0, 0
+	for _, p := range paths {
+		if p.Active {
+			active++
+		}
+		if p.Reason == "" {
+			up++
+		} else {
+			reason = p.URL + ": " + p.Reason
+		}
+	}
+	switch n := len(paths); {
+	case active == 0:
+		return "no path", reason
+	case up < n:
+		return fmt.Sprintf("%d of %d paths connected", up, n), reason
+	}
+	return "connected", ""
+}
+
+func stateOfSessions(sessions []*initiator.Session) (state, reason string) {
 	up, down := 0, 0
 	for _, s := range sessions {
 		st, err := s.State()
@@ -277,9 +315,7 @@ func (c *command) runList(out io.Writer) error {
 // runDetach ends the attachment of a volume or device, and waits until its process has
 // gone.
 func (c *command) runDetach(ctx context.Context, out io.Writer, key string) error {
-	if cfg, err := initiator.ParseURL(key); err == nil {
-		key = cfg.URL() // as the record has it
-	}
+	key = connflags.Names(key) // as the record has it
 	// The device is written back, then requests finish and the session logs out; each
 	// is bounded by the timeout.
 	limit := 2*c.timeout + 10*time.Second

@@ -354,17 +354,14 @@ func (c *command) open(stdout io.Writer) (io.Writer, func() error, error) {
 func (c *command) opener(fs *pflag.FlagSet) Opener {
 	fixedDepth := fs.Changed("queue-depth")
 	return func(ctx context.Context, url string, o OpenOptions) (LUN, error) {
-		cfg, err := c.conn.Config(url)
-		if err != nil {
-			return nil, err
-		}
-		if !fixedDepth {
-			cfg.QueueDepth = min(max(cfg.QueueDepth, o.Depth), 4096)
-		}
-		if o.BusyPoll > 0 {
-			cfg.BusyPoll = o.BusyPoll
-		}
-		lun, err := initiator.Open(ctx, cfg)
+		lun, err := c.conn.Open(ctx, url, func(cfg *initiator.Config) {
+			if !fixedDepth {
+				cfg.QueueDepth = min(max(cfg.QueueDepth, o.Depth), 4096)
+			}
+			if o.BusyPoll > 0 {
+				cfg.BusyPoll = o.BusyPoll
+			}
+		})
 		if err != nil {
 			return nil, err
 		}

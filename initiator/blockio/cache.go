@@ -174,3 +174,24 @@ func (b *Flush) Cover() {
 	b.epoch.safe = max(b.epoch.safe, b.covers)
 	c.mu.Unlock()
 }
+
+// Elsewhere reports whether another epoch than e holds something that no flush has made
+// durable.
+func (c *Cache) Elsewhere(e *Epoch) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.epochs, func(o *Epoch) bool { return o != e && o.written.Load() != o.safe })
+}
+
+// Strand enters as lost what epochs other than those given hold: no path leads to their
+// caches any more, and a flush that is to succeed would not cover it.
+func (c *Cache) Strand(reached ...*Epoch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.epochs {
+		if !slices.Contains(reached, e) {
+			e.drop()
+		}
+	}
+	c.epochs = slices.DeleteFunc(c.epochs, func(e *Epoch) bool { return e.paths == 0 && e.written.Load() == e.safe })
+}

@@ -24,6 +24,9 @@ var (
 	ErrCacheLost = errors.New("initiator: the target lost acknowledged writes that were in its cache; what was written since the last successful flush may be lost")
 	// ErrNoLUN is a logical unit or a namespace that the target does not have.
 	ErrNoLUN = errors.New("the target has no such logical unit")
+	// ErrInaccessible ends a command that the target has not carried out because this
+	// path does not lead to the volume now (Access).
+	ErrInaccessible = errors.New("initiator: the volume is not accessible over this path now")
 	// ErrReservation ends a command that met somebody else's reservation.
 	ErrReservation = errors.New("initiator: reservation conflict: another initiator holds the LUN")
 )

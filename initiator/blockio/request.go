@@ -47,6 +47,7 @@ type Request struct {
 	Err      error // nil, ErrOutcomeUnknown, ErrSessionLost, an error of the wire's, …
 	Residual int64 // bytes not transferred
 	Status   byte  // SCSI status
+	Sent     bool  // something of it was given to the wire: the target may have carried it out
 
 	// Driver is what the volume keeps of the request, so that the next use of it
 	// allocates nothing. Set keeps it; its owner checks that it is this Request's.

@@ -60,6 +60,8 @@ type Options struct {
 	NopTimeout       time.Duration
 	Replacement      time.Duration
 	Verbose          bool
+
+	path pathOptions
 }
 
 // Register adds the options to fs and returns where their values will be.
@@ -93,6 +95,7 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.DurationVar(&o.NopInterval, "noop-interval", 5*time.Second, "ping after this time of silence; -1s: never")
 	fs.DurationVar(&o.NopTimeout, "noop-timeout", 5*time.Second, "the connection is dead when a ping is not answered for so long")
 	fs.DurationVar(&o.Replacement, "replacement-timeout", 120*time.Second, "hold I/O for so long while reconnecting; 0: fail at once, -1s: for ever")
+	o.path.register(fs)
 	fs.BoolVarP(&o.Verbose, "verbose", "v", false, "say on stderr all that happens to the session, not only what goes wrong")
 	return o
 }

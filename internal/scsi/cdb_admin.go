@@ -1,6 +1,9 @@
 package scsi
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"errors"
+)
 
 // AppendTestUnitReady adds TEST UNIT READY.
 func AppendTestUnitReady(dst []byte) []byte { return append(dst, byte(OpTestUnitReady), 0, 0, 0, 0, 0) }
@@ -65,6 +68,36 @@ func AppendReportTargetPortGroups(dst []byte, ext bool, alloc uint32) []byte {
 		f = 1 << 5
 	}
 	return appendAlloc12(dst, OpMaintenanceIn, SAReportTPG|f, 0, alloc)
+}
+
+// PortGroup is a target port group as REPORT TARGET PORT GROUPS tells it (SPC-4 §6.37.2).
+type PortGroup struct {
+	ID        uint16
+	State     byte // asymmetric access state: 0 to 3, Eh offline, Fh transitioning
+	Preferred bool
+	Ports     []uint16 // relative target port identifiers
+}
+
+// ParsePortGroups decodes the answer to REPORT TARGET PORT GROUPS without the extended
+// header. Groups behind the end of what was received are left out.
+func ParsePortGroups(b []byte) ([]PortGroup, error) {
+	if len(b) < 4 {
+		return nil, errors.New("scsi: REPORT TARGET PORT GROUPS: the answer has no header")
+	}
+	b = b[4:min(uint64(len(b)), uint64(binary.BigEndian.Uint32(b))+4)]
+	var gs []PortGroup
+	for len(b) >= 8 {
+		g := PortGroup{ID: binary.BigEndian.Uint16(b[2:]), State: b[0] & 0xF, Preferred: b[0]&0x80 != 0}
+		n := 8 + 4*int(b[7])
+		if n > len(b) {
+			break
+		}
+		for p := b[8:n]; len(p) > 0; p = p[4:] {
+			g.Ports = append(g.Ports, binary.BigEndian.Uint16(p[2:]))
+		}
+		gs, b = append(gs, g), b[n:]
+	}
+	return gs, nil
 }
 
 // AppendReportOpcodes adds REPORT SUPPORTED OPERATION CODES; option is the

@@ -1,0 +1,563 @@
+package multipath
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/initiator/blockio"
+)
+
+func do(t *testing.T, v *Volume, r *blockio.Request) {
+	t.Helper()
+	if err := v.Do(context.Background(), r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func pending(t *testing.T, what string, ch <-chan error) {
+	t.Helper()
+	select {
+	case err := <-ch:
+		t.Fatalf("%s ended: %v", what, err)
+	default:
+	}
+}
+
+// A write whose outcome is unknown waits for the fence; everything else goes on at once.
+func TestWriteOfALostPathWaitsForItsFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		b.access = blockio.AccessNonOptimized
+		v := open(t, Config{}, a, b)
+		w, r := start(v, write(0, 1)), start(v, read(512))
+		time.Sleep(time.Millisecond)
+		a.cut()
+		if err := <-r; err != nil {
+			t.Fatalf("the read of the lost path: %v", err)
+		}
+		do(t, v, write(1024, 2))
+		pending(t, "the write of the lost path", w)
+		time.Sleep(30 * time.Second)
+		pending(t, "the write of the lost path", w)
+		if s := v.Paths(); s[0].Unknown != 1 || s[0].State != "down" || !s[1].Active {
+			t.Errorf("%+v", s)
+		}
+		a.mu.Lock()
+		a.fences = true
+		a.mu.Unlock()
+		if err := <-w; err != nil || st.get(0) != 1 {
+			t.Errorf("after the fence: %v, %d", err, st.get(0))
+		}
+	})
+}
+
+// Writers keep a ledger of what was acknowledged, while paths are cut and come back.
+func ledger(t *testing.T, cfg Config, fences bool) (wrong, late int) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		paths := []*fakePath{st.path("a"), st.path("b"), st.path("c")}
+		for _, p := range paths {
+			p.fences = fences
+		}
+		v := open(t, cfg, paths...)
+		ctx, stop := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		for i := range 8 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				off := int64(i) * fakeBlock
+				for n := uint64(1); ctx.Err() == nil; n++ {
+					if err := v.Do(context.Background(), write(off, n)); err != nil {
+						t.Errorf("write: %v", err)
+						return
+					}
+					r := read(off)
+					if err := v.Do(context.Background(), r); err != nil {
+						t.Errorf("read: %v", err)
+						return
+					}
+					if got := binary.LittleEndian.Uint64(r.Buf); got != n {
+						mu.Lock()
+						wrong++
+						mu.Unlock()
+					}
+				}
+			}()
+		}
+		for range 200 {
+			p := paths[rand.N(len(paths))]
+			time.Sleep(time.Duration(rand.Int64N(int64(100 * time.Millisecond))))
+			p.cut()
+			time.Sleep(time.Duration(rand.Int64N(int64(time.Second))))
+			p.restore()
+		}
+		stop()
+		wg.Wait()
+		st.mu.Lock()
+		late = st.late
+		st.mu.Unlock()
+	})
+	return wrong, late
+}
+
+func TestLedger(t *testing.T) {
+	for _, policy := range []Policy{RoundRobin, QueueDepth} {
+		for _, fences := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%v, fenced through another path: %v", policy, fences), func(t *testing.T) {
+				if wrong, _ := ledger(t, Config{Policy: policy}, fences); wrong > 0 {
+					t.Errorf("%d reads did not find what had been acknowledged last", wrong)
+				}
+			})
+		}
+	}
+	t.Run("the ledger sees what goes wrong without a fence", func(t *testing.T) {
+		wrong, late := ledger(t, Config{Fence: FenceNone}, false)
+		if wrong == 0 || late == 0 {
+			t.Errorf("%d wrong reads, %d late writes", wrong, late)
+		}
+	})
+}
+
+func TestNoPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a := st.path("a")
+		v := open(t, Config{NoPathRetry: 30 * time.Second}, a)
+		a.cut()
+		begun := time.Now()
+		short := start(v, read(0))
+		time.Sleep(29 * time.Second)
+		pending(t, "a read without a path", short)
+		if err := <-short; !errors.Is(err, ErrNoPath) || !errors.Is(err, blockio.ErrSessionLost) || time.Since(begun) > 31*time.Second {
+			t.Fatalf("after %v: %v", time.Since(begun), err)
+		}
+		if err := <-start(v, read(0)); !errors.Is(err, ErrNoPath) {
+			t.Fatalf("once that time is over: %v", err)
+		}
+		a.restore()
+		time.Sleep(time.Second)
+		do(t, v, read(0))
+		// The wait begins anew, and a path that comes back ends it.
+		a.cut()
+		held := start(v, read(0))
+		time.Sleep(20 * time.Second)
+		a.restore()
+		if err := <-held; err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a := newStorage().path("a")
+		v := open(t, Config{NoPathRetry: FailFast}, a)
+		a.cut()
+		begun := time.Now()
+		if err := <-start(v, read(0)); !errors.Is(err, ErrNoPath) || time.Since(begun) > time.Millisecond {
+			t.Errorf("fail: %v after %v", err, time.Since(begun))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a := newStorage().path("a")
+		v := open(t, Config{NoPathRetry: -1}, a)
+		a.cut()
+		ch := start(v, read(0))
+		time.Sleep(24 * time.Hour)
+		pending(t, "a read that waits for ever", ch)
+		v.Close()
+		if err := <-ch; !errors.Is(err, blockio.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// The outcome of a write that is never fenced is unknown when the time is over.
+func TestUnfencedWriteEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		b.access = blockio.AccessNonOptimized
+		v := open(t, Config{NoPathRetry: 10 * time.Second}, a, b)
+		w := start(v, write(0, 1))
+		time.Sleep(time.Millisecond)
+		a.cut()
+		if err := <-w; !errors.Is(err, blockio.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		do(t, v, write(512, 1)) // the other path goes on
+	})
+}
+
+func TestOnceOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		b.access = blockio.AccessNonOptimized
+		a.fences = true
+		v := open(t, Config{}, a, b)
+		r := write(0, 1)
+		r.Op = blockio.OpCompareAndWrite
+		ch := start(v, r)
+		time.Sleep(time.Millisecond)
+		a.cut()
+		if err := <-ch; !errors.Is(err, blockio.ErrOutcomeUnknown) {
+			t.Errorf("a compare and write that was at the lost path: %v", err)
+		}
+		q := write(0, 1)
+		q.Op = blockio.OpCompareAndWrite
+		do(t, v, q) // never sent to the lost one
+	})
+}
+
+func TestFenceByReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		b.access = blockio.AccessNonOptimized
+		v := open(t, Config{Fence: FenceReset}, a, b)
+		w := start(v, write(0, 1))
+		time.Sleep(time.Millisecond)
+		a.cut()
+		if err := <-w; err != nil || b.resets != 1 {
+			t.Errorf("%v, %d resets", err, b.resets)
+		}
+	})
+}
+
+// The storage moves the volume to a standby: its old owner is dead, unless the target knows
+// of other ports that serve it.
+func TestTakeOver(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		t.Run(fmt.Sprint("other ports serve it: ", shared), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newStorage()
+				a, b := st.path("a"), st.path("b")
+				b.access, b.shared = blockio.AccessInaccessible, shared
+				v := open(t, Config{}, a, b)
+				w := start(v, write(0, 1))
+				time.Sleep(time.Millisecond)
+				a.cut()
+				time.Sleep(10 * time.Second)
+				pending(t, "the write", w)
+				a.mu.Lock()
+				a.fence() // the node is off
+				a.mu.Unlock()
+				b.set(blockio.AccessOptimized)
+				do(t, v, write(512, 1))
+				if shared {
+					time.Sleep(time.Second)
+					pending(t, "the write", w)
+				} else if err := <-w; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestTransitionsAndFailback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		b.access = blockio.AccessNonOptimized
+		v := open(t, Config{}, a, b)
+		only := func(want, other *fakePath) {
+			t.Helper()
+			w, o := want.count(), other.count()
+			for range 10 {
+				do(t, v, write(0, 1))
+			}
+			if want.count() != w+10 || other.count() != o {
+				t.Errorf("%s served %d, %s %d", want.name, want.count()-w, other.name, other.count()-o)
+			}
+		}
+		only(a, b)
+		a.set(blockio.AccessInaccessible) // told by the target
+		synctest.Wait()
+		only(b, a)
+		a.set(blockio.AccessOptimized)
+		synctest.Wait()
+		only(a, b)
+		a.mu.Lock()
+		a.access = blockio.AccessInaccessible // found out by a command
+		a.mu.Unlock()
+		only(b, a)
+		b.set(blockio.AccessTransitioning)
+		ch := start(v, write(0, 2))
+		time.Sleep(10 * time.Second)
+		pending(t, "a write during a transition", ch)
+		b.mu.Lock()
+		b.access = blockio.AccessOptimized // nothing tells it
+		b.mu.Unlock()
+		if err := <-ch; err != nil || st.get(0) != 2 {
+			t.Error(err)
+		}
+	})
+}
+
+func TestPolicies(t *testing.T) {
+	for _, policy := range []Policy{RoundRobin, QueueDepth} {
+		t.Run(policy.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newStorage()
+				fast, slow := st.path("fast"), st.path("slow")
+				slow.latency = 20 * fast.latency
+				v := open(t, Config{Policy: policy}, fast, slow)
+				var wg sync.WaitGroup
+				for i := range 8 {
+					wg.Add(1)
+					go func() {
+						defer wg.Done()
+						for range 50 {
+							v.Do(context.Background(), read(int64(i)*fakeBlock))
+						}
+					}()
+				}
+				wg.Wait()
+				f, s := fast.count(), slow.count()
+				if f+s != 400 || policy == RoundRobin && f != s || policy == QueueDepth && f < 4*s {
+					t.Errorf("fast %d, slow %d", f, s)
+				}
+			})
+		})
+	}
+}
+
+func TestSubmitBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		v := open(t, Config{}, a, b)
+		var wg sync.WaitGroup
+		rs := make([]*blockio.Request, 9)
+		for i := range rs {
+			if rs[i] = write(int64(i)*fakeBlock, uint64(i)+1); i == 4 {
+				rs[i] = &blockio.Request{Op: blockio.OpFlush}
+			}
+			rs[i].Done = func(r *blockio.Request) {
+				if r.Err != nil {
+					t.Error(r.Err)
+				}
+				wg.Done()
+			}
+		}
+		wg.Add(len(rs))
+		v.SubmitBatch(rs)
+		wg.Wait()
+		for i := range rs {
+			if i != 4 && st.get(int64(i)*fakeBlock) != uint64(i)+1 {
+				t.Errorf("block %d", i)
+			}
+		}
+		if a.count() == 0 || b.count() == 0 {
+			t.Error("one path carried nothing")
+		}
+	})
+}
+
+// Another volume, another size, other blocks: not one command goes there.
+func TestIdentity(t *testing.T) {
+	for name, change := range map[string]func(*fakePath){
+		"name":       func(p *fakePath) { p.names = []string{"naa.6002"} },
+		"no name":    func(p *fakePath) { p.names = nil },
+		"other kind": func(p *fakePath) { p.names = []string{"t10.x", "naa.6002"} },
+		"size":       func(p *fakePath) { p.info.Size *= 2 },
+		"block size": func(p *fakePath) { p.info.BlockSize = 4096 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := newStorage().path("a"), newStorage().path("b")
+				change(b)
+				v := open(t, Config{NoPathRetry: time.Second}, a, b)
+				for range 10 {
+					do(t, v, write(0, 1))
+				}
+				a.cut()
+				if err := <-start(v, read(0)); !errors.Is(err, ErrNoPath) || !errors.Is(err, errOther) {
+					t.Error(err)
+				}
+				if n := b.count(); n != 0 || !b.closed {
+					t.Errorf("%d commands went to another volume", n)
+				}
+			})
+		})
+	}
+}
+
+func TestSameNames(t *testing.T) {
+	for _, c := range []struct {
+		a, b []string
+		same bool
+	}{
+		{[]string{"naa.1", "eui.2"}, []string{"naa.1", "eui.2"}, true},
+		{[]string{"naa.1", "eui.2"}, []string{"eui.2"}, true},
+		{[]string{"naa.1", "eui.2"}, []string{"uuid.3", "eui.2"}, true},
+		{[]string{"naa.1", "eui.2"}, []string{"naa.9", "eui.2"}, false},
+		{[]string{"naa.1"}, []string{"eui.1"}, false},
+		{[]string{"naa.1"}, nil, false},
+	} {
+		if sameNames(c.a, c.b) != c.same || sameNames(c.b, c.a) != c.same {
+			t.Errorf("%v and %v: want %v", c.a, c.b, c.same)
+		}
+	}
+}
+
+// A path that cannot be opened at first is looked for, and used once it is there.
+func TestPathComesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		a.refuse = errors.New("nobody listens")
+		v := open(t, Config{}, a, b)
+		do(t, v, write(0, 1))
+		time.Sleep(20 * time.Second)
+		a.mu.Lock()
+		a.refuse = nil
+		a.mu.Unlock()
+		time.Sleep(6 * time.Second)
+		b.cut()
+		do(t, v, read(0))
+		if a.count() == 0 {
+			t.Error("it is not used")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newStorage().path("a"), newStorage().path("b")
+		a.refuse, b.refuse = errors.New("nobody listens at a"), errors.New("nobody listens at b")
+		_, err := Open(context.Background(), Config{Paths: []Dialer{a.dialer(), b.dialer()}})
+		if !errors.Is(err, a.refuse) || !errors.Is(err, b.refuse) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestCancel(t *testing.T) {
+	why := errors.New("enough")
+	for name, prepare := range map[string]func(a, b *fakePath){
+		"with a path":     func(a, _ *fakePath) { a.latency = time.Hour },
+		"without a path":  func(a, b *fakePath) { a.cut(); b.cut() },
+		"before a fence":  nil,
+		"in a transition": func(a, b *fakePath) { a.set(blockio.AccessTransitioning); b.set(blockio.AccessTransitioning) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newStorage()
+				a, b := st.path("a"), st.path("b")
+				b.access = blockio.AccessNonOptimized
+				v := open(t, Config{}, a, b)
+				if prepare != nil {
+					prepare(a, b)
+				} else {
+					time.AfterFunc(time.Millisecond, a.cut)
+				}
+				ctx, cancel := context.WithCancelCause(context.Background())
+				time.AfterFunc(time.Minute, func() { cancel(why) })
+				if err := v.Do(ctx, write(0, 1)); !errors.Is(err, why) {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// What a cache holds that no path leads to any more fails the next flush; what one holds to
+// which a path leads is flushed there.
+func TestFlushOfSeveralCaches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		a.epochID, b.epochID = [16]byte{1}, [16]byte{2}
+		b.access = blockio.AccessNonOptimized
+		v := open(t, Config{}, a, b)
+		do(t, v, write(0, 1))
+		a.set(blockio.AccessInaccessible)
+		synctest.Wait()
+		// The standby still flushes, or says that it need not: here it fails, as LUNs on
+		// standby do.
+		if err := v.Flush(); !errors.Is(err, blockio.ErrCacheLost) {
+			t.Errorf("with a cache that no path leads to: %v", err)
+		}
+		if err := v.Flush(); err != nil {
+			t.Errorf("the next one: %v", err)
+		}
+		a.set(blockio.AccessOptimized)
+		synctest.Wait()
+		do(t, v, write(0, 2))
+		b.set(blockio.AccessOptimized)
+		synctest.Wait()
+		for range 4 {
+			if err := v.Flush(); err != nil {
+				t.Errorf("both caches are reached: %v", err)
+			}
+		}
+		if v.cache.Elsewhere(b.epoch) {
+			t.Error("the first cache still holds something")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		a.epochID, b.epochID = [16]byte{1}, [16]byte{1}
+		v := open(t, Config{}, a, b)
+		do(t, v, write(0, 1))
+		do(t, v, write(0, 2))
+		a.cut()
+		if err := v.Flush(); err != nil {
+			t.Errorf("one cache, one path left: %v", err)
+		}
+	})
+}
+
+func TestResize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		v := open(t, Config{}, a, b)
+		told := make(chan int64, 4)
+		defer v.OnResize(func(i blockdev.Info) { told <- i.Size })()
+		for _, p := range []*fakePath{a, b} {
+			p.mu.Lock()
+			p.info.Size = 2 << 20
+			p.mu.Unlock()
+			p.hooks.Changed()
+			synctest.Wait()
+			if p == a && v.Info().Size != 1<<20 {
+				t.Error("grown before every path knows")
+			}
+		}
+		if n := <-told; n != 2<<20 || v.Info().Size != n {
+			t.Errorf("told %d", n)
+		}
+	})
+}
+
+func TestNoAllocations(t *testing.T) {
+	st := newStorage()
+	a, b := st.path("a"), st.path("b")
+	a.latency, b.latency = 0, 0
+	for _, policy := range []Policy{RoundRobin, QueueDepth} {
+		v := open(t, Config{Policy: policy}, a, b)
+		r := write(0, 1)
+		r.Done = func(*blockio.Request) {}
+		batch := make([]*blockio.Request, 32)
+		for i := range batch {
+			batch[i] = write(int64(i)*fakeBlock, 1)
+			batch[i].Done = r.Done
+		}
+		for name, f := range map[string]func(){"Submit": func() { v.Submit(r) }, "SubmitBatch": func() { v.SubmitBatch(batch) }} {
+			f()
+			if n := testing.AllocsPerRun(200, f); n > 0 {
+				t.Errorf("%v, %s: %v allocations", policy, name, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package multipath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/initiator/blockio"
+)
+
+// path is one way to the volume. Its keeper is the only one that opens it and asks for
+// its state.
+type path struct {
+	v     *Volume
+	index int
+	dial  Dialer
+	wake  chan struct{} // makes the keeper look; one slot
+	vol   blockio.Path  // nil until it has been opened; then it stays
+
+	outstanding atomic.Int32 // requests that it carries
+
+	// Volume.mu guards the rest.
+	up     bool
+	access blockio.Access
+	shared bool // the target has other ports that serve the volume
+	why    error
+	info   blockdev.Info
+	lost   time.Time // when what is in limbo was lost
+	limbo  queue     // changes whose outcome is unknown, until the path is fenced
+	// standby are the paths that did not serve the volume when this one was lost. When one
+	// of them does, and its target knows of no other port that does, the storage has moved
+	// the volume, and this path's owner writes no more.
+	standby []*path
+}
+
+var errOpening = errors.New("it is being opened")
+
+// reason says why the path is not used. The caller holds v.mu.
+func (p *path) reason() error {
+	if !p.up {
+		return p.why
+	}
+	return fmt.Errorf("the target says %v", p.access)
+}
+
+// nudge makes the keeper look.
+func (p *path) nudge() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// open makes one attempt.
+func (p *path) open(ctx context.Context) error {
+	vol, err := p.dial.Open(ctx, Hooks{Cache: &p.v.cache, Changed: p.nudge})
+	if err == nil {
+		if err = p.v.admit(vol); err != nil {
+			err = errors.Join(err, vol.Close())
+		}
+	}
+	p.v.mu.Lock()
+	if err != nil {
+		if was := p.why; was == nil || was.Error() != err.Error() {
+			defer p.v.event("%s: not used: %v", p.dial.Name, err)
+		}
+		p.why = err
+	} else {
+		p.vol = vol
+	}
+	p.v.mu.Unlock()
+	if err == nil {
+		vol.OnResize(func(blockdev.Info) { p.nudge() })
+	}
+	return err
+}
+
+// first opens the path before it has a keeper, and asks for its state.
+func (p *path) first(ctx context.Context) error {
+	err := p.open(ctx)
+	if err == nil {
+		p.check(ctx)
+	}
+	return err
+}
+
+// keep opens the path and follows its state until the volume is closed.
+func (p *path) keep(tried chan<- struct{}) {
+	v := p.v
+	defer v.wg.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-v.ctx.Done():
+			return
+		case <-p.wake:
+		case <-timer.C:
+		}
+		timer.Reset(p.round())
+		if tried != nil {
+			tried <- struct{}{}
+			tried = nil
+		}
+	}
+}
+
+// Pauses of a keeper.
+const (
+	fencePause      = 100 * time.Millisecond // before it is tried again to fence a path
+	transitionPause = 200 * time.Millisecond // while the target changes the state
+)
+
+// round does what is to be done, and returns when to look again at the latest.
+func (p *path) round() time.Duration {
+	v := p.v
+	if p.vol == nil && p.open(v.ctx) != nil {
+		return v.cfg.CheckInterval
+	}
+	p.check(v.ctx)
+	v.mu.Lock()
+	waiting, access := p.limbo.head != nil, p.access
+	v.mu.Unlock()
+	switch {
+	case waiting && !p.fence():
+		return min(fencePause, v.cfg.CheckInterval)
+	case access == blockio.AccessTransitioning:
+		return min(transitionPause, v.cfg.CheckInterval)
+	}
+	return v.cfg.CheckInterval
+}
+
+// check asks for the state of the path and acts on what has changed.
+func (p *path) check(ctx context.Context) {
+	v := p.v
+	up, why := p.vol.Connected()
+	access, shared := blockio.AccessGone, false
+	if up {
+		limit, cancel := context.WithTimeoutCause(ctx, max(v.cfg.CheckInterval, time.Second),
+			fmt.Errorf("the target did not say what the path is good for: %w", context.DeadlineExceeded))
+		if access, shared, why = p.vol.Access(limit); why != nil {
+			up = false
+		}
+		cancel()
+	}
+	p.set(up, access, shared, why)
+}
+
+// set takes the state of the path.
+func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
+	v := p.v
+	v.mu.Lock()
+	info := p.vol.Info()
+	if p.up == up && p.access == access && p.shared == shared && p.info == info {
+		p.why = why
+		v.mu.Unlock()
+		return
+	}
+	switch {
+	case p.up != up && up, up && p.access != access:
+		defer v.event("%s: %v", p.dial.Name, access)
+	case p.up && !up:
+		p.down(why)
+		defer v.event("%s: lost: %v", p.dial.Name, why)
+	}
+	serves := up && access.Usable() && !(p.up && p.access.Usable())
+	p.up, p.access, p.shared, p.why, p.info = up, access, shared, why, info
+	if serves && !shared {
+		for _, o := range v.paths {
+			if o != p && !o.up && slices.Contains(o.standby, p) {
+				o.standby = nil
+				v.held.join(&o.limbo)
+				defer v.event("%s has taken over: what %s left unknown is repeated", p.dial.Name, o.dial.Name)
+			}
+		}
+	}
+	v.settle()
+}
+
+// leave takes note that the path has failed a request with err, which is one of those
+// that say something of the path.
+func (p *path) leave(err error) {
+	v := p.v
+	v.mu.Lock()
+	switch {
+	case errors.Is(err, blockio.ErrInaccessible):
+		if !p.up || !p.access.Usable() {
+			v.mu.Unlock()
+			return
+		}
+		p.access = blockio.AccessTransitioning // the keeper asks
+		defer v.event("%s: not accessible: %v", p.dial.Name, err)
+	case p.up:
+		p.down(err)
+		defer v.event("%s: lost: %v", p.dial.Name, err)
+	default:
+		v.mu.Unlock()
+		return
+	}
+	v.settle()
+	p.nudge()
+}
+
+// down takes note that the path is lost. The caller holds v.mu.
+func (p *path) down(err error) {
+	p.up, p.why, p.lost = false, err, time.Now()
+	p.standby = nil
+	for _, o := range p.v.paths {
+		if o.up && !o.access.Usable() {
+			p.standby = append(p.standby, o)
+		}
+	}
+}
+
+// fence makes one attempt to get to know that nothing of what the path carried can take
+// effect any more, and then lets go what waits for that.
+func (p *path) fence() (done bool) {
+	v := p.v
+	up, _ := p.vol.Connected() // reinstated since
+	err := error(nil)
+	if !up {
+		var others []blockio.Path
+		var through blockio.Path
+		v.mu.Lock()
+		for _, o := range v.paths {
+			if o != p && o.up {
+				others = append(others, o.vol)
+				if o.access.Usable() {
+					through = o.vol
+				}
+			}
+		}
+		v.mu.Unlock()
+		ctx, cancel := context.WithTimeout(v.ctx, v.cfg.CheckInterval)
+		if err = p.vol.Fence(ctx, others); err != nil && v.cfg.Fence == FenceReset && through != nil {
+			err = through.Reset(ctx)
+		}
+		cancel()
+	}
+	v.mu.Lock()
+	late := v.cfg.NoPathRetry > 0 && time.Since(p.lost) >= v.cfg.NoPathRetry
+	if err != nil && !late {
+		v.mu.Unlock()
+		return false
+	}
+	var end queue
+	n := p.limbo.n
+	if err == nil {
+		v.held.join(&p.limbo)
+		defer v.event("%s: fenced, %d requests are repeated", p.dial.Name, n)
+	} else {
+		end.join(&p.limbo)
+	}
+	v.settle()
+	end.each(func(q *request) {
+		q.end(fmt.Errorf("%w: %w", blockio.ErrOutcomeUnknown, err))
+	})
+	return true
+}
+
+// Status is how a path is, for people.
+type Status struct {
+	URL         string `json:"url"`
+	State       string `json:"state"`            // an access state, or "down"
+	Active      bool   `json:"active"`           // requests go to it
+	Reason      string `json:"reason,omitempty"` // why it is down
+	Outstanding int    `json:"outstanding"`      // requests that it carries
+	Unknown     int    `json:"unknown"`          // writes that wait until it is fenced
+}
+
+// Paths returns how the paths are.
+func (v *Volume) Paths() []Status {
+	active := *v.active.Load()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var out []Status
+	for _, p := range v.paths {
+		s := Status{URL: p.dial.Name, State: p.access.String(), Active: slices.Contains(active, p), Outstanding: int(p.outstanding.Load()), Unknown: p.limbo.n}
+		if !p.up {
+			s.State, s.Reason = "down", fmt.Sprint(p.why)
+		}
+		out = append(out, s)
+	}
+	return out
+}

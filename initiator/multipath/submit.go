@@ -1,0 +1,384 @@
+package multipath
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"softiser/initiator/blockio"
+)
+
+// where a request is.
+type where uint8
+
+const (
+	idle     where = iota // the caller's
+	withPath              // given to a path, or about to be
+	waiting               // in held or in a path's limbo
+)
+
+// request is what the volume keeps of a Request, in its Driver.
+type request struct {
+	*blockio.Request
+	v    *Volume
+	in   blockio.Request // what the path is given
+	path *path
+	next *request
+
+	// Volume.mu guards the rest.
+	where  where
+	list   *queue // waiting
+	cancel error  // it ends with this instead of being repeated
+}
+
+// queue is a list of requests in order. Volume.mu guards it.
+type queue struct {
+	head, tail *request
+	n          int
+}
+
+func (l *queue) push(q *request) {
+	q.next = nil
+	if l.tail == nil {
+		l.head = q
+	} else {
+		l.tail.next = q
+	}
+	l.tail = q
+	l.n++
+}
+
+func (l *queue) remove(q *request) bool {
+	var prev *request
+	for x := l.head; x != nil; prev, x = x, x.next {
+		if x != q {
+			continue
+		}
+		if prev == nil {
+			l.head = q.next
+		} else {
+			prev.next = q.next
+		}
+		if l.tail == q {
+			l.tail = prev
+		}
+		q.next = nil
+		l.n--
+		return true
+	}
+	return false
+}
+
+// join appends o, which is empty then.
+func (l *queue) join(o *queue) {
+	for o.head != nil {
+		q := o.head
+		o.remove(q)
+		l.push(q)
+		q.list = l
+	}
+}
+
+// each takes every request out and calls f, without the lock.
+func (l *queue) each(f func(*request)) {
+	for l.head != nil {
+		q := l.head
+		l.remove(q)
+		f(q)
+	}
+}
+
+// prepare returns what is kept of r, ready to be given to a path.
+func (v *Volume) prepare(r *blockio.Request) *request {
+	q, ok := r.Driver.(*request)
+	if !ok || q.Request != r {
+		q = &request{Request: r}
+		q.in.User, q.in.Done = q, ended
+		r.Driver = q
+	}
+	r.Err, r.Residual, r.Status, r.Sent = nil, 0, 0, false
+	q.v, q.path, q.cancel, q.where = v, nil, nil, withPath
+	in := &q.in
+	in.Op, in.Off, in.Len, in.Buf, in.Segs, in.FUA = r.Op, r.Off, r.Len, r.Buf, r.Segs, r.FUA
+	in.MayUnmap, in.NoData, in.CDB, in.DataIn, in.Flusher = r.MayUnmap, r.NoData, r.CDB, r.DataIn, r.Flusher
+	return q
+}
+
+// choose returns the path for the next request, nil while there is none.
+func (v *Volume) choose() *path {
+	ps := *v.active.Load()
+	switch {
+	case len(ps) == 0:
+		return nil
+	case len(ps) == 1:
+		return ps[0]
+	case v.cfg.Policy == QueueDepth:
+		best := ps[0]
+		for _, p := range ps[1:] {
+			if p.outstanding.Load() < best.outstanding.Load() {
+				best = p
+			}
+		}
+		return best
+	}
+	return ps[v.next.Add(1)%uint32(len(ps))]
+}
+
+// Submit starts r on one of the best paths; while there is none it waits.
+func (v *Volume) Submit(r *blockio.Request) {
+	q := v.prepare(r)
+	p := v.choose()
+	if p == nil || r.Op == blockio.OpFlush && v.cache.Elsewhere(p.vol.Epoch()) {
+		q.again()
+		return
+	}
+	q.path = p
+	p.outstanding.Add(1)
+	p.vol.Submit(&q.in)
+}
+
+// batch is scratch of SubmitBatch: what goes to which path. A request that was given to its
+// path may have ended, and be in use again, before the next one is.
+type batch struct {
+	paths []*path
+	ins   []*blockio.Request
+	share []*blockio.Request
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// SubmitBatch starts several requests; each path transmits its share together.
+func (v *Volume) SubmitBatch(rs []*blockio.Request) {
+	b := batches.Get().(*batch)
+	for _, r := range rs {
+		if r.Op == blockio.OpFlush || len(*v.active.Load()) == 0 {
+			v.Submit(r)
+			continue
+		}
+		q, p := v.prepare(r), v.choose()
+		if p == nil {
+			q.again()
+			continue
+		}
+		q.path = p
+		p.outstanding.Add(1)
+		b.paths, b.ins = append(b.paths, p), append(b.ins, &q.in)
+	}
+	for i, p := range b.paths {
+		if p == nil {
+			continue
+		}
+		b.share = b.share[:0]
+		for k, o := range b.paths[i:] {
+			if o == p {
+				b.share, b.paths[i+k] = append(b.share, b.ins[i+k]), nil
+			}
+		}
+		p.vol.SubmitBatch(b.share)
+	}
+	clear(b.ins)
+	clear(b.share)
+	b.paths, b.ins, b.share = b.paths[:0], b.ins[:0], b.share[:0]
+	batches.Put(b)
+}
+
+// ended is every path's Done.
+func ended(in *blockio.Request) {
+	q := in.User.(*request)
+	q.path.outstanding.Add(-1)
+	if in.Err == nil {
+		q.finish()
+		return
+	}
+	q.failed(in.Err)
+}
+
+// finish gives the request back with what the path has said.
+func (q *request) finish() {
+	r, in := q.Request, &q.in
+	r.Err, r.Residual, r.Status, r.Sent = in.Err, in.Residual, in.Status, in.Sent
+	if r.Done != nil {
+		r.Done(r)
+	}
+}
+
+// end gives the request back with err.
+func (q *request) end(err error) {
+	q.in.Err = err
+	q.finish()
+}
+
+// changes reports whether the operation changes what the volume holds.
+func changes(op blockio.Op) bool {
+	switch op {
+	case blockio.OpRead, blockio.OpFlush, blockio.OpVerify:
+		return false
+	}
+	return true
+}
+
+// failed takes a request that a path has ended with err: one that says something of the
+// path is repeated, as soon as that is safe.
+func (q *request) failed(err error) {
+	v, p := q.v, q.path
+	lost := errors.Is(err, blockio.ErrSessionLost) && !errors.Is(err, blockio.ErrOutcomeUnknown)
+	if !lost && !errors.Is(err, blockio.ErrInaccessible) {
+		q.finish()
+		return
+	}
+	p.leave(err)
+	// A command that must not be repeated ends with ErrOutcomeUnknown once it was sent.
+	unknown := lost && q.in.Sent && changes(q.Op) && q.Op != blockio.OpCompareAndWrite && q.Op != blockio.OpCDB
+	if !unknown || v.cfg.Fence == FenceNone {
+		q.again()
+		return
+	}
+	v.mu.Lock()
+	if q.over() {
+		return
+	}
+	q.where, q.list = waiting, &p.limbo
+	p.limbo.push(q)
+	v.mu.Unlock()
+	p.nudge()
+}
+
+// over ends the request if it has been cancelled or the volume is closed; it releases v.mu
+// then. The caller holds v.mu.
+func (q *request) over() bool {
+	v := q.v
+	err := q.cancel
+	if err == nil && v.closed {
+		err = blockio.ErrClosed
+	}
+	if err == nil {
+		return false
+	}
+	v.mu.Unlock()
+	q.end(err)
+	return true
+}
+
+// again gives the request to a path, or has it wait for one.
+func (q *request) again() {
+	v := q.v
+	v.mu.Lock()
+	if q.over() {
+		return
+	}
+	p := v.choose()
+	if p == nil {
+		if v.expired {
+			err := v.noPath()
+			v.mu.Unlock()
+			q.end(err)
+			return
+		}
+		q.where, q.list = waiting, &v.held
+		v.held.push(q)
+		v.mu.Unlock()
+		return
+	}
+	q.where, q.path = withPath, p
+	elsewhere := q.Op == blockio.OpFlush && v.cache.Elsewhere(p.vol.Epoch())
+	if elsewhere {
+		v.wg.Add(1)
+	}
+	v.mu.Unlock()
+	if elsewhere {
+		go q.flushElsewhere()
+		return
+	}
+	p.outstanding.Add(1)
+	p.vol.Submit(&q.in)
+}
+
+// flushElsewhere gives a flush to its path after the caches of the others that hold
+// something. What one holds to which no path leads any more is lost to the volume.
+func (q *request) flushElsewhere() {
+	v, p := q.v, q.path
+	defer v.wg.Done()
+	v.mu.Lock()
+	var others []*path
+	reached := []*blockio.Epoch{p.vol.Epoch()}
+	for _, o := range v.paths {
+		if o != p && o.up {
+			others = append(others, o)
+		}
+	}
+	v.mu.Unlock()
+	for _, o := range others {
+		e := o.vol.Epoch()
+		if slices.Contains(reached, e) {
+			continue
+		}
+		err := o.vol.Do(v.ctx, &blockio.Request{Op: blockio.OpFlush, Flusher: q.Flusher})
+		if errors.Is(err, blockio.ErrCacheLost) {
+			q.end(err)
+			return
+		}
+		if err == nil {
+			reached = append(reached, e)
+		}
+	}
+	v.cache.Strand(reached...)
+	p.outstanding.Add(1)
+	p.vol.Submit(&q.in)
+}
+
+// waiter is what Do waits on.
+type waiter struct {
+	ch   chan struct{}
+	done func(*blockio.Request)
+}
+
+func newWaiter() any {
+	w := &waiter{ch: make(chan struct{}, 1)}
+	w.done = func(*blockio.Request) { w.ch <- struct{}{} }
+	return w
+}
+
+// Do runs r and waits for its end.
+func (v *Volume) Do(ctx context.Context, r *blockio.Request) error {
+	w := v.waiters.Get().(*waiter)
+	defer v.waiters.Put(w)
+	r.Done = w.done
+	v.Submit(r)
+	select {
+	case <-w.ch:
+		return r.Err
+	case <-ctx.Done():
+	}
+	// The request may be between two paths, where nobody can cancel it.
+	for {
+		v.end(r.Driver.(*request), context.Cause(ctx))
+		select {
+		case <-w.ch:
+			return r.Err
+		case <-time.After(cancelPause):
+		}
+	}
+}
+
+// cancelPause is how long a cancelled request is left alone.
+const cancelPause = 20 * time.Millisecond
+
+// end cancels a request, wherever it is.
+func (v *Volume) end(q *request, err error) {
+	v.mu.Lock()
+	if q.where == waiting {
+		q.list.remove(q)
+		q.where = idle
+		v.mu.Unlock()
+		q.end(err)
+		return
+	}
+	q.cancel = err
+	p := q.path
+	v.mu.Unlock()
+	if p != nil {
+		p.vol.Cancel(&q.in, err)
+	}
+}

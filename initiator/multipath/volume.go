@@ -1,0 +1,401 @@
+package multipath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/initiator/blockio"
+)
+
+// Volume is one volume over several paths. It is a blockio.Volume.
+//
+// Goroutines: each path has a keeper, which opens it, asks for its state and fences it; Done
+// callbacks run on the paths' goroutines.
+type Volume struct {
+	cfg     Config
+	cache   blockio.Cache
+	names   []string // of the first path that was opened
+	block   int      // bytes
+	waiters sync.Pool
+
+	active atomic.Pointer[[]*path] // that requests go to: the best ones; empty: none
+	next   atomic.Uint32           // of RoundRobin
+	info   atomic.Pointer[blockdev.Info]
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // keepers
+
+	// mu guards what follows, and the states of paths and of requests that are not with a
+	// path. No path is called under it.
+	mu        sync.Mutex
+	paths     []*path
+	held      queue         // requests that wait for a path
+	none      time.Time     // since when there is no path; zero while there is one
+	expire    *time.Timer   // ends the wait of held
+	expired   bool          // it has: requests fail at once
+	changed   chan struct{} // closed when the paths' states have changed
+	closed    bool
+	watchers  map[int]func(blockdev.Info)
+	watcherID int
+}
+
+var _ blockio.Volume = (*Volume)(nil)
+
+// Open opens the volume: it returns when one path works or none can be opened. The others
+// are looked for in the background.
+func Open(ctx context.Context, cfg Config) (*Volume, error) {
+	if len(cfg.Paths) == 0 {
+		return nil, errors.New("multipath: no path is given")
+	}
+	v := &Volume{cfg: cfg.withDefaults(), changed: make(chan struct{}), watchers: map[int]func(blockdev.Info){}}
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	v.waiters.New = newWaiter
+	v.active.Store(new([]*path))
+	for i, d := range v.cfg.Paths {
+		v.paths = append(v.paths, &path{v: v, index: i, dial: d, why: errOpening, wake: make(chan struct{}, 1)})
+	}
+	v.expire = time.AfterFunc(time.Hour, v.giveUp)
+	v.expire.Stop()
+	if err := v.openFirst(ctx); err != nil {
+		v.cancel()
+		return nil, err
+	}
+	tried := make(chan struct{}, len(v.paths))
+	for _, p := range v.paths {
+		v.wg.Add(1)
+		go p.keep(tried)
+	}
+	// A load begins over all paths that are there.
+	late := time.NewTimer(openPause)
+	defer late.Stop()
+	for range v.paths {
+		select {
+		case <-tried:
+			continue
+		case <-late.C:
+		case <-ctx.Done():
+		}
+		break
+	}
+	return v, nil
+}
+
+// openPause is how long opening waits for a path when there may be another one.
+const openPause = 3 * time.Second
+
+// openFirst opens one path, which says what volume this is: the first one that is there, in
+// the order in which they are given.
+func (v *Volume) openFirst(ctx context.Context) error {
+	var errs []error
+	late := false
+	for _, p := range v.paths {
+		limit, cancel := ctx, context.CancelFunc(func() {})
+		if len(v.paths) > 1 {
+			limit, cancel = context.WithTimeout(ctx, openPause)
+		}
+		err := p.first(limit)
+		late = late || limit.Err() != nil
+		cancel()
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", p.dial.Name, err))
+	}
+	if !late || ctx.Err() != nil {
+		return errors.Join(errs...)
+	}
+	for i, p := range v.paths {
+		err := p.first(ctx)
+		if err == nil {
+			return nil
+		}
+		errs[i] = fmt.Errorf("%s: %w", p.dial.Name, err)
+	}
+	return errors.Join(errs...)
+}
+
+// admit checks that vol is the volume, or makes it that if it is the first.
+func (v *Volume) admit(vol blockio.Path) error {
+	names, info := vol.Names(), vol.Info()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.names == nil {
+		if len(names) == 0 && len(v.paths) > 1 {
+			return fmt.Errorf("%w: the target gives it no world-wide name by which another path could be compared", errOther)
+		}
+		v.names, v.block = slices.Clone(names), info.BlockSize
+		v.info.Store(&info)
+		return nil
+	}
+	if !sameNames(v.names, names) {
+		return fmt.Errorf("%w: it is %s, the volume is %s", errOther, strings.Join(names, ", "), strings.Join(v.names, ", "))
+	}
+	if info.BlockSize != v.block {
+		return fmt.Errorf("%w: it has blocks of %d bytes, the volume has %d", errOther, info.BlockSize, v.block)
+	}
+	if was := v.info.Load(); info.Size != was.Size {
+		return fmt.Errorf("%w: it has %d bytes, the volume has %d", errOther, info.Size, was.Size)
+	}
+	return nil
+}
+
+// sameNames reports whether two lists of names belong to one volume: they have a name in
+// common, and none of a kind of which the other has only others.
+func sameNames(a, b []string) bool {
+	common := false
+	for _, n := range a {
+		kind, _, _ := strings.Cut(n, ".")
+		of := func(m string) bool { return strings.HasPrefix(m, kind+".") }
+		switch {
+		case slices.Contains(b, n):
+			common = true
+		case slices.ContainsFunc(b, of) && !slices.ContainsFunc(a, func(m string) bool { return of(m) && slices.Contains(b, m) }):
+			return false
+		}
+	}
+	return common
+}
+
+// settle computes which paths requests go to, after the state of one has changed, and lets
+// go what waits for one. The caller holds v.mu, which settle releases.
+func (v *Volume) settle() {
+	best, size := blockio.AccessTransitioning, int64(-1)
+	var info *blockdev.Info
+	for _, p := range v.paths {
+		if p.up && p.access < best {
+			best = p.access
+		}
+	}
+	var active []*path
+	for _, p := range v.paths {
+		if p.up && (size < 0 || p.info.Size < size) {
+			size = p.info.Size
+		}
+		if p.up && p.access == best && best.Usable() {
+			active = append(active, p)
+			if info == nil {
+				i := p.info
+				info = &i
+			}
+		}
+	}
+	v.active.Store(&active)
+	close(v.changed)
+	v.changed = make(chan struct{})
+	var tell []func(blockdev.Info)
+	if info != nil {
+		info.Size = size
+		if v.info.Load().Size != size {
+			for _, f := range v.watchers {
+				tell = append(tell, f)
+			}
+		}
+		v.info.Store(info)
+	}
+	var released queue
+	switch {
+	case len(active) > 0:
+		v.none, v.expired = time.Time{}, false
+		v.expire.Stop()
+		released, v.held = v.held, queue{}
+		for q := released.head; q != nil; q = q.next {
+			q.where = withPath
+		}
+	case v.none.IsZero() && !v.closed:
+		v.none = time.Now()
+		if d := v.cfg.NoPathRetry; d > 0 {
+			v.expire.Reset(d)
+		}
+	}
+	v.mu.Unlock()
+	for _, f := range tell {
+		f(*info)
+	}
+	released.each((*request).again)
+}
+
+// giveUp ends what has waited too long for a path.
+func (v *Volume) giveUp() {
+	v.mu.Lock()
+	if v.none.IsZero() || v.closed {
+		v.mu.Unlock()
+		return
+	}
+	v.expired = true
+	end := v.held
+	v.held = queue{}
+	err := v.noPath()
+	v.mu.Unlock()
+	v.event("no path has come back within %v: requests fail", v.cfg.NoPathRetry)
+	end.each(func(q *request) { q.end(err) })
+}
+
+// noPath is why requests fail. The caller holds v.mu.
+func (v *Volume) noPath() error {
+	errs := []error{ErrNoPath}
+	for _, p := range v.paths {
+		errs = append(errs, fmt.Errorf("%s: %w", p.dial.Name, p.reason()))
+	}
+	return errors.Join(errs...)
+}
+
+func (v *Volume) event(format string, args ...any) {
+	if v.cfg.OnEvent != nil {
+		v.cfg.OnEvent(fmt.Sprintf(format, args...))
+	}
+}
+
+// Info returns geometry and capabilities; the size is that of the smallest path, while a
+// resize has not reached them all.
+func (v *Volume) Info() blockdev.Info { return *v.info.Load() }
+
+// OnResize registers f to be called after the size has changed.
+func (v *Volume) OnResize(f func(blockdev.Info)) (cancel func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.watcherID++
+	id := v.watcherID
+	v.watchers[id] = f
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		delete(v.watchers, id)
+	}
+}
+
+// opened returns the paths that have been opened.
+func (v *Volume) opened() []*path {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(v.paths), func(p *path) bool { return p.vol == nil })
+}
+
+// Limits returns what one command covers over every path.
+func (v *Volume) Limits() blockio.Limits {
+	var l blockio.Limits
+	for i, p := range v.opened() {
+		o := p.vol.Limits()
+		if i == 0 {
+			l = o
+			continue
+		}
+		l.MaxTransfer, l.MaxUnmap = min(l.MaxTransfer, o.MaxTransfer), min(l.MaxUnmap, o.MaxUnmap)
+		l.MaxWriteSame, l.MaxCompareAndWrite = min(l.MaxWriteSame, o.MaxWriteSame), min(l.MaxCompareAndWrite, o.MaxCompareAndWrite)
+	}
+	return l
+}
+
+// Names are those of the path that was opened first.
+func (v *Volume) Names() []string { return v.names }
+
+// Describe names volume and paths for people.
+func (v *Volume) Describe() string {
+	ps := v.opened()
+	return fmt.Sprintf("%s, %d paths, %v", ps[0].vol.Describe(), len(v.paths), v.cfg.Policy)
+}
+
+// QueueDepth is how many commands all paths keep outstanding together.
+func (v *Volume) QueueDepth() (n int) {
+	for _, p := range v.opened() {
+		n += p.vol.QueueDepth()
+	}
+	return n
+}
+
+// Stats adds up the counters of the paths.
+func (v *Volume) Stats() blockio.Stats {
+	var sum blockio.Stats
+	for _, p := range v.opened() {
+		st := p.vol.Stats()
+		sum.Add(&st)
+	}
+	return sum
+}
+
+// NewFlusher returns a user of the volume who begins now.
+func (v *Volume) NewFlusher() *blockio.Flusher { return v.cache.NewFlusher() }
+
+// Flush makes every completed write durable.
+func (v *Volume) Flush() error {
+	return v.Do(context.Background(), &blockio.Request{Op: blockio.OpFlush})
+}
+
+// Extents asks a path for the allocation of a range.
+func (v *Volume) Extents(off, n int64) ([]blockdev.Extent, error) {
+	for {
+		p, err := v.await()
+		if err != nil {
+			return nil, err
+		}
+		ext, err := p.vol.Extents(off, n)
+		if !errors.Is(err, blockio.ErrSessionLost) && !errors.Is(err, blockio.ErrInaccessible) {
+			return ext, err
+		}
+		p.leave(err)
+	}
+}
+
+// await returns a path, once there is one.
+func (v *Volume) await() (*path, error) {
+	for {
+		v.mu.Lock()
+		ch, over := v.changed, v.expired || v.closed
+		err := blockio.ErrClosed
+		if !v.closed {
+			err = v.noPath()
+		}
+		left := v.cfg.NoPathRetry
+		v.mu.Unlock()
+		if p := v.choose(); p != nil {
+			return p, nil
+		}
+		if over {
+			return nil, err
+		}
+		var late <-chan time.Time
+		if left > 0 {
+			late = time.After(left)
+		}
+		select {
+		case <-ch:
+		case <-late:
+			return nil, err
+		case <-v.ctx.Done():
+			return nil, blockio.ErrClosed
+		}
+	}
+}
+
+// Close waits for what is outstanding at paths that work, ends what waits for one with
+// ErrClosed, and closes the paths.
+func (v *Volume) Close() error {
+	v.mu.Lock()
+	if v.closed {
+		v.mu.Unlock()
+		return blockdev.ErrClosed
+	}
+	v.closed = true
+	v.expire.Stop()
+	end := v.held
+	v.held = queue{}
+	for _, p := range v.paths {
+		end.join(&p.limbo)
+	}
+	v.mu.Unlock()
+	end.each(func(q *request) { q.end(blockio.ErrClosed) })
+	v.cancel()
+	v.wg.Wait()
+	var errs []error
+	for _, p := range v.opened() {
+		errs = append(errs, p.vol.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -66,6 +66,13 @@ Options after "?": target_user, target_password (mutual CHAP), header_digest,
 data_digest (none, crc32c), auth (md5, sha1, sha-256, sha3-256), noauth.
 Secrets are better kept in a file or in the environment: see --chap-secret-file.
 
+Several paths to one volume are written as several URLs with commas between, or
+found by --all-portals. Requests go to those that the target calls best (ALUA); a
+path that is lost is left for another, and used again once it is back. A path to
+another volume is refused.
+
+  iser://10.0.0.1/iqn/0,iser://10.0.1.1/iqn/0
+
 Sizes have a unit: 4096, 4KiB, 1MiB, 2GiB, or decimal 4kB, 1MB, 2GB. A bare k, m
 or g is refused, except by bench, where it means 1024 as in fio.`
 

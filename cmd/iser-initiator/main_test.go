@@ -121,6 +121,54 @@ func TestInfoCommand(t *testing.T) {
 	}
 }
 
+// Several paths to one volume stand wherever a URL does.
+func TestSeveralPaths(t *testing.T) {
+	addr, vol := serve(t, 1<<20, "")
+	other, _ := serve(t, 1<<20, "")
+	one, two := "iser://"+addr+"/"+testIQN+"/0", "iscsi://"+addr+"/"+testIQN+"/0?header_digest=crc32c,none"
+	url := one + "," + two
+	names := one + "," + strings.TrimSuffix(two, "?header_digest=crc32c,none")
+	var r report
+	if err := json.Unmarshal([]byte(must(t, "info", url, "--json")), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.URL != names || len(r.Paths) != 2 || !r.Paths[0].Active || !r.Paths[1].Active || r.Volume.Size != 1<<20 || r.Session != nil || r.Limits.MaxTransfer == 0 {
+		t.Errorf("%+v", r)
+	}
+	text := must(t, "info", one+",iser://"+other+"/"+testIQN+"/0")
+	for _, want := range []string{one + " optimized, in use", "down: it is not the same volume"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "img")
+	data := bytes.Repeat([]byte("several paths   "), 1<<16)
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var o outcome
+	if err := json.Unmarshal([]byte(must(t, "write", url, file, "--json", "--path-policy=queue-depth")), &o); err != nil || o.URL != names || !o.Flushed {
+		t.Errorf("%v %+v", err, o)
+	}
+	got := make([]byte, len(data))
+	if _, err := vol.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("what is on the volume is not what was written: %v", err)
+	}
+	must(t, "verify", url, file)
+	must(t, "verify", one, file, "--all-portals")
+	if out := must(t, "bench", url, "--rw=randrw", "--bs=4k", "--iodepth=8", "--size=1m", "--number_ios=500"); !strings.Contains(out, "err= 0") {
+		t.Errorf("%s", out)
+	}
+	for _, line := range [][]string{
+		{"info", url, "--path-policy=best"}, {"info", url, "--path-fence=maybe"}, {"info", url, "--no-path-retry=-3s"}, {"info", url, "--path-check=0s"},
+		{"info", one + ",iscsi://"}, {"write", url + ",http://x/y/0", file},
+	} {
+		if _, errs, code := run(t, line...); code != exitUsage {
+			t.Errorf("%q: exit code %d\n%s", line, code, errs)
+		}
+	}
+}
+
 func TestCopyCommands(t *testing.T) {
 	const size = 4 << 20
 	addr, vol := serve(t, size, "")

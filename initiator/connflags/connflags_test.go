@@ -3,9 +3,12 @@ package connflags
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"softiser/rdma"
 )
@@ -51,5 +54,46 @@ func TestBusyPoll(t *testing.T) {
 		if got, err := busyPoll(in); err == nil {
 			t.Errorf("%q was taken for %v", in, got)
 		}
+	}
+}
+
+func TestPaths(t *testing.T) {
+	const a, b = "iser://h/iqn.2026-11.softiser:a/0", "iscsi://[::1]:3260/iqn.2026-11.softiser:b/1"
+	for in, want := range map[string][]string{
+		a:           {a},
+		a + "," + b: {a, b},
+		a + "?header_digest=crc32c,none," + b + "?auth=md5,sha1": {a + "?header_digest=crc32c,none", b + "?auth=md5,sha1"},
+		a + "," + b + "," + a: {a, b, a},
+		"/dev/nbd0":           {"/dev/nbd0"},
+		"":                    {""},
+		a + ",":               {a + ","},
+	} {
+		if got := Paths(in); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+	for in, want := range map[string]string{
+		"iser://joe%secret@h/iqn.2026-11.softiser:a/0," + b: "iser://joe@h:3260/iqn.2026-11.softiser:a/0," + b,
+		"/run/x.sock": "/run/x.sock",
+	} {
+		if got := Names(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// Two sessions of one name and one ISID would reinstate each other.
+func TestPathsHaveSessionsOfTheirOwn(t *testing.T) {
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o := Register(fs)
+	if err := fs.Parse([]string{"--isid=80a1b2c30000", "--nr-sessions=2", "--noop-timeout=9s"}); err != nil {
+		t.Fatal(err)
+	}
+	cs, err := o.configs("iser://h/iqn.2026-11.softiser:a/0,iser://g/iqn.2026-11.softiser:a/0")
+	if err != nil || len(cs) != 2 || cs[0].ISID[5] != 0 || cs[1].ISID[5] != 2 {
+		t.Fatalf("%v %+v", err, cs)
+	}
+	if cs[0].NopInterval != pathNopInterval || cs[0].NopTimeout != 9*time.Second {
+		t.Errorf("pings after %v, dead after %v", cs[0].NopInterval, cs[0].NopTimeout)
 	}
 }

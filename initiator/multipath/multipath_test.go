@@ -66,13 +66,13 @@ func ledger(t *testing.T, cfg Config, fences bool) (wrong, late int) {
 		st := newStorage()
 		paths := []*fakePath{st.path("a"), st.path("b"), st.path("c")}
 		for _, p := range paths {
-			p.fences = fences
+			p.fences, p.latency = fences, 10*time.Millisecond
 		}
 		v := open(t, cfg, paths...)
 		ctx, stop := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		var mu sync.Mutex
-		for i := range 8 {
+		for i := range 4 {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
@@ -95,7 +95,7 @@ func ledger(t *testing.T, cfg Config, fences bool) (wrong, late int) {
 				}
 			}()
 		}
-		for range 200 {
+		for range 40 {
 			p := paths[rand.N(len(paths))]
 			time.Sleep(time.Duration(rand.Int64N(int64(100 * time.Millisecond))))
 			p.cut()

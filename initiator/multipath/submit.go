@@ -147,7 +147,16 @@ type batch struct {
 	share []*blockio.Request
 }
 
-var batches = sync.Pool{New: func() any { return new(batch) }}
+var batches = sync.Pool{New: func() any {
+	const usual = 128
+	m := new(struct {
+		b          batch
+		paths      [usual]*path
+		ins, share [usual]*blockio.Request
+	})
+	m.b = batch{paths: m.paths[:0], ins: m.ins[:0], share: m.share[:0]}
+	return &m.b
+}}
 
 // SubmitBatch starts several requests; each path transmits its share together.
 func (v *Volume) SubmitBatch(rs []*blockio.Request) {

@@ -18,7 +18,6 @@ import (
 type storage struct {
 	mu     sync.Mutex
 	blocks map[int64]uint64
-	late   int // writes that took effect after their path was lost
 }
 
 func (st *storage) get(off int64) uint64 {
@@ -140,7 +139,6 @@ func (p *fakePath) cut() {
 				p.st.mu.Lock()
 				defer p.st.mu.Unlock()
 				p.st.blocks[off] = val
-				p.st.late++
 			}))
 		}
 	}

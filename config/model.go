@@ -126,8 +126,12 @@ type Subsystem struct {
 	NQN        string      `mapstructure:"nqn" json:"nqn"`
 	Serial     string      `mapstructure:"serial" json:"serial,omitempty"` // 20 characters; derived when empty
 	Namespaces []Namespace `mapstructure:"namespaces" json:"namespaces"`
-	Hosts      []string    `mapstructure:"hosts" json:"hosts,omitempty"`       // NQNs; * and ? match; empty: everybody
-	Networks   []string    `mapstructure:"networks" json:"networks,omitempty"` // CIDR or address; empty: from anywhere
+	// MinCntlID and MaxCntlID bound the identifiers of controllers, so that several targets can
+	// serve one subsystem: each has a range of its own. 1 to 65519; 0: no bound.
+	MinCntlID int      `mapstructure:"min_cntlid" json:"min_cntlid,omitempty"`
+	MaxCntlID int      `mapstructure:"max_cntlid" json:"max_cntlid,omitempty"`
+	Hosts     []string `mapstructure:"hosts" json:"hosts,omitempty"`       // NQNs; * and ? match; empty: everybody
+	Networks  []string `mapstructure:"networks" json:"networks,omitempty"` // CIDR or address; empty: from anywhere
 	// Keys are those of hosts that have to prove who they are. Such a host need not be
 	// listed again under hosts; if there are keys and no hosts, nobody else may connect.
 	Keys []HostKey `mapstructure:"keys" json:"keys,omitempty"`

@@ -10,6 +10,9 @@ import (
 // MaxNSID is the largest namespace identifier.
 const MaxNSID = 1024
 
+// maxCntlID is the largest controller identifier.
+const maxCntlID = 65519
+
 // maxNQN is the length of the longest NVMe name, bytes.
 const maxNQN = 223
 
@@ -25,6 +28,11 @@ func (c *Config) checkSubsystems(r *report) {
 		nqns[s.NQN] = key
 		if len(s.Serial) > 20 {
 			r.add(key+".serial", "%q has %d characters, 20 are possible", s.Serial, len(s.Serial))
+		}
+		checkRange(r, key+".min_cntlid", s.MinCntlID, 0, maxCntlID)
+		checkRange(r, key+".max_cntlid", s.MaxCntlID, 0, maxCntlID)
+		if s.MaxCntlID != 0 && s.MinCntlID > s.MaxCntlID {
+			r.add(key+".max_cntlid", "%d is less than min_cntlid, %d", s.MaxCntlID, s.MinCntlID)
 		}
 		c.checkNamespaces(r, s, key)
 		for j, h := range s.Hosts {

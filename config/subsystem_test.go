@@ -17,6 +17,8 @@ func TestSubsystemMistakes(t *testing.T) {
 		"subsystems[0].namespaces[0].nsid":   `subsystems: [{nqn: nqn.x, namespaces: [{nsid: 0, volume: a}]}]`,
 		"subsystems[0].namespaces[1].nsid":   `subsystems: [{nqn: nqn.x, namespaces: [{nsid: 1, volume: a}, {nsid: 1, volume: a}]}]`,
 		"subsystems[0].namespaces[0].volume": `subsystems: [{nqn: nqn.x, namespaces: [{nsid: 1, volume: b}]}]`,
+		"subsystems[0].min_cntlid":           `subsystems: [{nqn: nqn.x, min_cntlid: 65520}]`,
+		"subsystems[0].max_cntlid":           `subsystems: [{nqn: nqn.x, min_cntlid: 9, max_cntlid: 8}]`,
 		"subsystems[0].hosts[0]":             `subsystems: [{nqn: nqn.x, hosts: ["[" ]}]`,
 		"subsystems[0].networks[0]":          `subsystems: [{nqn: nqn.x, networks: [10.0.0.0/33]}]`,
 	} {

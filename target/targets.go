@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"strings"
 
 	"softiser/target/scsi"
 )
@@ -34,9 +35,13 @@ func (s *Server) RemoveLUN(ctx context.Context, target string, number uint16) er
 	return s.iscsi.RemoveLUN(ctx, target, number)
 }
 
-// SetAccessState changes the asymmetric access state (ALUA) of a LUN through one
-// portal group. Initiators are told by a unit attention.
+// SetAccessState changes the asymmetric access state of a LUN (ALUA), or of a namespace
+// (ANA) if target is a subsystem's NQN, through one portal group. Initiators are told by a
+// unit attention, hosts by an event. A namespace follows the LUNs of its volume.
 func (s *Server) SetAccessState(target string, number, group uint16, state scsi.AccessState) error {
+	if strings.HasPrefix(target, "nqn.") {
+		return s.nvmf.SetAccessState(target, uint32(number), group, state.Path())
+	}
 	return s.iscsi.SetAccessState(target, number, group, state)
 }
 

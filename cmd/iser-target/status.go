@@ -169,9 +169,9 @@ func lunCommand() *cobra.Command {
 		},
 	}
 	access := &cobra.Command{
-		Use: "access IQN LUN GROUP STATE", Short: "Change a LUN's ALUA state through a portal group; initiators are told", Args: exactly(4),
-		Long:    "Change the asymmetric access state of a LUN through one portal group. STATE is\nactive-optimized, active-non-optimized, standby, unavailable or offline.",
-		Example: "  iser-target lun access iqn.2026-11.softiser:disk0 0 2 standby",
+		Use: "access IQN LUN GROUP STATE", Short: "Change the ALUA or ANA state of a LUN or namespace through a portal group; initiators are told", Args: exactly(4),
+		Long:    "Change the asymmetric access state of a LUN through one portal group. STATE is\nactive-optimized, active-non-optimized, standby, unavailable or offline. Namespaces follow\nthe LUNs of their volume; with a subsystem's NQN and an NSID the namespace alone changes.",
+		Example: "  iser-target lun access iqn.2026-11.softiser:disk0 0 2 standby\n  iser-target lun access nqn.2026-11.softiser:disk0 1 2 standby",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := lunNumber(args[1])
 			if err != nil {

@@ -150,6 +150,9 @@ func (c *controller) namespaceStructure(q nvme.Identify) ([]byte, nvme.Status) {
 		return make([]byte, nvme.IdentifyLen), nvme.Success // there is no such namespace now
 	}
 	d := n.identify()
+	if c.access(n).Status() != nvme.Success {
+		d.Use = 0
+	}
 	switch q.CNS() {
 	case nvme.CNSDescriptors:
 		return n.names.AppendTo(nil), nvme.Success
@@ -193,7 +196,9 @@ func (c *controller) identify(t nvme.QueueTransport) *nvme.Controller {
 		return d
 	}
 	d.CMIC = nvme.SharedPorts | nvme.SharedControllers
-	d.OAES = nvme.NoticeNamespace
+	d.OAES = nvme.NoticeNamespace | nvme.NoticeANA
+	d.CMIC |= nvme.ReportsANA
+	d.ANATT, d.ANACAP, d.ANAGRPMax, d.ANAGroups = changeTime, allStates, maxNSID, maxNSID
 	d.LPA |= nvme.LogEffects
 	d.SQES, d.CQES = 0x66, 0x44
 	d.Namespaces, d.MaxNamespaces = maxNSID, maxNSID
@@ -265,7 +270,7 @@ func (c *controller) page(q nvme.GetLogPage, r *request) ([]byte, event) {
 	case nvme.LogSupported:
 		return nvme.AppendTable(nil, map[nvme.LogID]uint32{
 			nvme.LogSupported: 1, nvme.LogError: 1, nvme.LogSMART: 1, nvme.LogFirmware: 1, nvme.LogChangedNamespaces: 1,
-			nvme.LogCommandEffects: 1, nvme.LogFeatures: 1, nvme.LogMICommands: 1, nvme.LogReservation: 1, nvme.LogSanitize: 1,
+			nvme.LogCommandEffects: 1, nvme.LogFeatures: 1, nvme.LogMICommands: 1, nvme.LogReservation: 1, nvme.LogSanitize: 1, nvme.LogANA: 1,
 		}), none
 	case nvme.LogError:
 		return c.log.page(), none
@@ -284,6 +289,8 @@ func (c *controller) page(q nvme.GetLogPage, r *request) ([]byte, event) {
 		return featureTable(), none
 	case nvme.LogMICommands:
 		return make([]byte, nvme.TableLen), none
+	case nvme.LogANA:
+		return c.anaPage(q), eventANA
 	case nvme.LogSanitize:
 		return c.sub.sanitizeLog().AppendTo(nil), eventSanitize
 	case nvme.LogReservation:

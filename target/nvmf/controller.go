@@ -27,6 +27,7 @@ type controller struct {
 	host   string
 	hostID nvme.HostID
 	from   string // address of the admin queue
+	group  uint16 // of the portal that it came by
 	since  time.Time
 	client volume.Client
 	zlog   *zap.Logger
@@ -55,7 +56,7 @@ var (
 // newController makes the controller of an admin queue.
 func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.Duration) (*controller, error) {
 	c := &controller{
-		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), since: time.Now(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
+		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), group: q.conn.Portal.Config().Group, since: time.Now(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
 		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID)},
 	}
 	c.events.init()

@@ -16,6 +16,7 @@ const (
 	eventDiscovery
 	eventReservation
 	eventSanitize
+	eventANA
 	eventKinds
 )
 
@@ -29,6 +30,7 @@ var eventRows = [eventKinds]struct {
 	eventDiscovery:   {nvme.EventDiscoveryChanged, nvme.NoticeDiscovery},
 	eventReservation: {nvme.EventReservation, 0},
 	eventSanitize:    {nvme.EventSanitizeDone, 0},
+	eventANA:         {nvme.EventANAChanged, nvme.NoticeANA},
 }
 
 // maxEventRequests is how many Asynchronous Event Requests a controller holds.

@@ -80,6 +80,10 @@ func (r adminRequest) getFeatures() {
 			r.end(nvme.InvalidNamespace | nvme.DoNotRetry)
 			return
 		}
+		if s := c.access(n).Status(); s != nvme.Success {
+			r.end(s)
+			return
+		}
 		switch {
 		case id == nvme.FeatureResvMask:
 			r.result = uint64(c.events.mask(n.id))
@@ -172,8 +176,12 @@ func (c *controller) setMask(nsid, v uint32) nvme.Status {
 		}
 		return nvme.Success
 	}
-	if c.sub.namespace(nsid) == nil {
+	n := c.sub.namespace(nsid)
+	if n == nil {
 		return nvme.InvalidNamespace | nvme.DoNotRetry
+	}
+	if s := c.access(n).Status(); s != nvme.Success {
+		return s
 	}
 	c.events.setMask(nsid, v)
 	return nvme.Success

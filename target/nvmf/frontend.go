@@ -31,6 +31,7 @@ type Frontend struct {
 	cfg       Config
 	log       *zap.Logger
 	bufs      volume.Buffers // parameters, answers and what is compared
+	shares    shares
 	discovery *subsystem
 	rdma      *nvmerdma.Device // nil when no portal speaks NVMe/RDMA
 	life      context.Context  // done when Drain begins
@@ -59,7 +60,7 @@ func New(cfg Config) (*Frontend, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	f := &Frontend{
+	f := &Frontend{shares: shares{pool: cfg.Staging},
 		cfg: cfg, log: cfg.Log, queues: map[*queue]struct{}{}, empty: make(chan struct{}),
 		// Half of the machine goes on to serve those who are in, whoever knocks.
 		proofs: turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
@@ -183,15 +184,18 @@ var (
 
 // Accept implements portal.Frontend.
 func (f *Frontend) Accept(c *portal.Conn) error {
-	t, err := f.transport(c)
+	memory := f.shares.join(c.Remote.Addr())
+	t, err := f.transport(c, memory)
 	if err != nil {
+		memory.leave()
 		return err
 	}
-	q := &queue{fe: f, conn: c, t: t, log: c.Log}
+	q := &queue{fe: f, conn: c, t: t, log: c.Log, memory: memory}
 	f.mu.Lock()
 	if f.drained {
 		f.mu.Unlock()
 		t.Terminate(errShutdown)
+		memory.leave()
 		return errShutdown
 	}
 	f.queues[q] = struct{}{}
@@ -203,11 +207,11 @@ func (f *Frontend) Accept(c *portal.Conn) error {
 
 // transport makes the transport of a connection. The connection belongs to it when there
 // is no error.
-func (f *Frontend) transport(c *portal.Conn) (nvme.QueueTransport, error) {
+func (f *Frontend) transport(c *portal.Conn, memory *share) (nvme.QueueTransport, error) {
 	p := c.Portal.Config()
 	if c.Transport == portal.TCP {
 		return nvmetcp.NewController(c.Net, nvmetcp.Config{
-			Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer}, InCapsule: ioCapsule, Memory: f.cfg.Staging,
+			Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer}, InCapsule: ioCapsule, Memory: memory,
 		})
 	}
 	cfg := nvmerdma.AcceptConfig{RDMA: p.RDMA(), Queues: f.cfg.Limits.Queues, Entries: f.cfg.Limits.Entries}
@@ -219,6 +223,7 @@ func (f *Frontend) transport(c *portal.Conn) (nvme.QueueTransport, error) {
 
 // left forgets a connection that has ended.
 func (f *Frontend) left(q *queue) {
+	q.memory.leave()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.queues, q)

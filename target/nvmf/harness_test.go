@@ -30,6 +30,7 @@ type rig struct {
 	srv  *target.Server
 	addr string
 	vol  blockdev.Device
+	from *net.TCPAddr // where hosts connect from; nil: as the system likes
 }
 
 func newMem(t testing.TB, size int64) blockdev.Device {
@@ -104,7 +105,17 @@ var errGone = errors.New("the controller has closed the connection")
 // dial opens a connection as far as ICResp.
 func dial(t testing.TB, addr string) *queue {
 	t.Helper()
-	nc, err := net.Dial("tcp", addr)
+	return dialFrom(t, nil, addr)
+}
+
+// dialFrom is dial from a local address; nil: as the system likes.
+func dialFrom(t testing.TB, from *net.TCPAddr, addr string) *queue {
+	t.Helper()
+	var d net.Dialer
+	if from != nil {
+		d.LocalAddr = from
+	}
+	nc, err := d.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +313,7 @@ func (r *rig) attach(nqn string, id byte, n int) *host {
 
 func (r *rig) attachTo(sub, nqn string, id byte, n int) *host {
 	r.t.Helper()
-	h := &host{queue: dial(r.t, r.addr), r: r, data: nvme.ConnectData{HostID: nvme.HostID{15: id}, CntlID: nvme.CntlIDDynamic, Subsystem: sub, Host: nqn}}
+	h := &host{queue: dialFrom(r.t, r.from, r.addr), r: r, data: nvme.ConnectData{HostID: nvme.HostID{15: id}, CntlID: nvme.CntlIDDynamic, Subsystem: sub, Host: nqn}}
 	e, err := h.connect(0, h.data, time.Minute)
 	if err != nil {
 		r.t.Fatal(err)
@@ -310,7 +321,7 @@ func (r *rig) attachTo(sub, nqn string, id byte, n int) *host {
 	h.data.CntlID = nvme.ConnectResult(e.DW0()).CntlID()
 	h.enable()
 	for i := range n {
-		q := dial(r.t, r.addr)
+		q := dialFrom(r.t, r.from, r.addr)
 		if _, err := q.connect(uint16(i+1), h.data, 0); err != nil {
 			r.t.Fatal(err)
 		}

@@ -103,6 +103,9 @@ func (r *request) forbidden() nvme.Status { return r.forbiddenBy(r.ns) }
 
 // forbiddenBy says what would keep the command from a namespace now.
 func (r *request) forbiddenBy(n *namespace) nvme.Status {
+	if s := r.q.ctrl.access(n).Status(); s != nvme.Success {
+		return s // without DNR: another path may do
+	}
 	if g := n.gates() & r.row.gates(r.sqe().Opcode()); g != 0 {
 		return gateStatus(g)
 	}
@@ -362,6 +365,10 @@ func (r *request) flushAll() {
 	go func() {
 		s := nvme.Success
 		for _, n := range l {
+			if st := r.q.ctrl.access(n).Status(); st != nvme.Success {
+				s = st
+				continue
+			}
 			if !n.place.Use() {
 				continue
 			}

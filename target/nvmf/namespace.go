@@ -87,6 +87,12 @@ func (n *namespace) Notify(e volume.Event) {
 		for _, c := range n.sub.all() {
 			c.events.namespaceChanged(c, n.id)
 		}
+	case volume.PathChanged:
+		for _, c := range n.sub.all() {
+			if c.group == e.Group {
+				c.events.report(c, eventANA)
+			}
+		}
 	case volume.RewriteEnded:
 		if kind, _ := n.vol.Rewriting(); kind != volume.Format {
 			n.sub.tell(eventSanitize)
@@ -150,7 +156,7 @@ func (n *namespace) identify() *nvme.Namespace {
 		Size: g.Blocks, Capacity: g.Blocks, Use: g.Blocks,
 		NSFEAT: nvme.FeatGranularity | nvme.FeatOwnAtomics, NACWU: uint16(int64(maxFusedBytes)>>g.Shift - 1), NMIC: nvme.NamespaceShared,
 		NPWG: page, NPWA: page, NPDG: page, NPDA: page, NOWS: page,
-		Bytes: uint64(g.Info.Size), NGUID: n.names.NGUID, EUI64: n.names.EUI64,
+		Bytes: uint64(g.Info.Size), ANAGroup: n.id, NGUID: n.names.NGUID, EUI64: n.names.EUI64,
 		RESCAP:  nvme.ReservationTypes | nvme.ReservationIEK13,
 		Formats: []nvme.LBAFormat{{Shift: g.Shift}},
 	}

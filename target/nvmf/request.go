@@ -247,7 +247,7 @@ func (r *request) params() []byte {
 // the target hold.
 func (r *request) getBuf(n int) bool {
 	fe := r.q.fe
-	if !fe.cfg.Staging.Reserve(volume.BufferSize(n)) {
+	if !r.q.memory.Reserve(volume.BufferSize(n)) {
 		return false
 	}
 	r.buf = fe.bufs.Get(n)[:n]
@@ -259,7 +259,7 @@ func (r *request) putBuf() {
 		return
 	}
 	fe := r.q.fe
-	fe.cfg.Staging.Unreserve(cap(r.buf))
+	r.q.memory.Unreserve(cap(r.buf))
 	fe.bufs.Put(r.buf)
 	r.buf = nil
 }

@@ -36,7 +36,7 @@ func (r *Registry) serveSubsystems() (configured, served int, err error) {
 }
 
 func subsystemConfig(s *config.Subsystem) nvmf.SubsystemConfig {
-	c := nvmf.SubsystemConfig{NQN: s.NQN, Serial: s.Serial}
+	c := nvmf.SubsystemConfig{NQN: s.NQN, Serial: s.Serial, MinCntlID: uint16(s.MinCntlID), MaxCntlID: uint16(s.MaxCntlID)}
 	var rules []nvmf.HostRule
 	for i := range s.Keys {
 		k := &s.Keys[i]

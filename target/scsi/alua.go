@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	spc "softiser/internal/scsi"
+
+	"softiser/target/volume"
 )
 
 // AccessState is the asymmetric access state of a target port group (SPC-4
@@ -231,10 +233,30 @@ func (a *alua) group(id uint16) *portGroup {
 func (lu *LU) setPath(g *portGroup, s AccessState, cause uint32, by *Nexus) {
 	p := &lu.paths[g.index]
 	p.cause.Store(cause)
+	lu.vol.SetPath(g.id, pathStates[s])
 	if AccessState(p.state.Swap(uint32(s))) != s {
 		lu.attention(spc.ASCALUAStateChanged, func(n *Nexus) bool { return n != by })
 	}
 }
+
+// pathStates are the states as all wires of a volume know them.
+var pathStates = map[AccessState]volume.PathState{
+	ActiveOptimized: volume.PathOptimized, ActiveNonOptimized: volume.PathNonOptimized, Standby: volume.PathInaccessible,
+	Unavailable: volume.PathInaccessible, Offline: volume.PathLost, Transitioning: volume.PathChanging,
+}
+
+// tellPaths tells the volume the states that the configuration gives the unit.
+func (lu *LU) tellPaths() {
+	if len(lu.cfg.Access) == 0 {
+		return
+	}
+	for _, g := range lu.dev.alua.groups {
+		lu.vol.SetPath(g.id, pathStates[AccessState(lu.paths[g.index].state.Load())])
+	}
+}
+
+// Path returns the state as all wires of a volume know it.
+func (s AccessState) Path() volume.PathState { return pathStates[s] }
 
 // SetAccessState changes the access state of a target port group for a logical
 // unit from this side (an implicit transition). Initiators learn it by unit

@@ -160,6 +160,7 @@ func (lu *LU) enter() error {
 		return err
 	}
 	lu.unit.enter(lu)
+	lu.tellPaths()
 	return nil
 }
 
@@ -191,6 +192,7 @@ var eventASC = [...]spc.ASC{
 	volume.ReservationPreempted:  spc.ASCReservPreempted,
 	volume.RegistrationPreempted: spc.ASCRegistrPreempted,
 	volume.ProtectionChanged:     spc.ASCModeChanged,
+	volume.PathChanged:           0, // the target has its own states, see setPath
 	volume.RewriteEnded:          0, // whoever wants to know asks
 }
 

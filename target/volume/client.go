@@ -36,6 +36,8 @@ type Event struct {
 	Kind EventKind
 	// Who tells whom it concerns; nil: every client of every place.
 	Who func(*Client) bool
+	// Group is the portal group of PathChanged.
+	Group uint16
 }
 
 // EventKind is the kind of an event.
@@ -49,6 +51,7 @@ const (
 	ReservationPreempted                   // all registrations are gone
 	RegistrationPreempted                  // theirs is gone
 	ProtectionChanged                      // Protected has been set or lifted
+	PathChanged                            // how the volume is reached through Event.Group
 	RewriteEnded                           // a sanitize or a format has ended, well or not
 )
 

@@ -31,7 +31,7 @@ func (c *reserving) next() *Reservations {
 }
 
 func (c *reserving) tell(k EventKind, who func(*Client) bool) {
-	c.events = append(c.events, Event{k, who})
+	c.events = append(c.events, Event{Kind: k, Who: who})
 }
 
 // mustHave refuses who is not registered with the key.

@@ -61,6 +61,9 @@ type Volume struct {
 	journal  journal
 	bufs     Buffers
 
+	pathMu sync.Mutex // guards changes of paths
+	paths  paths
+
 	users   atomic.Int64 // what goes on in the background
 	gone    atomic.Bool  // its last place has been removed
 	flushes atomic.Int64 // requests for FlushBehind

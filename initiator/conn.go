@@ -12,6 +12,42 @@ import (
 // errConnGone says that a connection ended while something waited on it.
 var errConnGone = errors.New("connection lost")
 
+// connState is where a connection is in its life:
+//
+//	      login over         the session is active      the target asks for a logout
+//	login ----------> entered -----------------> flowing ------------------> leaving
+//	  |                  |                          |                           |
+//	  |                  +----- a mistake, ours or the target's: doomed <-------+
+//	  |                  |                          |                           |
+//	  +------------------+---- the transport has ended: dead <------------------+
+//
+// doomed goes to dead as well: Terminate has been asked for, and that is how it ends.
+type connState uint8
+
+const (
+	connLogin   connState = iota
+	connEntered           // full feature phase; only the session's own commands are sent
+	connFlowing           // commands of requests are sent
+	connLeaving           // what is under way may end; then logout and a new login
+	connDoomed            // nothing sensible can happen any more
+	connDead
+)
+
+var connNames = [...]string{"login", "entered", "flowing", "leaving", "doomed", "dead"}
+
+// String returns the state's name.
+func (s connState) String() string { return connNames[s] }
+
+// nextConn is the drawing of connState.
+var nextConn = after([][]connState{
+	connLogin:   {connEntered, connDead},
+	connEntered: {connFlowing, connDoomed, connDead},
+	connFlowing: {connLeaving, connDoomed, connDead},
+	connLeaving: {connDoomed, connDead},
+	connDoomed:  {connDead},
+	connDead:    {},
+}...)
+
 // conn is one connection of a session and the upper end of its datamover. In
 // full feature phase everything but the fields above s belongs to s.mu.
 type conn struct {
@@ -22,10 +58,8 @@ type conn struct {
 
 	s            *Session // nil: discovery
 	text         *textExchange
-	full         bool // login is over
-	flowing      bool // commands of requests may be sent
-	doomed       bool // Terminate has been asked for
-	dead         error
+	state        connState // of a session's connection
+	dead         error     // why it is
 	expStatSN    uint32
 	maxImmediate uint32 // longest data segment of a command, bytes
 	maxTransfer  int64  // longest data of one command, bytes; 0: no limit
@@ -42,7 +76,7 @@ type conn struct {
 
 // ControlNotify receives every PDU but Data-In and R2T.
 func (c *conn) ControlNotify(p *iscsi.PDU) {
-	if !c.full {
+	if !c.login.over {
 		c.login.notify(c, p)
 		return
 	}
@@ -53,7 +87,7 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 	}
 	c.notifying.Add(1)
 	s.mu.Lock()
-	if c.dead == nil && !c.doomed {
+	if c.works() {
 		s.receive(c, p)
 	}
 	done, later := s.takeLocked()
@@ -83,13 +117,29 @@ func (c *conn) ConnectionTerminateNotify(err error) {
 	close(c.gone)
 }
 
+// setState is the only place where the state changes; false says that nothing has, because
+// the table does not have it. The caller holds s.mu, or is the login.
+func (c *conn) setState(to connState) bool {
+	if !nextConn.legal(c.state, to) {
+		c.s.illegal("connection", c.state, to)
+		return false
+	}
+	c.state = to
+	return true
+}
+
+// works reports whether PDUs still come and go. The caller holds s.mu.
+func (c *conn) works() bool {
+	return c.state == connEntered || c.state == connFlowing || c.state == connLeaving
+}
+
 // doom ends a connection on which nothing sensible can happen any more. The
 // caller holds s.mu; the end itself follows without it.
 func (c *conn) doom(err error) {
-	if c.doomed {
+	if !c.works() {
 		return
 	}
-	c.doomed = true
+	c.setState(connDoomed)
 	c.s.out.later = append(c.s.out.later, func() { c.dm.Terminate(err) })
 }
 

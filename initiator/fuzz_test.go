@@ -88,9 +88,9 @@ func silentLUN(t *testing.T) *LUN {
 	l.win = iscsi.SenderWindow{CmdSN: 1, ExpCmdSN: 1, MaxCmdSN: 64}
 	c := &conn{dm: &silentDM{}, login: l, gone: make(chan struct{}), s: s}
 	c.enter()
-	c.flowing = true
 	s.mu.Lock()
 	s.adopt(c)
+	c.setState(connFlowing)
 	s.setState(StateActive)
 	s.mu.Unlock()
 	lun := &LUN{paths: []*Session{s}, owned: true, cache: new(blockio.Cache)}

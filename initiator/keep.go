@@ -65,7 +65,7 @@ func (s *Session) tick(next time.Duration) time.Duration {
 	s.mu.Lock()
 	s.watch.clock = s.watch.elapsed()
 	c := s.conn
-	if c != nil && c.dead == nil {
+	if c != nil && c.state != connDead {
 		s.tickConn(c)
 		if s.wait.delayed > 0 {
 			next = min(next, s.tickDelayed())
@@ -240,10 +240,10 @@ func asyncDetail(a iscsi.Async) string {
 // leave drains the connection within limit, logs out as the target asked, and
 // lets recovery log in again.
 func (c *conn) leave(limit time.Duration) {
-	if !c.flowing {
+	if c.state != connFlowing {
 		return
 	}
-	c.flowing = false
+	c.setState(connLeaving)
 	s := c.s
 	s.wg.Add(1)
 	s.out.run(func() { go s.relogin(c, limit) })

@@ -25,6 +25,7 @@ type login struct {
 	limits  iscsi.Limits
 
 	transport string // the datamover in words
+	over      bool   // full feature phase; of the receive goroutine
 
 	once sync.Once
 	done chan struct{} // closed when err is final
@@ -74,7 +75,8 @@ func (l *login) notify(c *conn, p *iscsi.PDU) {
 func (c *conn) enter() {
 	c.expStatSN = c.login.statSN
 	c.takeLimits(c.login.limits)
-	c.full = true
+	c.login.over = true
+	c.setState(connEntered)
 }
 
 // takeLimits takes what the transport carries. A stream that is turning into

@@ -153,7 +153,7 @@ func (us *units) changed(wire uint64, asc scsi.ASC) {
 func (us *units) look(u *unit) {
 	s := us.s
 	c := s.conn
-	if u.by != nil || c == nil || c.dead != nil || c.doomed || s.state != StateActive && !(s.state == StateClosing && c.flowing) {
+	if u.by != nil || c == nil || !c.works() || s.state != StateActive && !(s.state == StateClosing && c.state == connFlowing) {
 		return
 	}
 	us.set(u, true, c)

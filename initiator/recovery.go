@@ -55,6 +55,7 @@ const (
 func (s *Session) connLost(c *conn, err error) {
 	s.mu.Lock()
 	c.dead = err
+	c.setState(connDead)
 	if s.conn != c {
 		s.unlock()
 		return
@@ -286,7 +287,7 @@ func (rec *recovery) reinstate() error {
 		return err
 	}
 	s.mu.Lock()
-	if s.conn != c || !s.lookingForTarget() {
+	if s.conn != c || c.state != connEntered || !s.lookingForTarget() {
 		s.unlock()
 		c.drop(errConnGone)
 		return errConnGone
@@ -299,7 +300,7 @@ func (rec *recovery) reinstate() error {
 		s.stats.Replayed++
 		n++
 	}
-	c.flowing = true
+	c.setState(connFlowing)
 	s.err = nil
 	s.setState(StateActive)
 	for _, u := range s.units.list {

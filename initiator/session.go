@@ -78,7 +78,7 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 		s.cancel()
 		return nil, errors.Join(fmt.Errorf("initiator: %s: connection lost right after login: %w", cfg.URL(), err), s.transport.close())
 	}
-	c.flowing = true
+	c.setState(connFlowing)
 	s.setState(StateActive)
 	s.event(Event{Kind: EventConnected, Detail: c.dm.Describe()})
 	s.wg.Add(1)
@@ -109,7 +109,7 @@ func newSession(cfg Config) *Session {
 // adopt makes a logged-in connection the session's. It fails when that has been
 // lost already. The caller holds s.mu.
 func (s *Session) adopt(c *conn) bool {
-	if c.dead != nil {
+	if c.state != connEntered {
 		return false
 	}
 	s.conn, s.last, s.rec.login = c, c.login, time.Now()
@@ -250,7 +250,7 @@ func (s *Session) drain(ctx context.Context, c *conn) error {
 
 // atRest reports what drain waits for. The caller holds s.mu.
 func (s *Session) atRest() bool {
-	if s.conn != nil && s.conn.flowing && (s.tasks.used > 0 || s.wait.queue.head != nil) {
+	if s.conn != nil && s.conn.state == connFlowing && (s.tasks.used > 0 || s.wait.queue.head != nil) {
 		return false
 	}
 	for i := range s.tasks.slots {

@@ -23,6 +23,12 @@ func TestStates(t *testing.T) {
 		{taskSent, taskResend}: true, {taskAborting, taskFree}: true, {taskDelayed, taskFree}: true,
 		{taskDelayed, taskResend}: true, {taskResend, taskFree}: true, {taskResend, taskSent}: true,
 	})
+	checkMoves(t, nextConn, map[[2]connState]bool{
+		{connLogin, connEntered}: true, {connLogin, connDead}: true,
+		{connEntered, connFlowing}: true, {connEntered, connDoomed}: true, {connEntered, connDead}: true,
+		{connFlowing, connLeaving}: true, {connFlowing, connDoomed}: true, {connFlowing, connDead}: true,
+		{connLeaving, connDoomed}: true, {connLeaving, connDead}: true, {connDoomed, connDead}: true,
+	})
 	checkMoves(t, nextRequest, map[[2]reqState]bool{
 		{reqIdle, reqQueued}: true, {reqQueued, reqRunning}: true, {reqQueued, reqIdle}: true,
 		{reqRunning, reqQueued}: true, {reqRunning, reqIdle}: true,
@@ -54,6 +60,7 @@ func TestIllegalTransition(t *testing.T) {
 		want string
 	}{
 		{"session", func(s *Session) { s.setState(StateConnecting) }, "a session cannot go from active to connecting"},
+		{"connection", func(s *Session) { s.conn.setState(connLogin) }, "a connection cannot go from flowing to login"},
 		{"slot", func(s *Session) { s.tasks.slots[0].setState(taskAborting) }, "a command slot cannot go from free to aborting"},
 		{"slot freed twice", func(s *Session) { s.tasks.put(&s.tasks.slots[0]) }, "a command slot cannot go from free to free"},
 		{"request", func(s *Session) { new(request).setState(s, reqRunning) }, "a request cannot go from idle to running"},

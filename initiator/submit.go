@@ -78,10 +78,10 @@ func (s *Session) enqueue(r *request) *conn {
 // first, then those to be repeated, then new ones. The caller holds s.mu.
 func (s *Session) pump() {
 	c := s.conn
-	if c == nil || c.dead != nil {
+	if c == nil || !c.works() {
 		return
 	}
-	if s.drainInto(c, &s.wait.ctlResend, &s.wait.ctlQueue, true); c.flowing {
+	if s.drainInto(c, &s.wait.ctlResend, &s.wait.ctlQueue, true); c.state == connFlowing {
 		s.drainInto(c, &s.wait.resend, &s.wait.queue, false)
 	}
 }

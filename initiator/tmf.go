@@ -201,7 +201,7 @@ func (s *Session) sendLogout(ctx context.Context, c *conn) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
 	t := s.tasks.get(true, kindLogout)
-	if t == nil || c.dead != nil {
+	if t == nil || c.state == connDead {
 		if t != nil {
 			s.tasks.put(t)
 		}

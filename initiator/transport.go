@@ -104,7 +104,7 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 	}
 	c := t.cfg
 	p := rdma.ConnParams{
-		CRC: c.CRC, Zerocopy: cmp.Or(c.Zerocopy, rdma.ZerocopyAuto), BusyPoll: cmp.Or(c.BusyPoll, rdma.BusyPollAuto),
+		CRC: c.CRC, Zerocopy: cmp.Or(c.Zerocopy, rdma.ZerocopyAuto), BusyPoll: c.BusyPoll,
 		MPA: rdma.MPAParams{MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU}, Congestion: c.Congestion,
 		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Timeout: c.LoginTimeout,
 	}

@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -52,8 +53,9 @@ func pingPong(b *testing.B, size int, crc rdma.CRCMode, spin time.Duration) {
 	for i := range mem {
 		mem[i] = make([]byte, 2*size)
 	}
+	p := rdma.ConnParams{CRC: crc, BusyPoll: cmp.Or(spin, rdma.BusyPollOff)}
 	o := &rdmatest.Options{
-		Client: rdma.ConnParams{CRC: crc, BusyPoll: spin}, Server: rdma.ConnParams{CRC: crc, BusyPoll: spin},
+		Client: p, Server: p,
 		Handlers: [2]func(*rdma.CQ){step(&ends[0], mem[0], false), step(&ends[1], mem[1], true)},
 		Prepare: func(c, s *rdmatest.End) {
 			ends = [2]*rdmatest.End{c, s}

@@ -54,12 +54,13 @@ const (
 // ParseZerocopyMode reads "auto", "on" or "off".
 func ParseZerocopyMode(s string) (ZerocopyMode, error) { return iwarp.ParseZerocopyMode(s) }
 
-// Values of a busy-poll setting, ConnParams.BusyPoll and others, that are no durations.
+// Values of a busy-poll setting, ConnParams.BusyPoll and those of the packages above, that
+// are no durations. The zero value of all of them is BusyPollAuto.
 const (
-	// BusyPollOff never spins.
-	BusyPollOff time.Duration = iwarp.BusyPollOff
 	// BusyPollAuto spins only where that pays: while the peer answers at once.
 	BusyPollAuto time.Duration = iwarp.BusyPollAuto
+	// BusyPollOff never spins.
+	BusyPollOff time.Duration = iwarp.BusyPollOff
 )
 
 // ConnParams are a side's wishes for one connection. nil or zero fields mean the
@@ -71,7 +72,8 @@ type ConnParams struct {
 	CRC         CRCMode
 	// BusyPoll is how long the receiver spins on an empty socket before it sleeps;
 	// it costs a core while traffic flows. After silence it sleeps all the same.
-	// BusyPollAuto spins where that saves more than it costs; 0 means BusyPollOff.
+	// BusyPollAuto, which is 0, spins where that saves more than it costs; BusyPollOff
+	// never does.
 	BusyPoll time.Duration
 	// Zerocopy sends payloads of ZerocopyMin bytes (64 KiB) and more by reference;
 	// the default is off.

@@ -374,7 +374,7 @@ func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	for name, d := range map[string]time.Duration{"waiting": 0, "auto": rdma.BusyPollAuto} {
+	for name, d := range map[string]time.Duration{"waiting": rdma.BusyPollOff, "auto": rdma.BusyPollAuto} {
 		t.Run(name, func(t *testing.T) { noAllocations(t, rdma.ConnParams{BusyPoll: d}) })
 	}
 }

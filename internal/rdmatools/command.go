@@ -5,6 +5,7 @@
 package rdmatools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -56,7 +57,7 @@ func (t *transport) flags(cmd *cobra.Command) {
 
 // params turns the flags into connection parameters.
 func (t *transport) params() (rdma.ConnParams, error) {
-	p := rdma.ConnParams{MPA: rdma.MPAParams{GSO: t.gso, Rev: t.rev}, BusyPoll: t.busyPoll.d, Congestion: t.congestion}
+	p := rdma.ConnParams{MPA: rdma.MPAParams{GSO: t.gso, Rev: t.rev}, BusyPoll: cmp.Or(t.busyPoll.d, rdma.BusyPollOff), Congestion: t.congestion}
 	var err error
 	if p.CRC, err = rdma.ParseCRCMode(t.crc); err != nil {
 		return p, usage.Errorf("--crc: %v", err)

@@ -35,8 +35,9 @@ type Conn struct {
 
 	// Owned by the reader.
 	inq     Inq
-	ask     bool // reads are to find out whether they have emptied the socket
-	drained bool // the last one did
+	broken  syscall.Errno // Readable has met it, and no read will
+	ask     bool          // reads are to find out whether they have emptied the socket
+	drained bool          // the last one did
 }
 
 // New takes nc, a *net.TCPConn (or *net.UnixConn), over for data: it clears

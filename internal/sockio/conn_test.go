@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -159,5 +160,21 @@ func TestQuiet(t *testing.T) {
 	}
 	if err := b.ReadLoop(func(uintptr) bool { return b.Readable() }); err != nil || !b.Readable() {
 		t.Errorf("the end of the stream is not readable: %v", err)
+	}
+}
+
+// The kernel tells of a reset once. Who has met it while looking has it still when the
+// read that follows finds only an end.
+func TestResetThatALookHasMet(t *testing.T) {
+	a, b := pair(t)
+	if err := a.Net().(*net.TCPConn).SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	if err := b.ReadLoop(func(uintptr) bool { return b.Readable() }); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.Read(make([]byte, 1)); n != 0 || err != nil || !errors.Is(b.End(), syscall.ECONNRESET) {
+		t.Errorf("%d bytes, %v; the end: %v, want a reset", n, err, b.End())
 	}
 }

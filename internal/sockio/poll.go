@@ -1,6 +1,7 @@
 package sockio
 
 import (
+	"io"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,9 +24,24 @@ func (c *Conn) Quiet(on bool) {
 }
 
 // Readable reports whether a read would return something: bytes, the end of the
-// stream, or an error.
+// stream, or an error. The kernel tells an error once: End has it from then on.
 func (c *Conn) Readable() bool {
 	var b [1]byte
 	_, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_DONTWAIT|unix.MSG_PEEK, 0, 0)
-	return e != unix.EAGAIN && e != unix.EINTR
+	if e == unix.EAGAIN || e == unix.EINTR {
+		return false
+	}
+	if e != 0 {
+		c.broken = e
+	}
+	return true
+}
+
+// End says how the stream has ended, of which a read has returned no bytes: io.EOF, or the
+// error that Readable has met.
+func (c *Conn) End() error {
+	if c.broken != 0 {
+		return c.broken
+	}
+	return io.EOF
 }

@@ -54,9 +54,9 @@ type Config struct {
 	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
 	// sizes them automatically.
 	SendBuffer, RecvBuffer int
-	// BusyPoll is how long a receiver spins before it sleeps. 0: over iSER for a few
-	// microseconds while an initiator has single commands answered one after the
-	// other (rdma.BusyPollAuto); rdma.BusyPollOff: never.
+	// BusyPoll is how long a receiver spins before it sleeps. rdma.BusyPollAuto, which is
+	// 0: over iSER for a few microseconds while an initiator has single commands answered
+	// one after the other; rdma.BusyPollOff: never.
 	BusyPoll time.Duration
 }
 
@@ -112,7 +112,7 @@ func (c *Config) off(h Hello) bool {
 func (c *Config) RDMA() rdma.ConnParams {
 	return rdma.ConnParams{
 		IRD: c.IRD, ORD: c.ORD, CRC: c.CRC, Zerocopy: cmp.Or(c.Zerocopy, rdma.ZerocopyAuto),
-		MPA: rdma.MPAParams{GSO: c.LargeFPDU}, BusyPoll: cmp.Or(c.BusyPoll, rdma.BusyPollAuto),
+		MPA: rdma.MPAParams{GSO: c.LargeFPDU}, BusyPoll: c.BusyPoll,
 		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Congestion: c.CongestionControl,
 	}
 }

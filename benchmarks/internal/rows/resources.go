@@ -303,7 +303,7 @@ func idleRow() Row {
 	for _, x := range []struct {
 		name, target string
 		spin         time.Duration
-	}{{"waiting", "ours, waiting", -1}, {"busy_poll auto", "ours", 0}, {"busy_poll", "ours, polling", 50 * time.Microsecond}} {
+	}{{"waiting", "ours, waiting", rdma.BusyPollOff}, {"busy_poll auto", "ours", rdma.BusyPollAuto}, {"busy_poll", "ours, polling", 50 * time.Microsecond}} {
 		r.Ratios = append(r.Ratios, result.Ratio{Name: "idle CPU, " + x.name, Num: x.name, Metric: result.CPUShare, Op: "<=", Want: 0.005})
 		r.Contenders = append(r.Contenders, Contender{Name: x.name, Prepare: fill(x.target), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
 			l, err := dial(ctx, st.started(x.target).URL, func(c *initiator.Config) { c.BusyPoll = x.spin })

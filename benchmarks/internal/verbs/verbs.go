@@ -5,6 +5,7 @@
 package verbs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -50,7 +51,7 @@ func (o *Options) params(private any) (*rdma.ConnParams, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &rdma.ConnParams{PrivateData: b, MPA: rdma.MPAParams{GSO: o.GSO}, BusyPoll: o.BusyPoll, Congestion: o.Congestion, IRD: 64, ORD: 64, CRC: rdma.CRCOff}
+	p := &rdma.ConnParams{PrivateData: b, MPA: rdma.MPAParams{GSO: o.GSO}, BusyPoll: cmp.Or(o.BusyPoll, rdma.BusyPollOff), Congestion: o.Congestion, IRD: 64, ORD: 64, CRC: rdma.CRCOff}
 	if o.CRC {
 		p.CRC = rdma.CRCRequired
 	}

@@ -148,8 +148,8 @@ func (x *receiver) poll(uintptr) bool {
 			return false
 		}
 		if err == nil && n == 0 {
-			x.err = io.EOF
-			if x.stage != rxHeader || x.in.r != x.in.w {
+			x.err = qp.conn.End()
+			if x.err == io.EOF && (x.stage != rxHeader || x.in.r != x.in.w) {
 				x.err = io.ErrUnexpectedEOF
 			}
 			return true

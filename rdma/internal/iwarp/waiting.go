@@ -10,11 +10,11 @@ import (
 // (25 to 30 µs on a virtual machine: an interrupt between processors and an exit of
 // the halted one). So a receiver may look a little longer first.
 
-// Values of Params.BusyPoll that are no durations. Off never looks, as 0 does; auto
-// looks longer only where that pays: while the peer answers at once.
+// Values of Params.BusyPoll that are no durations. Auto looks longer only where that pays:
+// while the peer answers at once. Off never does.
 const (
+	BusyPollAuto time.Duration = 0
 	BusyPollOff  time.Duration = -1
-	BusyPollAuto time.Duration = -2
 )
 
 // pollStreak is how long a receiver goes on without parking where a parked
@@ -24,7 +24,7 @@ const pollStreak = 5 * time.Millisecond
 // waiting is how the receiver waits for bytes; it belongs to its goroutine.
 type waiting struct {
 	qp       *QP
-	limit    time.Duration // how long the receiver spins, BusyPollAuto, or not above 0
+	limit    time.Duration // how long the receiver spins; or BusyPollAuto, BusyPollOff
 	lastByte time.Duration // see clock: when the last byte came, or the last wait began
 	auto     autoPoll      // of BusyPollAuto
 	onlyP    bool          // of BusyPollAuto: whoever polls keeps the scheduler from looking at other sockets

@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"softiser/initiator/blockio"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // The LUN as one of several paths to a volume, see Config.Path.
@@ -38,29 +38,29 @@ func (l *LUN) Epoch() *blockio.Epoch { return l.epoch.Load() }
 // any, if it says that the unit is ready.
 func (l *LUN) Access(ctx context.Context) (state blockio.Access, shared bool, err error) {
 	at := lookup{l.path(), l.wire}
-	if _, err := at.command(ctx, scsi.AppendTestUnitReady(nil), nil); err != nil {
-		var se *scsi.SenseError
-		if !errors.As(err, &se) || se.Sense.Key != scsi.KeyNotReady {
+	if _, err := at.command(ctx, spc.AppendTestUnitReady(nil), nil); err != nil {
+		var se *spc.SenseError
+		if !errors.As(err, &se) || se.Sense.Key != spc.KeyNotReady {
 			return blockio.AccessGone, false, err
 		}
 		switch se.Sense.ASC {
-		case scsi.ASCAccessTransition, scsi.ASCBecomingReady:
+		case spc.ASCAccessTransition, spc.ASCBecomingReady:
 			return blockio.AccessTransitioning, false, nil
-		case scsi.ASCAccessStandby, scsi.ASCAccessUnavailable:
+		case spc.ASCAccessStandby, spc.ASCAccessUnavailable:
 			return blockio.AccessInaccessible, false, nil
-		case scsi.ASCAccessOffline:
+		case spc.ASCAccessOffline:
 			return blockio.AccessGone, false, nil
 		}
 		return blockio.AccessGone, false, err
 	}
-	page, err := at.vpd(ctx, scsi.VPDIdentification)
+	page, err := at.vpd(ctx, spc.VPDIdentification)
 	if lostConnection(err) {
 		return blockio.AccessGone, false, err
 	}
-	ds, _ := scsi.ParseDesignators(page)
+	ds, _ := spc.ParseDesignators(page)
 	group := -1
 	for _, d := range ds {
-		if d.Association == scsi.AssocPort && d.Type == scsi.DesignatorPortGroup && len(d.ID) == 4 {
+		if d.Association == spc.AssocPort && d.Type == spc.DesignatorPortGroup && len(d.ID) == 4 {
 			group = int(binary.BigEndian.Uint16(d.ID[2:]))
 		}
 	}
@@ -68,15 +68,15 @@ func (l *LUN) Access(ctx context.Context) (state blockio.Access, shared bool, er
 		return blockio.AccessOptimized, false, nil
 	}
 	buf := make([]byte, 4<<10)
-	n, err := at.command(ctx, scsi.AppendReportTargetPortGroups(nil, false, uint32(len(buf))), buf)
-	var se *scsi.SenseError
+	n, err := at.command(ctx, spc.AppendReportTargetPortGroups(nil, false, uint32(len(buf))), buf)
+	var se *spc.SenseError
 	switch {
-	case errors.As(err, &se) && se.Sense.Key == scsi.KeyIllegalRequest:
+	case errors.As(err, &se) && se.Sense.Key == spc.KeyIllegalRequest:
 		return blockio.AccessOptimized, false, nil
 	case err != nil:
 		return blockio.AccessGone, false, err
 	}
-	groups, err := scsi.ParsePortGroups(buf[:n])
+	groups, err := spc.ParsePortGroups(buf[:n])
 	if err != nil {
 		return blockio.AccessGone, false, err
 	}

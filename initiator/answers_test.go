@@ -10,15 +10,15 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // answers gives commands of one kind the answers that a test thinks of.
-func answers(ft *fakeTarget, op scsi.Opcode, f func(n int, c *fakeDM, p *iscsi.PDU) bool) (count func() int) {
+func answers(ft *fakeTarget, op spc.Opcode, f func(n int, c *fakeDM, p *iscsi.PDU) bool) (count func() int) {
 	n := 0
 	ft.mu.Lock()
 	ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
-		if scsi.Opcode(p.BHS.SCSICommand().CDB()[0]) != op {
+		if spc.Opcode(p.BHS.SCSICommand().CDB()[0]) != op {
 			return false
 		}
 		ft.mu.Lock()
@@ -41,11 +41,11 @@ func TestReportedResidual(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
 		var came uint32
-		answers(ft, scsi.OpRead10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+		answers(ft, spc.OpRead10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
 			c.mu.Lock()
 			c.bufs[p.BHS.ITT()].InLen = came
 			c.mu.Unlock()
-			c.status(p, scsi.StatusGood, nil, 100)
+			c.status(p, spc.StatusGood, nil, 100)
 			return true
 		})
 		r := &Request{Op: OpRead, Buf: make([]byte, 512)}
@@ -64,7 +64,7 @@ func TestReportedResidual(t *testing.T) {
 func TestTargetFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		n := answers(ft, scsi.OpWrite10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+		n := answers(ft, spc.OpWrite10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
 			var r iscsi.PDU
 			r.BHS.NewSCSIResponse().SetResponse(1)
 			r.BHS.SetITT(p.BHS.ITT())
@@ -85,15 +85,15 @@ func TestAbortedIsNotRepeated(t *testing.T) {
 		answer func(c *fakeDM, p *iscsi.PDU)
 		want   error
 	}{
-		"task aborted": {func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusTaskAborted, nil, 0) }, ErrOutcomeUnknown},
+		"task aborted": {func(c *fakeDM, p *iscsi.PDU) { c.status(p, spc.StatusTaskAborted, nil, 0) }, ErrOutcomeUnknown},
 		"aborted command": {func(c *fakeDM, p *iscsi.PDU) {
-			c.check(p, scsi.Sense{Key: scsi.KeyAborted, ASC: 0x4705})
+			c.check(p, spc.Sense{Key: spc.KeyAborted, ASC: 0x4705})
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ft *fakeTarget) {
 				l := dialLUN(t, ft.config())
-				n := answers(ft, scsi.OpCompareAndWrite, func(_ int, d *fakeDM, p *iscsi.PDU) bool {
+				n := answers(ft, spc.OpCompareAndWrite, func(_ int, d *fakeDM, p *iscsi.PDU) bool {
 					c.answer(d, p)
 					return true
 				})
@@ -112,18 +112,18 @@ func TestAbortedIsNotRepeated(t *testing.T) {
 func TestFailedRequestIsNotRepeated(t *testing.T) {
 	for name, answer := range map[string]func(c *fakeDM, p *iscsi.PDU){
 		"unit attention": func(c *fakeDM, p *iscsi.PDU) {
-			c.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCNexusLoss})
+			c.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCNexusLoss})
 		},
-		"busy": func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusBusy, nil, 0) },
+		"busy": func(c *fakeDM, p *iscsi.PDU) { c.status(p, spc.StatusBusy, nil, 0) },
 		"good": func(c *fakeDM, p *iscsi.PDU) { c.execute(p) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ft *fakeTarget) {
 				ft.noFUA = true
 				l := dialLUN(t, ft.config())
-				n := answers(ft, scsi.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+				n := answers(ft, spc.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
 					if n == 1 {
-						c.check(p, scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCWriteError})
+						c.check(p, spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCWriteError})
 					} else {
 						answer(c, p)
 					}
@@ -152,10 +152,10 @@ func TestAnotherTagForEachTime(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
 		tags := map[uint32]bool{}
-		n := answers(ft, scsi.OpRead10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+		n := answers(ft, spc.OpRead10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
 			tags[p.BHS.ITT()] = true
 			if n <= 3 {
-				c.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCNexusLoss})
+				c.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCNexusLoss})
 			}
 			return n <= 3
 		})
@@ -170,10 +170,10 @@ func TestAnotherTagForEachTime(t *testing.T) {
 func TestAnsweredTwice(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		answers(ft, scsi.OpRead10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+		answers(ft, spc.OpRead10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
 			if n == 1 {
-				c.status(p, scsi.StatusBusy, nil, 0)
-				c.status(p, scsi.StatusGood, nil, 512)
+				c.status(p, spc.StatusBusy, nil, 0)
+				c.status(p, spc.StatusGood, nil, 512)
 			}
 			return n == 1
 		})
@@ -196,7 +196,7 @@ func TestWindowOfTheLogin(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		held := hold(ft, scsi.OpReportLUNs)
+		held := hold(ft, spc.OpReportLUNs)
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
@@ -261,7 +261,7 @@ func TestNothingUnsolicited(t *testing.T) {
 		ft.settings.InitialR2T = true
 		ft.settings.MaxRecvDataSegmentLength = 64 << 10
 		l := dialLUN(t, cfg)
-		answers(ft, scsi.OpWrite10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+		answers(ft, spc.OpWrite10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
 			if p.Bufs.Immediate != 8192 || p.Bufs.Unsolicited != 8192 || !p.BHS.Final() {
 				t.Errorf("%d bytes with the command, %d unasked for, F %v", p.Bufs.Immediate, p.Bufs.Unsolicited, p.BHS.Final())
 			}
@@ -285,7 +285,7 @@ func TestExpStatSNWraps(t *testing.T) {
 			d.mu.Unlock()
 			var got, want uint32
 			for range 2 { // the second acknowledges the answer to the first
-				answers(ft, scsi.OpRead10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+				answers(ft, spc.OpRead10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
 					got, want = p.BHS.ExpStatSN(), c.statSN
 					return false
 				})
@@ -306,7 +306,7 @@ func TestExpStatSNWraps(t *testing.T) {
 func TestNothingIsBelievedAfterAViolation(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		n := answers(ft, scsi.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+		n := answers(ft, spc.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
 			if n > 1 {
 				return false
 			}
@@ -338,7 +338,7 @@ func TestRejectOfOthers(t *testing.T) {
 			r.Data = bhs[:]
 			c.answer(&r)
 		}
-		answers(ft, scsi.OpWrite10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
+		answers(ft, spc.OpWrite10, func(_ int, c *fakeDM, p *iscsi.PDU) bool {
 			var out iscsi.BHS
 			out.NewDataOut().SetITT(p.BHS.ITT())
 			reject(c, out)
@@ -363,7 +363,7 @@ func TestRejectOfOthers(t *testing.T) {
 func TestBuffersOfALostConnection(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		hold(ft, scsi.OpRead10)
+		hold(ft, spc.OpRead10)
 		ended := make(chan error, 3)
 		for range 3 {
 			l.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), Done: func(r *Request) { ended <- r.Err }})
@@ -390,9 +390,9 @@ func TestBuffersOfALostConnection(t *testing.T) {
 func TestRefusedForNowIsSentAfterALoss(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		n := answers(ft, scsi.OpCompareAndWrite, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+		n := answers(ft, spc.OpCompareAndWrite, func(n int, c *fakeDM, p *iscsi.PDU) bool {
 			if n == 1 {
-				c.status(p, scsi.StatusBusy, nil, 0)
+				c.status(p, spc.StatusBusy, nil, 0)
 			}
 			return n == 1
 		})

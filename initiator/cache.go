@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // A target with a volatile cache acknowledges writes that it may still lose,
@@ -59,9 +59,9 @@ func (s *Session) settle(r *request) bool {
 }
 
 // reset takes a unit attention 29/xx of LUN lun. The caller holds s.mu.
-func (s *Session) reset(lun uint64, asc scsi.ASC) {
+func (s *Session) reset(lun uint64, asc spc.ASC) {
 	s.resets++
-	if asc != scsi.ASCPowerOn {
+	if asc != spc.ASCPowerOn {
 		return
 	}
 	for _, u := range s.units.list {

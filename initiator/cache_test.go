@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // isFlush reports a SYNCHRONIZE CACHE.
 func isFlush(p *iscsi.PDU) bool {
-	op := scsi.Opcode(p.BHS.SCSICommand().CDB()[0])
-	return op == scsi.OpSyncCache10 || op == scsi.OpSyncCache16
+	op := spc.Opcode(p.BHS.SCSICommand().CDB()[0])
+	return op == spc.OpSyncCache10 || op == spc.OpSyncCache16
 }
 
 // powerCut makes the fake forget what was not flushed: all of it.
@@ -30,16 +30,16 @@ func powerCut(ft *fakeTarget, fill byte) {
 // was reset before that flush.
 func TestForceUnitAccessAfterReset(t *testing.T) {
 	data := bytes.Repeat([]byte{7}, 128<<10)
-	unit := func(a scsi.ASC) func(*fakeDM, *iscsi.PDU) {
-		return func(d *fakeDM, p *iscsi.PDU) { d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: a}) }
+	unit := func(a spc.ASC) func(*fakeDM, *iscsi.PDU) {
+		return func(d *fakeDM, p *iscsi.PDU) { d.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: a}) }
 	}
 	resets := []struct {
 		name  string
 		reset func(*fakeDM, *iscsi.PDU) // in the place of the flush
 	}{
-		{"29/00", unit(scsi.ASCPowerOnReset)},
-		{"29/01", unit(scsi.ASCPowerOn)},
-		{"29/02", unit(scsi.ASCBusReset)},
+		{"29/00", unit(spc.ASCPowerOnReset)},
+		{"29/01", unit(spc.ASCPowerOn)},
+		{"29/02", unit(spc.ASCBusReset)},
 		{"reconnect", func(d *fakeDM, p *iscsi.PDU) { d.cut(errors.New("power cut")) }},
 	}
 	for _, c := range []struct {
@@ -99,7 +99,7 @@ func TestForceUnitAccessGivesUp(t *testing.T) {
 		told := false
 		ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
 			if told = isFlush(p) && !told; told {
-				d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCPowerOn})
+				d.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCPowerOn})
 			}
 			return told
 		}
@@ -135,30 +135,30 @@ func TestFlushAfterPowerCut(t *testing.T) {
 		name          string
 		noFUA         bool
 		before        func(*testing.T, *LUN)
-		asc           scsi.ASC
+		asc           spc.ASC
 		epoch, epoch2 [16]byte
 		lost          bool
 	}{
-		{"power on", false, write, scsi.ASCPowerOn, [16]byte{}, [16]byte{}, true},
-		{"of zeroes", false, do(Request{Op: OpWriteZeroes, Len: 512}), scsi.ASCPowerOn, [16]byte{}, [16]byte{}, true},
-		{"a new login to a target that does not say why", false, write, scsi.ASCPowerOnReset, [16]byte{}, [16]byte{}, false},
-		{"nexus loss", false, write, scsi.ASCNexusLoss, [16]byte{}, [16]byte{}, false},
-		{"flushed before", false, flushed, scsi.ASCPowerOn, [16]byte{}, [16]byte{}, false},
+		{"power on", false, write, spc.ASCPowerOn, [16]byte{}, [16]byte{}, true},
+		{"of zeroes", false, do(Request{Op: OpWriteZeroes, Len: 512}), spc.ASCPowerOn, [16]byte{}, [16]byte{}, true},
+		{"a new login to a target that does not say why", false, write, spc.ASCPowerOnReset, [16]byte{}, [16]byte{}, false},
+		{"nexus loss", false, write, spc.ASCNexusLoss, [16]byte{}, [16]byte{}, false},
+		{"flushed before", false, flushed, spc.ASCPowerOn, [16]byte{}, [16]byte{}, false},
 		{"a flush of a part is none of the rest", false, func(t *testing.T, l *LUN) {
 			write(t, l)
 			if err := l.FlushRange(4096, 512); err != nil {
 				t.Fatal(err)
 			}
-		}, scsi.ASCPowerOn, [16]byte{}, [16]byte{}, true},
-		{"nothing written", false, func(*testing.T, *LUN) {}, scsi.ASCPowerOn, [16]byte{}, [16]byte{}, false},
-		{"written with FUA", false, do(Request{Op: OpWrite, Buf: make([]byte, 512), FUA: true}), scsi.ASCPowerOn, [16]byte{}, [16]byte{}, false},
-		{"written and flushed", true, do(Request{Op: OpWrite, Buf: make([]byte, 512), FUA: true}), scsi.ASCPowerOn, [16]byte{}, [16]byte{}, false},
-		{"same epoch", false, write, scsi.ASCPowerOn, one, one, false},
-		{"new epoch", false, write, scsi.ASCPowerOnReset, one, two, true},
+		}, spc.ASCPowerOn, [16]byte{}, [16]byte{}, true},
+		{"nothing written", false, func(*testing.T, *LUN) {}, spc.ASCPowerOn, [16]byte{}, [16]byte{}, false},
+		{"written with FUA", false, do(Request{Op: OpWrite, Buf: make([]byte, 512), FUA: true}), spc.ASCPowerOn, [16]byte{}, [16]byte{}, false},
+		{"written and flushed", true, do(Request{Op: OpWrite, Buf: make([]byte, 512), FUA: true}), spc.ASCPowerOn, [16]byte{}, [16]byte{}, false},
+		{"same epoch", false, write, spc.ASCPowerOn, one, one, false},
+		{"new epoch", false, write, spc.ASCPowerOnReset, one, two, true},
 		{"new epoch, no attention", false, write, 0, one, two, true},
-		{"new epoch, flushed before", false, flushed, scsi.ASCPowerOnReset, one, two, false},
-		{"the target begins to tell epochs", false, write, scsi.ASCPowerOnReset, [16]byte{}, two, false},
-		{"the target no longer tells epochs", false, write, scsi.ASCPowerOnReset, one, [16]byte{}, true},
+		{"new epoch, flushed before", false, flushed, spc.ASCPowerOnReset, one, two, false},
+		{"the target begins to tell epochs", false, write, spc.ASCPowerOnReset, [16]byte{}, two, false},
+		{"the target no longer tells epochs", false, write, spc.ASCPowerOnReset, one, [16]byte{}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ft *fakeTarget) {
@@ -203,7 +203,7 @@ func TestFlushesAcrossPowerCut(t *testing.T) {
 		if _, err := l.WriteAt(make([]byte, 512), 0); err != nil {
 			t.Fatal(err)
 		}
-		ft.asc = scsi.ASCPowerOn
+		ft.asc = spc.ASCPowerOn
 		ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
 			if isFlush(p) {
 				letGo(ft)
@@ -234,7 +234,7 @@ func TestFlushersAreToldEach(t *testing.T) {
 		}
 		ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
 			letGo(ft)
-			d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCPowerOn})
+			d.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCPowerOn})
 			return true
 		}
 		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
@@ -264,7 +264,7 @@ func TestFlushersAreToldEach(t *testing.T) {
 // nothing about what was written over the first.
 func TestPathsAttentionIsOld(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
-		ft.asc = scsi.ASCPowerOn
+		ft.asc = spc.ASCPowerOn
 		cfg := ft.config()
 		cfg.Sessions = 2
 		l := dialLUN(t, cfg)
@@ -288,11 +288,11 @@ func TestRawCommandMeetsPowerOn(t *testing.T) {
 		}
 		ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
 			letGo(ft)
-			d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCPowerOn})
+			d.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCPowerOn})
 			return true
 		}
-		var se *scsi.SenseError
-		if err := l.Do(context.Background(), &Request{Op: OpCDB, CDB: scsi.AppendTestUnitReady(nil)}); !errors.As(err, &se) {
+		var se *spc.SenseError
+		if err := l.Do(context.Background(), &Request{Op: OpCDB, CDB: spc.AppendTestUnitReady(nil)}); !errors.As(err, &se) {
 			t.Fatal(err)
 		}
 		if err := l.Flush(); !errors.Is(err, ErrCacheLost) {

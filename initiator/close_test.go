@@ -6,14 +6,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 func TestClose(t *testing.T) {
 	t.Run("outstanding commands end first", func(t *testing.T) {
 		bubble(t, func(t *testing.T, ft *fakeTarget) {
 			l := dialLUN(t, ft.config())
-			held := hold(ft, scsi.OpRead10)
+			held := hold(ft, spc.OpRead10)
 			ended := make(chan error, 1)
 			l.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), Done: func(r *Request) { ended <- r.Err }})
 			synctest.Wait()
@@ -66,7 +66,7 @@ func TestClose(t *testing.T) {
 			cfg := ft.config()
 			cfg.NopInterval = -1
 			l := dialLUN(t, cfg)
-			hold(ft, scsi.OpRead10)
+			hold(ft, spc.OpRead10)
 			ended := make(chan error, 1)
 			l.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), Done: func(r *Request) { ended <- r.Err }})
 			begin := time.Now()

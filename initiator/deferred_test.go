@@ -7,7 +7,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // TestDeferredSense: a command that ends with what the target has to say about an earlier
@@ -16,21 +16,21 @@ import (
 func TestDeferredSense(t *testing.T) {
 	for _, c := range []struct {
 		name       string
-		key        scsi.Key
-		asc        scsi.ASC
+		key        spc.Key
+		asc        spc.ASC
 		descriptor bool
 		flushed    bool  // nothing waits for a flush
 		write      error // what the command ends with
 		flush      error // what the next flush ends with
 	}{
-		{name: "recovered", key: scsi.KeyRecovered, asc: 0x0C01},
-		{name: "recovered, descriptor format", key: scsi.KeyRecovered, asc: 0x0C01, descriptor: true},
-		{name: "completed", key: scsi.KeyCompleted, descriptor: true},
-		{name: "no sense", key: scsi.KeyNoSense},
-		{name: "unit attention", key: scsi.KeyUnitAttention, asc: scsi.ASCModeChanged},
-		{name: "medium error", key: scsi.KeyMedium, asc: scsi.ASCWriteError, flush: ErrCacheLost},
-		{name: "hardware error", key: scsi.KeyHardware, asc: scsi.ASCInternalFailure, flush: ErrCacheLost},
-		{name: "medium error, all flushed", key: scsi.KeyMedium, asc: scsi.ASCWriteError, flushed: true, write: blockdev.ErrMedium},
+		{name: "recovered", key: spc.KeyRecovered, asc: 0x0C01},
+		{name: "recovered, descriptor format", key: spc.KeyRecovered, asc: 0x0C01, descriptor: true},
+		{name: "completed", key: spc.KeyCompleted, descriptor: true},
+		{name: "no sense", key: spc.KeyNoSense},
+		{name: "unit attention", key: spc.KeyUnitAttention, asc: spc.ASCModeChanged},
+		{name: "medium error", key: spc.KeyMedium, asc: spc.ASCWriteError, flush: ErrCacheLost},
+		{name: "hardware error", key: spc.KeyHardware, asc: spc.ASCInternalFailure, flush: ErrCacheLost},
+		{name: "medium error, all flushed", key: spc.KeyMedium, asc: spc.ASCWriteError, flushed: true, write: blockdev.ErrMedium},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ft *fakeTarget) {
@@ -45,16 +45,16 @@ func TestDeferredSense(t *testing.T) {
 				}
 				told := false
 				ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
-					if told || scsi.Opcode(p.BHS.SCSICommand().CDB()[0]) == scsi.OpSyncCache16 {
+					if told || spc.Opcode(p.BHS.SCSICommand().CDB()[0]) == spc.OpSyncCache16 {
 						return false
 					}
 					told = true
-					s := scsi.Sense{Key: c.key, ASC: c.asc, Deferred: true}
+					s := spc.Sense{Key: c.key, ASC: c.asc, Deferred: true}
 					b := s.AppendFixed(nil)
 					if c.descriptor {
 						b = s.AppendDescriptor(nil)
 					}
-					d.status(p, scsi.StatusCheckCondition, b, 0)
+					d.status(p, spc.StatusCheckCondition, b, 0)
 					return true
 				}
 				defer letGo(ft)
@@ -82,8 +82,8 @@ func TestRecoveredAndShort(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
 		ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
-			s := scsi.Sense{Key: scsi.KeyRecovered, ASC: 0x1701}
-			d.status(p, scsi.StatusCheckCondition, s.AppendFixed(nil), 512)
+			s := spc.Sense{Key: spc.KeyRecovered, ASC: 0x1701}
+			d.status(p, spc.StatusCheckCondition, s.AppendFixed(nil), 512)
 			return true
 		}
 		defer letGo(ft)

@@ -5,7 +5,7 @@ import (
 	"io"
 
 	"softiser/blockdev"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // The LUN as a blockdev.Device. Synchronous calls wait for the answer, through
@@ -105,8 +105,8 @@ func (l *LUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 	for at := off; at < off+n; {
 		runs, err := l.lbaStatus(uint64(at/bs), buf)
 		if err != nil {
-			var se *scsi.SenseError
-			if !errors.As(err, &se) || se.Sense.Key != scsi.KeyIllegalRequest {
+			var se *spc.SenseError
+			if !errors.As(err, &se) || se.Sense.Key != spc.KeyIllegalRequest {
 				return nil, err
 			}
 			runs = nil
@@ -118,7 +118,7 @@ func (l *LUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 				break // a gap or nonsense: the rest counts as data
 			}
 			to = min(to, off+n)
-			add(at, to, r.Status != scsi.LBADeallocated)
+			add(at, to, r.Status != spc.LBADeallocated)
 			at = to
 		}
 		if at == before {
@@ -130,10 +130,10 @@ func (l *LUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 }
 
 // lbaStatus asks for the allocation from lba on.
-func (l *LUN) lbaStatus(lba uint64, buf []byte) ([]scsi.LBAStatus, error) {
+func (l *LUN) lbaStatus(lba uint64, buf []byte) ([]spc.LBAStatus, error) {
 	w := l.waiters.Get().(*waiter)
 	defer l.waiters.Put(w)
-	r := &Request{Op: OpCDB, CDB: scsi.AppendGetLBAStatus(nil, lba, uint32(len(buf))), Buf: buf, DataIn: true}
+	r := &Request{Op: OpCDB, CDB: spc.AppendGetLBAStatus(nil, lba, uint32(len(buf))), Buf: buf, DataIn: true}
 	r.Done = w.done
 	q, done := l.prepare(r)
 	if done {
@@ -145,7 +145,7 @@ func (l *LUN) lbaStatus(lba uint64, buf []byte) ([]scsi.LBAStatus, error) {
 	if r.Err != nil {
 		return nil, r.Err
 	}
-	return scsi.ParseLBAStatus(buf[:len(buf)-int(r.Residual)])
+	return spc.ParseLBAStatus(buf[:len(buf)-int(r.Residual)])
 }
 
 // LeaseRead fills l with pool memory that holds the range. Reading takes the

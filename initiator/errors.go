@@ -5,14 +5,14 @@ import (
 
 	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // SenseError is a command that ended with another status than GOOD or CONDITION MET.
 // Op is the operation code, Status the SCSI status; Sense says more when that is CHECK
 // CONDITION (2): Sense.Key is the sense key (SPC-4 table 55), Sense.ASC the additional
 // sense code with its qualifier, 0x2904 for 29h/04h.
-type SenseError = scsi.SenseError
+type SenseError = spc.SenseError
 
 // LoginError is a login that was refused, by the target where Remote is set, else by
 // us. Status holds Status-Class and Status-Detail (RFC 7143 §11.13.5), 0x0201 for an

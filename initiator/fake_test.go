@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"slices"
 )
@@ -42,8 +42,8 @@ type fakeTarget struct {
 	hook func(c *fakeDM, p *iscsi.PDU) bool
 	// tmf, when set, answers task management.
 	tmf       func(c *fakeDM, p *iscsi.PDU) bool
-	attention bool     // a unit attention for each new connection, as real targets have
-	asc       scsi.ASC // which one
+	attention bool    // a unit attention for each new connection, as real targets have
+	asc       spc.ASC // which one
 	epoch     [16]byte
 	wait      uint16 // Time2Wait of Logout Responses, seconds
 	noUnmap   bool
@@ -55,7 +55,7 @@ type fakeTarget struct {
 
 func newFakeTarget(t testing.TB, size int) *fakeTarget {
 	s := iscsi.DefaultSettings()
-	return &fakeTarget{t: t, disk: make([]byte, size), bs: 512, settings: s, naa: 1, residual: iscsi.ResidualUnderflow, window: 64, attention: true, asc: scsi.ASCPowerOnReset}
+	return &fakeTarget{t: t, disk: make([]byte, size), bs: 512, settings: s, naa: 1, residual: iscsi.ResidualUnderflow, window: 64, attention: true, asc: spc.ASCPowerOnReset}
 }
 
 // config returns a configuration that dials the fake.
@@ -303,9 +303,9 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 		f.active++
 		hook := f.hook
 		f.mu.Unlock()
-		if op := scsi.Opcode(b.SCSICommand().CDB()[0]); f.attention && !d.told && op != scsi.OpInquiry && op != scsi.OpReportLUNs {
+		if op := spc.Opcode(b.SCSICommand().CDB()[0]); f.attention && !d.told && op != spc.OpInquiry && op != spc.OpReportLUNs {
 			d.told = true
-			d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: f.asc})
+			d.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: f.asc})
 			return
 		}
 		if hook != nil && hook(d, p) {
@@ -383,47 +383,47 @@ func (d *fakeDM) execute(p *iscsi.PDU) {
 	f := d.f
 	cmd := p.BHS.SCSICommand()
 	cdb := cmd.CDB()
-	op := scsi.Opcode(cdb[0])
+	op := spc.Opcode(cdb[0])
 	f.mu.Lock()
 	f.log = append(f.log, op.String())
 	f.mu.Unlock()
 	var in []byte
 	switch op {
-	case scsi.OpRead10, scsi.OpRead16, scsi.OpWrite10, scsi.OpWrite16:
-		io := scsi.ParseIO(cdb[:scsi.CDBLen(cdb)])
+	case spc.OpRead10, spc.OpRead16, spc.OpWrite10, spc.OpWrite16:
+		io := spc.ParseIO(cdb[:spc.CDBLen(cdb)])
 		off, n := int(io.LBA)*f.bs, int(io.Blocks)*f.bs
 		f.mu.Lock()
 		ok := off+n <= len(f.disk)
 		f.mu.Unlock()
 		if !ok {
-			d.check(p, scsi.Sense{Key: scsi.KeyIllegalRequest, ASC: scsi.ASCLBAOutOfRange})
+			d.check(p, spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCLBAOutOfRange})
 			return
 		}
-		d.move(p, off, n, op == scsi.OpRead10 || op == scsi.OpRead16)
-		d.status(p, scsi.StatusGood, nil, 0)
+		d.move(p, off, n, op == spc.OpRead10 || op == spc.OpRead16)
+		d.status(p, spc.StatusGood, nil, 0)
 		return
-	case scsi.OpInquiry:
+	case spc.OpInquiry:
 		in = f.inquiry(cdb)
-	case scsi.OpServiceActionIn:
+	case spc.OpServiceActionIn:
 		f.mu.Lock()
-		c := scsi.Capacity{Blocks: uint64(len(f.disk) / f.bs), BlockSize: uint32(f.bs), Provisioned: true, ReadZeroes: true}
+		c := spc.Capacity{Blocks: uint64(len(f.disk) / f.bs), BlockSize: uint32(f.bs), Provisioned: true, ReadZeroes: true}
 		f.mu.Unlock()
 		in = c.Append16(nil)
-	case scsi.OpModeSense6:
+	case spc.OpModeSense6:
 		in = []byte{23, 0, 0x10, 0, 0x08, 18, 0x04, 23: 0}
 		if f.noFUA {
 			in[2] = 0
 		}
-	case scsi.OpReportLUNs:
-		in = scsi.AppendLUNList(nil, []uint64{0, iscsi.EncodeLUN(3)})
-	case scsi.OpTestUnitReady, scsi.OpSyncCache10, scsi.OpSyncCache16, scsi.OpVerify10, scsi.OpVerify16, scsi.OpCompareAndWrite, scsi.OpUnmap:
-	case scsi.OpWriteSame16:
-		io := scsi.ParseIO(cdb[:16])
+	case spc.OpReportLUNs:
+		in = spc.AppendLUNList(nil, []uint64{0, iscsi.EncodeLUN(3)})
+	case spc.OpTestUnitReady, spc.OpSyncCache10, spc.OpSyncCache16, spc.OpVerify10, spc.OpVerify16, spc.OpCompareAndWrite, spc.OpUnmap:
+	case spc.OpWriteSame16:
+		io := spc.ParseIO(cdb[:16])
 		f.mu.Lock()
 		clear(f.disk[int(io.LBA)*f.bs : (int(io.LBA)+int(io.Blocks))*f.bs])
 		f.mu.Unlock()
 	default:
-		d.check(p, scsi.Sense{Key: scsi.KeyIllegalRequest, ASC: scsi.ASCInvalidOpcode})
+		d.check(p, spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCInvalidOpcode})
 		return
 	}
 	d.reply(p, in)
@@ -444,37 +444,37 @@ func (d *fakeDM) reply(p *iscsi.PDU, in []byte) {
 		}
 	}
 	d.mu.Unlock()
-	d.status(p, scsi.StatusGood, nil, left)
+	d.status(p, spc.StatusGood, nil, left)
 }
 
 // inquiry makes standard data or a VPD page.
 func (f *fakeTarget) inquiry(cdb []byte) []byte {
 	if cdb[1]&1 == 0 {
-		q := scsi.InquiryData{Version: 6, Queueing: true, Vendor: "FAKE", Product: "FAKE DISK", Revision: "1", Epoch: f.epoch}
+		q := spc.InquiryData{Version: 6, Queueing: true, Vendor: "FAKE", Product: "FAKE DISK", Revision: "1", Epoch: f.epoch}
 		return q.AppendInquiryData(nil)
 	}
 	var p []byte
 	switch cdb[2] {
-	case scsi.VPDSupported:
+	case spc.VPDSupported:
 		p = []byte{0x00, 0x80, 0x83, 0xb0, 0xb1, 0xb2}
-	case scsi.VPDSerial:
+	case spc.VPDSerial:
 		p = []byte("12345")
-	case scsi.VPDIdentification:
+	case spc.VPDIdentification:
 		f.mu.Lock()
-		d := scsi.Designator{CodeSet: 1, Type: scsi.DesignatorNAA, ID: []byte{0x60, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, f.naa}}
+		d := spc.Designator{CodeSet: 1, Type: spc.DesignatorNAA, ID: []byte{0x60, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, f.naa}}
 		f.mu.Unlock()
 		p = d.Append(nil)
-	case scsi.VPDBlockLimits:
-		l := scsi.BlockLimits{MaxCompareAndWrite: 8, MaxTransfer: 128, MaxUnmapBlocks: 256, MaxUnmapDescriptors: 1, MaxWriteSame: 1024}
+	case spc.VPDBlockLimits:
+		l := spc.BlockLimits{MaxCompareAndWrite: 8, MaxTransfer: 128, MaxUnmapBlocks: 256, MaxUnmapDescriptors: 1, MaxWriteSame: 1024}
 		p = l.Append(nil)
-	case scsi.VPDBlockDevice:
-		b := scsi.BlockDevice{RotationRate: 1}
+	case spc.VPDBlockDevice:
+		b := spc.BlockDevice{RotationRate: 1}
 		p = b.Append(nil)
-	case scsi.VPDProvisioning:
-		v := scsi.Provisioning{Unmap: !f.noUnmap, WriteSame16: true, ReadZeroes: true, Type: 2}
+	case spc.VPDProvisioning:
+		v := spc.Provisioning{Unmap: !f.noUnmap, WriteSame16: true, ReadZeroes: true, Type: 2}
 		p = v.Append(nil)
 	}
-	return scsi.AppendVPD(nil, 0, cdb[2], p)
+	return spc.AppendVPD(nil, 0, cdb[2], p)
 }
 
 // move copies data between disk and the initiator's buffers.
@@ -503,12 +503,12 @@ func (d *fakeDM) move(p *iscsi.PDU, off, n int, read bool) {
 }
 
 // check answers with CHECK CONDITION.
-func (d *fakeDM) check(p *iscsi.PDU, s scsi.Sense) {
-	d.status(p, scsi.StatusCheckCondition, s.AppendFixed(nil), p.BHS.SCSICommand().EDTL())
+func (d *fakeDM) check(p *iscsi.PDU, s spc.Sense) {
+	d.status(p, spc.StatusCheckCondition, s.AppendFixed(nil), p.BHS.SCSICommand().EDTL())
 }
 
 // status answers a command.
-func (d *fakeDM) status(p *iscsi.PDU, st scsi.Status, sense []byte, residual uint32) {
+func (d *fakeDM) status(p *iscsi.PDU, st spc.Status, sense []byte, residual uint32) {
 	var r iscsi.PDU
 	q := r.BHS.NewSCSIResponse()
 	r.BHS.SetITT(p.BHS.ITT())
@@ -552,11 +552,11 @@ func (d *fakeDM) sendLocked(p *iscsi.PDU) {
 
 // hold makes the target sit on commands of the given opcode and returns a
 // function that tells how many it holds.
-func hold(ft *fakeTarget, op scsi.Opcode) func() []*iscsi.PDU {
+func hold(ft *fakeTarget, op spc.Opcode) func() []*iscsi.PDU {
 	var held []*iscsi.PDU
 	ft.mu.Lock()
 	ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
-		if scsi.Opcode(p.BHS.SCSICommand().CDB()[0]) != op {
+		if spc.Opcode(p.BHS.SCSICommand().CDB()[0]) != op {
 			return false
 		}
 		ft.mu.Lock()

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // GOOD without the data is not believed where arriving data is counted.
@@ -14,7 +14,7 @@ func TestGoodWithoutData(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
 		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
-			c.status(p, scsi.StatusGood, nil, 0)
+			c.status(p, spc.StatusGood, nil, 0)
 			return true
 		}
 		if _, err := l.ReadAt(make([]byte, 512), 0); !errors.Is(err, ErrShort) {
@@ -62,7 +62,7 @@ func TestHostile(t *testing.T) {
 				l := dialLUN(t, ft.config())
 				done := false
 				ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
-					if done || scsi.Opcode(p.BHS.SCSICommand().CDB()[0]) != scsi.OpRead10 {
+					if done || spc.Opcode(p.BHS.SCSICommand().CDB()[0]) != spc.OpRead10 {
 						return false
 					}
 					done = true

@@ -12,7 +12,7 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // Identity is what a LUN says it is.
@@ -76,22 +76,22 @@ func (u lookup) command(ctx context.Context, cdb, in []byte) (int, error) {
 // vpd reads one VPD page and returns what follows its header.
 func (u lookup) vpd(ctx context.Context, page byte) ([]byte, error) {
 	buf := make([]byte, 1024)
-	n, err := u.command(ctx, scsi.AppendInquiryVPD(nil, page, uint16(len(buf))), buf)
+	n, err := u.command(ctx, spc.AppendInquiryVPD(nil, page, uint16(len(buf))), buf)
 	if err != nil {
 		return nil, err
 	}
-	return scsi.VPDPayload(buf[:n], page)
+	return spc.VPDPayload(buf[:n], page)
 }
 
 // identify looks at who a LUN is.
 func (u lookup) identify(ctx context.Context) (Identity, error) {
 	var id Identity
 	buf := make([]byte, 96)
-	n, err := u.command(ctx, scsi.AppendInquiry(nil, uint16(len(buf))), buf)
+	n, err := u.command(ctx, spc.AppendInquiry(nil, uint16(len(buf))), buf)
 	if err != nil {
 		return id, err
 	}
-	q, err := scsi.ParseInquiryData(buf[:n])
+	q, err := spc.ParseInquiryData(buf[:n])
 	if err != nil {
 		return id, err
 	}
@@ -100,25 +100,25 @@ func (u lookup) identify(ctx context.Context) (Identity, error) {
 	}
 	id.Vendor, id.Product, id.Revision = strings.TrimSpace(q.Vendor), strings.TrimSpace(q.Product), strings.TrimSpace(q.Revision)
 	id.DeviceType, id.epoch = q.Type, q.Epoch
-	if id.Pages, err = u.vpd(ctx, scsi.VPDSupported); err != nil {
+	if id.Pages, err = u.vpd(ctx, spc.VPDSupported); err != nil {
 		if lostConnection(err) {
 			return id, err
 		}
 		return id, nil // an old device: nothing more to learn
 	}
-	if id.has(scsi.VPDSerial) {
-		p, err := u.vpd(ctx, scsi.VPDSerial)
+	if id.has(spc.VPDSerial) {
+		p, err := u.vpd(ctx, spc.VPDSerial)
 		if lostConnection(err) {
 			return id, err
 		}
 		id.Serial = strings.TrimSpace(string(bytes.Trim(p, "\x00")))
 	}
-	if id.has(scsi.VPDIdentification) {
-		p, err := u.vpd(ctx, scsi.VPDIdentification)
+	if id.has(spc.VPDIdentification) {
+		p, err := u.vpd(ctx, spc.VPDIdentification)
 		if lostConnection(err) {
 			return id, err
 		}
-		ds, _ := scsi.ParseDesignators(p) // those before a broken one still count
+		ds, _ := spc.ParseDesignators(p) // those before a broken one still count
 		id.Designators = designators(ds)
 	}
 	return id, nil
@@ -132,23 +132,23 @@ func lostConnection(err error) bool {
 func (id *Identity) has(page byte) bool { return bytes.IndexByte(id.Pages, page) >= 0 }
 
 // designators formats the names of the logical unit, the best first.
-func designators(ds []scsi.Designator) []string {
+func designators(ds []spc.Designator) []string {
 	var names []string
 	// Of several NAA names the registered extended one (6) is worth most, a
 	// locally assigned one (3) least.
-	slices.SortStableFunc(ds, func(a, b scsi.Designator) int { return naaRank(b) - naaRank(a) })
-	for _, typ := range []byte{scsi.DesignatorNAA, scsi.DesignatorEUI64, scsi.DesignatorName, scsi.DesignatorVendor} {
+	slices.SortStableFunc(ds, func(a, b spc.Designator) int { return naaRank(b) - naaRank(a) })
+	for _, typ := range []byte{spc.DesignatorNAA, spc.DesignatorEUI64, spc.DesignatorName, spc.DesignatorVendor} {
 		for _, d := range ds {
-			if d.Association != scsi.AssocLU || d.Type != typ {
+			if d.Association != spc.AssocLU || d.Type != typ {
 				continue
 			}
 			text := strings.TrimRight(string(d.ID), "\x00 ")
 			switch typ {
-			case scsi.DesignatorNAA:
+			case spc.DesignatorNAA:
 				text = "naa." + hex.EncodeToString(d.ID)
-			case scsi.DesignatorEUI64:
+			case spc.DesignatorEUI64:
 				text = "eui." + hex.EncodeToString(d.ID)
-			case scsi.DesignatorVendor:
+			case spc.DesignatorVendor:
 				text = "t10." + text
 			}
 			names = append(names, text)
@@ -157,8 +157,8 @@ func designators(ds []scsi.Designator) []string {
 	return names
 }
 
-func naaRank(d scsi.Designator) int {
-	if d.Type != scsi.DesignatorNAA || len(d.ID) == 0 {
+func naaRank(d spc.Designator) int {
+	if d.Type != spc.DesignatorNAA || len(d.ID) == 0 {
 		return 0
 	}
 	return map[byte]int{6: 4, 5: 3, 2: 2, 3: 1}[d.ID[0]>>4]
@@ -177,23 +177,23 @@ func (u lookup) measure(ctx context.Context, id *Identity) (*geometry, error) {
 	if bs < 512 || bs > 64<<10 || bs&(bs-1) != 0 || cap.Blocks == 0 || cap.Blocks > uint64(1<<62/bs) {
 		return nil, fmt.Errorf("the target says %d blocks of %d bytes, which no device has", cap.Blocks, bs)
 	}
-	var lim scsi.BlockLimits
-	var dev scsi.BlockDevice
-	var prov scsi.Provisioning
-	if p, ok, err := u.page(ctx, id, scsi.VPDBlockLimits); err != nil {
+	var lim spc.BlockLimits
+	var dev spc.BlockDevice
+	var prov spc.Provisioning
+	if p, ok, err := u.page(ctx, id, spc.VPDBlockLimits); err != nil {
 		return nil, err
 	} else if ok {
-		lim, _ = scsi.ParseBlockLimits(p)
+		lim, _ = spc.ParseBlockLimits(p)
 	}
-	if p, ok, err := u.page(ctx, id, scsi.VPDBlockDevice); err != nil {
+	if p, ok, err := u.page(ctx, id, spc.VPDBlockDevice); err != nil {
 		return nil, err
 	} else if ok {
-		dev, _ = scsi.ParseBlockDevice(p)
+		dev, _ = spc.ParseBlockDevice(p)
 	}
-	if p, ok, err := u.page(ctx, id, scsi.VPDProvisioning); err != nil {
+	if p, ok, err := u.page(ctx, id, spc.VPDProvisioning); err != nil {
 		return nil, err
 	} else if ok {
-		prov, _ = scsi.ParseProvisioning(p)
+		prov, _ = spc.ParseProvisioning(p)
 	}
 	writeCache, readOnly, fua, err := u.modes(ctx)
 	if err != nil {
@@ -224,7 +224,7 @@ func (u lookup) page(ctx context.Context, id *Identity, page byte) ([]byte, bool
 
 // limit derives the limits of commands from what the LUN says; most is the longest READ or
 // WRITE that is wanted, bytes.
-func (g *geometry) limit(most int64, cap *scsi.Capacity, lim *scsi.BlockLimits, prov *scsi.Provisioning) {
+func (g *geometry) limit(most int64, cap *spc.Capacity, lim *spc.BlockLimits, prov *spc.Provisioning) {
 	bs := int64(g.info.BlockSize)
 	whole := func(n int64) int64 { return max(n/bs, 1) * bs }
 	bound := func(def int64, blocks uint64) int64 {
@@ -255,21 +255,21 @@ func (l *LUN) Limits() blockio.Limits {
 }
 
 // capacity asks with READ CAPACITY(16), and (10) where that is not known.
-func (u lookup) capacity(ctx context.Context) (scsi.Capacity, error) {
-	buf := make([]byte, scsi.Capacity16Len)
-	n, err := u.command(ctx, scsi.AppendReadCapacity16(nil, uint32(len(buf))), buf)
+func (u lookup) capacity(ctx context.Context) (spc.Capacity, error) {
+	buf := make([]byte, spc.Capacity16Len)
+	n, err := u.command(ctx, spc.AppendReadCapacity16(nil, uint32(len(buf))), buf)
 	if err == nil {
-		return scsi.ParseCapacity16(buf[:n])
+		return spc.ParseCapacity16(buf[:n])
 	}
-	var se *scsi.SenseError
-	if !errors.As(err, &se) || se.Sense.Key != scsi.KeyIllegalRequest {
-		return scsi.Capacity{}, err
+	var se *spc.SenseError
+	if !errors.As(err, &se) || se.Sense.Key != spc.KeyIllegalRequest {
+		return spc.Capacity{}, err
 	}
-	buf = buf[:scsi.Capacity10Len]
-	if n, err = u.command(ctx, scsi.AppendReadCapacity10(nil), buf); err != nil {
-		return scsi.Capacity{}, err
+	buf = buf[:spc.Capacity10Len]
+	if n, err = u.command(ctx, spc.AppendReadCapacity10(nil), buf); err != nil {
+		return spc.Capacity{}, err
 	}
-	c, ok, err := scsi.ParseCapacity10(buf[:n])
+	c, ok, err := spc.ParseCapacity10(buf[:n])
 	if err == nil && !ok {
 		err = errors.New("the device is larger than READ CAPACITY(10) can tell, and the target has no READ CAPACITY(16)")
 	}
@@ -283,7 +283,7 @@ func (u lookup) modes(ctx context.Context) (writeCache, readOnly, fua bool, err 
 	const caching, all = 0x08, 0x3f
 	buf := make([]byte, 192)
 	for _, page := range []byte{caching, all} {
-		n, err := u.command(ctx, scsi.AppendModeSense6(nil, true, 0, page, 0, byte(len(buf))), buf)
+		n, err := u.command(ctx, spc.AppendModeSense6(nil, true, 0, page, 0, byte(len(buf))), buf)
 		if lostConnection(err) {
 			return false, false, false, err
 		}
@@ -304,11 +304,11 @@ func (u lookup) modes(ctx context.Context) (writeCache, readOnly, fua bool, err 
 // ReportLUNs lists the LUNs of the target.
 func (s *Session) ReportLUNs(ctx context.Context) ([]uint64, error) {
 	buf := make([]byte, 16<<10)
-	n, err := lookup{s, 0}.command(ctx, scsi.AppendReportLUNs(nil, 0, uint32(len(buf))), buf)
+	n, err := lookup{s, 0}.command(ctx, spc.AppendReportLUNs(nil, 0, uint32(len(buf))), buf)
 	if err != nil {
 		return nil, fmt.Errorf("initiator: %s: REPORT LUNS: %w", s.cfg.URL(), err)
 	}
-	wires, _, err := scsi.ParseLUNList(buf[:n])
+	wires, _, err := spc.ParseLUNList(buf[:n])
 	if err != nil {
 		return nil, fmt.Errorf("initiator: %s: REPORT LUNS: %w", s.cfg.URL(), err)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // maxTick is how often keep looks at the clock; a session that nobody uses
@@ -204,7 +204,7 @@ func (s *Session) async(c *conn, p *iscsi.PDU) {
 	switch a.Event() {
 	case iscsi.AsyncSCSI:
 		if sense, _, ok := iscsi.ParseSense(p.Data); ok {
-			if se, err := scsi.ParseSense(sense); err == nil {
+			if se, err := spc.ParseSense(sense); err == nil {
 				s.attention(a.LUN(), se)
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // A command carries block numbers, and what is block 7 is the LUN's to say. So
@@ -133,9 +133,9 @@ func (us *units) reports() uint32 {
 
 // changed takes a unit attention that may mean another volume, another size or other
 // limits. The caller holds s.mu.
-func (us *units) changed(wire uint64, asc scsi.ASC) {
+func (us *units) changed(wire uint64, asc spc.ASC) {
 	switch asc {
-	case scsi.ASCCapacityChanged, scsi.ASCParametersChanged, scsi.ASCModeChanged, scsi.ASCInquiryChanged, scsi.ASCLUNsChanged:
+	case spc.ASCCapacityChanged, spc.ASCParametersChanged, spc.ASCModeChanged, spc.ASCInquiryChanged, spc.ASCLUNsChanged:
 	default:
 		return
 	}

@@ -13,22 +13,22 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // lookTarget drives a fake target that tells of a change and then is slow to be looked at.
 type lookTarget struct {
 	ft     *fakeTarget
 	mu     sync.Mutex
-	tell   scsi.ASC // the next WRITE to LUN 0 is answered with this unit attention
-	change func()   // called before
-	gate   bool     // READ CAPACITY is not answered
+	tell   spc.ASC // the next WRITE to LUN 0 is answered with this unit attention
+	change func()  // called before
+	gate   bool    // READ CAPACITY is not answered
 	held   []func()
 	asked  *iscsi.PDU    // the last of them
 	slow   time.Duration // WRITEs take so long
 	writes []uint64      // LBAs of the WRITEs to LUN 0 that came, that one left out
-	fail   *scsi.Sense
-	again  func(op scsi.Opcode) bool // a unit attention instead of an answer
+	fail   *spc.Sense
+	again  func(op spc.Opcode) bool // a unit attention instead of an answer
 }
 
 func newLookTarget(ft *fakeTarget) *lookTarget {
@@ -46,24 +46,24 @@ func (lt *lookTarget) hook(c *fakeDM, p *iscsi.PDU) bool {
 	lt.mu.Lock()
 	defer lt.mu.Unlock()
 	cdb := p.BHS.SCSICommand().CDB()
-	op := scsi.Opcode(cdb[0])
+	op := spc.Opcode(cdb[0])
 	switch {
 	case lt.again != nil && lt.again(op):
-		c.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCCapacityChanged})
+		c.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCCapacityChanged})
 		return true
-	case op == scsi.OpWrite10 && lt.tell != 0:
+	case op == spc.OpWrite10 && lt.tell != 0:
 		lt.change()
-		c.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: lt.tell})
+		c.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: lt.tell})
 		lt.tell = 0
 		return true
-	case op == scsi.OpWrite10:
-		lt.writes = append(lt.writes, scsi.ParseIO(cdb[:10]).LBA)
+	case op == spc.OpWrite10:
+		lt.writes = append(lt.writes, spc.ParseIO(cdb[:10]).LBA)
 		time.AfterFunc(lt.slow, func() { c.execute(p) })
 		return true
-	case op == scsi.OpServiceActionIn && lt.fail != nil:
+	case op == spc.OpServiceActionIn && lt.fail != nil:
 		c.check(p, *lt.fail)
 		return true
-	case op == scsi.OpServiceActionIn && lt.gate:
+	case op == spc.OpServiceActionIn && lt.gate:
 		lt.asked = p
 		lt.held = append(lt.held, func() { c.execute(p) })
 		return true
@@ -112,7 +112,7 @@ func empty(t *testing.T, ft *fakeTarget) {
 }
 
 // changes are the unit attentions after which a LUN may count in other blocks.
-var changes = []scsi.ASC{scsi.ASCCapacityChanged, scsi.ASCParametersChanged, scsi.ASCModeChanged, scsi.ASCLUNsChanged, scsi.ASCInquiryChanged}
+var changes = []spc.ASC{spc.ASCCapacityChanged, spc.ASCParametersChanged, spc.ASCModeChanged, spc.ASCLUNsChanged, spc.ASCInquiryChanged}
 
 // A LUN that says that it has changed is looked at before anything more is sent to it;
 // with blocks of another size it gets nothing more.
@@ -146,11 +146,11 @@ func TestAnotherBlockSizeOnLine(t *testing.T) {
 // Who tells of the change does not matter: a raw CDB gets its unit attention to itself,
 // and an Asynchronous Message belongs to no command.
 func TestChangeToldToOthers(t *testing.T) {
-	sense := scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCCapacityChanged}
+	sense := spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCCapacityChanged}
 	for name, tell := range map[string]func(l *LUN, lt *lookTarget){
 		"raw CDB": func(l *LUN, lt *lookTarget) {
-			lt.again = func(op scsi.Opcode) bool { return op == scsi.OpTestUnitReady }
-			_ = l.Do(context.Background(), &Request{Op: OpCDB, CDB: scsi.AppendTestUnitReady(nil)})
+			lt.again = func(op spc.Opcode) bool { return op == spc.OpTestUnitReady }
+			_ = l.Do(context.Background(), &Request{Op: OpCDB, CDB: spc.AppendTestUnitReady(nil)})
 		},
 		"asynchronous message": func(l *LUN, lt *lookTarget) {
 			var p iscsi.PDU
@@ -195,7 +195,7 @@ func TestHeldUntilLookedAt(t *testing.T) {
 		}
 		defer other.Close()
 		lt := newLookTarget(ft)
-		lt.tell, lt.gate, lt.change = scsi.ASCCapacityChanged, true, func() {
+		lt.tell, lt.gate, lt.change = spc.ASCCapacityChanged, true, func() {
 			ft.mu.Lock()
 			ft.disk = append(ft.disk, make([]byte, 1<<20)...)
 			ft.mu.Unlock()
@@ -233,7 +233,7 @@ func TestReconnectDuringLook(t *testing.T) {
 		bubble(t, func(t *testing.T, ft *fakeTarget) {
 			l := dialLUN(t, ft.config())
 			lt := newLookTarget(ft)
-			lt.tell, lt.change, lt.gate = scsi.ASCCapacityChanged, lt.blocks(bs), true
+			lt.tell, lt.change, lt.gate = spc.ASCCapacityChanged, lt.blocks(bs), true
 			ended := []<-chan error{write(l, 0)}
 			synctest.Wait()
 			ended = append(ended, write(l, 4096))
@@ -269,8 +269,8 @@ func TestLookFails(t *testing.T) {
 			}
 			defer other.Close()
 			lt := newLookTarget(ft)
-			lt.tell, lt.change = scsi.ASCCapacityChanged, lt.blocks(bs)
-			lt.fail = &scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCUnrecoveredRead}
+			lt.tell, lt.change = spc.ASCCapacityChanged, lt.blocks(bs)
+			lt.fail = &spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCUnrecoveredRead}
 			for range 2 { // what waited, and one that asks for a look itself
 				err := <-write(l, 0)
 				if !errors.Is(err, blockdev.ErrMedium) || !strings.Contains(err.Error(), "could not be looked at") {
@@ -301,12 +301,12 @@ func TestLookFailsForThoseBefore(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
 		lt := newLookTarget(ft)
-		lt.tell, lt.change, lt.gate = scsi.ASCCapacityChanged, func() {}, true
+		lt.tell, lt.change, lt.gate = spc.ASCCapacityChanged, func() {}, true
 		before := write(l, 0)
 		synctest.Wait()
 		lt.mu.Lock()
 		lt.held[0] = func() {
-			ft.last().check(lt.asked, scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCUnrecoveredRead})
+			ft.last().check(lt.asked, spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCUnrecoveredRead})
 		}
 		lt.mu.Unlock()
 		since := write(l, 4096)
@@ -339,14 +339,14 @@ func TestChangeDuringLook(t *testing.T) {
 			bubble(t, func(t *testing.T, ft *fakeTarget) {
 				l := dialLUN(t, ft.config())
 				lt := newLookTarget(ft)
-				lt.tell, lt.change = scsi.ASCCapacityChanged, func() {}
+				lt.tell, lt.change = spc.ASCCapacityChanged, func() {}
 				looks, told := 0, 0
-				lt.again = func(op scsi.Opcode) bool {
+				lt.again = func(op spc.Opcode) bool {
 					switch op {
-					case scsi.OpServiceActionIn:
+					case spc.OpServiceActionIn:
 						looks++
 						told = 0
-					case scsi.OpModeSense6: // after the READ CAPACITY
+					case spc.OpModeSense6: // after the READ CAPACITY
 						if told++; (c.endless || looks == 1) && told == 1 {
 							ft.mu.Lock()
 							ft.disk = append(ft.disk, make([]byte, 512)...)
@@ -380,7 +380,7 @@ func TestCloseDuringLook(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
 		lt := newLookTarget(ft)
-		lt.tell, lt.change, lt.gate = scsi.ASCCapacityChanged, func() {}, true
+		lt.tell, lt.change, lt.gate = spc.ASCCapacityChanged, func() {}, true
 		first := write(l, 0)
 		synctest.Wait()
 		second := write(l, 4096)
@@ -411,7 +411,7 @@ func TestClosedLUNIsNotReplayed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		held := hold(ft, scsi.OpWrite10)
+		held := hold(ft, spc.OpWrite10)
 		sent := write(l, 0)
 		synctest.Wait()
 		if err := l.Close(); err != nil {

@@ -9,7 +9,7 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // LUN is one logical unit of a target, over one or several sessions. It is a
@@ -105,7 +105,7 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 		}
 		// Takes the unit attentions of the login, as measure does on the first path:
 		// they tell nothing about what is written from now on.
-		if _, err := at.command(ctx, scsi.AppendTestUnitReady(nil), nil); lostConnection(err) {
+		if _, err := at.command(ctx, spc.AppendTestUnitReady(nil), nil); lostConnection(err) {
 			return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // operation is what the session knows of an Op. Its functions keep no reference.
@@ -131,13 +131,13 @@ func zeroesLimit(g *geometry, _ *conn) int64 {
 }
 
 func buildRead(r *request, t *task, p part) {
-	t.cdbLen = len(scsi.AppendRead(t.cdb[:0], p.lba, p.blocks, false))
+	t.cdbLen = len(spc.AppendRead(t.cdb[:0], p.lba, p.blocks, false))
 	t.inLen = uint32(t.n)
 	t.segs = r.cut(t.segs, t.off, t.n)
 }
 
 func buildWrite(r *request, t *task, p part) {
-	t.cdbLen = len(scsi.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua))
+	t.cdbLen = len(spc.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua))
 	t.outLen = uint32(t.n)
 	t.segs = r.cut(t.segs, t.off, t.n)
 }
@@ -148,16 +148,16 @@ func buildFlush(r *request, t *task, p part) {
 	if r.Len > 0 && p.bs > 0 && r.Len/p.bs <= 1<<32-1 {
 		first, last = r.Off/p.bs, (r.Off+r.Len+p.bs-1)/p.bs
 	}
-	t.cdbLen = len(scsi.AppendSyncCache(t.cdb[:0], uint64(first), uint32(last-first), false))
+	t.cdbLen = len(spc.AppendSyncCache(t.cdb[:0], uint64(first), uint32(last-first), false))
 }
 
 func buildDiscard(r *request, t *task, p part) {
 	if r.geo.trimSame {
-		t.sameZeroes(p, scsi.FlagUnmap)
+		t.sameZeroes(p, spc.FlagUnmap)
 		return
 	}
-	list := scsi.AppendUnmapList(t.param[:0], []scsi.Range{{LBA: p.lba, Blocks: p.blocks}})
-	t.cdbLen = len(scsi.AppendUnmap(t.cdb[:0], uint16(len(list))))
+	list := spc.AppendUnmapList(t.param[:0], []spc.Range{{LBA: p.lba, Blocks: p.blocks}})
+	t.cdbLen = len(spc.AppendUnmap(t.cdb[:0], uint16(len(list))))
 	t.outLen = uint32(len(list))
 	t.segs = append(t.segs, list)
 }
@@ -166,12 +166,12 @@ func buildZeroes(r *request, t *task, p part) {
 	if r.geo.maxSame > 0 {
 		var flags byte
 		if r.MayUnmap && r.geo.sameUnmap {
-			flags = scsi.FlagUnmap
+			flags = spc.FlagUnmap
 		}
 		t.sameZeroes(p, flags)
 		return
 	}
-	t.cdbLen = len(scsi.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua))
+	t.cdbLen = len(spc.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua))
 	t.outLen = uint32(t.n)
 	for n := t.n; n > 0; n -= int64(len(zeroes)) {
 		t.segs = append(t.segs, zeroes[:min(n, int64(len(zeroes)))])
@@ -180,18 +180,18 @@ func buildZeroes(r *request, t *task, p part) {
 
 // sameZeroes makes t a WRITE SAME of zeroes.
 func (t *task) sameZeroes(p part, flags byte) {
-	t.cdbLen = len(scsi.AppendWriteSame16(t.cdb[:0], p.lba, p.blocks, flags))
+	t.cdbLen = len(spc.AppendWriteSame16(t.cdb[:0], p.lba, p.blocks, flags))
 	t.outLen = uint32(p.bs)
 	t.segs = append(t.segs, zeroes[:p.bs])
 }
 
 func buildVerify(_ *request, t *task, p part) {
-	t.cdbLen = len(scsi.AppendVerify(t.cdb[:0], p.lba, p.blocks, 0))
+	t.cdbLen = len(spc.AppendVerify(t.cdb[:0], p.lba, p.blocks, 0))
 }
 
 func buildCompareAndWrite(r *request, t *task, p part) {
 	blocks := uint8(int64(len(r.Buf)) / 2 / p.bs)
-	t.cdbLen = len(scsi.AppendCompareAndWrite(t.cdb[:0], p.lba, blocks, r.FUA && r.geo.fua))
+	t.cdbLen = len(spc.AppendCompareAndWrite(t.cdb[:0], p.lba, blocks, r.FUA && r.geo.fua))
 	t.outLen = uint32(len(r.Buf))
 	t.segs = append(t.segs, r.Buf)
 }

@@ -12,7 +12,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // Commands that can be repeated are, in the order in which they were sent,
@@ -24,7 +24,7 @@ func TestReplay(t *testing.T) {
 		cfg := ft.config()
 		cfg.OnEvent = ev.add
 		l := dialLUN(t, cfg)
-		held := hold(ft, scsi.OpWrite10)
+		held := hold(ft, spc.OpWrite10)
 		var order []uint64
 		var errs []error
 		submit := func(i int) {
@@ -50,10 +50,10 @@ func TestReplay(t *testing.T) {
 		ft.mu.Lock()
 		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
 			cdb := p.BHS.SCSICommand().CDB()
-			switch scsi.Opcode(cdb[0]) {
-			case scsi.OpWrite10:
-				order = append(order, scsi.ParseIO(cdb[:10]).LBA)
-			case scsi.OpInquiry:
+			switch spc.Opcode(cdb[0]) {
+			case spc.OpWrite10:
+				order = append(order, spc.ParseIO(cdb[:10]).LBA)
+			case spc.OpInquiry:
 				if len(order) > 0 {
 					t.Error("the LUN was looked at after the replay had begun")
 				}
@@ -92,11 +92,11 @@ func TestOutcomeUnknown(t *testing.T) {
 		l := dialLUN(t, ft.config())
 		for _, r := range []*Request{
 			{Op: OpCompareAndWrite, Buf: make([]byte, 1024)},
-			{Op: OpCDB, CDB: scsi.AppendTestUnitReady(nil)},
+			{Op: OpCDB, CDB: spc.AppendTestUnitReady(nil)},
 		} {
-			op := scsi.OpTestUnitReady
+			op := spc.OpTestUnitReady
 			if r.Op == OpCompareAndWrite {
-				op = scsi.OpCompareAndWrite
+				op = spc.OpCompareAndWrite
 			}
 			held := hold(ft, op)
 			ended := make(chan struct{})
@@ -176,7 +176,7 @@ func TestFailNow(t *testing.T) {
 		cfg := ft.config()
 		cfg.FailNow = true
 		l := dialLUN(t, cfg)
-		hold(ft, scsi.OpRead10)
+		hold(ft, spc.OpRead10)
 		begin := time.Now()
 		time.AfterFunc(time.Second, func() { ft.last().cut(errors.New("gone")) })
 		_, err := l.ReadAt(make([]byte, 512), 0)
@@ -190,7 +190,7 @@ func TestFailNow(t *testing.T) {
 func TestLUNChanged(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		hold(ft, scsi.OpWrite10)
+		hold(ft, spc.OpWrite10)
 		r := &Request{Op: OpWrite, Buf: bytes.Repeat([]byte{1}, 512)}
 		ended := make(chan struct{})
 		r.Done = func(*Request) { close(ended) }
@@ -237,7 +237,7 @@ func TestLostBetweenLooks(t *testing.T) {
 func TestReplayAfterAnotherBlockSize(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		hold(ft, scsi.OpWrite10)
+		hold(ft, spc.OpWrite10)
 		r := &Request{Op: OpWrite, Buf: bytes.Repeat([]byte{1}, 4096)}
 		ended := make(chan struct{})
 		r.Done = func(*Request) { close(ended) }
@@ -266,9 +266,9 @@ func TestOverflow(t *testing.T) {
 		ft.mu.Lock()
 		ft.residual = iscsi.ResidualOverflow
 		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
-			switch scsi.Opcode(p.BHS.SCSICommand().CDB()[0]) {
-			case scsi.OpRead10, scsi.OpWrite10:
-				c.status(p, scsi.StatusGood, nil, 3584)
+			switch spc.Opcode(p.BHS.SCSICommand().CDB()[0]) {
+			case spc.OpRead10, spc.OpWrite10:
+				c.status(p, spc.StatusGood, nil, 3584)
 				return true
 			}
 			return false
@@ -291,7 +291,7 @@ func TestPoisonCommand(t *testing.T) {
 		l := dialLUN(t, ft.config())
 		n := 0
 		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
-			if scsi.Opcode(p.BHS.SCSICommand().CDB()[0]) == scsi.OpRead10 {
+			if spc.Opcode(p.BHS.SCSICommand().CDB()[0]) == spc.OpRead10 {
 				n++
 				c.cut(errors.New("crashed"))
 				return true
@@ -382,7 +382,7 @@ func TestReplayOfWrappedNumbers(t *testing.T) {
 		d.win = iscsi.NewCommandWindow(last, ft.window)
 		d.mu.Unlock()
 		s.mu.Unlock()
-		held := hold(ft, scsi.OpWrite10)
+		held := hold(ft, spc.OpWrite10)
 		var ended []<-chan error
 		for i := range int64(5) {
 			ended = append(ended, write(l, i*4096))
@@ -408,7 +408,7 @@ func TestReplayOfWrappedNumbers(t *testing.T) {
 func TestAbortOfALostConnection(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		hold(ft, scsi.OpRead10)
+		hold(ft, spc.OpRead10)
 		ft.tmf = func(*fakeDM, *iscsi.PDU) bool { return true }
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -430,7 +430,7 @@ func TestAbortOfALostConnection(t *testing.T) {
 func TestTimeOfAReplay(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		held := hold(ft, scsi.OpRead10)
+		held := hold(ft, spc.OpRead10)
 		ended := make(chan error, 1)
 		l.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), Done: func(r *Request) { ended <- r.Err }})
 		synctest.Wait()
@@ -458,9 +458,9 @@ func TestTimeOfAReplay(t *testing.T) {
 func TestFailedRequestIsNotReplayed(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		n := answers(ft, scsi.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+		n := answers(ft, spc.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
 			if n == 1 {
-				c.check(p, scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCWriteError})
+				c.check(p, spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCWriteError})
 			}
 			return true // the second part is not answered
 		})
@@ -484,7 +484,7 @@ func TestForceUnitAccessAfterALoss(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		ft.noFUA, ft.attention = true, false
 		l := dialLUN(t, ft.config())
-		answers(ft, scsi.OpSyncCache10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+		answers(ft, spc.OpSyncCache10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
 			if n == 1 {
 				c.cut(errors.New("gone"))
 			}

@@ -8,7 +8,7 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // fate is what becomes of a command that the target has answered.
@@ -46,7 +46,7 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 	c.proved = true
 	s.stats.Completed++
 	r := t.req
-	what, done := fateDone, resp.Response() == iscsi.ResponseCompleted && resp.Status() == byte(scsi.StatusGood)
+	what, done := fateDone, resp.Response() == iscsi.ResponseCompleted && resp.Status() == byte(spc.StatusGood)
 	if !done {
 		what, err = s.judge(t, resp, p.Data)
 		done = what == fateDone && err == nil // carried out, with something to tell
@@ -92,8 +92,8 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 // otherUnit reports a unit attention that says that the LUN's identity may be
 // another one.
 func otherUnit(err error) bool {
-	var se *scsi.SenseError
-	return errors.As(err, &se) && se.Sense.Key == scsi.KeyUnitAttention && se.Sense.ASC == scsi.ASCInquiryChanged
+	var se *spc.SenseError
+	return errors.As(err, &se) && se.Sense.Key == spc.KeyUnitAttention && se.Sense.ASC == spc.ASCInquiryChanged
 }
 
 // opened reports whether a LUN is in use; one that is just being looked at is not.
@@ -125,30 +125,30 @@ func (s *Session) judge(t *task, r iscsi.SCSIResponse, data []byte) (fate, error
 	if r.Response() != iscsi.ResponseCompleted {
 		return fateDone, fmt.Errorf("initiator: %v: the target failed to carry it out (iSCSI response %#02x)", op, r.Response())
 	}
-	st := scsi.Status(r.Status())
+	st := spc.Status(r.Status())
 	sense, _, _ := iscsi.ParseSense(data) // what cannot be read is reported as NO SENSE
-	err := scsi.NewSenseError(op, st, sense)
+	err := spc.NewSenseError(op, st, sense)
 	if t.req.once {
-		var se *scsi.SenseError
-		if errors.As(err, &se) && se.Sense.Key == scsi.KeyUnitAttention {
+		var se *spc.SenseError
+		if errors.As(err, &se) && se.Sense.Key == spc.KeyUnitAttention {
 			s.attention(t.lun, se.Sense) // the caller repeats it, the session has to know
 		}
 		return fateDone, err
 	}
 	switch st {
-	case scsi.StatusConditionMet:
+	case spc.StatusConditionMet:
 		return fateDone, nil
-	case scsi.StatusBusy, scsi.StatusTaskSetFull:
+	case spc.StatusBusy, spc.StatusTaskSetFull:
 		return fateLater, fmt.Errorf("%w: %w", ErrBusy, err)
-	case scsi.StatusReservationConflict:
+	case spc.StatusReservationConflict:
 		return fateDone, fmt.Errorf("%w: %w", ErrReservation, err)
-	case scsi.StatusTaskAborted:
+	case spc.StatusTaskAborted:
 		if t.req.idempotent() {
 			return fateAgain, err
 		}
 		return fateDone, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-	case scsi.StatusCheckCondition:
-		var se *scsi.SenseError
+	case spc.StatusCheckCondition:
+		var se *spc.SenseError
 		if errors.As(err, &se) {
 			return s.judgeSense(t, se)
 		}
@@ -157,35 +157,35 @@ func (s *Session) judge(t *task, r iscsi.SCSIResponse, data []byte) (fate, error
 }
 
 // judgeSense says what becomes of a command that ended with CHECK CONDITION.
-func (s *Session) judgeSense(t *task, e *scsi.SenseError) (fate, error) {
+func (s *Session) judgeSense(t *task, e *spc.SenseError) (fate, error) {
 	if e.Sense.Deferred {
 		return s.judgeDeferred(t, e)
 	}
 	switch e.Sense.Key {
-	case scsi.KeyUnitAttention:
+	case spc.KeyUnitAttention:
 		// The command has not been carried out; each one reports one condition.
 		s.attention(t.lun, e.Sense)
 		return fateAgain, e
-	case scsi.KeyAborted:
+	case spc.KeyAborted:
 		if t.req.idempotent() {
 			return fateAgain, e
 		}
-	case scsi.KeyNotReady:
+	case spc.KeyNotReady:
 		switch e.Sense.ASC {
-		case scsi.ASCAccessTransition, scsi.ASCAccessStandby, scsi.ASCAccessUnavailable, scsi.ASCAccessOffline:
+		case spc.ASCAccessTransition, spc.ASCAccessStandby, spc.ASCAccessUnavailable, spc.ASCAccessOffline:
 			if s.cfg.Path {
 				return fateDone, fmt.Errorf("%w: %w", blockio.ErrInaccessible, e)
 			}
-			if e.Sense.ASC == scsi.ASCAccessTransition {
+			if e.Sense.ASC == spc.ASCAccessTransition {
 				return fateLater, e
 			}
-		case scsi.ASCBecomingReady:
+		case spc.ASCBecomingReady:
 			return fateLater, e
 		}
-	case scsi.KeyRecovered, scsi.KeyCompleted:
+	case spc.KeyRecovered, spc.KeyCompleted:
 		return fateDone, nil // carried out, with something to tell
-	case scsi.KeyIllegalRequest:
-		if e.Sense.ASC == scsi.ASCInvalidOpcode && t.opcode() == scsi.OpWriteSame16 {
+	case spc.KeyIllegalRequest:
+		if e.Sense.ASC == spc.ASCInvalidOpcode && t.opcode() == spc.OpWriteSame16 {
 			t.req.lun.withoutSame() // the next one writes
 		}
 	}
@@ -195,11 +195,11 @@ func (s *Session) judgeSense(t *task, e *scsi.SenseError) (fate, error) {
 // judgeDeferred says what becomes of a command that ended with what the target had to tell
 // about an earlier one, which was acknowledged: it has not been carried out itself
 // (SPC-4 §4.5.5), whatever the sense key is.
-func (s *Session) judgeDeferred(t *task, e *scsi.SenseError) (fate, error) {
+func (s *Session) judgeDeferred(t *task, e *spc.SenseError) (fate, error) {
 	switch e.Sense.Key {
-	case scsi.KeyNoSense, scsi.KeyRecovered, scsi.KeyCompleted:
+	case spc.KeyNoSense, spc.KeyRecovered, spc.KeyCompleted:
 		return fateAgain, e
-	case scsi.KeyUnitAttention:
+	case spc.KeyUnitAttention:
 		s.attention(t.lun, e.Sense)
 		return fateAgain, e
 	}
@@ -236,10 +236,10 @@ func (s *Session) delay(t *task) bool {
 }
 
 // attention acts on a unit attention of LUN lun. The caller holds s.mu.
-func (s *Session) attention(lun uint64, sense scsi.Sense) {
+func (s *Session) attention(lun uint64, sense spc.Sense) {
 	s.event(Event{Kind: EventUnitAttention, Detail: fmt.Sprintf("LUN %s: %v", iscsi.FormatLUN(lun), sense)})
 	switch sense.ASC {
-	case scsi.ASCALUAStateChanged, scsi.ASCALUATransitionFailed, scsi.ASCLUNsChanged:
+	case spc.ASCALUAStateChanged, spc.ASCALUATransitionFailed, spc.ASCLUNsChanged:
 		s.event(Event{Kind: EventAccess, Detail: "LUN " + iscsi.FormatLUN(lun)})
 	}
 	if sense.ASC>>8 == 0x29 {
@@ -250,21 +250,21 @@ func (s *Session) attention(lun uint64, sense scsi.Sense) {
 
 // deviceError adds the blockdev error that a sense condition stands for, so
 // that a LUN's errors are those of any other device.
-func deviceError(e *scsi.SenseError) error {
+func deviceError(e *spc.SenseError) error {
 	kind := error(nil)
 	switch e.Sense.Key {
-	case scsi.KeyMedium, scsi.KeyHardware:
+	case spc.KeyMedium, spc.KeyHardware:
 		kind = blockdev.ErrMedium
-	case scsi.KeyDataProtect:
+	case spc.KeyDataProtect:
 		kind = blockdev.ErrReadOnly
-		if e.Sense.ASC == scsi.ASCSpaceAllocFailed {
+		if e.Sense.ASC == spc.ASCSpaceAllocFailed {
 			kind = blockdev.ErrNoSpace
 		}
-	case scsi.KeyIllegalRequest:
+	case spc.KeyIllegalRequest:
 		switch e.Sense.ASC {
-		case scsi.ASCLBAOutOfRange:
+		case spc.ASCLBAOutOfRange:
 			kind = blockdev.ErrOutOfRange
-		case scsi.ASCInvalidOpcode:
+		case spc.ASCInvalidOpcode:
 			kind = blockdev.ErrNotSupported
 		}
 	}

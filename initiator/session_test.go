@@ -14,7 +14,7 @@ import (
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
 	"softiser/internal/leaktest"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 func TestMain(m *testing.M) {
@@ -151,7 +151,7 @@ func TestForceUnitAccess(t *testing.T) {
 				}
 				// A failed write is not flushed, and fails.
 				ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
-					d.check(p, scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCWriteError})
+					d.check(p, spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCWriteError})
 					return true
 				}
 				n = len(ft.logged())
@@ -289,7 +289,7 @@ func TestSubmitInDoneIsPushedOnce(t *testing.T) {
 }
 
 func TestRetries(t *testing.T) {
-	ua := scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCPowerOnReset}
+	ua := spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCPowerOnReset}
 	cases := []struct {
 		name   string
 		answer func(c *fakeDM, p *iscsi.PDU) // to the first attempts
@@ -297,28 +297,28 @@ func TestRetries(t *testing.T) {
 		want   error
 	}{
 		{"unit attention", func(c *fakeDM, p *iscsi.PDU) { c.check(p, ua) }, 3, nil},
-		{"busy", func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusBusy, nil, 512) }, 5, nil},
-		{"task set full", func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusTaskSetFull, nil, 512) }, 5, nil},
+		{"busy", func(c *fakeDM, p *iscsi.PDU) { c.status(p, spc.StatusBusy, nil, 512) }, 5, nil},
+		{"task set full", func(c *fakeDM, p *iscsi.PDU) { c.status(p, spc.StatusTaskSetFull, nil, 512) }, 5, nil},
 		{"becoming ready", func(c *fakeDM, p *iscsi.PDU) {
-			c.check(p, scsi.Sense{Key: scsi.KeyNotReady, ASC: scsi.ASCBecomingReady})
+			c.check(p, spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCBecomingReady})
 		}, 4, nil},
-		{"aborted command", func(c *fakeDM, p *iscsi.PDU) { c.check(p, scsi.Sense{Key: scsi.KeyAborted, ASC: 0x4705}) }, 2, nil},
-		{"task aborted", func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusTaskAborted, nil, 512) }, 1, nil},
-		{"busy for ever", func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusBusy, nil, 512) }, 1 << 30, ErrBusy},
-		{"reservation", func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusReservationConflict, nil, 512) }, 1 << 30, ErrReservation},
+		{"aborted command", func(c *fakeDM, p *iscsi.PDU) { c.check(p, spc.Sense{Key: spc.KeyAborted, ASC: 0x4705}) }, 2, nil},
+		{"task aborted", func(c *fakeDM, p *iscsi.PDU) { c.status(p, spc.StatusTaskAborted, nil, 512) }, 1, nil},
+		{"busy for ever", func(c *fakeDM, p *iscsi.PDU) { c.status(p, spc.StatusBusy, nil, 512) }, 1 << 30, ErrBusy},
+		{"reservation", func(c *fakeDM, p *iscsi.PDU) { c.status(p, spc.StatusReservationConflict, nil, 512) }, 1 << 30, ErrReservation},
 		{"medium error", func(c *fakeDM, p *iscsi.PDU) {
-			c.check(p, scsi.Sense{Key: scsi.KeyMedium, ASC: scsi.ASCUnrecoveredRead})
+			c.check(p, spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCUnrecoveredRead})
 		}, 1 << 30, blockdev.ErrMedium},
 		{"no space", func(c *fakeDM, p *iscsi.PDU) {
-			c.check(p, scsi.Sense{Key: scsi.KeyDataProtect, ASC: scsi.ASCSpaceAllocFailed})
+			c.check(p, spc.Sense{Key: spc.KeyDataProtect, ASC: spc.ASCSpaceAllocFailed})
 		}, 1 << 30, blockdev.ErrNoSpace},
 		{"write protected", func(c *fakeDM, p *iscsi.PDU) {
-			c.check(p, scsi.Sense{Key: scsi.KeyDataProtect, ASC: scsi.ASCWriteProtected})
+			c.check(p, spc.Sense{Key: spc.KeyDataProtect, ASC: spc.ASCWriteProtected})
 		}, 1 << 30, blockdev.ErrReadOnly},
 		{"out of range", func(c *fakeDM, p *iscsi.PDU) {
-			c.check(p, scsi.Sense{Key: scsi.KeyIllegalRequest, ASC: scsi.ASCLBAOutOfRange})
+			c.check(p, spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCLBAOutOfRange})
 		}, 1 << 30, blockdev.ErrOutOfRange},
-		{"short", func(c *fakeDM, p *iscsi.PDU) { c.status(p, scsi.StatusGood, nil, 100) }, 1 << 30, ErrShort},
+		{"short", func(c *fakeDM, p *iscsi.PDU) { c.status(p, spc.StatusGood, nil, 100) }, 1 << 30, ErrShort},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -354,16 +354,16 @@ func TestUnitAttentionForEver(t *testing.T) {
 		n := 0
 		ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
 			n++
-			d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCNexusLoss})
+			d.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCNexusLoss})
 			return true
 		}
 		_, err := l.ReadAt(make([]byte, 512), 0)
-		var se *scsi.SenseError
+		var se *spc.SenseError
 		if !errors.As(err, &se) || !se.IsUnitAttention() || n != maxAgain+1 {
 			t.Fatalf("%v after %d attempts", err, n)
 		}
 		n = 0
-		err = l.Do(context.Background(), &Request{Op: OpCDB, CDB: scsi.AppendTestUnitReady(nil)})
+		err = l.Do(context.Background(), &Request{Op: OpCDB, CDB: spc.AppendTestUnitReady(nil)})
 		if !errors.As(err, &se) || n != 1 {
 			t.Fatalf("raw CDB: %v after %d attempts", err, n)
 		}
@@ -382,7 +382,7 @@ func TestResize(t *testing.T) {
 		var once sync.Once
 		ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
 			told := false
-			once.Do(func() { d.check(p, scsi.Sense{Key: scsi.KeyUnitAttention, ASC: scsi.ASCCapacityChanged}); told = true })
+			once.Do(func() { d.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCCapacityChanged}); told = true })
 			return told
 		}
 		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {

@@ -2,7 +2,7 @@ package initiator
 
 import (
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // taskState is where a command slot is.
@@ -110,7 +110,7 @@ const none = -1
 func (t *task) itt() uint32 { return uint32(t.gen)<<16 | uint32(t.index) }
 
 // opcode returns the command's operation code.
-func (t *task) opcode() scsi.Opcode { return scsi.Opcode(t.cdb[0]) }
+func (t *task) opcode() spc.Opcode { return spc.Opcode(t.cdb[0]) }
 
 // table is the slots of a session. The session's mutex guards it.
 type table struct {

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 func TestCancelAborts(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		held := hold(ft, scsi.OpRead10)
+		held := hold(ft, spc.OpRead10)
 		var aborts []iscsi.BHS
 		ft.tmf = func(c *fakeDM, p *iscsi.PDU) bool { aborts = append(aborts, p.BHS); return false }
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -49,7 +49,7 @@ func TestCancelAborts(t *testing.T) {
 func TestManyAborts(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		hold(ft, scsi.OpRead10)
+		hold(ft, spc.OpRead10)
 		atOnce, most, total := 0, 0, 0
 		ft.tmf = func(c *fakeDM, p *iscsi.PDU) bool {
 			ft.mu.Lock()
@@ -94,7 +94,7 @@ func TestAbortsNeverAnswered(t *testing.T) {
 		l := dialLUN(t, ft.config())
 		ft.tmf = func(*fakeDM, *iscsi.PDU) bool { return true }
 		for range 5 {
-			held := hold(ft, scsi.OpRead10)
+			held := hold(ft, spc.OpRead10)
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			time.AfterFunc(3*time.Second, func() {
 				letGo(ft)
@@ -162,7 +162,7 @@ func TestCommandTimeout(t *testing.T) {
 					d.answer(&r)
 					return true
 				}
-				hold(ft, scsi.OpRead10)
+				hold(ft, spc.OpRead10)
 				begin := time.Now()
 				_, err := l.ReadAt(make([]byte, 512), 0)
 				if !errors.Is(err, c.timeout) {
@@ -190,7 +190,7 @@ func TestCommandTimeout(t *testing.T) {
 func TestLUNResetSparesOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		held := hold(ft, scsi.OpRead10)
+		held := hold(ft, spc.OpRead10)
 		read := &Request{Op: OpRead, Buf: make([]byte, 512)}
 		ended := make(chan error, 1)
 		read.Done = func(r *Request) { ended <- r.Err }
@@ -214,7 +214,7 @@ func TestLUNResetSparesOthers(t *testing.T) {
 func TestCancelDoesNotReset(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		hold(ft, scsi.OpRead10)
+		hold(ft, spc.OpRead10)
 		var fns []iscsi.TaskFunction
 		ft.tmf = func(d *fakeDM, p *iscsi.PDU) bool {
 			fns = append(fns, p.BHS.TaskRequest().Function())
@@ -243,7 +243,7 @@ func TestCancelDoesNotReset(t *testing.T) {
 func TestLateAbort(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {
 		l := dialLUN(t, ft.config())
-		held := hold(ft, scsi.OpRead10)
+		held := hold(ft, spc.OpRead10)
 		var abort *iscsi.PDU
 		ft.tmf = func(_ *fakeDM, p *iscsi.PDU) bool { abort = p; return true }
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -283,8 +283,8 @@ func TestTasksTerminated(t *testing.T) {
 		var theirs *iscsi.PDU
 		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
 			cmd := p.BHS.SCSICommand()
-			op := scsi.Opcode(cmd.CDB()[0])
-			if op != scsi.OpRead10 && op != scsi.OpCompareAndWrite {
+			op := spc.Opcode(cmd.CDB()[0])
+			if op != spc.OpRead10 && op != spc.OpCompareAndWrite {
 				return false
 			}
 			name := iscsi.FormatLUN(cmd.LUN()) + " " + op.String()
@@ -292,7 +292,7 @@ func TestTasksTerminated(t *testing.T) {
 				theirs = p
 				return true
 			}
-			return op == scsi.OpCompareAndWrite || came[name] == 1
+			return op == spc.OpCompareAndWrite || came[name] == 1
 		}
 		ended := make(chan *Request, 3)
 		done := func(r *Request) { ended <- r }

@@ -8,7 +8,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // A target that trims by WRITE SAME and then refuses that command is not asked
@@ -30,13 +30,13 @@ func TestTrimAfterRefusedWriteSame(t *testing.T) {
 				ft.mu.Lock()
 				ft.hook = func(d *fakeDM, p *iscsi.PDU) bool {
 					cdb := p.BHS.SCSICommand().CDB()
-					if scsi.Opcode(cdb[0]) != scsi.OpWriteSame16 {
+					if spc.Opcode(cdb[0]) != spc.OpWriteSame16 {
 						return false
 					}
-					if same++; scsi.ParseIO(cdb[:16]).Blocks == 0 {
+					if same++; spc.ParseIO(cdb[:16]).Blocks == 0 {
 						t.Error("WRITE SAME of 0 blocks")
 					}
-					d.check(p, scsi.Sense{Key: scsi.KeyIllegalRequest, ASC: scsi.ASCInvalidOpcode})
+					d.check(p, spc.Sense{Key: spc.KeyIllegalRequest, ASC: spc.ASCInvalidOpcode})
 					return true
 				}
 				ft.mu.Unlock()

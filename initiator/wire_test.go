@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // What leaves, byte by byte: a READ, a WRITE with all of its data, and one that
@@ -60,7 +60,7 @@ func TestLongCDB(t *testing.T) {
 		var head iscsi.BHS
 		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
 			ahs, head = p.AHS, p.BHS
-			c.status(p, scsi.StatusGood, nil, 0)
+			c.status(p, spc.StatusGood, nil, 0)
 			return true
 		}
 		cdb := make([]byte, 32)

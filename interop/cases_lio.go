@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"softiser/initiator"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 	"softiser/interop/internal/guest"
 )
 
@@ -170,22 +170,22 @@ func (p *prInitiator) cdb(cdb, buf []byte, in bool) error {
 	for {
 		r := &initiator.Request{Op: initiator.OpCDB, CDB: cdb, Buf: buf, DataIn: in}
 		err := p.lun.Do(p.ctx, r)
-		var sense *scsi.SenseError
+		var sense *spc.SenseError
 		if !errors.As(err, &sense) || !sense.IsUnitAttention() {
 			return err
 		}
 	}
 }
 
-func (p *prInitiator) out(action byte, typ scsi.PRType, key, actionKey uint64) error {
-	list := scsi.PersistOut{Key: key, ActionKey: actionKey}
-	return p.cdb(scsi.AppendPersistOut(nil, action, typ, scsi.PersistOutLen), list.Append(nil), false)
+func (p *prInitiator) out(action byte, typ spc.PRType, key, actionKey uint64) error {
+	list := spc.PersistOut{Key: key, ActionKey: actionKey}
+	return p.cdb(spc.AppendPersistOut(nil, action, typ, spc.PersistOutLen), list.Append(nil), false)
 }
 
 // holder is the reservation key of READ RESERVATION, 0 without one.
 func (p *prInitiator) holder() (uint64, error) {
 	buf := make([]byte, 24)
-	if err := p.cdb(scsi.AppendPersistIn(nil, scsi.SAPrinReadRes, uint16(len(buf))), buf, true); err != nil && !errors.Is(err, initiator.ErrShort) {
+	if err := p.cdb(spc.AppendPersistIn(nil, spc.SAPrinReadRes, uint16(len(buf))), buf, true); err != nil && !errors.Is(err, initiator.ErrShort) {
 		return 0, err
 	}
 	if buf[7] == 0 {
@@ -224,11 +224,11 @@ see() { dd if=$d of=/dev/null bs=512 count=1 iflag=direct >/tmp/dd 2>&1; }
 		name string
 		run  func() error
 	}{
-		{"we register", func() error { return us.out(scsi.SAProutRegister, 0, 0, ours) }},
+		{"we register", func() error { return us.out(spc.SAProutRegister, 0, 0, ours) }},
 		{"Linux registers and sees both keys", func() error {
 			return linux("pr $d -o -G --param-sark=0xb2; sg_persist --no-inquiry -i -k $d > /tmp/k; grep -q 0xa1 /tmp/k && grep -q 0xb2 /tmp/k || { cat /tmp/pr /tmp/k; die keys; }")
 		}},
-		{"we reserve, write exclusive", func() error { return us.out(scsi.SAProutReserve, scsi.PRWriteExclusive, ours, 0) }},
+		{"we reserve, write exclusive", func() error { return us.out(spc.SAProutReserve, spc.PRWriteExclusive, ours, 0) }},
 		{"Linux reads, but cannot write or reserve", func() error {
 			return linux("see || die read; can && die it wrote; pr $d -o -R --param-rk=0xb2 --prout-type=1; grep -qi conflict /tmp/pr || { cat /tmp/pr; die no conflict; }")
 		}},
@@ -253,17 +253,17 @@ see() { dd if=$d of=/dev/null bs=512 count=1 iflag=direct >/tmp/dd 2>&1; }
 		}},
 		{"we write again", write},
 		{"we register anew and reserve, exclusive access", func() error {
-			if err := us.out(scsi.SAProutRegisterIgnore, 0, 0, again); err != nil {
+			if err := us.out(spc.SAProutRegisterIgnore, 0, 0, again); err != nil {
 				return err
 			}
-			return us.out(scsi.SAProutReserve, scsi.PRExclusiveAccess, again, 0)
+			return us.out(spc.SAProutReserve, spc.PRExclusiveAccess, again, 0)
 		}},
 		{"Linux cannot even read", func() error { return linux("see && die it read; can && die it wrote; true") }},
 		{"we release and clear", func() error {
-			if err := us.out(scsi.SAProutRelease, scsi.PRExclusiveAccess, again, 0); err != nil {
+			if err := us.out(spc.SAProutRelease, spc.PRExclusiveAccess, again, 0); err != nil {
 				return err
 			}
-			return us.out(scsi.SAProutClear, 0, again, 0)
+			return us.out(spc.SAProutClear, 0, again, 0)
 		}},
 		{"nobody is registered, Linux writes", func() error {
 			return linux("for _ in 1 2 3; do sg_turs $d >/dev/null 2>&1 && break; done; sg_persist --no-inquiry -i -k $d | grep -qi 'no registered' || die keys; can || { cat /tmp/dd; die write; }")

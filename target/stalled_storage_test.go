@@ -14,7 +14,7 @@ import (
 	"softiser/blockdev/file"
 	"softiser/internal/await"
 	"softiser/internal/iscsi"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 	"softiser/target"
 	"softiser/target/scsi"
 )

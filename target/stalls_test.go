@@ -15,7 +15,7 @@ import (
 	"softiser/blockdev/mem"
 	"softiser/internal/await"
 	"softiser/internal/iscsi"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 	"softiser/lvm"
 	"softiser/lvm/vg"
 	"softiser/target"

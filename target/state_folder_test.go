@@ -15,7 +15,7 @@ import (
 	"softiser/blockdev"
 	"softiser/blockdev/file"
 	"softiser/internal/iscsi"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 	"softiser/target"
 	"softiser/target/scsi"
 )

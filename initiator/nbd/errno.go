@@ -6,7 +6,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // Error numbers of the protocol; they are Linux's.
@@ -24,7 +24,7 @@ const (
 // errnoOf maps the end of a request to the protocol's error number: one table
 // for everything below.
 func errnoOf(err error) uint32 {
-	var sense *scsi.SenseError
+	var sense *spc.SenseError
 	switch {
 	case err == nil:
 		return 0
@@ -48,19 +48,19 @@ func errnoOf(err error) uint32 {
 	return errIO
 }
 
-func errnoOfSense(e *scsi.SenseError) uint32 {
+func errnoOfSense(e *spc.SenseError) uint32 {
 	switch s := e.Sense; {
-	case e.Status == scsi.StatusReservationConflict:
+	case e.Status == spc.StatusReservationConflict:
 		return errPerm
-	case e.Status != scsi.StatusCheckCondition:
+	case e.Status != spc.StatusCheckCondition:
 		return errIO
-	case s.ASC == scsi.ASCSpaceAllocFailed:
+	case s.ASC == spc.ASCSpaceAllocFailed:
 		return errNoSpace
-	case s.Key == scsi.KeyDataProtect:
+	case s.Key == spc.KeyDataProtect:
 		return errPerm
-	case s.ASC == scsi.ASCLBAOutOfRange:
+	case s.ASC == spc.ASCLBAOutOfRange:
 		return errInval
-	case s.Key == scsi.KeyIllegalRequest:
+	case s.Key == spc.KeyIllegalRequest:
 		return errNotSup
 	}
 	return errIO

@@ -19,7 +19,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
-	"softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 func TestNegotiation(t *testing.T) {
@@ -240,21 +240,21 @@ func TestRefusedRequests(t *testing.T) {
 }
 
 func TestErrorNumbers(t *testing.T) {
-	sense := func(k scsi.Key, a scsi.ASC) error {
-		return &scsi.SenseError{Status: scsi.StatusCheckCondition, Sense: scsi.Sense{Key: k, ASC: a}}
+	sense := func(k spc.Key, a spc.ASC) error {
+		return &spc.SenseError{Status: spc.StatusCheckCondition, Sense: spc.Sense{Key: k, ASC: a}}
 	}
 	for _, tc := range []struct {
 		err  error
 		want uint32
 	}{
 		{nil, 0},
-		{sense(scsi.KeyMedium, 0x1100), errIO},
-		{sense(scsi.KeyDataProtect, scsi.ASCSpaceAllocFailed), errNoSpace},
-		{sense(scsi.KeyDataProtect, scsi.ASCWriteProtected), errPerm},
-		{sense(scsi.KeyIllegalRequest, scsi.ASCLBAOutOfRange), errInval},
-		{sense(scsi.KeyIllegalRequest, 0x2000), errNotSup},
-		{&scsi.SenseError{Status: scsi.StatusReservationConflict}, errPerm},
-		{&scsi.SenseError{Status: scsi.StatusBusy}, errIO},
+		{sense(spc.KeyMedium, 0x1100), errIO},
+		{sense(spc.KeyDataProtect, spc.ASCSpaceAllocFailed), errNoSpace},
+		{sense(spc.KeyDataProtect, spc.ASCWriteProtected), errPerm},
+		{sense(spc.KeyIllegalRequest, spc.ASCLBAOutOfRange), errInval},
+		{sense(spc.KeyIllegalRequest, 0x2000), errNotSup},
+		{&spc.SenseError{Status: spc.StatusReservationConflict}, errPerm},
+		{&spc.SenseError{Status: spc.StatusBusy}, errIO},
 		{blockdev.ErrReadOnly, errPerm},
 		{blockdev.ErrNoSpace, errNoSpace},
 		{blockdev.ErrOutOfRange, errInval},
@@ -271,7 +271,7 @@ func TestErrorNumbers(t *testing.T) {
 		}
 	}
 	l := newMemLUN(t, 1<<20)
-	l.hook = func(r *blockio.Request) error { return sense(scsi.KeyDataProtect, scsi.ASCSpaceAllocFailed) }
+	l.hook = func(r *blockio.Request) error { return sense(spc.KeyDataProtect, spc.ASCSpaceAllocFailed) }
 	_, path := serveLUN(t, l)
 	c := connect(t, path, "vol")
 	if r := c.do(0, CmdWrite, 0, 512, make([]byte, 512)); r.errno != errNoSpace || !strings.Contains(r.msg, "space allocation failed") {

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // async sends an Asynchronous Message (RFC 7143 §11.9) with its three parameters

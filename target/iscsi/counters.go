@@ -3,7 +3,7 @@ package iscsi
 import (
 	"sync/atomic"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // Counters are atomics, written where things happen and read by Status. They are

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 	"softiser/target/scsi"
 )
 

@@ -8,7 +8,7 @@ import (
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
 	"softiser/internal/iser"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/portal"
 )

@@ -10,7 +10,7 @@ import (
 	"softiser/blockdev/mem"
 	"softiser/internal/iscsi"
 	"softiser/internal/iser"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 	"softiser/target/portal"
 	"softiser/target/scsi"
 )

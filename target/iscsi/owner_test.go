@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // users are the CHAP users of the tests about whose a name is.

@@ -2,7 +2,7 @@ package iscsi
 
 import (
 	"softiser/internal/iscsi"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 	"softiser/target/scsi"
 )
 

@@ -6,7 +6,7 @@ import (
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // Buffers for what commands are to look at before it is stored count with all the

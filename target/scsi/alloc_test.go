@@ -3,7 +3,7 @@ package scsi
 import (
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // loopPort answers everything at once, on the caller's goroutine, and keeps no

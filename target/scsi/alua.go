@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

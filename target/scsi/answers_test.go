@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"softiser/internal/await"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/blockdev/crashlog"

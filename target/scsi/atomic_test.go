@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/blockdev/crashlog"

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 func TestReadWrite(t *testing.T) {

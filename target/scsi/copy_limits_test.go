@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // twoUnits is a rig with two volumes of 1 MiB.

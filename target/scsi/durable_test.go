@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev/crashlog"
 	"softiser/internal/durable"

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"softiser/blockdev"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // volatileVolume has a cache: that of the process unless it has a name.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"softiser/blockdev"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // flushCounter has a write cache and counts the ranges that are made durable.

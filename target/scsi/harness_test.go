@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"softiser/internal/leaktest"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/blockdev/mem"

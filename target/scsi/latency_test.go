@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // TestLatencyOfUnits: each unit sums up its initiators, those that have gone

@@ -1,6 +1,6 @@
 package scsi
 
-import spc "softiser/internal/scsi"
+import "softiser/internal/spc"
 
 // RESERVE and RELEASE of SPC-2, kept because cluster software of that age is
 // still about. The reservation belongs to one nexus and ends with it, with a

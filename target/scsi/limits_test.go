@@ -3,7 +3,7 @@ package scsi
 import (
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // TestLimitsAreKept: each limit of the block limits page is one that the command

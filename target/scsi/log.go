@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

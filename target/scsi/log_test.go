@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/blockdev/faulty"

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/target/volume"

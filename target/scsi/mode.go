@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

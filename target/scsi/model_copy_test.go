@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // The steps of the property test that copy blocks, or concern all of them.

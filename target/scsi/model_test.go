@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // The property test: several initiators send random commands, each to blocks of

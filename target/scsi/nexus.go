@@ -5,7 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

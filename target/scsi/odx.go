@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

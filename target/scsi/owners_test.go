@@ -3,7 +3,7 @@ package scsi
 import (
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // Registrations remember the user, over restarts as well, until they go or are

@@ -10,7 +10,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/faulty"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 	"softiser/target/volume"
 )
 

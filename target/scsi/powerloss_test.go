@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"softiser/blockdev/crashlog"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // TestPowerLoss drives the device server over a volume whose completed writes

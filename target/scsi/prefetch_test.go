@@ -6,7 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/blockdev/faulty"

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

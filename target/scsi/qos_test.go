@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"softiser/blockdev/faulty"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // TestRateLimit runs in fake time: 100 commands at 100 a second with a burst of

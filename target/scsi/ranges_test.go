@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev/faulty"
 )

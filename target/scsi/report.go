@@ -3,7 +3,7 @@ package scsi
 import (
 	"encoding/binary"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // TestInfoUnderReservations goes through every command as SPC-4 table 66 and SBC-3 table 13

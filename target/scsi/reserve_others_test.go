@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // TestRegisterForARegistered: a registration for others that names one who is registered

@@ -3,7 +3,7 @@ package scsi
 import (
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // TestReservationsRefused: what PERSISTENT RESERVE OUT refuses changes nothing.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev/mem"
 )

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"softiser/internal/await"
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/blockdev/faulty"

@@ -3,7 +3,7 @@ package scsi
 import (
 	"errors"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/target/volume"

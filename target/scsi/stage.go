@@ -1,7 +1,7 @@
 package scsi
 
 import (
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

@@ -6,7 +6,7 @@ import (
 	"math"
 	"strings"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // TestReportedOpcodes goes through the list that REPORT SUPPORTED OPERATION CODES

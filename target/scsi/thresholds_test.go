@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/target/volume"

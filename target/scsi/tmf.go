@@ -3,7 +3,7 @@ package scsi
 import (
 	"slices"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/target/volume"
 )

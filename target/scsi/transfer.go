@@ -1,6 +1,6 @@
 package scsi
 
-import spc "softiser/internal/scsi"
+import "softiser/internal/spc"
 
 // transfer is the data of a task on its way: what the port is given, and the pool memory
 // that it comes from or goes to.

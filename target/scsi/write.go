@@ -4,7 +4,7 @@ import (
 	"errors"
 	"math"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 
 	"softiser/blockdev"
 	"softiser/target/volume"

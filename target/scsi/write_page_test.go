@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	spc "softiser/internal/scsi"
+	"softiser/internal/spc"
 )
 
 // A small WRITE beside a WRITE whose data has not come yet, in the same page:

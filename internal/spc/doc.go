@@ -1,4 +1,4 @@
-// Package scsi holds the wire formats of SCSI: command descriptor blocks
+// Package spc holds the wire formats of SCSI: command descriptor blocks
 // (CDBs), sense data, INQUIRY and its vital product data (VPD) pages, mode
 // pages and parameter lists. It is used by both roles, so it builds and parses
 // each format; it has no state and does no I/O.
@@ -18,4 +18,4 @@
 // Block addresses and counts are in logical blocks, everything else in bytes.
 //
 // The names follow SAM-5, SPC-4 and SBC-3.
-package scsi
+package spc

@@ -1,4 +1,4 @@
-package scsi
+package spc
 
 import "encoding/binary"
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"softiser/internal/nvme/dhchap"
+	"softiser/internal/nvme/tlspsk"
 )
 
 // HostKey is what one NVMe host and the subsystem prove to each other. The secrets
@@ -18,15 +19,26 @@ type HostKey struct {
 	// The one that the subsystem proves to know when the host asks for it.
 	DHCHAPCtrlSecretFile string `mapstructure:"dhchap_ctrl_secret_file" json:"dhchap_ctrl_secret_file,omitempty"`
 	DHCHAPCtrlSecretEnv  string `mapstructure:"dhchap_ctrl_secret_env" json:"dhchap_ctrl_secret_env,omitempty"`
+	// The pre-shared key of TLS, in the form that nvme gen-tls-key prints. A host with no
+	// other secret has to use TLS.
+	TLSKeyFile string `mapstructure:"tls_key_file" json:"tls_key_file,omitempty"`
+	TLSKeyEnv  string `mapstructure:"tls_key_env" json:"tls_key_env,omitempty"`
 
 	secret, ctrl *dhchap.Secret
+	tls          *tlspsk.Key
 }
+
+// SecureChannels are the values of Subsystem.SecureChannel.
+var SecureChannels = []string{"allowed", "required", "none"}
 
 // Secret returns what the host has to know, that Load has read.
 func (h *HostKey) Secret() *dhchap.Secret { return h.secret }
 
 // CtrlSecret returns what the subsystem proves to know; nil: nothing.
 func (h *HostKey) CtrlSecret() *dhchap.Secret { return h.ctrl }
+
+// TLSKey returns the pre-shared key of TLS; nil: there is none.
+func (h *HostKey) TLSKey() *tlspsk.Key { return h.tls }
 
 // keyPlace is where one key of a host comes from.
 type keyPlace struct {
@@ -39,6 +51,7 @@ func (h *HostKey) places() []keyPlace {
 	return []keyPlace{
 		{"dhchap_secret", &h.DHCHAPSecretFile, &h.DHCHAPSecretEnv, parser(&h.secret, dhchap.ParseSecret)},
 		{"dhchap_ctrl_secret", &h.DHCHAPCtrlSecretFile, &h.DHCHAPCtrlSecretEnv, parser(&h.ctrl, dhchap.ParseSecret)},
+		{"tls_key", &h.TLSKeyFile, &h.TLSKeyEnv, parser(&h.tls, tlspsk.ParseKey)},
 	}
 }
 
@@ -76,19 +89,22 @@ func (c *Config) readHostKeys(r *report) {
 		for _, p := range h.places() {
 			p.read(r, key)
 		}
-		if h.secret == nil {
-			if h.DHCHAPSecretFile == "" && h.DHCHAPSecretEnv == "" {
-				r.add(key, "no secret; name a dhchap_secret_file or a dhchap_secret_env")
-			}
-			return
+		chap, tls := h.DHCHAPSecretFile+h.DHCHAPSecretEnv != "", h.TLSKeyFile+h.TLSKeyEnv != ""
+		switch {
+		case !chap && (!tls || h.DHCHAPCtrlSecretFile+h.DHCHAPCtrlSecretEnv != ""):
+			r.add(key, "no secret; name a dhchap_secret_file or a dhchap_secret_env")
+		case tls && s.SecureChannel == "none":
+			r.add(key, "a TLS key has no effect with secure_channel: none")
+		case !tls && s.SecureChannel == "required":
+			r.add(key, "the host needs a TLS key, because secure_channel is required; name a tls_key_file or a tls_key_env")
 		}
 		// One secret for both directions can be reflected.
-		if h.ctrl != nil && h.ctrl.Equal(h.secret) {
+		if h.ctrl != nil && h.secret.Equal(h.ctrl) {
 			r.add(key, "both directions have the same secret; they need different ones")
 		}
 		// A host proves who it is to the discovery service too, which all subsystems share.
-		if o := first[h.Host]; o != nil && (!o.secret.Equal(h.secret) || !o.ctrl.Equal(h.ctrl)) {
-			r.add(key, "%s has other secrets in another subsystem; a host has one, and one for the target", h.Host)
+		if o := first[h.Host]; o != nil && (!o.secret.Equal(h.secret) || !o.ctrl.Equal(h.ctrl) || !o.tls.Equal(h.tls)) {
+			r.add(key, "%s has other secrets in another subsystem; a host has the same everywhere", h.Host)
 		}
 		if first[h.Host] == nil {
 			first[h.Host] = h

@@ -135,6 +135,9 @@ type Subsystem struct {
 	// Keys are those of hosts that have to prove who they are. Such a host need not be
 	// listed again under hosts; if there are keys and no hosts, nobody else may connect.
 	Keys []HostKey `mapstructure:"keys" json:"keys,omitempty"`
+	// SecureChannel says who has to use TLS: allowed (hosts whose only key is for TLS),
+	// required (every host), none (nobody can); empty: allowed.
+	SecureChannel string `mapstructure:"secure_channel" json:"secure_channel,omitempty"`
 }
 
 // Namespace maps a volume into a subsystem.

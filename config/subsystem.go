@@ -35,6 +35,12 @@ func (c *Config) checkSubsystems(r *report) {
 			r.add(key+".max_cntlid", "%d is less than min_cntlid, %d", s.MaxCntlID, s.MinCntlID)
 		}
 		c.checkNamespaces(r, s, key)
+		if s.SecureChannel != "" {
+			oneOf(r, key+".secure_channel", s.SecureChannel, SecureChannels...)
+		}
+		if s.SecureChannel == "required" && len(s.Hosts) > 0 {
+			r.add(key+".hosts", "hosts without a TLS key cannot connect, because secure_channel is required; list hosts under keys")
+		}
 		for j, h := range s.Hosts {
 			if _, err := path.Match(h, ""); err != nil || h == "" {
 				r.add(fmt.Sprintf("%s.hosts[%d]", key, j), "%q is no NVMe name, nor one with * and ?", h)

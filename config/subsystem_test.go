@@ -58,10 +58,11 @@ func TestExposedSubsystemWarns(t *testing.T) {
 func TestHostKeys(t *testing.T) {
 	const (
 		first  = "DHHC-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:"
+		tlsKey = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:"
 		second = "DHHC-1:02:YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn+AgYKDhIWGh4iJiouMjY6PbQqfxQ==:"
 	)
 	dir := t.TempDir()
-	for name, text := range map[string]string{"first": first + "\n", "second": second, "open": first, "broken": strings.Replace(first, "ICEi", "ICEj", 1)} {
+	for name, text := range map[string]string{"first": first + "\n", "second": second, "open": first, "tls": tlsKey, "broken": strings.Replace(first, "ICEi", "ICEj", 1)} {
 		mode := os.FileMode(0o640)
 		if name == "open" {
 			mode = 0o644
@@ -74,13 +75,13 @@ func TestHostKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv("SOFTISER_HOST_KEY", second)
+	t.Setenv("SOFTISER_TEST_HOST_KEY", second)
 	parse := func(subsystems string) (*Config, error) {
 		return Parse([]byte(`portals: [{listen: ":3260"}]
 volumes: [{name: a, type: memory, size: 1MiB}]
 subsystems: [`+subsystems+"]\n"), filepath.Join(dir, "softiser.yaml"))
 	}
-	good := `{nqn: nqn.x, namespaces: [{nsid: 1, volume: a}], keys: [{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_env: SOFTISER_HOST_KEY}]}`
+	good := `{nqn: nqn.x, namespaces: [{nsid: 1, volume: a}], keys: [{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_env: SOFTISER_TEST_HOST_KEY}]}`
 	c, err := parse(good)
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +89,21 @@ subsystems: [`+subsystems+"]\n"), filepath.Join(dir, "softiser.yaml"))
 	k := &c.Subsystems[0].Keys[0]
 	if k.Secret().Reveal() != first || k.CtrlSecret().Reveal() != second {
 		t.Error("the secrets are not those of the file and the environment")
+	}
+	tls, err := parse(`{nqn: nqn.x, secure_channel: required, keys: [{host: nqn.h, tls_key_file: tls}]}`)
+	if err != nil || tls.Subsystems[0].Keys[0].TLSKey().Reveal() != tlsKey || strings.Contains(tls.YAML(), "VRLb") {
+		t.Errorf("a TLS key alone: %v", err)
+	}
+	for want, text := range map[string]string{
+		"has no effect":                  `{nqn: nqn.x, secure_channel: none, keys: [{host: nqn.h, tls_key_file: tls}]}`,
+		"needs a TLS key":                `{nqn: nqn.x, secure_channel: required, keys: [{host: nqn.h, dhchap_secret_file: first}]}`,
+		"list hosts under keys":          `{nqn: nqn.x, secure_channel: required, hosts: [nqn.o]}`,
+		"subsystems[0].secure_channel":   `{nqn: nqn.x, secure_channel: maybe}`,
+		"subsystems[0].keys[0].tls_key_": `{nqn: nqn.x, keys: [{host: nqn.h, tls_key_file: first}]}`,
+	} {
+		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
 	}
 	if s := c.YAML(); strings.Contains(s, "ICEi") || strings.Contains(s, "YGFi") || !strings.Contains(s, filepath.Join(dir, "first")) {
 		t.Errorf("the configuration is printed as\n%s", s)
@@ -106,7 +122,7 @@ subsystems: [`+subsystems+"]\n"), filepath.Join(dir, "softiser.yaml"))
 		"keys[0].dhchap_secret_file":     `{host: nqn.h, dhchap_secret_file: none}`,
 		"keys[0].dhchap_ctrl_secret_env": `{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_env: SOFTISER_TEST_NOTHING}`,
 		"no secret":                      `{host: nqn.h, dhchap_ctrl_secret_file: first}`,
-		"keep one":                       `{host: nqn.h, dhchap_secret_file: first, dhchap_secret_env: SOFTISER_HOST_KEY}`,
+		"keep one":                       `{host: nqn.h, dhchap_secret_file: first, dhchap_secret_env: SOFTISER_TEST_HOST_KEY}`,
 		"not the NVMe name of one host":  `{host: "nqn.*", dhchap_secret_file: first}`,
 		"keep them together":             `{host: nqn.h, dhchap_secret_file: first}, {host: nqn.h, dhchap_secret_file: first}`,
 		"the same secret":                `{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_file: first}`,

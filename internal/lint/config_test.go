@@ -18,6 +18,8 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 		"HostKey.DHCHAPSecretEnv":      "HostKey.Secret",
 		"HostKey.DHCHAPCtrlSecretFile": "HostKey.CtrlSecret",
 		"HostKey.DHCHAPCtrlSecretEnv":  "HostKey.CtrlSecret",
+		"HostKey.TLSKeyFile":           "HostKey.TLSKey",
+		"HostKey.TLSKeyEnv":            "HostKey.TLSKey",
 	}
 	read := map[string]bool{}
 	for _, f := range sources(t) {

@@ -4,6 +4,7 @@
 // nothing of this module.
 //
 //	conn, opts   a connection, its settings, its end
+//	layer        what changes the bytes on their way, such as TLS
 //	vec          reading and writing pieces of memory in one call
 //	inq          has the last read emptied the socket? so that nobody asks again
 //	poll         looking instead of waiting
@@ -27,11 +28,13 @@ import (
 
 // Conn is a connected stream socket (TCP, or a Unix stream socket in tests).
 type Conn struct {
-	nc net.Conn
-	rc syscall.RawConn
-	fd int
-	rx unix.Msghdr // owned by the reader
-	tx unix.Msghdr // owned by the writer
+	nc  net.Conn
+	ly  Layer // nil: none
+	rc  syscall.RawConn
+	fd  int
+	rx  unix.Msghdr // owned by the reader
+	tx  unix.Msghdr // owned by the writer
+	one Vec         // of Send
 
 	// Owned by the reader.
 	inq     Inq
@@ -40,9 +43,13 @@ type Conn struct {
 	drained bool          // the last one did
 }
 
-// New takes nc, a *net.TCPConn (or *net.UnixConn), over for data: it clears
-// deadlines, which must not end the data phase, and applies o.
+// New takes nc, a *net.TCPConn (or *net.UnixConn), or a Layer above one, over for data: it
+// clears deadlines, which must not end the data phase, and applies o.
 func New(nc net.Conn, o Options) (*Conn, error) {
+	ly, _ := nc.(Layer)
+	if ly != nil {
+		nc = ly.NetConn()
+	}
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("sockio: %T is not a socket of the operating system; pass a *net.TCPConn", nc)
@@ -51,7 +58,7 @@ func New(nc net.Conn, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sockio: %w", err)
 	}
-	c := &Conn{nc: nc, rc: rc, fd: -1}
+	c := &Conn{nc: nc, ly: ly, rc: rc, fd: -1}
 	if err := rc.Control(func(fd uintptr) { c.fd = int(fd) }); err != nil {
 		return nil, fmt.Errorf("sockio: %w", err)
 	}
@@ -71,7 +78,7 @@ var (
 	ErrFault error = unix.EFAULT // the memory named cannot be touched; bytes before it may have moved
 )
 
-// Net returns the connection that New was given.
+// Net returns the connection that New was given, without layers.
 func (c *Conn) Net() net.Conn { return c.nc }
 
 // ReadLoop calls f, and again whenever the socket may have become readable, until
@@ -96,7 +103,12 @@ func (c *Conn) SetReadDeadline(t time.Time) { _ = c.nc.SetReadDeadline(t) }
 func (c *Conn) SetWriteDeadline(t time.Time) { _ = c.nc.SetWriteDeadline(t) }
 
 // CloseWrite sends FIN behind what has been written.
-func (c *Conn) CloseWrite() error { return unix.Shutdown(c.fd, unix.SHUT_WR) }
+func (c *Conn) CloseWrite() error {
+	if c.ly != nil {
+		c.ly.End(c)
+	}
+	return unix.Shutdown(c.fd, unix.SHUT_WR)
+}
 
 // Close closes the socket. Neither reader nor writer may be inside a call.
 func (c *Conn) Close() error {
@@ -105,7 +117,7 @@ func (c *Conn) Close() error {
 }
 
 // Ask chooses whether reads find out for Drained what they have left.
-func (c *Conn) Ask(on bool) { c.ask = on && c.inq.Known() }
+func (c *Conn) Ask(on bool) { c.ask = on && c.inq.Known() && c.ly == nil }
 
 // Drained reports whether the last Read or Readv has left nothing in the socket, neither
 // bytes nor the end of the stream. It is false when that is not known.

@@ -55,9 +55,14 @@ func msgCall(call uintptr, fd int, h *unix.Msghdr, flags int, soon bool) (n uint
 	return n, e
 }
 
+const sendFlags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+
 // Writev sends v in one non-blocking call. For soon see msgCall.
 func (c *Conn) Writev(v []Vec, soon bool) (int, error) {
-	return c.send(v, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, soon)
+	if c.ly != nil {
+		return c.ly.WritevLayer(c, v)
+	}
+	return c.send(v, sendFlags, soon)
 }
 
 func (c *Conn) send(v []Vec, flags int, soon bool) (int, error) {
@@ -83,7 +88,9 @@ func (c *Conn) Readv(v []Vec, soon bool) (int, error) {
 	if c.ask {
 		return c.readAsk(v, nil, soon)
 	}
-	c.drained = false
+	if c.drained = false; c.ly != nil {
+		return c.ly.ReadvLayer(c, v)
+	}
 	c.rx.Iov = unsafe.SliceData(v)
 	c.rx.Iovlen = uint64(len(v))
 	for {
@@ -105,7 +112,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if c.ask {
 		return c.readAsk(nil, p, true)
 	}
-	c.drained = false
+	if c.drained = false; c.ly != nil {
+		return c.ly.ReadLayer(c, p)
+	}
 	return c.recv(p, 0)
 }
 
@@ -144,4 +153,9 @@ func (c *Conn) recv(p []byte, flags uintptr) (int, error) {
 }
 
 // Peek is Read that leaves what it has read in the socket.
-func (c *Conn) Peek(p []byte) (int, error) { return c.recv(p, unix.MSG_PEEK) }
+func (c *Conn) Peek(p []byte) (int, error) {
+	if c.ly != nil {
+		return c.ly.PeekLayer(c, p)
+	}
+	return c.recv(p, unix.MSG_PEEK)
+}

@@ -12,6 +12,7 @@ import (
 	"softiser/blockdev"
 	"softiser/internal/nvme"
 	"softiser/internal/nvme/dhchap"
+	"softiser/internal/nvme/tlspsk"
 	"softiser/target/portal"
 	"softiser/target/volume"
 )
@@ -87,6 +88,7 @@ type SubsystemConfig struct {
 	// MinCntlID and MaxCntlID bound the controller identifiers, so that two targets
 	// can serve one subsystem; default 1 to 65519.
 	MinCntlID, MaxCntlID uint16
+	SecureChannel        SecureChannel
 }
 
 // HostRule lets hosts connect.
@@ -99,6 +101,9 @@ type HostRule struct {
 	// CtrlSecret is what a controller proves to know if the host asks for it; nil: it
 	// cannot.
 	CtrlSecret *dhchap.Secret
+	// TLSKey is the pre-shared key of the host of this name, for TLS; nil: it has none.
+	// NQN is exact then. Without a Secret the host is let in through TLS alone.
+	TLSKey *tlspsk.Key
 }
 
 func (r *HostRule) admits(nqn string, from netip.Addr) bool {
@@ -175,8 +180,8 @@ func checkHosts(nqn string, hosts []HostRule) error {
 		if r.Secret == nil && r.CtrlSecret != nil {
 			return fmt.Errorf("nvmf: subsystem %s: host %q has a secret for the controller and none of its own", nqn, r.NQN)
 		}
-		if r.Secret != nil && (r.NQN == "" || strings.ContainsAny(r.NQN, "*?[\\")) {
-			return fmt.Errorf("nvmf: subsystem %s: host %q has a secret; that goes with the whole name of one host", nqn, r.NQN)
+		if (r.Secret != nil || r.TLSKey != nil) && (r.NQN == "" || strings.ContainsAny(r.NQN, "*?[\\")) {
+			return fmt.Errorf("nvmf: subsystem %s: host %q has a secret or key; that goes with the whole name of one host", nqn, r.NQN)
 		}
 	}
 	return nil

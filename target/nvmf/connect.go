@@ -38,6 +38,9 @@ func invalid(inData bool, at uint16, why string) *refusal {
 func (r *request) connectWith() {
 	d, err := nvme.ParseConnectData(r.params())
 	no := r.refusesConnect(&d, err)
+	if no == nil {
+		no = r.q.refusesChannel(&d)
+	}
 	if no == nil && r.sqe().Connect().QID() == 0 {
 		no = r.associate(&d)
 	} else if no == nil {

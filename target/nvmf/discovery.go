@@ -22,16 +22,16 @@ func (f *Frontend) discoveryPage(host string, q *queue) []byte {
 	generation := f.generation.Load()
 	local, from := q.conn.Local, q.conn.Remote.Addr()
 	var entries []nvme.DiscoveryEntry
-	add := func(nqn string, kind nvme.SubsystemType) {
+	add := func(s *subsystem, kind nvme.SubsystemType) {
+		need, security := f.channel(s, host)
 		for i, p := range f.cfg.Portals {
 			addr, port, err := net.SplitHostPort(p.AddressFor(local, from))
 			if err != nil {
 				continue // it does not listen
 			}
-			// That no secure channel is required would make libnvme ask for TLS.
 			e := nvme.DiscoveryEntry{
 				Family: nvme.FamilyIPv4, Type: kind, Requirements: nvme.FlowControlOffOK,
-				PortID: uint16(i + 1), CntlID: nvme.CntlIDDynamic, AdminQueue: 32, Service: port, Subsystem: nqn, Address: addr,
+				PortID: uint16(i + 1), CntlID: nvme.CntlIDDynamic, AdminQueue: 32, Service: port, Subsystem: s.cfg.NQN, Address: addr,
 			}
 			if ip := net.ParseIP(addr); ip != nil && ip.To4() == nil {
 				e.Family = nvme.FamilyIPv6
@@ -40,19 +40,20 @@ func (f *Frontend) discoveryPage(host string, q *queue) []byte {
 				e.Flags = nvme.EntryPersistent
 			}
 			if !p.Config().NoNVMeTCP {
-				e.Transport = nvme.TransportTCP
-				entries = append(entries, e)
+				t := e
+				t.Transport, t.Requirements, t.Security = nvme.TransportTCP, e.Requirements|need, security
+				entries = append(entries, t)
 			}
-			if !p.Config().NoNVMeRDMA {
+			if !p.Config().NoNVMeRDMA && need != nvme.ChannelRequired {
 				e.Transport = nvme.TransportRDMA
 				entries = append(entries, e)
 			}
 		}
 	}
-	add(nvme.DiscoveryNQN, nvme.SubsystemDiscovery)
+	add(f.discovery, nvme.SubsystemDiscovery)
 	for _, s := range f.list() {
 		if s.admits(host, from) {
-			add(s.cfg.NQN, nvme.SubsystemNVM)
+			add(s, nvme.SubsystemNVM)
 		}
 	}
 	return nvme.AppendDiscovery(nil, generation, entries)

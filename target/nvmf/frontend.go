@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"sync"
@@ -185,12 +186,12 @@ var (
 // Accept implements portal.Frontend.
 func (f *Frontend) Accept(c *portal.Conn) error {
 	memory := f.shares.join(c.Remote.Addr())
-	t, err := f.transport(c, memory)
+	t, id, err := f.transport(c, memory)
 	if err != nil {
 		memory.leave()
 		return err
 	}
-	q := &queue{fe: f, conn: c, t: t, log: c.Log, memory: memory}
+	q := &queue{fe: f, conn: c, t: t, identity: id, log: c.Log, memory: memory}
 	f.mu.Lock()
 	if f.drained {
 		f.mu.Unlock()
@@ -205,20 +206,28 @@ func (f *Frontend) Accept(c *portal.Conn) error {
 	return nil
 }
 
-// transport makes the transport of a connection. The connection belongs to it when there
-// is no error.
-func (f *Frontend) transport(c *portal.Conn, memory *share) (nvme.QueueTransport, error) {
+// transport makes the transport of a connection, and says whose TLS key it has, if it has
+// one. The connection belongs to it when there is no error.
+func (f *Frontend) transport(c *portal.Conn, memory *share) (t nvme.QueueTransport, id *identity, err error) {
 	p := c.Portal.Config()
-	if c.Transport == portal.TCP {
-		return nvmetcp.NewController(c.Net, nvmetcp.Config{
+	if c.Transport != portal.RDMA {
+		var nc net.Conn = c.Net
+		if c.Transport == portal.TLS {
+			if nc, id, err = f.secure(c); err != nil {
+				return nil, nil, err
+			}
+		}
+		t, err = nvmetcp.NewController(nc, nvmetcp.Config{
 			Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer}, InCapsule: ioCapsule, Memory: memory,
 		})
+		return t, id, err
 	}
 	cfg := nvmerdma.AcceptConfig{RDMA: p.RDMA(), Queues: f.cfg.Limits.Queues, Entries: f.cfg.Limits.Entries}
 	if !c.Deadline.IsZero() {
 		cfg.RDMA.Timeout = max(time.Until(c.Deadline), time.Millisecond)
 	}
-	return f.rdma.Accept(f.life, c.Net, cfg)
+	t, err = f.rdma.Accept(f.life, c.Net, cfg)
+	return t, nil, err
 }
 
 // left forgets a connection that has ended.

@@ -119,6 +119,12 @@ func dialFrom(t testing.TB, from *net.TCPAddr, addr string) *queue {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return begin(t, nc)
+}
+
+// begin goes on with a connection as far as ICResp.
+func begin(t testing.TB, nc net.Conn) *queue {
+	t.Helper()
 	if _, err := nc.Write((&nvmetcp.ICReq{}).AppendTo(nil)); err != nil {
 		t.Fatal(err)
 	}

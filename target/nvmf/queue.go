@@ -19,6 +19,8 @@ type queue struct {
 	t    nvme.QueueTransport
 	log  *zap.Logger
 
+	identity *identity // of the TLS key; nil: the connection is plain
+
 	timer *time.Timer // until the host has been let in, then looks whether it reads
 
 	// Set by Connect, on the receive goroutine; ctrl is read by others under mu.

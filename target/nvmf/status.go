@@ -15,7 +15,8 @@ type ControllerStatus struct {
 	Address   string // where the admin queue comes from
 	Queues    int    // I/O queues
 	Ready     bool
-	Proved    bool // the host has authenticated itself
+	Proved    bool // the host has authenticated itself by DH-HMAC-CHAP
+	TLS       bool // the admin queue is behind TLS
 	Since     time.Time
 }
 
@@ -45,6 +46,6 @@ func (c *controller) snapshot() ControllerStatus {
 	}
 	return ControllerStatus{
 		Subsystem: c.sub.cfg.NQN, ID: c.id, Host: c.host, HostID: c.hostID.String(), Address: c.from,
-		Queues: n, Ready: c.status.Ready(), Proved: admin != nil && admin.auth != nil && admin.proved.Load(), Since: c.since,
+		Queues: n, Ready: c.status.Ready(), Proved: admin != nil && admin.auth != nil && admin.proved.Load(), TLS: admin != nil && admin.identity != nil, Since: c.since,
 	}
 }

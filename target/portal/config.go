@@ -100,7 +100,7 @@ func (c *Config) off(h Hello) bool {
 		return c.NoTCP
 	case Hello{ISCSI, RDMA}:
 		return c.NoISER
-	case Hello{NVMe, TCP}:
+	case Hello{NVMe, TCP}, Hello{NVMe, TLS}:
 		return c.NoNVMeTCP
 	case Hello{NVMe, RDMA}:
 		return c.NoNVMeRDMA

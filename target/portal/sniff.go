@@ -27,6 +27,7 @@ type Transport uint8
 const (
 	TCP Transport = 1 + iota
 	RDMA
+	TLS // over TCP
 )
 
 // Hello is what the first bytes of a connection say.
@@ -45,6 +46,8 @@ func (h Hello) String() string {
 		return "NVMe/TCP"
 	case Hello{NVMe, RDMA}:
 		return "NVMe/RDMA"
+	case Hello{NVMe, TLS}:
+		return "NVMe/TCP with TLS"
 	}
 	return "unknown"
 }
@@ -69,8 +72,12 @@ const mpaEnhanced = 0x10
 // twice its length.
 const icReq = "\x00\x00\x80\x00\x80\x00\x00\x00"
 
+// clientHello is how a TLS connection begins: a handshake record of version 3.x. Only NVMe
+// is spoken inside.
+const clientHello = "\x16\x03"
+
 // errUnknown says that a peer speaks none of the protocols.
-var errUnknown = errors.New("neither an iSCSI login nor an MPA request nor NVMe/TCP")
+var errUnknown = errors.New("neither an iSCSI login nor an MPA request nor NVMe/TCP nor TLS")
 
 // errPrivate says that it asks for RDMA, with private data of none of the protocols.
 var errPrivate = errors.New("an MPA request with private data that is neither iSER's nor NVMe's")
@@ -85,6 +92,12 @@ func classify(b []byte) (Hello, error) {
 	// away (0x03) are understood as well (RFC 7143 §11.12).
 	if b[0] == 0x43 || b[0] == 0x03 {
 		return Hello{ISCSI, TCP}, nil
+	}
+	if n := min(len(b), len(clientHello)); string(b[:n]) == clientHello[:n] {
+		if n < len(clientHello) {
+			return Hello{}, nil
+		}
+		return Hello{NVMe, TLS}, nil
 	}
 	if n := min(len(b), len(icReq)); string(b[:n]) == icReq[:n] {
 		if n < len(icReq) {

@@ -35,12 +35,16 @@ func (r *Registry) serveSubsystems() (configured, served int, err error) {
 	return configured, served, nil
 }
 
+var secureChannels = map[string]nvmf.SecureChannel{
+	"": nvmf.SecureAllowed, "allowed": nvmf.SecureAllowed, "required": nvmf.SecureRequired, "none": nvmf.SecureNone,
+}
+
 func subsystemConfig(s *config.Subsystem) nvmf.SubsystemConfig {
-	c := nvmf.SubsystemConfig{NQN: s.NQN, Serial: s.Serial, MinCntlID: uint16(s.MinCntlID), MaxCntlID: uint16(s.MaxCntlID)}
+	c := nvmf.SubsystemConfig{NQN: s.NQN, Serial: s.Serial, MinCntlID: uint16(s.MinCntlID), MaxCntlID: uint16(s.MaxCntlID), SecureChannel: secureChannels[s.SecureChannel]}
 	var rules []nvmf.HostRule
 	for i := range s.Keys {
 		k := &s.Keys[i]
-		rules = append(rules, nvmf.HostRule{NQN: k.Host, Secret: k.Secret(), CtrlSecret: k.CtrlSecret()})
+		rules = append(rules, nvmf.HostRule{NQN: k.Host, Secret: k.Secret(), CtrlSecret: k.CtrlSecret(), TLSKey: k.TLSKey()})
 	}
 	for _, h := range s.Hosts {
 		rules = append(rules, nvmf.HostRule{NQN: h})

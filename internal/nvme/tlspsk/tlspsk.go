@@ -81,6 +81,14 @@ func ParseKey(s string) (*Key, error) {
 	return &Key{b[:n], Hash(h - '0')}, nil
 }
 
+// Equal reports whether two keys are the same; nil is a key of its own.
+func (k *Key) Equal(o *Key) bool {
+	if k == nil || o == nil {
+		return k == o
+	}
+	return k.hash == o.hash && hmac.Equal(k.psk, o.psk)
+}
+
 // Reveal returns the key as it is written.
 func (k *Key) Reveal() string {
 	b := binary.LittleEndian.AppendUint32(append([]byte(nil), k.psk...), crc32.ChecksumIEEE(k.psk))

@@ -100,6 +100,11 @@ type command struct {
 	done    chan struct{}
 }
 
+// terminated is a TermReq of the controller.
+type terminated struct{ nvmetcp.TermReq }
+
+func (t *terminated) Error() string { return fmt.Sprintf("C2HTermReq: %s at %d", t.FES, t.FEI) }
+
 var errGone = errors.New("the controller has closed the connection")
 
 // dial opens a connection as far as ICResp.
@@ -204,6 +209,12 @@ func (q *queue) readAll() error {
 			}
 			c.cqe = *e
 			close(c.done)
+		case nvmetcp.TypeC2HTermReq:
+			term, err := nvmetcp.ParseTermReq(b)
+			if err != nil {
+				return err
+			}
+			return &terminated{term}
 		default:
 			return fmt.Errorf("%s: %x", (*nvmetcp.CH)(b).Type(), b)
 		}

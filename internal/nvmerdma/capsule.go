@@ -7,29 +7,9 @@ import (
 	"softiser/rdma"
 )
 
-// recvHandler is the handler of the receive completion queue: one Send of the host is
-// one capsule.
-func (c *Controller) recvHandler(cq *rdma.CQ) {
-	if !c.started.Load() {
-		<-c.startCh
-	}
-	c.reapReceives(cq, c.recvWC[:])
-}
+func (c *Controller) batchEnd() {}
 
-func (c *Controller) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
-	for {
-		n := cq.Poll(wcs)
-		if n == 0 {
-			return
-		}
-		for i := range wcs[:n] {
-			c.received(&wcs[i])
-		}
-		c.Push() // what the commands of this batch were answered with
-	}
-}
-
-// received handles one capsule.
+// received implements role: a message is a capsule.
 func (c *Controller) received(wc *rdma.WC) {
 	b, scarce := c.link.Received(wc)
 	if wc.Status != rdma.StatusSuccess {
@@ -87,25 +67,6 @@ func ParseCapsule(b []byte) (sqe *nvme.SQE, data []byte, err error) {
 		return nil, nil, fmt.Errorf("nvmerdma: a capsule of %d bytes; a command alone has %d", len(b), nvme.SQELen)
 	}
 	return (*nvme.SQE)(b), b[nvme.SQELen:], nil
-}
-
-// sendHandler is the handler of the send completion queue: what was sent or read is
-// complete.
-func (c *Controller) sendHandler(cq *rdma.CQ) { c.reapSends(cq, c.sendWC[:]) }
-
-func (c *Controller) reapSends(cq *rdma.CQ, wcs []rdma.WC) {
-	for {
-		n := cq.Poll(wcs)
-		if n == 0 {
-			return
-		}
-		c.mu.Lock()
-		for i := range wcs[:n] {
-			c.pump.Reap(&wcs[i])
-		}
-		c.mu.Unlock()
-		c.Push()
-	}
 }
 
 // remote is the host's memory of a command, from offset off on.

@@ -4,34 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 
 	"softiser/internal/nvme"
-	"softiser/internal/rdmamsg"
 	"softiser/rdma"
 )
 
 // Controller is the controller's side of a connection. It implements
 // nvme.QueueTransport.
 type Controller struct {
-	link *rdmamsg.Link
-	qp   *rdma.QP // of link
-	info rdma.ConnInfo
-	req  Request
+	conn
+	req Request
+	up  nvme.QueueUpper
 
-	up      nvme.QueueUpper
-	started atomic.Bool
-	startCh chan struct{} // closed by Start, or by the end of the connection before it
-	ended   chan struct{} // closed when Ended has returned
-
-	mu      sync.Mutex // guards what follows
-	st      state
-	cause   error // why the connection ended; the first one counts
-	pump    rdmamsg.Pump
-	windows rdmamsg.Windows // none: a controller opens nothing to its host
+	// Guarded by mu.
 	slots   slots
 	entries int // of the queue
 	open    int // commands whose response has not been queued
@@ -39,40 +26,6 @@ type Controller struct {
 	// upcalling counts goroutines that are inside upcalls; cond tells of each that leaves.
 	upcalling int
 	cond      sync.Cond
-
-	recvWC [32]rdma.WC // of the receive handler
-	sendWC [32]rdma.WC // of the send handler
-
-	stats struct{ capsulesIn, capsulesOut, payloadIn, payloadOut, copied atomic.Uint64 }
-}
-
-// state of a connection:
-//
-//	ready ──Terminate(nil)──▶ closing ──sent──▶ closed ──▶ dead
-//	  └──────────────────────────┴─ failure, the peer's end ┘
-//
-// In closed nothing more is sent, but the peer has not closed its side yet.
-type state uint8
-
-const (
-	stateReady state = iota
-	stateClosing
-	stateClosed
-	stateDead
-)
-
-var stateNames = [...]string{"ready", "closing", "closed", "dead"}
-
-// String names the state.
-func (s state) String() string { return stateNames[s] }
-
-// toLocked is the only writer of st; it never goes back.
-func (c *Controller) toLocked(s state) bool {
-	if s <= c.st {
-		return false
-	}
-	c.st = s
-	return true
 }
 
 // AcceptConfig is how a connection is accepted.
@@ -110,10 +63,7 @@ func (d *Device) Accept(ctx context.Context, nc net.Conn, cfg AcceptConfig) (*Co
 		c.discard()
 		return nil, fmt.Errorf("nvmerdma: %w", err)
 	}
-	info := c.qp.Info()
-	c.mu.Lock()
-	c.info, c.pump.ORD = info, info.ORD
-	c.mu.Unlock()
+	c.connected()
 	return c, nil
 }
 
@@ -132,24 +82,12 @@ func check(r *rdma.ConnRequest, cfg *AcceptConfig) (Request, error) {
 }
 
 func (d *Device) newController() (*Controller, error) {
-	c := &Controller{startCh: make(chan struct{}), ended: make(chan struct{}), entries: 1}
+	c := &Controller{entries: 1}
 	c.cond.L = &c.mu
-	var err error
-	c.link, err = d.NewLink(rdmamsg.LinkConfig{Sent: c.sendHandler, Received: c.recvHandler, Disconnected: func() { go c.finish() }})
-	if err != nil {
-		return nil, fmt.Errorf("nvmerdma: %w", err)
+	if err := c.init(d, c, (*owner)(c)); err != nil {
+		return nil, err
 	}
-	c.qp, c.windows = c.link.QP, c.link.Windows()
-	c.pump.Init(c.link, (*owner)(c))
 	return c, nil
-}
-
-// discard undoes newController.
-func (c *Controller) discard() {
-	_ = c.qp.Close() // without the lock: it waits for the receive goroutine
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.link.Close(&c.windows)
 }
 
 // Request returns the private data of the host's request.
@@ -160,9 +98,7 @@ func (c *Controller) Start(u nvme.QueueUpper) {
 	c.mu.Lock()
 	c.up = u
 	c.mu.Unlock()
-	if !c.started.Swap(true) {
-		close(c.startCh)
-	}
+	c.begin()
 }
 
 // SetEntries implements nvme.QueueTransport.
@@ -178,92 +114,6 @@ func (c *Controller) MaxInCapsule() int { return InCapsule }
 // NamesHostMemory implements nvme.QueueTransport.
 func (c *Controller) NamesHostMemory(k nvme.SGLKind) bool {
 	return k == nvme.SGLKeyed || k == nvme.SGLKeyedInvalidate
-}
-
-// Ended is closed when the last up-call has returned.
-func (c *Controller) Ended() <-chan struct{} { return c.ended }
-
-// Describe implements nvme.QueueTransport.
-func (c *Controller) Describe() string {
-	onOff := map[bool]string{true: "on", false: "off"}
-	i := &c.info
-	return fmt.Sprintf("NVMe/RDMA, MPA revision %d, CRC %s, FPDU %d, IRD %d, ORD %d", i.MPA.Rev, onOff[i.CRC], i.MPA.FPDUSize, i.IRD, i.ORD)
-}
-
-// Backlog implements nvme.QueueTransport. RDMA Reads are waited for, not sent.
-func (c *Controller) Backlog() (waiting bool, sent uint64) {
-	sent = c.qp.Stats().WireOut
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.pump.Sending(), sent
-}
-
-// Stats are counters of a connection.
-type Stats struct {
-	CapsulesIn, CapsulesOut uint64
-	PayloadIn, PayloadOut   uint64 // bytes of commands' data
-	Copied                  uint64 // bytes of payload that were copied on their way
-	ReceiveCalls            uint64
-	SendCalls               uint64
-}
-
-// Stats returns the counters. In-capsule data is counted as copied: it is not where it
-// belongs.
-func (c *Controller) Stats() Stats {
-	s, q := &c.stats, c.qp.Stats()
-	return Stats{
-		CapsulesIn: s.capsulesIn.Load(), CapsulesOut: s.capsulesOut.Load(),
-		PayloadIn: s.payloadIn.Load() + c.pump.Fetched.Load(), PayloadOut: s.payloadOut.Load(),
-		Copied:       s.copied.Load() + q.PlacedCopiedTagged + q.SentCopiedTagged,
-		ReceiveCalls: q.RecvCalls, SendCalls: q.SendCalls,
-	}
-}
-
-// QP returns the queue pair below, for addresses and counters.
-func (c *Controller) QP() *rdma.QP { return c.qp }
-
-// Terminate implements nvme.QueueTransport.
-func (c *Controller) Terminate(reason error) {
-	c.mu.Lock()
-	if reason != nil {
-		c.failLocked(reason)
-	} else if c.toLocked(stateClosing) {
-		c.pumpLocked()
-		go c.qp.Push() // not here: there may be up-calls inside
-	}
-	c.mu.Unlock()
-	if !c.started.Swap(true) {
-		close(c.startCh) // nobody will start it any more
-	}
-}
-
-// failLocked ends the connection; the first cause counts.
-func (c *Controller) failLocked(err error) {
-	if c.cause == nil {
-		c.cause = err
-	}
-	c.qp.Abort(err)
-}
-
-// breachLocked ends the connection because of what the host has sent.
-func (c *Controller) breachLocked(err error) { c.failLocked(fmt.Errorf("%w: %w", nvme.ErrBreach, err)) }
-
-// endError says why down-calls no longer work.
-func (c *Controller) endError() error {
-	if c.cause != nil {
-		return c.cause
-	}
-	return net.ErrClosed
-}
-
-// pumpLocked moves work into the send queue, and ends a closing connection once its own
-// queue has been handed over.
-func (c *Controller) pumpLocked() {
-	c.pump.Pump(c.st == stateReady)
-	if c.st == stateClosing && c.pump.Idle() {
-		c.toLocked(stateClosed)
-		c.qp.Disconnect()
-	}
 }
 
 // Push implements nvme.QueueTransport.
@@ -315,50 +165,19 @@ func (c *Controller) upcalls(k *command) {
 	c.mu.Unlock()
 }
 
-// finish runs when the queue pair has ended: it collects what was flushed, ends what is
-// left and makes the last up-calls.
-func (c *Controller) finish() {
-	defer close(c.ended)
-	<-c.qp.Done()
-	<-c.startCh
-	var wcs [32]rdma.WC
-	c.reapSends(c.link.SendCQ, wcs[:])
-	c.reapReceives(c.link.RecvCQ, wcs[:])
-	c.mu.Lock()
-	err := c.endLocked()
-	u := c.up
-	c.mu.Unlock()
-	c.Push() // what is due, and what that was answered with
+// end implements role: what is due is told, and what that was answered with ends.
+func (c *Controller) end(err error) {
+	c.Push()
 	c.mu.Lock()
 	for c.upcalling > 0 {
 		c.cond.Wait()
 	}
+	u := c.up
 	c.mu.Unlock()
 	c.discard()
 	if u != nil {
 		u.Ended(err)
 	}
-}
-
-// endLocked ends every transfer and every command that has been answered. It returns why
-// the connection has ended: nil when the host has closed it.
-func (c *Controller) endLocked() error {
-	c.toLocked(stateDead)
-	err := c.qp.Err()
-	var term *rdma.TerminateError
-	switch {
-	case c.cause != nil:
-		err = c.cause
-	case errors.As(err, &term):
-		err = fmt.Errorf("%w: %w", nvme.ErrBreach, err)
-	case errors.Is(err, io.EOF):
-		err = nil
-	}
-	if c.cause == nil {
-		c.cause = err
-	}
-	c.pump.Purge(c.endError())
-	return err
 }
 
 // owner is Controller for its pump. The caller holds mu.

@@ -112,6 +112,12 @@ const hostBuffers = 128
 
 func newHost(t *testing.T) *host {
 	t.Helper()
+	return newHostWith(t, nvme.CQELen) // as Linux: a longer response ends the connection
+}
+
+// newHostWith makes one with receive buffers of n bytes.
+func newHostWith(t *testing.T, n int) *host {
+	t.Helper()
 	h := &host{t: t}
 	var err error
 	if h.dev, err = rdma.Open(nil); err == nil {
@@ -127,7 +133,7 @@ func newHost(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	for i := range hostBuffers {
-		h.bufs = append(h.bufs, make([]byte, nvme.CQELen)) // as Linux: a longer response ends the connection
+		h.bufs = append(h.bufs, make([]byte, n))
 		h.post(i)
 	}
 	t.Cleanup(func() {

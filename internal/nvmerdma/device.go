@@ -21,6 +21,8 @@ type Config struct {
 	// for all connections together; 16384. They take 4 KiB each, once traffic has needed
 	// them.
 	MaxReceives int
+	// Host says that the connections are those of a host: nothing arrives but responses.
+	Host bool
 }
 
 // Device is the RDMA side of a process. It is safe for concurrent use.
@@ -28,7 +30,11 @@ type Device struct{ *rdmamsg.Device }
 
 // Open makes a device.
 func Open(cfg Config) (*Device, error) {
-	d, err := rdmamsg.Open(rdmamsg.Config{RDMA: cfg.RDMA, MaxReceives: cfg.MaxReceives, RecvLen: capsuleLen, SendLen: capsuleLen})
+	recv := capsuleLen
+	if cfg.Host {
+		recv = nvme.CQELen
+	}
+	d, err := rdmamsg.Open(rdmamsg.Config{RDMA: cfg.RDMA, MaxReceives: cfg.MaxReceives, RecvLen: recv, SendLen: capsuleLen})
 	if err != nil {
 		return nil, fmt.Errorf("nvmerdma: %w", err)
 	}

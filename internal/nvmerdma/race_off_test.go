@@ -1,0 +1,5 @@
+//go:build !race
+
+package nvmerdma
+
+const raceEnabled = false

@@ -1,6 +1,6 @@
 // Package nvmerdma is the NVMe/RDMA transport (NVMe over RDMA Transport Specification):
-// the capsules and the data of one queue of a controller over one queue pair of
-// internal/rdmamsg, which may be one of soft-iWARP.
+// the capsules and the data of one queue over one queue pair of internal/rdmamsg, seen from
+// its controller ([Controller]) and from its host ([Host]).
 //
 // A capsule is a Send: the submission queue entry and, behind it, in-capsule data. A
 // response is a Send of the 16 bytes of a completion queue entry. Data goes by RDMA, which
@@ -24,6 +24,10 @@
 // A connection begins with private data in its request and its reply, or in its refusal:
 // [Request], [RejectError].
 //
+// A host opens one window over exactly the memory of a command, under a fresh key, and
+// closes it before the command is told to be over, whether or not the controller has. What
+// fits goes in the capsule, copied, except on the admin queue.
+//
 // # What a host may have
 //
 // A host knows how many commands its queue has room for, so there are no credits: it is
@@ -40,6 +44,6 @@
 //
 // # Locks
 //
-// Controller.mu guards the slots and the pump of a connection; it is held across Enqueue,
-// never across Push or an up-call.
+// conn.mu guards the slots or commands, the windows and the pump of a connection; it is
+// held across Enqueue, never across Push or an up-call.
 package nvmerdma

@@ -249,12 +249,15 @@ func TestHostBreaches(t *testing.T) {
 		answer func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32)
 		says   string
 	}{
-		"short":           {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) { return e[:15], rdma.OpSend, 0 }, "a response of 15 bytes"},
-		"empty":           {func(*nvme.CQE) ([]byte, rdma.Opcode, uint32) { return nil, rdma.OpSend, 0 }, "a response of 0 bytes"},
-		"long":            {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) { return append(e[:], 0), rdma.OpSend, 0 }, ""},
-		"unknown command": {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) { e.SetCID(e.CID() + 1<<12); return e[:], rdma.OpSend, 0 }, "which is not outstanding"},
-		"another key":     {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) { return e[:], rdma.OpSendInv, other }, "which is not the command's"},
-		"no key":          {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) { return e[:], rdma.OpSendInv, 0x77777700 }, ""},
+		"short": {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) { return e[:15], rdma.OpSend, 0 }, "a response of 15 bytes"},
+		"empty": {func(*nvme.CQE) ([]byte, rdma.Opcode, uint32) { return nil, rdma.OpSend, 0 }, "a response of 0 bytes"},
+		"long":  {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) { return append(e[:], 0), rdma.OpSend, 0 }, ""},
+		"unknown command": {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) {
+			e.SetCID(e.CID() + 1<<12)
+			return e[:], rdma.OpSend, 0
+		}, "which is not outstanding"},
+		"another key": {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) { return e[:], rdma.OpSendInv, other }, "which is not the command's"},
+		"no key":      {func(e *nvme.CQE) ([]byte, rdma.Opcode, uint32) { return e[:], rdma.OpSendInv, 0x77777700 }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHostWith(t, capsuleLen)

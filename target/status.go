@@ -1,10 +1,14 @@
 package target
 
 import (
+	"fmt"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/target/iscsi"
+	"softiser/target/nvmf"
 	"softiser/target/portal"
+	"softiser/target/volume"
 )
 
 // Status is a snapshot of a server, for people, the admin socket and metrics.
@@ -15,6 +19,14 @@ type Status struct {
 	Portals  []PortalStatus  `json:"portals"`
 	Targets  []TargetStatus  `json:"targets"`
 	Sessions []SessionStatus `json:"sessions"`
+
+	Subsystems  []SubsystemStatus  `json:"subsystems"`
+	Controllers []ControllerStatus `json:"controllers"` // of NVMe hosts, those of the discovery service included
+	// NVMe is what hosts have done, by transport.
+	NVMe []nvmf.TransportStatus `json:"nvme"`
+	// Volumes are what LUNs and namespaces are made of, each once however many there are. A
+	// Server knows no names; the program that opens the volumes adds them.
+	Volumes []VolumeStatus `json:"volumes,omitempty"`
 
 	Logins        uint64 `json:"logins_total"`
 	LoginsRefused uint64 `json:"logins_refused_total"`
@@ -55,11 +67,14 @@ type (
 	LUNStatus        = iscsi.LUNStatus
 	ConnectionStatus = iscsi.ConnectionStatus
 	SessionStatus    = iscsi.SessionStatus
+	SubsystemStatus  = nvmf.SubsystemStatus
+	NamespaceStatus  = nvmf.NamespaceStatus
+	ControllerStatus = nvmf.ControllerStatus
 )
 
 // Status returns a snapshot.
 func (s *Server) Status() Status {
-	f := s.iscsi.Status()
+	f, n := s.iscsi.Status(), s.nvmf.Status()
 	state, uptime := s.server.State()
 	pending, perAddress := s.server.Limits()
 	st := Status{
@@ -67,6 +82,9 @@ func (s *Server) Status() Status {
 		Uptime:        uptime,
 		Targets:       f.Targets,
 		Sessions:      f.Sessions,
+		Subsystems:    n.Subsystems,
+		Controllers:   n.Controllers,
+		NVMe:          n.Transports,
 		Logins:        f.Logins,
 		LoginsRefused: f.LoginsRefused,
 		Refusals:      f.Refusals,
@@ -83,6 +101,65 @@ func (s *Server) Status() Status {
 	}
 	for _, p := range s.server.Portals() {
 		st.Portals = append(st.Portals, p.Status())
+	}
+	return st
+}
+
+// VolumeStatus is the state of a volume, whichever wires reach it.
+type VolumeStatus struct {
+	Name    string   `json:"name"`
+	Backend string   `json:"backend"`
+	Size    int64    `json:"size_bytes"`
+	Served  []string `json:"served"` // "LUN 0 of iqn.…", "namespace 1 of nqn.…"
+	// Stats counts what all of them have done.
+	Stats volume.Stats `json:"stats"`
+	// Reservation is nil when nobody is registered.
+	Reservation *ReservationStatus `json:"reservation,omitempty"`
+}
+
+// ReservationStatus is who has registered, by whichever wire, and what is reserved.
+type ReservationStatus struct {
+	Type        string             `json:"type,omitempty"` // "": registrations only
+	Generation  uint32             `json:"generation"`
+	Persist     bool               `json:"persists_through_power_loss"`
+	Registrants []RegistrantStatus `json:"registrants"`
+}
+
+// RegistrantStatus is one registration.
+type RegistrantStatus struct {
+	Wire      string `json:"wire"`      // iSCSI, NVMe
+	Initiator string `json:"initiator"` // initiator port, or host NQN
+	HostID    string `json:"host_id,omitempty"`
+	Node      string `json:"node"` // target, or subsystem
+	Key       string `json:"key"`
+	Holder    bool   `json:"holder"`
+}
+
+// VolumeStatus describes the volume of a device that is served, without its name and where that is.
+func (s *Server) VolumeStatus(d blockdev.Device) VolumeStatus {
+	info := d.Info()
+	st := VolumeStatus{Backend: info.Backend, Size: info.Size}
+	if v := s.volumes.Volume(d); v != nil {
+		st.Stats, st.Reservation = v.Stats(), reservationStatus(v.Reservations())
+	}
+	return st
+}
+
+func reservationStatus(now *volume.Reservations) *ReservationStatus {
+	if now.Len() == 0 {
+		return nil
+	}
+	st := &ReservationStatus{Generation: now.Generation, Persist: now.Persist}
+	if now.Type != volume.NoReservation {
+		st.Type = now.Type.String()
+	}
+	for _, k := range now.Registrants() {
+		reg, _ := now.Find(k)
+		r := RegistrantStatus{Wire: "iSCSI", Initiator: k.Initiator, Node: k.Target, Key: fmt.Sprintf("%#016x", reg.Key), Holder: now.Holds(k)}
+		if host, id, ok := nvmf.HostOf(k); ok {
+			r.Wire, r.Initiator, r.HostID = "NVMe", host, id
+		}
+		st.Registrants = append(st.Registrants, r)
 	}
 	return st
 }

@@ -26,6 +26,10 @@ func TestStatusNames(t *testing.T) {
 		for i := range typ.NumField() {
 			f := typ.Field(i)
 			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if f.Anonymous && key == "" { // its fields are among the others
+				walk(path, f.Type)
+				continue
+			}
 			at := path + "." + key
 			switch {
 			case !f.IsExported() || key == "-":

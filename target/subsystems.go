@@ -10,6 +10,18 @@ import (
 // NVMe. A volume may be a namespace and a LUN, of any number of targets, at once.
 func (s *Server) AddSubsystem(c nvmf.SubsystemConfig) error { return s.nvmf.AddSubsystem(c) }
 
+// AddNamespace adds a namespace to a subsystem; hosts that are there are told.
+func (s *Server) AddNamespace(nqn string, c nvmf.NamespaceConfig) error {
+	return s.nvmf.AddNamespace(nqn, c)
+}
+
+// RemoveNamespace takes a namespace away, under load if need be. When it returns something
+// else than ErrVolumesHeld nothing uses the volume at this place any more; until then it may be
+// called again to wait.
+func (s *Server) RemoveNamespace(ctx context.Context, nqn string, nsid uint32) error {
+	return s.nvmf.RemoveNamespace(ctx, nqn, nsid)
+}
+
 // Controllers returns the NVMe controllers that hosts have now.
 func (s *Server) Controllers() []nvmf.ControllerStatus { return s.nvmf.Controllers() }
 

@@ -92,6 +92,11 @@ func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) (served
 			served[l.Volume] = served[l.Volume] || l.Error == ""
 		}
 	}
+	for _, s := range st.Subsystems {
+		for _, n := range s.Namespaces {
+			served[n.Volume] = served[n.Volume] || n.Error == ""
+		}
+	}
 	return served, ""
 }
 

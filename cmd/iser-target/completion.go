@@ -86,14 +86,49 @@ func (s *socketFlag) targets([]string, string) (names []string) {
 
 // volumes are those whose size resize can change.
 func (s *socketFlag) volumes([]string, string) (names []string) {
-	for _, t := range s.state().Targets {
-		for _, l := range t.LUNs {
-			if l.Error == "" && l.Backend != "lvm" && !slices.Contains(names, l.Volume) {
-				names = append(names, l.Volume)
-			}
+	for _, v := range s.state().Volumes {
+		if v.Backend != "lvm" {
+			names = append(names, v.Name)
 		}
 	}
 	return names
+}
+
+func (s *socketFlag) subsystems([]string, string) (names []string) {
+	for _, x := range s.state().Subsystems {
+		names = append(names, x.NQN)
+	}
+	return names
+}
+
+// namespaces are those of the subsystem that the first argument names.
+func (s *socketFlag) namespaces(args []string, _ string) (ids []string) {
+	for _, n := range s.namespacesOf(args[0]) {
+		if n.Error == "" {
+			ids = append(ids, strconv.Itoa(int(n.NSID)))
+		}
+	}
+	return ids
+}
+
+// freeNSID is the lowest identifier that the subsystem has not given to a namespace.
+func (s *socketFlag) freeNSID(args []string, _ string) []string {
+	id := uint32(1)
+	for _, n := range s.namespacesOf(args[0]) { // ascending
+		if n.NSID == id {
+			id++
+		}
+	}
+	return []string{strconv.Itoa(int(id))}
+}
+
+func (s *socketFlag) namespacesOf(nqn string) []target.NamespaceStatus {
+	for _, x := range s.state().Subsystems {
+		if x.NQN == nqn {
+			return x.Namespaces
+		}
+	}
+	return nil
 }
 
 func (s *socketFlag) sessions([]string, string) (ids []string) {

@@ -11,10 +11,14 @@ import (
 	"softiser/target/scsi"
 )
 
-// exportPrefix is the naming authority of targets that --export makes.
-const exportPrefix = "iqn.2026-11.softiser:"
+// Naming authority of the targets and the subsystems that --export makes.
+const (
+	exportPrefix    = "iqn.2026-11.softiser:"
+	exportNQNPrefix = "nqn.2026-11.softiser:"
+)
 
-// exportConfig makes a configuration out of --export values.
+// exportConfig makes a configuration out of --export values: each is LUN 0 of a target and
+// namespace 1 of a subsystem.
 func exportConfig(exports []string) (*config.Config, error) {
 	cfg, err := config.Default()
 	if err != nil {
@@ -40,6 +44,7 @@ func exportConfig(exports []string) (*config.Config, error) {
 		}
 		cfg.Volumes = append(cfg.Volumes, v)
 		cfg.Targets = append(cfg.Targets, config.Target{IQN: iqn, LUNs: []config.LUN{{Volume: name}}})
+		cfg.Subsystems = append(cfg.Subsystems, config.Subsystem{NQN: exportNQNPrefix + strings.ToLower(name), Namespaces: []config.Namespace{{NSID: 1, Volume: name}}})
 	}
 	return cfg, nil
 }

@@ -1,5 +1,5 @@
-// Command iser-target serves block volumes over iSER (RDMA on software iWARP)
-// and iSCSI (TCP), on one port, without RDMA hardware, kernel modules or root.
+// Command iser-target serves block volumes over iSER (RDMA on software iWARP), iSCSI
+// and NVMe (TCP), on one port, without RDMA hardware, kernel modules or root.
 //
 // This package turns flags and a configuration file into objects, connects
 // signals, logging and metrics to them, and contains nothing else.
@@ -48,7 +48,7 @@ func exit(code int, err error) error {
 	return &exitError{code, err}
 }
 
-const rootHelp = `Serves block volumes to iSER and iSCSI initiators, on one port.
+const rootHelp = `Serves block volumes to iSER and iSCSI initiators and NVMe hosts, on one port.
 
 Exit codes:
   0  done
@@ -56,7 +56,7 @@ Exit codes:
   2  flags or configuration are wrong
   3  check: a volume cannot be opened (serve starts without it);
      reload: some of the changes are not in force
-  4  status, session, lun, resize, reload: no target answers on the admin socket
+  4  status, session, lun, namespace, resize, reload: no target answers on the admin socket
 lvm and the commands below it end with lvm2's: 2 no such command, 3 the command
 line is wrong, 5 failed.`
 
@@ -86,7 +86,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(usage.FlagError)
-	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), sessionCommand(), lunCommand(), resizeCommand(), reloadCommand(), lvmCommand())
+	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), sessionCommand(), lunCommand(), namespaceCommand(), resizeCommand(), reloadCommand(), lvmCommand())
 	return root
 }
 

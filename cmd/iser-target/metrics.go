@@ -41,14 +41,21 @@ func (a *app) serveMetrics(ctx context.Context, ln net.Listener) {
 type collector struct {
 	status func() target.Status
 
-	logins, refused, pending, sessions       *prometheus.Desc
-	connections, garbage, evicted, turned    *prometheus.Desc
-	sessionsMost, pendingMost, noRoom, aged  *prometheus.Desc
-	staging, stagingLimit, noMemory          *prometheus.Desc
-	lunReads, lunWrites, lunRead, lunWritten *prometheus.Desc
-	up, size, lunLatency, placementCopied    *prometheus.Desc
-	in, out, copied, commands, outstanding   *prometheus.Desc
-	latency                                  *prometheus.Desc
+	logins, refused, pending, sessions      *prometheus.Desc
+	connections, garbage, evicted, turned   *prometheus.Desc
+	sessionsMost, pendingMost, noRoom, aged *prometheus.Desc
+	staging, stagingLimit, noMemory         *prometheus.Desc
+	reads, writes, read, written            *prometheus.Desc
+	up, size, lunLatency, placementCopied   *prometheus.Desc
+	registrants                             *prometheus.Desc
+	in, out, copied, commands, outstanding  *prometheus.Desc
+	latency                                 *prometheus.Desc
+
+	namespaceUp, controllers, nvmeConnections      *prometheus.Desc
+	nvmeCommands, nvmeFailed                       *prometheus.Desc
+	nvmeReads, nvmeWrites, nvmeRead, nvmeWritten   *prometheus.Desc
+	ctrlCommands, ctrlFailed, ctrlQueues, ctrlOpen *prometheus.Desc
+	ctrlIn, ctrlOut                                *prometheus.Desc
 }
 
 func newCollector(status func() target.Status) *collector {
@@ -56,6 +63,8 @@ func newCollector(status func() target.Status) *collector {
 		return prometheus.NewDesc("iser_target_"+name, help, labels, nil)
 	}
 	lun := []string{"target", "lun", "volume"}
+	namespace := []string{"subsystem", "nsid", "volume"}
+	controller := []string{"subsystem", "host", "controller", "transport"}
 	session := []string{"target", "initiator", "tsih", "transport"}
 	return &collector{
 		status:          status,
@@ -74,18 +83,34 @@ func newCollector(status func() target.Status) *collector {
 		staging:         d("staging_bytes", "Staging memory in use.", "kind"),
 		stagingLimit:    d("staging_limit_bytes", "What limits.staging_memory allows."),
 		noMemory:        d("session_no_memory_total", "Commands put off with BUSY for want of staging memory.", session...),
-		lunReads:        d("lun_reads_total", "READ commands.", lun...),
-		lunWrites:       d("lun_writes_total", "WRITE commands.", lun...),
-		lunRead:         d("lun_read_bytes_total", "Bytes read.", lun...),
-		lunWritten:      d("lun_written_bytes_total", "Bytes written.", lun...),
-		placementCopied: d("lun_placement_copied_bytes_total", "Bytes of WRITEs that verified placement has copied.", lun...),
+		reads:           d("volume_reads_total", "Reads of the volume, by whichever LUN or namespace.", "volume"),
+		writes:          d("volume_writes_total", "Writes of the volume, by whichever LUN or namespace.", "volume"),
+		read:            d("volume_read_bytes_total", "Bytes read from the volume.", "volume"),
+		written:         d("volume_written_bytes_total", "Bytes written to the volume.", "volume"),
+		placementCopied: d("volume_placement_copied_bytes_total", "Bytes of writes that verified placement has copied.", "volume"),
+		registrants:     d("volume_registrants", "Initiators and hosts that have registered for reservations.", "volume", "wire"),
 		up:              d("lun_up", "1: the LUN is served; 0: it is configured, but could not be (status says why).", lun...),
-		size:            d("lun_size_bytes", "Size of the volume.", lun...),
-		lunLatency:      d("lun_latency_seconds", "Time from the arrival of a command to its response.", append(lun[:3:3], "kind")...),
+		size:            d("volume_size_bytes", "Size of the volume.", "volume"),
+		lunLatency:      d("lun_latency_seconds", "Commands to the LUN: time from the arrival of a command to its response.", append(lun[:3:3], "kind")...),
 		in:              d("session_payload_in_bytes_total", "Payload received.", session...),
 		out:             d("session_payload_out_bytes_total", "Payload sent.", session...),
 		copied:          d("session_payload_copied_bytes_total", "Payload copied in user space.", session...),
 		commands:        d("session_commands_total", "Commands answered.", append(session[:4:4], "kind")...),
+		namespaceUp:     d("namespace_up", "1: the namespace is served; 0: it is configured, but could not be (status says why).", namespace...),
+		controllers:     d("controllers", "Controllers that NVMe hosts have now.", "subsystem", "transport"),
+		nvmeConnections: d("nvme_connections", "Connections of NVMe hosts now, one for each queue.", "transport"),
+		nvmeCommands:    d("nvme_commands_total", "Commands of NVMe hosts answered.", "transport"),
+		nvmeFailed:      d("nvme_failed_commands_total", "Of these, those that have failed.", "transport"),
+		nvmeReads:       d("nvme_reads_total", "Of these, Read.", "transport"),
+		nvmeWrites:      d("nvme_writes_total", "Of these, Write.", "transport"),
+		nvmeRead:        d("nvme_read_bytes_total", "Bytes read by NVMe hosts.", "transport"),
+		nvmeWritten:     d("nvme_written_bytes_total", "Bytes written by NVMe hosts.", "transport"),
+		ctrlCommands:    d("controller_commands_total", "Commands answered.", controller...),
+		ctrlFailed:      d("controller_failed_commands_total", "Commands that have failed.", controller...),
+		ctrlQueues:      d("controller_io_queues", "I/O queues now.", controller...),
+		ctrlOpen:        d("controller_outstanding_commands", "Commands in execution.", controller...),
+		ctrlIn:          d("controller_payload_in_bytes_total", "Bytes written by the host.", controller...),
+		ctrlOut:         d("controller_payload_out_bytes_total", "Bytes read by the host.", controller...),
 		outstanding:     d("session_outstanding_commands", "Commands in execution.", session...),
 		latency:         d("session_latency_seconds", "Time from the arrival of a command to its response.", append(session[:4:4], "kind")...),
 	}
@@ -130,18 +155,28 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 				continue
 			}
 			gauge(c.up, 1, labels...)
-			counter(c.lunReads, l.Stats.Reads, labels...)
-			counter(c.lunWrites, l.Stats.Writes, labels...)
-			counter(c.lunRead, l.Stats.ReadBytes, labels...)
-			counter(c.lunWritten, l.Stats.WriteBytes, labels...)
-			if l.Placement == scsi.PlacementVerified {
-				counter(c.placementCopied, l.Stats.PlacementCopied, labels...)
-			}
-			gauge(c.size, float64(l.Size), labels...)
 			ch <- histogramMetric(c.lunLatency, &l.ReadLatency, append(labels[:3:3], "read"))
 			ch <- histogramMetric(c.lunLatency, &l.WriteLatency, append(labels[:3:3], "write"))
 		}
 	}
+	for _, v := range st.Volumes {
+		counter(c.reads, v.Stats.Reads, v.Name)
+		counter(c.writes, v.Stats.Writes, v.Name)
+		counter(c.read, v.Stats.ReadBytes, v.Name)
+		counter(c.written, v.Stats.WriteBytes, v.Name)
+		counter(c.placementCopied, v.Stats.PlacementCopied, v.Name)
+		gauge(c.size, float64(v.Size), v.Name)
+		registrants := map[string]int{"iSCSI": 0, "NVMe": 0}
+		if v.Reservation != nil {
+			for _, r := range v.Reservation.Registrants {
+				registrants[r.Wire]++
+			}
+		}
+		for wire, n := range registrants {
+			gauge(c.registrants, float64(n), v.Name, wire)
+		}
+	}
+	c.collectNVMe(&st, counter, gauge)
 	for _, s := range st.Sessions {
 		labels := []string{s.Target, s.Initiator, strconv.Itoa(int(s.TSIH)), s.Transport}
 		counter(c.in, s.BytesIn, labels...)
@@ -154,6 +189,42 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- histogramMetric(c.latency, &s.ReadLatency, append(labels[:4:4], "read"))
 		ch <- histogramMetric(c.latency, &s.WriteLatency, append(labels[:4:4], "write"))
+	}
+}
+
+// collectNVMe tells of subsystems and of the controllers of their hosts.
+func (c *collector) collectNVMe(st *target.Status, counter func(*prometheus.Desc, uint64, ...string), gauge func(*prometheus.Desc, float64, ...string)) {
+	for _, s := range st.Subsystems {
+		for _, n := range s.Namespaces {
+			up := 1.0
+			if n.Error != "" {
+				up = 0
+			}
+			gauge(c.namespaceUp, up, s.NQN, strconv.Itoa(int(n.NSID)), n.Volume)
+		}
+	}
+	count := map[[2]string]int{}
+	for _, x := range st.Controllers {
+		count[[2]string{x.Subsystem, x.Transport}]++
+		labels := []string{x.Subsystem, x.Host, strconv.Itoa(int(x.ID)), x.Transport}
+		counter(c.ctrlCommands, x.Commands, labels...)
+		counter(c.ctrlFailed, x.Failed, labels...)
+		counter(c.ctrlIn, x.WriteBytes, labels...)
+		counter(c.ctrlOut, x.ReadBytes, labels...)
+		gauge(c.ctrlQueues, float64(x.Queues), labels...)
+		gauge(c.ctrlOpen, float64(x.Outstanding), labels...)
+	}
+	for k, n := range count {
+		gauge(c.controllers, float64(n), k[0], k[1])
+	}
+	for _, t := range st.NVMe {
+		gauge(c.nvmeConnections, float64(t.Connections), t.Name)
+		counter(c.nvmeCommands, t.Commands, t.Name)
+		counter(c.nvmeFailed, t.Failed, t.Name)
+		counter(c.nvmeReads, t.Reads, t.Name)
+		counter(c.nvmeWrites, t.Writes, t.Name)
+		counter(c.nvmeRead, t.ReadBytes, t.Name)
+		counter(c.nvmeWritten, t.WriteBytes, t.Name)
 	}
 }
 

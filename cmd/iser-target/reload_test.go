@@ -365,8 +365,15 @@ func TestTablesFit(t *testing.T) {
 		Sessions: []target.SessionStatus{{TSIH: 65535, Transport: "iSCSI/TCP", Remote: "255.255.255.255:65535", Initiator: name, Target: "iqn.2026-11.softiser:disk0",
 			State: "active", Age: 99 * time.Hour, Window: 128, Outstanding: 128}},
 	}
+	host := "nqn.2014-08.org.nvmexpress:uuid:01234567-89ab-cdef-0123-456789abcdef"
+	st.Subsystems = []target.SubsystemStatus{{NQN: "nqn.2026-11.softiser:disk0", Namespaces: []target.NamespaceStatus{{NSID: 1024, Volume: "database-1", Backend: "file", ReadOnly: true, Size: 1023 << 30}}}}
+	st.Controllers = []target.ControllerStatus{{Subsystem: "nqn.2026-11.softiser:disk0", ID: 65519, Host: host, HostID: "01234567-89ab-cdef-0123-456789abcdef",
+		Transport: "NVMe/TCP", Address: "[2001:db8:1234:5678::9abc]:65535", Ready: true, Queues: 128, KeepAlive: 2 * time.Minute, Since: time.Now().Add(-99 * time.Hour)}}
+	st.Volumes = []target.VolumeStatus{{Name: "database-1", Size: 1023 << 30, Served: []string{"LUN 0 of a", "namespace 1 of b"}, Reservation: &target.ReservationStatus{Type: "exclusive access, all registrants",
+		Registrants: []target.RegistrantStatus{{Wire: "NVMe", Initiator: host, Key: "0x0123456789abcdef", Holder: true}, {Wire: "iSCSI", Initiator: name + ",i,0x00023d000001", Key: "0x0123456789abcdef"}}}}}
+	st.Volumes[0].Stats.Reads, st.Volumes[0].Stats.ReadBytes, st.Volumes[0].Stats.Writes, st.Volumes[0].Stats.WriteBytes = 123456789, 1023<<30, 123456789, 1023<<30
 	l := &st.Targets[0].LUNs[0]
-	l.Stats.Reads, l.Stats.ReadBytes, l.ReadLatency.Count, l.ReadLatency.P99 = 123456789, 1023<<30, 1, 98300*time.Nanosecond
+	l.ReadLatency.Count, l.ReadLatency.P99 = 123456789, 98300*time.Nanosecond
 	var out bytes.Buffer
 	if err := printStatus(&out, &st); err != nil {
 		t.Fatal(err)

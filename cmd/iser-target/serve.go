@@ -45,10 +45,11 @@ after --storage-timeout: the log names the volume, and the exit code is 1. Anoth
 signal, a second or more after the first, ends at once.
 SIGHUP reads the configuration file again, as iser-target reload does.
 
-Without --config each --export NAME=VOLUME is served as LUN 0 of the target
-iqn.2026-11.softiser:NAME. With neither, a demo volume in memory is served on
-the loopback. What is in memory ends with the process: after a restart initiators
-find another disk there, and an empty one.`,
+Without --config each --export NAME=VOLUME is served over all wires: as LUN 0 of the
+target iqn.2026-11.softiser:NAME (iSER, iSCSI) and as namespace 1 of the subsystem
+nqn.2026-11.softiser:NAME (NVMe). With neither, a demo volume in memory is served on the
+loopback. What is in memory ends with the process: after a restart initiators find
+another disk there, and an empty one.`,
 		Example: `  iser-target serve
   iser-target serve --config /etc/softiser/iser-target.yaml
   iser-target serve --listen 127.0.0.1:3260 --export disk0=./disk0.img,size=1GiB \
@@ -209,7 +210,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	}
 	a.serveAdmin(bg, ls.admin)
 	a.serveMetrics(bg, ls.metrics)
-	printBanner(out, a, cfg)
+	printBanner(out, a)
 	go a.reloadOn(bg, hup)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err
@@ -268,33 +269,43 @@ func (a *app) serveAdmin(ctx context.Context, ln net.Listener) {
 // backend is what the admin socket controls.
 func (a *app) backend() admin.Backend {
 	return admin.Backend{
-		LVM:       a.lvmBackend(),
-		Status:    a.reg.Status,
-		Kill:      a.srv.KillSession,
-		Release:   a.srv.ReleaseInitiator,
-		AddLUN:    a.addLUN,
-		RemoveLUN: a.reg.RemoveLUN,
-		Resize:    a.reg.ResizeLUN,
+		LVM:          a.lvmBackend(),
+		Status:       a.reg.Status,
+		Kill:         a.srv.KillSession,
+		Release:      a.srv.ReleaseInitiator,
+		AddLUN:       a.addLUN,
+		RemoveLUN:    a.reg.RemoveLUN,
+		Resize:       a.reg.ResizeLUN,
+		ResizeVolume: a.reg.ResizeVolume,
+		AddNamespace: a.addNamespace, RemoveNamespace: a.reg.RemoveNamespace,
 		SetAccess: a.srv.SetAccessState,
 		Reload:    a.reload,
 	}
 }
 
 func (a *app) addLUN(ctx context.Context, iqn string, r admin.LUNRequest) error {
-	v, err := a.volumeOf(r)
+	v, err := a.volumeOf(r.Name, r.Spec)
 	if err != nil {
 		return err
 	}
 	return a.reg.AddLUN(ctx, iqn, r.LUN, v)
 }
 
+func (a *app) addNamespace(ctx context.Context, nqn string, r admin.NamespaceRequest) error {
+	v, err := a.volumeOf(r.Name, r.Spec)
+	if err != nil {
+		return err
+	}
+	return a.reg.AddNamespace(ctx, nqn, r.NSID, v)
+}
+
 // volumeOf returns the volume that a request is about: one that it describes, or one that
 // is served or configured already, by its name.
-func (a *app) volumeOf(r admin.LUNRequest) (config.Volume, error) {
-	if r.Spec != "" {
-		return exportVolume(r.Name, r.Spec)
+func (a *app) volumeOf(name, spec string) (config.Volume, error) {
+	if spec != "" {
+		return exportVolume(name, spec)
 	}
-	return a.reg.Volume(r.Name)
+	return a.reg.Volume(name)
 }
 
 func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
@@ -310,10 +321,10 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 }
 
 // printBanner tells, in one piece, what is served and how to attach it.
-func printBanner(out io.Writer, a *app, cfg *config.Config) {
+func printBanner(out io.Writer, a *app) {
 	w := &bytes.Buffer{}
 	st := a.reg.Status()
-	fmt.Fprintf(w, "iser-target serves on %v (iSER and iSCSI on the same port)\n", a.srv.Addrs())
+	fmt.Fprintf(w, "iser-target serves on %v (iSER, iSCSI and NVMe on the same port)\n", a.srv.Addrs())
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {
 			if l.Error != "" {
@@ -330,8 +341,15 @@ func printBanner(out io.Writer, a *app, cfg *config.Config) {
 		addr := reachable(a.srv.Addrs())
 		fmt.Fprintf(w, "    iscsiadm -m discovery -t st -I iser -p %s && iscsiadm -m node -T %s -p %s --login   # Linux, after: rdma link add siw0 type siw netdev DEV\n", addr, t.Name, addr)
 	}
-	for _, s := range cfg.Subsystems {
-		fmt.Fprintf(w, "\n  %s  NVMe/TCP, %d namespaces\n    %s\n", s.NQN, len(s.Namespaces), connectCommand(reachable(a.srv.Addrs()), s.NQN))
+	for _, s := range st.Subsystems {
+		for _, n := range s.Namespaces {
+			if n.Error != "" {
+				fmt.Fprintf(w, "\n  %s  namespace %d is NOT SERVED: %s\n", s.NQN, n.NSID, n.Error)
+				continue
+			}
+			fmt.Fprintf(w, "\n  %s  namespace %d  %s %s\n", s.NQN, n.NSID, config.Size(n.Size), n.Backend)
+		}
+		fmt.Fprintf(w, "    %s   # Linux, after: modprobe nvme-tcp\n", connectCommand(reachable(a.srv.Addrs()), s.NQN))
 	}
 	fmt.Fprintln(w)
 	out.Write(w.Bytes()) //nolint:errcheck // it is a courtesy: the target serves whether or not somebody reads

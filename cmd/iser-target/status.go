@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/config"
+	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/scsi"
 )
@@ -59,7 +60,7 @@ func statusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show targets, volumes and sessions of a running iser-target",
+		Short: "Show targets, subsystems, volumes, sessions and controllers of a running iser-target",
 		Example: `  iser-target status
   iser-target status --socket /run/softiser/iser-target.sock --json | jq '.sessions[].read_latency.p99_ns'`,
 		Args: exactly(0),
@@ -143,12 +144,7 @@ func lunCommand() *cobra.Command {
 			if err != nil {
 				return exit(exitUsage, err)
 			}
-			name, spec := args[2], ""
-			if strings.Contains(name, "=") || strings.Contains(name, "://") {
-				if name, spec, err = splitExport(args[2]); err == nil {
-					spec, err = absoluteSpec(spec)
-				}
-			}
+			name, spec, err := volumeArgument(args[2])
 			if err != nil {
 				return exit(exitUsage, err)
 			}
@@ -197,6 +193,64 @@ func lunCommand() *cobra.Command {
 	return cmd
 }
 
+// volumeArgument reads NAME or NAME=VOLUME.
+func volumeArgument(arg string) (name, spec string, err error) {
+	if !strings.Contains(arg, "=") && !strings.Contains(arg, "://") {
+		return arg, "", nil
+	}
+	if name, spec, err = splitExport(arg); err == nil {
+		spec, err = absoluteSpec(spec)
+	}
+	return name, spec, err
+}
+
+func namespaceCommand() *cobra.Command {
+	var s socketFlag
+	cmd := &cobra.Command{Use: "namespace", Aliases: []string{"ns"}, Short: "Add and remove NVMe namespaces of a running iser-target"}
+	s.add(cmd)
+	add := &cobra.Command{
+		Use: "add NQN NSID NAME[=VOLUME]", Short: "Add a namespace; connected hosts are told", Args: exactly(3),
+		Long:    "Add a namespace to a subsystem; connected hosts are told. NAME=VOLUME is as in serve\n--export; NAME alone is a volume that is configured, or served already, as a LUN or as a\nnamespace elsewhere: then all serve it, as one disk. It lasts as long as the target runs;\nwhat is to come back belongs into the configuration file (see reload).",
+		Example: "  iser-target namespace add nqn.2026-11.softiser:disk0 2 scratch=memory,size=1GiB\n  iser-target namespace add nqn.2026-11.softiser:disk0 3 disk1",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := nsidNumber(args[1])
+			if err != nil {
+				return exit(exitUsage, err)
+			}
+			name, spec, err := volumeArgument(args[2])
+			if err != nil {
+				return exit(exitUsage, err)
+			}
+			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
+				return c.AddNamespace(ctx, args[0], admin.NamespaceRequest{NSID: n, Name: name, Spec: spec})
+			})
+		},
+	}
+	remove := &cobra.Command{
+		Use: "remove NQN NSID", Short: "Remove a namespace, under load if need be; its volume is flushed, and closed with its last place", Args: exactly(2),
+		Example: "  iser-target namespace remove nqn.2026-11.softiser:disk0 2",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := nsidNumber(args[1])
+			if err != nil {
+				return exit(exitUsage, err)
+			}
+			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return c.RemoveNamespace(ctx, args[0], n) })
+		},
+	}
+	add.ValidArgsFunction = completeArgs(s.subsystems, s.freeNSID, exports)
+	remove.ValidArgsFunction = completeArgs(s.subsystems, s.namespaces)
+	cmd.AddCommand(add, remove)
+	return cmd
+}
+
+func nsidNumber(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n < 1 || n > config.MaxNSID {
+		return 0, fmt.Errorf("namespace identifier %q is not a number from 1 to %d", s, config.MaxNSID)
+	}
+	return uint32(n), nil
+}
+
 // accessStates are the names that [scsi.AccessState] reads.
 var accessStates = []string{"active-optimized", "active-non-optimized", "standby", "unavailable", "offline"}
 
@@ -215,12 +269,13 @@ func reloadCommand() *cobra.Command {
 		Use:   "reload",
 		Short: "Make a running iser-target agree with its configuration file",
 		Long: `Reads the configuration file of a running target again, and makes what is served
-agree with it: targets and LUNs come and go, volumes grow, rates (qos) and limits
-change, access rules and secrets count for the next login, the log level changes. What
-the file does not change goes
-on undisturbed, sessions included. A LUN whose volume could not be opened is tried
-again. Other settings are named and wait for the next start. A file with a mistake,
-or without any target, changes nothing. SIGHUP does the same and tells the log.`,
+agree with it: targets and LUNs, subsystems and namespaces come and go, volumes grow,
+rates (qos) and limits change, access rules and secrets count for the next login or
+Connect, the log level changes. What the file does not change goes on undisturbed,
+sessions and controllers included. A LUN or a namespace whose volume could not be opened
+is tried again. Other settings are named and wait for the next start. A file with a
+mistake, or without any target and subsystem, changes nothing. SIGHUP does the same and
+tells the log.`,
 		Example: `  iser-target reload --dry-run
   iser-target reload --json | jq '.[] | select(.error)'`,
 		Args: exactly(0),
@@ -271,23 +326,19 @@ func resizeCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				for _, t := range st.Targets {
-					for _, l := range t.LUNs {
-						switch {
-						case l.Volume != args[0]:
-						case l.Error != "":
-							return fmt.Errorf("%s is not served: %s", l.Volume, l.Error)
-						case l.Backend == "lvm":
-							return exit(exitUsage, fmt.Errorf("%s is a logical volume: iser-target lvm lvextend and lvreduce change its size, on line", l.Volume))
-						case int64(size) < l.Size && !shrink:
-							return exit(exitUsage, fmt.Errorf("%s has %s; what lies behind %s would be lost: shrink its file system first, then say --shrink",
-								l.Volume, config.Size(l.Size), size))
-						default:
-							return c.Resize(ctx, t.Name, l.LUN, int64(size))
-						}
+				for _, v := range st.Volumes {
+					switch {
+					case v.Name != args[0]:
+					case v.Backend == "lvm":
+						return exit(exitUsage, fmt.Errorf("%s is a logical volume: iser-target lvm lvextend and lvreduce change its size, on line", v.Name))
+					case int64(size) < v.Size && !shrink:
+						return exit(exitUsage, fmt.Errorf("%s has %s; what lies behind %s would be lost: shrink its file system first, then say --shrink",
+							v.Name, config.Size(v.Size), size))
+					default:
+						return c.ResizeVolume(ctx, v.Name, int64(size))
 					}
 				}
-				return fmt.Errorf("no LUN has a volume named %q; `iser-target status` lists them", args[0])
+				return unserved(&st, args[0])
 			})
 		},
 	}
@@ -295,4 +346,23 @@ func resizeCommand() *cobra.Command {
 	cmd.ValidArgsFunction = completeArgs(s.volumes)
 	cmd.Flags().BoolVar(&shrink, "shrink", false, "allow a smaller size: what lies behind it is lost")
 	return cmd
+}
+
+// unserved says why a volume is not there to be resized.
+func unserved(st *target.Status, name string) error {
+	for _, t := range st.Targets {
+		for _, l := range t.LUNs {
+			if l.Volume == name && l.Error != "" {
+				return fmt.Errorf("%s is not served: %s", name, l.Error)
+			}
+		}
+	}
+	for _, s := range st.Subsystems {
+		for _, n := range s.Namespaces {
+			if n.Volume == name && n.Error != "" {
+				return fmt.Errorf("%s is not served: %s", name, n.Error)
+			}
+		}
+	}
+	return fmt.Errorf("no LUN and no namespace has a volume named %q; `iser-target status` lists them", name)
 }

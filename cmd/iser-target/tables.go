@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -52,6 +53,20 @@ func printStatus(out io.Writer, st *target.Status) error {
 			return err
 		}
 	}
+	for i := range st.Subsystems {
+		if err := printSubsystem(out, st, &st.Subsystems[i]); err != nil {
+			return err
+		}
+	}
+	if err := printVolumes(out, st.Volumes); err != nil {
+		return err
+	}
+	for i := range st.Controllers {
+		if c := &st.Controllers[i]; !slices.ContainsFunc(st.Subsystems, func(s target.SubsystemStatus) bool { return s.NQN == c.Subsystem }) {
+			fmt.Fprintf(out, "\ndiscovery controller\n")
+			printController(out, c)
+		}
+	}
 	for i := range st.Sessions {
 		if s := &st.Sessions[i]; s.Target == "" {
 			fmt.Fprintf(out, "\ndiscovery session\n")
@@ -81,7 +96,7 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 		}
 		if !headed {
 			headed = true
-			fmt.Fprintln(w, "  LUN\tVOLUME\tBACKEND\tSIZE\tKIND\tCOMMANDS\tBYTES\tP50\tP99")
+			fmt.Fprintln(w, "  LUN\tVOLUME\tBACKEND\tSIZE\tKIND\tCOMMANDS\tP50\tP99")
 		}
 		backend := l.Backend
 		if l.ReadOnly {
@@ -93,9 +108,9 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 		if l.Leaving {
 			backend += ", leaving"
 		}
-		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\tread\t%d\t%s\t%s\t%s\n", l.LUN, l.Volume, backend, humanize.IBytes(uint64(l.Size)),
-			l.Stats.Reads, humanize.IBytes(l.Stats.ReadBytes), latency(&l.ReadLatency, l.ReadLatency.P50), latency(&l.ReadLatency, l.ReadLatency.P99))
-		fmt.Fprintf(w, "  \t\t\t\twrite\t%d\t%s\t%s\t%s\n", l.Stats.Writes, humanize.IBytes(l.Stats.WriteBytes),
+		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\tread\t%d\t%s\t%s\n", l.LUN, l.Volume, backend, humanize.IBytes(uint64(l.Size)),
+			l.ReadLatency.Count, latency(&l.ReadLatency, l.ReadLatency.P50), latency(&l.ReadLatency, l.ReadLatency.P99))
+		fmt.Fprintf(w, "  \t\t\t\twrite\t%d\t%s\t%s\n", l.WriteLatency.Count,
 			latency(&l.WriteLatency, l.WriteLatency.P50), latency(&l.WriteLatency, l.WriteLatency.P99))
 	}
 	if err := w.Flush(); err != nil {
@@ -114,6 +129,112 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 		}
 	}
 	return nil
+}
+
+// printSubsystem tells of a subsystem, its namespaces and the controllers of its hosts.
+func printSubsystem(out io.Writer, st *target.Status, s *target.SubsystemStatus) error {
+	fmt.Fprintf(out, "\n%s", s.NQN)
+	if s.Auth {
+		fmt.Fprint(out, "  (hosts with keys)")
+	}
+	fmt.Fprintln(out)
+	if len(s.Namespaces) == 0 {
+		fmt.Fprintln(out, "  no namespaces")
+	}
+	w := newTable(out)
+	headed := false
+	for _, n := range s.Namespaces {
+		if n.Error != "" {
+			continue
+		}
+		if !headed {
+			headed = true
+			fmt.Fprintln(w, "  NSID\tVOLUME\tBACKEND\tSIZE\tBLOCK")
+		}
+		backend := n.Backend
+		if n.ReadOnly {
+			backend += ", ro"
+		}
+		if n.Placement == scsi.PlacementVerified {
+			backend += ", verified"
+		}
+		if n.Leaving {
+			backend += ", leaving"
+		}
+		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\t%d\n", n.NSID, n.Volume, backend, humanize.IBytes(uint64(n.Size)), n.BlockSize)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, n := range s.Namespaces {
+		if n.Error != "" {
+			fmt.Fprintf(out, "  namespace %d, volume %s, is NOT SERVED:\n    %s\n", n.NSID, n.Volume, n.Error)
+		}
+	}
+	for i := range st.Controllers {
+		if c := &st.Controllers[i]; c.Subsystem == s.NQN {
+			printController(out, c)
+		}
+	}
+	return nil
+}
+
+func printController(out io.Writer, c *target.ControllerStatus) {
+	state, proved, keepAlive := "ready", "", "no keep alive"
+	if !c.Ready {
+		state = "not ready"
+	}
+	if c.Proved {
+		proved = ", authenticated"
+	}
+	if c.TLS {
+		proved += ", TLS"
+	}
+	if c.KeepAlive > 0 {
+		keepAlive = "keep alive " + c.KeepAlive.String()
+	}
+	fmt.Fprintf(out, "  controller %d\n    %s\n    host ID %s\n", c.ID, c.Host, c.HostID)
+	fmt.Fprintf(out, "    %s from %s for %s, %s%s\n", c.Transport, c.Address, time.Since(c.Since).Round(time.Second), state, proved)
+	fmt.Fprintf(out, "    %d I/O queues, %d commands outstanding, %s\n", c.Queues, c.Outstanding, keepAlive)
+	fmt.Fprintf(out, "    read %d commands, %s; write %d, %s; failed %d\n", c.Reads, humanize.IBytes(c.ReadBytes), c.Writes, humanize.IBytes(c.WriteBytes), c.Failed)
+}
+
+// printVolumes tells what all LUNs and namespaces of a volume have done together.
+func printVolumes(out io.Writer, volumes []target.VolumeStatus) error {
+	if len(volumes) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	w := newTable(out)
+	fmt.Fprintln(w, "VOLUME\tSIZE\tPLACES\tREADS\tBYTES\tWRITES\tBYTES")
+	for _, v := range volumes {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\n", v.Name, humanize.IBytes(uint64(v.Size)), len(v.Served),
+			v.Stats.Reads, humanize.IBytes(v.Stats.ReadBytes), v.Stats.Writes, humanize.IBytes(v.Stats.WriteBytes))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		if v.Reservation != nil {
+			printReservation(out, v.Name, v.Reservation)
+		}
+	}
+	return nil
+}
+
+func printReservation(out io.Writer, volume string, r *target.ReservationStatus) {
+	what := "registrations, no reservation"
+	if r.Type != "" {
+		what = "reserved, " + r.Type
+	}
+	fmt.Fprintf(out, "  %s: %s\n", volume, what)
+	for _, k := range r.Registrants {
+		holder := ""
+		if k.Holder {
+			holder = ", holds it"
+		}
+		fmt.Fprintf(out, "    key %s by %s%s\n      %s\n", k.Key, k.Wire, holder, k.Initiator)
+	}
 }
 
 func printSession(out io.Writer, s *target.SessionStatus) error {

@@ -42,7 +42,14 @@ func start(t *testing.T) (*Client, *[]string, string) {
 		SetAccess: func(iqn string, lun, group uint16, s scsi.AccessState) error {
 			return note(fmt.Sprintf("access %d %d %v", lun, group, s), nil)
 		},
-		Resize: func(_ context.Context, iqn string, lun uint16, n int64) error { return note("resize "+iqn, nil) },
+		Resize:       func(_ context.Context, iqn string, lun uint16, n int64) error { return note("resize "+iqn, nil) },
+		ResizeVolume: func(_ context.Context, name string, n int64) error { return note("resize volume "+name, nil) },
+		AddNamespace: func(_ context.Context, nqn string, r NamespaceRequest) error {
+			return note("add "+nqn+" "+r.Name+" "+r.Spec, nil)
+		},
+		RemoveNamespace: func(_ context.Context, nqn string, id uint32) error {
+			return note(fmt.Sprintf("remove %s %d", nqn, id), nil)
+		},
 		Reload: func(_ context.Context, dry bool) ([]Change, error) {
 			if dry {
 				return []Change{{Action: "add", Object: "x"}}, nil
@@ -86,12 +93,13 @@ func TestRoundTrip(t *testing.T) {
 		c.Kill(ctx, 3), c.AddLUN(ctx, iqn, LUNRequest{LUN: 1, Name: "n", Spec: "memory,size=1MiB"}),
 		c.RemoveLUN(ctx, iqn, 1), c.Resize(ctx, iqn, 1, 1<<20),
 		c.SetAccess(ctx, iqn, 1, AccessRequest{Group: 2, State: scsi.Standby}),
+		c.AddNamespace(ctx, "nqn.x/y", NamespaceRequest{NSID: 2, Name: "n"}), c.RemoveNamespace(ctx, "nqn.x/y", 2), c.ResizeVolume(ctx, "a/b", 1),
 	} {
 		if err != nil {
 			t.Error(err)
 		}
 	}
-	if got, want := strings.Join(*calls, "; "), "kill; add "+iqn+" n memory,size=1MiB; remove "+iqn+"; resize "+iqn+"; access 1 2 standby"; got != want {
+	if got, want := strings.Join(*calls, "; "), "kill; add "+iqn+" n memory,size=1MiB; remove "+iqn+"; resize "+iqn+"; access 1 2 standby; add nqn.x/y n ; remove nqn.x/y 2; resize volume a/b"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if err := c.Kill(ctx, 9); err == nil || err.Error() != "there is no session 9" {

@@ -86,6 +86,23 @@ func (c *Client) Reload(ctx context.Context, dry bool) (changes []Change, err er
 	return changes, err
 }
 
+// ResizeVolume changes the size of a volume, bytes, wherever it is served.
+func (c *Client) ResizeVolume(ctx context.Context, volume string, size int64) error {
+	return c.do(ctx, http.MethodPut, "/v1/volumes/"+url.PathEscape(volume)+"/size", ResizeRequest{size}, nil)
+}
+
+// AddNamespace adds a namespace to a subsystem.
+func (c *Client) AddNamespace(ctx context.Context, nqn string, r NamespaceRequest) error {
+	return c.do(ctx, http.MethodPost, namespaces(nqn), r, nil)
+}
+
+// RemoveNamespace removes a namespace from a subsystem.
+func (c *Client) RemoveNamespace(ctx context.Context, nqn string, nsid uint32) error {
+	return c.do(ctx, http.MethodDelete, namespaces(nqn)+"/"+strconv.Itoa(int(nsid)), nil, nil)
+}
+
+func namespaces(nqn string) string { return "/v1/subsystems/" + url.PathEscape(nqn) + "/namespaces" }
+
 func luns(iqn string) string { return "/v1/targets/" + url.PathEscape(iqn) + "/luns" }
 
 // unanswered says why there is no answer, and what would help.

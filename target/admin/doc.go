@@ -8,6 +8,9 @@
 //	DELETE /v1/targets/{iqn}/luns/{lun}      remove one
 //	PUT    /v1/targets/{iqn}/luns/{lun}/size change its size: a ResizeRequest
 //	PUT    /v1/targets/{iqn}/luns/{lun}/access change its ALUA state: an AccessRequest
+//	POST   /v1/subsystems/{nqn}/namespaces   add a namespace: a NamespaceRequest
+//	DELETE /v1/subsystems/{nqn}/namespaces/{nsid} remove one
+//	PUT    /v1/volumes/{name}/size           change a volume's size: a ResizeRequest
 //	POST   /v1/reload                        read the configuration again: Changes; ?dry only tells
 //	GET    /v1/lvm, POST /v1/lvm?arg=…       volume groups, and lvm2's commands on them: see LVM
 //

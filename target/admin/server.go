@@ -26,6 +26,13 @@ type LUNRequest struct {
 	Spec string `json:"spec"`
 }
 
+// NamespaceRequest asks for a namespace; Spec is as in a LUNRequest.
+type NamespaceRequest struct {
+	NSID uint32 `json:"nsid"`
+	Name string `json:"name"`
+	Spec string `json:"spec"`
+}
+
 // ResizeRequest asks for another size of a volume.
 type ResizeRequest struct {
 	Bytes int64 `json:"size_bytes"`
@@ -51,7 +58,7 @@ type Error struct {
 	Message string `json:"error"`
 }
 
-// Backend is what the interface controls. AddLUN and RemoveLUN open and close
+// Backend is what the interface controls. AddLUN, RemoveLUN and their like open and close
 // volumes besides mapping them, which the owner of the volumes must do.
 type Backend struct {
 	Status func() target.Status
@@ -61,6 +68,10 @@ type Backend struct {
 	AddLUN    func(ctx context.Context, target string, r LUNRequest) error
 	RemoveLUN func(ctx context.Context, target string, lun uint16) error
 	Resize    func(ctx context.Context, target string, lun uint16, bytes int64) error
+	// ResizeVolume is Resize for a volume wherever it is served.
+	ResizeVolume    func(ctx context.Context, volume string, bytes int64) error
+	AddNamespace    func(ctx context.Context, subsystem string, r NamespaceRequest) error
+	RemoveNamespace func(ctx context.Context, subsystem string, nsid uint32) error
 	// SetAccess changes an access state (an implicit ALUA transition).
 	SetAccess func(target string, lun, group uint16, s scsi.AccessState) error
 	// Reload makes what is served agree with the configuration file, or, with dry,
@@ -158,6 +169,23 @@ func Handler(b Backend) http.Handler {
 		var q AccessRequest
 		if n, ok := number(w, r, "lun"); ok && body(w, r, &q) {
 			done(w, b.SetAccess(r.PathValue("iqn"), n, q.Group, q.State))
+		}
+	})
+	mux.HandleFunc("PUT /v1/volumes/{name}/size", func(w http.ResponseWriter, r *http.Request) {
+		var q ResizeRequest
+		if body(w, r, &q) {
+			done(w, b.ResizeVolume(r.Context(), r.PathValue("name"), q.Bytes))
+		}
+	})
+	mux.HandleFunc("POST /v1/subsystems/{nqn}/namespaces", func(w http.ResponseWriter, r *http.Request) {
+		var q NamespaceRequest
+		if body(w, r, &q) {
+			done(w, b.AddNamespace(r.Context(), r.PathValue("nqn"), q))
+		}
+	})
+	mux.HandleFunc("DELETE /v1/subsystems/{nqn}/namespaces/{nsid}", func(w http.ResponseWriter, r *http.Request) {
+		if n, ok := number(w, r, "nsid"); ok {
+			done(w, b.RemoveNamespace(r.Context(), r.PathValue("nqn"), uint32(n)))
 		}
 	})
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {

@@ -51,7 +51,9 @@ type LUNStatus struct {
 	Leaving bool `json:"leaving,omitempty"`
 	// Access is the asymmetric access state through each target port group.
 	Access map[uint16]scsi.AccessState `json:"access"`
-	Stats  scsi.Stats                  `json:"stats"`
+	// Stats are those of the volume, wherever it is served: at two LUNs the same figures
+	// twice. Status.Volumes of the server has them once.
+	Stats scsi.Stats `json:"stats"`
 	// Latencies of the volume through this LUN, all sessions together.
 	ReadLatency  scsi.Latency `json:"read_latency"`
 	WriteLatency scsi.Latency `json:"write_latency"`

@@ -126,6 +126,7 @@ func (r *HostRule) admits(nqn string, from netip.Addr) bool {
 // NamespaceConfig describes a namespace.
 type NamespaceConfig struct {
 	NSID     uint32 // 1 to 1024
+	Name     string // of the volume, for status and log
 	Volume   blockdev.Device
 	ReadOnly bool
 	// Identity, Placement, Workers and QoS are the volume's; see volume.Config.

@@ -21,18 +21,19 @@ import (
 //	   │             shut down
 //	   └──────────┬──────┴──────▶ ended: a queue was lost, keep alive, removal
 type controller struct {
-	fe     *Frontend
-	sub    *subsystem
-	id     uint16
-	host   string
-	hostID nvme.HostID
-	from   string // address of the admin queue
-	group  uint16 // of the portal that it came by
-	since  time.Time
-	client volume.Client
-	zlog   *zap.Logger
-	events events
-	log    errorLog
+	fe        *Frontend
+	sub       *subsystem
+	id        uint16
+	host      string
+	hostID    nvme.HostID
+	from      string // address of the admin queue
+	group     uint16 // of the portal that it came by
+	since     time.Time
+	transport string
+	client    volume.Client
+	zlog      *zap.Logger
+	events    events
+	log       errorLog
 
 	seen atomic.Bool // something has come since the keep alive timer was set
 
@@ -44,6 +45,7 @@ type controller struct {
 	keepAlive time.Duration     // guarded by mu: 0: none
 	timer     *time.Timer       // guarded by mu
 	over      bool              // guarded by mu
+	past      Traffic           // guarded by mu: of I/O queues that have ended
 
 	features features
 }
@@ -56,7 +58,8 @@ var (
 // newController makes the controller of an admin queue.
 func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.Duration) (*controller, error) {
 	c := &controller{
-		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), group: q.conn.Portal.Config().Group, since: time.Now(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
+		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), group: q.conn.Portal.Config().Group,
+		since: time.Now(), transport: q.conn.Hello.String(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
 		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID)},
 	}
 	c.events.init()
@@ -157,6 +160,7 @@ func (c *controller) lost(q *queue, err error) {
 	c.mu.Lock()
 	mine := c.queues[q.id] == q // otherwise a reset has taken it away, or it has never joined
 	if mine {
+		c.past.add(&q.counters)
 		delete(c.queues, q.id)
 	}
 	c.mu.Unlock()
@@ -214,7 +218,7 @@ func (c *controller) takeQueuesLocked() []*queue {
 // abort aborts commands of the controller on every volume, so that none of them takes
 // effect when their queue is gone and another host has taken over.
 func (c *controller) abort(match func(*request) bool) {
-	for _, n := range c.sub.list() {
+	for _, n := range c.sub.held() {
 		n.vol.AbortWhere(func(o *volume.Op) volume.AbortReason {
 			if r, ok := o.Request().(*request); ok && o.Client == &c.client && match(r) {
 				return volume.AbortedByOwner
@@ -249,6 +253,7 @@ func (c *controller) setConfig(v nvme.Config) {
 		for id, q := range c.queues {
 			if id != 0 {
 				io = append(io, q)
+				c.past.add(&q.counters)
 				delete(c.queues, id)
 			}
 		}

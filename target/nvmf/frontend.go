@@ -41,11 +41,12 @@ type Frontend struct {
 	closeErr  error     // what went wrong then; written once, in closing
 
 	mu         sync.Mutex
-	subsystems []*subsystem        // guarded by mu; replaced, never changed in place
-	leaving    []*subsystem        // guarded by mu: taken away, but commands may still hold their volumes
-	queues     map[*queue]struct{} // guarded by mu: every connection
-	drained    bool                // guarded by mu: no connection comes any more
-	empty      chan struct{}       // guarded by mu: closed when drained and queues is empty
+	subsystems []*subsystem                 // guarded by mu; replaced, never changed in place
+	leaving    []*subsystem                 // guarded by mu: taken away, but commands may still hold their volumes
+	queues     map[*queue]struct{}          // guarded by mu: every connection
+	past       map[portal.Transport]Traffic // guarded by mu: of connections that have ended
+	drained    bool                         // guarded by mu: no connection comes any more
+	empty      chan struct{}                // guarded by mu: closed when drained and queues is empty
 
 	generation  atomic.Uint64 // of the discovery log
 	controllers atomic.Int64
@@ -62,7 +63,7 @@ func New(cfg Config) (*Frontend, error) {
 		return nil, err
 	}
 	f := &Frontend{shares: shares{pool: cfg.Staging},
-		cfg: cfg, log: cfg.Log, queues: map[*queue]struct{}{}, empty: make(chan struct{}),
+		cfg: cfg, log: cfg.Log, queues: map[*queue]struct{}{}, past: map[portal.Transport]Traffic{}, empty: make(chan struct{}),
 		// Half of the machine goes on to serve those who are in, whoever knocks.
 		proofs: turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
 	}
@@ -235,6 +236,9 @@ func (f *Frontend) left(q *queue) {
 	q.memory.leave()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	t := f.past[q.conn.Transport]
+	t.add(&q.counters)
+	f.past[q.conn.Transport] = t
 	delete(f.queues, q)
 	f.doneLocked()
 }

@@ -84,9 +84,7 @@ func identifiers(id *volume.Identity) nvme.Identifiers {
 func (n *namespace) Notify(e volume.Event) {
 	switch e.Kind {
 	case volume.GeometryChanged, volume.ProtectionChanged:
-		for _, c := range n.sub.all() {
-			c.events.namespaceChanged(c, n.id)
-		}
+		n.sub.namespaceChanged(n.id)
 	case volume.PathChanged:
 		for _, c := range n.sub.all() {
 			if c.group == e.Group {

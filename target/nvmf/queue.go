@@ -33,8 +33,9 @@ type queue struct {
 	auth    *authentication // nil: the host need not prove who it is
 	proved  atomic.Bool     // its commands are served
 
-	sqHead atomic.Uint32 // completions so far
-	open   atomic.Int64  // commands that have not been answered
+	sqHead   atomic.Uint32 // completions so far
+	open     atomic.Int64  // commands that have not been answered
+	counters counters
 
 	mu       sync.Mutex
 	finishes bool   // guarded by mu: closes when open is 0

@@ -17,6 +17,16 @@ func registrant(sub, host string, id nvme.HostID) volume.Registrant {
 
 const hostPrefix = "nvme,"
 
+// HostOf returns the NQN and identifier of a registrant that is a host, false of one that
+// came by another wire.
+func HostOf(k volume.Registrant) (nqn, id string, ok bool) {
+	rest, ok := strings.CutPrefix(k.Initiator, hostPrefix)
+	if ok {
+		_, nqn, ok = strings.Cut(rest, ",")
+	}
+	return nqn, hostIDOf(k).String(), ok
+}
+
 // hostIDOf returns the host identifier of a registrant. One that came by another wire
 // has none; it is given one that no host has made up, always the same.
 func hostIDOf(k volume.Registrant) (id nvme.HostID) {

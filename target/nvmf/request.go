@@ -81,6 +81,7 @@ func (r *request) complete(s nvme.Status) {
 	if !s.OK() && r.q.proved.Load() {
 		r.q.ctrl.log.add(r, s)
 	}
+	r.q.counters.count(r, s)
 	e := &r.cqe
 	*e = nvme.CQE{}
 	e.SetResult(r.result)

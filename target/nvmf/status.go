@@ -2,28 +2,148 @@ package nvmf
 
 import (
 	"cmp"
+	"encoding/hex"
+	"maps"
 	"slices"
 	"time"
+
+	"softiser/internal/nvme"
+	"softiser/target/portal"
+	"softiser/target/volume"
 )
+
+// Status is a snapshot of the front end.
+type Status struct {
+	Subsystems  []SubsystemStatus
+	Controllers []ControllerStatus
+	Transports  []TransportStatus
+	// Generation is that of the discovery log.
+	Generation uint64
+}
+
+// SubsystemStatus is the state of a subsystem.
+type SubsystemStatus struct {
+	NQN         string            `json:"nqn"`
+	Serial      string            `json:"serial"`
+	Hosts       []string          `json:"hosts,omitempty"` // who may connect, as in path.Match; none: everybody
+	Auth        bool              `json:"auth"`            // some hosts must prove who they are
+	Controllers int               `json:"controllers"`
+	Namespaces  []NamespaceStatus `json:"namespaces"`
+}
+
+// NamespaceStatus is the state of a namespace.
+type NamespaceStatus struct {
+	NSID      uint32           `json:"nsid"`
+	Volume    string           `json:"volume,omitempty"`
+	Backend   string           `json:"backend,omitempty"`
+	Size      int64            `json:"size_bytes"`
+	BlockSize int              `json:"block_size"`
+	ReadOnly  bool             `json:"read_only"`
+	Placement volume.Placement `json:"placement"`
+	UUID      string           `json:"uuid,omitempty"`
+	NGUID     string           `json:"nguid,omitempty"`
+	// Error is why a namespace that stands in the configuration is not served. A Server
+	// does not know of such; the program that reads the configuration adds them.
+	Error string `json:"error,omitempty"`
+	// Leaving says that it has been removed: hosts do not see it any more, but commands
+	// still hold its volume.
+	Leaving bool `json:"leaving,omitempty"`
+}
 
 // ControllerStatus is what a controller is now.
 type ControllerStatus struct {
-	Subsystem string
-	ID        uint16
-	Host      string // NQN
-	HostID    string
-	Address   string // where the admin queue comes from
-	Queues    int    // I/O queues
-	Ready     bool
-	Proved    bool // the host has authenticated itself by DH-HMAC-CHAP
-	TLS       bool // the admin queue is behind TLS
-	Since     time.Time
+	Subsystem string        `json:"subsystem"`
+	ID        uint16        `json:"controller_id"`
+	Host      string        `json:"host_nqn"`
+	HostID    string        `json:"host_id"`
+	Transport string        `json:"transport"`
+	Address   string        `json:"remote"` // where the admin queue comes from
+	Queues    int           `json:"io_queues"`
+	Ready     bool          `json:"ready"`
+	Proved    bool          `json:"authenticated"` // the host has authenticated itself by DH-HMAC-CHAP
+	TLS       bool          `json:"tls"`           // the admin queue is behind TLS
+	KeepAlive time.Duration `json:"keep_alive_ns"` // 0: none
+	Since     time.Time     `json:"since"`
+
+	Outstanding int `json:"outstanding_commands"` // requests for events included
+	Traffic
+}
+
+// TransportStatus is what connections of one kind are and have done.
+type TransportStatus struct {
+	Name        string `json:"transport"`
+	Connections int    `json:"connections"` // now: queues, and those before Connect
+	Traffic            // of those that have ended as well
+}
+
+// Status returns a snapshot.
+func (f *Frontend) Status() Status {
+	st := Status{Subsystems: []SubsystemStatus{}, Controllers: f.Controllers(), Transports: f.transports(), Generation: f.generation.Load()}
+	for _, s := range f.list() {
+		st.Subsystems = append(st.Subsystems, s.status())
+	}
+	return st
+}
+
+// transports adds up connections by what carries them.
+func (f *Frontend) transports() []TransportStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sum := map[portal.Transport]TransportStatus{}
+	for t, past := range f.past {
+		sum[t] = TransportStatus{Traffic: past}
+	}
+	for q := range f.queues {
+		x := sum[q.conn.Transport]
+		x.Connections++
+		x.add(&q.counters)
+		sum[q.conn.Transport] = x
+	}
+	l := []TransportStatus{}
+	for _, t := range slices.Sorted(maps.Keys(sum)) {
+		x := sum[t]
+		x.Name = portal.Hello{Protocol: portal.NVMe, Transport: t}.String()
+		l = append(l, x)
+	}
+	return l
+}
+
+func (s *subsystem) status() SubsystemStatus {
+	st := SubsystemStatus{NQN: s.cfg.NQN, Serial: s.cfg.Serial, Controllers: len(s.all()), Namespaces: []NamespaceStatus{}}
+	for _, h := range s.hostRules() {
+		st.Auth = st.Auth || h.Secret != nil || h.TLSKey != nil
+		st.Hosts = append(st.Hosts, cmp.Or(h.NQN, "*"))
+	}
+	s.mu.Lock()
+	served, leaving := s.namespaces, s.leaving
+	s.mu.Unlock()
+	for _, n := range served {
+		st.Namespaces = append(st.Namespaces, n.status())
+	}
+	for _, n := range leaving {
+		x := n.status()
+		x.Leaving = true
+		st.Namespaces = append(st.Namespaces, x)
+	}
+	return st
+}
+
+func (n *namespace) status() NamespaceStatus {
+	info := n.vol.Geo().Info
+	st := NamespaceStatus{
+		NSID: n.id, Volume: n.cfg.Name, Backend: info.Backend, Size: info.Size, BlockSize: info.BlockSize,
+		ReadOnly: !n.place.Writable(), Placement: n.cfg.Placement, UUID: nvme.HostID(n.names.UUID).String(),
+	}
+	if n.names.NGUID != [16]byte{} {
+		st.NGUID = hex.EncodeToString(n.names.NGUID[:])
+	}
+	return st
 }
 
 // Controllers returns the controllers of all subsystems, those of the discovery service
 // included.
 func (f *Frontend) Controllers() []ControllerStatus {
-	var l []ControllerStatus
+	l := []ControllerStatus{}
 	for _, s := range append(slices.Clone(f.list()), f.discovery) {
 		for _, c := range s.all() {
 			l = append(l, c.snapshot())
@@ -38,14 +158,17 @@ func (f *Frontend) Controllers() []ControllerStatus {
 func (c *controller) snapshot() ControllerStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, admin := 0, c.queues[0]
-	for id := range c.queues {
+	admin := c.queues[0]
+	st := ControllerStatus{
+		Subsystem: c.sub.cfg.NQN, ID: c.id, Host: c.host, HostID: c.hostID.String(), Transport: c.transport, Address: c.from,
+		Ready: c.status.Ready(), Proved: admin != nil && admin.auth != nil && admin.proved.Load(), TLS: admin != nil && admin.identity != nil, KeepAlive: c.keepAlive, Since: c.since, Traffic: c.past,
+	}
+	for id, q := range c.queues {
 		if id != 0 {
-			n++
+			st.Queues++
 		}
+		st.Outstanding += int(q.open.Load())
+		st.add(&q.counters)
 	}
-	return ControllerStatus{
-		Subsystem: c.sub.cfg.NQN, ID: c.id, Host: c.host, HostID: c.hostID.String(), Address: c.from,
-		Queues: n, Ready: c.status.Ready(), Proved: admin != nil && admin.auth != nil && admin.proved.Load(), TLS: admin != nil && admin.identity != nil, Since: c.since,
-	}
+	return st
 }

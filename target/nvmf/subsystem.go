@@ -19,6 +19,7 @@ type subsystem struct {
 
 	mu          sync.Mutex
 	namespaces  []*namespace           // guarded by mu, ascending; replaced, never changed in place
+	leaving     []*namespace           // guarded by mu: taken away, but commands may still hold their volumes; replaced likewise
 	controllers map[uint16]*controller // guarded by mu
 	lastCntlID  uint16                 // guarded by mu
 	gone        bool                   // guarded by mu
@@ -137,7 +138,7 @@ func (s *subsystem) tell(e event) {
 func (s *subsystem) drop(ctx context.Context) error {
 	s.mu.Lock()
 	s.gone = true
-	l := s.namespaces
+	l := slices.Concat(s.namespaces, s.leaving)
 	s.mu.Unlock()
 	for _, c := range s.all() {
 		c.end(errRemoved)

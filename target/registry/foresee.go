@@ -12,7 +12,7 @@ import (
 // that shows without doing them.
 func (r *Registry) foresee(ctx context.Context, steps []step) {
 	var freed []place
-	absent := map[string]bool{} // targets that cannot be added
+	absent := map[string]bool{} // targets and subsystems that cannot be added
 	for _, s := range steps {
 		if s.Error == "" {
 			freed = append(freed, s.frees...)
@@ -29,7 +29,7 @@ func (r *Registry) foresee(ctx context.Context, steps []step) {
 			continue
 		}
 		if absent[s.node] {
-			s.Error = "its target cannot be added"
+			s.Error = s.node + " cannot be added"
 			continue
 		}
 		s.Error = r.obstacle(ctx, *s.serves, closes)

@@ -30,7 +30,8 @@ func (r *Registry) plan(next *config.Config) []step {
 			steps = append(steps, r.planRemovedLUNs(t, n)...)
 		}
 	}
-	steps = append(steps, r.planVolumes(next)...)
+	goes, comes := r.planSubsystems(next)
+	steps = append(append(steps, goes...), r.planVolumes(next)...)
 	for i := range next.Targets {
 		t := &next.Targets[i]
 		was := findTarget(old, t.IQN)
@@ -42,7 +43,7 @@ func (r *Registry) plan(next *config.Config) []step {
 		}
 		steps = append(steps, r.planLUNs(next, was, t)...)
 	}
-	return append(steps, r.planSettings(next)...)
+	return append(append(steps, comes...), r.planSettings(next)...)
 }
 
 func findTarget(c *config.Config, iqn string) *config.Target {
@@ -69,12 +70,11 @@ func findVolume(c *config.Config, name string) (config.Volume, bool) {
 	return config.Volume{}, false
 }
 
-// served returns the name of the volume that is a LUN now, or "", and whether the
-// LUN is one whose removal has begun but not ended. The caller holds r.mu.
-func (r *Registry) served(iqn string, lun int) (name string, leaving bool) {
-	p := place{iqn, uint32(lun)}
+// served returns the name of the volume that is served at p now, or "", and whether
+// that is one whose removal has begun but not ended. The caller holds r.mu.
+func (r *Registry) served(p place) (name string, leaving bool) {
 	if o := r.volumes.at(p); o != nil {
-		return r.volumes.description(o).Name, r.leavingLUNs[p]
+		return r.volumes.description(o).Name, r.leavingPlaces[p]
 	}
 	return "", false
 }
@@ -82,35 +82,9 @@ func (r *Registry) served(iqn string, lun int) (name string, leaving bool) {
 func lunName(iqn string, lun int) string { return fmt.Sprintf("%s LUN %d", iqn, lun) }
 
 func (r *Registry) removeTarget(was *config.Target) step {
-	var frees []place
-	for _, o := range r.volumes.all() {
-		for _, p := range r.volumes.placesOf(o) {
-			if p.node == was.IQN {
-				frees = append(frees, p)
-			}
-		}
-	}
-	return step{
-		Change: Change{Action: "remove", Object: was.IQN},
-		frees:  frees,
-		take: func(ctx context.Context) error {
-			err := r.srv.RemoveTarget(ctx, was.IQN)
-			if unfinished(err) {
-				r.mu.Lock()
-				r.leaving[was.IQN] = true
-				r.mu.Unlock()
-				return err
-			}
-			return errors.Join(err, r.unmapTarget(ctx, was.IQN))
-		},
-		keep: func(c *config.Config) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if r.leaving[was.IQN] {
-				c.Targets = append(deleteTarget(c.Targets, was.IQN), *was)
-			}
-		},
-	}
+	return r.removeNode(was.IQN, func(ctx context.Context) error { return r.srv.RemoveTarget(ctx, was.IQN) }, func(c *config.Config) {
+		c.Targets = append(deleteTarget(c.Targets, was.IQN), *was)
+	})
 }
 
 func deleteTarget(ts []config.Target, iqn string) []config.Target {
@@ -129,9 +103,7 @@ func (r *Registry) addTarget(next *config.Config, t *config.Target) step {
 			return r.srv.AddTarget(tt)
 		},
 		keep: func(c *config.Config) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if !r.leaving[t.IQN] { // else the step that removes it knows
+			if !r.isLeaving(t.IQN) { // else the step that removes it knows
 				c.Targets = deleteTarget(c.Targets, t.IQN)
 			}
 		},
@@ -186,7 +158,7 @@ func (r *Registry) planAccess(next *config.Config, was, t *config.Target) (steps
 // added while the target ran are in neither, and stay.
 func (r *Registry) planRemovedLUNs(was, now *config.Target) (steps []step) {
 	for _, l := range was.LUNs {
-		if name, _ := r.served(was.IQN, l.LUN); findLUN(now, l.LUN) == nil && name != "" {
+		if name, _ := r.served(place{was.IQN, uint32(l.LUN)}); findLUN(now, l.LUN) == nil && name != "" {
 			steps = append(steps, step{
 				Change: Change{Action: "remove", Object: lunName(was.IQN, l.LUN)},
 				frees:  []place{{was.IQN, uint32(l.LUN)}},
@@ -221,7 +193,7 @@ func (r *Registry) planLUNs(next *config.Config, was, t *config.Target) (steps [
 				keepLUN(c, t.IQN, *before)
 			}
 		}
-		switch name, leaving := r.served(t.IQN, l.LUN); {
+		switch name, leaving := r.served(place{t.IQN, uint32(l.LUN)}); {
 		case name == "" || r.leaving[t.IQN]:
 			steps = append(steps, step{Change: Change{Action: "add", Object: object, Error: r.outOfGroup(l)}, do: add, node: t.IQN, serves: &v, volume: v.Name})
 		case leaving || name != l.Volume || before != nil && before.ReadOnly != l.ReadOnly:

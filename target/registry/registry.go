@@ -50,21 +50,21 @@ type Registry struct {
 
 	mu  sync.Mutex
 	cfg *config.Config // guarded by mu: a reload replaces it
-	// leaving are targets, and leavingLUNs LUNs, whose removal has begun and was not
-	// over in time: initiators do not see them any more, but commands still hold
-	// their volumes. Guarded by mu.
-	leaving     map[string]bool
-	leavingLUNs map[place]bool
-	// reasons are why LUNs of the configuration are not served. Guarded by mu.
+	// leaving are targets and subsystems, and leavingPlaces LUNs and namespaces, whose
+	// removal has begun and was not over in time: initiators do not see them any more, but
+	// commands still hold their volumes. Guarded by mu.
+	leaving       map[string]bool
+	leavingPlaces map[place]bool
+	// reasons are why LUNs and namespaces of the configuration are not served. Guarded by mu.
 	reasons map[place]string
 }
 
-// New adds the targets of a configuration to a server. No volume is touched yet: a start
+// New adds the targets and subsystems of a configuration to a server. No volume is touched yet: a start
 // that fails because a port is taken leaves nothing behind (see OpenVolumes).
 func New(cfg *config.Config, c Config) (*Registry, error) {
 	r := &Registry{
 		srv: c.Server, log: cmp.Or(c.Log, zap.NewNop()), pool: c.Pool, load: c.Load, setLevel: c.SetLevel,
-		cfg: cfg, leaving: map[string]bool{}, leavingLUNs: map[place]bool{}, reasons: map[place]string{},
+		cfg: cfg, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{},
 	}
 	if r.pool == nil {
 		r.pool = blockdev.DefaultPool()
@@ -88,6 +88,9 @@ func New(cfg *config.Config, c Config) (*Registry, error) {
 			return nil, err
 		}
 	}
+	if err := r.addSubsystems(); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 
@@ -98,7 +101,7 @@ func (r *Registry) Groups() *lvm.Manager { return &r.lvs }
 func (r *Registry) Busy() string { return strings.Join(r.volumes.busy(), ", ") }
 
 // OpenVolumes opens, and where the configuration says so creates, the volumes and
-// makes them LUNs. One that cannot be opened is logged, shown by status and left
+// makes them LUNs and namespaces. One that cannot be opened is logged, shown by status and left
 // out; everything else is served.
 func (r *Registry) OpenVolumes() error {
 	if dir := r.cfg.Admin.StateDir; dir != "" {
@@ -120,10 +123,7 @@ func (r *Registry) OpenVolumes() error {
 			}
 		}
 	}
-	spaces, servedSpaces, err := r.serveSubsystems()
-	if err != nil {
-		return err
-	}
+	spaces, servedSpaces := r.serveNamespaces()
 	if configured+spaces > 0 && served+servedSpaces == 0 {
 		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
 	}
@@ -133,13 +133,18 @@ func (r *Registry) OpenVolumes() error {
 // mapVolume makes a volume, opened if it is not open yet, a LUN of a target. Status
 // shows the error of one that stands in the configuration.
 func (r *Registry) mapVolume(ctx context.Context, iqn string, l config.LUN, v config.Volume) error {
-	p := place{iqn, uint32(l.LUN)}
 	lc, err := lunConfig(r.config(), v, l)
+	return r.mapAt(ctx, place{iqn, uint32(l.LUN)}, v, err, func(dev blockdev.Device) error {
+		lc.Volume = dev
+		return r.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
+	})
+}
+
+// mapAt has add serve a volume at p, unless err says that p cannot be described, and
+// remembers why it has failed.
+func (r *Registry) mapAt(ctx context.Context, p place, v config.Volume, err error, add func(blockdev.Device) error) error {
 	if err == nil {
-		err = r.volumes.serve(ctx, v, p, func(dev blockdev.Device) error {
-			lc.Volume = dev
-			return r.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
-		})
+		err = r.volumes.serve(ctx, v, p, add)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,37 +182,38 @@ func (r *Registry) Volume(name string) (config.Volume, error) {
 // RemoveLUN takes a LUN away, and closes its volume if it was the last place. If ctx ends
 // first, commands still hold the volume, and RemoveLUN may be called again.
 func (r *Registry) RemoveLUN(ctx context.Context, iqn string, lun uint16) error {
-	r.mu.Lock()
-	leaving := r.leaving[iqn]
-	r.mu.Unlock()
-	if leaving {
-		return fmt.Errorf("target %s is being removed with all its LUNs, but commands still hold their volumes; reload tries again", iqn)
+	return r.remove(ctx, place{iqn, uint32(lun)}, func(ctx context.Context) error { return r.srv.RemoveLUN(ctx, iqn, lun) })
+}
+
+// remove takes a place away and forgets it.
+func (r *Registry) remove(ctx context.Context, p place, remove func(context.Context) error) error {
+	if r.isLeaving(p.node) {
+		return fmt.Errorf("%s is being removed with all that it serves, but commands still hold the volumes; reload tries again", p.node)
 	}
-	p := place{iqn, uint32(lun)}
-	err := r.srv.RemoveLUN(ctx, iqn, lun)
+	err := remove(ctx)
 	r.mu.Lock()
 	if unfinished(err) {
-		r.leavingLUNs[p] = true
+		r.leavingPlaces[p] = true
 		r.mu.Unlock()
 		return err
 	}
-	delete(r.leavingLUNs, p)
+	delete(r.leavingPlaces, p)
 	r.mu.Unlock()
-	// Whatever else went wrong, a flush above all, the LUN is there no more.
+	// Whatever else went wrong, a flush above all, it is there no more.
 	return errors.Join(err, r.volumes.release(ctx, func(q place) bool { return q == p }))
 }
 
-// unmapTarget forgets the LUNs of a target that has been removed.
-func (r *Registry) unmapTarget(ctx context.Context, iqn string) error {
+// unmapNode forgets the places of a target or a subsystem that has been removed.
+func (r *Registry) unmapNode(ctx context.Context, name string) error {
 	r.mu.Lock()
-	delete(r.leaving, iqn)
-	for p := range r.leavingLUNs {
-		if p.node == iqn {
-			delete(r.leavingLUNs, p)
+	delete(r.leaving, name)
+	for p := range r.leavingPlaces {
+		if p.node == name {
+			delete(r.leavingPlaces, p)
 		}
 	}
 	r.mu.Unlock()
-	return r.volumes.release(ctx, func(p place) bool { return p.node == iqn })
+	return r.volumes.release(ctx, func(p place) bool { return p.node == name })
 }
 
 // unfinished reports whether a removal has begun, but commands still hold volumes:

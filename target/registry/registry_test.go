@@ -2,8 +2,10 @@ package registry
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -272,5 +274,120 @@ func TestRefusedLUNLeavesNothing(t *testing.T) {
 	v.Size = 2 << 20
 	if err := b.AddLUN(t.Context(), "iqn.2026-11.test:a", 2, v); err != nil || b.size(2) != 2<<20 {
 		t.Errorf("under the same name: %v, %d bytes", err, b.size(2))
+	}
+}
+
+const subsystems = `
+subsystems:
+  - nqn: nqn.2026-11.test:s
+    namespaces: [{nsid: 1, volume: well}, {nsid: 2, volume: solo}]
+`
+
+// withSubsystems is the base with a subsystem of one volume that is a LUN as well and one
+// that is not.
+func withSubsystems() string {
+	return strings.Replace(base, "targets:", "  - {name: solo, type: memory, size: 1MiB}\ntargets:", 1) + subsystems
+}
+
+// spaces lists what is served over NVMe, as "s1=well(1048576) s2=solo(1048576)".
+func (b *bed) spaces() string {
+	var all []string
+	for _, s := range b.Status().Subsystems {
+		for _, n := range s.Namespaces {
+			if n.Error == "" {
+				all = append(all, fmt.Sprintf("%s%d=%s(%d)", strings.TrimPrefix(s.NQN, "nqn.2026-11.test:"), n.NSID, n.Volume, n.Size))
+			}
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// Subsystems and their namespaces follow the file as targets and LUNs do.
+func TestReloadSubsystems(t *testing.T) {
+	b := newBed(t, withSubsystems())
+	reload := func(text, changes, serves string) {
+		t.Helper()
+		b.write(text)
+		dry, err := b.Reload(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := b.Reload(t.Context(), false)
+		if err != nil || !reflect.DeepEqual(dry, done) {
+			t.Errorf("%v; foreseen %v, done %v", err, dry, done)
+		}
+		var got []string
+		for _, c := range done {
+			got = append(got, strings.TrimSpace(c.Action+" "+c.Object+" "+c.Error))
+		}
+		if s := strings.Join(got, "\n"); s != changes {
+			t.Errorf("changes:\n%s\nwant\n%s", s, changes)
+		}
+		if s := b.spaces(); s != serves {
+			t.Errorf("serves %s\nwant   %s", s, serves)
+		}
+		if again, err := b.Reload(t.Context(), false); err != nil || len(again) > 0 {
+			t.Errorf("once more: %v, %v", again, err)
+		}
+	}
+	const s = "nqn.2026-11.test:s"
+	text := withSubsystems()
+	reload(text, "", "s1=well(1048576) s2=solo(1048576)")
+	text = strings.NewReplacer("{nsid: 1, volume: well}", "{nsid: 1, volume: sick}", "{nsid: 2, volume: solo}", "{nsid: 3, volume: solo}").Replace(text)
+	reload(text, "remove "+s+" namespace 2\nreplace "+s+" namespace 1 = sick\nadd "+s+" namespace 3 = solo", "s1=sick(1048576) s3=solo(1048576)")
+	if b.storage.closings("solo")+b.storage.closings("well") != 0 {
+		t.Error("a volume that is served elsewhere has been closed")
+	}
+	text = strings.Replace(text, "    namespaces", "    hosts: [\"nqn.2014-08.*\"]\n    namespaces", 1)
+	reload(text, "update "+s+" hosts, keys, networks", "s1=sick(1048576) s3=solo(1048576)")
+	if h := b.Status().Subsystems[0].Hosts; len(h) != 1 || h[0] != "nqn.2014-08.*" {
+		t.Errorf("hosts %v", h)
+	}
+	text = strings.Replace(text, "solo, type: memory, size: 1MiB", "solo, type: memory, size: 2MiB, qos: {iops: 5}", 1)
+	reload(text, "update volume solo qos\nresize volume solo to 2MiB", "s1=sick(1048576) s3=solo(2097152)")
+	text = strings.Replace(text, "nqn: "+s, "nqn: nqn.2026-11.test:t", 1)
+	reload(text, "remove "+s+"\nadd nqn.2026-11.test:t\nadd nqn.2026-11.test:t namespace 1 = sick\nadd nqn.2026-11.test:t namespace 3 = solo", "t1=sick(1048576) t3=solo(2097152)")
+	if b.storage.closings("solo") != 0 {
+		t.Error("a volume in memory has not kept its content")
+	}
+	reload(base, "remove nqn.2026-11.test:t", "")
+	if b.storage.closings("solo") != 1 || b.storage.closings("sick") != 0 {
+		t.Errorf("solo has been closed %d times, sick %d times", b.storage.closings("solo"), b.storage.closings("sick"))
+	}
+}
+
+// A namespace that is added by hand is the volume that a LUN is, and what reload does not know.
+func TestNamespaceByHand(t *testing.T) {
+	b := newBed(t, withSubsystems())
+	const s = "nqn.2026-11.test:s"
+	v, err := b.Volume("sick")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.AddNamespace(t.Context(), s, 7, v); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.AddNamespace(t.Context(), s, 7, v); err == nil {
+		t.Error("it was added twice")
+	}
+	if err := b.ResizeVolume(t.Context(), "sick", 3<<20); err != nil || b.size(0) != 3<<20 || !strings.Contains(b.spaces(), "s7=sick(3145728)") {
+		t.Errorf("%v; LUN 0 has %d bytes, and there are %s", err, b.size(0), b.spaces())
+	}
+	for _, v := range b.Status().Volumes {
+		if v.Name == "sick" && strings.Join(v.Served, ", ") != "LUN 0 of iqn.2026-11.test:a, namespace 7 of "+s {
+			t.Errorf("served as %q", v.Served)
+		}
+	}
+	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
+		t.Errorf("%v, %v", changes, err)
+	}
+	if err := b.RemoveNamespace(t.Context(), s, 2); err != nil || b.storage.closings("solo") != 1 {
+		t.Errorf("%v, closed %d times", err, b.storage.closings("solo"))
+	}
+	if x := b.Status().Subsystems[0].Namespaces[1]; x.NSID != 2 || !strings.Contains(x.Error, "reload") {
+		t.Errorf("status does not tell what is missing: %+v", x)
+	}
+	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || !strings.Contains(b.spaces(), "s2=solo") {
+		t.Errorf("%v, %v", changes, err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // A reload reads the configuration file again and makes what is served agree
-// with it: targets and LUNs come and go, volumes grow, rates, limits, access rules
+// with it: targets, LUNs, subsystems and namespaces come and go, volumes grow, rates, limits, access rules
 // and the log level change. What both configurations have is left alone, sessions included.
 // What cannot change in a running process is named and stays as it was, and a
 // file with a mistake in it changes nothing.
@@ -32,8 +32,8 @@ type step struct {
 	take   func(context.Context) error // away; nil: nothing goes
 	do     func(context.Context) error // nil: nothing comes
 	frees  []place                     // what take takes away
-	node   string                      // the target that do adds, or adds a LUN to
-	serves *config.Volume              // what do makes a LUN of
+	node   string                      // the target or subsystem that do adds, or adds to
+	serves *config.Volume              // what do makes a LUN or a namespace of
 	// volume is the one whose storage do waits for, "" if none: such steps wait for each
 	// other only when they are about the same volume.
 	volume string
@@ -47,7 +47,7 @@ var errNoFile = errors.New("this target was started without --config, so there i
 
 // errEmpty protects everything that is served from a file that was read while it
 // was being written, or emptied by mistake.
-var errEmpty = errors.New("the file names no target; to serve nothing, stop iser-target")
+var errEmpty = errors.New("the file names no target and no subsystem; to serve nothing, stop iser-target")
 
 // Reload applies the file, or with dry only tells what would be done. What storage has not
 // done when ctx ends is reported as such, and goes on.
@@ -177,12 +177,19 @@ func text(err error) string {
 	return err.Error()
 }
 
-// wantedVolumes returns the volumes that LUNs of c are made of.
+// wantedVolumes returns the volumes that LUNs and namespaces of c are made of.
 func wantedVolumes(c *config.Config) map[string]config.Volume {
 	m := map[string]config.Volume{}
 	for _, t := range c.Targets {
 		for _, l := range t.LUNs {
 			if v, ok := findVolume(c, l.Volume); ok {
+				m[v.Name] = v
+			}
+		}
+	}
+	for _, s := range c.Subsystems {
+		for _, n := range s.Namespaces {
+			if v, ok := findVolume(c, n.Volume); ok {
 				m[v.Name] = v
 			}
 		}
@@ -207,7 +214,11 @@ func (r *Registry) running(next *config.Config) *config.Config {
 	for i := range c.Targets {
 		c.Targets[i].LUNs = slices.Clone(c.Targets[i].LUNs)
 	}
-	c.Portals, c.Discovery, c.ISCSI, c.Subsystems = r.cfg.Portals, r.cfg.Discovery, r.cfg.ISCSI, r.cfg.Subsystems
+	c.Subsystems = slices.Clone(next.Subsystems)
+	for i := range c.Subsystems {
+		c.Subsystems[i].Namespaces = slices.Clone(c.Subsystems[i].Namespaces)
+	}
+	c.Portals, c.Discovery, c.ISCSI = r.cfg.Portals, r.cfg.Discovery, r.cfg.ISCSI
 	c.Transport, c.Limits.StagingMemory, c.Admin = r.cfg.Transport, r.cfg.Limits.StagingMemory, r.cfg.Admin
 	c.Logging.Format = r.cfg.Logging.Format
 	return &c

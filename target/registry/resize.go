@@ -98,6 +98,15 @@ func (r *Registry) ResizeLUN(ctx context.Context, iqn string, lun uint16, size i
 	return r.resize(ctx, o, size)
 }
 
+// ResizeVolume changes the size of a volume, bytes, wherever it is served.
+func (r *Registry) ResizeVolume(ctx context.Context, name string, size int64) error {
+	o := r.volumes.find(name)
+	if o == nil {
+		return fmt.Errorf("no volume named %q is served", name)
+	}
+	return r.resize(ctx, o, size)
+}
+
 func (r *Registry) resize(ctx context.Context, o *openVolume, size int64) error {
 	name := r.volumes.description(o).Name
 	dev, ok := o.dev.(blockdev.Resizer)

@@ -19,9 +19,6 @@ func (r *Registry) planSettings(next *config.Config) (steps []step) {
 	if !reflect.DeepEqual(old.Portals, now.Portals) {
 		fixed("portals")
 	}
-	if !reflect.DeepEqual(old.Subsystems, now.Subsystems) {
-		fixed("subsystems")
-	}
 	if !reflect.DeepEqual(old.Discovery, now.Discovery) {
 		fixed("discovery")
 	}

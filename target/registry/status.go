@@ -1,14 +1,17 @@
 package registry
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"softiser/config"
 	"softiser/target"
 )
 
 // Status is what the server serves and, with the reason, what it should and does not:
-// LUNs of the configuration whose volume could not be opened.
+// LUNs and namespaces of the configuration whose volume could not be opened; and the volumes.
 func (r *Registry) Status() target.Status {
 	st := r.srv.Status()
 	r.mu.Lock()
@@ -20,25 +23,59 @@ func (r *Registry) Status() target.Status {
 			continue
 		}
 		for _, l := range c.LUNs {
-			if slices.ContainsFunc(t.LUNs, func(s target.LUNStatus) bool { return int(s.LUN) == l.LUN }) {
-				continue
+			if !slices.ContainsFunc(t.LUNs, func(s target.LUNStatus) bool { return int(s.LUN) == l.LUN }) {
+				t.LUNs = append(t.LUNs, r.unserved(c.IQN, l))
 			}
-			t.LUNs = append(t.LUNs, r.unserved(c.IQN, l))
 		}
 		slices.SortFunc(t.LUNs, func(x, y target.LUNStatus) int { return int(x.LUN) - int(y.LUN) })
 	}
+	for i := range st.Subsystems {
+		s := &st.Subsystems[i]
+		c := findSubsystem(r.cfg, s.NQN)
+		if c == nil {
+			continue
+		}
+		for _, n := range c.Namespaces {
+			if !slices.ContainsFunc(s.Namespaces, func(x target.NamespaceStatus) bool { return int(x.NSID) == n.NSID }) {
+				s.Namespaces = append(s.Namespaces, r.unservedNamespace(c.NQN, n))
+			}
+		}
+		slices.SortFunc(s.Namespaces, func(x, y target.NamespaceStatus) int { return cmp.Compare(x.NSID, y.NSID) })
+	}
+	for _, o := range r.volumes.all() {
+		v := r.srv.VolumeStatus(o.dev)
+		v.Name = r.volumes.description(o).Name
+		for _, p := range r.volumes.placesOf(o) {
+			v.Served = append(v.Served, p.String())
+		}
+		slices.Sort(v.Served)
+		st.Volumes = append(st.Volumes, v)
+	}
 	return st
+}
+
+// String is what an operator calls the place.
+func (p place) String() string {
+	if strings.HasPrefix(p.node, "nqn.") {
+		return fmt.Sprintf("namespace %d of %s", p.id, p.node)
+	}
+	return fmt.Sprintf("LUN %d of %s", p.id, p.node)
 }
 
 // unserved describes a LUN that is not there. The caller holds r.mu.
 func (r *Registry) unserved(iqn string, l config.LUN) target.LUNStatus {
 	v, _ := findVolume(r.cfg, l.Volume)
-	s := target.LUNStatus{
+	return target.LUNStatus{
 		LUN: uint16(l.LUN), Volume: l.Volume, Backend: string(v.Type), Size: int64(v.Size), BlockSize: int(v.BlockSize), ReadOnly: v.ReadOnly || l.ReadOnly,
-		Error: r.reasons[place{iqn, uint32(l.LUN)}],
+		Error: cmp.Or(r.reasons[place{iqn, uint32(l.LUN)}], "removed by iser-target lun remove; iser-target reload brings it back"),
 	}
-	if s.Error == "" {
-		s.Error = "removed by iser-target lun remove; iser-target reload brings it back"
+}
+
+// unservedNamespace describes a namespace that is not there. The caller holds r.mu.
+func (r *Registry) unservedNamespace(nqn string, n config.Namespace) target.NamespaceStatus {
+	v, _ := findVolume(r.cfg, n.Volume)
+	return target.NamespaceStatus{
+		NSID: uint32(n.NSID), Volume: n.Volume, Backend: string(v.Type), Size: int64(v.Size), BlockSize: int(v.BlockSize), ReadOnly: v.ReadOnly || n.ReadOnly,
+		Error: cmp.Or(r.reasons[place{nqn, uint32(n.NSID)}], "removed by iser-target namespace remove; iser-target reload brings it back"),
 	}
-	return s
 }

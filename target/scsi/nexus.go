@@ -117,8 +117,10 @@ func (d *Device) CloseNexus(n *Nexus) {
 		lu := i.lu
 		lu.loseNexus(n, nil)
 		lu.mu.Lock()
-		lu.past.Add(i.latency.Load())
-		delete(lu.itls, n)
+		if lu.itls[n] == i { // a nexus may be closed again
+			lu.past.Add(i.latency.Load())
+			delete(lu.itls, n)
+		}
 		lu.mu.Unlock()
 	}
 	for _, lu := range *d.leaving.Load() {

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -35,6 +36,20 @@ const (
 // Valid reports whether t is one of the six.
 func (t ReservationType) Valid() bool {
 	return t == WriteExclusive || t == ExclusiveAccess || t >= WriteExclusiveRegistrants && t <= ExclusiveAccessAll
+}
+
+// String returns the name that both standards give the type.
+func (t ReservationType) String() string {
+	if s, ok := reservationNames[t]; ok {
+		return s
+	}
+	return fmt.Sprintf("reservation type %d", uint8(t))
+}
+
+var reservationNames = map[ReservationType]string{
+	NoReservation: "none", WriteExclusive: "write exclusive", ExclusiveAccess: "exclusive access",
+	WriteExclusiveRegistrants: "write exclusive, registrants only", ExclusiveAccessRegistrants: "exclusive access, registrants only",
+	WriteExclusiveAll: "write exclusive, all registrants", ExclusiveAccessAll: "exclusive access, all registrants",
 }
 
 // AllRegistrants reports whether every registrant holds the reservation.

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
+	"time"
 )
 
 // Part 11: Linux's NVMe host attaches to iser-target, over TCP and over siw, on the same
@@ -54,5 +56,220 @@ nvme connect-all -t @TRANSPORT -a $HOST -s @PORT || die connect-all; d=$(nvme_di
 		add("ext4", "mkfs, copy a tree, remount, compare, fsck", false, ramNamespace, connect+filesystem("ext4")+"; echo same tree, clean")
 		add("xfs", "mkfs, copy a tree, remount, compare, repair finds nothing", false, strings.Replace(ramNamespace, "256MiB", "512MiB", 1), connect+filesystem("xfs")+"; echo same tree, clean")
 	}
-	return cases
+	return append(cases,
+		session("tcp", "commands", "what nvme-cli can ask a controller is answered, and is what the controller claims", true, ramNamespace, connect+askAll+disconnect+"; echo all answered"),
+		session("tcp", "io-commands", "flush, compare, write zeroes, deallocate, verify, copy; write uncorrectable is refused", false, ramNamespace, connect+ioCommands+disconnect+"; echo as they should"),
+		session("tcp", "digests", "header, data and both digests, verified", false, ramNamespace, `
+for o in -g -G "-g -G"; do d=$(nvme_attach tcp @PORT @NQN $o) || die connect $o: $d; verify $d 8 2 16 || die fio $o; nvme disconnect -n @NQN >/dev/null || die disconnect; done; echo verified`),
+		Case{Name: "nvme-tcp/reset", Expect: "the controller is reset five times under I/O: no error, data verified", Run: nvmeReset},
+		session("tcp", "reservations", "two hosts register, reserve, preempt and report", false, ramNamespace, twoHosts),
+		Case{Name: "nvme-tcp/resize", Expect: "the new size is seen by an event, without a rescan", Short: true, Run: nvmeResize},
+		Case{Name: "nvme-tcp/target-killed", Expect: "kill -9 under I/O, restart: no error, data verified", Run: nvmeKilled},
+		Case{Name: "nvme-tcp/ana", Expect: "two portals become inaccessible in turn, and at once, under I/O: no error, data verified", Run: nvmeANA},
+		Case{Name: "nvme-tcp/both-wires", Expect: "the kernel over NVMe and our initiator over iSER write one volume at once, both verify", Run: nvmeBothWires},
+	)
 }()
+
+// askAll asks for everything that can be asked for without changing anything. What a
+// controller claims is answered; a feature that it does not claim is refused.
+const askAll = `c=/dev/$(nvme_ctrl @NQN)
+ask() { "$@" >/tmp/out 2>&1 || { cat /tmp/out; die "$*"; }; }
+refused() { ! "$@" >/tmp/out 2>&1 || { cat /tmp/out; die "answered: $*"; }; }
+for q in "id-ctrl -H $c" "id-ns -H -n 1 $c" "ns-descs -n 1 $c" "list-ns $c" "list-ns -a $c" "list-ctrl $c" "list-ctrl -n 1 $c" "nvm-id-ctrl $c" "cmdset-ind-id-ns -n 1 $c" "id-iocs $c" "show-regs $c" \
+  "smart-log $c" "error-log $c" "fw-log $c" "effects-log -H $c" "changed-ns-list-log $c" "ana-log $c" "resv-notif-log $c" "sanitize-log $c" "supported-log-pages $c" "list" "list-subsys" "resv-report -n 1 --eds $c"; do ask nvme $q; done
+is() { local v; v=$(jq -r "$1" /tmp/id); [ "$v" = "$2" ] || die "$1 is $v, not $2"; }
+nvme id-ctrl -o json $c >/tmp/id || die id-ctrl
+is .cntrltype 1; is .cmic 11; is .oncs 429; is .fuses 1; is .ocfs 1; is .vwc 7; is .oacs 2; is .fna 8; is .nwpc 1; is .anacap 95; is .nanagrpid 1024; is .subnqn @NQN
+nvme id-ns -n 1 -o json $c >/tmp/id || die id-ns
+is .nsze 524288; is .nmic 1; is .anagrpid 1; is .msrc 127; is .nsattr 0
+nvme ana-log -o json $c >/tmp/id || die ana-log; grep -q optimized /tmp/id || { cat /tmp/id; die ana state; }
+[ "$(nvme list-ns -o json $c | jq -r '.nsid_list[0].nsid')" = 1 ] || die list-ns
+claimed=" 1 2 4 5 6 7 8 9 10 11 15 129 130 131 132 "
+for f in $(seq 1 140); do
+  l=; [ $f = 129 ] && l="-l 16 --cdw11=1"
+  case "$claimed" in *" $f "*) ask nvme get-feature $c -n 1 -f $f $l;; *) refused nvme get-feature $c -n 1 -f $f;; esac
+done`
+
+// ioCommands are those that the block layer sends seldom or never.
+const ioCommands = `cd /tmp; head -c 65536 /dev/urandom >a; head -c 65536 /dev/zero >zero
+io() { nvme "$@" >/tmp/out 2>&1 || { cat /tmp/out; die "$*"; }; }
+not() { ! nvme "$@" >/tmp/out 2>&1 || die "succeeded: $*"; }
+read8() { nvme read $d -s $1 -c $2 -z $((($2 + 1) * 512)) -d b >/dev/null 2>&1 || die read; }
+io write $d -s 0 -c 127 -z 65536 -d a
+io flush $d -n 1
+io compare $d -s 0 -c 127 -z 65536 -d a; not compare $d -s 0 -c 127 -z 65536 -d zero
+io verify $d -s 0 -c 127
+io copy $d --sdlba=1024 --slbs=64,0 --blocks=63,63
+read8 1024 127; { tail -c 32768 a; head -c 32768 a; } | cmp - b || die copy
+io write-zeroes $d -s 64 -c 63; read8 64 63; cmp -n 32768 zero b || die write-zeroes
+io dsm $d -n 1 --ad -s 0 -b 64; read8 0 63; cmp -n 32768 zero b || die dsm
+not write-uncor $d -s 0 -c 7
+blkdiscard -o 1048576 -l 1048576 $d || die blkdiscard; blkdiscard -z -o 0 -l 1048576 $d || die blkdiscard -z
+read8 1024 127; cmp zero b || die blkdiscard -z`
+
+// twoHosts connects twice, as two hosts. Commands go by the controllers, since both are
+// paths of one disk to Linux.
+const twoHosts = `
+a=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00000000000a b=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00000000000b
+# nvme-cli takes the second one for the first one again.
+two() { echo "transport=tcp,traddr=$HOST,trsvcid=@PORT,nqn=@NQN,nr_io_queues=1,hostnqn=$1,hostid=${1##*uuid:}" > /dev/nvme-fabrics; }
+two $a || die connect a; two $b || die connect b
+d=$(nvme_disk @NQN) || die disk
+ca= cb=; for c in /sys/class/nvme/nvme*; do case $(cat $c/hostnqn) in $a) ca=/dev/${c##*/};; $b) cb=/dev/${c##*/};; esac; done
+[ -n "$ca" ] && [ -n "$cb" ] || die two controllers
+io() { nvme "$@" >/tmp/out 2>&1 || { cat /tmp/out; die "$*"; }; }
+not() { ! nvme "$@" >/tmp/out 2>&1 || die "succeeded: $*"; }
+io resv-register $ca -n 1 --nrkey=0xa --rrega=0; io resv-register $cb -n 1 --nrkey=0xb --rrega=0
+io resv-acquire $ca -n 1 --crkey=0xa --rtype=1 --racqa=0; not resv-acquire $cb -n 1 --crkey=0xb --rtype=1 --racqa=0
+head -c 512 /dev/zero >/tmp/block
+io write $ca -n 1 -s 0 -c 0 -z 512 -d /tmp/block; not write $cb -n 1 -s 0 -c 0 -z 512 -d /tmp/block; io read $cb -n 1 -s 0 -c 0 -z 512 -d /tmp/b
+nvme resv-report $cb -n 1 --eds -o json >/tmp/r || die report; [ "$(jq -r .regctl /tmp/r)" = 2 ] && [ "$(jq -r .rtype /tmp/r)" = 1 ] || { cat /tmp/r; die report; }
+io resv-acquire $cb -n 1 --crkey=0xb --prkey=0xa --rtype=2 --racqa=1
+io write $cb -n 1 -s 0 -c 0 -z 512 -d /tmp/block; not write $ca -n 1 -s 0 -c 0 -z 512 -d /tmp/block
+nvme resv-notif-log $ca -o json >/tmp/r || die resv-notif-log
+io resv-release $cb -n 1 --crkey=0xb --rtype=2 --rrela=0; io write $ca -n 1 -s 0 -c 0 -z 512 -d /tmp/block
+nvme disconnect -n @NQN >/dev/null || die disconnect; echo reserved, preempted, released`
+
+// fileNamespace is one file, as a namespace and as a LUN.
+func fileNamespace(size string) string {
+	return fileTarget(size) + "subsystems: [{nqn: " + ramNQN + ", namespaces: [{nsid: 1, volume: disk}]}]\n"
+}
+
+// nvmeAttachFor attaches soon again, and for a long time.
+func nvmeAttachFor(port int) string {
+	return fmt.Sprintf("modprobe nvme-tcp; d=$(nvme_attach tcp %d %s -c 1 -l 120 -k 5) || die connect: $d", port, ramNQN)
+}
+
+// nvmeUnderIO has fio write and verify the first 16 MiB over and over while something is done
+// to the path, and wants it to see no error.
+func nvmeUnderIO(e *Env, attach string, disturb func() error) (string, error) {
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	job, err := g.Start(attach + `
+rm -f /tmp/enough; echo begun
+while :; do
+  fio --name=w --filename=$d --rw=randwrite --bs=16k --size=16m --direct=1 --ioengine=libaio --iodepth=16 --verify=crc32c --do_verify=1 --verify_fatal=1 >/tmp/w.log 2>&1 || { cat /tmp/w.log; die fio; }
+  [ ! -e /tmp/enough ] || break
+done; echo fio done`)
+	if err != nil {
+		return "", err
+	}
+	for !strings.Contains(job.Output(), "begun") {
+		if job.Done() {
+			return job.Wait(e.ctx)
+		}
+		select {
+		case <-e.ctx.Done():
+			return "", context.Cause(e.ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	if err := disturb(); err != nil {
+		return job.Output(), err
+	}
+	if _, err := e.In("touch /tmp/enough"); err != nil {
+		return "", err
+	}
+	return job.Wait(e.ctx)
+}
+
+func nvmeDone(e *Env, what string) (string, error) {
+	_, err := e.In("nvme disconnect -n %s >/dev/null && quiet_kernel", ramNQN)
+	return what, err
+}
+
+func nvmeResize(_ context.Context, e *Env) (string, error) {
+	socket := filepath.Join(e.dir, "admin.sock")
+	t, err := e.Target(fileNamespace("64MiB") + "admin: {socket: " + socket + "}\n")
+	if err != nil {
+		return "", err
+	}
+	if _, err := e.In("%s; [ $(blockdev --getsize64 $d) = 67108864 ] || die size before", nvmeAttachFor(t.Port)); err != nil {
+		return "", err
+	}
+	if _, err := e.Host("iser-target", "resize", "--socket", socket, "disk", "96MiB"); err != nil {
+		return "", err
+	}
+	if _, err := e.In(`d=$(nvme_disk %s) || die disk
+for i in $(seq 100); do [ $(blockdev --getsize64 $d) = 100663296 ] && break; sleep 0.1; done
+[ $(blockdev --getsize64 $d) = 100663296 ] || die size after: $(blockdev --getsize64 $d)
+dd if=/dev/zero of=$d bs=1M seek=80 count=4 oflag=direct || die write behind the old end`, ramNQN); err != nil {
+		return "", err
+	}
+	return nvmeDone(e, "96 MiB seen and written")
+}
+
+func nvmeReset(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(ramNamespace)
+	if err != nil {
+		return "", err
+	}
+	if _, err := nvmeUnderIO(e, nvmeAttachFor(t.Port), func() error {
+		_, err := e.In("c=$(nvme_ctrl %s) || die controller; for i in 1 2 3 4 5; do sleep 1; echo 1 > /sys/class/nvme/$c/reset_controller || die reset $i; done", ramNQN)
+		return err
+	}); err != nil {
+		return "", err
+	}
+	return nvmeDone(e, "five resets, verified")
+}
+
+func nvmeKilled(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(fileNamespace("64MiB"))
+	if err != nil {
+		return "", err
+	}
+	if _, err := nvmeUnderIO(e, nvmeAttachFor(t.Port), func() error {
+		t.Kill()
+		_, err := e.TargetOn(t.Port, fileNamespace("64MiB"))
+		return err
+	}); err != nil {
+		return "", err
+	}
+	return nvmeDone(e, "reconnected, verified")
+}
+
+// nvmeANA has Linux' own multipathing go from one portal to the other and back.
+func nvmeANA(_ context.Context, e *Env) (string, error) {
+	socket, port2 := filepath.Join(e.dir, "admin.sock"), freePort()
+	t, err := e.Target(fmt.Sprintf("    group: 1\n  - listen: 127.0.0.1:%d\n    advertise: 10.0.2.2:%d\n    group: 2\n", port2, port2) + ramNamespace + "admin: {socket: " + socket + "}\n")
+	if err != nil {
+		return "", err
+	}
+	access := func(group, state string) error {
+		_, err := e.Host("iser-target", "lun", "access", "--socket", socket, ramNQN, "1", group, state)
+		return err
+	}
+	attach := fmt.Sprintf("%s; nvme_attach tcp %d %s -c 1 -l 120 >/dev/null || die second path", nvmeAttachFor(t.Port), port2, ramNQN)
+	if _, err := nvmeUnderIO(e, attach, func() error {
+		for _, step := range [][2]string{{"1", "standby"}, {"1", "active-optimized"}, {"2", "standby"}, {"2", "active-optimized"}, {"1", "standby"}, {"2", "standby"}, {"2", "active-optimized"}} {
+			if err := access(step[0], step[1]); err != nil {
+				return err
+			}
+			if _, err := e.In("sleep 0.5"); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	return nvmeDone(e, "there and back, verified")
+}
+
+// nvmeBothWires has two initiators write their halves of one volume at once.
+func nvmeBothWires(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(ramNamespace)
+	if err != nil {
+		return "", err
+	}
+	if _, err := nvmeUnderIO(e, nvmeAttachFor(t.Port), func() error {
+		_, err := e.Host("iser-initiator", "bench", fmt.Sprintf("iser://127.0.0.1:%d/%s/0", t.Port, ramIQN),
+			"--rw=randwrite", "--bsrange=512-256k", "--iodepth=32", "--offset=64m", "--size=64m", "--verify=crc32c")
+		return err
+	}); err != nil {
+		return "", err
+	}
+	return nvmeDone(e, "both verified")
+}

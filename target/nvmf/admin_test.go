@@ -59,6 +59,16 @@ func TestIdentify(t *testing.T) {
 
 func sqe(f func(*nvme.SQE)) (s nvme.SQE) { f(&s); return s }
 
+// A property that is not there is refused without DNR, as nvme-cli wants it.
+func TestNoSuchProperty(t *testing.T) {
+	h := open(t, nil).attach(hostNQN, 10, 0)
+	_, err := h.do(sqe(func(s *nvme.SQE) { s.NewPropertyGet(0x0C) }), nil, nil)
+	var st nvme.Status
+	if !errors.As(err, &st) || st != nvme.InvalidField {
+		t.Error(err)
+	}
+}
+
 // The identity of a volume is the same in every subsystem and after a reconnect.
 func TestIdentity(t *testing.T) {
 	r := open(t, nil)

@@ -30,6 +30,10 @@ func (c *controller) access(n *namespace) nvme.ANAState {
 	return anaStates[s]
 }
 
+// anaLen is the length that hosts compute from Identify Controller. They read it in pieces,
+// however many groups there are.
+const anaLen = 16 + maxNSID*32 + maxNSID*4
+
 // anaPage is the asymmetric namespace access log.
 func (c *controller) anaPage(q nvme.GetLogPage) []byte {
 	var groups []nvme.ANAGroup
@@ -39,7 +43,8 @@ func (c *controller) anaPage(q nvme.GetLogPage) []byte {
 		changes += k
 		groups = append(groups, nvme.ANAGroup{ID: n.id, Changes: k + 1, State: anaStates[s], Namespaces: []uint32{n.id}})
 	}
-	return nvme.AppendANA(nil, changes, groups, q.ANAGroupsOnly())
+	b := nvme.AppendANA(make([]byte, 0, anaLen), changes, groups, q.ANAGroupsOnly())
+	return b[:anaLen]
 }
 
 // SetAccessState says how the volume of a namespace is reached through a portal group,

@@ -99,6 +99,14 @@ func TestANA(t *testing.T) {
 	if _, g := b.ana(t); g.State != nvme.ANAStateOptimized {
 		t.Errorf("the other group: %v", g.State)
 	}
+	// nvme-cli reads what Identify says that there might be, piece by piece.
+	const whole = 16 + 1024*32 + 1024*4
+	for off := uint64(0); off < whole; off += 4096 {
+		n := min(4096, whole-uint32(off))
+		if _, err := a.do(sqe(func(s *nvme.SQE) { s.NewGetLogPage(nvme.LogANA, nvme.NSIDAll, off, n) }), make([]byte, n), nil); err != nil {
+			t.Fatalf("the log at %d: %v", off, err)
+		}
+	}
 	q := sqe(func(s *nvme.SQE) { s.NewGetLogPage(nvme.LogANA, nvme.NSIDAll, 0, 64).SetSpecific(1) })
 	p := make([]byte, 64)
 	if _, err := a.do(q, p, nil); err != nil {

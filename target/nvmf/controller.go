@@ -281,11 +281,13 @@ func (c *controller) flush() {
 	}
 }
 
+// propertyGet answers Property Get. What there is not is refused without DNR: nvme-cli, which
+// asks for all there might be, knows the status without it only.
 func (r adminRequest) propertyGet() {
 	p := r.sqe().Property()
 	c := r.q.ctrl
 	if p.Size() != p.Offset().Size() {
-		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		r.end(nvme.InvalidField)
 		return
 	}
 	c.mu.Lock()
@@ -302,7 +304,7 @@ func (r adminRequest) propertyGet() {
 		r.result = readyTimeout
 	default:
 		c.mu.Unlock()
-		r.end(nvme.InvalidField | nvme.DoNotRetry)
+		r.end(nvme.InvalidField)
 		return
 	}
 	c.mu.Unlock()

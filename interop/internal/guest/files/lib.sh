@@ -141,3 +141,10 @@ nvme_disk() {
 	done
 	echo "no disk of $1"; dmesg | tail -5; return 1
 }
+
+# nvme_ctrl NQN: the name of the first controller of a subsystem.
+nvme_ctrl() {
+	local c
+	for c in /sys/class/nvme/nvme*; do [ "$(cat $c/subsysnqn 2>/dev/null)" = "$1" ] && { echo ${c##*/}; return; }; done
+	echo "no controller of $1"; return 1
+}

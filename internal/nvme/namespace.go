@@ -68,11 +68,21 @@ type Namespace struct {
 	NSATTR                 uint8
 	NGUID                  [16]byte
 	EUI64                  [8]byte
-	Formats                []LBAFormat // 1 to 64
+	// CacheEpoch, in the vendor's part, tells one life of the volatile cache from the next:
+	// when it has changed, what had not been flushed is gone. Zero: it is not told.
+	CacheEpoch [16]byte
+	Formats    []LBAFormat // 1 to 64
 }
 
 // layout names the fields of the Identify Namespace data structure by their offsets (NVM
 // Express 1.4, figure 245).
+// epochTag, where the vendor's part of the structure begins, tells Namespace.CacheEpoch
+// behind it from what other vendors keep there.
+const (
+	atVendor = 384
+	epochTag = "CEP1"
+)
+
 func (n *Namespace) layout(l layout) {
 	l.u64(0, &n.Size)
 	l.u64(8, &n.Capacity)
@@ -104,6 +114,12 @@ func (n *Namespace) layout(l layout) {
 	l.u8(99, &n.NSATTR)
 	l.bytes(104, n.NGUID[:])
 	l.bytes(120, n.EUI64[:])
+	if tag := l.b[atVendor:][:len(epochTag)]; l.put && n.CacheEpoch != [16]byte{} {
+		copy(tag, epochTag)
+		l.bytes(atVendor+len(epochTag), n.CacheEpoch[:])
+	} else if !l.put && string(tag) == epochTag {
+		l.bytes(atVendor+len(epochTag), n.CacheEpoch[:])
+	}
 	for i := range n.Formats {
 		f := &n.Formats[i]
 		at := 128 + 4*i

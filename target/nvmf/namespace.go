@@ -154,7 +154,7 @@ func (n *namespace) identify() *nvme.Namespace {
 		Size: g.Blocks, Capacity: g.Blocks, Use: g.Blocks,
 		NSFEAT: nvme.FeatGranularity | nvme.FeatOwnAtomics, NACWU: uint16(int64(maxFusedBytes)>>g.Shift - 1), NMIC: nvme.NamespaceShared,
 		NPWG: page, NPWA: page, NPDG: page, NPDA: page, NOWS: page,
-		Bytes: uint64(g.Info.Size), ANAGroup: n.id, NGUID: n.names.NGUID, EUI64: n.names.EUI64,
+		Bytes: uint64(g.Info.Size), ANAGroup: n.id, NGUID: n.names.NGUID, EUI64: n.names.EUI64, CacheEpoch: n.vol.Epoch(),
 		RESCAP:  nvme.ReservationTypes | nvme.ReservationIEK13,
 		Formats: []nvme.LBAFormat{{Shift: g.Shift}},
 	}

@@ -1,0 +1,96 @@
+package nvmf
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"softiser/initiator/blockio"
+	"softiser/internal/nvme"
+)
+
+// abortTimeout is how long an aborted command may take to end before the association is
+// broken off, which ends it.
+const abortTimeout = 10 * time.Second
+
+// abandon ends r early: commands that were not sent are dropped, those at the controller
+// aborted. Their memory is in use until they are answered.
+func (q *queue) abandon(r *request, err error) {
+	q.mu.Lock()
+	if r.state == reqIdle { // Done is on its way
+		q.mu.Unlock()
+		return
+	}
+	if r.state == reqQueued {
+		q.waiting.remove(r)
+		r.state = reqRunning
+	}
+	r.cancel = err
+	var ids []uint16
+	if r.parts == 0 {
+		q.finish(r)
+	}
+	q.drop(func(c *command) bool { return c.req == r }, err)
+	for i := range q.cmds {
+		if c := &q.cmds[i]; c.state == cmdSent && c.req == r {
+			c.abort = err
+			ids = append(ids, c.SQE.CID())
+		}
+	}
+	q.unlock()
+	for _, id := range ids {
+		q.a.abort(q.id, id)
+	}
+}
+
+// drop ends commands that are waiting to be sent again.
+func (q *queue) drop(match func(*command) bool, err error) {
+	var keep commands
+	for q.resend.head != nil {
+		if c := q.resend.pop(); match(c) {
+			q.ended(c, err)
+		} else {
+			keep.push(c)
+		}
+	}
+	q.resend = keep
+	for i := range q.cmds {
+		if c := &q.cmds[i]; c.state == cmdDelayed && match(c) {
+			q.delayed--
+			q.ended(c, err)
+		}
+	}
+}
+
+// forget ends what a namespace has left that is not at the controller.
+func (q *queue) forget(n *Namespace) {
+	q.mu.Lock()
+	defer q.unlock()
+	q.drop(func(c *command) bool { return c.req.ns == n }, blockio.ErrClosed)
+	for r := q.waiting.head; r != nil; {
+		next := r.next
+		if r.ns == n {
+			q.waiting.remove(r)
+			r.state, r.cancel = reqRunning, blockio.ErrClosed
+			if r.parts == 0 {
+				q.finish(r)
+			}
+		}
+		r = next
+	}
+}
+
+// abort asks the controller to abort a command. It need not do so; what counts is that
+// the command is answered, or the association ended.
+func (a *Association) abort(qid, cid uint16) {
+	a.mu.Lock()
+	a.aborts++
+	a.mu.Unlock()
+	a.event(Event{Kind: EventAborted, Detail: fmt.Sprintf("command %d of queue %d", cid, qid)})
+	ctx, cancel := context.WithTimeout(a.ctx, abortTimeout)
+	defer cancel()
+	_, _ = a.do(ctx, func(s *nvme.SQE) {
+		s.Init(nvme.AdminAbort, 0)
+		s.SetCDW(10, uint32(qid)|uint32(cid)<<16)
+	}, nil, "Abort")
+}

@@ -1,0 +1,462 @@
+package nvmf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"softiser/initiator/blockio"
+	"softiser/internal/nvme"
+)
+
+// State is where an association is.
+//
+//	Connecting ──▶ Live ◀──▶ Reconnecting ──▶ Down ──▶ Live
+//	                 └──────────┴──────────────┴──▶ Failed
+//	                 └──────────┴──────────────┴──▶ Closed
+type State uint8
+
+// States.
+const (
+	StateConnecting   State = iota
+	StateLive               // commands flow
+	StateReconnecting       // commands wait
+	StateDown               // commands fail; the controller is still looked for
+	StateFailed             // given up
+	StateClosed
+)
+
+var stateNames = [...]string{"connecting", "live", "reconnecting", "down", "failed", "closed"}
+
+// String names the state.
+func (s State) String() string { return stateNames[s] }
+
+// nextStates is the drawing as a table, a bit for each state that may follow.
+var nextStates = [...]uint8{
+	StateConnecting:   1<<StateLive | 1<<StateClosed,
+	StateLive:         1<<StateReconnecting | 1<<StateFailed | 1<<StateClosed,
+	StateReconnecting: 1<<StateLive | 1<<StateDown | 1<<StateFailed | 1<<StateClosed,
+	StateDown:         1<<StateLive | 1<<StateFailed | 1<<StateClosed,
+	StateFailed:       1 << StateClosed,
+	StateClosed:       0,
+}
+
+// Association is what a host has with one controller: an admin queue and I/O queues. It
+// survives the loss of its connections by making a new one with another controller of the
+// same subsystem.
+type Association struct {
+	cfg    Config
+	dialer nvme.HostDialer
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	now    atomic.Int64  // time since begun, ns, as of the last tick
+	begun  time.Time     //
+	heard  atomic.Bool   // something was answered since the last keep alive
+	losses atomic.Uint32 // of the association
+	turn   atomic.Uint32 // the queue for the next new request
+
+	admin *queue
+	io    []*queue // made by the first connect; the same afterwards
+
+	mu      sync.Mutex // guards the rest; taken before a queue's
+	state   State
+	changed chan struct{} // closed when state changes
+	err     error         // why it has failed or is down
+	ctrl    *controller   // of the last connect
+	spaces  []*Namespace
+	logins  uint64
+	failed  uint64 // attempts to connect again
+	pings   uint64
+	aborts  uint64
+	look    chan struct{} // the controller says that something has changed
+}
+
+// controller is what one has said when the association was made.
+type controller struct {
+	id      uint16
+	cap     nvme.Cap
+	version nvme.Version
+	ident   *nvme.Controller
+	zeroes  uint8 // WZSL
+	verify  uint8 // VSL
+	kato    time.Duration
+}
+
+// Connect makes an association with cfg.Subsystem at cfg.Address.
+func Connect(ctx context.Context, cfg Config) (*Association, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(DefaultPort); err != nil {
+		return nil, err
+	}
+	return connect(ctx, cfg)
+}
+
+func connect(ctx context.Context, cfg Config) (*Association, error) {
+	a := &Association{cfg: cfg, dialer: cfg.dialer(), begun: time.Now(), changed: make(chan struct{}), look: make(chan struct{}, 1)}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	a.admin = newQueue(a, 0, adminDepth)
+	if err := a.establish(ctx); err != nil {
+		a.hangUp(err)
+		a.cancel()
+		return nil, fmt.Errorf("nvmf: %s at %s: %w", cfg.Subsystem, cfg.Address, err)
+	}
+	if !a.live() {
+		a.hangUp(errLost)
+		a.cancel()
+		return nil, fmt.Errorf("%s at %s: %w", cfg.Subsystem, cfg.Address, errLost)
+	}
+	for _, q := range a.io {
+		q.flow()
+	}
+	a.event(Event{Kind: EventConnected, Detail: a.Describe()})
+	a.wg.Add(3)
+	go a.keep()
+	go a.listen()
+	go a.watch()
+	return a, nil
+}
+
+// queues are all of them, the admin queue first.
+func (a *Association) queues() []*queue { return append([]*queue{a.admin}, a.io...) }
+
+// hangUp closes every connection, and returns when no memory of commands is in use.
+func (a *Association) hangUp(reason error) {
+	for _, q := range a.queues() {
+		if tr, _ := q.connection(); tr != nil {
+			tr.Terminate(reason)
+		}
+	}
+	for _, q := range a.queues() {
+		q.terminate(reason)
+	}
+}
+
+// toLocked is the only writer of state.
+func (a *Association) toLocked(s State) bool {
+	if nextStates[a.state]&(1<<s) == 0 {
+		return false
+	}
+	a.state = s
+	close(a.changed)
+	a.changed = make(chan struct{})
+	return true
+}
+
+// live lets commands flow after establish; false: a connection has been lost meanwhile.
+func (a *Association) live() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, q := range a.queues() {
+		if tr, _ := q.connection(); tr == nil {
+			return false
+		}
+	}
+	a.logins++
+	a.err = nil
+	return a.toLocked(StateLive)
+}
+
+// connection returns the queue's connection, nil when it has none, and what tells its end.
+func (q *queue) connection() (nvme.HostTransport, <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.tr, q.gone
+}
+
+// event reports e.
+func (a *Association) event(e Event) {
+	if f := a.cfg.OnEvent; f != nil {
+		e.Subsystem, e.Address = a.cfg.Subsystem, a.cfg.Address
+		f(e)
+	}
+}
+
+// lost takes the end of a connection. It does not wait.
+func (a *Association) lost(err error) {
+	a.mu.Lock()
+	if a.state != StateLive {
+		a.mu.Unlock()
+		return // establish meets it, or it is meant to end
+	}
+	a.losses.Add(1)
+	a.toLocked(StateReconnecting)
+	a.wg.Add(1)
+	a.mu.Unlock()
+	go a.recover(err, time.Now())
+}
+
+// recover makes the association again until that works or takes too long.
+func (a *Association) recover(cause error, since time.Time) {
+	defer a.wg.Done()
+	a.event(Event{Kind: EventLost, Err: cause})
+	a.hangUp(errLost)
+	for _, q := range a.io {
+		q.retire()
+	}
+	if a.cfg.Path {
+		a.down(cause)
+	}
+	wait := firstRetry
+	for {
+		pause := wait/2 + rand.N(wait/2+1)
+		select {
+		case <-time.After(pause):
+		case <-a.ctx.Done():
+			return
+		}
+		err := a.again(since)
+		if err == nil {
+			return
+		}
+		if a.ctx.Err() != nil {
+			return
+		}
+		down := time.Since(since)
+		if errors.Is(err, ErrChanged) {
+			a.fail(err)
+			return
+		}
+		if a.cfg.CtrlLossTimeout > 0 && down > a.cfg.CtrlLossTimeout && !a.cfg.Path {
+			a.fail(fmt.Errorf("no association within the controller loss time-out of %v: %w", a.cfg.CtrlLossTimeout, err))
+			return
+		}
+		wait = min(2*wait, a.cfg.ReconnectDelay)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			wait = min(wait, refusedRetry)
+		}
+		a.mu.Lock()
+		a.failed++
+		a.mu.Unlock()
+		a.event(Event{Kind: EventRetry, Err: err, Wait: wait, Down: down})
+	}
+}
+
+// again is one attempt.
+func (a *Association) again(since time.Time) error {
+	err := a.establish(a.ctx)
+	if err == nil {
+		err = a.verify()
+	}
+	if err == nil && !a.live() {
+		err = errLost
+	}
+	if err != nil {
+		a.hangUp(errLost)
+		return err
+	}
+	n := 0
+	for _, q := range a.io {
+		n += q.flow()
+	}
+	a.event(Event{Kind: EventRecovered, Down: time.Since(since), Replayed: n})
+	a.poke()
+	return nil
+}
+
+// verify looks whether the namespaces are what they were.
+func (a *Association) verify() error {
+	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.ConnectTimeout)
+	defer cancel()
+	a.mu.Lock()
+	spaces := slices.Clone(a.spaces)
+	a.mu.Unlock()
+	for _, n := range spaces {
+		if err := n.refresh(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// down fails what waits, and what comes until the association is back.
+func (a *Association) down(err error) {
+	a.mu.Lock()
+	ok := a.toLocked(StateDown)
+	if ok {
+		a.err = err
+	}
+	a.mu.Unlock()
+	if ok {
+		a.event(Event{Kind: EventDown, Err: err})
+		a.failAll(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
+	}
+}
+
+// fail gives the association up.
+func (a *Association) fail(err error) {
+	a.mu.Lock()
+	ok := a.toLocked(StateFailed)
+	if ok {
+		a.err = err
+	}
+	a.mu.Unlock()
+	if ok {
+		a.hangUp(err)
+		for _, q := range a.io {
+			q.retire()
+		}
+		a.event(Event{Kind: EventFailed, Err: err})
+		a.failAll(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
+	}
+}
+
+func (a *Association) failAll(err error) {
+	for _, q := range a.io {
+		q.fail(err)
+	}
+}
+
+// State returns where the association is, and why when it has failed or is down.
+func (a *Association) State() (State, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.state, a.err
+}
+
+// WaitLive returns when commands flow, with the reason when they never will.
+func (a *Association) WaitLive(ctx context.Context) error {
+	for {
+		a.mu.Lock()
+		s, err, ch := a.state, a.err, a.changed
+		a.mu.Unlock()
+		switch s {
+		case StateLive:
+			return nil
+		case StateClosed:
+			return blockio.ErrClosed
+		case StateFailed:
+			return err
+		}
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// closeTimeout bounds what Close waits for.
+const closeTimeout = 15 * time.Second
+
+// Close waits for what is outstanding, shuts the controller down and closes the
+// connections. What has not ended in time, or waits for a lost controller, ends with
+// blockio.ErrClosed. Closing twice is harmless; closing inside a Done callback would wait
+// for itself.
+func (a *Association) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	a.mu.Lock()
+	s := a.state
+	a.mu.Unlock()
+	if s == StateLive {
+		for !a.atRest() && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	a.mu.Lock()
+	s = a.state
+	if !a.toLocked(StateClosed) {
+		a.mu.Unlock()
+		return nil
+	}
+	a.mu.Unlock()
+	var err error
+	if s == StateLive {
+		err = a.shutDown(ctx)
+	}
+	a.cancel()
+	for _, q := range slices.Backward(a.queues()) {
+		q.terminate(nil)
+	}
+	a.wg.Wait()
+	a.hangUp(blockio.ErrClosed) // what an attempt to connect has made
+	for _, q := range a.io {
+		q.retire()
+		q.fail(blockio.ErrClosed)
+		q.stop()
+	}
+	a.event(Event{Kind: EventClosed})
+	return err
+}
+
+// stop ends the queue's timer.
+func (q *queue) stop() {
+	q.mu.Lock()
+	if q.retry != nil {
+		q.retry.Stop()
+	}
+	q.mu.Unlock()
+}
+
+// forget takes a namespace that has been closed out of the association.
+func (a *Association) forget(n *Namespace) {
+	a.mu.Lock()
+	a.spaces = slices.DeleteFunc(a.spaces, func(x *Namespace) bool { return x == n })
+	a.mu.Unlock()
+	for _, q := range a.io {
+		q.forget(n)
+	}
+}
+
+func (a *Association) atRest() bool {
+	return !slices.ContainsFunc(a.io, func(q *queue) bool { return !q.atRest() })
+}
+
+// path returns the queue for a request that has none yet: in turn.
+func (a *Association) path() *queue { return a.io[int(a.turn.Add(1))%len(a.io)] }
+
+// Stats adds up the counters of the queues.
+func (a *Association) Stats() blockio.Stats {
+	var sum blockio.Stats
+	for _, q := range a.queues() {
+		q.mu.Lock()
+		s, t := q.stats, q.past
+		if q.id != 0 {
+			s.Outstanding, s.Waiting = q.sent, q.waiting.n
+		} else {
+			s = blockio.Stats{}
+		}
+		if q.tr != nil {
+			x := q.tr.Stats()
+			t.PDUsIn += x.PDUsIn
+			t.PDUsOut += x.PDUsOut
+			t.PayloadCopied += x.PayloadCopied
+			t.ReceiveCalls += x.ReceiveCalls
+			t.SendCalls += x.SendCalls
+		}
+		q.mu.Unlock()
+		s.PDUsIn, s.PDUsOut, s.PayloadCopied, s.ReceiveCalls, s.SendCalls = t.PDUsIn, t.PDUsOut, t.PayloadCopied, t.ReceiveCalls, t.SendCalls
+		sum.Add(&s)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	sum.Losses, sum.Logins, sum.LoginFailures, sum.Pings, sum.Aborts = uint64(a.losses.Load()), a.logins, a.failed, a.pings, a.aborts
+	return sum
+}
+
+// Describe names the controller and how it is reached for people.
+func (a *Association) Describe() string {
+	a.mu.Lock()
+	c := a.ctrl
+	a.mu.Unlock()
+	a.admin.mu.Lock()
+	how := "not connected"
+	if a.admin.tr != nil {
+		how = a.admin.tr.Describe()
+	}
+	a.admin.mu.Unlock()
+	s := fmt.Sprintf("%s at %s, %s, %d I/O queues", a.cfg.Subsystem, a.cfg.Address, how, len(a.io))
+	if c != nil {
+		s += fmt.Sprintf(", controller %d", c.id)
+	}
+	return s
+}

@@ -1,0 +1,189 @@
+package nvmf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/initiator/blockio"
+	"softiser/internal/congestion"
+	"softiser/internal/nvme"
+	"softiser/internal/nvmetcp"
+	"softiser/internal/sockio"
+)
+
+// Transport is what carries the queues.
+type Transport uint8
+
+// Transports.
+const (
+	TransportTCP Transport = iota
+)
+
+// String returns the name that nvme-cli gives the transport.
+func (t Transport) String() string { return [...]string{"tcp"}[t] }
+
+// Config says whom to connect to, and how. Zero fields mean the documented defaults.
+type Config struct {
+	Transport Transport
+	Address   string // host[:port]; the port is 4420 by default, 8009 for Discover
+	Subsystem string // NQN
+	NSID      uint32 // of Open; default 1
+
+	// HostNQN and HostID say who connects; one identifier belongs to one name. Default:
+	// /etc/nvme/hostnqn and hostid, else derived from the machine.
+	HostNQN string
+	HostID  [16]byte
+
+	Queues      int // I/O queues, each a connection; default 1, at most what the controller allows
+	QueueDepth  int // commands that one queue keeps outstanding; default 128
+	MaxTransfer int // longest single command, bytes; default 1 MiB, less when the controller says so
+
+	HeaderDigest, DataDigest bool // NVMe/TCP: CRC32C
+
+	KeepAlive time.Duration // keep alive timeout; default 5 s, negative: none
+	// ConnectTimeout bounds an attempt to make an association. Default 30 s.
+	ConnectTimeout time.Duration
+	CommandTimeout time.Duration // an unanswered command costs the association; default 60 s, negative: none
+	// ReconnectDelay is the longest time between attempts to connect again. Default 5 s.
+	ReconnectDelay time.Duration
+	// CtrlLossTimeout is how long commands wait while there is no association, before
+	// they fail (nvme-cli's ctrl-loss-tmo). Default 120 s; negative: for ever.
+	CtrlLossTimeout time.Duration
+	// Path makes the association one of several to the same volumes: commands fail with
+	// blockio.ErrSessionLost at once when it is lost, and it is looked for nevertheless.
+	Path bool
+
+	// Cache is the account of the volume's volatile cache, which its paths share. Nil:
+	// the namespace has its own.
+	Cache *blockio.Cache
+	// Pool is the memory of leases. Default: blockdev.DefaultPool().
+	Pool *blockdev.Pool
+
+	// Authenticate proves who we are, on each queue after its Connect. required says that
+	// the controller asks for it. Nil: a controller that asks is refused.
+	Authenticate func(ctx context.Context, x Exchange, qid uint16, required bool) error
+	// Secure makes a TCP connection secure before its first PDU; it closes nc when it
+	// fails.
+	Secure func(ctx context.Context, nc net.Conn) (net.Conn, error)
+
+	SendBuffer, RecvBuffer int // socket buffers, bytes; 0: the system sizes them
+	// Congestion names the TCP congestion control. "auto" or "": reno when the controller
+	// is on this host; "host": the host's default.
+	Congestion string
+
+	// OnEvent, when set, is told what happens to the association. It must not block.
+	OnEvent func(Event)
+
+	// Dialer replaces the transport, in tests.
+	Dialer nvme.HostDialer
+}
+
+// Exchange is the way of the messages of an authentication.
+type Exchange interface {
+	Send(ctx context.Context, msg []byte) error
+	// Receive returns the controller's next message, at most room bytes long.
+	Receive(ctx context.Context, room int) ([]byte, error)
+}
+
+// Ports.
+const (
+	DefaultPort   = "4420"
+	DiscoveryPort = "8009"
+)
+
+const (
+	maxQueues     = 128
+	adminDepth    = 31 // commands outstanding on the admin queue
+	firstRetry    = 100 * time.Millisecond
+	refusedRetry  = 800 * time.Millisecond // while nobody listens there
+	maxEvents     = 4                      // Asynchronous Event Requests outstanding
+	maxNamespaces = 1 << 16
+)
+
+func (c Config) withDefaults() Config {
+	def := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	dur := func(p *time.Duration, v time.Duration) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	def(&c.Queues, 1)
+	def(&c.QueueDepth, 128)
+	def(&c.MaxTransfer, 1<<20)
+	dur(&c.KeepAlive, 5*time.Second)
+	dur(&c.ConnectTimeout, 30*time.Second)
+	dur(&c.CommandTimeout, 60*time.Second)
+	dur(&c.ReconnectDelay, 5*time.Second)
+	dur(&c.CtrlLossTimeout, 120*time.Second)
+	if c.NSID == 0 {
+		c.NSID = 1
+	}
+	if c.Pool == nil {
+		c.Pool = blockdev.DefaultPool()
+	}
+	if c.HostNQN == "" {
+		c.HostNQN = DefaultHostNQN()
+	}
+	if c.HostID == [16]byte{} {
+		c.HostID = hostIDOf(c.HostNQN)
+	}
+	return c
+}
+
+// validate checks what withDefaults has completed, and completes the address.
+func (c *Config) validate(port string) error {
+	in := func(name string, v, lo, hi int) error {
+		if v < lo || v > hi {
+			return fmt.Errorf("nvmf: %s %d is outside %d..%d", name, v, lo, hi)
+		}
+		return nil
+	}
+	if err := errors.Join(
+		in("Queues", c.Queues, 1, maxQueues),
+		in("QueueDepth", c.QueueDepth, 1, nvme.MaxHostEntries-1),
+		in("MaxTransfer", c.MaxTransfer, 4096, 1<<30),
+	); err != nil {
+		return err
+	}
+	if c.Address == "" {
+		return errors.New("nvmf: no address given: want host[:port]")
+	}
+	if _, p, err := net.SplitHostPort(c.Address); err != nil || p == "" {
+		c.Address = net.JoinHostPort(strings.Trim(strings.TrimSuffix(c.Address, ":"), "[]"), port)
+	}
+	if err := nvme.CheckNQN(c.Subsystem); err != nil {
+		return fmt.Errorf("nvmf: subsystem NQN: %w", err)
+	}
+	if err := nvme.CheckNQN(c.HostNQN); err != nil {
+		return fmt.Errorf("nvmf: host NQN: %w", err)
+	}
+	return nil
+}
+
+// dialer makes what connects.
+func (c *Config) dialer() nvme.HostDialer {
+	if c.Dialer != nil {
+		return c.Dialer
+	}
+	t := nvmetcp.HostConfig{
+		Address: c.Address, Secure: c.Secure,
+		Socket: sockio.Options{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer},
+		Dial:   (&net.Dialer{Control: congestion.Dialing(c.Congestion)}).DialContext,
+	}
+	if c.HeaderDigest {
+		t.Digests |= nvmetcp.DigestHeader
+	}
+	if c.DataDigest {
+		t.Digests |= nvmetcp.DigestData
+	}
+	return &nvmetcp.HostDialer{Config: t}
+}

@@ -1,0 +1,150 @@
+package nvmf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"softiser/internal/nvme"
+)
+
+// Entry is one way to a subsystem that discovery has found, under the names that nvme-cli
+// prints.
+type Entry struct {
+	Transport  string `json:"trtype"`
+	Family     string `json:"adrfam"`
+	Type       string `json:"subtype"`
+	Requires   string `json:"treq"`
+	PortID     uint16 `json:"portid"`
+	Service    string `json:"trsvcid"`
+	Subsystem  string `json:"subnqn"`
+	Address    string `json:"traddr"`
+	EntryFlags string `json:"eflags,omitempty"`
+	Security   string `json:"sectype,omitempty"`
+}
+
+// Log is the discovery log page.
+type Log struct {
+	Generation uint64  `json:"genctr"`
+	Records    []Entry `json:"records"`
+}
+
+// Discover asks the discovery service at cfg.Address what it knows; cfg.Subsystem may name a
+// service of its own, and is the well-known one by default.
+func Discover(ctx context.Context, cfg Config) (*Log, error) {
+	if cfg.Subsystem == "" {
+		cfg.Subsystem = nvme.DiscoveryNQN
+	}
+	if cfg.KeepAlive == 0 {
+		cfg.KeepAlive = -1 // it is over in a moment
+	}
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(DiscoveryPort); err != nil {
+		return nil, err
+	}
+	a, err := connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	log, err := a.DiscoveryLog(ctx)
+	if err != nil {
+		err = fmt.Errorf("nvmf: discovery at %s: %w", cfg.Address, err)
+	}
+	return log, errors.Join(err, a.Close())
+}
+
+// pieceEntries is how many entries one command reads, and generationTries how often the log
+// may change meanwhile before that is called an error.
+const (
+	pieceEntries    = 16
+	generationTries = 8
+)
+
+var errGeneration = errors.New("the discovery log changes faster than it can be read")
+
+// DiscoveryLog reads the discovery log page, again when it has changed meanwhile.
+func (a *Association) DiscoveryLog(ctx context.Context) (*Log, error) {
+	for range generationTries {
+		log, err := a.readDiscovery(ctx)
+		if err != errGeneration {
+			return log, err
+		}
+	}
+	return nil, errGeneration
+}
+
+// readDiscovery reads the header, the entries in pieces, and the header once more: they
+// belong together if the generation is the same.
+func (a *Association) readDiscovery(ctx context.Context) (*Log, error) {
+	head := make([]byte, nvme.DiscoveryEntryLen)
+	generation, count, err := a.discoveryHeader(ctx, head)
+	if err != nil {
+		return nil, err
+	}
+	log := &Log{Generation: generation, Records: []Entry{}}
+	b := make([]byte, pieceEntries*nvme.DiscoveryEntryLen)
+	for len(log.Records) < count {
+		k := min(count-len(log.Records), pieceEntries)
+		at := uint64(1+len(log.Records)) * nvme.DiscoveryEntryLen
+		piece := b[:k*nvme.DiscoveryEntryLen]
+		if err := a.logPage(ctx, nvme.LogDiscovery, at, piece); err != nil {
+			return nil, err
+		}
+		for ; len(piece) > 0; piece = piece[nvme.DiscoveryEntryLen:] {
+			e, err := nvme.ParseDiscoveryEntry(piece)
+			if err != nil {
+				return nil, err
+			}
+			log.Records = append(log.Records, entry(&e))
+		}
+	}
+	again, n, err := a.discoveryHeader(ctx, head)
+	if err == nil && (again != generation || n != count) {
+		err = errGeneration
+	}
+	return log, err
+}
+
+func (a *Association) discoveryHeader(ctx context.Context, b []byte) (uint64, int, error) {
+	if err := a.logPage(ctx, nvme.LogDiscovery, 0, b); err != nil {
+		return 0, 0, err
+	}
+	return nvme.ParseDiscoveryHeader(b)
+}
+
+func (a *Association) logPage(ctx context.Context, id nvme.LogID, at uint64, b []byte) error {
+	_, err := a.do(ctx, func(s *nvme.SQE) { s.NewGetLogPage(id, 0, at, uint32(len(b))) }, b, "Get Log Page")
+	return err
+}
+
+func entry(e *nvme.DiscoveryEntry) Entry {
+	out := Entry{
+		Transport: e.Transport.String(), Family: e.Family.String(), Type: e.Type.String(),
+		PortID: e.PortID, Service: e.Service, Subsystem: e.Subsystem, Address: e.Address,
+	}
+	switch e.Requirements & 3 {
+	case nvme.ChannelUnspecified:
+		out.Requires = "not specified"
+	case nvme.ChannelRequired:
+		out.Requires = "required"
+	case nvme.ChannelNotRequired:
+		out.Requires = "not required"
+	}
+	if e.Requirements&nvme.FlowControlOffOK != 0 {
+		out.Requires += ", sq flow control disable supported"
+	}
+	switch {
+	case e.Flags&nvme.EntryDuplicate != 0 && e.Flags&nvme.EntryPersistent != 0:
+		out.EntryFlags = "explicit discovery connections, duplicate discovery information"
+	case e.Flags&nvme.EntryPersistent != 0:
+		out.EntryFlags = "explicit discovery connections"
+	case e.Flags&nvme.EntryDuplicate != 0:
+		out.EntryFlags = "duplicate discovery information"
+	default:
+		out.EntryFlags = "none"
+	}
+	if e.Transport == nvme.TransportTCP {
+		out.Security = map[uint8]string{nvme.SecurityNone: "none", nvme.SecurityTLS13: "tls13"}[e.Security]
+	}
+	return out
+}

@@ -1,0 +1,289 @@
+package nvmf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"softiser/internal/nvme"
+)
+
+// establish makes the connections of an association: the admin queue, an enabled controller,
+// the I/O queues. What it leaves behind after an error is hangUp's.
+func (a *Association) establish(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.ConnectTimeout, fmt.Errorf("no association within %v: %w", a.cfg.ConnectTimeout, context.DeadlineExceeded))
+	defer cancel()
+	// A call that ctx has ended leaves its command with the connection; ending that frees
+	// its memory.
+	tr, err := a.dialer.Dial(ctx, nvme.HostQueue{Entries: adminDepth + 1})
+	if err != nil {
+		return err
+	}
+	a.admin.attach(tr)
+	c := &controller{}
+	if c.id, err = a.connectQueue(ctx, a.admin, nvme.CntlIDDynamic, adminDepth); err != nil {
+		return err
+	}
+	if err = a.enable(ctx, c); err != nil {
+		return err
+	}
+	if err = a.identify(ctx, c); err != nil {
+		return err
+	}
+	if a.cfg.Subsystem != nvme.DiscoveryNQN {
+		if err = a.connectIO(ctx, c); err != nil {
+			return err
+		}
+	}
+	if mask := c.ident.OAES & (nvme.NoticeNamespace | nvme.NoticeANA | nvme.NoticeDiscovery); mask != 0 {
+		if _, err = a.do(ctx, func(s *nvme.SQE) { s.NewSetFeatures(nvme.FeatureAsyncEvents, 0, mask) }, nil, "Set Features"); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	a.ctrl = c
+	a.mu.Unlock()
+	return nil
+}
+
+// connectQueue sends the Connect of a queue, and authenticates where that is asked for. It
+// returns the controller's identifier.
+func (a *Association) connectQueue(ctx context.Context, q *queue, cntlid uint16, depth int) (uint16, error) {
+	data := (&nvme.ConnectData{HostID: a.cfg.HostID, CntlID: cntlid, Subsystem: a.cfg.Subsystem, Host: a.cfg.HostNQN}).AppendTo(nil)
+	attr := nvme.ConnectDisableFlowControl // responses to reads then ride in their data
+	for {
+		e, err := q.run(ctx, func(s *nvme.SQE) {
+			c := s.NewConnect()
+			c.SetQID(q.id)
+			c.SetSQSize(uint16(depth))
+			c.SetAttributes(attr)
+			if q.id == 0 && a.cfg.KeepAlive > 0 {
+				c.SetKeepAlive(a.cfg.KeepAlive)
+			}
+		}, data)
+		if err != nil {
+			return 0, fmt.Errorf("nvmf: Connect of queue %d: %w", q.id, err)
+		}
+		if s := e.Status(); s != nvme.Success {
+			if attr != 0 && s&^nvme.DoNotRetry == nvme.ConnectInvalidParameters && e.DW0() == uint32(nvme.InvalidParameter(false, nvme.ConnectAtAttributes)) {
+				attr = 0 // the controller cannot do without flow control
+				continue
+			}
+			return 0, refused(q.id, s, e.DW0())
+		}
+		r := nvme.ConnectResult(e.DW0())
+		required := r&(nvme.AuthRequired|nvme.AuthSecureRequired) != 0
+		if a.cfg.Authenticate != nil {
+			err = a.cfg.Authenticate(ctx, exchange{q}, q.id, required)
+		} else if required {
+			err = errors.New("the controller asks for authentication, and no key is given")
+		}
+		if err != nil {
+			return 0, fmt.Errorf("nvmf: authentication of queue %d: %w", q.id, err)
+		}
+		if q.id != 0 && r.CntlID() != cntlid {
+			return 0, fmt.Errorf("nvmf: queue %d belongs to controller %d, we asked for %d", q.id, r.CntlID(), cntlid)
+		}
+		return r.CntlID(), nil
+	}
+}
+
+// refused says why a Connect has failed.
+func refused(qid uint16, s nvme.Status, dw0 uint32) error {
+	s &^= nvme.DoNotRetry | nvme.More
+	e := &ConnectError{Queue: qid, Status: uint16(s)}
+	if s != nvme.ConnectInvalidParameters {
+		return e
+	}
+	at := uint16(dw0)
+	if dw0&(1<<16) == 0 {
+		e.What = map[uint16]string{nvme.ConnectAtQID: "queue identifier", nvme.ConnectAtSQSize: "queue size", nvme.ConnectAtKeepAlive: "keep alive timeout"}[at]
+	} else {
+		e.What = map[uint16]string{nvme.ConnectDataAtHostID: "host identifier", nvme.ConnectDataAtCntlID: "controller identifier",
+			nvme.ConnectDataAtSubsystem: "subsystem NQN: there is no such subsystem", nvme.ConnectDataAtHost: "host NQN"}[at]
+	}
+	if e.What == "" {
+		e.What = fmt.Sprintf("byte %d", at)
+	}
+	return e
+}
+
+// exchange carries the messages of an authentication over a queue.
+type exchange struct{ q *queue }
+
+// Send implements Exchange.
+func (x exchange) Send(ctx context.Context, msg []byte) error {
+	e, err := x.q.run(ctx, func(s *nvme.SQE) { s.NewAuth(nvme.FabricsAuthSend, uint32(len(msg))) }, msg)
+	if err == nil && e.Status() != nvme.Success {
+		err = statusError("Authentication Send", e.Status())
+	}
+	return err
+}
+
+// Receive implements Exchange.
+func (x exchange) Receive(ctx context.Context, room int) ([]byte, error) {
+	b := make([]byte, room)
+	e, err := x.q.run(ctx, func(s *nvme.SQE) { s.NewAuth(nvme.FabricsAuthReceive, uint32(room)) }, b)
+	if err == nil && e.Status() != nvme.Success {
+		err = statusError("Authentication Receive", e.Status())
+	}
+	return b, err
+}
+
+// do runs an admin command whose success is expected.
+func (a *Association) do(ctx context.Context, set func(*nvme.SQE), data []byte, name string) (nvme.CQE, error) {
+	e, err := a.admin.run(ctx, set, data)
+	if err != nil {
+		return e, fmt.Errorf("nvmf: %s: %w", name, err)
+	}
+	if e.Status() != nvme.Success {
+		return e, statusError(name, e.Status())
+	}
+	return e, nil
+}
+
+func (a *Association) property(ctx context.Context, p nvme.PropertyOffset) (uint64, error) {
+	e, err := a.do(ctx, func(s *nvme.SQE) { s.NewPropertyGet(p) }, nil, "Property Get "+p.String())
+	return e.Result(), err
+}
+
+func (a *Association) setProperty(ctx context.Context, p nvme.PropertyOffset, v uint64) error {
+	_, err := a.do(ctx, func(s *nvme.SQE) { s.NewPropertySet(p, v) }, nil, "Property Set "+p.String())
+	return err
+}
+
+// pollStatus asks for CSTS until done says that it is over, or limit has passed.
+func (a *Association) pollStatus(ctx context.Context, limit time.Duration, what string, done func(nvme.CtrlStatus) bool) error {
+	end := time.Now().Add(limit)
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		v, err := a.property(ctx, nvme.PropCSTS)
+		if err != nil {
+			return err
+		}
+		if s := nvme.CtrlStatus(v); done(s) {
+			return nil
+		} else if s.Fatal() {
+			return errors.New("nvmf: the controller reports a fatal status")
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("nvmf: the controller is not %s after %v", what, limit)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// enable reads the controller's capabilities and enables it.
+func (a *Association) enable(ctx context.Context, c *controller) error {
+	v, err := a.property(ctx, nvme.PropCAP)
+	if err != nil {
+		return err
+	}
+	c.cap = nvme.Cap(v)
+	if v, err = a.property(ctx, nvme.PropVS); err != nil {
+		return err
+	}
+	c.version = nvme.Version(v)
+	if c.cap.MinPage() > 12 {
+		return fmt.Errorf("nvmf: the controller's smallest page has 2^%d bytes, 4096 are supported", c.cap.MinPage())
+	}
+	if err = a.setProperty(ctx, nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetNVM, true))); err != nil {
+		return err
+	}
+	limit := max(time.Duration(c.cap.Timeout())*500*time.Millisecond, time.Second)
+	return a.pollStatus(ctx, limit, "ready", nvme.CtrlStatus.Ready)
+}
+
+// identify reads what the controller says of itself, and checks it.
+func (a *Association) identify(ctx context.Context, c *controller) error {
+	b := make([]byte, nvme.IdentifyLen)
+	if _, err := a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSController, 0) }, b, "Identify Controller"); err != nil {
+		return err
+	}
+	var err error
+	if c.ident, err = nvme.ParseController(b); err != nil {
+		return err
+	}
+	if c.ident.CntlID != c.id {
+		return fmt.Errorf("nvmf: Connect made controller %d, Identify speaks of %d", c.id, c.ident.CntlID)
+	}
+	if a.cfg.KeepAlive > 0 && c.ident.KAS > 0 {
+		c.kato = a.cfg.KeepAlive
+	}
+	if a.cfg.Subsystem == nvme.DiscoveryNQN {
+		return nil
+	}
+	if c.ident.IOCCSZ < 4 || c.ident.ICDOff != 0 {
+		return fmt.Errorf("nvmf: a capsule of %d times 16 bytes, with data at %d, is none that we can send", c.ident.IOCCSZ, c.ident.ICDOff)
+	}
+	// Limits of commands that Identify Controller does not have. Controllers before NVMe 2.0
+	// refuse the question.
+	if c.cap&nvme.CapIOCS != 0 {
+		if _, err := a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSCommandSetController, 0) }, b, "Identify"); err == nil {
+			if l, err := nvme.ParseCommandSetLimits(b); err == nil {
+				c.zeroes, c.verify = l.WriteZeroesSize, l.VerifySize
+			}
+		} else if lost(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// lost reports whether the connection is gone, or nobody waits any more, and not that the
+// controller has said something.
+func lost(err error) bool {
+	var se *StatusError
+	return err != nil && !errors.As(err, &se)
+}
+
+// connectIO makes the I/O queues. After a reconnect there must be as many as before, for
+// commands wait in them.
+func (a *Association) connectIO(ctx context.Context, c *controller) error {
+	want := a.cfg.Queues
+	e, err := a.do(ctx, func(s *nvme.SQE) { s.NewSetFeatures(nvme.FeatureQueues, 0, nvme.QueueCounts(want, want)) }, nil, "Set Features")
+	if err != nil {
+		return err
+	}
+	sq, cq := nvme.ParseQueueCounts(e.DW0())
+	granted := min(sq, cq, want)
+	depth := min(a.cfg.QueueDepth, c.cap.Entries()-1)
+	if c.ident.MaxCmd > 0 {
+		depth = min(depth, int(c.ident.MaxCmd))
+	}
+	if len(a.io) > 0 {
+		if granted < len(a.io) || depth < len(a.io[0].cmds)-1 {
+			return fmt.Errorf("nvmf: the controller allows %d I/O queues of %d commands now, %d of %d are in use", granted, depth, len(a.io), len(a.io[0].cmds)-1)
+		}
+		depth = len(a.io[0].cmds) - 1
+	} else {
+		for i := range granted {
+			a.io = append(a.io, newQueue(a, uint16(i+1), depth))
+		}
+	}
+	inside := int(min(c.ident.IOCCSZ, 1<<16))*16 - nvme.SQELen
+	for _, q := range a.io {
+		tr, err := a.dialer.Dial(ctx, nvme.HostQueue{ID: q.id, CntlID: c.id, Entries: depth + 1, InCapsule: inside})
+		if err != nil {
+			return err
+		}
+		q.attach(tr)
+		if _, err := a.connectQueue(ctx, q, c.id, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shutDown tells the controller that its host leaves.
+func (a *Association) shutDown(ctx context.Context) error {
+	cc := nvme.NewConfig(nvme.CommandSetNVM, true).WithShutdown(nvme.ShutdownNormal)
+	if err := a.setProperty(ctx, nvme.PropCC, uint64(cc)); err != nil {
+		return err
+	}
+	return a.pollStatus(ctx, 5*time.Second, "shut down", nvme.CtrlStatus.ShutdownDone)
+}

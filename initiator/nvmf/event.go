@@ -1,0 +1,64 @@
+package nvmf
+
+import (
+	"fmt"
+	"time"
+)
+
+// EventKind says what an Event reports.
+type EventKind uint8
+
+// Kinds of events.
+const (
+	EventConnected EventKind = iota // an association was made for the first time
+	EventLost                       // it was lost; Err says why
+	EventRetry                      // an attempt to make it again failed; Wait says when the next one follows
+	EventRecovered                  // made again, outstanding commands replayed
+	EventDown                       // commands fail from now on; the controller is still looked for
+	EventFailed                     // given up; Err says why
+	EventClosed                     // closed by the caller
+	EventAsync                      // the controller has told something
+	EventResized                    // the size of a namespace has changed
+	EventDiscovery                  // the discovery log has changed
+	EventAborted                    // a command was aborted
+	EventCacheLost                  // the controller may have lost acknowledged writes; the next flush fails
+)
+
+var eventNames = [...]string{"connected", "connection lost", "reconnect failed", "recovered", "down, trying on", "given up", "closed",
+	"asynchronous event", "resized", "discovery log changed", "command aborted", "writes may be lost"}
+
+// String returns a short name.
+func (k EventKind) String() string { return eventNames[k] }
+
+// Event is one thing worth a log line. Nothing is reported per command that succeeds.
+type Event struct {
+	Kind      EventKind
+	Subsystem string
+	Address   string
+	Err       error
+	Detail    string        // for people
+	Wait      time.Duration // EventRetry: until the next attempt
+	Down      time.Duration // EventRecovered, EventRetry: since the loss
+	Replayed  int           // EventRecovered: commands sent again
+}
+
+// String returns one line for people.
+func (e Event) String() string {
+	s := fmt.Sprintf("%s at %s: %s", e.Subsystem, e.Address, e.Kind)
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	if e.Down > 0 {
+		s += fmt.Sprintf(" (down for %s)", e.Down.Round(time.Millisecond))
+	}
+	if e.Wait > 0 {
+		s += fmt.Sprintf(", next attempt in %s", e.Wait.Round(time.Millisecond))
+	}
+	if e.Kind == EventRecovered {
+		s += fmt.Sprintf(", %d commands replayed", e.Replayed)
+	}
+	return s
+}

@@ -1,0 +1,496 @@
+package nvmf_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"softiser/initiator/blockio"
+	. "softiser/initiator/nvmf"
+	"softiser/internal/nvme"
+	"softiser/internal/nvmetcp"
+)
+
+// fake is a controller that says what a test wants; each connection is a fakeQueue.
+type fake struct {
+	t     testing.TB
+	ln    net.Listener
+	wg    sync.WaitGroup
+	ident nvme.Controller
+	space nvme.Namespace
+	ids   nvme.Identifiers
+
+	mu     sync.Mutex
+	queues map[*fakeQueue]bool
+	mem    []byte
+	seen   map[string]int
+	// answer changes what a command is answered with; false: it is not answered.
+	answer func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool
+}
+
+type fakeQueue struct {
+	f  *fake
+	c  *nvmetcp.Controller
+	id uint16
+
+	mu   sync.Mutex
+	cc   uint64
+	data map[uint64][][]byte
+	held []*nvme.Command
+}
+
+func newFake(t testing.TB) *fake {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{t: t, ln: ln, queues: map[*fakeQueue]bool{}, mem: make([]byte, 1<<20), seen: map[string]int{}}
+	f.ident = nvme.Controller{
+		CntlID: 1, IOCCSZ: 4 + 512, IORCSZ: 1, SQES: 0x66, CQES: 0x44, KAS: 1, OAES: nvme.NoticeNamespace, VWC: nvme.CachePresent, CTRATT: nvme.AttrTBKAS,
+		ONCS: nvme.HasCompare | nvme.HasDSM | nvme.HasWriteZeroes, FUSES: nvme.FusesCompareWrite, Subsystem: subNQN, Namespaces: 1,
+	}
+	f.space = nvme.Namespace{Size: 2048, Capacity: 2048, Formats: []nvme.LBAFormat{{Shift: 9}}}
+	f.ids.UUID[3] = 7
+	f.wg.Go(func() {
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c, err := nvmetcp.NewController(nc, nvmetcp.Config{Linger: 20 * time.Millisecond})
+			if err != nil {
+				continue
+			}
+			c.SetEntries(200)
+			q := &fakeQueue{f: f, c: c, data: map[uint64][][]byte{}}
+			f.mu.Lock()
+			f.queues[q] = true
+			f.mu.Unlock()
+			c.Start(q)
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		f.wg.Wait()
+		f.drop()
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			f.mu.Lock()
+			n := len(f.queues)
+			f.mu.Unlock()
+			if n == 0 {
+				return
+			}
+		}
+		t.Error("connections are left")
+	})
+	return f
+}
+
+// drop ends every connection.
+func (f *fake) drop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for q := range f.queues {
+		q.c.Terminate(errors.New("dropped"))
+	}
+}
+
+func (f *fake) set(g func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool) {
+	f.mu.Lock()
+	f.answer = g
+	f.mu.Unlock()
+}
+
+func (f *fake) count(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.seen[name]
+}
+
+func (f *fake) config() Config { return config(f.ln.Addr().String()) }
+
+// Command implements nvme.QueueUpper.
+func (q *fakeQueue) Command(k *nvme.Command) {
+	s := &k.SQE
+	var e nvme.CQE
+	e.SetCID(s.CID())
+	name := s.Opcode().IOName()
+	if q.id == 0 {
+		name = s.Opcode().AdminName()
+	}
+	if s.Opcode() == nvme.OpFabrics {
+		name = s.FabricsType().String()
+		if s.FabricsType() == nvme.FabricsConnect {
+			q.id = s.Connect().QID()
+		}
+	}
+	q.f.mu.Lock()
+	q.f.seen[name]++
+	answer := q.f.answer
+	q.f.mu.Unlock()
+	if answer != nil && !answer(q, k, &e) {
+		q.mu.Lock()
+		q.held = append(q.held, k)
+		q.mu.Unlock()
+		return
+	}
+	if e.Status() != nvme.Success {
+		q.c.Respond(k, &e)
+		return
+	}
+	q.serve(k, &e)
+}
+
+func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
+	s := &k.SQE
+	f := q.f
+	var out []byte
+	switch {
+	case s.Opcode() == nvme.OpFabrics:
+		switch s.FabricsType() {
+		case nvme.FabricsConnect:
+			e.SetResult(e.Result() | uint64(f.ident.CntlID))
+		case nvme.FabricsPropertyGet:
+			switch s.Property().Offset() {
+			case nvme.PropCAP:
+				e.SetResult(uint64(nvme.NewCap(128, 2, nvme.CapCQR|nvme.CapNVM)))
+			case nvme.PropVS:
+				e.SetResult(uint64(nvme.Version14))
+			case nvme.PropCSTS:
+				if nvme.Config(q.cc).Shutdown() != 0 {
+					e.SetResult(uint64(nvme.StatusShutdownComplete | nvme.StatusReady))
+				} else {
+					e.SetResult(q.cc & 1)
+				}
+			}
+		case nvme.FabricsPropertySet:
+			q.cc = s.Property().Value()
+		}
+	case q.id == 0:
+		switch s.Opcode() {
+		case nvme.AdminIdentify:
+			switch s.Identify().CNS() {
+			case nvme.CNSController:
+				out = f.ident.AppendTo(nil)
+			case nvme.CNSNamespace:
+				f.mu.Lock()
+				out = f.space.AppendTo(nil)
+				f.mu.Unlock()
+			case nvme.CNSDescriptors:
+				f.mu.Lock()
+				out = f.ids.AppendTo(nil)
+				f.mu.Unlock()
+			}
+		case nvme.AdminSetFeatures:
+			if s.Features().ID() == nvme.FeatureQueues {
+				e.SetResult(uint64(s.Features().Value()))
+			}
+		case nvme.AdminGetLogPage:
+			out = make([]byte, s.GetLogPage().Length())
+		case nvme.AdminAsyncEvent:
+			q.mu.Lock()
+			q.held = append(q.held, k)
+			q.mu.Unlock()
+			return
+		}
+	case s.Opcode() == nvme.OpRead:
+		at := int(s.ReadWrite().SLBA()) * 512
+		out = f.mem[at:][:s.SGL().Length()]
+	case len(k.Data) > 0 && s.Opcode() == nvme.OpWrite:
+		copy(f.mem[s.ReadWrite().SLBA()*512:], k.Data)
+	case s.Opcode() == nvme.OpWrite:
+		at := int(s.ReadWrite().SLBA()) * 512
+		if err := q.c.GetData(k, 0, [][]byte{f.mem[at:][:s.SGL().Length()]}); err != nil {
+			q.c.Respond(k, e)
+		}
+		return
+	}
+	if out != nil {
+		q.c.PutData(k, 0, [][]byte{out}, true)
+	}
+	q.c.Respond(k, e)
+}
+
+// release answers what has been held with a status and a result.
+func (q *fakeQueue) release(op nvme.Opcode, s nvme.Status, result uint64) (n int) {
+	q.mu.Lock()
+	held := q.held
+	q.held = nil
+	for _, k := range held {
+		if k.SQE.Opcode() != op {
+			q.held = append(q.held, k)
+			continue
+		}
+		n++
+		var e nvme.CQE
+		e.SetCID(k.SQE.CID())
+		e.SetStatus(s)
+		e.SetResult(result)
+		q.c.Respond(k, &e)
+	}
+	q.mu.Unlock()
+	q.c.Push()
+	return n
+}
+
+// release does so on every queue with an identifier.
+func (f *fake) release(id uint16, op nvme.Opcode, s nvme.Status, result uint64) (n int) {
+	f.mu.Lock()
+	var qs []*fakeQueue
+	for q := range f.queues {
+		if q.id == id {
+			qs = append(qs, q)
+		}
+	}
+	f.mu.Unlock()
+	for _, q := range qs {
+		n += q.release(op, s, result)
+	}
+	return n
+}
+
+// DataArrived implements nvme.QueueUpper.
+func (q *fakeQueue) DataArrived(k *nvme.Command, err error) {
+	var e nvme.CQE
+	e.SetCID(k.SQE.CID())
+	q.c.Respond(k, &e)
+}
+
+// Sent implements nvme.QueueUpper.
+func (q *fakeQueue) Sent(*nvme.Command) {}
+
+// Ended implements nvme.QueueUpper.
+func (q *fakeQueue) Ended(error) {
+	q.mu.Lock()
+	held := q.held
+	q.held = nil
+	q.mu.Unlock()
+	for _, k := range held {
+		q.c.Respond(k, &nvme.CQE{})
+	}
+	q.c.Push()
+	q.f.mu.Lock()
+	delete(q.f.queues, q)
+	q.f.mu.Unlock()
+}
+
+// Reads and writes without an answer are sent again over a new association; a compare and
+// write is not.
+func TestReplay(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config()
+	n := open(t, cfg)
+	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool { return q.id == 0 })
+	type result struct {
+		op  blockio.Op
+		err error
+	}
+	done := make(chan result, 4)
+	start := func(op blockio.Op, n int) *blockio.Request {
+		return &blockio.Request{Op: op, Buf: make([]byte, n), Done: func(r *blockio.Request) { done <- result{r.Op, r.Err} }}
+	}
+	n.SubmitBatch([]*blockio.Request{start(blockio.OpRead, 4096), start(blockio.OpWrite, 4096), start(blockio.OpCompareAndWrite, 1024), start(blockio.OpFlush, 0)})
+	await(t, func() bool { return f.count("Write")+f.count("Read")+f.count("Compare")+f.count("Flush") == 5 })
+	f.set(nil)
+	f.drop()
+	for range 4 {
+		r := <-done
+		if r.op == blockio.OpCompareAndWrite && !errors.Is(r.err, blockio.ErrOutcomeUnknown) || r.op != blockio.OpCompareAndWrite && r.err != nil {
+			t.Errorf("operation %d: %v", r.op, r.err)
+		}
+	}
+	if f.count("Compare") != 1 || f.count("Read") != 2 || f.count("Write") != 3 || f.count("Flush") != 2 {
+		t.Errorf("%v", f.seen)
+	}
+	if s := n.Stats(); s.Replayed != 3 || s.OutcomeUnknown != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A namespace that is another one after a reconnect is not written to.
+func TestChangedMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(*fake){
+		"another UUID":  func(f *fake) { f.ids.UUID[3]++ },
+		"other blocks":  func(f *fake) { f.space.Formats[0].Shift = 12 },
+		"no identifier": func(f *fake) { f.ids = nvme.Identifiers{} },
+	} {
+		f := newFake(t)
+		n := open(t, f.config())
+		f.mu.Lock()
+		change(f)
+		f.mu.Unlock()
+		f.drop()
+		_, err := n.WriteAt(make([]byte, 4096), 0)
+		await(t, func() bool { s, _ := n.Association().State(); return s == StateFailed })
+		if _, err2 := n.WriteAt(make([]byte, 4096), 0); !errors.Is(err2, ErrChanged) {
+			t.Errorf("%s: %v, %v", name, err, err2)
+		}
+	}
+}
+
+// The controller's cache has lost what was in it: the next flush fails, the one after it
+// does not.
+func TestCacheLost(t *testing.T) {
+	f := newFake(t)
+	f.space.CacheEpoch[0] = 1
+	n := open(t, f.config())
+	if _, err := n.WriteAt(make([]byte, 4096), 0); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	f.space.CacheEpoch[0] = 2
+	f.mu.Unlock()
+	f.drop()
+	await(t, func() bool { return n.Stats().Losses == 1 })
+	if err := n.Flush(); !errors.Is(err, blockio.ErrCacheLost) {
+		t.Error(err)
+	}
+	if err := n.Flush(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Statuses that ask for another try get one, others do not.
+func TestRetries(t *testing.T) {
+	f := newFake(t)
+	n := open(t, f.config())
+	left := 0
+	status := nvme.Success
+	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+		if q.id != 0 && left > 0 {
+			left--
+			e.SetStatus(status)
+		}
+		return true
+	})
+	for _, tt := range []struct {
+		status nvme.Status
+		again  bool
+		is     error
+	}{
+		{nvme.CommandInterrupted, true, nil}, {nvme.NamespaceNotReady, true, nil}, {nvme.TransientTransport, true, nil},
+		{nvme.CommandInterrupted | nvme.DoNotRetry, false, nil}, {nvme.ReservationConflict, false, blockio.ErrReservation}, {nvme.LBAOutOfRange | nvme.DoNotRetry, false, nil},
+	} {
+		f.mu.Lock()
+		left, status = 2, tt.status
+		f.mu.Unlock()
+		_, err := n.WriteAt(make([]byte, 4096), 0)
+		if (err == nil) != tt.again || tt.is != nil && !errors.Is(err, tt.is) {
+			t.Errorf("%v: %v", tt.status, err)
+		}
+		f.mu.Lock()
+		left = 0
+		f.mu.Unlock()
+	}
+}
+
+// A command without an answer costs the association, and ends with ErrTimeout.
+func TestCommandTimeout(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config()
+	cfg.CommandTimeout = 300 * time.Millisecond
+	n := open(t, cfg)
+	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool { return q.id == 0 })
+	_, err := n.ReadAt(make([]byte, 4096), 0)
+	if !errors.Is(err, blockio.ErrTimeout) {
+		t.Error(err)
+	}
+	f.set(nil)
+	if _, err := n.ReadAt(make([]byte, 4096), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// A controller that does not answer Keep Alive is lost.
+func TestKeepAlive(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config()
+	cfg.KeepAlive = 400 * time.Millisecond
+	n := open(t, cfg)
+	await(t, func() bool { return n.Stats().Pings >= 2 })
+	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool { return k.SQE.Opcode() != nvme.AdminKeepAlive })
+	await(t, func() bool { return n.Stats().Losses >= 1 })
+	f.set(nil)
+	await(t, func() bool { s, _ := n.Association().State(); return s == StateLive })
+}
+
+// A flood of events is taken at our pace.
+func TestEventFlood(t *testing.T) {
+	f := newFake(t)
+	n := open(t, f.config())
+	for range 3 {
+		await(t, func() bool {
+			return f.release(0, nvme.AdminAsyncEvent, nvme.Success, uint64(nvme.EventNamespaceChanged)) > 0
+		})
+	}
+	if a := f.count("Asynchronous Event Request"); a > 4 {
+		t.Errorf("%d requests for events", a)
+	}
+	f.mu.Lock()
+	f.space.Size = 1024
+	f.mu.Unlock()
+	await(t, func() bool {
+		return f.release(0, nvme.AdminAsyncEvent, nvme.Success, uint64(nvme.EventNamespaceChanged)) > 0
+	})
+	await(t, func() bool { return n.Info().Size == 1024*512 })
+}
+
+// What a controller says that cannot be is refused when the association is made.
+func TestImpossibleControllers(t *testing.T) {
+	for name, change := range map[string]func(*fake){
+		"no capsule":        func(f *fake) { f.ident.IOCCSZ = 1 },
+		"data offset":       func(f *fake) { f.ident.ICDOff = 4 },
+		"blocks of 2^40":    func(f *fake) { f.space.Formats[0].Shift = 40 },
+		"metadata":          func(f *fake) { f.space.Formats[0].Metadata = 8 },
+		"2^63 blocks":       func(f *fake) { f.space.Size = 1 << 63 },
+		"inactive":          func(f *fake) { f.space.Size = 0 },
+		"another CNTLID":    func(f *fake) { f.answer = cntlid(2, nvme.OpFabrics) },
+		"asks for proof":    func(f *fake) { f.answer = cntlid(uint64(nvme.AuthRequired), nvme.OpFabrics) },
+		"no queues":         func(f *fake) { f.answer = refuse(0, nvme.AdminSetFeatures) },
+		"no Identify":       func(f *fake) { f.answer = refuse(0, nvme.AdminIdentify) },
+		"I/O queue refused": func(f *fake) { f.answer = refuse(1, nvme.OpFabrics) },
+	} {
+		f := newFake(t)
+		change(f)
+		if n, err := Open(t.Context(), f.config()); err == nil {
+			t.Errorf("%s: opened", name)
+			n.Close()
+		} else if !strings.Contains(err.Error(), "nvm") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func cntlid(v uint64, op nvme.Opcode) func(*fakeQueue, *nvme.Command, *nvme.CQE) bool {
+	return func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+		if k.SQE.Opcode() == op && k.SQE.FabricsType() == nvme.FabricsConnect {
+			e.SetResult(v)
+		}
+		return true
+	}
+}
+
+func refuse(id uint16, op nvme.Opcode) func(*fakeQueue, *nvme.Command, *nvme.CQE) bool {
+	return func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+		if q.id == id && k.SQE.Opcode() == op {
+			e.SetStatus(nvme.InvalidField | nvme.DoNotRetry)
+		}
+		return true
+	}
+}
+
+// A controller that never answers does not hold Open up longer than asked.
+func TestSilentController(t *testing.T) {
+	f := newFake(t)
+	f.set(func(*fakeQueue, *nvme.Command, *nvme.CQE) bool { return false })
+	cfg := f.config()
+	cfg.ConnectTimeout = 100 * time.Millisecond
+	if _, err := Open(t.Context(), cfg); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}

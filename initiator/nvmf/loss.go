@@ -1,0 +1,122 @@
+package nvmf
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"softiser/initiator/blockio"
+)
+
+// Ended implements nvme.HostUpper.
+func (q *queue) Ended(err error) {
+	q.mu.Lock()
+	s := q.tr.Stats()
+	q.past.PDUsIn += s.PDUsIn
+	q.past.PDUsOut += s.PDUsOut
+	q.past.PayloadCopied += s.PayloadCopied
+	q.past.ReceiveCalls += s.ReceiveCalls
+	q.past.SendCalls += s.SendCalls
+	q.tr, q.flowing = nil, false
+	gone := q.gone
+	for i := range q.cmds {
+		if c := &q.cmds[i]; c.state == cmdSent && c.call != nil {
+			w := c.call
+			w.err = errLost
+			q.sent--
+			q.put(c)
+			close(w.done)
+		}
+	}
+	q.unlock()
+	q.busy.Store(false)
+	if err == nil {
+		err = errors.New("the controller has closed the connection")
+	}
+	q.a.lost(fmt.Errorf("nvmf: queue %d: %w", q.id, err))
+	close(gone)
+}
+
+var errLost = errors.New("nvmf: the connection was lost")
+
+// terminate ends the connection, if there is one, and waits until none of its memory is in
+// use any more.
+func (q *queue) terminate(reason error) {
+	q.mu.Lock()
+	q.flowing = false
+	q.mu.Unlock()
+	tr, gone := q.connection()
+	if tr != nil {
+		tr.Terminate(reason)
+	}
+	if gone != nil {
+		<-gone
+	}
+}
+
+// retire sorts what the lost connection has left, when that uses no memory any more.
+func (q *queue) retire() {
+	q.mu.Lock()
+	defer q.unlock()
+	var again []*command
+	for i := range q.cmds {
+		c := &q.cmds[i]
+		switch {
+		case c.state == cmdFree:
+			continue
+		case c.abort != nil:
+			q.ended(c, c.abort)
+		case c.req.cancel != nil:
+			q.ended(c, c.req.cancel)
+		case c.req.ns.closed.Load():
+			q.ended(c, blockio.ErrClosed) // nobody looks whether the namespace is the same
+		case c.state == cmdSent && !c.req.op.repeatable && c.req.phase != flushNow:
+			q.stats.OutcomeUnknown++
+			q.ended(c, blockio.ErrOutcomeUnknown)
+		case c.tries > 0 && q.a.cfg.CtrlLossTimeout > 0 && q.a.now.Load()-c.first > int64(q.a.cfg.CtrlLossTimeout):
+			// It may be what kills the controller.
+			q.ended(c, fmt.Errorf("%w: the connection was lost %d times while %s was outstanding", blockio.ErrSessionLost, c.tries+1, c.req.op.name))
+		default:
+			c.tries++
+			again = append(again, c)
+		}
+	}
+	slices.SortFunc(again, func(a, b *command) int { return int(int64(a.order - b.order)) })
+	q.resend, q.delayed, q.sent = commands{}, 0, 0
+	for _, c := range again {
+		c.state = cmdResend
+		q.resend.push(c)
+	}
+}
+
+// flow lets requests through, and returns how many commands are sent again.
+func (q *queue) flow() (replayed int) {
+	q.mu.Lock()
+	q.flowing, q.down = q.tr != nil, nil
+	for c := q.resend.head; c != nil; c = c.next {
+		replayed++
+	}
+	q.stats.Replayed += uint64(replayed)
+	q.pump()
+	q.unlock()
+	q.kick()
+	return replayed
+}
+
+// fail ends everything, and what comes until flow: there is no connection.
+func (q *queue) fail(err error) {
+	q.mu.Lock()
+	defer q.unlock()
+	q.down = err
+	q.resend, q.delayed = commands{}, 0
+	for i := range q.cmds {
+		if c := &q.cmds[i]; c.state != cmdFree && c.req != nil {
+			q.ended(c, err)
+		}
+	}
+	for r := q.waiting.head; r != nil; r = q.waiting.head {
+		q.waiting.remove(r)
+		r.cancel = err
+		q.finish(r)
+	}
+}

@@ -1,0 +1,12 @@
+package nvmf
+
+import (
+	"testing"
+
+	"softiser/blockdev"
+	"softiser/internal/leaktest"
+)
+
+func TestMain(m *testing.M) {
+	leaktest.Main(m, leaktest.Pool("pool memory", blockdev.DefaultPool().Out))
+}

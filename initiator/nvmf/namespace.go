@@ -1,0 +1,547 @@
+package nvmf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/initiator/blockio"
+	"softiser/internal/nvme"
+)
+
+// Namespace is one namespace of a subsystem as a volume: asynchronous requests with real
+// queue depth, and a blockdev.Device.
+type Namespace struct {
+	a     *Association
+	id    uint32
+	owned bool // Close closes the association
+	ids   nvme.Identifiers
+	geo   atomic.Pointer[geometry]
+	cache *blockio.Cache
+	epoch atomic.Pointer[blockio.Epoch] // that the cache is in; changes under mu
+
+	waiters sync.Pool // *waiter
+	closed  atomic.Bool
+
+	mu        sync.Mutex // guards what follows; taken before no other lock
+	watchers  map[int]func(blockdev.Info)
+	watcherID int
+}
+
+var (
+	_ blockio.Volume  = (*Namespace)(nil)
+	_ blockdev.Device = (*Namespace)(nil)
+)
+
+// Open connects to cfg.Subsystem and opens cfg.NSID. Closing the namespace closes the
+// association.
+func Open(ctx context.Context, cfg Config) (*Namespace, error) {
+	cfg = cfg.withDefaults()
+	a, err := Connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	n, err := a.Namespace(ctx, cfg.NSID)
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	n.owned = true
+	return n, nil
+}
+
+// Namespaces returns the identifiers of the active namespaces, ascending.
+func (a *Association) Namespaces(ctx context.Context) ([]uint32, error) {
+	var all []uint32
+	b := make([]byte, nvme.IdentifyLen)
+	for after := uint32(0); ; {
+		if _, err := a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSActiveNamespaces, after) }, b, "Identify"); err != nil {
+			return nil, err
+		}
+		ids, err := nvme.ParseNSIDs(b)
+		if err != nil {
+			return nil, err
+		}
+		if len(ids) > 0 && ids[0] <= after {
+			return nil, fmt.Errorf("nvmf: namespace %d in the list behind %d", ids[0], after)
+		}
+		if all = append(all, ids...); len(all) > maxNamespaces {
+			return nil, fmt.Errorf("nvmf: more than %d namespaces", maxNamespaces)
+		}
+		if len(ids) < nvme.MaxActive {
+			return all, nil
+		}
+		after = ids[len(ids)-1]
+	}
+}
+
+// Namespace looks at a namespace and returns it as a volume of this association.
+func (a *Association) Namespace(ctx context.Context, id uint32) (*Namespace, error) {
+	n := &Namespace{a: a, id: id, cache: a.cfg.Cache, watchers: map[int]func(blockdev.Info){}}
+	if n.cache == nil {
+		n.cache = new(blockio.Cache)
+	}
+	n.waiters.New = newWaiter
+	g, ids, epoch, err := n.inspect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("nvmf: %s: namespace %d: %w", a.cfg.Subsystem, id, err)
+	}
+	n.ids = ids
+	n.geo.Store(g)
+	n.epoch.Store(n.cache.Enter(epoch))
+	a.mu.Lock()
+	a.spaces = append(a.spaces, n)
+	a.mu.Unlock()
+	a.poke() // what has changed between the look and now
+	return n, nil
+}
+
+// inspect asks the controller what the namespace is.
+func (n *Namespace) inspect(ctx context.Context) (g *geometry, ids nvme.Identifiers, epoch [16]byte, err error) {
+	b := make([]byte, nvme.IdentifyLen)
+	if _, err = n.a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSNamespace, n.id) }, b, "Identify Namespace"); err != nil {
+		return nil, ids, epoch, err
+	}
+	d, err := nvme.ParseNamespace(b)
+	if err != nil {
+		return nil, ids, epoch, err
+	}
+	if d.Size == 0 {
+		return nil, ids, epoch, fmt.Errorf("%w: it is not active", blockio.ErrNoLUN)
+	}
+	if _, err = n.a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSDescriptors, n.id) }, b, "Identify"); err == nil {
+		if ids, err = nvme.ParseIdentifiers(b); err != nil {
+			return nil, ids, epoch, err
+		}
+	} else if lost(err) {
+		return nil, ids, epoch, err
+	}
+	if ids.NGUID == [16]byte{} {
+		ids.NGUID = d.NGUID
+	}
+	if ids.EUI64 == [8]byte{} {
+		ids.EUI64 = d.EUI64
+	}
+	g, err = n.a.geometry(d)
+	if err == nil {
+		g.info.ID = n.name(&ids)
+	}
+	return g, ids, d.CacheEpoch, err
+}
+
+// geometry computes what commands depend on.
+func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
+	a.mu.Lock()
+	c := a.ctrl
+	a.mu.Unlock()
+	bs, err := d.BlockSize()
+	if err != nil {
+		return nil, err
+	}
+	shift := nvme.Shift(bs)
+	if d.Size > 1<<62>>shift {
+		return nil, fmt.Errorf("nvmf: %d blocks of %d bytes", d.Size, bs)
+	}
+	block := int64(bs)
+	// limit returns how many bytes a command of a kind covers: whole blocks, 65536 at most.
+	limit := func(n int64) int64 { return max(min(n, 65536*block)/block*block, block) }
+	pages := func(log uint8) int64 { // of a limit in units of the smallest page; 0: none
+		if log == 0 || log > 40 {
+			return 1 << 62
+		}
+		return 1 << (c.cap.MinPage() + uint(log))
+	}
+	g := &geometry{shift: shift, maxIO: min(int64(a.cfg.MaxTransfer), pages(c.ident.MDTS))}
+	if len(a.io) > 0 {
+		if tr, _ := a.io[0].connection(); tr != nil {
+			g.maxIO = min(g.maxIO, int64(tr.MaxTransfer()))
+		}
+	}
+	g.maxIO = limit(g.maxIO)
+	g.info = blockdev.Info{
+		Size: int64(d.Size) << shift, BlockSize: bs, PhysBlockSize: bs, Backend: "nvme",
+		ReadOnly:   d.NSATTR&nvme.NamespaceProtected != 0,
+		WriteCache: c.ident.VWC&nvme.CachePresent != 0,
+		Thin:       d.NSFEAT&nvme.FeatThin != 0,
+	}
+	if d.NSFEAT&nvme.FeatGranularity != 0 {
+		if p := int64(d.NPWG) + 1; bits.OnesCount64(uint64(p)) == 1 {
+			g.info.PhysBlockSize = int(p * block)
+		}
+		g.info.DiscardAlign = (int(d.NPDG) + 1) * bs
+	}
+	has := func(bit uint16) bool { return c.ident.ONCS&bit != 0 }
+	if has(nvme.HasDSM) {
+		g.info.Discard = true
+		g.info.ZeroesOnTrim = d.DLFEAT&7 == nvme.DeallocatedZeroes
+		g.maxDiscard = 1 << 30 >> shift << shift
+	}
+	if has(nvme.HasWriteZeroes) {
+		g.maxZeroes = pages(c.zeroes)
+		if c.zeroes == 0 {
+			g.maxZeroes = pages(c.ident.MDTS) // controllers before NVMe 2.0 mean this one
+		}
+		g.maxZeroes = limit(g.maxZeroes)
+		g.deallocate = d.DLFEAT&nvme.ZeroesDeallocate != 0 && d.DLFEAT&7 == nvme.DeallocatedZeroes
+	}
+	if has(nvme.HasVerify) {
+		g.maxVerify = limit(pages(c.verify))
+	}
+	if has(nvme.HasCompare) && c.ident.FUSES&nvme.FusesCompareWrite != 0 {
+		// The pair is atomic as far as the compare and write unit goes.
+		unit := int64(c.ident.ACWU) + 1
+		if d.NSFEAT&nvme.FeatOwnAtomics != 0 {
+			unit = int64(d.NACWU) + 1
+		}
+		g.maxCompare = min(unit*block, g.maxIO)
+	}
+	return g, nil
+}
+
+// name is the stable name of a namespace, for whoever looks for it again.
+func (n *Namespace) name(ids *nvme.Identifiers) string {
+	if names := namesOf(ids); len(names) > 0 {
+		return names[0]
+	}
+	return fmt.Sprintf("%s/%d", n.a.cfg.Subsystem, n.id)
+}
+
+func namesOf(ids *nvme.Identifiers) (names []string) {
+	if ids.NGUID != [16]byte{} {
+		names = append(names, fmt.Sprintf("eui.%x", ids.NGUID))
+	}
+	if ids.EUI64 != [8]byte{} {
+		names = append(names, fmt.Sprintf("eui.%x", ids.EUI64))
+	}
+	if ids.UUID != [16]byte{} {
+		names = append(names, "uuid."+nvme.HostID(ids.UUID).String())
+	}
+	return names
+}
+
+// refresh looks at the namespace again: it must be the same volume. A new size is told to
+// whoever has asked for it.
+func (n *Namespace) refresh(ctx context.Context) error {
+	g, ids, epoch, err := n.inspect(ctx)
+	old := n.geo.Load()
+	switch {
+	case err != nil:
+		return err
+	case ids != n.ids:
+		return fmt.Errorf("%w: namespace %d is %s, it was %s", ErrChanged, n.id, n.name(&ids), n.name(&n.ids))
+	case g.info.BlockSize != old.info.BlockSize:
+		return fmt.Errorf("%w: namespace %d has blocks of %d bytes, they had %d", ErrChanged, n.id, g.info.BlockSize, old.info.BlockSize)
+	}
+	n.geo.Store(g)
+	n.mu.Lock()
+	now, gone := n.epoch.Load().Look(epoch)
+	n.epoch.Store(now)
+	var tell []func(blockdev.Info)
+	if g.info.Size != old.info.Size {
+		for _, f := range n.watchers {
+			tell = append(tell, f)
+		}
+	}
+	n.mu.Unlock()
+	if gone {
+		n.a.event(Event{Kind: EventCacheLost, Detail: fmt.Sprintf("namespace %d; the next flush fails", n.id)})
+	}
+	if g.info.Size != old.info.Size {
+		n.a.event(Event{Kind: EventResized, Detail: fmt.Sprintf("namespace %d has %d bytes", n.id, g.info.Size)})
+	}
+	for _, f := range tell {
+		f(g.info)
+	}
+	return nil
+}
+
+// Submit implements blockio.Volume.
+func (n *Namespace) Submit(r *blockio.Request) {
+	s := n.prepare(r)
+	if s == nil {
+		return
+	}
+	q := s.q
+	q.mu.Lock()
+	q.enqueue(s)
+	q.unlock()
+	q.kick()
+}
+
+// prepare checks a request and finds its queue; nil: it has ended.
+func (n *Namespace) prepare(r *blockio.Request) *request {
+	s := stateOf(r)
+	if n.closed.Load() {
+		s.state, r.Err = reqIdle, blockio.ErrClosed
+	} else if !n.begin(s) {
+		if s.q == nil || s.q.a != n.a {
+			s.q = n.a.path()
+		}
+		return s
+	}
+	if r.Done != nil {
+		r.Done(r)
+	}
+	return nil
+}
+
+// SubmitBatch implements blockio.Volume.
+func (n *Namespace) SubmitBatch(rs []*blockio.Request) {
+	var last *queue
+	for _, r := range rs {
+		s := n.prepare(r)
+		if s == nil {
+			continue
+		}
+		if last != nil && last != s.q {
+			last.kick()
+		}
+		last = s.q
+		last.mu.Lock()
+		last.enqueue(s)
+		last.unlock()
+	}
+	if last != nil {
+		last.kick()
+	}
+}
+
+// waiter is what a synchronous call waits on, pooled so that it allocates nothing.
+type waiter struct {
+	ch   chan struct{}
+	done func(*blockio.Request)
+	req  blockio.Request
+}
+
+func newWaiter() any {
+	w := &waiter{ch: make(chan struct{}, 1)}
+	w.done = func(*blockio.Request) { w.ch <- struct{}{} }
+	return w
+}
+
+// Do implements blockio.Volume.
+func (n *Namespace) Do(ctx context.Context, r *blockio.Request) error {
+	w := n.waiters.Get().(*waiter)
+	r.Done = w.done
+	n.Submit(r)
+	if d := ctx.Done(); d == nil {
+		<-w.ch
+	} else {
+		select {
+		case <-w.ch:
+		case <-d:
+			if s := stateOf(r); s.q != nil {
+				s.q.abandon(s, context.Cause(ctx))
+			}
+			select {
+			case <-w.ch:
+			case <-time.After(abortTimeout):
+				n.a.breakOff(fmt.Errorf("nvmf: an aborted command does not end within %v", abortTimeout))
+				<-w.ch
+			}
+		}
+	}
+	n.waiters.Put(w)
+	return r.Err
+}
+
+// call runs one operation and waits for its end.
+func (n *Namespace) call(set blockio.Request) error {
+	w := n.waiters.Get().(*waiter)
+	w.req.Set(set)
+	w.req.Done = w.done
+	n.Submit(&w.req)
+	<-w.ch
+	err := w.req.Err
+	w.req.Set(blockio.Request{})
+	n.waiters.Put(w)
+	if errors.Is(err, blockio.ErrClosed) {
+		err = blockdev.ErrClosed
+	}
+	return err
+}
+
+// ReadAt reads len(p) bytes at off.
+func (n *Namespace) ReadAt(p []byte, off int64) (int, error) {
+	if err := n.call(blockio.Request{Op: blockio.OpRead, Off: off, Buf: p}); err != nil {
+		if errors.Is(err, ErrShort) {
+			err = errors.Join(err, io.ErrUnexpectedEOF)
+		}
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// WriteAt writes p at off.
+func (n *Namespace) WriteAt(p []byte, off int64) (int, error) {
+	if err := n.call(blockio.Request{Op: blockio.OpWrite, Off: off, Buf: p}); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Flush makes every completed write durable.
+func (n *Namespace) Flush() error { return n.call(blockio.Request{Op: blockio.OpFlush}) }
+
+// FlushRange is Flush: NVMe has no other.
+func (n *Namespace) FlushRange(off, length int64) error {
+	i := n.Info()
+	if err := blockdev.CheckRange(off, length, i.Size, i.BlockSize); err != nil || length == 0 {
+		return err
+	}
+	return n.Flush()
+}
+
+// Discard deallocates a range.
+func (n *Namespace) Discard(off, length int64) error {
+	return n.call(blockio.Request{Op: blockio.OpDiscard, Off: off, Len: length})
+}
+
+// WriteZeroes makes a range read as zeroes, by Write Zeroes where the controller has it.
+func (n *Namespace) WriteZeroes(off, length int64, mayUnmap bool) error {
+	return n.call(blockio.Request{Op: blockio.OpWriteZeroes, Off: off, Len: length, MayUnmap: mayUnmap})
+}
+
+// Extents says that all of it is data: controllers over fabrics do not tell.
+func (n *Namespace) Extents(off, length int64) ([]blockdev.Extent, error) {
+	if n.closed.Load() {
+		return nil, blockdev.ErrClosed
+	}
+	i := n.Info()
+	if err := blockdev.CheckRange(off, length, i.Size, i.BlockSize); err != nil {
+		return nil, err
+	}
+	return []blockdev.Extent{{Off: off, Len: length, Data: true}}, nil
+}
+
+// LeaseRead fills l with pool memory that holds the range. Reading takes the network's
+// time: NoWait fails with ErrWouldBlock.
+func (n *Namespace) LeaseRead(l *blockdev.Lease, off int64, length int, m blockdev.Mode) error {
+	if err := n.lend(l, off, length, m); err != nil || length == 0 {
+		return err
+	}
+	if err := n.call(blockio.Request{Op: blockio.OpRead, Off: off, Segs: l.Segs}); err != nil {
+		l.Release()
+		return err
+	}
+	return nil
+}
+
+// LeaseWrite fills l with pool memory; Commit writes it.
+func (n *Namespace) LeaseWrite(l *blockdev.Lease, off int64, length int, m blockdev.Mode) error {
+	if n.Info().ReadOnly {
+		return blockdev.ErrReadOnly
+	}
+	if err := n.lend(l, off, length, m); err != nil {
+		return err
+	}
+	l.Write = true
+	return nil
+}
+
+func (n *Namespace) lend(l *blockdev.Lease, off int64, length int, m blockdev.Mode) error {
+	if n.closed.Load() {
+		return blockdev.ErrClosed
+	}
+	i := n.Info()
+	if err := blockdev.CheckRange(off, int64(length), i.Size, i.BlockSize); err != nil {
+		return err
+	}
+	if m == blockdev.NoWait {
+		return blockdev.ErrWouldBlock
+	}
+	segs, err := n.a.cfg.Pool.Get(l.Segs[:0], length, m)
+	if err != nil {
+		return err
+	}
+	l.Segs, l.Off, l.Len, l.Write, l.Direct, l.Owner = segs, off, length, false, false, n
+	return nil
+}
+
+// CommitLease writes a filled lease.
+func (n *Namespace) CommitLease(l *blockdev.Lease, fua bool) error {
+	if l.Len == 0 {
+		return nil
+	}
+	return n.call(blockio.Request{Op: blockio.OpWrite, Off: l.Off, Segs: l.Segs, FUA: fua})
+}
+
+// ReleaseLease gives the memory back.
+func (n *Namespace) ReleaseLease(l *blockdev.Lease) {
+	n.a.cfg.Pool.Put(l.Segs)
+	l.Segs = l.Segs[:0]
+}
+
+// CommitBlocks is true: a commit waits for the controller.
+func (n *Namespace) CommitBlocks(*blockdev.Lease, bool) bool { return true }
+
+// Info implements blockio.Volume.
+func (n *Namespace) Info() blockdev.Info { return n.geo.Load().info }
+
+// OnResize implements blockio.Volume.
+func (n *Namespace) OnResize(f func(blockdev.Info)) (cancel func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.watcherID++
+	id := n.watcherID
+	n.watchers[id] = f
+	return func() {
+		n.mu.Lock()
+		delete(n.watchers, id)
+		n.mu.Unlock()
+	}
+}
+
+// Limits implements blockio.Volume.
+func (n *Namespace) Limits() blockio.Limits {
+	g := n.geo.Load()
+	return blockio.Limits{MaxTransfer: g.maxIO, MaxUnmap: g.maxDiscard, MaxWriteSame: g.maxZeroes, MaxCompareAndWrite: g.maxCompare}
+}
+
+// Names implements blockio.Volume: NGUID, EUI-64, UUID.
+func (n *Namespace) Names() []string { return namesOf(&n.ids) }
+
+// Describe implements blockio.Volume.
+func (n *Namespace) Describe() string { return fmt.Sprintf("%s, namespace %d", n.a.Describe(), n.id) }
+
+// ID is the namespace's identifier in its subsystem.
+func (n *Namespace) ID() uint32 { return n.id }
+
+// Association is what the namespace is reached over.
+func (n *Namespace) Association() *Association { return n.a }
+
+// QueueDepth implements blockio.Volume.
+func (n *Namespace) QueueDepth() int {
+	d := 0
+	for _, q := range n.a.io {
+		d += len(q.cmds) - 1
+	}
+	return d
+}
+
+// Stats implements blockio.Volume.
+func (n *Namespace) Stats() blockio.Stats { return n.a.Stats() }
+
+// NewFlusher implements blockio.Volume.
+func (n *Namespace) NewFlusher() *blockio.Flusher { return n.cache.NewFlusher() }
+
+// Close implements blockio.Volume.
+func (n *Namespace) Close() error {
+	if n.closed.Swap(true) {
+		return blockdev.ErrClosed
+	}
+	var err error
+	if n.owned {
+		err = n.a.Close()
+	}
+	n.a.forget(n)
+	n.mu.Lock()
+	n.epoch.Load().Leave()
+	n.mu.Unlock()
+	return err
+}

@@ -1,0 +1,363 @@
+package nvmf
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"softiser/initiator/blockio"
+	"softiser/internal/nvme"
+)
+
+// queue is one queue of an association. It outlives its connections: commands that are to be
+// sent again keep their slots meanwhile. It implements nvme.HostUpper.
+type queue struct {
+	a  *Association
+	id uint16
+
+	// busy says that an up-call is under way whose goroutine transmits afterwards.
+	busy atomic.Bool
+
+	// mu guards the rest. It may be held across Submit of the transport, never across
+	// Push, Terminate or a Done callback; it is taken after Association.mu.
+	mu      sync.Mutex
+	tr      nvme.HostTransport
+	gone    chan struct{} // closed when the connection has ended; nil before the first
+	flowing bool          // requests are sent
+	down    error         // why requests fail at once instead of waiting
+	cmds    []command
+	free    *command
+	sent    int // commands at the controller
+	waiting requests
+	resend  commands // in the order in which they were sent first
+	delayed int
+	order   uint64
+	stats   blockio.Stats
+	past    nvme.HostStats // of the connections before
+	done    requests       // ended; their Done is called without the lock
+	retry   *time.Timer
+}
+
+// command is a slot of a queue.
+type command struct {
+	nvme.HostCommand
+	req    *request // nil: of a call
+	call   *call
+	state  cmdState
+	tries  uint8
+	order  uint64 // in which it was sent first
+	sentAt int64  // Association.now
+	first  int64  // the same, the first time
+	off, n int64  // of the request, bytes
+	fused  *command
+	segs   [][]byte
+	param  [nvme.DSMRangeLen]byte
+	abort  error // why it is given up; its answer does not matter
+	next   *command
+}
+
+// cmdState tells where a command is.
+//
+//	free -> sent -> free
+//	         |  ^
+//	         v  |
+//	       delayed -> resend        sent -> resend, when the association is lost
+type cmdState uint8
+
+const (
+	cmdFree cmdState = iota
+	cmdSent
+	cmdDelayed
+	cmdResend
+)
+
+// call is a command of the association's own, which somebody waits for.
+type call struct {
+	done chan struct{}
+	cqe  nvme.CQE
+	err  error
+}
+
+// requests is a list of requests, linked by next.
+type requests struct {
+	head, tail *request
+	n          int
+}
+
+func (l *requests) push(r *request) {
+	r.next = nil
+	if l.tail == nil {
+		l.head = r
+	} else {
+		l.tail.next = r
+	}
+	l.tail = r
+	l.n++
+}
+
+func (l *requests) remove(r *request) bool {
+	for p, x := (*request)(nil), l.head; x != nil; p, x = x, x.next {
+		if x != r {
+			continue
+		}
+		if p == nil {
+			l.head = r.next
+		} else {
+			p.next = r.next
+		}
+		if l.tail == r {
+			l.tail = p
+		}
+		r.next = nil
+		l.n--
+		return true
+	}
+	return false
+}
+
+// commands is a list of commands, linked by next.
+type commands struct{ head, tail *command }
+
+func (l *commands) push(c *command) {
+	c.next = nil
+	if l.tail == nil {
+		l.head = c
+	} else {
+		l.tail.next = c
+	}
+	l.tail = c
+}
+
+func (l *commands) pop() *command {
+	c := l.head
+	if l.head = c.next; l.head == nil {
+		l.tail = nil
+	}
+	c.next = nil
+	return c
+}
+
+// newQueue makes a queue with slots for depth commands and one more, of Connect.
+func newQueue(a *Association, id uint16, depth int) *queue {
+	q := &queue{a: a, id: id, cmds: make([]command, depth+1)}
+	for i := range q.cmds {
+		c := &q.cmds[i]
+		c.Slot = i
+		if i < depth {
+			c.next, q.free = q.free, c
+		}
+	}
+	return q
+}
+
+// attach makes tr the queue's connection.
+func (q *queue) attach(tr nvme.HostTransport) {
+	q.mu.Lock()
+	q.tr, q.gone = tr, make(chan struct{})
+	q.mu.Unlock()
+	tr.Start(q)
+}
+
+// take returns a free slot.
+func (q *queue) take() *command {
+	c := q.free
+	if c != nil {
+		q.free, c.next = c.next, nil
+	}
+	return c
+}
+
+func (q *queue) put(c *command) {
+	c.req, c.call, c.fused, c.abort, c.Data = nil, nil, nil, nil, nil
+	clear(c.segs)
+	c.state, c.tries = cmdFree, 0
+	if c.Slot == len(q.cmds)-1 {
+		return // Connect's
+	}
+	c.next, q.free = q.free, c
+}
+
+// send gives a command to the transport.
+func (q *queue) send(c *command) {
+	now := q.a.now.Load()
+	if c.state == cmdFree {
+		q.order++
+		c.order, c.first = q.order, now
+	}
+	c.state, c.sentAt = cmdSent, now
+	q.sent++
+	q.stats.Commands++
+	q.tr.Submit(&c.HostCommand)
+}
+
+// pump sends what may be sent.
+func (q *queue) pump() {
+	if !q.flowing {
+		return
+	}
+	for q.resend.head != nil {
+		q.send(q.resend.pop())
+	}
+	for q.free != nil && q.waiting.head != nil {
+		r := q.waiting.head
+		if r.op == &operations[blockio.OpCompareAndWrite] && r.phase != flushNow {
+			if q.free.next == nil {
+				return
+			}
+			q.sendPair(r)
+		} else {
+			c := q.take()
+			r.carve(c)
+			r.parts++
+			q.send(c)
+		}
+		if r.issued == r.total {
+			q.waiting.remove(r)
+			r.state = reqRunning
+		}
+	}
+}
+
+// sendPair sends a fused Compare and Write, one behind the other.
+func (q *queue) sendPair(r *request) {
+	c, w := q.take(), q.take()
+	r.carve(c)
+	w.req, w.off, w.n = r, 0, 0
+	r.fused(w, nvme.OpWrite, nvme.FuseSecond, 1)
+	c.fused, w.fused = w, c
+	r.parts += 2
+	q.send(c)
+	q.send(w)
+}
+
+// enqueue takes a request in.
+func (q *queue) enqueue(r *request) {
+	if q.down != nil {
+		r.cancel = q.down
+		q.finish(r)
+		return
+	}
+	r.state, r.losses = reqQueued, q.a.losses.Load()
+	q.waiting.push(r)
+	q.pump()
+}
+
+// kick transmits, unless the goroutine of an up-call is about to.
+func (q *queue) kick() {
+	if q.busy.Load() {
+		return
+	}
+	if tr, _ := q.connection(); tr != nil {
+		tr.Push()
+	}
+}
+
+// unlock releases mu and calls Done of what has ended.
+func (q *queue) unlock() {
+	r := q.done.head
+	q.done = requests{}
+	q.mu.Unlock()
+	for r != nil {
+		next := r.next
+		r.next = nil
+		if r.Done != nil {
+			r.Done(r.Request)
+		}
+		r = next
+	}
+}
+
+// finish ends a request: its Done is called by unlock.
+func (q *queue) finish(r *request) {
+	r.state, r.Err = reqIdle, r.cancel
+	if r.Err != nil {
+		q.stats.Errors++
+		if r.op.data {
+			r.Residual = r.DataLen()
+		}
+	}
+	q.done.push(r)
+}
+
+// Completed implements nvme.HostUpper.
+func (q *queue) Completed(h *nvme.HostCommand) {
+	q.busy.Store(true)
+	q.a.heard.Store(true)
+	q.mu.Lock()
+	c := &q.cmds[h.Slot]
+	q.sent--
+	q.stats.Completed++
+	if w := c.call; w != nil {
+		w.cqe, w.err = c.CQE, c.Err
+		q.put(c)
+		close(w.done)
+		q.mu.Unlock()
+		return
+	}
+	q.answered(c)
+	q.pump()
+	q.unlock()
+}
+
+// BatchEnd implements nvme.HostUpper.
+func (q *queue) BatchEnd() { q.busy.Store(false) }
+
+// run sends a command of the association's own and waits for its answer. The memory of data
+// belongs to the command until then, also when ctx ends before.
+func (q *queue) run(ctx context.Context, set func(*nvme.SQE), data []byte) (nvme.CQE, error) {
+	w := &call{done: make(chan struct{})}
+	q.mu.Lock()
+	var c *command
+	if q.id == 0 {
+		c = q.take()
+	} else if last := &q.cmds[len(q.cmds)-1]; last.state == cmdFree {
+		c = last
+	}
+	if q.tr == nil || c == nil {
+		if c != nil {
+			q.put(c)
+		}
+		q.mu.Unlock()
+		return nvme.CQE{}, errLost
+	}
+	set(&c.SQE)
+	c.call, c.segs = w, c.segs[:0]
+	if len(data) > 0 {
+		c.segs = append(c.segs, data)
+	}
+	c.Data = c.segs
+	q.send(c)
+	tr := q.tr
+	q.mu.Unlock()
+	tr.Push()
+	select {
+	case <-w.done:
+		return w.cqe, w.err
+	case <-ctx.Done():
+		return nvme.CQE{}, context.Cause(ctx)
+	}
+}
+
+// overdue returns how long the oldest command has been without an answer, and gives up
+// those that are later than limit.
+func (q *queue) overdue(now, limit int64) (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range q.cmds {
+		c := &q.cmds[i]
+		if c.state == cmdSent && c.req != nil && now-c.sentAt > limit {
+			if n++; c.abort == nil {
+				c.abort = blockio.ErrTimeout
+			}
+		}
+	}
+	return n
+}
+
+// atRest reports whether nothing is under way.
+func (q *queue) atRest() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return !q.flowing || q.sent == 0 && q.delayed == 0 && q.waiting.head == nil && q.resend.head == nil
+}

@@ -33,7 +33,7 @@ func (r adminRequest) format() {
 		return
 	}
 	s := r.check(&formatRow)
-	if s == nvme.Success && !r.ns.vol.OffersRewrite() {
+	if s == nvme.Success && !r.ns.vol.Rewriter.Offered() {
 		s = nvme.OperationDenied | nvme.DoNotRetry
 	}
 	if s != nvme.Success {
@@ -67,7 +67,7 @@ func (r adminRequest) rewrite(o volume.Rewrite) (*volume.Outcome, nvme.Status) {
 	if s := r.forbidden(); s != nvme.Success {
 		return nil, s
 	}
-	end, err := r.ns.vol.BeginRewrite(o)
+	end, err := r.ns.vol.Rewriter.Begin(o)
 	switch {
 	case errors.Is(err, volume.ErrRewriting):
 		return nil, gateStatus(r.ns.gates() & (volume.Sanitizing | volume.Formatting))
@@ -82,7 +82,7 @@ func (r adminRequest) rewrite(o volume.Rewrite) (*volume.Outcome, nvme.Status) {
 // anyRewrites reports whether some namespace can be formatted.
 func (s *subsystem) anyRewrites() bool {
 	for _, n := range s.list() {
-		if n.vol.OffersRewrite() {
+		if n.vol.Rewriter.Offered() {
 			return true
 		}
 	}

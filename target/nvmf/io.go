@@ -196,9 +196,9 @@ func (r *request) enable() {
 	}
 	if r.row.access == volume.Writes {
 		r.ns.vol.Touched()
-		if r.ns.vol.Stuck() {
+		if r.ns.vol.Journal.Stuck() {
 			r.toWorker(func(r *request) {
-				if r.ns.vol.Unstick(r.Stop()) != nil {
+				if r.ns.vol.Journal.Unstick(r.Stop()) != nil {
 					r.end(nvme.InternalError)
 					return
 				}

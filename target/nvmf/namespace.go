@@ -92,7 +92,7 @@ func (n *namespace) Notify(e volume.Event) {
 			}
 		}
 	case volume.RewriteEnded:
-		if kind, _ := n.vol.Rewriting(); kind != volume.Format {
+		if kind, _ := n.vol.Rewriter.Progress(); kind != volume.Format {
 			n.sub.tell(eventSanitize)
 		}
 	case volume.ReservationReleased, volume.ReservationPreempted, volume.RegistrationPreempted:
@@ -160,7 +160,7 @@ func (n *namespace) identify() *nvme.Namespace {
 	}
 	d.FPI = nvme.FormatProgress
 	if n.gates()&volume.Formatting != 0 {
-		_, progress := n.vol.Rewriting()
+		_, progress := n.vol.Rewriter.Progress()
 		d.FPI |= uint8((65536 - int(progress)) * 100 / 65536)
 	}
 	d.MSSRL, d.MCL = copyLimits(g)

@@ -22,9 +22,9 @@ var sanitizeRow = ioCommand{access: volume.Writes, heals: volume.SanitizeFailed}
 func (s *subsystem) sanitizes() uint32 {
 	l := s.list()
 	switch {
-	case len(l) == 0 || slices.ContainsFunc(l, func(n *namespace) bool { return !n.vol.OffersRewrite() || n.cfg.ReadOnly }):
+	case len(l) == 0 || slices.ContainsFunc(l, func(n *namespace) bool { return !n.vol.Rewriter.Offered() || n.cfg.ReadOnly }):
 		return 0
-	case slices.ContainsFunc(l, func(n *namespace) bool { return !n.vol.OffersErase() }):
+	case slices.ContainsFunc(l, func(n *namespace) bool { return !n.vol.Rewriter.OffersErase() }):
 		return nvme.SanitizesByOverwrite | nvme.SanitizeLeavesMedia
 	}
 	return nvme.SanitizesByOverwrite | nvme.SanitizesByErase | nvme.SanitizeDeallocates | nvme.SanitizeLeavesMedia
@@ -125,7 +125,7 @@ func (r adminRequest) exitFailure() {
 		if n.gates()&volume.SanitizeFailed == 0 {
 			continue
 		}
-		if !n.vol.MayExitFailure() {
+		if !n.vol.Rewriter.MayExitFailure() {
 			r.end(nvme.SanitizeFailed | nvme.DoNotRetry)
 			return
 		}
@@ -138,7 +138,7 @@ func (r adminRequest) exitFailure() {
 			if !n.place.Use() {
 				continue
 			}
-			if n.vol.ExitFailure() != nil {
+			if n.vol.Rewriter.ExitFailure() != nil {
 				s = nvme.InternalError
 			}
 			n.place.Unuse()
@@ -156,7 +156,7 @@ func (s *subsystem) sanitizeLog() *nvme.SanitizeLog {
 	}
 	worst := -1
 	for _, n := range s.list() {
-		o, st, progress := n.vol.LastSanitize()
+		o, st, progress := n.vol.Rewriter.LastSanitize()
 		if k := rank(st); k < worst || k == worst && progress >= l.Progress {
 			continue
 		} else {

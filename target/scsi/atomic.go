@@ -2,7 +2,7 @@ package scsi
 
 import "softiser/target/volume"
 
-func offersAtomic(lu *LU) bool { return lu.vol.OffersAtomic() }
+func offersAtomic(lu *LU) bool { return lu.vol.Journal.Offered() }
 
 // cmdWriteAtomic is WRITE ATOMIC(16) (SBC-4 §5.48). Atomic boundaries are not
 // offered.
@@ -20,7 +20,7 @@ func cmdWriteAtomic(t *Task) {
 }
 
 func writeAtomic(t *Task, p []byte) bool {
-	if dir, err := t.lu.vol.WriteWhole(p, t.off, t.Stop()); err != nil {
+	if dir, err := t.lu.vol.Journal.Write(p, t.off, t.Stop()); err != nil {
 		t.failErr(err, dir)
 		return false
 	}

@@ -134,9 +134,9 @@ func (t *Task) enable() {
 	}
 	if t.writes() {
 		lu.vol.Touched()
-		if lu.vol.Stuck() {
+		if lu.vol.Journal.Stuck() {
 			t.toWorker(func(t *Task) {
-				if t.lu.vol.Unstick(t.Stop()) != nil {
+				if t.lu.vol.Journal.Unstick(t.Stop()) != nil {
 					t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 					return
 				}

@@ -92,7 +92,7 @@ func beginRewrite(t *Task, o volume.Rewrite, immed bool) {
 // runRewrite runs o with every block held.
 func runRewrite(t *Task, o volume.Rewrite, immed bool) {
 	lu := t.lu
-	end, err := lu.vol.BeginRewrite(o)
+	end, err := lu.vol.Rewriter.Begin(o)
 	switch {
 	case errors.Is(err, volume.ErrRewriting):
 		t.refuse(volume.Sanitizing) // whichever it is
@@ -128,4 +128,4 @@ func endRewrite(t *Task, kind volume.RewriteKind, err error) {
 }
 
 // offersRewrite reports whether the unit has SANITIZE and FORMAT UNIT.
-func offersRewrite(lu *LU) bool { return lu.vol.OffersRewrite() }
+func offersRewrite(lu *LU) bool { return lu.vol.Rewriter.Offered() }

@@ -60,7 +60,7 @@ func cmdSanitizeOverwrite(t *Task) {
 }
 
 // erases reports whether the unit has BLOCK ERASE.
-func erases(lu *LU) bool { return lu.vol.OffersErase() }
+func erases(lu *LU) bool { return lu.vol.Rewriter.OffersErase() }
 
 func cmdSanitizeErase(t *Task) {
 	n, ok := sanitizeCDB(t)
@@ -86,11 +86,11 @@ func cmdSanitizeExit(t *Task) {
 		t.badCDB(7)
 	case !failed:
 		t.good()
-	case !t.lu.vol.MayExitFailure():
+	case !t.lu.vol.Rewriter.MayExitFailure():
 		t.badCDB(1)
 	default:
 		t.toWorker(func(t *Task) {
-			if err := t.lu.vol.ExitFailure(); err != nil {
+			if err := t.lu.vol.Rewriter.ExitFailure(); err != nil {
 				t.failErr(err, volume.Writing)
 				return
 			}

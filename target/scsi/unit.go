@@ -84,7 +84,7 @@ func (u *unit) statisticsNow() volume.Statistics {
 
 // rewriteSense tells that a rewrite runs, and how far it is.
 func (u *unit) rewriteSense() spc.Sense {
-	kind, progress := u.vol.Rewriting()
+	kind, progress := u.vol.Rewriter.Progress()
 	s := spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCSanitizeInProgress, ProgressValid: true, Progress: progress}
 	if kind == volume.Format {
 		s.ASC = spc.ASCFormatInProgress

@@ -134,8 +134,8 @@ func (c *Copy) piece(v *Volume, kind Hold, off, n int64, f func() error) error {
 	}
 	if kind == HoldWrite {
 		v.Touched()
-		if v.Stuck() {
-			if err := v.Unstick(c); err != nil {
+		if v.Journal.Stuck() {
+			if err := v.Journal.Unstick(c); err != nil {
 				return err
 			}
 		}

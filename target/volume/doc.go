@@ -29,9 +29,9 @@
 // Locks, in the order in which they may be taken:
 //
 //	Registry.mu  volumes and their places; never per command, never across I/O
-//	journal.mu   the undo journal; held across I/O of one atomic write
+//	Journal.mu   the undo journal; held across I/O of one atomic write
 //	state.mu     changes of reservations and of what is kept; held across fsync
-//	rewriter.mu  progress and kind of a rewrite
+//	Rewriter.mu  progress and kind of a rewrite
 //	Space.mu     thresholds
 //	Tasks.mu     the task set, ranges, rate limit, worker queue; never held across I/O or a call
 //	             into a front end, but for the match functions that say so

@@ -32,8 +32,8 @@ import (
 // MaxAtomicBytes is the longest atomic write.
 const MaxAtomicBytes = StageBytes
 
-// OffersAtomic reports whether the volume has atomic writes.
-func (v *Volume) OffersAtomic() bool { return v.Forgetful() || v.Keeps() }
+// Offered reports whether the volume has atomic writes.
+func (j *Journal) Offered() bool { return j.vol.Forgetful() || j.vol.Keeps() }
 
 // Forgetful reports whether nothing of the volume survives a power failure.
 func (v *Volume) Forgetful() bool {
@@ -41,21 +41,20 @@ func (v *Volume) Forgetful() bool {
 	return b == "mem" || b == "null"
 }
 
-// WriteWhole writes p durably, all or nothing. It returns what it was doing when it
+// Write writes p durably, all or nothing. It returns what it was doing when it
 // failed. Preconditions: the caller has the blocks exclusively, and the volume Keeps.
-func (v *Volume) WriteWhole(p []byte, off int64, stop blockdev.Stop) (Direction, error) {
-	j := &v.journal
+func (j *Journal) Write(p []byte, off int64, stop blockdev.Stop) (Direction, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.stuck.Load() { // since this command was enabled
-		if err := j.unstickLocked(v, stop); err != nil {
+		if err := j.unstickLocked(stop); err != nil {
 			return Writing, err
 		}
 	}
-	old := v.bufs.Get(len(p))
-	defer v.bufs.Put(old)
+	old := j.vol.bufs.Get(len(p))
+	defer j.vol.bufs.Put(old)
 	old = old[:len(p)]
-	if _, err := v.dev.ReadAt(old, off); err != nil {
+	if _, err := j.vol.dev.ReadAt(old, off); err != nil {
 		return Reading, err
 	}
 	if begun, err := j.put(old, off); err != nil {
@@ -66,13 +65,13 @@ func (v *Volume) WriteWhole(p []byte, off int64, stop blockdev.Stop) (Direction,
 		}
 		return Writing, fmt.Errorf("%s: %w", j.name, err)
 	}
-	err := v.WriteAt(p, off, stop)
+	err := j.vol.WriteAt(p, off, stop)
 	if err == nil {
-		err = v.dev.FlushRange(off, int64(len(p)))
+		err = j.vol.dev.FlushRange(off, int64(len(p)))
 	}
 	if err != nil {
 		// Nothing may remain of it.
-		if j.putBack(v, old, off, stop) != nil {
+		if j.putBack(old, off, stop) != nil {
 			j.stick(bytes.Clone(old), off)
 		} else if j.clear() != nil {
 			j.stick(nil, 0)
@@ -89,46 +88,45 @@ func (v *Volume) WriteWhole(p []byte, off int64, stop blockdev.Stop) (Direction,
 // putBack makes old the durable content of its blocks again. It writes only what differs:
 // blocks that found no space are as they were, and have none now. stop ends its wait for
 // space.
-func (j *journal) putBack(v *Volume, old []byte, off int64, stop blockdev.Stop) error {
-	now := v.bufs.Get(len(old))
-	defer v.bufs.Put(now)
+func (j *Journal) putBack(old []byte, off int64, stop blockdev.Stop) error {
+	now := j.vol.bufs.Get(len(old))
+	defer j.vol.bufs.Put(now)
 	now = now[:len(old)]
-	_, unread := v.dev.ReadAt(now, off)
-	bs := 1 << v.Geo().Shift
+	_, unread := j.vol.dev.ReadAt(now, off)
+	bs := 1 << j.vol.Geo().Shift
 	for i := 0; i < len(old); {
 		k := i
 		for k < len(old) && (unread != nil || !bytes.Equal(now[k:k+bs], old[k:k+bs])) {
 			k += bs
 		}
 		if k > i {
-			if err := v.WriteAt(old[i:k], off+int64(i), stop); err != nil {
+			if err := j.vol.WriteAt(old[i:k], off+int64(i), stop); err != nil {
 				return err
 			}
 		}
 		i = max(k, i+bs)
 	}
-	return v.dev.FlushRange(off, int64(len(old)))
+	return j.vol.dev.FlushRange(off, int64(len(old)))
 }
 
 // Stuck reports whether Unstick has to be called before anything is written.
-func (v *Volume) Stuck() bool { return v.journal.stuck.Load() }
+func (j *Journal) Stuck() bool { return j.stuck.Load() }
 
 // Unstick ends the life of an entry that could not be undone, or not cleared,
 // before anything newer is written: the next start would put the old data back
 // over it. The device gets one more chance to take them. It waits for storage.
-func (v *Volume) Unstick(stop blockdev.Stop) error {
-	j := &v.journal
+func (j *Journal) Unstick(stop blockdev.Stop) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.stuck.Load() {
 		return nil
 	}
-	return j.unstickLocked(v, stop)
+	return j.unstickLocked(stop)
 }
 
-func (j *journal) unstickLocked(v *Volume, stop blockdev.Stop) error {
+func (j *Journal) unstickLocked(stop blockdev.Stop) error {
 	if j.old != nil {
-		_ = j.putBack(v, j.old, j.off, stop) // a medium that still fails keeps what it has
+		_ = j.putBack(j.old, j.off, stop) // a medium that still fails keeps what it has
 	}
 	if err := j.clear(); err != nil {
 		return fmt.Errorf("%s: %w", j.name, err)
@@ -138,7 +136,7 @@ func (j *journal) unstickLocked(v *Volume, stop blockdev.Stop) error {
 	return nil
 }
 
-// journal is the undo journal of one volume, in a file:
+// Journal is the undo journal of one volume, in a file:
 //
 //	+-----+---------------------------------------+
 //	|   0 | "softiser undo 1\n"                   |
@@ -146,7 +144,9 @@ func (j *journal) unstickLocked(v *Volume, stop blockdev.Stop) error {
 //	|  32 | CRC-32C of the rest and of the data   |
 //	| 512 | data                                  |
 //	+-----+---------------------------------------+
-type journal struct {
+type Journal struct {
+	vol *Volume
+
 	mu   sync.Mutex
 	name string
 	file statefile.File // nil until the first use
@@ -170,14 +170,14 @@ func journalSum(head, data []byte) uint32 {
 
 // stick notes that the entry is not gone; old is what has still to be put back at off, nil:
 // nothing. Preconditions: mu is held.
-func (j *journal) stick(old []byte, off int64) {
+func (j *Journal) stick(old []byte, off int64) {
 	j.old, j.off = old, off
 	j.stuck.Store(true)
 }
 
 // put makes the entry durable. When it fails, begun says that some of the entry may be
 // there: its header, without which what is in the file is none. Preconditions: mu is held.
-func (j *journal) put(old []byte, off int64) (begun bool, err error) {
+func (j *Journal) put(old []byte, off int64) (begun bool, err error) {
 	if j.file == nil {
 		f, err := statefile.OpenFile(j.name, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
@@ -204,7 +204,7 @@ func (j *journal) put(old []byte, off int64) (begun bool, err error) {
 }
 
 // clear forgets the entry, durably. Preconditions: mu is held.
-func (j *journal) clear() error {
+func (j *Journal) clear() error {
 	if j.file == nil {
 		return nil // it could not even be opened
 	}
@@ -216,7 +216,7 @@ func (j *journal) clear() error {
 
 // wipe overwrites all of the file, durably: what a rewrite removes from the volume
 // must not stay beside it, nor come back from there.
-func (j *journal) wipe() error {
+func (j *Journal) wipe() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	info, err := os.Stat(j.name)
@@ -244,7 +244,7 @@ func (j *journal) wipe() error {
 	return nil
 }
 
-func (j *journal) close() {
+func (j *Journal) close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.file != nil {
@@ -254,12 +254,12 @@ func (j *journal) close() {
 }
 
 // undo puts back what an interrupted atomic write had put aside.
-func (v *Volume) undo() error {
-	v.journal.name = v.state.name(".undo")
-	if !v.Keeps() || v.dev == nil {
+func (j *Journal) undo() error {
+	j.name = j.vol.state.name(".undo")
+	if !j.vol.Keeps() || j.vol.dev == nil {
 		return nil
 	}
-	b, err := os.ReadFile(v.journal.name)
+	b, err := os.ReadFile(j.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -277,20 +277,20 @@ func (v *Volume) undo() error {
 	if journalSum(b, data) != binary.BigEndian.Uint32(b[32:]) {
 		return nil
 	}
-	if _, err := v.dev.WriteAt(data, int64(off)); err != nil {
-		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", v.journal.name, err)
+	if _, err := j.vol.dev.WriteAt(data, int64(off)); err != nil {
+		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
 	}
-	if err := v.dev.Flush(); err != nil {
-		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", v.journal.name, err)
+	if err := j.vol.dev.Flush(); err != nil {
+		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
 	}
 	// Cleared, not removed: an entry that came back with the power would undo what
 	// has been written since.
-	v.journal.mu.Lock()
-	defer v.journal.mu.Unlock()
-	f, err := statefile.OpenFile(v.journal.name, os.O_RDWR, 0)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	f, err := statefile.OpenFile(j.name, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
-	v.journal.file = f
-	return v.journal.clear()
+	j.file = f
+	return j.clear()
 }

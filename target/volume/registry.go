@@ -199,7 +199,7 @@ func (p *Place) Writable() bool {
 
 // Start lets what an earlier life of the volume has left undone go on. The face calls
 // it when commands may come.
-func (p *Place) Start() { p.vol.started.Do(p.vol.resumeRewrite) }
+func (p *Place) Start() { p.vol.started.Do(p.vol.Rewriter.resume) }
 
 // Use keeps the place until the caller calls Unuse; it reports false when the place
 // has been removed.
@@ -234,7 +234,7 @@ func (p *Place) Drain(ctx context.Context) error {
 	if p.gone.CompareAndSwap(false, true) {
 		if p.vol.live--; p.vol.live == 0 {
 			p.vol.gone.Store(true)
-			p.vol.rewriter.stop()
+			p.vol.Rewriter.stop()
 		}
 	}
 	p.reg.mu.Unlock()

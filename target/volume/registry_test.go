@@ -21,11 +21,11 @@ func TestMapWaitsForItsOwnDevice(t *testing.T) {
 	reg := new(Registry)
 	// What a crash has left of an atomic write.
 	b := serve(t, reg, Config{Device: slow, StateDir: dir}, "first life")
-	b.v.journal.mu.Lock()
-	if _, err := b.v.journal.put(make([]byte, 4096), 0); err != nil {
+	b.v.Journal.mu.Lock()
+	if _, err := b.v.Journal.put(make([]byte, 4096), 0); err != nil {
 		t.Fatal(err)
 	}
-	b.v.journal.mu.Unlock()
+	b.v.Journal.mu.Unlock()
 	b.close()
 	synctest.Test(t, func(t *testing.T) {
 		slow.SetRules(faulty.Rule{Op: faulty.Write, Delay: time.Hour, Times: 1})

@@ -78,8 +78,10 @@ const (
 	saveEvery = 10 * time.Second
 )
 
-// rewriter is the state of a volume's rewrite.
-type rewriter struct {
+// Rewriter carries out the rewrites of a volume, one after the other: sanitize and format.
+type Rewriter struct {
+	vol *Volume
+
 	mu        sync.Mutex
 	now       Rewrite // runs or has failed, as the gates tell
 	done      uint64  // of total: blocks times passes
@@ -116,22 +118,21 @@ var (
 	ErrRestricted = errors.New("volume: the failed sanitize may only be left by another one")
 )
 
-// OffersRewrite reports whether the volume has sanitize and format: it must
+// Offered reports whether the volume has sanitize and format: it must
 // remember across a restart that one has begun, or forget its data by then.
-func (v *Volume) OffersRewrite() bool { return v.Keeps() || v.Forgetful() }
+func (z *Rewriter) Offered() bool { return z.vol.Keeps() || z.vol.Forgetful() }
 
 // OffersErase reports whether the volume has a block erase: its device can give its blocks
 // back so that nobody finds in them what they held. Of one that could only discard them the
 // data would still be where it was, on a physical volume of a pool, say; it has
 // Overwrite.
-func (v *Volume) OffersErase() bool {
-	_, can := v.dev.(blockdev.Eraser)
-	return v.Geo().Info.Discard && (can || v.Forgetful())
+func (z *Rewriter) OffersErase() bool {
+	_, can := z.vol.dev.(blockdev.Eraser)
+	return z.vol.Geo().Info.Discard && (can || z.vol.Forgetful())
 }
 
-// Rewriting returns what runs, or has failed, and how far it is in parts of 65536.
-func (v *Volume) Rewriting() (kind RewriteKind, progress uint16) {
-	z := &v.rewriter
+// Progress returns what runs, or has failed, and how far it is in parts of 65536.
+func (z *Rewriter) Progress() (kind RewriteKind, progress uint16) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if z.total > 0 {
@@ -140,13 +141,13 @@ func (v *Volume) Rewriting() (kind RewriteKind, progress uint16) {
 	return z.now.Kind, progress
 }
 
-func (z *rewriter) stop() { z.going.Do(func() { close(z.cancel) }) }
+func (z *Rewriter) stop() { z.going.Do(func() { close(z.cancel) }) }
 
 // Done implements blockdev.Stop.
-func (z *rewriter) Done() <-chan struct{} { return z.cancel }
+func (z *Rewriter) Done() <-chan struct{} { return z.cancel }
 
 // step counts n more blocks and reports whether to go on.
-func (z *rewriter) step(n uint64) error {
+func (z *Rewriter) step(n uint64) error {
 	z.mu.Lock()
 	z.done += n
 	z.mu.Unlock()
@@ -158,12 +159,11 @@ func (z *rewriter) step(n uint64) error {
 	}
 }
 
-// BeginRewrite starts o. The caller is a command that holds every block (All); the
+// Begin starts o. The caller is a command that holds every block (All); the
 // gate goes up before they are released, so nothing slips in between. An error that is
 // neither ErrRewriting nor ErrRestricted says that the beginning could not be saved.
-func (v *Volume) BeginRewrite(o Rewrite) (*Outcome, error) {
-	z := &v.rewriter
-	g := v.Gates()
+func (z *Rewriter) Begin(o Rewrite) (*Outcome, error) {
+	g := z.vol.Gates()
 	if g&(Sanitizing|Formatting) != 0 {
 		return nil, ErrRewriting
 	}
@@ -173,19 +173,19 @@ func (v *Volume) BeginRewrite(o Rewrite) (*Outcome, error) {
 	if restricted && o.Unrestricted {
 		return nil, ErrRestricted
 	}
-	if err := v.saveRewrite(&o); err != nil {
+	if err := z.save(&o); err != nil {
 		return nil, err
 	}
 	z.mu.Lock()
 	z.now = o
-	z.done, z.total = 0, v.Geo().Blocks*uint64(o.Passes)
-	v.Touched()
-	v.SetGate(o.Kind.running(), true)
-	v.SetGate(SanitizeFailed|Corrupt, false)
+	z.done, z.total = 0, z.vol.Geo().Blocks*uint64(o.Passes)
+	z.vol.Touched()
+	z.vol.SetGate(o.Kind.running(), true)
+	z.vol.SetGate(SanitizeFailed|Corrupt, false)
 	z.mu.Unlock()
-	v.users.Add(1)
-	end := &Outcome{set: &v.Tasks}
-	go v.runRewrite(o, end)
+	z.vol.users.Add(1)
+	end := &Outcome{set: &z.vol.Tasks}
+	go z.run(o, end)
 	return end, nil
 }
 
@@ -208,82 +208,79 @@ func (s *Tasks) Await(o *Op, end *Outcome) bool {
 }
 
 // ExitFailure ends the failed state of a sanitize, if that allows it.
-func (v *Volume) ExitFailure() error {
-	if !v.MayExitFailure() {
+func (z *Rewriter) ExitFailure() error {
+	if !z.MayExitFailure() {
 		return ErrRestricted
 	}
-	if err := v.saveRewrite(nil); err != nil {
+	if err := z.save(nil); err != nil {
 		return err
 	}
-	v.SetGate(SanitizeFailed, false)
+	z.vol.SetGate(SanitizeFailed, false)
 	return nil
 }
 
 // MayExitFailure reports whether ExitFailure may be asked for.
-func (v *Volume) MayExitFailure() bool {
-	z := &v.rewriter
+func (z *Rewriter) MayExitFailure() bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	return z.now.Unrestricted
 }
 
-// resumeRewrite goes on with what a restart has interrupted; the gates are up
+// resume goes on with what a restart has interrupted; the gates are up
 // already, see loadState.
-func (v *Volume) resumeRewrite() {
-	if v.Gates()&Sanitizing == 0 {
+func (z *Rewriter) resume() {
+	if z.vol.Gates()&Sanitizing == 0 {
 		return
 	}
-	z := &v.rewriter
 	z.mu.Lock()
 	o := z.now
 	z.mu.Unlock()
-	v.users.Add(1)
-	go v.runRewrite(o, &Outcome{set: &v.Tasks})
+	z.vol.users.Add(1)
+	go z.run(o, &Outcome{set: &z.vol.Tasks})
 }
 
-// restoreRewrite takes over the state that was saved.
-func (v *Volume) restoreRewrite(o *Rewrite) {
-	z := &v.rewriter
+// restore takes over the state that was saved.
+func (z *Rewriter) restore(o *Rewrite) {
 	z.now = *o
 	if o.Kind == Format {
 		z.now.Failed = true
 	}
-	g := v.Geo()
+	g := z.vol.Geo()
 	z.total = g.Blocks * uint64(o.Passes)
 	z.done = min(g.Blocks*uint64(o.Pass)+uint64(o.Offset)>>g.Shift, z.total)
 	if z.now.Failed {
-		v.SetGate(o.Kind.failed(), true)
+		z.vol.SetGate(o.Kind.failed(), true)
 	} else {
-		v.SetGate(o.Kind.running(), true)
+		z.vol.SetGate(o.Kind.running(), true)
 	}
 }
 
-// saveRewrite keeps o (nil: none) through power loss.
-func (v *Volume) saveRewrite(o *Rewrite) error {
-	if !v.Keeps() {
+// save keeps o (nil: none) through power loss.
+func (z *Rewriter) save(o *Rewrite) error {
+	if !z.vol.Keeps() {
 		return nil
 	}
-	v.state.mu.Lock()
-	defer v.state.mu.Unlock()
-	next := v.state.kept
+	z.vol.state.mu.Lock()
+	defer z.vol.state.mu.Unlock()
+	next := z.vol.state.kept
 	next.Op = o
-	return v.state.save(next)
+	return z.vol.state.save(next)
 }
 
 // saveDone keeps that o has ended well.
-func (v *Volume) saveDone(o *Rewrite) error {
-	if !v.Keeps() {
+func (z *Rewriter) saveDone(o *Rewrite) error {
+	if !z.vol.Keeps() {
 		return nil
 	}
-	v.state.mu.Lock()
-	defer v.state.mu.Unlock()
-	next := v.state.kept
+	z.vol.state.mu.Lock()
+	defer z.vol.state.mu.Unlock()
+	next := z.vol.state.kept
 	next.Op = nil
 	if o.Kind != Format {
 		done := *o
 		next.Sanitized = &done
 	}
-	return v.state.save(next)
+	return z.vol.state.save(next)
 }
 
 // SanitizeStatus is what has become of the last sanitize.
@@ -299,11 +296,10 @@ const (
 
 // LastSanitize returns the sanitize that runs or has failed, or the last one that has
 // ended well, and how far it is in parts of 65536.
-func (v *Volume) LastSanitize() (o Rewrite, s SanitizeStatus, progress uint16) {
-	z := &v.rewriter
+func (z *Rewriter) LastSanitize() (o Rewrite, s SanitizeStatus, progress uint16) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	switch g := v.Gates(); {
+	switch g := z.vol.Gates(); {
 	case g&Sanitizing != 0:
 		if z.total > 0 {
 			progress = uint16(min(z.done*65536/z.total, 65535))
@@ -317,44 +313,43 @@ func (v *Volume) LastSanitize() (o Rewrite, s SanitizeStatus, progress uint16) {
 	return Rewrite{}, NeverSanitized, 0
 }
 
-// runRewrite is the goroutine of a rewrite.
-func (v *Volume) runRewrite(o Rewrite, end *Outcome) {
-	defer v.users.Add(-1)
-	err := v.rewriteMedium(&o)
+// run is the goroutine of a rewrite.
+func (z *Rewriter) run(o Rewrite, end *Outcome) {
+	defer z.vol.users.Add(-1)
+	err := z.carryOut(&o)
 	if err == nil {
 		// Only when a restart would not do it again may anybody write.
-		err = v.saveDone(&o)
+		err = z.saveDone(&o)
 	}
 	if err != nil && !errors.Is(err, errCancelled) {
-		v.CountError(err, Writing)
+		z.vol.CountError(err, Writing)
 		o.Failed = true
 		// If this cannot be saved, a restart tries again, which is as good.
 		failed := o
-		_ = v.saveRewrite(&failed)
+		_ = z.save(&failed)
 	}
-	z := &v.rewriter
 	z.mu.Lock()
 	z.now.Failed = err != nil
 	if err == nil && o.Kind != Format {
 		z.sanitized = &o
 	}
-	v.erased.Store(err == nil && !v.overwrites(&o) && v.Geo().Info.Discard)
-	v.SetGate(o.Kind.failed(), err != nil)
-	v.SetGate(o.Kind.running(), false)
+	z.vol.erased.Store(err == nil && !z.overwrites(&o) && z.vol.Geo().Info.Discard)
+	z.vol.SetGate(o.Kind.failed(), err != nil)
+	z.vol.SetGate(o.Kind.running(), false)
 	z.mu.Unlock()
-	defer v.notify(Event{Kind: RewriteEnded})
-	v.mu.Lock()
+	defer z.vol.notify(Event{Kind: RewriteEnded})
+	z.vol.mu.Lock()
 	end.over, end.err = true, err
 	w := end.waiter
 	if w == nil { // nobody waits, or it is about to see that it is over
-		v.mu.Unlock()
+		z.vol.mu.Unlock()
 		return
 	}
 	w.unwaitLocked()
 	w.to(Running)
 	req := w.req
 	port := req.Via()
-	v.mu.Unlock()
+	z.vol.mu.Unlock()
 	req.Step(Proceed)
 	port.Push()
 }
@@ -368,17 +363,17 @@ func (o *Op) unwaitLocked() {
 	}
 }
 
-// rewriteMedium does the passes of o from where it stands.
-func (v *Volume) rewriteMedium(o *Rewrite) error {
-	if v.Keeps() {
-		if err := v.journal.wipe(); err != nil {
+// carryOut does the passes of o from where it stands.
+func (z *Rewriter) carryOut(o *Rewrite) error {
+	if z.vol.Keeps() {
+		if err := z.vol.Journal.wipe(); err != nil {
 			return err
 		}
 	}
 	saved := time.Now()
 	for ; o.Pass < o.Passes; o.Pass, o.Offset = o.Pass+1, 0 {
-		piece, write := v.pass(o)
-		for g := v.Geo(); o.Offset < g.Info.Size; g = v.Geo() {
+		piece, write := z.pass(o)
+		for g := z.vol.Geo(); o.Offset < g.Info.Size; g = z.vol.Geo() {
 			n := min(piece, g.Info.Size-o.Offset)
 			if err := write(o.Offset, n); errors.Is(err, blockdev.ErrStopped) {
 				return errCancelled
@@ -386,22 +381,22 @@ func (v *Volume) rewriteMedium(o *Rewrite) error {
 				return err
 			}
 			o.Offset += n
-			if err := v.rewriter.step(uint64(n) >> g.Shift); err != nil {
+			if err := z.step(uint64(n) >> g.Shift); err != nil {
 				return err
 			}
 			if time.Since(saved) < saveEvery {
 				continue
 			}
-			if err := v.dev.Flush(); err != nil {
+			if err := z.vol.dev.Flush(); err != nil {
 				return err
 			}
 			at := *o
-			if err := v.saveRewrite(&at); err != nil {
+			if err := z.save(&at); err != nil {
 				return err
 			}
 			saved = time.Now()
 		}
-		if err := v.dev.Flush(); err != nil {
+		if err := z.vol.dev.Flush(); err != nil {
 			return err
 		}
 	}
@@ -410,24 +405,24 @@ func (v *Volume) rewriteMedium(o *Rewrite) error {
 
 // overwrites reports whether the passes of o write data over the blocks, rather than have
 // the device give them back or make them zero by itself.
-func (v *Volume) overwrites(o *Rewrite) bool {
-	_, erases := v.dev.(blockdev.Eraser)
-	return len(o.Pattern) > 0 || o.Secure && !erases && !v.Forgetful()
+func (z *Rewriter) overwrites(o *Rewrite) bool {
+	_, erases := z.vol.dev.(blockdev.Eraser)
+	return len(o.Pattern) > 0 || o.Secure && !erases && !z.vol.Forgetful()
 }
 
 // pass returns how the present pass of o writes a range, and in pieces of how
 // many bytes.
-func (v *Volume) pass(o *Rewrite) (piece int64, write func(off, n int64) error) {
-	e, erases := v.dev.(blockdev.Eraser)
+func (z *Rewriter) pass(o *Rewrite) (piece int64, write func(off, n int64) error) {
+	e, erases := z.vol.dev.(blockdev.Eraser)
 	switch {
 	case (o.Kind == Erase || o.Secure) && erases:
 		return zeroPiece, e.Erase
-	case !v.overwrites(o):
-		unmap := o.Kind == Erase || v.Geo().Info.ZeroesOnTrim
-		return zeroPiece, func(off, n int64) error { return v.WriteZeroes(off, n, unmap, &v.rewriter) }
+	case !z.overwrites(o):
+		unmap := o.Kind == Erase || z.vol.Geo().Info.ZeroesOnTrim
+		return zeroPiece, func(off, n int64) error { return z.vol.WriteZeroes(off, n, unmap, z) }
 	}
 	buf := make([]byte, StageBytes) // zeroes without a pattern
-	bs := v.Geo().Info.BlockSize
+	bs := z.vol.Geo().Info.BlockSize
 	for i := range buf {
 		if len(o.Pattern) > 0 {
 			buf[i] = o.Pattern[i%bs%len(o.Pattern)]
@@ -436,5 +431,5 @@ func (v *Volume) pass(o *Rewrite) (piece int64, write func(off, n int64) error) 
 			buf[i] ^= 0xFF
 		}
 	}
-	return StageBytes, func(off, n int64) error { return v.WriteAt(buf[:n], off, &v.rewriter) }
+	return StageBytes, func(off, n int64) error { return z.vol.WriteAt(buf[:n], off, z) }
 }

@@ -85,9 +85,9 @@ func (v *Volume) loadState() error {
 	}
 	s.kept = kept
 	v.SetGate(Protected, kept.Protected)
-	v.rewriter.sanitized = kept.Sanitized
+	v.Rewriter.sanitized = kept.Sanitized
 	if kept.Op != nil && v.dev != nil {
-		v.restoreRewrite(kept.Op)
+		v.Rewriter.restore(kept.Op)
 	}
 	v.now.Store(restoreReservations(&kept))
 	return nil

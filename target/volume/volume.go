@@ -43,6 +43,8 @@ type Volume struct {
 	reserved // the reservations
 	Counters Counters
 	Space    Space
+	Rewriter Rewriter
+	Journal  Journal
 
 	cfg Config
 	dev blockdev.Device // nil: no medium
@@ -57,8 +59,6 @@ type Volume struct {
 	cache    atomic.Bool // completed writes may be volatile
 	erased   atomic.Bool // every block is deallocated: nothing has been written since a block erase
 	state    state
-	rewriter rewriter
-	journal  journal
 	bufs     Buffers
 
 	pathMu sync.Mutex // guards changes of paths
@@ -73,7 +73,7 @@ type Volume struct {
 	live   int                      // of places: not removed; guarded by Registry.mu
 
 	opened  chan struct{} // closed: open has ended, well or not
-	started sync.Once     // of resumeRewrite
+	started sync.Once     // of Rewriter.resume
 
 	sharedMu sync.Mutex
 	shared   any // guarded by sharedMu: see Shared
@@ -122,7 +122,8 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.fault = cfg.Fault
 	v.work.L = &v.mu
 	v.maxWorkers = cfg.Workers
-	v.rewriter.cancel, v.opened = make(chan struct{}), make(chan struct{})
+	v.Rewriter.vol, v.Journal.vol = v, v
+	v.Rewriter.cancel, v.opened = make(chan struct{}), make(chan struct{})
 	v.reserved.state, v.tasks, v.tell = &v.state, &v.Tasks, v.notify
 	v.now.Store(&Reservations{})
 	v.places.Store(new([]*Place))
@@ -146,9 +147,9 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 // open brings back what was kept, and begins to listen to the device. Nobody else uses
 // the volume before it returns.
 func (v *Volume) open() error {
-	for _, step := range []func() error{v.loadState, v.undo} {
+	for _, step := range []func() error{v.loadState, v.Journal.undo} {
 		if err := step(); err != nil {
-			v.journal.close()
+			v.Journal.close()
 			return err
 		}
 	}
@@ -300,7 +301,7 @@ func (v *Volume) shut() {
 		v.work.Wait()
 	}
 	v.mu.Unlock()
-	v.journal.close()
+	v.Journal.close()
 	v.leaveEpoch()
 }
 

@@ -57,7 +57,7 @@ nvme connect-all -t @TRANSPORT -a $HOST -s @PORT || die connect-all; d=$(nvme_di
 		add("xfs", "mkfs, copy a tree, remount, compare, repair finds nothing", false, strings.Replace(ramNamespace, "256MiB", "512MiB", 1), connect+filesystem("xfs")+"; echo same tree, clean")
 	}
 	return append(cases,
-		session("tcp", "commands", "what nvme-cli can ask a controller is answered, and is what the controller claims", true, ramNamespace, connect+askAll+disconnect+"; echo all answered"),
+		session("tcp", "commands", "what nvme-cli can ask a controller is answered, and is what the controller claims", false, ramNamespace, connect+askAll+disconnect+"; echo all answered"),
 		session("tcp", "io-commands", "flush, compare, write zeroes, deallocate, verify, copy; write uncorrectable is refused", false, ramNamespace, connect+ioCommands+disconnect+"; echo as they should"),
 		session("tcp", "digests", "header, data and both digests, verified", false, ramNamespace, `
 for o in -g -G "-g -G"; do d=$(nvme_attach tcp @PORT @NQN $o) || die connect $o: $d; verify $d 8 2 16 || die fio $o; nvme disconnect -n @NQN >/dev/null || die disconnect; done; echo verified`),
@@ -85,7 +85,7 @@ is .nsze 524288; is .nmic 1; is .anagrpid 1; is .msrc 127; is .nsattr 0
 nvme ana-log -o json $c >/tmp/id || die ana-log; grep -q optimized /tmp/id || { cat /tmp/id; die ana state; }
 [ "$(nvme list-ns -o json $c | jq -r '.nsid_list[0].nsid')" = 1 ] || die list-ns
 claimed=" 1 2 4 5 6 7 8 9 10 11 15 129 130 131 132 "
-for f in $(seq 1 140); do
+for f in $(seq 1 17) 22 23 127 128 $(seq 129 133); do
   l=; [ $f = 129 ] && l="-l 16 --cdw11=1"
   case "$claimed" in *" $f "*) ask nvme get-feature $c -n 1 -f $f $l;; *) refused nvme get-feature $c -n 1 -f $f;; esac
 done`

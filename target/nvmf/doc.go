@@ -18,10 +18,15 @@
 // # Commands
 //
 // A command is looked up in one of three tables: Fabrics, admin, I/O. Admin and Fabrics
-// commands are carried out on the receive goroutine; none of them waits. I/O commands
+// commands are carried out on the receive goroutine, where none of them waits. I/O commands,
+// and the admin commands that change a volume (Format NVM, Sanitize, write protection),
 // enter the task set of their volume as those of every other wire do, and are checked
-// against write protection, reservations and size twice: when they arrive, and when they
-// take effect.
+// against access state, write protection, reservations and size twice: when they arrive,
+// and when they take effect. A Compare and the Write that is fused to it are one operation
+// there (fused.go).
+//
+// What a kind of command needs beyond a request is a view of it with methods of its own:
+// adminRequest, reservationRequest, copyRequest, fusedRequest.
 //
 // # Locks
 //

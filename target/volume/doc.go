@@ -33,10 +33,11 @@
 //	state.mu     changes of reservations and of what is kept; held across fsync
 //	Rewriter.mu  progress and kind of a rewrite
 //	Space.mu     thresholds
+//	pathMu       the access state through each portal group
 //	Tasks.mu     the task set, ranges, rate limit, worker queue; never held across I/O or a call
 //	             into a front end, but for the match functions that say so
 //
 // A function whose name ends in Locked is called with the lock of its type held. What
 // every command must see without a lock is published by atomics: geometry, gates,
-// the immutable [Reservations].
+// access states, the immutable [Reservations].
 package volume

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 )
 
 // task is a SCSI command of the initiator that has buffers.
@@ -57,7 +58,7 @@ func (t *taskTable) add(itt uint32, b *iscsi.TaskBuffers) *task {
 	} else {
 		t.free = k.next
 	}
-	*k = task{itt: itt, bufs: b, slot: k.slot, inLen: uint32(total(b.In)), outLen: uint32(total(b.Out))}
+	*k = task{itt: itt, bufs: b, slot: k.slot, inLen: uint32(segs.Total(b.In)), outLen: uint32(segs.Total(b.Out))}
 	if k.inLen >= directLen {
 		t.reading++
 	}
@@ -93,7 +94,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU, op iscsi.Opcode) error {
 		return nil
 	}
 	itt := p.BHS.ITT()
-	out := uint32(total(b.Out))
+	out := uint32(segs.Total(b.Out))
 	switch {
 	case c.tasks.find(itt) != nil:
 		return fmt.Errorf("iscsitcp: task tag %#x is in use", itt)
@@ -115,7 +116,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU, op iscsi.Opcode) error {
 
 // lendLocked makes a range of the task's output the data of o.
 func (c *Conn) lendLocked(o *outPDU, k *task, off, n uint32) {
-	o.data = viewOf(k.bufs.Out, int(off), int(n))
+	o.data = segs.Of(k.bufs.Out, int(off), int(n))
 	o.task, o.payload = k, true
 	k.queued++
 }

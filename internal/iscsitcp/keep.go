@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 )
 
 // Bounds of what a connection keeps, and of what it sends again at a time.
@@ -138,7 +139,7 @@ func (k *keeper) copyOf(t *keptTask, x *iscsi.Transfer) []byte {
 	t.bytes += n
 	b, at := make([]byte, n), 0
 	for _, s := range x.Segs {
-		c, ok := copyGuarded(b[at:], s)
+		c, ok := segs.Copy(b[at:], s)
 		if !ok {
 			k.drop(t)
 			return nil

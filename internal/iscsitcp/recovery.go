@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 )
 
 // recovery is the layer of a target's connection that works at error recovery level 1
@@ -51,7 +52,7 @@ func (rec *recovery) ended() {
 // put is PutData: its Data-Ins are kept until they are acknowledged. A
 // Data-In at the end of a burst asks for the acknowledgement, unless it is the last
 // one, which the status acknowledges (RFC 7143 §11.7.2).
-func (rec *recovery) put(x *iscsi.Transfer, left view) {
+func (rec *recovery) put(x *iscsi.Transfer, left segs.View) {
 	c := rec.c
 	t := rec.task(x)
 	kept := rec.copyOf(t, x)
@@ -69,9 +70,8 @@ func (rec *recovery) put(x *iscsi.Transfer, left view) {
 		o := rec.dataIn(t, len(t.pdus)-1)
 		o.xfer, o.last = x, end
 		if kept == nil {
-			o.data = left
-			o.data.n = int(n)
-			left.skip(int(n))
+			o.data = left.First(int(n))
+			left.Skip(int(n))
 		}
 		off += n
 	}

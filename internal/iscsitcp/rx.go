@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 	"softiser/internal/sockio"
 )
 
@@ -41,22 +42,22 @@ type receiver struct {
 
 	// Where the data goes: the memory of a task (placing in a *task or *get), a
 	// pooled buffer, or nowhere.
-	dst    view
+	dst    segs.View
 	left   int // bytes of the data segment still to come
 	owner  any // *task, *get or nil
 	tag    *r2t
 	in     *inPDU
-	toss   bool // the header was damaged: what it announced is skipped
-	astray bool // no good header has come since
-	full   bool // the next header waits until the peer has read more of its answers
-	direct bool // owner's memory, whole: the digest can be checked
-	whole  view // all of dst, for the digest
+	toss   bool      // the header was damaged: what it announced is skipped
+	astray bool      // no good header has come since
+	full   bool      // the next header waits until the peer has read more of its answers
+	direct bool      // owner's memory, whole: the digest can be checked
+	whole  segs.View // all of dst, for the digest
 
-	vec     []sockio.Vec
-	scratch [][]byte
-	err     error
-	fn      func(uintptr) bool
-	lone    int // wake-ups in a row that brought one PDU each, up to loneProof
+	vec  []sockio.Vec
+	one  [1][]byte // dst of a PDU that goes into a buffer of ours
+	err  error
+	fn   func(uintptr) bool
+	lone int // wake-ups in a row that brought one PDU each, up to loneProof
 }
 
 // loneProof is how many such wake-ups show that PDUs come one by one.
@@ -201,17 +202,17 @@ func (r *receiver) appendDst(v []sockio.Vec) []sockio.Vec {
 	if cap(v) == 0 {
 		v = make([]sockio.Vec, 0, 64)
 	}
-	if r.dst.n == 0 { // dropped
+	if r.dst.Len() == 0 { // dropped
 		for left := r.left; left > 0 && len(v) < 16; left -= len(sink) {
 			v = sockio.Append(v, sink[:min(left, len(sink))])
 		}
 		return v
 	}
 	d := r.dst
-	for d.n > 0 && len(v) < sockio.MaxVec-1 {
-		s := d.next()
+	for d.Len() > 0 && len(v) < sockio.MaxVec-1 {
+		s := d.Next()
 		v = sockio.Append(v, s)
-		d.skip(len(s))
+		d.Skip(len(s))
 	}
 	return v
 }
@@ -219,8 +220,8 @@ func (r *receiver) appendDst(v []sockio.Vec) []sockio.Vec {
 // took counts k bytes of data.
 func (r *receiver) took(k int) {
 	r.left -= k
-	if r.dst.n > 0 {
-		r.dst.skip(k)
+	if r.dst.Len() > 0 {
+		r.dst.Skip(k)
 	}
 }
 
@@ -230,7 +231,7 @@ func (r *receiver) took(k int) {
 func (r *receiver) ahead() (int, error) {
 	have := r.w - r.r
 	direct, last, err := r.expects()
-	if err != nil || !direct && !last && (r.phase != rxData || r.dst.n >= r.left) {
+	if err != nil || !direct && !last && (r.phase != rxData || r.dst.Len() >= r.left) {
 		return len(r.buf), err
 	}
 	next := iscsi.BHSLen
@@ -328,9 +329,9 @@ func (r *receiver) take(b []byte) {
 	c := r.c
 	r.beginPlacing()
 	n := len(b)
-	for len(b) > 0 && r.dst.n > 0 {
-		d := r.dst.next()
-		k, ok := copyGuarded(d, b)
+	for len(b) > 0 && r.dst.Len() > 0 {
+		d := r.dst.Next()
+		k, ok := segs.Copy(d, b)
 		if !ok {
 			r.endPlacing()
 			r.fault()
@@ -338,7 +339,7 @@ func (r *receiver) take(b []byte) {
 			break
 		}
 		b = b[k:]
-		r.dst.skip(k)
+		r.dst.Skip(k)
 		if r.owner != nil {
 			c.stats.copied.Add(uint64(k))
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 )
 
 // dataIn finds the place for a Data-In's data. Data of a task that is gone is
@@ -32,7 +33,7 @@ func (r *receiver) dataIn() error {
 	k.placed += n
 	r.owner = k
 	if n > 0 && !k.fault {
-		r.dst = viewOf(k.bufs.In, int(off), int(n))
+		r.dst = segs.Of(k.bufs.In, int(off), int(n))
 		r.whole, r.direct = r.dst, true
 	}
 	c.stats.payloadIn.Add(uint64(n))
@@ -156,7 +157,7 @@ func (r *receiver) dataOut() error {
 	q.dataSN++
 	r.owner, r.tag = q.g, q
 	if n > 0 && !q.g.fault {
-		r.dst = viewOf(x.Segs, int(at), int(n))
+		r.dst = segs.Of(x.Segs, int(at), int(n))
 		r.whole, r.direct = r.dst, true
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 
 	"softiser/internal/crc32c"
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 )
 
 // beginPlacing claims the owner's memory, or drops the data if it has been taken
@@ -37,8 +38,8 @@ func (r *receiver) owned() bool {
 
 // drop sends the rest of the data nowhere.
 func (r *receiver) drop() {
-	r.owner, r.tag, r.dst, r.direct = nil, nil, view{}, false
-	clear(r.scratch)
+	r.owner, r.tag, r.dst, r.direct = nil, nil, segs.View{}, false
+	r.one[0] = nil
 }
 
 func (r *receiver) endPlacing() {
@@ -65,7 +66,7 @@ func (r *receiver) fault() {
 		}
 	}
 	c.mu.Unlock()
-	r.dst, r.direct = view{}, false
+	r.dst, r.direct = segs.View{}, false
 }
 
 // errDataDigest is how a data digest error is answered.
@@ -86,7 +87,7 @@ func (r *receiver) finish(tail []byte) error {
 	if r.dd && len(tail) > 0 && r.direct {
 		good = r.checkData(tail)
 	}
-	clear(r.scratch)
+	r.one[0] = nil
 	switch r.bhs.Opcode() {
 	case iscsi.OpDataIn:
 		return r.dataInDone(good)
@@ -119,8 +120,7 @@ func (r *receiver) checkData(tail []byte) bool {
 	if !r.direct {
 		return true
 	}
-	r.scratch = r.whole.appendTo(r.scratch[:0])
-	crc, ok := crcOf(0, r.scratch)
+	crc, ok := r.whole.Checksum(0)
 	if !ok {
 		r.fault()
 		return true

@@ -6,6 +6,7 @@ import (
 
 	"softiser/internal/crc32c"
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 )
 
 // peekHeader copies the BHS and finds the length of the whole header, unless the
@@ -76,7 +77,7 @@ func (r *receiver) badHeader() error {
 // begin goes on to the data of the PDU, which goes nowhere so far.
 func (r *receiver) begin() {
 	r.phase, r.left = rxData, r.bhs.DataLen()
-	r.owner, r.tag, r.in, r.dst, r.whole, r.direct = nil, nil, nil, view{}, view{}, false
+	r.owner, r.tag, r.in, r.dst, r.whole, r.direct = nil, nil, nil, segs.View{}, segs.View{}, false
 }
 
 // header handles a complete header and decides where the data goes.
@@ -133,8 +134,8 @@ func (r *receiver) header() error {
 	if r.left > 0 {
 		n := len(p.AHS)
 		p.Data = r.in.buf.b[n : n+r.left : n+r.left]
-		r.scratch = append(r.scratch[:0], p.Data)
-		r.dst = view{segs: r.scratch, n: r.left}
+		r.one[0] = p.Data
+		r.dst = segs.Of(r.one[:], 0, r.left)
 		r.whole, r.direct = r.dst, true
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 )
 
 // snack serves a SNACK Request (RFC 7143 §11.16). What cannot be served goes up to
@@ -132,7 +133,7 @@ func (rec *recovery) dataIn(t *keptTask, i int) *outPDU {
 	o := c.tx.alloc(&b)
 	o.digest, o.payload = true, true
 	o.one[0] = p.data
-	o.data = view{segs: o.one[:], n: len(p.data)}
+	o.data = segs.Of(o.one[:], 0, len(p.data))
 	c.tx.push(o)
 	return o
 }
@@ -164,7 +165,7 @@ func (rec *recovery) statusAgain(s *keptStatus) {
 func (rec *recovery) again(o *outPDU) {
 	c := rec.c
 	o.again = true
-	o.cost = pduCost + o.data.n // the queue may be all that holds the data, once it is acknowledged
+	o.cost = pduCost + o.data.Len() // the queue may be all that holds the data, once it is acknowledged
 	c.tx.unsent.Add(o.cost)
 	c.tx.again++
 	c.stats.again.Add(1)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 )
 
 // SendControl implements iscsi.Datamover.
@@ -78,7 +79,7 @@ func (c *Conn) foldLocked(p *iscsi.PDU) bool {
 
 // checkTransfer checks what the upper layer passes down.
 func checkTransfer(what string, x *iscsi.Transfer) error {
-	switch n := total(x.Segs); {
+	switch n := segs.Total(x.Segs); {
 	case n != int(x.Len) || x.Len > ^uint32(0)-x.Offset:
 		return fmt.Errorf("iscsitcp: %s of %d bytes at %d over segments of %d bytes", what, x.Len, x.Offset, n)
 	case x.Ref == nil:
@@ -107,8 +108,7 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	seq := c.up.Sequence()
 	segMax, burst := c.params.MaxXmitDataSegmentLength, c.params.MaxBurstLength
 	sn := snOf(x.Ref).dataSN()
-	v := view{segs: x.Segs, n: int(x.Len)}
-	v.skip(0) // empty leading segments
+	v := segs.Of(x.Segs, 0, int(x.Len))
 	if c.rec != nil {
 		c.rec.put(x, v)
 		return nil
@@ -128,9 +128,8 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 		sn++
 		o := c.tx.alloc(&b)
 		o.digest, o.payload, o.xfer, o.last = true, true, x, end
-		o.data = v
-		o.data.n = int(n)
-		v.skip(int(n))
+		o.data = v.First(int(n))
+		v.Skip(int(n))
 		c.tx.push(o)
 		off += n
 	}

@@ -31,10 +31,9 @@ type transmitter struct {
 	unsent     iscsi.Unsent // answers in the queue
 	sent       uint64       // bytes that the socket has taken
 
-	batch   []*outPDU // the transmitter's
-	vec     []sockio.Vec
-	scratch [][]byte
-	fn      func(uintptr) bool // ready
+	batch []*outPDU // the transmitter's
+	vec   []sockio.Vec
+	fn    func(uintptr) bool // ready
 }
 
 func (t *transmitter) init(c *Conn) { t.c, t.fn = c, t.ready }
@@ -301,8 +300,8 @@ func (t *transmitter) collect() bool {
 		}
 		p.taken = true
 		t.batch = append(t.batch, p)
-		size += p.data.n + iscsi.BHSLen
-		pieces += 2 + len(p.data.segs)
+		size += p.data.Len() + iscsi.BHSLen
+		pieces += 2 + p.data.Pieces()
 		prev, p = p, next
 	}
 	return len(t.batch) > 0
@@ -318,13 +317,13 @@ func (t *transmitter) sendBatch(hd, dd bool) (int, error) {
 	}
 	v := t.vec[:0]
 	for _, p := range t.batch {
-		if p.length == 0 && !p.seal(hd, dd, &t.scratch) {
+		if p.length == 0 && !p.seal(hd, dd) {
 			if len(v) == 0 {
 				return 0, errSendFault
 			}
 			break
 		}
-		if need := len(v) + 2 + len(p.data.segs); need > cap(v) && cap(v) < sockio.MaxVec {
+		if need := len(v) + 2 + p.data.Pieces(); need > cap(v) && cap(v) < sockio.MaxVec {
 			v = append(make([]sockio.Vec, 0, min(max(2*cap(v), need), sockio.MaxVec)), v...)
 		}
 		v = p.appendVec(v)
@@ -357,7 +356,7 @@ func (t *transmitter) advance(n int) {
 		n -= rest
 		c.stats.pdusOut.Add(1)
 		if p.payload {
-			c.stats.payloadOut.Add(uint64(p.data.n))
+			c.stats.payloadOut.Add(uint64(p.data.Len()))
 		}
 		if p.task != nil {
 			p.task.queued--

@@ -3,6 +3,7 @@ package iscsitcp
 import (
 	"softiser/internal/crc32c"
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 	"softiser/internal/sockio"
 )
 
@@ -14,8 +15,8 @@ type outPDU struct {
 
 	head   []byte // backed by inline unless there is an AHS
 	inline [iscsi.BHSLen + iscsi.DigestLen]byte
-	own    []byte // memory for copied data; kept across uses
-	data   view   // the data segment
+	own    []byte    // memory for copied data; kept across uses
+	data   segs.View // the data segment
 	tail   []byte
 	tailB  [8]byte
 	one    [1][]byte // segment list when data is own
@@ -39,31 +40,29 @@ const pduCost = 384
 func (p *outPDU) setOwn(b []byte) {
 	p.own = append(p.own[:0], b...)
 	p.one[0] = p.own
-	p.data = view{segs: p.one[:], n: len(p.own)}
+	p.data = segs.Of(p.one[:], 0, len(p.own))
 }
 
 // bhs is the header, still changeable until the PDU is sealed.
 func (p *outPDU) bhs() *iscsi.BHS { return (*iscsi.BHS)(p.head[:iscsi.BHSLen]) }
 
-// seal completes a PDU just before its first byte goes out. scratch is working
-// space. It reports false if the data cannot be read.
-func (p *outPDU) seal(hd, dd bool, scratch *[][]byte) bool {
+// seal completes a PDU just before its first byte goes out. It reports false if the
+// data cannot be read.
+func (p *outPDU) seal(hd, dd bool) bool {
 	b := p.bhs()
-	b.SetDataLen(p.data.n)
+	b.SetDataLen(p.data.Len())
 	if hd && p.digest {
 		p.head = appendDigest(p.head, crc32c.Update(0, p.head))
 	}
-	p.tail = append(p.tailB[:0], make([]byte, iscsi.PadLen(p.data.n))...)
-	if dd && p.digest && p.data.n > 0 {
-		*scratch = p.data.appendTo((*scratch)[:0])
-		crc, ok := crcOf(0, *scratch)
-		clear(*scratch)
+	p.tail = append(p.tailB[:0], make([]byte, iscsi.PadLen(p.data.Len()))...)
+	if dd && p.digest && p.data.Len() > 0 {
+		crc, ok := p.data.Checksum(0)
 		if !ok {
 			return false
 		}
 		p.tail = appendDigest(p.tail, crc32c.Update(crc, p.tail))
 	}
-	p.length = len(p.head) + p.data.n + len(p.tail)
+	p.length = len(p.head) + p.data.Len() + len(p.tail)
 	return true
 }
 
@@ -77,19 +76,19 @@ func (p *outPDU) appendVec(v []sockio.Vec) []sockio.Vec {
 		skip -= len(p.head)
 	}
 	d := p.data
-	if skip < d.n {
-		d.skip(skip)
+	if skip < d.Len() {
+		d.Skip(skip)
 		skip = 0
-		for d.n > 0 {
+		for d.Len() > 0 {
 			if len(v) == cap(v) {
 				return v
 			}
-			s := d.next()
+			s := d.Next()
 			v = sockio.Append(v, s)
-			d.skip(len(s))
+			d.Skip(len(s))
 		}
 	} else {
-		skip -= d.n
+		skip -= d.Len()
 	}
 	if len(v) < cap(v) {
 		v = sockio.Append(v, p.tail[skip:])
@@ -101,18 +100,18 @@ func (p *outPDU) appendVec(v []sockio.Vec) []sockio.Vec {
 // back. It returns how many payload bytes it copied; on a fault zeros go out.
 func (p *outPDU) detach() int {
 	rest := p.data
-	done := min(max(p.sent-len(p.head), 0), rest.n)
-	rest.skip(done)
-	buf := make([]byte, p.data.n)
+	done := min(max(p.sent-len(p.head), 0), rest.Len())
+	rest.Skip(done)
+	buf := make([]byte, p.data.Len())
 	at := done
-	for rest.n > 0 {
-		s := rest.next()
-		copyGuarded(buf[at:], s)
+	for rest.Len() > 0 {
+		s := rest.Next()
+		segs.Copy(buf[at:], s)
 		at += len(s)
-		rest.skip(len(s))
+		rest.Skip(len(s))
 	}
 	p.one[0] = buf
-	p.data = view{segs: p.one[:], n: len(buf)}
+	p.data = segs.Of(p.one[:], 0, len(buf))
 	return len(buf) - done
 }
 

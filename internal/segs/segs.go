@@ -32,6 +32,12 @@ func (v *View) Len() int { return v.n }
 // Pieces returns how many segments are left at most.
 func (v *View) Pieces() int { return len(v.segs) }
 
+// First returns the first n bytes of v, at most Len.
+func (v View) First(n int) View {
+	v.n = n
+	return v
+}
+
 // Skip drops the first k bytes, at most Len.
 func (v *View) Skip(k int) {
 	v.n -= k

@@ -252,7 +252,7 @@ func (us *units) firstSeen() (*task, *request) {
 		}
 		us.look(u)
 	}
-	for r := s.wait.queue.head; r != nil; r = r.next {
+	for r := s.wait.queue.First(); r != nil; r = r.node.Next() {
 		u := us.holds(r.lun)
 		if u == nil {
 			return nil, r
@@ -291,8 +291,8 @@ func (us *units) endWaiting(u *unit, err error) {
 		}
 		s.endTask(t, err)
 	}
-	for r := s.wait.queue.head; r != nil; {
-		next := r.next
+	for r := s.wait.queue.First(); r != nil; {
+		next := r.node.Next()
 		if waits(r) {
 			s.stop(r, err)
 			if r.parts == 0 {

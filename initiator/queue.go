@@ -1,42 +1,25 @@
 package initiator
 
-// reqQueue is a list of requests in order of arrival, linked by Request.next.
+import "softiser/internal/list"
+
+// reqQueue is a list of requests in order of arrival.
 type reqQueue struct {
-	head, tail *request
-	n          int
+	list.List[request]
+	n int
 }
 
 func (q *reqQueue) push(r *request) {
-	r.next = nil
-	if q.tail == nil {
-		q.head = r
-	} else {
-		q.tail.next = r
-	}
-	q.tail = r
+	q.Push(&r.node, r)
 	q.n++
 }
 
-// remove takes r out; nearly always it is the head.
+// remove takes r out; false: it is not there.
 func (q *reqQueue) remove(r *request) bool {
-	var prev *request
-	for x := q.head; x != nil; prev, x = x, x.next {
-		if x != r {
-			continue
-		}
-		if prev == nil {
-			q.head = r.next
-		} else {
-			prev.next = r.next
-		}
-		if q.tail == r {
-			q.tail = prev
-		}
-		r.next = nil
-		q.n--
-		return true
+	if !q.Remove(&r.node) {
+		return false
 	}
-	return false
+	q.n--
+	return true
 }
 
 // taskList is a list of slots in order, linked by task.next.

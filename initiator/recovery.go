@@ -147,8 +147,8 @@ func (s *Session) retire(c *conn, lost error) {
 	for _, i := range s.order {
 		s.wait.pushResend(&s.tasks.slots[i])
 	}
-	for r := s.wait.queue.head; r != nil; {
-		next := r.next
+	for r := s.wait.queue.First(); r != nil; {
+		next := r.node.Next()
 		if s.units.of(r.lun) == nil {
 			s.wait.queue.remove(r)
 			s.finish(r, ErrClosed)
@@ -156,7 +156,7 @@ func (s *Session) retire(c *conn, lost error) {
 		r = next
 	}
 	// Our own look-ups are repeated by whoever wanted them.
-	for r := s.wait.ctlQueue.head; r != nil; r = s.wait.ctlQueue.head {
+	for r := s.wait.ctlQueue.First(); r != nil; r = s.wait.ctlQueue.First() {
 		s.wait.ctlQueue.remove(r)
 		s.finish(r, lost)
 	}

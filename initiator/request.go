@@ -1,6 +1,9 @@
 package initiator
 
-import "softiser/initiator/blockio"
+import (
+	"softiser/initiator/blockio"
+	"softiser/internal/list"
+)
 
 // Request is one asynchronous operation on a LUN.
 type Request = blockio.Request
@@ -30,7 +33,8 @@ type request struct {
 	lun    *LUN
 	geo    *geometry
 	sess   *Session
-	next   *request // queue link
+	node   list.Node[request] // in a reqQueue
+	next   *request           // chain of outbox
 	state  reqState
 	total  int64 // bytes to cover, by data or by address range
 	issued int64 // of these: handed to commands

@@ -250,7 +250,7 @@ func (s *Session) drain(ctx context.Context, c *conn) error {
 
 // atRest reports what drain waits for. The caller holds s.mu.
 func (s *Session) atRest() bool {
-	if s.conn != nil && s.conn.state == connFlowing && (s.tasks.used > 0 || s.wait.queue.head != nil) {
+	if s.conn != nil && s.conn.state == connFlowing && (s.tasks.used > 0 || !s.wait.queue.Empty()) {
 		return false
 	}
 	for i := range s.tasks.slots {
@@ -271,7 +271,7 @@ func (s *Session) failAll(err error) {
 	}
 	s.wait.forget()
 	for _, q := range []*reqQueue{&s.wait.ctlQueue, &s.wait.queue} {
-		for r := q.head; r != nil; r = q.head {
+		for r := q.First(); r != nil; r = q.First() {
 			q.remove(r)
 			s.finish(r, err)
 		}

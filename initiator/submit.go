@@ -91,7 +91,7 @@ func (s *Session) pump() {
 func (s *Session) drainInto(c *conn, again *taskList, q *reqQueue, ctl bool) {
 	for s.win.CanSend() {
 		var t *task
-		r := q.head
+		r := q.First()
 		if ctl || s.units.stale == 0 {
 			t = s.wait.popResend(again)
 		} else {

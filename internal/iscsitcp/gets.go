@@ -1,6 +1,9 @@
 package iscsitcp
 
-import "softiser/internal/iscsi"
+import (
+	"softiser/internal/iscsi"
+	"softiser/internal/list"
+)
 
 // get is one running GetData of the target.
 type get struct {
@@ -14,8 +17,7 @@ type get struct {
 	open  int    // R2Ts outstanding
 	fault bool   // the memory cannot be written
 	slot  int
-	next  *get // list of running ones, in the order of GetData
-	prev  *get
+	node  list.Node[get] // in getTable.running
 }
 
 // hole is a range of a get that did not arrive as it was asked for.
@@ -64,11 +66,11 @@ const maxR2Ts = 32
 // A tag is the index of its r2t and a generation, so that data for a tag that
 // has been given up is told from data that nobody asked for.
 type getTable struct {
-	slots       []*get
-	freeSlots   []int
-	first, last *get
-	r2ts        []*r2t
-	freeR2Ts    []int
+	slots     []*get
+	freeSlots []int
+	running   list.List[get] // in the order of GetData
+	r2ts      []*r2t
+	freeR2Ts  []int
 }
 
 func (t *getTable) add(x *iscsi.Transfer) {
@@ -80,13 +82,8 @@ func (t *getTable) add(x *iscsi.Transfer) {
 		g = &get{slot: len(t.slots)}
 		t.slots = append(t.slots, g)
 	}
-	*g = get{x: x, itt: x.ITT, slot: g.slot, prev: t.last}
-	if t.last == nil {
-		t.first = g
-	} else {
-		t.last.next = g
-	}
-	t.last = g
+	*g = get{x: x, itt: x.ITT, slot: g.slot}
+	t.running.Push(&g.node, g)
 	x.Own.Slot = g.slot
 }
 
@@ -106,17 +103,8 @@ func (t *getTable) remove(g *get) {
 			}
 		}
 	}
-	if g.prev == nil {
-		t.first = g.next
-	} else {
-		g.prev.next = g.next
-	}
-	if g.next == nil {
-		t.last = g.prev
-	} else {
-		g.next.prev = g.prev
-	}
-	g.x, g.next, g.prev = nil, nil, nil
+	t.running.Remove(&g.node)
+	g.x = nil
 	t.freeSlots = append(t.freeSlots, g.slot)
 }
 
@@ -157,7 +145,7 @@ func (t *getTable) lookup(ttt uint32) (r *r2t, stale bool) {
 
 // purge ends everything and prepends it to the list of completed transfers.
 func (t *getTable) purge(done *iscsi.Transfer, err error) *iscsi.Transfer {
-	for g := t.first; g != nil; g = t.first {
+	for g := t.running.First(); g != nil; g = t.running.First() {
 		x := g.x
 		if x.Err == nil {
 			x.Err = err

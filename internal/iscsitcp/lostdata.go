@@ -47,7 +47,7 @@ func (rec *recovery) lose(g *get, off, n uint32) {
 
 // watch starts the timer for Data-Outs that are due.
 func (rec *recovery) watch() {
-	if rec.late == nil && rec.c.gets.first != nil {
+	if rec.late == nil && !rec.c.gets.running.Empty() {
 		rec.late = time.AfterFunc(rec.c.cfg.SequenceTimeout, rec.lookForLate)
 	}
 }

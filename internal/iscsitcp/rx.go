@@ -272,7 +272,7 @@ func (r *receiver) expects() (direct, last bool, err error) {
 	case c.finSent && time.Now().After(c.lingerEnd):
 		err = os.ErrDeadlineExceeded
 	}
-	return c.tasks.direct || c.gets.first != nil, c.cfg.Upgradable && c.st == iscsi.ConnLogin, err
+	return c.tasks.direct || !c.gets.running.Empty(), c.cfg.Upgradable && c.st == iscsi.ConnLogin, err
 }
 
 // parse uses up what has been read. It returns when more is needed.

@@ -185,7 +185,7 @@ func (rec *recovery) r2tAgain(itt, beg, run uint32) iscsi.RejectReason {
 		found = true
 		rec.again(c.sendR2TLocked(x, r))
 	}
-	for g := c.gets.first; g != nil; g = g.next {
+	for g := c.gets.running.First(); g != nil; g = g.node.Next() {
 		if g.itt != itt {
 			continue
 		}

@@ -167,13 +167,13 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 // what was lost, then those for what was not asked for yet.
 func (c *Conn) pumpLocked(itt uint32) {
 	open := 0
-	for g := c.gets.first; g != nil; g = g.next {
+	for g := c.gets.running.First(); g != nil; g = g.node.Next() {
 		if g.itt == itt {
 			open += g.open
 		}
 	}
 	most := min(int(c.params.MaxOutstandingR2T), maxR2Ts)
-	for g := c.gets.first; g != nil; g = g.next {
+	for g := c.gets.running.First(); g != nil; g = g.node.Next() {
 		if g.itt != itt || g.x == nil {
 			continue
 		}

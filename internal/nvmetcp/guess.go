@@ -3,6 +3,7 @@ package nvmetcp
 import (
 	"unsafe"
 
+	"softiser/internal/list"
 	"softiser/internal/segs"
 	"softiser/internal/sockio"
 )
@@ -86,7 +87,7 @@ func (h *Host) foresee(v []sockio.Vec) ([]sockio.Vec, bool) {
 func (g *guess) choose() (tail int) {
 	h, r := g.h, &g.h.rx
 	room := len(r.buf) - readAhead
-	for io := h.reads.head; io != nil && len(g.list) < g.most; io = io.next {
+	for io := h.reads.list.First(); io != nil && len(g.list) < g.most; io = io.node.Next() {
 		off := io.got
 		if io == h.io && r.phase == rxData {
 			off += r.layout.Data
@@ -244,35 +245,19 @@ func (e *guessed) size() int {
 // readQueue is the commands that await data, in the order in which they were submitted.
 // Guarded by conn.mu.
 type readQueue struct {
-	head, tail *hostIO
-	n          int // of them: longer than what is copied
+	list list.List[hostIO]
+	n    int // of them: longer than what is copied
 }
 
 func (q *readQueue) push(io *hostIO) {
-	io.prev, io.next = q.tail, nil
-	if q.tail == nil {
-		q.head = io
-	} else {
-		q.tail.next = io
-	}
-	q.tail = io
+	q.list.Push(&io.node, io)
 	if io.total > maxGuessRead {
 		q.n++
 	}
 }
 
 func (q *readQueue) remove(io *hostIO) {
-	if io.prev == nil {
-		q.head = io.next
-	} else {
-		io.prev.next = io.next
-	}
-	if io.next == nil {
-		q.tail = io.prev
-	} else {
-		io.next.prev = io.prev
-	}
-	io.prev, io.next = nil, nil
+	q.list.Remove(&io.node)
 	if io.total > maxGuessRead {
 		q.n--
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"softiser/internal/list"
 	"softiser/internal/nvme"
 	"softiser/internal/sockio"
 )
@@ -71,7 +72,8 @@ type hostIO struct {
 	fault    bool   // its memory cannot be written
 	answered bool   // waits for queued to become 0
 
-	prev, next *hostIO // in reads, or in done
+	node list.Node[hostIO] // in reads
+	next *hostIO           // in done
 }
 
 // HostDialer makes connections; it implements nvme.HostDialer.

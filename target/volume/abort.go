@@ -112,7 +112,7 @@ func (a *Aborts) Finish() {
 func (s *Tasks) Mark(match func(*Op) AbortReason, w *Wait) (a Aborts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for o := s.first; o != nil; o = o.next {
+	for o := s.set.First(); o != nil; o = o.node.Next() {
 		if why := match(o); why != NotAborted {
 			s.abortLocked(o, why, w, &a)
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"softiser/internal/list"
 )
 
 // Op is a command in execution, as far as its volume has to do with it: who asks, in
@@ -27,9 +29,8 @@ type Op struct {
 
 	// Guarded by set.mu, as soon as it is in the task set:
 	state   State
-	next    *Op // links of the task set
-	prev    *Op
-	qnext   *Op // dormant, worker or throttle queue
+	node    list.Node[Op] // in the task set
+	qnext   *Op           // dormant, worker or throttle queue
 	waits   []*Wait
 	timer   *time.Timer   // bounds a Blocked op
 	copying *Copy         // what the command does

@@ -144,7 +144,7 @@ func (s *Tasks) rangeBusyLocked(o *Op, earlier []*Op) bool {
 			return true
 		}
 	}
-	for x := s.first; x != nil; x = x.next {
+	for x := s.set.First(); x != nil; x = x.node.Next() {
 		running := x.hold.kind == HoldRead || x.hold.kind == HoldWrite
 		if x != o && x.state != Dormant && running && o.hold.overlaps(&x.hold) {
 			return true

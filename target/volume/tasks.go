@@ -1,6 +1,10 @@
 package volume
 
-import "sync"
+import (
+	"sync"
+
+	"softiser/internal/list"
+)
 
 // Tasks is the task set of a volume (SAM-5 §8): every command from its admission to
 // its status, whichever wire it came by. Ordering:
@@ -18,10 +22,10 @@ import "sync"
 type Tasks struct {
 	fault func(error) // told of mistakes of ours; nil: nobody
 
-	mu          sync.Mutex // guards everything below, and in each op what its type says
-	first, last *Op        // the task set, oldest first
-	nEnabled    int        // ops that have started
-	nOrdered    int        // of these: Ordered and HeadOfQueue
+	mu          sync.Mutex    // guards everything below, and in each op what its type says
+	set         list.List[Op] // the task set, oldest first
+	nEnabled    int           // ops that have started
+	nOrdered    int           // of these: Ordered and HeadOfQueue
 	dormantHead *Op
 	dormantTail *Op
 	exclusives  []*Op // announced, in order
@@ -45,13 +49,7 @@ type Tasks struct {
 func (s *Tasks) Admit(o *Op) bool {
 	s.mu.Lock()
 	o.set = s
-	o.prev, o.next = s.last, nil
-	if s.last == nil {
-		s.first = o
-	} else {
-		s.last.next = o
-	}
-	s.last = o
+	s.set.Push(&o.node, o)
 	if s.dormantHead == nil && s.nOrdered == 0 && len(s.exclusives) == 0 && len(s.claims) == 0 && o.Order == Simple {
 		o.to(Running)
 		s.nEnabled++
@@ -171,17 +169,7 @@ func (s *Tasks) undormantLocked(o *Op) {
 func (s *Tasks) Leave(o *Op) (AbortReason, Waits) {
 	s.mu.Lock()
 	why := AbortReason(o.aborted.Load())
-	if o.prev == nil {
-		s.first = o.next
-	} else {
-		o.prev.next = o.next
-	}
-	if o.next == nil {
-		s.last = o.prev
-	} else {
-		o.next.prev = o.prev
-	}
-	o.prev, o.next = nil, nil
+	s.set.Remove(&o.node)
 	s.nEnabled--
 	if o.Order != Simple {
 		s.nOrdered--
@@ -193,7 +181,7 @@ func (s *Tasks) Leave(o *Op) (AbortReason, Waits) {
 	if s.dormantHead != nil {
 		s.wakeLocked()
 	}
-	if s.first == nil && s.closed {
+	if s.set.Empty() && s.closed {
 		s.work.Broadcast()
 	}
 	waits := o.waits

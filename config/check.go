@@ -21,6 +21,7 @@ func (c *Config) check(r *report) {
 	c.checkVolumes(r)
 	c.checkTargets(r)
 	c.checkSubsystems(r)
+	c.checkReached(r)
 	for _, a := range c.auths() {
 		checkAuth(r, a.key, a.auth)
 	}
@@ -67,8 +68,26 @@ func (c *Config) checkPortals(r *report) {
 		if p.Advertise != "" {
 			checkHostPort(r, key+".advertise", p.Advertise)
 		}
+		for j, s := range p.Protocols {
+			oneOf(r, fmt.Sprintf("%s.protocols[%d]", key, j), s, Protocols...)
+		}
 		checkSize(r, key+".send_buffer", p.SendBuffer, 0, 1<<30)
 		checkSize(r, key+".recv_buffer", p.RecvBuffer, 0, 1<<30)
+	}
+}
+
+// checkReached finds targets and subsystems that no portal speaks for.
+func (c *Config) checkReached(r *report) {
+	spoken := func(protocols ...string) bool {
+		return len(c.Portals) == 0 || slices.ContainsFunc(c.Portals, func(p Portal) bool {
+			return slices.ContainsFunc(protocols, p.Speaks)
+		})
+	}
+	if len(c.Targets) > 0 && !spoken("iscsi", "iser") {
+		r.add("targets", "no portal speaks iscsi or iser; nobody can reach them: see portals[].protocols")
+	}
+	if len(c.Subsystems) > 0 && !spoken("nvme-tcp", "nvme-rdma") {
+		r.add("subsystems", "no portal speaks nvme-tcp or nvme-rdma; nobody can reach them: see portals[].protocols")
 	}
 }
 

@@ -1,5 +1,7 @@
 package config
 
+import "slices"
+
 // Config is a whole configuration, with defaults filled in. It is not changed
 // after Load.
 type Config struct {
@@ -22,12 +24,21 @@ type Config struct {
 // Portal is one listening address. It serves iSER and iSCSI alike: the first
 // bytes of a connection tell which it is.
 type Portal struct {
-	Listen     string `mapstructure:"listen" json:"listen"`                     // host:port, [v6]:port, :port
-	Group      int    `mapstructure:"group" json:"group"`                       // target portal group tag, 1-65535
-	Advertise  string `mapstructure:"advertise" json:"advertise,omitempty"`     // address for SendTargets behind NAT
-	Congestion string `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control: auto (or nothing), host, or a name
-	SendBuffer Size   `mapstructure:"send_buffer" json:"send_buffer,omitempty"` // SO_SNDBUF, 0: the host's
-	RecvBuffer Size   `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: the host's
+	Listen     string   `mapstructure:"listen" json:"listen"`                     // host:port, [v6]:port, :port
+	Group      int      `mapstructure:"group" json:"group"`                       // target portal group tag, 1-65535
+	Advertise  string   `mapstructure:"advertise" json:"advertise,omitempty"`     // address for SendTargets behind NAT
+	Protocols  []string `mapstructure:"protocols" json:"protocols,omitempty"`     // what is spoken there: of Protocols; none: all
+	Congestion string   `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control: auto (or nothing), host, or a name
+	SendBuffer Size     `mapstructure:"send_buffer" json:"send_buffer,omitempty"` // SO_SNDBUF, 0: the host's
+	RecvBuffer Size     `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: the host's
+}
+
+// Protocols are what a portal can speak.
+var Protocols = []string{"iscsi", "iser", "nvme-tcp", "nvme-rdma"}
+
+// Speaks reports whether the portal speaks a protocol.
+func (p *Portal) Speaks(protocol string) bool {
+	return len(p.Protocols) == 0 || slices.Contains(p.Protocols, protocol)
 }
 
 // VolumeType names a backend.

@@ -11,8 +11,9 @@ import (
 func TestEveryConfigFieldIsRead(t *testing.T) {
 	// Read by package config itself, which hands on what it makes of them.
 	inside := map[string]string{
-		"User.SecretFile": "User.Secret",
-		"User.SecretEnv":  "User.Secret",
+		"User.SecretFile":  "User.Secret",
+		"User.SecretEnv":   "User.Secret",
+		"Portal.Protocols": "Portal.Speaks",
 
 		"HostKey.DHCHAPSecretFile":     "HostKey.Secret",
 		"HostKey.DHCHAPSecretEnv":      "HostKey.Secret",

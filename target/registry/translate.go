@@ -42,6 +42,7 @@ func ServerConfig(c *config.Config) (target.Config, error) {
 			BusyPoll: busyPoll(c.Transport.BusyPoll),
 			IRD:      c.Transport.IRD, ORD: c.Transport.ORD,
 			StreamLogin: c.Transport.StreamISER,
+			NoTCP:       !p.Speaks("iscsi"), NoISER: !p.Speaks("iser"), NoNVMeTCP: !p.Speaks("nvme-tcp"), NoNVMeRDMA: !p.Speaks("nvme-rdma"),
 		}
 		switch c.Transport.CRC {
 		case "offered":

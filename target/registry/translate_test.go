@@ -12,6 +12,25 @@ import (
 	"softiser/target/scsi"
 )
 
+// A portal speaks what it is told to, and all protocols otherwise.
+func TestProtocols(t *testing.T) {
+	c, err := config.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Portals = []config.Portal{{Listen: ":0"}, {Listen: ":0", Protocols: []string{"iser", "nvme-rdma"}}, {Listen: ":0", Protocols: []string{"iscsi", "nvme-tcp"}}}
+	tc, err := ServerConfig(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][4]bool{{}, {true, false, true, false}, {false, true, false, true}} {
+		p := &tc.Portals[i]
+		if got := [4]bool{p.NoTCP, p.NoISER, p.NoNVMeTCP, p.NoNVMeRDMA}; got != want {
+			t.Errorf("portal %d does not speak %v, want %v", i, got, want)
+		}
+	}
+}
+
 // Every example configuration becomes a server.
 func TestExamplesBuild(t *testing.T) {
 	dir := t.TempDir()

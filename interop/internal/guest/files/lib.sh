@@ -120,6 +120,17 @@ nvme_up() {
 	[ $1 = tcp ] || siw_up
 }
 
+# nvmet_up rdma|tcp NQN: Linux' own target on port 3260, with 64 MiB of 512-byte blocks, any host.
+nvmet_up() {
+	local c=/sys/kernel/config/nvmet s p d
+	modprobe -a nvmet nvmet-$1 loop || return
+	s=$c/subsystems/$2 p=$c/ports/1
+	truncate -s 64M /tmp/nvmet.img && d=$(losetup -f --show /tmp/nvmet.img) && mkdir -p $s && echo 1 >$s/attr_allow_any_host && mkdir -p $s/namespaces/1 &&
+		echo -n $d >$s/namespaces/1/device_path && echo 1 >$s/namespaces/1/enable &&
+		mkdir -p $p && echo $1 >$p/addr_trtype && echo ipv4 >$p/addr_adrfam && echo $SELF >$p/addr_traddr && echo 3260 >$p/addr_trsvcid &&
+		ln -s $s $p/subsystems/$2
+}
+
 # nvme_attach TRANSPORT PORT NQN [OPTION…]: connect to an NVMe subsystem, print its disk.
 nvme_attach() {
 	local transport=$1 port=$2 nqn=$3; shift 3

@@ -37,14 +37,19 @@ const anaLen = 16 + maxNSID*32 + maxNSID*4
 // anaPage is the asymmetric namespace access log.
 func (c *controller) anaPage(q nvme.GetLogPage) []byte {
 	var groups []nvme.ANAGroup
-	changes := uint64(1)
+	changes := c.sub.anaChanges.Load() + 1 // before the states: a change meanwhile is told of
 	for _, n := range c.sub.list() {
 		s, k := n.vol.Path(c.group)
-		changes += k
 		groups = append(groups, nvme.ANAGroup{ID: n.id, Changes: k + 1, State: anaStates[s], Namespaces: []uint32{n.id}})
 	}
 	b := nvme.AppendANA(make([]byte, 0, anaLen), changes, groups, q.ANAGroupsOnly())
 	return b[:anaLen]
+}
+
+// groupsChanged tells the hosts that there is another group than before, or one less.
+func (s *subsystem) groupsChanged() {
+	s.anaChanges.Add(1)
+	s.tell(eventANA)
 }
 
 // SetAccessState says how the volume of a namespace is reached through a portal group,

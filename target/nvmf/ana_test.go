@@ -144,3 +144,41 @@ func TestANAWithALUA(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A namespace that comes or goes is another group, which hosts are told of first.
+func TestANAGroupsComeAndGo(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 0)
+	var s nvme.SQE
+	s.NewSetFeatures(nvme.FeatureAsyncEvents, 0, nvme.NoticeANA|nvme.NoticeNamespace)
+	if _, err := h.do(s, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	last, _, err := nvme.ParseANA(h.log(nvme.LogANA, 1024))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		change func() error
+		groups int
+	}{
+		{func() error {
+			return r.srv.AddNamespace(subNQN, nvmf.NamespaceConfig{NSID: 2, Name: "more", Volume: newMem(t, 1<<20)})
+		}, 2},
+		{func() error { return r.srv.RemoveNamespace(t.Context(), subNQN, 2) }, 1},
+	} {
+		if err := tt.change(); err != nil {
+			t.Fatal(err)
+		}
+		first, second := h.event(), h.event()
+		if first|second != nvme.EventANAChanged|nvme.EventNamespaceChanged || first == second {
+			t.Errorf("%v, then %v", first, second)
+		}
+		now, groups, err := nvme.ParseANA(h.log(nvme.LogANA, 1024))
+		if err != nil || len(groups) != tt.groups || now <= last {
+			t.Errorf("%d groups, change %d after %d, %v; want %d groups", len(groups), now, last, err, tt.groups)
+		}
+		last = now
+		h.log(nvme.LogChangedNamespaces, 4096)
+	}
+}

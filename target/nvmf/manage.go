@@ -34,6 +34,7 @@ func (f *Frontend) AddNamespace(nqn string, cfg NamespaceConfig) error {
 	}
 	n.place.Start()
 	f.log.Info("namespace added", zap.String("subsystem", nqn), zap.Uint32("nsid", n.id), zap.String("volume", cfg.Name))
+	s.groupsChanged() // first: a host adds no disk before it knows the state of its group
 	s.namespaceChanged(n.id)
 	return nil
 }
@@ -51,6 +52,7 @@ func (f *Frontend) RemoveNamespace(ctx context.Context, nqn string, nsid uint32)
 		return fmt.Errorf("nvmf: subsystem %s has no namespace %d", nqn, nsid)
 	}
 	if first {
+		s.groupsChanged()
 		s.namespaceChanged(nsid)
 	}
 	over, err := n.end(ctx)

@@ -86,6 +86,7 @@ func (n *namespace) Notify(e volume.Event) {
 	case volume.GeometryChanged, volume.ProtectionChanged:
 		n.sub.namespaceChanged(n.id)
 	case volume.PathChanged:
+		n.sub.anaChanges.Add(1)
 		for _, c := range n.sub.all() {
 			if c.group == e.Group {
 				c.events.report(c, eventANA)

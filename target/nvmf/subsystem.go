@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"softiser/internal/nvme"
 )
@@ -16,6 +17,8 @@ type subsystem struct {
 	cfg   SubsystemConfig
 	admin *[256]adminCommand // by opcode
 	kind  uint8              // controller type
+
+	anaChanges atomic.Uint64 // of states and of groups
 
 	mu          sync.Mutex
 	namespaces  []*namespace           // guarded by mu, ascending; replaced, never changed in place

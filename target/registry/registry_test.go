@@ -196,7 +196,7 @@ func TestStalledResize(t *testing.T) {
 		return strings.NewReplacer("targets:", "  - {name: third, type: memory, size: 1MiB}\ntargets:", "volume: well}", "volume: well}, {lun: 2, volume: third}").Replace(text)
 	}
 	b.write(third(grown("2MiB")))
-	left := b.impatient("the other volume has grown, and another LUN is there", func() bool { return b.size(1) == 2<<20 && b.size(2) == 1<<20 })
+	left := b.impatient("the other volume has grown, another LUN is there, and storage is busy", func() bool { return b.size(1) == 2<<20 && b.size(2) == 1<<20 && b.Busy() != "" })
 	if len(left) != 1 || !strings.HasPrefix(left[0], "resize volume sick to 2MiB: storage has not answered") {
 		t.Errorf("not done: %q", left)
 	}

@@ -32,10 +32,10 @@ func (s *Server) RemoveSubsystem(ctx context.Context, nqn string) error {
 	return s.nvmf.RemoveSubsystem(ctx, nqn)
 }
 
-// SetHosts changes who may connect to a subsystem and what they have to prove, from the
-// next Connect and authentication on.
-func (s *Server) SetHosts(nqn string, hosts []nvmf.HostRule) error {
-	return s.nvmf.SetHosts(nqn, hosts)
+// SetHosts changes who may connect to a subsystem, what they have to prove and whether
+// through TLS, from the next Connect and authentication on.
+func (s *Server) SetHosts(nqn string, hosts []nvmf.HostRule, channel nvmf.SecureChannel) error {
+	return s.nvmf.SetHosts(nqn, hosts, channel)
 }
 
 // Authentications counts the proofs that NVMe hosts have been asked for.

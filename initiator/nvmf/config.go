@@ -64,6 +64,8 @@ type Config struct {
 	// Pool is the memory of leases. Default: blockdev.DefaultPool().
 	Pool *blockdev.Pool
 
+	// Keys are for DH-HMAC-CHAP and TLS; they set Authenticate and Secure.
+	Keys Keys
 	// Authenticate proves who we are, on each queue after its Connect. required says that
 	// the controller asks for it. Nil: a controller that asks is refused.
 	Authenticate func(ctx context.Context, x Exchange, qid uint16, required bool) error
@@ -166,7 +168,7 @@ func (c *Config) validate(port string) error {
 	if err := nvme.CheckNQN(c.HostNQN); err != nil {
 		return fmt.Errorf("nvmf: host NQN: %w", err)
 	}
-	return nil
+	return c.Keys.use(c)
 }
 
 // dialer makes what connects.

@@ -271,16 +271,16 @@ func (f *Frontend) Authentications() Authentications {
 	return Authentications{f.proved.Load(), f.notProved.Load(), f.powers.Load(), s.Most, s.Workers}
 }
 
-// SetHosts changes who may connect to a subsystem, and with which secrets: from the next
-// Connect and authentication on.
-func (f *Frontend) SetHosts(nqn string, hosts []HostRule) error {
+// SetHosts changes who may connect to a subsystem, with which secrets, and whether through
+// TLS: from the next Connect and authentication on.
+func (f *Frontend) SetHosts(nqn string, hosts []HostRule, channel SecureChannel) error {
 	if err := checkHosts(nqn, hosts); err != nil {
 		return err
 	}
 	for _, s := range f.list() {
 		if s.cfg.NQN == nqn {
 			s.mu.Lock()
-			s.hosts = hosts
+			s.hosts, s.channel = hosts, channel
 			s.mu.Unlock()
 			f.discoveryChanged()
 			return nil

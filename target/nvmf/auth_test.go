@@ -485,7 +485,7 @@ func TestSecretsChange(t *testing.T) {
 	}
 	h.enable()
 	next := dhchap.NewSecret()
-	if err := r.srv.SetHosts(subNQN, []nvmf.HostRule{{NQN: hostNQN, Secret: next}}); err != nil {
+	if err := r.srv.SetHosts(subNQN, []nvmf.HostRule{{NQN: hostNQN, Secret: next}}, nvmf.SecureAllowed); err != nil {
 		t.Fatal(err)
 	}
 	h.identify(nvme.CNSController, 0)
@@ -498,16 +498,22 @@ func TestSecretsChange(t *testing.T) {
 	if err := h.authenticate(c, 2); err != nil {
 		t.Errorf("the new secret: %v", err)
 	}
+	if err := r.srv.SetHosts(subNQN, nil, nvmf.SecureRequired); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dial(t, r.addr).connect(0, admin(subNQN), 0); !errors.Is(err, nvme.ConnectInvalidHost|nvme.DoNotRetry) {
+		t.Errorf("a plain Connect where TLS is required now: %v", err)
+	}
 	for name, rules := range map[string][]nvmf.HostRule{
 		"pattern":          {{NQN: "nqn.*", Secret: next}},
 		"everybody":        {{Secret: next}},
 		"controller alone": {{NQN: hostNQN, CtrlSecret: next}},
 	} {
-		if err := r.srv.SetHosts(subNQN, rules); err == nil {
+		if err := r.srv.SetHosts(subNQN, rules, nvmf.SecureAllowed); err == nil {
 			t.Errorf("%s: is taken", name)
 		}
 	}
-	if err := r.srv.SetHosts("nqn.none", nil); err == nil {
+	if err := r.srv.SetHosts("nqn.none", nil, nvmf.SecureAllowed); err == nil {
 		t.Error("rules for no subsystem are taken")
 	}
 }

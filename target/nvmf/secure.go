@@ -98,7 +98,7 @@ func (f *Frontend) keyOf(s *subsystem, host string) *tlspsk.Key {
 }
 
 func (s *subsystem) tlsKey(host string) *tlspsk.Key {
-	if s.cfg.SecureChannel == SecureNone {
+	if s.secureChannel() == SecureNone {
 		return nil
 	}
 	for _, r := range s.hostRules() {
@@ -109,9 +109,15 @@ func (s *subsystem) tlsKey(host string) *tlspsk.Key {
 	return nil
 }
 
+func (s *subsystem) secureChannel() SecureChannel {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.channel
+}
+
 // wantsTLS reports whether a host may reach a subsystem through TLS alone.
 func (f *Frontend) wantsTLS(s *subsystem, host string) bool {
-	return s.kind != nvme.TypeDiscovery && s.cfg.SecureChannel == SecureRequired || f.keyOf(s, host) != nil && f.keys(s, host) == nil
+	return s.kind != nvme.TypeDiscovery && s.secureChannel() == SecureRequired || f.keyOf(s, host) != nil && f.keys(s, host) == nil
 }
 
 // refusesChannel checks that the connection is as secure as it has to be, and used for what

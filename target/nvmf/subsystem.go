@@ -27,6 +27,7 @@ type subsystem struct {
 	lastCntlID  uint16                 // guarded by mu
 	gone        bool                   // guarded by mu
 	hosts       []HostRule             // guarded by mu; replaced, never changed in place
+	channel     SecureChannel          // guarded by mu
 }
 
 // newSubsystem opens the namespaces.
@@ -36,7 +37,7 @@ func newSubsystem(f *Frontend, cfg SubsystemConfig) (*subsystem, error) {
 	}
 	s := &subsystem{
 		fe: f, cfg: cfg, admin: &ioAdmin, kind: nvme.TypeIO,
-		controllers: map[uint16]*controller{}, lastCntlID: cfg.MinCntlID - 1, hosts: cfg.Hosts,
+		controllers: map[uint16]*controller{}, lastCntlID: cfg.MinCntlID - 1, hosts: cfg.Hosts, channel: cfg.SecureChannel,
 	}
 	for i := range cfg.Namespaces {
 		n, err := newNamespace(s, &cfg.Namespaces[i])

@@ -137,16 +137,16 @@ func (r *Registry) planHosts(was, s *config.Subsystem) (steps []step) {
 	for _, key := range differing(*was, *s) {
 		switch key {
 		case "namespaces":
-		case "hosts", "keys", "networks":
+		case "hosts", "keys", "networks", "secure_channel":
 			access = true
 		default:
 			steps = append(steps, step{
 				Change: Change{Action: "update", Object: s.NQN + " " + key, Error: atStart},
 				keep: func(c *config.Config) {
 					x := findSubsystem(c, s.NQN)
-					hosts, keys, networks, namespaces := x.Hosts, x.Keys, x.Networks, x.Namespaces
+					hosts, keys, networks, channel, namespaces := x.Hosts, x.Keys, x.Networks, x.SecureChannel, x.Namespaces
 					*x = *was
-					x.Hosts, x.Keys, x.Networks, x.Namespaces = hosts, keys, networks, namespaces
+					x.Hosts, x.Keys, x.Networks, x.SecureChannel, x.Namespaces = hosts, keys, networks, channel, namespaces
 				},
 			})
 		}
@@ -156,10 +156,13 @@ func (r *Registry) planHosts(was, s *config.Subsystem) (steps []step) {
 	}
 	return append(steps, step{
 		Change: Change{Action: "update", Object: s.NQN + " hosts, keys, networks"},
-		do:     func(context.Context) error { return r.srv.SetHosts(s.NQN, subsystemConfig(s).Hosts) },
+		do: func(context.Context) error {
+			c := subsystemConfig(s)
+			return r.srv.SetHosts(s.NQN, c.Hosts, c.SecureChannel)
+		},
 		keep: func(c *config.Config) {
 			x := findSubsystem(c, s.NQN)
-			x.Hosts, x.Keys, x.Networks = was.Hosts, was.Keys, was.Networks
+			x.Hosts, x.Keys, x.Networks, x.SecureChannel = was.Hosts, was.Keys, was.Networks, was.SecureChannel
 		},
 	})
 }

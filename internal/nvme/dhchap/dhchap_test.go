@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -399,4 +400,29 @@ func FuzzHost(f *testing.F) {
 			t.Fatal("a controller that knows nothing is believed")
 		}
 	})
+}
+
+// What nvme-cli makes is taken, for every hash and length, and what it does not take is not.
+func TestKeysOfNVMeCLI(t *testing.T) {
+	if _, err := exec.LookPath("nvme"); err != nil {
+		t.Skip("nvme-cli is not installed")
+	}
+	for _, hmac := range []string{"0", "1", "2", "3"} {
+		for _, args := range [][]string{{}, {"-l", "32"}, {"-l", "48"}, {"-l", "64"}} {
+			out, err := exec.Command("nvme", append([]string{"gen-dhchap-key", "-m", hmac, "-n", hostNQN}, args...)...).CombinedOutput()
+			if err != nil {
+				continue // it ties some lengths to a hash
+			}
+			secret(t, strings.TrimSpace(string(out)))
+		}
+	}
+	check := func(s string) bool { return exec.Command("nvme", "check-dhchap-key", "-k", s).Run() == nil }
+	if !check(hostKey) {
+		t.Skip("this nvme-cli checks no keys")
+	}
+	for _, s := range []string{plainKey, ctrlKey, NewSecret().Reveal()} {
+		if !check(s) {
+			t.Errorf("nvme-cli does not take %s", s)
+		}
+	}
 }

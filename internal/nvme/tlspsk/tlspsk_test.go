@@ -3,6 +3,7 @@ package tlspsk
 import (
 	"encoding/hex"
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -80,5 +81,21 @@ func TestLongNames(t *testing.T) {
 	}
 	if _, _, err := r.Identity(Version1, strings.Repeat("h", 223), strings.Repeat("s", 223)); err != nil {
 		t.Error(err)
+	}
+}
+
+// What nvme-cli makes is taken.
+func TestKeysOfNVMeCLI(t *testing.T) {
+	if _, err := exec.LookPath("nvme"); err != nil {
+		t.Skip("nvme-cli is not installed")
+	}
+	for hmac, want := range map[string]Hash{"1": SHA256, "2": SHA384} {
+		out, err := exec.Command("nvme", "gen-tls-key", "-m", hmac).CombinedOutput()
+		if err != nil {
+			t.Skipf("this nvme-cli makes no TLS keys: %v", err)
+		}
+		if k := key(t, strings.TrimSpace(string(out))); k.Suite() != want {
+			t.Errorf("a key of -m %s is for suite %d", hmac, k.Suite())
+		}
 	}
 }

@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"softiser/initiator"
+	"softiser/internal/nvme"
 )
 
 // hostilePeers lets every kind of attacker loose on one target at once. Beside them a
-// verified load runs, and honest initiators log in, write, read and log out: each of them
-// has to succeed. When the attackers are gone the target holds what it held before.
+// verified load runs, and honest initiators log in, write, read and log out, and honest
+// hosts ask the discovery service: each of them has to succeed. When the attackers are gone the target holds what it held before.
 func hostilePeers(ctx context.Context, r *run) (string, error) {
 	t, err := r.target(ctx, filepath.Join(r.dir, "disk.img")+",size=64MiB")
 	if err != nil {
@@ -75,7 +76,7 @@ func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, 
 	}
 	attacked := make(chan struct{})
 	go func() { wg.Wait(); close(attacked) }()
-	over := func() bool {
+	ended := func() bool {
 		select {
 		case <-attacked:
 			return true
@@ -83,13 +84,18 @@ func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, 
 			return false
 		}
 	}
-	for ctx.Err() == nil && (logins < n || !over()) {
-		scheme := initiator.TransportISER
-		if logins%2 == 1 {
-			scheme = initiator.TransportTCP
+	for ctx.Err() == nil && (logins < n || !ended()) {
+		var err error
+		over := "NVMe/TCP"
+		if k := logins % 3; k == 2 {
+			err = honestHost(ctx, t.addr, byte(logins))
+		} else {
+			scheme := [...]initiator.Transport{initiator.TransportISER, initiator.TransportTCP}[k]
+			over = fmt.Sprint(scheme)
+			err = honest(ctx, t.addr, scheme, byte(logins))
 		}
-		if err := honest(ctx, t.addr, scheme, byte(logins)); err != nil {
-			return logins, fmt.Errorf("honest login %d, over %v: %w\n%s", logins, scheme, err, t.tail())
+		if err != nil {
+			return logins, fmt.Errorf("honest login %d, over %s: %w\n%s", logins, over, err, t.tail())
 		}
 		logins++
 	}
@@ -155,6 +161,14 @@ var attackers = []attacker{
 	{"aborts of tasks that are not there", assault{conns: 1, session: "Normal", sent: 2000, what: (*peer).abort, answers: dropped}},
 	{"writes whose data does not come", assault{conns: 1, session: "Normal", sent: 30,
 		what: func(p *peer, i uint32) []byte { return p.write(1+i, 48<<20+int64(i)<<16, 64<<10) }, stays: true}},
+	{"half an ICReq", assault{conns: 10, sent: 1, what: func(*peer, uint32) []byte { return icReq()[:60] }, stays: true}},
+	{"an ICReq and nothing else", assault{conns: 10, sent: 1, what: func(*peer, uint32) []byte { return icReq() }, stays: true}},
+	{"noise behind an ICReq", assault{conns: 20, sent: 1, what: (*peer).icNoise}},
+	{"discovery controllers that stay", assault{conns: 60, session: nvmeSession, stays: true}},
+	{"keep alives whose answers are not read", assault{conns: 1, session: nvmeSession, sent: 5000, what: command(keepAlive, 0), stays: true}},
+	{"event requests without end", assault{conns: 1, session: nvmeSession, sent: 5000, what: command(eventRequest, 0), stays: true}},
+	{"data that nobody reads", assault{conns: 1, session: nvmeSession, sent: 2000, what: command(identify, nvme.IdentifyLen), stays: true}},
+	{"capsules with flipped bits", assault{conns: 20, session: nvmeSession, sent: 20, what: (*peer).flippedCapsule, answers: dropped}},
 	{"PDUs with flipped bits", assault{conns: 20, session: "Normal", sent: 20, what: (*peer).flipped, answers: dropped}},
 }
 

@@ -12,8 +12,8 @@ import (
 	"softiser/internal/iscsi"
 )
 
-// peer is an initiator that keeps no rule it does not want to keep. It speaks iSCSI over
-// TCP without digests, byte by byte where that is the attack.
+// peer is an initiator, or a host, that keeps no rule it does not want to keep. It speaks
+// iSCSI or NVMe over TCP without digests, byte by byte where that is the attack.
 type peer struct {
 	quit <-chan struct{} // closed: nobody needs it any more
 	addr string
@@ -153,7 +153,18 @@ func (p *peer) open(session string) (net.Conn, error) {
 		return p.dial()
 	}
 	p.isid[5]++
-	return p.login(session)
+	if session != nvmeSession {
+		return p.login(session)
+	}
+	c, err := p.dial()
+	if err != nil {
+		return nil, err
+	}
+	if err := discover(c, "nqn.2026-11.soak:hostile", p.isid[5]); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 func (p *peer) sendAll(c net.Conn, a *assault) error {

@@ -23,6 +23,7 @@ import (
 type controller struct {
 	fe        *Frontend
 	sub       *subsystem
+	share     *share // of where the admin queue comes from
 	id        uint16
 	host      string
 	hostID    nvme.HostID
@@ -58,17 +59,16 @@ var (
 // newController makes the controller of an admin queue.
 func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.Duration) (*controller, error) {
 	c := &controller{
-		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), group: q.conn.Portal.Config().Group,
+		fe: q.fe, sub: s, share: q.memory, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), group: q.conn.Portal.Config().Group,
 		since: time.Now(), transport: q.conn.Hello.String(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
 		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID)},
 	}
 	c.events.init()
-	if n := q.fe.controllers.Add(1); n > int64(q.fe.cfg.Limits.Controllers) {
-		q.fe.controllers.Add(-1)
-		return nil, errBusy
+	if err := c.share.addController(q.fe.cfg.Limits.Controllers); err != nil {
+		return nil, err
 	}
 	if err := s.enter(c); err != nil {
-		q.fe.controllers.Add(-1)
+		c.share.dropController()
 		return nil, err
 	}
 	c.zlog = q.log.With(zap.String("subsystem", s.cfg.NQN), zap.String("host", d.Host), zap.Uint16("controller", c.id))
@@ -204,7 +204,7 @@ func (c *controller) end(why error) {
 	c.abortAll()
 	c.events.close()
 	c.sub.leave(c)
-	c.fe.controllers.Add(-1)
+	c.share.dropController()
 }
 
 func (c *controller) takeQueuesLocked() []*queue {

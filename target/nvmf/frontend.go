@@ -48,8 +48,7 @@ type Frontend struct {
 	drained    bool                         // guarded by mu: no connection comes any more
 	empty      chan struct{}                // guarded by mu: closed when drained and queues is empty
 
-	generation  atomic.Uint64 // of the discovery log
-	controllers atomic.Int64
+	generation atomic.Uint64 // of the discovery log
 
 	proofs            *turns.Pool   // of authentications
 	proved, notProved atomic.Uint64 // authentications that have ended

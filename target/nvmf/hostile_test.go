@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -547,4 +548,42 @@ func TestBreachEndsItsHost(t *testing.T) {
 		}
 	}
 	by.check(0)
+}
+
+// Once half of the controllers that there may be are there, an address has a share of them:
+// who connects again and again, and stays, keeps no other address out.
+func TestControllersAreShared(t *testing.T) {
+	var most syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &most); err != nil || most.Cur < 2048 {
+		t.Skipf("%d descriptors are allowed, 2048 are wanted (%v)", most.Cur, err)
+	}
+	r := hostileRig(t, nil)
+	by := r.bystander()
+	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}
+	d := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: hostNQN}
+	var greedy []*queue
+	for {
+		q := dialFrom(t, from, r.addr)
+		if _, err := q.connect(0, d, time.Minute); err != nil {
+			if !errors.Is(err, nvme.ConnectControllerBusy) {
+				t.Error(err)
+			}
+			break
+		}
+		if greedy = append(greedy, q); len(greedy) > 600 {
+			t.Fatal("an address has more than half of all controllers")
+		}
+	}
+	if n := len(greedy); n != 511 { // and one of the bystander
+		t.Errorf("refused behind %d controllers", n)
+	}
+	r.attach(hostNQN, 10, 1).shutdown()
+	for _, q := range greedy[:400] { // what it gives back is there again, as far as its share
+		q.close()
+	}
+	await.True(t, "controllers have ended", func() bool { return len(r.srv.Controllers()) <= 112 })
+	if _, err := dialFrom(t, from, r.addr).connect(0, d, time.Minute); err != nil {
+		t.Error(err)
+	}
+	by.check(112)
 }

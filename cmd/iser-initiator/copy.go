@@ -40,7 +40,7 @@ func (f *copyFlags) open(cmd *cobra.Command, url string) (*stream, error) {
 	if f.depth < 1 || f.depth > 1024 {
 		return nil, usage("--depth %d: want 1 to 1024", f.depth)
 	}
-	l, err := f.conn.Open(cmd.Context(), url, nil)
+	l, err := f.conn.Open(cmd.Context(), url, connflags.Tuning{})
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,9 @@ import (
 	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
+	"softiser/initiator/nvmf"
 	"softiser/internal/iscsi"
+	"softiser/internal/nvme"
 	callerr "softiser/internal/usage"
 )
 
@@ -73,6 +75,7 @@ func exitCode(err error) int {
 	var ce *initiator.ConfigError
 	var ue *connflags.UsageError
 	var other *callerr.Exit
+	var refused *nvmf.ConnectError
 	switch {
 	case err == nil:
 		return exitOK
@@ -87,6 +90,14 @@ func exitCode(err error) int {
 		case iscsi.LoginAuthFailure, iscsi.LoginForbidden:
 			return exitAuth
 		case iscsi.LoginNotFound, iscsi.LoginTargetRemoved:
+			return exitNotFound
+		}
+		return exitLogin
+	case errors.As(err, &refused):
+		switch nvme.Status(refused.Status) {
+		case nvme.ConnectInvalidHost, nvme.AuthenticationRequired:
+			return exitAuth
+		case nvme.ConnectInvalidParameters:
 			return exitNotFound
 		}
 		return exitLogin

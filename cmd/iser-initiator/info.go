@@ -14,18 +14,27 @@ import (
 	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
 	"softiser/initiator/multipath"
+	"softiser/initiator/nvmf"
 )
 
 // report is what info prints.
 type report struct {
-	URL      string                 `json:"url"`
-	LUN      *uint64                `json:"lun,omitempty"`
-	LUNs     []uint64               `json:"luns,omitempty"`
-	Identity identity               `json:"identity"`
-	Volume   volume                 `json:"volume"`
-	Limits   blockio.Limits         `json:"limits"`
-	Session  *initiator.SessionInfo `json:"session,omitempty"` // one path
-	Paths    []multipath.Status     `json:"paths,omitempty"`   // several
+	URL       string                 `json:"url"`
+	LUN       *uint64                `json:"lun,omitempty"`
+	LUNs      []uint64               `json:"luns,omitempty"`
+	Identity  identity               `json:"identity"`
+	Volume    volume                 `json:"volume"`
+	Limits    blockio.Limits         `json:"limits"`
+	Session   *initiator.SessionInfo `json:"session,omitempty"`   // one path
+	Namespace *namespace             `json:"namespace,omitempty"` // NVMe
+	Paths     []multipath.Status     `json:"paths,omitempty"`     // several
+}
+
+type namespace struct {
+	ID         uint32   `json:"nsid"`
+	All        []uint32 `json:"namespaces,omitempty"`
+	Controller string   `json:"controller"`
+	QueueDepth int      `json:"queue_depth"`
 }
 
 type identity struct {
@@ -64,7 +73,7 @@ func infoCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	opts := connflags.Register(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
-		v, err := opts.Open(cmd.Context(), a[0], nil)
+		v, err := opts.Open(cmd.Context(), a[0], connflags.Tuning{})
 		if err != nil {
 			return err
 		}
@@ -79,6 +88,10 @@ func infoCommand() *cobra.Command {
 			// A target that does not report its LUNs still has this one.
 			r.LUNs, _ = s.ReportLUNs(cmd.Context())
 			r.identify(l.Identity())
+		case *nvmf.Namespace:
+			r.Namespace = &namespace{ID: l.ID(), Controller: l.Association().Describe(), QueueDepth: l.QueueDepth()}
+			// A controller that does not list its namespaces still has this one.
+			r.Namespace.All, _ = l.Association().Namespaces(cmd.Context())
 		case *multipath.Volume:
 			r.Paths = l.Paths()
 		}
@@ -166,6 +179,11 @@ func (r *report) print(w io.Writer) {
 			state += ": " + p.Reason
 		}
 		line("path", "%s %s", p.URL, state)
+	}
+	if n := r.Namespace; n != nil {
+		line("namespaces", "%s", strings.Trim(fmt.Sprint(n.All), "[]"))
+		line("controller", "%s", n.Controller)
+		line("queue depth", "%d", n.QueueDepth)
 	}
 	if s == nil {
 		return

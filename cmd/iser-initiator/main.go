@@ -55,19 +55,21 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitCode(err)
 }
 
-const rootLong = `Reach block volumes over iSER (RFC 7145) on software iWARP, or over iSCSI.
+const rootLong = `Reach block volumes over iSER (RFC 7145) on software iWARP, over iSCSI, or over
+NVMe/TCP.
 
 A volume is named by a URL as libiscsi writes it:
 
   iser://[user[%secret]@]host[:port]/iqn/lun[?options]     RDMA
   iscsi://…                                                plain TCP
+  nvme+tcp://host[:port]/nqn/nsid                          NVMe over TCP
 
 Options after "?": target_user, target_password (mutual CHAP), header_digest,
 data_digest (none, crc32c), auth (md5, sha1, sha-256, sha3-256), noauth.
 Secrets are better kept in a file or in the environment: see --chap-secret-file.
 
 Several paths to one volume are written as several URLs with commas between, or
-found by --all-portals. Requests go to those that the target calls best (ALUA); a
+found by --all-portals. Requests go to those that the target calls best (ALUA, ANA); a
 path that is lost is left for another, and used again once it is back. A path to
 another volume is refused.
 
@@ -79,7 +81,7 @@ or g is refused, except by bench, where it means 1024 as in fio.`
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "iser-initiator",
-		Short: "Reach block volumes over iSER and iSCSI",
+		Short: "Reach block volumes over iSER, iSCSI and NVMe/TCP",
 		Long:  rootLong + "\n\n" + exitHelp,
 		Example: `  iser-initiator discover 127.0.0.1
   iser-initiator info   iser://127.0.0.1/iqn.2026-11.softiser:demo/0

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path"
 	"strconv"
 	"syscall"
 	"text/tabwriter"
@@ -129,32 +128,20 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	context.AfterFunc(ctx, stop) // a second signal ends the process
 	opt := c.opt
 	opt.URL, opt.FinishTimeout = connflags.Names(url), c.timeout
-	first, err := c.conn.Config(connflags.Paths(url)[0])
-	if err != nil {
-		return err
-	}
-	opt.Describe = path.Base(first.TargetName) + " LUN " + strconv.FormatUint(first.LUN, 10)
+	opt.Describe = connflags.Title(url)
 	changed := make(chan struct{}, 1)
 	opt.Changed = changed
-	tune := func(cfg *initiator.Config) {
-		cfg.KeepTrying = true
-		cfg.LogoutTimeout = min(max(c.timeout, time.Second), 15*time.Second)
-		told := cfg.OnEvent
-		cfg.OnEvent = func(e initiator.Event) {
-			if told != nil {
-				told(e)
-			}
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
+	tuning := connflags.Tuning{KeepTrying: true, Logout: min(max(c.timeout, time.Second), 15*time.Second), Changed: func() {
+		select {
+		case changed <- struct{}{}:
+		default:
 		}
-	}
+	}}
 	var lun blockio.Volume
 	opt.State = func() (state, reason string) { return stateOf(lun) }
 	opt.Open = func(ctx context.Context) (LUN, error) {
 		var err error
-		if lun, err = c.conn.Open(ctx, url, tune); err != nil {
+		if lun, err = c.conn.Open(ctx, url, tuning); err != nil {
 			return nil, err
 		}
 		return lun, nil

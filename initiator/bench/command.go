@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"softiser/initiator"
 	"softiser/initiator/connflags"
 	"softiser/internal/usage"
 )
@@ -354,14 +353,11 @@ func (c *command) open(stdout io.Writer) (io.Writer, func() error, error) {
 func (c *command) opener(fs *pflag.FlagSet) Opener {
 	fixedDepth := fs.Changed("queue-depth")
 	return func(ctx context.Context, url string, o OpenOptions) (LUN, error) {
-		lun, err := c.conn.Open(ctx, url, func(cfg *initiator.Config) {
-			if !fixedDepth {
-				cfg.QueueDepth = min(max(cfg.QueueDepth, o.Depth), 4096)
-			}
-			if o.BusyPoll > 0 {
-				cfg.BusyPoll = o.BusyPoll
-			}
-		})
+		t := connflags.Tuning{BusyPoll: o.BusyPoll}
+		if !fixedDepth {
+			t.Depth = o.Depth
+		}
+		lun, err := c.conn.Open(ctx, url, t)
 		if err != nil {
 			return nil, err
 		}

@@ -62,6 +62,7 @@ type Options struct {
 	Verbose          bool
 
 	path pathOptions
+	host hostOptions
 }
 
 // Register adds the options to fs and returns where their values will be.
@@ -95,19 +96,10 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.DurationVar(&o.NopInterval, "noop-interval", 5*time.Second, "ping after this time of silence; -1s: never")
 	fs.DurationVar(&o.NopTimeout, "noop-timeout", 5*time.Second, "the connection is dead when a ping is not answered for so long")
 	fs.DurationVar(&o.Replacement, "replacement-timeout", 120*time.Second, "hold I/O for so long while reconnecting; 0: fail at once, -1s: for ever")
+	o.host.register(fs)
 	o.path.register(fs)
 	fs.BoolVarP(&o.Verbose, "verbose", "v", false, "say on stderr all that happens to the session, not only what goes wrong")
 	return o
-}
-
-// Config reads a volume's URL and applies the options and the environment to
-// it; what the URL says wins.
-func (o *Options) Config(url string) (initiator.Config, error) {
-	c, err := initiator.ParseURL(url)
-	if err != nil {
-		return c, err
-	}
-	return c, o.Apply(&c)
 }
 
 // Apply completes c with the options and the environment; what c says wins.

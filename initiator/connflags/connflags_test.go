@@ -89,11 +89,11 @@ func TestPathsHaveSessionsOfTheirOwn(t *testing.T) {
 	if err := fs.Parse([]string{"--isid=80a1b2c30000", "--nr-sessions=2", "--noop-timeout=9s"}); err != nil {
 		t.Fatal(err)
 	}
-	cs, err := o.configs("iser://h/iqn.2026-11.softiser:a/0,iser://g/iqn.2026-11.softiser:a/0")
-	if err != nil || len(cs) != 2 || cs[0].ISID[5] != 0 || cs[1].ISID[5] != 2 {
+	cs, err := o.ways("iser://h/iqn.2026-11.softiser:a/0,iser://g/iqn.2026-11.softiser:a/0")
+	if err != nil || len(cs) != 2 || cs[0].lun.ISID[5] != 0 || cs[1].lun.ISID[5] != 2 {
 		t.Fatalf("%v %+v", err, cs)
 	}
-	if cs[0].NopInterval != pathNopInterval || cs[0].NopTimeout != 9*time.Second {
-		t.Errorf("pings after %v, dead after %v", cs[0].NopInterval, cs[0].NopTimeout)
+	if cs[0].lun.NopInterval != pathNopInterval || cs[0].lun.NopTimeout != 9*time.Second {
+		t.Errorf("pings after %v, dead after %v", cs[0].lun.NopInterval, cs[0].lun.NopTimeout)
 	}
 }

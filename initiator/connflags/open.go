@@ -1,10 +1,12 @@
 package connflags
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"strings"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/multipath"
+	"softiser/initiator/nvmf"
 )
 
 // pathOptions are how several paths to a volume are used.
@@ -86,51 +89,113 @@ func Paths(url string) []string {
 	}
 }
 
+// way is one path to a volume: that of a session, or of an NVMe host.
+type way struct {
+	lun  *initiator.Config
+	host *nvmf.Config
+}
+
+func parseWay(url string) (way, error) {
+	if nvmf.IsURL(url) {
+		c, err := nvmf.ParseURL(url)
+		return way{host: &c}, err
+	}
+	c, err := initiator.ParseURL(url)
+	return way{lun: &c}, err
+}
+
+func (w way) url() string {
+	if w.host != nil {
+		return w.host.URL()
+	}
+	return w.lun.URL()
+}
+
+// title names the volume in a few words.
+func (w way) title() string {
+	if w.host != nil {
+		return fmt.Sprintf("%s namespace %d", w.host.Subsystem, w.host.NSID)
+	}
+	return fmt.Sprintf("%s LUN %d", path.Base(w.lun.TargetName), w.lun.LUN)
+}
+
+func (w way) dialer() multipath.Dialer {
+	if w.host != nil {
+		return multipath.Namespace(*w.host)
+	}
+	return multipath.LUN(*w.lun)
+}
+
 // Names returns the URL of a volume without secrets; what is no URL stays as it is.
 func Names(url string) string {
 	var names []string
 	for _, p := range Paths(url) {
-		c, err := initiator.ParseURL(p)
+		w, err := parseWay(p)
 		if err != nil {
 			return url
 		}
-		names = append(names, c.URL())
+		names = append(names, w.url())
 	}
 	return strings.Join(names, ",")
 }
 
+// Title names the volume at url in a few words.
+func Title(url string) string {
+	w, err := parseWay(Paths(url)[0])
+	if err != nil {
+		return url
+	}
+	return w.title()
+}
+
 // Check reads the URL of a volume and the options without connecting to anything.
 func (o *Options) Check(url string) error {
-	_, err := o.configs(url)
+	_, err := o.ways(url)
 	if err == nil {
 		_, err = o.path.config()
 	}
 	return err
 }
 
-// configs returns the configuration of each path of url.
-func (o *Options) configs(url string) ([]initiator.Config, error) {
-	var cs []initiator.Config
+// ways returns the configuration of each path of url.
+func (o *Options) ways(url string) ([]way, error) {
+	var ws []way
 	urls := Paths(url)
+	several := len(urls) > 1 || o.path.all
 	for i, u := range urls {
-		c, err := o.Config(u)
+		w, err := parseWay(u)
 		if err != nil {
 			return nil, err
 		}
-		if len(urls) > 1 || o.path.all {
-			if !o.path.fs.Changed("noop-interval") {
-				c.NopInterval = pathNopInterval
-			}
-			if !o.path.fs.Changed("noop-timeout") {
-				c.NopTimeout = pathNopTimeout
-			}
-			if c.ISID != [6]byte{} {
-				c.ISID[5] += byte(i * max(c.Sessions, 1)) // a session of its own
+		switch {
+		case w.host != nil && o.path.all:
+			return nil, fmt.Errorf("%s: --all-portals finds portals of iSCSI targets; give the paths to a namespace as URLs with commas between", u)
+		case w.host != nil:
+			err = o.NVMe(w.host)
+		default:
+			if err = o.Apply(w.lun); err == nil && several {
+				o.alongside(w.lun, i)
 			}
 		}
-		cs = append(cs, c)
+		if err != nil {
+			return nil, err
+		}
+		ws = append(ws, w)
 	}
-	return cs, nil
+	return ws, nil
+}
+
+// alongside makes the i-th session one that has other paths beside it.
+func (o *Options) alongside(c *initiator.Config, i int) {
+	if !o.path.fs.Changed("noop-interval") {
+		c.NopInterval = pathNopInterval
+	}
+	if !o.path.fs.Changed("noop-timeout") {
+		c.NopTimeout = pathNopTimeout
+	}
+	if c.ISID != [6]byte{} {
+		c.ISID[5] += byte(i * max(c.Sessions, 1)) // a session of its own
+	}
 }
 
 // UsageError is a URL or an option that cannot be used; nothing has been connected.
@@ -139,33 +204,83 @@ type UsageError struct{ err error }
 func (e *UsageError) Error() string { return e.err.Error() }
 func (e *UsageError) Unwrap() error { return e.err }
 
+// Tuning is what a command wants of its volume, whatever the wire.
+type Tuning struct {
+	Depth    int           // requests outstanding at once, at least; 0: as the options say
+	BusyPoll time.Duration // spin so long for an answer; 0: as the options say
+	// KeepTrying goes on looking for a target that was away for too long.
+	KeepTrying bool
+	Logout     time.Duration // bound on the end of a session; 0: the default
+	Changed    func()        // called when the way to the volume may have changed; must not block
+}
+
+func (t *Tuning) apply(w way) {
+	if c := w.host; c != nil {
+		if t.Depth > 0 {
+			// Each queue has its share.
+			c.QueueDepth = min(max(c.QueueDepth, (t.Depth+c.Queues-1)/c.Queues), maxNVMeDepth)
+		}
+		c.OnEvent = also(c.OnEvent, t.Changed)
+		return
+	}
+	c := w.lun
+	if t.Depth > 0 {
+		c.QueueDepth = min(max(c.QueueDepth, t.Depth), 4096)
+	}
+	c.BusyPoll = cmp.Or(t.BusyPoll, c.BusyPoll)
+	c.KeepTrying = t.KeepTrying
+	c.LogoutTimeout = cmp.Or(t.Logout, c.LogoutTimeout)
+	c.OnEvent = also(c.OnEvent, t.Changed)
+}
+
+// also has changed called after each event.
+func also[E any](told func(E), changed func()) func(E) {
+	if changed == nil {
+		return told
+	}
+	return func(e E) {
+		if told != nil {
+			told(e)
+		}
+		changed()
+	}
+}
+
 // Open opens the volume at url: over one path as a session does that waits for its target
-// to come back, over several as package multipath does. tune, where set, changes the
-// configuration of every path.
-func (o *Options) Open(ctx context.Context, url string, tune func(*initiator.Config)) (blockio.Volume, error) {
-	cs, err := o.configs(url)
+// to come back, over several as package multipath does.
+func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volume, error) {
+	ws, err := o.ways(url)
 	mp, perr := o.path.config()
 	if err := errors.Join(err, perr); err != nil {
 		return nil, &UsageError{err}
 	}
-	for i := range cs {
-		if tune != nil {
-			tune(&cs[i])
-		}
+	for _, w := range ws {
+		t.apply(w)
 	}
-	if len(cs) == 1 && !o.path.all {
-		l, err := initiator.Open(ctx, cs[0])
+	switch w := ws[0]; {
+	case len(ws) > 1 || o.path.all:
+	case w.lun != nil:
+		l, err := initiator.Open(ctx, *w.lun)
 		if err != nil {
 			return nil, err
 		}
 		return l, nil
+	case !t.KeepTrying:
+		n, err := nvmf.Open(ctx, *w.host)
+		if err != nil {
+			return nil, err
+		}
+		return n, nil
+	default:
+		// An association that has failed does not come back; the only path to a volume does.
+		mp.NoPathRetry = w.host.CtrlLossTimeout
 	}
-	for _, c := range cs {
+	for _, w := range ws {
 		if !o.path.all {
-			mp.Paths = append(mp.Paths, multipath.LUN(c))
+			mp.Paths = append(mp.Paths, w.dialer())
 			continue
 		}
-		found, err := multipath.Portals(ctx, c)
+		found, err := multipath.Portals(ctx, *w.lun)
 		if err != nil {
 			return nil, err
 		}

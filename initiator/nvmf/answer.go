@@ -17,7 +17,7 @@ func (q *queue) answered(c *command) {
 	if err == nil && s != nvme.Success {
 		err = statusError(r.op.name, s)
 	}
-	again := errors.Is(err, nvme.ErrDataDigest) || c.Err == nil && retryable(s)
+	again := errors.Is(err, nvme.ErrDataDigest) || c.Err == nil && retryable(s) && !(q.a.cfg.Path && errors.Is(err, blockio.ErrInaccessible))
 	switch {
 	case c.abort != nil:
 		q.ended(c, c.abort)

@@ -71,6 +71,7 @@ type Association struct {
 	state   State
 	changed chan struct{} // closed when state changes
 	err     error         // why it has failed or is down
+	since   time.Time     // of the last loss
 	ctrl    *controller   // of the last connect
 	spaces  []*Namespace
 	logins  uint64
@@ -188,6 +189,7 @@ func (a *Association) lost(err error) {
 		return // establish meets it, or it is meant to end
 	}
 	a.losses.Add(1)
+	a.since = time.Now()
 	a.toLocked(StateReconnecting)
 	a.wg.Add(1)
 	a.mu.Unlock()

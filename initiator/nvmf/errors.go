@@ -23,6 +23,8 @@ func statusError(name string, s nvme.Status) error {
 	switch nvme.Status(e.Status) {
 	case nvme.ReservationConflict:
 		return fmt.Errorf("%w: %w", blockio.ErrReservation, e)
+	case nvme.ANAInaccessible, nvme.ANAPersistentLoss, nvme.ANATransition:
+		return fmt.Errorf("%w: %w", blockio.ErrInaccessible, e)
 	case nvme.NamespaceWriteProtect:
 		return fmt.Errorf("%w: %w", blockdev.ErrReadOnly, e)
 	case nvme.CapacityExceeded:

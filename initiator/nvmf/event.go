@@ -30,6 +30,15 @@ var eventNames = [...]string{"connected", "connection lost", "reconnect failed",
 // String returns a short name.
 func (k EventKind) String() string { return eventNames[k] }
 
+// Trouble reports whether the event is a fault, or the end of one.
+func (k EventKind) Trouble() bool {
+	switch k {
+	case EventLost, EventRetry, EventRecovered, EventDown, EventFailed, EventAborted, EventCacheLost:
+		return true
+	}
+	return false
+}
+
 // Event is one thing worth a log line. Nothing is reported per command that succeeds.
 type Event struct {
 	Kind      EventKind

@@ -185,6 +185,9 @@ func (q *queue) send(c *command) {
 		q.order++
 		c.order, c.first = q.order, now
 	}
+	if c.req != nil {
+		c.req.Sent = true
+	}
 	c.state, c.sentAt = cmdSent, now
 	q.sent++
 	q.stats.Commands++

@@ -164,7 +164,7 @@ const zeroSegs = 16
 func (n *Namespace) begin(r *request) (done bool) {
 	r.ns, r.next, r.cancel = n, nil, nil
 	r.issued, r.parts, r.state, r.phase, r.redone = 0, 0, reqIdle, flushNone, 0
-	r.Err, r.Residual, r.Status = nil, 0, 0
+	r.Err, r.Residual, r.Status, r.Sent = nil, 0, 0, false
 	g := n.geo.Load()
 	r.geo = g
 	if int(r.Op) >= len(operations) {

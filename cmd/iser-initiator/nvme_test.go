@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/blockdev/mem"
+	"softiser/initiator/nvmf"
+	"softiser/target"
+	targetnvmf "softiser/target/nvmf"
+	"softiser/target/scsi"
+)
+
+const testNQN = "nqn.2026-11.softiser:cli"
+
+// serveBoth runs a target whose only volume is a LUN and a namespace.
+func serveBoth(t *testing.T) (addr string, vol *mem.Device) {
+	t.Helper()
+	vol, err := mem.Open(mem.Config{Name: t.Name(), Size: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := target.New(target.Config{Portals: []target.Portal{{Listen: "127.0.0.1:0"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.AddTarget(target.Target{Name: testIQN, LUNs: []target.LUN{{Name: "disk0", LUConfig: scsi.LUConfig{Volume: vol}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.AddSubsystem(targetnvmf.SubsystemConfig{NQN: testNQN, Namespaces: []targetnvmf.NamespaceConfig{{NSID: 1, Volume: vol}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		done, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer stop()
+		srv.Shutdown(done)
+		<-served
+		vol.Close()
+	})
+	return srv.Addrs()[0], vol
+}
+
+func TestNVMe(t *testing.T) {
+	addr, vol := serveBoth(t)
+	url := "nvme+tcp://" + addr + "/" + testNQN + "/1"
+
+	text := must(t, "discover", "nvme+tcp://"+addr)
+	for _, want := range []string{"Discovery Log Number of Records ", "=====Discovery Log Entry 0======\ntrtype:  tcp\n", "subtype: nvme subsystem\n", "subnqn:  " + testNQN + "\n", "traddr:  127.0.0.1\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	var log nvmf.Log
+	if err := json.Unmarshal([]byte(must(t, "discover", "nvme+tcp://"+addr, "--json")), &log); err != nil || len(log.Records) == 0 {
+		t.Errorf("%v %+v", err, log)
+	}
+	if out := must(t, "discover", "nvme+tcp://"+addr, "--urls", "--here"); !strings.Contains(out, url+"\n") {
+		t.Errorf("%s", out)
+	}
+
+	var r report
+	if err := json.Unmarshal([]byte(must(t, "info", url, "--json", "--nr-queues=2", "--hdr-digest", "--data-digest")), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.URL != url || r.Volume.Size != 1<<20 || r.Namespace == nil || r.Namespace.ID != 1 || len(r.Namespace.All) != 1 || len(r.Identity.Designators) == 0 || r.Session != nil {
+		t.Errorf("%+v", r)
+	}
+	if text := must(t, "info", url, "--nr-queues=2"); !strings.Contains(text, "2 I/O queues") {
+		t.Errorf("%s", text)
+	}
+
+	file := filepath.Join(t.TempDir(), "img")
+	data := bytes.Repeat([]byte("NVMe over TCP   "), 1<<16)
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "write", url, file, "--data-digest")
+	got := make([]byte, len(data))
+	if _, err := vol.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("what is on the volume is not what was written: %v", err)
+	}
+	must(t, "verify", url, file, "--nr-queues=3")
+	must(t, "read", url, file, "--force", "-q")
+	if out := must(t, "bench", url, "--rw=randrw", "--bs=4k", "--iodepth=8", "--size=1m", "--number_ios=500", "--verify=crc32c", "--nr-queues=2"); !strings.Contains(out, "err= 0") {
+		t.Errorf("%s", out)
+	}
+
+	// A LUN and a namespace are paths to one volume.
+	both := "iser://" + addr + "/" + testIQN + "/0," + url
+	if err := json.Unmarshal([]byte(must(t, "info", both, "--json")), &r); err != nil || len(r.Paths) != 2 || !r.Paths[0].Active || !r.Paths[1].Active {
+		t.Errorf("%v %+v", err, r.Paths)
+	}
+	must(t, "write", both, file)
+	must(t, "verify", both, file)
+
+	for code, lines := range map[int][][]string{
+		exitUsage: {
+			{"info", "nvme+tcp://" + addr}, {"info", "nvme+fc://h/" + testNQN + "/1"}, {"info", url, "--nr-queues=0"}, {"info", url, "--hostid=x"},
+			{"info", url, "--all-portals"}, {"discover", "nvme+tcp://"}, {"info", url, "--ctrl-loss-tmo=-2"},
+		},
+		exitNotFound: {{"info", "nvme+tcp://" + addr + "/" + testNQN + "/7"}, {"info", "nvme+tcp://" + addr + "/" + testNQN + "x/1"}},
+		exitConnect:  {{"info", "nvme+tcp://127.0.0.1:1/" + testNQN + "/1"}},
+	} {
+		for _, line := range lines {
+			if _, errs, got := run(t, line...); got != code {
+				t.Errorf("%q: exit code %d, want %d\n%s", line, got, code, errs)
+			}
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"syscall"
 	"testing"
+	"time"
 
 	"softiser/rdma"
 	"softiser/rdma/rdmatest"
@@ -17,6 +18,12 @@ const loneMsgs = 100
 // next one without having found the socket empty, and must still notice how the
 // stream ends behind it.
 func TestLoneMessages(t *testing.T) {
+	for name, poll := range map[string]time.Duration{"auto": rdma.BusyPollAuto, "waiting": rdma.BusyPollOff} {
+		t.Run(name, func(t *testing.T) { loneMessages(t, poll) })
+	}
+}
+
+func loneMessages(t *testing.T, poll time.Duration) {
 	reset := func(c *net.TCPConn) error { return errors.Join(c.SetLinger(0), c.Close()) }
 	for _, tc := range []struct {
 		name     string
@@ -32,7 +39,7 @@ func TestLoneMessages(t *testing.T) {
 		{"reset behind it", false, reset, syscall.ECONNRESET},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, e := rawToServer(t, &rdmatest.Options{Prepare: func(_, b *rdmatest.End) {
+			p, e := rawToServer(t, &rdmatest.Options{Server: rdma.ConnParams{BusyPoll: poll}, Prepare: func(_, b *rdmatest.End) {
 				for i := range loneMsgs + 1 {
 					b.Recv(t, uint64(i+1), make([]byte, 16))
 				}

@@ -26,7 +26,7 @@ type Result struct {
 }
 
 // matrix is every case, in the order of the table. The cases_*.go files fill it.
-var matrix = concat(peerCases, verbsCases, scatterCases, perftestCases, terminateCases, iserCases, tcpCases, nvmeCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases)
+var matrix = concat(peerCases, verbsCases, scatterCases, perftestCases, terminateCases, iserCases, tcpCases, nvmeCases, nvmeHostCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases)
 
 func concat(groups ...[]Case) []Case {
 	var all []Case

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	"softiser/internal/nvme"
 )
@@ -29,6 +30,9 @@ func (q *queue) answered(c *command) {
 	case again && c.fused == nil && r.cancel == nil && q.mayRetry(c):
 		q.delay(c)
 	default:
+		if r.Op == blockio.OpWriteZeroes && errors.Is(err, blockdev.ErrNotSupported) {
+			r.ns.noZeroes()
+		}
 		q.ended(c, err)
 	}
 }

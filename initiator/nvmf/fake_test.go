@@ -1,6 +1,7 @@
 package nvmf_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -386,6 +387,33 @@ func TestRetries(t *testing.T) {
 		f.mu.Lock()
 		left = 0
 		f.mu.Unlock()
+	}
+}
+
+// A controller that has Write Zeroes, but not for this namespace, is given zeroes.
+func TestZeroesRefused(t *testing.T) {
+	f := newFake(t)
+	n := open(t, f.config())
+	if _, err := n.WriteAt(random(128<<10), 0); err != nil {
+		t.Fatal(err)
+	}
+	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+		if q.id != 0 && k.SQE.Opcode() == nvme.OpWriteZeroes {
+			e.SetStatus(nvme.CommandSizeExceeded | nvme.DoNotRetry) // as Linux' target
+		}
+		return true
+	})
+	for range 2 {
+		if err := n.WriteZeroes(4096, 100<<10, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make([]byte, 100<<10)
+	if _, err := n.ReadAt(got, 4096); err != nil || !bytes.Equal(got, make([]byte, len(got))) {
+		t.Errorf("%v, or other data", err)
+	}
+	if a := f.count("Write Zeroes"); a != 1 {
+		t.Errorf("Write Zeroes was tried %d times", a)
 	}
 }
 

@@ -28,6 +28,8 @@ type Namespace struct {
 
 	waiters sync.Pool // *waiter
 	closed  atomic.Bool
+	// zeroless: the controller refuses Write Zeroes for this namespace.
+	zeroless atomic.Bool
 
 	mu        sync.Mutex // guards what follows; taken before no other lock
 	watchers  map[int]func(blockdev.Info)
@@ -130,6 +132,9 @@ func (n *Namespace) inspect(ctx context.Context) (g *geometry, ids nvme.Identifi
 	g, err = n.a.geometry(d)
 	if err == nil {
 		g.info.ID = n.name(&ids)
+		if n.zeroless.Load() {
+			g.maxZeroes = 0
+		}
 	}
 	return g, ids, d.CacheEpoch, err
 }
@@ -404,7 +409,22 @@ func (n *Namespace) Discard(off, length int64) error {
 
 // WriteZeroes makes a range read as zeroes, by Write Zeroes where the controller has it.
 func (n *Namespace) WriteZeroes(off, length int64, mayUnmap bool) error {
-	return n.call(blockio.Request{Op: blockio.OpWriteZeroes, Off: off, Len: length, MayUnmap: mayUnmap})
+	req := blockio.Request{Op: blockio.OpWriteZeroes, Off: off, Len: length, MayUnmap: mayUnmap}
+	err := n.call(req)
+	if errors.Is(err, blockdev.ErrNotSupported) && n.geo.Load().maxZeroes == 0 {
+		err = n.call(req) // now it writes
+	}
+	return err
+}
+
+// noZeroes takes note that the controller has Write Zeroes, but not for this namespace:
+// from now on zeroes are written.
+func (n *Namespace) noZeroes() {
+	n.zeroless.Store(true)
+	old := n.geo.Load()
+	g := *old
+	g.maxZeroes = 0
+	n.geo.CompareAndSwap(old, &g) // else a look has come first, which knows of it
 }
 
 // Extents says that all of it is data: controllers over fabrics do not tell.

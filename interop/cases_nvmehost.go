@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"softiser/blockdev"
+	"softiser/initiator/blockio"
+	"softiser/initiator/nvmf"
+)
+
+// Part 13: our NVMe host attaches to Linux's target, nvmet.
+
+const (
+	labNQN     = "nqn.2024-01.lab:disk0"
+	labHostNQN = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-0000000000aa"
+
+	// nvmetUp serves a file of 64 MiB over TCP on the port that is forwarded.
+	nvmetUp = `modprobe -a nvmet nvmet-tcp || die module
+n=/sys/kernel/config/nvmet; s=$n/subsystems/` + labNQN + `; p=$n/ports/1
+[ -d /sys/kernel/config/nvmet ] || mount -t configfs none /sys/kernel/config
+truncate -s 64M /tmp/ns.img; mkdir -p $s/namespaces/1 $p || die configfs
+echo 1 > $s/attr_allow_any_host; echo /tmp/ns.img > $s/namespaces/1/device_path; echo 1 > $s/namespaces/1/buffered_io; echo 1 > $s/namespaces/1/enable || die namespace
+echo tcp > $p/addr_trtype; echo ipv4 > $p/addr_adrfam; echo 0.0.0.0 > $p/addr_traddr; echo 3260 > $p/addr_trsvcid
+ln -s $s $p/subsystems/disk0 || die port`
+	nvmetGone = `rm /sys/kernel/config/nvmet/ports/1/subsystems/disk0`
+	nvmetBack = `ln -s /sys/kernel/config/nvmet/subsystems/` + labNQN + ` /sys/kernel/config/nvmet/ports/1/subsystems/disk0`
+)
+
+var nvmeHostCases = []Case{
+	{Name: "nvme-host/tcp", Expect: "discovery, reads and writes of every size with and without digests, several queues", Short: true, Run: nvmetBasics},
+	{Name: "nvme-host/tcp-reconnect", Expect: "the port goes away under I/O and comes back; everything is verified, the size follows", Run: nvmetReconnect},
+}
+
+func (e *Env) nvmet() (nvmf.Config, error) {
+	_, err := e.In("%s", nvmetUp)
+	return nvmf.Config{Address: fmt.Sprintf("127.0.0.1:%d", e.Port(3260)), Subsystem: labNQN, HostNQN: labHostNQN}, err
+}
+
+// nvmetBasics does what a volume can be asked for.
+func nvmetBasics(ctx context.Context, e *Env) (string, error) {
+	cfg, err := e.nvmet()
+	if err != nil {
+		return "", err
+	}
+	d := cfg
+	d.Subsystem = ""
+	log, err := nvmf.Discover(ctx, d)
+	if err != nil {
+		return "", err
+	}
+	found := false
+	for _, r := range log.Records {
+		found = found || r.Subsystem == labNQN && r.Transport == "tcp" && r.Service == "3260"
+	}
+	if !found {
+		return "", fmt.Errorf("discovery has found %+v", log.Records)
+	}
+	for _, digests := range []bool{false, true} {
+		cfg.Queues, cfg.HeaderDigest, cfg.DataDigest = 2, digests, digests
+		n, err := nvmf.Open(ctx, cfg)
+		if err != nil {
+			return "", err
+		}
+		err = everySize(ctx, n)
+		if cerr := n.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			return "", fmt.Errorf("digests %t: %w", digests, err)
+		}
+	}
+	return fmt.Sprintf("%d entries discovered, verified", len(log.Records)), nil
+}
+
+func everySize(ctx context.Context, n *nvmf.Namespace) error {
+	data, back := make([]byte, 4<<20), make([]byte, 4<<20)
+	rand.NewChaCha8([32]byte{9}).Read(data)
+	for k := n.Info().BlockSize; k <= len(data); k *= 2 {
+		off := int64(k) * 3 % (32 << 20)
+		if err := n.Do(ctx, &blockio.Request{Op: blockio.OpWrite, Off: off, Buf: data[:k], FUA: k == 4096}); err != nil {
+			return fmt.Errorf("write of %d bytes: %w", k, err)
+		}
+		if _, err := n.ReadAt(back[:k], off); err != nil || !bytes.Equal(back[:k], data[:k]) {
+			return fmt.Errorf("read of %d bytes: %v, or other data", k, err)
+		}
+	}
+	for _, r := range []blockio.Request{
+		{Op: blockio.OpFlush}, {Op: blockio.OpDiscard, Off: 4 << 20, Len: 1 << 20},
+	} {
+		if err := n.Do(ctx, &r); err != nil {
+			return fmt.Errorf("operation %d: %w", r.Op, err)
+		}
+	}
+	if err := n.WriteZeroes(1<<20, 1<<20, true); err != nil {
+		return fmt.Errorf("zeroes: %w", err)
+	}
+	if _, err := n.ReadAt(back[:1<<20], 1<<20); err != nil || !bytes.Equal(back[:1<<20], make([]byte, 1<<20)) {
+		return fmt.Errorf("zeroes: %v, or other data", err)
+	}
+	return nil
+}
+
+// nvmetReconnect writes and reads while the controller is taken away.
+func nvmetReconnect(ctx context.Context, e *Env) (string, error) {
+	cfg, err := e.nvmet()
+	if err != nil {
+		return "", err
+	}
+	n, err := nvmf.Open(ctx, cfg)
+	if err != nil {
+		return "", err
+	}
+	defer n.Close()
+	sizes := make(chan int64, 8)
+	defer n.OnResize(func(i blockdev.Info) { sizes <- i.Size })()
+	done := make(chan error, 1)
+	stop := make(chan struct{})
+	go func() {
+		buf, back := make([]byte, 16<<10), make([]byte, 16<<10)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			for k := range buf {
+				buf[k] = byte(i + k)
+			}
+			off := int64(i%1000) * 16 << 10
+			if _, err := n.WriteAt(buf, off); err != nil {
+				done <- err
+				return
+			}
+			if _, err := n.ReadAt(back, off); err != nil || !bytes.Equal(back, buf) {
+				done <- fmt.Errorf("%v, or other data", err)
+				return
+			}
+		}
+	}()
+	for range 2 {
+		time.Sleep(300 * time.Millisecond) // under I/O
+		if _, err := e.In("%s", nvmetGone+"; sleep 0.5; "+nvmetBack); err != nil {
+			return "", err
+		}
+		if err := n.Association().WaitLive(ctx); err != nil {
+			return "", err
+		}
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		return "", err
+	}
+	s := n.Stats()
+	if s.Losses == 0 {
+		return "", fmt.Errorf("no connection was lost")
+	}
+	if _, err := e.In("truncate -s 96M /tmp/ns.img; echo 1 > /sys/kernel/config/nvmet/subsystems/%s/namespaces/1/revalidate_size", labNQN); err != nil {
+		return "", err
+	}
+	select {
+	case size := <-sizes:
+		if size != 96<<20 {
+			return "", fmt.Errorf("the size is %d now", size)
+		}
+	case <-time.After(30 * time.Second):
+		return "", fmt.Errorf("nobody was told of the new size")
+	}
+	return fmt.Sprintf("%d losses, %d commands replayed, %d commands", s.Losses, s.Replayed, s.Commands), nil
+}

@@ -207,7 +207,7 @@ func TestNoAllocationOverRDMA(t *testing.T) {
 		for range 50 {
 			once()
 		}
-		if n := testing.AllocsPerRun(200, once); n != 0 || bad {
+		if n := testing.AllocsPerRun(200, once); n != 0 && !raceEnabled || bad { // a sync.Pool forgets on purpose under the race detector
 			t.Errorf("%s: %v allocations per command, failed: %v", c.name, n, bad)
 		}
 	}

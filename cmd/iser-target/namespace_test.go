@@ -169,6 +169,26 @@ admin: {socket: SOCK, metrics: %q}
 	serves("1=solo(3145728) 2=gone(1048576)")
 }
 
+// The banner names a portal that speaks what its commands speak.
+func TestBannerNamesPortals(t *testing.T) {
+	scsi, nvme := loopback.FreeAddr(t), loopback.FreeAddr(t)
+	file, _ := configFile(t, t.TempDir(), fmt.Sprintf(`
+portals: [{listen: %q, protocols: [iser, iscsi]}, {listen: %q, protocols: [nvme-tcp]}]
+volumes: [{name: d, type: memory, size: 1MiB}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}]}]
+subsystems: [{nqn: "nqn.2026-11.test:s", namespaces: [{nsid: 1, volume: d}]}]
+`, scsi, nvme))
+	banner, _ := start(t, "--config", file, "--log-level", "error")
+	_, port, _ := strings.Cut(nvme, ":")
+	if s := banner.String(); !strings.Contains(s, "iser://"+scsi+"/") || !strings.Contains(s, "nvme connect -t tcp -a 127.0.0.1 -s "+port+" -n nqn.2026-11.test:s") {
+		t.Error(s)
+	}
+	if l, err := initiator.Open(t.Context(), initiator.Config{Transport: initiator.TransportTCP, Address: nvme, TargetName: "iqn.2026-11.test:a"}); err == nil {
+		l.Close()
+		t.Error("a portal for NVMe alone lets an initiator in")
+	}
+}
+
 // namespaceLines are the namespaces of the first subsystem, "1=solo 7=more".
 func namespaceLines(st target.Status) string {
 	var b bytes.Buffer

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -210,7 +211,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	}
 	a.serveAdmin(bg, ls.admin)
 	a.serveMetrics(bg, ls.metrics)
-	printBanner(out, a)
+	printBanner(out, a, cfg.Portals)
 	go a.reloadOn(bg, hup)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err
@@ -321,9 +322,10 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 }
 
 // printBanner tells, in one piece, what is served and how to attach it.
-func printBanner(out io.Writer, a *app) {
+func printBanner(out io.Writer, a *app, portals []config.Portal) {
 	w := &bytes.Buffer{}
 	st := a.reg.Status()
+	scsi := speaking(a.srv.Addrs(), portals, "iser", "iscsi")
 	fmt.Fprintf(w, "iser-target serves on %v (iSER, iSCSI and NVMe on the same port)\n", a.srv.Addrs())
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {
@@ -332,14 +334,13 @@ func printBanner(out io.Writer, a *app) {
 				continue
 			}
 			fmt.Fprintf(w, "\n  %s  LUN %d  %s %s\n", t.Name, l.LUN, config.Size(l.Size), l.Backend)
-			url := fmt.Sprintf("%s/%s/%d", reachable(a.srv.Addrs()), t.Name, l.LUN)
+			url := fmt.Sprintf("%s/%s/%d", scsi, t.Name, l.LUN)
 			fmt.Fprintf(w, "    iser-initiator info   iser://%s\n", url)
 			fmt.Fprintf(w, "    iser-initiator bench  iser://%s --rw=randread --bs=4k --iodepth=32 --runtime=5 --time-based\n", url)
 			fmt.Fprintf(w, "    iser-initiator attach iser://%s\n", url)
 			fmt.Fprintf(w, "    qemu-img info         iscsi://%s\n", url)
 		}
-		addr := reachable(a.srv.Addrs())
-		fmt.Fprintf(w, "    iscsiadm -m discovery -t st -I iser -p %s && iscsiadm -m node -T %s -p %s --login   # Linux, after: rdma link add siw0 type siw netdev DEV\n", addr, t.Name, addr)
+		fmt.Fprintf(w, "    iscsiadm -m discovery -t st -I iser -p %s && iscsiadm -m node -T %s -p %s --login   # Linux, after: rdma link add siw0 type siw netdev DEV\n", scsi, t.Name, scsi)
 	}
 	for _, s := range st.Subsystems {
 		for _, n := range s.Namespaces {
@@ -349,10 +350,21 @@ func printBanner(out io.Writer, a *app) {
 			}
 			fmt.Fprintf(w, "\n  %s  namespace %d  %s %s\n", s.NQN, n.NSID, config.Size(n.Size), n.Backend)
 		}
-		fmt.Fprintf(w, "    %s   # Linux, after: modprobe nvme-tcp\n", connectCommand(reachable(a.srv.Addrs()), s.NQN))
+		fmt.Fprintf(w, "    %s   # Linux, after: modprobe nvme-tcp\n", connectCommand(speaking(a.srv.Addrs(), portals, "nvme-tcp"), s.NQN))
 	}
 	fmt.Fprintln(w)
 	out.Write(w.Bytes()) //nolint:errcheck // it is a courtesy: the target serves whether or not somebody reads
+}
+
+// speaking is an address for the commands in the banner, of the first portal that speaks one
+// of the protocols.
+func speaking(addrs []string, portals []config.Portal, protocols ...string) string {
+	for i := range portals {
+		if len(addrs) == len(portals) && slices.ContainsFunc(protocols, portals[i].Speaks) {
+			return reachable(addrs[i:])
+		}
+	}
+	return reachable(addrs)
 }
 
 // reachable is an address for the commands in the banner.

@@ -159,6 +159,15 @@ func TestSharedReservations(t *testing.T) {
 			return c
 		}, string(full[:400])))
 	}
+	status := r.srv.VolumeStatus(r.vol).Reservation
+	if status == nil || status.Type != "exclusive access" || len(status.Registrants) != 2 {
+		t.Fatalf("status shows %+v", status)
+	}
+	for _, g := range status.Registrants {
+		if nv := g.Wire == "NVMe"; g.Holder == nv || (g.Initiator == hostNQN) != nv || (g.HostID == h.data.HostID.String()) != nv || (g.Node == subNQN) != nv {
+			t.Errorf("status shows %+v", g)
+		}
+	}
 	// The other way round: NVMe preempts, and SCSI is shut out.
 	if err := q.reserve(nvme.OpReservationAcquire, nvme.PreemptReservation, nvme.WriteExclusive, false, 0x4E, 0x5C51); err != nil {
 		t.Fatal(err)

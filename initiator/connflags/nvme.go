@@ -21,6 +21,7 @@ type hostOptions struct {
 	ctrlLoss       int
 	headerDigest   bool
 	dataDigest     bool
+	keys           keyOptions
 }
 
 func (o *hostOptions) register(fs *pflag.FlagSet) {
@@ -32,6 +33,7 @@ func (o *hostOptions) register(fs *pflag.FlagSet) {
 	fs.IntVar(&o.ctrlLoss, "ctrl-loss-tmo", 120, "NVMe: hold I/O for so many seconds while reconnecting; -1: for ever")
 	fs.BoolVar(&o.headerDigest, "hdr-digest", false, "NVMe/TCP: header digests (CRC32C)")
 	fs.BoolVar(&o.dataDigest, "data-digest", false, "NVMe/TCP: data digests (CRC32C)")
+	o.keys.register(fs)
 }
 
 // apply completes the configuration of a host.
@@ -64,7 +66,7 @@ func (o *hostOptions) apply(c *nvmf.Config) error {
 		c.CtrlLossTimeout = 1 // at once
 	}
 	c.HeaderDigest, c.DataDigest = o.headerDigest, o.dataDigest
-	return nil
+	return o.keys.apply(&c.Keys)
 }
 
 // NVMe completes c with the options; what c says wins.

@@ -1,0 +1,66 @@
+package connflags
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"softiser/initiator/nvmf"
+)
+
+// keyOptions are the keys of an NVMe host, under the names that nvme-cli gives them. A key
+// stands there, or in a file, or in the environment, which other users do not see.
+type keyOptions struct {
+	secret, ctrlSecret, tlsKey string
+	tls                        bool
+}
+
+// Environment variables of keys: the key, or the name of a file with it.
+const (
+	envDHCHAP     = "NVME_DHCHAP_SECRET"
+	envDHCHAPCtrl = "NVME_DHCHAP_CTRL_SECRET"
+	envTLSKey     = "NVME_TLS_KEY"
+)
+
+func (o *keyOptions) register(fs *pflag.FlagSet) {
+	fs.StringVar(&o.secret, "dhchap-secret", "", "NVMe: our key for DH-HMAC-CHAP, DHHC-1:…, or a file with it (default: $"+envDHCHAP+")")
+	fs.StringVar(&o.ctrlSecret, "dhchap-ctrl-secret", "", "NVMe: the key that the controller has to prove, or a file with it (default: $"+envDHCHAPCtrl+")")
+	fs.BoolVar(&o.tls, "tls", false, "NVMe/TCP: TLS 1.3 with a pre-shared key")
+	fs.StringVar(&o.tlsKey, "tls-key", "", "NVMe/TCP: the key of TLS, NVMeTLSkey-1:…, or a file with it; turns TLS on (default with --tls: $"+envTLSKey+")")
+}
+
+var errNoTLSKey = errors.New("--tls needs a key: give --tls-key, or set $" + envTLSKey)
+
+func (o *keyOptions) apply(k *nvmf.Keys) (err error) {
+	if k.Secret, err = nvmeKey("dhchap-secret", o.secret, envDHCHAP); err != nil {
+		return err
+	}
+	if k.CtrlSecret, err = nvmeKey("dhchap-ctrl-secret", o.ctrlSecret, envDHCHAPCtrl); err != nil {
+		return err
+	}
+	if !o.tls && o.tlsKey == "" {
+		return nil
+	}
+	if k.TLSKey, err = nvmeKey("tls-key", o.tlsKey, envTLSKey); err == nil && k.TLSKey == "" {
+		err = errNoTLSKey
+	}
+	return err
+}
+
+// nvmeKey returns the key that v is or names.
+func nvmeKey(name, v, env string) (string, error) {
+	if v == "" {
+		v = os.Getenv(env)
+	}
+	if v == "" || strings.HasPrefix(v, "DHHC-1:") || strings.HasPrefix(v, "NVMeTLSkey-1:") {
+		return v, nil
+	}
+	s, err := secret("", v, "", "")
+	if err != nil {
+		return "", fmt.Errorf("--%s: neither a key nor a file with one: %w", name, err)
+	}
+	return string(s), nil
+}

@@ -34,6 +34,7 @@ type disk struct {
 	ended    chan error
 	hold     func(*nvme.Command) bool // takes a command away from the disk
 	noSQHead bool
+	early    bool          // data is transmitted before the response is known
 	gate     chan struct{} // when set, Sent waits for it
 }
 
@@ -70,6 +71,9 @@ func (d *disk) Command(k *nvme.Command) {
 			d.c.PutData(k, 0, [][]byte{d.mem[at : at+1], d.mem[at+1 : at+half]}, false)
 		}
 		d.c.PutData(k, uint32(half), [][]byte{d.mem[at+half : at+n]}, true)
+		if d.early {
+			d.c.Push()
+		}
 		d.respond(k, nvme.Success)
 	case k.SQE.SGL().Kind() == nvme.SGLInCapsule:
 		copy(d.mem[at:], k.Data)
@@ -768,4 +772,24 @@ func FuzzController(f *testing.F) {
 		client.Close()
 		d.end(t)
 	})
+}
+
+// A response cannot ride in data that has left before it is known.
+func TestResponseBehindItsData(t *testing.T) {
+	mem := make([]byte, 64<<10)
+	for i := range mem {
+		mem[i] = byte(i * 7)
+	}
+	h, disk := start(t, Config{}, ICReq{}, mem)
+	disk.mu.Lock()
+	disk.noSQHead, disk.early = true, true
+	disk.mu.Unlock()
+	for at := range 8 {
+		h.write(h.command(nvme.OpRead, at*512, nil, 4096))
+		got, s := h.response(nil)
+		if s != nvme.Success || !bytes.Equal(got, mem[at*512:at*512+4096]) {
+			t.Fatalf("read %d: %v, %d bytes", at, s, len(got))
+		}
+	}
+	h.close(disk)
 }

@@ -24,7 +24,7 @@ func (c *Controller) PutData(k *nvme.Command, off uint32, list [][]byte, last bo
 	var f Flags
 	if last {
 		f = FlagLast
-		cmd.put = p
+		cmd.put, p.last = p, cmd
 	}
 	(*Data)(p.head).Set(TypeC2HData, f, c.digests, k.SQE.CID(), 0, off, uint32(n), c.align)
 	c.stats.payloadOut.Add(uint64(n))

@@ -29,10 +29,11 @@ type outPDU struct {
 	data   segs.View
 	tail   [DigestLen]byte
 	ntail  int
-	then   notice // told when this PDU has gone; nil: nobody
-	length int    // of the whole PDU; 0 until sealed
-	sent   int    // bytes that the socket has taken
-	taken  bool   // the transmitter has seen it: no more changes
+	then   notice   // told when this PDU has gone; nil: nobody
+	length int      // of the whole PDU; 0 until sealed
+	sent   int      // bytes that the socket has taken
+	last   *command // a controller's: whose last data it has, as long as command.put is this
+	taken  bool     // the transmitter has seen it: no more changes
 }
 
 // seal completes a PDU just before its first byte goes out. It reports false if the
@@ -137,6 +138,9 @@ func (t *txQueue) pop() {
 	}
 	if t.nfree == maxFree {
 		return
+	}
+	if p.last != nil && p.last.put == p {
+		p.last.put = nil // it has left: the response cannot ride in it any more
 	}
 	clear(p.list)
 	*p = outPDU{list: p.list[:0], next: t.free}

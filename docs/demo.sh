@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make demo: serves a volume from a configuration file, discovers it, writes and
-# verifies, measures random I/O over iSER and over TCP, and cleans up.
+# make demo: serves a volume from a configuration file, discovers it, writes over iSER,
+# verifies over iSER and over NVMe/TCP, measures random I/O over iSER, iSCSI and NVMe/TCP,
+# and cleans up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/bin dir=$(mktemp -d) port=${DEMO_PORT:-3260}
@@ -18,9 +19,12 @@ volumes:
 targets:
   - iqn: iqn.2026-11.softiser:disk0
     luns: [{lun: 0, volume: disk0}]
+subsystems:
+  - nqn: nqn.2026-11.softiser:disk0
+    namespaces: [{nsid: 1, volume: disk0}]
 Y
-iqn=iqn.2026-11.softiser:disk0
-iser=iser://127.0.0.1:$port/$iqn/0 tcp=iscsi://127.0.0.1:$port/$iqn/0
+iqn=iqn.2026-11.softiser:disk0 nqn=nqn.2026-11.softiser:disk0
+iser=iser://127.0.0.1:$port/$iqn/0 iscsi=iscsi://127.0.0.1:$port/$iqn/0 nvme=nvme+tcp://127.0.0.1:$port/$nqn/1
 
 say cat "$dir/demo.yaml"
 say "$bin/iser-target" check --config "$dir/demo.yaml" >/dev/null
@@ -31,13 +35,15 @@ for _ in $(seq 100); do
   sleep 0.05
 done
 say "$bin/iser-initiator" discover "iser://127.0.0.1:$port"
+say "$bin/iser-initiator" discover "nvme+tcp://127.0.0.1:$port"
 say "$bin/iser-initiator" info "$iser"
 head -c 16M /dev/urandom > "$dir/in"
 say "$bin/iser-initiator" write "$iser" "$dir/in" --flush
 say "$bin/iser-initiator" verify "$iser" "$dir/in"
+say "$bin/iser-initiator" verify "$nvme" "$dir/in"
 say "$bin/iser-initiator" bench "$iser" --rw=randwrite --bs=4k --iodepth=32 --size=64m --verify=crc32c
-for url in "$iser" "$tcp"; do
-  say "$bin/iser-initiator" bench "$url" --name "${url%%:*}" --rw=randread --bs=4k --iodepth=32 --runtime=3 --time-based
+for url in "$iser" "$iscsi" "$nvme"; do
+  say "$bin/iser-initiator" bench "$url" --name "${url%%:*}" --rw=randread --bs=4k --iodepth=32 --runtime=2 --time-based
 done
 kill -TERM "$pid"; wait "$pid"; pid=
-printf '\ndemo: served, discovered, written, verified and measured over iSER and TCP; all cleaned up\n'
+printf '\ndemo: served, discovered, written, verified and measured over iSER, iSCSI and NVMe/TCP; all cleaned up\n'

@@ -19,6 +19,7 @@ type TargetConfig struct {
 	CRC      string // required (default), offered, off
 	BusyPoll string // auto (default), or µs
 	Metrics  bool
+	NVMe     bool   // the volume is a namespace, too; see NVMe
 	Volumes  string // further volumes, YAML list items
 	LUNs     string // further LUNs of the target, YAML list items
 }
@@ -32,20 +33,35 @@ volumes:
   - iqn: iqn.2026-11.softiser:ram0
     luns:
       - {lun: 0, volume: ram0}
-%stransport:
+%s%stransport:
   crc: %s
   busy_poll_us: %s
 logging:
   level: warn
 `
 
+// subsystemYAML makes the volume of targetYAML a namespace.
+const subsystemYAML = `subsystems:
+  - nqn: nqn.2026-11.softiser:ram0
+    namespaces:
+      - {nsid: 1, volume: ram0}
+`
+
+// yaml is the configuration of a target that listens on addr.
+func (c *TargetConfig) yaml(addr string) string {
+	subsystems := ""
+	if c.NVMe {
+		subsystems = subsystemYAML
+	}
+	return fmt.Sprintf(targetYAML, addr, VolumeSize>>20, c.Volumes, c.LUNs, subsystems, cmp.Or(c.CRC, "required"), cmp.Or(c.BusyPoll, "auto"))
+}
+
 // Target starts our target.
 func Target(e *Env, c TargetConfig) (*Server, error) {
 	addr := fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
 	s := &Server{Name: "iser-target", URL: "iser://" + addr + "/iqn.2026-11.softiser:ram0/0"}
 	base := filepath.Join(e.Scratch, fmt.Sprintf("target-%d", rand.Uint32()))
-	text := fmt.Sprintf(targetYAML, addr, VolumeSize>>20, c.Volumes, c.LUNs, cmp.Or(c.CRC, "required"), cmp.Or(c.BusyPoll, "auto"))
-	if err := os.WriteFile(base+".yaml", []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(base+".yaml", []byte(c.yaml(addr)), 0o600); err != nil {
 		return nil, err
 	}
 	argv := []string{e.Ours("iser-target"), "serve", "--config", base + ".yaml", "--socket", base + ".sock"}
@@ -58,6 +74,12 @@ func Target(e *Env, c TargetConfig) (*Server, error) {
 
 // TCP returns the URL of the same volume over plain iSCSI.
 func TCP(url string) string { return "iscsi" + url[len("iser"):] }
+
+// NVMe returns the URL of the same volume over NVMe/TCP, of a target with TargetConfig.NVMe.
+func NVMe(url string) string {
+	addr, _, _ := strings.Cut(strings.TrimPrefix(url, "iser://"), "/")
+	return "nvme+tcp://" + addr + "/nqn.2026-11.softiser:ram0/1"
+}
 
 // Nbdkit starts nbdkit's memory plugin on loopback TCP.
 func Nbdkit(e *Env) (*Server, error) {

@@ -34,6 +34,8 @@ var targets = map[string]peers.TargetConfig{
 	"ours, waiting": {BusyPoll: "0"},
 	"ours, polling": {BusyPoll: "50"},
 	"ours, metrics": {Metrics: true},
+	"both, no CRC":  {CRC: "off", NVMe: true},
+	"both, polling": {CRC: "off", NVMe: true, BusyPoll: "50"},
 	"ours, slow volume": {
 		Volumes: "  - {name: slow0, type: memory, size: 64MiB, fault: {read_delay: 50ms}}\n",
 		LUNs:    "      - {lun: 1, volume: slow0}\n",
@@ -61,12 +63,7 @@ var fillTarget = fill("ours")
 func ours(name, target string, l peers.Load, url func(string) string, extra ...string) Contender {
 	l.Extra = append(l.Extra, extra...)
 	return Contender{Name: name, Prepare: fill(target), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-		s := st.started(target)
-		u := s.URL
-		if url != nil {
-			u = url(u)
-		}
-		return st.Bench(ctx, s, u, l)
+		return st.Bench(ctx, st.started(target), st.urlOf(target, url), l)
 	}}
 }
 

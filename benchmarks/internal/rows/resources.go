@@ -369,10 +369,14 @@ func syscallRow(depth int) Row {
 		} else {
 			limit("all", result.Count, 0.5)
 		}
-		r.Contenders = append(r.Contenders, Contender{Name: side, Needs: []string{"perf"}, Prepare: fill("ours, waiting"), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-			s := st.started("ours, waiting")
-			return st.Syscalls(ctx, s, s.URL, peers.Load{RW: "randread", BS: "4k", Depth: depth, Extra: []string{"--busy-poll=0"}}, side == "target")
-		}})
+		r.Contenders = append(r.Contenders, callsOf(side, "ours, waiting", nil, peers.Load{RW: "randread", BS: "4k", Depth: depth, Extra: []string{"--busy-poll=0"}}))
 	}
 	return r
+}
+
+// callsOf counts the system calls of one side, "target" or "initiator", under load l.
+func callsOf(side, target string, url func(string) string, l peers.Load) Contender {
+	return Contender{Name: side, Needs: []string{"perf"}, Prepare: fill(target), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+		return st.Syscalls(ctx, st.started(target), st.urlOf(target, url), l, side == "target")
+	}}
 }

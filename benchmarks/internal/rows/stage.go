@@ -48,6 +48,16 @@ func (st *Stage) started(name string) *peers.Server {
 	return st.servers[name]
 }
 
+// urlOf is the address of the volume of a started target; change gives that over another
+// wire, nil: iSER.
+func (st *Stage) urlOf(name string, change func(string) string) string {
+	url := st.started(name).URL
+	if change != nil {
+		url = change(url)
+	}
+	return url
+}
+
 func (st *Stage) close() {
 	st.mu.Lock()
 	defer st.mu.Unlock()

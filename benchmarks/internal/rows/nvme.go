@@ -1,0 +1,136 @@
+package rows
+
+import (
+	"fmt"
+	"time"
+
+	"softiser/benchmarks/internal/peers"
+	"softiser/benchmarks/internal/proc"
+	"softiser/benchmarks/internal/result"
+)
+
+// Names of contenders over NVMe/TCP; digests are off unless the name has them.
+const (
+	nvmeTCP     = "NVMe/TCP"
+	nvmePoll    = "NVMe/TCP, busy_poll"
+	nvmeDigests = "NVMe/TCP, digests"
+	nvmeQueues  = "NVMe/TCP, 4 queues"
+)
+
+// fourQueues has the host connect four I/O queues instead of one.
+const fourQueues = "--nr-queues=4"
+
+// digests are both of NVMe/TCP: over headers and over data.
+var digests = []string{"--hdr-digest", "--data-digest"}
+
+// nvmeRows: one volume, at once a namespace over NVMe/TCP and a LUN over iSER without CRC,
+// beside nbdkit. Several queues are measured where both sides may use both cores.
+func nvmeRows() []Row {
+	return []Row{
+		nvmeQD1Row(),
+		nvmeDepthRow(32, proc.Pinned), nvmeDepthRow(32, proc.Free),
+		nvmeDepthRow(128, proc.Pinned), nvmeDepthRow(128, proc.Free),
+		nvmeLargeRow("read"), nvmeLargeRow("write"),
+		nvmeSyscallRow(),
+	}
+}
+
+// overNVMe is our host and target over NVMe/TCP.
+func overNVMe(name string, l peers.Load, extra ...string) Contender {
+	return ours(name, "both, no CRC", l, peers.NVMe, extra...)
+}
+
+// besideNVMe are those that NVMe/TCP is compared with: iSER with the same target, and nbdkit.
+func besideNVMe(l peers.Load) []Contender {
+	return []Contender{ours(iserNoCRC, "both, no CRC", l, nil, "--crc=off"), fioOn(nbdkit, peers.Nbdkit, l, "nbdkit")}
+}
+
+func nvmeQD1Row() Row {
+	l := peers.Load{RW: "randread", BS: "4k", Depth: 1}
+	over := func(num string) result.Ratio {
+		return result.Ratio{Name: "4 KiB randread QD1, " + num + ": median over nbdkit's", Num: num, Den: nbdkit, Metric: result.P50}
+	}
+	poll := over(nvmePoll)
+	poll.Op, poll.Want = "<=", 0.25
+	return Row{
+		Row: result.Row{
+			ID: "nvme-randread-4k-qd1", Title: "NVMe/TCP: 4 KiB randread, queue depth 1, pinned",
+			Metrics: []string{result.P50, result.P99, result.IOPS, result.CPUBoth},
+			Ratios:  []result.Ratio{poll, over(nvmeTCP), over(iserPoll)},
+		},
+		Reps: 3,
+		Contenders: []Contender{
+			overNVMe(nvmeTCP, l),
+			ours(nvmePoll, "both, polling", l, peers.NVMe, busyPoll),
+			ours(iserPoll, "both, polling", l, nil, "--crc=off", busyPoll),
+			fioOn(nbdkit, peers.Nbdkit, l, "nbdkit"),
+		},
+	}
+}
+
+func nvmeDepthRow(depth int, place proc.Placement) Row {
+	l := peers.Load{RW: "randread", BS: "4k", Depth: depth}
+	load := fmt.Sprintf("4 KiB randread QD%d %v", depth, place)
+	over := func(num, den, metric, what string) result.Ratio {
+		return result.Ratio{Name: fmt.Sprintf("%s, %s: %s over %s", load, num, what, den), Num: num, Den: den, Metric: metric}
+	}
+	overISER, overNBD := over(nvmeTCP, iserNoCRC, result.IOPS, "IOPS"), over(nvmeTCP, nbdkit, result.IOPS, "IOPS")
+	r := Row{
+		Row: result.Row{
+			ID: fmt.Sprintf("nvme-randread-4k-qd%d-%v", depth, place), Title: fmt.Sprintf("NVMe/TCP: 4 KiB randread, queue depth %d, %v", depth, place),
+			Metrics: []string{result.IOPS, result.CPUBoth, result.CPUServer, result.P50, result.P99},
+		},
+		Place: place, Reps: 3,
+		Contenders: append([]Contender{overNVMe(nvmeTCP, l)}, besideNVMe(l)...),
+	}
+	if place == proc.Free {
+		r.Contenders = append(r.Contenders, overNVMe(nvmeQueues, l, fourQueues))
+		r.Ratios = []result.Ratio{overISER, overNBD, over(nvmeQueues, nvmeTCP, result.IOPS, "IOPS")}
+		return r
+	}
+	if depth == 32 {
+		overISER.Op, overISER.Want = ">=", 0.95
+		overNBD.Op, overNBD.Want = ">=", 4
+	}
+	r.Contenders = append(r.Contenders, overNVMe(nvmeDigests, l, digests...))
+	r.Ratios = []result.Ratio{
+		overISER, overNBD,
+		over(nvmeTCP, nbdkit, result.CPUBoth, "CPU-s/GiB of both sides"),
+		over(nvmeDigests, nvmeTCP, result.IOPS, "IOPS"),
+	}
+	return r
+}
+
+func nvmeLargeRow(rw string) Row {
+	l := peers.Load{RW: rw, BS: "1m", Depth: 8}
+	over := func(num, den string) result.Ratio {
+		return result.Ratio{Name: fmt.Sprintf("1 MiB %s QD8, %s: bandwidth over that of %s", rw, num, den), Num: num, Den: den, Metric: result.BW}
+	}
+	wanted := over(nvmeTCP, nbdkit)
+	wanted.Op, wanted.Want = ">=", 1.2
+	return Row{
+		Row: result.Row{
+			ID: "nvme-" + rw + "-1m", Title: "NVMe/TCP: 1 MiB " + rw + ", queue depth 8",
+			Metrics: []string{result.BW, result.CPUServer, result.CPUClient, result.P99},
+			Ratios:  []result.Ratio{wanted, over(nvmeDigests, nbdkit), over(nvmeTCP, iserNoCRC)},
+		},
+		Reps:       3,
+		Contenders: append([]Contender{overNVMe(nvmeTCP, l), overNVMe(nvmeDigests, l, digests...)}, besideNVMe(l)...),
+	}
+}
+
+// nvmeSyscallRow counts the calls of both sides as syscallRow does.
+func nvmeSyscallRow() Row {
+	l := peers.Load{RW: "randread", BS: "4k", Depth: 32}
+	r := Row{
+		Row: result.Row{
+			ID: "nvme-syscalls-qd32", Title: "NVMe/TCP: system calls per 4 KiB randread QD32",
+			Metrics: []string{result.Count, result.DataCalls, result.WaitCalls, result.FutexCall, result.Naps, result.OwnCalls},
+		},
+		Reps: 3, More: time.Second / 2,
+	}
+	for _, side := range []string{"target", "initiator"} {
+		r.Contenders = append(r.Contenders, callsOf(side, "both, no CRC", peers.NVMe, l))
+	}
+	return r
+}

@@ -35,6 +35,7 @@ var targets = map[string]peers.TargetConfig{
 	"ours, polling": {BusyPoll: "50"},
 	"ours, metrics": {Metrics: true},
 	"both, no CRC":  {CRC: "off", NVMe: true},
+	"both, metrics": {CRC: "off", NVMe: true, Metrics: true},
 	"both, polling": {CRC: "off", NVMe: true, BusyPoll: "50"},
 	"ours, slow volume": {
 		Volumes: "  - {name: slow0, type: memory, size: 64MiB, fault: {read_delay: 50ms}}\n",

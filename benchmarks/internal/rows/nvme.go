@@ -1,12 +1,15 @@
 package rows
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"softiser/benchmarks/internal/peers"
 	"softiser/benchmarks/internal/proc"
 	"softiser/benchmarks/internal/result"
+	"softiser/initiator/bench"
+	"softiser/initiator/nvmf"
 )
 
 // Names of contenders over NVMe/TCP; digests are off unless the name has them.
@@ -31,7 +34,7 @@ func nvmeRows() []Row {
 		nvmeDepthRow(32, proc.Pinned), nvmeDepthRow(32, proc.Free),
 		nvmeDepthRow(128, proc.Pinned), nvmeDepthRow(128, proc.Free),
 		nvmeLargeRow("read"), nvmeLargeRow("write"),
-		nvmeSyscallRow(),
+		nvmeSyscallRow(), nvmeAllocRow(),
 	}
 }
 
@@ -133,4 +136,33 @@ func nvmeSyscallRow() Row {
 		r.Contenders = append(r.Contenders, callsOf(side, "both, no CRC", peers.NVMe, l))
 	}
 	return r
+}
+
+// nvmeAllocRow counts heap allocations as allocRow does.
+func nvmeAllocRow() Row {
+	r := Row{
+		Row:  result.Row{ID: "nvme-allocations", Title: "NVMe/TCP: allocations per 4 KiB randread", Metrics: []string{result.Count}},
+		Reps: 3, More: time.Second,
+	}
+	for _, side := range []struct {
+		name  string
+		count counter
+	}{{"target", targetMallocs}, {"initiator", ownMallocs}} {
+		r.Contenders = append(r.Contenders, allocContender(side.name, "randread", "both, metrics", openNVMe, side.count))
+		r.Ratios = append(r.Ratios, result.Ratio{Name: r.Title + ", " + side.name, Num: side.name, Metric: result.Count, Op: "<=", Want: 0.01})
+	}
+	return r
+}
+
+// openNVMe opens the volume of a server over NVMe/TCP from this process.
+func openNVMe(ctx context.Context, s *peers.Server) (bench.LUN, error) {
+	cfg, err := nvmf.ParseURL(peers.NVMe(s.URL))
+	if err != nil {
+		return nil, err
+	}
+	ns, err := nvmf.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return ns, nil
 }

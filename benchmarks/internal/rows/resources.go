@@ -184,30 +184,52 @@ func allocRow() Row {
 			result.Ratio{Name: "allocations per 4 KiB " + rw + ", target", Num: name("target"), Metric: result.Count, Op: "<=", Want: 0.01},
 			result.Ratio{Name: "allocations per 4 KiB " + rw + ", initiator", Num: name("initiator"), Metric: result.Count, Op: "<=", Want: 0.01})
 		r.Contenders = append(r.Contenders,
-			allocContender(name("target"), rw, func(ctx context.Context, s *peers.Server) (float64, error) {
-				return s.Metric(ctx, "go_memstats_mallocs_total")
-			}),
-			allocContender(name("initiator"), rw, func(context.Context, *peers.Server) (float64, error) {
-				var m runtime.MemStats
-				runtime.ReadMemStats(&m)
-				return float64(m.Mallocs), nil
-			}))
+			allocContender(name("target"), rw, "ours, metrics", openISER, targetMallocs),
+			allocContender(name("initiator"), rw, "ours, metrics", openISER, ownMallocs))
 	}
 	return r
 }
 
+// opener opens the volume of a server from this process; counter reads how many objects
+// were allocated so far, by the server or by this process.
+type (
+	opener  func(context.Context, *peers.Server) (bench.LUN, error)
+	counter func(context.Context, *peers.Server) (float64, error)
+)
+
+// targetMallocs is how many objects a target has allocated, by its metrics.
+func targetMallocs(ctx context.Context, s *peers.Server) (float64, error) {
+	return s.Metric(ctx, "go_memstats_mallocs_total")
+}
+
+// ownMallocs is how many objects this process has allocated.
+func ownMallocs(context.Context, *peers.Server) (float64, error) {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.Mallocs), nil
+}
+
+// openISER opens the volume of a server over iSER from this process.
+func openISER(ctx context.Context, s *peers.Server) (bench.LUN, error) {
+	l, err := dial(ctx, s.URL, nil)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
 // allocContender reads a counter around a short and a long run from this
 // process: the difference is free of what each session costs.
-func allocContender(name, rw string, count func(context.Context, *peers.Server) (float64, error)) Contender {
-	return Contender{Name: name, Prepare: fill("ours, metrics"), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-		s := st.started("ours, metrics")
+func allocContender(name, rw, target string, open opener, count counter) Contender {
+	return Contender{Name: name, Prepare: fill(target), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+		s := st.started(target)
 		var used [2]float64
 		for i, n := range [2]int{20_000, 220_000} {
 			before, err := count(ctx, s)
 			if err != nil {
 				return nil, err
 			}
-			if err := operations(ctx, s, rw, n); err != nil {
+			if err := operations(ctx, s, rw, n, open); err != nil {
 				return nil, err
 			}
 			after, err := count(ctx, s)
@@ -221,13 +243,9 @@ func allocContender(name, rw string, count func(context.Context, *peers.Server) 
 }
 
 // operations runs n operations from this process.
-func operations(ctx context.Context, s *peers.Server, rw string, n int) error {
+func operations(ctx context.Context, s *peers.Server, rw string, n int, open opener) error {
 	_, err := inProcess(ctx, fmt.Sprintf("[j]\nrw=%s\nbs=4k\niodepth=32\nnumber_ios=%d", rw, n), func(ctx context.Context, _ string, _ bench.OpenOptions) (bench.LUN, error) {
-		l, err := dial(ctx, s.URL, nil)
-		if err != nil {
-			return nil, err
-		}
-		return l, nil
+		return open(ctx, s)
 	})
 	return err
 }

@@ -16,15 +16,15 @@ import (
 func discoverCommand() *cobra.Command {
 	var asJSON, urls, here bool
 	cmd := &cobra.Command{
-		Use:   "discover [iser://|iscsi://|nvme+tcp://]host[:port]",
+		Use:   "discover [iser://|iscsi://|nvme+tcp://|nvme+rdma://]host[:port]",
 		Short: "List the targets or subsystems that a portal serves",
 		Long: `List the targets that a portal serves (SendTargets), one line per address, as
 "iscsiadm -m discovery" prints them: ip:port,portal-group-tag name.
 
 Without a scheme the portal is asked over iSER; iscsi:// asks over plain TCP.
 
-nvme+tcp:// reads the log of an NVMe discovery service (port 8009 by default) and
-prints it as "nvme discover" does, with --json as "nvme discover -o json".`,
+nvme+tcp:// and nvme+rdma:// read the log of an NVMe discovery service (port 8009 by
+default, 4420 over RDMA) and print it as "nvme discover" does, with --json as "nvme discover -o json".`,
 		Example: `  iser-initiator discover 127.0.0.1
   iser-initiator discover iscsi://[::1]:3260 --json
   iser-initiator discover nvme+tcp://127.0.0.1:3260 --json

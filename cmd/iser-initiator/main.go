@@ -56,13 +56,14 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 const rootLong = `Reach block volumes over iSER (RFC 7145) on software iWARP, over iSCSI, or over
-NVMe/TCP.
+NVMe/RDMA and NVMe/TCP.
 
 A volume is named by a URL as libiscsi writes it:
 
   iser://[user[%secret]@]host[:port]/iqn/lun[?options]     RDMA
   iscsi://…                                                plain TCP
   nvme+tcp://host[:port]/nqn/nsid                          NVMe over TCP
+  nvme+rdma://…                                            NVMe over RDMA
 
 Options after "?": target_user, target_password (mutual CHAP), header_digest,
 data_digest (none, crc32c), auth (md5, sha1, sha-256, sha3-256), noauth.
@@ -81,7 +82,7 @@ or g is refused, except by bench, where it means 1024 as in fio.`
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "iser-initiator",
-		Short: "Reach block volumes over iSER, iSCSI and NVMe/TCP",
+		Short: "Reach block volumes over iSER, iSCSI and NVMe over Fabrics",
 		Long:  rootLong + "\n\n" + exitHelp,
 		Example: `  iser-initiator discover 127.0.0.1
   iser-initiator info   iser://127.0.0.1/iqn.2026-11.softiser:demo/0

@@ -54,20 +54,28 @@ func serveBoth(t *testing.T) (addr string, vol *mem.Device) {
 }
 
 func TestNVMe(t *testing.T) {
-	addr, vol := serveBoth(t)
-	url := "nvme+tcp://" + addr + "/" + testNQN + "/1"
+	for transport, title := range map[string]string{"tcp": "NVMe over TCP   ", "rdma": "NVMe over RDMA  "} {
+		t.Run(transport, func(t *testing.T) { testNVMe(t, transport, title) })
+	}
+}
 
-	text := must(t, "discover", "nvme+tcp://"+addr)
-	for _, want := range []string{"Discovery Log Number of Records ", "=====Discovery Log Entry 0======\ntrtype:  tcp\n", "subtype: nvme subsystem\n", "subnqn:  " + testNQN + "\n", "traddr:  127.0.0.1\n"} {
+// testNVMe uses every command; title is what it writes, 16 bytes.
+func testNVMe(t *testing.T, transport, title string) {
+	addr, vol := serveBoth(t)
+	scheme := "nvme+" + transport + "://"
+	url := scheme + addr + "/" + testNQN + "/1"
+
+	text := must(t, "discover", scheme+addr)
+	for _, want := range []string{"Discovery Log Number of Records ", "=====Discovery Log Entry 0======\n", "trtype:  " + transport + "\n", "subtype: nvme subsystem\n", "subnqn:  " + testNQN + "\n", "traddr:  127.0.0.1\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
 	}
 	var log nvmf.Log
-	if err := json.Unmarshal([]byte(must(t, "discover", "nvme+tcp://"+addr, "--json")), &log); err != nil || len(log.Records) == 0 {
+	if err := json.Unmarshal([]byte(must(t, "discover", scheme+addr, "--json")), &log); err != nil || len(log.Records) == 0 {
 		t.Errorf("%v %+v", err, log)
 	}
-	if out := must(t, "discover", "nvme+tcp://"+addr, "--urls", "--here"); !strings.Contains(out, url+"\n") {
+	if out := must(t, "discover", scheme+addr, "--urls", "--here"); !strings.Contains(out, url+"\n") {
 		t.Errorf("%s", out)
 	}
 
@@ -83,7 +91,7 @@ func TestNVMe(t *testing.T) {
 	}
 
 	file := filepath.Join(t.TempDir(), "img")
-	data := bytes.Repeat([]byte("NVMe over TCP   "), 1<<16)
+	data := bytes.Repeat([]byte(title), 1<<16)
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -108,11 +116,11 @@ func TestNVMe(t *testing.T) {
 
 	for code, lines := range map[int][][]string{
 		exitUsage: {
-			{"info", "nvme+tcp://" + addr}, {"info", "nvme+fc://h/" + testNQN + "/1"}, {"info", url, "--nr-queues=0"}, {"info", url, "--hostid=x"},
-			{"info", url, "--all-portals"}, {"discover", "nvme+tcp://"}, {"info", url, "--ctrl-loss-tmo=-2"},
+			{"info", scheme + addr}, {"info", "nvme+fc://h/" + testNQN + "/1"}, {"info", url, "--nr-queues=0"}, {"info", url, "--hostid=x"},
+			{"info", url, "--all-portals"}, {"info", url, "--crc=x"}, {"info", url, "--busy-poll=x"}, {"discover", scheme}, {"info", url, "--ctrl-loss-tmo=-2"},
 		},
-		exitNotFound: {{"info", "nvme+tcp://" + addr + "/" + testNQN + "/7"}, {"info", "nvme+tcp://" + addr + "/" + testNQN + "x/1"}},
-		exitConnect:  {{"info", "nvme+tcp://127.0.0.1:1/" + testNQN + "/1"}},
+		exitNotFound: {{"info", scheme + addr + "/" + testNQN + "/7"}, {"info", scheme + addr + "/" + testNQN + "x/1"}},
+		exitConnect:  {{"info", scheme + "127.0.0.1:1/" + testNQN + "/1"}},
 	} {
 		for _, line := range lines {
 			if _, errs, got := run(t, line...); got != code {

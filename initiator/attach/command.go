@@ -38,6 +38,7 @@ the target is looked for until it is back; --list shows it.`
 const example = `  iser-initiator attach iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   iser-initiator attach --daemon --json iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   iser-initiator attach nvme+tcp://127.0.0.1:3260/nqn.2026-11.softiser:demo/1
+  iser-initiator attach nvme+rdma://127.0.0.1:3260/nqn.2026-11.softiser:demo/1
   iser-initiator attach --list
   iser-initiator attach --detach /dev/nbd0`
 

@@ -77,10 +77,10 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.StringVar(&o.Algorithms, "chap-algs", "", "CHAP algorithms in order of preference: sha3-256, sha-256, sha1, md5 (default: all, in this order)")
 	fs.BoolVar(&o.FallbackTCP, "fallback-tcp", false, "go on over plain TCP when the port does not speak iSER")
 	fs.BoolVar(&o.StreamLogin, "stream-login", false, "iSER: log in over the TCP stream before RDMA mode (RFC 7145 §5.1) instead of as Linux does")
-	fs.StringVar(&o.CRC, "crc", "required", "iSER: MPA CRC required, offered or off")
-	fs.StringVar(&o.BusyPoll, "busy-poll", "auto", "spin this long for the next PDU before sleeping; 0: never; auto: iSER, while single commands are answered at once")
-	fs.BoolVar(&o.LargeFPDU, "large-fpdu", false, "iSER: offer frames above the path's segment size, up to 64 KiB")
-	fs.StringVar(&o.Zerocopy, "zerocopy", "auto", "iSER: send large payloads with MSG_ZEROCOPY: auto, on or off")
+	fs.StringVar(&o.CRC, "crc", "required", "RDMA: MPA CRC required, offered or off")
+	fs.StringVar(&o.BusyPoll, "busy-poll", "auto", "spin this long for the next PDU before sleeping; 0: never; auto: RDMA, while single commands are answered at once")
+	fs.BoolVar(&o.LargeFPDU, "large-fpdu", false, "RDMA: offer frames above the path's segment size, up to 64 KiB")
+	fs.StringVar(&o.Zerocopy, "zerocopy", "auto", "RDMA: send large payloads with MSG_ZEROCOPY: auto, on or off")
 	fs.StringVar(&o.Congestion, "congestion", "auto", "TCP congestion control: auto (reno within one host, else the host's default), host, or a name such as cubic")
 	fs.IntVar(&o.Sessions, "nr-sessions", 1, "sessions to spread the LUN over")
 	fs.IntVar(&o.QueueDepth, "queue-depth", 128, "commands outstanding per session")
@@ -117,19 +117,13 @@ func (o *Options) Apply(c *initiator.Config) error {
 			return err
 		}
 	}
-	crc, err := rdma.ParseCRCMode(o.CRC)
+	r, err := o.rdma()
 	if err != nil {
-		return fmt.Errorf("--crc: %w", err)
-	}
-	c.CRC = crc
-	if c.Zerocopy, err = rdma.ParseZerocopyMode(o.Zerocopy); err != nil {
-		return fmt.Errorf("--zerocopy: %w", err)
-	}
-	if c.BusyPoll, err = busyPoll(o.BusyPoll); err != nil {
 		return err
 	}
+	c.CRC, c.Zerocopy, c.BusyPoll, c.LargeFPDU = r.CRC, r.Zerocopy, r.BusyPoll, r.LargeFPDU
 	c.FallbackTCP, c.StreamLogin = o.FallbackTCP, o.StreamLogin
-	c.LargeFPDU, c.Congestion = o.LargeFPDU, o.Congestion
+	c.Congestion = o.Congestion
 	c.Sessions, c.QueueDepth, c.MaxTransfer = o.Sessions, o.QueueDepth, int(o.MaxTransfer)
 	c.InitialR2T, c.NoImmediateData = o.InitialR2T, o.NoImmediate
 	c.FirstBurstLength, c.MaxBurstLength, c.MaxRecvDataLength = int(o.FirstBurst), int(o.MaxBurst), int(o.MaxRecv)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"softiser/initiator/nvmf"
+	"softiser/rdma"
 )
 
 // hostOptions are those of an NVMe host, under the names that nvme-cli gives them.
@@ -76,6 +77,10 @@ func (o *Options) NVMe(c *nvmf.Config) error {
 	}
 	c.QueueDepth, c.MaxTransfer = min(o.QueueDepth, maxNVMeDepth), int(o.MaxTransfer)
 	c.ConnectTimeout, c.CommandTimeout, c.Congestion = o.LoginTimeout, o.CommandTimeout, o.Congestion
+	var err error
+	if c.RDMA, err = o.rdma(); err != nil {
+		return err
+	}
 	verbose := o.Verbose
 	c.OnEvent = func(e nvmf.Event) {
 		if verbose || e.Kind.Trouble() {
@@ -83,6 +88,19 @@ func (o *Options) NVMe(c *nvmf.Config) error {
 		}
 	}
 	return nil
+}
+
+// rdma returns the options of RDMA, whatever it carries.
+func (o *Options) rdma() (r nvmf.RDMA, err error) {
+	if r.CRC, err = rdma.ParseCRCMode(o.CRC); err != nil {
+		return r, fmt.Errorf("--crc: %w", err)
+	}
+	if r.Zerocopy, err = rdma.ParseZerocopyMode(o.Zerocopy); err != nil {
+		return r, fmt.Errorf("--zerocopy: %w", err)
+	}
+	r.LargeFPDU = o.LargeFPDU
+	r.BusyPoll, err = busyPoll(o.BusyPoll)
+	return r, err
 }
 
 // maxNVMeDepth is the deepest I/O queue that a host asks for.

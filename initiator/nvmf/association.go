@@ -51,8 +51,9 @@ var nextStates = [...]uint8{
 // survives the loss of its connections by making a new one with another controller of the
 // same subsystem.
 type Association struct {
-	cfg    Config
-	dialer nvme.HostDialer
+	cfg     Config
+	dialer  nvme.HostDialer
+	release func() error // gives back what dialer has
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -102,18 +103,24 @@ func Connect(ctx context.Context, cfg Config) (*Association, error) {
 }
 
 func connect(ctx context.Context, cfg Config) (*Association, error) {
-	a := &Association{cfg: cfg, dialer: cfg.dialer(), begun: time.Now(), changed: make(chan struct{}), look: make(chan struct{}, 1)}
+	dialer, release, err := cfg.dialer()
+	if err != nil {
+		return nil, err
+	}
+	a := &Association{cfg: cfg, dialer: dialer, release: release, begun: time.Now(), changed: make(chan struct{}), look: make(chan struct{}, 1)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.admin = newQueue(a, 0, adminDepth)
 	if err := a.establish(ctx); err != nil {
 		a.hangUp(err)
 		a.cancel()
-		return nil, fmt.Errorf("nvmf: %s at %s: %w", cfg.Subsystem, cfg.Address, err)
+		err = fmt.Errorf("nvmf: %s at %s: %w", cfg.Subsystem, cfg.Address, err)
+		return nil, errors.Join(err, a.release())
 	}
 	if !a.live() {
 		a.hangUp(errLost)
 		a.cancel()
-		return nil, fmt.Errorf("%s at %s: %w", cfg.Subsystem, cfg.Address, errLost)
+		err = fmt.Errorf("%s at %s: %w", cfg.Subsystem, cfg.Address, errLost)
+		return nil, errors.Join(err, a.release())
 	}
 	for _, q := range a.io {
 		q.flow()
@@ -386,6 +393,7 @@ func (a *Association) Close() error {
 		q.fail(blockio.ErrClosed)
 		q.stop()
 	}
+	err = errors.Join(err, a.release())
 	a.event(Event{Kind: EventClosed})
 	return err
 }

@@ -21,16 +21,17 @@ type Transport uint8
 
 // Transports.
 const (
-	TransportTCP Transport = iota
+	TransportTCP  Transport = iota
+	TransportRDMA           // soft-iWARP
 )
 
 // String returns the name that nvme-cli gives the transport.
-func (t Transport) String() string { return [...]string{"tcp"}[t] }
+func (t Transport) String() string { return [...]string{"tcp", "rdma"}[t] }
 
 // Config says whom to connect to, and how. Zero fields mean the documented defaults.
 type Config struct {
 	Transport Transport
-	Address   string // host[:port]; the port is 4420 by default, 8009 for Discover
+	Address   string // host[:port]; the port is 4420 by default, 8009 for Discover over TCP
 	Subsystem string // NQN
 	NSID      uint32 // of Open; default 1
 
@@ -44,6 +45,8 @@ type Config struct {
 	MaxTransfer int // longest single command, bytes; default 1 MiB, less when the controller says so
 
 	HeaderDigest, DataDigest bool // NVMe/TCP: CRC32C
+
+	RDMA RDMA // NVMe/RDMA
 
 	KeepAlive time.Duration // keep alive timeout; default 5 s, negative: none
 	// ConnectTimeout bounds an attempt to make an association. Default 30 s.
@@ -70,7 +73,7 @@ type Config struct {
 	// the controller asks for it. Nil: a controller that asks is refused.
 	Authenticate func(ctx context.Context, x Exchange, qid uint16, required bool) error
 	// Secure makes a TCP connection secure before its first PDU; it closes nc when it
-	// fails.
+	// fails. RDMA has no such thing, and is refused with it.
 	Secure func(ctx context.Context, nc net.Conn) (net.Conn, error)
 
 	SendBuffer, RecvBuffer int // socket buffers, bytes; 0: the system sizes them
@@ -92,11 +95,19 @@ type Exchange interface {
 	Receive(ctx context.Context, room int) ([]byte, error)
 }
 
-// Ports.
+// Ports. A discovery service over RDMA has the default port.
 const (
 	DefaultPort   = "4420"
 	DiscoveryPort = "8009"
 )
+
+// discoveryPort returns the port of discovery services.
+func (t Transport) discoveryPort() string {
+	if t == TransportRDMA {
+		return DefaultPort
+	}
+	return DiscoveryPort
+}
 
 const (
 	maxQueues     = 128
@@ -168,14 +179,29 @@ func (c *Config) validate(port string) error {
 	if err := nvme.CheckNQN(c.HostNQN); err != nil {
 		return fmt.Errorf("nvmf: host NQN: %w", err)
 	}
-	return c.Keys.use(c)
+	if err := c.Keys.use(c); err != nil {
+		return err
+	}
+	if c.Transport == TransportRDMA && c.Secure != nil {
+		return errors.New("nvmf: TLS is not for RDMA: leave the TLS key out, or use TCP")
+	}
+	return nil
 }
 
-// dialer makes what connects.
-func (c *Config) dialer() nvme.HostDialer {
-	if c.Dialer != nil {
-		return c.Dialer
+// dialer makes what connects, and what gives its resources back when every connection
+// has ended.
+func (c *Config) dialer() (d nvme.HostDialer, release func() error, err error) {
+	none := func() error { return nil }
+	switch {
+	case c.Dialer != nil:
+		return c.Dialer, none, nil
+	case c.Transport == TransportRDMA:
+		return c.dialerRDMA()
 	}
+	return c.dialerTCP(), none, nil
+}
+
+func (c *Config) dialerTCP() nvme.HostDialer {
 	t := nvmetcp.HostConfig{
 		Address: c.Address, Secure: c.Secure,
 		Socket: sockio.Options{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer},

@@ -39,7 +39,7 @@ func Discover(ctx context.Context, cfg Config) (*Log, error) {
 		cfg.KeepAlive = -1 // it is over in a moment
 	}
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(DiscoveryPort); err != nil {
+	if err := cfg.validate(cfg.Transport.discoveryPort()); err != nil {
 		return nil, err
 	}
 	a, err := connect(ctx, cfg)

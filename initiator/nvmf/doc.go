@@ -6,6 +6,9 @@
 //
 //	entries, err := nvmf.Discover(ctx, cfg)
 //
+// Queues go over TCP, or over RDMA on soft-iWARP (Config.Transport); nothing above the
+// connections knows which.
+//
 // # An association
 //
 // An [Association] is what the standard calls so: an admin queue and I/O queues to one

@@ -95,71 +95,77 @@ func TestOperations(t *testing.T) {
 				addr, dev, _ := serve(t, nil)
 				cfg := config(addr)
 				cfg.HeaderDigest, cfg.DataDigest, cfg.Queues = digests, digests, queues
-				n := open(t, cfg)
-				if i := n.Info(); i.Size != size || i.BlockSize != 512 && i.BlockSize != 4096 || i.ReadOnly || !i.Discard {
-					t.Fatalf("%+v", i)
-				}
-				data := random(4 << 20)
-				back := make([]byte, len(data))
-				for _, c := range []struct{ off, n int }{{0, 4096}, {4096, 8192}, {16384, 64 << 10}, {1 << 20, 1 << 20}, {2 << 20, 4 << 20}} {
-					if _, err := n.WriteAt(data[:c.n], int64(c.off)); err != nil {
-						t.Fatal(err)
-					}
-					dev.ReadAt(back[:c.n], int64(c.off))
-					if !bytes.Equal(back[:c.n], data[:c.n]) {
-						t.Fatalf("%d bytes at %d: other data on the volume", c.n, c.off)
-					}
-					clear(back)
-					if _, err := n.ReadAt(back[:c.n], int64(c.off)); err != nil || !bytes.Equal(back[:c.n], data[:c.n]) {
-						t.Fatalf("%d bytes at %d: %v, or other data", c.n, c.off, err)
-					}
-				}
-				var l blockdev.Lease
-				if err := n.LeaseRead(&l, 2<<20, 1<<20, blockdev.Wait); err != nil || !bytes.Equal(bytes.Join(l.Segs, nil), data[:1<<20]) {
-					t.Errorf("a lease: %v, or other data", err)
-				}
-				l.Release()
-				for _, r := range []blockio.Request{
-					{Op: blockio.OpWrite, Off: 8192, Buf: data[:4096], FUA: true}, {Op: blockio.OpFlush}, {Op: blockio.OpVerify, Off: 0, Len: size},
-					{Op: blockio.OpWriteZeroes, Off: 0, Len: 4096}, {Op: blockio.OpWriteZeroes, Off: 1 << 20, Len: 1 << 20, MayUnmap: true, FUA: true},
-					{Op: blockio.OpDiscard, Off: 2 << 20, Len: 1 << 20, FUA: true},
-				} {
-					if err := n.Do(t.Context(), &r); err != nil {
-						t.Errorf("operation %d: %v", r.Op, err)
-					}
-				}
-				n.ReadAt(back, 0)
-				if !bytes.Equal(back[:4096], make([]byte, 4096)) || !bytes.Equal(back[1<<20:3<<20], make([]byte, 2<<20)) || bytes.Equal(back[3<<20:], make([]byte, 1<<20)) {
-					t.Error("zeroes are not where they should be")
-				}
-				caw := blockio.Request{Op: blockio.OpCompareAndWrite, Off: 0, Buf: append(make([]byte, 4096), data[:4096]...)}
-				if err := n.Do(t.Context(), &caw); err != nil {
-					t.Error(err)
-				}
-				var se *StatusError
-				if err := n.Do(t.Context(), &caw); !errors.As(err, &se) || se.Status != 0x285 {
-					t.Errorf("compare and write of what is not there: %v", err)
-				}
-				n.ReadAt(back[:4096], 0)
-				if !bytes.Equal(back[:4096], data[:4096]) {
-					t.Error("compare and write has not written")
-				}
-				for _, r := range []blockio.Request{
-					{Op: blockio.OpRead, Off: size, Buf: data[:4096]}, {Op: blockio.OpRead, Off: 1, Buf: data[:4096]}, {Op: blockio.OpRead, Off: size - 4096, Buf: data[:8192]},
-					{Op: blockio.OpWrite, Off: -4096, Buf: data[:4096]}, {Op: 99}, {Op: blockio.OpCDB, CDB: make([]byte, 6)}, {Op: blockio.OpCompareAndWrite, Buf: data[:1<<20]},
-				} {
-					if err := n.Do(t.Context(), &r); err == nil {
-						t.Errorf("operation %d at %d of %d bytes was done", r.Op, r.Off, len(r.Buf))
-					}
-				}
-				if len(n.Names()) == 0 || n.ID() != 1 || n.QueueDepth() != 127*queues {
-					t.Errorf("%v %d %d", n.Names(), n.ID(), n.QueueDepth())
-				}
-				if s := n.Stats(); s.Outstanding != 0 || s.Waiting != 0 || s.ReadBytes == 0 || s.WriteBytes == 0 {
-					t.Errorf("%+v", s)
-				}
+				operations(t, cfg, dev)
 			})
 		}
+	}
+}
+
+// operations asks the namespace that cfg names, which is dev, for everything.
+func operations(t *testing.T, cfg Config, dev blockdev.Device) {
+	t.Helper()
+	n := open(t, cfg)
+	if i := n.Info(); i.Size != size || i.BlockSize != 512 && i.BlockSize != 4096 || i.ReadOnly || !i.Discard {
+		t.Fatalf("%+v", i)
+	}
+	data := random(4 << 20)
+	back := make([]byte, len(data))
+	for _, c := range []struct{ off, n int }{{0, 4096}, {4096, 8192}, {16384, 64 << 10}, {1 << 20, 1 << 20}, {2 << 20, 4 << 20}} {
+		if _, err := n.WriteAt(data[:c.n], int64(c.off)); err != nil {
+			t.Fatal(err)
+		}
+		dev.ReadAt(back[:c.n], int64(c.off))
+		if !bytes.Equal(back[:c.n], data[:c.n]) {
+			t.Fatalf("%d bytes at %d: other data on the volume", c.n, c.off)
+		}
+		clear(back)
+		if _, err := n.ReadAt(back[:c.n], int64(c.off)); err != nil || !bytes.Equal(back[:c.n], data[:c.n]) {
+			t.Fatalf("%d bytes at %d: %v, or other data", c.n, c.off, err)
+		}
+	}
+	var l blockdev.Lease
+	if err := n.LeaseRead(&l, 2<<20, 1<<20, blockdev.Wait); err != nil || !bytes.Equal(bytes.Join(l.Segs, nil), data[:1<<20]) {
+		t.Errorf("a lease: %v, or other data", err)
+	}
+	l.Release()
+	for _, r := range []blockio.Request{
+		{Op: blockio.OpWrite, Off: 8192, Buf: data[:4096], FUA: true}, {Op: blockio.OpFlush}, {Op: blockio.OpVerify, Off: 0, Len: size},
+		{Op: blockio.OpWriteZeroes, Off: 0, Len: 4096}, {Op: blockio.OpWriteZeroes, Off: 1 << 20, Len: 1 << 20, MayUnmap: true, FUA: true},
+		{Op: blockio.OpDiscard, Off: 2 << 20, Len: 1 << 20, FUA: true},
+	} {
+		if err := n.Do(t.Context(), &r); err != nil {
+			t.Errorf("operation %d: %v", r.Op, err)
+		}
+	}
+	n.ReadAt(back, 0)
+	if !bytes.Equal(back[:4096], make([]byte, 4096)) || !bytes.Equal(back[1<<20:3<<20], make([]byte, 2<<20)) || bytes.Equal(back[3<<20:], make([]byte, 1<<20)) {
+		t.Error("zeroes are not where they should be")
+	}
+	caw := blockio.Request{Op: blockio.OpCompareAndWrite, Off: 0, Buf: append(make([]byte, 4096), data[:4096]...)}
+	if err := n.Do(t.Context(), &caw); err != nil {
+		t.Error(err)
+	}
+	var se *StatusError
+	if err := n.Do(t.Context(), &caw); !errors.As(err, &se) || se.Status != 0x285 {
+		t.Errorf("compare and write of what is not there: %v", err)
+	}
+	n.ReadAt(back[:4096], 0)
+	if !bytes.Equal(back[:4096], data[:4096]) {
+		t.Error("compare and write has not written")
+	}
+	for _, r := range []blockio.Request{
+		{Op: blockio.OpRead, Off: size, Buf: data[:4096]}, {Op: blockio.OpRead, Off: 1, Buf: data[:4096]}, {Op: blockio.OpRead, Off: size - 4096, Buf: data[:8192]},
+		{Op: blockio.OpWrite, Off: -4096, Buf: data[:4096]}, {Op: 99}, {Op: blockio.OpCDB, CDB: make([]byte, 6)}, {Op: blockio.OpCompareAndWrite, Buf: data[:1<<20]},
+	} {
+		if err := n.Do(t.Context(), &r); err == nil {
+			t.Errorf("operation %d at %d of %d bytes was done", r.Op, r.Off, len(r.Buf))
+		}
+	}
+	if len(n.Names()) == 0 || n.ID() != 1 || n.QueueDepth() != 127*cfg.Queues {
+		t.Errorf("%v %d %d", n.Names(), n.ID(), n.QueueDepth())
+	}
+	if s := n.Stats(); s.Outstanding != 0 || s.Waiting != 0 || s.ReadBytes == 0 || s.WriteBytes == 0 {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -257,9 +263,14 @@ func (r *relay) cut() {
 // The connections are lost again and again under I/O: nothing fails, and no data is wrong.
 func TestReconnect(t *testing.T) {
 	addr, _, _ := serve(t, nil)
-	r := newRelay(t, addr)
-	cfg := config(r.ln.Addr().String())
-	cfg.Queues = 2
+	reconnects(t, config(addr))
+}
+
+// reconnects loses the connections to cfg.Address again and again.
+func reconnects(t *testing.T, cfg Config) {
+	t.Helper()
+	r := newRelay(t, cfg.Address)
+	cfg.Address, cfg.Queues = r.ln.Addr().String(), 2
 	var recovered atomic.Int32
 	cfg.OnEvent = func(e Event) {
 		if e.Kind == EventRecovered {
@@ -400,25 +411,32 @@ func TestResize(t *testing.T) {
 }
 
 func TestDiscover(t *testing.T) {
+	for _, tr := range []Transport{TransportTCP, TransportRDMA} {
+		t.Run(tr.String(), func(t *testing.T) { discovers(t, tr) })
+	}
+}
+
+func discovers(t *testing.T, tr Transport) {
 	addr, _, srv := serve(t, nil)
 	for i := range 40 { // more than one piece
 		if err := srv.AddSubsystem(targetnvmf.SubsystemConfig{NQN: fmt.Sprintf("nqn.2026-11.softiser:more%d", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	log, err := Discover(t.Context(), Config{Address: addr, HostNQN: hostNQN})
+	log, err := Discover(t.Context(), Config{Transport: tr, Address: addr, HostNQN: hostNQN})
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]bool{}
+	names, mine := map[string]bool{}, false
 	for _, e := range log.Records {
 		names[e.Subsystem] = true
+		mine = mine || e.Transport == tr.String()
 		if e.Transport != "tcp" && e.Transport != "rdma" || e.Family != "ipv4" {
 			t.Errorf("%+v", e)
 		}
 	}
-	if !names[subNQN] || !names["nqn.2026-11.softiser:more39"] || len(names) < 41 {
-		t.Errorf("%d names", len(names))
+	if !names[subNQN] || !names["nqn.2026-11.softiser:more39"] || len(names) < 41 || !mine {
+		t.Errorf("%d names, over %v: %t", len(names), tr, mine)
 	}
 }
 
@@ -443,7 +461,12 @@ func TestCancelled(t *testing.T) {
 // Nothing is allocated for a read or a write, here or in the target.
 func TestAllocations(t *testing.T) {
 	addr, _, _ := serve(t, nil)
-	n := open(t, config(addr))
+	allocatesNothing(t, config(addr))
+}
+
+func allocatesNothing(t *testing.T, cfg Config) {
+	t.Helper()
+	n := open(t, cfg)
 	for _, op := range []blockio.Op{blockio.OpRead, blockio.OpWrite} {
 		for _, k := range []int{4096, 64 << 10} {
 			done := make(chan struct{}, 1)
@@ -452,7 +475,7 @@ func TestAllocations(t *testing.T) {
 			for range 200 {
 				run()
 			}
-			if a := testing.AllocsPerRun(200, run); a >= 1 {
+			if a := testing.AllocsPerRun(200, run); a >= 1 && !raceEnabled { // a sync.Pool forgets on purpose under the race detector
 				t.Errorf("operation %d of %d bytes: %.1f allocations", op, k, a)
 			}
 		}

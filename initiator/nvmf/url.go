@@ -11,7 +11,7 @@ import (
 )
 
 // Schemes of URLs, one for each transport.
-var schemes = map[string]Transport{"nvme+tcp": TransportTCP}
+var schemes = map[string]Transport{"nvme+tcp": TransportTCP, "nvme+rdma": TransportRDMA}
 
 // IsURL reports whether s begins like the URL of a namespace.
 func IsURL(s string) bool {
@@ -22,11 +22,12 @@ func IsURL(s string) bool {
 // ParseURL reads a namespace's address:
 //
 //	nvme+tcp://host[:port]/nqn/nsid
+//	nvme+rdma://host[:port]/nqn/nsid
 //
 // IPv6 addresses stand in brackets. The fields that a URL does not speak of are left at
 // their zero values.
 func ParseURL(s string) (Config, error) {
-	c, path, err := parseURL(s, DefaultPort)
+	c, path, err := parseURL(s, func(Transport) string { return DefaultPort })
 	if err != nil {
 		return c, err
 	}
@@ -48,7 +49,7 @@ func ParseURL(s string) (Config, error) {
 // ParsePortal reads the address of a discovery service: a URL without subsystem, or with the
 // NQN of a service of its own.
 func ParsePortal(s string) (Config, error) {
-	c, nqn, err := parseURL(s, DiscoveryPort)
+	c, nqn, err := parseURL(s, Transport.discoveryPort)
 	if err == nil && nqn != "" {
 		if err = nvme.CheckNQN(nqn); err != nil {
 			err = fmt.Errorf("%s: want only host[:port], or the NQN of a discovery service behind it: %w", s, err)
@@ -58,15 +59,15 @@ func ParsePortal(s string) (Config, error) {
 	return c, err
 }
 
-func parseURL(s, port string) (c Config, path string, err error) {
+func parseURL(s string, port func(Transport) string) (c Config, path string, err error) {
 	scheme, rest, _ := strings.Cut(s, "://")
 	t, ok := schemes[scheme]
 	if !ok {
-		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want nvme+tcp", s, scheme)
+		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want nvme+tcp or nvme+rdma", s, scheme)
 	}
 	host, path, _ := strings.Cut(rest, "/")
 	c.Transport = t
-	if c.Address, err = joinPort(host, port); err != nil {
+	if c.Address, err = joinPort(host, port(t)); err != nil {
 		return c, "", fmt.Errorf("URL %s: %w", s, err)
 	}
 	return c, path, nil

@@ -13,6 +13,7 @@ func TestParseURL(t *testing.T) {
 		"nvme+tcp://h:3260/" + nqn + "/7":      {Address: "h:3260", Subsystem: nqn, NSID: 7},
 		"nvme+tcp://[::1]/" + nqn + "/1":       {Address: "[::1]:4420", Subsystem: nqn, NSID: 1},
 		"nvme+tcp://[::1]:3260/" + nqn + "/1":  {Address: "[::1]:3260", Subsystem: nqn, NSID: 1},
+		"nvme+rdma://h/" + nqn + "/1":          {Transport: TransportRDMA, Address: "h:4420", Subsystem: nqn, NSID: 1},
 		"nvme+tcp://10.0.0.1:1/" + nqn + "/99": {Address: "10.0.0.1:1", Subsystem: nqn, NSID: 99},
 	} {
 		got, err := ParseURL(in)
@@ -30,6 +31,9 @@ func TestParseURL(t *testing.T) {
 		}
 	}
 	if c, err := ParsePortal("nvme+tcp://h"); err != nil || c.Address != "h:8009" || c.Subsystem != "" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c, err := ParsePortal("nvme+rdma://h"); err != nil || c.Transport != TransportRDMA || c.Address != "h:4420" {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := ParsePortal("nvme+tcp://h/x/1"); err == nil {

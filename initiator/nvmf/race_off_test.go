@@ -1,0 +1,5 @@
+//go:build !race
+
+package nvmf_test
+
+const raceEnabled = false

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	"softiser/initiator/nvmf"
+	"softiser/rdma"
 )
 
 // Part 13: our NVMe host attaches to Linux's target, nvmet.
@@ -33,6 +35,7 @@ ln -s $s $p/subsystems/disk0 || die port`
 var nvmeHostCases = []Case{
 	{Name: "nvme-host/tcp", Expect: "discovery, reads and writes of every size with and without digests, several queues", Short: true, Run: nvmetBasics},
 	{Name: "nvme-host/tcp-reconnect", Expect: "the port goes away under I/O and comes back; everything is verified, the size follows", Run: nvmetReconnect},
+	{Name: "nvme-host/rdma", Expect: "discovery, reads and writes of every size with and without CRC, several queues", Run: nvmetBasicsRDMA},
 }
 
 func (e *Env) nvmet() (nvmf.Config, error) {
@@ -46,34 +49,65 @@ func nvmetBasics(ctx context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d := cfg
-	d.Subsystem = ""
-	log, err := nvmf.Discover(ctx, d)
+	entries, err := discovered(ctx, cfg)
 	if err != nil {
 		return "", err
 	}
-	found := false
-	for _, r := range log.Records {
-		found = found || r.Subsystem == labNQN && r.Transport == "tcp" && r.Service == "3260"
-	}
-	if !found {
-		return "", fmt.Errorf("discovery has found %+v", log.Records)
-	}
 	for _, digests := range []bool{false, true} {
-		cfg.Queues, cfg.HeaderDigest, cfg.DataDigest = 2, digests, digests
-		n, err := nvmf.Open(ctx, cfg)
-		if err != nil {
-			return "", err
-		}
-		err = everySize(ctx, n)
-		if cerr := n.Close(); err == nil {
-			err = cerr
-		}
-		if err != nil {
+		cfg.HeaderDigest, cfg.DataDigest = digests, digests
+		if _, err := verified(ctx, cfg); err != nil {
 			return "", fmt.Errorf("digests %t: %w", digests, err)
 		}
 	}
-	return fmt.Sprintf("%d entries discovered, verified", len(log.Records)), nil
+	return fmt.Sprintf("%d entries discovered, verified", entries), nil
+}
+
+// nvmetBasicsRDMA is nvmetBasics over siw.
+func nvmetBasicsRDMA(ctx context.Context, e *Env) (string, error) {
+	if _, err := e.In("%s", "siw_up || die siw\nnvmet_up rdma "+labNQN+" || die nvmet"); err != nil {
+		return "", err
+	}
+	cfg := nvmf.Config{Transport: nvmf.TransportRDMA, Address: fmt.Sprintf("127.0.0.1:%d", e.Port(3260)), Subsystem: labNQN, HostNQN: labHostNQN}
+	entries, err := discovered(ctx, cfg)
+	if err != nil {
+		return "", err
+	}
+	how := ""
+	for _, crc := range []rdma.CRCMode{rdma.CRCRequired, rdma.CRCOff} {
+		cfg.RDMA.CRC = crc
+		if how, err = verified(ctx, cfg); err != nil {
+			return "", fmt.Errorf("CRC %v: %w", crc, err)
+		}
+	}
+	return fmt.Sprintf("%d entries discovered, verified; %s", entries, how), nil
+}
+
+// discovered returns how many entries the discovery service at cfg.Address has. That of
+// cfg.Subsystem is one of them.
+func discovered(ctx context.Context, cfg nvmf.Config) (int, error) {
+	subsystem := cfg.Subsystem
+	cfg.Subsystem = ""
+	log, err := nvmf.Discover(ctx, cfg)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range log.Records {
+		if r.Subsystem == subsystem && r.Transport == cfg.Transport.String() && r.Service == "3260" {
+			return len(log.Records), nil
+		}
+	}
+	return 0, fmt.Errorf("discovery has found %+v", log.Records)
+}
+
+// verified does everySize over two queues, and returns how they were connected.
+func verified(ctx context.Context, cfg nvmf.Config) (how string, err error) {
+	cfg.Queues = 2
+	n, err := nvmf.Open(ctx, cfg)
+	if err != nil {
+		return "", err
+	}
+	how = n.Association().Describe()
+	return how, errors.Join(everySize(ctx, n), n.Close())
 }
 
 func everySize(ctx context.Context, n *nvmf.Namespace) error {

@@ -170,7 +170,16 @@ func (a *Association) live() bool {
 	}
 	a.logins++
 	a.err = nil
-	return a.toLocked(StateLive)
+	if !a.toLocked(StateLive) {
+		return false
+	}
+	// Whoever sees that it is live finds queues that take requests.
+	for _, q := range a.io {
+		q.mu.Lock()
+		q.down = nil
+		q.mu.Unlock()
+	}
+	return true
 }
 
 // connection returns the queue's connection, nil when it has none, and what tells its end.

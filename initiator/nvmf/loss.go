@@ -92,7 +92,7 @@ func (q *queue) retire() {
 // flow lets requests through, and returns how many commands are sent again.
 func (q *queue) flow() (replayed int) {
 	q.mu.Lock()
-	q.flowing, q.down = q.tr != nil, nil
+	q.flowing = q.tr != nil
 	for c := q.resend.head; c != nil; c = c.next {
 		replayed++
 	}
@@ -103,7 +103,7 @@ func (q *queue) flow() (replayed int) {
 	return replayed
 }
 
-// fail ends everything, and what comes until flow: there is no connection.
+// fail ends everything, and what comes until the association is live again.
 func (q *queue) fail(err error) {
 	q.mu.Lock()
 	defer q.unlock()

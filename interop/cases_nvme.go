@@ -67,7 +67,7 @@ for o in -g -G "-g -G"; do d=$(nvme_attach tcp @PORT @NQN $o) || die connect $o:
 		Case{Name: "nvme-tcp/target-killed", Expect: "kill -9 under I/O, restart: no error, data verified", Run: nvmeKilled},
 		Case{Name: "nvme-tcp/ana", Expect: "two portals become inaccessible in turn, and at once, under I/O: no error, data verified", Run: nvmeANA},
 		Case{Name: "nvme-tcp/both-wires", Expect: "the kernel over NVMe and our initiator over iSER write one volume at once, both verify", Run: nvmeBothWires},
-		Case{Name: "nvme-rdma/linux-target", Expect: "our host's transport and Linux' target: 512 B to 1 MiB, in capsules and by RDMA", Run: nvmetTransfers},
+		Case{Name: "nvme-rdma/linux-target", Expect: "our host's transport and Linux' target: 512 B to 1 MiB, in capsules and by RDMA", Fresh: true, Run: nvmetTransfers},
 	)
 }()
 

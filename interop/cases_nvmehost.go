@@ -28,19 +28,26 @@ truncate -s 64M /tmp/ns.img; mkdir -p $s/namespaces/1 $p || die configfs
 echo 1 > $s/attr_allow_any_host; echo /tmp/ns.img > $s/namespaces/1/device_path; echo 1 > $s/namespaces/1/buffered_io; echo 1 > $s/namespaces/1/enable || die namespace
 echo tcp > $p/addr_trtype; echo ipv4 > $p/addr_adrfam; echo 0.0.0.0 > $p/addr_traddr; echo 3260 > $p/addr_trsvcid
 ln -s $s $p/subsystems/disk0 || die port`
-	nvmetGone = `rm /sys/kernel/config/nvmet/ports/1/subsystems/disk0`
-	nvmetBack = `ln -s /sys/kernel/config/nvmet/subsystems/` + labNQN + ` /sys/kernel/config/nvmet/ports/1/subsystems/disk0`
+	nvmetGone = `rm /sys/kernel/config/nvmet/ports/1/subsystems/`
+	nvmetBack = `ln -s /sys/kernel/config/nvmet/subsystems/` + labNQN + ` /sys/kernel/config/nvmet/ports/1/subsystems/`
 )
 
 var nvmeHostCases = []Case{
-	{Name: "nvme-host/tcp", Expect: "discovery, reads and writes of every size with and without digests, several queues", Short: true, Run: nvmetBasics},
-	{Name: "nvme-host/tcp-reconnect", Expect: "the port goes away under I/O and comes back; everything is verified, the size follows", Run: nvmetReconnect},
-	{Name: "nvme-host/rdma", Expect: "discovery, reads and writes of every size with and without CRC, several queues", Run: nvmetBasicsRDMA},
+	{Name: "nvme-host/tcp", Expect: "discovery, reads and writes of every size with and without digests, several queues", Short: true, Fresh: true, Run: nvmetBasics},
+	{Name: "nvme-host/tcp-reconnect", Expect: "the port goes away under I/O and comes back; everything is verified, the size follows", Fresh: true, Run: nvmetReconnect},
+	{Name: "nvme-host/rdma", Expect: "discovery, reads and writes of every size with and without CRC, several queues", Fresh: true, Run: nvmetBasicsRDMA},
+	{Name: "nvme-host/rdma-reconnect", Expect: "the port goes away under I/O and comes back; everything is verified", Fresh: true, Run: nvmetReconnectRDMA},
 }
 
 func (e *Env) nvmet() (nvmf.Config, error) {
 	_, err := e.In("%s", nvmetUp)
 	return nvmf.Config{Address: fmt.Sprintf("127.0.0.1:%d", e.Port(3260)), Subsystem: labNQN, HostNQN: labHostNQN}, err
+}
+
+// nvmetRDMA serves 64 MiB over siw on the port that is forwarded.
+func (e *Env) nvmetRDMA() (nvmf.Config, error) {
+	_, err := e.In("%s", "siw_up || die siw\nnvmet_up rdma "+labNQN+" || die nvmet")
+	return nvmf.Config{Transport: nvmf.TransportRDMA, Address: fmt.Sprintf("127.0.0.1:%d", e.Port(3260)), Subsystem: labNQN, HostNQN: labHostNQN}, err
 }
 
 // nvmetBasics does what a volume can be asked for.
@@ -64,10 +71,10 @@ func nvmetBasics(ctx context.Context, e *Env) (string, error) {
 
 // nvmetBasicsRDMA is nvmetBasics over siw.
 func nvmetBasicsRDMA(ctx context.Context, e *Env) (string, error) {
-	if _, err := e.In("%s", "siw_up || die siw\nnvmet_up rdma "+labNQN+" || die nvmet"); err != nil {
+	cfg, err := e.nvmetRDMA()
+	if err != nil {
 		return "", err
 	}
-	cfg := nvmf.Config{Transport: nvmf.TransportRDMA, Address: fmt.Sprintf("127.0.0.1:%d", e.Port(3260)), Subsystem: labNQN, HostNQN: labHostNQN}
 	entries, err := discovered(ctx, cfg)
 	if err != nil {
 		return "", err
@@ -151,6 +158,41 @@ func nvmetReconnect(ctx context.Context, e *Env) (string, error) {
 	defer n.Close()
 	sizes := make(chan int64, 8)
 	defer n.OnResize(func(i blockdev.Info) { sizes <- i.Size })()
+	said, err := nvmetCut(ctx, e, n, "disk0")
+	if err != nil {
+		return "", err
+	}
+	if _, err := e.In("truncate -s 96M /tmp/ns.img; echo 1 > /sys/kernel/config/nvmet/subsystems/%s/namespaces/1/revalidate_size", labNQN); err != nil {
+		return "", err
+	}
+	select {
+	case size := <-sizes:
+		if size != 96<<20 {
+			return "", fmt.Errorf("the size is %d now", size)
+		}
+	case <-time.After(30 * time.Second):
+		return "", fmt.Errorf("nobody was told of the new size")
+	}
+	return said, nil
+}
+
+// nvmetReconnectRDMA is nvmetReconnect over siw.
+func nvmetReconnectRDMA(ctx context.Context, e *Env) (said string, err error) {
+	cfg, err := e.nvmetRDMA()
+	if err != nil {
+		return "", err
+	}
+	n, err := nvmf.Open(ctx, cfg)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	return nvmetCut(ctx, e, n, labNQN)
+}
+
+// nvmetCut writes to n and reads it back while the port loses the subsystem, which has it
+// under the name of link, twice.
+func nvmetCut(ctx context.Context, e *Env, n *nvmf.Namespace, link string) (string, error) {
 	done := make(chan error, 1)
 	stop := make(chan struct{})
 	go func() {
@@ -178,7 +220,7 @@ func nvmetReconnect(ctx context.Context, e *Env) (string, error) {
 	}()
 	for range 2 {
 		time.Sleep(300 * time.Millisecond) // under I/O
-		if _, err := e.In("%s", nvmetGone+"; sleep 0.5; "+nvmetBack); err != nil {
+		if _, err := e.In("%s", nvmetGone+link+"; sleep 0.5; "+nvmetBack+link); err != nil {
 			return "", err
 		}
 		if err := n.Association().WaitLive(ctx); err != nil {
@@ -192,17 +234,6 @@ func nvmetReconnect(ctx context.Context, e *Env) (string, error) {
 	s := n.Stats()
 	if s.Losses == 0 {
 		return "", fmt.Errorf("no connection was lost")
-	}
-	if _, err := e.In("truncate -s 96M /tmp/ns.img; echo 1 > /sys/kernel/config/nvmet/subsystems/%s/namespaces/1/revalidate_size", labNQN); err != nil {
-		return "", err
-	}
-	select {
-	case size := <-sizes:
-		if size != 96<<20 {
-			return "", fmt.Errorf("the size is %d now", size)
-		}
-	case <-time.After(30 * time.Second):
-		return "", fmt.Errorf("nobody was told of the new size")
 	}
 	return fmt.Sprintf("%d losses, %d commands replayed, %d commands", s.Losses, s.Replayed, s.Commands), nil
 }

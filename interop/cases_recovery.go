@@ -41,7 +41,10 @@ func underIO(e *Env, device string, disturb func() error) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	job, err := g.Start(fmt.Sprintf(`rm -f /tmp/io-runs; trap 'touch /tmp/io-runs' EXIT; %s
+	if _, err := e.In("rm -f /tmp/io-runs"); err != nil { // of a case before this one
+		return "", err
+	}
+	job, err := g.Start(fmt.Sprintf(`trap 'touch /tmp/io-runs' EXIT; %s
 stat=/sys/dev/block/$(lsblk -dno MAJ:MIN $d | tr -d " ")/stat; enough=$(($(awk '{print $5}' $stat) + 400))
 { until [ $(awk '{print $5}' $stat) -ge $enough ]; do sleep 0.1; done; touch /tmp/io-runs; } &
 fio --name=w --filename=$d --rw=randwrite --bs=16k --size=32m --direct=1 --ioengine=libaio --iodepth=16 --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=150 >/tmp/w.log 2>&1 || { cat /tmp/w.log; die fio; }

@@ -48,6 +48,7 @@ func (c *Config) CheckPortals() error {
 	return nil
 }
 
+// checkPortals checks addresses, and that no two portals listen on one.
 func (c *Config) checkPortals(r *report) {
 	seen := map[string]string{}
 	for i, p := range c.Portals {

@@ -112,6 +112,8 @@ func (c *Config) readHostKeys(r *report) {
 	})
 }
 
+// read reads one key of an NVMe host from the file or environment variable that is
+// named, and checks its form.
 func (p *keyPlace) read(r *report, key string) {
 	var text string
 	at := key + "." + p.key

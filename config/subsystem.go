@@ -16,6 +16,8 @@ const maxCntlID = 65519
 // maxNQN is the length of the longest NVMe name, bytes.
 const maxNQN = 223
 
+// checkSubsystems checks names, serial numbers, namespaces, hosts and keys, and that the
+// volumes they refer to exist.
 func (c *Config) checkSubsystems(r *report) {
 	nqns := map[string]string{}
 	for i := range c.Subsystems {

@@ -118,6 +118,9 @@ func (l *LUN) Fence(ctx context.Context, others []blockio.Path) error {
 	return nil
 }
 
+// fence returns nil when nothing that this session has sent can still take effect: it is
+// up again, or a login with its ISID at another path's portal of the same portal group
+// has ended it at the target (RFC 7143 §6.3.5).
 func (s *Session) fence(ctx context.Context, others []blockio.Path) error {
 	s.mu.Lock()
 	st, why, last := s.state, s.err, s.last

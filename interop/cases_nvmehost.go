@@ -117,6 +117,8 @@ func verified(ctx context.Context, cfg nvmf.Config) (how string, err error) {
 	return how, errors.Join(everySize(ctx, n), n.Close())
 }
 
+// everySize writes and reads every power of two from a block to 4 MiB, and then flushes
+// and discards.
 func everySize(ctx context.Context, n *nvmf.Namespace) error {
 	data, back := make([]byte, 4<<20), make([]byte, 4<<20)
 	rand.NewChaCha8([32]byte{9}).Read(data)

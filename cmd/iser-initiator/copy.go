@@ -77,6 +77,8 @@ func (s *stream) outcome(op, url string) outcome {
 	return outcome{Operation: op, URL: url, Offset: s.off, Bytes: s.moved, Zeroes: s.zeroes}
 }
 
+// readCommand builds the command that copies from a volume to a file or to standard
+// output.
 func readCommand() *cobra.Command {
 	f := &copyFlags{}
 	cmd := &cobra.Command{
@@ -142,6 +144,7 @@ func (f *copyFlags) report(cmd *cobra.Command, o *outcome, begun time.Time, toSt
 	return o.print(w, f.json)
 }
 
+// writeCommand builds the command that copies a file or standard input to a volume.
 func writeCommand() *cobra.Command {
 	f := &copyFlags{}
 	cmd := &cobra.Command{
@@ -205,6 +208,7 @@ the target.`,
 	return cmd
 }
 
+// verifyCommand builds the command that compares a volume with a file.
 func verifyCommand() *cobra.Command {
 	f := &copyFlags{}
 	cmd := &cobra.Command{

@@ -13,6 +13,8 @@ import (
 	"softiser/initiator/nvmf"
 )
 
+// discoverCommand builds the command that lists what a portal offers: targets and LUNs,
+// or subsystems.
 func discoverCommand() *cobra.Command {
 	var asJSON, urls, here bool
 	cmd := &cobra.Command{

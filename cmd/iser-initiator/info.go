@@ -59,6 +59,7 @@ type volume struct {
 	Rotational    bool  `json:"rotational"`
 }
 
+// infoCommand builds the command that says what a volume is and how it is reached.
 func infoCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -128,6 +129,7 @@ func yesNo(b bool) string {
 	return "no"
 }
 
+// print writes what is known of a volume, as text for people.
 func (r *report) print(w io.Writer) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-22s "+format+"\n", append([]any{name + ":"}, args...)...)

@@ -15,6 +15,8 @@ import (
 	"softiser/target/registry"
 )
 
+// checkCommand builds the command that says what is wrong with a configuration, and with
+// the volumes that it names.
 func checkCommand() *cobra.Command {
 	var file string
 	var sock socketFlag

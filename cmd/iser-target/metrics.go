@@ -58,6 +58,8 @@ type collector struct {
 	ctrlIn, ctrlOut                                *prometheus.Desc
 }
 
+// newCollector describes the metrics that are read off the server's status when they are
+// asked for.
 func newCollector(status func() target.Status) *collector {
 	d := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("iser_target_"+name, help, labels, nil)

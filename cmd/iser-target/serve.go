@@ -35,6 +35,7 @@ type serveFlags struct {
 
 const serveName = "serve"
 
+// serveCommand builds the command that runs the target.
 func serveCommand() *cobra.Command {
 	var f serveFlags
 	cmd := &cobra.Command{
@@ -165,6 +166,8 @@ func (a *app) build(cfg *config.Config, f *serveFlags, c registry.Config) error 
 	return nil
 }
 
+// serve runs until ctx ends or a signal says so, and then drains. Its error carries the
+// exit code.
 func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	cfg, err := f.resolve()
 	if err != nil {

@@ -82,6 +82,7 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
+// sessionCommand builds the commands that list and end sessions of a running target.
 func sessionCommand() *cobra.Command {
 	var s socketFlag
 	cmd := &cobra.Command{Use: "session", Short: "List and end sessions of a running iser-target"}
@@ -131,6 +132,7 @@ reservations, which stay, those of whoever proves himself under the name next.`,
 	return cmd
 }
 
+// lunCommand builds the commands that add, remove and change LUNs of a running target.
 func lunCommand() *cobra.Command {
 	var s socketFlag
 	cmd := &cobra.Command{Use: "lun", Short: "Add and remove LUNs of a running iser-target"}
@@ -204,6 +206,8 @@ func volumeArgument(arg string) (name, spec string, err error) {
 	return name, spec, err
 }
 
+// namespaceCommand builds the commands that add and remove namespaces of a running
+// target.
 func namespaceCommand() *cobra.Command {
 	var s socketFlag
 	cmd := &cobra.Command{Use: "namespace", Aliases: []string{"ns"}, Short: "Add and remove NVMe namespaces of a running iser-target"}
@@ -262,6 +266,8 @@ func lunNumber(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
+// reloadCommand builds the command that has a running target read its configuration
+// again.
 func reloadCommand() *cobra.Command {
 	var s socketFlag
 	var dry, asJSON bool
@@ -309,6 +315,7 @@ tells the log.`,
 	return cmd
 }
 
+// resizeCommand builds the command that changes the size of a volume that is served.
 func resizeCommand() *cobra.Command {
 	var s socketFlag
 	var shrink bool

@@ -29,6 +29,7 @@ func printJSON(w io.Writer, v any) error {
 
 func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
+// printStatus writes the status of a target as text for people.
 func printStatus(out io.Writer, st *target.Status) error {
 	fmt.Fprintf(out, "%s, up %s; logins %d, refused %d, broken off %d\n", st.State, st.Uptime.Round(time.Second),
 		st.Logins, st.LoginsRefused, st.LoginsAborted)
@@ -78,6 +79,7 @@ func printStatus(out io.Writer, st *target.Status) error {
 	return nil
 }
 
+// printTarget writes what the status says of one iSCSI target.
 func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error {
 	fmt.Fprintf(out, "\n%s", t.Name)
 	if t.Auth {

@@ -102,6 +102,7 @@ func Connect(ctx context.Context, cfg Config) (*Association, error) {
 	return connect(ctx, cfg)
 }
 
+// connect makes the first association. cfg has its defaults.
 func connect(ctx context.Context, cfg Config) (*Association, error) {
 	dialer, release, err := cfg.dialer()
 	if err != nil {

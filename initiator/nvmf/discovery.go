@@ -117,6 +117,7 @@ func (a *Association) logPage(ctx context.Context, id nvme.LogID, at uint64, b [
 	return err
 }
 
+// entry is a discovery log entry in the words of nvme-cli.
 func entry(e *nvme.DiscoveryEntry) Entry {
 	out := Entry{
 		Transport: e.Transport.String(), Family: e.Family.String(), Type: e.Type.String(),

@@ -262,6 +262,8 @@ func (s *Reader) run(dev blockdev.Device, fresh bool, progress Progress) error {
 	}
 }
 
+// record reads the head of the next record, and checks its checksum and its place in
+// the order.
 func (s *Reader) record() (typ byte, off, n int64, err error) {
 	b := make([]byte, recordLen)
 	if !s.numbered {

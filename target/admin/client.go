@@ -118,6 +118,8 @@ func (c *Client) unanswered(err error) error {
 	return fmt.Errorf("%w %s: %w", ErrNoTarget, c.path, err)
 }
 
+// do asks the admin socket: in goes out as JSON, what comes back is read into out.
+// Errors of the target are its words.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {

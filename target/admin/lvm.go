@@ -50,6 +50,8 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// handle adds the requests for lvm commands. Input and output stream; how a command has
+// ended is in the trailer.
 func (l LVM) handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/lvm", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, l.Groups()) })
 	mux.HandleFunc("POST /v1/lvm", func(w http.ResponseWriter, r *http.Request) {

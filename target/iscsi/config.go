@@ -193,6 +193,7 @@ const maxConnections = 32
 
 const maxErrorRecoveryLevel = 2
 
+// fill sets defaults and checks limits.
 func (p *SessionParams) fill() error {
 	def(&p.MaxBurstLength, 1<<20)
 	def(&p.FirstBurstLength, 64<<10)

@@ -152,6 +152,7 @@ func (n *node) status() TargetStatus {
 	return st
 }
 
+// status is what is told of a session. It takes the session's lock.
 func (s *session) status() SessionStatus {
 	n := &s.counters
 	s.mu.Lock()

@@ -141,6 +141,7 @@ const (
 	firstCntlID = 1
 )
 
+// fill sets defaults and checks limits.
 func (c *SubsystemConfig) fill() error {
 	if err := nvme.CheckNQN(c.NQN); err != nil {
 		return fmt.Errorf("nvmf: subsystem: %w", err)

@@ -88,6 +88,8 @@ func (r copyRequest) apart() {
 	}()
 }
 
+// run copies range by range on a worker. The result of a Copy that fails is the first
+// range that was not copied whole.
 func (r copyRequest) run() {
 	ranges, s := r.plan()
 	if s != nvme.Success {

@@ -401,6 +401,8 @@ func (r *request) datasetManagement() {
 	r.param(r.sqe().DatasetManagement().Ranges()*nvme.DSMRangeLen, func(r *request) { r.toWorker((*request).deallocate) })
 }
 
+// deallocate discards the ranges of a Dataset Management command, when all of them are
+// within the namespace.
 func (r *request) deallocate() {
 	q := r.sqe().DatasetManagement()
 	g := r.ns.vol.Geo()

@@ -30,6 +30,7 @@ type namespace struct {
 	err    error         // of that; read after ended
 }
 
+// newNamespace makes a namespace of s, as a place of the volume that cfg names.
 func newNamespace(s *subsystem, cfg *NamespaceConfig) (*namespace, error) {
 	n := &namespace{sub: s, id: cfg.NSID, cfg: *cfg, dev: cfg.Volume, ended: make(chan struct{}), copies: make(chan struct{}, volume.DefaultWorkers)}
 	if n.id < 1 || n.id > maxNSID {

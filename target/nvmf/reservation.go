@@ -70,6 +70,8 @@ func (r reservationRequest) change(n int, f func(r reservationRequest, keys []by
 
 func key(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 
+// register is Reservation Register (NVM Express 1.4 §6.11) in the terms of the volume's
+// reservations.
 func (r reservationRequest) register() {
 	q := r.sqe().Reservation()
 	if q.Action() > nvme.ReplaceKey || q.Persist() == 1 {

@@ -30,6 +30,8 @@ func (s *subsystem) sanitizes() uint32 {
 	return nvme.SanitizesByOverwrite | nvme.SanitizesByErase | nvme.SanitizeDeallocates | nvme.SanitizeLeavesMedia
 }
 
+// sanitize checks the command against what every namespace allows, before the first of
+// them is overwritten or erased.
 func (r adminRequest) sanitize() {
 	q, sub := r.sqe().Sanitize(), r.q.ctrl.sub
 	can := sub.sanitizes()

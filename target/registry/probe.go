@@ -33,6 +33,8 @@ func Probe(v config.Volume, held func(config.Volume) bool) (all []string, err er
 	return all, err
 }
 
+// probeStore opens the store of a volume as serving would, without changing it, and
+// returns what would be warned of.
 func probeStore(v config.Volume) (all []string, err error) {
 	have, err := storeSize(v)
 	if errors.Is(err, fs.ErrNotExist) && v.Type == config.VolumeFile && v.Create {

@@ -184,6 +184,7 @@ func acl(a *config.ACL) (target.ACL, error) {
 	return rules, nil
 }
 
+// lunConfig translates a LUN of the configuration into what target/iscsi takes.
 func lunConfig(c *config.Config, v config.Volume, l config.LUN) (scsi.LUConfig, error) {
 	lc := scsi.LUConfig{
 		LUN: uint16(l.LUN), ReadOnly: v.ReadOnly || l.ReadOnly, Removable: v.Removable, Serial: v.Serial,

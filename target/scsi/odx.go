@@ -121,6 +121,7 @@ func checkTokenRanges(t *Task, rs []spc.Range) (uint64, bool) {
 
 func cmdPopulateToken(t *Task) { tokenList(t, 16, populateTokenJob) }
 
+// populateTokenJob checks POPULATE TOKEN and makes the token, on a worker.
 func populateTokenJob(t *Task) {
 	p, err := spc.ParsePopulateToken(t.data.param())
 	if err != nil {

@@ -23,6 +23,7 @@ const (
 	maxBehind = 4
 )
 
+// cmdPrefetch reads blocks into the page cache, as many as one command may ask for.
 func cmdPrefetch(t *Task) {
 	info := t.lu.geo().Info
 	if t.io.Blocks == 0 { // to the end of the medium

@@ -25,6 +25,8 @@ func cmdRead(t *Task) {
 // readJob is cmdRead's continuation on a worker.
 func readJob(t *Task) { readBlocks(t, blockdev.Wait) }
 
+// readBlocks lends the blocks of a READ to the transport. What would block goes on on a
+// worker.
 func readBlocks(t *Task, m blockdev.Mode) {
 	lu := t.lu
 	want := min(t.Wanted, t.InLen)

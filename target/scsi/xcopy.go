@@ -31,6 +31,8 @@ type copySegment struct {
 	n        int64
 }
 
+// extendedCopyJob parses the parameter list of EXTENDED COPY (LID1 and LID4) and starts
+// its segments.
 func extendedCopyJob(t *Task) {
 	p := t.data.param()
 	h, err := spc.ParseCopyHeader(p)

@@ -102,6 +102,8 @@ func (b *reserved) Register(by *Client, q *Register) error {
 	return b.reserve(by, func(c *reserving) error { return c.register(q) })
 }
 
+// register changes registrations, as REGISTER, REGISTER AND IGNORE EXISTING KEY and
+// Reservation Register do.
 func (c *reserving) register(q *Register) error {
 	if q.Persist && !c.kept {
 		return ErrNotKept

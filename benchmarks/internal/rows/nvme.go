@@ -71,6 +71,8 @@ func nvmeQD1Row() Row {
 	}
 }
 
+// nvmeDepthRow is 4 KiB random reads at one queue depth: NVMe/TCP beside iSER and
+// nbdkit.
 func nvmeDepthRow(depth int, place proc.Placement) Row {
 	l := peers.Load{RW: "randread", BS: "4k", Depth: depth}
 	load := fmt.Sprintf("4 KiB randread QD%d %v", depth, place)

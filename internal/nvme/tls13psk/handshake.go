@@ -133,6 +133,8 @@ func (c *Conn) flush() error {
 	return c.flushLocked()
 }
 
+// clientHandshake is the client's side of RFC 8446 §2.2: a pre-shared key, with the
+// exchange of a fresh key besides.
 func (c *Conn) clientHandshake(cfg ClientConfig) error {
 	suite := cfg.Keys[0].Suite
 	hello := &clientHello{suites: []uint16{uint16(suite)}}
@@ -251,6 +253,7 @@ func (c *Conn) readFinished(k *secrets, traffic []byte) error {
 	return nil
 }
 
+// serverHandshake is the server's side. The binder is checked before any work on curves.
 func (c *Conn) serverHandshake(cfg ServerConfig) error {
 	msg, err := c.read(msgClientHello)
 	if err != nil {

@@ -289,6 +289,8 @@ func (h *serverHello) encode() []byte {
 	})
 }
 
+// parseServerHello parses a ServerHello or HelloRetryRequest (RFC 8446 §4.1.3), and
+// refuses what was not offered.
 func parseServerHello(msg []byte) (*serverHello, *Error) {
 	h := &serverHello{identity: -1}
 	r := reader{b: msg[4:]}

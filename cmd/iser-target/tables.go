@@ -100,16 +100,7 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 			headed = true
 			fmt.Fprintln(w, "  LUN\tVOLUME\tBACKEND\tSIZE\tKIND\tCOMMANDS\tP50\tP99")
 		}
-		backend := l.Backend
-		if l.ReadOnly {
-			backend += ", ro"
-		}
-		if l.Placement == scsi.PlacementVerified {
-			backend += ", verified"
-		}
-		if l.Leaving {
-			backend += ", leaving"
-		}
+		backend := backendWords(l.Backend, l.ReadOnly, l.Placement, l.Leaving)
 		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\tread\t%d\t%s\t%s\n", l.LUN, l.Volume, backend, humanize.IBytes(uint64(l.Size)),
 			l.ReadLatency.Count, latency(&l.ReadLatency, l.ReadLatency.P50), latency(&l.ReadLatency, l.ReadLatency.P99))
 		fmt.Fprintf(w, "  \t\t\t\twrite\t%d\t%s\t%s\n", l.WriteLatency.Count,
@@ -133,6 +124,20 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 	return nil
 }
 
+// backendWords says what a place's volume is made of, and how it is served there.
+func backendWords(backend string, readOnly bool, placement scsi.Placement, leaving bool) string {
+	if readOnly {
+		backend += ", ro"
+	}
+	if placement == scsi.PlacementVerified {
+		backend += ", verified"
+	}
+	if leaving {
+		backend += ", leaving"
+	}
+	return backend
+}
+
 // printSubsystem tells of a subsystem, its namespaces and the controllers of its hosts.
 func printSubsystem(out io.Writer, st *target.Status, s *target.SubsystemStatus) error {
 	fmt.Fprintf(out, "\n%s", s.NQN)
@@ -153,16 +158,7 @@ func printSubsystem(out io.Writer, st *target.Status, s *target.SubsystemStatus)
 			headed = true
 			fmt.Fprintln(w, "  NSID\tVOLUME\tBACKEND\tSIZE\tBLOCK")
 		}
-		backend := n.Backend
-		if n.ReadOnly {
-			backend += ", ro"
-		}
-		if n.Placement == scsi.PlacementVerified {
-			backend += ", verified"
-		}
-		if n.Leaving {
-			backend += ", leaving"
-		}
+		backend := backendWords(n.Backend, n.ReadOnly, n.Placement, n.Leaving)
 		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\t%d\n", n.NSID, n.Volume, backend, humanize.IBytes(uint64(n.Size)), n.BlockSize)
 	}
 	if err := w.Flush(); err != nil {

@@ -67,8 +67,8 @@ func (q *queue) forget(n *Namespace) {
 	q.mu.Lock()
 	defer q.unlock()
 	q.drop(func(c *command) bool { return c.req.ns == n }, blockio.ErrClosed)
-	for r := q.waiting.head; r != nil; {
-		next := r.next
+	for r := q.waiting.First(); r != nil; {
+		next := r.node.Next()
 		if r.ns == n {
 			q.waiting.remove(r)
 			r.state, r.cancel = reqRunning, blockio.ErrClosed

@@ -114,7 +114,7 @@ func (q *queue) fail(err error) {
 			q.ended(c, err)
 		}
 	}
-	for r := q.waiting.head; r != nil; r = q.waiting.head {
+	for r := q.waiting.First(); r != nil; r = q.waiting.First() {
 		q.waiting.remove(r)
 		r.cancel = err
 		q.finish(r)

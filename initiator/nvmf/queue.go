@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"softiser/initiator/blockio"
+	"softiser/internal/list"
 	"softiser/internal/nvme"
 )
 
@@ -29,7 +30,7 @@ type queue struct {
 	cmds    []command
 	free    *command
 	sent    int // commands at the controller
-	waiting requests
+	waiting waitList
 	resend  commands // in the order in which they were sent first
 	delayed int
 	order   uint64
@@ -79,11 +80,28 @@ type call struct {
 	err  error
 }
 
-// requests is a list of requests, linked by next.
-type requests struct {
-	head, tail *request
-	n          int
+// waitList is the requests with commands still to start, in order.
+type waitList struct {
+	list.List[request]
+	n int
 }
+
+func (l *waitList) push(r *request) {
+	l.Push(&r.node, r)
+	l.n++
+}
+
+// remove takes r out; false: it is not there.
+func (l *waitList) remove(r *request) bool {
+	if !l.Remove(&r.node) {
+		return false
+	}
+	l.n--
+	return true
+}
+
+// requests is a chain of requests, linked by next, that is taken whole.
+type requests struct{ head, tail *request }
 
 func (l *requests) push(r *request) {
 	r.next = nil
@@ -93,27 +111,6 @@ func (l *requests) push(r *request) {
 		l.tail.next = r
 	}
 	l.tail = r
-	l.n++
-}
-
-func (l *requests) remove(r *request) bool {
-	for p, x := (*request)(nil), l.head; x != nil; p, x = x, x.next {
-		if x != r {
-			continue
-		}
-		if p == nil {
-			l.head = r.next
-		} else {
-			p.next = r.next
-		}
-		if l.tail == r {
-			l.tail = p
-		}
-		r.next = nil
-		l.n--
-		return true
-	}
-	return false
 }
 
 // commands is a list of commands, linked by next.
@@ -202,8 +199,8 @@ func (q *queue) pump() {
 	for q.resend.head != nil {
 		q.send(q.resend.pop())
 	}
-	for q.free != nil && q.waiting.head != nil {
-		r := q.waiting.head
+	for q.free != nil && !q.waiting.Empty() {
+		r := q.waiting.First()
 		if r.op == &operations[blockio.OpCompareAndWrite] && r.phase != flushNow {
 			if q.free.next == nil {
 				return
@@ -362,5 +359,5 @@ func (q *queue) overdue(now, limit int64) (n int) {
 func (q *queue) atRest() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return !q.flowing || q.sent == 0 && q.delayed == 0 && q.waiting.head == nil && q.resend.head == nil
+	return !q.flowing || q.sent == 0 && q.delayed == 0 && q.waiting.Empty() && q.resend.head == nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/internal/list"
 	"softiser/internal/nvme"
 )
 
@@ -14,8 +15,9 @@ type request struct {
 	*blockio.Request
 	ns     *Namespace
 	geo    *geometry
-	q      *queue // stays the same for the same Request, so that a load keeps to its queue
-	next   *request
+	q      *queue             // stays the same for the same Request, so that a load keeps to its queue
+	node   list.Node[request] // in waiting
+	next   *request           // in done
 	op     *operation
 	state  reqState
 	total  int64 // bytes to cover, by data or by address range

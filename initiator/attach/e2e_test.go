@@ -32,8 +32,9 @@ func TestTargetKilledUnderLoad(t *testing.T) {
 		t.Skipf("fio with the nbd engine is not installed (%v)", err)
 	}
 	initiatorBin := e2e.Binary(t, "iser-initiator")
-	for _, scheme := range []string{"iser", "iscsi"} {
+	for _, scheme := range []string{"iser", "iscsi", "nvme+tcp", "nvme+rdma"} {
 		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			target := e2e.StartTarget(t, "64MiB")
 			url := target.URL(scheme)
@@ -95,16 +96,31 @@ func TestTargetKilledUnderLoad(t *testing.T) {
 // A target that is away for longer than the replacement time-out fails requests,
 // is shown as away, and serves again when it is back, in the same attachment.
 func TestTargetAwayForLong(t *testing.T) {
+	t.Run("iser", func(t *testing.T) {
+		t.Parallel()
+		awayForLong(t, "iser", "down", "replacement time-out", "--replacement-timeout=1s", "--noop-interval=1s")
+	})
+	for _, scheme := range []string{"nvme+tcp", "nvme+rdma"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			awayForLong(t, scheme, "no path", "nvm", "--ctrl-loss-tmo=1", "--keep-alive-tmo=1", "--reconnect-delay=1")
+		})
+	}
+}
+
+// awayForLong attaches a volume with options; when its target is away that shows as
+// state, for a reason.
+func awayForLong(t *testing.T, scheme, away, reason string, options ...string) {
 	bin, dir := e2e.Binary(t, "iser-initiator"), t.TempDir()
 	target := e2e.StartTarget(t, "16MiB")
-	url := target.URL("iser")
+	url := target.URL(scheme)
 	run := func(args ...string) (string, error) {
 		out, err := exec.Command(bin, append(append([]string{"attach"}, args...), "--run-dir", dir)...).CombinedOutput()
 		return string(out), err
 	}
 	attach := func() (rec Record) {
 		t.Helper()
-		out, err := run("--daemon", "--json", "--device=none", "--replacement-timeout=1s", "--noop-interval=1s", url)
+		out, err := run(append(options, "--daemon", "--json", "--device=none", url)...)
 		if err != nil || json.Unmarshal([]byte(out), &rec) != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -126,9 +142,12 @@ func TestTargetAwayForLong(t *testing.T) {
 	for range 2 {
 		state("connected")
 		target.Kill()
-		state("down")
-		if out, err := run("--list"); err != nil || !strings.Contains(out, "down for ") || !strings.Contains(out, "replacement time-out") {
+		state(away)
+		if out, err := run("--list"); err != nil || !strings.Contains(out, away+" for ") || !strings.Contains(out, reason) {
 			t.Errorf("%v\n%s", err, out)
+		}
+		if out, err := exec.Command("qemu-io", "-f", "raw", rec.URI, "-c", "read 0 4k").CombinedOutput(); err == nil && !strings.Contains(string(out), "failed") {
+			t.Errorf("a read while the target is away: %s", out)
 		}
 		target.Start()
 	}
@@ -171,5 +190,65 @@ func TestDaemonReportsFailure(t *testing.T) {
 	}
 	if files, _ := os.ReadDir(dir); len(files) != 0 {
 		t.Errorf("left behind: %v", files)
+	}
+}
+
+// What clients of NBD ask for reaches a namespace: reads, writes, FUA, flushes, discards,
+// zeroes, and what is allocated.
+func TestNamespaceByNBD(t *testing.T) {
+	bin := e2e.Binary(t, "iser-initiator")
+	for _, tool := range []string{"qemu-io", "nbdcopy", "nbdinfo"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%s is not installed (apt-get install qemu-utils libnbd-bin)", tool)
+		}
+	}
+	target := e2e.StartTarget(t, "16MiB")
+	for _, scheme := range []string{"nvme+tcp", "nvme+rdma"} {
+		t.Run(scheme, func(t *testing.T) {
+			dir := t.TempDir()
+			url := target.URL(scheme)
+			run := func(name string, args ...string) string {
+				t.Helper()
+				out, err := exec.Command(name, args...).CombinedOutput()
+				if err != nil {
+					t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+				}
+				return string(out)
+			}
+			var rec Record
+			if err := json.Unmarshal([]byte(run(bin, "attach", "--daemon", "--json", "--device=none", "--nr-queues=2", "--run-dir", dir, url)), &rec); err != nil {
+				t.Fatal(err)
+			}
+			defer exec.Command(bin, "attach", "--detach", "--run-dir", dir, url).Run()
+			if rec.Size != 16<<20 || rec.URL != url || rec.State != "connected" {
+				t.Errorf("%+v", rec)
+			}
+			out := run("qemu-io", "-f", "raw", rec.URI,
+				"-c", "write -P 0x5a 64k 128k", "-c", "write -f -P 0x11 4k 4k", "-c", "flush", "-c", "read -P 0x5a 64k 128k", "-c", "read -P 0x11 4k 4k",
+				"-c", "write -z 64k 64k", "-c", "read -P 0 64k 64k", "-c", "discard 128k 64k", "-c", "read -P 0 128k 64k",
+				"-c", "aio_write -P 7 1M 4M", "-c", "aio_flush", "-c", "read -P 7 1M 4M", "-c", "write -P 9 1023k 1k", "-c", "read -P 9 1023k 1k")
+			if strings.Contains(out, "failed") || strings.Contains(out, "error") {
+				t.Errorf("qemu-io:\n%s", out)
+			}
+			copied := filepath.Join(dir, "copied")
+			run("nbdcopy", rec.URI, copied)
+			a, aerr := os.ReadFile(copied)
+			b, berr := os.ReadFile(target.Img)
+			if aerr != nil || berr != nil || !bytes.Equal(a, b) {
+				t.Errorf("nbdcopy reads other data than the volume has: %v %v", aerr, berr)
+			}
+			if out := run("nbdinfo", "--map", rec.URI); !strings.Contains(out, "data") {
+				t.Errorf("nbdinfo --map:\n%s", out)
+			}
+			if out := run(bin, "attach", "--list", "--run-dir", dir); !strings.Contains(out, url) || !strings.Contains(out, "connected") {
+				t.Errorf("--list:\n%s", out)
+			}
+			if out := run(bin, "attach", "--detach", "--run-dir", dir, url); !strings.Contains(out, "is detached") {
+				t.Errorf("--detach: %s", out)
+			}
+			if left, _ := os.ReadDir(dir); len(left) != 1 { // copied
+				t.Errorf("left behind: %v", left)
+			}
+		})
 	}
 }

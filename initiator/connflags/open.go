@@ -287,7 +287,8 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 		}
 		mp.Paths = append(mp.Paths, found...)
 	}
-	mp.OnEvent = func(s string) { fmt.Fprintln(os.Stderr, s) }
+	// A path's own events come before the volume has drawn its conclusions from them.
+	mp.OnEvent = also(func(s string) { fmt.Fprintln(os.Stderr, s) }, t.Changed)
 	v, err := multipath.Open(ctx, mp)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -74,8 +75,11 @@ func StartTarget(t testing.TB, size string) *Target {
 	return p
 }
 
-// URL is the volume's address; scheme is iser or iscsi.
+// URL is the volume's address; scheme is iser, iscsi, nvme+tcp or nvme+rdma.
 func (p *Target) URL(scheme string) string {
+	if strings.HasPrefix(scheme, "nvme") {
+		return scheme + "://" + p.Addr + "/nqn.2026-11.softiser:disk/1"
+	}
 	return scheme + "://" + p.Addr + "/iqn.2026-11.softiser:disk/0"
 }
 

@@ -27,8 +27,8 @@ func init() {
 		nvme.AdminGetFeatures: adminRequest.getFeatures,
 		nvme.AdminAsyncEvent:  adminRequest.asyncEvent,
 		nvme.AdminKeepAlive:   adminRequest.stayAlive,
-		nvme.AdminFormatNVM:   adminRequest.format,
-		nvme.AdminSanitize:    adminRequest.sanitize,
+		nvme.AdminFormatNVM:   func(r adminRequest) { rewriteRequest{volumeRequest{r.request}}.format() },
+		nvme.AdminSanitize:    func(r adminRequest) { rewriteRequest{volumeRequest{r.request}}.sanitize() },
 	}
 	discoveryAdmin = [256]adminCommand{
 		nvme.AdminGetLogPage:  adminRequest.getLogPage,
@@ -73,7 +73,7 @@ func (r adminRequest) abort() {
 // abortOne aborts a command of an I/O queue; it reports whether there is one.
 func (c *controller) abortOne(sqid, cid uint16) (found bool) {
 	c.abort(func(r *request) bool {
-		hit := r.q.id == sqid && (r.sqe().CID() == cid || r.second && r.firstCID == cid)
+		hit := r.q.id == sqid && (r.sqe().CID() == cid || r.fused.second && r.fused.firstCID == cid)
 		found = found || hit
 		return hit
 	})

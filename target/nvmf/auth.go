@@ -80,8 +80,11 @@ func (q *queue) authenticate(s *subsystem, d *nvme.ConnectData) bool {
 	return true
 }
 
-// authCommand checks what Authentication Send and Receive have in common.
-func (r *request) authCommand() bool {
+// authRequest is a request with Authentication Send or Receive.
+type authRequest struct{ *request }
+
+// valid checks what Authentication Send and Receive have in common.
+func (r authRequest) valid() bool {
 	c := r.sqe().Auth()
 	n, s := r.hostData()
 	switch {
@@ -100,14 +103,15 @@ func (r *request) authCommand() bool {
 	return true
 }
 
-// authSend is Authentication Send: a message of the host.
-func (r *request) authSend() {
-	if r.authCommand() {
-		r.param(int(r.sqe().Auth().Length()), (*request).authSendWith)
+// send is Authentication Send: a message of the host.
+func (r authRequest) send() {
+	if r.valid() {
+		r.param(int(r.sqe().Auth().Length()), func(r *request) { authRequest{r}.sent() })
 	}
 }
 
-func (r *request) authSendWith() {
+// sent goes on when the message is there.
+func (r authRequest) sent() {
 	q, a := r.q, r.q.auth
 	m := a.take(q)
 	if m == nil {
@@ -118,7 +122,7 @@ func (r *request) authSendWith() {
 		s := nvme.AbortRequested
 		if !q.isOver() {
 			n := m.Powers()
-			s = a.heard(q, m, m.Send(r.params()))
+			s = a.heard(q, m, m.Send(r.params))
 			q.fe.powers.Add(uint64(m.Powers() - n))
 		}
 		a.mu.Lock()
@@ -165,9 +169,9 @@ func (a *authentication) heard(q *queue, m *dhchap.Controller, err error) nvme.S
 	return nvme.Success
 }
 
-// authReceive is Authentication Receive: the host takes the controller's message.
-func (r *request) authReceive() {
-	if !r.authCommand() {
+// receive is Authentication Receive: the host takes the controller's message.
+func (r authRequest) receive() {
+	if !r.valid() {
 		return
 	}
 	q, a := r.q, r.q.auth

@@ -8,8 +8,11 @@ import (
 	"softiser/internal/nvme"
 )
 
-// connect is the Connect command: first its data is fetched.
-func (r *request) connect() {
+// connectRequest is a request with a Connect command, which makes a queue of a connection.
+type connectRequest struct{ *request }
+
+// start fetches the data of the command first.
+func (r connectRequest) start() {
 	n, s := r.hostData()
 	if s == nvme.Success && n != nvme.ConnectDataLen {
 		s = nvme.SGLDataLengthInvalid | nvme.DoNotRetry
@@ -19,7 +22,7 @@ func (r *request) connect() {
 		return
 	}
 	r.q.conn.Place.Talks()
-	r.param(nvme.ConnectDataLen, (*request).connectWith)
+	r.param(nvme.ConnectDataLen, func(r *request) { connectRequest{r}.decide() })
 }
 
 // refusal is a Connect that is refused.
@@ -34,10 +37,10 @@ func invalid(inData bool, at uint16, why string) *refusal {
 	return &refusal{nvme.ConnectInvalidParameters | nvme.DoNotRetry, nvme.InvalidParameter(inData, at), why}
 }
 
-// connectWith goes on when the data is there.
-func (r *request) connectWith() {
-	d, err := nvme.ParseConnectData(r.params())
-	no := r.refusesConnect(&d, err)
+// decide goes on when the data is there.
+func (r connectRequest) decide() {
+	d, err := nvme.ParseConnectData(r.params)
+	no := r.refuses(&d, err)
 	if no == nil {
 		no = r.q.refusesChannel(&d)
 	}
@@ -56,8 +59,8 @@ func (r *request) connectWith() {
 	r.end(nvme.Success)
 }
 
-// refusesConnect checks what does not depend on the kind of queue.
-func (r *request) refusesConnect(d *nvme.ConnectData, err error) *refusal {
+// refuses checks what does not depend on the kind of queue.
+func (r connectRequest) refuses(d *nvme.ConnectData, err error) *refusal {
 	c := r.sqe().Connect()
 	var name *nvme.NameError
 	switch {
@@ -74,7 +77,7 @@ func (r *request) refusesConnect(d *nvme.ConnectData, err error) *refusal {
 }
 
 // associate makes a controller.
-func (r *request) associate(d *nvme.ConnectData) *refusal {
+func (r connectRequest) associate(d *nvme.ConnectData) *refusal {
 	q, c := r.q, r.sqe().Connect()
 	s := q.fe.find(d.Subsystem)
 	switch {
@@ -96,7 +99,7 @@ func (r *request) associate(d *nvme.ConnectData) *refusal {
 }
 
 // joinQueue makes an I/O queue of a controller.
-func (r *request) joinQueue(d *nvme.ConnectData) *refusal {
+func (r connectRequest) joinQueue(d *nvme.ConnectData) *refusal {
 	q, c := r.q, r.sqe().Connect()
 	s := q.fe.find(d.Subsystem)
 	if s == nil || s.kind == nvme.TypeDiscovery {
@@ -125,7 +128,7 @@ func (r *request) joinQueue(d *nvme.ConnectData) *refusal {
 
 // enter makes the connection a queue of its controller, and says so: whether the host has
 // to prove itself before it can use it.
-func (r *request) enter(ctrl *controller, c nvme.Connect) {
+func (r connectRequest) enter(ctrl *controller, c nvme.Connect) {
 	q := r.q
 	q.id, q.entries = c.QID(), int(c.SQSize())+1
 	q.noFlow = c.Attributes()&nvme.ConnectDisableFlowControl != 0

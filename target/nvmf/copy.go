@@ -22,7 +22,7 @@ func copyLimits(g *volume.Geometry) (perRange uint16, all uint32) {
 // copyRequest is a request with a Copy command: source ranges of format 0 follow each
 // other at the destination. Each piece is a read and a write as any other (volume.Copy);
 // the whole is not atomic.
-type copyRequest struct{ *request }
+type copyRequest struct{ volumeRequest }
 
 func (r copyRequest) start() {
 	q := r.sqe().Copy()
@@ -32,7 +32,7 @@ func (r copyRequest) start() {
 	case q.Ranges() > maxCopyRanges:
 		r.end(nvme.CommandSizeExceeded | nvme.DoNotRetry)
 	default:
-		r.param(q.Ranges()*nvme.CopyRangeLen, func(r *request) { copyRequest{r}.apart() })
+		r.param(q.Ranges()*nvme.CopyRangeLen, func(r *request) { copyRequest{volumeRequest{r}}.apart() })
 	}
 }
 
@@ -40,7 +40,7 @@ func (r copyRequest) start() {
 // destination, what would be copied depends on the order of the pieces.
 func (r copyRequest) plan() ([]nvme.BlockRange, nvme.Status) {
 	q, g := r.sqe().Copy(), r.ns.vol.Geo()
-	ranges, err := nvme.ParseCopyRanges(r.params(), q.Ranges())
+	ranges, err := nvme.ParseCopyRanges(r.params, q.Ranges())
 	if err != nil {
 		return nil, nvme.SGLDataLengthInvalid | nvme.DoNotRetry
 	}

@@ -25,8 +25,11 @@
 // and when they take effect. A Compare and the Write that is fused to it are one operation
 // there (fused.go).
 //
-// What a kind of command needs beyond a request is a view of it with methods of its own:
-// adminRequest, reservationRequest, copyRequest, fusedRequest.
+// What a kind of command does is in a view of its request: adminRequest, connectRequest and
+// authRequest; volumeRequest for what every command of a volume passes through (admit.go), and
+// above it readRequest, writeRequest, scanRequest, zeroRequest, flushRequest, copyRequest,
+// reservationRequest, rewriteRequest and protectRequest. fusedRequest is two requests. A view
+// is the request's pointer with other methods: there is nothing to allocate.
 //
 // # Locks
 //

@@ -125,7 +125,7 @@ func (r adminRequest) setFeatures() {
 	case id == nvme.FeatureHostID:
 		s = nvme.CommandSequenceError | nvme.DoNotRetry // Connect has said it
 	case id == nvme.FeatureWriteProtect:
-		r.protect(v)
+		protectRequest{volumeRequest{r.request}}.set(v)
 		return
 	case id == nvme.FeatureResvMask:
 		s = c.setMask(r.sqe().NSID(), v)

@@ -11,12 +11,15 @@ import (
 // LBA format, the volume's. With a secure erase of user data the blocks are written over,
 // or erased by a device that can; nothing is encrypted, so there is no key to change.
 
-var formatRow = ioCommand{access: volume.Writes, heals: volume.Corrupt, run: func(r *request) {
-	r.job = func(r *request) { adminRequest{r}.formatNow() }
+var formatRow = ioCommand{access: volume.Writes, heals: volume.Corrupt, run: func(r volumeRequest) {
+	r.resume = func(r volumeRequest) { rewriteRequest{r}.formatNow() }
 	r.ns.vol.All(&r.Op)
 }}
 
-func (r adminRequest) format() {
+// rewriteRequest is a request that makes a volume anew: Format NVM, Sanitize.
+type rewriteRequest struct{ volumeRequest }
+
+func (r rewriteRequest) format() {
 	q := r.sqe().Format()
 	switch {
 	case !r.q.ctrl.sub.anyRewrites():
@@ -44,13 +47,13 @@ func (r adminRequest) format() {
 }
 
 // formatNow runs with every block held.
-func (r adminRequest) formatNow() {
+func (r rewriteRequest) formatNow() {
 	end, s := r.rewrite(volume.Rewrite{Kind: volume.Format, Passes: 1, Secure: r.sqe().Format().SecureErase() == nvme.SecureEraseUser})
 	if s != nvme.Success {
 		r.end(s)
 		return
 	}
-	r.job = func(r *request) {
+	r.resume = func(r volumeRequest) {
 		if end.Err() != nil {
 			r.end(nvme.WriteFault)
 			return
@@ -58,12 +61,12 @@ func (r adminRequest) formatNow() {
 		r.end(nvme.Success)
 	}
 	if !r.ns.vol.Await(&r.Op, end) {
-		r.job(r.request)
+		r.resume(r.volumeRequest)
 	}
 }
 
 // rewrite begins o with every block held.
-func (r adminRequest) rewrite(o volume.Rewrite) (*volume.Outcome, nvme.Status) {
+func (r rewriteRequest) rewrite(o volume.Rewrite) (*volume.Outcome, nvme.Status) {
 	if s := r.forbidden(); s != nvme.Success {
 		return nil, s
 	}
@@ -87,39 +90,4 @@ func (s *subsystem) anyRewrites() bool {
 		}
 	}
 	return false
-}
-
-// protectRow is Set Features with Namespace Write Protection Config.
-var protectRow = ioCommand{access: volume.Writes, heals: volume.Protections, run: func(r *request) {
-	r.job = func(r *request) { adminRequest{r}.protectNow() }
-	r.ns.vol.All(&r.Op)
-}}
-
-// protect sets or lifts the write protection of a namespace when no write is under way.
-func (r adminRequest) protect(v uint32) {
-	const most = 1 // no protection until power loss, nor for ever
-	if v > most {
-		r.end(nvme.InvalidField | nvme.DoNotRetry)
-		return
-	}
-	if s := r.check(&protectRow); s != nvme.Success {
-		r.end(s)
-		return
-	}
-	r.admit()
-}
-
-// protectNow runs with every block held. What something else protects cannot be lifted.
-func (r adminRequest) protectNow() {
-	on, others := r.sqe().Features().Value() == 1, r.ns.gates()&(volume.ReadOnly|volume.WriteProtected)
-	switch {
-	case r.ns.vol.Forbids(&r.q.ctrl.client, volume.Writes):
-		r.end(nvme.ReservationConflict | nvme.DoNotRetry)
-	case !on && others != 0, !r.ns.vol.MayProtect():
-		r.end(nvme.FeatureNotChangeable | nvme.DoNotRetry)
-	case r.ns.vol.Protect(on) != nil:
-		r.end(nvme.InternalError)
-	default:
-		r.end(nvme.Success)
-	}
 }

@@ -2,6 +2,7 @@ package nvmf
 
 import (
 	"bytes"
+	"sync/atomic"
 
 	"softiser/internal/nvme"
 	"softiser/target/volume"
@@ -22,6 +23,26 @@ import (
 
 // maxFusedBytes bounds each half, as both are in memory at once.
 const maxFusedBytes = volume.StageBytes / 2
+
+// fusedLink ties a request to the other half of its operation.
+type fusedLink struct {
+	other    *request      // nil: none
+	second   bool          // other is the first half
+	firstCID uint16        // its identifier
+	firstUse atomic.Uint64 // the use of its cmd
+}
+
+func (l *fusedLink) clear() {
+	l.other, l.second = nil, false
+	l.firstUse.Store(0)
+}
+
+func (l *fusedLink) precedes(second *request) { l.other = second }
+
+func (l *fusedLink) follows(first *request) {
+	l.other, l.second, l.firstCID = first, true, first.sqe().CID()
+	l.firstUse.Store(first.use.Load())
+}
 
 // takeHalf takes the first half that waits for the next command; nil: none does.
 func (q *queue) takeHalf() *request {
@@ -56,10 +77,9 @@ func (q *queue) fuse(half, r *request) bool {
 			half.end(nvme.AbortedMissingFused)
 			r.end(nvme.InvalidOpcode | nvme.DoNotRetry)
 		default:
-			r.fused, half.fused = half, r
-			r.second, r.firstCID = true, half.sqe().CID()
-			r.fusedUse.Store(half.use.Load())
-			fusedRequest{half, r}.arrive()
+			half.fused.precedes(r)
+			r.fused.follows(half)
+			fusedRequest{volumeRequest{half}, volumeRequest{r}}.arrive()
 		}
 	default:
 		r.end(nvme.InvalidField | nvme.DoNotRetry)
@@ -68,14 +88,15 @@ func (q *queue) fuse(half, r *request) bool {
 }
 
 // fusedRequest is a pair of requests that is one operation.
-type fusedRequest struct{ compare, write *request }
+type fusedRequest struct{ compare, write volumeRequest }
 
 // pairOf returns the pair that a request is half of.
 func pairOf(r *request) fusedRequest {
-	if r.second {
-		return fusedRequest{r.fused, r}
+	other := volumeRequest{r.fused.other}
+	if r.fused.second {
+		return fusedRequest{other, volumeRequest{r}}
 	}
-	return fusedRequest{r, r.fused}
+	return fusedRequest{volumeRequest{r}, other}
 }
 
 // end answers both halves, the first one first: s is the status of r, which is one of them.
@@ -83,7 +104,7 @@ func (p fusedRequest) end(r *request, s nvme.Status) {
 	first, second := s, s
 	switch {
 	case s == nvme.Success:
-	case r == p.compare:
+	case r == p.compare.request:
 		second = nvme.AbortedFailedFused
 	default:
 		first = nvme.AbortedFailedFused
@@ -94,7 +115,7 @@ func (p fusedRequest) end(r *request, s nvme.Status) {
 
 var (
 	fusedCompare = ioCommand{access: volume.Reads, hold: volume.HoldStaged, ranged: true, data: true}
-	fusedWrite   = ioCommand{access: volume.Writes, hold: volume.HoldStaged, ranged: true, data: true, run: func(r *request) { pairOf(r).collect() }}
+	fusedWrite   = ioCommand{access: volume.Writes, hold: volume.HoldStaged, ranged: true, data: true, run: func(r volumeRequest) { pairOf(r.request).collect() }}
 )
 
 // arrive checks both halves and brings the operation into its volume's task set.
@@ -105,7 +126,7 @@ func (p fusedRequest) arrive() {
 		return
 	}
 	for _, h := range []struct {
-		r   *request
+		r   volumeRequest
 		row *ioCommand
 	}{{p.compare, &fusedCompare}, {p.write, &fusedWrite}} {
 		if s := h.r.check(h.row); s != nvme.Success {
@@ -123,9 +144,9 @@ func (p fusedRequest) arrive() {
 // collect brings the data of both halves.
 func (p fusedRequest) collect() {
 	p.compare.param(int(p.compare.n), func(r *request) {
-		w := r.fused
+		w := r.fused.other
 		w.param(int(w.n), func(w *request) {
-			w.job = func(w *request) { pairOf(w).compareAndWrite() }
+			w.resume = func(w volumeRequest) { pairOf(w.request).compareAndWrite() }
 			w.ns.vol.Exclusively(&w.Op)
 		})
 	})
@@ -145,9 +166,9 @@ func (p fusedRequest) compareAndWrite() {
 		c.fail(err, volume.Reading)
 		return
 	}
-	if !bytes.Equal(have[:c.n], c.params()) {
+	if !bytes.Equal(have[:c.n], c.params) {
 		c.end(nvme.CompareFailure | nvme.DoNotRetry)
 		return
 	}
-	w.storeParams()
+	writeRequest{w}.storeParams()
 }

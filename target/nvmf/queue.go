@@ -102,6 +102,12 @@ func (q *queue) finish() {
 	q.finished()
 }
 
+func (q *queue) isFinishing() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.finishes
+}
+
 func (q *queue) finished() {
 	q.mu.Lock()
 	now := q.finishes && q.open.Load() <= int64(q.waitingEvents())
@@ -146,7 +152,7 @@ func (q *queue) Command(k *nvme.Command) {
 		adminRequest{r}.run()
 	case q.fuse(half, r):
 	default:
-		r.arrive()
+		volumeRequest{r}.arrive()
 	}
 }
 
@@ -185,13 +191,13 @@ func (q *queue) fabrics(r *request) {
 	}
 	switch t := sqe.FabricsType(); {
 	case t == nvme.FabricsConnect && q.ctrl == nil:
-		r.connect()
+		connectRequest{r}.start()
 	case t == nvme.FabricsConnect:
 		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
 	case t == nvme.FabricsAuthSend:
-		r.authSend()
+		authRequest{r}.send()
 	case t == nvme.FabricsAuthReceive:
-		r.authReceive()
+		authRequest{r}.receive()
 	case t == nvme.FabricsPropertyGet && q.id == 0:
 		adminRequest{r}.propertyGet()
 	case t == nvme.FabricsPropertySet && q.id == 0:

@@ -34,7 +34,7 @@ func nvmeType(t volume.ReservationType) nvme.ReservationType {
 }
 
 // reservationRequest is a request with a reservation command.
-type reservationRequest struct{ *request }
+type reservationRequest struct{ volumeRequest }
 
 // reserveStatus is the status for why a change was refused.
 func reserveStatus(err error) nvme.Status {
@@ -64,7 +64,7 @@ func (r reservationRequest) change(n int, f func(r reservationRequest, keys []by
 		return
 	}
 	r.param(n, func(r *request) {
-		r.toWorker(func(r *request) { r.end(reserveStatus(f(reservationRequest{r}, r.params()))) })
+		volumeRequest{r}.toWorker(func(r volumeRequest) { r.end(reserveStatus(f(reservationRequest{r}, r.params))) })
 	})
 }
 
@@ -146,8 +146,8 @@ func (r reservationRequest) preemptAndAbort() {
 		return
 	}
 	r.param(nvme.AcquireDataLen, func(r *request) {
-		r.toWorker(func(r *request) {
-			p := reservationRequest{r}.preempt(r.params())
+		volumeRequest{r}.toWorker(func(r volumeRequest) {
+			p := reservationRequest{r}.preempt(r.params)
 			q := r.q
 			p.Except = &r.Op
 			p.Ended = func() {

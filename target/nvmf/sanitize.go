@@ -32,7 +32,7 @@ func (s *subsystem) sanitizes() uint32 {
 
 // sanitize checks the command against what every namespace allows, before the first of
 // them is overwritten or erased.
-func (r adminRequest) sanitize() {
+func (r rewriteRequest) sanitize() {
 	q, sub := r.sqe().Sanitize(), r.q.ctrl.sub
 	can := sub.sanitizes()
 	o := volume.Rewrite{Kind: volume.Overwrite, Passes: q.Passes(), Unrestricted: q.Has(nvme.SanitizeUnrestricted), Invert: q.Has(nvme.SanitizeInvert)}
@@ -71,7 +71,7 @@ func (r adminRequest) sanitize() {
 }
 
 // sanitizeNext begins o on the first of l, and then goes on with the rest.
-func (r adminRequest) sanitizeNext(l []*namespace, o volume.Rewrite) {
+func (r rewriteRequest) sanitizeNext(l []*namespace, o volume.Rewrite) {
 	if len(l) == 0 {
 		r.end(nvme.Success)
 		return
@@ -84,8 +84,8 @@ func (r adminRequest) sanitizeNext(l []*namespace, o volume.Rewrite) {
 	r.ns = n
 	r.Cover(0, 0, volume.HoldNone)
 	r.Client, r.Order = &r.q.ctrl.client, volume.Simple
-	now := func(r *request) {
-		_, s := adminRequest{r}.rewrite(o)
+	now := func(r volumeRequest) {
+		_, s := rewriteRequest{r}.rewrite(o)
 		if s != nvme.Success || len(l) == 1 {
 			r.end(s)
 			return
@@ -93,35 +93,19 @@ func (r adminRequest) sanitizeNext(l []*namespace, o volume.Rewrite) {
 		if !r.leaveVolume() {
 			return
 		}
-		adminRequest{r}.sanitizeNext(l[1:], o)
+		rewriteRequest{r}.sanitizeNext(l[1:], o)
 	}
-	r.job = func(r *request) {
-		r.job = now
+	r.resume = func(r volumeRequest) {
+		r.resume = now
 		n.vol.All(&r.Op)
 	}
 	if n.vol.Admit(&r.Op) {
-		r.job(r.request)
+		r.resume(r.volumeRequest)
 	}
-}
-
-// leaveVolume takes the command out of its volume, so that it can enter another one. It
-// reports false when it has been aborted, and has ended by that.
-func (r *request) leaveVolume() bool {
-	if r.Aborted() {
-		r.end(nvme.AbortRequested)
-		return false
-	}
-	_, waits := r.ns.vol.Leave(&r.Op)
-	waits.Done()
-	r.ns.place.Unuse()
-	r.ns = nil
-	r.Release()
-	r.Init(r)
-	return true
 }
 
 // exitFailure ends the failed state of every volume that is in it, if all may.
-func (r adminRequest) exitFailure() {
+func (r rewriteRequest) exitFailure() {
 	var failed []*namespace
 	for _, n := range r.q.ctrl.sub.list() {
 		if n.gates()&volume.SanitizeFailed == 0 {

@@ -1,0 +1,46 @@
+package nvmf
+
+import (
+	"softiser/internal/nvme"
+	"softiser/target/volume"
+)
+
+// flushRequest is a request with a Flush.
+type flushRequest struct{ volumeRequest }
+
+// start makes what was written durable.
+func (r flushRequest) start() {
+	r.toWorker(func(r volumeRequest) {
+		if err := r.ns.dev.Flush(); err != nil {
+			r.fail(err, volume.Writing)
+			return
+		}
+		r.end(nvme.Success)
+	})
+}
+
+// all is Flush for every namespace. It belongs to none, so it has a goroutine of
+// its own; no more of them than commands can be there.
+func (r flushRequest) all() {
+	l := r.q.ctrl.sub.list()
+	go func() {
+		s := nvme.Success
+		for _, n := range l {
+			if st := r.q.ctrl.access(n).Status(); st != nvme.Success {
+				s = st
+				continue
+			}
+			if !n.place.Use() {
+				continue
+			}
+			if err := n.dev.Flush(); err != nil {
+				n.vol.CountError(err, volume.Writing)
+				s = errStatus(err, volume.Writing)
+			}
+			n.place.Unuse()
+		}
+		q := r.q
+		r.end(s)
+		q.Push()
+	}()
+}

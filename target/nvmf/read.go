@@ -1,0 +1,33 @@
+package nvmf
+
+import (
+	"errors"
+
+	"softiser/blockdev"
+	"softiser/internal/nvme"
+	"softiser/target/volume"
+)
+
+// readRequest is a request with a Read.
+type readRequest struct{ volumeRequest }
+
+func (r readRequest) start() { r.send(blockdev.NoWait) }
+
+// send lends the memory of the blocks to the transport, which sends it from there.
+func (r readRequest) send(m blockdev.Mode) {
+	switch err := r.ns.dev.LeaseRead(&r.lease, r.off, int(r.n), m); {
+	case err == nil:
+	case errors.Is(err, blockdev.ErrWouldBlock):
+		r.toWorker(func(r volumeRequest) { readRequest{r}.send(blockdev.Wait) })
+		return
+	default:
+		r.fail(err, volume.Reading)
+		return
+	}
+	r.q.t.PutData(r.cmd, 0, r.lease.Segs, true)
+	k := &r.ns.vol.Counters
+	k.Reads.Add(1)
+	k.ReadBytes.Add(uint64(r.n))
+	r.counted(m)
+	r.end(nvme.Success)
+}

@@ -1,0 +1,114 @@
+package nvmf
+
+import (
+	"errors"
+
+	"softiser/blockdev"
+	"softiser/internal/nvme"
+	"softiser/target/volume"
+)
+
+// writeRequest is a request that writes data of its host:
+//
+//	in the capsule ──▶ store ─────────────────────────────▶ written
+//	else: next ──▶ (host's data) ──▶ filled ──▶ commit ──▶ written
+//	        ▲─────────── more of it ──────────────┘
+type writeRequest struct{ volumeRequest }
+
+func writeOf(r *request) writeRequest { return writeRequest{volumeRequest{r}} }
+
+func (r writeRequest) start() { r.next(blockdev.NoWait) }
+
+func writeOnWorker(r volumeRequest) { writeRequest{r}.next(blockdev.Wait) }
+
+// fua reports whether the command must make its data durable itself.
+func (r writeRequest) fua() bool {
+	v := r.ns.vol
+	return v.Geo().Info.WriteCache && (!v.WriteCache() || r.sqe().ReadWrite().FUA())
+}
+
+// next begins the part of a write that comes next. In-capsule data goes through
+// WriteAt, so that Go code never touches a mapping; for the rest the volume lends memory,
+// which the transport fills.
+func (r writeRequest) next(m blockdev.Mode) {
+	v := r.ns.vol
+	if r.inCapsule() {
+		if m == blockdev.NoWait && (r.fua() || !r.ns.vol.WritesAtOnce(&r.probe, r.off, int(r.n))) {
+			r.toWorker(writeOnWorker)
+			return
+		}
+		r.store(m)
+		return
+	}
+	n := r.n - r.done
+	if v.Verified() {
+		n = min(n, blockdev.MaxBuffer)
+	}
+	err := v.Lender().LeaseWrite(&r.lease, r.off+r.done, int(n), m)
+	if errors.Is(err, blockdev.ErrWouldBlock) {
+		r.toWorker(writeOnWorker)
+		return
+	}
+	if err != nil {
+		r.fail(err, volume.Writing)
+		return
+	}
+	r.segs = append(r.segs[:0], r.lease.Segs...)
+	r.fetch(uint32(r.done), func(r *request) { writeOf(r).filled() })
+}
+
+// store writes data that came with the command.
+func (r writeRequest) store(m blockdev.Mode) {
+	if err := r.ns.vol.WriteAt(r.cmd.Data, r.off, r.Stop()); err != nil {
+		r.fail(err, volume.Writing)
+		return
+	}
+	r.written(m, false)
+}
+
+// storeParams writes the data that param has brought.
+func (r writeRequest) storeParams() {
+	if err := r.ns.vol.WriteAt(r.params, r.off, r.Stop()); err != nil {
+		r.fail(err, volume.Writing)
+		return
+	}
+	r.written(blockdev.Wait, false)
+}
+
+// filled goes on when the host's data is in the memory that was lent.
+func (r writeRequest) filled() {
+	if r.ns.vol.CommitWaits(&r.lease, &r.probe, r.fua()) {
+		r.toWorker(func(r volumeRequest) { writeRequest{r}.commit(blockdev.Wait) })
+		return
+	}
+	r.commit(blockdev.NoWait)
+}
+
+func (r writeRequest) commit(m blockdev.Mode) {
+	if err := r.lease.CommitUntil(r.fua(), r.Stop()); err != nil {
+		r.fail(err, volume.Writing)
+		return
+	}
+	r.done += int64(r.lease.Len)
+	r.lease.Release()
+	if r.done < r.n {
+		r.next(m)
+		return
+	}
+	r.written(m, true)
+}
+
+// written ends a write; durable says that what FUA asks for has been done.
+func (r writeRequest) written(m blockdev.Mode, durable bool) {
+	if !durable && r.fua() {
+		if err := r.ns.dev.FlushRange(r.off, r.n); err != nil {
+			r.fail(err, volume.Writing)
+			return
+		}
+	}
+	k := &r.ns.vol.Counters
+	k.Writes.Add(1)
+	k.WriteBytes.Add(uint64(r.n))
+	r.counted(m)
+	r.end(nvme.Success)
+}

@@ -21,6 +21,7 @@ func (c *Config) check(r *report) {
 	c.checkVolumes(r)
 	c.checkTargets(r)
 	c.checkSubsystems(r)
+	c.checkDiscovery(r)
 	c.checkReached(r)
 	for _, a := range c.auths() {
 		checkAuth(r, a.key, a.auth)

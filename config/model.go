@@ -149,6 +149,9 @@ type Subsystem struct {
 	// SecureChannel says who has to use TLS: allowed (hosts whose only key is for TLS),
 	// required (every host), none (nobody can); empty: allowed.
 	SecureChannel string `mapstructure:"secure_channel" json:"secure_channel,omitempty"`
+	// Remote are portals of other nodes that serve the subsystem too. Discovery tells hosts
+	// of them; it takes a range of controller identifiers of our own, and volumes with wwid.
+	Remote []Remote `mapstructure:"remote" json:"remote,omitempty"`
 }
 
 // Namespace maps a volume into a subsystem.
@@ -194,9 +197,27 @@ type User struct {
 // Secret returns the CHAP secret that Load has read.
 func (u *User) Secret() []byte { return u.secret }
 
-// Discovery is the policy of discovery sessions.
+// Discovery is the policy of discovery sessions, and what NVMe's discovery service is
+// called and knows of others.
 type Discovery struct {
-	Auth Auth `mapstructure:"auth" json:"auth"`
+	Auth Auth `mapstructure:"auth" json:"auth"` // iSCSI
+	// NQN is a name of NVMe's discovery service that this node has alone; empty: only the
+	// well-known one, to which it answers anyway.
+	NQN       string     `mapstructure:"nqn" json:"nqn,omitempty"`
+	Referrals []Referral `mapstructure:"referrals" json:"referrals,omitempty"`
+}
+
+// Referral is a discovery service of another node, of which NVMe hosts are told.
+type Referral struct {
+	Address   string   `mapstructure:"address" json:"address"`               // IP:port
+	NQN       string   `mapstructure:"nqn" json:"nqn,omitempty"`             // empty: the well-known one
+	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // nvme-tcp, nvme-rdma; none: both
+}
+
+// Remote is a portal of another node that serves the same subsystem.
+type Remote struct {
+	Address   string   `mapstructure:"address" json:"address"`               // IP:port
+	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // nvme-tcp, nvme-rdma; none: both
 }
 
 // ISCSI holds the values that the target offers in login.

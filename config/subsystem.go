@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
-	"strings"
 )
 
 // MaxNSID is the largest namespace identifier.
@@ -22,7 +21,7 @@ func (c *Config) checkSubsystems(r *report) {
 	nqns := map[string]string{}
 	for i := range c.Subsystems {
 		s, key := &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i)
-		if !strings.HasPrefix(s.NQN, "nqn.") || len(s.NQN) > maxNQN || strings.ContainsAny(s.NQN, " \t\n") {
+		if !validNQN(s.NQN) {
 			r.add(key+".nqn", "%q is no NVMe name; expected one such as nqn.2026-11.softiser:disk0, of at most %d bytes without spaces", s.NQN, maxNQN)
 		} else if first, ok := nqns[s.NQN]; ok {
 			r.add(key+".nqn", "%s is already the name of %s", s.NQN, first)
@@ -37,6 +36,7 @@ func (c *Config) checkSubsystems(r *report) {
 			r.add(key+".max_cntlid", "%d is less than min_cntlid, %d", s.MaxCntlID, s.MinCntlID)
 		}
 		c.checkNamespaces(r, s, key)
+		c.checkRemote(r, s, key)
 		if s.SecureChannel != "" {
 			oneOf(r, key+".secure_channel", s.SecureChannel, SecureChannels...)
 		}

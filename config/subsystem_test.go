@@ -138,3 +138,36 @@ subsystems: [`+subsystems+"]\n"), filepath.Join(dir, "softiser.yaml"))
 		}
 	}
 }
+
+// Portals of other nodes are addresses that a host can be told, and none of our own; their
+// controllers and volumes have to fit ours.
+func TestOtherNodes(t *testing.T) {
+	const rest = "portals: [{listen: \"192.0.2.1:8009\"}]\nvolumes: [{name: a, type: memory, size: 1MiB, wwid: \"60000000000000000000000000000001\"}, {name: b, type: memory, size: 1MiB}]\n"
+	const sub = "subsystems: [{nqn: nqn.x, min_cntlid: 1, max_cntlid: 99, namespaces: [{nsid: 1, volume: a}], remote: [%]}]"
+	for text, want := range map[string]string{
+		"discovery: {nqn: nqn.2026-11.test:d, referrals: [{address: \"192.0.2.2:8009\"}, {address: \"[2001:db8::2]:8009\", protocols: [nvme-tcp], nqn: nqn.other}]}": "",
+		"discovery: {nqn: disk}":                                                                                                 "discovery.nqn: \"disk\" is no NVMe name",
+		"discovery: {nqn: nqn.2014-08.org.nvmexpress.discovery}":                                                                 "is the name of every discovery service",
+		"discovery: {nqn: nqn.x}\nsubsystems: [{nqn: nqn.x}]":                                                                    "already the name of subsystems[0]",
+		"discovery: {referrals: [{address: node2:8009}]}":                                                                        "discovery.referrals[0].address: \"node2:8009\" is no address",
+		"discovery: {referrals: [{address: \"0.0.0.0:8009\"}]}":                                                                  "is no address that a host can be told",
+		"discovery: {referrals: [{address: \"192.0.2.2:0\"}]}":                                                                   "is no address that a host can be told",
+		"discovery: {referrals: [{address: \"192.0.2.1:8009\"}]}":                                                                "is that of portals[0]; what is meant is another node",
+		"discovery: {referrals: [{address: \"192.0.2.2:8009\"}, {address: \"192.0.2.2:8009\"}]}":                                 "discovery.referrals[1].address: 192.0.2.2:8009 is already the address of discovery.referrals[0]",
+		"discovery: {referrals: [{address: \"192.0.2.2:8009\", protocols: [iser]}]}":                                             "discovery.referrals[0].protocols[0]: \"iser\" is not one of nvme-tcp, nvme-rdma",
+		"discovery: {referrals: [{address: \"192.0.2.2:8009\", nqn: x}]}":                                                        "discovery.referrals[0].nqn: \"x\" is no NVMe name",
+		"discovery: {nqn: nqn.d, referrals: [{address: \"192.0.2.2:8009\", nqn: nqn.d}]}":                                        "a host would be sent in a circle",
+		strings.Replace(sub, "%", "{address: \"192.0.2.2:4420\"}", 1):                                                            "",
+		strings.Replace(sub, "%", "{address: node2}", 1):                                                                         "subsystems[0].remote[0].address: \"node2\" is no address",
+		strings.Replace(sub, "%", "{address: \"192.0.2.2:4420\", protocols: [tcp]}", 1):                                          "subsystems[0].remote[0].protocols[0]: \"tcp\" is not one of",
+		strings.Replace(strings.Replace(sub, "%", "{address: \"192.0.2.2:4420\"}", 1), "min_cntlid: 1, max_cntlid: 99, ", "", 1): "subsystems[0].remote: each node needs controller identifiers of its own",
+		strings.Replace(strings.Replace(sub, "%", "{address: \"192.0.2.2:4420\"}", 1), "volume: a", "volume: b", 1):              "b needs a wwid, the same on every node",
+	} {
+		switch _, err := Parse([]byte(rest+text), ""); {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"softiser/blockdev"
 	"softiser/rdma"
 	"softiser/target/iscsi"
+	"softiser/target/nvmf"
 	"softiser/target/portal"
 )
 
@@ -57,6 +58,11 @@ type Config struct {
 	DiscoveryAuth Auth
 	// DiscoveryACL says who may open a discovery session.
 	DiscoveryACL ACL
+	// DiscoveryNQN is a name of NVMe's discovery service that this server has alone; its
+	// hosts may use it in place of the well-known one. "": none.
+	DiscoveryNQN string
+	// Referrals are discovery services of other nodes that NVMe hosts are told of.
+	Referrals []nvmf.Remote
 
 	Limits   Limits
 	Timeouts Timeouts

@@ -48,6 +48,7 @@ func New(cfg Config) (*Server, error) {
 	s.server.Handle(portal.ISCSI, s.iscsi)
 	if s.nvmf, err = nvmf.New(nvmf.Config{
 		Portals: s.server.Portals(), Volumes: &s.volumes, StateDir: cfg.StateDir, Staging: cfg.Staging, Log: cfg.Log,
+		DiscoveryNQN: cfg.DiscoveryNQN, Referrals: cfg.Referrals,
 		Timeouts: nvmf.Timeouts{Connect: t.Login},
 	}); err != nil {
 		return nil, err

@@ -38,5 +38,11 @@ func (s *Server) SetHosts(nqn string, hosts []nvmf.HostRule, channel nvmf.Secure
 	return s.nvmf.SetHosts(nqn, hosts, channel)
 }
 
+// SetReferrals changes which discovery services of other nodes NVMe hosts are told of.
+func (s *Server) SetReferrals(l []nvmf.Remote) error { return s.nvmf.SetReferrals(l) }
+
+// SetRemote changes which portals of other nodes NVMe hosts are told of for a subsystem.
+func (s *Server) SetRemote(nqn string, l []nvmf.Remote) error { return s.nvmf.SetRemote(nqn, l) }
+
 // Authentications counts the proofs that NVMe hosts have been asked for.
 func (s *Server) Authentications() nvmf.Authentications { return s.nvmf.Authentications() }

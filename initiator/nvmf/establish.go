@@ -31,7 +31,7 @@ func (a *Association) establish(ctx context.Context) error {
 	if err = a.identify(ctx, c); err != nil {
 		return err
 	}
-	if a.cfg.Subsystem != nvme.DiscoveryNQN {
+	if !a.discovery(c) {
 		if err = a.connectIO(ctx, c); err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func (a *Association) identify(ctx context.Context, c *controller) error {
 	if a.cfg.KeepAlive > 0 && c.ident.KAS > 0 {
 		c.kato = a.cfg.KeepAlive
 	}
-	if a.cfg.Subsystem == nvme.DiscoveryNQN {
+	if a.discovery(c) {
 		return nil
 	}
 	if c.ident.IOCCSZ < 4 || c.ident.ICDOff != 0 {
@@ -286,4 +286,10 @@ func (a *Association) shutDown(ctx context.Context) error {
 		return err
 	}
 	return a.pollStatus(ctx, 5*time.Second, "shut down", nvme.CtrlStatus.ShutdownDone)
+}
+
+// discovery reports whether the controller is that of a discovery service, which may have a
+// name of its own. Controllers of older versions do not say of which kind they are.
+func (a *Association) discovery(c *controller) bool {
+	return a.cfg.Subsystem == nvme.DiscoveryNQN || c.ident.Type == nvme.TypeDiscovery
 }

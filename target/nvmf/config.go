@@ -26,9 +26,14 @@ type Config struct {
 	// StateDir keeps what must survive a restart; see volume.Config.
 	StateDir string
 	Staging  *blockdev.Pool // see volume.Config
-	Limits   Limits
-	Timeouts Timeouts
-	Log      *zap.Logger // default: none
+	// DiscoveryNQN is a name that this discovery service has alone, beside the one that
+	// all have; "": none.
+	DiscoveryNQN string
+	// Referrals are other discovery services that hosts are told of.
+	Referrals []Remote
+	Limits    Limits
+	Timeouts  Timeouts
+	Log       *zap.Logger // default: none
 }
 
 // Limits bound what hosts can have.
@@ -68,7 +73,12 @@ func (c *Config) fill() error {
 	if n := c.Limits.Queues; n < 1 || n > 65535 {
 		return fmt.Errorf("nvmf: %d I/O queues for a controller; 1 to 65535 are possible", n)
 	}
-	return nil
+	if c.DiscoveryNQN != "" {
+		if err := nvme.CheckNQN(c.DiscoveryNQN); err != nil {
+			return fmt.Errorf("nvmf: discovery service: %w", err)
+		}
+	}
+	return checkRemotes(c.Referrals)
 }
 
 func setDefault[T int | time.Duration](p *T, v T) {
@@ -89,6 +99,9 @@ type SubsystemConfig struct {
 	// can serve one subsystem; default 1 to 65519.
 	MinCntlID, MaxCntlID uint16
 	SecureChannel        SecureChannel
+	// Remote are portals of other nodes that serve the subsystem too; hosts are told of
+	// them as of our own.
+	Remote []Remote
 }
 
 // HostRule lets hosts connect.
@@ -160,6 +173,9 @@ func (c *SubsystemConfig) fill() error {
 	}
 	if err := checkHosts(c.NQN, c.Hosts); err != nil {
 		return err
+	}
+	if err := checkRemotes(c.Remote); err != nil {
+		return fmt.Errorf("nvmf: subsystem %s: %w", c.NQN, err)
 	}
 	if c.MinCntlID == 0 {
 		c.MinCntlID = firstCntlID

@@ -48,6 +48,7 @@ type Frontend struct {
 	drained    bool                         // guarded by mu: no connection comes any more
 	empty      chan struct{}                // guarded by mu: closed when drained and queues is empty
 
+	referrals  []Remote      // guarded by mu; replaced, never changed in place
 	generation atomic.Uint64 // of the discovery log
 
 	proofs            *turns.Pool   // of authentications
@@ -64,7 +65,8 @@ func New(cfg Config) (*Frontend, error) {
 	f := &Frontend{shares: shares{pool: cfg.Staging},
 		cfg: cfg, log: cfg.Log, queues: map[*queue]struct{}{}, past: map[portal.Transport]Traffic{}, empty: make(chan struct{}),
 		// Half of the machine goes on to serve those who are in, whoever knocks.
-		proofs: turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
+		referrals: cfg.Referrals,
+		proofs:    turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
 	}
 	f.life, f.endLife = context.WithCancel(context.Background())
 	if slices.ContainsFunc(cfg.Portals, func(p *portal.Portal) bool { return !p.Config().NoNVMeRDMA }) {
@@ -86,6 +88,9 @@ func serialOf(nqn string) string {
 
 // AddSubsystem serves a subsystem.
 func (f *Frontend) AddSubsystem(cfg SubsystemConfig) error {
+	if cfg.NQN == f.discovery.cfg.NQN {
+		return fmt.Errorf("nvmf: subsystem: %s is the name of this discovery service", cfg.NQN)
+	}
 	s, err := newSubsystem(f, cfg)
 	if err != nil {
 		return err
@@ -149,10 +154,10 @@ func (f *Frontend) take(nqn string) *subsystem {
 	return s
 }
 
-// find returns the subsystem of a name, the discovery service included; nil: there is
-// none.
+// find returns the subsystem of a name, the discovery service included under both of its
+// names; nil: there is none.
 func (f *Frontend) find(nqn string) *subsystem {
-	if nqn == f.discovery.cfg.NQN {
+	if nqn == nvme.DiscoveryNQN || nqn == f.discovery.cfg.NQN {
 		return f.discovery
 	}
 	for _, s := range f.list() {

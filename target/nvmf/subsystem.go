@@ -28,6 +28,7 @@ type subsystem struct {
 	gone        bool                   // guarded by mu
 	hosts       []HostRule             // guarded by mu; replaced, never changed in place
 	channel     SecureChannel          // guarded by mu
+	remote      []Remote               // guarded by mu; replaced, never changed in place
 }
 
 // newSubsystem opens the namespaces.
@@ -37,7 +38,7 @@ func newSubsystem(f *Frontend, cfg SubsystemConfig) (*subsystem, error) {
 	}
 	s := &subsystem{
 		fe: f, cfg: cfg, admin: &ioAdmin, kind: nvme.TypeIO,
-		controllers: map[uint16]*controller{}, lastCntlID: cfg.MinCntlID - 1, hosts: cfg.Hosts, channel: cfg.SecureChannel,
+		controllers: map[uint16]*controller{}, lastCntlID: cfg.MinCntlID - 1, hosts: cfg.Hosts, channel: cfg.SecureChannel, remote: cfg.Remote,
 	}
 	for i := range cfg.Namespaces {
 		n, err := newNamespace(s, &cfg.Namespaces[i])

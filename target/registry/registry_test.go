@@ -343,6 +343,8 @@ func TestReloadSubsystems(t *testing.T) {
 	if h := b.Status().Subsystems[0].Hosts; len(h) != 1 || h[0] != "nqn.2014-08.*" {
 		t.Errorf("hosts %v", h)
 	}
+	text = "discovery: {referrals: [{address: \"192.0.2.2:8009\"}]}\n" + text
+	reload(text, "update discovery.referrals", "s1=sick(1048576) s3=solo(1048576)")
 	text = strings.Replace(text, "solo, type: memory, size: 1MiB", "solo, type: memory, size: 2MiB, qos: {iops: 5}", 1)
 	reload(text, "update volume solo qos\nresize volume solo to 2MiB", "s1=sick(1048576) s3=solo(2097152)")
 	text = strings.Replace(text, "nqn: "+s, "nqn: nqn.2026-11.test:t", 1)
@@ -350,7 +352,7 @@ func TestReloadSubsystems(t *testing.T) {
 	if b.storage.closings("solo") != 0 {
 		t.Error("a volume in memory has not kept its content")
 	}
-	reload(base, "remove nqn.2026-11.test:t", "")
+	reload(base, "remove nqn.2026-11.test:t\nupdate discovery.referrals", "")
 	if b.storage.closings("solo") != 1 || b.storage.closings("sick") != 0 {
 		t.Errorf("solo has been closed %d times, sick %d times", b.storage.closings("solo"), b.storage.closings("sick"))
 	}

@@ -19,18 +19,24 @@ func (r *Registry) planSettings(next *config.Config) (steps []step) {
 	if !reflect.DeepEqual(old.Portals, now.Portals) {
 		fixed("portals")
 	}
-	if !reflect.DeepEqual(old.Discovery, now.Discovery) {
-		fixed("discovery")
+	if l := now.Discovery.Referrals; !reflect.DeepEqual(old.Discovery.Referrals, l) {
+		steps = append(steps, step{
+			Change: Change{Action: "update", Object: "discovery.referrals"},
+			do:     func(context.Context) error { return r.srv.SetReferrals(referrals(l)) },
+			keep:   func(c *config.Config) { c.Discovery.Referrals = old.Discovery.Referrals },
+		})
 	}
 	for _, s := range []struct {
 		name     string
 		old, now any
 	}{
-		{"iscsi", old.ISCSI, now.ISCSI}, {"transport", old.Transport, now.Transport},
+		{"discovery", old.Discovery, now.Discovery}, {"iscsi", old.ISCSI, now.ISCSI}, {"transport", old.Transport, now.Transport},
 		{"admin", old.Admin, now.Admin},
 	} {
 		for _, key := range differing(s.old, s.now) {
-			fixed(s.name + "." + key)
+			if key != "referrals" {
+				fixed(s.name + "." + key)
+			}
 		}
 	}
 	if old.Limits.StagingMemory != now.Limits.StagingMemory {

@@ -139,14 +139,18 @@ func (r *Registry) planHosts(was, s *config.Subsystem) (steps []step) {
 		case "namespaces":
 		case "hosts", "keys", "networks", "secure_channel":
 			access = true
+		case "remote":
+			steps = append(steps, step{
+				Change: Change{Action: "update", Object: s.NQN + " remote"},
+				do:     func(context.Context) error { return r.srv.SetRemote(s.NQN, remotes(s.Remote)) },
+				keep:   func(c *config.Config) { findSubsystem(c, s.NQN).Remote = was.Remote },
+			})
 		default:
 			steps = append(steps, step{
 				Change: Change{Action: "update", Object: s.NQN + " " + key, Error: atStart},
 				keep: func(c *config.Config) {
 					x := findSubsystem(c, s.NQN)
-					hosts, keys, networks, channel, namespaces := x.Hosts, x.Keys, x.Networks, x.SecureChannel, x.Namespaces
-					*x = *was
-					x.Hosts, x.Keys, x.Networks, x.SecureChannel, x.Namespaces = hosts, keys, networks, channel, namespaces
+					x.Serial, x.MinCntlID, x.MaxCntlID = was.Serial, was.MinCntlID, was.MaxCntlID
 				},
 			})
 		}
@@ -270,7 +274,7 @@ var secureChannels = map[string]nvmf.SecureChannel{
 }
 
 func subsystemConfig(s *config.Subsystem) nvmf.SubsystemConfig {
-	c := nvmf.SubsystemConfig{NQN: s.NQN, Serial: s.Serial, MinCntlID: uint16(s.MinCntlID), MaxCntlID: uint16(s.MaxCntlID), SecureChannel: secureChannels[s.SecureChannel]}
+	c := nvmf.SubsystemConfig{NQN: s.NQN, Serial: s.Serial, MinCntlID: uint16(s.MinCntlID), MaxCntlID: uint16(s.MaxCntlID), SecureChannel: secureChannels[s.SecureChannel], Remote: remotes(s.Remote)}
 	var rules []nvmf.HostRule
 	for i := range s.Keys {
 		k := &s.Keys[i]
@@ -291,6 +295,28 @@ func subsystemConfig(s *config.Subsystem) nvmf.SubsystemConfig {
 		c.Hosts = append(c.Hosts, rule)
 	}
 	return c
+}
+
+// remotes are portals of other nodes that serve a subsystem.
+func remotes(l []config.Remote) (all []nvmf.Remote) {
+	for _, p := range l {
+		all = append(all, remote(p.Address, p.Protocols, ""))
+	}
+	return all
+}
+
+// referrals are discovery services of other nodes.
+func referrals(l []config.Referral) (all []nvmf.Remote) {
+	for _, p := range l {
+		all = append(all, remote(p.Address, p.Protocols, p.NQN))
+	}
+	return all
+}
+
+func remote(address string, protocols []string, nqn string) nvmf.Remote {
+	a, _ := config.ParseAddress(address) // it has been checked
+	speaks := func(s string) bool { return len(protocols) == 0 || slices.Contains(protocols, s) }
+	return nvmf.Remote{Address: a, TCP: speaks("nvme-tcp"), RDMA: speaks("nvme-rdma"), NQN: nqn}
 }
 
 // namespaceConfig describes a namespace but for its device.

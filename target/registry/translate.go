@@ -27,8 +27,9 @@ func ServerConfig(c *config.Config) (target.Config, error) {
 		Timeouts: target.Timeouts{
 			Login: c.ISCSI.LoginTimeout.D(), NopInterval: noneIfZero(c.ISCSI.NopInterval.D()), NopReply: c.ISCSI.NopTimeout.D(),
 		},
-		Session:  sessionParams(&c.ISCSI),
-		StateDir: c.Admin.StateDir,
+		Session:      sessionParams(&c.ISCSI),
+		StateDir:     c.Admin.StateDir,
+		DiscoveryNQN: c.Discovery.NQN, Referrals: referrals(c.Discovery.Referrals),
 	}
 	tc.Limits.Commands = c.ISCSI.QueueDepth
 	var err error

@@ -1,0 +1,97 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// wellKnownDiscovery is the name that every discovery service of NVMe answers to.
+const wellKnownDiscovery = "nqn.2014-08.org.nvmexpress.discovery"
+
+// nvmeProtocols are those of Protocols that hosts of NVMe speak.
+var nvmeProtocols = []string{"nvme-tcp", "nvme-rdma"}
+
+// validNQN reports whether s can be the name of a subsystem.
+func validNQN(s string) bool {
+	return strings.HasPrefix(s, "nqn.") && len(s) <= maxNQN && !strings.ContainsAny(s, " \t\n")
+}
+
+// checkDiscovery checks what NVMe's discovery service is called, and whom it refers to.
+func (c *Config) checkDiscovery(r *report) {
+	switch nqn := c.Discovery.NQN; {
+	case nqn == "":
+	case !validNQN(nqn):
+		r.add("discovery.nqn", "%q is no NVMe name; expected one such as nqn.2026-11.softiser:discovery.node1, of at most %d bytes without spaces", nqn, maxNQN)
+	case nqn == wellKnownDiscovery:
+		r.add("discovery.nqn", "is the name of every discovery service; leave it out, or give one that this node has alone")
+	default:
+		for i := range c.Subsystems {
+			if c.Subsystems[i].NQN == nqn {
+				r.add("discovery.nqn", "%s is already the name of subsystems[%d]", nqn, i)
+			}
+		}
+	}
+	seen := map[netip.AddrPort]string{}
+	for i, f := range c.Discovery.Referrals {
+		key := fmt.Sprintf("discovery.referrals[%d]", i)
+		c.checkElsewhere(r, key, f.Address, f.Protocols, seen)
+		switch {
+		case f.NQN != "" && !validNQN(f.NQN):
+			r.add(key+".nqn", "%q is no NVMe name", f.NQN)
+		case f.NQN != "" && f.NQN == c.Discovery.NQN:
+			r.add(key+".nqn", "is the name of this node's discovery service; a host would be sent in a circle")
+		}
+	}
+}
+
+// checkRemote checks portals of other nodes: hosts have to be able to tell the nodes'
+// controllers apart, and must not do so with their volumes.
+func (c *Config) checkRemote(r *report, s *Subsystem, key string) {
+	if len(s.Remote) == 0 {
+		return
+	}
+	seen := map[netip.AddrPort]string{}
+	for i, p := range s.Remote {
+		c.checkElsewhere(r, fmt.Sprintf("%s.remote[%d]", key, i), p.Address, p.Protocols, seen)
+	}
+	if s.MinCntlID == 0 || s.MaxCntlID == 0 {
+		r.add(key+".remote", "each node needs controller identifiers of its own; give this one a range by min_cntlid and max_cntlid")
+	}
+	for j, n := range s.Namespaces {
+		if v := c.volume(n.Volume); v != nil && v.WWID == "" {
+			r.add(fmt.Sprintf("%s.namespaces[%d].volume", key, j), "%s needs a wwid, the same on every node that serves the subsystem: by it hosts know that it is one disk", n.Volume)
+		}
+	}
+}
+
+// checkElsewhere checks a portal of another node.
+func (c *Config) checkElsewhere(r *report, key, address string, protocols []string, seen map[netip.AddrPort]string) {
+	for j, s := range protocols {
+		oneOf(r, fmt.Sprintf("%s.protocols[%d]", key, j), s, nvmeProtocols...)
+	}
+	a, err := ParseAddress(address)
+	if err != nil {
+		r.add(key+".address", "%v", err)
+		return
+	}
+	if first, ok := seen[a]; ok {
+		r.add(key+".address", "%s is already the address of %s", a, first)
+	}
+	seen[a] = key
+	for i, p := range c.Portals {
+		if p.Listen == a.String() || p.Advertise == a.String() {
+			r.add(key+".address", "%s is that of portals[%d]; what is meant is another node", a, i)
+		}
+	}
+}
+
+// ParseAddress reads the address and port that hosts reach a portal by. Names are none: what
+// NVMe's discovery tells is addresses.
+func ParseAddress(s string) (netip.AddrPort, error) {
+	a, err := netip.ParseAddrPort(s)
+	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().Zone() != "" {
+		return netip.AddrPort{}, fmt.Errorf("%q is no address that a host can be told; expected IP:port, for example 192.0.2.2:8009 or [2001:db8::2]:8009", s)
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil
+}

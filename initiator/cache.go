@@ -29,9 +29,16 @@ func (r *request) cached() bool {
 	return op.caches && g.info.WriteCache && r.flush != flushNow && (!r.FUA || op.bare(g))
 }
 
+// caches is what a session knows of the target's caches: their LUNs' accounts are
+// blockio.Cache. The session's mutex guards it.
+type caches struct {
+	s      *Session
+	resets uint32 // connections lost, and resets that the target reported
+}
+
 // settle gives a request whose commands have all succeeded its next phase;
 // false: it has ended, with r.cancel as its error. The caller holds s.mu.
-func (s *Session) settle(r *request) bool {
+func (cs *caches) settle(r *request) bool {
 	if r.flush == flushNone {
 		if r.Op == OpFlush {
 			r.cancel = r.sync.End(r.Len <= 0)
@@ -39,41 +46,41 @@ func (s *Session) settle(r *request) bool {
 		return false
 	}
 	switch {
-	case r.resets != s.resets && (r.Op == OpCompareAndWrite || r.redone == maxAgain):
+	case r.resets != cs.resets && (r.Op == OpCompareAndWrite || r.redone == maxAgain):
 		r.cancel = fmt.Errorf("%w (the target was reset between the write and its flush)", ErrCacheLost)
 		return false
-	case r.resets != s.resets:
+	case r.resets != cs.resets:
 		// What was acknowledged before the reset may be gone.
 		r.redone++
-		r.resets, r.flush, r.issued = s.resets, flushAfter, 0
+		r.resets, r.flush, r.issued = cs.resets, flushAfter, 0
 	case r.flush == flushAfter:
 		r.flush, r.sync = flushNow, r.lun.epoch.Load().Begin(nil)
 	default:
 		r.sync.Cover()
 		return false
 	}
-	if r.setState(s, reqQueued) {
-		s.wait.queue.push(r)
+	if r.setState(cs.s, reqQueued) {
+		cs.s.wait.queue.push(r)
 	}
 	return true
 }
 
 // reset takes a unit attention 29/xx of LUN lun. The caller holds s.mu.
-func (s *Session) reset(lun uint64, asc spc.ASC) {
-	s.resets++
+func (cs *caches) reset(lun uint64, asc spc.ASC) {
+	cs.resets++
 	if asc != spc.ASCPowerOn {
 		return
 	}
-	for _, u := range s.units.list {
+	for _, u := range cs.s.units.list {
 		if l := u.lun; l.wire == lun && l.poweredOn() {
-			s.cacheLost(l, "the target came back without its cache")
+			cs.lost(l, "the target came back without its cache")
 		}
 	}
 }
 
-// cacheLost reports it. The caller holds s.mu.
-func (s *Session) cacheLost(l *LUN, why string) {
-	s.event(Event{Kind: EventCacheLost, Detail: fmt.Sprintf("LUN %s: %s; the next flush fails", iscsi.FormatLUN(l.wire), why)})
+// lost reports that a cache is. The caller holds s.mu.
+func (cs *caches) lost(l *LUN, why string) {
+	cs.s.event(Event{Kind: EventCacheLost, Detail: fmt.Sprintf("LUN %s: %s; the next flush fails", iscsi.FormatLUN(l.wire), why)})
 }
 
 // poweredOn takes a report of a power on, which tells something where the target has no

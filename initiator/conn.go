@@ -88,7 +88,7 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 	c.notifying.Add(1)
 	s.mu.Lock()
 	if c.works() {
-		s.receive(c, p)
+		c.receive(p)
 	}
 	done, later := s.takeLocked()
 	s.mu.Unlock()
@@ -112,7 +112,7 @@ func (c *conn) ConnectionTerminateNotify(err error) {
 		c.login.fail(err)
 	}
 	if c.s != nil {
-		c.s.connLost(c, err)
+		c.s.rec.ended(c, err)
 	}
 	close(c.gone)
 }
@@ -149,7 +149,8 @@ func (c *conn) violation(format string, args ...any) {
 }
 
 // receive handles one PDU in full feature phase. The caller holds s.mu.
-func (s *Session) receive(c *conn, p *iscsi.PDU) {
+func (c *conn) receive(p *iscsi.PDU) {
+	s := c.s
 	b := &p.BHS
 	if p.Bad != nil {
 		// At error recovery level 0 what was lost cannot be asked for again.
@@ -161,18 +162,18 @@ func (s *Session) receive(c *conn, p *iscsi.PDU) {
 	switch b.Opcode() {
 	case iscsi.OpSCSIResponse:
 		c.ackStatus(b)
-		s.scsiResponse(c, p)
+		c.scsiResponse(p)
 	case iscsi.OpNopIn:
-		s.nopIn(c, p)
+		c.nopIn(p)
 	case iscsi.OpTaskResponse, iscsi.OpLogoutResp:
 		c.ackStatus(b)
-		s.controlResponse(c, p)
+		c.controlResponse(p)
 	case iscsi.OpAsync:
 		c.ackStatus(b)
-		s.async(c, p)
+		c.async(p)
 	case iscsi.OpReject:
 		c.ackStatus(b)
-		s.reject(c, p)
+		c.reject(p)
 	default:
 		c.violation("%v in full feature phase", b.Opcode())
 	}
@@ -189,7 +190,8 @@ func (c *conn) ackStatus(b *iscsi.BHS) {
 }
 
 // controlResponse ends a task management or logout exchange.
-func (s *Session) controlResponse(c *conn, p *iscsi.PDU) {
+func (c *conn) controlResponse(p *iscsi.PDU) {
+	s := c.s
 	want := kindTMF
 	if p.BHS.Opcode() == iscsi.OpLogoutResp {
 		want = kindLogout
@@ -213,7 +215,8 @@ func (s *Session) controlResponse(c *conn, p *iscsi.PDU) {
 }
 
 // reject handles a PDU of ours that the target did not accept.
-func (s *Session) reject(c *conn, p *iscsi.PDU) {
+func (c *conn) reject(p *iscsi.PDU) {
+	s := c.s
 	reason := p.BHS.Reject().Reason()
 	err := fmt.Errorf("initiator: the target rejected a PDU: %v", reason)
 	if len(p.Data) < iscsi.BHSLen {

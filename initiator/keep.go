@@ -15,6 +15,7 @@ const maxTick = time.Second
 
 // watch is a session's clock. The session's mutex guards clock; the rest does not change.
 type watch struct {
+	s     *Session
 	begun time.Time
 	wake  chan struct{} // makes keep look at the clock again; one slot
 	clock int64         // nanoseconds since begun, as of the last tick
@@ -31,9 +32,10 @@ func (w *watch) nudge() {
 	}
 }
 
-// keep is the session's watchman: pings, time-outs, commands to be sent again
-// after a while. It ends with s.ctx.
-func (s *Session) keep() {
+// keep sees to pings, time-outs, and commands to be sent again after a while. It ends
+// with s.ctx.
+func (w *watch) keep() {
+	s := w.s
 	defer s.wg.Done()
 	tick := s.cfg.tickLength()
 	timer := time.NewTimer(tick)
@@ -43,9 +45,9 @@ func (s *Session) keep() {
 		case <-s.ctx.Done():
 			return
 		case <-timer.C:
-		case <-s.watch.wake:
+		case <-w.wake:
 		}
-		timer.Reset(s.tick(tick))
+		timer.Reset(w.tick(tick))
 	}
 }
 
@@ -61,16 +63,17 @@ func (c *Config) tickLength() time.Duration {
 }
 
 // tick looks at everything that waits and returns when to look again.
-func (s *Session) tick(next time.Duration) time.Duration {
+func (w *watch) tick(next time.Duration) time.Duration {
+	s := w.s
 	s.mu.Lock()
-	s.watch.clock = s.watch.elapsed()
+	w.clock = w.elapsed()
 	c := s.conn
 	if c != nil && c.state != connDead {
-		s.tickConn(c)
+		w.connection(c)
 		if s.wait.delayed > 0 {
-			next = min(next, s.tickDelayed())
+			next = min(next, w.delayed())
 		}
-		s.tickTasks(c)
+		w.overdue(c)
 		s.pump()
 	}
 	s.unlock()
@@ -80,30 +83,32 @@ func (s *Session) tick(next time.Duration) time.Duration {
 	return next
 }
 
-// tickConn pings when nothing was heard for NopInterval, and ends a connection
+// connection pings when nothing was heard for NopInterval, and ends a connection
 // that leaves a ping unanswered for NopTimeout. Anything that arrives proves
 // that the target is there.
-func (s *Session) tickConn(c *conn) {
+func (w *watch) connection(c *conn) {
+	s := w.s
 	// Data does not show as PDUs here, but as system calls that received.
 	if heard := c.heard + c.dm.Stats().ReceiveCalls; heard != c.seen {
-		c.seen, c.quiet = heard, s.watch.clock
+		c.seen, c.quiet = heard, w.clock
 		return
 	}
 	if s.cfg.NopInterval < 0 {
 		return
 	}
-	idle := time.Duration(s.watch.clock - c.quiet)
+	idle := time.Duration(w.clock - c.quiet)
 	switch {
 	case !c.pinged && idle >= s.cfg.NopInterval:
-		s.ping(c)
-		c.quiet = s.watch.clock // the answer's time runs from here
+		c.ping()
+		c.quiet = w.clock // the answer's time runs from here
 	case c.pinged && s.cfg.NopTimeout > 0 && idle >= s.cfg.NopTimeout:
 		c.doom(fmt.Errorf("the target did not answer a ping within %v", s.cfg.NopTimeout))
 	}
 }
 
 // ping sends a NOP-Out that wants an answer (RFC 7143 §11.18).
-func (s *Session) ping(c *conn) {
+func (c *conn) ping() {
+	s := c.s
 	t := s.tasks.get(true, kindPing)
 	if t == nil {
 		return // control PDUs are outstanding: their deadlines watch the target
@@ -117,12 +122,13 @@ func (s *Session) ping(c *conn) {
 	q.SetCmdSN(s.win.CmdSN)
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
-	t.deadline = 0 // tickConn watches it
+	t.deadline = 0 // watch.connection sees to it
 	c.queue(p)
 }
 
 // nopIn takes the answer to a ping, or answers the target's.
-func (s *Session) nopIn(c *conn, p *iscsi.PDU) {
+func (c *conn) nopIn(p *iscsi.PDU) {
+	s := c.s
 	b := &p.BHS
 	if itt := b.ITT(); itt != iscsi.ReservedTag {
 		c.ackStatus(b)
@@ -152,16 +158,17 @@ func (s *Session) nopIn(c *conn, p *iscsi.PDU) {
 	c.queue(&s.pdu)
 }
 
-// tickDelayed moves commands that are due to the list to be sent again, and
+// delayed moves commands that are due to the list to be sent again, and
 // returns the time until the next one is.
-func (s *Session) tickDelayed() time.Duration {
+func (w *watch) delayed() time.Duration {
+	s := w.s
 	next := time.Hour
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
 		if t.state != taskDelayed {
 			continue
 		}
-		if wait := time.Duration(t.due - s.watch.clock); wait > 0 {
+		if wait := time.Duration(t.due - w.clock); wait > 0 {
 			next = min(next, wait)
 			continue
 		}
@@ -171,14 +178,15 @@ func (s *Session) tickDelayed() time.Duration {
 	return next
 }
 
-// tickTasks aborts commands that have taken too long and escalates task
+// overdue aborts commands that have taken too long and escalates task
 // management that was not answered.
-func (s *Session) tickTasks(c *conn) {
+func (w *watch) overdue(c *conn) {
+	s := w.s
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
 		switch {
 		case t.state == taskFree:
-		case t.kind == kindTMF && s.watch.clock >= t.deadline:
+		case t.kind == kindTMF && w.clock >= t.deadline:
 			ref, f, answer := s.tasks.find(t.refITT), t.function, t.answer
 			// The slot stays taken: its answer may still come. It no longer counts
 			// among those outstanding.
@@ -190,14 +198,15 @@ func (s *Session) tickTasks(c *conn) {
 			}
 			s.tm.escalate(c, f, ref, why)
 			s.tm.nextAbort(c)
-		case t.kind == kindCommand && t.state == taskSent && s.cfg.CommandTimeout > 0 && time.Duration(s.watch.clock-t.started) >= s.cfg.CommandTimeout+s.cfg.tickLength():
+		case t.kind == kindCommand && t.state == taskSent && s.cfg.CommandTimeout > 0 && time.Duration(w.clock-t.started) >= s.cfg.CommandTimeout+s.cfg.tickLength():
 			s.tm.abort(c, t, ErrTimeout)
 		}
 	}
 }
 
 // async acts on an Asynchronous Message (RFC 7143 §11.9).
-func (s *Session) async(c *conn, p *iscsi.PDU) {
+func (c *conn) async(p *iscsi.PDU) {
+	s := c.s
 	a := p.BHS.Async()
 	_, wait, sec := a.Params()
 	s.event(Event{Kind: EventAsync, Detail: asyncDetail(a)})
@@ -205,7 +214,7 @@ func (s *Session) async(c *conn, p *iscsi.PDU) {
 	case iscsi.AsyncSCSI:
 		if sense, _, ok := iscsi.ParseSense(p.Data); ok {
 			if se, err := spc.ParseSense(sense); err == nil {
-				s.attention(a.LUN(), se)
+				s.units.attention(a.LUN(), se)
 			}
 		}
 	case iscsi.AsyncLogout, iscsi.AsyncNegotiation:
@@ -246,5 +255,5 @@ func (c *conn) leave(limit time.Duration) {
 	c.setState(connLeaving)
 	s := c.s
 	s.wg.Add(1)
-	s.out.run(func() { go s.relogin(c, limit) })
+	s.out.run(func() { go c.relogin(limit) })
 }

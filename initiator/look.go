@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"softiser/internal/iscsi"
 	"softiser/internal/spc"
 )
 
@@ -129,6 +130,29 @@ func (us *units) reports() uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return us.told
+}
+
+// opened reports whether a LUN is in use; one that is just being looked at is not.
+func (us *units) opened(wire uint64) bool {
+	for _, u := range us.list {
+		if u.lun.wire == wire {
+			return true
+		}
+	}
+	return false
+}
+
+// attention acts on a unit attention of LUN lun. The caller holds s.mu.
+func (us *units) attention(lun uint64, sense spc.Sense) {
+	us.s.event(Event{Kind: EventUnitAttention, Detail: fmt.Sprintf("LUN %s: %v", iscsi.FormatLUN(lun), sense)})
+	switch sense.ASC {
+	case spc.ASCALUAStateChanged, spc.ASCALUATransitionFailed, spc.ASCLUNsChanged:
+		us.s.event(Event{Kind: EventAccess, Detail: "LUN " + iscsi.FormatLUN(lun)})
+	}
+	if sense.ASC>>8 == 0x29 {
+		us.s.caches.reset(lun, sense.ASC)
+	}
+	us.changed(lun, sense.ASC)
 }
 
 // changed takes a unit attention that may mean another volume, another size or other

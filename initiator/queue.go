@@ -1,6 +1,10 @@
 package initiator
 
-import "softiser/internal/list"
+import (
+	"time"
+
+	"softiser/internal/list"
+)
 
 // reqQueue is a list of requests in order of arrival.
 type reqQueue struct {
@@ -94,4 +98,26 @@ func (b *backlog) dropResend(t *task) {
 		t.next = none
 		return
 	}
+}
+
+// delay sends t again after a while; false means that the time for it is over.
+func (b *backlog) delay(t *task) bool {
+	s := t.sess
+	limit := s.cfg.CommandTimeout
+	now := s.watch.elapsed()
+	if limit > 0 && time.Duration(now-t.started) >= limit {
+		return false
+	}
+	wait := min(firstBackoff<<min(t.retries, 10), maxBackoff)
+	if t.retries < 255 {
+		t.retries++
+	}
+	s.stats.Retries++
+	if !t.setState(taskDelayed) {
+		return false
+	}
+	t.due = now + int64(jitter(wait))
+	b.delayed++
+	s.watch.nudge()
+	return true
 }

@@ -37,6 +37,7 @@ type recovery struct {
 	minWait time.Duration // the target asks for it before the next login (Time2Wait)
 	login   time.Time     // last one
 	backoff time.Duration // before the first attempt after the next loss
+	order   []uint16      // scratch of retire
 }
 
 // Back-off between attempts to log in.
@@ -51,8 +52,9 @@ const (
 	startGrace = 20 * time.Second
 )
 
-// connLost takes the end of a connection into the session.
-func (s *Session) connLost(c *conn, err error) {
+// ended takes note that a connection has.
+func (rec *recovery) ended(c *conn, err error) {
+	s := rec.s
 	s.mu.Lock()
 	c.dead = err
 	c.setState(connDead)
@@ -62,24 +64,24 @@ func (s *Session) connLost(c *conn, err error) {
 	}
 	s.conn = nil
 	s.stats.Losses++
-	s.resets++
+	s.caches.resets++
 	s.units.told++
 	s.addStats(c)
 	now := time.Now()
-	if c.proved || s.rec.lost.IsZero() {
-		s.rec.lost = now
+	if c.proved || rec.lost.IsZero() {
+		rec.lost = now
 	}
-	s.retire(c, fmt.Errorf("%w: %w", ErrSessionLost, err))
+	rec.retire(c, fmt.Errorf("%w: %w", ErrSessionLost, err))
 	switch s.state {
 	case StateActive:
 		s.event(Event{Kind: EventLost, Err: err})
 		if s.cfg.FailNow && !s.cfg.KeepTrying {
-			s.give(err)
+			rec.give(err)
 			break
 		}
 		s.setState(StateRecovering)
 		if s.cfg.FailNow {
-			s.down(err)
+			rec.down(err)
 		}
 		// Reinstatement is an implicit logout of the old session, which has to wait
 		// for DefaultTime2Wait (RFC 7143 §13.15). LIO means its two seconds: earlier
@@ -89,9 +91,9 @@ func (s *Session) connLost(c *conn, err error) {
 		if c.waitTold {
 			wait = c.wait
 		}
-		s.rec.minWait = max(s.rec.minWait, wait)
+		rec.minWait = max(rec.minWait, wait)
 		s.wg.Add(1)
-		go s.rec.run()
+		go rec.run()
 	case StateClosing:
 		s.failAll(ErrClosed)
 	}
@@ -99,8 +101,9 @@ func (s *Session) connLost(c *conn, err error) {
 }
 
 // retire sorts the commands of a lost connection. The caller holds s.mu.
-func (s *Session) retire(c *conn, lost error) {
-	s.order = s.order[:0]
+func (rec *recovery) retire(c *conn, lost error) {
+	s := rec.s
+	rec.order = rec.order[:0]
 	now := s.watch.elapsed()
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
@@ -136,15 +139,15 @@ func (s *Session) retire(c *conn, lost error) {
 				t.lost = now
 			}
 			t.replays++
-			s.order = append(s.order, t.index)
+			rec.order = append(rec.order, t.index)
 		}
 	}
-	slices.SortFunc(s.order, func(a, b uint16) int {
+	slices.SortFunc(rec.order, func(a, b uint16) int {
 		return int(int32(s.tasks.slots[a].cmdSN - s.tasks.slots[b].cmdSN))
 	})
 	s.wait.forget()
 	s.wait.delayed, s.tm.outstanding = 0, 0
-	for _, i := range s.order {
+	for _, i := range rec.order {
 		s.wait.pushResend(&s.tasks.slots[i])
 	}
 	for r := s.wait.queue.First(); r != nil; {
@@ -163,32 +166,35 @@ func (s *Session) retire(c *conn, lost error) {
 }
 
 // give fails the session for good. The caller holds s.mu.
-func (s *Session) give(err error) {
+func (rec *recovery) give(err error) {
+	s := rec.s
 	s.err = err
 	s.setState(StateFailed)
 	s.event(Event{Kind: EventFailed, Err: err})
-	s.failAll(s.lostError())
+	s.failAll(rec.lostError())
 }
 
 // down fails what waits for the target, and what comes until it is back. The
 // caller holds s.mu.
-func (s *Session) down(err error) {
+func (rec *recovery) down(err error) {
+	s := rec.s
 	s.err = err
 	if s.state == StateDown {
 		return
 	}
 	s.setState(StateDown)
 	s.event(Event{Kind: EventDown, Err: err})
-	s.failAll(s.lostError())
+	s.failAll(rec.lostError())
 }
 
-// lookingForTarget reports whether recover runs. The caller holds s.mu.
-func (s *Session) lookingForTarget() bool {
+// runs reports whether the target is looked for. The caller holds s.mu.
+func (rec *recovery) runs() bool {
+	s := rec.s
 	return s.state == StateRecovering || s.state == StateDown
 }
 
 // lostError is what requests end with after the session was given up.
-func (s *Session) lostError() error { return fmt.Errorf("%w: %w", ErrSessionLost, s.err) }
+func (rec *recovery) lostError() error { return fmt.Errorf("%w: %w", ErrSessionLost, rec.s.err) }
 
 // run logs in until it works, is refused for good, or takes too long.
 func (rec *recovery) run() {
@@ -255,10 +261,10 @@ func (rec *recovery) sleep(d time.Duration) bool { return pause(rec.s.ctx, d) }
 func (rec *recovery) fail(err error) (goOn bool) {
 	s := rec.s
 	s.mu.Lock()
-	if goOn = s.cfg.KeepTrying && s.lookingForTarget(); goOn {
-		s.down(err)
+	if goOn = s.cfg.KeepTrying && rec.runs(); goOn {
+		rec.down(err)
 	} else if s.state == StateRecovering {
-		s.give(err)
+		rec.give(err)
 	}
 	s.unlock()
 	return goOn
@@ -272,7 +278,7 @@ func (rec *recovery) reinstate() error {
 		return err
 	}
 	s.mu.Lock()
-	if !s.lookingForTarget() || !s.adopt(c) {
+	if !rec.runs() || !s.adopt(c) {
 		s.unlock()
 		c.dm.Terminate(nil)
 		<-c.gone
@@ -287,7 +293,7 @@ func (rec *recovery) reinstate() error {
 		return err
 	}
 	s.mu.Lock()
-	if s.conn != c || c.state != connEntered || !s.lookingForTarget() {
+	if s.conn != c || c.state != connEntered || !rec.runs() {
 		s.unlock()
 		c.drop(errConnGone)
 		return errConnGone
@@ -323,15 +329,16 @@ func (c *conn) drop(err error) {
 
 // relogin lets the commands on c end, logs out because the target asked for
 // it, and ends the connection; recovery does the rest.
-func (s *Session) relogin(c *conn, limit time.Duration) {
+func (c *conn) relogin(limit time.Duration) {
+	s, out := c.s, logout{c}
 	defer s.wg.Done()
 	ctx, cancel := context.WithTimeout(s.ctx, max(limit, time.Second))
 	defer cancel()
-	if err := s.drain(ctx, c); errors.Is(err, errConnGone) {
+	if err := out.drain(ctx); errors.Is(err, errConnGone) {
 		return
 	}
 	// A logout that is not answered ends like one that is.
-	_ = s.sendLogout(ctx, c)
+	_ = out.send(ctx)
 	c.dm.Terminate(errors.New("the target asked for a logout"))
 }
 

@@ -27,7 +27,7 @@ func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	}
 	if l.tells(id.epoch) {
 		s.mu.Lock()
-		s.cacheLost(l, "the target came back without its cache")
+		s.caches.lost(l, "the target came back without its cache")
 		s.unlock()
 	}
 	l.take(g)

@@ -27,7 +27,8 @@ const (
 )
 
 // scsiResponse ends a command, or sends it again. The caller holds s.mu.
-func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
+func (c *conn) scsiResponse(p *iscsi.PDU) {
+	s := c.s
 	t := s.tasks.find(p.BHS.ITT())
 	if t == nil || t.kind != kindCommand || t.state != taskSent && t.state != taskAborting {
 		c.violation("a SCSI Response for the unknown task tag %#08x", p.BHS.ITT())
@@ -48,7 +49,7 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 	r := t.req
 	what, done := fateDone, resp.Response() == iscsi.ResponseCompleted && resp.Status() == byte(spc.StatusGood)
 	if !done {
-		what, err = s.judge(t, resp, p.Data)
+		what, err = judge{s, t}.response(resp, p.Data)
 		done = what == fateDone && err == nil // carried out, with something to tell
 	}
 	if done {
@@ -75,13 +76,13 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 		t.retries++
 		s.stats.Retries++
 		s.wait.pushResend(t)
-		if otherUnit(err) && s.opened(t.lun) {
+		if otherUnit(err) && s.units.opened(t.lun) {
 			// Nothing may be sent again before the LUN has proved to be the volume that
 			// it was, which recovery sees to.
 			c.doom(fmt.Errorf("the target says that another unit may be behind the LUN: %w", err))
 		}
 		return
-	case what == fateLater && r.cancel == nil && s.delay(t):
+	case what == fateLater && r.cancel == nil && s.wait.delay(t):
 		return
 	}
 	r.Status = resp.Status()
@@ -94,16 +95,6 @@ func (s *Session) scsiResponse(c *conn, p *iscsi.PDU) {
 func otherUnit(err error) bool {
 	var se *spc.SenseError
 	return errors.As(err, &se) && se.Sense.Key == spc.KeyUnitAttention && se.Sense.ASC == spc.ASCInquiryChanged
-}
-
-// opened reports whether a LUN is in use; one that is just being looked at is not.
-func (s *Session) opened(wire uint64) bool {
-	for _, u := range s.units.list {
-		if u.lun.wire == wire {
-			return true
-		}
-	}
-	return false
 }
 
 // residual checks the residual count of a response against what the command
@@ -119,19 +110,26 @@ func (t *task) residual(r iscsi.SCSIResponse) (uint32, error) {
 	return 0, fmt.Errorf("a SCSI Response with flags %#02x and residual %d for a command of %d bytes", r.BHS[1], r.Residual(), want)
 }
 
-// judge says what becomes of a command whose status is not GOOD.
-func (s *Session) judge(t *task, r iscsi.SCSIResponse, data []byte) (fate, error) {
-	op := t.opcode()
+// judge says what becomes of a command whose status is not GOOD. The caller holds the
+// session's mutex.
+type judge struct {
+	s *Session
+	t *task
+}
+
+// response judges by the whole response.
+func (j judge) response(r iscsi.SCSIResponse, data []byte) (fate, error) {
+	op := j.t.opcode()
 	if r.Response() != iscsi.ResponseCompleted {
 		return fateDone, fmt.Errorf("initiator: %v: the target failed to carry it out (iSCSI response %#02x)", op, r.Response())
 	}
 	st := spc.Status(r.Status())
 	sense, _, _ := iscsi.ParseSense(data) // what cannot be read is reported as NO SENSE
 	err := spc.NewSenseError(op, st, sense)
-	if t.req.once {
+	if j.t.req.once {
 		var se *spc.SenseError
 		if errors.As(err, &se) && se.Sense.Key == spc.KeyUnitAttention {
-			s.attention(t.lun, se.Sense) // the caller repeats it, the session has to know
+			j.s.units.attention(j.t.lun, se.Sense) // the caller repeats it, the session has to know
 		}
 		return fateDone, err
 	}
@@ -143,37 +141,37 @@ func (s *Session) judge(t *task, r iscsi.SCSIResponse, data []byte) (fate, error
 	case spc.StatusReservationConflict:
 		return fateDone, fmt.Errorf("%w: %w", ErrReservation, err)
 	case spc.StatusTaskAborted:
-		if t.req.idempotent() {
+		if j.t.req.idempotent() {
 			return fateAgain, err
 		}
 		return fateDone, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	case spc.StatusCheckCondition:
 		var se *spc.SenseError
 		if errors.As(err, &se) {
-			return s.judgeSense(t, se)
+			return j.sense(se)
 		}
 	}
 	return fateDone, err
 }
 
-// judgeSense says what becomes of a command that ended with CHECK CONDITION.
-func (s *Session) judgeSense(t *task, e *spc.SenseError) (fate, error) {
+// sense judges a command that ended with CHECK CONDITION.
+func (j judge) sense(e *spc.SenseError) (fate, error) {
 	if e.Sense.Deferred {
-		return s.judgeDeferred(t, e)
+		return j.deferred(e)
 	}
 	switch e.Sense.Key {
 	case spc.KeyUnitAttention:
 		// The command has not been carried out; each one reports one condition.
-		s.attention(t.lun, e.Sense)
+		j.s.units.attention(j.t.lun, e.Sense)
 		return fateAgain, e
 	case spc.KeyAborted:
-		if t.req.idempotent() {
+		if j.t.req.idempotent() {
 			return fateAgain, e
 		}
 	case spc.KeyNotReady:
 		switch e.Sense.ASC {
 		case spc.ASCAccessTransition, spc.ASCAccessStandby, spc.ASCAccessUnavailable, spc.ASCAccessOffline:
-			if s.cfg.Path {
+			if j.s.cfg.Path {
 				return fateDone, fmt.Errorf("%w: %w", blockio.ErrInaccessible, e)
 			}
 			if e.Sense.ASC == spc.ASCAccessTransition {
@@ -185,67 +183,33 @@ func (s *Session) judgeSense(t *task, e *spc.SenseError) (fate, error) {
 	case spc.KeyRecovered, spc.KeyCompleted:
 		return fateDone, nil // carried out, with something to tell
 	case spc.KeyIllegalRequest:
-		if e.Sense.ASC == spc.ASCInvalidOpcode && t.opcode() == spc.OpWriteSame16 {
-			t.req.lun.withoutSame() // the next one writes
+		if e.Sense.ASC == spc.ASCInvalidOpcode && j.t.opcode() == spc.OpWriteSame16 {
+			j.t.req.lun.withoutSame() // the next one writes
 		}
 	}
 	return fateDone, deviceError(e)
 }
 
-// judgeDeferred says what becomes of a command that ended with what the target had to tell
+// deferred judges a command that ended with what the target had to tell
 // about an earlier one, which was acknowledged: it has not been carried out itself
 // (SPC-4 §4.5.5), whatever the sense key is.
-func (s *Session) judgeDeferred(t *task, e *spc.SenseError) (fate, error) {
+func (j judge) deferred(e *spc.SenseError) (fate, error) {
 	switch e.Sense.Key {
 	case spc.KeyNoSense, spc.KeyRecovered, spc.KeyCompleted:
 		return fateAgain, e
 	case spc.KeyUnitAttention:
-		s.attention(t.lun, e.Sense)
+		j.s.units.attention(j.t.lun, e.Sense)
 		return fateAgain, e
 	}
 	// Something acknowledged was not kept. If that can have been a write which no flush has
 	// covered, the next flush tells it; otherwise this command has to.
-	for _, u := range s.units.list {
-		if l := u.lun; l.wire == t.lun && l.epoch.Load().Lost() {
-			s.cacheLost(l, fmt.Sprintf("the target could not keep what it had acknowledged: %v", e.Sense))
+	for _, u := range j.s.units.list {
+		if l := u.lun; l.wire == j.t.lun && l.epoch.Load().Lost() {
+			j.s.caches.lost(l, fmt.Sprintf("the target could not keep what it had acknowledged: %v", e.Sense))
 			return fateAgain, e
 		}
 	}
 	return fateDone, deviceError(e)
-}
-
-// delay sends t again after a while; false means that the time for it is over.
-func (s *Session) delay(t *task) bool {
-	limit := s.cfg.CommandTimeout
-	now := s.watch.elapsed()
-	if limit > 0 && time.Duration(now-t.started) >= limit {
-		return false
-	}
-	wait := min(firstBackoff<<min(t.retries, 10), maxBackoff)
-	if t.retries < 255 {
-		t.retries++
-	}
-	s.stats.Retries++
-	if !t.setState(taskDelayed) {
-		return false
-	}
-	t.due = now + int64(jitter(wait))
-	s.wait.delayed++
-	s.watch.nudge()
-	return true
-}
-
-// attention acts on a unit attention of LUN lun. The caller holds s.mu.
-func (s *Session) attention(lun uint64, sense spc.Sense) {
-	s.event(Event{Kind: EventUnitAttention, Detail: fmt.Sprintf("LUN %s: %v", iscsi.FormatLUN(lun), sense)})
-	switch sense.ASC {
-	case spc.ASCALUAStateChanged, spc.ASCALUATransitionFailed, spc.ASCLUNsChanged:
-		s.event(Event{Kind: EventAccess, Detail: "LUN " + iscsi.FormatLUN(lun)})
-	}
-	if sense.ASC>>8 == 0x29 {
-		s.reset(lun, sense.ASC)
-	}
-	s.units.changed(lun, sense.ASC)
 }
 
 // deviceError adds the blockdev error that a sense condition stands for, so

@@ -17,19 +17,20 @@ import (
 // that may be repeated are repeated. All methods are safe for concurrent use.
 //
 // Its parts each keep one thing: the slots of commands (table), what waits to be sent
-// (backlog), the LUNs and the looks at them (units), aborts (taskManagement), the way back to
-// the target (recovery), the clock (watch), and what is done once the lock is released
-// (outbox). One mutex guards them all: an answer concerns most of them.
+// (backlog), the LUNs and the looks at them (units), what their caches may have lost (caches),
+// aborts (taskManagement), the way back to the target (recovery), the clock (watch), and what
+// is done once the lock is released (outbox). One mutex guards them all: an answer concerns
+// most of them. What comes from the target is taken by its connection (conn).
 //
 // Goroutines: the datamover's receive goroutine delivers answers and runs Done
-// callbacks; keep watches the time-outs; recover runs while there is no
+// callbacks; watch.keep sees to the time-outs; recovery.run runs while there is no
 // connection. Submit runs on the caller's goroutine.
 type Session struct {
 	cfg Config // completed by withDefaults; immutable
 
 	ctx       context.Context // ends with Close; bounds recovery
 	cancel    context.CancelFunc
-	wg        sync.WaitGroup // keep and recover
+	wg        sync.WaitGroup // watch.keep and recovery.run
 	transport transport
 
 	flowing atomic.Bool // state is StateActive; for the choice of a path
@@ -51,11 +52,10 @@ type Session struct {
 	rec     recovery       // what looks for the target
 	watch   watch          // its clock
 	out     outbox         // what is to be done without the lock
-	resets  uint32         // connections lost, and resets that the target reported
+	caches  caches         // what the target may have lost
 	portal  string         // where the target sent us (redirection), or cfg.Address
 	stats   Stats
 	pdu     iscsi.PDU // scratch of send
-	order   []uint16  // scratch of connLost
 }
 
 // Dial connects and logs in to cfg.TargetName at cfg.Address.
@@ -82,7 +82,7 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 	s.setState(StateActive)
 	s.event(Event{Kind: EventConnected, Detail: c.dm.Describe()})
 	s.wg.Add(1)
-	go s.keep()
+	go s.watch.keep()
 	s.unlock()
 	return s, nil
 }
@@ -95,7 +95,7 @@ func newSession(cfg Config) *Session {
 	s.tasks = newTable(s, cfg.QueueDepth)
 	s.wait.tasks = &s.tasks
 	s.wait.forget()
-	s.units.s, s.tm.s, s.rec.s = s, s, s
+	s.units.s, s.tm.s, s.rec.s, s.watch.s, s.caches.s = s, s, s, s, s
 	s.transport = transport{cfg: &s.cfg, fell: func(err error) {
 		s.mu.Lock()
 		s.event(Event{Kind: EventFallback, Err: err})
@@ -190,17 +190,17 @@ func (s *Session) Close() error {
 		return s.transport.close()
 	}
 	c := s.conn
-	if s.lookingForTarget() {
-		c = nil // recover's, which ends it
+	if s.rec.runs() {
+		c = nil // recovery's, which ends it
 	}
 	s.setState(StateClosing)
 	s.unlock()
 
 	var err error
 	if c != nil {
-		err = s.logout(c)
+		err = logout{c}.run()
 	}
-	s.cancel() // ends keep and recover, and with recover its attempt to log in
+	s.cancel() // ends both goroutines, and with recovery its attempt to log in
 	s.wg.Wait()
 
 	s.mu.Lock()
@@ -209,43 +209,6 @@ func (s *Session) Close() error {
 	s.event(Event{Kind: EventClosed})
 	s.unlock()
 	return errors.Join(err, s.transport.close())
-}
-
-// logout drains the session, sends Logout and closes the connection. What the
-// target does not answer is not waited for longer than LogoutTimeout.
-func (s *Session) logout(c *conn) error {
-	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.LogoutTimeout)
-	defer cancel()
-	if err := s.drain(ctx, c); err == nil {
-		err = s.sendLogout(ctx, c)
-		if err != nil && !errors.Is(err, errConnGone) && !errors.Is(err, ErrSessionLost) {
-			c.dm.Terminate(nil)
-			<-c.gone
-			return fmt.Errorf("initiator: %s: logout: %w", s.cfg.URL(), err)
-		}
-	}
-	c.dm.Terminate(nil)
-	<-c.gone
-	return nil
-}
-
-// drain waits until nothing is outstanding on c; while c flows, until nothing
-// waits to be sent either.
-func (s *Session) drain(ctx context.Context, c *conn) error {
-	s.mu.Lock()
-	if s.out.rest == nil {
-		s.out.rest = make(chan struct{})
-	}
-	rest := s.out.rest
-	s.unlock() // closes it at once where there is nothing
-	select {
-	case <-rest:
-		return nil
-	case <-c.gone:
-		return errConnGone
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // atRest reports what drain waits for. The caller holds s.mu.

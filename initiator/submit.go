@@ -43,11 +43,11 @@ func (s *Session) enqueue(r *request) *conn {
 		s.finish(r, ErrClosed)
 		return nil
 	case StateFailed:
-		s.finish(r, s.lostError())
+		s.finish(r, s.rec.lostError())
 		return nil
 	case StateDown:
 		if !r.ctl { // recovery looks at the LUNs
-			s.finish(r, s.lostError())
+			s.finish(r, s.rec.lostError())
 			return nil
 		}
 	}
@@ -64,7 +64,7 @@ func (s *Session) enqueue(r *request) *conn {
 		r.joined = u.looks
 	}
 	r.setState(s, reqQueued)
-	r.resets = s.resets
+	r.resets = s.caches.resets
 	if r.ctl {
 		s.wait.ctlQueue.push(r)
 	} else {
@@ -237,7 +237,7 @@ func (s *Session) endTask(t *task, err error) {
 	if r.parts > 0 || r.state != reqRunning {
 		return
 	}
-	if r.cancel == nil && s.settle(r) {
+	if r.cancel == nil && s.caches.settle(r) {
 		return
 	}
 	s.finish(r, r.cancel)

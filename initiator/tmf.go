@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"softiser/internal/iscsi"
 )
@@ -43,19 +42,19 @@ func (tm *taskManagement) abort(c *conn, t *task, err error) {
 	}
 	t.abortErr, t.asked = err, false
 	s.stats.Aborts++
-	s.tm.nextAbort(c)
+	tm.nextAbort(c)
 }
 
 // nextAbort asks for the aborts that still wait for their turn.
 func (tm *taskManagement) nextAbort(c *conn) {
 	s := tm.s
 	for i := range s.tasks.slots {
-		if s.tm.outstanding >= maxTMFs {
+		if tm.outstanding >= maxTMFs {
 			return
 		}
 		if t := &s.tasks.slots[i]; t.state == taskAborting && !t.asked {
 			t.asked = true
-			s.tm.sendTMF(c, iscsi.AbortTask, t)
+			tm.sendTMF(c, iscsi.AbortTask, t)
 		}
 	}
 }
@@ -85,7 +84,7 @@ func (tm *taskManagement) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	m.function, m.ref, m.refITT, m.lun = f, t.index, t.itt(), t.lun
 	m.deadline, m.asked = s.watch.elapsed()+int64(wait), true
-	s.tm.outstanding++
+	tm.outstanding++
 	c.queue(p)
 }
 
@@ -96,10 +95,10 @@ func (tm *taskManagement) response(c *conn, m *task, response uint8) {
 	f, lun := m.function, m.lun
 	t := s.tasks.find(m.refITT)
 	if m.asked {
-		s.tm.outstanding--
+		tm.outstanding--
 	}
 	s.tasks.put(m)
-	defer s.tm.nextAbort(c)
+	defer tm.nextAbort(c)
 	ok := response == iscsi.TaskComplete || f == iscsi.AbortTask && response == iscsi.TaskNotFound
 	switch {
 	case ok && f == iscsi.AbortTask:
@@ -109,9 +108,9 @@ func (tm *taskManagement) response(c *conn, m *task, response uint8) {
 			s.endTask(t, t.abortErr)
 		}
 	case ok:
-		s.tm.lunReset(c, lun)
+		tm.lunReset(c, lun)
 	default:
-		s.tm.escalate(c, f, t, fmt.Errorf("the target answered %v with response %d", f, response))
+		tm.escalate(c, f, t, fmt.Errorf("the target answered %v with response %d", f, response))
 	}
 }
 
@@ -123,7 +122,7 @@ func (tm *taskManagement) escalate(c *conn, f iscsi.TaskFunction, t *task, why e
 	}
 	if f == iscsi.AbortTask && t.abortErr == ErrTimeout {
 		s.stats.Resets++
-		s.tm.sendTMF(c, iscsi.LogicalUnitReset, t)
+		tm.sendTMF(c, iscsi.LogicalUnitReset, t)
 		return
 	}
 	c.doom(fmt.Errorf("a command could not be aborted: %w", why))
@@ -154,7 +153,11 @@ func (tm *taskManagement) lunReset(c *conn, lun uint64) {
 }
 
 // ResetLUN resets a logical unit: every initiator's commands there are aborted.
-func (s *Session) ResetLUN(ctx context.Context, lun uint64) error {
+func (s *Session) ResetLUN(ctx context.Context, lun uint64) error { return s.tm.resetLUN(ctx, lun) }
+
+// resetLUN asks for the reset and waits for the answer.
+func (tm *taskManagement) resetLUN(ctx context.Context, lun uint64) error {
+	s := tm.s
 	wire := iscsi.EncodeLUN(int(lun))
 	done := make(chan error, 1)
 	s.mu.Lock()
@@ -184,7 +187,7 @@ func (s *Session) ResetLUN(ctx context.Context, lun uint64) error {
 		done <- err
 	}
 	s.stats.Resets++
-	s.tm.outstanding++
+	tm.outstanding++
 	c.queue(p)
 	s.unlock()
 	c.kick()
@@ -193,70 +196,5 @@ func (s *Session) ResetLUN(ctx context.Context, lun uint64) error {
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// sendLogout ends the session at the target and waits for its answer.
-func (s *Session) sendLogout(ctx context.Context, c *conn) error {
-	done := make(chan error, 1)
-	s.mu.Lock()
-	t := s.tasks.get(true, kindLogout)
-	if t == nil || c.state == connDead {
-		if t != nil {
-			s.tasks.put(t)
-		}
-		s.mu.Unlock()
-		return errConnGone
-	}
-	p := &s.pdu
-	q := p.BHS.NewLogoutRequest(iscsi.LogoutSession)
-	q.SetITT(t.itt())
-	q.SetCmdSN(s.win.CmdSN)
-	q.SetExpStatSN(c.expStatSN)
-	p.AHS, p.Data, p.Bufs = nil, nil, nil
-	t.deadline = s.watch.elapsed() + int64(s.cfg.LogoutTimeout)
-	t.answer = func(p *iscsi.PDU, err error) {
-		if err == nil {
-			x := p.BHS.LogoutResponse()
-			// Time2Retain is for tasks that are reassigned, at error recovery level 2.
-			s.mu.Lock()
-			c.waitTold, c.wait = true, time.Duration(x.Time2Wait())*time.Second
-			s.mu.Unlock()
-			if x.Response() != iscsi.LogoutClosed {
-				err = fmt.Errorf("the target answered with response %d", x.Response())
-			}
-		}
-		done <- err
-	}
-	c.queue(p)
-	s.unlock()
-	c.kick()
-	select {
-	case err := <-done:
-		if err == nil {
-			c.awaitClose()
-		}
-		return err
-	case <-c.gone:
-		return errConnGone
-	case <-ctx.Done():
-		return fmt.Errorf("no answer within %v", s.cfg.LogoutTimeout.Round(time.Millisecond))
-	}
-}
-
-// closeGrace is how long the target may take to close the connection after its
-// Logout Response.
-const closeGrace = 200 * time.Millisecond
-
-// awaitClose lets the target be the first to close after a logout. LIO over siw
-// has not yet seen the completion of its Logout Response when a fast initiator
-// reads it; a FIN at that moment fails the Send and makes iscsit_release_cmd
-// warn in the kernel's log.
-func (c *conn) awaitClose() {
-	t := time.NewTimer(closeGrace)
-	defer t.Stop()
-	select {
-	case <-c.gone:
-	case <-t.C:
 	}
 }

@@ -15,8 +15,11 @@ const abortTimeout = 10 * time.Second
 
 // abandon ends r early: commands that were not sent are dropped, those at the controller
 // aborted. Their memory is in use until they are answered.
-func (q *queue) abandon(r *request, err error) {
-	q.mu.Lock()
+func (r *request) abandon(err error) {
+	q := r.lock()
+	if q == nil {
+		return
+	}
 	if r.state == reqIdle { // Done is on its way
 		q.mu.Unlock()
 		return
@@ -40,6 +43,21 @@ func (q *queue) abandon(r *request, err error) {
 	q.unlock()
 	for _, id := range ids {
 		q.a.abort(q.id, id)
+	}
+}
+
+// lock locks the queue that r is with and returns it; nil: none yet.
+func (r *request) lock() *queue {
+	for {
+		q := r.queue.Load()
+		if q == nil {
+			return nil
+		}
+		q.mu.Lock()
+		if r.queue.Load() == q {
+			return q
+		}
+		q.mu.Unlock()
 	}
 }
 

@@ -66,7 +66,8 @@ type Association struct {
 	turn   atomic.Uint32 // the queue for the next new request
 
 	admin *queue
-	io    []*queue // made by the first connect; the same afterwards
+	io    []*queue     // all that Config asks for, made by the first connect
+	open  atomic.Int32 // how many of them the controller has granted, those at the front
 
 	mu      sync.Mutex // guards the rest; taken before a queue's
 	state   State
@@ -88,9 +89,10 @@ type controller struct {
 	cap     nvme.Cap
 	version nvme.Version
 	ident   *nvme.Controller
-	zeroes  uint8 // WZSL
-	verify  uint8 // VSL
-	kato    time.Duration
+	zeroes  uint8         // WZSL
+	verify  uint8         // VSL
+	kato    time.Duration // keep alive timeout; 0: none
+	holds   time.Duration // the longest that the controller may take it for, after rounding
 }
 
 // Connect makes an association with cfg.Subsystem at cfg.Address.
@@ -123,7 +125,7 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 		err = fmt.Errorf("%s at %s: %w", cfg.Subsystem, cfg.Address, errLost)
 		return nil, errors.Join(err, a.release())
 	}
-	for _, q := range a.io {
+	for _, q := range a.granted() {
 		q.flow()
 	}
 	a.event(Event{Kind: EventConnected, Detail: a.Describe()})
@@ -136,6 +138,9 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 
 // queues are all of them, the admin queue first.
 func (a *Association) queues() []*queue { return append([]*queue{a.admin}, a.io...) }
+
+// granted are the I/O queues that the controller has granted.
+func (a *Association) granted() []*queue { return a.io[:a.open.Load()] }
 
 // hangUp closes every connection, and returns when no memory of commands is in use.
 func (a *Association) hangUp(reason error) {
@@ -164,7 +169,7 @@ func (a *Association) toLocked(s State) bool {
 func (a *Association) live() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, q := range a.queues() {
+	for _, q := range append([]*queue{a.admin}, a.granted()...) {
 		if tr, _ := q.connection(); tr == nil {
 			return false
 		}
@@ -225,27 +230,29 @@ func (a *Association) recover(cause error, since time.Time) {
 		a.down(cause)
 	}
 	wait := firstRetry
+	var refused time.Time // since when the controller says that it will not have us
 	for {
 		pause := wait/2 + rand.N(wait/2+1)
+		if limit := a.cfg.CtrlLossTimeout; limit > 0 && !a.cfg.Path {
+			pause = min(pause, max(limit-time.Since(since), 0))
+		}
 		select {
 		case <-time.After(pause):
 		case <-a.ctx.Done():
 			return
 		}
 		err := a.again(since)
-		if err == nil {
-			return
-		}
-		if a.ctx.Err() != nil {
+		if err == nil || a.ctx.Err() != nil {
 			return
 		}
 		down := time.Since(since)
-		if errors.Is(err, ErrChanged) {
-			a.fail(err)
-			return
+		if !final(err) {
+			refused = time.Time{}
+		} else if refused.IsZero() {
+			refused = time.Now()
 		}
-		if a.cfg.CtrlLossTimeout > 0 && down > a.cfg.CtrlLossTimeout && !a.cfg.Path {
-			a.fail(fmt.Errorf("no association within the controller loss time-out of %v: %w", a.cfg.CtrlLossTimeout, err))
+		if why := a.givesUp(err, down, refused); why != nil {
+			a.fail(why)
 			return
 		}
 		wait = min(2*wait, a.cfg.ReconnectDelay)
@@ -257,6 +264,35 @@ func (a *Association) recover(cause error, since time.Time) {
 		a.mu.Unlock()
 		a.event(Event{Kind: EventRetry, Err: err, Wait: wait, Down: down})
 	}
+}
+
+// startGrace is how long a controller that refuses its host for good is not believed when
+// the association is looked for for ever: one that has just been started may not have its
+// subsystems yet.
+const startGrace = 20 * time.Second
+
+// final reports whether the controller has refused the host and says that it would do so
+// again: the subsystem is gone, or the host may not use it any more.
+func final(err error) bool {
+	ce, ok := errors.AsType[*ConnectError](err)
+	return ok && ce.DoNotRetry
+}
+
+// givesUp says why the association is not looked for any longer, after an attempt has
+// failed with err; nil: it is. refused is since when all have been refused for good.
+func (a *Association) givesUp(err error, down time.Duration, refused time.Time) error {
+	limit := a.cfg.CtrlLossTimeout
+	switch {
+	case errors.Is(err, ErrChanged):
+		return err
+	case a.cfg.Path:
+		return nil
+	case limit > 0 && down >= limit:
+		return fmt.Errorf("no association within the controller loss time-out of %v: %w", limit, err)
+	case limit < 0 && !refused.IsZero() && time.Since(refused) >= startGrace:
+		return fmt.Errorf("the controller has refused us for %v, and would go on: %w", startGrace, err)
+	}
+	return nil
 }
 
 // again is one attempt.
@@ -273,7 +309,10 @@ func (a *Association) again(since time.Time) error {
 		return err
 	}
 	n := 0
-	for _, q := range a.io {
+	for _, q := range a.io[a.open.Load():] {
+		n += q.vacate()
+	}
+	for _, q := range a.granted() {
 		n += q.flow()
 	}
 	a.event(Event{Kind: EventRecovered, Down: time.Since(since), Replayed: n})
@@ -432,7 +471,7 @@ func (a *Association) atRest() bool {
 }
 
 // path returns the queue for a request that has none yet: in turn.
-func (a *Association) path() *queue { return a.io[int(a.turn.Add(1))%len(a.io)] }
+func (a *Association) path() *queue { q := a.granted(); return q[int(a.turn.Add(1)%uint32(len(q)))] }
 
 // Stats adds up the counters of the queues.
 func (a *Association) Stats() blockio.Stats {
@@ -474,7 +513,7 @@ func (a *Association) Describe() string {
 		how = a.admin.tr.Describe()
 	}
 	a.admin.mu.Unlock()
-	s := fmt.Sprintf("%s at %s, %s, %d I/O queues", a.cfg.Subsystem, a.cfg.Address, how, len(a.io))
+	s := fmt.Sprintf("%s at %s, %s, %d I/O queues", a.cfg.Subsystem, a.cfg.Address, how, a.open.Load())
 	if c != nil {
 		s += fmt.Sprintf(", controller %d", c.id)
 	}

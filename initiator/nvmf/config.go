@@ -55,7 +55,8 @@ type Config struct {
 	// ReconnectDelay is the longest time between attempts to connect again. Default 5 s.
 	ReconnectDelay time.Duration
 	// CtrlLossTimeout is how long commands wait while there is no association, before
-	// they fail (nvme-cli's ctrl-loss-tmo). Default 120 s; negative: for ever.
+	// they fail (nvme-cli's ctrl-loss-tmo). Default 120 s; negative: for ever, or until the
+	// controller has refused us for 20 s in a way that it calls final.
 	CtrlLossTimeout time.Duration
 	// Path makes the association one of several to the same volumes: commands fail with
 	// blockio.ErrSessionLost at once when it is lost, and it is looked for nevertheless.

@@ -45,9 +45,10 @@ func (e *StatusError) Error() string {
 
 // ConnectError is a Connect that the controller has refused.
 type ConnectError struct {
-	Queue  uint16
-	Status uint16 // status code type and code
-	What   string // the parameter that is wrong, where it is told
+	Queue      uint16
+	Status     uint16 // status code type and code
+	What       string // the parameter that is wrong, where it is told
+	DoNotRetry bool   // the same Connect would be refused again
 }
 
 func (e *ConnectError) Error() string {

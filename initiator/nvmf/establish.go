@@ -91,14 +91,21 @@ func (a *Association) connectQueue(ctx context.Context, q *queue, cntlid uint16,
 
 // refused says why a Connect has failed.
 func refused(qid uint16, s nvme.Status, dw0 uint32) error {
+	e := &ConnectError{Queue: qid, DoNotRetry: s&nvme.DoNotRetry != 0}
 	s &^= nvme.DoNotRetry | nvme.More
-	e := &ConnectError{Queue: qid, Status: uint16(s)}
+	e.Status = uint16(s)
+	switch s {
+	case nvme.ConnectInvalidHost:
+		e.What = "this host may not use the subsystem"
+	case nvme.KeepAliveInvalid:
+		e.What = "choose another keep alive timeout"
+	}
 	if s != nvme.ConnectInvalidParameters {
 		return e
 	}
 	at := uint16(dw0)
 	if dw0&(1<<16) == 0 {
-		e.What = map[uint16]string{nvme.ConnectAtQID: "queue identifier", nvme.ConnectAtSQSize: "queue size", nvme.ConnectAtKeepAlive: "keep alive timeout"}[at]
+		e.What = map[uint16]string{nvme.ConnectAtQID: "queue identifier", nvme.ConnectAtSQSize: "queue size", nvme.ConnectAtKeepAlive: "keep alive timeout: choose another one"}[at]
 	} else {
 		e.What = map[uint16]string{nvme.ConnectDataAtHostID: "host identifier", nvme.ConnectDataAtCntlID: "controller identifier",
 			nvme.ConnectDataAtSubsystem: "subsystem NQN: there is no such subsystem", nvme.ConnectDataAtHost: "host NQN"}[at]
@@ -212,7 +219,9 @@ func (a *Association) identify(ctx context.Context, c *controller) error {
 		return fmt.Errorf("nvmf: Connect made controller %d, Identify speaks of %d", c.id, c.ident.CntlID)
 	}
 	if a.cfg.KeepAlive > 0 && c.ident.KAS > 0 {
-		c.kato = a.cfg.KeepAlive
+		if err := a.learnKeepAlive(ctx, c); err != nil {
+			return err
+		}
 	}
 	if a.discovery(c) {
 		return nil
@@ -234,6 +243,23 @@ func (a *Association) identify(ctx context.Context, c *controller) error {
 	return nil
 }
 
+// learnKeepAlive asks what the controller has made of our keep alive timeout: it rounds it
+// up to its granularity (Base 2.1 §5.1.25.1.8), or has a least one.
+func (a *Association) learnKeepAlive(ctx context.Context, c *controller) error {
+	unit := time.Duration(c.ident.KAS) * 100 * time.Millisecond
+	c.kato = a.cfg.KeepAlive
+	c.holds = (c.kato + unit - 1) / unit * unit
+	e, err := a.do(ctx, func(s *nvme.SQE) { s.NewGetFeatures(nvme.FeatureKeepAlive, 0) }, nil, "Get Features")
+	if lost(err) {
+		return err
+	}
+	if ms := e.DW0(); err == nil && ms > 0 {
+		granted := time.Duration(ms) * time.Millisecond
+		c.kato, c.holds = min(c.kato, granted), max(c.holds, granted)
+	}
+	return nil
+}
+
 // lost reports whether the connection is gone, or nobody waits any more, and not that the
 // controller has said something.
 func lost(err error) bool {
@@ -241,8 +267,7 @@ func lost(err error) bool {
 	return err != nil && !errors.As(err, &se)
 }
 
-// connectIO makes the I/O queues. After a reconnect there must be as many as before, for
-// commands wait in them.
+// connectIO makes the I/O queues, as many and as deep as the controller allows this time.
 func (a *Association) connectIO(ctx context.Context, c *controller) error {
 	want := a.cfg.Queues
 	e, err := a.do(ctx, func(s *nvme.SQE) { s.NewSetFeatures(nvme.FeatureQueues, 0, nvme.QueueCounts(want, want)) }, nil, "Set Features")
@@ -255,19 +280,21 @@ func (a *Association) connectIO(ctx context.Context, c *controller) error {
 	if c.ident.MaxCmd > 0 {
 		depth = min(depth, int(c.ident.MaxCmd))
 	}
-	if len(a.io) > 0 {
-		if granted < len(a.io) || depth < len(a.io[0].cmds)-1 {
-			return fmt.Errorf("nvmf: the controller allows %d I/O queues of %d commands now, %d of %d are in use", granted, depth, len(a.io), len(a.io[0].cmds)-1)
-		}
-		depth = len(a.io[0].cmds) - 1
-	} else {
-		for i := range granted {
+	if a.io == nil {
+		for i := range want {
 			a.io = append(a.io, newQueue(a, uint16(i+1), depth))
 		}
 	}
+	depth = min(depth, len(a.io[0].cmds)-1)
+	a.open.Store(int32(granted))
+	for i, q := range a.io {
+		q.mu.Lock()
+		q.closed, q.limit = i >= granted, depth
+		q.mu.Unlock()
+	}
 	inside := int(min(c.ident.IOCCSZ, 1<<16))*16 - nvme.SQELen
-	for _, q := range a.io {
-		tr, err := a.dialer.Dial(ctx, nvme.HostQueue{ID: q.id, CntlID: c.id, Entries: depth + 1, InCapsule: inside})
+	for _, q := range a.granted() {
+		tr, err := a.dialer.Dial(ctx, nvme.HostQueue{ID: q.id, CntlID: c.id, Entries: depth + 1, Slots: len(q.cmds), InCapsule: inside})
 		if err != nil {
 			return err
 		}

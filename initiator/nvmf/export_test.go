@@ -1,8 +1,18 @@
 package nvmf
 
+import "time"
+
 // Users is how many associations take part in the RDMA device of the process.
 func Users() int {
 	device.mu.Lock()
 	defer device.mu.Unlock()
 	return device.users
+}
+
+// Final is final.
+var Final = final
+
+// GivesUp is givesUp of an association with that CtrlLossTimeout.
+func GivesUp(limit time.Duration, path bool, err error, down time.Duration, refused time.Time) error {
+	return (&Association{cfg: Config{CtrlLossTimeout: limit, Path: path}}).givesUp(err, down, refused)
 }

@@ -2,11 +2,13 @@ package nvmf_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +26,11 @@ type fake struct {
 	ident nvme.Controller
 	space nvme.Namespace
 	ids   nvme.Identifiers
+	// grant is the most I/O queues that a controller grants, entries the most that each
+	// has; 0: what is asked for, and 128.
+	grant, entries atomic.Int32
+	// kato is what Get Features answers for the keep alive timeout, milliseconds.
+	kato atomic.Uint32
 
 	mu     sync.Mutex
 	queues map[*fakeQueue]bool
@@ -159,7 +166,7 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 		case nvme.FabricsPropertyGet:
 			switch s.Property().Offset() {
 			case nvme.PropCAP:
-				e.SetResult(uint64(nvme.NewCap(128, 2, nvme.CapCQR|nvme.CapNVM)))
+				e.SetResult(uint64(nvme.NewCap(cmp.Or(int(f.entries.Load()), 128), 2, nvme.CapCQR|nvme.CapNVM)))
 			case nvme.PropVS:
 				e.SetResult(uint64(nvme.Version14))
 			case nvme.PropCSTS:
@@ -189,8 +196,14 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 			}
 		case nvme.AdminSetFeatures:
 			if s.Features().ID() == nvme.FeatureQueues {
-				e.SetResult(uint64(s.Features().Value()))
+				n := s.Features().Value()
+				if g := int(f.grant.Load()); g > 0 {
+					n = nvme.QueueCounts(g, g)
+				}
+				e.SetResult(uint64(n))
 			}
+		case nvme.AdminGetFeatures:
+			e.SetResult(uint64(f.kato.Load()))
 		case nvme.AdminGetLogPage:
 			out = make([]byte, s.GetLogPage().Length())
 		case nvme.AdminAsyncEvent:

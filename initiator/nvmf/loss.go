@@ -89,6 +89,76 @@ func (q *queue) retire() {
 	}
 }
 
+// vacate gives the requests of a queue that the controller has not granted this time to
+// the others, and returns how many there were. What was outstanding of them is repeatable,
+// and so are they as a whole.
+func (q *queue) vacate() (n int) {
+	for {
+		to := q.a.path()
+		if to == q {
+			return n // the association has been made again meanwhile, with more queues
+		}
+		lockBoth(q, to)
+		var r *request
+		if c := q.resend.head; c != nil {
+			r = c.req
+		} else {
+			r = q.waiting.First()
+		}
+		if r == nil {
+			q.mu.Unlock()
+			to.mu.Unlock()
+			return n
+		}
+		if r.cancel != nil {
+			q.drop(func(c *command) bool { return c.req == r }, r.cancel)
+			to.mu.Unlock()
+			q.unlock()
+			continue
+		}
+		q.release(r)
+		r.restart(q.a.losses.Load())
+		r.queue.Store(to)
+		to.waiting.push(r)
+		n++
+		q.mu.Unlock()
+		to.unlock()
+	}
+}
+
+// lockBoth locks two queues, in the order of their identifiers.
+func lockBoth(a, b *queue) {
+	if a.id > b.id {
+		a, b = b, a
+	}
+	a.mu.Lock()
+	b.mu.Lock()
+}
+
+// release takes a request out of a queue whose connection has gone.
+func (q *queue) release(r *request) {
+	if r.state == reqQueued {
+		q.waiting.remove(r)
+	}
+	var keep commands
+	for q.resend.head != nil {
+		if c := q.resend.pop(); c.req == r {
+			q.put(c)
+		} else {
+			keep.push(c)
+		}
+	}
+	q.resend = keep
+}
+
+// restart has r carved from its beginning once more.
+func (r *request) restart(losses uint32) {
+	if r.phase == flushNow {
+		r.phase = flushAfter
+	}
+	r.state, r.issued, r.parts, r.losses = reqQueued, 0, 0, losses
+}
+
 // flow lets requests through, and returns how many commands are sent again.
 func (q *queue) flow() (replayed int) {
 	q.mu.Lock()

@@ -267,15 +267,24 @@ func (n *Namespace) refresh(ctx context.Context) error {
 
 // Submit implements blockio.Volume.
 func (n *Namespace) Submit(r *blockio.Request) {
-	s := n.prepare(r)
-	if s == nil {
-		return
+	if s := n.prepare(r); s != nil {
+		n.enqueue(s).kick()
 	}
-	q := s.q
-	q.mu.Lock()
-	q.enqueue(s)
-	q.unlock()
-	q.kick()
+}
+
+// enqueue gives a request to its queue, or to another one when there is no such queue any
+// more. The caller transmits.
+func (n *Namespace) enqueue(s *request) *queue {
+	for {
+		q := s.queue.Load()
+		q.mu.Lock()
+		ok := q.enqueue(s)
+		q.unlock()
+		if ok {
+			return q
+		}
+		s.queue.Store(n.a.path())
+	}
 }
 
 // prepare checks a request and finds its queue; nil: it has ended.
@@ -284,8 +293,8 @@ func (n *Namespace) prepare(r *blockio.Request) *request {
 	if n.closed.Load() {
 		s.state, r.Err = reqIdle, blockio.ErrClosed
 	} else if !n.begin(s) {
-		if s.q == nil || s.q.a != n.a {
-			s.q = n.a.path()
+		if q := s.queue.Load(); q == nil || q.a != n.a {
+			s.queue.Store(n.a.path())
 		}
 		return s
 	}
@@ -303,13 +312,11 @@ func (n *Namespace) SubmitBatch(rs []*blockio.Request) {
 		if s == nil {
 			continue
 		}
-		if last != nil && last != s.q {
+		q := n.enqueue(s)
+		if last != nil && last != q {
 			last.kick()
 		}
-		last = s.q
-		last.mu.Lock()
-		last.enqueue(s)
-		last.unlock()
+		last = q
 	}
 	if last != nil {
 		last.kick()
@@ -340,9 +347,7 @@ func (n *Namespace) Do(ctx context.Context, r *blockio.Request) error {
 		select {
 		case <-w.ch:
 		case <-d:
-			if s := stateOf(r); s.q != nil {
-				s.q.abandon(s, context.Cause(ctx))
-			}
+			stateOf(r).abandon(context.Cause(ctx))
 			select {
 			case <-w.ch:
 			case <-time.After(abortTimeout):
@@ -538,8 +543,10 @@ func (n *Namespace) Association() *Association { return n.a }
 // QueueDepth implements blockio.Volume.
 func (n *Namespace) QueueDepth() int {
 	d := 0
-	for _, q := range n.a.io {
-		d += len(q.cmds) - 1
+	for _, q := range n.a.granted() {
+		q.mu.Lock()
+		d += q.limit
+		q.mu.Unlock()
 	}
 	return d
 }

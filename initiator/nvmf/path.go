@@ -31,9 +31,7 @@ func (n *Namespace) Epoch() *blockio.Epoch { return n.epoch.Load() }
 
 // Cancel implements blockio.Path.
 func (n *Namespace) Cancel(r *blockio.Request, err error) {
-	if q := stateOf(r); q.q != nil {
-		q.q.abandon(q, err)
-	}
+	stateOf(r).abandon(err)
 }
 
 // maxANA bounds the asymmetric namespace access log, bytes.
@@ -83,7 +81,8 @@ func accessOf(s nvme.ANAState) blockio.Access {
 }
 
 // Fence returns nil once the controller must have ended the association by itself: nothing
-// of it is carried out after its keep alive timeout (Base 2.1 §3.9). That begins anew with
+// of it is carried out after its keep alive timeout (Base 2.1 §3.9), as the controller has
+// rounded it. That begins anew with
 // whatever the controller has heard last, and controllers look at it twice in that time at
 // worst. An association without keep alive is not fenced but by a new one.
 func (n *Namespace) Fence(context.Context, []blockio.Path) error {
@@ -91,12 +90,12 @@ func (n *Namespace) Fence(context.Context, []blockio.Path) error {
 		return nil
 	}
 	n.a.mu.Lock()
-	kato, since := n.a.ctrl.kato, n.a.since
+	holds, since := n.a.ctrl.holds, n.a.since
 	n.a.mu.Unlock()
-	if kato <= 0 {
+	if holds <= 0 {
 		return errors.New("nvmf: the association had no keep alive, so it is not known when it ends")
 	}
-	if left := 2*kato + fenceSlack - time.Since(since); left > 0 {
+	if left := 2*holds + fenceSlack - time.Since(since); left > 0 {
 		return fmt.Errorf("nvmf: the controller may keep the association for another %v", left.Round(time.Millisecond))
 	}
 	return nil

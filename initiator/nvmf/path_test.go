@@ -11,7 +11,7 @@ import (
 // made again.
 func TestFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &Association{state: StateDown, err: errLost, ctrl: &controller{kato: 5 * time.Second}, since: time.Now()}
+		a := &Association{state: StateDown, err: errLost, ctrl: &controller{holds: 5 * time.Second}, since: time.Now()}
 		n := &Namespace{a: a}
 		fenced := func() bool { return n.Fence(context.Background(), nil) == nil }
 		time.Sleep(10900 * time.Millisecond)
@@ -22,7 +22,7 @@ func TestFence(t *testing.T) {
 		if !fenced() {
 			t.Error("not fenced after that")
 		}
-		a.ctrl.kato = 0
+		a.ctrl.holds = 0
 		if time.Sleep(time.Hour); fenced() {
 			t.Error("fenced without a keep alive")
 		}

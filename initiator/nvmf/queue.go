@@ -26,7 +26,9 @@ type queue struct {
 	tr      nvme.HostTransport
 	gone    chan struct{} // closed when the connection has ended; nil before the first
 	flowing bool          // requests are sent
+	closed  bool          // the controller has not granted it this time: no request waits here
 	down    error         // why requests fail at once instead of waiting
+	limit   int           // commands that the controller takes at once
 	cmds    []command
 	free    *command
 	sent    int // commands at the controller
@@ -137,7 +139,7 @@ func (l *commands) pop() *command {
 
 // newQueue makes a queue with slots for depth commands and one more, of Connect.
 func newQueue(a *Association, id uint16, depth int) *queue {
-	q := &queue{a: a, id: id, cmds: make([]command, depth+1)}
+	q := &queue{a: a, id: id, limit: depth, cmds: make([]command, depth+1)}
 	for i := range q.cmds {
 		c := &q.cmds[i]
 		c.Slot = i
@@ -196,13 +198,19 @@ func (q *queue) pump() {
 	if !q.flowing {
 		return
 	}
-	for q.resend.head != nil {
+	for q.resend.head != nil && q.sent < q.limit {
 		q.send(q.resend.pop())
 	}
-	for q.free != nil && !q.waiting.Empty() {
+	for q.free != nil && q.sent < q.limit && !q.waiting.Empty() {
 		r := q.waiting.First()
 		if r.op == &operations[blockio.OpCompareAndWrite] && r.phase != flushNow {
-			if q.free.next == nil {
+			switch {
+			case q.limit < 2:
+				q.waiting.remove(r)
+				r.cancel = lacks("room for two commands in its queues, as a compare and write needs")
+				q.finish(r)
+				continue
+			case q.free.next == nil || q.sent+2 > q.limit:
 				return
 			}
 			q.sendPair(r)
@@ -231,16 +239,20 @@ func (q *queue) sendPair(r *request) {
 	q.send(w)
 }
 
-// enqueue takes a request in.
-func (q *queue) enqueue(r *request) {
-	if q.down != nil {
+// enqueue takes a request in; false: it is another queue's.
+func (q *queue) enqueue(r *request) bool {
+	switch {
+	case q.down != nil:
 		r.cancel = q.down
 		q.finish(r)
-		return
+	case q.closed:
+		return false
+	default:
+		r.state, r.losses = reqQueued, q.a.losses.Load()
+		q.waiting.push(r)
+		q.pump()
 	}
-	r.state, r.losses = reqQueued, q.a.losses.Load()
-	q.waiting.push(r)
-	q.pump()
+	return true
 }
 
 // kick transmits, unless the goroutine of an up-call is about to.

@@ -2,6 +2,7 @@ package nvmf
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
@@ -15,9 +16,9 @@ type request struct {
 	*blockio.Request
 	ns     *Namespace
 	geo    *geometry
-	q      *queue             // stays the same for the same Request, so that a load keeps to its queue
-	node   list.Node[request] // in waiting
-	next   *request           // in done
+	queue  atomic.Pointer[queue] // stays the same for the same Request, so that a load keeps to its queue
+	node   list.Node[request]    // in waiting
+	next   *request              // in done
 	op     *operation
 	state  reqState
 	total  int64 // bytes to cover, by data or by address range

@@ -36,7 +36,7 @@ type HostCommand struct {
 	// bytes straight between it and the peer. The slice of slices is in use as long as
 	// the memory is.
 	Data [][]byte
-	// Slot numbers the command among those of its queue, from 0 to the entries less
+	// Slot numbers the command among those of its queue, from 0 to the slots less
 	// one, so that the transport finds its own part of it.
 	Slot int
 
@@ -106,6 +106,9 @@ type HostQueue struct {
 	// Entries is how many commands the host has outstanding at most, 1 to
 	// MaxHostEntries.
 	Entries int
+	// Slots is how many slots these commands have, where that is more than Entries: a host
+	// may have made them for a controller that allowed more.
+	Slots int
 	// InCapsule is the most in-capsule data that the controller takes on an I/O queue,
 	// bytes, as Identify says (IOCCSZ). Of the admin queue the transport knows.
 	InCapsule int

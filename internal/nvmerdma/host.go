@@ -61,11 +61,12 @@ func (d *HostDialer) Dial(ctx context.Context, q nvme.HostQueue) (nvme.HostTrans
 // NewHost makes the host's side of an open TCP connection, which belongs to it from now
 // on: it asks for a queue, and waits for the answer.
 func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue) (*Host, error) {
-	if q.Entries < 2 || q.Entries > nvme.MaxHostEntries {
+	slots := max(q.Slots, q.Entries)
+	if q.Entries < 2 || slots > nvme.MaxHostEntries {
 		_ = nc.Close()
-		return nil, fmt.Errorf("nvmerdma: a queue of %d entries, it has 2 to %d", q.Entries, nvme.MaxHostEntries)
+		return nil, fmt.Errorf("nvmerdma: a queue of %d entries, it has 2 to %d", slots, nvme.MaxHostEntries)
 	}
-	h := &Host{inCapsule: min(max(q.InCapsule, 0), InCapsule), table: nvme.NewHostTable(q.Entries), ios: make([]hostIO, q.Entries)}
+	h := &Host{inCapsule: min(max(q.InCapsule, 0), InCapsule), table: nvme.NewHostTable(slots), ios: make([]hostIO, slots)}
 	if q.ID == 0 {
 		h.inCapsule = 0 // Linux' target has no room for data there
 	}

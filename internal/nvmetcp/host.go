@@ -104,8 +104,9 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 		_ = nc.Close()
 		return nil, err
 	}
-	if q.Entries < 1 || q.Entries > nvme.MaxHostEntries {
-		return fail(fmt.Errorf("nvmetcp: a queue of %d entries, it has 1 to %d", q.Entries, nvme.MaxHostEntries))
+	slots := max(q.Slots, q.Entries)
+	if q.Entries < 1 || slots > nvme.MaxHostEntries {
+		return fail(fmt.Errorf("nvmetcp: a queue of %d entries, it has 1 to %d", slots, nvme.MaxHostEntries))
 	}
 	if cfg.Linger == 0 {
 		cfg.Linger = defaultLinger
@@ -123,8 +124,8 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 	}
 	h.rx.grow(hostReadAhead)
 	h.digests, h.align, h.st = r.Digests, (int(r.CPDA)+1)*4, stateReady
-	h.table = nvme.NewHostTable(q.Entries)
-	h.ios = make([]hostIO, q.Entries)
+	h.table = nvme.NewHostTable(slots)
+	h.ios = make([]hostIO, slots)
 	for i := range h.ios {
 		h.ios[i].h = h
 	}

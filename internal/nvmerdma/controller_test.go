@@ -5,101 +5,22 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"softiser/internal/loopback"
 	"softiser/internal/nvme"
+	"softiser/internal/nvme/queuetest"
 	"softiser/rdma"
 )
 
 const patience = 20 * time.Second
 
-// disk is a controller that reads and writes memory: the address of a command's data is
-// its first LBA, in bytes.
-type disk struct {
-	c   *Controller
-	mem []byte
-
-	mu       sync.Mutex
-	arrived  map[int]func(error)
-	open     int // commands without Sent
-	commands int
-	ended    chan error
-	hold     func(*nvme.Command) bool // takes a command away from the disk
-}
-
-func (d *disk) Command(k *nvme.Command) {
-	d.mu.Lock()
-	d.open++
-	d.commands++
-	hold := d.hold
-	d.mu.Unlock()
-	if hold != nil && hold(k) {
-		return
-	}
-	n, at := int(k.SQE.SGL().Length()), int(k.SQE.ReadWrite().SLBA())
-	switch {
-	case k.NoRoom:
-		d.respond(k, nvme.CommandInterrupted)
-	case n == 0 || at+n > len(d.mem):
-		d.respond(k, nvme.Success)
-	case k.SQE.Opcode() == nvme.OpRead:
-		half := n / 2
-		d.c.PutData(k, 0, [][]byte{d.mem[at : at+half]}, false)
-		d.c.PutData(k, uint32(half), [][]byte{d.mem[at+half : at+half], d.mem[at+half : at+n]}, true)
-		d.respond(k, nvme.Success)
-	case k.SQE.SGL().Kind() == nvme.SGLInCapsule:
-		copy(d.mem[at:], k.Data)
-		d.respond(k, nvme.Success)
-	default:
-		d.get(k, [][]byte{d.mem[at : at+1], d.mem[at+1 : at+n]}, func(err error) {
-			s := nvme.Success
-			if err != nil {
-				s = nvme.DataTransferError
-			}
-			d.respond(k, s)
-		})
-	}
-}
-
-func (d *disk) get(k *nvme.Command, list [][]byte, then func(error)) {
-	d.mu.Lock()
-	d.arrived[k.Slot] = then
-	d.mu.Unlock()
-	if err := d.c.GetData(k, 0, list); err != nil {
-		d.DataArrived(k, err)
-	}
-}
-
-func (d *disk) respond(k *nvme.Command, s nvme.Status) {
-	var e nvme.CQE
-	e.SetCID(k.SQE.CID())
-	e.SetStatus(s)
-	d.c.Respond(k, &e)
-}
-
-func (d *disk) DataArrived(k *nvme.Command, err error) {
-	d.mu.Lock()
-	f := d.arrived[k.Slot]
-	delete(d.arrived, k.Slot)
-	d.mu.Unlock()
-	f(err)
-}
-
-func (d *disk) Sent(*nvme.Command) {
-	d.mu.Lock()
-	d.open--
-	d.mu.Unlock()
-}
-
-func (d *disk) Ended(err error) { d.ended <- err }
-
 // host is a scripted host: a bare queue pair.
 type host struct {
 	t    *testing.T
-	disk *disk
+	disk *queuetest.Disk
+	c    *Controller // below disk
 	dev  *rdma.Device
 	pd   *rdma.PD
 	qp   *rdma.QP
@@ -198,35 +119,22 @@ func start(t *testing.T, cfg Config, mem []byte) *host {
 	if n, err := parseAccept(h.qp.Info().PrivateData); err != nil || n != 32 {
 		t.Fatalf("accepted with %d, %v", n, err)
 	}
-	h.disk = &disk{c: c, mem: mem, arrived: map[int]func(error){}, ended: make(chan error, 1)}
+	h.serve(c, mem)
 	c.SetEntries(32)
 	c.Start(h.disk)
 	return h
 }
 
-// over waits until the connection has ended and nothing of it is left.
-func (h *host) over() error {
-	h.t.Helper()
-	var err error
-	select {
-	case err = <-h.disk.ended:
-	case <-time.After(patience):
-		h.t.Fatal("the connection does not end")
-	}
-	<-h.disk.c.Ended()
-	h.disk.mu.Lock()
-	defer h.disk.mu.Unlock()
-	if h.disk.open != 0 || len(h.disk.arrived) != 0 {
-		h.t.Errorf("%d commands and %d transfers are left", h.disk.open, len(h.disk.arrived))
-	}
-	return err
+// serve puts a disk on the controller's side.
+func (h *host) serve(c *Controller, mem []byte) {
+	h.c, h.disk = c, queuetest.NewDisk(h.t, c, mem)
 }
 
 // close ends the host's side and checks that the controller's ends well.
 func (h *host) close() {
 	h.t.Helper()
 	h.qp.Disconnect()
-	if err := h.over(); err != nil {
+	if err := h.disk.Over(); err != nil {
 		h.t.Errorf("the connection ended with %v", err)
 	}
 }
@@ -290,14 +198,6 @@ func (h *host) window(mem []byte, a rdma.Access) (w *rdma.Window, stag uint32, a
 	return w, stag, at
 }
 
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i) ^ byte(i>>8)*3 ^ seed
-	}
-	return b
-}
-
 // Data of all lengths goes both ways; the response closes the host's memory exactly when
 // the descriptor says so.
 func TestTransfers(t *testing.T) {
@@ -305,7 +205,7 @@ func TestTransfers(t *testing.T) {
 	h := start(t, Config{}, mem)
 	for _, kind := range []nvme.SGLKind{nvme.SGLKeyed, nvme.SGLKeyedInvalidate} {
 		for _, n := range []int{1, 512, 4096, 1<<20 + 1, 3 << 20} {
-			data := pattern(n, byte(n)+byte(kind))
+			data := queuetest.Pattern(n, byte(n)+byte(kind))
 			do := func(op nvme.Opcode, a rdma.Access) {
 				t.Helper()
 				w, stag, at := h.window(data, a)
@@ -322,11 +222,10 @@ func TestTransfers(t *testing.T) {
 				}
 			}
 			do(nvme.OpWrite, rdma.AccessRemoteRead)
-			h.disk.mu.Lock()
+			h.disk.Fence()
 			if !bytes.Equal(mem[:n], data) {
 				t.Errorf("a write of %d bytes has arrived damaged", n)
 			}
-			h.disk.mu.Unlock()
 			clear(data)
 			do(nvme.OpRead, rdma.AccessRemoteWrite)
 			if !bytes.Equal(data, mem[:n]) {
@@ -335,7 +234,7 @@ func TestTransfers(t *testing.T) {
 		}
 	}
 	for _, n := range []int{1, 512, InCapsule} {
-		data := pattern(n, 7)
+		data := queuetest.Pattern(n, 7)
 		s := h.command(nvme.OpWrite, 100)
 		s.SGL().SetBlock(nvme.SGLInCapsule, 0, uint32(n))
 		h.send(append(s[:], data...), rdma.OpSend, 0)
@@ -399,9 +298,7 @@ func TestBreaches(t *testing.T) {
 			h.send(append(s[:], make([]byte, InCapsule+1)...), rdma.OpSend, 0)
 		}, "", true},
 		"too many commands": {func(h *host) {
-			h.disk.mu.Lock()
-			h.disk.hold = func(k *nvme.Command) bool { return k.SQE.Opcode() != nvme.OpDatasetManagement }
-			h.disk.mu.Unlock()
+			h.disk.Hold(func(*nvme.Command) bool { return true })
 			for range 33 {
 				h.send(h.command(nvme.OpFlush, 0)[:], rdma.OpSend, 0)
 			}
@@ -430,13 +327,11 @@ func TestBreaches(t *testing.T) {
 			h.send(s[:], rdma.OpSend, 0)
 		}, "", true},
 		"the end of the connection amid a write": {func(h *host) {
-			h.disk.mu.Lock()
-			h.disk.hold = func(*nvme.Command) bool {
+			h.disk.Hold(func(*nvme.Command) bool {
 				h.qp.Abort(nil)
 				<-h.qp.Done()
 				return false
-			}
-			h.disk.mu.Unlock()
+			})
 			_, stag, at := h.window(make([]byte, 1<<20), rdma.AccessRemoteRead)
 			s := h.command(nvme.OpWrite, 0)
 			s.SGL().SetKeyed(nvme.SGLKeyed, at, 1<<20, stag)
@@ -447,85 +342,57 @@ func TestBreaches(t *testing.T) {
 			h := start(t, Config{}, make([]byte, 16<<20))
 			var held []*nvme.Command
 			c.do(h)
-			var err error
-			select {
-			case err = <-h.disk.ended:
-			case <-time.After(patience):
-				t.Fatal("the connection does not end")
-			}
+			err := h.disk.End()
 			if c.breach != errors.Is(err, nvme.ErrBreach) || c.says != "" && !strings.Contains(err.Error(), c.says) {
 				t.Errorf("ended with %v", err)
 			}
 			// What was not answered is answered now, and comes to its end.
-			h.disk.c.mu.Lock()
-			for _, k := range h.disk.c.slots.all {
+			h.c.mu.Lock()
+			for _, k := range h.c.slots.all {
 				if !k.answered {
 					held = append(held, &k.Command)
 				}
 			}
-			h.disk.c.mu.Unlock()
+			h.c.mu.Unlock()
 			for _, k := range held {
-				h.disk.respond(k, nvme.Success)
+				h.disk.Respond(k, nvme.Success)
 			}
-			h.disk.c.Push()
-			h.disk.ended <- err
-			h.over()
+			h.c.Push()
+			h.disk.Empty()
 		})
 	}
 }
 
-// The memory of a write that is aborted is free at once, and the response waits until the
-// host has answered the Read: it may invalidate the memory then.
+// The response to a write that is aborted waits until the host has answered the Read, and
+// for that alone: the host may invalidate the memory then.
 func TestCancel(t *testing.T) {
 	mem := make([]byte, 1<<20)
 	h := start(t, Config{}, mem)
-	d := h.disk
 	var fail string
-	d.mu.Lock()
-	d.hold = func(k *nvme.Command) bool {
-		if k.SQE.Opcode() != nvme.OpWrite {
-			return false
-		}
-		var got error
-		d.get(k, [][]byte{mem}, func(err error) { got = err })
+	h.disk.Hold(func(k *nvme.Command) bool {
+		h.disk.Get(k, [][]byte{mem}, func(error) {})
 		if k.SQE.SGL().Kind() == nvme.SGLKeyedInvalidate {
-			d.c.Push() // else it has not even been asked for
+			h.c.Push() // else it has not even been asked for
 		}
-		d.c.Cancel(k.Use + 1) // of another command
-		if got != nil {
-			fail = "the transfer of another command was cancelled"
-		}
-		d.c.Cancel(k.Use)
-		if got != nvme.ErrCancelled {
-			fail = "DataArrived did not come from inside Cancel"
-		}
-		d.c.Cancel(k.Use) // again
-		clear(mem)
-		d.respond(k, nvme.AbortRequested)
-		d.c.mu.Lock()
-		c := d.c.slots.all[k.Slot]
-		if waits := d.c.pump.Waiting() == 0; waits != c.reading {
+		h.c.Cancel(k.Use)
+		h.disk.Respond(k, nvme.AbortRequested)
+		h.c.mu.Lock()
+		defer h.c.mu.Unlock()
+		if waits := h.c.pump.Waiting() == 0; waits != h.c.slots.all[k.Slot].reading {
 			fail = "the response does not wait for what the host has still to send, and for that alone"
 		}
-		d.c.mu.Unlock()
 		return true
-	}
-	d.mu.Unlock()
+	})
 	for _, kind := range []nvme.SGLKind{nvme.SGLKeyed, nvme.SGLKeyedInvalidate} {
-		w, stag, at := h.window(pattern(len(mem), 9), rdma.AccessRemoteRead)
+		w, stag, at := h.window(queuetest.Pattern(len(mem), 9), rdma.AccessRemoteRead)
 		s := h.command(nvme.OpWrite, 0)
 		s.SGL().SetKeyed(kind, at, uint32(len(mem)), stag)
 		h.send(s[:], rdma.OpSend, 0)
 		if e, _ := h.recv(); e.Status() != nvme.AbortRequested || w.Valid() == (kind == nvme.SGLKeyedInvalidate) {
 			t.Errorf("%v: % x", kind, e)
 		}
-		h.send(h.command(nvme.OpFlush, 0)[:], rdma.OpSend, 0)
-		h.recv()
 		if fail != "" {
 			t.Errorf("%v: %s", kind, fail)
-		}
-		if !bytes.Equal(mem, make([]byte, len(mem))) {
-			t.Errorf("%v: the memory was written after Cancel", kind)
 		}
 	}
 	h.close()
@@ -552,11 +419,11 @@ func TestFullQueue(t *testing.T) {
 			h.send(s[:], rdma.OpSend, 0)
 		}
 	}
-	st := h.disk.c.Stats()
+	st := h.c.Stats()
 	if st.CapsulesIn != rounds || st.CapsulesOut != rounds || st.PayloadIn == 0 || st.PayloadIn%4096 != 0 || st.PayloadOut < st.PayloadIn {
 		t.Errorf("%+v", st)
 	}
-	if n := len(h.disk.c.slots.all); n > 32+rdmaDepth {
+	if n := len(h.c.slots.all); n > 32+rdmaDepth {
 		t.Errorf("%d slots for a queue of 32", n)
 	}
 	h.close()
@@ -572,16 +439,14 @@ func TestScarceBuffers(t *testing.T) {
 	h := start(t, Config{MaxReceives: 192}, mem)
 	d := h.disk
 	var held []*nvme.Command
-	d.mu.Lock()
-	d.hold = func(k *nvme.Command) bool {
+	d.Hold(func(k *nvme.Command) bool {
 		if k.NoRoom || k.SQE.Opcode() == nvme.OpFlush {
 			return false
 		}
 		held = append(held, k)
 		return true
-	}
-	d.mu.Unlock()
-	d.c.SetEntries(200)
+	})
+	h.c.SetEntries(200)
 	refused := 0
 	const n = 160
 	for range n {
@@ -604,9 +469,9 @@ func TestScarceBuffers(t *testing.T) {
 		t.Errorf("%d commands were refused, %d are held", refused, len(held))
 	}
 	for _, k := range held {
-		d.respond(k, nvme.Success)
+		d.Respond(k, nvme.Success)
 	}
-	d.c.Push()
+	h.c.Push()
 	for range held {
 		h.recv()
 	}
@@ -622,60 +487,15 @@ func TestBeforeStart(t *testing.T) {
 		if err != nil || err2 != nil {
 			t.Fatal(err, err2)
 		}
-		h.disk = &disk{c: c, arrived: map[int]func(error){}, ended: make(chan error, 1)}
+		h.serve(c, nil)
 		h.send(h.command(nvme.OpFlush, 0)[:], rdma.OpSend, 0)
 		if started {
 			c.Start(h.disk)
 			h.recv()
-			// Until Connect has said more there is room for one command.
-			h.disk.mu.Lock()
-			var held *nvme.Command
-			h.disk.hold = func(k *nvme.Command) bool { held = k; return true }
-			h.disk.mu.Unlock()
-			h.send(h.command(nvme.OpFlush, 0)[:], rdma.OpSend, 0)
-			h.send(h.command(nvme.OpFlush, 0)[:], rdma.OpSend, 0)
-			err := <-h.disk.ended
-			if !errors.Is(err, nvme.ErrBreach) {
-				t.Errorf("two commands at once: %v", err)
-			}
-			h.disk.respond(held, nvme.Success)
-			c.Push()
-			h.disk.ended <- err
-			h.over()
+			h.close()
 		} else {
 			c.Terminate(errors.New("closed"))
 			<-c.Ended()
 		}
-	}
-}
-
-// An orderly end sends what is queued, and nothing behind it.
-func TestOrderlyEnd(t *testing.T) {
-	h := start(t, Config{}, make([]byte, 4096))
-	d := h.disk
-	held := make(chan *nvme.Command, 2)
-	d.mu.Lock()
-	d.hold = func(k *nvme.Command) bool { held <- k; return true }
-	d.mu.Unlock()
-	for range 2 {
-		h.send(h.command(nvme.OpFlush, 0)[:], rdma.OpSend, 0)
-	}
-	first, second := <-held, <-held
-	d.respond(first, nvme.Success)
-	d.c.Terminate(nil)
-	if e, _ := h.recv(); e.CID() != 1 {
-		t.Errorf("% x", e)
-	}
-	d.respond(second, nvme.Success)
-	d.c.PutData(second, 0, [][]byte{make([]byte, 1)}, true)
-	d.c.Push()
-	if err := h.over(); err != nil {
-		t.Error(err)
-	}
-	if err := d.c.GetData(second, 0, [][]byte{make([]byte, 1)}); err == nil {
-		t.Error("a transfer begins after the end")
-	}
-	if s := d.c.Describe(); !strings.Contains(s, "NVMe/RDMA, MPA revision 2") {
-		t.Error(s)
 	}
 }

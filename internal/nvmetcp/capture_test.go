@@ -307,7 +307,7 @@ func TestHostReplay(t *testing.T) {
 		q, p := script(t, HostConfig{Digests: ic.Digests}, 1)
 		for _, k := range order {
 			old := (*CapsuleCmd)(k.header).SQE()
-			mine := q.cmds[0]
+			mine := q.Command(0)
 			mine.SQE, mine.Data = *old, nil
 			list := answers[old.CID()]
 			if len(list) == 0 || old.Opcode() == nvme.AdminAsyncEvent && len(list) > 1 {
@@ -320,8 +320,8 @@ func TestHostReplay(t *testing.T) {
 			if k.data != nil {
 				copy(mine.Data[0], k.data)
 			}
-			q.h.Submit(mine)
-			q.h.Push()
+			q.H.Submit(mine)
+			q.H.Push()
 			s, data := p.command()
 			if !bytes.Equal(data, k.data) {
 				t.Fatalf("%s: %d bytes in the capsule, recorded were %d", old.Opcode().IOName(), len(data), len(k.data))
@@ -359,14 +359,14 @@ func TestHostReplay(t *testing.T) {
 					}
 				}
 			}
-			mine = q.wait()
+			mine = q.Wait()
 			ended++
 			if want != nil && (!bytes.Equal(mine.Data[0][:len(want)], want) || int(mine.Received) != len(want) || mine.Err != nil) {
 				t.Fatalf("%d bytes came, recorded were %d: %v", mine.Received, len(want), mine.Err)
 			}
 		}
 		p.nc.Close()
-		if err := q.end(); err != nil {
+		if err := q.End(); err != nil {
 			t.Error(err)
 		}
 	}

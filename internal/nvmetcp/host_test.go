@@ -4,52 +4,21 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
-	"softiser/internal/faultmap"
 	"softiser/internal/loopback"
 	"softiser/internal/nvme"
+	"softiser/internal/nvme/queuetest"
 	. "softiser/internal/nvmetcp"
 )
 
-// queue is the upper layer of a host's queue.
-type queue struct {
-	t     testing.TB
-	h     *Host
-	cmds  []*nvme.HostCommand
-	ended chan error
-
-	mu        sync.Mutex
-	completed chan *nvme.HostCommand
-	again     func(*nvme.HostCommand) bool // from Completed: submit it once more
-	batches   int
-}
-
-func (q *queue) Completed(c *nvme.HostCommand) {
-	if q.again != nil && q.again(c) {
-		q.h.Submit(c)
-		return
-	}
-	q.completed <- c
-}
-
-func (q *queue) BatchEnd() {
-	q.mu.Lock()
-	q.batches++
-	q.mu.Unlock()
-}
-
-func (q *queue) Ended(err error) { q.ended <- err }
-
 // connect makes the host's side of a connection whose other side peer answers for.
-func connect(t testing.TB, cfg HostConfig, entries, inCapsule int, peer func(*net.TCPConn)) *queue {
+func connect(t testing.TB, cfg HostConfig, entries, inCapsule int, peer func(*net.TCPConn)) *queuetest.Queue {
 	t.Helper()
 	client, server := loopback.Pair(t)
 	peer(server)
@@ -57,121 +26,16 @@ func connect(t testing.TB, cfg HostConfig, entries, inCapsule int, peer func(*ne
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := &queue{t: t, h: h, ended: make(chan error, 1), completed: make(chan *nvme.HostCommand, entries)}
-	for i := range entries {
-		q.cmds = append(q.cmds, &nvme.HostCommand{Slot: i})
-	}
+	q := queuetest.NewQueue(t, h, entries)
 	h.Start(q)
 	return q
-}
-
-// set makes command i of the queue one that reads or writes data at at.
-func (q *queue) set(i int, op nvme.Opcode, at int, data ...[]byte) *nvme.HostCommand {
-	c := q.cmds[i]
-	c.SQE.Init(op, 1)
-	c.SQE.ReadWrite().SetRange(uint64(at), 1)
-	c.Data = data
-	return c
-}
-
-func (q *queue) wait() *nvme.HostCommand {
-	q.t.Helper()
-	select {
-	case c := <-q.completed:
-		return c
-	case err := <-q.ended:
-		q.t.Fatalf("the connection ended: %v", err)
-	case <-time.After(20 * time.Second):
-		q.t.Fatal("no completion")
-	}
-	return nil
-}
-
-// do runs one command.
-func (q *queue) do(c *nvme.HostCommand) (nvme.Status, error) {
-	q.t.Helper()
-	q.h.Submit(c)
-	q.h.Push()
-	if got := q.wait(); got != c {
-		q.t.Fatal("another command was completed")
-	}
-	return c.CQE.Status(), c.Err
-}
-
-func (q *queue) end() error {
-	q.t.Helper()
-	select {
-	case err := <-q.ended:
-		<-q.h.Ended()
-		return err
-	case <-time.After(20 * time.Second):
-		q.t.Fatal("the connection does not end")
-		return nil
-	}
-}
-
-// pair makes a host and the disk that it talks to.
-func pair(t testing.TB, cfg HostConfig, inCapsule int, mem []byte) (*queue, *disk) {
-	var d *disk
-	q := connect(t, cfg, 32, inCapsule, func(nc *net.TCPConn) {
-		d = newDisk(t, nc, Config{}, mem)
-		d.c.Start(d)
-	})
-	return q, d
-}
-
-func (q *queue) close(d *disk) {
-	q.t.Helper()
-	q.h.Terminate(nil)
-	if err := q.end(); err != nil {
-		q.t.Error(err)
-	}
-	if err := d.end(q.t); err != nil {
-		q.t.Error(err)
-	}
-}
-
-// The host and the controller of this package, in every way that they can agree on.
-func TestHostTransfers(t *testing.T) {
-	for _, dg := range []Digests{0, DigestHeader, DigestData, DigestHeader | DigestData} {
-		for _, hpda := range []uint8{0, 3} {
-			for _, success := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s %d success=%t", dg, hpda, success), func(t *testing.T) {
-					mem := make([]byte, 2<<20)
-					q, d := pair(t, HostConfig{Digests: dg, HPDA: hpda}, 8<<10, mem)
-					d.mu.Lock()
-					d.noSQHead = success
-					d.mu.Unlock()
-					want := pattern(1 << 20)
-					for i, n := range []int{2, 3, 512, 4096, 8192, 8193, 16<<10 + 1, 100_001, 1 << 20} {
-						if s, err := q.do(q.set(i, nvme.OpWrite, i, want[:1], want[1:n])); s != 0 || err != nil {
-							t.Fatalf("write of %d bytes: %v, %v", n, s, err)
-						}
-						got := make([]byte, n)
-						if s, err := q.do(q.set(i, nvme.OpRead, i, got[:n/3], got[n/3:])); s != 0 || err != nil || !bytes.Equal(got, want[:n]) {
-							t.Fatalf("read of %d bytes: %v, %v", n, s, err)
-						}
-						clear(got)
-						c := q.set(i, nvme.OpRead, i, got)
-						if s, err := q.do(c); s != 0 || err != nil || !bytes.Equal(got, want[:n]) || int(c.Received) != n {
-							t.Fatalf("read of %d bytes: %v, %v, %d received", n, s, err, c.Received)
-						}
-					}
-					if s, err := q.do(q.set(0, nvme.OpFlush, 0)); s != 0 || err != nil {
-						t.Fatal(s, err)
-					}
-					q.close(d)
-				})
-			}
-		}
-	}
 }
 
 // peer is a controller that the test writes: it answers the ICReq, then the test reads
 // and writes PDUs.
 type peer struct{ host }
 
-func script(t testing.TB, cfg HostConfig, entries int) (*queue, *peer) {
+func script(t testing.TB, cfg HostConfig, entries int) (*queuetest.Queue, *peer) {
 	p := &peer{host{t: t, digests: cfg.Digests}}
 	p.limits = Limits{FromHost: true, MaxData: 4 << 20, Digests: cfg.Digests}
 	q := connect(t, cfg, entries, 8<<10, func(nc *net.TCPConn) {
@@ -237,7 +101,7 @@ func TestHostAnyOrder(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			const depth, rounds = 24, 60
 			q, p := script(t, HostConfig{Digests: tt.digests}, depth)
-			src := pattern(1 << 20)
+			src := queuetest.Pattern(1<<20, 7)
 			rnd := rand.New(rand.NewPCG(1, 2))
 			bufs := make([][]byte, depth)
 			for round := range rounds {
@@ -257,13 +121,13 @@ func TestHostAnyOrder(t *testing.T) {
 					}
 					if op == nvme.OpRead {
 						bufs[i] = make([]byte, n)
-						q.h.Submit(q.set(i, op, at, bufs[i]))
+						q.H.Submit(q.Set(i, op, at, bufs[i]))
 					} else {
 						bufs[i] = nil
-						q.h.Submit(q.set(i, op, at))
+						q.H.Submit(q.Set(i, op, at))
 					}
 				}
-				q.h.Push()
+				q.H.Push()
 				for range depth {
 					s, _ := p.command()
 					all = append(all, &todo{s.CID(), int(s.ReadWrite().SLBA()), int(s.SGL().Length()), 0, s.Opcode() == nvme.OpRead})
@@ -309,7 +173,7 @@ func TestHostAnyOrder(t *testing.T) {
 					out = out[n:]
 				}
 				for range depth {
-					c := q.wait()
+					c := q.Wait()
 					if c.Err != nil || c.CQE.Status() != 0 {
 						t.Fatalf("round %d: %v, %v", round, c.CQE.Status(), c.Err)
 					}
@@ -318,11 +182,11 @@ func TestHostAnyOrder(t *testing.T) {
 					}
 				}
 			}
-			if s := q.h.Stats(); tt.swaps == 0 && tt.success && s.PayloadCopied > 4<<20 {
+			if s := q.H.Stats(); tt.swaps == 0 && tt.success && s.PayloadCopied > 4<<20 {
 				t.Errorf("%d bytes of payload were copied", s.PayloadCopied)
 			}
 			p.nc.Close()
-			if err := q.end(); err != nil {
+			if err := q.End(); err != nil {
 				t.Error(err)
 			}
 		})
@@ -332,13 +196,13 @@ func TestHostAnyOrder(t *testing.T) {
 // Two reads to the same memory harm nobody but themselves.
 func TestHostSameBuffer(t *testing.T) {
 	q, p := script(t, HostConfig{}, 8)
-	src := pattern(1 << 16)
+	src := queuetest.Pattern(1<<16, 7)
 	buf := make([]byte, 8192)
 	for range 200 {
 		for i := range 8 {
-			q.h.Submit(q.set(i, nvme.OpRead, i*100, buf[i%2*2048:][:4096]))
+			q.H.Submit(q.Set(i, nvme.OpRead, i*100, buf[i%2*2048:][:4096]))
 		}
-		q.h.Push()
+		q.H.Push()
 		var out []byte
 		var cids []nvme.SQE
 		for range 8 {
@@ -351,13 +215,13 @@ func TestHostSameBuffer(t *testing.T) {
 		}
 		p.write(out)
 		for range 8 {
-			if c := q.wait(); c.CQE.Status() != 0 || c.Err != nil {
+			if c := q.Wait(); c.CQE.Status() != 0 || c.Err != nil {
 				t.Fatal(c.CQE.Status(), c.Err)
 			}
 		}
 	}
 	p.nc.Close()
-	if err := q.end(); err != nil {
+	if err := q.End(); err != nil {
 		t.Error(err)
 	}
 }
@@ -366,28 +230,28 @@ func TestHostSameBuffer(t *testing.T) {
 func TestHostSplitPoints(t *testing.T) {
 	for _, dg := range []Digests{0, DigestHeader | DigestData} {
 		q, p := script(t, HostConfig{Digests: dg}, 2)
-		src := pattern(200)
+		src := queuetest.Pattern(200, 7)
 		for cut := 0; ; cut++ {
 			one, two := make([]byte, 60), make([]byte, 70)
-			q.h.Submit(q.set(0, nvme.OpRead, 0, one))
-			q.h.Submit(q.set(1, nvme.OpRead, 0, two))
-			q.h.Push()
+			q.H.Submit(q.Set(0, nvme.OpRead, 0, one))
+			q.H.Submit(q.Set(1, nvme.OpRead, 0, two))
+			q.H.Push()
 			a, _ := p.command()
 			b, _ := p.command()
 			out := slices.Concat(p.c2h(a.CID(), 0, src[:20], 0), p.c2h(a.CID(), 20, src[20:60], FlagLast), p.resp(a.CID(), 0),
 				p.c2h(b.CID(), 0, src[60:130], FlagLast|FlagSuccess))
 			if cut > len(out) {
-				q.h.Terminate(errors.New("enough"))
+				q.H.Terminate(errors.New("enough"))
 				break
 			}
-			before := q.h.Stats().ReceiveCalls
+			before := q.H.Stats().ReceiveCalls
 			p.write(out[:cut])
-			for cut > 0 && q.h.Stats().ReceiveCalls == before {
+			for cut > 0 && q.H.Stats().ReceiveCalls == before {
 				time.Sleep(time.Microsecond)
 			}
 			p.write(out[cut:])
 			for range 2 {
-				if c := q.wait(); c.CQE.Status() != 0 || c.Err != nil {
+				if c := q.Wait(); c.CQE.Status() != 0 || c.Err != nil {
 					t.Fatalf("cut at %d: %v, %v", cut, c.CQE.Status(), c.Err)
 				}
 			}
@@ -395,7 +259,7 @@ func TestHostSplitPoints(t *testing.T) {
 				t.Fatalf("cut at %d: other data", cut)
 			}
 		}
-		q.end()
+		q.End()
 		p.nc.Close()
 	}
 }
@@ -463,12 +327,12 @@ func TestHostBreaches(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			q, p := script(t, HostConfig{Digests: tt.digests}, 4)
 			buf := make([]byte, 64<<10)
-			c := q.set(3, nvme.OpRead, 0, buf[:8192])
+			c := q.Set(3, nvme.OpRead, 0, buf[:8192])
 			if tt.write {
-				c = q.set(3, nvme.OpWrite, 0, buf)
+				c = q.Set(3, nvme.OpWrite, 0, buf)
 			}
-			q.h.Submit(c)
-			q.h.Push()
+			q.H.Submit(c)
+			q.H.Push()
 			s, _ := p.command()
 			bad := tt.step(p, s.CID())
 			p.write(bad)
@@ -491,14 +355,14 @@ func TestHostBreaches(t *testing.T) {
 			}
 			p.nc.Close()
 			var f *Fault
-			if err := q.end(); !errors.As(err, &f) {
+			if err := q.End(); !errors.As(err, &f) {
 				t.Errorf("the connection ended with %v", err)
 			}
 			if !bytes.Equal(buf[8192:], make([]byte, len(buf)-8192)) {
 				t.Error("memory was changed that no read names")
 			}
-			q.h.Submit(c) // harmless
-			q.h.Push()
+			q.H.Submit(c) // harmless
+			q.H.Push()
 		})
 	}
 }
@@ -507,10 +371,10 @@ func TestHostBreaches(t *testing.T) {
 // it may not ask for.
 func TestHostR2TParts(t *testing.T) {
 	q, p := script(t, HostConfig{}, 1)
-	data := pattern(50_000)
-	c := q.set(0, nvme.OpWrite, 0, data[:7], data[7:])
-	q.h.Submit(c)
-	q.h.Push()
+	data := queuetest.Pattern(50_000, 7)
+	c := q.Set(0, nvme.OpWrite, 0, data[:7], data[7:])
+	q.H.Submit(c)
+	q.H.Push()
 	s, _ := p.command()
 	var got []byte
 	for tag := uint16(0); len(got) < len(data); tag++ {
@@ -528,11 +392,11 @@ func TestHostR2TParts(t *testing.T) {
 		}
 	}
 	p.write(p.resp(s.CID(), nvme.WriteFault))
-	if q.wait(); c.CQE.Status() != nvme.WriteFault || !bytes.Equal(got, data) {
+	if q.Wait(); c.CQE.Status() != nvme.WriteFault || !bytes.Equal(got, data) {
 		t.Error(c.CQE.Status())
 	}
 	p.nc.Close()
-	if err := q.end(); err != nil {
+	if err := q.End(); err != nil {
 		t.Error(err)
 	}
 }
@@ -540,8 +404,8 @@ func TestHostR2TParts(t *testing.T) {
 // Many small R2Ts at once would fill the transmit queue.
 func TestHostR2TFlood(t *testing.T) {
 	q, p := script(t, HostConfig{Linger: 20 * time.Millisecond}, 1)
-	q.h.Submit(q.set(0, nvme.OpWrite, 0, make([]byte, 64<<20)))
-	q.h.Push()
+	q.H.Submit(q.Set(0, nvme.OpWrite, 0, make([]byte, 64<<20)))
+	q.H.Push()
 	s, _ := p.command()
 	var flood []byte
 	for i := range uint32(60) {
@@ -550,7 +414,7 @@ func TestHostR2TFlood(t *testing.T) {
 	p.write(flood)
 	var f *Fault
 	go io.Copy(io.Discard, p.nc)
-	if err := q.end(); !errors.As(err, &f) || f.FES != FESDataLimit {
+	if err := q.End(); !errors.As(err, &f) || f.FES != FESDataLimit {
 		t.Errorf("the connection ended with %v", err)
 	}
 	p.nc.Close()
@@ -559,26 +423,24 @@ func TestHostR2TFlood(t *testing.T) {
 // A command that is answered before its data has gone keeps its memory until then.
 func TestHostAnsweredEarly(t *testing.T) {
 	q, p := script(t, HostConfig{Linger: 20 * time.Millisecond}, 2)
-	q.h.Submit(q.set(0, nvme.OpWrite, 0, make([]byte, 32<<20)))
-	q.h.Push()
+	q.H.Submit(q.Set(0, nvme.OpWrite, 0, make([]byte, 32<<20)))
+	q.H.Push()
 	s, _ := p.command()
 	p.write(p.r2t(s.CID(), 0, 0, 32<<20))
 	p.read(make([]byte, 1)) // the data has begun to flow
 	p.write(p.resp(s.CID(), nvme.WriteFault))
 	p.write(p.r2t(s.CID()+1, 0, 0, 1)) // nonsense: whoever has read it has read the response
-	for q.h.Stats().PDUsIn < 2 {
+	for q.H.Stats().PDUsIn < 2 {
 		time.Sleep(time.Millisecond)
 	}
-	select {
-	case <-q.completed:
+	if q.Done() != 0 {
 		t.Error("completed while its memory is being sent")
-	default:
 	}
 	go io.Copy(io.Discard, p.nc)
-	if c := q.wait(); c.CQE.Status() != nvme.WriteFault {
+	if c := q.Wait(); c.CQE.Status() != nvme.WriteFault {
 		t.Error(c.CQE.Status())
 	}
-	q.end()
+	q.End()
 	p.nc.Close()
 }
 
@@ -587,45 +449,26 @@ func TestHostDataDigest(t *testing.T) {
 	q, p := script(t, HostConfig{Digests: DigestData}, 1)
 	for _, folded := range []bool{false, true} {
 		got := make([]byte, 512)
-		q.h.Submit(q.set(0, nvme.OpRead, 0, got))
-		q.h.Push()
+		q.H.Submit(q.Set(0, nvme.OpRead, 0, got))
+		q.H.Push()
 		s, _ := p.command()
 		f := FlagLast
 		if folded {
 			f |= FlagSuccess
 		}
-		b := p.c2h(s.CID(), 0, pattern(512), f)
+		b := p.c2h(s.CID(), 0, queuetest.Pattern(512, 7), f)
 		b[40] ^= 1
 		if !folded {
 			b = append(b, p.resp(s.CID(), 0)...)
 		}
 		p.write(b)
-		if c := q.wait(); !errors.Is(c.Err, nvme.ErrDataDigest) {
+		if c := q.Wait(); !errors.Is(c.Err, nvme.ErrDataDigest) {
 			t.Error(c.Err)
 		}
 	}
 	p.nc.Close()
-	if err := q.end(); err != nil {
+	if err := q.End(); err != nil {
 		t.Error(err)
-	}
-}
-
-// Memory that cannot be written fails the command, whichever way its data comes.
-func TestHostFaults(t *testing.T) {
-	for _, dg := range []Digests{0, DigestData} {
-		for _, n := range []int{16 << 10, 256 << 10} {
-			mem := pattern(1 << 20)
-			q, d := pair(t, HostConfig{Digests: dg}, 8<<10, mem)
-			bad := faultmap.New(t, 1<<20, 8<<10)
-			if _, err := q.do(q.set(0, nvme.OpRead, 0, bad[:n])); !errors.Is(err, nvme.ErrMemoryFault) {
-				t.Errorf("%d bytes: %v", n, err)
-			}
-			got := make([]byte, n)
-			if s, err := q.do(q.set(1, nvme.OpRead, 0, got)); s != 0 || err != nil || !bytes.Equal(got, mem[:n]) {
-				t.Error(s, err)
-			}
-			q.close(d)
-		}
 	}
 }
 
@@ -634,17 +477,17 @@ func TestHostFaults(t *testing.T) {
 func TestHostLost(t *testing.T) {
 	for _, cut := range []int{0, 5, 24, 2000} {
 		q, p := script(t, HostConfig{}, 2)
-		q.h.Submit(q.set(0, nvme.OpRead, 0, make([]byte, 4096)))
-		q.h.Submit(q.set(1, nvme.OpWrite, 0, make([]byte, 40960)))
-		q.h.Push()
+		q.H.Submit(q.Set(0, nvme.OpRead, 0, make([]byte, 4096)))
+		q.H.Submit(q.Set(1, nvme.OpWrite, 0, make([]byte, 40960)))
+		q.H.Push()
 		s, _ := p.command()
 		p.command()
 		p.write(p.c2h(s.CID(), 0, make([]byte, 4096), FlagLast)[:cut])
 		p.nc.Close()
-		if err := q.end(); (err == nil) != (cut == 0) {
+		if err := q.End(); (err == nil) != (cut == 0) {
 			t.Errorf("cut at %d: %v", cut, err)
 		}
-		if len(q.completed) != 0 {
+		if q.Done() != 0 {
 			t.Error("a command was completed")
 		}
 	}
@@ -654,7 +497,7 @@ func TestHostLost(t *testing.T) {
 func TestControllerTerminates(t *testing.T) {
 	q, p := script(t, HostConfig{}, 1)
 	p.write((&TermReq{FES: FESDataLimit, Header: []byte("12345678")}).AppendTo(nil, TypeC2HTermReq))
-	if err := q.end(); err == nil || !bytes.Contains([]byte(err.Error()), []byte(FESDataLimit.String())) {
+	if err := q.End(); err == nil || !bytes.Contains([]byte(err.Error()), []byte(FESDataLimit.String())) {
 		t.Error(err)
 	}
 	p.nc.Close()
@@ -692,63 +535,6 @@ func TestHostInitialisation(t *testing.T) {
 	server.Close()
 }
 
-// Nothing is allocated for a command.
-func TestHostAllocations(t *testing.T) {
-	for _, tt := range []struct {
-		op nvme.Opcode
-		n  int
-	}{{nvme.OpRead, 4096}, {nvme.OpRead, 64 << 10}, {nvme.OpWrite, 4096}, {nvme.OpWrite, 64 << 10}} {
-		q, p := script(t, HostConfig{}, 2)
-		data := p.c2h(0, 0, make([]byte, tt.n), FlagLast|FlagSuccess)
-		ask, resp := p.r2t(0, 0, 0, uint32(tt.n)), p.resp(0, 0)
-		capsule := CapsuleCmdLen
-		inside := tt.op == nvme.OpWrite && tt.n <= 8<<10
-		if inside {
-			capsule += tt.n
-		}
-		rest := make([]byte, tt.n+(tt.n+8191)/8192*DataLen) // H2CData
-		b := make([]byte, capsule)
-		go func() {
-			for {
-				if _, err := io.ReadFull(p.nc, b); err != nil {
-					return
-				}
-				copy(data[AtCCCID:], b[10:12])
-				copy(ask[AtCCCID:], b[10:12])
-				copy(resp[20:], b[10:12])
-				switch {
-				case tt.op == nvme.OpRead:
-					p.nc.Write(data)
-				case inside:
-					p.nc.Write(resp)
-				default:
-					p.nc.Write(ask)
-					io.ReadFull(p.nc, rest)
-					p.nc.Write(resp)
-				}
-			}
-		}()
-		list := [][]byte{make([]byte, tt.n)}
-		run := func() {
-			c := q.cmds[0]
-			c.SQE.Init(tt.op, 1)
-			c.Data = list
-			q.h.Submit(c)
-			q.h.Push()
-			<-q.completed
-		}
-		for range 200 {
-			run()
-		}
-		if a := testing.AllocsPerRun(200, run); a >= 1 {
-			t.Errorf("%s of %d bytes: %.1f allocations", tt.op.IOName(), tt.n, a)
-		}
-		p.nc.CloseWrite()
-		q.end()
-		p.nc.Close()
-	}
-}
-
 // FuzzHost is fed by a controller that says what it likes.
 func FuzzHost(f *testing.F) {
 	p := &peer{}
@@ -759,15 +545,15 @@ func FuzzHost(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		q, p := script(t, HostConfig{}, 4)
 		room := bytes.Repeat([]byte{0xA5}, 4096)
-		q.h.Submit(q.set(0, nvme.OpRead, 0, room[1000:1512]))
-		q.h.Submit(q.set(1, nvme.OpWrite, 0, make([]byte, 20_000)))
-		q.h.Submit(q.set(2, nvme.OpRead, 0, room[2000:2004], room[3000:3100]))
-		q.h.Push()
+		q.H.Submit(q.Set(0, nvme.OpRead, 0, room[1000:1512]))
+		q.H.Submit(q.Set(1, nvme.OpWrite, 0, make([]byte, 20_000)))
+		q.H.Submit(q.Set(2, nvme.OpRead, 0, room[2000:2004], room[3000:3100]))
+		q.H.Push()
 		p.nc.Write(b)
 		p.nc.CloseWrite()
 		io.Copy(io.Discard, p.nc)
 		p.nc.Close()
-		q.end()
+		q.End()
 		for i, v := range room {
 			if v != 0xA5 && (i < 1000 || i >= 1512 && i < 2000 || i >= 2004 && i < 3000 || i >= 3100) {
 				t.Fatalf("byte %d was written to", i)

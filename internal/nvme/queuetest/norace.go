@@ -1,5 +1,5 @@
 //go:build !race
 
-package nvmerdma
+package queuetest
 
 const raceEnabled = false

@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"softiser/initiator/internal/wrongport"
 	"softiser/internal/congestion"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
@@ -134,18 +135,9 @@ func (t *transport) start(ctx context.Context, nc net.Conn, cc iser.ConnConfig, 
 	if t.spoken || t.cfg.FallbackTCP {
 		return t.device.Client(ctx, nc, cc)
 	}
-	doubt := portDoubt{addr: addr, speaks: func(ctx context.Context) bool { return t.speaksISCSI(ctx, addr) }}
-	ctx, cancel := context.WithCancelCause(ctx)
-	watching, stop := context.WithCancel(ctx)
-	ended := doubt.watch(watching, cancel)
-	dm, err := t.device.Client(ctx, nc, cc)
-	stop()
-	<-ended
-	if err != nil {
-		err = doubt.explain(ctx, err)
-		cancel(nil)
-		return nil, err
+	doubt := wrongport.Doubt{
+		Speaks: func(ctx context.Context) bool { return t.speaksISCSI(ctx, addr) },
+		Wrong:  func(err error) error { return &WrongProtocolError{Address: addr, Err: err} },
 	}
-	cancel(nil)
-	return dm, nil
+	return wrongport.Connect(ctx, doubt, func(ctx context.Context) (iscsi.Datamover, error) { return t.device.Client(ctx, nc, cc) })
 }

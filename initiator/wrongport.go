@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"softiser/internal/iscsi"
@@ -28,37 +27,6 @@ func (e *WrongProtocolError) Error() string {
 	return fmt.Sprintf("%s speaks iSCSI over TCP but not iSER: use iscsi:// instead of iser://, or allow the fall-back to TCP (--fallback-tcp)", e.Address)
 }
 
-// A port that speaks only iSCSI takes an MPA Request for the beginning of a
-// longer PDU and waits for the rest of it, without a word, until its own login
-// time-out. So a portal that is silent after silence is asked for an iSCSI login
-// on a second connection; when that is answered, the first has another grace to
-// answer before it is given up: a slow portal may speak both.
-const (
-	portSilence = time.Second
-	portGrace   = 1500 * time.Millisecond
-)
-
-// portDoubt is the doubt whether a port speaks iSER at all, as long as it has
-// not shown it.
-type portDoubt struct {
-	addr   string
-	speaks func(context.Context) bool // whether the port answers a login over plain TCP
-}
-
-// watch calls giveUp when the port answers plain iSCSI while ctx, which is the
-// RDMA start-up's, is still waiting. The caller ends ctx and then waits for ended.
-func (d portDoubt) watch(ctx context.Context, giveUp context.CancelCauseFunc) (ended <-chan struct{}) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if !pause(ctx, portSilence) || !d.speaks(ctx) || !pause(ctx, portGrace) {
-			return
-		}
-		giveUp(&WrongProtocolError{Address: d.addr})
-	}()
-	return done
-}
-
 // pause waits for d; false means that ctx has ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
@@ -69,19 +37,6 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// explain returns err, or what the port speaks instead when it has broken an
-// RDMA start-up off.
-func (d portDoubt) explain(ctx context.Context, err error) error {
-	if wrong, ok := errors.AsType[*WrongProtocolError](context.Cause(ctx)); ok {
-		return wrong
-	}
-	var op *net.OpError
-	if ctx.Err() != nil || errors.As(err, &op) && op.Op == "dial" || !d.speaks(ctx) {
-		return err
-	}
-	return &WrongProtocolError{Address: d.addr, Err: err}
 }
 
 // speaksISCSI reports whether addr answers a login over plain TCP. Nothing is

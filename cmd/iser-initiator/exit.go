@@ -73,6 +73,7 @@ func exitCode(err error) int {
 	var le *iscsi.LoginError
 	var op *net.OpError
 	var ce *initiator.ConfigError
+	var he *nvmf.ConfigError
 	var ue *connflags.UsageError
 	var other *callerr.Exit
 	var refused *nvmf.ConnectError
@@ -83,7 +84,7 @@ func exitCode(err error) int {
 		return coded.code
 	case errors.As(err, &other):
 		return other.Code
-	case callerr.Is(err), errors.As(err, &ce), errors.As(err, &ue):
+	case callerr.Is(err), errors.As(err, &ce), errors.As(err, &he), errors.As(err, &ue):
 		return exitUsage
 	case errors.As(err, &le):
 		switch le.Status {

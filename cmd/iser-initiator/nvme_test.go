@@ -117,7 +117,9 @@ func testNVMe(t *testing.T, transport, title string) {
 	for code, lines := range map[int][][]string{
 		exitUsage: {
 			{"info", scheme + addr}, {"info", "nvme+fc://h/" + testNQN + "/1"}, {"info", url, "--nr-queues=0"}, {"info", url, "--hostid=x"},
-			{"info", url, "--all-portals"}, {"info", url, "--crc=x"}, {"info", url, "--busy-poll=x"}, {"discover", scheme}, {"info", url, "--ctrl-loss-tmo=-2"},
+			{"info", url, "--all-portals"}, {"info", url, "--hostnqn=me"}, {"info", url, "--dhchap-secret=DHHC-1:x"},
+			{"info", "nvme+rdma://" + addr + "/" + testNQN + "/1", "--tls-key=NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:"},
+			{"discover", "nvme+rdma://" + addr, "--tls-key=NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:"}, {"info", url, "--crc=x"}, {"info", url, "--busy-poll=x"}, {"discover", scheme}, {"info", url, "--ctrl-loss-tmo=-2"},
 		},
 		exitNotFound: {{"info", scheme + addr + "/" + testNQN + "/7"}, {"info", scheme + addr + "/" + testNQN + "x/1"}},
 		exitConnect:  {{"info", scheme + "127.0.0.1:1/" + testNQN + "/1"}},

@@ -65,9 +65,10 @@ type Association struct {
 	losses atomic.Uint32 // of the association
 	turn   atomic.Uint32 // the queue for the next new request
 
-	admin *queue
-	io    []*queue     // all that Config asks for, made by the first connect
-	open  atomic.Int32 // how many of them the controller has granted, those at the front
+	admin  *queue
+	spoken bool         // the port has shown that it speaks the transport; written before the first association is there
+	io     []*queue     // all that Config asks for, made by the first connect
+	open   atomic.Int32 // how many of them the controller has granted, those at the front
 
 	mu      sync.Mutex // guards the rest; taken before a queue's
 	state   State

@@ -153,8 +153,23 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate checks what withDefaults has completed, and completes the address.
+// ConfigError is a setting of a Config that cannot be used. Nothing has been sent.
+type ConfigError struct{ err error }
+
+func (e *ConfigError) Error() string { return e.err.Error() }
+func (e *ConfigError) Unwrap() error { return e.err }
+
+// validate checks what withDefaults has completed, and completes the address; the error
+// is a *ConfigError.
 func (c *Config) validate(port string) error {
+	if err := c.problem(port); err != nil {
+		return &ConfigError{err}
+	}
+	return nil
+}
+
+// problem is what is wrong with the configuration.
+func (c *Config) problem(port string) error {
 	in := func(name string, v, lo, hi int) error {
 		if v < lo || v > hi {
 			return fmt.Errorf("nvmf: %s %d is outside %d..%d", name, v, lo, hi)

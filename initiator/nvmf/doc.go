@@ -28,7 +28,8 @@
 // Config.CtrlLossTimeout says. Commands that were outstanding are sent again if repeating
 // them cannot change their result; a compare and write ends with ErrOutcomeUnknown. Before
 // anything is sent again the namespaces must prove to be the same volumes, with blocks of
-// the same size (docs/adr/0127-nvme-associations.md).
+// the same size. Requests of queues that are not granted any more go to the others
+// (docs/adr/0127-nvme-associations.md).
 //
 // # Threads
 //

@@ -16,7 +16,7 @@ func (a *Association) establish(ctx context.Context) error {
 	defer cancel()
 	// A call that ctx has ended leaves its command with the connection; ending that frees
 	// its memory.
-	tr, err := a.dialer.Dial(ctx, nvme.HostQueue{Entries: adminDepth + 1})
+	tr, err := a.dialAdmin(ctx)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,8 @@ func TestOptionsRDMA(t *testing.T) {
 	}
 	cfg := overRDMA(addr)
 	cfg.Keys.TLSKey = tlsKey
-	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "TLS is not for RDMA") {
+	var ce *ConfigError
+	if _, err := Open(t.Context(), cfg); !errors.As(err, &ce) || !strings.Contains(err.Error(), "TLS is not for RDMA") {
 		t.Error(err)
 	}
 }

@@ -1,0 +1,76 @@
+// Package wrongport finds out that a port speaks another transport than the one that a
+// connection to it was begun with.
+//
+// A port that does not know the beginning of a connection may take it for the beginning of
+// something longer and wait for the rest of it, without a word, until its own time-out. So
+// one that is silent is asked in the other transport on a second connection; when that is
+// answered, the first has another grace to answer before it is given up: a slow port may
+// speak both.
+package wrongport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+)
+
+// How long a port may be silent before it is asked, and again when it has answered that.
+const (
+	Silence = time.Second
+	Grace   = 1500 * time.Millisecond
+)
+
+// Doubt is the doubt whether a port speaks what it is asked in, as long as it has not shown it.
+type Doubt struct {
+	// Speaks reports whether the port answers in the other transport.
+	Speaks func(context.Context) bool
+	// Wrong makes the error for a port that does. err is how it has broken off; nil: it
+	// kept silent.
+	Wrong func(err error) error
+}
+
+// errWrong ends a connection that the port is silent on.
+var errWrong = errors.New("the port speaks another transport")
+
+// Connect runs connect, and ends it early when the port is found to speak the other
+// transport. ctx bounds it all.
+func Connect[T any](ctx context.Context, d Doubt, connect func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watching, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if pause(watching, Silence) && d.Speaks(watching) && pause(watching, Grace) {
+			cancel(errWrong)
+		}
+	}()
+	c, err := connect(ctx)
+	stop()
+	<-ended
+	if err == nil {
+		return c, nil
+	}
+	var op *net.OpError
+	switch {
+	case errors.Is(context.Cause(ctx), errWrong):
+		err = d.Wrong(nil)
+	case ctx.Err() != nil || errors.As(err, &op) && op.Op == "dial":
+	case d.Speaks(ctx):
+		err = d.Wrong(err)
+	}
+	return c, err
+}
+
+// pause waits for d; false means that ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,54 @@
+package wrongport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errNotThis = errors.New("it speaks the other one")
+
+// A silent port is given up soon after it has answered in the other transport, and only
+// then; one that breaks off is asked as well.
+func TestConnect(t *testing.T) {
+	broken := errors.New("broken off")
+	for _, c := range []struct {
+		name   string
+		speaks bool
+		answer time.Duration // when the connection is made, or fails
+		err    error
+		want   error
+		took   time.Duration
+	}{
+		{"quick", true, 10 * time.Millisecond, nil, nil, 10 * time.Millisecond},
+		{"slow, speaks both", true, Silence + Grace - time.Millisecond, nil, nil, Silence + Grace - time.Millisecond},
+		{"silent, speaks the other", true, time.Minute, nil, errNotThis, Silence + Grace},
+		{"silent, speaks nothing", false, time.Minute, nil, nil, time.Minute},
+		{"breaks off, speaks the other", true, time.Millisecond, broken, errNotThis, time.Millisecond},
+		{"breaks off, speaks nothing", false, time.Millisecond, broken, broken, time.Millisecond},
+		{"nobody is there", true, time.Millisecond, &net.OpError{Op: "dial", Err: broken}, broken, time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var how error
+				d := Doubt{
+					Speaks: func(context.Context) bool { return c.speaks },
+					Wrong:  func(err error) error { how = err; return errNotThis },
+				}
+				begin := time.Now()
+				_, err := Connect(t.Context(), d, func(ctx context.Context) (int, error) {
+					if !pause(ctx, c.answer) {
+						return 0, ctx.Err()
+					}
+					return 1, c.err
+				})
+				if !errors.Is(err, c.want) || time.Since(begin) != c.took || err == errNotThis && how != c.err {
+					t.Errorf("%v after %v, told %v", err, time.Since(begin), how)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,89 @@
+package nvmf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"softiser/initiator/internal/wrongport"
+	"softiser/internal/nvme"
+	"softiser/internal/nvmerdma"
+)
+
+// WrongTransportError ends a Connect or Discover at a port that answers NVMe over the other
+// transport, and not over the one that was asked for.
+type WrongTransportError struct {
+	Address string    // of the port
+	Asked   Transport // that it does not speak
+	// Err is how the port broke the start-up off; nil: it kept silent. A port that breaks
+	// off may speak both and have been short of something.
+	Err error
+}
+
+func (e *WrongTransportError) Unwrap() error { return e.Err }
+
+func (e *WrongTransportError) Error() string {
+	other := e.Asked.other()
+	if e.Err != nil {
+		return fmt.Sprintf("%v; %s answers NVMe over %v: unless it speaks %v as well, use nvme+%v:// instead of nvme+%v://", e.Err, e.Address, other, e.Asked, other, e.Asked)
+	}
+	return fmt.Sprintf("%s speaks NVMe over %v but not over %v: use nvme+%v:// instead of nvme+%v://", e.Address, other, e.Asked, other, e.Asked)
+}
+
+func (t Transport) other() Transport {
+	if t == TransportRDMA {
+		return TransportTCP
+	}
+	return TransportRDMA
+}
+
+// dialAdmin makes the connection of an admin queue. The first one finds out what the port
+// speaks before its silence is believed.
+func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error) {
+	q := nvme.HostQueue{Entries: adminDepth + 1}
+	dial := func(ctx context.Context) (nvme.HostTransport, error) { return a.dialer.Dial(ctx, q) }
+	if a.spoken || a.cfg.Dialer != nil {
+		return dial(ctx)
+	}
+	tr, err := wrongport.Connect(ctx, wrongport.Doubt{
+		Speaks: func(ctx context.Context) bool { return a.cfg.answers(ctx, a.cfg.Transport.other(), q) },
+		Wrong: func(err error) error {
+			return &WrongTransportError{Address: a.cfg.Address, Asked: a.cfg.Transport, Err: err}
+		},
+	}, dial)
+	a.spoken = a.spoken || err == nil
+	return tr, err
+}
+
+// answers reports whether the port takes a connection for q over t. Nothing is proved there
+// and no key is used: a refusal is an answer.
+func (c *Config) answers(ctx context.Context, t Transport, q nvme.HostQueue) bool {
+	other := *c
+	other.Transport, other.Secure, other.HeaderDigest, other.DataDigest = t, nil, false, false
+	d, release, err := other.dialer()
+	if err != nil {
+		return false
+	}
+	tr, err := d.Dial(ctx, q)
+	if err == nil {
+		p := probe{gone: make(chan struct{})}
+		tr.Start(p)
+		tr.Terminate(errors.New("nvmf: it was only asked what it speaks"))
+		<-p.gone
+	}
+	_ = release()
+	_, rejected := errors.AsType[*nvmerdma.RejectError](err)
+	return err == nil || rejected
+}
+
+// probe is the upper end of a connection without commands.
+type probe struct{ gone chan struct{} }
+
+// Completed implements nvme.HostUpper.
+func (probe) Completed(*nvme.HostCommand) {}
+
+// BatchEnd implements nvme.HostUpper.
+func (probe) BatchEnd() {}
+
+// Ended implements nvme.HostUpper.
+func (p probe) Ended(error) { close(p.gone) }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +13,6 @@ import (
 	"softiser/config"
 	"softiser/target"
 	"softiser/target/admin"
-	"softiser/target/scsi"
 )
 
 // socketFlag adds --socket; open finds the socket that it, the environment or
@@ -130,140 +128,6 @@ reservations, which stay, those of whoever proves himself under the name next.`,
 	release.ValidArgsFunction = completeArgs(s.targets, s.initiators)
 	cmd.AddCommand(list, kill, release)
 	return cmd
-}
-
-// lunCommand builds the commands that add, remove and change LUNs of a running target.
-func lunCommand() *cobra.Command {
-	var s socketFlag
-	cmd := &cobra.Command{Use: "lun", Short: "Add and remove LUNs of a running iser-target"}
-	s.add(cmd)
-	add := &cobra.Command{
-		Use: "add IQN LUN NAME[=VOLUME]", Short: "Add a LUN; logged-in initiators are told", Args: exactly(3),
-		Long:    "Add a LUN; logged-in initiators are told. NAME=VOLUME is as in serve --export; NAME alone\nis a volume that is configured, or served by another target already: then both serve it,\nas one disk. It lasts as long as the target runs; what is to come back belongs into the\nconfiguration file (see reload).",
-		Example: "  iser-target lun add iqn.2026-11.softiser:disk0 1 scratch=memory,size=1GiB\n  iser-target lun add iqn.2026-11.softiser:disk0 2 more=./more.img,size=10GiB\n  iser-target lun add iqn.2026-11.softiser:other 0 disk0",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := lunNumber(args[1])
-			if err != nil {
-				return exit(exitUsage, err)
-			}
-			name, spec, err := volumeArgument(args[2])
-			if err != nil {
-				return exit(exitUsage, err)
-			}
-			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
-				return c.AddLUN(ctx, args[0], admin.LUNRequest{LUN: n, Name: name, Spec: spec})
-			})
-		},
-	}
-	remove := &cobra.Command{
-		Use: "remove IQN LUN", Short: "Remove a LUN, under load if need be; its volume is flushed, and closed with its last LUN", Args: exactly(2),
-		Example: "  iser-target lun remove iqn.2026-11.softiser:disk0 1",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := lunNumber(args[1])
-			if err != nil {
-				return exit(exitUsage, err)
-			}
-			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return c.RemoveLUN(ctx, args[0], n) })
-		},
-	}
-	access := &cobra.Command{
-		Use: "access IQN LUN GROUP STATE", Short: "Change the ALUA or ANA state of a LUN or namespace through a portal group; initiators are told", Args: exactly(4),
-		Long:    "Change the asymmetric access state of a LUN through one portal group. STATE is\nactive-optimized, active-non-optimized, standby, unavailable or offline. Namespaces follow\nthe LUNs of their volume; with a subsystem's NQN and an NSID the namespace alone changes.",
-		Example: "  iser-target lun access iqn.2026-11.softiser:disk0 0 2 standby\n  iser-target lun access nqn.2026-11.softiser:disk0 1 2 standby",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := lunNumber(args[1])
-			if err != nil {
-				return exit(exitUsage, err)
-			}
-			g, err := strconv.ParseUint(args[2], 10, 16)
-			if err != nil {
-				return exit(exitUsage, fmt.Errorf("portal group %q is not a number up to 65535", args[2]))
-			}
-			var state scsi.AccessState
-			if err := state.UnmarshalText([]byte(args[3])); err != nil {
-				return exit(exitUsage, err)
-			}
-			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
-				return c.SetAccess(ctx, args[0], n, admin.AccessRequest{Group: uint16(g), State: state})
-			})
-		},
-	}
-	add.ValidArgsFunction = completeArgs(s.targets, s.freeLUN, exports)
-	remove.ValidArgsFunction = completeArgs(s.targets, s.luns)
-	access.ValidArgsFunction = completeArgs(s.targets, s.luns, s.groups, oneOf(accessStates...))
-	cmd.AddCommand(add, remove, access)
-	return cmd
-}
-
-// volumeArgument reads NAME or NAME=VOLUME.
-func volumeArgument(arg string) (name, spec string, err error) {
-	if !strings.Contains(arg, "=") && !strings.Contains(arg, "://") {
-		return arg, "", nil
-	}
-	if name, spec, err = splitExport(arg); err == nil {
-		spec, err = absoluteSpec(spec)
-	}
-	return name, spec, err
-}
-
-// namespaceCommand builds the commands that add and remove namespaces of a running
-// target.
-func namespaceCommand() *cobra.Command {
-	var s socketFlag
-	cmd := &cobra.Command{Use: "namespace", Aliases: []string{"ns"}, Short: "Add and remove NVMe namespaces of a running iser-target"}
-	s.add(cmd)
-	add := &cobra.Command{
-		Use: "add NQN NSID NAME[=VOLUME]", Short: "Add a namespace; connected hosts are told", Args: exactly(3),
-		Long:    "Add a namespace to a subsystem; connected hosts are told. NAME=VOLUME is as in serve\n--export; NAME alone is a volume that is configured, or served already, as a LUN or as a\nnamespace elsewhere: then all serve it, as one disk. It lasts as long as the target runs;\nwhat is to come back belongs into the configuration file (see reload).",
-		Example: "  iser-target namespace add nqn.2026-11.softiser:disk0 2 scratch=memory,size=1GiB\n  iser-target namespace add nqn.2026-11.softiser:disk0 3 disk1",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := nsidNumber(args[1])
-			if err != nil {
-				return exit(exitUsage, err)
-			}
-			name, spec, err := volumeArgument(args[2])
-			if err != nil {
-				return exit(exitUsage, err)
-			}
-			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
-				return c.AddNamespace(ctx, args[0], admin.NamespaceRequest{NSID: n, Name: name, Spec: spec})
-			})
-		},
-	}
-	remove := &cobra.Command{
-		Use: "remove NQN NSID", Short: "Remove a namespace, under load if need be; its volume is flushed, and closed with its last place", Args: exactly(2),
-		Example: "  iser-target namespace remove nqn.2026-11.softiser:disk0 2",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := nsidNumber(args[1])
-			if err != nil {
-				return exit(exitUsage, err)
-			}
-			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return c.RemoveNamespace(ctx, args[0], n) })
-		},
-	}
-	add.ValidArgsFunction = completeArgs(s.subsystems, s.freeNSID, exports)
-	remove.ValidArgsFunction = completeArgs(s.subsystems, s.namespaces)
-	cmd.AddCommand(add, remove)
-	return cmd
-}
-
-func nsidNumber(s string) (uint32, error) {
-	n, err := strconv.ParseUint(s, 10, 16)
-	if err != nil || n < 1 || n > config.MaxNSID {
-		return 0, fmt.Errorf("namespace identifier %q is not a number from 1 to %d", s, config.MaxNSID)
-	}
-	return uint32(n), nil
-}
-
-// accessStates are the names that [scsi.AccessState] reads.
-var accessStates = []string{"active-optimized", "active-non-optimized", "standby", "unavailable", "offline"}
-
-func lunNumber(s string) (uint16, error) {
-	n, err := strconv.ParseUint(s, 10, 14)
-	if err != nil {
-		return 0, fmt.Errorf("LUN %q is not a number up to 16383", s)
-	}
-	return uint16(n), nil
 }
 
 // reloadCommand builds the command that has a running target read its configuration

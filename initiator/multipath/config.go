@@ -1,7 +1,6 @@
 package multipath
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -64,18 +63,6 @@ func ParseFence(s string) (Fence, error) {
 		}
 	}
 	return 0, fmt.Errorf("%q is no fence: want session, reset or none", s)
-}
-
-// Dialer opens one path.
-type Dialer struct {
-	Name string // its URL, without secrets
-	Open func(ctx context.Context, h Hooks) (blockio.Path, error)
-}
-
-// Hooks are what a path shares with the volume that it belongs to.
-type Hooks struct {
-	Cache   *blockio.Cache // the account of the volume's cache
-	Changed func()         // to be called when the path's state may have changed; never blocks
 }
 
 // Config says what a volume is made of. Zero fields mean the documented defaults.

@@ -9,21 +9,11 @@ import (
 
 // LUN is a path over iSER or iSCSI.
 func LUN(cfg initiator.Config) Dialer {
-	return Dialer{Name: cfg.URL(), Open: func(ctx context.Context, h Hooks) (blockio.Path, error) {
+	return dialer(cfg.URL(), cfg.OnEvent, func(ctx context.Context, cache *blockio.Cache, told func(initiator.Event)) (blockio.Path, error) {
 		c := cfg
-		c.Path, c.Cache = true, h.Cache
-		c.OnEvent = func(e initiator.Event) {
-			if cfg.OnEvent != nil {
-				cfg.OnEvent(e)
-			}
-			h.Changed()
-		}
-		l, err := initiator.Open(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		return l, nil
-	}}
+		c.Path, c.Cache, c.OnEvent = true, cache, told
+		return opened(initiator.Open(ctx, c))
+	})
 }
 
 // Portals returns a path through every portal that the target of cfg tells of

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -580,4 +581,28 @@ func TestNoAllocations(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A request that is cancelled while it is given up for want of a path ends once.
+func TestCancelledWhileGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newStorage().path("a")
+		var v *Volume
+		ended := 0
+		r := read(0)
+		r.Done = func(*blockio.Request) { ended++ }
+		v = open(t, Config{NoPathRetry: time.Second, OnEvent: func(line string) {
+			if strings.HasPrefix(line, "no path has come back") {
+				v.end(r.Driver.(*request), context.Canceled)
+			}
+		}}, a)
+		a.cut()
+		synctest.Wait()
+		v.Submit(r)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if ended != 1 || !errors.Is(r.Err, ErrNoPath) {
+			t.Errorf("it has ended %d times: %v", ended, r.Err)
+		}
+	})
 }

@@ -123,7 +123,7 @@ func (p *path) round() time.Duration {
 	}
 	p.check(v.ctx)
 	v.mu.Lock()
-	waiting, access := p.limbo.head != nil, p.access
+	waiting, access := !p.limbo.Empty(), p.access
 	v.mu.Unlock()
 	switch {
 	case waiting && !p.fence():
@@ -247,18 +247,16 @@ func (p *path) fence() (done bool) {
 		v.mu.Unlock()
 		return false
 	}
-	var end queue
+	var end []*request
 	n := p.limbo.n
 	if err == nil {
 		v.held.join(&p.limbo)
 		defer v.event("%s: fenced, %d requests are repeated", p.dial.Name, n)
 	} else {
-		end.join(&p.limbo)
+		end = p.limbo.take(idle)
 	}
 	v.settle()
-	end.each(func(q *request) {
-		q.end(fmt.Errorf("%w: %w", blockio.ErrOutcomeUnknown, err))
-	})
+	endAll(end, fmt.Errorf("%w: %w", blockio.ErrOutcomeUnknown, err))
 	return true
 }
 

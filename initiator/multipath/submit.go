@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"softiser/initiator/blockio"
+	"softiser/internal/list"
 )
 
 // where a request is.
 type where uint8
 
 const (
-	idle     where = iota // the caller's
+	idle     where = iota // the caller's, or about to be given back
 	withPath              // given to a path, or about to be
 	waiting               // in held or in a path's limbo
 )
@@ -25,69 +26,12 @@ type request struct {
 	v    *Volume
 	in   blockio.Request // what the path is given
 	path *path
-	next *request
 
 	// Volume.mu guards the rest.
 	where  where
 	list   *queue // waiting
-	cancel error  // it ends with this instead of being repeated
-}
-
-// queue is a list of requests in order. Volume.mu guards it.
-type queue struct {
-	head, tail *request
-	n          int
-}
-
-func (l *queue) push(q *request) {
-	q.next = nil
-	if l.tail == nil {
-		l.head = q
-	} else {
-		l.tail.next = q
-	}
-	l.tail = q
-	l.n++
-}
-
-func (l *queue) remove(q *request) bool {
-	var prev *request
-	for x := l.head; x != nil; prev, x = x, x.next {
-		if x != q {
-			continue
-		}
-		if prev == nil {
-			l.head = q.next
-		} else {
-			prev.next = q.next
-		}
-		if l.tail == q {
-			l.tail = prev
-		}
-		q.next = nil
-		l.n--
-		return true
-	}
-	return false
-}
-
-// join appends o, which is empty then.
-func (l *queue) join(o *queue) {
-	for o.head != nil {
-		q := o.head
-		o.remove(q)
-		l.push(q)
-		q.list = l
-	}
-}
-
-// each takes every request out and calls f, without the lock.
-func (l *queue) each(f func(*request)) {
-	for l.head != nil {
-		q := l.head
-		l.remove(q)
-		f(q)
-	}
+	node   list.Node[request]
+	cancel error // it ends with this instead of being repeated
 }
 
 // prepare returns what is kept of r, ready to be given to a path.
@@ -248,7 +192,6 @@ func (q *request) failed(err error) {
 	if q.over() {
 		return
 	}
-	q.where, q.list = waiting, &p.limbo
 	p.limbo.push(q)
 	v.mu.Unlock()
 	p.nudge()
@@ -285,7 +228,6 @@ func (q *request) again() {
 			q.end(err)
 			return
 		}
-		q.where, q.list = waiting, &v.held
 		v.held.push(q)
 		v.mu.Unlock()
 		return
@@ -377,7 +319,11 @@ const cancelPause = 20 * time.Millisecond
 // end cancels a request, wherever it is.
 func (v *Volume) end(q *request, err error) {
 	v.mu.Lock()
-	if q.where == waiting {
+	switch q.where {
+	case idle: // its end is on its way
+		v.mu.Unlock()
+		return
+	case waiting:
 		q.list.remove(q)
 		q.where = idle
 		v.mu.Unlock()

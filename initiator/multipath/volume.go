@@ -200,15 +200,12 @@ func (v *Volume) settle() {
 		}
 		v.info.Store(info)
 	}
-	var released queue
+	var released []*request
 	switch {
 	case len(active) > 0:
 		v.none, v.expired = time.Time{}, false
 		v.expire.Stop()
-		released, v.held = v.held, queue{}
-		for q := released.head; q != nil; q = q.next {
-			q.where = withPath
-		}
+		released = v.held.take(withPath)
 	case v.none.IsZero() && !v.closed:
 		v.none = time.Now()
 		if d := v.cfg.NoPathRetry; d > 0 {
@@ -219,7 +216,9 @@ func (v *Volume) settle() {
 	for _, f := range tell {
 		f(*info)
 	}
-	released.each((*request).again)
+	for _, q := range released {
+		q.again()
+	}
 }
 
 // giveUp ends what has waited too long for a path.
@@ -230,12 +229,11 @@ func (v *Volume) giveUp() {
 		return
 	}
 	v.expired = true
-	end := v.held
-	v.held = queue{}
+	end := v.held.take(idle)
 	err := v.noPath()
 	v.mu.Unlock()
 	v.event("no path has come back within %v: requests fail", v.cfg.NoPathRetry)
-	end.each(func(q *request) { q.end(err) })
+	endAll(end, err)
 }
 
 // noPath is why requests fail. The caller holds v.mu.
@@ -384,13 +382,12 @@ func (v *Volume) Close() error {
 	}
 	v.closed = true
 	v.expire.Stop()
-	end := v.held
-	v.held = queue{}
+	end := v.held.take(idle)
 	for _, p := range v.paths {
-		end.join(&p.limbo)
+		end = append(end, p.limbo.take(idle)...)
 	}
 	v.mu.Unlock()
-	end.each(func(q *request) { q.end(blockio.ErrClosed) })
+	endAll(end, blockio.ErrClosed)
 	v.cancel()
 	v.wg.Wait()
 	var errs []error

@@ -1,8 +1,9 @@
 package nvmf
 
 import (
-	"fmt"
 	"time"
+
+	"softiser/initiator/blockio"
 )
 
 // EventKind says what an Event reports.
@@ -53,21 +54,8 @@ type Event struct {
 
 // String returns one line for people.
 func (e Event) String() string {
-	s := fmt.Sprintf("%s at %s: %s", e.Subsystem, e.Address, e.Kind)
-	if e.Detail != "" {
-		s += ": " + e.Detail
-	}
-	if e.Err != nil {
-		s += ": " + e.Err.Error()
-	}
-	if e.Down > 0 {
-		s += fmt.Sprintf(" (down for %s)", e.Down.Round(time.Millisecond))
-	}
-	if e.Wait > 0 {
-		s += fmt.Sprintf(", next attempt in %s", e.Wait.Round(time.Millisecond))
-	}
-	if e.Kind == EventRecovered {
-		s += fmt.Sprintf(", %d commands replayed", e.Replayed)
-	}
-	return s
+	return blockio.EventLine{
+		Target: e.Subsystem, Address: e.Address, Kind: e.Kind, Detail: e.Detail, Err: e.Err,
+		Down: e.Down, Wait: e.Wait, Recovered: e.Kind == EventRecovered, Replayed: e.Replayed,
+	}.String()
 }

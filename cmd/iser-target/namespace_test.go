@@ -171,17 +171,28 @@ admin: {socket: SOCK, metrics: %q}
 
 // The banner names a portal that speaks what its commands speak.
 func TestBannerNamesPortals(t *testing.T) {
-	scsi, nvme := loopback.FreeAddr(t), loopback.FreeAddr(t)
+	scsi, nvme, rdma := loopback.FreeAddr(t), loopback.FreeAddr(t), loopback.FreeAddr(t)
 	file, _ := configFile(t, t.TempDir(), fmt.Sprintf(`
-portals: [{listen: %q, protocols: [iser, iscsi]}, {listen: %q, protocols: [nvme-tcp]}]
+portals: [{listen: %q, protocols: [iser, iscsi]}, {listen: %q, protocols: [nvme-tcp]}, {listen: %q, protocols: [nvme-rdma]}]
 volumes: [{name: d, type: memory, size: 1MiB}]
 targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}]}]
-subsystems: [{nqn: "nqn.2026-11.test:s", namespaces: [{nsid: 1, volume: d}]}]
-`, scsi, nvme))
+subsystems:
+  - {nqn: "nqn.2026-11.test:s", namespaces: [{nsid: 1, volume: d}]}
+  - {nqn: "nqn.2026-11.test:tls", secure_channel: required}
+`, scsi, nvme, rdma))
 	banner, _ := start(t, "--config", file, "--log-level", "error")
 	_, port, _ := strings.Cut(nvme, ":")
-	if s := banner.String(); !strings.Contains(s, "iser://"+scsi+"/") || !strings.Contains(s, "nvme connect -t tcp -a 127.0.0.1 -s "+port+" -n nqn.2026-11.test:s") {
-		t.Error(s)
+	_, rdmaPort, _ := strings.Cut(rdma, ":")
+	for _, want := range []string{
+		"iser://" + scsi + "/", "nvme connect -t tcp -a 127.0.0.1 -s " + port + " -n nqn.2026-11.test:s ", "nvme connect -t rdma -a 127.0.0.1 -s " + rdmaPort + " -n nqn.2026-11.test:s ",
+		"nvme connect -t tcp -a 127.0.0.1 -s " + port + " -n nqn.2026-11.test:tls --tls ",
+	} {
+		if !strings.Contains(banner.String(), want) {
+			t.Errorf("%s is not in the banner:\n%s", want, banner)
+		}
+	}
+	if strings.Contains(banner.String(), rdmaPort+" -n nqn.2026-11.test:tls") { // there is no TLS over RDMA
+		t.Error(banner)
 	}
 	if l, err := initiator.Open(t.Context(), initiator.Config{Transport: initiator.TransportTCP, Address: nvme, TargetName: "iqn.2026-11.test:a"}); err == nil {
 		l.Close()

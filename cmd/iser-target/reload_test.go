@@ -368,7 +368,8 @@ func TestTablesFit(t *testing.T) {
 	host := "nqn.2014-08.org.nvmexpress:uuid:01234567-89ab-cdef-0123-456789abcdef"
 	st.Subsystems = []target.SubsystemStatus{{NQN: "nqn.2026-11.softiser:disk0", Namespaces: []target.NamespaceStatus{{NSID: 1024, Volume: "database-1", Backend: "file", ReadOnly: true, Size: 1023 << 30}}}}
 	st.Controllers = []target.ControllerStatus{{Subsystem: "nqn.2026-11.softiser:disk0", ID: 65519, Host: host, HostID: "01234567-89ab-cdef-0123-456789abcdef",
-		Transport: "NVMe/TCP", Address: "[2001:db8:1234:5678::9abc]:65535", Ready: true, Queues: 128, KeepAlive: 2 * time.Minute, Since: time.Now().Add(-99 * time.Hour)}}
+		Transport: "NVMe/TCP", Address: "[2001:db8:1234:5678::9abc]:65535", Ready: true, Proved: true, TLS: true, TLSKey: "NVMe1R02", Proofs: 129, FailedProofs: 1,
+		Connection: "NVMe/TCP, digests: header and data", ProvedBy: "SHA-512, ffdhe8192, the host", Queues: 128, KeepAlive: 2 * time.Minute, Since: time.Now().Add(-99 * time.Hour)}}
 	st.Volumes = []target.VolumeStatus{{Name: "database-1", Size: 1023 << 30, Served: []string{"LUN 0 of a", "namespace 1 of b"}, Reservation: &target.ReservationStatus{Type: "exclusive access, all registrants",
 		Registrants: []target.RegistrantStatus{{Wire: "NVMe", Initiator: host, Key: "0x0123456789abcdef", Holder: true}, {Wire: "iSCSI", Initiator: name + ",i,0x00023d000001", Key: "0x0123456789abcdef"}}}}}
 	st.Volumes[0].Stats.Reads, st.Volumes[0].Stats.ReadBytes, st.Volumes[0].Stats.Writes, st.Volumes[0].Stats.WriteBytes = 123456789, 1023<<30, 123456789, 1023<<30
@@ -386,7 +387,7 @@ func TestTablesFit(t *testing.T) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	for _, want := range []string{"98.3µs", "file, ro", name, "128/128"} {
+	for _, want := range []string{"98.3µs", "file, ro", name, "128/128", "digests: header and data", "129 with SHA-512, ffdhe8192, the host, 1 failed", "authenticated, TLS NVMe1R02"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &out)
 		}

@@ -353,7 +353,9 @@ func printBanner(out io.Writer, a *app, portals []config.Portal) {
 			}
 			fmt.Fprintf(w, "\n  %s  namespace %d  %s %s\n", s.NQN, n.NSID, config.Size(n.Size), n.Backend)
 		}
-		fmt.Fprintf(w, "    %s   # Linux, after: modprobe nvme-tcp\n", connectCommand(speaking(a.srv.Addrs(), portals, "nvme-tcp"), s.NQN))
+		for _, c := range nvmeConnects(a.srv.Addrs(), portals, &s) {
+			fmt.Fprintf(w, "    %s\n", c)
+		}
 	}
 	fmt.Fprintln(w)
 	out.Write(w.Bytes()) //nolint:errcheck // it is a courtesy: the target serves whether or not somebody reads
@@ -385,11 +387,25 @@ func reachable(addrs []string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// connectCommand is what a Linux host types to attach a subsystem.
-func connectCommand(addr, nqn string) string {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return ""
+// nvmeConnects are what a Linux host types to attach a subsystem, by each transport that some
+// portal speaks and that the subsystem can be reached by.
+func nvmeConnects(addrs []string, portals []config.Portal, s *target.SubsystemStatus) (all []string) {
+	for _, t := range []struct{ protocol, name, first string }{
+		{"nvme-tcp", "tcp", "modprobe nvme-tcp"},
+		{"nvme-rdma", "rdma", "modprobe nvme-rdma; rdma link add siw0 type siw netdev DEV"},
+	} {
+		if !slices.ContainsFunc(portals, func(p config.Portal) bool { return p.Speaks(t.protocol) }) || t.name == "rdma" && s.TLS {
+			continue
+		}
+		host, port, err := net.SplitHostPort(speaking(addrs, portals, t.protocol))
+		if err != nil {
+			continue
+		}
+		tls := ""
+		if s.TLS {
+			tls = " --tls"
+		}
+		all = append(all, fmt.Sprintf("nvme connect -t %s -a %s -s %s -n %s%s   # Linux, after: %s", t.name, host, port, s.NQN, tls, t.first))
 	}
-	return fmt.Sprintf("nvme connect -t tcp -a %s -s %s -n %s", host, port, nqn)
+	return all
 }

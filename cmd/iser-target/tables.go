@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -186,13 +187,17 @@ func printController(out io.Writer, c *target.ControllerStatus) {
 		proved = ", authenticated"
 	}
 	if c.TLS {
-		proved += ", TLS"
+		proved += ", TLS " + c.TLSKey
 	}
 	if c.KeepAlive > 0 {
 		keepAlive = "keep alive " + c.KeepAlive.String()
 	}
 	fmt.Fprintf(out, "  controller %d\n    %s\n    host ID %s\n", c.ID, c.Host, c.HostID)
-	fmt.Fprintf(out, "    %s from %s for %s, %s%s\n", c.Transport, c.Address, time.Since(c.Since).Round(time.Second), state, proved)
+	fmt.Fprintf(out, "    %s from %s for %s, %s\n", c.Transport, c.Address, time.Since(c.Since).Round(time.Second), state)
+	fmt.Fprintf(out, "    %s%s\n", c.Connection, proved)
+	if c.Proofs+c.FailedProofs > 0 {
+		fmt.Fprintf(out, "    authentications: %d with %s, %d failed\n", c.Proofs, cmp.Or(c.ProvedBy, "none"), c.FailedProofs)
+	}
 	fmt.Fprintf(out, "    %d I/O queues, %d commands outstanding, %s\n", c.Queues, c.Outstanding, keepAlive)
 	fmt.Fprintf(out, "    read %d commands, %s; write %d, %s; failed %d\n", c.Reads, humanize.IBytes(c.ReadBytes), c.Writes, humanize.IBytes(c.WriteBytes), c.Failed)
 }

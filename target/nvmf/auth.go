@@ -223,6 +223,7 @@ func (a *authentication) succeed(q *queue, m *dhchap.Controller) nvme.Status {
 	}
 	a.mu.Unlock()
 	if q.proved.Load() {
+		q.ctrl.hasProved(m.String())
 		return nvme.Success
 	}
 	// Not before: whoever calls itself this host could take its queues otherwise.
@@ -231,6 +232,7 @@ func (a *authentication) succeed(q *queue, m *dhchap.Controller) nvme.Status {
 		return nvme.CommandSequenceError | nvme.DoNotRetry
 	}
 	q.fe.proved.Add(1)
+	q.ctrl.hasProved(m.String())
 	q.ctrl.zlog.Info("NVMe: the host has proved who it is", zap.Uint16("queue", q.id), zap.Stringer("with", m))
 	q.letIn()
 	return nvme.Success
@@ -239,6 +241,7 @@ func (a *authentication) succeed(q *queue, m *dhchap.Controller) nvme.Status {
 // notProved closes the connection behind what it has to answer.
 func (q *queue) notProved(why error) {
 	q.fe.notProved.Add(1)
+	q.ctrl.proofs.failed.Add(1)
 	q.fe.proofLine.Info(q.log, "NVMe: the host has not proved who it is", zap.String("host", q.auth.host), zap.String("subsystem", q.auth.subNQN),
 		zap.Uint16("queue", q.id), zap.Error(why))
 	q.fail()

@@ -152,8 +152,12 @@ func (r *rig) proves(t *testing.T, hash dhchap.Hash, group dhchap.Group, both, i
 		if io {
 			h.provesIO(t, c)
 		}
-		if l := r.srv.Controllers(); len(l) != 1 || !l[0].Proved {
-			t.Errorf("%+v", l)
+		how, times := fmt.Sprintf("%s, %s, %s", hash, group, map[bool]string{true: "both", false: "the host"}[both]), uint64(1)
+		if io {
+			times = 4
+		}
+		if l := r.srv.Controllers(); len(l) != 1 || !l[0].Proved || l[0].ProvedBy != how || l[0].Proofs != times || l[0].Connection != "NVMe/TCP, digests: none" || l[0].TLS {
+			t.Errorf("%+v; want %d proofs by %s", l, times, how)
 		}
 	})
 	await.True(t, "the controller has gone", func() bool { return len(r.srv.Controllers()) == 0 })

@@ -1,6 +1,7 @@
 package nvmf
 
 import (
+	"cmp"
 	"errors"
 
 	"go.uber.org/zap"
@@ -94,7 +95,8 @@ func (r connectRequest) associate(d *nvme.ConnectData) *refusal {
 		return &refusal{nvme.ConnectControllerBusy, 0, err.Error()}
 	}
 	r.enter(ctrl, c)
-	ctrl.zlog.Info("NVMe host connected", zap.String("transport", q.t.Describe()), zap.Duration("keep_alive", ctrl.keepAlive))
+	ctrl.zlog.Info("NVMe host connected", zap.String("transport", ctrl.connection), zap.Duration("keep_alive", ctrl.keepAlive),
+		zap.String("tls", cmp.Or(ctrl.tlsKey, "none")), zap.Bool("authenticates", q.auth != nil))
 	return nil
 }
 

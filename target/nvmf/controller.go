@@ -31,12 +31,16 @@ type controller struct {
 	group     uint16 // of the portal that it came by
 	since     time.Time
 	transport string
-	client    volume.Client
-	zlog      *zap.Logger
-	events    events
-	log       errorLog
+	// connection is what the admin queue's has agreed on, tlsKey the kind of its TLS key's
+	// name; "": it is plain.
+	connection, tlsKey string
+	client             volume.Client
+	zlog               *zap.Logger
+	events             events
+	log                errorLog
 
-	seen atomic.Bool // something has come since the keep alive timer was set
+	seen   atomic.Bool // something has come since the keep alive timer was set
+	proofs proofs
 
 	mu        sync.Mutex
 	config    nvme.Config       // guarded by mu
@@ -63,6 +67,10 @@ func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.D
 		since: time.Now(), transport: q.conn.Hello.String(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
 		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID)},
 	}
+	c.connection = q.t.Describe()
+	if q.identity != nil {
+		c.tlsKey = q.identity.kind
+	}
 	c.events.init()
 	if err := c.share.addController(q.fe.cfg.Limits.Controllers); err != nil {
 		return nil, err
@@ -76,6 +84,18 @@ func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.D
 	c.setKeepAliveLocked(keepAlive)
 	c.mu.Unlock()
 	return c, nil
+}
+
+// proofs are what the host has proved on the queues of a controller, by DH-HMAC-CHAP.
+type proofs struct {
+	succeeded, failed atomic.Uint64
+	last              atomic.Pointer[string] // how; nil: nothing has been proved
+}
+
+// hasProved notes that the host has proved who it is, and how.
+func (c *controller) hasProved(how string) {
+	c.proofs.succeeded.Add(1)
+	c.proofs.last.Store(&how)
 }
 
 // setKeepAliveLocked changes the keep alive timeout, rounded up to its granularity.

@@ -5,7 +5,11 @@ import (
 	"errors"
 	"testing"
 
+	"softiser/internal/await"
 	"softiser/internal/nvme"
+	"softiser/target"
+	"softiser/target/nvmf"
+	"softiser/target/volume"
 )
 
 // copyCommand makes a Copy of ranges to slba, with its parameters.
@@ -111,5 +115,28 @@ func TestCopyReserved(t *testing.T) {
 	}
 	if _, err := a.do(s, nil, p); err != nil {
 		t.Error(err)
+	}
+}
+
+// A Copy waits for the rate limit of its volume as reads and writes do.
+func TestCopyIsLimited(t *testing.T) {
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) { s.Namespaces[0].QoS = volume.QoS{IOPS: 1e-6} })
+	q := r.attach(hostNQN, 10, 1).io[0]
+	// The bucket has enough for the first range, read and written, and then none.
+	s, b := copyCommand(1000, nvme.BlockRange{LBA: 0, Blocks: 8}, nvme.BlockRange{LBA: 8, Blocks: 8})
+	c := q.start(s, nil, b)
+	v := r.srv.Volume(r.vol)
+	await.True(t, "the copy has been begun", func() bool { return v.Copies() == 1 })
+	if _, err := q.do(rw(nvme.OpVerify, 0, 1), nil, nil); err != nil { // which has no rate
+		t.Error(err)
+	}
+	select {
+	case <-c.done:
+		t.Error("the copy has ended")
+	default:
+	}
+	v.SetQoS(volume.QoS{})
+	if e, err := q.result(c); err != nil || !e.Status().OK() {
+		t.Errorf("%+v, %v", e, err)
 	}
 }

@@ -24,7 +24,10 @@ const (
 )
 
 // identity is the name of a TLS key: whose it is, and where it leads.
-type identity struct{ host, subsystem string }
+type identity struct {
+	kind            string // version and hash, as NVMe1R01
+	host, subsystem string
+}
 
 // secure makes a connection that begins with TLS secure, and remembers whose key it was.
 // The goroutine is the connection's own.
@@ -48,9 +51,9 @@ func parseIdentity(s string) (*identity, tlspsk.Version, bool) {
 	p := strings.Split(s, " ")
 	switch {
 	case len(p) == 3 && strings.HasPrefix(p[0], "NVMe0"):
-		return &identity{p[1], p[2]}, tlspsk.Version0, true
+		return &identity{p[0], p[1], p[2]}, tlspsk.Version0, true
 	case len(p) == 4 && strings.HasPrefix(p[0], "NVMe1"):
-		return &identity{p[1], p[2]}, tlspsk.Version1, true
+		return &identity{p[0], p[1], p[2]}, tlspsk.Version1, true
 	}
 	return nil, 0, false
 }

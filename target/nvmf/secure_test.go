@@ -5,9 +5,11 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,7 +117,7 @@ func TestTLS(t *testing.T) {
 					t.Errorf("%d bytes: %v", n, err)
 				}
 			}
-			if l := r.srv.Controllers(); len(l) != 1 || !l[0].TLS || !l[0].Proved {
+			if l := r.srv.Controllers(); len(l) != 1 || !l[0].TLS || !l[0].Proved || !strings.HasPrefix(l[0].TLSKey, fmt.Sprintf("NVMe%dR0", v)) || l[0].Proofs != 2 || l[0].FailedProofs != 0 {
 				t.Errorf("%+v", l)
 			}
 			// A plain connection does not get in, whatever it could prove.

@@ -27,6 +27,7 @@ type SubsystemStatus struct {
 	Serial      string            `json:"serial"`
 	Hosts       []string          `json:"hosts,omitempty"` // who may connect, as in path.Match; none: everybody
 	Auth        bool              `json:"auth"`            // some hosts must prove who they are
+	TLS         bool              `json:"tls"`             // every host has to use TLS
 	Controllers int               `json:"controllers"`
 	Namespaces  []NamespaceStatus `json:"namespaces"`
 }
@@ -52,18 +53,28 @@ type NamespaceStatus struct {
 
 // ControllerStatus is what a controller is now.
 type ControllerStatus struct {
-	Subsystem string        `json:"subsystem"`
-	ID        uint16        `json:"controller_id"`
-	Host      string        `json:"host_nqn"`
-	HostID    string        `json:"host_id"`
-	Transport string        `json:"transport"`
-	Address   string        `json:"remote"` // where the admin queue comes from
-	Queues    int           `json:"io_queues"`
-	Ready     bool          `json:"ready"`
-	Proved    bool          `json:"authenticated"` // the host has authenticated itself by DH-HMAC-CHAP
-	TLS       bool          `json:"tls"`           // the admin queue is behind TLS
-	KeepAlive time.Duration `json:"keep_alive_ns"` // 0: none
-	Since     time.Time     `json:"since"`
+	Subsystem string `json:"subsystem"`
+	ID        uint16 `json:"controller_id"`
+	Host      string `json:"host_nqn"`
+	HostID    string `json:"host_id"`
+	Transport string `json:"transport"`
+	// Connection is what the admin queue's connection has agreed on: digests, or what there is
+	// of RDMA.
+	Connection string `json:"connection,omitempty"`
+	Address    string `json:"remote"` // where the admin queue comes from
+	Queues     int    `json:"io_queues"`
+	Ready      bool   `json:"ready"`
+	Proved     bool   `json:"authenticated"` // the host has authenticated itself by DH-HMAC-CHAP
+	TLS        bool   `json:"tls"`           // the admin queue is behind TLS
+	// ProvedBy is how the host has authenticated itself last: hash, group, and which side.
+	ProvedBy string `json:"authenticated_by,omitempty"`
+	// TLSKey is the kind of the key's name: version of the identity, and hash.
+	TLSKey string `json:"tls_key,omitempty"`
+	// Proofs and FailedProofs count the authentications of all of its queues.
+	Proofs       uint64        `json:"authentications_total"`
+	FailedProofs uint64        `json:"authentication_failures_total"`
+	KeepAlive    time.Duration `json:"keep_alive_ns"` // 0: none
+	Since        time.Time     `json:"since"`
 
 	Outstanding int `json:"outstanding_commands"` // requests for events included
 	Traffic
@@ -109,7 +120,7 @@ func (f *Frontend) transports() []TransportStatus {
 }
 
 func (s *subsystem) status() SubsystemStatus {
-	st := SubsystemStatus{NQN: s.cfg.NQN, Serial: s.cfg.Serial, Controllers: len(s.all()), Namespaces: []NamespaceStatus{}}
+	st := SubsystemStatus{TLS: s.secureChannel() == SecureRequired, NQN: s.cfg.NQN, Serial: s.cfg.Serial, Controllers: len(s.all()), Namespaces: []NamespaceStatus{}}
 	for _, h := range s.hostRules() {
 		st.Auth = st.Auth || h.Secret != nil || h.TLSKey != nil
 		st.Hosts = append(st.Hosts, cmp.Or(h.NQN, "*"))
@@ -161,7 +172,11 @@ func (c *controller) snapshot() ControllerStatus {
 	admin := c.queues[0]
 	st := ControllerStatus{
 		Subsystem: c.sub.cfg.NQN, ID: c.id, Host: c.host, HostID: c.hostID.String(), Transport: c.transport, Address: c.from,
-		Ready: c.status.Ready(), Proved: admin != nil && admin.auth != nil && admin.proved.Load(), TLS: admin != nil && admin.identity != nil, KeepAlive: c.keepAlive, Since: c.since, Traffic: c.past,
+		Ready: c.status.Ready(), Proved: admin != nil && admin.auth != nil && admin.proved.Load(), TLS: c.tlsKey != "", KeepAlive: c.keepAlive, Since: c.since, Traffic: c.past,
+		Connection: c.connection, TLSKey: c.tlsKey, Proofs: c.proofs.succeeded.Load(), FailedProofs: c.proofs.failed.Load(),
+	}
+	if how := c.proofs.last.Load(); how != nil {
+		st.ProvedBy = *how
 	}
 	for id, q := range c.queues {
 		if id != 0 {

@@ -161,12 +161,19 @@ func (c *Copy) Bytes(src *Volume, from int64, dst *Volume, to, n int64) (int64, 
 		if backwards {
 			at = n - done - k
 		}
+		// Before the blocks are claimed: nobody else is to wait for a rate limit of ours.
+		if !src.await(c, k) {
+			return done, Reading, ErrAborted
+		}
 		if err := c.piece(src, HoldRead, from+at, k, func() error {
 			_, err := src.dev.ReadAt(buf[:k], from+at)
 			return err
 		}); err != nil {
 			src.CountError(err, Reading)
 			return done, Reading, err
+		}
+		if !dst.await(c, k) {
+			return done, Writing, ErrAborted
 		}
 		if err := c.piece(dst, HoldWrite, to+at, k, func() error { return dst.WriteAt(buf[:k], to+at, c) }); err != nil {
 			dst.CountError(err, Writing)

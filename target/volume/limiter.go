@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// QoS limits the rate of a volume's READs and WRITEs. 0 means no limit.
+// QoS limits the rate of a volume's READs and WRITEs; each piece of a copy, of at most
+// [StageBytes], is a READ where it comes from and a WRITE where it goes. 0 means no limit.
 type QoS struct {
 	IOPS        float64 // commands per second
 	BytesPerSec float64
@@ -113,6 +114,13 @@ func (s *Tasks) Throttle(o *Op) bool {
 		return false
 	}
 	o.to(Throttled)
+	s.waitTurnLocked(o)
+	return true
+}
+
+// waitTurnLocked puts o behind its client's others that wait.
+func (s *Tasks) waitTurnLocked(o *Op) {
+	l := &s.limit
 	o.qnext = nil
 	var r *waitRing
 	for _, x := range l.rings {
@@ -131,7 +139,34 @@ func (s *Tasks) Throttle(o *Op) bool {
 	}
 	r.tail = o
 	s.armLimitLocked()
-	return true
+}
+
+// await is Throttle for a piece of a copy that moves n bytes, which waits on its own
+// goroutine: among the commands of its client, and no longer than until the copy is told to
+// end. It reports false then.
+func (s *Tasks) await(c *Copy, n int64) bool {
+	if !s.Limited() {
+		return true
+	}
+	o := &Op{Client: c.client, Bytes: n, turn: make(chan struct{})}
+	s.mu.Lock()
+	s.limit.refill(time.Now())
+	if len(s.limit.rings) == 0 && s.limit.ready() {
+		s.limit.pay(o)
+		s.mu.Unlock()
+		return true
+	}
+	s.waitTurnLocked(o)
+	s.mu.Unlock()
+	select {
+	case <-o.turn:
+		return true
+	case <-c.done:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unthrottleLocked(o)
+	return false
 }
 
 func (s *Tasks) armLimitLocked() {
@@ -159,7 +194,11 @@ func (s *Tasks) releaseThrottledLocked() {
 			l.rings = append(l.rings, r)
 		}
 		l.pay(o)
-		s.enqueueLocked(o)
+		if o.turn != nil {
+			close(o.turn)
+		} else {
+			s.enqueueLocked(o)
+		}
 	}
 	if len(l.rings) > 0 {
 		s.armLimitLocked()

@@ -36,6 +36,7 @@ type Op struct {
 	copying *Copy         // what the command does
 	ended   chan struct{} // closed when it is aborted; nil: nobody asks
 	awaits  *Outcome      // of the rewrite that a Blocked op waits for
+	turn    chan struct{} // the op stands for a piece of a copy, in no task set; closed when that may go
 }
 
 // Request is the command of a front end that an Op is part of.

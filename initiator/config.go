@@ -110,9 +110,9 @@ type Config struct {
 	// login PDUs in Sends.
 	StreamLogin bool
 	CRC         CRCMode // iSER
-	// BusyPoll is how long iSER spins for the next PDU before it sleeps. rdma.BusyPollAuto,
-	// which is 0: for a few microseconds while the target answers single commands at once;
-	// rdma.BusyPollOff: never.
+	// BusyPoll is how long a connection spins for the next PDU before it sleeps, over iSER
+	// and over TCP. rdma.BusyPollAuto, which is 0: for a few microseconds while the target
+	// answers at once; rdma.BusyPollOff: never.
 	BusyPoll  time.Duration
 	MaxFPDU   int          // iSER: largest FPDU, bytes; 0: the path's MSS
 	Zerocopy  ZerocopyMode // iSER; 0: ZerocopyAuto

@@ -193,8 +193,11 @@ func TestNegotiations(t *testing.T) {
 		"iser small FPDUs": func(c *initiator.Config) { c.MaxFPDU = 1500 },
 		"iser large FPDUs": func(c *initiator.Config) { c.LargeFPDU = true },
 		"iser busy poll":   func(c *initiator.Config) { c.BusyPoll = 20 * time.Microsecond },
-		"tcp":              func(c *initiator.Config) { c.Transport = initiator.TransportTCP },
-		"tcp R2T":          func(c *initiator.Config) { c.Transport, c.InitialR2T = initiator.TransportTCP, true },
+		"tcp busy poll": func(c *initiator.Config) {
+			c.Transport, c.BusyPoll = initiator.TransportTCP, 20*time.Microsecond
+		},
+		"tcp":     func(c *initiator.Config) { c.Transport = initiator.TransportTCP },
+		"tcp R2T": func(c *initiator.Config) { c.Transport, c.InitialR2T = initiator.TransportTCP, true },
 		"tcp R2T no imm": func(c *initiator.Config) {
 			c.Transport, c.InitialR2T, c.NoImmediateData = initiator.TransportTCP, true, true
 		},

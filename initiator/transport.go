@@ -73,7 +73,7 @@ func (t *transport) connect(ctx context.Context, addr string) (net.Conn, error) 
 }
 
 func (t *transport) socket() sockio.Options {
-	return sockio.Options{SendBuffer: t.cfg.SendBuffer, RecvBuffer: t.cfg.RecvBuffer}
+	return sockio.Options{SendBuffer: t.cfg.SendBuffer, RecvBuffer: t.cfg.RecvBuffer, BusyPoll: t.cfg.BusyPoll}
 }
 
 // dialTCP connects for plain iSCSI.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"softiser/internal/congestion"
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/iwarp"
 	"softiser/rdma/internal/mpa"
 )
@@ -58,9 +59,9 @@ func ParseZerocopyMode(s string) (ZerocopyMode, error) { return iwarp.ParseZeroc
 // are no durations. The zero value of all of them is BusyPollAuto.
 const (
 	// BusyPollAuto spins only where that pays: while the peer answers at once.
-	BusyPollAuto time.Duration = iwarp.BusyPollAuto
+	BusyPollAuto time.Duration = sockio.BusyPollAuto
 	// BusyPollOff never spins.
-	BusyPollOff time.Duration = iwarp.BusyPollOff
+	BusyPollOff time.Duration = sockio.BusyPollOff
 )
 
 // ConnParams are a side's wishes for one connection. nil or zero fields mean the

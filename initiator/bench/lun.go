@@ -21,7 +21,7 @@ type LUN interface {
 type OpenOptions struct {
 	Depth    int           // requests in flight at once on this session
 	MaxIO    int           // bytes of the largest request
-	BusyPoll time.Duration // spin this long before sleeping; zero: do not
+	BusyPoll time.Duration // spin this long before sleeping; zero: as the command's options say
 }
 
 // Opener opens a session to the volume at url.

@@ -78,7 +78,7 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.BoolVar(&o.FallbackTCP, "fallback-tcp", false, "go on over plain TCP when the port does not speak iSER")
 	fs.BoolVar(&o.StreamLogin, "stream-login", false, "iSER: log in over the TCP stream before RDMA mode (RFC 7145 §5.1) instead of as Linux does")
 	fs.StringVar(&o.CRC, "crc", "required", "RDMA: MPA CRC required, offered or off")
-	fs.StringVar(&o.BusyPoll, "busy-poll", "auto", "spin this long for the next PDU before sleeping; 0: never; auto: RDMA, while single commands are answered at once")
+	fs.StringVar(&o.BusyPoll, "busy-poll", "auto", "spin this long for the next PDU before sleeping; 0: never; auto: for moments, while commands are answered at once")
 	fs.BoolVar(&o.LargeFPDU, "large-fpdu", false, "RDMA: offer frames above the path's segment size, up to 64 KiB")
 	fs.StringVar(&o.Zerocopy, "zerocopy", "auto", "RDMA: send large payloads with MSG_ZEROCOPY: auto, on or off")
 	fs.StringVar(&o.Congestion, "congestion", "auto", "TCP congestion control: auto (reno within one host, else the host's default), host, or a name such as cubic")
@@ -121,7 +121,10 @@ func (o *Options) Apply(c *initiator.Config) error {
 	if err != nil {
 		return err
 	}
-	c.CRC, c.Zerocopy, c.BusyPoll, c.LargeFPDU = r.CRC, r.Zerocopy, r.BusyPoll, r.LargeFPDU
+	c.CRC, c.Zerocopy, c.LargeFPDU = r.CRC, r.Zerocopy, r.LargeFPDU
+	if c.BusyPoll, err = busyPoll(o.BusyPoll); err != nil {
+		return err
+	}
 	c.FallbackTCP, c.StreamLogin = o.FallbackTCP, o.StreamLogin
 	c.Congestion = o.Congestion
 	c.Sessions, c.QueueDepth, c.MaxTransfer = o.Sessions, o.QueueDepth, int(o.MaxTransfer)

@@ -81,6 +81,9 @@ func (o *Options) NVMe(c *nvmf.Config) error {
 	if c.RDMA, err = o.rdma(); err != nil {
 		return err
 	}
+	if c.BusyPoll, err = busyPoll(o.BusyPoll); err != nil {
+		return err
+	}
 	verbose := o.Verbose
 	c.OnEvent = func(e nvmf.Event) {
 		if verbose || e.Kind.Trouble() {
@@ -99,8 +102,7 @@ func (o *Options) rdma() (r nvmf.RDMA, err error) {
 		return r, fmt.Errorf("--zerocopy: %w", err)
 	}
 	r.LargeFPDU = o.LargeFPDU
-	r.BusyPoll, err = busyPoll(o.BusyPoll)
-	return r, err
+	return r, nil
 }
 
 // maxNVMeDepth is the deepest I/O queue that a host asks for.

@@ -220,7 +220,7 @@ func (t *Tuning) apply(w way) {
 			// Each queue has its share.
 			c.QueueDepth = min(max(c.QueueDepth, (t.Depth+c.Queues-1)/c.Queues), maxNVMeDepth)
 		}
-		c.RDMA.BusyPoll = cmp.Or(t.BusyPoll, c.RDMA.BusyPoll)
+		c.BusyPoll = cmp.Or(t.BusyPoll, c.BusyPoll)
 		c.OnEvent = also(c.OnEvent, t.Changed)
 		return
 	}

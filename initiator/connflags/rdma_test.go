@@ -27,22 +27,25 @@ func TestRDMA(t *testing.T) {
 	if err := o.NVMe(&host); err != nil {
 		t.Fatal(err)
 	}
-	if want := (nvmf.RDMA{CRC: rdma.CRCOffered, Zerocopy: rdma.ZerocopyOff, BusyPoll: 70 * time.Microsecond, LargeFPDU: true}); host.RDMA != want {
+	if want := (nvmf.RDMA{CRC: rdma.CRCOffered, Zerocopy: rdma.ZerocopyOff, LargeFPDU: true}); host.RDMA != want {
 		t.Errorf("%+v, want %+v", host.RDMA, want)
 	}
 	var lun initiator.Config
 	if err := o.Apply(&lun); err != nil {
 		t.Fatal(err)
 	}
-	if got := (nvmf.RDMA{CRC: lun.CRC, Zerocopy: lun.Zerocopy, BusyPoll: lun.BusyPoll, LargeFPDU: lun.LargeFPDU}); got != host.RDMA {
+	if got := (nvmf.RDMA{CRC: lun.CRC, Zerocopy: lun.Zerocopy, LargeFPDU: lun.LargeFPDU}); got != host.RDMA {
 		t.Errorf("%+v, want %+v", got, host.RDMA)
+	}
+	if want := 70 * time.Microsecond; host.BusyPoll != want || lun.BusyPoll != want {
+		t.Errorf("a host spins for %v, a session for %v, want %v", host.BusyPoll, lun.BusyPoll, want)
 	}
 	tune := Tuning{BusyPoll: time.Millisecond}
 	for _, w := range []way{{host: &host}, {lun: &lun}} {
 		tune.apply(w)
 	}
-	if host.RDMA.BusyPoll != time.Millisecond || lun.BusyPoll != time.Millisecond {
-		t.Errorf("a tuned host spins for %v, a session for %v", host.RDMA.BusyPoll, lun.BusyPoll)
+	if host.BusyPoll != time.Millisecond || lun.BusyPoll != time.Millisecond {
+		t.Errorf("a tuned host spins for %v, a session for %v", host.BusyPoll, lun.BusyPoll)
 	}
 	for _, bad := range []string{"--crc=x", "--zerocopy=x", "--busy-poll=x"} {
 		if parse(bad).NVMe(&host) == nil || parse(bad).Apply(&lun) == nil {

@@ -78,6 +78,10 @@ type Config struct {
 	Secure func(ctx context.Context, nc net.Conn) (net.Conn, error)
 
 	SendBuffer, RecvBuffer int // socket buffers, bytes; 0: the system sizes them
+	// BusyPoll is how long a queue spins for the next completion before it sleeps, over TCP
+	// and over RDMA. rdma.BusyPollAuto, which is 0: for a few microseconds while the
+	// controller answers at once; rdma.BusyPollOff: never.
+	BusyPoll time.Duration
 	// Congestion names the TCP congestion control. "auto" or "": reno when the controller
 	// is on this host; "host": the host's default.
 	Congestion string
@@ -220,7 +224,7 @@ func (c *Config) dialer() (d nvme.HostDialer, release func() error, err error) {
 func (c *Config) dialerTCP() nvme.HostDialer {
 	t := nvmetcp.HostConfig{
 		Address: c.Address, Secure: c.Secure,
-		Socket: sockio.Options{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer},
+		Socket: sockio.Options{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer, BusyPoll: c.BusyPoll},
 		Dial:   (&net.Dialer{Control: congestion.Dialing(c.Congestion)}).DialContext,
 	}
 	if c.HeaderDigest {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"sync"
-	"time"
 
 	"softiser/internal/nvme"
 	"softiser/internal/nvmerdma"
@@ -13,10 +12,7 @@ import (
 
 // RDMA is what only NVMe/RDMA has to be told. Zero fields mean the documented defaults.
 type RDMA struct {
-	CRC rdma.CRCMode // of MPA, the only end-to-end check there; default: required
-	// BusyPoll is how long receivers spin before they sleep. Default: while single
-	// commands are answered at once.
-	BusyPoll  time.Duration
+	CRC       rdma.CRCMode      // of MPA, the only end-to-end check there; default: required
 	Zerocopy  rdma.ZerocopyMode // of large payloads; default rdma.ZerocopyAuto
 	MaxFPDU   int               // bytes; default: what the path carries in one segment
 	LargeFPDU bool              // offer FPDUs above the path's MSS, up to 64 KiB
@@ -68,7 +64,7 @@ func (c *Config) dialerRDMA() (nvme.HostDialer, func() error, error) {
 	return &nvmerdma.HostDialer{Config: nvmerdma.HostConfig{
 		Address: c.Address, Device: d,
 		RDMA: rdma.ConnParams{
-			CRC: r.CRC, BusyPoll: r.BusyPoll, Zerocopy: cmp.Or(r.Zerocopy, rdma.ZerocopyAuto),
+			CRC: r.CRC, BusyPoll: c.BusyPoll, Zerocopy: cmp.Or(r.Zerocopy, rdma.ZerocopyAuto),
 			MPA:    rdma.MPAParams{MaxFPDU: r.MaxFPDU, GSO: r.LargeFPDU},
 			SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Congestion: c.Congestion, Timeout: c.ConnectTimeout,
 		},

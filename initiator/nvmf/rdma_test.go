@@ -43,7 +43,8 @@ func TestOptionsRDMA(t *testing.T) {
 	addr, _, _ := serve(t, offersCRC)
 	for crc, want := range map[rdma.CRCMode]string{rdma.CRCRequired: "CRC on", rdma.CRCOff: "CRC off"} {
 		cfg := overRDMA(addr)
-		cfg.RDMA = RDMA{CRC: crc, BusyPoll: rdma.BusyPollOff, Zerocopy: rdma.ZerocopyOff, MaxFPDU: 1400}
+		cfg.BusyPoll = rdma.BusyPollOff
+		cfg.RDMA = RDMA{CRC: crc, Zerocopy: rdma.ZerocopyOff, MaxFPDU: 1400}
 		n := open(t, cfg)
 		if s := n.Association().Describe(); !strings.Contains(s, "NVMe/RDMA, ") || !strings.Contains(s, want) || !strings.Contains(s, "FPDU 1400") {
 			t.Errorf("%s: want %s", s, want)

@@ -65,7 +65,8 @@ type Conn struct {
 	paused    bool      // the receive goroutine waits for resumeRx
 	detached  bool      // the stream was taken away by Detach
 
-	rx receiver // owned by the receive goroutine
+	rx   receiver      // owned by the receive goroutine
+	wait sockio.Waiter // how it waits
 
 	txWake chan struct{} // wakes the transmit goroutine up; nil until it is first needed
 	ended  chan struct{} // closed when ConnectionTerminateNotify has returned
@@ -98,6 +99,7 @@ func New(nc net.Conn, role iscsi.Role, cfg Config) (*Conn, error) {
 	c.tx.init(c)
 	c.tx.unsent.Memory = cfg.Memory
 	c.rx.init(c)
+	c.wait.Init(sk, &c.rx)
 	return c, nil
 }
 

@@ -56,7 +56,6 @@ type receiver struct {
 	vec  []sockio.Vec
 	one  [1][]byte // dst of a PDU that goes into a buffer of ours
 	err  error
-	fn   func(uintptr) bool
 	lone int // wake-ups in a row that brought one PDU each, up to loneProof
 }
 
@@ -71,14 +70,13 @@ func (r *receiver) init(c *Conn) {
 	r.c = c
 	r.buf = make([]byte, readAhead)
 	r.need = iscsi.BHSLen
-	r.fn = r.ready
 }
 
 // receive runs until the connection ends and says why.
 func (r *receiver) receive() error {
 	c := r.c
 	defer r.dropPartial()
-	if err := c.sk.ReadLoop(r.fn); err != nil {
+	if err := c.sk.ReadLoop(c.wait.Ready); err != nil {
 		return err
 	}
 	return r.err
@@ -93,30 +91,20 @@ func (r *receiver) dropPartial() {
 	}
 }
 
-// ready parses and reads until there is nothing to read. Where PDUs come one by one
-// and the read has said that nothing is left, no further one is made to see it.
-func (r *receiver) ready(uintptr) bool {
+// Between implements sockio.Receiver.
+func (r *receiver) Between() bool { return r.phase == rxHeader && r.r == r.w }
+
+// Ready implements sockio.Receiver: it reads and parses until there is nothing to read.
+// Where PDUs come one by one and the read has said that nothing is left, no further one is
+// made to see it.
+func (r *receiver) Ready() bool {
 	c := r.c
 	lone := r.lone == loneProof
 	c.sk.Ask(lone)
 	before := c.stats.pdusIn.Load()
 	for {
-		if err := r.parse(); err != nil {
-			r.err = err
-			return true
-		}
-		c.tx.turn(rxBytes) // what the PDUs of this batch were answered with
-		if r.full {
-			r.full = false
-			r.awaitReader()
-			continue
-		}
-		got := c.stats.pdusIn.Load() - before
-		if lone && got == 1 && c.sk.Drained() && r.phase == rxHeader && r.r == r.w {
-			c.sk.Waits()
-			return false
-		}
 		n, err := r.read()
+		got := c.stats.pdusIn.Load() - before
 		switch {
 		case err == sockio.ErrAgain:
 			switch {
@@ -130,12 +118,34 @@ func (r *receiver) ready(uintptr) bool {
 			r.err = err
 			return true
 		case n == 0:
-			r.err = io.EOF
-			if r.phase != rxHeader || r.r != r.w {
+			r.err = c.sk.End()
+			if r.err == io.EOF && !r.Between() {
 				r.err = fmt.Errorf("iscsitcp: the connection ended within a PDU: %w", io.ErrUnexpectedEOF)
 			}
 			return true
 		}
+		if r.err = r.batch(); r.err != nil {
+			return true
+		}
+		if got = c.stats.pdusIn.Load() - before; lone && got == 1 && c.sk.Drained() && r.Between() {
+			c.sk.Waits()
+			return false
+		}
+	}
+}
+
+// batch handles what has been read.
+func (r *receiver) batch() error {
+	for {
+		if err := r.parse(); err != nil {
+			return err
+		}
+		r.c.tx.turn(rxBytes) // what the PDUs of this batch were answered with
+		if !r.full {
+			return nil
+		}
+		r.full = false
+		r.awaitReader()
 	}
 }
 

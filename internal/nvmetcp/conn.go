@@ -32,7 +32,8 @@ type conn struct {
 	align     int // of the data that is sent
 	tx        txQueue
 
-	rx rxState // owned by the receive goroutine
+	rx   rxState       // owned by the receive goroutine
+	wait sockio.Waiter // how it waits
 
 	txWake chan struct{} // wakes the transmit goroutine up; nil until it is first needed
 	ended  chan struct{} // closed when Ended has returned
@@ -91,6 +92,7 @@ func (c *conn) init(r role, nc net.Conn, o sockio.Options, linger time.Duration,
 	c.cond.L = &c.mu
 	c.tx.fn = c.txReady
 	c.rx.init(c, first)
+	c.wait.Init(sk, &c.rx)
 	return nil
 }
 

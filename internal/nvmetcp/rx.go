@@ -32,6 +32,7 @@ const (
 
 // rxState is the receive goroutine's own.
 type rxState struct {
+	c     *conn
 	phase rxPhase
 	buf   []byte // read-ahead: buf[r:w] has not been used yet
 	r, w  int
@@ -49,17 +50,21 @@ type rxState struct {
 	bad *Fault // in what was foreseen
 	vec []sockio.Vec
 	err error
-	fn  func(uintptr) bool
+
+	single int // wake-ups in a row that brought one PDU each, up to loneProof
 }
+
+// loneProof is how many such wake-ups show that PDUs come one by one.
+const loneProof = 4
 
 // sink takes data that nobody wants. It is written by any number of connections
 // and never read.
 var sink [64 << 10]byte
 
 func (r *rxState) init(c *conn, first int) {
+	r.c = c
 	r.buf = make([]byte, readAhead)
 	r.need = first
-	r.fn = c.rxReady
 }
 
 // grow makes the read-ahead n bytes long.
@@ -67,16 +72,45 @@ func (r *rxState) grow(n int) { r.buf = make([]byte, n) }
 
 // receive runs until the connection ends and says why.
 func (c *conn) receive() error {
-	if err := c.sk.ReadLoop(c.rx.fn); err != nil {
+	if err := c.sk.ReadLoop(c.wait.Ready); err != nil {
 		return err
 	}
 	return c.rx.err
 }
 
-// rxReady parses and reads until there is nothing to read.
-func (c *conn) rxReady(uintptr) bool {
-	r := &c.rx
+// Between implements sockio.Receiver.
+func (r *rxState) Between() bool { return r.phase == rxCommon && r.r == r.w }
+
+// Ready implements sockio.Receiver: it reads and parses until there is nothing to read.
+// Where PDUs come one by one and the read has said that nothing is left, no further one is
+// made to see it.
+func (r *rxState) Ready() bool {
+	c := r.c
+	lone := r.single == loneProof
+	c.sk.Ask(lone)
+	before := c.stats.pdusIn.Load()
 	for {
+		n, err := c.read()
+		got := c.stats.pdusIn.Load() - before
+		switch {
+		case err == sockio.ErrAgain:
+			switch {
+			case got > 1:
+				r.single = 0
+			case got == 1 && r.single < loneProof:
+				r.single++
+			}
+			return false
+		case err != nil:
+			r.err = err
+			return true
+		case n == 0:
+			r.err = c.sk.End()
+			if r.err == io.EOF && !r.Between() {
+				r.err = fmt.Errorf("nvmetcp: the connection ended within a PDU: %w", io.ErrUnexpectedEOF)
+			}
+			return true
+		}
 		f := r.bad
 		if f == nil {
 			f = c.parse()
@@ -91,19 +125,9 @@ func (c *conn) rxReady(uintptr) bool {
 		}
 		c.role.batchEnd()
 		c.push(rxBytes) // what this batch has led to
-		n, err := c.read()
-		switch {
-		case err == sockio.ErrAgain:
+		if got = c.stats.pdusIn.Load() - before; lone && got == 1 && c.sk.Drained() && r.Between() {
+			c.sk.Waits()
 			return false
-		case err != nil:
-			r.err = err
-			return true
-		case n == 0:
-			r.err = io.EOF
-			if r.phase != rxCommon || r.r != r.w {
-				r.err = fmt.Errorf("nvmetcp: the connection ended within a PDU: %w", io.ErrUnexpectedEOF)
-			}
-			return true
 		}
 	}
 }

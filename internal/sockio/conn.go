@@ -1,12 +1,14 @@
 // Package sockio moves bytes over a connected stream socket with vectored,
 // non-blocking system calls, and waits in the Go network poller. It is the byte stream
-// below MPA and below iSCSI over TCP; only it imports x/sys for them, and it imports
+// below MPA, iSCSI over TCP and NVMe/TCP; only it imports x/sys for them, and it imports
 // nothing of this module.
 //
 //	conn, opts   a connection, its settings, its end
 //	layer        what changes the bytes on their way, such as TLS
 //	vec          reading and writing pieces of memory in one call
 //	inq          has the last read emptied the socket? so that nobody asks again
+//	waiting      a reader that looks for a while before it parks
+//	autopoll     when that pays
 //	poll         looking instead of waiting
 //	zerocopy     sending by reference, and the notices of its end
 //
@@ -28,19 +30,21 @@ import (
 
 // Conn is a connected stream socket (TCP, or a Unix stream socket in tests).
 type Conn struct {
-	nc  net.Conn
-	ly  Layer // nil: none
-	rc  syscall.RawConn
-	fd  int
-	rx  unix.Msghdr // owned by the reader
-	tx  unix.Msghdr // owned by the writer
-	one Vec         // of Send
+	nc   net.Conn
+	ly   Layer // nil: none
+	rc   syscall.RawConn
+	fd   int
+	rx   unix.Msghdr // owned by the reader
+	tx   unix.Msghdr // owned by the writer
+	one  Vec         // of Send
+	opts Options
 
 	// Owned by the reader.
-	inq     Inq
-	broken  syscall.Errno // Readable has met it, and no read will
-	ask     bool          // reads are to find out whether they have emptied the socket
-	drained bool          // the last one did
+	inq      Inq
+	arrivals uint64        // reads that have brought something
+	broken   syscall.Errno // Readable has met it, and no read will
+	ask      bool          // reads are to find out whether they have emptied the socket
+	drained  bool          // the last one did
 }
 
 // New takes nc, a *net.TCPConn (or *net.UnixConn), or a Layer above one, over for data: it
@@ -58,7 +62,7 @@ func New(nc net.Conn, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sockio: %w", err)
 	}
-	c := &Conn{nc: nc, ly: ly, rc: rc, fd: -1}
+	c := &Conn{nc: nc, ly: ly, rc: rc, fd: -1, opts: o}
 	if err := rc.Control(func(fd uintptr) { c.fd = int(fd) }); err != nil {
 		return nil, fmt.Errorf("sockio: %w", err)
 	}

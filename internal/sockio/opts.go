@@ -11,6 +11,11 @@ import (
 // Options of a TCP connection. Zero values keep the system's setting.
 type Options struct {
 	SendBuffer, RecvBuffer int // SO_SNDBUF and SO_RCVBUF, bytes; setting one ends its auto-tuning
+
+	// BusyPoll is how long a Waiter spins on the empty socket before it parks; BusyPollAuto,
+	// which is 0, and BusyPollOff are values of their own.
+	BusyPoll time.Duration
+	Crowd    *Crowd // of BusyPollAuto: who makes way for whom; nil: all connections of the process
 }
 
 // Apply sets o on nc and switches Nagle's algorithm off (RFC 5044 §5: FPDUs

@@ -103,7 +103,15 @@ func (c *Conn) Readv(v []Vec, soon bool) (int, error) {
 			return 0, e
 		}
 		ioAcquire()
+		c.arrived(int(n))
 		return int(n), nil
+	}
+}
+
+// arrived notes that n bytes have come.
+func (c *Conn) arrived(n int) {
+	if n > 0 {
+		c.arrivals++
 	}
 }
 
@@ -130,6 +138,7 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 		switch e {
 		case 0:
 			ioAcquire()
+			c.arrived(n)
 			return n, nil
 		case unix.EINTR:
 		default:
@@ -148,6 +157,7 @@ func (c *Conn) recv(p []byte, flags uintptr) (int, error) {
 			return 0, e
 		}
 		ioAcquire()
+		c.arrived(int(n))
 		return int(n), nil
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
 	"softiser/internal/iser"
+	"softiser/internal/sockio"
 	"softiser/target/portal"
 )
 
@@ -50,7 +51,7 @@ func (s *Frontend) datamover(n *portal.Conn) (iscsi.Datamover, error) {
 	stream := p.StreamLogin && s.rdma != nil && !p.NoISER
 	if n.Transport == portal.TCP && !stream {
 		return iscsitcp.New(n.Net, iscsi.RoleTarget, iscsitcp.Config{
-			SequenceTimeout: max(s.cfg.Timeouts.Sequence, 0), Memory: s.cfg.Staging,
+			Socket: sockio.Options{BusyPoll: p.BusyPoll}, SequenceTimeout: max(s.cfg.Timeouts.Sequence, 0), Memory: s.cfg.Staging,
 		})
 	}
 	cfg := iser.ConnConfig{Memory: s.cfg.Staging, RDMA: p.RDMA()}
@@ -58,7 +59,7 @@ func (s *Frontend) datamover(n *portal.Conn) (iscsi.Datamover, error) {
 		cfg.RDMA.Timeout = max(time.Until(n.Deadline), time.Millisecond)
 	}
 	if n.Transport == portal.TCP {
-		return s.rdma.Upgrade(n.Net, iscsi.RoleTarget, iscsitcp.Config{Memory: s.cfg.Staging}, cfg)
+		return s.rdma.Upgrade(n.Net, iscsi.RoleTarget, iscsitcp.Config{Socket: sockio.Options{BusyPoll: p.BusyPoll}, Memory: s.cfg.Staging}, cfg)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

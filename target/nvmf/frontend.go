@@ -223,7 +223,7 @@ func (f *Frontend) transport(c *portal.Conn, memory *share) (t nvme.QueueTranspo
 			}
 		}
 		t, err = nvmetcp.NewController(nc, nvmetcp.Config{
-			Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer}, InCapsule: ioCapsule, Memory: memory,
+			Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer, BusyPoll: p.BusyPoll}, InCapsule: ioCapsule, Memory: memory,
 		})
 		return t, id, err
 	}

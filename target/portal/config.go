@@ -54,9 +54,9 @@ type Config struct {
 	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
 	// sizes them automatically.
 	SendBuffer, RecvBuffer int
-	// BusyPoll is how long a receiver spins before it sleeps. rdma.BusyPollAuto, which is
-	// 0: over iSER for a few microseconds while an initiator has single commands answered
-	// one after the other; rdma.BusyPollOff: never.
+	// BusyPoll is how long a receiver spins before it sleeps, whatever the wire.
+	// rdma.BusyPollAuto, which is 0: for a few microseconds while an initiator sends its
+	// next commands at once; rdma.BusyPollOff: never.
 	BusyPoll time.Duration
 }
 

@@ -8,7 +8,6 @@
 //	             rx_place, rx_msg, rdmap   place, act; one table row per message type
 //	intake       intake, rx_cut,         how the receiver's bytes come in: ahead into a buffer, or
 //	             rx_peek, rx_guess         straight to where they belong, one or many in a call
-//	waiting      waiting, autopoll       a short look before sleeping
 //	reads        reads                   Reads and atomics in flight, both ways; sinks
 //	opening      opening, ext, empty     who speaks first, RFC 7306 in band, a peer that sleeps
 //	lendList     lend                    memory that the peer may be about to fill

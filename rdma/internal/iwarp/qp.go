@@ -12,8 +12,7 @@ import (
 
 // Device is what the engines of a device share.
 type Device struct {
-	awake atomic.Int32  // receive goroutines with BusyPollAuto that are not parked
-	turn  atomic.Uint32 // number of the queue pair whose one was last unparked
+	crowd sockio.Crowd // of the receive goroutines
 }
 
 // QP is the engine of one queue pair, put together from parts that know each other
@@ -23,13 +22,13 @@ type QP struct {
 	*verbs.QP
 	dev *Device
 
-	tx    transmitter // from the queues to the socket
-	zc    zerocopy    // the same by reference
-	rx    receiver    // from the socket to memory and completions
-	wait  waiting     // how the receiver waits
-	reads reads       // Reads and atomics in flight
-	start opening     // what happens once, when a connection begins
-	lent  lendList    // memory that the peer may be about to fill
+	tx    transmitter   // from the queues to the socket
+	zc    zerocopy      // the same by reference
+	rx    receiver      // from the socket to memory and completions
+	wait  sockio.Waiter // how the receiver waits
+	reads reads         // Reads and atomics in flight
+	start opening       // what happens once, when a connection begins
+	lent  lendList      // memory that the peer may be about to fill
 
 	conn   *sockio.Conn
 	info   Info
@@ -43,7 +42,7 @@ type QP struct {
 // to it.
 func New(d *Device, v *verbs.QP) *QP {
 	qp := &QP{QP: v, dev: d}
-	qp.tx.qp, qp.zc.qp, qp.rx.qp, qp.rx.in.rx, qp.wait.qp, qp.reads.qp, qp.start.qp = qp, qp, qp, &qp.rx, qp, qp, qp
+	qp.tx.qp, qp.zc.qp, qp.rx.qp, qp.rx.in.rx, qp.reads.qp, qp.start.qp = qp, qp, qp, &qp.rx, qp, qp
 	qp.tx.wake, qp.tx.stop = make(chan struct{}, 1), make(chan struct{})
 	qp.tx.idle.L = &v.Mu
 	v.Mem = mem.Stream{Opened: qp.lent.opened, Closed: qp.lent.closed, Revoked: qp.tx.revoked}

@@ -102,12 +102,13 @@ func (x *receiver) init(crc bool) {
 func (x *receiver) loop() {
 	qp := x.qp
 	defer qp.wg.Done()
-	poll := x.poll
-	switch d := qp.wait.limit; {
-	case d > 0:
-		poll = func(fd uintptr) bool { return qp.wait.fixed(fd, d) }
-	case d == BusyPollAuto:
-		poll = qp.wait.adaptive
+	poll := func(fd uintptr) bool {
+		over := qp.wait.Ready(fd)
+		if x.stats.PollCalls != qp.wait.Calls {
+			x.stats.PollCalls, x.stats.Polled = qp.wait.Calls, qp.wait.Found
+			x.publish()
+		}
+		return over
 	}
 	err := qp.conn.ReadLoop(poll)
 	for sockio.IsNotPollable(err) && x.err == nil && !qp.Dying.Load() {
@@ -125,14 +126,17 @@ func (x *receiver) loop() {
 	qp.teardown(err)
 }
 
-// poll reads and handles until the socket is empty (false) or the connection
-// has ended (true).
+// Between implements sockio.Receiver.
+func (x *receiver) Between() bool { return x.stage == rxHeader && x.in.r == x.in.w }
+
+// Ready implements sockio.Receiver: it reads and handles until the socket is empty
+// (false) or the connection has ended (true).
 //
 // A call that finds the socket empty is one of three at depth 1. It is left out where
 // messages come one by one and the read itself has said that nothing is left (ADR 77).
 // Where they come in batches the next ones may well arrive while these are handled,
 // and looking once more is cheaper than waiting.
-func (x *receiver) poll(uintptr) bool {
+func (x *receiver) Ready() bool {
 	qp := x.qp
 	lone := x.single == loneProof
 	qp.conn.Ask(lone)
@@ -149,7 +153,7 @@ func (x *receiver) poll(uintptr) bool {
 		}
 		if err == nil && n == 0 {
 			x.err = qp.conn.End()
-			if x.err == io.EOF && (x.stage != rxHeader || x.in.r != x.in.w) {
+			if x.err == io.EOF && !x.Between() {
 				x.err = io.ErrUnexpectedEOF
 			}
 			return true
@@ -172,7 +176,7 @@ func (x *receiver) poll(uintptr) bool {
 			x.err = err
 			return true
 		}
-		if lone && qp.conn.Drained() && x.stage == rxHeader && x.in.r == x.in.w && x.stats.answers() == before+1 {
+		if lone && qp.conn.Drained() && x.Between() && x.stats.answers() == before+1 {
 			x.idle()
 			qp.conn.Waits()
 			return false

@@ -91,7 +91,7 @@ func (r *rxRig) feed(b []byte) {
 			r.t.Fatal(err)
 		}
 		b = b[n:]
-		r.over = r.qp.rx.poll(0)
+		r.over = r.qp.rx.Ready()
 	}
 }
 
@@ -455,7 +455,7 @@ func TestPeekPastShortRest(t *testing.T) {
 		if k, err := r.peer.Write(b); err != nil {
 			t.Skipf("the socket takes %d of %d bytes at once", k, len(b))
 		}
-		if r.qp.rx.poll(0) {
+		if r.qp.rx.Ready() {
 			t.Fatal(r.qp.rx.err)
 		}
 		for i := range mems {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"time"
 
 	"softiser/internal/congestion"
@@ -128,7 +127,7 @@ func sendRefusal(nc net.Conn, r *mpa.Refusal, req, rep *mpa.Frame) {
 
 // attach hands nc to qp for good and starts it.
 func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) error {
-	conn, err := sockio.New(nc, sockio.Options{})
+	conn, err := sockio.New(nc, sockio.Options{BusyPoll: p.BusyPoll, Crowd: &qp.dev.crowd})
 	if err != nil {
 		return fmt.Errorf("rdma: %w", err)
 	}
@@ -152,8 +151,8 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) erro
 	}
 	qp.conn, qp.info = conn, info
 	qp.Connected = true
-	qp.start.initiator, qp.start.rtr, qp.wait.limit = initiator, r.RTR, p.BusyPoll
-	qp.wait.onlyP = runtime.GOMAXPROCS(0) == 1
+	qp.start.initiator, qp.start.rtr = initiator, r.RTR
+	qp.wait.Init(conn, &qp.rx)
 	qp.tx.allowed = initiator
 	if p.Zerocopy >= ZerocopyAuto && conn.EnableZerocopy() {
 		qp.zc.used, qp.zc.auto, qp.zc.min = true, p.Zerocopy == ZerocopyAuto, cmp.Or(p.ZerocopyMin, zcMinDefault)

@@ -1,4 +1,4 @@
-package iwarp
+package sockio
 
 import (
 	"testing"
@@ -55,8 +55,8 @@ func TestAutoPollStates(t *testing.T) {
 		{"too few short waits", func(s *pollSim) { s.waits(pollProof-1, quick) }, pollWatching},
 		{"short waits", looking, pollLooking},
 		{"a long wait between them", func(s *pollSim) { s.waits(pollProof-1, quick); s.wait(time.Second); s.waits(pollProof-1, quick) }, pollWatching},
-		{"another queue pair", func(s *pollSim) { looking(s); s.crowd(s.now) }, pollResting},
-		{"another queue pair between them", func(s *pollSim) { s.waits(pollProof-1, quick); s.crowd(s.now); s.waits(pollProof-1, quick) }, pollWatching},
+		{"another connection", func(s *pollSim) { looking(s); s.crowd(s.now) }, pollResting},
+		{"another connection between them", func(s *pollSim) { s.waits(pollProof-1, quick); s.crowd(s.now); s.waits(pollProof-1, quick) }, pollWatching},
 		{"a first look in vain", resting, pollResting},
 		{"short waits in a rest", func(s *pollSim) { resting(s); s.waits(100, quick) }, pollResting},
 		{"after a rest", func(s *pollSim) { resting(s); s.wait(pollRest) }, pollWatching},

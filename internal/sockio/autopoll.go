@@ -1,4 +1,4 @@
-package iwarp
+package sockio
 
 import "time"
 
@@ -22,7 +22,7 @@ const (
 //	│ watching │                                       │ looking │
 //	└──────────┘                                       └─────────┘
 //	      ▲                                                  │ looks did not pay;
-//	      │                                                  │ another queue pair
+//	      │                                                  │ another connection
 //	      │        10 ms, then 20 ... 320 ms   ┌─────────┐   │ is at work
 //	      └─────────────────────────────────── │ resting │ ◀─┘
 //	                                           └─────────┘
@@ -104,7 +104,7 @@ func (p *autoPoll) away(now, d time.Duration) {
 	p.earned = 0
 }
 
-// crowd enters that another queue pair has been at work since the last wait. Looks
+// crowd enters that another connection has been at work since the last wait. Looks
 // are for one at a time: the thread that hears of the others would have to wait for
 // the end of the looker's slice.
 func (p *autoPoll) crowd(now time.Duration) {

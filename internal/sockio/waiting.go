@@ -1,0 +1,179 @@
+package sockio
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// Waiting. A receiver that finds its socket empty parks in the poller, and its
+// processor goes idle. Waking both up again costs more than handling a message
+// (25 to 30 µs on a virtual machine: an interrupt between processors and an exit of
+// the halted one). So a receiver may look a little longer first.
+
+// Values of Options.BusyPoll that are no durations. Auto looks longer only where that pays:
+// while the peer answers at once. Off never does.
+const (
+	BusyPollAuto time.Duration = 0
+	BusyPollOff  time.Duration = -1
+)
+
+// pollStreak is how long a receiver goes on without parking where a parked
+// scheduler is all that hears other sockets.
+const pollStreak = 5 * time.Millisecond
+
+// Crowd is the receivers with BusyPollAuto that make way for each other: with several at
+// work, each would delay the others by looking.
+type Crowd struct {
+	awake atomic.Int32  // of them: are not parked
+	turn  atomic.Uint64 // number of the one that was last unparked
+	last  atomic.Uint64 // number of the one that came last
+}
+
+// everyone is the crowd of those that name no other: the connections of this process.
+var everyone Crowd
+
+// Receiver is who reads from a Conn, and waits by a Waiter.
+type Receiver interface {
+	// Ready reads and handles until the socket is empty (false) or there is nothing more
+	// to read (true); see Conn.ReadLoop.
+	Ready() (over bool)
+	// Between reports whether nothing has come of the next message yet. Only then is it
+	// worth looking for it.
+	Between() bool
+}
+
+// Waiter waits for bytes on behalf of a Receiver. It belongs to the goroutine of that.
+type Waiter struct {
+	conn     *Conn
+	who      Receiver
+	limit    time.Duration // how long to spin; or BusyPollAuto, BusyPollOff
+	crowd    *Crowd
+	number   uint64        // in crowd
+	lastByte time.Duration // see clock: when the last byte came, or the last wait began
+	auto     autoPoll      // of BusyPollAuto
+	onlyP    bool          // of BusyPollAuto: whoever polls keeps the scheduler from looking at other sockets
+
+	// Calls counts the system calls that have looked for bytes, Found the waits that they
+	// have ended without parking; of BusyPollAuto.
+	Calls, Found uint64
+}
+
+// Init makes w the waiter of who, the only reader of c, as the options of c say.
+func (w *Waiter) Init(c *Conn, who Receiver) {
+	*w = Waiter{conn: c, who: who, limit: c.opts.BusyPoll, crowd: c.opts.Crowd, onlyP: runtime.GOMAXPROCS(0) == 1}
+	if w.crowd == nil {
+		w.crowd = &everyone
+	}
+	w.number = w.crowd.last.Add(1)
+}
+
+// Ready is for Conn.ReadLoop: what the receiver's is, and looks for a while before it
+// reports false.
+func (w *Waiter) Ready(uintptr) (over bool) {
+	switch {
+	case w.limit > 0:
+		return w.fixed(w.limit)
+	case w.limit == BusyPollAuto:
+		return w.adaptive()
+	}
+	return w.who.Ready()
+}
+
+// epoch is what the clock of this file counts from.
+var epoch = time.Now()
+
+func clock() time.Duration { return time.Since(epoch) }
+
+// fixed spins on the socket for up to d after the last byte before it parks
+// in the poller. After a second of silence it parks at once.
+func (w *Waiter) fixed(d time.Duration) bool {
+	for {
+		before := w.conn.arrivals
+		if w.who.Ready() {
+			return true
+		}
+		now := clock()
+		if w.conn.arrivals != before {
+			w.lastByte = now
+			continue
+		}
+		if quiet := now - w.lastByte; quiet > d || quiet > time.Second {
+			return false
+		}
+		runtime.Gosched() // whoever else has work goes first
+	}
+}
+
+// adaptive is Ready under the rule of autoPoll.
+func (w *Waiter) adaptive() bool {
+	p := &w.auto
+	w.crowd.awake.Add(1)
+	quiet := false
+	defer func() {
+		if quiet {
+			w.conn.Quiet(false)
+		}
+		w.lastByte = clock()
+		w.crowd.awake.Add(-1)
+	}()
+	begin := clock()
+	if w.crowd.turn.Swap(w.number) != w.number {
+		p.crowd(begin)
+	}
+	for parked := begin - w.lastByte; ; parked = 0 {
+		before := w.conn.arrivals
+		if w.who.Ready() {
+			return true
+		}
+		if w.conn.arrivals == before {
+			return false // a stale event
+		}
+		now := clock()
+		p.woke(now, parked)
+		switch {
+		case p.state != pollLooking, !w.who.Between():
+			return false
+		case w.onlyP && now-begin > pollStreak:
+			return false
+		}
+		if !quiet {
+			quiet = true
+			w.conn.Quiet(true)
+		}
+		if !w.look(now) {
+			return false
+		}
+	}
+}
+
+// look waits for bytes without parking. Receivers of one crowd do not look at the
+// same time.
+func (w *Waiter) look(start time.Duration) bool {
+	p := &w.auto
+	for now := start; ; {
+		if w.crowd.awake.Load() > 1 || w.crowd.turn.Load() != w.number {
+			p.crowd(now)
+			return false
+		}
+		runtime.Gosched() // whoever else has work in this process goes first
+		before := now
+		now = clock()
+		if now-before > pollAway {
+			p.away(now, now-before)
+		}
+		w.Calls++
+		if w.conn.Readable() {
+			p.hit()
+			w.Found++
+			return true
+		}
+		if p.state != pollLooking {
+			return false
+		}
+		if now-start > pollSpin {
+			p.miss(now, now-start)
+			return false
+		}
+	}
+}

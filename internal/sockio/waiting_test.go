@@ -1,0 +1,134 @@
+package sockio
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+)
+
+// reader is a Receiver of single bytes; each is a message.
+type reader struct {
+	*Conn
+	got  []byte
+	err  error
+	over byte // ends it; 0: none does
+	hear func(byte)
+}
+
+func (r *reader) Between() bool { return true }
+
+func (r *reader) Ready() bool {
+	var b [1]byte
+	for {
+		n, err := r.Read(b[:])
+		switch {
+		case err == ErrAgain:
+			return false
+		case err != nil || n == 0:
+			r.err = errors.Join(err, io.EOF)
+			return true
+		}
+		r.got = append(r.got, b[0])
+		if r.hear != nil {
+			r.hear(b[0])
+		}
+		if b[0] != 0 && b[0] == r.over {
+			return true
+		}
+	}
+}
+
+func put(t *testing.T, c *Conn, b byte) {
+	t.Helper()
+	if n, err := c.Writev(vecs([]byte{b}), false); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+// A look finds what has come, ends in vain in time, and makes way for others.
+func TestLook(t *testing.T) {
+	peer, conn := pair(t)
+	conn.opts.Crowd = new(Crowd)
+	var w Waiter
+	w.Init(conn, &reader{Conn: conn})
+	p := &w.auto
+	w.crowd.awake.Store(1)
+	w.crowd.turn.Store(w.number)
+
+	p.to(pollLooking)
+	if w.look(clock()) {
+		t.Error("it found bytes in an empty socket")
+	}
+	if p.state != pollResting || w.Calls == 0 || w.Found != 0 {
+		t.Errorf("after an unpaid look in vain: %v, %d calls, %d found", p.state, w.Calls, w.Found)
+	}
+
+	for name, busy := range map[string]func(){
+		"at work":      func() { w.crowd.awake.Store(2) },
+		"been at work": func() { w.crowd.turn.Store(w.number + 1) },
+	} {
+		*p = autoPoll{}
+		p.to(pollLooking)
+		busy()
+		calls := w.Calls
+		if w.look(clock()) || p.state != pollResting || w.Calls != calls {
+			t.Errorf("beside another connection that is or has %s: %v, %d calls", name, p.state, w.Calls-calls)
+		}
+		w.crowd.awake.Store(1)
+		w.crowd.turn.Store(w.number)
+	}
+
+	p.to(pollLooking)
+	put(t, peer, 'x')
+	if err := conn.ReadLoop(func(uintptr) bool { return conn.Readable() }); err != nil {
+		t.Fatal(err)
+	}
+	if !w.look(clock()) || w.Found != 1 || p.credit != pollWorth {
+		t.Errorf("bytes in the socket were not found: %d found, %v earned", w.Found, p.credit)
+	}
+}
+
+// However it waits, a receiver gets everything, in order, and the end.
+func TestWaiters(t *testing.T) {
+	for name, d := range map[string]time.Duration{"auto": BusyPollAuto, "off": BusyPollOff, "fixed": time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t)
+			a.opts.BusyPoll, b.opts.BusyPoll = d, d
+			a.opts.Crowd, b.opts.Crowd = new(Crowd), new(Crowd)
+			const rounds = 200
+			echo := &reader{Conn: b, hear: func(x byte) { put(t, b, x) }}
+			back := &reader{Conn: a, over: rounds, hear: func(x byte) {
+				if x != rounds {
+					put(t, a, x+1)
+				}
+			}}
+			done := make(chan error, 1)
+			go func() {
+				var w Waiter
+				w.Init(b, echo)
+				done <- b.ReadLoop(w.Ready)
+			}()
+			put(t, a, 1)
+			var w Waiter
+			w.Init(a, back)
+			if err := a.ReadLoop(w.Ready); err != nil || back.err != nil {
+				t.Fatal(err, back.err)
+			}
+			for i, x := range back.got {
+				if int(x) != i+1 {
+					t.Fatalf("echo %d is %d", i+1, x)
+				}
+			}
+			if err := a.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil || !errors.Is(echo.err, io.EOF) {
+				t.Errorf("the end: %v, %v", err, echo.err)
+			}
+			if d != BusyPollAuto && w.Calls != 0 {
+				t.Errorf("%d looks", w.Calls)
+			}
+		})
+	}
+}

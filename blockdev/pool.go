@@ -195,6 +195,26 @@ func (p *Pool) Put(bufs [][]byte) {
 	p.wakeLocked()
 }
 
+// Lend makes l a lease of pool memory for the n bytes of owner from off, whose contents are
+// undefined. It fails as Get does, and then leaves l free. The owner's ReleaseLease calls
+// TakeBack.
+func (p *Pool) Lend(l *Lease, owner Lender, off int64, n int, write bool, m Mode) error {
+	bufs, err := p.Get(l.Priv.Pool[:0], n, m)
+	if err != nil {
+		return err
+	}
+	l.Priv.Pool = bufs
+	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, write, false, owner
+	l.Segs = append(l.Segs[:0], bufs...)
+	return nil
+}
+
+// TakeBack gives the memory of a lease that Lend has made back to the pool.
+func (p *Pool) TakeBack(l *Lease) {
+	p.Put(l.Priv.Pool)
+	l.Priv.Pool, l.Segs = l.Priv.Pool[:0], l.Segs[:0]
+}
+
 // wakeLocked lets those who wait for memory look again.
 func (p *Pool) wakeLocked() {
 	for w := range p.wake {

@@ -133,13 +133,13 @@ func zeroesLimit(g *geometry, _ *conn) int64 {
 func buildRead(r *request, t *task, p part) {
 	t.cdbLen = len(spc.AppendRead(t.cdb[:0], p.lba, p.blocks, false))
 	t.inLen = uint32(t.n)
-	t.segs = r.cut(t.segs, t.off, t.n)
+	t.segs = r.Part(t.segs, t.off, t.n)
 }
 
 func buildWrite(r *request, t *task, p part) {
 	t.cdbLen = len(spc.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua))
 	t.outLen = uint32(t.n)
-	t.segs = r.cut(t.segs, t.off, t.n)
+	t.segs = r.Part(t.segs, t.off, t.n)
 }
 
 // buildFlush covers the request's range, or the whole medium.

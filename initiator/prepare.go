@@ -101,29 +101,6 @@ func (r *request) carve(t *task, c *conn) {
 	}
 }
 
-// cut appends the slices that hold [off, off+n) of the request's data.
-func (r *request) cut(segs [][]byte, off, n int64) [][]byte {
-	if r.Segs == nil {
-		return append(segs, r.Buf[off:off+n])
-	}
-	for _, s := range r.Segs {
-		if off >= int64(len(s)) {
-			off -= int64(len(s))
-			continue
-		}
-		s = s[off:]
-		off = 0
-		if int64(len(s)) > n {
-			s = s[:n]
-		}
-		segs = append(segs, s)
-		if n -= int64(len(s)); n == 0 {
-			break
-		}
-	}
-	return segs
-}
-
 // idempotent reports whether the command may be carried out twice with the
 // same result: only such a command is sent again when its fate is unknown. Of raw CDBs
 // these are our own look-ups, which only read.

@@ -81,24 +81,33 @@ func plain(v *meta.VG, lv *meta.LV, verb string) error {
 	return nil
 }
 
+// toResize returns a copy of the metadata with the volume that is to change its size there,
+// and keeps the volume's pool awake until done. The caller holds g.mu.
+func (g *Group) toResize(name, verb string) (next *meta.VG, lv *meta.LV, done func(), err error) {
+	if done, err = g.pools.awake(g.md.poolOf(name)); err != nil {
+		return nil, nil, nil, err
+	}
+	next = g.md.group.VG.Clone()
+	if lv, err = lookup(next, name); err == nil {
+		err = plain(next, lv, verb)
+	}
+	if err != nil {
+		done()
+		return nil, nil, nil, err
+	}
+	return next, lv, done, nil
+}
+
 // Extend is lvextend: to extents in all. Open volumes grow at once, and their
 // OnResize callbacks run.
 func (g *Group) Extend(name string, extents uint64, policy string, stripes int, from []vg.Range, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	done, err := g.pools.awake(g.md.poolOf(name))
+	next, lv, done, err := g.toResize(name, "extend")
 	if err != nil {
 		return err
 	}
 	defer done()
-	next := g.md.group.VG.Clone()
-	lv, err := lookup(next, name)
-	if err != nil {
-		return err
-	}
-	if err := plain(next, lv, "extend"); err != nil {
-		return err
-	}
 	if have := lv.Extents(); extents <= have {
 		return fmt.Errorf("%s/%s has %d extents already: nothing to extend", next.Name, name, have)
 	}
@@ -149,19 +158,11 @@ func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, s
 func (g *Group) Reduce(ctx context.Context, name string, extents uint64, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	done, err := g.pools.awake(g.md.poolOf(name))
+	next, lv, done, err := g.toResize(name, "reduce")
 	if err != nil {
 		return err
 	}
 	defer done()
-	next := g.md.group.VG.Clone()
-	lv, err := lookup(next, name)
-	if err != nil {
-		return err
-	}
-	if err := plain(next, lv, "reduce"); err != nil {
-		return err
-	}
 	if len(next.SnapshotsOf(name)) > 0 {
 		return fmt.Errorf("cannot reduce %s/%s: it has snapshots, which still need what lies beyond the new end; remove or merge them first", next.Name, name)
 	}

@@ -66,14 +66,7 @@ func (d *Device) lend(l *blockdev.Lease, off int64, n int, m blockdev.Mode, writ
 	if err := d.do(off, int64(n), func() {}); err != nil {
 		return err
 	}
-	bufs, err := d.pool.Get(l.Priv.Pool[:0], n, m)
-	if err != nil {
-		return err
-	}
-	l.Priv.Pool = bufs
-	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, write, false, d
-	l.Segs = append(l.Segs[:0], bufs...)
-	return nil
+	return d.pool.Lend(l, d, off, n, write, m)
 }
 
 // CommitBlocks implements blockdev.Lender. A real disk would make a commit
@@ -93,9 +86,7 @@ func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {
 
 // ReleaseLease implements blockdev.Lender.
 func (d *Device) ReleaseLease(l *blockdev.Lease) {
-	d.pool.Put(l.Priv.Pool)
-	l.Priv.Pool = l.Priv.Pool[:0]
-	l.Segs = l.Segs[:0]
+	d.pool.TakeBack(l)
 }
 
 // ReadAt implements blockdev.Device.

@@ -45,14 +45,7 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	if err := d.wait(d.judge(Lease, off, int64(n))); err != nil {
 		return err
 	}
-	bufs, err := d.pool.Get(l.Priv.Pool[:0], n, m)
-	if err != nil {
-		return err
-	}
-	l.Priv.Pool = bufs
-	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, true, false, d
-	l.Segs = append(l.Segs[:0], bufs...)
-	return nil
+	return d.pool.Lend(l, d, off, n, true, m)
 }
 
 // CommitBlocks implements blockdev.Lender.
@@ -102,9 +95,7 @@ func (d *Device) write(p []byte, off int64, v verdict) error {
 
 // ReleaseLease implements blockdev.Lender, for write leases.
 func (d *Device) ReleaseLease(l *blockdev.Lease) {
-	d.pool.Put(l.Priv.Pool)
-	l.Priv.Pool = l.Priv.Pool[:0]
-	l.Segs = l.Segs[:0]
+	d.pool.TakeBack(l)
 }
 
 // ReadAt implements blockdev.Device.

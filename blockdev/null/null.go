@@ -104,14 +104,7 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	if err := d.check(off, int64(n), true); err != nil {
 		return err
 	}
-	bufs, err := d.pool.Get(l.Priv.Pool[:0], n, m)
-	if err != nil {
-		return err
-	}
-	l.Priv.Pool = bufs
-	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, true, false, d
-	l.Segs = append(l.Segs[:0], bufs...)
-	return nil
+	return d.pool.Lend(l, d, off, n, true, m)
 }
 
 // CommitLease implements blockdev.Lender.
@@ -123,8 +116,7 @@ func (d *Device) CommitBlocks(*blockdev.Lease, bool) bool { return false }
 // ReleaseLease implements blockdev.Lender.
 func (d *Device) ReleaseLease(l *blockdev.Lease) {
 	if l.Write {
-		d.pool.Put(l.Priv.Pool)
-		l.Priv.Pool = l.Priv.Pool[:0]
+		d.pool.TakeBack(l)
 	}
 	l.Segs = l.Segs[:0]
 }

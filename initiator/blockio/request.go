@@ -72,3 +72,24 @@ func (r *Request) DataLen() int64 {
 	}
 	return n
 }
+
+// Part appends to dst the slices that hold the n bytes of the data from off.
+func (r *Request) Part(dst [][]byte, off, n int64) [][]byte {
+	if r.Segs == nil {
+		return append(dst, r.Buf[off:off+n])
+	}
+	for _, s := range r.Segs {
+		if off >= int64(len(s)) {
+			off -= int64(len(s))
+			continue
+		}
+		s = s[off:]
+		off = 0
+		s = s[:min(int64(len(s)), n)]
+		dst = append(dst, s)
+		if n -= int64(len(s)); n == 0 {
+			break
+		}
+	}
+	return dst
+}

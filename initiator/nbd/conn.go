@@ -203,6 +203,11 @@ func requestDone(r *blockio.Request) {
 		return
 	}
 	c.finish(s)
+	c.replied(s)
+}
+
+// replied queues the reply of a slot whose request was in flight.
+func (c *conn) replied(s *slot) {
 	c.mu.Lock()
 	c.inFlight--
 	last := c.inFlight == 0

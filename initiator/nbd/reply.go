@@ -95,12 +95,7 @@ const maxExtents = 4096
 // a goroutine of its own, at most one per slot.
 func (c *conn) blockStatus(s *slot) {
 	c.allocation(s)
-	c.mu.Lock()
-	c.inFlight--
-	last := c.inFlight == 0
-	c.queueLocked(s)
-	c.mu.Unlock()
-	c.push(last)
+	c.replied(s)
 }
 
 // allocation makes the reply: context id, then length and state of each extent.

@@ -237,12 +237,12 @@ func (r *request) block(c *command, op nvme.Opcode) nvme.ReadWrite {
 
 func buildRead(r *request, c *command) {
 	r.block(c, nvme.OpRead)
-	c.segs = r.cut(c.segs, c.off, c.n)
+	c.segs = r.Part(c.segs, c.off, c.n)
 }
 
 func buildWrite(r *request, c *command) {
 	r.block(c, nvme.OpWrite).SetFUA(r.FUA)
-	c.segs = r.cut(c.segs, c.off, c.n)
+	c.segs = r.Part(c.segs, c.off, c.n)
 }
 
 func buildFlush(r *request, c *command) { c.SQE.Init(nvme.OpFlush, r.ns.id) }
@@ -281,27 +281,6 @@ func (r *request) fused(c *command, op nvme.Opcode, f nvme.Fuse, half int) {
 	w.SetFUA(r.FUA && f == nvme.FuseSecond)
 	c.segs = append(c.segs[:0], r.Buf[half*n:][:n])
 	c.Data = c.segs
-}
-
-// cut appends the slices that hold [off, off+n) of the request's data.
-func (r *request) cut(segs [][]byte, off, n int64) [][]byte {
-	if r.Segs == nil {
-		return append(segs, r.Buf[off:off+n])
-	}
-	for _, s := range r.Segs {
-		if off >= int64(len(s)) {
-			off -= int64(len(s))
-			continue
-		}
-		s = s[off:]
-		off = 0
-		s = s[:min(int64(len(s)), n)]
-		segs = append(segs, s)
-		if n -= int64(len(s)); n == 0 {
-			break
-		}
-	}
-	return segs
 }
 
 // cached reports whether an acknowledged command of r waits for a flush.

@@ -72,15 +72,7 @@ type verifier struct {
 
 // LeaseWrite lends pool memory for [off, off+n).
 func (v *verifier) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	bufs, err := v.pool.Get(l.Priv.Pool[:0], n, m)
-	if err != nil {
-		return err
-	}
-	l.Off, l.Len, l.Write, l.Direct = off, n, true, false
-	l.Priv.Pool = bufs
-	l.Segs = append(l.Segs[:0], bufs...)
-	l.Owner = v
-	return nil
+	return v.pool.Lend(l, v, off, n, true, m)
 }
 
 // CommitLease implements blockdev.Lender: it copies.
@@ -110,9 +102,7 @@ func (v *verifier) CommitBlocks(*blockdev.Lease, bool) bool { return true }
 
 // ReleaseLease implements blockdev.Lender.
 func (v *verifier) ReleaseLease(l *blockdev.Lease) {
-	v.pool.Put(l.Priv.Pool)
-	l.Priv.Pool = l.Priv.Pool[:0]
-	l.Segs = l.Segs[:0]
+	v.pool.TakeBack(l)
 }
 
 // inlineCopy is the longest write that is copied on a receive goroutine, bytes. A longer

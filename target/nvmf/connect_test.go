@@ -1,6 +1,7 @@
 package nvmf_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/blockdev/faulty"
 	"softiser/internal/await"
 	"softiser/internal/nvme"
 	"softiser/target"
@@ -235,14 +237,73 @@ func TestConnectTimeout(t *testing.T) {
 	}
 }
 
-// A host that is silent for longer than its keep alive timeout is gone; one that sends
-// anything is not.
+// A host that is silent for longer than its keep alive timeout is gone, though storage does
+// not answer for its commands, and its place is free for it again. What had not reached
+// storage does nothing any more, and what storage has comes before what is written later.
 func TestKeepAlive(t *testing.T) {
-	r := open(t, nil)
-	q := dial(t, r.addr)
-	d := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: hostNQN}
-	if _, err := q.connect(0, d, time.Millisecond); err != nil { // a second, by granularity
+	var dev *faulty.Device
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+		dev = faulty.New(s.Namespaces[0].Volume, 1)
+		s.Namespaces[0].Volume = dev
+	})
+	idle := dial(t, r.addr)
+	d := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: "nqn.idle"}
+	if _, err := idle.connect(0, d, time.Millisecond); err != nil { // a second, by granularity
 		t.Fatal(err)
 	}
+	h := r.attach(hostNQN, 10, 1)
+	q := h.io[0]
+	release := make(chan struct{})
+	dev.SetRules(faulty.Rule{Op: faulty.Lease, Len: 16 << 10, Hold: release}, faulty.Rule{Op: faulty.Write, Off: 64 * 512, Len: 4096, Hold: release})
+	defer func() { // also of a test that fails
+		if release != nil {
+			close(release)
+		}
+	}()
+	late := pattern(16<<10, 1)
+	sent := []*command{
+		q.start(rw(nvme.OpWrite, 0, 32), nil, late),        // storage has not yet lent its memory
+		q.start(rw(nvme.OpWrite, 64, 8), nil, late[:4096]), // storage writes it
+		q.startSilent(rw(nvme.OpWrite, 128, 32), late),     // its data does not come
+	}
+	await.True(t, "storage holds two writes", func() bool { return dev.Held() == 2 })
+	var s nvme.SQE
+	s.Init(nvme.AdminSetFeatures, 0)
+	s.SetCDW(10, uint32(nvme.FeatureKeepAlive))
+	s.SetCDW(11, 1) // ms
+	if _, err := h.do(s, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	<-idle.done
+	<-h.done
 	<-q.done
+	for i, c := range sent {
+		if _, err := q.result(c); !errors.Is(err, errGone) {
+			t.Errorf("write %d of a host that is gone: %v", i, err)
+		}
+	}
+	await.True(t, "the controllers have ended", func() bool { return len(r.srv.Controllers()) == 0 })
+	if dev.Held() != 2 {
+		t.Error("the controllers were not ended before storage answered")
+	}
+	again := r.attach(hostNQN, 10, 1).io[0]
+	now := pattern(4096, 2)
+	if err := again.write(512, now); err != nil {
+		t.Error(err)
+	}
+	behind := again.start(rw(nvme.OpWrite, 64, 8), nil, now)
+	close(release)
+	release = nil
+	if e, err := again.result(behind); err != nil || !e.Status().OK() {
+		t.Error(e, err)
+	}
+	if err := r.srv.RemoveSubsystem(context.Background(), subNQN); err != nil { // waits for every command
+		t.Fatal(err)
+	}
+	for lba, want := range map[int64][]byte{0: make([]byte, 4096), 64: now, 128: make([]byte, 4096), 512: now} {
+		got := make([]byte, 4096)
+		if _, err := r.vol.ReadAt(got, lba*512); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("block %d has something else, %v", lba, err)
+		}
+	}
 }

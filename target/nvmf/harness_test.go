@@ -13,6 +13,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
+	"softiser/internal/crc32c"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmetcp"
 	"softiser/target"
@@ -78,14 +79,15 @@ func open(t testing.TB, change func(*target.Config, *nvmf.SubsystemConfig)) *rig
 
 // queue is a host's queue. One goroutine reads; any number may have commands.
 type queue struct {
-	t    testing.TB
-	nc   net.Conn
-	wmu  sync.Mutex
-	mu   sync.Mutex
-	cids uint16
-	wait map[uint16]*command
-	err  error
-	done chan struct{}
+	t       testing.TB
+	nc      net.Conn
+	digests nvmetcp.Digests
+	wmu     sync.Mutex
+	mu      sync.Mutex
+	cids    uint16
+	wait    map[uint16]*command
+	err     error
+	done    chan struct{}
 
 	asked chan struct{} // a silent command's data has been asked for
 }
@@ -130,7 +132,13 @@ func dialFrom(t testing.TB, from *net.TCPAddr, addr string) *queue {
 // begin goes on with a connection as far as ICResp.
 func begin(t testing.TB, nc net.Conn) *queue {
 	t.Helper()
-	if _, err := nc.Write((&nvmetcp.ICReq{}).AppendTo(nil)); err != nil {
+	return beginWith(t, nc, 0)
+}
+
+// beginWith is begin with digests.
+func beginWith(t testing.TB, nc net.Conn, d nvmetcp.Digests) *queue {
+	t.Helper()
+	if _, err := nc.Write((&nvmetcp.ICReq{Digests: d}).AppendTo(nil)); err != nil {
 		t.Fatal(err)
 	}
 	b := make([]byte, nvmetcp.ICLen)
@@ -140,7 +148,7 @@ func begin(t testing.TB, nc net.Conn) *queue {
 	if _, f := nvmetcp.ParseICResp(b); f != nil {
 		t.Fatal(f)
 	}
-	q := &queue{t: t, nc: nc, wait: map[uint16]*command{}, done: make(chan struct{}), asked: make(chan struct{}, 16)}
+	q := &queue{t: t, nc: nc, digests: d, wait: map[uint16]*command{}, done: make(chan struct{}), asked: make(chan struct{}, 16)}
 	go q.read()
 	t.Cleanup(q.close)
 	return q
@@ -169,13 +177,17 @@ func (q *queue) readAll() error {
 		if _, err := io.ReadFull(q.nc, b); err != nil {
 			return err
 		}
-		lay, f := (*nvmetcp.CH)(b).Check(&nvmetcp.Limits{MaxData: 16 << 20})
+		lay, f := (*nvmetcp.CH)(b).Check(&nvmetcp.Limits{MaxData: 16 << 20, Digests: q.digests})
 		if f != nil {
 			return f
 		}
 		b = append(b, make([]byte, int((*nvmetcp.CH)(b).PLen())-len(b))...)
 		if _, err := io.ReadFull(q.nc, b[nvmetcp.CHLen:]); err != nil {
 			return err
+		}
+		if lay.Digest > 0 && binary.LittleEndian.Uint32(b[lay.HLen:]) != crc32c.Update(0, b[:lay.HLen]) ||
+			lay.DDigest > 0 && binary.LittleEndian.Uint32(b[lay.PDO+int(lay.Data):]) != crc32c.Update(0, b[lay.PDO:][:lay.Data]) {
+			return fmt.Errorf("a digest of %x is wrong", b[:lay.HLen])
 		}
 		switch (*nvmetcp.CH)(b).Type() {
 		case nvmetcp.TypeC2HData:
@@ -196,7 +208,7 @@ func (q *queue) readAll() error {
 				continue
 			}
 			var h nvmetcp.Data
-			h.Set(nvmetcp.TypeH2CData, nvmetcp.FlagLast, 0, d.CCCID(), d.TTAG(), d.Offset(), d.Length(), 0)
+			h.Set(nvmetcp.TypeH2CData, nvmetcp.FlagLast, q.digests, d.CCCID(), d.TTAG(), d.Offset(), d.Length(), 0)
 			q.send(h[:], c.out[d.Offset():][:d.Length()])
 		case nvmetcp.TypeCapsuleResp:
 			e := (*nvmetcp.CapsuleResp)(b).CQE()
@@ -230,8 +242,22 @@ func (q *queue) find(cid uint16) *command {
 func (q *queue) send(header, data []byte) error {
 	q.wmu.Lock()
 	defer q.wmu.Unlock()
-	_, err := q.nc.Write(append(append([]byte(nil), header...), data...))
+	_, err := q.nc.Write(withDigests(header, data))
 	return err
+}
+
+// withDigests makes a whole PDU of a header, which says whether it has digests, and its data.
+func withDigests(header, data []byte) []byte {
+	f := (*nvmetcp.CH)(header).Flags()
+	b := append([]byte(nil), header...)
+	if f&nvmetcp.FlagHDGST != 0 {
+		b = binary.LittleEndian.AppendUint32(b, crc32c.Update(0, header))
+	}
+	b = append(b, data...)
+	if len(data) > 0 && f&nvmetcp.FlagDDGST != 0 {
+		b = binary.LittleEndian.AppendUint32(b, crc32c.Update(0, data))
+	}
+	return b
 }
 
 // inline is the longest data that goes in the capsule.
@@ -272,7 +298,7 @@ func (q *queue) begin(s nvme.SQE, c *command) *command {
 		s.SGL().SetBlock(nvme.SGLTransport, 0, uint32(max(len(in), len(out))))
 	}
 	*k.SQE() = s
-	k.SetHeader(0, uint32(len(capsule)), 0)
+	k.SetHeader(q.digests, uint32(len(capsule)), 0)
 	q.send(k[:], capsule)
 	return c
 }

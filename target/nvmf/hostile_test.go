@@ -17,6 +17,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/await"
+	"softiser/internal/crc32c"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmetcp"
 	"softiser/internal/pcaptest"
@@ -175,6 +176,9 @@ func (c *campaign) random(n int) []byte {
 // time cut off there. fit, if it is there, makes each copy fit first, and returns what is
 // to be done when it has been sent.
 func (c *campaign) corrupt(stream []byte, step int, fit func(b []byte) (after func())) {
+	if *everyByte {
+		step = 1
+	}
 	for at := 0; at < len(stream); at += 1 + c.rng.IntN(2*step-1) {
 		bad := bytes.Clone(stream)
 		after := func() {}
@@ -204,22 +208,24 @@ func (r *recorder) Write(p []byte) (int, error) {
 }
 
 // record dials, lets a well-behaved host work, and returns what it has sent.
-func (r *rig) record(work func(q *queue)) []byte {
+func (r *rig) record(d nvmetcp.Digests, work func(q *queue)) []byte {
 	r.t.Helper()
 	nc, err := net.Dial("tcp", r.addr)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	rec := &recorder{TCPConn: nc.(*net.TCPConn)}
-	q := begin(r.t, rec)
+	q := beginWith(r.t, rec, d)
 	work(q)
 	q.close()
 	return rec.sent
 }
 
 // recordAdmin is an admin queue from Connect to shutdown.
-func (r *rig) recordAdmin() []byte {
-	return r.record(func(q *queue) {
+func (r *rig) recordAdmin() []byte { return r.recordAdminWith(0) }
+
+func (r *rig) recordAdminWith(digests nvmetcp.Digests) []byte {
+	return r.record(digests, func(q *queue) {
 		d := nvme.ConnectData{HostID: nvme.HostID{15: 9}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: hostNQN}
 		h := &host{queue: q, r: r, data: d}
 		if _, err := q.connect(0, d, time.Minute); err != nil {
@@ -247,8 +253,8 @@ func (r *rig) recordAdmin() []byte {
 }
 
 // recordIO is an I/O queue of h with every kind of transfer.
-func (r *rig) recordIO(h *host) []byte {
-	return r.record(func(q *queue) {
+func (r *rig) recordIO(h *host, d nvmetcp.Digests) []byte {
+	return r.record(d, func(q *queue) {
 		if _, err := q.connect(1, h.data, 0); err != nil {
 			r.t.Fatal(err)
 		}
@@ -291,31 +297,39 @@ func TestGarbage(t *testing.T) {
 	by.check(0)
 }
 
-// A well-behaved host's admin and I/O queues, with one byte changed at a time, or cut off.
+// A well-behaved host's admin and I/O queues, without digests and with both, with one byte
+// changed at a time, or cut off.
 func TestCorruptedHost(t *testing.T) {
 	r := hostileRig(t, nil)
-	step := 8
-	if testing.Short() {
-		step = 40
-	}
 	by := r.bystander()
-	c := r.campaign(2)
-	c.corrupt(r.recordAdmin(), step, nil)
-	c.wg.Wait()
-	// A breach ends the controller, so that each I/O queue has one of its own.
 	first := r.attach(hostNQN, 0, 0)
 	id := byte(0)
-	c.corrupt(r.recordIO(first), 8*step, func(b []byte) func() {
-		id++
-		h := r.attach(hostNQN, id, 0)
-		data := b[nvmetcp.ICLen+nvmetcp.CapsuleCmdLen:] // of Connect
-		copy(data, h.data.HostID[:])
-		binary.LittleEndian.PutUint16(data[16:], h.data.CntlID)
-		return h.close
-	})
-	c.wg.Wait()
-	if want := 2000 / step; c.tried < want {
-		t.Errorf("only %d streams were tried, want %d", c.tried, want)
+	for d, step := range map[nvmetcp.Digests]int{0: 8, nvmetcp.DigestHeader | nvmetcp.DigestData: 32} {
+		if testing.Short() {
+			step *= 5
+		}
+		c := r.campaign(2)
+		c.corrupt(r.recordAdminWith(d), step, nil)
+		c.wg.Wait()
+		// A breach ends the controller, so that each I/O queue has one of its own.
+		c.corrupt(r.recordIO(first, d), 8*step, func(b []byte) func() {
+			id++
+			h := r.attach(hostNQN, id, 0)
+			data := b[nvmetcp.ICLen+nvmetcp.CapsuleCmdLen:] // of Connect
+			if d&nvmetcp.DigestHeader != 0 {
+				data = data[4:]
+			}
+			copy(data, h.data.HostID[:])
+			binary.LittleEndian.PutUint16(data[16:], h.data.CntlID)
+			if d&nvmetcp.DigestData != 0 {
+				binary.LittleEndian.PutUint32(data[nvme.ConnectDataLen:], crc32c.Update(0, data[:nvme.ConnectDataLen]))
+			}
+			return h.close
+		})
+		c.wg.Wait()
+		if want := 2000 / step; c.tried < want {
+			t.Errorf("digests %s: only %d streams were tried, want %d", d, c.tried, want)
+		}
 	}
 	first.property(nvme.PropCSTS)
 	first.close()

@@ -118,7 +118,7 @@ func TestPayloadIsNotCopiedAtDepth(t *testing.T) {
 func settled(read func() [2]uint64) [2]uint64 {
 	last := read()
 	for same := 0; same < 10; {
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // standing still is something that lasts
 		now := read()
 		if same++; now != last {
 			last, same = now, 0

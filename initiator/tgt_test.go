@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"softiser/initiator"
+	"softiser/internal/await"
 	"softiser/internal/loopback"
 )
 
@@ -42,13 +43,11 @@ func startTGT(t *testing.T, addr, image string, settings ...string) *tgt {
 		t.Fatal(err)
 	}
 	t.Cleanup(g.kill)
-	deadline := time.Now().Add(20 * time.Second)
-	for exec.Command("tgtadm", "-C", g.ctl, "--lld", "iscsi", "--op", "new", "--mode", "target", "--tid", "1", "-T", testIQN).Run() != nil {
-		if time.Now().After(deadline) {
-			g.kill()
-			t.Skipf("tgtd does not run here:\n%s", out.String())
-		}
-		time.Sleep(50 * time.Millisecond)
+	if !await.Until(func() bool {
+		return exec.Command("tgtadm", "-C", g.ctl, "--lld", "iscsi", "--op", "new", "--mode", "target", "--tid", "1", "-T", testIQN).Run() == nil
+	}) {
+		g.kill()
+		t.Skipf("tgtd does not run here:\n%s", out.String())
 	}
 	g.adm("--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", image)
 	for _, s := range settings {

@@ -92,7 +92,7 @@ func chaos(t *testing.T, seed uint64) {
 							return // flushed at once from now on; more would overflow the queue
 						}
 					case errors.Is(err, rdma.ErrQueueFull):
-						time.Sleep(20 * time.Microsecond)
+						time.Sleep(20 * time.Microsecond) // until the peer has taken some
 					case errors.Is(err, rdma.ErrState), errors.Is(err, rdma.ErrClosed):
 						return
 					default:
@@ -103,7 +103,7 @@ func chaos(t *testing.T, seed uint64) {
 			})
 		}
 	}
-	time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond)
+	time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond) // the end meets the work anywhere
 	switch e := ends[rng.IntN(2)]; rng.IntN(4) {
 	case 0:
 		e.QP.Abort(nil)

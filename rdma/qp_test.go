@@ -509,7 +509,7 @@ func busyPollEnds(t *testing.T, p rdma.ConnParams) {
 	deadline := time.Now().Add(rdmatest.Timeout)
 	for quiet := 0; quiet < 3; {
 		before := calls(a.QP) + calls(b.QP)
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // quiet is something that lasts
 		if calls(a.QP)+calls(b.QP) == before {
 			quiet++
 		} else if quiet = 0; time.Now().After(deadline) {

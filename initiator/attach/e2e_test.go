@@ -67,11 +67,9 @@ func TestTargetKilledUnderLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Into its writes, which take 2.7 s at this rate.
-			for end := time.Now().Add(60 * time.Second); written(t, target.Img) < 2<<20 && time.Now().Before(end); {
-				time.Sleep(10 * time.Millisecond)
-			}
+			await.True(t, "fio has begun to write", func() bool { return written(t, target.Img) >= 2<<20 })
 			target.Kill()
-			time.Sleep(300 * time.Millisecond)
+			time.Sleep(300 * time.Millisecond) // an outage that the load notices
 			target.Start()
 			if err := fio.Wait(); err != nil || !strings.Contains(out.String(), "err= 0") {
 				log, _ := os.ReadFile(filepath.Join(dir, "log"))

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"softiser/initiator/internal/e2e"
+	"softiser/internal/await"
 )
 
 // runProgram starts the generator; its report ends up in the buffer.
@@ -48,12 +48,10 @@ func TestCrashLosesNothingAcknowledged(t *testing.T) {
 		job := []string{target.URL(scheme), "--rw=randwrite", "--bs=4k", "--iodepth=16", "--size=16m", "--verify=crc32c", "--verify-state=" + state + "." + scheme}
 		cmd, out := runProgram(t, append(job, "--time-based", "--runtime=60", "--fsync=64")...)
 		ledger := state + "." + scheme
-		for end := time.Now().Add(60 * time.Second); acknowledged(ledger) < 500; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				cmd.Process.Kill()
-				cmd.Wait()
-				t.Fatalf("%s: nothing is written: %s", scheme, out.String())
-			}
+		if !await.Until(func() bool { return acknowledged(ledger) >= 500 }) {
+			cmd.Process.Kill()
+			cmd.Wait()
+			t.Fatalf("%s: nothing is written: %s", scheme, out.String())
 		}
 		target.Kill()
 		cmd.Process.Kill()

@@ -38,7 +38,7 @@ func newFake(t testing.TB, size int64) *fakeLUN {
 	go func() {
 		for r := range f.queue {
 			if f.delay > 0 {
-				time.Sleep(f.delay)
+				time.Sleep(f.delay) // a LUN that takes its time
 			}
 			f.complete(r)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/internal/await"
 	"softiser/internal/spc"
 )
 
@@ -574,16 +575,16 @@ func TestDrainWaitsForTheSocket(t *testing.T) {
 	c.tx.append([]byte("a rest"))
 	over := make(chan struct{})
 	go func() { c.drain(); close(over) }()
-	for waiting := false; !waiting; time.Sleep(time.Millisecond) {
+	await.True(t, "it waits", func() bool {
 		select {
 		case <-over:
 			t.Fatal("drained with a reply in the vector")
 		default:
 		}
 		c.mu.Lock()
-		waiting = c.waiting
-		c.mu.Unlock()
-	}
+		defer c.mu.Unlock()
+		return c.waiting
+	})
 	c.mu.Lock()
 	c.tx.abandon()
 	c.wakeLocked()

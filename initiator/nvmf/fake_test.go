@@ -14,6 +14,7 @@ import (
 
 	"softiser/initiator/blockio"
 	. "softiser/initiator/nvmf"
+	"softiser/internal/await"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmetcp"
 )
@@ -86,15 +87,11 @@ func newFake(t testing.TB) *fake {
 		ln.Close()
 		f.wg.Wait()
 		f.drop()
-		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		await.True(t, "no connection is left", func() bool {
 			f.mu.Lock()
-			n := len(f.queues)
-			f.mu.Unlock()
-			if n == 0 {
-				return
-			}
-		}
-		t.Error("connections are left")
+			defer f.mu.Unlock()
+			return len(f.queues) == 0
+		})
 	})
 	return f
 }
@@ -309,7 +306,7 @@ func TestReplay(t *testing.T) {
 		return &blockio.Request{Op: op, Buf: make([]byte, n), Done: func(r *blockio.Request) { done <- result{r.Op, r.Err} }}
 	}
 	n.SubmitBatch([]*blockio.Request{start(blockio.OpRead, 4096), start(blockio.OpWrite, 4096), start(blockio.OpCompareAndWrite, 1024), start(blockio.OpFlush, 0)})
-	await(t, func() bool { return f.count("Write")+f.count("Read")+f.count("Compare")+f.count("Flush") == 5 })
+	await.True(t, "every command is at the controller", func() bool { return f.count("Write")+f.count("Read")+f.count("Compare")+f.count("Flush") == 5 })
 	f.set(nil)
 	f.drop()
 	for range 4 {
@@ -340,7 +337,7 @@ func TestChangedMeanwhile(t *testing.T) {
 		f.mu.Unlock()
 		f.drop()
 		_, err := n.WriteAt(make([]byte, 4096), 0)
-		await(t, func() bool { s, _ := n.Association().State(); return s == StateFailed })
+		await.True(t, "the association fails", func() bool { s, _ := n.Association().State(); return s == StateFailed })
 		if _, err2 := n.WriteAt(make([]byte, 4096), 0); !errors.Is(err2, ErrChanged) {
 			t.Errorf("%s: %v, %v", name, err, err2)
 		}
@@ -360,7 +357,7 @@ func TestCacheLost(t *testing.T) {
 	f.space.CacheEpoch[0] = 2
 	f.mu.Unlock()
 	f.drop()
-	await(t, func() bool { return n.Stats().Losses == 1 })
+	await.True(t, "the association is lost", func() bool { return n.Stats().Losses == 1 })
 	if err := n.Flush(); !errors.Is(err, blockio.ErrCacheLost) {
 		t.Error(err)
 	}
@@ -453,11 +450,11 @@ func TestKeepAlive(t *testing.T) {
 	cfg := f.config()
 	cfg.KeepAlive = 400 * time.Millisecond
 	n := open(t, cfg)
-	await(t, func() bool { return n.Stats().Pings >= 2 })
+	await.True(t, "it pings", func() bool { return n.Stats().Pings >= 2 })
 	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool { return k.SQE.Opcode() != nvme.AdminKeepAlive })
-	await(t, func() bool { return n.Stats().Losses >= 1 })
+	await.True(t, "an unanswered ping ends the association", func() bool { return n.Stats().Losses >= 1 })
 	f.set(nil)
-	await(t, func() bool { s, _ := n.Association().State(); return s == StateLive })
+	await.True(t, "the association lives again", func() bool { s, _ := n.Association().State(); return s == StateLive })
 }
 
 // A flood of events is taken at our pace.
@@ -465,7 +462,7 @@ func TestEventFlood(t *testing.T) {
 	f := newFake(t)
 	n := open(t, f.config())
 	for range 3 {
-		await(t, func() bool {
+		await.True(t, "a request for events is answered", func() bool {
 			return f.release(0, nvme.AdminAsyncEvent, nvme.Success, uint64(nvme.EventNamespaceChanged)) > 0
 		})
 	}
@@ -475,10 +472,10 @@ func TestEventFlood(t *testing.T) {
 	f.mu.Lock()
 	f.space.Size = 1024
 	f.mu.Unlock()
-	await(t, func() bool {
+	await.True(t, "a request for events is answered", func() bool {
 		return f.release(0, nvme.AdminAsyncEvent, nvme.Success, uint64(nvme.EventNamespaceChanged)) > 0
 	})
-	await(t, func() bool { return n.Info().Size == 1024*512 })
+	await.True(t, "the new size is known", func() bool { return n.Info().Size == 1024*512 })
 }
 
 // What a controller says that cannot be is refused when the association is made.

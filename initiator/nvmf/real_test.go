@@ -17,6 +17,7 @@ import (
 	"softiser/blockdev/mem"
 	"softiser/initiator/blockio"
 	. "softiser/initiator/nvmf"
+	"softiser/internal/await"
 	"softiser/target"
 	targetnvmf "softiser/target/nvmf"
 )
@@ -282,23 +283,14 @@ func reconnects(t *testing.T, cfg Config) {
 	wg := load(t, n, 8, stop)
 	for i := range int32(4) {
 		before := n.Stats().Completed
-		await(t, func() bool { return n.Stats().Completed > before+50 })
+		await.True(t, "the load goes on", func() bool { return n.Stats().Completed > before+50 })
 		r.cut()
-		await(t, func() bool { return recovered.Load() > i })
+		await.True(t, "the association recovers", func() bool { return recovered.Load() > i })
 	}
 	close(stop)
 	wg.Wait()
 	if s := n.Stats(); s.Losses != 4 || s.Logins != 5 {
 		t.Errorf("%+v", s)
-	}
-}
-
-func await(t testing.TB, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it does not happen")
-		}
 	}
 }
 
@@ -313,7 +305,7 @@ func TestControllerLoss(t *testing.T) {
 		n := open(t, cfg)
 		r.deny.Store(true)
 		r.cut()
-		await(t, func() bool { s, _ := n.Association().State(); return s != StateLive })
+		await.True(t, "the loss is seen", func() bool { s, _ := n.Association().State(); return s != StateLive })
 		_, err := n.ReadAt(make([]byte, 4096), 0)
 		if !errors.Is(err, blockio.ErrSessionLost) {
 			t.Errorf("path=%t: %v", path, err)
@@ -344,7 +336,7 @@ func TestClose(t *testing.T) {
 	n := open(t, config(r.ln.Addr().String()))
 	r.deny.Store(true)
 	r.cut()
-	await(t, func() bool { s, _ := n.Association().State(); return s == StateReconnecting })
+	await.True(t, "it reconnects", func() bool { s, _ := n.Association().State(); return s == StateReconnecting })
 	done := make(chan error, 1)
 	req := &blockio.Request{Op: blockio.OpRead, Buf: make([]byte, 4096), Done: func(r *blockio.Request) { done <- r.Err }}
 	n.Submit(req)

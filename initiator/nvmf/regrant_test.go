@@ -12,6 +12,7 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	. "softiser/initiator/nvmf"
+	"softiser/internal/await"
 	"softiser/internal/nvme"
 )
 
@@ -50,7 +51,7 @@ func TestOtherQueuesAfterReconnect(t *testing.T) {
 				rs = append(rs, r)
 			}
 			n.SubmitBatch(rs)
-			await(t, func() bool { return f.count("Write") > 0 })
+			await.True(t, "the controller has the write", func() bool { return f.count("Write") > 0 })
 			f.grant.Store(c.then)
 			f.entries.Store(c.deeper)
 			f.set(nil)
@@ -105,14 +106,14 @@ func TestMovedAndAbandoned(t *testing.T) {
 		rs = append(rs, &blockio.Request{Op: blockio.OpRead, Buf: make([]byte, 512), Done: func(r *blockio.Request) { done <- r.Err }})
 	}
 	n.SubmitBatch(rs)
-	await(t, func() bool { return f.count("Read") == many })
+	await.True(t, "the controller has the reads", func() bool { return f.count("Read") == many })
 	f.grant.Store(1)
 	f.drop()
 	for _, r := range rs[:many/2] { // at any point of the move
 		n.Cancel(r, enough)
 	}
 	f.set(nil)
-	await(t, func() bool { return n.Stats().Losses > 0 })
+	await.True(t, "the association is lost", func() bool { return n.Stats().Losses > 0 })
 	f.drop() // those that are held are sent again
 	for range many {
 		if err := <-done; err != nil && !errors.Is(err, enough) {
@@ -162,7 +163,7 @@ func TestRefusedForGood(t *testing.T) {
 			})
 			f.drop()
 			begin := time.Now()
-			await(t, func() bool { return n.Stats().Losses == 1 })
+			await.True(t, "the association is lost", func() bool { return n.Stats().Losses == 1 })
 			_, err := n.ReadAt(make([]byte, 4096), 0)
 			var ce *ConnectError
 			if !errors.Is(err, blockio.ErrSessionLost) || !errors.As(err, &ce) || !ce.DoNotRetry || !strings.Contains(err.Error(), tc.want) {
@@ -222,7 +223,7 @@ func TestFenceByGrantedKeepAlive(t *testing.T) {
 		n := open(t, cfg)
 		f.ln.Close()
 		f.drop()
-		await(t, func() bool { up, _ := n.Connected(); return !up })
+		await.True(t, "the loss is seen", func() bool { up, _ := n.Connected(); return !up })
 		err := n.Fence(t.Context(), nil)
 		if err == nil {
 			t.Fatalf("%+v: fenced at once", c)

@@ -12,26 +12,35 @@ import (
 	"time"
 )
 
-// Deadline is how long True and Listening wait before they fail the test.
+// Deadline is how long the functions of this package wait.
 const Deadline = 30 * time.Second
 
 // True returns as soon as ok does; what says in the failure what was awaited:
 // "the session ends".
 func True(t testing.TB, what string, ok func() bool) {
 	t.Helper()
+	if !Until(ok) {
+		t.Fatalf("it never came about that %s", what)
+	}
+}
+
+// Until is True for those who have more to say or to do when it never comes about:
+// it returns whether ok did return true.
+func Until(ok func() bool) bool {
 	for range 50 { // most of what is awaited is a few microseconds away
 		if ok() {
-			return
+			return true
 		}
 		runtime.Gosched()
 	}
 	pause := 20 * time.Microsecond
 	for end := time.Now().Add(Deadline); !ok(); pause = min(2*pause, 5*time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("it never came about that %s", what)
+			return false
 		}
 		time.Sleep(pause)
 	}
+	return true
 }
 
 // Listening returns as soon as a TCP connection to addr can be made; the one it

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
 	"softiser/internal/loopback"
@@ -69,14 +70,9 @@ func noLeaks(t *testing.T) {
 	t.Helper()
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() {
-		end := time.Now().Add(20 * time.Second)
-		for BuffersOut() != 0 || runtime.NumGoroutine() > before {
-			if time.Now().After(end) {
-				buf := make([]byte, 1<<20)
-				t.Errorf("%d receive buffers are out, %d goroutines were %d:\n%s", BuffersOut(), runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
+		if !await.Until(func() bool { return BuffersOut() == 0 && runtime.NumGoroutine() <= before }) {
+			buf := make([]byte, 1<<20)
+			t.Errorf("%d receive buffers are out, %d goroutines were %d:\n%s", BuffersOut(), runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
 		}
 	})
 }

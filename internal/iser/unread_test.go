@@ -86,7 +86,7 @@ func TestTargetThatNeverReads(t *testing.T) {
 	await.True(t, "answers wait", func() bool { flood(); return i.Backlog().Answers > 16<<10 })
 	// A slow machine makes the test see less of the flood, not fail.
 	for range 200 {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // time in which what is bounded could grow
 		flood()
 		if n := i.Backlog().Answers; n > 1<<20 {
 			t.Fatalf("%d bytes of answers wait for a target that does not read", n)

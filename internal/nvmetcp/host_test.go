@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/loopback"
 	"softiser/internal/nvme"
 	"softiser/internal/nvme/queuetest"
@@ -246,9 +247,7 @@ func TestHostSplitPoints(t *testing.T) {
 			}
 			before := q.H.Stats().ReceiveCalls
 			p.write(out[:cut])
-			for cut > 0 && q.H.Stats().ReceiveCalls == before {
-				time.Sleep(time.Microsecond)
-			}
+			await.True(t, "what comes before the cut is received", func() bool { return cut == 0 || q.H.Stats().ReceiveCalls != before })
 			p.write(out[cut:])
 			for range 2 {
 				if c := q.Wait(); c.CQE.Status() != 0 || c.Err != nil {
@@ -430,9 +429,7 @@ func TestHostAnsweredEarly(t *testing.T) {
 	p.read(make([]byte, 1)) // the data has begun to flow
 	p.write(p.resp(s.CID(), nvme.WriteFault))
 	p.write(p.r2t(s.CID()+1, 0, 0, 1)) // nonsense: whoever has read it has read the response
-	for q.H.Stats().PDUsIn < 2 {
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "the response is read", func() bool { return q.H.Stats().PDUsIn >= 2 })
 	if q.Done() != 0 {
 		t.Error("completed while its memory is being sent")
 	}

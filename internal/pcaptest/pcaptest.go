@@ -10,14 +10,14 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"embed"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
-	"path/filepath"
-	"runtime"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -37,12 +37,19 @@ type Seg struct {
 	Off, Len   int // place in C2S or S2C
 }
 
+//go:embed testdata/*.pcap.gz
+var captures embed.FS
+
 // Open reads testdata/NAME.pcap.gz of this package.
 func Open(t testing.TB, name string) []*Conn {
 	t.Helper()
-	conns, err := Read(filepath.Join(dir(), name+".pcap.gz"))
+	raw, err := captures.ReadFile(path.Join("testdata", name+".pcap.gz"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	conns, err := connections(raw)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
 	}
 	return conns
 }
@@ -50,13 +57,13 @@ func Open(t testing.TB, name string) []*Conn {
 // Names lists the captures of this package whose names contain substr.
 func Names(t testing.TB, substr string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir(), "*.pcap.gz"))
+	files, err := captures.ReadDir("testdata")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
 	for _, f := range files {
-		if n := strings.TrimSuffix(filepath.Base(f), ".pcap.gz"); strings.Contains(n, substr) {
+		if n := strings.TrimSuffix(f.Name(), ".pcap.gz"); strings.Contains(n, substr) {
 			out = append(out, n)
 		}
 	}
@@ -66,31 +73,31 @@ func Names(t testing.TB, substr string) []string {
 	return out
 }
 
-func dir() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "testdata")
-}
-
 // Read reads a capture, compressed by gzip or not.
-func Read(path string) ([]*Conn, error) {
-	b, err := os.ReadFile(path)
+func Read(file string) ([]*Conn, error) {
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
+	conns, err := connections(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return conns, nil
+}
+
+// connections is what Read makes of a file's bytes.
+func connections(b []byte) ([]*Conn, error) {
 	if bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
 		z, err := gzip.NewReader(bytes.NewReader(b))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, err
 		}
 		if b, err = io.ReadAll(z); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, err
 		}
 	}
-	conns, err := parse(b)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return conns, nil
+	return parse(b)
 }
 
 var errFormat = errors.New("not a classic pcap file of Ethernet frames")

@@ -32,7 +32,7 @@ func overDrips(t *testing.T, crc string) {
 			if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
 				return
 			}
-			time.Sleep(100 * time.Microsecond)
+			time.Sleep(100 * time.Microsecond) // so that pieces arrive as pieces
 		}
 	}
 	go func() {

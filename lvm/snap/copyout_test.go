@@ -104,7 +104,7 @@ func (d *slowDisk) wait(n *atomic.Int32) {
 	at := d.at.Add(1)
 	for m := d.most.Load(); at > m && !d.most.CompareAndSwap(m, at); m = d.most.Load() {
 	}
-	time.Sleep(transferTime)
+	time.Sleep(transferTime) // a disk that takes its time
 	d.at.Add(-1)
 }
 
@@ -118,7 +118,11 @@ func (d *slowDisk) WriteAt(p []byte, off int64) (int, error) {
 	return d.Disk.WriteAt(p, off)
 }
 
-func (d *slowDisk) Flush() error { d.flushes.Add(1); time.Sleep(flushTime); return d.Disk.Flush() }
+func (d *slowDisk) Flush() error {
+	d.flushes.Add(1)
+	time.Sleep(flushTime) // as above
+	return d.Disk.Flush()
+}
 
 // TestCopyOutsOverlap: first writes to different chunks take as long as one, up
 // to so many copiers, however many snapshots there are; and what they cost in

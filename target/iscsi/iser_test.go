@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
 	"softiser/internal/iser"
@@ -45,18 +46,9 @@ var initiatorDevice = sync.OnceValue(func() *iser.Device {
 	if err != nil {
 		panic(err)
 	}
-	atExit = append(atExit, func() { eventuallyClosed(d) })
+	atExit = append(atExit, func() { await.Until(func() bool { return d.Close() == nil }) })
 	return d
 })
-
-func eventuallyClosed(d *iser.Device) {
-	for range 1000 {
-		if d.Close() == nil {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
 
 // transportStream is RFC 7145's own start-up: it begins as TCP.
 const transportStream portal.Transport = 77

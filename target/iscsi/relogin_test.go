@@ -119,7 +119,7 @@ func (s *server) comeAndGo(t *testing.T, n, rounds int) {
 			r.write(&q, nil)
 		case 5:
 			r.sendTask(iscsi.TargetWarmReset, 0, iscsi.ReservedTag, 0)
-			time.Sleep(time.Duration(rnd.IntN(3)) * time.Millisecond)
+			time.Sleep(time.Duration(rnd.IntN(3)) * time.Millisecond) // the loss meets the reset anywhere
 			r.nc.Close()
 		}
 		if rnd.IntN(2) == 0 {

@@ -161,7 +161,7 @@ func (s *server) floodOver(t *testing.T, kind portal.Transport, discovery bool, 
 			}
 		}
 		m.dm.Push()
-		for end := time.Now().Add(stalled); m.dm.Backlog().Waiting; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(stalled); m.dm.Backlog().Waiting; time.Sleep(time.Millisecond) { // as a write deadline over TCP
 			if time.Now().After(end) {
 				return false
 			}

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/spc"
 
 	"softiser/blockdev"
@@ -122,9 +123,7 @@ func TestSelfTestFails(t *testing.T) {
 	r := newRig(t, Config{}, LUConfig{Volume: bad})
 	r.do(sendDiagnostic(testForegroundShort), nil, 0).good() // it does not read there
 	r.do(sendDiagnostic(testBackgroundExtended), nil, 0).good()
-	for end := time.Now().Add(time.Minute); r.selfTestLog()[0][0]&0xF == testInProgress && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, "the test ends", func() bool { return r.selfTestLog()[0][0]&0xF != testInProgress })
 	l := r.selfTestLog()[0]
 	if l[0] != 0x45 || l[1] != 1 || l[4] != 0 || l[10] != 5<<20/512>>8 || l[12] != byte(spc.KeyMedium) || l[13] != 0x11 {
 		t.Errorf("% x", l)

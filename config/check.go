@@ -21,6 +21,7 @@ func (c *Config) check(r *report) {
 	c.checkVolumes(r)
 	c.checkTargets(r)
 	c.checkSubsystems(r)
+	c.checkOneAccess(r)
 	c.checkDiscovery(r)
 	c.checkReached(r)
 	for _, a := range c.auths() {
@@ -258,9 +259,6 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	}
 }
 
-// aluaStates are the names of asymmetric access states.
-var aluaStates = []string{"active-optimized", "active-non-optimized", "standby", "unavailable", "offline"}
-
 // checkTargets checks names, portals, LUNs and access rules, and that what they refer to
 // exists.
 func (c *Config) checkTargets(r *report) {
@@ -306,16 +304,7 @@ func (c *Config) checkTargets(r *report) {
 					served[l.Volume] = now
 				}
 			}
-			if l.ALUA != "" {
-				oneOf(r, lkey+".alua", l.ALUA, aluaStates...)
-			}
-			for k, g := range l.ALUAGroups {
-				gkey := fmt.Sprintf("%s.alua_groups[%d]", lkey, k)
-				oneOf(r, gkey+".state", g.State, aluaStates...)
-				if !slices.ContainsFunc(c.Portals, func(p Portal) bool { return p.Group == g.Group }) {
-					r.add(gkey+".group", "no portal belongs to group %d", g.Group)
-				}
-			}
+			c.checkLUNAccess(r, lkey, &l)
 		}
 		for j, a := range t.Portals {
 			if !listen[a] {

@@ -159,6 +159,16 @@ type Namespace struct {
 	NSID     int    `mapstructure:"nsid" json:"nsid"` // 1 to 1024
 	Volume   string `mapstructure:"volume" json:"volume"`
 	ReadOnly bool   `mapstructure:"read_only" json:"read_only"`
+	// ANA is the access state through every portal group: optimized, …; empty, and no
+	// ANAGroups: that of the volume, which LUNs of it may give.
+	ANA       string     `mapstructure:"ana" json:"ana,omitempty"`
+	ANAGroups []ANAGroup `mapstructure:"ana_groups" json:"ana_groups,omitempty"` // where it is another one
+}
+
+// ANAGroup is the access state of a namespace through one portal group.
+type ANAGroup struct {
+	Group int    `mapstructure:"group" json:"group"`
+	State string `mapstructure:"state" json:"state"`
 }
 
 // ACL says who may log in. Empty lists admit everybody.

@@ -65,6 +65,7 @@ func (c *Config) checkNamespaces(r *report, s *Subsystem, key string) {
 			r.add(nkey+".nsid", "namespace %d of %s is already %s", n.NSID, s.NQN, first)
 		}
 		ids[n.NSID] = nkey
+		c.checkNamespaceAccess(r, nkey, &n)
 		v := c.volume(n.Volume)
 		switch {
 		case n.Volume == "":

@@ -171,3 +171,38 @@ func TestOtherNodes(t *testing.T) {
 		}
 	}
 }
+
+// Access states are known ones, through portal groups that there are, and places of a volume
+// with a namespace agree on them.
+func TestAccessStates(t *testing.T) {
+	const rest = "portals: [{listen: \":3260\"}, {listen: \":4420\", group: 2}]\nvolumes: [{name: a, type: memory, size: 1MiB}]\n"
+	places := func(lun, space string) string {
+		return "targets: [{iqn: \"iqn.2026-11.test:a\", luns: [{lun: 0, volume: a" + lun + "}]}]\nsubsystems: [{nqn: nqn.x, namespaces: [{nsid: 1, volume: a" + space + "}]}]"
+	}
+	for text, want := range map[string]string{
+		places("", ", ana: inaccessible, ana_groups: [{group: 2, state: non-optimized}]"): "",
+		places(", alua: standby", ""):                        "",
+		places(", alua: unavailable", ", ana: inaccessible"): "",
+		places(", alua: standby, alua_groups: [{group: 1, state: active-optimized}]", ", ana_groups: [{group: 2, state: inaccessible}]"): "",
+		places("", ", ana: standby"):                                                                       "subsystems[0].namespaces[0].ana: \"standby\" is not one of optimized, non-optimized, inaccessible, persistent-loss",
+		places("", ", ana_groups: [{group: 2, state: change}]"):                                            "subsystems[0].namespaces[0].ana_groups[0].state",
+		places("", ", ana_groups: [{group: 3, state: optimized}]"):                                         "subsystems[0].namespaces[0].ana_groups[0].group: no portal belongs to group 3",
+		places(", alua: standby", ", ana: optimized"):                                                      "through portal group 1 a is optimized here and inaccessible at targets[0].luns[0]",
+		places(", alua: standby", ", ana: inaccessible, ana_groups: [{group: 2, state: persistent-loss}]"): "through portal group 2 a is persistent-loss here",
+	} {
+		switch _, err := Parse([]byte(rest+text), ""); {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	// LUNs alone have states of their own.
+	luns := "targets: [{iqn: \"iqn.2026-11.test:a\", luns: [{lun: 0, volume: a, alua: standby}]}, {iqn: \"iqn.2026-11.test:b\", luns: [{lun: 0, volume: a, alua: offline}]}]\n"
+	if _, err := Parse([]byte(rest+luns), ""); err != nil {
+		t.Error(err)
+	}
+	if _, err := Parse([]byte(rest+luns+"subsystems: [{nqn: nqn.x, namespaces: [{nsid: 1, volume: a}]}]"), ""); err == nil || !strings.Contains(err.Error(), "targets[1].luns[0]: through portal group 1") {
+		t.Errorf("a namespace of a volume whose LUNs are in two states: %v", err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"softiser/target/nvmf"
+	"softiser/target/volume"
 )
 
 // AddSubsystem serves an NVMe subsystem with its namespaces on every portal that allows
@@ -24,6 +25,11 @@ func (s *Server) RemoveNamespace(ctx context.Context, nqn string, nsid uint32) e
 
 // Controllers returns the NVMe controllers that hosts have now.
 func (s *Server) Controllers() []nvmf.ControllerStatus { return s.nvmf.Controllers() }
+
+// SetNamespaceAccess is SetAccessState for a namespace, in the words of NVMe.
+func (s *Server) SetNamespaceAccess(nqn string, nsid uint32, group uint16, state volume.PathState) error {
+	return s.nvmf.SetAccessState(nqn, nsid, group, state)
+}
 
 // RemoveSubsystem ends the controllers of a subsystem and takes it away; volumes are
 // flushed. If ctx ends while commands still hold a volume the error is ErrVolumesHeld: the

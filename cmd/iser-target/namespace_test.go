@@ -169,6 +169,41 @@ admin: {socket: SOCK, metrics: %q}
 	serves("1=solo(3145728) 2=gone(1048576)")
 }
 
+// A namespace stays in the state of a LUN that is removed, and both remove and status say so.
+func TestStateOutlivesLUN(t *testing.T) {
+	file, socket := configFile(t, t.TempDir(), `
+portals: [{listen: "ADDR"}]
+volumes: [{name: d, type: memory, size: 1MiB}, {name: e, type: memory, size: 1MiB}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d, alua: standby}, {lun: 1, volume: e}]}]
+subsystems: [{nqn: "nqn.2026-11.test:s", namespaces: [{nsid: 1, volume: d}, {nsid: 2, volume: e}]}]
+admin: {socket: SOCK}
+`)
+	start(t, "--config", file, "--log-level", "error")
+	run := func(args ...string) string {
+		t.Helper()
+		code, out := command(t, append(args, "--socket", socket)...)
+		if code != 0 {
+			t.Fatalf("%v: exit %d\n%s", args, code, out)
+		}
+		return out
+	}
+	const say = "iser-target lun access nqn.2026-11.test:s 1 1 active-optimized"
+	if out := run("lun", "remove", "iqn.2026-11.test:a", "0"); !strings.Contains(out, "namespace 1 of nqn.2026-11.test:s stays inaccessible through portal group 1") || !strings.Contains(out, say) {
+		t.Error(out)
+	}
+	if out := run("lun", "remove", "iqn.2026-11.test:a", "1"); out != "" {
+		t.Error(out)
+	}
+	const shown = "namespace 1 is inaccessible through portal group 1"
+	if out := run("status"); !strings.Contains(out, shown) || strings.Contains(out, "namespace 2 is") {
+		t.Error(out)
+	}
+	run(strings.Fields(say)[1:]...)
+	if out := run("status"); strings.Contains(out, shown) {
+		t.Error(out)
+	}
+}
+
 // The banner names a portal that speaks what its commands speak.
 func TestBannerNamesPortals(t *testing.T) {
 	scsi, nvme, rdma := loopback.FreeAddr(t), loopback.FreeAddr(t), loopback.FreeAddr(t)

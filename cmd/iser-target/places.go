@@ -3,14 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"softiser/config"
+	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/scsi"
+	"softiser/target/volume"
 )
 
 // place is where a volume is served: a LUN of a target, or a namespace of a subsystem. Its
@@ -67,9 +72,52 @@ func (p place) removes(s *socketFlag, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return exit(exitUsage, err)
 		}
-		return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return p.remove(ctx, c, args[0], n) })
+		return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
+			before, err := c.Status(ctx)
+			if err == nil {
+				err = p.remove(ctx, c, args[0], n)
+			}
+			if err != nil {
+				return err
+			}
+			now, err := c.Status(ctx)
+			if err == nil {
+				tellAccess(cmd.OutOrStdout(), &now, volumeAt(&before, args[0], n))
+			}
+			return err
+		})
 	}
 	return cmd
+}
+
+// volumeAt is the name of the volume of a LUN; "": there is none.
+func volumeAt(st *target.Status, iqn string, lun uint32) string {
+	for _, t := range st.Targets {
+		for _, l := range t.LUNs {
+			if t.Name == iqn && uint32(l.LUN) == lun {
+				return l.Volume
+			}
+		}
+	}
+	return ""
+}
+
+// tellAccess says how namespaces of a volume are reached that nothing keeps from being reached
+// better but what a LUN has said that has gone: the state stays, because the volume may be at
+// work on another node.
+func tellAccess(out io.Writer, st *target.Status, name string) {
+	for _, s := range st.Subsystems {
+		for _, n := range s.Namespaces {
+			if n.Volume != name || name == "" {
+				continue
+			}
+			for _, g := range slices.Sorted(maps.Keys(n.Access)) {
+				if n.Access[g] != volume.PathOptimized {
+					fmt.Fprintf(out, "namespace %d of %s stays %s through portal group %d, as the LUN was;\n  iser-target lun access %s %d %d active-optimized  changes that\n", n.NSID, s.NQN, n.Access[g], g, s.NQN, n.NSID, g)
+				}
+			}
+		}
+	}
 }
 
 // lunCommand builds the commands that add, remove and change LUNs of a running target.
@@ -88,7 +136,7 @@ func lunCommand() *cobra.Command {
 	})
 	access := &cobra.Command{
 		Use: "access IQN LUN GROUP STATE", Short: "Change the ALUA or ANA state of a LUN or namespace through a portal group; initiators are told", Args: exactly(4),
-		Long:    "Change the asymmetric access state of a LUN through one portal group. STATE is\nactive-optimized, active-non-optimized, standby, unavailable or offline. Namespaces follow\nthe LUNs of their volume; with a subsystem's NQN and an NSID the namespace alone changes.",
+		Long:    "Change the asymmetric access state of a LUN through one portal group. STATE is\nactive-optimized, active-non-optimized, standby, unavailable or offline. Namespaces follow\nthe LUNs of their volume; with a subsystem's NQN and an NSID the namespace alone changes.\nA namespace stays in its state when the LUN is removed.",
 		Example: "  iser-target lun access iqn.2026-11.softiser:disk0 0 2 standby\n  iser-target lun access nqn.2026-11.softiser:disk0 1 2 standby",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := lunNumber(args[1])

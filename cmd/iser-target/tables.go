@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +18,7 @@ import (
 	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/scsi"
+	"softiser/target/volume"
 )
 
 // The tables fit a terminal of 80 columns: what may be long, the names of targets
@@ -168,6 +170,13 @@ func printSubsystem(out io.Writer, st *target.Status, s *target.SubsystemStatus)
 	for _, n := range s.Namespaces {
 		if n.Error != "" {
 			fmt.Fprintf(out, "  namespace %d, volume %s, is NOT SERVED:\n    %s\n", n.NSID, n.Volume, n.Error)
+		}
+	}
+	for _, n := range s.Namespaces {
+		for _, g := range slices.Sorted(maps.Keys(n.Access)) {
+			if n.Access[g] != volume.PathOptimized {
+				fmt.Fprintf(out, "  namespace %d is %s through portal group %d\n", n.NSID, n.Access[g], g)
+			}
 		}
 	}
 	for i := range st.Controllers {

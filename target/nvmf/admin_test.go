@@ -3,6 +3,7 @@ package nvmf_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"testing"
@@ -316,5 +317,37 @@ func TestRemoveSubsystem(t *testing.T) {
 	}
 	if err := r.srv.RemoveSubsystem(context.Background(), "nqn.other"); err == nil {
 		t.Error("a subsystem that is not there is removed")
+	}
+}
+
+// Every command that the effects log does not have is refused for good, and Identify does not
+// claim it: hosts make no namespaces, attach none, and mark no blocks as bad.
+func TestWhatIsNotThere(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 1)
+	effects := h.log(nvme.LogCommandEffects, 4096)
+	absent := func(q *queue, table []byte, nsid uint32) (n int) {
+		for op := range 256 {
+			if nvme.Opcode(op) == nvme.OpFabrics || binary.LittleEndian.Uint32(table[4*op:])&nvme.EffectSupported != 0 {
+				continue
+			}
+			n++
+			var s nvme.SQE
+			s.Init(nvme.Opcode(op), nsid)
+			if _, err := q.do(s, nil, nil); !errors.Is(err, nvme.InvalidOpcode|nvme.DoNotRetry) {
+				t.Errorf("opcode %02x, namespace %d: %v", op, nsid, err)
+			}
+		}
+		return n
+	}
+	for _, nsid := range []uint32{0, 1, nvme.NSIDAll} {
+		if n, m := absent(h.queue, effects, nsid), absent(h.io[0], effects[1024:], nsid); n < 240 || m < 240 {
+			t.Errorf("%d admin commands and %d I/O commands are refused", n, m)
+		}
+	}
+	c, err := nvme.ParseController(h.identify(nvme.CNSController, 0))
+	const claims = nvme.HasCompare | nvme.HasDSM | nvme.HasWriteZeroes | nvme.HasReservations | nvme.HasVerify | nvme.HasCopy
+	if err != nil || c.OACS&^nvme.HasFormat != 0 || c.ONCS != claims {
+		t.Errorf("OACS %x, ONCS %x, %v", c.OACS, c.ONCS, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"softiser/target"
 	"softiser/target/nvmf"
 	"softiser/target/scsi"
+	"softiser/target/volume"
 )
 
 // twoPortals serves by two portals, whose addresses are returned by their group.
@@ -181,4 +182,39 @@ func TestANAGroupsComeAndGo(t *testing.T) {
 		last = now
 		h.log(nvme.LogChangedNamespaces, 4096)
 	}
+}
+
+// A namespace begins in the states that it is given, through each portal group its own; one
+// that is given none leaves its volume as it is.
+func TestANAAtStart(t *testing.T) {
+	r := open(t, func(c *target.Config, s *nvmf.SubsystemConfig) {
+		c.Portals = []target.Portal{{Listen: "127.0.0.1:0", Group: 1}, {Listen: "127.0.0.1:0", Group: 2}}
+		s.Namespaces[0].Access = map[uint16]volume.PathState{0: volume.PathInaccessible, 2: volume.PathNonOptimized}
+	})
+	states := func(want ...nvme.ANAState) {
+		t.Helper()
+		for i, a := range r.srv.Addrs() {
+			r.addr = a
+			h := r.attach(hostNQN, 10, 1)
+			if _, g := h.ana(t); g.State != want[i] {
+				t.Errorf("group %d: %v, want %v", i+1, g.State, want[i])
+			}
+			_, err := h.io[0].readBlocks(0, 512)
+			if st := want[i].Status(); st == nvme.Success && err != nil || st != nvme.Success && !errors.Is(err, st) {
+				t.Errorf("group %d: a read ends with %v", i+1, err)
+			}
+		}
+	}
+	states(nvme.ANAStateInaccessible, nvme.ANAStateNonOptimized)
+	if a := r.srv.Status().Subsystems[0].Namespaces[0].Access; a[1] != volume.PathInaccessible || a[2] != volume.PathNonOptimized {
+		t.Errorf("status: %v", a)
+	}
+	if err := r.srv.AddSubsystem(nvmf.SubsystemConfig{NQN: "nqn.x:other", Namespaces: []nvmf.NamespaceConfig{{NSID: 1, Volume: r.vol}}}); err != nil {
+		t.Fatal(err)
+	}
+	states(nvme.ANAStateInaccessible, nvme.ANAStateNonOptimized)
+	if err := r.srv.SetNamespaceAccess("nqn.x:other", 1, 1, volume.PathLost); err != nil {
+		t.Fatal(err)
+	}
+	states(nvme.ANAStatePersistentLoss, nvme.ANAStateNonOptimized)
 }

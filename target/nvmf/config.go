@@ -142,6 +142,9 @@ type NamespaceConfig struct {
 	Name     string // of the volume, for status and log
 	Volume   blockdev.Device
 	ReadOnly bool
+	// Access is the state through portal groups at the start, 0 that through those that are
+	// not named; nil: that of the volume.
+	Access map[uint16]volume.PathState
 	// Identity, Placement, Workers and QoS are the volume's; see volume.Config.
 	Identity  volume.Identity
 	Placement volume.Placement

@@ -57,7 +57,20 @@ func newNamespace(s *subsystem, cfg *NamespaceConfig) (*namespace, error) {
 		return nil, err
 	}
 	n.names = identifiers(n.vol.Identity())
+	if cfg.Access != nil {
+		for _, p := range s.fe.cfg.Portals {
+			n.vol.SetPath(p.Config().Group, cfg.state(p.Config().Group))
+		}
+	}
 	return n, nil
+}
+
+// state is that through a portal group at the start.
+func (c *NamespaceConfig) state(group uint16) volume.PathState {
+	if s, ok := c.Access[group]; ok {
+		return s
+	}
+	return c.Access[0]
 }
 
 // maxBlock is the largest block that Linux takes.

@@ -46,6 +46,8 @@ type NamespaceStatus struct {
 	// Error is why a namespace that stands in the configuration is not served. A Server
 	// does not know of such; the program that reads the configuration adds them.
 	Error string `json:"error,omitempty"`
+	// Access is the asymmetric access state through each portal group.
+	Access map[uint16]volume.PathState `json:"access,omitempty"`
 	// Leaving says that it has been removed: hosts do not see it any more, but commands
 	// still hold its volume.
 	Leaving bool `json:"leaving,omitempty"`
@@ -144,6 +146,13 @@ func (n *namespace) status() NamespaceStatus {
 	st := NamespaceStatus{
 		NSID: n.id, Volume: n.cfg.Name, Backend: info.Backend, Size: info.Size, BlockSize: info.BlockSize,
 		ReadOnly: !n.place.Writable(), Placement: n.cfg.Placement, UUID: nvme.HostID(n.names.UUID).String(),
+	}
+	for _, p := range n.sub.fe.cfg.Portals {
+		if st.Access == nil {
+			st.Access = map[uint16]volume.PathState{}
+		}
+		g := p.Config().Group
+		st.Access[g], _ = n.vol.Path(g)
 	}
 	if n.names.NGUID != [16]byte{} {
 		st.NGUID = hex.EncodeToString(n.names.NGUID[:])

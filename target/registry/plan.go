@@ -217,9 +217,16 @@ func (r *Registry) planLUNs(next *config.Config, was, t *config.Target) (steps [
 // portals are those of the start.
 func (r *Registry) outOfGroup(l config.LUN) string {
 	for _, g := range l.ALUAGroups {
-		if !slices.ContainsFunc(r.cfg.Portals, func(p config.Portal) bool { return p.Group == g.Group }) {
-			return fmt.Sprintf("no portal of the running target belongs to group %d; a new portal %s", g.Group, atStart)
+		if why := r.noGroup(g.Group); why != "" {
+			return why
 		}
+	}
+	return ""
+}
+
+func (r *Registry) noGroup(group int) string {
+	if !slices.ContainsFunc(r.cfg.Portals, func(p config.Portal) bool { return p.Group == group }) {
+		return fmt.Sprintf("no portal of the running target belongs to group %d; a new portal %s", group, atStart)
 	}
 	return ""
 }

@@ -19,6 +19,7 @@ import (
 	"softiser/internal/await"
 	"softiser/internal/leaktest"
 	"softiser/target"
+	"softiser/target/volume"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -343,6 +344,20 @@ func TestReloadSubsystems(t *testing.T) {
 	if h := b.Status().Subsystems[0].Hosts; len(h) != 1 || h[0] != "nqn.2014-08.*" {
 		t.Errorf("hosts %v", h)
 	}
+	state := func(want volume.PathState) {
+		t.Helper()
+		for _, n := range b.Status().Subsystems[0].Namespaces {
+			if n.NSID == 3 && n.Access[1] != want {
+				t.Errorf("namespace 3 is %v, want %v", n.Access, want)
+			}
+		}
+	}
+	text = strings.Replace(text, "{nsid: 3, volume: solo}", "{nsid: 3, volume: solo, ana: inaccessible}", 1)
+	reload(text, "update "+s+" namespace 3 = solo ana", "s1=sick(1048576) s3=solo(1048576)")
+	state(volume.PathInaccessible)
+	text = strings.Replace(text, "volume: solo, ana: inaccessible}", "volume: solo}", 1)
+	reload(text, "update "+s+" namespace 3 = solo ana", "s1=sick(1048576) s3=solo(1048576)")
+	state(volume.PathOptimized)
 	text = "discovery: {referrals: [{address: \"192.0.2.2:8009\"}]}\n" + text
 	reload(text, "update discovery.referrals", "s1=sick(1048576) s3=solo(1048576)")
 	text = strings.Replace(text, "solo, type: memory, size: 1MiB", "solo, type: memory, size: 2MiB, qos: {iops: 5}", 1)

@@ -11,6 +11,7 @@ import (
 	"softiser/blockdev"
 	"softiser/config"
 	"softiser/target/nvmf"
+	"softiser/target/volume"
 )
 
 // What is done to NVMe subsystems and their namespaces, at the start and by a reload.
@@ -208,7 +209,7 @@ func (r *Registry) planNamespaces(next *config.Config, was, s *config.Subsystem)
 		v, _ := findVolume(next, n.Volume)
 		p := place{s.NQN, uint32(n.NSID)}
 		x := step{
-			Change: Change{Action: "add", Object: namespaceName(s.NQN, n.NSID) + " = " + n.Volume},
+			Change: Change{Action: "add", Object: namespaceName(s.NQN, n.NSID) + " = " + n.Volume, Error: r.spaceOutOfGroup(n)},
 			do:     func(ctx context.Context) error { return r.mapNamespace(ctx, s.NQN, n, v) },
 			node:   s.NQN, serves: &v, volume: v.Name,
 		}
@@ -225,9 +226,78 @@ func (r *Registry) planNamespaces(next *config.Config, was, s *config.Subsystem)
 				}
 			}
 			steps = append(steps, x)
+		case before != nil && (before.ANA != n.ANA || !slices.Equal(before.ANAGroups, n.ANAGroups)):
+			steps = append(steps, step{
+				Change: Change{Action: "update", Object: x.Object + " ana", Error: x.Error},
+				do:     func(context.Context) error { return r.setNamespaceAccess(next, s.NQN, n) },
+				keep:   func(c *config.Config) { keepNamespace(c, s.NQN, *before) },
+			})
 		}
 	}
 	return steps
+}
+
+// spaceOutOfGroup is outOfGroup for a namespace.
+func (r *Registry) spaceOutOfGroup(n config.Namespace) string {
+	for _, g := range n.ANAGroups {
+		if why := r.noGroup(g.Group); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// setNamespaceAccess puts the access states of a namespace as the configuration says. One that
+// says none any more follows the LUNs of its volume that do, or is reached through every group.
+func (r *Registry) setNamespaceAccess(c *config.Config, nqn string, n config.Namespace) error {
+	access, err := spaceAccess(n)
+	if err != nil {
+		return err
+	}
+	if access == nil && lunsNameAccess(c, n.Volume) {
+		return nil
+	}
+	var errs []error
+	for _, p := range r.cfg.Portals {
+		g := uint16(p.Group)
+		state, ok := access[g]
+		if !ok {
+			state = access[0]
+		}
+		errs = append(errs, r.srv.SetNamespaceAccess(nqn, uint32(n.NSID), g, state))
+	}
+	return errors.Join(errs...)
+}
+
+// lunsNameAccess reports whether the configuration gives a LUN of the volume access states.
+func lunsNameAccess(c *config.Config, volume string) bool {
+	for _, t := range c.Targets {
+		if slices.ContainsFunc(t.LUNs, func(l config.LUN) bool { return l.Volume == volume && l.NamesAccess() }) {
+			return true
+		}
+	}
+	return false
+}
+
+// spaceAccess translates the access states of a namespace, by portal group; nil: it has none
+// of its own.
+func spaceAccess(n config.Namespace) (map[uint16]volume.PathState, error) {
+	if !n.NamesAccess() {
+		return nil, nil
+	}
+	m := map[uint16]volume.PathState{}
+	groups := []int{0}
+	for _, g := range n.ANAGroups {
+		groups = append(groups, g.Group)
+	}
+	for _, g := range groups {
+		var s volume.PathState
+		if err := s.UnmarshalText([]byte(n.Access(g))); err != nil {
+			return nil, fmt.Errorf("namespace %d: %w", n.NSID, err)
+		}
+		m[uint16(g)] = s
+	}
+	return m, nil
 }
 
 // removeNode is the step that takes a target or a subsystem away with all its places;
@@ -324,5 +394,8 @@ func namespaceConfig(c *config.Config, v config.Volume, n config.Namespace) (nvm
 	lc, err := lunConfig(c, v, config.LUN{ReadOnly: n.ReadOnly})
 	nc := nvmf.NamespaceConfig{NSID: uint32(n.NSID), Name: v.Name, ReadOnly: lc.ReadOnly, Placement: lc.Placement, Workers: lc.Workers, QoS: lc.QoS}
 	nc.Identity.Serial, nc.Identity.NAA = lc.Serial, lc.NAA
+	if err == nil {
+		nc.Access, err = spaceAccess(n)
+	}
 	return nc, err
 }

@@ -1,7 +1,9 @@
 package volume
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 )
 
@@ -18,6 +20,30 @@ const (
 	PathLost         // for ever
 	PathChanging
 )
+
+var pathNames = [...]string{
+	PathOptimized: "optimized", PathNonOptimized: "non-optimized", PathInaccessible: "inaccessible", PathLost: "persistent-loss", PathChanging: "change",
+}
+
+// String returns the name of the state, as NVMe has it.
+func (s PathState) String() string {
+	if int(s) < len(pathNames) {
+		return pathNames[s]
+	}
+	return fmt.Sprintf("path state %d", uint8(s))
+}
+
+// MarshalText returns the name of the state in configurations and in JSON.
+func (s PathState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText sets the state by its name.
+func (s *PathState) UnmarshalText(b []byte) error {
+	if i := slices.Index(pathNames[:], string(b)); i >= 0 {
+		*s = PathState(i)
+		return nil
+	}
+	return fmt.Errorf("%q is no access state; want %s", b, strings.Join(pathNames[:PathChanging], ", "))
+}
 
 // path is the state through one portal group.
 type path struct {

@@ -18,6 +18,9 @@
 // the data behind it is not copied; otherwise it takes what is there, and many
 // small PDUs cost one system call. The parser can stop and go on at every byte.
 //
+// An initiator without digests aims one recvmsg at the buffers of many short reads, in
+// the order in which they were sent, and believes of it what the headers confirm (guess).
+//
 // # Transmitting
 //
 // Down-calls queue PDUs; Push makes the caller the transmitter, which sends the
@@ -29,6 +32,7 @@
 //
 //	Conn         the down-calls, the life of a connection, its tasks and R2Ts
 //	receiver     the stream from the peer, PDU by PDU (rx*.go)
+//	guess        of an initiator: whose data comes next
 //	transmitter  the queue to the peer and who sends from it (tx*.go)
 //	recovery     the layer of error recovery levels 1 and 2, which wraps the others;
 //	             there is none at level 0 (recovery, keep, snack, lostdata)
@@ -43,8 +47,9 @@
 // # Locks
 //
 // Conn.mu guards the transmit queue, the tables of tasks and transfers, and who
-// transmits. It is never held across a system call or an up-call. Two marks keep
-// memory safe without it: sending (a sendmsg is using queued PDUs) and placing (a
-// recvmsg or copy is filling a task's memory). Whoever takes memory away waits
-// for them; both only last for a non-blocking call.
+// transmits. It is never held across a system call or an up-call. Three marks keep
+// memory safe without it: sending (a sendmsg is using queued PDUs), placing (a
+// recvmsg or copy is filling a task's memory) and a task's aimed (a recvmsg may fill
+// it, and what came by mistake is not yet moved). Whoever takes memory away waits
+// for them; all only last for a non-blocking call.
 package iscsitcp

@@ -551,7 +551,7 @@ func FuzzStream(f *testing.F) {
 			t.Fatal(err)
 		}
 		up := &releaser{end: make(chan struct{})}
-		mem := make([]byte, 3000)
+		mem := make([]byte, 7000)
 		c.Start(up)
 		if target {
 			if err := c.GetData(&iscsi.Transfer{ITT: 5, Ref: new(iscsi.Ref), Len: 1000, Segs: [][]byte{mem[1000:2000]}}); err != nil {
@@ -559,10 +559,12 @@ func FuzzStream(f *testing.F) {
 			}
 			c.Push()
 		} else {
-			q := iscsi.PDU{Bufs: &iscsi.TaskBuffers{In: [][]byte{mem[1000:2000]}, Out: [][]byte{make([]byte, 1000)}}}
-			q.BHS.NewSCSICommand().SetITT(1)
-			if err := c.SendControl(&q); err != nil {
-				t.Fatal(err)
+			for i := range uint32(3) { // what is aimed at, too, lies between guards
+				q := iscsi.PDU{Bufs: &iscsi.TaskBuffers{In: [][]byte{mem[1000+2000*i : 2000+2000*i]}, Out: [][]byte{make([]byte, 1000)}}}
+				q.BHS.NewSCSICommand().SetITT(1 + i)
+				if err := c.SendControl(&q); err != nil {
+					t.Fatal(err)
+				}
 			}
 			c.Push()
 		}
@@ -572,7 +574,7 @@ func FuzzStream(f *testing.F) {
 		<-up.end
 		<-c.Ended()
 		a.Close()
-		for _, m := range [][]byte{mem[:1000], mem[2000:]} {
+		for _, m := range [][]byte{mem[:1000], mem[2000:3000], mem[4000:5000], mem[6000:]} {
 			if len(bytes.Trim(m, "\x00")) != 0 {
 				t.Fatal("memory beside the buffer was touched")
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/list"
 	"softiser/internal/segs"
 )
 
@@ -19,8 +20,11 @@ type task struct {
 	r2tSN  uint32 // next R2T
 	queued int    // PDUs in the transmit queue that use bufs.Out
 	fault  bool   // bufs.In cannot be written
+	aimed  bool   // bufs.In is what a guess is aimed at
 	slot   int
 	next   *task // hash chain, free list
+
+	node list.Node[task] // in taskTable.reads
 }
 
 const taskBuckets = 128
@@ -30,7 +34,8 @@ type taskTable struct {
 	buckets [taskBuckets]*task
 	slots   []*task
 	free    *task
-	reading int // tasks with enough input to be worth placing directly
+	reads   list.List[task] // those with input, in the order in which they were sent
+	reading int             // tasks with enough input to be worth placing directly
 	// direct: such tasks are about, or come and go; the receive goroutine does
 	// not read ahead into their data.
 	direct bool
@@ -63,6 +68,9 @@ func (t *taskTable) add(itt uint32, b *iscsi.TaskBuffers) *task {
 		t.reading++
 	}
 	t.direct = t.reading > 0
+	if k.inLen > 0 {
+		t.reads.Push(&k.node, k)
+	}
 	h := bucket(itt)
 	k.next, t.buckets[h] = t.buckets[h], k
 	b.Slot = k.slot
@@ -78,6 +86,7 @@ func (t *taskTable) remove(k *task) {
 	if k.inLen >= directLen {
 		t.reading--
 	}
+	t.reads.Remove(&k.node)
 	k.bufs = nil
 	k.next, t.free = t.free, k
 }
@@ -152,7 +161,7 @@ func (c *Conn) ReleaseTask(b *iscsi.TaskBuffers) {
 		return
 	}
 	if k := c.tasks.slots[b.Slot]; k.bufs == b {
-		for c.placing == k {
+		for c.placing == k || k.aimed {
 			c.cond.Wait()
 		}
 		if k.bufs == b {

@@ -53,6 +53,8 @@ type receiver struct {
 	direct bool      // owner's memory, whole: the digest can be checked
 	whole  segs.View // all of dst, for the digest
 
+	guess guess // of an initiator: whose data comes next
+
 	vec  []sockio.Vec
 	one  [1][]byte // dst of a PDU that goes into a buffer of ours
 	err  error
@@ -70,6 +72,7 @@ func (r *receiver) init(c *Conn) {
 	r.c = c
 	r.buf = make([]byte, readAhead)
 	r.need = iscsi.BHSLen
+	r.guess.init(r)
 }
 
 // receive runs until the connection ends and says why.
@@ -124,9 +127,10 @@ func (r *receiver) Ready() bool {
 			}
 			return true
 		}
-		if r.err = r.batch(); r.err != nil {
+		if r.err = r.handle(); r.err != nil {
 			return true
 		}
+		c.tx.turn(rxBytes) // what the PDUs of this batch were answered with
 		if got = c.stats.pdusIn.Load() - before; lone && got == 1 && c.sk.Drained() && r.Between() {
 			c.sk.Waits()
 			return false
@@ -134,17 +138,14 @@ func (r *receiver) Ready() bool {
 	}
 }
 
-// batch handles what has been read.
-func (r *receiver) batch() error {
+// handle handles what has been read.
+func (r *receiver) handle() error {
 	for {
-		if err := r.parse(); err != nil {
+		if err := r.parse(); err != nil || !r.full {
 			return err
 		}
-		r.c.tx.turn(rxBytes) // what the PDUs of this batch were answered with
-		if !r.full {
-			return nil
-		}
 		r.full = false
+		r.c.tx.turn(rxBytes)
 		r.awaitReader()
 	}
 }
@@ -182,7 +183,10 @@ func (r *receiver) read() (int, error) {
 		}
 		return 0, err
 	}
-	v = sockio.Append(v, r.buf[r.w:min(len(r.buf), r.w+ahead)])
+	v, guessing := r.guess.foresee(v)
+	if !guessing {
+		v = sockio.Append(v, r.buf[r.w:min(len(r.buf), r.w+ahead)])
+	}
 	n, err := c.sk.Readv(v, false)
 	clear(v)
 	r.vec = v[:0]
@@ -190,21 +194,35 @@ func (r *receiver) read() (int, error) {
 		r.endPlacing()
 	}
 	if err != nil {
-		if err == sockio.ErrFault && r.phase == rxData && r.owner != nil {
+		if guessing {
+			r.guess.settle()
+		}
+		switch {
+		case err == sockio.ErrFault && guessing:
+			r.guess.score = worstScore // whose memory it was is found out one by one
+			return r.read()
+		case err == sockio.ErrFault && r.phase == rxData && r.owner != nil:
 			r.fault()
 			return r.read()
 		}
 		return 0, err
 	}
 	c.stats.recvs.Add(1)
+	behind := n
 	if r.phase == rxData {
 		k := min(n, r.left)
 		r.took(k)
-		r.w += n - k
-		return n, nil
+		behind -= k
 	}
-	r.w += n
-	return n, nil
+	switch {
+	case !guessing:
+		r.w += behind
+	case behind == 0:
+		r.guess.settle()
+	default:
+		err = r.guess.foreseen(behind)
+	}
+	return n, err
 }
 
 // appendDst appends the destination of the rest of the data.

@@ -5,8 +5,10 @@ import "time"
 // Limits of BusyPollAuto.
 const (
 	pollSpin    = 50 * time.Microsecond  // longest look
-	pollShort   = 100 * time.Microsecond // a wait, wake-up included, that a look could have shortened
-	pollProof   = 4                      // short waits in a row before the first look
+	pollTry     = 150 * time.Microsecond // longest try: the other end has to be woken up, too
+	pollTries   = 6                      // tries before the looks proper
+	pollShort   = 250 * time.Microsecond // a wait, the wake-ups of both ends included, that looks could shorten
+	pollProof   = 4                      // short waits in a row before the first try
 	pollWorth   = 25 * time.Microsecond  // what a look that succeeds saves: a wake-up
 	pollCredit  = 500 * time.Microsecond // most that savings can pay of looks that fail
 	pollAway    = 200 * time.Microsecond // between two tries of a look: the processor was taken away
@@ -21,11 +23,17 @@ const (
 //	┌──────────┐ ────────────────────────────────────▶ ┌─────────┐
 //	│ watching │                                       │ looking │
 //	└──────────┘                                       └─────────┘
-//	      ▲                                                  │ looks did not pay;
-//	      │                                                  │ another connection
+//	      ▲                    waits have become shorter ▲   │ looks did not pay;
+//	      │                                              │   │ another connection
 //	      │        10 ms, then 20 ... 320 ms   ┌─────────┐   │ is at work
 //	      └─────────────────────────────────── │ resting │ ◀─┘
 //	                                           └─────────┘
+//
+// Both ends have to look for a wait to be short. As long as one of them parks, the other
+// waits for its wake-up, which may well last longer than a look. So the first looks are
+// tries, long enough for that; and an end at rest whose waits become shorter by a quarter
+// joins in, because the other end has probably begun to try. Without these two, ends for
+// whom a wake-up takes about as long as a look found to each other by chance, or never.
 //
 // How many messages end a wait does not matter: at queue depth 4 a wake-up that serves
 // four costs as much as it does at depth 1, and both ends pay it in turn.
@@ -34,7 +42,7 @@ const (
 // its time; and when the processor was taken away during a look, as the scheduler
 // does with those who use it while others wait, what looks have earned since the
 // last such time must be worth the time lost. So looks in vain cost less than half a
-// percent of a processor (pollSpin in pollRest), and soon next to nothing.
+// percent of a processor (the tries in the longest rest), and soon next to nothing.
 //
 // It is a pure state machine: times are those of any one monotonic clock.
 type autoPoll struct {
@@ -42,6 +50,8 @@ type autoPoll struct {
 	proof  int           // watching: short waits seen in a row
 	until  time.Duration // resting: when it ends
 	rest   time.Duration // length of the last rest; 0 when looks have earned a rest since
+	usual  time.Duration // resting: how long waits have been of late
+	tries  int           // looking: tries left
 	credit time.Duration // looking: earned and not spent on looks in vain, at most pollCredit
 	earned time.Duration // looking: earned since the processor was last taken away
 }
@@ -62,6 +72,7 @@ func (s pollState) String() string {
 func (p *autoPoll) to(s pollState) {
 	p.state = s
 	p.proof = 0
+	p.tries = pollTries
 }
 
 // woke enters that bytes have arrived after the receiver was parked for d; 0 for d when
@@ -69,9 +80,7 @@ func (p *autoPoll) to(s pollState) {
 func (p *autoPoll) woke(now, d time.Duration) {
 	switch {
 	case p.state == pollResting:
-		if now >= p.until {
-			p.to(pollWatching)
-		}
+		p.rested(now, d)
 	case p.state == pollWatching && d > pollShort:
 		p.proof = 0
 	case p.state == pollWatching:
@@ -81,8 +90,40 @@ func (p *autoPoll) woke(now, d time.Duration) {
 	}
 }
 
-// hit enters a look that has succeeded.
-func (p *autoPoll) hit() {
+// rested is woke in a rest.
+func (p *autoPoll) rested(now, d time.Duration) {
+	switch {
+	case now >= p.until:
+		p.to(pollWatching)
+	case p.usual == 0:
+		p.usual = d
+	case d > p.usual*3/4:
+		p.usual += (d - p.usual) / 8
+		p.proof = 0
+	case p.until-now > p.rest*3/4:
+		// Too early: whoever tires others so would cost them more than half a percent.
+	default:
+		if p.proof++; p.proof == pollProof {
+			p.to(pollLooking)
+		}
+	}
+}
+
+// longest returns how long the next look may last.
+func (p *autoPoll) longest() time.Duration {
+	if p.tries > 0 {
+		return pollTry
+	}
+	return pollSpin
+}
+
+// hit enters a look that has succeeded after d. Tries that last longer than a look
+// earn nothing.
+func (p *autoPoll) hit(d time.Duration) {
+	p.tries = max(p.tries-1, 0)
+	if d > pollSpin {
+		return
+	}
 	p.credit = min(p.credit+pollWorth, pollCredit)
 	if p.earned += pollWorth; p.earned >= pollRest {
 		p.rest = 0
@@ -120,6 +161,6 @@ func (p *autoPoll) crowd(now time.Duration) {
 func (p *autoPoll) tire(now time.Duration) {
 	p.rest = min(max(2*p.rest, pollRest), pollRestMax)
 	p.until = now + p.rest
-	p.credit, p.earned = 0, 0
+	p.credit, p.earned, p.usual = 0, 0, 0
 	p.to(pollResting)
 }

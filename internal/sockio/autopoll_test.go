@@ -16,16 +16,19 @@ type pollSim struct {
 // long, else to a parked receiver.
 func (s *pollSim) wait(d time.Duration) {
 	if s.state == pollLooking {
-		if d <= pollSpin {
+		most := s.longest()
+		if d <= most {
 			s.now += d
-			s.hit()
+			if s.hit(d); d > pollSpin {
+				s.spent += d
+			}
 			s.woke(s.now, 0)
 			return
 		}
-		s.now += pollSpin
-		s.spent += pollSpin
-		d -= pollSpin
-		s.miss(s.now, pollSpin)
+		s.now += most
+		s.spent += most
+		d -= most
+		s.miss(s.now, most)
 	}
 	s.now += d
 	s.woke(s.now, d)
@@ -61,9 +64,14 @@ func TestAutoPollStates(t *testing.T) {
 		{"short waits in a rest", func(s *pollSim) { resting(s); s.waits(100, quick) }, pollResting},
 		{"after a rest", func(s *pollSim) { resting(s); s.wait(pollRest) }, pollWatching},
 		{"short waits after a rest", func(s *pollSim) { resting(s); s.wait(pollRest); looking(s) }, pollLooking},
-		{"a look in vain that is paid for", func(s *pollSim) { looking(s); s.waits(2, quick); s.wait(slow) }, pollLooking},
-		{"as many as are paid for", func(s *pollSim) { looking(s); s.waits(4, quick); s.waits(2, slow) }, pollLooking},
-		{"one more", func(s *pollSim) { looking(s); s.waits(4, quick); s.waits(3, slow) }, pollResting},
+		{"a look in vain that is paid for", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.wait(slow) }, pollLooking},
+		{"as many as are paid for", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.waits(3, slow) }, pollLooking},
+		{"one more", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.waits(4, slow) }, pollResting},
+		{"tries that are answered late", func(s *pollSim) { looking(s); s.waits(pollTries, slow) }, pollLooking},
+		{"and one more such look", func(s *pollSim) { looking(s); s.waits(pollTries+1, slow) }, pollResting},
+		{"waits that become shorter in a rest", func(s *pollSim) { resting(s); s.waits(40, slow); s.waits(pollProof, quick) }, pollLooking},
+		{"the same, one wait too few", func(s *pollSim) { resting(s); s.waits(40, slow); s.waits(pollProof-1, quick); s.wait(slow) }, pollResting},
+		{"the same, too early", func(s *pollSim) { resting(s); s.waits(5, slow); s.waits(pollProof, quick) }, pollResting},
 		{"more than all savings", func(s *pollSim) { looking(s); s.waits(1000, quick); s.waits(int(pollCredit/pollSpin)+1, slow) }, pollResting},
 		{"away, unpaid", func(s *pollSim) { looking(s); s.waits(10, quick); s.away(s.now, 4*time.Millisecond) }, pollResting},
 		{"away, paid", func(s *pollSim) { looking(s); s.waits(160, quick); s.away(s.now, 4*time.Millisecond) }, pollLooking},

@@ -164,14 +164,14 @@ func (w *Waiter) look(start time.Duration) bool {
 		}
 		w.Calls++
 		if w.conn.Readable() {
-			p.hit()
+			p.hit(now - start)
 			w.Found++
 			return true
 		}
 		if p.state != pollLooking {
 			return false
 		}
-		if now-start > pollSpin {
+		if now-start > p.longest() {
 			p.miss(now, now-start)
 			return false
 		}

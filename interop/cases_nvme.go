@@ -58,6 +58,9 @@ nvme connect-all -t @TRANSPORT -a $HOST -s @PORT || die connect-all; d=$(nvme_di
 	}
 	return append(cases,
 		session("tcp", "commands", "what nvme-cli can ask a controller is answered, and is what the controller claims", false, ramNamespace, connect+askAll+disconnect+"; echo all answered"),
+		session("tcp", "format", "nvme-cli formats the namespace: it is empty; what is not offered is refused", false, ramNamespace, connect+formatNamespace+disconnect+"; echo empty"),
+		session("tcp", "sanitize", "nvme-cli overwrites the subsystem, follows the log page, and reads the pattern", false, ramNamespace, connect+sanitizeSubsystem+disconnect+"; echo overwritten"),
+		session("tcp", "write-protect", "nvme-cli protects the namespace: Linux sees a read-only disk, writes are refused, until it is lifted", false, ramNamespace, connect+protectNamespace+disconnect+"; echo protected and lifted"),
 		session("tcp", "io-commands", "flush, compare, write zeroes, deallocate, verify, copy; write uncorrectable is refused", false, ramNamespace, connect+ioCommands+disconnect+"; echo as they should"),
 		session("tcp", "digests", "header, data and both digests, verified", false, ramNamespace, `
 for o in -g -G "-g -G"; do d=$(nvme_attach tcp @PORT @NQN $o) || die connect $o: $d; verify $d 8 2 16 || die fio $o; nvme disconnect -n @NQN >/dev/null || die disconnect; done; echo verified`),
@@ -77,7 +80,15 @@ const askAll = `c=/dev/$(nvme_ctrl @NQN)
 ask() { "$@" >/tmp/out 2>&1 || { cat /tmp/out; die "$*"; }; }
 refused() { ! "$@" >/tmp/out 2>&1 || { cat /tmp/out; die "answered: $*"; }; }
 for q in "id-ctrl -H $c" "id-ns -H -n 1 $c" "ns-descs -n 1 $c" "list-ns $c" "list-ns -a $c" "list-ctrl $c" "list-ctrl -n 1 $c" "nvm-id-ctrl $c" "cmdset-ind-id-ns -n 1 $c" "id-iocs $c" "show-regs $c" \
-  "smart-log $c" "error-log $c" "fw-log $c" "effects-log -H $c" "changed-ns-list-log $c" "ana-log $c" "resv-notif-log $c" "sanitize-log $c" "supported-log-pages $c" "list" "list-subsys" "resv-report -n 1 --eds $c"; do ask nvme $q; done
+  "smart-log $c" "error-log $c" "fw-log $c" "effects-log -H $c" "changed-ns-list-log $c" "ana-log $c" "resv-notif-log $c" "sanitize-log $c" "supported-log-pages $c" "list" "list-subsys" "resv-report -n 1 --eds $c" \
+  "smart-log -n 1 $c" "get-ns-id $d" "get-log -i 2 -l 512 $c" "get-property -o 0x1c $c" "list -v" "list -o json" "list-subsys -o json" "show-topology"; do ask nvme $q; done
+# What a controller need not have is answered, or refused with a status.
+for q in "id-nvmset $c" "id-uuid $c" "id-domain $c" "list-endgrp $c" "id-ns-granularity $c" "nvm-id-ns -n 1 $c" "primary-ctrl-caps $c" "list-secondary $c" "fid-support-effects-log $c" "mi-cmd-support-effects-log $c" \
+  "telemetry-log $c -o /tmp/telemetry" "endurance-log -g 1 $c" "predictable-lat-log -i 1 $c" "pred-lat-event-agg-log -e 1 $c" "endurance-event-agg-log -e 1 $c" "persistent-event-log -a 0 $c" "lba-status-log $c" "phy-rx-eom-log $c" \
+  "media-unit-stat-log $c" "supported-cap-config-log $c" "self-test-log $c" "get-lba-status -n 1 -s 0 -m 1 -a 16 -l 8 $c" "dir-receive -n 1 -D 0 -O 1 -H $c"; do
+  nvme $q >/tmp/out 2>&1 || grep -qi "status\|not supported\|no such" /tmp/out || { cat /tmp/out; die "$q"; }
+done
+ask nvme id-ctrl $c
 is() { local v; v=$(jq -r "$1" /tmp/id); [ "$v" = "$2" ] || die "$1 is $v, not $2"; }
 nvme id-ctrl -o json $c >/tmp/id || die id-ctrl
 is .cntrltype 1; is .cmic 11; is .oncs 429; is .fuses 1; is .ocfs 1; is .vwc 7; is .oacs 2; is .fna 8; is .nwpc 1; is .anacap 95; is .nanagrpid 1024; is .subnqn @NQN
@@ -91,12 +102,42 @@ for f in $(seq 1 17) 22 23 127 128 $(seq 129 133); do
   case "$claimed" in *" $f "*) ask nvme get-feature $c -n 1 -f $f $l;; *) refused nvme get-feature $c -n 1 -f $f;; esac
 done`
 
-// ioCommands are those that the block layer sends seldom or never.
-const ioCommands = `cd /tmp; head -c 65536 /dev/urandom >a; head -c 65536 /dev/zero >zero
+// withData makes what commands on blocks want.
+const withData = `cd /tmp; head -c 65536 /dev/urandom >a; head -c 65536 /dev/zero >zero
 io() { nvme "$@" >/tmp/out 2>&1 || { cat /tmp/out; die "$*"; }; }
 not() { ! nvme "$@" >/tmp/out 2>&1 || die "succeeded: $*"; }
 read8() { nvme read $d -s $1 -c $2 -z $((($2 + 1) * 512)) -d b >/dev/null 2>&1 || die read; }
-io write $d -s 0 -c 127 -z 65536 -d a
+`
+
+// formatNamespace formats, with the erasure of user data.
+const formatNamespace = withData + `io write $d -s 0 -c 127 -z 65536 -d a; io write $d -s 500000 -c 127 -z 65536 -d a
+io format $d -n 1 -l 0 -s 1 --force
+read8 0 127; cmp zero b || die the beginning; read8 500000 127; cmp zero b || die the end
+not format $d -n 1 -l 5 --force; not format $d -n 1 -l 0 -s 2 --force
+io write $d -s 0 -c 127 -z 65536 -d a; read8 0 127; cmp a b || die written again`
+
+// sanitizeSubsystem overwrites everything once.
+const sanitizeSubsystem = withData + `c=/dev/$(nvme_ctrl @NQN); io write $d -s 0 -c 127 -z 65536 -d a
+state() { nvme sanitize-log -b $c 2>/dev/null | od -An -tu1 -j2 -N1 | awk '{print $1 % 8}'; }
+[ "$(state)" = 0 ] || die sanitized before: $(state)
+not sanitize $c -a 4
+io sanitize $c -a 3 -n 1 -p 0xa5a5a5a5
+for i in $(seq 600); do [ "$(state)" = 1 ] && break; sleep 0.1; done; [ "$(state)" = 1 ] || { nvme sanitize-log $c; die not completed; }
+tr '\0' '\245' <zero >pattern; read8 0 127; cmp pattern b || die the beginning; read8 500000 127; cmp pattern b || die the end
+io write $d -s 0 -c 127 -z 65536 -d a; read8 0 127; cmp a b || die written again`
+
+// protectNamespace protects, and lifts it.
+const protectNamespace = withData + `c=/dev/$(nvme_ctrl @NQN); io write $d -s 0 -c 127 -z 65536 -d a
+ro() { nvme ns-rescan $c; for i in $(seq 100); do [ "$(blockdev --getro $d)" = $1 ] && return; sleep 0.1; done; die "blockdev --getro is not $1"; }
+io set-feature $c -n 1 -f 0x84 -v 1; ro 1
+nvme get-feature $c -n 1 -f 0x84 | grep -q 0x*1 || die get-feature
+not write $d -s 0 -c 127 -z 65536 -d zero; not write-zeroes $d -s 0 -c 7; not dsm $d -n 1 --ad -s 0 -b 64; not format $d -n 1 --force
+read8 0 127; cmp a b || die changed
+io set-feature $c -n 1 -f 0x84 -v 0; ro 0
+io write $d -s 0 -c 127 -z 65536 -d zero; read8 0 127; cmp zero b || die written again`
+
+// ioCommands are those that the block layer sends seldom or never.
+const ioCommands = withData + `io write $d -s 0 -c 127 -z 65536 -d a
 io flush $d -n 1
 io compare $d -s 0 -c 127 -z 65536 -d a; not compare $d -s 0 -c 127 -z 65536 -d zero
 io verify $d -s 0 -c 127

@@ -5,18 +5,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"softiser/initiator"
+	"softiser/initiator/nvmf"
 	"softiser/internal/nvme"
 )
 
-// hostilePeers lets every kind of attacker loose on one target at once. Beside them a
-// verified load runs, and honest initiators log in, write, read and log out, and honest
-// hosts ask the discovery service: each of them has to succeed. When the attackers are gone the target holds what it held before.
+// hostilePeers lets every kind of attacker loose on one target at once. Beside them
+// verified loads run over every wire, and honest initiators and hosts log in, write, read
+// and log out, and ask the discovery service: each of them has to succeed. When the attackers are gone the target holds what it held before.
 func hostilePeers(ctx context.Context, r *run) (string, error) {
 	t, err := r.target(ctx, filepath.Join(r.dir, "disk.img")+",size=64MiB")
 	if err != nil {
@@ -46,14 +49,21 @@ func hostilePeers(ctx context.Context, r *run) (string, error) {
 // attack runs all attackers until every one has attacked n times and as many honest
 // initiators have come and gone.
 func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, err error) {
-	l := load{scheme: "iser", addr: t.addr, ledger: filepath.Join(r.dir, "hostile.ledger"), size: 16 << 20, block: 4096, depth: 8, seed: 1}
-	p, err := r.start("iser-initiator", l.args("--do-verify=0", "--time-based", "--runtime=600", "--rate-iops=500")...)
-	if err != nil {
-		return 0, err
+	var loads []load
+	var writers []*process
+	for i, scheme := range wires {
+		l := load{scheme: scheme, addr: t.addr, ledger: filepath.Join(r.dir, scheme+".hostile.ledger"), at: i * 4 << 20, size: 4 << 20, block: 4096, depth: 4, seed: 1}
+		p, err := r.start("iser-initiator", l.args("--do-verify=0", "--time-based", "--runtime=600", "--rate-iops=125")...)
+		if err != nil {
+			return 0, err
+		}
+		defer p.kill()
+		loads, writers = append(loads, l), append(writers, p)
 	}
-	defer p.kill()
-	if err := l.wrote(ctx, p, 3); err != nil {
-		return 0, err
+	for i, l := range loads {
+		if err := l.wrote(ctx, writers[i], 3); err != nil {
+			return 0, err
+		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -84,15 +94,13 @@ func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, 
 			return false
 		}
 	}
-	for ctx.Err() == nil && (logins < n || !ended()) {
-		var err error
-		over := "NVMe/TCP"
-		if k := logins % 3; k == 2 {
-			err = honestHost(ctx, t.addr, byte(logins))
+	for ctx.Err() == nil && (logins < max(n, len(wires)+1) || !ended()) {
+		over, err := "discovery", error(nil)
+		if k := logins % (len(wires) + 1); k < len(wires) {
+			over = wires[k]
+			err = honest(ctx, urlOf(over, t.addr), byte(logins))
 		} else {
-			scheme := [...]initiator.Transport{initiator.TransportISER, initiator.TransportTCP}[k]
-			over = fmt.Sprint(scheme)
-			err = honest(ctx, t.addr, scheme, byte(logins))
+			err = honestHost(ctx, t.addr, byte(logins))
 		}
 		if err != nil {
 			return logins, fmt.Errorf("honest login %d, over %s: %w\n%s", logins, over, err, t.tail())
@@ -103,25 +111,56 @@ func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, 
 	if ctx.Err() != nil {
 		return logins, context.Cause(ctx)
 	}
-	select {
-	case <-p.done:
-		return logins, fmt.Errorf("the load beside the attackers ended: %v\n%s", p.err, p.tail())
-	case <-t.done:
-		return logins, fmt.Errorf("the target ended: %v\n%s", t.err, t.tail())
-	default:
+	for i, l := range loads {
+		p := writers[i]
+		select {
+		case <-p.done:
+			return logins, fmt.Errorf("the load over %s beside the attackers ended: %v\n%s", l.scheme, p.err, p.tail())
+		case <-t.done:
+			return logins, fmt.Errorf("the target ended: %v\n%s", t.err, t.tail())
+		default:
+		}
+		p.kill()
 	}
-	p.kill()
-	if err := r.verify(ctx, l); err != nil {
-		return logins, fmt.Errorf("the load beside the attackers: %w", err)
+	for _, l := range loads {
+		if err := r.verify(ctx, l); err != nil {
+			return logins, fmt.Errorf("the load over %s beside the attackers: %w", l.scheme, err)
+		}
 	}
 	return logins, nil
 }
 
+// volume is what initiators of iSCSI and hosts of NVMe have in common.
+type volume interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+}
+
+// open logs in to the volume of a URL.
+func open(ctx context.Context, url string) (volume, error) {
+	if strings.HasPrefix(url, "nvme") {
+		cfg, err := nvmf.ParseURL(url)
+		if err != nil {
+			return nil, err
+		}
+		cfg.HostNQN, cfg.HostID = "nqn.2026-11.soak:honest", [16]byte{0: 1, 15: 1}
+		cfg.ConnectTimeout, cfg.CtrlLossTimeout = patience, patience
+		return nvmf.Open(ctx, cfg)
+	}
+	cfg, err := initiator.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.InitiatorName, cfg.LoginTimeout, cfg.ReplacementTimeout = "iqn.2026-11.soak:honest", patience, patience
+	return initiator.Open(ctx, cfg)
+}
+
 // honest logs in, writes, reads back and logs out.
-func honest(ctx context.Context, addr string, over initiator.Transport, fill byte) error {
+func honest(ctx context.Context, url string, fill byte) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	lun, err := initiator.Open(ctx, initiator.Config{Transport: over, Address: addr, TargetName: iqn, InitiatorName: "iqn.2026-11.soak:honest", LoginTimeout: patience, ReplacementTimeout: patience})
+	lun, err := open(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -161,6 +200,9 @@ var attackers = []attacker{
 	{"aborts of tasks that are not there", assault{conns: 1, session: "Normal", sent: 2000, what: (*peer).abort, answers: dropped}},
 	{"writes whose data does not come", assault{conns: 1, session: "Normal", sent: 30,
 		what: func(p *peer, i uint32) []byte { return p.write(1+i, 48<<20+int64(i)<<16, 64<<10) }, stays: true}},
+	{"half an MPA request of an NVMe host", assault{conns: 10, sent: 1, what: func(*peer, uint32) []byte { return mpaRequest()[:40] }, stays: true}},
+	{"an MPA request of an NVMe host and nothing else", assault{conns: 10, sent: 1, what: func(*peer, uint32) []byte { return mpaRequest() }, stays: true}},
+	{"noise behind an MPA request of an NVMe host", assault{conns: 20, sent: 1, what: (*peer).mpaNoise}},
 	{"half an ICReq", assault{conns: 10, sent: 1, what: func(*peer, uint32) []byte { return icReq()[:60] }, stays: true}},
 	{"an ICReq and nothing else", assault{conns: 10, sent: 1, what: func(*peer, uint32) []byte { return icReq() }, stays: true}},
 	{"noise behind an ICReq", assault{conns: 20, sent: 1, what: (*peer).icNoise}},
@@ -168,6 +210,9 @@ var attackers = []attacker{
 	{"keep alives whose answers are not read", assault{conns: 1, session: nvmeSession, sent: 5000, what: command(keepAlive, 0), stays: true}},
 	{"event requests without end", assault{conns: 1, session: nvmeSession, sent: 5000, what: command(eventRequest, 0), stays: true}},
 	{"data that nobody reads", assault{conns: 1, session: nvmeSession, sent: 2000, what: command(identify, nvme.IdentifyLen), stays: true}},
+	{"NVMe writes whose data does not come", assault{conns: 1, session: nvmeIO, sent: 30, what: (*peer).dataless, stays: true}},
+	{"NVMe reads that nobody reads", assault{conns: 1, session: nvmeIO, sent: 30, what: (*peer).unread, stays: true}},
+	{"associations one after the other, without a shutdown", assault{conns: 30, session: nvmeIO}},
 	{"capsules with flipped bits", assault{conns: 20, session: nvmeSession, sent: 20, what: (*peer).flippedCapsule, answers: dropped}},
 	{"PDUs with flipped bits", assault{conns: 20, session: "Normal", sent: 20, what: (*peer).flipped, answers: dropped}},
 }

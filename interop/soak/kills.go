@@ -6,14 +6,14 @@ import (
 	"path/filepath"
 )
 
-// kills runs verified writers over both transports while the target and the writers are
+// kills runs verified writers over each wire in turn while the target and the writers are
 // killed and connections are cut. The page cache outlives them, so every write that was
 // acknowledged has to be there, flushed or not.
 func kills(ctx context.Context, r *run) (string, error) {
 	img := filepath.Join(r.dir, "disk.img")
 	volume := img + ",size=64MiB"
 	targets, initiators, cuts := 0, 0, 0
-	for i, scheme := range []string{"iser", "iscsi"} {
+	for i, scheme := range wires {
 		t, err := r.target(ctx, volume)
 		if err != nil {
 			return "", err
@@ -24,12 +24,12 @@ func kills(ctx context.Context, r *run) (string, error) {
 			return "", err
 		}
 		defer relay.close()
-		l := load{scheme: scheme, addr: relay.addr(), ledger: filepath.Join(r.dir, scheme+".ledger"), size: 32 << 20, block: 4096 << (2 * i), depth: 16, seed: r.rnd.Uint64()}
-		for range r.rounds {
+		l := load{scheme: scheme, addr: relay.addr(), ledger: filepath.Join(r.dir, scheme+".ledger"), size: 32 << 20, block: 4096 << (2 * (i % 2)), depth: 16, seed: r.rnd.Uint64()}
+		for range max(r.rounds/2, 1) {
 			relay.aim(t.addr, 0)
 			// A first login that fails ends a program, as it should; those after it are
 			// cut as well.
-			p, err := r.start("iser-initiator", l.args("--do-verify=0", "--time-based", "--runtime=600", "--replacement-timeout=-1s")...)
+			p, err := r.start("iser-initiator", l.args("--do-verify=0", "--time-based", "--runtime=600", "--replacement-timeout=-1s", "--ctrl-loss-tmo=-1", "--reconnect-delay=1")...)
 			if err != nil {
 				return "", err
 			}

@@ -8,13 +8,15 @@
 // The stages take turns until the time is over:
 //
 //	kills    kill -9 of the target, of initiators, and connections cut at any byte, under
-//	         verified load; every acknowledged write is there
+//	         verified load over iSER, iSCSI, NVMe/TCP and NVMe/RDMA; every acknowledged
+//	         write is there
 //	disks    durable writes to a loop device whose file system runs full; every one that
 //	         was acknowledged is in the file below it
 //	power    the target on a file that a recorder serves through the kernel (FUSE): what
 //	         a power cut at any moment may leave holds every flushed write
 //	hostile  peers that break the rules, before and after their login; honest logins and
-//	         verified I/O beside them succeed, and afterwards nothing is left of them
+//	         verified I/O over all four wires beside them succeed, and afterwards nothing is
+//	         left of them
 //
 // Whether a run passes never depends on how fast something was. A stage that the machine
 // has no means for says so and is left out. The exit status is 1 when a promise was

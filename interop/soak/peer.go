@@ -153,7 +153,11 @@ func (p *peer) open(session string) (net.Conn, error) {
 		return p.dial()
 	}
 	p.isid[5]++
-	if session != nvmeSession {
+	switch session {
+	case nvmeSession:
+	case nvmeIO:
+		return p.attach()
+	default:
 		return p.login(session)
 	}
 	c, err := p.dial()

@@ -11,8 +11,8 @@ import (
 // what a power cut would have left.
 func powerCuts(ctx context.Context, r *run) (string, error) {
 	cuts, states := 0, 0
-	for range r.rounds {
-		n, err := powerCut(ctx, r)
+	for i := range r.rounds {
+		n, err := powerCut(ctx, r, wires[i%len(wires)])
 		if err != nil {
 			return "", err
 		}
@@ -21,9 +21,9 @@ func powerCuts(ctx context.Context, r *run) (string, error) {
 	return fmt.Sprintf("%d power cuts, %d states of the disk, every flushed write in each", cuts, states), nil
 }
 
-// powerCut writes through a recording device in a real kernel, and opens every state
+// powerCut writes over a wire through a recording device in a real kernel, and opens every state
 // that a power cut could have left. It returns how many were checked.
-func powerCut(ctx context.Context, r *run) (states int, err error) {
+func powerCut(ctx context.Context, r *run, scheme string) (states int, err error) {
 	const size = 8 << 20
 	rec, err := newRecorder(r.dir, size, r.dropFlushes)
 	if err != nil {
@@ -35,7 +35,7 @@ func powerCut(ctx context.Context, r *run) (states int, err error) {
 		return 0, err
 	}
 	defer func() { t.kill() }()
-	l := load{scheme: "iscsi", addr: t.addr, ledger: filepath.Join(r.dir, "power.ledger"), size: size, block: 4096, depth: 8, seed: r.rnd.Uint64()}
+	l := load{scheme: scheme, addr: t.addr, ledger: filepath.Join(r.dir, "power.ledger"), size: size, block: 4096, depth: 8, seed: r.rnd.Uint64()}
 	if err := os.RemoveAll(l.ledger); err != nil {
 		return 0, err
 	}

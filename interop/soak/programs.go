@@ -20,7 +20,22 @@ import (
 // ends a run that has failed; it never decides whether one passes.
 const patience = 2 * time.Minute
 
-const iqn = "iqn.2026-11.softiser:disk"
+// What the target exports its volume as: LUN 0 of iqn, namespace 1 of nqn.
+const (
+	iqn = "iqn.2026-11.softiser:disk"
+	nqn = "nqn.2026-11.softiser:disk"
+)
+
+// wires are the schemes of all that the target speaks.
+var wires = []string{"iser", "iscsi", "nvme+tcp", "nvme+rdma"}
+
+// urlOf is the volume of a target over a wire.
+func urlOf(scheme, addr string) string {
+	if strings.HasPrefix(scheme, "nvme") {
+		return scheme + "://" + addr + "/" + nqn + "/1"
+	}
+	return scheme + "://" + addr + "/" + iqn + "/0"
+}
 
 // process is one of our programs.
 type process struct {
@@ -76,7 +91,7 @@ func (p *process) tail() string {
 	return strings.Join(lines[max(0, len(lines)-12):], "\n")
 }
 
-// targetProcess is an iser-target with one volume, LUN 0 of iqn.
+// targetProcess is an iser-target with one volume.
 type targetProcess struct {
 	*process
 	addr, metrics string
@@ -123,13 +138,14 @@ func (r *run) target(ctx context.Context, volume string) (*targetProcess, error)
 type load struct {
 	scheme, addr string
 	ledger       string
+	at           int // where its range begins
 	size, block  int
 	depth        int
 	seed         uint64
 }
 
 func (l load) args(more ...string) []string {
-	return append([]string{"bench", l.scheme + "://" + l.addr + "/" + iqn + "/0", "--rw=randwrite", "--bs=" + strconv.Itoa(l.block), "--size=" + strconv.Itoa(l.size),
+	return append([]string{"bench", urlOf(l.scheme, l.addr), "--rw=randwrite", "--bs=" + strconv.Itoa(l.block), "--offset=" + strconv.Itoa(l.at), "--size=" + strconv.Itoa(l.size),
 		"--iodepth=" + strconv.Itoa(l.depth), "--seed=" + strconv.FormatUint(l.seed, 10), "--verify=crc32c", "--verify-state=" + l.ledger}, more...)
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make demo: serves a volume from a configuration file, discovers it, writes over iSER,
-# verifies over iSER and over NVMe/TCP, measures random I/O over iSER, iSCSI and NVMe/TCP,
-# and cleans up.
+# verifies over iSER and over NVMe/TCP, measures random I/O over iSER, iSCSI, NVMe/TCP and
+# NVMe/RDMA, and cleans up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/bin dir=$(mktemp -d) port=${DEMO_PORT:-3260}
@@ -25,6 +25,7 @@ subsystems:
 Y
 iqn=iqn.2026-11.softiser:disk0 nqn=nqn.2026-11.softiser:disk0
 iser=iser://127.0.0.1:$port/$iqn/0 iscsi=iscsi://127.0.0.1:$port/$iqn/0 nvme=nvme+tcp://127.0.0.1:$port/$nqn/1
+rdma=nvme+rdma://127.0.0.1:$port/$nqn/1
 
 say cat "$dir/demo.yaml"
 say "$bin/iser-target" check --config "$dir/demo.yaml" >/dev/null
@@ -42,8 +43,8 @@ say "$bin/iser-initiator" write "$iser" "$dir/in" --flush
 say "$bin/iser-initiator" verify "$iser" "$dir/in"
 say "$bin/iser-initiator" verify "$nvme" "$dir/in"
 say "$bin/iser-initiator" bench "$iser" --rw=randwrite --bs=4k --iodepth=32 --size=64m --verify=crc32c
-for url in "$iser" "$iscsi" "$nvme"; do
+for url in "$iser" "$iscsi" "$nvme" "$rdma"; do
   say "$bin/iser-initiator" bench "$url" --name "${url%%:*}" --rw=randread --bs=4k --iodepth=32 --runtime=2 --time-based
 done
 kill -TERM "$pid"; wait "$pid"; pid=
-printf '\ndemo: served, discovered, written, verified and measured over iSER, iSCSI and NVMe/TCP; all cleaned up\n'
+printf '\ndemo: served, discovered, written, verified and measured over iSER, iSCSI, NVMe/TCP and NVMe/RDMA; all cleaned up\n'

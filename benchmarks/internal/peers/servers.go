@@ -76,9 +76,14 @@ func Target(e *Env, c TargetConfig) (*Server, error) {
 func TCP(url string) string { return "iscsi" + url[len("iser"):] }
 
 // NVMe returns the URL of the same volume over NVMe/TCP, of a target with TargetConfig.NVMe.
-func NVMe(url string) string {
+func NVMe(url string) string { return namespace("nvme+tcp://", url) }
+
+// NVMeRDMA is NVMe over NVMe/RDMA.
+func NVMeRDMA(url string) string { return namespace("nvme+rdma://", url) }
+
+func namespace(scheme, url string) string {
 	addr, _, _ := strings.Cut(strings.TrimPrefix(url, "iser://"), "/")
-	return "nvme+tcp://" + addr + "/nqn.2026-11.softiser:ram0/1"
+	return scheme + addr + "/nqn.2026-11.softiser:ram0/1"
 }
 
 // Nbdkit starts nbdkit's memory plugin on loopback TCP.

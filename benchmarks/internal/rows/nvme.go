@@ -12,12 +12,15 @@ import (
 	"softiser/initiator/nvmf"
 )
 
-// Names of contenders over NVMe/TCP; digests are off unless the name has them.
+// Names of contenders over NVMe; digests of NVMe/TCP are off unless the name has them, and
+// so is the CRC of MPA under NVMe/RDMA.
 const (
-	nvmeTCP     = "NVMe/TCP"
-	nvmePoll    = "NVMe/TCP, busy_poll"
-	nvmeDigests = "NVMe/TCP, digests"
-	nvmeQueues  = "NVMe/TCP, 4 queues"
+	nvmeRDMA     = "NVMe/RDMA, no CRC"
+	nvmeRDMAPoll = "NVMe/RDMA, no CRC, busy_poll"
+	nvmeTCP      = "NVMe/TCP"
+	nvmePoll     = "NVMe/TCP, busy_poll"
+	nvmeDigests  = "NVMe/TCP, digests"
+	nvmeQueues   = "NVMe/TCP, 4 queues"
 )
 
 // fourQueues has the host connect four I/O queues instead of one.
@@ -26,8 +29,8 @@ const fourQueues = "--nr-queues=4"
 // digests are both of NVMe/TCP: over headers and over data.
 var digests = []string{"--hdr-digest", "--data-digest"}
 
-// nvmeRows: one volume, at once a namespace over NVMe/TCP and a LUN over iSER without CRC,
-// beside nbdkit. Several queues are measured where both sides may use both cores.
+// nvmeRows: one volume, at once a namespace over NVMe/TCP and NVMe/RDMA and a LUN over iSER
+// without CRC, beside nbdkit. Several queues are measured where both sides may use both cores.
 func nvmeRows() []Row {
 	return []Row{
 		nvmeQD1Row(),
@@ -41,6 +44,11 @@ func nvmeRows() []Row {
 // overNVMe is our host and target over NVMe/TCP.
 func overNVMe(name string, l peers.Load, extra ...string) Contender {
 	return ours(name, "both, no CRC", l, peers.NVMe, extra...)
+}
+
+// overNVMeRDMA is the same over NVMe/RDMA.
+func overNVMeRDMA(name, target string, l peers.Load, extra ...string) Contender {
+	return ours(name, target, l, peers.NVMeRDMA, append(extra, "--crc=off")...)
 }
 
 // besideNVMe are those that NVMe/TCP is compared with: iSER with the same target, and nbdkit.
@@ -57,22 +65,23 @@ func nvmeQD1Row() Row {
 	poll.Op, poll.Want = "<=", 0.25
 	return Row{
 		Row: result.Row{
-			ID: "nvme-randread-4k-qd1", Title: "NVMe/TCP: 4 KiB randread, queue depth 1, pinned",
+			ID: "nvme-randread-4k-qd1", Title: "NVMe: 4 KiB randread, queue depth 1, pinned",
 			Metrics: []string{result.P50, result.P99, result.IOPS, result.CPUBoth},
-			Ratios:  []result.Ratio{poll, over(nvmeTCP), over(iserPoll)},
+			Ratios:  []result.Ratio{poll, over(nvmeTCP), over(nvmeRDMAPoll), over(iserPoll)},
 		},
 		Reps: 3,
 		Contenders: []Contender{
 			overNVMe(nvmeTCP, l),
 			ours(nvmePoll, "both, polling", l, peers.NVMe, busyPoll),
+			overNVMeRDMA(nvmeRDMAPoll, "both, polling", l, busyPoll),
 			ours(iserPoll, "both, polling", l, nil, "--crc=off", busyPoll),
 			fioOn(nbdkit, peers.Nbdkit, l, "nbdkit"),
 		},
 	}
 }
 
-// nvmeDepthRow is 4 KiB random reads at one queue depth: NVMe/TCP beside iSER and
-// nbdkit.
+// nvmeDepthRow is 4 KiB random reads at one queue depth: NVMe/TCP, and pinned NVMe/RDMA,
+// beside iSER and nbdkit.
 func nvmeDepthRow(depth int, place proc.Placement) Row {
 	l := peers.Load{RW: "randread", BS: "4k", Depth: depth}
 	load := fmt.Sprintf("4 KiB randread QD%d %v", depth, place)
@@ -82,7 +91,7 @@ func nvmeDepthRow(depth int, place proc.Placement) Row {
 	overISER, overNBD := over(nvmeTCP, iserNoCRC, result.IOPS, "IOPS"), over(nvmeTCP, nbdkit, result.IOPS, "IOPS")
 	r := Row{
 		Row: result.Row{
-			ID: fmt.Sprintf("nvme-randread-4k-qd%d-%v", depth, place), Title: fmt.Sprintf("NVMe/TCP: 4 KiB randread, queue depth %d, %v", depth, place),
+			ID: fmt.Sprintf("nvme-randread-4k-qd%d-%v", depth, place), Title: fmt.Sprintf("NVMe: 4 KiB randread, queue depth %d, %v", depth, place),
 			Metrics: []string{result.IOPS, result.CPUBoth, result.CPUServer, result.P50, result.P99},
 		},
 		Place: place, Reps: 3,
@@ -97,9 +106,11 @@ func nvmeDepthRow(depth int, place proc.Placement) Row {
 		overISER.Op, overISER.Want = ">=", 0.95
 		overNBD.Op, overNBD.Want = ">=", 4
 	}
-	r.Contenders = append(r.Contenders, overNVMe(nvmeDigests, l, digests...))
+	r.Contenders = append(r.Contenders, overNVMe(nvmeDigests, l, digests...), overNVMeRDMA(nvmeRDMA, "both, no CRC", l))
 	r.Ratios = []result.Ratio{
 		overISER, overNBD,
+		over(nvmeRDMA, iserNoCRC, result.IOPS, "IOPS"),
+		over(nvmeRDMA, iserNoCRC, result.CPUBoth, "CPU-s/GiB of both sides"),
 		over(nvmeTCP, nbdkit, result.CPUBoth, "CPU-s/GiB of both sides"),
 		over(nvmeDigests, nvmeTCP, result.IOPS, "IOPS"),
 	}
@@ -115,12 +126,12 @@ func nvmeLargeRow(rw string) Row {
 	wanted.Op, wanted.Want = ">=", 1.2
 	return Row{
 		Row: result.Row{
-			ID: "nvme-" + rw + "-1m", Title: "NVMe/TCP: 1 MiB " + rw + ", queue depth 8",
+			ID: "nvme-" + rw + "-1m", Title: "NVMe: 1 MiB " + rw + ", queue depth 8",
 			Metrics: []string{result.BW, result.CPUServer, result.CPUClient, result.P99},
-			Ratios:  []result.Ratio{wanted, over(nvmeDigests, nbdkit), over(nvmeTCP, iserNoCRC)},
+			Ratios:  []result.Ratio{wanted, over(nvmeDigests, nbdkit), over(nvmeTCP, iserNoCRC), over(nvmeRDMA, iserNoCRC)},
 		},
 		Reps:       3,
-		Contenders: append([]Contender{overNVMe(nvmeTCP, l), overNVMe(nvmeDigests, l, digests...)}, besideNVMe(l)...),
+		Contenders: append([]Contender{overNVMe(nvmeTCP, l), overNVMe(nvmeDigests, l, digests...), overNVMeRDMA(nvmeRDMA, "both, no CRC", l)}, besideNVMe(l)...),
 	}
 }
 

@@ -79,6 +79,9 @@ func (l *lvm2) run(args ...string) string {
 // TestAgainstLVM2 has lvm2 and this package work on one group in turns, and
 // compares every report.
 func TestAgainstLVM2(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs lvm2's programs some hundred times")
+	}
 	s := newShell(t)
 	l := newLVM2(t, s)
 	group := "vgt" + strings.ReplaceAll(strings.TrimPrefix(s.disks[0], "/dev/"), "/", "")

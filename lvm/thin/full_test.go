@@ -133,6 +133,9 @@ func TestNoSpaceTimeout(t *testing.T) {
 
 // TestMetadataFull fills a tiny metadata device.
 func TestMetadataFull(t *testing.T) {
+	if testing.Short() {
+		t.Skip("50000 writes, one after the other")
+	}
 	meta, data := lvmtest.New(256*blockSize), lvmtest.New(60000*chunk).Quiet()
 	p, err := openPool(meta, data, nil)
 	must(t, err)

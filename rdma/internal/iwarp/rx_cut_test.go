@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -155,12 +156,12 @@ func (r *rxRig) poll() (got [][]byte) {
 }
 
 func fill(n int, seed uint64) []byte {
-	b := make([]byte, n)
+	b := make([]byte, (n+7)&^7)
 	rng := rand.New(rand.NewPCG(seed, 5))
-	for i := range b {
-		b[i] = byte(rng.Uint32())
+	for i := 0; i < n; i += 8 { // by bytes it is most of what these tests take under race
+		binary.LittleEndian.PutUint64(b[i:], rng.Uint64())
 	}
-	return b
+	return b[:n:n]
 }
 
 const scratch = mem.RemoteWrite | mem.Scratch

@@ -203,11 +203,8 @@ func (j *Journal) put(old []byte, off int64) (begun bool, err error) {
 	return true, j.file.Sync()
 }
 
-// clear forgets the entry, durably. Preconditions: mu is held.
+// clear forgets the entry, durably. Preconditions: mu is held, the file is open.
 func (j *Journal) clear() error {
-	if j.file == nil {
-		return nil // it could not even be opened
-	}
 	if _, err := j.file.WriteAt(make([]byte, journalHeader), 0); err != nil {
 		return err
 	}

@@ -293,8 +293,6 @@ func (c *reserving) preempt(q *Preempt) (map[Registrant]bool, error) {
 		if q.Type != c.old.Type && c.old.Type.RegistrantsOnly() {
 			c.tell(ReservationReleased, now.registered(c.by))
 		}
-	} else if all && len(now.regs) == 0 {
-		now.Type = NoReservation
 	}
 	c.tell(RegistrationPreempted, func(x *Client) bool { return gone[x.ID] })
 	if !takes || q.Victim != c.key {
@@ -320,7 +318,7 @@ func (c *reserving) mayMove(key uint64) error {
 	if err := c.mustHave(key); err != nil {
 		return err
 	}
-	if c.old.Type == NoReservation || !c.old.Holds(c.by.ID) || c.old.Type.AllRegistrants() {
+	if !c.old.Holds(c.by.ID) || c.old.Type.AllRegistrants() {
 		return ErrConflict
 	}
 	return nil

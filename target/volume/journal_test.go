@@ -1,0 +1,613 @@
+package volume
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"testing"
+
+	"softiser/blockdev"
+	"softiser/blockdev/mem"
+	"softiser/internal/durable"
+	"softiser/target/internal/statefile"
+)
+
+// journalled is a volume whose device and undo journal note what is done to them, and fail
+// where a test wants it. Its device outlives the volume, as a disk does.
+type journalled struct {
+	t     *testing.T
+	cfg   Config
+	disk  *mem.Device
+	steps []string
+	fails func(step int) bool // nil: none
+	files int                 // that are open
+	old   []byte              // what the head of the journal was before it was cleared, if that has not been synced
+	*bench
+}
+
+// What tests of the journal stand in for.
+var openFile, syncDir = statefile.OpenFile, durable.SyncDir
+
+var errStep = errors.New("input/output error")
+
+func newJournalled(t *testing.T) *journalled {
+	t.Helper()
+	d, err := mem.Open(mem.Config{Size: 64 << 10, Name: "journalled"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	j := &journalled{t: t, disk: d}
+	j.cfg = Config{Device: &notedDisk{d, j}, StateDir: t.TempDir()}
+	t.Cleanup(func() { statefile.OpenFile, durable.SyncDir = openFile, syncDir })
+	statefile.OpenFile = func(name string, flag int, perm fs.FileMode) (statefile.File, error) {
+		if err := j.step("open"); err != nil {
+			return nil, err
+		}
+		f, err := openFile(name, flag, perm)
+		if err == nil {
+			j.files++
+		}
+		return &notedFile{f, j}, err
+	}
+	durable.SyncDir = func(string) error { return j.step("folder") }
+	return j
+}
+
+// step notes a step; its error is what the step fails with.
+func (j *journalled) step(what string) error {
+	n := len(j.steps)
+	j.steps = append(j.steps, what)
+	if j.fails != nil && j.fails(n) {
+		return errStep
+	}
+	return nil
+}
+
+// begin starts a life of the volume.
+func (j *journalled) begin() {
+	j.t.Helper()
+	j.steps, j.fails = nil, nil
+	j.bench = serve(j.t, new(Registry), j.cfg, "v")
+	j.steps = nil
+}
+
+// again ends a life by a loss of power, which takes what was not synced of the journal, and
+// begins the next.
+func (j *journalled) again() {
+	j.t.Helper()
+	name := j.v.Journal.name
+	j.end()
+	if j.old != nil {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			j.t.Fatal(err)
+		}
+		if err := os.WriteFile(name, append(j.old, b[journalHeader:]...), 0o600); err != nil {
+			j.t.Fatal(err)
+		}
+		j.old = nil
+	}
+	j.begin()
+}
+
+// end ends a life.
+func (j *journalled) end() {
+	j.t.Helper()
+	j.close()
+	if j.files != 0 {
+		j.t.Errorf("%d files are still open", j.files)
+	}
+}
+
+// content is what the blocks hold that the tests write.
+func (j *journalled) content(n int) []byte {
+	j.t.Helper()
+	b := make([]byte, n)
+	if _, err := j.disk.ReadAt(b, journalledAt); err != nil {
+		j.t.Fatal(err)
+	}
+	return b
+}
+
+func (j *journalled) set(b []byte) {
+	j.t.Helper()
+	if _, err := j.disk.WriteAt(b, journalledAt); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+// entry reports whether the file holds one.
+func (j *journalled) entry() bool {
+	b, _ := os.ReadFile(j.v.Journal.name)
+	return bytes.HasPrefix(b, []byte(journalMagic))
+}
+
+// Three blocks, the last ones: fewer than the buffers that they are read into hold.
+const (
+	journalledLen = 3 * 512
+	journalledAt  = 64<<10 - journalledLen
+)
+
+type notedDisk struct {
+	*mem.Device
+	j *journalled
+}
+
+// ReadAt leaves all of it there when it fails: whoever believes that has not looked at the error.
+func (d *notedDisk) ReadAt(p []byte, off int64) (int, error) {
+	n, err := d.Device.ReadAt(p, off)
+	return n, errors.Join(err, d.j.step("read"))
+}
+
+// WriteAt writes the first block only when it fails.
+func (d *notedDisk) WriteAt(p []byte, off int64) (int, error) {
+	if err := d.j.step(fmt.Sprintf("write %d", len(p)/512)); err != nil {
+		_, _ = d.Device.WriteAt(p[:512], off)
+		return 0, err
+	}
+	return d.Device.WriteAt(p, off)
+}
+
+func (d *notedDisk) Flush() error                  { return d.j.step("flush") }
+func (d *notedDisk) FlushRange(off, n int64) error { return d.j.step(fmt.Sprintf("flush %d", n/512)) }
+
+type notedFile struct {
+	statefile.File
+	j *journalled
+}
+
+// WriteAt writes an entry also when it fails, and clears none then.
+func (f *notedFile) WriteAt(p []byte, off int64) (int, error) {
+	what := "entry"
+	switch {
+	case off == 0 && p[0] == 0:
+		if err := f.j.step("clear"); err != nil {
+			return 0, err
+		}
+		if b, err := os.ReadFile(f.j.v.Journal.name); err == nil && f.j.old == nil {
+			f.j.old = b[:journalHeader]
+		}
+		return f.File.WriteAt(p, off)
+	case off == 0:
+		what = "head"
+	}
+	n, err := f.File.WriteAt(p, off)
+	return n, errors.Join(err, f.j.step(what))
+}
+
+func (f *notedFile) Sync() error {
+	err := f.j.step("sync")
+	if err == nil {
+		f.j.old = nil
+	}
+	return err
+}
+
+func (f *notedFile) Close() error {
+	f.j.files--
+	return f.File.Close()
+}
+
+func fill(n int, b byte) []byte { return bytes.Repeat([]byte{b}, n) }
+
+// TestJournalSteps: what an atomic write does, in this order, and nothing else; who else
+// may read the journal, which holds what the volume does.
+func TestJournalSteps(t *testing.T) {
+	j := newJournalled(t)
+	j.begin()
+	j.set(fill(journalledLen, 1))
+	write := func(b byte) {
+		t.Helper()
+		j.steps = nil
+		if dir, err := j.v.Journal.Write(fill(journalledLen, b), journalledAt, context.Background()); err != nil || dir != Writing {
+			t.Errorf("%v, %v", dir, err)
+		}
+		if !bytes.Equal(j.content(journalledLen), fill(journalledLen, b)) || j.entry() || j.v.Journal.Stuck() {
+			t.Error("not written, or the entry is there")
+		}
+	}
+	rest := []string{"entry", "head", "sync", "write 3", "flush 3", "clear", "sync"}
+	write(2)
+	if want := slices.Concat([]string{"read", "open", "folder"}, rest); !slices.Equal(j.steps, want) {
+		t.Errorf("the first: %q, want %q", j.steps, want)
+	}
+	write(3)
+	if want := slices.Concat([]string{"read"}, rest); !slices.Equal(j.steps, want) {
+		t.Errorf("the second: %q, want %q", j.steps, want)
+	}
+	if i, err := os.Stat(j.v.Journal.name); err != nil || i.Mode().Perm() != 0o600 || i.Size() != journalHeader+journalledLen {
+		t.Errorf("the journal: %v, %v", i, err)
+	}
+}
+
+// TestJournalEveryFailure lets every step of an atomic write fail, alone, with each later
+// one, and with all that follow, and ends the process then or goes on. A write that was
+// acknowledged is there; of one that was not there is nothing, as soon as it can be undone;
+// and no start undoes what was written later.
+func TestJournalEveryFailure(t *testing.T) {
+	old, now, later := fill(journalledLen, 1), fill(journalledLen, 2), fill(journalledLen, 3)
+	const most = 16 // no attempt takes as many steps
+	acknowledged := false
+	for i := 0; !acknowledged; i++ {
+		for k := i; k <= most; k++ {
+			for _, crash := range []bool{true, false} {
+				name := fmt.Sprintf("step %d and %d, crash %v", i, k, crash)
+				j := newJournalled(t)
+				j.begin()
+				j.set(old)
+				j.fails = func(n int) bool { return n == i || n == k || k == most && n > i }
+				_, err := j.v.Journal.Write(now, journalledAt, context.Background())
+				took := len(j.steps)
+				j.fails = nil
+				want := old
+				if err == nil {
+					want = now
+				} else if !errors.Is(err, errStep) {
+					t.Fatalf("%s: %v", name, err)
+				}
+				if (err != nil) != (i < took) {
+					t.Fatalf("%s: %v after %q", name, err, j.steps)
+				}
+				stuck := j.v.Journal.Stuck()
+				if i == k && i < 8 && stuck {
+					t.Fatalf("%s: stuck after %q", name, j.steps)
+				}
+				if err == nil && stuck || !stuck && (j.entry() || !bytes.Equal(j.content(journalledLen), want)) {
+					t.Fatalf("%s: %q, stuck %v, entry %v, %x", name, j.steps, stuck, j.entry(), j.content(journalledLen))
+				}
+				if crash {
+					j.again()
+				} else if stuck {
+					if err := j.v.Journal.Unstick(context.Background()); err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+				}
+				// An entry that could only not be cleared was undone, or is not worth it: the
+				// write had failed, and all of it is there or nothing.
+				got := j.content(journalledLen)
+				if !bytes.Equal(got, want) && (err == nil || !bytes.Equal(got, now)) {
+					t.Fatalf("%s: %q left %x", name, j.steps, got)
+				}
+				if j.v.Journal.Stuck() || j.entry() {
+					t.Fatalf("%s: the entry is still there", name)
+				}
+				j.set(later)
+				j.again()
+				if !bytes.Equal(j.content(journalledLen), later) {
+					t.Fatalf("%s: a start has undone what came later", name)
+				}
+				j.end()
+				acknowledged = err == nil
+			}
+		}
+	}
+}
+
+// TestJournalPutsBackWhatDiffers: blocks that a failed write has not changed are not
+// written to undo it: there may be no space for them. Where they cannot be read, all are.
+func TestJournalPutsBackWhatDiffers(t *testing.T) {
+	old := fill(journalledLen, 1)
+	for _, c := range []struct {
+		name   string
+		change []int // bytes
+		unread bool
+		want   []string
+	}{
+		{"nothing", nil, false, []string{"read", "flush 3"}},
+		{"first byte", []int{0}, false, []string{"read", "write 1", "flush 3"}},
+		{"last byte", []int{journalledLen - 1}, false, []string{"read", "write 1", "flush 3"}},
+		{"middle", []int{1023}, false, []string{"read", "write 1", "flush 3"}},
+		{"two apart", []int{511, 1024}, false, []string{"read", "write 1", "write 1", "flush 3"}},
+		{"two", []int{512, 1024}, false, []string{"read", "write 2", "flush 3"}},
+		{"all", []int{1, 513, 1025}, false, []string{"read", "write 3", "flush 3"}},
+		{"unread", nil, true, []string{"read", "write 3", "flush 3"}},
+	} {
+		j := newJournalled(t)
+		j.begin()
+		now := bytes.Clone(old)
+		for _, i := range c.change {
+			now[i] = 9
+		}
+		j.set(now)
+		if c.unread {
+			j.fails = func(n int) bool { return n == 0 }
+		}
+		if err := j.v.Journal.putBack(old, journalledAt, context.Background()); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(j.steps, c.want) || !bytes.Equal(j.content(journalledLen), old) {
+			t.Errorf("%s: %q, want %q", c.name, j.steps, c.want)
+		}
+		j.close()
+	}
+}
+
+// TestUnstickOnce: what ends the life of an entry does so once, and a write that comes
+// before it does it first.
+func TestUnstickOnce(t *testing.T) {
+	old := fill(journalledLen, 1)
+	for _, first := range []string{"Unstick", "Write"} {
+		j := newJournalled(t)
+		j.begin()
+		j.set(old)
+		j.fails = func(n int) bool { return n > 6 } // nothing can be undone
+		if _, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background()); err == nil || !j.v.Journal.Stuck() {
+			t.Fatalf("%v, %q", err, j.steps)
+		}
+		undone := []string{"read", "write 2", "flush 3", "clear", "sync"} // the first block was
+		do := func() error { return j.v.Journal.Unstick(context.Background()) }
+		if first == "Write" {
+			do = func() error {
+				dir, err := j.v.Journal.Write(fill(512, 7), 0, context.Background())
+				if dir != Writing {
+					t.Errorf("%v", dir)
+				}
+				return err
+			}
+		}
+		// As long as it cannot be cleared, it stays, and nothing is written.
+		j.steps, j.fails = nil, func(n int) bool { return n == 4 }
+		if err := do(); !errors.Is(err, errStep) || !j.v.Journal.Stuck() || !slices.Equal(j.steps, undone) {
+			t.Errorf("%v after %q", err, j.steps)
+		}
+		undone[1] = "flush 3" // it is as it was already
+		undone = slices.Delete(undone, 2, 3)
+		j.steps, j.fails = nil, nil
+		if err := do(); err != nil || j.v.Journal.Stuck() || !slices.Equal(j.steps[:4], undone) {
+			t.Errorf("%v after %q", err, j.steps)
+		}
+		if first == "Write" {
+			b := make([]byte, 512)
+			if _, err := j.disk.ReadAt(b, 0); err != nil || !bytes.Equal(b, fill(512, 7)) {
+				t.Error("it was acknowledged, and not written")
+			}
+		}
+		j.steps = nil
+		if err := j.v.Journal.Unstick(context.Background()); err != nil || len(j.steps) != 0 {
+			t.Errorf("once more: %v, %q", err, j.steps)
+		}
+		if !bytes.Equal(j.content(journalledLen), old) {
+			t.Error("not undone")
+		}
+		j.close()
+	}
+}
+
+// journalFile is the file with an entry.
+func journalFile(magic string, off, n uint64, data []byte) []byte {
+	b := make([]byte, journalHeader, journalHeader+len(data))
+	copy(b, magic)
+	binary.BigEndian.PutUint64(b[16:], off)
+	binary.BigEndian.PutUint64(b[24:], n)
+	binary.BigEndian.PutUint32(b[32:], journalSum(b, data))
+	return append(b, data...)
+}
+
+// TestUndoEntries: a start takes nothing for an entry that is not one, however it has come
+// about, and puts back all of one that is.
+func TestUndoEntries(t *testing.T) {
+	data := fill(journalledLen, 5)
+	whole := journalFile(journalMagic, journalledAt, journalledLen, data)
+	long := fill(MaxAtomicBytes+512, 5)
+	damaged := bytes.Clone(whole)
+	damaged[journalHeader]++
+	moved := bytes.Clone(whole)
+	moved[23] ^= 2 // offset
+	for _, c := range []struct {
+		name string
+		file []byte
+		back bool
+	}{
+		{"whole", whole, true},
+		{"with an older one behind it", append(bytes.Clone(whole), fill(512, 8)...), true},
+		{"empty", nil, false},
+		{"the name only", whole[:16], false},
+		{"without its sum", whole[:32], false},
+		{"without data", whole[:journalHeader], false},
+		{"a byte short of a header", whole[:journalHeader-1], false},
+		{"a byte short", whole[:len(whole)-1], false},
+		{"damaged", damaged, false},
+		{"another place", moved, false},
+		{"another format", journalFile("softiser undo 2\n", journalledAt, journalledLen, data), false},
+		{"longer than the file", journalFile(journalMagic, journalledAt, 1<<63, data), false},
+		{"much longer than the file", journalFile(journalMagic, journalledAt, MaxAtomicBytes, data), false},
+		{"longer than any", journalFile(journalMagic, 0, uint64(len(long)), long), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := newJournalled(t)
+			j.begin()
+			old := fill(journalledLen, 1)
+			j.set(old)
+			name := j.v.Journal.name
+			j.close()
+			if err := os.WriteFile(name, c.file, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			j.begin()
+			want := old
+			if c.back {
+				want = data
+			}
+			if !bytes.Equal(j.content(journalledLen), want) {
+				t.Errorf("the volume has %x", j.content(journalledLen)[:8])
+			}
+			if c.back && j.entry() {
+				t.Error("the entry is still there")
+			}
+		})
+	}
+}
+
+// TestUndoLongest: the longest atomic write can be undone.
+func TestUndoLongest(t *testing.T) {
+	d, err := mem.Open(mem.Config{Size: 2 * MaxAtomicBytes, Name: "long"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	cfg := Config{Device: d, StateDir: t.TempDir()}
+	b := serve(t, new(Registry), cfg, "v")
+	name := b.v.Journal.name
+	b.close()
+	data := fill(MaxAtomicBytes, 5)
+	if err := os.WriteFile(name, journalFile(journalMagic, 4096, MaxAtomicBytes, data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, new(Registry), cfg, "v")
+	got := make([]byte, MaxAtomicBytes)
+	if _, err := d.ReadAt(got, 4096); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("not put back: %v", err)
+	}
+}
+
+// TestUndoFails: a volume whose interrupted write cannot be undone, durably, or whose
+// journal cannot be read or cleared, is not served, and the next start tries again.
+func TestUndoFails(t *testing.T) {
+	old, data := fill(journalledLen, 1), fill(journalledLen, 5)
+	steps := []string{"write 3", "flush", "open", "clear", "sync"}
+	for i, step := range steps {
+		t.Run(step, func(t *testing.T) {
+			j := newJournalled(t)
+			j.begin()
+			j.set(old)
+			name := j.v.Journal.name
+			j.close()
+			if err := os.WriteFile(name, journalFile(journalMagic, journalledAt, journalledLen, data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			j.steps, j.fails = nil, func(n int) bool { return n == i }
+			if _, err := new(Registry).Map(j.cfg, new(Place), PlaceConfig{Name: "v", Face: &testFace{}}); !errors.Is(err, errStep) {
+				t.Errorf("served: %v", err)
+			}
+			if !slices.Equal(j.steps, steps[:i+1]) {
+				t.Errorf("%q, want %q", j.steps, steps[:i+1])
+			}
+			if b, err := os.ReadFile(name); err != nil || i < 3 && !bytes.HasPrefix(b, []byte(journalMagic)) {
+				t.Errorf("the entry is gone (%v)", err)
+			}
+			j.begin()
+			if !bytes.Equal(j.content(journalledLen), data) {
+				t.Error("not undone")
+			}
+		})
+	}
+	t.Run("read", func(t *testing.T) {
+		j := newJournalled(t)
+		j.begin()
+		name := j.v.Journal.name
+		j.close()
+		if err := os.Mkdir(name, 0o700); err != nil { // cannot be read as a file
+			t.Fatal(err)
+		}
+		if _, err := new(Registry).Map(j.cfg, new(Place), PlaceConfig{Name: "v", Face: &testFace{}}); err == nil {
+			t.Error("served")
+		}
+	})
+}
+
+// TestWipe: what a rewrite removes is not in the journal either, that of an earlier life
+// included, or the rewrite fails; the entry that could not be undone goes with it.
+func TestWipe(t *testing.T) {
+	write := func(j *journalled, b byte) error {
+		_, err := j.v.Journal.Write(fill(journalledLen, b), journalledAt, context.Background())
+		return err
+	}
+	zeroes := func(j *journalled) bool {
+		b, err := os.ReadFile(j.v.Journal.name)
+		return err == nil && len(b) == journalHeader+journalledLen && bytes.Equal(b, make([]byte, len(b)))
+	}
+	for _, c := range []struct {
+		name  string
+		again bool
+		steps []string
+	}{
+		{"of this life", false, []string{"clear", "sync"}},
+		{"of an earlier life", true, []string{"open", "clear", "sync"}},
+	} {
+		for i := range len(c.steps) + 1 {
+			j := newJournalled(t)
+			j.begin()
+			j.set(fill(journalledLen, 1))
+			if err := write(j, 2); err != nil {
+				t.Fatal(err)
+			}
+			if c.again {
+				j.again()
+			}
+			j.steps, j.fails = nil, func(n int) bool { return n == i }
+			err := j.v.Journal.wipe()
+			if i == len(c.steps) {
+				if err != nil || !zeroes(j) || !slices.Equal(j.steps, c.steps) {
+					t.Errorf("%s: %v after %q", c.name, err, j.steps)
+				}
+			} else if !errors.Is(err, errStep) {
+				t.Errorf("%s: %v after %q", c.name, err, j.steps)
+			}
+			j.close()
+		}
+	}
+	j := newJournalled(t)
+	j.begin()
+	if err := j.v.Journal.wipe(); err != nil || len(j.steps) != 0 {
+		t.Errorf("without a journal: %v, %q", err, j.steps)
+	}
+	j.set(fill(journalledLen, 1))
+	j.fails = func(n int) bool { return n > 6 }
+	if err := write(j, 2); err == nil || !j.v.Journal.Stuck() {
+		t.Fatalf("%v, %q", err, j.steps)
+	}
+	j.fails = nil
+	if err := j.v.Journal.wipe(); err != nil || j.v.Journal.Stuck() || !zeroes(j) {
+		t.Errorf("a stuck one: %v", err)
+	}
+	j.steps = nil
+	if err := write(j, 3); err != nil || j.steps[0] != "read" || j.steps[1] != "entry" {
+		t.Errorf("the next write: %v, %q", err, j.steps)
+	}
+	if err := os.Remove(j.v.Journal.name); err != nil {
+		t.Fatal(err)
+	}
+	j.again()
+	if err := os.Mkdir(j.v.Journal.name, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	statefile.OpenFile = func(string, int, fs.FileMode) (statefile.File, error) { return nil, errStep }
+	if err := j.v.Journal.wipe(); !errors.Is(err, errStep) {
+		t.Errorf("one that cannot be opened: %v", err)
+	}
+}
+
+// TestAtomicOffered: where there is nowhere to put the old data aside, only a volume that
+// forgets everything has atomic writes.
+func TestAtomicOffered(t *testing.T) {
+	for backend, forgets := range map[string]bool{"mem": true, "null": true, "file": false, "": false} {
+		for _, dir := range []string{"", t.TempDir()} {
+			b := serve(t, new(Registry), Config{Device: backendOf{newDevice(t, "v"), backend}, StateDir: dir}, "v")
+			if got := b.v.Forgetful(); got != forgets {
+				t.Errorf("%q: forgetful %v", backend, got)
+			}
+			if got, want := b.v.Journal.Offered(), forgets || dir != ""; got != want {
+				t.Errorf("%q, %q: offered %v", backend, dir, got)
+			}
+			b.close()
+		}
+	}
+}
+
+// backendOf is a device that says it is another backend's.
+type backendOf struct {
+	blockdev.Device
+	name string
+}
+
+func (d backendOf) Info() blockdev.Info {
+	i := d.Device.Info()
+	i.Backend = d.name
+	return i
+}

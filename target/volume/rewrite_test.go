@@ -71,7 +71,7 @@ func (d *rewritten) step(what string) error {
 	if d.hold != nil {
 		<-d.hold
 	}
-	time.Sleep(d.at)
+	time.Sleep(d.at) // as slow as the test says, in a bubble
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.fails == what {

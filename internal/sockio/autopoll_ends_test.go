@@ -57,22 +57,25 @@ func pingPong(d, serve time.Duration, hiccups []time.Duration, wake func() time.
 }
 
 // Whatever a wake-up costs, two ends that answer at once find to each other in each of ten
-// runs of a second, also after one of them has been interrupted: median and 99th percentile
-// of the runs are within half of each other.
+// runs, also after one of them has been interrupted: the medians of the runs are
+// within half of each other, and so are the 99th percentiles of those without interruption.
 func TestAutoPollBothEnds(t *testing.T) {
-	const serve = 5 * time.Microsecond
+	const serve, run = 5 * time.Microsecond, 100 * time.Millisecond
 	for wake := 10 * time.Microsecond; wake <= 100*time.Microsecond; wake += 15 * time.Microsecond {
 		rnd := rand.New(rand.NewPCG(1, uint64(wake)))
 		var p50, p99 []time.Duration
 		for i := range 10 {
 			var hiccups []time.Duration
 			if i%2 == 1 {
-				hiccups = []time.Duration{time.Duration(rnd.Int64N(int64(500 * time.Millisecond)))}
+				hiccups = []time.Duration{time.Duration(rnd.Int64N(int64(run / 4)))}
 			}
-			trips := pingPong(time.Second, serve, hiccups, func() time.Duration {
+			trips := pingPong(run, serve, hiccups, func() time.Duration {
 				return wake/2 + time.Duration(rnd.Int64N(int64(wake)))
 			})
-			p50, p99 = append(p50, trips[len(trips)/2]), append(p99, trips[len(trips)*99/100])
+			p50 = append(p50, trips[len(trips)/2])
+			if hiccups == nil {
+				p99 = append(p99, trips[len(trips)*99/100])
+			}
 		}
 		if 2*slices.Max(p50) > 3*slices.Min(p50) || 2*slices.Max(p99) > 3*slices.Min(p99) {
 			t.Errorf("a wake-up of %v: medians of %v to %v, 99th percentiles of %v to %v", wake, slices.Min(p50), slices.Max(p50), slices.Min(p99), slices.Max(p99))

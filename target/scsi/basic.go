@@ -2,7 +2,6 @@ package scsi
 
 import (
 	"encoding/binary"
-	"sort"
 
 	"softiser/internal/spc"
 
@@ -57,10 +56,9 @@ func reportLUNs(t *Task) {
 	var luns []uint64
 	switch sel := t.CDB[2]; sel {
 	case 0x00, 0x02, 0x11:
-		for n := range *t.Nexus.itls.Load() {
-			luns = append(luns, spc.EncodeLUN(n))
+		for _, i := range *t.Nexus.itls.Load() {
+			luns = append(luns, spc.EncodeLUN(i.lun))
 		}
-		sort.Slice(luns, func(i, j int) bool { return luns[i]&(0x3FFF<<48) < luns[j]&(0x3FFF<<48) })
 		if sel == 0x02 {
 			luns = append(luns, spc.WellKnownReportLUNs)
 		}

@@ -49,7 +49,7 @@ func (d *Device) Execute(t *Task) {
 	n, ok := spc.DecodeLUN(t.LUN)
 	var i *itl
 	if ok {
-		i = (*t.Nexus.itls.Load())[n]
+		i = t.Nexus.itls.Load().find(n)
 	}
 	if i == nil {
 		d.executeNoLU(t)

@@ -198,7 +198,8 @@ func (r *rig) nexus(id byte) *Nexus {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	for l := range *n.itls.Load() {
+	for _, i := range *n.itls.Load() {
+		l := i.lun
 		r.on(n, l, spc.AppendTestUnitReady(nil), nil, 0).sense(spc.KeyUnitAttention, spc.ASCPowerOnReset)
 	}
 	r.nx = append(r.nx, n)

@@ -1,7 +1,9 @@
 package scsi
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -20,7 +22,7 @@ type Nexus struct {
 	group     *portGroup
 	queries   bool
 
-	itls atomic.Pointer[map[uint16]*itl] // copy on write, under Device.mu
+	itls atomic.Pointer[itlTable] // copy on write, under Device.mu
 }
 
 // NexusConfig names the two ends of a nexus.
@@ -49,6 +51,44 @@ type itl struct {
 	queue   []spc.ASC                        // pending unit attentions, guarded by LU.mu
 }
 
+// itlTable is what a nexus finds its logical units by, in the order of their LUNs. Most
+// nexuses have one or a few: looking through these is cheaper than hashing.
+type itlTable []itlEntry
+
+type itlEntry struct {
+	lun uint16
+	*itl
+}
+
+// find returns the entry of a LUN, nil when it names no unit.
+func (t itlTable) find(lun uint16) *itl {
+	for len(t) > 8 {
+		if mid := len(t) / 2; t[mid].lun <= lun {
+			t = t[mid:]
+		} else {
+			t = t[:mid]
+		}
+	}
+	for i := range t {
+		if t[i].lun == lun {
+			return t[i].itl
+		}
+	}
+	return nil
+}
+
+// without returns a copy that lacks a LUN.
+func (t itlTable) without(lun uint16) itlTable {
+	return slices.DeleteFunc(slices.Clone(t), func(e itlEntry) bool { return e.lun == lun })
+}
+
+// with returns a copy in which a LUN names i.
+func (t itlTable) with(lun uint16, i *itl) itlTable {
+	t = t.without(lun)
+	at, _ := slices.BinarySearchFunc(t, lun, func(e itlEntry, lun uint16) int { return cmp.Compare(e.lun, lun) })
+	return slices.Insert(t, at, itlEntry{lun, i})
+}
+
 // NewNexus registers a nexus, at login. Each of its logical units begins with a
 // unit attention: 29/00 for an initiator port that has not been here since
 // start-up, 29/07 for one that has come back.
@@ -72,26 +112,23 @@ func (d *Device) NewNexus(c NexusConfig) (*Nexus, error) {
 		d.seen[port] = true
 	}
 	d.nexuses[n] = struct{}{}
-	m := map[uint16]*itl{}
-	for k, lu := range *d.luns.Load() {
-		m[k] = lu.join(n, first)
+	t := itlTable{}
+	for _, lu := range d.LUs() {
+		t = append(t, itlEntry{lu.lun, lu.join(n, first)})
 	}
-	n.itls.Store(&m)
+	n.itls.Store(&t)
 	return n, nil
 }
 
 // setLocked gives the nexus its side of logical unit k, or takes it away.
 func (n *Nexus) setLocked(k uint16, lu *LU) {
-	m := map[uint16]*itl{}
-	for k, v := range *n.itls.Load() {
-		m[k] = v
-	}
+	t := *n.itls.Load()
 	if lu == nil {
-		delete(m, k)
+		t = t.without(k)
 	} else {
-		m[k] = lu.join(n, spc.ASCInquiryChanged)
+		t = t.with(k, lu.join(n, spc.ASCInquiryChanged))
 	}
-	n.itls.Store(&m)
+	n.itls.Store(&t)
 }
 
 // join makes the I_T_L nexus of n, which begins with unit attention a: no command
@@ -111,13 +148,13 @@ func (lu *LU) join(n *Nexus, a spc.ASC) *itl {
 func (d *Device) CloseNexus(n *Nexus) {
 	d.mu.Lock()
 	delete(d.nexuses, n)
-	m := *n.itls.Load()
+	t := *n.itls.Load()
 	d.mu.Unlock()
-	for _, i := range m {
+	for _, i := range t {
 		lu := i.lu
 		lu.loseNexus(n, nil)
 		lu.mu.Lock()
-		if lu.itls[n] == i { // a nexus may be closed again
+		if lu.itls[n] == i.itl { // a nexus may be closed again
 			lu.past.Add(i.latency.Load())
 			delete(lu.itls, n)
 		}

@@ -192,7 +192,7 @@ func (e AsyncEvent) Information() uint32 {
 // known tells whether there is such a logical unit.
 func (d *Device) QueryAsyncEvent(n *Nexus, lun uint64) (e AsyncEvent, pending, known bool) {
 	num, ok := spc.DecodeLUN(lun)
-	i := (*n.itls.Load())[num]
+	i := n.itls.Load().find(num)
 	if !ok || i == nil {
 		return e, false, false
 	}

@@ -3,6 +3,7 @@ package crc32c
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
 	"testing"
@@ -106,5 +107,24 @@ func BenchmarkUpdate(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkHeader: what is computed for every message, whatever it carries.
+func BenchmarkHeader(b *testing.B) {
+	lib := func(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
+	mem := make([]byte, 128)
+	for _, n := range []int{0, 16, 20, 112} {
+		for _, c := range []struct {
+			name string
+			f    func(uint32, []byte) uint32
+		}{{"ours", Update}, {"library", lib}} {
+			b.Run(fmt.Sprintf("%d/%s", n, c.name), func(b *testing.B) {
+				crc := uint32(0)
+				for b.Loop() {
+					crc = c.f(crc, mem[:n])
+				}
+			})
+		}
 	}
 }

@@ -3,7 +3,8 @@
 // significant byte first.
 //
 // It is hash/crc32 with another way through long messages, where the processor
-// has it; see fold_amd64.go and ADR 18.
+// has it, and a shorter one to the same instructions for headers; see fold_amd64.go
+// and ADR 18.
 package crc32c
 
 import "hash/crc32"

@@ -29,7 +29,13 @@ type foldKeys struct {
 var (
 	keys    = newFoldKeys()
 	canFold = hasVPCLMUL512()
+	canStep = hasSSE42()
 )
+
+// stepMax is below which the library would take the bytes eight at a time, too. Headers,
+// trailers and commands are that short; on the way there through the library's choices
+// they would spend more time than in the CRC.
+const stepMax = 504
 
 func newFoldKeys() *foldKeys {
 	pair := func(d int) [2]uint64 { return [2]uint64{power(d + 32), power(d - 32)} }
@@ -57,6 +63,9 @@ func Update(crc uint32, p []byte) uint32 {
 		crc = ^fold(^crc, p[:n], keys)
 		p = p[n:]
 	}
+	if canStep && len(p) < stepMax {
+		return ^step(^crc, p)
+	}
 	return crc32.Update(crc, castagnoli, p)
 }
 
@@ -65,6 +74,18 @@ func Update(crc uint32, p []byte) uint32 {
 //
 //go:noescape
 func fold(reg uint32, p []byte, k *foldKeys) uint32
+
+// step continues the register of a CRC over p with the processor's CRC32 instruction.
+//
+//go:noescape
+func step(reg uint32, p []byte) uint32
+
+// hasSSE42 reports whether the processor has CRC32.
+func hasSSE42() bool {
+	const sse42 = 1 << 20
+	_, _, c, _ := cpuid(1, 0)
+	return c&sse42 != 0
+}
 
 // hasVPCLMUL512 reports whether processor and system have AVX-512 (F, VL, DQ) and
 // VPCLMULQDQ on 512 bits.

@@ -71,6 +71,42 @@ block:
 	MOVL    R8, ret+40(FP)
 	RET
 
+// func step(reg uint32, p []byte) uint32
+TEXT ·step(SB), NOSPLIT, $0-36
+	MOVL reg+0(FP), AX
+	MOVQ p_base+8(FP), SI
+	MOVQ p_len+16(FP), CX
+	SUBQ $8, CX
+	JLT  rest
+
+eight:
+	CRC32Q (SI), AX
+	ADDQ   $8, SI
+	SUBQ   $8, CX
+	JGE    eight
+
+rest:
+	// CX is what is left, less 8: its low bits say which pieces.
+	TESTQ  $4, CX
+	JZ     two
+	CRC32L (SI), AX
+	ADDQ   $4, SI
+
+two:
+	TESTQ  $2, CX
+	JZ     one
+	CRC32W (SI), AX
+	ADDQ   $2, SI
+
+one:
+	TESTQ  $1, CX
+	JZ     done
+	CRC32B (SI), AX
+
+done:
+	MOVL AX, ret+32(FP)
+	RET
+
 // func cpuid(leaf, sub uint32) (a, b, c, d uint32)
 TEXT ·cpuid(SB), NOSPLIT, $0-24
 	MOVL leaf+0(FP), AX

@@ -93,7 +93,7 @@ func (in *intake) direct() (int, error) {
 	if !x.lockDest() {
 		n, err := qp.conn.Read(in.scrapBuf(x.left))
 		if n > 0 {
-			if x.crcOn && !x.crcBad {
+			if x.crcOn && !x.crcOver {
 				x.crc = wire.CRC(x.crc, in.scrap[:n])
 			}
 			x.left -= n
@@ -122,7 +122,7 @@ func (in *intake) direct() (int, error) {
 	placed := max(min(n, aim), 0)
 	ok := true
 	if placed > 0 {
-		if x.crcOn && !x.crcBad {
+		if x.crcOn && !x.crcOver {
 			x.crc, ok = crcOver(x.crc, &x.dst.cur, placed)
 		} else {
 			x.dst.cur.skip(placed)
@@ -141,7 +141,7 @@ func (in *intake) direct() (int, error) {
 		}
 	}
 	if !ok {
-		x.crcBad = true
+		x.crcOver = true
 		x.placeFault()
 	}
 	return n, err

@@ -54,10 +54,10 @@ type receiver struct {
 
 	err error // why the loop has ended
 
-	stage  rxStage
-	crcOn  bool
-	crc    uint32
-	crcBad bool // memory fault while computing: cannot be checked
+	stage   rxStage
+	crcOn   bool
+	crc     uint32
+	crcOver bool // nothing more to compute: it has been checked, or cannot be (memory fault)
 
 	// The FPDU in progress.
 	hdr    [wire.MaxHdr]byte // copy of its header, length field included
@@ -274,22 +274,25 @@ func (x *receiver) parse(b []byte) (int, bool) {
 	x.paylen = x.ulen + wire.LenField - hl
 	x.left = x.paylen
 	x.pend, x.detail = causeNone, ""
-	x.crcBad = false
+	x.crcOver = false
 	x.dst = rxDest{}
 	x.announce = false
-	if x.crcOn {
-		x.crc = wire.CRC(0, b[:hl])
-	}
 	whole := wire.FPDULen(x.ulen)
-	if x.crcOn && len(b) >= whole {
-		// All of it is here: nothing is looked at before the CRC is known to be good.
-		if wire.CRC(x.crc, b[hl:whole-wire.CRCLen]) != wire.GetCRC(b[whole-wire.CRCLen:whole]) {
+	switch end := whole - wire.CRCLen; {
+	case !x.crcOn:
+		x.begin()
+	case len(b) < whole:
+		x.crc = wire.CRC(0, b[:hl])
+		x.begin()
+	default:
+		// All of it is here: nothing is looked at before the CRC is known to be good,
+		// and then it need not be computed again on the way.
+		x.crcOver = true
+		if wire.CRC(0, b[:end]) != wire.GetCRC(b[end:whole]) {
 			x.fail(wire.CauseCRC, "")
 		} else {
 			x.begin()
 		}
-	} else {
-		x.begin()
 	}
 	x.in.pattern.since += hl
 	return hl, true
@@ -308,7 +311,7 @@ func (x *receiver) trailer(trailer []byte) error {
 	qp := x.qp
 	pad := len(trailer) - wire.CRCLen
 	x.stats.FPDUs++
-	if x.crcOn && !x.crcBad {
+	if x.crcOn && !x.crcOver {
 		x.crc = wire.CRC(x.crc, trailer[:pad])
 		if x.crc != wire.GetCRC(trailer[pad:]) {
 			x.pend, x.detail = wire.CauseCRC, ""

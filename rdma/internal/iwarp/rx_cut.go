@@ -132,7 +132,7 @@ func (in *intake) consumeCut() {
 	x.dst.off += uint64(c.n)
 	x.stats.Direct += uint64(c.n)
 	if c.fault {
-		x.crcBad = true
+		x.crcOver = true
 		x.placeFault()
 	}
 	if x.left > 0 && x.dst.kind == destRegion && x.lockDest() {

@@ -68,7 +68,7 @@ func (d *rxDest) unlock() {
 // place places p, which lies in the read-ahead buffer.
 func (x *receiver) place(p []byte) {
 	x.left -= len(p)
-	if x.crcOn && !x.crcBad {
+	if x.crcOn && !x.crcOver {
 		x.crc = wire.CRC(x.crc, p)
 	}
 	if x.dst.kind == destTerm {

@@ -323,6 +323,9 @@ func (t *transmitter) undo() {
 	}
 }
 
+// zeroes are what pads are made of.
+var zeroes [3]byte
+
 // payload adds header bytes [start:], n bytes of payload from c, pad and CRC to
 // the round.
 func (t *transmitter) payload(start, n int, c *cursor) {
@@ -357,14 +360,11 @@ func (t *transmitter) payload(start, n int, c *cursor) {
 		t.stats.Direct += uint64(n)
 	}
 	start2 := len(t.hdr)
-	ulpdu := int(binary.BigEndian.Uint16(t.hdr[start:]))
-	for range wire.Pad(ulpdu) {
-		t.hdr = append(t.hdr, 0)
-	}
-	if t.crc {
-		crc = wire.CRC(crc, t.hdr[start2:])
-	} else {
-		crc = 0
+	if pad := wire.Pad(int(binary.BigEndian.Uint16(t.hdr[start:]))); pad > 0 {
+		t.hdr = append(t.hdr, zeroes[:pad]...)
+		if t.crc {
+			crc = wire.CRC(crc, zeroes[:pad])
+		}
 	}
 	t.hdr = wire.AppendCRC(t.hdr, crc)
 	t.piece(start2)

@@ -302,7 +302,6 @@ func TestGarbage(t *testing.T) {
 func TestCorruptedHost(t *testing.T) {
 	r := hostileRig(t, nil)
 	by := r.bystander()
-	first := r.attach(hostNQN, 0, 0)
 	id := byte(0)
 	for d, step := range map[nvmetcp.Digests]int{0: 8, nvmetcp.DigestHeader | nvmetcp.DigestData: 32} {
 		if testing.Short() {
@@ -312,7 +311,11 @@ func TestCorruptedHost(t *testing.T) {
 		c.corrupt(r.recordAdminWith(d), step, nil)
 		c.wg.Wait()
 		// A breach ends the controller, so that each I/O queue has one of its own.
-		c.corrupt(r.recordIO(first, d), 8*step, func(b []byte) func() {
+		first := r.attach(hostNQN, 0, 0)
+		stream := r.recordIO(first, d)
+		first.property(nvme.PropCSTS)
+		first.close()
+		c.corrupt(stream, 8*step, func(b []byte) func() {
 			id++
 			h := r.attach(hostNQN, id, 0)
 			data := b[nvmetcp.ICLen+nvmetcp.CapsuleCmdLen:] // of Connect
@@ -331,8 +334,6 @@ func TestCorruptedHost(t *testing.T) {
 			t.Errorf("digests %s: only %d streams were tried, want %d", d, c.tried, want)
 		}
 	}
-	first.property(nvme.PropCSTS)
-	first.close()
 	by.check(0)
 }
 

@@ -100,9 +100,6 @@ type Fault struct {
 	Seed       int64    `mapstructure:"seed" json:"seed,omitempty"`
 }
 
-// Enabled reports whether any fault is asked for.
-func (f Fault) Enabled() bool { return f.ReadDelay > 0 || f.WriteDelay > 0 || f.ErrorRate > 0 }
-
 // Target is one iSCSI target node.
 type Target struct {
 	IQN      string   `mapstructure:"iqn" json:"iqn"`

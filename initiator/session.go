@@ -38,24 +38,23 @@ type Session struct {
 	// mu guards everything below and the tasks. It may be held across
 	// SendControl and ReleaseTask of the datamover, never across Push, Terminate
 	// or a Done callback. It is taken after no other lock of this package.
-	mu      sync.Mutex
-	state   State
-	changed chan struct{} // closed when state changes
-	err     error         // why the session failed or was closed
-	conn    *conn         // nil while there is none
-	last    *login        // outcome of the last login
-	win     iscsi.SenderWindow
-	tasks   table
-	wait    backlog        // what is to be sent
-	units   units          // its LUNs, and whether they have been looked at
-	tm      taskManagement // what is being aborted
-	rec     recovery       // what looks for the target
-	watch   watch          // its clock
-	out     outbox         // what is to be done without the lock
-	caches  caches         // what the target may have lost
-	portal  string         // where the target sent us (redirection), or cfg.Address
-	stats   Stats
-	pdu     iscsi.PDU // scratch of send
+	mu     sync.Mutex
+	state  State
+	err    error  // why the session failed or was closed
+	conn   *conn  // nil while there is none
+	last   *login // outcome of the last login
+	win    iscsi.SenderWindow
+	tasks  table
+	wait   backlog        // what is to be sent
+	units  units          // its LUNs, and whether they have been looked at
+	tm     taskManagement // what is being aborted
+	rec    recovery       // what looks for the target
+	watch  watch          // its clock
+	out    outbox         // what is to be done without the lock
+	caches caches         // what the target may have lost
+	portal string         // where the target sent us (redirection), or cfg.Address
+	stats  Stats
+	pdu    iscsi.PDU // scratch of send
 }
 
 // Dial connects and logs in to cfg.TargetName at cfg.Address.
@@ -89,7 +88,7 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 
 func newSession(cfg Config) *Session {
 	s := &Session{
-		cfg: cfg, changed: make(chan struct{}), portal: cfg.Address,
+		cfg: cfg, portal: cfg.Address,
 		watch: watch{begun: time.Now(), wake: make(chan struct{}, 1)},
 	}
 	s.tasks = newTable(s, cfg.QueueDepth)
@@ -148,28 +147,6 @@ func (s *Session) State() (State, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state, s.err
-}
-
-// WaitActive returns when commands flow, with the reason when they never will.
-func (s *Session) WaitActive(ctx context.Context) error {
-	for {
-		s.mu.Lock()
-		st, err, ch := s.state, s.err, s.changed
-		s.mu.Unlock()
-		switch st {
-		case StateActive:
-			return nil
-		case StateClosing, StateClosed:
-			return ErrClosed
-		case StateFailed:
-			return err
-		}
-		select {
-		case <-ch:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }
 
 // Close waits for what is outstanding, logs out and closes the session. What

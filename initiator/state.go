@@ -69,8 +69,7 @@ var nextSession = after([][]State{
 	StateDown:       {StateActive, StateClosing},
 }...)
 
-// setState is the only place where the state changes; whoever waits for a
-// change wakes up. The caller holds s.mu.
+// setState is the only place where the state changes. The caller holds s.mu.
 func (s *Session) setState(to State) {
 	if !nextSession.legal(s.state, to) {
 		s.illegal("session", s.state, to)
@@ -78,8 +77,6 @@ func (s *Session) setState(to State) {
 	}
 	s.state = to
 	s.flowing.Store(to == StateActive)
-	close(s.changed)
-	s.changed = make(chan struct{})
 }
 
 // illegal takes a transition that its table does not have: a mistake of ours, which ends

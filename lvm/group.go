@@ -75,17 +75,6 @@ func OpenDisks(cfg Config, paths []string) (*Disks, error) {
 // Scan sorts the disks into groups.
 func (ds *Disks) Scan() (*vg.Scan, error) { return vg.ScanDisks(ds.cfg.Config, ds.Disks) }
 
-// Disk returns the disk opened under that path.
-func (ds *Disks) Disk(path string) *vg.Disk {
-	abs, _ := filepath.Abs(path)
-	for _, d := range ds.Disks {
-		if d.Path == path || d.Path == abs {
-			return d
-		}
-	}
-	return nil
-}
-
 // Close closes all devices.
 func (ds *Disks) Close() error {
 	var errs []error

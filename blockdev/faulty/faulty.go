@@ -99,9 +99,6 @@ func (d *Device) Hits() int64 { return d.hits.Load() }
 // Held is how many operations wait for a Rule.Hold now.
 func (d *Device) Held() int { return int(d.held.Load()) }
 
-// Lower returns the wrapped device.
-func (d *Device) Lower() blockdev.Device { return d.lower }
-
 // verdict is what the rules say of one operation.
 type verdict struct {
 	delay time.Duration

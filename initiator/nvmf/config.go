@@ -88,9 +88,6 @@ type Config struct {
 
 	// OnEvent, when set, is told what happens to the association. It must not block.
 	OnEvent func(Event)
-
-	// Dialer replaces the transport, in tests.
-	Dialer nvme.HostDialer
 }
 
 // Exchange is the way of the messages of an authentication.
@@ -211,14 +208,10 @@ func (c *Config) problem(port string) error {
 // dialer makes what connects, and what gives its resources back when every connection
 // has ended.
 func (c *Config) dialer() (d nvme.HostDialer, release func() error, err error) {
-	none := func() error { return nil }
-	switch {
-	case c.Dialer != nil:
-		return c.Dialer, none, nil
-	case c.Transport == TransportRDMA:
+	if c.Transport == TransportRDMA {
 		return c.dialerRDMA()
 	}
-	return c.dialerTCP(), none, nil
+	return c.dialerTCP(), func() error { return nil }, nil
 }
 
 func (c *Config) dialerTCP() nvme.HostDialer {

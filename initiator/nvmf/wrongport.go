@@ -42,7 +42,7 @@ func (t Transport) other() Transport {
 func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error) {
 	q := nvme.HostQueue{Entries: adminDepth + 1}
 	dial := func(ctx context.Context) (nvme.HostTransport, error) { return a.dialer.Dial(ctx, q) }
-	if a.spoken || a.cfg.Dialer != nil {
+	if a.spoken {
 		return dial(ctx)
 	}
 	tr, err := wrongport.Connect(ctx, wrongport.Doubt{

@@ -3,15 +3,13 @@ package meta
 import (
 	"reflect"
 	"slices"
-
-	"softiser/lvm/internal/ondisk"
 )
 
 // VG is a volume group. Sizes are in sectors of 512 bytes or in extents, as in
 // the text.
 type VG struct {
 	Name       string
-	ID         ondisk.UUID
+	ID         UUID
 	Seqno      uint64
 	Format     string
 	Status     []string // RESIZEABLE READ WRITE EXPORTED ...
@@ -34,7 +32,7 @@ type VG struct {
 // PV is a physical volume of a group.
 type PV struct {
 	Name    string // "pv0": the name used by segments of this text
-	ID      ondisk.UUID
+	ID      UUID
 	Device  string // hint: the path it was last seen at
 	Status  []string
 	Flags   []string // MISSING ...
@@ -49,7 +47,7 @@ type PV struct {
 // LV is a logical volume.
 type LV struct {
 	Name     string
-	ID       ondisk.UUID
+	ID       UUID
 	Status   []string // READ WRITE VISIBLE ...
 	Flags    []string // compatible flags: ACTIVATION_SKIP ERROR_WHEN_FULL ...
 	Tags     []string
@@ -196,12 +194,6 @@ func (pv *PV) Missing() bool { return has(pv.Flags, "MISSING") || has(pv.Status,
 // Allocatable reports whether new extents may come from the PV.
 func (pv *PV) Allocatable() bool { return has(pv.Status, "ALLOCATABLE") && !pv.Missing() }
 
-// SetFlag adds or removes a flag.
-func (pv *PV) SetFlag(word string, on bool) { pv.Flags = setWord(pv.Flags, word, on) }
-
-// SetStatus adds or removes a status word.
-func (pv *PV) SetStatus(word string, on bool) { pv.Status = setWord(pv.Status, word, on) }
-
 // Is reports a status word of the group.
 func (vg *VG) Is(word string) bool { return has(vg.Status, word) }
 
@@ -226,7 +218,7 @@ func (vg *VG) PV(name string) *PV {
 }
 
 // PVByID returns the physical volume with that UUID, or nil.
-func (vg *VG) PVByID(id ondisk.UUID) *PV {
+func (vg *VG) PVByID(id UUID) *PV {
 	for _, pv := range vg.PVs {
 		if pv.ID == id {
 			return pv

@@ -65,9 +65,6 @@ func NewSet(base blockdev.Device, pool *blockdev.Pool, notice func(string)) *Set
 // refuses writes. To be called before the set is used.
 func (s *Set) OnLost(f func(*Snapshot) <-chan error) { s.lost = f }
 
-// Base returns the device below the origin.
-func (s *Set) Base() blockdev.Device { return s.base }
-
 // Add makes a snapshot of the first size bytes of the origin with the given
 // store: an origin that has grown since is larger than its snapshot.
 func (s *Set) Add(name string, st *Store, size int64) *Snapshot {

@@ -373,7 +373,7 @@ func BenchmarkOriginFirstWrite(b *testing.B) {
 	st, err := OpenStore(cow, 4096)
 	must(b, err)
 	s := NewSet(base, nil, nil)
-	s.Add("s", st, s.Base().Info().Size)
+	s.Add("s", st, s.base.Info().Size)
 	o := s.Origin()
 	b.SetBytes(4096)
 	for i := 0; b.Loop(); i++ {

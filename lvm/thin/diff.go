@@ -2,8 +2,6 @@ package thin
 
 import (
 	"fmt"
-
-	"softiser/blockdev"
 )
 
 // Change is a range in which two devices differ. Data says that the second one
@@ -210,25 +208,4 @@ func (c *cursor) descend() error {
 	}
 	c.stack = append(c.stack, frame{n, 0, f.height - 1, in})
 	return nil
-}
-
-// Ranges lists what is mapped on a device, in order.
-func (p *Pool) Ranges(dev uint64) ([]blockdev.Extent, error) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	v, err := p.top.lookup(p.sb.mapping, dev)
-	if err != nil || v == nil {
-		return nil, orNoDevice(err, dev)
-	}
-	var out []blockdev.Extent
-	err = p.maps.walk(le.Uint64(v), 0, func(vb uint64, _ []byte) bool {
-		at := int64(vb) * p.chunk
-		if k := len(out); k > 0 && out[k-1].Off+out[k-1].Len == at {
-			out[k-1].Len += p.chunk
-		} else {
-			out = append(out, blockdev.Extent{Off: at, Len: p.chunk, Data: true})
-		}
-		return true
-	})
-	return out, err
 }

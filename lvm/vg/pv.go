@@ -12,7 +12,7 @@ import (
 // metadata area of just under 1 MiB, extents from 1 MiB on.
 type PVOptions struct {
 	Force        bool // overwrite foreign signatures or an older PV
-	UUID         ondisk.UUID
+	UUID         meta.UUID
 	MetadataSize uint64 // bytes; 0 the default
 	Copies       int    // metadata areas: 0 means 1; 2 puts another at the end; -1 none
 	DataAlign    uint64 // bytes; 0 is 1 MiB

@@ -13,9 +13,9 @@ import (
 // Group is a volume group and the disks it was found on.
 type Group struct {
 	VG      *meta.VG
-	Disks   map[ondisk.UUID]*Disk // by PV UUID; absent: missing
-	Stale   []*Area               // copies that are damaged or older: repaired by the next commit
-	Notices []string              // what a user should know
+	Disks   map[meta.UUID]*Disk // by PV UUID; absent: missing
+	Stale   []*Area             // copies that are damaged or older: repaired by the next commit
+	Notices []string            // what a user should know
 
 	cfg   Config
 	fresh bool // not on disk yet

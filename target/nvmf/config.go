@@ -11,8 +11,6 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/nvme"
-	"softiser/internal/nvme/dhchap"
-	"softiser/internal/nvme/tlspsk"
 	"softiser/target/portal"
 	"softiser/target/volume"
 )
@@ -110,13 +108,13 @@ type HostRule struct {
 	Networks []netip.Prefix // where it may come from; none: anywhere
 	// Secret is what the host of this name proves to know, by DH-HMAC-CHAP, on every
 	// queue and to the discovery service too; nil: it need not. NQN is exact then.
-	Secret *dhchap.Secret
+	Secret *Secret
 	// CtrlSecret is what a controller proves to know if the host asks for it; nil: it
 	// cannot.
-	CtrlSecret *dhchap.Secret
+	CtrlSecret *Secret
 	// TLSKey is the pre-shared key of the host of this name, for TLS; nil: it has none.
 	// NQN is exact then. Without a Secret the host is let in through TLS alone.
-	TLSKey *tlspsk.Key
+	TLSKey *TLSKey
 }
 
 func (r *HostRule) admits(nqn string, from netip.Addr) bool {

@@ -16,7 +16,7 @@ func (lu *LU) stateName() string { return lu.fileName(".json") }
 func (lu *LU) journalName() string { return lu.fileName(".undo") }
 
 func (lu *LU) fileName(suffix string) string {
-	return filepath.Join(lu.dev.cfg.StateDir, "lu-"+lu.NAA()+suffix)
+	return filepath.Join(lu.dev.cfg.StateDir, "lu-"+lu.vol.Identity().Key()+suffix)
 }
 
 // journalMagic begins an entry of the undo journal.

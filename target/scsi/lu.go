@@ -205,15 +205,6 @@ func (f *face) Left() {
 	lu.dev.left(lu)
 }
 
-// LUN returns the unit's number.
-func (lu *LU) LUN() uint16 { return lu.lun }
-
-// NAA returns the unit's NAA designator in hex, as in /dev/disk/by-id/wwn-0x….
-func (lu *LU) NAA() string { return lu.vol.Identity().Key() }
-
-// Serial returns the unit serial number.
-func (lu *LU) Serial() string { return lu.vol.Identity().Serial }
-
 // Stats returns the counters of the unit's volume; Tasks are those of this LUN.
 func (lu *LU) Stats() Stats {
 	s := lu.vol.Stats()

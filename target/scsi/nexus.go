@@ -170,9 +170,6 @@ func (d *Device) registrant(initiatorPort string, rel uint16) volume.Registrant 
 	return volume.Registrant{Initiator: initiatorPort, Target: d.cfg.Name, Port: rel}
 }
 
-// Initiator returns the iSCSI name of the initiator.
-func (n *Nexus) Initiator() string { return n.initiator }
-
 // maxPending bounds the unit attentions of one I_T_L nexus; SPC-4 lets a device
 // server drop what it cannot keep.
 const maxPending = 16

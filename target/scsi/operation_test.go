@@ -329,7 +329,7 @@ func TestSavedOperation(t *testing.T) {
 	} {
 		cfg := Config{StateDir: t.TempDir()}
 		r := newRig(t, cfg, LUConfig{Volume: v})
-		name, key := r.dev.lookup(0).stateName(), r.dev.lookup(0).NAA()
+		name, key := r.dev.lookup(0).stateName(), r.dev.lookup(0).vol.Identity().Key()
 		r.close()
 		r.nx = nil
 		if err := os.WriteFile(name, []byte(`{"version": 1, "unit": "`+key+`", "operation": `+c.op+`}`), 0o600); err != nil {

@@ -151,13 +151,20 @@ type Config struct {
 	// Pool is the memory of leases. Default: blockdev.DefaultPool().
 	Pool *blockdev.Pool
 
-	LoginTimeout   time.Duration // connect and login; default 30 s
-	LogoutTimeout  time.Duration // default 15 s
-	NopInterval    time.Duration // ping when nothing was heard for so long; default 5 s, <0 never
-	NopTimeout     time.Duration // the connection is dead without an answer; default 5 s
-	CommandTimeout time.Duration // a command is aborted after; default 60 s, <0 never
-	AbortTimeout   time.Duration // ABORT TASK is answered within; default 15 s
-	ResetTimeout   time.Duration // LUN RESET is answered within; default 30 s
+	LoginTimeout  time.Duration // connect and login; default 30 s
+	LogoutTimeout time.Duration // default 15 s
+	NopInterval   time.Duration // ping when nothing was heard for so long; default 5 s, <0 never
+	NopTimeout    time.Duration // the connection is dead without an answer; default 5 s
+	// SilencePing and SilenceProbe are how long not a byte may come while commands are
+	// outstanding: then the target is pinged, and then, if it has not answered that either,
+	// a second connection is tried. When that is answered and the first one is still mute,
+	// another node has taken the target's place: the session is reinstated at once.
+	// Default 500 ms and 1 s; SilenceProbe <0: never. A target that answers pings keeps its
+	// session, however long commands take.
+	SilencePing, SilenceProbe time.Duration
+	CommandTimeout            time.Duration // a command is aborted after; default 60 s, <0 never
+	AbortTimeout              time.Duration // ABORT TASK is answered within; default 15 s
+	ResetTimeout              time.Duration // LUN RESET is answered within; default 30 s
 	// ReplacementTimeout is how long I/O is held while the session tries to come
 	// back, as open-iscsi's replacement_timeout. Default 120 s; <0 for ever.
 	ReplacementTimeout time.Duration
@@ -229,6 +236,8 @@ func (c Config) withDefaults() Config {
 	dur(&c.LogoutTimeout, 15*time.Second)
 	dur(&c.NopInterval, 5*time.Second)
 	dur(&c.NopTimeout, 5*time.Second)
+	times := c.silence().WithDefaults()
+	c.SilencePing, c.SilenceProbe = times.Ping, times.Probe
 	dur(&c.CommandTimeout, 60*time.Second)
 	dur(&c.AbortTimeout, 15*time.Second)
 	dur(&c.ResetTimeout, 30*time.Second)
@@ -294,6 +303,9 @@ func (c *Config) problem(discovery bool) error {
 		if err := iscsi.CheckName(c.TargetName); err != nil {
 			return fmt.Errorf("initiator: target name: %w", err)
 		}
+	}
+	if err := c.silence().Check(); err != nil {
+		return fmt.Errorf("initiator: %w", err)
 	}
 	if err := c.Auth.validate(); err != nil {
 		return fmt.Errorf("initiator: %w", err)

@@ -69,6 +69,7 @@ type conn struct {
 	seen         uint64 // of these: when the clock was looked at last
 	quiet        int64  // s.watch.clock since nothing was heard
 	pinged       bool   // a NOP-Out of ours is not answered yet
+	early        bool   // it was sent before NopInterval was over, so NopTimeout does not run yet
 	proved       bool   // a command was answered: the session makes progress
 	waitTold     bool   // a Logout Response has said how long to wait before the next login,
 	wait         time.Duration

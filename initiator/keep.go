@@ -13,12 +13,22 @@ import (
 // costs one wake-up in this time.
 const maxTick = time.Second
 
-// watch is a session's clock. The session's mutex guards clock; the rest does not change.
+// watch is a session's clock. The session's mutex guards clock, busy and mute; the rest does not change.
 type watch struct {
 	s     *Session
 	begun time.Time
 	wake  chan struct{} // makes keep look at the clock again; one slot
 	clock int64         // nanoseconds since begun, as of the last tick
+	busy  bool          // commands were outstanding at the last tick: the next one is near
+	mute  mute          // whether the target says anything
+}
+
+// used takes note of a command. The caller holds s.mu.
+func (w *watch) used() {
+	if !w.busy {
+		w.busy = true
+		w.nudge()
+	}
 }
 
 // elapsed returns now on the session's clock.
@@ -75,6 +85,9 @@ func (w *watch) tick(next time.Duration) time.Duration {
 		}
 		w.overdue(c)
 		s.pump()
+		if w.busy = s.tasks.used > 0; w.busy && s.cfg.SilenceProbe > 0 {
+			next = min(next, s.cfg.SilencePing/2)
+		}
 	}
 	s.unlock()
 	if c != nil {
@@ -89,7 +102,9 @@ func (w *watch) tick(next time.Duration) time.Duration {
 func (w *watch) connection(c *conn) {
 	s := w.s
 	// Data does not show as PDUs here, but as system calls that received.
-	if heard := c.heard + c.dm.Stats().ReceiveCalls; heard != c.seen {
+	heard := c.heard + c.dm.Stats().ReceiveCalls
+	w.silence(c, heard)
+	if heard != c.seen {
 		c.seen, c.quiet = heard, w.clock
 		return
 	}
@@ -98,10 +113,13 @@ func (w *watch) connection(c *conn) {
 	}
 	idle := time.Duration(w.clock - c.quiet)
 	switch {
-	case !c.pinged && idle >= s.cfg.NopInterval:
-		c.ping()
+	case (!c.pinged || c.early) && idle >= s.cfg.NopInterval:
+		if !c.pinged {
+			c.ping()
+		}
+		c.early = false
 		c.quiet = w.clock // the answer's time runs from here
-	case c.pinged && s.cfg.NopTimeout > 0 && idle >= s.cfg.NopTimeout:
+	case c.pinged && !c.early && s.cfg.NopTimeout > 0 && idle >= s.cfg.NopTimeout:
 		c.doom(fmt.Errorf("the target did not answer a ping within %v", s.cfg.NopTimeout))
 	}
 }
@@ -137,7 +155,7 @@ func (c *conn) nopIn(p *iscsi.PDU) {
 			c.violation("a NOP-In for the unknown task tag %#08x", itt)
 			return
 		}
-		c.pinged, c.proved = false, true
+		c.pinged, c.early, c.proved = false, false, true
 		s.stats.Pings++
 		s.tasks.put(t)
 		return

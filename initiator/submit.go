@@ -121,6 +121,7 @@ func (s *Session) start(c *conn, q *reqQueue, r *request) bool {
 	}
 	r.Sent = true
 	t.started = s.watch.clock
+	s.watch.used()
 	s.send(c, t)
 	return true
 }

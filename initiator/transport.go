@@ -26,7 +26,8 @@ type transport struct {
 	spoken bool         // the port has completed an RDMA start-up
 	fell   func(err error)
 
-	onlyMD5 bool // the target does not take a list of CHAP algorithms
+	patience time.Duration // for a TCP connection; 0: as long as the login may take
+	onlyMD5  bool          // the target does not take a list of CHAP algorithms
 }
 
 // fallbackTimeout bounds the MPA start-up when TCP is the alternative: a plain
@@ -68,7 +69,7 @@ func (t *transport) close() error {
 }
 
 func (t *transport) connect(ctx context.Context, addr string) (net.Conn, error) {
-	d := net.Dialer{Control: congestion.Dialing(t.cfg.Congestion)}
+	d := net.Dialer{Timeout: t.patience, Control: congestion.Dialing(t.cfg.Congestion)}
 	return d.DialContext(ctx, "tcp", addr)
 }
 

@@ -58,6 +58,8 @@ type Options struct {
 	CommandTimeout   time.Duration
 	NopInterval      time.Duration
 	NopTimeout       time.Duration
+	SilencePing      time.Duration
+	SilenceProbe     time.Duration
 	Replacement      time.Duration
 	Verbose          bool
 
@@ -95,6 +97,8 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.DurationVar(&o.CommandTimeout, "command-timeout", 60*time.Second, "abort a command after this time; -1s: never")
 	fs.DurationVar(&o.NopInterval, "noop-interval", 5*time.Second, "ping after this time of silence; -1s: never")
 	fs.DurationVar(&o.NopTimeout, "noop-timeout", 5*time.Second, "the connection is dead when a ping is not answered for so long")
+	fs.DurationVar(&o.SilencePing, "silence-ping", 500*time.Millisecond, "ping after this time without a byte while commands are outstanding")
+	fs.DurationVar(&o.SilenceProbe, "silence-probe", time.Second, "after this time of it, the ping unanswered, try a second connection: when that is answered and the first one still mute, another node has taken over, and the connections are made again at once; -1s: never")
 	fs.DurationVar(&o.Replacement, "replacement-timeout", 120*time.Second, "hold I/O for so long while reconnecting; 0: fail at once, -1s: for ever")
 	o.host.register(fs)
 	o.path.register(fs)
@@ -132,6 +136,7 @@ func (o *Options) Apply(c *initiator.Config) error {
 	c.FirstBurstLength, c.MaxBurstLength, c.MaxRecvDataLength = int(o.FirstBurst), int(o.MaxBurst), int(o.MaxRecv)
 	c.LoginTimeout, c.CommandTimeout = o.LoginTimeout, o.CommandTimeout
 	c.NopInterval, c.NopTimeout = o.NopInterval, o.NopTimeout
+	c.SilencePing, c.SilenceProbe = o.silence()
 	c.ReplacementTimeout, c.FailNow = o.Replacement, o.Replacement == 0
 	if c.OnEvent == nil {
 		verbose := o.Verbose
@@ -142,6 +147,14 @@ func (o *Options) Apply(c *initiator.Config) error {
 		}
 	}
 	return nil
+}
+
+// silence returns the times as a Config has them; the ping goes with a shorter probe.
+func (o *Options) silence() (ping, probe time.Duration) {
+	if !o.path.fs.Changed("silence-ping") {
+		return 0, o.SilenceProbe
+	}
+	return o.SilencePing, o.SilenceProbe
 }
 
 func (o *Options) applyAuth(a *initiator.Auth) (err error) {

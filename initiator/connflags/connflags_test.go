@@ -82,6 +82,38 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// The times of silence reach both wires; a ping that would come after the probe is refused.
+func TestSilence(t *testing.T) {
+	for _, url := range []string{"iser://h/iqn.2026-11.softiser:a/0", "nvme+tcp://h/nqn.2026-11.softiser:a/1"} {
+		for _, c := range []struct {
+			args        []string
+			ping, probe time.Duration
+		}{
+			{nil, 0, time.Second}, {[]string{"--silence-probe=300ms"}, 0, 300 * time.Millisecond}, {[]string{"--silence-probe=-1s"}, 0, -time.Second},
+			{[]string{"--silence-ping=2s", "--silence-probe=9s"}, 2 * time.Second, 9 * time.Second},
+		} {
+			fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+			o := Register(fs)
+			if err := fs.Parse(c.args); err != nil {
+				t.Fatal(err)
+			}
+			ws, err := o.ways(url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ping, probe time.Duration
+			if w := ws[0]; w.host != nil {
+				ping, probe = w.host.SilencePing, w.host.SilenceProbe
+			} else {
+				ping, probe = w.lun.SilencePing, w.lun.SilenceProbe
+			}
+			if ping != c.ping || probe != c.probe {
+				t.Errorf("%s %q: %v %v", url, c.args, ping, probe)
+			}
+		}
+	}
+}
+
 // Two sessions of one name and one ISID would reinstate each other.
 func TestPathsHaveSessionsOfTheirOwn(t *testing.T) {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -67,6 +67,9 @@ func (o *hostOptions) apply(c *nvmf.Config) error {
 		c.CtrlLossTimeout = 1 // at once
 	}
 	c.HeaderDigest, c.DataDigest = o.headerDigest, o.dataDigest
+	if c.Reauthenticate = o.keys.again; o.keys.again < 0 {
+		return fmt.Errorf("--dhchap-interval %v: want a time such as 1h, or 0", o.keys.again)
+	}
 	return o.keys.apply(&c.Keys)
 }
 
@@ -76,6 +79,7 @@ func (o *Options) NVMe(c *nvmf.Config) error {
 		return err
 	}
 	c.QueueDepth, c.MaxTransfer = min(o.QueueDepth, maxNVMeDepth), int(o.MaxTransfer)
+	c.SilencePing, c.SilenceProbe = o.silence()
 	c.ConnectTimeout, c.CommandTimeout, c.Congestion = o.LoginTimeout, o.CommandTimeout, o.Congestion
 	var err error
 	if c.RDMA, err = o.rdma(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -16,6 +17,7 @@ import (
 type keyOptions struct {
 	secret, ctrlSecret, tlsKey string
 	tls                        bool
+	again                      time.Duration
 }
 
 // Environment variables of keys: the key, or the name of a file with it.
@@ -28,6 +30,7 @@ const (
 func (o *keyOptions) register(fs *pflag.FlagSet) {
 	fs.StringVar(&o.secret, "dhchap-secret", "", "NVMe: our key for DH-HMAC-CHAP, DHHC-1:…, or a file with it (default: $"+envDHCHAP+")")
 	fs.StringVar(&o.ctrlSecret, "dhchap-ctrl-secret", "", "NVMe: the key that the controller has to prove, or a file with it (default: $"+envDHCHAPCtrl+")")
+	fs.DurationVar(&o.again, "dhchap-interval", 0, "NVMe: prove again so often who both ends are, for example 1h; 0: when connecting")
 	fs.BoolVar(&o.tls, "tls", false, "NVMe/TCP: TLS 1.3 with a pre-shared key")
 	fs.StringVar(&o.tlsKey, "tls-key", "", "NVMe/TCP: the key of TLS, NVMeTLSkey-1:…, or a file with it; turns TLS on (default with --tls: $"+envTLSKey+")")
 }

@@ -70,6 +70,8 @@ type Association struct {
 	io     []*queue     // all that Config asks for, made by the first connect
 	open   atomic.Int32 // how many of them the controller has granted, those at the front
 
+	mute mute
+
 	mu      sync.Mutex // guards the rest; taken before a queue's
 	state   State
 	changed chan struct{} // closed when state changes
@@ -176,6 +178,7 @@ func (a *Association) live() bool {
 		}
 	}
 	a.logins++
+	a.mute.began()
 	a.err = nil
 	if !a.toLocked(StateLive) {
 		return false

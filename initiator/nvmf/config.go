@@ -51,7 +51,14 @@ type Config struct {
 	KeepAlive time.Duration // keep alive timeout; default 5 s, negative: none
 	// ConnectTimeout bounds an attempt to make an association. Default 30 s.
 	ConnectTimeout time.Duration
-	CommandTimeout time.Duration // an unanswered command costs the association; default 60 s, negative: none
+	// SilencePing and SilenceProbe are how long not a byte may come while commands are
+	// outstanding: then a Keep Alive goes out, and then, if that is not answered either, a
+	// second connection is tried. When that is answered and the first ones are still mute,
+	// another node has taken the controller's place: the association is made again at once.
+	// Default 500 ms and 1 s; SilenceProbe <0: never. A controller that answers Keep Alive
+	// keeps its association, however long commands take.
+	SilencePing, SilenceProbe time.Duration
+	CommandTimeout            time.Duration // an unanswered command costs the association; default 60 s, negative: none
 	// ReconnectDelay is the longest time between attempts to connect again. Default 5 s.
 	ReconnectDelay time.Duration
 	// CtrlLossTimeout is how long commands wait while there is no association, before
@@ -73,9 +80,14 @@ type Config struct {
 	// Authenticate proves who we are, on each queue after its Connect. required says that
 	// the controller asks for it. Nil: a controller that asks is refused.
 	Authenticate func(ctx context.Context, x Exchange, qid uint16, required bool) error
+	// Reauthenticate is how often that is done again while the association lives, on every
+	// queue whose controller asks for it; a failure costs the association. 0: never.
+	Reauthenticate time.Duration
 	// Secure makes a TCP connection secure before its first PDU; it closes nc when it
 	// fails. RDMA has no such thing, and is refused with it.
 	Secure func(ctx context.Context, nc net.Conn) (net.Conn, error)
+
+	patience time.Duration // for TCP's part of a connection; 0: as long as the attempt may take
 
 	SendBuffer, RecvBuffer int // socket buffers, bytes; 0: the system sizes them
 	// BusyPoll is how long a queue spins for the next completion before it sleeps, over TCP
@@ -136,6 +148,8 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxTransfer, 1<<20)
 	dur(&c.KeepAlive, 5*time.Second)
 	dur(&c.ConnectTimeout, 30*time.Second)
+	times := c.silence().WithDefaults()
+	c.SilencePing, c.SilenceProbe = times.Ping, times.Probe
 	dur(&c.CommandTimeout, 60*time.Second)
 	dur(&c.ReconnectDelay, 5*time.Second)
 	dur(&c.CtrlLossTimeout, 120*time.Second)
@@ -184,6 +198,9 @@ func (c *Config) problem(port string) error {
 	); err != nil {
 		return err
 	}
+	if err := c.silence().Check(); err != nil {
+		return fmt.Errorf("nvmf: %w", err)
+	}
 	if c.Address == "" {
 		return errors.New("nvmf: no address given: want host[:port]")
 	}
@@ -218,7 +235,7 @@ func (c *Config) dialerTCP() nvme.HostDialer {
 	t := nvmetcp.HostConfig{
 		Address: c.Address, Secure: c.Secure,
 		Socket: sockio.Options{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer, BusyPoll: c.BusyPoll},
-		Dial:   (&net.Dialer{Control: congestion.Dialing(c.Congestion)}).DialContext,
+		Dial:   (&net.Dialer{Timeout: c.patience, Control: congestion.Dialing(c.Congestion)}).DialContext,
 	}
 	if c.HeaderDigest {
 		t.Digests |= nvmetcp.DigestHeader

@@ -74,6 +74,9 @@ func (a *Association) connectQueue(ctx context.Context, q *queue, cntlid uint16,
 		}
 		r := nvme.ConnectResult(e.DW0())
 		required := r&(nvme.AuthRequired|nvme.AuthSecureRequired) != 0
+		q.mu.Lock()
+		q.proves, q.held = required && a.cfg.Authenticate != nil, 0
+		q.mu.Unlock()
 		if a.cfg.Authenticate != nil {
 			err = a.cfg.Authenticate(ctx, exchange{q}, q.id, required)
 		} else if required {

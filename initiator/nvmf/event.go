@@ -11,22 +11,24 @@ type EventKind uint8
 
 // Kinds of events.
 const (
-	EventConnected EventKind = iota // an association was made for the first time
-	EventLost                       // it was lost; Err says why
-	EventRetry                      // an attempt to make it again failed; Wait says when the next one follows
-	EventRecovered                  // made again, outstanding commands replayed
-	EventDown                       // commands fail from now on; the controller is still looked for
-	EventFailed                     // given up; Err says why
-	EventClosed                     // closed by the caller
-	EventAsync                      // the controller has told something
-	EventResized                    // the size of a namespace has changed
-	EventDiscovery                  // the discovery log has changed
-	EventAborted                    // a command was aborted
-	EventCacheLost                  // the controller may have lost acknowledged writes; the next flush fails
+	EventConnected     EventKind = iota // an association was made for the first time
+	EventLost                           // it was lost; Err says why
+	EventRetry                          // an attempt to make it again failed; Wait says when the next one follows
+	EventRecovered                      // made again, outstanding commands replayed
+	EventDown                           // commands fail from now on; the controller is still looked for
+	EventFailed                         // given up; Err says why
+	EventClosed                         // closed by the caller
+	EventAsync                          // the controller has told something
+	EventResized                        // the size of a namespace has changed
+	EventDiscovery                      // the discovery log has changed
+	EventAborted                        // a command was aborted
+	EventAuthenticated                  // both ends have proved again who they are
+	EventUnproved                       // they have not; the association ends
+	EventCacheLost                      // the controller may have lost acknowledged writes; the next flush fails
 )
 
 var eventNames = [...]string{"connected", "connection lost", "reconnect failed", "recovered", "down, trying on", "given up", "closed",
-	"asynchronous event", "resized", "discovery log changed", "command aborted", "writes may be lost"}
+	"asynchronous event", "resized", "discovery log changed", "command aborted", "authenticated again", "authentication failed", "writes may be lost"}
 
 // String returns a short name.
 func (k EventKind) String() string { return eventNames[k] }
@@ -34,7 +36,7 @@ func (k EventKind) String() string { return eventNames[k] }
 // Trouble reports whether the event is a fault, or the end of one.
 func (k EventKind) Trouble() bool {
 	switch k {
-	case EventLost, EventRetry, EventRecovered, EventDown, EventFailed, EventAborted, EventCacheLost:
+	case EventLost, EventRetry, EventRecovered, EventDown, EventFailed, EventAborted, EventCacheLost, EventUnproved:
 		return true
 	}
 	return false

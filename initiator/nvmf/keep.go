@@ -19,9 +19,13 @@ func (a *Association) keep() {
 	defer t.Stop()
 	var pinged time.Time // the last keep alive, or what stands for it
 	var pong chan error  // of the one that is under way
+	proved := time.Now()
+	var proving chan struct{} // closed when the authentication that is under way is over
 	for {
 		select {
 		case <-t.C:
+		case <-proving:
+			proved, proving = time.Now(), nil
 		case <-a.ctx.Done():
 			return
 		}
@@ -31,9 +35,18 @@ func (a *Association) keep() {
 		a.mu.Unlock()
 		if !live {
 			pinged, pong = time.Now(), nil
+			proved = pinged
 			continue
 		}
 		a.expire()
+		a.silent(c.kato)
+		if every := a.cfg.Reauthenticate; every > 0 && a.cfg.Authenticate != nil && proving == nil && time.Since(proved) >= every {
+			proving = make(chan struct{})
+			a.wg.Go(func() {
+				a.reauthenticate()
+				close(proving)
+			})
+		}
 		if c.kato == 0 {
 			continue
 		}

@@ -29,6 +29,8 @@ type queue struct {
 	closed  bool          // the controller has not granted it this time: no request waits here
 	down    error         // why requests fail at once instead of waiting
 	limit   int           // commands that the controller takes at once
+	held    int           // of them: kept free for an authentication
+	proves  bool          // the controller has asked for one
 	cmds    []command
 	free    *command
 	sent    int // commands at the controller
@@ -198,10 +200,10 @@ func (q *queue) pump() {
 	if !q.flowing {
 		return
 	}
-	for q.resend.head != nil && q.sent < q.limit {
+	for q.resend.head != nil && q.sent+q.held < q.limit {
 		q.send(q.resend.pop())
 	}
-	for q.free != nil && q.sent < q.limit && !q.waiting.Empty() {
+	for q.free != nil && q.sent+q.held < q.limit && !q.waiting.Empty() {
 		r := q.waiting.First()
 		if r.op == &operations[blockio.OpCompareAndWrite] && r.phase != flushNow {
 			switch {
@@ -210,7 +212,7 @@ func (q *queue) pump() {
 				r.cancel = lacks("room for two commands in its queues, as a compare and write needs")
 				q.finish(r)
 				continue
-			case q.free.next == nil || q.sent+2 > q.limit:
+			case q.free.next == nil || q.sent+q.held+2 > q.limit:
 				return
 			}
 			q.sendPair(r)

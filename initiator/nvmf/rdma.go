@@ -3,8 +3,10 @@ package nvmf
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"sync"
 
+	"softiser/internal/congestion"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmerdma"
 	"softiser/rdma"
@@ -62,7 +64,7 @@ func (c *Config) dialerRDMA() (nvme.HostDialer, func() error, error) {
 	}
 	r := &c.RDMA
 	return &nvmerdma.HostDialer{Config: nvmerdma.HostConfig{
-		Address: c.Address, Device: d,
+		Address: c.Address, Device: d, Dial: (&net.Dialer{Timeout: c.patience, Control: congestion.Dialing(c.Congestion)}).DialContext,
 		RDMA: rdma.ConnParams{
 			CRC: r.CRC, BusyPoll: c.BusyPoll, Zerocopy: cmp.Or(r.Zerocopy, rdma.ZerocopyAuto),
 			MPA:    rdma.MPAParams{MaxFPDU: r.MaxFPDU, GSO: r.LargeFPDU},

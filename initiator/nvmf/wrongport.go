@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"softiser/initiator/internal/wrongport"
 	"softiser/internal/nvme"
@@ -46,7 +47,7 @@ func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error)
 		return dial(ctx)
 	}
 	tr, err := wrongport.Connect(ctx, wrongport.Doubt{
-		Speaks: func(ctx context.Context) bool { return a.cfg.answers(ctx, a.cfg.Transport.other(), q) },
+		Speaks: func(ctx context.Context) bool { return a.cfg.answers(ctx, a.cfg.Transport.other(), 0) },
 		Wrong: func(err error) error {
 			return &WrongTransportError{Address: a.cfg.Address, Asked: a.cfg.Transport, Err: err}
 		},
@@ -55,16 +56,20 @@ func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error)
 	return tr, err
 }
 
-// answers reports whether the port takes a connection for q over t. Nothing is proved there
-// and no key is used: a refusal is an answer.
-func (c *Config) answers(ctx context.Context, t Transport, q nvme.HostQueue) bool {
+// answers reports whether the port takes a connection for an admin queue over t, before
+// anybody has said who he is: a refusal is an answer. patience bounds the time for TCP's
+// part; 0: ctx does.
+func (c *Config) answers(ctx context.Context, t Transport, patience time.Duration) bool {
 	other := *c
-	other.Transport, other.Secure, other.HeaderDigest, other.DataDigest = t, nil, false, false
+	other.Transport, other.patience, other.HeaderDigest, other.DataDigest = t, patience, false, false
+	if t != c.Transport {
+		other.Secure = nil // is not for both
+	}
 	d, release, err := other.dialer()
 	if err != nil {
 		return false
 	}
-	tr, err := d.Dial(ctx, q)
+	tr, err := d.Dial(ctx, nvme.HostQueue{Entries: adminDepth + 1})
 	if err == nil {
 		p := probe{gone: make(chan struct{})}
 		tr.Start(p)

@@ -224,6 +224,7 @@ func (a *authentication) succeed(q *queue, m *dhchap.Controller) nvme.Status {
 	a.mu.Unlock()
 	if q.proved.Load() {
 		q.ctrl.hasProved(m.String())
+		q.fe.proved.Add(1)
 		return nvme.Success
 	}
 	// Not before: whoever calls itself this host could take its queues otherwise.

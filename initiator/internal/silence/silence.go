@@ -1,0 +1,152 @@
+// Package silence finds out that a peer has gone and another has taken its place behind the
+// same address, as a cluster's floating address has it after a power cut. TCP notices only
+// when it repeats a segment, which it does less and less often.
+//
+//	something comes, or nothing is waited for ──▶ quiet
+//	quiet ──Times.Ping── a ping ──Times.Probe── probes on a second connection
+//	   probe fails: again        answered, and the first one is still mute: it is given up
+//
+// A peer that answers the ping keeps its connection, however long it takes for what was asked
+// of it; so does one that answers neither, or both.
+package silence
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Times are how long a peer may be silent while something is waited for. Silent means that
+// not a byte comes.
+type Times struct {
+	Ping  time.Duration // before it is asked for a sign of life
+	Probe time.Duration // before a second connection is tried; 0 or less: never
+}
+
+// Default times.
+const (
+	DefaultPing  = 500 * time.Millisecond
+	DefaultProbe = time.Second
+)
+
+// Check says what is wrong with t, which has its defaults: a ping comes before the probe.
+func (t Times) Check() error {
+	if t.Probe > 0 && (t.Ping < 0 || t.Ping >= t.Probe) {
+		return fmt.Errorf("a ping after %v of silence has to come before the probe after %v", t.Ping, t.Probe)
+	}
+	return nil
+}
+
+// WithDefaults returns t with zero fields replaced.
+func (t Times) WithDefaults() Times {
+	if t.Probe == 0 {
+		t.Probe = DefaultProbe
+	}
+	if t.Ping == 0 {
+		t.Ping = DefaultPing
+		if t.Probe > 0 {
+			t.Ping = min(t.Ping, t.Probe/2)
+		}
+	}
+	return t
+}
+
+// Action is what Look asks for.
+type Action uint8
+
+// Actions.
+const (
+	Nothing Action = iota
+	Ping
+	Probe
+)
+
+// Watch follows one connection, or several to one peer. The zero value is ready; it is not
+// safe for concurrent use.
+type Watch struct {
+	heard  uint64
+	quiet  time.Duration // since when nothing comes though something is waited for
+	pinged time.Duration // when Ping was asked for
+	asked  bool          // it was, since quiet
+	waited bool          // something was outstanding at the last look
+}
+
+// Look is called now and then: now is a clock's reading, heard a number that changes with
+// every byte that comes, waiting whether an answer is outstanding.
+func (w *Watch) Look(t Times, now time.Duration, heard uint64, waiting bool) Action {
+	if heard != w.heard || !waiting || !w.waited {
+		w.heard, w.quiet, w.asked, w.waited = heard, now, false, waiting
+		return Nothing
+	}
+	switch {
+	case t.Probe <= 0:
+	case !w.asked && now-w.quiet >= t.Ping:
+		w.asked, w.pinged = true, now
+		return Ping
+	case w.asked && now-w.quiet >= t.Probe && now-w.pinged >= t.Probe-t.Ping:
+		return Probe
+	}
+	return Nothing
+}
+
+const (
+	maxPatience = 5  // the most times that Patience doubles
+	young       = 10 // times Probe: that soon is soon
+)
+
+// Patience makes the time before a probe longer after connections that had to be given up
+// soon: a peer that is merely slow is left more time.
+type Patience struct{ soon uint }
+
+// Of returns t for the next connection.
+func (p *Patience) Of(t Times) Times {
+	if t.Probe > 0 {
+		t.Probe <<= p.soon
+	}
+	return t
+}
+
+// GivenUp takes note that a connection was given up which had been there for age.
+func (p *Patience) GivenUp(t Times, age time.Duration) {
+	if age > young*t.Probe {
+		p.soon = 0
+	} else if p.soon < maxPatience {
+		p.soon++
+	}
+}
+
+const (
+	retry = 50 * time.Millisecond // between probes
+	// grace is how long a peer that has answered a probe may take to answer on the first
+	// connection as well: it may have been stopped, and goes on.
+	grace = 250 * time.Millisecond
+)
+
+// Confirm probes until that succeeds, and reports whether the peer is still mute then. It
+// returns false as soon as it is not, and when ctx ends. Each probe may take as long as limit.
+func Confirm(ctx context.Context, limit time.Duration, probe func(context.Context) bool, mute func() bool) bool {
+	for mute() {
+		one, cancel := context.WithTimeout(ctx, limit)
+		answered := probe(one)
+		cancel()
+		if answered {
+			return pause(ctx, grace) && mute()
+		}
+		if !pause(ctx, retry) {
+			return false
+		}
+	}
+	return false
+}
+
+// pause waits for d; false means that ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,124 @@
+package silence
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const ms = time.Millisecond
+
+// A ping comes before the probe.
+func TestTimes(t *testing.T) {
+	for in, ok := range map[Times]bool{{}: true, {Probe: 100 * ms}: true, {Probe: -1}: true, {Ping: 2 * time.Second}: false, {Ping: -1}: false, {Ping: time.Second, Probe: time.Minute}: true} {
+		if d := in.WithDefaults(); (d.Check() == nil) != ok {
+			t.Errorf("%+v: %v", d, d.Check())
+		}
+	}
+}
+
+// What is asked for when: heard and waiting at each look, 100 ms apart.
+func TestLook(t *testing.T) {
+	times := Times{}.WithDefaults()
+	for name, c := range map[string]struct {
+		talks func(at time.Duration) bool // bytes have come since the last look
+		waits func(at time.Duration) bool
+		ping  time.Duration // when first asked for; 0: never
+		probe time.Duration
+	}{
+		"mute":           {func(at time.Duration) bool { return at == 0 }, func(time.Duration) bool { return true }, 500 * ms, time.Second},
+		"answers pings":  {func(at time.Duration) bool { return at%(600*ms) == 0 }, func(time.Duration) bool { return true }, 500 * ms, 0},
+		"not used":       {func(at time.Duration) bool { return at == 0 }, func(time.Duration) bool { return false }, 0, 0},
+		"used later":     {func(at time.Duration) bool { return at == 0 }, func(at time.Duration) bool { return at >= 700*ms }, 1200 * ms, 1700 * ms},
+		"used at times":  {func(at time.Duration) bool { return at == 0 }, func(at time.Duration) bool { return at%(400*ms) > 0 }, 0, 0},
+		"late to answer": {func(at time.Duration) bool { return at == 0 || at == 900*ms }, func(time.Duration) bool { return true }, 500 * ms, 1900 * ms},
+	} {
+		var w Watch
+		var heard uint64
+		var ping, probe time.Duration
+		for at := time.Duration(0); at < 3*time.Second; at += 100 * ms {
+			if c.talks(at) {
+				heard++
+			}
+			switch w.Look(times, at, heard, c.waits(at)) {
+			case Ping:
+				if ping == 0 {
+					ping = at
+				}
+			case Probe:
+				if probe == 0 {
+					probe = at
+				}
+			}
+		}
+		if ping != c.ping || probe != c.probe {
+			t.Errorf("%s: ping after %v, probe after %v", name, ping, probe)
+		}
+	}
+	// Whoever was stopped pings first when it goes on.
+	var w Watch
+	w.Look(times, 0, 1, true)
+	if a := w.Look(times, time.Hour, 1, true); a != Ping {
+		t.Error(a)
+	}
+	if a := w.Look(times, time.Hour+100*ms, 1, true); a != Nothing {
+		t.Error(a)
+	}
+	w = Watch{}
+	for at := time.Duration(0); at < time.Hour; at += time.Second {
+		if a := w.Look(Times{Probe: -1}.WithDefaults(), at, 1, true); a != Nothing {
+			t.Fatalf("%v though it is off", a)
+		}
+	}
+}
+
+// A peer that is given up again and again is given more time, up to a limit.
+func TestPatience(t *testing.T) {
+	var p Patience
+	want := []time.Duration{1, 2, 4, 8, 16, 32, 32, 32}
+	for _, n := range want {
+		if got := p.Of(Times{Probe: time.Second}).Probe; got != n*time.Second {
+			t.Errorf("%v, want %v", got, n*time.Second)
+		}
+		p.GivenUp(Times{Probe: time.Second}, 2*time.Second)
+	}
+	p.GivenUp(Times{Probe: time.Second}, time.Minute)
+	if got := p.Of(Times{Probe: time.Second}).Probe; got != time.Second {
+		t.Error(got)
+	}
+}
+
+// The connection is given up when a probe is answered while it is still mute, and only then.
+func TestConfirm(t *testing.T) {
+	for name, c := range map[string]struct {
+		up    time.Duration // when probes begin to be answered
+		talks time.Duration // when the first connection is not mute any more
+		ends  time.Duration // of ctx
+		want  bool
+		took  time.Duration
+	}{
+		"another has taken over": {3 * time.Second, time.Hour, time.Hour, true, 3300 * ms},
+		"nobody is there":        {time.Hour, 10 * time.Second, time.Hour, false, 10050 * ms},
+		"it was stopped":         {3 * time.Second, 3050 * ms, time.Hour, false, 3300 * ms},
+		"nobody waits":           {time.Hour, time.Hour, 5 * time.Second, false, 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), c.ends)
+				defer cancel()
+				got := Confirm(ctx, 500*ms, func(ctx context.Context) bool {
+					if time.Since(begin) >= c.up {
+						return true
+					}
+					<-ctx.Done() // a SYN that nobody answers
+					return false
+				}, func() bool { return time.Since(begin) < c.talks })
+				if took := time.Since(begin); got != c.want || took > c.took+600*ms || took < c.took-600*ms {
+					t.Errorf("%v after %v", got, took)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,109 @@
+package nvmf
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"softiser/initiator/internal/silence"
+	"softiser/internal/nvme"
+)
+
+// mute watches whether the controller says anything while commands are outstanding.
+type mute struct {
+	watch silence.Watch // keep's alone
+
+	mu       sync.Mutex // guards the rest
+	patience silence.Patience
+	pinging  bool      // a command is under way that stands for a ping
+	probing  bool      // a goroutine has a second connection
+	live     time.Time // since when there is this association
+}
+
+// began takes note of a new association.
+func (m *mute) began() {
+	m.mu.Lock()
+	m.live = time.Now()
+	m.mu.Unlock()
+}
+
+func (c *Config) silence() silence.Times {
+	return silence.Times{Ping: c.SilencePing, Probe: c.SilenceProbe}
+}
+
+// hears returns what changes with every byte that comes over any queue, and whether commands
+// are outstanding.
+func (a *Association) hears() (heard uint64, waiting bool) {
+	for _, q := range a.queues() {
+		q.mu.Lock()
+		if q.tr != nil {
+			heard += q.tr.Stats().ReceiveCalls
+		}
+		waiting = waiting || q.id != 0 && q.sent > 0
+		q.mu.Unlock()
+	}
+	return heard, waiting
+}
+
+// silent looks whether the controller is mute, pings it, and has it probed. It is called
+// while the association is live.
+func (a *Association) silent(kato time.Duration) {
+	a.mute.mu.Lock()
+	defer a.mute.mu.Unlock()
+	t := a.mute.patience.Of(a.cfg.silence())
+	heard, waiting := a.hears()
+	switch a.mute.watch.Look(t, time.Since(a.begun), heard, waiting) {
+	case silence.Ping:
+		if !a.mute.pinging {
+			a.mute.pinging = true
+			a.wg.Go(func() { a.askForLife(kato) })
+		}
+	case silence.Probe:
+		if !a.mute.probing {
+			a.mute.probing = true
+			a.wg.Go(func() { a.probe(t) })
+		}
+	}
+}
+
+// askForLife sends a Keep Alive, or where there is none a command that is answered as well.
+// It returns when that has an answer, or the connection has ended.
+func (a *Association) askForLife(kato time.Duration) {
+	set, name := func(s *nvme.SQE) { s.Init(nvme.AdminKeepAlive, 0) }, "Keep Alive"
+	if kato == 0 {
+		set, name = func(s *nvme.SQE) { s.NewPropertyGet(nvme.PropCSTS) }, "Property Get"
+	}
+	_, err := a.do(a.ctx, set, nil, name)
+	if err == nil {
+		a.mu.Lock()
+		a.pings++
+		a.mu.Unlock()
+	}
+	a.mute.mu.Lock()
+	a.mute.pinging = false
+	a.mute.mu.Unlock()
+}
+
+// probe tries a second connection, and gives the association up when that is answered while
+// its own are still mute: another controller has taken this one's place, and does not know
+// of them.
+func (a *Association) probe(t silence.Times) {
+	begun, losses := time.Now(), a.losses.Load()
+	heard, _ := a.hears()
+	confirmed := silence.Confirm(a.ctx, 2*t.Probe, func(ctx context.Context) bool {
+		return a.cfg.answers(ctx, a.cfg.Transport, t.Probe-t.Ping)
+	}, func() bool {
+		now, waiting := a.hears()
+		return waiting && now == heard && a.losses.Load() == losses
+	})
+	a.mute.mu.Lock()
+	a.mute.probing = false
+	if confirmed {
+		a.mute.patience.GivenUp(t, begun.Sub(a.mute.live))
+	}
+	a.mute.mu.Unlock()
+	if confirmed {
+		a.breakOff(fmt.Errorf("nvmf: the controller has been mute for %v, though its port takes new connections", (t.Probe + time.Since(begun)).Round(time.Millisecond)))
+	}
+}

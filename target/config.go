@@ -99,6 +99,10 @@ type Limits struct {
 	// ReservedSessions are only for initiators that have authenticated or that an access
 	// list names, if any target knows such. Default an eighth of Sessions.
 	ReservedSessions int
+	// Controllers is how many NVMe hosts may have, of all subsystems; once half are there a
+	// host that has proved its name, or else an address, has an eighth. Default 1024; New
+	// alone looks at it.
+	Controllers int
 	// DiscoveryAge is how long a discovery session may last. Default 10 min; negative:
 	// no limit.
 	DiscoveryAge time.Duration

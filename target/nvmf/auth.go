@@ -232,6 +232,14 @@ func (a *authentication) succeed(q *queue, m *dhchap.Controller) nvme.Status {
 		q.notProved(errNotJoined)
 		return nvme.CommandSequenceError | nvme.DoNotRetry
 	}
+	q.memory.proved(a.host)
+	if q.id == 0 {
+		if err := q.ctrl.seat.proved(q.memory); err != nil {
+			q.log.Info("NVMe: a host that has proved who it is gets no controller", zap.String("host", a.host), zap.Error(err))
+			q.fail()
+			return nvme.CommandInterrupted
+		}
+	}
 	q.fe.proved.Add(1)
 	q.ctrl.hasProved(m.String())
 	q.ctrl.zlog.Info("NVMe: the host has proved who it is", zap.Uint16("queue", q.id), zap.Stringer("with", m))

@@ -36,7 +36,7 @@ type Config struct {
 
 // Limits bound what hosts can have.
 type Limits struct {
-	Controllers int // of all subsystems; default 1024. Once half are there, an address has an eighth
+	Controllers int // of all subsystems; default 1024. Once half are there, a holder has an eighth: see shares
 	Queues      int // I/O queues of a controller; default 128
 	Entries     int // of a queue, 16 to 1024; default 128
 }

@@ -45,6 +45,9 @@ func (r connectRequest) decide() {
 	if no == nil {
 		no = r.q.refusesChannel(&d)
 	}
+	if no == nil && r.q.identity != nil {
+		r.q.memory.proved(d.Host) // TLS has shown that it is this host
+	}
 	if no == nil && r.sqe().Connect().QID() == 0 {
 		no = r.associate(&d)
 	} else if no == nil {

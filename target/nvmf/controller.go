@@ -23,7 +23,7 @@ import (
 type controller struct {
 	fe        *Frontend
 	sub       *subsystem
-	share     *share // of where the admin queue comes from
+	seat      *seat
 	id        uint16
 	host      string
 	hostID    nvme.HostID
@@ -63,7 +63,7 @@ var (
 // newController makes the controller of an admin queue.
 func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.Duration) (*controller, error) {
 	c := &controller{
-		fe: q.fe, sub: s, share: q.memory, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), group: q.conn.Portal.Config().Group,
+		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), group: q.conn.Portal.Config().Group,
 		since: time.Now(), transport: q.conn.Hello.String(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
 		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID)},
 	}
@@ -72,11 +72,12 @@ func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.D
 		c.tlsKey = q.identity.kind
 	}
 	c.events.init()
-	if err := c.share.addController(q.fe.cfg.Limits.Controllers); err != nil {
+	var err error
+	if c.seat, err = q.memory.sit(q.fe.cfg.Limits.Controllers, q.auth != nil && q.identity == nil); err != nil {
 		return nil, err
 	}
 	if err := s.enter(c); err != nil {
-		c.share.dropController()
+		c.seat.leave()
 		return nil, err
 	}
 	c.zlog = q.log.With(zap.String("subsystem", s.cfg.NQN), zap.String("host", d.Host), zap.Uint16("controller", c.id))
@@ -224,7 +225,7 @@ func (c *controller) end(why error) {
 	c.abortAll()
 	c.events.close()
 	c.sub.leave(c)
-	c.share.dropController()
+	c.seat.leave()
 }
 
 func (c *controller) takeQueuesLocked() []*queue {

@@ -213,7 +213,7 @@ func (f *Frontend) Accept(c *portal.Conn) error {
 
 // transport makes the transport of a connection, and says whose TLS key it has, if it has
 // one. The connection belongs to it when there is no error.
-func (f *Frontend) transport(c *portal.Conn, memory *share) (t nvme.QueueTransport, id *identity, err error) {
+func (f *Frontend) transport(c *portal.Conn, memory *holding) (t nvme.QueueTransport, id *identity, err error) {
 	p := c.Portal.Config()
 	if c.Transport != portal.RDMA {
 		var nc net.Conn = c.Net

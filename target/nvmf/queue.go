@@ -26,7 +26,7 @@ type queue struct {
 	// Set by Connect, on the receive goroutine; ctrl is read by others under mu.
 	ctrl    *controller
 	id      uint16
-	memory  *share   // of where the connection comes from
+	memory  *holding // what it holds, on whose share
 	half    *request // of a fused operation, which waits for the other; of the receive goroutine
 	entries int
 	noFlow  bool            // the host does not want to know the SQ head

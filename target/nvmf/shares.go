@@ -12,95 +12,204 @@ import (
 
 // shares divides the memory that hosts can make the target hold, for data in capsules,
 // parameters and answers, and the controllers that there may be, between those who are
-// there: once half of what there is for them is taken, one origin has a share of it (ADR
-// 102). An origin is what a connection comes from, since the data of Connect is held too.
+// there: once half of what there is for them is taken, one holder has a share of it (ADR
+// 102). A holder is the host whose name has been proved on a connection, by TLS or by
+// DH-HMAC-CHAP, and until then where the connection comes from, since the data of Connect
+// is held too (ADR 145).
 type shares struct {
 	pool *blockdev.Pool
 
 	mu          sync.Mutex
-	by          map[netip.Prefix]*share // guarded by mu: those with connections
-	controllers int                     // guarded by mu: of all
+	by          map[holder]*share // guarded by mu: those with connections
+	controllers int               // guarded by mu: of all, those of hosts that still owe a proof included
+	owing       int               // guarded by mu: of those hosts
 }
 
-// share is what one origin holds; it implements nvme.Memory.
-type share struct {
-	of     *shares
+// holder is who has a share: one of the two.
+type holder struct {
 	origin netip.Prefix
-	conns  int // guarded by of.mu
-	held   atomic.Int64
-
-	controllers int // guarded by of.mu
+	host   string // NQN
 }
 
-// shareOf is the part of all that there is which an origin has when half is taken.
+// share is what one holder has. The counts but held are guarded by of.mu.
+type share struct {
+	of          *shares
+	holder      holder
+	conns       int
+	controllers int
+	owing       int          // controllers whose hosts still owe a proof, and are not in controllers
+	held        atomic.Int64 // bytes
+}
+
+// shareOf is the part of all that there is which a holder has when half is taken.
 const shareOf = 8
 
-// join returns the share of an address, until leave.
-func (s *shares) join(a netip.Addr) *share {
-	o := portal.Origin(a)
+// owingOf is the part of all controllers that may be those of hosts that owe a proof.
+const owingOf = 4
+
+// join makes a connection from an address hold what it holds on that address's share.
+func (s *shares) join(a netip.Addr) *holding {
+	h := new(holding)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	h.share.Store(s.joinLocked(holder{origin: portal.Origin(a)}))
+	return h
+}
+
+func (s *shares) joinLocked(o holder) *share {
 	if s.by == nil {
-		s.by = map[netip.Prefix]*share{}
+		s.by = map[holder]*share{}
 	}
 	h := s.by[o]
 	if h == nil {
-		h = &share{of: s, origin: o}
+		h = &share{of: s, holder: o}
 		s.by[o] = h
 	}
 	h.conns++
 	return h
 }
 
-func (h *share) leave() {
-	s := h.of
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (h *share) leaveLocked() {
 	if h.conns--; h.conns == 0 {
-		delete(s.by, h.origin)
+		delete(h.of.by, h.holder)
 	}
 }
 
-var errShare = errors.New("nvmf: the host's address has its share of the controllers")
-
-// addController counts a controller, of limit that there may be.
-func (h *share) addController(limit int) error {
-	s := h.of
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.controllers >= limit:
-		return errBusy
-	case s.controllers >= limit/2 && h.controllers >= limit/shareOf:
-		return errShare
-	}
-	s.controllers++
-	h.controllers++
-	return nil
+// holding is what one connection holds; it implements nvme.Memory.
+type holding struct {
+	share atomic.Pointer[share] // written with share.of.mu held
+	held  atomic.Int64          // bytes of share.held
+	gone  bool                  // guarded by share.of.mu
 }
 
-// dropController ends the count of one.
-func (h *share) dropController() {
-	s := h.of
+// leave gives back the connection's part in its share; what it holds is still counted.
+func (h *holding) leave() {
+	s := h.share.Load().of
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.controllers--
-	h.controllers--
+	h.gone = true
+	h.share.Load().leaveLocked()
+}
+
+// proved makes what the connection holds, now and from now on, that of a host that has
+// proved its name.
+func (h *holding) proved(host string) {
+	s := h.share.Load().of
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := holder{host: host}
+	if h.gone || h.share.Load().holder == o {
+		return
+	}
+	to := s.joinLocked(o)
+	from := h.share.Swap(to)
+	// Whoever changes held now changes it first and then asks for the share: either that is
+	// seen here, with the old one, or the new one is seen there.
+	k := h.held.Load()
+	to.held.Add(k)
+	from.held.Add(-k)
+	from.leaveLocked()
 }
 
 // Reserve implements nvme.Memory.
-func (h *share) Reserve(n int) bool {
-	p := h.of.pool
+func (h *holding) Reserve(n int) bool {
+	h.held.Add(int64(n))
+	s := h.share.Load()
+	p := s.of.pool
 	reservable := p.Cap() / 2
-	if h.held.Add(int64(n)) > reservable/shareOf && p.Reserved() > reservable/2 || !p.Reserve(n) {
-		h.held.Add(int64(-n))
+	if s.held.Add(int64(n)) > reservable/shareOf && p.Reserved() > reservable/2 || !p.Reserve(n) {
+		h.give(n)
 		return false
 	}
 	return true
 }
 
 // Unreserve implements nvme.Memory.
-func (h *share) Unreserve(n int) {
+func (h *holding) Unreserve(n int) {
+	h.give(n)
+	h.share.Load().of.pool.Unreserve(n)
+}
+
+func (h *holding) give(n int) {
 	h.held.Add(int64(-n))
-	h.of.pool.Unreserve(n)
+	h.share.Load().held.Add(int64(-n))
+}
+
+var errShare = errors.New("nvmf: the host has its share of the controllers, or its address has if it proves nothing")
+
+// seat is a controller's place among those that there may be. Its fields are guarded by
+// at.of.mu.
+type seat struct {
+	limit int    // of all
+	at    *share // who has it
+	owes  bool   // the host still has to prove its name
+	over  bool
+}
+
+// sit takes a seat of limit that there are, for a controller whose admin queue is h. One whose
+// host owes a proof is no controller of its address yet, which many hosts may share, but
+// those are few.
+func (h *holding) sit(limit int, owes bool) (*seat, error) {
+	s := h.share.Load().of
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := &seat{limit: limit, at: h.share.Load(), owes: owes}
+	few := max(limit/owingOf, 1)
+	switch {
+	case s.controllers >= limit:
+		return nil, errBusy
+	case owes && s.owing >= few/2 && x.at.owing >= max(few/shareOf, 1):
+		return nil, errShare
+	case owes:
+		s.owing++
+		x.at.owing++
+	case !x.mayLocked(x.at):
+		return nil, errShare
+	default:
+		x.at.controllers++
+	}
+	s.controllers++
+	return x, nil
+}
+
+// mayLocked reports whether a holder may have one more controller.
+func (x *seat) mayLocked(h *share) bool {
+	return h.of.controllers < x.limit/2 || h.controllers < max(x.limit/shareOf, 1)
+}
+
+// proved makes the seat that of the host, which has proved its name on h.
+func (x *seat) proved(h *holding) error {
+	s := x.at.of
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	to := h.share.Load()
+	switch {
+	case x.over || !x.owes:
+		return nil
+	case !x.mayLocked(to):
+		return errShare
+	}
+	s.owing--
+	x.at.owing--
+	to.controllers++
+	x.at, x.owes = to, false
+	return nil
+}
+
+// leave gives the seat back.
+func (x *seat) leave() {
+	s := x.at.of
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x.over {
+		return
+	}
+	x.over = true
+	s.controllers--
+	if x.owes {
+		s.owing--
+		x.at.owing--
+	} else {
+		x.at.controllers--
+	}
 }

@@ -100,6 +100,18 @@ func TestReceivesGrow(t *testing.T) {
 	if held != chunkLen || left != n-chunkLen { // a third of 3 * 64
 		t.Errorf("%d held, %d left", held, left)
 	}
+	if kept, out := server.l.kept.Load(), server.d.out.Load(); kept != chunkLen || out != chunkLen {
+		t.Errorf("%d are counted for the connection, %d for all", kept, out)
+	}
+	server.mu.Lock()
+	for _, b := range server.held {
+		b.Free()
+	}
+	server.held = nil
+	server.mu.Unlock()
+	if kept, out := server.l.kept.Load(), server.d.out.Load(); kept != 0 || out != 0 {
+		t.Errorf("%d are still counted for the connection, %d for all", kept, out)
+	}
 	if err := server.d.grow(); !errors.Is(err, rdma.ErrLimit) {
 		for err == nil {
 			err = server.d.grow()

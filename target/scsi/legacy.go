@@ -46,9 +46,26 @@ func cmdRelease(t *Task) {
 func (lu *LU) conflicts(t *Task, c *command) bool { return lu.vol.Reserved() && lu.forbids(t, c) }
 
 func (lu *LU) forbids(t *Task, c *command) bool {
+	if takesNothingAway(t.CDB) {
+		return false
+	}
 	me := &t.Nexus.client
 	if h := lu.vol.Seizer(); h != nil {
 		return h != me && !c.has(fNoUA) && c.op != spc.OpRelease6 && c.op != spc.OpRelease10
 	}
 	return lu.vol.Forbids(me, c.access)
+}
+
+// takesNothingAway tells the two commands that pass every reservation in one of
+// their forms: PREVENT ALLOW MEDIUM REMOVAL with PREVENT 0 (SPC-4 table 66) and
+// START STOP UNIT with START 1 and POWER CONDITION 0 (SBC-3 table 13). Whoever
+// has prevented removal before another initiator reserved can so allow it again.
+func takesNothingAway(cdb []byte) bool {
+	switch spc.Opcode(cdb[0]) {
+	case spc.OpPreventAllow:
+		return cdb[4]&3 == 0
+	case spc.OpStartStopUnit:
+		return cdb[4]&0xF1 == 1
+	}
+	return false
 }

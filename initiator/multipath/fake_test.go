@@ -41,6 +41,7 @@ type fakePath struct {
 	fences    bool // Fence succeeds
 	refuse    error
 	pending   map[*blockio.Request]*time.Timer
+	lag       time.Duration // until a late write takes effect; 0: by chance, within maxLag
 	late      []*time.Timer
 	served    int
 	resets    int
@@ -54,6 +55,9 @@ type fakePath struct {
 func newStorage() *storage { return &storage{blocks: map[int64]uint64{}} }
 
 const fakeBlock = 512
+
+// maxLag is after what time late writes have taken effect.
+const maxLag = 3 * time.Second
 
 func (st *storage) path(name string) *fakePath {
 	return &fakePath{
@@ -135,7 +139,11 @@ func (p *fakePath) cut() {
 		t.Stop()
 		if r.Op == blockio.OpWrite {
 			off, val := r.Off, binary.LittleEndian.Uint64(r.Buf)
-			p.late = append(p.late, time.AfterFunc(time.Duration(rand.Int64N(int64(3*time.Second))), func() {
+			lag := p.lag
+			if lag == 0 {
+				lag = rand.N(maxLag)
+			}
+			p.late = append(p.late, time.AfterFunc(lag, func() {
 				p.st.mu.Lock()
 				defer p.st.mu.Unlock()
 				p.st.blocks[off] = val

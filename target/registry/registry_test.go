@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -162,23 +164,19 @@ func (b *bed) size(lun uint16) int64 {
 	return 0
 }
 
-// impatient reloads until done, and returns what has not been done by then, as "action object: error".
-func (b *bed) impatient(what string, done func() bool) []string {
+// impatient reloads for whoever waits only until nothing goes on any more but what storage
+// does not answer: time in the test's bubble passes no sooner, however loaded the machine
+// is. It returns what has not been done by then, as "action object: error".
+func (b *bed) impatient() []string {
 	b.t.Helper()
-	ctx, cancel := context.WithCancel(b.t.Context())
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
 	defer cancel()
-	over := make(chan []Change, 1)
-	go func() {
-		changes, err := b.Reload(ctx, false)
-		if err != nil {
-			b.t.Error(err)
-		}
-		over <- changes
-	}()
-	await.True(b.t, what, done)
-	cancel()
+	changes, err := b.Reload(ctx, false)
+	if err != nil {
+		b.t.Error(err)
+	}
 	var left []string
-	for _, c := range <-over {
+	for _, c := range changes {
 		if c.Error != "" {
 			left = append(left, c.Action+" "+c.Object+": "+c.Error)
 		}
@@ -189,51 +187,67 @@ func (b *bed) impatient(what string, done func() bool) []string {
 // A volume whose storage does not answer while it is resized holds up no other, neither in
 // the same reload nor in the next one; what it was asked for comes about in the end.
 func TestStalledResize(t *testing.T) {
-	b := newBed(t, base)
-	answer := b.storage.stall("sick")
-	defer answer()
-	grown := func(size string) string { return strings.ReplaceAll(base, "size: 1MiB", "size: "+size) }
-	third := func(text string) string {
-		return strings.NewReplacer("targets:", "  - {name: third, type: memory, size: 1MiB}\ntargets:", "volume: well}", "volume: well}, {lun: 2, volume: third}").Replace(text)
-	}
-	b.write(third(grown("2MiB")))
-	left := b.impatient("the other volume has grown, another LUN is there, and storage is busy", func() bool { return b.size(1) == 2<<20 && b.size(2) == 1<<20 && b.Busy() != "" })
-	if len(left) != 1 || !strings.HasPrefix(left[0], "resize volume sick to 2MiB: storage has not answered") {
-		t.Errorf("not done: %q", left)
-	}
-	if busy := b.Busy(); busy != "resizing volume sick" {
-		t.Errorf("storage is busy with %q", busy)
-	}
-	b.write(strings.Replace(third(grown("2MiB")), "well, type: memory, size: 2MiB", "well, type: memory, size: 3MiB", 1))
-	left = b.impatient("it grows again", func() bool { return b.size(1) == 3<<20 })
-	if len(left) != 1 || !strings.HasPrefix(left[0], "resize volume sick to 2MiB: ") {
-		t.Errorf("the second time not done: %q", left)
-	}
-	answer()
-	await.True(t, "the volume has grown", func() bool { return b.size(0) == 2<<20 && b.Busy() == "" })
-	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
-		t.Errorf("afterwards: %v, %v", changes, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, base)
+		answer := b.storage.stall("sick")
+		defer answer()
+		grown := func(size string) string { return strings.ReplaceAll(base, "size: 1MiB", "size: "+size) }
+		third := func(text string) string {
+			return strings.NewReplacer("targets:", "  - {name: third, type: memory, size: 1MiB}\ntargets:", "volume: well}", "volume: well}, {lun: 2, volume: third}").Replace(text)
+		}
+		b.write(third(grown("2MiB")))
+		left := b.impatient()
+		if len(left) != 1 || !strings.HasPrefix(left[0], "resize volume sick to 2MiB: storage has not answered") {
+			t.Errorf("not done: %q", left)
+		}
+		if b.size(1) != 2<<20 || b.size(2) != 1<<20 {
+			t.Errorf("beside the volume that stalls: one that grows has %d bytes, a new one %d", b.size(1), b.size(2))
+		}
+		if busy := b.Busy(); busy != "resizing volume sick" {
+			t.Errorf("storage is busy with %q", busy)
+		}
+		b.write(strings.Replace(third(grown("2MiB")), "well, type: memory, size: 2MiB", "well, type: memory, size: 3MiB", 1))
+		left = b.impatient()
+		if len(left) != 1 || !strings.HasPrefix(left[0], "resize volume sick to 2MiB: ") || b.size(1) != 3<<20 {
+			t.Errorf("the second time not done: %q; the other volume has %d bytes", left, b.size(1))
+		}
+		answer()
+		synctest.Wait()
+		if b.size(0) != 2<<20 || b.Busy() != "" {
+			t.Errorf("in the end the volume has %d bytes, and storage is busy with %q", b.size(0), b.Busy())
+		}
+		if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
+			t.Errorf("afterwards: %v, %v", changes, err)
+		}
+	})
 }
 
 // A volume that is being resized when its last place goes is closed afterwards.
 func TestCloseAfterResize(t *testing.T) {
-	b := newBed(t, base)
-	answer := b.storage.stall("sick")
-	defer answer()
-	resized := make(chan error, 1)
-	go func() { resized <- b.ResizeLUN(context.Background(), "iqn.2026-11.test:a", 0, 2<<20) }()
-	await.True(t, "it is being resized", func() bool { return b.Busy() != "" })
-	b.write(strings.Replace(base, "{lun: 0, volume: sick}, ", "", 1))
-	b.impatient("the LUN is gone", func() bool { return b.size(0) == 0 })
-	if b.storage.closings("sick") > 0 {
-		t.Error("it has been closed meanwhile")
-	}
-	answer()
-	if err := <-resized; err != nil {
-		t.Error(err)
-	}
-	await.True(t, "it is closed", func() bool { return b.storage.closings("sick") == 1 })
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, base)
+		answer := b.storage.stall("sick")
+		defer answer()
+		resized := make(chan error, 1)
+		go func() { resized <- b.ResizeLUN(context.Background(), "iqn.2026-11.test:a", 0, 2<<20) }()
+		synctest.Wait()
+		if b.Busy() != "resizing volume sick" {
+			t.Errorf("storage is busy with %q", b.Busy())
+		}
+		b.write(strings.Replace(base, "{lun: 0, volume: sick}, ", "", 1))
+		b.impatient()
+		if b.size(0) != 0 || b.storage.closings("sick") > 0 {
+			t.Errorf("meanwhile: LUN 0 has %d bytes, and the volume has been closed %d times", b.size(0), b.storage.closings("sick"))
+		}
+		answer()
+		if err := <-resized; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if b.storage.closings("sick") != 1 {
+			t.Errorf("afterwards it has been closed %d times", b.storage.closings("sick"))
+		}
+	})
 }
 
 // Whoever waits for a volume that does not open holds up nobody who wants another one.

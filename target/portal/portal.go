@@ -39,10 +39,10 @@ func newPortal(srv *Server, cfg Config) *Portal {
 	}
 }
 
-// Bound returns the address that the portal listens on, if it does.
 // Config returns what the portal was made of, defaults filled in. It is not changed.
 func (p *Portal) Config() *Config { return &p.cfg }
 
+// Bound returns the address that the portal listens on, if it does.
 func (p *Portal) Bound() (netip.AddrPort, bool) {
 	a := p.addr.Load()
 	if a == nil {

@@ -33,24 +33,43 @@ type peer struct {
 
 func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
 	t.Helper()
-	noLeaks(t)
-	a, b := loopback.Pair(t)
-	c, err := New(b, role, Config{SequenceTimeout: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return newPeerWith(t, role, Config{SequenceTimeout: time.Hour}, change)
+}
+
+func newPeerWith(t *testing.T, role iscsi.Role, cfg Config, change func(*iscsi.Params)) *peer {
+	t.Helper()
+	r := loginPeer(t, role, cfg)
 	p := iscsi.NewNegotiation(role, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
 	p.MaxXmitDataSegmentLength, p.MaxRecvDataSegmentLength = 4096, 4096
 	if change != nil {
 		change(&p)
 	}
-	c.NoticeKeyValues(&p)
-	if err := c.Enable(); err != nil {
+	r.enable(p)
+	r.c.Start(r.up)
+	return r
+}
+
+// enable takes both ends into the full feature phase.
+func (r *peer) enable(p iscsi.Params) {
+	r.t.Helper()
+	r.c.NoticeKeyValues(&p)
+	if err := r.c.Enable(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.p, r.hd, r.dd = p, p.HeaderDigest == iscsi.DigestCRC32C, p.DataDigest == iscsi.DigestCRC32C
+}
+
+// loginPeer is a peer whose connection is in the login phase and has not been started.
+func loginPeer(t *testing.T, role iscsi.Role, cfg Config) *peer {
+	t.Helper()
+	noLeaks(t)
+	a, b := loopback.Pair(t)
+	c, err := New(b, role, cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
-	r := &peer{t: t, nc: a, in: bufio.NewReader(a), c: c, up: datamovertest.NewRecorder(), p: p, hd: p.HeaderDigest == iscsi.DigestCRC32C, dd: p.DataDigest == iscsi.DigestCRC32C}
+	r := &peer{t: t, nc: a, in: bufio.NewReader(a), c: c, up: datamovertest.NewRecorder()}
 	r.up.Numbers = iscsi.Sequence{StatSN: 7, ExpCmdSN: 8, MaxCmdSN: 9}
-	c.Start(r.up)
 	t.Cleanup(func() {
 		a.Close()
 		c.Terminate(errors.New("end of the test"))

@@ -439,9 +439,8 @@ func TestCommandTimeout(t *testing.T) {
 		t.Error(err)
 	}
 	f.set(nil)
-	if _, err := n.ReadAt(make([]byte, 4096), 0); err != nil {
-		t.Error(err)
-	}
+	// On a loaded machine an answer may take as long as that.
+	await.True(t, "a command is answered again", func() bool { _, err := n.ReadAt(make([]byte, 4096), 0); return err == nil })
 }
 
 // A controller that does not answer Keep Alive is lost.

@@ -19,7 +19,7 @@ var perftestCases = func() []Case {
 			Case{Name: "perftest/" + kind + "-kernel-client", Expect: tool + " -R measures our library", Short: short, Run: func(_ context.Context, e *Env) (string, error) {
 				return perftestKernelClient(e, kind, tool)
 			}},
-			Case{Name: "perftest/" + kind + "-kernel-server", Expect: "our library measures " + tool + " -R", Short: short, Run: func(_ context.Context, e *Env) (string, error) {
+			Case{Name: "perftest/" + kind + "-kernel-server", Expect: "our library measures " + tool + " -R", Run: func(_ context.Context, e *Env) (string, error) {
 				return perftestKernelServer(e, kind, tool)
 			}})
 	}

@@ -28,7 +28,7 @@ func rpingMatrix() []Case {
 		name, siw, ours string
 		short           bool
 	}{
-		{"crc-off", "", "--crc=off", true},
+		{"crc-off", "", "--crc=off", false},
 		{"crc-kernel-asks", "mpa_crc_required=1", "--crc=offered", false},
 		{"crc-we-ask", "", "--crc=required", true},
 		{"p2p", "peer_to_peer=1", "--crc=off", false},

@@ -34,6 +34,9 @@ func contentOf(data []byte) (distinct, packed float64) {
 // much of it is duplicate and how much can be compressed; where nothing is left to
 // chance, every byte.
 func TestPayloadIsFios(t *testing.T) {
+	if testing.Short() {
+		t.Skip("megabytes of data computed by one goroutine, beside fio's")
+	}
 	const size = 4 << 20
 	dir := t.TempDir()
 	words := filepath.Join(dir, "words")

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"softiser/initiator/internal/pause"
 	"softiser/internal/iscsi"
 )
 
@@ -254,7 +255,7 @@ func (rec *recovery) run() {
 }
 
 // sleep waits; false means that the session is being closed.
-func (rec *recovery) sleep(d time.Duration) bool { return pause(rec.s.ctx, d) }
+func (rec *recovery) sleep(d time.Duration) bool { return pause.For(rec.s.ctx, d) }
 
 // fail gives the session up unless it is being closed. It returns true when the
 // attempts go on.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"softiser/internal/iscsi"
 )
@@ -25,18 +24,6 @@ func (e *WrongProtocolError) Error() string {
 		return fmt.Sprintf("%v; %s answers iSCSI over TCP: unless it speaks iSER as well, use iscsi:// instead of iser://, or allow the fall-back to TCP (--fallback-tcp)", e.Err, e.Address)
 	}
 	return fmt.Sprintf("%s speaks iSCSI over TCP but not iSER: use iscsi:// instead of iser://, or allow the fall-back to TCP (--fallback-tcp)", e.Address)
-}
-
-// pause waits for d; false means that ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // speaksISCSI reports whether addr answers a login over plain TCP. Nothing is

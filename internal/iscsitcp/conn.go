@@ -72,8 +72,8 @@ type Conn struct {
 	ended  chan struct{} // closed when ConnectionTerminateNotify has returned
 
 	stats struct {
-		pdusIn, pdusOut, payloadIn, payloadOut, copied, recvs, sends, again, damaged atomic.Uint64
-		transfers                                                                    atomic.Int64
+		pdusIn, pdusOut, payloadIn, payloadOut, copied, recvs, sends atomic.Uint64
+		transfers                                                    atomic.Int64
 	}
 }
 

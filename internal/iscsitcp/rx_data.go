@@ -181,7 +181,6 @@ func (r *receiver) dataOutDone(good bool) error {
 	if good {
 		g.got += n
 	} else {
-		c.stats.damaged.Add(1)
 		reject = newInPDU(0)
 		reject.pdu.BHS = r.bhs
 		reject.pdu.Bad = errDataDigest

@@ -104,9 +104,7 @@ func (r *receiver) finish(tail []byte) error {
 	}
 	in := r.in
 	r.in = nil
-	if !good {
-		c.stats.damaged.Add(1)
-	} else if c.rec != nil && r.bhs.Opcode() == iscsi.OpSNACK {
+	if good && c.rec != nil && r.bhs.Opcode() == iscsi.OpSNACK {
 		return c.rec.snack(in)
 	}
 	return r.notify(in)

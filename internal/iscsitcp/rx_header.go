@@ -67,7 +67,6 @@ var errHeaderDigest = &iscsi.ProtocolError{Reason: iscsi.RejectProtocol, Msg: "h
 // badHeader handles a header digest error.
 func (r *receiver) badHeader() error {
 	c := r.c
-	c.stats.damaged.Add(1)
 	if c.rec == nil || !c.rec.tosses(r) {
 		return errHeaderDigest
 	}

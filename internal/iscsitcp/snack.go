@@ -168,7 +168,6 @@ func (rec *recovery) again(o *outPDU) {
 	o.cost = pduCost + o.data.Len() // the queue may be all that holds the data, once it is acknowledged
 	c.tx.unsent.Add(o.cost)
 	c.tx.again++
-	c.stats.again.Add(1)
 }
 
 // r2tAgain sends outstanding R2Ts of a task again; those whose data has arrived

@@ -14,6 +14,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"softiser/initiator/internal/pause"
 )
 
 // Times are how long a peer may be silent while something is waited for. Silent means that
@@ -130,23 +132,11 @@ func Confirm(ctx context.Context, limit time.Duration, probe func(context.Contex
 		answered := probe(one)
 		cancel()
 		if answered {
-			return pause(ctx, grace) && mute()
+			return pause.For(ctx, grace) && mute()
 		}
-		if !pause(ctx, retry) {
+		if !pause.For(ctx, retry) {
 			return false
 		}
 	}
 	return false
-}
-
-// pause waits for d; false means that ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

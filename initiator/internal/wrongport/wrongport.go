@@ -13,6 +13,8 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"softiser/initiator/internal/pause"
 )
 
 // How long a port may be silent before it is asked, and again when it has answered that.
@@ -42,7 +44,7 @@ func Connect[T any](ctx context.Context, d Doubt, connect func(context.Context) 
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if pause(watching, Silence) && d.Speaks(watching) && pause(watching, Grace) {
+		if pause.For(watching, Silence) && d.Speaks(watching) && pause.For(watching, Grace) {
 			cancel(errWrong)
 		}
 	}()
@@ -61,16 +63,4 @@ func Connect[T any](ctx context.Context, d Doubt, connect func(context.Context) 
 		err = d.Wrong(err)
 	}
 	return c, err
-}
-
-// pause waits for d; false means that ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

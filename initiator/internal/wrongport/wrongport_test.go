@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"softiser/initiator/internal/pause"
 )
 
 var errNotThis = errors.New("it speaks the other one")
@@ -40,7 +42,7 @@ func TestConnect(t *testing.T) {
 				}
 				begin := time.Now()
 				_, err := Connect(t.Context(), d, func(ctx context.Context) (int, error) {
-					if !pause(ctx, c.answer) {
+					if !pause.For(ctx, c.answer) {
 						return 0, ctx.Err()
 					}
 					return 1, c.err

@@ -1,9 +1,11 @@
 // Package pcaptest reads packet captures for tests: classic pcap files of
-// Ethernet frames, and the TCP byte streams in them.
+// Ethernet frames, and the TCP byte streams or UDP datagrams in them.
 //
 // The captures in testdata were taken between two Linux machines (kernel 6.1):
 // rdma-core's rping, ib_iser against LIO's isert, and NVMe, all over the siw
-// driver; and iSCSI over plain TCP, open-iscsi against LIO.
+// driver; and iSCSI over plain TCP, open-iscsi against LIO. Those in testdata/roce
+// are of RoCEv2, the rxe driver against itself and, in "user-…", against a process
+// with a plain UDP socket.
 package pcaptest
 
 import (
@@ -21,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Conn is one TCP connection of a capture.
@@ -37,7 +40,7 @@ type Seg struct {
 	Off, Len   int // place in C2S or S2C
 }
 
-//go:embed testdata/*.pcap.gz
+//go:embed testdata/*.pcap.gz testdata/roce/*.pcap.gz
 var captures embed.FS
 
 // Open reads testdata/NAME.pcap.gz of this package.
@@ -57,13 +60,18 @@ func Open(t testing.TB, name string) []*Conn {
 // Names lists the captures of this package whose names contain substr.
 func Names(t testing.TB, substr string) []string {
 	t.Helper()
-	files, err := captures.ReadDir("testdata")
+	return names(t, "testdata", substr)
+}
+
+func names(t testing.TB, dir, substr string) []string {
+	t.Helper()
+	files, err := captures.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
 	for _, f := range files {
-		if n := strings.TrimSuffix(f.Name(), ".pcap.gz"); strings.Contains(n, substr) {
+		if n, ok := strings.CutSuffix(f.Name(), ".pcap.gz"); ok && strings.Contains(n, substr) {
 			out = append(out, n)
 		}
 	}
@@ -88,54 +96,75 @@ func Read(file string) ([]*Conn, error) {
 
 // connections is what Read makes of a file's bytes.
 func connections(b []byte) ([]*Conn, error) {
-	if bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
-		z, err := gzip.NewReader(bytes.NewReader(b))
-		if err != nil {
-			return nil, err
-		}
-		if b, err = io.ReadAll(z); err != nil {
-			return nil, err
-		}
+	b, err := unpack(b)
+	if err != nil {
+		return nil, err
 	}
 	return parse(b)
 }
 
+// unpack undoes gzip, if it was used.
+func unpack(b []byte) ([]byte, error) {
+	if !bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
+		return b, nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
+}
+
 var errFormat = errors.New("not a classic pcap file of Ethernet frames")
 
-// parse reads a capture file of either byte order and puts its TCP connections together.
+// parse reads a capture file and puts its TCP connections together.
 func parse(b []byte) ([]*Conn, error) {
+	r := reassembler{half: map[halfKey]*half{}}
+	if err := frames(b, func(_ time.Duration, f []byte) { r.frame(f) }); err != nil {
+		return nil, err
+	}
+	return r.finish(), nil
+}
+
+// frames hands each frame of a capture file of either byte order to f, with the time
+// at which it was captured.
+func frames(b []byte, f func(at time.Duration, frame []byte)) error {
 	const fileHdr, pktHdr = 24, 16
 	if len(b) < fileHdr {
-		return nil, errFormat
+		return errFormat
 	}
 	var order binary.ByteOrder = binary.LittleEndian
-	switch binary.LittleEndian.Uint32(b) {
-	case 0xa1b2c3d4, 0xa1b23c4d:
-	case 0xd4c3b2a1, 0x4d3cb2a1:
+	if m := binary.BigEndian.Uint32(b); m == 0xa1b2c3d4 || m == 0xa1b23c4d {
 		order = binary.BigEndian
+	}
+	unit := time.Microsecond
+	switch order.Uint32(b) {
+	case 0xa1b2c3d4:
+	case 0xa1b23c4d:
+		unit = time.Nanosecond
 	default:
-		return nil, errFormat
+		return errFormat
 	}
 	if order.Uint32(b[20:]) != 1 {
-		return nil, errFormat
+		return errFormat
 	}
-	r := reassembler{half: map[halfKey]*half{}}
 	for b = b[fileHdr:]; len(b) > 0; {
 		if len(b) < pktHdr {
-			return nil, io.ErrUnexpectedEOF
+			return io.ErrUnexpectedEOF
 		}
+		at := time.Duration(order.Uint32(b))*time.Second + time.Duration(order.Uint32(b[4:]))*unit
 		n, orig := order.Uint32(b[8:]), order.Uint32(b[12:])
 		b = b[pktHdr:]
 		if uint64(n) > uint64(len(b)) {
-			return nil, io.ErrUnexpectedEOF
+			return io.ErrUnexpectedEOF
 		}
 		if n != orig {
-			return nil, fmt.Errorf("a packet of %d bytes was cut to %d", orig, n)
+			return fmt.Errorf("a packet of %d bytes was cut to %d", orig, n)
 		}
-		r.frame(b[:n])
+		f(at, b[:n])
 		b = b[n:]
 	}
-	return r.finish(), nil
+	return nil
 }
 
 type halfKey struct{ src, dst netip.AddrPort }

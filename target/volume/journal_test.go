@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -441,6 +442,41 @@ func TestUndoEntries(t *testing.T) {
 				t.Error("the entry is still there")
 			}
 		})
+	}
+}
+
+// TestNoMedium: what an earlier life has left to be undone, or to be gone on with, waits
+// until there is a medium again.
+func TestNoMedium(t *testing.T) {
+	j := newJournalled(t)
+	j.begin()
+	old, data := fill(journalledLen, 1), fill(journalledLen, 5)
+	j.set(old)
+	undo, kept, unit := j.v.Journal.name, j.v.state.name(".json"), j.v.id
+	j.close()
+	b, err := json.Marshal(savedState{Version: 1, Unit: unit.Key(), Op: &Rewrite{Kind: Overwrite, Passes: 1, Pattern: []byte{1}, Failed: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string][]byte{kept: b, undo: journalFile(journalMagic, journalledAt, journalledLen, data)} {
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	empty := serve(t, new(Registry), Config{StateDir: j.cfg.StateDir, Identity: unit}, "v")
+	if kind, _ := empty.v.Rewriter.Progress(); kind == Overwrite || empty.v.Gates() != NoMedium {
+		t.Errorf("without a medium: %v, gates %x", kind, empty.v.Gates())
+	}
+	empty.close()
+	if !bytes.Equal(j.content(journalledLen), old) {
+		t.Error("the medium that was taken out has been written")
+	}
+	j.begin()
+	if !bytes.Equal(j.content(journalledLen), data) || j.entry() {
+		t.Error("what was interrupted has not been undone")
+	}
+	if kind, _ := j.v.Rewriter.Progress(); kind != Overwrite || j.v.Gates() != SanitizeFailed {
+		t.Errorf("with the medium: %v, gates %x", kind, j.v.Gates())
 	}
 }
 

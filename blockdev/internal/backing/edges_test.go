@@ -24,8 +24,11 @@ func TestPoisonedBeforeItEnds(t *testing.T) {
 	}
 	failed := make(chan error)
 	go func() { failed <- v.Flush() }()
-	await.True(t, "the volume is poisoned", v.poisoned.Load)
+	poisoned := await.Until(v.poisoned.Load)
 	v.syncs.mu.Unlock()
+	if !poisoned {
+		t.Error("the volume is not poisoned while the sync that has failed cannot end")
+	}
 	if err := <-failed; !errors.Is(err, unix.EIO) {
 		t.Error(err)
 	}

@@ -19,6 +19,7 @@ func (v *Volume) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 		return nil
 	}
 	if v.ranges.TryWrite(off, int64(n)) {
+		// Once more, now that a shrinking resize would see this range: one may have come in between.
 		if err := v.check(off, int64(n)); err != nil {
 			v.ranges.EndWrite(off, int64(n))
 			return err

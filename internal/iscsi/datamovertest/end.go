@@ -1,6 +1,7 @@
 package datamovertest
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -10,20 +11,33 @@ import (
 // What is queued before Terminate(nil) arrives; then both ends end.
 func testTerminateGraceful(t *testing.T, pair Pair, o Options) {
 	s := Open(t, pair, o)
-	c, cmd := s.hold(t, false, [][]byte{make([]byte, 4096)})
+	mem, data := make([]byte, 4096), bytes.Repeat([]byte{7}, 4096)
+	c, in := s.hold(t, false, [][]byte{mem})
+	_, out := s.hold(t, true, [][]byte{make([]byte, 4096)})
+	ofIn, ofOut := in.Ref, out.Ref
+	put := &iscsi.Transfer{ITT: in.BHS.ITT(), LUN: in.BHS.LUN(), Ref: &ofIn, Len: 4096, Segs: [][]byte{data}, Final: true}
+	get := &iscsi.Transfer{ITT: out.BHS.ITT(), LUN: out.BHS.LUN(), Ref: &ofOut, Len: 4096, Segs: [][]byte{make([]byte, 4096)}}
+	s.Target.outstanding.Add(1)
+	if err := s.Target.dm.PutData(put); err != nil {
+		t.Fatal(err)
+	}
 	s.Target.mu.Lock()
-	r := iscsi.PDU{Ref: cmd.Ref}
+	r := iscsi.PDU{Ref: ofIn}
 	b := r.BHS.NewSCSIResponse()
-	b.SetITT(cmd.BHS.ITT())
+	b.SetITT(in.BHS.ITT())
 	b.SetSequence(s.Target.nextSequence())
 	if err := s.Target.dm.SendControl(&r); err != nil {
 		t.Fatal(err)
 	}
 	s.Target.mu.Unlock()
-	cmd.Release()
+	in.Release()
+	out.Release()
 	s.Target.dm.Terminate(nil)
 	if err := c.Wait(); err != nil {
 		t.Fatalf("the response did not arrive: %v", err)
+	}
+	if !bytes.Equal(mem, data) {
+		t.Error("the data did not arrive")
 	}
 	if err := s.Initiator.end.wait(t, "initiator"); err == nil {
 		t.Error("the initiator was told nil, but it did not ask for the end")
@@ -31,13 +45,27 @@ func testTerminateGraceful(t *testing.T, pair Pair, o Options) {
 	if err := s.Target.end.wait(t, "target"); err != nil {
 		t.Errorf("the target was told %v after a graceful end", err)
 	}
+	recv(t, "completion", s.Target.Done)
 	var p iscsi.PDU
 	p.BHS.NewNopOut()
 	if err := s.Initiator.dm.SendControl(&p); err == nil {
 		t.Error("SendControl works after the end")
 	}
-	if err := s.Target.dm.PutData(&iscsi.Transfer{Len: 1, Segs: [][]byte{{0}}}); err == nil {
-		t.Error("PutData works after the end")
+	p.BHS.NewNopIn()
+	ended := s.Target.dm.SendControl(&p)
+	if ended == nil {
+		t.Fatal("the target's SendControl works after the end")
+	}
+	// Transfers of known commands, which nothing but the end refuses.
+	for name, err := range map[string]error{"PutData": s.Target.dm.PutData(put), "GetData": s.Target.dm.GetData(get)} {
+		if err == nil || err.Error() != ended.Error() {
+			t.Errorf("%s after the end: %v, want %v", name, err, ended)
+		}
+	}
+	for _, dm := range []iscsi.Datamover{s.Initiator.dm, s.Target.dm} {
+		if n := dm.Stats().OutstandingTransfers; n != 0 {
+			t.Errorf("%d transfers count as begun after the end", n)
+		}
 	}
 	s.Target.dm.Terminate(nil)
 	s.Initiator.dm.Terminate(errors.New("again"))

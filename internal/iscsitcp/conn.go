@@ -65,15 +65,14 @@ type Conn struct {
 	paused    bool      // the receive goroutine waits for resumeRx
 	detached  bool      // the stream was taken away by Detach
 
-	rx   receiver      // owned by the receive goroutine
-	wait sockio.Waiter // how it waits
+	rx receiver // owned by the receive goroutine
 
 	txWake chan struct{} // wakes the transmit goroutine up; nil until it is first needed
 	ended  chan struct{} // closed when ConnectionTerminateNotify has returned
 
 	stats struct {
-		pdusIn, pdusOut, payloadIn, payloadOut, copied, recvs, sends atomic.Uint64
-		transfers                                                    atomic.Int64
+		pdusOut, payloadIn, payloadOut, copied, sends atomic.Uint64
+		transfers                                     atomic.Int64
 	}
 }
 
@@ -99,7 +98,6 @@ func New(nc net.Conn, role iscsi.Role, cfg Config) (*Conn, error) {
 	c.tx.init(c)
 	c.tx.unsent.Memory = cfg.Memory
 	c.rx.init(c)
-	c.wait.Init(sk, &c.rx)
 	return c, nil
 }
 
@@ -174,9 +172,9 @@ func (c *Conn) Describe() string {
 func (c *Conn) Stats() iscsi.DatamoverStats {
 	s := &c.stats
 	return iscsi.DatamoverStats{
-		PDUsIn: s.pdusIn.Load(), PDUsOut: s.pdusOut.Load(),
-		PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(), PayloadCopied: s.copied.Load(),
-		ReceiveCalls: s.recvs.Load(), SendCalls: s.sends.Load(), OutstandingTransfers: s.transfers.Load(),
+		PDUsIn: c.rx.PDUs.Load(), PDUsOut: s.pdusOut.Load(),
+		PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(), PayloadCopied: s.copied.Load() + c.rx.Copied.Load(),
+		ReceiveCalls: c.rx.Recvs.Load(), SendCalls: s.sends.Load(), OutstandingTransfers: s.transfers.Load(),
 	}
 }
 

@@ -4,22 +4,19 @@
 //
 // # Receiving
 //
-// One goroutine per connection owns the stream. A PDU's data segment goes
-// straight where it belongs:
+// One goroutine per connection owns the stream (internal/pdustream). A PDU's data segment
+// goes straight where it belongs:
 //
-//	socket ──▶ read-ahead buffer ──▶ header: whose data is it?
-//	              │                        │
-//	              │                        ├─ Data-In:  TaskBuffers.In of the ITT
-//	              │                        ├─ Data-Out: Transfer.Segs of the TTT
-//	              │                        └─ else:     a pooled buffer, for the upper layer
-//	              └── one recvmsg: [rest of the data][padding, digest, next header]
+//	header: whose data is it?
+//	  │
+//	  ├─ Data-In:  TaskBuffers.In of the ITT
+//	  ├─ Data-Out: Transfer.Segs of the TTT
+//	  └─ else:     a pooled buffer, for the upper layer
 //
 // While such data is expected, the read-ahead ends with the next header, so that
 // the data behind it is not copied; otherwise it takes what is there, and many
-// small PDUs cost one system call. The parser can stop and go on at every byte.
-//
-// An initiator without digests aims one recvmsg at the buffers of many short reads, in
-// the order in which they were sent, and believes of it what the headers confirm (guess).
+// small PDUs cost one system call. An initiator without digests has one call aimed at the
+// buffers of many short reads, in the order in which they were sent (foresight).
 //
 // # Transmitting
 //
@@ -32,7 +29,7 @@
 //
 //	Conn         the down-calls, the life of a connection, its tasks and R2Ts
 //	receiver     the stream from the peer, PDU by PDU (rx*.go)
-//	guess        of an initiator: whose data comes next
+//	foresight    of an initiator: whose data comes next (guess.go)
 //	transmitter  the queue to the peer and who sends from it (tx*.go)
 //	recovery     the layer of error recovery levels 1 and 2, which wraps the others;
 //	             there is none at level 0 (recovery, keep, snack, lostdata)

@@ -2,6 +2,7 @@ package iscsitcp
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -10,7 +11,9 @@ import (
 
 	"softiser/internal/faultmap"
 	"softiser/internal/iscsi"
+	"softiser/internal/iscsi/datamovertest"
 	"softiser/internal/loopback"
+	"softiser/internal/pdustream"
 )
 
 // reads is READs that are outstanding at the initiator's end of r.
@@ -265,14 +268,28 @@ func TestGuessReleased(t *testing.T) {
 	}
 }
 
+// settling is a foresight that calls first once before it lets go of memory.
+type settling struct {
+	foresight
+	first func()
+}
+
+func (s *settling) Settle(g *pdustream.Guess) {
+	if f := s.first; f != nil {
+		s.first = nil
+		f()
+	}
+	s.foresight.Settle(g)
+}
+
 // Whoever takes memory away that a call is aimed at waits until it is let go of.
 func TestReleaseWaitsForGuess(t *testing.T) {
-	_, b := loopback.Pair(t)
+	a, b := loopback.Pair(t)
+	defer a.Close()
 	c, err := New(b, iscsi.RoleInitiator, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Terminate(nil)
 	if err := c.Enable(); err != nil {
 		t.Fatal(err)
 	}
@@ -281,25 +298,24 @@ func TestReleaseWaitsForGuess(t *testing.T) {
 	if err := c.SendControl(&p); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing was started: the test is the receive goroutine.
-	g := &c.rx.guess
-	if _, ok := g.foresee(nil); !ok {
-		t.Fatal("nothing is expected")
-	}
-	var over atomic.Bool
 	early := make(chan bool)
-	go func() {
-		c.ReleaseTask(p.Bufs)
-		early <- !over.Load()
-	}()
-	for range 1000 {
-		runtime.Gosched() // it has every chance to be early
-	}
-	over.Store(true)
-	g.settle()
+	c.rx.Foresee(&settling{foresight{c}, func() {
+		var over atomic.Bool
+		go func() {
+			c.ReleaseTask(p.Bufs)
+			early <- !over.Load()
+		}()
+		for range 1000 {
+			runtime.Gosched() // it has every chance to be early
+		}
+		over.Store(true)
+	}})
+	c.Start(datamovertest.NewRecorder())
 	if <-early {
 		t.Error("memory was given back that a call was aimed at")
 	}
+	c.Terminate(errors.New("enough"))
+	<-c.Ended()
 }
 
 // Where one of the buffers that a call is aimed at cannot be written, that read fails alone.

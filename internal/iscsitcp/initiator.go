@@ -91,7 +91,13 @@ func (t *taskTable) remove(k *task) {
 	k.next, t.free = t.free, k
 }
 
-func (t *taskTable) purge() { *t = taskTable{} }
+// purge ends everything. Who waits to take a task's memory away finds that it has gone.
+func (t *taskTable) purge() {
+	for _, k := range t.slots {
+		k.bufs = nil
+	}
+	*t = taskTable{}
+}
 
 // sendInitiatorLocked queues a PDU of the initiator; a SCSI Command takes its
 // immediate data and its unsolicited Data-Outs with it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"softiser/internal/await"
@@ -186,4 +187,22 @@ func TestConfigDefaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The connection ends while somebody waits to take memory away that a call was aimed at.
+func TestReleaseWaitsForEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Conn{role: iscsi.RoleInitiator, st: iscsi.ConnFull, enabled: true}
+		c.cond.L = &c.mu
+		b := &iscsi.TaskBuffers{In: [][]byte{make([]byte, 512)}}
+		k := c.tasks.add(1, b)
+		k.aimed = true
+		go c.ReleaseTask(b)
+		synctest.Wait()
+		c.mu.Lock()
+		k.aimed = false
+		c.tasks.purge()
+		c.cond.Broadcast()
+		c.mu.Unlock()
+	})
 }

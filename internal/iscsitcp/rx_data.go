@@ -18,7 +18,7 @@ func (r *receiver) dataIn() error {
 	if k == nil || c.st >= iscsi.ConnClosing {
 		return nil
 	}
-	off, n := d.Offset(), uint32(r.left)
+	off, n := d.Offset(), uint32(r.Left())
 	switch {
 	case off > k.inLen || n > k.inLen-off:
 		return protocolError("Data-In of %d bytes at offset %d for a buffer of %d bytes", n, off, k.inLen)
@@ -33,8 +33,7 @@ func (r *receiver) dataIn() error {
 	k.placed += n
 	r.owner = k
 	if n > 0 && !k.fault {
-		r.dst = segs.Of(k.bufs.In, int(off), int(n))
-		r.whole, r.direct = r.dst, true
+		r.Aim(segs.Of(k.bufs.In, int(off), int(n)), k)
 	}
 	c.stats.payloadIn.Add(uint64(n))
 	return nil
@@ -136,7 +135,7 @@ func (r *receiver) dataOut() error {
 		return bad("Data-Out for the tag %#08x, which no R2T has named", d.TTT())
 	}
 	x := q.g.x
-	off, n := d.Offset(), uint32(r.left)
+	off, n := d.Offset(), uint32(r.Left())
 	at := off - x.Offset // within the transfer, if it is inside
 	if c.rec != nil && d.ITT() == x.ITT && off >= x.Offset && c.rec.skip(q, d.DataSN(), at) {
 		return nil // seen before
@@ -157,8 +156,7 @@ func (r *receiver) dataOut() error {
 	q.dataSN++
 	r.owner, r.tag = q.g, q
 	if n > 0 && !q.g.fault {
-		r.dst = segs.Of(x.Segs, int(at), int(n))
-		r.whole, r.direct = r.dst, true
+		r.Aim(segs.Of(x.Segs, int(at), int(n)), q.g)
 	}
 	return nil
 }

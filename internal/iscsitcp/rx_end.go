@@ -1,28 +1,31 @@
 package iscsitcp
 
 import (
-	"encoding/binary"
 	"errors"
 
-	"softiser/internal/crc32c"
 	"softiser/internal/iscsi"
-	"softiser/internal/segs"
 )
 
-// beginPlacing claims the owner's memory, or drops the data if it has been taken
-// away.
-func (r *receiver) beginPlacing() {
+// Claim implements pdustream.Parser.
+func (r *receiver) Claim() bool {
 	c := r.c
-	if r.owner == nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !r.owned() {
-		r.drop()
-		return
+		r.owner, r.tag = nil, nil
+		return false
 	}
 	c.placing = r.owner
+	return true
+}
+
+// Release implements pdustream.Parser.
+func (r *receiver) Release() {
+	c := r.c
+	c.mu.Lock()
+	c.placing = nil
+	c.cond.Broadcast()
+	c.mu.Unlock()
 }
 
 // owned reports whether the memory still belongs to the data.
@@ -36,25 +39,8 @@ func (r *receiver) owned() bool {
 	return false
 }
 
-// drop sends the rest of the data nowhere.
-func (r *receiver) drop() {
-	r.owner, r.tag, r.dst, r.direct = nil, nil, segs.View{}, false
-	r.one[0] = nil
-}
-
-func (r *receiver) endPlacing() {
-	c := r.c
-	if r.owner == nil {
-		return
-	}
-	c.mu.Lock()
-	c.placing = nil
-	c.cond.Broadcast()
-	c.mu.Unlock()
-}
-
-// fault notes that the owner's memory cannot be written and drops the rest.
-func (r *receiver) fault() {
+// Fault implements pdustream.Parser.
+func (r *receiver) Fault() {
 	c := r.c
 	c.mu.Lock()
 	if r.owned() {
@@ -66,7 +52,6 @@ func (r *receiver) fault() {
 		}
 	}
 	c.mu.Unlock()
-	r.dst, r.direct = segs.View{}, false
 }
 
 // errDataDigest is how a data digest error is answered.
@@ -74,19 +59,15 @@ var errDataDigest = &iscsi.ProtocolError{Reason: iscsi.RejectDataDigest, Msg: "d
 
 var errDigestFatal = errors.New("iscsitcp: data digest error at error recovery level 0")
 
-// finish handles the end of a PDU; tail is its padding and digest.
-func (r *receiver) finish(tail []byte) error {
+// End implements pdustream.Parser: it handles the end of a PDU; tail is its padding and
+// digest.
+func (r *receiver) End(tail []byte) error {
 	c := r.c
-	r.r += len(tail)
-	r.phase, r.need = rxHeader, iscsi.BHSLen
 	if r.toss {
 		r.toss = false
 		return nil
 	}
-	good := true
-	if r.dd && len(tail) > 0 && r.direct {
-		good = r.checkData(tail)
-	}
+	good := !r.dd || len(tail) == 0 || r.Intact(tail)
 	r.one[0] = nil
 	switch r.bhs.Opcode() {
 	case iscsi.OpDataIn:
@@ -108,23 +89,6 @@ func (r *receiver) finish(tail []byte) error {
 		return c.rec.snack(in)
 	}
 	return r.notify(in)
-}
-
-// checkData compares the data digest. Data whose owner has gone, or whose memory
-// faults, counts as good: nobody is told about it.
-func (r *receiver) checkData(tail []byte) bool {
-	r.beginPlacing()
-	defer r.endPlacing()
-	if !r.direct {
-		return true
-	}
-	crc, ok := r.whole.Checksum(0)
-	if !ok {
-		r.fault()
-		return true
-	}
-	n := len(tail) - iscsi.DigestLen
-	return crc32c.Update(crc, tail[:n]) == binary.LittleEndian.Uint32(tail[n:])
 }
 
 // notify hands a PDU up. During login the stream may be about to change its
@@ -174,7 +138,7 @@ func (r *receiver) notify(in *inPDU) error {
 	}
 	c.paused = false
 	if c.detached {
-		if r.r != r.w {
+		if len(r.Unread()) > 0 {
 			return errors.New("iscsitcp: the peer sent more behind the last login PDU")
 		}
 		return errDetached

@@ -9,34 +9,37 @@ import (
 	"softiser/internal/segs"
 )
 
-// peekHeader copies the BHS and finds the length of the whole header, unless the
-// peer has to read before it is read from.
-func (r *receiver) peekHeader() {
+// Begin implements pdustream.Parser: it looks at the BHS, unless the peer has to read
+// before it is read from.
+func (r *receiver) Begin(b []byte) (int, error) {
 	c := r.c
-	r.bhs = iscsi.BHS(r.buf[r.r:])
+	r.bhs = iscsi.BHS(b)
 	op := r.bhs.Opcode()
-	login := op == iscsi.OpLoginRequest || op == iscsi.OpLoginResponse
-	c.mu.Lock()
-	r.hd, r.dd = c.digestsLocked()
-	r.full = c.st == iscsi.ConnFull && c.tx.unsent.Full()
-	c.mu.Unlock()
-	r.hd, r.dd = r.hd && !login, r.dd && !login
-	r.need = iscsi.BHSLen + r.bhs.AHSLen()
+	for full := true; full; {
+		c.mu.Lock()
+		r.hd, r.dd = c.digestsLocked()
+		full = c.st == iscsi.ConnFull && c.tx.unsent.Full()
+		c.mu.Unlock()
+		if full {
+			r.Batch()
+			r.awaitReader()
+		}
+	}
+	if op == iscsi.OpLoginRequest || op == iscsi.OpLoginResponse {
+		r.hd, r.dd = false, false
+	}
+	n := iscsi.BHSLen + r.bhs.AHSLen()
 	if r.hd {
-		r.need += iscsi.DigestLen
+		n += iscsi.DigestLen
 	}
-}
-
-// checkLengths compares every length with what was negotiated, before anything
-// is allocated or read because of it.
-func (r *receiver) checkLengths() error {
-	c := r.c
 	if r.hd && c.rec != nil {
-		return nil // once its digest is known to be good; see header
+		return n, nil // lengths are looked at once their digest is known to be good; see Header
 	}
-	return r.lengths()
+	return n, r.lengths()
 }
 
+// lengths compares every length with what was negotiated, before anything is allocated or
+// read because of it.
 func (r *receiver) lengths() error {
 	c := r.c
 	op := r.bhs.Opcode()
@@ -75,16 +78,19 @@ func (r *receiver) badHeader() error {
 
 // begin goes on to the data of the PDU, which goes nowhere so far.
 func (r *receiver) begin() {
-	r.phase, r.left = rxData, r.bhs.DataLen()
-	r.owner, r.tag, r.in, r.dst, r.whole, r.direct = nil, nil, nil, segs.View{}, segs.View{}, false
+	n := r.bhs.DataLen()
+	tail := iscsi.PadLen(n)
+	if r.dd && n > 0 {
+		tail += iscsi.DigestLen
+	}
+	r.Body(n, tail)
+	r.owner, r.tag, r.in = nil, nil, nil
 }
 
-// header handles a complete header and decides where the data goes.
-func (r *receiver) header() error {
+// Header implements pdustream.Parser: it handles a complete header and decides where the
+// data goes.
+func (r *receiver) Header(h []byte) error {
 	c := r.c
-	h := r.buf[r.r : r.r+r.need]
-	r.r += r.need
-	r.need = iscsi.BHSLen
 	if r.hd {
 		n := len(h) - iscsi.DigestLen
 		if crc32c.Update(0, h[:n]) != binary.LittleEndian.Uint32(h[n:]) {
@@ -98,7 +104,6 @@ func (r *receiver) header() error {
 			}
 		}
 	}
-	c.stats.pdusIn.Add(1)
 	if c.rec != nil {
 		c.mu.Lock()
 		c.rec.acked(r.bhs.ExpStatSN())
@@ -109,7 +114,7 @@ func (r *receiver) header() error {
 	case iscsi.OpDataIn:
 		return r.dataIn()
 	case iscsi.OpR2T:
-		if r.left != 0 {
+		if r.Left() != 0 {
 			return protocolError("R2T with data")
 		}
 		return nil
@@ -119,7 +124,7 @@ func (r *receiver) header() error {
 		}
 	}
 	var room bool
-	r.in, room = r.inPDU(len(h) - iscsi.BHSLen + r.left)
+	r.in, room = r.inPDU(len(h) - iscsi.BHSLen + r.Left())
 	p := &r.in.pdu
 	p.BHS = r.bhs
 	if !room {
@@ -130,12 +135,11 @@ func (r *receiver) header() error {
 		p.AHS = r.in.buf.b[:n:n]
 		copy(p.AHS, h[iscsi.BHSLen:])
 	}
-	if r.left > 0 {
+	if r.Left() > 0 {
 		n := len(p.AHS)
-		p.Data = r.in.buf.b[n : n+r.left : n+r.left]
+		p.Data = r.in.buf.b[n : n+r.Left() : n+r.Left()]
 		r.one[0] = p.Data
-		r.dst = segs.Of(r.one[:], 0, r.left)
-		r.whole, r.direct = r.dst, true
+		r.Aim(segs.Of(r.one[:], 0, r.Left()), nil)
 	}
 	return nil
 }

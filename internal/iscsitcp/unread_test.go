@@ -9,6 +9,7 @@ import (
 
 	"softiser/internal/await"
 	"softiser/internal/iscsi"
+	"softiser/internal/pdustream"
 )
 
 // pings are framed NOPs, asking for an answer.
@@ -108,7 +109,7 @@ func TestFloodBehindAFailure(t *testing.T) {
 	}
 	<-flooded // the socket is closed
 	// What had been read by then is all that is looked at.
-	if n := r.c.Stats().PDUsIn; n > readAhead/iscsi.BHSLen+uint64(cap(r.up.PDUs))+10 {
+	if n := r.c.Stats().PDUsIn; n > pdustream.ReadAhead/iscsi.BHSLen+uint64(cap(r.up.PDUs))+10 {
 		t.Errorf("%d PDUs of %d were read, most of them behind the end", n, sent)
 	}
 }

@@ -41,7 +41,7 @@ func (c *Conn) Detach() (net.Conn, error) {
 	}
 	c.mu.Unlock()
 	<-c.ended
-	if err := c.rx.err; err != errDetached {
+	if err := c.rx.end; err != errDetached {
 		return nil, err
 	}
 	return c.sk.Net(), nil

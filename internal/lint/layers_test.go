@@ -54,6 +54,8 @@ var rules = []rule{
 	{from: []string{"rdma"}, banned: []string{zap, prom}, why: "verbs do not print; they return errors, count and offer hooks"},
 	{from: []string{"internal/rdmamsg"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp", "internal/spc", "target", "initiator", "blockdev", "lvm", "config"),
 		why: "the message pump serves every protocol over RDMA and knows the words of none"},
+	{from: []string{"internal/pdustream"}, banned: []string{module}, but: us("internal/sockio", "internal/segs", "internal/crc32c"),
+		why: "the stream engine serves every protocol over TCP and knows the words of none"},
 	{from: []string{"internal/spc", "internal/iscsi", "internal/crc32c", "rdma/internal/wire", "rdma/internal/roce/mad", "rdma/internal/mem"}, banned: []string{module, "github.com", "golang.org", "go.uber.org"},
 		but: us("internal/iscsi", "internal/spc", "internal/crc32c", "rdma/internal/wire"), why: "codecs stand on the standard library alone"},
 	{from: []string{"internal/iscsi", "internal/spc", "rdma/internal/wire", "rdma/internal/roce/mad"}, banned: []string{"net", "os", "log"}, but: []string{"net/netip", "net/url"},

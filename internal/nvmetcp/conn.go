@@ -32,13 +32,12 @@ type conn struct {
 	align     int // of the data that is sent
 	tx        txQueue
 
-	rx   rxState       // owned by the receive goroutine
-	wait sockio.Waiter // how it waits
+	rx receiver // owned by the receive goroutine
 
 	txWake chan struct{} // wakes the transmit goroutine up; nil until it is first needed
 	ended  chan struct{} // closed when Ended has returned
 
-	stats struct{ pdusIn, pdusOut, payloadIn, payloadOut, copied, recvs, sends atomic.Uint64 }
+	stats struct{ pdusOut, payloadIn, payloadOut, sends atomic.Uint64 }
 }
 
 // role is what a controller and a host do apart. Methods whose names end in Locked are
@@ -48,24 +47,15 @@ type role interface {
 	limitsLocked(t Type) Limits
 	// dispatch finds the place of a PDU's data, with its header complete.
 	dispatch(t Type) *Fault
-	// claim is called before the memory that dispatch has found is touched, release
-	// afterwards. Without it the data is dropped.
+	// claim, release and faulted are pdustream.Parser's, of the memory that dispatch has
+	// found.
 	claim() bool
 	release()
-	// faulted takes note that this memory cannot be written; false: it is none that may
-	// fault.
-	faulted() bool
+	faulted()
 	// finish ends a PDU; good: its data is what the digest says.
 	finish(good bool)
-	// aheadLocked is how much to read behind the data of a PDU, or behind what has
-	// been read.
+	// aheadLocked is how much to read ahead, see pdustream.Parser.
 	aheadLocked() int
-	// foresee appends where the PDUs go that are expected behind the one under way, and
-	// foreseen takes the n bytes that have come there. false: nothing is foreseen.
-	foresee(v []sockio.Vec) ([]sockio.Vec, bool)
-	foreseen(n int)
-	// unforeseen gives that up for a while, because of memory that cannot be written.
-	unforeseen() bool
 	// batchEnd is called before what a batch of PDUs has led to is transmitted.
 	batchEnd()
 	// settleLocked makes the up-calls that sent PDUs lead to, with mu released
@@ -81,8 +71,8 @@ type role interface {
 type notice interface{ goneLocked() }
 
 // init makes c of an established connection. first is how many bytes the peer's first PDU
-// has at least.
-func (c *conn) init(r role, nc net.Conn, o sockio.Options, linger time.Duration, first int) error {
+// has at least, ahead the size of the read-ahead buffer.
+func (c *conn) init(r role, nc net.Conn, o sockio.Options, linger time.Duration, first, ahead int) error {
 	sk, err := sockio.New(nc, o)
 	if err != nil {
 		return fmt.Errorf("nvmetcp: %w", err)
@@ -91,8 +81,7 @@ func (c *conn) init(r role, nc net.Conn, o sockio.Options, linger time.Duration,
 	c.ended = make(chan struct{})
 	c.cond.L = &c.mu
 	c.tx.fn = c.txReady
-	c.rx.init(c, first)
-	c.wait.Init(sk, &c.rx)
+	c.rx.init(c, first, ahead)
 	return nil
 }
 
@@ -151,8 +140,8 @@ type Stats struct {
 func (c *conn) Stats() Stats {
 	s := &c.stats
 	return Stats{
-		PDUsIn: s.pdusIn.Load(), PDUsOut: s.pdusOut.Load(), PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(),
-		Copied: s.copied.Load(), ReceiveCalls: s.recvs.Load(), SendCalls: s.sends.Load(),
+		PDUsIn: c.rx.PDUs.Load(), PDUsOut: s.pdusOut.Load(), PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(),
+		Copied: c.rx.Copied.Load(), ReceiveCalls: c.rx.Recvs.Load(), SendCalls: s.sends.Load(),
 	}
 }
 
@@ -238,7 +227,7 @@ func (c *conn) endError() error {
 // behind everybody and makes the last up-calls.
 func (c *conn) run() {
 	defer close(c.ended)
-	err := c.receive()
+	err := c.rx.Run()
 	c.mu.Lock()
 	c.failLocked(err)
 	for c.tx.busy {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"softiser/internal/nvme"
+	"softiser/internal/pdustream"
 	"softiser/internal/sockio"
 )
 
@@ -68,7 +69,7 @@ type Controller struct {
 func NewController(nc net.Conn, cfg Config) (*Controller, error) {
 	cfg.fill()
 	c := &Controller{cfg: cfg}
-	if err := c.init(c, nc, cfg.Socket, cfg.Linger, ICLen); err != nil {
+	if err := c.init(c, nc, cfg.Socket, cfg.Linger, ICLen, pdustream.ReadAhead); err != nil {
 		return nil, err
 	}
 	c.first = c.icReq

@@ -3,8 +3,8 @@ package nvmetcp
 import (
 	"fmt"
 
+	"softiser/internal/pdustream"
 	"softiser/internal/segs"
-	"softiser/internal/sockio"
 )
 
 // limitsLocked implements role.
@@ -20,15 +20,10 @@ func (c *Controller) limitsLocked(t Type) Limits {
 // header is read ahead, so that what follows it need not be copied.
 func (c *Controller) aheadLocked() int {
 	if c.gets.live == 0 {
-		return len(c.rx.buf)
+		return pdustream.Everything
 	}
-	return c.nextOnly(DataLen)
+	return c.nextHeader()
 }
-
-// foresee implements role: commands come in any order.
-func (c *Controller) foresee(v []sockio.Vec) ([]sockio.Vec, bool) { return v, false }
-func (c *Controller) foreseen(int)                                {}
-func (c *Controller) unforeseen() bool                            { return false }
 
 func (c *Controller) batchEnd() {}
 
@@ -63,15 +58,15 @@ func (c *Controller) capsule() *Fault {
 	r := &c.rx
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := c.slots.take(r.left)
+	k := c.slots.take(r.Left())
 	if k == nil {
 		return &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: more than %d commands are outstanding", len(c.slots.all)/2)}
 	}
 	k.SQE = *(*CapsuleCmd)(r.header[:]).SQE()
 	c.cmd = k
-	if r.left > 0 && !k.NoRoom {
+	if r.Left() > 0 && !k.NoRoom {
 		c.one[0] = k.Data
-		r.aim(segs.Of(c.one[:], 0, r.left))
+		r.Aim(segs.Of(c.one[:], 0, r.Left()), k)
 	}
 	return nil
 }
@@ -89,8 +84,8 @@ func (c *Controller) h2cData() *Fault {
 		return &Fault{FESInvalidHeader, AtTTAG, fmt.Errorf("nvmetcp: H2CData with tag %d, which no R2T has", d.TTAG())}
 	case !g.stale && d.CCCID() != g.cmd.SQE.CID():
 		return &Fault{FESInvalidHeader, AtCCCID, fmt.Errorf("nvmetcp: H2CData of command %d with the tag of command %d", d.CCCID(), g.cmd.SQE.CID())}
-	case n != uint32(r.left) || n == 0:
-		return &Fault{FESInvalidHeader, AtLength, fmt.Errorf("nvmetcp: H2CData of %d bytes with %d", n, r.left)}
+	case n != uint32(r.Left()) || n == 0:
+		return &Fault{FESInvalidHeader, AtLength, fmt.Errorf("nvmetcp: H2CData of %d bytes with %d", n, r.Left())}
 	case off != g.off+g.got:
 		return &Fault{FESOutOfRange, 0, fmt.Errorf("nvmetcp: H2CData at offset %d, expected %d", off, g.off+g.got)}
 	case n > g.n-g.got:
@@ -100,7 +95,7 @@ func (c *Controller) h2cData() *Fault {
 	}
 	c.get = g
 	if !g.stale && !g.fault {
-		r.aim(g.view(g.got, n))
+		r.Aim(g.view(g.got, n), g)
 	}
 	if !g.stale {
 		c.stats.payloadIn.Add(uint64(n))
@@ -134,14 +129,13 @@ func (c *Controller) release() {
 }
 
 // faulted implements role.
-func (c *Controller) faulted() bool {
+func (c *Controller) faulted() {
 	if c.get == nil {
-		return false
+		return
 	}
 	c.mu.Lock()
 	c.get.fault = true
 	c.mu.Unlock()
-	return true
 }
 
 // finish implements role.

@@ -54,8 +54,7 @@ type Host struct {
 	done  *hostIO // answered, and now what they had queued has gone
 
 	// Owned by the receive goroutine.
-	io    *hostIO // whose data the PDU under way has
-	guess guess
+	io *hostIO // whose data the PDU under way has
 }
 
 // hostIO is what the transport keeps of a command.
@@ -119,17 +118,16 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 	if q.ID == 0 {
 		h.inCapsule = adminInCapsule
 	}
-	if err := h.init(h, nc, cfg.Socket, cfg.Linger, CHLen); err != nil {
+	if err := h.init(h, nc, cfg.Socket, cfg.Linger, CHLen, hostReadAhead); err != nil {
 		return fail(err)
 	}
-	h.rx.grow(hostReadAhead)
 	h.digests, h.align, h.st = r.Digests, (int(r.CPDA)+1)*4, stateReady
 	h.table = nvme.NewHostTable(slots)
 	h.ios = make([]hostIO, slots)
 	for i := range h.ios {
 		h.ios[i].h = h
 	}
-	h.guess.init(h)
+	h.rx.Foresee(foresight{h})
 	return h, nil
 }
 

@@ -64,8 +64,8 @@ func (h *Host) c2hData() *Fault {
 		return badField(AtCCCID, "data of command %04xh, which is not outstanding", d.CCCID())
 	case !io.cmd.ToHost():
 		return badField(AtCCCID, "data of command %04xh, which returns none", d.CCCID())
-	case n != uint32(h.rx.left) || n == 0:
-		return badField(AtLength, "C2HData of %d bytes with %d", n, h.rx.left)
+	case n != uint32(h.rx.Left()) || n == 0:
+		return badField(AtLength, "C2HData of %d bytes with %d", n, h.rx.Left())
 	case io.last:
 		return &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: data of command %04xh behind its last", d.CCCID())}
 	case off != io.got:
@@ -77,7 +77,7 @@ func (h *Host) c2hData() *Fault {
 	}
 	h.io = io
 	if !io.fault {
-		h.rx.aim(segs.Of(io.cmd.Data, int(off), int(n)))
+		h.rx.Aim(segs.Of(io.cmd.Data, int(off), int(n)), io)
 	}
 	h.stats.payloadIn.Add(uint64(n))
 	return nil
@@ -115,13 +115,7 @@ func (h *Host) claim() bool { return true }
 func (h *Host) release()    {}
 
 // faulted implements role.
-func (h *Host) faulted() bool {
-	if h.io == nil {
-		return false
-	}
-	h.io.fault = true
-	return true
-}
+func (h *Host) faulted() { h.io.fault = true }
 
 // finish implements role.
 func (h *Host) finish(good bool) {
@@ -137,11 +131,8 @@ func (h *Host) finish(good bool) {
 		if hd.Flags()&FlagSuccess == 0 {
 			return
 		}
-		h.guess.folded()
 		io.cmd.CQE.SetCID(io.cmd.SQE.CID())
 		io.cmd.CQE.SetSQHead(nvme.NoSQHead)
-	} else if io.got > 0 {
-		h.guess.resp = true
 	}
 	h.complete(io)
 }

@@ -167,6 +167,7 @@ func TestTime2WaitOfTheInitiator(t *testing.T) {
 // A logout for recovery gives the tasks of a lost connection time once. Repeating it
 // does not keep them for ever.
 func TestRepeatedLogoutForRecovery(t *testing.T) {
+	t.Parallel() // it waits by the clock
 	s := serve(t, func(c *serverConfig, tgt *Target) {
 		level(2)(c, tgt)
 		c.Session.DefaultTime2Retain = 1

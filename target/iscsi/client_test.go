@@ -469,6 +469,24 @@ func (r *rawInitiator) task(f iscsi.TaskFunction, lun int, ref, refSN uint32) ui
 	return p.TaskResponse().Response()
 }
 
+// answerPing waits for a ping of the target and answers it, which acknowledges what r
+// has got.
+func (r *rawInitiator) answerPing() {
+	r.t.Helper()
+	p := r.expect(iscsi.OpNopIn)
+	if p.ITT() != iscsi.ReservedTag || p.TTT() == iscsi.ReservedTag {
+		r.t.Fatalf("ping: ITT %#x TTT %#x", p.ITT(), p.TTT())
+	}
+	var b iscsi.BHS
+	n := b.NewNopOut()
+	n.SetITT(iscsi.ReservedTag)
+	n.SetTTT(p.TTT())
+	n.SetImmediate(true)
+	n.SetFinal(true)
+	n.SetCmdSN(r.cmdSN)
+	r.write(&b, nil)
+}
+
 // nop pings the target.
 func (r *rawInitiator) nop(data []byte) *pdu {
 	r.t.Helper()

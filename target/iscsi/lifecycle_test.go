@@ -208,23 +208,13 @@ func TestCutDuringIO(t *testing.T) {
 }
 
 func TestTargetPings(t *testing.T) {
+	t.Parallel() // it waits by the clock
 	s := serve(t, func(c *serverConfig, _ *Target) {
 		c.Timeouts.NopInterval, c.Timeouts.NopReply = 80*time.Millisecond, 2*time.Second
 	})
 	r := s.session()
 	for range 2 {
-		p := r.expect(iscsi.OpNopIn)
-		if p.ITT() != iscsi.ReservedTag || p.TTT() == iscsi.ReservedTag {
-			t.Fatalf("ping: ITT %#x TTT %#x", p.ITT(), p.TTT())
-		}
-		var b iscsi.BHS
-		n := b.NewNopOut()
-		n.SetITT(iscsi.ReservedTag)
-		n.SetTTT(p.TTT())
-		n.SetImmediate(true)
-		n.SetFinal(true)
-		n.SetCmdSN(r.cmdSN)
-		r.write(&b, nil)
+		r.answerPing()
 	}
 	r.ready()
 	r.expectClosed() // it no longer answers

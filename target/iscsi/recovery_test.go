@@ -414,6 +414,7 @@ func TestRetryOnAnotherConnection(t *testing.T) {
 // Tasks that nobody asks for in time are aborted, and the session ends if it has no
 // connection.
 func TestRetainTimeout(t *testing.T) {
+	t.Parallel() // it waits by the clock
 	for _, other := range []bool{true, false} {
 		t.Run(fmt.Sprintf("other connection=%v", other), func(t *testing.T) {
 			s := serve(t, level(2))

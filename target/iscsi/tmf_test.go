@@ -114,6 +114,9 @@ func TestTaskSetFunctions(t *testing.T) {
 			s.aborted(r, 2)
 			r.expectSilence()
 			release()
+			if c.others {
+				other.answerPing() // the response waits until it has acknowledged what it got
+			}
 			p := r.expect(iscsi.OpTaskResponse) // and nothing of the two reads before it
 			if p.ITT() != tmf || p.TaskResponse().Response() != iscsi.TaskComplete {
 				t.Errorf("response %d for %#x", p.TaskResponse().Response(), p.ITT())
@@ -278,7 +281,9 @@ func TestResetWhileAnotherOwesData(t *testing.T) {
 	r, other := s.session(), s.second(50)
 	tag := other.command(command{cdb: cdbRW10(0x2a, 0, 128), write: true, edtl: 65536})
 	q := other.expect(iscsi.OpR2T)
-	if got := r.task(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0); got != iscsi.TaskComplete {
+	r.sendTask(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0)
+	other.answerPing()
+	if got := r.expect(iscsi.OpTaskResponse).TaskResponse().Response(); got != iscsi.TaskComplete {
 		t.Errorf("response %d", got)
 	}
 	other.dataOut(tag, q.R2T().TTT(), 0, 0, make([]byte, 65536), true) // too late, and dropped
@@ -296,11 +301,13 @@ func TestResetReleasesHeldCommands(t *testing.T) {
 	other.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true, attr: 2})
 	tag := other.command(command{cdb: testUnitReady})
 	other.nop(nil) // both have arrived
-	if got := r.task(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0); got != iscsi.TaskComplete {
-		t.Errorf("response %d", got)
-	}
+	r.sendTask(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0)
 	if p := other.expect(iscsi.OpSCSIResponse); p.ITT() != tag {
 		t.Errorf("response for %#x, want %#x", p.ITT(), tag)
+	}
+	other.answerPing() // the reset waits for what it had before
+	if got := r.expect(iscsi.OpTaskResponse).TaskResponse().Response(); got != iscsi.TaskComplete {
+		t.Errorf("response %d", got)
 	}
 }
 

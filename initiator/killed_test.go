@@ -12,6 +12,7 @@ import (
 // An administrator ends the session at the target, several times while it is in use:
 // the initiator hears why, waits as long as it is told to, and goes on.
 func TestSessionKilledAtTheTarget(t *testing.T) {
+	t.Parallel() // it waits by the clock
 	both(t, func(t *testing.T, tr initiator.Transport) {
 		s := serve(t, 8<<20, nil)
 		var mu sync.Mutex

@@ -128,6 +128,7 @@ func (p *pipe) copy(from, to net.Conn) {
 // Connections that are cut in every phase (start-up, login, look at the LUN,
 // commands, data) cost no byte of what was acknowledged.
 func TestConnectionsAreCut(t *testing.T) {
+	t.Parallel() // it waits by the clock
 	both(t, func(t *testing.T, tr initiator.Transport) {
 		const size, depth = 1 << 20, 8
 		s := serve(t, size, nil)

@@ -15,6 +15,7 @@ import (
 // A port that speaks only iSCSI, and waits for the rest of what it takes for a
 // long PDU, is recognised; so is one that breaks off.
 func TestWrongPort(t *testing.T) {
+	t.Parallel() // it waits by the clock
 	for _, hangUp := range []bool{false, true} {
 		s := serve(t, 1<<20, nil)
 		cfg := s.config(initiator.TransportISER)

@@ -13,7 +13,10 @@ import (
 // and trailers too.
 func TestRPingOverDrips(t *testing.T) {
 	for _, crc := range []string{"required", "off"} {
-		t.Run(crc, func(t *testing.T) { overDrips(t, crc) })
+		t.Run(crc, func(t *testing.T) {
+			t.Parallel() // it waits for its drips
+			overDrips(t, crc)
+		})
 	}
 }
 

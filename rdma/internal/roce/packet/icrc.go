@@ -1,0 +1,136 @@
+package packet
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"net/netip"
+)
+
+// The ICRC is Ethernet's CRC-32 over eight bytes of ones (the link header that RoCE does
+// not have), the IP header, the UDP header and everything up to the pad. What may change
+// on the way counts as ones (IBA vol. 1 §7.8.1, annex A17.3.3): traffic class, flow label,
+// TTL and the checksums of IP and UDP, and the BTH's byte with FECN and BECN. It goes
+// onto the wire with its least significant byte first.
+//
+// Not masked is IPv4's identification, which a UDP socket can neither choose nor see:
+//   - A sender's unconnected socket with IP_PMTUDISC_DO sends identification 0, and
+//     UDP_SEGMENT numbers the packets of one call 0, 1, 2 and so on.
+//   - A receiver solves for it, since a CRC is linear: of the 32 bits, 16 are spent on
+//     that and 16 protect. IDs wins most of them back.
+
+const (
+	lrhLen  = 8
+	v4Len   = 20
+	v6Len   = 40
+	udpLen  = 8
+	v4ID    = lrhLen + 4
+	v4Total = lrhLen + 2
+	v6Total = lrhLen + 4
+)
+
+// Flow computes the ICRC of packets between two addresses. It is not for concurrent
+// use: it fills in a copy of the headers that it keeps.
+type Flow struct {
+	masked  [lrhLen + v6Len + udpLen + BTHLen]byte
+	udp     int    // where the UDP header begins in masked
+	v4      bool   // there is an identification
+	solveN  int    // of the last solution: the bytes behind the identification,
+	inverse uint32 // and what takes their effect back
+}
+
+// NewFlow makes a Flow for packets from src to dst. dst's port is 4791 on the wire;
+// both addresses are of one family (IPv4 in IPv6 counts as IPv4).
+func NewFlow(src, dst netip.AddrPort) *Flow {
+	f := &Flow{}
+	for i := range lrhLen {
+		f.masked[i] = 0xff
+	}
+	ip := f.masked[lrhLen:]
+	s, d := src.Addr().Unmap(), dst.Addr().Unmap()
+	const udpProtocol = 17
+	if f.v4 = s.Is4() && d.Is4(); f.v4 {
+		f.udp = lrhLen + v4Len
+		ip[0], ip[1] = 0x45, 0xff        // TOS
+		ip[6] = 0x40                     // don't fragment
+		ip[8], ip[9] = 0xff, udpProtocol // TTL
+		ip[10], ip[11] = 0xff, 0xff      // header checksum
+		*(*[4]byte)(ip[12:]), *(*[4]byte)(ip[16:]) = s.As4(), d.As4()
+	} else {
+		f.udp = lrhLen + v6Len
+		ip[0], ip[1], ip[2], ip[3] = 0x6f, 0xff, 0xff, 0xff // traffic class, flow label
+		ip[6], ip[7] = udpProtocol, 0xff                    // hop limit
+		*(*[16]byte)(ip[8:]), *(*[16]byte)(ip[24:]) = s.As16(), d.As16()
+	}
+	u := f.masked[f.udp:]
+	binary.BigEndian.PutUint16(u, src.Port())
+	binary.BigEndian.PutUint16(u[2:], dst.Port())
+	u[6], u[7] = 0xff, 0xff // checksum
+	return f
+}
+
+// SetSrcPort is for packets that come from another port than NewFlow was told: a peer
+// may choose one for each packet.
+func (f *Flow) SetSrcPort(p uint16) { binary.BigEndian.PutUint16(f.masked[f.udp:], p) }
+
+// V4 says whether the packets have an identification.
+func (f *Flow) V4() bool { return f.v4 }
+
+// Sum is an ICRC that is being computed.
+type Sum uint32
+
+// Begin starts the ICRC of a packet: head is its BTH and what follows that directly,
+// n the length of the UDP payload, ICRC included, and id IPv4's identification.
+func (f *Flow) Begin(head []byte, n int, id uint16) Sum {
+	if f.v4 {
+		binary.BigEndian.PutUint16(f.masked[v4Total:], uint16(v4Len+udpLen+n))
+		binary.BigEndian.PutUint16(f.masked[v4ID:], id)
+	} else {
+		binary.BigEndian.PutUint16(f.masked[v6Total:], uint16(udpLen+n))
+	}
+	u := f.masked[f.udp : f.udp+udpLen+BTHLen]
+	binary.BigEndian.PutUint16(u[4:], uint16(udpLen+n))
+	copy(u[udpLen:], head[:BTHLen])
+	u[udpLen+4] = 0xff // FECN, BECN, reserved
+	return Sum(crc32.ChecksumIEEE(f.masked[:f.udp+udpLen+BTHLen])).Add(head[BTHLen:])
+}
+
+// Add goes on over b.
+func (s Sum) Add(b []byte) Sum { return Sum(crc32.Update(uint32(s), crc32.IEEETable, b)) }
+
+// AppendTrailer appends the pad that n bytes of payload need, and the ICRC of which s
+// is the sum up to the end of the payload.
+func (s Sum) AppendTrailer(b []byte, n int) []byte {
+	pad := zeros[:Pad(n)]
+	return binary.LittleEndian.AppendUint32(append(b, pad...), uint32(s.Add(pad)))
+}
+
+var zeros [3]byte // never written
+
+// Check compares a UDP payload with its ICRC. Over IPv4 it finds the identification
+// with which the ICRC is right: about one of 65536 damaged packets has one, so that
+// the caller must ask IDs whether the peer would send it. Over IPv6 it is 0.
+func (f *Flow) Check(b []byte) (id uint16, ok bool) {
+	if len(b) < MinLen {
+		return 0, false
+	}
+	body := b[:len(b)-ICRCLen]
+	return f.Verify(f.Begin(body, len(b), 0), binary.LittleEndian.Uint32(b[len(body):]), len(b))
+}
+
+// Verify is Check for a packet that lies in pieces: sum is over everything up to the
+// pad, begun with identification 0, wire the ICRC as read with its least significant
+// byte first, and n the length of the UDP payload.
+func (f *Flow) Verify(sum Sum, wire uint32, n int) (id uint16, ok bool) {
+	diff := uint32(sum) ^ wire
+	if diff == 0 || !f.v4 {
+		return 0, diff == 0
+	}
+	// diff is what the identification's two bytes make of a register of zeros when they
+	// and the bytes behind them go through it: times x^8 for each. Taken back, the two
+	// bytes are left, the first one in the lower eight bits, and nothing above them.
+	if n != f.solveN {
+		f.solveN, f.inverse = n, unshift(v4Len-4+udpLen+n-ICRCLen)
+	}
+	raw := multiply(diff, f.inverse)
+	return uint16(raw)<<8 | uint16(raw)>>8, raw>>16 == 0
+}

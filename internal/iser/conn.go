@@ -65,8 +65,8 @@ type Conn struct {
 	hello  helloState
 	pump   rdmamsg.Pump
 	doneQ  xferList
-	// completing counts goroutines that are inside completeAll; cond tells of each
-	// that leaves.
+	// completing counts goroutines that are inside complete; cond tells of each
+	// that has left.
 	completing int
 	cond       sync.Cond
 	unsent     iscsi.Unsent // answers on their way
@@ -423,17 +423,23 @@ func (c *Conn) endError() error {
 }
 
 // Push implements iscsi.Datamover.
-func (c *Conn) Push() {
-	for {
-		c.mu.Lock()
-		c.pumpLocked()
-		done := c.takeDoneLocked()
+func (c *Conn) Push() { c.push(nil) }
+
+// push takes in what the send queue has completed, tells of the transfers that are over,
+// and transmits what waits. The lock is taken once for each round of up-calls and once
+// more.
+func (c *Conn) push(completed []rdma.WC) {
+	c.mu.Lock()
+	c.pump.Reap(completed)
+	c.pumpLocked()
+	for done := c.takeDoneLocked(); done != nil; done = c.takeDoneLocked() {
 		c.mu.Unlock()
-		if done == nil {
-			break
-		}
-		c.completeAll(done) // may queue more
+		c.complete(done) // may queue more
+		c.mu.Lock()
+		c.completedLocked()
+		c.pumpLocked()
 	}
+	c.mu.Unlock()
 	c.qp.Push()
 }
 
@@ -466,8 +472,11 @@ func (c *Conn) finish() {
 	done := c.takeDoneLocked()
 	u := c.up
 	c.mu.Unlock()
-	c.completeAll(done)
+	c.complete(done)
 	c.mu.Lock()
+	if done != nil {
+		c.completedLocked()
+	}
 	for c.completing > 0 {
 		c.cond.Wait()
 	}
@@ -478,7 +487,8 @@ func (c *Conn) finish() {
 	}
 }
 
-// takeDoneLocked takes the completed transfers for completeAll.
+// takeDoneLocked takes the transfers that are over for complete; completedLocked is due
+// after it.
 func (c *Conn) takeDoneLocked() *iscsi.Transfer {
 	x := c.doneQ.take()
 	if x != nil {
@@ -487,17 +497,8 @@ func (c *Conn) takeDoneLocked() *iscsi.Transfer {
 	return x
 }
 
-// completeAll makes the up-calls for completed transfers.
-func (c *Conn) completeAll(x *iscsi.Transfer) {
-	if x == nil {
-		return
-	}
-	defer func() {
-		c.mu.Lock()
-		c.completing--
-		c.cond.Broadcast()
-		c.mu.Unlock()
-	}()
+// complete makes the up-calls for transfers that are over.
+func (c *Conn) complete(x *iscsi.Transfer) {
 	for x != nil {
 		next := x.Own.Next
 		x.Own.Next = nil
@@ -505,6 +506,12 @@ func (c *Conn) completeAll(x *iscsi.Transfer) {
 		c.up.DataCompletionNotify(x)
 		x = next
 	}
+}
+
+// completedLocked enters that the up-calls of a takeDoneLocked have been made.
+func (c *Conn) completedLocked() {
+	c.completing--
+	c.cond.Broadcast()
 }
 
 // xferList is a queue of completed transfers.

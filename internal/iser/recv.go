@@ -38,13 +38,9 @@ func (c *Conn) awaitReader() {
 }
 
 func (c *Conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
-	for {
-		n := cq.Poll(wcs)
-		if n == 0 {
-			return
-		}
-		for i := range wcs[:n] {
-			c.received(&wcs[i])
+	for batch := range rdmamsg.Batches(cq, wcs) {
+		for i := range batch {
+			c.received(&batch[i])
 		}
 		c.Push() // what the PDUs of this batch were answered with
 	}
@@ -226,16 +222,7 @@ func (c *Conn) sendHelloLocked(h *hello) {
 func (c *Conn) sendHandler(cq *rdma.CQ) { c.reapSends(cq, c.sendWC[:]) }
 
 func (c *Conn) reapSends(cq *rdma.CQ, wcs []rdma.WC) {
-	for {
-		n := cq.Poll(wcs)
-		if n == 0 {
-			return
-		}
-		c.mu.Lock()
-		for i := range wcs[:n] {
-			c.pump.Reap(&wcs[i])
-		}
-		c.mu.Unlock()
-		c.Push()
+	for batch := range rdmamsg.Batches(cq, wcs) {
+		c.push(batch)
 	}
 }

@@ -42,7 +42,8 @@ type role interface {
 	received(wc *rdma.WC)
 	// batchEnd follows the messages of one batch, before Push.
 	batchEnd()
-	Push()
+	// push takes in what the send queue has completed, and transmits what waits.
+	push(completed []rdma.WC)
 	// end makes the last up-calls; err is why the connection has ended.
 	end(err error)
 }
@@ -207,16 +208,12 @@ func (c *conn) recvHandler(cq *rdma.CQ) {
 }
 
 func (c *conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
-	for {
-		n := cq.Poll(wcs)
-		if n == 0 {
-			return
-		}
-		for i := range wcs[:n] {
-			c.role.received(&wcs[i])
+	for batch := range rdmamsg.Batches(cq, wcs) {
+		for i := range batch {
+			c.role.received(&batch[i])
 		}
 		c.role.batchEnd()
-		c.role.Push() // what this batch has led to
+		c.role.push(nil) // what this batch has led to
 	}
 }
 
@@ -225,17 +222,8 @@ func (c *conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
 func (c *conn) sendHandler(cq *rdma.CQ) { c.reapSends(cq, c.sendWC[:]) }
 
 func (c *conn) reapSends(cq *rdma.CQ, wcs []rdma.WC) {
-	for {
-		n := cq.Poll(wcs)
-		if n == 0 {
-			return
-		}
-		c.mu.Lock()
-		for i := range wcs[:n] {
-			c.pump.Reap(&wcs[i])
-		}
-		c.mu.Unlock()
-		c.role.Push()
+	for batch := range rdmamsg.Batches(cq, wcs) {
+		c.role.push(batch)
 	}
 }
 

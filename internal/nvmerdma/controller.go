@@ -117,17 +117,21 @@ func (c *Controller) NamesHostMemory(k nvme.SGLKind) bool {
 }
 
 // Push implements nvme.QueueTransport.
-func (c *Controller) Push() {
-	for {
-		c.mu.Lock()
-		c.pumpLocked()
-		due := c.takeDueLocked()
+func (c *Controller) Push() { c.push(nil) }
+
+// push implements role. The lock is taken once for each round of up-calls and once more.
+func (c *Controller) push(completed []rdma.WC) {
+	c.mu.Lock()
+	c.pump.Reap(completed)
+	c.pumpLocked()
+	for due := c.takeDueLocked(); due != nil; due = c.takeDueLocked() {
 		c.mu.Unlock()
-		if due == nil {
-			break
-		}
-		c.upcalls(due) // may queue more
+		ended := c.upcalls(due) // may queue more
+		c.mu.Lock()
+		c.toldLocked(ended)
+		c.pumpLocked()
 	}
+	c.mu.Unlock()
 	c.qp.Push()
 }
 
@@ -140,9 +144,9 @@ func (c *Controller) takeDueLocked() *command {
 	return k
 }
 
-// upcalls makes up-calls, and frees the slots of the commands that have ended.
-func (c *Controller) upcalls(k *command) {
-	var ended *command
+// upcalls makes up-calls, and returns the commands that have ended; toldLocked is due
+// after it.
+func (c *Controller) upcalls(k *command) (ended *command) {
 	for k != nil {
 		next := k.next
 		if k.next = nil; k.ended {
@@ -155,14 +159,19 @@ func (c *Controller) upcalls(k *command) {
 		}
 		k = next
 	}
-	c.mu.Lock()
+	return ended
+}
+
+// toldLocked frees the slots of commands that have ended, and enters that the up-calls
+// of a takeDueLocked have been made.
+func (c *Controller) toldLocked(ended *command) {
 	for ended != nil {
-		k, ended = ended, ended.next
+		k := ended
+		ended = k.next
 		c.slots.put(k)
 	}
 	c.upcalling--
 	c.cond.Broadcast()
-	c.mu.Unlock()
 }
 
 // end implements role: what is due is told, and what that was answered with ends.

@@ -237,8 +237,12 @@ func (h *Host) batchEnd() {
 }
 
 // Push implements nvme.HostTransport.
-func (h *Host) Push() {
+func (h *Host) Push() { h.push(nil) }
+
+// push implements role.
+func (h *Host) push(completed []rdma.WC) {
 	h.mu.Lock()
+	h.pump.Reap(completed)
 	h.pumpLocked()
 	h.mu.Unlock()
 	h.qp.Push()

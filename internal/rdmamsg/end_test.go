@@ -66,7 +66,7 @@ func (e *end) sent(cq *rdma.CQ) {
 	for n := cq.Poll(wcs[:]); n > 0; n = cq.Poll(wcs[:]) {
 		e.mu.Lock()
 		for i := range wcs[:n] {
-			e.p.Reap(&wcs[i])
+			e.p.Reap(wcs[i : i+1])
 		}
 		e.mu.Unlock()
 		e.push()

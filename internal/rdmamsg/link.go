@@ -1,6 +1,7 @@
 package rdmamsg
 
 import (
+	"iter"
 	"sync/atomic"
 
 	"softiser/rdma"
@@ -71,6 +72,20 @@ func (l *Link) closeQueues() {
 	for _, cq := range []*rdma.CQ{l.SendCQ, l.RecvCQ} {
 		if cq != nil {
 			_ = cq.Close()
+		}
+	}
+}
+
+// Batches polls cq until it is empty, into wcs again and again: a completion handler
+// ranges over it. A batch that does not fill wcs has emptied the queue; for what comes
+// later the handler runs once more.
+func Batches(cq *rdma.CQ, wcs []rdma.WC) iter.Seq[[]rdma.WC] {
+	return func(yield func([]rdma.WC) bool) {
+		for n := len(wcs); n == len(wcs); {
+			n = cq.Poll(wcs)
+			if n == 0 || !yield(wcs[:n]) {
+				return
+			}
 		}
 	}
 }

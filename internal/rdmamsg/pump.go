@@ -292,8 +292,14 @@ func (p *Pump) enqueue(wr *rdma.SendWR) bool {
 	return false
 }
 
-// Reap handles one completion of the send queue.
-func (p *Pump) Reap(wc *rdma.WC) {
+// Reap takes in completions of the send queue.
+func (p *Pump) Reap(wcs []rdma.WC) {
+	for i := range wcs {
+		p.reap(&wcs[i])
+	}
+}
+
+func (p *Pump) reap(wc *rdma.WC) {
 	o := p.ops.all[wc.ID]
 	p.out--
 	switch o.kind {

@@ -67,6 +67,7 @@ type transmitter struct {
 	maxUntagged int
 
 	cur    txMsg
+	built  uint32     // requests that SQ.Next is still to pass, see enterLocked
 	msn    [4]uint32  // next to use, by queue number
 	sqTurn bool       // a response has just been sent: the send queue is next
 	local  *verbs.WQE // a local operation is next and waits for the round to end
@@ -260,6 +261,7 @@ func (t *transmitter) transmit(share int) txResult {
 			qp.start.armNudgeLocked()
 		}
 		t.sentOff += uint64(n)
+		t.enterLocked()
 		t.publishLocked()
 		qp.sweepLocked()
 		idle := len(t.iov) == 0 && !t.cur.active && !t.workLocked()
@@ -308,6 +310,7 @@ func (t *transmitter) fail(err error) {
 		err = fmt.Errorf("rdma: send: %w", err)
 	}
 	qp.Mu.Lock()
+	t.enterLocked()
 	if e := t.culpritLocked(); st != verbs.StatusFatal && e != nil {
 		e.Status = st
 	}

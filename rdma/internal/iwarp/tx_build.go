@@ -67,6 +67,7 @@ func (t *transmitter) next() bool {
 	qp := t.qp
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
+	t.enterLocked()
 	if qp.Dying.Load() || !t.allowed || t.local != nil {
 		return false
 	}
@@ -123,7 +124,7 @@ func (t *transmitter) startLocked(e *verbs.WQE) bool {
 		}
 	}
 	if extension(e.Op) && qp.start.ext != extOn || e.Op.Answered() && len(qp.reads.orq) == 0 {
-		e.Status, e.Done, e.Built, e.End = verbs.StatusUnsupported, true, true, t.off
+		e.Status, e.Done, e.End = verbs.StatusUnsupported, true, t.off
 		qp.SQ.Next++
 		return true
 	}
@@ -386,7 +387,6 @@ func (t *transmitter) piece(start int) {
 
 // finish is called when the last segment of m has been built.
 func (t *transmitter) finish(m *txMsg) {
-	qp := t.qp
 	t.stats.Msgs[m.op]++
 	t.stats.Bytes += uint64(m.off)
 	m.active = false
@@ -398,8 +398,12 @@ func (t *transmitter) finish(m *txMsg) {
 		m.active = true
 		return
 	}
-	qp.Mu.Lock()
-	m.e.Built, m.e.End = true, t.off
-	qp.SQ.Next++
-	qp.Mu.Unlock()
+	m.e.End = t.off
+	t.built++
+}
+
+// enterLocked advances the send queue past the requests that have been built.
+func (t *transmitter) enterLocked() {
+	t.qp.SQ.Next += t.built
+	t.built = 0
 }

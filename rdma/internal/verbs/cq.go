@@ -4,19 +4,20 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // CQ is a completion queue: the ring, who waits for it, and the handler.
 type CQ struct {
 	handler func()
+	added   atomic.Bool // completions came since the handler last started; set under mu
+	running atomic.Bool // the handler runs
 
 	mu       sync.Mutex // guards what follows; a leaf
 	ring     []WC
 	head, n  int
 	overflow bool
 	closed   bool
-	added    bool // completions came since the handler last started
-	running  bool // the handler runs
 	armed    bool
 	solOnly  bool
 	wake     chan struct{} // capacity 1
@@ -131,7 +132,7 @@ func (cq *CQ) addLocked(wc *WC) bool {
 	}
 	cq.ring[i] = *wc
 	cq.n++
-	cq.added = true
+	cq.added.Store(true)
 	if cq.armed && (!cq.solOnly || wc.Flags&WCSolicited != 0 || wc.Status != StatusSuccess) {
 		cq.armed = false
 		cq.signalLocked()
@@ -153,25 +154,18 @@ func (cq *CQ) AddAll(wcs []WC) bool {
 
 // Dispatch runs the handler if completions have come since it last started. If
 // it is running on another goroutine, or further up on this one, that run is
-// repeated instead.
+// repeated instead: whoever ends a run looks once more after he has said so.
 func (cq *CQ) Dispatch() {
 	if cq.handler == nil {
 		return
 	}
-	cq.mu.Lock()
-	if !cq.added || cq.running {
-		cq.mu.Unlock()
-		return
+	for cq.added.Load() && cq.running.CompareAndSwap(false, true) {
+		for cq.added.Load() {
+			cq.added.Store(false) // before the handler polls: what comes later runs it again
+			cq.handler()
+		}
+		cq.running.Store(false)
 	}
-	cq.running = true
-	for cq.added {
-		cq.added = false
-		cq.mu.Unlock()
-		cq.handler()
-		cq.mu.Lock()
-	}
-	cq.running = false
-	cq.mu.Unlock()
 }
 
 // Crowded reports whether the handler should run before more is added.

@@ -16,10 +16,10 @@
 //
 // # What an engine does
 //
-// It starts requests in order from SQ.Next, reaches memory through package mem alone,
-// and marks each entry: Built and End, in any count that grows with what it sends, for
-// requests that are over when they have left; Done and Status for those that the peer
-// answers. SweepLocked then completes them in the order in which they were posted. It
+// It takes requests in order from SQ.Next, which passes an entry whose last byte has been
+// built, reaches memory through package mem alone, and marks each entry: End, in any count
+// that grows with what it sends, for requests that are over when they have left; Done and
+// Status for those that the peer answers. SweepLocked then completes them in the order in which they were posted. It
 // takes a buffer by TakeRecv for each message that needs one, and collects receive
 // completions for CQ.AddAll. What ends the connection goes to FailLocked, from wherever
 // it is found; the first cause counts. The engine's last acts are FlushSendsLocked,

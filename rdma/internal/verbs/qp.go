@@ -149,7 +149,7 @@ func (qp *QP) SweepLocked(acked uint64) (hidden Opcode) {
 			if !e.Done {
 				return hidden
 			}
-		} else if !e.Built || e.End > acked {
+		} else if e.End > acked {
 			return hidden
 		}
 		if e.Flags&FlagHidden != 0 {

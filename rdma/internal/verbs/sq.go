@@ -5,8 +5,8 @@ import "math/bits"
 // SendQueue is the ring of the send queue. Its counters only grow, and wrap:
 //
 //	Head          Next          Tail
-//	 | started,    | not         |
-//	 | not ended   | started     |
+//	 | built,      | not built,  |
+//	 | not ended   | or in part  |
 //
 // It is guarded by QP.Mu; Next is advanced by whoever transmits.
 type SendQueue struct {
@@ -35,7 +35,7 @@ func (q *SendQueue) slot() *WQE {
 		q.Head, q.Next, q.Tail = 0, 0, 0
 	}
 	e := q.At(q.Tail)
-	e.Status, e.Built, e.Done = StatusSuccess, false, false
+	e.Status, e.Done = StatusSuccess, false
 	e.Segs, e.LKeys = e.Segs[:0], e.LKeys[:0]
 	return e
 }

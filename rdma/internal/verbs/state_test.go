@@ -101,7 +101,7 @@ func TestSweepInOrder(t *testing.T) {
 	q.Next = q.Tail
 	for i := range uint32(2) {
 		e := q.At(q.Head + 2 + i)
-		e.Built, e.End = true, uint64(10*(i+1))
+		e.End = uint64(10 * (i + 1))
 	}
 	if op := qp.SweepLocked(100); op != 0 || qp.SendCQ.Len() != 0 {
 		t.Fatalf("%v, %d completions before the Reads have ended", op, qp.SendCQ.Len())

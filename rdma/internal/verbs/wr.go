@@ -80,9 +80,8 @@ type WQE struct {
 	Op     Opcode
 	Flags  SendFlags
 	Status Status
-	Built  bool   // the last byte has been built; End is valid
 	Done   bool   // answered or local operation: has ended
-	End    uint64 // position behind the last byte, in the engine's count of what it sends
+	End    uint64 // position behind the last byte, in the engine's count of what it sends; valid before SQ.Next
 	Length uint32
 	Segs   [][]byte
 	LKeys  []uint32

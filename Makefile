@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short bench-lvm conformance conformance-short soak soak-short cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short bench-lvm conformance conformance-short soak soak-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,12 +14,25 @@ help: ## list the targets
 build: ## build bin/iser-target and bin/iser-initiator (static)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/iser-target ./cmd/iser-initiator
 
+# Tests wait for sockets, processes and timers more than they compute: with twice as many
+# packages at a time as processors those are busy, under the race detector with half as many more.
+CPUS := $(shell nproc)
 test: ## run every test (outside clients are used where they are installed; see make tools)
-	$(SUM) --packages ./... -- -vet=off -timeout 15m
+	$(SUM) --packages ./... -- -vet=off -p $$(($(CPUS) * 2)) -timeout 15m
 
-# The rules of internal/lint read files, in one goroutine.
+# The rules of internal/lint read files, in one goroutine. At its exit the detector would give
+# goroutines that are left a second, in every test binary and in every process that a test
+# starts; internal/leaktest sees to it that there are none.
+RACE = CGO_ENABLED=1 GORACE="atexit_sleep_ms=20 $$GORACE"
+RACEPKGS = $$($(GO) list ./... | grep -v /internal/lint)
 race: ## run every test under the race detector, those that are long in their short forms
-	CGO_ENABLED=1 $(SUM) --packages "$$($(GO) list ./... | grep -v /internal/lint)" -- -vet=off -race -short -timeout 20m
+	$(RACE) $(SUM) --packages "$(RACEPKGS)" -- -vet=off -race -short -p $$((($(CPUS) * 3 + 1) / 2)) -timeout 20m
+
+compile: ## compile what race, fuzz and test run, into Go's cache
+	$(SUM) --version >/dev/null
+	$(RACE) $(GO) test -vet=off -race -short -run '^$$' -exec true $(RACEPKGS) >/dev/null
+	GO="$(GO)" .ci/fuzz compile
+	$(GO) test -vet=off -run '^$$' -exec true ./... >/dev/null
 
 FUZZTIME ?= 20s
 fuzz: ## run each fuzz target for FUZZTIME (20s; 500x for a count of executions)

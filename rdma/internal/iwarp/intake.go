@@ -103,7 +103,7 @@ func (in *intake) direct() (int, error) {
 	c := x.dst.cur
 	aim := 0
 	for aim < x.left && len(in.vec) < cap(in.vec)-1 {
-		p := c.next(x.left - aim)
+		p := c.Next(x.left - aim)
 		in.put(p)
 		aim += len(p)
 	}
@@ -125,7 +125,7 @@ func (in *intake) direct() (int, error) {
 		if x.crcOn && !x.crcOver {
 			x.crc, ok = crcOver(x.crc, &x.dst.cur, placed)
 		} else {
-			x.dst.cur.skip(placed)
+			x.dst.cur.Skip(placed)
 		}
 		x.dst.off += uint64(placed)
 		x.left -= placed

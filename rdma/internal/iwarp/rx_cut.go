@@ -48,9 +48,9 @@ type rxCuts struct {
 }
 
 // at is where c stands in its region.
-func (c *rxCut) at() (cur cursor) {
-	cur.set(c.reg.Pieces())
-	cur.skip(int(c.off))
+func (c *rxCut) at() (cur mem.Cursor) {
+	cur.Set(c.reg.Pieces())
+	cur.Skip(int(c.off))
 	return cur
 }
 
@@ -65,7 +65,7 @@ func (in *intake) aimCuts() {
 		c := &k.all[i]
 		cur := c.at()
 		for n := c.size; n > 0; {
-			p := cur.next(n)
+			p := cur.Next(n)
 			in.put(p)
 			n -= len(p)
 		}
@@ -136,7 +136,7 @@ func (in *intake) consumeCut() {
 		x.placeFault()
 	}
 	if x.left > 0 && x.dst.kind == destRegion && x.lockDest() {
-		x.dst.cur.skip(c.n)
+		x.dst.cur.Skip(c.n)
 		x.dst.unlock()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/wire"
 )
 
@@ -199,7 +200,7 @@ func (in *intake) linearise(from int) error {
 		end = c.pos
 		to -= c.n
 		cur := c.at()
-		if !copyFrom(in.buf[to:to+c.n], &cur) {
+		if !mem.CopyFrom(in.buf[to:to+c.n], &cur) {
 			return errGuess
 		}
 	}

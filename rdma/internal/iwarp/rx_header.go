@@ -148,8 +148,8 @@ func (x *receiver) beginSend() {
 		return
 	}
 	x.dst = rxDest{kind: destRecv, off: v.got}
-	x.dst.cur.set(v.buf.Segs)
-	x.dst.cur.skip(int(v.got))
+	x.dst.cur.Set(v.buf.Segs)
+	x.dst.cur.Skip(int(v.got))
 }
 
 // takeRecv starts a message that consumes a receive buffer.

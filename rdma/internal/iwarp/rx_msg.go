@@ -175,10 +175,10 @@ func (x *receiver) atomicDone() error {
 	if f != mem.None {
 		return x.terminate(faultCauses[f].rdmap, "the memory of an atomic operation was invalidated")
 	}
-	var cur cursor
-	cur.set(r.Pieces())
-	cur.skip(int(off))
-	word := cur.next(8)
+	var cur mem.Cursor
+	cur.Set(r.Pieces())
+	cur.Skip(int(off))
+	word := cur.Next(8)
 	var old uint64
 	ok := len(word) == 8 && mem.AddrOf(word)%8 == 0
 	if ok {
@@ -194,7 +194,7 @@ func (x *receiver) atomicDone() error {
 }
 
 func atomicOp(p *uint64, h *wire.Atomic) (old uint64, ok bool) {
-	defer guard(debug.SetPanicOnFault(true), &ok)
+	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
 	for {
 		old = atomic.LoadUint64(p)
 		if atomic.CompareAndSwapUint64(p, old, h.Apply(old)) {
@@ -214,9 +214,9 @@ func (x *receiver) atomicResponseDone() error {
 	qp.Mu.Lock()
 	st := verbs.StatusSuccess
 	o := qp.reads.oldestLocked()
-	var cur cursor
-	cur.set(o.e.Segs)
-	if !copyTo(&cur, val[:]) {
+	var cur mem.Cursor
+	cur.Set(o.e.Segs)
+	if !mem.CopyTo(&cur, val[:]) {
 		st = verbs.StatusLocalFault
 	}
 	qp.reads.answeredLocked(st)

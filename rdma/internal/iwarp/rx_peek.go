@@ -97,7 +97,7 @@ func (in *intake) plan(end int) bool {
 		}
 		c := &k.all[0]
 		cur := c.at()
-		fit, pieces := cur.fit(c.size, vecs-1)
+		fit, pieces := cur.Fit(c.size, vecs-1)
 		vecs -= pieces + 1
 		from = fit
 		switch {
@@ -141,7 +141,7 @@ func (in *intake) plan(end int) bool {
 		}
 		between(p + hl - from)
 		cur := c.at()
-		fit, pieces := cur.fit(c.size, vecs-1)
+		fit, pieces := cur.Fit(c.size, vecs-1)
 		vecs -= pieces + 1
 		short := fit < c.size
 		c.size = fit

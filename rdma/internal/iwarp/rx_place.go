@@ -21,18 +21,18 @@ const (
 type rxDest struct {
 	kind destKind
 	reg  *mem.Region
-	gen  uint64 // of the region: it may have been aimed elsewhere under the same STag
-	off  uint64 // of the next byte, in the region or the buffer
-	cur  cursor // position in the pieces; for a region valid under its lock only
+	gen  uint64     // of the region: it may have been aimed elsewhere under the same STag
+	off  uint64     // of the next byte, in the region or the buffer
+	cur  mem.Cursor // position in the pieces; for a region valid under its lock only
 }
 
 // setRegion aims d at offset off of r.
 // Preconditions: r is held, or the pieces of r cannot change.
 func (d *rxDest) setRegion(r *mem.Region, off uint64) {
 	*d = rxDest{kind: destRegion, reg: r, gen: r.Gen(), off: off}
-	d.cur.set(r.Pieces())
-	d.cur.skip(int(off))
-	d.cur.segs = nil
+	d.cur.Set(r.Pieces())
+	d.cur.Skip(int(off))
+	d.cur.Detach()
 }
 
 // lock gives access to the memory of d until unlock; false when it has been
@@ -46,7 +46,7 @@ func (x *receiver) lockDest() bool {
 		d.reg.Hold()
 		ok, revoked := d.reg.Placeable(d.gen)
 		if ok {
-			d.cur.segs = d.reg.Pieces()
+			d.cur.Attach(d.reg.Pieces())
 			return true
 		}
 		d.reg.Release()
@@ -60,7 +60,7 @@ func (x *receiver) lockDest() bool {
 
 func (d *rxDest) unlock() {
 	if d.kind == destRegion {
-		d.cur.segs = nil
+		d.cur.Detach()
 		d.reg.Release()
 	}
 }
@@ -78,7 +78,7 @@ func (x *receiver) place(p []byte) {
 	if !x.lockDest() {
 		return
 	}
-	ok := copyTo(&x.dst.cur, p)
+	ok := mem.CopyTo(&x.dst.cur, p)
 	x.dst.off += uint64(len(p))
 	x.dst.unlock()
 	if !ok {
@@ -92,42 +92,11 @@ func (x *receiver) place(p []byte) {
 	x.in.pattern.since += len(p)
 }
 
-// copyFrom copies to p from where c stands. It returns false when that memory
-// faults.
-func copyFrom(p []byte, c *cursor) (ok bool) {
-	defer guard(debug.SetPanicOnFault(true), &ok)
-	for len(p) > 0 {
-		p = p[copy(p, c.next(len(p))):]
-	}
-	return true
-}
-
-// copyTo copies p to where c stands. It returns false when that memory faults.
-func copyTo(c *cursor, p []byte) (ok bool) {
-	defer guard(debug.SetPanicOnFault(true), &ok)
-	for len(p) > 0 {
-		p = p[copy(c.next(len(p)), p):]
-	}
-	return true
-}
-
-// guard is deferred around code that touches memory which may be a mapping: a
-// fault there makes *ok false instead of ending the process.
-func guard(old bool, ok *bool) {
-	debug.SetPanicOnFault(old)
-	if r := recover(); r != nil {
-		if !isFault(r) {
-			panic(r)
-		}
-		*ok = false
-	}
-}
-
 // crcOver continues crc over n bytes from c and moves c behind them.
-func crcOver(crc uint32, c *cursor, n int) (_ uint32, ok bool) {
-	defer guard(debug.SetPanicOnFault(true), &ok)
+func crcOver(crc uint32, c *mem.Cursor, n int) (_ uint32, ok bool) {
+	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
 	for n > 0 {
-		p := c.next(n)
+		p := c.Next(n)
 		crc = wire.CRC(crc, p)
 		n -= len(p)
 	}

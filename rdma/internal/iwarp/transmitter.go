@@ -124,7 +124,7 @@ type txMsg struct {
 	to     uint64
 	length uint32
 	off    uint32
-	cur    cursor
+	cur    mem.Cursor
 	src    *mem.Region // Read Response
 	gen    uint64      // of src, when cur was set
 	srcTag uint32

@@ -28,7 +28,7 @@ func (t *transmitter) buildRound() {
 	defer func() {
 		debug.SetPanicOnFault(old)
 		if r := recover(); r != nil {
-			if !isFault(r) {
+			if !mem.IsFault(r) {
 				panic(r)
 			}
 			t.reason = errTouch
@@ -52,12 +52,6 @@ func (t *transmitter) buildRound() {
 		}
 	}
 	t.iov = t.vec
-}
-
-// isFault reports whether a recovered panic is a memory fault.
-func isFault(r any) bool {
-	e, ok := r.(interface{ Addr() uintptr })
-	return ok && e != nil
 }
 
 // next chooses the next message: Read Responses and the send queue take turns, so
@@ -140,12 +134,12 @@ func (t *transmitter) startLocked(e *verbs.WQE) bool {
 			m.op += wire.SendSE - wire.Send
 		}
 		m.msn = t.take(wire.QNSend)
-		m.cur.set(e.Segs)
+		m.cur.Set(e.Segs)
 	case verbs.OpWrite, verbs.OpWriteImm:
 		m.op = wire.Write
 		m.stag, m.to = e.Remote.STag, e.Remote.TO
 		m.imm = e.Op == verbs.OpWriteImm
-		m.cur.set(e.Segs)
+		m.cur.Set(e.Segs)
 	case verbs.OpImm:
 		m.startImm(t)
 	case verbs.OpRead:
@@ -213,11 +207,11 @@ func (t *transmitter) aimSource(n int) *mem.Region {
 	}
 	if m.src != r || m.gen != r.Gen() || m.off == 0 {
 		m.src, m.gen = r, r.Gen()
-		m.cur.set(r.Pieces())
-		m.cur.skip(int(off))
+		m.cur.Set(r.Pieces())
+		m.cur.Skip(int(off))
 	} else {
 		// Not aimed elsewhere: the pieces have not changed since.
-		m.cur.segs = r.Pieces()
+		m.cur.Attach(r.Pieces())
 	}
 	return r
 }
@@ -270,10 +264,10 @@ func (t *transmitter) segment() bool {
 		if r = t.aimSource(n); r == nil {
 			return false
 		}
-		defer func() { m.cur.segs = nil; r.Release() }()
+		defer func() { m.cur.Detach(); r.Release() }()
 	}
 	if n > copyMax {
-		if fit, _ := m.cur.fit(n, cap(t.vec)-len(t.vec)-2); fit < n {
+		if fit, _ := m.cur.Fit(n, cap(t.vec)-len(t.vec)-2); fit < n {
 			if len(t.vec) > 0 {
 				return false
 			}
@@ -329,11 +323,11 @@ var zeroes [3]byte
 
 // payload adds header bytes [start:], n bytes of payload from c, pad and CRC to
 // the round.
-func (t *transmitter) payload(start, n int, c *cursor) {
+func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 	var crc uint32
 	if n <= copyMax {
 		for left := n; left > 0; {
-			p := c.next(left)
+			p := c.Next(left)
 			t.hdr = append(t.hdr, p...)
 			left -= len(p)
 		}
@@ -347,7 +341,7 @@ func (t *transmitter) payload(start, n int, c *cursor) {
 		}
 		t.piece(start)
 		for left := n; left > 0; {
-			p := c.next(left)
+			p := c.Next(left)
 			if t.crc {
 				crc = wire.CRC(crc, p)
 			}

@@ -1,0 +1,89 @@
+package mem
+
+import "runtime/debug"
+
+// Cursor walks over pieces of memory.
+type Cursor struct {
+	segs [][]byte
+	i    int // piece
+	off  int // within it
+}
+
+// Set puts c before the first byte of segs.
+func (c *Cursor) Set(segs [][]byte) { *c = Cursor{segs: segs} }
+
+// Detach drops the pieces and keeps the place; Attach gives the same pieces back. In
+// between nothing keeps the memory alive.
+func (c *Cursor) Detach() { c.segs = nil }
+
+// Attach is described at Detach.
+func (c *Cursor) Attach(segs [][]byte) { c.segs = segs }
+
+// Next returns up to n bytes that lie together and moves behind them. There must
+// be bytes left.
+func (c *Cursor) Next(n int) []byte {
+	for c.off == len(c.segs[c.i]) {
+		c.i++
+		c.off = 0
+	}
+	p := c.segs[c.i][c.off:]
+	if len(p) > n {
+		p = p[:n]
+	}
+	c.off += len(p)
+	return p
+}
+
+// Skip moves n bytes on.
+func (c *Cursor) Skip(n int) {
+	for n > 0 {
+		n -= len(c.Next(n))
+	}
+}
+
+// Fit is how many of n bytes lie in at most pieces pieces, and in how many.
+func (c Cursor) Fit(n, pieces int) (got, used int) {
+	for got < n && used < pieces {
+		got += len(c.Next(n - got))
+		used++
+	}
+	return got, used
+}
+
+// CopyFrom copies to p from where c stands. It returns false when that memory
+// faults.
+func CopyFrom(p []byte, c *Cursor) (ok bool) {
+	defer Guard(debug.SetPanicOnFault(true), &ok)
+	for len(p) > 0 {
+		p = p[copy(p, c.Next(len(p))):]
+	}
+	return true
+}
+
+// CopyTo copies p to where c stands. It returns false when that memory faults.
+func CopyTo(c *Cursor, p []byte) (ok bool) {
+	defer Guard(debug.SetPanicOnFault(true), &ok)
+	for len(p) > 0 {
+		p = p[copy(c.Next(len(p)), p):]
+	}
+	return true
+}
+
+// Guard is deferred around code that touches memory which may be a mapping, with what
+// debug.SetPanicOnFault(true) returned: a fault there makes *ok false instead of ending
+// the process.
+func Guard(old bool, ok *bool) {
+	debug.SetPanicOnFault(old)
+	if r := recover(); r != nil {
+		if !IsFault(r) {
+			panic(r)
+		}
+		*ok = false
+	}
+}
+
+// IsFault reports whether a recovered panic is a memory fault.
+func IsFault(r any) bool {
+	e, ok := r.(interface{ Addr() uintptr })
+	return ok && e != nil
+}

@@ -113,13 +113,14 @@ func matches(name string, paths []string) bool {
 // for one concern, so that a reader finds all of them.
 func TestWhoMayImportSys(t *testing.T) {
 	allowed := map[string]string{
-		"internal/sockio": "sockets of RDMA and of iSCSI over TCP",
-		"blockdev":        "mappings, holes, locks of backing files",
-		"lvm":             "block device ioctls and locks",
-		"initiator/nbd":   "NBD sockets and /dev/nbdN",
-		"benchmarks":      "CPU placement and times",
-		"interop":         "running guests",
-		"cmd":             "process limits",
+		"internal/sockio":        "sockets of RDMA and of iSCSI over TCP",
+		"rdma/internal/roce/udp": "sockets of RoCE",
+		"blockdev":               "mappings, holes, locks of backing files",
+		"lvm":                    "block device ioctls and locks",
+		"initiator/nbd":          "NBD sockets and /dev/nbdN",
+		"benchmarks":             "CPU placement and times",
+		"interop":                "running guests",
+		"cmd":                    "process limits",
 	}
 	for _, f := range sources(t) {
 		if f.test || !importsUnder(f, unix) {

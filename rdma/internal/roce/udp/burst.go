@@ -1,0 +1,114 @@
+package udp
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of one call. The kernel's own are 1024 pieces per message, and 64 packets
+// (128 in newer ones) and 65507 bytes over IPv4, as the IP packet before it is cut has
+// at most 65535.
+const (
+	maxMessages = 64
+	maxPieces   = 1024
+	maxPackets  = 64
+	maxBytes    = 65535 - 40 - 8
+)
+
+// Burst collects what one call sends: messages, each of which goes to one peer as one
+// packet, or as several of one size of which the last may be shorter. Memory is named,
+// not copied: it must stay as it is until Send has returned. A Burst is for one
+// goroutine at a time, and is used again: nothing is allocated by its use.
+type Burst struct {
+	hdrs  [maxMessages]mmsghdr
+	ctls  [maxMessages]cmsgBuf
+	sizes [maxMessages]int // of the longest packet of each
+	iov   [maxPieces]unix.Iovec
+	n     int // messages
+	piece int // pieces of all
+	sent  int // messages that Send has done with
+	open  struct{ bytes, packets, size, pieces int }
+
+	// The call that is being made, and the functions that make it for RawConn.
+	lane *Lane
+	err  error
+	try  func(fd uintptr)
+	wait func(fd uintptr) bool
+}
+
+// NewBurst makes one.
+func NewBurst() *Burst {
+	b := new(Burst)
+	b.try = func(fd uintptr) { b.err = b.lane.send(fd, b) }
+	b.wait = func(fd uintptr) bool {
+		b.err = b.lane.send(fd, b)
+		return b.err != ErrAgain
+	}
+	return b
+}
+
+// Reset empties the Burst.
+func (b *Burst) Reset() {
+	clear(b.iov[:b.piece]) // let go of the memory
+	b.n, b.piece, b.sent = 0, 0, 0
+	b.open.bytes, b.open.packets, b.open.size, b.open.pieces = 0, 0, 0, 0
+}
+
+// Len is the number of messages, Sent of those that Send is done with: they were sent,
+// or the one before has failed.
+func (b *Burst) Len() int { return b.n }
+
+// Sent is described at Len.
+func (b *Burst) Sent() int { return b.sent }
+
+// Message begins a message to a peer, of packets of size bytes; false when the Burst
+// has no more room for one. Then Packet refuses too.
+func (b *Burst) Message(to *Peer, size int) bool {
+	b.open.bytes, b.open.packets, b.open.size, b.open.pieces = 0, 0, 0, 0
+	if b.n == maxMessages || b.piece == maxPieces || size < 1 || size > maxBytes {
+		return false
+	}
+	m := &b.hdrs[b.n].hdr
+	*m = unix.Msghdr{Name: (*byte)(unsafe.Pointer(&to.raw)), Namelen: to.n, Iov: &b.iov[b.piece]}
+	b.sizes[b.n] = 0
+	b.n++
+	b.open.size = size
+	return true
+}
+
+// Packet adds one packet to the message, in pieces of memory; false, and nothing is
+// added, when there is no room for it in the message: the message has as many packets or
+// bytes as one can have, the packet before was shorter than the others, this one is
+// longer, or the Burst has not enough room for pieces.
+func (b *Burst) Packet(pieces ...[]byte) bool {
+	o := &b.open
+	n := 0
+	for _, p := range pieces {
+		n += len(p)
+	}
+	if n == 0 || n > o.size || o.packets == maxPackets || o.bytes+n > maxBytes || o.bytes != o.packets*o.size || b.piece+len(pieces) > maxPieces {
+		return false
+	}
+	for _, p := range pieces {
+		if len(p) > 0 {
+			v := &b.iov[b.piece]
+			v.Base = unsafe.SliceData(p)
+			v.SetLen(len(p))
+			b.piece++
+			o.pieces++
+		}
+	}
+	o.bytes += n
+	o.packets++
+	b.sizes[b.n-1] = max(b.sizes[b.n-1], n)
+	m := &b.hdrs[b.n-1].hdr
+	m.SetIovlen(o.pieces)
+	if o.packets == 2 {
+		c := &b.ctls[b.n-1]
+		c.setSegment(o.size)
+		m.Control = &c[0]
+		m.SetControllen(cmsgLen)
+	}
+	return true
+}

@@ -1,0 +1,50 @@
+package udp
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// mmsghdr is struct mmsghdr of sendmmsg(2) and recvmmsg(2).
+type mmsghdr struct {
+	hdr unix.Msghdr
+	n   uint32 // bytes moved
+}
+
+// mmsg is sendmmsg or recvmmsg, without blocking: how many messages were moved, or why
+// the first could not be.
+func mmsg(call uintptr, fd uintptr, m []mmsghdr) (int, error) {
+	for {
+		n, _, e := unix.Syscall6(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(m))), uintptr(len(m)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		switch e {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		default:
+			return 0, e
+		}
+	}
+}
+
+// Space for a control message of one int: UDP_SEGMENT's has two bytes, UDP_GRO's four.
+const cmsgLen = (unix.SizeofCmsghdr + 4 + 7) &^ 7
+
+type cmsgBuf [cmsgLen]byte
+
+// setSegment makes c say that the message is to be cut into packets of size bytes.
+func (c *cmsgBuf) setSegment(size int) {
+	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
+	h.Level, h.Type = unix.SOL_UDP, unix.UDP_SEGMENT
+	h.SetLen(unix.SizeofCmsghdr + 2)
+	*(*uint16)(unsafe.Pointer(&c[unix.SizeofCmsghdr])) = uint16(size)
+}
+
+// segment is the size of the packets that were joined into the message, or 0.
+func (c *cmsgBuf) segment(n int) int {
+	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
+	if n < unix.SizeofCmsghdr+4 || h.Level != unix.SOL_UDP || h.Type != unix.UDP_GRO {
+		return 0
+	}
+	return int(*(*int32)(unsafe.Pointer(&c[unix.SizeofCmsghdr])))
+}

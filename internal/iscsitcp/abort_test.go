@@ -19,15 +19,19 @@ func TestAbortBegunPutData(t *testing.T) {
 	// The transmitter has taken a round, and has sent all of it but the last three.
 	const begun = 3
 	c.mu.Lock()
-	for i, p := 0, c.tx.head; i < begun; i, p = i+1, p.next {
-		p.taken = true
+	c.tx.Collect()
+	c.tx.Gather()
+	sent := -begun
+	for p := c.tx.First(); p.Taken(); p = p.Next() {
+		sent++
 	}
+	c.tx.Advance(sent * (iscsi.BHSLen + 256<<10))
 	c.mu.Unlock()
 	c.AbortTransfer(x)
 	c.mu.Lock()
-	c.tx.collect()
-	if len(c.tx.batch) != begun {
-		t.Errorf("%d Data-Ins had begun, %d are left", begun, len(c.tx.batch))
+	c.tx.Collect()
+	if n := len(queued(t, c)); n != begun {
+		t.Errorf("%d Data-Ins had begun, %d are left", begun, n)
 	}
 	if c.tx.doneHead != nil {
 		t.Error("the transfer is complete, and its memory in the queue")
@@ -35,7 +39,7 @@ func TestAbortBegunPutData(t *testing.T) {
 	c.mu.Unlock()
 	go c.Push()
 	for i := range begun {
-		if b, data := r.recv(); b.Opcode() != iscsi.OpDataIn || b.DataIn().DataSN() != uint32(i) || len(data) != 256<<10 {
+		if b, data := r.recv(); b.Opcode() != iscsi.OpDataIn || b.DataIn().DataSN() != uint32(sent+i) || len(data) != 256<<10 {
 			t.Fatalf("PDU %d is a %s of %d bytes", i, b.Opcode(), len(data))
 		}
 	}

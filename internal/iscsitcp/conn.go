@@ -44,7 +44,7 @@ type Conn struct {
 	up   iscsi.Upper
 
 	mu   sync.Mutex // see the package comment
-	cond sync.Cond  // sending, placing, txBusy or state has changed
+	cond sync.Cond  // tx is not sending or busy any more, or placing or state has changed
 
 	// Guarded by mu.
 	st        iscsi.ConnState
@@ -67,12 +67,11 @@ type Conn struct {
 
 	rx receiver // owned by the receive goroutine
 
-	txWake chan struct{} // wakes the transmit goroutine up; nil until it is first needed
-	ended  chan struct{} // closed when ConnectionTerminateNotify has returned
+	ended chan struct{} // closed when ConnectionTerminateNotify has returned
 
 	stats struct {
-		pdusOut, payloadIn, payloadOut, copied, sends atomic.Uint64
-		transfers                                     atomic.Int64
+		payloadIn, payloadOut, copied atomic.Uint64
+		transfers                     atomic.Int64
 	}
 }
 
@@ -172,9 +171,9 @@ func (c *Conn) Describe() string {
 func (c *Conn) Stats() iscsi.DatamoverStats {
 	s := &c.stats
 	return iscsi.DatamoverStats{
-		PDUsIn: c.rx.PDUs.Load(), PDUsOut: s.pdusOut.Load(),
+		PDUsIn: c.rx.PDUs.Load(), PDUsOut: c.tx.PDUs.Load(),
 		PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(), PayloadCopied: s.copied.Load() + c.rx.Copied.Load(),
-		ReceiveCalls: c.rx.Recvs.Load(), SendCalls: s.sends.Load(), OutstandingTransfers: s.transfers.Load(),
+		ReceiveCalls: c.rx.Recvs.Load(), SendCalls: c.tx.Sends.Load(), OutstandingTransfers: s.transfers.Load(),
 	}
 }
 
@@ -182,7 +181,7 @@ func (c *Conn) Stats() iscsi.DatamoverStats {
 func (c *Conn) Backlog() iscsi.Backlog {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return iscsi.Backlog{Waiting: c.tx.head != nil, Sent: c.tx.sent, Answers: c.tx.unsent.Bytes()}
+	return iscsi.Backlog{Waiting: !c.tx.Empty(), Sent: c.tx.SentBytes(), Answers: c.tx.unsent.Bytes()}
 }
 
 // Net returns the connection below, for addresses and logs.
@@ -256,9 +255,7 @@ func (c *Conn) run() {
 	}
 	orderly := c.graceful && (err == io.EOF || sockio.IsTimeout(err)) && c.cause == nil
 	c.failLocked(err)
-	for c.tx.busy {
-		c.cond.Wait()
-	}
+	c.tx.Seize()
 	end := c.cause
 	if orderly {
 		end = nil
@@ -274,9 +271,7 @@ func (c *Conn) run() {
 	if c.rec != nil {
 		c.rec.ended()
 	}
-	if c.txWake != nil {
-		close(c.txWake)
-	}
+	c.tx.Stop()
 	c.mu.Unlock()
 	for done != nil {
 		x := done

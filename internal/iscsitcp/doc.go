@@ -20,10 +20,8 @@
 //
 // # Transmitting
 //
-// Down-calls queue PDUs; Push makes the caller the transmitter, which sends the
-// whole queue with vectored, non-blocking calls, data by reference. When the
-// socket is full a transmit goroutine waits and goes on. A GOOD SCSI Response
-// that directly follows its last Data-In is folded into it (the S bit).
+// Down-calls queue PDUs; Push makes the caller the transmitter (internal/pdustream). A GOOD
+// SCSI Response that directly follows its last Data-In is folded into it (the S bit).
 //
 // # Parts
 //

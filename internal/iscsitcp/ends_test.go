@@ -127,14 +127,17 @@ func TestNotUpgraded(t *testing.T) {
 func TestDetachEndsTheTransmitter(t *testing.T) {
 	r := loginPeer(t, iscsi.RoleTarget, Config{Upgradable: true})
 	r.c.Start(r.up)
-	r.c.mu.Lock()
-	r.c.tx.busy = true
-	r.c.tx.wakeUp() // it finds nothing to do
-	r.c.mu.Unlock()
 	r.loginRequest(nil)
 	r.up.PDU(t, "Login Request").Release()
 	r.enable(r.full(func(p *iscsi.Params) { p.RDMAExtensions = true }))
-	r.loginResponse(true)
+	r.c.mu.Lock()
+	r.c.tx.Seize()
+	r.c.mu.Unlock()
+	r.loginResponse(true) // which the transmit goroutine sends
+	r.c.mu.Lock()
+	r.c.tx.Yield()
+	r.c.tx.HandOver()
+	r.c.mu.Unlock()
 	r.recv()
 	nc, err := r.c.Detach()
 	if err != nil {

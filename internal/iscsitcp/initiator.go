@@ -131,7 +131,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU, op iscsi.Opcode) error {
 
 // lendLocked makes a range of the task's output the data of o.
 func (c *Conn) lendLocked(o *outPDU, k *task, off, n uint32) {
-	o.data = segs.Of(k.bufs.Out, int(off), int(n))
+	o.Data = segs.Of(k.bufs.Out, int(off), int(n))
 	o.task, o.payload = k, true
 	k.queued++
 }
@@ -181,36 +181,24 @@ func (c *Conn) ReleaseTask(b *iscsi.TaskBuffers) {
 // copied, for the stream must stay whole.
 func (c *Conn) releaseLocked(k *task) {
 	b := k.bufs
-	for k.queued > 0 && c.tx.sending {
+	for k.queued > 0 && c.tx.Sending() {
 		c.cond.Wait()
 	}
 	if k.bufs != b { // somebody else was faster
 		return
 	}
 	if k.queued > 0 {
-		var prev *outPDU
-		for p := c.tx.head; p != nil; {
-			next := p.next
+		c.tx.Remove(func(p *outPDU) bool {
 			switch {
 			case p.task != k:
-				prev = p
-			case p.sent > 0 || p.bhs().Opcode() != iscsi.OpDataOut:
+				return false
+			case p.Sent() > 0 || p.bhs().Opcode() != iscsi.OpDataOut:
 				c.stats.copied.Add(uint64(p.detach()))
 				p.task = nil
-				prev = p
-			default:
-				if prev == nil {
-					c.tx.head = next
-				} else {
-					prev.next = next
-				}
-				if next == nil {
-					c.tx.tail = prev
-				}
-				c.tx.release(p)
+				return false
 			}
-			p = next
-		}
+			return true
+		})
 		k.queued = 0
 	}
 	c.tasks.remove(k)

@@ -441,7 +441,7 @@ func TestKeptAfterTheEnd(t *testing.T) {
 		<-b.c.Ended()
 		now.Adopt(old, 5, 0, nil, nil)
 		b.keeps(now, 1, 0, 2, 2000)
-		if b.c.tx.head != nil {
+		if !b.c.tx.Empty() {
 			t.Error("it is in the queue of a connection that has ended")
 		}
 		now.Discard()

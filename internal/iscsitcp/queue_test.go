@@ -9,7 +9,6 @@ import (
 	"softiser/internal/faultmap"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
-	"softiser/internal/sockio"
 )
 
 // queueing is one end in the full feature phase without a socket: what is queued stays.
@@ -28,14 +27,14 @@ func queueing(role iscsi.Role, change func(*iscsi.Params)) *Conn {
 	return c
 }
 
-// queued are the PDUs in the queue of c; the tail is the last of them.
+// queued are the PDUs in the queue of c; the last of them is what is said to be.
 func queued(t *testing.T, c *Conn) (all []*outPDU) {
 	t.Helper()
-	for p := c.tx.head; p != nil; p = p.next {
+	for p := c.tx.First(); p != nil; p = p.Next() {
 		all = append(all, p)
 	}
-	if n := len(all); n == 0 && c.tx.tail != nil || n > 0 && c.tx.tail != all[n-1] {
-		t.Errorf("the last of %d PDUs is not the tail", n)
+	if n := len(all); n == 0 && c.tx.Last() != nil || n > 0 && c.tx.Last() != all[n-1] {
+		t.Errorf("the last of %d PDUs is another one", n)
 	}
 	return all
 }
@@ -51,21 +50,18 @@ func completed(c *Conn) (all []*iscsi.Transfer) {
 
 // sendAll is a socket that takes everything.
 func sendAll(c *Conn) {
-	n := 0
-	for p := c.tx.head; p != nil; p = p.next {
-		p.seal(false, false)
-		n += p.length
+	for c.tx.Collect() {
+		c.tx.Advance(len(wire(c)))
 	}
-	c.tx.advance(n)
 }
 
 func transfer(itt uint32, mem []byte) *iscsi.Transfer {
 	return &iscsi.Transfer{ITT: itt, Ref: new(iscsi.Ref), Len: uint32(len(mem)), Segs: [][]byte{mem}, Final: true}
 }
 
-// wire is what p would send, with room for n pieces.
-func wire(p *outPDU, n int) (b []byte) {
-	for _, v := range p.appendVec(make([]sockio.Vec, 0, n)) {
+// wire is what c would send of what is collected.
+func wire(c *Conn) (b []byte) {
+	for _, v := range c.tx.Gather() {
 		b = append(b, unsafe.Slice(v.Base, v.Len)...)
 	}
 	return b
@@ -80,45 +76,34 @@ func dataPDU(c *Conn, segs [][]byte) *outPDU {
 	if err := c.PutData(x); err != nil {
 		panic(err)
 	}
-	return c.tx.tail
+	return c.tx.Last()
 }
 
-// TestHalfSentPDU: from wherever the socket has stopped, the rest of a PDU follows, in as
-// many pieces as there is room for; and its data can be copied there, so that the memory
-// goes back.
+// TestHalfSentPDU: from wherever the socket has stopped, the data of a PDU can be copied, so
+// that its memory goes back, and the rest of the PDU follows.
 func TestHalfSentPDU(t *testing.T) {
 	const n, head = 21, iscsi.BHSLen + iscsi.DigestLen
-	for sent := 0; ; sent++ {
+	const whole = head + n + 3 + iscsi.DigestLen
+	for sent := range whole {
 		mem := filled(n)
-		c := queueing(iscsi.RoleTarget, nil)
+		c := queueing(iscsi.RoleTarget, func(p *iscsi.Params) { p.HeaderDigest, p.DataDigest = iscsi.DigestCRC32C, iscsi.DigestCRC32C })
 		p := dataPDU(c, [][]byte{mem[:7], mem[7:8], mem[8:]})
-		if !p.seal(true, true) || p.length != head+n+3+iscsi.DigestLen {
-			t.Fatalf("a PDU of %d bytes", p.length)
+		c.tx.Collect()
+		all := wire(c)
+		if len(all) != whole || !bytes.Equal(all[head:head+n], mem) {
+			t.Fatalf("%d bytes of %d", len(all), whole)
 		}
-		if sent == p.length {
-			return
-		}
-		p.sent = 0
-		all := wire(p, 9)
-		if len(all) != p.length || !bytes.Equal(all[head:head+n], mem) {
-			t.Fatalf("%d bytes of %d", len(all), p.length)
-		}
-		p.sent = sent
-		if got := wire(p, 9); !bytes.Equal(got, all[sent:]) {
-			t.Fatalf("after %d of %d bytes % x follow, want % x", sent, p.length, got, all[sent:])
-		}
-		for room := 1; room < 5; room++ {
-			if got := wire(p, room); len(got) == 0 || !bytes.HasPrefix(all[sent:], got) {
-				t.Fatalf("after %d of %d bytes, in %d pieces: % x", sent, p.length, room, got)
-			}
+		c.tx.Advance(sent)
+		if got := wire(c); !bytes.Equal(got, all[sent:]) {
+			t.Fatalf("after %d of %d bytes % x follow, want % x", sent, whole, got, all[sent:])
 		}
 		copied := p.detach()
 		if want := min(n, max(0, head+n-sent)); copied != want {
 			t.Errorf("after %d bytes %d are copied, want %d", sent, copied, want)
 		}
 		clear(mem)
-		if got := wire(p, 9); !bytes.Equal(got, all[sent:]) {
-			t.Errorf("copied after %d of %d bytes % x follow, want % x", sent, p.length, got, all[sent:])
+		if got := wire(c); !bytes.Equal(got, all[sent:]) {
+			t.Errorf("copied after %d of %d bytes % x follow, want % x", sent, whole, got, all[sent:])
 		}
 	}
 }
@@ -128,46 +113,24 @@ func TestDetachFault(t *testing.T) {
 	c := queueing(iscsi.RoleTarget, nil)
 	good, bad := filled(100), faultmap.New(t, 4096, 0)[:100]
 	p := dataPDU(c, [][]byte{good, bad})
-	p.seal(false, false)
+	c.tx.Collect()
+	c.tx.Gather()
 	if n := p.detach(); n != 200 {
 		t.Errorf("%d bytes are copied", n)
 	}
-	if got := wire(p, 9); len(got) != p.length || !bytes.Equal(got[iscsi.BHSLen:], append(bytes.Clone(good), make([]byte, 100)...)) {
-		t.Errorf("%d bytes of %d: % x", len(got), p.length, got)
+	if got := wire(c); len(got) != iscsi.BHSLen+200 || !bytes.Equal(got[iscsi.BHSLen:], append(bytes.Clone(good), make([]byte, 100)...)) {
+		t.Errorf("%d bytes: % x", len(got), got)
 	}
 }
 
-// TestSpareMemory: a PDU is used again with a short buffer of its own, a long one is given
-// up, and so are more PDUs than a connection needs.
+// TestSpareMemory: a PDU is used again with a short buffer of its own, a long one is given up.
 func TestSpareMemory(t *testing.T) {
-	c := queueing(iscsi.RoleTarget, nil)
 	for n, kept := range map[int]bool{16384: true, 16385: false} {
 		var p outPDU
 		p.own = make([]byte, n)
 		p.reset()
 		if kept != (cap(p.own) > 0) {
 			t.Errorf("a buffer of %d bytes is kept: %v", n, !kept)
-		}
-	}
-	free := func() (n int) {
-		for p := c.tx.free; p != nil; p = p.next {
-			n++
-		}
-		return n
-	}
-	var b iscsi.BHS
-	for round := range 3 {
-		for range maxFree + 5 {
-			c.tx.push(c.tx.alloc(&b))
-		}
-		if n := free(); n != 0 || c.tx.nfree != 0 {
-			t.Errorf("round %d: %d PDUs are free, it says %d", round, n, c.tx.nfree)
-		}
-		for c.tx.head != nil {
-			c.tx.pop()
-		}
-		if n := free(); n != maxFree || c.tx.nfree != maxFree {
-			t.Errorf("round %d: %d PDUs are free, it says %d", round, n, c.tx.nfree)
 		}
 	}
 }
@@ -185,9 +148,9 @@ func TestWithdraw(t *testing.T) {
 		c.tx.push(p)
 		return p
 	}
-	push(5)
 	begun := push(5)
-	begun.taken = true
+	c.tx.Collect()
+	push(5)
 	c.tx.push(c.tx.alloc(&nop))
 	push(5)
 	push(6)
@@ -201,7 +164,7 @@ func TestWithdraw(t *testing.T) {
 	for _, p := range queued(t, c) {
 		left = append(left, p.bhs().ITT())
 	}
-	if len(left) != 3 || c.tx.head != begun || left[2] != 6 {
+	if len(left) != 3 || c.tx.First() != begun || left[2] != 6 {
 		t.Errorf("left are those of tasks %#x", left)
 	}
 	if c.tx.withdraw(6) != nil || len(queued(t, c)) != 2 {
@@ -265,15 +228,16 @@ func TestRDataSNACKOfQueuedData(t *testing.T) {
 func TestNoFolding(t *testing.T) {
 	for name, c := range map[string]struct {
 		fold   bool
-		change func(last *outPDU, p *iscsi.PDU)
+		change func(d *Conn, p *iscsi.PDU)
 	}{
-		"good":                  {true, func(*outPDU, *iscsi.PDU) {}},
-		"underflow":             {true, func(_ *outPDU, p *iscsi.PDU) { p.BHS.SCSIResponse().SetResidual(1, iscsi.ResidualUnderflow) }},
-		"begun":                 {false, func(o *outPDU, _ *iscsi.PDU) { o.taken = true }},
-		"not the last":          {false, func(o *outPDU, _ *iscsi.PDU) { o.bhs().SetFinal(false) }},
-		"sense data":            {false, func(_ *outPDU, p *iscsi.PDU) { p.Data = []byte{0, 0} }},
-		"bidirectional residue": {false, func(_ *outPDU, p *iscsi.PDU) { p.BHS.SCSIResponse().SetBidiResidual(0, iscsi.ResidualBidiOverflow) }},
-		"behind an R2T": {false, func(o *outPDU, _ *iscsi.PDU) {
+		"good":                  {true, func(*Conn, *iscsi.PDU) {}},
+		"underflow":             {true, func(_ *Conn, p *iscsi.PDU) { p.BHS.SCSIResponse().SetResidual(1, iscsi.ResidualUnderflow) }},
+		"begun":                 {false, func(d *Conn, _ *iscsi.PDU) { d.tx.Collect() }},
+		"not the last":          {false, func(d *Conn, _ *iscsi.PDU) { d.tx.Last().bhs().SetFinal(false) }},
+		"sense data":            {false, func(_ *Conn, p *iscsi.PDU) { p.Data = []byte{0, 0} }},
+		"bidirectional residue": {false, func(_ *Conn, p *iscsi.PDU) { p.BHS.SCSIResponse().SetBidiResidual(0, iscsi.ResidualBidiOverflow) }},
+		"behind an R2T": {false, func(d *Conn, _ *iscsi.PDU) {
+			o := d.tx.Last()
 			o.bhs().NewR2T()
 			o.bhs().SetITT(5)
 			o.bhs().SetFinal(true)
@@ -285,7 +249,7 @@ func TestNoFolding(t *testing.T) {
 		}
 		var p iscsi.PDU
 		p.BHS.NewSCSIResponse().SetITT(5)
-		c.change(d.tx.tail, &p)
+		c.change(d, &p)
 		if err := d.SendControl(&p); err != nil {
 			t.Fatal(err)
 		}
@@ -307,12 +271,12 @@ func TestFraming(t *testing.T) {
 		d := queueing(iscsi.RoleInitiator, nil)
 		p := iscsi.PDU{AHS: make([]byte, c.ahs), Data: data[:c.data]}
 		p.BHS.NewSCSICommand()
-		if err := d.SendControl(&p); c.ok != (err == nil) || c.ok != (d.tx.head != nil) {
+		if err := d.SendControl(&p); c.ok != (err == nil) || c.ok != (!d.tx.Empty()) {
 			t.Errorf("%d bytes of AHS, %d of data: %v", c.ahs, c.data, err)
 			continue
 		}
-		if o := d.tx.head; c.ok && (o.bhs().AHSLen() != c.ahs || o.data.Len() != c.data || len(o.head) != iscsi.BHSLen+c.ahs) {
-			t.Errorf("%d bytes of AHS, %d of data are a PDU with %d and %d", c.ahs, c.data, o.bhs().AHSLen(), o.data.Len())
+		if o := d.tx.First(); c.ok && (o.bhs().AHSLen() != c.ahs || o.Data.Len() != c.data || len(o.Head) != iscsi.BHSLen+c.ahs) {
+			t.Errorf("%d bytes of AHS, %d of data are a PDU with %d and %d", c.ahs, c.data, o.bhs().AHSLen(), o.Data.Len())
 		}
 	}
 }
@@ -336,7 +300,7 @@ func TestTransfersOfNothing(t *testing.T) {
 				t.Errorf("%s %s: no error", name, what)
 			}
 		}
-		if n := c.Stats().OutstandingTransfers; n != 0 || c.tx.head != nil || len(completed(c)) != 0 {
+		if n := c.Stats().OutstandingTransfers; n != 0 || !c.tx.Empty() || len(completed(c)) != 0 {
 			t.Fatalf("%s: %d transfers count as begun", name, n)
 		}
 		x := transfer(5, nil)
@@ -344,7 +308,7 @@ func TestTransfersOfNothing(t *testing.T) {
 		if err := start(x); err != nil {
 			t.Fatal(err)
 		}
-		if done := completed(c); len(done) != 1 || done[0] != x || x.Err != nil || x.Own.Aborted || c.tx.head != nil {
+		if done := completed(c); len(done) != 1 || done[0] != x || x.Err != nil || x.Own.Aborted || !c.tx.Empty() {
 			t.Errorf("%s of nothing: %d are over, %v", name, len(done), x.Err)
 		}
 		c.AbortTransfer(x)
@@ -356,7 +320,7 @@ func TestTransfersOfNothing(t *testing.T) {
 		if err := start(x); err != nil || len(queued(t, c)) != 1 {
 			t.Errorf("%s of the last 16 bytes: %v", name, err)
 		}
-		c.tx.pop()
+		c.tx.Purge()
 		if n := c.stats.transfers.Swap(0); n != 2 {
 			t.Errorf("%d transfers count as begun, want 2", n)
 		}

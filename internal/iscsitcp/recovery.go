@@ -70,7 +70,7 @@ func (rec *recovery) put(x *iscsi.Transfer, left segs.View) {
 		o := rec.dataIn(t, len(t.pdus)-1)
 		o.xfer, o.last = x, end
 		if kept == nil {
-			o.data = left.First(int(n))
+			o.Data = left.First(int(n))
 			left.Skip(int(n))
 		}
 		off += n

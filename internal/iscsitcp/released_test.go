@@ -11,6 +11,7 @@ import (
 	"softiser/internal/await"
 	"softiser/internal/faultmap"
 	"softiser/internal/iscsi"
+	"softiser/internal/pdustream"
 )
 
 // half sends a PDU with n bytes of data at its end but for the second half of them, and waits
@@ -135,10 +136,10 @@ func TestUnreadableData(t *testing.T) {
 				}
 				r.up.Completion(t)
 			}
-			if err := r.up.End(t); !errors.Is(err, errSendFault) {
+			if err := r.up.End(t); !errors.Is(err, pdustream.ErrSendFault) {
 				t.Errorf("digest %v: ended with %v", digest, err)
 			}
-			if got := r.up.Completion(t); got != x || !errors.Is(x.Err, iscsi.ErrConnectionLost) || !errors.Is(x.Err, errSendFault) {
+			if got := r.up.Completion(t); got != x || !errors.Is(x.Err, iscsi.ErrConnectionLost) || !errors.Is(x.Err, pdustream.ErrSendFault) {
 				t.Errorf("digest %v: %v", digest, got.Err)
 			}
 		}

@@ -47,7 +47,7 @@ func (r *receiver) receive() error {
 }
 
 // Batch implements pdustream.Parser: it sends what the PDUs of the batch were answered with.
-func (r *receiver) Batch() { r.c.tx.turn(rxBytes) }
+func (r *receiver) Batch() { r.c.tx.Turn(pdustream.RxBytes) }
 
 // Wrong implements pdustream.Parser: the connection ends.
 func (r *receiver) Wrong(err error) error { return err }

@@ -128,7 +128,7 @@ func (r *receiver) notify(in *inPDU) error {
 	if !pause {
 		return nil
 	}
-	c.tx.turn(rxBytes)
+	r.Batch()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.paused = true

@@ -133,7 +133,7 @@ func (rec *recovery) dataIn(t *keptTask, i int) *outPDU {
 	o := c.tx.alloc(&b)
 	o.digest, o.payload = true, true
 	o.one[0] = p.data
-	o.data = segs.Of(o.one[:], 0, len(p.data))
+	o.Data = segs.Of(o.one[:], 0, len(p.data))
 	c.tx.push(o)
 	return o
 }
@@ -165,7 +165,7 @@ func (rec *recovery) statusAgain(s *keptStatus) {
 func (rec *recovery) again(o *outPDU) {
 	c := rec.c
 	o.again = true
-	o.cost = pduCost + o.data.Len() // the queue may be all that holds the data, once it is acknowledged
+	o.cost = pduCost + o.Data.Len() // the queue may be all that holds the data, once it is acknowledged
 	c.tx.unsent.Add(o.cost)
 	c.tx.again++
 }
@@ -212,7 +212,7 @@ func (rec *recovery) recut(t *keptTask, tag uint32) {
 	x := c.tx.withdraw(t.itt)
 	rec.cutAnew(t)
 	if x != nil { // its data waited in the queue
-		if o := c.tx.tail; o != nil && o.bhs().Opcode() == iscsi.OpDataIn && o.xfer == nil {
+		if o := c.tx.Last(); o != nil && o.bhs().Opcode() == iscsi.OpDataIn && o.xfer == nil {
 			o.xfer, o.last = x, true
 		} else {
 			c.tx.done(x)
@@ -248,18 +248,14 @@ func (rec *recovery) cutAnew(t *keptTask) {
 // withdraw takes the Data-Ins of a task out of the queue that have not begun, and
 // returns the transfer that ends with the last of them, if it does.
 func (t *transmitter) withdraw(itt uint32) (ends *iscsi.Transfer) {
-	var prev *outPDU
-	for p := t.head; p != nil; {
-		next := p.next
-		if p.taken || p.bhs().Opcode() != iscsi.OpDataIn || p.bhs().ITT() != itt {
-			prev, p = p, next
-			continue
+	t.Remove(func(p *outPDU) bool {
+		if p.Taken() || p.bhs().Opcode() != iscsi.OpDataIn || p.bhs().ITT() != itt {
+			return false
 		}
 		if p.last {
 			ends = p.xfer
 		}
-		t.unlink(prev, p)
-		p = next
-	}
+		return true
+	})
 	return ends
 }

@@ -45,7 +45,7 @@ func (c *Conn) queueControlLocked(p *iscsi.PDU, op iscsi.Opcode) *outPDU {
 	o := c.tx.alloc(&p.BHS)
 	o.digest = op != iscsi.OpLoginRequest && op != iscsi.OpLoginResponse
 	o.bhs().SetAHSLen(len(p.AHS))
-	o.head = append(o.head, p.AHS...)
+	o.Head = append(o.Head, p.AHS...)
 	if len(p.Data) > 0 {
 		o.setOwn(p.Data)
 	}
@@ -61,8 +61,8 @@ func (c *Conn) queueControlLocked(p *iscsi.PDU, op iscsi.Opcode) *outPDU {
 // is the last PDU in the queue and has not been looked at by the transmitter
 // (RFC 7143 §11.7.3: the S bit).
 func (c *Conn) foldLocked(p *iscsi.PDU) bool {
-	o := c.tx.tail
-	if o == nil || o.taken || o.bhs().Opcode() != iscsi.OpDataIn || o.bhs().ITT() != p.BHS.ITT() || !o.bhs().Final() {
+	o := c.tx.Last()
+	if o == nil || o.Taken() || o.bhs().Opcode() != iscsi.OpDataIn || o.bhs().ITT() != p.BHS.ITT() || !o.bhs().Final() {
 		return false
 	}
 	r := p.BHS.SCSIResponse()
@@ -128,7 +128,7 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 		sn++
 		o := c.tx.alloc(&b)
 		o.digest, o.payload, o.xfer, o.last = true, true, x, end
-		o.data = v.First(int(n))
+		o.Data = v.First(int(n))
 		v.Skip(int(n))
 		c.tx.push(o)
 		off += n

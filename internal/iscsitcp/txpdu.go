@@ -3,34 +3,29 @@ package iscsitcp
 import (
 	"softiser/internal/crc32c"
 	"softiser/internal/iscsi"
+	"softiser/internal/pdustream"
 	"softiser/internal/segs"
-	"softiser/internal/sockio"
 )
 
 // outPDU is a PDU in the transmit queue.
 //
-//	head: BHS, AHS, header digest │ data (by reference, or own) │ tail: padding, data digest
+//	Head: BHS, AHS, header digest │ Data (by reference, or own) │ Tail: padding, data digest
 type outPDU struct {
-	next *outPDU
+	pdustream.PDU[outPDU] // Head is backed by inline unless there is an AHS
 
-	head   []byte // backed by inline unless there is an AHS
 	inline [iscsi.BHSLen + iscsi.DigestLen]byte
-	own    []byte    // memory for copied data; kept across uses
-	data   segs.View // the data segment
-	tail   []byte
-	tailB  [8]byte
-	one    [1][]byte // segment list when data is own
+	own    []byte // memory for copied data; kept across uses
+	tail   [8]byte
+	one    [1][]byte // segment list when Data is own
 
 	xfer    *iscsi.Transfer // target: the PutData that this PDU is part of
-	task    *task           // initiator: whose Bufs data refers to
-	sent    int             // bytes that the socket has taken
-	length  int             // of the whole PDU; 0 until sealed
+	task    *task           // initiator: whose Bufs Data refers to
 	cost    int             // what it counts for in transmitter.unsent; 0: it is no answer
 	digest  bool            // digests apply (none during login)
+	hd, dd  bool            // and these are agreed on; set when it is picked
 	last    bool            // xfer is complete when this PDU has gone out
-	taken   bool            // the transmitter has seen it: no more changes
 	again   bool            // sent once more, after a SNACK
-	payload bool            // data belongs to a SCSI task
+	payload bool            // Data belongs to a SCSI task
 }
 
 // pduCost is the memory of a queued PDU without data, roughly.
@@ -40,69 +35,38 @@ const pduCost = 384
 func (p *outPDU) setOwn(b []byte) {
 	p.own = append(p.own[:0], b...)
 	p.one[0] = p.own
-	p.data = segs.Of(p.one[:], 0, len(p.own))
+	p.Data = segs.Of(p.one[:], 0, len(p.own))
 }
 
 // bhs is the header, still changeable until the PDU is sealed.
-func (p *outPDU) bhs() *iscsi.BHS { return (*iscsi.BHS)(p.head[:iscsi.BHSLen]) }
+func (p *outPDU) bhs() *iscsi.BHS { return (*iscsi.BHS)(p.Head[:iscsi.BHSLen]) }
 
 // seal completes a PDU just before its first byte goes out. It reports false if the
 // data cannot be read.
-func (p *outPDU) seal(hd, dd bool) bool {
+func (p *outPDU) seal() bool {
 	b := p.bhs()
-	b.SetDataLen(p.data.Len())
-	if hd && p.digest {
-		p.head = appendDigest(p.head, crc32c.Update(0, p.head))
+	b.SetDataLen(p.Data.Len())
+	if p.hd {
+		p.Head = appendDigest(p.Head, crc32c.Update(0, p.Head))
 	}
-	p.tail = append(p.tailB[:0], make([]byte, iscsi.PadLen(p.data.Len()))...)
-	if dd && p.digest && p.data.Len() > 0 {
-		crc, ok := p.data.Checksum(0)
+	p.Tail = append(p.tail[:0], make([]byte, iscsi.PadLen(p.Data.Len()))...)
+	if p.dd && p.Data.Len() > 0 {
+		crc, ok := p.Data.Checksum(0)
 		if !ok {
 			return false
 		}
-		p.tail = appendDigest(p.tail, crc32c.Update(crc, p.tail))
+		p.Tail = appendDigest(p.Tail, crc32c.Update(crc, p.Tail))
 	}
-	p.length = len(p.head) + p.data.Len() + len(p.tail)
 	return true
-}
-
-// appendVec appends what has not been sent yet, as far as room goes.
-func (p *outPDU) appendVec(v []sockio.Vec) []sockio.Vec {
-	skip := p.sent
-	if skip < len(p.head) {
-		v = sockio.Append(v, p.head[skip:])
-		skip = 0
-	} else {
-		skip -= len(p.head)
-	}
-	d := p.data
-	if skip < d.Len() {
-		d.Skip(skip)
-		skip = 0
-		for d.Len() > 0 {
-			if len(v) == cap(v) {
-				return v
-			}
-			s := d.Next()
-			v = sockio.Append(v, s)
-			d.Skip(len(s))
-		}
-	} else {
-		skip -= d.Len()
-	}
-	if len(v) < cap(v) {
-		v = sockio.Append(v, p.tail[skip:])
-	}
-	return v
 }
 
 // detach copies what is left to send, so that the memory behind it can be given
 // back. It returns how many payload bytes it copied; on a fault zeros go out.
 func (p *outPDU) detach() int {
-	rest := p.data
-	done := min(max(p.sent-len(p.head), 0), rest.Len())
+	rest := p.Data
+	done := min(max(p.Sent()-len(p.Head), 0), rest.Len())
 	rest.Skip(done)
-	buf := make([]byte, p.data.Len())
+	buf := make([]byte, p.Data.Len())
 	at := done
 	for rest.Len() > 0 {
 		s := rest.Next()
@@ -111,7 +75,7 @@ func (p *outPDU) detach() int {
 		rest.Skip(len(s))
 	}
 	p.one[0] = buf
-	p.data = segs.Of(p.one[:], 0, len(buf))
+	p.Data = segs.Of(p.one[:], 0, len(buf))
 	return len(buf) - done
 }
 
@@ -120,6 +84,5 @@ func (p *outPDU) reset() {
 	if cap(p.own) > 16384 {
 		p.own = nil
 	}
-	*p = outPDU{own: p.own[:0], head: nil}
-	p.head = p.inline[:0]
+	*p = outPDU{own: p.own[:0]}
 }

@@ -24,7 +24,7 @@ func (c *Conn) Detach() (net.Conn, error) {
 		c.mu.Unlock()
 		return nil, errors.New("iscsitcp: the stream does not turn into RDMA")
 	}
-	for (c.tx.head != nil || c.tx.busy || !c.paused) && c.st != iscsi.ConnDead {
+	for (!c.tx.Empty() || c.tx.Busy() || !c.paused) && c.st != iscsi.ConnDead {
 		c.cond.Wait()
 	}
 	if c.st == iscsi.ConnDead {
@@ -35,10 +35,7 @@ func (c *Conn) Detach() (net.Conn, error) {
 	c.detached = true
 	c.setState(iscsi.ConnDead)
 	c.cond.Broadcast()
-	if c.txWake != nil {
-		close(c.txWake)
-		c.txWake = nil
-	}
+	c.tx.Stop()
 	c.mu.Unlock()
 	<-c.ended
 	if err := c.rx.end; err != errDetached {

@@ -20,7 +20,7 @@ type conn struct {
 	linger time.Duration
 
 	mu   sync.Mutex // guards what follows, and what the role says
-	cond sync.Cond  // on mu: sending, placing, tx.busy or st has changed
+	cond sync.Cond  // on mu: tx is not busy any more, or placing or st has changed
 
 	// Guarded by mu.
 	st        state
@@ -30,14 +30,13 @@ type conn struct {
 	lingerEnd time.Time // when finSent: the peer is not listened to any longer
 	digests   Digests
 	align     int // of the data that is sent
-	tx        txQueue
+	tx        transmitter
 
 	rx receiver // owned by the receive goroutine
 
-	txWake chan struct{} // wakes the transmit goroutine up; nil until it is first needed
-	ended  chan struct{} // closed when Ended has returned
+	ended chan struct{} // closed when Ended has returned
 
-	stats struct{ pdusOut, payloadIn, payloadOut, sends atomic.Uint64 }
+	stats struct{ payloadIn, payloadOut atomic.Uint64 }
 }
 
 // role is what a controller and a host do apart. Methods whose names end in Locked are
@@ -67,9 +66,6 @@ type role interface {
 	end(err error)
 }
 
-// notice is told that a PDU has gone, or never will, with mu held.
-type notice interface{ goneLocked() }
-
 // init makes c of an established connection. first is how many bytes the peer's first PDU
 // has at least, ahead the size of the read-ahead buffer.
 func (c *conn) init(r role, nc net.Conn, o sockio.Options, linger time.Duration, first, ahead int) error {
@@ -80,7 +76,7 @@ func (c *conn) init(r role, nc net.Conn, o sockio.Options, linger time.Duration,
 	c.role, c.sk, c.linger = r, sk, linger
 	c.ended = make(chan struct{})
 	c.cond.L = &c.mu
-	c.tx.fn = c.txReady
+	c.tx.init(c)
 	c.rx.init(c, first, ahead)
 	return nil
 }
@@ -140,8 +136,8 @@ type Stats struct {
 func (c *conn) Stats() Stats {
 	s := &c.stats
 	return Stats{
-		PDUsIn: c.rx.PDUs.Load(), PDUsOut: s.pdusOut.Load(), PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(),
-		Copied: c.rx.Copied.Load(), ReceiveCalls: c.rx.Recvs.Load(), SendCalls: s.sends.Load(),
+		PDUsIn: c.rx.PDUs.Load(), PDUsOut: c.tx.PDUs.Load(), PayloadIn: s.payloadIn.Load(), PayloadOut: s.payloadOut.Load(),
+		Copied: c.rx.Copied.Load(), ReceiveCalls: c.rx.Recvs.Load(), SendCalls: c.tx.Sends.Load(),
 	}
 }
 
@@ -157,7 +153,7 @@ func (c *conn) Describe() string {
 func (c *conn) Backlog() (waiting bool, sent uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tx.head != nil, c.tx.sent
+	return !c.tx.Empty(), c.tx.SentBytes()
 }
 
 // toLocked is the only writer of st. A transition that the table does not have
@@ -177,7 +173,7 @@ func (c *conn) Terminate(reason error) {
 	if reason != nil {
 		c.failLocked(reason)
 	} else if c.toLocked(stateClosing) {
-		c.handOverLocked() // the transmit goroutine sends the rest and FIN
+		c.tx.handOver() // the transmit goroutine sends the rest and FIN
 	}
 	started := c.started
 	c.mu.Unlock()
@@ -208,11 +204,10 @@ func (c *conn) refuse(f *Fault, header []byte) {
 		c.cause = f
 	}
 	p := c.tx.alloc()
-	p.head = (&TermReq{FES: f.FES, FEI: f.FEI, Header: header}).AppendTo(p.head, c.role.termReq())
-	p.length = len(p.head)
+	p.Head = (&TermReq{FES: f.FES, FEI: f.FEI, Header: header}).AppendTo(p.Head, c.role.termReq())
 	c.tx.push(p)
 	c.toLocked(stateClosing)
-	c.handOverLocked()
+	c.tx.handOver()
 }
 
 // endError says why down-calls no longer work.
@@ -230,18 +225,13 @@ func (c *conn) run() {
 	err := c.rx.Run()
 	c.mu.Lock()
 	c.failLocked(err)
-	for c.tx.busy {
-		c.cond.Wait()
-	}
+	c.tx.Seize() // nobody transmits any more
 	end := c.cause
 	if end == io.EOF || c.finSent && sockio.IsTimeout(end) {
 		end = nil
 	}
-	c.tx.busy = true // nobody transmits any more
-	c.tx.abandon()
-	if c.txWake != nil {
-		close(c.txWake)
-	}
+	c.tx.Purge()
+	c.tx.Stop()
 	c.mu.Unlock()
 	c.role.end(end)
 }

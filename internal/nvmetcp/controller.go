@@ -116,7 +116,7 @@ func (c *Controller) end(err error) {
 	}
 	c.sentAll(done)
 	c.mu.Lock()
-	c.endTurnLocked()
+	c.tx.Yield()
 	c.mu.Unlock()
 	c.Push() // ends what DataArrived was answered with
 	_ = c.sk.Close()

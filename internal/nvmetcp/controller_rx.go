@@ -36,8 +36,7 @@ func (c *Controller) icReq(b []byte) *Fault {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.tx.alloc()
-	p.head = (&ICResp{Digests: q.Digests, MaxH2CData: c.cfg.MaxH2CData}).AppendTo(p.head)
-	p.length = len(p.head)
+	p.Head = (&ICResp{Digests: q.Digests, MaxH2CData: c.cfg.MaxH2CData}).AppendTo(p.Head)
 	c.tx.push(p)
 	c.digests, c.align = q.Digests, (int(q.HPDA)+1)*4
 	c.toLocked(stateReady)

@@ -19,14 +19,14 @@ func (c *Controller) PutData(k *nvme.Command, off uint32, list [][]byte, last bo
 	cmd := c.slots.all[k.Slot]
 	p := c.tx.alloc()
 	p.list = append(p.list, list...)
-	p.data = segs.Of(p.list, 0, n)
-	p.head = p.head[:DataLen]
+	p.Data = segs.Of(p.list, 0, n)
+	p.Head = p.Head[:DataLen]
 	var f Flags
 	if last {
 		f = FlagLast
 		cmd.put, p.last = p, cmd
 	}
-	(*Data)(p.head).Set(TypeC2HData, f, c.digests, k.SQE.CID(), 0, off, uint32(n), c.align)
+	(*Data)(p.Head).Set(TypeC2HData, f, c.digests, k.SQE.CID(), 0, off, uint32(n), c.align)
 	c.stats.payloadOut.Add(uint64(n))
 	c.tx.push(p)
 }
@@ -39,15 +39,15 @@ func (c *Controller) Respond(k *nvme.Command, e *nvme.CQE) {
 	cmd := c.slots.all[k.Slot]
 	p := cmd.put
 	cmd.put = nil
-	if p != nil && !p.taken && e.SQHead() == nvme.NoSQHead && e.Status() == nvme.Success && e.Result() == 0 {
-		p.head[1] |= byte(FlagSuccess)
+	if p != nil && !p.Taken() && e.SQHead() == nvme.NoSQHead && e.Status() == nvme.Success && e.Result() == 0 {
+		p.Head[1] |= byte(FlagSuccess)
 		p.then = cmd
 		return
 	}
 	p = c.tx.alloc()
 	p.then = cmd
-	p.head = p.head[:CapsuleRespLen]
-	r := (*CapsuleResp)(p.head)
+	p.Head = p.Head[:CapsuleRespLen]
+	r := (*CapsuleResp)(p.Head)
 	r.SetHeader(c.digests)
 	*r.CQE() = *e
 	c.tx.push(p)

@@ -115,8 +115,8 @@ func (c *Controller) GetData(k *nvme.Command, off uint32, list [][]byte) error {
 	n := uint32(segs.Total(list))
 	g := c.gets.add(c.slots.all[k.Slot], off, n, list)
 	p := c.tx.alloc()
-	p.head = p.head[:DataLen]
-	(*Data)(p.head).Set(TypeR2T, 0, c.digests, k.SQE.CID(), g.tag, off, n, 0)
+	p.Head = p.Head[:DataLen]
+	(*Data)(p.Head).Set(TypeR2T, 0, c.digests, k.SQE.CID(), g.tag, off, n, 0)
 	c.tx.push(p)
 	return nil
 }

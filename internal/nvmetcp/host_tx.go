@@ -20,8 +20,8 @@ func (h *Host) Submit(c *nvme.HostCommand) {
 	*io = hostIO{h: h, cmd: c, total: uint32(segs.Total(c.Data))}
 	c.CQE, c.Received, c.Err = nvme.CQE{}, 0, nil
 	p := h.tx.alloc()
-	p.head = p.head[:CapsuleCmdLen]
-	k := (*CapsuleCmd)(p.head)
+	p.Head = p.Head[:CapsuleCmdLen]
+	k := (*CapsuleCmd)(p.Head)
 	inside := uint32(0)
 	switch {
 	case io.total == 0:
@@ -53,7 +53,7 @@ func (h *Host) inCapsuleOf(c *nvme.HostCommand) uint32 {
 // attach makes a part of a command's data that of a PDU.
 func (h *Host) attach(p *outPDU, io *hostIO, off, n uint32) {
 	p.list = append(p.list, io.cmd.Data...)
-	p.data = segs.Of(p.list, int(off), int(n))
+	p.Data = segs.Of(p.list, int(off), int(n))
 	p.then = io
 	io.queued++
 	h.stats.payloadOut.Add(uint64(n))
@@ -103,12 +103,12 @@ func (h *Host) r2tLocked(io *hostIO, tag uint16, off, n uint32) {
 	for first := off; n > 0; {
 		k := min(n, h.maxH2C)
 		p := h.tx.alloc()
-		p.head = p.head[:DataLen]
+		p.Head = p.Head[:DataLen]
 		var f Flags
 		if n -= k; n == 0 {
 			f = FlagLast
 		}
-		(*Data)(p.head).Set(TypeH2CData, f, h.digests, io.cmd.SQE.CID(), tag, first, k, h.align)
+		(*Data)(p.Head).Set(TypeH2CData, f, h.digests, io.cmd.SQE.CID(), tag, first, k, h.align)
 		h.attach(p, io, first, k)
 		if f == FlagLast {
 			p.then = (*r2tEnd)(io)

@@ -189,6 +189,7 @@ func TestEndWhileNobodyReads(t *testing.T) {
 		r.c.Push()
 	}
 	r.send(r.pings(8))
+	await.True(t, "reading stops", func() bool { return r.c.Stats().ReceiveCalls > 0 })
 	reason := errors.New("it does not read")
 	returns(t, "the connection ends", func() {
 		r.c.Terminate(reason)

@@ -81,6 +81,33 @@ func newSwitching(t *testing.T, behind []byte) *switching {
 	return s
 }
 
+// newUnswitched is a target whose stream login is over but for its last PDU, which waits for
+// that to be sent.
+func newUnswitched(t *testing.T) *switching {
+	t.Helper()
+	a, b := loopback.Pair(t)
+	dm, err := device(t).Upgrade(b, iscsi.RoleTarget, iscsitcp.Config{Linger: time.Millisecond}, ConnConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &switching{Recorder: datamovertest.NewRecorder(), t: t, dm: dm, nc: a}
+	t.Cleanup(func() { a.Close() })
+	p := iscsi.NewNegotiation(iscsi.RoleTarget, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
+	p.RDMAExtensions = true
+	dm.NoticeKeyValues(&p)
+	if err := dm.Enable(); err != nil {
+		t.Fatal(err)
+	}
+	dm.Start(s.Recorder)
+	return s
+}
+
+func (s *switching) phase() phase {
+	s.dm.mu.Lock()
+	defer s.dm.mu.Unlock()
+	return s.dm.phase
+}
+
 // Bytes of the next protocol that come before the final Login Response has been
 // sent are still there for it: nothing of them is swallowed.
 func TestSwitchOnTheRightByte(t *testing.T) {
@@ -109,7 +136,8 @@ func TestSwitchEnds(t *testing.T) {
 		good func(error) bool
 	}{
 		{"Terminate", func(s *switching) { s.dm.Terminate(reason) }, func(err error) bool { return errors.Is(err, reason) }},
-		{"graceful", func(s *switching) { s.dm.Terminate(nil); s.dm.Terminate(reason) }, func(err error) bool { return err == nil }},
+		{"graceful", func(s *switching) { s.dm.Terminate(nil); s.dm.Terminate(nil) }, func(err error) bool { return err == nil }},
+		{"graceful, then given up", func(s *switching) { s.dm.Terminate(nil); s.dm.Terminate(reason) }, func(err error) bool { return err == nil || errors.Is(err, reason) }},
 		{"peer closes", func(s *switching) { s.nc.Close() }, func(err error) bool { return err != nil }},
 		{"garbage", func(s *switching) { s.nc.Write(make([]byte, 100)) }, func(err error) bool { return err != nil }},
 		{"iSCSI goes on", func(s *switching) {

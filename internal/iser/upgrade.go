@@ -310,6 +310,9 @@ func (u *Upgraded) Terminate(reason error) {
 			u.ended, u.reason, u.grace = true, reason, reason == nil
 			u.cancel()
 		}
+		// The stream may not have been detached yet: its last PDU waits for a peer that
+		// does not read. Then its end is that of the connection.
+		u.tcp.Terminate(reason)
 	}
 }
 

@@ -115,6 +115,7 @@ func TestWhoMayImportSys(t *testing.T) {
 	allowed := map[string]string{
 		"internal/sockio":        "sockets of RDMA and of iSCSI over TCP",
 		"rdma/internal/roce/udp": "sockets of RoCE",
+		"internal/loopback":      "network namespaces of tests",
 		"blockdev":               "mappings, holes, locks of backing files",
 		"lvm":                    "block device ioctls and locks",
 		"initiator/nbd":          "NBD sockets and /dev/nbdN",

@@ -1,5 +1,5 @@
-// Package loopback gives tests the two ends of a TCP connection, and addresses
-// to listen on, on 127.0.0.1.
+// Package loopback gives tests the two ends of a TCP connection, addresses to listen
+// on, on 127.0.0.1, and a loopback of their own.
 package loopback
 
 import (

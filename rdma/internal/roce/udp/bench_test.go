@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"softiser/internal/loopback"
 )
 
 // BenchmarkLoopback moves packets of 16 bytes of headers and a payload over loopback:
@@ -17,7 +19,7 @@ func BenchmarkLoopback(b *testing.B) {
 	for _, payload := range []int{4096, 1024} {
 		for _, way := range []string{"plain UDP", "batches", "GSO and GRO"} {
 			b.Run(fmt.Sprintf("%s/%d", way, payload), func(b *testing.B) {
-				namespace(b, loMTU)
+				loopback.Namespace(b, loopback.MTU)
 				if way == "plain UDP" {
 					plain(b, payload)
 				} else {

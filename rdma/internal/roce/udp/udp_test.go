@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/loopback"
 )
 
 // received is what a test has got, packet by packet.
@@ -48,7 +50,7 @@ func TestExchange(t *testing.T) {
 	for _, addrs := range [][2]netip.Addr{{lo4, lo4b}, {lo6, lo6}} {
 		for _, plain := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v plain=%v", addrs[1], plain), func(t *testing.T) {
-				namespace(t, loMTU)
+				loopback.Namespace(t, loopback.MTU)
 				a := open(t, Config{Addr: addrs[0], NoGSO: plain, NoGRO: plain})
 				b := a
 				if addrs[1] != addrs[0] {
@@ -113,7 +115,7 @@ func TestExchange(t *testing.T) {
 
 // The IP header of a packet by itself is what the ICRC counts on: identification 0, DF.
 func TestIPv4Header(t *testing.T) {
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	raw, err := net.ListenPacket("ip4:udp", "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +154,7 @@ func TestIPv4Header(t *testing.T) {
 
 // Several receivers: the queue pair number decides.
 func TestSteering(t *testing.T) {
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	p := open(t, Config{Addr: lo4, Receivers: 4})
 	to, err := p.Peer(lo4)
 	if err != nil {
@@ -184,7 +186,7 @@ func TestSteering(t *testing.T) {
 }
 
 func TestPortInUse(t *testing.T) {
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	open(t, Config{Addr: lo4})
 	_, err := Open(Config{Addr: lo4})
 	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(fmt.Sprint(err), "UDP port 4791 of 127.0.0.1 is in use: ") {
@@ -196,7 +198,7 @@ func TestPortInUse(t *testing.T) {
 // The first lane has the source port of rxe's management datagrams, all others are in
 // the range for flows; no two are the same.
 func TestSourcePorts(t *testing.T) {
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	p := open(t, Config{Addr: lo4, Lanes: 16})
 	seen := map[uint16]bool{}
 	for i := range uint32(16) {
@@ -213,7 +215,7 @@ func TestSourcePorts(t *testing.T) {
 
 // What comes to a lane's port is dropped, whatever it is.
 func TestLanesReceiveNothing(t *testing.T) {
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	p := open(t, Config{Addr: lo4})
 	from, err := net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(p.Lane(0).SourcePort())})
 	if err != nil {
@@ -236,7 +238,7 @@ func TestLanesReceiveNothing(t *testing.T) {
 func TestTooLong(t *testing.T) {
 	for _, a := range []netip.Addr{lo4, lo6} {
 		t.Run(a.String(), func(t *testing.T) {
-			namespace(t, 1500)
+			loopback.Namespace(t, 1500)
 			p := open(t, Config{Addr: a})
 			to, err := p.Peer(a)
 			if err != nil {
@@ -268,7 +270,7 @@ func TestTooLong(t *testing.T) {
 
 // Memory that cannot be read costs its message.
 func TestFault(t *testing.T) {
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	p := open(t, Config{Addr: lo4})
 	to, err := p.Peer(lo4)
 	if err != nil {
@@ -292,7 +294,7 @@ func TestFault(t *testing.T) {
 
 // Where a message cannot be cut, it is said, and the lane has single packets from then.
 func TestNoGSO(t *testing.T) {
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	p := open(t, Config{Addr: lo4})
 	l := p.Lane(0)
 	if l.MaxPackets() != maxPackets {
@@ -380,7 +382,7 @@ func TestBurstLimits(t *testing.T) {
 
 // Who waits is told that the port is closed.
 func TestClose(t *testing.T) {
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	p := open(t, Config{Addr: lo4})
 	done := make(chan error)
 	go func() { done <- p.Receivers()[0].Receive(func(netip.AddrPort, []byte) {}) }()
@@ -401,7 +403,7 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%+v was opened", c)
 		}
 	}
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	p := open(t, Config{Addr: lo4})
 	if _, err := p.Peer(lo6); err == nil {
 		t.Error("a peer of another family")
@@ -428,7 +430,7 @@ func TestZones(t *testing.T) {
 
 // Nothing is allocated to send and to receive.
 func TestAllocations(t *testing.T) {
-	namespace(t, loMTU)
+	loopback.Namespace(t, loopback.MTU)
 	p := open(t, Config{Addr: lo4})
 	to, err := p.Peer(lo4)
 	if err != nil {

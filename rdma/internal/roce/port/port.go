@@ -1,0 +1,82 @@
+package port
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"softiser/rdma/internal/roce/cm"
+	"softiser/rdma/internal/roce/mad"
+	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/roce/udp"
+)
+
+// Config describes a Port.
+type Config struct {
+	UDP udp.Config // with the address
+	CM  cm.Limits
+}
+
+// Port is one address that speaks RoCE.
+type Port struct {
+	udp       *udp.Port
+	cm        *cm.Manager
+	qpns      cm.QPNs
+	receivers []*receiver
+	wg        sync.WaitGroup // of the receivers
+	stat      counters
+}
+
+// Open takes UDP port 4791 of an address, and begins to answer what comes to queue pair 1.
+func Open(cfg Config) (*Port, error) {
+	u, err := udp.Open(cfg.UDP)
+	if err != nil {
+		return nil, err
+	}
+	p := &Port{udp: u}
+	start := time.Now()
+	for _, rx := range u.Receivers() {
+		p.receivers = append(p.receivers, newReceiver(p, rx, start))
+	}
+	g := newGSI(p)
+	p.cm = cm.New(cm.Config{Local: u.Addr(), GUID: cm.NewGUID(), Send: g.send, Limits: cfg.CM})
+	p.Attach(mad.GSIQPN, netip.Addr{}, g.take)
+	for _, r := range p.receivers {
+		p.wg.Go(r.loop)
+	}
+	return p, nil
+}
+
+// Close ends the connections, telling their peers once, and the port. Nothing is taken
+// by anybody when it returns.
+func (p *Port) Close() {
+	p.cm.Close()
+	p.udp.Close()
+	p.wg.Wait()
+}
+
+// Addr is the local address.
+func (p *Port) Addr() netip.Addr { return p.udp.Addr() }
+
+// CM makes and ends connections from and to this address.
+func (p *Port) CM() *cm.Manager { return p.cm }
+
+// QPNs hands out numbers for queue pairs of this address.
+func (p *Port) QPNs() *cm.QPNs { return &p.qpns }
+
+// Handler takes the packets of one queue pair, in the order in which they come, on one
+// goroutine; it must not block. The packet, with its payload, is its own until it
+// returns.
+type Handler func(from netip.AddrPort, pkt *packet.Packet)
+
+// Attach has h called for packets to a queue pair that come from peer; the zero address
+// stands for any.
+func (p *Port) Attach(qpn uint32, peer netip.Addr, h Handler) {
+	p.receivers[p.udp.ReceiverOf(qpn)].attach(qpn, plain(peer), h)
+}
+
+// Detach undoes Attach. A call of the Handler that has begun may still be going on.
+func (p *Port) Detach(qpn uint32) { p.receivers[p.udp.ReceiverOf(qpn)].detach(qpn) }
+
+// plain is an address in its one form: no zone, no IPv4 in IPv6.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

@@ -1,0 +1,164 @@
+package port
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/roce/udp"
+)
+
+// maxStrangers bounds what is kept of sources that no queue pair is connected to: they
+// can reach queue pair 1 alone, and a forged address costs nothing to make up.
+const maxStrangers = 256
+
+// receiver is the goroutine of one receiving socket. Fields without a remark are its own.
+type receiver struct {
+	p     *Port
+	rx    *udp.Receiver
+	start time.Time
+	now   time.Duration // since start, of the batch; 0 before its first packet
+	pkt   packet.Packet
+
+	mu        sync.Mutex // guards what follows; a leaf
+	endpoints map[uint32]*endpoint
+	peers     map[netip.Addr]*source
+	strangers map[netip.Addr]*source
+}
+
+// endpoint is a queue pair that packets are for.
+type endpoint struct {
+	peer netip.Addr // or the zero address
+	take Handler
+}
+
+// source is what is known of the packets from one address. flow and ids are the
+// goroutine's, users is guarded by receiver.mu.
+type source struct {
+	flow  *packet.Flow
+	ids   packet.IDs
+	users int // endpoints that it is the peer of
+}
+
+func newReceiver(p *Port, rx *udp.Receiver, start time.Time) *receiver {
+	return &receiver{
+		p: p, rx: rx, start: start,
+		endpoints: map[uint32]*endpoint{}, peers: map[netip.Addr]*source{}, strangers: map[netip.Addr]*source{},
+	}
+}
+
+// loop receives until the port is closed.
+func (r *receiver) loop() {
+	take := r.take
+	for r.rx.Receive(take) == nil {
+		r.now = 0
+	}
+}
+
+// take checks one datagram and hands it on. What costs least comes first, and nothing
+// is kept of a packet before all of it has passed.
+func (r *receiver) take(from netip.AddrPort, b []byte) {
+	c := &r.p.stat
+	var err error
+	if r.pkt, err = packet.Parse(b); err != nil {
+		c.malformed.Add(1)
+		return
+	}
+	if r.pkt.PKey&^fullMember != packet.DefaultPKey&^fullMember {
+		c.badPKey.Add(1)
+		return
+	}
+	addr := from.Addr()
+	r.mu.Lock()
+	e := r.endpoints[r.pkt.QPN]
+	if e == nil {
+		r.mu.Unlock()
+		c.noQP.Add(1)
+		return
+	}
+	if e.peer.IsValid() && e.peer != addr {
+		r.mu.Unlock()
+		c.notPeer.Add(1)
+		return
+	}
+	s := r.sourceLocked(addr)
+	r.mu.Unlock()
+
+	if r.now == 0 {
+		r.now = time.Since(r.start)
+	}
+	s.flow.SetSrcPort(from.Port())
+	id, ok := s.flow.Check(b)
+	if !ok {
+		c.badICRC.Add(1)
+		return
+	}
+	if s.flow.V4() && !s.ids.Accept(id, r.now) {
+		c.strangeID.Add(1)
+		return
+	}
+	c.packets.Add(1)
+	e.take(from, &r.pkt)
+}
+
+// fullMember is the bit of a P_Key that is not compared: the port is a full member, so
+// that limited members may speak with it (IBA vol. 1 §10.9.1.1).
+const fullMember = 0x8000
+
+// sourceLocked finds what is known of packets from addr. A new stranger takes the
+// place of any other, when there are too many.
+func (r *receiver) sourceLocked(addr netip.Addr) *source {
+	if s := r.peers[addr]; s != nil {
+		return s
+	}
+	s := r.strangers[addr]
+	if s == nil {
+		if len(r.strangers) >= maxStrangers {
+			for other := range r.strangers {
+				delete(r.strangers, other)
+				break
+			}
+		}
+		s = r.newSource(addr)
+		r.strangers[addr] = s
+	}
+	return s
+}
+
+func (r *receiver) newSource(addr netip.Addr) *source {
+	return &source{flow: packet.NewFlow(netip.AddrPortFrom(addr, 0), netip.AddrPortFrom(plain(r.p.udp.Addr()), udp.PortNumber))}
+}
+
+func (r *receiver) attach(qpn uint32, peer netip.Addr, h Handler) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endpoints[qpn] = &endpoint{peer, h}
+	if !peer.IsValid() {
+		return
+	}
+	s := r.peers[peer]
+	if s == nil {
+		if s = r.strangers[peer]; s == nil {
+			s = r.newSource(peer)
+		}
+		delete(r.strangers, peer)
+		r.peers[peer] = s
+	}
+	s.users++
+}
+
+func (r *receiver) detach(qpn uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.endpoints[qpn]
+	if e == nil {
+		return
+	}
+	delete(r.endpoints, qpn)
+	if s := r.peers[e.peer]; s != nil {
+		if s.users--; s.users == 0 {
+			delete(r.peers, e.peer)
+		}
+	}
+}

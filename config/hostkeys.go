@@ -24,21 +24,29 @@ type HostKey struct {
 	TLSKeyFile string `mapstructure:"tls_key_file" json:"tls_key_file,omitempty"`
 	TLSKeyEnv  string `mapstructure:"tls_key_env" json:"tls_key_env,omitempty"`
 
-	secret, ctrl *dhchap.Secret
-	tls          *tlspsk.Key
+	secret, ctrl *HostSecret
+	tls          *TLSKey
 }
+
+// HostSecret is what one side of DH-HMAC-CHAP proves to know (TP 8006). It does not print
+// itself.
+type HostSecret = dhchap.Secret
+
+// TLSKey is a configured pre-shared key of TLS (NVMe TCP Transport 1.1, 3.6.1.5). It does
+// not print itself.
+type TLSKey = tlspsk.Key
 
 // SecureChannels are the values of Subsystem.SecureChannel.
 var SecureChannels = []string{"allowed", "required", "none"}
 
 // Secret returns what the host has to know, that Load has read.
-func (h *HostKey) Secret() *dhchap.Secret { return h.secret }
+func (h *HostKey) Secret() *HostSecret { return h.secret }
 
 // CtrlSecret returns what the subsystem proves to know; nil: nothing.
-func (h *HostKey) CtrlSecret() *dhchap.Secret { return h.ctrl }
+func (h *HostKey) CtrlSecret() *HostSecret { return h.ctrl }
 
 // TLSKey returns the pre-shared key of TLS; nil: there is none.
-func (h *HostKey) TLSKey() *tlspsk.Key { return h.tls }
+func (h *HostKey) TLSKey() *TLSKey { return h.tls }
 
 // keyPlace is where one key of a host comes from.
 type keyPlace struct {

@@ -10,14 +10,31 @@ import (
 
 // SenseError is a command that ended with another status than GOOD or CONDITION MET.
 // Op is the operation code, Status the SCSI status; Sense says more when that is CHECK
-// CONDITION (2): Sense.Key is the sense key (SPC-4 table 55), Sense.ASC the additional
-// sense code with its qualifier, 0x2904 for 29h/04h.
+// CONDITION (2).
 type SenseError = spc.SenseError
 
+// What a SenseError says, in the numbers of the standards.
+type (
+	// Opcode is the operation code, byte 0 of a CDB (SPC-4 Annex E).
+	Opcode = spc.Opcode
+	// Status is the SCSI status of a command (SAM-5 §5.3.1).
+	Status = spc.Status
+	// Sense is why a command has ended with CHECK CONDITION (SPC-4 §4.5).
+	Sense = spc.Sense
+	// SenseKey is the kind of condition (SPC-4 §4.5.6), 5 for ILLEGAL REQUEST.
+	SenseKey = spc.Key
+	// SenseCode is the additional sense code with its qualifier, 0x2904 for 29h/04h
+	// (SPC-4 Annex E).
+	SenseCode = spc.ASC
+)
+
 // LoginError is a login that was refused, by the target where Remote is set, else by
-// us. Status holds Status-Class and Status-Detail (RFC 7143 §11.13.5), 0x0201 for an
-// authentication failure.
+// us.
 type LoginError = iscsi.LoginError
+
+// LoginStatus is Status-Class and Status-Detail of a Login Response (RFC 7143
+// §11.13.5), 0x0201 for an authentication failure.
+type LoginStatus = iscsi.LoginStatus
 
 // Errors of requests and sessions, besides *SenseError, *LoginError, *ConfigError,
 // *WrongProtocolError and those of package blockdev.

@@ -41,7 +41,6 @@ type Device struct {
 	pool *blockdev.Pool
 
 	mu     sync.Mutex // guards what follows
-	first  []byte     // the content before the history
 	data   []byte     // what a reader sees
 	events []event
 	closed bool
@@ -58,9 +57,8 @@ func NewPool(size int64, blockSize int, pool *blockdev.Pool) (*Device, error) {
 		return nil, fmt.Errorf("crashlog: %w", err)
 	}
 	return &Device{
-		pool:  pool,
-		first: make([]byte, size),
-		data:  make([]byte, size),
+		pool: pool,
+		data: make([]byte, size),
 		info: blockdev.Info{
 			BlockSize:     blockSize,
 			PhysBlockSize: blockSize,
@@ -96,18 +94,6 @@ func (im *Image) ReadAt(p []byte, off int64) (int, error) {
 
 // Bytes returns the whole content. It is valid until the next state.
 func (im *Image) Bytes() []byte { return im.data }
-
-// Reopen makes a device with this content and an empty history, as a machine
-// finds it after the power is back.
-func (im *Image) Reopen() *Device {
-	d, err := New(int64(len(im.data)), im.blockSize)
-	if err != nil {
-		panic(err) // the geometry was checked when the image's device was made
-	}
-	copy(d.first, im.data)
-	copy(d.data, im.data)
-	return d
-}
 
 // sector is one sector with more than one possible content.
 type sector struct {
@@ -169,7 +155,7 @@ func (d *Device) history(point int) (durable []byte, open []sector) {
 	point = min(point, len(d.events))
 	bs := int64(d.info.BlockSize)
 	newer := map[int64][][]byte{} // by sector: what is not flushed, oldest first
-	durable = append([]byte(nil), d.first...)
+	durable = make([]byte, len(d.data))
 	for _, e := range d.events[:point] {
 		for k := int64(0); k < e.n; k += bs {
 			off := e.off + k

@@ -48,12 +48,12 @@ type Options struct {
 	Zerocopy         string
 	Sessions         int
 	QueueDepth       int
-	MaxTransfer      sizeflag.Value
+	MaxTransfer      int64 // bytes
 	InitialR2T       bool
 	NoImmediate      bool
-	FirstBurst       sizeflag.Value
-	MaxBurst         sizeflag.Value
-	MaxRecv          sizeflag.Value
+	FirstBurst       int64 // bytes
+	MaxBurst         int64 // bytes
+	MaxRecv          int64 // bytes
 	LoginTimeout     time.Duration
 	CommandTimeout   time.Duration
 	NopInterval      time.Duration
@@ -87,12 +87,12 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.IntVar(&o.Sessions, "nr-sessions", 1, "sessions to spread the LUN over")
 	fs.IntVar(&o.QueueDepth, "queue-depth", 128, "commands outstanding per session")
 	o.MaxTransfer, o.FirstBurst, o.MaxBurst, o.MaxRecv = 1<<20, 256<<10, 16383<<10, 256<<10
-	fs.Var(&o.MaxTransfer, "max-transfer", "longest single command; longer requests are split")
+	fs.Var((*sizeflag.Value)(&o.MaxTransfer), "max-transfer", "longest single command; longer requests are split")
 	fs.BoolVar(&o.InitialR2T, "initial-r2t", false, "offer InitialR2T=Yes: no unsolicited Data-Out")
 	fs.BoolVar(&o.NoImmediate, "no-immediate-data", false, "offer ImmediateData=No")
-	fs.Var(&o.FirstBurst, "first-burst", "FirstBurstLength to offer")
-	fs.Var(&o.MaxBurst, "max-burst", "MaxBurstLength to offer")
-	fs.Var(&o.MaxRecv, "max-recv-data", "longest data segment that we take")
+	fs.Var((*sizeflag.Value)(&o.FirstBurst), "first-burst", "FirstBurstLength to offer")
+	fs.Var((*sizeflag.Value)(&o.MaxBurst), "max-burst", "MaxBurstLength to offer")
+	fs.Var((*sizeflag.Value)(&o.MaxRecv), "max-recv-data", "longest data segment that we take")
 	fs.DurationVar(&o.LoginTimeout, "login-timeout", 30*time.Second, "time for connecting and logging in")
 	fs.DurationVar(&o.CommandTimeout, "command-timeout", 60*time.Second, "abort a command after this time; -1s: never")
 	fs.DurationVar(&o.NopInterval, "noop-interval", 5*time.Second, "ping after this time of silence; -1s: never")

@@ -42,7 +42,7 @@ func TestAreaBounds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Areas[0].Err; err == nil || !strings.Contains(err.Error(), "lies outside the device") || d.Areas[0].Header != nil {
+		if err := d.Areas[0].Err; err == nil || !strings.Contains(err.Error(), "lies outside the device") || d.Areas[0].header != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -69,7 +69,7 @@ func TestTextChecksum(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := g.Disks[g.VG.PVs[0].ID].Areas[0]
-	p, _ := a.Header.Split(a.Header.Committed.Offset, a.Header.Committed.Size)
+	p, _ := a.header.Split(a.header.Committed.Offset, a.header.Committed.Size)
 	text := make([]byte, (p.Size+511)&^511)
 	if _, err := dev.ReadAt(text, int64(p.Offset)); err != nil {
 		t.Fatal(err)

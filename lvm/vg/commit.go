@@ -96,10 +96,10 @@ func (g *Group) verifyUnchanged() error {
 			continue // damage is dealt with by write
 		}
 		h, err := ondisk.ParseMDAHeader(b, a.loc.Offset)
-		if err != nil || a.Header == nil {
+		if err != nil || a.header == nil {
 			continue
 		}
-		if h.Committed != a.Header.Committed {
+		if h.Committed != a.header.Committed {
 			return fmt.Errorf("volume group %q on %s: %w; read it again", g.VG.Name, a.Disk.Path, ErrChanged)
 		}
 	}
@@ -177,7 +177,7 @@ func (g *Group) write(next *meta.VG, why string, partly bool) error {
 			continue
 		}
 		done++
-		a.Header, a.VG, a.Err = &h, next, nil
+		a.header, a.VG, a.Err = &h, next, nil
 	}
 	if done == 0 {
 		return errors.Join(late...)
@@ -193,8 +193,8 @@ func (g *Group) write(next *meta.VG, why string, partly bool) error {
 // out anew.
 func (a *Area) writeText(text []byte) (ondisk.MDAHeader, error) {
 	h := ondisk.MDAHeader{Start: a.loc.Offset, Size: a.loc.Size}
-	if a.Header != nil {
-		h = *a.Header
+	if a.header != nil {
+		h = *a.header
 		if a.Err != nil || a.VG == nil {
 			h.Committed = ondisk.Locn{} // nothing there worth sparing
 		}

@@ -14,21 +14,29 @@ import (
 type Disk struct {
 	Path  string
 	Dev   blockdev.Device // nil: opened for reading only
-	Label *ondisk.Label   // nil: no label
+	Label *Label          // nil: no label
 	Areas []*Area
 
 	r    io.ReaderAt
 	size int64
 }
 
+// Label is what makes a device a physical volume: its UUID, its size, and where its
+// metadata areas and its data are, offsets and sizes in bytes. It is read from one of the
+// first four sectors.
+type Label = ondisk.Label
+
+// Extent is a range of bytes of a physical volume, as its Label names them.
+type Extent = ondisk.Area
+
 // Area is one metadata area as found on its disk.
 type Area struct {
-	Disk   *Disk
-	Header *ondisk.MDAHeader // nil when damaged
-	VG     *meta.VG          // nil: no text (orphan), or damaged
-	Err    error             // why it is damaged
+	Disk *Disk
+	VG   *meta.VG // nil: no text (orphan), or damaged
+	Err  error    // why it is damaged
 
-	loc ondisk.Area
+	loc    Extent
+	header *ondisk.MDAHeader // nil when damaged
 }
 
 // NewDisk looks at a device that is open for reading and writing.
@@ -83,15 +91,15 @@ func (d *Disk) InUse() bool { return d.Label != nil && d.Label.ExtFlags&ondisk.P
 
 // Ignored reports whether the area holds no current text on purpose.
 func (a *Area) Ignored() bool {
-	return a.Header != nil && a.Header.Committed.Flags&ondisk.LocnIgnored != 0
+	return a.header != nil && a.header.Committed.Flags&ondisk.LocnIgnored != 0
 }
 
 // Size of the area and what is free in it, bytes.
 func (a *Area) Size() (size, free uint64) {
-	if a.Header == nil {
+	if a.header == nil {
 		return a.loc.Size, 0
 	}
-	return a.Header.Size, a.Header.Free(a.Header.Committed.Size)
+	return a.header.Size, a.header.Free(a.header.Committed.Size)
 }
 
 // read reads the area's header and the text that it points to, and checks both.
@@ -111,7 +119,7 @@ func (a *Area) read() error {
 	if h.Size > size-a.loc.Offset {
 		return fmt.Errorf("%s: metadata area says %d bytes, beyond the end of the device", a.Disk.Path, h.Size)
 	}
-	a.Header = h
+	a.header = h
 	c := h.Committed
 	if c.Offset == 0 || c.Size == 0 || a.Ignored() {
 		return nil

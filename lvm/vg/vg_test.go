@@ -160,7 +160,7 @@ func TestRepair(t *testing.T) {
 		t.Fatal(err)
 	}
 	junk := []byte(strings.Repeat("junk", 128))
-	for _, off := range []int64{4096, int64(4096 + g.areas(g.VG)[0].Header.Committed.Offset)} {
+	for _, off := range []int64{4096, int64(4096 + g.areas(g.VG)[0].header.Committed.Offset)} {
 		a2, b2 := a.Clone(), b.Clone()
 		a2.WriteAt(junk, off)
 		s := scan(t, c, a2, b2)
@@ -219,7 +219,7 @@ func TestTwoCopies(t *testing.T) {
 	damage := func(on *lvmtest.Disk, area int, text bool) {
 		off := int64(d.Areas[area].loc.Offset)
 		if text {
-			off += int64(d.Areas[area].Header.Committed.Offset)
+			off += int64(d.Areas[area].header.Committed.Offset)
 		}
 		if _, err := on.WriteAt(junk, off); err != nil {
 			t.Fatal(err)

@@ -106,8 +106,12 @@ type SessionStatus struct {
 	ReadLatency  scsi.Latency `json:"read_latency"`
 	WriteLatency scsi.Latency `json:"write_latency"`
 
-	Transfer iscsi.DatamoverStats `json:"datamover"`
+	Transfer TransferStats `json:"datamover"`
 }
+
+// TransferStats counts what the connections of a session have moved, since each began,
+// and the system calls that took; bytes of payload however they travelled.
+type TransferStats = iscsi.DatamoverStats
 
 // Status returns a snapshot.
 func (s *Frontend) Status() Status {

@@ -95,7 +95,7 @@ func (d *Device) LUs() []*LU {
 // attention 3F/0E, and from the new unit itself 3F/03: another one may have been
 // behind that number before.
 func (d *Device) AddLUN(cfg LUConfig) (*LU, error) {
-	exists := fmt.Errorf("target %s: LUN %d exists already; remove or replace it first", d.cfg.Name, cfg.LUN)
+	exists := fmt.Errorf("target %s: LUN %d exists already; remove it first", d.cfg.Name, cfg.LUN)
 	if d.lookup(cfg.LUN) != nil {
 		return nil, exists
 	}
@@ -126,7 +126,7 @@ func (d *Device) AddLUN(cfg LUConfig) (*LU, error) {
 // port, and whatever names a unit within a target (EXTENDED COPY, say) could mean either.
 func (d *Device) twiceLocked(lu *LU) error {
 	for _, o := range d.LUs() {
-		if o.vol == lu.vol && o.lun != lu.lun && (o.place.Writable() || lu.place.Writable()) {
+		if o.vol == lu.vol && (o.place.Writable() || lu.place.Writable()) {
 			return fmt.Errorf("target %s, LUN %d: the volume is LUN %d of target %s already. A volume that can be written has one LUN in a target; "+
 				"for several paths give the target several portals, or serve the volume by further targets", d.cfg.Name, lu.lun, o.lun, d.cfg.Name)
 		}
@@ -152,14 +152,14 @@ func (d *Device) setLocked(n uint16, lu *LU) {
 	}
 }
 
-// takeAwayLocked publishes lu (nil: none) under the number of old, which stays within
-// reach of task management until its last task has ended. It is entered among those
-// that leave first, so that whoever looks for its tasks there after it has not found
-// it under its number finds it. Preconditions: d.mu is held.
-func (d *Device) takeAwayLocked(old, lu *LU) {
-	l := append(slices.Clone(*d.leaving.Load()), old)
+// takeAwayLocked frees the number of lu, which stays within reach of task management
+// until its last task has ended. It is entered among those that leave first, so that
+// whoever looks for its tasks there after it has not found it under its number finds
+// it. Preconditions: d.mu is held.
+func (d *Device) takeAwayLocked(lu *LU) {
+	l := append(slices.Clone(*d.leaving.Load()), lu)
 	d.leaving.Store(&l)
-	d.setLocked(old.lun, lu)
+	d.setLocked(lu.lun, nil)
 }
 
 // left forgets a unit that has been drained.
@@ -206,7 +206,7 @@ func (d *Device) RemoveLUN(ctx context.Context, n uint16) error {
 		d.mu.Unlock()
 		return fmt.Errorf("target %s: no LUN %d", d.cfg.Name, n)
 	}
-	d.takeAwayLocked(lu, nil)
+	d.takeAwayLocked(lu)
 	d.mu.Unlock()
 	d.lunsChanged(nil)
 	return lu.drain(ctx)
@@ -214,36 +214,6 @@ func (d *Device) RemoveLUN(ctx context.Context, n uint16) error {
 
 // Removed reports whether the unit has been taken away from its device.
 func (lu *LU) Removed() bool { return lu.place.Removed() }
-
-// ReplaceLUN puts another volume behind the number cfg.LUN. Initiators get
-// 3F/0E and, from the new unit, 3F/03 because its identity has changed.
-func (d *Device) ReplaceLUN(ctx context.Context, cfg LUConfig) (*LU, error) {
-	none := fmt.Errorf("target %s: no LUN %d to replace; add it", d.cfg.Name, cfg.LUN)
-	if d.lookup(cfg.LUN) == nil {
-		return nil, none
-	}
-	lu, err := newLU(d, cfg)
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	old := d.lookup(cfg.LUN)
-	if old == nil { // removed meanwhile
-		d.mu.Unlock()
-		lu.close()
-		return nil, none
-	}
-	if err := d.twiceLocked(lu); err != nil {
-		d.mu.Unlock()
-		lu.close()
-		return nil, err
-	}
-	d.takeAwayLocked(old, lu)
-	d.mu.Unlock()
-	lu.place.Start()
-	d.lunsChanged(lu)
-	return lu, old.drain(ctx)
-}
 
 // Close ends every logical unit, as LU.Close does; none waits for another.
 func (d *Device) Close(ctx context.Context) error {
@@ -255,14 +225,4 @@ func (d *Device) Close(ctx context.Context) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// BuffersOut tells how many parameter and staging buffers are lent, for leak
-// checks.
-func (d *Device) BuffersOut() int {
-	n := d.bufs.Out()
-	for _, lu := range d.LUs() {
-		n += lu.vol.BuffersOut()
-	}
-	return n
 }

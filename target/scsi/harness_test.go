@@ -215,8 +215,12 @@ func (r *rig) close() {
 	if err := r.dev.Close(ctx); err != nil {
 		r.t.Error(err)
 	}
-	if n := r.dev.BuffersOut(); n != 0 {
-		r.t.Errorf("%d buffers are still lent", n)
+	lent := r.dev.bufs.Out()
+	for _, lu := range r.dev.LUs() {
+		lent += lu.vol.BuffersOut()
+	}
+	if lent != 0 {
+		r.t.Errorf("%d buffers are still lent", lent)
 	}
 }
 

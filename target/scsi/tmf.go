@@ -169,9 +169,9 @@ func (lu *LU) loseNexus(n *Nexus, w *volume.Wait) {
 // AsyncEvent is what QUERY ASYNCHRONOUS EVENT tells (SAM-5 §7.9): the unit attention that
 // the next command would report, which stays pending.
 type AsyncEvent struct {
-	More bool // it is not the only one
-	Key  spc.Key
-	ASC  spc.ASC
+	more bool // it is not the only one
+	key  spc.Key
+	asc  spc.ASC
 }
 
 // Information is the additional response information of the answer:
@@ -182,10 +182,10 @@ type AsyncEvent struct {
 //	+--+-----------------------------------------------+
 func (e AsyncEvent) Information() uint32 {
 	depth := uint32(1)
-	if e.More {
+	if e.more {
 		depth = 2
 	}
-	return (depth<<4|uint32(e.Key))<<16 | uint32(e.ASC)
+	return (depth<<4|uint32(e.key))<<16 | uint32(e.asc)
 }
 
 // QueryAsyncEvent returns the pending unit attention of a nexus, if there is one.
@@ -201,5 +201,5 @@ func (d *Device) QueryAsyncEvent(n *Nexus, lun uint64) (e AsyncEvent, pending, k
 	if len(i.queue) == 0 {
 		return e, false, true
 	}
-	return AsyncEvent{More: len(i.queue) > 1, Key: spc.KeyUnitAttention, ASC: i.queue[0]}, true, true
+	return AsyncEvent{more: len(i.queue) > 1, key: spc.KeyUnitAttention, asc: i.queue[0]}, true, true
 }

@@ -137,10 +137,7 @@ func (c claim) end() { c.v.ranges.EndExclusive(c.first, c.length, c.ticket) }
 func (v *Volume) exclusive(off, n int64) claim {
 	c := claim{v: v, first: v.floor(off)}
 	c.length = v.ceil(off+n) - c.first
-	var quiet bool
-	if c.ticket, quiet = v.ranges.Exclusive(c.first, c.length, v.patience); !quiet {
-		v.stats.impatient.Add(1)
-	}
+	c.ticket, _ = v.ranges.Exclusive(c.first, c.length, v.patience) // with leases or without
 	return c
 }
 

@@ -67,9 +67,6 @@ func (v *Volume) lend(l *blockdev.Lease, m blockdev.Mode) (bool, error) {
 			}
 			continue
 		case pageHole:
-			if len(l.Segs) == 0 {
-				v.stats.holeReads.Add(1)
-			}
 			l.Segs = blockdev.Zeroes(l.Segs, n)
 		default:
 			l.Segs = append(l.Segs, v.mem[off:off+n:off+n])
@@ -157,7 +154,6 @@ func (v *Volume) stageRead(l *blockdev.Lease) error {
 		}
 		off += int64(len(b))
 	}
-	v.stats.stagedReads.Add(1)
 	l.Segs = append(l.Segs, bufs...)
 	l.Direct, l.Owner = false, v
 	return nil

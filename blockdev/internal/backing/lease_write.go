@@ -39,7 +39,6 @@ func (v *Volume) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	if err != nil {
 		return err
 	}
-	v.stats.stagedWrites.Add(1)
 	l.Priv.Pool = bufs
 	l.Segs = append(l.Segs, bufs...)
 	l.Direct, l.Owner = false, v

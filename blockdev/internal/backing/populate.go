@@ -12,7 +12,6 @@ import (
 // they can be read at all.
 func (v *Volume) populateRead(off, n int64) error {
 	if !v.noPopulate.Load() {
-		v.stats.populates.Add(1)
 		err := retry(func() error { return v.sys.madvise(v.mem[off:off+n], unix.MADV_POPULATE_READ) })
 		if err == nil {
 			return nil
@@ -86,7 +85,6 @@ func (v *Volume) reserve(off, n int64) (bool, error) {
 // populateWrite allocates whole pages and brings them into memory.
 func (v *Volume) populateWrite(off, n int64) (bool, error) {
 	if !v.noPopulate.Load() {
-		v.stats.populates.Add(1)
 		err := retry(func() error { return v.sys.madvise(v.mem[off:off+n], unix.MADV_POPULATE_WRITE) })
 		if err == nil {
 			return true, nil

@@ -90,7 +90,6 @@ type Volume struct {
 	record string // file of the cacheRecord; "" without one
 
 	hooks blockdev.ResizeHooks
-	stats counters
 
 	// resizeMu serialises resizes and Close. opMu is held shared by what uses
 	// the descriptor without a lent range, and exclusively by Close, so that
@@ -216,30 +215,6 @@ func (v *Volume) Mapping() []byte { return v.mem }
 
 // OnResize implements blockdev.Device.
 func (v *Volume) OnResize(f func(blockdev.Info)) (cancel func()) { return v.hooks.Add(f) }
-
-// Stats counts what did not go the short way.
-type Stats struct {
-	StagedReads  uint64 // read leases that were copied to pool memory
-	StagedWrites uint64 // write leases that were filled in pool memory
-	HoleReads    uint64 // read leases over holes
-	Populates    uint64 // MADV_POPULATE_* calls
-	Impatient    uint64 // copies that did not wait any longer for a lease
-}
-
-type counters struct {
-	stagedReads, stagedWrites, holeReads, populates, impatient atomic.Uint64
-}
-
-// Stats returns the counters.
-func (v *Volume) Stats() Stats {
-	return Stats{
-		StagedReads:  v.stats.stagedReads.Load(),
-		StagedWrites: v.stats.stagedWrites.Load(),
-		HoleReads:    v.stats.holeReads.Load(),
-		Populates:    v.stats.populates.Load(),
-		Impatient:    v.stats.impatient.Load(),
-	}
-}
 
 // Close implements blockdev.Device. It fails with ErrInUse while direct leases
 // are open, because their memory would vanish.

@@ -1,0 +1,83 @@
+package rc
+
+import (
+	"softiser/rdma/internal/roce/packet"
+)
+
+// answer is what the peer is owed for one request, or for several that are
+// acknowledged together.
+type answer struct {
+	op   packet.Opcode // Acknowledge, AtomicAcknowledge, or ReadResponseOnly for all of a READ's
+	psn  packet.PSN    // of the next packet
+	msn  uint32
+	verd packet.Syndrome
+
+	reth packet.RETH // what is left of a READ
+	sent bool        // its first packet has left
+	orig uint64      // an atomic's result
+}
+
+// answers is the queue of them: a ring, bounded by how many requests a peer may have
+// outstanding.
+type answers struct {
+	ring    []answer
+	head, n int
+}
+
+// init makes room for the answers to so many READs and atomics, for
+// an acknowledgement behind each of them, one before all, and a NAK.
+func (q *answers) init(resources int) { q.ring = make([]answer, 2*resources+3) }
+
+// room says whether the answers to one more packet fit.
+func (q *answers) room() bool { return len(q.ring)-q.n >= 2 }
+
+func (q *answers) first() *answer { return &q.ring[q.head] }
+
+func (q *answers) at(i int) *answer { return &q.ring[(q.head+i)%len(q.ring)] }
+
+func (q *answers) last() *answer {
+	if q.n == 0 {
+		return nil
+	}
+	return q.at(q.n - 1)
+}
+
+func (q *answers) add(a answer) {
+	*q.at(q.n) = a
+	q.n++
+}
+
+func (q *answers) pop() {
+	q.head = (q.head + 1) % len(q.ring)
+	q.n--
+}
+
+// dropFrom drops the answers to requests from psn on: whoever repeats one of them
+// repeats all that follow.
+func (q *answers) dropFrom(psn packet.PSN) {
+	for q.n > 0 && q.last().psn.Sub(psn) >= 0 {
+		q.n--
+	}
+}
+
+// ack queues an acknowledgement of everything up to psn. The newest one covers those
+// before it, so that only one of them waits.
+func (q *answers) ack(psn packet.PSN, msn uint32) {
+	if l := q.last(); l != nil && l.op == packet.Acknowledge && l.verd == packet.ACK {
+		if psn.Sub(l.psn) >= 0 {
+			l.psn, l.msn = psn, msn
+		}
+		return
+	}
+	q.add(answer{op: packet.Acknowledge, psn: psn, msn: msn, verd: packet.ACK})
+}
+
+// refuse queues a NAK or RNR NAK. One that has not left yet says less than this one.
+func (q *answers) refuse(s packet.Syndrome, psn packet.PSN, msn uint32) {
+	a := answer{op: packet.Acknowledge, psn: psn, msn: msn, verd: s}
+	if l := q.last(); l != nil && l.op == packet.Acknowledge && l.verd != packet.ACK {
+		*l = a
+		return
+	}
+	q.add(a)
+}

@@ -1,0 +1,90 @@
+package rc
+
+import (
+	"fmt"
+
+	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/packet"
+)
+
+// Outgoing is a packet to be sent: its headers, and its payload as a reference into
+// memory, which is held until Release.
+type Outgoing struct {
+	Packet  packet.Packet
+	Payload [][]byte // pieces; to be copied, or handed to the system, before Release
+	N       int      // bytes in them
+
+	region *mem.Region
+}
+
+// Release lets go of the memory. The pieces are not to be touched afterwards.
+func (o *Outgoing) Release() {
+	if o.region != nil {
+		o.region.Release()
+		o.region = nil
+	}
+	clear(o.Payload)
+	o.Payload, o.N = o.Payload[:0], 0
+}
+
+// Next makes o the next packet of an answer; false when there is none to send. The
+// caller sends it and calls Release, before anything else of the Responder.
+func (r *Responder) Next(o *Outgoing) bool {
+	for r.answers.n > 0 {
+		a := r.answers.first()
+		o.Packet = packet.Packet{BTH: packet.BTH{Op: a.op, PKey: packet.DefaultPKey, QPN: r.cfg.RemoteQPN, PSN: a.psn}}
+		if a.op == packet.ReadResponseOnly {
+			if r.segment(o, a) {
+				return true
+			}
+			continue // it has become a NAK
+		}
+		o.Packet.AETH = packet.AETH{Syndrome: a.verd, MSN: a.msn}
+		o.Packet.Original = a.orig
+		r.answers.pop()
+		return true
+	}
+	return false
+}
+
+// segment makes the next packet of a READ's answer (§9.7.5.1.9).
+func (r *Responder) segment(o *Outgoing, a *answer) bool {
+	n := min(int(a.reth.Len), r.mtu)
+	if n > 0 {
+		reg, off, f := r.find(a.reth.RKey, a.reth.VA, uint64(n), mem.RemoteRead)
+		if f != mem.None {
+			why := fmt.Sprintf("key %#08x was revoked while the peer read: %v", a.reth.RKey, f)
+			psn := a.psn
+			r.answers.n = 0 // what follows it is not answered any more
+			r.end(&Refused{Syndrome: memoryFault, PSN: psn, Op: packet.ReadRequest, Reason: why}, memoryFault, psn)
+			return false
+		}
+		var cur mem.Cursor
+		cur.Set(reg.Pieces())
+		cur.Skip(int(off))
+		for o.N < n {
+			b := cur.Next(n - o.N)
+			o.Payload, o.N = append(o.Payload, b), o.N+len(b)
+		}
+		o.region = reg
+	}
+	last := int(a.reth.Len) == n
+	switch {
+	case last && !a.sent:
+		o.Packet.Op = packet.ReadResponseOnly
+	case last:
+		o.Packet.Op = packet.ReadResponseLast
+	case a.sent:
+		o.Packet.Op = packet.ReadResponseMid
+	default:
+		o.Packet.Op = packet.ReadResponseFirst
+	}
+	o.Packet.AETH = packet.AETH{Syndrome: packet.ACK, MSN: a.msn}
+	if last {
+		r.answers.pop()
+		return true
+	}
+	a.sent, a.psn = true, a.psn.Add(1)
+	a.reth.VA, a.reth.Len = a.reth.VA+uint64(n), a.reth.Len-uint32(n)
+	return true
+}

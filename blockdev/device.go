@@ -153,4 +153,5 @@ var (
 	ErrNotSupported = errors.New("blockdev: operation not supported by this device")
 	ErrInUse        = errors.New("blockdev: backing store is in use")
 	ErrClosed       = errors.New("blockdev: device is closed")
+	ErrInactive     = errors.New("blockdev: the backing store is not open on this node")
 )

@@ -23,6 +23,7 @@ func (c *Config) check(r *report) {
 	c.checkSubsystems(r)
 	c.checkOneAccess(r)
 	c.checkDiscovery(r)
+	c.checkHA(r)
 	c.checkReached(r)
 	for _, a := range c.auths() {
 		checkAuth(r, a.key, a.auth)

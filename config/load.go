@@ -268,4 +268,5 @@ func (c *Config) resolvePaths() {
 	})
 	fix(&c.Admin.Socket)
 	fix(&c.Admin.StateDir)
+	fix(&c.HA.Store)
 }

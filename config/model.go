@@ -11,11 +11,13 @@ type Config struct {
 	// Subsystems serve volumes over NVMe/TCP, on the same portals.
 	Subsystems []Subsystem `mapstructure:"subsystems" json:"subsystems,omitempty"`
 	Discovery  Discovery   `mapstructure:"discovery" json:"discovery"`
-	ISCSI      ISCSI       `mapstructure:"iscsi" json:"iscsi"`
-	Transport  Transport   `mapstructure:"transport" json:"transport"`
-	Limits     Limits      `mapstructure:"limits" json:"limits"`
-	Admin      Admin       `mapstructure:"admin" json:"admin"`
-	Logging    Logging     `mapstructure:"logging" json:"logging"`
+	// HA is what this node shares with others of a cluster.
+	HA        HA        `mapstructure:"ha" json:"ha,omitzero"`
+	ISCSI     ISCSI     `mapstructure:"iscsi" json:"iscsi"`
+	Transport Transport `mapstructure:"transport" json:"transport"`
+	Limits    Limits    `mapstructure:"limits" json:"limits"`
+	Admin     Admin     `mapstructure:"admin" json:"admin"`
+	Logging   Logging   `mapstructure:"logging" json:"logging"`
 
 	// File is where it was read from, "" for none.
 	File string `mapstructure:"-" json:"file,omitempty"`
@@ -24,13 +26,16 @@ type Config struct {
 // Portal is one listening address. It serves iSER and iSCSI alike: the first
 // bytes of a connection tell which it is.
 type Portal struct {
-	Listen     string   `mapstructure:"listen" json:"listen"`                     // host:port, [v6]:port, :port
-	Group      int      `mapstructure:"group" json:"group"`                       // target portal group tag, 1-65535
-	Advertise  string   `mapstructure:"advertise" json:"advertise,omitempty"`     // address for SendTargets behind NAT
-	Protocols  []string `mapstructure:"protocols" json:"protocols,omitempty"`     // what is spoken there: of Protocols; none: all
-	Congestion string   `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control: auto (or nothing), host, or a name
-	SendBuffer Size     `mapstructure:"send_buffer" json:"send_buffer,omitempty"` // SO_SNDBUF, 0: the host's
-	RecvBuffer Size     `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: the host's
+	Listen    string   `mapstructure:"listen" json:"listen"`                 // host:port, [v6]:port, :port
+	Group     int      `mapstructure:"group" json:"group"`                   // target portal group tag, 1-65535
+	Advertise string   `mapstructure:"advertise" json:"advertise,omitempty"` // address for SendTargets behind NAT
+	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // what is spoken there: of Protocols; none: all
+	// Freebind lets the portal listen on an address that this node does not have yet: that of
+	// a group that moves between nodes (IP_FREEBIND).
+	Freebind   bool   `mapstructure:"freebind" json:"freebind,omitempty"`
+	Congestion string `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control: auto (or nothing), host, or a name
+	SendBuffer Size   `mapstructure:"send_buffer" json:"send_buffer,omitempty"` // SO_SNDBUF, 0: the host's
+	RecvBuffer Size   `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: the host's
 }
 
 // Protocols are what a portal can speak.

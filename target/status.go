@@ -28,6 +28,10 @@ type Status struct {
 	// Server knows no names; the program that opens the volumes adds them.
 	Volumes []VolumeStatus `json:"volumes,omitempty"`
 
+	// Groups are those of volumes that move between the nodes of a cluster; the program that
+	// moves them adds them.
+	Groups []GroupStatus `json:"groups,omitempty"`
+
 	Logins        uint64 `json:"logins_total"`
 	LoginsRefused uint64 `json:"logins_refused_total"`
 	// Refusals are the refused logins by reason.
@@ -37,6 +41,16 @@ type Status struct {
 
 	Limits  LimitStatus   `json:"limits"`
 	Staging StagingStatus `json:"staging"`
+}
+
+// GroupStatus is the state of a group of volumes that moves between nodes.
+type GroupStatus struct {
+	Name       string   `json:"name"`
+	State      string   `json:"state"`                      // standby, promoting, active, demoting, stuck
+	Ownerships uint64   `json:"ownerships_total,omitempty"` // of the group so far, while this node is active
+	Fencing    string   `json:"fencing"`
+	Volumes    []string `json:"volumes"`
+	Error      string   `json:"error,omitempty"` // why the last change has failed
 }
 
 // LimitStatus is what peers share, as it is in force: less than configured where the

@@ -107,6 +107,9 @@ func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) (served
 func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse string) error {
 	bad := 0
 	for _, v := range cfg.Volumes {
+		if cfg.HA.GroupOf(v.Name) != nil {
+			continue // another node may have it; whether it can be opened is known when it is promoted
+		}
 		remarks, err := registry.Probe(v, func(config.Volume) bool {
 			return slices.ContainsFunc(cfg.Volumes, func(w config.Volume) bool {
 				return served[w.Name] && (w.Name == v.Name || w.VG != "" && w.VG == v.VG)

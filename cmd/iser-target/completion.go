@@ -84,6 +84,14 @@ func (s *socketFlag) targets([]string, string) (names []string) {
 	return names
 }
 
+// groupNames are groups of volumes that move between nodes.
+func (s *socketFlag) groupNames([]string, string) (names []string) {
+	for _, g := range s.state().Groups {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
 // volumes are those whose size resize can change.
 func (s *socketFlag) volumes([]string, string) (names []string) {
 	for _, v := range s.state().Volumes {

@@ -20,6 +20,7 @@ import (
 	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/registry"
+	"softiser/target/scsi"
 )
 
 type serveFlags struct {
@@ -31,6 +32,7 @@ type serveFlags struct {
 	level   string
 	drain   time.Duration
 	storage time.Duration
+	readyFD int
 }
 
 const serveName = "serve"
@@ -69,6 +71,7 @@ another disk there, and an empty one.`,
 	fl.StringVar(&f.socket, "socket", "", "admin socket (default: admin.socket of the configuration; none without a file)")
 	fl.StringVar(&f.metrics, "metrics", "", "host:port for Prometheus' /metrics (default: admin.metrics of the configuration)")
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
+	fl.IntVar(&f.readyFD, "ready-fd", 0, "descriptor to which a newline is written when volumes and portals are served; then it is closed")
 	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out")
 	fl.DurationVar(&f.storage, "storage-timeout", 50*time.Second, "how long a shutdown then waits for volumes that do not answer")
 	cmd.MarkFlagsMutuallyExclusive("config", "export")
@@ -215,6 +218,10 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	a.serveAdmin(bg, ls.admin)
 	a.serveMetrics(bg, ls.metrics)
 	printBanner(out, a, cfg.Portals)
+	if err := tellReady(f.readyFD); err != nil {
+		return err
+	}
+	defer notifySystemd("STOPPING=1") //nolint:errcheck // systemd sees the end in any case
 	go a.reloadOn(bg, hup)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err
@@ -282,8 +289,9 @@ func (a *app) backend() admin.Backend {
 		Resize:       a.reg.ResizeLUN,
 		ResizeVolume: a.reg.ResizeVolume,
 		AddNamespace: a.addNamespace, RemoveNamespace: a.reg.RemoveNamespace,
-		SetAccess: a.srv.SetAccessState,
-		Reload:    a.reload,
+		SetAccess: a.setAccess,
+		Promote:   a.reg.Promote, Demote: a.reg.Demote,
+		Reload: a.reload,
 	}
 }
 
@@ -310,6 +318,14 @@ func (a *app) volumeOf(name, spec string) (config.Volume, error) {
 		return exportVolume(name, spec)
 	}
 	return a.reg.Volume(name)
+}
+
+// setAccess changes an access state that no group of volumes stands for.
+func (a *app) setAccess(node string, number, group uint16, s scsi.AccessState) error {
+	if g := a.reg.GroupAt(node, uint32(number)); g != "" {
+		return fmt.Errorf("the volume moves between nodes with group %s; iser-target promote %s and demote change its access states", g, g)
+	}
+	return a.srv.SetAccessState(node, number, group, s)
 }
 
 func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {

@@ -39,7 +39,15 @@ func (s *socketFlag) open() (*admin.Client, error) {
 
 // ask runs one exchange with the target.
 func (s *socketFlag) ask(ctx context.Context, f func(context.Context, *admin.Client) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	return s.askFor(ctx, askPatience, f)
+}
+
+// askPatience is how long the target may take for an answer.
+const askPatience = 30 * time.Second
+
+// askFor is ask for an exchange that may take so long.
+func (s *socketFlag) askFor(ctx context.Context, patience time.Duration, f func(context.Context, *admin.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c, err := s.open()
 	if err != nil {

@@ -32,6 +32,16 @@ func printJSON(w io.Writer, v any) error {
 
 func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
+// printGroups writes the groups of volumes that move between nodes.
+func printGroups(out io.Writer, l []target.GroupStatus) {
+	for _, g := range l {
+		fmt.Fprintf(out, "\ngroup %s is %s, fenced by %s\n  volumes %s\n", g.Name, g.State, g.Fencing, strings.Join(g.Volumes, ", "))
+		if g.Error != "" {
+			fmt.Fprintf(out, "  %s\n", g.Error)
+		}
+	}
+}
+
 // printStatus writes the status of a target as text for people.
 func printStatus(out io.Writer, st *target.Status) error {
 	fmt.Fprintf(out, "%s, up %s; logins %d, refused %d, broken off %d\n", st.State, st.Uptime.Round(time.Second),
@@ -65,6 +75,7 @@ func printStatus(out io.Writer, st *target.Status) error {
 	if err := printVolumes(out, st.Volumes); err != nil {
 		return err
 	}
+	printGroups(out, st.Groups)
 	for i := range st.Controllers {
 		if c := &st.Controllers[i]; !slices.ContainsFunc(st.Subsystems, func(s target.SubsystemStatus) bool { return s.NQN == c.Subsystem }) {
 			fmt.Fprintf(out, "\ndiscovery controller\n")

@@ -91,6 +91,17 @@ func (c *Client) ResizeVolume(ctx context.Context, volume string, size int64) er
 	return c.do(ctx, http.MethodPut, "/v1/volumes/"+url.PathEscape(volume)+"/size", ResizeRequest{size}, nil)
 }
 
+// Promote makes the target's node the one that has a group of volumes, which is named by
+// itself or by a target or subsystem; Demote gives it up.
+func (c *Client) Promote(ctx context.Context, name string, q GroupRequest) error {
+	return c.do(ctx, http.MethodPost, "/v1/groups/"+url.PathEscape(name)+"/promote", q, nil)
+}
+
+// Demote is the opposite of Promote.
+func (c *Client) Demote(ctx context.Context, name string, q GroupRequest) error {
+	return c.do(ctx, http.MethodPost, "/v1/groups/"+url.PathEscape(name)+"/demote", q, nil)
+}
+
 // AddNamespace adds a namespace to a subsystem.
 func (c *Client) AddNamespace(ctx context.Context, nqn string, r NamespaceRequest) error {
 	return c.do(ctx, http.MethodPost, namespaces(nqn), r, nil)

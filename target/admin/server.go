@@ -45,6 +45,11 @@ type AccessRequest struct {
 	State scsi.AccessState `json:"state"`
 }
 
+// GroupRequest asks for a group of volumes to be promoted or demoted within a time.
+type GroupRequest struct {
+	Timeout time.Duration `json:"timeout_ns"`
+}
+
 // Change is one difference that a reload has found between the configuration
 // file and what is served.
 type Change struct {
@@ -74,6 +79,10 @@ type Backend struct {
 	RemoveNamespace func(ctx context.Context, subsystem string, nsid uint32) error
 	// SetAccess changes an access state (an implicit ALUA transition).
 	SetAccess func(target string, lun, group uint16, s scsi.AccessState) error
+	// Promote and Demote make this node, or another one, the one that has a group of volumes,
+	// which is named by itself or by a target or subsystem.
+	Promote func(ctx context.Context, name string) error
+	Demote  func(ctx context.Context, name string) error
 	// Reload makes what is served agree with the configuration file, or, with dry,
 	// only tells what that would change.
 	Reload func(ctx context.Context, dry bool) ([]Change, error)
@@ -188,6 +197,16 @@ func Handler(b Backend) http.Handler {
 			done(w, b.RemoveNamespace(r.Context(), r.PathValue("nqn"), uint32(n)))
 		}
 	})
+	for verb, do := range map[string]func(context.Context, string) error{"promote": b.Promote, "demote": b.Demote} {
+		mux.HandleFunc("POST /v1/groups/{name}/"+verb, func(w http.ResponseWriter, r *http.Request) {
+			var q GroupRequest
+			if body(w, r, &q) {
+				ctx, cancel := context.WithTimeout(r.Context(), q.Timeout)
+				defer cancel()
+				done(w, do(ctx, r.PathValue("name")))
+			}
+		})
+	}
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
 		changes, err := b.Reload(r.Context(), r.URL.Query().Has("dry"))
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"softiser/blockdev"
 	"softiser/target/portal"
 	"softiser/target/scsi"
 )
@@ -125,7 +126,8 @@ func (e *lunEntry) flush(n *node) error {
 	if e.Volume == nil || e.Volume.Info().ReadOnly {
 		return nil
 	}
-	if err := e.Volume.Flush(); err != nil {
+	// One that is not open here has been flushed when it was given up.
+	if err := e.Volume.Flush(); err != nil && !errors.Is(err, blockdev.ErrInactive) {
 		return fmt.Errorf("target %s LUN %d: flush: %w", n.cfg.Name, e.LUConfig.LUN, err)
 	}
 	return nil

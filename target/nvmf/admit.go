@@ -27,7 +27,7 @@ func (c *ioCommand) gates(op nvme.Opcode) volume.Gate {
 	case c.access == volume.Writes:
 		return volume.WriteGates &^ c.heals
 	}
-	return 0
+	return volume.Closed
 }
 
 // volumeRequest is a request whose command is for a volume:
@@ -186,6 +186,8 @@ func (r volumeRequest) leaveVolume() bool {
 // gateStatus is the one table from conditions of a volume to status.
 func gateStatus(g volume.Gate) nvme.Status {
 	switch {
+	case g&volume.Closed != 0:
+		return nvme.ANATransition
 	case g&volume.NoMedium != 0:
 		return nvme.NamespaceNotReady
 	case g&volume.Sanitizing != 0:
@@ -211,6 +213,8 @@ func errStatus(err error, dir volume.Direction) nvme.Status {
 		return nvme.CapacityExceeded | nvme.DoNotRetry
 	case errors.Is(err, blockdev.ErrNotSupported):
 		return nvme.InvalidOpcode | nvme.DoNotRetry
+	case errors.Is(err, blockdev.ErrInactive): // the access state changes
+		return nvme.ANATransition
 	case errors.Is(err, blockdev.ErrClosed), errors.Is(err, blockdev.ErrInUse):
 		return nvme.NamespaceNotReady
 	case errors.Is(err, blockdev.ErrMedium) && dir != volume.Writing:

@@ -148,6 +148,9 @@ type NamespaceConfig struct {
 	Placement volume.Placement
 	Workers   int
 	QoS       volume.QoS
+	// Store, when set, is where a volume that moves between nodes keeps its state; see
+	// volume.Config.
+	Store volume.Store
 }
 
 const (

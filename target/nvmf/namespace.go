@@ -44,7 +44,7 @@ func newNamespace(s *subsystem, cfg *NamespaceConfig) (*namespace, error) {
 	}
 	var err error
 	n.vol, err = s.fe.cfg.Volumes.Map(volume.Config{
-		Device: n.dev, Identity: cfg.Identity, StateDir: s.fe.cfg.StateDir, Placement: cfg.Placement,
+		Device: n.dev, Identity: cfg.Identity, StateDir: s.fe.cfg.StateDir, Store: cfg.Store, Placement: cfg.Placement,
 		Workers: cfg.Workers, QoS: cfg.QoS, Staging: s.fe.cfg.Staging,
 		Fault: func(err error) {
 			s.fe.log.Error("a mistake of this program was found and contained; please report it: " + err.Error())
@@ -128,7 +128,9 @@ func (n *namespace) end(ctx context.Context) (over bool, err error) {
 			defer close(n.ended)
 			n.err = n.place.Drain(context.Background())
 			if n.place.Writable() {
-				n.err = errors.Join(n.err, n.dev.Flush())
+				if err := n.dev.Flush(); !errors.Is(err, blockdev.ErrInactive) { // flushed when it was given up
+					n.err = errors.Join(n.err, err)
+				}
 			}
 		}()
 	})

@@ -66,8 +66,11 @@ func (r *request) complete(s nvme.Status) {
 		why, w := r.ns.vol.Leave(&r.Op)
 		if waits = w; why != volume.NotAborted {
 			s = nvme.AbortRequested
-			if why == volume.AbortedByOther {
+			switch why {
+			case volume.AbortedByOther:
 				s = nvme.AbortedPreempt
+			case volume.AbortedByNode:
+				s = nvme.ANATransition // another path may do
 			}
 			r.result = 0
 		}

@@ -47,6 +47,8 @@ type Config struct {
 	LargeFPDU bool
 	Zerocopy  rdma.ZerocopyMode // of large payloads; 0: ZerocopyAuto
 
+	// Freebind lets the portal listen on an address that the machine does not have yet.
+	Freebind bool
 	// CongestionControl names the TCP congestion control. "auto" or "": reno for
 	// initiators on this host, because pacing ones (bbr) halve the throughput over
 	// loopback, else the host's default; "host": always that.

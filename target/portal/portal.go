@@ -104,6 +104,11 @@ func (p *Portal) setOptions(fd int) error {
 			}
 		}
 	}
+	if p.cfg.Freebind { // for sockets of IPv6, too
+		if err := syscall.SetsockoptInt(fd, syscall.IPPROTO_IP, syscall.IP_FREEBIND, 1); err != nil {
+			return fmt.Errorf("IP_FREEBIND: %w", err)
+		}
+	}
 	for _, o := range []struct{ level, opt, v int }{
 		{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, keepIdle},
 		{syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, keepInterval}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, keepCount},

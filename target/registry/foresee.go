@@ -53,6 +53,9 @@ func (r *Registry) obstacle(ctx context.Context, v config.Volume, closes func(*o
 			return errOpen(v, fixed).Error()
 		}
 	}
+	if r.groupOf(v.Name) != nil {
+		return "" // whether it can be opened is known when it is promoted
+	}
 	_, err = Probe(v, func(v config.Volume) bool {
 		if v.Type == config.VolumeLVM && r.lvs.Group(v.VG) != nil {
 			return true // one group, many volumes

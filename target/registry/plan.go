@@ -231,9 +231,15 @@ func (r *Registry) noGroup(group int) string {
 	return ""
 }
 
+// errMoves refuses to change the access states of what moves between nodes.
+var errMoves = errors.New("the volume is in a group of ha.groups: its access states of an active group " + atStart)
+
 // setAccess puts the access states of a LUN through every portal group as the
 // configuration says.
 func (r *Registry) setAccess(iqn string, v config.Volume, l config.LUN) error {
+	if r.groupOf(v.Name) != nil {
+		return errMoves
+	}
 	lc, err := lunConfig(r.cfg, v, l)
 	if err != nil {
 		return err

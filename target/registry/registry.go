@@ -17,6 +17,7 @@ import (
 	"softiser/config"
 	"softiser/lvm"
 	"softiser/target"
+	"softiser/target/scsi"
 )
 
 // Config is what a registry works with.
@@ -45,6 +46,9 @@ type Registry struct {
 	load     func() (*config.Config, error)
 	setLevel func(string) error
 	volumes  volumes
+	openReal func(config.Volume) (blockdev.Device, error) // opens the store of a volume
+	groups   map[string]*haGroup                          // of volumes that move between nodes, by name
+	begun    *config.Config                               // what the process was started with
 
 	reloading sync.Mutex // held by a reload
 
@@ -64,15 +68,16 @@ type Registry struct {
 func New(cfg *config.Config, c Config) (*Registry, error) {
 	r := &Registry{
 		srv: c.Server, log: cmp.Or(c.Log, zap.NewNop()), pool: c.Pool, load: c.Load, setLevel: c.SetLevel,
-		cfg: cfg, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{},
+		cfg: cfg, begun: cfg, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{},
 	}
 	if r.pool == nil {
 		r.pool = blockdev.DefaultPool()
 	}
-	r.volumes = volumes{store: c.Open, byName: map[string]*openVolume{}, turns: map[string]*turn{}}
-	if r.volumes.store == nil {
-		r.volumes.store = r.openStore
+	r.volumes = volumes{store: r.openVolume, byName: map[string]*openVolume{}, turns: map[string]*turn{}}
+	if r.openReal = c.Open; r.openReal == nil {
+		r.openReal = r.openStore
 	}
+	r.addGroups()
 	r.lvs.Config = lvm.Config{Pool: r.pool, Notice: func(text string) { r.log.Warn(text) }, Open: func(path string) (blockdev.Device, error) {
 		return open.Open(open.Spec{Path: path, Pool: r.pool, EpochDir: r.epochs})
 	}}
@@ -124,6 +129,7 @@ func (r *Registry) OpenVolumes() error {
 		}
 	}
 	spaces, servedSpaces := r.serveNamespaces()
+	r.startGroups(context.Background())
 	if configured+spaces > 0 && served+servedSpaces == 0 {
 		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
 	}
@@ -134,6 +140,9 @@ func (r *Registry) OpenVolumes() error {
 // shows the error of one that stands in the configuration.
 func (r *Registry) mapVolume(ctx context.Context, iqn string, l config.LUN, v config.Volume) error {
 	lc, err := lunConfig(r.config(), v, l)
+	if g := r.groupOf(v.Name); g != nil {
+		lc.Store, lc.Access = g.store, map[uint16]scsi.AccessState{0: scsi.Standby}
+	}
 	return r.mapAt(ctx, place{iqn, uint32(l.LUN)}, v, err, func(dev blockdev.Device) error {
 		lc.Volume = dev
 		return r.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
@@ -145,6 +154,9 @@ func (r *Registry) mapVolume(ctx context.Context, iqn string, l config.LUN, v co
 func (r *Registry) mapAt(ctx context.Context, p place, v config.Volume, err error, add func(blockdev.Device) error) error {
 	if err == nil {
 		err = r.volumes.serve(ctx, v, p, add)
+	}
+	if g := r.groupOf(v.Name); g != nil && err == nil {
+		err = g.joined(ctx)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,6 +245,11 @@ func (r *Registry) Close() {
 	r.volumes.close(func(name string, err error) {
 		r.log.Error("closing a volume failed", zap.String("volume", name), zap.Error(err))
 	})
+	for _, g := range r.groups {
+		if err := g.close(); err != nil {
+			r.log.Error("ending the ownership of an HA group failed", zap.String("group", g.cfg.Name), zap.Error(err))
+		}
+	}
 	const groups = "the volume groups"
 	end, err := r.volumes.begin(context.Background(), groups)
 	if err != nil {

@@ -218,7 +218,7 @@ func (r *Registry) running(next *config.Config) *config.Config {
 	for i := range c.Subsystems {
 		c.Subsystems[i].Namespaces = slices.Clone(c.Subsystems[i].Namespaces)
 	}
-	c.Portals, c.ISCSI = r.cfg.Portals, r.cfg.ISCSI
+	c.Portals, c.ISCSI, c.HA = r.cfg.Portals, r.cfg.ISCSI, r.cfg.HA
 	c.Discovery.Auth, c.Discovery.NQN = r.cfg.Discovery.Auth, r.cfg.Discovery.NQN
 	c.Transport, c.Limits.StagingMemory, c.Admin = r.cfg.Transport, r.cfg.Limits.StagingMemory, r.cfg.Admin
 	c.Logging.Format = r.cfg.Logging.Format

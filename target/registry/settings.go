@@ -31,7 +31,7 @@ func (r *Registry) planSettings(next *config.Config) (steps []step) {
 		old, now any
 	}{
 		{"discovery", old.Discovery, now.Discovery}, {"iscsi", old.ISCSI, now.ISCSI}, {"transport", old.Transport, now.Transport},
-		{"admin", old.Admin, now.Admin},
+		{"admin", old.Admin, now.Admin}, {"ha", old.HA, now.HA},
 	} {
 		for _, key := range differing(s.old, s.now) {
 			if key != "referrals" {

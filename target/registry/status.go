@@ -51,6 +51,7 @@ func (r *Registry) Status() target.Status {
 		slices.Sort(v.Served)
 		st.Volumes = append(st.Volumes, v)
 	}
+	st.Groups = r.groupStatus()
 	return st
 }
 

@@ -48,6 +48,9 @@ func (r *Registry) serveNamespaces() (configured, served int) {
 // mapNamespace is mapVolume for a namespace.
 func (r *Registry) mapNamespace(ctx context.Context, nqn string, n config.Namespace, v config.Volume) error {
 	nc, err := namespaceConfig(r.config(), v, n)
+	if g := r.groupOf(v.Name); g != nil {
+		nc.Store, nc.Access = g.store, map[uint16]volume.PathState{0: volume.PathInaccessible}
+	}
 	return r.mapAt(ctx, place{nqn, uint32(n.NSID)}, v, err, func(dev blockdev.Device) error {
 		nc.Volume = dev
 		return r.srv.AddNamespace(nqn, nc)
@@ -250,6 +253,9 @@ func (r *Registry) spaceOutOfGroup(n config.Namespace) string {
 // setNamespaceAccess puts the access states of a namespace as the configuration says. One that
 // says none any more follows the LUNs of its volume that do, or is reached through every group.
 func (r *Registry) setNamespaceAccess(c *config.Config, nqn string, n config.Namespace) error {
+	if r.groupOf(n.Volume) != nil {
+		return errMoves
+	}
 	access, err := spaceAccess(n)
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ func ServerConfig(c *config.Config) (target.Config, error) {
 	}
 	for _, p := range c.Portals {
 		tp := target.Portal{
-			Listen: p.Listen, Advertise: p.Advertise, Group: uint16(p.Group),
+			Listen: p.Listen, Advertise: p.Advertise, Freebind: p.Freebind, Group: uint16(p.Group),
 			CongestionControl: p.Congestion, SendBuffer: int(p.SendBuffer), RecvBuffer: int(p.RecvBuffer),
 			BusyPoll: busyPoll(c.Transport.BusyPoll),
 			IRD:      c.Transport.IRD, ORD: c.Transport.ORD,

@@ -174,6 +174,12 @@ func asksForACA(t *Task) bool {
 // refuse ends a task that the unit's condition does not allow.
 func (t *Task) refuse(g volume.Gate) {
 	switch {
+	case g&volume.Closed != 0:
+		asc := spc.ASCAccessTransition
+		if AccessState(t.itl.path.state.Load()) == Standby {
+			asc = spc.ASCAccessStandby
+		}
+		t.fail(spc.KeyNotReady, asc)
 	case g&volume.NoMedium != 0:
 		t.fail(spc.KeyNotReady, spc.ASCMediumNotPresent)
 	case g&(volume.Sanitizing|volume.Formatting) != 0:

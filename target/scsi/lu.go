@@ -46,6 +46,9 @@ type LUConfig struct {
 	// LU.SetQoS.
 	Workers int
 	QoS     QoS
+	// Store, when set, is where a volume that moves between nodes keeps its state, instead
+	// of Config.StateDir; see volume.Config. It is the same wherever the volume is served.
+	Store volume.Store
 	// MaxTransfer is the longest READ or WRITE, bytes; default 16 MiB.
 	MaxTransfer int
 	// Access is the asymmetric access state that the unit has at first through
@@ -139,7 +142,7 @@ func newLU(d *Device, cfg LUConfig) (*LU, error) {
 func (lu *LU) enter() error {
 	d, cfg := lu.dev, &lu.cfg
 	vc := volume.Config{
-		Device: cfg.Volume, Identity: volume.Identity{Serial: cfg.Serial, NAA: cfg.NAA, EUI: cfg.EUI}, StateDir: d.cfg.StateDir,
+		Device: cfg.Volume, Identity: volume.Identity{Serial: cfg.Serial, NAA: cfg.NAA, EUI: cfg.EUI}, StateDir: d.cfg.StateDir, Store: cfg.Store,
 		Placement: cfg.Placement, Workers: cfg.Workers, QoS: cfg.QoS, Staging: d.cfg.Staging,
 	}
 	if told := d.cfg.Fault; told != nil {
@@ -176,6 +179,9 @@ type face LU
 // Notify implements volume.Face: initiators learn it by unit attentions.
 func (f *face) Notify(e volume.Event) {
 	lu := (*LU)(f)
+	if e.Kind == volume.StateRestored {
+		lu.unit.modes.reload()
+	}
 	var match func(*Nexus) bool
 	if e.Who != nil {
 		match = func(n *Nexus) bool { return e.Who(&n.client) }
@@ -194,6 +200,7 @@ var eventASC = [...]spc.ASC{
 	volume.ProtectionChanged:     spc.ASCModeChanged,
 	volume.PathChanged:           0, // the target has its own states, see setPath
 	volume.RewriteEnded:          0, // whoever wants to know asks
+	volume.StateRestored:         0, // the change of the access state tells
 }
 
 // Left implements volume.Face.

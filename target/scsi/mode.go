@@ -46,21 +46,33 @@ type modeValues struct {
 }
 
 // init takes over what was saved; parameters that it does not know have their defaults.
-func (m *modes) init(u *unit) error {
-	m.vol = u.vol
-	meters := u.vol.Space.Meters()
-	m.def = modeValues{WCE: u.vol.Geo().Info.WriteCache, LBPERE: meters}
-	v := m.def
-	if p := u.vol.SavedParameters(); p != nil {
-		if json.Unmarshal(p, &v) != nil {
-			return u.vol.BadState()
+func (m *modes) init(v *volume.Volume) error {
+	m.vol = v
+	meters := v.Space.Meters()
+	m.def = modeValues{WCE: v.Geo().Info.WriteCache, LBPERE: meters}
+	now := m.def
+	if p := v.SavedParameters(); p != nil {
+		if json.Unmarshal(p, &now) != nil {
+			return v.BadState()
 		}
-		v.WCE = v.WCE && m.def.WCE
-		v.LBPERE = v.LBPERE && meters
+		now.WCE = now.WCE && m.def.WCE
+		now.LBPERE = now.LBPERE && meters
 	}
-	m.saved.Store(&v)
-	m.set(v)
+	m.saved.Store(&now)
+	m.set(now)
 	return nil
+}
+
+// reload takes over what another node has saved. What cannot be understood counts as
+// nothing saved: the reservations in the same record have been.
+func (m *modes) reload() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.init(m.vol) != nil {
+		def := m.def
+		m.saved.Store(&def)
+		m.set(def)
+	}
 }
 
 func (m *modes) restore() { m.set(*m.saved.Load()) }

@@ -60,7 +60,12 @@ func (t *Task) end() {
 		return
 	}
 	why, waits := lu.vol.Leave(&t.Op)
-	if why != volume.NotAborted {
+	switch {
+	case why == volume.AbortedByNode:
+		// SPC-4 §5.15.2.5: the state changes; the initiator repeats the command.
+		t.Sent = 0
+		t.setSense(&spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCAccessTransition})
+	case why != volume.NotAborted:
 		t.Status, t.SenseLen, t.Sent = spc.StatusTaskAborted, 0, 0
 		t.Silent = why == volume.AbortedByOwner || !lu.modes.tas.Load()
 	}

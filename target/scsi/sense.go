@@ -112,6 +112,8 @@ func senseOf(err error, dir volume.Direction) (spc.Key, spc.ASC) {
 		return spc.KeyAborted, 0
 	case errors.Is(err, volume.ErrFenced):
 		return spc.KeyCopyAborted, spc.ASCCopyTargetGone
+	case errors.Is(err, blockdev.ErrInactive): // the access state changes
+		return spc.KeyNotReady, spc.ASCAccessTransition
 	case errors.Is(err, volume.ErrNotReady):
 		return spc.KeyNotReady, spc.ASCNotReady
 	case errors.Is(err, blockdev.ErrClosed), errors.Is(err, blockdev.ErrInUse):

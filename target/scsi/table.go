@@ -123,12 +123,12 @@ func commands() []command {
 
 		// Linux attaches a disk whose capacity it is refused with capacity 0, and does not ask
 		// again when its path becomes active: standby paths tell it.
-		row("25 00 ff ff ff ff 00 00 01 00", fStandby, volume.Always, volume.MediumGates, 0, cmdReadCapacity10),
+		row("25 00 ff ff ff ff 00 00 01 00", fStandby, volume.Always, volume.MediumGates&^volume.Closed, 0, cmdReadCapacity10),
 		row("1a 08 ff ff ff 00", fStandby, volume.Reads, 0, 0, cmdModeSense),
 		row("5a 18 ff ff 00 00 00 ff ff 00", fStandby, volume.Reads, 0, 0, cmdModeSense),
-		row("15 11 00 00 ff 00", fStandby, volume.Writes, volume.Sanitizing, 0, cmdModeSelect),
-		row("55 11 00 00 00 00 00 ff ff 00", fStandby, volume.Writes, volume.Sanitizing, 0, cmdModeSelect),
-		row("1b 01 00 0f f7 00", 0, volume.Writes, volume.Sanitizing, 0, cmdStartStop),
+		row("15 11 00 00 ff 00", fStandby, volume.Writes, volume.Sanitizing|volume.Closed, 0, cmdModeSelect),
+		row("55 11 00 00 00 00 00 ff ff 00", fStandby, volume.Writes, volume.Sanitizing|volume.Closed, 0, cmdModeSelect),
+		row("1b 01 00 0f f7 00", 0, volume.Writes, volume.Sanitizing|volume.Closed, 0, cmdStartStop),
 
 		row("16 00 00 00 00 00", 0, volume.Always, 0, 0, cmdReserve),
 		row("17 00 00 00 00 00", 0, volume.Always, 0, 0, cmdRelease),
@@ -164,7 +164,7 @@ func commands() []command {
 		c.sa, _ = spc.ServiceAction(c.usage)
 		cs = append(cs, c)
 	}
-	sa("9e 10 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", fStandby, volume.Always, volume.MediumGates, 0, cmdReadCapacity16)
+	sa("9e 10 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", fStandby, volume.Always, volume.MediumGates&^volume.Closed, 0, cmdReadCapacity16)
 	sa(wide("9e 12"), fIO|fAlloc, volume.Reads, volume.MediumGates, 0, cmdGetLBAStatus)
 	rewrites := func(c command, offered func(*LU) bool) {
 		c.timeout = math.MaxUint16 // it takes as long as the volume is large
@@ -180,10 +180,10 @@ func commands() []command {
 		func(lu *LU) bool { return offersRewrite(lu) && erases(lu) })
 	rewrites(row("48 1f 00 00 00 00 00 ff ff 00", 0, volume.Writes, volume.WriteGates&^volume.SanitizeFailed, 0, cmdSanitizeExit), offersRewrite)
 	for i := range 4 {
-		sa(fmt.Sprintf("5e %02x 00 00 00 00 00 ff ff 00", i), fStandby, volume.Always, 0, 0, cmdPersistIn)
+		sa(fmt.Sprintf("5e %02x 00 00 00 00 00 ff ff 00", i), fStandby, volume.Always, volume.Closed, 0, cmdPersistIn)
 	}
 	for i := range 8 {
-		sa(fmt.Sprintf("5f %02x ff 00 00 ff ff ff ff 00", i), fStandby, volume.Always, 0, 0, cmdPersistOut)
+		sa(fmt.Sprintf("5f %02x ff 00 00 ff ff ff ff 00", i), fStandby, volume.Always, volume.Closed, 0, cmdPersistOut)
 	}
 	sa("83 00 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, volume.Writes, volume.MediumGates, 0, cmdExtendedCopy)
 	sa("83 10 00 00 00 00 ff ff ff ff ff ff ff ff 00 00", 0, volume.Reads, volume.MediumGates, 0, cmdPopulateToken)
@@ -198,8 +198,8 @@ func commands() []command {
 	cs[len(cs)-1].offered = explicitALUA
 	cs = append(cs,
 		row("4d 01 ff ff 00 ff ff ff ff 00", fStandby, volume.Always, 0, 0, cmdLogSense),
-		row("4c 03 ff ff 00 00 00 ff ff 00", fStandby, volume.Writes, 0, 0, cmdLogSelect),
-		row("1d f4 00 ff ff 00", fStandby, volume.Writes, volume.Sanitizing, 0, cmdSendDiagnostic),
+		row("4c 03 ff ff 00 00 00 ff ff 00", fStandby, volume.Writes, volume.Closed, 0, cmdLogSelect),
+		row("1d f4 00 ff ff 00", fStandby, volume.Writes, volume.Sanitizing|volume.Closed, 0, cmdSendDiagnostic),
 		row("1c 01 ff ff ff 00", fStandby, volume.Reads, volume.Sanitizing, 0, cmdReceiveDiagnostic),
 		row("37 00 1f 00 00 00 00 ff ff 00", 0, volume.Reads, volume.MediumGates, 0, cmdReadDefects),
 		row("b7 1f 00 00 00 00 ff ff ff ff 00 00", 0, volume.Reads, volume.MediumGates, 0, cmdReadDefects),

@@ -29,7 +29,7 @@ type unit struct {
 func newUnit(lu *LU) (*unit, error) {
 	u := &unit{vol: lu.vol, added: time.Now(), prevented: map[*Nexus]bool{}}
 	u.copies.room = make(chan struct{}, lu.cfg.Workers)
-	return u, u.modes.init(u)
+	return u, u.modes.init(u.vol)
 }
 
 // enter makes lu one of the places of the unit.

@@ -10,6 +10,7 @@ const (
 	NotAborted     AbortReason = iota
 	AbortedByOwner             // its own client: it expects no status
 	AbortedByOther             // another client, whom its own may have to be told of
+	AbortedByNode              // this node, which gives the volume up: another path may do
 )
 
 // Wait is one task management function that waits for commands to end.

@@ -53,6 +53,7 @@ const (
 	ProtectionChanged                      // Protected has been set or lifted
 	PathChanged                            // how the volume is reached through Event.Group
 	RewriteEnded                           // a sanitize or a format has ended, well or not
+	StateRestored                          // what is kept has been read anew, see Activate
 )
 
 // Access is what a command does as far as reservations are concerned.

@@ -4,11 +4,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"os"
-	"path/filepath"
-
-	"softiser/internal/durable"
-	"softiser/target/internal/statefile"
 )
 
 // Cache epochs, which an initiator compares before and after it lost its
@@ -21,8 +16,8 @@ import (
 //	or a cache that is not known                                  flushes, and hands it on
 
 // Epoch is that of what is acknowledged and not flushed; it stays the same as long as
-// the volume is mapped.
-func (v *Volume) Epoch() [16]byte { return v.epoch }
+// the volume is mapped, or active if it moves between nodes.
+func (v *Volume) Epoch() [16]byte { return *v.epoch.Load() }
 
 // cacheEpoch is the epoch of a device in a cache that outlives the volume.
 func (v *Volume) cacheEpoch() (epoch [16]byte, ok bool) {
@@ -36,29 +31,31 @@ func (v *Volume) cacheEpoch() (epoch [16]byte, ok bool) {
 	return [16]byte(h[:16]), true
 }
 
-func newEpoch() (id [16]byte) {
+func newEpoch() *[16]byte {
+	var id [16]byte
 	rand.Read(id[:]) // never fails
-	return id
+	return &id
 }
 
 // takeEpoch gives the volume its epoch. What an orderly end has left is good once:
 // it is gone, durably, before anything is written. Where it cannot be removed this life of
 // the volume has an epoch of its own, and who comes later takes that one's writes for lost.
 func (v *Volume) takeEpoch() {
-	var ok bool
-	if v.epoch, ok = v.cacheEpoch(); !ok {
-		v.epoch = newEpoch()
+	epoch := newEpoch()
+	if e, ok := v.cacheEpoch(); ok {
+		epoch = &e
 	}
+	v.epoch.Store(epoch)
 	if !v.Keeps() {
 		return
 	}
-	name := v.state.name(".epoch")
-	b, err := os.ReadFile(name)
-	if err != nil || os.Remove(name) != nil || durable.SyncDir(filepath.Dir(name)) != nil {
+	name := v.state.record(".epoch")
+	b, err := v.state.store.Load(name)
+	if err != nil || v.state.store.Remove(name) != nil {
 		return
 	}
-	if old, err := hex.DecodeString(string(b)); err == nil && len(old) == len(v.epoch) {
-		v.epoch = [16]byte(old)
+	if old, err := hex.DecodeString(string(b)); err == nil && len(old) == len(epoch) {
+		v.epoch.Store((*[16]byte)(old))
 	}
 }
 
@@ -70,9 +67,15 @@ func (v *Volume) leaveEpoch() {
 	}
 	// The cache of a device that was resized onto another disk is not the one that
 	// the volume began with.
-	if e, ok := v.cacheEpoch(); ok && e == v.epoch || v.dev.Flush() != nil {
+	if e, ok := v.cacheEpoch(); ok && e == v.Epoch() && !v.Moves() || v.dev.Flush() != nil {
 		return
 	}
-	// Without the file initiators are told of a loss that was none: no harm to data.
-	_ = statefile.Replace(v.state.name(".epoch"), []byte(hex.EncodeToString(v.epoch[:])))
+	v.handEpochOn()
+}
+
+// handEpochOn keeps the epoch for the next life of the volume. Without the record
+// initiators are told of a loss that was none: no harm to data.
+func (v *Volume) handEpochOn() {
+	e := v.Epoch()
+	_ = v.state.store.Save(v.state.record(".epoch"), []byte(hex.EncodeToString(e[:])))
 }

@@ -252,10 +252,10 @@ func (j *Journal) close() {
 
 // undo puts back what an interrupted atomic write had put aside.
 func (j *Journal) undo() error {
-	j.name = j.vol.state.name(".undo")
 	if !j.vol.Keeps() || j.vol.dev == nil {
 		return nil
 	}
+	j.name = j.vol.state.file(".undo")
 	b, err := os.ReadFile(j.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -452,7 +452,7 @@ func TestNoMedium(t *testing.T) {
 	j.begin()
 	old, data := fill(journalledLen, 1), fill(journalledLen, 5)
 	j.set(old)
-	undo, kept, unit := j.v.Journal.name, j.v.state.name(".json"), j.v.id
+	undo, kept, unit := j.v.Journal.name, j.v.state.file(".json"), j.v.id
 	j.close()
 	b, err := json.Marshal(savedState{Version: 1, Unit: unit.Key(), Op: &Rewrite{Kind: Overwrite, Passes: 1, Pattern: []byte{1}, Failed: true}})
 	if err != nil {

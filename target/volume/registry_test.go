@@ -61,7 +61,7 @@ func TestMapFails(t *testing.T) {
 	reg := new(Registry)
 	cfg := Config{Device: newDevice(t, "a"), StateDir: dir}
 	b := serve(t, reg, cfg, "first")
-	name := b.v.state.name(".json")
+	name := b.v.state.file(".json")
 	b.close()
 	if err := os.WriteFile(name, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)

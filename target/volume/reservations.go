@@ -73,7 +73,7 @@ type Registration struct {
 // Reservations is a snapshot of the registrations and the reservation of a volume. It
 // does not change.
 type Reservations struct {
-	Generation uint32 // counts registrations, clears and preempts; 0 at start-up
+	Generation uint32 // counts registrations, clears and preempts; 0 at start-up, but for volumes that move between nodes
 	Type       ReservationType
 	Holder     Registrant // unless the type says all registrants
 	Persist    bool       // kept through power loss
@@ -163,7 +163,8 @@ func restoreReservations(kept *savedState) *Reservations {
 	for _, reg := range kept.Regs {
 		r.regs[reg.Registrant] = reg.Registration
 	}
-	r.Persist = len(r.regs) > 0
+	r.Persist = len(r.regs) > 0 && !kept.Volatile
+	r.Generation = kept.Generation
 	if kept.PR != nil && kept.PR.Type.Valid() && len(r.regs) > 0 {
 		r.Type = kept.PR.Type
 		if kept.PR.Holder != nil {
@@ -173,10 +174,14 @@ func restoreReservations(kept *savedState) *Reservations {
 	return r
 }
 
-// tell puts what of r is to survive a restart into a state file.
-func (r *Reservations) tell(next *savedState) {
-	next.Regs, next.PR = nil, nil
-	if !r.Persist {
+// tell puts what of r is to survive a restart into a state file. Where nodes share it, all
+// of it does: another node that goes on with the volume is no loss of power, of which
+// registrations without APTPL or PTPL need not survive.
+func (r *Reservations) tell(next *savedState, shared bool) {
+	next.Regs, next.PR, next.Generation, next.Volatile = nil, nil, 0, false
+	if shared {
+		next.Generation, next.Volatile = r.Generation, !r.Persist && len(r.regs) > 0
+	} else if !r.Persist {
 		return
 	}
 	for _, k := range r.Registrants() {

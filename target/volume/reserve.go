@@ -47,7 +47,7 @@ func (c *reserving) mustHave(key uint64) error {
 // not be saved; nothing has changed then either.
 func (b *reserved) reserve(by *Client, f func(*reserving) error) error {
 	b.state.mu.Lock()
-	c := reserving{kept: b.state.dir != "", by: by, old: b.now.Load()}
+	c := reserving{kept: b.state.store != nil, by: by, old: b.now.Load()}
 	reg, ok := c.old.regs[by.ID]
 	c.key, c.member = reg.Key, ok
 	err := f(&c)
@@ -72,9 +72,9 @@ func (b *reserved) reserve(by *Client, f func(*reserving) error) error {
 // kept before is forgotten if not. Preconditions: b.state.mu is held.
 func (b *reserved) publishLocked(r *Reservations) error {
 	s := b.state
-	if s.dir != "" && (r.Persist || b.now.Load().Persist || s.unsaved) {
+	if s.store != nil && (r.Persist || b.now.Load().Persist || s.unsaved || s.store.Shared()) {
 		next := s.kept
-		r.tell(&next)
+		r.tell(&next, s.store.Shared())
 		if err := s.save(next); err != nil {
 			return err
 		}

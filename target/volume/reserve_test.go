@@ -326,7 +326,7 @@ func TestMove(t *testing.T) {
 		if r, _ := p.v.Reservations().Find(p.c[3].ID); r.Key != 9 || !p.v.Reservations().Persist {
 			t.Errorf("%+v, %v", r, p.v.Reservations().Persist)
 		}
-		_, err := os.Stat(p.v.state.name(".json"))
+		_, err := os.Stat(p.v.state.file(".json"))
 		p.ok(err)
 		p.close()
 	}
@@ -406,7 +406,7 @@ func TestRestoreReservations(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 		var next savedState
-		r.tell(&next)
+		r.tell(&next, false)
 		if (next.PR != nil) != (c.typ != 0) || next.PR != nil && (next.PR.Holder != nil) == c.typ.AllRegistrants() {
 			t.Errorf("%s: told %+v", c.name, next.PR)
 		}
@@ -440,13 +440,13 @@ func TestUncertainState(t *testing.T) {
 	p.refused(p.v.Register(p.c[1], &Register{NewKey: 1}), errStep)
 	durable.SyncFile = file
 	p.ok(p.v.Register(p.c[1], &Register{NewKey: 1}))
-	b, err := os.ReadFile(p.v.state.name(".json"))
+	b, err := os.ReadFile(p.v.state.file(".json"))
 	if err != nil || bytes.Contains(b, []byte("registrations")) {
 		t.Errorf("%s, %v", b, err)
 	}
-	p.ok(os.Remove(p.v.state.name(".json")))
+	p.ok(os.Remove(p.v.state.file(".json")))
 	p.ok(p.v.Register(p.c[2], &Register{NewKey: 2}))
-	if _, err := os.Stat(p.v.state.name(".json")); err == nil {
+	if _, err := os.Stat(p.v.state.file(".json")); err == nil {
 		t.Error("saved once more")
 	}
 	if p.v.SaveParameters([]byte("{")) == nil {
@@ -460,7 +460,7 @@ func TestBadState(t *testing.T) {
 	d, dir := newDevice(t, "v"), t.TempDir()
 	cfg := Config{Device: d, StateDir: dir}
 	b := serve(t, new(Registry), cfg, "v")
-	name, unit := b.v.state.name(".json"), b.v.id.Key()
+	name, unit := b.v.state.file(".json"), b.v.id.Key()
 	b.close()
 	for text, good := range map[string]bool{
 		`{"version": 1, "unit": "` + unit + `"}`: true,

@@ -86,9 +86,9 @@ type Rewriter struct {
 	now       Rewrite // runs or has failed, as the gates tell
 	done      uint64  // of total: blocks times passes
 	total     uint64
-	cancel    chan struct{} // closed: the volume is going away
+	cancel    chan struct{} // closed: the volume is going away; another one after each Activate, while no rewrite runs
 	sanitized *Rewrite      // the last sanitize that has ended well; nil: there has been none
-	going     sync.Once     // of cancel
+	cancelled bool          // cancel is closed
 }
 
 // Outcome is how one rewrite ends, and who waits for that. Tasks.mu guards it. Each
@@ -141,7 +141,21 @@ func (z *Rewriter) Progress() (kind RewriteKind, progress uint16) {
 	return z.now.Kind, progress
 }
 
-func (z *Rewriter) stop() { z.going.Do(func() { close(z.cancel) }) }
+// allow lets rewrites run again. Preconditions: none runs, and none can begin.
+func (z *Rewriter) allow() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.cancel, z.cancelled = make(chan struct{}), false
+}
+
+func (z *Rewriter) stop() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if !z.cancelled {
+		z.cancelled = true
+		close(z.cancel)
+	}
+}
 
 // Done implements blockdev.Stop.
 func (z *Rewriter) Done() <-chan struct{} { return z.cancel }
@@ -237,6 +251,13 @@ func (z *Rewriter) resume() {
 	z.mu.Unlock()
 	z.vol.users.Add(1)
 	go z.run(o, &Outcome{set: &z.vol.Tasks})
+}
+
+// forget is restore of a state in which nothing was saved.
+func (z *Rewriter) forget() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.now, z.done, z.total, z.sanitized = Rewrite{}, 0, 0, nil
 }
 
 // restore takes over the state that was saved.

@@ -490,7 +490,7 @@ func TestResumedProgress(t *testing.T) {
 	d.hold = hold
 	cfg := Config{Device: d, StateDir: t.TempDir()}
 	b := serve(t, new(Registry), cfg, "v")
-	name, unit := b.v.state.name(".json"), b.v.id.Key()
+	name, unit := b.v.state.file(".json"), b.v.id.Key()
 	b.close()
 	for _, c := range []struct {
 		pass   int

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -24,7 +23,11 @@ type savedState struct {
 	Modes   json.RawMessage `json:"modes,omitempty"`
 	PR      *savedPR        `json:"persistent_reservation,omitempty"`
 	Regs    []savedReg      `json:"registrations,omitempty"`
-	Op      *Rewrite        `json:"operation,omitempty"`
+	// Generation is that of the registrations, Volatile that they need not survive a loss of
+	// power; both only of a volume that moves between nodes.
+	Generation uint32   `json:"generation,omitempty"`
+	Volatile   bool     `json:"volatile,omitempty"`
+	Op         *Rewrite `json:"operation,omitempty"`
 	// Protected is the gate of that name.
 	Protected bool `json:"write_protected,omitempty"`
 	// Sanitized is the last sanitize that has ended well.
@@ -43,36 +46,45 @@ type savedReg struct {
 
 // state is where a volume keeps what survives a restart.
 type state struct {
-	dir string // "": nothing is kept
-	key string
+	store Store // nil: nothing is kept
+	key   string
 
 	mu      sync.Mutex // serialises changes, of reservations too; held across the sync of the file
 	kept    savedState // guarded by mu: what the file says
 	unsaved bool       // guarded by mu: an attempt to save has left a file that may be older or newer
 }
 
-// name returns the name of one of the volume's files.
-func (s *state) name(suffix string) string { return filepath.Join(s.dir, "lu-"+s.key+suffix) }
+// record returns the name of one of the volume's records.
+func (s *state) record(suffix string) string { return "lu-" + s.key + suffix }
+
+// file returns the name of one of the volume's files.
+func (s *state) file(suffix string) string { return filepath.Join(s.store.Dir(), s.record(suffix)) }
 
 // Keeps reports whether the volume has somewhere to keep state.
-func (v *Volume) Keeps() bool { return v.state.dir != "" }
+func (v *Volume) Keeps() bool { return v.state.store != nil }
 
 // BadState is the error for a state file that cannot be understood. It keeps the volume
 // from being served: without its reservations somebody's data would be unprotected.
 func (v *Volume) BadState() error {
-	return fmt.Errorf("%s is not the saved state of this logical unit; put the right file there, or remove it to forget its reservations and saved mode pages", v.state.name(".json"))
+	return fmt.Errorf("%s is not the saved state of this logical unit; put the right file there, or remove it to forget its reservations and saved mode pages", v.state.file(".json"))
 }
 
 // loadState brings back what was saved.
 func (v *Volume) loadState() error {
 	s := &v.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.kept = savedState{Version: 1, Unit: s.key}
 	if !v.Keeps() {
 		return nil
 	}
-	name := s.name(".json")
-	statefile.RemoveUnfinished(name)
-	b, err := os.ReadFile(name)
+	if v.Moves() { // forget what this node knew when it had the volume
+		v.SetGate(Sanitizing|SanitizeFailed|Formatting|Corrupt|Protected, false)
+		v.Rewriter.forget()
+		v.now.Store(&Reservations{})
+		v.erased.Store(false)
+	}
+	b, err := s.store.Load(s.record(".json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -99,7 +111,7 @@ func (s *state) save(next savedState) error {
 	if err != nil {
 		return err
 	}
-	err = statefile.Replace(s.name(".json"), append(b, '\n'))
+	err = s.store.Save(s.record(".json"), append(b, '\n'))
 	s.unsaved = err != nil && (s.unsaved || errors.Is(err, statefile.ErrUncertain))
 	if err == nil {
 		s.kept = next

@@ -20,6 +20,10 @@ type Config struct {
 	// StateDir keeps what must survive a restart: reservations, saved parameters (empty:
 	// neither is offered), and of what has been flushed at an orderly end that it was.
 	StateDir string
+	// Store, when set, takes the place of StateDir: the volume moves between nodes, which
+	// share it. Such a volume begins closed, see Activate, and its device is one that opens
+	// and closes meanwhile (blockdev/lazy).
+	Store Store
 	// Placement says whether the data of writes is received into the device itself or
 	// checked first; default direct.
 	Placement Placement
@@ -53,7 +57,7 @@ type Volume struct {
 	lender   WriteLender // dev, or verifier
 	verifier *verifier   // nil: placement is direct
 
-	epoch    [16]byte // see epoch.go; immutable
+	epoch    atomic.Pointer[[16]byte] // see epoch.go; another one after each Activate
 	geometry atomic.Pointer[Geometry]
 	gates    atomic.Uint32
 	cache    atomic.Bool // completed writes may be volatile
@@ -101,7 +105,8 @@ const (
 	Corrupt             // one has not ended
 	Testing             // a test that nobody is to disturb runs
 	Protected           // initiators have said so, and it is kept: see protect.go
-	MediumGates    = NoMedium | Sanitizing | SanitizeFailed | Formatting | Corrupt
+	Closed              // the device is open on another node, or on none: see standby.go
+	MediumGates    = NoMedium | Sanitizing | SanitizeFailed | Formatting | Corrupt | Closed
 	WriteGates     = MediumGates | ReadOnly | WriteProtected | Protected
 )
 
@@ -123,7 +128,8 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.work.L = &v.mu
 	v.maxWorkers = cfg.Workers
 	v.Rewriter.vol, v.Journal.vol = v, v
-	v.Rewriter.cancel, v.opened = make(chan struct{}), make(chan struct{})
+	v.opened = make(chan struct{})
+	v.Rewriter.allow()
 	v.reserved.state, v.tasks, v.tell = &v.state, &v.Tasks, v.notify
 	v.now.Store(&Reservations{})
 	v.places.Store(new([]*Place))
@@ -131,8 +137,11 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 		v.verifier = &verifier{vol: v, pool: cfg.Staging}
 		v.lender = v.verifier
 	}
-	if keeps {
-		v.state.dir = cfg.StateDir
+	switch {
+	case cfg.Store != nil:
+		v.state.store = cfg.Store
+	case keeps:
+		v.state.store = dirStore(cfg.StateDir)
 	}
 	v.state.key = id.Key()
 	v.setGeometry(info)
@@ -140,6 +149,7 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.Space.init(v)
 	v.limit.init(cfg.QoS)
 	v.SetGate(NoMedium, cfg.Device == nil)
+	v.SetGate(Closed, cfg.Store != nil)
 	v.SetGate(ReadOnly, info.ReadOnly)
 	return v, nil
 }
@@ -147,6 +157,17 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 // open brings back what was kept, and begins to listen to the device. Nobody else uses
 // the volume before it returns.
 func (v *Volume) open() error {
+	if v.Moves() {
+		v.epoch.Store(newEpoch()) // nothing can have been written yet
+	} else if err := v.restore(); err != nil {
+		return err
+	}
+	v.listen()
+	return nil
+}
+
+// restore brings back what was kept.
+func (v *Volume) restore() error {
 	for _, step := range []func() error{v.loadState, v.Journal.undo} {
 		if err := step(); err != nil {
 			v.Journal.close()
@@ -154,7 +175,6 @@ func (v *Volume) open() error {
 		}
 	}
 	v.takeEpoch()
-	v.listen()
 	return nil
 }
 
@@ -301,6 +321,9 @@ func (v *Volume) shut() {
 		v.work.Wait()
 	}
 	v.mu.Unlock()
+	if v.Gates()&Closed != 0 { // Deactivate has done the rest
+		return
+	}
 	v.Journal.close()
 	v.leaveEpoch()
 }

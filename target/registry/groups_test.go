@@ -1,0 +1,426 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/blockdev/mem"
+	"softiser/config"
+	"softiser/initiator"
+	"softiser/initiator/multipath"
+	"softiser/initiator/nvmf"
+	"softiser/internal/spc"
+	"softiser/target"
+)
+
+// disk is storage that nodes share: what one of them opens, no other can meanwhile.
+type disk struct {
+	mu      sync.Mutex
+	content *mem.Device
+	holder  string
+	broken  error // of every open
+	flushes int
+}
+
+func newDisk(t *testing.T) *disk {
+	t.Helper()
+	m, err := mem.Open(mem.Config{Size: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return &disk{content: m}
+}
+
+// open is the disk as a node has it.
+func (d *disk) open(node string) (blockdev.Device, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.broken != nil {
+		return nil, d.broken
+	}
+	if d.holder != "" {
+		return nil, fmt.Errorf("the disk is open on node %s: %w", d.holder, blockdev.ErrInUse)
+	}
+	d.holder = node
+	return &opening{d.content, d}, nil
+}
+
+func (d *disk) held() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.holder
+}
+
+type opening struct {
+	*mem.Device
+	disk *disk
+}
+
+func (o *opening) Flush() error {
+	o.disk.mu.Lock()
+	o.disk.flushes++
+	o.disk.mu.Unlock()
+	return o.Device.Flush()
+}
+
+func (o *opening) Close() error {
+	o.disk.mu.Lock()
+	defer o.disk.mu.Unlock()
+	o.disk.holder = ""
+	return nil
+}
+
+// clusterNode is a node of a cluster: a server with its registry.
+type clusterNode struct {
+	*Registry
+	name string
+	addr string // "": it does not listen
+}
+
+const haIQN, haNQN = "iqn.2026-11.test:disk0", "nqn.2026-11.test:disk0"
+
+// newNode makes a node that shares a disk and the folder store with others. cntlid is where
+// its controller identifiers begin.
+func newNode(t *testing.T, d *disk, store, name string, cntlid int, serve bool) *clusterNode {
+	t.Helper()
+	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
+	text := fmt.Sprintf(`
+portals: [{listen: "127.0.0.1:0", group: %d}]
+volumes:
+  - {name: disk0, type: raw, path: /dev/none, size: 1MiB, wwid: 6000000000000000000000000000da7a, serial: S1, write_through: true}
+targets:
+  - {iqn: %q, luns: [{lun: 0, volume: disk0}]}
+subsystems:
+  - {nqn: %q, serial: SUB1, min_cntlid: %d, max_cntlid: %d, namespaces: [{nsid: 1, volume: disk0}]}
+ha:
+  node: %s
+  store: %s
+  groups: [{name: g1, volumes: [disk0], fencing: node, grace: 50ms}]
+`, cntlid/100, haIQN, haNQN, cntlid, cntlid+99, name, store)
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc, err := ServerConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc.Timeouts.Drain = time.Millisecond
+	srv, err := target.New(tc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &clusterNode{name: name}
+	n.Registry, err = New(cfg, Config{Server: srv, Log: zap.NewNop(), Open: func(config.Volume) (blockdev.Device, error) { return d.open(name) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	if serve {
+		if err := srv.Listen(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		over := make(chan struct{})
+		go func() { defer close(over); srv.Serve(ctx) }() //nolint:errcheck // what it cut off does not matter
+		t.Cleanup(func() { stop(); <-over })
+		n.addr = srv.Addrs()[0]
+	}
+	if err := n.OpenVolumes(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// want checks the state of the group, and why its last change has failed.
+func (n *clusterNode) want(t *testing.T, state, reason string) {
+	t.Helper()
+	g := n.Status().Groups[0]
+	if g.State != state || !strings.Contains(g.Error, reason) || reason == "" && g.Error != "" {
+		t.Fatalf("node %s: group %+v; want %s, %q", n.name, g, state, reason)
+	}
+}
+
+func (n *clusterNode) promote(t *testing.T) {
+	t.Helper()
+	if err := n.Promote(t.Context(), "g1"); err != nil {
+		t.Fatal(err)
+	}
+	n.want(t, "active", "")
+}
+
+func (n *clusterNode) demote(t *testing.T) {
+	t.Helper()
+	if err := n.Demote(t.Context(), haIQN); err != nil {
+		t.Fatal(err)
+	}
+	n.want(t, "standby", "")
+}
+
+// path is a session with the target of the node, as one of several paths.
+func (n *clusterNode) path(t *testing.T) initiator.Config {
+	t.Helper()
+	c, err := initiator.ParseURL("iscsi://" + n.addr + "/" + haIQN + "/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.InitiatorName = "iqn.2026-11.test:host"
+	return c
+}
+
+// lun opens the LUN of the node, whatever state it is in.
+func (n *clusterNode) lun(t *testing.T) *initiator.LUN {
+	t.Helper()
+	c := n.path(t)
+	c.Path = true
+	l, err := initiator.Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// command sends a CDB; unit attentions are over with it. It returns what came, or the sense.
+func command(t *testing.T, l *initiator.LUN, cdb []byte, in int, out []byte) ([]byte, spc.Sense) {
+	t.Helper()
+	for {
+		r := initiator.Request{Op: initiator.OpCDB, CDB: cdb, Buf: out}
+		if in > 0 {
+			r.Buf, r.DataIn = make([]byte, in), true
+		}
+		err := l.Do(t.Context(), &r)
+		var se *spc.SenseError
+		switch {
+		case err == nil:
+			return r.Buf[:int64(len(r.Buf))-r.Residual], spc.Sense{}
+		case !errors.As(err, &se):
+			t.Fatalf("command %x: %v", cdb, err)
+		case se.Sense.Key != spc.KeyUnitAttention:
+			return nil, se.Sense
+		}
+	}
+}
+
+func wantSense(t *testing.T, what string, s spc.Sense, k spc.Key, a spc.ASC) {
+	t.Helper()
+	if s.Key != k || s.ASC != a {
+		t.Errorf("%s ends with %v/%v, want %v/%v", what, s.Key, s.ASC, k, a)
+	}
+}
+
+// registered lists the keys that READ KEYS tells, and the generation.
+func registered(t *testing.T, l *initiator.LUN) (keys []uint64, generation uint32) {
+	t.Helper()
+	b, s := command(t, l, spc.AppendPersistIn(nil, 0, 256), 256, nil)
+	if s.Key != 0 || len(b) < 8 {
+		t.Fatalf("READ KEYS: %x, %v/%v", b, s.Key, s.ASC)
+	}
+	for p := b[8:]; len(p) >= 8; p = p[8:] {
+		keys = append(keys, binary.BigEndian.Uint64(p))
+	}
+	return keys, binary.BigEndian.Uint32(b)
+}
+
+// A LUN on standby answers what needs no medium, with its device closed, and says what it
+// is; what needs the medium is refused as SPC-4 §5.15.2.4.4 has it.
+func TestStandbyLUN(t *testing.T) {
+	d := newDisk(t)
+	n := newNode(t, d, t.TempDir(), "a", 100, true)
+	l := n.lun(t)
+	if i := l.Info(); i.Size != 1<<20 || i.BlockSize != 512 {
+		t.Errorf("standby tells %d bytes in blocks of %d", i.Size, i.BlockSize)
+	}
+	for name, c := range map[string]struct {
+		cdb []byte
+		in  int
+	}{
+		"INQUIRY":          {spc.AppendInquiry(nil, 96), 96},
+		"VPD 83h":          {spc.AppendInquiryVPD(nil, 0x83, 255), 255},
+		"VPD B2h":          {spc.AppendInquiryVPD(nil, 0xB2, 64), 64},
+		"READ CAPACITY":    {spc.AppendReadCapacity16(nil, 32), 32},
+		"REPORT LUNS":      {spc.AppendReportLUNs(nil, 0, 256), 256},
+		"MODE SENSE":       {spc.AppendModeSense6(nil, false, 0, 0x3F, 0, 255), 255},
+		"REPORT TPGS":      {spc.AppendReportTargetPortGroups(nil, false, 255), 255},
+		"REQUEST SENSE":    {spc.AppendRequestSense(nil, false, 252), 252},
+		"REPORT SUPPORTED": {spc.AppendReportOpcodes(nil, false, 0, 0, 0, 4096), 4096},
+	} {
+		if b, s := command(t, l, c.cdb, c.in, nil); s.Key != 0 || len(b) == 0 {
+			t.Errorf("%s on standby: %d bytes, %v/%v", name, len(b), s.Key, s.ASC)
+		}
+	}
+	for name, c := range map[string]struct {
+		cdb []byte
+		in  int
+	}{
+		"TEST UNIT READY": {spc.AppendTestUnitReady(nil), 0},
+		"READ":            {spc.AppendRead(nil, 0, 1, false), 512},
+		"SYNC CACHE":      {spc.AppendSyncCache(nil, 0, 0, false), 0},
+		"PERSISTENT IN":   {spc.AppendPersistIn(nil, 0, 64), 64},
+		"START STOP":      {spc.AppendStartStop(nil, false, false, true), 0},
+	} {
+		_, s := command(t, l, c.cdb, c.in, nil)
+		wantSense(t, name, s, spc.KeyNotReady, spc.ASCAccessStandby)
+	}
+	if h := d.held(); h != "" {
+		t.Errorf("the disk is open on node %s", h)
+	}
+}
+
+// A group moves under a host that has paths to both nodes: what was written is there,
+// registrations and reservations hold with their generation, and whoever was kept out is.
+func TestFailover(t *testing.T) {
+	d, store := newDisk(t), t.TempDir()
+	a, b := newNode(t, d, store, "a", 100, true), newNode(t, d, store, "b", 200, true)
+	a.promote(t)
+	short, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if err := b.Promote(short, "g1"); err == nil || !strings.Contains(err.Error(), `node "a" holds`) {
+		t.Fatalf("two owners: %v", err)
+	}
+	b.want(t, "standby", `node "a" holds`)
+
+	v, err := multipath.Open(t.Context(), multipath.Config{NoPathRetry: time.Minute, CheckInterval: 20 * time.Millisecond, Paths: []multipath.Dialer{multipath.LUN(a.path(t)), multipath.LUN(b.path(t))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	data := bytes.Repeat([]byte{0xA5}, 4096)
+	if err := v.Do(t.Context(), &initiator.Request{Op: initiator.OpWrite, Off: 8192, Buf: data}); err != nil {
+		t.Fatal(err)
+	}
+	// Registered through the node that goes, without APTPL, for all ports; then reserved.
+	l := a.lun(t)
+	var p [24]byte
+	binary.BigEndian.PutUint64(p[8:], 0x11)
+	p[20] = 0x04 // ALL_TG_PT
+	if _, s := command(t, l, spc.AppendPersistOut(nil, 0, 0, 24), 0, p[:]); s.Key != 0 {
+		t.Fatalf("REGISTER: %v/%v", s.Key, s.ASC)
+	}
+	_, generation := registered(t, l)
+
+	a.demote(t)
+	if h := d.held(); h != "" || d.flushes == 0 {
+		t.Errorf("after demotion the disk is open on %q, %d flushes", h, d.flushes)
+	}
+	_, s := command(t, l, spc.AppendTestUnitReady(nil), 0, nil)
+	wantSense(t, "TEST UNIT READY on the node that was", s, spc.KeyNotReady, spc.ASCAccessStandby)
+	b.promote(t)
+	got := make([]byte, 4096)
+	if err := v.Do(t.Context(), &initiator.Request{Op: initiator.OpRead, Off: 8192, Buf: got}); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("after the move: %v, equal %v", err, bytes.Equal(got, data))
+	}
+	if keys, g := registered(t, b.lun(t)); len(keys) != 1 || keys[0] != 0x11 || g != generation {
+		t.Errorf("keys %x, generation %d; want 11, %d", keys, g, generation)
+	}
+	// Back again: node a forgets what it knew.
+	b.demote(t)
+	a.promote(t)
+	if _, g := registered(t, l); g != generation {
+		t.Errorf("generation %d back on node a, want %d", g, generation)
+	}
+}
+
+// A namespace is inaccessible on standby, and goes with the LUN.
+func TestFailoverNamespace(t *testing.T) {
+	d, store := newDisk(t), t.TempDir()
+	a, b := newNode(t, d, store, "a", 100, true), newNode(t, d, store, "b", 200, true)
+	b.promote(t)
+	c, err := nvmf.ParseURL("nvme+tcp://" + a.addr + "/" + haNQN + "/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Path = true
+	ns, err := nvmf.Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	if i := ns.Info(); i.Size != 1<<20 {
+		t.Errorf("standby tells %d bytes", i.Size)
+	}
+	read := func() error {
+		return ns.Do(t.Context(), &initiator.Request{Op: initiator.OpRead, Buf: make([]byte, 4096)})
+	}
+	if err := read(); err == nil {
+		t.Error("a namespace on standby was read")
+	}
+	b.demote(t)
+	a.promote(t)
+	if err := read(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What cannot be opened leaves the group on standby with the reason, and free for others.
+func TestFailedPromotion(t *testing.T) {
+	d, store := newDisk(t), t.TempDir()
+	a, b := newNode(t, d, store, "a", 100, false), newNode(t, d, store, "b", 200, false)
+	d.broken = errors.New("wrong medium type")
+	if err := a.Promote(t.Context(), "g1"); err == nil {
+		t.Fatal("it was promoted")
+	}
+	a.want(t, "standby", "volume disk0: wrong medium type")
+	d.broken = nil
+	b.promote(t)
+	// An open device that is in the way is named, too.
+	b.demote(t)
+	if _, err := d.open("c"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Promote(t.Context(), "g1"); !errors.Is(err, blockdev.ErrInUse) {
+		t.Errorf("Promote = %v, want ErrInUse", err)
+	}
+	if err := a.Promote(t.Context(), "g7"); err == nil || !strings.Contains(err.Error(), `no group "g7"`) {
+		t.Errorf("Promote of nothing = %v", err)
+	}
+}
+
+// An owner that another node has replaced finds it within ownerCheck, and closes its
+// devices without flushing them.
+func TestLostGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := t.TempDir()
+		old, now := newDisk(t), newDisk(t) // each node's own: nothing of the other's is in the way
+		a, b := newNode(t, old, store, "a", 100, false), newNode(t, now, store, "b", 200, false)
+		a.promote(t)
+		// What a file server does that takes a client for dead.
+		if err := os.Remove(filepath.Join(store, "g1.lock")); err != nil {
+			t.Fatal(err)
+		}
+		b.promote(t)
+		time.Sleep(2 * ownerCheck) // in the bubble's time
+		a.want(t, "standby", `node "b" is owner 2`)
+		if h := old.held(); h != "" || old.flushes != 0 {
+			t.Errorf("the disk is open on %q, %d flushes", h, old.flushes)
+		}
+		b.want(t, "active", "")
+	})
+}
+
+// A target that ends in an orderly way leaves the group to others.
+func TestShutdownYields(t *testing.T) {
+	d, store := newDisk(t), t.TempDir()
+	a, b := newNode(t, d, store, "a", 100, false), newNode(t, d, store, "b", 200, false)
+	a.promote(t)
+	a.Close()
+	b.promote(t)
+}

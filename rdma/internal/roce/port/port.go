@@ -36,7 +36,7 @@ func Open(cfg Config) (*Port, error) {
 	p := &Port{udp: u}
 	start := time.Now()
 	for _, rx := range u.Receivers() {
-		p.receivers = append(p.receivers, newReceiver(p, rx, start))
+		p.receivers = append(p.receivers, newReceiver(p, rx, u.Addr(), start))
 	}
 	g := newGSI(p)
 	p.cm = cm.New(cm.Config{Local: u.Addr(), GUID: cm.NewGUID(), Send: g.send, Limits: cfg.CM})

@@ -17,6 +17,7 @@ const maxStrangers = 256
 type receiver struct {
 	p     *Port
 	rx    *udp.Receiver
+	local netip.AddrPort
 	start time.Time
 	now   time.Duration // since start, of the batch; 0 before its first packet
 	pkt   packet.Packet
@@ -41,9 +42,9 @@ type source struct {
 	users int // endpoints that it is the peer of
 }
 
-func newReceiver(p *Port, rx *udp.Receiver, start time.Time) *receiver {
+func newReceiver(p *Port, rx *udp.Receiver, local netip.Addr, start time.Time) *receiver {
 	return &receiver{
-		p: p, rx: rx, start: start,
+		p: p, rx: rx, local: netip.AddrPortFrom(plain(local), udp.PortNumber), start: start,
 		endpoints: map[uint32]*endpoint{}, peers: map[netip.Addr]*source{}, strangers: map[netip.Addr]*source{},
 	}
 }
@@ -127,7 +128,7 @@ func (r *receiver) sourceLocked(addr netip.Addr) *source {
 }
 
 func (r *receiver) newSource(addr netip.Addr) *source {
-	return &source{flow: packet.NewFlow(netip.AddrPortFrom(addr, 0), netip.AddrPortFrom(plain(r.p.udp.Addr()), udp.PortNumber))}
+	return &source{flow: packet.NewFlow(netip.AddrPortFrom(addr, 0), r.local)}
 }
 
 func (r *receiver) attach(qpn uint32, peer netip.Addr, h Handler) {

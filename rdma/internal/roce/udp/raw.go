@@ -48,3 +48,15 @@ func (c *cmsgBuf) segment(n int) int {
 	}
 	return int(*(*int32)(unsafe.Pointer(&c[unix.SizeofCmsghdr])))
 }
+
+// drops is how many packets a socket has dropped (SO_MEMINFO); 0 before Linux 4.12.
+func drops(fd uintptr) uint32 {
+	const skMeminfoDrops, skMeminfoVars = 8, 9
+	var info [skMeminfoVars]uint32
+	n := uint32(unsafe.Sizeof(info))
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&n)), 0)
+	if e != 0 {
+		return 0
+	}
+	return info[skMeminfoDrops]
+}

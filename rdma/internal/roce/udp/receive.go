@@ -37,6 +37,7 @@ type ReceiverStats struct {
 	Messages uint64 // received by them
 	Packets  uint64 // in them: more, where the kernel has joined packets
 	Cut      uint64 // messages dropped because they were longer than any can be
+	Lost     uint64 // packets that the kernel has dropped, mostly because Buffer was full; modulo 2^32
 }
 
 // batch is what one call receives into.
@@ -68,7 +69,9 @@ func (r *Receiver) Buffer() int { return r.buffer }
 
 // Stats is a snapshot.
 func (r *Receiver) Stats() ReceiverStats {
-	return ReceiverStats{r.stat.calls.Load(), r.stat.messages.Load(), r.stat.packets.Load(), r.stat.cut.Load()}
+	s := ReceiverStats{Calls: r.stat.calls.Load(), Messages: r.stat.messages.Load(), Packets: r.stat.packets.Load(), Cut: r.stat.cut.Load()}
+	_ = r.s.rc.Control(func(fd uintptr) { s.Lost = uint64(drops(fd)) }) // of a closed port: 0
+	return s
 }
 
 // Receive waits for packets and hands those that have come to f one by one, with where

@@ -428,6 +428,29 @@ func TestZones(t *testing.T) {
 	}
 }
 
+// What the kernel drops for lack of room is counted: nothing else tells of it.
+func TestLost(t *testing.T) {
+	loopback.Namespace(t, loopback.MTU)
+	p := open(t, Config{Addr: lo4, RecvBuffer: 8 << 10, NoGSO: true, NoGRO: true})
+	to, err := p.Peer(lo4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, r := NewBurst(), p.Receivers()[0]
+	for i := range maxMessages {
+		b.Message(to, 4112)
+		b.Packet(packet(i, 4112))
+	}
+	if err := p.Lane(0).Send(b); err != nil {
+		t.Fatal(err)
+	}
+	lost := r.Stats().Lost
+	if lost == 0 || lost >= maxMessages {
+		t.Fatalf("%d of %d packets lost, with a buffer of %d bytes", lost, maxMessages, r.Buffer())
+	}
+	receive(t, r, maxMessages-int(lost))
+}
+
 // Nothing is allocated to send and to receive.
 func TestAllocations(t *testing.T) {
 	loopback.Namespace(t, loopback.MTU)

@@ -19,7 +19,8 @@ type CQConfig struct {
 	// pair, its transmit goroutine, or one inside QP.Push or PostSend. It is never
 	// called from inside Enqueue or PostRecv, never concurrently with itself for
 	// one CQ, and no lock of this package is held. It should poll until the queue
-	// is empty; it may Enqueue, PostRecv and Push.
+	// is empty, which a Poll that does not fill its array has made it; it may Enqueue,
+	// PostRecv and Push.
 	Handler func(*CQ)
 }
 

@@ -80,8 +80,7 @@ func (d *Device) Now() int {
 
 // Image is the content of the device after a crash.
 type Image struct {
-	data      []byte
-	blockSize int
+	data []byte
 }
 
 // ReadAt copies from the image.
@@ -107,7 +106,7 @@ type sector struct {
 func (d *Device) States(point, limit int, seed uint64) iter.Seq[*Image] {
 	return func(yield func(*Image) bool) {
 		durable, open := d.history(point)
-		im := &Image{data: make([]byte, len(durable)), blockSize: d.info.BlockSize}
+		im := &Image{data: make([]byte, len(durable))}
 		show := func(choose func(i, versions int) int) bool {
 			copy(im.data, durable)
 			for i, s := range open {

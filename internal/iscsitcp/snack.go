@@ -246,13 +246,17 @@ func (rec *recovery) cutAnew(t *keptTask) {
 }
 
 // withdraw takes the Data-Ins of a task out of the queue that have not begun, and
-// returns the transfer that ends with the last of them, if it does.
+// returns the transfer that ends with the last of them, if it does. One that ends
+// before is over: what is kept is sent in its place.
 func (t *transmitter) withdraw(itt uint32) (ends *iscsi.Transfer) {
 	t.Remove(func(p *outPDU) bool {
 		if p.Taken() || p.bhs().Opcode() != iscsi.OpDataIn || p.bhs().ITT() != itt {
 			return false
 		}
 		if p.last {
+			if ends != nil {
+				t.done(ends)
+			}
 			ends = p.xfer
 		}
 		return true

@@ -98,6 +98,10 @@ func TestBadCommands(t *testing.T) {
 	if err := r.c.SendControl(&text); err != nil {
 		t.Error(err)
 	}
+	text.Data = make([]byte, RecvDataLen+1)
+	if err := r.c.SendControl(&text); err == nil {
+		t.Error("a PDU that does not fit a message was taken")
+	}
 	// And a command that moves nothing has no buffers.
 	var none iscsi.PDU
 	none.BHS.NewSCSICommand().SetITT(3)
@@ -264,6 +268,13 @@ func TestOnlyItsResponseEndsATask(t *testing.T) {
 	r.pdu(func(b *iscsi.BHS) { b.NewSCSIResponse().SetITT(1 + taskBuckets) })
 	r.up.PDU(t, "response").Release()
 	r.c.ReleaseTask(b)
+	r.c.mu.Lock()
+	for itt, want := range map[uint32]bool{1: true, 1 + taskBuckets: false, 1 + 2*taskBuckets: true} {
+		if got := r.c.tasks.find(itt) != nil; got != want {
+			t.Errorf("task %#x is there: %v", itt, got)
+		}
+	}
+	r.c.mu.Unlock()
 	d := bufs()
 	hd := r.start(7, d) // in b's slot
 	r.c.ReleaseTask(b)
@@ -284,6 +295,16 @@ func TestOnlyItsResponseEndsATask(t *testing.T) {
 	<-r.c.Ended()
 	r.c.ReleaseTask(a)
 	r.c.ReleaseTask(d)
+
+	// And a release closes the window of the task that is released, whatever others there are.
+	r = newPeer(t, iscsi.RoleInitiator, nil)
+	a, b = bufs(), bufs()
+	r.start(1, a)
+	hb = r.start(2, b)
+	r.c.ReleaseTask(b)
+	if r.open(hb) {
+		t.Error("the window of a task is open behind its release")
+	}
 }
 
 // TestFaultOfOneDirection: data that did not arrive are not GOOD because others could be read.

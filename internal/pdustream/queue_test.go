@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"softiser/internal/faultmap"
@@ -28,8 +29,9 @@ type outbox struct {
 	mu   sync.Mutex
 	cond sync.Cond
 
-	aborted []int // numbers that Pick refuses
-	gone    []int // numbers that have left, negative: not whole
+	sealing func(*item) // called by Seal; may be nil
+	aborted []int       // numbers that Pick refuses
+	gone    []int       // numbers that have left, negative: not whole
 	drained bool
 	failed  error
 }
@@ -49,6 +51,9 @@ func (o *outbox) Fail(err error)    { o.failed = err }
 func (o *outbox) Settle() bool      { return false }
 
 func (o *outbox) Seal(p *item) bool {
+	if o.sealing != nil {
+		o.sealing(p)
+	}
 	_, ok := p.Data.Checksum(0)
 	p.Tail = append(p.Tail, "tail"...)
 	return ok
@@ -164,6 +169,77 @@ func TestTakenOut(t *testing.T) {
 	if !o.Empty() || o.Last() != nil || o.Spare() != nil {
 		t.Error("something is left")
 	}
+}
+
+// One call is offered 2 MiB, and no more pieces than it takes: what is behind has not been picked
+// and may still be taken out.
+func TestBoundsOfACall(t *testing.T) {
+	picked := func(o *outbox) (n int) {
+		for o.Collect(); n < len(o.all()) && o.all()[n].Taken(); n++ {
+		}
+		return n
+	}
+	o := newOutbox(nil)
+	for n := range 5 {
+		o.add(n, make([]byte, 1<<20-2))
+	}
+	if n := picked(o); n != 2 {
+		t.Errorf("%d MiB are picked", n)
+	}
+	o = newOutbox(nil)
+	for n := range 1000 {
+		o.add(n, make([]byte, 1))
+	}
+	if n := picked(o); n > sockio.MaxVec/3 || n < 300 {
+		t.Errorf("%d PDUs of three pieces are picked", n)
+	}
+}
+
+// all are the PDUs of the queue.
+func (o *outbox) all() (l []*item) {
+	for p := o.First(); p != nil; p = p.Next() {
+		l = append(l, p)
+	}
+	return l
+}
+
+// Whoever calls Turn goes on with its own work when it has sent what it was told to, though the
+// socket would take more: the transmit goroutine does the rest.
+func TestBudget(t *testing.T) {
+	a, b := loopback.Pair(t)
+	defer a.Close()
+	sk, err := sockio.New(b, sockio.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newOutbox(sk)
+	const n = 1000
+	o.mu.Lock()
+	for i := range n {
+		o.add(i, make([]byte, 1))
+	}
+	o.mu.Unlock()
+	back := make(chan struct{})
+	held := false
+	o.sealing = func(p *item) {
+		if p.number == n-1 {
+			select {
+			case <-back:
+			case <-time.After(10 * time.Second):
+				held = true
+			}
+		}
+	}
+	o.Turn(1)
+	close(back)
+	o.mu.Lock()
+	o.Seize()
+	if held || len(o.gone) != n || o.failed != nil {
+		t.Errorf("Turn has sent all of it: %v; %d PDUs have gone: %v", held, len(o.gone), o.failed)
+	}
+	o.Stop()
+	o.mu.Unlock()
+	sk.Close()
 }
 
 // No more PDUs are kept than a connection needs.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"softiser/internal/await"
+	"softiser/internal/faultmap"
 	"softiser/internal/loopback"
 	"softiser/internal/nvme"
 	"softiser/internal/nvme/queuetest"
@@ -557,4 +558,35 @@ func FuzzHost(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A command of which a part cannot be written fails, whether that part or another one comes
+// last; the others do not.
+func TestHostFaultInPieces(t *testing.T) {
+	for _, digests := range []Digests{0, DigestData} {
+		for _, first := range []bool{true, false} {
+			q, p := script(t, HostConfig{Digests: digests}, 4)
+			good, bad := make([]byte, 8192), faultmap.New(t, 8192, 0)
+			pieces := [][]byte{good, bad}
+			if first {
+				pieces = [][]byte{bad, good}
+			}
+			data := queuetest.Pattern(16384, 3)
+			for _, c := range []*nvme.HostCommand{q.Set(0, nvme.OpRead, 0, pieces...), q.Set(1, nvme.OpRead, 0, make([]byte, 4096))} {
+				q.H.Submit(c)
+			}
+			q.H.Push()
+			a, _ := p.command()
+			b, _ := p.command()
+			p.write(p.c2h(a.CID(), 0, data[:8192], 0))
+			p.write(p.c2h(a.CID(), 8192, data[8192:], FlagLast|FlagSuccess))
+			p.write(p.c2h(b.CID(), 0, data[:4096], FlagLast|FlagSuccess))
+			if c := q.Wait(); c != q.Command(0) || c.Err != nvme.ErrMemoryFault {
+				t.Errorf("digests %v, the first part %v: %v", digests, first, c.Err)
+			}
+			if c := q.Wait(); c != q.Command(1) || c.Err != nil || !bytes.Equal(c.Data[0], data[:4096]) {
+				t.Errorf("digests %v: the next command: %v", digests, c.Err)
+			}
+		}
+	}
 }

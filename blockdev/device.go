@@ -135,23 +135,39 @@ type Mapped interface {
 	Mapping() []byte
 }
 
-// Extent is a run of bytes that is allocated (Data) or a hole.
+// Extent is a run of bytes of a device, Off and Len in bytes.
 type Extent struct {
 	Off, Len int64
-	Data     bool
+	Data     bool // allocated; else a hole, which reads as zeroes
 }
 
 // Errors of devices. Each maps to one sense code in target/scsi.
 var (
-	ErrWouldBlock   = errors.New("blockdev: would block")
-	ErrOutOfRange   = errors.New("blockdev: range beyond the end of the device")
-	ErrUnaligned    = errors.New("blockdev: range is not a multiple of the block size")
-	ErrReadOnly     = errors.New("blockdev: device is read-only")
-	ErrNoSpace      = errors.New("blockdev: no space left on the backing store")
-	ErrMedium       = errors.New("blockdev: unrecoverable error of the backing store")
-	ErrPoisoned     = errors.New("blockdev: an earlier flush failed; reopen the device")
+	// ErrWouldBlock ends a call with NoWait that would have to wait: call again with
+	// Wait, on a goroutine that may. With Wait it means that there was no staging memory
+	// for PoolPatience.
+	ErrWouldBlock = errors.New("blockdev: would block")
+	// ErrOutOfRange ends a call for bytes behind the end, perhaps since a resize.
+	ErrOutOfRange = errors.New("blockdev: range beyond the end of the device")
+	// ErrUnaligned ends a call for parts of blocks.
+	ErrUnaligned = errors.New("blockdev: range is not a multiple of the block size")
+	// ErrReadOnly ends what would change a device with Info.ReadOnly.
+	ErrReadOnly = errors.New("blockdev: device is read-only")
+	// ErrNoSpace ends a write for which nothing could be allocated; it may succeed
+	// later.
+	ErrNoSpace = errors.New("blockdev: no space left on the backing store")
+	// ErrMedium ends what the backing store has failed at; repeating it is no use.
+	ErrMedium = errors.New("blockdev: unrecoverable error of the backing store")
+	// ErrPoisoned ends writes and flushes after a Flush that failed: the kernel may have
+	// dropped what it could not write, and would tell nobody a second time.
+	ErrPoisoned = errors.New("blockdev: an earlier flush failed; reopen the device")
+	// ErrNotSupported ends an operation that this kind of device does not have.
 	ErrNotSupported = errors.New("blockdev: operation not supported by this device")
-	ErrInUse        = errors.New("blockdev: backing store is in use")
-	ErrClosed       = errors.New("blockdev: device is closed")
-	ErrInactive     = errors.New("blockdev: the backing store is not open on this node")
+	// ErrInUse ends the opening of a store that somebody else has locked, and closing or
+	// shrinking while leases are out.
+	ErrInUse = errors.New("blockdev: backing store is in use")
+	// ErrClosed ends what comes after Close.
+	ErrClosed = errors.New("blockdev: device is closed")
+	// ErrInactive ends what comes to a volume that another node serves now.
+	ErrInactive = errors.New("blockdev: the backing store is not open on this node")
 )

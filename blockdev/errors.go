@@ -11,10 +11,10 @@ import (
 type Error struct {
 	Op    string // "pread", "msync", …
 	Store string // path or name of the backing store
-	Off   int64  // range of the volume, bytes
-	Len   int64
-	Kind  error // one of the Err… of this package
-	Cause error // what the operating system said; may be nil
+	Off   int64  // where the range of the volume begins, bytes
+	Len   int64  // and how long it is
+	Kind  error  // one of the Err… of this package
+	Cause error  // what the operating system said; may be nil
 }
 
 // Error says what failed, where and why.

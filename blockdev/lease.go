@@ -25,7 +25,7 @@ type LeaseState struct {
 	Via   Lender   // the disk that lent into this lease itself (LVM)
 	Shift int64    // where the range begins there, less Off, bytes
 	Under []Lease  // leases on several lower devices (LVM)
-	Aux   uint64
+	Aux   uint64   // a number of the owner's own
 }
 
 // Lender is the part of a device that takes leases back.

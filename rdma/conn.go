@@ -115,8 +115,8 @@ type MPAParams struct {
 type ConnInfo struct {
 	PrivateData []byte // of the peer
 	Initiator   bool   // this side was the active one
-	CRC         bool
-	IRD, ORD    int
+	CRC         bool   // every FPDU carries a CRC32C
+	IRD, ORD    int    // Reads at once: of the peer that this side serves, of this side
 	LocalAddr   net.Addr
 	RemoteAddr  net.Addr
 	MPA         MPAInfo // what only iWARP has
@@ -124,8 +124,8 @@ type ConnInfo struct {
 
 // MPAInfo is what was agreed on about the framing of iWARP.
 type MPAInfo struct {
-	Rev      int
-	GSO      bool
+	Rev      int     // revision, 1 or 2
+	GSO      bool    // FPDUs may be longer than the path's segments
 	P2P      P2PMode // kind of the ready-to-receive message, or off
 	MSS      int     // TCP payload per segment; 0: unknown
 	FPDUSize int     // largest FPDU sent, bytes

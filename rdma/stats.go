@@ -7,7 +7,7 @@ import "sync"
 type QPStats struct {
 	WireOut, WireIn             uint64 // bytes of the stream in RDMA mode
 	SendCalls, RecvCalls        uint64 // system calls that moved data
-	FPDUsOut                    uint64
+	FPDUsOut                    uint64 // frames of MPA
 	BytesOut, BytesIn           uint64 // payload
 	SendsOut                    uint64 // messages, Immediate Data included
 	ReadRequestsOut             uint64

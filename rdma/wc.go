@@ -52,12 +52,12 @@ const (
 // WC is a work completion. When Status is not success, only ID, QP, Status and
 // Opcode are meaningful.
 type WC struct {
-	ID      uint64
+	ID      uint64 // of the SendWR or RecvWR
 	QP      *QP
 	Status  WCStatus
 	Opcode  WCOpcode
 	Flags   WCFlags
 	ByteLen uint32 // bytes received, read or sent
-	InvSTag uint32
-	Imm     uint64
+	InvSTag uint32 // with WCWithInv: what the peer has invalidated here
+	Imm     uint64 // with WCWithImm
 }

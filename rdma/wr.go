@@ -46,8 +46,8 @@ type SGE struct {
 
 // RemoteAddr is memory of the peer.
 type RemoteAddr struct {
-	TO   uint64
-	STag uint32
+	TO   uint64 // tagged offset of the first byte (RFC 5041 §4.2)
+	STag uint32 // as the peer has told it
 }
 
 // SendWR is a work request of the send queue. It and its SGL may be reused as
@@ -55,10 +55,10 @@ type RemoteAddr struct {
 // until the completion (which an unsignalled request shares with the next
 // signalled one).
 type SendWR struct {
-	ID     uint64
+	ID     uint64 // the caller's; WC.ID of the completion
 	Op     Opcode
 	Flags  SendFlags
-	SGL    []SGE
+	SGL    []SGE      // what is sent, or where what is read goes, in order
 	Remote RemoteAddr // Write, Read, atomics
 
 	InvSTag uint32 // SendInv, LocalInv
@@ -67,20 +67,20 @@ type SendWR struct {
 	// Atomics (RFC 7306 §5.1). Masks are zero for plain 64-bit operations.
 	Add         uint64 // FetchAdd
 	AddMask     uint64 // FetchAdd: top bits of independent fields
-	Compare     uint64
-	CompareMask uint64 // 0 means all bits
-	Swap        uint64
-	SwapMask    uint64 // 0 means all bits
+	Compare     uint64 // CmpSwap
+	CompareMask uint64 // CmpSwap: bits that must be equal; 0 means all
+	Swap        uint64 // CmpSwap
+	SwapMask    uint64 // CmpSwap: bits that are replaced; 0 means all
 
 	// RegMR, BindMW.
-	MR     *MR
-	Window *Window
+	MR     *MR     // RegMR: what is aimed at SGL
+	Window *Window // BindMW: what is bound to SGL
 	Access Access
-	Key    uint8
+	Key    uint8 // low byte of the new STag
 }
 
 // RecvWR is a buffer for one Send, or for Immediate Data.
 type RecvWR struct {
-	ID  uint64
-	SGL []SGE
+	ID  uint64 // the caller's; WC.ID of the completion
+	SGL []SGE  // filled in order
 }

@@ -10,9 +10,9 @@ import (
 
 // DirStats is what happened in one direction.
 type DirStats struct {
-	IOs     uint64
-	Bytes   uint64
-	Runtime time.Duration
+	IOs     uint64        // requests that have completed
+	Bytes   uint64        // and their payload
+	Runtime time.Duration // of the longest clone
 
 	Slat, Clat, Lat             Moments    // nanoseconds
 	SlatHist, ClatHist, LatHist *Histogram // nil where not asked for or nothing happened

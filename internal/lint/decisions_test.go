@@ -24,8 +24,12 @@ func TestDecisions(t *testing.T) {
 	}
 	paths, _ := filepath.Glob(filepath.Join(root, "docs/adr/[0-9]*.md"))
 	seen := map[string]string{}
+	subjects, _, _ := strings.Cut(string(index), "## By number")
 	for _, path := range paths {
 		name := filepath.Base(path)
+		if !strings.Contains(subjects, "]("+name+")") {
+			t.Errorf("docs/adr/README.md has %s under no subject", name)
+		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -325,11 +325,11 @@ func (s *Store) dropLast(n int) error {
 
 // Usage is how full a store is.
 type Usage struct {
-	Valid       bool
+	Valid       bool   // false: it has overflowed or failed, and is lost
 	Used, Total uint64 // bytes
 	Metadata    uint64 // bytes of header and areas
-	Exceptions  int
-	Chunk       int64
+	Exceptions  int    // chunks that differ from the origin
+	Chunk       int64  // bytes
 }
 
 func (s *Store) usage() Usage {

@@ -4,11 +4,10 @@ import (
 	"fmt"
 )
 
-// Change is a range in which two devices differ. Data says that the second one
-// has something mapped there; else it reads as zeroes.
+// Change is a range in which two devices differ, Off and Len in bytes.
 type Change struct {
 	Off, Len int64
-	Data     bool
+	Data     bool // the second device has something mapped there; else it reads as zeroes
 }
 
 // Diff lists the ranges, in order, in which device b differs from device a, at

@@ -277,10 +277,10 @@ func (p *Pool) allocLocked() (uint64, bool, error) {
 
 // Usage is how full the pool is.
 type Usage struct {
-	DataBlocks, DataUsed uint64
-	MetaBlocks, MetaUsed uint64
-	Chunk                int64
-	Transaction          uint64
+	DataBlocks, DataUsed uint64 // blocks of Chunk bytes
+	MetaBlocks, MetaUsed uint64 // blocks of 4 KiB
+	Chunk                int64  // bytes
+	Transaction          uint64 // number of the last transaction of lvm's
 	Refused              uint64 // writes that failed for lack of space
 	Failed               bool   // a commit failed: read-only until it is reopened
 }

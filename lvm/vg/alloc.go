@@ -10,8 +10,8 @@ import (
 
 // Use is a run of extents of a PV that an LV occupies.
 type Use struct {
-	Off, Len uint64
-	LV       string
+	Off, Len uint64 // extents
+	LV       string // name
 }
 
 // Used lists the occupied runs of each PV, in order. Segment types that this
@@ -45,16 +45,16 @@ func Free(vg *meta.VG, pv *meta.PV) uint64 {
 // Range restricts an allocation to extents of a PV.
 type Range struct {
 	PV       string // name in the text
-	Off, Len uint64 // Len 0: to the end
+	Off, Len uint64 // extents; Len 0: to the end
 }
 
 // Request asks for extents.
 type Request struct {
-	Extents    uint64
-	Stripes    int    // 0 and 1: linear
-	StripeSize uint64 // sectors, with Stripes > 1
-	Policy     string // contiguous, cling, normal, anywhere; "" and inherit: the group's
-	From       []Range
+	Extents    uint64          // how many
+	Stripes    int             // 0 and 1: linear
+	StripeSize uint64          // sectors, with Stripes > 1
+	Policy     string          // contiguous, cling, normal, anywhere; "" and inherit: the group's
+	From       []Range         // where they may lie; nil: anywhere
 	After      *meta.LV        // the LV to extend; nil for a new one
 	Avoid      map[string]bool // PVs not to use
 }

@@ -24,7 +24,7 @@ type Counters struct {
 	Reads, Writes         atomic.Uint64
 	ReadBytes, WriteBytes atomic.Uint64
 	VerifyBytes           atomic.Uint64
-	Inline, Worked        atomic.Uint64
+	Inline, Worked        atomic.Uint64             // commands executed where they arrived, and by workers
 	errs                  [directions]atomic.Uint64 // of the medium, uncorrected
 
 	// What initiators have put back to zero: they are told what came since.

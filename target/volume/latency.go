@@ -49,8 +49,8 @@ func (h *histogram) observe(d time.Duration) {
 
 // Latency is a snapshot of a latency histogram.
 type Latency struct {
-	Count uint64        `json:"count"`
-	Sum   time.Duration `json:"sum_ns"`
+	Count uint64        `json:"count"`  // commands
+	Sum   time.Duration `json:"sum_ns"` // of their latencies
 	P50   time.Duration `json:"p50_ns"`
 	P99   time.Duration `json:"p99_ns"`
 	P999  time.Duration `json:"p999_ns"`

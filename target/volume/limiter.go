@@ -9,7 +9,7 @@ import (
 // [StageBytes], is a READ where it comes from and a WRITE where it goes. 0 means no limit.
 type QoS struct {
 	IOPS        float64 // commands per second
-	BytesPerSec float64
+	BytesPerSec float64 // of payload
 	// BurstIOs and BurstBytes are how much unused rate is kept for later; default
 	// 100 ms of it.
 	BurstIOs   float64

@@ -220,9 +220,9 @@ func (b *reserved) ClearReservations(by *Client, key uint64) error {
 
 // Preempt describes a preemption.
 type Preempt struct {
-	Key    uint64 // of who preempts
-	Victim uint64 // registrations with this key go; 0: those of all other registrants, who hold the reservation
-	Type   ReservationType
+	Key    uint64          // of who preempts
+	Victim uint64          // registrations with this key go; 0: those of all other registrants, who hold the reservation
+	Type   ReservationType // of the reservation that takes the place of the victim's
 	// Ended, if it is set, makes it a preempt and abort: the commands and copies of the
 	// preempted end, except Except, and when all have ended, Ended is called, on any
 	// goroutine and perhaps before Preempt returns. It is not called after an error.
@@ -309,7 +309,7 @@ func (c *reserving) preempt(q *Preempt) (map[Registrant]bool, error) {
 type Move struct {
 	NewKey     uint64 // of the new holder
 	To         Registrant
-	Persist    bool
+	Persist    bool // through a loss of power, from now on (APTPL)
 	Unregister bool // the old holder's registration goes
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 )
@@ -15,6 +16,15 @@ type HA struct {
 	// groups, reservations, saved mode pages. It takes the place of admin.state_dir for them.
 	Store  string    `mapstructure:"store" json:"store,omitempty"`
 	Groups []HAGroup `mapstructure:"groups" json:"groups,omitempty"`
+	// Portals are those of other nodes. SendTargets tells initiators of them with targets whose
+	// volumes move, and so does REPORT TARGET PORT GROUPS. NVMe has subsystems[].remote.
+	Portals []HAPortal `mapstructure:"portals" json:"portals,omitempty"`
+}
+
+// HAPortal is a portal of another node for iSCSI and iSER.
+type HAPortal struct {
+	Address string `mapstructure:"address" json:"address"` // IP:port
+	Group   int    `mapstructure:"group" json:"group"`     // its portal group there, of no portal here
 }
 
 // HAGroup is a group of volumes that move together.
@@ -55,8 +65,8 @@ var groupName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 func (c *Config) checkHA(r *report) {
 	h := &c.HA
 	if len(h.Groups) == 0 {
-		if h.Node != "" || h.Store != "" {
-			r.add("ha.groups", "missing; node and store are about the groups of volumes that move between nodes")
+		if h.Node != "" || h.Store != "" || len(h.Portals) > 0 {
+			r.add("ha.groups", "missing; node, store and portals are about the groups of volumes that move between nodes")
 		}
 		return
 	}
@@ -103,6 +113,26 @@ func (c *Config) checkHA(r *report) {
 		}
 	}
 	c.checkMovingTargets(r, volumes)
+	h.checkPortals(r, c)
+}
+
+// checkPortals checks portals of other nodes: no number of a group or a port, which are the
+// same, stands for portals of two nodes.
+func (h *HA) checkPortals(r *report, c *Config) {
+	seen := map[netip.AddrPort]string{}
+	for i, p := range h.Portals {
+		key := fmt.Sprintf("ha.portals[%d]", i)
+		c.checkElsewhere(r, key, p.Address, nil, seen)
+		checkRange(r, key+".group", p.Group, 1, 65535)
+		if j := slices.IndexFunc(c.Portals, func(own Portal) bool { return own.Group == p.Group }); j >= 0 {
+			r.add(key+".group", "%d is that of portals[%d]; initiators would take a path to another node for one to this one. Give each node's portals groups of their own", p.Group, j)
+		}
+	}
+}
+
+// Moves reports whether a target has a volume that moves between nodes.
+func (h *HA) Moves(t *Target) bool {
+	return slices.ContainsFunc(t.LUNs, func(l LUN) bool { return h.GroupOf(l.Volume) != nil })
 }
 
 // checkMoving checks a volume that moves between nodes.

@@ -19,6 +19,7 @@ subsystems:
 ha:
   node: a
   store: shared
+  portals: [{address: 192.0.2.2:3260, group: 12}]
   groups: [{name: g1, volumes: [disk0], fencing: node}]
 `
 
@@ -59,6 +60,8 @@ func TestHARefused(t *testing.T) {
 		{"serial: SUB1, ", "", "subsystems[0].serial: missing"},
 		{"  groups: [{name: g1, volumes: [disk0], fencing: node}]\n", "", "ha.groups: missing"},
 		{"  store: shared\n", "  store: /state\n", "ha.store: is admin.state_dir"},
+		{"address: 192.0.2.2:3260, group: 12", "address: 192.0.2.2:3260, group: 1", "ha.portals[0].group: 1 is that of portals[0]"},
+		{"address: 192.0.2.2:3260", "address: node-b:3260", "ha.portals[0].address"},
 	} {
 		if !strings.Contains(moving, c.was) {
 			t.Fatalf("%q is not in the configuration", c.was)

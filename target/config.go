@@ -24,6 +24,7 @@ type (
 	Target        = iscsi.Target
 	LUN           = iscsi.LUN
 	Redirect      = iscsi.Redirect
+	RemotePortal  = iscsi.RemotePortal
 	Auth          = iscsi.Auth
 	Credential    = iscsi.Credential
 	Rule          = iscsi.Rule

@@ -165,9 +165,18 @@ type Target struct {
 	PortGroups []scsi.PortGroup
 	// ExplicitALUA lets initiators change access states, see scsi.Config.
 	ExplicitALUA bool
+	// Remote are portals of other nodes that serve the target, too. Their groups are those
+	// of no portal here.
+	Remote []RemotePortal
 	// Redirect, when its Address is set, sends every login elsewhere.
 	Redirect Redirect
 	LUNs     []LUN
+}
+
+// RemotePortal is a portal of another node.
+type RemotePortal struct {
+	Address string // "ip:port"
+	Group   uint16 // target portal group tag there
 }
 
 // Redirect tells an initiator that a target is elsewhere (RFC 7143 §11.13.5,

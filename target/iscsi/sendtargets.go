@@ -51,6 +51,9 @@ func (l *targetListing) next(dst []byte) []byte {
 			d.Portals = append(d.Portals, iscsi.TargetPortal{Address: a, PortalGroupTag: p.Config().Group, HasTag: true})
 		}
 	}
+	for _, p := range t.Remote {
+		d.Portals = append(d.Portals, iscsi.TargetPortal{Address: p.Address, PortalGroupTag: p.Group, HasTag: true})
+	}
 	if len(d.Portals) == 0 {
 		return dst
 	}

@@ -81,6 +81,11 @@ func (s *Frontend) deviceConfig(t *Target) scsi.Config {
 		l, _ := faults.LoadOrStore(lun, &loglimit.Limit{Every: time.Second})
 		l.(*loglimit.Limit).Warn(s.log, "a volume failed a command", zap.String("target", name), zap.Uint16("lun", lun), zap.Error(err))
 	}}
+	for _, p := range t.Remote {
+		if !slices.ContainsFunc(c.Remote, func(g scsi.PortGroup) bool { return g.ID == p.Group }) {
+			c.Remote = append(c.Remote, scsi.PortGroup{ID: p.Group, Ports: []uint16{p.Group}})
+		}
+	}
 	if len(c.Groups) > 0 {
 		return c
 	}

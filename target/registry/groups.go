@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -377,8 +378,8 @@ func (g *haGroup) show() {
 			if strings.HasPrefix(p.node, "nqn.") {
 				continue // it follows the volume, below
 			}
-			for _, q := range cfg.Portals {
-				if err := r.srv.SetAccessState(p.node, uint16(p.id), uint16(q.Group), state.access(lunAccess(cfg, p, q.Group))); err != nil {
+			for _, q := range offered(cfg, p.node) {
+				if err := r.srv.SetAccessState(p.node, uint16(p.id), uint16(q), state.access(lunAccess(cfg, p, q))); err != nil {
 					r.log.Warn("access state", zap.String("group", g.cfg.Name), zap.Error(err))
 				}
 			}
@@ -391,6 +392,18 @@ func (g *haGroup) show() {
 			m.vol.SetPath(uint16(q.Group), s)
 		}
 	}
+}
+
+// offered returns the portal groups through which a target is reached.
+func offered(c *config.Config, iqn string) (groups []int) {
+	t := findTarget(c, iqn)
+	for _, p := range c.Portals {
+		through := t == nil || len(t.Portals) == 0 || slices.Contains(t.Portals, p.Listen)
+		if through && !slices.Contains(groups, p.Group) {
+			groups = append(groups, p.Group)
+		}
+	}
+	return groups
 }
 
 // access is what initiators see of a group in the state; active is what the configuration

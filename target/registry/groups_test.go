@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,8 +110,9 @@ subsystems:
 ha:
   node: %s
   store: %s
+  portals: [{address: "192.0.2.1:3260", group: %d}]
   groups: [{name: g1, volumes: [disk0], fencing: node, grace: 50ms}]
-`, cntlid/100, haIQN, haNQN, cntlid, cntlid+99, name, store)
+`, cntlid/100, haIQN, haNQN, cntlid, cntlid+99, name, store, 3-cntlid/100)
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -240,6 +242,34 @@ func registered(t *testing.T, l *initiator.LUN) (keys []uint64, generation uint3
 	return keys, binary.BigEndian.Uint32(b)
 }
 
+// wantGroups checks what REPORT TARGET PORT GROUPS tells: states by group.
+func wantGroups(t *testing.T, l *initiator.LUN, want map[uint16]byte) {
+	t.Helper()
+	b, s := command(t, l, spc.AppendReportTargetPortGroups(nil, false, 255), 255, nil)
+	if s.Key != 0 || len(b) < 4 {
+		t.Fatalf("REPORT TARGET PORT GROUPS: %x, %v/%v", b, s.Key, s.ASC)
+	}
+	got := map[uint16]byte{}
+	for p := b[4:]; len(p) >= 8; p = p[8+4*int(p[7]):] {
+		got[binary.BigEndian.Uint16(p[2:])] = p[0] & 0xF
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("target port groups %v, want %v", got, want)
+	}
+}
+
+// A discovery session learns of the portals of all nodes.
+func TestRemotePortals(t *testing.T) {
+	n := newNode(t, newDisk(t), t.TempDir(), "a", 100, true)
+	l, err := initiator.Discover(t.Context(), n.path(t))
+	if err != nil || len(l) != 1 || len(l[0].Portals) != 2 {
+		t.Fatalf("Discover = %+v, %v", l, err)
+	}
+	if p := l[0].Portals[1]; p.Address != "192.0.2.1:3260" || p.Group != 2 {
+		t.Errorf("the other node's portal is %+v", p)
+	}
+}
+
 // A LUN on standby answers what needs no medium, with its device closed, and says what it
 // is; what needs the medium is refused as SPC-4 §5.15.2.4.4 has it.
 func TestStandbyLUN(t *testing.T) {
@@ -315,7 +345,11 @@ func TestFailover(t *testing.T) {
 	if _, s := command(t, l, spc.AppendPersistOut(nil, 0, 0, 24), 0, p[:]); s.Key != 0 {
 		t.Fatalf("REGISTER: %v/%v", s.Key, s.ASC)
 	}
-	_, generation := registered(t, l)
+	keys, generation := registered(t, l)
+	if len(keys) != 2 { // through the ports of both nodes
+		t.Errorf("keys %x on node a", keys)
+	}
+	wantGroups(t, l, map[uint16]byte{1: 0, 2: 2})
 
 	a.demote(t)
 	if h := d.held(); h != "" || d.flushes == 0 {
@@ -323,13 +357,18 @@ func TestFailover(t *testing.T) {
 	}
 	_, s := command(t, l, spc.AppendTestUnitReady(nil), 0, nil)
 	wantSense(t, "TEST UNIT READY on the node that was", s, spc.KeyNotReady, spc.ASCAccessStandby)
+	wantGroups(t, l, map[uint16]byte{1: 2}) // of the other node nothing is known for certain
 	b.promote(t)
 	got := make([]byte, 4096)
 	if err := v.Do(t.Context(), &initiator.Request{Op: initiator.OpRead, Off: 8192, Buf: got}); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("after the move: %v, equal %v", err, bytes.Equal(got, data))
 	}
-	if keys, g := registered(t, b.lun(t)); len(keys) != 1 || keys[0] != 0x11 || g != generation {
-		t.Errorf("keys %x, generation %d; want 11, %d", keys, g, generation)
+	if keys, g := registered(t, b.lun(t)); len(keys) != 2 || keys[0] != 0x11 || g != generation {
+		t.Errorf("keys %x, generation %d; want 11 twice, %d", keys, g, generation)
+	}
+	// What was registered through all ports counts through those of this node.
+	if _, s := command(t, b.lun(t), spc.AppendPersistOut(nil, 1, 5, 24), 0, append(append([]byte{}, 0, 0, 0, 0, 0, 0, 0, 0x11), make([]byte, 16)...)); s.Key != 0 {
+		t.Errorf("RESERVE on node b: %v/%v", s.Key, s.ASC)
 	}
 	// Back again: node a forgets what it knew.
 	b.demote(t)

@@ -137,6 +137,11 @@ func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
 	if tt.ACL, err = acl(&t.ACL); err != nil {
 		return tt, fmt.Errorf("target %s: %w", t.IQN, err)
 	}
+	if c.HA.Moves(t) {
+		for _, p := range c.HA.Portals {
+			tt.Remote = append(tt.Remote, target.RemotePortal{Address: p.Address, Group: uint16(p.Group)})
+		}
+	}
 	for _, listen := range t.Portals {
 		for _, p := range c.Portals {
 			if p.Listen == listen {

@@ -95,9 +95,10 @@ type path struct {
 // alua holds the target port groups of a device; it does not change.
 type alua struct {
 	groups []*portGroup
+	remote []PortGroup // of other nodes
 }
 
-func (a *alua) init(cfg []PortGroup) error {
+func (a *alua) init(cfg, remote []PortGroup) error {
 	if len(cfg) == 0 {
 		cfg = []PortGroup{{ID: 1, Ports: []uint16{1}}}
 	}
@@ -119,6 +120,19 @@ func (a *alua) init(cfg []PortGroup) error {
 		}
 		a.groups = append(a.groups, g)
 	}
+	for _, c := range remote {
+		if c.ID == 0 || ids[c.ID] {
+			return fmt.Errorf("target port group %d of another node: there is one of that number here, or it is 0", c.ID)
+		}
+		ids[c.ID] = true
+		for _, p := range c.Ports {
+			if p == 0 || ports[p] {
+				return fmt.Errorf("target port group %d of another node: relative port %d must be unique and not 0", c.ID, p)
+			}
+			ports[p] = true
+		}
+	}
+	a.remote = remote
 	return nil
 }
 
@@ -209,11 +223,14 @@ func (p *path) allows(t *Task) bool {
 	return false
 }
 
-// allPorts returns every relative target port of the device.
+// allPorts returns every relative target port of the device, those on other nodes included.
 func (a *alua) allPorts() []uint16 {
 	var ps []uint16
 	for _, g := range a.groups {
 		ps = append(ps, g.ports...)
+	}
+	for _, g := range a.remote {
+		ps = append(ps, g.Ports...)
 	}
 	return ps
 }

@@ -23,6 +23,9 @@ type Config struct {
 	// Groups are the target port groups. None means one group with identifier
 	// 1 and port 1, active/optimized.
 	Groups []PortGroup
+	// Remote are the target port groups of other nodes, with identifiers and ports that no
+	// group here has. A registration through all ports is one through theirs, too.
+	Remote []PortGroup
 	// ExplicitALUA lets initiators change the access states of units by SET TARGET PORT
 	// GROUPS. Otherwise only this side changes them (TPGS 1): an initiator sees one
 	// target, and does not know what another one with the same data is doing.
@@ -68,7 +71,7 @@ func NewDevice(cfg Config) (*Device, error) {
 		cfg.Staging = blockdev.DefaultPool()
 	}
 	d := &Device{cfg: cfg, nexuses: map[*Nexus]struct{}{}, seen: map[string]bool{}}
-	if err := d.alua.init(cfg.Groups); err != nil {
+	if err := d.alua.init(cfg.Groups, cfg.Remote); err != nil {
 		return nil, fmt.Errorf("target %s: %w", cfg.Name, err)
 	}
 	d.table = newTable()

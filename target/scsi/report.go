@@ -132,15 +132,30 @@ func cmdReportGroups(t *Task) {
 		if g.preferred {
 			st |= 0x80
 		}
-		b = append(b, st, 0xCF)
-		b = binary.BigEndian.AppendUint16(b, g.id)
-		b = append(b, 0, byte(p.cause.Load()), 0, byte(len(g.ports)))
-		for _, port := range g.ports {
-			b = binary.BigEndian.AppendUint16(append(b, 0, 0), port)
+		b = appendGroup(b, st, byte(p.cause.Load()), g.id, g.ports)
+	}
+	// Of groups on other nodes one thing is known: they are on standby as long as the unit is
+	// active here. Otherwise they are left out, because initiators believe what one path says
+	// of the others (Linux' scsi_dh_alua does), and the other one may be active.
+	if t.lu.vol.Moves() && t.lu.gates()&volume.Closed == 0 {
+		for _, g := range t.dev.alua.remote {
+			b = appendGroup(b, byte(Standby), 2, g.ID, g.Ports)
 		}
 	}
 	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
 	t.reply(b, binary.BigEndian.Uint32(t.CDB[6:]))
+}
+
+// appendGroup appends the descriptor of a target port group (SPC-4 §6.33): all states but
+// logical block dependent are supported.
+func appendGroup(b []byte, state, cause byte, id uint16, ports []uint16) []byte {
+	b = append(b, state, 0xCF)
+	b = binary.BigEndian.AppendUint16(b, id)
+	b = append(b, 0, cause, 0, byte(len(ports)))
+	for _, port := range ports {
+		b = binary.BigEndian.AppendUint16(append(b, 0, 0), port)
+	}
+	return b
 }
 
 // cmdSetGroups is SET TARGET PORT GROUPS (SPC-4 §6.45): reserved (4), then for each

@@ -10,8 +10,9 @@ import (
 // (128 in newer ones) and 65507 bytes over IPv4, as the IP packet before it is cut has
 // at most 65535.
 const (
+	MaxPieces = 1024 // of memory, in a Burst
+
 	maxMessages = 64
-	maxPieces   = 1024
 	maxPackets  = 64
 	maxBytes    = 65535 - 40 - 8
 )
@@ -24,7 +25,7 @@ type Burst struct {
 	hdrs  [maxMessages]mmsghdr
 	ctls  [maxMessages]cmsgBuf
 	sizes [maxMessages]int // of the longest packet of each
-	iov   [maxPieces]unix.Iovec
+	iov   [MaxPieces]unix.Iovec
 	n     int // messages
 	piece int // pieces of all
 	sent  int // messages that Send has done with
@@ -66,7 +67,7 @@ func (b *Burst) Sent() int { return b.sent }
 // has no more room for one. Then Packet refuses too.
 func (b *Burst) Message(to *Peer, size int) bool {
 	b.open.bytes, b.open.packets, b.open.size, b.open.pieces = 0, 0, 0, 0
-	if b.n == maxMessages || b.piece == maxPieces || size < 1 || size > maxBytes {
+	if b.n == maxMessages || b.piece == MaxPieces || size < 1 || size > maxBytes {
 		return false
 	}
 	m := &b.hdrs[b.n].hdr
@@ -78,18 +79,16 @@ func (b *Burst) Message(to *Peer, size int) bool {
 }
 
 // Packet adds one packet to the message, in pieces of memory; false, and nothing is
-// added, when there is no room for it in the message: the message has as many packets or
-// bytes as one can have, the packet before was shorter than the others, this one is
-// longer, or the Burst has not enough room for pieces.
+// added, when it does not fit.
 func (b *Burst) Packet(pieces ...[]byte) bool {
-	o := &b.open
 	n := 0
 	for _, p := range pieces {
 		n += len(p)
 	}
-	if n == 0 || n > o.size || o.packets == maxPackets || o.bytes+n > maxBytes || o.bytes != o.packets*o.size || b.piece+len(pieces) > maxPieces {
+	if !b.Fits(n, len(pieces)) {
 		return false
 	}
+	o := &b.open
 	for _, p := range pieces {
 		if len(p) > 0 {
 			v := &b.iov[b.piece]
@@ -112,3 +111,14 @@ func (b *Burst) Packet(pieces ...[]byte) bool {
 	}
 	return true
 }
+
+// Fits says whether Packet would take n bytes in so many pieces. It does not when the
+// message has as many packets or bytes as one can have, the packet before was shorter
+// than the others, this one is longer, or the Burst has not enough room for pieces.
+func (b *Burst) Fits(n, pieces int) bool {
+	o := &b.open
+	return n > 0 && n <= o.size && o.packets < maxPackets && o.bytes+n <= maxBytes && o.bytes == o.packets*o.size && b.piece+pieces <= MaxPieces
+}
+
+// Packets is how many packets the message has: the place of the next one.
+func (b *Burst) Packets() int { return b.open.packets }

@@ -11,12 +11,16 @@ import (
 // Lane sends from one source port. It may be used by several goroutines, each with a
 // Burst of its own.
 type Lane struct {
-	s    *socket
-	port uint16
-	v4   bool
-	gso  atomic.Bool
-	stat laneCounters
+	s      *socket
+	port   uint16
+	gso    atomic.Bool
+	mayGSO bool // what the configuration says
+	stat   laneCounters
 }
+
+// sendBuffer is what a lane may have given to the kernel and not to the device, bytes:
+// more than a window of packets, so that senders seldom wait.
+const sendBuffer = 2 << 20
 
 type laneCounters struct{ calls, messages, failed atomic.Uint64 }
 
@@ -103,6 +107,8 @@ func (l *Lane) send(fd uintptr, b *Burst) error {
 		l.stat.failed.Add(1)
 		b.sent++
 		if errors.Is(err, unix.EMSGSIZE) {
+			// Kernels before 6.13 say EINVAL of several such packets in one message.
+			l.gso.Store(l.mayGSO)
 			return &TooLongError{b.sizes[b.sent-1]}
 		}
 		return fmt.Errorf("rdma: send: %w", err)

@@ -57,6 +57,13 @@ func (s *sockopts) receiveBuffer(n int) int {
 	return s.get("SO_RCVBUF", unix.SO_RCVBUF)
 }
 
+// sendBuffer asks for n bytes; it is all the same how much it gets.
+func (s *sockopts) sendBuffer(n int) {
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, n) != nil { // takes CAP_NET_ADMIN
+		s.set("SO_SNDBUF", unix.SOL_SOCKET, unix.SO_SNDBUF, n)
+	}
+}
+
 func (s *sockopts) get(name string, option int) int {
 	v, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, option)
 	if err != nil && s.err == nil {

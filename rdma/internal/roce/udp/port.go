@@ -205,12 +205,13 @@ func openLane(a netip.Addr, i int, gso bool) (*Lane, error) {
 		var s *socket
 		s, err = listen(a, port, func(o *sockopts) {
 			o.receiveNothing()
+			o.sendBuffer(sendBuffer)
 			if !gso {
 				o.noChecksum(a.Is4())
 			}
 		})
 		if err == nil {
-			l := &Lane{s: s, port: port, v4: a.Is4()}
+			l := &Lane{s: s, port: port, mayGSO: gso}
 			l.gso.Store(gso)
 			return l, nil
 		}

@@ -1,0 +1,215 @@
+package port
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime/debug"
+
+	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/roce/udp"
+)
+
+// Sender sends the packets of one queue pair to its peer: Add makes them, with their
+// ICRC, Flush gives them to the kernel in as few calls as possible. It is for one
+// goroutine at a time, and allocates nothing once it has been in use.
+//
+// Payload goes by reference, unless Add is told to copy it. Memory that may change
+// before it is sent must be copied: its ICRC would be wrong, and the packet lost. A READ's answer
+// comes from such memory, as whoever owns it may write to it meanwhile.
+type Sender struct {
+	lane  *udp.Lane
+	peer  *udp.Peer
+	flow  *packet.Flow
+	burst *udp.Burst
+	slab  []byte // headers, copied payload, trailers; never moved
+	queue []queued
+	segs  [][]byte // of all packets in queue: headers, payload, trailer
+}
+
+// queued is a packet that has been added.
+type queued struct {
+	message     int // of the burst
+	first, last int // its pieces in Sender.segs
+}
+
+// slabLen and maxQueued bound what is added between two calls of Flush: the window of
+// rxe is 128 packets.
+const (
+	slabLen   = 256 << 10
+	maxQueued = 128
+)
+
+// Sender makes a Sender. label picks the source port: one queue pair always uses the
+// same one, so that its packets stay in order on their way.
+func (p *Port) Sender(peer netip.Addr, label uint32) (*Sender, error) {
+	to, err := p.udp.Peer(peer)
+	if err != nil {
+		return nil, err
+	}
+	lane := p.udp.Lane(label)
+	return &Sender{
+		lane: lane, peer: to, burst: udp.NewBurst(), slab: make([]byte, 0, slabLen), queue: make([]queued, 0, maxQueued),
+		flow: packet.NewFlow(netip.AddrPortFrom(p.Addr(), lane.SourcePort()), netip.AddrPortFrom(to.Addr(), udp.PortNumber)),
+	}, nil
+}
+
+// ErrFault: payload cannot be read. Its packet was not added.
+var ErrFault = errors.New("rdma: the memory of a packet's payload cannot be read")
+
+// Add adds a packet with n bytes of payload, which lie in pieces. With copied, they
+// are the caller's again at once, else after Flush. False without an error says that
+// there is no room before Flush.
+func (s *Sender) Add(pkt *packet.Packet, pieces [][]byte, n int, copied bool) (bool, error) {
+	need := packet.MaxHeader + packet.MaxTrailer
+	if copied {
+		need += n
+	}
+	if len(s.queue) == maxQueued || len(s.slab)+need > slabLen {
+		return false, nil
+	}
+	count := len(pieces) + 2
+	if copied {
+		count = 1
+	}
+	size := pkt.Op.Len(n)
+	if len(s.segs)+count > udp.MaxPieces {
+		return false, s.whole(size, count)
+	}
+	if s.burst.Packets() >= s.lane.MaxPackets() || !s.burst.Fits(size, count) {
+		if !s.burst.Message(s.peer, size) || !s.burst.Fits(size, count) {
+			return false, s.whole(size, count)
+		}
+	}
+	slab, segs := len(s.slab), len(s.segs)
+	if !s.build(pkt, pieces, n, copied) {
+		s.slab, s.segs = s.slab[:slab], s.segs[:segs]
+		return false, ErrFault
+	}
+	s.burst.Packet(s.segs[segs:]...)
+	s.queue = append(s.queue, queued{s.burst.Len() - 1, segs, len(s.segs)})
+	return true, nil
+}
+
+// whole says whether a packet would not even fit an empty Sender.
+func (s *Sender) whole(size, count int) error {
+	if len(s.queue) > 0 {
+		return nil
+	}
+	return fmt.Errorf("rdma: a packet of %d bytes in %d pieces of memory cannot be sent", size, count)
+}
+
+// build appends a packet to slab and segs, with the ICRC for the place that it will
+// have in its message; false if its payload cannot be read.
+func (s *Sender) build(pkt *packet.Packet, pieces [][]byte, n int, copied bool) (ok bool) {
+	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
+	start := len(s.slab)
+	s.slab = packet.Append(s.slab, pkt, n)
+	head := s.slab[start:]
+	sum := s.flow.Begin(head, pkt.Op.Len(n), uint16(s.burst.Packets()))
+	if copied {
+		body := len(s.slab)
+		for _, p := range pieces {
+			s.slab = append(s.slab, p...)
+		}
+		s.slab = sum.Add(s.slab[body:]).AppendTrailer(s.slab, n)
+		s.segs = append(s.segs, s.slab[start:])
+		return true
+	}
+	for _, p := range pieces {
+		sum = sum.Add(p)
+	}
+	tail := len(s.slab)
+	s.slab = sum.AppendTrailer(s.slab, n)
+	s.segs = append(s.segs, head)
+	s.segs = append(s.segs, pieces...)
+	s.segs = append(s.segs, s.slab[tail:])
+	return true
+}
+
+// Flush sends what has been added. An error is about one of the packets and those that
+// left with it in one message, or about all of them with net.ErrClosed; the others have
+// been sent, and what was not is lost, as on the way.
+func (s *Sender) Flush() error {
+	defer s.reset()
+	var first error
+	for s.burst.Sent() < s.burst.Len() {
+		err := s.lane.Send(s.burst)
+		switch {
+		case err == nil:
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err == udp.ErrNoGSO:
+			err = s.singly(s.burst.Sent())
+			if first == nil {
+				first = err
+			}
+			return first
+		case first == nil:
+			first = err
+		}
+	}
+	return first
+}
+
+func (s *Sender) reset() {
+	s.burst.Reset()
+	clear(s.segs)
+	s.slab, s.queue, s.segs = s.slab[:0], s.queue[:0], s.segs[:0]
+}
+
+// singly sends the packets of a message and those behind it, each by itself and with
+// the ICRC for that: the kernel, or the device, does not cut messages here.
+func (s *Sender) singly(message int) (first error) {
+	s.burst.Reset()
+	for i := range s.queue {
+		q := &s.queue[i]
+		if q.message < message {
+			continue
+		}
+		segs := s.segs[q.first:q.last]
+		if !s.sign(segs) {
+			first = ErrFault
+			continue
+		}
+		size := 0
+		for _, p := range segs {
+			size += len(p)
+		}
+		s.burst.Message(s.peer, size)
+		s.burst.Packet(segs...)
+		for s.burst.Sent() < s.burst.Len() {
+			if err := s.lane.Send(s.burst); errors.Is(err, net.ErrClosed) {
+				return err
+			} else if err != nil && first == nil {
+				first = err
+			}
+		}
+		s.burst.Reset()
+	}
+	return first
+}
+
+// sign writes the ICRC of a packet by itself to its end.
+func (s *Sender) sign(segs [][]byte) (ok bool) {
+	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
+	size := 0
+	for _, p := range segs {
+		size += len(p)
+	}
+	head, tail := segs[0], segs[len(segs)-1]
+	if len(segs) == 1 {
+		head = head[:len(head)-packet.ICRCLen]
+	}
+	sum := s.flow.Begin(head, size, 0)
+	if len(segs) > 1 {
+		for _, p := range segs[1 : len(segs)-1] {
+			sum = sum.Add(p)
+		}
+		sum = sum.Add(tail[:len(tail)-packet.ICRCLen])
+	}
+	sum.AppendTrailer(tail[:len(tail)-packet.ICRCLen], 0)
+	return true
+}

@@ -15,7 +15,7 @@ import (
 // queue and who empties it, the receive goroutine and its place in the stream.
 type conn struct {
 	role   role
-	first  func(b []byte) *Fault // reads the peer's ICReq, ICLen bytes, in stateInit
+	first  func(b []byte) *Fault // reads the peer's ICReq, ICLen bytes
 	sk     *sockio.Conn
 	linger time.Duration
 
@@ -28,8 +28,8 @@ type conn struct {
 	cause     error // why the connection ended; the first one counts
 	finSent   bool
 	lingerEnd time.Time // when finSent: the peer is not listened to any longer
-	digests   Digests
-	align     int // of the data that is sent
+	digests   Digests   // changed by the receive goroutine alone
+	align     int       // of the data that is sent
 	tx        transmitter
 
 	rx receiver // owned by the receive goroutine
@@ -42,8 +42,8 @@ type conn struct {
 // role is what a controller and a host do apart. Methods whose names end in Locked are
 // called with mu held; the others by the receive goroutine without it, except settle.
 type role interface {
-	// limitsLocked returns what a PDU of type t may have.
-	limitsLocked(t Type) Limits
+	// limits returns what a PDU of type t may have.
+	limits(t Type) Limits
 	// dispatch finds the place of a PDU's data, with its header complete.
 	dispatch(t Type) *Fault
 	// claim, release and faulted are pdustream.Parser's, of the memory that dispatch has

@@ -72,7 +72,7 @@ func NewController(nc net.Conn, cfg Config) (*Controller, error) {
 	if err := c.init(c, nc, cfg.Socket, cfg.Linger, ICLen, pdustream.ReadAhead); err != nil {
 		return nil, err
 	}
-	c.first = c.icReq
+	c.first, c.rx.setup = c.icReq, true
 	c.slots.init(c, 1, cfg.Memory)
 	return c, nil
 }
@@ -103,8 +103,6 @@ func (c *Controller) end(err error) {
 	c.mu.Lock()
 	c.slots.cut(c.cmd)
 	c.cmd = nil
-	done := c.done
-	c.done = nil
 	gets := c.gets.purge()
 	c.mu.Unlock()
 	lost := err
@@ -114,8 +112,8 @@ func (c *Controller) end(err error) {
 	for _, g := range gets {
 		c.up.DataArrived(&g.cmd.Command, lost)
 	}
-	c.sentAll(done)
 	c.mu.Lock()
+	c.settleLocked()
 	c.tx.Yield()
 	c.mu.Unlock()
 	c.Push() // ends what DataArrived was answered with

@@ -7,8 +7,8 @@ import (
 	"softiser/internal/segs"
 )
 
-// limitsLocked implements role.
-func (c *Controller) limitsLocked(t Type) Limits {
+// limits implements role.
+func (c *Controller) limits(t Type) Limits {
 	l := Limits{FromHost: true, Digests: c.digests, MaxData: c.cfg.MaxH2CData}
 	if t == TypeCapsuleCmd {
 		l.MaxData = c.cfg.InCapsule

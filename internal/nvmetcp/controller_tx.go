@@ -53,7 +53,8 @@ func (c *Controller) Respond(k *nvme.Command, e *nvme.CQE) {
 	c.tx.push(p)
 }
 
-// settleLocked implements role.
+// settleLocked implements role: commands whose responses have gone end, and their slots
+// are free.
 func (c *Controller) settleLocked() bool {
 	done := c.done
 	if done == nil {
@@ -61,20 +62,14 @@ func (c *Controller) settleLocked() bool {
 	}
 	c.done = nil
 	c.mu.Unlock()
-	c.sentAll(done)
+	for k := done; k != nil; k = k.next {
+		c.up.Sent(&k.Command)
+	}
 	c.mu.Lock()
-	return true
-}
-
-// sentAll makes the up-calls for commands whose responses have gone, and frees
-// their slots.
-func (c *Controller) sentAll(done *command) {
 	for done != nil {
 		k := done
-		done, k.next = k.next, nil
-		c.up.Sent(&k.Command)
-		c.mu.Lock()
+		done = k.next
 		c.slots.put(k)
-		c.mu.Unlock()
 	}
+	return true
 }

@@ -10,8 +10,8 @@ import (
 // hostReadAhead is the size of a host's read-ahead buffer.
 const hostReadAhead = 160 << 10
 
-// limitsLocked implements role.
-func (h *Host) limitsLocked(Type) Limits {
+// limits implements role.
+func (h *Host) limits(Type) Limits {
 	return Limits{Digests: h.digests, MaxData: maxTransfer, Align: (int(h.cfg.HPDA) + 1) * 4}
 }
 

@@ -17,7 +17,7 @@ type receiver struct {
 	c      *conn
 	layout Layout
 	header [CapsuleCmdLen]byte // read when Unread returns nil
-	setup  bool                // it is the peer's ICReq
+	setup  bool                // the peer's ICReq is what comes first
 }
 
 func (r *receiver) init(c *conn, first, ahead int) {
@@ -27,15 +27,11 @@ func (r *receiver) init(c *conn, first, ahead int) {
 
 // Begin implements pdustream.Parser: it looks at the common header.
 func (r *receiver) Begin(b []byte) (int, error) {
-	c := r.c
-	h := (*CH)(b)
-	c.mu.Lock()
-	r.setup = c.st == stateInit
-	l := c.role.limitsLocked(h.Type())
-	c.mu.Unlock()
 	if r.setup {
 		return ICLen, nil
 	}
+	h := (*CH)(b)
+	l := r.c.role.limits(h.Type())
 	if t := h.Type(); t == TypeICReq || t == TypeICResp {
 		return 0, &Fault{FESSequence, 0, fmt.Errorf("nvmetcp: a second %s", t)}
 	}
@@ -56,7 +52,9 @@ func (r *receiver) Header(b []byte) error {
 
 func (r *receiver) readHeader(b []byte) *Fault {
 	if r.setup {
-		return r.c.first(b)
+		f := r.c.first(b)
+		r.setup = f != nil
+		return f
 	}
 	l := &r.layout
 	if l.Digest > 0 {

@@ -87,7 +87,7 @@ func (s *subsystem) vacantLocked(id uint32) error {
 	switch {
 	case s.gone:
 		return errRemoved
-	case slices.ContainsFunc(s.namespaces, same):
+	case slices.ContainsFunc(s.list(), same):
 		return errors.New("the identifier is taken")
 	case slices.ContainsFunc(s.leaving, same):
 		return fmt.Errorf("%w: one that had the identifier has been removed, but commands still hold its volume; remove it again to wait for them", portal.ErrVolumesHeld)
@@ -102,8 +102,10 @@ func (s *subsystem) insert(n *namespace) error {
 	if err := s.vacantLocked(n.id); err != nil {
 		return err
 	}
-	i, _ := slices.BinarySearchFunc(s.namespaces, n.id, func(o *namespace, id uint32) int { return int(o.id) - int(id) })
-	s.namespaces = slices.Insert(slices.Clone(s.namespaces), i, n)
+	l := slices.Clone(s.list())
+	i, _ := slices.BinarySearchFunc(l, n.id, func(o *namespace, id uint32) int { return int(o.id) - int(id) })
+	l = slices.Insert(l, i, n)
+	s.namespaces.Store(&l)
 	return nil
 }
 
@@ -115,12 +117,14 @@ func (s *subsystem) withdraw(id uint32) (n *namespace, first bool) {
 	if i := slices.IndexFunc(s.leaving, same); i >= 0 {
 		return s.leaving[i], false
 	}
-	i := slices.IndexFunc(s.namespaces, same)
+	l := slices.Clone(s.list())
+	i := slices.IndexFunc(l, same)
 	if i < 0 {
 		return nil, false
 	}
-	n = s.namespaces[i]
-	s.namespaces = slices.Delete(slices.Clone(s.namespaces), i, i+1)
+	n = l[i]
+	l = slices.Delete(l, i, i+1)
+	s.namespaces.Store(&l)
 	s.leaving = append(slices.Clone(s.leaving), n)
 	return n, true
 }
@@ -130,7 +134,7 @@ func (s *subsystem) withdraw(id uint32) (n *namespace, first bool) {
 func (s *subsystem) held() []*namespace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Concat(s.namespaces, s.leaving)
+	return slices.Concat(s.list(), s.leaving)
 }
 
 // namespaceChanged tells every controller that a namespace is another one than before.

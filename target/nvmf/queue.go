@@ -35,13 +35,13 @@ type queue struct {
 
 	sqHead   atomic.Uint32 // completions so far
 	open     atomic.Int64  // commands that have not been answered
+	finishes atomic.Bool   // closes when open is 0
 	counters counters
 
-	mu       sync.Mutex
-	finishes bool   // guarded by mu: closes when open is 0
-	sent     uint64 // guarded by mu: what the socket had taken when last looked at
-	stuck    bool   // guarded by mu: it has taken nothing since
-	over     bool   // guarded by mu
+	mu    sync.Mutex
+	sent  uint64 // guarded by mu: what the socket had taken when last looked at
+	stuck bool   // guarded by mu: it has taken nothing since
+	over  bool   // guarded by mu
 }
 
 // begin starts the connection.
@@ -96,21 +96,18 @@ func (q *queue) isOver() bool {
 
 // finish closes the connection when what it has under way is answered.
 func (q *queue) finish() {
-	q.mu.Lock()
-	q.finishes = true
-	q.mu.Unlock()
+	q.finishes.Store(true)
 	q.finished()
 }
 
-func (q *queue) isFinishing() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.finishes
-}
-
+// finished ends the connection if it finishes and nothing is under way. It is called when
+// either has become true.
 func (q *queue) finished() {
+	if !q.finishes.Load() {
+		return
+	}
 	q.mu.Lock()
-	now := q.finishes && q.open.Load() <= int64(q.waitingEvents())
+	now := q.open.Load() <= int64(q.waitingEvents())
 	q.mu.Unlock()
 	if now {
 		q.t.Terminate(nil)

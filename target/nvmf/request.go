@@ -92,7 +92,7 @@ func (r *request) complete(s nvme.Status) {
 	q.t.Respond(r.cmd, e)
 	q.open.Add(-1)
 	waits.Done()
-	if q.isFinishing() {
+	if q.finishes.Load() {
 		q.finished()
 	}
 }

@@ -128,7 +128,7 @@ func (s *subsystem) status() SubsystemStatus {
 		st.Hosts = append(st.Hosts, cmp.Or(h.NQN, "*"))
 	}
 	s.mu.Lock()
-	served, leaving := s.namespaces, s.leaving
+	served, leaving := s.list(), s.leaving
 	s.mu.Unlock()
 	for _, n := range served {
 		st.Namespaces = append(st.Namespaces, n.status())

@@ -21,14 +21,14 @@ type subsystem struct {
 	anaChanges atomic.Uint64 // of states and of groups
 
 	mu          sync.Mutex
-	namespaces  []*namespace           // guarded by mu, ascending; replaced, never changed in place
-	leaving     []*namespace           // guarded by mu: taken away, but commands may still hold their volumes; replaced likewise
-	controllers map[uint16]*controller // guarded by mu
-	lastCntlID  uint16                 // guarded by mu
-	gone        bool                   // guarded by mu
-	hosts       []HostRule             // guarded by mu; replaced, never changed in place
-	channel     SecureChannel          // guarded by mu
-	remote      []Remote               // guarded by mu; replaced, never changed in place
+	namespaces  atomic.Pointer[[]*namespace] // changed with mu held, ascending; replaced, never changed in place
+	leaving     []*namespace                 // guarded by mu: taken away, but commands may still hold their volumes; replaced likewise
+	controllers map[uint16]*controller       // guarded by mu
+	lastCntlID  uint16                       // guarded by mu
+	gone        bool                         // guarded by mu
+	hosts       []HostRule                   // guarded by mu; replaced, never changed in place
+	channel     SecureChannel                // guarded by mu
+	remote      []Remote                     // guarded by mu; replaced, never changed in place
 }
 
 // newSubsystem opens the namespaces.
@@ -49,9 +49,10 @@ func newSubsystem(f *Frontend, cfg SubsystemConfig) (*subsystem, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("nvmf: subsystem %s, namespace %d: %w", cfg.NQN, cfg.Namespaces[i].NSID, err), s.drop(context.Background()))
 		}
-		s.namespaces = append(s.namespaces, n)
+		l := append(slices.Clone(s.list()), n)
+		slices.SortFunc(l, func(a, b *namespace) int { return int(a.id) - int(b.id) })
+		s.namespaces.Store(&l)
 	}
-	slices.SortFunc(s.namespaces, func(a, b *namespace) int { return int(a.id) - int(b.id) })
 	return s, nil
 }
 
@@ -62,10 +63,13 @@ func (s *subsystem) start() {
 	}
 }
 
+// list returns the namespaces as they are now. Every command asks: there is no lock that
+// all queues of all hosts would share.
 func (s *subsystem) list() []*namespace {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.namespaces
+	if l := s.namespaces.Load(); l != nil {
+		return *l
+	}
+	return nil
 }
 
 // namespace returns one by its identifier; nil: there is none.
@@ -143,7 +147,7 @@ func (s *subsystem) tell(e event) {
 func (s *subsystem) drop(ctx context.Context) error {
 	s.mu.Lock()
 	s.gone = true
-	l := slices.Concat(s.namespaces, s.leaving)
+	l := slices.Concat(s.list(), s.leaving)
 	s.mu.Unlock()
 	for _, c := range s.all() {
 		c.end(errRemoved)

@@ -8,8 +8,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"testing"
 
+	"softiser/internal/await"
 	"softiser/internal/leaktest"
 	"softiser/internal/loopback"
 	. "softiser/internal/pdustream"
@@ -209,6 +211,36 @@ func (p *party) receive(nc *net.TCPConn, chunks ...[]byte) error {
 	return err
 }
 
+// inTurn is receive for chunks of whole PDUs, each of which is sent when those before it have
+// been parsed: what one call brings is what one chunk has.
+func (p *party) inTurn(nc *net.TCPConn, chunks [][][]byte) error {
+	p.t.Helper()
+	over, sent := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(sent)
+		pdus := uint64(0)
+		for _, c := range chunks {
+			if !await.Until(func() bool {
+				select {
+				case <-over:
+					return true
+				default:
+					return p.PDUs.Load() == pdus
+				}
+			}) {
+				p.t.Errorf("%d PDUs of %d were parsed", p.PDUs.Load(), pdus)
+			}
+			_, _ = nc.Write(bytes.Join(c, nil)) // fails when the stream has ended
+			pdus += uint64(len(c))
+		}
+		_ = nc.CloseWrite()
+	}()
+	err := p.Run()
+	close(over)
+	<-sent
+	return err
+}
+
 func pattern(seed, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -334,7 +366,10 @@ func TestGuesses(t *testing.T) {
 		const n = 40
 		order := make([]int, n)
 		slab := make([]byte, 0, n*(600+16)) // with guards between what is read to
-		var all []byte
+		var all [][]byte
+		add := func(kind, flags byte, id int, data []byte) {
+			all = append(all, frame(kind, flags, uint16(id), data, false))
+		}
 		for i := range n {
 			order[i] = i
 			size := 4 * (1 + rnd.IntN(150))
@@ -349,22 +384,37 @@ func TestGuesses(t *testing.T) {
 		for _, i := range order {
 			d := pattern(i, len(p.reads[i].mem[0]))
 			if rnd.IntN(8) == 0 {
-				all = append(all, frame(kindEnd, 0, 99, pattern(i, 20), false)...) // of something else
+				add(kindEnd, 0, 99, pattern(i, 20)) // of something else
 			}
 			if round%3 == 0 || rnd.IntN(20) == 0 {
-				all = append(all, frame(kindData, 0, uint16(i), d, false)...)
-				all = append(all, frame(kindEnd, 0, uint16(i), nil, false)...)
+				add(kindData, 0, i, d)
+				if rnd.IntN(8) == 0 { // where the answer is expected
+					add(kindEnd, 0, 99, pattern(i, 4*rnd.IntN(100)))
+				}
+				add(kindEnd, 0, i, nil)
 			} else {
-				all = append(all, frame(kindData, endsRead, uint16(i), d, false)...)
+				add(kindData, endsRead, i, d)
 			}
 		}
-		var chunks [][]byte
-		for len(all) > 0 {
-			k := min(len(all), 1+rnd.IntN(6000))
-			chunks = append(chunks, all[:k])
-			all = all[k:]
+		var err error
+		if round%2 == 0 {
+			var chunks [][]byte
+			for b := bytes.Join(all, nil); len(b) > 0; {
+				k := min(len(b), 1+rnd.IntN(6000))
+				chunks = append(chunks, b[:k])
+				b = b[k:]
+			}
+			err = p.receive(a, chunks...)
+		} else {
+			var chunks [][][]byte
+			for len(all) > 0 {
+				k := min(len(all), 1+rnd.IntN(10))
+				chunks = append(chunks, all[:k])
+				all = all[k:]
+			}
+			err = p.inTurn(a, chunks)
 		}
-		if err := p.receive(a, chunks...); err != io.EOF {
+		if err != io.EOF {
 			t.Fatalf("round %d (seed %d): %v", round, seed, err)
 		}
 		for i, r := range p.reads {
@@ -384,23 +434,201 @@ func TestGuesses(t *testing.T) {
 	}
 }
 
-// What owns no data is told from what was expected of its name before.
-func TestGuessForAnotherOwner(t *testing.T) {
-	a, b := loopback.Pair(t)
-	p := &anew{party: newParty(t, b)}
-	p.Init(p.sk, p, 4, 4, ReadAhead)
-	p.Foresee(p)
-	p.reads = []*read{{mem: [][]byte{make([]byte, 16)}}}
-	if err := p.receive(a, frame(kindData, endsRead, 0, pattern(1, 16), false)); err == nil || errors.Is(err, io.EOF) {
-		t.Errorf("the stream ended with %v", err)
+// What was guessed is checked like anything else: what is wrong in it ends the stream, and
+// nothing behind it is handled.
+func TestGuessesAreChecked(t *testing.T) {
+	const n = 6
+	for _, apart := range []bool{false, true} {
+		for _, kind := range []byte{kindData, kindEnd} {
+			for bad := range n {
+				a, b := loopback.Pair(t)
+				p := &strict{party: newParty(t, b), kind: kind, id: uint16(7 + bad)}
+				p.Init(p.sk, p, 4, 4, ReadAhead)
+				p.Foresee(p)
+				flag := byte(endsRead)
+				if apart {
+					flag = 0
+				}
+				var chunks [][][]byte
+				for id, size := 0, 1; id < n+7; size *= 2 { // of 1, 2 and 4 reads, which teach, and of all others
+					var c [][]byte
+					for end := min(id+size, n+7); id < end; id++ {
+						p.reads = append(p.reads, &read{mem: [][]byte{make([]byte, 16)}})
+						if c = append(c, frame(kindData, flag, uint16(id), pattern(id, 16), false)); apart {
+							c = append(c, frame(kindEnd, 0, uint16(id), nil, false))
+						}
+					}
+					chunks = append(chunks, c)
+				}
+				err := p.inTurn(a, chunks)
+				if hit := apart || kind == kindData; hit != errors.Is(err, errStrict) {
+					t.Errorf("apart %v, %c %d: ended with %v", apart, kind, bad, err)
+				} else if hit {
+					for id := 7 + bad; id < n+7; id++ {
+						if p.reads[id].over {
+							t.Errorf("apart %v, %c %d: read %d is over", apart, kind, bad, id)
+						}
+					}
+				}
+				a.Close()
+			}
+		}
 	}
-	a.Close()
 }
 
-// anew is a party in which another read takes the place of one that was guessed.
-type anew struct{ *party }
+var errStrict = errors.New("not this one")
+
+// strict is a party that refuses one PDU.
+type strict struct {
+	*party
+	kind byte
+	id   uint16
+	last uint16 // of which the end is refused; 0: of none
+}
+
+func (p *strict) End(tail []byte) error {
+	if p.last != 0 && p.party.id == p.last {
+		return errStrict
+	}
+	return p.party.End(tail)
+}
+
+func (p *strict) Header(b []byte) error {
+	if b[0] == p.kind && binary.BigEndian.Uint16(b[2:]) == p.id {
+		return errStrict
+	}
+	return p.party.Header(b)
+}
+
+// Memory that is read to twice cannot be guessed at twice, nor more than is worth it.
+func TestExpected(t *testing.T) {
+	slab := make([]byte, 1<<20)
+	cut := func(lo, hi int) []byte { return slab[lo:hi] }
+	const most = MaxGuess
+	for _, c := range []struct {
+		data [][]byte
+		want []bool
+	}{
+		{[][]byte{cut(0, 100), cut(100, 200), cut(200, 300)}, []bool{true, true, true}},
+		{[][]byte{cut(100, 200), cut(0, 100)}, []bool{true, true}},
+		{[][]byte{cut(0, 100), cut(99, 200)}, []bool{true, false}},
+		{[][]byte{cut(100, 200), cut(0, 101)}, []bool{true, false}},
+		{[][]byte{cut(0, 100), cut(200, 300), cut(50, 60)}, []bool{true, true, false}},
+		{[][]byte{cut(0, 100), cut(200, 300), cut(150, 400)}, []bool{true, true, false}},
+		{[][]byte{cut(50, 60), cut(0, 100)}, []bool{true, false}},
+		{[][]byte{cut(0, most)}, []bool{true}},
+		{[][]byte{cut(0, most+1)}, []bool{false}},
+		{[][]byte{cut(0, most), cut(most, 2*most), cut(2*most, 3*most), cut(3*most, 4*most), cut(4*most, 5*most), cut(5*most, 5*most+8)},
+			[]bool{true, true, true, true, false, true}},
+	} {
+		a, b := loopback.Pair(t)
+		p := &expecting{party: newParty(t, b), data: c.data}
+		p.Init(p.sk, p, 4, 4, ReadAhead)
+		p.Foresee(p)
+		if err := p.receive(a); err != io.EOF {
+			t.Error(err)
+		}
+		if !slices.Equal(p.got, c.want) {
+			t.Errorf("%d pieces: %v, want %v", len(c.data), p.got, c.want)
+		}
+		a.Close()
+	}
+}
+
+// expecting expects data, whatever is said of it.
+type expecting struct {
+	*party
+	data [][]byte
+	got  []bool
+}
+
+func (p *expecting) Choose(g *Guess) bool {
+	p.got = nil
+	for _, d := range p.data {
+		p.got = append(p.got, g.Expect(p, 0, d))
+	}
+	return true
+}
+
+// What is expected behind data in many pieces fits one call with them, and what is wrong at
+// their end is told.
+func TestGuessBehindManyPieces(t *testing.T) {
+	for _, bad := range []bool{false, true} {
+		a, b := loopback.Pair(t)
+		p := &strict{party: newParty(t, b)}
+		p.Init(p.sk, p, 4, 4, ReadAhead)
+		p.Foresee(p)
+		const long = 127
+		size := 8 * 1000 // in more pieces than a call has room for beside what is expected
+		if bad {
+			size = 8 * 100
+		}
+		var chunks [][][]byte
+		add := func(data []byte, mem ...[]byte) []byte {
+			p.reads = append(p.reads, &read{mem: mem})
+			return frame(kindData, endsRead, uint16(len(p.reads)-1), data, false)
+		}
+		for n := 1; n <= 64; n *= 2 { // which teach
+			var c [][]byte
+			for range n {
+				c = append(c, add(pattern(1, 16), make([]byte, 16)))
+			}
+			chunks = append(chunks, c)
+		}
+		mem := make([]byte, size)
+		var pieces [][]byte
+		for i := 0; i < size; i += 8 {
+			pieces = append(pieces, mem[i:i+8:i+8])
+		}
+		f := add(pattern(2, size), pieces...)
+		chunks = append(chunks, [][]byte{f[:headerLen+8]})
+		rest := [][]byte{append(f[headerLen+8:], add(pattern(3, 16), make([]byte, 16))...)}
+		for range 70 {
+			rest = append(rest, add(pattern(3, 16), make([]byte, 16)))
+		}
+		chunks = append(chunks, rest)
+		if bad {
+			p.last = long
+		}
+		if err := p.inTurn(a, chunks); bad != errors.Is(err, errStrict) || !bad && err != io.EOF {
+			t.Errorf("bad %v: ended with %v", bad, err)
+		}
+		for id, r := range p.reads[long:] {
+			if r.over == bad || !bad && !bytes.Equal(bytes.Join(r.mem, nil), pattern(2+min(id, 1), segs.Total(r.mem))) {
+				t.Fatalf("bad %v: read %d is over: %v", bad, long+id, r.over)
+			}
+		}
+		a.Close()
+	}
+}
+
+// What owns no data is told from what was expected of its name before.
+func TestGuessForAnotherOwner(t *testing.T) {
+	for _, owner := range []bool{true, false} {
+		a, b := loopback.Pair(t)
+		p := &anew{newParty(t, b), owner}
+		p.Init(p.sk, p, 4, 4, ReadAhead)
+		p.Foresee(p)
+		p.reads = []*read{{mem: [][]byte{make([]byte, 16)}}}
+		if err := p.receive(a, frame(kindData, endsRead, 0, pattern(1, 16), false)); err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("another owner %v: the stream ended with %v", owner, err)
+		}
+		a.Close()
+	}
+}
+
+// anew is a party in which another read takes the place of one that was guessed, or has other
+// memory.
+type anew struct {
+	*party
+	owner bool
+}
 
 func (p *anew) Settle(g *Guess) {
 	p.party.Settle(g)
-	p.reads[0] = &read{mem: p.reads[0].mem}
+	if p.owner {
+		p.reads[0] = &read{mem: p.reads[0].mem}
+	} else {
+		p.reads[0].mem = [][]byte{make([]byte, 16)}
+	}
 }

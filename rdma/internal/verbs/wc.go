@@ -19,13 +19,15 @@ const (
 	StatusDiscarded
 	StatusFatal
 	StatusUnsupported
+	StatusRetryExceeded
+	StatusRNRRetryExceeded
 	statusEnd
 )
 
 var statusNames = [statusEnd]string{
 	"success", "flushed", "local length error", "local protection error", "local memory fault",
 	"remote access error", "remote invalid request", "remote operation error", "memory bind error",
-	"discarded", "fatal error", "not supported by the peer",
+	"discarded", "fatal error", "not supported by the peer", "no answer from the peer", "no receive buffer at the peer",
 }
 
 // String says it in words.

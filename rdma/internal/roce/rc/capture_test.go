@@ -8,6 +8,7 @@ import (
 	"softiser/internal/pcaptest"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/verbs"
 )
 
 // In the place of the responders of captured connections, this one sends what rxe sent,
@@ -221,4 +222,143 @@ func line(p *packet.Packet, n int) string {
 		s += fmt.Sprintf(", %v (%#02x), MSN %d", p.AETH.Syndrome, uint8(p.AETH.Syndrome), p.AETH.MSN)
 	}
 	return fmt.Sprintf("%s, %d bytes", s, n)
+}
+
+// In the place of the requesters, this one sends what rxe sent: the requests of a flow
+// are put together from its packets, posted, and cut into packets again. Not compared
+// is where rxe asks for an acknowledgement in the middle of a message.
+func TestRequestsAsLinux(t *testing.T) {
+	total := 0
+	for _, name := range pcaptest.RoCENames(t, "") {
+		switch {
+		case strings.HasPrefix(name, "loss"), strings.HasPrefix(name, "retry"), strings.HasPrefix(name, "rc-rnr"), strings.HasPrefix(name, "user"), name == "cm-stale-conn":
+			continue // packets are missing; not Linux; two connections under one number
+		case name == "rc-imm":
+			continue // SEND with immediate data, which package verbs has no request for
+		}
+		for _, f := range flows(t, name) {
+			total += f.ask(t, name)
+		}
+	}
+	if total < 900 {
+		t.Errorf("%d requests compared", total)
+	}
+	t.Log(total, "packets")
+}
+
+// ask posts the requests of a flow, and compares.
+func (f *flow) ask(t *testing.T, name string) (compared int) {
+	var out Outgoing
+	var want, all []packet.Packet // requests; with the answers; each once
+	size := 0
+	for _, p := range f.packets {
+		request := p.Op.Traits()&packet.Response == 0
+		if request && len(want) > 0 && p.PSN.Sub(want[len(want)-1].PSN) <= 0 {
+			continue // repeated
+		}
+		if all = append(all, p); request {
+			want = append(want, p)
+		}
+	}
+	if len(want) == 0 {
+		return 0
+	}
+	g := newRig(t, small)
+	connect(t, g.qp)
+	req := NewRequester(g.qp, RequesterParams{MTU: f.mtu(), PSN: want[0].PSN, Depth: 128, Window: 1 << 20, RNRRetries: Forever})
+	req.window.now = 1 << 20
+	first := want[0]
+	for _, p := range all {
+		tr := p.Op.Traits()
+		if tr&packet.Response != 0 {
+			req.Receive(&p, 0)
+			continue
+		}
+		if tr&packet.First != 0 {
+			first, size = p, 0
+		}
+		if size += len(p.Payload); tr&packet.Last == 0 {
+			continue
+		}
+		post(t, g.qp, &first, &p, size)
+		for req.Next(&out, 0) {
+			if compared == len(want) {
+				t.Fatalf("%s, %s: more packets than rxe's %d", name, f.name, compared)
+			}
+			w := want[compared]
+			if a, b := asked(&out.Packet, out.N), asked(&w, len(w.Payload)); a != b {
+				t.Fatalf("%s, %s: packet %d is\n%s, was\n%s", name, f.name, compared, a, b)
+			}
+			out.Release()
+			compared++
+		}
+		if req.Err() != nil && !strings.HasPrefix(name, "nak") && name != "rc-mw-sendinv" {
+			t.Fatalf("%s, %s: after %d packets: %v", name, f.name, compared, req.Err())
+		}
+	}
+	return compared
+}
+
+// post posts the request whose first and last packet these are.
+func post(t *testing.T, qp *verbs.QP, first, last *packet.Packet, n int) {
+	t.Helper()
+	tr := last.Op.Traits()
+	op := verbs.OpSend
+	switch {
+	case tr&packet.HasIETH != 0:
+		op = verbs.OpSendInv
+	case tr&packet.Write != 0 && tr&packet.HasImm != 0:
+		op = verbs.OpWriteImm
+	case tr&packet.Write != 0:
+		op = verbs.OpWrite
+	case tr&packet.Read != 0:
+		op, n = verbs.OpRead, int(first.RETH.Len)
+	case last.Op == packet.CompareSwap:
+		op, n = verbs.OpCmpSwap, 8
+	case last.Op == packet.FetchAdd:
+		op, n = verbs.OpFetchAdd, 8
+	}
+	qp.Mu.Lock()
+	defer qp.Mu.Unlock()
+	e, err := qp.PostLocked(1, op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Flags, e.Length = 0, uint32(n)
+	if last.Solicited {
+		e.Flags = verbs.FlagSolicited
+	}
+	e.Remote = verbs.RemoteAddr{TO: first.RETH.VA, STag: first.RETH.RKey}
+	if tr&packet.Atomic != 0 {
+		e.Remote = verbs.RemoteAddr{TO: last.AtomicETH.VA, STag: last.AtomicETH.RKey}
+		e.Atom = verbs.Atomic{Data: last.AtomicETH.SwapOrAdd, Compare: last.AtomicETH.Compare}
+	}
+	e.Imm, e.Inv = uint64(last.Imm), last.InvRKey
+	e.Add(make([]byte, n), mem.LocalKey)
+}
+
+// asked is a request's packet as a line.
+func asked(p *packet.Packet, n int) string {
+	tr := p.Op.Traits()
+	s := fmt.Sprintf("%v PSN %#06x, %d bytes", p.Op, uint32(p.PSN), n)
+	if tr&packet.Last != 0 {
+		s += fmt.Sprintf(", A %v, S %v", p.AckReq, p.Solicited)
+	}
+	if tr&packet.HasRETH != 0 {
+		s += fmt.Sprintf(", %+v", p.RETH)
+	}
+	if tr&packet.HasAtomicETH != 0 {
+		h := p.AtomicETH
+		if p.Op == packet.FetchAdd {
+			h.Compare = 0
+		}
+		s += fmt.Sprintf(", %+v", h)
+	}
+	if tr&packet.HasImm != 0 {
+		s += fmt.Sprintf(", imm %#x", p.Imm)
+	}
+	if tr&packet.HasIETH != 0 {
+		s += fmt.Sprintf(", key %#x", p.InvRKey)
+	}
+	return s
 }

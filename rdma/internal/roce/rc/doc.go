@@ -19,5 +19,11 @@
 // into the memory, which is asked for anew with every packet, so that a key that has been
 // revoked in the middle ends the connection instead of showing what it no longer opens.
 //
-// Requests of one's own (the requester) are not here yet.
+//	send queue --> Requester.Next --> packets of requests
+//	                   ^
+//	answers --> Requester.Receive, Tick --> completions of the send queue
+//
+// The Requester cuts the send queue into packets, keeps a window of them in flight, and
+// goes back to the oldest one without an answer when something was lost, which a NAK, a
+// gap between answers or the clock tells.
 package rc

@@ -31,8 +31,13 @@ func (r *Responder) complete(wc verbs.WC) {
 
 // takeRecv takes a receive buffer, or tells the peer to come again (§9.7.5.2.8).
 func (r *Responder) takeRecv(p *packet.Packet) bool {
-	if r.qp.TakeRecv(&r.msg.buf) {
-		r.msg.taken = true
+	if m := &r.msg; r.qp.TakeRecv(&m.buf) {
+		m.taken = true
+		if !localKeys(r.qp, m.buf.LKeys, m.buf.Segs, true) {
+			r.complete(verbs.WC{Opcode: verbs.WCRecv, Status: verbs.StatusLocalProtection})
+			r.refuse(packet.NAKRemoteOperational, p, "the receive buffer lies outside the memory region of its key")
+			return false
+		}
 		return true
 	}
 	r.stats.RNRs++

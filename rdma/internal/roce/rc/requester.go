@@ -1,0 +1,277 @@
+package rc
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/verbs"
+)
+
+// RequesterParams is what a requester has to know of its connection.
+type RequesterParams struct {
+	RemoteQPN uint32
+	MTU       packet.MTU
+	PSN       packet.PSN // of our first request
+	Depth     int        // READs and atomics that the peer takes at a time; 0: none may be posted
+	Window    int        // packets in flight at most
+	// AckTimeout is how long to wait for an answer before everything that is in flight
+	// is sent again; 0: for ever. On the wire it is 4.096 µs·2^n (IBA vol. 1 §9.7.6.1.3).
+	AckTimeout time.Duration
+	Retries    int // timeouts and NAKs for lost packets in a row, without any progress
+	RNRRetries int // RNR NAKs in a row; Forever means what it says
+	// Local executes a request that does not go to the wire. Everything before it has
+	// been answered.
+	Local func(*verbs.WQE) verbs.Status
+}
+
+// Forever is the RNRRetries of rdma_cm: the code 7 (§9.7.5.2.8).
+const Forever = 7
+
+// Requester is the half of a connection that executes the send queue: it cuts requests
+// into packets and completes them as the answers come. Packets are numbered by PSNs that
+// are unwrapped to 64 bits; verbs.WQE.End counts them. Whatever is lost is made good by
+// going back to the oldest packet without an answer and sending everything from there on
+// again (§9.7.5.1.4, §9.7.6): the entries of the queue say what that was.
+//
+// It is not for concurrent use; QP.Mu is held around all its methods. Times are those of
+// any clock that only goes forward.
+type Requester struct {
+	qp  *verbs.QP
+	cfg RequesterParams
+	mtu uint64
+
+	starts []uint64 // by place in the send queue: PSN of an entry's first packet
+	una    uint64   // everything below it has been answered
+	top    uint64   // behind the newest packet that was ever sent
+	cur    position // of the next packet to send
+	asked  uint64   // PSN behind the last packet with AckReq
+	reads  int      // READs and atomics in flight
+
+	window  window
+	retries int
+	implied uint64 // una when a gap between answers was last taken for a loss
+	rnrs    int
+	rnrEnd  time.Duration // nothing is sent before; 0: no RNR NAK holds
+	since   time.Duration // when what is in flight began to wait for an answer
+	err     error
+	stats   RequesterStats
+}
+
+// position is a place in the send queue: the byte at which a packet begins.
+type position struct {
+	i   uint32
+	off uint64 // bytes; of a READ, those that have come
+}
+
+// RequesterStats count, by the names of rxe's counters where it has one.
+type RequesterStats struct {
+	Packets, Repeated uint64
+	Timeouts          uint64
+	SeqNAKs           uint64 // rcvd_seq_err
+	RNRs              uint64 // rcvd_rnr_err
+	LostAnswers       uint64 // gaps between answers, which ask for a repetition as a NAK does
+	Strange           uint64 // answers to nothing that was asked
+}
+
+// Exceeded is why a connection has ended whose peer does not answer, or has no buffer.
+type Exceeded struct {
+	RNR     bool
+	Retries int
+}
+
+func (e *Exceeded) Error() string {
+	if e.RNR {
+		return fmt.Sprintf("rdma: the peer had no receive buffer, asked %d times", e.Retries+1)
+	}
+	return fmt.Sprintf("rdma: the peer did not answer, asked %d times", e.Retries+1)
+}
+
+// NewRequester makes the machine for a queue pair with an empty send queue.
+func NewRequester(qp *verbs.QP, cfg RequesterParams) *Requester {
+	// Unwrapped PSNs begin one round up, so that the one before the first is a number.
+	first := uint64(packet.PSNMask) + 1 + uint64(cfg.PSN)
+	n := 1
+	for n < qp.MaxSend {
+		n *= 2
+	}
+	return &Requester{qp: qp, cfg: cfg, mtu: uint64(cfg.MTU.Bytes()), starts: make([]uint64, n), una: first, top: first, asked: first, window: newWindow(cfg.Window)}
+}
+
+// Err is why the connection is over.
+func (r *Requester) Err() error { return r.err }
+
+// Stats returns the counters.
+func (r *Requester) Stats() RequesterStats { return r.stats }
+
+// Reads is the number of READs and atomics in flight.
+func (r *Requester) Reads() int { return r.reads }
+
+// Idle says whether everything has been answered.
+func (r *Requester) Idle() bool { return r.una == r.top }
+
+func (r *Requester) start(i uint32) *uint64 { return &r.starts[i&uint32(len(r.starts)-1)] }
+
+// packets is how many PSNs a request takes (§9.7.2).
+func (r *Requester) packets(e *verbs.WQE) uint64 {
+	if e.Op == verbs.OpFetchAdd || e.Op == verbs.OpCmpSwap {
+		return 1
+	}
+	return max(1, (uint64(e.Length)+r.mtu-1)/r.mtu)
+}
+
+// Next makes o the next packet to send; false when there is none now. The caller sends
+// it and calls Release, before anything else of the Requester.
+func (r *Requester) Next(o *Outgoing, now time.Duration) bool {
+	if r.err != nil || r.rnrEnd != 0 {
+		return false
+	}
+	q := &r.qp.SQ
+	if q.Head == q.Next {
+		r.cur = position{i: q.Next} // the ring begins anew now and then
+	}
+	for r.cur.i != q.Tail {
+		e := q.At(r.cur.i)
+		if r.cur.i == q.Next && !r.begin(e) {
+			return false
+		}
+		if e.Op.Local() {
+			r.cur.i++
+			continue
+		}
+		psn := *r.start(r.cur.i) + r.cur.off/r.mtu
+		if psn >= r.una+uint64(r.window.size()) {
+			return false
+		}
+		if r.top == r.una {
+			r.since = now
+		}
+		r.build(o, e, psn)
+		return true
+	}
+	return false
+}
+
+// begin starts the next entry of the queue; false when it has to wait.
+func (r *Requester) begin(e *verbs.WQE) bool {
+	q := &r.qp.SQ
+	switch {
+	case e.Op.Local() && q.Head != q.Next, e.Flags&verbs.FlagFence != 0 && r.reads > 0, e.Op.Answered() && r.reads >= r.cfg.Depth:
+		return false
+	case !localKeys(r.qp, e.LKeys, e.Segs, e.Op.Answered()):
+		e.Status, r.err = verbs.StatusLocalProtection, errLKey
+		return false
+	}
+	first := r.top
+	*r.start(q.Next) = first
+	q.Next++
+	if e.Op.Local() {
+		e.Status, e.Done, e.End = r.cfg.Local(e), true, first
+		r.qp.SweepLocked(r.una)
+		return true
+	}
+	if e.Op.Answered() {
+		r.reads++
+	}
+	e.End = first + r.packets(e)
+	return true
+}
+
+var errLKey = errors.New("rdma: an SGE lies outside the memory region of its key")
+
+// localKeys says whether all pieces lie in the regions that their keys name, and may be
+// written to if that is wanted.
+func localKeys(qp *verbs.QP, lkeys []uint32, segs [][]byte, write bool) bool {
+	for i, k := range lkeys {
+		if k == mem.LocalKey {
+			continue
+		}
+		if reg := qp.Dev.Table.Lookup(k); reg == nil || !reg.Local(qp.PD, k, segs[i], write) {
+			return false
+		}
+	}
+	return true
+}
+
+// build makes the packet at r.cur, and moves on.
+func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {
+	o.Packet = packet.Packet{BTH: packet.BTH{PKey: packet.DefaultPKey, QPN: r.cfg.RemoteQPN, PSN: packet.PSN(psn & packet.PSNMask)}}
+	p, behind := &o.Packet, psn+1
+	switch e.Op {
+	case verbs.OpRead:
+		p.Op, p.AckReq = packet.ReadRequest, true
+		p.RETH = packet.RETH{VA: e.Remote.TO + r.cur.off, RKey: e.Remote.STag, Len: e.Length - uint32(r.cur.off)}
+		behind = e.End
+	case verbs.OpFetchAdd, verbs.OpCmpSwap:
+		p.Op, p.AckReq = packet.FetchAdd, true
+		p.AtomicETH = packet.AtomicETH{VA: e.Remote.TO, RKey: e.Remote.STag, SwapOrAdd: e.Atom.Data}
+		if e.Op == verbs.OpCmpSwap {
+			p.Op, p.AtomicETH.Compare = packet.CompareSwap, e.Atom.Compare
+		}
+	default:
+		r.segment(o, e)
+	}
+	r.stats.Packets++
+	if psn < r.top {
+		r.stats.Repeated++
+	}
+	r.top = max(r.top, behind)
+	if behind == e.End {
+		r.cur = position{i: r.cur.i + 1}
+	} else {
+		r.cur.off += r.mtu
+	}
+	// An answer is asked for at the end of a message, and twice in a window.
+	if behind-r.asked >= uint64(max(1, r.window.size()/2)) {
+		p.AckReq = true
+	}
+	if p.AckReq {
+		r.asked = behind
+	}
+}
+
+// segment makes a packet of a SEND or WRITE.
+func (r *Requester) segment(o *Outgoing, e *verbs.WQE) {
+	p, left := &o.Packet, uint64(e.Length)-r.cur.off
+	n := min(left, r.mtu)
+	var cur mem.Cursor
+	cur.Set(e.Segs)
+	cur.Skip(int(r.cur.off))
+	for o.N < int(n) {
+		b := cur.Next(int(n) - o.N)
+		o.Payload, o.N = append(o.Payload, b), o.N+len(b)
+	}
+	first, last := r.cur.off == 0, left == n
+	p.Op = segmentOps[e.Op][place(first, last)]
+	if first && p.Op.Traits()&packet.Write != 0 {
+		p.RETH = packet.RETH{VA: e.Remote.TO, RKey: e.Remote.STag, Len: e.Length}
+	}
+	if last {
+		p.AckReq, p.Solicited = true, e.Flags&verbs.FlagSolicited != 0
+		p.Imm, p.InvRKey = uint32(e.Imm), e.Inv
+	}
+}
+
+// place is a column of segmentOps.
+func place(first, last bool) int {
+	switch {
+	case first && last:
+		return 3
+	case last:
+		return 2
+	case first:
+		return 0
+	}
+	return 1
+}
+
+// segmentOps are the opcodes of a message's first, middle, last and only packet.
+var segmentOps = [...][4]packet.Opcode{
+	verbs.OpSend:     {packet.SendFirst, packet.SendMiddle, packet.SendLast, packet.SendOnly},
+	verbs.OpSendInv:  {packet.SendFirst, packet.SendMiddle, packet.SendLastInv, packet.SendOnlyInv},
+	verbs.OpWrite:    {packet.WriteFirst, packet.WriteMiddle, packet.WriteLast, packet.WriteOnly},
+	verbs.OpWriteImm: {packet.WriteFirst, packet.WriteMiddle, packet.WriteLastImm, packet.WriteOnlyImm},
+	verbs.OpImm:      {3: packet.WriteOnlyImm}, // of no length: immediate data alone
+}

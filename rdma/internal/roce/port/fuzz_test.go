@@ -33,7 +33,7 @@ func FuzzTake(f *testing.F) {
 				if _, ok := packet.NewFlow(from, netip.AddrPortFrom(local, udp.PortNumber)).Check(b); !ok || pkt.QPN != qpn {
 					t.Errorf("queue pair %#x took a packet for %#x, ICRC right: %v", qpn, pkt.QPN, ok)
 				}
-			})
+			}, nil)
 		}
 		r.take(from, b)
 		s := p.Stats()

@@ -40,7 +40,7 @@ func Open(cfg Config) (*Port, error) {
 	}
 	g := newGSI(p)
 	p.cm = cm.New(cm.Config{Local: u.Addr(), GUID: cm.NewGUID(), Send: g.send, Limits: cfg.CM})
-	p.Attach(mad.GSIQPN, netip.Addr{}, g.take)
+	p.Attach(mad.GSIQPN, netip.Addr{}, g.take, nil)
 	for _, r := range p.receivers {
 		p.wg.Go(r.loop)
 	}
@@ -70,12 +70,13 @@ func (p *Port) QPNs() *cm.QPNs { return &p.qpns }
 type Handler func(from netip.AddrPort, pkt *packet.Packet)
 
 // Attach has h called for packets to a queue pair that come from peer; the zero address
-// stands for any.
-func (p *Port) Attach(qpn uint32, peer netip.Addr, h Handler) {
-	p.receivers[p.udp.ReceiverOf(qpn)].attach(qpn, plain(peer), h)
+// stands for any. batchEnd, unless it is nil, is called on the same goroutine behind the
+// packets that have come at once: for answers that may go together.
+func (p *Port) Attach(qpn uint32, peer netip.Addr, h Handler, batchEnd func()) {
+	p.receivers[p.udp.ReceiverOf(qpn)].attach(qpn, plain(peer), h, batchEnd)
 }
 
-// Detach undoes Attach. A call of the Handler that has begun may still be going on.
+// Detach undoes Attach. The calls for a batch that has begun may still be going on.
 func (p *Port) Detach(qpn uint32) { p.receivers[p.udp.ReceiverOf(qpn)].detach(qpn) }
 
 // plain is an address in its one form: no zone, no IPv4 in IPv6.

@@ -168,7 +168,7 @@ func TestDropped(t *testing.T) {
 	loopback.Namespace(t, loopback.MTU)
 	p, peer, other := open(t, lo4, 1), open(t, lo4b, 1), open(t, netip.MustParseAddr("127.0.0.3"), 1)
 	taken := make(chan []byte, 100)
-	p.Attach(77, lo4b, func(from netip.AddrPort, pkt *packet.Packet) { taken <- bytes.Clone(pkt.Payload) })
+	p.Attach(77, lo4b, func(from netip.AddrPort, pkt *packet.Packet) { taken <- bytes.Clone(pkt.Payload) }, nil)
 
 	make1 := func(from *Port, id uint16, change func(*packet.Packet)) []byte {
 		pkt := packet.Packet{BTH: packet.BTH{Op: packet.SendOnly, PKey: packet.DefaultPKey, QPN: 77}}
@@ -232,8 +232,8 @@ func TestStrangers(t *testing.T) {
 	loopback.Namespace(t, loopback.MTU)
 	p := open(t, lo4, 1)
 	r := p.receivers[0]
-	p.Attach(50, lo4b, func(netip.AddrPort, *packet.Packet) {})
-	p.Attach(51, lo4b, func(netip.AddrPort, *packet.Packet) {})
+	p.Attach(50, lo4b, func(netip.AddrPort, *packet.Packet) {}, nil)
+	p.Attach(51, lo4b, func(netip.AddrPort, *packet.Packet) {}, nil)
 	r.mu.Lock()
 	known := r.sourceLocked(lo4b)
 	for i := range 10 * maxStrangers {

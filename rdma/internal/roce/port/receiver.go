@@ -21,6 +21,7 @@ type receiver struct {
 	start time.Time
 	now   time.Duration // since start, of the batch; 0 before its first packet
 	pkt   packet.Packet
+	busy  []*endpoint // those that have had packets of the batch, and want to know its end
 
 	mu        sync.Mutex // guards what follows; a leaf
 	endpoints map[uint32]*endpoint
@@ -32,6 +33,8 @@ type receiver struct {
 type endpoint struct {
 	peer netip.Addr // or the zero address
 	take Handler
+	end  func() // of a batch; or nil
+	busy bool   // the goroutine's: it is in receiver.busy
 }
 
 // source is what is known of the packets from one address. flow and ids are the
@@ -53,8 +56,17 @@ func newReceiver(p *Port, rx *udp.Receiver, local netip.Addr, start time.Time) *
 func (r *receiver) loop() {
 	take := r.take
 	for r.rx.Receive(take) == nil {
-		r.now = 0
+		r.endBatch()
 	}
+}
+
+func (r *receiver) endBatch() {
+	r.now = 0
+	for i, e := range r.busy {
+		e.busy, r.busy[i] = false, nil
+		e.end()
+	}
+	r.busy = r.busy[:0]
 }
 
 // take checks one datagram and hands it on. What costs least comes first, and nothing
@@ -100,6 +112,10 @@ func (r *receiver) take(from netip.AddrPort, b []byte) {
 		return
 	}
 	c.packets.Add(1)
+	if e.end != nil && !e.busy {
+		e.busy = true
+		r.busy = append(r.busy, e)
+	}
 	e.take(from, &r.pkt)
 }
 
@@ -131,10 +147,10 @@ func (r *receiver) newSource(addr netip.Addr) *source {
 	return &source{flow: packet.NewFlow(netip.AddrPortFrom(addr, 0), r.local)}
 }
 
-func (r *receiver) attach(qpn uint32, peer netip.Addr, h Handler) {
+func (r *receiver) attach(qpn uint32, peer netip.Addr, h Handler, end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.endpoints[qpn] = &endpoint{peer, h}
+	r.endpoints[qpn] = &endpoint{peer: peer, take: h, end: end}
 	if !peer.IsValid() {
 		return
 	}

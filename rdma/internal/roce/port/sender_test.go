@@ -35,7 +35,7 @@ func collect(p *Port, peer netip.Addr) chan sent {
 		s := sent{*pkt, bytes.Clone(pkt.Payload)}
 		s.Payload = nil
 		c <- s
-	})
+	}, nil)
 	return c
 }
 
@@ -289,7 +289,7 @@ func TestSenderAllocations(t *testing.T) {
 	loopback.Namespace(t, loopback.MTU)
 	p := open(t, lo4, 1)
 	var got atomic.Int64
-	p.Attach(5, lo4, func(netip.AddrPort, *packet.Packet) { got.Add(1) })
+	p.Attach(5, lo4, func(netip.AddrPort, *packet.Packet) { got.Add(1) }, nil)
 	s, err := p.Sender(lo4, 9)
 	if err != nil {
 		t.Fatal(err)
@@ -324,7 +324,7 @@ func BenchmarkPackets(b *testing.B) {
 			}
 			defer p.Close()
 			var got atomic.Int64
-			p.Attach(5, lo4, func(netip.AddrPort, *packet.Packet) { got.Add(1) })
+			p.Attach(5, lo4, func(netip.AddrPort, *packet.Packet) { got.Add(1) }, nil)
 			s, err := p.Sender(lo4, 9)
 			if err != nil {
 				b.Fatal(err)

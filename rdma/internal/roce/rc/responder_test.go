@@ -467,3 +467,124 @@ func TestNothingIsAllocated(t *testing.T) {
 		t.Errorf("%v allocations for a WRITE and a READ, %v", n, g.Err())
 	}
 }
+
+// A plain memory region is not the peer's to invalidate, nor is that of another domain
+// or connection.
+func TestMayNotInvalidate(t *testing.T) {
+	for name, r := range map[string]func(g *rig) *mem.Region{
+		"plain region": func(g *rig) *mem.Region { r := &mem.Region{}; r.Init(g.qp.PD); return r },
+		"other domain": func(*rig) *mem.Region {
+			r := &mem.Region{Remote: true}
+			r.Init(&mem.Domain{Revoked: func(*mem.Region) {}})
+			return r
+		},
+	} {
+		g := newRig(t, small)
+		g.post(t, 1)
+		reg := r(g)
+		if err := g.qp.Dev.Table.Insert(reg); err != nil {
+			t.Fatal(err)
+		}
+		p := request(packet.SendOnlyInv, small.PSN, nil)
+		p.InvRKey, _ = reg.Open(nil, [][]byte{{1}}, everything)
+		g.give(p)
+		if wcs := g.TakeWCs(nil); len(wcs) != 1 || wcs[0].Status != verbs.StatusRemoteInvalid || !reg.State().Valid || g.Err() == nil {
+			t.Errorf("%s: %+v, region %+v, %v", name, wcs, reg.State(), g.Err())
+		}
+	}
+}
+
+// Nothing that has been answered holds its memory: whoever revokes a key must not wait.
+func TestNothingStaysHeld(t *testing.T) {
+	g := newRig(t, small)
+	atom := request(packet.FetchAdd, small.PSN, nil)
+	atom.AtomicETH.RKey = g.key
+	g.give(atom)
+	g.give(g.to(request(packet.WriteOnly, 0xffffff, []byte{1}), 0, 1))
+	g.give(g.to(request(packet.ReadRequest, 0, nil), 0, 300))
+	if !g.region.TryHold() {
+		t.Fatal("locked")
+	}
+	g.region.Release()
+	g.region.Revoke() // would wait for whoever held it
+	g.Receive(&packet.Packet{BTH: packet.BTH{Op: packet.WriteOnly, PSN: 2}, RETH: packet.RETH{RKey: g.key, Len: 1}, Payload: []byte{1}})
+	if g.Err() == nil {
+		t.Error("a revoked key is good")
+	}
+}
+
+// What a region's owner has taken back is not written to; what cannot be touched is
+// counted for him.
+func TestDiscardedAndFaulted(t *testing.T) {
+	g := newRig(t, small)
+	g.region.Discard()
+	if s := lines(g.give(g.to(request(packet.WriteOnly, small.PSN, []byte{7}), 0, 1))); s != "Acknowledge 0x1f @fffffe" || g.mem[0] != 0 {
+		t.Error(s, g.mem[0])
+	}
+	key, reg := g.open(t, faultmap.New(t, 8192, 0), everything)
+	p := request(packet.WriteOnly, 0xffffff, []byte{7})
+	p.RETH = packet.RETH{RKey: key, Len: 1}
+	g.give(p)
+	if reg.Faults() != 1 {
+		t.Errorf("%d faults counted", reg.Faults())
+	}
+}
+
+// The word of an atomic operation must lie aligned in memory, whatever its address is
+// called.
+func TestAtomicOnUnalignedMemory(t *testing.T) {
+	g := newRig(t, small)
+	for _, p := range [][]byte{g.mem[4:1028], g.mem[:12]} { // beside a word; cut by the pieces of open
+		g := newRig(t, small)
+		key, _ := g.open(t, p, everything)
+		a := request(packet.FetchAdd, small.PSN, nil)
+		a.AtomicETH = packet.AtomicETH{RKey: key, SwapOrAdd: 1}
+		if len(p) == 12 {
+			r := &mem.Region{}
+			r.Init(g.qp.PD)
+			if err := g.qp.Dev.Table.Insert(r); err != nil {
+				t.Fatal(err)
+			}
+			a.AtomicETH.RKey, _ = r.Open(nil, [][]byte{p[:4], p[4:]}, everything)
+		}
+		if s := lines(g.give(a)); s != "Acknowledge 0x63 @fffffe" {
+			t.Errorf("%d bytes: %s", len(p), s)
+		}
+	}
+}
+
+// A duplicate atomic or READ takes the answers to what follows it back: they are asked
+// for again.
+func TestDuplicateTakesAnswersBack(t *testing.T) {
+	g := newRig(t, small)
+	g.post(t, 1)
+	atom := request(packet.FetchAdd, small.PSN, nil)
+	atom.AtomicETH = packet.AtomicETH{RKey: g.key, SwapOrAdd: 1}
+	send := request(packet.SendOnly, 0xffffff, nil)
+	for range 3 {
+		g.Receive(&atom)
+		g.Receive(&send)
+	}
+	if s := lines(g.drain()); s != "ATOMIC Acknowledge @fffffe, Acknowledge 0x1f @ffffff" {
+		t.Error(s)
+	}
+	// A READ under an atomic's number is neither, nor the other way round.
+	for _, p := range []packet.Packet{g.to(request(packet.ReadRequest, small.PSN, nil), 0, 0), {BTH: packet.BTH{Op: packet.FetchAdd, PSN: 0xffffff}}} {
+		if s := lines(g.give(p)); s != "" {
+			t.Errorf("%v: %s", p.Op, s)
+		}
+	}
+}
+
+// Completions are handed out once.
+func TestTakeWCsTakes(t *testing.T) {
+	g := newRig(t, small)
+	g.post(t, 1)
+	g.give(request(packet.SendOnly, small.PSN, nil))
+	if a, b := len(g.TakeWCs(nil)), len(g.TakeWCs(nil)); a != 1 || b != 0 {
+		t.Errorf("%d, then %d", a, b)
+	}
+	if g.msg.buf.Segs = g.msg.buf.Segs[:cap(g.msg.buf.Segs)]; len(g.msg.buf.Segs) > 0 && g.msg.buf.Segs[0] != nil {
+		t.Error("the buffer is still referred to")
+	}
+}

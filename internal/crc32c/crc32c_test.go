@@ -65,51 +65,6 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-func FuzzUpdate(f *testing.F) {
-	f.Add(uint32(0), make([]byte, 512), 100)
-	f.Add(^uint32(0), []byte("123456789"), 3)
-	f.Fuzz(func(t *testing.T, start uint32, p []byte, cut int) {
-		want := crc32.Update(start, castagnoli, p)
-		if got := Update(start, p); got != want {
-			t.Fatalf("%#08x, want %#08x", got, want)
-		}
-		if cut > 0 && cut < len(p) {
-			if got := Update(Update(start, p[:cut]), p[cut:]); got != want {
-				t.Fatalf("in two parts: %#08x, want %#08x", got, want)
-			}
-		}
-	})
-}
-
-// BenchmarkUpdate: one buffer that stays in the cache, and walking over 256 MiB that
-// do not; ours against the library.
-func BenchmarkUpdate(b *testing.B) {
-	const piece = 60 << 10
-	mem := make([]byte, 256<<20)
-	for i := 0; i < len(mem); i += 64 {
-		mem[i] = byte(i)
-	}
-	lib := func(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
-	for _, c := range []struct {
-		name string
-		f    func(uint32, []byte) uint32
-		walk bool
-	}{{"cached/ours", Update, false}, {"cached/library", lib, false}, {"memory/ours", Update, true}, {"memory/library", lib, true}} {
-		b.Run(c.name, func(b *testing.B) {
-			b.SetBytes(piece)
-			at := 0
-			for b.Loop() {
-				c.f(0, mem[at:at+piece])
-				if c.walk {
-					if at += piece; at > len(mem)-piece {
-						at = 0
-					}
-				}
-			}
-		})
-	}
-}
-
 // BenchmarkHeader: what is computed for every message, whatever it carries.
 func BenchmarkHeader(b *testing.B) {
 	lib := func(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }

@@ -4,7 +4,15 @@
 //
 // It is hash/crc32 with another way through long messages, where the processor
 // has it, and a shorter one to the same instructions for headers; see fold_amd64.go
-// and ADR 18.
+// and ADR 18 and 152. In GB/s, on a Xeon with AVX-512 and AMX (ADR 152):
+//
+//	                    library  128 bits  256 bits  512 bits  a copy
+//	4 KiB, cached            30        32        62       113     150
+//	1 MiB, cached            30        33        65       129      41
+//	4 KiB, from memory      5.0       8.3       9.6        12      13
+//	1 MiB, from memory      6.1        12        13        14      10
+//
+// On other architectures it is hash/crc32, which has the CRC instructions of arm64.
 package crc32c
 
 import "hash/crc32"

@@ -2,16 +2,26 @@ package crc32c
 
 import "hash/crc32"
 
-// On processors with 512-bit carry-less multiplication the bulk of a CRC is
-// computed by folding, as in V. Gopal et al., "Fast CRC Computation for Generic
-// Polynomials Using PCLMULQDQ Instruction" (Intel, 2009): 256 bytes of the message
-// are replaced by what they are worth 2048 bits further on, until 64 are left. It
-// reads one stream from front to back, as the processor's prefetcher expects. The
-// standard library's three interleaved streams of a page are half as fast over
-// memory that is not in the cache, which is where READ payload comes from.
+// On processors with carry-less multiplication the bulk of a CRC is computed by folding,
+// as in V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+// Instruction" (Intel, 2009): a block of the message is replaced by what it is worth one
+// block further on, until a part of one is left. It reads one stream from front to back,
+// as the processor's prefetcher expects. The standard library's three interleaved streams
+// of a page are half as fast over memory that is not in the cache, which is where READ
+// payload comes from.
+
+// width is how many bits fold multiplies in one instruction.
+type width int
+
+const (
+	noFolding width = 0
+	width128  width = 128 // PCLMULQDQ, in blocks of 128 bytes
+	width256  width = 256 // VPCLMULQDQ with AVX2, in blocks of 256 bytes
+	width512  width = 512 // VPCLMULQDQ with AVX-512, in blocks of 256 bytes
+)
 
 // foldMin is the length from which folding pays; a multiple of foldBlock, and two
-// of them at least.
+// of them at least. foldBlock is a multiple of every width's block.
 const (
 	foldMin   = 2 * foldBlock
 	foldBlock = 256
@@ -21,14 +31,14 @@ const (
 // of the message, which is the part of higher degree, by d+32, the high half by
 // d-32; 32 because a CRC is the remainder of the message times x^32.
 type foldKeys struct {
-	block [2]uint64    // 2048 bits: 256 bytes
-	line  [2]uint64    // 512 bits: 64 bytes
-	lanes [4][2]uint64 // within a line: 384, 256 and 128 bits; the last one stays
+	by2048, by1024, by512, by256, by128 [2]uint64
+
+	lanes [4][2]uint64 // within 64 bytes: 384, 256 and 128 bits; the last one stays
 }
 
 var (
 	keys    = newFoldKeys()
-	canFold = hasVPCLMUL512()
+	folding = widest()
 	canStep = hasSSE42()
 )
 
@@ -39,7 +49,10 @@ const stepMax = 504
 
 func newFoldKeys() *foldKeys {
 	pair := func(d int) [2]uint64 { return [2]uint64{power(d + 32), power(d - 32)} }
-	return &foldKeys{block: pair(2048), line: pair(512), lanes: [4][2]uint64{pair(384), pair(256), pair(128)}}
+	return &foldKeys{
+		by2048: pair(2048), by1024: pair(1024), by512: pair(512), by256: pair(256), by128: pair(128),
+		lanes: [4][2]uint64{pair(384), pair(256), pair(128)},
+	}
 }
 
 // power is x^n modulo the polynomial, bits reversed as the CRC has them, and one
@@ -58,9 +71,9 @@ func power(n int) uint64 {
 
 // Update continues a CRC32C over p; start with 0.
 func Update(crc uint32, p []byte) uint32 {
-	if canFold && len(p) >= foldMin {
+	if folding != noFolding && len(p) >= foldMin {
 		n := len(p) &^ (foldBlock - 1)
-		crc = ^fold(^crc, p[:n], keys)
+		crc = ^fold(^crc, p[:n])
 		p = p[n:]
 	}
 	if canStep && len(p) < stepMax {
@@ -69,11 +82,28 @@ func Update(crc uint32, p []byte) uint32 {
 	return crc32.Update(crc, castagnoli, p)
 }
 
-// fold continues the register of a CRC over p.
+// fold continues the register of a CRC over p. The width is switched on, not called
+// through a variable, by which every p would escape to the heap.
 // Preconditions: len(p) is a multiple of foldBlock and at least foldMin.
-//
+func fold(reg uint32, p []byte) uint32 {
+	switch folding {
+	case width512:
+		return fold512(reg, p, keys)
+	case width256:
+		return fold256(reg, p, keys)
+	default:
+		return fold128(reg, p, keys)
+	}
+}
+
 //go:noescape
-func fold(reg uint32, p []byte, k *foldKeys) uint32
+func fold512(reg uint32, p []byte, k *foldKeys) uint32
+
+//go:noescape
+func fold256(reg uint32, p []byte, k *foldKeys) uint32
+
+//go:noescape
+func fold128(reg uint32, p []byte, k *foldKeys) uint32
 
 // step continues the register of a CRC over p with the processor's CRC32 instruction.
 //
@@ -87,23 +117,34 @@ func hasSSE42() bool {
 	return c&sse42 != 0
 }
 
-// hasVPCLMUL512 reports whether processor and system have AVX-512 (F, VL, DQ) and
-// VPCLMULQDQ on 512 bits.
-func hasVPCLMUL512() bool {
-	if maxLeaf, _, _, _ := cpuid(0, 0); maxLeaf < 7 {
-		return false
+// widest is the widest multiplication that processor and system have.
+//
+// golang.org/x/sys/cpu knows VPCLMULQDQ with AVX-512 only.
+func widest() width {
+	const pclmul, sse42, osxsave = 1 << 1, 1 << 20, 1 << 27
+	maxLeaf, _, _, _ := cpuid(0, 0)
+	_, _, c1, _ := cpuid(1, 0)
+	if c1&(pclmul|sse42) != pclmul|sse42 {
+		return noFolding
 	}
-	const osxsave = 1 << 27
-	if _, _, c, _ := cpuid(1, 0); c&osxsave == 0 {
-		return false
+	if maxLeaf < 7 || c1&osxsave == 0 {
+		return width128
 	}
-	const state = 1<<1 | 1<<2 | 7<<5 // XMM, YMM, and the three parts of AVX-512
-	if xgetbv()&state != state {
-		return false
+	const (
+		avx2, f, dq, vl = 1 << 5, 1 << 16, 1 << 17, 1 << 31
+		vpclmul         = 1 << 10
+		ymm             = 1<<1 | 1<<2 // XMM, YMM
+		zmm             = ymm | 7<<5  // and the three parts of AVX-512
+	)
+	_, b7, c7, _ := cpuid(7, 0)
+	saved := xgetbv()
+	switch {
+	case c7&vpclmul == 0 || b7&avx2 == 0 || saved&ymm != ymm:
+		return width128
+	case b7&(f|dq|vl) != f|dq|vl || saved&zmm != zmm:
+		return width256
 	}
-	const f, dq, vl, vpclmul = 1 << 16, 1 << 17, 1 << 31, 1 << 10
-	_, b, c, _ := cpuid(7, 0)
-	return b&(f|dq|vl) == f|dq|vl && c&vpclmul != 0
+	return width512
 }
 
 func cpuid(leaf, sub uint32) (a, b, c, d uint32)

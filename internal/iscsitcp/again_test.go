@@ -112,7 +112,7 @@ func TestRDataSNACKIsOfOneTask(t *testing.T) {
 	mem := filled(6000)
 	c := queueing(iscsi.RoleTarget, plainLevel1)
 	answered(t, c, 4, 1, mem[:100])
-	answered(t, c, 5, 2, mem[:3000], mem[3000:])
+	answered(t, c, 5, 2, mem[:2048], mem[2048:])
 	sent(t, c)
 	completed(c)
 	c.params.MaxXmitDataSegmentLength = 512
@@ -151,7 +151,7 @@ func TestRDataSNACKIsOfOneTask(t *testing.T) {
 	}
 
 	c = queueing(iscsi.RoleTarget, plainLevel1)
-	answered(t, c, 5, 1, mem[:3000], mem[3000:])
+	answered(t, c, 5, 1, mem[:2048], mem[2048:])
 	c.params.MaxXmitDataSegmentLength = 512
 	serve(t, c, iscsi.SNACKRData, 5, 9, 0, 0)
 	responses := 0

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"softiser/internal/await"
 	"softiser/internal/faultmap"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
@@ -346,5 +347,36 @@ func TestGuessFaults(t *testing.T) {
 		}
 		a.Release()
 		r.done(behind)
+	}
+}
+
+// TestNoGuess: what stands between the data of reads, and data that come in any order, are not
+// guessed over.
+func TestNoGuess(t *testing.T) {
+	for _, d := range []struct{ header, data iscsi.Digest }{{iscsi.DigestCRC32C, iscsi.DigestNone}, {iscsi.DigestNone, iscsi.DigestCRC32C}, {iscsi.DigestCRC32C, iscsi.DigestCRC32C}} {
+		r := &reads{peer: newPeer(t, iscsi.RoleInitiator, func(p *iscsi.Params) { p.HeaderDigest, p.DataDigest = d.header, d.data })}
+		for range 5 {
+			all := r.submit(8, 512)
+			var b []byte
+			for _, q := range all {
+				b = append(b, r.whole(q)...)
+			}
+			r.send(b)
+			r.done(all)
+		}
+	}
+	for _, change := range []func(*iscsi.Params){
+		func(p *iscsi.Params) { p.DataSequenceInOrder = false },
+		func(p *iscsi.Params) { p.DataPDUInOrder = false },
+	} {
+		r := &reads{peer: newPeer(t, iscsi.RoleInitiator, change)}
+		all := r.submit(2, 512)
+		first, second := all[0], all[1]
+		r.send(r.data(first, 0, 200, 312, false))
+		await.True(t, "it has come", func() bool { return r.c.Stats().PayloadIn == 312 })
+		r.send(r.whole(second)) // where the rest of the first could be expected
+		await.True(t, "it has come", func() bool { return r.c.Stats().PayloadIn == 824 })
+		r.send(append(r.data(first, 1, 0, 200, false), r.answer(first)...))
+		r.done(all)
 	}
 }

@@ -389,6 +389,7 @@ func TestDataInNumbers(t *testing.T) {
 	p.Ref, p.Data = *x.Ref, []byte("sense")
 	nop.BHS.NewNopIn().SetITT(5)
 	copy(nop.BHS[36:], "unchanged...")
+	want := nop.BHS
 	for _, p := range []*iscsi.PDU{&nop, &p} {
 		if err := r.c.SendControl(p); err != nil {
 			t.Fatal(err)
@@ -402,8 +403,8 @@ func TestDataInNumbers(t *testing.T) {
 			t.Errorf("Data-In %d: DataSN %d, F %v, %+v", i, d.DataSN(), d.Final(), q)
 		}
 	}
-	if b, _ := r.recv(); b.Opcode() != iscsi.OpNopIn || b != nop.BHS {
-		t.Errorf("NOP-In % x, want % x", b, nop.BHS)
+	if b, _ := r.recv(); b != want {
+		t.Errorf("NOP-In % x, want % x", b, want)
 	}
 	if b, _ := r.recv(); b.Opcode() != iscsi.OpSCSIResponse || b.SCSIResponse().ExpDataSN() != 2 {
 		t.Errorf("%s: % x", b.Opcode(), b)

@@ -79,6 +79,34 @@ func TestAbortWaitsForPlacing(t *testing.T) {
 	})
 }
 
+// TestFaultOfTheOwner: a fault is that of the transfer whose memory it was, not of the next one
+// in its place.
+func TestFaultOfTheOwner(t *testing.T) {
+	for _, aborted := range []bool{false, true} {
+		c := queueing(iscsi.RoleTarget, nil)
+		c.rx.c = c
+		x := transfer(5, make([]byte, 1024))
+		if err := c.GetData(x); err != nil {
+			t.Fatal(err)
+		}
+		g, q := c.gets.running.First(), c.gets.r2ts[0]
+		c.rx.owner, c.rx.tag = g, q
+		c.rx.bhs = dataOut(q.ttt, 5, 0, 0, true)
+		if aborted {
+			c.AbortTransfer(x)
+			if err := c.GetData(transfer(5, make([]byte, 1024))); err != nil {
+				t.Fatal(err)
+			}
+			if c.gets.running.First() != g {
+				t.Fatal("the next transfer has another place")
+			}
+		}
+		if c.rx.Fault(); g.fault == aborted {
+			t.Errorf("aborted %v: the transfer has a fault: %v", aborted, g.fault)
+		}
+	}
+}
+
 // TestEndWaitsForTheTransmitter: what a system call may still be sending is not given back by
 // the end of the connection.
 func TestEndWaitsForTheTransmitter(t *testing.T) {
@@ -189,6 +217,11 @@ func TestAbortQueuedData(t *testing.T) {
 	c.AbortTransfer(x)
 	c.tx.Collect()
 	over("not begun", c, x, iscsi.ErrAborted, 6)
+	x = put(c, 7)
+	x.Err = iscsi.ErrMemoryFault
+	c.AbortTransfer(x)
+	c.tx.Collect()
+	over("not begun, and failed", c, x, iscsi.ErrMemoryFault, 6)
 	c.AbortTransfer(y)
 	c.AbortTransfer(y)
 	c.tx.Collect()

@@ -352,6 +352,35 @@ func TestEnds(t *testing.T) {
 	}
 }
 
+// Memory that was taken away is not written to, whichever way its data comes, and is not
+// looked at for the digest; nor is that of the PDU before, when data belongs to nobody.
+func TestTakenAway(t *testing.T) {
+	for _, ahead := range []int{0, headerLen} {
+		a, b := loopback.Pair(t)
+		p := &poor{newParty(t, b)}
+		p.Init(p.sk, p, 4, 4, ReadAhead)
+		p.digest, p.ahead = true, ahead
+		mine, other := make([]byte, 100), make([]byte, 100)
+		p.reads = []*read{{mem: [][]byte{mine}}, {mem: [][]byte{other}}}
+		var all []byte
+		for _, id := range []uint16{0, 99, 1, 0} {
+			all = append(all, frame(kindData, endsRead, id, pattern(int(id), 100), true)...)
+		}
+		if err := p.receive(a, all); err != io.EOF {
+			t.Errorf("ended with %v", err)
+		}
+		if !bytes.Equal(mine, pattern(0, 100)) || !bytes.Equal(other, make([]byte, 100)) || p.corrupt != 0 {
+			t.Errorf("ahead %d: %d PDUs are called corrupt, % x", ahead, p.corrupt, other[:4])
+		}
+		a.Close()
+	}
+}
+
+// poor is a party whose read 1 has no memory any more.
+type poor struct{ *party }
+
+func (p *poor) Claim() bool { return p.id != 1 && p.party.Claim() }
+
 // Reads that are answered in order, with and without an answer apart, in pieces of any
 // size, and sometimes in another order: each gets its own data, and no other memory is
 // written to.

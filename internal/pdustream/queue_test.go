@@ -299,6 +299,19 @@ func TestTransmit(t *testing.T) {
 	sk.Close()
 }
 
+// Of a connection that has ended nothing is sent.
+func TestNotOpen(t *testing.T) {
+	o := newOutbox(nil)
+	o.failed = errors.New("ended")
+	o.add(1)
+	o.Turn(PushBytes)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.Seize(); len(o.gone) != 0 || o.Empty() {
+		t.Errorf("gone are %v", o.gone)
+	}
+}
+
 // Data that cannot be read ends the connection when it is its turn, not before.
 func TestUnreadable(t *testing.T) {
 	a, b := loopback.Pair(t)

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"softiser/internal/loopback"
+)
+
+// What the agent takes of the library that clusters have.
+const shellFuncs = `
+OCF_SUCCESS=0 OCF_ERR_GENERIC=1 OCF_ERR_ARGS=2 OCF_ERR_UNIMPLEMENTED=3 OCF_ERR_INSTALLED=5 OCF_ERR_CONFIGURED=6 OCF_NOT_RUNNING=7
+ocf_log() { echo "log: $*" >&2; }
+ocf_exit_reason() { echo "reason: $*" >&2; }
+ocf_promotion_score() { echo "$*" > "$HA_RSCTMP/score"; }
+`
+
+// Exit codes of agents (OCF Resource Agent API 1.1).
+const (
+	ocfSuccess     = 0
+	ocfGeneric     = 1
+	ocfInstalled   = 5
+	ocfConfigured  = 6
+	ocfNotRunning  = 7
+	ocfPromoted    = 8
+	ocfUnsupported = 3
+)
+
+// agentBed is the OCF agent as a cluster has it, with a library of its own.
+type agentBed struct {
+	t        *testing.T
+	dir      string
+	env      []string
+	disk     string
+	agent    string
+	settings map[string]string
+}
+
+func newAgentBed(t *testing.T) *agentBed {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := filepath.Abs("../../packaging/ocf/softiser/target")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	b := &agentBed{t: t, dir: dir, disk: filepath.Join(dir, "disk0.img"), agent: agent, settings: map[string]string{
+		"config": filepath.Join(dir, "c.yaml"), "binary": exe, "log": filepath.Join(dir, "log"), "drain": "10ms", "CRM_meta_timeout": "20000",
+	}}
+	b.file("lib/heartbeat/ocf-shellfuncs", shellFuncs)
+	b.file("disk0.img", string(make([]byte, 1<<20)))
+	b.file("store/none", "")
+	b.file("c.yaml", `
+portals: [{listen: "`+loopback.FreeAddr(t)+`"}]
+volumes: [{name: disk0, type: file, path: disk0.img, size: 1MiB, wwid: 6000000000000000000000000000da7a, serial: S1}]
+targets: [{iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: disk0}]}]
+ha: {node: a, store: store, groups: [{name: g1, volumes: [disk0], fencing: node}]}
+`)
+	b.env = append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0", "OCF_ROOT="+dir, "HA_RSCTMP="+dir, "OCF_RESOURCE_INSTANCE=t1")
+	t.Cleanup(func() {
+		if p := b.process(); p > 0 {
+			syscall.Kill(p, syscall.SIGKILL) //nolint:errcheck // it may have ended
+		}
+	})
+	return b
+}
+
+func (b *agentBed) file(name, text string) {
+	b.t.Helper()
+	name = filepath.Join(b.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// process is the target that the agent has started, 0 if none.
+func (b *agentBed) process() int {
+	p, _ := os.ReadFile(filepath.Join(b.dir, "softiser-t1.pid"))
+	n, _ := strconv.Atoi(strings.TrimSpace(string(p)))
+	return n
+}
+
+// do runs an action, and checks its exit code and what it says.
+func (b *agentBed) do(action string, code int, want string) string {
+	b.t.Helper()
+	c := exec.Command("sh", b.agent, action)
+	c.Env = b.env
+	for k, v := range b.settings {
+		c.Env = append(c.Env, "OCF_RESKEY_"+k+"="+v)
+	}
+	// A file, not a pipe: the target keeps what it inherits.
+	out, err := os.Create(filepath.Join(b.dir, "out"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer out.Close()
+	c.Stdout, c.Stderr = out, out
+	var exit *exec.ExitError
+	if err := c.Run(); err != nil && !errors.As(err, &exit) {
+		b.t.Fatal(err)
+	}
+	text, _ := os.ReadFile(out.Name())
+	if got := c.ProcessState.ExitCode(); got != code || !strings.Contains(string(text), want) {
+		log, _ := os.ReadFile(b.settings["log"])
+		b.t.Fatalf("%s: exit %d, want %d, %q\n%s\n%s", action, got, code, want, text, log)
+	}
+	return string(text)
+}
+
+func (b *agentBed) score() string {
+	s, _ := os.ReadFile(filepath.Join(b.dir, "score"))
+	return strings.TrimSpace(string(s))
+}
+
+// The plain form: what a cluster asks of every resource.
+func TestAgentPlain(t *testing.T) {
+	b := newAgentBed(t)
+	if x := b.do("meta-data", ocfSuccess, `<parameter name="config" required="1"`); !strings.HasPrefix(x, "<?xml") {
+		t.Errorf("meta-data begin with %.40q", x)
+	}
+	b.do("nothing", ocfUnsupported, "")
+	b.do("monitor", ocfNotRunning, "")
+	b.do("stop", ocfSuccess, "")
+	b.do("reload", ocfGeneric, "")
+	b.do("validate-all", ocfSuccess, "")
+	b.do("start", ocfSuccess, "")
+	b.do("start", ocfSuccess, "") // again: nothing happens
+	b.do("monitor", ocfSuccess, "")
+	b.do("reload", ocfSuccess, "")
+	b.do("promote", ocfConfigured, "group is not set")
+	first := b.process()
+
+	// Killed: it is not running, and can be started again.
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	b.do("stop", ocfSuccess, "")
+	b.do("monitor", ocfNotRunning, "")
+	b.do("start", ocfSuccess, "")
+	if b.process() == first {
+		t.Error("the process is the same")
+	}
+
+	// One of which the process is not known: neither running nor stopped.
+	name := filepath.Join(b.dir, "softiser-t1.pid")
+	kept, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.file("softiser-t1.pid", strconv.Itoa(os.Getpid())) // a number that is another's by now
+	b.do("monitor", ocfGeneric, "has not started")
+	b.do("stop", ocfGeneric, "is not known")
+	b.file("softiser-t1.pid", string(kept))
+	b.do("stop", ocfSuccess, "")
+	b.do("monitor", ocfNotRunning, "")
+}
+
+// What is wrong is said before anything is started, and a probe needs neither the file nor
+// the storage.
+func TestAgentValidates(t *testing.T) {
+	b := newAgentBed(t)
+	for _, c := range []struct {
+		key, value, want string
+		code             int
+	}{
+		{"binary", "/none", "/none is not there", ocfInstalled},
+		{"config", "", "config is not set", ocfConfigured},
+		{"config", "/none.yaml", "/none.yaml", ocfConfigured},
+	} {
+		was := b.settings[c.key]
+		b.settings[c.key] = c.value
+		b.do("validate-all", c.code, c.want)
+		b.do("start", c.code, c.want)
+		if c.key == "config" {
+			b.do("monitor", ocfNotRunning, "")
+			b.do("stop", ocfSuccess, "")
+		}
+		b.settings[c.key] = was
+	}
+	b.file("c.yaml", "portals: [{listen: \"203.0.113.7:3260\"}]\nvolumes: [{name: m, type: memory, size: 1MiB}]\ntargets: [{iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: m}]}]\n")
+	b.do("start", ocfGeneric, "ended at once") // an address that is not here
+	b.do("stop", ocfSuccess, "")
+}
+
+// The promotable form: Unpromoted is a warm standby, Promoted has the volumes open.
+func TestAgentPromotable(t *testing.T) {
+	b := newAgentBed(t)
+	b.settings["group"] = "g1"
+	b.do("start", ocfSuccess, "")
+	b.do("monitor", ocfSuccess, "")
+	if s := b.score(); s != "-v 10" {
+		t.Errorf("score on standby %q", s)
+	}
+	b.settings["backend_check"] = "false"
+	b.do("monitor", ocfSuccess, "")
+	if s := b.score(); s != "-D" {
+		t.Errorf("score without storage %q", s)
+	}
+	b.settings["backend_check"] = "true"
+	b.do("promote", ocfSuccess, "")
+	b.do("monitor", ocfPromoted, "")
+	if s := b.score(); s != "-v 100" {
+		t.Errorf("score when promoted %q", s)
+	}
+	b.do("demote", ocfSuccess, "")
+	b.do("demote", ocfSuccess, "")
+	b.do("monitor", ocfSuccess, "")
+	if err := os.Remove(b.disk); err != nil {
+		t.Fatal(err)
+	}
+	b.do("promote", ocfGeneric, "volume disk0")
+	b.do("monitor", ocfSuccess, "") // it is still a standby
+	b.do("stop", ocfSuccess, "")
+	b.do("monitor", ocfNotRunning, "")
+}

@@ -214,16 +214,17 @@ func (r *Requester) data(p *packet.Packet, t packet.Traits, psn uint64, now time
 			return
 		}
 		if e.Op == verbs.OpRead {
-			r.readData(p, e, (psn-*r.start(i))*r.mtu)
+			r.readData(p, e, (psn-*r.start(i))*r.mtu, psn+1 == r.pieceEnd(e, psn))
 		} else {
 			r.original(p, e)
 		}
 		if r.err != nil {
 			return
 		}
-		if e.Done = psn+1 == e.End; e.Done {
+		if e.Op != verbs.OpRead || psn+1 == r.pieceEnd(e, psn) {
 			r.reads--
 		}
+		e.Done = psn+1 == e.End
 		r.window.answered(1)
 		r.una, r.since = psn+1, now
 		r.retries, r.rnrs = 0, 0
@@ -237,11 +238,11 @@ func (r *Requester) data(p *packet.Packet, t packet.Traits, psn uint64, now time
 }
 
 // readData places what a READ's answer carries from off on. Its place follows from the
-// PSN: the opcode only has to agree on whether it is the last (rxe goes on with Middle
-// where a repeated request begins anew with First).
-func (r *Requester) readData(p *packet.Packet, e *verbs.WQE, off uint64) {
+// PSN: the opcode only has to agree on whether it is the last that its request asked for
+// (rxe goes on with Middle where a repeated request begins anew with First).
+func (r *Requester) readData(p *packet.Packet, e *verbs.WQE, off uint64, last bool) {
 	want := min(uint64(e.Length)-off, r.mtu)
-	if last := off+want == uint64(e.Length); uint64(len(p.Payload)) != want || last != (p.Op.Traits()&packet.Last != 0) {
+	if uint64(len(p.Payload)) != want || last != (p.Op.Traits()&packet.Last != 0) {
 		r.err = fmt.Errorf("rdma: %v with %d bytes where %d of a READ's %d are left", p.Op, len(p.Payload), uint64(e.Length)-off, e.Length)
 		e.Status = verbs.StatusFatal
 		return

@@ -49,13 +49,14 @@ const (
 
 func newLink(t testing.TB, seed uint64, loss float64) *link {
 	l := &link{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), loss: loss}
+	maxRead := int(seed%3) * 2                                                            // of some, READs go in pieces, more than may be outstanding
 	psn := [2]packet.PSN{packet.PSN(l.rnd.Uint32() & packet.PSNMask), packet.PSNMask - 5} // one wraps soon
 	for i := range l.ends {
 		g := newRig(t, Params{RemoteQPN: 1, MTU: packet.MTU256, PSN: psn[1-i], Resources: 4, MinRNR: 12})
 		for j := range g.mem {
 			g.mem[j] = byte(j * (i + 3))
 		}
-		l.ends[i] = &end{rig: g, req: NewRequester(g.qp, RequesterParams{RemoteQPN: 1, MTU: packet.MTU256, PSN: psn[i], Depth: 4, Window: 100, AckTimeout: linkTimeout, Retries: 20, RNRRetries: Forever})}
+		l.ends[i] = &end{rig: g, req: NewRequester(g.qp, RequesterParams{RemoteQPN: 1, MTU: packet.MTU256, PSN: psn[i], Depth: 4, Window: 100, MaxRead: maxRead, AckTimeout: linkTimeout, Retries: 20, RNRRetries: Forever})}
 		connect(t, g.qp)
 	}
 	return l

@@ -17,6 +17,10 @@ type RequesterParams struct {
 	PSN       packet.PSN // of our first request
 	Depth     int        // READs and atomics that the peer takes at a time; 0: none may be posted
 	Window    int        // packets in flight at most
+	// MaxRead is for how many packets one READ request asks at most, so that the answers
+	// fit the receive buffer of a socket: responders send them in one go. Longer READs go
+	// out as several requests, each of which counts for Depth. 0: no bound.
+	MaxRead int
 	// AckTimeout is how long to wait for an answer before everything that is in flight
 	// is sent again; 0: for ever. On the wire it is 4.096 µs·2^n (IBA vol. 1 §9.7.6.1.3).
 	AckTimeout time.Duration
@@ -48,7 +52,7 @@ type Requester struct {
 	top    uint64   // behind the newest packet that was ever sent
 	cur    position // of the next packet to send
 	asked  uint64   // PSN behind the last packet with AckReq
-	reads  int      // READs and atomics in flight
+	reads  int      // requests of READs and atomics in flight
 
 	window  window
 	retries int
@@ -106,7 +110,7 @@ func (r *Requester) Err() error { return r.err }
 // Stats returns the counters.
 func (r *Requester) Stats() RequesterStats { return r.stats }
 
-// Reads is the number of READs and atomics in flight.
+// Reads is the number of requests of READs and atomics in flight.
 func (r *Requester) Reads() int { return r.reads }
 
 // Idle says whether everything has been answered.
@@ -144,6 +148,12 @@ func (r *Requester) Next(o *Outgoing, now time.Duration) bool {
 		psn := *r.start(r.cur.i) + r.cur.off/r.mtu
 		if psn >= r.una+uint64(r.window.size()) {
 			return false
+		}
+		if e.Op == verbs.OpRead && r.cur.off > 0 && psn == r.top {
+			if r.reads >= r.cfg.Depth {
+				return false
+			}
+			r.reads++ // the first piece was counted with the READ
 		}
 		if r.top == r.una {
 			r.since = now
@@ -202,8 +212,8 @@ func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {
 	switch e.Op {
 	case verbs.OpRead:
 		p.Op, p.AckReq = packet.ReadRequest, true
-		p.RETH = packet.RETH{VA: e.Remote.TO + r.cur.off, RKey: e.Remote.STag, Len: e.Length - uint32(r.cur.off)}
-		behind = e.End
+		behind = r.pieceEnd(e, psn)
+		p.RETH = packet.RETH{VA: e.Remote.TO + r.cur.off, RKey: e.Remote.STag, Len: uint32(min(uint64(e.Length)-r.cur.off, (behind-psn)*r.mtu))}
 	case verbs.OpFetchAdd, verbs.OpCmpSwap:
 		p.Op, p.AckReq = packet.FetchAdd, true
 		p.AtomicETH = packet.AtomicETH{VA: e.Remote.TO, RKey: e.Remote.STag, SwapOrAdd: e.Atom.Data}
@@ -221,7 +231,7 @@ func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {
 	if behind == e.End {
 		r.cur = position{i: r.cur.i + 1}
 	} else {
-		r.cur.off += r.mtu
+		r.cur.off += (behind - psn) * r.mtu
 	}
 	// An answer is asked for at the end of a message, and twice in a window.
 	if behind-r.asked >= uint64(max(1, r.window.size()/2)) {
@@ -230,6 +240,17 @@ func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {
 	if p.AckReq {
 		r.asked = behind
 	}
+}
+
+// pieceEnd is the PSN behind those that the READ request for psn of e asks for. Where a
+// READ is cut depends on nothing but the place: what is asked for once more must lie
+// within one request of before, or a responder does not know it again (§9.7.5.1.2).
+func (r *Requester) pieceEnd(e *verbs.WQE, psn uint64) uint64 {
+	if r.cfg.MaxRead == 0 {
+		return e.End
+	}
+	first, n := e.End-r.packets(e), uint64(r.cfg.MaxRead)
+	return min(e.End, psn+n-(psn-first)%n)
 }
 
 // segment makes a packet of a SEND or WRITE.

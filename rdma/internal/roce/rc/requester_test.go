@@ -278,6 +278,50 @@ func TestGapInAREAD(t *testing.T) {
 	}
 }
 
+// A long READ goes out as several requests, no more of them at a time than agreed on, and
+// what is asked for again lies within one of them.
+func TestReadInPieces(t *testing.T) {
+	a := newAsker(t, func(c *RequesterParams) { c.MaxRead = 2 })
+	asks := func(want ...packet.RETH) {
+		t.Helper()
+		for _, w := range want {
+			if !a.req.Next(&a.out, 0) || a.out.Packet.Op != packet.ReadRequest || a.out.Packet.RETH != w {
+				t.Fatalf("%v %+v, want %+v", a.out.Packet.Op, a.out.Packet.RETH, w)
+			}
+		}
+		if a.req.Next(&a.out, 0) {
+			t.Fatalf("%v %+v in front of an answer", a.out.Packet.Op, a.out.Packet.RETH)
+		}
+	}
+	data := fill(1300) // six packets, at fffffe to 3
+	p := a.queue(t, verbs.OpRead, 0, len(data))
+	clear(p)
+	a.queue(t, verbs.OpFetchAdd, 0, 8)
+	asks(packet.RETH{VA: 0x1000, RKey: 5, Len: 512}, packet.RETH{VA: 0x1200, RKey: 5, Len: 512})
+	a.answer(packet.ReadResponseFirst, 0xfffffe, packet.ACK, data[:256], 0)
+	asks()
+	a.answer(packet.ReadResponseLast, 0xffffff, packet.ACK, data[256:512], 0)
+	asks(packet.RETH{VA: 0x1400, RKey: 5, Len: 276})
+	a.answer(packet.ReadResponseFirst, 0, packet.ACK, data[512:768], 0)
+	a.answer(packet.ReadResponseFirst, 2, packet.ACK, data[1024:1280], 0) // 1 was lost
+	asks(packet.RETH{VA: 0x1300, RKey: 5, Len: 256}, packet.RETH{VA: 0x1400, RKey: 5, Len: 276})
+	if a.req.Reads() != 2 {
+		t.Errorf("%d requests in flight", a.req.Reads())
+	}
+	a.answer(packet.ReadResponseOnly, 1, packet.ACK, data[768:1024], 0)
+	if s := a.sent(0); s != "FetchAdd @4" {
+		t.Error(s)
+	}
+	a.answer(packet.ReadResponseFirst, 2, packet.ACK, data[1024:1280], 0)
+	a.wantEnds(t)
+	a.answer(packet.ReadResponseLast, 3, packet.ACK, data[1280:], 0)
+	a.answer(packet.AtomicAcknowledge, 4, packet.ACK, nil, 0)
+	a.wantEnds(t, ok, ok)
+	if !bytes.Equal(p, data) || a.req.Reads() != 0 {
+		t.Errorf("other bytes, or %d READs left", a.req.Reads())
+	}
+}
+
 // Answers that fit no question change nothing, or end the connection.
 func TestStrangeAnswers(t *testing.T) {
 	for name, e := range map[string]struct {

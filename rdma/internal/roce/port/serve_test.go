@@ -3,9 +3,13 @@ package port
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,76 +30,183 @@ func (nobody) Cause(err error) error                { return err }
 func (nobody) Ended(error)                          {}
 func (nobody) Event(verbs.Event)                    {}
 
-// served is a queue pair that executes its peer's requests, in memory of its own.
-type served struct {
+// queuePair is a queue pair over a Port, with both halves of a reliable connection and
+// memory for its peer.
+type queuePair struct {
+	t      *testing.T
+	v      *verbs.QP
+	cq     *verbs.CQ
 	resp   *rc.Responder
+	req    *rc.Requester
 	sender *Sender
-	mem    []byte
+	mem    []byte // guarded by v.Mu while the peer uses it
 	key    uint32
 	base   uint64
+	start  time.Time
+	wcs    []verbs.WC
+	out    rc.Outgoing
+	timer  *time.Timer
+
 	// Batches that have ended, and the packets in them.
 	batches, packets atomic.Int64
 }
 
-// serve accepts one connection at p and executes what comes on it.
-func serve(t *testing.T, p *Port, in *cm.Incoming, size int, h cm.Hooks) *served {
+func newQueuePair(t *testing.T, p *Port, size int) *queuePair {
 	t.Helper()
-	d, cq, v := new(verbs.Device), new(verbs.CQ), new(verbs.QP)
+	num, err := p.QPNs().Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, v := new(verbs.Device), new(verbs.QP)
+	q := &queuePair{t: t, v: v, cq: new(verbs.CQ), mem: make([]byte, size), start: time.Now()}
 	d.Table.Limit(16)
-	cq.Init(16, nil)
+	q.cq.Init(256, nil)
 	dom := &mem.Domain{Revoked: func(*mem.Region) {}}
+	v.Num, v.SignalAll = num, true
 	v.Mem = mem.Stream{Opened: func(*mem.Region) {}, Closed: func(*mem.Region) {}, Revoked: func(*mem.Region) {}}
-	v.Dev, v.PD, v.SendCQ, v.RecvCQ, v.MaxSend = d, dom, cq, cq, 16
-	v.Init(nobody{}, 16)
-	s := &served{mem: make([]byte, size)}
+	v.Dev, v.PD, v.SendCQ, v.RecvCQ, v.MaxSend = d, dom, q.cq, q.cq, 64
+	v.Init(nobody{}, 64)
 	region := &mem.Region{Remote: true}
 	region.Init(dom)
 	if err := d.Table.Insert(region); err != nil {
 		t.Fatal(err)
 	}
-	s.key, s.base = region.Open(&v.Mem, [][]byte{s.mem}, mem.RemoteRead|mem.RemoteWrite)
+	q.key, q.base = region.Open(&v.Mem, [][]byte{q.mem}, mem.RemoteRead|mem.RemoteWrite)
+	v.Mu.Lock()
+	v.SetState(verbs.StateRTS)
+	v.Mu.Unlock()
+	return q
+}
 
-	qpn, err := p.QPNs().Take()
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.Num = qpn
-	psn := cm.NewPSN()
-	s.resp = rc.NewResponder(v, rc.Params{
-		RemoteQPN: in.Request.QPN, MTU: packet.MTU(in.Request.MTU), PSN: packet.PSN(psn), Resources: int(in.Request.InitiatorDepth),
+// attach connects q: peerPSN and psn are what each side expects first.
+func (q *queuePair) attach(p *Port, peer netip.Addr, peerQPN uint32, mtu packet.MTU, peerPSN, psn uint32, reads int) {
+	q.t.Helper()
+	q.resp = rc.NewResponder(q.v, rc.Params{RemoteQPN: peerQPN, MTU: mtu, PSN: packet.PSN(psn), Resources: 4, MinRNR: 12})
+	q.req = rc.NewRequester(q.v, rc.RequesterParams{
+		RemoteQPN: peerQPN, MTU: mtu, PSN: packet.PSN(peerPSN), Depth: reads, Window: 64, AckTimeout: bound, Retries: 7, RNRRetries: rc.Forever,
 	})
-	if s.sender, err = p.Sender(in.Peer(), qpn); err != nil {
-		t.Fatal(err)
+	var err error
+	if q.sender, err = p.Sender(peer, q.v.Num); err != nil {
+		q.t.Fatal(err)
 	}
-	var o rc.Outgoing
-	answer := func() {
-		for s.resp.Next(&o) {
-			ok, err := s.sender.Add(&o.Packet, o.Payload, o.N, true)
-			if err == nil && !ok {
-				if err = s.sender.Flush(); err == nil {
-					_, err = s.sender.Add(&o.Packet, o.Payload, o.N, true)
-				}
-			}
-			o.Release()
-			if err != nil {
-				t.Error(err)
-			}
+	q.timer = time.AfterFunc(time.Hour, func() {
+		q.v.Mu.Lock()
+		q.req.Tick(time.Since(q.start))
+		q.pumpLocked()
+		q.v.Mu.Unlock()
+	})
+	q.t.Cleanup(func() { q.timer.Stop() })
+	p.Attach(q.v.Num, peer, func(_ netip.AddrPort, pkt *packet.Packet) {
+		q.packets.Add(1)
+		q.v.Mu.Lock()
+		defer q.v.Mu.Unlock()
+		if pkt.Op.Traits()&packet.Response != 0 {
+			q.req.Receive(pkt, time.Since(q.start))
+		} else {
+			q.resp.Receive(pkt)
 		}
-		if err := s.sender.Flush(); err != nil {
-			t.Error(err)
-		}
-	}
-	p.Attach(qpn, in.Peer(), func(_ netip.AddrPort, pkt *packet.Packet) {
-		s.packets.Add(1)
-		s.resp.Receive(pkt)
 	}, func() {
-		s.batches.Add(1)
-		answer()
+		q.batches.Add(1)
+		q.v.Mu.Lock()
+		defer q.v.Mu.Unlock()
+		q.pumpLocked()
 	})
-	if _, err := in.Accept(&cm.Reply{QPN: qpn, PSN: psn, ResponderResources: in.Request.InitiatorDepth}, h); err != nil {
+}
+
+// pumpLocked sends what there is to send, and completes what has ended.
+func (q *queuePair) pumpLocked() {
+	for q.resp.Next(&q.out) {
+		q.add(true) // whoever owns the memory may write to it meanwhile
+	}
+	for q.req.Next(&q.out, time.Since(q.start)) {
+		q.add(false)
+	}
+	if err := q.sender.Flush(); err != nil && !errors.Is(err, net.ErrClosed) {
+		q.t.Error(err)
+	}
+	q.wcs = q.resp.TakeWCs(q.wcs[:0])
+	q.cq.AddAll(q.wcs)
+	for _, err := range []error{q.resp.Err(), q.req.Err()} {
+		if err != nil {
+			q.t.Error(err)
+		}
+	}
+	if at, ok := q.req.Deadline(); ok {
+		q.timer.Reset(at - time.Since(q.start))
+	}
+}
+
+func (q *queuePair) add(copied bool) {
+	defer q.out.Release()
+	ok, err := q.sender.Add(&q.out.Packet, q.out.Payload, q.out.N, copied)
+	if err == nil && !ok {
+		if err = q.sender.Flush(); err == nil {
+			_, err = q.sender.Add(&q.out.Packet, q.out.Payload, q.out.N, copied)
+		}
+	}
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		q.t.Error(err)
+	}
+}
+
+// post queues a request of the send queue.
+func (q *queuePair) post(op verbs.Opcode, seg []byte, to verbs.RemoteAddr) {
+	q.t.Helper()
+	q.v.Mu.Lock()
+	defer q.v.Mu.Unlock()
+	e, err := q.v.PostLocked(1, op)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	e.Flags, e.Length, e.Remote = verbs.FlagSignaled, uint32(len(seg)), to
+	e.Add(seg, mem.LocalKey)
+	q.pumpLocked()
+}
+
+// buffer posts a receive buffer.
+func (q *queuePair) buffer(b []byte) {
+	q.t.Helper()
+	q.v.RQ.Lock()
+	defer q.v.RQ.Unlock()
+	r, err := q.v.RQ.PostLocked(2)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	r.Add(b, mem.LocalKey)
+}
+
+// completed waits until operations of all kinds that are named have completed, once
+// each; others that complete meanwhile are forgotten.
+func (q *queuePair) completed(ctx context.Context, ops ...verbs.WCOpcode) bool {
+	for len(ops) > 0 {
+		if err := q.cq.Wait(ctx); err != nil {
+			q.t.Error(err)
+			return false
+		}
+		q.cq.Lock()
+		wc := *q.cq.NextLocked()
+		q.cq.Unlock()
+		if wc.Status != verbs.StatusSuccess {
+			q.t.Errorf("%v: %v", wc.Opcode, wc.Status)
+			return false
+		}
+		if i := slices.Index(ops, wc.Opcode); i >= 0 {
+			ops = slices.Delete(ops, i, i+1)
+		}
+	}
+	return true
+}
+
+// serve accepts one connection at p and executes what comes on it.
+func serve(t *testing.T, p *Port, in *cm.Incoming, size int, h cm.Hooks) *queuePair {
+	t.Helper()
+	q := newQueuePair(t, p, size)
+	psn := cm.NewPSN()
+	q.attach(p, in.Peer(), in.Request.QPN, packet.MTU(in.Request.MTU), in.Request.PSN, psn, int(in.Request.ResponderResources))
+	if _, err := in.Accept(&cm.Reply{QPN: q.v.Num, PSN: psn, ResponderResources: in.Request.InitiatorDepth}, h); err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return q
 }
 
 // Connection manager, sockets, checks, the responder of reliable connections and its
@@ -116,7 +227,7 @@ func TestServe(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), bound)
 			defer cancel()
 			const size = 300000
-			accepted, ended := make(chan *served, 1), make(chan error, 1)
+			accepted, ended := make(chan *queuePair, 1), make(chan error, 1)
 			go func() {
 				in, err := l.Accept(ctx)
 				if err != nil {
@@ -135,7 +246,7 @@ func TestServe(t *testing.T) {
 			if err := conn.Establish(); err != nil {
 				t.Fatal(err)
 			}
-			var srv *served
+			var srv *queuePair
 			select {
 			case srv = <-accepted:
 			case <-ctx.Done():
@@ -217,6 +328,104 @@ func TestServe(t *testing.T) {
 						t.Errorf("%d packets were lost by the socket", lost)
 					}
 				}
+			}
+		})
+	}
+}
+
+// The exchange of rdma-core's rping, between two queue pairs of ours: the client tells
+// by a SEND where its data is, the server READs it and says so, and WRITEs it to where
+// the next SEND tells.
+func TestRping(t *testing.T) {
+	for _, c := range []struct {
+		mtu    packet.MTU
+		size   int
+		rounds int
+	}{{packet.MTU1024, 3000, 20}, {packet.MTU4096, 200000, 10}, {packet.MTU256, 1, 5}} {
+		t.Run(fmt.Sprintf("%d bytes", c.size), func(t *testing.T) {
+			loopback.Namespace(t, loopback.MTU)
+			a, b := open(t, lo4, 2), open(t, lo4b, 1)
+			l, err := b.CM().Listen(service, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
+			defer cancel()
+			served := make(chan struct{})
+			go func() {
+				defer close(served)
+				in, err := l.Accept(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				q, advert := newQueuePair(t, b, 1), make([]byte, 16)
+				psn := cm.NewPSN()
+				q.attach(b, in.Peer(), in.Request.QPN, packet.MTU(in.Request.MTU), in.Request.PSN, psn, int(in.Request.ResponderResources))
+				q.buffer(advert)
+				if _, err := in.Accept(&cm.Reply{QPN: q.v.Num, PSN: psn, ResponderResources: 4, InitiatorDepth: 4}, cm.Hooks{}); err != nil {
+					t.Error(err)
+					return
+				}
+				data, ready := make([]byte, c.size), make([]byte, 4)
+				for range c.rounds {
+					for _, step := range []struct {
+						op verbs.Opcode
+						wc verbs.WCOpcode
+					}{{verbs.OpRead, verbs.WCRead}, {verbs.OpWrite, verbs.WCWrite}} {
+						if !q.completed(ctx, verbs.WCRecv) {
+							return
+						}
+						to := verbs.RemoteAddr{TO: binary.BigEndian.Uint64(advert), STag: binary.BigEndian.Uint32(advert[8:])}
+						q.buffer(advert)
+						q.post(step.op, data, to)
+						if !q.completed(ctx, step.wc) {
+							return
+						}
+						q.post(verbs.OpSend, ready, verbs.RemoteAddr{})
+					}
+				}
+			}()
+
+			q, psn := newQueuePair(t, a, 2*c.size), cm.NewPSN()
+			req := request(q.v.Num)
+			req.MTU, req.PSN, req.ResponderResources, req.InitiatorDepth = uint8(c.mtu), psn, 4, 4
+			conn, err := a.CM().Connect(ctx, lo4b, req, cm.Hooks{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := conn.Reply()
+			q.attach(a, lo4b, r.QPN, c.mtu, r.PSN, psn, int(r.ResponderResources))
+			if err := conn.Establish(); err != nil {
+				t.Fatal(err)
+			}
+			advert, done := make([]byte, 16), make([]byte, 16)
+			for round := range c.rounds {
+				q.v.Mu.Lock()
+				for i := range c.size {
+					q.mem[i], q.mem[c.size+i] = byte(round+i), 0
+				}
+				q.v.Mu.Unlock()
+				for step := range 2 {
+					binary.BigEndian.PutUint64(advert, q.base+uint64(step*c.size))
+					binary.BigEndian.PutUint32(advert[8:], q.key)
+					q.buffer(done)
+					q.post(verbs.OpSend, advert, verbs.RemoteAddr{})
+					if !q.completed(ctx, verbs.WCSend, verbs.WCRecv) {
+						t.FailNow()
+					}
+				}
+				q.v.Mu.Lock()
+				if !bytes.Equal(q.mem[:c.size], q.mem[c.size:]) {
+					t.Fatalf("round %d: other bytes came back", round)
+				}
+				q.v.Mu.Unlock()
+			}
+			<-served
+			q.v.Mu.Lock()
+			defer q.v.Mu.Unlock()
+			if s := q.req.Stats(); s.Repeated+s.Strange != 0 {
+				t.Errorf("%+v", s)
 			}
 		})
 	}

@@ -26,11 +26,11 @@ type Type uint8
 
 const (
 	// Auto is Raw where Path is a block device, and File otherwise.
-	Auto Type = iota
-	File
-	Raw
-	Memory
-	Null
+	Auto   Type = iota
+	File        // package file
+	Raw         // a block device: package raw
+	Memory      // package mem
+	Null        // package null
 )
 
 var typeNames = [...]string{Auto: "auto", File: "file", Raw: "raw", Memory: "memory", Null: "null"}
@@ -40,7 +40,7 @@ func (t Type) String() string {
 	if int(t) < len(typeNames) {
 		return typeNames[t]
 	}
-	return fmt.Sprintf("type %d", uint8(t))
+	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
 // ParseType is the inverse of String; "" is Auto.

@@ -81,7 +81,7 @@ func TestTypes(t *testing.T) {
 	if _, err := ParseType("iscsi"); err == nil {
 		t.Error("an unknown type was accepted")
 	}
-	if s := Type(99).String(); s != "type 99" {
+	if s := Type(99).String(); s != "Type(99)" {
 		t.Errorf("String of an unknown type = %q", s)
 	}
 }

@@ -20,7 +20,12 @@ const (
 var policyNames = [...]string{"round-robin", "queue-depth"}
 
 // String returns the policy's name.
-func (p Policy) String() string { return policyNames[p] }
+func (p Policy) String() string {
+	if int(p) < len(policyNames) {
+		return policyNames[p]
+	}
+	return fmt.Sprintf("Policy(%d)", uint8(p))
+}
 
 // ParsePolicy reads a policy's name.
 func ParsePolicy(s string) (Policy, error) {
@@ -53,7 +58,12 @@ const (
 var fenceNames = [...]string{"session", "reset", "none"}
 
 // String returns the fence's name.
-func (f Fence) String() string { return fenceNames[f] }
+func (f Fence) String() string {
+	if int(f) < len(fenceNames) {
+		return fenceNames[f]
+	}
+	return fmt.Sprintf("Fence(%d)", uint8(f))
+}
 
 // ParseFence reads a fence's name.
 func ParseFence(s string) (Fence, error) {

@@ -35,7 +35,12 @@ const (
 var stateNames = [...]string{"connecting", "live", "reconnecting", "down", "failed", "closed"}
 
 // String names the state.
-func (s State) String() string { return stateNames[s] }
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
 
 // nextStates is the drawing as a table, a bit for each state that may follow.
 var nextStates = [...]uint8{

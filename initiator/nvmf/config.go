@@ -25,8 +25,15 @@ const (
 	TransportRDMA           // soft-iWARP
 )
 
+var transportNames = [...]string{"tcp", "rdma"}
+
 // String returns the name that nvme-cli gives the transport.
-func (t Transport) String() string { return [...]string{"tcp", "rdma"}[t] }
+func (t Transport) String() string {
+	if int(t) < len(transportNames) {
+		return transportNames[t]
+	}
+	return fmt.Sprintf("Transport(%d)", uint8(t))
+}
 
 // Config says whom to connect to, and how. Zero fields mean the documented defaults.
 type Config struct {
@@ -132,6 +139,7 @@ const (
 	maxNamespaces = 1 << 16
 )
 
+// withDefaults returns c with the documented default wherever a field is zero.
 func (c Config) withDefaults() Config {
 	def := func(p *int, v int) {
 		if *p == 0 {

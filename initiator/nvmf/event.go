@@ -1,6 +1,7 @@
 package nvmf
 
 import (
+	"fmt"
 	"time"
 
 	"softiser/initiator/blockio"
@@ -31,7 +32,12 @@ var eventNames = [...]string{"connected", "connection lost", "reconnect failed",
 	"asynchronous event", "resized", "discovery log changed", "command aborted", "authenticated again", "authentication failed", "writes may be lost"}
 
 // String returns a short name.
-func (k EventKind) String() string { return eventNames[k] }
+func (k EventKind) String() string {
+	if int(k) < len(eventNames) {
+		return eventNames[k]
+	}
+	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}
 
 // Trouble reports whether the event is a fault, or the end of one.
 func (k EventKind) Trouble() bool {

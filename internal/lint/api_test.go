@@ -188,3 +188,39 @@ func (a *api) named(what string, o *types.TypeName) {
 		a.faults = append(a.faults, fmt.Sprintf("%s names %s.%s, which is internal: give it a public name", what, p.Path(), o.Name()))
 	}
 }
+
+// Names of public types are asked for with any value, for instance to say that it is
+// none: what has no name says its number.
+func TestPublicNamesDoNotPanic(t *testing.T) {
+	methods := 0
+	for _, f := range sources(t) {
+		if f.test || !inAny(f.pkg, libraries) || internal(module+"/"+f.pkg+"/") {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv == nil || fn.Name.Name != "String" || len(fn.Recv.List[0].Names) == 0 {
+				continue
+			}
+			methods++
+			on, named := fn.Recv.List[0].Type.(*ast.Ident)
+			if !named || !on.IsExported() || len(fn.Body.List) != 1 {
+				continue
+			}
+			r, ok := fn.Body.List[0].(*ast.ReturnStmt)
+			if !ok || len(r.Results) != 1 {
+				continue
+			}
+			x, ok := r.Results[0].(*ast.IndexExpr)
+			if !ok {
+				continue
+			}
+			if i, ok := x.Index.(*ast.Ident); ok && i.Name == fn.Recv.List[0].Names[0].Name {
+				t.Errorf("%s: %s panics for a value without a name", fset.Position(fn.Pos()), on.Name)
+			}
+		}
+	}
+	if methods < 10 {
+		t.Fatalf("found only %d names", methods)
+	}
+}

@@ -82,6 +82,26 @@ func TestTypesAreOneIdea(t *testing.T) {
 	}
 }
 
+// A function of more lines than this has a sentence that says what it is for.
+const maxSilent = 40
+
+func TestLongFunctionsAreExplained(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Doc != nil || fn.Name.Name == "main" || fn.Name.Name == "init" {
+				continue
+			}
+			if n := fset.Position(fn.End()).Line - fset.Position(fn.Pos()).Line + 1; n > maxSilent {
+				t.Errorf("%s: %s has %d lines and no comment", fset.Position(fn.Pos()), fn.Name.Name, n)
+			}
+		}
+	}
+}
+
 // What is left open belongs into an issue or the README, not into a comment.
 func TestNothingLeftOpen(t *testing.T) {
 	for _, f := range sources(t) {

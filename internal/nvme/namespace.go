@@ -83,6 +83,7 @@ const (
 	epochTag = "CEP1"
 )
 
+// layout says at which byte of the structure each field lies.
 func (n *Namespace) layout(l layout) {
 	l.u64(0, &n.Size)
 	l.u64(8, &n.Capacity)

@@ -50,6 +50,7 @@ type Timeouts struct {
 	Unread time.Duration
 }
 
+// fill sets what was left out to its default, and refuses what cannot be served.
 func (c *Config) fill() error {
 	if c.Volumes == nil {
 		c.Volumes = new(volume.Registry)

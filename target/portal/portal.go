@@ -92,6 +92,7 @@ func (p *Portal) listen() error {
 	return nil
 }
 
+// setOptions sets what connections inherit from their listening socket.
 func (p *Portal) setOptions(fd int) error {
 	for _, o := range []struct {
 		name string

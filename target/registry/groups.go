@@ -56,7 +56,12 @@ var groupStates = [...]string{
 }
 
 // String returns the name of the state, as status and iser-target group print it.
-func (s GroupState) String() string { return groupStates[s] }
+func (s GroupState) String() string {
+	if int(s) < len(groupStates) {
+		return groupStates[s]
+	}
+	return fmt.Sprintf("GroupState(%d)", uint8(s))
+}
 
 const (
 	// ownerCheck is how often an active group asks whether it still is this node's.

@@ -98,6 +98,8 @@ type alua struct {
 	remote []PortGroup // of other nodes
 }
 
+// init takes the groups of this node, by default one with the port 1, and those of others.
+// It refuses a group or a port that is named twice or out of range.
 func (a *alua) init(cfg, remote []PortGroup) error {
 	if len(cfg) == 0 {
 		cfg = []PortGroup{{ID: 1, Ports: []uint16{1}}}

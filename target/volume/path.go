@@ -30,7 +30,7 @@ func (s PathState) String() string {
 	if int(s) < len(pathNames) {
 		return pathNames[s]
 	}
-	return fmt.Sprintf("path state %d", uint8(s))
+	return fmt.Sprintf("PathState(%d)", uint8(s))
 }
 
 // MarshalText returns the name of the state in configurations and in JSON.

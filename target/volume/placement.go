@@ -30,7 +30,7 @@ func (p Placement) String() string {
 	if int(p) < len(placementNames) {
 		return placementNames[p]
 	}
-	return fmt.Sprintf("placement %d", uint8(p))
+	return fmt.Sprintf("Placement(%d)", uint8(p))
 }
 
 // UnmarshalText reads the name of a placement; nothing stands for direct.

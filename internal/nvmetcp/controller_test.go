@@ -9,6 +9,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -558,4 +559,29 @@ func FuzzController(f *testing.F) {
 		client.Close()
 		d.Over()
 	})
+}
+
+// A host that has its commands cancelled and never sends what they were asked for keeps tags
+// taken: there is a bound to that.
+func TestCancelledTagsAreBounded(t *testing.T) {
+	h, disk := start(t, Config{}, ICReq{}, make([]byte, 4096))
+	use := make(chan uint64, 2)
+	disk.Hold(func(k *nvme.Command) bool { use <- k.Use; return false })
+	for range 1024 {
+		h.write(h.command(nvme.OpWrite, 0, nil, 8))
+		if b, _ := h.next(); (*CH)(b).Type() != TypeR2T {
+			t.Fatalf("%x", b)
+		}
+		disk.C.Cancel(<-use)
+		disk.C.Push()
+		if _, s := h.response(nil); s != nvme.DataTransferError {
+			t.Fatal(s)
+		}
+	}
+	h.write(h.command(nvme.OpWrite, 0, nil, 8))
+	h.next()
+	disk.C.Cancel(<-use)
+	if err := disk.Over(); err == nil || !strings.Contains(err.Error(), "1025 cancelled transfers") {
+		t.Errorf("the connection ended with %v", err)
+	}
 }

@@ -590,3 +590,28 @@ func TestHostFaultInPieces(t *testing.T) {
 		}
 	}
 }
+
+// A damaged part is not made good by sound ones behind it.
+func TestHostDamagedPart(t *testing.T) {
+	for bad := range 3 {
+		q, p := script(t, HostConfig{Digests: DigestData}, 4)
+		data := queuetest.Pattern(12288, 3)
+		q.H.Submit(q.Set(0, nvme.OpRead, 0, make([]byte, 12288)))
+		q.H.Push()
+		s, _ := p.command()
+		for i := range 3 {
+			var f Flags
+			if i == 2 {
+				f = FlagLast | FlagSuccess
+			}
+			b := p.c2h(s.CID(), 4096*i, data[4096*i:][:4096], f)
+			if i == bad {
+				b[len(b)-1]++
+			}
+			p.write(b)
+		}
+		if c := q.Wait(); c.Err != nvme.ErrDataDigest || c.Received != 12288 {
+			t.Errorf("part %d: %v, %d bytes", bad, c.Err, c.Received)
+		}
+	}
+}

@@ -54,3 +54,45 @@ func TestCancelWaitsForPlacing(t *testing.T) {
 		}
 	})
 }
+
+// A tag is taken until all has come that it was named for, cancelled or not; what is counted as
+// cancelled is what a host keeps taken by sending nothing.
+func TestTagsOfTransfers(t *testing.T) {
+	var tab getTable
+	cmds := []*command{{}, {}, {}}
+	var gs []*get
+	for i, k := range cmds {
+		k.Use = uint64(10 + i)
+		gs = append(gs, tab.add(k, 0, 8, [][]byte{make([]byte, 8)}))
+	}
+	is := func(what string, live, stale int) {
+		t.Helper()
+		if tab.live != live || tab.stale != stale {
+			t.Errorf("%s: %d run and %d are cancelled, want %d and %d", what, tab.live, tab.stale, live, stale)
+		}
+	}
+	is("three", 3, 0)
+	tab.stop(gs[1])
+	is("one of them cancelled", 2, 1)
+	if tab.of(11) != nil || tab.find(1) != gs[1] || gs[1].segs != nil || gs[1].cmd != nil || tab.of(12) != gs[2] {
+		t.Error("the cancelled transfer is still that of its command")
+	}
+	if g := tab.add(cmds[1], 0, 8, nil); g.tag != 3 {
+		t.Errorf("tag %d is given again, which the host may still use", g.tag)
+	}
+	is("another", 3, 1)
+	tab.remove(gs[1])
+	tab.remove(gs[0])
+	is("two have come", 2, 0)
+	if tab.find(0) != nil || tab.find(1) != nil || tab.find(4) != nil {
+		t.Error("a tag stands for what has come")
+	}
+	if g := tab.add(cmds[0], 0, 8, nil); g.tag != 0 || tab.of(10) != g {
+		t.Errorf("the tag is %d", g.tag)
+	}
+	tab.stop(gs[2])
+	if live := tab.purge(); len(live) != 2 {
+		t.Errorf("somebody waits for %d transfers, want 2", len(live))
+	}
+	is("at the end", 0, 0)
+}

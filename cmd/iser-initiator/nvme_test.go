@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +23,12 @@ const testNQN = "nqn.2026-11.softiser:cli"
 
 // serveBoth runs a target whose only volume is a LUN and a namespace.
 func serveBoth(t *testing.T) (addr string, vol *mem.Device) {
+	t.Helper()
+	srv, vol := serveTarget(t)
+	return srv.Addrs()[0], vol
+}
+
+func serveTarget(t *testing.T) (*target.Server, *mem.Device) {
 	t.Helper()
 	vol, err := mem.Open(mem.Config{Name: t.Name(), Size: 1 << 20})
 	if err != nil {
@@ -50,7 +58,70 @@ func serveBoth(t *testing.T) (addr string, vol *mem.Device) {
 		<-served
 		vol.Close()
 	})
-	return srv.Addrs()[0], vol
+	return srv, vol
+}
+
+// refer makes a target tell of discovery services at these addresses.
+func refer(t *testing.T, srv *target.Server, list ...targetnvmf.Remote) {
+	t.Helper()
+	if err := srv.SetReferrals(list); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Referrals are followed, in circles too, and what one of them does not answer hides
+// nothing of the others.
+func TestDiscoverFollows(t *testing.T) {
+	a, _ := serveTarget(t)
+	b, _ := serveTarget(t)
+	at := func(addr string) targetnvmf.Remote {
+		return targetnvmf.Remote{Address: netip.MustParseAddrPort(addr), TCP: true}
+	}
+	nobody := "127.0.0.1:1"
+	other := at(b.Addrs()[0])
+	other.TCP, other.RDMA = false, true
+	refer(t, a, at(b.Addrs()[0]))
+	refer(t, b, at(a.Addrs()[0]), at(nobody), other)
+
+	portal := "nvme+tcp://" + a.Addrs()[0]
+	var want string
+	for _, s := range []*target.Server{a, b} {
+		for _, wire := range []string{"tcp", "rdma"} {
+			want += "nvme+" + wire + "://" + s.Addrs()[0] + "/" + testNQN + "/1\n"
+		}
+	}
+	out, errs, code := run(t, "discover", portal, "--follow", "--urls")
+	if code != 0 || out != want {
+		t.Errorf("exit code %d\n%s\nwant\n%s", code, out, want)
+	}
+	for _, want := range []string{nobody + ": ", b.Addrs()[0] + ": over rdma, asked over tcp"} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("%q is not in %s", want, errs)
+		}
+	}
+	var services []nvmf.Service
+	if err := json.Unmarshal([]byte(must(t, "discover", portal, "--follow", "--json")), &services); err != nil || len(services) != 4 ||
+		services[0].Address != a.Addrs()[0] || services[0].Log == nil || services[2].Error == "" || services[2].Log != nil {
+		t.Errorf("%v %+v", err, services)
+	}
+	if text := must(t, "discover", portal, "--follow"); !strings.Contains(text, "Discovery service nqn.2014-08.org.nvmexpress.discovery at "+b.Addrs()[0]+" over tcp\n") {
+		t.Error(text)
+	}
+
+	// As many as one likes to make up are not followed.
+	var many []targetnvmf.Remote
+	for i := range 40 {
+		r := at(a.Addrs()[0])
+		r.NQN = fmt.Sprintf("nqn.2026-11.softiser:disc%d", i)
+		many = append(many, r)
+	}
+	refer(t, a, many...)
+	if _, errs, code := run(t, "discover", portal, "--follow"); code == 0 || !strings.Contains(errs, "more than 32 discovery services") {
+		t.Error(code, errs)
+	}
+	if _, errs, code := run(t, "discover", "iscsi://"+a.Addrs()[0], "--follow"); code != 2 || !strings.Contains(errs, "referrals") {
+		t.Error(code, errs)
+	}
 }
 
 func TestNVMe(t *testing.T) {

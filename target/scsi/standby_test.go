@@ -131,6 +131,80 @@ func TestNotGivenUp(t *testing.T) {
 	})
 }
 
+// cachedDisk is a disk behind a node's cache.
+type cachedDisk struct {
+	sameVolume
+	cache string
+}
+
+func (d cachedDisk) Info() blockdev.Info {
+	i := d.sameVolume.Info()
+	i.WriteCache, i.CacheID = true, d.cache
+	return i
+}
+
+// The cache epoch stays the same where nothing can have been lost: across a move that was
+// planned, and a crash of the process on one node. It does not when a node has lost what was
+// written there, although the cache of the node that goes on is what it was long before.
+func TestEpochMoves(t *testing.T) {
+	s, disk := newStore(t), newSized(t, "disk", 1<<20).(sameVolume)
+	a, da := movingRig(t, cachedDisk{disk, "a"}, s)
+	live := func(r *rig, d *lazy.Device, cache string) [16]byte {
+		t.Helper()
+		if err := d.Attach(cachedDisk{disk, cache}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.vol().Activate(); err != nil {
+			t.Fatal(err)
+		}
+		return r.vol().Epoch()
+	}
+	end := func(r *rig, d *lazy.Device, flushed bool) {
+		t.Helper()
+		r.vol().Suspend()
+		if _, err := d.Detach(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		r.vol().Deactivate(flushed)
+	}
+	first := a.vol().Epoch()
+	end(a, da, false) // as a crash leaves it
+	if live(a, da, "a") != first {
+		t.Error("a crash of the process counts as a loss of the node's cache")
+	}
+	end(a, da, true)
+	b, db := movingRig(t, cachedDisk{disk, "b"}, s)
+	if b.vol().Epoch() != first {
+		t.Error("a planned move counts as a loss")
+	}
+	end(b, db, false) // node b is lost with its cache
+	if live(a, da, "a") == first {
+		t.Error("what node b has lost counts as kept, because node a's own cache is")
+	}
+	end(a, da, true)
+}
+
+// A node that gets a volume back knows nothing of the time before: no reservation of SPC-2,
+// which another node did not know of either.
+func TestNothingStaysBehind(t *testing.T) {
+	s, disk := newStore(t), newSized(t, "disk", 1<<20)
+	r, d := movingRig(t, disk, s)
+	r.do([]byte{0x16, 0, 0, 0, 0, 0}, nil, 0).good() // RESERVE(6)
+	r.on(r.nx[1], 0, spc.AppendRead(nil, 0, 1, false), nil, 512).is(spc.StatusReservationConflict)
+	r.vol().Suspend()
+	if _, err := d.Detach(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	r.vol().Deactivate(true)
+	if err := d.Attach(disk); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.vol().Activate(); err != nil {
+		t.Fatal(err)
+	}
+	r.on(r.nx[1], 0, spc.AppendRead(nil, 0, 1, false), nil, 512).good()
+}
+
 // What initiators were told holds on the node that goes on: registrations without APTPL,
 // the reservation, the generation, saved mode pages. What the first node does not know any
 // more, it does not tell when it has the volume again.

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -42,21 +43,63 @@ func newEpoch() *[16]byte {
 // the volume has an epoch of its own, and who comes later takes that one's writes for lost.
 func (v *Volume) takeEpoch() {
 	epoch := newEpoch()
-	if e, ok := v.cacheEpoch(); ok {
+	if v.Moves() {
+		if old := v.lastLife(); old != nil {
+			epoch = old
+		}
+	} else if e, ok := v.cacheEpoch(); ok {
 		epoch = &e
 	}
+	if old := v.handedOn(); old != nil {
+		epoch = old
+	}
+	if v.Moves() && v.saveLife(epoch) != nil {
+		epoch = newEpoch() // who comes next could take this life for an earlier one
+	}
 	v.epoch.Store(epoch)
+}
+
+// handedOn returns the epoch that an orderly end has left, which is gone then; nil: none.
+func (v *Volume) handedOn() *[16]byte {
 	if !v.Keeps() {
-		return
+		return nil
 	}
 	name := v.state.record(".epoch")
 	b, err := v.state.store.Load(name)
 	if err != nil || v.state.store.Remove(name) != nil {
-		return
+		return nil
 	}
-	if old, err := hex.DecodeString(string(b)); err == nil && len(old) == len(epoch) {
-		v.epoch.Store((*[16]byte)(old))
+	return parseEpoch(b)
+}
+
+func parseEpoch(b []byte) *[16]byte {
+	if old, err := hex.DecodeString(string(b)); err == nil && len(old) == 16 {
+		return (*[16]byte)(old)
 	}
+	return nil
+}
+
+// A volume that moves between nodes has lost nothing if the last life of it, on whichever
+// node, was in the cache that it is in now: on this node, whose process has crashed. That
+// this node's own cache is still there says nothing about what another node has written
+// meanwhile and lost, so each life is kept, as its epoch and the identity of its cache.
+
+// lastLife returns the epoch of the last life, if it was in the present cache; nil: it was not.
+func (v *Volume) lastLife() *[16]byte {
+	id := v.Geo().Info.CacheID
+	b, err := v.state.store.Load(v.state.record(".life"))
+	if err != nil || id == "" {
+		return nil
+	}
+	epoch, cache, _ := bytes.Cut(b, []byte(" "))
+	if string(cache) != id {
+		return nil
+	}
+	return parseEpoch(epoch)
+}
+
+func (v *Volume) saveLife(epoch *[16]byte) error {
+	return v.state.store.Save(v.state.record(".life"), []byte(hex.EncodeToString(epoch[:])+" "+v.Geo().Info.CacheID))
 }
 
 // leaveEpoch hands the epoch on to the next process when everything acknowledged

@@ -241,6 +241,15 @@ func (j *Journal) wipe() error {
 	return nil
 }
 
+// forget leaves an entry that could not be undone to whoever has the volume next: what is
+// put back here later would lie over what they have written.
+func (j *Journal) forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.old = nil
+	j.stuck.Store(false)
+}
+
 func (j *Journal) close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -77,6 +77,8 @@ func (v *Volume) idle() bool {
 // acknowledged. Preconditions: Quiesce.
 func (v *Volume) Deactivate(flushed bool) {
 	v.Journal.close()
+	v.Journal.forget()
+	v.Unseize(nil) // the reservation of SPC-2 is this node's alone
 	if flushed && v.Geo().Info.WriteCache {
 		v.handEpochOn()
 	}

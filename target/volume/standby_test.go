@@ -1,0 +1,43 @@
+package volume
+
+import (
+	"context"
+	"testing"
+
+	"softiser/blockdev"
+	"softiser/blockdev/lazy"
+)
+
+// What an atomic write has left that could be neither written nor undone is the next owner's
+// to put back: here it would lie over what others have written since.
+func TestStuckEntryStays(t *testing.T) {
+	d, err := lazy.New(blockdev.Info{Size: 1 << 20, BlockSize: 512, PhysBlockSize: 4096, ID: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := serve(t, new(Registry), Config{Device: d, Store: dirStore(t.TempDir())}, "place")
+	if b.v.Gates()&Closed == 0 {
+		t.Error("a volume that moves begins open")
+	}
+	disk := newDevice(t, "disk")
+	if err := d.Attach(disk); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.v.Activate(); err != nil || b.v.Gates()&Closed != 0 {
+		t.Fatalf("Activate: %v, gates %b", err, b.v.Gates())
+	}
+	b.v.Journal.mu.Lock()
+	b.v.Journal.stick(make([]byte, 512), 0)
+	b.v.Journal.mu.Unlock()
+	b.v.Suspend()
+	if err := b.v.Quiesce(context.Background(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Detach(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	b.v.Deactivate(false)
+	if b.v.Journal.Stuck() {
+		t.Error("the entry is still to be put back here")
+	}
+}

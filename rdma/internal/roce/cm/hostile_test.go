@@ -169,6 +169,9 @@ func TestForged(t *testing.T) {
 				t.Fatalf("%s: %v", f.name, ca.State())
 			}
 		}
+		if got := p.n.count(mad.AttrRTU, addrB); got != 1 {
+			t.Errorf("%d RTUs", got)
+		}
 		time.Sleep(10 * time.Second)
 		if len(ea.ended)+len(ep.ended) != 0 || cp.State() != Established {
 			t.Error("the connection has ended")

@@ -188,6 +188,12 @@ func TestDropped(t *testing.T) {
 		make1(peer, 0, func(p *packet.Packet) { p.QPN = 78 }),
 		make1(peer, 0, func(p *packet.Packet) { p.PKey = 0x1234 }),
 		make1(peer, 0, func(p *packet.Packet) { p.QPN = mad.GSIQPN }),
+		make1(peer, 0, func(p *packet.Packet) {
+			p.Op, p.QPN, p.DETH = packet.UD|packet.SendOnly, mad.GSIQPN, packet.DETH{QKey: 1, SrcQPN: mad.GSIQPN}
+		}),
+		make1(peer, 0, func(p *packet.Packet) {
+			p.Op, p.QPN, p.DETH = packet.UD|packet.SendOnly, mad.GSIQPN, packet.DETH{QKey: mad.GSIQKey, SrcQPN: 2}
+		}),
 		[]byte("too short"),
 		bytes.Repeat([]byte{0xff}, 64),
 	)
@@ -206,7 +212,7 @@ func TestDropped(t *testing.T) {
 	wait()
 	inject(t, peer, p, make1(peer, 0, func(p *packet.Packet) { p.PKey = 0x7fff })) // a limited member
 	wait()
-	want := Stats{Packets: 3, Malformed: 2, BadPKey: 1, NoQP: 1, NotPeer: 1, BadICRC: 1, StrangeID: 1, NotMAD: 1}
+	want := Stats{Packets: 5, Malformed: 2, BadPKey: 1, NoQP: 1, NotPeer: 1, BadICRC: 1, StrangeID: 1, NotMAD: 3}
 	if got := p.Stats(); got != want || len(taken) != 0 {
 		t.Errorf("%+v, want %+v; %d taken", got, want, len(taken))
 	}
@@ -214,7 +220,7 @@ func TestDropped(t *testing.T) {
 	p.Detach(77)
 	p.Detach(77)
 	inject(t, peer, p, make1(peer, 0, good), make1(peer, 0, func(p *packet.Packet) { p.QPN = mad.GSIQPN }))
-	for end := time.Now().Add(bound); p.Stats().NotMAD < 2; time.Sleep(time.Millisecond) { // until the second has come
+	for end := time.Now().Add(bound); p.Stats().NotMAD < 4; time.Sleep(time.Millisecond) { // until the second has come
 		if time.Now().After(end) {
 			t.Fatalf("%+v", p.Stats())
 		}

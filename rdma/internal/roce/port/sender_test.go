@@ -155,6 +155,29 @@ func TestSender(t *testing.T) {
 	}
 }
 
+// The ICRC of a packet is that for the identification which the kernel will give it:
+// its place in its message. A receiver of ours solves for it, and rxe does not have to.
+func TestSenderIdentifications(t *testing.T) {
+	loopback.Namespace(t, loopback.MTU)
+	p := open(t, lo4, 1)
+	s, err := p.Sender(lo4b, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkts := append(message(packet.SendFirst, 0, 4*4096+5), message(packet.WriteFirst, 9, 2*4096)...)
+	want := []uint16{0, 1, 2, 3, 4, 0, 1}
+	for i := range pkts {
+		if ok, err := s.Add(&pkts[i].Packet, [][]byte{pkts[i].data}, len(pkts[i].data), i%2 == 0); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		q := s.queue[i]
+		id, ok := s.flow.Check(bytes.Join(s.segs[q.first:q.last], nil))
+		if !ok || id != want[i] {
+			t.Errorf("packet %d, %v, is for identification %d (%v), want %d", i, pkts[i].Op, id, ok, want[i])
+		}
+	}
+}
+
 // The kernel turns out not to cut messages: what was added is sent all the same, with
 // other ICRCs.
 func TestSenderLosesGSO(t *testing.T) {

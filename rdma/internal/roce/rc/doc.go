@@ -11,7 +11,7 @@
 //
 //   - the expected packet is executed and, if it asks for it, acknowledged;
 //   - one ahead means that others were lost: one NAK names the expected PSN, and then
-//     there is silence until that has come;
+//     there is silence until that has come, or the peer has gone back and it has not;
 //   - one behind is a duplicate: it is acknowledged again, a READ is executed again, an
 //     atomic's result is told again, for as many of them as are remembered.
 //

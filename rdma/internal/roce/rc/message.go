@@ -41,7 +41,7 @@ func (r *Responder) takeRecv(p *packet.Packet) bool {
 		return true
 	}
 	r.stats.RNRs++
-	r.silent = true // what comes behind it until it comes again was not lost
+	r.silent, r.told = true, p.PSN // what comes behind it until it comes again was not lost
 	r.answers.refuse(packet.RNR|packet.Syndrome(r.cfg.MinRNR), p.PSN, r.msn)
 	return false
 }

@@ -29,6 +29,8 @@ type Responder struct {
 	msn    uint32     // messages executed
 	msg    message    // the one whose packets are coming
 	silent bool       // a NAK has named expect: nothing ahead of it is answered any more
+	told   packet.PSN // while silent: the packet that it was said to
+	again  int        // how often it was said once more
 	eager  int        // packets that are still acknowledged one by one
 	err    error
 
@@ -88,7 +90,7 @@ func (r *Responder) Receive(p *packet.Packet) {
 	r.stats.Requests++
 	switch d := p.PSN.Sub(r.expect); {
 	case d > 0:
-		r.ahead()
+		r.ahead(p.PSN)
 	case d < 0:
 		r.duplicate(p)
 	default:
@@ -96,13 +98,25 @@ func (r *Responder) Receive(p *packet.Packet) {
 	}
 }
 
-// ahead asks for what was lost, once (§9.7.5.1.4.1). An acknowledgement goes before the
-// NAK, for rxe's sake: see eagerFor.
-func (r *Responder) ahead() {
+// saidAgain is how often a NAK for the same packet may be repeated. Packets that somebody
+// else has forged could ask for more, and each costs a requester one of its retries.
+const saidAgain = 3
+
+// ahead asks for what was lost, once (§9.7.5.1.4.1). When the packet that it said so to
+// comes again, or one before it, the peer has gone back, and what it was asked for was
+// lost once more: it is asked again, or its timer would have to see to it. An
+// acknowledgement goes before the NAK, for rxe's sake: see eagerFor.
+func (r *Responder) ahead(psn packet.PSN) {
 	r.stats.OutOfSeq++
-	if r.silent {
+	switch {
+	case !r.silent:
+		r.again = 0
+	case psn.Sub(r.told) > 0 || r.again == saidAgain:
 		return
+	default:
+		r.again++
 	}
+	r.told = psn
 	r.silent, r.eager = true, eagerFor
 	if r.executed() {
 		r.answers.ack(r.expect.Add(-1), r.msn)

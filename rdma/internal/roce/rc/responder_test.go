@@ -152,7 +152,8 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// One NAK for what is missing, an acknowledgement before it, and then silence.
+// One NAK for what is missing, an acknowledgement before it, and then silence, until the
+// peer has gone back and it is still missing.
 func TestAhead(t *testing.T) {
 	g := newRig(t, small)
 	for range 4 {
@@ -170,6 +171,8 @@ func TestAhead(t *testing.T) {
 		{0, "Acknowledge 0x1f @fffffe"},
 		{2, "Acknowledge 0x1f @fffffe, Acknowledge 0x60 @ffffff"},
 		{3, ""},
+		{2, "Acknowledge 0x1f @fffffe, Acknowledge 0x60 @ffffff"},
+		{3, ""},
 		{1, "Acknowledge 0x1f @ffffff"},
 		{2, "Acknowledge 0x1f @0"},
 	} {
@@ -179,8 +182,28 @@ func TestAhead(t *testing.T) {
 			t.Errorf("packet %d: %q, want %q", e.i, s, e.want)
 		}
 	}
-	if st := g.Stats(); st.OutOfSeq != 4 || st.Requests != 7 || st.Duplicates != 0 {
+	if st := g.Stats(); st.OutOfSeq != 6 || st.Requests != 9 || st.Duplicates != 0 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// What is forged does not get a NAK each: a gap has a few of them.
+func TestNAKsAreBounded(t *testing.T) {
+	g := newRig(t, small)
+	g.post(t, 10)
+	for gap := range 2 {
+		naks := 0
+		for range 20 {
+			for _, a := range g.give(request(packet.SendOnly, small.PSN.Add(gap+5), nil)) {
+				if a.AETH.Syndrome == packet.NAKSequence {
+					naks++
+				}
+			}
+		}
+		if naks != 1+saidAgain {
+			t.Errorf("gap %d: %d NAKs", gap, naks)
+		}
+		g.give(request(packet.SendOnly, small.PSN.Add(gap), nil))
 	}
 }
 

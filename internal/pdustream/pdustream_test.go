@@ -308,6 +308,38 @@ func TestMoreThanOneCall(t *testing.T) {
 	a.Close()
 }
 
+// Where many PDUs come together a call takes more of them than at first, with headers and
+// data that lie across the end of what it took.
+func TestReadAheadGrows(t *testing.T) {
+	a, b := loopback.Pair(t)
+	p := newParty(t, b)
+	var all []byte
+	for i := range 40 {
+		p.reads = append(p.reads, &read{mem: [][]byte{make([]byte, 4096+i)}})
+		all = append(all, frame(kindData, endsRead, uint16(i), pattern(i, 4096+i), false)...)
+	}
+	// The whole of it is there before anything is read.
+	for sent := 0; sent < len(all); {
+		n, err := a.Write(all[sent:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent += n
+	}
+	if err := p.receive(a); err != io.EOF {
+		t.Fatal(err)
+	}
+	for i, r := range p.reads {
+		if !r.over || !bytes.Equal(r.mem[0], pattern(i, 4096+i)) {
+			t.Fatalf("PDU %d is not what was sent", i)
+		}
+	}
+	if n, most := int(p.Recvs.Load()), len(all)/ReadAhead; n >= most {
+		t.Errorf("%d calls for %d bytes", n, len(all))
+	}
+	a.Close()
+}
+
 // A flipped bit of data, padding or digest is noticed.
 func TestDigest(t *testing.T) {
 	whole := frame(kindData, 0, 0, pattern(1, 13), true)

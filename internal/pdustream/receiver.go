@@ -17,6 +17,11 @@ import (
 // what stands between it and the data, must fit.
 const ReadAhead = 16 << 10
 
+// DeepReadAhead is what it grows to when a call has filled it, bytes: with many short
+// writes whose data is in their PDUs, a call takes more of them. A connection that brings
+// little keeps ReadAhead.
+const DeepReadAhead = 64 << 10
+
 // Values of Parser.Ahead beside a number of bytes.
 const (
 	Everything = math.MaxInt32 // as much as there is room for
@@ -76,7 +81,8 @@ type Receiver struct {
 	phase phase
 	buf   []byte // read-ahead: buf[r:w] has not been used yet
 	r, w  int
-	need  int // bytes of what comes next, from buf[r] on; not of data
+	need  int  // bytes of what comes next, from buf[r] on; not of data
+	full  bool // the last call has filled buf
 
 	// The PDU under way, behind its header.
 	left  int       // bytes of the data still to come
@@ -179,6 +185,9 @@ func (r *Receiver) Ready() (over bool) {
 func (r *Receiver) read() (int, error) {
 	if r.r == r.w {
 		r.r, r.w = 0, 0
+		if r.full && len(r.buf) < DeepReadAhead {
+			r.buf = make([]byte, DeepReadAhead)
+		}
 	} else if r.r > 0 && len(r.buf)-r.r < r.need {
 		r.w = copy(r.buf, r.buf[r.r:r.w])
 		r.r = 0
@@ -220,6 +229,7 @@ func (r *Receiver) read() (int, error) {
 	switch {
 	case !guessing:
 		r.w += behind
+		r.full = r.w == len(r.buf)
 	case behind == 0:
 		r.guess.settle()
 	default:

@@ -55,8 +55,11 @@ type Controller struct {
 	// Guarded by mu.
 	slots   slots
 	gets    getTable
-	placing *get     // whose memory the receive goroutine fills now
-	done    *command // whose responses have gone
+	placing *get // whose memory the receive goroutine fills now
+	// cancelling counts who is about to tell, or telling, of a cancelled transfer: Ended
+	// comes behind that.
+	cancelling int
+	done       *command // whose responses have gone
 
 	// Owned by the receive goroutine: what the data of the PDU under way belongs to.
 	cmd *command
@@ -101,6 +104,9 @@ func (c *Controller) termReq() Type { return TypeC2HTermReq }
 // end implements role.
 func (c *Controller) end(err error) {
 	c.mu.Lock()
+	for c.cancelling > 0 {
+		c.cond.Wait()
+	}
 	c.slots.cut(c.cmd)
 	c.cmd = nil
 	gets := c.gets.purge()

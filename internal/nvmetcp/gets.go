@@ -135,11 +135,17 @@ func (c *Controller) Cancel(use uint64) {
 		if c.gets.stop(g); c.gets.stale > maxStale {
 			c.failLocked(fmt.Errorf("nvmetcp: %d cancelled transfers are still to be sent by the host", c.gets.stale))
 		}
+		c.cancelling++
 	}
 	c.mu.Unlock()
-	if k != nil {
-		c.up.DataArrived(&k.Command, nvme.ErrCancelled)
+	if k == nil {
+		return
 	}
+	c.up.DataArrived(&k.Command, nvme.ErrCancelled)
+	c.mu.Lock()
+	c.cancelling--
+	c.cond.Broadcast()
+	c.mu.Unlock()
 }
 
 // placed ends an H2CData whose data is where it belongs.

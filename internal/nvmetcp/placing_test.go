@@ -96,3 +96,36 @@ func TestTagsOfTransfers(t *testing.T) {
 	}
 	is("at the end", 0, 0)
 }
+
+// The end of a connection is told behind whatever is told of its transfers.
+func TestEndWaitsForCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Controller{up: &arrivals{}}
+		c.cond.L = &c.mu
+		k := &command{}
+		k.Use = 5
+		c.gets.add(k, 0, 8, nil)
+		told, leave := make(chan struct{}), make(chan struct{})
+		c.up = &telling{told: told, leave: leave}
+		go c.Cancel(5)
+		<-told
+		c.mu.Lock()
+		if c.cancelling != 1 {
+			t.Errorf("%d are telling of a cancelled transfer", c.cancelling)
+		}
+		c.mu.Unlock()
+		close(leave)
+		synctest.Wait()
+		if c.cancelling != 0 {
+			t.Errorf("%d are telling of a cancelled transfer at the end", c.cancelling)
+		}
+	})
+}
+
+// telling stays in its up-call until it is told to leave.
+type telling struct {
+	nvme.QueueUpper
+	told, leave chan struct{}
+}
+
+func (a *telling) DataArrived(*nvme.Command, error) { close(a.told); <-a.leave }

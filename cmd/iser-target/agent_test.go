@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"softiser/internal/await"
 	"softiser/internal/loopback"
 )
 
@@ -142,6 +144,13 @@ func TestAgentPlain(t *testing.T) {
 	// Killed: it is not running, and can be started again.
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
+	}
+	await.True(t, "the process has ended", func() bool {
+		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", first))
+		return len(cmdline) == 0
+	})
+	if x := b.do("monitor", ocfNotRunning, ""); x != "" {
+		t.Errorf("monitor of a process that was killed says %q", x)
 	}
 	b.do("stop", ocfSuccess, "")
 	b.do("monitor", ocfNotRunning, "")

@@ -202,6 +202,11 @@ func testStall(t *testing.T, backend string, c stallingCommand) {
 	stalled := mine.start(0, c.cdb, c.data, c.n)
 	await.True(t, "storage has the command", func() bool { return s.vol.below.Held() > 0 })
 	second := peer.start(0, c.cdb, c.data, c.n)
+	// It may wait for the first one elsewhere than in storage.
+	inStorage := (backend == "mem" || backend == "file") && c.name != "COMPARE AND WRITE"
+	if inStorage {
+		await.True(t, "storage has the second command", func() bool { return s.vol.below.Held() > 1 })
+	}
 	queued := peer.start(0, c.cdb, c.data, c.n)
 
 	// What needs no storage, and what needs other storage, goes on: in these sessions,
@@ -228,8 +233,7 @@ func testStall(t *testing.T, backend string, c stallingCommand) {
 
 	// The administrator's and a peer's ways to end it wait, as long as they like.
 	for what, a := range map[string]*answer{"the stalled command": stalled, "another": second, "its abort": abort} {
-		// The second one may wait for the first elsewhere than in storage.
-		if what == "the stalled command" || (backend == "mem" || backend == "file") && c.name != "COMPARE AND WRITE" {
+		if what == "the stalled command" || inStorage {
 			if peer.ping(); !a.pending() {
 				r := a.wait()
 				t.Errorf("%s is answered during the stall: %v % x", what, r.Opcode(), r.BHS[:4])

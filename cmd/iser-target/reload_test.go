@@ -43,10 +43,13 @@ admin: {socket: SOCK}
 logging: {level: error}
 `
 
-func newReloadBed(t *testing.T) *reloadBed {
+func newReloadBed(t *testing.T) *reloadBed { return serveReload(t, reloadBase) }
+
+// serveReload is a reloadBed that begins with another file.
+func serveReload(t *testing.T, text string) *reloadBed {
 	dir := t.TempDir()
 	b := &reloadBed{t: t, dir: dir, addr: loopback.FreeAddr(t), sock: filepath.Join(dir, "s"), f: filepath.Join(dir, "c.yaml")}
-	b.write(reloadBase)
+	b.write(text)
 	b.log, _ = start(t, "--config", b.f)
 	return b
 }
@@ -275,6 +278,23 @@ func TestReloadTriesAgain(t *testing.T) {
 				t.Errorf("nothing is left to do: exit %d\n%s", code, out)
 			}
 		})
+	}
+}
+
+// A LUN has access states through the portals of its target, and through no others.
+func TestReloadStatesOfSomePortals(t *testing.T) {
+	base := strings.NewReplacer(
+		`[{listen: "ADDR"}]`, `[{listen: "ADDR"}, {listen: "`+loopback.FreeAddr(t)+`", group: 2}]`,
+		"iqn.2026-11.test:a\n", "iqn.2026-11.test:a\n    portals: [\"ADDR\"]\n", ", {lun: 2, volume: late}", "").Replace(reloadBase)
+	b := serveReload(t, base)
+	b.write(strings.Replace(base, "{lun: 0, volume: keep}", "{lun: 0, volume: keep, alua: standby}", 1))
+	if code, out := b.reload(); code != 0 || !strings.Contains(out, "alua") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	// Other portals in the same breath are for the next start.
+	b.write(strings.Replace(base, "    portals: [\"ADDR\"]\n", "", 1))
+	if code, out := b.reload(); code != exitDegraded || strings.Contains(out, "port group") || !strings.Contains(out, "portals") {
+		t.Errorf("exit %d\n%s", code, out)
 	}
 }
 

@@ -383,7 +383,7 @@ func (g *haGroup) show() {
 			if strings.HasPrefix(p.node, "nqn.") {
 				continue // it follows the volume, below
 			}
-			for _, q := range offered(cfg, p.node) {
+			for _, q := range offered(cfg, findTarget(cfg, p.node)) {
 				if err := r.srv.SetAccessState(p.node, uint16(p.id), uint16(q), state.access(lunAccess(cfg, p, q))); err != nil {
 					r.log.Warn("access state", zap.String("group", g.cfg.Name), zap.Error(err))
 				}
@@ -399,9 +399,9 @@ func (g *haGroup) show() {
 	}
 }
 
-// offered returns the portal groups through which a target is reached.
-func offered(c *config.Config, iqn string) (groups []int) {
-	t := findTarget(c, iqn)
+// offered returns the portal groups through which a target is reached; nil stands for one
+// that the configuration does not have, which all portals lead to.
+func offered(c *config.Config, t *config.Target) (groups []int) {
 	for _, p := range c.Portals {
 		through := t == nil || len(t.Portals) == 0 || slices.Contains(t.Portals, p.Listen)
 		if through && !slices.Contains(groups, p.Group) {

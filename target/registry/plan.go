@@ -234,8 +234,8 @@ func (r *Registry) noGroup(group int) string {
 // errMoves refuses to change the access states of what moves between nodes.
 var errMoves = errors.New("the volume is in a group of ha.groups: its access states of an active group " + atStart)
 
-// setAccess puts the access states of a LUN through every portal group as the
-// configuration says.
+// setAccess puts the access states of a LUN through every portal group that its target is
+// reached by as the configuration says.
 func (r *Registry) setAccess(iqn string, v config.Volume, l config.LUN) error {
 	if r.groupOf(v.Name) != nil {
 		return errMoves
@@ -245,18 +245,12 @@ func (r *Registry) setAccess(iqn string, v config.Volume, l config.LUN) error {
 		return err
 	}
 	var errs []error
-	done := map[uint16]bool{}
-	for _, p := range r.cfg.Portals {
-		g := uint16(p.Group)
-		if done[g] {
-			continue
-		}
-		done[g] = true
-		state, ok := lc.Access[g]
+	for _, g := range offered(r.cfg, findTarget(r.cfg, iqn)) {
+		state, ok := lc.Access[uint16(g)]
 		if !ok {
 			state = lc.Access[0] // without any, the zero value: active/optimized
 		}
-		errs = append(errs, r.srv.SetAccessState(iqn, uint16(l.LUN), g, state))
+		errs = append(errs, r.srv.SetAccessState(iqn, uint16(l.LUN), uint16(g), state))
 	}
 	return errors.Join(errs...)
 }

@@ -85,7 +85,8 @@ type Config struct {
 	// not at all.
 	NoPathRetry time.Duration
 	// CheckInterval is how often a path is asked whether it still works, and what is not
-	// there is looked for. Default 5 s.
+	// there is looked for; while no path can carry requests, those that are there are asked
+	// four times a second. Default 5 s.
 	CheckInterval time.Duration
 	// OnEvent, when set, is told what happens to paths, one line each. It must not block.
 	OnEvent func(string)

@@ -326,6 +326,32 @@ func TestTransitionsAndFailback(t *testing.T) {
 	})
 }
 
+// While requests wait for a path, the one that is there is asked often: the volume may be
+// moving to it, and nothing tells.
+func TestStandbyBecomesActive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		b.access = blockio.AccessInaccessible
+		v := open(t, Config{}, a, b)
+		do(t, v, write(0, 1))
+		a.cut()
+		const after = 2 * time.Second
+		time.AfterFunc(after, func() {
+			b.mu.Lock()
+			b.access = blockio.AccessOptimized
+			b.mu.Unlock()
+		})
+		start := time.Now()
+		if err := v.Do(context.Background(), read(0)); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(start) - after; d < 0 || d > noPathPause+b.latency {
+			t.Errorf("read %v after the path could carry it", d)
+		}
+	})
+}
+
 func TestPolicies(t *testing.T) {
 	for _, policy := range []Policy{RoundRobin, QueueDepth} {
 		t.Run(policy.String(), func(t *testing.T) {

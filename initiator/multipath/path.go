@@ -113,6 +113,7 @@ func (p *path) keep(tried chan<- struct{}) {
 const (
 	fencePause      = 100 * time.Millisecond // before it is tried again to fence a path
 	transitionPause = 200 * time.Millisecond // while the target changes the state
+	noPathPause     = 250 * time.Millisecond // while requests wait for a path: the volume is moving to another node
 )
 
 // round does what is to be done, and returns when to look again at the latest.
@@ -130,6 +131,8 @@ func (p *path) round() time.Duration {
 		return min(fencePause, v.cfg.CheckInterval)
 	case access == blockio.AccessTransitioning:
 		return min(transitionPause, v.cfg.CheckInterval)
+	case len(*v.active.Load()) == 0:
+		return min(noPathPause, v.cfg.CheckInterval)
 	}
 	return v.cfg.CheckInterval
 }

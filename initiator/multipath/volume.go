@@ -208,6 +208,9 @@ func (v *Volume) settle() {
 		released = v.held.take(withPath)
 	case v.none.IsZero() && !v.closed:
 		v.none = time.Now()
+		for _, p := range v.paths {
+			p.nudge() // it may be the next one
+		}
 		if d := v.cfg.NoPathRetry; d > 0 {
 			v.expire.Reset(d)
 		}

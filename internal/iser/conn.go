@@ -64,7 +64,10 @@ type Conn struct {
 	quiet  bool // target: nothing has come since the end of login
 	hello  helloState
 	pump   rdmamsg.Pump
-	doneQ  xferList
+	// flushed: the queue pair has ended, and nothing is posted any more; what waits ends
+	// with the connection's reason.
+	flushed bool
+	doneQ   xferList
 	// completing counts goroutines that are inside complete; cond tells of each
 	// that has left.
 	completing int
@@ -347,6 +350,9 @@ func (c *Conn) Terminate(reason error) {
 // pumpLocked moves work into the send queue, and ends a closing connection once its own
 // queue has been handed over.
 func (c *Conn) pumpLocked() {
+	if c.flushed {
+		return
+	}
 	c.pump.Pump(c.st == iscsi.ConnFull)
 	if c.st == iscsi.ConnClosing && c.pump.Idle() {
 		c.qp.Disconnect()
@@ -423,14 +429,16 @@ func (c *Conn) endError() error {
 }
 
 // Push implements iscsi.Datamover.
-func (c *Conn) Push() { c.push(nil) }
+func (c *Conn) Push() { c.push(nil, nil) }
 
-// push takes in what the send queue has completed, tells of the transfers that are over,
-// and transmits what waits. The lock is taken once for each round of up-calls and once
-// more.
-func (c *Conn) push(completed []rdma.WC) {
+// push takes in what the send queue has completed if cq is not nil, as much as fits wcs,
+// tells of the transfers that are over, and transmits what waits; more says that there may
+// be other completions. The lock is taken once for each round of up-calls and once more.
+func (c *Conn) push(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
 	c.mu.Lock()
-	c.pump.Reap(completed)
+	if cq != nil {
+		more = c.pump.Reap(cq, wcs)
+	}
 	c.pumpLocked()
 	for done := c.takeDoneLocked(); done != nil; done = c.takeDoneLocked() {
 		c.mu.Unlock()
@@ -441,6 +449,7 @@ func (c *Conn) push(completed []rdma.WC) {
 	}
 	c.mu.Unlock()
 	c.qp.Push()
+	return more
 }
 
 // finish runs when the queue pair has ended: it collects what was flushed,
@@ -450,7 +459,11 @@ func (c *Conn) finish() {
 	<-c.qp.Done()
 	<-c.startCh
 	var wcs [32]rdma.WC
-	c.reapSends(c.link.SendCQ, wcs[:])
+	c.mu.Lock()
+	c.flushed = true
+	for c.pump.Reap(c.link.SendCQ, wcs[:]) { // all that was posted is there
+	}
+	c.mu.Unlock()
 	c.reapReceives(c.link.RecvCQ, wcs[:])
 	c.mu.Lock()
 	c.setState(iscsi.ConnDead)

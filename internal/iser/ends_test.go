@@ -378,3 +378,31 @@ func TestNoSwitch(t *testing.T) {
 		}
 	}
 }
+
+// TestTransferPostedAtTheEnd: what another goroutine posts while the end is being told of is
+// flushed at once, and over before the last up-call.
+func TestTransferPostedAtTheEnd(t *testing.T) {
+	iu, gu := datamovertest.NewRecorder(), datamovertest.NewRecorder()
+	_, g := full(t, ConnConfig{}, ConnConfig{}, iu, gu)
+	gu.PDU(t, "NOP-Out").Release()
+	x := &iscsi.Transfer{Len: 50, Ref: refOf(stags{ReadSTag: 5}), Segs: [][]byte{make([]byte, 50)}}
+	if err := g.PutData(x); err != nil { // not pushed
+		t.Fatal(err)
+	}
+	g.mu.Lock()
+	g.qp.Abort(errors.New("the reason"))
+	<-g.qp.Done()
+	time.Sleep(20 * time.Millisecond) // until the end waits for the lock; too short a time hides the fault, and fails nobody
+	g.pumpLocked()                    // a Push's first half
+	g.mu.Unlock()
+	if err := gu.End(t); err == nil {
+		t.Error("ended without a reason")
+	}
+	select {
+	case <-gu.Done:
+	default:
+		t.Error("the last up-call has come, and a transfer is not over")
+	}
+	g.qp.Push() // its second half
+	<-g.Ended()
+}

@@ -222,7 +222,6 @@ func (c *Conn) sendHelloLocked(h *hello) {
 func (c *Conn) sendHandler(cq *rdma.CQ) { c.reapSends(cq, c.sendWC[:]) }
 
 func (c *Conn) reapSends(cq *rdma.CQ, wcs []rdma.WC) {
-	for batch := range rdmamsg.Batches(cq, wcs) {
-		c.push(batch)
+	for c.push(cq, wcs) {
 	}
 }

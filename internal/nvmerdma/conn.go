@@ -28,6 +28,7 @@ type conn struct {
 	st      state
 	cause   error // why the connection ended; the first one counts
 	pump    rdmamsg.Pump
+	flushed bool            // the queue pair has ended, and nothing is posted any more
 	windows rdmamsg.Windows // a controller opens none to its host
 
 	recvWC [32]rdma.WC // of the receive handler
@@ -42,8 +43,9 @@ type role interface {
 	received(wc *rdma.WC)
 	// batchEnd follows the messages of one batch, before Push.
 	batchEnd()
-	// push takes in what the send queue has completed, and transmits what waits.
-	push(completed []rdma.WC)
+	// push takes in what the send queue has completed if cq is not nil, as much as fits
+	// wcs, and transmits what waits; more says that there may be other completions.
+	push(cq *rdma.CQ, wcs []rdma.WC) (more bool)
 	// end makes the last up-calls; err is why the connection has ended.
 	end(err error)
 }
@@ -191,6 +193,9 @@ func (c *conn) endError() error {
 // pumpLocked moves work into the send queue, and ends a closing connection once its own
 // queue has been handed over.
 func (c *conn) pumpLocked() {
+	if c.flushed {
+		return
+	}
 	c.pump.Pump(c.st == stateReady)
 	if c.st == stateClosing && c.pump.Idle() {
 		c.toLocked(stateClosed)
@@ -213,7 +218,7 @@ func (c *conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
 			c.role.received(&batch[i])
 		}
 		c.role.batchEnd()
-		c.role.push(nil) // what this batch has led to
+		c.role.push(nil, nil) // what this batch has led to
 	}
 }
 
@@ -222,8 +227,7 @@ func (c *conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
 func (c *conn) sendHandler(cq *rdma.CQ) { c.reapSends(cq, c.sendWC[:]) }
 
 func (c *conn) reapSends(cq *rdma.CQ, wcs []rdma.WC) {
-	for batch := range rdmamsg.Batches(cq, wcs) {
-		c.role.push(batch)
+	for c.role.push(cq, wcs) {
 	}
 }
 
@@ -234,7 +238,11 @@ func (c *conn) finish() {
 	<-c.qp.Done()
 	<-c.startCh
 	var wcs [32]rdma.WC
-	c.reapSends(c.link.SendCQ, wcs[:])
+	c.mu.Lock()
+	c.flushed = true
+	for c.pump.Reap(c.link.SendCQ, wcs[:]) { // all that was posted is there
+	}
+	c.mu.Unlock()
 	c.reapReceives(c.link.RecvCQ, wcs[:])
 	c.mu.Lock()
 	err := c.endLocked()

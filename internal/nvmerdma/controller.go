@@ -117,12 +117,14 @@ func (c *Controller) NamesHostMemory(k nvme.SGLKind) bool {
 }
 
 // Push implements nvme.QueueTransport.
-func (c *Controller) Push() { c.push(nil) }
+func (c *Controller) Push() { c.push(nil, nil) }
 
 // push implements role. The lock is taken once for each round of up-calls and once more.
-func (c *Controller) push(completed []rdma.WC) {
+func (c *Controller) push(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
 	c.mu.Lock()
-	c.pump.Reap(completed)
+	if cq != nil {
+		more = c.pump.Reap(cq, wcs)
+	}
 	c.pumpLocked()
 	for due := c.takeDueLocked(); due != nil; due = c.takeDueLocked() {
 		c.mu.Unlock()
@@ -133,6 +135,7 @@ func (c *Controller) push(completed []rdma.WC) {
 	}
 	c.mu.Unlock()
 	c.qp.Push()
+	return more
 }
 
 // takeDueLocked takes the up-calls that are due, for upcalls.

@@ -237,15 +237,18 @@ func (h *Host) batchEnd() {
 }
 
 // Push implements nvme.HostTransport.
-func (h *Host) Push() { h.push(nil) }
+func (h *Host) Push() { h.push(nil, nil) }
 
 // push implements role.
-func (h *Host) push(completed []rdma.WC) {
+func (h *Host) push(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
 	h.mu.Lock()
-	h.pump.Reap(completed)
+	if cq != nil {
+		more = h.pump.Reap(cq, wcs)
+	}
 	h.pumpLocked()
 	h.mu.Unlock()
 	h.qp.Push()
+	return more
 }
 
 // end implements role: no memory of a command is reached any more when it is told.

@@ -63,11 +63,9 @@ func (e *end) Fail(err error)            { e.failed = err; e.l.QP.Abort(err) }
 
 func (e *end) sent(cq *rdma.CQ) {
 	var wcs [8]rdma.WC
-	for n := cq.Poll(wcs[:]); n > 0; n = cq.Poll(wcs[:]) {
+	for more := true; more; {
 		e.mu.Lock()
-		for i := range wcs[:n] {
-			e.p.Reap(wcs[i : i+1])
-		}
+		more = e.p.Reap(cq, wcs[:])
 		e.mu.Unlock()
 		e.push()
 	}

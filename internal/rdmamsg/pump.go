@@ -292,11 +292,15 @@ func (p *Pump) enqueue(wr *rdma.SendWR) bool {
 	return false
 }
 
-// Reap takes in completions of the send queue.
-func (p *Pump) Reap(wcs []rdma.WC) {
-	for i := range wcs {
+// Reap takes in completions of the send queue from cq, as many as fit wcs; more says that
+// there may be others. Under the owner's lock nobody else has polled any that he has not
+// taken in: at the end of the connection, who finds cq empty has them all.
+func (p *Pump) Reap(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
+	n := cq.Poll(wcs)
+	for i := range wcs[:n] {
 		p.reap(&wcs[i])
 	}
+	return n == len(wcs)
 }
 
 func (p *Pump) reap(wc *rdma.WC) {
@@ -362,7 +366,7 @@ func (p *Pump) Abort(m Move, user any) {
 }
 
 // Purge ends, at the end of the connection, what has not got into the send queue. What
-// has was flushed.
+// has was flushed, and is to be reaped before; nobody may pump in between.
 func (p *Pump) Purge(err error) {
 	for p.pend.head != nil {
 		o := p.pend.pop()

@@ -115,14 +115,14 @@ func (lu *LU) abortTask(n *Nexus, t *Task, w *volume.Wait) bool {
 		hit := x == t && x.Nexus == n
 		found = found || hit
 		return byOwnerIf(hit)
-	}, volume.NotAborted, w)
+	}, volume.NotAborted, noCopier, w)
 	return found
 }
 
 // endNexus aborts the tasks and the copies of nexus n.
 func (lu *LU) endNexus(n *Nexus, w *volume.Wait) {
-	lu.abortTasks(func(t *Task) volume.AbortReason { return byOwnerIf(t.Nexus == n) }, volume.NotAborted, w)
-	lu.vol.AbortCopies(func(c *volume.Client) bool { return c == &n.client }, w)
+	lu.abortTasks(func(t *Task) volume.AbortReason { return byOwnerIf(t.Nexus == n) }, volume.NotAborted,
+		func(c *volume.Client) bool { return c == &n.client }, w)
 }
 
 // clearTaskSet aborts every task, at whatever LUN of whatever target. Initiators whose tasks were aborted by
@@ -132,8 +132,7 @@ func (lu *LU) clearTaskSet(n *Nexus, w *volume.Wait) {
 	lu.abortTasks(func(t *Task) volume.AbortReason {
 		hit[t.Nexus] = true
 		return byNexus(t, n)
-	}, volume.AbortedByOther, w)
-	lu.vol.AbortCopies(nil, w)
+	}, volume.AbortedByOther, anyCopier, w)
 	if !lu.modes.tas.Load() {
 		lu.everywhere(spc.ASCCommandsCleared, func(x *Nexus) bool { return x != n && hit[x] })
 	}
@@ -144,8 +143,7 @@ func (lu *LU) clearTaskSet(n *Nexus, w *volume.Wait) {
 // allowed again, every initiator gets a unit attention, at every LUN of the volume. Persistent
 // reservations stay.
 func (lu *LU) reset(n *Nexus, why spc.ASC, w *volume.Wait) {
-	lu.abortTasks(func(t *Task) volume.AbortReason { return byNexus(t, n) }, volume.AbortedByOther, w)
-	lu.vol.AbortCopies(nil, w)
+	lu.abortTasks(func(t *Task) volume.AbortReason { return byNexus(t, n) }, volume.AbortedByOther, anyCopier, w)
 	lu.vol.Unseize(nil)
 	cached := lu.vol.WriteCache()
 	lu.modes.restore()

@@ -61,16 +61,21 @@ func (u *unit) everywhere(a spc.ASC, match func(*Nexus) bool) {
 	}
 }
 
-// abortTasks aborts the unit's commands for which match gives a reason; w counts them.
-// other is the reason for those that came by another wire than SCSI.
-func (u *unit) abortTasks(match func(*Task) volume.AbortReason, other volume.AbortReason, w *volume.Wait) {
-	u.vol.AbortWhere(func(o *volume.Op) volume.AbortReason {
+// abortTasks aborts the unit's commands for which match gives a reason, and the copies of
+// the clients that copiers accepts; w counts both. other is the reason for those that came
+// by another wire than SCSI.
+func (u *unit) abortTasks(match func(*Task) volume.AbortReason, other volume.AbortReason, copiers func(*volume.Client) bool, w *volume.Wait) {
+	u.vol.AbortWith(func(o *volume.Op) volume.AbortReason {
 		if t := taskOf(o); t != nil {
 			return match(t)
 		}
 		return other
-	}, w)
+	}, copiers, w)
 }
+
+// What abortTasks does to copies that are not commands of its task set.
+func noCopier(*volume.Client) bool  { return false }
+func anyCopier(*volume.Client) bool { return true }
 
 // statisticsNow are the times that the unit's commands have taken.
 func (u *unit) statisticsNow() volume.Statistics {

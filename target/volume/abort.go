@@ -113,6 +113,10 @@ func (a *Aborts) Finish() {
 func (s *Tasks) Mark(match func(*Op) AbortReason, w *Wait) (a Aborts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.markLocked(match, w)
+}
+
+func (s *Tasks) markLocked(match func(*Op) AbortReason, w *Wait) (a Aborts) {
 	for o := s.set.First(); o != nil; o = o.node.Next() {
 		if why := match(o); why != NotAborted {
 			s.abortLocked(o, why, w, &a)
@@ -125,6 +129,19 @@ func (s *Tasks) Mark(match func(*Op) AbortReason, w *Wait) (a Aborts) {
 // counts them. Preconditions: no locks held.
 func (s *Tasks) AbortWhere(match func(*Op) AbortReason, w *Wait) {
 	a := s.Mark(match, w)
+	a.Finish()
+}
+
+// AbortWith is AbortWhere that ends the copies of the clients that copiers accepts as well,
+// as far as they touch the volume, wherever their commands are. Both are looked for in the
+// same moment: the copy of a command that came between two looks would end although its
+// command has not been aborted, and its client would be told of an error that nobody made.
+// Both functions are called with the lock of the set held.
+func (s *Tasks) AbortWith(match func(*Op) AbortReason, copiers func(*Client) bool, w *Wait) {
+	s.mu.Lock()
+	a := s.markLocked(match, w)
+	s.stopCopiesLocked(copiers, w)
+	s.mu.Unlock()
 	a.Finish()
 }
 

@@ -221,14 +221,18 @@ func (s *Tasks) Copies() int {
 	return len(s.copying)
 }
 
-// AbortCopies ends the copies of the clients that match (nil: all) as far as they touch
-// the volume; w counts them. It comes behind AbortWhere, which ends those whose command is
-// there as what it is, an aborted command. Preconditions: no locks held.
-func (s *Tasks) AbortCopies(match func(*Client) bool, w *Wait) {
+// stopCopies ends all copies as far as they touch the volume. Preconditions: no locks held.
+func (s *Tasks) stopCopies() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stopCopiesLocked(func(*Client) bool { return true }, nil)
+}
+
+// stopCopiesLocked ends the copies of the clients that match; w (nil: nobody waits) counts
+// them.
+func (s *Tasks) stopCopiesLocked(match func(*Client) bool, w *Wait) {
 	for c, waits := range s.copying {
-		if match != nil && !match(c.client) {
+		if !match(c.client) {
 			continue
 		}
 		if w != nil {

@@ -77,7 +77,7 @@ func TestCopyWaitsItsTurn(t *testing.T) {
 		if d := time.Since(began).Round(time.Second); d != time.Second {
 			t.Errorf("the other client's first command went after %v", d)
 		}
-		b.v.AbortCopies(nil, nil)
+		b.v.stopCopies()
 		if err := <-ended; !errors.Is(err, ErrAborted) || !x.Stopped() || time.Since(began).Round(time.Second) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}

@@ -242,13 +242,12 @@ func (b *reserved) Preempt(by *Client, q *Preempt) error {
 	}
 	w := NewWait(q.Ended)
 	if len(abort) > 0 {
-		b.tasks.AbortWhere(func(o *Op) AbortReason {
+		b.tasks.AbortWith(func(o *Op) AbortReason {
 			if o == q.Except || !abort[o.Client.ID] {
 				return NotAborted
 			}
 			return o.Client.By(by)
-		}, w)
-		b.tasks.AbortCopies(func(c *Client) bool { return abort[c.ID] }, w)
+		}, func(c *Client) bool { return abort[c.ID] }, w)
 	}
 	w.Done()
 	return nil

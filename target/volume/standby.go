@@ -44,7 +44,7 @@ func (v *Volume) Activate() error {
 func (v *Volume) Suspend() {
 	v.SetGate(Closed, true)
 	v.Rewriter.stop()
-	v.AbortCopies(nil, nil)
+	v.stopCopies()
 }
 
 // Quiesce waits until nothing is under way. Those commands that still are after grace,

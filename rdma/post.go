@@ -10,7 +10,7 @@ import (
 // checkWR finds what is wrong with a work request in itself. Keys are checked
 // when it runs, as in verbs.
 func (qp *QP) checkWR(wr *SendWR) (uint32, error) {
-	if !wr.Op.Valid() {
+	if !wr.Op.Valid() || wr.Op == verbs.OpSendImm { // iWARP has no such message
 		return 0, invalid("%v", wr.Op)
 	}
 	if f := wr.Flags &^ verbs.UserFlags; f != 0 {

@@ -68,6 +68,7 @@ func (o WCOpcode) String() string {
 
 var wcOf = [opEnd]WCOpcode{
 	OpSend: WCSend, OpSendInv: WCSend, OpWrite: WCWrite, OpWriteImm: WCWrite, OpRead: WCRead,
+	OpSendImm:  WCSend,
 	OpFetchAdd: WCFetchAdd, OpCmpSwap: WCCmpSwap, OpImm: WCImm, OpLocalInv: WCLocalInv,
 	OpRegMR: WCRegMR, OpBindMW: WCBindMW,
 }

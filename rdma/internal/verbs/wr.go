@@ -23,12 +23,14 @@ const (
 	OpLocalInv
 	OpRegMR
 	OpBindMW
+	OpSendImm // of RoCE
 	opEnd
 )
 
 var opNames = [opEnd]string{
 	OpSend: "Send", OpSendInv: "SendInv", OpWrite: "Write", OpWriteImm: "WriteImm", OpRead: "Read",
 	OpFetchAdd: "FetchAdd", OpCmpSwap: "CmpSwap", OpImm: "Imm", OpLocalInv: "LocalInv", OpRegMR: "RegMR", OpBindMW: "BindMW",
+	OpSendImm: "SendImm",
 }
 
 // String names the operation.

@@ -6,10 +6,6 @@ import (
 	"softiser/rdma/internal/roce/packet"
 )
 
-// memoryFault is what a peer is told of any fault of package mem: IBA has one code for
-// all of them (vol. 1 §9.7.5.2.4, table 46).
-const memoryFault = packet.NAKRemoteAccess
-
 // Refused is why a connection has ended: what the peer sent, and what it was told.
 type Refused struct {
 	Syndrome packet.Syndrome // NAKInvalidRequest, NAKRemoteAccess or NAKRemoteOperational

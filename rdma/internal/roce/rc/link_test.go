@@ -230,7 +230,13 @@ func (e *end) random(l *link, other *end, place int) bool {
 		data[i] = byte(l.rnd.Uint32())
 	}
 	at := rigMemory/2 + place*6000
-	switch l.rnd.IntN(6) {
+	switch l.rnd.IntN(7) {
+	case 6:
+		return e.queue(verbs.OpSendImm, func(q *verbs.WQE) {
+			q.Add(data, mem.LocalKey)
+			q.Imm = uint64(place)
+			other.want = append(other.want, fmt.Sprintf("send %x imm %d true", data, place))
+		})
 	case 0:
 		return e.queue(verbs.OpSend, func(q *verbs.WQE) {
 			q.Add(data, mem.LocalKey)

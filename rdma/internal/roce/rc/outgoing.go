@@ -4,28 +4,12 @@ import (
 	"fmt"
 
 	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
 )
 
-// Outgoing is a packet to be sent: its headers, and its payload as a reference into
-// memory, which is held until Release.
-type Outgoing struct {
-	Packet  packet.Packet
-	Payload [][]byte // pieces; to be copied, or handed to the system, before Release
-	N       int      // bytes in them
-
-	region *mem.Region
-}
-
-// Release lets go of the memory. The pieces are not to be touched afterwards.
-func (o *Outgoing) Release() {
-	if o.region != nil {
-		o.region.Release()
-		o.region = nil
-	}
-	clear(o.Payload)
-	o.Payload, o.N = o.Payload[:0], 0
-}
+// Outgoing is a packet to be sent.
+type Outgoing = message.Outgoing
 
 // Next makes o the next packet of an answer; false when there is none to send. The
 // caller sends it and calls Release, before anything else of the Responder.
@@ -56,17 +40,11 @@ func (r *Responder) segment(o *Outgoing, a *answer) bool {
 			why := fmt.Sprintf("key %#08x was revoked while the peer read: %v", a.reth.RKey, f)
 			psn := a.psn
 			r.answers.n = 0 // what follows it is not answered any more
-			r.end(&Refused{Syndrome: memoryFault, PSN: psn, Op: packet.ReadRequest, Reason: why}, memoryFault, psn)
+			r.end(&Refused{Syndrome: message.MemoryFault, PSN: psn, Op: packet.ReadRequest, Reason: why}, message.MemoryFault, psn)
 			return false
 		}
-		var cur mem.Cursor
-		cur.Set(reg.Pieces())
-		cur.Skip(int(off))
-		for o.N < n {
-			b := cur.Next(n - o.N)
-			o.Payload, o.N = append(o.Payload, b), o.N+len(b)
-		}
-		o.region = reg
+		o.Take(reg.Pieces(), off, n)
+		o.Hold(reg)
 	}
 	last := int(a.reth.Len) == n
 	switch {

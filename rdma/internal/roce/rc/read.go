@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
 )
 
@@ -32,7 +33,7 @@ func (r *Responder) read(p *packet.Packet) (ok bool, n int) {
 	case p.RETH.Len > packet.MaxMessage:
 		r.refuse(packet.NAKInvalidRequest, p, fmt.Sprintf("a READ of %d bytes", p.RETH.Len))
 		return false, 0
-	case !r.allowed(p, p.RETH.RKey, p.RETH.VA, uint64(p.RETH.Len), mem.RemoteRead):
+	case !r.readable(p):
 		return false, 0
 	}
 	n = r.packets(p.RETH.Len)
@@ -57,7 +58,7 @@ func (r *Responder) atomic(p *packet.Packet) bool {
 	}
 	reg, off, f := r.find(h.RKey, h.VA, 8, mem.RemoteAtomic)
 	if f != mem.None {
-		r.refuse(memoryFault, p, fmt.Sprintf("atomic operation at %#x of key %#08x: %v", h.VA, h.RKey, f))
+		r.refuse(message.MemoryFault, p, fmt.Sprintf("atomic operation at %#x of key %#08x: %v", h.VA, h.RKey, f))
 		return false
 	}
 	var cur mem.Cursor

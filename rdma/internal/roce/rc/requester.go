@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/verbs"
 )
@@ -170,7 +170,7 @@ func (r *Requester) begin(e *verbs.WQE) bool {
 	switch {
 	case e.Op.Local() && q.Head != q.Next, e.Flags&verbs.FlagFence != 0 && r.reads > 0, e.Op.Answered() && r.reads >= r.cfg.Depth:
 		return false
-	case !localKeys(r.qp, e.LKeys, e.Segs, e.Op.Answered()):
+	case !message.LocalKeys(r.qp, e.LKeys, e.Segs, e.Op.Answered()):
 		e.Status, r.err = verbs.StatusLocalProtection, errLKey
 		return false
 	}
@@ -191,20 +191,6 @@ func (r *Requester) begin(e *verbs.WQE) bool {
 
 var errLKey = errors.New("rdma: an SGE lies outside the memory region of its key")
 
-// localKeys says whether all pieces lie in the regions that their keys name, and may be
-// written to if that is wanted.
-func localKeys(qp *verbs.QP, lkeys []uint32, segs [][]byte, write bool) bool {
-	for i, k := range lkeys {
-		if k == mem.LocalKey {
-			continue
-		}
-		if reg := qp.Dev.Table.Lookup(k); reg == nil || !reg.Local(qp.PD, k, segs[i], write) {
-			return false
-		}
-	}
-	return true
-}
-
 // build makes the packet at r.cur, and moves on.
 func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {
 	o.Packet = packet.Packet{BTH: packet.BTH{PKey: packet.DefaultPKey, QPN: r.cfg.RemoteQPN, PSN: packet.PSN(psn & packet.PSNMask)}}
@@ -221,7 +207,8 @@ func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {
 			p.Op, p.AtomicETH.Compare = packet.CompareSwap, e.Atom.Compare
 		}
 	default:
-		r.segment(o, e)
+		message.Segment(o, e, r.cur.off, int(r.mtu))
+		p.AckReq = p.Op.Traits()&packet.Last != 0
 	}
 	r.stats.Packets++
 	if psn < r.top {
@@ -251,48 +238,4 @@ func (r *Requester) pieceEnd(e *verbs.WQE, psn uint64) uint64 {
 	}
 	first, n := e.End-r.packets(e), uint64(r.cfg.MaxRead)
 	return min(e.End, psn+n-(psn-first)%n)
-}
-
-// segment makes a packet of a SEND or WRITE.
-func (r *Requester) segment(o *Outgoing, e *verbs.WQE) {
-	p, left := &o.Packet, uint64(e.Length)-r.cur.off
-	n := min(left, r.mtu)
-	var cur mem.Cursor
-	cur.Set(e.Segs)
-	cur.Skip(int(r.cur.off))
-	for o.N < int(n) {
-		b := cur.Next(int(n) - o.N)
-		o.Payload, o.N = append(o.Payload, b), o.N+len(b)
-	}
-	first, last := r.cur.off == 0, left == n
-	p.Op = segmentOps[e.Op][place(first, last)]
-	if first && p.Op.Traits()&packet.Write != 0 {
-		p.RETH = packet.RETH{VA: e.Remote.TO, RKey: e.Remote.STag, Len: e.Length}
-	}
-	if last {
-		p.AckReq, p.Solicited = true, e.Flags&verbs.FlagSolicited != 0
-		p.Imm, p.InvRKey = uint32(e.Imm), e.Inv
-	}
-}
-
-// place is a column of segmentOps.
-func place(first, last bool) int {
-	switch {
-	case first && last:
-		return 3
-	case last:
-		return 2
-	case first:
-		return 0
-	}
-	return 1
-}
-
-// segmentOps are the opcodes of a message's first, middle, last and only packet.
-var segmentOps = [...][4]packet.Opcode{
-	verbs.OpSend:     {packet.SendFirst, packet.SendMiddle, packet.SendLast, packet.SendOnly},
-	verbs.OpSendInv:  {packet.SendFirst, packet.SendMiddle, packet.SendLastInv, packet.SendOnlyInv},
-	verbs.OpWrite:    {packet.WriteFirst, packet.WriteMiddle, packet.WriteLast, packet.WriteOnly},
-	verbs.OpWriteImm: {packet.WriteFirst, packet.WriteMiddle, packet.WriteLastImm, packet.WriteOnlyImm},
-	verbs.OpImm:      {3: packet.WriteOnlyImm}, // of no length: immediate data alone
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/verbs"
 )
@@ -27,7 +28,7 @@ type Responder struct {
 
 	expect packet.PSN // of the next packet to execute
 	msn    uint32     // messages executed
-	msg    message    // the one whose packets are coming
+	in     message.In // the SENDs and WRITEs
 	silent bool       // a NAK has named expect: nothing ahead of it is answered any more
 	told   packet.PSN // while silent: the packet that it was said to
 	again  int        // how often it was said once more
@@ -36,7 +37,6 @@ type Responder struct {
 
 	answers   answers
 	resources resources
-	wcs       []verbs.WC
 	stats     Stats
 }
 
@@ -58,6 +58,7 @@ type Stats struct {
 // set.
 func NewResponder(qp *verbs.QP, cfg Params) *Responder {
 	r := &Responder{qp: qp, cfg: cfg, mtu: cfg.MTU.Bytes(), expect: cfg.PSN}
+	r.in.Init(qp, cfg.MTU)
 	r.answers.init(cfg.Resources)
 	r.resources.ring = make([]resource, cfg.Resources)
 	return r
@@ -71,11 +72,7 @@ func (r *Responder) Err() error { return r.err }
 func (r *Responder) Stats() Stats { return r.stats }
 
 // TakeWCs moves the receive completions since the last call behind wcs.
-func (r *Responder) TakeWCs(wcs []verbs.WC) []verbs.WC {
-	wcs = append(wcs, r.wcs...)
-	r.wcs = r.wcs[:0]
-	return wcs
-}
+func (r *Responder) TakeWCs(wcs []verbs.WC) []verbs.WC { return r.in.TakeWCs(wcs) }
 
 // Receive executes one packet of a request. Its ICRC, addresses and queue pair number
 // have been checked. Nothing of it is kept.
@@ -172,10 +169,8 @@ func (r *Responder) execute(p *packet.Packet) {
 	}
 	ok := false
 	switch {
-	case t&packet.Send != 0:
-		ok = r.send(p, t)
-	case t&packet.Write != 0:
-		ok = r.write(p, t)
+	case t&(packet.Send|packet.Write) != 0:
+		ok = r.message(p, t)
 	case t&packet.Read != 0:
 		ok, n = r.read(p)
 	case t&packet.Atomic != 0:
@@ -199,25 +194,32 @@ func (r *Responder) execute(p *packet.Packet) {
 	r.answers.ack(p.PSN, r.msn)
 }
 
-// fits looks at the opcode's place in its message, and at the length that it has there
-// (§9.7.4.1.3, §9.7.4.1.6). The result says what is wrong.
-func (r *Responder) fits(p *packet.Packet, t packet.Traits) string {
-	first, last := t&packet.First != 0, t&packet.Last != 0
-	switch n := len(p.Payload); {
-	case p.Op.Service() != packet.RC || t&packet.Response != 0 || t&(packet.Send|packet.Write|packet.Read|packet.Atomic) == 0:
-		return "no request of a reliable connection"
-	case first && r.msg.kind != 0:
-		return "the message before has not ended"
-	case !first && r.msg.kind != t&(packet.Send|packet.Write):
-		return "no such message has begun"
-	case !last && n != r.mtu:
-		return fmt.Sprintf("%d bytes in a packet that is not the last, with a path MTU of %d", n, r.mtu)
-	case n > r.mtu:
-		return fmt.Sprintf("%d bytes with a path MTU of %d", n, r.mtu)
-	case last && !first && n == 0:
-		return "nothing in the last packet of a message"
+// message executes a packet of a SEND or WRITE.
+func (r *Responder) message(p *packet.Packet, t packet.Traits) bool {
+	f := r.in.Execute(p, t)
+	switch {
+	case f == nil:
+		return true
+	case f == message.NoBuffer: // the peer is to come again (§9.7.5.2.8)
+		r.stats.RNRs++
+		r.silent, r.told = true, p.PSN // what comes behind it until it comes again was not lost
+		r.answers.refuse(packet.RNR|packet.Syndrome(r.cfg.MinRNR), p.PSN, r.msn)
+		return false
+	case f.Syndrome == packet.ACK:
+		r.err = &Refused{Syndrome: f.Syndrome, PSN: p.PSN, Op: p.Op, Reason: f.Reason}
+		return true
 	}
-	return ""
+	r.in.Fail(f.Status)
+	r.refuse(f.Syndrome, p, f.Reason)
+	return false
+}
+
+// fits looks at whether a packet may come here at all. The result says what is wrong.
+func (r *Responder) fits(p *packet.Packet, t packet.Traits) string {
+	if p.Op.Service() != packet.RC || t&packet.Response != 0 || t&(packet.Send|packet.Write|packet.Read|packet.Atomic) == 0 {
+		return "no request of a reliable connection"
+	}
+	return r.in.Misfit(p, t)
 }
 
 // refuse ends the connection (§9.9.3: a class of error that both ends feel).
@@ -233,39 +235,19 @@ func (r *Responder) end(err error, s packet.Syndrome, psn packet.PSN) {
 
 // Flush completes the receive buffer of a message that will not go on: the connection
 // is over.
-func (r *Responder) Flush() {
-	if r.msg.taken {
-		r.complete(verbs.WC{Opcode: verbs.WCRecv, Status: verbs.StatusFlushed})
-	}
-	r.msg.kind = 0
-}
+func (r *Responder) Flush() { r.in.Fail(verbs.StatusFlushed) }
 
 // find is the region that the peer's access is for; without a fault it is held.
 func (r *Responder) find(rkey uint32, va, n uint64, want mem.Access) (*mem.Region, uint64, mem.Fault) {
-	reg := r.qp.Dev.Table.Lookup(rkey)
-	if reg == nil {
-		return nil, 0, mem.NoRegion
-	}
-	reg.Hold()
-	off, f := reg.Check(r.qp.PD, &r.qp.Mem, rkey, va, n, want)
-	if f != mem.None {
-		reg.Release()
-		return nil, 0, f
-	}
-	return reg, off, mem.None
+	return message.Find(r.qp, rkey, va, n, want)
 }
 
-// allowed is find for a whole message that begins: whatever its packets do later, the
-// first one is refused if any of them would be.
-func (r *Responder) allowed(p *packet.Packet, rkey uint32, va, n uint64, want mem.Access) bool {
-	if n == 0 {
-		return true // neither key nor address count then (§9.7.4.1.5)
-	}
-	reg, _, f := r.find(rkey, va, n, want)
+// readable says whether a whole READ may go on, and refuses it otherwise.
+func (r *Responder) readable(p *packet.Packet) bool {
+	h := &p.RETH
+	f := message.Allowed(r.qp, h, mem.RemoteRead)
 	if f != mem.None {
-		r.refuse(memoryFault, p, fmt.Sprintf("%d bytes at %#x of key %#08x: %v", n, va, rkey, f))
-		return false
+		r.refuse(message.MemoryFault, p, fmt.Sprintf("%d bytes at %#x of key %#08x: %v", h.Len, h.VA, h.RKey, f))
 	}
-	reg.Release()
-	return true
+	return f == mem.None
 }

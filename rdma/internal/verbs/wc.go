@@ -81,6 +81,7 @@ const (
 	WCWithInv WCFlags = 1 << iota
 	WCSolicited
 	WCWithImm
+	WCWithGRH // the receive buffer begins with where the datagram came from
 )
 
 // WC is a work completion. When Status is not success, only ID, QP, Status and
@@ -93,5 +94,6 @@ type WC struct {
 	Flags   WCFlags
 	ByteLen uint32
 	InvSTag uint32
+	SrcQPN  uint32 // of a datagram
 	Imm     uint64
 }

@@ -3,6 +3,7 @@ package verbs
 import (
 	"fmt"
 	"math"
+	"net/netip"
 
 	"softiser/rdma/internal/mem"
 )
@@ -72,6 +73,18 @@ type RemoteAddr struct {
 	STag uint32
 }
 
+// AddressHandle is where datagrams go: a port, or a multicast group. It does not change.
+type AddressHandle struct{ Addr netip.Addr }
+
+// Destination is whom a datagram is for.
+type Destination struct {
+	AH  *AddressHandle
+	QPN uint32
+	// QKey is compared with the receiver's. Its highest bit says that the sender's own
+	// is to be sent instead (IBA vol. 1 §10.2.5): such keys are privileged.
+	QKey uint32
+}
+
 // Atomic are the operands of an atomic operation, as RFC 7306 §5.1 has them.
 type Atomic struct{ Data, Mask, Compare, CompareMask uint64 }
 
@@ -88,6 +101,7 @@ type WQE struct {
 	Segs   [][]byte
 	LKeys  []uint32
 	Remote RemoteAddr
+	Dest   Destination // of a datagram
 	Inv    uint32
 	Imm    uint64
 	Atom   Atomic
@@ -122,7 +136,7 @@ func (e *WQE) Inline(n, limit int) []byte {
 func (e *WQE) release() {
 	clear(e.Segs)
 	e.Segs = e.Segs[:0]
-	e.MR, e.Window = nil, nil
+	e.MR, e.Window, e.Dest.AH = nil, nil, nil
 }
 
 // AllBits is the mask 0, which means all bits, spelt out.

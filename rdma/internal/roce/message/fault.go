@@ -1,6 +1,8 @@
 package message
 
 import (
+	"errors"
+
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/verbs"
@@ -52,6 +54,9 @@ func Allowed(qp *verbs.QP, h *packet.RETH, want mem.Access) mem.Fault {
 	}
 	return f
 }
+
+// ErrLKey is why a connection ends whose next request cannot be sent.
+var ErrLKey = errors.New("rdma: an SGE lies outside the memory region of its key")
 
 // LocalKeys says whether all pieces lie in the regions that their keys name, and may be
 // written to if that is wanted.

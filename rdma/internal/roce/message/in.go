@@ -69,7 +69,7 @@ func (m *In) Execute(p *packet.Packet, t packet.Traits) *Fault {
 }
 
 // Drop forgets the message that was coming. The receive buffer that it has taken is the
-// next one's (§9.8.3.2.3).
+// next one's (§9.9.3, class D).
 func (m *In) Drop() { m.kind = 0 }
 
 // Fail is Drop that completes the receive buffer, if one was taken.

@@ -1,7 +1,6 @@
 package rc
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -171,7 +170,7 @@ func (r *Requester) begin(e *verbs.WQE) bool {
 	case e.Op.Local() && q.Head != q.Next, e.Flags&verbs.FlagFence != 0 && r.reads > 0, e.Op.Answered() && r.reads >= r.cfg.Depth:
 		return false
 	case !message.LocalKeys(r.qp, e.LKeys, e.Segs, e.Op.Answered()):
-		e.Status, r.err = verbs.StatusLocalProtection, errLKey
+		e.Status, r.err = verbs.StatusLocalProtection, message.ErrLKey
 		return false
 	}
 	first := r.top
@@ -188,8 +187,6 @@ func (r *Requester) begin(e *verbs.WQE) bool {
 	e.End = first + r.packets(e)
 	return true
 }
-
-var errLKey = errors.New("rdma: an SGE lies outside the memory region of its key")
 
 // build makes the packet at r.cur, and moves on.
 func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {

@@ -9,6 +9,7 @@ import (
 
 	"softiser/internal/faultmap"
 	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/verbs"
 )
@@ -459,7 +460,7 @@ func TestSinks(t *testing.T) {
 	e.Flags, e.Length = 0, 1
 	e.Add([]byte{1}, a.key)
 	a.qp.Mu.Unlock()
-	if s := a.sent(0); s != "" || !errors.Is(a.req.Err(), errLKey) {
+	if s := a.sent(0); s != "" || !errors.Is(a.req.Err(), message.ErrLKey) {
 		t.Error(s, a.req.Err())
 	}
 }

@@ -8,6 +8,11 @@ import (
 	"softiser/initiator"
 )
 
+// readAhead is what a receiver may find in the socket when it has looked for memory that
+// is lent, has found none, and is held up before it reads: what comes of commands that have
+// been sent meanwhile is copied. That is rare, and bounded by its buffer.
+const readAhead = 64 << 10
+
 // READs of 4 KiB and more and solicited WRITEs are not copied in user space, at
 // neither end.
 func TestPayloadIsNotCopied(t *testing.T) {
@@ -54,7 +59,8 @@ func TestPayloadIsNotCopied(t *testing.T) {
 				run(8)
 				before := settled(copied)
 				run(16)
-				if after := settled(copied); after != before {
+				// More than the payload of one command is no receiver that was held up.
+				if after, once := settled(copied), uint64(min(n, readAhead)); after[0] > before[0]+once || after[1] > before[1]+once {
 					t.Errorf("write %v: of 16 times %d bytes %d were copied by the initiator and %d by the target", write, n, after[0]-before[0], after[1]-before[1])
 				}
 			}
@@ -105,7 +111,7 @@ func TestPayloadIsNotCopiedAtDepth(t *testing.T) {
 			}
 			wg.Wait()
 			after := settled(copied)
-			if after != before {
+			if after[0] > before[0]+readAhead || after[1] > before[1]+readAhead {
 				t.Errorf("write %v, %d bytes: %d bytes were copied by the initiator and %d by the target", write, n, after[0]-before[0], after[1]-before[1])
 			}
 			before = after

@@ -283,11 +283,14 @@ func TestPlacementIsDirect(t *testing.T) {
 				// The peer may have everything before the sender's call has returned.
 				await.True(t, "the payloads are sent by reference", func() bool { return e.QP.Stats().SentDirect >= uint64(10*n) })
 				s := e.QP.Stats()
-				if want := uint64(10 * n); s.PlacedDirect != want || s.SentDirect != want {
+				want, sends := uint64(10*n), uint64(480)
+				if s.PlacedDirect+s.PlacedCopied != want+sends || s.SentDirect != want {
 					t.Errorf("placed %d bytes directly, %d by copy; sent %d by reference; want %d", s.PlacedDirect, s.PlacedCopied, s.SentDirect, want)
 				}
-				if s.PlacedCopied != 480 {
-					t.Errorf("%d bytes copied, want the 480 of the Sends", s.PlacedCopied)
+				// A receiver that is held up between its look for memory that is lent and
+				// its read takes what has come meanwhile into its buffer: once, not always.
+				if s.PlacedCopied > sends+uint64(min(n, 64<<10)) {
+					t.Errorf("%d bytes copied, want the %d of the Sends", s.PlacedCopied, sends)
 				}
 			}
 		})

@@ -263,19 +263,21 @@ func TestNothingIsCopied(t *testing.T) {
 	m.login("ImmediateData=No")
 	m.ready()
 	const n, size = 10, 256 << 10
+	const headers = 4096 // of control PDUs, in the estimate
 	for range n {
 		m.good(cdbRW10(0x28, 0, size/512), make([]byte, size), nil)
 	}
 	x := s.Status().Sessions[0]
-	// The bound leaves room for the headers of control PDUs in the estimate.
-	if x.BytesOut < n*size || x.BytesCopied > 4096 {
+	if x.BytesOut < n*size || x.BytesCopied > headers {
 		t.Errorf("READ: %d bytes out, %d of them copied", x.BytesOut, x.BytesCopied)
 	}
 	for range n {
 		m.good(cdbRW10(0x2a, 0, size/512), nil, make([]byte, size))
 	}
 	x = s.Status().Sessions[0]
-	if x.BytesIn < n*size || x.BytesCopied > 4096 {
+	// A receiver that is held up between its look for sinks and its read takes what has
+	// come meanwhile into its buffer.
+	if x.BytesIn < n*size || x.BytesCopied > headers+64<<10 {
 		t.Errorf("WRITE: %d bytes in, %d of them copied", x.BytesIn, x.BytesCopied)
 	}
 }

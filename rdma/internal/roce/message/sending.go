@@ -36,14 +36,14 @@ func (s *Sending) Begin() *verbs.WQE {
 	return nil
 }
 
-// Check looks at a request before its first packet: whether the service has such a one,
-// and its keys. One that is not in order has ended, with the status that is returned.
-func (s *Sending) Check(e *verbs.WQE, supported bool) verbs.Status {
+// Check looks at a request before its first packet: at its keys, and at what the service
+// has found. One that is not in order has ended, with the status that is returned.
+func (s *Sending) Check(e *verbs.WQE, found verbs.Status) verbs.Status {
 	switch {
 	case s.off > 0:
 		return verbs.StatusSuccess // looked at when it began
-	case !supported:
-		e.Status = verbs.StatusUnsupported
+	case found != verbs.StatusSuccess:
+		e.Status = found
 	case !LocalKeys(s.qp, e.LKeys, e.Segs, false):
 		e.Status = verbs.StatusLocalProtection
 	default:

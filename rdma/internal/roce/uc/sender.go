@@ -56,12 +56,13 @@ func (s *Sender) Next(o *message.Outgoing) bool {
 	return true
 }
 
-func supported(op verbs.Opcode) bool {
+// supported says whether there is such a request, or what it has failed with.
+func supported(op verbs.Opcode) verbs.Status {
 	switch op {
 	case verbs.OpSend, verbs.OpSendImm, verbs.OpWrite, verbs.OpWriteImm, verbs.OpImm:
-		return true
+		return verbs.StatusSuccess
 	}
-	return false
+	return verbs.StatusUnsupported
 }
 
 // Sent completes the requests all of whose packets have left, or are lost.

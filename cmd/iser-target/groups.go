@@ -46,6 +46,9 @@ func moveCommand(cmd *cobra.Command, move func(*admin.Client, context.Context, s
 	cmd.Flags().DurationVar(&timeout, "timeout", 20*time.Second, "how long it may take")
 	cmd.Args = exactly(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if timeout <= 0 {
+			return exit(exitUsage, fmt.Errorf("--timeout=%v: it is how long the command may take, such as 20s", timeout))
+		}
 		return s.askFor(cmd.Context(), timeout+askPatience, func(ctx context.Context, c *admin.Client) error {
 			return move(c, ctx, args[0], admin.GroupRequest{Timeout: timeout})
 		})

@@ -100,6 +100,8 @@ logging: {level: error}
 	}
 	do("iser-target promote g1 and demote", 1, "lun", "access", "iqn.2026-11.test:a", "0", "1", "standby")
 	do(`no group "g2"`, 1, "promote", "g2")
+	do("--timeout=0s: it is how long", exitUsage, "promote", "g1", "--timeout", "0")
+	do("--timeout=-1s: it is how long", exitUsage, "demote", "g1", "--timeout=-1s")
 	do(`no group "g2"`, 1, "group", "g2")
 	do("", 0, "demote", "iqn.2026-11.test:a")
 	do("group g1 is standby, fenced by node", 0, "status")

@@ -200,11 +200,16 @@ func Handler(b Backend) http.Handler {
 	for verb, do := range map[string]func(context.Context, string) error{"promote": b.Promote, "demote": b.Demote} {
 		mux.HandleFunc("POST /v1/groups/{name}/"+verb, func(w http.ResponseWriter, r *http.Request) {
 			var q GroupRequest
-			if body(w, r, &q) {
-				ctx, cancel := context.WithTimeout(r.Context(), q.Timeout)
-				defer cancel()
-				done(w, do(ctx, r.PathValue("name")))
+			if !body(w, r, &q) {
+				return
 			}
+			if q.Timeout <= 0 {
+				answer(w, http.StatusBadRequest, Error{fmt.Sprintf("timeout_ns %d: it is how long it may take, more than zero", q.Timeout)})
+				return
+			}
+			ctx, cancel := context.WithTimeout(r.Context(), q.Timeout)
+			defer cancel()
+			done(w, do(ctx, r.PathValue("name")))
 		})
 	}
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {

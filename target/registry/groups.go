@@ -68,7 +68,8 @@ const (
 	ownerCheck = time.Second
 	// defaultGrace is HAGroup.Grace when it is not set.
 	defaultGrace = 2 * time.Second
-	// lostPatience is how long a group that is lost has to end what goes on.
+	// lostPatience is how long a group that is lost, or is not promoted after all, has to
+	// end what goes on.
 	lostPatience = 30 * time.Second
 )
 
@@ -242,7 +243,7 @@ func (g *haGroup) promote(ctx context.Context) error {
 	owner, err := g.store.Claim(ctx)
 	if err == nil {
 		if err = g.activate(g.members()); err != nil {
-			err = errors.Join(err, g.release(ctx, false))
+			err = errors.Join(err, g.retreat(ctx))
 		}
 	}
 	if err != nil {
@@ -256,6 +257,15 @@ func (g *haGroup) promote(ctx context.Context) error {
 	g.to(GroupActive, nil)
 	g.startWatch()
 	return nil
+}
+
+// retreat releases what a promotion that fails has got. It has its own time: that of the
+// promotion may be over, which is why it fails then, and what still has to end must not
+// make the group stuck because of that.
+func (g *haGroup) retreat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lostPatience)
+	defer cancel()
+	return g.release(ctx, false)
 }
 
 // ended is the state that a group is left in when it is not this node's any more, or still.

@@ -23,6 +23,7 @@ import (
 	"softiser/initiator"
 	"softiser/initiator/multipath"
 	"softiser/initiator/nvmf"
+	"softiser/internal/await"
 	"softiser/internal/spc"
 	"softiser/target"
 )
@@ -98,8 +99,13 @@ const haIQN, haNQN = "iqn.2026-11.test:disk0", "nqn.2026-11.test:disk0"
 // its controller identifiers begin.
 func newNode(t *testing.T, d *disk, store, name string, cntlid int, serve bool) *clusterNode {
 	t.Helper()
-	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
-	text := fmt.Sprintf(`
+	text := nodeConfig(store, name, cntlid)
+	return newNodeWith(t, text, name, serve, func(config.Volume) (blockdev.Device, error) { return d.open(name) })
+}
+
+// nodeConfig is the configuration of a node.
+func nodeConfig(store, name string, cntlid int) string {
+	return fmt.Sprintf(`
 portals: [{listen: "127.0.0.1:0", group: %d}]
 volumes:
   - {name: disk0, type: raw, path: /dev/none, size: 1MiB, wwid: 6000000000000000000000000000da7a, serial: S1, write_through: true}
@@ -113,6 +119,12 @@ ha:
   portals: [{address: "192.0.2.1:3260", group: %d}]
   groups: [{name: g1, volumes: [disk0], fencing: node, grace: 50ms}]
 `, cntlid/100, haIQN, haNQN, cntlid, cntlid+99, name, store, 3-cntlid/100)
+}
+
+// newNodeWith makes a node with a configuration, whose volumes are opened by open.
+func newNodeWith(t *testing.T, text, name string, serve bool, open func(config.Volume) (blockdev.Device, error)) *clusterNode {
+	t.Helper()
+	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -131,7 +143,7 @@ ha:
 		t.Fatal(err)
 	}
 	n := &clusterNode{name: name}
-	n.Registry, err = New(cfg, Config{Server: srv, Log: zap.NewNop(), Open: func(config.Volume) (blockdev.Device, error) { return d.open(name) }})
+	n.Registry, err = New(cfg, Config{Server: srv, Log: zap.NewNop(), Open: open})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,6 +443,43 @@ func TestFailedPromotion(t *testing.T) {
 	if err := a.Promote(t.Context(), "g7"); err == nil || !strings.Contains(err.Error(), `no group "g7"`) {
 		t.Errorf("Promote of nothing = %v", err)
 	}
+}
+
+// A promotion whose time is over takes the time that it needs to give up what it has got:
+// its group is on standby afterwards, and another node may have it.
+func TestPromotionOutOfTime(t *testing.T) {
+	d, store := newDisk(t), t.TempDir()
+	text := strings.NewReplacer(
+		"targets:", "  - {name: disk1, type: raw, path: /dev/no, size: 1MiB, wwid: 6000000000000000000000000000da7b, serial: S2, write_through: true}\ntargets:",
+		"luns: [", "luns: [{lun: 1, volume: disk1}, ",
+		"volumes: [disk0", "volumes: [disk0, disk1").Replace(nodeConfig(store, "a", 100))
+	ctx, cancel := context.WithCancel(t.Context())
+	var a *clusterNode
+	var user sync.WaitGroup
+	a = newNodeWith(t, text, "a", false, func(v config.Volume) (blockdev.Device, error) {
+		if v.Name == "disk0" {
+			return d.open("a")
+		}
+		// The first one is in use, and the time is over.
+		dev := a.groups["g1"].members()[0].dev
+		l := new(blockdev.Lease)
+		if err := dev.LeaseRead(l, 0, 512, blockdev.Wait); err != nil {
+			t.Error(err)
+		}
+		user.Go(func() {
+			await.True(t, "the device is given up", func() bool { return !dev.Attached() })
+			l.Release()
+		})
+		cancel()
+		return nil, errors.New("slow to say no")
+	})
+	err := a.Promote(ctx, "g1")
+	user.Wait()
+	if err == nil || !strings.Contains(err.Error(), "slow to say no") {
+		t.Errorf("Promote = %v", err)
+	}
+	a.want(t, "standby", "slow to say no")
+	newNode(t, d, store, "b", 200, false).promote(t)
 }
 
 // An owner that another node has replaced finds it within ownerCheck, and closes its

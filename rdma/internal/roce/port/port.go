@@ -1,6 +1,8 @@
 package port
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -23,8 +25,13 @@ type Port struct {
 	cm        *cm.Manager
 	qpns      cm.QPNs
 	receivers []*receiver
-	wg        sync.WaitGroup // of the receivers
+	start     time.Time
+	wg        sync.WaitGroup // of the receivers, those of groups included
 	stat      counters
+
+	groupMu sync.Mutex // guards what follows; below it: group.mu
+	groups  map[netip.Addr]*group
+	closed  bool
 }
 
 // Open takes UDP port 4791 of an address, and begins to answer what comes to queue pair 1.
@@ -33,10 +40,9 @@ func Open(cfg Config) (*Port, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Port{udp: u}
-	start := time.Now()
+	p := &Port{udp: u, start: time.Now(), groups: map[netip.Addr]*group{}}
 	for _, rx := range u.Receivers() {
-		p.receivers = append(p.receivers, newReceiver(p, rx, u.Addr(), start))
+		p.receivers = append(p.receivers, newReceiver(p, rx, u.Addr(), p.start))
 	}
 	g := newGSI(p)
 	p.cm = cm.New(cm.Config{Local: u.Addr(), GUID: cm.NewGUID(), Send: g.send, Limits: cfg.CM})
@@ -47,10 +53,13 @@ func Open(cfg Config) (*Port, error) {
 	return p, nil
 }
 
+var errClosed = fmt.Errorf("rdma: %w", net.ErrClosed)
+
 // Close ends the connections, telling their peers once, and the port. Nothing is taken
 // by anybody when it returns.
 func (p *Port) Close() {
 	p.cm.Close()
+	p.leaveAll()
 	p.udp.Close()
 	p.wg.Wait()
 }

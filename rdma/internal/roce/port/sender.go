@@ -12,25 +12,35 @@ import (
 	"softiser/rdma/internal/roce/udp"
 )
 
-// Sender sends the packets of one queue pair to its peer: Add makes them, with their
-// ICRC, Flush gives them to the kernel in as few calls as possible. It is for one
-// goroutine at a time, and allocates nothing once it has been in use.
+// Sender sends the packets of one queue pair to its peer, or datagrams to anybody: Add and
+// AddTo make them, with their ICRC, Flush gives them to the kernel in as few calls as
+// possible. It is for one goroutine at a time, and allocates nothing once it has been in
+// use with the same peers.
 //
 // Payload goes by reference, unless Add is told to copy it. Memory that may change
 // before it is sent must be copied: its ICRC would be wrong, and the packet lost. A READ's answer
 // comes from such memory, as whoever owns it may write to it meanwhile.
 type Sender struct {
+	p     *Port
 	lane  *udp.Lane
-	peer  *udp.Peer
-	flow  *packet.Flow
+	peer  *destination                // of a connected queue pair; nil
+	peers map[netip.Addr]*destination // of one for datagrams
+	last  *destination                // of the message that has been begun; nil
 	burst *udp.Burst
 	slab  []byte // headers, copied payload, trailers; never moved
 	queue []queued
 	segs  [][]byte // of all packets in queue: headers, payload, trailer
 }
 
+// destination is where packets go.
+type destination struct {
+	peer *udp.Peer
+	flow *packet.Flow
+}
+
 // queued is a packet that has been added.
 type queued struct {
+	to          *destination
 	message     int // of the burst
 	first, last int // its pieces in Sender.segs
 }
@@ -45,15 +55,49 @@ const (
 // Sender makes a Sender. label picks the source port: one queue pair always uses the
 // same one, so that its packets stay in order on their way.
 func (p *Port) Sender(peer netip.Addr, label uint32) (*Sender, error) {
-	to, err := p.udp.Peer(peer)
+	s := p.newSender(label)
+	to, err := s.destination(peer)
+	s.peer = to
+	return s, err
+}
+
+// DatagramSender makes a Sender for AddTo; label is as with Sender.
+func (p *Port) DatagramSender(label uint32) *Sender {
+	s := p.newSender(label)
+	s.peers = map[netip.Addr]*destination{}
+	return s
+}
+
+func (p *Port) newSender(label uint32) *Sender {
+	return &Sender{p: p, lane: p.udp.Lane(label), burst: udp.NewBurst(), slab: make([]byte, 0, slabLen), queue: make([]queued, 0, maxQueued)}
+}
+
+func (s *Sender) destination(a netip.Addr) (*destination, error) {
+	to, err := s.p.udp.Peer(a)
 	if err != nil {
 		return nil, err
 	}
-	lane := p.udp.Lane(label)
-	return &Sender{
-		lane: lane, peer: to, burst: udp.NewBurst(), slab: make([]byte, 0, slabLen), queue: make([]queued, 0, maxQueued),
-		flow: packet.NewFlow(netip.AddrPortFrom(p.Addr(), lane.SourcePort()), netip.AddrPortFrom(to.Addr(), udp.PortNumber)),
-	}, nil
+	from := netip.AddrPortFrom(s.p.Addr(), s.lane.SourcePort())
+	return &destination{to, packet.NewFlow(from, netip.AddrPortFrom(to.Addr(), udp.PortNumber))}, nil
+}
+
+// maxPeers bounds the addresses that a Sender of datagrams remembers.
+const maxPeers = 1024
+
+// AddTo is Add for a datagram to any address, or multicast group.
+func (s *Sender) AddTo(a netip.Addr, pkt *packet.Packet, pieces [][]byte, n int, copied bool) (bool, error) {
+	to := s.peers[a]
+	if to == nil {
+		var err error
+		if to, err = s.destination(a); err != nil {
+			return false, err
+		}
+		if len(s.peers) >= maxPeers {
+			clear(s.peers)
+		}
+		s.peers[a] = to
+	}
+	return s.add(to, pkt, pieces, n, copied)
 }
 
 // ErrFault: payload cannot be read. Its packet was not added.
@@ -63,6 +107,10 @@ var ErrFault = errors.New("rdma: the memory of a packet's payload cannot be read
 // are the caller's again at once, else after Flush. False without an error says that
 // there is no room before Flush.
 func (s *Sender) Add(pkt *packet.Packet, pieces [][]byte, n int, copied bool) (bool, error) {
+	return s.add(s.peer, pkt, pieces, n, copied)
+}
+
+func (s *Sender) add(to *destination, pkt *packet.Packet, pieces [][]byte, n int, copied bool) (bool, error) {
 	need := packet.MaxHeader + packet.MaxTrailer
 	if copied {
 		need += n
@@ -78,19 +126,41 @@ func (s *Sender) Add(pkt *packet.Packet, pieces [][]byte, n int, copied bool) (b
 	if len(s.segs)+count > udp.MaxPieces {
 		return false, s.whole(size, count)
 	}
-	if s.burst.Packets() >= s.lane.MaxPackets() || !s.burst.Fits(size, count) {
-		if !s.burst.Message(s.peer, size) || !s.burst.Fits(size, count) {
+	if to != s.last || s.burst.Packets() >= s.lane.MaxPackets() || !s.burst.Fits(size, count) {
+		if !s.begin(to, size, count) {
 			return false, s.whole(size, count)
 		}
 	}
 	slab, segs := len(s.slab), len(s.segs)
-	if !s.build(pkt, pieces, n, copied) {
+	if !s.build(to.flow, pkt, pieces, n, copied) {
 		s.slab, s.segs = s.slab[:slab], s.segs[:segs]
+		if s.burst.Packets() == 0 {
+			s.withdraw()
+		}
 		return false, ErrFault
 	}
 	s.burst.Packet(s.segs[segs:]...)
-	s.queue = append(s.queue, queued{s.burst.Len() - 1, segs, len(s.segs)})
+	s.queue = append(s.queue, queued{to, s.burst.Len() - 1, segs, len(s.segs)})
 	return true, nil
+}
+
+// begin begins a message, if a packet of size bytes in count pieces fits behind those that
+// there are.
+func (s *Sender) begin(to *destination, size, count int) bool {
+	if !s.burst.Message(to.peer, size) {
+		return false
+	}
+	if s.last = to; !s.burst.Fits(size, count) {
+		s.withdraw()
+		return false
+	}
+	return true
+}
+
+// withdraw takes back a message without a packet.
+func (s *Sender) withdraw() {
+	s.burst.Withdraw()
+	s.last = nil
 }
 
 // whole says whether a packet would not even fit an empty Sender.
@@ -103,12 +173,12 @@ func (s *Sender) whole(size, count int) error {
 
 // build appends a packet to slab and segs, with the ICRC for the place that it will
 // have in its message; false if its payload cannot be read.
-func (s *Sender) build(pkt *packet.Packet, pieces [][]byte, n int, copied bool) (ok bool) {
+func (s *Sender) build(flow *packet.Flow, pkt *packet.Packet, pieces [][]byte, n int, copied bool) (ok bool) {
 	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
 	start := len(s.slab)
 	s.slab = packet.Append(s.slab, pkt, n)
 	head := s.slab[start:]
-	sum := s.flow.Begin(head, pkt.Op.Len(n), uint16(s.burst.Packets()))
+	sum := flow.Begin(head, pkt.Op.Len(n), uint16(s.burst.Packets()))
 	if copied {
 		body := len(s.slab)
 		for _, p := range pieces {
@@ -157,6 +227,7 @@ func (s *Sender) Flush() error {
 func (s *Sender) reset() {
 	s.burst.Reset()
 	clear(s.segs)
+	s.last = nil
 	s.slab, s.queue, s.segs = s.slab[:0], s.queue[:0], s.segs[:0]
 }
 
@@ -170,7 +241,7 @@ func (s *Sender) singly(message int) (first error) {
 			continue
 		}
 		segs := s.segs[q.first:q.last]
-		if !s.sign(segs) {
+		if !sign(q.to.flow, segs) {
 			first = ErrFault
 			continue
 		}
@@ -178,7 +249,7 @@ func (s *Sender) singly(message int) (first error) {
 		for _, p := range segs {
 			size += len(p)
 		}
-		s.burst.Message(s.peer, size)
+		s.burst.Message(q.to.peer, size)
 		s.burst.Packet(segs...)
 		for s.burst.Sent() < s.burst.Len() {
 			if err := s.lane.Send(s.burst); errors.Is(err, net.ErrClosed) {
@@ -193,7 +264,7 @@ func (s *Sender) singly(message int) (first error) {
 }
 
 // sign writes the ICRC of a packet by itself to its end.
-func (s *Sender) sign(segs [][]byte) (ok bool) {
+func sign(flow *packet.Flow, segs [][]byte) (ok bool) {
 	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
 	size := 0
 	for _, p := range segs {
@@ -203,7 +274,7 @@ func (s *Sender) sign(segs [][]byte) (ok bool) {
 	if len(segs) == 1 {
 		head = head[:len(head)-packet.ICRCLen]
 	}
-	sum := s.flow.Begin(head, size, 0)
+	sum := flow.Begin(head, size, 0)
 	if len(segs) > 1 {
 		for _, p := range segs[1 : len(segs)-1] {
 			sum = sum.Add(p)

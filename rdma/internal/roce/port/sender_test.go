@@ -171,7 +171,7 @@ func TestSenderIdentifications(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		q := s.queue[i]
-		id, ok := s.flow.Check(bytes.Join(s.segs[q.first:q.last], nil))
+		id, ok := s.peer.flow.Check(bytes.Join(s.segs[q.first:q.last], nil))
 		if !ok || id != want[i] {
 			t.Errorf("packet %d, %v, is for identification %d (%v), want %d", i, pkts[i].Op, id, ok, want[i])
 		}
@@ -270,6 +270,9 @@ func TestSenderErrors(t *testing.T) {
 		if ok, err := s.Add(&want[0].Packet, [][]byte{hole[:100]}, 100, copied); ok || err != ErrFault {
 			t.Fatal(ok, err)
 		}
+	}
+	if err := s.Flush(); err != nil || s.lane.Stats().Messages != 0 {
+		t.Errorf("%+v sent of packets that were not added, %v", s.lane.Stats(), err)
 	}
 	long := message(packet.SendFirst, 0, 4000)
 	add := func(m []sent) {

@@ -78,6 +78,13 @@ func (b *Burst) Message(to *Peer, size int) bool {
 	return true
 }
 
+// Withdraw takes back a message that has been begun and has no packet: an empty datagram
+// would be sent for it.
+func (b *Burst) Withdraw() {
+	b.n--
+	b.open.bytes, b.open.packets, b.open.size, b.open.pieces = 0, 0, 0, 0
+}
+
 // Packet adds one packet to the message, in pieces of memory; false, and nothing is
 // added, when it does not fit.
 func (b *Burst) Packet(pieces ...[]byte) bool {

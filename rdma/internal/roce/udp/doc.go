@@ -4,6 +4,7 @@
 //	port       the sockets of an address, and why they could not be had
 //	options    what is set on them
 //	steer      several receiving sockets: by destination queue pair number
+//	group      sockets that receive what is sent to a multicast group
 //	receive    datagrams in batches, of several packets where the kernel has joined them (GRO)
 //	lane       sending from one source port
 //	burst      what one call sends: packets by reference, equal ones as one message (GSO)

@@ -34,6 +34,7 @@ type Port struct {
 	addr      netip.Addr
 	receivers []*Receiver
 	lanes     []*Lane
+	gro       bool
 }
 
 // ErrNoGSO: the kernel, or the device on the way, does not cut messages into packets.
@@ -61,7 +62,7 @@ func Open(cfg Config) (*Port, error) {
 	if cfg.RecvBuffer == 0 {
 		cfg.RecvBuffer = 8 << 20
 	}
-	p := &Port{addr: cfg.Addr}
+	p := &Port{addr: cfg.Addr, gro: !cfg.NoGRO}
 	err := p.open(&cfg)
 	if err != nil {
 		p.Close()
@@ -206,6 +207,7 @@ func openLane(a netip.Addr, i int, gso bool) (*Lane, error) {
 		s, err = listen(a, port, func(o *sockopts) {
 			o.receiveNothing()
 			o.sendBuffer(sendBuffer)
+			o.multicastFrom(a)
 			if !gso {
 				o.noChecksum(a.Is4())
 			}

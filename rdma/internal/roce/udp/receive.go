@@ -63,6 +63,9 @@ func newReceiver(s *socket, buffer int) *Receiver {
 	return r
 }
 
+// Close ends a Receiver that Port.Join has made; Receive comes back with net.ErrClosed.
+func (r *Receiver) Close() { _ = r.s.nc.Close() }
+
 // Buffer is the size of the socket's receive buffer as the kernel counts it: a packet
 // takes about twice its payload there. What comes when it is full is lost.
 func (r *Receiver) Buffer() int { return r.buffer }

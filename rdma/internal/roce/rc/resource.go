@@ -25,10 +25,11 @@ func (q *resources) remember(r resource) {
 	q.next = (q.next + 1) % len(q.ring)
 }
 
-// find is what psn belonged to; nil if nothing that is remembered.
+// find is what psn belonged to; nil if nothing that is remembered. The newest one counts:
+// numbers come again after 2^24 packets, and one from before may still be here.
 func (q *resources) find(psn packet.PSN) *resource {
 	for i := range q.ring {
-		if r := &q.ring[i]; r.used {
+		if r := &q.ring[(q.next+len(q.ring)-1-i)%len(q.ring)]; r.used {
 			if d := psn.Sub(r.psn); d >= 0 && d < r.n {
 				return r
 			}

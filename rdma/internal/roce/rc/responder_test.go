@@ -152,6 +152,43 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
+// PSNs come again: a duplicate is that of the atomic operation of now, not of one under
+// the same number 2^24 packets ago, which is remembered still.
+func TestAtomicUnderTheSameNumber(t *testing.T) {
+	g := newRig(t, small)
+	p := request(packet.FetchAdd, small.PSN, nil)
+	p.AtomicETH = packet.AtomicETH{RKey: g.key, SwapOrAdd: 1}
+	g.give(p)
+	g.expect = small.PSN
+	for range 2 {
+		if got := g.give(p); len(got) != 1 || got[0].Original != 1 || g.mem[0] != 2 {
+			t.Errorf("%v, memory %d", got, g.mem[0])
+		}
+	}
+}
+
+// A WRITE with immediate data of several packets that meets no buffer at its end goes on
+// from its last packet when there is one.
+func TestNoBufferForTheLastPacket(t *testing.T) {
+	g := newRig(t, small)
+	data := fill(300)
+	g.give(g.to(request(packet.WriteFirst, small.PSN, data[:256]), 0, 300))
+	last := request(packet.WriteLastImm, small.PSN.Add(1), data[256:])
+	last.Imm = 9
+	for range 2 {
+		if s := lines(g.give(last)); s != "Acknowledge 0x2c @ffffff" || g.mem[256] != 0 {
+			t.Errorf("%s, memory %d", s, g.mem[256])
+		}
+	}
+	g.post(t, 0)
+	if s := lines(g.give(last)); s != "Acknowledge 0x1f @ffffff" || !bytes.Equal(g.mem[:300], data) {
+		t.Error(s)
+	}
+	if wcs := g.TakeWCs(nil); len(wcs) != 1 || wcs[0].Opcode != verbs.WCRecvImm || wcs[0].ByteLen != 300 || wcs[0].Imm != 9 {
+		t.Errorf("%+v", wcs)
+	}
+}
+
 // One NAK for what is missing, an acknowledgement before it, and then silence, until the
 // peer has gone back and it is still missing.
 func TestAhead(t *testing.T) {

@@ -17,16 +17,20 @@ import (
 // random moment, in a random way. Every request that was accepted completes
 // exactly once, and nothing is left behind.
 func TestChaos(t *testing.T) {
+	forEach(t, chaosRounds)
+}
+
+func chaosRounds(t *testing.T, o *rdmatest.Options) {
 	rounds := 60
 	if raceEnabled || testing.Short() {
 		rounds = 20
 	}
 	for seed := range rounds {
-		chaos(t, uint64(seed))
+		chaos(t, uint64(seed), *o)
 	}
 }
 
-func chaos(t *testing.T, seed uint64) {
+func chaos(t *testing.T, seed uint64, o rdmatest.Options) {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	var mu sync.Mutex
 	posted, completed := map[uint64]int{}, map[uint64]int{}
@@ -43,7 +47,8 @@ func chaos(t *testing.T, seed uint64) {
 		}
 	}
 	p := rdma.ConnParams{Zerocopy: rdma.ZerocopyMode(rng.IntN(4)), MPA: rdma.MPAParams{P2P: rdma.P2PWrite}}
-	a, b := rdmatest.NewPair(t, &rdmatest.Options{Client: p, Server: rdma.ConnParams{Zerocopy: p.Zerocopy}, Handlers: [2]func(*rdma.CQ){handler(), handler()}})
+	o.Client, o.Server, o.Handlers = p, rdma.ConnParams{Zerocopy: p.Zerocopy}, [2]func(*rdma.CQ){handler(), handler()}
+	a, b := rdmatest.NewPair(t, &o)
 	ends := []*rdmatest.End{a, b}
 	mem := [2][]byte{make([]byte, 256<<10), make([]byte, 256<<10)}
 	var mrs [2]*rdma.MR

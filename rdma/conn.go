@@ -2,11 +2,10 @@ package rdma
 
 import (
 	"context"
-	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
-	"softiser/internal/congestion"
 	"softiser/internal/sockio"
 	"softiser/rdma/internal/iwarp"
 	"softiser/rdma/internal/mpa"
@@ -67,9 +66,11 @@ const (
 // ConnParams are a side's wishes for one connection. nil or zero fields mean the
 // default beside them.
 type ConnParams struct {
-	PrivateData []byte // at most 508 bytes; Linux siw takes 252
-	IRD         int    // Reads of the peer served at once; 16, negative: none. Use powers of two
-	ORD         int    // own Reads outstanding; 16, negative: none
+	// PrivateData is for the peer's ULP. iWARP: at most 508 bytes; Linux siw takes 252.
+	// RoCE: 56 in a request, 196 in the answer, and the peer sees zeros behind it.
+	PrivateData []byte
+	IRD         int // Reads of the peer served at once; 16, negative: none. Use powers of two
+	ORD         int // own Reads outstanding; 16, negative: none
 	CRC         CRCMode
 	// BusyPoll is how long the receiver spins on an empty socket before it sleeps;
 	// it costs a core while traffic flows. After silence it sleeps all the same.
@@ -91,7 +92,27 @@ type ConnParams struct {
 	// Extensions allows the operations of RFC 7306 (atomics, immediate data) when
 	// the other end is this implementation too and allows them; see docs/adr/0012.
 	Extensions bool
-	MPA        MPAParams // what only iWARP has
+	MPA        MPAParams  // what only iWARP has
+	RoCE       RoCEParams // what only RoCE has
+}
+
+// RoCEParams are wishes for a connection over RoCE. What ConnParams says about TCP, and
+// its CRC, means nothing there: every packet has one. Zero fields mean the value beside
+// them.
+type RoCEParams struct {
+	LocalAddr netip.Addr // of the active side; the one on the way to the peer
+	// PathMTU is the payload of a packet, bytes: 256, 512, 1024, 2048 or 4096. The active
+	// side chooses; the largest that its interface carries.
+	PathMTU int
+	// AckTimeout is how long a request waits for an answer before it is sent again. It is
+	// made a power of two of 4.096 µs, up; 537 ms. The peer is told the same.
+	AckTimeout time.Duration
+	// RetryCount is how often in a row, without any progress, a request is sent again; 7, which is the
+	// most; negative: never. Then the connection ends with StatusRetryExceeded.
+	RetryCount int
+	// RNRRetry is how often the peer asks this side again that had no receive buffer; 7,
+	// which stands for ever; negative: never.
+	RNRRetry int
 }
 
 // MPAParams are wishes for the framing and the start-up of iWARP (RFC 5044, 6581).
@@ -115,11 +136,18 @@ type MPAParams struct {
 type ConnInfo struct {
 	PrivateData []byte // of the peer
 	Initiator   bool   // this side was the active one
-	CRC         bool   // every FPDU carries a CRC32C
+	CRC         bool   // every FPDU carries a CRC32C; over RoCE, every packet its ICRC
 	IRD, ORD    int    // Reads at once: of the peer that this side serves, of this side
 	LocalAddr   net.Addr
 	RemoteAddr  net.Addr
-	MPA         MPAInfo // what only iWARP has
+	MPA         MPAInfo  // what only iWARP has
+	RoCE        RoCEInfo // what only RoCE has
+}
+
+// RoCEInfo is what was agreed on about a connection over RoCE.
+type RoCEInfo struct {
+	PathMTU   int    // payload of a packet, bytes
+	RemoteQPN uint32 // number of the peer's queue pair
 }
 
 // MPAInfo is what was agreed on about the framing of iWARP.
@@ -133,72 +161,37 @@ type MPAInfo struct {
 
 const defaultQueue = 16
 
-// params checks p against the device; nil means all defaults.
-func (p *ConnParams) params(d *Device) (*iwarp.Params, error) {
-	if p == nil {
-		p = &ConnParams{}
-	}
-	if p.MPA.Rev < 0 || p.MPA.Rev > 2 {
-		return nil, invalid("MPA revision %d, supported are 1 and 2", p.MPA.Rev)
-	}
-	w := mpa.Wish{Rev: p.MPA.Rev, CRC: p.CRC, IRD: p.IRD, ORD: p.ORD, P2P: p.MPA.P2P, GSO: p.MPA.GSO, Private: p.PrivateData}
-	for _, q := range []*int{&w.IRD, &w.ORD} {
+// queues are the Reads at once that p asks for: this side's, the peer's.
+func (p *ConnParams) queues(d *Device) (ird, ord int, err error) {
+	ird, ord = p.IRD, p.ORD
+	for _, q := range []*int{&ird, &ord} {
 		def(q, defaultQueue)
 		*q = max(*q, 0)
 	}
-	if w.IRD > d.cfg.MaxIRD || w.ORD > d.cfg.MaxORD {
-		return nil, invalid("IRD %d, ORD %d: the device allows %d and %d", w.IRD, w.ORD, d.cfg.MaxIRD, d.cfg.MaxORD)
+	if ird > d.cfg.MaxIRD || ord > d.cfg.MaxORD {
+		return 0, 0, invalid("IRD %d, ORD %d: the device allows %d and %d", ird, ord, d.cfg.MaxIRD, d.cfg.MaxORD)
 	}
-	return &iwarp.Params{
-		Wish: w, MaxFPDU: p.MPA.MaxFPDU, BusyPoll: p.BusyPoll, Zerocopy: p.Zerocopy, ZerocopyMin: p.ZerocopyMin,
-		SndBuf: p.SndBuf, RcvBuf: p.RcvBuf, Congestion: p.Congestion, Timeout: p.Timeout,
-		SpeakFirst: p.MPA.SpeakFirst, Extensions: p.Extensions,
-	}, nil
+	return ird, ord, nil
 }
-
-// engine is the engine of iWARP, the one that goes over a net.Conn.
-func (qp *QP) engine() *iwarp.QP { return qp.v.Engine.(*iwarp.QP) }
 
 // Info is what the two ends have agreed on; the zero value before the connection.
-func (qp *QP) Info() ConnInfo {
-	i := qp.engine().Info()
-	return ConnInfo{
-		PrivateData: i.Private, Initiator: i.Initiator, CRC: i.CRC, IRD: i.IRD, ORD: i.ORD, LocalAddr: i.Local, RemoteAddr: i.Remote,
-		MPA: MPAInfo{Rev: i.Rev, GSO: i.GSO, P2P: i.RTR, MSS: i.MSS, FPDUSize: i.FPDUSize},
-	}
-}
+func (qp *QP) Info() ConnInfo { return qp.pd.dev.transport.info(qp) }
 
-// Extensions reports whether the operations of RFC 7306 can be used: both ends
-// are this implementation and allow them. Just after the connection the answer may
-// still be on its way; requests posted meanwhile wait for it.
-func (qp *QP) Extensions() bool { return qp.engine().Extensions() }
+// Extensions reports whether atomics and immediate data can be used. Over iWARP these are
+// the operations of RFC 7306: both ends are this implementation and allow them. Just after
+// the connection the answer may still be on its way; requests posted meanwhile wait for
+// it. Over RoCE everybody has them.
+func (qp *QP) Extensions() bool { return qp.pd.dev.transport.extensions(qp) }
 
-// Dial opens a TCP connection to addr and connects qp over it as MPA initiator.
+// Dial connects qp to who listens at addr, as the active side. The network is that of the
+// device's provider: "tcp", "tcp4" or "tcp6", or "roce". The error is a *RejectError when
+// the peer's ULP refused, and wraps syscall.ECONNREFUSED when nobody listens there.
 func Dial(ctx context.Context, network, addr string, qp *QP, p *ConnParams) (*ConnInfo, error) {
-	var cc string
-	if p != nil {
-		cc = p.Congestion
-	}
-	d := net.Dialer{Control: congestion.Dialing(cc)}
-	nc, err := d.DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, fmt.Errorf("rdma: %w", err)
-	}
-	return Client(ctx, nc, qp, p)
-}
-
-// Client connects qp over an open connection as MPA initiator. It takes nc over,
-// and closes it on error. The error is a *RejectError when the peer's ULP refused.
-func Client(ctx context.Context, nc net.Conn, qp *QP, p *ConnParams) (*ConnInfo, error) {
-	w, err := p.params(qp.pd.dev)
-	if err == nil {
-		err = qp.engine().Connect(ctx, nc, w)
-	}
-	if err != nil {
-		_ = nc.Close()
+	d := qp.pd.dev
+	if err := d.transport.dial(ctx, network, addr, qp, p); err != nil {
 		return nil, public(err)
 	}
-	qp.pd.dev.connected()
+	d.connected()
 	info := qp.Info()
 	return &info, nil
 }

@@ -13,8 +13,10 @@ import (
 )
 
 // CQ: solicited-only waits wake for solicited messages and for errors only.
-func TestSolicitedOnly(t *testing.T) {
-	a, b := rdmatest.Pair(t)
+func TestSolicitedOnly(t *testing.T) { forEach(t, solicitedOnly) }
+
+func solicitedOnly(t *testing.T, o *rdmatest.Options) {
+	a, b := rdmatest.NewPair(t, o)
 	for i := range 3 {
 		b.Recv(t, uint64(i), nil)
 	}
@@ -42,8 +44,11 @@ func TestSolicitedOnly(t *testing.T) {
 }
 
 // A completion queue that overflows ends the queue pairs that overflow it.
-func TestCQOverflow(t *testing.T) {
-	a, b := rdmatest.NewPair(t, &rdmatest.Options{CQ: rdma.CQConfig{Depth: 4}})
+func TestCQOverflow(t *testing.T) { forEach(t, overflow) }
+
+func overflow(t *testing.T, o *rdmatest.Options) {
+	o.CQ = rdma.CQConfig{Depth: 4}
+	a, b := rdmatest.NewPair(t, o)
 	for i := range 10 {
 		b.Recv(t, uint64(i), nil)
 	}
@@ -63,8 +68,11 @@ func TestCQOverflow(t *testing.T) {
 	}
 }
 
-func TestCQResize(t *testing.T) {
-	a, b := rdmatest.NewPair(t, &rdmatest.Options{CQ: rdma.CQConfig{Depth: 4}})
+func TestCQResize(t *testing.T) { forEach(t, resize) }
+
+func resize(t *testing.T, o *rdmatest.Options) {
+	o.CQ = rdma.CQConfig{Depth: 4}
+	a, b := rdmatest.NewPair(t, o)
 	for i := range 8 {
 		b.Recv(t, uint64(i), nil)
 	}

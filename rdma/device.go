@@ -2,10 +2,10 @@ package rdma
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
-	"softiser/rdma/internal/iwarp"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/verbs"
@@ -14,19 +14,20 @@ import (
 // DeviceConfig limits what can be created on a Device. Zero fields mean the
 // default given beside them. The configuration is copied by Open.
 type DeviceConfig struct {
-	MaxQP     int    // queue pairs; 65536
-	MaxCQ     int    // completion queues; 65536
-	MaxMR     int    // memory regions and windows; 1<<20
-	MaxSRQ    int    // shared receive queues; 4096
-	MaxPD     int    // protection domains; 65536
-	MaxQPWR   int    // work requests per queue; 32768
-	MaxSRQWR  int    // work requests per shared receive queue; 327680
-	MaxCQE    int    // completions per queue; 1<<20
-	MaxSGE    int    // pieces of memory per work request; 64
-	MaxInline int    // bytes of an inline work request; 4096
-	MaxIRD    int    // RDMA Reads served at once per queue pair; 128
-	MaxORD    int    // RDMA Reads outstanding per queue pair; 128
-	MaxMsg    uint32 // bytes of one message; 1<<31
+	Provider  Provider // iWARP
+	MaxQP     int      // queue pairs; 65536
+	MaxCQ     int      // completion queues; 65536
+	MaxMR     int      // memory regions and windows; 1<<20
+	MaxSRQ    int      // shared receive queues; 4096
+	MaxPD     int      // protection domains; 65536
+	MaxQPWR   int      // work requests per queue; 32768
+	MaxSRQWR  int      // work requests per shared receive queue; 327680
+	MaxCQE    int      // completions per queue; 1<<20
+	MaxSGE    int      // pieces of memory per work request; 64
+	MaxInline int      // bytes of an inline work request; 4096
+	MaxIRD    int      // RDMA Reads served at once per queue pair; 128
+	MaxORD    int      // RDMA Reads outstanding per queue pair; 128
+	MaxMsg    uint32   // bytes of one message; 1<<31
 	Hooks     Hooks
 }
 
@@ -49,20 +50,23 @@ type DeviceAttr struct {
 	MaxMsg                                     uint32
 	LocalDMALKey, FastRegistration, MemWindows bool
 	Atomics                                    string // scope of atomic operations
+	Provider                                   Provider
+	MaxImm                                     uint64 // the largest immediate data
+	MaskedAtomics                              bool   // atomics may have masks
 }
 
-// Device is one software RNIC. It owns the STag table; everything else is
+// Device is one software RNIC. A device of iWARP needs no Close once its objects are
+// closed; one of RoCE keeps UDP port 4791 of the addresses that it has used until then. It owns the STag table; everything else is
 // created from it. All methods may be called concurrently.
 type Device struct {
-	cfg    DeviceConfig
-	shared verbs.Device // with the engines of its queue pairs
-	iwarp  iwarp.Device
-	stat   deviceCounters
+	cfg       DeviceConfig
+	shared    verbs.Device // with the engines of its queue pairs
+	transport provider
+	stat      deviceCounters
 
-	mu      sync.Mutex // guards what follows; taken after no other lock
-	closed  bool
-	qps     map[*QP]struct{}
-	nextQPN uint32
+	mu     sync.Mutex // guards what follows; taken after QP.v.Mu
+	closed bool
+	qps    map[*QP]struct{}
 
 	nPD, nCQ, nSRQ atomic.Int64
 }
@@ -106,6 +110,14 @@ func Open(cfg *DeviceConfig) (*Device, error) {
 	if c.MaxMR > mem.MaxRegions {
 		return nil, invalid("MaxMR %d: an STag has room for %d", c.MaxMR, mem.MaxRegions)
 	}
+	switch c.Provider {
+	case ProviderIWARP:
+		d.transport = new(overTCP)
+	case ProviderRoCE:
+		d.transport = new(overUDP)
+	default:
+		return nil, invalid("%v", c.Provider)
+	}
 	d.shared.Table.Limit(c.MaxMR)
 	return d, nil
 }
@@ -113,8 +125,13 @@ func Open(cfg *DeviceConfig) (*Device, error) {
 // Attr returns the limits of the device.
 func (d *Device) Attr() DeviceAttr {
 	c := &d.cfg
+	version := "soft-iWARP, MPA revision 2"
+	imm, masked := uint64(math.MaxUint64), true
+	if c.Provider == ProviderRoCE {
+		version, imm, masked = "soft-RoCE v2, reliable connections", math.MaxUint32, false
+	}
 	return DeviceAttr{
-		Name: "softiser0", Vendor: "softiser", Version: "soft-iWARP, MPA revision 2",
+		Name: "softiser0", Vendor: "softiser", Version: version, Provider: c.Provider, MaxImm: imm, MaskedAtomics: masked,
 		MaxQP: c.MaxQP, MaxCQ: c.MaxCQ, MaxMR: c.MaxMR, MaxSRQ: c.MaxSRQ, MaxPD: c.MaxPD,
 		MaxQPWR: c.MaxQPWR, MaxSRQWR: c.MaxSRQWR, MaxCQE: c.MaxCQE, MaxSGE: c.MaxSGE,
 		MaxInline: c.MaxInline, MaxIRD: c.MaxIRD, MaxORD: c.MaxORD, MaxMsg: c.MaxMsg,
@@ -137,6 +154,7 @@ func (d *Device) Close() error {
 		return fmt.Errorf("%w: the device has %d protection domains, %d completion queues, %d shared receive queues, %d memory regions and windows", ErrBusy, pds, cqs, srqs, mrs)
 	}
 	d.closed = true
+	d.transport.close()
 	return nil
 }
 

@@ -1,13 +1,15 @@
 // Package rdma is RDMA verbs in software: remote direct memory access over any TCP
-// connection, without RDMA hardware, kernel modules, root or pinned memory. It
-// speaks iWARP bit by bit, so the peer may be this package, the Linux kernel's siw
-// driver, or a hardware RNIC:
+// connection, or over UDP, without RDMA hardware, kernel modules, root or pinned memory.
+// It speaks iWARP and RoCE v2 bit by bit, so the peer may be this package, the Linux
+// kernel's drivers siw and rdma_rxe, or a hardware RNIC:
 //
-//	verbs     this package: Device, PD, MR, Window, CQ, QP, SRQ, Dial, Listen
-//	RDMAP     RFC 5040 (Send, RDMA Write, RDMA Read, Terminate), RFC 7306 (atomics, immediate data)
-//	DDP       RFC 5041 (tagged and untagged segments, placement)
-//	MPA       RFC 5044, RFC 6581 (framing, CRC32C, start-up)
-//	TCP       a *net.TCPConn
+//	verbs   this package: Device, PD, MR, Window, CQ, QP, SRQ, Dial, Listen
+//
+//	ProviderIWARP                                    ProviderRoCE
+//	RDMAP   RFC 5040, 7306 (atomics, immediate)      reliable connections  IBA vol. 1 chapter 9
+//	DDP     RFC 5041 (segments, placement)           connection manager    IBA vol. 1 chapter 12
+//	MPA     RFC 5044, 6581 (framing, CRC32C)         RoCE v2, ICRC         IBA vol. 1 annex A17
+//	TCP     a *net.TCPConn                           UDP port 4791 of a local address
 //
 // # Objects
 //
@@ -23,17 +25,19 @@
 //     offset it has told us. Nobody there is told; a Send behind it arrives after it.
 //   - RDMA Read: from such memory, into ours.
 //
-// What is iWARP's alone (MPA's revision, FPDU sizes, ready-to-receive messages) is kept
-// apart, in ConnParams.MPA and ConnInfo.MPA. Everything else is meant to hold for any
-// provider of verbs; the engine of iWARP lies behind it, in rdma/internal/iwarp, and
-// the package comment of rdma/internal/verbs describes the seam.
+// DeviceConfig.Provider chooses the transport. What is iWARP's alone (MPA's revision, FPDU
+// sizes, ready-to-receive messages) is kept apart, in ConnParams.MPA and ConnInfo.MPA,
+// RoCE's (path MTU, repetitions) in ConnParams.RoCE and ConnInfo.RoCE. Everything else
+// holds for both; their engines lie behind it, in rdma/internal/iwarp and
+// rdma/internal/roce, and the package comment of rdma/internal/verbs describes the seam.
 //
 // # Life of a request
 //
 // PostSend copies the request into the send queue and transmits at once, on the
 // calling goroutine: headers from a ring, payload by reference from the memory
 // named in the request, many requests in one system call. Only when the socket is
-// full does the queue pair's own goroutine take over. At the other end one
+// full does the queue pair's own goroutine take over. (Over RoCE the window of packets in
+// flight takes the place of the socket's room, and one goroutine receives for an address.) At the other end one
 // goroutine per queue pair reads long payloads straight from the socket to where
 // they belong; short ones pass through a read-ahead buffer. Nothing is allocated on
 // the way. Counters tell what was copied: QPStats.
@@ -55,12 +59,15 @@
 // queue pairs of the same protection domain, and through a Window only by the one
 // queue pair it is bound to. An RDMA Read exposes exactly the bytes of its sink, to
 // its peer, while it runs, under a fresh STag. The CRC guards against accidents,
-// not against an attacker on the path.
+// not against an attacker on the path; who can forge source addresses and guess numbers
+// of 24 bits can disturb a connection of RoCE, as docs/THREATS.md says.
 //
 // # Errors
 //
 // A connection ends as a whole: every request outstanding completes, those that
 // did not cause the end with StatusFlushed, and QP.Err tells the first cause. A
 // check that fails on this side sends the peer a Terminate message with the code
-// of the RFCs; both ends see a *TerminateError.
+// of the RFCs; both ends see a *TerminateError. Over RoCE a request that is refused is
+// answered by a NAK, and both ends see a *NAKError; a request that nobody answers is sent
+// again, and ends the connection with ErrTimeout when that was done often enough.
 package rdma

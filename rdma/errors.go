@@ -2,8 +2,13 @@ package rdma
 
 import (
 	"errors"
+	"fmt"
+	"syscall"
 
 	"softiser/rdma/internal/iwarp"
+	"softiser/rdma/internal/roce"
+	"softiser/rdma/internal/roce/cm"
+	"softiser/rdma/internal/roce/mad"
 	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
 )
@@ -53,6 +58,17 @@ func (e *TerminateError) Error() string {
 	return t.Error()
 }
 
+// NAKError says that a connection over RoCE ended because one side has refused a request
+// of the other (IBA vol. 1 §9.7.5.2).
+type NAKError struct {
+	Remote bool   // the peer has refused a request of ours; otherwise we have one of its
+	Code   uint8  // of the NAK: 1 invalid request, 2 remote access, 3 remote operational error
+	Detail string // what was wrong, known at the side that found it
+}
+
+// Error returns one sentence with the refused operation and the reason.
+func (e *NAKError) Error() string { return e.Detail }
+
 // public is an engine's error in the words of this package.
 func public(err error) error {
 	var t *iwarp.Terminated
@@ -62,6 +78,20 @@ func public(err error) error {
 	var r *iwarp.Rejected
 	if errors.As(err, &r) {
 		return &RejectError{PrivateData: r.Private}
+	}
+	var n *roce.Refused
+	if errors.As(err, &n) {
+		return &NAKError{Remote: n.Remote, Code: n.Code(), Detail: n.Error()}
+	}
+	var c *cm.RejectError
+	if errors.As(err, &c) {
+		switch c.Reason {
+		case mad.ReasonConsumer:
+			return &RejectError{PrivateData: c.Private}
+		case mad.ReasonInvalidServiceID:
+			return fmt.Errorf("rdma: %v: %w", c.Peer, syscall.ECONNREFUSED)
+		}
+		return fmt.Errorf("%w: %v says: %v", ErrRefused, c.Peer, c.Reason)
 	}
 	return err
 }

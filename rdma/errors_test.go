@@ -47,43 +47,58 @@ func newMemory(t *testing.T, e *rdmatest.End) *memory {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { qp.Close() })
+	t.Cleanup(func() {
+		qp.Close()
+		for _, mr := range []*rdma.MR{m.rw, m.ro, m.wo, m.dead, m.foreign} {
+			mr.Dereg()
+		}
+		m.win.Close()
+		if err := pd.Dealloc(); err != nil {
+			t.Error(err)
+		}
+	})
 	if m.stag, m.base, err = m.win.Bind(qp, [][]byte{m.mem}, all); err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
+// target is memory that a peer may not get at.
+type target struct {
+	name string
+	stag func(*memory) uint32
+	to   func(*memory) uint64
+	n    uint32
+	// expected causes of iWARP: RDMA Write, RDMA Read Request, Atomic
+	write, read, atomic wire.Cause
+}
+
+// none: the operation is allowed, or cannot be asked for.
+const none = wire.Cause(0xffff)
+
+func rw(m *memory) uint32   { return m.rw.RKey() }
+func base(m *memory) uint64 { return m.rw.Addr() }
+
+var targets = []target{
+	{"unknown STag", func(*memory) uint32 { return 0x00fedc00 }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
+	{"STag 0", func(*memory) uint32 { return 0 }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
+	{"local DMA key", func(*memory) uint32 { return 0xff }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
+	{"wrong key", func(m *memory) uint32 { return m.rw.RKey() ^ 1 }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
+	{"invalidated", func(m *memory) uint32 { return m.dead.RKey() }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
+	{"other protection domain", func(m *memory) uint32 { return m.foreign.RKey() }, base, 64, wire.CauseStream, wire.CauseRemoteStream, wire.CauseRemoteStream},
+	{"window of another queue pair", func(m *memory) uint32 { return m.stag }, base, 64, wire.CauseStream, wire.CauseRemoteStream, wire.CauseRemoteStream},
+	{"before the base", rw, func(m *memory) uint64 { return m.rw.Addr() - 8 }, 64, wire.CauseBounds, wire.CauseRemoteBounds, wire.CauseRemoteBounds},
+	{"one byte beyond the end", rw, func(m *memory) uint64 { return m.rw.Addr() + 8192 - 56 }, 57, wire.CauseBounds, wire.CauseRemoteBounds, none},
+	{"behind the end", rw, func(m *memory) uint64 { return m.rw.Addr() + 8192 }, 8, wire.CauseBounds, wire.CauseRemoteBounds, wire.CauseRemoteBounds},
+	{"far away", rw, func(m *memory) uint64 { return 1 << 62 }, 64, wire.CauseBounds, wire.CauseRemoteBounds, wire.CauseRemoteBounds},
+	{"offset wraps", rw, func(m *memory) uint64 { return ^uint64(7) }, 64, wire.CauseWrap, wire.CauseRemoteWrap, none},
+	{"read only", func(m *memory) uint32 { return m.ro.RKey() }, base, 64, wire.CauseSTag, none, wire.CauseRemoteAccess},
+	{"write only", func(m *memory) uint32 { return m.wo.RKey() }, base, 64, none, wire.CauseRemoteAccess, wire.CauseRemoteAccess},
+}
+
 // Every check of memory, for every operation that names memory of ours: the peer
 // gets the Terminate of the right layer, type and code, and nothing is touched.
 func TestRemoteMemoryChecks(t *testing.T) {
-	type target struct {
-		name string
-		stag func(*memory) uint32
-		to   func(*memory) uint64
-		n    uint32
-		// expected causes: RDMA Write, RDMA Read Request, Atomic
-		write, read, atomic wire.Cause
-	}
-	const none = wire.Cause(0xffff)
-	rw := func(m *memory) uint32 { return m.rw.RKey() }
-	base := func(m *memory) uint64 { return m.rw.Addr() }
-	targets := []target{
-		{"unknown STag", func(*memory) uint32 { return 0x00fedc00 }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
-		{"STag 0", func(*memory) uint32 { return 0 }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
-		{"local DMA key", func(*memory) uint32 { return 0xff }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
-		{"wrong key", func(m *memory) uint32 { return m.rw.RKey() ^ 1 }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
-		{"invalidated", func(m *memory) uint32 { return m.dead.RKey() }, base, 64, wire.CauseSTag, wire.CauseRemoteSTag, wire.CauseRemoteSTag},
-		{"other protection domain", func(m *memory) uint32 { return m.foreign.RKey() }, base, 64, wire.CauseStream, wire.CauseRemoteStream, wire.CauseRemoteStream},
-		{"window of another queue pair", func(m *memory) uint32 { return m.stag }, base, 64, wire.CauseStream, wire.CauseRemoteStream, wire.CauseRemoteStream},
-		{"before the base", rw, func(m *memory) uint64 { return m.rw.Addr() - 8 }, 64, wire.CauseBounds, wire.CauseRemoteBounds, wire.CauseRemoteBounds},
-		{"one byte beyond the end", rw, func(m *memory) uint64 { return m.rw.Addr() + 8192 - 56 }, 57, wire.CauseBounds, wire.CauseRemoteBounds, none},
-		{"behind the end", rw, func(m *memory) uint64 { return m.rw.Addr() + 8192 }, 8, wire.CauseBounds, wire.CauseRemoteBounds, wire.CauseRemoteBounds},
-		{"far away", rw, func(m *memory) uint64 { return 1 << 62 }, 64, wire.CauseBounds, wire.CauseRemoteBounds, wire.CauseRemoteBounds},
-		{"offset wraps", rw, func(m *memory) uint64 { return ^uint64(7) }, 64, wire.CauseWrap, wire.CauseRemoteWrap, none},
-		{"read only", func(m *memory) uint32 { return m.ro.RKey() }, base, 64, wire.CauseSTag, none, wire.CauseRemoteAccess},
-		{"write only", func(m *memory) uint32 { return m.wo.RKey() }, base, 64, none, wire.CauseRemoteAccess, wire.CauseRemoteAccess},
-	}
 	for _, tt := range targets {
 		for op, want := range map[wire.Opcode]wire.Cause{wire.Write: tt.write, wire.ReadRequest: tt.read, wire.AtomicReq: tt.atomic} {
 			if want == none {

@@ -18,8 +18,9 @@ func aligned(n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), len(w)*8)[:n]
 }
 
-func extPair(t *testing.T, client, server bool, p2p rdma.P2PMode) (a, b *rdmatest.End) {
+func extPair(t *testing.T, p rdma.Provider, client, server bool, p2p rdma.P2PMode) (a, b *rdmatest.End) {
 	return rdmatest.NewPair(t, &rdmatest.Options{
+		Device: rdma.DeviceConfig{Provider: p},
 		Client: rdma.ConnParams{Extensions: client, MPA: rdma.MPAParams{P2P: p2p}},
 		Server: rdma.ConnParams{Extensions: server},
 		Prepare: func(a, b *rdmatest.End) {
@@ -32,9 +33,13 @@ func extPair(t *testing.T, client, server bool, p2p rdma.P2PMode) (a, b *rdmates
 }
 
 func TestAtomicsAndImmediate(t *testing.T) {
-	for _, p2p := range []rdma.P2PMode{rdma.P2POff, rdma.P2PWrite, rdma.P2PRead, rdma.P2PSend} {
-		t.Run(p2p.String(), func(t *testing.T) {
-			a, b := extPair(t, true, true, p2p)
+	for _, c := range []struct {
+		provider rdma.Provider
+		p2p      rdma.P2PMode
+	}{{p2p: rdma.P2POff}, {p2p: rdma.P2PWrite}, {p2p: rdma.P2PRead}, {p2p: rdma.P2PSend}, {provider: rdma.ProviderRoCE}} {
+		t.Run(fmt.Sprint(c.provider, c.p2p), func(t *testing.T) {
+			a, b := extPair(t, c.provider, true, true, c.p2p)
+			imm := a.Dev.Attr().MaxImm & 0x1122334455667788
 			mem := aligned(64)
 			mr, err := b.PD.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteWrite|rdma.AccessRemoteAtomic)
 			if err != nil {
@@ -63,10 +68,10 @@ func TestAtomicsAndImmediate(t *testing.T) {
 			if got := atomic.LoadUint64((*uint64)(unsafe.Pointer(&mem[8]))); got != 7 {
 				t.Fatalf("the word is %d, want 7", got)
 			}
-			a.Post(t, rdma.SendWR{ID: 4, Op: rdma.OpWriteImm, SGL: []rdma.SGE{a.SGE([]byte("data"))}, Remote: rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}, Imm: 0x1122334455667788, Flags: rdma.FlagSolicited})
+			a.Post(t, rdma.SendWR{ID: 4, Op: rdma.OpWriteImm, SGL: []rdma.SGE{a.SGE([]byte("data"))}, Remote: rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}, Imm: imm, Flags: rdma.FlagSolicited})
 			a.Want(t, 4, rdma.WCWrite, rdma.StatusSuccess)
 			wc := b.Want(t, 100, rdma.WCRecvImm, rdma.StatusSuccess)
-			if wc.Imm != 0x1122334455667788 || wc.Flags != rdma.WCWithImm|rdma.WCSolicited || string(mem[:4]) != "data" {
+			if wc.Imm != imm || wc.Flags != rdma.WCWithImm|rdma.WCSolicited || string(mem[:4]) != "data" {
 				t.Fatalf("%+v, memory %q", wc, mem[:4])
 			}
 			// The responder may use them as well.
@@ -87,7 +92,7 @@ func TestAtomicsAndImmediate(t *testing.T) {
 func TestExtensionsNeedBothEnds(t *testing.T) {
 	for _, tt := range []struct{ client, server bool }{{true, false}, {false, true}, {false, false}} {
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
-			a, b := extPair(t, tt.client, tt.server, rdma.P2POff)
+			a, b := extPair(t, rdma.ProviderIWARP, tt.client, tt.server, rdma.P2POff)
 			a.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpImm})
 			a.Want(t, 1, rdma.WCImm, rdma.StatusUnsupported)
 			a.Post(t, rdma.SendWR{ID: 2, Op: rdma.OpSend})

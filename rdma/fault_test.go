@@ -13,9 +13,20 @@ import (
 
 var crcModes = []rdma.CRCMode{rdma.CRCRequired, rdma.CRCOff}
 
-func faultPair(t *testing.T, mode rdma.CRCMode) (a, b *rdmatest.End) {
+// faultCase is what a test of faults runs over.
+type faultCase struct {
+	provider rdma.Provider
+	crc      rdma.CRCMode
+}
+
+func (c faultCase) String() string { return fmt.Sprint(c.provider, c.crc) }
+
+var faultCases = []faultCase{{crc: rdma.CRCRequired}, {crc: rdma.CRCOff}, {provider: rdma.ProviderRoCE}}
+
+func faultPair(t *testing.T, c faultCase) (a, b *rdmatest.End) {
 	return rdmatest.NewPair(t, &rdmatest.Options{
-		Client: rdma.ConnParams{CRC: mode}, Server: rdma.ConnParams{CRC: mode},
+		Device: rdma.DeviceConfig{Provider: c.provider},
+		Client: rdma.ConnParams{CRC: c.crc}, Server: rdma.ConnParams{CRC: c.crc},
 		Prepare: func(a, b *rdmatest.End) {
 			for i := range 8 {
 				a.Recv(t, uint64(100+i), make([]byte, 64))
@@ -27,7 +38,7 @@ func faultPair(t *testing.T, mode rdma.CRCMode) (a, b *rdmatest.End) {
 // A Read whose sink cannot be written fails alone, whatever the size; the
 // connection goes on.
 func TestFaultInReadSink(t *testing.T) {
-	for _, mode := range crcModes {
+	for _, mode := range faultCases {
 		for _, n := range []int{1000, 16 << 10, 300 << 10} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
 				a, b := faultPair(t, mode)
@@ -63,7 +74,7 @@ func TestFaultInReadSink(t *testing.T) {
 
 // The same for a Write of the peer into a window: the window tells.
 func TestFaultInWindow(t *testing.T) {
-	for _, mode := range crcModes {
+	for _, mode := range faultCases {
 		for _, n := range []int{1000, 16 << 10, 300 << 10} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
 				a, b := faultPair(t, mode)
@@ -94,7 +105,7 @@ func TestFaultInWindow(t *testing.T) {
 
 // A plain region has no owner who would look: the Write ends the connection.
 func TestFaultInRegion(t *testing.T) {
-	a, b := faultPair(t, rdma.CRCRequired)
+	a, b := faultPair(t, faultCase{})
 	mr, err := b.PD.RegMR(faultmap.New(t, 1<<20, 512<<10), rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +138,7 @@ func TestFaultInReceiveBuffer(t *testing.T) {
 // Memory that cannot be read when it is to be sent costs the connection, and the
 // request that named it says why; what was queued before has been sent.
 func TestFaultInSource(t *testing.T) {
-	for _, mode := range crcModes {
+	for _, mode := range faultCases {
 		for _, n := range []int{100, 200 << 10} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
 				a, b := faultPair(t, mode)
@@ -153,7 +164,7 @@ func TestFaultInSource(t *testing.T) {
 
 // The peer reads memory of ours that faults.
 func TestFaultInReadSource(t *testing.T) {
-	for _, mode := range crcModes {
+	for _, mode := range faultCases {
 		t.Run(mode.String(), func(t *testing.T) {
 			a, b := faultPair(t, mode)
 			mr, err := b.PD.RegMR(faultmap.New(t, 1<<20, 512<<10), rdma.AccessRemoteRead)

@@ -16,9 +16,11 @@ import (
 // end aims at its own half of the other's memory, so that the two do not race;
 // what follows a Read of the same bytes is fenced.
 func TestModel(t *testing.T) {
-	for seed := range uint64(6) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed) })
-	}
+	forEach(t, func(t *testing.T, o *rdmatest.Options) {
+		for seed := range uint64(6) {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed, *o) })
+		}
+	})
 }
 
 const modelSize = 1 << 20
@@ -44,16 +46,16 @@ type expected struct {
 	data     []byte
 }
 
-func runModel(t *testing.T, seed uint64) {
+func runModel(t *testing.T, seed uint64, o rdmatest.Options) {
 	rng := rand.New(rand.NewPCG(seed, 77))
 	var s [2]*side
 	mode := crcModes[seed%2]
 	maxFPDU := []int{0, 1448, 4000}[seed%3]
-	a, b := rdmatest.NewPair(t, &rdmatest.Options{
-		Client: rdma.ConnParams{CRC: mode, Extensions: true, IRD: 4, ORD: 4, MPA: rdma.MPAParams{MaxFPDU: maxFPDU, P2P: rdma.P2PWrite}},
-		Server: rdma.ConnParams{CRC: mode, Extensions: true, IRD: 4, ORD: 2, MPA: rdma.MPAParams{MaxFPDU: maxFPDU}},
-		QP:     rdma.QPConfig{MaxSend: 64, MaxRecv: 256, MaxInline: 512},
-	})
+	mtu := []int{0, 256, 1024}[seed%3]
+	o.Client = rdma.ConnParams{CRC: mode, Extensions: true, IRD: 4, ORD: 4, MPA: rdma.MPAParams{MaxFPDU: maxFPDU, P2P: rdma.P2PWrite}, RoCE: rdma.RoCEParams{PathMTU: mtu}}
+	o.Server = rdma.ConnParams{CRC: mode, Extensions: true, IRD: 4, ORD: 2, MPA: rdma.MPAParams{MaxFPDU: maxFPDU}}
+	o.QP = rdma.QPConfig{MaxSend: 64, MaxRecv: 256, MaxInline: 512}
+	a, b := rdmatest.NewPair(t, &o)
 	for i, e := range []*rdmatest.End{a, b} {
 		s[i] = &side{End: e, mem: aligned(modelSize), rng: rng}
 		copy(s[i].mem, pattern(modelSize, seed+uint64(i)))

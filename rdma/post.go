@@ -34,6 +34,11 @@ func (qp *QP) checkWR(wr *SendWR) (uint32, error) {
 			return 0, invalid("%d bytes inline, the queue pair allows %d", n, qp.cfg.MaxInline)
 		}
 	}
+	if qp.pd.dev.cfg.Provider == ProviderRoCE {
+		if err := checkRoCE(wr); err != nil {
+			return 0, err
+		}
+	}
 	switch wr.Op {
 	case OpFetchAdd, OpCmpSwap:
 		if n != 8 {

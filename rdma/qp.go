@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 
-	"softiser/rdma/internal/iwarp"
 	"softiser/rdma/internal/verbs"
 )
 
@@ -101,7 +100,6 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	}
 	qp.v.MaxSend, qp.v.SignalAll = cfg.MaxSend, cfg.SignalAll
 	qp.v.Init((*owner)(qp), cfg.MaxRecv)
-	iwarp.New(&d.iwarp, &qp.v)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -110,8 +108,9 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if len(d.qps) >= d.cfg.MaxQP {
 		return nil, fmt.Errorf("%w: %d queue pairs", ErrLimit, d.cfg.MaxQP)
 	}
-	d.nextQPN++
-	qp.v.Num = d.nextQPN
+	if err := d.transport.attach(qp); err != nil {
+		return nil, err
+	}
 	d.qps[qp] = struct{}{}
 	pd.use.Add(1)
 	cfg.SendCQ.use.Add(1)
@@ -150,7 +149,7 @@ func (qp *QP) Err() error {
 	return qp.v.Err
 }
 
-// CRC reports whether FPDUs carry a CRC.
+// CRC reports whether FPDUs, or packets, carry a CRC.
 func (qp *QP) CRC() bool { return qp.Info().CRC }
 
 // LocalAddr is the local address, nil before the connection.

@@ -15,8 +15,11 @@ import (
 )
 
 // Unsignalled requests complete silently, in order, with the next signalled one.
-func TestUnsignalled(t *testing.T) {
-	a, b := rdmatest.NewPair(t, &rdmatest.Options{QP: rdma.QPConfig{MaxSend: 8, MaxRecv: 64}})
+func TestUnsignalled(t *testing.T) { forEach(t, unsignalled) }
+
+func unsignalled(t *testing.T, o *rdmatest.Options) {
+	o.QP = rdma.QPConfig{MaxSend: 8, MaxRecv: 64}
+	a, b := rdmatest.NewPair(t, o)
 	for i := range 40 {
 		b.Recv(t, uint64(i), make([]byte, 8))
 	}
@@ -45,8 +48,11 @@ func TestUnsignalled(t *testing.T) {
 	}
 }
 
-func TestQueueLimits(t *testing.T) {
-	a, _ := rdmatest.NewPair(t, &rdmatest.Options{QP: rdma.QPConfig{MaxSend: 3, MaxRecv: 2, MaxSGE: 2, MaxInline: 16}})
+func TestQueueLimits(t *testing.T) { forEach(t, queueLimits) }
+
+func queueLimits(t *testing.T, o *rdmatest.Options) {
+	o.QP = rdma.QPConfig{MaxSend: 3, MaxRecv: 2, MaxSGE: 2, MaxInline: 16}
+	a, _ := rdmatest.NewPair(t, o)
 	send := rdma.SendWR{Op: rdma.OpSend}
 	for range 3 {
 		if err := a.QP.Enqueue(&send); err != nil {
@@ -87,8 +93,10 @@ func TestQueueLimits(t *testing.T) {
 }
 
 // Inline data may be changed as soon as it is queued.
-func TestInline(t *testing.T) {
-	a, b := rdmatest.Pair(t)
+func TestInline(t *testing.T) { forEach(t, inline) }
+
+func inline(t *testing.T, o *rdmatest.Options) {
+	a, b := rdmatest.NewPair(t, o)
 	got := make([]byte, 16)
 	b.Recv(t, 1, got)
 	mem := []byte("before")
@@ -159,7 +167,9 @@ func TestORDLimit(t *testing.T) {
 
 // In the error state, what is posted completes at once as flushed; the handler
 // does not run inside Enqueue or PostRecv.
-func TestFlushOnError(t *testing.T) {
+func TestFlushOnError(t *testing.T) { forEach(t, flushOnError) }
+
+func flushOnError(t *testing.T, o *rdmatest.Options) {
 	var inside atomic.Bool
 	var bad atomic.Bool
 	h := func(cq *rdma.CQ) {
@@ -167,7 +177,8 @@ func TestFlushOnError(t *testing.T) {
 			bad.Store(true)
 		}
 	}
-	a, _ := rdmatest.NewPair(t, &rdmatest.Options{CQ: rdma.CQConfig{Handler: h}})
+	o.CQ = rdma.CQConfig{Handler: h}
+	a, _ := rdmatest.NewPair(t, o)
 	a.Recv(t, 1, make([]byte, 8))
 	a.Recv(t, 2, make([]byte, 8))
 	cause := errors.New("for the test")
@@ -198,8 +209,10 @@ func TestFlushOnError(t *testing.T) {
 }
 
 // Disconnect finishes what is queued: all of a long queue arrives before FIN.
-func TestDisconnectDrains(t *testing.T) {
-	a, b := rdmatest.NewPair(t, nil)
+func TestDisconnectDrains(t *testing.T) { forEach(t, disconnectDrains) }
+
+func disconnectDrains(t *testing.T, o *rdmatest.Options) {
+	a, b := rdmatest.NewPair(t, o)
 	mem := make([]byte, 8<<20)
 	mr, err := b.PD.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteWrite)
 	if err != nil {
@@ -251,7 +264,11 @@ func TestDisconnectWaitsForRead(t *testing.T) {
 
 // Objects refuse to go while others depend on them, and limits hold.
 func TestLifetimesAndLimits(t *testing.T) {
-	d, err := rdma.Open(&rdma.DeviceConfig{MaxQP: 1, MaxCQ: 1, MaxPD: 1, MaxMR: 1, MaxSRQ: 1})
+	forEach(t, lifetimes)
+}
+
+func lifetimes(t *testing.T, o *rdmatest.Options) {
+	d, err := rdma.Open(&rdma.DeviceConfig{Provider: o.Device.Provider, MaxQP: 1, MaxCQ: 1, MaxPD: 1, MaxMR: 1, MaxSRQ: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,8 +328,10 @@ func TestLifetimesAndLimits(t *testing.T) {
 
 // Fast registration: regions and windows are aimed, used and invalidated by work
 // requests, in the order of the send queue.
-func TestMemoryWorkRequests(t *testing.T) {
-	a, b := rdmatest.Pair(t)
+func TestMemoryWorkRequests(t *testing.T) { forEach(t, memoryWorkRequests) }
+
+func memoryWorkRequests(t *testing.T, o *rdmatest.Options) {
+	a, b := rdmatest.NewPair(t, o)
 	mr, err := b.PD.AllocMR()
 	if err != nil {
 		t.Fatal(err)
@@ -375,12 +394,18 @@ func TestNoAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	for name, d := range map[string]time.Duration{"waiting": rdma.BusyPollOff, "auto": rdma.BusyPollAuto} {
-		t.Run(name, func(t *testing.T) { noAllocations(t, rdma.ConnParams{BusyPoll: d}) })
+		t.Run(name, func(t *testing.T) {
+			p := rdma.ConnParams{BusyPoll: d}
+			noAllocations(t, &rdmatest.Options{Client: p, Server: p})
+		})
 	}
+	t.Run("roce", func(t *testing.T) {
+		noAllocations(t, &rdmatest.Options{Device: rdma.DeviceConfig{Provider: rdma.ProviderRoCE}})
+	})
 }
 
-func noAllocations(t *testing.T, p rdma.ConnParams) {
-	a, b := rdmatest.NewPair(t, &rdmatest.Options{Client: p, Server: p})
+func noAllocations(t *testing.T, o *rdmatest.Options) {
+	a, b := rdmatest.NewPair(t, o)
 	mem := make([]byte, 8192)
 	mr, err := b.PD.RegMR(mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite)
 	if err != nil {

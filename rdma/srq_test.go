@@ -1,19 +1,19 @@
 package rdma_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
 
-	"softiser/internal/loopback"
 	"softiser/rdma"
 	"softiser/rdma/rdmatest"
 )
 
-func TestSharedReceiveQueue(t *testing.T) {
+func TestSharedReceiveQueue(t *testing.T) { forEach(t, sharedReceiveQueue) }
+
+func sharedReceiveQueue(t *testing.T, o *rdmatest.Options) {
 	events := make(chan rdma.Event, 8)
-	a, b := rdmatest.NewPair(t, nil) // only for a device with a second connection below
+	a, b := rdmatest.NewPair(t, o) // only for a device with a second connection below
 	srq, err := b.PD.CreateSRQ(rdma.SRQConfig{MaxRecv: 8})
 	if err != nil {
 		t.Fatal(err)
@@ -30,22 +30,8 @@ func TestSharedReceiveQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		qps = append(qps, qp)
-		e := rdmatest.NewEnd(t, &rdmatest.Options{}, i)
-		c, s := loopback.Pair(t)
-		errc := make(chan error, 1)
-		go func() {
-			req, err := rdma.Server(context.Background(), s, nil)
-			if err == nil {
-				err = req.Accept(context.Background(), qp, nil)
-			}
-			errc <- err
-		}()
-		if _, err := rdma.Client(context.Background(), c, e.QP, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-errc; err != nil {
-			t.Fatal(err)
-		}
+		e := rdmatest.NewEnd(t, o, i)
+		rdmatest.Connect(t, e.QP, qp, nil, nil)
 		peers = append(peers, e)
 	}
 	if err := qps[0].PostRecv(rdma.RecvWR{}); !errors.Is(err, rdma.ErrInvalid) {

@@ -90,6 +90,7 @@ func (d *Device) connected() {
 // retire removes a queue pair and keeps its counters.
 func (d *Device) retire(qp *QP) {
 	s := qp.Stats()
+	d.transport.retire(qp)
 	d.mu.Lock()
 	delete(d.qps, qp)
 	d.stat.mu.Lock()

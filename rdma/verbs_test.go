@@ -23,12 +23,24 @@ func pattern(n int, seed uint64) []byte {
 
 var sizes = []int{0, 1, 3, 4, 100, 255, 256, 257, 1423, 1424, 1425, 4095, 4096, 5000, 64748, 64754, 65536, 200_001, 1 << 20, 5<<20 + 3}
 
+// forEach runs a test on queue pairs of each provider.
+func forEach(t *testing.T, f func(*testing.T, *rdmatest.Options)) {
+	for _, p := range []rdma.Provider{rdma.ProviderIWARP, rdma.ProviderRoCE} {
+		t.Run(p.String(), func(t *testing.T) { f(t, &rdmatest.Options{Device: rdma.DeviceConfig{Provider: p}}) })
+	}
+}
+
 // Every kind of transfer, at sizes around every threshold, CRC on and off.
 func TestTransfers(t *testing.T) {
-	for _, mode := range []rdma.CRCMode{rdma.CRCRequired, rdma.CRCOff} {
-		t.Run(mode.String(), func(t *testing.T) {
-			a, b := rdmatest.NewPair(t, &rdmatest.Options{Client: rdma.ConnParams{CRC: mode}, Server: rdma.ConnParams{CRC: mode}})
-			if a.QP.CRC() != (mode == rdma.CRCRequired) {
+	for name, o := range map[string]*rdmatest.Options{
+		"required":  {Client: rdma.ConnParams{CRC: rdma.CRCRequired}, Server: rdma.ConnParams{CRC: rdma.CRCRequired}},
+		"off":       {Client: rdma.ConnParams{CRC: rdma.CRCOff}, Server: rdma.ConnParams{CRC: rdma.CRCOff}},
+		"roce":      {Device: rdma.DeviceConfig{Provider: rdma.ProviderRoCE}},
+		"roce, 256": {Device: rdma.DeviceConfig{Provider: rdma.ProviderRoCE}, Client: rdma.ConnParams{RoCE: rdma.RoCEParams{PathMTU: 256}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := rdmatest.NewPair(t, o)
+			if a.QP.CRC() != (name != "off") {
 				t.Fatalf("CRC is %v", a.QP.CRC())
 			}
 			mem := make([]byte, 6<<20)
@@ -86,7 +98,11 @@ func TestTransfers(t *testing.T) {
 }
 
 func TestSendInvalidatesWindow(t *testing.T) {
-	a, b := rdmatest.Pair(t)
+	forEach(t, sendInvalidatesWindow)
+}
+
+func sendInvalidatesWindow(t *testing.T, o *rdmatest.Options) {
+	a, b := rdmatest.NewPair(t, o)
 	w, err := a.PD.AllocWindow()
 	if err != nil {
 		t.Fatal(err)

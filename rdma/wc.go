@@ -19,6 +19,9 @@ const (
 	StatusDiscarded       WCStatus = verbs.StatusDiscarded       // a Read that DiscardRead took the memory from has ended
 	StatusFatal           WCStatus = verbs.StatusFatal           // the connection failed while the request was running
 	StatusUnsupported     WCStatus = verbs.StatusUnsupported     // the peer does not know the operation (RFC 7306)
+
+	StatusRetryExceeded    WCStatus = verbs.StatusRetryExceeded    // RoCE: the peer did not answer, asked as often as agreed
+	StatusRNRRetryExceeded WCStatus = verbs.StatusRNRRetryExceeded // RoCE: the peer had no receive buffer, asked as often as agreed
 )
 
 // WCOpcode says which kind of work request has completed.

@@ -4,6 +4,9 @@ package rdmatest
 
 import (
 	"context"
+	"math/rand/v2"
+	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -51,26 +54,56 @@ func NewPair(t testing.TB, o *Options) (client, server *End) {
 	if o.Prepare != nil {
 		o.Prepare(client, server)
 	}
-	cc, sc := loopback.Pair(t)
+	client.Info = Connect(t, client.QP, server.QP, &o.Client, &o.Server)
+	return client, server
+}
+
+// Connect connects two queue pairs, which may be of one device.
+func Connect(t testing.TB, client, server *rdma.QP, cp, sp *rdma.ConnParams) *rdma.ConnInfo {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() {
-		req, err := rdma.Server(ctx, sc, nil)
+	accept := func(req *rdma.ConnRequest, err error) {
 		if err == nil {
-			err = req.Accept(ctx, server.QP, &o.Server)
+			err = req.Accept(ctx, server, sp)
 		}
 		done <- err
-	}()
-	info, err := rdma.Client(ctx, cc, client.QP, &o.Client)
+	}
+	var info *rdma.ConnInfo
+	var err error
+	if server.PD().Device().Attr().Provider == rdma.ProviderRoCE {
+		ln, lerr := server.PD().Device().Listen("roce", net.JoinHostPort(RoCEAddr().String(), "0"), nil)
+		if lerr != nil {
+			t.Fatal(lerr)
+		}
+		defer ln.Close()
+		go func() { accept(ln.Accept(ctx)) }()
+		var p rdma.ConnParams
+		if cp != nil {
+			p = *cp
+		}
+		p.RoCE.LocalAddr = RoCEAddr()
+		info, err = rdma.Dial(ctx, "roce", ln.Addr().String(), client, &p)
+	} else {
+		cc, sc := loopback.Pair(t)
+		go func() { accept(rdma.Server(ctx, sc, nil)) }()
+		info, err = rdma.Client(ctx, cc, client, cp)
+	}
 	if err != nil {
 		t.Fatalf("connect: %v", err)
 	}
 	if err := <-done; err != nil {
 		t.Fatalf("accept: %v", err)
 	}
-	client.Info = info
-	return client, server
+	return info
+}
+
+// RoCEAddr is an address of loopback that nobody else has RoCE's port of: one of 16
+// million, at random.
+func RoCEAddr() netip.Addr {
+	n := rand.Uint32N(1<<24 - 1<<16)
+	return netip.AddrFrom4([4]byte{127, byte(n>>16) + 1, byte(n >> 8), byte(n) | 1})
 }
 
 // NewEnd makes the objects of side i (0: client, 1: server) without a connection.
@@ -105,6 +138,14 @@ func NewEnd(t testing.TB, o *Options, i int) *End {
 		_ = e.QP.Close()
 		if err := e.CQ.Close(); err != nil {
 			t.Errorf("close CQ: %v", err)
+		}
+		if o.Device.Provider == rdma.ProviderRoCE { // which holds ports until then
+			if err := e.PD.Dealloc(); err != nil {
+				t.Errorf("end of the domain: %v", err)
+			}
+			if err := e.Dev.Close(); err != nil {
+				t.Errorf("close device: %v", err)
+			}
 		}
 	})
 	return e

@@ -56,6 +56,9 @@ func (qp *QP) Push() { qp.tx.push() }
 // Discard takes the memory of a Read away, if it has been sent; see verbs.Engine.
 func (qp *QP) Discard(e *verbs.WQE) { qp.reads.discardLocked(e) }
 
+// SRQLow tells at once: the receiver takes buffers without a lock; see verbs.Engine.
+func (qp *QP) SRQLow() { qp.Owner().Event(verbs.EventSRQLimit) }
+
 // Reads is the number of Reads and atomics in flight; see verbs.Engine.
 func (qp *QP) Reads() int { return int(qp.reads.orqTail - qp.reads.orqHead) }
 

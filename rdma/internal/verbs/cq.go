@@ -168,6 +168,9 @@ func (cq *CQ) Dispatch() {
 	}
 }
 
+// Due reports whether Dispatch would run the handler.
+func (cq *CQ) Due() bool { return cq.handler != nil && cq.added.Load() }
+
 // Crowded reports whether the handler should run before more is added.
 func (cq *CQ) Crowded() bool {
 	cq.mu.Lock()

@@ -7,7 +7,7 @@
 //	verbs.QP        send queue, receive queue, CQs, state, first cause of the end
 //	   ^  PostLocked                       ^  SweepLocked, TakeRecv, CQ.AddAll, FailLocked
 //	   |                                   |
-//	rdma                                  engine: rdma/internal/iwarp
+//	rdma                                  engines: rdma/internal/iwarp, rdma/internal/roce
 //
 // Everything that happens per message goes by direct calls on the types of this
 // package, from both sides. There is one call through an interface on the hot path,
@@ -25,27 +25,20 @@
 // it is found; the first cause counts. The engine's last acts are FlushSendsLocked,
 // FlushRecvsLocked, the final state, and Done.
 //
-// # What another provider brings along
+// # Two providers
 //
-// Nothing here knows a stream, a Terminate or an STag of a sink. RDMA over UDP (RoCE)
-// fits like this:
+// Nothing here knows a stream, a Terminate or an STag of a sink; nothing a datagram. What
+// the two engines make of the same fields:
 //
-//   - End counts packet sequence numbers, unwrapped to 64 bits, and acked is the PSN
-//     that the peer has acknowledged: SweepLocked is called on each ACK. Retransmission
-//     starts again from the entry whose range holds the oldest PSN in flight, which
-//     is found between SQ.Head and SQ.Next; it needs no list of its own.
-//   - A message without a receive buffer is no end there: TakeRecv says false, the
-//     engine answers RNR NAK, and the peer tries again. Engine gets a method that is
-//     called when buffers have been posted then, to cut that wait short.
-//   - Faults of package mem become NAK codes in a table of that engine, as they become
-//     Terminate causes in iwarp's; statuses for retries that were used up join Status.
-//   - Reads place into the entry's own Segs by PSN: no region is opened for a sink.
-//   - An unconnected (UD) queue pair is one whose entries carry an address handle; it
-//     goes to StateRTS without a peer, and FailLocked concerns single requests.
-//   - One socket serves many queue pairs: its goroutine finds the QP by number and
-//     calls Dispatch on the queues it has added to once per batch; Wait and Done count
-//     references instead of goroutines.
-//   - Disconnect is a handshake of management datagrams: Drain sends the request once
-//     the send queue is empty. Connection parameters and what was agreed on are a part
-//     of rdma.ConnParams and rdma.ConnInfo of that provider, beside iWARP's.
+//	                iwarp                              roce
+//	WQE.End         bytes of the stream                packet sequence numbers, unwrapped
+//	acked           what the socket has taken          what the peer has acknowledged
+//	TakeRecv false  ends the connection                RNR NAK, and the peer tries again
+//	faults of mem   codes of Terminate                 codes of NAK
+//	Reads           a region opened for the sink       placed by PSN into the entry's Segs
+//	Drain           FIN                                a management datagram when all is answered
+//	Wait            receive and transmit goroutine     the goroutine for handlers and the end
+//
+// An unconnected queue pair is one whose entries carry an address handle; it goes to
+// StateRTS without a peer, and FailLocked concerns single requests. There is none yet.
 package verbs

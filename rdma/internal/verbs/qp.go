@@ -33,6 +33,9 @@ type Engine interface {
 	// Discard takes the memory away from a Read that is queued or running; QP.Mu is
 	// held.
 	Discard(e *WQE)
+	// SRQLow tells the owner of EventSRQLimit, when no lock is held. TakeRecv calls it
+	// under whatever lock its caller holds.
+	SRQLow()
 	// Reads is the number of Reads and atomics in flight; QP.Mu is held.
 	Reads() int
 }
@@ -172,7 +175,7 @@ func (qp *QP) TakeRecv(b *RecvBuf) bool {
 	}
 	left, ok := qp.SRQ.Take(b)
 	if ok && qp.SRQ.low(left) {
-		qp.owner.Event(EventSRQLimit)
+		qp.Engine.SRQLow()
 	}
 	return ok
 }

@@ -31,6 +31,7 @@ func (i *idle) Stop()                        { i.stopped++ }
 func (*idle) Drain()                         {}
 func (*idle) Wait()                          {}
 func (*idle) Discard(*WQE)                   {}
+func (*idle) SRQLow()                        {}
 func (*idle) Reads() int                     { return 0 }
 func (*idle) StateChanged(_, _ State) func() { return func() {} }
 func (*idle) Cause(err error) error          { return err }

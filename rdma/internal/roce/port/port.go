@@ -67,6 +67,16 @@ func (p *Port) Close() {
 // Addr is the local address.
 func (p *Port) Addr() netip.Addr { return p.udp.Addr() }
 
+// RecvBuffer is the size of the smallest receive buffer, as the kernel counts it; see
+// udp.Receiver.
+func (p *Port) RecvBuffer() int {
+	n := p.receivers[0].rx.Buffer()
+	for _, r := range p.receivers[1:] {
+		n = min(n, r.rx.Buffer())
+	}
+	return n
+}
+
 // CM makes and ends connections from and to this address.
 func (p *Port) CM() *cm.Manager { return p.cm }
 

@@ -105,6 +105,7 @@ func (r *Requester) advance(psn uint64, now time.Duration) bool {
 		r.retries, r.rnrs = 0, 0
 		r.forward()
 		r.qp.SweepLocked(r.una)
+		r.stopped()
 	}
 	if lost {
 		r.gap(now)
@@ -135,7 +136,7 @@ func (r *Requester) forward() {
 func (r *Requester) back() {
 	q := &r.qp.SQ
 	for i := q.Head; i != q.Next; i++ {
-		if e := q.At(i); e.End > r.una && !e.Op.Local() {
+		if e := q.At(i); e.End > r.una && !e.Done {
 			r.cur = position{i: i, off: (r.una - *r.start(i)) * r.mtu}
 			r.asked = r.una
 			return
@@ -232,6 +233,7 @@ func (r *Requester) data(p *packet.Packet, t packet.Traits, psn uint64, now time
 		if e.Done {
 			r.qp.SweepLocked(r.una)
 		}
+		r.stopped()
 		return
 	}
 	r.stats.Strange++
@@ -269,6 +271,7 @@ func (r *Requester) put(e *verbs.WQE, off uint64, b []byte) {
 	cur.Set(e.Segs)
 	cur.Skip(int(off))
 	if !mem.CopyTo(&cur, b) {
+		r.stats.Faults++
 		e.Status = verbs.StatusLocalFault
 	}
 }

@@ -11,6 +11,14 @@ import (
 // Outgoing is a packet to be sent.
 type Outgoing = message.Outgoing
 
+// Unreadable says that the payload of the packet that Next has made last cannot be read:
+// the peer is told, and the connection is over.
+func (r *Responder) Unreadable(o *Outgoing) {
+	r.answers.n = 0 // what follows it is not answered any more
+	why := &Refused{Syndrome: packet.NAKRemoteOperational, PSN: o.Packet.PSN, Op: packet.ReadRequest, Reason: "the memory that the peer reads cannot be touched"}
+	r.end(why, why.Syndrome, why.PSN)
+}
+
 // Next makes o the next packet of an answer; false when there is none to send. The
 // caller sends it and calls Release, before anything else of the Responder.
 func (r *Responder) Next(o *Outgoing) bool {

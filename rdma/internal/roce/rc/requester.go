@@ -1,6 +1,7 @@
 package rc
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,7 +15,7 @@ type RequesterParams struct {
 	RemoteQPN uint32
 	MTU       packet.MTU
 	PSN       packet.PSN // of our first request
-	Depth     int        // READs and atomics that the peer takes at a time; 0: none may be posted
+	Depth     int        // READs and atomics that the peer takes at a time; 0: none, they fail
 	Window    int        // packets in flight at most
 	// MaxRead is for how many packets one READ request asks at most, so that the answers
 	// fit the receive buffer of a socket: responders send them in one go. Longer READs go
@@ -59,6 +60,7 @@ type Requester struct {
 	rnrs    int
 	rnrEnd  time.Duration // nothing is sent before; 0: no RNR NAK holds
 	since   time.Duration // when what is in flight began to wait for an answer
+	halt    halt
 	err     error
 	stats   RequesterStats
 }
@@ -76,6 +78,7 @@ type RequesterStats struct {
 	SeqNAKs           uint64 // rcvd_seq_err
 	RNRs              uint64 // rcvd_rnr_err
 	LostAnswers       uint64 // gaps between answers, which ask for a repetition as a NAK does
+	Faults            uint64 // answers for memory that cannot be touched
 	Strange           uint64 // answers to nothing that was asked
 }
 
@@ -90,6 +93,14 @@ func (e *Exceeded) Error() string {
 		return fmt.Sprintf("rdma: the peer had no receive buffer, asked %d times", e.Retries+1)
 	}
 	return fmt.Sprintf("rdma: the peer did not answer, asked %d times", e.Retries+1)
+}
+
+// Unwrap is verbs.ErrTimeout for a peer that is silent.
+func (e *Exceeded) Unwrap() error {
+	if e.RNR {
+		return nil
+	}
+	return verbs.ErrTimeout
 }
 
 // NewRequester makes the machine for a queue pair with an empty send queue.
@@ -140,12 +151,12 @@ func (r *Requester) Next(o *Outgoing, now time.Duration) bool {
 		if r.cur.i == q.Next && !r.begin(e) {
 			return false
 		}
-		if e.Op.Local() {
+		if e.Done { // without a packet
 			r.cur.i++
 			continue
 		}
 		psn := *r.start(r.cur.i) + r.cur.off/r.mtu
-		if psn >= r.una+uint64(r.window.size()) {
+		if psn >= r.una+uint64(r.window.size()) || r.halt.err != nil && psn >= r.halt.from {
 			return false
 		}
 		if e.Op == verbs.OpRead && r.cur.off > 0 && psn == r.top {
@@ -167,17 +178,20 @@ func (r *Requester) Next(o *Outgoing, now time.Duration) bool {
 func (r *Requester) begin(e *verbs.WQE) bool {
 	q := &r.qp.SQ
 	switch {
-	case e.Op.Local() && q.Head != q.Next, e.Flags&verbs.FlagFence != 0 && r.reads > 0, e.Op.Answered() && r.reads >= r.cfg.Depth:
+	case e.Op.Local() && q.Head != q.Next, e.Flags&verbs.FlagFence != 0 && r.reads > 0, e.Op.Answered() && r.reads > 0 && r.reads >= r.cfg.Depth:
 		return false
 	case !message.LocalKeys(r.qp, e.LKeys, e.Segs, e.Op.Answered()):
-		e.Status, r.err = verbs.StatusLocalProtection, message.ErrLKey
+		r.stop(halt{e: e, from: r.top, status: verbs.StatusLocalProtection, err: message.ErrLKey})
 		return false
 	}
 	first := r.top
 	*r.start(q.Next) = first
 	q.Next++
-	if e.Op.Local() {
-		e.Status, e.Done, e.End = r.cfg.Local(e), true, first
+	if unserved := e.Op.Answered() && r.cfg.Depth == 0; unserved || e.Op.Local() {
+		e.Status, e.Done, e.End = verbs.StatusUnsupported, true, first
+		if !unserved {
+			e.Status = r.cfg.Local(e)
+		}
 		r.qp.SweepLocked(r.una)
 		return true
 	}
@@ -187,6 +201,44 @@ func (r *Requester) begin(e *verbs.WQE) bool {
 	e.End = first + r.packets(e)
 	return true
 }
+
+// Unreadable says that the payload of the packet that Next has made last cannot be read:
+// its request fails, and the connection is over, once all before it has been answered.
+func (r *Requester) Unreadable(o *Outgoing) {
+	psn := r.una + uint64(o.Packet.PSN.Sub(packet.PSN(r.una&packet.PSNMask)))
+	q := &r.qp.SQ
+	for i := q.Head; i != q.Next; i++ {
+		if e := q.At(i); e.End > psn && !e.Done {
+			r.stop(halt{e: e, from: *r.start(i), status: verbs.StatusLocalFault, err: errUnreadable})
+			return
+		}
+	}
+}
+
+// halt is a request that cannot be sent, for a reason of this side. What lies before it
+// is sent, repeated and completed, and then the connection ends.
+type halt struct {
+	e      *verbs.WQE
+	from   uint64 // PSN of its first packet
+	status verbs.Status
+	err    error
+}
+
+func (r *Requester) stop(h halt) {
+	if r.halt.err == nil {
+		r.halt = h
+		r.stopped()
+	}
+}
+
+// stopped is called when more has been answered.
+func (r *Requester) stopped() {
+	if h := &r.halt; h.err != nil && r.err == nil && r.una >= h.from {
+		h.e.Status, r.err = h.status, h.err
+	}
+}
+
+var errUnreadable = errors.New("rdma: memory that was to be sent cannot be read")
 
 // build makes the packet at r.cur, and moves on.
 func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {

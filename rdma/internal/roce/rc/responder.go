@@ -51,6 +51,7 @@ type Stats struct {
 	OutOfSeq   uint64 // out_of_seq_request: ahead of the expected PSN
 	Duplicates uint64 // duplicate_request
 	RNRs       uint64 // send_rnr_err
+	Faults     uint64 // packets of WRITEs for memory that cannot be touched
 	NoRoom     uint64 // dropped because the peer does not take its answers
 }
 
@@ -64,12 +65,19 @@ func NewResponder(qp *verbs.QP, cfg Params) *Responder {
 	return r
 }
 
+// Pending says whether there is an answer to send.
+func (r *Responder) Pending() bool { return r.answers.n > 0 }
+
 // Err is why the connection is over: *Refused, or an error of memory. The peer has been,
 // or with the next packet of Next is, told of it.
 func (r *Responder) Err() error { return r.err }
 
 // Stats returns the counters.
-func (r *Responder) Stats() Stats { return r.stats }
+func (r *Responder) Stats() Stats {
+	s := r.stats
+	s.Faults = r.in.Faults()
+	return s
+}
 
 // TakeWCs moves the receive completions since the last call behind wcs.
 func (r *Responder) TakeWCs(wcs []verbs.WC) []verbs.WC { return r.in.TakeWCs(wcs) }

@@ -462,9 +462,10 @@ func TestSendInvalidates(t *testing.T) {
 // Memory that cannot be touched ends the connection, not the process.
 func TestUntouchable(t *testing.T) {
 	const page = 4096
-	key := func(g *rig) (p []byte, key uint32) {
+	key := func(g *rig, s *mem.Stream) (p []byte, key uint32) {
 		p = faultmap.New(t, 4*page, page)
-		key, _ = g.open(t, p, everything)
+		_, r := g.open(t, p, everything)
+		key, _ = r.Open(s, [][]byte{p}, everything)
 		return p, key
 	}
 	for name, p := range map[string]packet.Packet{
@@ -472,14 +473,22 @@ func TestUntouchable(t *testing.T) {
 		"atomic": {BTH: packet.BTH{Op: packet.FetchAdd, PSN: small.PSN}, AtomicETH: packet.AtomicETH{VA: 2 * page}},
 	} {
 		g := newRig(t, small)
-		_, p.RETH.RKey = key(g)
+		_, p.RETH.RKey = key(g, nil)
 		p.AtomicETH.RKey = p.RETH.RKey
 		if s := lines(g.give(p)); s != "Acknowledge 0x63 @fffffe" {
 			t.Errorf("%s: %s", name, s)
 		}
 	}
+	// Who owns a window asks it: the connection goes on.
 	g := newRig(t, small)
-	b, _ := key(g)
+	_, k := key(g, &g.qp.Mem)
+	w := packet.Packet{BTH: packet.BTH{Op: packet.WriteOnly, PSN: small.PSN, AckReq: true}, RETH: packet.RETH{VA: 2 * page, Len: 1, RKey: k}, Payload: []byte{1}}
+	if s := lines(g.give(w)); s != "Acknowledge 0x1f @fffffe" || g.qp.Dev.Table.Lookup(k).Faults() != 1 || g.Stats().Faults != 1 {
+		t.Errorf("WRITE to a window: %s, %d faults", s, g.qp.Dev.Table.Lookup(k).Faults())
+	}
+
+	g = newRig(t, small)
+	b, _ := key(g, nil)
 	g.qp.RQ.Lock()
 	buf, _ := g.qp.RQ.PostLocked(1)
 	buf.Add(b[2*page:], mem.LocalKey)

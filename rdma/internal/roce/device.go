@@ -1,0 +1,53 @@
+package roce
+
+import (
+	"net/netip"
+	"sync"
+
+	"softiser/rdma/internal/roce/port"
+)
+
+// Device is what the engines of a device share: the ports that its connections and
+// listeners have needed so far. They stay open until Close.
+type Device struct {
+	mu    sync.Mutex // guards what follows; taken before host.mu
+	ports map[netip.Addr]*hostPort
+}
+
+// port opens the port of a local address for the device.
+func (d *Device) port(addr netip.Addr) (*hostPort, error) {
+	addr = addr.Unmap()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.ports[addr]; p != nil {
+		return p, nil
+	}
+	p, err := openPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	if d.ports == nil {
+		d.ports = make(map[netip.Addr]*hostPort)
+	}
+	d.ports[addr] = p
+	return p, nil
+}
+
+// Ports calls f with the counters of each port that the device uses.
+func (d *Device) Ports(f func(addr netip.Addr, s port.Stats)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for a, p := range d.ports {
+		f(a, p.Stats())
+	}
+}
+
+// Close gives the ports back. There are no queue pairs and listeners any more.
+func (d *Device) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for addr := range d.ports {
+		closePort(addr)
+	}
+	d.ports = nil
+}

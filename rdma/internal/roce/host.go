@@ -1,0 +1,120 @@
+package roce
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"softiser/rdma/internal/roce/cm"
+	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/roce/port"
+	"softiser/rdma/internal/roce/udp"
+)
+
+// host is what there is once in a process, whatever devices there are: UDP port 4791 of
+// an address belongs to one socket, and queue pairs behind it are told apart by numbers.
+var host struct {
+	numbers cm.QPNs
+
+	mu    sync.Mutex // guards what follows, and is held while a port opens or closes
+	ports map[netip.Addr]*hostPort
+}
+
+// hostPort is the port of one address, open while any device uses it.
+type hostPort struct {
+	*port.Port
+	mtu     packet.MTU // the largest that fits the interface
+	maxRead int        // packets that a READ may ask for at once, so that its answer fits the receive buffer
+	users   int
+}
+
+// openPort opens the port of an address, or shares it.
+func openPort(addr netip.Addr) (*hostPort, error) {
+	host.mu.Lock()
+	defer host.mu.Unlock()
+	if p := host.ports[addr]; p != nil {
+		p.users++
+		return p, nil
+	}
+	pp, err := port.Open(port.Config{UDP: udp.Config{Addr: addr}})
+	if err != nil {
+		return nil, err
+	}
+	p := &hostPort{Port: pp, users: 1, mtu: pathMTU(linkMTU(addr))}
+	// The kernel counts a packet with what surrounds it: about twice its payload.
+	p.maxRead = max(minRead, pp.RecvBuffer()/(2*p.mtu.Bytes()+packetCost)/2)
+	if host.ports == nil {
+		host.ports = make(map[netip.Addr]*hostPort)
+	}
+	host.ports[addr] = p
+	return p, nil
+}
+
+const (
+	minRead    = 8
+	packetCost = 640 // bytes of a receive buffer that a packet takes beside twice its payload
+)
+
+// closePort undoes openPort.
+func closePort(addr netip.Addr) {
+	host.mu.Lock()
+	defer host.mu.Unlock()
+	p := host.ports[addr]
+	if p.users--; p.users == 0 {
+		delete(host.ports, addr)
+		p.Close()
+	}
+}
+
+// overhead is what a packet of any kind has around its payload at most: IPv6, UDP, BTH
+// and the longest headers behind it, ICRC. rdma_cm reckons with the same.
+const overhead = 96
+
+// pathMTU is the largest that fits an interface. The smallest one has to do where none does.
+func pathMTU(link int) packet.MTU {
+	m := packet.MTU4096
+	for m > packet.MTU256 && m.Bytes()+overhead > link {
+		m--
+	}
+	return m
+}
+
+// linkMTU is the MTU of the interface that has an address, bytes; Ethernet's when it is not
+// found. Loopback has all of 127/8.
+func linkMTU(addr netip.Addr) int {
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return ethernetMTU
+	}
+	for i := range ifs {
+		addrs, err := ifs[i].Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err != nil {
+				continue
+			}
+			own := p.Addr().Unmap() == addr.WithZone("")
+			if own || ifs[i].Flags&net.FlagLoopback != 0 && p.Contains(addr) {
+				return ifs[i].MTU
+			}
+		}
+	}
+	return ethernetMTU
+}
+
+const ethernetMTU = 1500
+
+// LocalAddr is the address from which the kernel would send to another one.
+func LocalAddr(to netip.Addr) (netip.Addr, error) {
+	c, err := net.Dial("udp", netip.AddrPortFrom(to, udp.PortNumber).String())
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("rdma: the way to %v: %w", to, err)
+	}
+	defer c.Close()
+	a := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr()
+	return a.Unmap(), nil
+}

@@ -1,0 +1,161 @@
+package roce
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/roce/port"
+	"softiser/rdma/internal/verbs"
+)
+
+// turn is how many packets are sent before somebody else has a turn: an answer to a READ
+// may be 2 GiB long, and the goroutine that makes it may be the one that receives.
+const turn = 64
+
+// take takes one packet of the peer: the port's Handler.
+func (qp *QP) take(_ netip.AddrPort, pkt *packet.Packet) {
+	qp.Mu.Lock()
+	defer qp.Mu.Unlock()
+	if qp.Dying.Load() {
+		return
+	}
+	n := len(pkt.Payload)
+	qp.got.packets++
+	qp.got.wire += uint64(pkt.Op.Len(n))
+	qp.got.payload += uint64(n)
+	if pkt.Op.Traits()&packet.Response != 0 {
+		qp.req.Receive(pkt, qp.now())
+		return
+	}
+	qp.heard = true
+	qp.resp.Receive(pkt)
+}
+
+// batchEnd answers the packets that have come at once.
+func (qp *QP) batchEnd() {
+	qp.Mu.Lock()
+	defer qp.Mu.Unlock()
+	if !qp.Dying.Load() {
+		qp.settleLocked()
+	}
+}
+
+// tick does what is due by the clock.
+func (qp *QP) tick() {
+	qp.Mu.Lock()
+	defer qp.Mu.Unlock()
+	qp.armed = 0
+	if !qp.Dying.Load() {
+		qp.req.Tick(qp.now())
+		qp.settleLocked()
+	}
+}
+
+func (qp *QP) now() time.Duration { return time.Since(qp.start) }
+
+// settleLocked sends what there is to send, completes what has ended, and sees to what
+// is due next. Preconditions: the queue pair is connected, and not dying.
+func (qp *QP) settleLocked() {
+	now := qp.now()
+	qp.pumpLocked(now)
+	qp.publishLocked()
+	if !qp.more {
+		qp.failedLocked()
+	}
+	if at, ok := qp.req.Deadline(); ok && (qp.armed == 0 || at < qp.armed) {
+		qp.armed = at
+		qp.timer.Reset(at - now)
+	}
+	if qp.more || qp.heard && !qp.told || qp.drainedLocked() || qp.SendCQ.Due() || qp.RecvCQ.Due() {
+		qp.kick()
+	}
+}
+
+// pumpLocked sends packets: answers first, as the peer waits for them with its window.
+func (qp *QP) pumpLocked(now time.Duration) {
+	qp.more = false
+	n := 0
+	for n < turn && qp.resp.Next(&qp.out) {
+		// Whoever owns the memory of a READ may write to it meanwhile: copied.
+		if !qp.addLocked(true) {
+			qp.resp.Unreadable(&qp.out)
+		}
+		qp.out.Release()
+		n++
+	}
+	for qp.open && n < turn && qp.req.Next(&qp.out, now) {
+		if !qp.addLocked(false) {
+			qp.req.Unreadable(&qp.out)
+		}
+		qp.out.Release()
+		n++
+	}
+	qp.more = n == turn
+	if n > 0 {
+		qp.flushLocked()
+	}
+}
+
+// addLocked hands a packet to the sender; false when its payload cannot be read.
+func (qp *QP) addLocked(copied bool) bool {
+	o := &qp.out
+	ok, err := qp.send.Add(&o.Packet, o.Payload, o.N, copied)
+	if err == nil && !ok {
+		qp.flushLocked()
+		_, err = qp.send.Add(&o.Packet, o.Payload, o.N, copied)
+	}
+	if errors.Is(err, port.ErrFault) {
+		return false
+	}
+	qp.unsentLocked(err)
+	qp.sent.packets++
+	qp.sent.wire += uint64(o.Packet.Op.Len(o.N))
+	qp.sent.payload += uint64(o.N)
+	switch t := o.Packet.Op.Traits(); {
+	case o.Packet.Op == packet.ReadRequest:
+		qp.sent.reads++
+	case t&packet.Send != 0 && t&packet.Last != 0:
+		qp.sent.sends++
+	}
+	return true
+}
+
+// flushLocked gives the packets to the kernel. What it does not take is lost, as on the
+// network, and comes again; what it never will take ends the connection.
+func (qp *QP) flushLocked() { qp.unsentLocked(qp.send.Flush()) }
+
+func (qp *QP) unsentLocked(err error) {
+	switch {
+	case err == nil:
+		qp.unsent = nil
+	case fatal(err):
+		qp.FailLocked(err)
+	case !errors.Is(err, net.ErrClosed):
+		qp.unsent = err
+	}
+}
+
+// publishLocked completes the receives that have ended, and counts.
+func (qp *QP) publishLocked() {
+	if qp.wcs = qp.resp.TakeWCs(qp.wcs[:0]); len(qp.wcs) > 0 && !qp.RecvCQ.AddAll(qp.wcs) {
+		qp.FailLocked(verbs.ErrOverflow)
+	}
+	if qp.sent == (sent{}) && qp.got == (sent{}) {
+		return
+	}
+	qp.StatMu.Lock()
+	s := &qp.Stats
+	s.WireOut += qp.sent.wire
+	s.WireIn += qp.got.wire
+	s.FPDUsOut += qp.sent.packets
+	s.BytesOut += qp.sent.payload
+	s.BytesIn += qp.got.payload
+	s.SendsOut += qp.sent.sends
+	s.ReadRequestsOut += qp.sent.reads
+	s.Faults = qp.resp.Stats().Faults + qp.req.Stats().Faults
+	qp.StatMu.Unlock()
+	qp.sent, qp.got = sent{}, sent{}
+}

@@ -1,0 +1,291 @@
+package roce
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"softiser/rdma/internal/roce/cm"
+	"softiser/rdma/internal/roce/mad"
+	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/roce/rc"
+	"softiser/rdma/internal/verbs"
+)
+
+// Params are a side's wishes for one connection. Package rdma documents them.
+type Params struct {
+	Private    []byte
+	IRD, ORD   int
+	Local      netip.Addr // of the active side; the zero address: the one on the way to the peer
+	MTU        packet.MTU // 0: the largest that the interface carries
+	AckTimeout uint8      // exponent of 4.096 µs·2^n, 1 to 31
+	Retries    int        // 0 to 7
+	RNRRetries int        // 0 to 7, 7 for ever
+	MinRNR     packet.RNRTimer
+	Timeout    time.Duration // of the start-up; 0: 10 s
+}
+
+// Info is what the two sides have agreed on.
+type Info struct {
+	Private       []byte // of the peer's application; zeros behind what was sent
+	Initiator     bool   // this side was the active one
+	IRD, ORD      int
+	MTU           packet.MTU
+	RemoteQPN     uint32
+	Local, Remote netip.AddrPort // with the ports of rdma_cm, not UDP's
+}
+
+// startTimeout is how long the start-up may take.
+const startTimeout = 10 * time.Second
+
+// window is how many packets may be in flight at most: rxe's own limit.
+const window = 128
+
+// hooks are what the connection manager tells a queue pair. forgotten is called once,
+// when the manager is done with the connection.
+func (qp *QP) hooks(forgotten func()) cm.Hooks {
+	return cm.Hooks{
+		Established: func() {
+			qp.Mu.Lock()
+			qp.rtu = true
+			qp.Mu.Unlock()
+			qp.kick()
+		},
+		Ended: qp.ended,
+		Gone:  forgotten,
+	}
+}
+
+// hold keeps the number of the queue pair for a connection, until what it returns is
+// called for the first time.
+func (qp *QP) hold() (forgotten func()) {
+	qp.users.Add(1)
+	return sync.OnceFunc(qp.release)
+}
+
+// Connect connects qp to who listens at an address, on a port of rdma_cm's. The error is
+// a *cm.RejectError when the peer has refused; the queue pair can be used again then.
+func (qp *QP) Connect(ctx context.Context, to netip.AddrPort, p *Params) error {
+	local := p.Local
+	if !local.IsValid() {
+		var err error
+		if local, err = LocalAddr(to.Addr()); err != nil {
+			return err
+		}
+	}
+	hp, err := qp.dev.port(local)
+	if err != nil {
+		return err
+	}
+	mtu := hp.mtu
+	if p.MTU != 0 {
+		if p.MTU > mtu {
+			return verbs.Invalid("path MTU %d: the interface of %v carries at most %d", p.MTU.Bytes(), local, mtu.Bytes())
+		}
+		mtu = p.MTU
+	}
+	if p.Timeout == 0 {
+		p.Timeout = startTimeout
+	}
+	short, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("%w: %v; is UDP port 4791 open there, both ways, and somebody behind it?", verbs.ErrTimeout, p.Timeout))
+	defer cancel()
+	psn, from := packet.PSN(cm.NewPSN()), uint16(firstPort+rand.IntN(1<<16-firstPort))
+	forgotten := qp.hold()
+	conn, err := hp.CM().Connect(short, to.Addr(), &cm.Request{
+		Service: mad.ServiceOf(mad.ProtocolTCP, to.Port()), Transport: mad.ServiceRC, SrcPort: from, QPN: qp.Num, PSN: uint32(psn),
+		ResponderResources: uint8(p.IRD), InitiatorDepth: uint8(p.ORD), RetryCount: uint8(p.Retries), RNRRetry: uint8(p.RNRRetries),
+		MTU: uint8(mtu), AckTimeout: p.AckTimeout, SRQ: qp.SRQ != nil, Private: p.Private,
+	}, qp.hooks(forgotten))
+	if err != nil {
+		forgotten()
+		return err
+	}
+	r := conn.Reply()
+	err = qp.attach(hp, p, link{
+		Info: Info{
+			Private: r.Private, Initiator: true, IRD: p.IRD, ORD: min(p.ORD, int(r.ResponderResources)), MTU: mtu, RemoteQPN: r.QPN,
+			Local: netip.AddrPortFrom(hp.Addr(), from), Remote: to,
+		},
+		out: packet.PSN(r.PSN), in: psn, rnrRetries: int(r.RNRRetry),
+	})
+	if err != nil {
+		_ = conn.Refuse(mad.ReasonConsumer, nil)
+		return err
+	}
+	return qp.begin(conn, conn.Establish())
+}
+
+// firstPort is the first port that this side says it has, of those that are handed out.
+const firstPort = 0xc000
+
+// link is what a connection is made of.
+type link struct {
+	Info
+	out, in    packet.PSN // of the first request of this side, of the peer
+	rnrRetries int        // as often as the peer wants to be asked again
+}
+
+// attach makes the machines of a connection, and has the port hand packets to them. begin
+// must follow.
+func (qp *QP) attach(hp *hostPort, p *Params, l link) error {
+	s, err := hp.Sender(l.Remote.Addr(), qp.Num)
+	if err != nil {
+		return err
+	}
+	qp.Mu.Lock()
+	if st := qp.StateLocked(); st != verbs.StateIdle || qp.Closed.Load() {
+		qp.Mu.Unlock()
+		return fmt.Errorf("%w: queue pair %d is in state %v, a connection needs Idle", verbs.ErrState, qp.Num, st)
+	}
+	qp.resp = rc.NewResponder(qp.QP, rc.Params{RemoteQPN: l.RemoteQPN, MTU: l.MTU, PSN: l.in, Resources: l.IRD, MinRNR: p.MinRNR})
+	qp.req = rc.NewRequester(qp.QP, rc.RequesterParams{
+		RemoteQPN: l.RemoteQPN, MTU: l.MTU, PSN: l.out, Depth: l.ORD, Window: window, MaxRead: hp.maxRead,
+		AckTimeout: ackTimeout(p.AckTimeout), Retries: p.Retries, RNRRetries: l.rnrRetries, Local: qp.local,
+	})
+	qp.port, qp.info, qp.send, qp.start = hp, l.Info, s, time.Now()
+	qp.timer = time.AfterFunc(never, qp.tick)
+	qp.timer.Stop()
+	qp.open, qp.told = l.Initiator, l.Initiator
+	qp.Connected = true
+	hook := qp.SetState(verbs.StateRTS)
+	qp.wg.Add(1)
+	qp.Mu.Unlock()
+	hook()
+	hp.Attach(qp.Num, l.Remote.Addr(), qp.take, qp.batchEnd)
+	return nil
+}
+
+// never is longer than anybody waits.
+const never = 1000 * time.Hour
+
+// ackTimeout is what the exponent says (IBA vol. 1 §9.7.6.1.3).
+func ackTimeout(n uint8) time.Duration { return time.Duration(4096) << n }
+
+// begin starts the loop of a connection that has been attached, or of what is left of one
+// that has failed meanwhile.
+func (qp *QP) begin(conn *cm.Conn, err error) error {
+	qp.Mu.Lock()
+	qp.conn = conn
+	if err != nil {
+		qp.FailLocked(err)
+	}
+	qp.Mu.Unlock()
+	go qp.loop()
+	qp.kick() // for what has happened meanwhile
+	if err != nil {
+		qp.wg.Wait()
+	}
+	return err
+}
+
+// Listener takes connection requests for one port of rdma_cm's at one address.
+type Listener struct {
+	l    *cm.Listener
+	port *hostPort
+	at   netip.AddrPort
+}
+
+// Listen listens. Port 0 stands for any that is free.
+func (d *Device) Listen(at netip.AddrPort, backlog int) (*Listener, error) {
+	hp, err := d.port(at.Addr())
+	if err != nil {
+		return nil, err
+	}
+	const tries = 64
+	for try := 0; ; try++ {
+		to := at.Port()
+		if to == 0 {
+			to = uint16(firstPort + rand.IntN(1<<16-firstPort))
+		}
+		l, err := hp.CM().Listen(mad.ServiceOf(mad.ProtocolTCP, to), backlog)
+		if err == nil {
+			return &Listener{l, hp, netip.AddrPortFrom(hp.Addr(), to)}, nil
+		}
+		if at.Port() != 0 || try == tries {
+			return nil, err
+		}
+	}
+}
+
+// Addr is where it listens.
+func (l *Listener) Addr() netip.AddrPort { return l.at }
+
+// Close ends it, and rejects the requests that nobody has accepted.
+func (l *Listener) Close() { l.l.Close() }
+
+// Accept waits for the next request that this side can serve.
+func (l *Listener) Accept(ctx context.Context) (*Request, error) {
+	for {
+		in, err := l.l.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		switch r := &in.Request; {
+		case r.Transport != mad.ServiceRC:
+			_ = in.Refuse(mad.ReasonInvalidTransport)
+		case packet.MTU(r.MTU) > l.port.mtu:
+			// Our own packets would not fit the interface.
+			_ = in.Refuse(mad.ReasonInvalidMTU)
+		default:
+			return &Request{in, l}, nil
+		}
+	}
+}
+
+// Request is a connection that a peer asks for. It is answered once.
+type Request struct {
+	in *cm.Incoming
+	l  *Listener
+}
+
+// Private is what the peer's application sent along, with zeros behind it.
+func (r *Request) Private() []byte { return r.in.Request.Private }
+
+// IRD is how many Reads the peer serves at once, ORD how many it wants outstanding.
+func (r *Request) IRD() int { return int(r.in.Request.ResponderResources) }
+
+// ORD is described at IRD.
+func (r *Request) ORD() int { return int(r.in.Request.InitiatorDepth) }
+
+// Remote is where the request came from, which nobody has proved yet.
+func (r *Request) Remote() netip.AddrPort {
+	return netip.AddrPortFrom(r.in.Peer(), r.in.Request.SrcPort)
+}
+
+// Local is where it was sent to.
+func (r *Request) Local() netip.AddrPort { return r.l.at }
+
+// Reject refuses it.
+func (r *Request) Reject(private []byte) error { return r.in.Reject(private) }
+
+// Fail refuses it for a reason of our own.
+func (r *Request) Fail() { _ = r.in.Refuse(mad.ReasonNoResources) }
+
+// Accept connects qp. When the peer has given up meanwhile, the queue pair has ended.
+func (r *Request) Accept(qp *QP, p *Params) error {
+	q := &r.in.Request
+	psn := packet.PSN(cm.NewPSN())
+	l := link{
+		Info: Info{
+			Private: q.Private, IRD: min(p.IRD, int(q.InitiatorDepth)), ORD: min(p.ORD, int(q.ResponderResources)),
+			MTU: packet.MTU(q.MTU), RemoteQPN: q.QPN, Local: r.Local(), Remote: r.Remote(),
+		},
+		out: packet.PSN(q.PSN), in: psn, rnrRetries: int(q.RNRRetry),
+	}
+	if err := qp.attach(r.l.port, p, l); err != nil {
+		r.Fail()
+		return err
+	}
+	forgotten := qp.hold()
+	conn, err := r.in.Accept(&cm.Reply{
+		QPN: qp.Num, PSN: uint32(psn), ResponderResources: uint8(l.IRD), InitiatorDepth: uint8(l.ORD),
+		RNRRetry: uint8(p.RNRRetries), SRQ: qp.SRQ != nil, Private: p.Private,
+	}, qp.hooks(forgotten))
+	if err != nil {
+		forgotten()
+	}
+	return qp.begin(conn, err)
+}

@@ -1,0 +1,209 @@
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/bits"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"softiser/rdma/internal/roce"
+	"softiser/rdma/internal/roce/mad"
+	"softiser/rdma/internal/roce/packet"
+)
+
+// overUDP is the provider RoCE.
+type overUDP struct{ dev roce.Device }
+
+func (t *overUDP) attach(qp *QP) error { return roce.New(&t.dev, &qp.v) }
+func (*overUDP) retire(qp *QP)         { roceOf(qp).Retire() }
+func (t *overUDP) close()              { t.dev.Close() }
+
+func roceOf(qp *QP) *roce.QP { return qp.v.Engine.(*roce.QP) }
+
+func (*overUDP) extensions(*QP) bool { return true }
+
+func (*overUDP) info(qp *QP) ConnInfo {
+	i := roceOf(qp).Info()
+	if !i.Remote.IsValid() {
+		return ConnInfo{}
+	}
+	return ConnInfo{
+		PrivateData: i.Private, Initiator: i.Initiator, CRC: true, IRD: i.IRD, ORD: i.ORD, LocalAddr: RoCEAddr(i.Local), RemoteAddr: RoCEAddr(i.Remote),
+		RoCE: RoCEInfo{PathMTU: i.MTU.Bytes(), RemoteQPN: i.RemoteQPN},
+	}
+}
+
+// RoCEAddr is one end of a connection over RoCE: an address, and a port of rdma_cm.
+type RoCEAddr netip.AddrPort
+
+// Network is "roce".
+func (RoCEAddr) Network() string { return ProviderRoCE.Network() }
+
+// String is address and port, as Dial takes them.
+func (a RoCEAddr) String() string { return netip.AddrPort(a).String() }
+
+// minRNR is how long a peer is told to wait that met no receive buffer: 0.64 ms. Shorter
+// ones make Linux's rxe ask so often that nothing else gets done.
+const minRNR packet.RNRTimer = 12
+
+// Exponents of the time-out of requests, 4.096 µs·2^n. The default is that of recent
+// Linux.
+const (
+	ackTimeoutDefault = 17
+	ackTimeoutMax     = 31
+)
+
+// roce checks p against the device; nil means all defaults. limit is how long private
+// data may be.
+func (p *ConnParams) roce(d *Device, limit int) (*roce.Params, error) {
+	if p == nil {
+		p = &ConnParams{}
+	}
+	r := &p.RoCE
+	out := &roce.Params{Private: p.PrivateData, Local: r.LocalAddr, AckTimeout: ackTimeoutDefault, Retries: r.RetryCount, RNRRetries: r.RNRRetry, MinRNR: minRNR, Timeout: p.Timeout}
+	var err error
+	if out.IRD, out.ORD, err = p.queues(d); err != nil {
+		return nil, err
+	}
+	if len(p.PrivateData) > limit {
+		return nil, invalid("private data of %d bytes: over RoCE there is room for %d", len(p.PrivateData), limit)
+	}
+	for _, q := range []*int{&out.Retries, &out.RNRRetries} {
+		def(q, maxRetries)
+		if *q = max(*q, 0); *q > maxRetries {
+			return nil, invalid("%d retries: at most %d", *q, maxRetries)
+		}
+	}
+	if r.PathMTU != 0 {
+		for out.MTU = packet.MTU256; out.MTU.Bytes() != r.PathMTU; out.MTU++ {
+			if out.MTU == packet.MTU4096 {
+				return nil, invalid("path MTU %d: want 256, 512, 1024, 2048 or 4096", r.PathMTU)
+			}
+		}
+	}
+	if r.AckTimeout != 0 {
+		units := (max(r.AckTimeout, 0) + 4095) / 4096
+		out.AckTimeout = uint8(max(1, bits.Len64(uint64(units)-1)))
+		if units == 0 || out.AckTimeout > ackTimeoutMax {
+			return nil, invalid("acknowledgements within %v: want 8 µs to %v", r.AckTimeout, time.Duration(4096)<<ackTimeoutMax)
+		}
+	}
+	return out, nil
+}
+
+// maxRetries is the largest that the request for a connection can say; for RNRRetry it
+// means for ever.
+const maxRetries = 7
+
+func (t *overUDP) dial(ctx context.Context, network, addr string, qp *QP, p *ConnParams) error {
+	to, err := resolve(ctx, network, addr)
+	if err != nil {
+		return err
+	}
+	w, err := p.roce(qp.pd.dev, mad.UserREQ)
+	if err != nil {
+		return err
+	}
+	return roceOf(qp).Connect(ctx, to, w)
+}
+
+// resolve finds an address of a host, and the number of a port.
+func resolve(ctx context.Context, network, addr string) (netip.AddrPort, error) {
+	var none netip.AddrPort
+	if network != ProviderRoCE.Network() {
+		return none, invalid("network %q: a device of provider %v has %q", network, ProviderRoCE, ProviderRoCE.Network())
+	}
+	host, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return none, fmt.Errorf("rdma: %w", err)
+	}
+	port, err := strconv.ParseUint(service, 10, 16)
+	if err != nil {
+		return none, invalid("port %q of %s", service, addr)
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return none, fmt.Errorf("rdma: %w", err)
+	}
+	return netip.AddrPortFrom(ips[0].Unmap(), uint16(port)), nil
+}
+
+func (t *overUDP) listen(network, addr string, cfg *ListenConfig) (acceptor, error) {
+	at, err := resolve(context.Background(), network, addr)
+	if err != nil {
+		return nil, err
+	}
+	backlog := defaultBacklog
+	if cfg != nil && cfg.Backlog > 0 {
+		backlog = cfg.Backlog
+	}
+	l, err := t.dev.Listen(at, backlog)
+	if err != nil {
+		return nil, err
+	}
+	return cmAcceptor{l}, nil
+}
+
+// cmAcceptor takes requests from the connection manager.
+type cmAcceptor struct{ l *roce.Listener }
+
+func (a cmAcceptor) addr() net.Addr { return RoCEAddr(a.l.Addr()) }
+
+func (a cmAcceptor) accept(ctx context.Context) (request, error) {
+	r, err := a.l.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return cmRequest{r}, nil
+}
+
+func (a cmAcceptor) close() error {
+	a.l.Close()
+	return nil
+}
+
+// cmRequest is a REQ of the connection manager.
+type cmRequest struct{ r *roce.Request }
+
+func (c cmRequest) private() []byte       { return c.r.Private() }
+func (c cmRequest) reads() (ird, ord int) { return c.r.IRD(), c.r.ORD() }
+func (c cmRequest) local() net.Addr       { return RoCEAddr(c.r.Local()) }
+func (c cmRequest) remote() net.Addr      { return RoCEAddr(c.r.Remote()) }
+func (c cmRequest) reject(b []byte) error { return c.r.Reject(b) }
+
+func (c cmRequest) accept(_ context.Context, qp *QP, p *ConnParams) error {
+	d := qp.pd.dev
+	err := d.wants(ProviderRoCE, "a connection request over RoCE")
+	var w *roce.Params
+	if err == nil {
+		w, err = p.roce(d, mad.PrivateREP)
+	}
+	if err != nil {
+		c.r.Fail()
+		return err
+	}
+	return c.r.Accept(roceOf(qp), w)
+}
+
+// checkRoCE finds what a request asks for that RoCE does not have.
+func checkRoCE(wr *SendWR) error {
+	switch wr.Op {
+	case OpImm, OpWriteImm:
+		if wr.Imm > math.MaxUint32 {
+			return invalid("immediate data %#x: RoCE carries 4 bytes", wr.Imm)
+		}
+	case OpFetchAdd:
+		if wr.AddMask != 0 {
+			return invalid("FetchAdd with a mask, which RoCE does not have")
+		}
+	case OpCmpSwap:
+		if wr.CompareMask+1 > 1 || wr.SwapMask+1 > 1 {
+			return invalid("CmpSwap with a mask, which RoCE does not have")
+		}
+	}
+	return nil
+}

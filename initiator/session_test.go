@@ -184,6 +184,7 @@ func TestPrepareRefuses(t *testing.T) {
 			{Request{Op: OpCompareAndWrite, Off: 0, Buf: make([]byte, 2*512*9)}, ErrInvalid},
 			{Request{Op: OpCDB, CDB: []byte{1, 2}}, ErrInvalid},
 			{Request{Op: 99}, ErrInvalid},
+			{Request{Op: OpCDB + 1}, ErrInvalid}, // a raw command of NVMe
 			{Request{Op: OpRead, Off: 0}, nil},
 		} {
 			r := c.r

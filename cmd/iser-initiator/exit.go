@@ -25,6 +25,7 @@ const (
 	exitDiffer   = 3
 	exitConnect  = 4
 	exitLogin    = 5
+	exitConflict = 6
 	exitTimeout  = 8
 	exitNotFound = 21
 	exitAuth     = 24
@@ -37,6 +38,7 @@ const exitHelp = `Exit codes:
   3  verify: the contents differ
   4  the connection could not be made, or was lost for good
   5  the target refused the login
+  6  reserve: a reservation or a registration of somebody else is in the way
   8  time-out
  21  nothing found (discover), or no such target or LUN
  24  authentication or authorization failed

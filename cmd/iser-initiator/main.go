@@ -101,6 +101,6 @@ func root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(callerr.FlagError)
-	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), bench.Command(), attach.Command(), rdmatools.Command())
+	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), reserveCommand(), bench.Command(), attach.Command(), rdmatools.Command())
 	return cmd
 }

@@ -14,6 +14,7 @@ const (
 	OpVerify // the target reads the medium; no data travel
 	OpCompareAndWrite
 	OpCDB // a raw SCSI command: Request.CDB, with Buf as Data-In or Data-Out; SCSI only
+	OpSQE // a raw NVMe command: Request.SQE, with Buf as the data that its opcode moves; NVMe only
 )
 
 // Request is one asynchronous operation on a volume. The caller owns the struct
@@ -34,6 +35,7 @@ type Request struct {
 
 	CDB     []byte // OpCDB, 6 to 260 bytes; sense and unit attentions go to the caller
 	DataIn  bool   // OpCDB: Buf is filled by the target
+	SQE     []byte // OpSQE, 64 bytes: the submission queue entry, whose identifiers and data pointer are the volume's
 	User    any    // the caller's
 	UserTag uint64 // the caller's
 

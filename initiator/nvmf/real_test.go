@@ -18,6 +18,7 @@ import (
 	"softiser/initiator/blockio"
 	. "softiser/initiator/nvmf"
 	"softiser/internal/await"
+	"softiser/internal/nvme"
 	"softiser/target"
 	targetnvmf "softiser/target/nvmf"
 )
@@ -157,6 +158,9 @@ func operations(t *testing.T, cfg Config, dev blockdev.Device) {
 	for _, r := range []blockio.Request{
 		{Op: blockio.OpRead, Off: size, Buf: data[:4096]}, {Op: blockio.OpRead, Off: 1, Buf: data[:4096]}, {Op: blockio.OpRead, Off: size - 4096, Buf: data[:8192]},
 		{Op: blockio.OpWrite, Off: -4096, Buf: data[:4096]}, {Op: 99}, {Op: blockio.OpCDB, CDB: make([]byte, 6)}, {Op: blockio.OpCompareAndWrite, Buf: data[:1<<20]},
+		{Op: blockio.OpSQE, SQE: make([]byte, 63)}, {Op: blockio.OpSQE, SQE: raw(nvme.OpFabrics, 0)}, {Op: blockio.OpSQE, SQE: raw(nvme.OpWrite, nvme.FuseFirst)},
+		{Op: blockio.OpSQE, SQE: raw(nvme.OpFlush, 0), Buf: data[:512]}, {Op: blockio.OpSQE, SQE: raw(nvme.OpRead, 0), Segs: [][]byte{data[:512]}},
+		{Op: blockio.OpSQE, SQE: raw(nvme.OpReservationReport, 0), Buf: make([]byte, n.Limits().MaxTransfer+512)},
 	} {
 		if err := n.Do(t.Context(), &r); err == nil {
 			t.Errorf("operation %d at %d of %d bytes was done", r.Op, r.Off, len(r.Buf))
@@ -168,6 +172,14 @@ func operations(t *testing.T, cfg Config, dev blockdev.Device) {
 	if s := n.Stats(); s.Outstanding != 0 || s.Waiting != 0 || s.ReadBytes == 0 || s.WriteBytes == 0 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// raw is a command as others make it, for whichever namespace.
+func raw(op nvme.Opcode, f nvme.Fuse) []byte {
+	var s nvme.SQE
+	s.Init(op, 77)
+	s.SetFuse(f)
+	return s[:]
 }
 
 // load writes and reads blocks until stop, and checks that each is what was written last.

@@ -94,6 +94,7 @@ var operations = [...]operation{
 	blockio.OpVerify:          {name: "Verify", repeatable: true, check: hasVerify, limit: verifyLimit, build: buildVerify},
 	blockio.OpCompareAndWrite: {name: "Compare and Write", data: true, changes: true, caches: true, single: true, check: hasCompare, build: buildCompare},
 	blockio.OpCDB:             {name: "a SCSI command", check: hasNoCDB},
+	blockio.OpSQE:             {name: "a raw command", single: true, check: checkSQE, build: buildSQE},
 }
 
 // geometry is what a namespace's commands depend on. It is immutable; a look at the
@@ -157,6 +158,21 @@ func hasCompare(r *request, g *geometry) error {
 
 func hasNoCDB(*request, *geometry) error { return lacks("SCSI commands") }
 
+// checkSQE: commands of Fabrics and fused ones are not for others to make.
+func checkSQE(r *request, g *geometry) error {
+	if len(r.SQE) != nvme.SQELen || r.Segs != nil || int64(len(r.Buf)) > g.maxIO {
+		return fmt.Errorf("%w: a raw command has %d bytes, and up to %d of data in Buf", blockio.ErrInvalid, nvme.SQELen, g.maxIO)
+	}
+	s := (*nvme.SQE)(r.SQE)
+	switch op := s.Opcode(); {
+	case op == nvme.OpFabrics, s.Fuse() != nvme.FuseNone:
+		return fmt.Errorf("%w: %v, FUSE %d, is not sent as a raw command", blockio.ErrInvalid, op, s.Fuse())
+	case len(r.Buf) > 0 && !s.FromHost() && !s.ToHost():
+		return fmt.Errorf("%w: %v moves no data", blockio.ErrInvalid, op)
+	}
+	return nil
+}
+
 // zeroes is what is written where there is no Write Zeroes. It is never written to.
 var zeroes [64 << 10]byte
 
@@ -190,6 +206,10 @@ func (n *Namespace) begin(r *request) (done bool) {
 	}
 	if r.Op == blockio.OpFlush {
 		r.sync = n.epoch.Load().Begin(r.Flusher)
+		r.total = 1
+		return false
+	}
+	if r.Op == blockio.OpSQE {
 		r.total = 1
 		return false
 	}
@@ -270,6 +290,14 @@ func buildVerify(r *request, c *command) { r.block(c, nvme.OpVerify) }
 
 // buildCompare makes the first of the fused pair; queue.pump makes the second.
 func buildCompare(r *request, c *command) { r.fused(c, nvme.OpCompare, nvme.FuseFirst, 0) }
+
+func buildSQE(r *request, c *command) {
+	c.SQE = nvme.SQE(r.SQE)
+	c.SQE.SetNSID(r.ns.id)
+	if len(r.Buf) > 0 {
+		c.segs = append(c.segs, r.Buf)
+	}
+}
 
 // fused makes one command of a pair, whose data begins half times half of Buf.
 func (r *request) fused(c *command, op nvme.Opcode, f nvme.Fuse, half int) {

@@ -26,7 +26,12 @@ func FuzzParse(f *testing.F) {
 	f.Add(fl.Append(nil, false))
 	f.Add(fl.Append(nil, true))
 	f.Add((&CopySegment{Type: CopyBlockOffset}).Append(nil))
+	fs := FullStatus{Key: 1, Holder: true, Port: "iqn.1994-05.com.example:host"}
+	f.Add(fs.Append([]byte{0, 0, 0, 1, 0, 0, 0, 60}))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if list, err := ParseFullStatus(b); err == nil && len(list)*24 > len(b) {
+			t.Errorf("%d registrants in %d bytes", len(list), len(b))
+		}
 		if s, err := ParseSense(b); err == nil {
 			_ = s.String()
 			if got, err := ParseSense(s.AppendDescriptor(nil)); err != nil || got != s {

@@ -2,7 +2,9 @@ package spc
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -223,6 +225,25 @@ func TestParameterLists(t *testing.T) {
 	rm := RegisterMove{1, 2, true, true, 3, id}
 	if got, err := ParseRegisterMove(rm.Append(nil)); err != nil || !reflect.DeepEqual(got, rm) {
 		t.Error(got, err)
+	}
+	fs := []FullStatus{{Key: 0x0102030405060708, AllPorts: true, Holder: true, Type: PRWriteExclusiveRegistrants, RelativePort: 9, Port: "iqn.1994-05.com.example:host"},
+		{Key: 1, RelativePort: 2, Port: "iqn.1994-05.com.example:host,i,0x00023d000001"}}
+	list := []byte{0, 0, 0, 7, 0, 0, 0, 0}
+	for i := range fs {
+		list = fs[i].Append(list)
+	}
+	binary.BigEndian.PutUint32(list[4:], uint32(len(list)-8))
+	if want := "0102030405060708 00000000 03 05 00000000 0009 00000024 05000020"; fmt.Sprintf("%x", list[8:36]) != strings.ReplaceAll(want, " ", "") {
+		t.Errorf("% x, want %s", list[8:36], want)
+	}
+	for cut, whole := range map[int]int{0: 2, 1: 1, len(id): 1, 24 + len(id): 1, 25 + len(id): 0} {
+		got, err := ParseFullStatus(list[:len(list)-cut])
+		if err != nil || len(got) != whole || whole > 0 && !reflect.DeepEqual(got, fs[:whole]) {
+			t.Errorf("%d bytes cut off: %+v, %v", cut, got, err)
+		}
+	}
+	if _, err := ParseFullStatus(list[:7]); err == nil {
+		t.Error("READ FULL STATUS of 7 bytes parsed")
 	}
 	if port, n, err := ParseTransportID(id); err != nil || n != len(id) || port != "iqn.1994-05.com.example:host,i,0x00023d000001" {
 		t.Error(port, n, err)

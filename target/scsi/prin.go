@@ -46,32 +46,14 @@ func cmdPersistIn(t *Task) {
 	t.reply(b, alloc)
 }
 
-// appendFullStatus adds one descriptor of READ FULL STATUS:
-//
-//	+--+-------------------------------------------+
-//	| 0| reservation key (8)                       |
-//	|12| ALL_TG_PT(02h) R_HOLDER(01h)              |
-//	|13| scope (4 bits) | type (4 bits)            |
-//	|18| relative target port (2)                  |
-//	|20| length (4), TransportID                   |
-//	+--+-------------------------------------------+
+// appendFullStatus adds the descriptor of READ FULL STATUS of one registrant.
 func appendFullStatus(b []byte, r *volume.Reservations, k volume.Registrant) []byte {
 	reg, _ := r.Find(k)
-	i := len(b)
-	b = append(b, make([]byte, 24)...)
-	binary.BigEndian.PutUint64(b[i:], reg.Key)
-	if reg.AllPorts {
-		b[i+12] |= 2
-	}
+	f := spc.FullStatus{Key: reg.Key, AllPorts: reg.AllPorts, RelativePort: k.Port, Port: k.Initiator}
 	if r.Holds(k) {
-		b[i+12] |= 1
-		b[i+13] = byte(r.Type)
+		f.Holder, f.Type = true, spc.PRType(r.Type)
 	}
-	binary.BigEndian.PutUint16(b[i+18:], k.Port)
-	at := len(b)
-	b = spc.AppendTransportID(b, k.Initiator)
-	binary.BigEndian.PutUint32(b[i+20:], uint32(len(b)-at))
-	return b
+	return f.Append(b)
 }
 
 // prCapabilities is REPORT CAPABILITIES: CRH, SIP_C, ATP_C, and PTPL_C where

@@ -12,19 +12,19 @@ import (
 
 // mute watches whether the controller says anything while commands are outstanding.
 type mute struct {
-	watch silence.Watch // keep's alone
-
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex    // guards the rest
+	watch    silence.Watch // of this association
 	patience silence.Patience
 	pinging  bool      // a command is under way that stands for a ping
 	probing  bool      // a goroutine has a second connection
 	live     time.Time // since when there is this association
 }
 
-// began takes note of a new association.
+// began takes note of a new association. Its connections count what they hear from nothing
+// on, and may come to the figure of those before.
 func (m *mute) began() {
 	m.mu.Lock()
-	m.live = time.Now()
+	m.live, m.watch = time.Now(), silence.Watch{}
 	m.mu.Unlock()
 }
 
@@ -46,14 +46,20 @@ func (a *Association) hears() (heard uint64, waiting bool) {
 	return heard, waiting
 }
 
+// lookLocked returns what is to be done, and the times that are kept.
+func (m *mute) lookLocked(t silence.Times, now time.Duration, heard uint64, waiting bool) (silence.Times, silence.Action) {
+	t = m.patience.Of(t)
+	return t, m.watch.Look(t, now, heard, waiting)
+}
+
 // silent looks whether the controller is mute, pings it, and has it probed. It is called
 // while the association is live.
 func (a *Association) silent(kato time.Duration) {
 	a.mute.mu.Lock()
 	defer a.mute.mu.Unlock()
-	t := a.mute.patience.Of(a.cfg.silence())
 	heard, waiting := a.hears()
-	switch a.mute.watch.Look(t, time.Since(a.begun), heard, waiting) {
+	t, do := a.mute.lookLocked(a.cfg.silence(), time.Since(a.begun), heard, waiting)
+	switch do {
 	case silence.Ping:
 		if !a.mute.pinging {
 			a.mute.pinging = true

@@ -5,6 +5,8 @@ import (
 	"go/ast"
 	"go/format"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -138,5 +140,24 @@ func TestArchitectureNamesEveryPackage(t *testing.T) {
 		if !pkgs[string(m[1])] {
 			t.Errorf("docs/ARCHITECTURE.md names `%s`, which does not exist", m[1])
 		}
+	}
+}
+
+// What is built stays out of the history.
+func TestNoProgramsAreTracked(t *testing.T) {
+	out, err := exec.Command("git", "-C", "../..", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skip("no git, or not in a clone: ", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		f, err := os.Open(filepath.Join("../..", name))
+		if err != nil {
+			continue // removed, and not committed yet
+		}
+		var magic [4]byte
+		if n, _ := f.Read(magic[:]); n == 4 && string(magic[:]) == "\x7fELF" {
+			t.Errorf("%s is a program", name)
+		}
+		f.Close()
 	}
 }

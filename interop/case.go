@@ -3,16 +3,27 @@ package main
 import (
 	"context"
 	"time"
+
+	"softiser/interop/internal/guest"
 )
 
 // Case is one line of the matrix.
 type Case struct {
-	Name   string // group/what, for example iser/fio-verify
-	Expect string // what a correct peer pair does
-	Short  bool   // part of the short form
-	Fresh  bool   // needs a guest of its own (it is killed, or the module is loaded anew)
+	Name   string     // group/what, for example iser/fio-verify
+	Expect string     // what a correct peer pair does
+	Short  bool       // part of the short form
+	Fresh  bool       // needs a guest of its own (it is killed, or the module is loaded anew)
+	Kind   guest.Kind // of its guests; "" is guest.Plain
 	Limit  time.Duration
 	Run    func(ctx context.Context, e *Env) (seen string, err error)
+}
+
+// kind is that of the guests of a case.
+func (c Case) kind() guest.Kind {
+	if c.Kind == "" {
+		return guest.Plain
+	}
+	return c.Kind
 }
 
 // Result is what a case came to.
@@ -26,7 +37,7 @@ type Result struct {
 }
 
 // matrix is every case, in the order of the table. The cases_*.go files fill it.
-var matrix = concat(peerCases, verbsCases, scatterCases, perftestCases, terminateCases, iserCases, tcpCases, nvmeCases, nvmeHostCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases)
+var matrix = concat(peerCases, verbsCases, scatterCases, perftestCases, terminateCases, iserCases, tcpCases, nvmeCases, nvmeHostCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases, haCases)
 
 func concat(groups ...[]Case) []Case {
 	var all []Case

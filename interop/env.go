@@ -26,6 +26,7 @@ type Env struct {
 	dir   string
 	ctx   context.Context
 	procs []*Process
+	nodes []*guest.Guest // beside the worker's guest
 }
 
 // Guest returns the worker's guest and boots it when there is none.
@@ -39,11 +40,6 @@ func (e *Env) Guest() (*guest.Guest, error) {
 // Boot starts a guest with special options in place of the worker's guest.
 func (e *Env) Boot(o guest.Options) (*guest.Guest, error) {
 	e.w.drop()
-	dir, err := os.MkdirTemp(e.h.out, "guest-")
-	if err != nil {
-		return nil, err
-	}
-	o.Name, o.Dir, o.Share = filepath.Base(dir), dir, e.h.bin
 	// The services a guest may offer to the host: LIO or tgt, rping, ucmatose, perftest.
 	o.Forward = map[int]int{}
 	e.w.ports = map[int]int{}
@@ -51,26 +47,48 @@ func (e *Env) Boot(o guest.Options) (*guest.Guest, error) {
 		host := freePort()
 		o.Forward[host], e.w.ports[port] = port, host
 	}
+	g, err := e.boot(o)
+	if err != nil {
+		return nil, err
+	}
+	e.w.guest = g
+	return g, nil
+}
+
+// Node starts a guest beside those that are there. It ends with the case.
+func (e *Env) Node(o guest.Options) (*guest.Guest, error) {
+	g, err := e.boot(o)
+	if err == nil {
+		e.nodes = append(e.nodes, g)
+	}
+	return g, err
+}
+
+// boot starts a guest of the case's kind in a folder of its own.
+func (e *Env) boot(o guest.Options) (*guest.Guest, error) {
+	dir, err := os.MkdirTemp(e.h.out, "guest-")
+	if err != nil {
+		return nil, err
+	}
+	o.Name, o.Dir, o.Share = filepath.Base(dir), dir, e.h.bin
 	// An emulated machine now and then hangs before its kernel says a word; a
 	// boot takes seconds, so that is soon clear.
-	var g *guest.Guest
 	for range 3 {
 		ctx, cancel := context.WithTimeoutCause(e.ctx, bootLimit, fmt.Errorf("it took more than %v", bootLimit))
-		g, err = e.h.image.Boot(ctx, o)
+		g, err := e.h.images[e.w.kind].Boot(ctx, o)
 		cancel()
 		if err == nil {
-			e.w.guest = g
 			return g, nil
 		}
 		fmt.Fprintf(os.Stderr, "boot %s: %v\n", o.Name, err)
 		if e.ctx.Err() != nil {
-			break
+			return nil, err
 		}
 	}
-	return nil, err
+	return nil, fmt.Errorf("three times no guest has come up; the console is in %s", dir)
 }
 
-const bootLimit = time.Minute
+const bootLimit = 2 * time.Minute // a few seconds, on a machine that does nothing else
 
 // Port is where on the host's 127.0.0.1 a port of the guest can be reached.
 func (e *Env) Port(guest int) int { return e.w.ports[guest] }
@@ -233,6 +251,9 @@ func (p *Process) Stop() error {
 }
 
 func (e *Env) close() {
+	for _, g := range e.nodes {
+		g.Kill()
+	}
 	for _, p := range e.procs {
 		p.Kill()
 	}
@@ -249,17 +270,22 @@ func (e *Env) evidence() string {
 	return b.String()
 }
 
-// saveKernelLog keeps what the guest's kernel has said, as far as the guest still
-// answers.
-func (e *Env) saveKernelLog() {
-	g := e.w.guest
-	if g == nil {
-		return
-	}
+// saveKernelLogs keeps what the guests' kernels have said, as far as they still
+// answer.
+func (e *Env) saveKernelLogs() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	if g := e.w.guest; g != nil {
+		e.saveKernelLog(ctx, g, "dmesg.log")
+	}
+	for i, g := range e.nodes {
+		e.saveKernelLog(ctx, g, fmt.Sprintf("dmesg.%d.log", i))
+	}
+}
+
+func (e *Env) saveKernelLog(ctx context.Context, g *guest.Guest, name string) {
 	if log, err := g.Run(ctx, "dmesg"); err == nil {
-		_ = os.WriteFile(filepath.Join(e.dir, "dmesg.log"), []byte(log), 0o644)
+		_ = os.WriteFile(filepath.Join(e.dir, name), []byte(log), 0o644)
 	}
 }
 

@@ -14,13 +14,13 @@ import (
 
 // harness runs cases on a few guests at a time.
 type harness struct {
-	image *guest.Image
-	out   string
-	bin   string
-	keep  bool
+	images map[guest.Kind]*guest.Image
+	out    string
+	bin    string
+	keep   bool
 }
 
-func newHarness(image *guest.Image, out, bin string, keep, again bool) (*harness, error) {
+func newHarness(images map[guest.Kind]*guest.Image, out, bin string, keep, again bool) (*harness, error) {
 	abs := func(p *string) error {
 		a, err := filepath.Abs(*p)
 		*p = a
@@ -42,7 +42,7 @@ func newHarness(image *guest.Image, out, bin string, keep, again bool) (*harness
 			return nil, err
 		}
 	}
-	return &harness{image, out, bin, keep}, os.MkdirAll(out, 0o755)
+	return &harness{images, out, bin, keep}, os.MkdirAll(out, 0o755)
 }
 
 // defaultLimit is long because the guests are emulated and share two cores.
@@ -101,6 +101,7 @@ func (h *harness) dir(c Case) string {
 type worker struct {
 	h     *harness
 	guest *guest.Guest
+	kind  guest.Kind  // of guest
 	ports map[int]int // port of the guest → port on the host's loopback
 }
 
@@ -137,15 +138,18 @@ func (w *worker) attempt(ctx context.Context, c Case, dir string) (seen string, 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	if c.Fresh {
+	if c.Fresh || w.kind != c.kind() {
 		w.drop()
+	}
+	if c.Fresh {
 		defer w.drop()
 	}
+	w.kind = c.kind()
 	e := &Env{h: w.h, w: w, dir: dir, ctx: ctx}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w%s", err, e.evidence())
-			e.saveKernelLog()
+			e.saveKernelLogs()
 		}
 		e.close()
 	}()

@@ -9,7 +9,7 @@
 //	go run ./interop run -again     what has not passed yet, after a run that failed
 //	go run ./interop run -write     writes docs/INTEROP.md with its failures too
 //	go run ./interop list           the cases
-//	go run ./interop build          the guest image only
+//	go run ./interop build          the guests' images only
 package main
 
 import (
@@ -50,9 +50,11 @@ func command(ctx context.Context, args []string) int {
 		}
 		return 0
 	case "build":
-		if _, err := prepare(); err != nil {
-			fmt.Fprintln(os.Stderr, "interop:", err)
-			return 3
+		for _, kind := range []guest.Kind{guest.Plain, guest.Cluster} {
+			if _, err := prepare(kind); err != nil {
+				fmt.Fprintln(os.Stderr, "interop:", err)
+				return 3
+			}
 		}
 		return 0
 	case "run":
@@ -62,8 +64,8 @@ func command(ctx context.Context, args []string) int {
 	return 2
 }
 
-func prepare() (*guest.Image, error) {
-	return guest.Prepare(guest.CacheDir(), func(s string) { fmt.Fprintln(os.Stderr, s) })
+func prepare(kind guest.Kind) (*guest.Image, error) {
+	return guest.Prepare(kind, guest.CacheDir(), func(s string) { fmt.Fprintln(os.Stderr, s) })
 }
 
 // run chooses the cases, runs them in o.jobs guests at a time, and writes the table.
@@ -100,15 +102,20 @@ func run(ctx context.Context, args []string) int {
 		}
 	}
 	todo := slices.DeleteFunc(slices.Clone(selected), func(c Case) bool { return rec.passed(c.Name) })
-	image, err := prepare()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "interop:", err)
-		if errors.Is(err, guest.ErrNoQEMU) {
-			return 3
+	images := map[guest.Kind]*guest.Image{}
+	for _, c := range selected {
+		if images[c.kind()] != nil {
+			continue
 		}
-		return 1
+		if images[c.kind()], err = prepare(c.kind()); err != nil {
+			fmt.Fprintln(os.Stderr, "interop:", err)
+			if errors.Is(err, guest.ErrNoQEMU) {
+				return 3
+			}
+			return 1
+		}
 	}
-	h, err := newHarness(image, *out, *bin, *keep, *again)
+	h, err := newHarness(images, *out, *bin, *keep, *again)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		return 1
@@ -131,7 +138,7 @@ func run(ctx context.Context, args []string) int {
 	case failed > 0 && !*write:
 		fmt.Println("docs/INTEROP.md was not written: -again runs what failed once more, -write writes the table as it is")
 	default:
-		if err := writeReport("docs/INTEROP.md", image, results); err != nil {
+		if err := writeReport("docs/INTEROP.md", images[guest.Cluster], results); err != nil {
 			fmt.Fprintln(os.Stderr, "interop:", err)
 			return 1
 		}

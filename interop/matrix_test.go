@@ -21,11 +21,16 @@ func TestConfigurations(t *testing.T) {
 		"file":      fileTarget("64MiB"),
 		"bursts":    ramTarget + burstLimits,
 		"admin":     fileTarget("64MiB") + "admin: {socket: /tmp/admin.sock}\n",
+		"ha":        haConfig("a", "/tmp/admin.sock", 1, 3261, 2, 1),
+		"shared":    sharedTarget,
 		"multipath": "  - listen: 127.0.0.1:3261\n    advertise: 10.0.2.2:3261\n" + fileTarget("64MiB"),
 	} {
 		if _, err := config.Parse([]byte(portal+text), t.TempDir()+"/target.yaml"); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if _, err := config.Parse([]byte(drbdTarget("b", 2)), t.TempDir()+"/target.yaml"); err != nil {
+		t.Errorf("drbd: %v", err)
 	}
 }
 

@@ -34,7 +34,8 @@ func printTable(w io.Writer, results []Result) int {
 var peerNotes string
 
 // writeReport writes docs/INTEROP.md. Nothing in it is left out or made better: a
-// case that failed says so, and what it said is below the table.
+// case that failed says so, and what it said is below the table. The versions are those of
+// image, which has all packages.
 func writeReport(path string, image *guest.Image, results []Result) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Interoperability\n\nWritten by `make interop`. Guest: Debian's kernel %s, with siw built from its source, under QEMU's emulation; host: %s.\n\n",
@@ -92,7 +93,7 @@ func cell(s string) string {
 }
 
 // peers are the packages that a reader wants to know the versions of.
-var peers = []string{"rdma-core", "rdmacm-utils", "perftest", "open-iscsi", "libiscsi-bin", "qemu-utils", "tgt", "sg3-utils", "fio", "e2fsprogs", "xfsprogs"}
+var peers = []string{"rdma-core", "rdmacm-utils", "perftest", "open-iscsi", "libiscsi-bin", "qemu-utils", "tgt", "sg3-utils", "multipath-tools", "nvme-cli", "drbd-utils", "corosync", "pacemaker", "ocfs2-tools", "gfs2-utils", "dlm-controld", "fence-agents", "fio", "e2fsprogs", "xfsprogs"}
 
 func peerVersions(all []string) string {
 	var list []string

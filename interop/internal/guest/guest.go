@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,9 +22,32 @@ type Options struct {
 	Share    string      // host folder that the guest sees as /host, "" for none
 	Forward  map[int]int // port on 127.0.0.1 of the host → port of the guest
 	Disks    []int64     // blank disks, bytes: /dev/vdb, /dev/vdc, …
+	Images   []string    // disks that are there already, as raw files, before the blank ones
 	MemoryMB int         // 0: 1024
 	Capture  string      // packet capture of its network, "" for none
 	MTU1500  bool        // no segmentation offload: packets as on a wire
+	Links    []Link      // more interfaces: eth1, eth2, …
+	Netns    string      // network namespace of the host that it is in, "" for the own one
+}
+
+// Link is an interface of a guest beside eth0. Two guests are joined by a Link each, with
+// Port and Peer exchanged: datagrams on the host's loopback, which do not mind if one of the
+// two is not there. With Tap it is an interface of the host.
+type Link struct {
+	Port, Peer int    // UDP
+	Tap        string // name of the interface, made by the caller
+	MAC        byte   // part of the hardware address, another one for each guest
+}
+
+// netdev is QEMU's for a link.
+func (l Link) netdev(id string) string {
+	if l.Tap != "" {
+		return fmt.Sprintf("tap,id=%s,ifname=%s,script=no,downscript=no", id, l.Tap)
+	}
+	end := func(name string, port int) string {
+		return fmt.Sprintf(",%s.type=inet,%s.host=127.0.0.1,%s.port=%d", name, name, name, port)
+	}
+	return "dgram,id=" + id + end("local", l.Port) + end("remote", l.Peer)
 }
 
 // Guest is a running guest.
@@ -57,7 +81,11 @@ func (im *Image) Boot(ctx context.Context, o Options) (*Guest, error) {
 		return nil, err
 	}
 	g := &Guest{dir: o.Dir, name: o.Name, ended: make(chan struct{})}
-	g.qemu = exec.Command("qemu-system-x86_64", args...)
+	command := append([]string{"qemu-system-x86_64"}, args...)
+	if o.Netns != "" { // it becomes QEMU, as the same process
+		command = append([]string{"ip", "netns", "exec", o.Netns}, command...)
+	}
+	g.qemu = exec.Command(command[0], command[1:]...)
 	g.qemu.Stdout, g.qemu.Stderr = log, log
 	// A guest must not outlive the harness, however that ends.
 	g.qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -101,12 +129,17 @@ func (im *Image) arguments(o Options) ([]string, error) {
 		"-netdev", user, "-device", nic,
 		"-device", "virtio-rng-pci",
 	}
+	for i, l := range o.Links {
+		id := fmt.Sprintf("n%d", i+1)
+		args = append(args, "-netdev", l.netdev(id), "-device", fmt.Sprintf("virtio-net-pci,netdev=%s,mac=52:54:00:00:%02x:%02x", id, l.MAC, i+1))
+	}
 	if o.Share != "" {
 		args = append(args, "-fsdev", "local,id=host,path="+o.Share+",security_model=none,multidevs=remap", "-device", "virtio-9p-pci,fsdev=host,mount_tag=host")
 	}
 	if o.Capture != "" {
 		args = append(args, "-object", "filter-dump,id=dump,netdev=n0,maxlen=65535,file="+o.Capture)
 	}
+	disks := slices.Clone(o.Images)
 	for i, size := range o.Disks {
 		p := filepath.Join(o.Dir, fmt.Sprintf("disk%d.img", i))
 		f, err := os.Create(p)
@@ -116,6 +149,9 @@ func (im *Image) arguments(o Options) ([]string, error) {
 		if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
 			return nil, err
 		}
+		disks = append(disks, p)
+	}
+	for i, p := range disks {
 		args = append(args, "-drive", fmt.Sprintf("file=%s,format=raw,if=none,id=d%d,cache=unsafe", p, i), "-device", fmt.Sprintf("virtio-blk-pci,drive=d%d", i))
 	}
 	return args, nil

@@ -19,7 +19,7 @@ func TestGuestRunsScripts(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	im, err := Prepare(CacheDir(), func(s string) { t.Log(s) })
+	im, err := Prepare(Plain, CacheDir(), func(s string) { t.Log(s) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,27 @@ import (
 //go:embed files
 var files embed.FS
 
+// Kind says what a guest is good for.
+type Kind string
+
+const (
+	Plain   Kind = "guest"         // an initiator or a target by itself
+	Cluster Kind = "guest-cluster" // a node of a cluster too: Corosync, Pacemaker, DRBD, OCFS2, GFS2
+)
+
+// packages are the files with the names of the packages of a kind, below files.
+func (k Kind) packages() []string {
+	if k == Cluster {
+		return []string{"packages.txt", clusterPackages}
+	}
+	return []string{"packages.txt"}
+}
+
+const clusterPackages = "packages-cluster.txt"
+
 // Image is a built guest.
 type Image struct {
+	Kind   Kind
 	Dir    string // vmlinux, initrd, root.img
 	Kernel string // release of its kernel
 }
@@ -35,17 +54,17 @@ func (im *Image) Versions() []string {
 // ErrNoQEMU means that this host cannot run guests as it is.
 var ErrNoQEMU = errors.New("no qemu-system-x86_64 here, and it cannot be installed: apt-get and root are needed (on other systems: install QEMU and build the guest on Debian)")
 
-// Prepare returns the image in cache, building it first when its parts have
+// Prepare returns the image of a kind in cache, building it first when its parts have
 // changed. progress receives a line per step.
-func Prepare(cache string, progress func(string)) (*Image, error) {
-	sum, err := digest()
+func Prepare(kind Kind, cache string, progress func(string)) (*Image, error) {
+	sum, err := digest(kind)
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(cache, "guest-"+sum)
+	dir := filepath.Join(cache, string(kind)+"-"+sum)
 	if release, err := os.ReadFile(filepath.Join(dir, "kernel-release")); err == nil {
 		if _, err := exec.LookPath("qemu-system-x86_64"); err == nil {
-			return &Image{Dir: dir, Kernel: strings.TrimSpace(string(release))}, nil
+			return &Image{Kind: kind, Dir: dir, Kernel: strings.TrimSpace(string(release))}, nil
 		}
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
@@ -62,8 +81,8 @@ func Prepare(cache string, progress func(string)) (*Image, error) {
 	if err := unpack(scripts); err != nil {
 		return nil, err
 	}
-	progress("building the guest in " + dir + " (about a minute, once)")
-	cmd := exec.Command("bash", filepath.Join(scripts, "build.sh"), dir)
+	progress("building the guest in " + dir + " (a minute or two, once)")
+	cmd := exec.Command("bash", append([]string{filepath.Join(scripts, "build.sh"), dir}, kind.packages()...)...)
 	out, err := cmd.CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		if strings.HasPrefix(line, "  guest:") {
@@ -77,11 +96,11 @@ func Prepare(cache string, progress func(string)) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Image{Dir: dir, Kernel: strings.TrimSpace(string(release))}, nil
+	return &Image{Kind: kind, Dir: dir, Kernel: strings.TrimSpace(string(release))}, nil
 }
 
-// digest names what the image is made from.
-func digest() (string, error) {
+// digest names what an image is made from.
+func digest(kind Kind) (string, error) {
 	h := sha256.New()
 	err := fs.WalkDir(files, "files", func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -93,7 +112,7 @@ func digest() (string, error) {
 		}
 		// lib.sh is not part of the image: Boot puts it beside the scripts, so
 		// a change of it costs no rebuild.
-		if n := d.Name(); n != "lib.sh" {
+		if n := d.Name(); n != "lib.sh" && (n != clusterPackages || kind == Cluster) {
 			fmt.Fprintf(h, "%s %d\n", n, len(b))
 			h.Write(b)
 		}

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Builds the guest into $1 from Debian's packages (root; about a minute, 2 GiB):
+# Builds a guest into $1 from Debian's packages (root; about a minute, 2 GiB):
 #   vmlinux   the distribution's kernel, uncompressed: QEMU enters it directly
 #   initrd    busybox and the modules that reach the root file system
-#   root.img  ext4 with the packages of packages.txt; guests see it read-only
-#             under a throwaway overlay
+#   root.img  ext4 with the packages of the other arguments, files in this folder;
+#             guests see it read-only under a throwaway overlay
+# A package behind a "-" in such a file comes without what it depends on.
 # Debian's kernel leaves siw out (CONFIG_RDMA_SIW is not set), so the module is
 # built from Debian's source of the same version. Its settings are constants
 # there; the build makes them module parameters with unchanged defaults.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-out=$1 work=$1/work
+out=$1 work=$1/work; shift
+packages=$(cd "$here" && grep -hv '^[#-]' "$@") alone=$(cd "$here" && sed -n 's/^- *//p' "$@")
 export DEBIAN_FRONTEND=noninteractive
 mkdir -p "$work/debs/partial" "$work/kernel"
 say() { printf '  guest: %s\n' "$*"; }
@@ -30,7 +32,8 @@ apt-get -qq -y --download-only install \
   -o Dir::State::status="$work/no-packages" -o Dir::Cache::archives="$work/debs" \
   -o Dir::State::extended_states="$work/extended" -o APT::Install-Recommends=false \
   -o APT::Sandbox::User=root -o Debug::NoLocking=true \
-  $(grep -v '^#' "$here/packages.txt") >/dev/null
+  $packages >/dev/null
+[ -z "$alone" ] || (cd "$work/debs" && apt-get -qq download -o APT::Sandbox::User=root $alone)
 image=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -1)
 release=${image#linux-image-} abi=${image#linux-image-}; abi=${abi%-amd64}
 series=$(echo "$release" | cut -d. -f1,2)
@@ -114,7 +117,7 @@ strip --strip-debug "$early"/mods/*.ko
 chown -R 0:0 "$root"
 mib=$(( $(du -sm --apparent-size "$root" | cut -f1) * 13 / 10 + 150 ))
 rm -f "$out/root.img"; mke2fs -q -t ext4 -O ^has_journal,^metadata_csum -m 0 -L guestroot -d "$root" "$out/root.img" "${mib}M"
-for package in $(grep -v '^#' "$here/packages.txt"); do
+for package in $packages $alone; do
   deb=$(ls "$work"/debs/"${package}"_*.deb); deb=${deb##*/}; version=${deb#*_}
   echo "$package ${version%_*}" | sed 's/%3a/:/'
 done > "$out/versions"

@@ -159,3 +159,30 @@ nvme_ctrl() {
 	for c in /sys/class/nvme/nvme*; do [ "$(cat $c/subsysnqn 2>/dev/null)" = "$1" ] && { echo ${c##*/}; return; }; done
 	echo "no controller of $1"; return 1
 }
+
+# udev_up: device nodes and events for what needs them, as multipathd does.
+udev_up() {
+	ln -sfn /proc/self/fd /dev/fd
+	/usr/lib/systemd/systemd-udevd --daemon && udevadm trigger && udevadm settle
+}
+
+# both_paths: waits until a multipath map has two paths in order, one of them active.
+both_paths() {
+	local n
+	for n in $(seq 300); do
+		multipath -ll >/tmp/paths 2>&1
+		[ "$(grep -cE 'sd[a-z]+ .* active (ready|ghost)' /tmp/paths)" = 2 ] && grep -qE 'active ready' /tmp/paths && return
+		sleep 0.3
+	done
+	cat /tmp/paths; return 1
+}
+
+# nvme_paths: waits until one path of two is optimized and the other inaccessible, both live.
+nvme_paths() {
+	local n
+	for n in $(seq 300); do
+		[ "$(cat /sys/class/nvme/nvme*/state | grep -cx live)" = 2 ] && [ "$(cat /sys/class/nvme/nvme*/nvme*c*n*/ana_state | sort | tr '\n' ' ')" = "inaccessible optimized " ] && return
+		sleep 0.3
+	done
+	grep . /sys/class/nvme/nvme*/state /sys/class/nvme/nvme*/nvme*c*n*/ana_state; return 1
+}

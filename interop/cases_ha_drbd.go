@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"softiser/interop/internal/guest"
+)
+
+// A DRBD pair in two guests with iser-target on the primary.
+
+var drbdCases = []Case{{
+	Name:   "ha/drbd-pair",
+	Expect: "power cut of the primary under load, the other one takes over: no error, nothing acknowledged is lost; rejoin, resync, online verify finds no difference; a planned move back",
+	Kind:   guest.Cluster, Fresh: true, Limit: 40 * time.Minute,
+	Run: drbdPair,
+}}
+
+// drbdNode is one guest of a pair. Its disks outlive it.
+type drbdNode struct {
+	*guest.Guest
+	name   string
+	port   int // on the host's loopback, of the target in it
+	link   guest.Link
+	images []string
+	config map[string]string // files of its /job folder
+}
+
+// newDRBDNodes prepares both, and starts none.
+func newDRBDNodes(e *Env) ([2]*drbdNode, error) {
+	conf, err := haFile("drbd.conf")
+	if err != nil {
+		return [2]*drbdNode{}, err
+	}
+	pa, pb := freePort(), freePort()
+	nodes := [2]*drbdNode{
+		{name: "a", port: freePort(), link: guest.Link{Port: pa, Peer: pb, MAC: 1}},
+		{name: "b", port: freePort(), link: guest.Link{Port: pb, Peer: pa, MAC: 2}},
+	}
+	for i, n := range nodes {
+		for disk, size := range map[string]int64{"data": 96 << 20, "store": 32 << 20} {
+			f, err := os.Create(filepath.Join(e.dir, disk+"-"+n.name+".img"))
+			if err != nil {
+				return nodes, err
+			}
+			err = f.Truncate(size)
+			f.Close()
+			if err != nil {
+				return nodes, err
+			}
+		}
+		n.images = []string{filepath.Join(e.dir, "data-"+n.name+".img"), filepath.Join(e.dir, "store-"+n.name+".img")}
+		n.config = map[string]string{"drbd.conf": conf, "target.yaml": drbdTarget(n.name, i+1)}
+	}
+	return nodes, nil
+}
+
+// drbdTarget is the configuration of node number 1 or 2.
+func drbdTarget(name string, number int) string {
+	return fmt.Sprintf(`portals:
+  - {listen: "0.0.0.0:3260", group: %[2]d}
+volumes:
+  - {name: disk0, type: raw, path: /dev/drbd0, size: 64MiB, wwid: %[3]s, serial: DISK0, write_through: true}
+targets:
+  - {iqn: %[4]s, luns: [{lun: 0, volume: disk0}]}
+ha:
+  node: %[1]s
+  store: /srv/softiser
+  portals: [{address: "192.0.2.%[5]d:3260", group: %[5]d}]
+  groups: [{name: disks, volumes: [disk0], fencing: replication}]
+admin: {socket: /run/target.sock, state_dir: /run/state}
+`, name, number, haWWID, haIQN, 3-number)
+}
+
+// powerOn boots the node, joins the pair, and starts a target on standby.
+func (n *drbdNode) powerOn(e *Env) error {
+	g, err := e.Node(guest.Options{Images: n.images, Links: []guest.Link{n.link}, Forward: map[int]int{n.port: 3260}})
+	if err != nil {
+		return err
+	}
+	n.Guest = g
+	for name, text := range n.config {
+		if err := intoGuest(g, name, text); err != nil {
+			return err
+		}
+	}
+	_, err = n.run(e, drbdUp)
+	return err
+}
+
+func (n *drbdNode) run(e *Env, script string) (string, error) {
+	out, err := n.Run(e.ctx, "n="+n.name+"\n"+drbdHelpers+script)
+	if err != nil {
+		return out, fmt.Errorf("node %s: %w", n.name, err)
+	}
+	return out, nil
+}
+
+// drbdHelpers: both volumes are in a state; the node takes or gives up what there is.
+const drbdHelpers = `
+ctl() { local c=$1; shift; /run/iser-target $c --socket /run/target.sock "$@"; }
+both() { [ "$(drbdadm $1 disks | tr '\n' ' ')" = "$2 $2 " ]; }
+wait_for() { local i; for i in $(seq 600); do both "$@" && return; sleep 0.3; done; drbdadm cstate disks; drbdadm dstate disks; cat /proc/drbd; die "not $*"; }
+take() { drbdadm primary disks || die primary; mount /dev/drbd1 /srv/softiser || die mount; ctl promote --timeout 60s disks || die promote; }
+give() { ctl demote --timeout 60s disks || die demote; umount /srv/softiser || die umount; drbdadm secondary disks || die secondary; }
+`
+
+// drbdUp makes a guest a node of the pair. DRBD's handler for a lost peer is the harness
+// here: it answers when that has been turned off.
+const drbdUp = `
+number=1; [ $n = a ] || number=2
+echo $n > /proc/sys/kernel/hostname
+ip link set eth1 up && ip addr add 192.0.2.$number/24 dev eth1 || die eth1
+mkdir -p /var/lib/drbd /var/lock /run/lock/drbd /srv/softiser /run/state
+printf '#!/bin/bash\nfor i in $(seq 300); do [ -e /job/peer-is-off ] && exit 7; sleep 0.2; done; exit 5\n' > /job/fence-peer; chmod +x /job/fence-peer
+sed 's#/usr/lib/drbd/crm-fence-peer.sh#/job/fence-peer#; /crm-unfence-peer/d' /job/drbd.conf > /etc/drbd.conf
+modprobe drbd || die module
+[ -e /job/has-data ] || drbdadm --force create-md disks </dev/null >/dev/null 2>&1 || die create-md
+drbdadm up disks || die up
+cp /host/iser-target /run/ && { setsid /run/iser-target serve --config /job/target.yaml >/job/target.log 2>&1 </dev/null & }
+for i in $(seq 300); do [ "$(ctl group disks 2>/dev/null)" = standby ] && exit 0; sleep 0.2; done
+cat /job/target.log; die the target is not there`
+
+func drbdPair(_ context.Context, e *Env) (string, error) {
+	nodes, err := newDRBDNodes(e)
+	if err != nil {
+		return "", err
+	}
+	a, b := nodes[0], nodes[1]
+	for _, n := range nodes {
+		if err := n.powerOn(e); err != nil {
+			return "", err
+		}
+	}
+	// Both disks are blank: that they are the same is said once, instead of a full copy.
+	if _, err := b.run(e, "wait_for cstate Connected"); err != nil {
+		return "", err
+	}
+	if _, err := a.run(e, `drbdadm new-current-uuid --clear-bitmap disks/0 && drbdadm new-current-uuid --clear-bitmap disks/1 || die uuid
+wait_for dstate UpToDate/UpToDate; drbdadm primary disks && mkfs.ext4 -q /dev/drbd1 && drbdadm secondary disks || die file system
+take`); err != nil {
+		return "", err
+	}
+	load, ledger, err := e.ledgerLoad(fmt.Sprintf("iser://127.0.0.1:%d/%s/0,iser://127.0.0.1:%d/%s/0", a.port, haIQN, b.port, haIQN))
+	if err != nil {
+		return "", err
+	}
+	// The cut comes when b has received some hundred writes; drbd0 is the first in the table.
+	if _, err := b.run(e, `for i in $(seq 1000); do [ $(sed -n 's/.* nr:\([0-9]*\) .*/\1/p' /proc/drbd | head -1) -ge 1200 ] && exit 0; sleep 0.1; done; cat /proc/drbd; die no writes`); err != nil {
+		return "", err
+	}
+	a.Kill()
+	if err := intoGuest(b.Guest, "peer-is-off", ""); err != nil {
+		return "", err
+	}
+	if _, err := b.run(e, "take; wait_for dstate UpToDate/Outdated"); err != nil {
+		return "", err
+	}
+	said, err := load()
+	if err != nil {
+		return "", err
+	}
+	if err := e.checkLedger(b.port, ledger); err != nil {
+		return "", fmt.Errorf("on b: %w", err)
+	}
+
+	// a comes back with its old disks: what has changed since is copied, and nothing else.
+	a.config["has-data"] = ""
+	if err := os.Remove(filepath.Join(b.Dir(), "peer-is-off")); err != nil {
+		return "", err
+	}
+	if err := a.powerOn(e); err != nil {
+		return "", err
+	}
+	out, err := a.run(e, `wait_for cstate Connected; wait_for dstate UpToDate/UpToDate
+dmesg | sed -n 's/.*block drbd0: .*will sync \([0-9]* KB\).*/\1/p' | tail -1`)
+	if err != nil {
+		return "", err
+	}
+	synced := lastLine(out)
+	if _, err := a.run(e, `drbdadm verify disks || die verify
+for i in $(seq 600); do drbdadm cstate disks | grep -q Verify || break; sleep 0.5; done; wait_for cstate Connected
+[ $(dmesg | grep -c 'Online verify done') = 2 ] || die verify has not ended
+[ $(grep -o 'oos:[0-9]*' /proc/drbd | sort -u) = oos:0 ] || { cat /proc/drbd; die the disks differ; }`); err != nil {
+		return "", err
+	}
+	if _, err := b.run(e, "give"); err != nil {
+		return "", err
+	}
+	if _, err := a.run(e, "take"); err != nil {
+		return "", err
+	}
+	if err := e.checkLedger(a.port, ledger); err != nil {
+		return "", fmt.Errorf("on a, after the move back: %w", err)
+	}
+	if _, err := a.run(e, "give"); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s; resync of %s, oos:0; verified on both", said, synced), nil
+}
+
+// ledgerLoad starts writes of 4 KiB that are noted in a ledger once they are acknowledged,
+// for a minute. wait waits for their end, which has to come without an error.
+func (e *Env) ledgerLoad(url string) (wait func() (string, error), ledger string, err error) {
+	ledger = filepath.Join(e.dir, "ledger")
+	report := filepath.Join(e.dir, "load.json")
+	p, err := e.Start("iser-initiator", append(ledgerArgs(url, ledger), "--time-based", "--runtime=60", "--output-format=json", "--output="+report)...)
+	if err != nil {
+		return nil, "", err
+	}
+	return func() (string, error) {
+		select {
+		case <-p.done:
+		case <-e.ctx.Done():
+			return "", context.Cause(e.ctx)
+		}
+		if p.err != nil {
+			return "", fmt.Errorf("the load: %w", p.err)
+		}
+		return loadSummary(report)
+	}, ledger, nil
+}
+
+func ledgerArgs(url, ledger string) []string {
+	return []string{"bench", url, "--rw=randwrite", "--bs=4k", "--iodepth=8", "--size=16m", "--verify=crc32c", "--verify-state=" + ledger}
+}
+
+// checkLedger reads back what the ledger names, from the target on a port.
+func (e *Env) checkLedger(port int, ledger string) error {
+	_, err := e.Host("iser-initiator", append(ledgerArgs(fmt.Sprintf("iser://127.0.0.1:%d/%s/0", port, haIQN), ledger), "--verify-only")...)
+	return err
+}
+
+// loadSummary is what bench's report says of the writes.
+func loadSummary(report string) (string, error) {
+	b, err := os.ReadFile(report)
+	if err != nil {
+		return "", err
+	}
+	var r struct {
+		Jobs []struct {
+			Write struct {
+				IOs     int64 `json:"total_ios"`
+				Latency struct {
+					Max float64 `json:"max"`
+				} `json:"clat_ns"`
+			} `json:"write"`
+		} `json:"jobs"`
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return "", fmt.Errorf("%s: %w", report, err)
+	}
+	if len(r.Jobs) != 1 || r.Jobs[0].Write.IOs == 0 {
+		return "", fmt.Errorf("%s has no writes", report)
+	}
+	w := r.Jobs[0].Write
+	return fmt.Sprintf("%d writes, the longest took %.1f s", w.IOs, w.Latency.Max/1e9), nil
+}

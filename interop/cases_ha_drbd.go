@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"softiser/interop/internal/guest"
@@ -26,6 +28,7 @@ type drbdNode struct {
 	name   string
 	port   int // on the host's loopback, of the target in it
 	link   guest.Link
+	netns  string // where it runs, "" for the host's own
 	images []string
 	config map[string]string // files of its /job folder
 }
@@ -78,7 +81,16 @@ admin: {socket: /run/target.sock, state_dir: /run/state}
 
 // powerOn boots the node, joins the pair, and starts a target on standby.
 func (n *drbdNode) powerOn(e *Env) error {
-	g, err := e.Node(guest.Options{Images: n.images, Links: []guest.Link{n.link}, Forward: map[int]int{n.port: 3260}})
+	if err := n.boot(e); err != nil {
+		return err
+	}
+	_, err := n.run(e, drbdUp)
+	return err
+}
+
+// boot boots the node with its files.
+func (n *drbdNode) boot(e *Env) error {
+	g, err := e.Node(guest.Options{Images: n.images, Links: []guest.Link{n.link}, Netns: n.netns, Forward: map[int]int{n.port: 3260}})
 	if err != nil {
 		return err
 	}
@@ -88,9 +100,22 @@ func (n *drbdNode) powerOn(e *Env) error {
 			return err
 		}
 	}
-	_, err = n.run(e, drbdUp)
-	return err
+	return nil
 }
+
+// both does the same on both nodes at once.
+func both(nodes [2]*drbdNode, f func(*drbdNode) error) error {
+	var wg sync.WaitGroup
+	var errs [2]error
+	for i, n := range nodes {
+		wg.Go(func() { errs[i] = f(n) })
+	}
+	wg.Wait()
+	return errors.Join(errs[:]...)
+}
+
+// url is the volume at this node, through the host's loopback.
+func (n *drbdNode) url() string { return fmt.Sprintf("iser://127.0.0.1:%d/%s/0", n.port, haIQN) }
 
 func (n *drbdNode) run(e *Env, script string) (string, error) {
 	out, err := n.Run(e.ctx, "n="+n.name+"\n"+drbdHelpers+script)
@@ -108,6 +133,10 @@ wait_for() { local i; for i in $(seq 600); do both "$@" && return; sleep 0.3; do
 take() { drbdadm primary disks || die primary; mount /dev/drbd1 /srv/softiser || die mount; ctl promote --timeout 60s disks || die promote; }
 give() { ctl demote --timeout 60s disks || die demote; umount /srv/softiser || die umount; drbdadm secondary disks || die secondary; }
 `
+
+// replicated waits until the node has received some hundred writes of the load; drbd0 is the
+// first in the table.
+const replicated = `for i in $(seq 3000); do [ $(sed -n 's/.* nr:\([0-9]*\) .*/\1/p' /proc/drbd | head -1) -ge 1200 ] && exit 0; sleep 0.1; done; cat /proc/drbd; die no writes`
 
 // drbdUp makes a guest a node of the pair. DRBD's handler for a lost peer is the harness
 // here: it answers when that has been turned off.
@@ -131,10 +160,8 @@ func drbdPair(_ context.Context, e *Env) (string, error) {
 		return "", err
 	}
 	a, b := nodes[0], nodes[1]
-	for _, n := range nodes {
-		if err := n.powerOn(e); err != nil {
-			return "", err
-		}
+	if err := both(nodes, func(n *drbdNode) error { return n.powerOn(e) }); err != nil {
+		return "", err
 	}
 	// Both disks are blank: that they are the same is said once, instead of a full copy.
 	if _, err := b.run(e, "wait_for cstate Connected"); err != nil {
@@ -145,12 +172,11 @@ wait_for dstate UpToDate/UpToDate; drbdadm primary disks && mkfs.ext4 -q /dev/dr
 take`); err != nil {
 		return "", err
 	}
-	load, ledger, err := e.ledgerLoad(fmt.Sprintf("iser://127.0.0.1:%d/%s/0,iser://127.0.0.1:%d/%s/0", a.port, haIQN, b.port, haIQN))
+	load, ledger, err := e.ledgerLoad(a.url() + "," + b.url())
 	if err != nil {
 		return "", err
 	}
-	// The cut comes when b has received some hundred writes; drbd0 is the first in the table.
-	if _, err := b.run(e, `for i in $(seq 1000); do [ $(sed -n 's/.* nr:\([0-9]*\) .*/\1/p' /proc/drbd | head -1) -ge 1200 ] && exit 0; sleep 0.1; done; cat /proc/drbd; die no writes`); err != nil {
+	if _, err := b.run(e, replicated); err != nil {
 		return "", err
 	}
 	a.Kill()
@@ -164,7 +190,7 @@ take`); err != nil {
 	if err != nil {
 		return "", err
 	}
-	if err := e.checkLedger(b.port, ledger); err != nil {
+	if err := e.checkLedger(b.url(), ledger); err != nil {
 		return "", fmt.Errorf("on b: %w", err)
 	}
 
@@ -194,7 +220,7 @@ for i in $(seq 600); do drbdadm cstate disks | grep -q Verify || break; sleep 0.
 	if _, err := a.run(e, "take"); err != nil {
 		return "", err
 	}
-	if err := e.checkLedger(a.port, ledger); err != nil {
+	if err := e.checkLedger(a.url(), ledger); err != nil {
 		return "", fmt.Errorf("on a, after the move back: %w", err)
 	}
 	if _, err := a.run(e, "give"); err != nil {
@@ -226,12 +252,12 @@ func (e *Env) ledgerLoad(url string) (wait func() (string, error), ledger string
 }
 
 func ledgerArgs(url, ledger string) []string {
-	return []string{"bench", url, "--rw=randwrite", "--bs=4k", "--iodepth=8", "--size=16m", "--verify=crc32c", "--verify-state=" + ledger}
+	return []string{"bench", url, "--replacement-timeout=-1s", "--command-timeout=-1s", "--no-path-retry=queue", "--rw=randwrite", "--bs=4k", "--iodepth=8", "--size=16m", "--verify=crc32c", "--verify-state=" + ledger}
 }
 
-// checkLedger reads back what the ledger names, from the target on a port.
-func (e *Env) checkLedger(port int, ledger string) error {
-	_, err := e.Host("iser-initiator", append(ledgerArgs(fmt.Sprintf("iser://127.0.0.1:%d/%s/0", port, haIQN), ledger), "--verify-only")...)
+// checkLedger reads back what the ledger names.
+func (e *Env) checkLedger(url, ledger string) error {
+	_, err := e.Host("iser-initiator", append(ledgerArgs(url, ledger), "--verify-only")...)
 	return err
 }
 

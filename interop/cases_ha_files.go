@@ -46,8 +46,8 @@ admin: {state_dir: state}
 // twoKernels are guests a and b, joined by eth1, with a session each to one target of ours.
 type twoKernels struct {
 	e     *Env
+	mu    sync.Mutex // guards nodes while they boot
 	nodes map[string]*guest.Guest
-	disk  string
 }
 
 func newTwoKernels(e *Env, mode string, files ...string) (*twoKernels, error) {
@@ -57,21 +57,9 @@ func newTwoKernels(e *Env, mode string, files ...string) (*twoKernels, error) {
 	}
 	k := &twoKernels{e: e, nodes: map[string]*guest.Guest{}}
 	pa, pb := freePort(), freePort()
-	for name, link := range map[string]guest.Link{"a": {Port: pa, Peer: pb, MAC: 1}, "b": {Port: pb, Peer: pa, MAC: 2}} {
-		g, err := e.Node(guest.Options{Links: []guest.Link{link}})
-		if err != nil {
-			return nil, err
-		}
-		k.nodes[name] = g
-		for _, f := range files {
-			text, err := haFile(f)
-			if err != nil {
-				return nil, err
-			}
-			if err := intoGuest(g, f, text); err != nil {
-				return nil, err
-			}
-		}
+	links := map[string]guest.Link{"a": {Port: pa, Peer: pb, MAC: 1}, "b": {Port: pb, Peer: pa, MAC: 2}}
+	if err := k.each(func(name string) error { return k.boot(name, links[name], files) }); err != nil {
+		return nil, err
 	}
 	return k, k.both(fmt.Sprintf(`
 number=1; [ $n = a ] || number=2
@@ -93,15 +81,41 @@ func (k *twoKernels) on(name, script string) (string, error) {
 	return out, nil
 }
 
-// both runs a script on both nodes at once.
-func (k *twoKernels) both(script string) error {
+// boot boots a node with files of docs/ha.
+func (k *twoKernels) boot(name string, link guest.Link, files []string) error {
+	g, err := k.e.Node(guest.Options{Links: []guest.Link{link}})
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.nodes[name] = g
+	k.mu.Unlock()
+	for _, f := range files {
+		text, err := haFile(f)
+		if err != nil {
+			return err
+		}
+		if err := intoGuest(g, f, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each does the same for both nodes at once.
+func (k *twoKernels) each(f func(name string) error) error {
 	var wg sync.WaitGroup
 	var errs [2]error
 	for i, name := range []string{"a", "b"} {
-		wg.Go(func() { _, errs[i] = k.on(name, script) })
+		wg.Go(func() { errs[i] = f(name) })
 	}
 	wg.Wait()
 	return errors.Join(errs[:]...)
+}
+
+// both runs a script on both nodes at once.
+func (k *twoKernels) both(script string) error {
+	return k.each(func(name string) error { _, err := k.on(name, script); return err })
 }
 
 // sharing has both nodes, with the file system at /mnt, see each other's files, and append to

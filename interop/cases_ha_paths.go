@@ -22,8 +22,8 @@ var pathCases = []Case{
 }
 
 const (
-	haRounds  = 2
-	pathLimit = 40 * time.Minute
+	haRounds  = 20
+	pathLimit = 90 * time.Minute
 )
 
 // haMultipath is open-iscsi and multipathd with the multipath.conf of docs/ha.
@@ -93,7 +93,7 @@ func (p *haPair) rounds(w haWhat) (string, error) {
 	longest := time.Duration(0)
 	for r := range haRounds {
 		active := r % 2
-		out, err := underIO(p.e, "d="+w.device, func() error { return p.failOver(active) })
+		out, err := underIO(p.e, "d="+w.device, 16, func() error { return p.failOver(active) })
 		if err != nil {
 			return "", fmt.Errorf("round %d: %w", r+1, err)
 		}

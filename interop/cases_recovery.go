@@ -35,8 +35,8 @@ targets:
 }
 
 // underIO runs fio with verification in the guest, does something to the path
-// once 400 of its 2048 writes are there, and wants fio to end without an error.
-func underIO(e *Env, device string, disturb func() error) (string, error) {
+// once 400 of its writes are there, and wants fio to end without an error.
+func underIO(e *Env, device string, mib int, disturb func() error) (string, error) {
 	g, err := e.Guest()
 	if err != nil {
 		return "", err
@@ -50,8 +50,8 @@ case $d in /dev/nvme*) stat=$(echo /sys/class/nvme/nvme*/nvme*c*n*/stat);; esac 
 writes() { awk '{ n += $5 } END { print n }' $stat; }
 enough=$(($(writes) + 400))
 { until [ $(writes) -ge $enough ]; do sleep 0.1; done; touch /tmp/io-runs; } &
-fio --name=w --filename=$d --rw=randwrite --bs=16k --size=32m --direct=1 --ioengine=libaio --iodepth=16 --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=150 --output-format=json --output=/tmp/w.json >/tmp/w.log 2>&1 || { cat /tmp/w.log /tmp/w.json; die fio; }
-jq -r '.jobs[0].write.clat_ns.max | "longest write \\(.) ns"' /tmp/w.json; echo fio done`, device))
+fio --name=w --filename=$d --rw=randwrite --bs=16k --size=%dm --direct=1 --ioengine=libaio --iodepth=16 --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=150 --output-format=json --output=/tmp/w.json >/tmp/w.log 2>&1 || { cat /tmp/w.log /tmp/w.json; die fio; }
+jq -r '.jobs[0].write.clat_ns.max | "longest write \(.) ns"' /tmp/w.json; echo fio done`, device, mib))
 	if err != nil {
 		return "", err
 	}
@@ -79,7 +79,7 @@ func targetKilled(e *Env, mode string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := underIO(e, attachFor(mode, t.Port), func() error {
+	if _, err := underIO(e, attachFor(mode, t.Port), 32, func() error {
 		t.Kill()
 		time.Sleep(2 * time.Second)
 		_, err := e.TargetOn(t.Port, fileTarget("64MiB"))
@@ -96,7 +96,7 @@ func linkCut(e *Env, mode string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := underIO(e, attachFor(mode, t.Port), func() error {
+	if _, err := underIO(e, attachFor(mode, t.Port), 32, func() error {
 		// Packets vanish in both directions; the interface itself, and siw on it, stay.
 		_, err := e.In("modprobe sch_netem; tc qdisc add dev eth0 root netem loss 100%% || die tc; sleep 10; tc qdisc del dev eth0 root")
 		return err
@@ -144,7 +144,7 @@ for i in $(seq 100); do set -- /sys/class/iscsi_session/session*/device/target*/
 a=${1##*/} b=${2##*/}
 dmsetup create mp --table "0 131072 multipath 0 0 1 1 round-robin 0 2 1 $(cat /sys/block/$a/dev) 1 $(cat /sys/block/$b/dev) 1" || die dmsetup
 dmsetup mknodes; d=/dev/mapper/mp`, mode, t.Port, ramIQN, port2, iface)
-	if _, err := underIO(e, device, func() error {
+	if _, err := underIO(e, device, 32, func() error {
 		// One path vanishes: its packets are dropped, in this case only.
 		_, err := e.In("modprobe sch_prio; tc qdisc add dev eth0 root handle 1: prio && tc qdisc add dev eth0 parent 1:3 netem loss 100%% && tc filter add dev eth0 protocol ip parent 1:0 prio 1 u32 match ip dport %d 0xffff flowid 1:3 || die tc", port2)
 		return err

@@ -112,7 +112,7 @@ func attachRestart(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := underIO(e, fmt.Sprintf(attachGuest, t.Port, ramIQN)+"d=/dev/nbd0", func() error {
+	if _, err := underIO(e, fmt.Sprintf(attachGuest, t.Port, ramIQN)+"d=/dev/nbd0", 32, func() error {
 		t.Kill()
 		_, err := e.TargetOn(t.Port, fileTarget("64MiB"))
 		return err

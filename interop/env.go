@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,7 +27,9 @@ type Env struct {
 	dir   string
 	ctx   context.Context
 	procs []*Process
+	mu    sync.Mutex     // guards nodes
 	nodes []*guest.Guest // beside the worker's guest
+	netns string         // where programs are started from now on, "" for the host's own
 }
 
 // Guest returns the worker's guest and boots it when there is none.
@@ -59,7 +62,9 @@ func (e *Env) Boot(o guest.Options) (*guest.Guest, error) {
 func (e *Env) Node(o guest.Options) (*guest.Guest, error) {
 	g, err := e.boot(o)
 	if err == nil {
+		e.mu.Lock()
 		e.nodes = append(e.nodes, g)
+		e.mu.Unlock()
 	}
 	return g, err
 }
@@ -138,7 +143,8 @@ func (e *Env) Start(name string, args ...string) (*Process, error) {
 		return nil, err
 	}
 	defer f.Close()
-	p.cmd = exec.Command(filepath.Join(e.h.bin, name), args...)
+	command := e.command(name, args)
+	p.cmd = exec.Command(command[0], command[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = f, f, e.dir
 	p.cmd.Env = append(os.Environ(), "RUNTIME_DIRECTORY="+e.dir)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -148,6 +154,15 @@ func (e *Env) Start(name string, args ...string) (*Process, error) {
 	go func() { p.err = p.cmd.Wait(); close(p.done) }()
 	e.procs = append(e.procs, p)
 	return p, nil
+}
+
+// command is that of one of our programs.
+func (e *Env) command(name string, args []string) []string {
+	command := append([]string{filepath.Join(e.h.bin, name)}, args...)
+	if e.netns != "" {
+		command = append([]string{"ip", "netns", "exec", e.netns}, command...)
+	}
+	return command
 }
 
 // StartServer is Start of a program that serves one visitor on a port of the loopback.
@@ -197,7 +212,8 @@ func listens(port int) (bool, error) {
 
 // Host runs one of our programs to its end and returns what it printed.
 func (e *Env) Host(name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(e.ctx, filepath.Join(e.h.bin, name), args...)
+	command := e.command(name, args)
+	cmd := exec.CommandContext(e.ctx, command[0], command[1:]...)
 	cmd.Dir = e.dir
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second

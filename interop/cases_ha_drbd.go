@@ -130,7 +130,9 @@ const drbdHelpers = `
 ctl() { local c=$1; shift; /run/iser-target $c --socket /run/target.sock "$@"; }
 both() { [ "$(drbdadm $1 disks | tr '\n' ' ')" = "$2 $2 " ]; }
 wait_for() { local i; for i in $(seq 600); do both "$@" && return; sleep 0.3; done; drbdadm cstate disks; drbdadm dstate disks; cat /proc/drbd; die "not $*"; }
-take() { drbdadm primary disks || die primary; mount /dev/drbd1 /srv/softiser || die mount; ctl promote --timeout 60s disks || die promote; }
+# While the connection to a lost peer is being given up, one is not made primary: the agent of the cluster tries again too.
+primary() { local i; for i in $(seq 30); do drbdadm primary disks 2>/tmp/primary && return; sleep 1; done; cat /tmp/primary; die primary; }
+take() { primary; mount /dev/drbd1 /srv/softiser || die mount; ctl promote --timeout 60s disks || die promote; }
 give() { ctl demote --timeout 60s disks || die demote; umount /srv/softiser || die umount; drbdadm secondary disks || die secondary; }
 `
 
@@ -154,6 +156,8 @@ cp /host/iser-target /run/ && { setsid /run/iser-target serve --config /job/targ
 for i in $(seq 300); do [ "$(ctl group disks 2>/dev/null)" = standby ] && exit 0; sleep 0.2; done
 cat /job/target.log; die the target is not there`
 
+// drbdPair goes once around: load and power cut of a, b takes over, a comes back, and takes
+// over again as planned.
 func drbdPair(_ context.Context, e *Env) (string, error) {
 	nodes, err := newDRBDNodes(e)
 	if err != nil {

@@ -90,6 +90,7 @@ for i in $(seq 300); do crm_mon -1 >/dev/null 2>&1 && exit 0; sleep 0.5; done; d
 // serving waits until the address is here.
 const serving = `for i in $(seq 3000); do ip -br addr show eth1 | grep -q 192.0.2.100 && exit 0; sleep 0.2; done; crm_mon -1r; die the address is not here`
 
+// stack waits for what the cluster makes of it by itself; only the power is its own.
 func stack(_ context.Context, e *Env) (string, error) {
 	net, err := newSegment("tapa", "tapb")
 	if err != nil {

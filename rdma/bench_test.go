@@ -26,6 +26,11 @@ func BenchmarkPingPong(b *testing.B) {
 }
 
 func pingPong(b *testing.B, size int, crc rdma.CRCMode, spin time.Duration) {
+	pingPongOver(b, &rdmatest.Options{}, size, crc, spin)
+}
+
+// pingPongOver is a ping-pong of Sends over what o says.
+func pingPongOver(b *testing.B, o *rdmatest.Options, size int, crc rdma.CRCMode, spin time.Duration) {
 	done := make(chan struct{}, 1)
 	left := 0
 	step := func(e **rdmatest.End, mem []byte, echo bool) func(*rdma.CQ) {
@@ -54,15 +59,13 @@ func pingPong(b *testing.B, size int, crc rdma.CRCMode, spin time.Duration) {
 		mem[i] = make([]byte, 2*size)
 	}
 	p := rdma.ConnParams{CRC: crc, BusyPoll: cmp.Or(spin, rdma.BusyPollOff)}
-	o := &rdmatest.Options{
-		Client: p, Server: p,
-		Handlers: [2]func(*rdma.CQ){step(&ends[0], mem[0], false), step(&ends[1], mem[1], true)},
-		Prepare: func(c, s *rdmatest.End) {
-			ends = [2]*rdmatest.End{c, s}
-			for i, e := range ends {
-				e.Recv(b, 0, mem[i][:size])
-			}
-		},
+	o.Client, o.Server = p, p
+	o.Handlers = [2]func(*rdma.CQ){step(&ends[0], mem[0], false), step(&ends[1], mem[1], true)}
+	o.Prepare = func(c, s *rdmatest.End) {
+		ends = [2]*rdmatest.End{c, s}
+		for i, e := range ends {
+			e.Recv(b, 0, mem[i][:size])
+		}
 	}
 	rdmatest.NewPair(b, o)
 	run := func(n int) {
@@ -121,6 +124,11 @@ func BenchmarkStream(b *testing.B) {
 }
 
 func stream(b *testing.B, op rdma.Opcode, size, depth int, crc rdma.CRCMode) {
+	streamOver(b, &rdmatest.Options{}, op, size, depth, crc)
+}
+
+// streamOver is a stream over what o says.
+func streamOver(b *testing.B, o *rdmatest.Options, op rdma.Opcode, size, depth int, crc rdma.CRCMode) {
 	var ends [2]*rdmatest.End
 	src := make([]byte, size)
 	remote := make([]byte, size*depth)
@@ -172,21 +180,20 @@ func stream(b *testing.B, op rdma.Opcode, size, depth int, crc rdma.CRCMode) {
 		}
 		ends[1].QP.Push()
 	}
-	rdmatest.NewPair(b, &rdmatest.Options{
-		Client: rdma.ConnParams{CRC: crc, ORD: depth, IRD: depth, Congestion: os.Getenv("CC")}, Server: rdma.ConnParams{CRC: crc, ORD: depth, IRD: depth, Congestion: os.Getenv("CC")},
-		Handlers: [2]func(*rdma.CQ){client, server},
-		Prepare: func(c, s *rdmatest.End) {
-			ends = [2]*rdmatest.End{c, s}
-			for i := range depth {
-				s.Recv(b, uint64(i), remote[i*size:(i+1)*size])
+	o.Client = rdma.ConnParams{CRC: crc, ORD: depth, IRD: depth, Congestion: os.Getenv("CC")}
+	o.Server, o.Handlers = o.Client, [2]func(*rdma.CQ){client, server}
+	o.Prepare = func(c, s *rdmatest.End) {
+		ends = [2]*rdmatest.End{c, s}
+		for i := range depth {
+			s.Recv(b, uint64(i), remote[i*size:(i+1)*size])
+		}
+		if op == rdma.OpSend {
+			for range depth {
+				c.Recv(b, 0, nil)
 			}
-			if op == rdma.OpSend {
-				for range depth {
-					c.Recv(b, 0, nil)
-				}
-			}
-		},
-	})
+		}
+	}
+	rdmatest.NewPair(b, o)
 	mr, err := ends[1].PD.RegMR(remote, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite)
 	if err != nil {
 		b.Fatal(err)

@@ -23,6 +23,9 @@ func TestAgainstLibrary(t *testing.T) {
 		if got, want := Update(start, p), crc32.Update(start, castagnoli, p); got != want {
 			t.Fatalf("%d bytes at %d from %#08x: %#08x, want %#08x", n, at, start, got, want)
 		}
+		if got, want := UpdateIEEE(start, p), crc32.Update(start, crc32.IEEETable, p); got != want {
+			t.Fatalf("IEEE: %d bytes at %d from %#08x: %#08x, want %#08x", n, at, start, got, want)
+		}
 	}
 	for n := range 2100 {
 		check(n%67, n, 0)
@@ -73,7 +76,7 @@ func BenchmarkHeader(b *testing.B) {
 		for _, c := range []struct {
 			name string
 			f    func(uint32, []byte) uint32
-		}{{"ours", Update}, {"library", lib}} {
+		}{{"ours", Update}, {"library", lib}, {"IEEE", UpdateIEEE}, {"IEEE of the library", func(crc uint32, p []byte) uint32 { return crc32.Update(crc, crc32.IEEETable, p) }}} {
 			b.Run(fmt.Sprintf("%d/%s", n, c.name), func(b *testing.B) {
 				crc := uint32(0)
 				for b.Loop() {

@@ -12,6 +12,10 @@
 //	4 KiB, from memory      5.0       8.3       9.6        12      13
 //	1 MiB, from memory      6.1        12        13        14      10
 //
+// [UpdateIEEE] is the same for Ethernet's CRC-32, which is RoCE's ICRC: the folding is
+// that of any polynomial, and what is left is reduced by multiplications, as there is no
+// instruction for it.
+//
 // On other architectures it is hash/crc32, which has the CRC instructions of arm64.
 package crc32c
 

@@ -1,6 +1,9 @@
 package crc32c
 
-import "hash/crc32"
+import (
+	"hash/crc32"
+	"math/bits"
+)
 
 // On processors with carry-less multiplication the bulk of a CRC is computed by folding,
 // as in V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
@@ -34,12 +37,17 @@ type foldKeys struct {
 	by2048, by1024, by512, by256, by128 [2]uint64
 
 	lanes [4][2]uint64 // within 64 bytes: 384, 256 and 128 bits; the last one stays
+
+	// What reduces the last 128 bits, of a polynomial without an instruction of its own;
+	// zero for Castagnoli's.
+	by64, reciprocal, poly uint64
 }
 
 var (
-	keys    = newFoldKeys()
-	folding = widest()
-	canStep = hasSSE42()
+	keys     = newFoldKeys(crc32.Castagnoli)
+	ieeeKeys = newFoldKeys(crc32.IEEE).reducing(crc32.IEEE)
+	folding  = widest()
+	canStep  = hasSSE42()
 )
 
 // stepMax is below which the library would take the bytes eight at a time, too. Headers,
@@ -47,8 +55,9 @@ var (
 // they would spend more time than in the CRC.
 const stepMax = 504
 
-func newFoldKeys() *foldKeys {
-	pair := func(d int) [2]uint64 { return [2]uint64{power(d + 32), power(d - 32)} }
+// newFoldKeys computes the multipliers for a polynomial, bits reversed.
+func newFoldKeys(poly uint32) *foldKeys {
+	pair := func(d int) [2]uint64 { return [2]uint64{power(poly, d+32), power(poly, d-32)} }
 	return &foldKeys{
 		by2048: pair(2048), by1024: pair(1024), by512: pair(512), by256: pair(256), by128: pair(128),
 		lanes: [4][2]uint64{pair(384), pair(256), pair(128)},
@@ -57,11 +66,11 @@ func newFoldKeys() *foldKeys {
 
 // power is x^n modulo the polynomial, bits reversed as the CRC has them, and one
 // place up, because the product of two reversed numbers comes out one place low.
-func power(n int) uint64 {
+func power(poly uint32, n int) uint64 {
 	r := uint32(1 << 31)
 	for range n {
 		if r&1 != 0 {
-			r = r>>1 ^ crc32.Castagnoli
+			r = r>>1 ^ poly
 		} else {
 			r >>= 1
 		}
@@ -69,11 +78,28 @@ func power(n int) uint64 {
 	return uint64(r) << 1
 }
 
+// reducing adds what the remainder of a division by poly is computed with: x^64, and x^96
+// divided by the polynomial without the quotient's own x^64.
+func (k *foldKeys) reducing(poly uint32) *foldKeys {
+	divisor, rest := 1<<32|uint64(bits.Reverse32(poly)), uint64(1)<<32
+	for i := 64; i >= 0; i-- {
+		if rest>>32 != 0 {
+			rest ^= divisor
+			if i < 64 {
+				k.reciprocal |= 1 << (63 - i)
+			}
+		}
+		rest <<= 1
+	}
+	k.by64, k.poly = power(poly, 64), uint64(poly)
+	return k
+}
+
 // Update continues a CRC32C over p; start with 0.
 func Update(crc uint32, p []byte) uint32 {
 	if folding != noFolding && len(p) >= foldMin {
 		n := len(p) &^ (foldBlock - 1)
-		crc = ^fold(^crc, p[:n])
+		crc = ^fold(^crc, p[:n], keys)
 		p = p[n:]
 	}
 	if canStep && len(p) < stepMax {
@@ -82,17 +108,37 @@ func Update(crc uint32, p []byte) uint32 {
 	return crc32.Update(crc, castagnoli, p)
 }
 
+// UpdateIEEE is Update for Ethernet's CRC-32.
+func UpdateIEEE(crc uint32, p []byte) uint32 {
+	if folding == noFolding {
+		return crc32.Update(crc, crc32.IEEETable, p)
+	}
+	if len(p) >= foldMin {
+		n := len(p) &^ (foldBlock - 1)
+		crc = ^fold(^crc, p[:n], ieeeKeys)
+		p = p[n:]
+	}
+	if n := len(p) &^ 3; n > 0 {
+		crc = ^stepBy(^crc, p[:n], ieeeKeys)
+		p = p[n:]
+	}
+	if len(p) == 0 {
+		return crc
+	}
+	return crc32.Update(crc, crc32.IEEETable, p)
+}
+
 // fold continues the register of a CRC over p. The width is switched on, not called
 // through a variable, by which every p would escape to the heap.
 // Preconditions: len(p) is a multiple of foldBlock and at least foldMin.
-func fold(reg uint32, p []byte) uint32 {
+func fold(reg uint32, p []byte, k *foldKeys) uint32 {
 	switch folding {
 	case width512:
-		return fold512(reg, p, keys)
+		return fold512(reg, p, k)
 	case width256:
-		return fold256(reg, p, keys)
+		return fold256(reg, p, k)
 	default:
-		return fold128(reg, p, keys)
+		return fold128(reg, p, k)
 	}
 }
 
@@ -109,6 +155,12 @@ func fold128(reg uint32, p []byte, k *foldKeys) uint32
 //
 //go:noescape
 func step(reg uint32, p []byte) uint32
+
+// stepBy continues the register of a CRC over p, by carry-less multiplications alone.
+// Preconditions: len(p) is a multiple of 4, and k has what reduces.
+//
+//go:noescape
+func stepBy(reg uint32, p []byte, k *foldKeys) uint32
 
 // hasSSE42 reports whether the processor has CRC32.
 func hasSSE42() bool {

@@ -5,6 +5,43 @@
 #define LONG  8192
 #define AHEAD 2048
 
+// Where foldKeys has what a polynomial without an instruction of its own is reduced by.
+#define BY64 144
+#define MU   152
+#define POLY 160
+
+// BARRETT makes AX the remainder of the 64 bits in AX times x^32, which is the register of
+// a CRC: quotient by the reciprocal, and what that times the polynomial leaves.
+#define BARRETT(A, B) \
+	MOVQ AX, A; \
+	MOVQ MU(DX), B; \
+	PCLMULQDQ $0x00, B, A; \
+	MOVQ A, BX; \
+	ADDQ BX, BX; \
+	XORQ AX, BX; \
+	SHRQ $32, BX; \
+	MOVQ BX, A; \
+	MOVQ POLY(DX), B; \
+	PCLMULQDQ $0x00, B, A; \
+	MOVQ A, AX; \
+	SHRQ $31, AX
+
+// REDUCE makes AX the CRC of the 16 bytes in X: 128 bits to 96, to 64, to 32.
+#define REDUCE(X, A, B) \
+	MOVQ BY64(DX), B; \
+	MOVOU X, A; \
+	PCLMULQDQ $0x00, B, A; \
+	PSRLO $8, X; \
+	PSLLO $8, X; \
+	PSLLO $4, A; \
+	PXOR A, X; \
+	MOVOU X, A; \
+	PCLMULQDQ $0x00, B, A; \
+	PSLLO $4, A; \
+	PXOR A, X; \
+	PEXTRQ $1, X, AX; \
+	BARRETT(A, B)
+
 // BLOCK512 takes one block: each line, moved 2048 bits on, meets the one there.
 #define BLOCK512 \
 	VPCLMULQDQ $0x00, Z16, Z0, Z4; \
@@ -82,13 +119,20 @@ block:
 	VPXORQ        X6, X4, X4
 
 	// What is left is worth as much as the message: the CRC of these 16 bytes.
-	VMOVQ   X4, AX
-	VPEXTRQ $1, X4, BX
-	XORL    R8, R8
-	CRC32Q  AX, R8
-	CRC32Q  BX, R8
 	VZEROUPPER
-	MOVL    R8, ret+40(FP)
+	CMPQ   MU(DX), $0
+	JNE    multiply
+	MOVQ   X4, AX
+	PEXTRQ $1, X4, BX
+	XORL   R8, R8
+	CRC32Q AX, R8
+	CRC32Q BX, R8
+	MOVL   R8, ret+40(FP)
+	RET
+
+multiply:
+	REDUCE(X4, X5, X6)
+	MOVL AX, ret+40(FP)
 	RET
 
 // BLOCK256 takes one block: each line, moved 2048 bits on, meets the one there.
@@ -209,13 +253,20 @@ block:
 	VPXOR        X7, X4, X4
 
 	// What is left is worth as much as the message: the CRC of these 16 bytes.
-	VMOVQ   X4, AX
-	VPEXTRQ $1, X4, BX
-	XORL    R8, R8
-	CRC32Q  AX, R8
-	CRC32Q  BX, R8
 	VZEROUPPER
-	MOVL    R8, ret+40(FP)
+	CMPQ   MU(DX), $0
+	JNE    multiply
+	MOVQ   X4, AX
+	PEXTRQ $1, X4, BX
+	XORL   R8, R8
+	CRC32Q AX, R8
+	CRC32Q BX, R8
+	MOVL   R8, ret+40(FP)
+	RET
+
+multiply:
+	REDUCE(X4, X5, X6)
+	MOVL AX, ret+40(FP)
 	RET
 
 // BLOCK128 takes one block: each piece of 16 bytes, moved 1024 bits on, meets the one there.
@@ -349,12 +400,19 @@ block:
 	PXOR      X6, X7
 
 	// What is left is worth as much as the message: the CRC of these 16 bytes.
+	CMPQ   MU(DX), $0
+	JNE    multiply
 	MOVQ   X7, AX
 	PEXTRQ $1, X7, BX
 	XORL   R8, R8
 	CRC32Q AX, R8
 	CRC32Q BX, R8
 	MOVL   R8, ret+40(FP)
+	RET
+
+multiply:
+	REDUCE(X7, X8, X9)
+	MOVL AX, ret+40(FP)
 	RET
 
 // func step(reg uint32, p []byte) uint32
@@ -391,6 +449,56 @@ one:
 
 done:
 	MOVL AX, ret+32(FP)
+	RET
+
+// func stepBy(reg uint32, p []byte, k *foldKeys) uint32
+TEXT ·stepBy(SB), NOSPLIT, $0-44
+	MOVL reg+0(FP), AX
+	MOVQ p_base+8(FP), SI
+	MOVQ p_len+16(FP), CX
+	MOVQ k+32(FP), DX
+	SUBQ $16, CX
+	JLT  eight
+
+	MOVQ  AX, X1
+	MOVOU (SI), X0
+	PXOR  X1, X0
+	MOVOU 64(DX), X3
+	ADDQ  $16, SI
+	SUBQ  $16, CX
+	JLT   reduce
+
+sixteen:
+	MOVOU     X0, X1
+	MOVOU     (SI), X2
+	PCLMULQDQ $0x00, X3, X1
+	PCLMULQDQ $0x11, X3, X0
+	PXOR      X1, X2
+	PXOR      X2, X0
+	ADDQ      $16, SI
+	SUBQ      $16, CX
+	JGE       sixteen
+
+reduce:
+	REDUCE(X0, X1, X2)
+
+eight:
+	// CX is what is left, less 16: its low bits say which pieces.
+	TESTQ $8, CX
+	JZ    four
+	XORQ  (SI), AX
+	BARRETT(X1, X2)
+	ADDQ  $8, SI
+
+four:
+	TESTQ $4, CX
+	JZ    done
+	XORL  (SI), AX
+	SHLQ  $32, AX
+	BARRETT(X1, X2)
+
+done:
+	MOVL AX, ret+40(FP)
 	RET
 
 // func cpuid(leaf, sub uint32) (a, b, c, d uint32)

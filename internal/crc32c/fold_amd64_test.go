@@ -43,6 +43,13 @@ func TestWidths(t *testing.T) {
 				if got := Update(Update(start, p[:cut]), p[cut:]); got != want {
 					t.Fatalf("%d bytes at %d from %#08x, cut at %d: %#08x, want %#08x", n, at, start, cut, got, want)
 				}
+				want = crc32.Update(start, crc32.IEEETable, p)
+				if got := UpdateIEEE(start, p); got != want {
+					t.Fatalf("IEEE: %d bytes at %d from %#08x: %#08x, want %#08x", n, at, start, got, want)
+				}
+				if got := UpdateIEEE(UpdateIEEE(start, p[:cut]), p[cut:]); got != want {
+					t.Fatalf("IEEE: %d bytes at %d from %#08x, cut at %d: %#08x, want %#08x", n, at, start, cut, got, want)
+				}
 			}
 			for n := range 4097 {
 				check(n%67, n, r.IntN(n+1), 0)
@@ -68,6 +75,9 @@ func FuzzUpdate(f *testing.F) {
 			atWidth(t, w)
 			if got := Update(start, p); got != want {
 				t.Fatalf("by %v: %#08x, want %#08x", w, got, want)
+			}
+			if got, want := UpdateIEEE(start, p), crc32.Update(start, crc32.IEEETable, p); got != want {
+				t.Fatalf("IEEE by %v: %#08x, want %#08x", w, got, want)
 			}
 			if cut > 0 && cut < len(p) {
 				if got := Update(Update(start, p[:cut]), p[cut:]); got != want {
@@ -114,6 +124,8 @@ func BenchmarkUpdate(b *testing.B) {
 			}
 		}
 		folding = widest()
+		run("IEEE", func(p []byte) { UpdateIEEE(0, p) })
+		run("IEEE of the library", func(p []byte) { crc32.Update(0, crc32.IEEETable, p) })
 		run("library", func(p []byte) { crc32.Update(0, castagnoli, p) })
 		run("copy", func(p []byte) { copy(to, p) })
 	}

@@ -37,7 +37,7 @@ func TestCaptures(t *testing.T) {
 			if p.Op.Len(len(p.Payload)) != len(b) {
 				t.Errorf("%s: packet %d: Len says %d of %d bytes", name, i, p.Op.Len(len(p.Payload)), len(b))
 			}
-			got, ok := flow.Check(b)
+			got, ok := flow.Check(b, 0)
 			if !ok || got != id {
 				t.Errorf("%s: packet %d: identification %#04x, %v; it was %#04x", name, i, got, ok, id)
 			}

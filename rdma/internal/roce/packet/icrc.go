@@ -2,8 +2,9 @@ package packet
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"net/netip"
+
+	"softiser/internal/crc32c"
 )
 
 // The ICRC is Ethernet's CRC-32 over eight bytes of ones (the link header that RoCE does
@@ -29,13 +30,15 @@ const (
 )
 
 // Flow computes the ICRC of packets between two addresses. It is not for concurrent
-// use: it fills in a copy of the headers that it keeps.
+// use: it keeps what the headers in front of the BTH of the last packet came to.
 type Flow struct {
-	masked  [lrhLen + v6Len + udpLen + BTHLen]byte
-	udp     int    // where the UDP header begins in masked
-	v4      bool   // there is an identification
-	solveN  int    // of the last solution: the bytes behind the identification,
-	inverse uint32 // and what takes their effect back
+	masked  [lrhLen + v6Len + udpLen]byte // with identification 0
+	udp     int                           // where the UDP header begins in masked
+	v4      bool                          // there is an identification
+	n       int                           // length of the last UDP payload; 0: none
+	before  Sum                           // of masked, for that length
+	solveN  int                           // of the last solution: the bytes behind the identification,
+	inverse uint32                        // and what takes their effect back
 }
 
 // NewFlow makes a Flow for packets from src to dst. dst's port is 4791 on the wire;
@@ -70,32 +73,72 @@ func NewFlow(src, dst netip.AddrPort) *Flow {
 
 // SetSrcPort is for packets that come from another port than NewFlow was told: a peer
 // may choose one for each packet.
-func (f *Flow) SetSrcPort(p uint16) { binary.BigEndian.PutUint16(f.masked[f.udp:], p) }
+func (f *Flow) SetSrcPort(p uint16) {
+	if u := f.masked[f.udp:]; binary.BigEndian.Uint16(u) != p {
+		binary.BigEndian.PutUint16(u, p)
+		f.n = 0
+	}
+}
 
 // V4 says whether the packets have an identification.
 func (f *Flow) V4() bool { return f.v4 }
 
+// idSums are what small identifications add to the ICRC of the headers up to the BTH: of
+// equal lengths, CRCs of two messages differ by what their difference alone comes to.
+var idSums = func() (t [maxSegments]Sum) {
+	var behind [v4Len + udpLen - 4]byte // the identification, and what follows it
+	none := Sum(0).Add(behind[:])
+	for id := range t {
+		binary.BigEndian.PutUint16(behind[:], uint16(id))
+		t[id] = Sum(0).Add(behind[:]) ^ none
+	}
+	return t
+}()
+
+// headers is the sum of everything in front of the BTH.
+func (f *Flow) headers(n int, id uint16) Sum {
+	if n != f.n {
+		f.n = n
+		if f.v4 {
+			binary.BigEndian.PutUint16(f.masked[v4Total:], uint16(v4Len+udpLen+n))
+		} else {
+			binary.BigEndian.PutUint16(f.masked[v6Total:], uint16(udpLen+n))
+		}
+		binary.BigEndian.PutUint16(f.masked[f.udp+4:], uint16(udpLen+n))
+		f.before = Sum(0).Add(f.masked[:f.udp+udpLen])
+	}
+	switch {
+	case id == 0 || !f.v4:
+		return f.before
+	case id < maxSegments:
+		return f.before ^ idSums[id]
+	}
+	binary.BigEndian.PutUint16(f.masked[v4ID:], id)
+	sum := Sum(0).Add(f.masked[:f.udp+udpLen])
+	binary.BigEndian.PutUint16(f.masked[v4ID:], 0)
+	return sum
+}
+
 // Sum is an ICRC that is being computed.
 type Sum uint32
 
-// Begin starts the ICRC of a packet: head is its BTH and what follows that directly,
-// n the length of the UDP payload, ICRC included, and id IPv4's identification.
+// maskedByte is the place of the BTH's byte with FECN, BECN and reserved bits, which
+// counts as ones.
+const maskedByte = 4
+
+// Begin starts the ICRC of a packet: head is its BTH and what follows that directly, all of
+// it or a part, n the length of the UDP payload, ICRC included, and id IPv4's
+// identification. One byte of head is changed meanwhile, and changed back.
 func (f *Flow) Begin(head []byte, n int, id uint16) Sum {
-	if f.v4 {
-		binary.BigEndian.PutUint16(f.masked[v4Total:], uint16(v4Len+udpLen+n))
-		binary.BigEndian.PutUint16(f.masked[v4ID:], id)
-	} else {
-		binary.BigEndian.PutUint16(f.masked[v6Total:], uint16(udpLen+n))
-	}
-	u := f.masked[f.udp : f.udp+udpLen+BTHLen]
-	binary.BigEndian.PutUint16(u[4:], uint16(udpLen+n))
-	copy(u[udpLen:], head[:BTHLen])
-	u[udpLen+4] = 0xff // FECN, BECN, reserved
-	return Sum(crc32.ChecksumIEEE(f.masked[:f.udp+udpLen+BTHLen])).Add(head[BTHLen:])
+	was := head[maskedByte]
+	head[maskedByte] = 0xff
+	sum := f.headers(n, id).Add(head)
+	head[maskedByte] = was
+	return sum
 }
 
 // Add goes on over b.
-func (s Sum) Add(b []byte) Sum { return Sum(crc32.Update(uint32(s), crc32.IEEETable, b)) }
+func (s Sum) Add(b []byte) Sum { return Sum(crc32c.UpdateIEEE(uint32(s), b)) }
 
 // AppendTrailer appends the pad that n bytes of payload need, and the ICRC of which s
 // is the sum up to the end of the payload.
@@ -107,14 +150,20 @@ func (s Sum) AppendTrailer(b []byte, n int) []byte {
 var zeros [3]byte // never written
 
 // Check compares a UDP payload with its ICRC. Over IPv4 it finds the identification
-// with which the ICRC is right: about one of 65536 damaged packets has one, so that
-// the caller must ask IDs whether the peer would send it. Over IPv6 it is 0.
-func (f *Flow) Check(b []byte) (id uint16, ok bool) {
+// with which the ICRC is right, soonest if it is the likely one: about one of 65536
+// damaged packets has one, so that the caller must ask IDs whether the peer would send it.
+// Over IPv6 it is 0. One byte of b is changed meanwhile, and changed back.
+func (f *Flow) Check(b []byte, likely uint16) (id uint16, ok bool) {
 	if len(b) < MinLen {
 		return 0, false
 	}
+	if !f.v4 {
+		likely = 0
+	}
 	body := b[:len(b)-ICRCLen]
-	return f.Verify(f.Begin(body, len(b), 0), binary.LittleEndian.Uint32(b[len(body):]), len(b))
+	// What is found is the difference from the identification that it was begun with.
+	id, ok = f.Verify(f.Begin(body, len(b), likely), binary.LittleEndian.Uint32(b[len(body):]), len(b))
+	return id ^ likely, ok
 }
 
 // Verify is Check for a packet that lies in pieces: sum is over everything up to the

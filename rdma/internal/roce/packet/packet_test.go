@@ -111,13 +111,13 @@ func TestRoundTrip(t *testing.T) {
 				if again := packet.Append(nil, &got, n); !bytes.Equal(again, b[:len(again)]) || got.BTH != p.BTH {
 					t.Fatalf("%v: %+v, want %+v", op, got, p)
 				}
-				if solved, ok := f.Check(b); !ok || solved != id {
+				if solved, ok := f.Check(b, 0); !ok || solved != id {
 					t.Fatalf("%v: identification %#x, %v, want %#x", op, solved, ok, id)
 				}
 				for bit := range len(b) * 8 {
 					b[bit/8] ^= 1 << (bit % 8)
 					masked := bit/8 == 4
-					if solved, ok := f.Check(b); ok != masked && (!ok || solved == id) {
+					if solved, ok := f.Check(b, 0); ok != masked && (!ok || solved == id) {
 						t.Errorf("%v: bit %d changed: %v, identification %#x", op, bit, ok, solved)
 					}
 					b[bit/8] ^= 1 << (bit % 8)
@@ -264,7 +264,7 @@ func TestAllocations(t *testing.T) {
 		if _, err := packet.Parse(b); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := f.Check(b); !ok {
+		if _, ok := f.Check(b, 0); !ok {
 			t.Fatal("wrong ICRC")
 		}
 	}); n != 0 {
@@ -317,7 +317,7 @@ func BenchmarkICRC4096(b *testing.B) {
 	b.Run("check", func(b *testing.B) {
 		b.SetBytes(4096)
 		for b.Loop() {
-			if _, ok := f.Check(d); !ok {
+			if _, ok := f.Check(d, 0); !ok {
 				b.Fatal("wrong")
 			}
 		}

@@ -30,12 +30,12 @@ func FuzzTake(f *testing.F) {
 		for _, qpn := range []uint32{mad.GSIQPN, 0x11, 0x1c} {
 			r.attach(qpn, netip.Addr{}, func(_ netip.AddrPort, pkt *packet.Packet) {
 				taken++
-				if _, ok := packet.NewFlow(from, netip.AddrPortFrom(local, udp.PortNumber)).Check(b); !ok || pkt.QPN != qpn {
+				if _, ok := packet.NewFlow(from, netip.AddrPortFrom(local, udp.PortNumber)).Check(b, 0); !ok || pkt.QPN != qpn {
 					t.Errorf("queue pair %#x took a packet for %#x, ICRC right: %v", qpn, pkt.QPN, ok)
 				}
 			}, nil)
 		}
-		r.take(from, b)
+		r.take(from, b, 0)
 		s := p.Stats()
 		if got := s.Packets + s.Malformed + s.BadPKey + s.NoQP + s.NotPeer + s.BadICRC + s.StrangeID; got != 1 || uint64(taken) != s.Packets {
 			t.Errorf("%+v, %d taken", s, taken)

@@ -54,7 +54,7 @@ func newReceiver(p *Port, rx *udp.Receiver, local netip.Addr, start time.Time) *
 
 // loop receives until the port is closed.
 func (r *receiver) loop() {
-	take := r.take
+	take := func(from netip.AddrPort, b []byte) { r.take(from, b, uint16(r.rx.Place())) }
 	for r.rx.Receive(take) == nil {
 		r.endBatch()
 	}
@@ -69,9 +69,9 @@ func (r *receiver) endBatch() {
 	r.busy = r.busy[:0]
 }
 
-// take checks one datagram and hands it on. What costs least comes first, and nothing
-// is kept of a packet before all of it has passed.
-func (r *receiver) take(from netip.AddrPort, b []byte) {
+// take checks one datagram and hands it on, with what its identification is likely to be.
+// What costs least comes first, and nothing is kept of a packet before all of it has passed.
+func (r *receiver) take(from netip.AddrPort, b []byte, likely uint16) {
 	c := &r.p.stat
 	var err error
 	if r.pkt, err = packet.Parse(b); err != nil {
@@ -102,7 +102,7 @@ func (r *receiver) take(from netip.AddrPort, b []byte) {
 		r.now = time.Since(r.start)
 	}
 	s.flow.SetSrcPort(from.Port())
-	id, ok := s.flow.Check(b)
+	id, ok := s.flow.Check(b, likely)
 	if !ok {
 		c.badICRC.Add(1)
 		return

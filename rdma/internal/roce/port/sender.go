@@ -177,17 +177,17 @@ func (s *Sender) build(flow *packet.Flow, pkt *packet.Packet, pieces [][]byte, n
 	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
 	start := len(s.slab)
 	s.slab = packet.Append(s.slab, pkt, n)
-	head := s.slab[start:]
-	sum := flow.Begin(head, pkt.Op.Len(n), uint16(s.burst.Packets()))
+	size, place := pkt.Op.Len(n), uint16(s.burst.Packets())
 	if copied {
-		body := len(s.slab)
 		for _, p := range pieces {
 			s.slab = append(s.slab, p...)
 		}
-		s.slab = sum.Add(s.slab[body:]).AppendTrailer(s.slab, n)
+		s.slab = flow.Begin(s.slab[start:], size, place).AppendTrailer(s.slab, n)
 		s.segs = append(s.segs, s.slab[start:])
 		return true
 	}
+	head := s.slab[start:]
+	sum := flow.Begin(head, size, place)
 	for _, p := range pieces {
 		sum = sum.Add(p)
 	}

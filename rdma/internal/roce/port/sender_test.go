@@ -171,7 +171,7 @@ func TestSenderIdentifications(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		q := s.queue[i]
-		id, ok := s.peer.flow.Check(bytes.Join(s.segs[q.first:q.last], nil))
+		id, ok := s.peer.flow.Check(bytes.Join(s.segs[q.first:q.last], nil), 0)
 		if !ok || id != want[i] {
 			t.Errorf("packet %d, %v, is for identification %d (%v), want %d", i, pkts[i].Op, id, ok, want[i])
 		}

@@ -22,6 +22,7 @@ type Receiver struct {
 	buffer int
 	b      *batch
 	stat   receiverCounters
+	place  int // of the packet that is handed on in its message
 
 	// The call that is being made, and the function that makes it for RawConn.
 	n    int
@@ -102,15 +103,19 @@ func (r *Receiver) Receive(f func(from netip.AddrPort, packet []byte)) error {
 		if size <= 0 {
 			size = max(len(p), 1)
 		}
-		for len(p) > 0 {
+		for r.place = 0; len(p) > 0; r.place++ {
 			one := p[:min(size, len(p))]
 			p = p[len(one):]
-			r.stat.packets.Add(1)
 			f(from, one)
 		}
+		r.stat.packets.Add(uint64(r.place))
 	}
 	return nil
 }
+
+// Place is where the packet that Receive is handing on was in the message that the kernel
+// has joined it to, from 0: often what its sender's kernel has numbered it as.
+func (r *Receiver) Place() int { return r.place }
 
 func (b *batch) receive(fd uintptr) (int, error) {
 	for i := range b.hdrs {

@@ -38,8 +38,37 @@ func (qp *QP) take(_ netip.AddrPort, pkt *packet.Packet) {
 func (qp *QP) batchEnd() {
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
-	if !qp.Dying.Load() {
+	if !qp.Dying.Load() && !qp.putOffLocked() {
 		qp.settleLocked()
+	}
+}
+
+// ackDelay is how long an acknowledgement may wait for a handler: a thousandth of the time
+// that a peer waits for it.
+const ackDelay = 500 * time.Microsecond
+
+// putOffLocked leaves an acknowledgement to the loop, if there is a handler to run for what
+// it acknowledges: what that posts goes with it, in one call, as one message of the
+// kernel's. It is put off once, until the next packets come or ackDelay is over.
+func (qp *QP) putOffLocked() bool {
+	if qp.owed != 0 || !qp.told || qp.SQ.Next != qp.SQ.Tail || !qp.resp.Light() {
+		return false
+	}
+	qp.publishLocked()
+	if !qp.RecvCQ.Due() {
+		return false
+	}
+	qp.owed = max(1, qp.now())
+	qp.armLocked(qp.owed, qp.owed+ackDelay)
+	qp.kick()
+	return true
+}
+
+// armLocked has tick called at a time, or before.
+func (qp *QP) armLocked(now, at time.Duration) {
+	if qp.armed == 0 || at < qp.armed {
+		qp.armed = at
+		qp.timer.Reset(at - now)
 	}
 }
 
@@ -65,26 +94,22 @@ func (qp *QP) settleLocked() {
 	if !qp.more {
 		qp.failedLocked()
 	}
-	if at, ok := qp.req.Deadline(); ok && (qp.armed == 0 || at < qp.armed) {
-		qp.armed = at
-		qp.timer.Reset(at - now)
+	if at, ok := qp.req.Deadline(); ok {
+		qp.armLocked(now, at)
 	}
 	if qp.more || qp.heard && !qp.told || qp.drainedLocked() || qp.SendCQ.Due() || qp.RecvCQ.Due() {
 		qp.kick()
 	}
 }
 
-// pumpLocked sends packets: answers first, as the peer waits for them with its window.
+// pumpLocked sends packets: answers first, as the peer waits for them with its window. But
+// an acknowledgement alone goes last, where the kernel takes it for the short end of the
+// message before.
 func (qp *QP) pumpLocked(now time.Duration) {
-	qp.more = false
-	n := 0
-	for n < turn && qp.resp.Next(&qp.out) {
-		// Whoever owns the memory of a READ may write to it meanwhile: copied.
-		if !qp.addLocked(true) {
-			qp.resp.Unreadable(&qp.out)
-		}
-		qp.out.Release()
-		n++
+	qp.more, qp.owed = false, 0
+	n, light := 0, qp.resp.Light()
+	if !light {
+		n = qp.answerLocked(n)
 	}
 	for qp.open && n < turn && qp.req.Next(&qp.out, now) {
 		if !qp.addLocked(false) {
@@ -94,9 +119,25 @@ func (qp *QP) pumpLocked(now time.Duration) {
 		n++
 	}
 	qp.more = n == turn
+	if light {
+		n = qp.answerLocked(0)
+	}
 	if n > 0 {
 		qp.flushLocked()
 	}
+}
+
+// answerLocked adds packets of answers behind n others, and returns how many there are.
+func (qp *QP) answerLocked(n int) int {
+	for n < turn && qp.resp.Next(&qp.out) {
+		// Whoever owns the memory of a READ may write to it meanwhile: copied.
+		if !qp.addLocked(true) {
+			qp.resp.Unreadable(&qp.out)
+		}
+		qp.out.Release()
+		n++
+	}
+	return n
 }
 
 // addLocked hands a packet to the sender; false when its payload cannot be read.

@@ -38,13 +38,14 @@ type QP struct {
 	got    sent
 	unsent error // the newest error of the network, for the one who asks why nobody answers
 
-	open    bool        // requests may be sent: the peer is ready to receive
-	heard   bool        // a request of the peer has come
-	told    bool        // the manager and the owner know of that
-	rtu     bool        // the peer has said that it is ready
-	ending  bool        // the handshake of the end has begun
-	more    bool        // the pump has stopped because it is somebody else's turn
-	closing *time.Timer // bounds the handshake of the end
+	open    bool          // requests may be sent: the peer is ready to receive
+	heard   bool          // a request of the peer has come
+	told    bool          // the manager and the owner know of that
+	rtu     bool          // the peer has said that it is ready
+	ending  bool          // the handshake of the end has begun
+	owed    time.Duration // when an acknowledgement was put off, for the loop to send; 0: none is
+	more    bool          // the pump has stopped because it is somebody else's turn
+	closing *time.Timer   // bounds the handshake of the end
 }
 
 // sent counts packets and payload in one direction.

@@ -37,7 +37,7 @@ func (qp *QP) step() bool {
 		qp.Mu.Unlock()
 		return true
 	}
-	conn, due := qp.conn, qp.more
+	conn, due := qp.conn, qp.more || qp.owed != 0
 	if (qp.heard || qp.rtu) && !qp.told {
 		qp.told = true
 		first := !qp.open

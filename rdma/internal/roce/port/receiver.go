@@ -54,10 +54,7 @@ func newReceiver(p *Port, rx *udp.Receiver, local netip.Addr, start time.Time) *
 
 // loop receives until the port is closed.
 func (r *receiver) loop() {
-	take := func(from netip.AddrPort, b []byte) { r.take(from, b, uint16(r.rx.Place())) }
-	for r.rx.Receive(take) == nil {
-		r.endBatch()
-	}
+	_ = r.rx.Serve(func(from netip.AddrPort, b []byte) { r.take(from, b, uint16(r.rx.Place())) }, r.endBatch)
 }
 
 func (r *receiver) endBatch() {

@@ -19,6 +19,16 @@ func (r *Responder) Unreadable(o *Outgoing) {
 	r.end(why, why.Syndrome, why.PSN)
 }
 
+// Light says whether all that there is to send is one acknowledgement: the peer learns of
+// nothing else by it than that messages have come.
+func (r *Responder) Light() bool {
+	if r.answers.n != 1 || r.eager > 0 {
+		return false
+	}
+	a := r.answers.first()
+	return a.op == packet.Acknowledge && a.verd == packet.ACK
+}
+
 // Next makes o the next packet of an answer; false when there is none to send. The
 // caller sends it and calls Release, before anything else of the Responder.
 func (r *Responder) Next(o *Outgoing) bool {

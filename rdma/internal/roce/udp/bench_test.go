@@ -23,7 +23,7 @@ func BenchmarkLoopback(b *testing.B) {
 				if way == "plain UDP" {
 					plain(b, payload)
 				} else {
-					batches(b, payload, way == "batches")
+					inBatches(b, payload, way == "batches")
 				}
 			})
 		}
@@ -35,7 +35,7 @@ const (
 	window  = 512 << 10
 )
 
-func batches(b *testing.B, payload int, single bool) {
+func inBatches(b *testing.B, payload int, single bool) {
 	p := open(b, Config{Addr: lo4, NoGSO: single, NoGRO: single})
 	to, err := p.Peer(lo4)
 	if err != nil {
@@ -45,8 +45,7 @@ func batches(b *testing.B, payload int, single bool) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for p.Receivers()[0].Receive(func(_ netip.AddrPort, pkt []byte) { got.Add(1) }) == nil {
-		}
+		_ = p.Receivers()[0].Serve(func(_ netip.AddrPort, pkt []byte) { got.Add(1) }, func() {})
 	}()
 	burst, l, ahead := NewBurst(), p.Lane(1), window/payload
 	hdrs, data := make([]byte, ahead*headers), make([]byte, 64*payload)

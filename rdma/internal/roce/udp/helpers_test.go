@@ -35,3 +35,20 @@ func noAccess(t *testing.T) []byte {
 	t.Cleanup(func() { _ = unix.Munmap(b) })
 	return unsafe.Slice(unsafe.SliceData(b), 100)
 }
+
+// batches returns what waits for packets and hands those of one system call to f.
+func batches(r *Receiver, f func(from netip.AddrPort, packet []byte)) func() error {
+	r.take, r.end = f, func() {}
+	var before uint64
+	read := func(fd uintptr) bool {
+		r.batch(fd)
+		return r.stat.calls.Load() != before
+	}
+	return func() error {
+		before = r.stat.calls.Load()
+		if err := r.s.rc.Read(read); err != nil {
+			return err
+		}
+		return r.err
+	}
+}

@@ -3,7 +3,9 @@ package udp
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,9 +25,11 @@ type Receiver struct {
 	b      *batch
 	stat   receiverCounters
 	place  int // of the packet that is handed on in its message
+	spin   atomic.Int64
 
-	// The call that is being made, and the function that makes it for RawConn.
-	n    int
+	// What Serve was given, and the function that RawConn calls.
+	take func(from netip.AddrPort, packet []byte)
+	end  func()
 	err  error
 	wait func(fd uintptr) bool
 }
@@ -57,14 +61,11 @@ func newReceiver(s *socket, buffer int) *Receiver {
 		b.iov[i].SetLen(maxJoined)
 	}
 	r := &Receiver{s: s, buffer: buffer, b: b}
-	r.wait = func(fd uintptr) bool {
-		r.n, r.err = r.b.receive(fd)
-		return r.err != ErrAgain
-	}
+	r.wait = r.batch
 	return r
 }
 
-// Close ends a Receiver that Port.Join has made; Receive comes back with net.ErrClosed.
+// Close ends a Receiver that Port.Join has made; Serve comes back with net.ErrClosed.
 func (r *Receiver) Close() { _ = r.s.nc.Close() }
 
 // Buffer is the size of the socket's receive buffer as the kernel counts it: a packet
@@ -78,20 +79,41 @@ func (r *Receiver) Stats() ReceiverStats {
 	return s
 }
 
-// Receive waits for packets and hands those that have come to f one by one, with where
-// they are from, in the order in which they came from there. The memory is f's until it
-// returns. One call of Receive is one system call, after which the caller may do what
-// is due once per batch. The error is net.ErrClosed after Port.Close.
-func (r *Receiver) Receive(f func(from netip.AddrPort, packet []byte)) error {
-	if err := r.s.rc.Read(r.wait); err != nil {
-		return err
+// Serve hands the packets that come to take one by one, with where they are from, in the
+// order in which they came from there. The memory is take's until it returns. end is called
+// behind the packets of one system call, for what is due once per batch. The error is
+// net.ErrClosed after Port.Close.
+func (r *Receiver) Serve(take func(from netip.AddrPort, packet []byte), end func()) error {
+	r.take, r.end = take, end
+	for {
+		if err := r.s.rc.Read(r.wait); err != nil {
+			return err
+		}
+		if r.err != nil {
+			return fmt.Errorf("rdma: receive: %w", r.err)
+		}
+	}
+}
+
+// Spin makes the Receiver look for packets for so long before it sleeps; 0 ends that.
+func (r *Receiver) Spin(d time.Duration) { r.spin.Store(int64(d)) }
+
+// batch makes one call and hands on what has come. It returns false to wait for more: a
+// call that did not fill its messages has emptied the socket, and what has come since
+// raises an event, so that nobody needs to look once more.
+func (r *Receiver) batch(fd uintptr) bool {
+	var n int
+	n, r.err = r.receive(fd)
+	if r.err == ErrAgain {
+		r.err = nil
+		return false
 	}
 	r.stat.calls.Add(1)
 	if r.err != nil {
-		return fmt.Errorf("rdma: receive: %w", r.err)
+		return true
 	}
-	r.stat.messages.Add(uint64(r.n))
-	for i := range r.n {
+	r.stat.messages.Add(uint64(n))
+	for i := range n {
 		h := &r.b.hdrs[i]
 		if h.hdr.Flags&unix.MSG_TRUNC != 0 {
 			r.stat.cut.Add(1)
@@ -106,14 +128,29 @@ func (r *Receiver) Receive(f func(from netip.AddrPort, packet []byte)) error {
 		for r.place = 0; len(p) > 0; r.place++ {
 			one := p[:min(size, len(p))]
 			p = p[len(one):]
-			f(from, one)
+			r.take(from, one)
 		}
 		r.stat.packets.Add(uint64(r.place))
 	}
-	return nil
+	r.end()
+	return n == batchLen || r.spin.Load() > 0
 }
 
-// Place is where the packet that Receive is handing on was in the message that the kernel
+// receive makes the call, again and again while the Receiver is to spin.
+func (r *Receiver) receive(fd uintptr) (n int, err error) {
+	n, err = r.b.receive(fd)
+	spin := time.Duration(r.spin.Load())
+	if err != ErrAgain || spin == 0 {
+		return n, err
+	}
+	for since := time.Now(); err == ErrAgain && time.Since(since) < spin; {
+		runtime.Gosched() // who is to answer may have this processor only
+		n, err = r.b.receive(fd)
+	}
+	return n, err
+}
+
+// Place is where the packet that Serve is handing on was in the message that the kernel
 // has joined it to, from 0: often what its sender's kernel has numbered it as.
 func (r *Receiver) Place() int { return r.place }
 

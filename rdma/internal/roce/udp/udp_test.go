@@ -24,10 +24,9 @@ type received struct {
 // receive takes packets until there are n.
 func receive(t *testing.T, r *Receiver, n int) (out []received) {
 	t.Helper()
+	once := batches(r, func(from netip.AddrPort, p []byte) { out = append(out, received{from, bytes.Clone(p)}) })
 	for len(out) < n {
-		if err := r.Receive(func(from netip.AddrPort, p []byte) {
-			out = append(out, received{from, bytes.Clone(p)})
-		}); err != nil {
+		if err := once(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -401,7 +400,7 @@ func TestClose(t *testing.T) {
 	loopback.Namespace(t, loopback.MTU)
 	p := open(t, Config{Addr: lo4})
 	done := make(chan error)
-	go func() { done <- p.Receivers()[0].Receive(func(netip.AddrPort, []byte) {}) }()
+	go func() { done <- p.Receivers()[0].Serve(func(netip.AddrPort, []byte) {}, func() {}) }()
 	p.Close()
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
@@ -478,7 +477,7 @@ func TestAllocations(t *testing.T) {
 	b, hdr, payload := NewBurst(), make([]byte, 12), make([]byte, 4100)
 	l, r := p.Lane(3), p.Receivers()[0]
 	n := 0
-	f := func(netip.AddrPort, []byte) { n++ }
+	once := batches(r, func(netip.AddrPort, []byte) { n++ })
 	got := testing.AllocsPerRun(100, func() {
 		b.Reset()
 		b.Message(to, 4112)
@@ -489,7 +488,7 @@ func TestAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n = 0; n < 8; {
-			if err := r.Receive(f); err != nil {
+			if err := once(); err != nil {
 				t.Fatal(err)
 			}
 		}

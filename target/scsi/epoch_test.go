@@ -72,6 +72,24 @@ func TestCacheEpochs(t *testing.T) {
 	}
 }
 
+// What is durable when it is acknowledged cannot be lost, by no crash: over NVMe, whose
+// controllers tell of a cache if they have one for any namespace, hosts rely on that alone.
+func TestEpochWithoutACache(t *testing.T) {
+	epoch := func(name string) [16]byte {
+		r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, name)})
+		defer func() { r.nx = nil }()
+		defer r.close()
+		return r.dev.LUs()[0].vol.Epoch()
+	}
+	first := epoch("a")
+	if again := epoch("a"); again != first {
+		t.Error("another process has another epoch, and nothing can have been lost")
+	}
+	if epoch("b") == first {
+		t.Error("two units have one epoch")
+	}
+}
+
 // A cache that outlives the unit decides: as long as it is the same one, a crash has
 // lost nothing, and once it is another, no unit on it can be believed.
 func TestUnitsShareTheLossOfACache(t *testing.T) {

@@ -85,7 +85,7 @@ func TestUndoJournalOfEarlierVersions(t *testing.T) {
 func TestEpochOfEarlierVersions(t *testing.T) {
 	dir := t.TempDir()
 	v := restoreSaved(t, dir, savedUnit+".epoch", "epoch-1.txt")
-	r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: sameVolume{v, "golden"}})
+	r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: &volatileVolume{Device: sameVolume{v, "golden"}}})
 	q, err := spc.ParseInquiryData(r.do(spc.AppendInquiry(nil, spc.InquiryLen), nil, spc.InquiryLen).good().data)
 	if err != nil || !bytes.Equal(q.Epoch[:], []byte("an earlier epoch")) {
 		t.Errorf("epoch %x, %v", q.Epoch, err)

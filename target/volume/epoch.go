@@ -15,6 +15,7 @@ import (
 //	in the kernel's page cache      its cache (Info.CacheID)      of that cache
 //	with state in this process,     the volume                    of the volume; an orderly end
 //	or a cache that is not known                                  flushes, and hands it on
+//	with no cache                   for ever                      of the volume's name
 
 // Epoch is that of what is acknowledged and not flushed; it stays the same as long as
 // the volume is mapped, or active if it moves between nodes.
@@ -32,6 +33,13 @@ func (v *Volume) cacheEpoch() (epoch [16]byte, ok bool) {
 	return [16]byte(h[:16]), true
 }
 
+// uncachedEpoch is the epoch of a device whose writes are durable when they are
+// acknowledged: there is nothing to lose, whichever process or node serves it.
+func (v *Volume) uncachedEpoch() *[16]byte {
+	h := sha256.Sum256([]byte("softiser without a cache " + v.id.Key()))
+	return (*[16]byte)(h[:16])
+}
+
 func newEpoch() *[16]byte {
 	var id [16]byte
 	rand.Read(id[:]) // never fails
@@ -42,6 +50,10 @@ func newEpoch() *[16]byte {
 // it is gone, durably, before anything is written. Where it cannot be removed this life of
 // the volume has an epoch of its own, and who comes later takes that one's writes for lost.
 func (v *Volume) takeEpoch() {
+	if !v.Geo().Info.WriteCache {
+		v.epoch.Store(v.uncachedEpoch())
+		return
+	}
 	epoch := newEpoch()
 	if v.Moves() {
 		if old := v.lastLife(); old != nil {

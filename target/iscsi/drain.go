@@ -14,7 +14,8 @@ import (
 )
 
 // Drain asks every initiator to log out, and waits until they have done so or ctx is
-// done. Then the connections that are left are closed, and their tasks end when storage
+// done. Nobody is waited for whose way here is gone: before it stops a target, a cluster
+// moves its address away, and not a byte arrives any more. Then the connections that are left are closed, and their tasks end when storage
 // lets go of them.
 func (s *Frontend) Drain(ctx context.Context) error {
 	s.mu.Lock()
@@ -28,7 +29,7 @@ func (s *Frontend) Drain(ctx context.Context) error {
 	asked := 0
 	for _, x := range s.sessionList(nil) {
 		for _, c := range x.conns.list() {
-			if c.out.askLogout(within) {
+			if portal.Here(c.local.Addr()) && c.out.askLogout(within) {
 				asked++
 			} else {
 				c.close(errShutdown)

@@ -1,9 +1,11 @@
 package portal
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strconv"
+	"syscall"
 )
 
 // AddressFor is the address under which an initiator reaches p, or "" if it
@@ -31,4 +33,16 @@ func (p *Portal) AddressFor(local netip.AddrPort, remote netip.Addr) string {
 		return ""
 	}
 	return net.JoinHostPort(a.WithZone("").String(), strconv.Itoa(int(here.Port())))
+}
+
+// Here reports whether a is an address of this machine: one that a cluster's manager has
+// moved to another node is no longer, and nothing that is sent from it arrives. Where that
+// cannot be found out it is taken for one.
+func Here(a netip.Addr) bool {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Unmap(), 0)))
+	if err != nil {
+		return !errors.Is(err, syscall.EADDRNOTAVAIL)
+	}
+	c.Close()
+	return true
 }

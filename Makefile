@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short bench-lvm conformance conformance-short soak soak-short cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short bench-lvm conformance conformance-short soak soak-short ha ha-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,12 @@ soak: build ## half an hour of kills, cuts, full disks, power cuts and hostile p
 
 soak-short: build ## each of them once
 	$(GO) run ./interop/soak -short
+
+ha: build ## iser-target under Pacemaker, in namespaces: killed, moved, cut off, turned off, under load (ARGS='-for 1h -seed 7': at random)
+	$(GO) run ./interop/ha $(ARGS)
+
+ha-short: build ## three nodes, a killed target and a power cut
+	$(GO) run ./interop/ha -short
 
 cover: ## coverage by package
 	$(GO) test -coverprofile=build/cover.out ./... | awk '{print $$2, $$5}' && $(GO) tool cover -func=build/cover.out | tail -1

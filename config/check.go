@@ -60,11 +60,16 @@ func (c *Config) checkPortals(r *report) {
 			r.add(key+".listen", "missing; expected host:port, for example 127.0.0.1:3260 or [::]:3260")
 			continue
 		}
-		checkHostPort(r, key+".listen", p.Listen)
-		if first, ok := seen[p.Listen]; ok && !strings.HasSuffix(p.Listen, ":0") {
+		checkHostPort(r, key+".listen", p.address())
+		at := p.address()
+		if p.RoCE() {
+			checkRoCE(r, key, &p)
+			at = roceScheme + at
+		}
+		if first, ok := seen[at]; ok && !strings.HasSuffix(at, ":0") {
 			r.add(key+".listen", "%s is already the address of %s", p.Listen, first)
 		}
-		seen[p.Listen] = key
+		seen[at] = key
 		if first := c.coveredBy(i); first != "" {
 			r.add(key+".listen", "%s is covered by %s already: an address of all interfaces leaves none for others on its port", p.Listen, first)
 		}
@@ -73,10 +78,29 @@ func (c *Config) checkPortals(r *report) {
 			checkHostPort(r, key+".advertise", p.Advertise)
 		}
 		for j, s := range p.Protocols {
-			oneOf(r, fmt.Sprintf("%s.protocols[%d]", key, j), s, Protocols...)
+			known := Protocols
+			if p.RoCE() {
+				known = roceProtocols
+			}
+			oneOf(r, fmt.Sprintf("%s.protocols[%d]", key, j), s, known...)
 		}
 		checkSize(r, key+".send_buffer", p.SendBuffer, 0, 1<<30)
 		checkSize(r, key+".recv_buffer", p.RecvBuffer, 0, 1<<30)
+	}
+}
+
+// checkRoCE checks what a portal for RoCE cannot do.
+func checkRoCE(r *report, key string, p *Portal) {
+	host, _, err := net.SplitHostPort(p.address())
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && (ip.IsUnspecified() || ip.IsMulticast())) {
+		r.add(key+".listen", "%s is no address of one interface, and the checksum of RoCE covers the address; make a portal for each", p.Listen)
+	}
+	for name, set := range map[string]bool{
+		"freebind": p.Freebind, "congestion": p.Congestion != "", "send_buffer": p.SendBuffer != 0, "recv_buffer": p.RecvBuffer != 0,
+	} {
+		if set {
+			r.add(key+"."+name, "is for TCP; a portal for RoCE (%s) does not have it", p.Listen)
+		}
 	}
 }
 
@@ -100,10 +124,13 @@ func (c *Config) checkReached(r *report) {
 func (c *Config) coveredBy(i int) string {
 	all := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
 	host, port, err := net.SplitHostPort(c.Portals[i].Listen)
-	if err != nil || port == "0" {
+	if err != nil || port == "0" || c.Portals[i].RoCE() {
 		return ""
 	}
 	for _, p := range c.Portals[:i] {
+		if p.RoCE() {
+			continue
+		}
 		h, other, err := net.SplitHostPort(p.Listen)
 		if err == nil && other == port && h != host && (all(h) || all(host)) {
 			return p.Listen

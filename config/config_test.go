@@ -151,6 +151,9 @@ func TestParseRefuses(t *testing.T) {
 		{"memory preallocated", "type: memory,", "type: memory, preallocate: true,", []string{"x.yaml:4:", "volumes[0].preallocate", "only files"}},
 		{"null locked", "type: memory,", "type: \"null\", lock: true,", []string{"x.yaml:4:", "volumes[0].lock"}},
 		{"raw huge", "type: memory,", "type: raw, path: /dev/x, huge_pages: true,", []string{"x.yaml:4:", "volumes[0].huge_pages"}},
+		{"RoCE everywhere", "volumes:", "  - listen: roce://0.0.0.0\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "no address of one interface"}},
+		{"RoCE twice", "volumes:", "  - listen: roce://127.0.0.1\n  - listen: roce://127.0.0.1:3260\nvolumes:", []string{"portals[2].listen", "already the address of portals[1]"}},
+		{"RoCE and TCP", "volumes:", "  - listen: roce://[::1]\n    protocols: [iser, iscsi]\n    freebind: true\nvolumes:", []string{"portals[1].protocols[1]", "iser, nvme-rdma", "portals[1].freebind"}},
 		{"portal covered", "volumes:", "  - listen: 0.0.0.0:3260\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "covered by 127.0.0.1:3260"}},
 		{"yaml syntax", "portals:", "portals: [", []string{"x.yaml", "line"}},
 	} {

@@ -1,6 +1,10 @@
 package config
 
-import "slices"
+import (
+	"net"
+	"slices"
+	"strings"
+)
 
 // Config is a whole configuration, with defaults filled in. It is not changed
 // after Load.
@@ -26,7 +30,7 @@ type Config struct {
 // Portal is one listening address. It serves iSER and iSCSI alike: the first
 // bytes of a connection tell which it is.
 type Portal struct {
-	Listen    string   `mapstructure:"listen" json:"listen"`                 // host:port, [v6]:port, :port
+	Listen    string   `mapstructure:"listen" json:"listen"`                 // host:port, [v6]:port, :port; roce://address[:port]
 	Group     int      `mapstructure:"group" json:"group"`                   // target portal group tag, 1-65535
 	Advertise string   `mapstructure:"advertise" json:"advertise,omitempty"` // address for SendTargets behind NAT
 	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // what is spoken there: of Protocols; none: all
@@ -41,8 +45,33 @@ type Portal struct {
 // Protocols are what a portal can speak.
 var Protocols = []string{"iscsi", "iser", "nvme-tcp", "nvme-rdma"}
 
+// roceProtocols are those of them that a portal for RoCE speaks.
+var roceProtocols = []string{"iser", "nvme-rdma"}
+
+// roceScheme begins the listening address of a portal for RoCE v2, RDMA over UDP.
+const roceScheme = "roce://"
+
+// RoCE reports whether the portal is one for RDMA over UDP. The port of its address is that
+// of rdma_cm; UDP's is 4791.
+func (p *Portal) RoCE() bool { return strings.HasPrefix(p.Listen, roceScheme) }
+
+// address is where the portal listens, host:port.
+func (p *Portal) address() string {
+	a := strings.TrimPrefix(p.Listen, roceScheme)
+	if _, _, err := net.SplitHostPort(a); err != nil && p.RoCE() {
+		return net.JoinHostPort(strings.TrimSuffix(strings.TrimPrefix(a, "["), "]"), defaultPort)
+	}
+	return a
+}
+
+// defaultPort is that of a portal for RoCE that names none.
+const defaultPort = "3260"
+
 // Speaks reports whether the portal speaks a protocol.
 func (p *Portal) Speaks(protocol string) bool {
+	if p.RoCE() && !slices.Contains(roceProtocols, protocol) {
+		return false
+	}
 	return len(p.Protocols) == 0 || slices.Contains(p.Protocols, protocol)
 }
 

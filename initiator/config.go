@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -23,14 +25,17 @@ type Transport uint8
 const (
 	TransportISER Transport = iota // iSER (RFC 7145) over software iWARP
 	TransportTCP                   // iSCSI (RFC 7143) over plain TCP
+	TransportRoCE                  // iSER over software RoCE v2; the port is one of rdma_cm
 )
+
+var schemes = [...]string{TransportISER: "iser", TransportTCP: "iscsi", TransportRoCE: "iser+roce"}
 
 // String returns the URL scheme of the transport.
 func (t Transport) String() string {
-	if t == TransportTCP {
-		return "iscsi"
+	if int(t) < len(schemes) {
+		return schemes[t]
 	}
-	return "iser"
+	return fmt.Sprintf("Transport(%d)", uint8(t))
 }
 
 // DefaultPort is the registered iSCSI port, used by iSER as well.
@@ -92,6 +97,10 @@ type Config struct {
 	Address    string // host:port; the port may be left out (3260)
 	TargetName string // IQN; empty only for Discover
 	LUN        uint64 // which LUN Open opens (0..16383)
+	// LocalAddress is the address of this machine to connect from; the one on the way to the
+	// target. Over RoCE its UDP port 4791 is taken by this process, and two processes of
+	// one machine need one each.
+	LocalAddress netip.Addr
 
 	// InitiatorName is our IQN. Default: DefaultInitiatorName().
 	InitiatorName  string
@@ -295,6 +304,9 @@ func (c *Config) problem(discovery bool) error {
 		if c.Address, err = joinPort(strings.TrimSuffix(c.Address, ":")); err != nil {
 			return fmt.Errorf("initiator: address: %w", err)
 		}
+	}
+	if c.Transport == TransportRoCE && (c.FallbackTCP || c.StreamLogin) {
+		return errors.New("initiator: over RoCE there is neither a fall-back to TCP nor a login over the stream")
 	}
 	if err := iscsi.CheckName(c.InitiatorName); err != nil {
 		return fmt.Errorf("initiator: initiator name: %w", err)

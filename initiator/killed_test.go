@@ -13,8 +13,8 @@ import (
 // the initiator hears why, waits as long as it is told to, and goes on.
 func TestSessionKilledAtTheTarget(t *testing.T) {
 	t.Parallel() // it waits by the clock
-	both(t, func(t *testing.T, tr initiator.Transport) {
-		s := serve(t, 8<<20, nil)
+	everywhere(t, func(t *testing.T, tr initiator.Transport) {
+		s := serveOver(t, tr, 8<<20, nil)
 		var mu sync.Mutex
 		var told []string
 		cfg := s.config(tr)

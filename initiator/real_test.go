@@ -14,6 +14,7 @@ import (
 	"softiser/blockdev/blockdevtest"
 	"softiser/blockdev/mem"
 	"softiser/initiator"
+	"softiser/rdma/rdmatest"
 	"softiser/target"
 	"softiser/target/scsi"
 )
@@ -66,8 +67,33 @@ func serve(t testing.TB, size int64, change func(*target.Config, *target.Target)
 	return &server{srv, vol, srv.Addrs()[0]}
 }
 
+// serveOver is serve with a portal for the transport, at s.addr.
+func serveOver(t testing.TB, tr initiator.Transport, size int64, change func(*target.Config, *target.Target)) *server {
+	t.Helper()
+	if tr != initiator.TransportRoCE {
+		return serve(t, size, change)
+	}
+	s := serve(t, size, func(c *target.Config, tgt *target.Target) {
+		if change != nil {
+			change(c, tgt)
+		}
+		c.Portals = append(c.Portals, rocePortal())
+	})
+	s.addr = s.Addrs()[len(s.Addrs())-1]
+	return s
+}
+
+// rocePortal is a portal for RoCE at an address that nobody else has.
+func rocePortal() target.Portal {
+	return target.Portal{Listen: "roce://" + net.JoinHostPort(rdmatest.RoCEAddr().String(), "0"), Group: 2}
+}
+
 func (s *server) config(tr initiator.Transport) initiator.Config {
-	return initiator.Config{Transport: tr, Address: s.addr, TargetName: testIQN, InitiatorName: "iqn.2026-11.softiser:me", LoginTimeout: time.Minute}
+	c := initiator.Config{Transport: tr, Address: s.addr, TargetName: testIQN, InitiatorName: "iqn.2026-11.softiser:me", LoginTimeout: time.Minute}
+	if tr == initiator.TransportRoCE {
+		c.LocalAddress = rdmatest.RoCEAddr()
+	}
+	return c
 }
 
 func openLUN(t testing.TB, cfg initiator.Config) *initiator.LUN {
@@ -91,11 +117,17 @@ func both(t *testing.T, f func(t *testing.T, tr initiator.Transport)) {
 	}
 }
 
+// everywhere runs f for iSER, for TCP and for iSER over RoCE.
+func everywhere(t *testing.T, f func(t *testing.T, tr initiator.Transport)) {
+	both(t, f)
+	t.Run(initiator.TransportRoCE.String(), func(t *testing.T) { f(t, initiator.TransportRoCE) })
+}
+
 // A LUN is a block device like any other.
 func TestBlockDevice(t *testing.T) {
-	both(t, func(t *testing.T, tr initiator.Transport) {
+	everywhere(t, func(t *testing.T, tr initiator.Transport) {
 		blockdevtest.Run(t, blockdevtest.Backend{Open: func(t *testing.T, size int64, pool *blockdev.Pool) blockdev.Device {
-			s := serve(t, size, nil)
+			s := serveOver(t, tr, size, nil)
 			cfg := s.config(tr)
 			cfg.Pool = pool
 			l, err := initiator.Open(context.Background(), cfg)
@@ -108,15 +140,15 @@ func TestBlockDevice(t *testing.T) {
 }
 
 func TestDiscover(t *testing.T) {
-	both(t, func(t *testing.T, tr initiator.Transport) {
-		s := serve(t, 1<<20, nil)
+	everywhere(t, func(t *testing.T, tr initiator.Transport) {
+		s := serveOver(t, tr, 1<<20, nil)
 		cfg := s.config(tr)
 		cfg.TargetName = ""
 		ts, err := initiator.Discover(context.Background(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(ts) != 1 || ts[0].Name != testIQN || len(ts[0].Portals) != 1 || ts[0].Portals[0] != (initiator.Portal{Address: s.addr, Group: 1}) {
+		if len(ts) != 1 || ts[0].Name != testIQN || len(ts[0].Portals) != 1 || ts[0].Portals[0].Address != s.addr {
 			t.Fatalf("%+v", ts)
 		}
 	})
@@ -147,8 +179,8 @@ func TestIPv6(t *testing.T) {
 }
 
 func TestCHAP(t *testing.T) {
-	both(t, func(t *testing.T, tr initiator.Transport) {
-		s := serve(t, 1<<20, func(_ *target.Config, tgt *target.Target) {
+	everywhere(t, func(t *testing.T, tr initiator.Transport) {
+		s := serveOver(t, tr, 1<<20, func(_ *target.Config, tgt *target.Target) {
 			tgt.Auth = target.Auth{Users: []target.Credential{{Name: "joe", Secret: "initiator-secret"}}, Mutual: target.Credential{Name: "disk", Secret: "targets-secret-2"}}
 		})
 		good := initiator.Auth{User: "joe", Secret: "initiator-secret"}
@@ -277,8 +309,8 @@ func TestFallback(t *testing.T) {
 
 // A capacity change reaches the initiator without a new login.
 func TestResizeReachesTheInitiator(t *testing.T) {
-	both(t, func(t *testing.T, tr initiator.Transport) {
-		s := serve(t, 1<<20, nil)
+	everywhere(t, func(t *testing.T, tr initiator.Transport) {
+		s := serveOver(t, tr, 1<<20, nil)
 		l := openLUN(t, s.config(tr))
 		sizes := make(chan int64, 8)
 		defer l.OnResize(func(i blockdev.Info) { sizes <- i.Size })()
@@ -309,8 +341,8 @@ func TestResizeReachesTheInitiator(t *testing.T) {
 }
 
 func TestCompareAndWriteReal(t *testing.T) {
-	both(t, func(t *testing.T, tr initiator.Transport) {
-		s := serve(t, 1<<20, nil)
+	everywhere(t, func(t *testing.T, tr initiator.Transport) {
+		s := serveOver(t, tr, 1<<20, nil)
 		l := openLUN(t, s.config(tr))
 		p := append(make([]byte, 512), bytes.Repeat([]byte{9}, 512)...)
 		r := &initiator.Request{Op: initiator.OpCompareAndWrite, Off: 1024, Buf: p}
@@ -331,8 +363,8 @@ func TestCompareAndWriteReal(t *testing.T) {
 
 // Many sessions at once, each with commands in flight.
 func TestManySessions(t *testing.T) {
-	both(t, func(t *testing.T, tr initiator.Transport) {
-		s := serve(t, 4<<20, nil)
+	everywhere(t, func(t *testing.T, tr initiator.Transport) {
+		s := serveOver(t, tr, 4<<20, nil)
 		const n = 64
 		errs := make(chan error, n)
 		for i := range n {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"softiser/initiator/internal/wrongport"
@@ -56,7 +57,7 @@ func (t *transport) dial(ctx context.Context, addr string) (iscsi.Datamover, err
 
 // wantsRDMA reports whether a session that is not RDMA is not what was asked for.
 func (t *transport) wantsRDMA() bool {
-	return t.cfg.dial == nil && t.cfg.Transport == TransportISER && !t.cfg.FallbackTCP
+	return t.cfg.dial == nil && t.cfg.Transport != TransportTCP && !t.cfg.FallbackTCP
 }
 
 // close gives the RDMA device back. Every connection has ended.
@@ -65,11 +66,14 @@ func (t *transport) close() error {
 		return nil
 	}
 	t.device = nil
-	return closeDevice()
+	return closeDevice(t.cfg.provider())
 }
 
 func (t *transport) connect(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: t.patience, Control: congestion.Dialing(t.cfg.Congestion)}
+	if a := t.cfg.LocalAddress; a.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+	}
 	return d.DialContext(ctx, "tcp", addr)
 }
 
@@ -94,11 +98,14 @@ func (t *transport) dialTCP(ctx context.Context, addr string) (iscsi.Datamover, 
 // dialISER connects for iSER: MPA first, as Linux does, or the login first.
 func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover, error) {
 	if t.device == nil {
-		d, err := openDevice()
+		d, err := openDevice(t.cfg.provider())
 		if err != nil {
 			return nil, err
 		}
 		t.device = d
+	}
+	if t.cfg.Transport == TransportRoCE {
+		return t.dialRoCE(ctx, addr)
 	}
 	nc, err := t.connect(ctx, addr)
 	if err != nil {
@@ -122,23 +129,34 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 		}
 		return dm, nil
 	}
-	dm, err := t.start(ctx, nc, cc, addr)
+	return t.start(ctx, addr, func(ctx context.Context) (iscsi.Datamover, error) { return t.device.Client(ctx, nc, cc) })
+}
+
+// dialRoCE connects for iSER over RoCE.
+func (t *transport) dialRoCE(ctx context.Context, addr string) (iscsi.Datamover, error) {
+	cc := iser.ConnConfig{RDMA: rdma.ConnParams{Timeout: t.cfg.LoginTimeout, RoCE: rdma.RoCEParams{LocalAddr: t.cfg.LocalAddress}}}
+	if t.patience > 0 {
+		cc.RDMA.Timeout = min(cc.RDMA.Timeout, t.patience)
+	}
+	return t.start(ctx, addr, func(ctx context.Context) (iscsi.Datamover, error) { return t.device.DialRoCE(ctx, addr, cc) })
+}
+
+// start does the RDMA start-up. As long as the port has not shown that it speaks iSER, what
+// it speaks instead is found out before its silence is believed.
+func (t *transport) start(ctx context.Context, addr string, connect func(context.Context) (iscsi.Datamover, error)) (dm iscsi.Datamover, err error) {
+	if t.spoken || t.cfg.FallbackTCP {
+		dm, err = connect(ctx)
+	} else {
+		dm, err = wrongport.Connect(ctx, wrongport.Doubt{
+			Speaks: func(ctx context.Context) bool { return t.speaksISCSI(ctx, addr) },
+			Wrong: func(err error) error {
+				return &WrongProtocolError{Address: addr, RoCE: t.cfg.Transport == TransportRoCE, Err: err}
+			},
+		}, connect)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("no RDMA connection: %w", err)
 	}
 	t.spoken = true
 	return dm, nil
-}
-
-// start does the RDMA start-up on nc. As long as the port has not shown that it
-// speaks iSER, what it speaks instead is found out before its silence is believed.
-func (t *transport) start(ctx context.Context, nc net.Conn, cc iser.ConnConfig, addr string) (iscsi.Datamover, error) {
-	if t.spoken || t.cfg.FallbackTCP {
-		return t.device.Client(ctx, nc, cc)
-	}
-	doubt := wrongport.Doubt{
-		Speaks: func(ctx context.Context) bool { return t.speaksISCSI(ctx, addr) },
-		Wrong:  func(err error) error { return &WrongProtocolError{Address: addr, Err: err} },
-	}
-	return wrongport.Connect(ctx, doubt, func(ctx context.Context) (iscsi.Datamover, error) { return t.device.Client(ctx, nc, cc) })
 }

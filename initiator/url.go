@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // ParseURL reads a volume's address as libiscsi writes it, with iser:// for
-// RDMA and iscsi:// for TCP:
+// RDMA over TCP (iWARP), iser+roce:// for RDMA over UDP (RoCE), and iscsi:// for plain TCP:
 //
 //	iser://[user[%secret]@]host[:port]/iqn/lun[?option[=value]&…]
 //
@@ -66,12 +67,10 @@ func parseURL(s string) (c Config, path string, err error) {
 	switch {
 	case !ok:
 		return c, "", fmt.Errorf("%q is not a URL: want iser://host[:port]/iqn/lun or iscsi://host[:port]/iqn/lun", redactURL(s))
-	case scheme == "iser":
-	case scheme == "iscsi":
-		c.Transport = TransportTCP
-	default:
-		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want iser or iscsi", redactURL(s), scheme)
+	case !slices.Contains(schemes[:], scheme):
+		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want iser, iser+roce or iscsi", redactURL(s), scheme)
 	}
+	c.Transport = Transport(slices.Index(schemes[:], scheme))
 	rest, query, _ := strings.Cut(rest, "?")
 	host, path, _ := strings.Cut(rest, "/")
 	if i := strings.LastIndexByte(host, '@'); i >= 0 {
@@ -172,7 +171,9 @@ func (c *Config) parseOptions(query string) error {
 		case "noauth":
 			c.Auth.None = true
 		case "iser":
-			c.Transport = TransportISER
+			if c.Transport == TransportTCP {
+				c.Transport = TransportISER
+			}
 		default:
 			return fmt.Errorf("option %q is not known: want target_user, target_password, header_digest, data_digest, auth, noauth or iser", key)
 		}

@@ -12,6 +12,7 @@ import (
 // iSCSI over TCP and no RDMA start-up.
 type WrongProtocolError struct {
 	Address string // of the port
+	RoCE    bool   // that is what was asked for, not RDMA over TCP
 	// Err is how the port broke the start-up off; nil: it kept silent. A port that
 	// breaks off may speak iSER and have been short of something.
 	Err error
@@ -20,6 +21,13 @@ type WrongProtocolError struct {
 func (e *WrongProtocolError) Unwrap() error { return e.Err }
 
 func (e *WrongProtocolError) Error() string {
+	if e.RoCE {
+		why := "nothing answers over RoCE there"
+		if e.Err != nil {
+			why = e.Err.Error()
+		}
+		return fmt.Sprintf("%s; %s answers iSCSI over TCP: use iser:// or iscsi:// instead of iser+roce://, or give the target a portal for RoCE (listen: roce://…)", why, e.Address)
+	}
 	if e.Err != nil {
 		return fmt.Sprintf("%v; %s answers iSCSI over TCP: unless it speaks iSER as well, use iscsi:// instead of iser://, or allow the fall-back to TCP (--fallback-tcp)", e.Err, e.Address)
 	}

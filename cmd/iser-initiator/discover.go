@@ -19,14 +19,15 @@ import (
 func discoverCommand() *cobra.Command {
 	var asJSON, urls, here, follow bool
 	cmd := &cobra.Command{
-		Use:   "discover [iser://|iscsi://|nvme+tcp://|nvme+rdma://]host[:port]",
+		Use:   "discover [iser://|iser+roce://|iscsi://|nvme+tcp://|nvme+rdma://|nvme+roce://]host[:port]",
 		Short: "List the targets or subsystems that a portal serves",
 		Long: `List the targets that a portal serves (SendTargets), one line per address, as
 "iscsiadm -m discovery" prints them: ip:port,portal-group-tag name.
 
-Without a scheme the portal is asked over iSER; iscsi:// asks over plain TCP.
+Without a scheme the portal is asked over iSER; iscsi:// asks over plain TCP, iser+roce://
+over RoCE. What is told are the portals of the same kind: RoCE, or TCP.
 
-nvme+tcp:// and nvme+rdma:// read the log of an NVMe discovery service (port 8009 by
+nvme+tcp://, nvme+rdma:// and nvme+roce:// read the log of an NVMe discovery service (port 8009 by
 default, 4420 over RDMA) and print it as "nvme discover" does, with --json as "nvme discover -o json".
 A path in the URL is the NQN of a discovery service that has one of its own. With --follow the
 services that this one refers to are asked as well, and those that they refer to.`,
@@ -205,7 +206,7 @@ func subsystems(log *nvmf.Log) (n int) {
 func printURLs(w io.Writer, log *nvmf.Log) {
 	for _, r := range log.Records {
 		if r.Type == nvmeSubsystem {
-			fmt.Fprintf(w, "nvme+%s://%s/%s/1\n", r.Transport, net.JoinHostPort(r.Address, r.Service), r.Subsystem)
+			fmt.Fprintf(w, "%s://%s/%s/1\n", r.Scheme(), net.JoinHostPort(r.Address, r.Service), r.Subsystem)
 		}
 	}
 }
@@ -225,6 +226,9 @@ func printDiscovery(w io.Writer, log *nvmf.Log) {
 		}
 		if r.Security != "" {
 			fmt.Fprintf(w, "sectype: %s\n", r.Security)
+		}
+		if r.Provider != "" {
+			fmt.Fprintf(w, "rdma_prtype: %s\nrdma_qptype: %s\nrdma_cms:    %s\n", r.Provider, r.QueuePair, r.Manager)
 		}
 	}
 }

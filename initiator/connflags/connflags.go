@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"softiser/initiator"
+	"softiser/initiator/nvmf"
 	"softiser/internal/sizeflag"
 	"softiser/rdma"
 )
@@ -33,6 +35,7 @@ const (
 // Options are the values of the shared options.
 type Options struct {
 	InitiatorName    string
+	LocalAddress     string
 	ISID             string
 	User             string
 	SecretFile       string
@@ -71,6 +74,7 @@ type Options struct {
 func Register(fs *pflag.FlagSet) *Options {
 	o := new(Options)
 	fs.StringVar(&o.InitiatorName, "initiator-name", "", "our iSCSI name (default: $"+EnvInitiatorName+", "+initiator.NameFile+", or one derived from the machine)")
+	fs.StringVar(&o.LocalAddress, "local-address", "", "connect from this address of this machine (default: the one on the way); over RoCE its UDP port 4791 is taken for it")
 	fs.StringVar(&o.ISID, "isid", "", "session identifier as 12 hex digits, for persistent reservations that outlive this run (default: random)")
 	fs.StringVar(&o.User, "chap-user", "", "CHAP user name (default: $"+EnvUser+")")
 	fs.StringVar(&o.SecretFile, "chap-secret-file", "", "file with the CHAP secret (default: $"+EnvSecret+" or $"+EnvSecretFile+")")
@@ -109,6 +113,10 @@ func Register(fs *pflag.FlagSet) *Options {
 // Apply completes c with the options and the environment; what c says wins.
 func (o *Options) Apply(c *initiator.Config) error {
 	c.InitiatorName = first(c.InitiatorName, o.InitiatorName, os.Getenv(EnvInitiatorName))
+	var err error
+	if c.LocalAddress, err = o.localAddress(); err != nil {
+		return err
+	}
 	if o.ISID != "" {
 		b, err := hex.DecodeString(o.ISID)
 		if err != nil || len(b) != 6 {
@@ -121,8 +129,8 @@ func (o *Options) Apply(c *initiator.Config) error {
 			return err
 		}
 	}
-	r, err := o.rdma()
-	if err != nil {
+	var r nvmf.RDMA
+	if r, err = o.rdma(); err != nil {
 		return err
 	}
 	c.CRC, c.Zerocopy, c.LargeFPDU = r.CRC, r.Zerocopy, r.LargeFPDU
@@ -147,6 +155,17 @@ func (o *Options) Apply(c *initiator.Config) error {
 		}
 	}
 	return nil
+}
+
+// localAddress reads --local-address; the zero address where there is none.
+func (o *Options) localAddress() (a netip.Addr, err error) {
+	if o.LocalAddress == "" {
+		return a, nil
+	}
+	if a, err = netip.ParseAddr(o.LocalAddress); err != nil || a.IsUnspecified() || a.IsMulticast() {
+		return a, fmt.Errorf("--local-address %q: want an address of this machine, for example 10.0.0.7", o.LocalAddress)
+	}
+	return a.Unmap(), nil
 }
 
 // silence returns the times as a Config has them; the ping goes with a shorter probe.

@@ -82,6 +82,9 @@ func (o *Options) NVMe(c *nvmf.Config) error {
 	c.SilencePing, c.SilenceProbe = o.silence()
 	c.ConnectTimeout, c.CommandTimeout, c.Congestion = o.LoginTimeout, o.CommandTimeout, o.Congestion
 	var err error
+	if c.LocalAddress, err = o.localAddress(); err != nil {
+		return err
+	}
 	if c.RDMA, err = o.rdma(); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -23,11 +24,12 @@ type Transport uint8
 const (
 	TransportTCP  Transport = iota
 	TransportRDMA           // soft-iWARP
+	TransportRoCE           // NVMe/RDMA over soft-RoCE v2; the port is one of rdma_cm
 )
 
-var transportNames = [...]string{"tcp", "rdma"}
+var transportNames = [...]string{"tcp", "rdma", "roce"}
 
-// String returns the name that nvme-cli gives the transport.
+// String returns the name of the transport, as it stands in URLs.
 func (t Transport) String() string {
 	if int(t) < len(transportNames) {
 		return transportNames[t]
@@ -35,12 +37,19 @@ func (t Transport) String() string {
 	return fmt.Sprintf("Transport(%d)", uint8(t))
 }
 
+// rdma reports whether queues are queue pairs.
+func (t Transport) rdma() bool { return t != TransportTCP }
+
 // Config says whom to connect to, and how. Zero fields mean the documented defaults.
 type Config struct {
 	Transport Transport
 	Address   string // host[:port]; the port is 4420 by default, 8009 for Discover over TCP
 	Subsystem string // NQN
 	NSID      uint32 // of Open; default 1
+	// LocalAddress is the address of this machine to connect from (nvme-cli's host-traddr); the
+	// one on the way to the controller. Over RoCE its UDP port 4791 is taken by this
+	// process, and two processes of one machine need one each.
+	LocalAddress netip.Addr
 
 	// HostNQN and HostID say who connects; one identifier belongs to one name. Default:
 	// /etc/nvme/hostnqn and hostid, else derived from the machine.
@@ -124,7 +133,7 @@ const (
 
 // discoveryPort returns the port of discovery services.
 func (t Transport) discoveryPort() string {
-	if t == TransportRDMA {
+	if t.rdma() {
 		return DefaultPort
 	}
 	return DiscoveryPort
@@ -224,7 +233,7 @@ func (c *Config) problem(port string) error {
 	if err := c.Keys.use(c); err != nil {
 		return err
 	}
-	if c.Transport == TransportRDMA && c.Secure != nil {
+	if c.Transport.rdma() && c.Secure != nil {
 		return errors.New("nvmf: TLS is not for RDMA: leave the TLS key out, or use TCP")
 	}
 	return nil
@@ -233,17 +242,26 @@ func (c *Config) problem(port string) error {
 // dialer makes what connects, and what gives its resources back when every connection
 // has ended.
 func (c *Config) dialer() (d nvme.HostDialer, release func() error, err error) {
-	if c.Transport == TransportRDMA {
+	if c.Transport.rdma() {
 		return c.dialerRDMA()
 	}
 	return c.dialerTCP(), func() error { return nil }, nil
+}
+
+// tcp makes TCP connections.
+func (c *Config) tcp() *net.Dialer {
+	d := &net.Dialer{Timeout: c.patience, Control: congestion.Dialing(c.Congestion)}
+	if c.LocalAddress.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.LocalAddress, 0))
+	}
+	return d
 }
 
 func (c *Config) dialerTCP() nvme.HostDialer {
 	t := nvmetcp.HostConfig{
 		Address: c.Address, Secure: c.Secure,
 		Socket: sockio.Options{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer, BusyPoll: c.BusyPoll},
-		Dial:   (&net.Dialer{Timeout: c.patience, Control: congestion.Dialing(c.Congestion)}).DialContext,
+		Dial:   c.tcp().DialContext,
 	}
 	if c.HeaderDigest {
 		t.Digests |= nvmetcp.DigestHeader

@@ -21,6 +21,18 @@ type Entry struct {
 	Address    string `json:"traddr"`
 	EntryFlags string `json:"eflags,omitempty"`
 	Security   string `json:"sectype,omitempty"`
+	// What nvme-cli calls rdma_prtype, rdma_qptype and rdma_cms.
+	Provider  string `json:"prtype,omitempty"`
+	QueuePair string `json:"qptype,omitempty"`
+	Manager   string `json:"cms,omitempty"`
+}
+
+// Scheme is that of URLs for what the entry leads to.
+func (e *Entry) Scheme() string {
+	if e.Transport == nvme.TransportRDMA.String() && e.Provider == nvme.ProviderRoCEv2.String() {
+		return "nvme+" + TransportRoCE.String()
+	}
+	return "nvme+" + e.Transport
 }
 
 // Log is the discovery log page.
@@ -146,6 +158,9 @@ func entry(e *nvme.DiscoveryEntry) Entry {
 	}
 	if e.Transport == nvme.TransportTCP {
 		out.Security = map[uint8]string{nvme.SecurityNone: "none", nvme.SecurityTLS13: "tls13"}[e.Security]
+	}
+	if e.Transport == nvme.TransportRDMA {
+		out.Provider, out.QueuePair, out.Manager = e.Provider.String(), "connected", "rdma-cm"
 	}
 	return out
 }

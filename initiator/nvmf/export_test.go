@@ -2,11 +2,14 @@ package nvmf
 
 import "time"
 
-// Users is how many associations take part in the RDMA device of the process.
-func Users() int {
-	device.mu.Lock()
-	defer device.mu.Unlock()
-	return device.users
+// Users is how many associations take part in the RDMA devices of the process.
+func Users() (n int) {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	for i := range shared.devices {
+		n += shared.devices[i].users
+	}
+	return n
 }
 
 // Final is final.

@@ -3,10 +3,8 @@ package nvmf
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"sync"
 
-	"softiser/internal/congestion"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmerdma"
 	"softiser/rdma"
@@ -20,55 +18,68 @@ type RDMA struct {
 	LargeFPDU bool              // offer FPDUs above the path's MSS, up to 64 KiB
 }
 
-// device is the RDMA side of all hosts of this process: its receive buffers and its table
-// of STags are as large as the traffic of all of them needs. A window is bound to one queue
-// pair, so controllers do not meet there.
-var device struct {
-	mu    sync.Mutex // guards what follows
-	dev   *nvmerdma.Device
-	users int
+// shared is the RDMA side of all hosts of this process, by provider: its receive buffers and
+// its table of STags are as large as the traffic of all of them needs. A window is bound to
+// one queue pair, so controllers do not meet there.
+var shared struct {
+	mu      sync.Mutex // guards what follows
+	devices [rdma.ProviderRoCE + 1]struct {
+		dev   *nvmerdma.Device
+		users int
+	}
 }
 
-// openDevice takes part in the device; closeDevice must follow.
-func openDevice() (*nvmerdma.Device, error) {
-	device.mu.Lock()
-	defer device.mu.Unlock()
-	if device.dev == nil {
-		d, err := nvmerdma.Open(nvmerdma.Config{Host: true})
+// openDevice takes part in the device of a provider; closeDevice must follow.
+func openDevice(p rdma.Provider) (*nvmerdma.Device, error) {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	s := &shared.devices[p]
+	if s.dev == nil {
+		d, err := nvmerdma.Open(nvmerdma.Config{Host: true, RDMA: rdma.DeviceConfig{Provider: p}})
 		if err != nil {
 			return nil, fmt.Errorf("nvmf: %w", err)
 		}
-		device.dev = d
+		s.dev = d
 	}
-	device.users++
-	return device.dev, nil
+	s.users++
+	return s.dev, nil
 }
 
 // closeDevice ends the device with its last user, whose connections have ended as those of
 // all others have.
-func closeDevice() error {
-	device.mu.Lock()
-	defer device.mu.Unlock()
-	if device.users--; device.users > 0 {
+func closeDevice(p rdma.Provider) error {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	s := &shared.devices[p]
+	if s.users--; s.users > 0 {
 		return nil
 	}
-	d := device.dev
-	device.dev = nil
+	d := s.dev
+	s.dev = nil
 	return d.Close()
 }
 
 func (c *Config) dialerRDMA() (nvme.HostDialer, func() error, error) {
-	d, err := openDevice()
+	provider := rdma.ProviderIWARP
+	if c.Transport == TransportRoCE {
+		provider = rdma.ProviderRoCE
+	}
+	d, err := openDevice(provider)
 	if err != nil {
 		return nil, nil, err
 	}
+	timeout := c.ConnectTimeout
+	if provider == rdma.ProviderRoCE && c.patience > 0 {
+		timeout = min(timeout, c.patience)
+	}
 	r := &c.RDMA
 	return &nvmerdma.HostDialer{Config: nvmerdma.HostConfig{
-		Address: c.Address, Device: d, Dial: (&net.Dialer{Timeout: c.patience, Control: congestion.Dialing(c.Congestion)}).DialContext,
+		Address: c.Address, Device: d, RoCE: provider == rdma.ProviderRoCE, Dial: c.tcp().DialContext,
 		RDMA: rdma.ConnParams{
 			CRC: r.CRC, BusyPoll: c.BusyPoll, Zerocopy: cmp.Or(r.Zerocopy, rdma.ZerocopyAuto),
 			MPA:    rdma.MPAParams{MaxFPDU: r.MaxFPDU, GSO: r.LargeFPDU},
-			SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Congestion: c.Congestion, Timeout: c.ConnectTimeout,
+			SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Congestion: c.Congestion, Timeout: timeout,
+			RoCE: rdma.RoCEParams{LocalAddr: c.LocalAddress},
 		},
-	}}, closeDevice, nil
+	}}, func() error { return closeDevice(provider) }, nil
 }

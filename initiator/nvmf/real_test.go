@@ -184,12 +184,17 @@ func raw(op nvme.Opcode, f nvme.Fuse) []byte {
 
 // load writes and reads blocks until stop, and checks that each is what was written last.
 func load(t testing.TB, n *Namespace, depth int, stop <-chan struct{}) *sync.WaitGroup {
+	return loadFrom(t, n, depth, 0, stop)
+}
+
+// loadFrom is load from an offset on.
+func loadFrom(t testing.TB, n *Namespace, depth int, from int64, stop <-chan struct{}) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for i := range depth {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
 			buf, want := make([]byte, 8192), make([]byte, 8192)
-			base := int64(i) * 64 << 10
+			base := from + int64(i)*64<<10
 			if _, err := n.WriteAt(want, base); err != nil {
 				t.Error(err)
 				return

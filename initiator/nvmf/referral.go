@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 
 	"softiser/internal/nvme"
 )
@@ -52,7 +53,7 @@ func Follow(ctx context.Context, cfg Config) ([]Service, error) {
 			if e.Type != nvme.SubsystemReferral.String() {
 				continue
 			}
-			r := Service{Transport: e.Transport, Address: net.JoinHostPort(e.Address, e.Service), NQN: e.Subsystem}
+			r := Service{Transport: strings.TrimPrefix(e.Scheme(), "nvme+"), Address: net.JoinHostPort(e.Address, e.Service), NQN: e.Subsystem}
 			if known[r] {
 				continue
 			}

@@ -11,7 +11,7 @@ import (
 )
 
 // Schemes of URLs, one for each transport.
-var schemes = map[string]Transport{"nvme+tcp": TransportTCP, "nvme+rdma": TransportRDMA}
+var schemes = map[string]Transport{"nvme+tcp": TransportTCP, "nvme+rdma": TransportRDMA, "nvme+roce": TransportRoCE}
 
 // IsURL reports whether s begins like the URL of a namespace.
 func IsURL(s string) bool {
@@ -22,7 +22,8 @@ func IsURL(s string) bool {
 // ParseURL reads a namespace's address:
 //
 //	nvme+tcp://host[:port]/nqn/nsid
-//	nvme+rdma://host[:port]/nqn/nsid
+//	nvme+rdma://host[:port]/nqn/nsid (over iWARP)
+//	nvme+roce://host[:port]/nqn/nsid (NVMe/RDMA over RoCE)
 //
 // IPv6 addresses stand in brackets. The fields that a URL does not speak of are left at
 // their zero values.
@@ -63,7 +64,7 @@ func parseURL(s string, port func(Transport) string) (c Config, path string, err
 	scheme, rest, _ := strings.Cut(s, "://")
 	t, ok := schemes[scheme]
 	if !ok {
-		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want nvme+tcp or nvme+rdma", s, scheme)
+		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want nvme+tcp, nvme+rdma or nvme+roce", s, scheme)
 	}
 	host, path, _ := strings.Cut(rest, "/")
 	c.Transport = t

@@ -32,7 +32,7 @@ func (e *WrongTransportError) Error() string {
 }
 
 func (t Transport) other() Transport {
-	if t == TransportRDMA {
+	if t.rdma() {
 		return TransportTCP
 	}
 	return TransportRDMA

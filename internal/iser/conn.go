@@ -159,9 +159,23 @@ func (d *Device) Dial(ctx context.Context, network, addr string, cfg ConnConfig)
 
 // Client connects as initiator over an open TCP connection, which it takes over.
 func (d *Device) Client(ctx context.Context, nc net.Conn, cfg ConnConfig) (*Conn, error) {
+	return d.connect(cfg, nc.Close, func(qp *rdma.QP, p *rdma.ConnParams) (*rdma.ConnInfo, error) { return rdma.Client(ctx, nc, qp, p) })
+}
+
+// DialRoCE connects as initiator over RoCE, of which the device is. The port in addr is one
+// of rdma_cm.
+func (d *Device) DialRoCE(ctx context.Context, addr string, cfg ConnConfig) (*Conn, error) {
+	return d.connect(cfg, func() error { return nil }, func(qp *rdma.QP, p *rdma.ConnParams) (*rdma.ConnInfo, error) {
+		return rdmamsg.DialRoCE(ctx, addr, qp, p)
+	})
+}
+
+// connect makes a connection as initiator; giveUp undoes what the caller has begun when
+// there is no queue pair for start.
+func (d *Device) connect(cfg ConnConfig, giveUp func() error, start func(*rdma.QP, *rdma.ConnParams) (*rdma.ConnInfo, error)) (*Conn, error) {
 	c, err := d.newConn(iscsi.RoleInitiator, cfg)
 	if err != nil {
-		_ = nc.Close()
+		_ = giveUp()
 		return nil, err
 	}
 	p := cfg.RDMA
@@ -172,7 +186,7 @@ func (d *Device) Client(ctx context.Context, nc net.Conn, cfg ConnConfig) (*Conn
 	if p.ORD == 0 {
 		p.ORD = 1
 	}
-	info, err := rdma.Client(ctx, nc, c.qp, &p)
+	info, err := start(c.qp, &p)
 	if err != nil {
 		c.discard()
 		return nil, fmt.Errorf("iser: %w", err)
@@ -298,8 +312,7 @@ func (c *Conn) Describe() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := &c.info
-	return fmt.Sprintf("iSER, MPA revision %d, CRC %s, FPDU %d, IRD %d, ORD %d, remote invalidation %s",
-		i.MPA.Rev, onOff[i.CRC], i.MPA.FPDUSize, i.IRD, i.ORD, onOff[c.inv])
+	return fmt.Sprintf("iSER, %s, IRD %d, ORD %d, remote invalidation %s", rdmamsg.Describe(i), i.IRD, i.ORD, onOff[c.inv])
 }
 
 // Stats implements iscsi.Datamover. Of what the queue pair has copied, only tagged

@@ -45,6 +45,30 @@ func (f AddressFamily) String() string {
 	return fmt.Sprintf("address family %d", uint8(f))
 }
 
+// RDMAProvider is what carries RDMA at an address.
+type RDMAProvider uint8
+
+// RDMA providers.
+const (
+	ProviderUnspecified RDMAProvider = 1
+	ProviderInfiniBand  RDMAProvider = 2
+	ProviderRoCE        RDMAProvider = 3
+	ProviderRoCEv2      RDMAProvider = 4
+	ProviderIWARP       RDMAProvider = 5
+)
+
+var providerNames = [...]string{
+	ProviderUnspecified: "not specified", ProviderInfiniBand: "infiniband", ProviderRoCE: "roce", ProviderRoCEv2: "roce-v2", ProviderIWARP: "iwarp",
+}
+
+// String returns the name that nvme-cli gives the provider.
+func (p RDMAProvider) String() string {
+	if int(p) < len(providerNames) && p != 0 {
+		return providerNames[p]
+	}
+	return fmt.Sprintf("provider %d", uint8(p))
+}
+
 // SubsystemType is what a discovery entry leads to.
 type SubsystemType uint8
 
@@ -111,7 +135,8 @@ type DiscoveryEntry struct {
 	Service      string
 	Subsystem    string
 	Address      string
-	Security     uint8 // TCP: SecurityNone or SecurityTLS13
+	Security     uint8        // TCP: SecurityNone or SecurityTLS13
+	Provider     RDMAProvider // RDMA; 0: not specified
 }
 
 // Bits of DiscoveryEntry.Flags.
@@ -134,9 +159,14 @@ func (e *DiscoveryEntry) layout(l layout) {
 	l.name(512, 256, &e.Address)
 	if e.Transport == TransportTCP {
 		l.u8(768, &e.Security)
-	} else if l.put && e.Transport == TransportRDMA {
-		// Connected queue pairs, whatever provider, by the RDMA connection manager.
-		l.b[768], l.b[769], l.b[770] = 1, 1, 1
+	} else if e.Transport == TransportRDMA {
+		if e.Provider == 0 {
+			e.Provider = ProviderUnspecified
+		}
+		l.u8(769, (*uint8)(&e.Provider))
+		if l.put { // connected queue pairs, by the RDMA connection manager
+			l.b[768], l.b[770] = 1, 1
+		}
 	}
 }
 

@@ -282,13 +282,20 @@ func TestStructures(t *testing.T) {
 	if got, err := ParseReservationLog(r.AppendTo(nil)); err != nil || got != r {
 		t.Errorf("%+v, %v", got, err)
 	}
-	d := DiscoveryEntry{TransportTCP, FamilyIPv6, SubsystemNVM, ChannelRequired | FlowControlOffOK, 1, 0xFFFF, 32, EntryDuplicate, "4420", "nqn.x", "::1", SecurityTLS13}
+	d := DiscoveryEntry{TransportTCP, FamilyIPv6, SubsystemNVM, ChannelRequired | FlowControlOffOK, 1, 0xFFFF, 32, EntryDuplicate, "4420", "nqn.x", "::1", SecurityTLS13, 0}
 	page := AppendDiscovery(nil, 9, []DiscoveryEntry{d})
 	if gen, k, err := ParseDiscoveryHeader(page); gen != 9 || k != 1 || err != nil {
 		t.Error(gen, k, err)
 	}
 	if got, err := ParseDiscoveryEntry(page[DiscoveryEntryLen:]); err != nil || got != d {
 		t.Errorf("%+v, %v", got, err)
+	}
+	for set, want := range map[RDMAProvider]RDMAProvider{0: ProviderUnspecified, ProviderRoCEv2: ProviderRoCEv2} {
+		d := DiscoveryEntry{Transport: TransportRDMA, Address: "::1", Provider: set}
+		page := AppendDiscovery(nil, 1, []DiscoveryEntry{d})[DiscoveryEntryLen:]
+		if got, err := ParseDiscoveryEntry(page); err != nil || got.Provider != want || page[768] != 1 || page[769] != byte(want) || page[770] != 1 {
+			t.Errorf("%+v, % x, %v", got, page[768:771], err)
+		}
 	}
 	for _, id := range []Identifiers{{UUID: [16]byte{1}}, {EUI64: [8]byte{1}, NGUID: [16]byte{2}, CSI: 3}} {
 		if got, err := ParseIdentifiers(id.AppendTo(nil)); err != nil || got != id {

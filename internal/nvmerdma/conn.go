@@ -120,9 +120,8 @@ func (c *conn) Ended() <-chan struct{} { return c.ended }
 
 // Describe says what the connection has agreed on, for logs and status.
 func (c *conn) Describe() string {
-	onOff := map[bool]string{true: "on", false: "off"}
 	i := &c.info
-	return fmt.Sprintf("NVMe/RDMA, MPA revision %d, CRC %s, FPDU %d, IRD %d, ORD %d", i.MPA.Rev, onOff[i.CRC], i.MPA.FPDUSize, i.IRD, i.ORD)
+	return fmt.Sprintf("NVMe/RDMA, %s, IRD %d, ORD %d", rdmamsg.Describe(i), i.IRD, i.ORD)
 }
 
 // Backlog tells whether something waits for the peer to read, and how many bytes the
@@ -257,10 +256,11 @@ func (c *conn) endLocked() error {
 	c.toLocked(stateDead)
 	err := c.qp.Err()
 	var term *rdma.TerminateError
+	var nak *rdma.NAKError
 	switch {
 	case c.cause != nil:
 		err = c.cause
-	case errors.As(err, &term):
+	case errors.As(err, &term), errors.As(err, &nak):
 		err = fmt.Errorf("%w: %w", nvme.ErrBreach, err)
 	case errors.Is(err, io.EOF), closed && errors.Is(err, rdma.ErrTimeout): // the peer has not closed its side
 		err = nil

@@ -43,6 +43,11 @@ func (d *Device) Accept(ctx context.Context, nc net.Conn, cfg AcceptConfig) (*Co
 	if err != nil {
 		return nil, fmt.Errorf("nvmerdma: %w", err)
 	}
+	return d.Answer(ctx, r, cfg)
+}
+
+// Answer accepts a request for a connection, or refuses it as Accept does.
+func (d *Device) Answer(ctx context.Context, r *rdma.ConnRequest, cfg AcceptConfig) (*Controller, error) {
 	req, err := check(r, &cfg)
 	if err != nil {
 		var no *RejectError
@@ -74,7 +79,7 @@ func check(r *rdma.ConnRequest, cfg *AcceptConfig) (Request, error) {
 	case err != nil:
 	case int(req.QID) > cfg.Queues:
 		err = &RejectError{RejectQID, fmt.Sprintf("queue %d, there are %d", req.QID, cfg.Queues)}
-	case r.Rev() >= 2 && r.IRD() == 0:
+	case r.Rev() != 1 && r.IRD() == 0:
 		// Revision 1 of MPA does not tell.
 		err = &RejectError{RejectIRD, "the data of its commands could not be fetched"}
 	}

@@ -8,14 +8,16 @@ import (
 
 	"softiser/internal/congestion"
 	"softiser/internal/nvme"
+	"softiser/internal/rdmamsg"
 	"softiser/internal/segs"
 	"softiser/rdma"
 )
 
 // HostConfig is how a host connects.
 type HostConfig struct {
-	Address string // host:port
+	Address string // host:port; over RoCE the port is one of rdma_cm
 	Device  *Device
+	RoCE    bool // over RoCE, of which Device is; Dial is not used then
 	// RDMA holds CRC, FPDU size, timeouts and socket options. PrivateData is set by this
 	// package; IRD defaults to 128. It is the controller that reads.
 	RDMA rdma.ConnParams
@@ -47,6 +49,9 @@ type HostDialer struct{ Config HostConfig }
 // Dial implements nvme.HostDialer. The error is a *RejectError when the controller
 // refuses the queue.
 func (d *HostDialer) Dial(ctx context.Context, q nvme.HostQueue) (nvme.HostTransport, error) {
+	if d.Config.RoCE {
+		return NewHost(ctx, nil, d.Config, q)
+	}
 	dial := d.Config.Dial
 	if dial == nil {
 		dial = (&net.Dialer{Control: congestion.Dialing(d.Config.RDMA.Congestion)}).DialContext
@@ -59,11 +64,11 @@ func (d *HostDialer) Dial(ctx context.Context, q nvme.HostQueue) (nvme.HostTrans
 }
 
 // NewHost makes the host's side of an open TCP connection, which belongs to it from now
-// on: it asks for a queue, and waits for the answer.
+// on: it asks for a queue, and waits for the answer. Over RoCE nc is nil.
 func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue) (*Host, error) {
 	slots := max(q.Slots, q.Entries)
 	if q.Entries < 2 || slots > nvme.MaxHostEntries {
-		_ = nc.Close()
+		closeTCP(nc)
 		return nil, fmt.Errorf("nvmerdma: a queue of %d entries, it has 2 to %d", slots, nvme.MaxHostEntries)
 	}
 	h := &Host{inCapsule: min(max(q.InCapsule, 0), InCapsule), table: nvme.NewHostTable(slots), ios: make([]hostIO, slots)}
@@ -71,7 +76,7 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 		h.inCapsule = 0 // Linux' target has no room for data there
 	}
 	if err := h.init(cfg.Device, h, (*hostOwner)(h)); err != nil {
-		_ = nc.Close()
+		closeTCP(nc)
 		return nil, err
 	}
 	p := cfg.RDMA
@@ -81,10 +86,16 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 		req.CntlID = q.CntlID
 	}
 	p.PrivateData = req.AppendTo(nil)
-	info, err := rdma.Client(ctx, nc, h.qp, &p)
+	var info *rdma.ConnInfo
+	var err error
+	if cfg.RoCE {
+		info, err = rdmamsg.DialRoCE(ctx, cfg.Address, h.qp, &p)
+	} else {
+		info, err = rdma.Client(ctx, nc, h.qp, &p)
+	}
 	if err != nil {
 		h.discard()
-		return nil, fmt.Errorf("nvmerdma: connecting to %v: %w", nc.RemoteAddr(), rejected(err))
+		return nil, fmt.Errorf("nvmerdma: connecting to %s: %w", cfg.Address, rejected(err))
 	}
 	h.connected()
 	if _, err := parseAccept(info.PrivateData); err != nil {
@@ -93,6 +104,12 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 		return nil, err
 	}
 	return h, nil
+}
+
+func closeTCP(nc net.Conn) {
+	if nc != nil {
+		_ = nc.Close()
+	}
 }
 
 // Start implements nvme.HostTransport.

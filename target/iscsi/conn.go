@@ -73,7 +73,7 @@ type conn struct {
 	portal        *portal.Portal
 	kind          portal.Transport
 	dm            iscsi.Datamover
-	raw           syscall.RawConn // the socket, which belongs to dm
+	raw           syscall.RawConn // the socket, which belongs to dm; nil over RoCE
 	local, remote netip.AddrPort
 	opened        time.Time
 	entered       time.Duration // full feature phase; since Frontend.epoch

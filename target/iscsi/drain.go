@@ -73,11 +73,8 @@ func (s *Frontend) Close(ctx context.Context) error {
 		for _, x := range s.sessionList(nil) {
 			<-x.done
 		}
-		if s.rdma != nil {
-			errs = append(errs, s.rdma.Close())
-		}
 		s.refusals.stop()
-		s.closeErr = errors.Join(errs...)
+		s.closeErr = errors.Join(append(errs, s.closeDevices())...)
 	})
 	return s.closeErr
 }

@@ -3,7 +3,9 @@ package iscsi
 import (
 	"time"
 
+	"softiser/internal/iser"
 	"softiser/internal/sockio"
+	"softiser/rdma"
 )
 
 // endingGrace is how long a login waits for what its initiator has left behind.
@@ -36,7 +38,7 @@ func (s *Frontend) awaitEnding(n *session, c *conn) {
 			continue
 		}
 		for _, o := range x.conns.list() {
-			if sockio.PeerClosed(o.raw) && !wait(o.ended) {
+			if o.peerClosed() && !wait(o.ended) {
 				return
 			}
 		}
@@ -44,4 +46,14 @@ func (s *Frontend) awaitEnding(n *session, c *conn) {
 			return
 		}
 	}
+}
+
+// peerClosed reports whether the initiator has ended the connection, perhaps before we have
+// taken notice.
+func (c *conn) peerClosed() bool {
+	if c.raw != nil {
+		return sockio.PeerClosed(c.raw)
+	}
+	dm, ok := c.dm.(*iser.Conn)
+	return ok && dm.QP().State() != rdma.StateRTS
 }

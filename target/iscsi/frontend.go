@@ -2,6 +2,7 @@ package iscsi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -26,7 +27,8 @@ type Frontend struct {
 	epoch    time.Time
 	bursts   burstPool
 	volumes  *volume.Registry // of all front ends
-	rdma     *iser.Device     // nil when no portal speaks iSER
+	rdma     *iser.Device     // nil when no portal speaks iSER over TCP
+	roce     *iser.Device     // nil when no portal speaks iSER over RoCE
 	life     context.Context  // done when Drain begins
 	endLife  context.CancelFunc
 	stats    serverCounters
@@ -75,13 +77,32 @@ func New(cfg Config) (*Frontend, error) {
 	// before long; one that comes and goes for ever is not.
 	s.limits.sessions.Every, s.limits.sessions.Burst = 100*time.Millisecond, 1024
 	s.life, s.endLife = context.WithCancel(context.Background())
-	if slices.ContainsFunc(cfg.Portals, func(p *portal.Portal) bool { return !p.Config().NoISER }) {
+	for _, p := range cfg.Portals {
+		c := p.Config()
+		device := &s.rdma
+		if c.RoCE() {
+			device = &s.roce
+		}
+		if c.NoISER || *device != nil {
+			continue
+		}
 		var err error
-		if s.rdma, err = iser.Open(iser.Config{RDMA: rdma.DeviceConfig{MaxIRD: portal.MaxReads, MaxORD: portal.MaxReads}}); err != nil {
-			return nil, fmt.Errorf("target: RDMA: %w", err)
+		if *device, err = iser.Open(iser.Config{RDMA: rdma.DeviceConfig{Provider: c.Provider(), MaxIRD: portal.MaxReads, MaxORD: portal.MaxReads}}); err != nil {
+			return nil, errors.Join(fmt.Errorf("target: RDMA: %w", err), s.closeDevices())
 		}
 	}
 	return s, nil
+}
+
+// closeDevices ends the RDMA devices, which no connection uses any more.
+func (s *Frontend) closeDevices() error {
+	var errs []error
+	for _, d := range []*iser.Device{s.rdma, s.roce} {
+		if d != nil {
+			errs = append(errs, d.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // now is the time since the front end was made; it is monotonic and cheap.

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"softiser/internal/iscsi"
+	"softiser/target/portal"
 )
 
 // targetListing is the rest of an answer to SendTargets (RFC 7143, Appendix C): the
@@ -44,7 +45,9 @@ func (l *targetListing) next(dst []byte) []byte {
 	}
 	d := iscsi.DiscoveredTarget{Name: n.cfg.Name, Alias: t.Alias}
 	for _, p := range n.srv.cfg.Portals {
-		if !n.offeredOn(p) {
+		// What an initiator is told says nothing of a transport; it goes on with the one
+		// by which it has asked.
+		if !n.offeredOn(p) || p.Config().RoCE() != (l.c.kind == portal.RoCE) {
 			continue
 		}
 		if a := p.AddressFor(l.c.local, l.c.remote.Addr()); a != "" {
@@ -52,6 +55,9 @@ func (l *targetListing) next(dst []byte) []byte {
 		}
 	}
 	for _, p := range t.Remote {
+		if l.c.kind == portal.RoCE {
+			break // those of other nodes are addresses of TCP
+		}
 		d.Portals = append(d.Portals, iscsi.TargetPortal{Address: p.Address, PortalGroupTag: p.Group, HasTag: true})
 	}
 	if len(d.Portals) == 0 {

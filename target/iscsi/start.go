@@ -27,8 +27,10 @@ func (s *Frontend) Accept(n *portal.Conn) error {
 	}
 	c.assemble()
 	var err error
-	if c.raw, err = n.Net.SyscallConn(); err != nil {
-		return err
+	if n.Net != nil {
+		if c.raw, err = n.Net.SyscallConn(); err != nil {
+			return err
+		}
 	}
 	if c.dm, err = s.datamover(n); err != nil {
 		return err
@@ -64,5 +66,8 @@ func (s *Frontend) datamover(n *portal.Conn) (iscsi.Datamover, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
+	if n.Transport == portal.RoCE {
+		return s.roce.Accept(ctx, n.Request, cfg)
+	}
 	return s.rdma.Serve(ctx, n.Net, cfg)
 }

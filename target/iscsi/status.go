@@ -176,7 +176,7 @@ func (s *session) status() SessionStatus {
 	if len(s.conns.members.conns) > 0 {
 		c := s.conns.members.conns[0]
 		kind := c.kind
-		if s.params.RDMAExtensions {
+		if s.params.RDMAExtensions && kind == portal.TCP {
 			kind = portal.RDMA
 		}
 		st.Transport, st.Connection, st.Local, st.Remote = portal.Hello{Protocol: portal.ISCSI, Transport: kind}.String(), c.dm.Describe(), c.local.String(), c.remote.String()

@@ -13,6 +13,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
+	"softiser/internal/iser"
 	"softiser/target/internal/loglimit"
 	"softiser/target/portal"
 	"softiser/target/scsi"
@@ -206,14 +207,32 @@ func (s *Frontend) AddLUN(target string, l LUN) error {
 // no page is pinned or touched.
 func (s *Frontend) registerMemory(v blockdev.Device) (release func() error, err error) {
 	m, ok := v.(blockdev.Mapped)
-	if !ok || s.rdma == nil {
+	if !ok {
 		return nil, nil
 	}
 	mem := m.Mapping()
 	if len(mem) == 0 {
 		return nil, nil
 	}
-	return s.rdma.Register(mem)
+	var undo []func() error
+	release = func() error {
+		var errs []error
+		for _, f := range undo {
+			errs = append(errs, f())
+		}
+		return errors.Join(errs...)
+	}
+	for _, d := range []*iser.Device{s.rdma, s.roce} {
+		if d == nil {
+			continue
+		}
+		one, err := d.Register(mem)
+		if err != nil {
+			return nil, errors.Join(err, release())
+		}
+		undo = append(undo, one)
+	}
+	return release, nil
 }
 
 // RemoveLUN takes a volume away from a target, under load if need be: new

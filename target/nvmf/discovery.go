@@ -94,6 +94,10 @@ func (p *discoveryLog) own(e nvme.DiscoveryEntry) {
 			continue // it does not listen
 		}
 		e.PortID = uint16(i + 1)
+		e.Provider = nvme.ProviderIWARP
+		if o.Config().RoCE() {
+			e.Provider = nvme.ProviderRoCEv2
+		}
 		p.add(e, addr, port, !o.Config().NoNVMeTCP, !o.Config().NoNVMeRDMA)
 	}
 }

@@ -34,7 +34,8 @@ type Frontend struct {
 	bufs      volume.Buffers // parameters, answers and what is compared
 	shares    shares
 	discovery *subsystem
-	rdma      *nvmerdma.Device // nil when no portal speaks NVMe/RDMA
+	rdma      *nvmerdma.Device // nil when no portal speaks NVMe/RDMA over TCP
+	roce      *nvmerdma.Device // nil when no portal speaks it over RoCE
 	life      context.Context  // done when Drain begins
 	endLife   context.CancelFunc
 	closing   sync.Once // of what Close does when every connection has gone
@@ -69,16 +70,35 @@ func New(cfg Config) (*Frontend, error) {
 		proofs:    turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
 	}
 	f.life, f.endLife = context.WithCancel(context.Background())
-	if slices.ContainsFunc(cfg.Portals, func(p *portal.Portal) bool { return !p.Config().NoNVMeRDMA }) {
+	for _, p := range cfg.Portals {
+		c := p.Config()
+		device := &f.rdma
+		if c.RoCE() {
+			device = &f.roce
+		}
+		if c.NoNVMeRDMA || *device != nil {
+			continue
+		}
 		var err error
-		if f.rdma, err = nvmerdma.Open(nvmerdma.Config{RDMA: rdma.DeviceConfig{MaxIRD: portal.MaxReads, MaxORD: portal.MaxReads}}); err != nil {
-			return nil, fmt.Errorf("nvmf: RDMA: %w", err)
+		if *device, err = nvmerdma.Open(nvmerdma.Config{RDMA: rdma.DeviceConfig{Provider: c.Provider(), MaxIRD: portal.MaxReads, MaxORD: portal.MaxReads}}); err != nil {
+			return nil, errors.Join(fmt.Errorf("nvmf: RDMA: %w", err), f.closeDevices())
 		}
 	}
 	f.discovery = newDiscovery(f)
 	// The counter of an earlier life must not come again.
 	f.generation.Store(uint64(time.Now().Unix()) << 16)
 	return f, nil
+}
+
+// closeDevices ends the RDMA devices, which no connection uses any more.
+func (f *Frontend) closeDevices() error {
+	var errs []error
+	for _, d := range []*nvmerdma.Device{f.rdma, f.roce} {
+		if d != nil {
+			errs = append(errs, d.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func serialOf(nqn string) string {
@@ -215,7 +235,7 @@ func (f *Frontend) Accept(c *portal.Conn) error {
 // one. The connection belongs to it when there is no error.
 func (f *Frontend) transport(c *portal.Conn, memory *holding) (t nvme.QueueTransport, id *identity, err error) {
 	p := c.Portal.Config()
-	if c.Transport != portal.RDMA {
+	if c.Transport != portal.RDMA && c.Transport != portal.RoCE {
 		var nc net.Conn = c.Net
 		if c.Transport == portal.TLS {
 			if nc, id, err = f.secure(c); err != nil {
@@ -231,7 +251,11 @@ func (f *Frontend) transport(c *portal.Conn, memory *holding) (t nvme.QueueTrans
 	if !c.Deadline.IsZero() {
 		cfg.RDMA.Timeout = max(time.Until(c.Deadline), time.Millisecond)
 	}
-	t, err = f.rdma.Accept(f.life, c.Net, cfg)
+	if c.Transport == portal.RoCE {
+		t, err = f.roce.Answer(f.life, c.Request, cfg)
+	} else {
+		t, err = f.rdma.Accept(f.life, c.Net, cfg)
+	}
 	return t, nil, err
 }
 
@@ -306,10 +330,6 @@ func (f *Frontend) Close(ctx context.Context) error {
 		return err
 	}
 	<-f.empty
-	f.closing.Do(func() {
-		if f.rdma != nil {
-			f.closeErr = f.rdma.Close()
-		}
-	})
+	f.closing.Do(func() { f.closeErr = f.closeDevices() })
 	return errors.Join(err, f.closeErr)
 }

@@ -18,6 +18,10 @@ const DefaultPort = "3260"
 type Config struct {
 	// Listen is "host:port"; an empty host or an unspecified address means all
 	// addresses. Port 0 lets the system choose (see Server.Addrs).
+	//
+	// "roce://address[:port]" is RDMA over UDP: iSER and NVMe/RDMA over RoCE v2 at the address of
+	// one interface, whose UDP port 4791 the process takes for it; the port is that of
+	// rdma_cm. What is said below of TCP means nothing there.
 	Listen string
 	// Advertise, when set, is the "host:port" that SendTargets reports instead
 	// of the listening address: for a target behind address translation.
@@ -70,10 +74,14 @@ func (c *Config) fill() error {
 	if c.Group == 0 {
 		c.Group = 1
 	}
-	if !strings.Contains(c.Listen, ":") {
+	if c.RoCE() {
+		if err := c.fillRoCE(); err != nil {
+			return err
+		}
+	} else if !strings.Contains(c.Listen, ":") {
 		c.Listen = net.JoinHostPort(c.Listen, DefaultPort)
 	}
-	for _, a := range []string{c.Listen, c.Advertise} {
+	for _, a := range []string{c.address(), c.Advertise} {
 		if a == "" {
 			continue
 		}
@@ -100,11 +108,11 @@ func (c *Config) off(h Hello) bool {
 	switch h {
 	case Hello{ISCSI, TCP}:
 		return c.NoTCP
-	case Hello{ISCSI, RDMA}:
+	case Hello{ISCSI, RDMA}, Hello{ISCSI, RoCE}:
 		return c.NoISER
 	case Hello{NVMe, TCP}, Hello{NVMe, TLS}:
 		return c.NoNVMeTCP
-	case Hello{NVMe, RDMA}:
+	case Hello{NVMe, RDMA}, Hello{NVMe, RoCE}:
 		return c.NoNVMeRDMA
 	}
 	return true
@@ -112,6 +120,9 @@ func (c *Config) off(h Hello) bool {
 
 // RDMA returns what the portal asks of an RDMA connection.
 func (c *Config) RDMA() rdma.ConnParams {
+	if c.RoCE() {
+		return rdma.ConnParams{IRD: min(c.IRD, maxRoCEReads), ORD: min(c.ORD, maxRoCEReads)}
+	}
 	return rdma.ConnParams{
 		IRD: c.IRD, ORD: c.ORD, CRC: c.CRC, Zerocopy: cmp.Or(c.Zerocopy, rdma.ZerocopyAuto),
 		MPA: rdma.MPAParams{GSO: c.LargeFPDU}, BusyPoll: c.BusyPoll,

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"softiser/rdma"
 )
 
 // Frontend serves one protocol, over every transport that carries it, on all portals. It
@@ -32,7 +34,8 @@ type Frontend interface {
 
 // Conn is a connection on its way to a front end, which may keep it.
 type Conn struct {
-	Net           *net.TCPConn
+	Net           *net.TCPConn      // nil over RoCE
+	Request       *rdma.ConnRequest // over RoCE only: to be answered
 	Portal        *Portal
 	Local, Remote netip.AddrPort
 	Opened        time.Time
@@ -41,19 +44,27 @@ type Conn struct {
 	Place         *Place      // until login is done
 	Hello
 
-	closer atomic.Pointer[func()]
+	closer  atomic.Pointer[func()]
+	evicted atomic.Bool
 }
 
 // OnEvict says how the connection is closed from now on when it has to make room for
-// others before its login is done. Before that its socket is closed.
-func (c *Conn) OnEvict(f func()) { c.closer.Store(&f) }
+// others before its login is done. Before that its socket is closed, or, where there is
+// none, it is closed now.
+func (c *Conn) OnEvict(f func()) {
+	c.closer.Store(&f)
+	if c.Net == nil && c.evicted.Load() {
+		f()
+	}
+}
 
 // evict closes the connection because it has to give way.
 func (c *Conn) evict() {
 	c.Portal.evicted.Add(1)
+	c.evicted.Store(true)
 	if f := c.closer.Load(); f != nil {
 		(*f)()
-	} else {
+	} else if c.Net != nil {
 		c.Net.Close()
 	}
 }

@@ -26,6 +26,7 @@ type Portal struct {
 	log *zap.Logger
 
 	ln   *net.TCPListener
+	roce *rdma.Listener                 // instead of ln
 	addr atomic.Pointer[netip.AddrPort] // while it listens
 
 	accepted, garbage, silent, evicted, turned atomic.Uint64
@@ -66,6 +67,9 @@ const (
 
 // listen opens the socket. Options set here are inherited by what it accepts.
 func (p *Portal) listen() error {
+	if p.cfg.RoCE() {
+		return p.listenRoCE()
+	}
 	var optErr error
 	lc := net.ListenConfig{KeepAlive: -1, Control: func(network, addr string, rc syscall.RawConn) error {
 		if optErr = congestion.Listening(p.cfg.CongestionControl)(network, addr, rc); optErr != nil {
@@ -127,13 +131,21 @@ func (p *Portal) setOptions(fd int) error {
 
 // close stops listening.
 func (p *Portal) close() {
-	if p.addr.Swap(nil) != nil {
+	switch {
+	case p.addr.Swap(nil) == nil:
+	case p.roce != nil:
+		p.roce.Close()
+	default:
 		p.ln.Close()
 	}
 }
 
 // accept takes connections until the listener is closed.
 func (p *Portal) accept() {
+	if p.roce != nil {
+		p.acceptRoCE()
+		return
+	}
 	var spare spareDescriptor
 	defer spare.free()
 	delay := time.Duration(0)
@@ -195,17 +207,21 @@ func (p *Portal) acceptWith(spare *spareDescriptor) (*net.TCPConn, error) {
 	return nil, nil
 }
 
-// receive gives a connection its place among those that wait for login.
+// receive takes a connection over TCP.
 func (p *Portal) receive(nc *net.TCPConn) {
+	p.place(&Conn{Net: nc, Portal: p, Opened: time.Now(), Remote: nc.RemoteAddr().(*net.TCPAddr).AddrPort()})
+}
+
+// place gives a connection its place among those that wait for login.
+func (p *Portal) place(c *Conn) {
 	p.accepted.Add(1)
-	c := &Conn{Net: nc, Portal: p, Opened: time.Now(), Remote: nc.RemoteAddr().(*net.TCPAddr).AddrPort()}
 	var victim *Place
 	if c.Place, victim = p.srv.pending.add(c.Remote.Addr(), c.evict); c.Place == nil {
 		// Before it has cost more than the look at its address.
 		p.turned.Add(1)
 		p.badLine.Warn(p.log, "connection turned away: too many from its address wait for login",
 			zap.Stringer("from", c.Remote), zap.Uint64("turned_away", p.turned.Load()))
-		turnAway(nc)
+		c.turnAway()
 		return
 	}
 	p.srv.wg.Add(1)
@@ -223,23 +239,32 @@ func (p *Portal) receive(nc *net.TCPConn) {
 // begin finds out what a new connection speaks and gives it to the front end for that.
 // It runs on a goroutine of its own, which ends when the front end has taken over.
 func (p *Portal) begin(c *Conn) {
-	c.Local = c.Net.LocalAddr().(*net.TCPAddr).AddrPort()
 	c.Log = p.log.With(zap.Stringer("from", c.Remote))
-	err := congestion.Accepted(p.cfg.CongestionControl, c.Net)
-	if err == nil {
-		err = p.sniff(c)
+	var err error
+	if c.Request != nil {
+		err = p.look(c)
+	} else {
+		c.Local = c.Net.LocalAddr().(*net.TCPAddr).AddrPort()
+		if err = congestion.Accepted(p.cfg.CongestionControl, c.Net); err == nil {
+			err = p.sniff(c)
+		}
 	}
 	if err == nil {
 		err = p.srv.accept(c)
 	}
-	if err != nil {
-		c.Place.Done()
+	if err == nil {
+		return
+	}
+	c.Place.Done()
+	if c.Request != nil {
+		_ = c.Request.Reject(nil) // unless the front end has answered
+	} else {
 		if errors.Is(err, errPrivate) {
 			p.reject(c)
 		}
 		c.Net.Close()
-		p.refused(c.Log, err)
 	}
+	p.refused(c.Log, err)
 }
 
 // reject answers an MPA Request, which is there as a whole, so that the peer need not guess

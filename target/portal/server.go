@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"softiser/rdma"
 )
 
 // ErrServerClosed is returned by Serve after Shutdown.
@@ -55,7 +57,8 @@ type Server struct {
 	pending pendingSet
 
 	mu    sync.Mutex
-	state serverState // guarded by mu
+	state serverState  // guarded by mu
+	roce  *rdma.Device // guarded by mu: of the portals for RoCE; nil: there is none
 
 	wg      sync.WaitGroup // accept loops and start-ups
 	gone    chan struct{}  // closed when Shutdown has seen all peers off
@@ -129,7 +132,7 @@ func (s *Server) Listen() error {
 			for _, q := range s.portals[:i] {
 				q.close()
 			}
-			return err
+			return errors.Join(err, s.closeRoCELocked())
 		}
 	}
 	s.state = serverListening
@@ -242,6 +245,7 @@ func (s *Server) end(ctx context.Context) error {
 	s.ended.Do(func() {
 		s.mu.Lock()
 		s.state = serverStopped
+		err = errors.Join(err, s.closeRoCELocked())
 		s.mu.Unlock()
 		close(s.stopped)
 		s.log.Info("stopped")

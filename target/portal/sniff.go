@@ -27,7 +27,8 @@ type Transport uint8
 const (
 	TCP Transport = 1 + iota
 	RDMA
-	TLS // over TCP
+	TLS  // over TCP
+	RoCE // RDMA over UDP
 )
 
 // Hello is what the first bytes of a connection say.
@@ -46,6 +47,10 @@ func (h Hello) String() string {
 		return "NVMe/TCP"
 	case Hello{NVMe, RDMA}:
 		return "NVMe/RDMA"
+	case Hello{ISCSI, RoCE}:
+		return "iSER/RoCE"
+	case Hello{NVMe, RoCE}:
+		return "NVMe/RoCE"
 	case Hello{NVMe, TLS}:
 		return "NVMe/TCP with TLS"
 	}
@@ -80,7 +85,7 @@ const clientHello = "\x16\x03"
 var errUnknown = errors.New("neither an iSCSI login nor an MPA request nor NVMe/TCP nor TLS")
 
 // errPrivate says that it asks for RDMA, with private data of none of the protocols.
-var errPrivate = errors.New("an MPA request with private data that is neither iSER's nor NVMe's")
+var errPrivate = errors.New("a request with private data that is neither iSER's nor NVMe's")
 
 // classify looks at the first bytes of a connection. It returns unknown with a
 // nil error while more bytes may still decide.
@@ -130,14 +135,18 @@ func classifyMPA(b []byte) (Hello, error) {
 	if len(b) < mpaHeader+n {
 		return Hello{}, nil
 	}
-	p := b[mpaHeader+skip : mpaHeader+n]
+	return classifyPrivate(b[mpaHeader+skip:mpaHeader+n], RDMA)
+}
+
+// classifyPrivate looks at the private data of a request for a connection.
+func classifyPrivate(p []byte, t Transport) (Hello, error) {
 	switch {
 	case asksNVMe(p):
-		return Hello{NVMe, RDMA}, nil
+		return Hello{NVMe, t}, nil
 	case asksISER(p):
-		return Hello{ISCSI, RDMA}, nil
+		return Hello{ISCSI, t}, nil
 	case len(p) >= nvmePrivate:
-		return Hello{NVMe, RDMA}, nil // it is told what is wrong with it
+		return Hello{NVMe, t}, nil // it is told what is wrong with it
 	}
 	return Hello{}, fmt.Errorf("%w (% x)", errPrivate, p)
 }

@@ -3,7 +3,10 @@ package portal
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 	"testing"
+
+	"softiser/rdma"
 )
 
 // mpaRequest is an MPA Request frame as Linux sends it, of revision 2 where enhanced says so.
@@ -15,6 +18,49 @@ func mpaRequest(enhanced bool, private ...byte) []byte {
 	}
 	b := binary.BigEndian.AppendUint16(append([]byte(mpaKey), flags, rev), uint16(len(private)))
 	return append(b, private...)
+}
+
+// A portal for RoCE has the address of one interface, and speaks what there is over RDMA; its
+// requests, whose private data has zeros behind it, are told apart as those of MPA are.
+func TestRoCE(t *testing.T) {
+	for _, c := range []struct{ listen, want, err string }{
+		{"roce://127.0.0.2", "roce://127.0.0.2:3260", ""},
+		{"roce://[::1]:4420", "roce://[::1]:4420", ""},
+		{"roce://[::1]", "roce://[::1]:3260", ""},
+		{"roce://", "", "one interface"},
+		{"roce://0.0.0.0:3260", "", "one interface"},
+	} {
+		p := Config{Listen: c.listen, StreamLogin: true, IRD: MaxReads}
+		err := p.fill()
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %v", c.listen, err)
+			}
+			continue
+		}
+		if err != nil || p.Listen != c.want || p.Provider() != rdma.ProviderRoCE || p.RDMA().IRD != maxRoCEReads || p.StreamLogin {
+			t.Errorf("%+v, %v", p, err)
+		}
+		for h, off := range map[Hello]bool{{ISCSI, RoCE}: false, {NVMe, RoCE}: false, {ISCSI, TCP}: true, {NVMe, TCP}: true, {NVMe, TLS}: true} {
+			if p.off(h) != off {
+				t.Errorf("%s: %v is off: %t", c.listen, h, !off)
+			}
+		}
+	}
+	for _, c := range []Config{{Listen: "roce://127.0.0.1", Freebind: true}, {Listen: "roce://127.0.0.1", NoISER: true, NoNVMeRDMA: true}} {
+		if c.fill() == nil {
+			t.Errorf("%+v was taken", c)
+		}
+	}
+	padded := func(b ...byte) []byte { return append(b, make([]byte, 56-len(b))...) }
+	for _, c := range []struct {
+		p    []byte
+		want Hello
+	}{{padded(0x80), Hello{ISCSI, RoCE}}, {padded(), Hello{ISCSI, RoCE}}, {padded(0, 0, 1, 0, 32, 0, 31), Hello{NVMe, RoCE}}, {padded(7, 7, 7), Hello{NVMe, RoCE}}} {
+		if got, err := classifyPrivate(c.p, RoCE); got != c.want || err != nil {
+			t.Errorf("% x: %v, %v", c.p[:8], got, err)
+		}
+	}
 }
 
 // What a connection is about is known from the byte on that decides it, and not before.

@@ -22,6 +22,15 @@ func (s *spareDescriptor) free() {
 	}
 }
 
+// turnAway refuses a connection before anything has been read from it.
+func (c *Conn) turnAway() {
+	if c.Request != nil {
+		_ = c.Request.Reject(nil)
+		return
+	}
+	turnAway(c.Net)
+}
+
 // turnAway closes a connection at once and without the memory that the kernel keeps of
 // one that has been closed in an orderly way.
 func turnAway(nc *net.TCPConn) {

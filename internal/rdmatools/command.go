@@ -12,9 +12,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"softiser/internal/usage"
 	"softiser/rdma"
 )
 
@@ -27,45 +25,6 @@ func Command() *cobra.Command {
 	cmd.AddCommand(RPing(), UCMatose(), DevInfo())
 	cmd.AddCommand(Perf()...)
 	return cmd
-}
-
-// transport are the flags that all connecting tools have in common.
-type transport struct {
-	crc        string
-	p2p        bool
-	gso        bool
-	rev        int
-	busyPoll   spin
-	congestion string
-}
-
-func (t *transport) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&t.crc, "crc", "required", "MPA CRC: required, offered (do not ask; a peer that asks gets it) or off (refuse a peer that asks)")
-	f.BoolVar(&t.p2p, "p2p", false, "ask for the peer-to-peer start-up of RFC 6581 (client)")
-	f.BoolVar(&t.gso, "large-fpdu", false, "offer FPDUs above the path's segment size, up to 64 KiB")
-	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if name == "gso" { // siw's name for it, and once ours
-			name = "large-fpdu"
-		}
-		return pflag.NormalizedName(name)
-	})
-	f.IntVar(&t.rev, "mpa-rev", 2, "MPA revision to ask for: 1 or 2 (client)")
-	f.Var(&t.busyPoll, "busy-poll", "spin on the socket for this long before sleeping, for example 50us")
-	f.StringVar(&t.congestion, "congestion", "auto", "TCP congestion control: auto (reno within one host, else the host's default), host, or a name such as cubic")
-}
-
-// params turns the flags into connection parameters.
-func (t *transport) params() (rdma.ConnParams, error) {
-	p := rdma.ConnParams{MPA: rdma.MPAParams{GSO: t.gso, Rev: t.rev}, BusyPoll: cmp.Or(t.busyPoll.d, rdma.BusyPollOff), Congestion: t.congestion}
-	var err error
-	if p.CRC, err = rdma.ParseCRCMode(t.crc); err != nil {
-		return p, usage.Errorf("--crc: %v", err)
-	}
-	if t.p2p {
-		p.MPA.P2P = rdma.P2PWrite | rdma.P2PRead
-	}
-	return p, nil
 }
 
 // endpoint is one queue pair with everything it needs.
@@ -117,15 +76,21 @@ func (e *endpoint) next(ctx context.Context) (rdma.WC, error) {
 	if wc.Status == rdma.StatusSuccess {
 		return wc, nil
 	}
-	if wc.Status == rdma.StatusFlushed {
-		<-e.qp.Done()
-		if err := e.qp.Err(); err != nil {
-			return wc, err
-		}
-		return wc, io.EOF
+	return wc, e.failed(&wc)
+}
+
+// failed says why a request has failed, and waits for the end of the connection that this
+// is, to know its cause.
+func (e *endpoint) failed(wc *rdma.WC) error {
+	if wc.Status == rdma.StatusUnsupported { // which does not end it
+		return fmt.Errorf("%v: %v", wc.Opcode, wc.Status)
 	}
-	<-e.qp.Done() // a work request that failed ends the connection
-	return wc, fmt.Errorf("%v failed: %v: %w", wc.Opcode, wc.Status, e.qp.Err())
+	<-e.qp.Done()
+	err := cmp.Or(e.qp.Err(), io.EOF)
+	if wc.Status == rdma.StatusFlushed {
+		return err
+	}
+	return fmt.Errorf("%v failed: %v: %w", wc.Opcode, wc.Status, err)
 }
 
 // disconnect ends the connection gracefully.

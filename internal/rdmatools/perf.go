@@ -2,12 +2,9 @@ package rdmatools
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,9 +17,9 @@ import (
 
 // The measurements are run like perftest's: without an argument the server, with
 // the server's address the client, which does the work and prints the result.
-// Between two ends of this program the client's MPA Request carries the test as
-// JSON in its private data, the Reply where the server's memory is; so only the
-// client needs to be given the parameters. With perftest's own programs, see
+// Between two ends of this program the request for the connection carries the test in
+// its private data, see perf_offer.go, and the answer where the server's memory is; so
+// only the client needs to be given the parameters. With perftest's own programs, see
 // perftest.go: a server knows them by a Request without private data, a client
 // has to be told.
 
@@ -40,21 +37,20 @@ var perfKinds = []perfKind{
 	{"write-lat", "Latency of RDMA Writes with immediate data (ping-pong, half of the round trip)", rdma.OpWriteImm, true},
 	{"read-lat", "Latency of RDMA Reads", rdma.OpRead, true},
 	{"send-lat", "Latency of Sends (ping-pong, half of the round trip)", rdma.OpSend, true},
+	{"atomic-bw", "Rate of atomic operations", rdma.OpFetchAdd, false},
+	{"atomic-lat", "Latency of atomic operations", rdma.OpFetchAdd, true},
 }
 
-// perfTest is what the client tells the server.
-type perfTest struct {
-	Test  string     `json:"t"`
-	Size  int        `json:"s"`
-	Depth int        `json:"d"`
-	Mem   perfMemory `json:"m"`
-}
+// atomic reports whether the test is about atomic operations; their size is 8 bytes.
+func (k *perfKind) atomic() bool { return k.op == rdma.OpFetchAdd || k.op == rdma.OpCmpSwap }
 
-// perfMemory is where an end's memory is; the server answers with its own.
-type perfMemory struct {
-	TO   uint64 `json:"to"`
-	STag uint32 `json:"stag"`
-}
+// answered reports whether the other end answers by itself, without its program.
+func (k *perfKind) answered() bool { return k.op == rdma.OpRead || k.atomic() }
+
+// atomicTypes are perftest's names for the values of -A.
+var atomicTypes = map[string]rdma.Opcode{"FETCH_AND_ADD": rdma.OpFetchAdd, "CMP_AND_SWAP": rdma.OpCmpSwap}
+
+const atomicSize = 8
 
 type perf struct {
 	transport
@@ -64,9 +60,10 @@ type perf struct {
 	iters    int
 	depth    int
 	duration rdmaDuration
-	reads    int  // RDMA Reads outstanding: IRD and ORD
-	rxDepth  int  // of perftest's Sends
-	perftest bool // the server is one of perftest's programs
+	reads    int    // RDMA Reads and atomics outstanding: IRD and ORD
+	atomicOp string // a key of atomicTypes
+	rxDepth  int    // of perftest's Sends
+	perftest bool   // the server is one of perftest's programs
 	persist  bool
 	json     bool
 	out      io.Writer
@@ -74,7 +71,7 @@ type perf struct {
 
 const perfPort = 18515 // perftest's
 
-// Perf is the commands write-bw, read-bw, send-bw, write-lat, read-lat, send-lat.
+// Perf is the commands write-bw, read-bw, send-bw, atomic-bw, and the same with -lat.
 func Perf() []*cobra.Command {
 	var cmds []*cobra.Command
 	for _, k := range perfKinds {
@@ -98,7 +95,9 @@ func perfCommand(k perfKind) *cobra.Command {
 		Long: k.short + ".\nWithout SERVER, waits for a client: this program, or perftest's ib_" + strings.ReplaceAll(k.name, "-", "_") + " -R,\n" +
 			"for which -s, -n (and -r) must be the same on both ends. With --perftest the\nserver is that program.",
 		Example: "  iser-initiator rdma " + k.name + "                      # server\n" +
-			"  iser-initiator rdma " + k.name + " 127.0.0.1 -s 4096 -D 5   # client: 4096 bytes, five seconds",
+			"  iser-initiator rdma " + k.name + " 127.0.0.1 -D 5       # client: five seconds\n" +
+			"  iser-initiator rdma " + k.name + " --provider roce --bind_source_ip 127.0.0.1             # the same over RoCE,\n" +
+			"  iser-initiator rdma " + k.name + " --provider roce --bind_source_ip 127.0.0.2 127.0.0.1   # one process per address",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cmd.SilenceUsage = true
@@ -113,8 +112,14 @@ func perfCommand(k perfKind) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVarP(&p.port, "port", "p", perfPort, "TCP port")
-	f.VarP(&msg, "size", "s", "bytes per message; k and m are powers of 1024")
+	f.StringVar(&p.source, "bind_source_ip", "", "RoCE: the local address (needed by a server)")
+	f.IntVarP(&p.port, "port", "p", perfPort, "port of the service: TCP's, or rdma_cm's over RoCE")
+	if k.atomic() {
+		msg.Value = atomicSize
+		f.StringVarP(&p.atomicOp, "atomic_type", "A", "FETCH_AND_ADD", "operation: CMP_AND_SWAP or FETCH_AND_ADD")
+	} else {
+		f.VarP(&msg, "size", "s", "bytes per message; k and m are powers of 1024")
+	}
 	f.IntVarP(&p.iters, "iters", "n", iters, "number of messages")
 	f.VarP(&p.duration, "duration", "D", "run for this long (seconds, or 500ms) instead of -n messages")
 	if !k.latency {
@@ -124,8 +129,8 @@ func perfCommand(k perfKind) *cobra.Command {
 		f.IntVarP(&p.rxDepth, "rx-depth", "r", 512, "receives posted by the server, with perftest")
 	}
 	p.reads = 128
-	if k.op == rdma.OpRead {
-		f.IntVarP(&p.reads, "outs", "o", p.reads, "RDMA Reads outstanding at most; more wait in the send queue")
+	if k.answered() {
+		f.IntVarP(&p.reads, "outs", "o", p.reads, "RDMA Reads or atomics outstanding at most; more wait in the send queue")
 	}
 	f.BoolVarP(&p.perftest, "perftest", "R", false, "the server is perftest's program of this name, started with -R (client)")
 	f.BoolVar(&p.persist, "persistent", false, "serve any number of clients (server)")
@@ -138,7 +143,16 @@ func (p *perf) check() error {
 	if p.kind.latency {
 		p.depth = 1
 	}
+	if p.kind.atomic() && p.atomicOp != "" {
+		op, ok := atomicTypes[p.atomicOp]
+		if !ok {
+			return usage.Errorf("%s: -A %s: want CMP_AND_SWAP or FETCH_AND_ADD", p.kind.name, p.atomicOp)
+		}
+		p.kind.op = op
+	}
 	switch {
+	case p.kind.atomic() && p.size != atomicSize:
+		return usage.Errorf("%s: atomic operations have %d bytes, not %d", p.kind.name, atomicSize, p.size)
 	case p.size < 1 || p.size > 1<<28:
 		return usage.Errorf("%s: -s %d: want 1 to %d bytes", p.kind.name, p.size, 1<<28)
 	case p.depth < 1 || p.depth > 4096:
@@ -161,7 +175,7 @@ func perfQueues(depth int) rdma.QPConfig {
 
 func (p *perf) connParams() (rdma.ConnParams, error) {
 	c, err := p.params()
-	c.Extensions = p.kind.op == rdma.OpWriteImm
+	c.Extensions = p.kind.op == rdma.OpWriteImm || p.kind.atomic()
 	c.IRD, c.ORD = p.reads, p.reads
 	return c, err
 }
@@ -175,10 +189,11 @@ func (p *perf) measure(ctx context.Context, host string) error {
 	if err != nil {
 		return err
 	}
-	dev, err := rdma.Open(nil)
+	dev, err := p.open()
 	if err != nil {
 		return err
 	}
+	defer dev.Close()
 	run := &perfRun{perf: p, mem: make([]byte, p.size), done: make(chan error, 1)}
 	run.endpoint, err = newEndpoint(dev, perfQueues(p.depth), run.handle)
 	if err != nil {
@@ -193,22 +208,17 @@ func (p *perf) measure(ctx context.Context, host string) error {
 		return err
 	}
 	defer mr.Dereg()
-	if params.PrivateData, err = json.Marshal(perfTest{p.kind.name, p.size, p.depth, perfMemory{mr.Addr(), mr.RKey()}}); err != nil {
-		return err
-	}
-	info, err := rdma.Dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(p.port)), run.qp, &params)
+	offer := perfOffer{Test: p.kind.name, Size: p.size, Depth: p.depth, Mem: rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}}
+	params.PrivateData = offer.append(nil)
+	info, err := p.dial(ctx, host, p.port, run.qp, &params)
 	if err != nil {
-		var rej *rdma.RejectError
-		if errors.As(err, &rej) && len(rej.PrivateData) > 0 {
-			return fmt.Errorf("%w: %s", err, rej.PrivateData)
-		}
 		return err
 	}
-	var m perfMemory
-	if err := json.Unmarshal(info.PrivateData, &m); err != nil {
+	var answer perfOffer
+	if err := answer.parse(info.PrivateData); err != nil {
 		return fmt.Errorf("%s: the server's answer is not understood: %w", p.kind.name, err)
 	}
-	run.remote = rdma.RemoteAddr{TO: m.TO, STag: m.STag}
+	run.remote = answer.Mem
 	res, err := run.run(ctx)
 	if err != nil {
 		return err
@@ -220,11 +230,12 @@ func (p *perf) measure(ctx context.Context, host string) error {
 
 // serve is the server.
 func (p *perf) serve(ctx context.Context) error {
-	dev, err := rdma.Open(nil)
+	dev, err := p.open()
 	if err != nil {
 		return err
 	}
-	ln, err := dev.Listen("tcp", net.JoinHostPort("", strconv.Itoa(p.port)), nil)
+	defer dev.Close()
+	ln, err := p.listen(dev, p.listenAddr(), p.port, "--bind_source_ip")
 	if err != nil {
 		return err
 	}
@@ -237,7 +248,7 @@ func (p *perf) serve(ctx context.Context) error {
 			}
 			return err
 		}
-		if len(req.PrivateData()) == 0 {
+		if text(req.PrivateData()) == "" {
 			err = p.servePerftest(ctx, dev, ln, req)
 		} else {
 			err = p.serveOne(ctx, dev, req)
@@ -253,40 +264,36 @@ func (p *perf) serve(ctx context.Context) error {
 
 // serveOne is the server's side of one test, as the client's private data describe it.
 func (p *perf) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnRequest) error {
-	refuse := func(why string) error {
-		_ = req.Reject([]byte(why))
-		return errors.New(why)
-	}
-	var t perfTest
-	if err := json.Unmarshal(req.PrivateData(), &t); err != nil {
-		return refuse("the private data is neither empty, as perftest's, nor a test of this program")
+	var t perfOffer
+	if err := t.parse(req.PrivateData()); err != nil {
+		return reject(req, fmt.Errorf("the private data is neither empty, as perftest's, nor a test of this program: %w", err))
 	}
 	mine := *p
 	mine.size, mine.depth, mine.iters = t.Size, t.Depth, 1
 	if t.Test != p.kind.name {
-		return refuse(fmt.Sprintf("the server runs %s, the client %s", p.kind.name, t.Test))
+		return reject(req, fmt.Errorf("the server runs %s, the client %s", p.kind.name, t.Test))
 	}
 	if err := mine.check(); err != nil {
-		return refuse(err.Error())
+		return reject(req, err)
 	}
 	params, err := mine.connParams()
 	if err != nil {
 		return err
 	}
-	s := &perfServer{perf: &mine, mem: make([]byte, t.Size), bufs: make([]byte, t.Size), remote: rdma.RemoteAddr{TO: t.Mem.TO, STag: t.Mem.STag}}
+	s := &perfServer{perf: &mine, mem: make([]byte, t.Size), bufs: make([]byte, t.Size), remote: t.Mem}
 	s.endpoint, err = newEndpoint(dev, perfQueues(t.Depth), s.handle)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	mr, err := s.pd.RegMR(s.mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite)
+	mr, err := s.pd.RegMR(s.mem, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite|rdma.AccessRemoteAtomic)
 	if err != nil {
 		return err
 	}
 	defer mr.Dereg()
-	if params.PrivateData, err = json.Marshal(perfMemory{mr.Addr(), mr.RKey()}); err != nil {
-		return err
-	}
+	answer := t
+	answer.Mem = rdma.RemoteAddr{TO: mr.Addr(), STag: mr.RKey()}
+	params.PrivateData = answer.append(nil)
 	for range t.Depth + 4 {
 		if err := s.post(); err != nil {
 			return err
@@ -304,6 +311,14 @@ func (p *perf) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnReq
 		return err
 	}
 	return nil
+}
+
+// listenAddr is where a server listens: everywhere over TCP, where nothing is asked of it.
+func (p *perf) listenAddr() string {
+	if p.roce() {
+		return p.source
+	}
+	return ""
 }
 
 // deadline tells when a timed run ends; zero for counted ones.

@@ -23,11 +23,13 @@ type perfResult struct {
 // perfDoc is what --json prints.
 type perfDoc struct {
 	Test       string   `json:"test"`
+	Provider   string   `json:"provider"`
 	Size       int      `json:"size_bytes"`
 	Iterations int      `json:"iterations"`
 	Depth      int      `json:"tx_depth"`
 	CRC        bool     `json:"crc"`
-	FPDU       int      `json:"fpdu_bytes"`
+	FPDU       int      `json:"fpdu_bytes,omitempty"`
+	MTU        int      `json:"path_mtu,omitempty"`
 	Seconds    float64  `json:"seconds"`
 	MBps       float64  `json:"bw_mb_per_s,omitempty"`
 	MiBps      float64  `json:"bw_mib_per_s,omitempty"`
@@ -50,7 +52,7 @@ type latency struct {
 func (r *perfResult) fill(p *perf, info *rdma.ConnInfo) {
 	sec := r.took.Seconds()
 	r.doc = perfDoc{
-		Test: p.kind.name, Size: p.size, Iterations: r.iters, Depth: p.depth, CRC: info.CRC, FPDU: info.MPA.FPDUSize,
+		Test: p.kind.name, Size: p.size, Iterations: r.iters, Depth: p.depth, CRC: info.CRC, FPDU: info.MPA.FPDUSize, MTU: info.RoCE.PathMTU, Provider: p.provider,
 		Seconds: sec, MsgRate: float64(r.iters) / sec,
 	}
 	if !p.kind.latency {

@@ -99,8 +99,8 @@ func (r *perfRun) postOne() error {
 	if r.kind.latency {
 		r.sent = time.Now()
 	}
-	wr := rdma.SendWR{Op: r.kind.op, Flags: rdma.FlagSignaled, SGL: r.out, Remote: r.remote}
-	if r.kind.latency && r.kind.op != rdma.OpRead {
+	wr := rdma.SendWR{Op: r.kind.op, Flags: rdma.FlagSignaled, SGL: r.out, Remote: r.remote, Add: 1}
+	if r.kind.latency && !r.kind.answered() {
 		wr.Flags = 0
 	}
 	return r.qp.Enqueue(&wr)
@@ -146,13 +146,13 @@ func (r *perfRun) complete(wc *rdma.WC) error {
 	}
 	// A ping-pong goes on with the answer, a Send stream with the credit for it,
 	// everything else with the completion.
-	if pong := r.kind.latency && r.kind.op != rdma.OpRead || r.kind.op == rdma.OpSend; pong != recv || wc.ID == perfFinal {
+	if pong := r.kind.latency && !r.kind.answered() || r.kind.op == rdma.OpSend; pong != recv || wc.ID == perfFinal {
 		return nil
 	}
 	r.ended++
 	if r.kind.latency {
 		d := time.Since(r.sent)
-		if r.kind.op != rdma.OpRead {
+		if !r.kind.answered() {
 			d /= 2
 		}
 		r.lat = append(r.lat, d)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"strconv"
 	"time"
 
@@ -245,17 +244,17 @@ func (p *perf) measurePerftest(ctx context.Context, host string) error {
 	if err != nil {
 		return err
 	}
-	dev, err := rdma.Open(nil)
+	dev, err := p.open()
 	if err != nil {
 		return err
 	}
+	defer dev.Close()
 	ctl, err := newPTControl(dev, true)
 	if err != nil {
 		return err
 	}
 	defer ctl.close()
-	addr := net.JoinHostPort(host, strconv.Itoa(p.port))
-	if _, err := rdma.Dial(ctx, "tcp", addr, ctl.qp, &params); err != nil {
+	if _, err := p.dial(ctx, host, p.port, ctl.qp, &params); err != nil {
 		return err
 	}
 	cycle, err := ctl.greet(ctx)
@@ -271,7 +270,7 @@ func (p *perf) measurePerftest(ctx context.Context, host string) error {
 		if t, err = newPTTest(dev, p, cycle, true); err != nil {
 			return err
 		}
-		if info, err = rdma.Dial(ctx, "tcp", addr, t.qp, &params); err == nil {
+		if info, err = p.dial(ctx, host, p.port, t.qp, &params); err == nil {
 			break
 		}
 		t.close()
@@ -408,5 +407,6 @@ func (p *perf) perftestParams() (rdma.ConnParams, error) {
 	}
 	c, err := p.params()
 	c.IRD, c.ORD = p.reads, p.reads
+	c.Extensions = p.kind.atomic()
 	return c, err
 }

@@ -46,11 +46,11 @@ func newPTTest(dev *rdma.Device, p *perf, cycle int, client bool) (_ *ptTest, er
 			}
 		}
 	}
-	if t.mr, err = t.pd.RegMR(shared, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite); err != nil {
+	if t.mr, err = t.pd.RegMR(shared, rdma.AccessLocalWrite|rdma.AccessRemoteRead|rdma.AccessRemoteWrite|rdma.AccessRemoteAtomic); err != nil {
 		return nil, err
 	}
 	t.mine = ptDest{Reads: 1, QPN: 1, RKey: t.mr.RKey(), VAddr: t.mr.Addr()}
-	if p.kind.op == rdma.OpRead {
+	if p.kind.answered() {
 		t.mine.Reads = uint32(p.reads)
 	}
 	return t, nil
@@ -181,12 +181,12 @@ func (t *ptTest) awaitWrite(ctx context.Context, n int) error {
 //go:norace
 func peek(p *byte) byte { return *p }
 
-// reads is one RDMA Read after the other.
+// reads is one RDMA Read, or atomic operation, after the other.
 func (t *ptTest) reads(ctx context.Context) ([]time.Duration, error) {
 	lat := make([]time.Duration, 0, t.iters)
 	for range t.iters {
 		sent := time.Now()
-		if err := t.qp.PostSend(rdma.SendWR{Op: rdma.OpRead, Flags: rdma.FlagSignaled, SGL: t.sgl(t.out), Remote: t.remote()}); err != nil {
+		if err := t.qp.PostSend(rdma.SendWR{Op: t.kind.op, Flags: rdma.FlagSignaled, SGL: t.sgl(t.out), Remote: t.remote(), Add: 1}); err != nil {
 			return nil, err
 		}
 		if _, err := t.next(ctx); err != nil {
@@ -200,7 +200,7 @@ func (t *ptTest) reads(ctx context.Context) ([]time.Duration, error) {
 // stream keeps depth messages in flight, Sends no more than the other end has
 // receives for.
 func (t *ptTest) stream(ctx context.Context) error {
-	wr := rdma.SendWR{Op: t.kind.op, Flags: rdma.FlagSignaled, SGL: t.sgl(t.out), Remote: t.remote()}
+	wr := rdma.SendWR{Op: t.kind.op, Flags: rdma.FlagSignaled, SGL: t.sgl(t.out), Remote: t.remote(), Add: 1}
 	for posted, ended := 0, 0; ended < t.iters; {
 		for posted < t.iters && posted-ended < t.depth && t.credits(posted) {
 			if err := t.qp.Enqueue(&wr); err != nil {
@@ -226,9 +226,8 @@ func (t *ptTest) stream(ctx context.Context) error {
 			}
 		}
 		for i := range t.wcs[:n] {
-			if s := t.wcs[i].Status; s != rdma.StatusSuccess {
-				<-t.qp.Done()
-				return fmt.Errorf("%s: %v: %w", t.kind.name, s, t.qp.Err())
+			if t.wcs[i].Status != rdma.StatusSuccess {
+				return fmt.Errorf("%s: %w", t.kind.name, t.failed(&t.wcs[i]))
 			}
 			ended++
 		}

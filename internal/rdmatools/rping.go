@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"strconv"
 	"sync"
 	"time"
 
@@ -66,7 +64,9 @@ func RPing() *cobra.Command {
 		Use:   "rping -s|-c [-a ADDRESS] [-p PORT]",
 		Short: "RDMA ping-pong, compatible with rdma-core's rping",
 		Example: `  iser-initiator rdma rping -s -a 127.0.0.1            # server; or rdma-core's: rping -s
-  iser-initiator rdma rping -c -a 127.0.0.1 -C 10 -v   # client`,
+  iser-initiator rdma rping -c -a 127.0.0.1 -C 10 -v   # client
+  iser-initiator rdma rping -s -a 127.0.0.1 --provider roce                        # the same over RoCE;
+  iser-initiator rdma rping -c -a 127.0.0.1 -I 127.0.0.2 -C 10 -v --provider roce  # one process per address`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SilenceUsage = true
@@ -77,8 +77,9 @@ func RPing() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&r.server, "server", "s", false, "be the server")
 	f.BoolVarP(&r.client, "client", "c", false, "be the client")
-	f.StringVarP(&r.addr, "address", "a", "", "server: address to listen on (default all); client: server's address (default 127.0.0.1)")
-	f.IntVarP(&r.port, "port", "p", rpingPort, "TCP port")
+	f.StringVarP(&r.addr, "address", "a", "", "server: address to listen on (default all; RoCE needs one); client: server's address (default 127.0.0.1)")
+	f.StringVarP(&r.source, "source", "I", "", "RoCE: local address (client); the one on the way to the server")
+	f.IntVarP(&r.port, "port", "p", rpingPort, "port of the service: TCP's, or rdma_cm's over RoCE")
 	f.BoolVarP(&r.verbose, "verbose", "v", false, "print the text of each ping")
 	f.BoolVarP(&r.validate, "validate", "V", false, "compare what comes back (client)")
 	f.IntVarP(&r.count, "count", "C", 0, "number of pings (client); 0: until interrupted")
@@ -103,10 +104,11 @@ func (r *rping) run(ctx context.Context) error {
 		return err
 	}
 	p.IRD, p.ORD = 1, 1
-	dev, err := rdma.Open(nil)
+	dev, err := r.open()
 	if err != nil {
 		return err
 	}
+	defer dev.Close()
 	start := time.Now()
 	if r.server {
 		err = r.serve(ctx, dev, &p)
@@ -158,7 +160,7 @@ func (r *rping) ping(ctx context.Context, dev *rdma.Device, p *rdma.ConnParams) 
 	if host == "" {
 		host = "127.0.0.1"
 	}
-	info, err := rdma.Dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(r.port)), e.qp, p)
+	info, err := r.dial(ctx, host, r.port, e.qp, p)
 	if err != nil {
 		return err
 	}
@@ -222,7 +224,10 @@ func rpingRecv(ctx context.Context, e *endpoint, msg []byte) error {
 }
 
 func (r *rping) connected(info *rdma.ConnInfo) {
-	if r.debug {
+	switch {
+	case r.debug && r.roce():
+		r.printf("connected to %v: queue pair %#06x, path MTU %d, IRD %d, ORD %d\n", info.RemoteAddr, info.RoCE.RemoteQPN, info.RoCE.PathMTU, info.IRD, info.ORD)
+	case r.debug:
 		r.printf("connected to %v: MPA revision %d, CRC %v, IRD %d, ORD %d, FPDUs of up to %d bytes\n",
 			info.RemoteAddr, info.MPA.Rev, info.CRC, info.IRD, info.ORD, info.MPA.FPDUSize)
 	}
@@ -230,7 +235,7 @@ func (r *rping) connected(info *rdma.ConnInfo) {
 
 // serve is the server.
 func (r *rping) serve(ctx context.Context, dev *rdma.Device, p *rdma.ConnParams) error {
-	ln, err := dev.Listen("tcp", net.JoinHostPort(r.addr, strconv.Itoa(r.port)), nil)
+	ln, err := r.listen(dev, r.addr, r.port, "-a")
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -48,7 +46,9 @@ func UCMatose() *cobra.Command {
 		Short: "RDMA connection and Send test, compatible with rdma-core's ucmatose",
 		Long:  "Without -s, waits for connections; with -s, connects. Both ends must be given the same -c, -C and -S.",
 		Example: `  iser-initiator rdma ucmatose -C 100                # server; or rdma-core's: ucmatose -C 100
-  iser-initiator rdma ucmatose -s 127.0.0.1 -C 100   # client`,
+  iser-initiator rdma ucmatose -s 127.0.0.1 -C 100   # client
+  iser-initiator rdma ucmatose --provider roce -b 127.0.0.1                # the same over RoCE,
+  iser-initiator rdma ucmatose --provider roce -b 127.0.0.2 -s 127.0.0.1   # one process per address`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SilenceUsage = true
@@ -58,8 +58,8 @@ func UCMatose() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVarP(&u.server, "server", "s", "", "be the client of this server")
-	f.StringVarP(&u.bind, "bind", "b", "", "address to listen on (server)")
-	f.IntVarP(&u.port, "port", "p", ucmatosePort, "TCP port")
+	f.StringVarP(&u.bind, "bind", "b", "", "address to listen on (server); RoCE: the local address of either end")
+	f.IntVarP(&u.port, "port", "p", ucmatosePort, "port of the service: TCP's, or rdma_cm's over RoCE")
 	f.IntVarP(&u.connections, "connections", "c", 1, "number of connections")
 	f.IntVarP(&u.count, "count", "C", 10, "messages each way per connection")
 	f.IntVarP(&u.size, "size", "S", 100, "bytes per message")
@@ -79,15 +79,17 @@ func (u *ucmatose) run(ctx context.Context) error {
 	if u.connections < 1 || u.count < 0 || u.count > 16384 || u.size < 0 || u.size > 1<<24 {
 		return usage.Errorf("ucmatose: want at least 1 connection (-c), 0 to 16384 messages (-C) of at most 16 MiB (-S)")
 	}
+	u.source = u.bind
 	p, err := u.params()
 	if err != nil {
 		return err
 	}
 	p.IRD, p.ORD = 1, 1
-	dev, err := rdma.Open(nil)
+	dev, err := u.open()
 	if err != nil {
 		return err
 	}
+	defer dev.Close()
 	ends := make([]*ucmatoseEnd, u.connections)
 	for i := range ends {
 		if ends[i], err = u.newEnd(dev); err != nil {
@@ -192,7 +194,7 @@ func (u *ucmatose) receives(ctx context.Context, ends []*ucmatoseEnd) error {
 func (u *ucmatose) runServer(ctx context.Context, dev *rdma.Device, ends []*ucmatoseEnd, p *rdma.ConnParams) error {
 	u.say("cmatose: starting server")
 	p.MPA.SpeakFirst = speakFirstAfter
-	ln, err := dev.Listen("tcp", net.JoinHostPort(u.bind, strconv.Itoa(u.port)), nil)
+	ln, err := u.listen(dev, u.bind, u.port, "-b")
 	if err != nil {
 		return err
 	}
@@ -232,7 +234,7 @@ func (u *ucmatose) runClient(ctx context.Context, ends []*ucmatoseEnd, p *rdma.C
 	u.say("cmatose: connecting")
 	p.MPA.P2P = rdma.P2PWrite | rdma.P2PRead
 	for _, c := range ends {
-		if _, err := rdma.Dial(ctx, "tcp", net.JoinHostPort(u.server, strconv.Itoa(u.port)), c.qp, p); err != nil {
+		if _, err := u.dial(ctx, u.server, u.port, c.qp, p); err != nil {
 			return err
 		}
 	}

@@ -60,7 +60,7 @@ func (cq *CQ) Poll(wc []WC) (n int) {
 		if c == nil {
 			break
 		}
-		wc[n] = WC{ID: c.ID, QP: pairOf(c.QP), Status: c.Status, Opcode: c.Opcode, Flags: c.Flags, ByteLen: c.ByteLen, InvSTag: c.InvSTag, Imm: c.Imm}
+		wc[n] = WC{ID: c.ID, QP: pairOf(c.QP), Status: c.Status, Opcode: c.Opcode, Flags: c.Flags, ByteLen: c.ByteLen, InvSTag: c.InvSTag, Imm: c.Imm, SrcQPN: c.SrcQPN}
 		n++
 	}
 	cq.q.Unlock()

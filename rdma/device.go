@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 
@@ -53,6 +52,18 @@ type DeviceAttr struct {
 	Provider                                   Provider
 	MaxImm                                     uint64 // the largest immediate data
 	MaskedAtomics                              bool   // atomics may have masks
+	SendImm                                    bool   // OpSendImm
+	Types                                      []QPType
+	MaxPathMTU                                 int // bytes of payload in a packet, where interfaces carry it; 0: a stream has none
+	MaxMulticastGroups                         int // that a local address may belong to; 0: there is no multicast
+	PrivateData                                PrivateDataLimits
+}
+
+// PrivateDataLimits are how many bytes of private data a message of the connection manager
+// has room for. iWARP tells the peer how many were sent, RoCE pads them with zeros.
+type PrivateDataLimits struct {
+	Request, Reply, Reject int // of a connection
+	Lookup, LookupReply    int // of a datagram service; see QP.Resolve
 }
 
 // Device is one software RNIC. A device of iWARP needs no Close once its objects are
@@ -125,18 +136,15 @@ func Open(cfg *DeviceConfig) (*Device, error) {
 // Attr returns the limits of the device.
 func (d *Device) Attr() DeviceAttr {
 	c := &d.cfg
-	version := "soft-iWARP, MPA revision 2"
-	imm, masked := uint64(math.MaxUint64), true
-	if c.Provider == ProviderRoCE {
-		version, imm, masked = "soft-RoCE v2, reliable connections", math.MaxUint32, false
-	}
-	return DeviceAttr{
-		Name: "softiser0", Vendor: "softiser", Version: version, Provider: c.Provider, MaxImm: imm, MaskedAtomics: masked,
+	a := DeviceAttr{
+		Name: "softiser0", Vendor: "softiser", Provider: c.Provider,
 		MaxQP: c.MaxQP, MaxCQ: c.MaxCQ, MaxMR: c.MaxMR, MaxSRQ: c.MaxSRQ, MaxPD: c.MaxPD,
 		MaxQPWR: c.MaxQPWR, MaxSRQWR: c.MaxSRQWR, MaxCQE: c.MaxCQE, MaxSGE: c.MaxSGE,
 		MaxInline: c.MaxInline, MaxIRD: c.MaxIRD, MaxORD: c.MaxORD, MaxMsg: c.MaxMsg,
 		LocalDMALKey: true, FastRegistration: true, MemWindows: true, Atomics: "device and local 64-bit atomics",
 	}
+	d.transport.attr(&a)
+	return a
 }
 
 // Close ends the device. It fails with ErrBusy while objects of it exist.

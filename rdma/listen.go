@@ -35,6 +35,9 @@ func (r *ConnRequest) ORD() int {
 	return ord
 }
 
+// Type is that of the peer's queue pair, which the one of Accept must have too.
+func (r *ConnRequest) Type() QPType { return r.r.qpType() }
+
 // Rev is the MPA revision of the request; 0 over RoCE.
 func (r *ConnRequest) Rev() int {
 	if m, ok := r.r.(mpaRequest); ok {

@@ -10,8 +10,11 @@ import (
 // checkWR finds what is wrong with a work request in itself. Keys are checked
 // when it runs, as in verbs.
 func (qp *QP) checkWR(wr *SendWR) (uint32, error) {
-	if !wr.Op.Valid() || wr.Op == verbs.OpSendImm { // iWARP has no such message
+	if !wr.Op.Valid() {
 		return 0, invalid("%v", wr.Op)
+	}
+	if wr.Op == OpSendImm && qp.pd.dev.cfg.Provider != ProviderRoCE {
+		return 0, invalid("%v: %v has no such message", wr.Op, qp.pd.dev.cfg.Provider)
 	}
 	if f := wr.Flags &^ verbs.UserFlags; f != 0 {
 		return 0, invalid("flags %#x, which do not exist", uint8(f))
@@ -35,7 +38,7 @@ func (qp *QP) checkWR(wr *SendWR) (uint32, error) {
 		}
 	}
 	if qp.pd.dev.cfg.Provider == ProviderRoCE {
-		if err := checkRoCE(wr); err != nil {
+		if err := qp.checkRoCE(wr); err != nil {
 			return 0, err
 		}
 	}
@@ -87,6 +90,9 @@ func (qp *QP) Enqueue(wr *SendWR) error {
 func (qp *QP) fillSend(e *verbs.WQE, wr *SendWR, n uint32) {
 	e.Flags, e.Length = wr.Flags, n
 	e.Remote, e.Inv, e.Imm = verbs.RemoteAddr(wr.Remote), wr.InvSTag, wr.Imm
+	if qp.cfg.Type == TypeUD && wr.Dest.AH != nil {
+		e.Dest = verbs.Destination{AH: &wr.Dest.AH.a, QPN: wr.Dest.QPN, QKey: wr.Dest.QKey}
+	}
 	switch wr.Op {
 	case OpFetchAdd:
 		e.Atom = verbs.Atomic{Data: wr.Add, Mask: wr.AddMask, CompareMask: math.MaxUint64}

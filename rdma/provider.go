@@ -14,8 +14,8 @@ type Provider uint8
 const (
 	// ProviderIWARP is RDMA over TCP; addresses are those of TCP.
 	ProviderIWARP Provider = iota
-	// ProviderRoCE is RoCE v2, RDMA over UDP port 4791: reliable connections, made by the
-	// connection manager of InfiniBand as Linux's rdma_cm does it. The port in an address
+	// ProviderRoCE is RoCE v2, RDMA over UDP port 4791: connections, reliable or not, made by
+	// the connection manager of InfiniBand as Linux's rdma_cm does it, and datagrams. The port in an address
 	// is that of rdma_cm, a service, and not UDP's. One process at a time can use RoCE on an
 	// address, and none where the kernel's rdma_rxe is loaded; see docs/adr/0170-roce-provider.md.
 	ProviderRoCE
@@ -51,6 +51,8 @@ func (p Provider) Network() string {
 
 // provider is what a device needs of its transport.
 type provider interface {
+	// attr fills in what is the provider's own.
+	attr(*DeviceAttr)
 	// attach makes the engine of a new queue pair, and its number.
 	attach(qp *QP) error
 	// retire is told that a queue pair has been closed.
@@ -74,6 +76,7 @@ type acceptor interface {
 type request interface {
 	private() []byte
 	reads() (ird, ord int)
+	qpType() QPType
 	local() net.Addr
 	remote() net.Addr
 	accept(ctx context.Context, qp *QP, p *ConnParams) error

@@ -10,21 +10,24 @@ import (
 
 // QPConfig describes a queue pair. Zero fields mean the default beside them.
 type QPConfig struct {
-	SendCQ, RecvCQ *CQ  // required; may be the same
-	SRQ            *SRQ // receives come from there instead of PostRecv
-	MaxSend        int  // work requests in the send queue; 128
-	MaxRecv        int  // buffers in the receive queue; 128
-	MaxSGE         int  // pieces per work request; 16
-	MaxInline      int  // bytes of FlagInline; 256
-	SignalAll      bool // every work request is signalled
-	Context        any  // for the user; see QP.Context
+	SendCQ, RecvCQ *CQ            // required; may be the same
+	SRQ            *SRQ           // receives come from there instead of PostRecv
+	Type           QPType         // TypeRC, which is all that iWARP has
+	Datagram       DatagramParams // of TypeUD
+	MaxSend        int            // work requests in the send queue; 128
+	MaxRecv        int            // buffers in the receive queue; 128
+	MaxSGE         int            // pieces per work request; 16
+	MaxInline      int            // bytes of FlagInline; 256
+	SignalAll      bool           // every work request is signalled
+	Context        any            // for the user; see QP.Context
 	// OnEvent, when set, is called on a goroutine of the queue pair; it must not
 	// block and must not call Close.
 	OnEvent func(*QP, Event)
 }
 
-// QP is a queue pair: one connection to one peer. The goroutines behind it are
-// one receiver and one transmitter, from connection to Done.
+// QP is a queue pair: one connection to one peer, or an end for datagrams (TypeUD). The
+// goroutines behind it over iWARP are one receiver and one transmitter, from connection to
+// Done; over RoCE one for handlers and events.
 //
 // Memory named in a posted work request belongs to the queue pair until its
 // completion. All methods may be called concurrently. Close must not be called
@@ -67,7 +70,8 @@ func (o *owner) Event(e Event) {
 	}
 }
 
-// CreateQP creates an unconnected queue pair.
+// CreateQP creates an unconnected queue pair, or one of the type UD, which is ready to
+// send and receive. A type that the provider does not have is refused.
 func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	d := pd.dev
 	def(&cfg.MaxSend, 128)
@@ -92,6 +96,9 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	case pd.gone.Load():
 		return nil, fmt.Errorf("%w: protection domain", ErrClosed)
 	}
+	if err := d.checkType(&cfg); err != nil {
+		return nil, err
+	}
 	qp := &QP{pd: pd, cfg: cfg}
 	qp.v.Dev, qp.v.PD = &d.shared, &pd.mem
 	qp.v.SendCQ, qp.v.RecvCQ = &cfg.SendCQ.q, &cfg.RecvCQ.q
@@ -100,26 +107,43 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	}
 	qp.v.MaxSend, qp.v.SignalAll = cfg.MaxSend, cfg.SignalAll
 	qp.v.Init((*owner)(qp), cfg.MaxRecv)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil, fmt.Errorf("%w: device", ErrClosed)
-	}
-	if len(d.qps) >= d.cfg.MaxQP {
-		return nil, fmt.Errorf("%w: %d queue pairs", ErrLimit, d.cfg.MaxQP)
-	}
-	if err := d.transport.attach(qp); err != nil {
+	if err := d.adopt(qp); err != nil {
 		return nil, err
 	}
-	d.qps[qp] = struct{}{}
-	pd.use.Add(1)
-	cfg.SendCQ.use.Add(1)
-	cfg.RecvCQ.use.Add(1)
-	if cfg.SRQ != nil {
-		cfg.SRQ.use.Add(1)
+	if cfg.Type == TypeUD {
+		if err := qp.open(); err != nil {
+			_ = qp.Close()
+			return nil, err
+		}
 	}
 	return qp, nil
 }
+
+// adopt makes a queue pair one of the device's, with an engine.
+func (d *Device) adopt(qp *QP) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("%w: device", ErrClosed)
+	}
+	if len(d.qps) >= d.cfg.MaxQP {
+		return fmt.Errorf("%w: %d queue pairs", ErrLimit, d.cfg.MaxQP)
+	}
+	if err := d.transport.attach(qp); err != nil {
+		return err
+	}
+	d.qps[qp] = struct{}{}
+	qp.pd.use.Add(1)
+	qp.cfg.SendCQ.use.Add(1)
+	qp.cfg.RecvCQ.use.Add(1)
+	if qp.cfg.SRQ != nil {
+		qp.cfg.SRQ.use.Add(1)
+	}
+	return nil
+}
+
+// Type is QPConfig.Type.
+func (qp *QP) Type() QPType { return qp.cfg.Type }
 
 // Num is the number of the queue pair on its device.
 func (qp *QP) Num() uint32 { return qp.v.Num }
@@ -161,6 +185,7 @@ func (qp *QP) RemoteAddr() net.Addr { return qp.Info().RemoteAddr }
 // QPAttr are the settings of a queue pair.
 type QPAttr struct {
 	Num                                   uint32
+	Type                                  QPType
 	State                                 QPState
 	MaxSend, MaxRecv, MaxSGE, MaxInline   int
 	SendQueued, RecvQueued, ReadsInFlight int
@@ -172,7 +197,7 @@ func (qp *QP) Attr() QPAttr {
 	qp.v.Mu.Lock()
 	defer qp.v.Mu.Unlock()
 	return QPAttr{
-		Num: qp.v.Num, State: qp.v.StateLocked(),
+		Num: qp.v.Num, Type: qp.cfg.Type, State: qp.v.StateLocked(),
 		MaxSend: qp.cfg.MaxSend, MaxRecv: qp.cfg.MaxRecv, MaxSGE: qp.cfg.MaxSGE, MaxInline: qp.cfg.MaxInline,
 		SendQueued: int(qp.v.SQ.Tail - qp.v.SQ.Head), RecvQueued: recvs, ReadsInFlight: qp.v.Engine.Reads(),
 	}

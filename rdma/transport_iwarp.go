@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"sync"
 	"time"
@@ -19,6 +20,12 @@ type overTCP struct {
 
 	mu      sync.Mutex // guards what follows
 	nextQPN uint32
+}
+
+func (*overTCP) attr(a *DeviceAttr) {
+	a.Version = "soft-iWARP, MPA revision 2"
+	a.MaxImm, a.MaskedAtomics, a.Types = math.MaxUint64, true, []QPType{TypeRC}
+	a.PrivateData = PrivateDataLimits{Request: mpa.MaxUser, Reply: mpa.MaxUser, Reject: mpa.MaxUser}
 }
 
 func (t *overTCP) attach(qp *QP) error {
@@ -114,6 +121,7 @@ func (m mpaRequest) private() []byte       { return m.r.Frame().Private }
 func (m mpaRequest) reads() (ird, ord int) { return int(m.r.Frame().IRD), int(m.r.Frame().ORD) }
 func (m mpaRequest) local() net.Addr       { return m.r.Conn().LocalAddr() }
 func (m mpaRequest) remote() net.Addr      { return m.r.Conn().RemoteAddr() }
+func (mpaRequest) qpType() QPType          { return TypeRC }
 func (m mpaRequest) reject(b []byte) error { return m.r.Reject(b) }
 
 func (m mpaRequest) accept(ctx context.Context, qp *QP, p *ConnParams) error {

@@ -13,28 +13,48 @@ import (
 	"softiser/rdma/internal/roce"
 	"softiser/rdma/internal/roce/mad"
 	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/roce/port"
 )
 
 // overUDP is the provider RoCE.
 type overUDP struct{ dev roce.Device }
 
-func (t *overUDP) attach(qp *QP) error { return roce.New(&t.dev, &qp.v) }
-func (*overUDP) retire(qp *QP)         { roceOf(qp).Retire() }
-func (t *overUDP) close()              { t.dev.Close() }
+func (*overUDP) attr(a *DeviceAttr) {
+	a.Name, a.Version = "softiser1", "soft-RoCE v2"
+	a.MaxImm, a.SendImm, a.Types = math.MaxUint32, true, []QPType{TypeRC, TypeUC, TypeUD}
+	a.MaxPathMTU, a.MaxMulticastGroups = packet.MTU4096.Bytes(), port.MaxGroups
+	a.PrivateData = PrivateDataLimits{
+		Request: mad.UserREQ, Reply: mad.PrivateREP, Reject: mad.PrivateREJ, Lookup: mad.UserSIDRREQ, LookupReply: mad.PrivateSIDRREP,
+	}
+}
 
-func roceOf(qp *QP) *roce.QP { return qp.v.Engine.(*roce.QP) }
+func (t *overUDP) attach(qp *QP) error {
+	if qp.cfg.Type == TypeRC {
+		return roce.New(&t.dev, &qp.v)
+	}
+	return roce.NewUnreliable(&t.dev, &qp.v, qp.cfg.Type == TypeUD)
+}
+
+func (*overUDP) retire(qp *QP) { roceOf(qp).Retire() }
+func (t *overUDP) close()      { t.dev.Close() }
+
+func roceOf(qp *QP) roce.Pair { return qp.v.Engine.(roce.Pair) }
 
 func (*overUDP) extensions(*QP) bool { return true }
 
 func (*overUDP) info(qp *QP) ConnInfo {
 	i := roceOf(qp).Info()
-	if !i.Remote.IsValid() {
+	if !i.Local.IsValid() {
 		return ConnInfo{}
 	}
-	return ConnInfo{
-		PrivateData: i.Private, Initiator: i.Initiator, CRC: true, IRD: i.IRD, ORD: i.ORD, LocalAddr: RoCEAddr(i.Local), RemoteAddr: RoCEAddr(i.Remote),
+	out := ConnInfo{
+		PrivateData: i.Private, Initiator: i.Initiator, CRC: true, IRD: i.IRD, ORD: i.ORD, LocalAddr: RoCEAddr(i.Local),
 		RoCE: RoCEInfo{PathMTU: i.MTU.Bytes(), RemoteQPN: i.RemoteQPN},
 	}
+	if i.Remote.IsValid() { // nobody is for datagrams
+		out.RemoteAddr = RoCEAddr(i.Remote)
+	}
+	return out
 }
 
 // RoCEAddr is one end of a connection over RoCE: an address, and a port of rdma_cm.
@@ -78,12 +98,8 @@ func (p *ConnParams) roce(d *Device, limit int) (*roce.Params, error) {
 			return nil, invalid("%d retries: at most %d", *q, maxRetries)
 		}
 	}
-	if r.PathMTU != 0 {
-		for out.MTU = packet.MTU256; out.MTU.Bytes() != r.PathMTU; out.MTU++ {
-			if out.MTU == packet.MTU4096 {
-				return nil, invalid("path MTU %d: want 256, 512, 1024, 2048 or 4096", r.PathMTU)
-			}
-		}
+	if out.MTU, err = pathMTU(r.PathMTU); err != nil {
+		return nil, err
 	}
 	if r.AckTimeout != 0 {
 		units := (max(r.AckTimeout, 0) + 4095) / 4096
@@ -108,7 +124,7 @@ func (t *overUDP) dial(ctx context.Context, network, addr string, qp *QP, p *Con
 	if err != nil {
 		return err
 	}
-	return roceOf(qp).Connect(ctx, to, w)
+	return roce.Connect(ctx, roceOf(qp), to, w)
 }
 
 // resolve finds an address of a host, and the number of a port.
@@ -173,6 +189,12 @@ func (c cmRequest) private() []byte       { return c.r.Private() }
 func (c cmRequest) reads() (ird, ord int) { return c.r.IRD(), c.r.ORD() }
 func (c cmRequest) local() net.Addr       { return RoCEAddr(c.r.Local()) }
 func (c cmRequest) remote() net.Addr      { return RoCEAddr(c.r.Remote()) }
+func (c cmRequest) qpType() QPType {
+	if c.r.Unreliable() {
+		return TypeUC
+	}
+	return TypeRC
+}
 func (c cmRequest) reject(b []byte) error { return c.r.Reject(b) }
 
 func (c cmRequest) accept(_ context.Context, qp *QP, p *ConnParams) error {
@@ -187,23 +209,4 @@ func (c cmRequest) accept(_ context.Context, qp *QP, p *ConnParams) error {
 		return err
 	}
 	return c.r.Accept(roceOf(qp), w)
-}
-
-// checkRoCE finds what a request asks for that RoCE does not have.
-func checkRoCE(wr *SendWR) error {
-	switch wr.Op {
-	case OpImm, OpWriteImm:
-		if wr.Imm > math.MaxUint32 {
-			return invalid("immediate data %#x: RoCE carries 4 bytes", wr.Imm)
-		}
-	case OpFetchAdd:
-		if wr.AddMask != 0 {
-			return invalid("FetchAdd with a mask, which RoCE does not have")
-		}
-	case OpCmpSwap:
-		if wr.CompareMask+1 > 1 || wr.SwapMask+1 > 1 {
-			return invalid("CmpSwap with a mask, which RoCE does not have")
-		}
-	}
-	return nil
 }

@@ -50,6 +50,7 @@ const (
 	WCWithInv   WCFlags = verbs.WCWithInv   // InvSTag has been invalidated by the message
 	WCSolicited WCFlags = verbs.WCSolicited // the peer asked for a solicited event
 	WCWithImm   WCFlags = verbs.WCWithImm   // Imm is valid
+	WCWithGRH   WCFlags = verbs.WCWithGRH   // the buffer begins with GRHLen bytes for ParseGRH: a datagram
 )
 
 // WC is a work completion. When Status is not success, only ID, QP, Status and
@@ -60,7 +61,8 @@ type WC struct {
 	Status  WCStatus
 	Opcode  WCOpcode
 	Flags   WCFlags
-	ByteLen uint32 // bytes received, read or sent
+	ByteLen uint32 // bytes received (the GRH included), read or sent
 	InvSTag uint32 // with WCWithInv: what the peer has invalidated here
 	Imm     uint64 // with WCWithImm
+	SrcQPN  uint32 // with WCWithGRH: number of the queue pair that has sent it
 }

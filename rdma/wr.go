@@ -14,7 +14,8 @@ const (
 	OpRead     Opcode = verbs.OpRead     // RDMA Read of Remote into SGL
 	OpFetchAdd Opcode = verbs.OpFetchAdd // 8 bytes at Remote += Add; the old value goes to SGL (RFC 7306)
 	OpCmpSwap  Opcode = verbs.OpCmpSwap  // 8 bytes at Remote become Swap if they are Compare; old value to SGL
-	OpImm      Opcode = verbs.OpImm      // 8 bytes of immediate data to the peer's receive queue (RFC 7306)
+	OpImm      Opcode = verbs.OpImm      // immediate data alone to the peer's receive queue (RFC 7306); over RoCE an empty WriteImm
+	OpSendImm  Opcode = verbs.OpSendImm  // Send with Imm; RoCE only, see DeviceAttr.SendImm
 	OpLocalInv Opcode = verbs.OpLocalInv // invalidate InvSTag of this end
 	OpRegMR    Opcode = verbs.OpRegMR    // aim MR at SGL with Access under the key Key
 	OpBindMW   Opcode = verbs.OpBindMW   // bind Window over SGL with Access for this queue pair
@@ -58,11 +59,12 @@ type SendWR struct {
 	ID     uint64 // the caller's; WC.ID of the completion
 	Op     Opcode
 	Flags  SendFlags
-	SGL    []SGE      // what is sent, or where what is read goes, in order
-	Remote RemoteAddr // Write, Read, atomics
+	SGL    []SGE       // what is sent, or where what is read goes, in order
+	Remote RemoteAddr  // Write, Read, atomics
+	Dest   Destination // Send, SendImm of TypeUD
 
 	InvSTag uint32 // SendInv, LocalInv
-	Imm     uint64 // Imm, WriteImm
+	Imm     uint64 // Imm, WriteImm, SendImm; at most DeviceAttr.MaxImm
 
 	// Atomics (RFC 7306 §5.1). Masks are zero for plain 64-bit operations.
 	Add         uint64 // FetchAdd

@@ -10,9 +10,10 @@ import (
 // Sizes in bytes.
 const (
 	KeyLen   = 16
-	HdrLen   = 20  // key, flags, revision, private data length
-	WordLen  = 4   // enhanced word of RFC 6581
-	MaxPD    = 512 // RFC 5044 §7.1.1: private data, enhanced word included
+	HdrLen   = 20              // key, flags, revision, private data length
+	WordLen  = 4               // enhanced word of RFC 6581
+	MaxPD    = 512             // RFC 5044 §7.1.1: private data, enhanced word included
+	MaxUser  = MaxPD - WordLen // of the application, in an enhanced frame
 	MaxQueue = 0x3fff
 )
 

@@ -1,9 +1,12 @@
-// Package roce is the engine of RDMA over UDP: RoCE v2's reliable connections (IBA vol. 1
-// with annex A17) behind the seam of package verbs. A [QP] ties its parts together:
+// Package roce is the engine of RDMA over UDP: RoCE v2 (IBA vol. 1 with annex A17) behind
+// the seam of package verbs. A [QP] is a reliable connection, an [Unreliable] a connection
+// or an end for datagrams without acknowledgements. What ties their parts together:
 //
 //	host      UDP port 4791 of an address, which all devices of the process share
 //	start     connection manager: who asks whom, for what, and what was agreed on
+//	base      number, goroutine, statistics: what all of them have
 //	pump      packets in, packets out: the machines of rc between port and queues
+//	unreliable, connection, datagram   the same for those of uc and ud; lookups and groups
 //	teardown  the goroutine of a connection: handlers, events, and the end
 //	local     requests that do not go to the wire
 //

@@ -3,7 +3,7 @@ package roce
 import "softiser/rdma/internal/verbs"
 
 // local does a request that does not go to the wire; all before it has been answered.
-func (qp *QP) local(e *verbs.WQE) verbs.Status {
+func (qp *base) local(e *verbs.WQE) verbs.Status {
 	switch e.Op {
 	case verbs.OpLocalInv:
 		r := qp.Dev.Table.Lookup(e.Inv)

@@ -2,7 +2,6 @@ package roce
 
 import (
 	"errors"
-	"net"
 	"net/netip"
 	"time"
 
@@ -168,35 +167,10 @@ func (qp *QP) addLocked(copied bool) bool {
 // network, and comes again; what it never will take ends the connection.
 func (qp *QP) flushLocked() { qp.unsentLocked(qp.send.Flush()) }
 
-func (qp *QP) unsentLocked(err error) {
-	switch {
-	case err == nil:
-		qp.unsent = nil
-	case fatal(err):
-		qp.FailLocked(err)
-	case !errors.Is(err, net.ErrClosed):
-		qp.unsent = err
-	}
-}
-
 // publishLocked completes the receives that have ended, and counts.
 func (qp *QP) publishLocked() {
 	if qp.wcs = qp.resp.TakeWCs(qp.wcs[:0]); len(qp.wcs) > 0 && !qp.RecvCQ.AddAll(qp.wcs) {
 		qp.FailLocked(verbs.ErrOverflow)
 	}
-	if qp.sent == (sent{}) && qp.got == (sent{}) {
-		return
-	}
-	qp.StatMu.Lock()
-	s := &qp.Stats
-	s.WireOut += qp.sent.wire
-	s.WireIn += qp.got.wire
-	s.FPDUsOut += qp.sent.packets
-	s.BytesOut += qp.sent.payload
-	s.BytesIn += qp.got.payload
-	s.SendsOut += qp.sent.sends
-	s.ReadRequestsOut += qp.sent.reads
-	s.Faults = qp.resp.Stats().Faults + qp.req.Stats().Faults
-	qp.StatMu.Unlock()
-	qp.sent, qp.got = sent{}, sent{}
+	qp.countLocked(qp.resp.Stats().Faults + qp.req.Stats().Faults)
 }

@@ -1,11 +1,11 @@
 package roce
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"sync"
 	"time"
 
 	"softiser/rdma/internal/roce/cm"
@@ -59,45 +59,51 @@ func (qp *QP) hooks(forgotten func()) cm.Hooks {
 	}
 }
 
-// hold keeps the number of the queue pair for a connection, until what it returns is
-// called for the first time.
-func (qp *QP) hold() (forgotten func()) {
-	qp.users.Add(1)
-	return sync.OnceFunc(qp.release)
+// Pair is the engine of a queue pair, of any type.
+type Pair interface {
+	verbs.Engine
+	Retire()
+	Info() Info
+	core() *base
+	service() mad.Service
+	hooks(forgotten func()) cm.Hooks
+	attach(*hostPort, *Params, link) error
+	begin(*cm.Conn, error) error
 }
 
-// Connect connects qp to who listens at an address, on a port of rdma_cm's. The error is
-// a *cm.RejectError when the peer has refused; the queue pair can be used again then.
-func (qp *QP) Connect(ctx context.Context, to netip.AddrPort, p *Params) error {
-	local := p.Local
-	if !local.IsValid() {
-		var err error
-		if local, err = LocalAddr(to.Addr()); err != nil {
-			return err
-		}
+func (*QP) service() mad.Service { return mad.ServiceRC }
+
+// connectable is an error if a queue pair is for datagrams.
+func connectable(p Pair) error {
+	if u, ok := p.(*Unreliable); ok && u.datagrams {
+		return verbs.Invalid("a queue pair for datagrams has no connection; look its peers up")
 	}
-	hp, err := qp.dev.port(local)
-	if err != nil {
+	return nil
+}
+
+// Connect connects a queue pair to who listens at an address, on a port of rdma_cm's. The
+// error is a *cm.RejectError when the peer has refused; the queue pair can be used again
+// then.
+func Connect(ctx context.Context, qp Pair, to netip.AddrPort, p *Params) error {
+	if err := connectable(qp); err != nil {
 		return err
 	}
-	mtu := hp.mtu
-	if p.MTU != 0 {
-		if p.MTU > mtu {
-			return verbs.Invalid("path MTU %d: the interface of %v carries at most %d", p.MTU.Bytes(), local, mtu.Bytes())
-		}
-		mtu = p.MTU
+	b := qp.core()
+	hp, mtu, err := b.dev.way(to.Addr(), p)
+	if err != nil {
+		return err
 	}
 	if p.Timeout == 0 {
 		p.Timeout = startTimeout
 	}
 	short, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("%w: %v; is UDP port 4791 open there, both ways, and somebody behind it?", verbs.ErrTimeout, p.Timeout))
 	defer cancel()
-	psn, from := packet.PSN(cm.NewPSN()), uint16(firstPort+rand.IntN(1<<16-firstPort))
-	forgotten := qp.hold()
+	psn, from := packet.PSN(cm.NewPSN()), servicePort()
+	forgotten := b.hold()
 	conn, err := hp.CM().Connect(short, to.Addr(), &cm.Request{
-		Service: mad.ServiceOf(mad.ProtocolTCP, to.Port()), Transport: mad.ServiceRC, SrcPort: from, QPN: qp.Num, PSN: uint32(psn),
+		Service: mad.ServiceOf(mad.ProtocolTCP, to.Port()), Transport: qp.service(), SrcPort: from, QPN: b.Num, PSN: uint32(psn),
 		ResponderResources: uint8(p.IRD), InitiatorDepth: uint8(p.ORD), RetryCount: uint8(p.Retries), RNRRetry: uint8(p.RNRRetries),
-		MTU: uint8(mtu), AckTimeout: p.AckTimeout, SRQ: qp.SRQ != nil, Private: p.Private,
+		MTU: uint8(mtu), AckTimeout: p.AckTimeout, SRQ: b.SRQ != nil, Private: p.Private,
 	}, qp.hooks(forgotten))
 	if err != nil {
 		forgotten()
@@ -117,6 +123,67 @@ func (qp *QP) Connect(ctx context.Context, to netip.AddrPort, p *Params) error {
 	}
 	return qp.begin(conn, conn.Establish())
 }
+
+// way opens the port that leads to a peer, and finds the path MTU.
+func (d *Device) way(to netip.Addr, p *Params) (*hostPort, packet.MTU, error) {
+	local := p.Local
+	if !local.IsValid() {
+		var err error
+		if local, err = LocalAddr(to); err != nil {
+			return nil, 0, err
+		}
+	}
+	hp, err := d.port(local)
+	if err != nil {
+		return nil, 0, err
+	}
+	mtu, err := hp.carries(p.MTU)
+	return hp, mtu, err
+}
+
+// carries is the path MTU that was asked for, 0 for the largest, if the interface carries it.
+func (hp *hostPort) carries(want packet.MTU) (packet.MTU, error) {
+	switch {
+	case want == 0:
+		return hp.mtu, nil
+	case want > hp.mtu:
+		return 0, verbs.Invalid("path MTU %d: the interface of %v carries at most %d", want.Bytes(), hp.Addr(), hp.mtu.Bytes())
+	}
+	return want, nil
+}
+
+// Endpoint names one end of a connection that is made without the connection manager.
+type Endpoint struct {
+	Addr netip.Addr
+	QPN  uint32
+	PSN  uint32 // of the first packet that it sends
+}
+
+// Join connects a queue pair to one that its owner has been told of by other means, as its
+// peer's is to this one. Nobody tells the peer of the end.
+func Join(qp Pair, psn uint32, peer Endpoint, p *Params) error {
+	if err := connectable(qp); err != nil {
+		return err
+	}
+	hp, mtu, err := qp.core().dev.way(peer.Addr, p)
+	if err != nil {
+		return err
+	}
+	err = qp.attach(hp, p, link{
+		Info: Info{
+			Initiator: true, IRD: p.IRD, ORD: p.ORD, MTU: mtu, RemoteQPN: peer.QPN,
+			Local: netip.AddrPortFrom(hp.Addr(), 0), Remote: netip.AddrPortFrom(peer.Addr, 0),
+		},
+		out: packet.PSN(psn), in: packet.PSN(peer.PSN), rnrRetries: p.RNRRetries,
+	})
+	if err != nil {
+		return err
+	}
+	return qp.begin(nil, nil)
+}
+
+// servicePort is a port that this side says it has, of those that are handed out.
+func servicePort() uint16 { return uint16(firstPort + rand.IntN(1<<16-firstPort)) }
 
 // firstPort is the first port that this side says it has, of those that are handed out.
 const firstPort = 0xc000
@@ -196,10 +263,7 @@ func (d *Device) Listen(at netip.AddrPort, backlog int) (*Listener, error) {
 	}
 	const tries = 64
 	for try := 0; ; try++ {
-		to := at.Port()
-		if to == 0 {
-			to = uint16(firstPort + rand.IntN(1<<16-firstPort))
-		}
+		to := cmp.Or(at.Port(), servicePort())
 		l, err := hp.CM().Listen(mad.ServiceOf(mad.ProtocolTCP, to), backlog)
 		if err == nil {
 			return &Listener{l, hp, netip.AddrPortFrom(hp.Addr(), to)}, nil
@@ -224,7 +288,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 			return nil, err
 		}
 		switch r := &in.Request; {
-		case r.Transport != mad.ServiceRC:
+		case r.Transport != mad.ServiceRC && r.Transport != mad.ServiceUC:
 			_ = in.Refuse(mad.ReasonInvalidTransport)
 		case packet.MTU(r.MTU) > l.port.mtu:
 			// Our own packets would not fit the interface.
@@ -250,6 +314,9 @@ func (r *Request) IRD() int { return int(r.in.Request.ResponderResources) }
 // ORD is described at IRD.
 func (r *Request) ORD() int { return int(r.in.Request.InitiatorDepth) }
 
+// Unreliable says that the peer's queue pair is of the type UC.
+func (r *Request) Unreliable() bool { return r.in.Request.Transport == mad.ServiceUC }
+
 // Remote is where the request came from, which nobody has proved yet.
 func (r *Request) Remote() netip.AddrPort {
 	return netip.AddrPortFrom(r.in.Peer(), r.in.Request.SrcPort)
@@ -264,10 +331,19 @@ func (r *Request) Reject(private []byte) error { return r.in.Reject(private) }
 // Fail refuses it for a reason of our own.
 func (r *Request) Fail() { _ = r.in.Refuse(mad.ReasonNoResources) }
 
-// Accept connects qp. When the peer has given up meanwhile, the queue pair has ended.
-func (r *Request) Accept(qp *QP, p *Params) error {
+// Accept connects a queue pair, of the type of the peer's. When the peer has given up
+// meanwhile, the queue pair has ended.
+func (r *Request) Accept(qp Pair, p *Params) error {
 	q := &r.in.Request
-	psn := packet.PSN(cm.NewPSN())
+	err := connectable(qp)
+	if err == nil && qp.service() != q.Transport {
+		err = verbs.Invalid("the queue pair of the peer is of another type: unreliable there: %v, here: %v", r.Unreliable(), qp.service() == mad.ServiceUC)
+	}
+	if err != nil {
+		r.Fail()
+		return err
+	}
+	b, psn := qp.core(), packet.PSN(cm.NewPSN())
 	l := link{
 		Info: Info{
 			Private: q.Private, IRD: min(p.IRD, int(q.InitiatorDepth)), ORD: min(p.ORD, int(q.ResponderResources)),
@@ -279,10 +355,10 @@ func (r *Request) Accept(qp *QP, p *Params) error {
 		r.Fail()
 		return err
 	}
-	forgotten := qp.hold()
+	forgotten := b.hold()
 	conn, err := r.in.Accept(&cm.Reply{
-		QPN: qp.Num, PSN: uint32(psn), ResponderResources: uint8(l.IRD), InitiatorDepth: uint8(l.ORD),
-		RNRRetry: uint8(p.RNRRetries), SRQ: qp.SRQ != nil, Private: p.Private,
+		QPN: b.Num, PSN: uint32(psn), ResponderResources: uint8(l.IRD), InitiatorDepth: uint8(l.ORD),
+		RNRRetry: uint8(p.RNRRetries), SRQ: b.SRQ != nil, Private: p.Private,
 	}, qp.hooks(forgotten))
 	if err != nil {
 		forgotten()

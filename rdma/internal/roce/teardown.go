@@ -18,11 +18,7 @@ const endTimeout = 3 * time.Second
 func (qp *QP) loop() {
 	defer qp.wg.Done()
 	for range qp.wake {
-		qp.SendCQ.Dispatch()
-		qp.RecvCQ.Dispatch()
-		if qp.low.Swap(false) {
-			qp.Owner().Event(verbs.EventSRQLimit)
-		}
+		qp.dispatch()
 		if qp.step() {
 			break
 		}
@@ -53,7 +49,11 @@ func (qp *QP) step() bool {
 		qp.settleLocked()
 	}
 	end := qp.drainedLocked()
-	if end {
+	switch {
+	case end && conn == nil: // there is nobody to tell
+		qp.FailLocked(nil)
+		end = false
+	case end:
 		qp.ending = true
 		qp.closing = time.AfterFunc(endTimeout, func() {
 			qp.Fail(fmt.Errorf("%w: the peer did not answer the end of the connection within %v", verbs.ErrTimeout, endTimeout))

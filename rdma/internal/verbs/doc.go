@@ -39,6 +39,7 @@
 //	Drain           FIN                                a management datagram when all is answered
 //	Wait            receive and transmit goroutine     the goroutine for handlers and the end
 //
-// An unconnected queue pair is one whose entries carry an address handle; it goes to
-// StateRTS without a peer, and FailLocked concerns single requests. There is none yet.
+// A queue pair for datagrams (RoCE's UD) is one whose entries carry an address handle; it
+// goes to StateRTS without a peer. Its requests fail alone; FailLocked is for its owner's
+// faults.
 package verbs

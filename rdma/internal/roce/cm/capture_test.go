@@ -269,7 +269,10 @@ func TestLookupAsLinuxDoes(t *testing.T) {
 			for _, c := range mads {
 				switch msg := c.msg.(type) {
 				case *mad.SIDRREP:
-					r.m.Serve(msg.ServiceID, func(*Lookup) LookupAnswer { return LookupAnswer{QPN: msg.QPN, QKey: msg.QKey} })
+					r.m.Unserve(msg.ServiceID)
+					if err := r.m.Serve(msg.ServiceID, func(*Lookup) LookupAnswer { return LookupAnswer{QPN: msg.QPN, QKey: msg.QKey} }); err != nil {
+						t.Fatal(err)
+					}
 				case *mad.SIDRREQ:
 					r.ids = []uint32{msg.RequestID}
 				}

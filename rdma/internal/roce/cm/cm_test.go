@@ -571,19 +571,22 @@ func TestLookups(t *testing.T) {
 		p := newPair(t, 14)
 		defer p.n.close()
 		udp := mad.ServiceOf(mad.ProtocolUDP, 7174)
-		p.b.Serve(udp, func(l *Lookup) LookupAnswer {
+		err := p.b.Serve(udp, func(l *Lookup) LookupAnswer {
 			if l.SrcPort != 9 || l.Peer != p.a.cfg.Local || !bytes.HasPrefix(l.Private, []byte("who?\x00")) || len(l.Private) != mad.UserSIDRREQ {
 				t.Errorf("lookup %+v", l)
 			}
 			return LookupAnswer{QPN: 77, QKey: 0x1234567, Private: []byte("I")}
 		})
+		if again := p.b.Serve(udp, func(*Lookup) LookupAnswer { return LookupAnswer{} }); err != nil || !errors.Is(again, verbs.ErrInvalid) {
+			t.Errorf("%v, and a second one: %v", err, again)
+		}
 		lost := 0
 		p.n.losing(func(s *sentMAD) bool { lost++; return lost <= 2 })
 		a, err := p.a.Resolve(t.Context(), p.b.cfg.Local, &Lookup{Service: udp, SrcPort: 9, Private: []byte("who?")})
 		if err != nil || a.Status != mad.SIDROK || a.QPN != 77 || a.QKey != 0x1234567 || !bytes.HasPrefix(a.Private, []byte("I\x00")) {
 			t.Errorf("%+v, %v", a, err)
 		}
-		p.b.Serve(udp, nil)
+		p.b.Unserve(udp)
 		if a, err := p.a.Resolve(t.Context(), p.b.cfg.Local, &Lookup{Service: udp}); err != nil || a.Status != mad.SIDRUnsupported {
 			t.Errorf("%+v, %v", a, err)
 		}

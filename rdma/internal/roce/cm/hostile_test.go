@@ -221,7 +221,9 @@ func hostile(t *testing.T, seed uint64, rounds int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Serve(mad.ServiceOf(mad.ProtocolUDP, 7174), func(*Lookup) LookupAnswer { return LookupAnswer{QPN: 5} })
+	if err := m.Serve(mad.ServiceOf(mad.ProtocolUDP, 7174), func(*Lookup) LookupAnswer { return LookupAnswer{QPN: 5} }); err != nil {
+		t.Fatal(err)
+	}
 	qpn := uint32(100)
 	var accepted atomic.Int32
 	go func() {

@@ -28,15 +28,25 @@ type LookupAnswer struct {
 }
 
 // Serve answers lookups of service by f, which must not block nor call the Manager.
-// Nothing is kept of a lookup. nil ends it.
-func (m *Manager) Serve(service mad.ServiceID, f func(*Lookup) LookupAnswer) {
+// Nothing is kept of a lookup. It is an error when somebody does so already.
+func (m *Manager) Serve(service mad.ServiceID, f func(*Lookup) LookupAnswer) error {
 	m.mu.Lock()
 	defer m.unlock()
-	if f == nil {
-		delete(m.services, service)
-		return
+	switch {
+	case m.closed:
+		return errManagerClosed
+	case m.services[service] != nil:
+		return verbs.Invalid("%v of %v is taken: somebody answers lookups there", service, m.cfg.Local)
 	}
 	m.services[service] = f
+	return nil
+}
+
+// Unserve ends Serve.
+func (m *Manager) Unserve(service mad.ServiceID) {
+	m.mu.Lock()
+	defer m.unlock()
+	delete(m.services, service)
 }
 
 func (m *Manager) sidrReq(in origin, msg *mad.SIDRREQ) {

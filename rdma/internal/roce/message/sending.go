@@ -64,6 +64,15 @@ func (s *Sending) Build(o *Outgoing, e *verbs.WQE) {
 	}
 }
 
+// Unreadable fails the request whose packet Build has made last: its payload cannot be read.
+func (s *Sending) Unreadable() {
+	i := s.qp.SQ.Next
+	if s.off == 0 {
+		i-- // it was the last packet
+	}
+	s.qp.SQ.At(i).Status = verbs.StatusLocalFault
+}
+
 // end passes the request at SQ.Next.
 func (s *Sending) end(e *verbs.WQE) {
 	e.End, s.off = s.next, 0

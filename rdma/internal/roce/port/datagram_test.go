@@ -272,12 +272,12 @@ func TestGroupErrors(t *testing.T) {
 		}
 	}
 	group := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{239, 0, 0, byte(i)}) }
-	for i := range maxGroups {
+	for i := range MaxGroups {
 		if err := p.AttachGroup(group(i), 5, h, nil); err != nil {
 			t.Fatal(i, err)
 		}
 	}
-	if err := p.AttachGroup(group(maxGroups), 5, h, nil); err == nil {
+	if err := p.AttachGroup(group(MaxGroups), 5, h, nil); err == nil {
 		t.Error("more than the limit")
 	}
 	p.Close()

@@ -12,8 +12,8 @@ import (
 // groupQPN is the destination of what is sent to a multicast group (IBA vol. 1 §10.5).
 const groupQPN = packet.QPNMask
 
-// maxGroups bounds the groups of a port: each has a socket and a goroutine.
-const maxGroups = 64
+// MaxGroups bounds the groups of a port: each has a socket and a goroutine.
+const MaxGroups = 64
 
 // group is a multicast group with the queue pairs that are attached to it. It has a
 // receiver of its own, whose only endpoint it is.
@@ -46,8 +46,8 @@ func (p *Port) AttachGroup(addr netip.Addr, qpn uint32, h Handler, batchEnd func
 		switch {
 		case p.closed:
 			return errClosed
-		case len(p.groups) >= maxGroups:
-			return fmt.Errorf("rdma: %v belongs to %d multicast groups already, its limit", p.Addr(), maxGroups)
+		case len(p.groups) >= MaxGroups:
+			return fmt.Errorf("rdma: %v belongs to %d multicast groups already, its limit", p.Addr(), MaxGroups)
 		}
 		rx, err := p.udp.Join(addr)
 		if err != nil {

@@ -1,6 +1,7 @@
 package uc
 
 import (
+	"errors"
 	"fmt"
 
 	"softiser/rdma/internal/roce/message"
@@ -63,6 +64,13 @@ func supported(op verbs.Opcode) verbs.Status {
 		return verbs.StatusSuccess
 	}
 	return verbs.StatusUnsupported
+}
+
+// Unreadable says that the payload of the packet that Next has made last cannot be read:
+// its request fails, and the connection is over.
+func (s *Sender) Unreadable() {
+	s.sending.Unreadable()
+	s.err = errors.New("rdma: the memory of a request cannot be read")
 }
 
 // Sent completes the requests all of whose packets have left, or are lost.

@@ -61,5 +61,9 @@ func (s *Sender) fits(e *verbs.WQE) verbs.Status {
 	return verbs.StatusSuccess
 }
 
+// Unreadable fails the request of the packet that Next has made last: its payload cannot be
+// read.
+func (s *Sender) Unreadable() { s.sending.Unreadable() }
+
 // Sent completes the requests whose packets have left, or are lost.
 func (s *Sender) Sent() { s.sending.Sent() }

@@ -1,0 +1,302 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"softiser/rdma/internal/roce/cm"
+	"softiser/rdma/internal/roce/message"
+	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/roce/port"
+	"softiser/rdma/internal/verbs"
+)
+
+// unacknowledged is the machine of a type of queue pairs whose packets nobody
+// acknowledges: UC or UD.
+type unacknowledged interface {
+	// take executes a packet, which was sent to an address of ours.
+	take(from, to netip.Addr, p *packet.Packet)
+	// next makes o the next packet to send; to is nil for the one peer.
+	next(o *message.Outgoing) (to *verbs.AddressHandle, ok bool)
+	// unreadable says that the payload of the packet that next has made last cannot be read.
+	unreadable()
+	// sent completes the requests whose packets have left, or are lost.
+	sent()
+	err() error
+	takeWCs(wcs []verbs.WC) []verbs.WC
+	flush()
+}
+
+// Unreliable is the engine of a queue pair of the types UC, with Connect, Join or Accept,
+// and UD, with Open.
+type Unreliable struct {
+	base
+	datagrams bool
+
+	// Guarded by Mu, from the connection on.
+	m      unacknowledged
+	conn   *cm.Conn     // nil for datagrams, and for a connection made without the manager
+	groups []netip.Addr // that it has joined
+	qkey   uint32
+
+	open    bool        // requests may be sent: the peer is ready to receive
+	heard   bool        // the peer is ready: it has said so, or sent a packet
+	told    bool        // the manager and the owner know of that
+	ending  bool        // the handshake of the end has begun
+	more    bool        // the pump has stopped because it is somebody else's turn
+	closing *time.Timer // bounds the handshake of the end
+}
+
+// NewUnreliable is New for the types UC and UD.
+func NewUnreliable(d *Device, v *verbs.QP, datagrams bool) error {
+	u := &Unreliable{datagrams: datagrams}
+	if err := u.init(d, v); err != nil {
+		return err
+	}
+	v.Engine = u
+	return nil
+}
+
+// Reads is 0: there are none; see verbs.Engine.
+func (u *Unreliable) Reads() int { return 0 }
+
+// Push sends what is queued; see verbs.Engine.
+func (u *Unreliable) Push() {
+	u.Mu.Lock()
+	ended := u.Flushed
+	if u.Connected && !u.Dying.Load() {
+		u.settleLocked()
+	}
+	u.Mu.Unlock()
+	if ended {
+		u.SendCQ.Dispatch() // posts that were flushed at once
+	}
+}
+
+// take takes one packet for the queue pair: the port's Handler.
+func (u *Unreliable) take(from netip.AddrPort, p *packet.Packet) {
+	u.takeFor(u.port.Addr(), from, p)
+}
+
+// takeFor is take for one that was sent to the port's address, or to a group's.
+func (u *Unreliable) takeFor(to netip.Addr, from netip.AddrPort, p *packet.Packet) {
+	u.Mu.Lock()
+	defer u.Mu.Unlock()
+	if u.Dying.Load() {
+		return
+	}
+	n := len(p.Payload)
+	u.got.packets++
+	u.got.wire += uint64(p.Op.Len(n))
+	u.got.payload += uint64(n)
+	u.heard = true
+	u.m.take(from.Addr().Unmap(), to, p)
+}
+
+// batchEnd completes the receives of packets that have come at once.
+func (u *Unreliable) batchEnd() {
+	u.Mu.Lock()
+	defer u.Mu.Unlock()
+	if !u.Dying.Load() {
+		u.settleLocked()
+	}
+}
+
+// settleLocked sends what there is to send, and completes what has ended. Preconditions:
+// the queue pair is connected, and not dying.
+func (u *Unreliable) settleLocked() {
+	u.pumpLocked()
+	u.publishLocked()
+	if err := u.m.err(); err != nil {
+		u.FailLocked(err)
+	}
+	if u.more || u.heard && !u.told || u.drainedLocked() || u.SendCQ.Due() || u.RecvCQ.Due() {
+		u.kick()
+	}
+}
+
+// pumpLocked sends packets. Their requests are over when the kernel has them.
+func (u *Unreliable) pumpLocked() {
+	u.more = false
+	if !u.open {
+		return
+	}
+	n := 0
+	for ; n < turn; n++ {
+		to, ok := u.m.next(&u.out)
+		if !ok {
+			break
+		}
+		if !u.addLocked(to) {
+			u.m.unreadable()
+		}
+		u.out.Release()
+	}
+	u.more = n == turn
+	u.unsentLocked(u.send.Flush())
+	u.m.sent()
+}
+
+// addLocked hands a packet to the sender; false when its payload cannot be read.
+func (u *Unreliable) addLocked(to *verbs.AddressHandle) bool {
+	o := &u.out
+	add := func() (bool, error) {
+		if to == nil {
+			return u.send.Add(&o.Packet, o.Payload, o.N, false)
+		}
+		return u.send.AddTo(to.Addr, &o.Packet, o.Payload, o.N, false)
+	}
+	ok, err := add()
+	if err == nil && !ok {
+		u.unsentLocked(u.send.Flush())
+		_, err = add()
+	}
+	if errors.Is(err, port.ErrFault) {
+		return false
+	}
+	u.unsentLocked(err)
+	u.sent.packets++
+	u.sent.wire += uint64(o.Packet.Op.Len(o.N))
+	u.sent.payload += uint64(o.N)
+	if t := o.Packet.Op.Traits(); t&packet.Send != 0 && t&packet.Last != 0 {
+		u.sent.sends++
+	}
+	return true
+}
+
+// publishLocked completes the receives that have ended, and counts.
+func (u *Unreliable) publishLocked() {
+	if u.wcs = u.m.takeWCs(u.wcs[:0]); len(u.wcs) > 0 && !u.RecvCQ.AddAll(u.wcs) {
+		u.FailLocked(verbs.ErrOverflow)
+	}
+	u.countLocked(0)
+}
+
+// drainedLocked says whether the end is to begin that was asked for.
+func (u *Unreliable) drainedLocked() bool {
+	return u.StateLocked() == verbs.StateClosing && !u.ending && u.SQ.Empty()
+}
+
+// loop is the goroutine of the queue pair, as that of QP.
+func (u *Unreliable) loop() {
+	defer u.wg.Done()
+	for range u.wake {
+		u.dispatch()
+		if u.step() {
+			break
+		}
+	}
+	u.teardown()
+}
+
+// step does what is due; true when the queue pair has ended.
+func (u *Unreliable) step() bool {
+	u.Mu.Lock()
+	if u.Dying.Load() {
+		u.Mu.Unlock()
+		return true
+	}
+	conn, due := u.conn, u.more
+	if u.heard && !u.told {
+		u.told = true
+		first := !u.open
+		u.open, due = true, true
+		u.Mu.Unlock()
+		if conn != nil {
+			conn.Heard()
+		}
+		if first {
+			u.Owner().Event(verbs.EventEstablished)
+		}
+		u.Mu.Lock()
+	}
+	if due && !u.Dying.Load() {
+		u.settleLocked()
+	}
+	end := u.drainedLocked()
+	switch {
+	case end && conn == nil: // there is nobody to tell
+		u.FailLocked(nil)
+		end = false
+	case end:
+		u.ending = true
+		u.closing = time.AfterFunc(endTimeout, func() {
+			u.Fail(fmt.Errorf("%w: the peer did not answer the end of the connection within %v", verbs.ErrTimeout, endTimeout))
+		})
+	}
+	u.Mu.Unlock()
+	if end {
+		_ = conn.Disconnect() // its hook says what came of it
+	}
+	return false
+}
+
+// teardown ends the queue pair: the last thing that the loop does.
+func (u *Unreliable) teardown() {
+	u.port.Detach(u.Num)
+	u.Mu.Lock()
+	if u.closing != nil {
+		u.closing.Stop()
+	}
+	conn, err, groups := u.conn, u.Err, u.groups
+	u.groups = nil
+	u.Mu.Unlock()
+	for _, g := range groups {
+		u.port.DetachGroup(g, u.Num)
+	}
+	if conn != nil {
+		_ = conn.Disconnect() // the peer may have said so before us
+	}
+	u.Owner().Ended(err)
+
+	u.Mu.Lock()
+	u.m.flush()
+	u.publishLocked()
+	u.FlushSendsLocked()
+	var b verbs.RecvBuf
+	u.FlushRecvsLocked(&b)
+	hook := u.SetState(verbs.StateError)
+	u.Mu.Unlock()
+	hook()
+	u.SendCQ.Dispatch()
+	u.RecvCQ.Dispatch()
+	u.Owner().Event(verbs.EventDisconnected)
+	close(u.Done)
+}
+
+// readyLocked makes the queue pair ready to send and receive. begin must follow.
+func (u *Unreliable) readyLocked(hp *hostPort, i Info) (hook func()) {
+	u.port, u.info = hp, i
+	u.open = u.datagrams || i.Initiator
+	u.told = u.open
+	u.Connected = true
+	u.wg.Add(1)
+	return u.SetState(verbs.StateRTS)
+}
+
+// idleLocked is an error unless the queue pair can be connected.
+func (u *Unreliable) idleLocked() error {
+	if st := u.StateLocked(); st != verbs.StateIdle || u.Closed.Load() {
+		return fmt.Errorf("%w: queue pair %d is in state %v, which has to be Idle", verbs.ErrState, u.Num, st)
+	}
+	return nil
+}
+
+// begin starts the loop of a queue pair that is ready, or of what is left of one that has
+// failed meanwhile.
+func (u *Unreliable) begin(conn *cm.Conn, err error) error {
+	u.Mu.Lock()
+	u.conn = conn
+	if err != nil {
+		u.FailLocked(err)
+	}
+	u.Mu.Unlock()
+	go u.loop()
+	u.kick() // for what has happened meanwhile
+	if err != nil {
+		u.wg.Wait()
+	}
+	return err
+}

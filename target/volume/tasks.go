@@ -41,6 +41,7 @@ type Tasks struct {
 	maxWorkers  int
 	idleWorkers int
 	wakeups     int
+	short       int // steps of workers in a row that were short, see owed.go
 	closed      bool
 }
 

@@ -1,5 +1,7 @@
 package volume
 
+import "time"
+
 // Workers run what may wait for storage. They are started on demand, at most
 // Config.Workers of them for a volume, and all but two end when there is
 // nothing to do. The queue is bounded by the sessions' command windows.
@@ -55,6 +57,7 @@ func (s *Tasks) endWorkerLocked() {
 // worker is a goroutine of the pool. It owns the command that it has taken from
 // the queue until that ends, waits for its initiator's data or is queued again.
 func (s *Tasks) worker() {
+	var owes owed
 	s.mu.Lock()
 	for {
 		if s.workers > s.maxWorkers { // there are others for the queue
@@ -80,14 +83,21 @@ func (s *Tasks) worker() {
 		o.to(Running)
 		s.mu.Unlock()
 
+		began := time.Now()
 		port := o.req.Via() // after Step the slot may hold another command
 		if o.Aborted() {
 			o.req.Step(Abort)
 		} else {
 			o.req.Step(Proceed)
 		}
-		port.Push()
+		now := time.Now()
+		owes.add(port, now)
 		s.mu.Lock()
+		if !s.mayOweLocked(&owes, now, now.Sub(began)) {
+			s.mu.Unlock()
+			owes.pay()
+			s.mu.Lock()
+		}
 	}
 }
 

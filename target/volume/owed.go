@@ -1,0 +1,57 @@
+package volume
+
+import "time"
+
+// A worker that answers command after command would send each answer by a call of its
+// own, and wake the initiator for it. While its steps are short it owes the ports their
+// pushes instead, and pays when it has no next command, or a batch. A push of the same
+// connection from elsewhere sends what is owed as well.
+//
+// Nobody shall wait for somebody else's storage: only writes are looked at as short, and
+// only after some in a row were. What a write into the page cache waits for now and then,
+// a throttled disk, holds the inode's lock, so that those behind it wait as well.
+const (
+	owedMost  = 16                     // ports, at most
+	owedLong  = 200 * time.Microsecond // how long an answer is kept while steps are short
+	stepShort = 100 * time.Microsecond // a step that has waited for no storage
+	stepsSure = 8                      // so many short ones in a row, and the next is taken for one, too
+)
+
+// owed is what a worker has not pushed yet.
+type owed struct {
+	ports [owedMost]Port
+	n     int
+	since time.Time // of the first
+}
+
+// add notes that port is to be pushed.
+func (w *owed) add(port Port, now time.Time) {
+	if w.n == 0 {
+		w.since = now
+	}
+	w.ports[w.n] = port
+	w.n++
+}
+
+// pay pushes what is owed.
+func (w *owed) pay() {
+	for i := range w.ports[:w.n] {
+		w.ports[i].Push()
+		w.ports[i] = nil
+	}
+	w.n = 0
+}
+
+// mayOweLocked reports whether the worker that owes w may go on with the next command
+// before it pays. now is when its last step ended, which took so long. Preconditions:
+// s.mu is held.
+func (s *Tasks) mayOweLocked(w *owed, now time.Time, took time.Duration) bool {
+	if took >= stepShort {
+		s.short = 0
+		return false
+	}
+	s.short = min(s.short+1, stepsSure)
+	next := s.queueHead
+	return s.short == stepsSure && next != nil && next.hold.kind == HoldWrite && s.workers <= s.maxWorkers &&
+		w.n < owedMost && now.Sub(w.since) < owedLong
+}

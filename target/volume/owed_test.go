@@ -1,0 +1,115 @@
+package volume
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pushed is a port that notes its pushes, among the steps of the worker.
+type pushed struct {
+	events *[]int // n: the step of request n; -n: its push. The only worker appends
+	n      int
+}
+
+func (p pushed) Push() { *p.events = append(*p.events, -p.n) }
+
+// ported is a request whose port is another one than itself.
+type ported struct {
+	*req
+	port pushed
+}
+
+func (r *ported) Via() Port { return r.port }
+
+// steps runs requests of those kinds on one worker, which finds all of them in its queue, and
+// returns in which order it took its steps and pushed. Each step takes so long.
+func steps(t *testing.T, kinds []Hold, took func(n int) time.Duration) (events []int) {
+	synctest.Test(t, func(t *testing.T) {
+		b := serve(t, new(Registry), Config{Device: newDevice(t, "v"), Workers: 1}, "v")
+		gate := make(chan struct{})
+		var all []*ported
+		for i, kind := range kinds {
+			n := i + 1
+			r := &ported{req: &req{v: b.v, steps: make(chan Cause, 1)}, port: pushed{&events, n}}
+			r.more = func(r *req) {
+				if n == 1 {
+					<-gate
+				}
+				events = append(events, n)
+				time.Sleep(took(n))
+				r.Step(Proceed)
+			}
+			r.op.Init(r)
+			r.op.Cover(uint64(n), uint64(n)+1, kind)
+			if !b.v.Admit(&r.op) {
+				t.Fatal("a request beside others has to wait")
+			}
+			b.v.ToWorker(&r.op)
+			all = append(all, r)
+		}
+		close(gate)
+		for _, r := range all {
+			<-r.steps
+		}
+		synctest.Wait()
+	})
+	return events
+}
+
+// run is the numbers from lo to hi.
+func run(lo, hi int) (s []int) {
+	for ; lo <= hi; lo++ {
+		s = append(s, lo)
+	}
+	return s
+}
+
+func minus(s []int) []int {
+	for i := range s {
+		s[i] = -s[i]
+	}
+	return s
+}
+
+// single is each of those steps with its push behind it.
+func single(lo, hi int) (s []int) {
+	for ; lo <= hi; lo++ {
+		s = append(s, lo, -lo)
+	}
+	return s
+}
+
+// Answers to writes leave in batches once some steps were short; what is owed is paid
+// before anything that may wait for storage.
+func TestOwedPushes(t *testing.T) {
+	writes := slices.Repeat([]Hold{HoldWrite}, 40)
+	atOnce := func(int) time.Duration { return 0 }
+	for _, tc := range []struct {
+		name  string
+		kinds []Hold
+		took  func(int) time.Duration
+		want  []int
+	}{
+		// The first step waits at the gate, for no virtual time.
+		{"writes", writes, atOnce, slices.Concat(single(1, 7), run(8, 23), minus(run(8, 23)), run(24, 39), minus(run(24, 39)), single(40, 40))},
+		{"reads", slices.Repeat([]Hold{HoldRead}, 10), atOnce, single(1, 10)},
+		{"a flush among them", slices.Concat(writes[:10], []Hold{HoldNone}, writes[:2]), atOnce,
+			slices.Concat(single(1, 7), run(8, 10), minus(run(8, 10)), run(11, 13), minus(run(11, 13)))},
+		{"one that takes long", writes[:20], func(n int) time.Duration {
+			if n == 10 {
+				return time.Millisecond
+			}
+			return 0
+		}, slices.Concat(single(1, 7), run(8, 10), minus(run(8, 10)), single(11, 17), run(18, 20), minus(run(18, 20)))},
+		{"not for long", writes[:14], func(int) time.Duration { return 90 * time.Microsecond },
+			slices.Concat(single(1, 7), run(8, 11), minus(run(8, 11)), run(12, 14), minus(run(12, 14)))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := steps(t, tc.kinds, tc.took); !slices.Equal(got, tc.want) {
+				t.Errorf("steps and pushes %v\nwant %v", got, tc.want)
+			}
+		})
+	}
+}

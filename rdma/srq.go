@@ -57,7 +57,9 @@ func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 }
 
 // Arm asks for one EventSRQLimit, to the queue pair that takes the buffer, when
-// fewer than n buffers are left.
+// fewer than n buffers are left. A queue pair that needs a buffer and finds none raises
+// one, too, however often: over iWARP it looks again when OnEvent has returned, before it
+// ends the connection.
 func (s *SRQ) Arm(n int) { s.q.Arm(n) }
 
 // Len is the number of buffers in the queue.

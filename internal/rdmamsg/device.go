@@ -63,7 +63,7 @@ func Open(cfg Config) (*Device, error) {
 		d.srq, err = d.pd.CreateSRQ(rdma.SRQConfig{MaxRecv: d.max, MaxSGE: 1})
 	}
 	if err == nil {
-		err = d.grow()
+		err = d.refill()
 	}
 	if err != nil {
 		_ = d.Close()

@@ -112,12 +112,19 @@ func TestReceivesGrow(t *testing.T) {
 	if kept, out := server.l.kept.Load(), server.d.out.Load(); kept != 0 || out != 0 {
 		t.Errorf("%d are still counted for the connection, %d for all", kept, out)
 	}
-	if err := server.d.grow(); !errors.Is(err, rdma.ErrLimit) {
+	if err := grow(server.d); !errors.Is(err, rdma.ErrLimit) {
 		for err == nil {
-			err = server.d.grow()
+			err = grow(server.d)
 		}
 		if n := len(server.d.chunks); !errors.Is(err, rdma.ErrLimit) || n != 3 {
 			t.Errorf("%d chunks: %v", n, err)
 		}
 	}
+}
+
+// grow posts another chunk though there are enough buffers.
+func grow(d *Device) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.growLocked()
 }

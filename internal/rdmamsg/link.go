@@ -42,7 +42,7 @@ func (d *Device) NewLink(cfg LinkConfig) (*Link, error) {
 			MaxSend: SendDepth, MaxRecv: 1, MaxSGE: MaxSGE, OnEvent: func(_ *rdma.QP, e rdma.Event) {
 				switch e {
 				case rdma.EventSRQLimit:
-					_ = d.grow() // when there may be no more, those who hold many leave them; see scarce
+					_ = d.refill() // when there may be no more, those who hold many leave them; see scarce
 				case rdma.EventDisconnected:
 					cfg.Disconnected()
 				}

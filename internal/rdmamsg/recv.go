@@ -32,10 +32,21 @@ type Recv struct {
 	link *Link // while it holds a message
 }
 
-// grow posts another chunk of receive buffers and arms the next low-water event.
-func (d *Device) grow() error {
+// refill sees to it that there are receive buffers again. Those who find none while somebody
+// else does wait for it here.
+func (d *Device) refill() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.srq.Len() >= lowWater {
+		d.srq.Arm(lowWater)
+		return nil
+	}
+	return d.growLocked()
+}
+
+// growLocked posts another chunk of receive buffers and arms the next low-water event.
+// Preconditions: d.mu is held.
+func (d *Device) growLocked() error {
 	if (len(d.chunks)+1)*chunkLen > d.max {
 		return fmt.Errorf("%w: there are %d receive buffers already", rdma.ErrLimit, d.max)
 	}

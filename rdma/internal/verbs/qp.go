@@ -174,6 +174,12 @@ func (qp *QP) TakeRecv(b *RecvBuf) bool {
 		return ok
 	}
 	left, ok := qp.SRQ.Take(b)
+	if !ok && qp.SRQ.watched.Load() {
+		// Whoever was told that it gets low is posting more, and others have taken what was left
+		// meanwhile. The owner of this queue pair is told, too, and may see to it at once.
+		qp.Engine.SRQLow()
+		left, ok = qp.SRQ.Take(b)
+	}
 	if ok && qp.SRQ.low(left) {
 		qp.Engine.SRQLow()
 	}

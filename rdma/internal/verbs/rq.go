@@ -128,14 +128,19 @@ func (q *RecvQueue) end() {
 // SRQ is a receive queue that several queue pairs take from.
 type SRQ struct {
 	RecvQueue
-	limit atomic.Int64 // armed limit, 0 when not armed
+	limit   atomic.Int64 // armed limit, 0 when not armed
+	watched atomic.Bool  // it has been armed once
 }
 
 // Init makes s a queue of up to n buffers.
 func (s *SRQ) Init(n int) { s.stack = n }
 
-// Arm asks for one EventSRQLimit when fewer than n buffers are left.
-func (s *SRQ) Arm(n int) { s.limit.Store(int64(n)) }
+// Arm asks for one EventSRQLimit when fewer than n buffers are left. From the first time on,
+// whoever finds the queue empty raises one as well.
+func (s *SRQ) Arm(n int) {
+	s.limit.Store(int64(n))
+	s.watched.Store(true)
+}
 
 // low reports, once, that fewer buffers are left than armed.
 func (s *SRQ) low(left int) bool {

@@ -16,11 +16,22 @@ import (
 
 // Load is an access pattern in fio's terms.
 type Load struct {
-	RW    string // randread, randwrite, read, write
+	RW    string // randread, randwrite, randrw, read, write
+	Reads int    // share of reads in randrw, percent
 	BS    string
 	Depth int
 	Jobs  int      // clones, each with its own connection; zero: 1
+	Bytes int64    // moved once, instead of for a time
 	Extra []string // further options of our bench
+}
+
+// pattern are the options of what is moved, which fio and our bench have in common.
+func (l *Load) pattern() []string {
+	argv := []string{"--rw=" + l.RW, "--bs=" + l.BS, fmt.Sprintf("--iodepth=%d", l.Depth), fmt.Sprintf("--numjobs=%d", max(l.Jobs, 1))}
+	if l.Reads > 0 {
+		argv = append(argv, fmt.Sprintf("--rwmixread=%d", l.Reads))
+	}
+	return argv
 }
 
 // fioReport is the part of fio's JSON that is used; our bench prints the same.
@@ -71,6 +82,9 @@ func parseFio(b []byte) (result.Values, float64, error) {
 			}
 			v[result.P50] = max(v[result.P50], p["50.000000"])
 			v[result.P99] = max(v[result.P99], p["99.000000"])
+			if x, ok := p["99.900000"]; ok {
+				v[result.P999] = max(v[result.P999], x)
+			}
 		}
 	}
 	if total == 0 {
@@ -86,10 +100,22 @@ func (e *Env) Bench(ctx context.Context, s *Server, url string, l Load) (result.
 
 // benchUnder is Bench started by another program.
 func (e *Env) benchUnder(ctx context.Context, under []string, s *Server, url string, l Load) (result.Values, error) {
-	argv := []string{e.Ours("iser-initiator"), "bench", url, "--rw=" + l.RW, "--bs=" + l.BS, fmt.Sprintf("--iodepth=%d", l.Depth),
-		fmt.Sprintf("--numjobs=%d", max(l.Jobs, 1)), "--group-reporting", "--time-based", "--lat-percentiles=1",
-		fmt.Sprintf("--runtime=%dms", e.Dur.Milliseconds()), "--eta=never", "--output-format=json"}
-	return e.client(ctx, s, nil, slices.Concat(under, argv, l.Extra), parseFio)
+	return e.client(ctx, s, nil, slices.Concat(under, e.benchArgs(url, l)), parseFio)
+}
+
+// benchArgs is the command line of our generator.
+func (e *Env) benchArgs(url string, l Load) []string {
+	return slices.Concat([]string{e.Ours("iser-initiator"), "bench", url}, l.pattern(), e.extent(l, "--time-based"),
+		[]string{"--group-reporting", "--lat-percentiles=1", "--eta=never", "--output-format=json"}, l.Extra)
+}
+
+// extent are the options of how much l moves: for the time of a measurement (timed is what
+// says so), or so many bytes.
+func (e *Env) extent(l Load, timed string) []string {
+	if l.Bytes > 0 {
+		return []string{fmt.Sprintf("--size=%d", l.Bytes)}
+	}
+	return []string{timed, fmt.Sprintf("--runtime=%dms", e.Dur.Milliseconds())}
 }
 
 // Fill writes the whole volume once, so that no one reads holes.
@@ -112,9 +138,8 @@ func (e *Env) FillFio(ctx context.Context, s *Server) error {
 }
 
 func (e *Env) fioArgs(s *Server, l Load, more ...string) []string {
-	return slices.Concat(s.Under, []string{"fio", "--name=load", "--ioengine=nbd", "--uri=" + s.URL, "--rw=" + l.RW, "--bs=" + l.BS,
-		fmt.Sprintf("--iodepth=%d", l.Depth), fmt.Sprintf("--numjobs=%d", max(l.Jobs, 1)), fmt.Sprintf("--size=%d", VolumeSize),
-		"--thread", "--group_reporting", "--lat_percentiles=1", "--output-format=json"}, more)
+	return slices.Concat(s.Under, []string{"fio", "--name=load", "--ioengine=nbd", "--uri=" + s.URL}, l.pattern(),
+		[]string{fmt.Sprintf("--size=%d", VolumeSize), "--thread", "--group_reporting", "--lat_percentiles=1", "--output-format=json"}, more)
 }
 
 var perfAverage = regexp.MustCompile(`iops average (\d+)`)
@@ -137,6 +162,34 @@ func (e *Env) IscsiPerf(ctx context.Context, s *Server, url string, l Load) (res
 		}
 		iops, err := strconv.ParseFloat(string(all[len(all)-1][1]), 64)
 		return result.Values{result.IOPS: iops, result.BW: iops * float64(bs)}, iops * float64(bs*secs), err
+	})
+}
+
+var qemuTook = regexp.MustCompile(`Run completed in ([0-9.]+) seconds`)
+
+// QemuBench loads an iSCSI target by qemu-img bench: a fixed count of operations, one every
+// 1 MiB and 4 KiB, around the volume.
+func (e *Env) QemuBench(ctx context.Context, s *Server, url string, l Load) (result.Values, error) {
+	bs, err := parseSize(l.BS)
+	if err != nil {
+		return nil, err
+	}
+	count := int(40_000 * e.Dur.Seconds())
+	argv := []string{"qemu-img", "bench", "-f", "raw", "-t", "none", "-c", strconv.Itoa(count), "-d", strconv.Itoa(l.Depth), "-s", strconv.Itoa(bs), "-S", strconv.Itoa(1<<20 + bs)}
+	if l.RW == "write" {
+		argv = append(argv, "-w")
+	}
+	return e.client(ctx, s, nil, append(argv, url), func(b []byte) (result.Values, float64, error) {
+		m := qemuTook.FindSubmatch(b)
+		if m == nil {
+			return nil, 0, fmt.Errorf("no time in %q", b[max(0, len(b)-200):])
+		}
+		secs, err := strconv.ParseFloat(string(m[1]), 64)
+		if err != nil || secs <= 0 {
+			return nil, 0, fmt.Errorf("a time of %q", m[1])
+		}
+		iops := float64(count) / secs
+		return result.Values{result.IOPS: iops, result.BW: iops * float64(bs)}, float64(count) * float64(bs), nil
 	})
 }
 

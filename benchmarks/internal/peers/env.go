@@ -163,6 +163,7 @@ func NewScratch() (string, error) {
 			}
 			// Of a process that nobody has waited for the command line is empty.
 			if cmd, _ := os.ReadFile("/proc/" + pid + "/cmdline"); len(cmd) == 0 {
+				release(path)
 				os.RemoveAll(path)
 			}
 		}

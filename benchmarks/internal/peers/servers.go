@@ -16,6 +16,7 @@ import (
 
 // TargetConfig is how our target is set up; the zero value has its defaults.
 type TargetConfig struct {
+	Volume   string // of the volume under test, YAML: its type with what that needs; default memory
 	CRC      string // required (default), offered, off
 	BusyPoll string // auto (default), or µs
 	Metrics  bool
@@ -24,11 +25,11 @@ type TargetConfig struct {
 	LUNs     string // further LUNs of the target, YAML list items
 }
 
-// targetYAML is the configuration of our target: one volume in memory.
+// targetYAML is the configuration of our target: one volume.
 const targetYAML = `portals:
   - listen: %s
 volumes:
-  - {name: ram0, type: memory, size: %dMiB}
+  - {name: ram0, type: %s}
 %stargets:
   - iqn: iqn.2026-11.softiser:ram0
     luns:
@@ -53,7 +54,8 @@ func (c *TargetConfig) yaml(addr string) string {
 	if c.NVMe {
 		subsystems = subsystemYAML
 	}
-	return fmt.Sprintf(targetYAML, addr, VolumeSize>>20, c.Volumes, c.LUNs, subsystems, cmp.Or(c.CRC, "required"), cmp.Or(c.BusyPoll, "auto"))
+	volume := cmp.Or(c.Volume, fmt.Sprintf("memory, size: %dMiB", VolumeSize>>20))
+	return fmt.Sprintf(targetYAML, addr, volume, c.Volumes, c.LUNs, subsystems, cmp.Or(c.CRC, "required"), cmp.Or(c.BusyPoll, "auto"))
 }
 
 // Target starts our target.

@@ -22,11 +22,13 @@ const (
 	BW        = "bytes_per_s"       // payload
 	P50       = "p50_ns"            // median latency
 	P99       = "p99_ns"            // 99th percentile
+	P999      = "p99.9_ns"          // 99.9th
 	CPUServer = "server_cpu_s_gib"  // CPU seconds per GiB, server
 	CPUClient = "client_cpu_s_gib"  // CPU seconds per GiB, client
 	CPUBoth   = "cpu_s_gib"         // both sides
 	CPUShare  = "server_core_share" // share of a core, server
 	Bytes     = "bytes"             // memory
+	ClientMem = "client_bytes"      // memory of the client
 	Seconds   = "seconds"
 	Count     = "count"
 
@@ -330,8 +332,8 @@ func (o Outcome) verdict() string {
 }
 
 var label = map[string]string{
-	P50: "median", P99: "p99", CPUServer: "server", CPUClient: "client", CPUBoth: "both sides",
-	CPUShare: "of a core", IOPS: "", BW: "", Bytes: "", Seconds: "", Count: "",
+	P50: "median", P99: "p99", P999: "p99.9", CPUServer: "server", CPUClient: "client", CPUBoth: "both sides",
+	CPUShare: "of a core", IOPS: "", BW: "", Bytes: "", ClientMem: "client", Seconds: "", Count: "",
 	DataCalls: "move data", WaitCalls: "epoll_wait", FutexCall: "futex", Naps: "nanosleep", OwnCalls: "without nanosleep",
 }
 
@@ -342,13 +344,13 @@ func Format(metric string, v float64) string {
 		return si(v, 1000, []string{" ", " k", " M"}) + "IOPS"
 	case BW:
 		return si(v, 1000, []string{" ", " k", " M", " G"}) + "B/s"
-	case P50, P99:
+	case P50, P99, P999:
 		return fmt.Sprintf("%.1f µs", v/1000)
 	case CPUServer, CPUClient, CPUBoth:
 		return fmt.Sprintf("%.2f CPU-s/GiB", v)
 	case CPUShare:
 		return fmt.Sprintf("%.1f %%", 100*v)
-	case Bytes:
+	case Bytes, ClientMem:
 		return si(v, 1024, []string{" ", " Ki", " Mi", " Gi"}) + "B"
 	case Seconds:
 		return time.Duration(v * 1e9).Round(100 * time.Nanosecond).String()

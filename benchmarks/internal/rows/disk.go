@@ -108,6 +108,7 @@ func diskRows() (rows []Row) {
 			rows = append(rows, largeRow(rw, depth))
 		}
 	}
+	rows = append(rows, mixRow())
 	return append(rows, sweepRows()...)
 }
 
@@ -116,7 +117,7 @@ func qd1Row(rw string, place proc.Placement) Row {
 	r := Row{
 		Row: result.Row{
 			ID: fmt.Sprintf("%s-4k-qd1-%v", rw, place), Title: fmt.Sprintf("4 KiB %s, queue depth 1, %v", rw, place),
-			Metrics: []string{result.P50, result.P99, result.IOPS, result.CPUServer},
+			Metrics: []string{result.P50, result.P99, result.P999, result.IOPS, result.CPUServer},
 			Ratios:  []result.Ratio{{Name: fmt.Sprintf("4 KiB %s QD1 %v, busy_poll auto (default): median over nbdkit's", rw, place), Num: iser, Den: nbdkit, Metric: result.P50, Op: "<=", Want: 0.6}},
 		},
 		Place: place, Quick: rw == "randread" && place == proc.Pinned,
@@ -140,8 +141,9 @@ func qd32Row(rw string) Row {
 	r := Row{
 		Row: result.Row{
 			ID: rw + "-4k-qd32", Title: "4 KiB " + rw + ", queue depth 32",
-			Metrics: []string{result.IOPS, result.CPUBoth, result.CPUServer, result.P50, result.P99},
+			Metrics: []string{result.IOPS, result.CPUBoth, result.CPUServer, result.P50, result.P99, result.P999},
 			Ratios: []result.Ratio{
+				{Name: "4 KiB " + rw + " QD32: 99.9th percentile over nbdkit's", Num: iser, Den: nbdkit, Metric: result.P999},
 				{Name: "4 KiB " + rw + " QD32: IOPS over nbdkit's", Num: iser, Den: nbdkit, Metric: result.IOPS, Op: ">=", Want: 3},
 				{Name: "4 KiB " + rw + " QD32: CPU-s/GiB of both sides over nbdkit's", Num: iser, Den: nbdkit, Metric: result.CPUBoth, Op: "<=", Want: 0.35},
 				{Name: "4 KiB " + rw + " QD32, CRC off: IOPS over nbdkit's", Num: iserNoCRC, Den: nbdkit, Metric: result.IOPS},
@@ -151,6 +153,22 @@ func qd32Row(rw string) Row {
 		Contenders: append(trio(l), fioOn(nbdkit, peers.Nbdkit, l, "nbdkit")),
 	}
 	return r
+}
+
+// mixRow is seven reads and three writes in ten.
+func mixRow() Row {
+	l := peers.Load{RW: "randrw", Reads: 70, BS: "4k", Depth: 32}
+	return Row{
+		Row: result.Row{
+			ID: "randrw70-4k-qd32", Title: "4 KiB randrw, 70 % reads, queue depth 32",
+			Metrics: []string{result.IOPS, result.CPUBoth, result.P50, result.P99, result.P999},
+			Ratios: []result.Ratio{
+				{Name: "4 KiB randrw 70/30 QD32: IOPS over nbdkit's", Num: iser, Den: nbdkit, Metric: result.IOPS, Op: ">=", Want: 3},
+				{Name: "4 KiB randrw 70/30 QD32: 99.9th percentile over nbdkit's", Num: iser, Den: nbdkit, Metric: result.P999},
+			},
+		},
+		Contenders: append(trio(l), fioOn(nbdkit, peers.Nbdkit, l, "nbdkit")),
+	}
 }
 
 // largeRow compares with our own RDMA Write under the congestion control that

@@ -51,8 +51,7 @@ func memoryRow() Row {
 		return float64(n), err
 	}
 	fresh := func(ctx context.Context, st *Stage) (*peers.Server, float64, error) {
-		st.fresh++
-		s, err := st.server(fmt.Sprintf("fresh %d", st.fresh), func(e *peers.Env) (*peers.Server, error) { return peers.Target(e, peers.TargetConfig{}) })
+		s, err := st.newTarget(peers.TargetConfig{})
 		if err != nil {
 			return nil, 0, err
 		}

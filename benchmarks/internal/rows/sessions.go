@@ -3,15 +3,22 @@ package rows
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"softiser/benchmarks/internal/peers"
+	"softiser/benchmarks/internal/proc"
 	"softiser/benchmarks/internal/result"
 )
 
-// sessionRows: the same load over more and more sessions.
+// sessionRows: the same load over more and more sessions, and one session that asks for
+// much beside many that ask for little.
 func sessionRows() []Row {
+	return []Row{manyRow(), fairRow(), loadMemoryRow()}
+}
+
+func manyRow() Row {
 	row := Row{
-		Row: result.Row{ID: "sessions", Title: "4 KiB randread over 1 to 256 sessions, queue depth 4 each", Metrics: []string{result.IOPS, result.P99, result.CPUBoth}},
+		Row: result.Row{ID: "sessions", Title: "4 KiB randread over 1 to 256 sessions, queue depth 4 each", Metrics: []string{result.IOPS, result.P99, result.P999, result.CPUBoth}},
 	}
 	for _, n := range []int{1, 4, 16, 64, 256} {
 		row.Contenders = append(row.Contenders, Contender{Name: sessionsName(n), Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
@@ -28,7 +35,79 @@ func sessionRows() []Row {
 			Num:  sessionsName(n), Den: sessionsName(16), Metric: result.P99, Op: "<=", Want: float64(n / 16),
 		})
 	}
-	return []Row{row}
+	return row
 }
 
 func sessionsName(n int) string { return fmt.Sprintf("%d sessions", n) }
+
+// fairRow: 64 sessions with one command each, alone and beside one with 128. Each load is a
+// process of its own.
+func fairRow() Row {
+	const alone, beside = "64 sessions alone", "64 sessions beside one at depth 128"
+	few := peers.Load{RW: "randread", BS: "4k", Depth: 1, Jobs: 64}
+	return Row{
+		Row: result.Row{
+			ID: "fair", Title: "64 sessions of one command beside one session of 128", Metrics: []string{result.P99, result.P50, result.P999, result.IOPS},
+			Ratios: []result.Ratio{
+				{Name: "p99 of 64 sessions at depth 1 beside one at depth 128, over alone", Num: beside, Den: alone, Metric: result.P99, Op: "<=", Want: 2},
+				{Name: "median of 64 sessions at depth 1 beside one at depth 128, over alone", Num: beside, Den: alone, Metric: result.P50},
+			},
+		},
+		Contenders: []Contender{
+			{Name: alone, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+				s := st.started("ours")
+				return st.Bench(ctx, s, s.URL, few)
+			}},
+			{Name: beside, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+				s := st.started("ours")
+				end, err := st.Beside(s.URL, peers.Load{RW: "randread", BS: "4k", Depth: 128})
+				if err != nil {
+					return nil, err
+				}
+				v, err := st.Bench(ctx, s, s.URL, few)
+				if e := end(); err == nil {
+					err = e
+				}
+				return v, err
+			}},
+		},
+	}
+}
+
+// loadMemoryRow: what both ends hold while they are busy, what is under way included.
+func loadMemoryRow() Row {
+	r := Row{
+		Row: result.Row{
+			ID: "memory-busy", Title: "memory of both ends under full load, 16 sessions", Metrics: []string{result.Bytes, result.ClientMem, result.IOPS, result.BW},
+		},
+		Place: proc.Free, Reps: 3, More: time.Second / 2,
+	}
+	for _, x := range []struct {
+		name string
+		l    peers.Load
+	}{
+		{"4 KiB randread QD128", peers.Load{RW: "randread", BS: "4k", Depth: 128, Jobs: 16}},
+		{"1 MiB read QD8", peers.Load{RW: "read", BS: "1m", Depth: 8, Jobs: 16}},
+		{"1 MiB write QD8", peers.Load{RW: "write", BS: "1m", Depth: 8, Jobs: 16}},
+	} {
+		own, ref := iser+", "+x.name, nbdkit+", "+x.name
+		r.Contenders = append(r.Contenders,
+			Contender{Name: own, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+				s, err := st.newTarget(peers.TargetConfig{}) // without what earlier loads have left in its pools
+				if s != nil {
+					defer s.Close()
+				}
+				if err != nil {
+					return nil, err
+				}
+				return st.BenchMemory(ctx, s, s.URL, x.l)
+			}},
+			Contender{Name: ref, Needs: []string{"nbdkit", "fio"}, Prepare: fioOn(nbdkit, peers.Nbdkit, x.l).Prepare, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+				return st.FioMemory(ctx, st.started(nbdkit), x.l)
+			}})
+		r.Ratios = append(r.Ratios,
+			result.Ratio{Name: "memory of the target, 16 sessions, " + x.name, Num: own, Metric: result.Bytes},
+			result.Ratio{Name: "memory of the client, 16 sessions, " + x.name + ": over fio's", Num: own, Den: ref, Metric: result.ClientMem})
+	}
+	return r
+}

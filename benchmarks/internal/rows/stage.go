@@ -2,6 +2,7 @@ package rows
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -14,6 +15,7 @@ type Stage struct {
 
 	mu      sync.Mutex // guards what follows: a contender that hangs is left behind while the row goes on
 	servers map[string]*peers.Server
+	store   *peers.Store
 	order   []*peers.Server
 	closed  bool
 	fresh   int // targets that served one measurement; not guarded, one contender runs at a time
@@ -65,4 +67,27 @@ func (st *Stage) close() {
 	for _, s := range slices.Backward(st.order) {
 		s.Close()
 	}
+	if st.store != nil {
+		st.store.Close()
+	}
+}
+
+// newTarget starts a target for one measurement, which closes it; the row does so at the latest.
+func (st *Stage) newTarget(c peers.TargetConfig) (*peers.Server, error) {
+	st.fresh++
+	return st.server(fmt.Sprintf("fresh %d", st.fresh), func(e *peers.Env) (*peers.Server, error) { return peers.Target(e, c) })
+}
+
+// onStore makes the row's store, which contenders share.
+func (st *Stage) onStore(kind peers.StoreKind) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.store != nil || st.closed {
+		return nil
+	}
+	s, err := peers.NewStore(st.Env, kind)
+	if err == nil {
+		st.store = s
+	}
+	return err
 }

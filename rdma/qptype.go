@@ -1,8 +1,10 @@
 package rdma
 
 import (
+	"context"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -168,4 +170,14 @@ func (qp *QP) Attach(local, peer Endpoint, p *ConnParams) error {
 	}
 	d.connected()
 	return nil
+}
+
+// LocalAddrTo is the address from which this host would send to another one: what a queue
+// pair of the type UD may be bound to.
+func LocalAddrTo(ctx context.Context, host string) (netip.Addr, error) {
+	to, err := resolve(ctx, ProviderRoCE.Network(), net.JoinHostPort(host, "0"))
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return roce.LocalAddr(to.Addr())
 }

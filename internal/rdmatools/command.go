@@ -1,7 +1,8 @@
-// Package rdmatools has the command-line tools around package rdma: rping and
-// ucmatose, which speak the protocols of rdma-core's tools of the same names, so
-// that either end may be a Linux machine with siw or an RNIC; devinfo; and
-// measurements in the manner of perftest, whose own programs may be one end too.
+// Package rdmatools has the command-line tools around package rdma: rping, ucmatose,
+// udaddy, mckey and the pingpongs, which speak the protocols of rdma-core's tools of the
+// same names, so that either end may be a Linux machine with siw, rdma_rxe or an RNIC;
+// devinfo; and measurements in the manner of perftest, whose own programs may be one end
+// too.
 package rdmatools
 
 import (
@@ -20,9 +21,10 @@ import (
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rdma",
-		Short: "Test and measure RDMA connections (rping, ucmatose, devinfo, bandwidth, latency)",
+		Short: "Test and measure RDMA connections (rping, ucmatose, udaddy, mckey, pingpongs, devinfo, bandwidth, latency)",
 	}
-	cmd.AddCommand(RPing(), UCMatose(), DevInfo())
+	cmd.AddCommand(RPing(), UCMatose(), UDAddy(), MCKey(), DevInfo())
+	cmd.AddCommand(PingPongs()...)
 	cmd.AddCommand(Perf()...)
 	return cmd
 }
@@ -82,7 +84,7 @@ func (e *endpoint) next(ctx context.Context) (rdma.WC, error) {
 // failed says why a request has failed, and waits for the end of the connection that this
 // is, to know its cause.
 func (e *endpoint) failed(wc *rdma.WC) error {
-	if wc.Status == rdma.StatusUnsupported { // which does not end it
+	if alone := e.qp.Type() == rdma.TypeUD && wc.Status != rdma.StatusFlushed; alone || wc.Status == rdma.StatusUnsupported { // which do not end it
 		return fmt.Errorf("%v: %v", wc.Opcode, wc.Status)
 	}
 	<-e.qp.Done()

@@ -1,0 +1,297 @@
+package rdmatools
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/internal/usage"
+	"softiser/rdma"
+)
+
+// udaddy looks up queue pairs for datagrams, sends to them, and is answered:
+//
+//	client                                      server
+//	   | -- lookup of the port (SIDR), each ----> |   a queue pair for each
+//	   | -- message_count datagrams ------------> |   immediate data: the client's queue pair
+//	   | <---------- message_count datagrams ---- |
+const udaddyPort = 7174
+
+type udaddy struct {
+	server, bind string
+	port         int
+	connections  int
+	count, size  int
+	json         bool
+	out          io.Writer
+}
+
+// UDAddy is the command udaddy.
+func UDAddy() *cobra.Command {
+	u := &udaddy{}
+	cmd := &cobra.Command{
+		Use:   "udaddy -b ADDRESS [-s SERVER]",
+		Short: "Datagrams over RoCE, compatible with rdma-core's udaddy",
+		Long: "Without -s, waits for lookups; with -s, looks up and sends. Both ends must be given the same -c, -C and -S.\n" +
+			"Exit status: 0 when all datagrams have come, 1 after a failure or when nothing came for --timeout, 2 for a wrong command line.",
+		Example: `  iser-initiator rdma udaddy -b 127.0.0.1                # server; or rdma-core's: udaddy
+  iser-initiator rdma udaddy -b 127.0.0.2 -s 127.0.0.1   # client; one process per address`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	var wait time.Duration
+	f.StringVarP(&u.server, "server", "s", "", "be the client of this server")
+	f.StringVarP(&u.bind, "bind", "b", "", "local address (needed by the server)")
+	f.IntVarP(&u.port, "port", "p", udaddyPort, "port of the service")
+	f.IntVarP(&u.connections, "connections", "c", 1, "number of queue pairs at each end")
+	f.IntVarP(&u.count, "count", "C", 10, "datagrams each way per queue pair")
+	f.IntVarP(&u.size, "size", "S", 100, "bytes per datagram")
+	f.DurationVar(&wait, "timeout", 30*time.Second, "give up, as datagrams may be lost, when they have not come for this long; the server waits for its first client without end")
+	f.BoolVar(&u.json, "json", false, "print the outcome as JSON only")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cmd.SilenceUsage = true
+		u.out = cmd.OutOrStdout()
+		return u.run(cmd.Context(), wait)
+	}
+	return cmd
+}
+
+func (u *udaddy) say(format string, args ...any) {
+	if !u.json {
+		fmt.Fprintf(u.out, format+"\n", args...)
+	}
+}
+
+// run makes the queue pairs, and is the server or the client.
+func (u *udaddy) run(ctx context.Context, wait time.Duration) error {
+	if u.connections < 1 || u.connections > 1024 || u.count < 0 || u.count > 16384 || u.size < 0 {
+		return usage.Errorf("udaddy: want 1 to 1024 queue pairs (-c), 0 to 16384 datagrams (-C), no negative size (-S)")
+	}
+	var local netip.Addr
+	var err error
+	switch {
+	case u.bind != "":
+		if local, err = netip.ParseAddr(u.bind); err != nil {
+			return usage.Errorf("local address %q: want an IP address", u.bind)
+		}
+	case u.server == "":
+		return usage.Errorf("over RoCE a server listens on one address: say which (-b)")
+	default:
+		if local, err = rdma.LocalAddrTo(ctx, u.server); err != nil {
+			return err
+		}
+	}
+	dev, err := rdma.Open(&rdma.DeviceConfig{Provider: rdma.ProviderRoCE})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	nodes := make([]*datagramNode, u.connections)
+	for i := range nodes {
+		if nodes[i], err = newDatagramNode(dev, local, u.count, u.size, wait); err != nil {
+			return err
+		}
+		defer nodes[i].close()
+	}
+	start := time.Now()
+	if u.server != "" {
+		err = u.runClient(ctx, nodes)
+	} else {
+		err = u.runServer(ctx, dev, local, nodes)
+	}
+	u.say("test complete")
+	status := 0
+	if err != nil {
+		status = 1
+	}
+	u.say("return status %d", status)
+	if u.json && err == nil {
+		return printJSON(u.out, map[string]any{
+			"connections": u.connections, "messages": u.count, "size_bytes": u.size, "seconds": time.Since(start).Seconds(),
+		})
+	}
+	return err
+}
+
+// runServer answers lookups with one queue pair for each client, and then what they send.
+func (u *udaddy) runServer(ctx context.Context, dev *rdma.Device, local netip.Addr, nodes []*datagramNode) error {
+	u.say("udaddy: starting server")
+	var mu sync.Mutex // guards given
+	given := map[rdma.RoCEAddr]*datagramNode{}
+	all := make(chan struct{})
+	ln, err := dev.ServeDatagrams("roce", net.JoinHostPort(local.String(), strconv.Itoa(u.port)), func(l *rdma.Lookup) rdma.LookupAnswer {
+		mu.Lock()
+		defer mu.Unlock()
+		n := given[l.Remote]
+		if n == nil { // otherwise the answer was lost
+			if len(given) == len(nodes) {
+				return rdma.LookupAnswer{}
+			}
+			n = nodes[len(given)]
+			if given[l.Remote] = n; len(given) == len(nodes) {
+				close(all)
+			}
+		}
+		return rdma.LookupAnswer{QP: n.qp}
+	})
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	select {
+	case <-all:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if u.count == 0 {
+		return nil
+	}
+	u.say("receiving data transfers")
+	for _, n := range nodes {
+		if err := n.receive(ctx); err != nil {
+			return err
+		}
+	}
+	u.say("sending replies")
+	for _, n := range nodes {
+		if err := n.sendAll(ctx); err != nil {
+			return err
+		}
+	}
+	u.say("data transfers complete")
+	return nil
+}
+
+// runClient looks up a queue pair for each of its own, sends, and waits for the answers.
+func (u *udaddy) runClient(ctx context.Context, nodes []*datagramNode) error {
+	u.say("udaddy: starting client")
+	u.say("udaddy: connecting")
+	for _, n := range nodes {
+		peer, err := n.qp.Resolve(ctx, "roce", net.JoinHostPort(u.server, strconv.Itoa(u.port)), nil)
+		if err != nil {
+			return err
+		}
+		n.dest = peer.Destination
+	}
+	if u.count == 0 {
+		return nil
+	}
+	u.say("initiating data transfers")
+	for _, n := range nodes {
+		if err := n.sendAll(ctx); err != nil {
+			return err
+		}
+	}
+	u.say("receiving data transfers")
+	for _, n := range nodes {
+		if err := n.receive(ctx); err != nil {
+			return err
+		}
+	}
+	u.say("data transfers complete")
+	return nil
+}
+
+// datagramNode is one queue pair of udaddy or mckey with its buffers: like the originals,
+// all messages share one.
+type datagramNode struct {
+	*endpoint
+	count int
+	wait  time.Duration // for each datagram
+	out   []byte
+	in    []byte
+	dest  rdma.Destination // known from the start, or from the first datagram
+	recvd int
+	sent  int
+}
+
+// newDatagramNode makes a queue pair at a local address with count receives of size bytes.
+func newDatagramNode(dev *rdma.Device, local netip.Addr, count, size int, wait time.Duration) (*datagramNode, error) {
+	depth := max(count, 1)
+	e, err := newEndpoint(dev, rdma.QPConfig{Type: rdma.TypeUD, MaxSend: depth, MaxRecv: depth, Datagram: rdma.DatagramParams{LocalAddr: local}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if mtu := e.qp.Info().RoCE.PathMTU; size > mtu {
+		e.close()
+		return nil, usage.Errorf("-S %d: a datagram from %v carries %d bytes", size, local, mtu)
+	}
+	n := &datagramNode{endpoint: e, count: count, wait: wait, out: make([]byte, size), in: make([]byte, rdma.GRHLen+size)}
+	for range count {
+		if err := e.qp.PostRecv(rdma.RecvWR{SGL: e.sgl(n.in)}); err != nil {
+			n.close()
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+// sendAll sends all datagrams; their immediate data is the queue pair that sends.
+func (n *datagramNode) sendAll(ctx context.Context) error {
+	for range n.count {
+		wr := rdma.SendWR{Op: rdma.OpSendImm, Imm: uint64(n.qp.Num()), Flags: rdma.FlagSignaled, SGL: n.sgl(n.out), Dest: n.dest}
+		if err := n.qp.Enqueue(&wr); err != nil {
+			return err
+		}
+	}
+	n.qp.Push()
+	return n.until(ctx, &n.sent)
+}
+
+// receive waits for all datagrams.
+func (n *datagramNode) receive(ctx context.Context) error { return n.until(ctx, &n.recvd) }
+
+// until waits for completions until a counter says that all are here.
+func (n *datagramNode) until(ctx context.Context, counter *int) error {
+	for *counter < n.count {
+		wc, err := n.nextWithin(ctx)
+		if err != nil {
+			return err
+		}
+		if wc.Opcode != rdma.WCRecv {
+			n.sent++
+			continue
+		}
+		n.recvd++
+		if n.dest.AH == nil {
+			if err := n.answerTo(&wc); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// nextWithin waits for a completion as long as it may take.
+func (n *datagramNode) nextWithin(ctx context.Context) (rdma.WC, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, n.wait, fmt.Errorf("%w: %d of %d datagrams came, then none for %v", rdma.ErrTimeout, n.recvd, n.count, n.wait))
+	defer cancel()
+	wc, err := n.next(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return wc, err
+}
+
+// answerTo finds out from a datagram where to send: the address in front of it, and the
+// queue pair that its immediate data names.
+func (n *datagramNode) answerTo(wc *rdma.WC) error {
+	from, _, err := rdma.ParseGRH(n.in)
+	if err != nil {
+		return err
+	}
+	qpn := wc.SrcQPN
+	if wc.Flags&rdma.WCWithImm != 0 {
+		qpn = uint32(wc.Imm) & rdma.MulticastQPN
+	}
+	ah, err := n.pd.CreateAH(from)
+	n.dest = rdma.Destination{AH: ah, QPN: qpn, QKey: rdma.DefaultQKey}
+	return err
+}

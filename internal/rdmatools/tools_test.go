@@ -293,14 +293,33 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
+// Both devices are listed, each with what its provider has.
 func TestDevInfo(t *testing.T) {
-	out, err := tool(context.Background(), "devinfo")
-	if err != nil || !strings.Contains(out, "max_qp_rd_atom:") {
+	out, err := tool(t.Context(), "devinfo")
+	if err != nil || strings.Count(out, "hca_id:\t") != 2 || strings.Count(out, "max_qp_rd_atom:") != 2 || !strings.Contains(out, "iWARP (1)") || !strings.Contains(out, "RC UC UD") {
 		t.Errorf("%v: %s", err, out)
 	}
-	out, err = tool(context.Background(), "devinfo", "--json")
-	var m map[string]any
-	if err != nil || json.Unmarshal([]byte(out), &m) != nil || m["transport"] != "iWARP" {
-		t.Errorf("%v: %s", err, out)
+	var m struct {
+		Devices []struct {
+			Device, Provider string
+			Types            string `json:"qp_types"`
+			Request          int    `json:"private_data_request"`
+			Lookup           int    `json:"private_data_sidr_request"`
+		}
+	}
+	out, err = tool(t.Context(), "devinfo", "--json")
+	if err != nil || json.Unmarshal([]byte(out), &m) != nil || len(m.Devices) != 2 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if iw, ro := m.Devices[0], m.Devices[1]; iw.Provider != "iwarp" || iw.Types != "RC" || iw.Request != 508 || iw.Lookup != 0 || ro.Provider != "roce" || ro.Request != 56 || ro.Lookup != 180 || iw.Device == ro.Device {
+		t.Errorf("%+v", m)
+	}
+	for args, want := range map[string]string{"-l": "2 HCAs found:\n\tsoftiser0\n\tsoftiser1\n\n", "-l -d roce": "1 HCAs found:\n\tsoftiser1\n\n", "-l -d softiser0": "1 HCAs found:\n\tsoftiser0\n\n"} {
+		if out, err := tool(t.Context(), append([]string{"devinfo"}, strings.Fields(args)...)...); err != nil || out != want {
+			t.Errorf("%s: %v: %q", args, err, out)
+		}
+	}
+	if _, err := tool(t.Context(), "devinfo", "-d", "mlx5_0"); err == nil || !strings.Contains(err.Error(), "softiser0, iwarp, softiser1, roce") {
+		t.Errorf("a device that does not exist: %v", err)
 	}
 }

@@ -62,8 +62,10 @@ type perf struct {
 	duration rdmaDuration
 	reads    int    // RDMA Reads and atomics outstanding: IRD and ORD
 	atomicOp string // a key of atomicTypes
-	rxDepth  int    // of perftest's Sends
-	perftest bool   // the server is one of perftest's programs
+	service  string // type of the queue pairs
+	qpType   rdma.QPType
+	rxDepth  int  // of perftest's Sends
+	perftest bool // the server is one of perftest's programs
 	persist  bool
 	json     bool
 	out      io.Writer
@@ -129,6 +131,9 @@ func perfCommand(k perfKind) *cobra.Command {
 		f.IntVarP(&p.rxDepth, "rx-depth", "r", 512, "receives posted by the server, with perftest")
 	}
 	p.reads = 128
+	if p.service = rdma.TypeRC.String(); !k.answered() {
+		f.StringVarP(&p.service, "connection", "c", p.service, "type of the queue pairs: RC, or UC (RoCE; given to both ends; what is lost is lost)")
+	}
 	if k.answered() {
 		f.IntVarP(&p.reads, "outs", "o", p.reads, "RDMA Reads or atomics outstanding at most; more wait in the send queue")
 	}
@@ -150,7 +155,17 @@ func (p *perf) check() error {
 		}
 		p.kind.op = op
 	}
+	if p.service != "" {
+		var err error
+		if p.qpType, err = rdma.ParseQPType(p.service); err != nil {
+			return usage.Errorf("%s: -c: %v", p.kind.name, err)
+		}
+	}
 	switch {
+	case p.qpType == rdma.TypeUD:
+		return usage.Errorf("%s: -c UD: datagrams are measured by ud-pingpong", p.kind.name)
+	case p.qpType != rdma.TypeRC && !p.roce():
+		return usage.Errorf("%s: -c %v goes with --provider roce only", p.kind.name, p.qpType)
 	case p.kind.atomic() && p.size != atomicSize:
 		return usage.Errorf("%s: atomic operations have %d bytes, not %d", p.kind.name, atomicSize, p.size)
 	case p.size < 1 || p.size > 1<<28:
@@ -167,10 +182,10 @@ func (p *perf) check() error {
 	return nil
 }
 
-// perfQueues has room for twice the depth: the answers to a whole round of sends
+// queues has room for twice the depth: the answers to a whole round of sends
 // may be here before the call that sent it has returned and its slots are free.
-func perfQueues(depth int) rdma.QPConfig {
-	return rdma.QPConfig{MaxSend: 2*depth + 8, MaxRecv: 2*depth + 8}
+func (p *perf) queues() rdma.QPConfig {
+	return rdma.QPConfig{Type: p.qpType, MaxSend: 2*p.depth + 8, MaxRecv: 2*p.depth + 8}
 }
 
 func (p *perf) connParams() (rdma.ConnParams, error) {
@@ -195,7 +210,7 @@ func (p *perf) measure(ctx context.Context, host string) error {
 	}
 	defer dev.Close()
 	run := &perfRun{perf: p, mem: make([]byte, p.size), done: make(chan error, 1)}
-	run.endpoint, err = newEndpoint(dev, perfQueues(p.depth), run.handle)
+	run.endpoint, err = newEndpoint(dev, p.queues(), run.handle)
 	if err != nil {
 		return err
 	}
@@ -276,12 +291,15 @@ func (p *perf) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnReq
 	if err := mine.check(); err != nil {
 		return reject(req, err)
 	}
+	if req.Type() != mine.qpType {
+		return reject(req, fmt.Errorf("the server has queue pairs of type %v, the client %v", mine.qpType, req.Type()))
+	}
 	params, err := mine.connParams()
 	if err != nil {
 		return err
 	}
 	s := &perfServer{perf: &mine, mem: make([]byte, t.Size), bufs: make([]byte, t.Size), remote: t.Mem}
-	s.endpoint, err = newEndpoint(dev, perfQueues(t.Depth), s.handle)
+	s.endpoint, err = newEndpoint(dev, mine.queues(), s.handle)
 	if err != nil {
 		return err
 	}

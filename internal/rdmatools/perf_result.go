@@ -24,6 +24,7 @@ type perfResult struct {
 type perfDoc struct {
 	Test       string   `json:"test"`
 	Provider   string   `json:"provider"`
+	QPType     string   `json:"qp_type"`
 	Size       int      `json:"size_bytes"`
 	Iterations int      `json:"iterations"`
 	Depth      int      `json:"tx_depth"`
@@ -52,7 +53,7 @@ type latency struct {
 func (r *perfResult) fill(p *perf, info *rdma.ConnInfo) {
 	sec := r.took.Seconds()
 	r.doc = perfDoc{
-		Test: p.kind.name, Size: p.size, Iterations: r.iters, Depth: p.depth, CRC: info.CRC, FPDU: info.MPA.FPDUSize, MTU: info.RoCE.PathMTU, Provider: p.provider,
+		Test: p.kind.name, Size: p.size, Iterations: r.iters, Depth: p.depth, CRC: info.CRC, FPDU: info.MPA.FPDUSize, MTU: info.RoCE.PathMTU, Provider: p.provider, QPType: p.qpType.String(),
 		Seconds: sec, MsgRate: float64(r.iters) / sec,
 	}
 	if !p.kind.latency {

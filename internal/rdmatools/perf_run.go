@@ -3,6 +3,8 @@ package rdmatools
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"softiser/rdma"
@@ -26,7 +28,8 @@ type perfRun struct {
 	start, sent   time.Time
 	took          time.Duration
 	lat           []time.Duration
-	over          bool // the outcome is in done
+	over          bool          // the outcome is in done
+	progress      atomic.Uint64 // completions so far
 }
 
 // perfFinal is the ID of the Send behind the last RDMA Write.
@@ -62,7 +65,11 @@ func (r *perfRun) run(ctx context.Context) (*perfResult, error) {
 		}
 	}
 	r.qp.Push()
+	lost, stop := r.watch()
+	defer stop()
 	select {
+	case <-lost:
+		return nil, fmt.Errorf("%s: nothing has come for %v: messages were lost, as a queue pair of type %v does not send them again; try less at a time (-t, -s)", r.kind.name, perfSilence, r.qpType)
 	case err := <-r.done:
 		if err != nil {
 			return nil, err
@@ -80,6 +87,37 @@ func (r *perfRun) run(ctx context.Context) (*perfResult, error) {
 		return nil, ctx.Err()
 	}
 	return &perfResult{iters: r.ended, took: r.took, lat: r.lat}, nil
+}
+
+// perfSilence is how long a run may stand still whose messages may be lost.
+const perfSilence = 2 * time.Second
+
+// watch returns what is closed when a run over an unreliable connection stands still.
+func (r *perfRun) watch() (lost chan struct{}, stop func()) {
+	lost = make(chan struct{})
+	if r.qpType == rdma.TypeRC {
+		return lost, func() {}
+	}
+	var timer *time.Timer
+	var mu sync.Mutex // guards timer
+	seen := r.progress.Load()
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(perfSilence, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if now := r.progress.Load(); now != seen {
+			seen = now
+			timer.Reset(perfSilence)
+			return
+		}
+		close(lost)
+	})
+	return lost, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		timer.Stop()
+	}
 }
 
 // more reports whether another message is to be posted.
@@ -124,6 +162,7 @@ func (r *perfRun) complete(wc *rdma.WC) error {
 	if r.over {
 		return nil
 	}
+	r.progress.Add(1)
 	if wc.Status != rdma.StatusSuccess {
 		if wc.Status == rdma.StatusFlushed {
 			return nil // QP.Err says why

@@ -29,7 +29,7 @@ type ptTest struct {
 func newPTTest(dev *rdma.Device, p *perf, cycle int, client bool) (_ *ptTest, err error) {
 	depth := max(p.depth, p.rxDepth)
 	t := &ptTest{perf: p, client: client, out: make([]byte, p.size), in: make([]byte, max(p.size, cycle)), credit: make([]byte, ptCredit)}
-	if t.endpoint, err = newEndpoint(dev, rdma.QPConfig{MaxSend: 2*p.depth + 8, MaxRecv: depth + 8}, nil); err != nil {
+	if t.endpoint, err = newEndpoint(dev, rdma.QPConfig{Type: p.qpType, MaxSend: 2*p.depth + 8, MaxRecv: depth + 8}, nil); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -82,6 +82,42 @@ func TestPerfRoCE(t *testing.T) {
 	}
 }
 
+// Unreliable connections are measured as well, by both exchanges; the control connection of
+// perftest's stays a reliable one. What is in flight fits the receive buffer.
+func TestPerfUC(t *testing.T) {
+	for _, k := range perfKinds {
+		if k.answered() {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			e := rocePerf()
+			opts := []string{"-c", "UC", "-n", "50", "-s", "64"}
+			if !k.latency {
+				opts = append(opts, "-t", "8")
+			}
+			for _, own := range [][]string{nil, {"-R"}} {
+				_, c := both(t, slices.Concat([]string{k.name}, e.server, opts), slices.Concat([]string{k.name}, e.client, []string{"--json"}, opts, own))
+				var d perfDoc
+				if err := json.Unmarshal([]byte(c), &d); err != nil || d.Iterations != 50 || d.QPType != "UC" {
+					t.Errorf("%v: %v: %s", own, err, c)
+				}
+			}
+		})
+	}
+	e := rocePerf()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := tool(ctx, append([]string{"send-lat"}, e.server...)...)
+		done <- err
+	}()
+	_, err := tool(ctx, slices.Concat([]string{"send-lat", "-c", "UC"}, e.client)...)
+	if serr := <-done; err == nil || serr == nil || !strings.Contains(err.Error(), "the server has queue pairs of type RC, the client UC") {
+		t.Errorf("client: %v; server: %v", err, serr)
+	}
+}
+
 // Both atomic operations do what they say.
 func TestAtomicTypes(t *testing.T) {
 	for _, op := range []string{"FETCH_AND_ADD", "CMP_AND_SWAP"} {

@@ -29,15 +29,22 @@ func (c Case) kind() guest.Kind {
 // Result is what a case came to.
 type Result struct {
 	Case
-	Seen   string
-	Err    error
-	Took   time.Duration
-	Commit string // what was tested
-	Day    string // when, 2006-01-02
+	Seen    string
+	Skipped bool // this host cannot run it; Seen says why
+	Err     error
+	Took    time.Duration
+	Commit  string // what was tested
+	Day     string // when, 2006-01-02
 }
 
+// skipped is the error of a case that this host cannot run.
+type skipped struct{ why error }
+
+func (s skipped) Error() string { return s.why.Error() }
+func (s skipped) Unwrap() error { return s.why }
+
 // matrix is every case, in the order of the table. The cases_*.go files fill it.
-var matrix = concat(peerCases, verbsCases, scatterCases, perftestCases, terminateCases, iserCases, tcpCases, nvmeCases, nvmeHostCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases, haCases)
+var matrix = concat(peerCases, verbsCases, scatterCases, perftestCases, terminateCases, iserCases, tcpCases, nvmeCases, nvmeHostCases, scsiCases, recoveryCases, initiatorCases, toolCases, captureCases, lvmCases, haCases, roceCases)
 
 func concat(groups ...[]Case) []Case {
 	var all []Case

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -98,13 +99,19 @@ func rpingKernelServer(e *Env, siw, ours string) (string, error) {
 	return fmt.Sprintf("%d sizes verified", len(rpingSizes)), nil
 }
 
+// final is an error that a repetition will not do away with.
+type final struct{ error }
+
+func (f final) Unwrap() error { return f.error }
+
 // retry repeats f for some seconds: a listener of siw does not show anywhere,
 // so the only way to know that it is there is to connect.
+// An error of f that is final ends it.
 func (e *Env) retry(f func() error) error {
 	var err error
 	for range 40 {
-		if err = f(); err == nil {
-			return nil
+		if err = f(); err == nil || errors.As(err, new(final)) {
+			return err
 		}
 		select {
 		case <-e.ctx.Done():

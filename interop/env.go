@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"softiser/interop/internal/guest"
+	"softiser/interop/internal/tap"
 )
 
 // Env is what a case works with: a guest, our programs on the host, a folder.
@@ -30,6 +31,7 @@ type Env struct {
 	mu    sync.Mutex     // guards nodes
 	nodes []*guest.Guest // beside the worker's guest
 	netns string         // where programs are started from now on, "" for the host's own
+	net   *tap.Network   // where the case's programs run; nil: where we do
 }
 
 // Guest returns the worker's guest and boots it when there is none.
@@ -49,6 +51,9 @@ func (e *Env) Boot(o guest.Options) (*guest.Guest, error) {
 	for _, port := range []int{3260, 3261, 7174, 7471, 18515} {
 		host := freePort()
 		o.Forward[host], e.w.ports[port] = port, host
+	}
+	if n, err := e.w.net.get(); err == nil && len(o.Links) == 0 {
+		o.Links = []guest.Link{{Open: n.File}}
 	}
 	g, err := e.boot(o)
 	if err != nil {
@@ -148,7 +153,7 @@ func (e *Env) Start(name string, args ...string) (*Process, error) {
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = f, f, e.dir
 	p.cmd.Env = append(os.Environ(), "RUNTIME_DIRECTORY="+e.dir)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
+	if err := e.place(p.cmd.Start); err != nil {
 		return nil, err
 	}
 	go func() { p.err = p.cmd.Wait(); close(p.done) }()
@@ -174,7 +179,7 @@ func (e *Env) StartServer(port int, name string, args ...string) (*Process, erro
 	}
 	p.Port = port
 	for {
-		bound, err := listens(port)
+		bound, err := e.bound(p)
 		if err != nil || bound {
 			return p, err
 		}
@@ -219,7 +224,11 @@ func (e *Env) Host(name string, args ...string) (string, error) {
 	cmd.WaitDelay = 5 * time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
+	err := e.place(cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
 		return out.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out.String())
 	}
 	return out.String(), nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,6 +59,7 @@ func (h *harness) runAll(ctx context.Context, todo []Case, n int, done func(Resu
 	for range min(n, len(todo)) {
 		wg.Go(func() {
 			w := &worker{h: h}
+			defer w.net.close()
 			defer w.drop()
 			for c := range next {
 				r := w.run(ctx, c)
@@ -81,8 +83,11 @@ func (h *harness) runAll(ctx context.Context, todo []Case, n int, done func(Resu
 
 func progress(r Result) {
 	mark := "ok  "
-	if r.Err != nil {
+	switch {
+	case r.Err != nil:
 		mark = "FAIL"
+	case r.Skipped:
+		mark = "skip"
 	}
 	fmt.Fprintf(os.Stderr, "%s %-44s %5.1fs %s\n", mark, r.Name, r.Took.Seconds(), r.Seen)
 	if r.Err != nil {
@@ -103,6 +108,7 @@ type worker struct {
 	guest *guest.Guest
 	kind  guest.Kind  // of guest
 	ports map[int]int // port of the guest → port on the host's loopback
+	net   private     // the network of RoCE, where there is one
 }
 
 func (w *worker) drop() {
@@ -125,7 +131,11 @@ func (w *worker) run(ctx context.Context, c Case) Result {
 	r := Result{Case: c}
 	r.Seen, r.Err = w.attempt(ctx, c, dir)
 	r.Took = time.Since(began)
-	if r.Err != nil {
+	var skip skipped
+	if errors.As(r.Err, &skip) {
+		r.Skipped, r.Seen, r.Err = true, "skipped: "+skip.why.Error(), nil
+		os.RemoveAll(dir)
+	} else if r.Err != nil {
 		r.Seen = "failed"
 		w.drop() // whatever state it left the guest in must not meet the next case
 	} else if !w.h.keep {
@@ -147,7 +157,7 @@ func (w *worker) attempt(ctx context.Context, c Case, dir string) (seen string, 
 	w.kind = c.kind()
 	e := &Env{h: w.h, w: w, dir: dir, ctx: ctx}
 	defer func() {
-		if err != nil {
+		if err != nil && !errors.As(err, new(skipped)) {
 			err = fmt.Errorf("%w%s", err, e.evidence())
 			e.saveKernelLogs()
 		}

@@ -130,7 +130,7 @@ func run(ctx context.Context, args []string) int {
 	})
 	results := rec.results(selected)
 	failed := printTable(os.Stdout, results)
-	fmt.Printf("\n%d passed, %d failed, %d not run\n", len(results)-failed, failed, len(selected)-len(results))
+	fmt.Printf("\n%d passed, %d failed, %d skipped, %d not run\n", len(results)-failed-skips(results), failed, skips(results), len(selected)-len(results))
 	switch {
 	case *short || *only != "":
 	case len(results) < len(matrix):

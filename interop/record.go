@@ -23,6 +23,7 @@ type record struct {
 // outcome is one case of a record.
 type outcome struct {
 	Seen    string  `json:"seen"`
+	Skipped bool    `json:"skipped,omitempty"`
 	Error   string  `json:"error,omitempty"`
 	Seconds float64 `json:"seconds"`
 	Commit  string  `json:"commit"`
@@ -60,7 +61,7 @@ func (rec *record) begin() {
 }
 
 func (rec *record) add(r Result) {
-	o := outcome{Seen: r.Seen, Seconds: r.Took.Seconds(), Commit: rec.commit, Day: rec.day}
+	o := outcome{Seen: r.Seen, Skipped: r.Skipped, Seconds: r.Took.Seconds(), Commit: rec.commit, Day: rec.day}
 	if r.Err != nil {
 		o.Error = r.Err.Error()
 	}
@@ -69,7 +70,7 @@ func (rec *record) add(r Result) {
 
 func (rec *record) passed(name string) bool {
 	o, ok := rec.Cases[name]
-	return ok && o.Error == ""
+	return ok && o.Error == "" && !o.Skipped
 }
 
 // results are the known ones of these cases, in their order.
@@ -80,7 +81,7 @@ func (rec *record) results(cases []Case) []Result {
 		if !ok {
 			continue
 		}
-		r := Result{Case: c, Seen: o.Seen, Took: time.Duration(o.Seconds * float64(time.Second)), Commit: o.Commit, Day: o.Day}
+		r := Result{Case: c, Seen: o.Seen, Skipped: o.Skipped, Took: time.Duration(o.Seconds * float64(time.Second)), Commit: o.Commit, Day: o.Day}
 		if o.Error != "" {
 			r.Err = errors.New(o.Error)
 		}

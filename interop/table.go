@@ -51,7 +51,11 @@ func writeReport(path string, image *guest.Image, results []Result) error {
 // report is the part that depends on the results only.
 func report(b *strings.Builder, results []Result) {
 	failed := slices.DeleteFunc(slices.Clone(results), func(r Result) bool { return r.Err == nil })
-	fmt.Fprintf(b, "%d of %d cases ended as expected, %s. Seconds are those of an emulated guest on a shared machine.\n\n", len(results)-len(failed), len(results), runs(results))
+	skips := skips(results)
+	fmt.Fprintf(b, "%d of %d cases ended as expected, %s. Seconds are those of an emulated guest on a shared machine.\n\n", len(results)-len(failed)-skips, len(results), runs(results))
+	if skips > 0 {
+		fmt.Fprintf(b, "%d cases were skipped, with the reason in their line.\n\n", skips)
+	}
 	b.WriteString("| case | expected | seen | seconds |\n| --- | --- | --- | --- |\n")
 	for _, r := range results {
 		seen := r.Seen
@@ -66,6 +70,17 @@ func report(b *strings.Builder, results []Result) {
 	for _, r := range failed {
 		fmt.Fprintf(b, "\n%s:\n\n    %s\n", r.Name, strings.ReplaceAll(strings.TrimSpace(r.Err.Error()), "\n", "\n    "))
 	}
+}
+
+// skips counts the cases that this host could not run.
+func skips(results []Result) int {
+	n := 0
+	for _, r := range results {
+		if r.Skipped {
+			n++
+		}
+	}
+	return n
 }
 
 // runs names the days and commits of the results: one, unless a run was continued.

@@ -32,15 +32,19 @@ type Options struct {
 
 // Link is an interface of a guest beside eth0. Two guests are joined by a Link each, with
 // Port and Peer exchanged: datagrams on the host's loopback, which do not mind if one of the
-// two is not there. With Tap it is an interface of the host.
+// two is not there. With Tap or Open it is an interface of the host.
 type Link struct {
-	Port, Peer int    // UDP
-	Tap        string // name of the interface, made by the caller
-	MAC        byte   // part of the hardware address, another one for each guest
+	Port, Peer int                      // UDP
+	Tap        string                   // name of the interface, made by the caller
+	Open       func() (*os.File, error) // opens the interface, wherever it is
+	MAC        byte                     // part of the hardware address, another one for each guest
 }
 
-// netdev is QEMU's for a link.
-func (l Link) netdev(id string) string {
+// netdev is QEMU's for a link; fd is what QEMU has the opened interface as.
+func (l Link) netdev(id string, fd int) string {
+	if l.Open != nil {
+		return fmt.Sprintf("tap,id=%s,fd=%d", id, fd)
+	}
 	if l.Tap != "" {
 		return fmt.Sprintf("tap,id=%s,ifname=%s,script=no,downscript=no", id, l.Tap)
 	}
@@ -87,6 +91,17 @@ func (im *Image) Boot(ctx context.Context, o Options) (*Guest, error) {
 	}
 	g.qemu = exec.Command(command[0], command[1:]...)
 	g.qemu.Stdout, g.qemu.Stderr = log, log
+	for _, l := range o.Links {
+		if l.Open == nil {
+			continue
+		}
+		f, err := l.Open()
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		g.qemu.ExtraFiles = append(g.qemu.ExtraFiles, f)
+	}
 	// A guest must not outlive the harness, however that ends.
 	g.qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := g.qemu.Start(); err != nil {
@@ -129,9 +144,13 @@ func (im *Image) arguments(o Options) ([]string, error) {
 		"-netdev", user, "-device", nic,
 		"-device", "virtio-rng-pci",
 	}
+	fd := 3 // behind the standard files
 	for i, l := range o.Links {
 		id := fmt.Sprintf("n%d", i+1)
-		args = append(args, "-netdev", l.netdev(id), "-device", fmt.Sprintf("virtio-net-pci,netdev=%s,mac=52:54:00:00:%02x:%02x", id, l.MAC, i+1))
+		args = append(args, "-netdev", l.netdev(id, fd), "-device", fmt.Sprintf("virtio-net-pci,netdev=%s,mac=52:54:00:00:%02x:%02x", id, l.MAC, i+1))
+		if l.Open != nil {
+			fd++
+		}
 	}
 	if o.Share != "" {
 		args = append(args, "-fsdev", "local,id=host,path="+o.Share+",security_model=none,multidevs=remap", "-device", "virtio-9p-pci,fsdev=host,mount_tag=host")

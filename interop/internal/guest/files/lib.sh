@@ -10,6 +10,26 @@ siw_up() {
 # siw_set PARAMETER VALUE: while loaded.
 siw_set() { echo "$2" > "/sys/module/siw/parameters/$1"; }
 
+# rxe_up [MTU]: software RoCE on eth1, whose other end is a tap of the host's. From then
+# on HOST and SELF are the two ends of that link.
+rxe_up() {
+  HOST=10.9.0.1 SELF=10.9.0.2 HOST6=fd00:9::1 SELF6=fd00:9::2 RDMA=rxe
+  [ -z "${1-}" ] || ip link set eth1 mtu $1 || return
+  rdma link show 2>/dev/null | grep -q rxe_eth1 && return
+  ip addr add $SELF/24 dev eth1 && echo 0 > /proc/sys/net/ipv6/conf/eth1/disable_ipv6 && ip -6 addr add $SELF6/64 dev eth1 nodad && ip link set eth1 up &&
+    modprobe -a rdma_rxe rdma_ucm ib_uverbs && rdma link add rxe_eth1 type rxe netdev eth1
+}
+# lossy PERCENT: packets of RoCE's link are lost in both directions; what comes goes
+# through another interface, because loss is made where packets leave. lost says how many
+# were, lossless ends it.
+lossy() {
+  lossless; modprobe -a sch_netem ifb sch_ingress act_mirred cls_matchall || return
+  ip link show ifb0 >/dev/null 2>&1 || ip link add ifb0 type ifb || return
+  ip link set ifb0 up && tc qdisc add dev eth1 root netem loss $1% limit 5000 && tc qdisc add dev ifb0 root netem loss $1% limit 5000 &&
+    tc qdisc add dev eth1 ingress && tc filter add dev eth1 ingress matchall action mirred egress redirect dev ifb0
+}
+lost() { echo $(for d in eth1 ifb0; do tc -s qdisc show dev $d root | grep -o 'dropped [0-9]*' | head -1; done); }
+lossless() { tc qdisc del dev eth1 root; tc qdisc del dev eth1 ingress; tc qdisc del dev ifb0 root; } 2>/dev/null
 # initiator [IQN]: starts iscsid once.
 initiator() {
   pgrep -x iscsid >/dev/null && return
@@ -22,7 +42,7 @@ initiator() {
 # attach iser|tcp PORT IQN [NAME=VALUE...]: logs in and prints the disk of LUN 0.
 attach() {
   local iface=default mode=$1 port=$2 iqn=$3 kv; shift 3
-  [ $mode = iser ] && { siw_up || return; iface=iser; }
+  [ $mode = iser ] && { ${RDMA:-siw}_up || return; iface=iser; }
   initiator || return
   iscsiadm -m node -o new -T "$iqn" -p $HOST:"$port" -I $iface >/dev/null || return
   for kv in "$@"; do iscsiadm -m node -T "$iqn" -p $HOST:"$port" -o update -n "${kv%%=*}" -v "${kv#*=}" || return; done
@@ -117,7 +137,7 @@ lio_chap() { echo 1 > "$tpg/attrib/authentication"; printf %s "$1" > "$tpg/auth/
 # nvme_up TRANSPORT: the host's module, and for rdma what it goes over.
 nvme_up() {
 	modprobe nvme-$1 || return
-	[ $1 = tcp ] || siw_up
+	[ $1 = tcp ] || ${RDMA:-siw}_up
 }
 
 # nvmet_up rdma|tcp NQN: Linux' own target on port 3260, with 64 MiB of 512-byte blocks, any host.

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"softiser/interop/internal/tap"
+)
+
+// Part 14: RoCE v2, against the kernel's rdma_rxe, over a tap in a network namespace.
+var roceCases = concat(roceRpingCases, roceToolCases, rocePerftestCases(), roceStorageCases)
+
+// jumbo is an MTU of the link that carries packets of 4096 bytes.
+const jumbo = 9000
+
+const (
+	rpingPort    = 7174
+	ucmatosePort = 7471
+	perftestPort = 18515
+)
+
+var roceRpingCases = func() []Case {
+	var cases []Case
+	for _, v := range []struct {
+		name, host, guest string
+		mtu               int
+		short             bool
+	}{
+		{"v4", tap.Host4, tap.Guest4, tap.MTU, true},
+		{"v6", tap.Host6, tap.Guest6, tap.MTU, false},
+		{"mtu-4096", tap.Host4, tap.Guest4, jumbo, false},
+	} {
+		cases = append(cases,
+			Case{Name: "roce/rping-kernel-client-" + v.name, Expect: "every size verified", Short: v.short, Run: func(_ context.Context, e *Env) (string, error) {
+				return roceRping(e, v.mtu, rpingSizes, func(size string) error { return roceRpingClient(e, v.host, size) })
+			}},
+			Case{Name: "roce/rping-kernel-server-" + v.name, Expect: "every size verified", Run: func(_ context.Context, e *Env) (string, error) {
+				return roceRping(e, v.mtu, rpingSizes, func(size string) error { return roceRpingServer(e, v.guest, size) })
+			}})
+	}
+	for _, percent := range []string{"0.1", "1", "5"} {
+		cases = append(cases, Case{Name: "roce/rping-loss-" + percent, Expect: percent + " % of the packets lost each way: every ping verified, in both roles", Run: func(_ context.Context, e *Env) (string, error) {
+			return roceLoss(e, percent)
+		}})
+	}
+	return cases
+}()
+
+func roceRping(e *Env, mtu int, sizes []int, ping func(size string) error) (string, error) {
+	if err := e.RoCE(mtu); err != nil {
+		return "", err
+	}
+	for _, size := range sizes {
+		if err := ping(strconv.Itoa(size)); err != nil {
+			return "", fmt.Errorf("%d bytes: %w", size, err)
+		}
+	}
+	return fmt.Sprintf("%d sizes verified", len(sizes)), nil
+}
+
+func roceRpingClient(e *Env, host, size string) error {
+	return roceKernelClient(e, rpingPort, "rping -c -a "+host+" -C 20 -V -S "+size, "rping", "-s", "-a", host, "-V", "-S", size)
+}
+
+func roceRpingServer(e *Env, guest, size string) error {
+	return roceKernelServer(e, rpingPort, "rping -s -a "+guest+" -C 20 -V -S "+size, "rping", "-c", "-a", guest, "-C", "20", "-V", "-S", size)
+}
+
+// roceKernelClient runs one of our programs as the server of a program of the guest's.
+func roceKernelClient(e *Env, port int, kernel, tool string, args ...string) error {
+	p, err := e.StartServer(port, "iser-initiator", append([]string{"rdma", tool, "--provider", "roce"}, args...)...)
+	if err != nil {
+		return err
+	}
+	if _, err := e.In("rxe_up\ndmesg -C; timeout 120 %s -p %d || die client; quiet_kernel", kernel, port); err != nil {
+		return err
+	}
+	if err := p.wait(time.Minute); err != nil {
+		return fmt.Errorf("our server: %w", err)
+	}
+	return nil
+}
+
+// roceKernelServer runs one of our programs as the client of a program of the guest's.
+func roceKernelServer(e *Env, port int, kernel, tool string, args ...string) error {
+	g, err := e.Guest()
+	if err != nil {
+		return err
+	}
+	server, err := g.Start(fmt.Sprintf("rxe_up\ndmesg -C; timeout 120 %s -p %d || die server; quiet_kernel", kernel, port))
+	if err != nil {
+		return err
+	}
+	args = append(append([]string{"rdma", tool, "--provider", "roce"}, args...), "-p", strconv.Itoa(port))
+	if err := e.retry(func() error {
+		if server.Done() {
+			return nil
+		}
+		out, err := e.Host("iser-initiator", args...)
+		if err != nil && !strings.Contains(out, "connection refused") {
+			err = final{err}
+		}
+		return err
+	}); err != nil {
+		return fmt.Errorf("%w\n%s", err, server.Output())
+	}
+	if _, err := server.Wait(e.ctx); err != nil {
+		return fmt.Errorf("the kernel's server: %w", err)
+	}
+	return nil
+}
+
+// roceLoss pings in both roles while both directions lose packets: the guest drops what
+// it sends, and what comes on its way through another interface.
+func roceLoss(e *Env, percent string) (string, error) {
+	if err := e.RoCE(tap.MTU); err != nil {
+		return "", err
+	}
+	if _, err := e.In("lossy %s || die netem", percent); err != nil {
+		return "", err
+	}
+	for _, size := range []string{"100", "65535"} {
+		if err := roceRpingClient(e, tap.Host4, size); err != nil {
+			return "", fmt.Errorf("kernel's client, %s bytes: %w", size, err)
+		}
+		if err := roceRpingServer(e, tap.Guest4, size); err != nil {
+			return "", fmt.Errorf("kernel's server, %s bytes: %w", size, err)
+		}
+	}
+	out, err := e.In("lost && lossless")
+	return "verified; " + lastLine(out), err
+}
+
+var roceToolCases = []Case{
+	{Name: "roce/rping-16-connections", Expect: "16 kernel clients at once, all verified", Run: func(_ context.Context, e *Env) (string, error) {
+		if err := e.RoCE(tap.MTU); err != nil {
+			return "", err
+		}
+		if _, err := e.StartServer(rpingPort, "iser-initiator", "rdma", "rping", "--provider", "roce", "-s", "-a", tap.Host4, "-P", "-V"); err != nil {
+			return "", err
+		}
+		_, err := e.In(`rxe_up
+dmesg -C; for i in $(seq 16); do (timeout 120 rping -c -a $HOST -p %d -C 10 -S 4096 -V || echo bad $i) & done >/tmp/many 2>&1; wait
+cat /tmp/many; ! grep -q bad /tmp/many && quiet_kernel`, rpingPort)
+		return "16 of 16", err
+	}},
+	{Name: "roce/ucmatose-kernel-client", Expect: "test passes on both ends", Run: func(_ context.Context, e *Env) (string, error) {
+		if err := e.RoCE(tap.MTU); err != nil {
+			return "", err
+		}
+		return "passed", roceKernelClient(e, ucmatosePort, "ucmatose -s "+tap.Host4, "ucmatose", "-b", tap.Host4)
+	}},
+	{Name: "roce/ucmatose-kernel-server", Expect: "test passes on both ends", Run: func(_ context.Context, e *Env) (string, error) {
+		if err := e.RoCE(tap.MTU); err != nil {
+			return "", err
+		}
+		return "passed", roceKernelServer(e, ucmatosePort, "ucmatose", "ucmatose", "-s", tap.Guest4)
+	}},
+	{Name: "roce/abrupt-close", Expect: "our end is killed: the kernel's gives up after its retries, and a new connection works", Run: roceAbruptClose},
+}
+
+// roceAbruptClose: our rping is killed while it serves the kernel's. Nothing tells the
+// kernel, so its client is ended by its time limit or by rxe's own; then all goes on with
+// a new process at the same address.
+func roceAbruptClose(_ context.Context, e *Env) (string, error) {
+	if err := e.RoCE(tap.MTU); err != nil {
+		return "", err
+	}
+	p, err := e.StartServer(rpingPort, "iser-initiator", "rdma", "rping", "--provider", "roce", "-s", "-a", tap.Host4, "-V")
+	if err != nil {
+		return "", err
+	}
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	client, err := g.Start(fmt.Sprintf("rxe_up\ndmesg -C; timeout 30 stdbuf -oL rping -c -v -a $HOST -p %d -C 1000000 -S 100; echo ended; quiet_kernel", rpingPort))
+	if err != nil {
+		return "", err
+	}
+	if err := e.retry(func() error {
+		if !strings.Contains(client.Output(), "ping data") {
+			return fmt.Errorf("no pings yet:\n%s", client.Output())
+		}
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	p.Kill()
+	if err := roceRpingClient(e, tap.Host4, "4096"); err != nil {
+		return "", fmt.Errorf("a new connection beside the lost one: %w", err)
+	}
+	if out, err := client.Wait(e.ctx); err != nil {
+		return "", fmt.Errorf("the lost client: %w\n%s", err, out)
+	}
+	return "a new process serves at once", nil
+}
+
+// rocePerftestCases are perftest's programs with -R, as client and as server, at three
+// sizes; atomics have one.
+func rocePerftestCases() []Case {
+	var cases []Case
+	for _, kind := range []string{"write-bw", "read-bw", "send-bw", "atomic-bw", "write-lat", "read-lat", "send-lat", "atomic-lat"} {
+		program := "ib_" + strings.ReplaceAll(kind, "-", "_")
+		run := func(e *Env, mtu int, one func(kernel string, args ...string) error) (string, error) {
+			if err := e.RoCE(mtu); err != nil {
+				return "", err
+			}
+			var seen []string
+			for _, r := range perftestRuns {
+				args := []string{"-n", strconv.Itoa(r.iters)}
+				what := "8"
+				if !strings.HasPrefix(kind, "atomic") {
+					what = strconv.Itoa(r.size)
+					args = append(args, "-s", what)
+				}
+				if err := one(program+" -R -F "+strings.Join(args, " "), args...); err != nil {
+					return "", fmt.Errorf("%s bytes: %w", what, err)
+				}
+				seen = append(seen, what)
+				if what == "8" {
+					break
+				}
+			}
+			return "messages of " + strings.Join(seen, ", ") + " bytes", nil
+		}
+		for _, mtu := range []int{tap.MTU, jumbo} {
+			suffix := ""
+			if mtu == jumbo {
+				if kind != "write-bw" && kind != "read-bw" {
+					continue
+				}
+				suffix = "-mtu-4096"
+			}
+			cases = append(cases,
+				Case{Name: "roce/perftest-" + kind + "-kernel-client" + suffix, Expect: program + " -R measures our library", Run: func(_ context.Context, e *Env) (string, error) {
+					return run(e, mtu, func(kernel string, args ...string) error {
+						return roceKernelClient(e, perftestPort, kernel+" "+tap.Host4, kind, append(args, "--bind_source_ip", tap.Host4)...)
+					})
+				}},
+				Case{Name: "roce/perftest-" + kind + "-kernel-server" + suffix, Expect: "our library measures " + program + " -R", Run: func(_ context.Context, e *Env) (string, error) {
+					return run(e, mtu, func(kernel string, args ...string) error {
+						return roceKernelServer(e, perftestPort, kernel, kind, append([]string{tap.Guest4, "-R"}, args...)...)
+					})
+				}})
+		}
+	}
+	return cases
+}

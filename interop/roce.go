@@ -1,0 +1,108 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"softiser/interop/internal/tap"
+)
+
+// private is a worker's network of RoCE: its guests have an interface of it, beside the
+// one of QEMU's user-mode network.
+type private struct {
+	net *tap.Network
+	err error // why there is none
+}
+
+// get makes the network when it is asked for first.
+func (p *private) get() (*tap.Network, error) {
+	if p.net == nil && p.err == nil {
+		p.net, p.err = tap.New()
+	}
+	return p.net, p.err
+}
+
+func (p *private) close() {
+	if p.net != nil {
+		p.net.Close()
+	}
+}
+
+// RoCE moves a case into the worker's network: the programs that it starts from now on
+// run there. mtu is for both ends of the link. The case is skipped where no such network
+// can be made.
+func (e *Env) RoCE(mtu int) error {
+	n, err := e.w.net.get()
+	if err != nil {
+		return skipped{fmt.Errorf("no tap in a network namespace here: %w", err)}
+	}
+	if err := n.SetMTU(mtu); err != nil {
+		return err
+	}
+	e.net = n
+	_, err = e.In("rxe_up %d || die rxe", mtu)
+	return err
+}
+
+// place starts a program where the case's programs run.
+func (e *Env) place(start func() error) error {
+	if e.net == nil {
+		return start()
+	}
+	return e.net.Do(start)
+}
+
+// bound reports whether a server that was just started can be visited.
+func (e *Env) bound(p *Process) (bool, error) {
+	if e.net == nil {
+		return listens(p.Port)
+	}
+	// All servers of RoCE have UDP's port 4791, and a service of it a moment later,
+	// which is long before a guest has begun a program.
+	const port = ":12B7"
+	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
+	for _, table := range []string{"/net/udp", "/net/udp6"} {
+		b, err := os.ReadFile(proc + table)
+		if err != nil {
+			return false, nil // it has ended, and its caller sees that
+		}
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 1 && strings.HasSuffix(f[1], port) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// TargetRoCE starts iser-target with a configuration (YAML without portals) on a service
+// of RoCE, and on the same number of TCP.
+func (e *Env) TargetRoCE(port int, config string) (*Process, error) {
+	file := filepath.Join(e.dir, "target.yaml")
+	text := fmt.Sprintf("portals:\n  - listen: roce://%s:%d\n%s", tap.Host4, port, config)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return nil, err
+	}
+	p, err := e.Start("iser-target", "serve", "--config", file)
+	if err != nil {
+		return nil, err
+	}
+	p.Port = port
+	for {
+		bound, err := e.bound(p)
+		if err != nil || bound {
+			return p, err
+		}
+		select {
+		case <-p.done:
+			b, _ := os.ReadFile(p.log)
+			return nil, fmt.Errorf("it ended: %v\n%s", p.err, b)
+		case <-e.ctx.Done():
+			return nil, e.ctx.Err()
+		case <-time.After(30 * time.Millisecond):
+		}
+	}
+}

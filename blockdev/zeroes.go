@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
+
+	"softiser/internal/resident"
 )
 
 // zeroSize is the length of the shared zero region. Longer holes are lent as
@@ -18,6 +20,7 @@ var zeroRegion = sync.OnceValue(func() []byte {
 	if err != nil {
 		panic(fmt.Sprintf("blockdev: mapping %d bytes of zeroes: %v", zeroSize, err))
 	}
+	resident.Add(mem) // for good
 	return mem
 })
 

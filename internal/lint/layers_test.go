@@ -34,7 +34,7 @@ func us(folders ...string) []string {
 
 // leaves are the shared packages below everything else: rdma builds on them and on
 // nothing beside them.
-var leaves = []string{"internal/sockio", "internal/congestion", "internal/crc32c"}
+var leaves = []string{"internal/sockio", "internal/congestion", "internal/crc32c", "internal/resident"}
 
 var rules = []rule{
 	{from: []string{"target"}, banned: us("initiator"), why: "the two roles meet only at the internal codecs and datamovers"},
@@ -54,7 +54,7 @@ var rules = []rule{
 	{from: []string{"rdma"}, banned: []string{zap, prom}, why: "verbs do not print; they return errors, count and offer hooks"},
 	{from: []string{"internal/rdmamsg"}, banned: us("internal/iscsi", "internal/iser", "internal/iscsitcp", "internal/spc", "target", "initiator", "blockdev", "lvm", "config"),
 		why: "the message pump serves every protocol over RDMA and knows the words of none"},
-	{from: []string{"internal/pdustream"}, banned: []string{module}, but: us("internal/sockio", "internal/segs", "internal/crc32c"),
+	{from: []string{"internal/pdustream"}, banned: []string{module}, but: us("internal/sockio", "internal/segs", "internal/crc32c", "internal/resident"),
 		why: "the stream engine serves every protocol over TCP and knows the words of none"},
 	{from: []string{"internal/spc", "internal/iscsi", "internal/crc32c", "rdma/internal/wire", "rdma/internal/roce/mad", "rdma/internal/roce/packet", "rdma/internal/mem"}, banned: []string{module, "github.com", "golang.org", "go.uber.org"},
 		but: us("internal/iscsi", "internal/spc", "internal/crc32c", "rdma/internal/wire"), why: "codecs stand on the standard library alone"},

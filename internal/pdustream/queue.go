@@ -3,12 +3,29 @@ package pdustream
 import (
 	"sync/atomic"
 
+	"softiser/internal/resident"
 	"softiser/internal/segs"
 	"softiser/internal/sockio"
 )
 
 // roundBytes is how much is offered to the socket in one call, roughly.
 const roundBytes = 2 << 20
+
+// soonBytes is how much a call moves at most that the scheduler is not told of, bytes: the
+// processor has nothing else to do until it returns.
+const soonBytes = 512 << 10
+
+// ram reports whether all of d is memory that is always resident.
+func ram(d segs.View) bool {
+	for d.Len() > 0 {
+		s := d.Next()
+		if !resident.Holds(s) {
+			return false
+		}
+		d.Skip(len(s))
+	}
+	return true
+}
 
 // PDU is what the queue keeps of a T that is to be sent. It is embedded in it.
 //
@@ -80,6 +97,7 @@ type queue[T any] struct {
 
 	batch []*PDU[T] // the transmitter's: of one call
 	vec   []sockio.Vec
+	soon  bool // what Gather has returned is resident and not long: sending it cannot wait
 
 	// PDUs counts those that have left whole. Anybody may read it.
 	PDUs atomic.Uint64
@@ -207,6 +225,8 @@ func (q *queue[T]) Gather() []sockio.Vec {
 		q.vec = make([]sockio.Vec, 0, 64)
 	}
 	v := q.vec[:0]
+	q.soon = true
+	size := 0
 	for _, n := range q.batch {
 		if n.length == 0 {
 			if !q.src.Seal(n.self) {
@@ -217,11 +237,14 @@ func (q *queue[T]) Gather() []sockio.Vec {
 		if need := len(v) + 2 + n.Data.Pieces(); need > cap(v) && cap(v) < sockio.MaxVec {
 			v = append(make([]sockio.Vec, 0, min(max(2*cap(v), need), sockio.MaxVec)), v...)
 		}
+		q.soon = q.soon && ram(n.Data)
+		size += n.length
 		v = n.appendTo(v)
 		if len(v) == cap(v) {
 			break
 		}
 	}
+	q.soon = q.soon && size <= soonBytes
 	q.vec = v
 	return v
 }

@@ -210,7 +210,9 @@ func (r *Receiver) read() (int, error) {
 			v = sockio.Append(v, r.buf[r.w:min(len(r.buf), r.w+ahead)])
 		}
 	}
-	n, err := r.sk.Readv(v, false)
+	// Who guesses reads to buffers of a program, which are taken to be resident.
+	soon := !placing || r.left <= soonBytes && (r.guess.g != nil || ram(r.dst))
+	n, err := r.sk.Readv(v, soon)
 	clear(v)
 	r.vec = v[:0]
 	if placing {

@@ -198,7 +198,7 @@ func (t *Transmitter[T]) send() (int, error) {
 	if len(v) == 0 {
 		return 0, ErrSendFault
 	}
-	n, err := t.sk.Writev(v, false)
+	n, err := t.sk.Writev(v, t.soon)
 	clear(v)
 	if err == nil {
 		t.Sends.Add(1)

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
+	"softiser/internal/resident"
 )
 
 // Config describes a volume over an open descriptor.
@@ -86,6 +87,8 @@ type Volume struct {
 	// (before 5.14), noReserve when the file system has no fallocate either.
 	noPopulate atomic.Bool
 	noReserve  atomic.Bool
+
+	notRAM func() // takes mem out of what is known to be RAM
 
 	record string // file of the cacheRecord; "" without one
 
@@ -150,6 +153,10 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 		if v.cfg.Info.CacheID = takeCache(name, homeOf(v.fd)); v.cfg.Info.CacheID != "" {
 			v.record = name
 		}
+	}
+	v.notRAM = func() {}
+	if cfg.Volatile && len(v.mem) > 0 {
+		v.notRAM = resident.Add(v.mem)
 	}
 	v.size.Store(cfg.Info.Size)
 	if cfg.StoreSize != nil {
@@ -239,6 +246,7 @@ func (v *Volume) Close() error {
 	v.opMu.Lock()
 	defer v.opMu.Unlock()
 	err := v.leave(size)
+	v.notRAM()
 	return errors.Join(err, unix.Munmap(v.mem), v.pages.close(), unix.Close(v.fd))
 }
 

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"encoding/binary"
 
+	"softiser/internal/resident"
 	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/wire"
@@ -102,9 +103,12 @@ func (in *intake) direct() (int, error) {
 	}
 	c := x.dst.cur
 	aim := 0
+	soon := x.dst.kind == destRecv || x.dst.reg.Access()&mem.Scratch != 0
+	known := !soon
 	for aim < x.left && len(in.vec) < cap(in.vec)-1 {
 		p := c.Next(x.left - aim)
 		in.put(p)
+		known = known && resident.Holds(p)
 		aim += len(p)
 	}
 	guess := false
@@ -117,7 +121,7 @@ func (in *intake) direct() (int, error) {
 		}
 	}
 	in.cuts.off = false
-	n, err := qp.conn.Readv(in.vec, x.dst.kind == destRecv || x.dst.reg.Access()&mem.Scratch != 0)
+	n, err := qp.conn.Readv(in.vec, soon || known)
 	clear(in.vec)
 	placed := max(min(n, aim), 0)
 	ok := true

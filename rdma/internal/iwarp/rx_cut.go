@@ -3,6 +3,7 @@ package iwarp
 import (
 	"encoding/binary"
 
+	"softiser/internal/resident"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/wire"
 )
@@ -54,9 +55,11 @@ func (c *rxCut) at() (cur mem.Cursor) {
 	return cur
 }
 
-// aimCuts appends lead and cuts to the pieces of the call.
-func (in *intake) aimCuts() {
+// aimCuts appends lead and cuts to the pieces of the call. ram: those of the cuts are
+// memory that is always resident.
+func (in *intake) aimCuts() (ram bool) {
 	k := &in.cuts
+	ram = true
 	at := in.w + k.lead
 	if k.lead > 0 {
 		in.put(in.buf[in.w:at])
@@ -67,6 +70,7 @@ func (in *intake) aimCuts() {
 		for n := c.size; n > 0; {
 			p := cur.Next(n)
 			in.put(p)
+			ram = ram && resident.Holds(p)
 			n -= len(p)
 		}
 		if c.gap > 0 {
@@ -74,6 +78,7 @@ func (in *intake) aimCuts() {
 			at += c.gap
 		}
 	}
+	return ram
 }
 
 // splitCuts distributes the n bytes that the call brought.

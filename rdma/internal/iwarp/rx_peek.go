@@ -61,8 +61,8 @@ func (in *intake) peek(limit int) (int, error) {
 	if !in.plan(in.w + n) {
 		return in.direct()
 	}
-	in.aimCuts()
-	n, err = qp.conn.Readv(in.vec, false)
+	ram := in.aimCuts()
+	n, err = qp.conn.Readv(in.vec, ram)
 	clear(in.vec)
 	in.splitCuts(n)
 	for i := range in.cuts.all[:in.cuts.n] {

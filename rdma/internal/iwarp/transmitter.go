@@ -57,6 +57,7 @@ type transmitter struct {
 	hdr   []byte       // capacity hdrRing, never reallocated
 	vec   []sockio.Vec // capacity sockio.MaxVec
 	iov   []sockio.Vec // what is left to send of vec
+	soon  bool         // all of it is resident: sending it cannot wait for a disk
 	open  bool         // the last piece of vec ends at the end of hdr
 	bytes int          // in this round
 	off   uint64       // stream offset behind what has been built
@@ -230,7 +231,7 @@ func (t *transmitter) transmit(share int) txResult {
 		case len(t.iov) > 0:
 			var used bool
 			if n, err, used = qp.zc.write(); !used {
-				n, err = qp.conn.Writev(t.iov, t.crc) // the CRC has just read it all
+				n, err = qp.conn.Writev(t.iov, t.soon)
 				t.stats.SendCalls++
 			}
 			if err == sockio.ErrFault && len(t.iov) > 1 {

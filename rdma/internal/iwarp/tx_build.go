@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime/debug"
 
+	"softiser/internal/resident"
 	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
@@ -42,6 +43,7 @@ func (t *transmitter) buildRound() {
 		qp.Mu.Unlock()
 	}
 	t.hdr, t.vec, t.open, t.bytes = t.hdr[:0], t.vec[:0], false, 0
+	t.soon = true
 	t.refs, t.gone, t.sent = t.refs[:0], 0, 0
 	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
 		if !t.cur.active && !t.next() {
@@ -343,7 +345,9 @@ func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 		for left := n; left > 0; {
 			p := c.Next(left)
 			if t.crc {
-				crc = wire.CRC(crc, p)
+				crc = wire.CRC(crc, p) // which reads it all
+			} else {
+				t.soon = t.soon && resident.Holds(p)
 			}
 			t.vec = t.vec[:len(t.vec)+1]
 			sockio.Set(&t.vec[len(t.vec)-1], p)

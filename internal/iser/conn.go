@@ -76,7 +76,7 @@ type Conn struct {
 	tasks      taskTable
 	windows    rdmamsg.Windows
 
-	recvWC [32]rdma.WC // of the receive handler
+	recvWC [64]rdma.WC // of the receive handler
 	sendWC [32]rdma.WC // of the send handler
 
 	stats struct {

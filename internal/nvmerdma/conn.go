@@ -31,7 +31,7 @@ type conn struct {
 	flushed bool            // the queue pair has ended, and nothing is posted any more
 	windows rdmamsg.Windows // a controller opens none to its host
 
-	recvWC [32]rdma.WC // of the receive handler
+	recvWC [64]rdma.WC // of the receive handler
 	sendWC [32]rdma.WC // of the send handler
 
 	stats struct{ capsulesIn, capsulesOut, payloadIn, payloadOut, copied atomic.Uint64 }

@@ -20,6 +20,8 @@ type intake struct {
 	vec        []sockio.Vec
 	cuts       rxCuts
 	pattern    rxPattern
+	tight      bool   // the guess under way ends where the buffer has no more room
+	deepen     bool   // all of a tight guess has come
 	shortFPDUs bool   // the peer's FPDUs are too short for direct placement
 	expect     int    // > 0: a direct payload is likely to be next
 	scrap      []byte // where dropped payload goes
@@ -39,7 +41,12 @@ func (in *intake) call() (int, error) {
 	x.stats.RecvCalls++
 	in.vec = in.vec[:0]
 	in.cuts.aimed, in.cuts.n, in.cuts.i = 0, 0, 0
-	in.r, in.w = 0, copy(in.buf, in.buf[in.r:in.w]) // part of a header or of a trailer
+	have := in.buf[in.r:in.w] // part of a header or of a trailer
+	if in.deepen && len(in.buf) < rxDeep {
+		in.buf = make([]byte, rxDeep)
+	}
+	in.deepen = false
+	in.r, in.w = 0, copy(in.buf, have)
 	if in.w == 0 && x.stage == rxPayload && x.paylen >= directMin && x.left > 0 {
 		if look := in.peekPast(); look > 0 {
 			return in.peek(look)

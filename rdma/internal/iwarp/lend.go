@@ -11,9 +11,8 @@ import (
 // that its peer may be about to fill: windows for RDMA Writes, sinks of our Reads.
 // The receiver chooses by it how to read, see peekLen and guess.
 type lendList struct {
-	n, bytes atomic.Int64 // pieces of memory, and their length
-	sinks    atomic.Int64 // of n: sinks
-	open     atomic.Int64 // length of the list
+	sum   atomic.Int64 // pieces of memory times lentPiece, and their length, in one number
+	sinks atomic.Int64 // pieces that are sinks
 
 	// mu guards the list of AccessScratch windows in which nothing has been placed
 	// yet, in the order in which they were bound: a target that answers in order
@@ -23,13 +22,21 @@ type lendList struct {
 	head, tail *mem.Region
 }
 
+// lentPiece counts a piece in lendList.sum: the bytes below it are enough for 16 TiB.
+const lentPiece = 1 << 44
+
+// lent is how many pieces of memory are lent, and their length.
+func (l *lendList) lent() (n, bytes int64) {
+	s := l.sum.Load()
+	return s / lentPiece, s % lentPiece
+}
+
 // opened counts the memory of r as lent to the peer.
 func (l *lendList) opened(r *mem.Region) {
 	if !lends(r) {
 		return
 	}
-	l.n.Add(1)
-	l.bytes.Add(int64(r.Size()))
+	l.sum.Add(lentPiece + int64(r.Size()))
 	if r.Access()&mem.Sink != 0 {
 		l.sinks.Add(1)
 	}
@@ -44,7 +51,6 @@ func (l *lendList) opened(r *mem.Region) {
 	}
 	l.tail = r
 	r.Link.Listed.Store(true)
-	l.open.Add(1)
 	l.mu.Unlock()
 }
 
@@ -53,8 +59,7 @@ func (l *lendList) closed(r *mem.Region) {
 	if !lends(r) {
 		return
 	}
-	l.n.Add(-1)
-	l.bytes.Add(-int64(r.Size()))
+	l.sum.Add(-lentPiece - int64(r.Size()))
 	if r.Access()&mem.Sink != 0 {
 		l.sinks.Add(-1)
 	}
@@ -92,5 +97,4 @@ func (l *lendList) dropLocked(r *mem.Region) {
 	}
 	k.Prev, k.Next = nil, nil
 	k.Listed.Store(false)
-	l.open.Add(-1)
 }

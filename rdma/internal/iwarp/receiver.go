@@ -29,12 +29,13 @@ import (
 // are completed only after the check.
 
 const (
-	rxBuf     = 64 << 10 // read-ahead
-	directMin = 4 << 10  // payload bytes still in the socket from which readv goes to the destination
-	gapMax    = 1 << 10  // longest learned gap between two payloads
-	lentLong  = 16 << 10 // average length from which a payload is worth a call
+	rxBuf     = 64 << 10  // read-ahead
+	rxDeep    = 160 << 10 // and where one call has brought all the payloads that were guessed for want of room
+	directMin = 4 << 10   // payload bytes still in the socket from which readv goes to the destination
+	gapMax    = 1 << 10   // longest learned gap between two payloads
+	lentLong  = 16 << 10  // average length from which a payload is worth a call
 	wcBatch   = 32
-	rxVec     = 64 // pieces of one readv
+	rxVec     = 128 // pieces of one readv
 	loneProof = 4
 )
 

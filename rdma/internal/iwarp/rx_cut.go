@@ -22,7 +22,7 @@ import (
 // keeps the CRC of its bytes; the memory is not looked at again.
 
 // maxCuts is how many payloads one call takes.
-const maxCuts = 30
+const maxCuts = 40
 
 // rxCut is a place in the read-ahead buffer where the stream goes on elsewhere.
 type rxCut struct {

@@ -642,7 +642,7 @@ func FuzzCuts(f *testing.F) {
 			if s := &r.qp.rx.stats; s.Direct+s.Copied != want || s.Payload != want {
 				t.Fatalf("%d bytes placed directly and %d copied of %d, %d received", s.Direct, s.Copied, want, s.Payload)
 			}
-			if r.qp.lent.n.Load() != 0 || r.qp.lent.bytes.Load() != 0 || r.qp.lent.sinks.Load() != 0 || r.qp.lent.open.Load() != 0 || r.qp.lent.head != nil || r.qp.lent.tail != nil {
+			if r.qp.lent.sum.Load() != 0 || r.qp.lent.sinks.Load() != 0 || r.qp.lent.head != nil || r.qp.lent.tail != nil {
 				t.Fatalf("memory is counted as lent that is not")
 			}
 		}

@@ -64,9 +64,10 @@ func (in *intake) guess(lead int) bool {
 	qp := in.rx.qp
 	k := &in.cuts
 	l := &qp.lent
-	if lead <= 0 || in.shortFPDUs || in.pattern.pause > 0 || k.off || l.open.Load() == 0 {
+	if lead <= 0 || in.shortFPDUs || in.pattern.pause > 0 || k.off || l.sum.Load() == 0 {
 		return false
 	}
+	in.tight = false
 	room := len(in.buf) - in.w - lead
 	vecs := cap(in.vec) - len(in.vec) - 1
 	l.mu.Lock()
@@ -75,6 +76,7 @@ func (in *intake) guess(lead int) bool {
 			break
 		}
 		n, gap, more := in.fit(int(min(r.Size(), uint64(len(in.buf)))), room)
+		in.tight = n == 0 && k.aimed > 1
 		if n == 0 || len(r.Pieces())+1 > vecs {
 			r.Release()
 			break
@@ -121,6 +123,7 @@ func (in *intake) settle(n int) (err error) {
 	k := &in.cuts
 	in.splitCuts(n)
 	right := in.verify()
+	in.deepen = in.tight && right == k.aimed
 	switch {
 	case right < k.n:
 		err = in.linearise(right)

@@ -113,12 +113,11 @@ func (x *receiver) sendDone() error {
 		switch {
 		case r == nil:
 			return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it does not exist", stag))
-		case !r.Matches(qp.PD, &qp.Mem, stag):
-			return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is not valid for this connection", stag))
-		case !r.Remote:
+		case !r.Remote && r.Matches(qp.PD, &qp.Mem, stag):
 			return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is a plain memory region", stag))
+		case !r.Remote || !r.RevokeNamed(qp.PD, &qp.Mem, stag):
+			return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is not valid for this connection", stag))
 		}
-		r.Revoke()
 		wc.Flags |= verbs.WCWithInv
 		wc.InvSTag = stag
 	}

@@ -23,11 +23,11 @@ const (
 func (in *intake) peekLen() int {
 	qp := in.rx.qp
 	l := &qp.lent
-	n := l.n.Load()
+	n, bytes := l.lent()
 	switch {
 	case in.shortFPDUs || n == 0 && in.expect == 0:
 		return 0
-	case n > 0 && l.bytes.Load() >= n*lentLong:
+	case n > 0 && bytes >= n*lentLong:
 		return peekFew
 	}
 	// All there is: what is taken together is answered together, and answers that

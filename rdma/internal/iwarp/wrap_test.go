@@ -185,11 +185,11 @@ func TestBoundTwice(t *testing.T) {
 	w, _, _ := r.window(make([]byte, 8192), scratch)
 	w.r.Open(&r.qp.Mem, [][]byte{make([]byte, 8192)}, scratch)
 	l := &r.qp.lent
-	if l.n.Load() != 1 || l.open.Load() != 1 || l.head != &w.r || w.r.Link.Next != nil {
-		t.Errorf("lent %d times, %d in the list", l.n.Load(), l.open.Load())
+	if n, bytes := l.lent(); n != 1 || bytes != 8192 || l.head != &w.r || w.r.Link.Next != nil {
+		t.Errorf("lent %d times, %d bytes", n, bytes)
 	}
 	w.close()
-	if l.n.Load() != 0 || l.bytes.Load() != 0 || l.open.Load() != 0 || l.head != nil {
+	if l.sum.Load() != 0 || l.head != nil {
 		t.Error("a closed window is counted as lent")
 	}
 }

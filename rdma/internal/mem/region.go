@@ -58,6 +58,7 @@ type Region struct {
 	segs    [][]byte
 	one     [1][]byte // backing of segs for a single piece
 
+	open   atomic.Bool   // valid, for who has not locked r: false says that nothing is touched any more
 	faults atomic.Uint64 // placements that failed because the memory cannot be touched
 }
 
@@ -103,6 +104,7 @@ func (r *Region) openLocked(s *Stream, segs [][]byte, a Access, key uint8) (uint
 	}
 	r.stag = r.stag&^keyMask | uint32(key)
 	r.stream, r.valid = s, true
+	r.open.Store(true)
 	r.faults.Store(0)
 	if s != nil {
 		s.Opened(r)
@@ -119,8 +121,24 @@ func (r *Region) closedLocked() {
 // Revoke makes the region unusable, waits until nothing touches its memory, and
 // forgets the memory, so that the collector may have it.
 func (r *Region) Revoke() {
+	if !r.open.Load() {
+		return
+	}
 	r.mu.Lock()
-	if !r.valid {
+	r.revokeLocked(r.valid)
+}
+
+// RevokeNamed is Revoke if stag names r for a stream, and reports whether it does.
+func (r *Region) RevokeNamed(d *Domain, s *Stream, stag uint32) bool {
+	r.mu.Lock()
+	named := r.namedLocked(d, s, stag)
+	r.revokeLocked(named)
+	return named
+}
+
+// revokeLocked unlocks r, and revokes it if it is to be.
+func (r *Region) revokeLocked(yes bool) {
+	if !yes {
 		r.mu.Unlock()
 		return
 	}
@@ -134,6 +152,7 @@ func (r *Region) Revoke() {
 	r.segs = r.segs[:0]
 	r.size, r.access, r.stream = 0, 0, nil
 	r.valid = false
+	r.open.Store(false)
 	r.mu.Unlock()
 	if readable {
 		told(r)
@@ -203,6 +222,10 @@ func (r *Region) Local(d *Domain, lkey uint32, p []byte, write bool) bool {
 func (r *Region) Matches(d *Domain, s *Stream, stag uint32) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	return r.namedLocked(d, s, stag)
+}
+
+func (r *Region) namedLocked(d *Domain, s *Stream, stag uint32) bool {
 	return r.valid && r.stag == stag && r.dom == d && (r.stream == nil || r.stream == s)
 }
 

@@ -132,7 +132,9 @@ func (cq *CQ) addLocked(wc *WC) bool {
 	}
 	cq.ring[i] = *wc
 	cq.n++
-	cq.added.Store(true)
+	if !cq.added.Load() {
+		cq.added.Store(true) // it costs more than to look
+	}
 	if cq.armed && (!cq.solOnly || wc.Flags&WCSolicited != 0 || wc.Status != StatusSuccess) {
 		cq.armed = false
 		cq.signalLocked()

@@ -145,26 +145,41 @@ func (qp *QP) signaled(e *WQE) bool { return qp.SignalAll || e.Flags&FlagSignale
 // ended: up to acked, in the engine's count, for what needs no answer, Done for the
 // rest. It returns the operation of the last hidden request among them, or 0.
 func (qp *QP) SweepLocked(acked uint64) (hidden Opcode) {
-	q := &qp.SQ
+	q, cq := &qp.SQ, qp.SendCQ
+	locked, lost := false, false
 	for q.Head != q.Next {
 		e := q.At(q.Head)
-		if e.Op.Answered() || e.Op.Local() {
-			if !e.Done {
-				return hidden
-			}
-		} else if e.End > acked {
-			return hidden
+		if !e.ended(acked) {
+			break
 		}
 		if e.Flags&FlagHidden != 0 {
 			q.Hidden--
 			hidden = e.Op
 		} else if e.Status != StatusSuccess || qp.signaled(e) {
-			qp.CompleteLocked(&WC{ID: e.ID, QP: qp, Status: e.Status, Opcode: wcOf[e.Op], ByteLen: e.Length})
+			if !locked {
+				locked = true // once for all of them
+				cq.mu.Lock()
+			}
+			lost = !cq.addLocked(&WC{ID: e.ID, QP: qp, Status: e.Status, Opcode: wcOf[e.Op], ByteLen: e.Length}) || lost
 		}
 		e.release()
 		q.Head++
 	}
+	if locked {
+		cq.mu.Unlock()
+	}
+	if lost {
+		qp.FailLocked(ErrOverflow)
+	}
 	return hidden
+}
+
+// ended reports whether e is over, when the engine has got to acked in what it sends.
+func (e *WQE) ended(acked uint64) bool {
+	if e.Op.Answered() || e.Op.Local() {
+		return e.Done
+	}
+	return e.End <= acked
 }
 
 // TakeRecv moves the next receive buffer into b; false when there is none.

@@ -65,6 +65,9 @@ func (m *mckey) run(ctx context.Context) error {
 	if m.connections < 1 || m.connections > 1024 || m.count < 0 || m.count > 16384 || m.size < 0 {
 		return usage.Errorf("mckey: want 1 to 1024 queue pairs (-c), 0 to 16384 datagrams (-C), no negative size (-S)")
 	}
+	if m.size == 0 { // as the original has it
+		m.count = 0
+	}
 	group, err := netip.ParseAddr(m.group)
 	if err != nil || !group.IsMulticast() {
 		return usage.Errorf("mckey: -m %q: want the address of a multicast group", m.group)

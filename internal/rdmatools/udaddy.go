@@ -74,6 +74,9 @@ func (u *udaddy) run(ctx context.Context, wait time.Duration) error {
 	if u.connections < 1 || u.connections > 1024 || u.count < 0 || u.count > 16384 || u.size < 0 {
 		return usage.Errorf("udaddy: want 1 to 1024 queue pairs (-c), 0 to 16384 datagrams (-C), no negative size (-S)")
 	}
+	if u.size == 0 { // as the original has it
+		u.count = 0
+	}
 	var local netip.Addr
 	var err error
 	switch {

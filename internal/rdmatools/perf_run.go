@@ -17,7 +17,8 @@ type perfRun struct {
 	*perf
 	mem    []byte
 	remote rdma.RemoteAddr
-	done   chan error // capacity 1
+	dest   rdma.Destination // of datagrams
+	done   chan error       // capacity 1
 
 	wcs           [64]rdma.WC
 	out           []rdma.SGE
@@ -36,7 +37,7 @@ type perfRun struct {
 const perfFinal = 1
 
 func (r *perfRun) prepare() error {
-	r.out, r.in = r.sgl(r.mem), r.sgl(make([]byte, r.size))
+	r.out, r.in = r.sgl(r.mem), r.sgl(make([]byte, rdma.GRHLen+r.size)) // the header is in front of datagrams
 	for range r.depth + 4 {
 		if err := r.qp.PostRecv(rdma.RecvWR{SGL: r.in}); err != nil {
 			return err
@@ -137,7 +138,7 @@ func (r *perfRun) postOne() error {
 	if r.kind.latency {
 		r.sent = time.Now()
 	}
-	wr := rdma.SendWR{Op: r.kind.op, Flags: rdma.FlagSignaled, SGL: r.out, Remote: r.remote, Add: 1}
+	wr := rdma.SendWR{Op: r.kind.op, Flags: rdma.FlagSignaled, SGL: r.out, Remote: r.remote, Dest: r.dest, Add: 1}
 	if r.kind.latency && !r.kind.answered() {
 		wr.Flags = 0
 	}
@@ -220,7 +221,8 @@ type perfServer struct {
 	*endpoint
 	*perf
 	mem, bufs []byte
-	remote    rdma.RemoteAddr // the client's memory
+	remote    rdma.RemoteAddr  // the client's memory
+	dest      rdma.Destination // of the answers to datagrams
 	wcs       [64]rdma.WC
 	in, out   []rdma.SGE
 }
@@ -243,9 +245,13 @@ func (s *perfServer) handle(cq *rdma.CQ) {
 				s.qp.Abort(err)
 				return
 			}
-			wr := rdma.SendWR{Op: rdma.OpSend}
+			if err := s.answerTo(wc); err != nil {
+				s.qp.Abort(err)
+				return
+			}
+			wr := rdma.SendWR{Op: rdma.OpSend, Dest: s.dest}
 			if s.kind.latency {
-				wr = rdma.SendWR{Op: s.kind.op, SGL: s.out, Remote: s.remote}
+				wr = rdma.SendWR{Op: s.kind.op, SGL: s.out, Remote: s.remote, Dest: s.dest}
 			}
 			if err := s.qp.Enqueue(&wr); err != nil {
 				s.qp.Abort(err)
@@ -254,4 +260,18 @@ func (s *perfServer) handle(cq *rdma.CQ) {
 		}
 	}
 	s.qp.Push()
+}
+
+// answerTo finds out from the first datagram where the answers go.
+func (s *perfServer) answerTo(wc *rdma.WC) error {
+	if s.qpType != rdma.TypeUD || s.dest.AH != nil {
+		return nil
+	}
+	from, _, err := rdma.ParseGRH(s.bufs)
+	if err != nil {
+		return err
+	}
+	ah, err := s.pd.CreateAH(from)
+	s.dest = rdma.Destination{AH: ah, QPN: wc.SrcQPN, QKey: rdma.DefaultQKey}
+	return err
 }

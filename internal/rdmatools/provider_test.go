@@ -112,8 +112,46 @@ func TestPerfUC(t *testing.T) {
 		_, err := tool(ctx, append([]string{"send-lat"}, e.server...)...)
 		done <- err
 	}()
-	_, err := tool(ctx, slices.Concat([]string{"send-lat", "-c", "UC"}, e.client)...)
+	err := served(t, func() error {
+		_, err := tool(ctx, slices.Concat([]string{"send-lat", "-c", "UC"}, e.client)...)
+		return err
+	})
 	if serr := <-done; err == nil || serr == nil || !strings.Contains(err.Error(), "the server has queue pairs of type RC, the client UC") {
+		t.Errorf("client: %v; server: %v", err, serr)
+	}
+}
+
+// Datagrams are measured too; a size that was not asked for is cut to what they carry.
+func TestPerfUD(t *testing.T) {
+	for _, k := range []string{"send-bw", "send-lat"} {
+		for _, opts := range [][]string{{"-n", "200"}, {"-n", "50", "-s", "64"}} {
+			e := rocePerf()
+			if k == "send-bw" {
+				opts = append(opts, "-t", "8")
+			}
+			_, c := both(t, slices.Concat([]string{k, "-c", "UD"}, e.server), slices.Concat([]string{k, "-c", "UD", "--json"}, e.client, opts))
+			var d perfDoc
+			if err := json.Unmarshal([]byte(c), &d); err != nil || d.MsgRate <= 0 || d.QPType != "UD" || d.Size > 4096 {
+				t.Errorf("%v: %s", err, c)
+			}
+		}
+	}
+	e := rocePerf()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := tool(ctx, slices.Concat([]string{"send-lat", "-c", "UD", "-s", "4097"}, e.client)...); err == nil || !strings.Contains(err.Error(), "a datagram carries 4096 bytes") {
+		t.Errorf("too long: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := tool(ctx, slices.Concat([]string{"send-lat", "-c", "UD"}, e.server)...)
+		done <- err
+	}()
+	err := served(t, func() error {
+		_, err := tool(ctx, slices.Concat([]string{"send-bw", "-c", "UD"}, e.client)...)
+		return err
+	})
+	if serr := <-done; serr == nil || !errors.Is(err, rdma.ErrRejected) || !strings.HasSuffix(err.Error(), "the server runs send-lat, the client send-bw") {
 		t.Errorf("client: %v; server: %v", err, serr)
 	}
 }

@@ -124,13 +124,18 @@ func (t *transport) listen(dev *rdma.Device, addr string, port int, flag string)
 // dial connects to a port of a host.
 func (t *transport) dial(ctx context.Context, host string, port int, qp *rdma.QP, p *rdma.ConnParams) (*rdma.ConnInfo, error) {
 	info, err := rdma.Dial(ctx, t.network(), net.JoinHostPort(host, strconv.Itoa(port)), qp, p)
+	return info, withReason(err)
+}
+
+// withReason is a rejection with the words of the peer.
+func withReason(err error) error {
 	var rej *rdma.RejectError
 	if errors.As(err, &rej) {
 		if why := text(rej.PrivateData); why != "" {
-			err = &rejected{err, why}
+			return &rejected{err, why}
 		}
 	}
-	return info, err
+	return err
 }
 
 // rejected is a rejection with the words that the peer has given as its reason.

@@ -223,6 +223,7 @@ type perfServer struct {
 	mem, bufs []byte
 	remote    rdma.RemoteAddr  // the client's memory
 	dest      rdma.Destination // of the answers to datagrams
+	heads     [][]byte         // network headers of the receives, which their IDs count, as long as dest is not known
 	wcs       [64]rdma.WC
 	in, out   []rdma.SGE
 }
@@ -231,7 +232,12 @@ func (s *perfServer) post() error {
 	if s.in == nil {
 		s.in, s.out = s.sgl(s.bufs), s.sgl(make([]byte, s.size))
 	}
-	return s.qp.PostRecv(rdma.RecvWR{SGL: s.in})
+	if s.qpType != rdma.TypeUD || s.dest.AH != nil {
+		return s.qp.PostRecv(rdma.RecvWR{SGL: s.in})
+	}
+	head := make([]byte, rdma.GRHLen)
+	s.heads = append(s.heads, head)
+	return s.qp.PostRecv(rdma.RecvWR{ID: uint64(len(s.heads) - 1), SGL: append(s.sgl(head), s.sgl(s.bufs[rdma.GRHLen:])...)})
 }
 
 func (s *perfServer) handle(cq *rdma.CQ) {
@@ -241,11 +247,11 @@ func (s *perfServer) handle(cq *rdma.CQ) {
 			if wc.Status != rdma.StatusSuccess || wc.Opcode != rdma.WCRecv && wc.Opcode != rdma.WCRecvImm {
 				continue
 			}
-			if err := s.post(); err != nil {
-				s.qp.Abort(err)
-				return
+			err := s.answerTo(wc)
+			if err == nil {
+				err = s.post()
 			}
-			if err := s.answerTo(wc); err != nil {
+			if err != nil {
 				s.qp.Abort(err)
 				return
 			}
@@ -267,7 +273,7 @@ func (s *perfServer) answerTo(wc *rdma.WC) error {
 	if s.qpType != rdma.TypeUD || s.dest.AH != nil {
 		return nil
 	}
-	from, _, err := rdma.ParseGRH(s.bufs)
+	from, _, err := rdma.ParseGRH(s.heads[wc.ID])
 	if err != nil {
 		return err
 	}

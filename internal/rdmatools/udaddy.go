@@ -203,13 +203,14 @@ func (u *udaddy) runClient(ctx context.Context, nodes []*datagramNode) error {
 }
 
 // datagramNode is one queue pair of udaddy or mckey with its buffers: like the originals,
-// all messages share one.
+// all messages share one, but each has a header of its own, as it is looked at while others
+// come.
 type datagramNode struct {
 	*endpoint
 	count int
 	wait  time.Duration // for each datagram
 	out   []byte
-	in    []byte
+	heads []byte           // rdma.GRHLen of each receive, which its ID counts
 	dest  rdma.Destination // known from the start, or from the first datagram
 	recvd int
 	sent  int
@@ -226,15 +227,19 @@ func newDatagramNode(dev *rdma.Device, local netip.Addr, count, size int, wait t
 		e.close()
 		return nil, usage.Errorf("-S %d: a datagram from %v carries %d bytes", size, local, mtu)
 	}
-	n := &datagramNode{endpoint: e, count: count, wait: wait, out: make([]byte, size), in: make([]byte, rdma.GRHLen+size)}
-	for range count {
-		if err := e.qp.PostRecv(rdma.RecvWR{SGL: e.sgl(n.in)}); err != nil {
+	n := &datagramNode{endpoint: e, count: count, wait: wait, out: make([]byte, size), heads: make([]byte, count*rdma.GRHLen)}
+	body := e.sgl(make([]byte, size))
+	for i := range count {
+		if err := e.qp.PostRecv(rdma.RecvWR{ID: uint64(i), SGL: append(e.sgl(n.head(uint64(i))), body...)}); err != nil {
 			n.close()
 			return nil, err
 		}
 	}
 	return n, nil
 }
+
+// head is where the network header of a datagram is.
+func (n *datagramNode) head(id uint64) []byte { return n.heads[id*rdma.GRHLen:][:rdma.GRHLen] }
 
 // sendAll sends all datagrams; their immediate data is the queue pair that sends.
 func (n *datagramNode) sendAll(ctx context.Context) error {
@@ -286,7 +291,7 @@ func (n *datagramNode) nextWithin(ctx context.Context) (rdma.WC, error) {
 // answerTo finds out from a datagram where to send: the address in front of it, and the
 // queue pair that its immediate data names.
 func (n *datagramNode) answerTo(wc *rdma.WC) error {
-	from, _, err := rdma.ParseGRH(n.in)
+	from, _, err := rdma.ParseGRH(n.head(wc.ID))
 	if err != nil {
 		return err
 	}

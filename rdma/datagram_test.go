@@ -382,3 +382,41 @@ func TestUnreliableConnectionFails(t *testing.T) {
 		t.Errorf("at the peer: %v", err)
 	}
 }
+
+// TestNoAllocationsUnacknowledged: nothing is allocated for a datagram, nor for a message of
+// an unreliable connection, at either end.
+func TestNoAllocationsUnacknowledged(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	ctx := ctxT(t)
+	check := func(name string, a, b *rdmatest.End, dest rdma.Destination) {
+		ssgl, rsgl := []rdma.SGE{a.SGE(make([]byte, 500))}, []rdma.SGE{b.SGE(make([]byte, 600))}
+		var wcs [4]rdma.WC
+		round := func() {
+			if err := b.QP.PostRecv(rdma.RecvWR{SGL: rsgl}); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.QP.PostSend(rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagSignaled, SGL: ssgl, Dest: dest}); err != nil {
+				t.Fatal(err)
+			}
+			for _, cq := range []*rdma.CQ{a.CQ, b.CQ} {
+				for cq.Poll(wcs[:]) == 0 {
+					if err := cq.Wait(ctx); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		for range 200 {
+			round() // every slot of the rings has been used
+		}
+		if n := testing.AllocsPerRun(200, round); n > 0 {
+			t.Errorf("%v allocations per message of %s", n, name)
+		}
+	}
+	a, b := newUD(t, rdma.QPConfig{}), newUD(t, rdma.QPConfig{})
+	check("UD", a, b, to(t, a, b))
+	a, b = ucPair(t)
+	check("UC", a, b, rdma.Destination{})
+}

@@ -484,6 +484,21 @@ func TestWhatRoCELacks(t *testing.T) {
 	}
 }
 
+// TestSendImm: immediate data goes with a Send of any length.
+func TestSendImm(t *testing.T) {
+	a, b := rdmatest.NewPair(t, overRoCE())
+	for i, n := range []int{0, 1, 4096, 10_000} {
+		id := uint64(i)
+		want, got := pattern(n, id), make([]byte, n)
+		b.Recv(t, id, got)
+		a.Post(t, rdma.SendWR{ID: id, Op: rdma.OpSendImm, Imm: 0xfffffff0 + id, SGL: []rdma.SGE{a.SGE(want)}})
+		a.Want(t, id, rdma.WCSend, rdma.StatusSuccess)
+		if wc := b.Want(t, id, rdma.WCRecv, rdma.StatusSuccess); wc.Flags != rdma.WCWithImm || wc.Imm != 0xfffffff0+id || int(wc.ByteLen) != n || !bytes.Equal(got, want) {
+			t.Errorf("%d bytes: %+v", n, wc)
+		}
+	}
+}
+
 // TestNoReads: a peer that serves no Reads fails them alone.
 func TestNoReads(t *testing.T) {
 	o := overRoCE()

@@ -12,11 +12,14 @@ import (
 // What Linux makes of two targets of which one has
 // the volume: dm-multipath by ALUA, the NVMe host by ANA.
 
-const pathsExpect = "two targets of one group, kill -9 of the active one under I/O, promotion of the other, 20 times: no error, data verified"
+const (
+	pathsExpect     = "two targets of one group, kill -9 of the active one under I/O, promotion of the other, 20 times: no error, data verified"
+	multipathExpect = pathsExpect + "; a reservation by mpathpersist holds"
+)
 
 var pathCases = []Case{
-	{Name: "ha/multipath-tcp", Expect: pathsExpect, Kind: guest.Cluster, Fresh: true, Limit: pathLimit, Run: func(_ context.Context, e *Env) (string, error) { return haMultipath(e, "tcp") }},
-	{Name: "ha/multipath-iser", Expect: pathsExpect, Kind: guest.Cluster, Fresh: true, Limit: pathLimit, Run: func(_ context.Context, e *Env) (string, error) { return haMultipath(e, "iser") }},
+	{Name: "ha/multipath-tcp", Expect: multipathExpect, Kind: guest.Cluster, Fresh: true, Limit: pathLimit, Run: func(_ context.Context, e *Env) (string, error) { return haMultipath(e, "tcp") }},
+	{Name: "ha/multipath-iser", Expect: multipathExpect, Kind: guest.Cluster, Fresh: true, Limit: pathLimit, Run: func(_ context.Context, e *Env) (string, error) { return haMultipath(e, "iser") }},
 	{Name: "ha/ana-tcp", Expect: pathsExpect, Kind: guest.Cluster, Fresh: true, Limit: pathLimit, Run: func(_ context.Context, e *Env) (string, error) { return haANA(e, "tcp") }},
 	{Name: "ha/ana-rdma", Expect: pathsExpect, Kind: guest.Cluster, Fresh: true, Limit: pathLimit, Run: func(_ context.Context, e *Env) (string, error) { return haANA(e, "rdma") }},
 }
@@ -58,10 +61,16 @@ for s in /sys/class/iscsi_session/session*/device/target*/*/block/sd*; do
   d=/dev/${s##*/}; [ $(blockdev --getsize64 $d) = @SIZE ] || die $d has $(blockdev --getsize64 $d) bytes
   sg_inq $d | grep -q 'TPGS=1' || die $d: not implicit ALUA alone
 done
+# The host registers on all of its paths and reserves: it can write through whichever is active.
+m=/dev/mapper/3@WWID
+mkdir -p /etc/multipath; mpathpersist --out --register --param-sark=5afe $m >/tmp/pr 2>&1 || { cat /tmp/pr; die register; }
+mpathpersist --out --reserve --param-rk=5afe --prout-type=5 $m >/tmp/pr 2>&1 || { cat /tmp/pr; die reserve; }
 multipath -ll`)); err != nil {
 		return "", err
 	}
-	return p.rounds(haWhat{device: "/dev/mapper/3" + haWWID, ready: "both_paths || die both paths", end: "iscsiadm -m node -u >/dev/null; quiet_kernel"})
+	return p.rounds(haWhat{device: "/dev/mapper/3" + haWWID, ready: "both_paths || die both paths", end: `
+mpathpersist --in -r /dev/mapper/3` + haWWID + ` | grep -q 0x5afe || die the reservation is gone
+iscsiadm -m node -u >/dev/null; quiet_kernel`})
 }
 
 // haANA is Linux' own multipathing of NVMe: controllers of two targets, one namespace.

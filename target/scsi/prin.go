@@ -11,12 +11,26 @@ import (
 // cmdPersistIn is PERSISTENT RESERVE IN (SPC-4 §6.14). All its answers but REPORT
 // CAPABILITIES begin with the generation and the length of what follows.
 func cmdPersistIn(t *Task) {
+	if !t.lu.vol.Away() {
+		t.tellReservations(t.lu.vol.Reservations())
+		return
+	}
+	t.toWorker(func(t *Task) {
+		if r, err := t.lu.vol.ReservationsElsewhere(); err == nil {
+			t.tellReservations(r)
+		} else {
+			t.refuse(volume.Closed)
+		}
+	})
+}
+
+// tellReservations ends the task with what it asks of r.
+func (t *Task) tellReservations(r *volume.Reservations) {
 	alloc := uint32(binary.BigEndian.Uint16(t.CDB[7:]))
-	r := t.lu.vol.Reservations()
 	be := binary.BigEndian
 	b := t.data.get(volume.BufferSizes[0])[:0]
 	if t.CDB[1]&0x1F == spc.SAPrinCapabilities {
-		t.reply(t.lu.prCapabilities(b), alloc)
+		t.reply(t.lu.prCapabilities(b, r), alloc)
 		return
 	}
 	b = be.AppendUint32(b, r.Generation)
@@ -58,11 +72,11 @@ func appendFullStatus(b []byte, r *volume.Reservations, k volume.Registrant) []b
 
 // prCapabilities is REPORT CAPABILITIES: CRH, SIP_C, ATP_C, and PTPL_C where
 // there is somewhere to keep state; all six types.
-func (lu *LU) prCapabilities(b []byte) []byte {
+func (lu *LU) prCapabilities(b []byte, r *volume.Reservations) []byte {
 	c, m := byte(0x1C), byte(0x80)
 	if lu.vol.Keeps() {
 		c |= 0x01
-		if lu.vol.Reservations().Persist {
+		if r.Persist {
 			m |= 0x01
 		}
 	}

@@ -78,6 +78,8 @@ func refusePR(t *Task, err error, sa byte) {
 		t.badParam(aptpl)
 	case errors.Is(err, volume.ErrRegistered):
 		t.badParam(20)
+	case errors.Is(err, volume.ErrAway):
+		t.refuse(volume.Closed)
 	default: // the state could not be saved; nothing has changed
 		t.failErr(err, volume.Writing)
 	}

@@ -20,10 +20,11 @@ import (
 type memoryStore struct {
 	dir     string
 	records map[string][]byte
+	away    bool // cannot be peeked into
 }
 
 func newStore(t *testing.T) *memoryStore {
-	return &memoryStore{t.TempDir(), map[string][]byte{}}
+	return &memoryStore{dir: t.TempDir(), records: map[string][]byte{}}
 }
 
 func (s *memoryStore) Load(name string) ([]byte, error) {
@@ -31,6 +32,13 @@ func (s *memoryStore) Load(name string) ([]byte, error) {
 		return b, nil
 	}
 	return nil, fs.ErrNotExist
+}
+
+func (s *memoryStore) Peek(name string) ([]byte, error) {
+	if s.away {
+		return nil, errors.New("not mounted")
+	}
+	return s.Load(name)
 }
 
 func (s *memoryStore) Save(name string, b []byte) error { s.records[name] = b; return nil }
@@ -258,4 +266,44 @@ func TestStateMoves(t *testing.T) {
 		t.Errorf("back on the first node: %+v", back)
 	}
 	give(r, d)
+}
+
+// Through a node that does not have the volume a host can register, which is noted, release
+// what it does not hold, and ask; to change more is NOT READY there.
+func TestReservationsElsewhere(t *testing.T) {
+	s := newStore(t)
+	r, d := movingRig(t, newSized(t, "disk", 1<<20), s)
+	n := r.nx[0]
+	r.prout(n, spc.SAProutRegister, 0, 0, 5).good()
+	r.prout(n, spc.SAProutReserve, spc.PRWriteExclusive, 5, 0).good()
+	full := r.on(n, 0, spc.AppendPersistIn(nil, spc.SAPrinFullStatus, 1024), nil, 1024).good().data
+	r.vol().Suspend()
+	if err := r.vol().Quiesce(context.Background(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Detach(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	r.vol().Deactivate(true)
+	r.prout(n, spc.SAProutRegister, 0, 0, 7).good()
+	r.prout(n, spc.SAProutRegister, 0, 8, 9).is(spc.StatusReservationConflict)
+	r.prout(n, spc.SAProutRegisterIgnore, 0, 0, 9).good()
+	r.prout(n, spc.SAProutRelease, spc.PRWriteExclusive, 9, 0).good()
+	for _, sa := range []byte{spc.SAProutReserve, spc.SAProutClear, spc.SAProutPreempt, spc.SAProutPreemptAbort} {
+		r.prout(n, sa, spc.PRWriteExclusive, 9, 7).sense(spc.KeyNotReady, spc.ASCAccessTransition)
+	}
+	// What is told is what the node with the volume has saved, not what is noted.
+	if gen, keys := r.keys(n); gen != 1 || len(keys) != 1 || keys[0] != 5 {
+		t.Errorf("generation %d, keys %v", gen, keys)
+	}
+	if b := r.on(n, 0, spc.AppendPersistIn(nil, spc.SAPrinFullStatus, 1024), nil, 1024).good().data; !bytes.Equal(b, full) {
+		t.Errorf("full status %x, was %x", b, full)
+	}
+	s.away = true
+	r.on(n, 0, spc.AppendPersistIn(nil, spc.SAPrinReadKeys, 1024), nil, 1024).sense(spc.KeyNotReady, spc.ASCAccessTransition)
+	s.away = false
+	for name := range s.records {
+		s.records[name] = []byte("{}")
+	}
+	r.on(n, 0, spc.AppendPersistIn(nil, spc.SAPrinReadKeys, 1024), nil, 1024).sense(spc.KeyNotReady, spc.ASCAccessTransition)
 }

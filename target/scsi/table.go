@@ -180,10 +180,15 @@ func commands() []command {
 		func(lu *LU) bool { return offersRewrite(lu) && erases(lu) })
 	rewrites(row("48 1f 00 00 00 00 00 ff ff 00", 0, volume.Writes, volume.WriteGates&^volume.SanitizeFailed, 0, cmdSanitizeExit), offersRewrite)
 	for i := range 4 {
-		sa(fmt.Sprintf("5e %02x 00 00 00 00 00 ff ff 00", i), fStandby, volume.Always, volume.Closed, 0, cmdPersistIn)
+		sa(fmt.Sprintf("5e %02x 00 00 00 00 00 ff ff 00", i), fStandby, volume.Always, 0, 0, cmdPersistIn)
 	}
 	for i := range 8 {
-		sa(fmt.Sprintf("5f %02x ff 00 00 ff ff ff ff 00", i), fStandby, volume.Always, volume.Closed, 0, cmdPersistOut)
+		gates := volume.Closed
+		switch byte(i) { // a volume that is open elsewhere notes those, see volume/elsewhere.go
+		case spc.SAProutRegister, spc.SAProutRegisterIgnore, spc.SAProutRelease:
+			gates = 0
+		}
+		sa(fmt.Sprintf("5f %02x ff 00 00 ff ff ff ff 00", i), fStandby, volume.Always, gates, 0, cmdPersistOut)
 	}
 	sa("83 00 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", 0, volume.Writes, volume.MediumGates, 0, cmdExtendedCopy)
 	sa("83 10 00 00 00 00 ff ff ff ff ff ff ff ff 00 00", 0, volume.Reads, volume.MediumGates, 0, cmdPopulateToken)

@@ -203,6 +203,8 @@ type reserved struct {
 
 	now    atomic.Pointer[Reservations] // immutable; never nil
 	seizer atomic.Pointer[Client]
+
+	elsewhere
 }
 
 // Reservations returns the present snapshot.

@@ -11,6 +11,7 @@ var (
 	ErrOtherType  = errors.New("volume: the reservation is of another type")
 	ErrNoVictim   = errors.New("volume: no key to preempt")
 	ErrRegistered = errors.New("volume: only who is not registered may register others")
+	ErrAway       = errors.New("volume: another node has the reservations")
 )
 
 // reserving is one change of the reservations under way.
@@ -44,9 +45,17 @@ func (c *reserving) mustHave(key uint64) error {
 
 // reserve carries out the change that f decides on: saved if that is asked for, then
 // published, then told. An error that is none of the refusals says that the state could
-// not be saved; nothing has changed then either.
-func (b *reserved) reserve(by *Client, f func(*reserving) error) error {
+// not be saved; nothing has changed then either. Where the volume is not here, away takes the
+// place of f; nil: it is refused.
+func (b *reserved) reserve(by *Client, away func() error, f func(*reserving) error) error {
 	b.state.mu.Lock()
+	if b.away.Load() {
+		defer b.state.mu.Unlock()
+		if away == nil {
+			return ErrAway
+		}
+		return away()
+	}
 	c := reserving{kept: b.state.store != nil, by: by, old: b.now.Load()}
 	reg, ok := c.old.regs[by.ID]
 	c.key, c.member = reg.Key, ok
@@ -99,7 +108,7 @@ type Register struct {
 
 // Register registers by, registers it anew, or ends its registration.
 func (b *reserved) Register(by *Client, q *Register) error {
-	return b.reserve(by, func(c *reserving) error { return c.register(q) })
+	return b.reserve(by, func() error { return b.noteLocked(by, q) }, func(c *reserving) error { return c.register(q) })
 }
 
 // register changes registrations, as REGISTER, REGISTER AND IGNORE EXISTING KEY and
@@ -162,7 +171,7 @@ func (c *reserving) unregister(now *Reservations) {
 
 // Reserve takes the reservation.
 func (b *reserved) Reserve(by *Client, key uint64, typ ReservationType) error {
-	return b.reserve(by, func(c *reserving) error {
+	return b.reserve(by, nil, func(c *reserving) error {
 		if err := c.mustHave(key); err != nil {
 			return err
 		}
@@ -184,7 +193,13 @@ func (b *reserved) Reserve(by *Client, key uint64, typ ReservationType) error {
 // Unreserve ends the reservation. A registrant that is not the holder changes nothing,
 // which is no error. After a type that others had access under, they learn it.
 func (b *reserved) Unreserve(by *Client, key uint64, typ ReservationType) error {
-	return b.reserve(by, func(c *reserving) error {
+	notHolder := func() error {
+		if noted, ok := b.notedLocked(by); !ok || noted == 0 || noted != key {
+			return ErrConflict
+		}
+		return nil
+	}
+	return b.reserve(by, notHolder, func(c *reserving) error {
 		if err := c.mustHave(key); err != nil {
 			return err
 		}
@@ -205,7 +220,7 @@ func (b *reserved) Unreserve(by *Client, key uint64, typ ReservationType) error 
 
 // ClearReservations ends the reservation and all registrations.
 func (b *reserved) ClearReservations(by *Client, key uint64) error {
-	return b.reserve(by, func(c *reserving) error {
+	return b.reserve(by, nil, func(c *reserving) error {
 		if err := c.mustHave(key); err != nil {
 			return err
 		}
@@ -234,7 +249,7 @@ type Preempt struct {
 // the holder's, by takes the reservation over with the type given.
 func (b *reserved) Preempt(by *Client, q *Preempt) error {
 	var abort map[Registrant]bool
-	if err := b.reserve(by, func(c *reserving) (err error) {
+	if err := b.reserve(by, nil, func(c *reserving) (err error) {
 		abort, err = c.preempt(q)
 		return err
 	}); err != nil || q.Ended == nil {
@@ -326,7 +341,7 @@ func (c *reserving) mayMove(key uint64) error {
 // MoveReservation registers another client and hands the reservation over to it (SPC-4
 // §5.12.8). describe is called once it is known that key may do so, and says to whom.
 func (b *reserved) MoveReservation(by *Client, key uint64, describe func() (Move, error)) error {
-	return b.reserve(by, func(c *reserving) error {
+	return b.reserve(by, nil, func(c *reserving) error {
 		if err := c.mayMove(key); err != nil {
 			return err
 		}

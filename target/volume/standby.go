@@ -30,6 +30,7 @@ func (v *Volume) Moves() bool { return v.cfg.Store != nil }
 func (v *Volume) Activate() error {
 	v.Rewriter.allow()
 	if err := v.restore(); err != nil {
+		v.leave()
 		return err
 	}
 	v.cache.Store(v.Geo().Info.WriteCache)
@@ -79,6 +80,7 @@ func (v *Volume) Deactivate(flushed bool) {
 	v.Journal.close()
 	v.Journal.forget()
 	v.Unseize(nil) // the reservation of SPC-2 is this node's alone
+	v.leave()
 	if flushed && v.Geo().Info.WriteCache {
 		v.handEpochOn()
 	}

@@ -86,13 +86,13 @@ func (v *Volume) loadState() error {
 	}
 	b, err := s.store.Load(s.record(".json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return v.hereLocked()
 	}
 	if err != nil {
 		return err
 	}
-	var kept savedState
-	if err := json.Unmarshal(b, &kept); err != nil || kept.Version != 1 || kept.Unit != s.key || kept.Op != nil && !kept.Op.valid() || kept.Sanitized != nil && !kept.Sanitized.valid() {
+	kept, ok := s.parse(b)
+	if !ok {
 		return v.BadState()
 	}
 	s.kept = kept
@@ -102,7 +102,13 @@ func (v *Volume) loadState() error {
 		v.Rewriter.restore(kept.Op)
 	}
 	v.now.Store(restoreReservations(&kept))
-	return nil
+	return v.hereLocked()
+}
+
+// parse reports whether a file is the state of this unit.
+func (s *state) parse(b []byte) (kept savedState, ok bool) {
+	err := json.Unmarshal(b, &kept)
+	return kept, err == nil && kept.Version == 1 && kept.Unit == s.key && (kept.Op == nil || kept.Op.valid()) && (kept.Sanitized == nil || kept.Sanitized.valid())
 }
 
 // save makes next what the file says. Preconditions: s.mu is held.

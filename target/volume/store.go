@@ -14,6 +14,9 @@ import (
 type Store interface {
 	// Load returns a record; an error that is fs.ErrNotExist says that there is none.
 	Load(name string) ([]byte, error)
+	// Peek is Load on a node that does not have the volume: what the one that has it has
+	// saved last. An error that is not fs.ErrNotExist says that this cannot be told from here.
+	Peek(name string) ([]byte, error)
 	// Save makes b the record, durably when it returns. After an error the record is what
 	// it was, unless the error is statefile.ErrUncertain.
 	Save(name string, b []byte) error
@@ -35,6 +38,9 @@ func (d dirStore) Load(name string) ([]byte, error) {
 	statefile.RemoveUnfinished(name)
 	return os.ReadFile(name)
 }
+
+// Peek implements Store.
+func (d dirStore) Peek(name string) ([]byte, error) { return d.Load(name) }
 
 // Save implements Store.
 func (d dirStore) Save(name string, b []byte) error {

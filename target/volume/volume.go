@@ -150,6 +150,7 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.limit.init(cfg.QoS)
 	v.SetGate(NoMedium, cfg.Device == nil)
 	v.SetGate(Closed, cfg.Store != nil)
+	v.away.Store(cfg.Store != nil)
 	v.SetGate(ReadOnly, info.ReadOnly)
 	return v, nil
 }

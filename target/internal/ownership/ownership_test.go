@@ -47,6 +47,15 @@ func TestOneOwner(t *testing.T) {
 	if _, err := b.Load("x"); !errors.Is(err, ErrNotOwner) {
 		t.Errorf("Load without ownership = %v", err)
 	}
+	if v, err := b.Peek("x"); err != nil || string(v) != "1" {
+		t.Errorf("Peek = %q, %v", v, err)
+	}
+	if _, err := b.Peek("y"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Peek at nothing = %v", err)
+	}
+	if _, err := New(t.TempDir(), "g", "b").Peek("x"); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Peek into what is not mounted = %v", err)
+	}
 	if err := a.Yield(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,144 @@
+package volume
+
+import (
+	"context"
+	"testing"
+
+	"softiser/blockdev"
+	"softiser/blockdev/lazy"
+)
+
+// sharedDir is a folder that two nodes reach.
+type sharedDir struct{ dirStore }
+
+func (sharedDir) Shared() bool { return true }
+
+// node is a volume that moves, on one of two nodes, and its device.
+type node struct {
+	*bench
+	d *lazy.Device
+}
+
+func newNode(t *testing.T, s Store) *node {
+	t.Helper()
+	d, err := lazy.New(blockdev.Info{Size: 1 << 20, BlockSize: 512, PhysBlockSize: 4096, ID: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &node{serve(t, new(Registry), Config{Device: d, Store: s}, "place"), d}
+}
+
+func (n *node) take(disk blockdev.Device) {
+	n.t.Helper()
+	if err := n.d.Attach(disk); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := n.v.Activate(); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) give() {
+	n.t.Helper()
+	n.v.Suspend()
+	if err := n.v.Quiesce(context.Background(), 0); err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := n.d.Detach(context.Background()); err != nil {
+		n.t.Fatal(err)
+	}
+	n.v.Deactivate(true)
+}
+
+// client is a session of a host with the node that has this port.
+func client(host string, port uint16) *Client {
+	return &Client{ID: Registrant{Initiator: "iqn." + host + ",i,0x" + string(rune('0'+port)), Target: "t", Port: port}}
+}
+
+// A host that has registered on both nodes has access on both; one that was preempted on
+// the node with the volume has none on the other, whatever it has asked for there; and what
+// was asked for there alone is nothing.
+func TestRegisteredElsewhere(t *testing.T) {
+	s := sharedDir{dirStore(t.TempDir())}
+	disk := newDevice(t, "disk")
+	a, b := newNode(t, s), newNode(t, s)
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	a.take(disk)
+	for i, host := range []string{"kept", "preempted"} {
+		check(a.v.Register(client(host, 1), &Register{NewKey: uint64(i + 1)}))
+		check(b.v.Register(client(host, 2), &Register{NewKey: uint64(i + 1), Ignore: true}))
+	}
+	check(b.v.Register(client("stranger", 2), &Register{NewKey: 1}))
+	check(b.v.Register(client("other-key", 2), &Register{NewKey: 3}))
+	check(a.v.Register(client("other-key", 1), &Register{NewKey: 4}))
+	check(a.v.Reserve(client("kept", 1), 1, WriteExclusiveRegistrants))
+	check(a.v.Preempt(client("kept", 1), &Preempt{Key: 1, Victim: 2, Type: WriteExclusiveRegistrants}))
+	if n := b.v.Reservations().Len(); n != 0 {
+		t.Errorf("%d registrations on the node that does not have the volume", n)
+	}
+	generation := a.v.Reservations().Generation
+	a.give()
+	b.take(disk)
+	now := b.v.Reservations()
+	if now.Generation != generation+1 || now.Type != WriteExclusiveRegistrants || now.Len() != 3 {
+		t.Errorf("at the promotion: %+v", now)
+	}
+	for host, refused := range map[string]bool{"kept": false, "preempted": true, "stranger": true, "other-key": true} {
+		if b.v.Forbids(client(host, 2), Writes) != refused {
+			t.Errorf("%s: its writes are refused: %t", host, !refused)
+		}
+	}
+
+	// The other way: a registration ends through the node that does not have the volume.
+	check(a.v.Register(client("kept", 1), &Register{Key: 1}))
+	b.give()
+	a.take(disk)
+	if now := a.v.Reservations(); now.Len() != 2 || now.Type != NoReservation {
+		t.Errorf("the holder has ended its registration: %+v", now)
+	}
+	a.give()
+
+	// Notes are for one promotion.
+	b.take(disk)
+	if now := b.v.Reservations(); now.Len() != 2 {
+		t.Errorf("an old note has come back: %+v", now)
+	}
+	b.give()
+}
+
+func TestRefusedElsewhere(t *testing.T) {
+	b := newNode(t, sharedDir{dirStore(t.TempDir())})
+	c := client("host", 2)
+	want := func(err, want error) {
+		t.Helper()
+		if err != want {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	want(b.v.Unreserve(c, 1, WriteExclusive), ErrConflict)
+	want(b.v.Register(c, &Register{Key: 5, NewKey: 1}), nil) // who knows what it has there
+	want(b.v.Register(c, &Register{Key: 5, NewKey: 2}), ErrConflict)
+	want(b.v.Register(c, &Register{Key: 1, NewKey: 2}), nil)
+	want(b.v.Unreserve(c, 1, WriteExclusive), ErrConflict)
+	want(b.v.Unreserve(c, 2, WriteExclusive), nil) // as of who is not the holder
+	want(b.v.Reserve(c, 2, WriteExclusive), ErrAway)
+	want(b.v.ClearReservations(c, 2), ErrAway)
+	want(b.v.Preempt(c, &Preempt{Key: 2, Victim: 3, Type: WriteExclusive}), ErrAway)
+	want(b.v.MoveReservation(c, 2, func() (Move, error) { return Move{}, nil }), ErrAway)
+	want(b.v.Register(client("more", 2), &Register{NewKey: 1, Others: func() ([]Registrant, error) { return nil, nil }}), ErrAway)
+	want(b.v.Register(c, &Register{Ignore: true}), nil)
+	want(b.v.Unreserve(c, 0, WriteExclusive), ErrConflict)
+	all := func(k Registrant) (ports []Registrant) {
+		for p := range uint16(maxRegistrations) {
+			k.Port = p
+			ports = append(ports, k)
+		}
+		return ports
+	}
+	want(b.v.Register(client("many", 2), &Register{NewKey: 1, Ports: all}), ErrTooMany)
+}

@@ -220,8 +220,9 @@ mkfs.gfs2 -q -O -t lab:shared -p lock_dlm -j 2 -J 8 /dev/shared || die mkfs`); e
 	if err := k.sharing(20); err != nil {
 		return "", err
 	}
-	// a has the lock of the file when its Corosync stops; b waits until a is fenced.
-	if _, err := k.on("a", `echo first > /mnt/late && sync /mnt/late || die write; kill -STOP $(pgrep -x corosync)`); err != nil {
+	// a has the lock of the file when its Corosync stops and its link to b goes; b waits until
+	// a is fenced.
+	if _, err := k.on("a", `echo first > /mnt/late && sync /mnt/late || die write; kill -STOP $(pgrep -x corosync) && ip link set eth1 down || die hang`); err != nil {
 		return "", err
 	}
 	began := time.Now()

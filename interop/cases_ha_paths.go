@@ -64,7 +64,9 @@ done
 # The host registers on all of its paths and reserves: it can write through whichever is active.
 m=/dev/mapper/3@WWID
 mkdir -p /etc/multipath; mpathpersist --out --register --param-sark=5afe $m >/tmp/pr 2>&1 || { cat /tmp/pr; die register; }
-mpathpersist --out --reserve --param-rk=5afe --prout-type=5 $m >/tmp/pr 2>&1 || { cat /tmp/pr; die reserve; }
+# It reserves through the first path in the map, which is the active one once multipathd has sorted them.
+for i in $(seq 60); do mpathpersist --out --reserve --param-rk=5afe --prout-type=5 $m >/tmp/pr 2>&1 && break; sleep 1; done
+sg_persist -n -i -r $m | grep -q 'Write Exclusive, registrants only' || { multipath -ll; mpathpersist -v3 --out --reserve --param-rk=5afe --prout-type=5 $m; die reserve; }
 multipath -ll`)); err != nil {
 		return "", err
 	}

@@ -64,14 +64,13 @@ done
 # The host registers on all of its paths and reserves: it can write through whichever is active.
 m=/dev/mapper/3@WWID
 mkdir -p /etc/multipath; mpathpersist --out --register --param-sark=5afe $m >/tmp/pr 2>&1 || { cat /tmp/pr; die register; }
-# It reserves through the first path in the map, which is the active one once multipathd has sorted them.
-for i in $(seq 60); do mpathpersist --out --reserve --param-rk=5afe --prout-type=5 $m >/tmp/pr 2>&1 && break; sleep 1; done
-sg_persist -n -i -r $m | grep -q 'Write Exclusive, registrants only' || { multipath -ll; mpathpersist -v3 --out --reserve --param-rk=5afe --prout-type=5 $m; die reserve; }
+# The reservation goes through the map, to the active path: mpathpersist takes the first one in the map.
+sg_persist -n -o -R -T 5 -K 5afe -d $m >/tmp/pr 2>&1 || { cat /tmp/pr; multipath -ll; die reserve; }
 multipath -ll`)); err != nil {
 		return "", err
 	}
 	return p.rounds(haWhat{device: "/dev/mapper/3" + haWWID, ready: "both_paths || die both paths", end: `
-mpathpersist --in -r /dev/mapper/3` + haWWID + ` | grep -q 0x5afe || die the reservation is gone
+sg_persist -n -i -r -d /dev/mapper/3` + haWWID + ` | grep -q key=0x5afe || die the reservation is gone
 iscsiadm -m node -u >/dev/null; quiet_kernel`})
 }
 

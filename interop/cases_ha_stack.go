@@ -67,7 +67,7 @@ printf '127.0.0.1 localhost\n192.0.2.1 a\n192.0.2.2 b\n' > /etc/hosts
 ip link set eth1 up && ip addr add 192.0.2.$number/24 dev eth1 || die eth1
 # What the packages' own scripts would have done.
 grep -q haclient /etc/group || { echo haclient:x:189: >> /etc/group; echo hacluster:x:189:189::/var/lib/pacemaker:/usr/sbin/nologin >> /etc/passwd; }
-mkdir -p /var/lib/corosync /etc/corosync /var/lib/pacemaker/{cib,pengine,cores,blackbox} /var/log/pacemaker /run/crm /run/resource-agents /var/lib/drbd /var/lock /run/lock/drbd /srv/softiser /run/state /etc/softiser /usr/lib/ocf/resource.d/softiser
+mkdir -p /var/lib/corosync /etc/corosync /var/lib/pacemaker/{cib,pengine,cores,blackbox} /var/log/pacemaker /run/crm /run/resource-agents /var/lib/drbd /var/lock /run/lock/drbd /srv/softiser /run/state /etc/softiser /usr/lib/ocf/resource.d/softiser /usr/local/bin
 cp /job/corosync.conf /etc/corosync/; cp /job/drbd.conf /etc/; cp /job/target.yaml /etc/softiser/iser-target.yaml
 cp /host/iser-target /usr/local/bin/ || die iser-target
 install -m 755 /job/target /usr/lib/ocf/resource.d/softiser/target; install -m 755 /job/fence_switch /usr/sbin/fence_switch

@@ -76,16 +76,16 @@ func (e *Env) Node(o guest.Options) (*guest.Guest, error) {
 
 // boot starts a guest of the case's kind in a folder of its own.
 func (e *Env) boot(o guest.Options) (*guest.Guest, error) {
-	dir, err := os.MkdirTemp(e.h.out, "guest-")
-	if err != nil {
-		return nil, err
-	}
-	o.Name, o.Dir, o.Share = filepath.Base(dir), dir, e.h.bin
 	// An emulated machine now and then hangs before its kernel says a word; a
 	// boot takes seconds, so that is soon clear.
 	for range 3 {
+		dir, err := os.MkdirTemp(e.h.out, "guest-")
+		if err != nil {
+			return nil, err
+		}
+		o.Name, o.Dir, o.Share = filepath.Base(dir), dir, e.h.bin
 		ctx, cancel := context.WithTimeoutCause(e.ctx, bootLimit, fmt.Errorf("it took more than %v", bootLimit))
-		g, err := e.h.images[e.w.kind].Boot(ctx, o)
+		g, err := e.bootOnce(ctx, o)
 		cancel()
 		if err == nil {
 			return g, nil
@@ -95,7 +95,29 @@ func (e *Env) boot(o guest.Options) (*guest.Guest, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("three times no guest has come up; the console is in %s", dir)
+	return nil, fmt.Errorf("three times no guest has come up; the consoles are in %s", e.h.out)
+}
+
+// bootOnce boots a guest whose clock is right: on a busy machine a kernel now and then takes
+// the frequency of its emulated counter for a fraction of what it is. Every time-out in it is
+// over too soon then, twenty times and more.
+func (e *Env) bootOnce(ctx context.Context, o guest.Options) (*guest.Guest, error) {
+	began := time.Now()
+	g, err := e.h.images[e.w.kind].Boot(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	out, err := g.Run(ctx, "cut -d. -f1 /proc/uptime")
+	if err != nil {
+		g.Kill()
+		return nil, err
+	}
+	took := time.Since(began)
+	if up, _ := strconv.Atoi(strings.TrimSpace(out)); time.Duration(up)*time.Second > 2*took+5*time.Second {
+		g.Kill()
+		return nil, fmt.Errorf("its clock says that it is up for %d s, after %.0f s", up, took.Seconds())
+	}
+	return g, nil
 }
 
 const bootLimit = 2 * time.Minute // a few seconds, on a machine that does nothing else

@@ -108,7 +108,7 @@ func exitCode(err error) int {
 		return exitTimeout
 	case errors.Is(err, blockio.ErrNoLUN):
 		return exitNotFound
-	case errors.As(err, &op) && op.Op != "listen", errors.Is(err, blockio.ErrSessionLost):
+	case errors.As(err, &op) && op.Op != "listen", errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, blockio.ErrSessionLost):
 		return exitConnect
 	}
 	return exitError

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -290,6 +291,8 @@ func TestUsageEverywhere(t *testing.T) {
 		{"bench", url, "--output-format=xml"}, {"bench", url, "--runtime=abc"}, {"bench", url, "/no/such/file.fio"}, {"bench", url, "--no-such"},
 		{"rdma", "rping"}, {"rdma", "rping", "-c", "-S", "1"}, {"rdma", "ucmatose", "-C", "-1"}, {"rdma", "write-bw", "-s", "-5", "127.0.0.1"},
 		{"rdma", "write-bw", "--crc=maybe", "127.0.0.1"}, {"rdma", "write-lat", "--busy-poll=50", "127.0.0.1"}, {"rdma", "ibv_devinfo"},
+		{"rdma", "devinfo", "-d", "mlx5_0"}, {"rdma", "udaddy"}, {"rdma", "mckey", "-m", "10.0.0.1"}, {"rdma", "ud-pingpong", "-n", "0"},
+		{"rdma", "rping", "-s", "--provider", "roce"}, {"rdma", "rping", "-c", "--provider", "rxe"}, {"rdma", "write-bw", "-c", "UD", "--provider", "roce", "127.0.0.1"},
 		{"bench", "--rw=read"}, {"info", url, "--chap-user=alice"}, {"info", url, "--initiator-name=bad name"}, {"info", url, "--queue-depth=-1"},
 		{"info", url, "--max-burst=4k"},
 	} {
@@ -380,6 +383,13 @@ func TestCredentials(t *testing.T) {
 	must(t, "info", url)
 	if _, _, code := run(t, "info", url+"?noauth"); code != exitAuth {
 		t.Errorf("noauth: exit code %d", code)
+	}
+}
+
+// A connection that is refused has the same code over every transport.
+func TestRefusedExitCode(t *testing.T) {
+	if c := exitCode(fmt.Errorf("rdma: 127.0.0.1:3260: %w", syscall.ECONNREFUSED)); c != exitConnect {
+		t.Errorf("over RoCE: exit code %d", c)
 	}
 }
 

@@ -26,8 +26,19 @@ func Command() *cobra.Command {
 	cmd.AddCommand(RPing(), UCMatose(), UDAddy(), MCKey(), DevInfo())
 	cmd.AddCommand(PingPongs()...)
 	cmd.AddCommand(Perf()...)
+	for _, tool := range cmd.Commands() {
+		if tool.Long == "" {
+			tool.Long = tool.Short + "."
+		}
+		tool.Long += exitHelp
+	}
 	return cmd
 }
+
+// exitHelp ends the help of every tool.
+const exitHelp = `
+
+Exit codes: 0 all went well, 1 an error (the message says which), 2 wrong usage, 4 the connection was refused.`
 
 // endpoint is one queue pair with everything it needs.
 type endpoint struct {

@@ -19,8 +19,7 @@ func DevInfo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devinfo",
 		Short: "Show the limits of the software RDMA devices, of iWARP and of RoCE",
-		Long: "Shows what the devices of both providers can do, under the names of ibv_devinfo -v.\n" +
-			"Exit status: 0, or 2 for a wrong command line.",
+		Long:  "Shows what the devices of both providers can do, under the names of ibv_devinfo -v.",
 		Example: `  iser-initiator rdma devinfo
   iser-initiator rdma devinfo -l
   iser-initiator rdma devinfo -d roce --json`,

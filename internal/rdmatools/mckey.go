@@ -31,7 +31,7 @@ func MCKey() *cobra.Command {
 		Use:   "mckey -m GROUP -b ADDRESS [-s]",
 		Short: "Multicast over RoCE, compatible with rdma-core's mckey",
 		Long: "Joins the group, and with -s sends to it; else it receives. All ends must be given the same -C and -S.\n" +
-			"Exit status: 0 when all datagrams have left or come, 1 after a failure or when nothing came for --timeout, 2 for a wrong command line.",
+			"It fails when no datagram has come for --timeout.",
 		Example: `  iser-initiator rdma mckey -m 239.1.2.3 -b 127.0.0.1      # receiver; or rdma-core's: mckey -m 239.1.2.3 -b ADDRESS
   iser-initiator rdma mckey -m 239.1.2.3 -b 127.0.0.2 -s   # sender; one process per address`,
 		Args: cobra.NoArgs,

@@ -110,8 +110,7 @@ func pingpongCommand(t rdma.QPType) *cobra.Command {
 		Use:   name + " [SERVER]",
 		Short: "Ping-pong of Sends over RoCE by a queue pair of type " + t.String() + ", compatible with libibverbs' ibv_" + strings.ReplaceAll(name, "-", "_"),
 		Long: "Without SERVER, waits for a client. The ends tell each other over TCP where their queue pairs are; the\n" +
-			"address of that connection is the one of RoCE. Both ends must be given the same -s, -n and -m.\n" +
-			"Exit status: 0 after all messages, 1 after a failure, 2 for a wrong command line.",
+			"address of that connection is the one of RoCE. Both ends must be given the same -s, -n and -m.",
 		Example: "  iser-initiator rdma " + name + " --bind_source_ip 127.0.0.1             # server; or ibv_" + strings.ReplaceAll(name, "-", "_") + " -g 1\n" +
 			"  iser-initiator rdma " + name + " --bind_source_ip 127.0.0.2 127.0.0.1   # client; one process per address",
 		Args: cobra.MaximumNArgs(1),

@@ -293,6 +293,16 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
+// Every tool says how it is used, with examples and what its exit codes mean.
+func TestHelp(t *testing.T) {
+	for _, c := range Command().Commands() {
+		out, err := tool(t.Context(), c.Name(), "--help")
+		if err != nil || !strings.Contains(out, "iser-initiator rdma "+c.Name()) || !strings.Contains(out, "Exit codes: 0 ") || !strings.HasPrefix(out, strings.SplitN(c.Long, "\n", 2)[0]) {
+			t.Errorf("%s: %v\n%s", c.Name(), err, out)
+		}
+	}
+}
+
 // Both devices are listed, each with what its provider has.
 func TestDevInfo(t *testing.T) {
 	out, err := tool(t.Context(), "devinfo")

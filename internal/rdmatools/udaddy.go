@@ -40,7 +40,7 @@ func UDAddy() *cobra.Command {
 		Use:   "udaddy -b ADDRESS [-s SERVER]",
 		Short: "Datagrams over RoCE, compatible with rdma-core's udaddy",
 		Long: "Without -s, waits for lookups; with -s, looks up and sends. Both ends must be given the same -c, -C and -S.\n" +
-			"Exit status: 0 when all datagrams have come, 1 after a failure or when nothing came for --timeout, 2 for a wrong command line.",
+			"It fails when no datagram has come for --timeout.",
 		Example: `  iser-initiator rdma udaddy -b 127.0.0.1                # server; or rdma-core's: udaddy
   iser-initiator rdma udaddy -b 127.0.0.2 -s 127.0.0.1   # client; one process per address`,
 		Args: cobra.NoArgs,

@@ -84,7 +84,7 @@ func (p *ConnParams) roce(d *Device, limit int) (*roce.Params, error) {
 		p = &ConnParams{}
 	}
 	r := &p.RoCE
-	out := &roce.Params{Private: p.PrivateData, Local: r.LocalAddr, AckTimeout: ackTimeoutDefault, Retries: r.RetryCount, RNRRetries: r.RNRRetry, MinRNR: minRNR, Timeout: p.Timeout}
+	out := &roce.Params{Private: p.PrivateData, Local: r.LocalAddr, AckTimeout: ackTimeoutDefault, Retries: r.RetryCount, RNRRetries: r.RNRRetry, MinRNR: minRNR, Timeout: p.Timeout, BusyPoll: p.BusyPoll}
 	var err error
 	if out.IRD, out.ORD, err = p.queues(d); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"softiser/rdma/internal/roce/port"
+	"softiser/rdma/internal/roce/rc"
 )
 
 // Device is what the engines of a device share: the ports that its connections and
@@ -39,6 +40,16 @@ func (d *Device) Ports(f func(addr netip.Addr, s port.Stats)) {
 	defer d.mu.Unlock()
 	for a, p := range d.ports {
 		f(a, p.Stats())
+	}
+}
+
+// Paths calls f with what is known of the way from each port that the device uses to each
+// of its peers.
+func (d *Device) Paths(f func(local, peer netip.Addr, s rc.PathStats)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for a, p := range d.ports {
+		p.ways.each(func(peer netip.Addr, s rc.PathStats) { f(a, peer, s) })
 	}
 }
 

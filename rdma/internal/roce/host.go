@@ -9,6 +9,7 @@ import (
 	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/roce/port"
+	"softiser/rdma/internal/roce/rc"
 	"softiser/rdma/internal/roce/udp"
 )
 
@@ -25,7 +26,9 @@ var host struct {
 type hostPort struct {
 	*port.Port
 	mtu     packet.MTU // the largest that fits the interface
-	maxRead int        // packets that a READ may ask for at once, so that its answer fits the receive buffer
+	maxRead int        // packets that a READ may ask for at once
+	intake  *rc.Path   // answers to READs on their way here, of all connections
+	ways    paths      // to the peers
 	users   int
 }
 
@@ -42,8 +45,11 @@ func openPort(addr netip.Addr) (*hostPort, error) {
 		return nil, err
 	}
 	p := &hostPort{Port: pp, users: 1, mtu: pathMTU(linkMTU(addr))}
-	// The kernel counts a packet with what surrounds it: about twice its payload.
-	p.maxRead = max(minRead, pp.RecvBuffer()/(2*p.mtu.Bytes()+packetCost)/2)
+	// The kernel counts a packet with what surrounds it: about twice its payload. Half of
+	// the buffer is for requests.
+	fits := max(minRead, pp.RecvBuffer()/(2*p.mtu.Bytes()+packetCost)/2)
+	p.maxRead = min(fits, max(minRead, maxPiece/p.mtu.Bytes()))
+	p.intake = rc.NewIntake(p.mtu.Bytes(), fits*p.mtu.Bytes())
 	if host.ports == nil {
 		host.ports = make(map[netip.Addr]*hostPort)
 	}
@@ -51,8 +57,11 @@ func openPort(addr netip.Addr) (*hostPort, error) {
 	return p, nil
 }
 
+// minRead and maxPiece, in bytes, bound what one READ request asks for. Connections take
+// turns with requests.
 const (
 	minRead    = 8
+	maxPiece   = 256 << 10
 	packetCost = 640 // bytes of a receive buffer that a packet takes beside twice its payload
 )
 

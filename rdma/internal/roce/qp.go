@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"net/netip"
 	"time"
 
 	"softiser/rdma/internal/roce/cm"
@@ -16,6 +17,7 @@ type QP struct {
 	conn  *cm.Conn // nil for one that was made without the manager
 	req   *rc.Requester
 	resp  *rc.Responder
+	peer  netip.Addr
 	start time.Time // of the clock of req
 	timer *time.Timer
 	armed time.Duration // when timer runs out; 0: it does not run

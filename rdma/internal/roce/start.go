@@ -26,6 +26,7 @@ type Params struct {
 	RNRRetries int        // 0 to 7, 7 for ever
 	MinRNR     packet.RNRTimer
 	Timeout    time.Duration // of the start-up; 0: 10 s
+	BusyPoll   time.Duration // how long the port's receiver looks for packets before it sleeps; 0, negative: not
 }
 
 // Info is what the two sides have agreed on.
@@ -208,8 +209,10 @@ func (qp *QP) attach(hp *hostPort, p *Params, l link) error {
 		return fmt.Errorf("%w: queue pair %d is in state %v, a connection needs Idle", verbs.ErrState, qp.Num, st)
 	}
 	qp.resp = rc.NewResponder(qp.QP, rc.Params{RemoteQPN: l.RemoteQPN, MTU: l.MTU, PSN: l.in, Resources: l.IRD, MinRNR: p.MinRNR})
+	qp.peer = l.Remote.Addr()
 	qp.req = rc.NewRequester(qp.QP, rc.RequesterParams{
 		RemoteQPN: l.RemoteQPN, MTU: l.MTU, PSN: l.out, Depth: l.ORD, Window: window, MaxRead: hp.maxRead,
+		Way: hp.ways.join(qp.peer, l.MTU.Bytes()), Intake: hp.intake,
 		AckTimeout: ackTimeout(p.AckTimeout), Retries: p.Retries, RNRRetries: l.rnrRetries, Local: qp.local,
 	})
 	qp.port, qp.info, qp.send, qp.start = hp, l.Info, s, time.Now()
@@ -222,6 +225,7 @@ func (qp *QP) attach(hp *hostPort, p *Params, l link) error {
 	qp.Mu.Unlock()
 	hook()
 	hp.Attach(qp.Num, l.Remote.Addr(), qp.take, qp.batchEnd)
+	hp.Spin(qp.Num, max(0, p.BusyPoll))
 	return nil
 }
 

@@ -107,8 +107,11 @@ func (qp *QP) ended(err error) {
 // not waited for; then everything is flushed.
 func (qp *QP) teardown() {
 	qp.port.Detach(qp.Num)
+	qp.port.Spin(qp.Num, 0)
 	qp.Mu.Lock()
 	qp.timer.Stop()
+	qp.req.Leave()
+	qp.port.ways.leave(qp.peer)
 	if qp.closing != nil {
 		qp.closing.Stop()
 	}

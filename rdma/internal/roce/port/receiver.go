@@ -25,6 +25,7 @@ type receiver struct {
 
 	mu        sync.Mutex // guards what follows; a leaf
 	endpoints map[uint32]*endpoint
+	spins     map[uint32]time.Duration // by queue pair number
 	peers     map[netip.Addr]*source
 	strangers map[netip.Addr]*source
 }
@@ -160,6 +161,26 @@ func (r *receiver) attach(qpn uint32, peer netip.Addr, h Handler, end func()) {
 		r.peers[peer] = s
 	}
 	s.users++
+}
+
+func (r *receiver) spinFor(qpn uint32, d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d > 0 {
+		if r.spins == nil {
+			r.spins = map[uint32]time.Duration{}
+		}
+		r.spins[qpn] = d
+	} else if _, ok := r.spins[qpn]; ok {
+		delete(r.spins, qpn)
+	} else {
+		return
+	}
+	longest := time.Duration(0)
+	for _, d := range r.spins {
+		longest = max(longest, d)
+	}
+	r.rx.Spin(longest)
 }
 
 func (r *receiver) detach(qpn uint32) {

@@ -53,6 +53,7 @@ func (r *Requester) acknowledge(p *packet.Packet, psn uint64, now time.Duration)
 			r.fail(psn, verbs.StatusRNRRetryExceeded, &Exceeded{RNR: true, Retries: r.cfg.RNRRetries})
 			return
 		}
+		r.trip.repeated()
 		r.back()
 		r.rnrEnd = now + s.Timer().Duration()
 	case s == packet.NAKSequence:
@@ -60,7 +61,7 @@ func (r *Requester) acknowledge(p *packet.Packet, psn uint64, now time.Duration)
 			return
 		}
 		r.stats.SeqNAKs++
-		r.window.lost()
+		r.lost(now)
 		r.retry(now)
 	case s.IsNAK():
 		if !r.advance(psn, now) {
@@ -100,10 +101,7 @@ func (r *Requester) advance(psn uint64, now time.Duration) bool {
 		}
 	}
 	if psn > r.una { // it may have been taken back to what was lost
-		r.window.answered(int(psn - r.una))
-		r.una, r.since = psn, now
-		r.retries, r.rnrs = 0, 0
-		r.forward()
+		r.progress(psn, now)
 		r.qp.SweepLocked(r.una)
 		r.stopped()
 	}
@@ -111,6 +109,28 @@ func (r *Requester) advance(psn uint64, now time.Duration) bool {
 		r.gap(now)
 	}
 	return !lost
+}
+
+// progress notes that everything below psn has been answered.
+func (r *Requester) progress(psn uint64, now time.Duration) {
+	n := psn - r.una
+	r.window.answered(int(n))
+	r.una, r.since = psn, now
+	r.retries, r.rnrs = 0, 0
+	took := r.trip.answered(psn, now)
+	if w := r.cfg.Way; w != nil {
+		w.answered(n, took)
+	}
+	r.note()
+	r.forward()
+}
+
+// lost takes the window, and the bound of the way, down.
+func (r *Requester) lost(now time.Duration) {
+	r.window.lost()
+	if w := r.cfg.Way; w != nil {
+		w.lost(now)
+	}
 }
 
 // gap asks again for answers that were lost, from the oldest one on. What was on its way
@@ -121,7 +141,7 @@ func (r *Requester) gap(now time.Duration) {
 	}
 	r.implied = r.una
 	r.stats.LostAnswers++
-	r.window.lost()
+	r.lost(now)
 	r.retry(now)
 }
 
@@ -152,6 +172,7 @@ func (r *Requester) retry(now time.Duration) {
 		return
 	}
 	r.since = now
+	r.trip.repeated()
 	r.back()
 }
 
@@ -162,6 +183,9 @@ func (r *Requester) Deadline() (time.Duration, bool) {
 	case r.rnrEnd != 0:
 		return r.rnrEnd, true
 	case r.una != r.top && r.cfg.AckTimeout != 0:
+		if late := r.trip.late(r.cfg.AckTimeout); late != 0 {
+			return r.since + late, true
+		}
 		return r.since + r.cfg.AckTimeout, true
 	}
 	return 0, false
@@ -175,10 +199,17 @@ func (r *Requester) Tick(now time.Duration) {
 	case !ok || now < at:
 	case r.rnrEnd != 0:
 		r.rnrEnd, r.since = 0, now
+	case r.trip.late(r.cfg.AckTimeout) != 0:
+		r.stats.Probes++
+		r.trip.probes++
+		r.trip.repeated()
+		r.trip.probing = true
+		r.implied = 0
+		r.back()
 	default:
 		r.stats.Timeouts++
 		r.implied = 0
-		r.window.lost()
+		r.lost(now)
 		r.retry(now)
 	}
 }
@@ -226,10 +257,8 @@ func (r *Requester) data(p *packet.Packet, t packet.Traits, psn uint64, now time
 			r.reads--
 		}
 		e.Done = psn+1 == e.End
-		r.window.answered(1)
-		r.una, r.since = psn+1, now
-		r.retries, r.rnrs = 0, 0
-		r.forward()
+		r.await--
+		r.progress(psn+1, now)
 		if e.Done {
 			r.qp.SweepLocked(r.una)
 		}

@@ -26,6 +26,9 @@ type RequesterParams struct {
 	AckTimeout time.Duration
 	Retries    int // timeouts and NAKs for lost packets in a row, without any progress
 	RNRRetries int // RNR NAKs in a row; Forever means what it says
+	// Way is the way to the peer, Intake that of the answers to READs to this side's socket.
+	// nil: nobody shares them.
+	Way, Intake *Path
 	// Local executes a request that does not go to the wire. Everything before it has
 	// been answered.
 	Local func(*verbs.WQE) verbs.Status
@@ -53,8 +56,11 @@ type Requester struct {
 	cur    position // of the next packet to send
 	asked  uint64   // PSN behind the last packet with AckReq
 	reads  int      // requests of READs and atomics in flight
+	await  uint64   // packets of their answers that have been asked for and not come
 
 	window  window
+	trip    trip
+	noted   [2]uint64 // packets in flight as the Path to the peer knows them, and Intake
 	retries int
 	implied uint64 // una when a gap between answers was last taken for a loss
 	rnrs    int
@@ -75,6 +81,7 @@ type position struct {
 type RequesterStats struct {
 	Packets, Repeated uint64
 	Timeouts          uint64
+	Probes            uint64 // packets sent once more because an answer was late, before a timeout
 	SeqNAKs           uint64 // rcvd_seq_err
 	RNRs              uint64 // rcvd_rnr_err
 	LostAnswers       uint64 // gaps between answers, which ask for a repetition as a NAK does
@@ -120,6 +127,13 @@ func (r *Requester) Err() error { return r.err }
 // Stats returns the counters.
 func (r *Requester) Stats() RequesterStats { return r.stats }
 
+// Window is how many packets may be in flight, Trip the smoothed round trip; 0: not
+// measured yet.
+func (r *Requester) Window() int { return r.window.size() }
+
+// Trip is described at Window.
+func (r *Requester) Trip() time.Duration { return r.trip.mean }
+
 // Reads is the number of requests of READs and atomics in flight.
 func (r *Requester) Reads() int { return r.reads }
 
@@ -156,7 +170,10 @@ func (r *Requester) Next(o *Outgoing, now time.Duration) bool {
 			continue
 		}
 		psn := *r.start(r.cur.i) + r.cur.off/r.mtu
-		if psn >= r.una+uint64(r.window.size()) || r.halt.err != nil && psn >= r.halt.from {
+		if psn >= r.una+uint64(r.window.size()) || r.halt.err != nil && psn >= r.halt.from || r.trip.probing && psn > r.una {
+			return false
+		}
+		if psn == r.top && !r.room(e) {
 			return false
 		}
 		if e.Op == verbs.OpRead && r.cur.off > 0 && psn == r.top {
@@ -168,10 +185,38 @@ func (r *Requester) Next(o *Outgoing, now time.Duration) bool {
 		if r.top == r.una {
 			r.since = now
 		}
-		r.build(o, e, psn)
+		r.build(o, e, psn, now)
 		return true
 	}
 	return false
+}
+
+// room says whether others leave room for a new packet of e.
+func (r *Requester) room(e *verbs.WQE) bool {
+	if e.Op == verbs.OpRead {
+		return r.cfg.Intake == nil || r.cfg.Intake.allows(r.await)
+	}
+	return r.cfg.Way == nil || r.cfg.Way.allows(r.top-r.una-r.await)
+}
+
+// note tells the paths what is in flight.
+func (r *Requester) note() {
+	if w := r.cfg.Way; w != nil {
+		out := r.top - r.una - r.await
+		w.moved(r.noted[0], out)
+		r.noted[0] = out
+	}
+	if in := r.cfg.Intake; in != nil {
+		in.moved(r.noted[1], r.await)
+		r.noted[1] = r.await
+	}
+}
+
+// Leave takes what is in flight off the paths: the connection is over.
+func (r *Requester) Leave() {
+	r.una, r.await = r.top, 0
+	r.note()
+	r.cfg.Way, r.cfg.Intake = nil, nil
 }
 
 // begin starts the next entry of the queue; false when it has to wait.
@@ -241,7 +286,7 @@ func (r *Requester) stopped() {
 var errUnreadable = errors.New("rdma: memory that was to be sent cannot be read")
 
 // build makes the packet at r.cur, and moves on.
-func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {
+func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64, now time.Duration) {
 	o.Packet = packet.Packet{BTH: packet.BTH{PKey: packet.DefaultPKey, QPN: r.cfg.RemoteQPN, PSN: packet.PSN(psn & packet.PSNMask)}}
 	p, behind := &o.Packet, psn+1
 	switch e.Op {
@@ -260,8 +305,12 @@ func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {
 		p.AckReq = p.Op.Traits()&packet.Last != 0
 	}
 	r.stats.Packets++
-	if psn < r.top {
+	fresh := psn == r.top
+	if !fresh {
 		r.stats.Repeated++
+	}
+	if fresh && e.Op.Answered() {
+		r.await += behind - psn
 	}
 	r.top = max(r.top, behind)
 	if behind == e.End {
@@ -270,12 +319,16 @@ func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64) {
 		r.cur.off += (behind - psn) * r.mtu
 	}
 	// An answer is asked for at the end of a message, and twice in a window.
-	if behind-r.asked >= uint64(max(1, r.window.size()/2)) {
+	if behind-r.asked >= uint64(max(1, r.window.size()/2)) || r.trip.probing {
 		p.AckReq = true
 	}
 	if p.AckReq {
 		r.asked = behind
+		if fresh {
+			r.trip.begin(psn, now)
+		}
 	}
+	r.note()
 }
 
 // pieceEnd is the PSN behind those that the READ request for psn of e asks for. Where a

@@ -1,0 +1,125 @@
+package rc
+
+import (
+	"testing"
+	"time"
+
+	"softiser/rdma/internal/roce/packet"
+	"softiser/rdma/internal/verbs"
+)
+
+const unit = 4096
+
+// A way doubles with each round trip until something is lost, halves once per round trip,
+// and grows by a packet per round trip after that.
+func TestPathGrows(t *testing.T) {
+	p := NewPath(unit)
+	p.moved(0, firstFlight/unit)
+	if p.allows(firstFlight / unit) {
+		t.Error("more than the bound")
+	}
+	p.answered(firstFlight/unit, 100*time.Microsecond)
+	if got := p.Stats(); got.Limit != 2*firstFlight || got.RTT != 100*time.Microsecond || got.Rate == 0 {
+		t.Errorf("after a round trip: %+v", got)
+	}
+	p.moved(firstFlight/unit, 2*firstFlight/unit)
+	p.lost(time.Second)
+	p.lost(time.Second + 50*time.Microsecond)
+	if got := p.Stats(); got.Limit != firstFlight || got.Losses != 1 {
+		t.Errorf("after two losses in one round trip: %+v", got)
+	}
+	p.answered(firstFlight/unit, 0)
+	if got := p.Stats().Limit; got != firstFlight+unit {
+		t.Errorf("grown to %d", got)
+	}
+	for range 100 {
+		p.lost(time.Hour)
+	}
+	for i := range 100 {
+		p.lost(time.Duration(i+2) * time.Hour)
+	}
+	if got := p.Stats().Limit; got != leastFlight {
+		t.Errorf("fallen to %d", got)
+	}
+}
+
+// Round trips that have become long, and a bound that nobody uses, are no reason to grow.
+func TestPathKeeps(t *testing.T) {
+	p := NewPath(unit)
+	p.answered(firstFlight/unit, 100*time.Microsecond) // nothing in flight
+	p.moved(0, firstFlight/unit)
+	for range 20 {
+		p.answered(1, 50*time.Millisecond)
+	}
+	grown := p.Stats()
+	p.answered(64, 50*time.Millisecond)
+	if got := p.Stats(); got.Limit != grown.Limit || got.Limit > firstFlight+unit || got.Delayed != 21 {
+		t.Errorf("%+v, before %+v", got, grown)
+	}
+}
+
+// One connection alone may have all of it; as soon as others want to send, each has its
+// share at once, and who has more waits.
+func TestPathShares(t *testing.T) {
+	p := NewPath(unit)
+	const whole = firstFlight / unit
+	p.moved(0, whole)
+	if !p.allows(0) {
+		t.Error("a second connection may not begin")
+	}
+	p.moved(0, 1)
+	if !p.allows(whole/2-1) || p.allows(whole/2) || p.allows(whole) {
+		t.Error("no equal shares")
+	}
+	p.moved(whole, whole/2-2)
+	if !p.allows(whole / 2) {
+		t.Error("what others leave may be used")
+	}
+	p.moved(whole/2-2, 0)
+	p.moved(1, 0)
+	if s := p.Stats(); s.Connections != 0 || s.InFlight != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What may be on its way to this side depends on nothing but its own buffer.
+func TestIntake(t *testing.T) {
+	p := NewIntake(unit, 8*unit)
+	p.moved(0, 8)
+	p.lost(time.Second)
+	p.answered(8, time.Microsecond)
+	if s := p.Stats(); s.Limit != 8*unit || p.allows(8) || !p.allows(0) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The last packet of what was sent is asked for when the answer is late, not by the time-out
+// of the connection; the peer's answer says what was lost, or that nothing was.
+func TestLateAnswer(t *testing.T) {
+	a := newAsker(t, nil)
+	ask := func(now time.Duration) {
+		a.queue(t, verbs.OpSend, 0, 1)
+		a.sent(now)
+	}
+	ask(0)
+	a.answer(packet.Acknowledge, 0xfffffe, packet.ACK, nil, time.Millisecond)
+	if got := a.req.Trip(); got != time.Millisecond {
+		t.Fatalf("a round trip of %v", got)
+	}
+	ask(time.Second)
+	at, ok := a.req.Deadline()
+	if !ok || at != time.Second+leastProbe {
+		t.Fatalf("deadline %v, %v", at, ok)
+	}
+	a.req.Tick(at)
+	if got := a.sent(at); got != "SEND Only @ffffff" || a.req.Stats().Probes != 1 || a.req.Stats().Timeouts != 0 {
+		t.Errorf("sent %q, %+v", got, a.req.Stats())
+	}
+	if again, _ := a.req.Deadline(); again != time.Second+2*leastProbe {
+		t.Errorf("then %v", again)
+	}
+	a.answer(packet.Acknowledge, 0xffffff, packet.ACK, nil, 2*time.Second)
+	if _, ok := a.req.Deadline(); ok || !a.req.Idle() || a.req.Trip() != time.Millisecond {
+		t.Errorf("idle %v, a round trip of %v: that of a packet sent twice counts", a.req.Idle(), a.req.Trip())
+	}
+}

@@ -2,6 +2,7 @@ package udp
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"runtime"
 	"sync/atomic"
@@ -26,6 +27,7 @@ type Receiver struct {
 	stat   receiverCounters
 	place  int // of the packet that is handed on in its message
 	spin   atomic.Int64
+	closed atomic.Bool
 
 	// What Serve was given, and the function that RawConn calls.
 	take func(from netip.AddrPort, packet []byte)
@@ -65,8 +67,12 @@ func newReceiver(s *socket, buffer int) *Receiver {
 	return r
 }
 
-// Close ends a Receiver that Port.Join has made; Serve comes back with net.ErrClosed.
-func (r *Receiver) Close() { _ = r.s.nc.Close() }
+// Close ends a Receiver that Port.Join has made and Serve serves: Serve gives the socket back
+// and returns net.ErrClosed. Close does not wait for that, as take may wait for the caller.
+func (r *Receiver) Close() {
+	r.closed.Store(true)
+	_ = r.s.nc.SetReadDeadline(time.Unix(1, 0)) // wakes it up
+}
 
 // Buffer is the size of the socket's receive buffer as the kernel counts it: a packet
 // takes about twice its payload there. What comes when it is full is lost.
@@ -86,7 +92,12 @@ func (r *Receiver) Stats() ReceiverStats {
 func (r *Receiver) Serve(take func(from netip.AddrPort, packet []byte), end func()) error {
 	r.take, r.end = take, end
 	for {
-		if err := r.s.rc.Read(r.wait); err != nil {
+		err := r.s.rc.Read(r.wait)
+		if r.closed.Load() {
+			_ = r.s.nc.Close()
+			return net.ErrClosed
+		}
+		if err != nil {
 			return err
 		}
 		if r.err != nil {

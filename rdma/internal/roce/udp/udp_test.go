@@ -411,6 +411,37 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// Whoever ends a receiver of a group does not wait for one who is handed a packet, and may
+// be waiting for him.
+func TestCloseWhileTaken(t *testing.T) {
+	loopback.Namespace(t, loopback.MTU)
+	p := open(t, Config{Addr: lo4})
+	r, err := p.Join(netip.MustParseAddr("239.1.2.3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, ended, done := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		done <- r.Serve(func(netip.AddrPort, []byte) { close(taken); <-ended }, func() {})
+	}()
+	to, err := p.Peer(netip.MustParseAddr("239.1.2.3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := NewBurst()
+	b.Message(to, 100)
+	b.Packet(packet(1, 100))
+	if err := p.Lane(0).Send(b); err != nil {
+		t.Fatal(err)
+	}
+	<-taken
+	r.Close()
+	close(ended)
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
 func TestConfig(t *testing.T) {
 	for _, c := range []Config{{}, {Addr: netip.IPv4Unspecified()}, {Addr: netip.MustParseAddr("239.1.2.3")}, {Addr: lo4, Receivers: 3}, {Addr: lo4, Receivers: 256}, {Addr: lo4, Lanes: -1}} {
 		if p, err := Open(c); err == nil {

@@ -14,9 +14,11 @@ import (
 // server or client, so that each side is a process that can be pinned.
 func helpers() []*cobra.Command {
 	var addr, cc string
+	var roce bool
 	verbsServer := &cobra.Command{Use: "verbs-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return verbs.Serve(cmd.Context(), addr, os.Stderr)
+		return verbs.Serve(cmd.Context(), addr, roce, os.Stderr)
 	}}
+	verbsServer.Flags().BoolVar(&roce, "roce", false, "over RoCE")
 	var vo verbs.Options
 	verbsClient := &cobra.Command{Use: "verbs-client", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		r, err := verbs.Run(cmd.Context(), addr, vo)
@@ -35,6 +37,22 @@ func helpers() []*cobra.Command {
 	fs.DurationVar(&vo.BusyPoll, "busy-poll", 0, "spin before sleeping")
 	fs.StringVar(&vo.Congestion, "congestion", "auto", "TCP congestion control: auto, host or a name")
 	fs.DurationVar(&vo.Time, "time", 0, "duration")
+	fs.BoolVar(&vo.RoCE, "roce", false, "over RoCE")
+
+	udpServer := &cobra.Command{Use: "udp-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		return tcpref.ServeUDP(cmd.Context(), addr)
+	}}
+	var uo tcpref.Options
+	udpClient := &cobra.Command{Use: "udp-client", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		r, err := tcpref.RunUDP(cmd.Context(), addr, uo)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(r)
+	}}
+	fs = udpClient.Flags()
+	fs.IntVar(&uo.Size, "size", 4096, "bytes per message")
+	fs.DurationVar(&uo.Time, "time", 0, "duration")
 
 	tcpServer := &cobra.Command{Use: "tcp-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		return tcpref.Serve(cmd.Context(), addr, cc, os.Stderr)
@@ -55,7 +73,7 @@ func helpers() []*cobra.Command {
 	fs.StringVar(&to.Congestion, "congestion", "auto", "TCP congestion control: auto, host or a name")
 	fs.DurationVar(&to.Time, "time", 0, "duration")
 
-	all := []*cobra.Command{verbsServer, verbsClient, tcpServer, tcpClient}
+	all := []*cobra.Command{verbsServer, verbsClient, udpServer, udpClient, tcpServer, tcpClient}
 	for _, c := range all {
 		c.Flags().StringVar(&addr, "addr", "", "address")
 	}

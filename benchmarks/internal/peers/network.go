@@ -14,6 +14,10 @@ import (
 
 	"softiser/benchmarks/internal/proc"
 	"softiser/benchmarks/internal/result"
+
+	"bytes"
+	"encoding/binary"
+	"net/netip"
 )
 
 // Iperf3 starts iperf3's server.
@@ -104,6 +108,41 @@ func parseUCX(b []byte, size, n int) (result.Values, float64, error) {
 
 // Verbs starts the helper that answers RDMA tests.
 func Verbs(e *Env) (*Server, error) { return helper(e, "verbs-server") }
+
+// RoCEAddr is an address of loopback for servers over RoCE: UDP port 4791 of an address belongs
+// to one process.
+const RoCEAddr = "127.91.0.1"
+
+// VerbsRoCE is Verbs over RoCE.
+func VerbsRoCE(e *Env) (*Server, error) {
+	s := &Server{Name: "verbs-server", URL: RoCEAddr + ":7471"}
+	return s, s.startUDP(e, netip.AddrPortFrom(netip.MustParseAddr(RoCEAddr), 4791), e.Self, "verbs-server", "--roce", "--addr", s.URL)
+}
+
+// UDPRef starts the helper that sends datagrams back.
+func UDPRef(e *Env) (*Server, error) {
+	addr := fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
+	s := &Server{Name: "udp-server", URL: addr}
+	return s, s.startUDP(e, netip.MustParseAddrPort(addr), e.Self, "udp-server", "--addr", addr)
+}
+
+// startUDP is start for a server that has a UDP port when it is ready.
+func (s *Server) startUDP(e *Env, at netip.AddrPort, argv ...string) error {
+	p, err := s.launch(e, proc.Server, nil, argv)
+	if err != nil {
+		return err
+	}
+	// An IPv4 address in /proc/net/udp is a word of this machine.
+	a := at.Addr().As4()
+	line := fmt.Sprintf(": %08X:%04X ", binary.NativeEndian.Uint32(a[:]), at.Port())
+	return p.Wait("listen", func() error {
+		b, err := os.ReadFile("/proc/net/udp")
+		if err == nil && !bytes.Contains(b, []byte(line)) {
+			err = fmt.Errorf("nobody has UDP port %v", at)
+		}
+		return err
+	})
+}
 
 // TCPRef starts the helper that answers plain TCP tests.
 func TCPRef(e *Env) (*Server, error) { return helper(e, "tcp-server") }

@@ -21,6 +21,7 @@ type TargetConfig struct {
 	BusyPoll string // auto (default), or µs
 	Metrics  bool
 	NVMe     bool   // the volume is a namespace, too; see NVMe
+	RoCE     bool   // there is a portal at RoCEAddr, too; see RoCE
 	Volumes  string // further volumes, YAML list items
 	LUNs     string // further LUNs of the target, YAML list items
 }
@@ -28,7 +29,7 @@ type TargetConfig struct {
 // targetYAML is the configuration of our target: one volume.
 const targetYAML = `portals:
   - listen: %s
-volumes:
+%svolumes:
   - {name: ram0, type: %s}
 %stargets:
   - iqn: iqn.2026-11.softiser:ram0
@@ -55,7 +56,11 @@ func (c *TargetConfig) yaml(addr string) string {
 		subsystems = subsystemYAML
 	}
 	volume := cmp.Or(c.Volume, fmt.Sprintf("memory, size: %dMiB", VolumeSize>>20))
-	return fmt.Sprintf(targetYAML, addr, volume, c.Volumes, c.LUNs, subsystems, cmp.Or(c.CRC, "required"), cmp.Or(c.BusyPoll, "auto"))
+	roce := ""
+	if c.RoCE {
+		roce = "  - listen: roce://" + RoCEAddr + "\n"
+	}
+	return fmt.Sprintf(targetYAML, addr, roce, volume, c.Volumes, c.LUNs, subsystems, cmp.Or(c.CRC, "required"), cmp.Or(c.BusyPoll, "auto"))
 }
 
 // Target starts our target.
@@ -76,6 +81,12 @@ func Target(e *Env, c TargetConfig) (*Server, error) {
 
 // TCP returns the URL of the same volume over plain iSCSI.
 func TCP(url string) string { return "iscsi" + url[len("iser"):] }
+
+// RoCE returns the URL of the same volume over iSER and RoCE, of a target with TargetConfig.RoCE.
+func RoCE(url string) string {
+	_, path, _ := strings.Cut(strings.TrimPrefix(url, "iser://"), "/")
+	return "iser+roce://" + RoCEAddr + "/" + path
+}
 
 // NVMe returns the URL of the same volume over NVMe/TCP, of a target with TargetConfig.NVMe.
 func NVMe(url string) string { return namespace("nvme+tcp://", url) }

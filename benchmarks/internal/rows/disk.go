@@ -31,6 +31,7 @@ const busyPoll = "--busy-poll=50us"
 var targets = map[string]peers.TargetConfig{
 	"ours":          {},
 	"ours, no CRC":  {CRC: "off"},
+	"ours, RoCE":    {RoCE: true},
 	"ours, waiting": {BusyPoll: "0"},
 	"ours, polling": {BusyPoll: "50"},
 	"ours, metrics": {Metrics: true},

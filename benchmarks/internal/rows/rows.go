@@ -296,5 +296,5 @@ func Select(all []Row, names []string, quick bool) ([]Row, error) {
 
 // All returns every row, in the order of the report.
 func All() []Row {
-	return slices.Concat(networkRows(), diskRows(), nvmeRows(), tcpRows(), attachRows(), storeRows(), sessionRows(), resourceRows())
+	return slices.Concat(networkRows(), roceRows(), diskRows(), nvmeRows(), tcpRows(), attachRows(), storeRows(), sessionRows(), resourceRows())
 }

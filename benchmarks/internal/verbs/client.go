@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,22 +59,18 @@ func Run(ctx context.Context, addr string, o Options) (*Result, error) {
 		return nil, err
 	}
 	defer syscall.Munmap(mem)
-	if c.end, err = newEnd(mem, o.Depth, handler); err != nil {
+	if c.end, err = newEnd(mem, o.Depth, o.RoCE, handler); err != nil {
 		return nil, err
 	}
 	defer c.end.close()
-	p, err := o.params(o)
-	if err != nil {
-		return nil, err
-	}
 	for i := range 8 {
 		c.recv(uint64(i))
 	}
-	info, err := rdma.Dial(ctx, "tcp", addr, c.end.qp, p)
+	info, err := rdma.Dial(ctx, network(o.RoCE), addr, c.end.qp, o.params(o.question()))
 	if err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(info.PrivateData, &c.peer); err != nil {
+	if err := json.Unmarshal(bytes.TrimRight(info.PrivateData, "\x00"), &c.peer); err != nil {
 		return nil, err
 	}
 	cpu := cpuTime()

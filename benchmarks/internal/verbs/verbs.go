@@ -5,6 +5,7 @@
 package verbs
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -27,6 +28,36 @@ type Options struct {
 	BusyPoll   time.Duration `json:"busy_poll"`
 	Congestion string        `json:"congestion"`
 	Time       time.Duration `json:"time"`
+	RoCE       bool          `json:"-"` // instead of iWARP
+}
+
+// question is what the server has to know, in the 56 bytes that a request over RoCE carries.
+func (o *Options) question() []byte {
+	return fmt.Appendf(nil, "%s %d %d %d %t %t %d %s", o.Op, o.Size, o.Depth, o.Region, o.CRC, o.GSO, o.BusyPoll.Microseconds(), cmp.Or(o.Congestion, "auto"))
+}
+
+// asked reads a question. Over RoCE zeros follow it.
+func asked(b []byte) (o Options, err error) {
+	var us int64
+	_, err = fmt.Sscan(string(bytes.TrimRight(b, "\x00")), &o.Op, &o.Size, &o.Depth, &o.Region, &o.CRC, &o.GSO, &us, &o.Congestion)
+	o.BusyPoll = time.Duration(us) * time.Microsecond
+	return o, err
+}
+
+// deviceConfig is that of the provider.
+func deviceConfig(roce bool) *rdma.DeviceConfig {
+	if roce {
+		return &rdma.DeviceConfig{Provider: rdma.ProviderRoCE}
+	}
+	return nil
+}
+
+// network is what Dial and Listen of the provider take.
+func network(roce bool) string {
+	if roce {
+		return rdma.ProviderRoCE.Network()
+	}
+	return "tcp"
 }
 
 // Result is what the client prints.
@@ -46,16 +77,12 @@ type window struct {
 	STag uint32 `json:"stag"`
 }
 
-func (o *Options) params(private any) (*rdma.ConnParams, error) {
-	b, err := json.Marshal(private)
-	if err != nil {
-		return nil, err
-	}
-	p := &rdma.ConnParams{PrivateData: b, MPA: rdma.MPAParams{GSO: o.GSO}, BusyPoll: cmp.Or(o.BusyPoll, rdma.BusyPollOff), Congestion: o.Congestion, IRD: 64, ORD: 64, CRC: rdma.CRCOff}
+func (o *Options) params(private []byte) *rdma.ConnParams {
+	p := &rdma.ConnParams{PrivateData: private, MPA: rdma.MPAParams{GSO: o.GSO}, BusyPoll: cmp.Or(o.BusyPoll, rdma.BusyPollOff), Congestion: o.Congestion, IRD: 64, ORD: 64, CRC: rdma.CRCOff}
 	if o.CRC {
 		p.CRC = rdma.CRCRequired
 	}
-	return p, nil
+	return p
 }
 
 // end is what both sides have: one queue pair, one completion queue whose
@@ -84,9 +111,9 @@ func memory(n int) ([]byte, error) {
 // maxRegion is what the server maps once, for all clients.
 const maxRegion = 1 << 30
 
-func newEnd(mem []byte, depth int, handler func(*rdma.CQ)) (e *end, err error) {
+func newEnd(mem []byte, depth int, roce bool, handler func(*rdma.CQ)) (e *end, err error) {
 	e = &end{mem: mem}
-	if e.dev, err = rdma.Open(nil); err != nil {
+	if e.dev, err = rdma.Open(deviceConfig(roce)); err != nil {
 		return nil, err
 	}
 	if e.pd, err = e.dev.AllocPD(); err != nil {
@@ -110,14 +137,15 @@ func (e *end) buffer(i int64, n int) []byte {
 
 func (e *end) sge(b []byte) rdma.SGE { return rdma.SGE{Mem: b, LKey: e.mr.LKey()} }
 
-// Serve accepts one connection after another on addr; ready gets a line when it
-// listens.
-func Serve(ctx context.Context, addr string, ready io.Writer) error {
-	dev, err := rdma.Open(nil)
+// Serve accepts one connection after another on addr, over RoCE or iWARP; ready gets a line
+// when it listens.
+func Serve(ctx context.Context, addr string, roce bool, ready io.Writer) error {
+	dev, err := rdma.Open(deviceConfig(roce))
 	if err != nil {
 		return err
 	}
-	l, err := dev.Listen("tcp", addr, nil)
+	defer func() { _ = dev.Close() }()
+	l, err := dev.Listen(network(roce), addr, nil)
 	if err != nil {
 		return err
 	}
@@ -136,16 +164,15 @@ func Serve(ctx context.Context, addr string, ready io.Writer) error {
 			}
 			return err
 		}
-		if err := serveOne(ctx, req, mem); err != nil {
+		if err := serveOne(ctx, req, roce, mem); err != nil {
 			fmt.Fprintln(ready, err)
 		}
 	}
 }
 
 // serveOne answers one client until it hangs up.
-func serveOne(ctx context.Context, req *rdma.ConnRequest, mem []byte) error {
-	var o Options
-	err := json.Unmarshal(req.PrivateData(), &o)
+func serveOne(ctx context.Context, req *rdma.ConnRequest, roce bool, mem []byte) error {
+	o, err := asked(req.PrivateData())
 	if n := max(o.Region, o.Size); err == nil && (n < 1 || n > len(mem) || o.Depth < 1) {
 		err = fmt.Errorf("a test of %d bytes, depth %d", n, o.Depth)
 	}
@@ -154,7 +181,7 @@ func serveOne(ctx context.Context, req *rdma.ConnRequest, mem []byte) error {
 		return err
 	}
 	s := &server{o: o}
-	if s.end, err = newEnd(mem[:max(o.Region, o.Size)], o.Depth, s.handle); err != nil {
+	if s.end, err = newEnd(mem[:max(o.Region, o.Size)], o.Depth, roce, s.handle); err != nil {
 		req.Reject(nil)
 		return err
 	}
@@ -164,11 +191,11 @@ func serveOne(ctx context.Context, req *rdma.ConnRequest, mem []byte) error {
 			return err
 		}
 	}
-	p, err := o.params(window{s.end.mr.Addr(), s.end.mr.RKey()})
+	answer, err := json.Marshal(window{s.end.mr.Addr(), s.end.mr.RKey()})
 	if err != nil {
 		return err
 	}
-	if err := req.Accept(ctx, s.end.qp, p); err != nil {
+	if err := req.Accept(ctx, s.end.qp, o.params(answer)); err != nil {
 		return err
 	}
 	<-s.end.qp.Done()

@@ -3,21 +3,31 @@ package verbs
 import (
 	"context"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
+
+	"softiser/rdma/rdmatest"
 )
 
 func TestEveryTest(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	t.Run("iWARP", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		l.Close()
+		everyTest(t, addr, false)
+	})
+	t.Run("RoCE", func(t *testing.T) { everyTest(t, netip.AddrPortFrom(rdmatest.RoCEAddr(), 7471).String(), true) })
+}
+
+func everyTest(t *testing.T, addr string, roce bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ready := make(lines, 16)
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, addr, ready) }()
+	go func() { done <- Serve(ctx, addr, roce, ready) }()
 	<-ready
 	for _, o := range []Options{
 		{Op: "write", Size: 4096, Depth: 32, CRC: true},
@@ -27,7 +37,7 @@ func TestEveryTest(t *testing.T) {
 		{Op: "ping-send", Size: 8, Depth: 4, CRC: true},
 		{Op: "ping-write", Size: 4096, Depth: 4},
 	} {
-		o.Time = 100 * time.Millisecond
+		o.Time, o.RoCE = 100*time.Millisecond, roce
 		c, stop := context.WithTimeout(ctx, 30*time.Second)
 		r, err := Run(c, addr, o)
 		stop()

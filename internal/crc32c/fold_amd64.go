@@ -3,6 +3,7 @@ package crc32c
 import (
 	"hash/crc32"
 	"math/bits"
+	"os"
 )
 
 // On processors with carry-less multiplication the bulk of a CRC is computed by folding,
@@ -44,10 +45,9 @@ type foldKeys struct {
 }
 
 var (
-	keys     = newFoldKeys(crc32.Castagnoli)
-	ieeeKeys = newFoldKeys(crc32.IEEE).reducing(crc32.IEEE)
-	folding  = widest()
-	canStep  = hasSSE42()
+	keys             = newFoldKeys(crc32.Castagnoli)
+	ieeeKeys         = newFoldKeys(crc32.IEEE).reducing(crc32.IEEE)
+	folding, canStep = atStart()
 )
 
 // stepMax is below which the library would take the bytes eight at a time, too. Headers,
@@ -161,6 +161,16 @@ func step(reg uint32, p []byte) uint32
 //
 //go:noescape
 func stepBy(reg uint32, p []byte, k *foldKeys) uint32
+
+// atStart is what the processor has and GODEBUG leaves.
+func atStart() (width, bool) {
+	has, sse42 := detect()
+	w, step := allowed(os.Getenv("GODEBUG"))
+	return min(has, w), sse42 && step
+}
+
+// detect is what the processor has: the widest multiplication, and CRC32.
+func detect() (width, bool) { return widest(), hasSSE42() }
 
 // hasSSE42 reports whether the processor has CRC32.
 func hasSSE42() bool {

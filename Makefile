@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-baseline interop interop-short bench-lvm conformance conformance-short soak soak-short ha ha-short cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline interop interop-short bench-lvm conformance conformance-short soak soak-short ha ha-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,11 +62,19 @@ bench-go: ## Go benchmarks of every layer into build/bench.txt, benchstat-ready 
 	@echo "commit: $$(git describe --always --dirty 2>/dev/null)" >> build/bench.txt
 	set -o pipefail; $(GO) test -short -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -count $(BENCHCOUNT) -timeout 30m $(BENCHPKG) | grep -v 'no test files' | tee -a build/bench.txt
 
-bench-compare: bench-go ## the same beside benchmarks/baseline.txt, by benchstat
-	$(GO) tool benchstat -table pkg benchmarks/baseline.txt build/bench.txt
+# Baselines are by kind of processor: times of another kind say nothing. Counts travel.
+KIND = $(shell $(GO) run ./benchmarks kind)
+bench-compare: bench-go build ## the same beside benchmarks/baseline.KIND.txt, by benchstat, and bench-counts
+	@test -e benchmarks/baseline.$(KIND).txt || { echo "there is no baseline of this kind of processor: make bench-baseline makes benchmarks/baseline.$(KIND).txt"; exit 1; }
+	$(GO) tool benchstat -table pkg benchmarks/baseline.$(KIND).txt build/bench.txt
+	$(GO) run ./benchmarks counts
 
-bench-baseline: bench-go ## the same as the new benchmarks/baseline.txt
-	cp build/bench.txt benchmarks/baseline.txt
+bench-counts: build ## system calls, allocations, instructions per operation beside benchmarks/baseline.counts.txt (half a minute)
+	$(GO) run ./benchmarks counts
+
+bench-baseline: bench-go build ## the same as the new benchmarks/baseline.KIND.txt, and the counts as those to compare with
+	cp build/bench.txt benchmarks/baseline.$(KIND).txt
+	$(GO) run ./benchmarks counts --write
 
 interop: build ## the whole matrix against Linux kernels in QEMU guests; writes docs/INTEROP.md (ARGS=-again goes on with a run)
 	$(GO) run ./interop run $(ARGS)

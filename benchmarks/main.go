@@ -84,7 +84,7 @@ func root() *cobra.Command {
 		}
 		return nil
 	}}
-	cmd.AddCommand(quick, o.full(), some, list, o.reportCommand(), here)
+	cmd.AddCommand(quick, o.full(), some, list, o.reportCommand(), o.countsCommand(), kindCommand(), here)
 	cmd.AddCommand(helpers()...)
 	return cmd
 }
@@ -330,6 +330,7 @@ func machine() map[string]string {
 	m := map[string]string{
 		"kernel":             read("/proc/sys/kernel/osrelease"),
 		"cores":              fmt.Sprint(runtime.NumCPU()),
+		"kind":               kind(),
 		"go":                 runtime.Version(),
 		"congestion control": read("/proc/sys/net/ipv4/tcp_congestion_control"),
 		"load at start":      read("/proc/loadavg"),

@@ -42,7 +42,10 @@ func (o *options) publish(run *result.Run) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return os.WriteFile(path, []byte(text), 0o644)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return o.writeKinds()
 }
 
 // splice puts the generated part between its marks.

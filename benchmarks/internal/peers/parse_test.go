@@ -43,8 +43,14 @@ func TestParseSize(t *testing.T) {
 }
 
 func TestParsePerf(t *testing.T) {
-	got, err := parsePerf([]byte("# started on Fri\n\n600,,raw_syscalls:sys_enter,1000,100.00,,\n90,,syscalls:sys_enter_sendmsg,1000,100.00,,\n"))
+	got, err := parsePerf([]byte("# started on Fri\n\n600,,raw_syscalls:sys_enter,1000,100.00,,\n90,,syscalls:sys_enter_sendmsg,1000,100.00,,\n<not supported>,,instructions:u,0,100.00,,\n"))
+	if _, counted := got[instructions]; counted {
+		t.Error("instructions that are not counted")
+	}
 	if err != nil || got["raw_syscalls:sys_enter"] != 600 || got["syscalls:sys_enter_sendmsg"] != 90 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := parsePerf([]byte("600,,raw_syscalls:sys_enter,1000,100.00,,\n7000,,instructions:u,1000,100.00,,\n")); err != nil || got[instructions] != 7000 {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range []string{"", "<not counted>,,raw_syscalls:sys_enter,0,100.00,,\n"} {

@@ -42,7 +42,7 @@ var calls = []struct {
 // 10 ms while something runs), not by operation.
 func (e *Env) Syscalls(ctx context.Context, s *Server, url string, l Load, server bool) (result.Values, error) {
 	out := filepath.Join(e.Scratch, fmt.Sprintf("perf-%d", time.Now().UnixNano()))
-	events := []string{"raw_syscalls:sys_enter"}
+	events := []string{"raw_syscalls:sys_enter", instructions}
 	for _, g := range calls {
 		for _, n := range g.names {
 			events = append(events, "syscalls:sys_enter_"+n)
@@ -83,19 +83,29 @@ func (e *Env) Syscalls(ctx context.Context, s *Server, url string, l Load, serve
 			per[g.metric] += counts["syscalls:sys_enter_"+name] / n
 		}
 	}
+	if x, ok := counts[instructions]; ok {
+		per[result.Instructions] = x / n
+	}
 	per[result.OwnCalls] = per[result.Count] - per[result.Naps]
 	return per, nil
 }
 
-// parsePerf reads lines of "COUNT,,EVENT,…".
+// instructions is perf's name of what is executed outside the kernel.
+const instructions = "instructions:u"
+
+// parsePerf reads lines of "COUNT,,EVENT,…". Instructions are left out where the processor, or
+// whoever emulates it, does not count them.
 func parsePerf(b []byte) (map[string]float64, error) {
 	counts := map[string]float64{}
 	for line := range strings.Lines(string(b)) {
 		f := strings.Split(line, ",")
-		if len(f) < 3 || !strings.Contains(f[2], "sys_enter") {
+		if len(f) < 3 || !strings.Contains(f[2], "sys_enter") && f[2] != instructions {
 			continue
 		}
 		n, err := strconv.ParseFloat(f[0], 64)
+		if err != nil && f[2] == instructions {
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("perf counted nothing of %s (%s): is tracefs mounted and perf_event_paranoid low enough?", f[2], f[0])
 		}

@@ -38,6 +38,8 @@ const (
 	FutexCall = "futex_calls" // futex
 	Naps      = "naps"        // sleeps of the Go runtime's monitor thread
 	OwnCalls  = "own_calls"   // all but Naps
+
+	Instructions = "instructions" // in user space, per operation; where the processor counts them
 )
 
 // Sample is one measurement.
@@ -257,7 +259,7 @@ func (r *Run) others(row Row, c string) string {
 func (r *Run) Missed() (missed []Outcome, rows []string) {
 	for _, row := range r.Rows {
 		for _, q := range row.Ratios {
-			if o := r.Evaluate(row, q); o.missed() {
+			if o := r.Evaluate(row, q); o.Missed() {
 				missed, rows = append(missed, o), append(rows, row.ID)
 			}
 		}
@@ -274,7 +276,7 @@ func (r *Run) WriteTargets(w io.Writer, why func(row string) string) {
 		for _, q := range row.Ratios {
 			o := r.Evaluate(row, q)
 			verdict := o.verdict()
-			if o.missed() {
+			if o.Missed() {
 				verdict = "**" + verdict + "**"
 				if why != nil {
 					if at := why(row.ID); at != "" {
@@ -282,31 +284,33 @@ func (r *Run) WriteTargets(w io.Writer, why func(row string) string) {
 					}
 				}
 			}
-			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", q.Name, o.value(), o.want(), verdict)
+			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", q.Name, o.Reached(), o.Wanted(), verdict)
 		}
 	}
 }
 
 // String is the figure, what was wanted, and the verdict.
 func (o Outcome) String() string {
-	s := o.value()
+	s := o.Reached()
 	if o.Op != "" {
-		s += " (" + o.want() + ", " + o.verdict() + ")"
+		s += " (" + o.Wanted() + ", " + o.verdict() + ")"
 	}
 	return s
 }
 
-// missed: there was a target, and it was not reached.
-func (o Outcome) missed() bool { return o.Known && !o.Met && o.Op != "" }
+// Missed: there was a target, and it was not reached.
+func (o Outcome) Missed() bool { return o.Known && !o.Met && o.Op != "" }
 
-func (o Outcome) value() string {
+// Reached is the figure.
+func (o Outcome) Reached() string {
 	if !o.Known {
 		return "not measured"
 	}
 	return o.format(o.Value)
 }
 
-func (o Outcome) want() string {
+// Wanted is the limit, or that there is none.
+func (o Outcome) Wanted() string {
 	if o.Op == "" {
 		return "reported"
 	}
@@ -323,7 +327,7 @@ func (o Outcome) format(v float64) string {
 
 func (o Outcome) verdict() string {
 	switch {
-	case o.missed():
+	case o.Missed():
 		return "not met"
 	case o.Known && o.Op != "":
 		return "met"
@@ -335,6 +339,7 @@ var label = map[string]string{
 	P50: "median", P99: "p99", P999: "p99.9", CPUServer: "server", CPUClient: "client", CPUBoth: "both sides",
 	CPUShare: "of a core", IOPS: "", BW: "", Bytes: "", ClientMem: "client", Seconds: "", Count: "",
 	DataCalls: "move data", WaitCalls: "epoll_wait", FutexCall: "futex", Naps: "nanosleep", OwnCalls: "without nanosleep",
+	Instructions: "instructions",
 }
 
 // Format prints a figure with its unit.

@@ -223,7 +223,8 @@ func allocContender(name, rw, target string, open opener, count counter) Contend
 	return Contender{Name: name, Prepare: fill(target), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
 		s := st.started(target)
 		var used [2]float64
-		for i, n := range [2]int{20_000, 220_000} {
+		most := max(int(220_000*min(1, st.Dur.Seconds())), 11_000)
+		for i, n := range [2]int{most / 11, most} {
 			before, err := count(ctx, s)
 			if err != nil {
 				return nil, err
@@ -237,7 +238,7 @@ func allocContender(name, rw, target string, open opener, count counter) Contend
 			}
 			used[i] = after - before
 		}
-		return result.Values{result.Count: max(0, used[1]-used[0]) / 200_000}, nil
+		return result.Values{result.Count: max(0, used[1]-used[0]) / float64(most-most/11)}, nil
 	}}
 }
 
@@ -367,7 +368,7 @@ func syscallRow(depth int) Row {
 	r := Row{
 		Row: result.Row{
 			ID: fmt.Sprintf("syscalls-qd%d", depth), Title: name,
-			Metrics: []string{result.Count, result.DataCalls, result.WaitCalls, result.FutexCall, result.Naps, result.OwnCalls},
+			Metrics: []string{result.Count, result.DataCalls, result.WaitCalls, result.FutexCall, result.Naps, result.OwnCalls, result.Instructions},
 		},
 		Reps: 3, More: time.Second / 2,
 	}

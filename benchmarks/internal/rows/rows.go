@@ -294,6 +294,12 @@ func Select(all []Row, names []string, quick bool) ([]Row, error) {
 	return out, nil
 }
 
+// Counted are the rows of what travels between machines as times do not: system calls,
+// allocations and instructions per operation.
+func Counted() []Row {
+	return []Row{syscallRow(1), syscallRow(32), allocRow(), nvmeSyscallRow(), nvmeAllocRow()}
+}
+
 // All returns every row, in the order of the report.
 func All() []Row {
 	return slices.Concat(networkRows(), roceRows(), diskRows(), nvmeRows(), tcpRows(), attachRows(), storeRows(), sessionRows(), resourceRows())

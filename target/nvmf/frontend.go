@@ -293,7 +293,8 @@ func (f *Frontend) open() []*queue {
 }
 
 // Drain implements portal.Frontend. NVMe has no way to ask a host to leave: each queue
-// answers what it has and is closed.
+// answers what it has and is closed, at once where the address that the host has
+// connected to has moved away (portal.Here): nothing of it arrives any more.
 func (f *Frontend) Drain(ctx context.Context) error {
 	f.mu.Lock()
 	f.drained = true
@@ -301,7 +302,11 @@ func (f *Frontend) Drain(ctx context.Context) error {
 	f.mu.Unlock()
 	f.endLife()
 	for _, q := range f.open() {
-		q.finish()
+		if portal.Here(q.conn.Local.Addr()) {
+			q.finish()
+		} else {
+			q.t.Terminate(errShutdown)
+		}
 	}
 	select {
 	case <-f.empty:

@@ -45,6 +45,7 @@ type cluster struct {
 	log   *watch
 	qnetd *exec.Cmd
 	power net.Listener
+	array *array // of a configuration with storageFence
 	wg    sync.WaitGroup
 
 	mu   sync.Mutex
@@ -146,6 +147,9 @@ func (c *cluster) stop() {
 		c.power.Close()
 	}
 	c.wg.Wait()
+	if c.array != nil {
+		c.array.close()
+	}
 	if c.qnetd != nil && c.qnetd.Process != nil {
 		c.qnetd.Process.Kill()
 		c.qnetd.Wait()
@@ -194,6 +198,9 @@ func (c *cluster) boot(n *node) error {
 	c.mu.Unlock()
 	if n.cmd != nil || gone {
 		return nil
+	}
+	if c.array != nil {
+		c.array.refuse(n.name, false) // nothing of its last life is left
 	}
 	_ = ip("link del " + n.link()) // of its last life, if the kernel has not yet
 	f, err := os.OpenFile(filepath.Join(c.dir, n.name, "node.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -255,6 +262,21 @@ func (n *node) pid() int {
 	return n.cmd.Process.Pid
 }
 
+// ended reports whether a node that is on has no processes left.
+func (n *node) ended() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cmd == nil {
+		return false
+	}
+	select {
+	case <-n.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // on runs a command in a node and returns what it prints.
 func (n *node) on(ctx context.Context, args ...string) (string, error) {
 	pid := n.pid()
@@ -305,9 +327,14 @@ func (c *cluster) obey(verb, name string) string {
 	case verb == "list":
 		return strings.Join(c.names(), ", ")
 	case dead || n == nil:
+		time.Sleep(time.Second) // as a switch that does not answer
 		return "refused"
-	case c.storageFence && verb != "status":
-		return c.admit(n, verb == "on")
+	case c.array != nil && verb == "status":
+		if c.array.refuses(name) {
+			return "off"
+		}
+	case c.array != nil:
+		c.array.refuse(name, verb != "on")
 	case verb == "off" || verb == "reboot":
 		c.off(n)
 		if verb == "reboot" {
@@ -342,6 +369,9 @@ func (c *cluster) whole(ctx context.Context) error {
 			}
 		}
 		for _, n := range c.nodes {
+			if n.ended() {
+				return false, fmt.Errorf("node %s has ended: %s", n.name, tail(filepath.Join(c.dir, n.name, "node.log")))
+			}
 			out, err := n.on(ctx, "crm_mon", "-1")
 			state = out
 			m := onlineNodes.FindStringSubmatch(out)
@@ -401,8 +431,7 @@ func (c *cluster) targetPID(n *node) (int, error) {
 	return 0, fmt.Errorf("no iser-target runs on %s", n.name)
 }
 
-// freeze stops all processes of a node, or has them go on; process 1 comes last and first,
-// because it would be told of its children.
+// freeze stops all processes of a node, or has them go on.
 func (n *node) freeze(on bool) error {
 	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", n.pid()))
 	if err != nil {
@@ -442,6 +471,3 @@ func until(ctx context.Context, what string, ok func() (bool, error)) error {
 		}
 	}
 }
-
-// admit has the shared disk serve a node, or refuse it.
-func (c *cluster) admit(n *node, serve bool) string { return "refused" }

@@ -27,6 +27,7 @@ type configuration struct {
 	promotable   bool // the group moves between processes; else the process does
 	lvm          bool // the volumes are in a volume group, which is opened where the process runs
 	storageFence bool // the shared disk refuses a lost node, which keeps its power
+	neverRefuse  bool // it does not, for a check of the check
 	who          string
 }
 
@@ -35,6 +36,7 @@ var configurations = []configuration{
 	{name: "group", nodes: 3, promotable: true, who: "majority; power switch"},
 	{name: "arbiter", nodes: 2, arbiter: true, promotable: true, who: "arbiter; power switch"},
 	{name: "lvm", nodes: 3, lvm: true, who: "majority; power switch"},
+	{name: "disk", nodes: 3, storageFence: true, who: "majority; the shared disk"},
 }
 
 var (
@@ -51,7 +53,7 @@ func (c *cluster) shared() string { return filepath.Join(c.dir, "shared") }
 
 // files writes what the nodes boot from.
 func (c *cluster) files() error {
-	for _, d := range []string{"sbin", "ocf/softiser", "shared/state", "shared/store"} {
+	for _, d := range []string{"sbin", "ocf/softiser", "shared/state", "shared/store", "shared/disk0", "shared/fenced"} {
 		if err := os.MkdirAll(filepath.Join(c.dir, d), 0o755); err != nil {
 			return err
 		}
@@ -107,10 +109,14 @@ func (c *cluster) facts() map[string]any {
 	for _, n := range c.nodes {
 		members = append(members, member{n.name, n.number})
 	}
+	disk0, fenced := "disk0.img", "fenced.img"
+	if c.storageFence {
+		disk0, fenced = "disk0/disk", "fenced/disk"
+	}
 	return map[string]any{
 		"Dir": c.dir, "Shared": c.shared(), "Bin": c.bin, "Names": c.names(), "Members": members, "Host": ourHost,
 		"Two": len(c.nodes) == 2, "Arbiter": c.arbiter, "Promotable": c.promotable, "LVM": c.lvm, "Address": floating, "Portal": portal, "IQN": iqn, "NQN": nqn,
-		"DiskSize": diskSize, "FencedSize": fencedSize,
+		"Disk0": filepath.Join(c.shared(), disk0), "Fenced": filepath.Join(c.shared(), fenced), "DiskSize": diskSize, "FencedSize": fencedSize,
 	}
 }
 
@@ -126,7 +132,14 @@ func (c *cluster) storage() error {
 				return err
 			}
 		}
-		return nil
+		if !c.storageFence {
+			return nil
+		}
+		c.array = &array{never: c.neverRefuse, refused: map[string]bool{}, late: map[string]int{}}
+		if err := c.array.connect(c.dir, "disk0", diskSize, c.names()); err != nil {
+			return err
+		}
+		return c.array.connect(c.dir, "fenced", fencedSize, c.names())
 	}
 	pv := filepath.Join(c.shared(), "pv.img")
 	if err := os.WriteFile(pv, nil, 0o600); err != nil {

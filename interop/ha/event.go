@@ -14,12 +14,13 @@ type event struct {
 	do func(ctx context.Context, c *cluster, owner *node) error
 	// moves says that another node serves afterwards.
 	moves bool
+	// during goes on with it while the loads write to the node that serves now.
+	during func(ctx context.Context, c *cluster, owner *node, o *outcome) error
 	// after puts right what the cluster does not put right itself.
 	after func(ctx context.Context, c *cluster, owner *node) error
 	// budget is how long the longest write may take on a quiet machine, given how long the
 	// cluster took.
 	budget func(cluster time.Duration) time.Duration
-	only   func(configuration) bool // nil: all
 }
 
 func fixed(d time.Duration) func(time.Duration) time.Duration {
@@ -33,6 +34,15 @@ var events = []event{
 	{name: "move", do: move, moves: true, after: unmove, budget: fixed(2500 * time.Millisecond)},
 	{name: "power", do: powerCut, moves: true, budget: aSecondMore},
 	{name: "cable", do: pullCable, moves: true, after: plugCable, budget: aSecondMore},
+	{name: "split", do: splitBrain, moves: true, after: plugCable, budget: aSecondMore},
+	{name: "pause", do: pause, moves: true, during: wake, budget: aSecondMore},
+	{name: "hang", do: hang, budget: aSecondMore},
+}
+
+// suits reports whether an event makes sense: whoever is fenced by the disk alone keeps his
+// power, and the address.
+func (e *event) suits(c configuration) bool {
+	return !c.storageFence || e.name == "power" || e.name == "pause"
 }
 
 // killTarget ends the process as kill -9 does.
@@ -75,6 +85,68 @@ func pullCable(_ context.Context, c *cluster, owner *node) error {
 	return nil
 }
 
+// splitBrain pulls the cable while the power switch does not answer: nobody can know whether
+// the node is dead, and as long as that is so nothing may begin elsewhere.
+func splitBrain(ctx context.Context, c *cluster, owner *node) error {
+	const long = 5 * time.Second // the token is lost after one
+	at := time.Now()
+	c.breakSwitch(true)
+	defer c.breakSwitch(false)
+	c.cable(owner, false)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(long):
+	}
+	if got := c.log.since(at, started); len(got) > 0 {
+		return fmt.Errorf("a second node has begun to serve, and the first one is not fenced: %s", got[0])
+	}
+	return nil
+}
+
+// pause stops everything on the node, as a hypervisor does with a guest.
+func pause(_ context.Context, _ *cluster, owner *node) error { return owner.freeze(true) }
+
+// wake has the node go on that another one has been taken for: if its power was cut there is
+// nothing left of it. If not, its target has writes at hand that it thinks are due.
+func wake(ctx context.Context, c *cluster, owner *node, o *outcome) error {
+	if c.array == nil {
+		return nil
+	}
+	// What it has at hand is to be old by then: a good part of it has been written anew.
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(6 * time.Second):
+	}
+	// Its address would be an affair of its own: the first ARP request that it sends takes
+	// the initiators along.
+	c.cable(owner, false)
+	if err := owner.freeze(false); err != nil {
+		return err
+	}
+	for end := time.Now().Add(10 * time.Second); c.array.lateWrites(owner.name) == 0 && time.Now().Before(end) && ctx.Err() == nil; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	select { // the loads write on beside it
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(2 * time.Second):
+	}
+	o.note = fmt.Sprintf("%d late writes refused", c.array.lateWrites(owner.name))
+	c.off(owner) // as its watchdog does, when it finds that its key is gone
+	return nil
+}
+
+// hang stops the process alone: the cluster sees that it does not answer.
+func hang(_ context.Context, c *cluster, owner *node) error {
+	pid, err := c.targetPID(owner)
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, syscall.SIGSTOP)
+}
+
 // plugCable puts it back; a node that was fenced meanwhile has one already.
 func plugCable(_ context.Context, c *cluster, owner *node) error {
 	c.cable(owner, true)
@@ -90,6 +162,7 @@ type outcome struct {
 	budget               time.Duration
 	from, to             string
 	note                 string
+	at                   time.Time
 }
 
 func (o *outcome) longest() (d time.Duration) {
@@ -108,7 +181,7 @@ func (o *outcome) String() string {
 	if o.longest() > o.budget {
 		verdict = "missed"
 	}
-	return fmt.Sprintf("%-16s %s->%s cluster %.2f s; longest write (s):%s; budget %.2f %s; lost 0", o.configuration+"/"+o.event, o.from, o.to, o.cluster.Seconds(), s, o.budget.Seconds(), verdict)
+	return fmt.Sprintf("%-16s %s->%s cluster %.2f s; longest write (s):%s; budget %.2f %s; lost 0 %s", o.configuration+"/"+o.event, o.from, o.to, o.cluster.Seconds(), s, o.budget.Seconds(), verdict, o.note)
 }
 
 // try makes an event happen under load, and holds the data to what was promised.
@@ -147,6 +220,7 @@ func (c *cluster) try(ctx context.Context, e event, j *journal, round int) (_ *o
 	}
 	o := &outcome{configuration: c.name, event: e.name, who: c.who, from: owner.name, pauses: map[string]time.Duration{}}
 	at := time.Now()
+	o.at = at
 	if err := e.do(ctx, c, owner); err != nil {
 		return nil, err
 	}
@@ -158,6 +232,16 @@ func (c *cluster) try(ctx context.Context, e event, j *journal, round int) (_ *o
 	for _, l := range loads {
 		if err := l.writes(ctx); err != nil {
 			return nil, err
+		}
+	}
+	if e.during != nil {
+		if err := e.during(ctx, c, owner, o); err != nil {
+			return nil, err
+		}
+		for _, l := range loads {
+			if err := l.writes(ctx); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for _, l := range loads {
@@ -179,6 +263,11 @@ func (c *cluster) try(ctx context.Context, e event, j *journal, round int) (_ *o
 
 // verify reads all that was promised.
 func (c *cluster) verify(ctx context.Context, loads []*load, j *journal, round int) error {
+	if c.array != nil {
+		if err := c.array.forget(); err != nil {
+			return err
+		}
+	}
 	for _, l := range loads {
 		if err := l.verify(ctx); err != nil {
 			return err

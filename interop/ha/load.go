@@ -19,7 +19,7 @@ import (
 var wires = []string{"iser", "iscsi", "nvme+tcp", "nvme+rdma"}
 
 const (
-	loadSize  = 8 << 20
+	loadSize  = 2 << 20 // written over in four seconds: what comes late is old
 	journalAt = 64 << 20
 	blockSize = 4096
 	// interrupted is what bench ends with after a signal when nothing has failed.

@@ -53,6 +53,8 @@ type options struct {
 	only   *regexp.Regexp
 	bin    string
 	write  string
+	logs   bool
+	open   bool // the array refuses nobody
 }
 
 func parse() (o options, err error) {
@@ -62,6 +64,8 @@ func parse() (o options, err error) {
 	only := flag.String("run", "", "only what matches: CONFIGURATION/EVENT")
 	flag.StringVar(&o.bin, "bin", "bin", "folder of iser-target and iser-initiator")
 	flag.StringVar(&o.write, "write", "", "file that the table is written to")
+	flag.BoolVar(&o.logs, "v", false, "print what the cluster's log says of each event, with the seconds since then")
+	flag.BoolVar(&o.open, "never-refuse", false, "the shared disk refuses nobody: a check of the check, disk/pause must fail")
 	flag.Parse()
 	if o.only, err = regexp.Compile(*only); err != nil {
 		return o, err

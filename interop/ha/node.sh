@@ -6,6 +6,8 @@ D=$1 name=$2 number=$3 N=$1/$2
 read -r _ # until the cable is there
 hostname "$name"
 mount -t proc proc /proc
+# A node that gives itself up must not take the machine along.
+[ ! -e /proc/sysrq-trigger ] || mount --bind /dev/null /proc/sysrq-trigger
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /dev/shm
 mkdir -p /run/lock /run/crm /run/resource-agents /run/corosync-qdevice /run/softiser
@@ -18,6 +20,10 @@ mount --bind "$N/pacemaker" /var/lib/pacemaker
 mount --bind "$N/log" /var/log
 mount --bind "$N/etc" /etc/corosync
 mount --bind "$D/hosts" /etc/hosts
+# Ways to a shared disk of the node's own have the same path on all nodes: identifiers follow it.
+for way in disk0 fenced; do
+  [ ! -d "$N/$way" ] || mount --bind "$N/$way" "$D/shared/$way"
+done
 # Our agents appear where the cluster looks for them; the machine's folders stay as they are.
 mount -t overlay overlay -o "lowerdir=$D/sbin:/usr/sbin" /usr/sbin
 mount -t overlay overlay -o "lowerdir=$D/ocf:/usr/lib/ocf/resource.d" /usr/lib/ocf/resource.d

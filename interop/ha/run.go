@@ -24,7 +24,7 @@ func runAll(ctx context.Context, dir string, o options) (seen []*outcome, err er
 		for i, conf := range configurations {
 			var due []event
 			for _, e := range events {
-				if o.only.MatchString(conf.name+"/"+e.name) && (e.only == nil || e.only(conf)) && (!o.short || conf.name == "process" && (e.name == "kill" || e.name == "power")) {
+				if o.only.MatchString(conf.name+"/"+e.name) && e.suits(conf) && (!o.short || conf.name == "process" && (e.name == "kill" || e.name == "power")) {
 					due = append(due, e)
 				}
 			}
@@ -69,6 +69,7 @@ func runOne(ctx context.Context, dir string, o options, conf configuration, due 
 		return nil, err
 	}
 	at := time.Now()
+	conf.neverRefuse = o.open
 	c, err := start(ctx, dir, o.bin, conf)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", conf.name, err)
@@ -81,6 +82,9 @@ func runOne(ctx context.Context, dir string, o options, conf configuration, due 
 	j := &journal{at: journalAt, slots: 512}
 	for i, e := range due {
 		s, err := c.try(ctx, e, j, round+i)
+		if o.logs && s != nil {
+			fmt.Println(strings.Join(c.log.since(s.at, steps), "\n"))
+		}
 		if err != nil {
 			return seen, fmt.Errorf("%s/%s: %w", conf.name, e.name, err)
 		}
@@ -104,8 +108,8 @@ func table(seen []*outcome) []byte {
 Written by `+"`make ha`"+` on %s at commit %s: corosync %s, pacemaker %s, on %d processors, with nodes in namespaces of one machine. Load average %s.
 Seconds; the cluster's time is from the event to the start of the address, in its log. Pauses are the longest writes of 4 KiB loads at depth 4 over each wire, all at once.
 
-| configuration | event | who decides | cluster | iSER | iSCSI | NVMe/TCP | NVMe/RDMA | budget | lost |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| configuration | event | who decides | cluster | iSER | iSCSI | NVMe/TCP | NVMe/RDMA | budget | lost | |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 `, time.Now().UTC().Format(time.DateOnly), bytes.TrimSpace(commit), version("corosync"), version("pacemaker"), runtime.NumCPU(), loadAverage())
 	for _, s := range seen {
 		met := "met"
@@ -116,7 +120,7 @@ Seconds; the cluster's time is from the event to the start of the address, in it
 		for _, w := range wires {
 			fmt.Fprintf(&b, " %.2f |", s.pauses[w].Seconds())
 		}
-		fmt.Fprintf(&b, " %.2f, %s | 0 |\n", s.budget.Seconds(), met)
+		fmt.Fprintf(&b, " %.2f, %s | 0 | %s |\n", s.budget.Seconds(), met, s.note)
 	}
 	return b.Bytes()
 }

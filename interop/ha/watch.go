@@ -79,6 +79,9 @@ func (w *watch) add(node, text string) {
 // started is what the cluster's manager writes when the last resource is there.
 var started = regexp.MustCompile(`Result of start operation for address on (n\d+): ok`)
 
+// steps are the lines that tell where the cluster's time goes.
+var steps = regexp.MustCompile(`^\w+ n\d+: |Result of .* operation|Requesting fencing|was terminated|Operation '|is unclean|Node .* state is now|Actions: |Calculated transition|quorum (lost|acquired)|Initiating .* operation`)
+
 // servedAgain waits for the start of the address after a moment, on a node that may
 // have it, and returns when that was.
 func (w *watch) servedAgain(ctx context.Context, since time.Time, on func(name string) bool) (at time.Time, name string, err error) {

@@ -20,6 +20,7 @@ const shellFuncs = `
 OCF_SUCCESS=0 OCF_ERR_GENERIC=1 OCF_ERR_ARGS=2 OCF_ERR_UNIMPLEMENTED=3 OCF_ERR_INSTALLED=5 OCF_ERR_CONFIGURED=6 OCF_NOT_RUNNING=7
 ocf_log() { echo "log: $*" >&2; }
 ocf_exit_reason() { echo "reason: $*" >&2; }
+ocf_local_nodename() { echo here; }
 ocf_promotion_score() { echo "$*" > "$HA_RSCTMP/score"; }
 `
 
@@ -59,6 +60,11 @@ func newAgentBed(t *testing.T) *agentBed {
 		"config": filepath.Join(dir, "c.yaml"), "binary": exe, "log": filepath.Join(dir, "log"), "drain": "10ms", "CRM_meta_timeout": "20000",
 	}}
 	b.file("lib/heartbeat/ocf-shellfuncs", shellFuncs)
+	// Not the cluster's own, where this machine is in one.
+	b.file("bin/crm_resource", "#!/bin/sh\necho \"$*\" >>\"$HA_RSCTMP/told\"\n")
+	if err := os.Chmod(filepath.Join(dir, "bin/crm_resource"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	b.file("disk0.img", string(make([]byte, 1<<20)))
 	b.file("store/none", "")
 	b.file("c.yaml", `
@@ -67,7 +73,8 @@ volumes: [{name: disk0, type: file, path: disk0.img, size: 1MiB, wwid: 600000000
 targets: [{iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: disk0}]}]
 ha: {node: a, store: store, groups: [{name: g1, volumes: [disk0], fencing: node}]}
 `)
-	b.env = append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0", "OCF_ROOT="+dir, "HA_RSCTMP="+dir, "OCF_RESOURCE_INSTANCE=t1")
+	b.env = append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0", "OCF_ROOT="+dir, "HA_RSCTMP="+dir, "OCF_RESOURCE_INSTANCE=t1",
+		"PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
 	t.Cleanup(func() {
 		if p := b.process(); p > 0 {
 			syscall.Kill(p, syscall.SIGKILL) //nolint:errcheck // it may have ended
@@ -121,6 +128,26 @@ func (b *agentBed) do(action string, code int, want string) string {
 func (b *agentBed) score() string {
 	s, _ := os.ReadFile(filepath.Join(b.dir, "score"))
 	return strings.TrimSpace(string(s))
+}
+
+// A process that ends by itself is told of at once; one that is stopped is not.
+func TestAgentTellsOfAnEnd(t *testing.T) {
+	b := newAgentBed(t)
+	told := func() string {
+		s, _ := os.ReadFile(filepath.Join(b.dir, "told"))
+		return string(s)
+	}
+	b.do("start", ocfSuccess, "")
+	b.do("stop", ocfSuccess, "")
+	b.do("start", ocfSuccess, "")
+	if err := syscall.Kill(b.process(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the cluster is told", func() bool { return strings.HasSuffix(told(), "\n") })
+	if got := told(); got != "--fail --resource t1 --node here\n" {
+		t.Errorf("the cluster was told %q", got)
+	}
+	b.do("stop", ocfSuccess, "")
 }
 
 // The plain form: what a cluster asks of every resource.

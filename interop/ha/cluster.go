@@ -63,18 +63,31 @@ type node struct {
 	done chan struct{}
 }
 
-// prepare gives the program's namespaces what is common to all clusters.
-func prepare() error {
+// errNoMeans says that this machine cannot run clusters; it wraps the reason.
+var errNoMeans = errors.New("not on this machine")
+
+// prepare gives the program's namespaces what is common to all clusters. dir is of the run.
+func prepare(dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("mounts of our own: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("/proc: %w", err)
 	}
+	probe := filepath.Join(dir, "overlay")
+	if err := os.MkdirAll(probe, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("overlay", probe, "overlay", 0, "lowerdir="+probe+":/usr/sbin"); err != nil {
+		return fmt.Errorf("%w: no overlays: %w", errNoMeans, err)
+	}
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil { // qnetd's sockets
 		return fmt.Errorf("/run: %w", err)
 	}
-	return ip("link set lo up", "link add br0 type bridge forward_delay 0", "addr add "+ourHost+"/24 dev br0", "link set br0 up")
+	if err := ip("link set lo up", "link add br0 type bridge forward_delay 0", "addr add "+ourHost+"/24 dev br0", "link set br0 up"); err != nil {
+		return fmt.Errorf("%w: no bridge: %w", errNoMeans, err)
+	}
+	return nil
 }
 
 // ip runs commands of ip(8).

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -63,23 +65,19 @@ func TestFenceDoesNothingByDefault(t *testing.T) {
 	}
 }
 
-// Every configuration can be written down, with the agent and the programs it names.
-func TestFiles(t *testing.T) {
-	for _, conf := range configurations {
-		c := &cluster{configuration: conf, dir: "/d", bin: "/b"}
-		for i := range conf.nodes {
-			c.nodes = append(c.nodes, &node{name: "n" + string(rune('1'+i)), number: i + 1})
+// The files in docs/ha are those that the nodes run (go run ./interop/ha -files docs/ha).
+func TestDocuments(t *testing.T) {
+	docs, err := documents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range docs {
+		got, err := os.ReadFile(filepath.Join("../../docs/ha", name))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("docs/ha/%s is not what the nodes run (%v); go run ./interop/ha -files docs/ha", name, err)
 		}
-		facts := c.facts()
-		facts["Node"], facts["First"], facts["Last"] = "n1", 1, 1000
-		for name, text := range map[string]string{"corosync.conf": corosyncConf, "cib.xml": cib, "target.yaml": targetConf} {
-			b, err := render(name, text, facts)
-			if err != nil {
-				t.Fatalf("%s: %v", conf.name, err)
-			}
-			if bytes.Contains(b, []byte("<no value>")) {
-				t.Errorf("%s: %s: %s", conf.name, name, b)
-			}
+		if bytes.Contains(want, []byte("<no value>")) {
+			t.Errorf("%s: %s", name, want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // runAll makes the clusters in turn and has events happen to them.
 func runAll(ctx context.Context, dir string, o options) (seen []*outcome, err error) {
-	if err := prepare(); err != nil {
+	if err := prepare(dir); err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnmade, err)
 	}
 	began := time.Now()

@@ -130,6 +130,8 @@ const drbdHelpers = `
 ctl() { local c=$1; shift; /run/iser-target $c --socket /run/target.sock "$@"; }
 both() { [ "$(drbdadm $1 disks | tr '\n' ' ')" = "$2 $2 " ]; }
 wait_for() { local i; for i in $(seq 600); do both "$@" && return; sleep 0.3; done; drbdadm cstate disks; drbdadm dstate disks; cat /proc/drbd; die "not $*"; }
+# drbdadm gives each step five seconds, which may be too few here; adjust goes on where it has stopped.
+join() { local i; for i in $(seq 20); do drbdadm adjust disks >/tmp/adjust 2>&1 && return; sleep 1; done; cat /tmp/adjust; die adjust; }
 # While the connection to a lost peer is being given up, one is not made primary: the agent of the cluster tries again too.
 primary() { local i; for i in $(seq 30); do drbdadm primary disks 2>/tmp/primary && return; sleep 1; done; cat /tmp/primary; die primary; }
 take() { primary; mount /dev/drbd1 /srv/softiser || die mount; ctl promote --timeout 60s disks || die promote; }
@@ -151,7 +153,7 @@ printf '#!/bin/bash\nfor i in $(seq 300); do [ -e /job/peer-is-off ] && exit 7; 
 sed 's#/usr/lib/drbd/crm-fence-peer.sh#/job/fence-peer#; /crm-unfence-peer/d' /job/drbd.conf > /etc/drbd.conf
 modprobe drbd || die module
 [ -e /job/has-data ] || drbdadm --force create-md disks </dev/null >/dev/null 2>&1 || die create-md
-drbdadm up disks || die up
+join
 cp /host/iser-target /run/ && { setsid /run/iser-target serve --config /job/target.yaml >/job/target.log 2>&1 </dev/null & }
 for i in $(seq 300); do [ "$(ctl group disks 2>/dev/null)" = standby ] && exit 0; sleep 0.2; done
 cat /job/target.log; die the target is not there`

@@ -75,7 +75,7 @@ install -m 600 /job/pacemaker.xml /var/lib/pacemaker/cib/cib.xml
 chown -R hacluster:haclient /var/lib/pacemaker /var/log/pacemaker /run/crm
 modprobe drbd || die module
 drbdadm --force create-md disks </dev/null >/dev/null 2>&1 || die create-md
-drbdadm up disks || die up
+join
 wait_for cstate Connected
 if [ $n = a ]; then
   drbdadm new-current-uuid --clear-bitmap disks/0 && drbdadm new-current-uuid --clear-bitmap disks/1 || die uuid

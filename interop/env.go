@@ -120,7 +120,7 @@ func (e *Env) bootOnce(ctx context.Context, o guest.Options) (*guest.Guest, erro
 	return g, nil
 }
 
-const bootLimit = 2 * time.Minute // a few seconds, on a machine that does nothing else
+const bootLimit = 3 * time.Minute // a few seconds, on a machine that does nothing else
 
 // Port is where on the host's 127.0.0.1 a port of the guest can be reached.
 func (e *Env) Port(guest int) int { return e.w.ports[guest] }

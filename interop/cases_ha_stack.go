@@ -83,6 +83,7 @@ if [ $n = a ]; then
 fi
 wait_for dstate UpToDate/UpToDate
 corosync || die corosync
+for i in $(seq 300); do corosync-cfgtool -s >/dev/null 2>&1 && break; sleep 0.3; done # pacemakerd does not wait for long
 export PCMK_logfile=/job/pacemaker.log PCMK_logpriority=notice
 setsid pacemakerd >/job/pacemakerd.log 2>&1 </dev/null &
 for i in $(seq 300); do crm_mon -1 >/dev/null 2>&1 && exit 0; sleep 0.5; done; die no pacemaker`

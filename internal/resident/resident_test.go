@@ -7,11 +7,13 @@ import (
 	"softiser/internal/leaktest"
 )
 
+// slab is where the spans of the tests lie: memory on a stack would move.
+var slab = make([]byte, 1000)
+
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // What has been entered is known as long as it is, up to its edges and no further.
 func TestHolds(t *testing.T) {
-	slab := make([]byte, 1000)
 	known := func(lo, hi int) bool { return Holds(slab[lo:hi]) }
 	if known(0, 1) {
 		t.Error("memory is known before any has been entered")
@@ -46,7 +48,6 @@ func TestHolds(t *testing.T) {
 
 // Who looks is not disturbed by who changes the list.
 func TestHoldsMeanwhile(t *testing.T) {
-	slab := make([]byte, 1000)
 	defer Add(slab[:100])()
 	var wg sync.WaitGroup
 	for i := 1; i < 5; i++ {
@@ -66,7 +67,6 @@ func TestHoldsMeanwhile(t *testing.T) {
 }
 
 func BenchmarkHolds(b *testing.B) {
-	slab := make([]byte, 4096)
 	defer Add(slab)()
 	for b.Loop() {
 		if !Holds(slab[:512]) {

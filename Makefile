@@ -104,6 +104,9 @@ ha: build ## iser-target under Pacemaker, in namespaces: killed, moved, cut off,
 ha-short: build ## three nodes, a killed target and a power cut
 	$(GO) run ./interop/ha -short
 
+idle-sessions: ## 10,000 sessions that do nothing, in one process (root, or as many descriptors; CI has 200)
+	SOFTISER_IDLE_SESSIONS=10000 $(GO) test -count=1 -timeout 10m -run '^TestIdleSessions$$' -v ./target/iscsi
+
 cover: ## coverage by package
 	$(GO) test -coverprofile=build/cover.out ./... | awk '{print $$2, $$5}' && $(GO) tool cover -func=build/cover.out | tail -1
 

@@ -6,7 +6,7 @@ import "sync"
 // figures are brought up to date at the end of each batch.
 type QPStats struct {
 	WireOut, WireIn             uint64 // bytes of the stream in RDMA mode
-	SendCalls, RecvCalls        uint64 // system calls that moved data
+	SendCalls, RecvCalls        uint64 // system calls that moved data; over RoCE: batches of packets
 	FPDUsOut                    uint64 // frames of MPA
 	BytesOut, BytesIn           uint64 // payload
 	SendsOut                    uint64 // messages, Immediate Data included

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/rdma"
 	"softiser/target/iscsi"
 	"softiser/target/nvmf"
 	"softiser/target/portal"
@@ -17,6 +18,7 @@ type Status struct {
 	State    string          `json:"state"`
 	Uptime   time.Duration   `json:"uptime_ns"`
 	Portals  []PortalStatus  `json:"portals"`
+	RoCE     []rdma.RoCEPort `json:"roce,omitempty"` // the ports beneath portals of RoCE
 	Targets  []TargetStatus  `json:"targets"`
 	Sessions []SessionStatus `json:"sessions"`
 
@@ -116,6 +118,7 @@ func (s *Server) Status() Status {
 	for _, p := range s.server.Portals() {
 		st.Portals = append(st.Portals, p.Status())
 	}
+	st.RoCE = s.server.RoCEPorts()
 	return st
 }
 

@@ -60,14 +60,20 @@ NVMe/RDMA and NVMe/TCP.
 
 A volume is named by a URL as libiscsi writes it:
 
-  iser://[user[%secret]@]host[:port]/iqn/lun[?options]     RDMA
+  iser://[user[%secret]@]host[:port]/iqn/lun[?options]     RDMA over TCP (iWARP)
+  iser+roce://…                                            RDMA over UDP (RoCE v2)
   iscsi://…                                                plain TCP
   nvme+tcp://host[:port]/nqn/nsid                          NVMe over TCP
-  nvme+rdma://…                                            NVMe over RDMA
+  nvme+rdma://…                                            NVMe over RDMA (iWARP)
+  nvme+roce://…                                            NVMe over RDMA (RoCE v2)
 
 Options after "?": target_user, target_password (mutual CHAP), header_digest,
 data_digest (none, crc32c), auth (md5, sha1, sha-256, sha3-256), noauth.
 Secrets are better kept in a file or in the environment: see --chap-secret-file.
+
+Over RoCE UDP port 4791 of our address is taken, too: on one machine the two ends need an
+address each, for example 127.0.0.2 at the target and 127.0.0.1 here; --local-address
+chooses ours.
 
 Several paths to one volume are written as several URLs with commas between, or
 found by --all-portals. Requests go to those that the target calls best (ALUA, ANA); a

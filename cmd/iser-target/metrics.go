@@ -56,6 +56,9 @@ type collector struct {
 	nvmeReads, nvmeWrites, nvmeRead, nvmeWritten   *prometheus.Desc
 	ctrlCommands, ctrlFailed, ctrlQueues, ctrlOpen *prometheus.Desc
 	ctrlIn, ctrlOut                                *prometheus.Desc
+
+	roceMTU, roceQPs, rocePending *prometheus.Desc
+	roce                          []*prometheus.Desc // by roceCounters
 }
 
 // newCollector describes the metrics that are read off the server's status when they are
@@ -68,7 +71,7 @@ func newCollector(status func() target.Status) *collector {
 	namespace := []string{"subsystem", "nsid", "volume"}
 	controller := []string{"subsystem", "host", "controller", "transport"}
 	session := []string{"target", "initiator", "tsih", "transport"}
-	return &collector{
+	c := &collector{
 		status:          status,
 		logins:          d("logins_total", "Sessions that were opened."),
 		refused:         d("logins_refused_total", "Logins that were refused, by reason.", "reason"),
@@ -115,7 +118,14 @@ func newCollector(status func() target.Status) *collector {
 		ctrlOut:         d("controller_payload_out_bytes_total", "Bytes read by the host.", controller...),
 		outstanding:     d("session_outstanding_commands", "Commands in execution.", session...),
 		latency:         d("session_latency_seconds", "Time from the arrival of a command to its response.", append(session[:4:4], "kind")...),
+		roceMTU:         d("roce_active_mtu_bytes", "RoCE: the largest path MTU that fits the interface.", "address"),
+		roceQPs:         d("roce_queue_pairs", "RoCE: queue pairs connected.", "address"),
+		rocePending:     d("roce_pending_requests", "RoCE: connections asked for by peers that have not proved their address.", "address"),
 	}
+	for _, r := range roceCounters {
+		c.roce = append(c.roce, d("roce_"+r.name+"_total", "RoCE: "+r.help, "address"))
+	}
+	return c
 }
 
 // Describe implements prometheus.Collector.
@@ -148,6 +158,16 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.garbage, p.Garbage+p.Silent, p.Listen)
 		counter(c.evicted, p.Evicted, p.Listen)
 		counter(c.turned, p.Turned, p.Listen)
+	}
+	for i := range st.RoCE {
+		p := &st.RoCE[i]
+		at := p.Addr.String()
+		gauge(c.roceMTU, float64(p.ActiveMTU), at)
+		gauge(c.roceQPs, float64(p.QPs), at)
+		gauge(c.rocePending, float64(p.Pending), at)
+		for k, r := range roceCounters {
+			counter(c.roce[k], r.of(&p.Counters), at)
+		}
 	}
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {

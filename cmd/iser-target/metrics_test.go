@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"softiser/initiator"
 	"softiser/internal/await"
 	"softiser/internal/loopback"
+	"softiser/rdma/rdmatest"
 )
 
 // Prometheus' own checker has nothing to say about what a target with a session, a
@@ -21,7 +23,7 @@ func TestPromtoolAcceptsMetrics(t *testing.T) {
 	if err != nil {
 		t.Skip("no promtool (Debian package prometheus)")
 	}
-	text := exposition(t)
+	text, _ := exposition(t)
 	c := exec.CommandContext(t.Context(), promtool, "check", "metrics")
 	c.Stdin = strings.NewReader(text)
 	if out, err := c.CombinedOutput(); err != nil || len(out) > 0 {
@@ -32,7 +34,7 @@ func TestPromtoolAcceptsMetrics(t *testing.T) {
 // Without promtool: every family has help and a type, a counter ends in _total, reasons
 // are labels.
 func TestMetrics(t *testing.T) {
-	text := exposition(t)
+	text, roce := exposition(t)
 	family := regexp.MustCompile(`(?m)^# TYPE (iser_target_\w+) (\w+)$`)
 	all := family.FindAllStringSubmatch(text, -1)
 	if len(all) < 15 {
@@ -49,7 +51,7 @@ func TestMetrics(t *testing.T) {
 	for _, want := range []string{
 		`iser_target_logins_refused_total{reason="no_such_target"} 1`, `iser_target_logins_refused_total{reason="access_list"} 0`,
 		`iser_target_lun_up{lun="0",target="iqn.2026-11.test:a",volume="d"} 1`, `iser_target_lun_up{lun="1",target="iqn.2026-11.test:a",volume="gone"} 0`,
-		"iser_target_sessions 1",
+		"iser_target_sessions 1", fmt.Sprintf(`iser_target_roce_queue_pairs{address="%s"} 0`, roce), fmt.Sprintf(`iser_target_roce_sent_pkts_total{address="%s"} 0`, roce),
 	} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("there is no %s in\n%s", want, text)
@@ -58,15 +60,16 @@ func TestMetrics(t *testing.T) {
 }
 
 // exposition is what /metrics of such a target answers.
-func exposition(t *testing.T) string {
+func exposition(t *testing.T) (string, netip.Addr) {
 	t.Helper()
 	metrics, addr := loopback.FreeAddr(t), loopback.FreeAddr(t)
+	roce := rdmatest.RoCEAddr()
 	f, _ := configFile(t, t.TempDir(), fmt.Sprintf(`
-portals: [{listen: %q}]
+portals: [{listen: %q}, {listen: "roce://%v:0"}]
 volumes: [{name: d, type: memory, size: 1MiB}, {name: gone, type: file, path: gone.img}]
 targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}, {lun: 1, volume: gone}]}]
 admin: {metrics: %q}
-`, addr, metrics))
+`, addr, roce, metrics))
 	start(t, "--config", f)
 	cfg := initiator.Config{Transport: initiator.TransportTCP, Address: addr, TargetName: "iqn.2026-11.test:a"}
 	l, err := initiator.Open(t.Context(), cfg)
@@ -97,5 +100,5 @@ admin: {metrics: %q}
 		text = string(b)
 		return strings.Contains(text, `{reason="no_such_target"} 1`)
 	})
-	return text
+	return text, roce
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,6 +59,7 @@ another disk there, and an empty one.`,
   iser-target serve --config /etc/softiser/iser-target.yaml
   iser-target serve --listen 127.0.0.1:3260 --export disk0=./disk0.img,size=1GiB \
       --export ram0=memory,size=1GiB --export null0=null,size=1TiB
+  iser-target serve --listen 127.0.0.2:3260 --listen roce://127.0.0.2 --export ram0=memory,size=1GiB
   iser-target serve --listen '[::]:3260' --export backup=/dev/vg0/backup,ro`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -66,7 +68,7 @@ another disk there, and an empty one.`,
 	}
 	fl := cmd.Flags()
 	fl.StringVarP(&f.config, "config", "c", "", "configuration file (YAML)")
-	fl.StringArrayVarP(&f.listen, "listen", "l", nil, "address to listen on, host:port; may be repeated (default 127.0.0.1:3260)")
+	fl.StringArrayVarP(&f.listen, "listen", "l", nil, "address to listen on, host:port, or roce://address[:port] for RDMA over UDP; may be repeated (default 127.0.0.1:3260)")
 	fl.StringArrayVarP(&f.exports, "export", "e", nil, "NAME=VOLUME; VOLUME is a path, \"memory\" or \"null\", then options: ,size=1GiB ,ro ,block=4096 ,phys=4096 ,writethrough ,prealloc ,hugepages ,placement=verified")
 	fl.StringVar(&f.socket, "socket", "", "admin socket (default: admin.socket of the configuration; none without a file)")
 	fl.StringVar(&f.metrics, "metrics", "", "host:port for Prometheus' /metrics (default: admin.metrics of the configuration)")
@@ -77,7 +79,7 @@ another disk there, and an empty one.`,
 	cmd.MarkFlagsMutuallyExclusive("config", "export")
 	configFiles(cmd)
 	completeFlag(cmd, "export", exports)
-	completeFlag(cmd, "listen", oneOf("127.0.0.1:3260", "0.0.0.0:3260", "[::]:3260"))
+	completeFlag(cmd, "listen", oneOf("127.0.0.1:3260", "0.0.0.0:3260", "[::]:3260", "roce://127.0.0.2:3260"))
 	completeFlag(cmd, "log-level", oneOf("debug", "info", "warn", "error"))
 	return cmd
 }
@@ -132,6 +134,9 @@ func override(p *string, v string) {
 
 // withPort adds the registered port where there is none.
 func withPort(a string) string {
+	if strings.HasPrefix(a, roceScheme) {
+		return a // the configuration knows
+	}
 	if _, _, err := net.SplitHostPort(a); err != nil {
 		return net.JoinHostPort(a, target.DefaultPort)
 	}

@@ -57,9 +57,15 @@ func printStatus(out io.Writer, st *target.Status) error {
 		if bound == "" {
 			bound = p.Listen + " (closed)"
 		}
+		if strings.HasPrefix(p.Listen, roceScheme) && p.Bound != "" {
+			bound = roceScheme + bound
+		}
 		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\n", p.Group, p.Accepted, p.Garbage, p.Silent, p.Evicted+p.Turned, bound)
 	}
 	if err := w.Flush(); err != nil {
+		return err
+	}
+	if err := printRoCE(out, st.RoCE); err != nil {
 		return err
 	}
 	for i := range st.Targets {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -96,6 +97,20 @@ func (p *Portal) listenRoCE() error {
 	a := netip.AddrPort(p.roce.Addr().(rdma.RoCEAddr))
 	p.addr.Store(&a)
 	return nil
+}
+
+// RoCEPorts are the ports of RoCE that portals listen on.
+func (s *Server) RoCEPorts() []rdma.RoCEPort {
+	mine := map[netip.Addr]bool{}
+	for _, p := range s.portals {
+		if a, ok := p.Bound(); ok && p.cfg.RoCE() {
+			mine[a.Addr()] = true
+		}
+	}
+	if len(mine) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(rdma.RoCEPorts(), func(p rdma.RoCEPort) bool { return !mine[p.Addr] })
 }
 
 // acceptRoCE takes requests until the listener is closed.

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"syscall"
 	"time"
 
 	"softiser/initiator/internal/pause"
@@ -59,6 +60,7 @@ func Connect[T any](ctx context.Context, d Doubt, connect func(context.Context) 
 	case errors.Is(context.Cause(ctx), errWrong):
 		err = d.Wrong(nil)
 	case ctx.Err() != nil || errors.As(err, &op) && op.Op == "dial":
+	case errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL): // on our side
 	case d.Speaks(ctx):
 		err = d.Wrong(err)
 	}

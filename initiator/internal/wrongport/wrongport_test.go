@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,6 +32,7 @@ func TestConnect(t *testing.T) {
 		{"silent, speaks nothing", false, time.Minute, nil, nil, time.Minute},
 		{"breaks off, speaks the other", true, time.Millisecond, broken, errNotThis, time.Millisecond},
 		{"breaks off, speaks nothing", false, time.Millisecond, broken, broken, time.Millisecond},
+		{"our address is in use", true, time.Millisecond, syscall.EADDRINUSE, syscall.EADDRINUSE, time.Millisecond},
 		{"nobody is there", true, time.Millisecond, &net.OpError{Op: "dial", Err: broken}, broken, time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -134,6 +134,8 @@ func (b *base) countLocked(faults uint64) {
 	s := &b.Stats
 	s.WireOut += b.sent.wire
 	s.WireIn += b.got.wire
+	s.SendCalls += min(b.sent.packets, 1)
+	s.RecvCalls += min(b.got.packets, 1)
 	s.FPDUsOut += b.sent.packets
 	s.BytesOut += b.sent.payload
 	s.BytesIn += b.got.payload
@@ -141,5 +143,6 @@ func (b *base) countLocked(faults uint64) {
 	s.ReadRequestsOut += b.sent.reads
 	s.Faults = faults
 	b.StatMu.Unlock()
+	b.port.count.add(b.sent, b.got)
 	b.sent, b.got = sent{}, sent{}
 }

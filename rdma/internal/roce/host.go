@@ -30,6 +30,7 @@ type hostPort struct {
 	intake  *rc.Path   // answers to READs on their way here, of all connections
 	ways    paths      // to the peers
 	users   int
+	count   count
 }
 
 // openPort opens the port of an address, or shares it.

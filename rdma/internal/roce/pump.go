@@ -173,4 +173,5 @@ func (qp *QP) publishLocked() {
 		qp.FailLocked(verbs.ErrOverflow)
 	}
 	qp.countLocked(qp.resp.Stats().Faults + qp.req.Stats().Faults)
+	qp.tellLocked()
 }

@@ -21,6 +21,7 @@ type QP struct {
 	start time.Time // of the clock of req
 	timer *time.Timer
 	armed time.Duration // when timer runs out; 0: it does not run
+	known told          // what the port knows of the machines
 
 	open    bool          // requests may be sent: the peer is ready to receive
 	heard   bool          // a request of the peer has come

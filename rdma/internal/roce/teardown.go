@@ -125,6 +125,7 @@ func (qp *QP) teardown() {
 	qp.Mu.Lock()
 	qp.resp.Flush()
 	qp.publishLocked()
+	qp.tellEndLocked()
 	qp.FlushSendsLocked()
 	var b verbs.RecvBuf
 	qp.FlushRecvsLocked(&b)

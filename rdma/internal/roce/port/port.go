@@ -77,6 +77,10 @@ func (p *Port) RecvBuffer() int {
 	return n
 }
 
+// Offload reports whether the kernel cuts what is sent into packets (GSO), and joins what
+// comes (GRO).
+func (p *Port) Offload() (gso, gro bool) { return p.udp.Lane(0).MaxPackets() > 1, p.udp.GRO() }
+
 // CM makes and ends connections from and to this address.
 func (p *Port) CM() *cm.Manager { return p.cm }
 

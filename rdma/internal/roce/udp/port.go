@@ -123,6 +123,9 @@ func portError(a netip.Addr, err error) error {
 // Addr is the local address.
 func (p *Port) Addr() netip.Addr { return p.addr }
 
+// GRO reports whether packets may be joined on receipt.
+func (p *Port) GRO() bool { return p.gro }
+
 // Receivers are the sockets to receive by, one goroutine each.
 func (p *Port) Receivers() []*Receiver { return p.receivers }
 

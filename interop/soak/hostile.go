@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"strings"
@@ -51,8 +52,8 @@ func hostilePeers(ctx context.Context, r *run) (string, error) {
 func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, err error) {
 	var loads []load
 	var writers []*process
-	for i, scheme := range wires {
-		l := load{scheme: scheme, addr: t.addr, ledger: filepath.Join(r.dir, scheme+".hostile.ledger"), at: i * 4 << 20, size: 4 << 20, block: 4096, depth: 4, seed: 1}
+	for i, scheme := range allWires {
+		l := load{scheme: scheme, addr: t.at(scheme), ledger: filepath.Join(r.dir, scheme+".hostile.ledger"), at: i * 4 << 20, size: 4 << 20, block: 4096, depth: 4, seed: 1}
 		p, err := r.start("iser-initiator", l.args("--do-verify=0", "--time-based", "--runtime=600", "--rate-iops=125")...)
 		if err != nil {
 			return 0, err
@@ -84,6 +85,14 @@ func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, 
 			}
 		})
 	}
+	seed := r.rnd.Uint64()
+	wg.Go(func() {
+		for k := range n {
+			if err := strayDatagrams(t.roce, seed+uint64(k)); err != nil {
+				cancel(fmt.Errorf("datagrams to RoCE's port: %w", err))
+			}
+		}
+	})
 	attacked := make(chan struct{})
 	go func() { wg.Wait(); close(attacked) }()
 	ended := func() bool {
@@ -94,11 +103,11 @@ func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, 
 			return false
 		}
 	}
-	for ctx.Err() == nil && (logins < max(n, len(wires)+1) || !ended()) {
+	for ctx.Err() == nil && (logins < max(n, len(allWires)+1) || !ended()) {
 		over, err := "discovery", error(nil)
-		if k := logins % (len(wires) + 1); k < len(wires) {
-			over = wires[k]
-			err = honest(ctx, urlOf(over, t.addr), byte(logins))
+		if k := logins % (len(allWires) + 1); k < len(allWires) {
+			over = allWires[k]
+			err = honest(ctx, urlOf(over, t.at(over)), byte(logins))
 		} else {
 			err = honestHost(ctx, t.addr, byte(logins))
 		}
@@ -146,6 +155,9 @@ func open(ctx context.Context, url string) (volume, error) {
 		}
 		cfg.HostNQN, cfg.HostID = "nqn.2026-11.soak:honest", [16]byte{0: 1, 15: 1}
 		cfg.ConnectTimeout, cfg.CtrlLossTimeout = patience, patience
+		if cfg.Transport == nvmf.TransportRoCE {
+			cfg.LocalAddress = roceAddr()
+		}
 		return nvmf.Open(ctx, cfg)
 	}
 	cfg, err := initiator.ParseURL(url)
@@ -153,6 +165,9 @@ func open(ctx context.Context, url string) (volume, error) {
 		return nil, err
 	}
 	cfg.InitiatorName, cfg.LoginTimeout, cfg.ReplacementTimeout = "iqn.2026-11.soak:honest", patience, patience
+	if cfg.Transport == initiator.TransportRoCE {
+		cfg.LocalAddress = roceAddr()
+	}
 	return initiator.Open(ctx, cfg)
 }
 
@@ -215,6 +230,35 @@ var attackers = []attacker{
 	{"associations one after the other, without a shutdown", assault{conns: 30, session: nvmeIO}},
 	{"capsules with flipped bits", assault{conns: 20, session: nvmeSession, sent: 20, what: (*peer).flippedCapsule, answers: dropped}},
 	{"PDUs with flipped bits", assault{conns: 20, session: "Normal", sent: 20, what: (*peer).flipped, answers: dropped}},
+}
+
+// strayDatagrams sends datagrams of any content to RoCE's port of an address, from addresses of
+// their own; the first byte is that of a kind of packet which there is.
+func strayDatagrams(roce string, seed uint64) error {
+	host, _, err := net.SplitHostPort(roce)
+	if err != nil {
+		return err
+	}
+	rnd := rand.New(rand.NewPCG(seed, 4791))
+	for range 20 {
+		c, err := net.Dial("udp", net.JoinHostPort(host, "4791"))
+		if err != nil {
+			return err
+		}
+		for range 50 {
+			b := make([]byte, 16+rnd.IntN(1500))
+			for i := range b {
+				b[i] = byte(rnd.Uint32())
+			}
+			b[0], b[1], b[2], b[3] = byte(rnd.IntN(0x18)), 0x40, 0xff, 0xff
+			if rnd.IntN(2) == 0 { // to the queue pair of management
+				b[0], b[5], b[6], b[7] = 0x64, 0, 0, 1
+			}
+			_, _ = c.Write(b) // a datagram that does not arrive is no matter
+		}
+		c.Close()
+	}
+	return nil
 }
 
 // always is what is the same each time.

@@ -15,7 +15,7 @@
 //	power    the target on a file that a recorder serves through the kernel (FUSE): what
 //	         a power cut at any moment may leave holds every flushed write
 //	hostile  peers that break the rules, before and after their login; honest logins and
-//	         verified I/O over all four wires beside them succeed, and afterwards nothing is
+//	         verified I/O over all wires, RoCE too, beside them succeed, and afterwards nothing is
 //	         left of them
 //
 // Whether a run passes never depends on how fast something was. A stage that the machine

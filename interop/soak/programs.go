@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,8 +28,11 @@ const (
 	nqn = "nqn.2026-11.softiser:disk"
 )
 
-// wires are the schemes of all that the target speaks.
-var wires = []string{"iser", "iscsi", "nvme+tcp", "nvme+rdma"}
+// wires are the schemes of all that the target speaks over TCP, allWires those over RoCE too.
+var (
+	wires    = []string{"iser", "iscsi", "nvme+tcp", "nvme+rdma"}
+	allWires = append(wires[:len(wires):len(wires)], "iser+roce", "nvme+roce")
+)
 
 // urlOf is the volume of a target over a wire.
 func urlOf(scheme, addr string) string {
@@ -95,16 +100,33 @@ func (p *process) tail() string {
 type targetProcess struct {
 	*process
 	addr, metrics string
+	roce          string // the address of its portal for RoCE
+}
+
+// at is where it speaks a wire.
+func (t *targetProcess) at(scheme string) string {
+	if overRoCE(scheme) {
+		return t.roce
+	}
+	return t.addr
+}
+
+func overRoCE(scheme string) bool { return strings.HasSuffix(scheme, "+roce") }
+
+// roceAddr is an address of loopback whose port of RoCE nobody else has.
+func roceAddr() netip.Addr {
+	n := rand.Uint32N(1<<24 - 1<<16)
+	return netip.AddrFrom4([4]byte{127, byte(n>>16) + 1, byte(n >> 8), byte(n) | 1})
 }
 
 var (
-	servesOn  = regexp.MustCompile(`serves on \[([^ \]]+)`)
+	servesOn  = regexp.MustCompile(`serves on \[([^ \]]+) ([^ \]]+)\]`)
 	metricsOn = regexp.MustCompile(`"url": "([^"]+)"`)
 )
 
 // target starts one on a port of the system's choice and waits until it serves.
 func (r *run) target(ctx context.Context, volume string) (*targetProcess, error) {
-	p, err := r.start("iser-target", "serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--export", "disk="+volume)
+	p, err := r.start("iser-target", "serve", "--listen", "127.0.0.1:0", "--listen", "roce://"+roceAddr().String()+":0", "--metrics", "127.0.0.1:0", "--export", "disk="+volume)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +145,7 @@ func (r *run) target(ctx context.Context, volume string) (*targetProcess, error)
 		if a == nil || m == nil {
 			return false, nil
 		}
-		t.addr, t.metrics = string(a[1]), string(m[1])
+		t.addr, t.roce, t.metrics = string(a[1]), string(a[2]), string(m[1])
 		return true, nil
 	})
 	if err != nil {
@@ -145,6 +167,9 @@ type load struct {
 }
 
 func (l load) args(more ...string) []string {
+	if overRoCE(l.scheme) {
+		more = append(more, "--local-address="+roceAddr().String())
+	}
 	return append([]string{"bench", urlOf(l.scheme, l.addr), "--rw=randwrite", "--bs=" + strconv.Itoa(l.block), "--offset=" + strconv.Itoa(l.at), "--size=" + strconv.Itoa(l.size),
 		"--iodepth=" + strconv.Itoa(l.depth), "--seed=" + strconv.FormatUint(l.seed, 10), "--verify=crc32c", "--verify-state=" + l.ledger}, more...)
 }

@@ -168,6 +168,7 @@ func mixRow() Row {
 				{Name: "4 KiB randrw 70/30 QD32: 99.9th percentile over nbdkit's", Num: iser, Den: nbdkit, Metric: result.P999},
 			},
 		},
+		Reps:       3,
 		Contenders: append(trio(l), fioOn(nbdkit, peers.Nbdkit, l, "nbdkit")),
 	}
 }

@@ -53,6 +53,7 @@ func fairRow() Row {
 				{Name: "median of 64 sessions at depth 1 beside one at depth 128, over alone", Num: beside, Den: alone, Metric: result.P50},
 			},
 		},
+		Reps: 3,
 		Contenders: []Contender{
 			{Name: alone, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
 				s := st.started("ours")

@@ -124,7 +124,7 @@ func syncRow(kind peers.StoreKind) Row {
 func firstWriteRow(kind peers.StoreKind) Row {
 	l := peers.Load{RW: "randwrite", BS: "4k", Depth: 32, Bytes: peers.StoreSize / 2}
 	sparse := (*peers.Store).Sparse
-	r := storeRow(kind, "first-randwrite-4k", "4 KiB randwrite QD32, first writes of a sparse file", 3*time.Second)
+	r := storeRow(kind, "first-randwrite-4k", "4 KiB randwrite QD32, first writes of a sparse file", 2*time.Second)
 	r.Contenders = []Contender{
 		oursOnStore(iserFile, kind, sparse, "", l),
 		fioOnStore(fioPsync, "psync", kind, sparse, l),

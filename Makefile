@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline interop interop-short bench-lvm conformance conformance-short soak soak-short ha ha-short cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss interop interop-short bench-lvm conformance conformance-short soak soak-short ha ha-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ bench-quick: build ## iSER beside our TCP, iperf3 and one peer, in under three m
 
 bench: build ## the whole comparison with peers from Debian (about 30 minutes); writes benchmarks/results and its README
 	$(GO) run ./benchmarks full
+
+bench-loss: ## RoCE over a lossy way, in a time of its own (seconds); writes benchmarks/results/roce-loss.csv and a plot
+	$(GO) test -count=1 -run '^TestLossCurve$$' ./rdma/internal/roce/rc -curve $(CURDIR)/benchmarks/results/roce-loss.csv
+	$(GO) run ./benchmarks loss benchmarks/results/roce-loss.csv benchmarks/img/roce-loss.svg
 
 # BENCHPKG, BENCHTIME and BENCHCOUNT choose less or more.
 BENCHPKG   ?= ./...

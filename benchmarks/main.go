@@ -6,6 +6,7 @@
 //	go run ./benchmarks full --resume     what an interrupted run has left
 //	go run ./benchmarks list              the rows
 //	go run ./benchmarks run ROW…          some rows
+//	go run ./benchmarks loss TABLE SVG    a plot of throughput over loss (make bench-loss)
 //	go run ./benchmarks report [RAW]      tables again; with --write plots and README.md too
 package main
 
@@ -26,6 +27,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/benchmarks/internal/peers"
+	"softiser/benchmarks/internal/plots"
 	"softiser/benchmarks/internal/result"
 	"softiser/benchmarks/internal/rows"
 )
@@ -84,7 +86,9 @@ func root() *cobra.Command {
 		}
 		return nil
 	}}
-	cmd.AddCommand(quick, o.full(), some, list, o.reportCommand(), o.countsCommand(), kindCommand(), here)
+	loss := &cobra.Command{Use: "loss TABLE SVG", Short: "draw throughput over loss (make bench-loss)", Args: cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error { return plots.DrawLoss(args[0], args[1]) }}
+	cmd.AddCommand(quick, o.full(), some, list, o.reportCommand(), o.countsCommand(), kindCommand(), loss, here)
 	cmd.AddCommand(helpers()...)
 	return cmd
 }

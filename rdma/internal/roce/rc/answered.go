@@ -114,6 +114,7 @@ func (r *Requester) advance(psn uint64, now time.Duration) bool {
 // progress notes that everything below psn has been answered.
 func (r *Requester) progress(psn uint64, now time.Duration) {
 	n := psn - r.una
+	r.carry(psn)
 	r.window.answered(int(n))
 	r.una, r.since = psn, now
 	r.retries, r.rnrs = 0, 0
@@ -123,6 +124,30 @@ func (r *Requester) progress(psn uint64, now time.Duration) {
 	}
 	r.note()
 	r.forward()
+}
+
+// carry notes how large the packets below psn were. Soon they are as large as any.
+func (r *Requester) carry(psn uint64) {
+	q := &r.qp.SQ
+	for i := q.Head; r.carried < r.mtu && i != q.Next && *r.start(i) < psn; i++ {
+		if e := q.At(i); !e.Op.Local() {
+			r.carried = max(r.carried, min(r.mtu, uint64(e.Length)))
+		}
+	}
+}
+
+// silent is the error for a peer that does not answer the packet at una.
+func (r *Requester) silent() *Exceeded {
+	x, q := &Exceeded{Retries: r.cfg.Retries}, &r.qp.SQ
+	for i := q.Head; i != q.Next; i++ {
+		if e := q.At(i); e.End > r.una && !e.Op.Local() {
+			if n := min(r.mtu, uint64(e.Length)-(r.una-*r.start(i))*r.mtu); n > r.carried {
+				x.Bytes, x.Carried = int(n), int(r.carried)
+			}
+			break
+		}
+	}
+	return x
 }
 
 // lost takes the window, and the bound of the way, down.
@@ -168,7 +193,7 @@ func (r *Requester) back() {
 // retry sends what is in flight again, as often as that may be without progress.
 func (r *Requester) retry(now time.Duration) {
 	if r.retries++; r.retries > r.cfg.Retries {
-		r.fail(r.una, verbs.StatusRetryExceeded, &Exceeded{Retries: r.cfg.Retries})
+		r.fail(r.una, verbs.StatusRetryExceeded, r.silent())
 		return
 	}
 	r.since = now

@@ -1,6 +1,8 @@
 package rc
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -121,5 +123,34 @@ func TestLateAnswer(t *testing.T) {
 	a.answer(packet.Acknowledge, 0xffffff, packet.ACK, nil, 2*time.Second)
 	if _, ok := a.req.Deadline(); ok || !a.req.Idle() || a.req.Trip() != time.Millisecond {
 		t.Errorf("idle %v, a round trip of %v: that of a packet sent twice counts", a.req.Idle(), a.req.Trip())
+	}
+}
+
+// Who is not answered says that it may be for the size of the packet, if none as large as that
+// has ever come through.
+func TestLargePacketsAreDropped(t *testing.T) {
+	for _, tt := range []struct {
+		before, n      int // bytes of a request that is answered, of one that is not
+		bytes, carried int
+	}{
+		{100, 300, 256, 100}, {0, 700, 256, 0}, {256, 300, 0, 0}, {600, 1000, 0, 0}, {100, 50, 0, 0},
+	} {
+		a := newAsker(t, func(c *RequesterParams) { c.Retries, c.MTU = 0, packet.MTU256 })
+		a.queue(t, verbs.OpSend, 0, tt.before)
+		a.sent(0)
+		last := max(1, (tt.before+255)/256) - 1
+		a.answer(packet.Acknowledge, firstPSN.Add(last), packet.ACK, nil, 0)
+		a.queue(t, verbs.OpWrite, 0, tt.n)
+		a.sent(0)
+		for now := time.Second; a.req.Err() == nil; now += time.Second {
+			a.req.Tick(now)
+		}
+		var x *Exceeded
+		if !errors.As(a.req.Err(), &x) || x.Bytes != tt.bytes || x.Carried != tt.carried {
+			t.Errorf("%d bytes, then %d: %+v", tt.before, tt.n, x)
+		}
+	}
+	if s := (&Exceeded{Bytes: 4096, Carried: 48}).Error(); !strings.Contains(s, "drop large packets") || !strings.Contains(s, "4096") {
+		t.Error(s)
 	}
 }

@@ -60,6 +60,7 @@ type Requester struct {
 
 	window  window
 	trip    trip
+	carried uint64    // the largest payload of a packet that has been answered, bytes
 	noted   [2]uint64 // packets in flight as the Path to the peer knows them, and Intake
 	retries int
 	implied uint64 // una when a gap between answers was last taken for a loss
@@ -93,14 +94,24 @@ type RequesterStats struct {
 type Exceeded struct {
 	RNR     bool
 	Retries int
+	// Bytes is the payload of the packet that was not answered, if none as large as that has
+	// been, and 0 otherwise; Carried the largest that has.
+	Bytes, Carried int
 }
 
 func (e *Exceeded) Error() string {
 	if e.RNR {
 		return fmt.Sprintf("rdma: the peer had no receive buffer, asked %d times", e.Retries+1)
 	}
-	return fmt.Sprintf("rdma: the peer did not answer, asked %d times", e.Retries+1)
+	s := fmt.Sprintf("rdma: the peer did not answer, asked %d times", e.Retries+1)
+	if e.Bytes > alwaysFits {
+		s += fmt.Sprintf("; no packet with %d bytes of payload has come through, the largest that has had %d: the path may drop large packets (compare the MTUs of its interfaces, or choose a smaller path MTU)", e.Bytes, e.Carried)
+	}
+	return s
 }
+
+// alwaysFits is what any path carries: the datagrams that have made the connection were larger.
+const alwaysFits = 256
 
 // Unwrap is verbs.ErrTimeout for a peer that is silent.
 func (e *Exceeded) Unwrap() error {

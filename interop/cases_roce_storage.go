@@ -23,7 +23,7 @@ func roceSession(group, name, expect, config, script string) Case {
 			return "", err
 		}
 		r := strings.NewReplacer("@PORT", fmt.Sprint(storagePort), "@NQN", ramNQN, "@IQN", ramIQN)
-		out, err := e.In("%s", r.Replace("rxe_up || die rxe\ndmesg -C\n"+script+"\nquiet_kernel || die kernel"))
+		out, err := e.In("%s", r.Replace("rxe_up || die rxe\ndmesg -C\n"+script+"\nquiet_kernel >/tmp/quiet || { cat /tmp/quiet; die kernel; }"))
 		if err != nil {
 			return out, err
 		}

@@ -200,26 +200,31 @@ func (e *Env) StartServer(port int, name string, args ...string) (*Process, erro
 		return nil, err
 	}
 	p.Port = port
+	return p, p.until(e.ctx, e.bound)
+}
+
+// until waits for a program that was just started to be ready.
+func (p *Process) until(ctx context.Context, ready func(*Process) (bool, error)) error {
 	for {
-		bound, err := e.bound(p)
-		if err != nil || bound {
-			return p, err
+		if ok, err := ready(p); ok || err != nil {
+			return err
 		}
 		select {
 		case <-p.done:
 			b, _ := os.ReadFile(p.log)
-			return nil, fmt.Errorf("it ended: %v\n%s", p.err, b)
-		case <-e.ctx.Done():
-			return nil, context.Cause(e.ctx)
+			return fmt.Errorf("it ended: %v\n%s", p.err, b)
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// listens reports whether somebody on this machine listens on a port.
-func listens(port int) (bool, error) {
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		b, err := os.ReadFile(table)
+// listens reports whether somebody listens on a port, in the network that a folder of
+// /proc shows.
+func listens(proc string, port int) (bool, error) {
+	for _, table := range []string{"/net/tcp", "/net/tcp6"} {
+		b, err := os.ReadFile(proc + table)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // no IPv6 here
 		}

@@ -1,11 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"softiser/interop/internal/tap"
 )
@@ -55,19 +55,22 @@ func (e *Env) place(start func() error) error {
 	return e.net.Do(start)
 }
 
-// bound reports whether a server that was just started can be visited.
+// bound reports whether a server that was just started can be visited: it listens on its
+// port of TCP, or has the one that all of RoCE is on. It has a service of that a moment
+// later, which is long before a guest has begun a program.
 func (e *Env) bound(p *Process) (bool, error) {
 	if e.net == nil {
-		return listens(p.Port)
+		return listens("/proc", p.Port)
 	}
-	// All servers of RoCE have UDP's port 4791, and a service of it a moment later,
-	// which is long before a guest has begun a program.
-	const port = ":12B7"
 	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
+	if tcp, err := listens(proc, p.Port); tcp || err != nil {
+		return tcp, err
+	}
+	const port = ":12B7" // 4791
 	for _, table := range []string{"/net/udp", "/net/udp6"} {
 		b, err := os.ReadFile(proc + table)
-		if err != nil {
-			return false, nil // it has ended, and its caller sees that
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return false, err
 		}
 		for line := range strings.Lines(string(b)) {
 			if f := strings.Fields(line); len(f) > 1 && strings.HasSuffix(f[1], port) {
@@ -79,7 +82,7 @@ func (e *Env) bound(p *Process) (bool, error) {
 }
 
 // TargetRoCE starts iser-target with a configuration (YAML without portals) on a service
-// of RoCE, and on the same number of TCP.
+// of RoCE.
 func (e *Env) TargetRoCE(port int, config string) (*Process, error) {
 	file := filepath.Join(e.dir, "target.yaml")
 	text := fmt.Sprintf("portals:\n  - listen: roce://%s:%d\n%s", tap.Host4, port, config)
@@ -91,18 +94,5 @@ func (e *Env) TargetRoCE(port int, config string) (*Process, error) {
 		return nil, err
 	}
 	p.Port = port
-	for {
-		bound, err := e.bound(p)
-		if err != nil || bound {
-			return p, err
-		}
-		select {
-		case <-p.done:
-			b, _ := os.ReadFile(p.log)
-			return nil, fmt.Errorf("it ended: %v\n%s", p.err, b)
-		case <-e.ctx.Done():
-			return nil, e.ctx.Err()
-		case <-time.After(30 * time.Millisecond):
-		}
-	}
+	return p, p.until(e.ctx, e.bound)
 }

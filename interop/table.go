@@ -38,7 +38,7 @@ var peerNotes string
 // image, which has all packages.
 func writeReport(path string, image *guest.Image, results []Result) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Interoperability\n\nWritten by `make interop`. Guest: Debian's kernel %s, with siw built from its source, under QEMU's emulation; host: %s.\n\n",
+	fmt.Fprintf(&b, "# Interoperability\n\nWritten by `make interop`. Guest: Debian's kernel %s, with siw built from its source and its own rdma_rxe, under QEMU's emulation; host: %s.\n\n",
 		image.Kernel, hostKernel())
 	if peers := peerVersions(image.Versions()); peers != "" {
 		fmt.Fprintf(&b, "Peers: %s.\n\n", peers)

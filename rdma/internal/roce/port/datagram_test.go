@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/loopback"
 	msg "softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
@@ -259,6 +260,12 @@ func wire6(t *testing.T, a netip.Addr) {
 			t.Skipf("ip %s: %v %s", args, err, out)
 		}
 	}
+	// The kernel takes the address into its routes later, in work of its own, without
+	// duplicate address detection too: until then packets to it leave by the interface.
+	await.True(t, a.String()+" is an address of this host", func() bool {
+		out, err := exec.Command("ip", "-6", "route", "get", a.String()).CombinedOutput()
+		return err == nil && strings.HasPrefix(string(out), "local ")
+	})
 }
 
 // Groups that cannot be joined.

@@ -96,6 +96,7 @@ func (s *server) config(tr initiator.Transport) initiator.Config {
 	return c
 }
 
+// openLUN opens a LUN, and closes it at the end of the test unless that has done so.
 func openLUN(t testing.TB, cfg initiator.Config) *initiator.LUN {
 	t.Helper()
 	l, err := initiator.Open(context.Background(), cfg)
@@ -103,7 +104,7 @@ func openLUN(t testing.TB, cfg initiator.Config) *initiator.LUN {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
+		if err := l.Close(); err != nil && !errors.Is(err, blockdev.ErrClosed) {
 			t.Errorf("close: %v", err)
 		}
 	})

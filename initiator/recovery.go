@@ -21,8 +21,9 @@ import (
 //	loss      tasks: idempotent → resend list, in CmdSN order
 //	                 others     → ErrOutcomeUnknown
 //	attempts  after 0.1 s, then doubling up to 5 s, each with jitter, but never
-//	          more than 0.8 s apart while nobody listens, which costs nobody
-//	          anything; the wait also grows with losses that follow a login closely
+//	          more than 0.8 s apart while nobody listens, and 0.2 s for the first
+//	          seconds without a connection, which costs nobody anything; the wait
+//	          also grows with losses that follow a login closely
 //	check     the LUNs are still the same (VPD page 83h), or the session fails
 //	replay    resend list, then what was submitted meanwhile
 //
@@ -228,6 +229,7 @@ func (rec *recovery) run() {
 		if !rec.sleep(pause) {
 			return
 		}
+		s.transport.pace.Attempt(time.Since(lost))
 		err := rec.reinstate()
 		if err == nil || s.ctx.Err() != nil {
 			return
@@ -238,7 +240,7 @@ func (rec *recovery) run() {
 			}
 			wait = s.cfg.maxRetry
 		}
-		wait = min(wait*2, s.cfg.maxRetry)
+		wait = s.transport.pace.Next(err, min(wait*2, s.cfg.maxRetry))
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			wait = min(wait, maxRefused)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"softiser/initiator/internal/redial"
 	"softiser/initiator/internal/wrongport"
 	"softiser/internal/congestion"
 	"softiser/internal/iscsi"
@@ -27,6 +28,7 @@ type transport struct {
 	spoken bool         // the port has completed an RDMA start-up
 	fell   func(err error)
 
+	pace     redial.Pace   // of the attempts after a loss
 	patience time.Duration // for a TCP connection; 0: as long as the login may take
 	onlyMD5  bool          // the target does not take a list of CHAP algorithms
 }
@@ -74,7 +76,7 @@ func (t *transport) connect(ctx context.Context, addr string) (net.Conn, error) 
 	if a := t.cfg.LocalAddress; a.IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
 	}
-	return d.DialContext(ctx, "tcp", addr)
+	return t.pace.Dial(ctx, d, addr)
 }
 
 func (t *transport) socket() sockio.Options {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"softiser/initiator/blockio"
+	"softiser/initiator/internal/redial"
 	"softiser/internal/nvme"
 )
 
@@ -114,6 +115,7 @@ func Connect(ctx context.Context, cfg Config) (*Association, error) {
 
 // connect makes the first association. cfg has its defaults.
 func connect(ctx context.Context, cfg Config) (*Association, error) {
+	cfg.pace = &redial.Pace{}
 	dialer, release, err := cfg.dialer()
 	if err != nil {
 		return nil, err
@@ -250,6 +252,7 @@ func (a *Association) recover(cause error, since time.Time) {
 		case <-a.ctx.Done():
 			return
 		}
+		a.cfg.pace.Attempt(time.Since(since))
 		err := a.again(since)
 		if err == nil || a.ctx.Err() != nil {
 			return
@@ -264,7 +267,7 @@ func (a *Association) recover(cause error, since time.Time) {
 			a.fail(why)
 			return
 		}
-		wait = min(2*wait, a.cfg.ReconnectDelay)
+		wait = a.cfg.pace.Next(err, min(2*wait, a.cfg.ReconnectDelay))
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			wait = min(wait, refusedRetry)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/initiator/internal/redial"
 	"softiser/internal/congestion"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmetcp"
@@ -103,6 +104,7 @@ type Config struct {
 	// fails. RDMA has no such thing, and is refused with it.
 	Secure func(ctx context.Context, nc net.Conn) (net.Conn, error)
 
+	pace     *redial.Pace  // of the attempts after a loss; nil: a single connection
 	patience time.Duration // for TCP's part of a connection; 0: as long as the attempt may take
 
 	SendBuffer, RecvBuffer int // socket buffers, bytes; 0: the system sizes them
@@ -248,20 +250,24 @@ func (c *Config) dialer() (d nvme.HostDialer, release func() error, err error) {
 	return c.dialerTCP(), func() error { return nil }, nil
 }
 
-// tcp makes TCP connections.
-func (c *Config) tcp() *net.Dialer {
-	d := &net.Dialer{Timeout: c.patience, Control: congestion.Dialing(c.Congestion)}
+// tcp returns what makes TCP connections.
+func (c *Config) tcp() func(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: c.patience, Control: congestion.Dialing(c.Congestion)}
 	if c.LocalAddress.IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.LocalAddress, 0))
 	}
-	return d
+	p := c.pace
+	if p == nil {
+		p = &redial.Pace{}
+	}
+	return func(ctx context.Context, _, addr string) (net.Conn, error) { return p.Dial(ctx, d, addr) }
 }
 
 func (c *Config) dialerTCP() nvme.HostDialer {
 	t := nvmetcp.HostConfig{
 		Address: c.Address, Secure: c.Secure,
 		Socket: sockio.Options{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer, BusyPoll: c.BusyPoll},
-		Dial:   c.tcp().DialContext,
+		Dial:   c.tcp(),
 	}
 	if c.HeaderDigest {
 		t.Digests |= nvmetcp.DigestHeader

@@ -74,7 +74,7 @@ func (c *Config) dialerRDMA() (nvme.HostDialer, func() error, error) {
 	}
 	r := &c.RDMA
 	return &nvmerdma.HostDialer{Config: nvmerdma.HostConfig{
-		Address: c.Address, Device: d, RoCE: provider == rdma.ProviderRoCE, Dial: c.tcp().DialContext,
+		Address: c.Address, Device: d, RoCE: provider == rdma.ProviderRoCE, Dial: c.tcp(),
 		RDMA: rdma.ConnParams{
 			CRC: r.CRC, BusyPoll: c.BusyPoll, Zerocopy: cmp.Or(r.Zerocopy, rdma.ZerocopyAuto),
 			MPA:    rdma.MPAParams{MaxFPDU: r.MaxFPDU, GSO: r.LargeFPDU},

@@ -61,6 +61,7 @@ func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error)
 // part; 0: ctx does.
 func (c *Config) answers(ctx context.Context, t Transport, patience time.Duration) bool {
 	other := *c
+	other.pace = nil // nor is that of the association
 	other.Transport, other.patience, other.HeaderDigest, other.DataDigest = t, patience, false, false
 	if t != c.Transport {
 		other.Secure = nil // is not for both

@@ -4,6 +4,9 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Proxy carries connections to an address, until they are made mute or cut. Its end is the
@@ -19,6 +22,9 @@ type Proxy struct {
 	conns  map[net.Conn]bool
 	silent chan struct{} // closed by Mute; that of later connections is another
 	over   chan struct{} // closed at the end
+	deaf   chan struct{} // closed by Hear; nil: connections are taken
+	held   chan struct{} // closed when the accepting goroutine waits for that
+	queued []net.Conn    // what fills the listener's queue meanwhile
 }
 
 // NewProxy starts one.
@@ -30,6 +36,7 @@ func NewProxy(t testing.TB, to string) *Proxy {
 	t.Cleanup(func() {
 		ln.Close()
 		close(p.over)
+		p.Hear()
 		p.Cut()
 		p.wg.Wait()
 	})
@@ -43,6 +50,55 @@ func (p *Proxy) Mute() {
 	defer p.mu.Unlock()
 	close(p.silent)
 	p.silent = make(chan struct{})
+}
+
+// Deaf has the kernel drop every SYN from now on, as if nobody had the address.
+func (p *Proxy) Deaf(t testing.TB) {
+	t.Helper()
+	p.mu.Lock()
+	p.deaf, p.held = make(chan struct{}), make(chan struct{})
+	held := p.held
+	p.mu.Unlock()
+	for i := range 100 {
+		c, err := net.DialTimeout("tcp", p.Addr, 300*time.Millisecond)
+		if err != nil {
+			return // the queue is full
+		}
+		p.mu.Lock()
+		p.queued = append(p.queued, c)
+		p.mu.Unlock()
+		if i == 0 {
+			<-held // nobody takes anything out of the queue from here on
+			p.backlog(t, 0)
+		}
+	}
+	t.Fatal("the listener's queue does not fill")
+}
+
+// Hear ends what Deaf has begun.
+func (p *Proxy) Hear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.deaf == nil {
+		return
+	}
+	for _, c := range p.queued {
+		c.Close()
+	}
+	close(p.deaf)
+	p.deaf, p.queued = nil, nil
+}
+
+// backlog sets how many connections may wait for accept.
+func (p *Proxy) backlog(t testing.TB, n int) {
+	t.Helper()
+	rc, err := p.ln.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cerr := rc.Control(func(fd uintptr) { err = unix.Listen(int(fd), n) }); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
 }
 
 // Cut closes every connection.
@@ -60,6 +116,13 @@ func (p *Proxy) accept() {
 		c, err := p.ln.Accept()
 		if err != nil {
 			return
+		}
+		p.mu.Lock()
+		deaf, held := p.deaf, p.held
+		p.mu.Unlock()
+		if deaf != nil {
+			close(held)
+			<-deaf
 		}
 		s, err := net.Dial("tcp", p.to)
 		if err != nil {

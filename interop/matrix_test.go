@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"softiser/config"
+	"softiser/internal/nvme/dhchap"
 )
 
 // TestConfigurations: a configuration that iser-target would refuse must not be
@@ -29,8 +30,30 @@ func TestConfigurations(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	dir := t.TempDir()
+	keys, err := chapNamespace(dir, []chapPair{{"nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-0000000000c0", dhchap.NewSecret().Reveal(), dhchap.NewSecret().Reveal()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Parse([]byte(portal+keys), dir+"/target.yaml"); err != nil {
+		t.Errorf("chap: %v", err)
+	}
 	if _, err := config.Parse([]byte(drbdTarget("b", 2)), t.TempDir()+"/target.yaml"); err != nil {
 		t.Errorf("drbd: %v", err)
+	}
+}
+
+// TestChapWays: every hash goes with no group and with one, one way and both, every group is
+// there, and so is every kind of key.
+func TestChapWays(t *testing.T) {
+	pairs := []chapPair{{host: "a"}, {host: "b"}, {host: "c"}, {host: "d"}}
+	seen := map[string]bool{}
+	for _, w := range chapWays(pairs) {
+		seen[fmt.Sprint("group ", w.group)], seen["host "+w.pair.host] = true, true
+		seen[fmt.Sprint(w.hash, w.group > 0, w.both)] = true
+	}
+	if want := len(chapGroups) + len(pairs) + len(chapHashes)*4; len(seen) != want {
+		t.Errorf("%d of %d: %v", len(seen), want, seen)
 	}
 }
 

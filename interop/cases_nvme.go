@@ -67,6 +67,7 @@ for o in -g -G "-g -G"; do d=$(nvme_attach tcp @PORT @NQN $o) || die connect $o:
 		Case{Name: "nvme-tcp/reset", Expect: "the controller is reset five times under I/O: no error, data verified", Run: nvmeReset},
 		session("tcp", "reservations", "two hosts register, reserve, preempt and report", false, ramNamespace, twoHosts),
 		Case{Name: "nvme-tcp/resize", Expect: "the new size is seen by an event, without a rescan", Short: true, Run: nvmeResize},
+		Case{Name: "nvme-tcp/discovery-events", Expect: "a persistent discovery controller tells of a subsystem that comes and one that goes; connect-all takes it from there", Run: nvmeDiscoveryEvents},
 		Case{Name: "nvme-tcp/target-killed", Expect: "kill -9 under I/O, restart: no error, data verified", Run: nvmeKilled},
 		Case{Name: "nvme-tcp/ana", Expect: "two portals become inaccessible in turn, and at once, under I/O: no error, data verified", Run: nvmeANA},
 		Case{Name: "nvme-tcp/both-wires", Expect: "the kernel over NVMe and our initiator over iSER write one volume at once, both verify", Run: nvmeBothWires},

@@ -24,6 +24,7 @@ func TestConfigurations(t *testing.T) {
 		"admin":     fileTarget("64MiB") + "admin: {socket: /tmp/admin.sock}\n",
 		"ha":        haConfig("a", "/tmp/admin.sock", 1, 3261, 2, 1),
 		"shared":    sharedTarget,
+		"two":       twoSubsystems,
 		"multipath": "  - listen: 127.0.0.1:3261\n    advertise: 10.0.2.2:3261\n" + fileTarget("64MiB"),
 	} {
 		if _, err := config.Parse([]byte(portal+text), t.TempDir()+"/target.yaml"); err != nil {

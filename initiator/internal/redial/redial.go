@@ -16,6 +16,9 @@ const (
 	// peer has not been away for longer than soon.
 	quick = 200 * time.Millisecond
 	soon  = 5 * time.Second
+	// breath is the longest pause after an attempt that TCP has given up: a SYN that waits for
+	// the address to be resolved is on its way as soon as that is there.
+	breath = 20 * time.Millisecond
 	// patience is how many times as long as the quickest handshake one is waited for at least.
 	patience = 4
 )
@@ -59,6 +62,9 @@ func (p *Pace) Dial(ctx context.Context, d net.Dialer, addr string) (net.Conn, e
 // anything.
 func (p *Pace) Next(err error, wait time.Duration) time.Duration {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && p.down < soon {
+		if op.Timeout() {
+			return min(wait, breath)
+		}
 		return min(wait, quick)
 	}
 	return wait

@@ -82,7 +82,7 @@ func TestDial(t *testing.T) {
 	var ne net.Error
 	if _, err := pace.Dial(t.Context(), net.Dialer{Timeout: time.Hour}, p.Addr); !errors.As(err, &ne) || !ne.Timeout() || time.Since(begin) < quick {
 		t.Errorf("%v after %v", err, time.Since(begin))
-	} else if pace.Next(err, time.Second) != quick {
+	} else if pace.Next(err, time.Second) != breath {
 		t.Error("what ran into silence is not tried again soon")
 	}
 }

@@ -112,7 +112,10 @@ func (s *session) announceWindow() {
 // What is queued at the moment of one look may leave right behind it, so that the looks go
 // on at their pace until nothing has left for NopReply.
 //
-// Without pings it still looks for what is owed; TCP's keepalive finds the dead.
+// Without pings it still looks for what is owed; TCP's keepalive finds the dead. Discovery
+// sessions are not pinged: all that an initiator may send in one are Text and Logout Requests
+// (RFC 7143 §4.3), and Linux over iSER has a receive buffer only for what it has asked for.
+// They end by their age.
 func (h *heartbeat) watch() (next time.Duration) {
 	c := h.c
 	s := c.sess
@@ -149,7 +152,7 @@ func (h *heartbeat) watch() (next time.Duration) {
 		return 0
 	case stuck && t.NopReply > 0:
 		return min(t.beat(), t.NopReply-stuckFor) // a ping would wait with the rest
-	case !silent, t.NopInterval < 0:
+	case !silent, t.NopInterval < 0, s.discovery():
 		return t.beat()
 	case waiting:
 		c.close(errNopTimeout)

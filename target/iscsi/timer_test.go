@@ -138,6 +138,24 @@ func TestFirstCommand(t *testing.T) {
 	})
 }
 
+// Over iSER Linux has no receive buffer for a ping in a discovery session, and ends the
+// connection.
+func TestDiscoveryIsNotPinged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quietServer(t)
+		c, m := s.loopStart(t)
+		p := &iscsi.PDU{Data: keys("InitiatorName=iqn.2026-11.test:loop", "SessionType=Discovery")}
+		l := p.BHS.NewLoginRequest()
+		l.SetStages(true, false, iscsi.StageOperational, iscsi.StageFullFeature)
+		l.SetDataLen(len(p.Data))
+		m.deliver(p)
+		time.Sleep(5 * time.Minute)
+		if n, _, _ := m.seen(c); n != 0 || c.state.get() != connFull {
+			t.Errorf("%d pings, state %v", n, c.state.get())
+		}
+	})
+}
+
 // Without pings, what an initiator owes is looked for all the same.
 func TestTimeoutsWithoutPings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

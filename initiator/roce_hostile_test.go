@@ -124,7 +124,9 @@ func TestHostileRoCE(t *testing.T) {
 		c.Limits.PendingLogins, c.Limits.PendingPerAddress, c.Timeouts.Login = 32, 8, 2*time.Second
 	})
 	at := netip.MustParseAddrPort(s.addr)
-	honest := openLUN(t, s.config(initiator.TransportRoCE))
+	cfg := s.config(initiator.TransportRoCE)
+	cfg.OnEvent = func(e initiator.Event) { t.Log(e) }
+	honest := openLUN(t, cfg)
 	stop, wg := make(chan struct{}), sync.WaitGroup{}
 	wg.Go(func() {
 		p, got := make([]byte, 64<<10), make([]byte, 64<<10)

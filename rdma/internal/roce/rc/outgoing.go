@@ -39,7 +39,7 @@ func (r *Responder) Next(o *Outgoing) bool {
 			if r.segment(o, a) {
 				return true
 			}
-			continue // it has become a NAK
+			continue // it has become a NAK, or nothing
 		}
 		o.Packet.AETH = packet.AETH{Syndrome: a.verd, MSN: a.msn}
 		o.Packet.Original = a.orig
@@ -54,6 +54,12 @@ func (r *Responder) segment(o *Outgoing, a *answer) bool {
 	n := min(int(a.reth.Len), r.mtu)
 	if n > 0 {
 		reg, off, f := r.find(a.reth.RKey, a.reth.VA, uint64(n), mem.RemoteRead)
+		if f != mem.None && a.dup {
+			// A READ comes again while its answer is on its way, too. Once that has arrived,
+			// the peer has done with the memory, and may have told its owner so.
+			r.answers.pop()
+			return false
+		}
 		if f != mem.None {
 			why := fmt.Sprintf("key %#08x was revoked while the peer read: %v", a.reth.RKey, f)
 			psn := a.psn

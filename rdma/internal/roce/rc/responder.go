@@ -146,7 +146,7 @@ func (r *Responder) duplicate(p *packet.Packet) {
 			return // too old to be remembered, or another request under its number
 		}
 		r.answers.dropFrom(p.PSN)
-		r.answers.add(answer{op: packet.ReadResponseOnly, psn: p.PSN, msn: r.msn, reth: p.RETH})
+		r.answers.add(answer{op: packet.ReadResponseOnly, psn: p.PSN, msn: r.msn, reth: p.RETH, dup: true})
 	case t&packet.Atomic != 0:
 		if was := r.resources.find(p.PSN); was != nil && was.atom {
 			r.answers.dropFrom(p.PSN)

@@ -448,6 +448,21 @@ func TestRevoked(t *testing.T) {
 	}
 }
 
+// A READ that came twice may be answered for the second time when the peer has done with the
+// memory: that ends the answer alone.
+func TestRevokedBehindADuplicate(t *testing.T) {
+	g := newRig(t, small)
+	p := g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600)
+	g.give(p)
+	g.Receive(&p)
+	g.Next(&g.out)
+	g.out.Release()
+	g.region.Revoke()
+	if s := lines(g.drain()); s != "" || g.Err() != nil {
+		t.Error(s, g.Err())
+	}
+}
+
 func TestSendInvalidates(t *testing.T) {
 	g := newRig(t, small)
 	g.post(t, 10)

@@ -51,6 +51,14 @@ func New() (*Network, error) {
 // it, which are killed with the thread that started them.
 func (n *Network) serve(ready chan<- error) {
 	runtime.LockOSThread() // for good: the thread ends with the goroutine
+	if unix.Gettid() == unix.Getpid() {
+		// Not the first thread of a process, which ends with that. It is kept from being
+		// taken again meanwhile.
+		go n.serve(ready)
+		<-n.ended
+		runtime.UnlockOSThread()
+		return
+	}
 	defer close(n.ended)
 	err := setup()
 	ready <- err

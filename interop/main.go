@@ -7,7 +7,8 @@
 //	go run ./interop run -short     one guest, the essential cases
 //	go run ./interop run -run iser  only cases whose name contains iser
 //	go run ./interop run -again     what has not passed yet, after a run that failed
-//	go run ./interop run -write     writes docs/INTEROP.md with its failures too
+//	go run ./interop run -write     writes docs/INTEROP.md even after failures or a part of the matrix
+//	go run ./interop merge          the same with a run that has been
 //	go run ./interop list           the cases
 //	go run ./interop build          the guests' images only
 package main
@@ -27,7 +28,7 @@ import (
 	"softiser/interop/internal/guest"
 )
 
-const usage = `usage: interop run [-short] [-run REGEXP] [-again] [-write] [-j N] [-out DIR] [-bin DIR] [-keep] | list | build
+const usage = `usage: interop run [-short] [-run REGEXP] [-again] [-write] [-j N] [-out DIR] [-bin DIR] [-keep] | merge [-out DIR] | list | build
 
 exit status: 0 all cases as expected, 1 some not, 2 usage, 3 no guest can be run here
 `
@@ -57,6 +58,8 @@ func command(ctx context.Context, args []string) int {
 			}
 		}
 		return 0
+	case "merge":
+		return merge(args[1:])
 	case "run":
 		return run(ctx, args[1:])
 	}
@@ -68,17 +71,37 @@ func prepare(kind guest.Kind) (*guest.Image, error) {
 	return guest.Prepare(kind, guest.CacheDir(), func(s string) { fmt.Fprintln(os.Stderr, s) })
 }
 
+// merge has docs/INTEROP.md say what an earlier run, whole or not, has come to.
+func merge(args []string) int {
+	fl := flag.NewFlagSet("merge", flag.ContinueOnError)
+	out := fl.String("out", defaultOut, "where the run has left its results.json")
+	if err := fl.Parse(args); err != nil {
+		return 2
+	}
+	rec, err := loadRecord(recordFile(*out))
+	if err == nil {
+		err = writeReport(&rec)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		return 1
+	}
+	return 0
+}
+
+var defaultOut = filepath.Join("out", "interop")
+
 // run chooses the cases, runs them in o.jobs guests at a time, and writes the table.
 func run(ctx context.Context, args []string) int {
 	fl := flag.NewFlagSet("run", flag.ContinueOnError)
 	short := fl.Bool("short", false, "only the essential cases")
 	only := fl.String("run", "", "only cases whose name matches")
 	jobs := fl.Int("j", 2, "guests at the same time")
-	out := fl.String("out", filepath.Join("out", "interop"), "where logs and captures stay")
+	out := fl.String("out", defaultOut, "where logs and captures stay")
 	bin := fl.String("bin", "bin", "folder of iser-target and iser-initiator")
 	keep := fl.Bool("keep", false, "keep the logs of cases that passed too")
 	again := fl.Bool("again", false, "run only what has not passed in -out yet; the table has all of it")
-	write := fl.Bool("write", false, "write docs/INTEROP.md even if cases failed, with what they said")
+	write := fl.Bool("write", false, "write docs/INTEROP.md even if cases failed, with what they said, or only some were run: the rows of the others stay")
 	if err := fl.Parse(args); err != nil {
 		return 2
 	}
@@ -96,8 +119,8 @@ func run(ctx context.Context, args []string) int {
 	}
 	var rec record
 	if *again {
-		if rec, err = loadRecord(*out); err != nil {
-			fmt.Fprintln(os.Stderr, "interop: -again:", err)
+		if rec, err = loadRecord(recordFile(*out)); err != nil {
+			fmt.Fprintln(os.Stderr, "interop: -again: no earlier run to go on with:", err)
 			return 2
 		}
 	}
@@ -120,25 +143,26 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		return 1
 	}
-	rec.begin()
+	rec.begin(images)
 	h.runAll(ctx, todo, *jobs, func(r Result) {
 		progress(r)
 		rec.add(r)
-		if err := rec.save(h.out); err != nil {
+		if err := rec.save(recordFile(h.out)); err != nil {
 			fmt.Fprintln(os.Stderr, "interop:", err)
 		}
 	})
 	results := rec.results(selected)
 	failed := printTable(os.Stdout, results)
 	fmt.Printf("\n%d passed, %d failed, %d skipped, %d not run\n", len(results)-failed-skips(results), failed, skips(results), len(selected)-len(results))
+	part := *short || *only != ""
 	switch {
-	case *short || *only != "":
-	case len(results) < len(matrix):
-		fmt.Println("docs/INTEROP.md was not written: the run is not complete; -again goes on with it")
-	case failed > 0 && !*write:
+	case !*write && part:
+	case !*write && len(results) < len(matrix):
+		fmt.Println("docs/INTEROP.md was not written: the run is not complete; -again goes on with it, -write writes what there is")
+	case !*write && failed > 0:
 		fmt.Println("docs/INTEROP.md was not written: -again runs what failed once more, -write writes the table as it is")
 	default:
-		if err := writeReport("docs/INTEROP.md", images[guest.Cluster], results); err != nil {
+		if err := writeReport(&rec); err != nil {
 			fmt.Fprintln(os.Stderr, "interop:", err)
 			return 1
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -94,16 +95,16 @@ func TestTable(t *testing.T) {
 // with names each commit.
 func TestReport(t *testing.T) {
 	var rec record
-	rec.begin()
+	rec.begin(nil)
 	rec.commit, rec.day = "c0ffee1", "2026-01-02"
 	cases := []Case{{Name: "a/b", Expect: "works"}, {Name: "a/c", Expect: "x | y"}, {Name: "a/d", Expect: "later"}}
 	rec.add(Result{Case: cases[0], Seen: "worked"})
 	rec.add(Result{Case: cases[1], Seen: "failed", Err: fmt.Errorf("why\nin two lines")})
-	dir := t.TempDir()
-	if err := rec.save(dir); err != nil {
+	file := recordFile(t.TempDir())
+	if err := rec.save(file); err != nil {
 		t.Fatal(err)
 	}
-	rec, err := loadRecord(dir)
+	rec, err := loadRecord(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,16 +117,45 @@ func TestReport(t *testing.T) {
 	rec.commit, rec.day = "decade2", "2026-01-03"
 	rec.add(Result{Case: cases[2], Seen: "worked too"})
 	var b strings.Builder
-	report(&b, rec.results(cases))
+	report(&b, rec.results(cases), append(cases, Case{Name: "a/e"}))
 	for _, want := range []string{
-		"2 of 3 cases ended as expected, 2 on 2026-01-02 at commit c0ffee1, 1 on 2026-01-03 at commit decade2.",
-		"| a/b | works | worked | 0.0 |\n| a/c | x \\| y | **failed** | 0.0 |\n| a/d |", "## What failed\n\na/c:\n\n    why\n    in two lines\n",
+		"2 of 4 cases ended as expected, 2 on 2026-01-02 at commit c0ffee1, 1 on 2026-01-03 at commit decade2.",
+		"1 cases have no line, because no run of them has come to an end: a/e.",
+		"| a/b | works | worked | 0.0 | c0ffee1, 2026-01-02 |\n| a/c | x \\| y | **failed** | 0.0 | c0ffee1, 2026-01-02 |\n| a/d | later | worked too | 0.0 | decade2, 2026-01-03 |\n", "## What failed\n\na/c:\n\n    why\n    in two lines\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is missing:\n%s", want, b.String())
 		}
 	}
-	if _, err := loadRecord(t.TempDir()); err == nil {
+	if _, err := loadRecord(recordFile(t.TempDir())); err == nil {
 		t.Error("a run that never was is gone on with")
+	}
+}
+
+// What a part of the matrix came to is merged into the record of the document: a later
+// failure replaces a pass, a skip or an older run replaces nothing, and each row keeps its commit.
+func TestMerge(t *testing.T) {
+	cases := []Case{{Name: "a/failed"}, {Name: "a/skipped"}, {Name: "a/older"}, {Name: "a/new"}, {Name: "a/alone"}, {Name: "a/never"}}
+	pass := func(commit, day string) outcome { return outcome{Seen: "worked", Commit: commit, Day: day} }
+	rec := record{Peers: "fio 1", Cases: map[string]outcome{
+		"a/failed": pass("one", "2026-01-02"), "a/skipped": pass("one", "2026-01-02"), "a/older": pass("one", "2026-01-02"),
+		"a/alone": pass("one", "2026-01-02"), "a/gone": pass("one", "2026-01-02"),
+	}}
+	rec.merge(&record{Cases: map[string]outcome{
+		"a/failed":  {Seen: "failed", Error: "why", Commit: "two", Day: "2026-01-02"},
+		"a/skipped": {Seen: "skipped", Skipped: true, Commit: "two", Day: "2026-01-03"},
+		"a/older":   pass("nought", "2026-01-01"),
+		"a/new":     pass("two", "2026-01-03"),
+	}}, cases)
+	got := map[string]string{}
+	for name, o := range rec.Cases {
+		got[name] = o.Seen + " " + o.Commit
+	}
+	want := map[string]string{"a/failed": "failed two", "a/skipped": "worked one", "a/older": "worked one", "a/new": "worked two", "a/alone": "worked one"}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
+	}
+	if rec.Peers != "fio 1" {
+		t.Errorf("peers %q: a run without the cluster's image knows nothing of them", rec.Peers)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-
-	"softiser/interop/internal/guest"
 )
 
 // printTable prints the matrix and returns how many cases failed.
@@ -33,36 +32,54 @@ func printTable(w io.Writer, results []Result) int {
 //go:embed peers.md
 var peerNotes string
 
-// writeReport writes docs/INTEROP.md. Nothing in it is left out or made better: a
-// case that failed says so, and what it said is below the table. The versions are those of
-// image, which has all packages.
-func writeReport(path string, image *guest.Image, results []Result) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# Interoperability\n\nWritten by `make interop`. Guest: Debian's kernel %s, with siw built from its source and its own rdma_rxe, under QEMU's emulation; host: %s.\n\n",
-		image.Kernel, hostKernel())
-	if peers := peerVersions(image.Versions()); peers != "" {
-		fmt.Fprintf(&b, "Peers: %s.\n\n", peers)
+// docRecord is what docs/INTEROP.md is written from: the last outcome of each case, with the
+// commit that was tested and the day.
+const docRecord = "docs/INTEROP.json"
+
+// writeReport merges a run into docRecord and writes docs/INTEROP.md anew.
+func writeReport(run *record) error {
+	rec, err := loadRecord(docRecord)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	report(&b, results)
+	rec.merge(run, matrix)
+	if err := rec.save(docRecord); err != nil {
+		return err
+	}
+	return os.WriteFile("docs/INTEROP.md", []byte(document(&rec, matrix)), 0o644)
+}
+
+// document is docs/INTEROP.md. Nothing in it is left out or made better: a case that failed
+// says so, and what it said is below the table; a case that nobody has run is named.
+func document(rec *record, cases []Case) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Interoperability\n\nWritten by `make interop`, or by a part of it, from INTEROP.json. Guest: Debian's kernel %s, with siw built from its source and its own rdma_rxe, under QEMU's emulation; host: %s.\n\n", rec.Guest, rec.Host)
+	if rec.Peers != "" {
+		fmt.Fprintf(&b, "Peers: %s.\n\n", rec.Peers)
+	}
+	report(&b, rec.results(cases), cases)
 	b.WriteString(peerNotes)
-	return os.WriteFile(path, []byte(b.String()), 0o644)
+	return b.String()
 }
 
 // report is the part that depends on the results only.
-func report(b *strings.Builder, results []Result) {
+func report(b *strings.Builder, results []Result, cases []Case) {
 	failed := slices.DeleteFunc(slices.Clone(results), func(r Result) bool { return r.Err == nil })
 	skips := skips(results)
-	fmt.Fprintf(b, "%d of %d cases ended as expected, %s. Seconds are those of an emulated guest on a shared machine.\n\n", len(results)-len(failed)-skips, len(results), runs(results))
+	fmt.Fprintf(b, "%d of %d cases ended as expected, %s. Seconds are those of an emulated guest on a shared machine.\n\n", len(results)-len(failed)-skips, len(cases), runs(results))
 	if skips > 0 {
 		fmt.Fprintf(b, "%d cases were skipped, with the reason in their line.\n\n", skips)
 	}
-	b.WriteString("| case | expected | seen | seconds |\n| --- | --- | --- | --- |\n")
+	if missing := missing(results, cases); len(missing) > 0 {
+		fmt.Fprintf(b, "%d cases have no line, because no run of them has come to an end: %s.\n\n", len(missing), strings.Join(missing, ", "))
+	}
+	b.WriteString("| case | expected | seen | seconds | tested |\n| --- | --- | --- | --- | --- |\n")
 	for _, r := range results {
 		seen := r.Seen
 		if r.Err != nil {
 			seen = "**failed**"
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %.1f |\n", r.Name, cell(r.Expect), cell(seen), r.Took.Seconds())
+		fmt.Fprintf(b, "| %s | %s | %s | %.1f | %s, %s |\n", r.Name, cell(r.Expect), cell(seen), r.Took.Seconds(), r.Commit, r.Day)
 	}
 	if len(failed) > 0 {
 		b.WriteString("\n## What failed\n")
@@ -70,6 +87,17 @@ func report(b *strings.Builder, results []Result) {
 	for _, r := range failed {
 		fmt.Fprintf(b, "\n%s:\n\n    %s\n", r.Name, strings.ReplaceAll(strings.TrimSpace(r.Err.Error()), "\n", "\n    "))
 	}
+}
+
+// missing are the names of the cases without a result.
+func missing(results []Result, cases []Case) []string {
+	var names []string
+	for _, c := range cases {
+		if !slices.ContainsFunc(results, func(r Result) bool { return r.Name == c.Name }) {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 // skips counts the cases that this host could not run.

@@ -20,7 +20,7 @@ mount --bind "$N/pacemaker" /var/lib/pacemaker
 mount --bind "$N/log" /var/log
 mount --bind "$N/etc" /etc/corosync
 mount --bind "$D/hosts" /etc/hosts
-# Ways to a shared disk of the node's own have the same path on all nodes: identifiers follow it.
+# The nodes have one configuration, so ways to a shared disk of each have the same path.
 for way in disk0 fenced; do
   [ ! -d "$N/$way" ] || mount --bind "$N/$way" "$D/shared/$way"
 done

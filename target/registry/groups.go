@@ -118,7 +118,7 @@ func (r *Registry) openVolume(v config.Volume) (blockdev.Device, error) {
 	return lazy.New(blockdev.Info{
 		Size: int64(v.Size), BlockSize: int(v.BlockSize), PhysBlockSize: int(v.PhysBlockSize), ReadOnly: v.ReadOnly,
 		WriteCache: !v.WriteThrough && !v.ReadOnly, Rotational: v.Rotational, Backend: string(v.Type),
-		ID: "wwid:" + hex.EncodeToString(wwid), // not the path, which may differ between nodes
+		ID: volume.StableID(wwid), // not the path, which may differ between nodes
 	})
 }
 

@@ -30,11 +30,18 @@ func (id *Identity) equal(o *Identity) bool {
 	return id.Serial == o.Serial && bytes.Equal(id.NAA, o.NAA) && bytes.Equal(id.EUI, o.EUI)
 }
 
+// StableID is what stands for a device whose NAA name is given: nodes that reach it by
+// different paths have to say the same of it.
+func StableID(naa []byte) string { return "wwid:" + hex.EncodeToString(naa) }
+
 // newIdentity derives the identity of a device with a stable ID, or of a place when
-// there is none; what cfg says goes before.
+// there is none; what cfg says goes before, and with an NAA name the rest follows from it.
 func newIdentity(cfg *Identity, stable, place string) (Identity, error) {
 	seed := stable
-	if seed == "" {
+	switch {
+	case len(cfg.NAA) > 0:
+		seed = StableID(cfg.NAA)
+	case seed == "":
 		seed = place // nothing to follow the volume by
 	}
 	sum := sha256.Sum256([]byte("softiser logical unit\x00" + seed))

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 	"unsafe"
+
+	"softiser/internal/alloctest"
 )
 
 func newPool(t testing.TB, limit int64) *Pool {
@@ -206,7 +208,7 @@ func TestPoolMisuse(t *testing.T) {
 func TestPoolAllocations(t *testing.T) {
 	p := newPool(t, 4<<20)
 	var bufs [][]byte
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		var err error
 		if bufs, err = p.Get(bufs[:0], 100000, NoWait); err != nil {
 			t.Fatal(err)

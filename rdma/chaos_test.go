@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softiser/internal/await"
+	"softiser/internal/race"
 	"softiser/rdma"
 	"softiser/rdma/rdmatest"
 )
@@ -22,7 +23,7 @@ func TestChaos(t *testing.T) {
 
 func chaosRounds(t *testing.T, o *rdmatest.Options) {
 	rounds := 60
-	if raceEnabled || testing.Short() {
+	if race.Enabled || testing.Short() {
 		rounds = 20
 	}
 	for seed := range rounds {

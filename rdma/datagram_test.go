@@ -10,7 +10,9 @@ import (
 	"syscall"
 	"testing"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/faultmap"
+	"softiser/internal/race"
 	"softiser/rdma"
 	"softiser/rdma/rdmatest"
 )
@@ -386,7 +388,7 @@ func TestUnreliableConnectionFails(t *testing.T) {
 // TestNoAllocationsUnacknowledged: nothing is allocated for a datagram, nor for a message of
 // an unreliable connection, at either end.
 func TestNoAllocationsUnacknowledged(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	ctx := ctxT(t)
@@ -411,7 +413,7 @@ func TestNoAllocationsUnacknowledged(t *testing.T) {
 		for range 200 {
 			round() // every slot of the rings has been used
 		}
-		if n := testing.AllocsPerRun(200, round); n > 0 {
+		if n := alloctest.PerRun(200, round); n > 0 {
 			t.Errorf("%v allocations per message of %s", n, name)
 		}
 	}

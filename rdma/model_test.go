@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"softiser/internal/race"
 	"softiser/rdma"
 	"softiser/rdma/rdmatest"
 )
@@ -68,7 +69,7 @@ func runModel(t *testing.T, seed uint64, o rdmatest.Options) {
 		s[i].mr = mr
 	}
 	rounds := 25
-	if raceEnabled {
+	if race.Enabled {
 		rounds = 8
 	}
 	for round := range rounds {

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/await"
+	"softiser/internal/race"
 	"softiser/rdma"
 	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
@@ -390,7 +392,7 @@ func memoryWorkRequests(t *testing.T, o *rdmatest.Options) {
 
 // Nothing is allocated for a posted request, its transmission and its completion.
 func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	for name, d := range map[string]time.Duration{"waiting": rdma.BusyPollOff, "auto": rdma.BusyPollAuto} {
@@ -450,7 +452,7 @@ func noAllocations(t *testing.T, o *rdmatest.Options) {
 	for range 200 {
 		round() // every slot of the rings has been used
 	}
-	n := testing.AllocsPerRun(200, round)
+	n := alloctest.PerRun(200, round)
 	if n > 0 {
 		t.Errorf("%v allocations per round of Write, Read and Send", n)
 	}
@@ -458,7 +460,7 @@ func noAllocations(t *testing.T, o *rdmatest.Options) {
 
 // The same where one call takes many payloads to AccessScratch windows.
 func TestNoAllocationsScratch(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	b, a := rdmatest.NewPair(t, nil) // a is the responder, which must not send first
@@ -505,7 +507,7 @@ func TestNoAllocationsScratch(t *testing.T) {
 	for range 200 {
 		round()
 	}
-	if k := testing.AllocsPerRun(200, round); k > 0 {
+	if k := alloctest.PerRun(200, round); k > 0 {
 		t.Errorf("%v allocations per %d payloads", k, n)
 	}
 	if s := a.QP.Stats(); s.PlacedDirect == 0 {

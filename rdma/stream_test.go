@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"softiser/internal/await"
+	"softiser/internal/race"
 	"softiser/rdma"
 	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
@@ -53,7 +54,7 @@ func TestEverySplitPoint(t *testing.T) {
 	}
 	n := len(script())
 	step := 1
-	if testing.Short() || raceEnabled {
+	if testing.Short() || race.Enabled {
 		step = 7
 	}
 	msn = 1
@@ -122,7 +123,7 @@ func TestEveryBitFlip(t *testing.T) {
 	}{{"small", 21, 1}, {"direct", 8192, 1009}} {
 		t.Run(tt.name, func(t *testing.T) {
 			every := tt.every
-			if raceEnabled {
+			if race.Enabled {
 				every *= 5
 			}
 			data := pattern(tt.payload, 4)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/internal/alloctest"
 )
 
 // testLeases writes and reads through leases of every kind of length and place; what was
@@ -290,7 +291,7 @@ func testAllocations(t *testing.T, b Backend) {
 			l.Release()
 		}
 		round()
-		if a := testing.AllocsPerRun(100, round); a != 0 {
+		if a := alloctest.PerRun(100, round); a != 0 {
 			t.Errorf("leases of %d bytes: %v allocations, want 0", n, a)
 		}
 	}

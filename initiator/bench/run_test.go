@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"softiser/initiator/blockio"
+	"softiser/internal/alloctest"
 )
 
 func parseText(t testing.TB, text string) []*Job {
@@ -212,8 +213,8 @@ func TestNoAllocationPerIO(t *testing.T) {
 		"write_lat_log\nwrite_bw_log\nlog_offset=1",
 	} {
 		jobs := parseText(t, "[j]\nrw=randwrite\nbs=4k\niodepth=8\nloops=1000\n"+text)
-		few := testing.AllocsPerRun(3, func() { jobs[0].Loops = 2; run1(t, f, jobs) })
-		many := testing.AllocsPerRun(3, func() { jobs[0].Loops = 42; run1(t, f, jobs) })
+		few := alloctest.PerRun(3, func() { jobs[0].Loops = 2; run1(t, f, jobs) })
+		many := alloctest.PerRun(3, func() { jobs[0].Loops = 42; run1(t, f, jobs) })
 		if perIO := (many - few) / (40 * 256); perIO > 0.01 {
 			t.Errorf("%s: %.3f allocations per operation", text, perIO)
 		}

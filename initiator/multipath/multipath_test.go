@@ -14,6 +14,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/internal/alloctest"
 )
 
 func do(t *testing.T, v *Volume, r *blockio.Request) {
@@ -603,7 +604,7 @@ func TestNoAllocations(t *testing.T) {
 		}
 		for name, f := range map[string]func(){"Submit": func() { v.Submit(r) }, "SubmitBatch": func() { v.SubmitBatch(batch) }} {
 			f()
-			if n := testing.AllocsPerRun(200, f); n > 0 {
+			if n := alloctest.PerRun(200, f); n > 0 {
 				t.Errorf("%v, %s: %v allocations", policy, name, n)
 			}
 		}

@@ -19,6 +19,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/internal/alloctest"
 	"softiser/internal/await"
 	"softiser/internal/spc"
 )
@@ -517,7 +518,7 @@ func TestNoAllocationPerRequest(t *testing.T) {
 	for range 10 {
 		round()
 	}
-	if a := testing.AllocsPerRun(200, round); a/32 > 0.05 {
+	if a := alloctest.PerRun(200, round); a/32 > 0.05 {
 		t.Errorf("%.2f allocations per request", a/32)
 	}
 }

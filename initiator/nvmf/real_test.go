@@ -17,6 +17,7 @@ import (
 	"softiser/blockdev/mem"
 	"softiser/initiator/blockio"
 	. "softiser/initiator/nvmf"
+	"softiser/internal/alloctest"
 	"softiser/internal/await"
 	"softiser/internal/nvme"
 	"softiser/target"
@@ -484,7 +485,7 @@ func allocatesNothing(t *testing.T, cfg Config) {
 			for range 200 {
 				run()
 			}
-			if a := testing.AllocsPerRun(200, run); a >= 1 && !raceEnabled { // a sync.Pool forgets on purpose under the race detector
+			if a := alloctest.PerRun(200, run); a >= 1 {
 				t.Errorf("operation %d of %d bytes: %.1f allocations", op, k, a)
 			}
 		}

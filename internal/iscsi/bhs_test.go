@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/hex"
 	"testing"
+
+	"softiser/internal/alloctest"
 )
 
 // A SCSI READ CAPACITY over iSER as the Linux initiator sends it.
@@ -47,7 +49,7 @@ func TestCommonFields(t *testing.T) {
 
 func TestViewsAllocateNothing(t *testing.T) {
 	var b BHS
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		d := b.NewDataIn()
 		d.SetITT(7)
 		d.SetOffset(9)

@@ -54,6 +54,25 @@ func TestSleepsAreExplained(t *testing.T) {
 	}
 }
 
+// What a test counts of allocations is counted by alloctest, which knows that the race
+// detector makes a sync.Pool forget.
+func TestAllocationsAreCountedInOnePlace(t *testing.T) {
+	found := 0
+	for _, f := range sources(t) {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if c, ok := n.(*ast.CallExpr); ok && callee(c) == "testing.AllocsPerRun" {
+				if found++; f.pkg != "internal/alloctest" {
+					t.Errorf("%s: internal/alloctest counts allocations", fset.Position(c.Pos()))
+				}
+			}
+			return true
+		})
+	}
+	if found == 0 {
+		t.Error("internal/alloctest was not found; the walk is broken")
+	}
+}
+
 // callee is the name of the function that c calls: "f" or "pkg.f".
 func callee(c *ast.CallExpr) string {
 	switch f := c.Fun.(type) {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"softiser/internal/alloctest"
 )
 
 type item struct {
@@ -57,7 +59,7 @@ func TestModel(t *testing.T) {
 func TestNothingIsAllocated(t *testing.T) {
 	var l List[item]
 	var e item
-	if n := testing.AllocsPerRun(100, func() { l.Push(&e.node, &e); l.Remove(&e.node) }); n != 0 {
+	if n := alloctest.PerRun(100, func() { l.Push(&e.node, &e); l.Remove(&e.node) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/faultmap"
+	"softiser/internal/race"
 	"softiser/rdma"
 )
 
@@ -270,10 +272,10 @@ func TestNothingAllocated(t *testing.T) {
 	for range 20 {
 		run()
 	}
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
-	if n := testing.AllocsPerRun(200, run); n >= 1 {
+	if n := alloctest.PerRun(200, run); n >= 1 {
 		t.Errorf("%v allocations per command", n)
 	}
 }

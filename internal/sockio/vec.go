@@ -66,7 +66,7 @@ func (c *Conn) Writev(v []Vec, soon bool) (int, error) {
 }
 
 func (c *Conn) send(v []Vec, flags int, soon bool) (int, error) {
-	ioRelease()
+	passed.Release()
 	c.tx.Iov = unsafe.SliceData(v)
 	c.tx.Iovlen = uint64(len(v))
 	for {
@@ -102,7 +102,7 @@ func (c *Conn) Readv(v []Vec, soon bool) (int, error) {
 		if e != 0 {
 			return 0, e
 		}
-		ioAcquire()
+		passed.Acquire()
 		c.arrived(int(n))
 		return int(n), nil
 	}
@@ -137,7 +137,7 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 		}
 		switch e {
 		case 0:
-			ioAcquire()
+			passed.Acquire()
 			c.arrived(n)
 			return n, nil
 		case unix.EINTR:
@@ -156,7 +156,7 @@ func (c *Conn) recv(p []byte, flags uintptr) (int, error) {
 		if e != 0 {
 			return 0, e
 		}
-		ioAcquire()
+		passed.Acquire()
 		c.arrived(int(n))
 		return int(n), nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/iscsi"
 
 	"softiser/target/portal"
@@ -210,7 +211,7 @@ func TestNoAllocationPerCommand(t *testing.T) {
 				once() // the first use of the pages may go to a worker
 			}
 			bad = 0
-			if n := testing.AllocsPerRun(200, once); n != 0 {
+			if n := alloctest.PerRun(200, once); n != 0 {
 				t.Errorf("%v allocations per command", n)
 			}
 			if bad != 0 {

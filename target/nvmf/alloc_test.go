@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmetcp"
 )
@@ -134,7 +135,7 @@ func TestNoAllocationPerCommand(t *testing.T) {
 			for range 10 {
 				once()
 			}
-			if n := testing.AllocsPerRun(200, once); n != 0 {
+			if n := alloctest.PerRun(200, once); n != 0 {
 				t.Errorf("%v allocations per command", n)
 			}
 			if bad != nvme.Success {

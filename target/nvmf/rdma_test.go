@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/await"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmerdma"
@@ -213,7 +214,7 @@ func TestNoAllocationOverRDMA(t *testing.T) {
 		for range 50 {
 			once()
 		}
-		if n := testing.AllocsPerRun(200, once); n != 0 && !raceEnabled || bad { // a sync.Pool forgets on purpose under the race detector
+		if n := alloctest.PerRun(200, once); n != 0 || bad {
 			t.Errorf("%s: %v allocations per command, failed: %v", c.name, n, bad)
 		}
 	}

@@ -3,6 +3,7 @@ package scsi
 import (
 	"testing"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/spc"
 )
 
@@ -67,7 +68,7 @@ func nothingAllocated(t *testing.T, cfg LUConfig) {
 		if p.status != spc.StatusGood {
 			t.Fatalf("%s: not done inline: %v", name, p.status)
 		}
-		if n := testing.AllocsPerRun(200, f); n != 0 {
+		if n := alloctest.PerRun(200, f); n != 0 {
 			t.Errorf("%s: %v allocations per command", name, n)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/spc"
 )
 
@@ -45,7 +46,7 @@ func TestLatencyOfUnits(t *testing.T) {
 	r.finish(c).illegal(spc.ASCLUNotSupported)
 	c = r.start(r.nx[0], 0, read, nil, 512)
 	<-c.done
-	if n := testing.AllocsPerRun(100, func() { c.Observe(time.Millisecond, false) }); n != 0 {
+	if n := alloctest.PerRun(100, func() { c.Observe(time.Millisecond, false) }); n != 0 {
 		t.Errorf("%v allocations per command", n)
 	}
 	r.finish(c).good()

@@ -3,6 +3,8 @@ package volume
 import (
 	"testing"
 	"time"
+
+	"softiser/internal/alloctest"
 )
 
 func TestHistogramBuckets(t *testing.T) {
@@ -43,7 +45,7 @@ func TestHistogramPercentiles(t *testing.T) {
 			t.Errorf("percentile %v for exact %v", c.got, c.exact)
 		}
 	}
-	if allocs := testing.AllocsPerRun(100, func() { h.observe(time.Millisecond) }); allocs != 0 {
+	if allocs := alloctest.PerRun(100, func() { h.observe(time.Millisecond) }); allocs != 0 {
 		t.Errorf("observe allocates %v times", allocs)
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/iscsi"
+	"softiser/internal/race"
 )
 
 // Run runs the suite with default options.
@@ -248,7 +250,7 @@ func testEmptyTransfer(t *testing.T, pair Pair, o Options) {
 
 // The steady state allocates nothing, on either end.
 func testNothingAllocated(t *testing.T, pair Pair, o Options) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	s := Open(t, pair, o)
@@ -273,7 +275,7 @@ func testNothingAllocated(t *testing.T, pair Pair, o Options) {
 		for range 100 {
 			run()
 		}
-		if n := testing.AllocsPerRun(200, run); n >= 1 {
+		if n := alloctest.PerRun(200, run); n >= 1 {
 			t.Errorf("%s: %v allocations per command", c.name, n)
 		}
 	}

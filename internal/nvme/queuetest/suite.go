@@ -8,8 +8,10 @@ import (
 	"sync"
 	"testing"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/await"
 	"softiser/internal/nvme"
+	"softiser/internal/race"
 	"softiser/internal/segs"
 )
 
@@ -264,7 +266,7 @@ func testUnreadableData(t *testing.T, pair Pair) {
 
 // Nothing is allocated for a command, at either end.
 func testNothingAllocated(t *testing.T, pair Pair) {
-	if testing.Short() || raceEnabled {
+	if testing.Short() || race.Enabled {
 		t.Skip("allocations are counted without the race detector, and take their time")
 	}
 	q, d := open(t, pair, 4096, make([]byte, 1<<20))
@@ -294,7 +296,7 @@ func testNothingAllocated(t *testing.T, pair Pair) {
 		for range 200 { // pools fill
 			once()
 		}
-		if n := testing.AllocsPerRun(200, once); n >= 1 || bad {
+		if n := alloctest.PerRun(200, once); n >= 1 || bad {
 			t.Errorf("%s: %.1f allocations, failed: %v", fmt.Sprintf("%s of %d", c.op.IOName(), len(c.data)), n, bad)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/sockio"
 )
 
@@ -156,7 +157,7 @@ func TestStreamAllocates(t *testing.T) {
 	a, b, _, _ := ends(t, sockio.Options{})
 	p, q := make([]byte, 4096), make([]byte, 8192)
 	v, w := sockio.Append(nil, p), make([]sockio.Vec, 1)
-	n := testing.AllocsPerRun(200, func() {
+	n := alloctest.PerRun(200, func() {
 		if n, err := a.Writev(v, false); n != len(p) || err != nil {
 			t.Fatal(n, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/internal/alloctest"
 	"softiser/lvm/internal/lvmtest"
 )
 
@@ -206,7 +207,7 @@ func TestWritesAreNotAllocated(t *testing.T) {
 	defer d.Close()
 	p := make([]byte, 4096)
 	var l blockdev.Lease
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		if _, err := d.WriteAtUntil(p, 0, context.Background()); err != nil {
 			t.Fatal(err)
 		}

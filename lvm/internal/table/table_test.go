@@ -8,6 +8,7 @@ import (
 	"softiser/blockdev"
 	"softiser/blockdev/blockdevtest"
 	"softiser/blockdev/mem"
+	"softiser/internal/alloctest"
 )
 
 func newMem(t testing.TB, size int64, pool *blockdev.Pool) *mem.Device {
@@ -214,7 +215,7 @@ func TestLeaseCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		if err := plain.LeaseRead(&l, 8192, 65536, blockdev.Wait); err != nil {
 			t.Fatal(err)
 		}

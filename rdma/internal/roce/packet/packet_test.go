@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/alloctest"
 	"softiser/rdma/internal/roce/packet"
 )
 
@@ -258,7 +259,7 @@ func TestAllocations(t *testing.T) {
 	f := packet.NewFlow(netip.MustParseAddrPort("10.0.0.1:50000"), netip.MustParseAddrPort("10.0.0.2:4791"))
 	p := packet.Packet{BTH: packet.BTH{Op: packet.WriteOnly, PKey: packet.DefaultPKey}}
 	payload, buf := make([]byte, 4096), make([]byte, 0, 8192)
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		b := packet.Append(buf, &p, len(payload))
 		b = f.Begin(b, p.Op.Len(len(payload)), 9).Add(payload).AppendTrailer(append(b, payload...), len(payload))
 		if _, err := packet.Parse(b); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/loopback"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/roce/udp"
@@ -322,7 +323,7 @@ func TestSenderAllocations(t *testing.T) {
 	}
 	pkts := message(packet.WriteFirst, 0, 20000)
 	pieces := make([][]byte, 1)
-	n := testing.AllocsPerRun(200, func() {
+	n := alloctest.PerRun(200, func() {
 		for i := range pkts {
 			pieces[0] = pkts[i].data
 			if ok, err := s.Add(&pkts[i].Packet, pieces, len(pkts[i].data), i%2 == 0); !ok || err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/faultmap"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/roce/message"
@@ -480,7 +481,7 @@ func TestNothingIsAllocatedForRequests(t *testing.T) {
 	}
 	psn := firstPSN
 	answer := packet.Packet{AETH: packet.AETH{Syndrome: packet.ACK}}
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
 			post(op)
 			if !a.req.Next(&a.out, 0) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/faultmap"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/roce/packet"
@@ -539,7 +540,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	g := newRig(t, Params{MTU: packet.MTU4096, Resources: 4})
 	data := fill(4096)
 	write, read := g.to(request(packet.WriteOnly, 0, data), 0, 4096), g.to(request(packet.ReadRequest, 0, nil), rigMemory/2-100, 4096)
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		write.PSN = g.expect
 		g.Receive(&write)
 		read.PSN = g.expect

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/faultmap"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/roce/message"
@@ -239,7 +240,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	g := newRig(t)
 	data := fill(1000)
 	wcs := make([]verbs.WC, 0, 8)
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		g.Queue(verbs.OpWrite, data, func(e *verbs.WQE) { e.Remote.STag = g.key })
 		for g.tx.Next(&g.out) {
 			p := g.out.Packet

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/faultmap"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/roce/message"
@@ -213,7 +214,7 @@ func TestSend(t *testing.T) {
 func TestNothingIsAllocated(t *testing.T) {
 	g := newRig(t)
 	ah, data, buf, wcs := &verbs.AddressHandle{Addr: there}, make([]byte, 200), make([]byte, 300), make([]verbs.WC, 0, 4)
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		g.BufferAt(t, buf)
 		g.Queue(verbs.OpSend, data, func(e *verbs.WQE) { e.Dest = verbs.Destination{AH: ah, QKey: qkey} })
 		for _, ok := g.tx.Next(&g.out); ok; _, ok = g.tx.Next(&g.out) {

@@ -15,8 +15,8 @@ type mmsghdr struct {
 // mmsg is sendmmsg or recvmmsg, without blocking: how many messages were moved, or why
 // the first could not be.
 func mmsg(call uintptr, fd uintptr, m []mmsghdr) (int, error) {
-	ioRelease()
-	defer ioAcquire()
+	passed.Release()
+	defer passed.Acquire()
 	for {
 		n, _, e := unix.Syscall6(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(m))), uintptr(len(m)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch e {

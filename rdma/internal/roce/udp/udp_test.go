@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softiser/internal/alloctest"
 	"softiser/internal/loopback"
 )
 
@@ -509,7 +510,7 @@ func TestAllocations(t *testing.T) {
 	l, r := p.Lane(3), p.Receivers()[0]
 	n := 0
 	once := batches(r, func(netip.AddrPort, []byte) { n++ })
-	got := testing.AllocsPerRun(100, func() {
+	got := alloctest.PerRun(100, func() {
 		b.Reset()
 		b.Message(to, 4112)
 		for range 8 {

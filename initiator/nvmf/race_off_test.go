@@ -1,5 +1,0 @@
-//go:build !race
-
-package nvmf_test
-
-const raceEnabled = false

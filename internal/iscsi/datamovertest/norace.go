@@ -1,5 +1,0 @@
-//go:build !race
-
-package datamovertest
-
-const raceEnabled = false

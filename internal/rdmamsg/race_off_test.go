@@ -1,5 +1,0 @@
-//go:build !race
-
-package rdmamsg
-
-const raceEnabled = false

@@ -1,6 +1,0 @@
-//go:build !race
-
-package udp
-
-func ioRelease() {}
-func ioAcquire() {}

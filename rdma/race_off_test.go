@@ -1,5 +1,0 @@
-//go:build !race
-
-package rdma_test
-
-const raceEnabled = false

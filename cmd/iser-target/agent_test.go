@@ -98,6 +98,19 @@ func (b *agentBed) process() int {
 	return n
 }
 
+// unreachable has f find a target that lives, and does not answer.
+func (b *agentBed) unreachable(f func()) {
+	b.t.Helper()
+	socket := filepath.Join(b.dir, "softiser-t1.sock")
+	if err := os.Rename(socket, socket+".away"); err != nil {
+		b.t.Fatal(err)
+	}
+	f()
+	if err := os.Rename(socket+".away", socket); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // do runs an action, and checks its exit code and what it says.
 func (b *agentBed) do(action string, code int, want string) string {
 	b.t.Helper()
@@ -164,6 +177,7 @@ func TestAgentPlain(t *testing.T) {
 	b.do("start", ocfSuccess, "")
 	b.do("start", ocfSuccess, "") // again: nothing happens
 	b.do("monitor", ocfSuccess, "")
+	b.unreachable(func() { b.do("monitor", ocfGeneric, "does not answer") })
 	b.do("reload", ocfSuccess, "")
 	b.do("promote", ocfConfigured, "group is not set")
 	first := b.process()
@@ -242,6 +256,7 @@ func TestAgentPromotable(t *testing.T) {
 		t.Errorf("score without storage %q", s)
 	}
 	b.settings["backend_check"] = "true"
+	b.unreachable(func() { b.do("monitor", ocfGeneric, "does not answer") })
 	b.do("promote", ocfSuccess, "")
 	b.do("monitor", ocfPromoted, "")
 	if s := b.score(); s != "-v 100" {

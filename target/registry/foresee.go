@@ -8,20 +8,24 @@ import (
 	"softiser/config"
 )
 
+// forecast is what a dry run expects.
+type forecast struct {
+	stores *stores
+	groups *groups
+	freed  []place // what the steps take away
+}
+
 // foresee says of the steps of a dry run which of them could not be done, as far as
 // that shows without doing them.
-func (r *Registry) foresee(ctx context.Context, steps []step) {
-	var freed []place
+func foresee(ctx context.Context, st *stores, g *groups, steps []step) {
+	f := forecast{stores: st, groups: g}
 	absent := map[string]bool{} // targets and subsystems that cannot be added
 	for _, s := range steps {
 		if s.Error == "" {
-			freed = append(freed, s.frees...)
+			f.freed = append(f.freed, s.frees...)
 		} else if s.serves == nil && s.node != "" {
 			absent[s.node] = true
 		}
-	}
-	closes := func(o *openVolume) bool {
-		return !slices.ContainsFunc(r.volumes.placesOf(o), func(p place) bool { return !slices.Contains(freed, p) })
 	}
 	for i := range steps {
 		s := &steps[i]
@@ -32,47 +36,53 @@ func (r *Registry) foresee(ctx context.Context, steps []step) {
 			s.Error = s.node + " cannot be added"
 			continue
 		}
-		s.Error = r.obstacle(ctx, *s.serves, closes)
+		s.Error = f.obstacle(ctx, *s.serves)
 	}
 }
 
-// obstacle says why a volume could not become a LUN when those that closes names have
-// been closed, "" if nothing shows.
-func (r *Registry) obstacle(ctx context.Context, v config.Volume, closes func(*openVolume) bool) string {
-	end, err := r.volumes.begin(ctx, v.Name) // what is looked at may be with storage for a while
+// closes reports whether all places of an open volume are taken away.
+func (f *forecast) closes(o *openVolume) bool {
+	return !slices.ContainsFunc(f.groups.volumes.placesOf(o), func(p place) bool { return !slices.Contains(f.freed, p) })
+}
+
+// obstacle says why a volume could not become a LUN or a namespace when those that close
+// have been closed, "" if nothing shows.
+func (f *forecast) obstacle(ctx context.Context, v config.Volume) string {
+	volumes := f.groups.volumes
+	end, err := volumes.begin(ctx, v.Name) // what is looked at may be with storage for a while
 	if err != nil {
 		return err.Error()
 	}
 	defer end()
-	if o := r.volumes.find(v.Name); o != nil {
-		fixed := withoutTunables(differing(r.volumes.description(o), v))
+	if o := volumes.find(v.Name); o != nil {
+		fixed := withoutTunables(differing(volumes.description(o), v))
 		if len(fixed) == 0 {
 			return "" // it is open, and stays so
 		}
-		if !closes(o) {
+		if !f.closes(o) {
 			return errOpen(v, fixed).Error()
 		}
 	}
-	if r.groupOf(v.Name) != nil {
+	if f.groups.of(v.Name) != nil {
 		return "" // whether it can be opened is known when it is promoted
 	}
 	_, err = Probe(v, func(v config.Volume) bool {
-		if v.Type == config.VolumeLVM && r.lvs.Group(v.VG) != nil {
+		if v.Type == config.VolumeLVM && f.stores.lvs.Group(v.VG) != nil {
 			return true // one group, many volumes
 		}
-		return slices.ContainsFunc(r.volumes.all(), func(o *openVolume) bool { return closes(o) && shareStore(r.volumes.description(o), v) })
+		return slices.ContainsFunc(volumes.all(), func(o *openVolume) bool { return f.closes(o) && shareStore(volumes.description(o), v) })
 	})
 	return text(err)
 }
 
 // shareStore reports whether a file or device, by whatever name, lies behind both volumes.
 func shareStore(a, b config.Volume) bool {
-	return slices.ContainsFunc(stores(a), func(x os.FileInfo) bool {
-		return slices.ContainsFunc(stores(b), func(y os.FileInfo) bool { return os.SameFile(x, y) })
+	return slices.ContainsFunc(storeFiles(a), func(x os.FileInfo) bool {
+		return slices.ContainsFunc(storeFiles(b), func(y os.FileInfo) bool { return os.SameFile(x, y) })
 	})
 }
 
-func stores(v config.Volume) (all []os.FileInfo) {
+func storeFiles(v config.Volume) (all []os.FileInfo) {
 	for _, p := range append([]string{v.Path}, v.Devices...) {
 		if fi, err := os.Stat(p); err == nil {
 			all = append(all, fi)

@@ -461,7 +461,7 @@ func TestPromotionOutOfTime(t *testing.T) {
 			return d.open("a")
 		}
 		// The first one is in use, and the time is over.
-		dev := a.groups["g1"].members()[0].dev
+		dev := members(a.common, []string{"disk0"})[0].dev
 		l := new(blockdev.Lease)
 		if err := dev.LeaseRead(l, 0, 512, blockdev.Wait); err != nil {
 			t.Error(err)

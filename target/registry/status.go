@@ -2,9 +2,7 @@ package registry
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 
 	"softiser/config"
 	"softiser/target"
@@ -14,30 +12,29 @@ import (
 // LUNs and namespaces of the configuration whose volume could not be opened; and the volumes.
 func (r *Registry) Status() target.Status {
 	st := r.srv.Status()
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	cfg := r.config()
 	for i := range st.Targets {
 		t := &st.Targets[i]
-		c := findTarget(r.cfg, t.Name)
+		c := findTarget(cfg, t.Name)
 		if c == nil {
 			continue
 		}
 		for _, l := range c.LUNs {
 			if !slices.ContainsFunc(t.LUNs, func(s target.LUNStatus) bool { return int(s.LUN) == l.LUN }) {
-				t.LUNs = append(t.LUNs, r.unserved(c.IQN, l))
+				t.LUNs = append(t.LUNs, r.mapping.unservedLUN(cfg, c.IQN, l))
 			}
 		}
 		slices.SortFunc(t.LUNs, func(x, y target.LUNStatus) int { return int(x.LUN) - int(y.LUN) })
 	}
 	for i := range st.Subsystems {
 		s := &st.Subsystems[i]
-		c := findSubsystem(r.cfg, s.NQN)
+		c := findSubsystem(cfg, s.NQN)
 		if c == nil {
 			continue
 		}
 		for _, n := range c.Namespaces {
 			if !slices.ContainsFunc(s.Namespaces, func(x target.NamespaceStatus) bool { return int(x.NSID) == n.NSID }) {
-				s.Namespaces = append(s.Namespaces, r.unservedNamespace(c.NQN, n))
+				s.Namespaces = append(s.Namespaces, r.mapping.unservedNamespace(cfg, c.NQN, n))
 			}
 		}
 		slices.SortFunc(s.Namespaces, func(x, y target.NamespaceStatus) int { return cmp.Compare(x.NSID, y.NSID) })
@@ -51,32 +48,24 @@ func (r *Registry) Status() target.Status {
 		slices.Sort(v.Served)
 		st.Volumes = append(st.Volumes, v)
 	}
-	st.Groups = r.groupStatus()
+	st.Groups = r.groups.status()
 	return st
 }
 
-// String is what an operator calls the place.
-func (p place) String() string {
-	if strings.HasPrefix(p.node, "nqn.") {
-		return fmt.Sprintf("namespace %d of %s", p.id, p.node)
-	}
-	return fmt.Sprintf("LUN %d of %s", p.id, p.node)
-}
-
-// unserved describes a LUN that is not there. The caller holds r.mu.
-func (r *Registry) unserved(iqn string, l config.LUN) target.LUNStatus {
-	v, _ := findVolume(r.cfg, l.Volume)
+// unservedLUN describes a LUN that is not there.
+func (m *mapping) unservedLUN(cfg *config.Config, iqn string, l config.LUN) target.LUNStatus {
+	v, _ := findVolume(cfg, l.Volume)
 	return target.LUNStatus{
 		LUN: uint16(l.LUN), Volume: l.Volume, Backend: string(v.Type), Size: int64(v.Size), BlockSize: int(v.BlockSize), ReadOnly: v.ReadOnly || l.ReadOnly,
-		Error: cmp.Or(r.reasons[place{iqn, uint32(l.LUN)}], "removed by iser-target lun remove; iser-target reload brings it back"),
+		Error: cmp.Or(m.reason(place{iqn, uint32(l.LUN)}), "removed by iser-target lun remove; iser-target reload brings it back"),
 	}
 }
 
-// unservedNamespace describes a namespace that is not there. The caller holds r.mu.
-func (r *Registry) unservedNamespace(nqn string, n config.Namespace) target.NamespaceStatus {
-	v, _ := findVolume(r.cfg, n.Volume)
+// unservedNamespace describes a namespace that is not there.
+func (m *mapping) unservedNamespace(cfg *config.Config, nqn string, n config.Namespace) target.NamespaceStatus {
+	v, _ := findVolume(cfg, n.Volume)
 	return target.NamespaceStatus{
 		NSID: uint32(n.NSID), Volume: n.Volume, Backend: string(v.Type), Size: int64(v.Size), BlockSize: int(v.BlockSize), ReadOnly: v.ReadOnly || n.ReadOnly,
-		Error: cmp.Or(r.reasons[place{nqn, uint32(n.NSID)}], "removed by iser-target namespace remove; iser-target reload brings it back"),
+		Error: cmp.Or(m.reason(place{nqn, uint32(n.NSID)}), "removed by iser-target namespace remove; iser-target reload brings it back"),
 	}
 }

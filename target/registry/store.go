@@ -16,21 +16,39 @@ import (
 	"softiser/lvm"
 )
 
-// openStore opens the backing store of a volume and logs what became of its size.
-func (r *Registry) openStore(v config.Volume) (blockdev.Device, error) {
+// stores opens the backing stores of volumes.
+type stores struct {
+	log  *zap.Logger
+	pool *blockdev.Pool
+	lvs  lvm.Manager // volume groups, opened with the first volume that needs one
+	// epochs is where volumes remember their caches; see epochDir. Set before the first
+	// volume is opened.
+	epochs string
+}
+
+func newStores(log *zap.Logger, pool *blockdev.Pool) *stores {
+	s := &stores{log: log, pool: pool}
+	s.lvs.Config = lvm.Config{Pool: pool, Notice: func(text string) { log.Warn(text) }, Open: func(path string) (blockdev.Device, error) {
+		return open.Open(open.Spec{Path: path, Pool: pool, EpochDir: s.epochs})
+	}}
+	return s
+}
+
+// open opens the backing store of a volume and logs what became of its size.
+func (s *stores) open(v config.Volume) (blockdev.Device, error) {
 	have, err := storeSize(v)
 	known := err == nil // otherwise it is created, or opening it says what is wrong
 	fitted := v
 	if known {
 		fitted.Size = fit(v, have)
 	}
-	dev, err := openDevice(fitted, r.pool, &r.lvs, r.epochs)
+	dev, err := openDevice(fitted, s.pool, &s.lvs, s.epochs)
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
 	if known {
 		for _, text := range remarks(v, have, config.Size(dev.Info().Size)) {
-			r.log.Warn(text, zap.String("volume", v.Name), zap.String("path", v.Path))
+			s.log.Warn(text, zap.String("volume", v.Name), zap.String("path", v.Path))
 		}
 	}
 	return dev, nil

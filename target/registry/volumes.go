@@ -10,15 +10,11 @@ import (
 	"strings"
 	"sync"
 
+	"go.uber.org/zap"
+
 	"softiser/blockdev"
 	"softiser/config"
 )
-
-// place is where a volume is served: a LUN of a target, or a namespace of a subsystem.
-type place struct {
-	node string // IQN, or NQN
-	id   uint32 // LUN, or NSID
-}
 
 // openVolume is a volume and the places that it is served at. Guarded by volumes.mu but
 // for dev.
@@ -32,6 +28,7 @@ type openVolume struct {
 // its last.
 type volumes struct {
 	store func(config.Volume) (blockdev.Device, error) // opens one
+	log   *zap.Logger
 
 	mu     sync.Mutex
 	byName map[string]*openVolume
@@ -39,6 +36,10 @@ type volumes struct {
 	// place stays open meanwhile, and if it is in memory keeps its content.
 	wanted map[string]config.Volume
 	turns  map[string]*turn // of volumes with which storage is busy, by name
+}
+
+func newVolumes(log *zap.Logger, store func(config.Volume) (blockdev.Device, error)) *volumes {
+	return &volumes{store: store, log: log, byName: map[string]*openVolume{}, turns: map[string]*turn{}}
 }
 
 // turn is the right to open, resize or close the volume of a name.
@@ -191,6 +192,26 @@ func (s *volumes) all() []*openVolume {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.byName), func(a, b *openVolume) int { return strings.Compare(a.cfg.Name, b.cfg.Name) })
+}
+
+// resize changes the size of an open volume, bytes, in its turn.
+func (s *volumes) resize(ctx context.Context, o *openVolume, size int64) error {
+	name := s.description(o).Name
+	dev, ok := o.dev.(blockdev.Resizer)
+	if !ok {
+		return fmt.Errorf("volume %s: resize: %w", name, blockdev.ErrNotSupported)
+	}
+	end, err := s.begin(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer end()
+	defer s.during(name, "resizing volume "+name)()
+	if err := dev.Resize(size); err != nil {
+		return fmt.Errorf("volume %s: resize to %d bytes: %w", name, size, err)
+	}
+	s.log.Info("volume resized", zap.String("volume", name), zap.Int64("bytes", size))
+	return nil
 }
 
 // release forgets places that have been taken away, and closes the volumes that had no other.

@@ -10,9 +10,15 @@ import (
 
 // What a reload does about settings of the process.
 
-// planSettings finds what concerns the process rather than a target.
-func (r *Registry) planSettings(next *config.Config) (steps []step) {
-	old, now := r.cfg, next
+// settingsPlan plans what concerns the process rather than a target.
+type settingsPlan struct {
+	*planning
+	setLevel func(string) error // changes what is logged
+}
+
+// steps compares the settings.
+func (p settingsPlan) steps() (steps []step) {
+	old, now := p.old, p.next
 	fixed := func(key string) {
 		steps = append(steps, step{Change: Change{Action: "update", Object: key, Error: atStart}})
 	}
@@ -22,7 +28,7 @@ func (r *Registry) planSettings(next *config.Config) (steps []step) {
 	if l := now.Discovery.Referrals; !reflect.DeepEqual(old.Discovery.Referrals, l) {
 		steps = append(steps, step{
 			Change: Change{Action: "update", Object: "discovery.referrals"},
-			do:     func(context.Context) error { return r.srv.SetReferrals(referrals(l)) },
+			do:     func(context.Context) error { return p.srv.SetReferrals(referrals(l)) },
 			keep:   func(c *config.Config) { c.Discovery.Referrals = old.Discovery.Referrals },
 		})
 	}
@@ -45,7 +51,7 @@ func (r *Registry) planSettings(next *config.Config) (steps []step) {
 	if n := now.Limits; slices.ContainsFunc(differing(old.Limits, n), func(key string) bool { return key != "staging_memory" }) {
 		steps = append(steps, step{
 			Change: Change{Action: "update", Object: "limits"},
-			do:     func(context.Context) error { r.setLimits(n); return nil },
+			do:     func(context.Context) error { p.setLimits(n); return nil },
 		})
 	}
 	if old.Logging.Format != now.Logging.Format {
@@ -54,7 +60,7 @@ func (r *Registry) planSettings(next *config.Config) (steps []step) {
 	if level := now.Logging.Level; level != old.Logging.Level {
 		steps = append(steps, step{
 			Change: Change{Action: "update", Object: "logging.level to " + level},
-			do:     func(context.Context) error { return r.setLevel(level) },
+			do:     func(context.Context) error { return p.setLevel(level) },
 			keep:   func(c *config.Config) { c.Logging.Level = old.Logging.Level },
 		})
 	}
@@ -62,22 +68,11 @@ func (r *Registry) planSettings(next *config.Config) (steps []step) {
 }
 
 // setLimits puts new limits in force. Sessions and commands that are there stay.
-func (r *Registry) setLimits(l config.Limits) {
-	r.srv.SetLimits(serverLimits(&l))
-	for _, o := range r.volumes.all() {
-		if v := r.srv.Volume(o.dev); v != nil {
+func (p settingsPlan) setLimits(l config.Limits) {
+	p.srv.SetLimits(serverLimits(&l))
+	for _, o := range p.volumes.all() {
+		if v := p.srv.Volume(o.dev); v != nil {
 			v.SetWorkers(l.Workers)
 		}
 	}
-}
-
-// differing lists the keys of two structures of one type that are not equal.
-func differing(a, b any) (keys []string) {
-	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
-	for i := range x.NumField() {
-		if !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
-			keys = append(keys, x.Type().Field(i).Tag.Get("mapstructure"))
-		}
-	}
-	return keys
 }

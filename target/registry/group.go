@@ -1,0 +1,280 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/config"
+	"softiser/target"
+	"softiser/target/internal/ownership"
+)
+
+// Groups of volumes that move between the nodes of a cluster. Their LUNs and namespaces are
+// there on every node; on one of them they are active:
+//
+//	           Promote              owner, devices open, state read
+//	Standby ------------> Promoting -------------------------------> Active
+//	   ^  ^                   | anything fails                          |
+//	   |  +-------------------+                                         | Demote, or the group is lost
+//	   |                                                                v
+//	   +----------------------------------------------------------- Demoting
+//	   |         nothing is under way, flushed, closed, given up        | something does not end
+//	   |                                                                v
+//	   +------------------------------------------------------------- Stuck
+//	                        Demote again, with success
+//
+// What initiators see: standby, transitioning in between, the states of the configuration
+// when the group is active, unavailable when it is stuck.
+
+const (
+	// defaultGrace is HAGroup.Grace when it is not set.
+	defaultGrace = 2 * time.Second
+	// lostPatience is how long a group that is lost, or is not promoted after all, has to
+	// end what goes on.
+	lostPatience = 30 * time.Second
+)
+
+// haGroup is a group of volumes.
+type haGroup struct {
+	*common
+	open  func(config.Volume) (blockdev.Device, error) // opens the store of a volume
+	cfg   config.HAGroup
+	store *ownership.Store
+	turn  chan struct{} // full while somebody changes the state
+	watch watch         // while active
+
+	mu     sync.Mutex // guards what follows
+	state  GroupState
+	owner  ownership.Record // of this node's ownership, while active
+	reason string           // why the last change has failed; "": it has not
+}
+
+// begin waits until nobody else changes the state of the group.
+func (g *haGroup) begin(ctx context.Context) (end func(), err error) {
+	select {
+	case g.turn <- struct{}{}:
+		return func() { <-g.turn }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("group %s is %v: %w", g.cfg.Name, g.now(), ctx.Err())
+	}
+}
+
+func (g *haGroup) now() GroupState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state
+}
+
+// to is the one setter of the state; err says why the last change has failed.
+func (g *haGroup) to(s GroupState, err error) {
+	g.mu.Lock()
+	g.state, g.reason = s, text(err)
+	g.mu.Unlock()
+	if err != nil {
+		g.log.Error("HA group", zap.String("group", g.cfg.Name), zap.Stringer("state", s), zap.Error(err))
+	} else {
+		g.log.Info("HA group", zap.String("group", g.cfg.Name), zap.Stringer("state", s))
+	}
+	show(g.common, g.cfg, g.now())
+}
+
+func (g *haGroup) promote(ctx context.Context) error {
+	end, err := g.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	switch g.now() {
+	case GroupActive:
+		return g.store.Check()
+	case GroupStuck:
+		return fmt.Errorf("group %s: what it was asked to give up has not all been given up; demote it again, or end this process", g.cfg.Name)
+	}
+	g.watch.end() // of an ownership that was lost
+	g.to(GroupPromoting, nil)
+	owner, err := g.store.Claim(ctx)
+	if err == nil {
+		if err = g.activate(members(g.common, g.cfg.Volumes)); err != nil {
+			err = errors.Join(err, g.retreat(ctx))
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("group %s is not promoted: %w", g.cfg.Name, err)
+		g.to(g.ended(), err)
+		return err
+	}
+	g.mu.Lock()
+	g.owner = owner
+	g.mu.Unlock()
+	g.to(GroupActive, nil)
+	g.watch.start(g.owned, g.lost)
+	return nil
+}
+
+// retreat releases what a promotion that fails has got. It has its own time: that of the
+// promotion may be over, which is why it fails then, and what still has to end must not
+// make the group stuck because of that.
+func (g *haGroup) retreat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lostPatience)
+	defer cancel()
+	return g.release(ctx, false)
+}
+
+// ended is the state that a group is left in when it is not this node's any more, or still.
+func (g *haGroup) ended() GroupState {
+	if g.store.Held() {
+		return GroupStuck
+	}
+	return GroupStandby
+}
+
+// activate opens volumes and lets commands reach them.
+func (g *haGroup) activate(l []moving) error {
+	for _, m := range l {
+		if m.dev.Attached() {
+			continue
+		}
+		if err := g.attach(m); err != nil {
+			return fmt.Errorf("volume %s: %w", m.name, err)
+		}
+	}
+	return nil
+}
+
+func (g *haGroup) attach(m moving) error {
+	dev, err := g.open(g.volumes.description(m.open))
+	if err != nil {
+		return err
+	}
+	if err := m.dev.Attach(dev); err != nil {
+		return errors.Join(err, dev.Close())
+	}
+	return m.vol.Activate()
+}
+
+func (g *haGroup) demote(ctx context.Context) error {
+	end, err := g.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if g.now() == GroupStandby {
+		return nil
+	}
+	g.watch.end()
+	return g.giveUp(ctx, true)
+}
+
+// giveUp makes the group another node's to have. The caller has the turn.
+func (g *haGroup) giveUp(ctx context.Context, flush bool) error {
+	g.to(GroupDemoting, nil)
+	err := g.release(ctx, flush)
+	if err != nil {
+		err = fmt.Errorf("giving up group %s: %w", g.cfg.Name, err)
+	}
+	g.to(g.ended(), err)
+	return err
+}
+
+// release ends what goes on with the volumes, closes them, and ends the ownership. An error
+// with which the ownership has not ended says that something still holds a device.
+func (g *haGroup) release(ctx context.Context, flush bool) error {
+	l := members(g.common, g.cfg.Volumes)
+	for _, m := range l {
+		m.vol.Suspend()
+	}
+	errs, held := make([]error, len(l)), make([]bool, len(l))
+	var wg sync.WaitGroup
+	for i, m := range l {
+		wg.Go(func() { held[i], errs[i] = g.detach(ctx, m, flush) })
+	}
+	wg.Wait()
+	for i := range l {
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("volume %s: %w", l[i].name, errs[i])
+		}
+		if held[i] {
+			return errors.Join(errs...)
+		}
+	}
+	return errors.Join(append(errs, g.store.Yield())...)
+}
+
+// detach closes a volume that has been suspended. held says that it is still open.
+func (g *haGroup) detach(ctx context.Context, m moving, flush bool) (held bool, err error) {
+	if err := m.vol.Quiesce(ctx, cmp.Or(g.cfg.Grace.D(), defaultGrace)); err != nil {
+		return true, err
+	}
+	dev, err := m.dev.Detach(ctx)
+	if err != nil || dev == nil {
+		return err != nil, err
+	}
+	if flush {
+		err = dev.Flush()
+	}
+	m.vol.Deactivate(flush && err == nil)
+	return false, errors.Join(err, dev.Close())
+}
+
+// joined opens a volume that has got its first place while the group is active, and gives a
+// further place the states of the others.
+func (g *haGroup) joined(ctx context.Context) error {
+	end, err := g.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if g.now() == GroupActive {
+		err = g.activate(members(g.common, g.cfg.Volumes))
+	}
+	show(g.common, g.cfg, g.now())
+	return err
+}
+
+// owned returns an error when the group is another node's by now. That it cannot be found
+// out is none.
+func (g *haGroup) owned() error {
+	if err := g.store.Check(); errors.Is(err, ownership.ErrLost) {
+		return err
+	}
+	return nil
+}
+
+// lost gives a group up that another node has taken over: this one was taken for dead. It is
+// not flushed, which would write what is old over what is new.
+func (g *haGroup) lost(ctx context.Context, why error) {
+	select {
+	case g.turn <- struct{}{}:
+	case <-ctx.Done():
+		return // somebody else gives it up
+	}
+	defer func() { <-g.turn }()
+	ctx, cancel := context.WithTimeout(ctx, lostPatience)
+	defer cancel()
+	g.log.Error("HA group is lost", zap.String("group", g.cfg.Name), zap.Error(why))
+	_ = g.giveUp(ctx, false) // it is in the log
+}
+
+// close ends the ownership at the end of the process, when the devices have been closed.
+func (g *haGroup) close() error {
+	g.watch.end()
+	return g.store.Yield()
+}
+
+// status describes the group.
+func (g *haGroup) status() target.GroupStatus {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	st := target.GroupStatus{Name: g.cfg.Name, State: g.state.String(), Fencing: g.cfg.Fencing, Volumes: g.cfg.Volumes, Error: g.reason}
+	if g.state == GroupActive {
+		st.Ownerships = g.owner.Generation
+	}
+	return st
+}

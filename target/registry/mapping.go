@@ -1,0 +1,201 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"softiser/blockdev"
+	"softiser/config"
+	"softiser/target"
+	"softiser/target/scsi"
+	"softiser/target/volume"
+)
+
+// mapping makes volumes LUNs and namespaces, takes them away, and knows what of that has
+// not come about.
+type mapping struct {
+	*common
+	groups *groups
+
+	mu sync.Mutex // guards what follows
+	// leaving are targets and subsystems, and leavingPlaces LUNs and namespaces, whose
+	// removal has begun and was not over in time: initiators do not see them any more, but
+	// commands still hold their volumes.
+	leaving       map[string]bool
+	leavingPlaces map[place]bool
+	reasons       map[place]string // why LUNs and namespaces of the configuration are not served
+}
+
+func newMapping(b *common, g *groups) *mapping {
+	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{}}
+}
+
+// addLUNs makes volumes the LUNs of a configuration. What cannot be opened is logged and left
+// out. It returns how many there are, and how many are served.
+func (m *mapping) addLUNs(cfg *config.Config) (configured, served int) {
+	for _, t := range cfg.Targets {
+		for _, l := range t.LUNs {
+			configured++
+			v, _ := findVolume(cfg, l.Volume)
+			if err := m.addLUN(context.Background(), t.IQN, l, v); err != nil {
+				m.log.Error("a LUN is not served; the others are", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
+					zap.String("volume", l.Volume), zap.Error(err))
+				continue
+			}
+			served++
+		}
+	}
+	return configured, served
+}
+
+// addNamespaces is addLUNs for namespaces.
+func (m *mapping) addNamespaces(cfg *config.Config) (configured, served int) {
+	for _, s := range cfg.Subsystems {
+		for _, n := range s.Namespaces {
+			configured++
+			v, _ := findVolume(cfg, n.Volume)
+			if err := m.addNamespace(context.Background(), s.NQN, n, v); err != nil {
+				m.log.Error("a namespace is not served; the others are", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
+					zap.String("volume", n.Volume), zap.Error(err))
+				continue
+			}
+			served++
+		}
+	}
+	return configured, served
+}
+
+// addLUN makes a volume, opened if it is not open yet, a LUN of a target. Status
+// shows the error of one that stands in the configuration.
+func (m *mapping) addLUN(ctx context.Context, iqn string, l config.LUN, v config.Volume) error {
+	lc, err := lunConfig(m.config(), v, l)
+	if g := m.groups.of(v.Name); g != nil {
+		lc.Store, lc.Access = g.store, map[uint16]scsi.AccessState{0: scsi.Standby}
+	}
+	return m.add(ctx, place{iqn, uint32(l.LUN)}, v, err, func(dev blockdev.Device) error {
+		lc.Volume = dev
+		return m.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
+	})
+}
+
+// add has do serve a volume at p, unless err says that p cannot be described, and
+// remembers why it has failed.
+func (m *mapping) add(ctx context.Context, p place, v config.Volume, err error, do func(blockdev.Device) error) error {
+	if err == nil {
+		err = m.volumes.serve(ctx, v, p, do)
+	}
+	if g := m.groups.of(v.Name); g != nil && err == nil {
+		err = g.joined(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.reasons[p] = err.Error()
+	} else {
+		delete(m.reasons, p)
+	}
+	return err
+}
+
+// addNamespace is addLUN for a namespace.
+func (m *mapping) addNamespace(ctx context.Context, nqn string, n config.Namespace, v config.Volume) error {
+	nc, err := namespaceConfig(m.config(), v, n)
+	if g := m.groups.of(v.Name); g != nil {
+		nc.Store, nc.Access = g.store, map[uint16]volume.PathState{0: volume.PathInaccessible}
+	}
+	return m.add(ctx, place{nqn, uint32(n.NSID)}, v, err, func(dev blockdev.Device) error {
+		nc.Volume = dev
+		return m.srv.AddNamespace(nqn, nc)
+	})
+}
+
+// remove takes a place away and forgets it.
+func (m *mapping) remove(ctx context.Context, p place, remove func(context.Context) error) error {
+	if m.isLeaving(p.node) {
+		return fmt.Errorf("%s is being removed with all that it serves, but commands still hold the volumes; reload tries again", p.node)
+	}
+	err := remove(ctx)
+	m.mu.Lock()
+	if unfinished(err) {
+		m.leavingPlaces[p] = true
+		m.mu.Unlock()
+		return err
+	}
+	delete(m.leavingPlaces, p)
+	m.mu.Unlock()
+	// Whatever else went wrong, a flush above all, it is there no more.
+	return errors.Join(err, m.volumes.release(ctx, func(q place) bool { return q == p }))
+}
+
+// removeLUN takes a LUN away, and closes its volume if it was the last place. If ctx ends
+// first, commands still hold the volume, and removeLUN may be called again.
+func (m *mapping) removeLUN(ctx context.Context, iqn string, lun uint16) error {
+	return m.remove(ctx, place{iqn, uint32(lun)}, func(ctx context.Context) error { return m.srv.RemoveLUN(ctx, iqn, lun) })
+}
+
+// removeNamespace is removeLUN for a namespace.
+func (m *mapping) removeNamespace(ctx context.Context, nqn string, nsid uint32) error {
+	return m.remove(ctx, place{nqn, nsid}, func(ctx context.Context) error { return m.srv.RemoveNamespace(ctx, nqn, nsid) })
+}
+
+// removeNode has remove take a target or a subsystem away, with all its places.
+func (m *mapping) removeNode(ctx context.Context, name string, remove func(context.Context) error) error {
+	err := remove(ctx)
+	if unfinished(err) {
+		m.mu.Lock()
+		m.leaving[name] = true
+		m.mu.Unlock()
+		return err
+	}
+	return errors.Join(err, m.forget(ctx, name))
+}
+
+// forget forgets the places of a target or a subsystem that has been removed.
+func (m *mapping) forget(ctx context.Context, name string) error {
+	m.mu.Lock()
+	delete(m.leaving, name)
+	for p := range m.leavingPlaces {
+		if p.node == name {
+			delete(m.leavingPlaces, p)
+		}
+	}
+	m.mu.Unlock()
+	return m.volumes.release(ctx, func(p place) bool { return p.node == name })
+}
+
+// unfinished reports whether a removal has begun, but commands still hold volumes:
+// it can be asked for again.
+func unfinished(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// isLeaving reports whether the removal of a target or subsystem has begun and is not over.
+func (m *mapping) isLeaving(node string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.leaving[node]
+}
+
+// served returns the name of the volume that is served at p now, or "", and whether
+// that is one whose removal has begun but not ended.
+func (m *mapping) served(p place) (name string, leaving bool) {
+	o := m.volumes.at(p)
+	if o == nil {
+		return "", false
+	}
+	name = m.volumes.description(o).Name
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return name, m.leavingPlaces[p]
+}
+
+// reason says why nothing is served at a place of the configuration, "" if it has been.
+func (m *mapping) reason(p place) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.reasons[p]
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"strings"
@@ -44,7 +43,7 @@ func hostilePeers(ctx context.Context, r *run) (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("%d honest logins beside %d kinds of attackers; goroutines %d → %d, descriptors %d → %d, memory %d → %d MiB",
-		logins, len(attackers), before.goroutines, after.goroutines, before.descriptors, after.descriptors, before.memory>>20, after.memory>>20), nil
+		logins, len(attackers)+len(roceAttackers), before.goroutines, after.goroutines, before.descriptors, after.descriptors, before.memory>>20, after.memory>>20), nil
 }
 
 // attack runs all attackers until every one has attacked n times and as many honest
@@ -85,14 +84,16 @@ func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, 
 			}
 		})
 	}
-	seed := r.rnd.Uint64()
-	wg.Go(func() {
-		for k := range n {
-			if err := strayDatagrams(t.roce, seed+uint64(k)); err != nil {
-				cancel(fmt.Errorf("datagrams to RoCE's port: %w", err))
+	for _, a := range roceAttackers {
+		seed := r.rnd.Uint64()
+		wg.Go(func() {
+			for k := range n {
+				if err := a.attack(ctx, t.roce, seed+uint64(k)); err != nil && ctx.Err() == nil {
+					cancel(fmt.Errorf("attacker over RoCE, %s: %w", a.name, err))
+				}
 			}
-		}
-	})
+		})
+	}
 	attacked := make(chan struct{})
 	go func() { wg.Wait(); close(attacked) }()
 	ended := func() bool {
@@ -230,35 +231,6 @@ var attackers = []attacker{
 	{"associations one after the other, without a shutdown", assault{conns: 30, session: nvmeIO}},
 	{"capsules with flipped bits", assault{conns: 20, session: nvmeSession, sent: 20, what: (*peer).flippedCapsule, answers: dropped}},
 	{"PDUs with flipped bits", assault{conns: 20, session: "Normal", sent: 20, what: (*peer).flipped, answers: dropped}},
-}
-
-// strayDatagrams sends datagrams of any content to RoCE's port of an address, from addresses of
-// their own; the first byte is that of a kind of packet which there is.
-func strayDatagrams(roce string, seed uint64) error {
-	host, _, err := net.SplitHostPort(roce)
-	if err != nil {
-		return err
-	}
-	rnd := rand.New(rand.NewPCG(seed, 4791))
-	for range 20 {
-		c, err := net.Dial("udp", net.JoinHostPort(host, "4791"))
-		if err != nil {
-			return err
-		}
-		for range 50 {
-			b := make([]byte, 16+rnd.IntN(1500))
-			for i := range b {
-				b[i] = byte(rnd.Uint32())
-			}
-			b[0], b[1], b[2], b[3] = byte(rnd.IntN(0x18)), 0x40, 0xff, 0xff
-			if rnd.IntN(2) == 0 { // to the queue pair of management
-				b[0], b[5], b[6], b[7] = 0x64, 0, 0, 1
-			}
-			_, _ = c.Write(b) // a datagram that does not arrive is no matter
-		}
-		c.Close()
-	}
-	return nil
 }
 
 // always is what is the same each time.

@@ -8,8 +8,8 @@
 // The stages take turns until the time is over:
 //
 //	kills    kill -9 of the target, of initiators, and connections cut at any byte, under
-//	         verified load over iSER, iSCSI, NVMe/TCP and NVMe/RDMA; every acknowledged
-//	         write is there
+//	         verified load over iSER, iSCSI, NVMe/TCP and NVMe/RDMA; over RoCE the target
+//	         is frozen until its peers give up; every acknowledged write is there
 //	disks    durable writes to a loop device whose file system runs full; every one that
 //	         was acknowledged is in the file below it
 //	power    the target on a file that a recorder serves through the kernel (FUSE): what

@@ -11,8 +11,9 @@ import (
 // what a power cut would have left.
 func powerCuts(ctx context.Context, r *run) (string, error) {
 	cuts, states := 0, 0
+	first := r.rnd.IntN(len(allWires)) // one turn may not have rounds for all
 	for i := range r.rounds {
-		n, err := powerCut(ctx, r, wires[i%len(wires)])
+		n, err := powerCut(ctx, r, allWires[(first+i)%len(allWires)])
 		if err != nil {
 			return "", err
 		}
@@ -35,7 +36,7 @@ func powerCut(ctx context.Context, r *run, scheme string) (states int, err error
 		return 0, err
 	}
 	defer func() { t.kill() }()
-	l := load{scheme: scheme, addr: t.addr, ledger: filepath.Join(r.dir, "power.ledger"), size: size, block: 4096, depth: 8, seed: r.rnd.Uint64()}
+	l := load{scheme: scheme, addr: t.at(scheme), ledger: filepath.Join(r.dir, "power.ledger"), size: size, block: 4096, depth: 8, seed: r.rnd.Uint64()}
 	if err := os.RemoveAll(l.ledger); err != nil {
 		return 0, err
 	}
@@ -65,7 +66,7 @@ func powerCut(ctx context.Context, r *run, scheme string) (states int, err error
 		if err != nil {
 			return states, err
 		}
-		l.addr = after.addr
+		l.addr = after.at(scheme)
 		err = r.verify(ctx, l, "--verify-durable")
 		after.kill()
 		if err != nil {

@@ -74,6 +74,18 @@ func (p *process) kill() {
 	<-p.done
 }
 
+// freeze stops the program for a while, as a machine that hangs does.
+func (p *process) freeze(ctx context.Context, d time.Duration) error {
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+	return p.cmd.Process.Signal(syscall.SIGCONT)
+}
+
 // wait waits for the program's own end.
 func (p *process) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -124,9 +136,14 @@ var (
 	metricsOn = regexp.MustCompile(`"url": "([^"]+)"`)
 )
 
-// target starts one on a port of the system's choice and waits until it serves.
+// target starts one on ports of the system's choice and waits until it serves.
 func (r *run) target(ctx context.Context, volume string) (*targetProcess, error) {
-	p, err := r.start("iser-target", "serve", "--listen", "127.0.0.1:0", "--listen", "roce://"+roceAddr().String()+":0", "--metrics", "127.0.0.1:0", "--export", "disk="+volume)
+	return r.targetAt(ctx, roceAddr().String()+":0", volume)
+}
+
+// targetAt is target with the address of its portal for RoCE.
+func (r *run) targetAt(ctx context.Context, roce, volume string) (*targetProcess, error) {
+	p, err := r.start("iser-target", "serve", "--listen", "127.0.0.1:0", "--listen", "roce://"+roce, "--metrics", "127.0.0.1:0", "--export", "disk="+volume)
 	if err != nil {
 		return nil, err
 	}

@@ -16,8 +16,8 @@ import (
 // goroutine, and a way out.
 type base struct {
 	*verbs.QP
-	dev   *Device
-	users atomic.Int32 // of the number: the queue pair, and each of its connections that the manager knows
+	dev    *Device
+	number *number
 
 	wake chan struct{}  // for the loop; capacity 1
 	wg   sync.WaitGroup // the loop
@@ -34,6 +34,19 @@ type base struct {
 	unsent error // the newest error of the network, for the one who asks why nobody answers
 }
 
+// number is that of a queue pair. The manager has it longer than there is a queue pair, and
+// must not keep all of that for it: a peer decides how often it connects.
+type number struct {
+	n     uint32
+	users atomic.Int32 // the queue pair, and each of its connections that the manager knows
+}
+
+func (n *number) release() {
+	if n.users.Add(-1) == 0 {
+		host.numbers.Release(n.n)
+	}
+}
+
 // sent counts packets and payload in one direction.
 type sent struct{ packets, wire, payload, sends, reads uint64 }
 
@@ -45,8 +58,8 @@ func (b *base) init(d *Device, v *verbs.QP) error {
 	}
 	nothing := func(*mem.Region) {} // what is sent from regions is copied or sent while they are held
 	v.Num, v.Mem = n, mem.Stream{Opened: nothing, Closed: nothing, Revoked: nothing}
-	b.QP, b.dev, b.wake = v, d, make(chan struct{}, 1)
-	b.users.Store(1)
+	b.QP, b.dev, b.number, b.wake = v, d, &number{n: n}, make(chan struct{}, 1)
+	b.number.users.Store(1)
 	return nil
 }
 
@@ -54,19 +67,13 @@ func (b *base) core() *base { return b }
 
 // Retire gives the number back, when the last connection is forgotten too. The queue pair
 // has been closed.
-func (b *base) Retire() { b.release() }
-
-func (b *base) release() {
-	if b.users.Add(-1) == 0 {
-		host.numbers.Release(b.Num)
-	}
-}
+func (b *base) Retire() { b.number.release() }
 
 // hold keeps the number of the queue pair for a connection, until what it returns is
 // called for the first time.
 func (b *base) hold() (forgotten func()) {
-	b.users.Add(1)
-	return sync.OnceFunc(b.release)
+	b.number.users.Add(1)
+	return sync.OnceFunc(b.number.release)
 }
 
 // Stop has the loop see to the end; see verbs.Engine.

@@ -119,6 +119,7 @@ func (qp *QP) teardown() {
 	qp.Mu.Unlock()
 	if conn != nil {
 		_ = conn.Disconnect() // the peer may have said so before us
+		conn.Forget()
 	}
 	qp.Owner().Ended(err)
 

@@ -248,6 +248,7 @@ func (u *Unreliable) teardown() {
 	}
 	if conn != nil {
 		_ = conn.Disconnect() // the peer may have said so before us
+		conn.Forget()
 	}
 	u.Owner().Ended(err)
 

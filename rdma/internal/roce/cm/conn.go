@@ -189,7 +189,19 @@ func (c *Conn) endLocked(err error) {
 	} else if f := c.hooks.Ended; f != nil {
 		c.m.call(func() { f(err) })
 	}
+	c.forget()
 }
+
+// Forget says that nobody wants to be told any more but by Hooks.Gone: the connection keeps
+// nothing else of who it was made for.
+func (c *Conn) Forget() {
+	c.m.mu.Lock()
+	defer c.m.unlock()
+	c.ended = true
+	c.forget()
+}
+
+func (c *Conn) forget() { c.hooks.Established, c.hooks.Ended = nil, nil }
 
 // answerLocked ends Connect's wait.
 func (c *Conn) answerLocked(err error) {

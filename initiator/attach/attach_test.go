@@ -360,7 +360,7 @@ func TestCommandErrors(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "needs the volume's URL"},
+		{[]string{}, "needs the volume's URL"},
 		{[]string{"http://x/y/0"}, "http"},
 		{[]string{"a", "b"}, "accepts at most 1 arg"},
 	} {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"softiser/internal/faultmap"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
-	"softiser/internal/loopback"
 	"softiser/rdma"
 )
 
@@ -297,13 +297,29 @@ func TestOnlyItsResponseEndsATask(t *testing.T) {
 	r.c.ReleaseTask(d)
 
 	// And a release closes the window of the task that is released, whatever others there are.
-	r = newPeer(t, iscsi.RoleInitiator, nil)
-	a, b = bufs(), bufs()
-	r.start(1, a)
-	hb = r.start(2, b)
-	r.c.ReleaseTask(b)
-	if r.open(hb) {
-		t.Error("the window of a task is open behind its release")
+	for first := range 2 {
+		r = newPeer(t, iscsi.RoleInitiator, nil)
+		b := []*iscsi.TaskBuffers{bufs(), bufs()}
+		h := []header{r.start(1, b[0]), r.start(2, b[1])}
+		r.c.ReleaseTask(b[first])
+		if r.open(h[first]) {
+			t.Errorf("the window of task %d is open behind its release", 1+first)
+		}
+	}
+}
+
+// TestTasksUseTheirPlacesAgain: one task after another takes one place.
+func TestTasksUseTheirPlacesAgain(t *testing.T) {
+	r := newPeer(t, iscsi.RoleInitiator, nil)
+	for itt := range uint32(10) {
+		r.start(itt, &iscsi.TaskBuffers{In: [][]byte{make([]byte, 512)}})
+		r.pdu(func(b *iscsi.BHS) { b.NewSCSIResponse().SetITT(itt) })
+		r.up.PDU(t, "response").Release()
+	}
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	if n := len(r.c.tasks.slots); n != 1 {
+		t.Errorf("%d places for one task at a time", n)
 	}
 }
 
@@ -450,30 +466,9 @@ func TestScarceReceiveBuffers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { await.True(t, "the device is empty", func() bool { return d.Close() == nil }) })
-	a, b := loopback.Pair(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	served := make(chan *Conn, 1)
-	go func() {
-		c, err := d.Serve(ctx, b, ConnConfig{})
-		if err != nil {
-			t.Error(err)
-		}
-		served <- c
-	}()
-	i, err := device(t).Client(ctx, a, ConnConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := <-served
+	i, g := connect(t, device(t), d, ConnConfig{}, ConnConfig{})
 	up := datamovertest.NewRecorder()
-	p := iscsi.NewNegotiation(iscsi.RoleInitiator, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
-	for _, c := range []*Conn{i, g} {
-		c.NoticeKeyValues(&p)
-		if err := c.Enable(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	enable(t, i, g)
 	g.Start(up)
 	var held []*iscsi.PDU
 	say := func(data string) *iscsi.PDU {
@@ -515,6 +510,67 @@ func TestScarceReceiveBuffers(t *testing.T) {
 	}
 	held[len(held)-1].Release()
 	finish(i, g)
+}
+
+// TestScarceElsewhere: what an initiator receives, and what a target does before its session is
+// there, is whole however few buffers there are: a PDU without its data would be another one.
+func TestScarceElsewhere(t *testing.T) {
+	for name, atTarget := range map[string]bool{"an initiator": false, "a target's login": true} {
+		t.Run(name, func(t *testing.T) {
+			d, err := Open(Config{MaxReceives: 64})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { await.True(t, "the device is empty", func() bool { return d.Close() == nil }) })
+			up := datamovertest.NewRecorder()
+			var from, to *Conn
+			if atTarget {
+				from, to = connect(t, device(t), d, ConnConfig{}, ConnConfig{})
+				to.Start(up)
+			} else {
+				to, from = connect(t, d, device(t), ConnConfig{}, ConnConfig{})
+				enable(t, to, from)
+				to.Start(up)
+				from.Start(&counting{Recorder: datamovertest.NewRecorder()})
+				var first iscsi.PDU // before which a responder says nothing
+				first.BHS.NewNopOut()
+				if err := to.SendControl(&first); err != nil {
+					t.Fatal(err)
+				}
+				to.Push()
+			}
+			for n := range uint32(40) { // half of them would have been left
+				q := iscsi.PDU{Data: []byte("data")}
+				if atTarget {
+					q.BHS.NewNopOut().SetITT(n)
+				} else {
+					q.BHS.NewNopIn().SetITT(n)
+				}
+				if err := from.SendControl(&q); err != nil {
+					t.Fatal(err)
+				}
+				from.Push()
+				p := up.PDU(t, fmt.Sprint("NOP ", n))
+				defer p.Release()
+				if p.NoRoom || string(p.Data) != "data" {
+					t.Fatalf("PDU %d has %q", n, p.Data)
+				}
+			}
+			finish(from, to)
+		})
+	}
+}
+
+// enable brings connections into the full feature phase.
+func enable(t *testing.T, cs ...*Conn) {
+	t.Helper()
+	p := iscsi.NewNegotiation(iscsi.RoleInitiator, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
+	for _, c := range cs {
+		c.NoticeKeyValues(&p)
+		if err := c.Enable(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestUpgradedKnowsItsLogin: what login has found out holds for the half that follows, and both

@@ -13,6 +13,7 @@ import (
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
 	"softiser/internal/rdmamsg"
+	"softiser/rdma"
 )
 
 // full makes a pair in the full feature phase in which the initiator has said something.
@@ -130,6 +131,65 @@ func TestEndBeforeStart(t *testing.T) {
 		t.Error("ended without a reason")
 	}
 	<-i.Ended()
+}
+
+// TestGivenUpBeforeStart: who gives a connection up that it has not started, twice even, may
+// start it all the same, whatever has come meanwhile.
+func TestGivenUpBeforeStart(t *testing.T) {
+	for name, reason := range map[string]error{"orderly": nil, "an error": errors.New("given up")} {
+		t.Run(name, func(t *testing.T) {
+			i, g := connect(t, device(t), device(t), ConnConfig{}, ConnConfig{})
+			var q iscsi.PDU
+			q.BHS.NewNopOut()
+			if err := i.SendControl(&q); err != nil {
+				t.Fatal(err)
+			}
+			i.Push()
+			await.True(t, "it has come", func() bool { return g.qp.Stats().BytesIn > 0 })
+			g.Terminate(reason)
+			g.Terminate(reason)
+			up := datamovertest.NewRecorder()
+			g.Start(up)
+			finish(i, g)
+			up.Release()
+		})
+	}
+}
+
+// TestReasonsOfEnds: the upper layer is told what the peer has done: an end between two
+// messages is no mistake, and a mistake is no end.
+func TestReasonsOfEnds(t *testing.T) {
+	r := newPeer(t, iscsi.RoleTarget, nil)
+	r.qp.Disconnect()
+	if err := r.up.End(t); err != io.EOF {
+		t.Errorf("the peer leaves: %v", err)
+	}
+	r = newPeer(t, iscsi.RoleTarget, nil)
+	r.post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, Remote: rdma.RemoteAddr{STag: 0xdead}, SGL: []rdma.SGE{{Mem: make([]byte, 8), LKey: r.pd.LocalDMAKey()}}})
+	if err := r.up.End(t); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("the peer writes where it may not: %v", err)
+	}
+}
+
+// TestCompletedInOrder: no transfer that is over is forgotten.
+func TestCompletedInOrder(t *testing.T) {
+	var l xferList
+	xs := make([]iscsi.Transfer, 3)
+	for range 2 {
+		for i := range xs {
+			l.put(&xs[i])
+		}
+		x := l.take()
+		for i := range xs {
+			if x != &xs[i] {
+				t.Fatalf("transfer %d is not there", i)
+			}
+			x = x.Own.Next
+		}
+		if x != nil || l.take() != nil {
+			t.Error("there are more than were put in")
+		}
+	}
 }
 
 // slow stays in its up-calls until it is told.

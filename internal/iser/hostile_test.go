@@ -247,6 +247,12 @@ func TestHelloAnswers(t *testing.T) {
 			if !got.reply || got.reject != c.reject || got.ver != Version || got.depth > 32 {
 				t.Errorf("%+v is answered %+v", c.h, got)
 			}
+			r.pdu(func(b *iscsi.BHS) { b.NewNopOut().SetITT(77) })
+			p := r.up.PDU(t, "what follows the Hello")
+			if p.BHS.Opcode() != iscsi.OpNopOut || p.BHS.ITT() != 77 {
+				t.Errorf("a Hello came up: % x", p.BHS)
+			}
+			p.Release()
 		}
 	}
 	r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) { p.ISERHelloRequired = true })
@@ -301,8 +307,13 @@ func TestHelloReplies(t *testing.T) {
 			}
 			var in iscsi.BHS
 			in.NewNopIn()
+			in.SetITT(77)
 			r.send(control(header{}, &in, nil))
-			r.up.PDU(t, "NOP-In").Release()
+			p := r.up.PDU(t, "NOP-In")
+			if p.BHS.Opcode() != iscsi.OpNopIn || p.BHS.ITT() != 77 {
+				t.Errorf("a HelloReply came up: % x", p.BHS)
+			}
+			p.Release()
 			r.send(c.reply.append(nil)) // once is enough
 			if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "unexpected Hello") {
 				t.Errorf("ended with %v", err)

@@ -162,6 +162,12 @@ func TestTransfersOfNothing(t *testing.T) {
 	if r.c.AbortTransfer(y); y.Own.Aborted {
 		t.Error("aborted after the end")
 	}
+	x.Ref = refOf(stags{ReadSTag: 5, WriteSTag: 5})
+	for name, f := range map[string]func(*iscsi.Transfer) error{"PutData": r.c.PutData, "GetData": r.c.GetData} {
+		if err := f(x); err == nil || !strings.Contains(err.Error(), "lost") {
+			t.Errorf("%s after the end: %v", name, err)
+		}
+	}
 }
 
 // TestStatistics: bytes of SCSI data are counted once, those of other PDUs are not.
@@ -570,6 +576,48 @@ func enable(t *testing.T, cs ...*Conn) {
 		if err := c.Enable(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestUpgradedPassesOn: behind the switch the connection over RDMA does the work, and what it
+// refuses is refused.
+func TestUpgradedPassesOn(t *testing.T) {
+	r := newPeer(t, iscsi.RoleTarget, nil)
+	u := &Upgraded{role: iscsi.RoleTarget, phase: phaseRDMA, conn: r.c}
+	x := &iscsi.Transfer{Len: 4, Segs: [][]byte{make([]byte, 4)}}
+	for name, f := range map[string]func(*iscsi.Transfer) error{"PutData": u.PutData, "GetData": u.GetData} {
+		if err := f(x); err == nil {
+			t.Errorf("%s without a buffer of the initiator", name)
+		}
+	}
+	x.Ref = refOf(stags{WriteSTag: 5})
+	if err := u.GetData(x); err != nil {
+		t.Fatal(err)
+	}
+	u.AbortTransfer(x)
+	u.Push()
+	if r.up.Completion(t); x.Err != iscsi.ErrAborted {
+		t.Errorf("aborted: %v", x.Err)
+	}
+
+	r = newPeer(t, iscsi.RoleInitiator, nil)
+	u = &Upgraded{role: iscsi.RoleInitiator, phase: phaseRDMA, conn: r.c}
+	b := &iscsi.TaskBuffers{In: [][]byte{make([]byte, 512)}}
+	p := iscsi.PDU{Bufs: b}
+	p.BHS.NewSCSICommand().SetITT(1)
+	if err := u.SendControl(&p); err != nil {
+		t.Fatal(err)
+	}
+	u.Push()
+	h, _, _, _, err := split(r.recv())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.SendControl(&p); err == nil {
+		t.Error("two commands have one tag")
+	}
+	if u.ReleaseTask(b); r.open(h) {
+		t.Error("the window of a task is open behind its release")
 	}
 }
 

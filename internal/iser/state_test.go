@@ -40,6 +40,18 @@ func TestIllegalTransition(t *testing.T) {
 	if told == nil || !strings.Contains(told.Error(), "from done to waiting") {
 		t.Errorf("told %v", told)
 	}
+
+	told = nil
+	s := newUnswitched(t)
+	s.dm.mu.Lock()
+	s.dm.setPhase(phaseRDMA)
+	s.dm.mu.Unlock()
+	if told == nil || !strings.Contains(told.Error(), "from stream to RDMA") || s.phase() != phaseStream {
+		t.Errorf("told %v, %v", told, s.phase())
+	}
+	if err := s.End(t); err != told {
+		t.Errorf("ended with %v, want %v", err, told)
+	}
 }
 
 // watched notes the end.

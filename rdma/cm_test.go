@@ -319,7 +319,7 @@ func TestReadyToReceiveBytes(t *testing.T) {
 // A responder that stays silent is nudged by an empty Write; one that has spoken
 // is not.
 func TestNudge(t *testing.T) {
-	p, e := rawToClient(t, nil)
+	p, e := silentToClient(t, nil)
 	e.Post(t, rdma.SendWR{Op: rdma.OpSend})
 	p.recv()
 	if u := p.recv(); !bytes.Equal(u, taggedMsg(wire.Write, 1, 0, true, nil)) {

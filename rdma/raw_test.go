@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/loopback"
 	"softiser/rdma"
 	"softiser/rdma/internal/mpa"
@@ -62,8 +63,18 @@ func rawToServer(t testing.TB, o *rdmatest.Options, f *mpa.Frame) (*rawPeer, *rd
 	return p, e
 }
 
-// rawToClient returns a queue pair that has connected to a raw responder.
+// rawToClient returns a queue pair that has connected to a raw responder, and has heard it:
+// a silent one is nudged, when a test is slow in the middle of what that is about.
 func rawToClient(t testing.TB, o *rdmatest.Options) (*rawPeer, *rdmatest.End) {
+	t.Helper()
+	p, e := silentToClient(t, o)
+	p.send(taggedMsg(wire.Write, 1, 0, true, nil))
+	await.True(t, "it is heard", func() bool { return e.QP.Stats().WireIn > 0 })
+	return p, e
+}
+
+// silentToClient is rawToClient with a responder that has not said anything yet.
+func silentToClient(t testing.TB, o *rdmatest.Options) (*rawPeer, *rdmatest.End) {
 	t.Helper()
 	if o == nil {
 		o = &rdmatest.Options{}

@@ -19,18 +19,26 @@ type HostKey struct {
 	// The one that the subsystem proves to know when the host asks for it.
 	DHCHAPCtrlSecretFile string `mapstructure:"dhchap_ctrl_secret_file" json:"dhchap_ctrl_secret_file,omitempty"`
 	DHCHAPCtrlSecretEnv  string `mapstructure:"dhchap_ctrl_secret_env" json:"dhchap_ctrl_secret_env,omitempty"`
+	// The hashes and Diffie-Hellman groups that proofs may be made with, the best first:
+	// sha256, sha384, sha512; null, ffdhe2048 to ffdhe8192. Empty: every one.
+	DHCHAPHashes []string `mapstructure:"dhchap_hashes" json:"dhchap_hashes,omitempty"`
+	DHCHAPGroups []string `mapstructure:"dhchap_dhgroups" json:"dhchap_dhgroups,omitempty"`
 	// The pre-shared key of TLS, in the form that nvme gen-tls-key prints. A host with no
 	// other secret has to use TLS.
 	TLSKeyFile string `mapstructure:"tls_key_file" json:"tls_key_file,omitempty"`
 	TLSKeyEnv  string `mapstructure:"tls_key_env" json:"tls_key_env,omitempty"`
 
 	secret, ctrl *HostSecret
+	allowed      ProofAllowed
 	tls          *TLSKey
 }
 
 // HostSecret is what one side of DH-HMAC-CHAP proves to know (TP 8006). It does not print
 // itself.
 type HostSecret = dhchap.Secret
+
+// ProofAllowed are the hashes and groups that DH-HMAC-CHAP may use.
+type ProofAllowed = dhchap.Allowed
 
 // TLSKey is a configured pre-shared key of TLS (NVMe TCP Transport 1.1, 3.6.1.5). It does
 // not print itself.
@@ -44,6 +52,9 @@ func (h *HostKey) Secret() *HostSecret { return h.secret }
 
 // CtrlSecret returns what the subsystem proves to know; nil: nothing.
 func (h *HostKey) CtrlSecret() *HostSecret { return h.ctrl }
+
+// Proof returns what proofs may be made with.
+func (h *HostKey) Proof() ProofAllowed { return h.allowed }
 
 // TLSKey returns the pre-shared key of TLS; nil: there is none.
 func (h *HostKey) TLSKey() *TLSKey { return h.tls }
@@ -106,13 +117,19 @@ func (c *Config) readHostKeys(r *report) {
 		case !tls && s.SecureChannel == "required":
 			r.add(key, "the host needs a TLS key, because secure_channel is required; name a tls_key_file or a tls_key_env")
 		}
+		var err error
+		if h.allowed, err = dhchap.ParseAllowed(h.DHCHAPHashes, h.DHCHAPGroups); err != nil {
+			r.add(key, "%v", err)
+		} else if !chap && len(h.DHCHAPHashes)+len(h.DHCHAPGroups) > 0 {
+			r.add(key, "dhchap_hashes and dhchap_dhgroups have no effect without a dhchap_secret_file or a dhchap_secret_env")
+		}
 		// One secret for both directions can be reflected.
 		if h.ctrl != nil && h.secret.Equal(h.ctrl) {
 			r.add(key, "both directions have the same secret; they need different ones")
 		}
 		// A host proves who it is to the discovery service too, which all subsystems share.
-		if o := first[h.Host]; o != nil && (!o.secret.Equal(h.secret) || !o.ctrl.Equal(h.ctrl) || !o.tls.Equal(h.tls)) {
-			r.add(key, "%s has other secrets in another subsystem; a host has the same everywhere", h.Host)
+		if o := first[h.Host]; o != nil && (!o.secret.Equal(h.secret) || !o.ctrl.Equal(h.ctrl) || !o.tls.Equal(h.tls) || !o.allowed.Equal(h.allowed)) {
+			r.add(key, "%s has other secrets in another subsystem, or other hashes or groups; a host has the same everywhere", h.Host)
 		}
 		if first[h.Host] == nil {
 			first[h.Host] = h

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"softiser/internal/nvme/dhchap"
 )
 
 // What is wrong with a subsystem is said with the key that it is at.
@@ -81,7 +83,7 @@ func TestHostKeys(t *testing.T) {
 volumes: [{name: a, type: memory, size: 1MiB}]
 subsystems: [`+subsystems+"]\n"), filepath.Join(dir, "softiser.yaml"))
 	}
-	good := `{nqn: nqn.x, namespaces: [{nsid: 1, volume: a}], keys: [{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_env: SOFTISER_TEST_HOST_KEY}]}`
+	good := `{nqn: nqn.x, namespaces: [{nsid: 1, volume: a}], keys: [{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_env: SOFTISER_TEST_HOST_KEY, dhchap_hashes: [sha384, sha512], dhchap_dhgroups: [ffdhe3072, "null"]}]}`
 	c, err := parse(good)
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +91,9 @@ subsystems: [`+subsystems+"]\n"), filepath.Join(dir, "softiser.yaml"))
 	k := &c.Subsystems[0].Keys[0]
 	if k.Secret().Reveal() != first || k.CtrlSecret().Reveal() != second {
 		t.Error("the secrets are not those of the file and the environment")
+	}
+	if p := k.Proof(); !p.Equal(ProofAllowed{Hashes: []dhchap.Hash{dhchap.SHA384, dhchap.SHA512}, Groups: []dhchap.Group{dhchap.FFDHE3072, dhchap.GroupNone}}) {
+		t.Errorf("proofs may be made with %v", p)
 	}
 	tls, err := parse(`{nqn: nqn.x, secure_channel: required, keys: [{host: nqn.h, tls_key_file: tls}]}`)
 	if err != nil || tls.Subsystems[0].Keys[0].TLSKey().Reveal() != tlsKey || strings.Contains(tls.YAML(), "VRLb") {
@@ -125,6 +130,10 @@ subsystems: [`+subsystems+"]\n"), filepath.Join(dir, "softiser.yaml"))
 		"keep one":                       `{host: nqn.h, dhchap_secret_file: first, dhchap_secret_env: SOFTISER_TEST_HOST_KEY}`,
 		"not the NVMe name of one host":  `{host: "nqn.*", dhchap_secret_file: first}`,
 		"keep them together":             `{host: nqn.h, dhchap_secret_file: first}, {host: nqn.h, dhchap_secret_file: first}`,
+		`"md5" is no hash`:               `{host: nqn.h, dhchap_secret_file: first, dhchap_hashes: [sha384, md5]}`,
+		`"ffdhe1024" is no`:              `{host: nqn.h, dhchap_secret_file: first, dhchap_dhgroups: [ffdhe1024]}`,
+		"have no effect without":         `{host: nqn.h, tls_key_file: tls, dhchap_hashes: [sha384]}`,
+		"or other hashes":                `{host: nqn.h, dhchap_secret_file: first, dhchap_dhgroups: ["null"]}]}, {nqn: nqn.y, keys: [{host: nqn.h, dhchap_secret_file: first}`,
 		"the same secret":                `{host: nqn.h, dhchap_secret_file: first, dhchap_ctrl_secret_file: first}`,
 		"has other secrets in another":   `{host: nqn.h, dhchap_secret_file: first}]}, {nqn: nqn.y, keys: [{host: nqn.h, dhchap_secret_file: second}`,
 		"unknown key":                    `{host: nqn.h, dhchap_secret: DHHC}`,

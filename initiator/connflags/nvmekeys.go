@@ -16,6 +16,7 @@ import (
 // stands there, or in a file, or in the environment, which other users do not see.
 type keyOptions struct {
 	secret, ctrlSecret, tlsKey string
+	hashes, groups             []string
 	tls                        bool
 	again                      time.Duration
 }
@@ -30,6 +31,8 @@ const (
 func (o *keyOptions) register(fs *pflag.FlagSet) {
 	fs.StringVar(&o.secret, "dhchap-secret", "", "NVMe: our key for DH-HMAC-CHAP, DHHC-1:…, or a file with it (default: $"+envDHCHAP+")")
 	fs.StringVar(&o.ctrlSecret, "dhchap-ctrl-secret", "", "NVMe: the key that the controller has to prove, or a file with it (default: $"+envDHCHAPCtrl+")")
+	fs.StringSliceVar(&o.hashes, "dhchap-hashes", nil, "NVMe: hashes that may be used, of sha256, sha384, sha512 (default: every one)")
+	fs.StringSliceVar(&o.groups, "dhchap-dhgroups", nil, "NVMe: Diffie-Hellman groups that may be used, of null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144, ffdhe8192 (default: every one)")
 	fs.DurationVar(&o.again, "dhchap-interval", 0, "NVMe: prove again so often who both ends are, for example 1h; 0: when connecting")
 	fs.BoolVar(&o.tls, "tls", false, "NVMe/TCP: TLS 1.3 with a pre-shared key")
 	fs.StringVar(&o.tlsKey, "tls-key", "", "NVMe/TCP: the key of TLS, NVMeTLSkey-1:…, or a file with it; turns TLS on (default with --tls: $"+envTLSKey+")")
@@ -44,6 +47,7 @@ func (o *keyOptions) apply(k *nvmf.Keys) (err error) {
 	if k.CtrlSecret, err = nvmeKey("dhchap-ctrl-secret", o.ctrlSecret, envDHCHAPCtrl); err != nil {
 		return err
 	}
+	k.Hashes, k.DHGroups = o.hashes, o.groups
 	if !o.tls && o.tlsKey == "" {
 		return nil
 	}

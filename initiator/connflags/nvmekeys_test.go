@@ -3,6 +3,7 @@ package connflags
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -26,6 +27,7 @@ func TestNVMeKeys(t *testing.T) {
 		{nil, nil, nvmf.Keys{}, ""},
 		{[]string{"--dhchap-secret", chap, "--tls-key", tls}, nil, nvmf.Keys{Secret: chap, TLSKey: tls}, ""},
 		{[]string{"--dhchap-secret", file, "--dhchap-ctrl-secret", file}, nil, nvmf.Keys{Secret: chap, CtrlSecret: chap}, ""},
+		{[]string{"--dhchap-secret", chap, "--dhchap-hashes=sha512,sha384", "--dhchap-dhgroups=ffdhe3072"}, nil, nvmf.Keys{Secret: chap, Hashes: []string{"sha512", "sha384"}, DHGroups: []string{"ffdhe3072"}}, ""},
 		{[]string{"--tls"}, map[string]string{envTLSKey: tls, envDHCHAP: file}, nvmf.Keys{Secret: chap, TLSKey: tls}, ""},
 		{nil, map[string]string{envTLSKey: tls}, nvmf.Keys{}, ""},
 		{[]string{"--tls"}, nil, nvmf.Keys{}, "--tls needs a key"},
@@ -42,7 +44,7 @@ func TestNVMeKeys(t *testing.T) {
 		}
 		var got nvmf.Keys
 		err := o.apply(&got)
-		if tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) || tt.err == "" && (err != nil || got != tt.want) {
+		if tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) || tt.err == "" && (err != nil || !reflect.DeepEqual(got, tt.want)) {
 			t.Errorf("%v %v: %+v, %v", tt.args, tt.env, got, err)
 		}
 	}

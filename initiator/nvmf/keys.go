@@ -19,6 +19,9 @@ type Keys struct {
 	Secret string
 	// CtrlSecret is the controller's: it has to prove that it knows it, on every queue.
 	CtrlSecret string
+	// Hashes and DHGroups are those that the proofs may be made with, under the names of
+	// Linux (sha256; null, ffdhe2048); none: every one. What else a controller chooses is refused.
+	Hashes, DHGroups []string
 	// TLSKey is the pre-shared key of TLS (NVMeTLSkey-1:…, of nvme gen-tls-key). With it,
 	// every connection begins with TLS.
 	TLSKey string
@@ -28,6 +31,9 @@ type Keys struct {
 func (k *Keys) use(c *Config) error {
 	if k.Secret == "" && k.CtrlSecret != "" {
 		return errors.New("nvmf: a secret of the controller goes with one of the host")
+	}
+	if k.Secret == "" && len(k.Hashes)+len(k.DHGroups) > 0 {
+		return errors.New("nvmf: hashes and groups of DH-HMAC-CHAP go with a secret of the host")
 	}
 	if k.Secret != "" {
 		p := &prover{cfg: dhchap.Config{HostNQN: c.HostNQN, SubsystemNQN: c.Subsystem}}
@@ -42,6 +48,9 @@ func (k *Keys) use(c *Config) error {
 			if p.cfg.Controller.Equal(p.cfg.Host) {
 				return errors.New("nvmf: host and controller have the same secret, which who listens could send back")
 			}
+		}
+		if p.cfg.Allowed, err = dhchap.ParseAllowed(k.Hashes, k.DHGroups); err != nil {
+			return fmt.Errorf("nvmf: %w", err)
 		}
 		c.Authenticate = p.prove
 	}

@@ -36,6 +36,9 @@ func serveKeys(t testing.TB, k Keys) string {
 				t.Fatal(err)
 			}
 		}
+		if rule.Proof, err = dhchap.ParseAllowed(k.Hashes, k.DHGroups); err != nil {
+			t.Fatal(err)
+		}
 		if k.TLSKey != "" {
 			if rule.TLSKey, err = tlspsk.ParseKey(k.TLSKey); err != nil {
 				t.Fatal(err)
@@ -51,9 +54,10 @@ func serveKeys(t testing.TB, k Keys) string {
 func TestKeys(t *testing.T) {
 	for _, k := range []Keys{
 		{Secret: hostSecret}, {Secret: hostSecret, CtrlSecret: ctrlSecret}, {TLSKey: tlsKey}, {Secret: hostSecret, CtrlSecret: ctrlSecret, TLSKey: tlsKey},
+		{Secret: hostSecret, CtrlSecret: ctrlSecret, Hashes: []string{"sha512"}, DHGroups: []string{"ffdhe2048", "null"}},
 	} {
 		for _, digests := range []bool{false, true} {
-			t.Run(fmt.Sprintf("secret=%t ctrl=%t tls=%t digests=%t", k.Secret != "", k.CtrlSecret != "", k.TLSKey != "", digests), func(t *testing.T) {
+			t.Run(fmt.Sprintf("secret=%t ctrl=%t hashes=%s tls=%t digests=%t", k.Secret != "", k.CtrlSecret != "", k.Hashes, k.TLSKey != "", digests), func(t *testing.T) {
 				cfg := config(serveKeys(t, k))
 				cfg.Keys, cfg.Queues, cfg.HeaderDigest, cfg.DataDigest = k, 2, digests, digests
 				n := open(t, cfg)
@@ -90,6 +94,10 @@ func TestWrongKeys(t *testing.T) {
 		{"TLS where there is no key", Keys{}, Keys{TLSKey: tlsKey}, "unknown PSK identity"},
 		{"no secret", Keys{}, Keys{Secret: "DHHC-1:00:secret"}, "is not of the form"},
 		{"no secret of the controller", Keys{}, Keys{Secret: hostSecret, CtrlSecret: "x"}, "the controller's key"},
+		{"another hash", Keys{Secret: hostSecret, Hashes: []string{"sha384"}}, Keys{Secret: hostSecret, Hashes: []string{"sha256", "sha512"}}, "hash function not usable"},
+		{"another group", Keys{Secret: hostSecret, DHGroups: []string{"null"}}, Keys{Secret: hostSecret, DHGroups: []string{"ffdhe2048"}}, "group not usable"},
+		{"an unknown hash", Keys{}, Keys{Secret: hostSecret, Hashes: []string{"md5"}}, `"md5" is no hash`},
+		{"a hash and no secret", Keys{}, Keys{Hashes: []string{"sha256"}}, "go with a secret"},
 		{"no TLS key", Keys{}, Keys{TLSKey: "x"}, "NVMeTLSkey-1"},
 		{"the controller's alone", Keys{}, Keys{CtrlSecret: ctrlSecret}, "goes with one of the host"},
 		{"the same", Keys{}, Keys{Secret: hostSecret, CtrlSecret: hostSecret}, "the same secret"},

@@ -25,6 +25,8 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 		"HostKey.DHCHAPSecretEnv":      "HostKey.Secret",
 		"HostKey.DHCHAPCtrlSecretFile": "HostKey.CtrlSecret",
 		"HostKey.DHCHAPCtrlSecretEnv":  "HostKey.CtrlSecret",
+		"HostKey.DHCHAPHashes":         "HostKey.Proof",
+		"HostKey.DHCHAPGroups":         "HostKey.Proof",
 		"HostKey.TLSKeyFile":           "HostKey.TLSKey",
 		"HostKey.TLSKeyEnv":            "HostKey.TLSKey",
 	}

@@ -42,14 +42,17 @@ var (
 )
 
 // hostKeys are the secrets of a host.
-type hostKeys struct{ host, ctrl *dhchap.Secret }
+type hostKeys struct {
+	host, ctrl *dhchap.Secret
+	allowed    dhchap.Allowed
+}
 
 // keys returns what a host has to prove itself with; nil: nothing. Every rule with its
 // name counts, so that no wider rule lets it in without.
 func (s *subsystem) keys(host string) *hostKeys {
 	for _, r := range s.hostRules() {
 		if r.Secret != nil && r.NQN == host {
-			return &hostKeys{r.Secret, r.CtrlSecret}
+			return &hostKeys{r.Secret, r.CtrlSecret, r.Proof}
 		}
 	}
 	return nil
@@ -146,7 +149,7 @@ func (a *authentication) take(q *queue) *dhchap.Controller {
 		if k == nil {
 			return nil
 		}
-		a.m = dhchap.NewController(dhchap.Config{HostNQN: a.host, SubsystemNQN: a.subNQN, Host: k.host, Controller: k.ctrl})
+		a.m = dhchap.NewController(dhchap.Config{HostNQN: a.host, SubsystemNQN: a.subNQN, Host: k.host, Controller: k.ctrl, Allowed: k.allowed})
 		if q.proved.Load() {
 			a.timer = time.AfterFunc(q.fe.cfg.Timeouts.Connect, func() { q.t.Terminate(errNotProved) })
 		}

@@ -401,6 +401,64 @@ func TestAuthFailures(t *testing.T) {
 	h.gone()
 }
 
+// A host that may use some hashes and groups alone proves itself with the first that it
+// offers too, and is refused without any of them, at a subsystem and at discovery.
+func TestAuthAllowed(t *testing.T) {
+	only := func(hashes []dhchap.Hash, groups ...dhchap.Group) dhchap.Allowed {
+		return dhchap.Allowed{Hashes: hashes, Groups: groups}
+	}
+	rule := nvmf.HostRule{NQN: hostNQN, Secret: secret(t, hostSecret), CtrlSecret: secret(t, ctrlSecret)}
+	rule.Proof = only([]dhchap.Hash{dhchap.SHA512, dhchap.SHA384}, dhchap.FFDHE2048)
+	r := openAuth(t, func(_ *target.Config, s *nvmf.SubsystemConfig) { s.Hosts = []nvmf.HostRule{rule} })
+	for _, tt := range []struct {
+		offer  dhchap.Allowed
+		reason dhchap.Reason // 0: it is proved
+		how    string
+	}{
+		{dhchap.Allowed{}, 0, "SHA-512, ffdhe2048, both"},
+		{only([]dhchap.Hash{dhchap.SHA256, dhchap.SHA384}, dhchap.GroupNone, dhchap.FFDHE2048), 0, "SHA-384, ffdhe2048, both"},
+		{only([]dhchap.Hash{dhchap.SHA256}), dhchap.HashUnusable, ""},
+		{only(nil, dhchap.GroupNone, dhchap.FFDHE3072), dhchap.GroupUnusable, ""},
+	} {
+		for _, sub := range []string{subNQN, nvme.DiscoveryNQN} {
+			c := chap(t, sub)
+			c.Allowed = tt.offer
+			h := r.unproved(sub)
+			err := h.authenticate(c, 7)
+			var e *dhchap.Error
+			switch {
+			case tt.reason != 0:
+				if !errors.As(err, &e) || !e.Peer || e.Reason != tt.reason {
+					t.Errorf("%s, %v: %v, want %s", sub, tt.offer, err, tt.reason)
+				}
+				h.gone()
+				continue
+			case err != nil:
+				t.Errorf("%s, %v: %v", sub, tt.offer, err)
+			case sub == subNQN:
+				if l := r.srv.Controllers(); len(l) != 1 || l[0].ProvedBy != tt.how {
+					t.Errorf("%v: %+v, want %s", tt.offer, l, tt.how)
+				}
+			}
+			h.close()
+			await.True(t, "the controller has gone", func() bool { return len(r.srv.Controllers()) == 0 })
+		}
+	}
+	// What is allowed now holds from the next authentication on.
+	rule.Proof = only(nil, dhchap.GroupNone)
+	if err := r.srv.SetHosts(subNQN, []nvmf.HostRule{rule}, nvmf.SecureAllowed); err != nil {
+		t.Fatal(err)
+	}
+	h := r.unproved(subNQN)
+	if err := h.authenticate(chap(t, subNQN), 7); err != nil {
+		t.Error(err)
+	}
+	if l := r.srv.Controllers(); len(l) != 1 || l[0].ProvedBy != "SHA-256, no group, both" {
+		t.Errorf("%+v", l)
+	}
+	h.close()
+}
+
 // A re-authentication that fails ends the queue, and commands behind it are refused.
 func TestAuthAgainFails(t *testing.T) {
 	r := openAuth(t, nil)

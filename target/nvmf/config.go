@@ -113,6 +113,8 @@ type HostRule struct {
 	// CtrlSecret is what a controller proves to know if the host asks for it; nil: it
 	// cannot.
 	CtrlSecret *Secret
+	// Proof are the hashes and groups that both proofs may be made with.
+	Proof ProofAllowed
 	// TLSKey is the pre-shared key of the host of this name, for TLS; nil: it has none.
 	// NQN is exact then. Without a Secret the host is let in through TLS alone.
 	TLSKey *TLSKey

@@ -12,6 +12,22 @@ type Secret = dhchap.Secret
 // error does not repeat it.
 func ParseSecret(s string) (*Secret, error) { return dhchap.ParseSecret(s) }
 
+// ProofAllowed are the hashes and the Diffie-Hellman groups that DH-HMAC-CHAP may use, the
+// best first; none: every one.
+type ProofAllowed = dhchap.Allowed
+
+// ProofHash is a hash function of DH-HMAC-CHAP, and ProofGroup a Diffie-Hellman group.
+type (
+	ProofHash  = dhchap.Hash
+	ProofGroup = dhchap.Group
+)
+
+// ParseProofAllowed reads the names of hashes and groups as Linux and SPDK write them
+// (sha256; null, ffdhe2048).
+func ParseProofAllowed(hashes, groups []string) (ProofAllowed, error) {
+	return dhchap.ParseAllowed(hashes, groups)
+}
+
 // TLSKey is a configured pre-shared key of TLS. It does not print itself.
 type TLSKey = tlspsk.Key
 

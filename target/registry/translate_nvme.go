@@ -20,7 +20,7 @@ func subsystemConfig(s *config.Subsystem) nvmf.SubsystemConfig {
 	var rules []nvmf.HostRule
 	for i := range s.Keys {
 		k := &s.Keys[i]
-		rules = append(rules, nvmf.HostRule{NQN: k.Host, Secret: k.Secret(), CtrlSecret: k.CtrlSecret(), TLSKey: k.TLSKey()})
+		rules = append(rules, nvmf.HostRule{NQN: k.Host, Secret: k.Secret(), CtrlSecret: k.CtrlSecret(), Proof: k.Proof(), TLSKey: k.TLSKey()})
 	}
 	for _, h := range s.Hosts {
 		rules = append(rules, nvmf.HostRule{NQN: h})

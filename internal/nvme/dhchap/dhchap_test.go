@@ -196,7 +196,7 @@ func TestAuthentication(t *testing.T) {
 		for _, group := range allGroups {
 			for _, both := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s %s both=%t", hash, group, both), func(t *testing.T) {
-					cfg := Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: secret(t, hostKey), Hashes: []Hash{hash}, Groups: []Group{group}}
+					cfg := Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: secret(t, hostKey), Allowed: Allowed{Hashes: []Hash{hash}, Groups: []Group{group}}}
 					if both {
 						cfg.Controller = secret(t, ctrlKey)
 					}
@@ -211,11 +211,40 @@ func TestAuthentication(t *testing.T) {
 	}
 }
 
+// Names are those of Linux and SPDK, in the order in which they are to be taken.
+func TestAllowed(t *testing.T) {
+	a, err := ParseAllowed([]string{"sha512", "sha256", "sha384"}, []string{"ffdhe8192", "null", "ffdhe2048", "ffdhe3072", "ffdhe4096", "ffdhe6144"})
+	if want := (Allowed{[]Hash{SHA512, SHA256, SHA384}, []Group{FFDHE8192, GroupNone, FFDHE2048, FFDHE3072, FFDHE4096, FFDHE6144}}); err != nil || !a.Equal(want) || a.Equal(Allowed{}) {
+		t.Errorf("%v, %v", a, err)
+	}
+	if a, err := ParseAllowed(nil, nil); err != nil || a.Hashes != nil || a.Groups != nil {
+		t.Errorf("nothing named: %v, %v", a, err)
+	}
+	for want, names := range map[string][2][]string{
+		`"sha1" is no hash; there are sha256, sha384, sha512`:                                                  {{"sha1"}, nil},
+		`"" is no Diffie-Hellman group; there are null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144, ffdhe8192`: {nil, {"null", ""}},
+		"sha384 is named twice":    {{"sha384", "sha256", "sha384"}, nil},
+		"ffdhe2048 is named twice": {nil, {"ffdhe2048", "ffdhe2048"}},
+	} {
+		if a, err := ParseAllowed(names[0], names[1]); err == nil || !strings.Contains(err.Error(), want) || a.Hashes != nil || a.Groups != nil {
+			t.Errorf("%q: %v, %v, want %q", names, a, err, want)
+		}
+	}
+	// The controller takes the first of its own that the host offers, whatever comes first there.
+	host := Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: secret(t, hostKey), Allowed: Allowed{[]Hash{SHA256, SHA512, SHA384}, []Group{GroupNone, FFDHE2048}}}
+	ctrl := host
+	ctrl.Allowed = Allowed{[]Hash{SHA384, SHA512}, []Group{FFDHE2048, GroupNone}}
+	c := NewController(ctrl)
+	if err := run(t, NewHost(host, 7), c, nil); err != nil || c.String() != "SHA-384, ffdhe2048, the host" {
+		t.Errorf("%v, %s", err, c)
+	}
+}
+
 // Whatever is wrong, neither end believes the other, and each knows why.
 func TestRefusals(t *testing.T) {
 	type ends struct{ host, ctrl Config }
 	base := func(t *testing.T) ends {
-		c := Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: secret(t, hostKey), Controller: secret(t, ctrlKey), Groups: []Group{FFDHE2048}}
+		c := Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: secret(t, hostKey), Controller: secret(t, ctrlKey), Allowed: Allowed{Groups: []Group{FFDHE2048}}}
 		return ends{c, c}
 	}
 	set := func(m message, at int, v byte) func(message, []byte) []byte {
@@ -340,7 +369,7 @@ func TestRefusals(t *testing.T) {
 
 // A host that returns the controller's challenge does not get it answered.
 func TestReflection(t *testing.T) {
-	cfg := Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: secret(t, hostKey), Controller: secret(t, hostKey), Hashes: []Hash{SHA256}, Groups: []Group{GroupNone}}
+	cfg := Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: secret(t, hostKey), Controller: secret(t, hostKey), Allowed: Allowed{Hashes: []Hash{SHA256}, Groups: []Group{GroupNone}}}
 	c := NewController(cfg)
 	c.Send(NewHost(cfg, 0).Negotiate())
 	b, err := c.Receive()
@@ -356,7 +385,7 @@ func TestReflection(t *testing.T) {
 }
 
 func TestOutOfTurn(t *testing.T) {
-	cfg := Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: secret(t, hostKey), Groups: []Group{GroupNone}}
+	cfg := Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: secret(t, hostKey), Allowed: Allowed{Groups: []Group{GroupNone}}}
 	c := NewController(cfg)
 	if _, err := c.Receive(); err == nil {
 		t.Error("a message before any was sent")
@@ -378,7 +407,7 @@ func FuzzController(f *testing.F) {
 	f.Add(n, (&reply{r1: make([]byte, 32), c2: make([]byte, 32)}).encode(0))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		k := NewSecret()
-		c := NewController(Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: k, Controller: k, Groups: []Group{GroupNone}})
+		c := NewController(Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: k, Controller: k, Allowed: Allowed{Groups: []Group{GroupNone}}})
 		c.Send(first)
 		c.Receive()
 		c.Send(second)
@@ -393,7 +422,7 @@ func FuzzHost(f *testing.F) {
 	f.Add((&challenge{hash: SHA256, seq: 1, c1: make([]byte, 32)}).encode(0), success1(0, SHA256, make([]byte, 32)))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		k := NewSecret()
-		h := NewHost(Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: k, Controller: k, Groups: []Group{GroupNone}}, 0)
+		h := NewHost(Config{HostNQN: hostNQN, SubsystemNQN: subNQN, Host: k, Controller: k, Allowed: Allowed{Groups: []Group{GroupNone}}}, 0)
 		h.Negotiate()
 		h.Handle(first)
 		if _, ok, _ := h.Handle(second); ok {

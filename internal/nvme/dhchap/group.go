@@ -87,6 +87,14 @@ func (g Group) String() string {
 	return fmt.Sprintf("group %d", uint8(g))
 }
 
+// Name returns the name that Linux and SPDK give it in their options, null for none.
+func (g Group) Name() string {
+	if g == GroupNone {
+		return "null"
+	}
+	return g.String()
+}
+
 // size returns the length of a public value, bytes.
 func (g Group) size() int { return groups[g].bits / 8 }
 

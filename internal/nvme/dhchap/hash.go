@@ -57,6 +57,9 @@ func (h Hash) String() string {
 	return fmt.Sprintf("hash %d", uint8(h))
 }
 
+// Name returns the name that Linux and SPDK give it in their options, sha256 for example.
+func (h Hash) Name() string { return fmt.Sprintf("sha%d", 8*h.Size()) }
+
 func (h Hash) hmac(key []byte, parts ...[]byte) []byte {
 	m := hmac.New(h.new(), key)
 	for _, p := range parts {

@@ -18,7 +18,9 @@ import (
 
 var chapCases = []Case{
 	{Name: "nvme-tcp/chap", Expect: "Linux and our target prove who they are, one way and both, with every hash and every group; wrong secrets are refused", Fresh: true, Limit: 20 * time.Minute, Run: chapHost},
+	{Name: "nvme-rdma/chap", Expect: "the same over siw, with every hash and three groups", Fresh: true, Limit: 20 * time.Minute, Run: chapHostRDMA},
 	{Name: "nvme-host/chap", Expect: "our host and Linux' target prove who they are, one way and both, with every hash and every group; wrong secrets are refused", Fresh: true, Limit: 20 * time.Minute, Run: chapTarget},
+	{Name: "nvme-host/chap-rdma", Expect: "the same over siw, with every hash and three groups", Fresh: true, Limit: 20 * time.Minute, Run: chapTargetRDMA},
 }
 
 // chapGroups are those of RFC 7919 and none, by the names of Linux and in the order of their
@@ -52,6 +54,11 @@ func chapWays(pairs []chapPair) []chapWay {
 		add(group%len(chapHashes), group, true)
 	}
 	return ways
+}
+
+// chapWaysRDMA are fewer: what is proved is the same, whatever carries it.
+func chapWaysRDMA(p []chapPair) []chapWay {
+	return []chapWay{{0, 0, false, p[0]}, {1, 0, true, p[1]}, {2, 1, true, p[2]}, {0, 2, true, p[3]}}
 }
 
 // chapPair is what a host and the subsystem prove to each other.
@@ -111,16 +118,40 @@ func chapNamespace(dir string, pairs []chapPair) (string, error) {
 
 // chapAttach connects as $host with identifier $id and the options of "$@", and wants it refused with refused.
 const chapAttach = `
-attach() { nvme_attach tcp @PORT @NQN -q $host -I $id "$@"; }
+attach() { nvme_attach @TRANSPORT @PORT @NQN -q $host -I $id "$@"; }
 refused() {
   attach "$@" >/tmp/out 2>&1 && { cat /tmp/out; die "accepted: $*"; }
   c=$(nvme_ctrl @NQN) && die "a controller is left: $c"; return 0
 }
+# discovery OPTION...: connects to the discovery service; the controller is in $c. nvme discover keeps secrets to itself.
+discovery() {
+  local d=nqn.2014-08.org.nvmexpress.discovery o="" a; for a; do o=$o,$a; done
+  echo -n "transport=@TRANSPORT,traddr=$HOST,trsvcid=@PORT,nqn=$d,hostnqn=$host,hostid=$id$o" 2>/tmp/out >/dev/nvme-fabrics || return
+  c=$(nvme_ctrl $d)
+}
 `
 
-// chapHost has Linux' host authenticate itself. It offers one hash and one group at a time,
-// since our target would always choose the same.
-func chapHost(_ context.Context, e *Env) (string, error) {
+// chapDiscovery has Linux' host prove itself to the discovery service, one way and both; who
+// does not is told nothing.
+const chapDiscovery = `
+! discovery || die discovery without a secret; ! discovery dhchap_secret=@WRONG || die discovery with another secret; ! discovery dhchap_secret=@SECRET,dhchap_ctrl_secret=@WRONG || die discovery of another controller
+for o in dhchap_secret=@SECRET dhchap_secret=@SECRET,dhchap_ctrl_secret=@CTRL; do
+  dmesg -C; discovery $o || { dmesg | tail -5; die discovery $o; }
+  dmesg | grep -qF 'authenticated with hash' || die discovery asks for no proof
+  nvme get-log /dev/$c -i 0x70 -l 4096 -b | grep -aqF @NQN || die not listed
+  echo 1 >/sys/class/nvme/$c/delete_controller
+done
+`
+
+func chapHost(_ context.Context, e *Env) (string, error) { return chapHostOver(e, "tcp", chapWays) }
+
+func chapHostRDMA(_ context.Context, e *Env) (string, error) {
+	return chapHostOver(e, "rdma", chapWaysRDMA)
+}
+
+// chapHostOver has Linux' host authenticate itself. It offers one hash and one group at a
+// time, since our target would always choose the same.
+func chapHostOver(e *Env, transport string, list func([]chapPair) []chapWay) (string, error) {
 	pairs, err := e.chapUp(ramNQN)
 	if err != nil {
 		return "", err
@@ -134,12 +165,17 @@ func chapHost(_ context.Context, e *Env) (string, error) {
 		return "", err
 	}
 	in := func(p chapPair, script string) error {
-		r := strings.NewReplacer("@PORT", fmt.Sprint(t.Port), "@NQN", ramNQN, "@SECRET", p.secret, "@CTRL", p.ctrlSecret, "@WRONG", pairs[0].secret)
+		r := strings.NewReplacer("@TRANSPORT", transport, "@PORT", fmt.Sprint(t.Port), "@NQN", ramNQN, "@SECRET", p.secret, "@CTRL", p.ctrlSecret, "@WRONG", pairs[0].secret)
 		_, err := e.In("%s", fmt.Sprintf("host=%s id=%s\n", p.host, p.hostID())+r.Replace(chapAttach+script))
 		return err
 	}
 	const disconnect = "\nnvme disconnect -n @NQN >/dev/null || die disconnect"
-	ways := chapWays(pairs)
+	if transport == "rdma" {
+		if _, err := e.In("siw_up || die siw"); err != nil {
+			return "", err
+		}
+	}
+	ways := list(pairs)
 	for i, w := range ways {
 		options, proofs := "-S @SECRET", 0
 		if w.both {
@@ -156,22 +192,31 @@ head -c 1M /dev/urandom >/tmp/a; dd if=/tmp/a of=$d bs=64k seek=%d oflag=direct 
 	if err := in(pairs[1], `
 echo 0 >/sys/module/nvme_core/parameters/dhchap_hash; echo -1 >/sys/module/nvme_core/parameters/dhchap_group
 refused; refused -S @WRONG; refused -S @WRONG -C @CTRL; refused -S @SECRET -C @WRONG
-dmesg -C; d=$(attach -S @SECRET -C @CTRL) || die connect: $d
+`+chapDiscovery+`dmesg -C; d=$(attach -S @SECRET -C @CTRL) || die connect: $d
 verify $d 8 2 16 || die fio; c=$(nvme_ctrl @NQN); echo 1 >/sys/class/nvme/$c/reset_controller || die reset; verify $d 8 2 16 || die fio after the reset
 [ "$(dmesg | grep -c 'controller authenticated')" = 2 ] || die no proof at the reset`+disconnect+"\nquiet_kernel || die kernel"); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d ways proved, wrong secrets refused; again after a reset, verified", len(ways)), t.Stop()
+	return fmt.Sprintf("%d ways proved, wrong secrets refused; discovery, one way and both; again after a reset, verified", len(ways)), t.Stop()
 }
 
-// chapTarget has our host authenticate itself to Linux' target, which chooses the hash and
-// the group. Its port is open to the hosts with keys alone.
 func chapTarget(ctx context.Context, e *Env) (string, error) {
+	return chapTargetOver(ctx, e, e.nvmet, chapWays)
+}
+
+func chapTargetRDMA(ctx context.Context, e *Env) (string, error) {
+	return chapTargetOver(ctx, e, e.nvmetRDMA, chapWaysRDMA)
+}
+
+// chapTargetOver has our host authenticate itself to Linux' target, which chooses the hash
+// and the group. Its port is open to the hosts with keys alone. Over each way the host may
+// use that hash and that group alone.
+func chapTargetOver(ctx context.Context, e *Env, serve func() (nvmf.Config, error), list func([]chapPair) []chapWay) (string, error) {
 	pairs, err := e.chapUp(labNQN)
 	if err != nil {
 		return "", err
 	}
-	cfg, err := e.nvmet()
+	cfg, err := serve()
 	if err != nil {
 		return "", err
 	}
@@ -184,12 +229,14 @@ func chapTarget(ctx context.Context, e *Env) (string, error) {
 			return "", err
 		}
 	}
-	ways := chapWays(pairs)
+	ways := list(pairs)
 	for _, w := range ways {
 		if _, err := e.In(`h=/sys/kernel/config/nvmet/hosts/%s; printf %%s '%s' >$h/dhchap_hash && printf %%s %s >$h/dhchap_dhgroup || die configfs
 [ "$(cat $h/dhchap_hash $h/dhchap_dhgroup | tr '\n' ' ')" = '%[2]s %[3]s ' ] || die not taken`, w.pair.host, chapHashes[w.hash], chapGroups[w.group]); err != nil {
 			return "", err
 		}
+		hash := strings.TrimSuffix(strings.TrimPrefix(chapHashes[w.hash], "hmac("), ")")
+		cfg.Keys.Hashes, cfg.Keys.DHGroups = []string{hash}, []string{chapGroups[w.group]}
 		if err := proved(ctx, cfg, w.pair, w.both); err != nil {
 			return "", fmt.Errorf("%s, %s, both %t: %w", chapHashes[w.hash], chapGroups[w.group], w.both, err)
 		}

@@ -17,8 +17,8 @@ var nvmeAuth []byte
 // building is held while modules are built, or looked for.
 var building sync.Mutex
 
-// NVMeAuth returns a folder with the modules of Linux' NVMe host and target over TCP that
-// know DH-HMAC-CHAP, for the kernel of the image; Debian's do not. They are built when they
+// NVMeAuth returns a folder with the modules of Linux' NVMe host and target over TCP and
+// RDMA that know DH-HMAC-CHAP, for the kernel of the image; Debian's do not. They are built when they
 // are first asked for, beside the image, so that it costs nothing where no case needs them.
 func (im *Image) NVMeAuth(cache string, progress func(string)) (string, error) {
 	building.Lock()

@@ -207,11 +207,11 @@ nvme_paths() {
 	grep . /sys/class/nvme/nvme*/state /sys/class/nvme/nvme*/nvme*c*n*/ana_state; return 1
 }
 
-# nvme_auth_up: NVMe over TCP, host and target, with DH-HMAC-CHAP: the modules that the case
+# nvme_auth_up: NVMe over TCP and RDMA, host and target, with DH-HMAC-CHAP: the modules that the case
 # has put into /job/nvme-auth, and what of the kernel's they need.
 nvme_auth_up() {
 	local m d
-	for m in ffdhe nvme-common nvme-core nvme-fabrics nvme-tcp nvmet nvmet-tcp; do
+	for m in ffdhe nvme-common nvme-core nvme-fabrics nvme-tcp nvme-rdma nvmet nvmet-tcp nvmet-rdma; do
 		grep -q "^${m//-/_} " /proc/modules && continue
 		for d in $(modinfo -F depends /job/nvme-auth/$m.ko | tr , ' '); do
 			[ -e /job/nvme-auth/${d//_/-}.ko ] || modprobe $d || return

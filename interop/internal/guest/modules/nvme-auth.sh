@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds into $1, for the kernel $2 of a guest, Linux' NVMe host and target over TCP with
-# DH-HMAC-CHAP, from Debian's source of the same version (root; a minute): Debian's kernel
+# Builds into $1, for the kernel $2 of a guest, Linux' NVMe host and target over TCP and
+# RDMA with DH-HMAC-CHAP, from Debian's source of the same version (root; a minute): Debian's kernel
 # leaves CONFIG_NVME_AUTH, CONFIG_NVME_TARGET_AUTH and CONFIG_CRYPTO_DH_RFC7919_GROUPS out.
 # Two things differ from the stock source. The groups of RFC 7919 are a module of their own,
 # ffdhe, since the kernel has Diffie-Hellman itself built in. And nvme-core's parameters
@@ -59,11 +59,11 @@ MODULE_LICENSE("GPL");
 C
 printf '%s\n' 'obj-m := ffdhe.o' 'ffdhe-y := groups.o helper.o' > "$nvme/ffdhe/Makefile"; echo 'obj-m += ffdhe/' >> "$nvme/Makefile"
 on="CONFIG_NVME_AUTH CONFIG_NVME_TARGET_AUTH CONFIG_CRYPTO_DH_RFC7919_GROUPS"
-off="CONFIG_BLK_DEV_NVME CONFIG_NVME_RDMA CONFIG_NVME_FC CONFIG_NVME_TARGET_RDMA CONFIG_NVME_TARGET_FC"
+off="CONFIG_BLK_DEV_NVME CONFIG_NVME_FC CONFIG_NVME_TARGET_FC"
 make -s -C "$tree" M="$nvme" -j"$(nproc)" CONFIG_NVME_COMMON=m $(printf '%s=y ' $on) $(printf '%s=n ' $off) \
   KCFLAGS="$(printf -- '-D%s=1 ' $on)" modules >make.log 2>&1 || { tail -20 make.log >&2; exit 1; }
 mkdir "$work/modules"
-for module in ffdhe/ffdhe common/nvme-common host/nvme-core host/nvme-fabrics host/nvme-tcp target/nvmet target/nvmet-tcp; do
+for module in ffdhe/ffdhe common/nvme-common host/nvme-core host/nvme-fabrics host/nvme-tcp host/nvme-rdma target/nvmet target/nvmet-tcp target/nvmet-rdma; do
   strip --strip-debug "$nvme/$module.ko"; cp "$nvme/$module.ko" "$work/modules/"
 done
 mkdir -p "$(dirname "$out")"; rm -rf "$out"; mv "$work/modules" "$out"

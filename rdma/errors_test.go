@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
+	"softiser/internal/await"
 	"softiser/rdma"
 	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
@@ -227,8 +229,25 @@ func TestProtocolErrors(t *testing.T) {
 			if s := e.QP.Stats(); s.TerminatesOut != 1 || s.TerminatesIn != 0 {
 				t.Errorf("counters: %d Terminates sent, %d received", s.TerminatesOut, s.TerminatesIn)
 			}
+			want1 := []rdma.EndCount{{
+				Layer: tt.want.Layer().String(), Reason: tt.want.Name(), Count: 1,
+				Code: fmt.Sprintf("%d/%d/%02x", uint8(tt.want.Layer()), tt.want.EType(), tt.want.Code()),
+			}}
+			await.True(t, "the end is counted by its code", func() bool { return slices.Equal(e.Dev.Stats().Ends, want1) })
 		})
 	}
+}
+
+// What a peer gives as its reason and no RFC knows is one count, however many of them it
+// thinks of.
+func TestUnknownReasonsAreOne(t *testing.T) {
+	p, e := rawToServer(t, nil, nil)
+	p.send(untagged(wire.Terminate, wire.QNTerminate, 1, 0, true, []byte{0x2F, 0xEE, 0, 0}))
+	if err := e.WaitDone(t); err == nil {
+		t.Error("the queue pair does not say why it ended")
+	}
+	want := []rdma.EndCount{{Remote: true, Layer: "unknown", Reason: "unknown", Count: 1}}
+	await.True(t, "the end is counted", func() bool { return slices.Equal(e.Dev.Stats().Ends, want) })
 }
 
 // A Read Response that is not the one asked for.

@@ -55,8 +55,9 @@ func (o *owner) StateChanged(from, to QPState) func() {
 // Cause says an engine's error in the words of this package.
 func (o *owner) Cause(err error) error { return public(err) }
 
-// Ended calls the hook for Terminate messages.
+// Ended counts why the connection has ended, and calls the hook for Terminate messages.
 func (o *owner) Ended(cause error) {
+	o.pd.dev.ended(cause)
 	var te *TerminateError
 	if f := o.pd.dev.cfg.Hooks.Terminate; f != nil && errors.As(cause, &te) {
 		f((*QP)(o), te)

@@ -53,12 +53,14 @@ type DeviceStats struct {
 	QPStats
 	QPs, MRs, PDs, CQs, SRQs int
 	Connections              uint64 // established so far
+	Ends                     []EndCount
 }
 
 type deviceCounters struct {
 	mu    sync.Mutex // guards what follows
 	past  QPStats
 	conns uint64
+	ends  map[endKey]uint64
 }
 
 // Stats returns the counters.
@@ -72,7 +74,7 @@ func (d *Device) Stats() DeviceStats {
 	}
 	d.stat.mu.Lock()
 	out.QPStats.add(&d.stat.past)
-	out.Connections = d.stat.conns
+	out.Connections, out.Ends = d.stat.conns, d.endsLocked()
 	d.stat.mu.Unlock()
 	d.mu.Unlock()
 	out.MRs = d.shared.Table.Count()

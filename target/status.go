@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"softiser/blockdev"
@@ -24,11 +25,20 @@ type Status struct {
 
 	Subsystems  []SubsystemStatus  `json:"subsystems"`
 	Controllers []ControllerStatus `json:"controllers"` // of NVMe hosts, those of the discovery service included
-	// NVMe is what hosts have done, by transport.
-	NVMe []nvmf.TransportStatus `json:"nvme"`
+	// ISCSI and NVMe are what initiators and hosts have done, by transport.
+	ISCSI []iscsi.TransportStatus `json:"iscsi"`
+	NVMe  []nvmf.TransportStatus  `json:"nvme"`
+	// RDMA are the queue pairs below, by transport.
+	RDMA []portal.RDMAStatus `json:"rdma,omitempty"`
+	// Recovery counts what has become of connections of iSCSI that were lost.
+	Recovery iscsi.RecoveryStatus `json:"recovery"`
 	// Volumes are what LUNs and namespaces are made of, each once however many there are. A
 	// Server knows no names; the program that opens the volumes adds them.
 	Volumes []VolumeStatus `json:"volumes,omitempty"`
+
+	// Reload is what has become of reloads of the configuration; nil: there is no file. The program that
+	// reads the configuration adds it.
+	Reload *ReloadStatus `json:"reload,omitempty"`
 
 	// Groups are those of volumes that move between the nodes of a cluster; the program that
 	// moves them adds them.
@@ -39,7 +49,11 @@ type Status struct {
 	// Refusals are the refused logins by reason.
 	Refusals      map[string]uint64 `json:"logins_refused_by_reason"`
 	LoginsAborted uint64            `json:"logins_aborted_total"`
-	Pending       int               `json:"pending_logins"`
+	// ConnectsRefused are Connect commands of NVMe hosts, by status.
+	ConnectsRefused map[string]uint64 `json:"connects_refused_by_status"`
+	// ProofsFailed are authentications of NVMe hosts.
+	ProofsFailed uint64 `json:"nvme_authentication_failures_total"`
+	Pending      int    `json:"pending_logins"`
 
 	Limits  LimitStatus   `json:"limits"`
 	Staging StagingStatus `json:"staging"`
@@ -53,6 +67,15 @@ type GroupStatus struct {
 	Fencing    string   `json:"fencing"`
 	Volumes    []string `json:"volumes"`
 	Error      string   `json:"error,omitempty"` // why the last change has failed
+}
+
+// ReloadStatus is what reloads of the configuration have done.
+type ReloadStatus struct {
+	Done   uint64    `json:"succeeded_total"` // all changes are in force
+	Failed uint64    `json:"failed_total"`    // mistakes in the file, or changes that could not be made
+	OK     bool      `json:"last_succeeded"`
+	Last   time.Time `json:"last_success,omitzero"` // when the configuration in force was taken
+	Error  string    `json:"last_error,omitempty"`  // of the last one
 }
 
 // LimitStatus is what peers share, as it is in force: less than configured where the
@@ -100,12 +123,15 @@ func (s *Server) Status() Status {
 		Sessions:      f.Sessions,
 		Subsystems:    n.Subsystems,
 		Controllers:   n.Controllers,
+		ISCSI:         f.Transports,
 		NVMe:          n.Transports,
+		RDMA:          slices.Concat(f.RDMA, n.RDMA),
+		Recovery:      f.Recovery,
 		Logins:        f.Logins,
 		LoginsRefused: f.LoginsRefused,
 		Refusals:      f.Refusals,
-		LoginsAborted: f.LoginsAborted,
-		Pending:       s.server.Pending(),
+		LoginsAborted: f.LoginsAborted, ConnectsRefused: n.Refused, ProofsFailed: n.FailedProofs,
+		Pending: s.server.Pending(),
 		Limits: LimitStatus{
 			Sessions: f.Room.Sessions, SessionsPerAddress: f.Room.SessionsPerAddress, ReservedSessions: f.Room.ReservedSessions,
 			DiscoveryAge: max(f.Room.DiscoveryAge, 0), PendingLogins: pending, PendingPerAddress: perAddress,

@@ -8,11 +8,14 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
+
+	"go.uber.org/zap"
 
 	"softiser/target"
 	"softiser/target/scsi"
@@ -87,6 +90,8 @@ type Backend struct {
 	// only tells what that would change.
 	Reload func(ctx context.Context, dry bool) ([]Change, error)
 	LVM    LVM
+	// Log is told who has asked for what, see audit.go; nil: nobody is.
+	Log *zap.Logger
 }
 
 // Listen opens the socket, and makes its directory if that is missing (what is in
@@ -131,7 +136,7 @@ func listen(path string) (net.Listener, error) {
 
 // Serve answers requests until ctx is done.
 func Serve(ctx context.Context, ln net.Listener, b Backend) error {
-	srv := &http.Server{Handler: Handler(b), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	srv := &http.Server{Handler: audited(Handler(b), b.Log), ConnContext: withPeer, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
@@ -221,6 +226,12 @@ func Handler(b Backend) http.Handler {
 		answer(w, http.StatusOK, changes)
 	})
 	b.LVM.handle(mux)
+	// Only here: profiles hold what is in memory, and making them takes time of the data path.
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	return mux
 }
 

@@ -12,6 +12,13 @@ import (
 type serverCounters struct {
 	logins, loginsAborted  atomic.Uint64
 	noRoom, discoveryEnded atomic.Uint64 // of the session table
+
+	// Recovery; see RecoveryStatus.
+	reinstated, connReinstated, connLost, reassigned atomic.Uint64
+}
+
+func (c *serverCounters) recovery() RecoveryStatus {
+	return RecoveryStatus{Sessions: c.reinstated.Load(), Connections: c.connReinstated.Load(), Lost: c.connLost.Load(), Tasks: c.reassigned.Load()}
 }
 
 type connCounters struct {

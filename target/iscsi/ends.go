@@ -66,7 +66,11 @@ func (s *session) finish() {
 
 // forget removes an ended session.
 func (s *Frontend) forget(n *session) {
+	st, wire := n.status(), n.wire()
 	s.mu.Lock()
+	traffic := s.past[wire.Transport]
+	traffic.add(&st)
+	s.past[wire.Transport] = traffic
 	delete(s.sessions, n.tsih)
 	if s.shares[n.share]--; s.shares[n.share] == 0 {
 		delete(s.shares, n.share)

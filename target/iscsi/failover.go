@@ -29,6 +29,7 @@ func (m *taskManager) reassign(c *conn, req iscsi.TaskRequest) {
 		s.mu.Unlock()
 		return
 	}
+	s.srv.stats.reassigned.Add(1)
 	s.log().Info("task reassigned", zap.Uint32("itt", ref), zap.Uint16("from_cid", from.cid), zap.Uint16("to_cid", c.cid))
 	var (
 		answer  iscsi.PDU

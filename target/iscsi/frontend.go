@@ -39,15 +39,16 @@ type Frontend struct {
 	closeErr error       // what went wrong then; written once, in closing
 
 	mu       sync.Mutex
-	nodes    []*node                 // guarded by mu; replaced, never changed in place
-	removed  map[string]ACL          // guarded by mu: names of targets that were taken away, and who might use them
-	leaving  []*node                 // guarded by mu: taken away, but commands still hold their volumes
-	sessions map[uint16]*session     // guarded by mu, by TSIH
-	keys     map[sessionKey]*session // guarded by mu
-	shares   map[shareKey]int        // guarded by mu: sessions, by whose share they are of
-	room     Room                    // guarded by mu: as SetRoom has left it
-	conns    map[*conn]struct{}      // guarded by mu
-	lastTSIH uint16                  // guarded by mu
+	nodes    []*node                      // guarded by mu; replaced, never changed in place
+	removed  map[string]ACL               // guarded by mu: names of targets that were taken away, and who might use them
+	leaving  []*node                      // guarded by mu: taken away, but commands still hold their volumes
+	sessions map[uint16]*session          // guarded by mu, by TSIH
+	keys     map[sessionKey]*session      // guarded by mu
+	shares   map[shareKey]int             // guarded by mu: sessions, by whose share they are of
+	room     Room                         // guarded by mu: as SetRoom has left it
+	conns    map[*conn]struct{}           // guarded by mu
+	past     map[portal.Transport]Traffic // guarded by mu: of sessions that have ended
+	lastTSIH uint16                       // guarded by mu
 }
 
 // New checks the configuration and makes the front end. There is room for no session
@@ -63,6 +64,7 @@ func New(cfg Config) (*Frontend, error) {
 		bursts:   burstPool{memory: cfg.Staging},
 		volumes:  cfg.Volumes,
 		removed:  map[string]ACL{},
+		past:     map[portal.Transport]Traffic{},
 		sessions: map[uint16]*session{},
 		keys:     map[sessionKey]*session{},
 		shares:   map[shareKey]int{},
@@ -166,6 +168,11 @@ func (s *Frontend) dropConn(c *conn) {
 func (s *Frontend) sessionList(n *node) []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.sessionListLocked(n)
+}
+
+// sessionListLocked is sessionList for who holds s.mu.
+func (s *Frontend) sessionListLocked(n *node) []*session {
 	var list []*session
 	for _, x := range s.sessions {
 		if n == nil || x.node == n {

@@ -39,6 +39,7 @@ func (m *membership) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, er
 		old.replaced = true
 		old.recovering = s.erl == 2
 		s.mu.Unlock()
+		s.srv.stats.connReinstated.Add(1)
 		s.srv.limits.sessions.Info(old.log, "connection reinstatement: the old connection ends", zap.Uint16("cid", r.CID), zap.Stringer("new_connection", c.remote))
 		old.close(errConnReinstated)
 		if err := m.waitReplaced(c, old); err != nil {
@@ -128,6 +129,7 @@ func (m *membership) leave(c *conn, err error, was connState) {
 			s.srv.limits.sessions.Info(c.log, "connection closed", zap.Uint16("cid", c.cid))
 		}
 	case tasksWait:
+		s.srv.stats.connLost.Add(1)
 		s.srv.limits.sessions.Info(c.log, "connection lost; its tasks wait to be reassigned", zap.Uint16("cid", c.cid), zap.NamedError("reason", err))
 		if other != nil {
 			other.out.connectionDropped(c.cid)

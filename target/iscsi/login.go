@@ -248,6 +248,7 @@ func (l *loginPhase) newSession(r *iscsi.LoginResult) *session {
 		known:  l.knownTo(l.node, r.InitiatorName, r.AuthUser),
 		params: r.Params,
 		base:   c.log,
+		kind:   c.kind,
 		erl:    r.Params.ErrorRecoveryLevel,
 		born:   time.Now(),
 		done:   make(chan struct{}),

@@ -50,6 +50,7 @@ func (s *Frontend) register(n *session, c *conn) error {
 			continue
 		}
 		s.mu.Unlock()
+		s.stats.reinstated.Add(1)
 		s.limits.sessions.Info(old.log(), "session reinstatement: the old session ends", zap.Stringer("new_connection", c.remote))
 		old.shut(errReinstated)
 		select {

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/iscsi"
+	"softiser/target/portal"
 	"softiser/target/scsi"
 )
 
@@ -74,9 +75,10 @@ type session struct {
 	known  bool        // authenticated, or named by an access list
 	aged   *time.Timer // ends a discovery session; set under srv.mu
 	params iscsi.Params
-	nexus  *scsi.Nexus // nil in discovery sessions
-	base   *zap.Logger // of the leading connection
-	erl    uint32      // error recovery level; above 0 the datamovers have an iscsi.Recovery
+	nexus  *scsi.Nexus      // nil in discovery sessions
+	base   *zap.Logger      // of the leading connection
+	kind   portal.Transport // of the leading connection, as it began
+	erl    uint32           // error recovery level; above 0 the datamovers have an iscsi.Recovery
 	born   time.Time
 	broken func(error)   // shut: ends it after a mistake of ours
 	done   chan struct{} // closed when the session has ended

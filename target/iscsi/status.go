@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"maps"
 	"time"
 
 	"softiser/internal/iscsi"
@@ -12,6 +13,10 @@ import (
 type Status struct {
 	Targets  []TargetStatus
 	Sessions []SessionStatus
+
+	Transports []TransportStatus
+	RDMA       []portal.RDMAStatus
+	Recovery   RecoveryStatus
 
 	Logins        uint64
 	LoginsRefused uint64
@@ -116,7 +121,8 @@ type TransferStats = iscsi.DatamoverStats
 // Status returns a snapshot.
 func (s *Frontend) Status() Status {
 	s.mu.Lock()
-	room := s.room
+	room, past := s.room, maps.Clone(s.past)
+	list := s.sessionListLocked(nil)
 	s.mu.Unlock()
 	st := Status{
 		Sessions:      []SessionStatus{},
@@ -126,10 +132,11 @@ func (s *Frontend) Status() Status {
 	}
 	st.LoginsRefused, st.Refusals = s.refusals.counts()
 	count := map[*node]int{}
-	for _, x := range s.sessionList(nil) {
+	for _, x := range list {
 		count[x.node]++
 		st.Sessions = append(st.Sessions, x.status())
 	}
+	st.Transports, st.RDMA, st.Recovery = s.transports(list, st.Sessions, past), s.rdmaStatus(), s.stats.recovery()
 	for _, n := range s.nodeList() {
 		t := n.status()
 		t.Sessions = count[n]
@@ -158,11 +165,11 @@ func (n *node) status() TargetStatus {
 
 // status is what is told of a session. It takes the session's lock.
 func (s *session) status() SessionStatus {
-	n := &s.counters
+	n, wire := &s.counters, s.wire()
 	s.mu.Lock()
 	sum := s.conns.members.past
 	st := SessionStatus{
-		TSIH: s.tsih, Initiator: s.key.initiator, Alias: iscsi.Printable(s.params.InitiatorAlias), User: s.user,
+		TSIH: s.tsih, Transport: wire.String(), Initiator: s.key.initiator, Alias: iscsi.Printable(s.params.InitiatorAlias), User: s.user,
 		ISID: s.key.isid.String(), Target: s.key.target, State: s.state.String(), Age: time.Since(s.born),
 		Window: s.order.seq.win.size, Outstanding: s.order.seq.win.active, Slots: s.order.seq.win.used,
 		Connections: []ConnectionStatus{},
@@ -175,11 +182,7 @@ func (s *session) status() SessionStatus {
 	}
 	if len(s.conns.members.conns) > 0 {
 		c := s.conns.members.conns[0]
-		kind := c.kind
-		if s.params.RDMAExtensions && kind == portal.TCP {
-			kind = portal.RDMA
-		}
-		st.Transport, st.Connection, st.Local, st.Remote = portal.Hello{Protocol: portal.ISCSI, Transport: kind}.String(), c.dm.Describe(), c.local.String(), c.remote.String()
+		st.Connection, st.Local, st.Remote = c.dm.Describe(), c.local.String(), c.remote.String()
 	}
 	if s.state == sessionActive && len(s.conns.members.conns) == 0 {
 		st.State = "without connection"

@@ -54,6 +54,7 @@ func (r connectRequest) decide() {
 		no = r.joinQueue(&d)
 	}
 	if no != nil {
+		r.q.fe.countRefused(no.status)
 		r.q.log.Info("NVMe: Connect refused", zap.String("host", d.Host), zap.String("subsystem", d.Subsystem),
 			zap.Stringer("status", no.status), zap.String("reason", no.why))
 		r.result = no.result

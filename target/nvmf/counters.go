@@ -6,6 +6,13 @@ import (
 	"softiser/internal/nvme"
 )
 
+// countRefused books a Connect that is refused. The reasons are ours: there are few.
+func (f *Frontend) countRefused(why nvme.Status) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused[why&^nvme.DoNotRetry]++
+}
+
 // Traffic is what hosts have asked for and got.
 type Traffic struct {
 	Commands   uint64 `json:"commands_total"` // answered, whatever they were

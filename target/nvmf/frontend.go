@@ -31,6 +31,7 @@ import (
 type Frontend struct {
 	cfg       Config
 	log       *zap.Logger
+	epoch     time.Time      // from which times are told, as that is cheap
 	bufs      volume.Buffers // parameters, answers and what is compared
 	shares    shares
 	discovery *subsystem
@@ -46,6 +47,7 @@ type Frontend struct {
 	leaving    []*subsystem                 // guarded by mu: taken away, but commands may still hold their volumes
 	queues     map[*queue]struct{}          // guarded by mu: every connection
 	past       map[portal.Transport]Traffic // guarded by mu: of connections that have ended
+	refused    map[nvme.Status]uint64       // guarded by mu: Connect commands
 	drained    bool                         // guarded by mu: no connection comes any more
 	empty      chan struct{}                // guarded by mu: closed when drained and queues is empty
 
@@ -64,7 +66,7 @@ func New(cfg Config) (*Frontend, error) {
 		return nil, err
 	}
 	f := &Frontend{shares: shares{pool: cfg.Staging},
-		cfg: cfg, log: cfg.Log, queues: map[*queue]struct{}{}, past: map[portal.Transport]Traffic{}, empty: make(chan struct{}),
+		cfg: cfg, log: cfg.Log, epoch: time.Now(), queues: map[*queue]struct{}{}, past: map[portal.Transport]Traffic{}, refused: map[nvme.Status]uint64{}, empty: make(chan struct{}),
 		// Half of the machine goes on to serve those who are in, whoever knocks.
 		referrals: cfg.Referrals,
 		proofs:    turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},

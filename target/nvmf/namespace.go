@@ -23,6 +23,8 @@ type namespace struct {
 	dev   blockdev.Device
 	names nvme.Identifiers
 
+	latency latencies
+
 	copies chan struct{} // holds a token for each copy that runs
 
 	ending sync.Once

@@ -2,6 +2,7 @@ package nvmf
 
 import (
 	"sync/atomic"
+	"time"
 
 	"softiser/blockdev"
 	"softiser/internal/nvme"
@@ -36,11 +37,14 @@ type request struct {
 	probe  blockdev.Lease // finds out whether a copy would wait; never kept
 	off, n int64          // bytes of the volume
 	done   int64          // bytes of n that are finished
+
+	began time.Duration // since the front end was made
 }
 
 func (r *request) begin(k *nvme.Command) {
 	r.cmd, r.ns, r.row, r.resume, r.onData = k, nil, nil, nil, nil
 	r.off, r.n, r.done, r.result = 0, 0, 0, 0
+	r.began = time.Since(r.q.fe.epoch)
 	if r.fused.other != nil {
 		r.fused.clear()
 	}
@@ -81,6 +85,7 @@ func (r *request) complete(s nvme.Status) {
 		r.q.ctrl.log.add(r, s)
 	}
 	r.q.counters.count(r, s)
+	r.observe()
 	e := &r.cqe
 	*e = nvme.CQE{}
 	e.SetResult(r.result)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"softiser/internal/nvme"
+	"softiser/internal/nvmerdma"
 	"softiser/target/portal"
 	"softiser/target/volume"
 )
@@ -17,6 +18,11 @@ type Status struct {
 	Subsystems  []SubsystemStatus
 	Controllers []ControllerStatus
 	Transports  []TransportStatus
+	RDMA        []portal.RDMAStatus
+	// Refused are the Connect commands that were refused, by status; FailedProofs the
+	// authentications, over which a connection ends.
+	Refused      map[string]uint64
+	FailedProofs uint64
 	// Generation is that of the discovery log.
 	Generation uint64
 }
@@ -48,6 +54,9 @@ type NamespaceStatus struct {
 	Error string `json:"error,omitempty"`
 	// Access is the asymmetric access state through each portal group.
 	Access map[uint16]volume.PathState `json:"access,omitempty"`
+	// Latencies of the volume through this namespace, all controllers together.
+	ReadLatency  volume.Latency `json:"read_latency"`
+	WriteLatency volume.Latency `json:"write_latency"`
 	// Leaving says that it has been removed: hosts do not see it any more, but commands
 	// still hold its volume.
 	Leaving bool `json:"leaving,omitempty"`
@@ -91,7 +100,17 @@ type TransportStatus struct {
 
 // Status returns a snapshot.
 func (f *Frontend) Status() Status {
-	st := Status{Subsystems: []SubsystemStatus{}, Controllers: f.Controllers(), Transports: f.transports(), Generation: f.generation.Load()}
+	st := Status{Subsystems: []SubsystemStatus{}, Controllers: f.Controllers(), Transports: f.transports(), Generation: f.generation.Load(), Refused: map[string]uint64{}, FailedProofs: f.notProved.Load()}
+	for t, d := range map[portal.Transport]*nvmerdma.Device{portal.RDMA: f.rdma, portal.RoCE: f.roce} {
+		if d != nil {
+			st.RDMA = append(st.RDMA, portal.RDMAStatusOf(portal.Hello{Protocol: portal.NVMe, Transport: t}, d.RDMA()))
+		}
+	}
+	f.mu.Lock()
+	for why, n := range f.refused {
+		st.Refused[why.String()] = n
+	}
+	f.mu.Unlock()
 	for _, s := range f.list() {
 		st.Subsystems = append(st.Subsystems, s.status())
 	}
@@ -154,6 +173,7 @@ func (n *namespace) status() NamespaceStatus {
 		g := p.Config().Group
 		st.Access[g], _ = n.vol.Path(g)
 	}
+	st.ReadLatency, st.WriteLatency = n.latency.sum()
 	if n.names.NGUID != [16]byte{} {
 		st.NGUID = hex.EncodeToString(n.names.NGUID[:])
 	}

@@ -42,6 +42,7 @@ type Registry struct {
 	setLevel func(string) error
 
 	reloading sync.Mutex // held by a reload
+	reloads   *reloads
 }
 
 // New adds the targets and subsystems of a configuration to a server. No volume is touched yet: a start
@@ -58,7 +59,7 @@ func New(cfg *config.Config, c Config) (*Registry, error) {
 	}
 	g := newGroups(b, cfg.HA, c.Open)
 	b.volumes = newVolumes(b.log, g.openVolume)
-	r := &Registry{common: b, stores: st, groups: g, mapping: newMapping(b, g), load: c.Load, setLevel: c.SetLevel}
+	r := &Registry{common: b, stores: st, groups: g, mapping: newMapping(b, g), load: c.Load, setLevel: c.SetLevel, reloads: newReloads()}
 	for _, w := range cfg.Warnings() {
 		r.log.Warn(w)
 	}

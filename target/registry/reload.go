@@ -27,6 +27,15 @@ var errEmpty = errors.New("the file names no target and no subsystem; to serve n
 func (r *Registry) Reload(ctx context.Context, dry bool) ([]Change, error) {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
+	changes, err := r.reload(ctx, dry)
+	if !dry {
+		r.reloads.note(changes, err)
+	}
+	return changes, err
+}
+
+// reload is Reload for who has its turn.
+func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
 	if r.load == nil {
 		return nil, errNoFile
 	}

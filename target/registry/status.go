@@ -49,6 +49,9 @@ func (r *Registry) Status() target.Status {
 		st.Volumes = append(st.Volumes, v)
 	}
 	st.Groups = r.groups.status()
+	if r.load != nil {
+		st.Reload = r.reloads.status()
+	}
 	return st
 }
 

@@ -105,6 +105,11 @@ type Stats struct {
 	Workers    int    `json:"workers"`               // goroutines of the pool
 	// PlacementCopied is how many bytes of writes verified placement has copied.
 	PlacementCopied uint64 `json:"placement_copied_bytes"`
+	// Errors of the medium that nothing has corrected, whatever initiators have put back to zero.
+	ReadErrors   uint64 `json:"read_errors_total"`
+	WriteErrors  uint64 `json:"write_errors_total"`
+	VerifyErrors uint64 `json:"verify_errors_total"`
+	Throttling          // by rate limits
 }
 
 // Stats returns the volume's counters; Tasks is left to the place.
@@ -116,6 +121,8 @@ func (v *Volume) Stats() Stats {
 	s := Stats{
 		Reads: c.Reads.Load(), Writes: c.Writes.Load(), ReadBytes: c.ReadBytes.Load(), WriteBytes: c.WriteBytes.Load(),
 		Inline: c.Inline.Load(), Worked: c.Worked.Load(), Workers: workers,
+		ReadErrors: c.errs[Reading].Load(), WriteErrors: c.errs[Writing].Load(), VerifyErrors: c.errs[Verifying].Load(),
+		Throttling: v.Throttling(),
 	}
 	if v.verifier != nil {
 		s.PlacementCopied = v.verifier.copied.Load()

@@ -28,6 +28,36 @@ type limiter struct {
 	last  time.Time
 	timer *time.Timer
 	rings []*waitRing // clients with waiting commands, next turn first
+
+	throttled uint64        // commands that have had to wait, so far
+	waiting   int           // that wait now
+	waited    time.Duration // of all of them, added up until since
+	since     time.Time     // when waiting has changed last
+}
+
+// countLocked books that so many more commands wait.
+func (l *limiter) countLocked(more int) {
+	now := time.Now()
+	l.waited += time.Duration(l.waiting) * now.Sub(l.since)
+	l.since = now
+	l.waiting += more
+	l.throttled += uint64(max(more, 0))
+}
+
+// Throttling is what a volume's rate limits have done.
+type Throttling struct {
+	Commands uint64        `json:"throttled_commands_total"` // that have had to wait, pieces of copies included
+	Waiting  int           `json:"throttled_commands"`       // now
+	Waited   time.Duration `json:"throttled_time_ns"`        // of all commands, added up
+}
+
+// Throttling returns what the limits have done until now.
+func (s *Tasks) Throttling() Throttling {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := &s.limit
+	l.countLocked(0)
+	return Throttling{Commands: l.throttled, Waiting: l.waiting, Waited: l.waited}
 }
 
 // waitRing is the FIFO of one client.
@@ -121,6 +151,7 @@ func (s *Tasks) Throttle(o *Op) bool {
 // waitTurnLocked puts o behind its client's others that wait.
 func (s *Tasks) waitTurnLocked(o *Op) {
 	l := &s.limit
+	l.countLocked(1)
 	o.qnext = nil
 	var r *waitRing
 	for _, x := range l.rings {
@@ -194,6 +225,7 @@ func (s *Tasks) releaseThrottledLocked() {
 			l.rings = append(l.rings, r)
 		}
 		l.pay(o)
+		l.countLocked(-1)
 		if o.turn != nil {
 			close(o.turn)
 		} else {
@@ -214,6 +246,7 @@ func (s *Tasks) unthrottleLocked(o *Op) {
 			if q != o {
 				continue
 			}
+			l.countLocked(-1)
 			if prev == nil {
 				r.head = o.qnext
 			} else {

@@ -85,5 +85,9 @@ func TestCopyWaitsItsTurn(t *testing.T) {
 		if d := time.Since(began).Round(time.Second); d != 2*time.Second {
 			t.Errorf("the other's second command went after %v: the copy's turn was not given up", d)
 		}
+		// The read of the copy for a moment, its write for one second; the commands for one and two.
+		if got := b.v.Stats().Throttling; got.Commands != 4 || got.Waiting != 0 || got.Waited.Round(time.Second) != 4*time.Second {
+			t.Errorf("throttled: %+v", got)
+		}
 	})
 }

@@ -132,6 +132,12 @@ var causeNames = map[Cause]string{
 	CauseNoRTR:            "no matching RTR option",
 }
 
+// Known reports whether an RFC has given the code a meaning.
+func (c Cause) Known() bool { _, ok := causeNames[c]; return ok }
+
+// Name is the RFC's word for the error, "" for one that has none.
+func (c Cause) Name() string { return causeNames[c] }
+
 func (c Cause) String() string {
 	if s, ok := causeNames[c]; ok {
 		return fmt.Sprintf("%s: %s (%d/%d/%02x)", c.Layer(), s, uint8(c.Layer()), c.EType(), c.Code())

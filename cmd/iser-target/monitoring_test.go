@@ -1,0 +1,180 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.yaml.in/yaml/v3"
+
+	"softiser/target"
+)
+
+const monitoring = "../../docs/monitoring"
+
+// Alerts and dashboard ask for nothing that there is not.
+func TestMonitoringNamesMetricsThatExist(t *testing.T) {
+	known := map[string]bool{}
+	ch := make(chan *prometheus.Desc)
+	go func() { newCollector(nil).Describe(ch); close(ch) }()
+	fq := regexp.MustCompile(`fqName: "(\w+)"`)
+	for d := range ch {
+		name := fq.FindStringSubmatch(d.String())[1]
+		known[name] = true
+	}
+	for _, file := range []string{"alerts.yaml", "dashboard.json"} {
+		text, err := os.ReadFile(filepath.Join(monitoring, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := regexp.MustCompile(`iser_target_\w+`).FindAllString(string(text), -1)
+		if len(names) < 10 {
+			t.Errorf("%s names %d metrics", file, len(names))
+		}
+		for _, n := range names {
+			if !known[n] && !known[strings.TrimSuffix(n, "_bucket")] {
+				t.Errorf("%s names %s, which there is not", file, n)
+			}
+		}
+	}
+}
+
+// Every expression of the dashboard is one, and promtool takes the rules.
+func TestPromtoolAcceptsRules(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool (Debian package prometheus)")
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(monitoring, "dashboard.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &board); err != nil {
+		t.Fatal(err)
+	}
+	type rule struct {
+		Record string `yaml:"record"`
+		Expr   string `yaml:"expr"`
+	}
+	var rules []rule
+	for _, p := range board.Panels {
+		for _, q := range p.Targets {
+			rules = append(rules, rule{"dashboard:panel", strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*").Replace(q.Expr)})
+		}
+	}
+	if len(rules) < 20 {
+		t.Errorf("the dashboard asks %d questions", len(rules))
+	}
+	made, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := filepath.Join(t.TempDir(), "dashboard.yaml")
+	if err := os.WriteFile(asked, made, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "--lint=none", asked, filepath.Join(monitoring, "alerts.yaml")).CombinedOutput()
+	if err != nil {
+		t.Errorf("promtool check rules: %v\n%s", err, out)
+	}
+}
+
+func get(h http.Handler, path string) (int, string) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+// A process that serves is alive and ready, one that drains only alive, and what is not
+// served is named.
+func TestHealth(t *testing.T) {
+	st := target.Status{State: "listening", Targets: []target.TargetStatus{{Name: "iqn.2026-11.test:a", LUNs: []target.LUNStatus{{LUN: 3, Error: "no such file"}}}}}
+	h := observers(func() target.Status { return st })
+	if code, body := get(h, "/healthz"); code != 200 || body != "ok\n" {
+		t.Errorf("/healthz: %d %q", code, body)
+	}
+	if code, body := get(h, "/readyz"); code != 200 || body != "ok\nLUN 3 of iqn.2026-11.test:a is not served: no such file\n" {
+		t.Errorf("/readyz: %d %q", code, body)
+	}
+	st.State = "draining"
+	if code, body := get(h, "/readyz"); code != 503 || body != "draining\n" {
+		t.Errorf("/readyz: %d %q", code, body)
+	}
+	if code, _ := get(h, "/healthz"); code != 200 {
+		t.Errorf("/healthz: %d while it drains", code)
+	}
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/profile?seconds=1", "/v1/status"} {
+		if code, _ := get(h, path); code != 404 {
+			t.Errorf("%s: %d at the listener for everybody", path, code)
+		}
+	}
+}
+
+// A server that is stuck is neither, and being asked again and again does not make it worse.
+func TestHealthOfAStuckServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := make(chan struct{})
+		asked := make(chan struct{}, 100)
+		h := newHealth(func() target.Status { asked <- struct{}{}; <-stuck; return target.Status{} })
+		for range 20 {
+			if _, err := h.check(t.Context()); err != errStuck { //nolint:errorlint // this very one
+				t.Fatal(err)
+			}
+		}
+		if n := len(asked); n != 8 {
+			t.Errorf("the server was asked %d times", n)
+		}
+		close(stuck)
+		synctest.Wait()
+		if _, err := h.check(t.Context()); err != nil {
+			t.Errorf("after it has come back: %v", err)
+		}
+	})
+}
+
+// Sessions beyond the first have no series of their own, and are counted.
+func TestSeriesAreBounded(t *testing.T) {
+	st := target.Status{Sessions: make([]target.SessionStatus, seriesLimit+5), Controllers: make([]target.ControllerStatus, seriesLimit+7)}
+	for i := range st.Sessions {
+		st.Sessions[i].TSIH = uint16(i + 1)
+	}
+	for i := range st.Controllers {
+		st.Controllers[i].ID = uint16(i + 1)
+	}
+	srv := httptest.NewServer(observers(func() target.Status { return st }))
+	defer srv.Close()
+	resp, err := http.Get(srv.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]int{"iser_target_session_outstanding_commands{": seriesLimit, "iser_target_controller_io_queues{": seriesLimit, "iser_target_sessions_without_series 12": 1} {
+		if n := strings.Count(string(b), line); n != want {
+			t.Errorf("%d lines of %s, want %d", n, line, want)
+		}
+	}
+	if !slices.Contains(strings.Split(string(b), "\n"), `iser_target_controllers{subsystem="",transport=""} 263`) {
+		t.Error("the sum leaves controllers out")
+	}
+}

@@ -36,7 +36,7 @@ func lioCases(scheme string) []Case {
 	}
 	const ram = "lio_ram ram0 64"
 	bench := func(e *Env, url string, more ...string) (string, error) {
-		return e.Host("iser-initiator", append([]string{"bench", url, "--rw=randwrite", "--bsrange=512-256k", "--iodepth=32", "--size=16m", "--verify=crc32c"}, more...)...)
+		return e.Host("iser-initiator", append([]string{"bench", url, "--rw=randwrite", "--bsrange=512-256k", "--iodepth=32", fmt.Sprintf("--size=%dm", e.MiB(16, 4)), "--verify=crc32c"}, more...)...)
 	}
 	return []Case{
 		lio("discover", "SendTargets lists the target", false, ram, func(e *Env, url string) (string, error) {

@@ -32,7 +32,8 @@ func linuxCases(mode string) []Case {
 			if err != nil {
 				return "", err
 			}
-			r := strings.NewReplacer("@MODE", mode, "@PORT", fmt.Sprint(t.Port), "@IQN", ramIQN, "@IFACE", map[string]string{"iser": "iser", "tcp": "default"}[mode])
+			r := strings.NewReplacer("@MODE", mode, "@PORT", fmt.Sprint(t.Port), "@IQN", ramIQN, "@IFACE", map[string]string{"iser": "iser", "tcp": "default"}[mode],
+				"@LOAD", fmt.Sprint(e.MiB(24, 8)))
 			out, err := e.In("%s", r.Replace("dmesg -C; siw_up; initiator || die iscsid\n"+script+"\nquiet_kernel || die kernel"))
 			if err != nil {
 				return out, err
@@ -46,10 +47,14 @@ func linuxCases(mode string) []Case {
 	const login = "d=$(attach @MODE @PORT @IQN) || die attach: $d\n"
 	const logout = "\ndetach @IQN || die detach"
 	cases := []Case{
-		// Over iSER only in the whole matrix: iscsiadm now and then does not see the answer that
-		// the kernel has received, asks no more for 30 s, and dies of its next attempt.
+		// Over iSER the answers are late. One that comes before iscsiadm has seen the kernel take
+		// the request, which happens when a processor of a guest stands still, is taken in while
+		// it waits for that (__kipc_call in open-iscsi's netlink.c), and then waited for at the
+		// socket, in vain, for 30 s (discovery_sendtargets).
 		session("discovery", "SendTargets lists the target, login to what it lists", mode != "iser", ramTarget, `
+[ @MODE = tcp ] || { modprobe sch_netem; tc qdisc add dev eth0 root netem delay 100ms || die tc; }
 iscsiadm -m discovery -t st -p $HOST:@PORT -I @IFACE | tee /tmp/found; grep -q "$HOST:@PORT,1 @IQN" /tmp/found || die not listed
+[ @MODE = tcp ] || tc qdisc del dev eth0 root || die tc
 iscsiadm -m node -T @IQN -l >/dev/null || die login; disk @IQN || die disk; detach @IQN || die detach; echo listed, logged in and out`),
 		session("sizes", "direct I/O of 512 B to 4 MiB at odd offsets", true, ramTarget, login+"sizes $d || die"+logout+"; echo all the same"),
 		session("sg-tools", "sg_inq, sg_vpd, sg_readcap, sg_luns, sg_modes, sg_opcodes agree", mode == "iser", ramTarget, login+`
@@ -57,7 +62,7 @@ g=$d; sg_inq $g | grep -q SOFTISER || sg_inq $g || die inq
 for p in 0x00 0x80 0x83 0x86 0xb0 0xb1 0xb2; do sg_vpd -p $p $g >/tmp/vpd || { cat /tmp/vpd; die vpd $p; }; done
 sg_readcap -l $g | grep -q 'Last LBA=524287' || die readcap; sg_luns $g >/dev/null || die luns; sg_modes -a $g >/dev/null || die modes
 sg_opcodes -n $g >/dev/null || die opcodes; sg_turs -n 10 $g || die turs; sg_sync $g || die sync; sg_verify --count=8 $g || die verify`+logout+"; echo all answer"),
-		session("fio-verify", "4 jobs at depth 64 read back what they wrote", mode == "iser", ramTarget, login+"verify $d 24 4 64 || die fio"+logout+"; echo verified"),
+		session("fio-verify", "4 jobs at depth 64 read back what they wrote", mode == "iser", ramTarget, login+"verify $d @LOAD 4 64 || die fio"+logout+"; echo verified"),
 		session("ext4", "mkfs, copy a tree, remount, compare, fsck", mode == "iser", ramTarget, login+filesystem("ext4")+logout+"; echo same tree, clean"),
 		session("xfs", "mkfs, copy a tree, remount, compare, repair finds nothing", false, strings.Replace(ramTarget, "256MiB", "512MiB", 1), login+filesystem("xfs")+logout+"; echo same tree, clean"),
 		session("fstrim", "blocks freed in the file system are freed in the volume", false, ramTarget, login+`

@@ -34,6 +34,15 @@ type Env struct {
 	net   *tap.Network   // where the case's programs run; nil: where we do
 }
 
+// MiB is how much a load moves: whole, or a part of it in the short form, where an emulated
+// processor would take a minute.
+func (e *Env) MiB(whole, short int) int {
+	if e.h.short {
+		return short
+	}
+	return whole
+}
+
 // Guest returns the worker's guest and boots it when there is none.
 func (e *Env) Guest() (*guest.Guest, error) {
 	if e.w.guest != nil {

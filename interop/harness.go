@@ -19,6 +19,7 @@ type harness struct {
 	out    string
 	bin    string
 	keep   bool
+	short  bool // loads of what takes longest are smaller
 }
 
 func newHarness(images map[guest.Kind]*guest.Image, out, bin string, keep, again bool) (*harness, error) {
@@ -43,7 +44,7 @@ func newHarness(images map[guest.Kind]*guest.Image, out, bin string, keep, again
 			return nil, err
 		}
 	}
-	return &harness{images, out, bin, keep}, os.MkdirAll(out, 0o755)
+	return &harness{images: images, out: out, bin: bin, keep: keep}, os.MkdirAll(out, 0o755)
 }
 
 // defaultLimit is long because the guests are emulated and share two cores.

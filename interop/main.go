@@ -143,6 +143,7 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		return 1
 	}
+	h.short = *short
 	rec.begin(images)
 	h.runAll(ctx, todo, *jobs, func(r Result) {
 		progress(r)

@@ -323,9 +323,18 @@ func TestTasksUseTheirPlacesAgain(t *testing.T) {
 		r.up.PDU(t, "response").Release()
 	}
 	r.c.mu.Lock()
-	defer r.c.mu.Unlock()
-	if n := len(r.c.tasks.slots); n != 1 {
+	n := len(r.c.tasks.slots)
+	r.c.mu.Unlock()
+	if n != 1 {
 		t.Errorf("%d places for one task at a time", n)
+	}
+	for itt := range uint32(2) { // and two have two
+		r.start(itt, &iscsi.TaskBuffers{In: [][]byte{make([]byte, 512)}})
+	}
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	if a, b := r.c.tasks.find(0), r.c.tasks.find(1); a == nil || b == nil || a == b || a.slot == b.slot {
+		t.Errorf("two tasks are at %+v and %+v", a, b)
 	}
 }
 
@@ -618,6 +627,10 @@ func TestUpgradedPassesOn(t *testing.T) {
 	}
 	if u.ReleaseTask(b); r.open(h) {
 		t.Error("the window of a task is open behind its release")
+	}
+	u = &Upgraded{phase: phaseSwitch}
+	if b := u.Backlog(); b != (iscsi.Backlog{}) {
+		t.Errorf("within the switch %+v waits", b)
 	}
 }
 

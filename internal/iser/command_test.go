@@ -32,6 +32,18 @@ func TestCommandWithEverything(t *testing.T) {
 		t.Errorf("the initiator counts %d bytes", n)
 	}
 
+	// One without data to write travels with its AHS too, up to the longest.
+	p = iscsi.PDU{AHS: make([]byte, iscsi.MaxAHSLen), Bufs: &iscsi.TaskBuffers{In: [][]byte{data}}}
+	p.BHS.NewSCSICommand().SetITT(4)
+	p.AHS[0], p.AHS[iscsi.MaxAHSLen-1] = 1, 2
+	if err := r.c.SendControl(&p); err != nil {
+		t.Fatal(err)
+	}
+	r.c.Push()
+	if _, _, gotAHS, gotData, err = split(r.recv()); err != nil || !bytes.Equal(gotAHS, p.AHS) || len(gotData) != 0 {
+		t.Errorf("%v: %d bytes of AHS, %d of data", err, len(gotAHS), len(gotData))
+	}
+
 	g := newPeer(t, iscsi.RoleTarget, nil)
 	var b iscsi.BHS
 	b.NewSCSICommand().SetITT(3)

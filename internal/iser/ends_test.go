@@ -3,6 +3,7 @@ package iser
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -136,8 +137,13 @@ func TestEndBeforeStart(t *testing.T) {
 // TestGivenUpBeforeStart: who gives a connection up that it has not started, twice even, may
 // start it all the same, whatever has come meanwhile.
 func TestGivenUpBeforeStart(t *testing.T) {
-	for name, reason := range map[string]error{"orderly": nil, "an error": errors.New("given up")} {
-		t.Run(name, func(t *testing.T) {
+	for n := range 4 {
+		var reason error
+		if n%2 == 1 {
+			reason = errors.New("given up")
+		}
+		started := n/2 == 1
+		t.Run(fmt.Sprintf("%v, started %v", reason, started), func(t *testing.T) {
 			i, g := connect(t, device(t), device(t), ConnConfig{}, ConnConfig{})
 			var q iscsi.PDU
 			q.BHS.NewNopOut()
@@ -149,7 +155,9 @@ func TestGivenUpBeforeStart(t *testing.T) {
 			g.Terminate(reason)
 			g.Terminate(reason)
 			up := datamovertest.NewRecorder()
-			g.Start(up)
+			if started {
+				g.Start(up)
+			}
 			finish(i, g)
 			up.Release()
 		})
@@ -163,6 +171,12 @@ func TestReasonsOfEnds(t *testing.T) {
 	r.qp.Disconnect()
 	if err := r.up.End(t); err != io.EOF {
 		t.Errorf("the peer leaves: %v", err)
+	}
+	r = newPeer(t, iscsi.RoleTarget, nil)
+	r.c.Terminate(nil)
+	r.qp.Disconnect()
+	if err := r.up.End(t); err != nil {
+		t.Errorf("we leave, and the peer does: %v", err)
 	}
 	r = newPeer(t, iscsi.RoleTarget, nil)
 	r.post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, Remote: rdma.RemoteAddr{STag: 0xdead}, SGL: []rdma.SGE{{Mem: make([]byte, 8), LKey: r.pd.LocalDMAKey()}}})

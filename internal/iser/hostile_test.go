@@ -26,6 +26,7 @@ type peer struct {
 	qp   *rdma.QP
 	cq   *rdma.CQ
 	bufs [][]byte
+	last rdma.WC // of recv
 }
 
 func newPeer(t *testing.T, role iscsi.Role, change func(*iscsi.Params)) *peer {
@@ -123,6 +124,7 @@ func (r *peer) recv() []byte {
 				if wc[0].Status != rdma.StatusSuccess {
 					r.t.Fatalf("receive: %v", wc[0].Status)
 				}
+				r.last = wc[0]
 				return r.bufs[wc[0].ID][:wc[0].ByteLen]
 			}
 			continue
@@ -340,6 +342,40 @@ func TestInvalidationNotAgreedOn(t *testing.T) {
 	r.post(rdma.SendWR{ID: 99, Op: rdma.OpSendInv, InvSTag: h.ReadSTag, SGL: []rdma.SGE{{Mem: control(header{}, &b, nil), LKey: r.pd.LocalDMAKey()}}})
 	if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), "was not agreed on") {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// A response invalidates what its command has advertised, where that was agreed on;
+// one whose command has advertised nothing is a plain Send.
+func TestResponsesInvalidate(t *testing.T) {
+	for _, agreed := range []bool{true, false} {
+		r := newPeerWith(t, iscsi.RoleTarget, agreed, nil)
+		w, err := r.pd.AllocWindow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		stag, base, err := w.Bind(r.qp, [][]byte{make([]byte, 64)}, rdma.AccessRemoteRead|rdma.AccessRemoteWrite|rdma.AccessLocalWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for itt, h := range []header{{}, {wsv: true, stags: stags{WriteSTag: stag, WriteBase: base}}} {
+			var b iscsi.BHS
+			b.NewSCSICommand().SetITT(uint32(itt))
+			r.send(control(h, &b, nil))
+			p := r.up.PDU(t, "command")
+			q := iscsi.PDU{Ref: p.Ref}
+			q.BHS.NewSCSIResponse().SetITT(uint32(itt))
+			p.Release()
+			if err := r.c.SendControl(&q); err != nil {
+				t.Fatal(err)
+			}
+			r.c.Push()
+			r.recv()
+			if got, want := r.last.Flags&rdma.WCWithInv != 0, agreed && h.wsv; got != want || got && r.last.InvSTag != stag {
+				t.Errorf("agreed on %v, STag %#x: invalidates %v %#x", agreed, h.WriteSTag, got, r.last.InvSTag)
+			}
+		}
 	}
 }
 

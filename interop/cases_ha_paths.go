@@ -103,7 +103,7 @@ func (p *haPair) rounds(w haWhat) (string, error) {
 	longest := time.Duration(0)
 	for r := range haRounds {
 		active := r % 2
-		out, err := underIO(p.e, "d="+w.device, 16, func() error { return p.failOver(active) })
+		out, err := underIO(p.e, "d="+w.device, 10, func() error { return p.failOver(active) })
 		if err != nil {
 			return "", fmt.Errorf("round %d: %w", r+1, err)
 		}

@@ -186,15 +186,16 @@ udev_up() {
 	/usr/lib/systemd/systemd-udevd --daemon && udevadm trigger && udevadm settle
 }
 
-# both_paths: waits until a multipath map has two paths in order, one of them active.
+# both_paths: waits until multipathd has two paths in order in a map, one of them active. It is
+# asked, because "multipath -ll" goes to the devices each time.
 both_paths() {
 	local n
-	for n in $(seq 300); do
-		multipath -ll >/tmp/paths 2>&1
-		[ "$(grep -cE 'sd[a-z]+ .* active (ready|ghost)' /tmp/paths)" = 2 ] && grep -qE 'active ready' /tmp/paths && return
-		sleep 0.3
+	for n in $(seq 600); do
+		multipathd show paths raw format '%d %t %T' >/tmp/paths 2>&1
+		[ "$(grep -cE '^sd[a-z]+ +active +(ready|ghost)' /tmp/paths)" = 2 ] && grep -qE ' active +ready' /tmp/paths && return
+		sleep 0.2
 	done
-	cat /tmp/paths; return 1
+	cat /tmp/paths; multipath -ll; return 1
 }
 
 # nvme_paths: waits until one path of two is optimized and the other inaccessible, both live.

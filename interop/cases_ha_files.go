@@ -121,10 +121,14 @@ func (k *twoKernels) both(script string) error {
 // sharing has both nodes, with the file system at /mnt, see each other's files, and append to
 // one file in turns: each has to see all that was appended before.
 func (k *twoKernels) sharing(appends int) error {
+	// The file of the turns is there before them: of two nodes that create one at the same
+	// moment, OCFS2 tells one that it exists, although it has not asked for a new one (no O_EXCL).
+	_, err := k.on("a", `: > /mnt/log && sync /mnt/log || die log`)
 	return errors.Join(
+		err,
 		k.both(`for i in $(seq 20); do echo $n $i > /mnt/$n.$i; done; sync`),
 		k.both(`[ "$(cat /mnt/$o.20)" = "$o 20" ] || die content of $o; [ $(ls /mnt | grep -c "^$o\.") = 20 ] || die list of $o`),
-		k.both(fmt.Sprintf(`for i in $(seq %d); do flock /mnt/log sh -c "echo $n \$(wc -l < /mnt/log) >> /mnt/log"; done`, appends)),
+		k.both(fmt.Sprintf(`for i in $(seq %d); do flock /mnt/log sh -c "echo $n \$(wc -l < /mnt/log) >> /mnt/log" || die turn $i; done`, appends)),
 		k.both(fmt.Sprintf(`[ $(wc -l < /mnt/log) = %d ] && awk '$2 != NR-1 { print "line " NR ": " $0; bad = 1 } END { exit bad }' /mnt/log || die the appends were not in turns`, 2*appends)),
 	)
 }

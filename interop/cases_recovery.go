@@ -35,7 +35,8 @@ targets:
 }
 
 // underIO runs fio with verification in the guest, does something to the path
-// once 400 of its writes are there, and wants fio to end without an error.
+// once 400 of its writes are there, or less than half of all, and wants fio to end without an
+// error.
 func underIO(e *Env, device string, mib int, disturb func() error) (string, error) {
 	g, err := e.Guest()
 	if err != nil {
@@ -48,10 +49,10 @@ func underIO(e *Env, device string, mib int, disturb func() error) (string, erro
 stat=/sys/dev/block/$(lsblk -dno MAJ:MIN $d | tr -d " ")/stat
 case $d in /dev/nvme*) stat=$(echo /sys/class/nvme/nvme*/nvme*c*n*/stat);; esac # the paths: the disk above them counts nothing
 writes() { awk '{ n += $5 } END { print n }' $stat; }
-enough=$(($(writes) + 400))
+enough=$(($(writes) + %d))
 { until [ $(writes) -ge $enough ]; do sleep 0.1; done; touch /tmp/io-runs; } &
 fio --name=w --filename=$d --rw=randwrite --bs=16k --size=%dm --direct=1 --ioengine=libaio --iodepth=16 --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=150 --output-format=json --output=/tmp/w.json >/tmp/w.log 2>&1 || { cat /tmp/w.log /tmp/w.json; die fio; }
-jq -r '.jobs[0].write.clat_ns.max | "longest write \(.) ns"' /tmp/w.json; echo fio done`, device, mib))
+jq -r '.jobs[0].write.clat_ns.max | "longest write \(.) ns"' /tmp/w.json; echo fio done`, device, min(400, 25*mib), mib))
 	if err != nil {
 		return "", err
 	}

@@ -500,10 +500,13 @@ func TestGuesses(t *testing.T) {
 func TestGuessesAreChecked(t *testing.T) {
 	const n = 6
 	for _, apart := range []bool{false, true} {
-		for _, kind := range []byte{kindData, kindEnd} {
+		for _, kind := range []byte{kindData, kindEnd, 0} { // 0: the end of the data
 			for bad := range n {
 				a, b := loopback.Pair(t)
 				p := &strict{party: newParty(t, b), kind: kind, id: uint16(7 + bad)}
+				if kind == 0 {
+					p.last = p.id
+				}
 				p.Init(p.sk, p, 4, 4, ReadAhead)
 				p.Foresee(p)
 				flag := byte(endsRead)
@@ -522,7 +525,7 @@ func TestGuessesAreChecked(t *testing.T) {
 					chunks = append(chunks, c)
 				}
 				err := p.inTurn(a, chunks)
-				if hit := apart || kind == kindData; hit != errors.Is(err, errStrict) {
+				if hit := apart || kind != kindEnd; hit != errors.Is(err, errStrict) {
 					t.Errorf("apart %v, %c %d: ended with %v", apart, kind, bad, err)
 				} else if hit {
 					for id := 7 + bad; id < n+7; id++ {
@@ -533,6 +536,44 @@ func TestGuessesAreChecked(t *testing.T) {
 				}
 				a.Close()
 			}
+		}
+	}
+}
+
+// TestGuessedAnswers: what comes where an answer is expected is no part of it, whatever it is, and
+// what is behind it gets to its place.
+func TestGuessedAnswers(t *testing.T) {
+	const n = 4
+	for at := range n {
+		for _, size := range []int{0, 4, headerLen, 100} {
+			a, b := loopback.Pair(t)
+			p := newParty(t, b)
+			p.Foresee(p)
+			var chunks [][][]byte
+			for id, many := 0, 1; id < 3+n; many *= 2 { // 1 and 2 reads teach
+				var c [][]byte
+				for end := id + many; id < end; id++ {
+					p.reads = append(p.reads, &read{mem: [][]byte{make([]byte, 16)}})
+					c = append(c, frame(kindData, 0, uint16(id), pattern(id, 16), false))
+					if id == 3+at {
+						c = append(c, frame(kindEnd, 0, 99, pattern(99, size), false))
+					}
+					c = append(c, frame(kindEnd, 0, uint16(id), nil, false))
+				}
+				chunks = append(chunks, c)
+			}
+			if err := p.inTurn(a, chunks); err != io.EOF {
+				t.Errorf("%d bytes behind %d: %v", size, at, err)
+			}
+			for id, r := range p.reads {
+				if !r.over || !bytes.Equal(r.mem[0], pattern(id, 16)) {
+					t.Errorf("%d bytes behind %d: read %d has % x", size, at, id, r.mem[0])
+				}
+			}
+			if p.guessed <= at {
+				t.Errorf("%d bytes behind %d: %d PDUs were guessed", size, at, p.guessed)
+			}
+			a.Close()
 		}
 	}
 }

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"net"
 	"os"
-	"strings"
+
+	"go.uber.org/zap"
+
+	"softiser/internal/systemd"
 )
 
 // tellReady tells whoever has started the process that it serves: a newline on a
@@ -20,26 +23,17 @@ func tellReady(fd int) error {
 			return fmt.Errorf("--ready-fd %d: %w", fd, err)
 		}
 	}
-	return notifySystemd("READY=1")
+	return systemd.Notify(systemd.Ready)
 }
 
-// notifySystemd sends a state to the service manager, if there is one (sd_notify(3)). In
-// the name of the socket @ stands for the zero byte of the abstract name space.
-func notifySystemd(state string) error {
-	name := os.Getenv("NOTIFY_SOCKET")
-	if name == "" {
-		return nil
-	}
-	if rest, abstract := strings.CutPrefix(name, "@"); abstract {
-		name = "\x00" + rest
-	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err == nil {
-		_, err = c.Write([]byte(state))
-		c.Close()
-	}
-	if err != nil {
-		return fmt.Errorf("NOTIFY_SOCKET: %w", err)
-	}
-	return nil
+// watch tells the service manager again and again that the server answers.
+func (a *app) watch(ctx context.Context) {
+	h := newHealth(a.reg.Status)
+	systemd.Watchdog(ctx, func(ctx context.Context) error {
+		_, err := h.check(ctx)
+		if err != nil {
+			a.log.Error("watchdog", zap.Error(err))
+		}
+		return err
+	})
 }

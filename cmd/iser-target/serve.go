@@ -18,6 +18,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/config"
+	"softiser/internal/systemd"
 	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/registry"
@@ -226,7 +227,8 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	if err := tellReady(f.readyFD); err != nil {
 		return err
 	}
-	defer notifySystemd("STOPPING=1") //nolint:errcheck // systemd sees the end in any case
+	a.services.Go(func() { a.watch(bg) })
+	defer systemd.Notify(systemd.Stopping) //nolint:errcheck // systemd sees the end in any case
 	go a.reloadOn(bg, hup)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err

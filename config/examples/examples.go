@@ -1,5 +1,4 @@
-// Package examples embeds the commented example configurations. A systemd unit,
-// iser-target.service, lies beside them.
+// Package examples embeds the commented example configurations.
 package examples
 
 import "embed"

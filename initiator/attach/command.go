@@ -20,6 +20,7 @@ import (
 	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
 	"softiser/initiator/multipath"
+	"softiser/internal/systemd"
 	"softiser/internal/usage"
 )
 
@@ -170,6 +171,9 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	report(pipe, &a.Record, nil)
 	if pipe == nil {
 		if err := c.print(out, &a.Record); err != nil {
+			return errors.Join(err, a.undo())
+		}
+		if err := systemd.Notify(systemd.Ready); err != nil {
 			return errors.Join(err, a.undo())
 		}
 	}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/internal/loopback"
+)
+
+const units = "../../packaging/systemd"
+
+// systemd itself finds little to say against the units: its exposure level is at most 3 of 10.
+func TestUnitsAreHardened(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("no systemd-analyze (Debian package systemd)")
+	}
+	level := regexp.MustCompile(`Overall exposure level for \S+ (\d+\.\d+)`)
+	for _, unit := range []string{"iser-target.service", "iser-attach@.service"} {
+		c := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--no-pager", filepath.Join(units, unit))
+		c.Env = append(os.Environ(), "LC_ALL=C")
+		out, err := c.CombinedOutput()
+		m := level.FindStringSubmatch(string(out))
+		if m == nil {
+			t.Skipf("systemd-analyze security: %v, %s", err, out) // one of before 250 reads no files
+		}
+		if x, err := strconv.ParseFloat(m[1], 64); err != nil || x > 3 {
+			t.Errorf("%s: exposure level %s\n%s", unit, m[1], out)
+		}
+	}
+}
+
+// What the units start takes the options that they give.
+func TestUnitsGiveKnownOptions(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(units, "iser-target.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^Exec\w+=/usr/bin/iser-target (.*)$`).FindAllStringSubmatch(string(text), -1)
+	if len(lines) != 2 {
+		t.Errorf("%d lines start iser-target", len(lines))
+	}
+	for _, l := range lines {
+		args := strings.Fields(l[1])
+		cmd, rest, err := newRoot().Find(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.ParseFlags(rest); err != nil {
+			t.Errorf("%s: %v", l[0], err)
+		}
+	}
+}
+
+// The service manager is told when the target serves, that it is well, and that it ends.
+func TestServiceManagerIsTold(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", name)
+	t.Setenv("WATCHDOG_PID", "")
+	t.Setenv("WATCHDOG_USEC", "50000")
+	told := func() string {
+		t.Helper()
+		if err := manager.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 64)
+		n, _, err := manager.ReadFrom(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b[:n])
+	}
+	_, stop := start(t, "--listen", loopback.FreeAddr(t), "--log-level", "error", "--export", "a=memory,size=1MiB")
+	wait := func(want string) {
+		t.Helper()
+		for got := ""; got != want; {
+			if got = told(); got != want && got != "WATCHDOG=1" { // which may come at any time
+				t.Fatalf("told %q, want %s", got, want)
+			}
+		}
+	}
+	wait("READY=1")
+	wait("WATCHDOG=1")
+	stopped := make(chan int)
+	go func() { stopped <- stop() }()
+	wait("STOPPING=1")
+	if code := <-stopped; code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}

@@ -26,6 +26,14 @@
 	MOVQ A, AX; \
 	SHRQ $31, AX
 
+// CRC16 makes R8 the CRC32C of the 16 bytes in X, by the processor's instruction.
+#define CRC16(X) \
+	MOVQ X, AX; \
+	PEXTRQ $1, X, BX; \
+	XORL R8, R8; \
+	CRC32Q AX, R8; \
+	CRC32Q BX, R8
+
 // REDUCE makes AX the CRC of the 16 bytes in X: 128 bits to 96, to 64, to 32.
 #define REDUCE(X, A, B) \
 	MOVQ BY64(DX), B; \
@@ -58,6 +66,12 @@
 	VPTERNLOGQ $0x96, 192(SI), Z7, Z3; \
 	ADDQ $256, SI; \
 	SUBQ $256, CX
+
+// ONTO512 moves a line on by the keys in Z16, to the one in TO.
+#define ONTO512(Z, TO) \
+	VPCLMULQDQ $0x00, Z16, Z, Z4; \
+	VPCLMULQDQ $0x11, Z16, Z, Z; \
+	VPTERNLOGQ $0x96, Z4, Z, TO
 
 // func fold512(reg uint32, p []byte, k *foldKeys) uint32
 TEXT ·fold512(SB), NOSPLIT, $0-44
@@ -96,15 +110,9 @@ block:
 
 	// Four lines to one.
 	VBROADCASTI32X4 32(DX), Z16
-	VPCLMULQDQ      $0x00, Z16, Z0, Z4
-	VPCLMULQDQ      $0x11, Z16, Z0, Z0
-	VPTERNLOGQ      $0x96, Z4, Z0, Z1
-	VPCLMULQDQ      $0x00, Z16, Z1, Z4
-	VPCLMULQDQ      $0x11, Z16, Z1, Z1
-	VPTERNLOGQ      $0x96, Z4, Z1, Z2
-	VPCLMULQDQ      $0x00, Z16, Z2, Z4
-	VPCLMULQDQ      $0x11, Z16, Z2, Z2
-	VPTERNLOGQ      $0x96, Z4, Z2, Z3
+	ONTO512(Z0, Z1)
+	ONTO512(Z1, Z2)
+	ONTO512(Z2, Z3)
 
 	// Four lanes to one: the keys of the last lane are 0, it is added as it is.
 	VMOVDQU64     80(DX), Z16
@@ -120,14 +128,10 @@ block:
 
 	// What is left is worth as much as the message: the CRC of these 16 bytes.
 	VZEROUPPER
-	CMPQ   MU(DX), $0
-	JNE    multiply
-	MOVQ   X4, AX
-	PEXTRQ $1, X4, BX
-	XORL   R8, R8
-	CRC32Q AX, R8
-	CRC32Q BX, R8
-	MOVL   R8, ret+40(FP)
+	CMPQ MU(DX), $0
+	JNE  multiply
+	CRC16(X4)
+	MOVL R8, ret+40(FP)
 	RET
 
 multiply:
@@ -135,40 +139,36 @@ multiply:
 	MOVL AX, ret+40(FP)
 	RET
 
+// FOUR256 moves four lines on by the keys in Y15, to those that lie AT bytes and more from here.
+#define FOUR256(A, B, C, D, AT) \
+	VPCLMULQDQ $0x00, Y15, A, Y8; \
+	VPCLMULQDQ $0x11, Y15, A, A; \
+	VPCLMULQDQ $0x00, Y15, B, Y9; \
+	VPCLMULQDQ $0x11, Y15, B, B; \
+	VPCLMULQDQ $0x00, Y15, C, Y10; \
+	VPCLMULQDQ $0x11, Y15, C, C; \
+	VPCLMULQDQ $0x00, Y15, D, Y11; \
+	VPCLMULQDQ $0x11, Y15, D, D; \
+	VPXOR (AT)(SI), Y8, Y8; \
+	VPXOR (AT+32)(SI), Y9, Y9; \
+	VPXOR (AT+64)(SI), Y10, Y10; \
+	VPXOR (AT+96)(SI), Y11, Y11; \
+	VPXOR Y8, A, A; \
+	VPXOR Y9, B, B; \
+	VPXOR Y10, C, C; \
+	VPXOR Y11, D, D
+
+// ONTO256 moves a line on by the keys in Y15, to the one in TO. A is scratch.
+#define ONTO256(Y, TO, A) \
+	VPCLMULQDQ $0x00, Y15, Y, A; \
+	VPCLMULQDQ $0x11, Y15, Y, Y; \
+	VPXOR A, TO, TO; \
+	VPXOR Y, TO, TO
+
 // BLOCK256 takes one block: each line, moved 2048 bits on, meets the one there.
 #define BLOCK256 \
-	VPCLMULQDQ $0x00, Y15, Y0, Y8; \
-	VPCLMULQDQ $0x11, Y15, Y0, Y0; \
-	VPCLMULQDQ $0x00, Y15, Y1, Y9; \
-	VPCLMULQDQ $0x11, Y15, Y1, Y1; \
-	VPCLMULQDQ $0x00, Y15, Y2, Y10; \
-	VPCLMULQDQ $0x11, Y15, Y2, Y2; \
-	VPCLMULQDQ $0x00, Y15, Y3, Y11; \
-	VPCLMULQDQ $0x11, Y15, Y3, Y3; \
-	VPXOR (SI), Y8, Y8; \
-	VPXOR 32(SI), Y9, Y9; \
-	VPXOR 64(SI), Y10, Y10; \
-	VPXOR 96(SI), Y11, Y11; \
-	VPXOR Y8, Y0, Y0; \
-	VPXOR Y9, Y1, Y1; \
-	VPXOR Y10, Y2, Y2; \
-	VPXOR Y11, Y3, Y3; \
-	VPCLMULQDQ $0x00, Y15, Y4, Y8; \
-	VPCLMULQDQ $0x11, Y15, Y4, Y4; \
-	VPCLMULQDQ $0x00, Y15, Y5, Y9; \
-	VPCLMULQDQ $0x11, Y15, Y5, Y5; \
-	VPCLMULQDQ $0x00, Y15, Y6, Y10; \
-	VPCLMULQDQ $0x11, Y15, Y6, Y6; \
-	VPCLMULQDQ $0x00, Y15, Y7, Y11; \
-	VPCLMULQDQ $0x11, Y15, Y7, Y7; \
-	VPXOR 128(SI), Y8, Y8; \
-	VPXOR 160(SI), Y9, Y9; \
-	VPXOR 192(SI), Y10, Y10; \
-	VPXOR 224(SI), Y11, Y11; \
-	VPXOR Y8, Y4, Y4; \
-	VPXOR Y9, Y5, Y5; \
-	VPXOR Y10, Y6, Y6; \
-	VPXOR Y11, Y7, Y7; \
+	FOUR256(Y0, Y1, Y2, Y3, 0); \
+	FOUR256(Y4, Y5, Y6, Y7, 128); \
 	ADDQ $256, SI; \
 	SUBQ $256, CX
 
@@ -213,36 +213,15 @@ block:
 
 	// Eight lines to four, to two, to one.
 	VBROADCASTI128 16(DX), Y15
-	VPCLMULQDQ $0x00, Y15, Y0, Y8
-	VPCLMULQDQ $0x11, Y15, Y0, Y0
-	VPXOR      Y8, Y4, Y4
-	VPXOR      Y0, Y4, Y4
-	VPCLMULQDQ $0x00, Y15, Y1, Y9
-	VPCLMULQDQ $0x11, Y15, Y1, Y1
-	VPXOR      Y9, Y5, Y5
-	VPXOR      Y1, Y5, Y5
-	VPCLMULQDQ $0x00, Y15, Y2, Y10
-	VPCLMULQDQ $0x11, Y15, Y2, Y2
-	VPXOR      Y10, Y6, Y6
-	VPXOR      Y2, Y6, Y6
-	VPCLMULQDQ $0x00, Y15, Y3, Y11
-	VPCLMULQDQ $0x11, Y15, Y3, Y3
-	VPXOR      Y11, Y7, Y7
-	VPXOR      Y3, Y7, Y7
+	ONTO256(Y0, Y4, Y8)
+	ONTO256(Y1, Y5, Y9)
+	ONTO256(Y2, Y6, Y10)
+	ONTO256(Y3, Y7, Y11)
 	VBROADCASTI128 32(DX), Y15
-	VPCLMULQDQ $0x00, Y15, Y4, Y8
-	VPCLMULQDQ $0x11, Y15, Y4, Y4
-	VPXOR      Y8, Y6, Y6
-	VPXOR      Y4, Y6, Y6
-	VPCLMULQDQ $0x00, Y15, Y5, Y9
-	VPCLMULQDQ $0x11, Y15, Y5, Y5
-	VPXOR      Y9, Y7, Y7
-	VPXOR      Y5, Y7, Y7
+	ONTO256(Y4, Y6, Y8)
+	ONTO256(Y5, Y7, Y9)
 	VBROADCASTI128 48(DX), Y15
-	VPCLMULQDQ $0x00, Y15, Y6, Y8
-	VPCLMULQDQ $0x11, Y15, Y6, Y6
-	VPXOR      Y8, Y7, Y7
-	VPXOR      Y6, Y7, Y7
+	ONTO256(Y6, Y7, Y8)
 
 	// Two lanes to one.
 	VMOVDQU      64(DX), X15
@@ -254,14 +233,10 @@ block:
 
 	// What is left is worth as much as the message: the CRC of these 16 bytes.
 	VZEROUPPER
-	CMPQ   MU(DX), $0
-	JNE    multiply
-	MOVQ   X4, AX
-	PEXTRQ $1, X4, BX
-	XORL   R8, R8
-	CRC32Q AX, R8
-	CRC32Q BX, R8
-	MOVL   R8, ret+40(FP)
+	CMPQ MU(DX), $0
+	JNE  multiply
+	CRC16(X4)
+	MOVL R8, ret+40(FP)
 	RET
 
 multiply:
@@ -269,56 +244,34 @@ multiply:
 	MOVL AX, ret+40(FP)
 	RET
 
+// NEXT128 moves a piece of 16 bytes on by the keys in X15, to the one that lies AT bytes from
+// here. A and B are scratch.
+#define NEXT128(X, AT, A, B) \
+	MOVOU X, A; \
+	MOVOU AT(SI), B; \
+	PCLMULQDQ $0x00, X15, A; \
+	PCLMULQDQ $0x11, X15, X; \
+	PXOR B, A; \
+	PXOR A, X
+
+// ONTO128 moves a piece on by the keys in X15, to the one in TO. A is scratch.
+#define ONTO128(X, TO, A) \
+	MOVOU X, A; \
+	PCLMULQDQ $0x00, X15, A; \
+	PCLMULQDQ $0x11, X15, X; \
+	PXOR A, TO; \
+	PXOR X, TO
+
 // BLOCK128 takes one block: each piece of 16 bytes, moved 1024 bits on, meets the one there.
 #define BLOCK128 \
-	MOVOU X0, X8; \
-	MOVOU (SI), X9; \
-	PCLMULQDQ $0x00, X15, X8; \
-	PCLMULQDQ $0x11, X15, X0; \
-	PXOR X9, X8; \
-	PXOR X8, X0; \
-	MOVOU X1, X10; \
-	MOVOU 16(SI), X11; \
-	PCLMULQDQ $0x00, X15, X10; \
-	PCLMULQDQ $0x11, X15, X1; \
-	PXOR X11, X10; \
-	PXOR X10, X1; \
-	MOVOU X2, X12; \
-	MOVOU 32(SI), X13; \
-	PCLMULQDQ $0x00, X15, X12; \
-	PCLMULQDQ $0x11, X15, X2; \
-	PXOR X13, X12; \
-	PXOR X12, X2; \
-	MOVOU X3, X8; \
-	MOVOU 48(SI), X9; \
-	PCLMULQDQ $0x00, X15, X8; \
-	PCLMULQDQ $0x11, X15, X3; \
-	PXOR X9, X8; \
-	PXOR X8, X3; \
-	MOVOU X4, X10; \
-	MOVOU 64(SI), X11; \
-	PCLMULQDQ $0x00, X15, X10; \
-	PCLMULQDQ $0x11, X15, X4; \
-	PXOR X11, X10; \
-	PXOR X10, X4; \
-	MOVOU X5, X12; \
-	MOVOU 80(SI), X13; \
-	PCLMULQDQ $0x00, X15, X12; \
-	PCLMULQDQ $0x11, X15, X5; \
-	PXOR X13, X12; \
-	PXOR X12, X5; \
-	MOVOU X6, X8; \
-	MOVOU 96(SI), X9; \
-	PCLMULQDQ $0x00, X15, X8; \
-	PCLMULQDQ $0x11, X15, X6; \
-	PXOR X9, X8; \
-	PXOR X8, X6; \
-	MOVOU X7, X10; \
-	MOVOU 112(SI), X11; \
-	PCLMULQDQ $0x00, X15, X10; \
-	PCLMULQDQ $0x11, X15, X7; \
-	PXOR X11, X10; \
-	PXOR X10, X7; \
+	NEXT128(X0, 0, X8, X9); \
+	NEXT128(X1, 16, X10, X11); \
+	NEXT128(X2, 32, X12, X13); \
+	NEXT128(X3, 48, X8, X9); \
+	NEXT128(X4, 64, X10, X11); \
+	NEXT128(X5, 80, X12, X13); \
+	NEXT128(X6, 96, X8, X9); \
+	NEXT128(X7, 112, X10, X11); \
 	ADDQ $128, SI; \
 	SUBQ $128, CX
 
@@ -360,54 +313,22 @@ block:
 	JNZ  block
 
 	// Eight pieces to four, to two, to one.
-	MOVOU     32(DX), X15
-	MOVOU     X0, X8
-	PCLMULQDQ $0x00, X15, X8
-	PCLMULQDQ $0x11, X15, X0
-	PXOR      X8, X4
-	PXOR      X0, X4
-	MOVOU     X1, X9
-	PCLMULQDQ $0x00, X15, X9
-	PCLMULQDQ $0x11, X15, X1
-	PXOR      X9, X5
-	PXOR      X1, X5
-	MOVOU     X2, X10
-	PCLMULQDQ $0x00, X15, X10
-	PCLMULQDQ $0x11, X15, X2
-	PXOR      X10, X6
-	PXOR      X2, X6
-	MOVOU     X3, X11
-	PCLMULQDQ $0x00, X15, X11
-	PCLMULQDQ $0x11, X15, X3
-	PXOR      X11, X7
-	PXOR      X3, X7
-	MOVOU     48(DX), X15
-	MOVOU     X4, X8
-	PCLMULQDQ $0x00, X15, X8
-	PCLMULQDQ $0x11, X15, X4
-	PXOR      X8, X6
-	PXOR      X4, X6
-	MOVOU     X5, X9
-	PCLMULQDQ $0x00, X15, X9
-	PCLMULQDQ $0x11, X15, X5
-	PXOR      X9, X7
-	PXOR      X5, X7
-	MOVOU     64(DX), X15
-	MOVOU     X6, X8
-	PCLMULQDQ $0x00, X15, X8
-	PCLMULQDQ $0x11, X15, X6
-	PXOR      X8, X7
-	PXOR      X6, X7
+	MOVOU 32(DX), X15
+	ONTO128(X0, X4, X8)
+	ONTO128(X1, X5, X9)
+	ONTO128(X2, X6, X10)
+	ONTO128(X3, X7, X11)
+	MOVOU 48(DX), X15
+	ONTO128(X4, X6, X8)
+	ONTO128(X5, X7, X9)
+	MOVOU 64(DX), X15
+	ONTO128(X6, X7, X8)
 
 	// What is left is worth as much as the message: the CRC of these 16 bytes.
-	CMPQ   MU(DX), $0
-	JNE    multiply
-	MOVQ   X7, AX
-	PEXTRQ $1, X7, BX
-	XORL   R8, R8
-	CRC32Q AX, R8
-	CRC32Q BX, R8
-	MOVL   R8, ret+40(FP)
+	CMPQ MU(DX), $0
+	JNE  multiply
+	CRC16(X7)
+	MOVL R8, ret+40(FP)
 	RET
 
 multiply:

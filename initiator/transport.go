@@ -68,7 +68,7 @@ func (t *transport) close() error {
 		return nil
 	}
 	t.device = nil
-	return closeDevice(t.cfg.provider())
+	return devices.Release(t.cfg.provider())
 }
 
 func (t *transport) connect(ctx context.Context, addr string) (net.Conn, error) {
@@ -100,7 +100,7 @@ func (t *transport) dialTCP(ctx context.Context, addr string) (iscsi.Datamover, 
 // dialISER connects for iSER: MPA first, as Linux does, or the login first.
 func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover, error) {
 	if t.device == nil {
-		d, err := openDevice(t.cfg.provider())
+		d, err := devices.Acquire(t.cfg.provider())
 		if err != nil {
 			return nil, err
 		}

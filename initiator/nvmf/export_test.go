@@ -3,14 +3,7 @@ package nvmf
 import "time"
 
 // Users is how many associations take part in the RDMA devices of the process.
-func Users() (n int) {
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	for i := range shared.devices {
-		n += shared.devices[i].users
-	}
-	return n
-}
+func Users() int { return devices.Users() }
 
 // Final is final.
 var Final = final

@@ -3,8 +3,8 @@ package nvmf
 import (
 	"cmp"
 	"fmt"
-	"sync"
 
+	"softiser/initiator/internal/shared"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmerdma"
 	"softiser/rdma"
@@ -18,53 +18,21 @@ type RDMA struct {
 	LargeFPDU bool              // offer FPDUs above the path's MSS, up to 64 KiB
 }
 
-// shared is the RDMA side of all hosts of this process, by provider: its receive buffers and
-// its table of STags are as large as the traffic of all of them needs. A window is bound to
-// one queue pair, so controllers do not meet there.
-var shared struct {
-	mu      sync.Mutex // guards what follows
-	devices [rdma.ProviderRoCE + 1]struct {
-		dev   *nvmerdma.Device
-		users int
+// devices are those of all hosts of this process.
+var devices = shared.Devices[*nvmerdma.Device]{Open: func(p rdma.Provider) (*nvmerdma.Device, error) {
+	d, err := nvmerdma.Open(nvmerdma.Config{Host: true, RDMA: rdma.DeviceConfig{Provider: p}})
+	if err != nil {
+		return nil, fmt.Errorf("nvmf: %w", err)
 	}
-}
-
-// openDevice takes part in the device of a provider; closeDevice must follow.
-func openDevice(p rdma.Provider) (*nvmerdma.Device, error) {
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	s := &shared.devices[p]
-	if s.dev == nil {
-		d, err := nvmerdma.Open(nvmerdma.Config{Host: true, RDMA: rdma.DeviceConfig{Provider: p}})
-		if err != nil {
-			return nil, fmt.Errorf("nvmf: %w", err)
-		}
-		s.dev = d
-	}
-	s.users++
-	return s.dev, nil
-}
-
-// closeDevice ends the device with its last user, whose connections have ended as those of
-// all others have.
-func closeDevice(p rdma.Provider) error {
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	s := &shared.devices[p]
-	if s.users--; s.users > 0 {
-		return nil
-	}
-	d := s.dev
-	s.dev = nil
-	return d.Close()
-}
+	return d, nil
+}}
 
 func (c *Config) dialerRDMA() (nvme.HostDialer, func() error, error) {
 	provider := rdma.ProviderIWARP
 	if c.Transport == TransportRoCE {
 		provider = rdma.ProviderRoCE
 	}
-	d, err := openDevice(provider)
+	d, err := devices.Acquire(provider)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,5 +49,5 @@ func (c *Config) dialerRDMA() (nvme.HostDialer, func() error, error) {
 			SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Congestion: c.Congestion, Timeout: timeout,
 			RoCE: rdma.RoCEParams{LocalAddr: c.LocalAddress},
 		},
-	}}, func() error { return closeDevice(provider) }, nil
+	}}, func() error { return devices.Release(provider) }, nil
 }

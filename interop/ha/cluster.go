@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/interop/internal/poll"
 )
 
 // errUnmade says that the run could not be made; it tells nothing about the target.
@@ -375,7 +377,7 @@ var onlineNodes = regexp.MustCompile(`Online: \[ ([^\]]*) \]`)
 // whole waits until all nodes are members, see each other, and one of them serves.
 func (c *cluster) whole(ctx context.Context) error {
 	state := ""
-	err := until(ctx, fmt.Sprintf("all %d nodes are on line, and one serves", len(c.nodes)), func() (bool, error) {
+	err := poll.Until(ctx, patience, fmt.Sprintf("all %d nodes are on line, and one serves", len(c.nodes)), func() (bool, error) {
 		for _, n := range c.nodes {
 			if err := c.boot(n); err != nil { // where no other node is left to fence it
 				return false, err
@@ -465,22 +467,4 @@ func (n *node) freeze(on bool) error {
 		}
 	}
 	return nil
-}
-
-// until asks again and again whether something has come about.
-func until(ctx context.Context, what string, ok func() (bool, error)) error {
-	end := time.Now().Add(patience)
-	for {
-		if yes, err := ok(); yes || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(10 * time.Millisecond):
-		}
-		if time.Now().After(end) {
-			return errors.New("it never came about that " + what)
-		}
-	}
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"softiser/interop/internal/poll"
 )
 
 // wires are the schemes of all that the target speaks; each has a range of the volume.
@@ -88,7 +90,7 @@ func (l *load) kill() {
 func (l *load) writes(ctx context.Context) error {
 	var last []byte
 	changes := 0
-	err := until(ctx, l.wire+" writes", func() (bool, error) {
+	err := poll.Until(ctx, patience, l.wire+" writes", func() (bool, error) {
 		select {
 		case <-l.done:
 			return false, fmt.Errorf("the load over %s has ended: %w\n%s", l.wire, l.err, tail(l.log))

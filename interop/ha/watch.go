@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"sync"
 	"time"
+
+	"softiser/interop/internal/poll"
 )
 
 // watch reads the nodes' logs as they are written: pacemaker's own times are whole seconds.
@@ -85,7 +87,7 @@ var steps = regexp.MustCompile(`^\w+ n\d+: |Result of .* operation|Requesting fe
 // servedAgain waits for the start of the address after a moment, on a node that may
 // have it, and returns when that was.
 func (w *watch) servedAgain(ctx context.Context, since time.Time, on func(name string) bool) (at time.Time, name string, err error) {
-	err = until(ctx, "the address is started again", func() (bool, error) {
+	err = poll.Until(ctx, patience, "the address is started again", func() (bool, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, l := range w.lines {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"softiser/interop/internal/poll"
 )
 
 // powerCuts runs the target on a recorded file and looks, at moments of no choice, at
@@ -46,7 +48,7 @@ func powerCut(ctx context.Context, r *run, scheme string) (states int, err error
 	}
 	err = l.wrote(ctx, p, 10+r.rnd.IntN(60))
 	if err == nil {
-		err = until(ctx, "something is flushed", func() (bool, error) {
+		err = poll.Until(ctx, patience, "something is flushed", func() (bool, error) {
 			n, err := l.durable()
 			return n > 0, err
 		})

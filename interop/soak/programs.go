@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -16,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"softiser/interop/internal/poll"
 )
 
 // patience is how long something may take that does happen, on the slowest machine. It
@@ -148,7 +149,7 @@ func (r *run) targetAt(ctx context.Context, roce, volume string) (*targetProcess
 		return nil, err
 	}
 	t := &targetProcess{process: p}
-	err = until(ctx, "the target serves", func() (bool, error) {
+	err = poll.Until(ctx, patience, "the target serves", func() (bool, error) {
 		select {
 		case <-p.done:
 			return false, fmt.Errorf("it has ended: %v\n%s", p.err, p.tail())
@@ -200,29 +201,11 @@ func (r *run) verify(ctx context.Context, l load, more ...string) error {
 	return p.wait(ctx)
 }
 
-// until asks again and again whether something has come about.
-func until(ctx context.Context, what string, ok func() (bool, error)) error {
-	end := time.Now().Add(patience)
-	for {
-		if yes, err := ok(); yes || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(10 * time.Millisecond):
-		}
-		if time.Now().After(end) {
-			return errors.New("it never came about that " + what)
-		}
-	}
-}
-
 // wrote waits until a load has written for a moment: its ledger has changed several times.
 func (l load) wrote(ctx context.Context, p *process, times int) error {
 	var last []byte
 	changes := 0
-	return until(ctx, "the load writes\n"+p.log, func() (bool, error) {
+	return poll.Until(ctx, patience, "the load writes\n"+p.log, func() (bool, error) {
 		select {
 		case <-p.done:
 			return false, fmt.Errorf("the load has ended: %v\n%s", p.err, p.tail())

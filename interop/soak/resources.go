@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"softiser/interop/internal/poll"
 )
 
 // resources are what a target holds.
@@ -27,7 +29,7 @@ func (a resources) within(b resources) bool {
 // the target holds fits into what it held before.
 func (t *targetProcess) settled(ctx context.Context, before *resources) (now resources, err error) {
 	var sessions int
-	err = until(ctx, "it holds no more than before", func() (bool, error) {
+	err = poll.Until(ctx, patience, "it holds no more than before", func() (bool, error) {
 		m, err := t.scrape(ctx)
 		if err != nil {
 			return false, err

@@ -199,15 +199,9 @@ func roceAbruptClose(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := e.retry(func() error {
-		if !strings.Contains(client.Output(), "ping data") {
-			return fmt.Errorf("no pings yet:\n%s", client.Output())
-		}
-		return nil
-	}); err != nil {
+	if err := killWhilePinging(e, p, client); err != nil {
 		return "", err
 	}
-	p.Kill()
 	if err := roceRpingClient(e, tap.Host4, "4096"); err != nil {
 		return "", fmt.Errorf("a new connection beside the lost one: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"softiser/interop/internal/guest"
 )
 
 // Part 1: our verbs against the kernel's siw, with rdma-core's own tools.
@@ -215,21 +217,29 @@ func abruptClose(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := e.retry(func() error {
-		if !strings.Contains(client.Output(), "ping data") {
-			return fmt.Errorf("no pings yet:\n%s", client.Output())
-		}
-		return nil
-	}); err != nil {
+	if err := killWhilePinging(e, p, client); err != nil {
 		return "", err
 	}
-	p.Kill()
 	out, err := client.Wait(e.ctx)
 	if err != nil || strings.Contains(out, "ended 124") {
 		return "", fmt.Errorf("the kernel's client went on: %v\n%s", err, out)
 	}
 	_, err = e.In("quiet_kernel")
 	return "ended, kernel silent", err
+}
+
+// killWhilePinging kills a program of ours when the kernel's rping has had answers of it.
+func killWhilePinging(e *Env, p *Process, client *guest.Job) error {
+	err := e.retry(func() error {
+		if !strings.Contains(client.Output(), "ping data") {
+			return fmt.Errorf("no pings yet:\n%s", client.Output())
+		}
+		return nil
+	})
+	if err == nil {
+		p.Kill()
+	}
+	return err
 }
 
 func halfHandshake(_ context.Context, e *Env) (string, error) {

@@ -2,8 +2,6 @@ package rdmatools
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"net/netip"
 	"time"
 
@@ -14,14 +12,11 @@ import (
 )
 
 type mckey struct {
+	exchange
 	group, bind string
 	sender      bool
-	connections int
-	count, size int
 	settle      time.Duration
 	wait        time.Duration
-	json        bool
-	out         io.Writer
 }
 
 // MCKey is the command mckey: members of a multicast group send to it, or receive.
@@ -45,19 +40,10 @@ func MCKey() *cobra.Command {
 	f.StringVarP(&m.group, "multicast", "m", "", "address of the group, for example 239.1.2.3 or ff15::1")
 	f.StringVarP(&m.bind, "bind", "b", "", "local address")
 	f.BoolVarP(&m.sender, "sender", "s", false, "send")
-	f.IntVarP(&m.connections, "connections", "c", 1, "number of queue pairs")
-	f.IntVarP(&m.count, "count", "C", 10, "datagrams per queue pair")
-	f.IntVarP(&m.size, "size", "S", 100, "bytes per datagram")
+	m.counts(f, "number of queue pairs", "datagrams per queue pair", "bytes per datagram")
 	f.DurationVar(&m.settle, "settle", 3*time.Second, "pause after joining, for switches to learn of it (sender)")
 	f.DurationVar(&m.wait, "timeout", 60*time.Second, "give up, as datagrams may be lost, when none has come for this long")
-	f.BoolVar(&m.json, "json", false, "print the outcome as JSON only")
 	return cmd
-}
-
-func (m *mckey) say(format string, args ...any) {
-	if !m.json {
-		fmt.Fprintf(m.out, format+"\n", args...)
-	}
 }
 
 // run joins, and sends or receives.
@@ -106,18 +92,7 @@ func (m *mckey) run(ctx context.Context) error {
 			err = n.qp.LeaveMulticast(group)
 		}
 	}
-	m.say("test complete")
-	status := 0
-	if err != nil {
-		status = 1
-	}
-	m.say("return status %d", status)
-	if m.json && err == nil {
-		return printJSON(m.out, map[string]any{
-			"role": role, "connections": m.connections, "messages": m.count, "size_bytes": m.size, "seconds": time.Since(start).Seconds(),
-		})
-	}
-	return err
+	return m.end(err, start, map[string]any{"role": role})
 }
 
 // transfer sends or receives what each queue pair has to.

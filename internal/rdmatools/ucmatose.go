@@ -3,7 +3,6 @@ package rdmatools
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
@@ -29,13 +28,10 @@ const (
 )
 
 type ucmatose struct {
+	exchange
 	transport
 	server, bind string
 	port         int
-	connections  int
-	count, size  int
-	json         bool
-	out          io.Writer
 }
 
 // UCMatose is the command ucmatose.
@@ -60,18 +56,9 @@ func UCMatose() *cobra.Command {
 	f.StringVarP(&u.server, "server", "s", "", "be the client of this server")
 	f.StringVarP(&u.bind, "bind", "b", "", "address to listen on (server); RoCE: the local address of either end")
 	f.IntVarP(&u.port, "port", "p", ucmatosePort, "port of the service: TCP's, or rdma_cm's over RoCE")
-	f.IntVarP(&u.connections, "connections", "c", 1, "number of connections")
-	f.IntVarP(&u.count, "count", "C", 10, "messages each way per connection")
-	f.IntVarP(&u.size, "size", "S", 100, "bytes per message")
-	f.BoolVar(&u.json, "json", false, "print the outcome as JSON only")
+	u.counts(f, "number of connections", "messages each way per connection", "bytes per message")
 	u.flags(cmd)
 	return cmd
-}
-
-func (u *ucmatose) say(format string, args ...any) {
-	if !u.json {
-		fmt.Fprintf(u.out, format+"\n", args...)
-	}
 }
 
 // run prepares the ends of all connections and is the server or the client.
@@ -103,18 +90,7 @@ func (u *ucmatose) run(ctx context.Context) error {
 	} else {
 		err = u.runServer(ctx, dev, ends, &p)
 	}
-	u.say("test complete")
-	status := 0
-	if err != nil {
-		status = 1
-	}
-	u.say("return status %d", status)
-	if u.json && err == nil {
-		return printJSON(u.out, map[string]any{
-			"connections": u.connections, "messages": u.count, "size_bytes": u.size, "crc": ends[0].qp.CRC(), "seconds": time.Since(start).Seconds(),
-		})
-	}
-	return err
+	return u.end(err, start, map[string]any{"crc": ends[0].qp.CRC()})
 }
 
 // ucmatoseEnd is one connection with its message buffer: like the original, all

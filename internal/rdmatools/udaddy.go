@@ -3,7 +3,6 @@ package rdmatools
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"strconv"
@@ -25,12 +24,9 @@ import (
 const udaddyPort = 7174
 
 type udaddy struct {
+	exchange
 	server, bind string
 	port         int
-	connections  int
-	count, size  int
-	json         bool
-	out          io.Writer
 }
 
 // UDAddy is the command udaddy.
@@ -50,23 +46,14 @@ func UDAddy() *cobra.Command {
 	f.StringVarP(&u.server, "server", "s", "", "be the client of this server")
 	f.StringVarP(&u.bind, "bind", "b", "", "local address (needed by the server)")
 	f.IntVarP(&u.port, "port", "p", udaddyPort, "port of the service")
-	f.IntVarP(&u.connections, "connections", "c", 1, "number of queue pairs at each end")
-	f.IntVarP(&u.count, "count", "C", 10, "datagrams each way per queue pair")
-	f.IntVarP(&u.size, "size", "S", 100, "bytes per datagram")
+	u.counts(f, "number of queue pairs at each end", "datagrams each way per queue pair", "bytes per datagram")
 	f.DurationVar(&wait, "timeout", 30*time.Second, "give up, as datagrams may be lost, when they have not come for this long; the server waits for its first client without end")
-	f.BoolVar(&u.json, "json", false, "print the outcome as JSON only")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cmd.SilenceUsage = true
 		u.out = cmd.OutOrStdout()
 		return u.run(cmd.Context(), wait)
 	}
 	return cmd
-}
-
-func (u *udaddy) say(format string, args ...any) {
-	if !u.json {
-		fmt.Fprintf(u.out, format+"\n", args...)
-	}
 }
 
 // run makes the queue pairs, and is the server or the client.
@@ -109,18 +96,7 @@ func (u *udaddy) run(ctx context.Context, wait time.Duration) error {
 	} else {
 		err = u.runServer(ctx, dev, local, nodes)
 	}
-	u.say("test complete")
-	status := 0
-	if err != nil {
-		status = 1
-	}
-	u.say("return status %d", status)
-	if u.json && err == nil {
-		return printJSON(u.out, map[string]any{
-			"connections": u.connections, "messages": u.count, "size_bytes": u.size, "seconds": time.Since(start).Seconds(),
-		})
-	}
-	return err
+	return u.end(err, start, nil)
 }
 
 // runServer answers lookups with one queue pair for each client, and then what they send.

@@ -70,11 +70,11 @@ func (s *Tasks) abortLocked(o *Op, why AbortReason, w *Wait, set *Aborts) {
 	}
 	switch o.state {
 	case Dormant:
-		s.undormantLocked(o)
+		s.dormant.remove(o)
 		s.startLocked(o)
 		set.dead = append(set.dead, o)
 	case Queued:
-		s.unqueueLocked(o)
+		s.queue.remove(o)
 		o.to(Running)
 		set.dead = append(set.dead, o)
 	case Throttled:

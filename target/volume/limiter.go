@@ -62,8 +62,8 @@ func (s *Tasks) Throttling() Throttling {
 
 // waitRing is the FIFO of one client.
 type waitRing struct {
-	client     *Client
-	head, tail *Op
+	client *Client
+	opQueue
 }
 
 func (l *limiter) init(q QoS) {
@@ -152,7 +152,6 @@ func (s *Tasks) Throttle(o *Op) bool {
 func (s *Tasks) waitTurnLocked(o *Op) {
 	l := &s.limit
 	l.countLocked(1)
-	o.qnext = nil
 	var r *waitRing
 	for _, x := range l.rings {
 		if x.client == o.Client {
@@ -163,12 +162,7 @@ func (s *Tasks) waitTurnLocked(o *Op) {
 		r = &waitRing{client: o.Client}
 		l.rings = append(l.rings, r)
 	}
-	if r.tail == nil {
-		r.head = o
-	} else {
-		r.tail.qnext = o
-	}
-	r.tail = o
+	r.push(o)
 	s.armLimitLocked()
 }
 
@@ -218,8 +212,7 @@ func (s *Tasks) releaseThrottledLocked() {
 	l.refill(time.Now())
 	for len(l.rings) > 0 && l.ready() {
 		r := l.rings[0]
-		o := r.head
-		r.head, o.qnext = o.qnext, nil
+		o := r.pop()
 		l.rings = append(l.rings[:0], l.rings[1:]...)
 		if r.head != nil {
 			l.rings = append(l.rings, r)
@@ -241,26 +234,14 @@ func (s *Tasks) releaseThrottledLocked() {
 func (s *Tasks) unthrottleLocked(o *Op) {
 	l := &s.limit
 	for i, r := range l.rings {
-		var prev *Op
-		for q := r.head; q != nil; prev, q = q, q.qnext {
-			if q != o {
-				continue
-			}
-			l.countLocked(-1)
-			if prev == nil {
-				r.head = o.qnext
-			} else {
-				prev.qnext = o.qnext
-			}
-			if r.tail == o {
-				r.tail = prev
-			}
-			o.qnext = nil
-			if r.head == nil {
-				l.rings = append(l.rings[:i], l.rings[i+1:]...)
-			}
-			return
+		if !r.remove(o) {
+			continue
 		}
+		l.countLocked(-1)
+		if r.head == nil {
+			l.rings = append(l.rings[:i], l.rings[i+1:]...)
+		}
+		return
 	}
 }
 

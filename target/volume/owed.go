@@ -51,7 +51,7 @@ func (s *Tasks) mayOweLocked(w *owed, now time.Time, took time.Duration) bool {
 		return false
 	}
 	s.short = min(s.short+1, stepsSure)
-	next := s.queueHead
+	next := s.queue.head
 	return s.short == stepsSure && next != nil && next.hold.kind == HoldWrite && s.workers <= s.maxWorkers &&
 		w.n < owedMost && now.Sub(w.since) < owedLong
 }

@@ -89,7 +89,7 @@ func (s *Tasks) Yield(o *Op) {
 	defer s.mu.Unlock()
 	s.dropRangeLocked(o)
 	o.hold.kind = HoldStaged
-	if s.dormantHead != nil {
+	if s.dormant.head != nil {
 		s.wakeLocked()
 	}
 }
@@ -203,7 +203,7 @@ func (c *claim) drop() {
 	if len(s.exclusives) > 0 {
 		s.grantLocked()
 	}
-	if s.dormantHead != nil {
+	if s.dormant.head != nil {
 		s.wakeLocked()
 	}
 }

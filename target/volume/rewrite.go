@@ -210,7 +210,7 @@ func (s *Tasks) Await(o *Op, end *Outcome) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropRangeLocked(o)
-	if s.dormantHead != nil {
+	if s.dormant.head != nil {
 		s.wakeLocked()
 	}
 	if end.over || o.Aborted() {

@@ -22,21 +22,19 @@ import (
 type Tasks struct {
 	fault func(error) // told of mistakes of ours; nil: nobody
 
-	mu          sync.Mutex    // guards everything below, and in each op what its type says
-	set         list.List[Op] // the task set, oldest first
-	nEnabled    int           // ops that have started
-	nOrdered    int           // of these: Ordered and HeadOfQueue
-	dormantHead *Op
-	dormantTail *Op
-	exclusives  []*Op // announced, in order
-	claims      []*claim
-	copying     map[*Copy][]*Wait // the copies that touch the volume, and who waits for the end of each
-	announced   uint64            // exclusives and claims so far
-	limit       limiter
+	mu         sync.Mutex    // guards everything below, and in each op what its type says
+	set        list.List[Op] // the task set, oldest first
+	nEnabled   int           // ops that have started
+	nOrdered   int           // of these: Ordered and HeadOfQueue
+	dormant    opQueue
+	exclusives []*Op // announced, in order
+	claims     []*claim
+	copying    map[*Copy][]*Wait // the copies that touch the volume, and who waits for the end of each
+	announced  uint64            // exclusives and claims so far
+	limit      limiter
 
 	work        sync.Cond // on mu: the worker queue has grown, a worker has ended, closed
-	queueHead   *Op
-	queueTail   *Op
+	queue       opQueue   // what waits for a worker
 	workers     int
 	maxWorkers  int
 	idleWorkers int
@@ -51,7 +49,7 @@ func (s *Tasks) Admit(o *Op) bool {
 	s.mu.Lock()
 	o.set = s
 	s.set.Push(&o.node, o)
-	if s.dormantHead == nil && s.nOrdered == 0 && len(s.exclusives) == 0 && len(s.claims) == 0 && o.Order == Simple {
+	if s.dormant.head == nil && s.nOrdered == 0 && len(s.exclusives) == 0 && len(s.claims) == 0 && o.Order == Simple {
 		o.to(Running)
 		s.nEnabled++
 		s.mu.Unlock()
@@ -70,13 +68,7 @@ func (s *Tasks) Admit(o *Op) bool {
 // sleepLocked makes o dormant.
 func (s *Tasks) sleepLocked(o *Op) {
 	o.to(Dormant)
-	o.qnext = nil
-	if s.dormantTail == nil {
-		s.dormantHead = o
-	} else {
-		s.dormantTail.qnext = o
-	}
-	s.dormantTail = o
+	s.dormant.push(o)
 }
 
 // mayStartLocked reports whether o may start; olderOrdered says that an older
@@ -85,7 +77,7 @@ func (s *Tasks) mayStartLocked(o *Op, olderOrdered bool) bool {
 	switch o.Order {
 	case HeadOfQueue:
 	case Ordered:
-		if s.nEnabled > 0 || s.dormantHead != nil && s.dormantHead != o {
+		if s.nEnabled > 0 || s.dormant.head != nil && s.dormant.head != o {
 			return false
 		}
 	default:
@@ -107,7 +99,7 @@ func (s *Tasks) mayStartLocked(o *Op, olderOrdered bool) bool {
 }
 
 func (s *Tasks) orderedDormantLocked() bool {
-	for q := s.dormantHead; q != nil; q = q.qnext {
+	for q := s.dormant.head; q != nil; q = q.qnext {
 		if q.Order == Ordered {
 			return true
 		}
@@ -127,39 +119,17 @@ func (s *Tasks) startLocked(o *Op) {
 func (s *Tasks) wakeLocked() {
 	var prev *Op
 	ordered := false
-	for o := s.dormantHead; o != nil; {
+	for o := s.dormant.head; o != nil; {
 		next := o.qnext
 		if !s.mayStartLocked(o, ordered) {
 			ordered = ordered || o.Order == Ordered
 			prev, o = o, next
 			continue
 		}
-		s.removeDormantLocked(prev, o)
+		s.dormant.removeBehind(prev, o)
 		s.startLocked(o)
 		s.enqueueLocked(o)
 		o = next
-	}
-}
-
-func (s *Tasks) removeDormantLocked(prev, o *Op) {
-	if prev == nil {
-		s.dormantHead = o.qnext
-	} else {
-		prev.qnext = o.qnext
-	}
-	if s.dormantTail == o {
-		s.dormantTail = prev
-	}
-	o.qnext = nil
-}
-
-func (s *Tasks) undormantLocked(o *Op) {
-	var prev *Op
-	for q := s.dormantHead; q != nil; prev, q = q, q.qnext {
-		if q == o {
-			s.removeDormantLocked(prev, o)
-			return
-		}
 	}
 }
 
@@ -179,7 +149,7 @@ func (s *Tasks) Leave(o *Op) (AbortReason, Waits) {
 	if o.hold.kind != HoldNone {
 		s.dropRangeLocked(o)
 	}
-	if s.dormantHead != nil {
+	if s.dormant.head != nil {
 		s.wakeLocked()
 	}
 	if s.set.Empty() && s.closed {

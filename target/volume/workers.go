@@ -18,13 +18,7 @@ func (s *Tasks) ToWorker(o *Op) {
 // enqueueLocked puts o behind the worker queue. Preconditions: s.mu is held.
 func (s *Tasks) enqueueLocked(o *Op) {
 	o.to(Queued)
-	o.qnext = nil
-	if s.queueTail == nil {
-		s.queueHead = o
-	} else {
-		s.queueTail.qnext = o
-	}
-	s.queueTail = o
+	s.queue.push(o)
 	switch {
 	case s.idleWorkers > s.wakeups:
 		s.wakeups++
@@ -41,7 +35,7 @@ func (s *Tasks) SetWorkers(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.maxWorkers = max(n, 1)
-	for o := s.queueHead; o != nil && s.workers < s.maxWorkers; o = o.qnext {
+	for o := s.queue.head; o != nil && s.workers < s.maxWorkers; o = o.qnext {
 		s.workers++
 		go s.worker()
 	}
@@ -64,7 +58,7 @@ func (s *Tasks) worker() {
 			s.endWorkerLocked()
 			return
 		}
-		for s.queueHead == nil {
+		for s.queue.head == nil {
 			if s.closed || s.idleWorkers >= keepIdleWorkers {
 				s.endWorkerLocked()
 				return
@@ -74,12 +68,7 @@ func (s *Tasks) worker() {
 			s.idleWorkers--
 			s.wakeups = max(s.wakeups-1, 0)
 		}
-		o := s.queueHead
-		s.queueHead = o.qnext
-		if s.queueHead == nil {
-			s.queueTail = nil
-		}
-		o.qnext = nil
+		o := s.queue.pop()
 		o.to(Running)
 		s.mu.Unlock()
 
@@ -98,25 +87,5 @@ func (s *Tasks) worker() {
 			owes.pay()
 			s.mu.Lock()
 		}
-	}
-}
-
-// unqueueLocked takes o out of the worker queue before a worker has seen it.
-func (s *Tasks) unqueueLocked(o *Op) {
-	var prev *Op
-	for q := s.queueHead; q != nil; prev, q = q, q.qnext {
-		if q != o {
-			continue
-		}
-		if prev == nil {
-			s.queueHead = o.qnext
-		} else {
-			prev.qnext = o.qnext
-		}
-		if s.queueTail == o {
-			s.queueTail = prev
-		}
-		o.qnext = nil
-		return
 	}
 }

@@ -1,0 +1,48 @@
+package volume
+
+// opQueue is a queue of ops, linked by qnext: an op is in one at a time. The zero value is
+// empty. Who uses it holds Tasks.mu.
+type opQueue struct{ head, tail *Op }
+
+// push puts o last.
+func (q *opQueue) push(o *Op) {
+	o.qnext = nil
+	if q.tail == nil {
+		q.head = o
+	} else {
+		q.tail.qnext = o
+	}
+	q.tail = o
+}
+
+// pop takes the first op out, which must be there.
+func (q *opQueue) pop() *Op {
+	o := q.head
+	q.removeBehind(nil, o)
+	return o
+}
+
+// remove takes o out and reports whether it was there.
+func (q *opQueue) remove(o *Op) bool {
+	var prev *Op
+	for x := q.head; x != nil; prev, x = x, x.qnext {
+		if x == o {
+			q.removeBehind(prev, o)
+			return true
+		}
+	}
+	return false
+}
+
+// removeBehind takes o out, which is behind prev, or first when prev is nil.
+func (q *opQueue) removeBehind(prev, o *Op) {
+	if prev == nil {
+		q.head = o.qnext
+	} else {
+		prev.qnext = o.qnext
+	}
+	if q.tail == o {
+		q.tail = prev
+	}
+	o.qnext = nil
+}

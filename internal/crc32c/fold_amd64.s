@@ -26,6 +26,29 @@
 	MOVQ A, AX; \
 	SHRQ $31, AX
 
+// FETCH128 and FETCH256 fetch a block that lies ahead.
+#define FETCH128 \
+	PREFETCHT0 (AHEAD)(SI); \
+	PREFETCHT0 (AHEAD+64)(SI)
+
+#define FETCH256 \
+	FETCH128; \
+	PREFETCHT0 (AHEAD+128)(SI); \
+	PREFETCHT0 (AHEAD+192)(SI)
+
+// FOLD takes all blocks; each ends with the flags of what is left in CX.
+#define FOLD(BLOCK, FETCH) \
+	CMPQ CX, $LONG; \
+	JLT block; \
+far: \
+	FETCH; \
+	BLOCK; \
+	CMPQ CX, $AHEAD; \
+	JGT far; \
+block: \
+	BLOCK; \
+	JNZ block
+
 // CRC16 makes R8 the CRC32C of the 16 bytes in X, by the processor's instruction.
 #define CRC16(X) \
 	MOVQ X, AX; \
@@ -92,21 +115,7 @@ TEXT ·fold512(SB), NOSPLIT, $0-44
 
 	VBROADCASTI32X4 (DX), Z16
 
-	CMPQ CX, $LONG
-	JLT  block
-
-far:
-	PREFETCHT0 (AHEAD)(SI)
-	PREFETCHT0 (AHEAD+64)(SI)
-	PREFETCHT0 (AHEAD+128)(SI)
-	PREFETCHT0 (AHEAD+192)(SI)
-	BLOCK512
-	CMPQ CX, $AHEAD
-	JGT  far
-
-block:
-	BLOCK512
-	JNZ  block
+	FOLD(BLOCK512, FETCH256)
 
 	// Four lines to one.
 	VBROADCASTI32X4 32(DX), Z16
@@ -195,21 +204,7 @@ TEXT ·fold256(SB), NOSPLIT, $0-44
 
 	VBROADCASTI128 (DX), Y15
 
-	CMPQ CX, $LONG
-	JLT  block
-
-far:
-	PREFETCHT0 (AHEAD)(SI)
-	PREFETCHT0 (AHEAD+64)(SI)
-	PREFETCHT0 (AHEAD+128)(SI)
-	PREFETCHT0 (AHEAD+192)(SI)
-	BLOCK256
-	CMPQ CX, $AHEAD
-	JGT  far
-
-block:
-	BLOCK256
-	JNZ  block
+	FOLD(BLOCK256, FETCH256)
 
 	// Eight lines to four, to two, to one.
 	VBROADCASTI128 16(DX), Y15
@@ -298,19 +293,7 @@ TEXT ·fold128(SB), NOSPLIT, $0-44
 
 	MOVOU 16(DX), X15
 
-	CMPQ CX, $LONG
-	JLT  block
-
-far:
-	PREFETCHT0 (AHEAD)(SI)
-	PREFETCHT0 (AHEAD+64)(SI)
-	BLOCK128
-	CMPQ CX, $AHEAD
-	JGT  far
-
-block:
-	BLOCK128
-	JNZ  block
+	FOLD(BLOCK128, FETCH128)
 
 	// Eight pieces to four, to two, to one.
 	MOVOU 32(DX), X15

@@ -372,26 +372,7 @@ func (t *transmitter) runnableLocked() *verbs.WQE {
 // revoking takes the io of every queue pair that may be sending from the memory.
 func (t *transmitter) runLocal(e *verbs.WQE) {
 	qp := t.qp
-	st := verbs.StatusSuccess
-	switch e.Op {
-	case verbs.OpLocalInv:
-		r := qp.Dev.Table.Lookup(e.Inv)
-		if r == nil || !r.Matches(qp.PD, &qp.Mem, e.Inv) {
-			st = verbs.StatusInvalidated
-		} else {
-			r.Revoke()
-		}
-	case verbs.OpRegMR:
-		e.MR.Revoke()
-		var p []byte
-		if len(e.Segs) > 0 {
-			p = e.Segs[0]
-		}
-		e.MR.Aim(p, e.Access, uint32(e.Key))
-	case verbs.OpBindMW:
-		e.Window.Revoke()
-		e.Window.OpenKey(&qp.Mem, e.Segs, e.Access, e.Key)
-	}
+	st := qp.Local(e)
 	qp.Mu.Lock()
 	e.Done = true
 	e.Status = st

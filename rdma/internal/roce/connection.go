@@ -79,7 +79,7 @@ func (u *Unreliable) attach(hp *hostPort, _ *Params, l link) error {
 		return err
 	}
 	u.m = &unreliableConn{
-		uc.NewSender(u.QP, uc.SenderParams{RemoteQPN: l.RemoteQPN, MTU: l.MTU, PSN: l.out, Local: u.local}),
+		uc.NewSender(u.QP, uc.SenderParams{RemoteQPN: l.RemoteQPN, MTU: l.MTU, PSN: l.out, Local: u.Local}),
 		uc.NewReceiver(u.QP, l.MTU, l.in),
 	}
 	u.send = s

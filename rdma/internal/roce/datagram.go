@@ -41,7 +41,7 @@ func (u *Unreliable) Open(local netip.Addr, qkey uint32, mtu packet.MTU) error {
 	if mtu, err = hp.carries(mtu); err != nil {
 		return err
 	}
-	p := ud.Params{QPN: u.Num, QKey: qkey, MTU: mtu, PSN: packet.PSN(cm.NewPSN()), Local: u.local}
+	p := ud.Params{QPN: u.Num, QKey: qkey, MTU: mtu, PSN: packet.PSN(cm.NewPSN()), Local: u.Local}
 	u.Mu.Lock()
 	if err := u.idleLocked(); err != nil {
 		u.Mu.Unlock()

@@ -213,7 +213,7 @@ func (qp *QP) attach(hp *hostPort, p *Params, l link) error {
 	qp.req = rc.NewRequester(qp.QP, rc.RequesterParams{
 		RemoteQPN: l.RemoteQPN, MTU: l.MTU, PSN: l.out, Depth: l.ORD, Window: window, MaxRead: hp.maxRead,
 		Way: hp.ways.join(qp.peer, l.MTU.Bytes()), Intake: hp.intake,
-		AckTimeout: ackTimeout(p.AckTimeout), Retries: p.Retries, RNRRetries: l.rnrRetries, Local: qp.local,
+		AckTimeout: ackTimeout(p.AckTimeout), Retries: p.Retries, RNRRetries: l.rnrRetries, Local: qp.Local,
 	})
 	qp.port, qp.info, qp.send, qp.start = hp, l.Info, s, time.Now()
 	qp.timer = time.AfterFunc(never, qp.tick)

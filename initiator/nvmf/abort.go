@@ -107,7 +107,7 @@ func (a *Association) abort(qid, cid uint16) {
 	a.event(Event{Kind: EventAborted, Detail: fmt.Sprintf("command %d of queue %d", cid, qid)})
 	ctx, cancel := context.WithTimeout(a.ctx, abortTimeout)
 	defer cancel()
-	_, _ = a.do(ctx, func(s *nvme.SQE) {
+	_, _ = a.admin.do(ctx, func(s *nvme.SQE) {
 		s.Init(nvme.AdminAbort, 0)
 		s.SetCDW(10, uint32(qid)|uint32(cid)<<16)
 	}, nil, "Abort")

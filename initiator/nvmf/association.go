@@ -71,7 +71,7 @@ type Association struct {
 	losses atomic.Uint32 // of the association
 	turn   atomic.Uint32 // the queue for the next new request
 
-	admin  *queue
+	admin  adminQueue
 	spoken bool         // the port has shown that it speaks the transport; written before the first association is there
 	io     []*queue     // all that Config asks for, made by the first connect
 	open   atomic.Int32 // how many of them the controller has granted, those at the front
@@ -122,7 +122,8 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 	}
 	a := &Association{cfg: cfg, dialer: dialer, release: release, begun: time.Now(), changed: make(chan struct{}), look: make(chan struct{}, 1)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
-	a.admin = newQueue(a, 0, adminDepth)
+	a.admin = adminQueue{newQueue(a, 0, adminDepth)}
+	a.mute.a = a
 	if err := a.establish(ctx); err != nil {
 		a.hangUp(err)
 		a.cancel()
@@ -140,14 +141,14 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 	}
 	a.event(Event{Kind: EventConnected, Detail: a.Describe()})
 	a.wg.Add(3)
-	go a.keep()
-	go a.listen()
+	go (&keeper{a: a}).run()
+	go listener{a}.run()
 	go a.watch()
 	return a, nil
 }
 
 // queues are all of them, the admin queue first.
-func (a *Association) queues() []*queue { return append([]*queue{a.admin}, a.io...) }
+func (a *Association) queues() []*queue { return append([]*queue{a.admin.queue}, a.io...) }
 
 // granted are the I/O queues that the controller has granted.
 func (a *Association) granted() []*queue { return a.io[:a.open.Load()] }
@@ -179,7 +180,7 @@ func (a *Association) toLocked(s State) bool {
 func (a *Association) live() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, q := range append([]*queue{a.admin}, a.granted()...) {
+	for _, q := range append([]*queue{a.admin.queue}, a.granted()...) {
 		if tr, _ := q.connection(); tr == nil {
 			return false
 		}
@@ -441,7 +442,7 @@ func (a *Association) Close() error {
 	a.mu.Unlock()
 	var err error
 	if s == StateLive {
-		err = a.shutDown(ctx)
+		err = a.admin.shutDown(ctx)
 	}
 	a.cancel()
 	for _, q := range slices.Backward(a.queues()) {

@@ -99,7 +99,7 @@ func (a *Association) readDiscovery(ctx context.Context) (*Log, error) {
 		k := min(count-len(log.Records), pieceEntries)
 		at := uint64(1+len(log.Records)) * nvme.DiscoveryEntryLen
 		piece := b[:k*nvme.DiscoveryEntryLen]
-		if err := a.logPage(ctx, nvme.LogDiscovery, at, piece); err != nil {
+		if err := a.admin.logPage(ctx, nvme.LogDiscovery, at, piece); err != nil {
 			return nil, err
 		}
 		for ; len(piece) > 0; piece = piece[nvme.DiscoveryEntryLen:] {
@@ -118,15 +118,10 @@ func (a *Association) readDiscovery(ctx context.Context) (*Log, error) {
 }
 
 func (a *Association) discoveryHeader(ctx context.Context, b []byte) (uint64, int, error) {
-	if err := a.logPage(ctx, nvme.LogDiscovery, 0, b); err != nil {
+	if err := a.admin.logPage(ctx, nvme.LogDiscovery, 0, b); err != nil {
 		return 0, 0, err
 	}
 	return nvme.ParseDiscoveryHeader(b)
-}
-
-func (a *Association) logPage(ctx context.Context, id nvme.LogID, at uint64, b []byte) error {
-	_, err := a.do(ctx, func(s *nvme.SQE) { s.NewGetLogPage(id, 0, at, uint32(len(b))) }, b, "Get Log Page")
-	return err
 }
 
 // entry is a discovery log entry in the words of nvme-cli.

@@ -14,42 +14,57 @@ import (
 func (a *Association) establish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.ConnectTimeout, fmt.Errorf("no association within %v: %w", a.cfg.ConnectTimeout, context.DeadlineExceeded))
 	defer cancel()
+	t := attempt{a: a, c: &controller{}}
+	if err := t.run(ctx); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.ctrl = t.c
+	a.mu.Unlock()
+	return nil
+}
+
+// attempt is one to make an association: with whom, as far as that is known.
+type attempt struct {
+	a *Association
+	c *controller
+}
+
+func (t *attempt) run(ctx context.Context) error {
 	// A call that ctx has ended leaves its command with the connection; ending that frees
 	// its memory.
+	a, c := t.a, t.c
 	tr, err := a.dialAdmin(ctx)
 	if err != nil {
 		return err
 	}
 	a.admin.attach(tr)
-	c := &controller{}
-	if c.id, err = a.connectQueue(ctx, a.admin, nvme.CntlIDDynamic, adminDepth); err != nil {
+	if c.id, err = t.connectQueue(ctx, a.admin.queue, nvme.CntlIDDynamic, adminDepth); err != nil {
 		return err
 	}
-	if err = a.enable(ctx, c); err != nil {
+	if err = t.enable(ctx); err != nil {
 		return err
 	}
-	if err = a.identify(ctx, c); err != nil {
+	if err = t.identify(ctx); err != nil {
 		return err
 	}
-	if !a.discovery(c) {
-		if err = a.connectIO(ctx, c); err != nil {
+	if !t.discovery() {
+		if err = t.connectIO(ctx); err != nil {
 			return err
 		}
 	}
 	if mask := c.ident.OAES & (nvme.NoticeNamespace | nvme.NoticeANA | nvme.NoticeDiscovery); mask != 0 {
-		if _, err = a.do(ctx, func(s *nvme.SQE) { s.NewSetFeatures(nvme.FeatureAsyncEvents, 0, mask) }, nil, "Set Features"); err != nil {
+		if _, err = a.admin.do(ctx, func(s *nvme.SQE) { s.NewSetFeatures(nvme.FeatureAsyncEvents, 0, mask) }, nil, "Set Features"); err != nil {
 			return err
 		}
 	}
-	a.mu.Lock()
-	a.ctrl = c
-	a.mu.Unlock()
 	return nil
 }
 
 // connectQueue sends the Connect of a queue, and authenticates where that is asked for. It
 // returns the controller's identifier.
-func (a *Association) connectQueue(ctx context.Context, q *queue, cntlid uint16, depth int) (uint16, error) {
+func (t *attempt) connectQueue(ctx context.Context, q *queue, cntlid uint16, depth int) (uint16, error) {
+	a := t.a
 	data := (&nvme.ConnectData{HostID: a.cfg.HostID, CntlID: cntlid, Subsystem: a.cfg.Subsystem, Host: a.cfg.HostNQN}).AppendTo(nil)
 	attr := nvme.ConnectDisableFlowControl // responses to reads then ride in their data
 	for {
@@ -141,77 +156,33 @@ func (x exchange) Receive(ctx context.Context, room int) ([]byte, error) {
 	return b, err
 }
 
-// do runs an admin command whose success is expected.
-func (a *Association) do(ctx context.Context, set func(*nvme.SQE), data []byte, name string) (nvme.CQE, error) {
-	e, err := a.admin.run(ctx, set, data)
-	if err != nil {
-		return e, fmt.Errorf("nvmf: %s: %w", name, err)
-	}
-	if e.Status() != nvme.Success {
-		return e, statusError(name, e.Status())
-	}
-	return e, nil
-}
-
-func (a *Association) property(ctx context.Context, p nvme.PropertyOffset) (uint64, error) {
-	e, err := a.do(ctx, func(s *nvme.SQE) { s.NewPropertyGet(p) }, nil, "Property Get "+p.String())
-	return e.Result(), err
-}
-
-func (a *Association) setProperty(ctx context.Context, p nvme.PropertyOffset, v uint64) error {
-	_, err := a.do(ctx, func(s *nvme.SQE) { s.NewPropertySet(p, v) }, nil, "Property Set "+p.String())
-	return err
-}
-
-// pollStatus asks for CSTS until done says that it is over, or limit has passed.
-func (a *Association) pollStatus(ctx context.Context, limit time.Duration, what string, done func(nvme.CtrlStatus) bool) error {
-	end := time.Now().Add(limit)
-	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		v, err := a.property(ctx, nvme.PropCSTS)
-		if err != nil {
-			return err
-		}
-		if s := nvme.CtrlStatus(v); done(s) {
-			return nil
-		} else if s.Fatal() {
-			return errors.New("nvmf: the controller reports a fatal status")
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("nvmf: the controller is not %s after %v", what, limit)
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
 // enable reads the controller's capabilities and enables it.
-func (a *Association) enable(ctx context.Context, c *controller) error {
-	v, err := a.property(ctx, nvme.PropCAP)
+func (t *attempt) enable(ctx context.Context) error {
+	a, c := t.a, t.c
+	v, err := a.admin.property(ctx, nvme.PropCAP)
 	if err != nil {
 		return err
 	}
 	c.cap = nvme.Cap(v)
-	if v, err = a.property(ctx, nvme.PropVS); err != nil {
+	if v, err = a.admin.property(ctx, nvme.PropVS); err != nil {
 		return err
 	}
 	c.version = nvme.Version(v)
 	if c.cap.MinPage() > 12 {
 		return fmt.Errorf("nvmf: the controller's smallest page has 2^%d bytes, 4096 are supported", c.cap.MinPage())
 	}
-	if err = a.setProperty(ctx, nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetNVM, true))); err != nil {
+	if err = a.admin.setProperty(ctx, nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetNVM, true))); err != nil {
 		return err
 	}
 	limit := max(time.Duration(c.cap.Timeout())*500*time.Millisecond, time.Second)
-	return a.pollStatus(ctx, limit, "ready", nvme.CtrlStatus.Ready)
+	return a.admin.pollStatus(ctx, limit, "ready", nvme.CtrlStatus.Ready)
 }
 
 // identify reads what the controller says of itself, and checks it.
-func (a *Association) identify(ctx context.Context, c *controller) error {
+func (t *attempt) identify(ctx context.Context) error {
+	a, c := t.a, t.c
 	b := make([]byte, nvme.IdentifyLen)
-	if _, err := a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSController, 0) }, b, "Identify Controller"); err != nil {
+	if _, err := a.admin.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSController, 0) }, b, "Identify Controller"); err != nil {
 		return err
 	}
 	var err error
@@ -222,11 +193,11 @@ func (a *Association) identify(ctx context.Context, c *controller) error {
 		return fmt.Errorf("nvmf: Connect made controller %d, Identify speaks of %d", c.id, c.ident.CntlID)
 	}
 	if a.cfg.KeepAlive > 0 && c.ident.KAS > 0 {
-		if err := a.learnKeepAlive(ctx, c); err != nil {
+		if err := t.learnKeepAlive(ctx); err != nil {
 			return err
 		}
 	}
-	if a.discovery(c) {
+	if t.discovery() {
 		return nil
 	}
 	if c.ident.IOCCSZ < 4 || c.ident.ICDOff != 0 {
@@ -235,7 +206,7 @@ func (a *Association) identify(ctx context.Context, c *controller) error {
 	// Limits of commands that Identify Controller does not have. Controllers before NVMe 2.0
 	// refuse the question.
 	if c.cap&nvme.CapIOCS != 0 {
-		if _, err := a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSCommandSetController, 0) }, b, "Identify"); err == nil {
+		if _, err := a.admin.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSCommandSetController, 0) }, b, "Identify"); err == nil {
 			if l, err := nvme.ParseCommandSetLimits(b); err == nil {
 				c.zeroes, c.verify = l.WriteZeroesSize, l.VerifySize
 			}
@@ -248,11 +219,12 @@ func (a *Association) identify(ctx context.Context, c *controller) error {
 
 // learnKeepAlive asks what the controller has made of our keep alive timeout: it rounds it
 // up to its granularity (Base 2.1 §5.1.25.1.8), or has a least one.
-func (a *Association) learnKeepAlive(ctx context.Context, c *controller) error {
+func (t *attempt) learnKeepAlive(ctx context.Context) error {
+	a, c := t.a, t.c
 	unit := time.Duration(c.ident.KAS) * 100 * time.Millisecond
 	c.kato = a.cfg.KeepAlive
 	c.holds = (c.kato + unit - 1) / unit * unit
-	e, err := a.do(ctx, func(s *nvme.SQE) { s.NewGetFeatures(nvme.FeatureKeepAlive, 0) }, nil, "Get Features")
+	e, err := a.admin.do(ctx, func(s *nvme.SQE) { s.NewGetFeatures(nvme.FeatureKeepAlive, 0) }, nil, "Get Features")
 	if lost(err) {
 		return err
 	}
@@ -271,9 +243,10 @@ func lost(err error) bool {
 }
 
 // connectIO makes the I/O queues, as many and as deep as the controller allows this time.
-func (a *Association) connectIO(ctx context.Context, c *controller) error {
+func (t *attempt) connectIO(ctx context.Context) error {
+	a, c := t.a, t.c
 	want := a.cfg.Queues
-	e, err := a.do(ctx, func(s *nvme.SQE) { s.NewSetFeatures(nvme.FeatureQueues, 0, nvme.QueueCounts(want, want)) }, nil, "Set Features")
+	e, err := a.admin.do(ctx, func(s *nvme.SQE) { s.NewSetFeatures(nvme.FeatureQueues, 0, nvme.QueueCounts(want, want)) }, nil, "Set Features")
 	if err != nil {
 		return err
 	}
@@ -302,24 +275,15 @@ func (a *Association) connectIO(ctx context.Context, c *controller) error {
 			return err
 		}
 		q.attach(tr)
-		if _, err := a.connectQueue(ctx, q, c.id, depth); err != nil {
+		if _, err := t.connectQueue(ctx, q, c.id, depth); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// shutDown tells the controller that its host leaves.
-func (a *Association) shutDown(ctx context.Context) error {
-	cc := nvme.NewConfig(nvme.CommandSetNVM, true).WithShutdown(nvme.ShutdownNormal)
-	if err := a.setProperty(ctx, nvme.PropCC, uint64(cc)); err != nil {
-		return err
-	}
-	return a.pollStatus(ctx, 5*time.Second, "shut down", nvme.CtrlStatus.ShutdownDone)
-}
-
 // discovery reports whether the controller is that of a discovery service, which may have a
 // name of its own. Controllers of older versions do not say of which kind they are.
-func (a *Association) discovery(c *controller) bool {
-	return a.cfg.Subsystem == nvme.DiscoveryNQN || c.ident.Type == nvme.TypeDiscovery
+func (t *attempt) discovery() bool {
+	return t.a.cfg.Subsystem == nvme.DiscoveryNQN || t.c.ident.Type == nvme.TypeDiscovery
 }

@@ -12,20 +12,28 @@ import (
 // tick is how exactly time-outs are kept.
 const tick = 100 * time.Millisecond
 
-// keep watches time: keep alive, and commands without an answer.
-func (a *Association) keep() {
+// keeper watches time: keep alive, authentication, and commands without an answer. Its
+// fields are those of the goroutine of run.
+type keeper struct {
+	a       *Association
+	pinged  time.Time     // the last keep alive, or what stands for it
+	pong    chan error    // of the one that is under way
+	proved  time.Time     // when authentication was last over
+	proving chan struct{} // closed when the authentication that is under way is over
+}
+
+// run keeps the association alive, and looks at its commands, until it is closed.
+func (k *keeper) run() {
+	a := k.a
 	defer a.wg.Done()
 	t := time.NewTicker(tick)
 	defer t.Stop()
-	var pinged time.Time // the last keep alive, or what stands for it
-	var pong chan error  // of the one that is under way
-	proved := time.Now()
-	var proving chan struct{} // closed when the authentication that is under way is over
+	k.proved = time.Now()
 	for {
 		select {
 		case <-t.C:
-		case <-proving:
-			proved, proving = time.Now(), nil
+		case <-k.proving:
+			k.proved, k.proving = time.Now(), nil
 		case <-a.ctx.Done():
 			return
 		}
@@ -34,25 +42,26 @@ func (a *Association) keep() {
 		live, c := a.state == StateLive, a.ctrl
 		a.mu.Unlock()
 		if !live {
-			pinged, pong = time.Now(), nil
-			proved = pinged
+			k.pinged, k.pong = time.Now(), nil
+			k.proved = k.pinged
 			continue
 		}
-		a.expire()
-		a.silent(c.kato)
-		if every := a.cfg.Reauthenticate; every > 0 && a.cfg.Authenticate != nil && proving == nil && time.Since(proved) >= every {
-			proving = make(chan struct{})
+		k.expire()
+		a.mute.look(c.kato)
+		if every := a.cfg.Reauthenticate; every > 0 && a.cfg.Authenticate != nil && k.proving == nil && time.Since(k.proved) >= every {
+			over := make(chan struct{})
+			k.proving = over
 			a.wg.Go(func() {
-				a.reauthenticate()
-				close(proving)
+				k.reauthenticate()
+				close(over)
 			})
 		}
 		if c.kato == 0 {
 			continue
 		}
 		select {
-		case err := <-pong:
-			pong = nil
+		case err := <-k.pong:
+			k.pong = nil
 			if err != nil {
 				a.breakOff(fmt.Errorf("nvmf: keep alive: %w", err))
 				continue
@@ -60,23 +69,25 @@ func (a *Association) keep() {
 		default:
 		}
 		// Half of the time-out is left for the way, and for the controller's clock.
-		if pong != nil || time.Since(pinged) < c.kato/2-tick/2 {
+		if k.pong != nil || time.Since(k.pinged) < c.kato/2-tick/2 {
 			continue
 		}
-		pinged = time.Now()
+		k.pinged = time.Now()
 		if a.heard.Swap(false) && c.ident.CTRATT&nvme.AttrTBKAS != 0 {
 			continue // commands keep the association alive as well
 		}
-		pong = make(chan error, 1)
-		a.wg.Go(func() { a.ping(c.kato, pong) })
+		pong := make(chan error, 1)
+		k.pong = pong
+		a.wg.Go(func() { k.ping(c.kato, pong) })
 	}
 }
 
 // ping sends a Keep Alive.
-func (a *Association) ping(limit time.Duration, pong chan<- error) {
+func (k *keeper) ping(limit time.Duration, pong chan<- error) {
+	a := k.a
 	ctx, cancel := context.WithTimeoutCause(a.ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
-	_, err := a.do(ctx, func(s *nvme.SQE) { s.Init(nvme.AdminKeepAlive, 0) }, nil, "Keep Alive")
+	_, err := a.admin.do(ctx, func(s *nvme.SQE) { s.Init(nvme.AdminKeepAlive, 0) }, nil, "Keep Alive")
 	if err == nil {
 		a.mu.Lock()
 		a.pings++
@@ -86,7 +97,8 @@ func (a *Association) ping(limit time.Duration, pong chan<- error) {
 }
 
 // expire breaks the association off when a command is not answered in time.
-func (a *Association) expire() {
+func (k *keeper) expire() {
+	a := k.a
 	limit := a.cfg.CommandTimeout
 	if limit < 0 {
 		return
@@ -106,63 +118,6 @@ func (a *Association) breakOff(reason error) {
 		if tr, _ := q.connection(); tr != nil {
 			tr.Terminate(reason)
 		}
-	}
-}
-
-// listen takes asynchronous events, one at a time: a controller tells no more than we ask
-// for.
-func (a *Association) listen() {
-	defer a.wg.Done()
-	for a.WaitLive(a.ctx) == nil {
-		e, err := a.do(a.ctx, func(s *nvme.SQE) { s.Init(nvme.AdminAsyncEvent, 0) }, nil, "Asynchronous Event Request")
-		if err != nil {
-			if !errors.Is(err, errLost) && a.ctx.Err() == nil {
-				a.event(Event{Kind: EventAsync, Err: err, Detail: "no events will be heard of"})
-				<-a.ctx.Done() // it does not have them
-			}
-			a.pause(tick)
-			continue
-		}
-		ev := nvme.Event(e.DW0())
-		a.event(Event{Kind: EventAsync, Detail: ev.String()})
-		switch ev {
-		case nvme.EventNamespaceChanged, nvme.EventANAChanged:
-			a.poke()
-		case nvme.EventDiscoveryChanged:
-			a.event(Event{Kind: EventDiscovery})
-		}
-		// The log page is read before the next event can come of it; this is what
-		// bounds a controller that has much to tell.
-		a.acknowledge(ev.Log())
-		a.pause(tick)
-	}
-}
-
-// pause waits for a moment, or for the end.
-func (a *Association) pause(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-a.ctx.Done():
-	}
-}
-
-// acknowledge reads the log page of an event, which allows the next one of its kind. The
-// discovery log is read by whoever wants it.
-func (a *Association) acknowledge(id nvme.LogID) {
-	n := 512
-	switch id {
-	case nvme.LogChangedNamespaces:
-		n = nvme.ChangedLen
-	case nvme.LogANA:
-		n = 4096
-	case nvme.LogDiscovery:
-		n = nvme.DiscoveryEntryLen
-	}
-	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.ConnectTimeout)
-	defer cancel()
-	_, err := a.do(ctx, func(s *nvme.SQE) { s.NewGetLogPage(id, nvme.NSIDAll, 0, uint32(n)) }, make([]byte, n), "Get Log Page")
-	if err != nil && !errors.Is(err, errLost) && a.ctx.Err() == nil {
-		a.event(Event{Kind: EventAsync, Err: err})
 	}
 }
 

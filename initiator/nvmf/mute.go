@@ -12,6 +12,8 @@ import (
 
 // mute watches whether the controller says anything while commands are outstanding.
 type mute struct {
+	a *Association
+
 	mu       sync.Mutex    // guards the rest
 	watch    silence.Watch // of this association
 	patience silence.Patience
@@ -34,8 +36,8 @@ func (c *Config) silence() silence.Times {
 
 // hears returns what changes with every byte that comes over any queue, and whether commands
 // are outstanding.
-func (a *Association) hears() (heard uint64, waiting bool) {
-	for _, q := range a.queues() {
+func (m *mute) hears() (heard uint64, waiting bool) {
+	for _, q := range m.a.queues() {
 		q.mu.Lock()
 		if q.tr != nil {
 			heard += q.tr.Stats().ReceiveCalls
@@ -52,63 +54,65 @@ func (m *mute) lookLocked(t silence.Times, now time.Duration, heard uint64, wait
 	return t, m.watch.Look(t, now, heard, waiting)
 }
 
-// silent looks whether the controller is mute, pings it, and has it probed. It is called
+// look finds out whether the controller is mute, pings it, and has it probed. It is called
 // while the association is live.
-func (a *Association) silent(kato time.Duration) {
-	a.mute.mu.Lock()
-	defer a.mute.mu.Unlock()
-	heard, waiting := a.hears()
-	t, do := a.mute.lookLocked(a.cfg.silence(), time.Since(a.begun), heard, waiting)
+func (m *mute) look(kato time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	heard, waiting := m.hears()
+	t, do := m.lookLocked(m.a.cfg.silence(), time.Since(m.a.begun), heard, waiting)
 	switch do {
 	case silence.Ping:
-		if !a.mute.pinging {
-			a.mute.pinging = true
-			a.wg.Go(func() { a.askForLife(kato) })
+		if !m.pinging {
+			m.pinging = true
+			m.a.wg.Go(func() { m.askForLife(kato) })
 		}
 	case silence.Probe:
-		if !a.mute.probing {
-			a.mute.probing = true
-			a.wg.Go(func() { a.probe(t) })
+		if !m.probing {
+			m.probing = true
+			m.a.wg.Go(func() { m.probe(t) })
 		}
 	}
 }
 
 // askForLife sends a Keep Alive, or where there is none a command that is answered as well.
 // It returns when that has an answer, or the connection has ended.
-func (a *Association) askForLife(kato time.Duration) {
+func (m *mute) askForLife(kato time.Duration) {
+	a := m.a
 	set, name := func(s *nvme.SQE) { s.Init(nvme.AdminKeepAlive, 0) }, "Keep Alive"
 	if kato == 0 {
 		set, name = func(s *nvme.SQE) { s.NewPropertyGet(nvme.PropCSTS) }, "Property Get"
 	}
-	_, err := a.do(a.ctx, set, nil, name)
+	_, err := a.admin.do(a.ctx, set, nil, name)
 	if err == nil {
 		a.mu.Lock()
 		a.pings++
 		a.mu.Unlock()
 	}
-	a.mute.mu.Lock()
-	a.mute.pinging = false
-	a.mute.mu.Unlock()
+	m.mu.Lock()
+	m.pinging = false
+	m.mu.Unlock()
 }
 
 // probe tries a second connection, and gives the association up when that is answered while
 // its own are still mute: another controller has taken this one's place, and does not know
 // of them.
-func (a *Association) probe(t silence.Times) {
+func (m *mute) probe(t silence.Times) {
+	a := m.a
 	begun, losses := time.Now(), a.losses.Load()
-	heard, _ := a.hears()
+	heard, _ := m.hears()
 	confirmed := silence.Confirm(a.ctx, 2*t.Probe, func(ctx context.Context) bool {
 		return a.cfg.answers(ctx, a.cfg.Transport, t.Probe-t.Ping)
 	}, func() bool {
-		now, waiting := a.hears()
+		now, waiting := m.hears()
 		return waiting && now == heard && a.losses.Load() == losses
 	})
-	a.mute.mu.Lock()
-	a.mute.probing = false
+	m.mu.Lock()
+	m.probing = false
 	if confirmed {
-		a.mute.patience.GivenUp(t, begun.Sub(a.mute.live))
+		m.patience.GivenUp(t, begun.Sub(m.live))
 	}
-	a.mute.mu.Unlock()
+	m.mu.Unlock()
 	if confirmed {
 		a.breakOff(fmt.Errorf("nvmf: the controller has been mute for %v, though its port takes new connections", (t.Probe + time.Since(begun)).Round(time.Millisecond)))
 	}

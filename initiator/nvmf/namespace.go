@@ -62,7 +62,7 @@ func (a *Association) Namespaces(ctx context.Context) ([]uint32, error) {
 	var all []uint32
 	b := make([]byte, nvme.IdentifyLen)
 	for after := uint32(0); ; {
-		if _, err := a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSActiveNamespaces, after) }, b, "Identify"); err != nil {
+		if _, err := a.admin.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSActiveNamespaces, after) }, b, "Identify"); err != nil {
 			return nil, err
 		}
 		ids, err := nvme.ParseNSIDs(b)
@@ -106,7 +106,7 @@ func (a *Association) Namespace(ctx context.Context, id uint32) (*Namespace, err
 // inspect asks the controller what the namespace is.
 func (n *Namespace) inspect(ctx context.Context) (g *geometry, ids nvme.Identifiers, epoch [16]byte, err error) {
 	b := make([]byte, nvme.IdentifyLen)
-	if _, err = n.a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSNamespace, n.id) }, b, "Identify Namespace"); err != nil {
+	if _, err = n.a.admin.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSNamespace, n.id) }, b, "Identify Namespace"); err != nil {
 		return nil, ids, epoch, err
 	}
 	d, err := nvme.ParseNamespace(b)
@@ -116,7 +116,7 @@ func (n *Namespace) inspect(ctx context.Context) (g *geometry, ids nvme.Identifi
 	if d.Size == 0 {
 		return nil, ids, epoch, fmt.Errorf("%w: it is not active", blockio.ErrNoLUN)
 	}
-	if _, err = n.a.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSDescriptors, n.id) }, b, "Identify"); err == nil {
+	if _, err = n.a.admin.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSDescriptors, n.id) }, b, "Identify"); err == nil {
 		if ids, err = nvme.ParseIdentifiers(b); err != nil {
 			return nil, ids, epoch, err
 		}

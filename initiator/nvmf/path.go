@@ -49,7 +49,7 @@ func (n *Namespace) Access(ctx context.Context) (state blockio.Access, shared bo
 	}
 	whole := 16 + 32*uint64(c.ident.ANAGroups) + 4*uint64(c.ident.Namespaces)
 	b := make([]byte, min(whole, maxANA)&^3)
-	if err := n.a.logPage(ctx, nvme.LogANA, 0, b); err != nil {
+	if err := n.a.admin.logPage(ctx, nvme.LogANA, 0, b); err != nil {
 		return blockio.AccessGone, true, err
 	}
 	_, groups, err := nvme.ParseANA(b)

@@ -9,7 +9,8 @@ import (
 
 // reauthenticate proves again, on every queue whose controller asks for it, who both ends
 // are. A failure costs the association.
-func (a *Association) reauthenticate() {
+func (k *keeper) reauthenticate() {
+	a := k.a
 	ctx, cancel := context.WithTimeoutCause(a.ctx, a.cfg.ConnectTimeout, fmt.Errorf("not authenticated within %v: %w", a.cfg.ConnectTimeout, context.DeadlineExceeded))
 	defer cancel()
 	done := 0

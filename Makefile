@@ -108,7 +108,7 @@ ha: build ## iser-target under Pacemaker, in namespaces: killed, moved, cut off,
 ha-short: build ## three nodes, a killed target and a power cut
 	$(GO) run ./interop/ha -short
 
-idle-sessions: ## 10,000 sessions that do nothing, in one process (root, or as many descriptors; CI has 200)
+idle-sessions: ## 10,000 sessions that do nothing, each end in a process of 10,200 descriptors (root, or as many; CI has 200)
 	SOFTISER_IDLE_SESSIONS=10000 $(GO) test -count=1 -timeout 10m -run '^TestIdleSessions$$' -v ./target/iscsi
 
 cover: ## coverage by package

@@ -33,12 +33,12 @@ func single(id, title, metric string, want float64, c Contender) Row {
 
 // memoryRow: resident memory of the target per session.
 func memoryRow() Row {
-	const idleSessions, busySessions, depth = 64, 16, 128
+	const idleSessions, busySessions, depth = 1024, 16, 128
 	r := Row{
 		Row: result.Row{
 			ID: "memory", Title: "target memory per session", Metrics: []string{result.Bytes},
 			Ratios: []result.Ratio{
-				{Name: "memory per idle session", Num: "idle", Metric: result.Bytes, Op: "<=", Want: 256 << 10},
+				{Name: "memory of each of 1024 idle sessions", Num: "idle", Metric: result.Bytes, Op: "<=", Want: 128 << 10},
 				{Name: "memory per session at queue depth 128, without data in flight", Num: "queue depth 128", Metric: result.Bytes, Op: "<=", Want: 2 << 20},
 			},
 		},

@@ -210,7 +210,7 @@ func chapTargetRDMA(ctx context.Context, e *Env) (string, error) {
 
 // chapTargetOver has our host authenticate itself to Linux' target, which chooses the hash
 // and the group. Its port is open to the hosts with keys alone. Over each way the host may
-// use that hash and that group alone.
+// use that hash and that group alone, but for a second group where there is to be none.
 func chapTargetOver(ctx context.Context, e *Env, serve func() (nvmf.Config, error), list func([]chapPair) []chapWay) (string, error) {
 	pairs, err := e.chapUp(labNQN)
 	if err != nil {
@@ -237,6 +237,9 @@ func chapTargetOver(ctx context.Context, e *Env, serve func() (nvmf.Config, erro
 		}
 		hash := strings.TrimSuffix(strings.TrimPrefix(chapHashes[w.hash], "hmac("), ")")
 		cfg.Keys.Hashes, cfg.Keys.DHGroups = []string{hash}, []string{chapGroups[w.group]}
+		if w.group == 0 { // Linux' target finds no group where "null" alone is offered
+			cfg.Keys.DHGroups = append(cfg.Keys.DHGroups, chapGroups[1])
+		}
 		if err := proved(ctx, cfg, w.pair, w.both); err != nil {
 			return "", fmt.Errorf("%s, %s, both %t: %w", chapHashes[w.hash], chapGroups[w.group], w.both, err)
 		}

@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss interop interop-short bench-lvm conformance conformance-short soak soak-short ha ha-short cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible soak soak-short ha ha-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,21 @@ ha-short: build ## three nodes, a killed target and a power cut
 
 idle-sessions: ## 10,000 sessions that do nothing, each end in a process of 10,200 descriptors (root, or as many; CI has 200)
 	SOFTISER_IDLE_SESSIONS=10000 $(GO) test -count=1 -timeout 10m -run '^TestIdleSessions$$' -v ./target/iscsi
+
+docs: ## write docs/CONFIGURATION.md, which is made of the model
+	$(GO) test -count=1 -run '^TestReferenceIsOfTheModel$$' ./config -write-reference
+
+EPOCH = $(shell git log -1 --format=%ct)
+man: ## man pages of every command into build/man
+	@rm -rf build/man && mkdir -p build/man
+	SOURCE_DATE_EPOCH=$(EPOCH) $(GO) test -count=1 -run '^TestManPages$$' ./cmd/iser-target ./cmd/iser-initiator -man $(CURDIR)/build/man
+
+VERSION ?= 0.1.0~git$(shell TZ=UTC git log -1 --date=format-local:%Y%m%d%H%M%S --format=%cd.%h)
+deb: build man ## Debian packages of both programs into build/deb; the same sources make the same bytes
+	SOURCE_DATE_EPOCH=$(EPOCH) packaging/deb/build $(VERSION) build/deb
+
+deb-reproducible: ## two clones in different folders make the same packages
+	packaging/deb/reproducible
 
 cover: ## coverage by package
 	$(GO) test -coverprofile=build/cover.out ./... | awk '{print $$2, $$5}' && $(GO) tool cover -func=build/cover.out | tail -1

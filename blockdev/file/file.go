@@ -44,6 +44,9 @@ type Config struct {
 	// EpochDir is where it is remembered what has become of unflushed writes, so
 	// that Info.CacheID can be told; "": nowhere.
 	EpochDir string
+	// Opened is the file as another process has it open: it is not looked for by its name,
+	// locked or changed. Its descriptor is taken over, also when Open fails.
+	Opened *blockdev.Opened
 }
 
 // Device is an open file volume. The methods are those of blockdev.Device,
@@ -67,6 +70,9 @@ func open(cfg Config) (_ *Device, err error) {
 	}
 	if cfg.PhysBlockSize == 0 {
 		cfg.PhysBlockSize = max(4096, cfg.BlockSize)
+	}
+	if cfg.Opened != nil {
+		return goOn(cfg)
 	}
 	f, created, err := openFile(cfg)
 	if err != nil {
@@ -121,6 +127,37 @@ func open(cfg Config) (_ *Device, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicating the descriptor: %w", err)
 	}
+	v, err := back(cfg, fd, &st, path, follow)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	return v, nil
+}
+
+// goOn opens what another process has open.
+func goOn(cfg Config) (*Device, error) {
+	o := cfg.Opened
+	var st unix.Stat_t
+	err := unix.Fstat(o.FD, &st)
+	if err == nil {
+		err = blockdev.CheckGeometry(o.Size, cfg.BlockSize, cfg.PhysBlockSize)
+	}
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errors.New("what was handed over is not a regular file")
+	}
+	if err != nil {
+		unix.Close(o.FD)
+		return nil, err
+	}
+	follow := cfg.Size == 0
+	cfg.Size = o.Size
+	return back(cfg, o.FD, &st, o.ID, follow)
+}
+
+// back puts the backing volume on fd, which it takes over. st is what the file was before
+// its size was set, id what it is known by.
+func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device, error) {
 	v, err := backing.Open(backing.Config{
 		FD:   fd,
 		Path: cfg.Path,
@@ -138,7 +175,7 @@ func open(cfg Config) (_ *Device, err error) {
 			Rotational:    cfg.Rotational || backing.Rotational(st.Dev),
 			Resident:      cfg.Lock,
 			Backend:       "file",
-			ID:            path,
+			ID:            id,
 		},
 		WriteThrough: cfg.WriteThrough,
 		Prealloc:     cfg.Prealloc,
@@ -146,6 +183,7 @@ func open(cfg Config) (_ *Device, err error) {
 		HugePages:    cfg.HugePages,
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,
+		Opened:       cfg.Opened,
 		Follow:       follow,
 		StoreSize: func() (int64, error) {
 			var st unix.Stat_t
@@ -170,7 +208,6 @@ func open(cfg Config) (_ *Device, err error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Close()
 	return &Device{v}, nil
 }
 

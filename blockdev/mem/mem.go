@@ -2,8 +2,8 @@
 // directly; what was never written is lent as a shared zero region, so that a
 // scan of a sparse volume does not make it grow, and a discard frees memory.
 //
-// Nothing survives the process, the volume's identity (Info.ID) neither: one that is
-// opened again is empty, and an initiator that comes back must find another disk
+// Nothing survives the process, the volume's identity (Info.ID) neither, unless the process
+// hands it to its successor (Config.Opened): one that is opened again is empty, and an initiator that comes back must find another disk
 // rather than the one that it wrote to without its content.
 //
 // Info.WriteCache is false all the same: a flush could not make a write any more
@@ -33,13 +33,16 @@ type Config struct {
 	Rotational bool           // report that seeks cost
 	Lock       bool           // keep what is in memory there (mlock); counts against RLIMIT_MEMLOCK
 	Pool       *blockdev.Pool // blockdev.DefaultPool
+	// Opened is a memory volume of another process, which goes on with its content and its
+	// identity. Its descriptor is taken over, also when Open fails.
+	Opened *blockdev.Opened
 }
 
 // Device is an open memory volume. The methods are those of blockdev.Device,
 // Lender, Resizer and Mapped.
 type Device struct{ *backing.Volume }
 
-// Open makes a volume of zeroes.
+// Open makes a volume of zeroes, unless it goes on with that of another process.
 func Open(cfg Config) (*Device, error) {
 	if cfg.Name == "" {
 		cfg.Name = "memory"
@@ -50,16 +53,19 @@ func Open(cfg Config) (*Device, error) {
 	if cfg.PhysBlockSize == 0 {
 		cfg.PhysBlockSize = max(4096, cfg.BlockSize)
 	}
-	if err := blockdev.CheckGeometry(cfg.Size, cfg.BlockSize, cfg.PhysBlockSize); err != nil {
-		return nil, fmt.Errorf("memory volume %s: %w", cfg.Name, err)
+	fd, id := -1, "memory:"+cfg.Name+" "+rand.Text()
+	if o := cfg.Opened; o != nil {
+		fd, id, cfg.Size = o.FD, o.ID, o.Size
 	}
-	fd, err := unix.MemfdCreate("softiser:"+cfg.Name, unix.MFD_CLOEXEC)
+	err := blockdev.CheckGeometry(cfg.Size, cfg.BlockSize, cfg.PhysBlockSize)
+	if err == nil && fd < 0 {
+		fd, err = memory(cfg.Name, cfg.Size)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("memory volume %s: memfd_create: %w", cfg.Name, err)
-	}
-	if err := unix.Ftruncate(fd, cfg.Size); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("memory volume %s: setting the size to %d bytes: %w", cfg.Name, cfg.Size, err)
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return nil, fmt.Errorf("memory volume %s: %w", cfg.Name, err)
 	}
 	v, err := backing.Open(backing.Config{
 		FD:   fd,
@@ -77,13 +83,14 @@ func Open(cfg Config) (*Device, error) {
 			Rotational:    cfg.Rotational,
 			Resident:      cfg.Lock,
 			Backend:       "mem",
-			ID:            "memory:" + cfg.Name + " " + rand.Text(),
+			ID:            id,
 		},
 		Volatile:   true,
 		HolesKnown: true,
 		SeekHoles:  true,
 		HugePages:  cfg.HugePages,
 		Lock:       cfg.Lock,
+		Opened:     cfg.Opened,
 		Truncate:   func(n int64) error { return unix.Ftruncate(fd, n) },
 		Punch: func(off, n int64) error {
 			return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
@@ -93,4 +100,17 @@ func Open(cfg Config) (*Device, error) {
 		return nil, err
 	}
 	return &Device{v}, nil
+}
+
+// memory makes a file of zeroes that is nowhere but in memory.
+func memory(name string, size int64) (int, error) {
+	fd, err := unix.MemfdCreate("softiser:"+name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("memfd_create: %w", err)
+	}
+	if err := unix.Ftruncate(fd, size); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("setting the size to %d bytes: %w", size, err)
+	}
+	return fd, nil
 }

@@ -13,6 +13,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/blockdev"
 	"softiser/blockdev/faulty"
 	"softiser/blockdev/file"
@@ -74,6 +76,9 @@ type Spec struct {
 	Fault         Fault
 	Pool          *blockdev.Pool
 	EpochDir      string // of files and devices: where Info.CacheID is remembered
+	// Opened is the store as another process has handed it over; its descriptor is taken
+	// over, also when Open fails. Null volumes have none.
+	Opened *blockdev.Opened
 }
 
 // Fault makes a volume misbehave on purpose; the zero value does not.
@@ -155,6 +160,9 @@ func (s *Spec) Check() error {
 // Open opens the volume.
 func Open(s Spec) (blockdev.Device, error) {
 	if err := s.Check(); err != nil {
+		if s.Opened != nil {
+			unix.Close(s.Opened.FD)
+		}
 		return nil, err
 	}
 	d, err := s.open()
@@ -185,13 +193,13 @@ func (s *Spec) open() (blockdev.Device, error) {
 	case File:
 		return device(file.Open(file.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
 			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Prealloc: s.Prealloc, HugePages: s.HugePages,
-			MustExist: s.MustExist, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool, EpochDir: s.EpochDir}))
+			MustExist: s.MustExist, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool, EpochDir: s.EpochDir, Opened: s.Opened}))
 	case Raw:
 		return device(raw.Open(raw.Config{Path: s.Path, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool, EpochDir: s.EpochDir}))
+			ReadOnly: s.ReadOnly, WriteThrough: s.WriteThrough, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool, EpochDir: s.EpochDir, Opened: s.Opened}))
 	case Memory:
 		return device(mem.Open(mem.Config{Name: s.Name, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
-			ReadOnly: s.ReadOnly, HugePages: s.HugePages, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool}))
+			ReadOnly: s.ReadOnly, HugePages: s.HugePages, Rotational: s.Rotational, Lock: s.Lock, Pool: s.Pool, Opened: s.Opened}))
 	case Null:
 		return device(null.Open(null.Config{Name: s.Name, Size: s.Size, BlockSize: s.BlockSize, PhysBlockSize: s.PhysBlockSize,
 			ReadOnly: s.ReadOnly, Rotational: s.Rotational, Pool: s.Pool}))

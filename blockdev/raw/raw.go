@@ -34,6 +34,9 @@ type Config struct {
 	// EpochDir is where it is remembered what has become of unflushed writes, so
 	// that Info.CacheID can be told; "": nowhere.
 	EpochDir string
+	// Opened is the device as another process has it open. Its descriptor is taken over,
+	// also when Open fails.
+	Opened *blockdev.Opened
 }
 
 // Device is an open raw volume. The methods are those of blockdev.Device,
@@ -52,14 +55,19 @@ func Open(cfg Config) (*Device, error) {
 // open opens the block device exclusively, asks the kernel for its geometry and limits,
 // and puts the backing volume on it.
 func open(cfg Config) (*Device, error) {
-	fd, err := openDevice(cfg)
-	if err != nil {
+	fd, err := -1, error(nil)
+	if cfg.Opened != nil {
+		fd = cfg.Opened.FD
+	} else if fd, err = openDevice(cfg); err != nil {
 		return nil, err
 	}
 	info, follow, err := describe(fd, cfg)
 	if err != nil {
 		unix.Close(fd)
 		return nil, err
+	}
+	if o := cfg.Opened; o != nil {
+		info.ID, info.Size = o.ID, min(info.Size, o.Size)
 	}
 	v, err := backing.Open(backing.Config{
 		FD:           fd,
@@ -70,6 +78,7 @@ func open(cfg Config) (*Device, error) {
 		Follow:       follow,
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,
+		Opened:       cfg.Opened,
 		StoreSize:    func() (int64, error) { return deviceSize(fd) },
 		Punch:        func(off, n int64) error { return ioctlRange(fd, unix.BLKDISCARD, off, n) },
 		Zero:         func(off, n int64) error { return ioctlRange(fd, unix.BLKZEROOUT, off, n) },

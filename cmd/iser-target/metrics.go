@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"runtime"
 	"strconv"
@@ -14,13 +13,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
+	"softiser/internal/handover"
 	"softiser/target"
 	"softiser/target/scsi"
 )
 
 // serveMetrics answers Prometheus, and who asks for the state of the process, if that is
 // configured. What is there is to be read, by whoever reaches the address.
-func (a *app) serveMetrics(ctx context.Context, ln net.Listener) {
+func (a *app) serveMetrics(ctx context.Context, ln *handover.Listener) {
 	if ln == nil {
 		return
 	}

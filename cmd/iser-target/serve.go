@@ -18,6 +18,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/config"
+	"softiser/internal/handover"
 	"softiser/internal/systemd"
 	"softiser/target"
 	"softiser/target/admin"
@@ -35,6 +36,8 @@ type serveFlags struct {
 	drain   time.Duration
 	storage time.Duration
 	readyFD int
+
+	takeover bool
 }
 
 const serveName = "serve"
@@ -75,6 +78,7 @@ another disk there, and an empty one.`,
 	fl.StringVar(&f.metrics, "metrics", "", "host:port for Prometheus' /metrics, /healthz and /readyz (default: admin.metrics of the configuration)")
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
 	fl.IntVar(&f.readyFD, "ready-fd", 0, "descriptor to which a newline is written when volumes and portals are served; then it is closed")
+	fl.BoolVar(&f.takeover, takeoverName, false, "take the place of the target that serves the admin socket, and go on with what it has open (see iser-target upgrade)")
 	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out")
 	fl.DurationVar(&f.storage, "storage-timeout", 50*time.Second, "how long a shutdown then waits for volumes that do not answer")
 	cmd.MarkFlagsMutuallyExclusive("config", "export")
@@ -151,6 +155,7 @@ type app struct {
 	reg  *registry.Registry
 	pool *blockdev.Pool
 
+	changes  sync.RWMutex   // read-locked by whoever changes what is served, locked while that is handed over
 	services sync.WaitGroup // admin socket and metrics
 }
 
@@ -191,6 +196,8 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	defer stopAgain()
 	ctx, hup, stop := hangups(ctx, f.config != "")
 	defer stop()
+	usr2, stopUpgrades := upgrades()
+	defer stopUpgrades()
 	a := &app{log: log}
 	c := registry.Config{SetLevel: func(name string) error { return level.UnmarshalText([]byte(name)) }}
 	if f.config != "" {
@@ -202,7 +209,8 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	defer a.boundEnd(ctx, f.drain+f.storage)()
 	defer a.reg.Close()
 	var ls listeners
-	if err := ls.open(a.srv, &cfg.Admin); err != nil {
+	taken, err := a.begin(ctx, f, cfg, &ls)
+	if err != nil {
 		return err
 	}
 	// From here on the process holds sockets; background services end with it.
@@ -218,10 +226,11 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 			os.Exit(exitFailure)
 		}
 	}()
-	if err := a.reg.OpenVolumes(); err != nil {
+	if err := a.openVolumes(taken); err != nil {
 		return err
 	}
-	a.serveAdmin(bg, ls.admin)
+	g := newGiving(a, &ls, cfg.Admin.Metrics)
+	a.serveAdmin(bg, ls.admin, g)
 	a.serveMetrics(bg, ls.metrics)
 	printBanner(out, a, cfg.Portals)
 	if err := tellReady(f.readyFD); err != nil {
@@ -230,15 +239,43 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	a.services.Go(func() { a.watch(bg) })
 	defer systemd.Notify(systemd.Stopping) //nolint:errcheck // systemd sees the end in any case
 	go a.reloadOn(bg, hup)
+	go g.upgradeOn(bg, usr2)
 	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
+// begin takes what the process needs of the host, or what another process has of it; taken
+// is nil without one.
+func (a *app) begin(ctx context.Context, f *serveFlags, cfg *config.Config, ls *listeners) (taken *taking, err error) {
+	if !f.takeover {
+		return nil, ls.open(a.srv, &cfg.Admin)
+	}
+	if taken, err = a.takeOver(ctx, cfg); err != nil {
+		return nil, err
+	}
+	return taken, ls.adopt(a, taken, cfg)
+}
+
+// openVolumes serves the volumes: those that have been handed over at once, the others when
+// the old process has ended.
+func (a *app) openVolumes(taken *taking) error {
+	if taken == nil {
+		return a.reg.OpenVolumes()
+	}
+	if err := taken.open(a); err != nil {
+		return err
+	}
+	taken.tell(a)
+	a.changes.Lock()
+	go taken.finish(a)
+	return nil
+}
+
 // listeners are what a start needs of the host. They are taken before any volume is
 // touched, so that a port that somebody else has leaves no new file behind.
-type listeners struct{ admin, metrics net.Listener }
+type listeners struct{ admin, metrics *handover.Listener }
 
 func (l *listeners) open(srv *target.Server, c *config.Admin) (err error) {
 	defer func() {
@@ -250,42 +287,60 @@ func (l *listeners) open(srv *target.Server, c *config.Admin) (err error) {
 		return err
 	}
 	if c.Socket != "" {
-		if l.admin, err = admin.Listen(c.Socket); err != nil {
+		ln, err := admin.Listen(c.Socket)
+		if err != nil {
 			return err
 		}
+		l.admin = handover.Pausable(ln)
 	}
 	if c.Metrics != "" {
-		if l.metrics, err = net.Listen("tcp", c.Metrics); err != nil {
-			return fmt.Errorf("metrics: %w; admin.metrics or --metrics names the address", err)
+		if l.metrics, err = listenMetrics(c.Metrics); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// close gives up what has not been given to a service; those close their own.
-func (l *listeners) close() {
-	for _, ln := range []net.Listener{l.admin, l.metrics} {
+func listenMetrics(addr string) (*handover.Listener, error) {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w; admin.metrics or --metrics names the address", err)
+	}
+	return handover.Pausable(ln), nil
+}
+
+func (l *listeners) each(f func(*handover.Listener)) {
+	for _, ln := range []*handover.Listener{l.admin, l.metrics} {
 		if ln != nil {
-			ln.Close()
+			f(ln)
 		}
 	}
 }
 
+// hold stops accepting on the sockets, and release ends that.
+func (l *listeners) hold()    { l.each((*handover.Listener).Hold) }
+func (l *listeners) release() { l.each((*handover.Listener).Release) }
+
+// close gives up what has not been given to a service; those close their own.
+func (l *listeners) close() {
+	l.each(func(ln *handover.Listener) { ln.Close() })
+}
+
 // serveAdmin answers on the admin socket, if one is configured.
-func (a *app) serveAdmin(ctx context.Context, ln net.Listener) {
+func (a *app) serveAdmin(ctx context.Context, ln *handover.Listener, g *giving) {
 	if ln == nil {
 		return
 	}
 	a.log.Info("admin socket", zap.Stringer("path", ln.Addr()))
 	a.services.Go(func() {
-		if err := admin.Serve(ctx, ln, a.backend()); err != nil {
+		if err := admin.Serve(ctx, ln, a.backend(g)); err != nil {
 			a.log.Error("admin socket failed", zap.Error(err))
 		}
 	})
 }
 
 // backend is what the admin socket controls.
-func (a *app) backend() admin.Backend {
+func (a *app) backend(g *giving) admin.Backend {
 	return admin.Backend{
 		LVM:          a.lvmBackend(),
 		Status:       a.reg.Status,
@@ -300,6 +355,7 @@ func (a *app) backend() admin.Backend {
 		Promote:   a.reg.Promote, Demote: a.reg.Demote,
 		Reload: a.reload,
 		Log:    a.log.Named("audit"),
+		Change: a.change, Upgrade: g.upgrade, HandOver: g.serve,
 	}
 }
 

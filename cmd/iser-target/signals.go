@@ -34,9 +34,11 @@ func (a *app) reloadOn(ctx context.Context, hup <-chan os.Signal) {
 		case <-ctx.Done():
 			return
 		}
+		a.changes.RLock() // what is being handed over is the new process's to change
 		patience, cancel := context.WithTimeout(ctx, 30*time.Second)
 		changes, err := a.reg.Reload(patience, false)
 		cancel()
+		a.changes.RUnlock()
 		if err != nil {
 			a.log.Error("reload", zap.Error(err))
 			continue

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -208,4 +209,17 @@ func closeAll(fds []int) {
 	for _, fd := range fds {
 		_ = unix.Close(fd)
 	}
+}
+
+// Dup duplicates the descriptor of a socket. Unlike the File methods of package net it leaves
+// the mode of the socket alone, which both descriptors share.
+func Dup(sc syscall.Conn) (fd int, err error) {
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	if cerr := rc.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {
+		return -1, cerr
+	}
+	return fd, err
 }

@@ -92,6 +92,15 @@ type Backend struct {
 	LVM    LVM
 	// Log is told who has asked for what, see audit.go; nil: nobody is.
 	Log *zap.Logger
+	// Change is asked before anything but a question is answered; end is called when it has
+	// been. nil: there is nothing to ask.
+	Change func() (end func(), err error)
+	// Upgrade starts a process that takes this one's place, which ends once Upgraded.Over has
+	// been called.
+	Upgrade func(ctx context.Context, q UpgradeRequest) (Upgraded, error)
+	// HandOver gives what is open to the process at the other end of the connection, which
+	// belongs to it.
+	HandOver func(*net.UnixConn)
 }
 
 // Listen opens the socket, and makes its directory if that is missing (what is in
@@ -232,7 +241,20 @@ func Handler(b Backend) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return mux
+	all := http.NewServeMux()
+	b.handleUpgrade(all)
+	all.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && b.Change != nil {
+			end, err := b.Change()
+			if err != nil {
+				done(w, err)
+				return
+			}
+			defer end()
+		}
+		mux.ServeHTTP(w, r)
+	})
+	return all
 }
 
 func answer(w http.ResponseWriter, code int, v any) {

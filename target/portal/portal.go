@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/congestion"
+	"softiser/internal/handover"
 	"softiser/internal/sockio"
 	"softiser/rdma"
 	"softiser/target/internal/loglimit"
@@ -28,6 +30,9 @@ type Portal struct {
 	ln   *net.TCPListener
 	roce *rdma.Listener                 // instead of ln
 	addr atomic.Pointer[netip.AddrPort] // while it listens
+
+	inherited *os.File       // the socket of another process, see Server.Inherit
+	pause     handover.Pause // of accept
 
 	accepted, garbage, silent, evicted, turned atomic.Uint64
 	badLine, acceptLine                        loglimit.Limit
@@ -70,6 +75,9 @@ func (p *Portal) listen() error {
 	if p.cfg.RoCE() {
 		return p.listenRoCE()
 	}
+	if p.inherited != nil {
+		return p.inherit()
+	}
 	var optErr error
 	lc := net.ListenConfig{KeepAlive: -1, Control: func(network, addr string, rc syscall.RawConn) error {
 		if optErr = congestion.Listening(p.cfg.CongestionControl)(network, addr, rc); optErr != nil {
@@ -90,10 +98,15 @@ func (p *Portal) listen() error {
 	case err != nil:
 		return fmt.Errorf("target: portal %s: %w", p.cfg.Listen, err)
 	}
-	p.ln = ln.(*net.TCPListener)
+	p.listens(ln.(*net.TCPListener))
+	return nil
+}
+
+// listens notes the socket.
+func (p *Portal) listens(ln *net.TCPListener) {
+	p.ln = ln
 	a := ln.Addr().(*net.TCPAddr).AddrPort()
 	p.addr.Store(&a)
-	return nil
 }
 
 // setOptions sets what connections inherit from their listening socket.
@@ -137,6 +150,7 @@ func (p *Portal) close() {
 		p.roce.Close()
 	default:
 		p.ln.Close()
+		p.release()
 	}
 }
 
@@ -159,6 +173,8 @@ func (p *Portal) accept() {
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
+		case err != nil && p.pause.Wait():
+			continue
 		case err != nil:
 			// Out of memory, or worse: established sessions go on; wait for better times.
 			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
@@ -168,6 +184,9 @@ func (p *Portal) accept() {
 		}
 		delay = 0
 		if c != nil {
+			if p.inherited != nil {
+				keepAlive(c)
+			}
 			p.receive(c)
 		}
 	}

@@ -34,13 +34,29 @@ func newMapping(b *common, g *groups) *mapping {
 	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{}}
 }
 
-// addLUNs makes volumes the LUNs of a configuration. What cannot be opened is logged and left
-// out. It returns how many there are, and how many are served.
-func (m *mapping) addLUNs(cfg *config.Config) (configured, served int) {
+// addAll makes the volumes that want accepts the LUNs and namespaces of a configuration. What
+// cannot be opened is logged and left out. It returns how many there are, and how many are
+// served, those that were served before included.
+func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (configured, served int) {
+	luns, servedLUNs := m.addLUNs(cfg, want)
+	spaces, servedSpaces := m.addNamespaces(cfg, want)
+	return luns + spaces, servedLUNs + servedSpaces
+}
+
+func (m *mapping) addLUNs(cfg *config.Config, want func(config.Volume) bool) (configured, served int) {
 	for _, t := range cfg.Targets {
 		for _, l := range t.LUNs {
-			configured++
 			v, _ := findVolume(cfg, l.Volume)
+			there := m.volumes.at(place{t.IQN, uint32(l.LUN)}) != nil
+			if there {
+				served++
+			}
+			if there || want(v) {
+				configured++
+			}
+			if there || !want(v) {
+				continue
+			}
 			if err := m.addLUN(context.Background(), t.IQN, l, v); err != nil {
 				m.log.Error("a LUN is not served; the others are", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
 					zap.String("volume", l.Volume), zap.Error(err))
@@ -53,11 +69,20 @@ func (m *mapping) addLUNs(cfg *config.Config) (configured, served int) {
 }
 
 // addNamespaces is addLUNs for namespaces.
-func (m *mapping) addNamespaces(cfg *config.Config) (configured, served int) {
+func (m *mapping) addNamespaces(cfg *config.Config, want func(config.Volume) bool) (configured, served int) {
 	for _, s := range cfg.Subsystems {
 		for _, n := range s.Namespaces {
-			configured++
 			v, _ := findVolume(cfg, n.Volume)
+			there := m.volumes.at(place{s.NQN, uint32(n.NSID)}) != nil
+			if there {
+				served++
+			}
+			if there || want(v) {
+				configured++
+			}
+			if there || !want(v) {
+				continue
+			}
 			if err := m.addNamespace(context.Background(), s.NQN, n, v); err != nil {
 				m.log.Error("a namespace is not served; the others are", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
 					zap.String("volume", n.Volume), zap.Error(err))

@@ -56,7 +56,7 @@ func probeStore(v config.Volume) (all []string, err error) {
 			return remarks(v, have, v.Size), writable(v)
 		}
 	}
-	dev, err := openDevice(p, blockdev.DefaultPool(), nil, "")
+	dev, err := openDevice(p, nil, blockdev.DefaultPool(), nil, "")
 	if err != nil {
 		return nil, err
 	}

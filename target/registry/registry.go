@@ -90,19 +90,26 @@ func (r *Registry) Busy() string { return strings.Join(r.volumes.busy(), ", ") }
 // makes them LUNs and namespaces. One that cannot be opened is logged, shown by status and left
 // out; everything else is served.
 func (r *Registry) OpenVolumes() error {
-	cfg := r.config()
-	if dir := cfg.Admin.StateDir; dir != "" {
+	if err := r.prepare(); err != nil {
+		return err
+	}
+	configured, served := r.mapping.addAll(r.config(), func(config.Volume) bool { return true })
+	r.groups.start(context.Background())
+	if configured > 0 && served == 0 {
+		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
+	}
+	return nil
+}
+
+// prepare makes the folder of the state, and chooses where caches are remembered.
+func (r *Registry) prepare() error {
+	dir := r.config().Admin.StateDir
+	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("admin.state_dir: %w", err)
 		}
 	}
-	r.stores.epochs = epochDir(cfg.Admin.StateDir, r.log)
-	luns, servedLUNs := r.mapping.addLUNs(cfg)
-	spaces, servedSpaces := r.mapping.addNamespaces(cfg)
-	r.groups.start(context.Background())
-	if luns+spaces > 0 && servedLUNs+servedSpaces == 0 {
-		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
-	}
+	r.stores.epochs = epochDir(dir, r.log)
 	return nil
 }
 

@@ -24,6 +24,7 @@ type stores struct {
 	// epochs is where volumes remember their caches; see epochDir. Set before the first
 	// volume is opened.
 	epochs string
+	handed map[string]*Handed // by another process and not opened yet; used while this one starts
 }
 
 func newStores(log *zap.Logger, pool *blockdev.Pool) *stores {
@@ -42,7 +43,7 @@ func (s *stores) open(v config.Volume) (blockdev.Device, error) {
 	if known {
 		fitted.Size = fit(v, have)
 	}
-	dev, err := openDevice(fitted, s.pool, &s.lvs, s.epochs)
+	dev, err := openDevice(fitted, s.takeHanded(v.Name), s.pool, &s.lvs, s.epochs)
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
@@ -99,7 +100,7 @@ func storeSize(v config.Volume) (config.Size, error) {
 }
 
 // openDevice opens the backing store of a volume.
-func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager, epochs string) (blockdev.Device, error) {
+func openDevice(v config.Volume, handed *blockdev.Opened, pool *blockdev.Pool, lvs *lvm.Manager, epochs string) (blockdev.Device, error) {
 	if v.Type == config.VolumeLVM {
 		s := lvm.Spec{VG: v.VG, LV: v.LV, Devices: v.Devices}
 		if v.Create {
@@ -115,7 +116,7 @@ func openDevice(v config.Volume, pool *blockdev.Pool, lvs *lvm.Manager, epochs s
 	s := open.Spec{
 		Name: v.Name, Path: v.Path, Size: int64(v.Size), BlockSize: int(v.BlockSize), PhysBlockSize: int(v.PhysBlockSize),
 		ReadOnly: v.ReadOnly, WriteThrough: v.WriteThrough, Prealloc: v.Preallocate, MustExist: !v.Create,
-		Rotational: v.Rotational, Lock: v.Lock, HugePages: v.HugePages, Pool: pool, EpochDir: epochs,
+		Rotational: v.Rotational, Lock: v.Lock, HugePages: v.HugePages, Pool: pool, EpochDir: epochs, Opened: handed,
 		Fault: open.Fault{
 			ReadDelay: v.Fault.ReadDelay.D(), WriteDelay: v.Fault.WriteDelay.D(),
 			ErrorRate: v.Fault.ErrorRate, Seed: uint64(v.Fault.Seed),

@@ -22,6 +22,9 @@ import (
 type Registry struct {
 	mu  sync.Mutex
 	all []*Volume // guarded by mu
+	// expected are what volumes begin with that another process had, by their device's ID;
+	// guarded by mu.
+	expected map[string]*goingOn
 }
 
 // Place is where a volume is served: what a face holds of it. Faces embed one.
@@ -111,6 +114,8 @@ func (r *Registry) find(cfg Config, p *Place, id Identity) (v *Volume, found boo
 	if v, err = newVolume(cfg, id, keeps); err != nil {
 		return nil, false, err
 	}
+	v.goesOn = r.expected[info.ID]
+	delete(r.expected, info.ID)
 	r.all = append(r.all, v)
 	r.joinLocked(v, p)
 	return v, false, nil

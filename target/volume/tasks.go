@@ -41,6 +41,7 @@ type Tasks struct {
 	wakeups     int
 	short       int // steps of workers in a row that were short, see owed.go
 	closed      bool
+	frozen      bool // no command begins, see freeze.go
 }
 
 // Admit puts o into the task set and reports whether it may run now, on the caller's
@@ -49,7 +50,7 @@ func (s *Tasks) Admit(o *Op) bool {
 	s.mu.Lock()
 	o.set = s
 	s.set.Push(&o.node, o)
-	if s.dormant.head == nil && s.nOrdered == 0 && len(s.exclusives) == 0 && len(s.claims) == 0 && o.Order == Simple {
+	if s.dormant.head == nil && s.nOrdered == 0 && len(s.exclusives) == 0 && len(s.claims) == 0 && o.Order == Simple && !s.frozen {
 		o.to(Running)
 		s.nEnabled++
 		s.mu.Unlock()
@@ -74,6 +75,9 @@ func (s *Tasks) sleepLocked(o *Op) {
 // mayStartLocked reports whether o may start; olderOrdered says that an older
 // Ordered command is still dormant.
 func (s *Tasks) mayStartLocked(o *Op, olderOrdered bool) bool {
+	if s.frozen {
+		return false
+	}
 	switch o.Order {
 	case HeadOfQueue:
 	case Ordered:

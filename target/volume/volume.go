@@ -78,6 +78,7 @@ type Volume struct {
 
 	opened  chan struct{} // closed: open has ended, well or not
 	started sync.Once     // of Rewriter.resume
+	goesOn  *goingOn      // what another process had; nil: nothing, or it is in force
 
 	sharedMu sync.Mutex
 	shared   any // guarded by sharedMu: see Shared
@@ -174,6 +175,11 @@ func (v *Volume) restore() error {
 			v.Journal.close()
 			return err
 		}
+	}
+	if v.goesOn != nil {
+		v.takeOver(v.goesOn)
+		v.goesOn = nil
+		return nil
 	}
 	v.takeEpoch()
 	return nil

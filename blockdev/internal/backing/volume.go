@@ -46,6 +46,9 @@ type Config struct {
 	// EpochDir is the folder for the record of what may have become of the cache
 	// between two openings (see cacheRecord); "" keeps none.
 	EpochDir string
+	// Opened, when set, is what another process has handed over: FD is of it, and what it
+	// says of the cache is not looked up again.
+	Opened *blockdev.Opened
 
 	// StoreSize returns how long the store is now; nil for one that only this
 	// process can change.
@@ -148,7 +151,13 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 			return nil, err
 		}
 	}
-	if cfg.EpochDir != "" && cfg.Info.WriteCache && !cfg.Info.ReadOnly && !cfg.Volatile {
+	if cfg.Opened != nil {
+		if err := v.adopt(cfg.Opened); err != nil {
+			v.pages.close()
+			unix.Munmap(v.mem)
+			return nil, err
+		}
+	} else if cfg.EpochDir != "" && cfg.Info.WriteCache && !cfg.Info.ReadOnly && !cfg.Volatile {
 		name := recordName(cfg.EpochDir, cfg.Info.ID)
 		if v.cfg.Info.CacheID = takeCache(name, homeOf(v.fd)); v.cfg.Info.CacheID != "" {
 			v.record = name

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"softiser/internal/handover"
+	"softiser/internal/systemd"
+	"softiser/target/admin"
+	"softiser/target/registry"
+)
+
+// stateVersion is that of handedOver. One that a process of this version reads differs from
+// it by one at most; whoever changes the struct so that an older process would misread it
+// counts on, and keeps reading what the version before wrote.
+const stateVersion = 1
+
+// handedOver is what a process tells the one that takes its place. Files are indices of the
+// descriptors that come with it.
+type handedOver struct {
+	Began   time.Time        `json:"began"` // when the old process stopped
+	PID     int              `json:"pid"`
+	Portals []handedListener `json:"portals"`
+	Admin   int              `json:"admin"`
+	Metrics *handedListener  `json:"metrics,omitempty"`
+	Volumes []handedVolume   `json:"volumes"`
+	Closed  []string         `json:"closed"` // what does not go over, for people
+}
+
+type handedListener struct {
+	Listen string `json:"listen"` // as the configuration says
+	File   int    `json:"file"`
+}
+
+type handedVolume struct {
+	registry.Handed
+	File int `json:"file"`
+}
+
+// How long the steps of a handover may take.
+const (
+	freezePatience = 3 * time.Second  // for commands that have begun
+	changePatience = 5 * time.Second  // for requests of administrators
+	startPatience  = 30 * time.Second // for a new process, from its start until it is ready
+	readyPatience  = 10 * time.Second // for one that has been offered everything
+)
+
+// giving is the part of a process that another one takes the place of.
+type giving struct {
+	app     *app
+	ls      *listeners
+	metrics string // address in the configuration
+	exit    func(int)
+
+	turn      chan struct{} // full while a handover runs
+	upgrading chan struct{} // full while an upgrade runs
+	result    chan result   // of the handover that an upgrade waits for
+}
+
+func newGiving(a *app, ls *listeners, metrics string) *giving {
+	return &giving{app: a, ls: ls, metrics: metrics, exit: os.Exit,
+		turn: make(chan struct{}, 1), upgrading: make(chan struct{}, 1), result: make(chan result)}
+}
+
+// result is how a handover has ended.
+type result struct {
+	up  admin.Upgraded
+	err error
+}
+
+// offering is what is collected for an offer.
+type offering struct {
+	state handedOver
+	files []int
+}
+
+func (o *offering) add(fd int) int {
+	o.files = append(o.files, fd)
+	return len(o.files) - 1
+}
+
+func (o *offering) discard() {
+	for _, fd := range o.files {
+		unix.Close(fd)
+	}
+}
+
+// serve gives everything to the process at the other end of c, unless that does not want
+// it; then this one goes on.
+func (g *giving) serve(c *net.UnixConn) {
+	defer c.Close()
+	var up admin.Upgraded
+	err := errBusy
+	given := false
+	select {
+	case g.turn <- struct{}{}:
+		defer func() { <-g.turn }()
+		up, given, err = g.give(c)
+	default:
+	}
+	if !given {
+		g.app.log.Warn("nothing was handed over; this process goes on", zap.Error(err))
+	}
+	g.answer(result{up, err}, given)
+	if given {
+		g.exit(0)
+	}
+}
+
+// answer tells the upgrade that waits, if there is one, and waits until its caller has been
+// told of a process that is to end. That touches nothing that has been given away.
+func (g *giving) answer(r result, given bool) {
+	if len(g.upgrading) == 0 {
+		return
+	}
+	over := make(chan struct{})
+	r.up.Over = func() { close(over) }
+	patience := time.NewTimer(time.Second)
+	defer patience.Stop()
+	select {
+	case g.result <- r:
+	case <-patience.C:
+		return
+	}
+	if given {
+		select {
+		case <-over:
+		case <-patience.C:
+		}
+	}
+}
+
+var errBusy = errors.New("another handover is under way")
+
+func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error) {
+	up.Old, up.New = os.Getpid(), peerOf(c)
+	var began time.Time
+	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: startPatience, Ready: readyPatience}, func() (*handover.Offer, error) {
+		began = time.Now()
+		o, err := g.freeze(began)
+		if err != nil {
+			return nil, err
+		}
+		up.Carried, up.Closed = o.carried(), o.state.Closed
+		state, err := json.Marshal(&o.state)
+		if err != nil {
+			o.discard()
+			g.thaw()
+			return nil, err
+		}
+		return &handover.Offer{State: state, Files: o.files, Thaw: g.thaw}, nil
+	})
+	up.Pause = time.Since(began)
+	if given {
+		// systemd takes the new process for the service before it sees this one end.
+		_ = systemd.Notify(fmt.Sprintf("MAINPID=%d", up.New))
+		g.app.log.Info("handed over", zap.Int("to", up.New), zap.Strings("carried", up.Carried), zap.Strings("closed", up.Closed))
+	}
+	return up, given, err
+}
+
+// peerOf is the process that has connected; 0: unknown.
+func peerOf(c *net.UnixConn) (pid int) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = rc.Control(func(fd uintptr) {
+		if u, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(u.Pid)
+		}
+	})
+	return pid
+}
+
+// freeze brings this process to rest and collects what it has.
+func (g *giving) freeze(began time.Time) (*offering, error) {
+	if err := g.app.stopChanges(changePatience); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), freezePatience)
+	defer cancel()
+	if err := g.app.srv.Freeze(ctx); err != nil {
+		g.app.changes.Unlock()
+		return nil, err
+	}
+	g.ls.hold()
+	o := &offering{state: handedOver{Began: began, PID: os.Getpid()}}
+	if err := g.collect(o); err != nil {
+		o.discard()
+		g.thaw()
+		return nil, err
+	}
+	return o, nil
+}
+
+func (g *giving) thaw() {
+	g.ls.release()
+	g.app.srv.Thaw()
+	g.app.changes.Unlock()
+}
+
+func (g *giving) collect(o *offering) error {
+	listeners, err := g.app.srv.Listeners()
+	if err != nil {
+		return err
+	}
+	for listen, fd := range listeners {
+		o.state.Portals = append(o.state.Portals, handedListener{listen, o.add(fd)})
+	}
+	fd, err := g.ls.admin.Dup()
+	if err != nil {
+		return err
+	}
+	o.state.Admin = o.add(fd)
+	if g.ls.metrics != nil {
+		if fd, err = g.ls.metrics.Dup(); err != nil {
+			return err
+		}
+		o.state.Metrics = &handedListener{g.metrics, o.add(fd)}
+	}
+	volumes, left, err := g.app.reg.HandOver()
+	if err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		o.state.Volumes = append(o.state.Volumes, handedVolume{v, o.add(v.Store.FD)})
+	}
+	for _, name := range left {
+		o.state.Closed = append(o.state.Closed, "volume "+name+": it is opened anew")
+	}
+	o.state.Closed = append(o.state.Closed, g.app.closing()...)
+	return nil
+}
+
+// closing tells of the peers that have to come again.
+func (a *app) closing() (all []string) {
+	st := a.srv.Status()
+	for _, s := range st.Sessions {
+		all = append(all, fmt.Sprintf("session %d of %s: its initiator logs in again", s.TSIH, s.Initiator))
+	}
+	if n := len(st.Controllers); n > 0 {
+		all = append(all, fmt.Sprintf("%d controllers of NVMe hosts: the hosts connect again", n))
+	}
+	if st.Pending > 0 {
+		all = append(all, fmt.Sprintf("%d connections before their login", st.Pending))
+	}
+	return all
+}
+
+// carried says what is handed over.
+func (o *offering) carried() (all []string) {
+	for _, p := range o.state.Portals {
+		all = append(all, "portal "+p.Listen)
+	}
+	for _, v := range o.state.Volumes {
+		all = append(all, "volume "+v.Name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// errHandingOver is the answer to administrators meanwhile.
+var errHandingOver = errors.New("another process is taking this one's place; ask again in a moment")
+
+// change is for whoever changes what is served: not while it is handed over.
+func (a *app) change() (end func(), err error) {
+	if !a.changes.TryRLock() {
+		return nil, errHandingOver
+	}
+	return a.changes.RUnlock, nil
+}
+
+// stopChanges waits until nobody changes what is served any more; a.changes is locked then.
+func (a *app) stopChanges(patience time.Duration) error {
+	for deadline := time.Now().Add(patience); !a.changes.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.New("a request of an administrator is under way; try again when it has ended")
+		}
+	}
+	return nil
+}

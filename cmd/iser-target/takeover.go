@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/config"
+	"softiser/internal/handover"
+	"softiser/target/admin"
+	"softiser/target/registry"
+)
+
+// taking is what another process has given to this one.
+type taking struct {
+	*handover.Taken
+	state   handedOver
+	volumes []registry.Handed
+}
+
+// takeOver asks the process that serves the admin socket for what it has. Nothing of it is
+// touched before it is this process's, which it is when there is no error.
+func (a *app) takeOver(ctx context.Context, cfg *config.Config) (*taking, error) {
+	if cfg.Admin.Socket == "" {
+		return nil, exit(exitUsage, errors.New("--takeover: no admin socket is configured, by which the running target could be asked (admin.socket, --socket)"))
+	}
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	c, err := admin.TakeOver(ctx, cfg.Admin.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("--takeover: %w", err)
+	}
+	offered, err := handover.Take(c, "iser-target "+version, stateVersion, changePatience+freezePatience+readyPatience)
+	if err != nil {
+		return nil, fmt.Errorf("--takeover: %w", err)
+	}
+	t := &taking{Taken: offered}
+	if err := t.understand(a, cfg); err != nil {
+		offered.Refuse(err)
+		offered.Close()
+		return nil, fmt.Errorf("--takeover: %w", err)
+	}
+	if err := offered.Accept(); err != nil {
+		offered.Close()
+		return nil, fmt.Errorf("--takeover: %w", err)
+	}
+	return t, nil
+}
+
+// understand reads the state and says whether this process can go on with it.
+func (t *taking) understand(a *app, cfg *config.Config) error {
+	if err := json.Unmarshal(t.State, &t.state); err != nil {
+		return fmt.Errorf("the state that was offered: %w", err)
+	}
+	var mine, theirs []string
+	for _, p := range cfg.Portals {
+		if !isRoCE(p.Listen) {
+			mine = append(mine, p.Listen)
+		}
+	}
+	for _, p := range t.state.Portals {
+		theirs = append(theirs, p.Listen)
+	}
+	slices.Sort(mine)
+	slices.Sort(theirs)
+	if !slices.Equal(mine, theirs) {
+		return fmt.Errorf("the running target has the portals %v, the configuration of the new process %v; other portals take a restart", theirs, mine)
+	}
+	for i := range t.state.Volumes {
+		v := &t.state.Volumes[i]
+		if v.File < 0 || v.File >= t.Files() {
+			return fmt.Errorf("volume %s: no descriptor has come with it", v.Name)
+		}
+		t.volumes = append(t.volumes, v.Handed)
+	}
+	return a.reg.CheckHanded(t.volumes)
+}
+
+// adopt takes the sockets over. Portals for RoCE and a metrics address that is new are
+// opened as at any start.
+func (l *listeners) adopt(a *app, t *taking, cfg *config.Config) (err error) {
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	for _, p := range t.state.Portals {
+		fd, err := t.File(p.File)
+		if err != nil {
+			return err
+		}
+		if err := a.srv.Inherit(p.Listen, fd); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(cfg.Portals, func(p config.Portal) bool { return isRoCE(p.Listen) }) {
+		if err := t.Gone(readyPatience); err != nil {
+			return err
+		}
+	}
+	if err := a.srv.Listen(); err != nil {
+		return err
+	}
+	if l.admin, err = t.listener(t.state.Admin); err != nil {
+		return fmt.Errorf("admin socket: %w", err)
+	}
+	switch m := t.state.Metrics; {
+	case cfg.Admin.Metrics == "":
+	case m != nil && m.Listen == cfg.Admin.Metrics:
+		l.metrics, err = t.listener(m.File)
+	default:
+		l.metrics, err = listenMetrics(cfg.Admin.Metrics)
+	}
+	return err
+}
+
+func (t *taking) listener(file int) (*handover.Listener, error) {
+	fd, err := t.File(file)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "handed over")
+	defer f.Close()
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	if u, ok := ln.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(true) // the name is this process's to remove
+	}
+	return handover.Pausable(ln), nil
+}
+
+// open serves the volumes that have been handed over.
+func (t *taking) open(a *app) error {
+	for i := range t.volumes {
+		fd, err := t.File(t.state.Volumes[i].File)
+		if err != nil {
+			return err
+		}
+		t.volumes[i].Store.FD = fd
+	}
+	return a.reg.OpenHanded(t.volumes)
+}
+
+// finish opens, when the old process has ended, what it had not handed over. Until it
+// returns nobody else may change what is served.
+func (t *taking) finish(a *app) {
+	defer t.Close()
+	defer a.changes.Unlock()
+	if err := t.Gone(readyPatience); err != nil {
+		a.log.Error("what was not handed over may not be there", zap.Error(err))
+	}
+	if err := a.reg.OpenVolumes(); err != nil {
+		a.log.Error("takeover", zap.Error(err))
+	}
+}
+
+// tell logs what has been taken over.
+func (t *taking) tell(a *app) {
+	a.log.Info("took over", zap.Int("from", t.state.PID), zap.Duration("pause", time.Since(t.state.Began)),
+		zap.Int("portals", len(t.state.Portals)), zap.Int("volumes", len(t.volumes)), zap.Strings("closed", t.state.Closed))
+}
+
+// isRoCE reports whether a portal has a socket of UDP, which is not handed over.
+func isRoCE(listen string) bool { return strings.HasPrefix(listen, roceScheme) }

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"softiser/internal/await"
+	"softiser/internal/handover"
+	"softiser/internal/loopback"
+	"softiser/target/admin"
+)
+
+// served is a target that runs as a process of its own, which others take the place of.
+type served struct {
+	t            *testing.T
+	addr, socket string
+	log          string
+	pid          int // of the process that serves now
+}
+
+// serveProgram starts a target; more are arguments of serve.
+func serveProgram(t *testing.T, more ...string) *served {
+	t.Helper()
+	dir := t.TempDir()
+	s := &served{t: t, addr: loopback.FreeAddr(t), socket: filepath.Join(dir, "s"), log: filepath.Join(dir, "log")}
+	log, err := os.Create(s.log) // not a pipe: the processes that follow have it as well
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	c := program(t, append([]string{"serve", "--listen", s.addr, "--socket", s.socket}, more...)...)
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.pid = c.Process.Pid
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the log of the target:\n%s", s.read())
+		}
+		s.end()
+	})
+	await.True(t, "it serves", func() bool { return strings.Contains(s.read(), "serves on") })
+	go c.Wait() //nolint:errcheck // so that it does not stay a zombie
+	return s
+}
+
+func (s *served) read() string {
+	b, err := os.ReadFile(s.log)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// end ends the process that serves now, which need not be a child of this one.
+func (s *served) end() {
+	if syscall.Kill(s.pid, syscall.SIGTERM) != nil {
+		return
+	}
+	await.True(s.t, "the target ends", func() bool { return gone(s.pid) })
+}
+
+// gone reports whether a process has ended.
+func gone(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return err != nil || strings.HasPrefix(rest, "Z")
+}
+
+// upgrade replaces the process.
+func (s *served) upgrade(args ...string) (u admin.Upgraded, err error) {
+	code, out := command(s.t, append([]string{"upgrade", "--socket", s.socket, "--json"}, args...)...)
+	if code != 0 {
+		return u, errors.New(out)
+	}
+	if err := json.Unmarshal([]byte(out), &u); err != nil {
+		s.t.Fatal(err, out)
+	}
+	if u.Old != s.pid || u.New == s.pid {
+		s.t.Fatalf("%d has taken over from %d; it was %d", u.New, u.Old, s.pid)
+	}
+	await.True(s.t, "the old process ends", func() bool { return gone(u.Old) })
+	s.pid = u.New
+	return u, nil
+}
+
+// TestUpgrade: listeners and volumes go from process to process. Nobody is refused meanwhile,
+// memory keeps its content, the file its lock.
+func TestUpgrade(t *testing.T) {
+	dir, metrics := t.TempDir(), loopback.FreeAddr(t)
+	img := filepath.Join(dir, "d.img")
+	s := serveProgram(t, "--metrics", metrics, "--export", "m=memory,size=8MiB", "--export", "d="+img+",size=8MiB", "--export", "z=null,size=8MiB")
+	pattern := bytes.Repeat([]byte("stays so"), 512)
+	names := []string{"iqn.2026-11.softiser:m", "iqn.2026-11.softiser:d"}
+	for _, n := range names {
+		l := attach(t, s.addr, n)
+		if _, err := l.WriteAt(pattern, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+	}
+	was := namesOf(t, s.addr, names[0])
+	quit, refused := make(chan struct{}), make(chan error, 1)
+	go func() { refused <- dialAlways(s.addr, quit) }()
+	for range 3 {
+		u, err := s.upgrade()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"portal " + s.addr, "volume m", "volume d"} {
+			if !slices.Contains(u.Carried, want) {
+				t.Fatalf("%s is not among what is carried: %v", want, u.Carried)
+			}
+		}
+		if len(u.Closed) == 0 || !strings.Contains(u.Closed[0], "volume z") {
+			t.Fatalf("closed: %v", u.Closed)
+		}
+		for _, sub := range statusOf(t, s.socket).Subsystems[:2] {
+			if n := sub.Namespaces; len(n) != 1 || n[0].Error != "" {
+				t.Fatalf("%s: %+v", sub.NQN, n)
+			}
+		}
+		t.Logf("pause until everything was the new process's: %v", u.Pause)
+		for _, n := range names {
+			l := attach(t, s.addr, n)
+			b := make([]byte, len(pattern))
+			if _, err := l.ReadAt(b, 1<<20); err != nil || !bytes.Equal(b, pattern) {
+				t.Fatalf("%s has lost its content (%v)", n, err)
+			}
+			if _, err := l.ReadAt(b, 4<<20); err != nil || bytes.ContainsFunc(b, func(r rune) bool { return r != 0 }) {
+				t.Fatalf("%s: what was never written is not zero (%v)", n, err)
+			}
+			if _, err := l.WriteAt(pattern, 2<<20); err != nil {
+				t.Fatal(err)
+			}
+			l.Close()
+		}
+		if code, out := command(t, "serve", "--listen", loopback.FreeAddr(t), "--export", "d="+img); code == 0 || !strings.Contains(out, "locked") {
+			t.Fatalf("another target can have the file: %d\n%s", code, out)
+		}
+		await.True(t, "the null volume is served again", func() bool {
+			st := statusOf(t, s.socket)
+			return len(st.Targets) == 3 && len(st.Targets[2].LUNs) == 1 && st.Targets[2].LUNs[0].Error == ""
+		})
+		if r, err := http.Get("http://" + metrics + "/metrics"); err != nil {
+			t.Fatal(err)
+		} else {
+			r.Body.Close()
+		}
+	}
+	close(quit)
+	if err := <-refused; err != nil {
+		t.Errorf("a connection was refused: %v", err)
+	}
+	if now := namesOf(t, s.addr, names[0]); !slices.Equal(now, was) {
+		t.Errorf("the memory volume was %v and has become another disk: %v", was, now)
+	}
+	s.end()
+	if _, err := os.Lstat(s.socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the last process has left its socket: %v", err)
+	}
+}
+
+func namesOf(t *testing.T, addr, iqn string) []string {
+	t.Helper()
+	l := attach(t, addr, iqn)
+	defer l.Close()
+	return l.Names()
+}
+
+// dialAlways connects again and again until quit is closed, and returns the first error.
+func dialAlways(addr string, quit <-chan struct{}) error {
+	for {
+		select {
+		case <-quit:
+			return nil
+		default:
+		}
+		c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		c.Close()
+		time.Sleep(2 * time.Millisecond) // not a wait for anything: the host has few ports
+	}
+}
+
+// TestUpgradeSignal: SIGUSR2 does the same.
+func TestUpgradeSignal(t *testing.T) {
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	if err := syscall.Kill(s.pid, syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	old := s.pid
+	await.True(t, "the process is replaced", func() bool { return gone(old) })
+	fmt.Sscanf(s.read()[strings.Index(s.read(), `"to"`):], `"to": %d`, &s.pid)
+	await.True(t, "the new process serves", func() bool { return strings.Contains(s.read(), "took over") })
+	if st := statusOf(t, s.socket); len(st.Targets) != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+// TestUpgradeFails: whatever is wrong with the new process, the old one goes on, and says why.
+func TestUpgradeFails(t *testing.T) {
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	l := attach(t, s.addr, "iqn.2026-11.softiser:m")
+	defer l.Close()
+	pattern := bytes.Repeat([]byte("x"), 4096)
+	if _, err := l.WriteAt(pattern, 0); err != nil {
+		t.Fatal(err)
+	}
+	works := func() {
+		t.Helper()
+		b := make([]byte, 4096)
+		if _, err := l.ReadAt(b, 0); err != nil || !bytes.Equal(b, pattern) || l.Stats().Logins != 1 {
+			t.Fatalf("the old process does not go on: %v", err)
+		}
+		if gone(s.pid) {
+			t.Fatal("it has ended")
+		}
+	}
+	for binary, want := range map[string]string{"/nowhere": "no such file", "/bin/false": "ended before it could take over", "/bin/true": "ended before it could take over"} {
+		if _, err := s.upgrade("--binary", binary); err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("%s: %v", binary, err)
+		}
+		works()
+	}
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"other portals take a restart", []string{"--listen", loopback.FreeAddr(t), "--export", "m=memory,size=8MiB"}},
+		{"not in the configuration", []string{"--listen", s.addr, "--export", "n=memory,size=8MiB"}},
+		{"another block_size", []string{"--listen", s.addr, "--export", "m=memory,size=8MiB,block=4096"}},
+	} {
+		code, out := command(t, append([]string{"serve", "--takeover", "--socket", s.socket}, c.args...)...)
+		if code == 0 || !strings.Contains(out, c.want) {
+			t.Fatalf("%v: %d\n%s", c.args, code, out)
+		}
+		works()
+	}
+	if code, out := command(t, "serve", "--takeover", "--export", "m=memory,size=8MiB"); code != exitUsage {
+		t.Fatalf("without an admin socket: %d\n%s", code, out)
+	}
+}
+
+// TestUpgradeCut: a new process that vanishes at any step before it has been told that
+// everything is its own leaves the old one as it was.
+func TestUpgradeCut(t *testing.T) {
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	l := attach(t, s.addr, "iqn.2026-11.softiser:m")
+	defer l.Close()
+	for step, cut := range map[string]func(*net.UnixConn){
+		"connected": func(c *net.UnixConn) { c.Close() },
+		"garbage":   func(c *net.UnixConn) { fmt.Fprint(c, strings.Repeat("x", 64)); c.Close() },
+		"an older version": func(c *net.UnixConn) {
+			if _, err := handover.Take(c, "old", stateVersion-1, 10*time.Second); !errors.Is(err, handover.ErrRefused) {
+				t.Errorf("a downgrade: %v", err)
+			}
+		},
+		"a version too far ahead": func(c *net.UnixConn) {
+			if _, err := handover.Take(c, "new", stateVersion+2, 10*time.Second); !errors.Is(err, handover.ErrRefused) {
+				t.Errorf("a version too far ahead: %v", err)
+			}
+		},
+		"offered": func(c *net.UnixConn) {
+			got, err := handover.Take(c, "new", stateVersion, 10*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var st handedOver
+			if err := json.Unmarshal(got.State, &st); err != nil || len(st.Volumes) != 1 {
+				t.Errorf("%v: %s", err, got.State)
+			}
+			got.Close()
+		},
+		"refused": func(c *net.UnixConn) {
+			got, err := handover.Take(c, "new", stateVersion, 10*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Refuse(errors.New("no"))
+			got.Close()
+		},
+	} {
+		c, err := admin.TakeOver(t.Context(), s.socket)
+		if err != nil {
+			t.Fatalf("%s: %v", step, err)
+		}
+		cut(c)
+		if _, err := l.WriteAt(make([]byte, 4096), 0); err != nil || l.Stats().Logins != 1 {
+			t.Fatalf("%s: %v", step, err)
+		}
+		if code, out := command(t, "status", "--socket", s.socket); code != 0 {
+			t.Fatalf("%s: status: %s", step, out)
+		}
+	}
+	if _, err := s.upgrade(); err != nil { // and the next one gets everything
+		t.Fatal(err)
+	}
+}
+
+func TestSuccessorArgs(t *testing.T) {
+	for in, want := range map[string]string{
+		"serve --export a=memory,size=1MiB":        "serve --takeover --export a=memory,size=1MiB",
+		"serve --ready-fd 3 -c f":                  "serve --takeover -c f",
+		"serve --takeover --ready-fd=3 --socket s": "serve --takeover --socket s",
+	} {
+		if got := strings.Join(successorArgs(strings.Fields(in)), " "); got != want {
+			t.Errorf("%s: %s; want %s", in, got, want)
+		}
+	}
+}

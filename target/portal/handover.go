@@ -1,0 +1,102 @@
+package portal
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"softiser/internal/handover"
+)
+
+// A server whose process is to be replaced stops accepting for a moment; the sockets go on
+// listening, so that whoever connects waits in their queue, and go to the other process.
+// Portals for RoCE have no such queue: they are opened anew.
+
+// Hold stops accepting connections, and waits until those that have been accepted are logged
+// in or gone, or ctx is done.
+func (s *Server) Hold(ctx context.Context) {
+	for _, p := range s.portals {
+		p.hold()
+	}
+	for s.Pending() > 0 && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Release ends what Hold has begun.
+func (s *Server) Release() {
+	for _, p := range s.portals {
+		p.release()
+	}
+}
+
+// Listeners returns the sockets that listen, by Config.Listen, as descriptors that are the
+// caller's.
+func (s *Server) Listeners() (map[string]int, error) {
+	all := map[string]int{}
+	for _, p := range s.portals {
+		if p.ln == nil {
+			continue
+		}
+		fd, err := handover.Dup(p.ln)
+		if err != nil {
+			for _, fd := range all {
+				syscall.Close(fd)
+			}
+			return nil, fmt.Errorf("target: portal %s: %w", p.cfg.Listen, err)
+		}
+		all[p.cfg.Listen] = fd
+	}
+	return all, nil
+}
+
+// Inherit makes Listen use a socket that another process has opened for the portal of this
+// address. It belongs to the server. Preconditions: Listen has not been called.
+func (s *Server) Inherit(listen string, fd int) error {
+	for _, p := range s.portals {
+		if p.cfg.Listen == listen && !p.cfg.RoCE() && p.inherited == nil {
+			p.inherited = os.NewFile(uintptr(fd), listen)
+			return nil
+		}
+	}
+	syscall.Close(fd)
+	return fmt.Errorf("target: there is no portal %s", listen)
+}
+
+// hold makes accept wait.
+func (p *Portal) hold() {
+	if p.ln != nil {
+		p.pause.Hold(p.ln)
+	}
+}
+
+func (p *Portal) release() {
+	if p.ln != nil {
+		p.pause.Release(p.ln)
+	}
+}
+
+// inherit listens on the socket of another process.
+func (p *Portal) inherit() error {
+	ln, err := net.FileListener(p.inherited)
+	p.inherited.Close()
+	if err != nil {
+		return fmt.Errorf("target: portal %s: the socket that was handed over: %w", p.cfg.Listen, err)
+	}
+	tcp, ok := ln.(*net.TCPListener)
+	if !ok {
+		ln.Close()
+		return fmt.Errorf("target: portal %s: what was handed over is not a socket of TCP", p.cfg.Listen)
+	}
+	p.listens(tcp)
+	return nil
+}
+
+// keepAlive sets what package net, which has not made the listening socket, would set
+// otherwise.
+func keepAlive(c *net.TCPConn) {
+	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepIdle * time.Second, Interval: keepInterval * time.Second, Count: keepCount})
+}

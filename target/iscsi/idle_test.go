@@ -70,7 +70,8 @@ func idleInitiators(t *testing.T, addr string, n int) {
 	all := make([]*rawInitiator, n)
 	for i := range all {
 		r := dialRaw(t, addr)
-		r.isid[3], r.isid[4], r.isid[5] = 1+byte(i>>16), byte(i>>8), byte(i)
+		// As many hosts: a login looks at each session of its own initiator; see awaitEnding.
+		r.name = fmt.Sprintf("iqn.2026-11.test:idle%d", i)
 		r.mustLogin(testIQN)
 		all[i] = r
 	}

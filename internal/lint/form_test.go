@@ -53,19 +53,38 @@ func TestFilesAreOneTopic(t *testing.T) {
 	}
 }
 
-// A type with more methods than this was cut into files, not into parts.
-const maxMethods = 60
+// A type with more methods than this was cut into files, not into parts, or is on the list
+// with the reason why it has so many, and no more than that.
+const maxMethods = 45
+
+var manyMethods = map[string]struct {
+	most int
+	why  string
+}{
+	"internal/iscsi.BHS":               {70, "a view of 48 bytes: a method for each field of each PDU"},
+	"internal/nvme.SQE":                {50, "a view of 64 bytes: a method for each command that is built in it"},
+	"initiator.LUN":                    {55, "most of them are blockio.Volume and blockdev.Device"},
+	"initiator/nvmf.Namespace":         {52, "most of them are blockio.Volume and blockdev.Device"},
+	"blockdev/internal/backing.Volume": {62, "most of them are blockdev.Device and what else a device may be"},
+	"target/volume.Volume":             {66, "the face of a volume for every wire; what it has (Tasks, Reservations, Copy, …) are types"},
+	"internal/iser.Conn":               {50, "iscsi.Datamover, for both roles, over one lock"},
+	"lvm/thin.Pool":                    {50, "one lock guards mapping, space and commits"},
+	"initiator/bench.clone":            {60, "one owner at a time runs a job, phase by phase"},
+}
 
 func TestTypesAreOneIdea(t *testing.T) {
 	methods := map[string]int{}
 	for _, f := range sources(t) {
-		if f.test || !under(f.pkg, "rdma") {
+		if f.test {
 			continue
 		}
 		for _, d := range f.ast.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
 				on := fn.Recv.List[0].Type
 				if p, ok := on.(*ast.StarExpr); ok {
+					on = p.X
+				}
+				if p, ok := on.(*ast.IndexExpr); ok { // a generic type
 					on = p.X
 				}
 				if id, ok := on.(*ast.Ident); ok {
@@ -75,8 +94,12 @@ func TestTypesAreOneIdea(t *testing.T) {
 		}
 	}
 	for name, n := range methods {
-		if n > maxMethods {
-			t.Errorf("%s has %d methods; more than %d are several ideas", name, n, maxMethods)
+		most, listed := max(maxMethods, manyMethods[name].most), manyMethods[name].most > 0
+		if n > most {
+			t.Errorf("%s has %d methods; more than %d are several ideas", name, n, most)
+		}
+		if listed && n <= maxMethods {
+			t.Errorf("%s has %d methods; it need not be listed any more", name, n)
 		}
 	}
 	if methods["rdma.QP"] == 0 {

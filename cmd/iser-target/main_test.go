@@ -153,7 +153,7 @@ func TestServeExports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`iser_target_volume_size_bytes{volume="disk0"} 1.6777216e+07`, `iser_target_lun_latency_seconds_count{kind="read",lun="0",target="iqn.2026-11.softiser:disk0",volume="disk0"} 0`, "iser_target_sessions 0", "go_goroutines"} {
+	for _, want := range []string{`iser_target_volume_size_bytes{volume="disk0"} 1.6777216e+07`, `iser_target_lun_latency_seconds_count{kind="read",lun="0",target="iqn.2026-11.softiser:disk0",volume="disk0"} 0`, `iser_target_sessions{transport="iSER"} 0`, "go_goroutines"} {
 		if !strings.Contains(string(body), want) {
 			t.Errorf("metrics lack %s", want)
 		}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"softiser/rdma/internal/roce"
-	"softiser/rdma/internal/roce/rc"
 )
 
 // RoCEStats is what a reliable connection over RoCE is doing.
@@ -42,25 +41,30 @@ func (qp *QP) RoCEStats() (RoCEStats, bool) {
 // RoCEPath is what the reliable connections between two addresses know of the way, and share
 // of it. Rate is the limit on what they send: Limit bytes in each RTT.
 type RoCEPath struct {
-	Local, Peer netip.Addr
-	Limit       int64         // bytes that may be in flight; halves with a loss, grows while round trips are short
-	InFlight    int64         // bytes, of all connections
-	Connections int           // that have something in flight
-	RTT, MinRTT time.Duration // smoothed, and the shortest; 0: not measured
-	Rate        uint64        // bytes per second
-	Losses      uint64        // halvings of Limit
-	Delayed     uint64        // round trips that were too long for Limit to grow
+	Local       netip.Addr    `json:"local"`
+	Peer        netip.Addr    `json:"peer"`
+	QPs         int           `json:"queue_pairs"`        // connected; 0 for a way that is only remembered
+	Limit       int64         `json:"limit_bytes"`        // that may be in flight; halves with a loss, grows while round trips are short
+	InFlight    int64         `json:"in_flight_bytes"`    // of all connections
+	Connections int           `json:"active_queue_pairs"` // that have something in flight
+	RTT         time.Duration `json:"rtt_ns"`             // smoothed; 0: not measured
+	MinRTT      time.Duration `json:"shortest_rtt_ns"`
+	Rate        int64         `json:"rate_bytes_per_second"`
+	Losses      uint64        `json:"losses_total"`  // halvings of Limit
+	Delayed     uint64        `json:"delayed_total"` // round trips that were too long for Limit to grow
 }
 
 // RoCEPaths are the ways that the connections of a device have used.
 func (d *Device) RoCEPaths() (paths []RoCEPath) {
 	if t, ok := d.transport.(*overUDP); ok {
-		t.dev.Paths(func(local, peer netip.Addr, s rc.PathStats) {
-			paths = append(paths, RoCEPath{
-				Local: local, Peer: peer, Limit: s.Limit, InFlight: s.InFlight, Connections: s.Connections,
-				RTT: s.RTT, MinRTT: s.MinRTT, Rate: s.Rate, Losses: s.Losses, Delayed: s.Delayed,
-			})
-		})
+		t.dev.Paths(func(local netip.Addr, p roce.PathInfo) { paths = append(paths, pathOf(local, &p)) })
 	}
 	return paths
+}
+
+func pathOf(local netip.Addr, p *roce.PathInfo) RoCEPath {
+	return RoCEPath{
+		Local: local, Peer: p.Peer, QPs: p.QPs, Limit: p.Limit, InFlight: p.InFlight, Connections: p.Connections,
+		RTT: p.RTT, MinRTT: p.MinRTT, Rate: int64(p.Rate), Losses: p.Losses, Delayed: p.Delayed,
+	}
 }

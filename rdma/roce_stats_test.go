@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -27,8 +28,21 @@ func TestRoCEStats(t *testing.T) {
 		t.Errorf("%+v, %v", s, ok)
 	}
 	ps := a.Dev.RoCEPaths()
-	if len(ps) != 1 || ps[0].Rate == 0 || ps[0].Limit == 0 || ps[0].MinRTT == 0 || ps[0].InFlight != 0 || ps[0].Connections != 0 {
+	if len(ps) != 1 || ps[0].Rate == 0 || ps[0].Limit == 0 || ps[0].MinRTT == 0 || ps[0].InFlight != 0 || ps[0].Connections != 0 || ps[0].QPs != 1 {
 		t.Errorf("%+v", ps)
+	}
+	ports := rdma.RoCEPorts()
+	if i := slices.IndexFunc(ports, func(p rdma.RoCEPort) bool { return p.Addr == ps[0].Local }); i < 0 || len(ports[i].Paths) != 1 || ports[i].Paths[0] != ps[0] {
+		t.Errorf("%+v of %+v", ps, ports)
+	}
+	_ = a.QP.Close()
+	if ps := a.Dev.RoCEPaths(); len(ps) != 1 || ps[0].QPs != 0 || ps[0].Limit == 0 {
+		t.Errorf("of a way that is remembered: %+v", ps)
+	}
+	for _, p := range rdma.RoCEPorts() {
+		if p.Addr == ps[0].Local && len(p.Paths) != 0 {
+			t.Errorf("nobody is connected: %+v", p)
+		}
 	}
 }
 

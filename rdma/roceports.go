@@ -19,6 +19,7 @@ type RoCEPort struct {
 	QPs        int        `json:"queue_pairs"`          // connected
 	Pending    int        `json:"pending_requests"`     // connections asked for by peers that have not proved their address
 
+	Paths    []RoCEPath   `json:"paths,omitempty"` // to the peers that are connected
 	Counters RoCECounters `json:"counters"`
 }
 
@@ -59,8 +60,14 @@ func RoCEPorts() []RoCEPort {
 	var all []RoCEPort
 	for _, p := range roce.Ports() {
 		c, x, m := &p.Counters, &p.Port, &p.CM
+		var ways []RoCEPath
+		for i := range p.Paths {
+			if w := &p.Paths[i]; w.QPs > 0 {
+				ways = append(ways, pathOf(p.Addr, w))
+			}
+		}
 		all = append(all, RoCEPort{
-			Addr: p.Addr, ActiveMTU: p.MTU, RecvBuffer: p.RecvBuffer, GSO: p.GSO, GRO: p.GRO, QPs: p.QPs, Pending: m.Pending,
+			Addr: p.Addr, ActiveMTU: p.MTU, RecvBuffer: p.RecvBuffer, GSO: p.GSO, GRO: p.GRO, QPs: p.QPs, Pending: m.Pending, Paths: ways,
 			Counters: RoCECounters{
 				SentPkts: c.Sent, RcvdPkts: c.Received, DuplicateRequest: c.Duplicates, OutOfSeqRequest: c.OutOfSeq,
 				RcvdRNRErr: c.ReceivedRNR, SendRNRErr: c.SentRNR, RcvdSeqErr: c.ReceivedSeq,

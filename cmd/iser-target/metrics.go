@@ -78,6 +78,7 @@ type collector struct {
 
 	roceMTU, roceQPs, rocePending *prometheus.Desc
 	roce                          []*prometheus.Desc // by roceCounters
+	rocePaths                     rocePathMetrics
 }
 
 // newCollector describes the metrics that are read off the server's status when they are
@@ -167,6 +168,7 @@ func newCollector(status func() target.Status) *collector {
 	for _, r := range roceCounters {
 		c.roce = append(c.roce, d("roce_"+r.name+"_total", "RoCE: "+r.help, "address"))
 	}
+	c.rocePaths = newRoCEPathMetrics(d)
 	c.all = all
 	return c
 }
@@ -224,6 +226,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			counter(c.roce[k], r.of(&p.Counters), at)
 		}
 	}
+	c.rocePaths.collect(st.RoCE, gauge, counter)
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {
 			labels := []string{t.Name, strconv.Itoa(int(l.LUN)), l.Volume}

@@ -3,6 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"softiser/rdma"
 )
@@ -59,5 +64,47 @@ func printRoCE(out io.Writer, ports []rdma.RoCEPort) error {
 			c.RepeatedPkts+c.DuplicateRequest+c.LostResponses, c.SendRNRErr+c.RcvdRNRErr,
 			c.BadICRC+c.StrangeID+c.UnknownQP+c.WrongPeer+c.Malformed+c.CMRequestsFull, p.Addr)
 	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(ports, func(p rdma.RoCEPort) bool { return len(p.Paths) > 0 }) {
+		return nil
+	}
+	w = newTable(out)
+	fmt.Fprintln(w, "\nQPS\tRTT\tSHORTEST\tMAY BE IN FLIGHT\tRATE\tLOSSES\tDELAYED\tROCE PEER")
+	for i := range ports {
+		for k := range ports[i].Paths {
+			p := &ports[i].Paths[k]
+			fmt.Fprintf(w, "%d\t%v\t%v\t%s\t%s/s\t%d\t%d\t%s\n", p.QPs, p.RTT.Round(time.Microsecond), p.MinRTT.Round(time.Microsecond),
+				humanize.IBytes(uint64(p.Limit)), humanize.IBytes(uint64(p.Rate)), p.Losses, p.Delayed, p.Peer)
+		}
+	}
 	return w.Flush()
+}
+
+// rocePathMetrics are those of the ways to peers that are connected.
+type rocePathMetrics struct{ limit, inFlight, rtt, losses, delayed *prometheus.Desc }
+
+func newRoCEPathMetrics(d func(name, help string, labels ...string) *prometheus.Desc) rocePathMetrics {
+	return rocePathMetrics{
+		limit:    d("roce_path_limit_bytes", "RoCE: bytes that may be in flight to a peer: half with a loss, more while round trips are short.", "address", "peer"),
+		inFlight: d("roce_path_in_flight_bytes", "RoCE: bytes in flight to a peer.", "address", "peer"),
+		rtt:      d("roce_path_rtt_seconds", "RoCE: round trip to a peer, smoothed; 0: not measured.", "address", "peer"),
+		losses:   d("roce_path_losses_total", "RoCE: losses for which less may be in flight to a peer.", "address", "peer"),
+		delayed:  d("roce_path_delayed_total", "RoCE: round trips to a peer that were too long for more to be in flight.", "address", "peer"),
+	}
+}
+
+func (m *rocePathMetrics) collect(ports []rdma.RoCEPort, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+	for i := range ports {
+		for k := range ports[i].Paths {
+			p := &ports[i].Paths[k]
+			way := []string{p.Local.String(), p.Peer.String()}
+			gauge(m.limit, float64(p.Limit), way...)
+			gauge(m.inFlight, float64(p.InFlight), way...)
+			gauge(m.rtt, p.RTT.Seconds(), way...)
+			counter(m.losses, p.Losses, way...)
+			counter(m.delayed, p.Delayed, way...)
+		}
+	}
 }

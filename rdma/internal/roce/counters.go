@@ -114,6 +114,7 @@ type PortInfo struct {
 	Counters   Counters
 	Port       port.Stats
 	CM         cm.Stats
+	Paths      []PathInfo
 }
 
 // Ports are those that the process has open, by address.
@@ -124,7 +125,7 @@ func Ports() []PortInfo {
 	for a, p := range host.ports {
 		i := PortInfo{
 			Addr: a, MTU: p.mtu.Bytes(), RecvBuffer: p.RecvBuffer(), QPs: int(p.count.qps.Load()),
-			Counters: p.count.snapshot(), Port: p.Stats(), CM: p.CM().Stats(),
+			Counters: p.count.snapshot(), Port: p.Stats(), CM: p.CM().Stats(), Paths: p.ways.list(),
 		}
 		i.GSO, i.GRO = p.Offload()
 		all = append(all, i)

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"softiser/rdma/internal/roce/port"
-	"softiser/rdma/internal/roce/rc"
 )
 
 // Device is what the engines of a device share: the ports that its connections and
@@ -45,11 +44,13 @@ func (d *Device) Ports(f func(addr netip.Addr, s port.Stats)) {
 
 // Paths calls f with what is known of the way from each port that the device uses to each
 // of its peers.
-func (d *Device) Paths(f func(local, peer netip.Addr, s rc.PathStats)) {
+func (d *Device) Paths(f func(local netip.Addr, p PathInfo)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for a, p := range d.ports {
-		p.ways.each(func(peer netip.Addr, s rc.PathStats) { f(a, peer, s) })
+		for _, w := range p.ways.list() {
+			f(a, w)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 
 	"softiser/rdma/internal/roce/rc"
@@ -52,11 +53,21 @@ func (p *paths) leave(peer netip.Addr) {
 	p.m[peer].users--
 }
 
-// each calls f with the ways that are known.
-func (p *paths) each(f func(peer netip.Addr, s rc.PathStats)) {
+// PathInfo is what is known of the way to a peer.
+type PathInfo struct {
+	Peer netip.Addr
+	QPs  int // connected; 0 for a way that is only remembered
+	rc.PathStats
+}
+
+// list is the ways that are known, by peer.
+func (p *paths) list() []PathInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	var all []PathInfo
 	for a, w := range p.m {
-		f(a, w.Stats())
+		all = append(all, PathInfo{a, w.users, w.Stats()})
 	}
+	slices.SortFunc(all, func(a, b PathInfo) int { return a.Peer.Compare(b.Peer) })
+	return all
 }

@@ -70,7 +70,7 @@ func echoLUN(tb testing.TB) *LUN {
 	var dm *echoDM
 	cfg := ft.config()
 	cfg.NopInterval = -1
-	cfg.ResetTimeout = 4 * time.Millisecond
+	cfg.ResetTimeout = 4 * time.Millisecond // the watchman looks every millisecond: it takes part
 	cfg.dial = func(ctx context.Context, c *Config, addr string) (iscsi.Datamover, error) {
 		d, err := ft.dial(ctx, c, addr)
 		dm = &echoDM{fakeDM: d.(*fakeDM)}

@@ -52,7 +52,6 @@ func serveProgram(t *testing.T, more ...string) *served {
 		s.end()
 	})
 	await.True(t, "it serves", func() bool { return strings.Contains(s.read(), "serves on") })
-	go c.Wait() //nolint:errcheck // so that it does not stay a zombie
 	return s
 }
 
@@ -72,7 +71,7 @@ func (s *served) end() {
 	await.True(s.t, "the target ends", func() bool { return gone(s.pid) })
 }
 
-// gone reports whether a process has ended.
+// gone reports whether a process has ended, waited for or not.
 func gone(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(b), ") ")

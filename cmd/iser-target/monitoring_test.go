@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -159,22 +158,13 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 	srv := httptest.NewServer(observers(func() target.Status { return st }))
 	defer srv.Close()
-	resp, err := http.Get(srv.URL + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer http.DefaultClient.CloseIdleConnections()
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := scrape(t, srv.Listener.Addr().String())
 	for line, want := range map[string]int{"iser_target_session_outstanding_commands{": seriesLimit, "iser_target_controller_io_queues{": seriesLimit, "iser_target_sessions_without_series 12": 1} {
-		if n := strings.Count(string(b), line); n != want {
+		if n := strings.Count(text, line); n != want {
 			t.Errorf("%d lines of %s, want %d", n, line, want)
 		}
 	}
-	if !slices.Contains(strings.Split(string(b), "\n"), `iser_target_controllers{subsystem="",transport=""} 263`) {
+	if !slices.Contains(strings.Split(text, "\n"), `iser_target_controllers{subsystem="",transport=""} 263`) {
 		t.Error("the sum leaves controllers out")
 	}
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,18 +93,8 @@ admin: {socket: SOCK, metrics: %q}
 	banner, _ := start(t, "--config", file, "--log-level", "error")
 	up := func() string {
 		t.Helper()
-		resp, err := http.Get("http://" + metrics + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer http.DefaultClient.CloseIdleConnections()
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
 		var all []string
-		for line := range strings.Lines(string(b)) {
+		for line := range strings.Lines(scrape(t, metrics)) {
 			if strings.HasPrefix(line, "iser_target_lun_up{") {
 				_, v, _ := strings.Cut(strings.TrimSpace(line), "} ")
 				all = append(all, v)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/lossy"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/verbs"
 )
@@ -19,8 +20,8 @@ var curve = flag.String("curve", "", "write the throughput over a lossy way to t
 // trip of 200 µs that loses a share of the packets in both directions, bytes per second of
 // its own time.
 func goodput(t testing.TB, seed uint64, lost float64) (float64, RequesterStats) {
-	l := newLinkWith(t, seed, faults{lost: lost}, RequesterParams{MTU: packet.MTU4096, Window: 128, AckTimeout: 537 * time.Millisecond, Retries: 7})
-	l.pace = 2.5e9
+	l := newLinkWith(t, seed, lossy.Faults{Lost: lost}, RequesterParams{MTU: packet.MTU4096, Window: 128, AckTimeout: 537 * time.Millisecond, Retries: 7})
+	l.Pace = 2.5e9
 	const size, messages = rigMemory / 2, 128
 	data := fill(size)
 	from, to := l.ends[0], l.ends[1]
@@ -36,7 +37,7 @@ func goodput(t testing.TB, seed uint64, lost float64) (float64, RequesterStats) 
 	if err := from.req.Err(); err != nil || len(from.ids) != messages {
 		t.Fatalf("%d of %d messages: %v", len(from.ids), messages, err)
 	}
-	return size * messages / l.now.Seconds(), from.req.Stats()
+	return size * messages / l.Now.Seconds(), from.req.Stats()
 }
 
 // TestLossCurve: what is lost costs what has to be sent again, and no time-outs, up to one

@@ -2,40 +2,23 @@ package rc
 
 import (
 	"bytes"
-	"container/heap"
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
-	"net/netip"
 	"testing"
 	"time"
 
 	"softiser/rdma/internal/mem"
+	"softiser/rdma/internal/roce/lossy"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/verbs"
 )
 
-// link is two ends and a network between them that loses, doubles, delays and damages
-// packets, by a seed, in a time of its own.
+// link is two ends and a network between them.
 type link struct {
-	t         testing.TB
-	rnd       *rand.Rand
-	faults    faults
-	now       time.Duration
-	pace      float64          // bytes per second of each direction; 0: no bound
-	free      [2]time.Duration // when a direction has sent what it was given
-	flows     [2]*packet.Flow  // of the packets to each end
-	damaged   int              // packets dropped for their ICRC
-	ends      [2]*end
-	inFlight  network
-	delivered int
+	*lossy.Network
+	t    testing.TB
+	ends [2]*end
 }
-
-// faults are the shares of packets to which something happens.
-type faults struct{ lost, twice, late, damaged float64 }
-
-// all is every fault as often.
-func all(share float64) faults { return faults{share, share, share, share} }
 
 // end is a queue pair with both machines.
 type end struct {
@@ -53,19 +36,16 @@ type end struct {
 	bufferless bool   // receive buffers are scarce
 }
 
-const (
-	linkDelay   = 100 * time.Microsecond
-	linkTimeout = 10 * time.Millisecond
-)
+const linkTimeout = 4 * lossy.Late
 
-func newLink(t testing.TB, seed uint64, f faults) *link {
+func newLink(t testing.TB, seed uint64, f lossy.Faults) *link {
 	return newLinkWith(t, seed, f, RequesterParams{MTU: packet.MTU256, Window: 100, AckTimeout: linkTimeout, Retries: 20})
 }
 
-func newLinkWith(t testing.TB, seed uint64, f faults, cfg RequesterParams) *link {
-	l := &link{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), faults: f}
-	maxRead := int(seed%3) * 2                                                            // of some, READs go in pieces, more than may be outstanding
-	psn := [2]packet.PSN{packet.PSN(l.rnd.Uint32() & packet.PSNMask), packet.PSNMask - 5} // one wraps soon
+func newLinkWith(t testing.TB, seed uint64, f lossy.Faults, cfg RequesterParams) *link {
+	l := &link{Network: lossy.New(t, seed, f), t: t}
+	maxRead := int(seed%3) * 2                                                             // of some, READs go in pieces, more than may be outstanding
+	psn := [2]packet.PSN{packet.PSN(l.Rand.Uint32() & packet.PSNMask), packet.PSNMask - 5} // one wraps soon
 	for i := range l.ends {
 		g := newRig(t, Params{RemoteQPN: 1, MTU: cfg.MTU, PSN: psn[1-i], Resources: 4, MinRNR: 12})
 		for j := range g.mem {
@@ -74,8 +54,6 @@ func newLinkWith(t testing.TB, seed uint64, f faults, cfg RequesterParams) *link
 		cfg.RemoteQPN, cfg.PSN, cfg.Depth, cfg.MaxRead, cfg.RNRRetries = 1, psn[i], 4, maxRead, Forever
 		cfg.Way, cfg.Intake = NewPath(cfg.MTU.Bytes()), NewIntake(cfg.MTU.Bytes(), 64<<10)
 		l.ends[i] = &end{rig: g, req: NewRequester(g.qp, cfg)}
-		// Over IPv6 the ICRC lets nothing through that was damaged.
-		l.flows[i] = packet.NewFlow(netip.MustParseAddrPort("[fe80::1]:50000"), netip.MustParseAddrPort("[fe80::2]:4791"))
 		connect(t, g.qp)
 	}
 	return l
@@ -90,73 +68,18 @@ func connect(t testing.TB, qp *verbs.QP) {
 	qp.Mu.Unlock()
 }
 
-// flight is a packet on its way.
-type flight struct {
-	at time.Duration
-	n  int // keeps the order of those with one time
-	to int
-	b  []byte
-}
-
-type network []flight
-
-func (q network) Len() int { return len(q) }
-func (q network) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].n < q[j].n
-}
-func (q network) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *network) Push(x any)   { *q = append(*q, x.(flight)) }
-func (q *network) Pop() any {
-	l := len(*q) - 1
-	f := (*q)[l]
-	*q = (*q)[:l]
-	return f
-}
-
-// send puts a packet onto the network.
-func (l *link) send(to int, o *Outgoing) {
-	b := packet.Append(nil, &o.Packet, o.N)
-	for _, p := range o.Payload {
-		b = append(b, p...)
-	}
-	b = l.flows[to].Begin(b, o.Packet.Op.Len(o.N), 0).AppendTrailer(b, o.N)
-	o.Release()
-	copies := 1
-	if l.rnd.Float64() < l.faults.lost {
-		copies = 0
-	} else if l.rnd.Float64() < l.faults.twice {
-		copies = 2
-	}
-	if l.rnd.Float64() < l.faults.damaged {
-		b[l.rnd.IntN(len(b))] ^= 1 << l.rnd.IntN(8)
-	}
-	at := l.now
-	if l.pace > 0 {
-		l.free[to] = max(l.free[to], l.now) + time.Duration(float64(len(b)+48)/l.pace*float64(time.Second))
-		at = l.free[to]
-	}
-	for range copies {
-		delay := linkDelay
-		if l.rnd.Float64() < l.faults.late {
-			delay += time.Duration(l.rnd.Int64N(int64(linkTimeout / 4)))
-		}
-		l.delivered++
-		heap.Push(&l.inFlight, flight{at + delay, l.delivered, to, b})
-	}
-}
-
 // run runs until all is done, or the connection is over.
 func (l *link) run() {
 	for round := 0; ; round++ {
 		if round > 1e6 {
-			l.t.Fatalf("no end after %v: %d in flight", l.now, len(l.inFlight))
+			l.t.Fatalf("no end after %v: %d in flight", l.Now, l.InFlight())
 		}
 		for i, e := range l.ends {
-			for e.req.Next(&e.out, l.now) {
-				l.send(1-i, &e.out)
+			for e.req.Next(&e.out, l.Now) {
+				l.Send(1-i, &e.out)
 			}
 			for e.Next(&e.out) {
-				l.send(1-i, &e.out)
+				l.Send(1-i, &e.out)
 			}
 		}
 		if !l.step() {
@@ -173,21 +96,14 @@ func (l *link) step() bool {
 			next, due = at, i
 		}
 	}
-	if len(l.inFlight) > 0 && l.inFlight[0].at <= next {
-		f := heap.Pop(&l.inFlight).(flight)
-		l.now = max(l.now, f.at)
-		if _, ok := l.flows[f.to].Check(f.b, 0); !ok {
-			// A byte with FECN, BECN and reserved bits is not covered, and means nothing here.
-			l.damaged++
+	if at, ok := l.Next(); ok && at <= next {
+		to, p, whole := l.Take()
+		if !whole {
 			return true
 		}
-		p, err := packet.Parse(f.b)
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		e := l.ends[f.to]
+		e := l.ends[to]
 		if p.Op.Traits()&packet.Response != 0 {
-			e.req.Receive(&p, l.now)
+			e.req.Receive(&p, l.Now)
 		} else {
 			e.Receive(&p)
 		}
@@ -197,8 +113,8 @@ func (l *link) step() bool {
 	if due < 0 {
 		return false
 	}
-	l.now = next
-	l.ends[due].req.Tick(l.now)
+	l.Now = next
+	l.ends[due].req.Tick(l.Now)
 	l.ends[due].collect(l)
 	return true
 }
@@ -218,7 +134,7 @@ func (e *end) collect(l *link) {
 		e.recvs--
 	}
 	for e.recvs < 1 || !e.bufferless && e.recvs < 40 {
-		if e.bufferless && l.rnd.IntN(3) != 0 {
+		if e.bufferless && l.Rand.IntN(3) != 0 {
 			break
 		}
 		e.bufs = append(e.bufs, e.post(l.t, 6000))
@@ -256,13 +172,13 @@ func (e *end) queue(op verbs.Opcode, fill func(*verbs.WQE)) bool {
 // in the upper half of the memory, READs are of the lower half, which nobody writes but
 // the atomics, to word 0.
 func (e *end) random(l *link, other *end, place int) bool {
-	n := l.rnd.IntN(3) * l.rnd.IntN(2000)
+	n := l.Rand.IntN(3) * l.Rand.IntN(2000)
 	data := make([]byte, n)
 	for i := range data {
-		data[i] = byte(l.rnd.Uint32())
+		data[i] = byte(l.Rand.Uint32())
 	}
 	at := rigMemory/2 + place*6000
-	switch l.rnd.IntN(7) {
+	switch l.Rand.IntN(7) {
 	case 6:
 		return e.queue(verbs.OpSendImm, func(q *verbs.WQE) {
 			q.Add(data, mem.LocalKey)
@@ -292,12 +208,12 @@ func (e *end) random(l *link, other *end, place int) bool {
 			other.want = append(other.want, fmt.Sprintf("imm %d len %d", place, n))
 		})
 	case 4:
-		from := 8 + l.rnd.IntN(rigMemory/2-6008)
+		from := 8 + l.Rand.IntN(rigMemory/2-6008)
 		return e.queue(verbs.OpRead, func(q *verbs.WQE) {
 			q.Add(data[:n/3], mem.LocalKey)
 			q.Add(data[n/3:], mem.LocalKey)
 			q.Remote = verbs.RemoteAddr{TO: uint64(from), STag: other.key}
-			if l.rnd.IntN(3) == 0 {
+			if l.Rand.IntN(3) == 0 {
 				q.Flags = verbs.FlagFence
 			}
 			e.reads = append(e.reads, func() {
@@ -327,7 +243,7 @@ func TestLossyNetwork(t *testing.T) {
 	for _, loss := range []float64{0, 0.01, 0.05, 0.2} {
 		for seed := range uint64(6) {
 			t.Run(fmt.Sprintf("%v/%d", loss, seed), func(t *testing.T) {
-				l := newLink(t, seed, faults{loss, loss, loss, 0})
+				l := newLink(t, seed, lossy.Faults{Lost: loss, Twice: loss, Late: loss})
 				l.exercise(seed%2 == 1)
 			})
 		}
@@ -336,18 +252,12 @@ func TestLossyNetwork(t *testing.T) {
 
 // The same of each kind of fault by itself, from rare ones to one packet in twenty.
 func TestFaults(t *testing.T) {
-	for name, of := range map[string]func(share float64) faults{
-		"lost":    func(s float64) faults { return faults{lost: s} },
-		"twice":   func(s float64) faults { return faults{twice: s} },
-		"late":    func(s float64) faults { return faults{late: s} },
-		"damaged": func(s float64) faults { return faults{damaged: s} },
-		"all":     all,
-	} {
+	for name, of := range lossy.Each {
 		for i, share := range []float64{0.0001, 0.01, 0.05} {
 			t.Run(fmt.Sprintf("%s/%v", name, share), func(t *testing.T) {
 				l := newLink(t, uint64(100+i), of(share))
 				l.exercise(false)
-				if l.faults.damaged >= 0.05 && l.damaged == 0 {
+				if l.Faults.Damaged >= 0.05 && l.Damaged == 0 {
 					t.Error("nothing was damaged")
 				}
 			})
@@ -403,9 +313,9 @@ func (l *link) check(i int, e *end) {
 	for _, check := range e.reads {
 		check()
 	}
-	if st := e.req.Stats(); l.faults == (faults{}) && !e.bufferless && !l.ends[1-i].bufferless && st.Repeated != 0 {
+	if st := e.req.Stats(); l.Faults == (lossy.Faults{}) && !e.bufferless && !l.ends[1-i].bufferless && st.Repeated != 0 {
 		t.Errorf("end %d: nothing was lost, and yet: %+v", i, st)
-	} else if l.faults.lost >= 0.05 && (st.Repeated == 0 || e.Stats().Duplicates == 0) {
+	} else if l.Faults.Lost >= 0.05 && (st.Repeated == 0 || e.Stats().Duplicates == 0) {
 		t.Errorf("end %d: loss without a trace: %+v, %+v", i, st, e.Stats())
 	}
 }

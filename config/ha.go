@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net/netip"
 	"regexp"
 	"slices"
 )
@@ -23,7 +22,7 @@ type HA struct {
 
 // HAPortal is a portal of another node for iSCSI and iSER.
 type HAPortal struct {
-	Address string `mapstructure:"address" json:"address"` // IP:port
+	Address string `mapstructure:"address" json:"address"` // IP:port; roce://IP[:port]
 	Group   int    `mapstructure:"group" json:"group"`     // its portal group there, of no portal here
 }
 
@@ -119,7 +118,7 @@ func (c *Config) checkHA(r *report) {
 // checkPortals checks portals of other nodes: no number of a group or a port, which are the
 // same, stands for portals of two nodes.
 func (h *HA) checkPortals(r *report, c *Config) {
-	seen := map[netip.AddrPort]string{}
+	seen := map[Elsewhere]string{}
 	for i, p := range h.Portals {
 		key := fmt.Sprintf("ha.portals[%d]", i)
 		c.checkElsewhere(r, key, p.Address, nil, seen)

@@ -62,6 +62,8 @@ func TestHARefused(t *testing.T) {
 		{"  store: shared\n", "  store: /state\n", "ha.store: is admin.state_dir"},
 		{"address: 192.0.2.2:3260, group: 12", "address: 192.0.2.2:3260, group: 1", "ha.portals[0].group: 1 is that of portals[0]"},
 		{"address: 192.0.2.2:3260", "address: node-b:3260", "ha.portals[0].address"},
+		{"address: 192.0.2.2:3260", "address: roce://node-b", "ha.portals[0].address"},
+		{"portals: [{address: 192.0.2.2:3260, group: 12}]", "portals: [{address: roce://192.0.2.2:3260, group: 12}, {address: roce://192.0.2.2, group: 12}]", "ha.portals[1].address: roce://192.0.2.2:3260 is already"},
 	} {
 		if !strings.Contains(moving, c.was) {
 			t.Fatalf("%q is not in the configuration", c.was)

@@ -250,15 +250,15 @@ type Discovery struct {
 
 // Referral is a discovery service of another node, of which NVMe hosts are told.
 type Referral struct {
-	Address   string   `mapstructure:"address" json:"address"`               // IP:port
+	Address   string   `mapstructure:"address" json:"address"`               // IP:port; roce://IP[:port]
 	NQN       string   `mapstructure:"nqn" json:"nqn,omitempty"`             // empty: the well-known one
-	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // nvme-tcp, nvme-rdma; none: both
+	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // nvme-tcp, nvme-rdma; none: both, of roce:// the second
 }
 
 // Remote is a portal of another node that serves the same subsystem.
 type Remote struct {
-	Address   string   `mapstructure:"address" json:"address"`               // IP:port
-	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // nvme-tcp, nvme-rdma; none: both
+	Address   string   `mapstructure:"address" json:"address"`               // IP:port; roce://IP[:port]
+	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // nvme-tcp, nvme-rdma; none: both, of roce:// the second
 }
 
 // ISCSI holds the values that the target offers in login.

@@ -32,7 +32,7 @@ func (c *Config) checkDiscovery(r *report) {
 			}
 		}
 	}
-	seen := map[netip.AddrPort]string{}
+	seen := map[Elsewhere]string{}
 	for i, f := range c.Discovery.Referrals {
 		key := fmt.Sprintf("discovery.referrals[%d]", i)
 		c.checkElsewhere(r, key, f.Address, f.Protocols, seen)
@@ -51,7 +51,7 @@ func (c *Config) checkRemote(r *report, s *Subsystem, key string) {
 	if len(s.Remote) == 0 {
 		return
 	}
-	seen := map[netip.AddrPort]string{}
+	seen := map[Elsewhere]string{}
 	for i, p := range s.Remote {
 		c.checkElsewhere(r, fmt.Sprintf("%s.remote[%d]", key, i), p.Address, p.Protocols, seen)
 	}
@@ -66,11 +66,14 @@ func (c *Config) checkRemote(r *report, s *Subsystem, key string) {
 }
 
 // checkElsewhere checks a portal of another node.
-func (c *Config) checkElsewhere(r *report, key, address string, protocols []string, seen map[netip.AddrPort]string) {
+func (c *Config) checkElsewhere(r *report, key, address string, protocols []string, seen map[Elsewhere]string) {
+	a, err := ParseElsewhere(address)
 	for j, s := range protocols {
-		oneOf(r, fmt.Sprintf("%s.protocols[%d]", key, j), s, nvmeProtocols...)
+		pkey := fmt.Sprintf("%s.protocols[%d]", key, j)
+		if oneOf(r, pkey, s, nvmeProtocols...); a.RoCE && s == "nvme-tcp" {
+			r.add(pkey, "nvme-tcp is not spoken over RoCE; give the node's portal for TCP an entry of its own")
+		}
 	}
-	a, err := ParseAddress(address)
 	if err != nil {
 		r.add(key+".address", "%v", err)
 		return
@@ -80,18 +83,33 @@ func (c *Config) checkElsewhere(r *report, key, address string, protocols []stri
 	}
 	seen[a] = key
 	for i, p := range c.Portals {
-		if p.Listen == a.String() || p.Advertise == a.String() {
+		if p.RoCE() == a.RoCE && (p.address() == a.AddrPort.String() || p.Advertise == a.AddrPort.String()) {
 			r.add(key+".address", "%s is that of portals[%d]; what is meant is another node", a, i)
 		}
 	}
 }
 
-// ParseAddress reads the address and port that hosts reach a portal by. Names are none: what
-// NVMe's discovery tells is addresses.
-func ParseAddress(s string) (netip.AddrPort, error) {
-	a, err := netip.ParseAddrPort(s)
-	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().Zone() != "" {
-		return netip.AddrPort{}, fmt.Errorf("%q is no address that a host can be told; expected IP:port, for example 192.0.2.2:8009 or [2001:db8::2]:8009", s)
+// Elsewhere is where hosts reach a portal of another node.
+type Elsewhere struct {
+	netip.AddrPort
+	RoCE bool // by RDMA over UDP alone; otherwise by TCP, and what goes over it
+}
+
+// String is what ParseElsewhere reads.
+func (e Elsewhere) String() string {
+	if e.RoCE {
+		return roceScheme + e.AddrPort.String()
 	}
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil
+	return e.AddrPort.String()
+}
+
+// ParseElsewhere reads the address and port that hosts reach a portal by, IP:port, or
+// roce://IP[:port]. Names are none: what NVMe's discovery tells is addresses.
+func ParseElsewhere(s string) (Elsewhere, error) {
+	p := Portal{Listen: s}
+	a, err := netip.ParseAddrPort(p.address())
+	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().Zone() != "" {
+		return Elsewhere{RoCE: p.RoCE()}, fmt.Errorf("%q is no address that a host can be told; expected IP:port, for example 192.0.2.2:8009 or [2001:db8::2]:8009, or roce://192.0.2.2 of a portal for RoCE", s)
+	}
+	return Elsewhere{netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), p.RoCE()}, nil
 }

@@ -151,7 +151,7 @@ subsystems: [`+subsystems+"]\n"), filepath.Join(dir, "softiser.yaml"))
 // Portals of other nodes are addresses that a host can be told, and none of our own; their
 // controllers and volumes have to fit ours.
 func TestOtherNodes(t *testing.T) {
-	const rest = "portals: [{listen: \"192.0.2.1:8009\"}]\nvolumes: [{name: a, type: memory, size: 1MiB, wwid: \"60000000000000000000000000000001\"}, {name: b, type: memory, size: 1MiB}]\n"
+	const rest = "portals: [{listen: \"192.0.2.1:8009\"}, {listen: roce://192.0.2.9:4420, group: 2}]\nvolumes: [{name: a, type: memory, size: 1MiB, wwid: \"60000000000000000000000000000001\"}, {name: b, type: memory, size: 1MiB}]\n"
 	const sub = "subsystems: [{nqn: nqn.x, min_cntlid: 1, max_cntlid: 99, namespaces: [{nsid: 1, volume: a}], remote: [%]}]"
 	for text, want := range map[string]string{
 		"discovery: {nqn: nqn.2026-11.test:d, referrals: [{address: \"192.0.2.2:8009\"}, {address: \"[2001:db8::2]:8009\", protocols: [nvme-tcp], nqn: nqn.other}]}": "",
@@ -167,6 +167,14 @@ func TestOtherNodes(t *testing.T) {
 		"discovery: {referrals: [{address: \"192.0.2.2:8009\", nqn: x}]}":                                                        "discovery.referrals[0].nqn: \"x\" is no NVMe name",
 		"discovery: {nqn: nqn.d, referrals: [{address: \"192.0.2.2:8009\", nqn: nqn.d}]}":                                        "a host would be sent in a circle",
 		strings.Replace(sub, "%", "{address: \"192.0.2.2:4420\"}", 1):                                                            "",
+		"discovery: {referrals: [{address: roce://192.0.2.1:8009}, {address: \"192.0.2.1:4420\"}]}":                              "",
+		"discovery: {referrals: [{address: \"192.0.2.2:3260\"}, {address: roce://192.0.2.2}]}":                                   "",
+		"discovery: {referrals: [{address: roce://192.0.2.2}, {address: roce://192.0.2.2:3260}]}":                                "discovery.referrals[1].address: roce://192.0.2.2:3260 is already the address of discovery.referrals[0]",
+		"discovery: {referrals: [{address: roce://192.0.2.9:4420}]}":                                                             "is that of portals[1]; what is meant is another node",
+		strings.Replace(sub, "%", "{address: roce://192.0.2.2, protocols: [nvme-rdma]}", 1):                                      "",
+		strings.Replace(sub, "%", "{address: \"roce://[2001:db8::2]:4420\"}", 1):                                                 "",
+		strings.Replace(sub, "%", "{address: \"roce://0.0.0.0\"}", 1):                                                            "is no address that a host can be told",
+		strings.Replace(sub, "%", "{address: roce://192.0.2.2, protocols: [nvme-tcp]}", 1):                                       "subsystems[0].remote[0].protocols[0]: nvme-tcp is not spoken over RoCE",
 		strings.Replace(sub, "%", "{address: node2}", 1):                                                                         "subsystems[0].remote[0].address: \"node2\" is no address",
 		strings.Replace(sub, "%", "{address: \"192.0.2.2:4420\", protocols: [tcp]}", 1):                                          "subsystems[0].remote[0].protocols[0]: \"tcp\" is not one of",
 		strings.Replace(strings.Replace(sub, "%", "{address: \"192.0.2.2:4420\"}", 1), "min_cntlid: 1, max_cntlid: 99, ", "", 1): "subsystems[0].remote: each node needs controller identifiers of its own",

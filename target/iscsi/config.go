@@ -176,6 +176,7 @@ type Target struct {
 // RemotePortal is a portal of another node.
 type RemotePortal struct {
 	Address string // "ip:port"
+	RoCE    bool   // a portal for RDMA over UDP; only initiators that have come by that are told of it
 	Group   uint16 // target portal group tag there
 }
 

@@ -55,8 +55,8 @@ func (l *targetListing) next(dst []byte) []byte {
 		}
 	}
 	for _, p := range t.Remote {
-		if l.c.kind == portal.RoCE {
-			break // those of other nodes are addresses of TCP
+		if p.RoCE != (l.c.kind == portal.RoCE) {
+			continue
 		}
 		d.Portals = append(d.Portals, iscsi.TargetPortal{Address: p.Address, PortalGroupTag: p.Group, HasTag: true})
 	}

@@ -432,7 +432,6 @@ func TestAuthAllowed(t *testing.T) {
 					t.Errorf("%s, %v: %v, want %s", sub, tt.offer, err, tt.reason)
 				}
 				h.gone()
-				continue
 			case err != nil:
 				t.Errorf("%s, %v: %v", sub, tt.offer, err)
 			case sub == subNQN:

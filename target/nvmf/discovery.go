@@ -17,6 +17,7 @@ import (
 type Remote struct {
 	Address   netip.AddrPort
 	TCP, RDMA bool   // what is spoken there
+	RoCE      bool   // RDMA is over UDP, and there is no TCP
 	NQN       string // of the discovery service, for a referral; "": the well-known one
 }
 
@@ -27,6 +28,9 @@ func checkRemotes(l []Remote) error {
 		}
 		if !r.TCP && !r.RDMA {
 			return fmt.Errorf("nvmf: other portal %s speaks neither NVMe/TCP nor NVMe/RDMA", r.Address)
+		}
+		if r.RoCE && r.TCP {
+			return fmt.Errorf("nvmf: other portal %s: NVMe/TCP is not spoken over RoCE", r.Address)
 		}
 		if r.NQN != "" {
 			if err := nvme.CheckNQN(r.NQN); err != nil {
@@ -102,8 +106,12 @@ func (p *discoveryLog) own(e nvme.DiscoveryEntry) {
 	}
 }
 
-// remote adds the entries of another node's portal.
+// remote adds the entries of another node's portal. What carries RDMA behind an address of TCP
+// is not known: it may be an adapter.
 func (p *discoveryLog) remote(r Remote, e nvme.DiscoveryEntry) {
+	if r.RoCE {
+		e.Provider = nvme.ProviderRoCEv2
+	}
 	p.add(e, r.Address.Addr().Unmap().String(), strconv.Itoa(int(r.Address.Port())), r.TCP, r.RDMA)
 }
 

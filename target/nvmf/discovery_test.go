@@ -152,20 +152,25 @@ func TestPersistentDiscovery(t *testing.T) {
 // and under port identifiers of their own.
 func TestRemotePortals(t *testing.T) {
 	r := open(t, func(_ *target.Config, s *targetnvmf.SubsystemConfig) {
-		s.Remote = []targetnvmf.Remote{remote("192.0.2.2:4420"), {Address: netip.MustParseAddrPort("192.0.2.3:4420"), RDMA: true}}
+		s.Remote = []targetnvmf.Remote{remote("192.0.2.2:4420"), {Address: netip.MustParseAddrPort("192.0.2.3:4420"), RDMA: true}, {Address: netip.MustParseAddrPort("192.0.2.4:3260"), RDMA: true, RoCE: true}}
 	})
 	of := func() (all []string) {
 		l, _ := r.attachTo(nvme.DiscoveryNQN, hostNQN, 1, 0).entries()
 		for _, e := range l {
 			if e.Type == nvme.SubsystemNVM {
-				all = append(all, fmt.Sprintf("%d %s %s treq %d sectype %d", e.PortID, e.Transport, e.Address, e.Requirements, e.Security))
+				told := fmt.Sprintf("%d %s %s treq %d sectype %d", e.PortID, e.Transport, e.Address, e.Requirements, e.Security)
+				if e.Transport == nvme.TransportRDMA {
+					told += " " + e.Provider.String()
+				}
+				all = append(all, told)
 			}
 		}
 		return all
 	}
 	want := []string{
-		"1 tcp 127.0.0.1 treq 4 sectype 0", "1 rdma 127.0.0.1 treq 4 sectype 0",
-		"2 tcp 192.0.2.2 treq 4 sectype 0", "2 rdma 192.0.2.2 treq 4 sectype 0", "3 rdma 192.0.2.3 treq 4 sectype 0",
+		"1 tcp 127.0.0.1 treq 4 sectype 0", "1 rdma 127.0.0.1 treq 4 sectype 0 iwarp",
+		"2 tcp 192.0.2.2 treq 4 sectype 0", "2 rdma 192.0.2.2 treq 4 sectype 0 not specified", "3 rdma 192.0.2.3 treq 4 sectype 0 not specified",
+		"4 rdma 192.0.2.4 treq 4 sectype 0 roce-v2",
 	}
 	if l := of(); !slices.Equal(l, want) {
 		t.Errorf("%q", l)
@@ -177,7 +182,7 @@ func TestRemotePortals(t *testing.T) {
 	if l := of(); !slices.Equal(l, want) {
 		t.Errorf("with TLS: %q", l)
 	}
-	for _, bad := range []targetnvmf.Remote{{}, {Address: netip.MustParseAddrPort("0.0.0.0:4420"), TCP: true}, {Address: netip.MustParseAddrPort("192.0.2.2:0"), TCP: true}, {Address: netip.MustParseAddrPort("192.0.2.2:1")}, {Address: netip.MustParseAddrPort("192.0.2.2:1"), TCP: true, NQN: "x"}} {
+	for _, bad := range []targetnvmf.Remote{{}, {Address: netip.MustParseAddrPort("0.0.0.0:4420"), TCP: true}, {Address: netip.MustParseAddrPort("192.0.2.2:0"), TCP: true}, {Address: netip.MustParseAddrPort("192.0.2.2:1")}, {Address: netip.MustParseAddrPort("192.0.2.2:1"), TCP: true, NQN: "x"}, {Address: netip.MustParseAddrPort("192.0.2.2:1"), TCP: true, RoCE: true}} {
 		l := []targetnvmf.Remote{bad}
 		if r.srv.SetReferrals(l) == nil || r.srv.SetRemote(subNQN, l) == nil || r.srv.AddSubsystem(targetnvmf.SubsystemConfig{NQN: "nqn.y", Remote: l}) == nil {
 			t.Errorf("%+v is taken for a portal", bad)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"softiser/initiator/nvmf"
 	"softiser/internal/await"
 	"softiser/internal/spc"
+	"softiser/rdma/rdmatest"
 	"softiser/target"
 )
 
@@ -279,6 +281,31 @@ func TestRemotePortals(t *testing.T) {
 	}
 	if p := l[0].Portals[1]; p.Address != "192.0.2.1:3260" || p.Group != 2 {
 		t.Errorf("the other node's portal is %+v", p)
+	}
+}
+
+// Over RoCE it learns of those for RoCE alone, and over TCP of those for TCP.
+func TestRemotePortalsOfRoCE(t *testing.T) {
+	roce := netip.AddrPortFrom(rdmatest.RoCEAddr(), 3260).String()
+	text := nodeConfig(t.TempDir(), "a", 100)
+	text = strings.Replace(text, "group: 1}]", "group: 1}, {listen: \"roce://"+roce+"\", group: 3}]", 1)
+	text = strings.Replace(text, "group: 2}]", "group: 2}, {address: roce://192.0.2.1, group: 4}]", 1)
+	d := newDisk(t)
+	n := newNodeWith(t, text, "a", true, func(config.Volume) (blockdev.Device, error) { return d.open("a") })
+	over := n.path(t)
+	over.Address, over.Transport, over.LocalAddress = roce, initiator.TransportRoCE, rdmatest.RoCEAddr()
+	for _, c := range []initiator.Config{n.path(t), over} {
+		l, err := initiator.Discover(t.Context(), c)
+		if err != nil || len(l) != 1 || len(l[0].Portals) != 2 {
+			t.Fatalf("%v: Discover = %+v, %v", c.Transport, l, err)
+		}
+		want := 1
+		if c.Transport == initiator.TransportRoCE {
+			want = 3
+		}
+		if own, other := l[0].Portals[0], l[0].Portals[1]; own.Address != c.Address || own.Group != want || other.Address != "192.0.2.1:3260" || other.Group != want+1 {
+			t.Errorf("%v: %+v", c.Transport, l[0].Portals)
+		}
 	}
 }
 

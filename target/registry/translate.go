@@ -139,7 +139,8 @@ func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
 	}
 	if c.HA.Moves(t) {
 		for _, p := range c.HA.Portals {
-			tt.Remote = append(tt.Remote, target.RemotePortal{Address: p.Address, Group: uint16(p.Group)})
+			a, _ := config.ParseElsewhere(p.Address) // it has been checked
+			tt.Remote = append(tt.Remote, target.RemotePortal{Address: a.AddrPort.String(), RoCE: a.RoCE, Group: uint16(p.Group)})
 		}
 	}
 	for _, listen := range t.Portals {

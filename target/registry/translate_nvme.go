@@ -56,9 +56,9 @@ func referrals(l []config.Referral) (all []nvmf.Remote) {
 }
 
 func remote(address string, protocols []string, nqn string) nvmf.Remote {
-	a, _ := config.ParseAddress(address) // it has been checked
+	a, _ := config.ParseElsewhere(address) // it has been checked
 	speaks := func(s string) bool { return len(protocols) == 0 || slices.Contains(protocols, s) }
-	return nvmf.Remote{Address: a, TCP: speaks("nvme-tcp"), RDMA: speaks("nvme-rdma"), NQN: nqn}
+	return nvmf.Remote{Address: a.AddrPort, RoCE: a.RoCE, TCP: !a.RoCE && speaks("nvme-tcp"), RDMA: speaks("nvme-rdma"), NQN: nqn}
 }
 
 // namespaceConfig describes a namespace but for its device.

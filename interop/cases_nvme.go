@@ -19,61 +19,76 @@ const ramNamespace = ramTarget + `subsystems:
     namespaces: [{nsid: 1, volume: ram}]
 `
 
+// nvmeWire is what a host and a target speak NVMe over: "tcp", or "rdma", which is siw here.
+type nvmeWire string
+
 var nvmeCases = func() []Case {
-	session := func(transport, name, expect string, short bool, config, script string) Case {
-		return Case{Name: "nvme-" + transport + "/" + name, Expect: expect, Short: short, Run: func(_ context.Context, e *Env) (string, error) {
-			t, err := e.Target(config)
-			if err != nil {
-				return "", err
-			}
-			r := strings.NewReplacer("@PORT", fmt.Sprint(t.Port), "@NQN", ramNQN, "@IQN", ramIQN, "@TRANSPORT", transport)
-			out, err := e.In("%s", r.Replace("dmesg -C; nvme_up @TRANSPORT || die module\n"+script+"\nquiet_kernel || die kernel"))
-			if err != nil {
-				return out, err
-			}
-			if err := t.Stop(); err != nil {
-				return "", fmt.Errorf("iser-target: %w", err)
-			}
-			return lastLine(out), nil
-		}}
-	}
-	const connect = "d=$(nvme_attach @TRANSPORT @PORT @NQN) || die connect: $d\n"
-	const disconnect = "\nnvme disconnect -n @NQN >/dev/null || die disconnect"
 	var cases []Case
-	for _, t := range []struct {
-		transport string
-		fio       string // MiB, jobs, depth
-		short     bool
+	for _, c := range []struct {
+		wire  nvmeWire
+		fio   string // MiB, jobs, depth
+		short bool
 	}{{"tcp", "24 4 64", true}, {"rdma", "8 2 32", false}} {
-		add := func(name, expect string, short bool, config, script string) {
-			cases = append(cases, session(t.transport, name, expect, short, config, script+disconnect))
+		w := c.wire
+		session := func(name, expect string, short bool, config, script string) {
+			cases = append(cases, w.session(name, expect, short, config, script))
 		}
-		add("discovery", "the log lists the subsystem, connect-all connects to what it lists", t.short, ramNamespace, `
+		attached := func(name, expect string, short bool, config, script, said string) {
+			session(name, expect, short, config, "d=$(nvme_attach @TRANSPORT @PORT @NQN) || die connect: $d\n"+script+"\nnvme disconnect -n @NQN >/dev/null || die disconnect; echo "+said)
+		}
+		session("discovery", "the log lists the subsystem, connect-all connects to what it lists", c.short, ramNamespace, `
 nvme discover -t @TRANSPORT -a $HOST -s @PORT -o json >/tmp/found || die discover; jq -e '.records[] | select(.subnqn=="@NQN" and .trtype=="@TRANSPORT" and .trsvcid=="@PORT")' /tmp/found >/dev/null || { cat /tmp/found; die not listed; }
-nvme connect-all -t @TRANSPORT -a $HOST -s @PORT || die connect-all; d=$(nvme_disk @NQN) || die disk; [ "$(blockdev --getsize64 $d)" = 268435456 ] || die size; echo listed, connected and disconnected`)
-		add("sizes", "direct I/O of 512 B to 4 MiB at odd offsets", true, ramNamespace, connect+"sizes $d || die; echo all the same")
-		add("fio-verify", "jobs at depth over 2 queues read back what they wrote", t.short, ramNamespace, connect+"verify $d "+t.fio+" || die fio; echo verified")
-		add("ext4", "mkfs, copy a tree, remount, compare, fsck", false, ramNamespace, connect+filesystem("ext4")+"; echo same tree, clean")
-		add("xfs", "mkfs, copy a tree, remount, compare, repair finds nothing", false, strings.Replace(ramNamespace, "256MiB", "512MiB", 1), connect+filesystem("xfs")+"; echo same tree, clean")
+nvme connect-all -t @TRANSPORT -a $HOST -s @PORT || die connect-all; d=$(nvme_disk @NQN) || die disk; [ "$(blockdev --getsize64 $d)" = 268435456 ] || die size
+nvme disconnect -n @NQN >/dev/null || die disconnect; echo listed, connected and disconnected`)
+		attached("sizes", "direct I/O of 512 B to 4 MiB at odd offsets", true, ramNamespace, "sizes $d || die", "all the same")
+		attached("fio-verify", "jobs at depth over 2 queues read back what they wrote", c.short, ramNamespace, "verify $d "+c.fio+" || die fio", "verified")
+		attached("ext4", "mkfs, copy a tree, remount, compare, fsck", false, ramNamespace, filesystem("ext4"), "same tree, clean")
+		attached("xfs", "mkfs, copy a tree, remount, compare, repair finds nothing", false, strings.Replace(ramNamespace, "256MiB", "512MiB", 1), filesystem("xfs"), "same tree, clean")
+		attached("commands", "what nvme-cli can ask a controller is answered, and is what the controller claims", false, ramNamespace, askAll, "all answered")
+		attached("format", "nvme-cli formats the namespace: it is empty; what is not offered is refused", false, ramNamespace, formatNamespace, "empty")
+		attached("sanitize", "nvme-cli overwrites the subsystem, follows the log page, and reads the pattern", false, ramNamespace, sanitizeSubsystem, "overwritten")
+		attached("write-protect", "nvme-cli protects the namespace: Linux sees a read-only disk, writes are refused, until it is lifted", false, ramNamespace, protectNamespace, "protected and lifted")
+		attached("io-commands", "flush, compare, write zeroes, deallocate, verify, copy; write uncorrectable is refused", false, ramNamespace, ioCommands, "as they should")
+		if w == "tcp" {
+			session("digests", "header, data and both digests, verified", false, ramNamespace, `
+for o in -g -G "-g -G"; do d=$(nvme_attach tcp @PORT @NQN $o) || die connect $o: $d; verify $d 8 2 16 || die fio $o; nvme disconnect -n @NQN >/dev/null || die disconnect; done; echo verified`)
+		}
+		session("reservations", "two hosts register, reserve, preempt and report", false, ramNamespace, twoHosts)
+		of := func(name string) string { return "nvme-" + string(w) + "/" + name }
+		cases = append(cases,
+			Case{Name: of("reset"), Expect: "the controller is reset five times under I/O: no error, data verified", Run: w.reset},
+			Case{Name: of("resize"), Expect: "the new size is seen by an event, without a rescan", Short: c.short, Run: w.resize},
+			Case{Name: of("discovery-events"), Expect: "a persistent discovery controller tells of a subsystem that comes and one that goes; connect-all takes it from there", Run: w.discoveryEvents},
+			Case{Name: of("target-killed"), Expect: "kill -9 under I/O, restart: no error, data verified", Run: w.targetKilled},
+			Case{Name: of("ana"), Expect: "two portals become inaccessible in turn, and at once, under I/O: no error, data verified", Run: w.ana},
+			Case{Name: of("both-wires"), Expect: "the kernel over NVMe and our initiator over iSER write one volume at once, both verify", Run: w.bothWires},
+		)
 	}
-	return append(cases,
-		session("tcp", "commands", "what nvme-cli can ask a controller is answered, and is what the controller claims", false, ramNamespace, connect+askAll+disconnect+"; echo all answered"),
-		session("tcp", "format", "nvme-cli formats the namespace: it is empty; what is not offered is refused", false, ramNamespace, connect+formatNamespace+disconnect+"; echo empty"),
-		session("tcp", "sanitize", "nvme-cli overwrites the subsystem, follows the log page, and reads the pattern", false, ramNamespace, connect+sanitizeSubsystem+disconnect+"; echo overwritten"),
-		session("tcp", "write-protect", "nvme-cli protects the namespace: Linux sees a read-only disk, writes are refused, until it is lifted", false, ramNamespace, connect+protectNamespace+disconnect+"; echo protected and lifted"),
-		session("tcp", "io-commands", "flush, compare, write zeroes, deallocate, verify, copy; write uncorrectable is refused", false, ramNamespace, connect+ioCommands+disconnect+"; echo as they should"),
-		session("tcp", "digests", "header, data and both digests, verified", false, ramNamespace, `
-for o in -g -G "-g -G"; do d=$(nvme_attach tcp @PORT @NQN $o) || die connect $o: $d; verify $d 8 2 16 || die fio $o; nvme disconnect -n @NQN >/dev/null || die disconnect; done; echo verified`),
-		Case{Name: "nvme-tcp/reset", Expect: "the controller is reset five times under I/O: no error, data verified", Run: nvmeReset},
-		session("tcp", "reservations", "two hosts register, reserve, preempt and report", false, ramNamespace, twoHosts),
-		Case{Name: "nvme-tcp/resize", Expect: "the new size is seen by an event, without a rescan", Short: true, Run: nvmeResize},
-		Case{Name: "nvme-tcp/discovery-events", Expect: "a persistent discovery controller tells of a subsystem that comes and one that goes; connect-all takes it from there", Run: nvmeDiscoveryEvents},
-		Case{Name: "nvme-tcp/target-killed", Expect: "kill -9 under I/O, restart: no error, data verified", Run: nvmeKilled},
-		Case{Name: "nvme-tcp/ana", Expect: "two portals become inaccessible in turn, and at once, under I/O: no error, data verified", Run: nvmeANA},
-		Case{Name: "nvme-tcp/both-wires", Expect: "the kernel over NVMe and our initiator over iSER write one volume at once, both verify", Run: nvmeBothWires},
-		Case{Name: "nvme-rdma/linux-target", Expect: "our host's transport and Linux' target: 512 B to 1 MiB, in capsules and by RDMA", Fresh: true, Run: nvmetTransfers},
-	)
+	return append(cases, Case{Name: "nvme-rdma/linux-target", Expect: "our host's transport and Linux' target: 512 B to 1 MiB, in capsules and by RDMA", Fresh: true, Run: nvmetTransfers})
 }()
+
+// session is a case that is one script, against a target with config.
+func (w nvmeWire) session(name, expect string, short bool, config, script string) Case {
+	return Case{Name: "nvme-" + string(w) + "/" + name, Expect: expect, Short: short, Run: func(_ context.Context, e *Env) (string, error) {
+		t, err := e.Target(config)
+		if err != nil {
+			return "", err
+		}
+		out, err := e.In("%s", w.fill(t.Port, "dmesg -C; nvme_up @TRANSPORT || die module\n"+script+"\nquiet_kernel || die kernel"))
+		if err != nil {
+			return out, err
+		}
+		if err := t.Stop(); err != nil {
+			return "", fmt.Errorf("iser-target: %w", err)
+		}
+		return lastLine(out), nil
+	}}
+}
+
+// fill puts what a script is about into it.
+func (w nvmeWire) fill(port int, script string) string {
+	return strings.NewReplacer("@PORT", fmt.Sprint(port), "@NQN", ramNQN, "@ADDED", addedNQN, "@IQN", ramIQN, "@TRANSPORT", string(w)).Replace(script)
+}
 
 // askAll asks for everything that can be asked for without changing anything. What a
 // controller claims is answered; a feature that it does not claim is refused.
@@ -155,7 +170,7 @@ read8 1024 127; cmp zero b || die blkdiscard -z`
 const twoHosts = `
 a=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00000000000a b=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00000000000b
 # nvme-cli takes the second one for the first one again.
-two() { echo "transport=tcp,traddr=$HOST,trsvcid=@PORT,nqn=@NQN,nr_io_queues=1,hostnqn=$1,hostid=${1##*uuid:}" > /dev/nvme-fabrics; }
+two() { echo "transport=@TRANSPORT,traddr=$HOST,trsvcid=@PORT,nqn=@NQN,nr_io_queues=1,hostnqn=$1,hostid=${1##*uuid:}" > /dev/nvme-fabrics; }
 two $a || die connect a; two $b || die connect b
 d=$(nvme_disk @NQN) || die disk
 ca= cb=; for c in /sys/class/nvme/nvme*; do case $(cat $c/hostnqn) in $a) ca=/dev/${c##*/};; $b) cb=/dev/${c##*/};; esac; done
@@ -178,9 +193,9 @@ func fileNamespace(size string) string {
 	return fileTarget(size) + "subsystems: [{nqn: " + ramNQN + ", namespaces: [{nsid: 1, volume: disk}]}]\n"
 }
 
-// nvmeAttachFor attaches soon again, and for a long time.
-func nvmeAttachFor(port int) string {
-	return fmt.Sprintf("modprobe nvme-tcp; d=$(nvme_attach tcp %d %s -c 1 -l 120 -k 5) || die connect: $d", port, ramNQN)
+// attach is a script that attaches soon again, and for a long time.
+func (w nvmeWire) attach(port int) string {
+	return w.fill(port, "nvme_up @TRANSPORT || die module; d=$(nvme_attach @TRANSPORT @PORT @NQN -c 1 -l 120 -k 5) || die connect: $d")
 }
 
 // nvmeUnderIO has fio write and verify the first 16 MiB over and over while something is done
@@ -223,13 +238,13 @@ func nvmeDone(e *Env, what string) (string, error) {
 	return what, err
 }
 
-func nvmeResize(_ context.Context, e *Env) (string, error) {
+func (w nvmeWire) resize(_ context.Context, e *Env) (string, error) {
 	socket := filepath.Join(e.dir, "admin.sock")
 	t, err := e.Target(fileNamespace("64MiB") + "admin: {socket: " + socket + "}\n")
 	if err != nil {
 		return "", err
 	}
-	if _, err := e.In("%s; [ $(blockdev --getsize64 $d) = 67108864 ] || die size before", nvmeAttachFor(t.Port)); err != nil {
+	if _, err := e.In("%s; [ $(blockdev --getsize64 $d) = 67108864 ] || die size before", w.attach(t.Port)); err != nil {
 		return "", err
 	}
 	if _, err := e.Host("iser-target", "resize", "--socket", socket, "disk", "96MiB"); err != nil {
@@ -244,12 +259,12 @@ dd if=/dev/zero of=$d bs=1M seek=80 count=4 oflag=direct || die write behind the
 	return nvmeDone(e, "96 MiB seen and written")
 }
 
-func nvmeReset(_ context.Context, e *Env) (string, error) {
+func (w nvmeWire) reset(_ context.Context, e *Env) (string, error) {
 	t, err := e.Target(ramNamespace)
 	if err != nil {
 		return "", err
 	}
-	if _, err := nvmeUnderIO(e, nvmeAttachFor(t.Port), func() error {
+	if _, err := nvmeUnderIO(e, w.attach(t.Port), func() error {
 		_, err := e.In("c=$(nvme_ctrl %s) || die controller; for i in 1 2 3 4 5; do sleep 1; echo 1 > /sys/class/nvme/$c/reset_controller || die reset $i; done", ramNQN)
 		return err
 	}); err != nil {
@@ -258,12 +273,12 @@ func nvmeReset(_ context.Context, e *Env) (string, error) {
 	return nvmeDone(e, "five resets, verified")
 }
 
-func nvmeKilled(_ context.Context, e *Env) (string, error) {
+func (w nvmeWire) targetKilled(_ context.Context, e *Env) (string, error) {
 	t, err := e.Target(fileNamespace("64MiB"))
 	if err != nil {
 		return "", err
 	}
-	if _, err := nvmeUnderIO(e, nvmeAttachFor(t.Port), func() error {
+	if _, err := nvmeUnderIO(e, w.attach(t.Port), func() error {
 		t.Kill()
 		_, err := e.TargetOn(t.Port, fileNamespace("64MiB"))
 		return err
@@ -273,8 +288,8 @@ func nvmeKilled(_ context.Context, e *Env) (string, error) {
 	return nvmeDone(e, "reconnected, verified")
 }
 
-// nvmeANA has Linux' own multipathing go from one portal to the other and back.
-func nvmeANA(_ context.Context, e *Env) (string, error) {
+// ana has Linux' own multipathing go from one portal to the other and back.
+func (w nvmeWire) ana(_ context.Context, e *Env) (string, error) {
 	socket, port2 := filepath.Join(e.dir, "admin.sock"), freePort()
 	t, err := e.Target(fmt.Sprintf("    group: 1\n  - listen: 127.0.0.1:%d\n    advertise: 10.0.2.2:%d\n    group: 2\n", port2, port2) + ramNamespace + "admin: {socket: " + socket + "}\n")
 	if err != nil {
@@ -284,7 +299,7 @@ func nvmeANA(_ context.Context, e *Env) (string, error) {
 		_, err := e.Host("iser-target", "lun", "access", "--socket", socket, ramNQN, "1", group, state)
 		return err
 	}
-	attach := fmt.Sprintf("%s; nvme_attach tcp %d %s -c 1 -l 120 >/dev/null || die second path", nvmeAttachFor(t.Port), port2, ramNQN)
+	attach := w.attach(t.Port) + w.fill(port2, "; nvme_attach @TRANSPORT @PORT @NQN -c 1 -l 120 >/dev/null || die second path")
 	if _, err := nvmeUnderIO(e, attach, func() error {
 		for _, step := range [][2]string{{"1", "standby"}, {"1", "active-optimized"}, {"2", "standby"}, {"2", "active-optimized"}, {"1", "standby"}, {"2", "standby"}, {"2", "active-optimized"}} {
 			if err := access(step[0], step[1]); err != nil {
@@ -301,13 +316,13 @@ func nvmeANA(_ context.Context, e *Env) (string, error) {
 	return nvmeDone(e, "there and back, verified")
 }
 
-// nvmeBothWires has two initiators write their halves of one volume at once.
-func nvmeBothWires(_ context.Context, e *Env) (string, error) {
+// bothWires has two initiators write their halves of one volume at once.
+func (w nvmeWire) bothWires(_ context.Context, e *Env) (string, error) {
 	t, err := e.Target(ramNamespace)
 	if err != nil {
 		return "", err
 	}
-	if _, err := nvmeUnderIO(e, nvmeAttachFor(t.Port), func() error {
+	if _, err := nvmeUnderIO(e, w.attach(t.Port), func() error {
 		_, err := e.Host("iser-initiator", "bench", fmt.Sprintf("iser://127.0.0.1:%d/%s/0", t.Port, ramIQN),
 			"--rw=randwrite", "--bsrange=512-256k", "--iodepth=32", "--offset=64m", "--size=64m", "--verify=crc32c")
 		return err

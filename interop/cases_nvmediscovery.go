@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,20 +14,19 @@ var twoSubsystems = strings.Replace(ramNamespace, "targets:", "  - {name: added,
     namespaces: [{nsid: 1, volume: added}]
 `
 
-// nvmeDiscoveryEvents has Linux stay connected to the discovery service, and does at each
+// discoveryEvents has Linux stay connected to the discovery service, and does at each
 // event what nvme-cli's rule of udev does: it connects by that controller.
-func nvmeDiscoveryEvents(_ context.Context, e *Env) (string, error) {
+func (w nvmeWire) discoveryEvents(_ context.Context, e *Env) (string, error) {
 	admin := "admin: {socket: " + filepath.Join(e.dir, "admin.sock") + "}\n"
 	t, err := e.Target(ramNamespace + admin)
 	if err != nil {
 		return "", err
 	}
-	r := strings.NewReplacer("@PORT", fmt.Sprint(t.Port), "@NQN", ramNQN, "@ADDED", addedNQN)
 	in := func(script string) error {
-		_, err := e.In("%s", r.Replace(`
+		_, err := e.In("%s", w.fill(t.Port, `
 c=$(nvme_ctrl nqn.2014-08.org.nvmexpress.discovery) || c=
 # nvme discover keeps the event from coming again (RAE); the plain read lets it.
-log() { nvme discover -d $c -t tcp -a $HOST -s @PORT -o json >/tmp/found || die discover; nvme get-log /dev/$c -i 0x70 -l 1024 >/dev/null || die get-log; }
+log() { nvme discover -d $c -t @TRANSPORT -a $HOST -s @PORT -o json >/tmp/found || die discover; nvme get-log /dev/$c -i 0x70 -l 1024 >/dev/null || die get-log; }
 listed() { jq -e ".records[] | select(.subnqn==\"$1\")" /tmp/found >/dev/null; }
 event() { for i in $(seq 200); do [ "$(grep -c '^NVME_AEN=0x70f002' /tmp/events)" = $1 ] && return; sleep 0.1; done; cat /tmp/events; die no event; }
 `+script))
@@ -46,10 +44,10 @@ event() { for i in $(seq 200); do [ "$(grep -c '^NVME_AEN=0x70f002' /tmp/events)
 		_, err = e.Host("iser-target", "reload", "--socket", filepath.Join(e.dir, "admin.sock"))
 		return err
 	}
-	if err := in(`dmesg -C; nvme_up tcp || die module
+	if err := in(`dmesg -C; nvme_up @TRANSPORT || die module
 udevadm monitor --kernel --property --subsystem-match=nvme >/tmp/events 2>&1 & echo $! >/tmp/monitor
 for i in $(seq 100); do grep -q KERNEL /tmp/events && break; sleep 0.1; done
-nvme connect-all -t tcp -a $HOST -s @PORT --persistent -k 5 || die connect-all
+nvme connect-all -t @TRANSPORT -a $HOST -s @PORT --persistent -k 5 || die connect-all
 nvme_disk @NQN >/dev/null || die disk
 c=$(nvme_ctrl nqn.2014-08.org.nvmexpress.discovery) || die "$c"; log; listed @NQN || die not listed; ! listed @ADDED || die listed`); err != nil {
 		return "", err
@@ -58,7 +56,7 @@ c=$(nvme_ctrl nqn.2014-08.org.nvmexpress.discovery) || die "$c"; log; listed @NQ
 		return "", err
 	}
 	if err := in(`event 1; log; listed @ADDED || die not listed after the event
-nvme connect-all -d $c -t tcp -a $HOST -s @PORT || die connect-all; d=$(nvme_disk @ADDED) || die disk; verify $d 8 2 16 || die fio
+nvme connect-all -d $c -t @TRANSPORT -a $HOST -s @PORT || die connect-all; d=$(nvme_disk @ADDED) || die disk; verify $d 8 2 16 || die fio
 sleep 12; [ "$(cat /sys/class/nvme/$c/state)" = live ] || die kept alive
 nvme disconnect -n @ADDED >/dev/null || die disconnect`); err != nil {
 		return "", err

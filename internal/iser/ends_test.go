@@ -13,6 +13,7 @@ import (
 	"softiser/internal/await"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
+	"softiser/internal/loopback"
 	"softiser/internal/rdmamsg"
 	"softiser/rdma"
 )
@@ -479,4 +480,39 @@ func TestTransferPostedAtTheEnd(t *testing.T) {
 	}
 	g.qp.Push() // its second half
 	<-g.Ended()
+}
+
+// TestMistakesBehindTheEnd: what a peer does wrong while we wait for it to leave too is told, even
+// though we have asked for the end.
+func TestMistakesBehindTheEnd(t *testing.T) {
+	for name, last := range map[string][]byte{
+		"no FPDU":         bytes.Repeat([]byte{0xee}, 64),
+		"part of an FPDU": {0, 40, 0x41, 0x43},
+	} {
+		a, b := loopback.Pair(t)
+		a.SetDeadline(time.Now().Add(20 * time.Second))
+		private := privateData(false)
+		if _, err := a.Write(append(append([]byte("MPA ID Req Frame"), 0x40, 1, 0, byte(len(private))), private...)); err != nil {
+			t.Fatal(err)
+		}
+		c, err := device(t).Serve(t.Context(), b, ConnConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		up := datamovertest.NewRecorder()
+		c.Start(up)
+		c.Terminate(nil)
+		if _, err := io.Copy(io.Discard, a); err != nil { // it has ended its half
+			t.Fatal(err)
+		}
+		if _, err := a.Write(last); err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+		if err := up.End(t); err == nil || err == io.EOF {
+			t.Errorf("%s: ended with %v", name, err)
+		}
+		<-c.Ended()
+		up.Release()
+	}
 }

@@ -45,6 +45,21 @@ func (c *Client) Status(ctx context.Context) (st target.Status, err error) {
 	return st, err
 }
 
+// PID is the process that has opened the socket, 0 if that cannot be told. After an upgrade it
+// is one that has ended.
+func (c *Client) PID(ctx context.Context) int {
+	nc, err := (&net.Dialer{}).DialContext(ctx, "unix", c.path)
+	if err != nil {
+		return 0
+	}
+	defer nc.Close()
+	p, ok := withPeer(ctx, nc).Value(peerKey{}).(peer)
+	if !ok || p.program() == "" {
+		return 0
+	}
+	return p.pid
+}
+
 // Kill ends a session.
 func (c *Client) Kill(ctx context.Context, tsih uint16) error {
 	return c.do(ctx, http.MethodDelete, "/v1/sessions/"+strconv.Itoa(int(tsih)), nil, nil)

@@ -200,6 +200,15 @@ func (r *Receiver) read() (int, error) {
 		return r.sk.Read(sink[:])
 	}
 	v, whole, placing := r.vec[:0], true, r.phase == inData
+	if !placing && r.guess.g == nil {
+		n, err := r.sk.Read(r.buf[r.w:min(len(r.buf), r.w+ahead)])
+		if err == nil {
+			r.Recvs.Add(1)
+			r.w += n
+			r.full = r.w == len(r.buf)
+		}
+		return n, err
+	}
 	if placing {
 		r.claim()
 		v, whole = r.appendDst(v)

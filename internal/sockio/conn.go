@@ -9,6 +9,7 @@
 //	inq          has the last read emptied the socket? so that nobody asks again
 //	waiting      a reader that looks for a while before it parks
 //	autopoll     when that pays
+//	blocking     a reader that waits in the read, without the poller
 //	poll         looking instead of waiting
 //	zerocopy     sending by reference, and the notices of its end
 //
@@ -22,6 +23,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -45,6 +47,11 @@ type Conn struct {
 	broken   syscall.Errno // Readable has met it, and no read will
 	ask      bool          // reads are to find out whether they have emptied the socket
 	drained  bool          // the last one did
+	wait     bool          // the next Read may wait for bytes; see blocking.go
+	waited   bool          // it has
+	heard    uint64        // what sends was when bytes came last
+
+	sends atomic.Uint64 // calls that have sent something, where a reader may wait
 }
 
 // New takes nc, a *net.TCPConn (or *net.UnixConn), or a Layer above one, over for data: it

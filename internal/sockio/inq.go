@@ -59,13 +59,17 @@ func (q *Inq) Known() bool { return q.rc != nil }
 // resident, so that the Go scheduler need not be told of the call.
 // Preconditions: Known.
 func (q *Inq) Recv(fd int, h *unix.Msghdr, v []unix.Iovec, soon bool) (n int, empty bool, e syscall.Errno) {
+	return q.recv(fd, h, v, soon, unix.MSG_DONTWAIT)
+}
+
+func (q *Inq) recv(fd int, h *unix.Msghdr, v []unix.Iovec, soon bool, flags uintptr) (n int, empty bool, e syscall.Errno) {
 	h.Iov, h.Iovlen = unsafe.SliceData(v), uint64(len(v))
 	h.Control, h.Controllen = &q.ctl[0], uint64(len(q.ctl))
 	var r uintptr
 	if soon {
-		r, _, e = unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(h)), unix.MSG_DONTWAIT)
+		r, _, e = unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(h)), flags)
 	} else {
-		r, _, e = unix.Syscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(h)), unix.MSG_DONTWAIT)
+		r, _, e = unix.Syscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(h)), flags)
 	}
 	if e == 0 {
 		n, empty = int(r), r > 0 && q.left(int(h.Controllen)) == 0
@@ -74,10 +78,10 @@ func (q *Inq) Recv(fd int, h *unix.Msghdr, v []unix.Iovec, soon bool) (n int, em
 	return n, empty, e
 }
 
-// Recv1 is Recv into p, soon.
-func (q *Inq) Recv1(fd int, h *unix.Msghdr, p []byte) (n int, empty bool, e syscall.Errno) {
+// Recv1 is Recv into p, soon, with flags of recvmsg.
+func (q *Inq) Recv1(fd int, h *unix.Msghdr, p []byte, flags uintptr) (n int, empty bool, e syscall.Errno) {
 	q.one = unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
-	n, empty, e = q.Recv(fd, h, unsafe.Slice(&q.one, 1), true)
+	n, empty, e = q.recv(fd, h, unsafe.Slice(&q.one, 1), true, flags)
 	q.one.Base = nil
 	return n, empty, e
 }

@@ -77,7 +77,7 @@ func (e *end) settle(revents int16) {
 }
 
 func (e *end) recv(p []byte) (int, bool, syscall.Errno) {
-	return e.inq.Recv1(e.fd, &e.h, p)
+	return e.inq.Recv1(e.fd, &e.h, p, unix.MSG_DONTWAIT)
 }
 
 func tcpPair(t *testing.T) (*end, *net.TCPConn) {

@@ -2,6 +2,7 @@ package sockio
 
 import (
 	"net"
+	"syscall"
 	"unsafe"
 )
 
@@ -25,7 +26,7 @@ type Layer interface {
 }
 
 // Recv is what Read is without layers.
-func (c *Conn) Recv(p []byte) (int, error) { return c.recv(p, 0) }
+func (c *Conn) Recv(p []byte) (int, error) { return c.recv(p, syscall.MSG_DONTWAIT) }
 
 // Send is what Writev is without layers, of one piece. It does not read or write memory of
 // the caller's but p.

@@ -78,6 +78,9 @@ func (c *Conn) send(v []Vec, flags int, soon bool) (int, error) {
 		if e != 0 {
 			return 0, e
 		}
+		if c.opts.BusyPoll == BusyPollOff {
+			c.sends.Add(1)
+		}
 		return int(n), nil
 	}
 }
@@ -112,6 +115,7 @@ func (c *Conn) Readv(v []Vec, soon bool) (int, error) {
 func (c *Conn) arrived(n int) {
 	if n > 0 {
 		c.arrivals++
+		c.heard = c.sends.Load()
 	}
 }
 
@@ -123,7 +127,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if c.drained = false; c.ly != nil {
 		return c.ly.ReadLayer(c, p)
 	}
-	return c.recv(p, 0)
+	return c.recv(p, c.flags())
 }
 
 // readAsk is Readv into v, or Read into p, with the question what is left.
@@ -131,7 +135,7 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 	for {
 		var e syscall.Errno
 		if p != nil {
-			n, c.drained, e = c.inq.Recv1(c.fd, &c.rx, p)
+			n, c.drained, e = c.inq.Recv1(c.fd, &c.rx, p, c.flags())
 		} else {
 			n, c.drained, e = c.inq.Recv(c.fd, &c.rx, v, soon)
 		}
@@ -141,6 +145,9 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 			c.arrived(n)
 			return n, nil
 		case unix.EINTR:
+			if c.waited {
+				return 0, ErrAgain
+			}
 		default:
 			return 0, e
 		}
@@ -149,9 +156,12 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 
 func (c *Conn) recv(p []byte, flags uintptr) (int, error) {
 	for {
-		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|flags, 0, 0)
-		if e == unix.EINTR {
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
+		if e == unix.EINTR && !c.waited {
 			continue
+		}
+		if e == unix.EINTR {
+			e = unix.EAGAIN
 		}
 		if e != 0 {
 			return 0, e
@@ -167,5 +177,5 @@ func (c *Conn) Peek(p []byte) (int, error) {
 	if c.ly != nil {
 		return c.ly.PeekLayer(c, p)
 	}
-	return c.recv(p, unix.MSG_PEEK)
+	return c.recv(p, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 }

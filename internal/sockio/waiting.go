@@ -52,11 +52,13 @@ type Waiter struct {
 	number   uint64        // in crowd
 	lastByte time.Duration // see clock: when the last byte came, or the last wait began
 	auto     autoPoll      // of BusyPollAuto
+	block    blockWait     // of BusyPollOff
 	onlyP    bool          // of BusyPollAuto: whoever polls keeps the scheduler from looking at other sockets
 
 	// Calls counts the system calls that have looked for bytes, Found the waits that they
 	// have ended without parking; of BusyPollAuto.
 	Calls, Found uint64
+	Blocks       uint64 // waits in a call, of BusyPollOff
 }
 
 // Init makes w the waiter of who, the only reader of c, as the options of c say.
@@ -77,7 +79,7 @@ func (w *Waiter) Ready(uintptr) (over bool) {
 	case w.limit == BusyPollAuto:
 		return w.adaptive()
 	}
-	return w.who.Ready()
+	return w.blocking()
 }
 
 // epoch is what the clock of this file counts from.

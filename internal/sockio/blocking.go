@@ -1,0 +1,164 @@
+package sockio
+
+import (
+	"runtime"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Waiting in a call. With BusyPollOff a receiver parks in the Go poller: two calls of
+// epoll_pwait and a change of goroutine for each wait, and a wake-up of another thread
+// where there is one. While it is the only one at work and its waits are short, it waits
+// in the read itself instead, as a C program would, and the scheduler is not told: its
+// processor stays with it. So there are rules:
+//
+//   - whoever else can run goes first, and only then is waited;
+//   - something has been sent since the last byte came: what is waited for is the peer's
+//     answer, or its next request, and not a worker of this process that wants the processor;
+//   - no wait lasts longer than blockMax, and where there is one processor the poller is
+//     asked each pollStreak, so that other sockets, timers and deadlines are heard;
+//   - a wait that has brought nothing is followed by a rest.
+
+const (
+	blockMax   = 5 * time.Millisecond // longest wait in a call; the kernel rounds it up to its ticks
+	blockShort = time.Millisecond     // a wait that might as well have been one
+	blockProof = 16                   // short waits in a row before the first one
+)
+
+// blockWait is what a Waiter with BusyPollOff remembers.
+type blockWait struct {
+	state blockState
+	proof int           // short waits seen in a row, up to blockProof
+	paid  int           // waits in a call that have brought something since the last one in vain
+	rest  time.Duration // length of the last rest
+	until time.Duration // when it ends
+}
+
+// blockState is where a wait in a call takes place.
+type blockState uint8
+
+const (
+	blockUnknown blockState = iota // nobody has waited so yet
+	blockInRead                    // in the receiver's first read
+	blockBefore                    // before it: it reads to memory that others may want back meanwhile
+	blockNever                     // the socket cannot wait
+)
+
+// blocking is Ready under these rules.
+func (w *Waiter) blocking() bool {
+	b, c := &w.block, w.conn
+	begin := clock()
+	w.crowd.awake.Add(1)
+	defer func() {
+		w.lastByte = clock()
+		w.crowd.awake.Add(-1)
+	}()
+	if w.crowd.turn.Swap(w.number) != w.number || begin-w.lastByte > blockShort {
+		b.proof = 0
+	}
+	for {
+		before := c.arrivals
+		if w.who.Ready() {
+			return true
+		}
+		waited, refused := c.waited, c.wait
+		c.wait, c.waited = false, false
+		switch {
+		case c.arrivals != before:
+			b.proof++
+			if waited {
+				b.paid++
+			}
+		case waited:
+			b.vain(clock())
+			return false
+		case refused:
+			b.state = blockBefore
+		default:
+			return false // a stale event
+		}
+		if b.proof < blockProof || !w.who.Between() || !w.turns(begin) {
+			return false
+		}
+		w.Blocks++
+		if b.state != blockBefore {
+			c.wait = true
+			continue
+		}
+		if !c.await() {
+			b.vain(clock())
+			return false
+		}
+		b.paid++
+	}
+}
+
+// turns lets others run, and reports whether the next wait may be one in a call then.
+func (w *Waiter) turns(begin time.Duration) bool {
+	b, c := &w.block, w.conn
+	if now := clock(); now < b.until || w.onlyP && now-begin > pollStreak {
+		return false
+	}
+	if b.state == blockUnknown {
+		b.state = blockInRead
+		if !c.mayWait() {
+			b.state = blockNever
+		}
+	}
+	if b.state == blockNever {
+		return false
+	}
+	runtime.Gosched()
+	return c.sends.Load() != c.heard && w.crowd.awake.Load() == 1 && w.crowd.turn.Load() == w.number
+}
+
+// vain enters a wait in a call that has brought nothing.
+func (b *blockWait) vain(now time.Duration) {
+	if b.rest *= 2; b.paid > 64 {
+		b.rest = 0
+	}
+	b.rest = min(max(b.rest, pollRest), pollRestMax)
+	b.until, b.paid, b.proof = now+b.rest, 0, 0
+}
+
+// mayWait makes the socket one whose calls wait for blockMax unless they are told not to,
+// as all of this package are; false when that cannot be.
+func (c *Conn) mayWait() bool {
+	if c.ly != nil {
+		return false // it may hold bytes that the socket knows nothing of
+	}
+	t := unix.NsecToTimeval(int64(blockMax))
+	if unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t) != nil {
+		return false
+	}
+	flags, err := unix.FcntlInt(uintptr(c.fd), unix.F_GETFL, 0)
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(c.fd), unix.F_SETFL, flags&^unix.O_NONBLOCK)
+	}
+	return err == nil
+}
+
+// await waits in a call until there is something to read, an end or an error included;
+// false when nothing has come for blockMax, or a signal has.
+func (c *Conn) await() bool {
+	var b [1]byte
+	_, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_PEEK, 0, 0)
+	if e == unix.EAGAIN || e == unix.EINTR {
+		return false
+	}
+	if e != 0 {
+		c.broken = e
+	}
+	return true
+}
+
+// flags are those of a read into memory that is the reader's own. With wait it waits, once.
+func (c *Conn) flags() uintptr {
+	if !c.wait {
+		return unix.MSG_DONTWAIT
+	}
+	c.wait, c.waited = false, true
+	return 0
+}

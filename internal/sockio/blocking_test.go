@@ -1,0 +1,158 @@
+package sockio
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pieces is a reader that uses Readv, as one does that reads to the memory of others.
+type pieces struct{ reader }
+
+func (r *pieces) Ready() bool {
+	var b [1]byte
+	for {
+		n, err := r.Readv(vecs(b[:]), true)
+		switch {
+		case err == ErrAgain:
+			return false
+		case err != nil || n == 0:
+			r.err = errors.Join(err, io.EOF)
+			return true
+		}
+		if r.hear(b[0]); b[0] == r.over {
+			return true
+		}
+	}
+}
+
+// blocker is a Waiter that has seen enough to wait in a call.
+func blocker(conn *Conn, who Receiver) *Waiter {
+	conn.opts.BusyPoll, conn.opts.Crowd = BusyPollOff, new(Crowd)
+	w := new(Waiter)
+	w.Init(conn, who)
+	w.onlyP = false // how long the test takes must not matter
+	w.block.proof = blockProof
+	w.lastByte = clock() + time.Hour
+	w.crowd.turn.Store(w.number)
+	return w
+}
+
+// A receiver that is alone and answers waits in a call until the next byte comes, wherever
+// it reads to. It may find that byte at once instead, so there are as many as it takes.
+func TestBlocking(t *testing.T) {
+	for _, want := range []blockState{blockInRead, blockBefore} {
+		peer, conn := pair(t)
+		const more, last = 1, 2
+		var w *Waiter
+		r := reader{Conn: conn, over: last, hear: func(b byte) {
+			w.block.proof, w.lastByte = blockProof, clock()+time.Hour
+			if w.Blocks > 1 && w.block.state == want {
+				b = last
+			}
+			put(t, conn, b)
+		}}
+		var who Receiver = &r
+		if want == blockBefore {
+			who = &pieces{r}
+		}
+		w = blocker(conn, who)
+		done := make(chan error)
+		go func() { done <- conn.ReadLoop(w.Ready) }()
+		for got := [1]byte{more}; ; {
+			put(t, peer, got[0])
+			if got[0] == last {
+				break
+			}
+			if _, err := io.ReadFull(peer.nc, got[:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A wait in a call ends when the stream does.
+func TestBlockingEnds(t *testing.T) {
+	peer, conn := pair(t)
+	r := &reader{Conn: conn, hear: func(b byte) { put(t, conn, b) }}
+	w := blocker(conn, r)
+	put(t, peer, 1)
+	done := make(chan error)
+	go func() { done <- conn.ReadLoop(w.Ready) }()
+	var got [1]byte
+	if _, err := io.ReadFull(peer.nc, got[:]); err != nil {
+		t.Fatal(err)
+	}
+	if err := peer.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil || !errors.Is(r.err, io.EOF) {
+		t.Errorf("%v, %v", err, r.err)
+	}
+}
+
+// A wait in vain ends by itself and is followed by a rest, which becomes longer.
+func TestBlockingInVain(t *testing.T) {
+	peer, conn := pair(t)
+	w := blocker(conn, &reader{Conn: conn, hear: func(b byte) { put(t, conn, b) }})
+	for n, rest := range []time.Duration{pollRest, 2 * pollRest, 4 * pollRest} {
+		w.block.proof, w.block.until = blockProof, 0
+		w.lastByte = clock() + time.Hour
+		put(t, peer, 1)
+		// The byte is here before the reader looks for it.
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(conn.fd), Events: unix.POLLIN}}, -1); err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+		if w.Ready(0) {
+			t.Fatal("the end of a stream that has none")
+		}
+		if w.block.rest != rest || w.Blocks != uint64(n+1) || w.block.proof != 0 {
+			t.Errorf("wait %d: rest %v, %d waits in a call, proof %d", n, w.block.rest, w.Blocks, w.block.proof)
+		}
+	}
+	w.block.paid = 65
+	w.block.vain(clock())
+	if w.block.rest != pollRest {
+		t.Errorf("a rest of %v after many waits that paid", w.block.rest)
+	}
+}
+
+// Nobody waits in a call for what this process has to do first, beside others at work, or
+// through a layer.
+func TestNotBlocking(t *testing.T) {
+	for name, change := range map[string]func(*Waiter, *reader){
+		"unanswered":   func(_ *Waiter, r *reader) { r.hear = nil },
+		"another":      func(w *Waiter, _ *reader) { w.crowd.awake.Store(1) },
+		"another came": func(w *Waiter, _ *reader) { w.crowd.turn.Store(w.number + 1) },
+		"no proof":     func(w *Waiter, _ *reader) { w.block.proof = 0 },
+		"long waits":   func(w *Waiter, _ *reader) { w.lastByte = clock() - 2*blockShort },
+		"rest":         func(w *Waiter, _ *reader) { w.block.until = clock() + time.Hour },
+		"layer":        func(w *Waiter, _ *reader) { w.block.state = blockNever },
+	} {
+		t.Run(name, func(t *testing.T) {
+			peer, conn := pair(t)
+			r := &reader{Conn: conn, hear: func(b byte) { put(t, conn, b) }}
+			w := blocker(conn, r)
+			change(w, r)
+			put(t, peer, 1)
+			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(conn.fd), Events: unix.POLLIN}}, -1); err != nil && err != unix.EINTR {
+				t.Fatal(err)
+			}
+			if w.Ready(0) || w.Blocks != 0 || string(r.got) != "\x01" {
+				t.Errorf("%d waits in a call, got %q", w.Blocks, r.got)
+			}
+		})
+	}
+	_, conn := pair(t)
+	conn.ly = struct{ Layer }{}
+	if conn.mayWait() {
+		t.Error("a socket below a layer may wait")
+	}
+	conn.ly = nil
+}

@@ -53,8 +53,8 @@ func (s *Session) probe(c *conn, t silence.Times, plain bool) {
 	defer s.wg.Done()
 	begun := time.Now()
 	heard, still := s.hears(c)
-	confirmed := still && silence.Confirm(s.ctx, 2*t.Probe, func(ctx context.Context) bool {
-		return s.answers(ctx, plain, t.Probe-t.Ping)
+	confirmed := still && silence.Confirm(s.ctx, t, func(ctx context.Context, dial time.Duration) bool {
+		return s.answers(ctx, plain, dial)
 	}, func() bool {
 		now, still := s.hears(c)
 		return still && now == heard

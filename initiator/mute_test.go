@@ -140,6 +140,38 @@ func TestStoppedTargetKeepsSession(t *testing.T) {
 	})
 }
 
+// A target that was stopped takes connections, as its kernel goes on, and answers none. Those
+// that it took do not keep the initiator from the one that has its address afterwards.
+func TestStoppedTargetIsReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		const takeOver = 4100 * time.Millisecond // soon after a probe has begun
+		ft.settings.DefaultTime2Wait = 0
+		l := dialLUN(t, ft.config())
+		begin := time.Now()
+		ft.silence(ft.last())
+		ft.mu.Lock()
+		ft.loginErr = func(*iscsi.LoginIdentity) error {
+			if time.Since(begin) < takeOver {
+				ft.mu.Unlock()
+				time.Sleep(time.Minute) // in a bubble: a login without an answer
+				ft.mu.Lock()
+			}
+			return nil
+		}
+		ft.mu.Unlock()
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took < takeOver || took > takeOver+time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if s := l.Stats(); s.Losses != 1 || s.LoginFailures != 0 {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(time.Minute) // in a bubble: the target's end of those logins
+	})
+}
+
 // Closing ends a probe that is under way.
 func TestCloseWhileProbing(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {

@@ -70,7 +70,7 @@ multipath -ll`)); err != nil {
 		return "", err
 	}
 	return p.rounds(haWhat{device: "/dev/mapper/3" + haWWID, ready: "both_paths || die both paths", end: `
-sg_persist -n -i -r -d /dev/mapper/3` + haWWID + ` | grep -q key=0x5afe || die the reservation is gone
+held=$(sg_persist -n -i -r -d /dev/mapper/3` + haWWID + ` 2>&1); [[ $held = *Key=0x5afe* ]] || die the reservation is gone: $held
 iscsiadm -m node -u >/dev/null; quiet_kernel`})
 }
 

@@ -101,8 +101,8 @@ func (m *mute) probe(t silence.Times) {
 	a := m.a
 	begun, losses := time.Now(), a.losses.Load()
 	heard, _ := m.hears()
-	confirmed := silence.Confirm(a.ctx, 2*t.Probe, func(ctx context.Context) bool {
-		return a.cfg.answers(ctx, a.cfg.Transport, t.Probe-t.Ping)
+	confirmed := silence.Confirm(a.ctx, t, func(ctx context.Context, dial time.Duration) bool {
+		return a.cfg.answers(ctx, a.cfg.Transport, dial)
 	}, func() bool {
 		now, waiting := m.hears()
 		return waiting && now == heard && a.losses.Load() == losses

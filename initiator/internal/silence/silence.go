@@ -13,6 +13,7 @@ package silence
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"softiser/initiator/internal/pause"
@@ -124,17 +125,46 @@ const (
 	grace = 250 * time.Millisecond
 )
 
+// Patience for one probe: for its connection, after which the next probe begins, and for all
+// of it.
+func (t Times) dial() time.Duration  { return t.Probe - t.Ping }
+func (t Times) limit() time.Duration { return 2 * t.Probe }
+
 // Confirm probes until that succeeds, and reports whether the peer is still mute then. It
-// returns false as soon as it is not, and when ctx ends. Each probe may take as long as limit.
-func Confirm(ctx context.Context, limit time.Duration, probe func(context.Context) bool, mute func() bool) bool {
+// returns false as soon as it is not, and when ctx ends. dial bounds the time for a probe's
+// connection. A probe that is connected and not answered has not failed, for a peer may be
+// slow to answer; but the one that it waits for may have been stopped, and have lost its
+// address since: others begin beside it.
+func Confirm(ctx context.Context, t Times, probe func(ctx context.Context, dial time.Duration) bool, mute func() bool) bool {
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answered := make(chan struct{}, 1)
 	for mute() {
-		one, cancel := context.WithTimeout(ctx, limit)
-		answered := probe(one)
-		cancel()
-		if answered {
+		failed := make(chan struct{})
+		probes.Go(func() {
+			one, cancel := context.WithTimeout(ctx, t.limit())
+			defer cancel()
+			if !probe(one, t.dial()) {
+				close(failed)
+				return
+			}
+			select {
+			case answered <- struct{}{}:
+			default:
+			}
+		})
+		next := time.NewTimer(t.dial())
+		select {
+		case <-answered:
 			return pause.For(ctx, grace) && mute()
-		}
-		if !pause.For(ctx, retry) {
+		case <-failed:
+			if !pause.For(ctx, retry) {
+				return false
+			}
+		case <-next.C:
+		case <-ctx.Done():
 			return false
 		}
 	}

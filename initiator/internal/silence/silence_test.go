@@ -2,6 +2,7 @@ package silence
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,33 +91,51 @@ func TestPatience(t *testing.T) {
 }
 
 // The connection is given up when a probe is answered while it is still mute, and only then.
+// A probe that began before there was somebody to answer it is never answered: its SYN, or
+// what was sent after it, went to the one who has gone.
 func TestConfirm(t *testing.T) {
 	for name, c := range map[string]struct {
-		up    time.Duration // when probes begin to be answered
-		talks time.Duration // when the first connection is not mute any more
-		ends  time.Duration // of ctx
-		want  bool
-		took  time.Duration
+		up      time.Duration // when probes that begin are answered
+		refused bool          // those before are refused, the others wait
+		talks   time.Duration // when the first connection is not mute any more
+		ends    time.Duration // of ctx
+		want    bool
+		took    time.Duration
 	}{
-		"another has taken over": {3 * time.Second, time.Hour, time.Hour, true, 3300 * ms},
-		"nobody is there":        {time.Hour, 10 * time.Second, time.Hour, false, 10050 * ms},
-		"it was stopped":         {3 * time.Second, 3050 * ms, time.Hour, false, 3300 * ms},
-		"nobody waits":           {time.Hour, time.Hour, 5 * time.Second, false, 5 * time.Second},
+		"another has taken over":       {3 * time.Second, false, time.Hour, time.Hour, true, 3 * time.Second},
+		"a moment after a probe began": {3010 * ms, false, time.Hour, time.Hour, true, 3500 * ms},
+		"refused until then":           {3 * time.Second, true, time.Hour, time.Hour, true, 3 * time.Second},
+		"nobody is there":              {time.Hour, false, 10 * time.Second, time.Hour, false, 10*time.Second - grace},
+		"it was stopped":               {3 * time.Second, false, 3050 * ms, time.Hour, false, 3 * time.Second},
+		"nobody waits":                 {time.Hour, false, time.Hour, 5 * time.Second, false, 5*time.Second - grace},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), c.ends)
 				defer cancel()
-				got := Confirm(ctx, 500*ms, func(ctx context.Context) bool {
+				var under, most atomic.Int32
+				got := Confirm(ctx, Times{}.WithDefaults(), func(ctx context.Context, dial time.Duration) bool {
+					for n := under.Add(1); n > most.Load(); {
+						most.Store(n)
+					}
+					defer under.Add(-1)
+					if dial != 500*ms {
+						t.Errorf("%v for a connection", dial)
+					}
 					if time.Since(begin) >= c.up {
 						return true
 					}
-					<-ctx.Done() // a SYN that nobody answers
+					if !c.refused {
+						<-ctx.Done()
+					}
 					return false
 				}, func() bool { return time.Since(begin) < c.talks })
-				if took := time.Since(begin); got != c.want || took > c.took+600*ms || took < c.took-600*ms {
-					t.Errorf("%v after %v", got, took)
+				if took := time.Since(begin); got != c.want || took != c.took+grace {
+					t.Errorf("%v after %v, want %v after %v", got, took, c.want, c.took+grace)
+				}
+				if under.Load() != 0 || most.Load() > 5 {
+					t.Errorf("%d probes are still under way, at most %d were", under.Load(), most.Load())
 				}
 			})
 		})

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +19,7 @@ import (
 
 var drbdCases = []Case{{
 	Name:   "ha/drbd-pair",
-	Expect: "power cut of the primary under load, the other one takes over: no error, nothing acknowledged is lost; rejoin, resync, online verify finds no difference; a planned move back",
+	Expect: "power cut of the primary under load, the other one takes over: no error, nothing acknowledged is lost; rejoin, resync, online verify finds no difference; a planned move back; a primary that is paused until the other has taken over, and goes on: none of its writes is acknowledged, or there after the resync",
 	Kind:   guest.Cluster, Fresh: true, Limit: 40 * time.Minute,
 	Run: drbdPair,
 }}
@@ -143,13 +145,13 @@ give() { ctl demote --timeout 60s disks || die demote; umount /srv/softiser || d
 const replicated = `for i in $(seq 3000); do [ $(sed -n 's/.* nr:\([0-9]*\) .*/\1/p' /proc/drbd | head -1) -ge 1200 ] && exit 0; sleep 0.1; done; cat /proc/drbd; die no writes`
 
 // drbdUp makes a guest a node of the pair. DRBD's handler for a lost peer is the harness
-// here: it answers when that has been turned off.
+// here: it answers when that has been turned off, or that it is primary.
 const drbdUp = `
 number=1; [ $n = a ] || number=2
 echo $n > /proc/sys/kernel/hostname
 ip link set eth1 up && ip addr add 192.0.2.$number/24 dev eth1 || die eth1
 mkdir -p /var/lib/drbd /var/lock /run/lock/drbd /srv/softiser /run/state
-printf '#!/bin/bash\nfor i in $(seq 300); do [ -e /job/peer-is-off ] && exit 7; sleep 0.2; done; exit 5\n' > /job/fence-peer; chmod +x /job/fence-peer
+printf '#!/bin/bash\nfor i in $(seq 300); do [ -e /job/peer-is-off ] && exit 7; [ -e /job/peer-is-primary ] && exit 6; sleep 0.2; done; exit 1\n' > /job/fence-peer; chmod +x /job/fence-peer
 sed 's#/usr/lib/drbd/crm-fence-peer.sh#/job/fence-peer#; /crm-unfence-peer/d' /job/drbd.conf > /etc/drbd.conf
 modprobe drbd || die module
 [ -e /job/has-data ] || drbdadm --force create-md disks </dev/null >/dev/null 2>&1 || die create-md
@@ -158,8 +160,8 @@ cp /host/iser-target /run/ && { setsid /run/iser-target serve --config /job/targ
 for i in $(seq 300); do [ "$(ctl group disks 2>/dev/null)" = standby ] && exit 0; sleep 0.2; done
 cat /job/target.log; die the target is not there`
 
-// drbdPair goes once around: load and power cut of a, b takes over, a comes back, and takes
-// over again as planned.
+// drbdPair goes twice around: load, a is lost, b takes over, a comes back, and takes over again
+// as planned. First its power is cut, then it is paused.
 func drbdPair(_ context.Context, e *Env) (string, error) {
 	nodes, err := newDRBDNodes(e)
 	if err != nil {
@@ -178,14 +180,34 @@ wait_for dstate UpToDate/UpToDate; drbdadm primary disks && mkfs.ext4 -q /dev/dr
 take`); err != nil {
 		return "", err
 	}
-	load, ledger, err := e.ledgerLoad(a.url() + "," + b.url())
+	cut, err := lostPrimary(e, a, b, powerIsCut)
+	if err != nil {
+		return "", err
+	}
+	paused, err := lostPrimary(e, a, b, wakesLate)
+	if err != nil {
+		return "", fmt.Errorf("a paused primary: %w", err)
+	}
+	if _, err := a.run(e, "give"); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("power cut: %s; paused: %s; oos:0, verified on both", cut, paused), nil
+}
+
+// lostPrimary has b take over from a under load, and a come back. lose is what happens to a;
+// afterwards, once b has all of the load, it ends what is left of a, and says what there was.
+func lostPrimary(e *Env, a, b *drbdNode, lose func(*Env, *drbdNode) (afterwards func() (string, error), err error)) (string, error) {
+	load, ledger, err := e.ledgerLoad(fmt.Sprintf("ledger.%d", len(e.procs)), a.url()+","+b.url())
 	if err != nil {
 		return "", err
 	}
 	if _, err := b.run(e, replicated); err != nil {
 		return "", err
 	}
-	a.Kill()
+	afterwards, err := lose(e, a)
+	if err != nil {
+		return "", err
+	}
 	if err := intoGuest(b.Guest, "peer-is-off", ""); err != nil {
 		return "", err
 	}
@@ -196,28 +218,15 @@ take`); err != nil {
 	if err != nil {
 		return "", err
 	}
-	if err := e.checkLedger(b.url(), ledger); err != nil {
-		return "", fmt.Errorf("on b: %w", err)
-	}
-
-	// a comes back with its old disks: what has changed since is copied, and nothing else.
-	a.config["has-data"] = ""
-	if err := os.Remove(filepath.Join(b.Dir(), "peer-is-off")); err != nil {
-		return "", err
-	}
-	if err := a.powerOn(e); err != nil {
-		return "", err
-	}
-	out, err := a.run(e, `wait_for cstate Connected; wait_for dstate UpToDate/UpToDate
-dmesg | sed -n 's/.*block drbd0: .*will sync \([0-9]* KB\).*/\1/p' | tail -1`)
+	late, err := afterwards()
 	if err != nil {
 		return "", err
 	}
-	synced := lastLine(out)
-	if _, err := a.run(e, `drbdadm verify disks || die verify
-for i in $(seq 600); do drbdadm cstate disks | grep -q Verify || break; sleep 0.5; done; wait_for cstate Connected
-[ $(dmesg | grep -c 'Online verify done') = 2 ] || die verify has not ended
-[ $(grep -o 'oos:[0-9]*' /proc/drbd | sort -u) = oos:0 ] || { cat /proc/drbd; die the disks differ; }`); err != nil {
+	if err := e.checkLedger(b.url(), ledger); err != nil {
+		return "", fmt.Errorf("on b: %w", err)
+	}
+	synced, err := rejoin(e, a, b)
+	if err != nil {
 		return "", err
 	}
 	if _, err := b.run(e, "give"); err != nil {
@@ -229,17 +238,126 @@ for i in $(seq 600); do drbdadm cstate disks | grep -q Verify || break; sleep 0.
 	if err := e.checkLedger(a.url(), ledger); err != nil {
 		return "", fmt.Errorf("on a, after the move back: %w", err)
 	}
-	if _, err := a.run(e, "give"); err != nil {
+	return fmt.Sprintf("%s%s, resync of %s", said, late, synced), nil
+}
+
+func powerIsCut(_ *Env, a *drbdNode) (func() (string, error), error) {
+	a.Kill()
+	return func() (string, error) { return "", nil }, nil
+}
+
+// wakesLate pauses a primary, and has it go on when the other one has been told that it is off
+// and has done all of the load. What it had at hand is old then. Its DRBD finds the connection
+// gone, holds the writes back, and is told that the other one is primary.
+func wakesLate(e *Env, a *drbdNode) (func() (string, error), error) {
+	if err := errors.Join(intoGuest(a.Guest, "peer-is-primary", ""), a.Pause(true)); err != nil {
+		return nil, err
+	}
+	then, err := loadArea(a)
+	return func() (string, error) {
+		if err := a.Pause(false); err != nil {
+			return "", err
+		}
+		if err := e.notAcknowledged(a.url()); err != nil {
+			return "", err
+		}
+		if _, err := a.run(e, `for i in $(seq 300); do grep -q 'cs:Connected' /proc/drbd || break; sleep 0.2; done
+dmesg | grep -E 'fence-peer|Split-Brain|SyncTarget, but I am primary' | tail -4; cat /proc/drbd
+drbdadm cstate disks | grep -q Connected && die the paused primary is connected; exit 0`); err != nil {
+			return "", err
+		}
+		a.Kill()
+		now, err := loadArea(a)
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprintf(", %d late writes to its own disk, none acknowledged", differing(then, now)), nil
+	}, err
+}
+
+// notAcknowledged writes at a node that must not say that it has done so.
+func (e *Env) notAcknowledged(url string) error {
+	p, err := e.Start("iser-initiator", "bench", url, "--rw=write", "--bs=4k", "--size=64k", "--offset=15m", "--replacement-timeout=5s", "--command-timeout=5s")
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-time.After(20 * time.Second):
+		p.Kill()
+	case <-e.ctx.Done():
+		return context.Cause(e.ctx)
+	}
+	if p.err == nil {
+		return errors.New("a primary that was paused until another took over has acknowledged writes")
+	}
+	return nil
+}
+
+// loadArea is what a node's own disk has where the load writes. Nothing of the guest may run.
+func loadArea(n *drbdNode) ([]byte, error) {
+	f, err := os.Open(n.images[0])
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b := make([]byte, loadSize)
+	_, err = f.ReadAt(b, 0)
+	return b, err
+}
+
+// differing counts the blocks of 4 KiB that are not the same.
+func differing(a, b []byte) (n int) {
+	for at := 0; at < len(a); at += 4096 {
+		if !bytes.Equal(a[at:at+4096], b[at:at+4096]) {
+			n++
+		}
+	}
+	return n
+}
+
+// rejoin turns a on again, with its old disks: what has changed since is copied, and nothing
+// else. Where both have parted, docs/ha/SPLIT-BRAIN.md says what is done: what only a has goes.
+func rejoin(e *Env, a, b *drbdNode) (synced string, err error) {
+	a.config["has-data"] = ""
+	if err := os.Remove(filepath.Join(b.Dir(), "peer-is-off")); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s; resync of %s, oos:0; verified on both", said, synced), nil
+	if err := a.powerOn(e); err != nil {
+		return "", err
+	}
+	if _, err := b.run(e, "join"); err != nil { // it may have given the connection up
+		return "", err
+	}
+	out, err := a.run(e, `for i in $(seq 100); do
+  case $(drbdadm cstate disks) in *StandAlone*) break ;; *WFConnection*) sleep 0.3 ;; *) exit 0 ;; esac
+done
+echo they have parted; drbdadm disconnect disks; drbdadm connect --discard-my-data disks || die connect`)
+	if err != nil {
+		return "", err
+	}
+	if strings.TrimSpace(out) != "" {
+		if _, err := b.run(e, "join"); err != nil {
+			return "", err
+		}
+	}
+	out, err = a.run(e, `wait_for cstate Connected; wait_for dstate UpToDate/UpToDate
+dmesg | sed -n 's/.*block drbd0: .*will sync \([0-9]* KB\).*/\1/p' | tail -1`)
+	if err != nil {
+		return "", err
+	}
+	_, err = a.run(e, `drbdadm verify disks || die verify
+for i in $(seq 600); do drbdadm cstate disks | grep -q Verify || break; sleep 0.5; done; wait_for cstate Connected
+[ $(dmesg | grep -c 'Online verify done') = 2 ] || die verify has not ended
+[ $(grep -o 'oos:[0-9]*' /proc/drbd | sort -u) = oos:0 ] || { cat /proc/drbd; die the disks differ; }`)
+	return lastLine(out), err
 }
 
 // ledgerLoad starts writes of 4 KiB that are noted in a ledger once they are acknowledged,
 // for a minute. wait waits for their end, which has to come without an error.
-func (e *Env) ledgerLoad(url string) (wait func() (string, error), ledger string, err error) {
-	ledger = filepath.Join(e.dir, "ledger")
-	report := filepath.Join(e.dir, "load.json")
+func (e *Env) ledgerLoad(name, url string) (wait func() (string, error), ledger string, err error) {
+	ledger = filepath.Join(e.dir, name)
+	report := ledger + ".json"
 	p, err := e.Start("iser-initiator", append(ledgerArgs(url, ledger), "--time-based", "--runtime=60", "--output-format=json", "--output="+report)...)
 	if err != nil {
 		return nil, "", err
@@ -257,8 +375,10 @@ func (e *Env) ledgerLoad(url string) (wait func() (string, error), ledger string
 	}, ledger, nil
 }
 
+const loadSize = 16 << 20
+
 func ledgerArgs(url, ledger string) []string {
-	return []string{"bench", url, "--replacement-timeout=-1s", "--command-timeout=-1s", "--no-path-retry=queue", "--rw=randwrite", "--bs=4k", "--iodepth=8", "--size=16m", "--verify=crc32c", "--verify-state=" + ledger}
+	return []string{"bench", url, "--replacement-timeout=-1s", "--command-timeout=-1s", "--no-path-retry=queue", "--rw=randwrite", "--bs=4k", "--iodepth=8", fmt.Sprintf("--size=%d", loadSize), "--verify=crc32c", "--verify-state=" + ledger}
 }
 
 // checkLedger reads back what the ledger names.

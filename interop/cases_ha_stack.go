@@ -132,7 +132,7 @@ func stack(_ context.Context, e *Env) (string, error) {
 
 	e.netns = net.netns
 	url := "iser://192.0.2.100:3260/" + haIQN + "/0"
-	load, ledger, err := e.ledgerLoad(url)
+	load, ledger, err := e.ledgerLoad("ledger", url)
 	if err != nil {
 		return "", err
 	}

@@ -39,6 +39,7 @@ type fakePath struct {
 	info      blockdev.Info
 	latency   time.Duration
 	fences    bool // Fence succeeds
+	mute      bool // nothing is answered, and it is not known to be lost
 	refuse    error
 	pending   map[*blockio.Request]*time.Timer
 	lag       time.Duration // until a late write takes effect; 0: by chance, within maxLag
@@ -213,9 +214,15 @@ func (p *fakePath) Connected() (bool, error) {
 	return true, nil
 }
 
-func (p *fakePath) Access(context.Context) (blockio.Access, bool, error) {
+func (p *fakePath) Access(ctx context.Context) (blockio.Access, bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mute {
+		p.mu.Unlock()
+		<-ctx.Done()
+		p.mu.Lock()
+		return 0, false, ctx.Err()
+	}
 	return p.access, p.shared, nil
 }
 

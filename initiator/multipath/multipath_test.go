@@ -257,27 +257,52 @@ func TestFenceByReset(t *testing.T) {
 }
 
 // The storage moves the volume to a standby: its old owner is dead, unless the target knows
-// of other ports that serve it.
+// of other ports that serve it, or the old owner answers. It may have moved before the old
+// path is known to be lost, of which a node that is paused tells nobody.
 func TestTakeOver(t *testing.T) {
-	for _, shared := range []bool{false, true} {
-		t.Run(fmt.Sprint("other ports serve it: ", shared), func(t *testing.T) {
+	for _, c := range []struct {
+		name                 string
+		shared, mute, answer bool
+		repeated             bool
+	}{
+		{"the path is lost", false, false, false, true},
+		{"the path is lost, other ports serve it", true, false, false, false},
+		{"the path is mute", false, true, false, true},
+		{"the path is mute, other ports serve it", true, true, false, false},
+		{"the path is mute for a while", false, true, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				st := newStorage()
 				a, b := st.path("a"), st.path("b")
-				b.access, b.shared = blockio.AccessInaccessible, shared
+				b.access, b.shared = blockio.AccessInaccessible, c.shared
+				a.latency = time.Hour
 				v := open(t, Config{}, a, b)
 				w := start(v, write(0, 1))
 				time.Sleep(time.Millisecond)
-				a.cut()
-				time.Sleep(10 * time.Second)
-				pending(t, "the write", w)
-				a.mu.Lock()
-				a.fence() // the node is off
-				a.mu.Unlock()
+				mute := func(on bool) { a.mu.Lock(); a.mute = on; a.mu.Unlock() }
+				if mute(c.mute); !c.mute {
+					a.cut()
+				}
+				time.Sleep(time.Second) // a is not known to be lost where it is mute
 				b.set(blockio.AccessOptimized)
-				do(t, v, write(512, 1))
-				if shared {
-					time.Sleep(time.Second)
+				time.Sleep(time.Second)
+				if !c.shared { // which leaves it the choice
+					do(t, v, write(512, 1))
+				}
+				if c.answer {
+					mute(false)
+					time.Sleep(10 * time.Second)
+				}
+				if c.mute {
+					pending(t, "the write", w)
+					a.mu.Lock()
+					a.fence() // the node is off, where it is
+					a.mu.Unlock()
+					a.cut()
+				}
+				time.Sleep(10 * time.Second)
+				if !c.repeated {
 					pending(t, "the write", w)
 				} else if err := <-w; err != nil {
 					t.Error(err)

@@ -35,6 +35,10 @@ type path struct {
 	// of them does, and its target knows of no other port that does, the storage has moved
 	// the volume, and this path's owner writes no more.
 	standby []*path
+	// moved: that has happened, and this path's target has not answered since: it may be mute,
+	// and not be known to be lost yet. It is asked before the path is used, and what the path
+	// still carries was given to an owner that writes no more.
+	moved bool
 }
 
 var errOpening = errors.New("it is being opened")
@@ -158,7 +162,9 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 	v := p.v
 	v.mu.Lock()
 	info := p.vol.Info()
-	if p.up == up && p.access == access && p.shared == shared && p.info == info {
+	answers := p.moved && up
+	p.moved = p.moved && !up
+	if !answers && p.up == up && p.access == access && p.shared == shared && p.info == info {
 		p.why = why
 		v.mu.Unlock()
 		return
@@ -170,15 +176,20 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 		p.down(why)
 		defer v.event("%s: lost: %v", p.dial.Name, why)
 	}
+	stoodBy := p.up && !p.access.Usable()
 	serves := up && access.Usable() && !(p.up && p.access.Usable())
 	p.up, p.access, p.shared, p.why, p.info = up, access, shared, why, info
 	if serves && !shared {
 		for _, o := range v.paths {
-			if o != p && !o.up && slices.Contains(o.standby, p) {
-				o.standby = nil
-				v.held.join(&o.limbo)
-				defer v.event("%s has taken over: what %s left unknown is repeated", p.dial.Name, o.dial.Name)
+			if o == p || !(o.up && stoodBy || !o.up && slices.Contains(o.standby, p)) {
+				continue
 			}
+			o.standby, o.moved = nil, true
+			o.nudge()
+			if n := o.limbo.n; n > 0 {
+				defer v.event("%s has taken over: %d requests that %s has left unknown are repeated", p.dial.Name, n, o.dial.Name)
+			}
+			v.held.join(&o.limbo)
 		}
 	}
 	v.settle()

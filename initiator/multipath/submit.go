@@ -189,6 +189,11 @@ func (q *request) failed(err error) {
 		return
 	}
 	v.mu.Lock()
+	if p.moved {
+		v.mu.Unlock()
+		q.again()
+		return
+	}
 	if q.over() {
 		return
 	}

@@ -170,7 +170,7 @@ func (v *Volume) settle() {
 	best, size := blockio.AccessTransitioning, int64(-1)
 	var info *blockdev.Info
 	for _, p := range v.paths {
-		if p.up && p.access < best {
+		if p.up && !p.moved && p.access < best {
 			best = p.access
 		}
 	}
@@ -179,7 +179,7 @@ func (v *Volume) settle() {
 		if p.up && (size < 0 || p.info.Size < size) {
 			size = p.info.Size
 		}
-		if p.up && p.access == best && best.Usable() {
+		if p.up && !p.moved && p.access == best && best.Usable() {
 			active = append(active, p)
 			if info == nil {
 				i := p.info

@@ -262,6 +262,15 @@ func (g *Guest) Kill() {
 	<-g.ended
 }
 
+// Pause stops the guest as a hypervisor does, or has it go on.
+func (g *Guest) Pause(on bool) error {
+	sig := syscall.SIGCONT
+	if on {
+		sig = syscall.SIGSTOP
+	}
+	return g.qemu.Process.Signal(sig)
+}
+
 // Halt shuts the guest down and returns its kernel log.
 func (g *Guest) Halt() string {
 	os.WriteFile(filepath.Join(g.dir, "halt"), nil, 0o644)

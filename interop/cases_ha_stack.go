@@ -66,6 +66,7 @@ for s in stdin:0 stdout:1 stderr:2; do ln -sf /proc/self/fd/${s#*:} /dev/${s%:*}
 printf '127.0.0.1 localhost\n192.0.2.1 a\n192.0.2.2 b\n' > /etc/hosts
 ip link set eth1 up && ip addr add 192.0.2.$number/24 dev eth1 || die eth1
 # What the packages' own scripts would have done.
+ln -sf which.debianutils /usr/bin/which # the agents look for their tools with it
 grep -q haclient /etc/group || { echo haclient:x:189: >> /etc/group; echo hacluster:x:189:189::/var/lib/pacemaker:/usr/sbin/nologin >> /etc/passwd; }
 mkdir -p /var/lib/corosync /etc/corosync /var/lib/pacemaker/{cib,pengine,cores,blackbox} /var/log/pacemaker /run/crm /run/resource-agents /var/lib/drbd /var/lock /run/lock/drbd /srv/softiser /run/state /etc/softiser /usr/lib/ocf/resource.d/softiser /usr/local/bin
 cp /job/corosync.conf /etc/corosync/; cp /job/drbd.conf /etc/; cp /job/target.yaml /etc/softiser/iser-target.yaml

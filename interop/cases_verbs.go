@@ -124,13 +124,24 @@ func (e *Env) retry(f func() error) error {
 	return err
 }
 
+// rpings16 runs 16 clients at once, for a port and a time limit in seconds. One whose test has
+// passed now and then does not exit with 0, and is told by what it says: in rdma-core 44's
+// rping.c, main destroys the event channel (line 1396) while cm_thread, which is neither ended nor
+// joined, may be between two events (671 to 677, the last one that of the disconnect, 223).
+// Its next rdma_get_cm_event then says "Bad file descriptor" and exits (673, 674). rping of
+// rdma-core 59 ends the thread first (f3ae6534a). Failures of the test have a line of their
+// own, "wait for … state", "data mismatch!" or "cma event …".
+const rpings16 = `for i in $(seq 16); do { timeout %[2]d rping -c -a $HOST -p %[1]d -C 10 -S 4096 -V; echo $? >/tmp/many.$i.rc; } >/tmp/many.$i 2>&1 & done; wait
+bad=; for i in $(seq 16); do
+  [ $(cat /tmp/many.$i.rc) = 0 ] || { [ "$(head -n1 /tmp/many.$i)" = 'client DISCONNECT EVENT...' ] && [ "$(tail -n+2 /tmp/many.$i)" = 'rdma_get_cm_event: Bad file descriptor' ]; } || bad="$bad $i"
+done; head -n99 /tmp/many.*; [ -z "$bad" ]`
+
 func rpingMany(_ context.Context, e *Env) (string, error) {
 	port := freePort()
 	if _, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-P", "-V", "--crc=required"); err != nil {
 		return "", err
 	}
-	out, err := e.In(settings("")+`for i in $(seq 16); do (timeout 60 rping -c -a $HOST -p %d -C 10 -S 4096 -V || echo bad $i) & done >/tmp/many 2>&1; wait
-cat /tmp/many; ! grep -q bad /tmp/many`, port)
+	out, err := e.In(settings("")+rpings16, port, 60)
 	if err != nil {
 		return out, err
 	}

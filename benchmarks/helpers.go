@@ -35,6 +35,7 @@ func helpers() []*cobra.Command {
 	fs.BoolVar(&vo.CRC, "crc", false, "MPA CRC")
 	fs.BoolVar(&vo.GSO, "gso", true, "large FPDUs")
 	fs.DurationVar(&vo.BusyPoll, "busy-poll", 0, "spin before sleeping")
+	fs.BoolVar(&vo.AutoPoll, "auto-poll", false, "spin where that pays, instead of --busy-poll")
 	fs.StringVar(&vo.Congestion, "congestion", "auto", "TCP congestion control: auto, host or a name")
 	fs.DurationVar(&vo.Time, "time", 0, "duration")
 	fs.BoolVar(&vo.RoCE, "roce", false, "over RoCE")

@@ -76,7 +76,7 @@ type ConnParams struct {
 	// it costs a core while traffic flows. After silence it sleeps all the same.
 	// BusyPollAuto, which is 0, spins where that saves more than it costs; BusyPollOff
 	// never does. Over RoCE, where connections of an address share a receiver, the longest
-	// duration counts, and BusyPollAuto does not spin.
+	// duration counts, then BusyPollAuto.
 	BusyPoll time.Duration
 	// Zerocopy sends payloads of ZerocopyMin bytes (64 KiB) and more by reference;
 	// the default is off.

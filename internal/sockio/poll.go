@@ -23,6 +23,9 @@ func (c *Conn) Quiet(on bool) {
 	_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, n)
 }
 
+// Arrivals grows with each read that brings something.
+func (c *Conn) Arrivals() uint64 { return c.arrivals }
+
 // Readable reports whether a read would return something: bytes, the end of the
 // stream, or an error. The kernel tells an error once: End has it from then on.
 func (c *Conn) Readable() bool {

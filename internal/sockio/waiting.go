@@ -43,9 +43,20 @@ type Receiver interface {
 	Between() bool
 }
 
+// Socket is what a Waiter looks at: a Conn, or a socket of datagrams.
+type Socket interface {
+	// Arrivals grows with each read that brings something.
+	Arrivals() uint64
+	// Readable reports whether a read would return something.
+	Readable() bool
+	// Quiet keeps what arrives from waking the thread that waits in the poller, as far as
+	// the kernel offers that; Quiet(false) ends it, and raises the event for what has come.
+	Quiet(on bool)
+}
+
 // Waiter waits for bytes on behalf of a Receiver. It belongs to the goroutine of that.
 type Waiter struct {
-	conn     *Conn
+	conn     Socket
 	who      Receiver
 	limit    time.Duration // how long to spin; or BusyPollAuto, BusyPollOff
 	crowd    *Crowd
@@ -62,13 +73,19 @@ type Waiter struct {
 }
 
 // Init makes w the waiter of who, the only reader of c, as the options of c say.
-func (w *Waiter) Init(c *Conn, who Receiver) {
-	*w = Waiter{conn: c, who: who, limit: c.opts.BusyPoll, crowd: c.opts.Crowd, onlyP: runtime.GOMAXPROCS(0) == 1}
+func (w *Waiter) Init(c *Conn, who Receiver) { w.InitSocket(c, who, c.opts.BusyPoll, c.opts.Crowd) }
+
+// InitSocket is Init for any socket that who alone reads; d and crowd are as in Options.
+func (w *Waiter) InitSocket(s Socket, who Receiver, d time.Duration, crowd *Crowd) {
+	*w = Waiter{conn: s, who: who, limit: d, crowd: crowd, onlyP: runtime.GOMAXPROCS(0) == 1}
 	if w.crowd == nil {
 		w.crowd = &everyone
 	}
 	w.number = w.crowd.last.Add(1)
 }
+
+// SetLimit changes how long the next waits look, as Options.BusyPoll says it.
+func (w *Waiter) SetLimit(d time.Duration) { w.limit = d }
 
 // Ready is for Conn.ReadLoop: what the receiver's is, and looks for a while before it
 // reports false.
@@ -91,12 +108,12 @@ func clock() time.Duration { return time.Since(epoch) }
 // in the poller. After a second of silence it parks at once.
 func (w *Waiter) fixed(d time.Duration) bool {
 	for {
-		before := w.conn.arrivals
+		before := w.conn.Arrivals()
 		if w.who.Ready() {
 			return true
 		}
 		now := clock()
-		if w.conn.arrivals != before {
+		if w.conn.Arrivals() != before {
 			w.lastByte = now
 			continue
 		}
@@ -124,11 +141,11 @@ func (w *Waiter) adaptive() bool {
 		p.crowd(begin)
 	}
 	for parked := begin - w.lastByte; ; parked = 0 {
-		before := w.conn.arrivals
+		before := w.conn.Arrivals()
 		if w.who.Ready() {
 			return true
 		}
-		if w.conn.arrivals == before {
+		if w.conn.Arrivals() == before {
 			return false // a stale event
 		}
 		now := clock()

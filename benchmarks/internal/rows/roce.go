@@ -74,21 +74,23 @@ func roceStreamRow() Row {
 	return r
 }
 
-// rocePingRow: a Send each way beside a datagram each way.
+// rocePingRow: a Send each way beside a datagram each way. Both ends sleep, or look as
+// connections do by default, or always look.
 func rocePingRow(size int) Row {
 	sz := fmt.Sprintf("--size=%d", size)
-	const send, polling, udp = "RoCE Send", "RoCE Send, busy_poll", "Go UDP"
+	const send, auto, polling, udp = "RoCE Send", "RoCE Send, auto", "RoCE Send, busy_poll", "Go UDP"
 	over := func(num string) result.Ratio {
 		return result.Ratio{Name: fmt.Sprintf("%s ping-pong of %d bytes: median over plain UDP's", num, size), Num: num, Den: udp, Metric: result.P50, Op: "<=", Want: 1.3}
 	}
 	return Row{
 		Row: result.Row{
 			ID: fmt.Sprintf("roce-ping-%d", size), Title: fmt.Sprintf("RoCE: ping-pong of %d bytes", size), Metrics: []string{result.P50, result.P99},
-			Ratios: []result.Ratio{over(send), over(polling)},
+			Ratios: []result.Ratio{over(send), over(auto), over(polling)},
 		},
 		Reps: 3,
 		Contenders: []Contender{
 			verbsRoCE(send, "--op=ping-send", sz, "--depth=4"),
+			verbsRoCE(auto, "--op=ping-send", sz, "--depth=4", "--auto-poll"),
 			verbsRoCE(polling, "--op=ping-send", sz, "--depth=4", busyPoll),
 			helper(udp, "udp", "udp-client", peers.UDPRef, []string{sz}),
 		},

@@ -25,7 +25,8 @@ type Options struct {
 	Region     int           `json:"region"` // bytes walked over; Size: one buffer
 	CRC        bool          `json:"crc"`
 	GSO        bool          `json:"gso"`
-	BusyPoll   time.Duration `json:"busy_poll"`
+	BusyPoll   time.Duration `json:"busy_poll"` // 0: both ends sleep at once
+	AutoPoll   bool          `json:"auto_poll"` // they look where that pays, as connections do by default
 	Congestion string        `json:"congestion"`
 	Time       time.Duration `json:"time"`
 	RoCE       bool          `json:"-"` // instead of iWARP
@@ -33,13 +34,13 @@ type Options struct {
 
 // question is what the server has to know, in the 56 bytes that a request over RoCE carries.
 func (o *Options) question() []byte {
-	return fmt.Appendf(nil, "%s %d %d %d %t %t %d %s", o.Op, o.Size, o.Depth, o.Region, o.CRC, o.GSO, o.BusyPoll.Microseconds(), cmp.Or(o.Congestion, "auto"))
+	return fmt.Appendf(nil, "%s %d %d %d %t %t %d %t %s", o.Op, o.Size, o.Depth, o.Region, o.CRC, o.GSO, o.BusyPoll.Microseconds(), o.AutoPoll, cmp.Or(o.Congestion, "auto"))
 }
 
 // asked reads a question. Over RoCE zeros follow it.
 func asked(b []byte) (o Options, err error) {
 	var us int64
-	_, err = fmt.Sscan(string(bytes.TrimRight(b, "\x00")), &o.Op, &o.Size, &o.Depth, &o.Region, &o.CRC, &o.GSO, &us, &o.Congestion)
+	_, err = fmt.Sscan(string(bytes.TrimRight(b, "\x00")), &o.Op, &o.Size, &o.Depth, &o.Region, &o.CRC, &o.GSO, &us, &o.AutoPoll, &o.Congestion)
 	o.BusyPoll = time.Duration(us) * time.Microsecond
 	return o, err
 }
@@ -79,6 +80,9 @@ type window struct {
 
 func (o *Options) params(private []byte) *rdma.ConnParams {
 	p := &rdma.ConnParams{PrivateData: private, MPA: rdma.MPAParams{GSO: o.GSO}, BusyPoll: cmp.Or(o.BusyPoll, rdma.BusyPollOff), Congestion: o.Congestion, IRD: 64, ORD: 64, CRC: rdma.CRCOff}
+	if o.AutoPoll {
+		p.BusyPoll = rdma.BusyPollAuto
+	}
 	if o.CRC {
 		p.CRC = rdma.CRCRequired
 	}

@@ -35,6 +35,7 @@ func everyTest(t *testing.T, addr string, roce bool) {
 		{Op: "read", Size: 4096, Depth: 32},
 		{Op: "send", Size: 4096, Depth: 32, CRC: true},
 		{Op: "ping-send", Size: 8, Depth: 4, CRC: true},
+		{Op: "ping-send", Size: 8, Depth: 4, AutoPoll: true},
 		{Op: "ping-write", Size: 4096, Depth: 4},
 	} {
 		o.Time, o.RoCE = 100*time.Millisecond, roce

@@ -68,7 +68,7 @@ func (u *Unreliable) ended(err error) {
 
 // attach makes the machine of a connection, and has the port hand packets to it. begin
 // must follow.
-func (u *Unreliable) attach(hp *hostPort, _ *Params, l link) error {
+func (u *Unreliable) attach(hp *hostPort, p *Params, l link) error {
 	s, err := hp.Sender(l.Remote.Addr(), u.Num)
 	if err != nil {
 		return err
@@ -87,5 +87,6 @@ func (u *Unreliable) attach(hp *hostPort, _ *Params, l link) error {
 	u.Mu.Unlock()
 	hook()
 	hp.Attach(u.Num, l.Remote.Addr(), u.take, u.batchEnd)
+	hp.Spin(u.Num, p.BusyPoll)
 	return nil
 }

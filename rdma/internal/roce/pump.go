@@ -71,15 +71,26 @@ func (qp *QP) armLocked(now, at time.Duration) {
 	}
 }
 
-// tick does what is due by the clock.
+// tick does what is due by the clock. The timer is not set back when something has been
+// done before its time, so there may be nothing.
 func (qp *QP) tick() {
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
 	qp.armed = 0
-	if !qp.Dying.Load() {
-		qp.req.Tick(qp.now())
-		qp.settleLocked()
+	if qp.Dying.Load() {
+		return
 	}
+	now := qp.now()
+	at, ok := qp.req.Deadline()
+	if owed := qp.owed + ackDelay; qp.owed != 0 && (!ok || owed < at) {
+		at, ok = owed, true
+	}
+	if ok && now < at {
+		qp.armLocked(now, at)
+		return
+	}
+	qp.req.Tick(now)
+	qp.settleLocked()
 }
 
 func (qp *QP) now() time.Duration { return time.Since(qp.start) }

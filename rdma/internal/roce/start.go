@@ -26,7 +26,7 @@ type Params struct {
 	RNRRetries int        // 0 to 7, 7 for ever
 	MinRNR     packet.RNRTimer
 	Timeout    time.Duration // of the start-up; 0: 10 s
-	BusyPoll   time.Duration // how long the port's receiver looks for packets before it sleeps; 0, negative: not
+	BusyPoll   time.Duration // how long the port's receiver looks for packets before it sleeps; see port.Port.Spin
 }
 
 // Info is what the two sides have agreed on.
@@ -225,7 +225,7 @@ func (qp *QP) attach(hp *hostPort, p *Params, l link) error {
 	qp.Mu.Unlock()
 	hook()
 	hp.Attach(qp.Num, l.Remote.Addr(), qp.take, qp.batchEnd)
-	hp.Spin(qp.Num, max(0, p.BusyPoll))
+	hp.Spin(qp.Num, p.BusyPoll)
 	return nil
 }
 

@@ -107,7 +107,6 @@ func (qp *QP) ended(err error) {
 // not waited for; then everything is flushed.
 func (qp *QP) teardown() {
 	qp.port.Detach(qp.Num)
-	qp.port.Spin(qp.Num, 0)
 	qp.Mu.Lock()
 	qp.timer.Stop()
 	qp.req.Leave()

@@ -99,11 +99,12 @@ func (p *Port) Attach(qpn uint32, peer netip.Addr, h Handler, batchEnd func()) {
 	p.receivers[p.udp.ReceiverOf(qpn)].attach(qpn, plain(peer), h, batchEnd)
 }
 
-// Detach undoes Attach. The calls for a batch that has begun may still be going on.
+// Detach undoes Attach, and Spin. The calls for a batch that has begun may still be going on.
 func (p *Port) Detach(qpn uint32) { p.receivers[p.udp.ReceiverOf(qpn)].detach(qpn) }
 
 // Spin has the receiver of a queue pair look for packets for so long before it sleeps, which
-// costs a processor meanwhile; the longest time of its queue pairs counts. 0 takes that back.
+// costs a processor meanwhile. The longest time of its queue pairs counts; if there is none,
+// one with sockio.BusyPollAuto is enough for looks that pay.
 func (p *Port) Spin(qpn uint32, d time.Duration) { p.receivers[p.udp.ReceiverOf(qpn)].spinFor(qpn, d) }
 
 // plain is an address in its one form: no zone, no IPv4 in IPv6.

@@ -11,6 +11,7 @@ import (
 
 	"softiser/internal/loopback"
 	"softiser/internal/pcaptest"
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/mad"
 	"softiser/rdma/internal/roce/packet"
@@ -270,4 +271,34 @@ func TestInUse(t *testing.T) {
 	}
 	p.Close()
 	open(t, lo4, 1)
+}
+
+// The wish for the longest looks counts, as long as its queue pair is there.
+func TestSpin(t *testing.T) {
+	loopback.Namespace(t, loopback.MTU)
+	p := open(t, lo4, 1)
+	r := p.receivers[0]
+	want := func(when string, d time.Duration) {
+		t.Helper()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if got := r.longestSpin(); got != d {
+			t.Errorf("%s: %v, want %v", when, got, d)
+		}
+	}
+	want("nobody", sockio.BusyPollOff)
+	for i, d := range []time.Duration{sockio.BusyPollOff, sockio.BusyPollAuto, time.Microsecond, time.Millisecond} {
+		p.Attach(uint32(10+i), lo4, func(netip.AddrPort, *packet.Packet) {}, nil)
+		p.Spin(uint32(10+i), d)
+		want("one more", d)
+	}
+	p.Detach(13)
+	want("the longest has gone", time.Microsecond)
+	p.Spin(13, time.Second)
+	want("one that is not there", time.Microsecond)
+	p.Detach(12)
+	want("auto is left", sockio.BusyPollAuto)
+	p.Detach(11)
+	p.Detach(10)
+	want("nobody any more", sockio.BusyPollOff)
 }

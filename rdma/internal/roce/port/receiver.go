@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"softiser/internal/sockio"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/roce/udp"
 )
@@ -49,7 +50,7 @@ type source struct {
 func newReceiver(p *Port, rx *udp.Receiver, local netip.Addr, start time.Time) *receiver {
 	return &receiver{
 		p: p, rx: rx, local: netip.AddrPortFrom(plain(local), udp.PortNumber), start: start,
-		endpoints: map[uint32]*endpoint{}, peers: map[netip.Addr]*source{}, strangers: map[netip.Addr]*source{},
+		endpoints: map[uint32]*endpoint{}, spins: map[uint32]time.Duration{}, peers: map[netip.Addr]*source{}, strangers: map[netip.Addr]*source{},
 	}
 }
 
@@ -166,21 +167,23 @@ func (r *receiver) attach(qpn uint32, peer netip.Addr, h Handler, end func()) {
 func (r *receiver) spinFor(qpn uint32, d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if d > 0 {
-		if r.spins == nil {
-			r.spins = map[uint32]time.Duration{}
-		}
-		r.spins[qpn] = d
-	} else if _, ok := r.spins[qpn]; ok {
-		delete(r.spins, qpn)
-	} else {
-		return
+	if r.endpoints[qpn] == nil {
+		return // it has ended meanwhile
 	}
-	longest := time.Duration(0)
+	r.spins[qpn] = d
+	r.spinLocked()
+}
+
+func (r *receiver) spinLocked() { r.rx.Spin(r.longestSpin()) }
+
+// longestSpin is what the queue pairs want: off, auto and durations are in this order as
+// numbers. The caller holds r.mu.
+func (r *receiver) longestSpin() time.Duration {
+	longest := sockio.BusyPollOff
 	for _, d := range r.spins {
 		longest = max(longest, d)
 	}
-	r.rx.Spin(longest)
+	return longest
 }
 
 func (r *receiver) detach(qpn uint32) {
@@ -191,6 +194,10 @@ func (r *receiver) detach(qpn uint32) {
 		return
 	}
 	delete(r.endpoints, qpn)
+	if _, ok := r.spins[qpn]; ok {
+		delete(r.spins, qpn)
+		r.spinLocked()
+	}
 	if s := r.peers[e.peer]; s != nil {
 		if s.users--; s.users == 0 {
 			delete(r.peers, e.peer)

@@ -27,7 +27,8 @@ type Sender struct {
 	peers map[netip.Addr]*destination // of one for datagrams
 	last  *destination                // of the message that has been begun; nil
 	burst *udp.Burst
-	slab  []byte // headers, copied payload, trailers; never moved
+	slab  []byte // headers, copied payload, trailers; never moved: a larger one takes its place
+	full  int    // bytes in slabs before it since Flush
 	queue []queued
 	segs  [][]byte // of all packets in queue: headers, payload, trailer
 }
@@ -46,9 +47,10 @@ type queued struct {
 }
 
 // slabLen and maxQueued bound what is added between two calls of Flush: the window of
-// rxe is 128 packets.
+// rxe is 128 packets. A slab of firstSlab is for those who send little, or by reference.
 const (
 	slabLen   = 256 << 10
+	firstSlab = 4 << 10
 	maxQueued = 128
 )
 
@@ -69,7 +71,20 @@ func (p *Port) DatagramSender(label uint32) *Sender {
 }
 
 func (p *Port) newSender(label uint32) *Sender {
-	return &Sender{p: p, lane: p.udp.Lane(label), burst: udp.NewBurst(), slab: make([]byte, 0, slabLen), queue: make([]queued, 0, maxQueued)}
+	return &Sender{p: p, lane: p.udp.Lane(label), burst: udp.NewBurst(), queue: make([]queued, 0, maxQueued)}
+}
+
+// room sees to room for n bytes in the slab; false when there is none before Flush.
+func (s *Sender) room(n int) bool {
+	switch {
+	case len(s.slab)+n <= cap(s.slab):
+		return true
+	case s.full+len(s.slab)+n > slabLen:
+		return false
+	}
+	s.full += len(s.slab)
+	s.slab = make([]byte, 0, min(max(firstSlab, 2*cap(s.slab), n), slabLen))
+	return true
 }
 
 func (s *Sender) destination(a netip.Addr) (*destination, error) {
@@ -115,7 +130,7 @@ func (s *Sender) add(to *destination, pkt *packet.Packet, pieces [][]byte, n int
 	if copied {
 		need += n
 	}
-	if len(s.queue) == maxQueued || len(s.slab)+need > slabLen {
+	if len(s.queue) == maxQueued || !s.room(need) {
 		return false, nil
 	}
 	count := len(pieces) + 2
@@ -228,7 +243,7 @@ func (s *Sender) reset() {
 	s.burst.Reset()
 	clear(s.segs)
 	s.last = nil
-	s.slab, s.queue, s.segs = s.slab[:0], s.queue[:0], s.segs[:0]
+	s.slab, s.full, s.queue, s.segs = s.slab[:0], 0, s.queue[:0], s.segs[:0]
 }
 
 // singly sends the packets of a message and those behind it, each by itself and with

@@ -339,6 +339,47 @@ func TestSenderAllocations(t *testing.T) {
 	}
 }
 
+// A Sender takes the memory that it needs, and no more: a connection costs little until it
+// answers large READs.
+func TestSlabGrows(t *testing.T) {
+	loopback.Namespace(t, loopback.MTU)
+	p := open(t, lo4, 1)
+	s, err := p.Sender(lo4, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cap(s.slab) != 0 {
+		t.Errorf("a new one has %d bytes", cap(s.slab))
+	}
+	fill := func(copied bool) (n int) {
+		pkts := message(packet.WriteFirst, 0, 1<<20)
+		for ; ; n++ {
+			ok, err := s.Add(&pkts[n].Packet, [][]byte{pkts[n].data}, len(pkts[n].data), copied)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+		}
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := fill(false); n != maxQueued || cap(s.slab) > 8<<10 {
+		t.Errorf("%d packets by reference, %d bytes", n, cap(s.slab))
+	}
+	for range 3 {
+		if n := fill(true); n < slabLen/(4096+64)-2 {
+			t.Errorf("%d copied packets", n)
+		}
+	}
+	if cap(s.slab) != slabLen {
+		t.Errorf("%d bytes", cap(s.slab))
+	}
+}
+
 // BenchmarkPackets moves packets of 4 KiB from memory over loopback to where they are
 // checked, with the ICRC at both ends; MB/s of payload.
 func BenchmarkPackets(b *testing.B) {

@@ -41,7 +41,7 @@ func batches(r *Receiver, f func(from netip.AddrPort, packet []byte)) func() err
 	r.take, r.end = f, func() {}
 	var before uint64
 	read := func(fd uintptr) bool {
-		r.batch(fd)
+		r.ready(fd)
 		return r.stat.calls.Load() != before
 	}
 	return func() error {

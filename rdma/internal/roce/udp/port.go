@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/sockio"
 )
 
 // PortNumber is the destination port of all packets (IBA vol. 1 annex A17.4.2.1).
@@ -35,6 +37,7 @@ type Port struct {
 	receivers []*Receiver
 	lanes     []*Lane
 	gro       bool
+	crowd     sockio.Crowd // of the receivers
 }
 
 // ErrNoGSO: the kernel, or the device on the way, does not cut messages into packets.
@@ -89,7 +92,7 @@ func (p *Port) open(cfg *Config) error {
 		if err != nil {
 			return portError(p.addr, err)
 		}
-		p.receivers = append(p.receivers, newReceiver(s, buffer))
+		p.receivers = append(p.receivers, newReceiver(s, buffer, &p.crowd))
 		if i == 0 && cfg.Receivers > 1 {
 			if err := s.control(func(o *sockopts) {
 				o.filter("SO_ATTACH_REUSEPORT_CBPF", unix.SO_ATTACH_REUSEPORT_CBPF, steerByQPN(cfg.Receivers))
@@ -137,6 +140,7 @@ func (p *Port) Lane(label uint32) *Lane { return p.lanes[label%uint32(len(p.lane
 // net.ErrClosed.
 func (p *Port) Close() {
 	for _, r := range p.receivers {
+		r.ending.Store(true)
 		_ = r.s.nc.Close()
 	}
 	for _, l := range p.lanes {

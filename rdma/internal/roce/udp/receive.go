@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/sockio"
 )
 
 // Sizes of a Batch: messages per call, and bytes for each. The kernel joins packets to
@@ -27,13 +28,16 @@ type Receiver struct {
 	stat   receiverCounters
 	place  int // of the packet that is handed on in its message
 	spin   atomic.Int64
-	closed atomic.Bool
+	waiter sockio.Waiter
+	closed atomic.Bool // it was made by Port.Join, and is to give its socket back
+	ending atomic.Bool // Serve is to leave
 
-	// What Serve was given, and the function that RawConn calls.
+	// What Serve was given, and what RawConn calls, and with which descriptor.
 	take func(from netip.AddrPort, packet []byte)
 	end  func()
 	err  error
 	wait func(fd uintptr) bool
+	fd   uintptr
 }
 
 type receiverCounters struct{ calls, messages, packets, cut atomic.Uint64 }
@@ -56,14 +60,16 @@ type batch struct {
 	mem  []byte
 }
 
-func newReceiver(s *socket, buffer int) *Receiver {
+func newReceiver(s *socket, buffer int, crowd *sockio.Crowd) *Receiver {
 	b := &batch{mem: make([]byte, batchLen*maxJoined)}
 	for i := range b.hdrs {
 		b.iov[i].Base = &b.mem[i*maxJoined]
 		b.iov[i].SetLen(maxJoined)
 	}
 	r := &Receiver{s: s, buffer: buffer, b: b}
-	r.wait = r.batch
+	r.wait = r.ready
+	r.Spin(sockio.BusyPollOff)
+	r.waiter.InitSocket((*looks)(r), (*looks)(r), sockio.BusyPollOff, crowd)
 	return r
 }
 
@@ -71,6 +77,7 @@ func newReceiver(s *socket, buffer int) *Receiver {
 // and returns net.ErrClosed. Close does not wait for that, as take may wait for the caller.
 func (r *Receiver) Close() {
 	r.closed.Store(true)
+	r.ending.Store(true)
 	_ = r.s.nc.SetReadDeadline(time.Unix(1, 0)) // wakes it up
 }
 
@@ -106,23 +113,61 @@ func (r *Receiver) Serve(take func(from netip.AddrPort, packet []byte), end func
 	}
 }
 
-// Spin makes the Receiver look for packets for so long before it sleeps; 0 ends that.
+// Spin makes the Receiver look for packets for so long before it sleeps, or for
+// sockio.BusyPollAuto where that pays; for sockio.BusyPollOff, as at first, not at all.
 func (r *Receiver) Spin(d time.Duration) { r.spin.Store(int64(d)) }
 
-// batch makes one call and hands on what has come. It returns false to wait for more: a
-// call that did not fill its messages has emptied the socket, and what has come since
-// raises an event, so that nobody needs to look once more.
-func (r *Receiver) batch(fd uintptr) bool {
-	var n int
-	n, r.err = r.receive(fd)
-	if r.err == ErrAgain {
-		r.err = nil
-		return false
+// ready is what RawConn calls: it returns false to wait for more.
+func (r *Receiver) ready(fd uintptr) bool {
+	r.fd = fd
+	r.waiter.SetLimit(time.Duration(r.spin.Load()))
+	return r.waiter.Ready(fd)
+}
+
+// looks is a Receiver as its Waiter sees it.
+type looks Receiver
+
+func (l *looks) Ready() bool      { return (*Receiver)(l).drain() }
+func (l *looks) Between() bool    { return true } // what comes is whole
+func (l *looks) Arrivals() uint64 { return l.stat.messages.Load() }
+
+// Quiet does nothing: SO_RCVLOWAT is of streams (datagram_poll).
+func (l *looks) Quiet(bool) {}
+
+// Readable looks at the next datagram and leaves it there. An error, which the kernel tells
+// once, is no more than the loss of a packet.
+func (l *looks) Readable() bool {
+	var b [1]byte
+	_, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, l.fd, uintptr(unsafe.Pointer(&b)), 1, unix.MSG_DONTWAIT|unix.MSG_PEEK, 0, 0)
+	return e != unix.EAGAIN && e != unix.EINTR || l.ending.Load()
+}
+
+// drain hands on what has come, call by call, until the socket is empty: a call that did
+// not fill its messages has emptied it, and what has come since raises an event, so that
+// nobody needs to look once more. True says that Serve is to see to the end.
+func (r *Receiver) drain() bool {
+	for {
+		n, err := r.b.receive(r.fd)
+		switch {
+		case err == ErrAgain:
+			return r.ending.Load()
+		case err != nil:
+			r.err = err
+			return true
+		}
+		r.batch(n)
+		switch {
+		case r.ending.Load():
+			return true
+		case n < batchLen:
+			return false
+		}
 	}
+}
+
+// batch hands on the messages of one call.
+func (r *Receiver) batch(n int) {
 	r.stat.calls.Add(1)
-	if r.err != nil {
-		return true
-	}
 	r.stat.messages.Add(uint64(n))
 	for i := range n {
 		h := &r.b.hdrs[i]
@@ -144,21 +189,6 @@ func (r *Receiver) batch(fd uintptr) bool {
 		r.stat.packets.Add(uint64(r.place))
 	}
 	r.end()
-	return n == batchLen || r.spin.Load() > 0
-}
-
-// receive makes the call, again and again while the Receiver is to spin.
-func (r *Receiver) receive(fd uintptr) (n int, err error) {
-	n, err = r.b.receive(fd)
-	spin := time.Duration(r.spin.Load())
-	if err != ErrAgain || spin == 0 {
-		return n, err
-	}
-	for since := time.Now(); err == ErrAgain && time.Since(since) < spin; {
-		runtime.Gosched() // who is to answer may have this processor only
-		n, err = r.b.receive(fd)
-	}
-	return n, err
 }
 
 // Place is where the packet that Serve is handing on was in the message that the kernel

@@ -9,11 +9,13 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"softiser/internal/alloctest"
 	"softiser/internal/loopback"
+	"softiser/internal/sockio"
 )
 
 // received is what a test has got, packet by packet.
@@ -409,6 +411,90 @@ func TestClose(t *testing.T) {
 	b := NewBurst()
 	if err := p.Lane(0).Send(b); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
+	}
+}
+
+// However it waits, a receiver hands on everything, and the end of the port ends it, also
+// while there is always something to come.
+func TestWaiting(t *testing.T) {
+	for name, d := range map[string]time.Duration{"off": sockio.BusyPollOff, "auto": sockio.BusyPollAuto, "fixed": time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			loopback.Namespace(t, loopback.MTU)
+			p := open(t, Config{Addr: lo4})
+			to, err := p.Peer(lo4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := p.Receivers()[0]
+			send := func(b *Burst, number int) {
+				b.Reset()
+				b.Message(to, 100)
+				b.Packet(packet(number, 100))
+				if err := p.Lane(0).Send(b); err != nil && !errors.Is(err, net.ErrClosed) {
+					t.Error(err)
+				}
+			}
+			r.Spin(d)
+			const rounds = 300
+			number, b, enough, done := 0, NewBurst(), make(chan struct{}), make(chan error)
+			go func() {
+				done <- r.Serve(func(_ netip.AddrPort, got []byte) {
+					if !bytes.Equal(got, packet(number%200, 100)) {
+						t.Errorf("packet %d is another one", number)
+					}
+					if number++; number == rounds {
+						close(enough)
+					}
+					send(b, number%200) // it is the next one to come
+				}, func() {})
+			}()
+			send(NewBurst(), 0)
+			<-enough
+			p.Close()
+			if err := <-done; !errors.Is(err, net.ErrClosed) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What a look finds is left for the receiver, and it finds the end of the port.
+func TestLooks(t *testing.T) {
+	loopback.Namespace(t, loopback.MTU)
+	p := open(t, Config{Addr: lo4})
+	to, err := p.Peer(lo4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := p.Receivers()[0]
+	readable := func() (is bool) {
+		if err := r.s.rc.Control(func(fd uintptr) {
+			r.fd = fd
+			is = (*looks)(r).Readable()
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return is
+	}
+	if readable() {
+		t.Error("an empty socket is readable")
+	}
+	b := NewBurst()
+	b.Message(to, 100)
+	b.Packet(packet(1, 100))
+	if err := p.Lane(0).Send(b); err != nil {
+		t.Fatal(err)
+	}
+	if !readable() || !readable() {
+		t.Error("a packet is not seen, or not left")
+	}
+	before := (*looks)(r).Arrivals()
+	if got := receive(t, r, 1); !bytes.Equal(got[0].b, packet(1, 100)) || (*looks)(r).Arrivals() == before {
+		t.Errorf("%x", got[0].b)
+	}
+	r.ending.Store(true)
+	if !readable() {
+		t.Error("the end is not seen")
 	}
 }
 

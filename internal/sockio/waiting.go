@@ -56,7 +56,8 @@ type Socket interface {
 
 // Waiter waits for bytes on behalf of a Receiver. It belongs to the goroutine of that.
 type Waiter struct {
-	conn     Socket
+	sock     Socket
+	conn     *Conn // the same, if it is one of a stream
 	who      Receiver
 	limit    time.Duration // how long to spin; or BusyPollAuto, BusyPollOff
 	crowd    *Crowd
@@ -73,11 +74,14 @@ type Waiter struct {
 }
 
 // Init makes w the waiter of who, the only reader of c, as the options of c say.
-func (w *Waiter) Init(c *Conn, who Receiver) { w.InitSocket(c, who, c.opts.BusyPoll, c.opts.Crowd) }
+func (w *Waiter) Init(c *Conn, who Receiver) {
+	w.InitSocket(c, who, c.opts.BusyPoll, c.opts.Crowd)
+	w.conn = c
+}
 
 // InitSocket is Init for any socket that who alone reads; d and crowd are as in Options.
 func (w *Waiter) InitSocket(s Socket, who Receiver, d time.Duration, crowd *Crowd) {
-	*w = Waiter{conn: s, who: who, limit: d, crowd: crowd, onlyP: runtime.GOMAXPROCS(0) == 1}
+	*w = Waiter{sock: s, who: who, limit: d, crowd: crowd, onlyP: runtime.GOMAXPROCS(0) == 1}
 	if w.crowd == nil {
 		w.crowd = &everyone
 	}
@@ -96,6 +100,9 @@ func (w *Waiter) Ready(uintptr) (over bool) {
 	case w.limit == BusyPollAuto:
 		return w.adaptive()
 	}
+	if w.conn == nil {
+		return w.who.Ready()
+	}
 	return w.blocking()
 }
 
@@ -108,12 +115,12 @@ func clock() time.Duration { return time.Since(epoch) }
 // in the poller. After a second of silence it parks at once.
 func (w *Waiter) fixed(d time.Duration) bool {
 	for {
-		before := w.conn.Arrivals()
+		before := w.sock.Arrivals()
 		if w.who.Ready() {
 			return true
 		}
 		now := clock()
-		if w.conn.Arrivals() != before {
+		if w.sock.Arrivals() != before {
 			w.lastByte = now
 			continue
 		}
@@ -131,7 +138,7 @@ func (w *Waiter) adaptive() bool {
 	quiet := false
 	defer func() {
 		if quiet {
-			w.conn.Quiet(false)
+			w.sock.Quiet(false)
 		}
 		w.lastByte = clock()
 		w.crowd.awake.Add(-1)
@@ -141,11 +148,11 @@ func (w *Waiter) adaptive() bool {
 		p.crowd(begin)
 	}
 	for parked := begin - w.lastByte; ; parked = 0 {
-		before := w.conn.Arrivals()
+		before := w.sock.Arrivals()
 		if w.who.Ready() {
 			return true
 		}
-		if w.conn.Arrivals() == before {
+		if w.sock.Arrivals() == before {
 			return false // a stale event
 		}
 		now := clock()
@@ -158,7 +165,7 @@ func (w *Waiter) adaptive() bool {
 		}
 		if !quiet {
 			quiet = true
-			w.conn.Quiet(true)
+			w.sock.Quiet(true)
 		}
 		if !w.look(now) {
 			return false
@@ -182,7 +189,7 @@ func (w *Waiter) look(start time.Duration) bool {
 			p.away(now, now-before)
 		}
 		w.Calls++
-		if w.conn.Readable() {
+		if w.sock.Readable() {
 			p.hit(now - start)
 			w.Found++
 			return true

@@ -172,6 +172,39 @@ func TestStoppedTargetIsReplaced(t *testing.T) {
 	})
 }
 
+// The login after a loss may get as far as a host that is stopped as well, and loses its
+// address a while later. The next one comes soon after another has that, long before the
+// time-out of the login.
+func TestStuckLoginIsGivenUp(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		const takeOver = 20100 * time.Millisecond
+		ft.settings.DefaultTime2Wait = 0
+		l := dialLUN(t, ft.config())
+		begin := time.Now()
+		ft.mu.Lock()
+		ft.loginErr = func(*iscsi.LoginIdentity) error {
+			if time.Since(begin) < takeOver {
+				ft.mu.Unlock()
+				time.Sleep(time.Minute) // in a bubble: a login without an answer
+				ft.mu.Lock()
+			}
+			return nil
+		}
+		ft.mu.Unlock()
+		ft.last().cut(errors.New("cut"))
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took < takeOver || took > takeOver+time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if s := l.Stats(); s.Losses != 1 || s.LoginFailures != 1 {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(time.Minute) // in a bubble: the target's end of those logins
+	})
+}
+
 // Closing ends a probe that is under way.
 func TestCloseWhileProbing(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softiser/initiator/internal/pause"
+	"softiser/initiator/internal/silence"
 	"softiser/internal/iscsi"
 )
 
@@ -46,8 +47,8 @@ type recovery struct {
 const (
 	firstRetry = 100 * time.Millisecond
 	maxRetry   = 5 * time.Second
-	// maxRefused is the longest wait while the target's host refuses connections:
-	// the target is being started, and its users wait for it.
+	// maxRefused is the longest wait while the target's host refuses connections, or has no
+	// address: the target is being started, and its users wait for it.
 	maxRefused = 800 * time.Millisecond
 	// startGrace is how long "target not found" is not believed: a target that
 	// has just been started may listen before it has its targets (tgt does).
@@ -241,7 +242,10 @@ func (rec *recovery) run() {
 			wait = s.cfg.maxRetry
 		}
 		wait = s.transport.pace.Next(err, min(wait*2, s.cfg.maxRetry))
-		if errors.Is(err, syscall.ECONNREFUSED) {
+		switch {
+		case errors.Is(err, silence.ErrMute):
+			wait = s.cfg.firstRetry
+		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH):
 			wait = min(wait, maxRefused)
 		}
 		s.mu.Lock()
@@ -276,7 +280,7 @@ func (rec *recovery) fail(err error) (goOn bool) {
 // reinstate makes one attempt: login, check of the LUNs, replay.
 func (rec *recovery) reinstate() error {
 	s := rec.s
-	c, err := s.connect(s.ctx)
+	c, err := rec.connect()
 	if err != nil {
 		return err
 	}
@@ -322,6 +326,24 @@ func (rec *recovery) reinstate() error {
 	s.unlock()
 	c.kick()
 	return nil
+}
+
+// connect logs in. A login that is not answered is given up when others are.
+func (rec *recovery) connect() (c *conn, err error) {
+	s := rec.s
+	s.mu.Lock()
+	t, plain := s.watch.mute.patience.Of(s.cfg.silence()), s.transport.plain
+	s.mu.Unlock()
+	err = silence.Attempt(s.ctx, t, func(ctx context.Context) (err error) {
+		c, err = s.connect(ctx)
+		return err
+	}, func(ctx context.Context, dial time.Duration) bool { return s.answers(ctx, plain, dial) })
+	if errors.Is(err, silence.ErrMute) {
+		s.mu.Lock()
+		s.watch.mute.patience.GivenUp(t, 0)
+		s.mu.Unlock()
+	}
+	return c, err
 }
 
 // drop ends a connection that recovery cannot use, and waits for its end.

@@ -273,3 +273,35 @@ func TestAgentPromotable(t *testing.T) {
 	b.do("stop", ocfSuccess, "")
 	b.do("monitor", ocfNotRunning, "")
 }
+
+// The agent under the tool that its interface's authors test agents with, and their library.
+func TestAgentUnderOCFTester(t *testing.T) {
+	for _, tool := range []string{"ocf-tester", "xmllint", "/usr/lib/ocf/lib/heartbeat/ocf-shellfuncs", "/usr/share/resource-agents/ra-api-1.dtd"} {
+		_, err := exec.LookPath(tool)
+		if filepath.IsAbs(tool) {
+			_, err = os.Stat(tool)
+		}
+		if err != nil {
+			t.Skip(tool, "is not here (make tools)")
+		}
+	}
+	b := newAgentBed(t)
+	b.settings["group"] = "g1" // ocf-tester promotes; without a group that is refused
+	delete(b.settings, "CRM_meta_timeout")
+	args := []string{"-n", "t1"}
+	for k, v := range b.settings {
+		args = append(args, "-o", k+"="+v)
+	}
+	c := exec.Command("ocf-tester", append(args, b.agent)...)
+	c.Env = append(b.env, "OCF_ROOT=/usr/lib/ocf")
+	out, err := os.Create(filepath.Join(b.dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	c.Stdout, c.Stderr = out, out
+	err = c.Run()
+	if text, _ := os.ReadFile(out.Name()); err != nil || !strings.Contains(string(text), "passed all tests") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"softiser/initiator/blockio"
 	"softiser/initiator/internal/redial"
+	"softiser/initiator/internal/silence"
 	"softiser/internal/nvme"
 )
 
@@ -269,7 +270,10 @@ func (a *Association) recover(cause error, since time.Time) {
 			return
 		}
 		wait = a.cfg.pace.Next(err, min(2*wait, a.cfg.ReconnectDelay))
-		if errors.Is(err, syscall.ECONNREFUSED) {
+		switch {
+		case errors.Is(err, silence.ErrMute):
+			wait = firstRetry
+		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH):
 			wait = min(wait, refusedRetry)
 		}
 		a.mu.Lock()
@@ -310,7 +314,7 @@ func (a *Association) givesUp(err error, down time.Duration, refused time.Time) 
 
 // again is one attempt.
 func (a *Association) again(since time.Time) error {
-	err := a.establish(a.ctx)
+	err := a.mute.attempt(a.establish)
 	if err == nil {
 		err = a.verify()
 	}

@@ -2,6 +2,7 @@ package nvmf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -116,4 +117,22 @@ func (m *mute) probe(t silence.Times) {
 	if confirmed {
 		a.breakOff(fmt.Errorf("nvmf: the controller has been mute for %v, though its port takes new connections", (t.Probe + time.Since(begun)).Round(time.Millisecond)))
 	}
+}
+
+// attempt makes an attempt at a new association, which is given up when it is not answered
+// while others are.
+func (m *mute) attempt(establish func(context.Context) error) error {
+	a := m.a
+	m.mu.Lock()
+	t := m.patience.Of(a.cfg.silence())
+	m.mu.Unlock()
+	err := silence.Attempt(a.ctx, t, establish, func(ctx context.Context, dial time.Duration) bool {
+		return a.cfg.answers(ctx, a.cfg.Transport, dial)
+	})
+	if errors.Is(err, silence.ErrMute) {
+		m.mu.Lock()
+		m.patience.GivenUp(t, 0)
+		m.mu.Unlock()
+	}
+	return err
 }

@@ -58,13 +58,16 @@ func (p *Pace) Dial(ctx context.Context, d net.Dialer, addr string) (net.Conn, e
 }
 
 // Next returns the pause before the next attempt, of which wait is the longest, after one
-// that has ended with err: short for a while where TCP has found nobody, which costs nobody
-// anything.
+// that has ended with err: short where TCP has waited in vain, and for a while where it has
+// found nobody, which costs nobody anything.
 func (p *Pace) Next(err error, wait time.Duration) time.Duration {
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && p.down < soon {
-		if op.Timeout() {
-			return min(wait, breath)
-		}
+	op, ok := errors.AsType[*net.OpError](err)
+	switch {
+	case !ok || op.Op != "dial":
+		return wait
+	case op.Timeout():
+		return min(wait, breath)
+	case p.down < soon:
 		return min(wait, quick)
 	}
 	return wait

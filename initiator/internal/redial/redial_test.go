@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -49,6 +50,7 @@ func TestNext(t *testing.T) {
 		{ms, refused, 800 * ms, 200 * ms},
 		{4999 * ms, refused, 800 * ms, 200 * ms},
 		{5 * time.Second, refused, 800 * ms, 800 * ms},
+		{time.Minute, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, 5 * time.Second, breath},
 		{ms, &net.OpError{Op: "read", Err: syscall.ECONNRESET}, 800 * ms, 800 * ms},
 		{ms, errors.New("login refused"), 800 * ms, 800 * ms},
 	} {

@@ -12,6 +12,7 @@ package silence
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -169,4 +170,36 @@ func Confirm(ctx context.Context, t Times, probe func(ctx context.Context, dial 
 		}
 	}
 	return false
+}
+
+// ErrMute is in the error of an attempt that was given up for a fresh one.
+var ErrMute = errors.New("it is not answered, though a second connection is")
+
+// Attempt makes an attempt to connect to a peer that was lost, beside which others are tried
+// when it takes longer than t.Probe: it may have got as far as a host that is stopped, or its
+// SYN may wait for TCP to repeat it. When another is answered and the attempt still is not,
+// its context ends, and the error is ErrMute.
+func Attempt(ctx context.Context, t Times, attempt func(context.Context) error, probe func(ctx context.Context, dial time.Duration) bool) error {
+	if t.Probe <= 0 {
+		return attempt(ctx)
+	}
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	under, end := context.WithCancel(ctx)
+	defer end()
+	mute := false
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		mute = pause.For(under, t.Probe) && Confirm(under, t, probe, func() bool { return under.Err() == nil })
+		if mute {
+			giveUp()
+		}
+	})
+	err := attempt(ctx)
+	end()
+	watch.Wait()
+	if err != nil && mute {
+		err = fmt.Errorf("%w: %w", ErrMute, err)
+	}
+	return err
 }

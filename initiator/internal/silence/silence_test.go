@@ -2,10 +2,13 @@ package silence
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"softiser/initiator/internal/pause"
 )
 
 const ms = time.Millisecond
@@ -136,6 +139,52 @@ func TestConfirm(t *testing.T) {
 				}
 				if under.Load() != 0 || most.Load() > 5 {
 					t.Errorf("%d probes are still under way, at most %d were", under.Load(), most.Load())
+				}
+			})
+		})
+	}
+}
+
+// An attempt that is not answered goes on as long as others are not, either.
+func TestAttempt(t *testing.T) {
+	failed := errors.New("refused")
+	for name, c := range map[string]struct {
+		takes time.Duration // the attempt, unless it is given up
+		up    time.Duration // when probes are answered
+		never bool          // nobody is probed
+		err   error
+		want  error
+		took  time.Duration
+	}{
+		"answered at once":          {10 * ms, 0, false, nil, nil, 10 * ms},
+		"refused at once":           {10 * ms, 0, false, failed, failed, 10 * ms},
+		"slow, as others are":       {5 * time.Second, time.Hour, false, nil, nil, 5 * time.Second},
+		"stuck":                     {time.Minute, 0, false, nil, ErrMute, time.Second + grace},
+		"stuck with one who is off": {time.Minute, 10 * time.Second, false, nil, ErrMute, 10*time.Second + grace},
+		"stuck, and nobody probes":  {time.Minute, 0, true, failed, failed, time.Minute},
+		"answered within the grace": {time.Second + grace/2, 0, false, nil, nil, time.Second + grace/2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				times := Times{}.WithDefaults()
+				if c.never {
+					times.Probe = -1
+				}
+				err := Attempt(t.Context(), times, func(ctx context.Context) error {
+					if !pause.For(ctx, c.takes) {
+						return ctx.Err()
+					}
+					return c.err
+				}, func(ctx context.Context, _ time.Duration) bool {
+					if time.Since(begin) < c.up {
+						<-ctx.Done()
+						return false
+					}
+					return true
+				})
+				if took := time.Since(begin); !errors.Is(err, c.want) || took != c.took {
+					t.Errorf("%v after %v, want %v after %v", err, took, c.want, c.took)
 				}
 			})
 		})

@@ -307,7 +307,7 @@ type Limits struct {
 // Admin is the local control interface.
 type Admin struct {
 	Socket   string `mapstructure:"socket" json:"socket,omitempty"`       // unix socket; "": none
-	Metrics  string `mapstructure:"metrics" json:"metrics,omitempty"`     // host:port of Prometheus' /metrics; "": none
+	Metrics  string `mapstructure:"metrics" json:"metrics,omitempty"`     // host:port of the status page and of Prometheus' /metrics; "": none
 	StateDir string `mapstructure:"state_dir" json:"state_dir,omitempty"` // persistent reservations, saved mode pages
 }
 

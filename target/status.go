@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -205,4 +206,38 @@ func reservationStatus(now *volume.Reservations) *ReservationStatus {
 		st.Registrants = append(st.Registrants, r)
 	}
 	return st
+}
+
+// Unserved goes through what is configured and not served: where, and why.
+func (st *Status) Unserved() iter.Seq2[string, string] {
+	return func(yield func(where, why string) bool) {
+		for _, t := range st.Targets {
+			for _, l := range t.LUNs {
+				if l.Error != "" && !yield(fmt.Sprintf("LUN %d of %s", l.LUN, t.Name), l.Error) {
+					return
+				}
+			}
+		}
+		for _, s := range st.Subsystems {
+			for _, n := range s.Namespaces {
+				if n.Error != "" && !yield(fmt.Sprintf("namespace %d of %s", n.NSID, s.NQN), n.Error) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// BackendWords says what a place's volume is made of, and how it is served there.
+func BackendWords(backend string, readOnly bool, placement volume.Placement, leaving bool) string {
+	if readOnly {
+		backend += ", ro"
+	}
+	if placement == volume.PlacementVerified {
+		backend += ", verified"
+	}
+	if leaving {
+		backend += ", leaving"
+	}
+	return backend
 }

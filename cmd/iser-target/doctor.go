@@ -199,7 +199,9 @@ func (p *patient) running(*doctor.Host) doctor.Finding {
 		return doctor.Finding{Level: doctor.Note, Found: p.noReply.Error(), Cost: "nothing is served, or nobody can tell", Mend: "systemctl start " + serviceUnit}
 	}
 	var un []string
-	eachUnserved(p.status, func(where, why string) { un = append(un, where+": "+why) })
+	for where, why := range p.status.Unserved() {
+		un = append(un, where+": "+why)
+	}
 	if len(un) > 0 {
 		return doctor.Finding{Level: doctor.Error, Found: "not served: " + strings.Join(un, "; "), Cost: "initiators find nothing there",
 			Mend: "iser-target reload   # when the reason is mended"}

@@ -69,25 +69,7 @@ func (h *health) ready(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	fmt.Fprintln(w, "ok") //nolint:errcheck // the same
-	eachUnserved(&st, func(where, why string) {
+	for where, why := range st.Unserved() {
 		io.WriteString(w, where+" is not served: "+why+"\n") //nolint:errcheck // the same
-	})
-}
-
-// eachUnserved names what is configured and not served.
-func eachUnserved(st *target.Status, tell func(where, why string)) {
-	for _, t := range st.Targets {
-		for _, l := range t.LUNs {
-			if l.Error != "" {
-				tell(fmt.Sprintf("LUN %d of %s", l.LUN, t.Name), l.Error)
-			}
-		}
-	}
-	for _, s := range st.Subsystems {
-		for _, n := range s.Namespaces {
-			if n.Error != "" {
-				tell(fmt.Sprintf("namespace %d of %s", n.NSID, s.NQN), n.Error)
-			}
-		}
 	}
 }

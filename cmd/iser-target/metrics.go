@@ -16,6 +16,7 @@ import (
 	"softiser/internal/handover"
 	"softiser/target"
 	"softiser/target/scsi"
+	"softiser/target/statuspage"
 )
 
 // serveMetrics answers Prometheus, and who asks for the state of the process, if that is
@@ -41,6 +42,7 @@ func observers(status func() target.Status) http.Handler {
 	h := newHealth(status)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.Handle("/", statuspage.Handler(statuspage.Config{Status: h.check, Version: version}))
 	mux.HandleFunc("GET /healthz", h.live)
 	mux.HandleFunc("GET /readyz", h.ready)
 	return mux

@@ -120,11 +120,11 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 			headed = true
 			fmt.Fprintln(w, "  LUN\tVOLUME\tBACKEND\tSIZE\tKIND\tCOMMANDS\tP50\tP99")
 		}
-		backend := backendWords(l.Backend, l.ReadOnly, l.Placement, l.Leaving)
+		backend := target.BackendWords(l.Backend, l.ReadOnly, l.Placement, l.Leaving)
 		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\tread\t%d\t%s\t%s\n", l.LUN, l.Volume, backend, humanize.IBytes(uint64(l.Size)),
-			l.ReadLatency.Count, latency(&l.ReadLatency, l.ReadLatency.P50), latency(&l.ReadLatency, l.ReadLatency.P99))
+			l.ReadLatency.Count, l.ReadLatency.Text(l.ReadLatency.P50), l.ReadLatency.Text(l.ReadLatency.P99))
 		fmt.Fprintf(w, "  \t\t\t\twrite\t%d\t%s\t%s\n", l.WriteLatency.Count,
-			latency(&l.WriteLatency, l.WriteLatency.P50), latency(&l.WriteLatency, l.WriteLatency.P99))
+			l.WriteLatency.Text(l.WriteLatency.P50), l.WriteLatency.Text(l.WriteLatency.P99))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -142,20 +142,6 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 		}
 	}
 	return nil
-}
-
-// backendWords says what a place's volume is made of, and how it is served there.
-func backendWords(backend string, readOnly bool, placement scsi.Placement, leaving bool) string {
-	if readOnly {
-		backend += ", ro"
-	}
-	if placement == scsi.PlacementVerified {
-		backend += ", verified"
-	}
-	if leaving {
-		backend += ", leaving"
-	}
-	return backend
 }
 
 // printSubsystem tells of a subsystem, its namespaces and the controllers of its hosts.
@@ -178,7 +164,7 @@ func printSubsystem(out io.Writer, st *target.Status, s *target.SubsystemStatus)
 			headed = true
 			fmt.Fprintln(w, "  NSID\tVOLUME\tBACKEND\tSIZE\tBLOCK")
 		}
-		backend := backendWords(n.Backend, n.ReadOnly, n.Placement, n.Leaving)
+		backend := target.BackendWords(n.Backend, n.ReadOnly, n.Placement, n.Leaving)
 		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\t%d\n", n.NSID, n.Volume, backend, humanize.IBytes(uint64(n.Size)), n.BlockSize)
 	}
 	if err := w.Flush(); err != nil {
@@ -277,26 +263,9 @@ func printSession(out io.Writer, s *target.SessionStatus) error {
 		bytes uint64
 		l     *scsi.Latency
 	}{{"read", s.Reads, s.BytesOut, &s.ReadLatency}, {"write", s.Writes, s.BytesIn, &s.WriteLatency}} {
-		fmt.Fprintf(w, "    %s\t%d commands\t%s\tp50 %s\tp99 %s\n", k.name, k.n, humanize.IBytes(k.bytes), latency(k.l, k.l.P50), latency(k.l, k.l.P99))
+		fmt.Fprintf(w, "    %s\t%d commands\t%s\tp50 %s\tp99 %s\n", k.name, k.n, humanize.IBytes(k.bytes), k.l.Text(k.l.P50), k.l.Text(k.l.P99))
 	}
 	return w.Flush()
-}
-
-// latency writes one value of a distribution, "-" of an empty one.
-func latency(l *scsi.Latency, d time.Duration) string {
-	if l.Count == 0 {
-		return "-"
-	}
-	return brief(d).String()
-}
-
-// brief rounds a latency to two or three digits: the buckets are no finer.
-func brief(d time.Duration) time.Duration {
-	unit := time.Duration(1)
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit)
 }
 
 // printSessions lists sessions: a line of a table each, and below it who talks to

@@ -58,6 +58,19 @@ type Latency struct {
 	Buckets []LatencyBucket `json:"buckets,omitempty"`
 }
 
+// Text writes one value of the distribution in two or three digits, as its buckets are no
+// finer; "-" when it is empty.
+func (l *Latency) Text(d time.Duration) string {
+	if l.Count == 0 {
+		return "-"
+	}
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
 // LatencyBucket counts the commands that took less than Below and no less than
 // the bucket before.
 type LatencyBucket struct {

@@ -8,6 +8,7 @@ import (
 
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/roce/message"
+	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/roce/port"
 	"softiser/rdma/internal/verbs"
 )
@@ -32,6 +33,7 @@ type base struct {
 	sent   sent // since the statistics were last brought up to date
 	got    sent
 	unsent error // the newest error of the network, for the one who asks why nobody answers
+	life
 }
 
 // number is that of a queue pair. The manager has it longer than there is a queue pair, and
@@ -130,6 +132,39 @@ func (b *base) unsentLocked(err error) {
 	case !errors.Is(err, net.ErrClosed):
 		b.unsent = err
 	}
+}
+
+// gotLocked counts a packet that has come.
+func (b *base) gotLocked(p *packet.Packet) {
+	n := len(p.Payload)
+	b.got.packets++
+	b.got.wire += uint64(p.Op.Len(n))
+	b.got.payload += uint64(n)
+}
+
+// sendLocked hands b.out to the sender by add, and counts it; false when its payload cannot
+// be read.
+func (b *base) sendLocked(add func() (bool, error)) bool {
+	ok, err := add()
+	if err == nil && !ok {
+		b.unsentLocked(b.send.Flush())
+		_, err = add()
+	}
+	if errors.Is(err, port.ErrFault) {
+		return false
+	}
+	b.unsentLocked(err)
+	o := &b.out
+	b.sent.packets++
+	b.sent.wire += uint64(o.Packet.Op.Len(o.N))
+	b.sent.payload += uint64(o.N)
+	switch t := o.Packet.Op.Traits(); {
+	case o.Packet.Op == packet.ReadRequest:
+		b.sent.reads++
+	case t&packet.Send != 0 && t&packet.Last != 0:
+		b.sent.sends++
+	}
+	return true
 }
 
 // countLocked brings the statistics up to date.

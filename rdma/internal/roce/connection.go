@@ -1,8 +1,6 @@
 package roce
 
 import (
-	"errors"
-	"io"
 	"net/netip"
 
 	"softiser/rdma/internal/roce/cm"
@@ -57,13 +55,7 @@ func (u *Unreliable) hooks(forgotten func()) cm.Hooks {
 func (u *Unreliable) ended(err error) {
 	u.Mu.Lock()
 	defer u.Mu.Unlock()
-	switch closing := u.StateLocked() == verbs.StateClosing; {
-	case closing && (err == nil || errors.Is(err, cm.ErrDisconnected)):
-		err = nil
-	case errors.Is(err, cm.ErrDisconnected):
-		err = io.EOF
-	}
-	u.FailLocked(err)
+	u.endedLocked(err)
 }
 
 // attach makes the machine of a connection, and has the port hand packets to it. begin
@@ -83,7 +75,7 @@ func (u *Unreliable) attach(hp *hostPort, p *Params, l link) error {
 		uc.NewReceiver(u.QP, l.MTU, l.in),
 	}
 	u.send = s
-	hook := u.readyLocked(hp, l.Info)
+	hook := u.startLocked(hp, l.Info)
 	u.Mu.Unlock()
 	hook()
 	hp.Attach(u.Num, l.Remote.Addr(), u.take, u.batchEnd)

@@ -49,7 +49,7 @@ func (u *Unreliable) Open(local netip.Addr, qkey uint32, mtu packet.MTU) error {
 	}
 	u.m, u.qkey = &datagrams{ud.NewSender(u.QP, p), ud.NewReceiver(u.QP, p)}, qkey
 	u.send = hp.DatagramSender(u.Num)
-	hook := u.readyLocked(hp, Info{MTU: mtu, Local: netip.AddrPortFrom(hp.Addr(), 0)})
+	hook := u.startLocked(hp, Info{MTU: mtu, Local: netip.AddrPortFrom(hp.Addr(), 0)})
 	u.Mu.Unlock()
 	hook()
 	hp.Attach(u.Num, netip.Addr{}, u.take, u.batchEnd)

@@ -1,12 +1,10 @@
 package roce
 
 import (
-	"errors"
 	"net/netip"
 	"time"
 
 	"softiser/rdma/internal/roce/packet"
-	"softiser/rdma/internal/roce/port"
 	"softiser/rdma/internal/verbs"
 )
 
@@ -21,10 +19,7 @@ func (qp *QP) take(_ netip.AddrPort, pkt *packet.Packet) {
 	if qp.Dying.Load() {
 		return
 	}
-	n := len(pkt.Payload)
-	qp.got.packets++
-	qp.got.wire += uint64(pkt.Op.Len(n))
-	qp.got.payload += uint64(n)
+	qp.gotLocked(pkt)
 	if pkt.Op.Traits()&packet.Response != 0 {
 		qp.req.Receive(pkt, qp.now())
 		return
@@ -107,9 +102,7 @@ func (qp *QP) settleLocked() {
 	if at, ok := qp.req.Deadline(); ok {
 		qp.armLocked(now, at)
 	}
-	if qp.more || qp.heard && !qp.told || qp.drainedLocked() || qp.SendCQ.Due() || qp.RecvCQ.Due() {
-		qp.kick()
-	}
+	qp.wakeLocked(qp.drainedLocked())
 }
 
 // pumpLocked sends packets: answers first, as the peer waits for them with its window. But
@@ -153,25 +146,7 @@ func (qp *QP) answerLocked(n int) int {
 // addLocked hands a packet to the sender; false when its payload cannot be read.
 func (qp *QP) addLocked(copied bool) bool {
 	o := &qp.out
-	ok, err := qp.send.Add(&o.Packet, o.Payload, o.N, copied)
-	if err == nil && !ok {
-		qp.flushLocked()
-		_, err = qp.send.Add(&o.Packet, o.Payload, o.N, copied)
-	}
-	if errors.Is(err, port.ErrFault) {
-		return false
-	}
-	qp.unsentLocked(err)
-	qp.sent.packets++
-	qp.sent.wire += uint64(o.Packet.Op.Len(o.N))
-	qp.sent.payload += uint64(o.N)
-	switch t := o.Packet.Op.Traits(); {
-	case o.Packet.Op == packet.ReadRequest:
-		qp.sent.reads++
-	case t&packet.Send != 0 && t&packet.Last != 0:
-		qp.sent.sends++
-	}
-	return true
+	return qp.sendLocked(func() (bool, error) { return qp.send.Add(&o.Packet, o.Payload, o.N, copied) })
 }
 
 // flushLocked gives the packets to the kernel. What it does not take is lost, as on the

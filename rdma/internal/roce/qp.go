@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"time"
 
-	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/rc"
 	"softiser/rdma/internal/verbs"
 )
@@ -14,7 +13,6 @@ type QP struct {
 	base
 
 	// Guarded by Mu, from the connection on.
-	conn  *cm.Conn // nil for one that was made without the manager
 	req   *rc.Requester
 	resp  *rc.Responder
 	peer  netip.Addr
@@ -23,14 +21,7 @@ type QP struct {
 	armed time.Duration // when timer runs out; 0: it does not run
 	known told          // what the port knows of the machines
 
-	open    bool          // requests may be sent: the peer is ready to receive
-	heard   bool          // a request of the peer has come
-	told    bool          // the manager and the owner know of that
-	rtu     bool          // the peer has said that it is ready
-	ending  bool          // the handshake of the end has begun
-	owed    time.Duration // when an acknowledgement was put off, for the loop to send; 0: none is
-	more    bool          // the pump has stopped because it is somebody else's turn
-	closing *time.Timer   // bounds the handshake of the end
+	owed time.Duration // when an acknowledgement was put off, for the loop to send; 0: none is
 }
 
 // New makes the engine of a queue pair that is not connected, and makes itself known to

@@ -235,22 +235,8 @@ const never = 1000 * time.Hour
 // ackTimeout is what the exponent says (IBA vol. 1 §9.7.6.1.3).
 func ackTimeout(n uint8) time.Duration { return time.Duration(4096) << n }
 
-// begin starts the loop of a connection that has been attached, or of what is left of one
-// that has failed meanwhile.
-func (qp *QP) begin(conn *cm.Conn, err error) error {
-	qp.Mu.Lock()
-	qp.conn = conn
-	if err != nil {
-		qp.FailLocked(err)
-	}
-	qp.Mu.Unlock()
-	go qp.loop()
-	qp.kick() // for what has happened meanwhile
-	if err != nil {
-		qp.wg.Wait()
-	}
-	return err
-}
+// begin starts the loop; see base.begin.
+func (qp *QP) begin(conn *cm.Conn, err error) error { return qp.base.begin(qp, conn, err) }
 
 // Listener takes connection requests for one port of rdma_cm's at one address.
 type Listener struct {

@@ -2,74 +2,21 @@ package roce
 
 import (
 	"errors"
-	"fmt"
-	"io"
-	"time"
 
-	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/rc"
 	"softiser/rdma/internal/verbs"
 )
 
-// endTimeout is how long the peer may take to answer the end of a connection.
-const endTimeout = 3 * time.Second
-
-// loop is the goroutine of a connection: what may take its time, or calls somebody back.
-func (qp *QP) loop() {
-	defer qp.wg.Done()
-	for range qp.wake {
-		qp.dispatch()
-		if qp.step() {
-			break
-		}
-	}
-	qp.teardown()
-}
-
-// step does what is due of a connection's life; true when it is over.
-func (qp *QP) step() bool {
-	qp.Mu.Lock()
-	if qp.Dying.Load() {
-		qp.Mu.Unlock()
-		return true
-	}
-	conn, due := qp.conn, qp.more || qp.owed != 0
-	if (qp.heard || qp.rtu) && !qp.told {
-		qp.told = true
-		first := !qp.open
-		qp.open, due = true, true
-		qp.Mu.Unlock()
-		conn.Heard()
-		if first {
-			qp.Owner().Event(verbs.EventEstablished)
-		}
-		qp.Mu.Lock()
-	}
-	if due && !qp.Dying.Load() {
-		qp.settleLocked()
-	}
-	end := qp.drainedLocked()
-	switch {
-	case end && conn == nil: // there is nobody to tell
-		qp.FailLocked(nil)
-		end = false
-	case end:
-		qp.ending = true
-		qp.closing = time.AfterFunc(endTimeout, func() {
-			qp.Fail(fmt.Errorf("%w: the peer did not answer the end of the connection within %v", verbs.ErrTimeout, endTimeout))
-		})
-	}
-	qp.Mu.Unlock()
-	if end {
-		_ = conn.Disconnect() // its hook says what came of it
-	}
-	return false
-}
-
 // drainedLocked says whether the handshake of a graceful end is to begin.
 func (qp *QP) drainedLocked() bool {
-	return qp.StateLocked() == verbs.StateClosing && !qp.ending && qp.SQ.Empty() && !qp.resp.Pending()
+	return qp.emptyLocked() && !qp.resp.Pending()
 }
+
+// readyLocked says whether the peer is ready: it has said so, or sent a request.
+func (qp *QP) readyLocked() bool { return qp.heard || qp.rtu }
+
+// dueLocked says whether the pump is to go on.
+func (qp *QP) dueLocked() bool { return qp.more || qp.owed != 0 }
 
 // failedLocked ends the connection if one of its machines has come to an end. What the
 // peer is to be told by a packet has been sent, or will not be.
@@ -94,13 +41,7 @@ func (qp *QP) ended(err error) {
 		return
 	}
 	qp.failedLocked() // what the peer said just before
-	switch closing := qp.StateLocked() == verbs.StateClosing; {
-	case closing && (err == nil || errors.Is(err, cm.ErrDisconnected)):
-		err = nil
-	case errors.Is(err, cm.ErrDisconnected):
-		err = io.EOF
-	}
-	qp.FailLocked(err)
+	qp.endedLocked(err)
 }
 
 // teardown ends the connection: the last thing that the loop does. The peer is told, and
@@ -111,9 +52,7 @@ func (qp *QP) teardown() {
 	qp.timer.Stop()
 	qp.req.Leave()
 	qp.port.ways.leave(qp.peer)
-	if qp.closing != nil {
-		qp.closing.Stop()
-	}
+	qp.stopClosingLocked()
 	conn, err := qp.conn, qp.Err
 	qp.Mu.Unlock()
 	if conn != nil {

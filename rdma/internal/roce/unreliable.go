@@ -1,15 +1,12 @@
 package roce
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
-	"softiser/rdma/internal/roce/port"
 	"softiser/rdma/internal/verbs"
 )
 
@@ -37,16 +34,8 @@ type Unreliable struct {
 
 	// Guarded by Mu, from the connection on.
 	m      unacknowledged
-	conn   *cm.Conn     // nil for datagrams, and for a connection made without the manager
 	groups []netip.Addr // that it has joined
 	qkey   uint32
-
-	open    bool        // requests may be sent: the peer is ready to receive
-	heard   bool        // the peer is ready: it has said so, or sent a packet
-	told    bool        // the manager and the owner know of that
-	ending  bool        // the handshake of the end has begun
-	more    bool        // the pump has stopped because it is somebody else's turn
-	closing *time.Timer // bounds the handshake of the end
 }
 
 // NewUnreliable is New for the types UC and UD.
@@ -87,10 +76,7 @@ func (u *Unreliable) takeFor(to netip.Addr, from netip.AddrPort, p *packet.Packe
 	if u.Dying.Load() {
 		return
 	}
-	n := len(p.Payload)
-	u.got.packets++
-	u.got.wire += uint64(p.Op.Len(n))
-	u.got.payload += uint64(n)
+	u.gotLocked(p)
 	u.heard = true
 	u.m.take(from.Addr().Unmap(), to, p)
 }
@@ -112,9 +98,7 @@ func (u *Unreliable) settleLocked() {
 	if err := u.m.err(); err != nil {
 		u.FailLocked(err)
 	}
-	if u.more || u.heard && !u.told || u.drainedLocked() || u.SendCQ.Due() || u.RecvCQ.Due() {
-		u.kick()
-	}
+	u.wakeLocked(u.drainedLocked())
 }
 
 // pumpLocked sends packets. Their requests are over when the kernel has them.
@@ -142,28 +126,12 @@ func (u *Unreliable) pumpLocked() {
 // addLocked hands a packet to the sender; false when its payload cannot be read.
 func (u *Unreliable) addLocked(to *verbs.AddressHandle) bool {
 	o := &u.out
-	add := func() (bool, error) {
+	return u.sendLocked(func() (bool, error) {
 		if to == nil {
 			return u.send.Add(&o.Packet, o.Payload, o.N, false)
 		}
 		return u.send.AddTo(to.Addr, &o.Packet, o.Payload, o.N, false)
-	}
-	ok, err := add()
-	if err == nil && !ok {
-		u.unsentLocked(u.send.Flush())
-		_, err = add()
-	}
-	if errors.Is(err, port.ErrFault) {
-		return false
-	}
-	u.unsentLocked(err)
-	u.sent.packets++
-	u.sent.wire += uint64(o.Packet.Op.Len(o.N))
-	u.sent.payload += uint64(o.N)
-	if t := o.Packet.Op.Traits(); t&packet.Send != 0 && t&packet.Last != 0 {
-		u.sent.sends++
-	}
-	return true
+	})
 }
 
 // publishLocked completes the receives that have ended, and counts.
@@ -175,71 +143,19 @@ func (u *Unreliable) publishLocked() {
 }
 
 // drainedLocked says whether the end is to begin that was asked for.
-func (u *Unreliable) drainedLocked() bool {
-	return u.StateLocked() == verbs.StateClosing && !u.ending && u.SQ.Empty()
-}
+func (u *Unreliable) drainedLocked() bool { return u.emptyLocked() }
 
-// loop is the goroutine of the queue pair, as that of QP.
-func (u *Unreliable) loop() {
-	defer u.wg.Done()
-	for range u.wake {
-		u.dispatch()
-		if u.step() {
-			break
-		}
-	}
-	u.teardown()
-}
+// readyLocked says whether the peer is ready: it has said so, or sent a packet.
+func (u *Unreliable) readyLocked() bool { return u.heard }
 
-// step does what is due; true when the queue pair has ended.
-func (u *Unreliable) step() bool {
-	u.Mu.Lock()
-	if u.Dying.Load() {
-		u.Mu.Unlock()
-		return true
-	}
-	conn, due := u.conn, u.more
-	if u.heard && !u.told {
-		u.told = true
-		first := !u.open
-		u.open, due = true, true
-		u.Mu.Unlock()
-		if conn != nil {
-			conn.Heard()
-		}
-		if first {
-			u.Owner().Event(verbs.EventEstablished)
-		}
-		u.Mu.Lock()
-	}
-	if due && !u.Dying.Load() {
-		u.settleLocked()
-	}
-	end := u.drainedLocked()
-	switch {
-	case end && conn == nil: // there is nobody to tell
-		u.FailLocked(nil)
-		end = false
-	case end:
-		u.ending = true
-		u.closing = time.AfterFunc(endTimeout, func() {
-			u.Fail(fmt.Errorf("%w: the peer did not answer the end of the connection within %v", verbs.ErrTimeout, endTimeout))
-		})
-	}
-	u.Mu.Unlock()
-	if end {
-		_ = conn.Disconnect() // its hook says what came of it
-	}
-	return false
-}
+// dueLocked says whether the pump is to go on.
+func (u *Unreliable) dueLocked() bool { return u.more }
 
 // teardown ends the queue pair: the last thing that the loop does.
 func (u *Unreliable) teardown() {
 	u.port.Detach(u.Num)
 	u.Mu.Lock()
-	if u.closing != nil {
-		u.closing.Stop()
-	}
+	u.stopClosingLocked()
 	conn, err, groups := u.conn, u.Err, u.groups
 	u.groups = nil
 	u.Mu.Unlock()
@@ -267,8 +183,8 @@ func (u *Unreliable) teardown() {
 	close(u.Done)
 }
 
-// readyLocked makes the queue pair ready to send and receive. begin must follow.
-func (u *Unreliable) readyLocked(hp *hostPort, i Info) (hook func()) {
+// startLocked makes the queue pair ready to send and receive. begin must follow.
+func (u *Unreliable) startLocked(hp *hostPort, i Info) (hook func()) {
 	u.port, u.info = hp, i
 	u.open = u.datagrams || i.Initiator
 	u.told = u.open
@@ -285,19 +201,5 @@ func (u *Unreliable) idleLocked() error {
 	return nil
 }
 
-// begin starts the loop of a queue pair that is ready, or of what is left of one that has
-// failed meanwhile.
-func (u *Unreliable) begin(conn *cm.Conn, err error) error {
-	u.Mu.Lock()
-	u.conn = conn
-	if err != nil {
-		u.FailLocked(err)
-	}
-	u.Mu.Unlock()
-	go u.loop()
-	u.kick() // for what has happened meanwhile
-	if err != nil {
-		u.wg.Wait()
-	}
-	return err
-}
+// begin starts the loop; see base.begin.
+func (u *Unreliable) begin(conn *cm.Conn, err error) error { return u.base.begin(u, conn, err) }

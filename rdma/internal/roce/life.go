@@ -1,0 +1,135 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"softiser/rdma/internal/roce/cm"
+	"softiser/rdma/internal/verbs"
+)
+
+// life is how far a queue pair has come between its connection and its end; Mu guards it.
+type life struct {
+	conn    *cm.Conn    // nil for datagrams, and for a connection made without the manager
+	open    bool        // requests may be sent: the peer is ready to receive
+	heard   bool        // a packet of the peer has come that says so
+	rtu     bool        // the peer has said so by the manager
+	told    bool        // the manager and the owner know of that
+	ending  bool        // the handshake of the end has begun
+	more    bool        // the pump has stopped because it is somebody else's turn
+	closing *time.Timer // bounds the handshake of the end
+}
+
+// endTimeout is how long the peer may take to answer the end of a connection.
+const endTimeout = 3 * time.Second
+
+// living is a type of queue pairs, as its loop sees it. Mu is held around all but teardown.
+type living interface {
+	settleLocked()       // sends what there is to send, completes what has ended
+	readyLocked() bool   // the peer is ready
+	dueLocked() bool     // there is something to send
+	drainedLocked() bool // the end is to begin that was asked for, and all is done
+	teardown()
+}
+
+// begin starts the loop of a queue pair that has been attached, or of what is left of one
+// that has failed meanwhile.
+func (b *base) begin(l living, conn *cm.Conn, err error) error {
+	b.Mu.Lock()
+	b.conn = conn
+	if err != nil {
+		b.FailLocked(err)
+	}
+	b.Mu.Unlock()
+	go b.loop(l)
+	b.kick() // for what has happened meanwhile
+	if err != nil {
+		b.wg.Wait()
+	}
+	return err
+}
+
+// loop is the goroutine of a queue pair: what may take its time, or calls somebody back.
+func (b *base) loop(l living) {
+	defer b.wg.Done()
+	for range b.wake {
+		b.dispatch()
+		if b.step(l) {
+			break
+		}
+	}
+	l.teardown()
+}
+
+// wakeLocked wakes the loop if there is something for it.
+func (b *base) wakeLocked(drained bool) {
+	if b.more || b.heard && !b.told || drained || b.SendCQ.Due() || b.RecvCQ.Due() {
+		b.kick()
+	}
+}
+
+// step does what is due of a queue pair's life; true when it is over.
+func (b *base) step(l living) bool {
+	b.Mu.Lock()
+	if b.Dying.Load() {
+		b.Mu.Unlock()
+		return true
+	}
+	conn, due := b.conn, l.dueLocked()
+	if l.readyLocked() && !b.told {
+		b.told = true
+		first := !b.open
+		b.open, due = true, true
+		b.Mu.Unlock()
+		if conn != nil {
+			conn.Heard()
+		}
+		if first {
+			b.Owner().Event(verbs.EventEstablished)
+		}
+		b.Mu.Lock()
+	}
+	if due && !b.Dying.Load() {
+		l.settleLocked()
+	}
+	end := l.drainedLocked()
+	switch {
+	case end && conn == nil: // there is nobody to tell
+		b.FailLocked(nil)
+		end = false
+	case end:
+		b.ending = true
+		b.closing = time.AfterFunc(endTimeout, func() {
+			b.Fail(fmt.Errorf("%w: the peer did not answer the end of the connection within %v", verbs.ErrTimeout, endTimeout))
+		})
+	}
+	b.Mu.Unlock()
+	if end {
+		_ = conn.Disconnect() // its hook says what came of it
+	}
+	return false
+}
+
+// emptyLocked says whether the end was asked for, has not begun, and waits for no request.
+func (b *base) emptyLocked() bool {
+	return b.StateLocked() == verbs.StateClosing && !b.ending && b.SQ.Empty()
+}
+
+func (b *base) stopClosingLocked() {
+	if b.closing != nil {
+		b.closing.Stop()
+	}
+}
+
+// endedLocked ends the queue pair on the manager's word.
+func (b *base) endedLocked(err error) {
+	switch closing := b.StateLocked() == verbs.StateClosing; {
+	case closing && (err == nil || errors.Is(err, cm.ErrDisconnected)):
+		err = nil
+	case errors.Is(err, cm.ErrDisconnected):
+		err = io.EOF
+	}
+	b.FailLocked(err)
+}

@@ -134,7 +134,8 @@ func (r *Receiver) Run() error {
 // Between implements sockio.Receiver.
 func (r *Receiver) Between() bool { return r.phase == atStart && r.r == r.w }
 
-// Ready implements sockio.Receiver: it reads and parses until there is nothing to read.
+// Ready implements sockio.Receiver: it reads and parses until there is nothing to read, or
+// its turn is over.
 // Where PDUs come one by one and the read has said that nothing is left, no further one is
 // made to see it.
 func (r *Receiver) Ready() (over bool) {
@@ -175,6 +176,9 @@ func (r *Receiver) Ready() (over bool) {
 		r.p.Batch()
 		if got = r.PDUs.Load() - before; lone && got == 1 && r.sk.Drained() && r.Between() {
 			r.sk.Waits()
+			return false
+		}
+		if r.wait.Enough() {
 			return false
 		}
 	}

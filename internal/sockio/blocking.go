@@ -49,13 +49,13 @@ const (
 // blocking is Ready under these rules.
 func (w *Waiter) blocking() bool {
 	b, c := &w.block, w.conn
-	begin := clock()
+	begin := w.since
 	w.crowd.awake.Add(1)
 	defer func() {
 		w.lastByte = clock()
 		w.crowd.awake.Add(-1)
 	}()
-	if w.crowd.turn.Swap(w.number) != w.number || begin-w.lastByte > blockShort {
+	if w.others || begin-w.lastByte > blockShort {
 		b.proof = 0
 	}
 	for {
@@ -79,7 +79,7 @@ func (w *Waiter) blocking() bool {
 		default:
 			return false // a stale event
 		}
-		if b.proof < blockProof || !w.who.Between() || !w.turns(begin) {
+		if w.enough || b.proof < blockProof || !w.who.Between() || !w.turns(begin) {
 			return false
 		}
 		w.Blocks++

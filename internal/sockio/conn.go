@@ -94,7 +94,7 @@ func (c *Conn) Net() net.Conn { return c.nc }
 
 // ReadLoop calls f, and again whenever the socket may have become readable, until
 // f returns true. f must have met ErrAgain before it returns false, or Drained, and
-// have called Waits.
+// have called Waits, or Waiter.Enough.
 func (c *Conn) ReadLoop(f func(uintptr) bool) error { return c.rc.Read(f) }
 
 // WriteLoop is ReadLoop for writing.

@@ -18,15 +18,19 @@ const (
 	BusyPollOff  time.Duration = -1
 )
 
-// pollStreak is how long a receiver goes on without parking where a parked
-// scheduler is all that hears other sockets.
-const pollStreak = 5 * time.Millisecond
+const (
+	// pollStreak is how long a receiver goes on without parking where a parked
+	// scheduler is all that hears other sockets.
+	pollStreak = 5 * time.Millisecond
+	// turnShare is how long it does while other receivers are at work.
+	turnShare = 200 * time.Microsecond
+)
 
 // Crowd is the receivers with BusyPollAuto that make way for each other: with several at
 // work, each would delay the others by looking.
 type Crowd struct {
 	awake atomic.Int32  // of them: are not parked
-	turn  atomic.Uint64 // number of the one that was last unparked
+	turn  atomic.Uint64 // number of the one that had the last turn
 	last  atomic.Uint64 // number of the one that came last
 }
 
@@ -65,7 +69,12 @@ type Waiter struct {
 	lastByte time.Duration // see clock: when the last byte came, or the last wait began
 	auto     autoPoll      // of BusyPollAuto
 	block    blockWait     // of BusyPollOff
-	onlyP    bool          // of BusyPollAuto: whoever polls keeps the scheduler from looking at other sockets
+	onlyP    bool          // whoever polls keeps the scheduler from looking at other sockets
+
+	// Of the turn under way, see Enough.
+	since  time.Duration // when it began
+	others bool          // another receiver of the crowd has had one since the last of this
+	enough bool          // it is over, though there is more to read
 
 	// Calls counts the system calls that have looked for bytes, Found the waits that they
 	// have ended without parking; of BusyPollAuto.
@@ -94,6 +103,8 @@ func (w *Waiter) SetLimit(d time.Duration) { w.limit = d }
 // Ready is for Conn.ReadLoop: what the receiver's is, and looks for a while before it
 // reports false.
 func (w *Waiter) Ready(uintptr) (over bool) {
+	w.since, w.enough = clock(), false
+	w.others = w.crowd.turn.Swap(w.number) != w.number
 	switch {
 	case w.limit > 0:
 		return w.fixed(w.limit)
@@ -104,6 +115,23 @@ func (w *Waiter) Ready(uintptr) (over bool) {
 		return w.who.Ready()
 	}
 	return w.blocking()
+}
+
+// Enough ends the turn of a receiver that has much to read while others wait for theirs: a
+// peer with a hundred commands in flight may well send the next ones as fast as they are
+// served, and its socket would never be empty. It is called by the receiver's Ready between
+// two reads; when it is true, Ready returns false at once, and is called again once the
+// sockets that have become readable meanwhile have had their turns.
+func (w *Waiter) Enough() bool {
+	if !w.others && !w.onlyP {
+		return false
+	}
+	if d := clock() - w.since; d <= turnShare || !w.others && d <= pollStreak {
+		return false
+	}
+	w.enough = true
+	w.sock.Quiet(false) // raises the event for what is left
+	return true
 }
 
 // epoch is what the clock of this file counts from.
@@ -118,6 +146,9 @@ func (w *Waiter) fixed(d time.Duration) bool {
 		before := w.sock.Arrivals()
 		if w.who.Ready() {
 			return true
+		}
+		if w.enough {
+			return false
 		}
 		now := clock()
 		if w.sock.Arrivals() != before {
@@ -143,8 +174,8 @@ func (w *Waiter) adaptive() bool {
 		w.lastByte = clock()
 		w.crowd.awake.Add(-1)
 	}()
-	begin := clock()
-	if w.crowd.turn.Swap(w.number) != w.number {
+	begin := w.since
+	if w.others {
 		p.crowd(begin)
 	}
 	for parked := begin - w.lastByte; ; parked = 0 {
@@ -152,8 +183,8 @@ func (w *Waiter) adaptive() bool {
 		if w.who.Ready() {
 			return true
 		}
-		if w.sock.Arrivals() == before {
-			return false // a stale event
+		if w.enough || w.sock.Arrivals() == before {
+			return false // there is more to read; or it was a stale event
 		}
 		now := clock()
 		p.woke(now, parked)

@@ -132,3 +132,47 @@ func TestWaiters(t *testing.T) {
 		})
 	}
 }
+
+// A receiver with more to read than its share gives others theirs, and is called again
+// without more bytes having come.
+func TestTurns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		others, onlyP bool
+		lasted        time.Duration // how long the turn has lasted
+		enough        bool
+	}{
+		"short":                     {true, true, 0, false},
+		"beside others":             {true, false, 2 * turnShare, true},
+		"alone, other processors":   {false, false, time.Hour, false},
+		"alone, the only processor": {false, true, 2 * pollStreak, true},
+		"alone, not for long":       {false, true, 2 * turnShare, false},
+	} {
+		var w Waiter
+		_, conn := pair(t)
+		w.Init(conn, nil)
+		w.others, w.onlyP, w.since = tc.others, tc.onlyP, clock()+time.Hour
+		if tc.lasted > 0 {
+			w.since = clock() - tc.lasted
+		}
+		if tc.lasted == 2*turnShare && !tc.enough {
+			w.since = clock() + time.Hour // a slow machine must not make more of it
+		}
+		if w.Enough() != tc.enough || w.enough != tc.enough {
+			t.Errorf("%s: %v", name, w.enough)
+		}
+	}
+}
+
+// What is left in the socket at the end of a turn begins another one, as often as it takes.
+func TestTurnsGoOn(t *testing.T) {
+	peer, conn := pair(t)
+	put(t, peer, 'x')
+	turns := 0
+	if err := conn.ReadLoop(func(uintptr) bool {
+		turns++
+		conn.Quiet(false)
+		return turns == 5
+	}); err != nil {
+		t.Error(err)
+	}
+}

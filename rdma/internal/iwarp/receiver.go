@@ -131,7 +131,7 @@ func (x *receiver) loop() {
 func (x *receiver) Between() bool { return x.stage == rxHeader && x.in.r == x.in.w }
 
 // Ready implements sockio.Receiver: it reads and handles until the socket is empty
-// (false) or the connection has ended (true).
+// (false), its turn is over (false), or the connection has ended (true).
 //
 // A call that finds the socket empty is one of three at depth 1. It is left out where
 // messages come one by one and the read itself has said that nothing is left (ADR 77).
@@ -180,6 +180,10 @@ func (x *receiver) Ready() bool {
 		if lone && qp.conn.Drained() && x.Between() && x.stats.answers() == before+1 {
 			x.idle()
 			qp.conn.Waits()
+			return false
+		}
+		if qp.wait.Enough() {
+			x.idle()
 			return false
 		}
 	}

@@ -26,7 +26,7 @@ func (r *request) abandon(err error) {
 	}
 	if r.state == reqQueued {
 		q.waiting.remove(r)
-		r.state = reqRunning
+		q.moveRequest(r, reqRunning)
 	}
 	r.cancel = err
 	var ids []uint16
@@ -89,7 +89,8 @@ func (q *queue) forget(n *Namespace) {
 		next := r.node.Next()
 		if r.ns == n {
 			q.waiting.remove(r)
-			r.state, r.cancel = reqRunning, blockio.ErrClosed
+			q.moveRequest(r, reqRunning)
+			r.cancel = blockio.ErrClosed
 			if r.parts == 0 {
 				q.finish(r)
 			}

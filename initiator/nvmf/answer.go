@@ -68,7 +68,7 @@ func (q *queue) mayRetry(c *command) bool {
 
 // delay sends a command again a little later.
 func (q *queue) delay(c *command) {
-	c.state = cmdDelayed
+	q.moveCommand(c, cmdDelayed)
 	c.tries++
 	q.delayed++
 	q.stats.Retries++
@@ -86,7 +86,7 @@ func (q *queue) wake() {
 		q.delayed = 0
 		for i := range q.cmds {
 			if c := &q.cmds[i]; c.state == cmdDelayed {
-				c.state = cmdResend
+				q.moveCommand(c, cmdResend)
 				q.resend.push(c)
 			}
 		}
@@ -107,7 +107,7 @@ func (q *queue) ended(c *command, err error) {
 		r.cancel = err
 		if r.state == reqQueued { // no more commands of it
 			q.waiting.remove(r)
-			r.state = reqRunning
+			q.moveRequest(r, reqRunning)
 		}
 	}
 	if r.parts--; r.parts > 0 {
@@ -151,7 +151,7 @@ func (q *queue) settle(r *request) bool {
 		r.sync.Cover()
 		return false
 	}
-	r.state = reqQueued
+	q.moveRequest(r, reqQueued)
 	q.waiting.push(r)
 	return true
 }

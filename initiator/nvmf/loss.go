@@ -84,7 +84,7 @@ func (q *queue) retire() {
 	slices.SortFunc(again, func(a, b *command) int { return int(int64(a.order - b.order)) })
 	q.resend, q.delayed, q.sent = commands{}, 0, 0
 	for _, c := range again {
-		c.state = cmdResend
+		q.moveCommand(c, cmdResend)
 		q.resend.push(c)
 	}
 }
@@ -118,6 +118,7 @@ func (q *queue) vacate() (n int) {
 		}
 		q.release(r)
 		r.restart(q.a.losses.Load())
+		to.moveRequest(r, reqQueued)
 		r.queue.Store(to)
 		to.waiting.push(r)
 		n++
@@ -156,7 +157,7 @@ func (r *request) restart(losses uint32) {
 	if r.phase == flushNow {
 		r.phase = flushAfter
 	}
-	r.state, r.issued, r.parts, r.losses = reqQueued, 0, 0, losses
+	r.issued, r.parts, r.losses = 0, 0, losses
 }
 
 // flow lets requests through, and returns how many commands are sent again.

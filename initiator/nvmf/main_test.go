@@ -10,3 +10,5 @@ import (
 func TestMain(m *testing.M) {
 	leaktest.Main(m, leaktest.Pool("pool memory", blockdev.DefaultPool().Out))
 }
+
+func init() { badTransition = func(err error) { panic(err) } }

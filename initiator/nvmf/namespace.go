@@ -291,7 +291,7 @@ func (n *Namespace) enqueue(s *request) *queue {
 func (n *Namespace) prepare(r *blockio.Request) *request {
 	s := stateOf(r)
 	if n.closed.Load() {
-		s.state, r.Err = reqIdle, blockio.ErrClosed
+		r.Err = blockio.ErrClosed
 	} else if !n.begin(s) {
 		if q := s.queue.Load(); q == nil || q.a != n.a {
 			s.queue.Store(n.a.path())

@@ -62,21 +62,6 @@ type command struct {
 	next   *command
 }
 
-// cmdState tells where a command is.
-//
-//	free -> sent -> free
-//	         |  ^
-//	         v  |
-//	       delayed -> resend        sent -> resend, when the association is lost
-type cmdState uint8
-
-const (
-	cmdFree cmdState = iota
-	cmdSent
-	cmdDelayed
-	cmdResend
-)
-
 // call is a command of the association's own, which somebody waits for.
 type call struct {
 	done chan struct{}
@@ -172,7 +157,8 @@ func (q *queue) take() *command {
 func (q *queue) put(c *command) {
 	c.req, c.call, c.fused, c.abort, c.Data = nil, nil, nil, nil, nil
 	clear(c.segs)
-	c.state, c.tries = cmdFree, 0
+	c.tries = 0
+	q.moveCommand(c, cmdFree)
 	if c.Slot == len(q.cmds)-1 {
 		return // Connect's
 	}
@@ -189,7 +175,8 @@ func (q *queue) send(c *command) {
 	if c.req != nil {
 		c.req.Sent = true
 	}
-	c.state, c.sentAt = cmdSent, now
+	q.moveCommand(c, cmdSent)
+	c.sentAt = now
 	q.sent++
 	q.stats.Commands++
 	q.tr.Submit(&c.HostCommand)
@@ -224,7 +211,7 @@ func (q *queue) pump() {
 		}
 		if r.issued == r.total {
 			q.waiting.remove(r)
-			r.state = reqRunning
+			q.moveRequest(r, reqRunning)
 		}
 	}
 }
@@ -250,7 +237,8 @@ func (q *queue) enqueue(r *request) bool {
 	case q.closed:
 		return false
 	default:
-		r.state, r.losses = reqQueued, q.a.losses.Load()
+		q.moveRequest(r, reqQueued)
+		r.losses = q.a.losses.Load()
 		q.waiting.push(r)
 		q.pump()
 	}
@@ -284,7 +272,8 @@ func (q *queue) unlock() {
 
 // finish ends a request: its Done is called by unlock.
 func (q *queue) finish(r *request) {
-	r.state, r.Err = reqIdle, r.cancel
+	q.moveRequest(r, reqIdle)
+	r.Err = r.cancel
 	if r.Err != nil {
 		q.stats.Errors++
 		if r.op.data {

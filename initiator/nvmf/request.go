@@ -31,18 +31,6 @@ type request struct {
 	cancel error         // why no further command is started, and what Err becomes
 }
 
-// reqState tells where a request is.
-//
-//	idle --Submit--> queued --its last command starts--> running --last command ends--> idle
-//	                   ^----- a flush follows, or the data once more ----/
-type reqState uint8
-
-const (
-	reqIdle reqState = iota
-	reqQueued
-	reqRunning
-)
-
 // phase is how a request with FUA becomes durable where its command has no FUA bit.
 //
 //	after --data written--> now --Flush done--> end
@@ -182,7 +170,7 @@ const zeroSegs = 16
 // that has nothing to do, ends here: done is true, and r.Err set.
 func (n *Namespace) begin(r *request) (done bool) {
 	r.ns, r.next, r.cancel = n, nil, nil
-	r.issued, r.parts, r.state, r.phase, r.redone = 0, 0, reqIdle, flushNone, 0
+	r.issued, r.parts, r.phase, r.redone = 0, 0, flushNone, 0
 	r.Err, r.Residual, r.Status, r.Sent = nil, 0, 0, false
 	g := n.geo.Load()
 	r.geo = g

@@ -121,7 +121,10 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 	if err := h.init(h, nc, cfg.Socket, cfg.Linger, CHLen, hostReadAhead); err != nil {
 		return fail(err)
 	}
-	h.digests, h.align, h.st = r.Digests, (int(r.CPDA)+1)*4, stateReady
+	h.digests, h.align = r.Digests, (int(r.CPDA)+1)*4
+	h.mu.Lock()
+	h.toLocked(stateReady)
+	h.mu.Unlock()
 	h.table = nvme.NewHostTable(slots)
 	h.ios = make([]hostIO, slots)
 	for i := range h.ios {

@@ -7,3 +7,5 @@ import (
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
+
+func init() { badTransition = func(err error) { panic(err) } }

@@ -33,6 +33,30 @@ const (
 	serverStopped
 )
 
+// nextServer is the drawing as a table, a bit for each state that may follow. A server that
+// has not listened may be shut down, too.
+var nextServer = [...]uint8{
+	serverNew:       1<<serverListening | 1<<serverDraining,
+	serverListening: 1 << serverDraining,
+	serverDraining:  1 << serverStopped,
+	serverStopped:   0,
+}
+
+// badTransition is told of a transition that the table does not have. Tests make it panic.
+var badTransition = func(error) {}
+
+// toLocked is the only writer of the state. A transition that the table does not have is a
+// mistake of ours, and is not made. The caller holds s.mu.
+func (s *Server) toLocked(to serverState) {
+	if nextServer[s.state]>>to&1 == 0 {
+		err := fmt.Errorf("target: internal error: a server cannot go from %v to %v", s.state, to)
+		badTransition(err)
+		s.log.Error("a state was not changed", zap.Error(err))
+		return
+	}
+	s.state = to
+}
+
 func (s serverState) String() string {
 	return [...]string{"new", "listening", "draining", "stopped"}[s]
 }
@@ -135,7 +159,7 @@ func (s *Server) Listen() error {
 			return errors.Join(err, s.closeRoCELocked())
 		}
 	}
-	s.state = serverListening
+	s.toLocked(serverListening)
 	return nil
 }
 
@@ -209,7 +233,7 @@ func (s *Server) shutdown(ctx context.Context) (err, cut error) {
 			return ErrVolumesHeld, nil
 		}
 	}
-	s.state = serverDraining
+	s.toLocked(serverDraining)
 	s.mu.Unlock()
 
 	for _, p := range s.portals {
@@ -244,7 +268,7 @@ func (s *Server) end(ctx context.Context) error {
 	}
 	s.ended.Do(func() {
 		s.mu.Lock()
-		s.state = serverStopped
+		s.toLocked(serverStopped)
 		err = errors.Join(err, s.closeRoCELocked())
 		s.mu.Unlock()
 		close(s.stopped)

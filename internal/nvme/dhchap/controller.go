@@ -30,6 +30,33 @@ const (
 	failed
 )
 
+// nextStates is the drawing as a table, a bit for each state that may follow: a breach may
+// come in each, and the host may say at any time that it gives up.
+var nextStates = [...]uint8{
+	expectNegotiate: 1<<offerChallenge | 1<<offerFailure | 1<<failed,
+	offerChallenge:  1<<expectReply | 1<<offerFailure | 1<<failed,
+	expectReply:     1<<offerSuccess1 | 1<<offerFailure | 1<<failed,
+	offerSuccess1:   1<<done | 1<<expectSuccess2 | 1<<offerFailure | 1<<failed,
+	expectSuccess2:  1<<done | 1<<offerFailure | 1<<failed,
+	done:            1<<offerFailure | 1<<failed,
+	offerFailure:    1 << failed,
+	failed:          1 << offerFailure,
+}
+
+// badTransition is told of a transition that the table does not have. Tests make it panic.
+var badTransition = func(error) {}
+
+// to is the only writer of the state; to stay is no transition. One that the table does not
+// have is a mistake of ours, and proves nothing: the authentication has failed.
+func (c *Controller) to(s ctrlState) {
+	if c.state != s && nextStates[c.state]>>s&1 == 0 {
+		err := fmt.Errorf("dhchap: internal error: a controller cannot go from state %d to %d", c.state, s)
+		badTransition(err)
+		c.err, s = &Error{Reason: Failed, Err: err}, failed
+	}
+	c.state = s
+}
+
 // Controller is the controller's side of the authentication of one queue. It is
 // not safe for concurrent use.
 type Controller struct {
@@ -73,7 +100,10 @@ func (c *Controller) Failed() *Error {
 	return c.err
 }
 
-func (c *Controller) fail(e *Error) { c.err, c.state = e, offerFailure }
+func (c *Controller) fail(e *Error) {
+	c.err = e
+	c.to(offerFailure)
+}
 
 // Send takes a message of the host, the data of Authentication Send. What is wrong
 // with it the host is told by the next [Controller.Receive]. An error means that
@@ -89,7 +119,8 @@ func (c *Controller) Send(b []byte) error {
 		return nil
 	}
 	if m == msgFailure2 {
-		c.err, c.state = &Error{Reason: Reason(b[7]), Peer: true}, failed
+		c.err = &Error{Reason: Reason(b[7]), Peer: true}
+		c.to(failed)
 		return nil
 	}
 	switch {
@@ -99,7 +130,7 @@ func (c *Controller) Send(b []byte) error {
 	case c.state == expectReply && m == msgReply:
 		e = c.reply(b)
 	case c.state == expectSuccess2 && m == msgSuccess2:
-		c.state = done
+		c.to(done)
 	case c.state >= done:
 		return failf(BadMessage, "%s after the end", m)
 	default:
@@ -137,7 +168,7 @@ func (c *Controller) negotiate(b []byte) *Error {
 	}
 	c.exchange = x
 	c.offer = challenge{hash: h, group: g, seq: sequence(), c1: random(h.Size()), public: x.public}
-	c.state = offerChallenge
+	c.to(offerChallenge)
 	return nil
 }
 
@@ -169,7 +200,7 @@ func (c *Controller) reply(b []byte) *Error {
 		}
 		c.r2 = response(h, c.cfg.Controller.of(c.cfg.SubsystemNQN), h.augment(r.c2, shared), r.seq, c.tid, 0, roleController, c.cfg.SubsystemNQN, c.cfg.HostNQN)
 	}
-	c.state = offerSuccess1
+	c.to(offerSuccess1)
 	return nil
 }
 
@@ -178,15 +209,17 @@ func (c *Controller) reply(b []byte) *Error {
 func (c *Controller) Receive() ([]byte, error) {
 	switch c.state {
 	case offerChallenge:
-		c.state = expectReply
+		c.to(expectReply)
 		return c.offer.encode(c.tid), nil
 	case offerSuccess1:
-		if c.state = done; c.r2 != nil {
-			c.state = expectSuccess2
+		if c.r2 != nil {
+			c.to(expectSuccess2)
+		} else {
+			c.to(done)
 		}
 		return success1(c.tid, c.offer.hash, c.r2), nil
 	case offerFailure:
-		c.state = failed
+		c.to(failed)
 		return failure(msgFailure1, c.tid, c.err.Reason), nil
 	}
 	return nil, failf(BadMessage, "no message is due")

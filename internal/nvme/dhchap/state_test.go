@@ -1,0 +1,21 @@
+package dhchap
+
+import (
+	"errors"
+	"testing"
+)
+
+func init() { badTransition = func(err error) { panic(err) } }
+
+// What the table does not have proves nothing.
+func TestImpossibleTransition(t *testing.T) {
+	told := badTransition
+	defer func() { badTransition = told }()
+	var got error
+	badTransition = func(err error) { got = err }
+	c := NewController(Config{})
+	c.to(done)
+	if got == nil || c.Done() || c.Failed() == nil || !errors.Is(c.Failed().Err, got) {
+		t.Errorf("%v; done %v, failed %v", got, c.Done(), c.Failed())
+	}
+}

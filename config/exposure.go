@@ -13,7 +13,7 @@ func (c *Config) exposed() (all []string) {
 			continue
 		}
 		for _, p := range c.Portals {
-			if len(t.Portals) > 0 && !slices.Contains(t.Portals, p.Listen) || !reachable(p.address()) {
+			if len(t.Portals) > 0 && !slices.Contains(t.Portals, p.Listen) || !reachable(p.address()) || p.TLS.closed() {
 				continue
 			}
 			all = append(all, fmt.Sprintf("target %s is offered on %s without auth and acl: whoever reaches that address may use its volumes; add one of them, or listen on 127.0.0.1", t.IQN, p.Listen))
@@ -31,7 +31,7 @@ func (c *Config) exposedSubsystems() (all []string) {
 			continue
 		}
 		for _, p := range c.Portals {
-			if reachable(p.address()) && (p.Speaks("nvme-tcp") || p.Speaks("nvme-rdma")) {
+			if reachable(p.address()) && !p.TLS.closed() && (p.Speaks("nvme-tcp") || p.Speaks("nvme-rdma")) {
 				all = append(all, fmt.Sprintf("subsystem %s is offered on %s without networks, to hosts without keys: they call themselves what they like, and whoever reaches that address may use its volumes; "+
 					"give keys to its hosts and leave the list of hosts empty, say from where they may come, or listen on 127.0.0.1", s.NQN, p.Listen))
 				break

@@ -83,6 +83,7 @@ func Parse(text []byte, path string) (*Config, error) {
 	c.checkEnv(r)
 	c.readSecrets(r)
 	c.readHostKeys(r)
+	c.readTLS(r)
 	if err := r.err(); err != nil {
 		return nil, err
 	}
@@ -213,8 +214,12 @@ func setDefaults(v *viper.Viper) {
 // fillDefaults sets what list elements leave out.
 func (c *Config) fillDefaults() {
 	for i := range c.Portals {
-		if p := &c.Portals[i]; p.Group == 0 {
+		p := &c.Portals[i]
+		if p.Group == 0 {
 			p.Group = 1
+		}
+		if p.TLS != nil && p.TLS.Mode == "" {
+			p.TLS.Mode = TLSModes[0]
 		}
 	}
 	for i := range c.Volumes {
@@ -266,6 +271,13 @@ func (c *Config) resolvePaths() {
 			fix(p.file)
 		}
 	})
+	for _, p := range c.Portals {
+		if p.TLS != nil {
+			fix(&p.TLS.Cert)
+			fix(&p.TLS.Key)
+			fix(&p.TLS.ClientCA)
+		}
+	}
 	fix(&c.Admin.Socket)
 	fix(&c.Admin.StateDir)
 	fix(&c.HA.Store)

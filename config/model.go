@@ -40,6 +40,9 @@ type Portal struct {
 	Congestion string `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control: auto (or nothing), host, or a name
 	SendBuffer Size   `mapstructure:"send_buffer" json:"send_buffer,omitempty"` // SO_SNDBUF, 0: the host's
 	RecvBuffer Size   `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: the host's
+	// TLS has the portal speak iSCSI in TLS, for iser-initiator and whatever connects through a
+	// tunnel such as stunnel's.
+	TLS *PortalTLS `mapstructure:"tls" json:"tls,omitempty"`
 }
 
 // Protocols are what a portal can speak.

@@ -110,6 +110,9 @@ type Config struct {
 	// belong to name and ISID, so whoever keeps those across runs sets it.
 	ISID [6]byte
 	Auth Auth
+	// TLS has plain iSCSI (TransportTCP) go in TLS; nil: it does not. Nothing is sent in clear
+	// then.
+	TLS *TLS
 
 	// FallbackTCP lets an iSER Dial go on over plain TCP when the target's
 	// port does not speak iSER.
@@ -307,6 +310,11 @@ func (c *Config) problem(discovery bool) error {
 	}
 	if c.Transport == TransportRoCE && (c.FallbackTCP || c.StreamLogin) {
 		return errors.New("initiator: over RoCE there is neither a fall-back to TCP nor a login over the stream")
+	}
+	if c.TLS != nil {
+		if err := c.TLS.problem(c.Transport); err != nil {
+			return fmt.Errorf("initiator: %w", err)
+		}
 	}
 	if err := iscsi.CheckName(c.InitiatorName); err != nil {
 		return fmt.Errorf("initiator: initiator name: %w", err)

@@ -89,6 +89,11 @@ func (t *transport) dialTCP(ctx context.Context, addr string) (iscsi.Datamover, 
 	if err != nil {
 		return nil, err
 	}
+	if t.cfg.TLS != nil {
+		if nc, err = t.secure(ctx, nc, addr); err != nil {
+			return nil, err
+		}
+	}
 	dm, err := iscsitcp.New(nc, iscsi.RoleInitiator, iscsitcp.Config{Socket: t.socket()})
 	if err != nil {
 		nc.Close()

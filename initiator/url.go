@@ -19,7 +19,8 @@ import (
 //
 // Options: target_user, target_password (mutual CHAP), header_digest,
 // data_digest (none, crc32c, or a list), auth (md5, sha1, sha-256, sha3-256, or
-// a list), noauth, iser. A secret that contains @ / % or ? is written with
+// a list), noauth, iser; for iscsi:// in TLS: tls, tls_ca, tls_cert, tls_key (files), tls_name
+// (in the target's certificate). A secret that contains @ / % or ? is written with
 // %XX escapes. IPv6 addresses stand in brackets. The fields that a URL does not
 // speak of are left at their zero values. Errors never quote the secret.
 func ParseURL(s string) (Config, error) {
@@ -151,6 +152,12 @@ func (c *Config) parseOptions(query string) error {
 	if query == "" {
 		return nil
 	}
+	secure := func() *TLS {
+		if c.TLS == nil {
+			c.TLS = &TLS{}
+		}
+		return c.TLS
+	}
 	for _, o := range strings.Split(query, "&") {
 		key, val, _ := strings.Cut(o, "=")
 		v, err := url.PathUnescape(val)
@@ -174,8 +181,18 @@ func (c *Config) parseOptions(query string) error {
 			if c.Transport == TransportTCP {
 				c.Transport = TransportISER
 			}
+		case "tls":
+			secure()
+		case "tls_ca":
+			secure().CA = v
+		case "tls_cert":
+			secure().Cert = v
+		case "tls_key":
+			secure().Key = v
+		case "tls_name":
+			secure().ServerName = v
 		default:
-			return fmt.Errorf("option %q is not known: want target_user, target_password, header_digest, data_digest, auth, noauth or iser", key)
+			return fmt.Errorf("option %q is not known: want target_user, target_password, header_digest, data_digest, auth, noauth, iser, tls, tls_ca, tls_cert, tls_key or tls_name", key)
 		}
 		if err != nil {
 			return fmt.Errorf("option %s: %w", key, err)

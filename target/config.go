@@ -18,6 +18,7 @@ const DefaultPort = portal.DefaultPort
 // What listens, and what its packages define, under the names that a program needs.
 type (
 	Portal       = portal.Config
+	Certificates = portal.Certificates
 	CRCMode      = rdma.CRCMode
 	ZerocopyMode = rdma.ZerocopyMode
 

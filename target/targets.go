@@ -7,6 +7,12 @@ import (
 	"softiser/target/scsi"
 )
 
+// SetCertificates changes what the portal of a listening address has for TLS (Portal.Listen),
+// for connections that come from now on; nil: nothing.
+func (s *Server) SetCertificates(listen string, c *Certificates) error {
+	return s.server.SetCertificates(listen, c)
+}
+
 // AddTarget adds a target with its LUNs. A LUN that cannot be added is an error
 // that names it; the target and the other LUNs are there all the same, so that
 // one bad volume does not take the rest with it.

@@ -105,6 +105,9 @@ func (f *serveFlags) resolve() (*config.Config, error) {
 		return nil, exit(exitUsage, err)
 	}
 	if len(f.listen) > 0 {
+		if i := slices.IndexFunc(cfg.Portals, func(p config.Portal) bool { return p.TLS != nil }); i >= 0 {
+			return nil, exit(exitUsage, fmt.Errorf("--listen would put portals without TLS in the place of %s, which has it; change portals in %s instead", cfg.Portals[i].Listen, f.config))
+		}
 		cfg.Portals = cfg.Portals[:0:0]
 		for _, l := range f.listen {
 			cfg.Portals = append(cfg.Portals, config.Portal{Listen: withPort(l), Group: 1})
@@ -409,6 +412,7 @@ func printBanner(out io.Writer, a *app, portals []config.Portal) {
 	w := &bytes.Buffer{}
 	st := a.reg.Status()
 	scsi := speaking(a.srv.Addrs(), portals, "iser", "iscsi")
+	encrypted := !slices.ContainsFunc(portals, func(p config.Portal) bool { return p.TLS == nil || !p.TLS.Required() })
 	fmt.Fprintf(w, "iser-target serves on %v (iSER, iSCSI and NVMe on the same port)\n", a.srv.Addrs())
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {
@@ -418,10 +422,17 @@ func printBanner(out io.Writer, a *app, portals []config.Portal) {
 			}
 			fmt.Fprintf(w, "\n  %s  LUN %d  %s %s\n", t.Name, l.LUN, config.Size(l.Size), l.Backend)
 			url := fmt.Sprintf("%s/%s/%d", scsi, t.Name, l.LUN)
+			if encrypted {
+				fmt.Fprintf(w, "    iser-initiator info   iscsi://%s --tls --tls-ca CA --tls-cert CERT --tls-key KEY\n", url)
+				continue
+			}
 			fmt.Fprintf(w, "    iser-initiator info   iser://%s\n", url)
 			fmt.Fprintf(w, "    iser-initiator bench  iser://%s --rw=randread --bs=4k --iodepth=32 --runtime=5 --time-based\n", url)
 			fmt.Fprintf(w, "    iser-initiator attach iser://%s\n", url)
 			fmt.Fprintf(w, "    qemu-img info         iscsi://%s\n", url)
+		}
+		if encrypted {
+			continue
 		}
 		fmt.Fprintf(w, "    iscsiadm -m discovery -t st -I iser -p %s && iscsiadm -m node -T %s -p %s --login   # Linux, after: rdma link add siw0 type siw netdev DEV\n", scsi, t.Name, scsi)
 	}

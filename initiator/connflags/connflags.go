@@ -129,6 +129,7 @@ func (o *Options) Apply(c *initiator.Config) error {
 			return err
 		}
 	}
+	o.host.keys.tls.apply(c)
 	var r nvmf.RDMA
 	if r, err = o.rdma(); err != nil {
 		return err

@@ -15,10 +15,10 @@ import (
 // keyOptions are the keys of an NVMe host, under the names that nvme-cli gives them. A key
 // stands there, or in a file, or in the environment, which other users do not see.
 type keyOptions struct {
-	secret, ctrlSecret, tlsKey string
-	hashes, groups             []string
-	tls                        bool
-	again                      time.Duration
+	secret, ctrlSecret string
+	hashes, groups     []string
+	tls                tlsOptions
+	again              time.Duration
 }
 
 // Environment variables of keys: the key, or the name of a file with it.
@@ -34,8 +34,7 @@ func (o *keyOptions) register(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.hashes, "dhchap-hashes", nil, "NVMe: hashes that may be used, of sha256, sha384, sha512 (default: every one)")
 	fs.StringSliceVar(&o.groups, "dhchap-dhgroups", nil, "NVMe: Diffie-Hellman groups that may be used, of null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144, ffdhe8192 (default: every one)")
 	fs.DurationVar(&o.again, "dhchap-interval", 0, "NVMe: prove again so often who both ends are, for example 1h; 0: when connecting")
-	fs.BoolVar(&o.tls, "tls", false, "NVMe/TCP: TLS 1.3 with a pre-shared key")
-	fs.StringVar(&o.tlsKey, "tls-key", "", "NVMe/TCP: the key of TLS, NVMeTLSkey-1:…, or a file with it; turns TLS on (default with --tls: $"+envTLSKey+")")
+	o.tls.register(fs)
 }
 
 var errNoTLSKey = errors.New("--tls needs a key: give --tls-key, or set $" + envTLSKey)
@@ -48,10 +47,10 @@ func (o *keyOptions) apply(k *nvmf.Keys) (err error) {
 		return err
 	}
 	k.Hashes, k.DHGroups = o.hashes, o.groups
-	if !o.tls && o.tlsKey == "" {
-		return nil
+	if on, err := o.tls.psk(); !on || err != nil {
+		return err
 	}
-	if k.TLSKey, err = nvmeKey("tls-key", o.tlsKey, envTLSKey); err == nil && k.TLSKey == "" {
+	if k.TLSKey, err = nvmeKey("tls-key", o.tls.key, envTLSKey); err == nil && k.TLSKey == "" {
 		err = errNoTLSKey
 	}
 	return err

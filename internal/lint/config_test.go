@@ -29,6 +29,11 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 		"HostKey.DHCHAPGroups":         "HostKey.Proof",
 		"HostKey.TLSKeyFile":           "HostKey.TLSKey",
 		"HostKey.TLSKeyEnv":            "HostKey.TLSKey",
+
+		"PortalTLS.Cert":     "PortalTLS.Own",
+		"PortalTLS.Key":      "PortalTLS.Own",
+		"PortalTLS.ClientCA": "PortalTLS.ClientCAs",
+		"PortalTLS.Mode":     "PortalTLS.Required",
 	}
 	read := configReads(t)
 	scope := imported(t, "config").Scope()

@@ -208,7 +208,9 @@ func (l *loginPhase) admitMember(id *iscsi.LoginIdentity, user string) error {
 	case s.key.group != c.portal.Config().Group:
 		// A session has one target portal group (RFC 7143 §4.1.2).
 		return iscsi.Refuse(iscsi.LoginCannotInclude, "session %#04x is with portal group %d, this is portal group %d", id.TSIH, s.key.group, c.portal.Config().Group)
-	case c.kind != portal.TCP || s.overRDMA():
+	case c.kind != s.kind && (c.kind == portal.TLS || s.kind == portal.TLS):
+		return iscsi.Refuse(iscsi.LoginCannotInclude, "session %#04x: its connections are all over TLS, or none", id.TSIH)
+	case c.kind != portal.TCP && c.kind != portal.TLS || s.overRDMA():
 		return iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x: a session over iSER has one connection", id.TSIH)
 	}
 	l.joins = s

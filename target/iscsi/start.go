@@ -2,12 +2,15 @@ package iscsi
 
 import (
 	"context"
+	"errors"
+	"net"
 	"time"
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
 	"softiser/internal/iser"
 	"softiser/internal/sockio"
+	"softiser/internal/tlsio"
 	"softiser/target/portal"
 )
 
@@ -32,7 +35,7 @@ func (s *Frontend) Accept(n *portal.Conn) error {
 			return err
 		}
 	}
-	if c.dm, err = s.datamover(n); err != nil {
+	if c.dm, c.certificate, err = s.datamover(n); err != nil {
 		return err
 	}
 	c.startLogin()
@@ -46,13 +49,50 @@ func (s *Frontend) Accept(n *portal.Conn) error {
 	return nil
 }
 
-// datamover makes the transport of a connection. The connection belongs to it
-// when there is no error.
-func (s *Frontend) datamover(n *portal.Conn) (iscsi.Datamover, error) {
+// datamover makes the transport of a connection, and names the certificate that the
+// initiator has shown, if it has. The connection belongs to it when there is no error.
+func (s *Frontend) datamover(n *portal.Conn) (dm iscsi.Datamover, certificate string, err error) {
+	var nc net.Conn = n.Net
+	if n.Transport == portal.TLS {
+		t, err := s.secure(n)
+		if err != nil {
+			return nil, "", err
+		}
+		if shown := t.State().PeerCertificates; len(shown) > 0 {
+			certificate = shown[0].Subject.String()
+		}
+		nc = t
+	}
+	dm, err = s.transport(n, nc)
+	return dm, certificate, err
+}
+
+// secure does the handshake of TLS, within the time that a connection has before its login.
+func (s *Frontend) secure(n *portal.Conn) (*tlsio.Conn, error) {
+	certs := n.Portal.Certificates()
+	if certs == nil { // taken away a moment ago
+		return nil, errNoCertificates
+	}
+	deadline := n.Deadline
+	if deadline.IsZero() {
+		deadline = time.Now().Add(handshakeTime)
+	}
+	ctx, cancel := context.WithDeadline(s.life, deadline)
+	defer cancel()
+	return tlsio.Server(ctx, n.Net, certs.Config())
+}
+
+// handshakeTime bounds that of TLS where the portal has no bound.
+const handshakeTime = 30 * time.Second
+
+var errNoCertificates = errors.New("TLS: the portal has no certificate")
+
+// transport makes the datamover of a connection over nc.
+func (s *Frontend) transport(n *portal.Conn, nc net.Conn) (iscsi.Datamover, error) {
 	p := n.Portal.Config()
 	stream := p.StreamLogin && s.rdma != nil && !p.NoISER
-	if n.Transport == portal.TCP && !stream {
-		return iscsitcp.New(n.Net, iscsi.RoleTarget, iscsitcp.Config{
+	if n.Transport == portal.TLS || n.Transport == portal.TCP && !stream {
+		return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{
 			Socket: sockio.Options{BusyPoll: p.BusyPoll}, SequenceTimeout: max(s.cfg.Timeouts.Sequence, 0), Memory: s.cfg.Staging,
 		})
 	}

@@ -70,6 +70,8 @@ type ConnectionStatus struct {
 	State  string `json:"state"`
 	Local  string `json:"local"`
 	Remote string `json:"remote"`
+	// Certificate is the name in the one that the initiator has shown in TLS.
+	Certificate string `json:"certificate,omitempty"`
 }
 
 // SessionStatus is the state of a session. Transport, Connection, Local and Remote
@@ -84,7 +86,7 @@ type SessionStatus struct {
 	Target     string        `json:"target,omitempty"` // empty: discovery
 	State      string        `json:"state"`
 	Age        time.Duration `json:"age_ns"`
-	Transport  string        `json:"transport"` // iSER, iSCSI/TCP
+	Transport  string        `json:"transport"` // iSER, iSCSI/TCP, iSCSI/TCP with TLS
 	Connection string        `json:"connection"`
 	Local      string        `json:"local"`
 	Remote     string        `json:"remote"`
@@ -176,7 +178,7 @@ func (s *session) status() SessionStatus {
 	}
 	for _, c := range s.conns.members.conns {
 		st.Connections = append(st.Connections, ConnectionStatus{
-			CID: c.cid, State: c.state.get().String(), Local: c.local.String(), Remote: c.remote.String(),
+			CID: c.cid, State: c.state.get().String(), Local: c.local.String(), Remote: c.remote.String(), Certificate: c.certificate,
 		})
 		sum.add(c)
 	}

@@ -71,6 +71,9 @@ func (s *Frontend) transports(list []*session, l []SessionStatus, past map[porta
 		if !c.NoTCP {
 			sum[portal.TCP] = TransportStatus{}
 		}
+		if p.Certificates() != nil && !c.NoTCP {
+			sum[portal.TLS] = TransportStatus{}
+		}
 	}
 	for t, traffic := range past {
 		sum[t] = TransportStatus{Traffic: traffic}

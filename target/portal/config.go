@@ -51,6 +51,10 @@ type Config struct {
 	LargeFPDU bool
 	Zerocopy  rdma.ZerocopyMode // of large payloads; 0: ZerocopyAuto
 
+	// Certificates lets initiators speak iSCSI in TLS, at first (see Server.SetCertificates);
+	// nil: they cannot.
+	Certificates *Certificates
+
 	// Freebind lets the portal listen on an address that the machine does not have yet.
 	Freebind bool
 	// CongestionControl names the TCP congestion control. "auto" or "": reno for
@@ -106,7 +110,7 @@ func (c *Config) fill() error {
 // off reports whether the portal refuses connections of a kind.
 func (c *Config) off(h Hello) bool {
 	switch h {
-	case Hello{ISCSI, TCP}:
+	case Hello{ISCSI, TCP}, Hello{ISCSI, TLS}:
 		return c.NoTCP
 	case Hello{ISCSI, RDMA}, Hello{ISCSI, RoCE}:
 		return c.NoISER

@@ -6,7 +6,9 @@
 //	               "MPA ID Req Frame" over TCP:        │            ▼
 //	                 iSER, NVMe/RDMA by private data ──┤
 //	               0x43 Login Request: iSCSI ──────────┼──▶ Frontend.Accept
-//	               ICReq: NVMe/TCP ────────────────────┘
+//	               ICReq: NVMe/TCP ────────────────────┤
+//	               ClientHello: NVMe/TCP with a key,   │
+//	                 or iSCSI with certificates ───────┘
 //
 // What concerns every wire is here: the listening sockets and their options, the look at
 // the first bytes, which stay in the socket, the bound on connections that have not

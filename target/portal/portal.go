@@ -31,6 +31,8 @@ type Portal struct {
 	roce *rdma.Listener                 // instead of ln
 	addr atomic.Pointer[netip.AddrPort] // while it listens
 
+	certificates atomic.Pointer[Certificates]
+
 	inherited *os.File       // the socket of another process, see Server.Inherit
 	pause     handover.Pause // of accept
 
@@ -39,10 +41,12 @@ type Portal struct {
 }
 
 func newPortal(srv *Server, cfg Config) *Portal {
-	return &Portal{
+	p := &Portal{
 		srv: srv, cfg: cfg, log: srv.log.With(zap.String("portal", cfg.Listen)),
 		badLine: loglimit.Limit{Every: time.Second}, acceptLine: loglimit.Limit{Every: time.Second},
 	}
+	p.certificates.Store(cfg.Certificates)
+	return p
 }
 
 // Config returns what the portal was made of, defaults filled in. It is not changed.
@@ -303,11 +307,15 @@ func (p *Portal) sniff(c *Conn) (err error) {
 			return err
 		}
 	}
-	if c.Hello, err = sniff(c.Net); err != nil {
+	t := p.Certificates()
+	if c.Hello, err = sniff(c.Net, t != nil); err != nil {
 		return err
 	}
-	if p.cfg.off(c.Hello) {
+	switch {
+	case p.cfg.off(c.Hello):
 		return fmt.Errorf("%v is switched off on this portal", c.Hello)
+	case t != nil && t.Required && !c.encrypted():
+		return fmt.Errorf("%v is not encrypted, and this portal requires TLS", c.Hello)
 	}
 	return c.Net.SetReadDeadline(time.Time{})
 }

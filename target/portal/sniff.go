@@ -53,6 +53,8 @@ func (h Hello) String() string {
 		return "NVMe/RoCE"
 	case Hello{NVMe, TLS}:
 		return "NVMe/TCP with TLS"
+	case Hello{ISCSI, TLS}:
+		return "iSCSI/TCP with TLS"
 	}
 	return "unknown"
 }
@@ -77,8 +79,8 @@ const mpaEnhanced = 0x10
 // twice its length.
 const icReq = "\x00\x00\x80\x00\x80\x00\x00\x00"
 
-// clientHello is how a TLS connection begins: a handshake record of version 3.x. Only NVMe
-// is spoken inside.
+// clientHello is how a TLS connection begins: a handshake record of version 3.x. NVMe is
+// spoken inside, or iSCSI (see classifyTLS).
 const clientHello = "\x16\x03"
 
 // errUnknown says that a peer speaks none of the protocols.
@@ -178,23 +180,22 @@ func asksISER(p []byte) bool {
 // sniff waits for the bytes that tell what a connection is and leaves them in the
 // socket: siw treats anything read too early as a protocol error, and so both
 // transports start on an untouched stream. The read deadline of c bounds it, but
-// a peer that has ended its side is not waited for: nothing more can decide.
-func sniff(c *net.TCPConn) (Hello, error) {
+// a peer that has ended its side is not waited for: nothing more can decide. certificates
+// says that TLS may be that of an iSCSI initiator.
+func sniff(c *net.TCPConn, certificates bool) (Hello, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return Hello{}, err
 	}
 	var (
-		buf   [mpaHeader + mpaPrivate]byte
+		room  [mpaHeader + mpaPrivate]byte
+		buf   = room[:]
 		hello Hello
 		fail  error
 	)
 	err = rc.Read(func(fd uintptr) bool {
 		last := sockio.PeerEnded(int(fd)) // before the look, which then sees everything
-		n, _, err := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		for err == syscall.EINTR {
-			n, _, err = syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		}
+		n, err := peek(fd, buf)
 		switch {
 		case err == syscall.EAGAIN:
 			return false
@@ -206,6 +207,15 @@ func sniff(c *net.TCPConn) (Hello, error) {
 			return true
 		}
 		hello, fail = classify(buf[:n])
+		if hello == (Hello{NVMe, TLS}) && certificates {
+			var need int
+			if hello, need = classifyTLS(buf[:n]); need > len(buf) {
+				buf = make([]byte, need)
+				if n, err = peek(fd, buf); err == nil {
+					hello, _ = classifyTLS(buf[:n])
+				}
+			}
+		}
 		if !hello.known() && fail == nil && last {
 			fail = io.ErrUnexpectedEOF
 		}
@@ -215,4 +225,14 @@ func sniff(c *net.TCPConn) (Hello, error) {
 		return Hello{}, err
 	}
 	return hello, fail
+}
+
+// peek reads what has come, and leaves it.
+func peek(fd uintptr, b []byte) (n int, err error) {
+	for {
+		n, _, err = syscall.Recvfrom(int(fd), b, syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
 }

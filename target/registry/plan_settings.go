@@ -22,8 +22,19 @@ func (p settingsPlan) steps() (steps []step) {
 	fixed := func(key string) {
 		steps = append(steps, step{Change: Change{Action: "update", Object: key, Error: atStart}})
 	}
-	if !reflect.DeepEqual(old.Portals, now.Portals) {
+	if !reflect.DeepEqual(withoutTLS(old.Portals), withoutTLS(now.Portals)) {
 		fixed("portals")
+	}
+	for _, was := range old.Portals {
+		i := slices.IndexFunc(now.Portals, func(n config.Portal) bool { return n.Listen == was.Listen })
+		if i < 0 || was.TLS.Same(now.Portals[i].TLS) {
+			continue
+		}
+		t := now.Portals[i].TLS
+		steps = append(steps, step{
+			Change: Change{Action: "update", Object: "TLS of portal " + was.Listen},
+			do:     func(context.Context) error { return p.srv.SetCertificates(was.Listen, certificates(t)) },
+		})
 	}
 	if l := now.Discovery.Referrals; !reflect.DeepEqual(old.Discovery.Referrals, l) {
 		steps = append(steps, step{
@@ -65,6 +76,15 @@ func (p settingsPlan) steps() (steps []step) {
 		})
 	}
 	return steps
+}
+
+// withoutTLS are portals without what can change while they listen.
+func withoutTLS(l []config.Portal) []config.Portal {
+	l = slices.Clone(l)
+	for i := range l {
+		l[i].TLS = nil
+	}
+	return l
 }
 
 // setLimits puts new limits in force. Sessions and commands that are there stay.

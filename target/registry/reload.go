@@ -77,7 +77,12 @@ func running(old, next *config.Config) *config.Config {
 	for i := range c.Subsystems {
 		c.Subsystems[i].Namespaces = slices.Clone(c.Subsystems[i].Namespaces)
 	}
-	c.Portals, c.ISCSI, c.HA = old.Portals, old.ISCSI, old.HA
+	c.Portals, c.ISCSI, c.HA = slices.Clone(old.Portals), old.ISCSI, old.HA
+	for i := range c.Portals {
+		if j := slices.IndexFunc(next.Portals, func(n config.Portal) bool { return n.Listen == c.Portals[i].Listen }); j >= 0 {
+			c.Portals[i].TLS = next.Portals[j].TLS
+		}
+	}
 	c.Discovery.Auth, c.Discovery.NQN = old.Discovery.Auth, old.Discovery.NQN
 	c.Transport, c.Limits.StagingMemory, c.Admin = old.Transport, old.Limits.StagingMemory, old.Admin
 	c.Logging.Format = old.Logging.Format

@@ -45,6 +45,7 @@ func ServerConfig(c *config.Config) (target.Config, error) {
 			StreamLogin: c.Transport.StreamISER,
 			NoTCP:       !p.Speaks("iscsi"), NoISER: !p.Speaks("iser"), NoNVMeTCP: !p.Speaks("nvme-tcp"), NoNVMeRDMA: !p.Speaks("nvme-rdma"),
 		}
+		tp.Certificates = certificates(p.TLS)
 		switch c.Transport.CRC {
 		case "offered":
 			tp.CRC = target.CRCOffered
@@ -64,6 +65,14 @@ func ServerConfig(c *config.Config) (target.Config, error) {
 		tc.Portals = append(tc.Portals, tp)
 	}
 	return tc, nil
+}
+
+// certificates are those of a portal; nil: none.
+func certificates(t *config.PortalTLS) *target.Certificates {
+	if t == nil {
+		return nil
+	}
+	return &target.Certificates{Own: t.Own(), ClientCAs: t.ClientCAs(), Required: t.Required()}
 }
 
 // serverLimits are those that a reload can change.

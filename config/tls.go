@@ -1,0 +1,99 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"time"
+
+	"softiser/internal/certs"
+)
+
+// PortalTLS has a portal speak iSCSI in TLS 1.3, with certificates. NVMe/TCP has keys of its
+// own for that (subsystems[].keys). The files are read again by a reload.
+type PortalTLS struct {
+	Cert     string `mapstructure:"cert" json:"cert"`                     // PEM: our certificate, and those between it and its authority
+	Key      string `mapstructure:"key" json:"key,omitempty"`             // PEM: its private key; where there is none: in cert
+	ClientCA string `mapstructure:"client_ca" json:"client_ca,omitempty"` // PEM: authorities of the certificates that initiators must have; none: they need no certificate
+	Mode     string `mapstructure:"mode" json:"mode,omitempty"`           // required: nothing is spoken on the portal that is not encrypted; allowed: that too
+
+	own *tls.Certificate
+	cas *x509.CertPool
+}
+
+// TLSModes are the values of PortalTLS.Mode.
+var TLSModes = []string{"required", "allowed"}
+
+// Own returns the certificate that Load has read.
+func (t *PortalTLS) Own() *tls.Certificate { return t.own }
+
+// ClientCAs returns the authorities of initiators; nil: initiators need no certificate.
+func (t *PortalTLS) ClientCAs() *x509.CertPool { return t.cas }
+
+// Required reports whether nothing may go by that is not encrypted.
+func (t *PortalTLS) Required() bool { return t.Mode != "allowed" }
+
+// closed reports whether only initiators with a certificate or a key of TLS get in.
+func (t *PortalTLS) closed() bool { return t != nil && t.Required() && t.ClientCA != "" }
+
+// Same reports whether two say the same, and their files too. Either may be nil.
+func (t *PortalTLS) Same(o *PortalTLS) bool {
+	if t == nil || o == nil {
+		return t == o
+	}
+	if t.Cert != o.Cert || t.Key != o.Key || t.ClientCA != o.ClientCA || t.Mode != o.Mode {
+		return false
+	}
+	return (t.own == nil) == (o.own == nil) && (t.own == nil || slices.EqualFunc(t.own.Certificate, o.own.Certificate, slices.Equal)) && t.cas.Equal(o.cas)
+}
+
+// readTLS reads the certificates of portals.
+func (c *Config) readTLS(r *report) {
+	for i := range c.Portals {
+		p, key := &c.Portals[i], fmt.Sprintf("portals[%d].tls", i)
+		t := p.TLS
+		if t == nil {
+			continue
+		}
+		oneOf(r, key+".mode", t.Mode, TLSModes...)
+		if p.RoCE() || !p.Speaks("iscsi") {
+			r.add(key, "is for iSCSI over TCP, which this portal (%s) does not speak; NVMe/TCP has subsystems[].keys, and what goes over RDMA can be encrypted below it alone, by WireGuard or IPsec", p.Listen)
+			continue
+		}
+		if t.Cert == "" {
+			r.add(key+".cert", "missing; name a file with a certificate (PEM)")
+			continue
+		}
+		where, file := key+".cert", t.Cert
+		if t.Key != "" {
+			where, file = key+".key", t.Key
+		}
+		if _, err := readSecret(file); err != nil {
+			r.add(where, "%v", err)
+			continue
+		}
+		var err error
+		if t.own, err = certs.Pair(t.Cert, t.Key); err != nil {
+			r.add(key+".cert", "%v", err)
+		}
+		if t.ClientCA != "" {
+			if t.cas, err = certs.Authorities(t.ClientCA); err != nil {
+				r.add(key+".client_ca", "%v", err)
+			}
+		}
+	}
+}
+
+// expiring tells of certificates that peers do not take, or soon will not.
+func (c *Config) expiring(now time.Time) (all []string) {
+	for _, p := range c.Portals {
+		if p.TLS == nil || p.TLS.own == nil {
+			continue
+		}
+		if problem := certs.Problem(p.TLS.own, now); problem != "" {
+			all = append(all, fmt.Sprintf("the certificate %s of portal %s %s; put a new one there and reload", p.TLS.Cert, p.Listen, problem))
+		}
+	}
+	return all
+}

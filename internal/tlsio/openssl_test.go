@@ -1,0 +1,135 @@
+package tlsio
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/internal/certs/certtest"
+)
+
+// start runs openssl, the other implementation.
+func start(t *testing.T, args ...string) (in io.WriteCloser, out *bufio.Reader) {
+	t.Helper()
+	path, err := exec.LookPath("openssl")
+	if err != nil {
+		t.Skip("openssl is not installed")
+	}
+	c := exec.Command(path, args...)
+	if in, err = c.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stderr = c.Stdout
+	c.WaitDelay = 5 * time.Second
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		c.Process.Kill()
+		c.Wait()
+	})
+	return in, bufio.NewReader(r)
+}
+
+// until reads lines until one has want.
+func until(t *testing.T, r *bufio.Reader, want string) {
+	t.Helper()
+	var all strings.Builder
+	for {
+		line, err := r.ReadString('\n')
+		all.WriteString(line)
+		if strings.Contains(line, want) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("%q does not come from openssl: %v\n%s", want, err, all.String())
+		}
+	}
+}
+
+// exchange says hello both ways, before and after new keys that openssl asks for.
+func exchange(t *testing.T, c *Conn, in io.Writer, out *bufio.Reader) {
+	t.Helper()
+	b := make([]byte, 64)
+	for i := range 3 {
+		// K: new keys, and ours as well.
+		for _, line := range []string{fmt.Sprintf("hello %d\n", i), "K\n"} {
+			if _, err := io.WriteString(in, line); err != nil {
+				t.Fatal(err)
+			}
+			if line == "K\n" {
+				break
+			}
+			if n, err := io.ReadFull(c, b[:len(line)]); string(b[:n]) != line || err != nil {
+				t.Fatalf("%q, %v", b[:n], err)
+			}
+		}
+		if _, err := fmt.Fprintf(c, "answer %d\n", i); err != nil {
+			t.Fatal(err)
+		}
+		until(t, out, fmt.Sprintf("answer %d", i))
+	}
+}
+
+// Our client and openssl's server, which wants a certificate and sends tickets.
+func TestOpenSSLServer(t *testing.T) {
+	ca := certtest.New(t, "ours")
+	cert, key := ca.Issue(t, "openssl", certtest.Leaf{})
+	in, out := start(t, "s_server", "-accept", "127.0.0.1:0", "-tls1_3", "-cert", cert, "-key", key, "-CAfile", ca.File, "-Verify", "1", "-verify_return_error", "-naccept", "1")
+	line := ""
+	for !strings.Contains(line, "ACCEPT 127.0.0.1:") {
+		var err error
+		if line, err = out.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nc, err := net.Dial("tcp", strings.TrimSpace(strings.TrimPrefix(line, "ACCEPT ")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Client(t.Context(), nc, side(t, ca, ca, "client", certtest.Leaf{Name: "our client"}))
+	if err != nil {
+		nc.Close()
+		t.Fatal(err)
+	}
+	defer c.Close()
+	until(t, out, "our client")
+	exchange(t, c, in, out)
+}
+
+// openssl's client and our server.
+func TestOpenSSLClient(t *testing.T) {
+	ca := certtest.New(t, "ours")
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	cert, key := ca.Issue(t, "openssl", certtest.Leaf{Name: "their client"})
+	in, out := start(t, "s_client", "-connect", ln.Addr().String(), "-tls1_3", "-cert", cert, "-key", key, "-CAfile", ca.File, "-verify_return_error", "-verify_hostname", "localhost")
+	nc, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Server(t.Context(), nc, side(t, ca, ca, "server", certtest.Leaf{}))
+	if err != nil {
+		nc.Close()
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if n := c.State().PeerCertificates[0].Subject.CommonName; n != "their client" {
+		t.Errorf("the client is %q", n)
+	}
+	until(t, out, "Verify return code: 0")
+	exchange(t, c, in, out)
+}

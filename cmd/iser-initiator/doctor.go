@@ -3,9 +3,13 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"runtime"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"softiser/initiator/attach"
 	"softiser/internal/doctor"
 )
 
@@ -31,6 +35,7 @@ var hostChecks = []doctor.Check{
 func doctorCommand() *cobra.Command {
 	var host doctor.Host
 	var asJSON bool
+	var bundle, log string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this host allows an initiator, and what mends what it does not",
@@ -44,8 +49,14 @@ groups and the clock. Each finding has a level:
   error    something cannot work
 
 and, where there is something to do, what it costs and the command that mends it. Nothing
-is changed. The exit code is 1 if there is an error, else 0.`,
+is changed. The exit code is 1 if there is an error, else 0.
+
+--bundle packs what helps to find out from afar what is wrong: the findings, version,
+attachments, the end of the log, facts from /proc. Values of environment variables that
+are called secrets are left out, and what looks like a secret. Read it before you give it
+away all the same: names and addresses are in it.`,
 		Example: `  iser-initiator doctor
+  iser-initiator doctor --bundle support.tar.gz --log /var/log/iser-attach.log
   iser-initiator doctor --json | jq '.[] | select(.level != "ok")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,6 +70,11 @@ is changed. The exit code is 1 if there is an error, else 0.`,
 			} else if err := doctor.Print(cmd.OutOrStdout(), findings); err != nil {
 				return err
 			}
+			if bundle != "" {
+				if err := writeBundle(bundle, log, &host, findings); err != nil {
+					return err
+				}
+			}
 			if doctor.Worst(findings) == doctor.Error {
 				return &codedError{exitError, errors.New("something does not work as it is; the errors above say what mends it")}
 			}
@@ -66,5 +82,31 @@ is changed. The exit code is 1 if there is an error, else 0.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&bundle, "bundle", "", "file for a support bundle (.tar.gz, mode 0600), which must not be there yet")
+	cmd.Flags().StringVar(&log, "log", "", "with --bundle: a log, for example that of attach --log")
 	return cmd
+}
+
+// writeBundle packs what helps to find out from afar what is wrong, without secrets.
+func writeBundle(path, log string, host *doctor.Host, findings []doctor.Finding) error {
+	parts := []doctor.Part{
+		{Name: "version", Read: func() ([]byte, error) {
+			return fmt.Appendf(nil, "iser-initiator %s, %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH), nil
+		}},
+		{Name: "attachments.json", Read: func() ([]byte, error) {
+			all, err := attach.List(attach.RunDir())
+			if err != nil {
+				return nil, err
+			}
+			return json.MarshalIndent(all, "", "  ")
+		}},
+	}
+	if log != "" {
+		parts = append(parts, doctor.Part{Name: "log", Read: func() ([]byte, error) { return doctor.ReadEnd(log, doctor.PartBound) }})
+	}
+	parts = append(parts, doctor.Reports(findings)...)
+	if err := doctor.WriteBundle(path, time.Now(), doctor.NewMask(), append(parts, host.Facts()...)); err != nil {
+		return fmt.Errorf("--bundle: %w", err)
+	}
+	return nil
 }

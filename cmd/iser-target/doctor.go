@@ -31,6 +31,7 @@ var errUnwell = errors.New("something does not work as it is; the errors above s
 func doctorCommand() *cobra.Command {
 	p := &patient{}
 	var asJSON bool
+	var bundle, log string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this host allows a target, and what mends what it does not",
@@ -45,14 +46,26 @@ what is remembered, and the configuration. Each finding has a level:
 
 and, where there is something to do, what it costs and the command that mends it. Nothing
 is changed. Limits are those of the running target, where one answers, else those of the
-shell that asks. The exit code is 1 if there is an error, else 0.`,
+shell that asks. The exit code is 1 if there is an error, else 0.
+
+--bundle packs what helps to find out from afar what is wrong: the findings, version,
+configuration, status, metrics, the end of the log, facts from /proc. Contents of the
+files and variables that the configuration names as secrets are left out, wherever they
+stand, and what looks like a secret. Read it before you give it away all the same: names,
+addresses and serial numbers are in it.`,
 		Example: `  iser-target doctor
+  iser-target doctor --bundle support.tar.gz
   iser-target doctor --config iser-target.yaml --json | jq '.[] | select(.level == "error")'`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := p.examine(cmd.Context())
 			if err := tellFindings(cmd, findings, asJSON); err != nil {
 				return err
+			}
+			if bundle != "" {
+				if err := p.bundle(cmd.Context(), bundle, log, findings); err != nil {
+					return err
+				}
 			}
 			if doctor.Worst(findings) == doctor.Error {
 				return exit(exitFailure, errUnwell)
@@ -63,6 +76,8 @@ shell that asks. The exit code is 1 if there is an error, else 0.`,
 	p.sock.add(cmd)
 	cmd.Flags().StringVarP(&p.file, "config", "c", "", "configuration file (default "+defaultConfig+", if it is there)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&bundle, "bundle", "", "file for a support bundle (.tar.gz, mode 0600), which must not be there yet")
+	cmd.Flags().StringVar(&log, "log", "", "with --bundle: the target's log (default: the journal of "+serviceUnit+")")
 	configFiles(cmd)
 	return cmd
 }

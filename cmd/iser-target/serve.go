@@ -253,7 +253,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 // is nil without one.
 func (a *app) begin(ctx context.Context, f *serveFlags, cfg *config.Config, ls *listeners) (taken *taking, err error) {
 	if !f.takeover {
-		return nil, ls.open(a.srv, &cfg.Admin)
+		return nil, ls.open(a.srv, cfg)
 	}
 	if taken, err = a.takeOver(ctx, cfg); err != nil {
 		return nil, err
@@ -280,23 +280,28 @@ func (a *app) openVolumes(taken *taking) error {
 // touched, so that a port that somebody else has leaves no new file behind.
 type listeners struct{ admin, metrics *handover.Listener }
 
-func (l *listeners) open(srv *target.Server, c *config.Admin) (err error) {
+// open takes what the service manager has opened, and opens the rest.
+func (l *listeners) open(srv *target.Server, cfg *config.Config) (err error) {
 	defer func() {
 		if err != nil {
 			l.close()
 		}
 	}()
+	if err := l.activate(srv, cfg); err != nil {
+		return err
+	}
 	if err := srv.Listen(); err != nil {
 		return err
 	}
-	if c.Socket != "" {
+	c := &cfg.Admin
+	if c.Socket != "" && l.admin == nil {
 		ln, err := admin.Listen(c.Socket)
 		if err != nil {
 			return err
 		}
 		l.admin = handover.Pausable(ln)
 	}
-	if c.Metrics != "" {
+	if c.Metrics != "" && l.metrics == nil {
 		if l.metrics, err = listenMetrics(c.Metrics); err != nil {
 			return err
 		}

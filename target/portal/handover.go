@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"softiser/internal/congestion"
 	"softiser/internal/handover"
 )
 
@@ -91,8 +92,29 @@ func (p *Portal) inherit() error {
 		ln.Close()
 		return fmt.Errorf("target: portal %s: what was handed over is not a socket of TCP", p.cfg.Listen)
 	}
+	if err := p.adopt(tcp); err != nil {
+		tcp.Close()
+		return fmt.Errorf("target: portal %s: %w", p.cfg.Listen, err)
+	}
 	p.listens(tcp)
 	return nil
+}
+
+// adopt gives a socket the options of one of our own: a service manager knows nothing of
+// them, and another process may have had other ones.
+func (p *Portal) adopt(ln *net.TCPListener) error {
+	raw, err := ln.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if err := congestion.Listening(p.cfg.CongestionControl)("tcp", p.cfg.Listen, raw); err != nil {
+		return err
+	}
+	var optErr error
+	if err := raw.Control(func(fd uintptr) { optErr = p.setOptions(int(fd)) }); err != nil {
+		return err
+	}
+	return optErr
 }
 
 // keepAlive sets what package net, which has not made the listening socket, would set

@@ -16,6 +16,11 @@ import (
 // by its NAA designator. It is replaced crash-safely, and only then does the command that
 // asked for it end.
 
+// stateVersion is that of the file. There has been no other: what came later are keys that
+// older files do not have, and registrations of them, which name no target, are adopted
+// (Reservations.Adopt). Who gives a key another meaning counts it up.
+const stateVersion = 1
+
 // savedState is the content of the file.
 type savedState struct {
 	Version int             `json:"version"`
@@ -74,7 +79,7 @@ func (v *Volume) loadState() error {
 	s := &v.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kept = savedState{Version: 1, Unit: s.key}
+	s.kept = savedState{Version: stateVersion, Unit: s.key}
 	if !v.Keeps() {
 		return nil
 	}
@@ -91,6 +96,10 @@ func (v *Volume) loadState() error {
 	if err != nil {
 		return err
 	}
+	if later := laterVersion(b); later != 0 {
+		return fmt.Errorf("%s has version %d, and this program knows %d: a later version of iser-target has written it; go back to that one, or remove the file to forget the unit's reservations and saved mode pages",
+			s.file(".json"), later, stateVersion)
+	}
 	kept, ok := s.parse(b)
 	if !ok {
 		return v.BadState()
@@ -105,10 +114,22 @@ func (v *Volume) loadState() error {
 	return v.hereLocked()
 }
 
+// laterVersion is the version of a file that another program has written, which knows more
+// than this one; 0: it is none.
+func laterVersion(b []byte) int {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if json.Unmarshal(b, &head) != nil || head.Version <= stateVersion {
+		return 0
+	}
+	return head.Version
+}
+
 // parse reports whether a file is the state of this unit.
 func (s *state) parse(b []byte) (kept savedState, ok bool) {
 	err := json.Unmarshal(b, &kept)
-	return kept, err == nil && kept.Version == 1 && kept.Unit == s.key && (kept.Op == nil || kept.Op.valid()) && (kept.Sanitized == nil || kept.Sanitized.valid())
+	return kept, err == nil && kept.Version == stateVersion && kept.Unit == s.key && (kept.Op == nil || kept.Op.valid()) && (kept.Sanitized == nil || kept.Sanitized.valid())
 }
 
 // save makes next what the file says. Preconditions: s.mu is held.

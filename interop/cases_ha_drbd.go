@@ -41,6 +41,11 @@ func newDRBDNodes(e *Env) ([2]*drbdNode, error) {
 	if err != nil {
 		return [2]*drbdNode{}, err
 	}
+	target, err := haFile("drbd-target.yaml")
+	if err != nil {
+		return [2]*drbdNode{}, err
+	}
+	targets := [2]string{target, otherNode.Replace(target)}
 	pa, pb := freePort(), freePort()
 	nodes := [2]*drbdNode{
 		{name: "a", port: freePort(), link: guest.Link{Port: pa, Peer: pb, MAC: 1}},
@@ -59,27 +64,13 @@ func newDRBDNodes(e *Env) ([2]*drbdNode, error) {
 			}
 		}
 		n.images = []string{filepath.Join(e.dir, "data-"+n.name+".img"), filepath.Join(e.dir, "store-"+n.name+".img")}
-		n.config = map[string]string{"drbd.conf": conf, "target.yaml": drbdTarget(n.name, i+1)}
+		n.config = map[string]string{"drbd.conf": conf, "target.yaml": targets[i]}
 	}
 	return nodes, nil
 }
 
-// drbdTarget is the configuration of node number 1 or 2.
-func drbdTarget(name string, number int) string {
-	return fmt.Sprintf(`portals:
-  - {listen: "0.0.0.0:3260", group: %[2]d}
-volumes:
-  - {name: disk0, type: raw, path: /dev/drbd0, size: 64MiB, wwid: %[3]s, serial: DISK0, write_through: true}
-targets:
-  - {iqn: %[4]s, luns: [{lun: 0, volume: disk0}]}
-ha:
-  node: %[1]s
-  store: /srv/softiser
-  portals: [{address: "192.0.2.%[5]d:3260", group: %[5]d}]
-  groups: [{name: disks, volumes: [disk0], fencing: replication}]
-admin: {socket: /run/target.sock, state_dir: /run/state}
-`, name, number, haWWID, haIQN, 3-number)
-}
+// otherNode makes the configuration of node b of that of node a.
+var otherNode = strings.NewReplacer("node: a", "node: b", "group: 1}", "group: 2}", "group: 2}", "group: 1}", "192.0.2.2:", "192.0.2.1:")
 
 // powerOn boots the node, joins the pair, and starts a target on standby.
 func (n *drbdNode) powerOn(e *Env) error {

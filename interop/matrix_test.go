@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -40,8 +41,19 @@ func TestConfigurations(t *testing.T) {
 	if _, err := config.Parse([]byte(portal+keys), dir+"/target.yaml"); err != nil {
 		t.Errorf("chap: %v", err)
 	}
-	if _, err := config.Parse([]byte(drbdTarget("b", 2)), t.TempDir()+"/target.yaml"); err != nil {
-		t.Errorf("drbd: %v", err)
+	// The pair's nodes are told apart by all that has to differ.
+	pair, err := os.ReadFile("../docs/ha/drbd-target.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node, text := range map[string]string{"a": string(pair), "b": otherNode.Replace(string(pair))} {
+		c, err := config.Parse([]byte(text), t.TempDir()+"/target.yaml")
+		if err != nil {
+			t.Fatalf("drbd, node %s: %v", node, err)
+		}
+		if c.HA.Node != node || c.Portals[0].Group == c.HA.Portals[0].Group {
+			t.Errorf("drbd, node %s: %+v, %+v", node, c.HA, c.Portals)
+		}
 	}
 }
 

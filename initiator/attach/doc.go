@@ -15,4 +15,50 @@
 // process id is trusted. Attaching the same volume again finds the record and
 // reports it (attach is idempotent); detach sends SIGTERM and waits for the
 // lock.
+//
+// # Volumes as local devices
+//
+// # Local devices are served over NBD (ADR 72)
+//
+// Context. attach has to work without root and without kernel modules, and give a kernel block device
+// where that is possible. Candidates were ublk (fast, needs io_uring commands, a recent kernel and
+// root or a udev policy), NBD, and FUSE.
+//
+// Decision. An NBD server of our own on a unix socket, everywhere: qemu, nbdcopy, fio, nbdfuse use it
+// as it is. /dev/nbdN is made over generic netlink with a socket pair whose other end the same server
+// serves, where the kernel has the driver.
+//
+// Replies are sent by whoever finds replies and no sender. On the session's receive goroutine that
+// happens only when no request is under way any more (queue depth 1 has no hop, and nothing could join
+// the batch) and never blocks; otherwise the send goroutine is woken and finds the rest of the batch
+// queued.
+//
+// Payload below 32 KiB is copied out of the read-ahead buffer; above, it is read straight into the
+// buffer that iSER sends from. READ payload goes from the buffer that the target filled to the socket.
+//
+// CAN_MULTI_CONN is true because a flush on any connection is SYNCHRONIZE CACHE on the one LUN. The
+// minimum block size is the LUN's: requests that are not multiples are refused, not turned into
+// read-modify-write, which would not be atomic against other connections.
+//
+// Consequences. Losing the target is invisible to NBD clients for --replacement-timeout; the session
+// replays; when the target has lost power and with it writes that were not flushed, the next flush
+// fails with EIO (ADR 79). At the end of an attachment the kernel is made to write back what it holds
+// of /dev/nbdN first, for another process may have it open, and the last close, at which it would do
+// so, comes too late. NBD has no event for a changed size: clients see it when they connect again,
+// /dev/nbdN is told over netlink. ublk can be added beside it without changing the record or the
+// command line.
+//
+// # An attachment is a locked file (ADR 73)
+//
+// Context. Attach must be idempotent, detach must find the process, and neither may trust a process id
+// that could have been used again, nor leave records of killed processes in the way.
+//
+// Decision. One record file per volume in the run directory, locked with flock by the serving process
+// for as long as it lives. Attach takes the lock or reports the record of whoever has it; list and
+// detach treat an unlocked record as dead and remove it; detach sends SIGTERM to the process of a
+// locked record and waits for the lock. The record's name is a hash of the volume's URL without
+// secrets.
+//
+// Consequences. No daemon, no database, nothing to clean up after kill -9. The run directory must be
+// ours (owner checked). A mounted device is not detached.
 package attach

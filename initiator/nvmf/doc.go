@@ -29,11 +29,59 @@
 // them cannot change their result; a compare and write ends with ErrOutcomeUnknown. Before
 // anything is sent again the namespaces must prove to be the same volumes, with blocks of
 // the same size. Requests of queues that are not granted any more go to the others
-// (docs/adr/0127-nvme-associations.md).
+// (initiator/nvmf/doc.go).
 //
 // # Threads
 //
 // Every method may be called from any goroutine. Done callbacks run on the receive goroutine
 // of a connection and must not block; they may Submit. Each association has one goroutine
 // that keeps time, and one more while it looks for its controller or at its namespaces.
+//
+// # NVMe: one association, made again as a whole (ADR 127)
+//
+// Context. A host has an admin queue and I/O queues with a controller, each a connection. When one is
+// lost, the standard offers no way to repair it: the controller belongs to its admin queue, and a new
+// one is made by a new Connect. Commands that were outstanding may have been carried out or not, and
+// may still be under way in the old controller.
+//
+// Decision. The loss of any queue is the loss of the association (initiator/nvmf). All connections are
+// closed, and nothing goes on before the transport has said of each that no memory of a command is in
+// use. Then a new association is attempted, at growing intervals, until CtrlLossTimeout. Commands keep
+// their slots meanwhile, and are sent again in their old order when the controller is enabled and each
+// namespace has proved to be the same: identifiers and block size. If not, the association fails, and
+// nothing is written.
+//
+// Sent again is what may be repeated: Read, Write, Flush, Dataset Management, Write Zeroes, Verify. A
+// fused Compare and Write ends with ErrOutcomeUnknown, a command that has timed out with ErrTimeout.
+// As Linux does, the host trusts the controller that no write of a connection that has been closed
+// takes effect after its host has come back; ours keeps to it (ADR 121).
+//
+// Every association has as many queues, as deep, as its controller grants, up to what was asked for
+// and, in depth, what the first one had. A request stays with the queue that it was first submitted
+// to, so that a load keeps to its receive goroutine; new ones take the queues in turn. What waits in a
+// queue that a later controller does not grant goes to the others, each request from its beginning: it
+// may be repeated as a whole if its commands may.
+//
+// A refusal that the controller calls final (Do Not Retry: the subsystem is gone, the host is not
+// allowed any more) is believed when CtrlLossTimeout is over, and is the reason that requests fail
+// with; without such a time after 20 seconds of nothing else, where Linux gives up at once: a target
+// that is being started may not have its subsystems yet.
+//
+// Keep Alive goes out at half of its time-out, as the controller has it, which may have rounded it
+// (Get Features); a path is not taken for fenced before the longer one of both is over; where the
+// controller counts any command (TBKAS) an answer since the last one stands for it. One Asynchronous
+// Event Request is outstanding, the next one follows when the log page has been read and a tenth of a
+// second has passed: a controller that has much to tell is heard at our pace.
+//
+// The controller of an NVMe volume has no word for "my cache is gone". Ours tells the epoch of the
+// cache, which SCSI's INQUIRY tells as well (ADR 79), in the vendor's part of Identify Namespace,
+// bytes 384 to 403: "CEP1" and 16 bytes. With a change of it the next flush fails. Of other
+// controllers a loss is not noticed, as Linux does not.
+//
+// Other ways. Reconnecting a single I/O queue: nothing says which of its commands were carried out,
+// either, and Linux does not do it.
+//
+// Consequences. A write that a controller of somebody else's still has under way may overtake a later
+// one. A load over a connection that is lost waits for a new association even if other queues still
+// work.
 package nvmf

@@ -10,8 +10,9 @@ import (
 )
 
 var (
-	decision     = regexp.MustCompile(`(?m)^##? (\d+)\. (.+)$`)
-	decisionLink = regexp.MustCompile(`docs/adr/(\d{4}-[a-z0-9-]+\.md)|\((?:\.\./)*adr/(\d{4}-[a-z0-9-]+\.md)`)
+	decision      = regexp.MustCompile(`(?m)^##? (\d+)\. (.+)$`)
+	movedDecision = regexp.MustCompile(`(?m)^\| (\d+) \| .+ \| package \[[^]]+\]\(\.\./\.\./([^)]+)\) \|$`)
+	decisionLink  = regexp.MustCompile(`docs/adr/(\d{4}-[a-z0-9-]+\.md)|\((?:\.\./)*adr/(\d{4}-[a-z0-9-]+\.md)`)
 )
 
 // TestDecisions: docs/adr/README.md lists every decision with its file, no number
@@ -50,6 +51,15 @@ func TestDecisions(t *testing.T) {
 	}
 	if len(seen) == 0 {
 		t.Fatal("no decisions found")
+	}
+	for _, m := range movedDecision.FindAllStringSubmatch(string(index), -1) {
+		text, err := os.ReadFile(filepath.Join(root, m[2]))
+		if err != nil || !strings.Contains(string(text), "(ADR "+m[1]+")\n//\n") {
+			t.Errorf("docs/adr/README.md: decision %s is in the comment of %s under no heading with its number: %v", m[1], m[2], err)
+		}
+		if seen[m[1]] != "" {
+			t.Errorf("decision %s is in %s and in %s", m[1], seen[m[1]], m[2])
+		}
 	}
 
 	err = filepath.WalkDir(root, func(path string, e os.DirEntry, err error) error {

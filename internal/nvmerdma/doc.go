@@ -46,4 +46,39 @@
 //
 // conn.mu guards the slots or commands, the windows and the pump of a connection; it is
 // held across Enqueue, never across Push or an up-call.
+//
+// # NVMe/RDMA beside iSER (ADR 130)
+//
+// Context. NVMe/RDMA is the path of iSER with a thinner protocol: messages in Sends, data by RDMA that
+// the target starts. internal/rdmamsg was made for that. Both protocols open a connection with an MPA
+// request, and both ask for the same port.
+//
+// Decision. internal/nvmerdma puts NVMe's seam (nvme.QueueTransport) on rdmamsg: a response is a
+// message whose tag names its command, PutData a Put before it, GetData a Get.
+//
+//   - A portal looks at the private data, which stays in the socket as all first bytes do: NVMe where
+//     the record format is 0 and the host's receive queue has entries, iSER where there is Linux'
+//     header or nothing, and the rest is refused by MPA's reject. Private data long enough for NVMe
+//     goes to NVMe whatever it says, because only there is a status for what is wrong with it.
+//   - A slot lives until its response has been reaped, and a queue pair reaps in order: a Send behind
+//     an RDMA Read completes with the Read. Hosts have filled their queue again long before, so slots
+//     are made as they are needed, and what bounds a host is the number of its commands whose
+//     responses it cannot have seen.
+//   - The response to a command that was aborted while its data was being read waits for the host's
+//     answers. A host may invalidate its memory when it sees the response; siw ends the connection if
+//     a Read of it is under way then. The memory of the volume is free at once, as for iSER (ADR 24).
+//   - In-capsule data is 4096 bytes: Linux 5.4 to 5.12 lose data when there is more. Receive buffers
+//     are shared by all connections, and scarce ones are shared out as iSER's are (ADR 25); the status
+//     is Command Interrupted, which hosts try again.
+//   - Each front end has a device of its own: its receive buffers have another length.
+//
+// Other ways. Ports by protocol, as Linux' target has them: a target would need two addresses more,
+// and initiators would have to be told. One device for iSER and NVMe/RDMA: receive buffers of 8 KiB
+// for messages of 64 bytes, or a queue pair told its queue before the private data has been read.
+// Queues sized by credits: NVMe has none.
+//
+// Consequences. rdmamsg knows how many messages the peer cannot have read yet, and a message's cost
+// has become a tag. A slot of NVMe carries what the upper layer keeps with it, because slots are no
+// longer as many as the queue's entries; over TCP there are twice as many, since the same is true for
+// all responses of one system call.
 package nvmerdma

@@ -34,4 +34,18 @@
 // table, the access states of the unit, and what the volume publishes.
 //
 // References in comments: SAM-5, SPC-4, SBC-3.
+//
+// # ROD tokens are "access upon reference" (ADR 45)
+//
+// Context. A token of POPULATE TOKEN may stand for the blocks as they were (point in time) or as they
+// are when it is used. Point in time needs a snapshot.
+//
+// Decision. Type 00010000h, access upon reference. The token carries 64 bits of identifier and 256
+// bits of secret, so that it cannot be guessed; it is known to one device (target), dies after not
+// having been used for its time-out (60 s unless asked, 600 s at most), and there are at most 256 of
+// them. One that has expired is remembered for ten minutes, or until its room is needed, so that it is
+// refused as expired (23/07) and not as unknown (23/04). The zero token is accepted.
+//
+// Consequences. Initiators that copy files hold a lock on the source meanwhile, as Windows does. No
+// space is ever pinned by a token.
 package scsi

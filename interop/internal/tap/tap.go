@@ -3,6 +3,38 @@
 // is a network namespace with one Ethernet interface, a tap, whose other end a guest is
 // given as a file. Programs run in the namespace find the guest at Guest4 and Guest6,
 // all ports are free there, and nothing of it is to be seen outside.
+//
+// # A wire between the guests of make interop and our RoCE (ADR 182)
+//
+// Context. RoCE's ICRC covers the addresses, and over IPv4 the identification. QEMU's user-mode
+// network, over which every other case runs, rewrites both, so rdma_rxe in a guest and a process on
+// the host never understand each other through it. And a host that has rdma_rxe loaded has no UDP port
+// 4791 left for us.
+//
+// Decision. Each worker of the harness makes a network namespace with a tap (interop/internal/tap),
+// and every guest that it boots has an interface there, eth1, beside that of the user-mode network.
+//
+//   - The namespace belongs to a thread of the harness and has no name: it is gone with the process,
+//     however that ends. QEMU stays where it is and is given the opened tap as a descriptor, so that
+//     the other cases find their ports on the host's loopback as before.
+//   - A case says Env.RoCE(mtu); the programs that it starts from then on run in the namespace. Verbs,
+//     iSER and NVMe cases share the guest's boot with those of siw: both devices are in one guest.
+//   - No offload on the tap (no virtio header): packets are as on a wire, and what we send with GSO is
+//     cut by the host's kernel.
+//   - Loss is made in the guest, in both directions, by netem on eth1 and on an ifb that its ingress
+//     goes through: a host need not have netem.
+//   - Where a tap cannot be made (no root, no /dev/net/tun) the case is skipped with that reason, in
+//     the output and in the table. It counts neither as passed nor as failed, and -again tries it
+//     again.
+//
+// Other ways. Frames over QEMU's -netdev socket, with ARP, neighbour discovery and IP in the harness:
+// no privileges, but then not the sockets are tested that users have (GSO, GRO, path MTU, the ICRC
+// without the identification), and building the image takes root anyway. Two guests and none of our
+// programs on the host: the emulation would be measured twice. ip netns add: a name that stays behind
+// when the harness is killed.
+//
+// Consequences. Cases over RoCE use fixed ports, as the namespace is the worker's own, and one of our
+// processes at a time, as an address has one port 4791.
 package tap
 
 import (

@@ -1,5 +1,28 @@
 // Package lossy gives the tests of the machines a network that loses, doubles, delays and
 // damages packets, by a seed, in a time of its own.
+//
+// # RoCE under loss is tested in a time of its own (ADR 181)
+//
+// Context. Loss, duplicates, reordering and damage must change nothing but the speed. Real sockets on
+// a busy machine give other figures each time.
+//
+// Decision. The two machines of rc have no clock, so that a network of a heap of packets and a seed is
+// enough (package lossy). Packets go with their real ICRC, which is checked on arrival; what was
+// damaged is dropped there. TestLossyNetwork and TestFaults run all operations of reliable connections
+// in both directions with each fault by itself and all together, at 0.01, 1 and 5 % (20 % for the
+// mixture), and compare all bytes, completions and their order. TestLossCurve measures throughput over
+// a way of 2.5 GB/s and 200 µs in that time: make bench-loss writes all points to
+// benchmarks/results/roce-loss.csv and draws them (benchmarks/img/roce-loss.svg).
+//
+// Consequences. GB/s of 512 KiB Writes with a window of 128 packets: 1.49 without loss, 0.84 with 0.1
+// %, 0.27 with 1 %, 0.06 with 5 %; no time-out at any of them, as late answers are asked for (ADR
+// 180). Go-back-N sends what was lost and all that followed; without selective repetition, which the
+// protocol has no words for, the window is what can be chosen.
+//
+// The same network carries UC and UD (TestFaults of both, at 0.01, 0.1, 1 and 5 %): whatever it does,
+// a message arrives as it was sent or not at all; with loss and damage alone exactly those arrive that
+// have lost no packet, in order, and datagrams arrive as often as the network brings them. There is no
+// curve for them: nothing waits, and what is lost is gone.
 package lossy
 
 import (

@@ -61,6 +61,7 @@ type clone struct {
 
 	// runner
 	series     []*series
+	ticker     *ticker // of the run's timeline; nil: nobody draws it
 	offsets    *pattern
 	content    *filler
 	refills    bool // each write gets its content anew

@@ -44,6 +44,9 @@ const example = `  # random reads, 4 KiB, 32 in flight, ten seconds
   # the jobs of a file, as JSON that reads like fio's
   iser-initiator bench job.fio --output-format=json
 
+  # the same load for a minute, drawn over time
+  iser-initiator bench URL --rw=randrw --iodepth=32 --runtime=60 --time-based --plot=run.svg
+
   # did a crash lose an acknowledged write?
   iser-initiator bench URL --rw=randwrite --bs=4k --verify=crc32c --verify-state=run.ledger
   iser-initiator bench URL --rw=randwrite --bs=4k --verify=crc32c --verify-state=run.ledger --verify-only`
@@ -76,6 +79,7 @@ type command struct {
 	parseOnly bool
 	only      []string // names of sections
 	status    string   // --status-interval
+	plot      string   // file for the SVG
 }
 
 // register adds the options of a job to fs. They apply to the job that the last --name
@@ -111,6 +115,7 @@ func (c *command) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.json, "json", false, "same as --output-format=json")
 	fs.BoolVar(&c.minimal, "minimal", false, "same as --output-format=terse")
 	fs.StringVar(&c.output, "output", "", "write the report to this file")
+	fs.StringVar(&c.plot, "plot", "", "draw latency percentiles, bandwidth and IOPS over time into this file, as SVG")
 	fs.StringVar(&c.status, "status-interval", "", "write the whole report this often while jobs run (seconds, or with unit)")
 	fs.StringVar(&c.eta, "eta", "auto", "progress line: auto (on a terminal), always or never")
 	fs.StringArrayVar(&c.only, "section", nil, "read only this section of the job files, and the global ones (may be repeated)")
@@ -277,8 +282,17 @@ func (c *command) run(cmd *cobra.Command, args []string) (err error) {
 			_ = r.write(out, c.formats, global)
 		}
 	}
+	closePlot := func() error { return nil }
+	if c.plot != "" {
+		f, err := os.Create(c.plot)
+		if err != nil {
+			return errors.Join(fmt.Errorf("--plot: %w", err), closeOut())
+		}
+		cfg.Plot, closePlot = f, f.Close
+	}
 	rep, err := Run(ctx, jobs, cfg)
 	line.clear()
+	err = errors.Join(err, closePlot())
 	if err != nil {
 		if ctx.Err() != nil {
 			err = &usage.Exit{Code: exitInterrupted, Err: fmt.Errorf("bench: interrupted before the first job ran: %w", err)}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 )
@@ -20,6 +21,9 @@ type Config struct {
 	// and by nobody any more when Run returns.
 	Status      func(*Report)
 	StatusEvery time.Duration
+	// Plot, when set, is given an SVG when the jobs have run: latency percentiles, bandwidth and
+	// operations per second over time.
+	Plot io.Writer
 }
 
 // Report is the result of a run.
@@ -69,6 +73,10 @@ const (
 // the jobs stop as if their time were up.
 func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 	rep := &Report{Started: time.Now()}
+	var drawn *timeline
+	if cfg.Plot != nil {
+		drawn = newTimeline(rep.Started)
+	}
 	var stage []*Job
 	var all []*clone
 	over := false // exitall
@@ -80,7 +88,7 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 			rep.Interrupted = true
 			return nil
 		}
-		run := stageRun{jobs: stage, cfg: cfg, before: all, started: rep.Started}
+		run := stageRun{jobs: stage, cfg: cfg, before: all, started: rep.Started, drawn: drawn}
 		last, err := run.do(ctx)
 		clones := run.clones
 		over = last
@@ -113,6 +121,11 @@ func Run(ctx context.Context, jobs []*Job, cfg Config) (*Report, error) {
 		return nil, err
 	}
 	rep.collect(all, ctx.Err() != nil)
+	if drawn != nil {
+		if err := rep.writePlot(cfg.Plot, drawn); err != nil {
+			return nil, fmt.Errorf("plot: %w", err)
+		}
+	}
 	return rep, nil
 }
 
@@ -150,6 +163,7 @@ type stageRun struct {
 	cfg     Config
 	before  []*clone // of earlier stages
 	started time.Time
+	drawn   *timeline // nil: nobody draws it
 	clones  []*clone
 	luns    [][]LUN // of each clone
 }
@@ -172,6 +186,9 @@ func (w *stageRun) do(ctx context.Context) (over bool, err error) {
 		c, err := newClone(j, luns[i], luns[i][0].Info(), epoch)
 		if err != nil {
 			return false, err
+		}
+		if w.drawn != nil {
+			c.ticker = w.drawn.ticker(epoch)
 		}
 		w.clones = append(w.clones, c)
 	}

@@ -232,6 +232,9 @@ func (c *clone) setPhase(p phase) { c.live.phase.Store(uint32(p)) }
 
 func (c *clone) finish() {
 	c.endSeries()
+	if c.ticker != nil {
+		c.ticker.flush()
+	}
 	if c.search != nil {
 		c.stats.FoundDepth = c.search.depth
 	}

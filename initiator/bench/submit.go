@@ -265,6 +265,9 @@ func (c *clone) account(s *slot) {
 	if len(c.series) > 0 && c.ramped && s.d < datas {
 		c.enter(s.end-c.sinceEpoch, s.d, s.ext.off, s.ext.n, slat, clat)
 	}
+	if c.ticker != nil && s.d < datas {
+		c.ticker.add(s.end, s.d, s.ext.n, clat)
+	}
 	if c.search != nil {
 		c.judge(s)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -180,5 +181,58 @@ func TestSwitchEnds(t *testing.T) {
 			default:
 			}
 		})
+	}
+}
+
+// connectRaw is the peer's part of the switch, without private data.
+func (s *switching) connectRaw() {
+	s.t.Helper()
+	if _, err := s.nc.Write(append([]byte("MPA ID Req Frame"), 0x40, 1, 0, 0)); err != nil {
+		s.t.Fatal(err)
+	}
+	var rep [20]byte
+	if _, err := io.ReadFull(s.nc, rep[:]); err != nil || string(rep[:16]) != "MPA ID Rep Frame" || rep[16]&0x20 != 0 {
+		s.t.Fatalf("answered %q, %v", rep, err)
+	}
+}
+
+// TestEndAsItConnects: the end that is asked for when the peer has been answered, but nobody here
+// has seen that yet, is that of the new connection.
+func TestEndAsItConnects(t *testing.T) {
+	for _, reason := range []error{nil, errors.New("the reason")} {
+		s := newSwitching(t, nil)
+		s.dm.mu.Lock() // it cannot be seen
+		s.connectRaw()
+		s.dm.ended, s.dm.reason, s.dm.grace = true, reason, reason == nil
+		s.dm.mu.Unlock()
+		if _, err := io.Copy(io.Discard, s.nc); err != nil {
+			t.Errorf("the peer is not told: %v", err)
+		}
+		s.nc.Close()
+		if err := s.End(t); err != reason {
+			t.Errorf("ended with %v, want %v", err, reason)
+		}
+		if ph := s.phase(); ph != phaseDead || len(s.Ended) != 0 {
+			t.Errorf("%v, told %d times more", ph, len(s.Ended))
+		}
+	}
+}
+
+// TestWaitingPDUIsRefused: what waited for the switch and cannot be sent behind it ends the
+// connection, whatever waits behind it.
+func TestWaitingPDUIsRefused(t *testing.T) {
+	s := newSwitching(t, nil)
+	var bad, good iscsi.PDU
+	bad.BHS.NewNopIn()
+	bad.AHS = []byte("odd")
+	good.BHS.NewNopIn()
+	for _, p := range []*iscsi.PDU{&bad, &good} {
+		if err := s.dm.SendControl(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.connectRaw()
+	if err := s.End(t); err == nil || !strings.Contains(err.Error(), "does not fit a message") {
+		t.Errorf("ended with %v", err)
 	}
 }

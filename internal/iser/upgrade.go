@@ -172,10 +172,6 @@ func (u *Upgraded) turn(ctx context.Context) {
 		c, err = u.d.Serve(ctx, nc, u.cfg)
 	}
 	u.mu.Lock()
-	if err == nil && u.ended {
-		c.Terminate(nil)
-		<-c.Ended()
-	}
 	if err != nil || u.ended {
 		u.setPhase(phaseDead)
 		u.waiting = nil
@@ -188,6 +184,10 @@ func (u *Upgraded) turn(ctx context.Context) {
 		}
 		up := u.up
 		u.mu.Unlock()
+		if err == nil { // it has connected all the same
+			c.Terminate(end)
+			<-c.Ended()
+		}
 		up.ConnectionTerminateNotify(end)
 		return
 	}

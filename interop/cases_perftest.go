@@ -37,7 +37,7 @@ func perftestKernelClient(e *Env, kind, tool string) (string, error) {
 	for _, r := range perftestRuns {
 		// Once, in 74 runs with messages of 1 MiB on a loaded host, the CRC of an FPDU of the first
 		// message did not fit. FPDUs of siw's size have their CRC computed over our own read-ahead, so they
-		// were like that in the stream; why siw sent it has not been found. The short form does without.
+		// were like that in the stream: peers.md says how two threads of siw make one. The short form does without.
 		if r.size == 1<<20 && e.h.short {
 			continue
 		}

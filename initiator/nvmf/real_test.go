@@ -104,6 +104,32 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// TestOperationsOnLongBlocks: the same where a block has 4096 bytes, of which no part can be asked for.
+func TestOperationsOnLongBlocks(t *testing.T) {
+	for _, transport := range []Transport{TransportTCP, TransportRDMA} {
+		t.Run(transport.String(), func(t *testing.T) {
+			dev, err := mem.Open(mem.Config{Name: t.Name(), Size: size, BlockSize: 4096})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { dev.Close() })
+			addr, _, _ := serve(t, func(_ *target.Config, sc *targetnvmf.SubsystemConfig) { sc.Namespaces[0].Volume = dev })
+			cfg := config(addr)
+			cfg.Transport, cfg.Queues = transport, 1
+			operations(t, cfg, dev)
+			n := open(t, cfg)
+			if bs := n.Info().BlockSize; bs != 4096 {
+				t.Errorf("blocks of %d bytes", bs)
+			}
+			for _, off := range []int64{0, 512} {
+				if _, err := n.WriteAt(make([]byte, 512), off); err == nil {
+					t.Errorf("512 bytes are written at %d", off)
+				}
+			}
+		})
+	}
+}
+
 // operations asks the namespace that cfg names, which is dev, for everything.
 func operations(t *testing.T, cfg Config, dev blockdev.Device) {
 	t.Helper()

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/initiator"
+	"softiser/internal/await"
 	"softiser/internal/nvme"
 	"softiser/target"
 	"softiser/target/scsi"
@@ -101,6 +103,33 @@ func TestSharedData(t *testing.T) {
 	got := make([]byte, len(want))
 	if _, err := l.ReadAt(got, 4096); err != nil || !bytes.Equal(got, want) {
 		t.Fatalf("what NVMe wrote: %v", err)
+	}
+}
+
+// TestSharedResize: one resize reaches both, and what either writes behind the old end the other
+// reads.
+func TestSharedResize(t *testing.T) {
+	r := open(t, nil)
+	l := r.lun()
+	h := r.attach(hostNQN, 10, 1)
+	if err := r.vol.(blockdev.Resizer).Resize(32 << 20); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the LUN has its new size", func() bool {
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil { // brings the unit attention
+			t.Error(err)
+		}
+		return l.Info().Size == 32<<20
+	})
+	if n, err := nvme.ParseNamespace(h.identify(nvme.CNSNamespace, 1)); err != nil || n.Size != 32<<20/512 {
+		t.Errorf("the namespace has %d blocks, %v", n.Size, err)
+	}
+	want := pattern(4096, 5)
+	if _, err := l.WriteAt(want, 31<<20); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := h.io[0].readBlocks(31<<20/512, len(want)); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("what SCSI wrote: %v", err)
 	}
 }
 

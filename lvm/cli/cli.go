@@ -126,7 +126,7 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 		}
 		args = slices.DeleteFunc(args, func(s string) bool { return strings.HasPrefix(s, "--"+name+"=") })
 		if name == "input" {
-			r, err := os.Open(f.Value.String())
+			r, err := openInput(cmd.Context(), f.Value.String())
 			if err != nil {
 				return false, err
 			}
@@ -135,8 +135,8 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 			continue
 		}
 		// Made only when a target runs the command: direct export makes its own.
-		w := &lateFile{path: f.Value.String()}
-		defer func() { err = errors.Join(err, w.close()) }()
+		w := &output{ctx: cmd.Context(), name: f.Value.String()}
+		defer func() { err = w.end(err) }()
 		out = w
 	}
 	for {
@@ -181,29 +181,6 @@ func (a *app) absolute(command string, first int) {
 			}
 		}
 	}
-}
-
-// lateFile is created by the first write.
-type lateFile struct {
-	path string
-	f    *os.File
-}
-
-func (l *lateFile) Write(p []byte) (int, error) {
-	if l.f == nil {
-		var err error
-		if l.f, err = os.Create(l.path); err != nil {
-			return 0, err
-		}
-	}
-	return l.f.Write(p)
-}
-
-func (l *lateFile) close() error {
-	if l.f == nil {
-		return nil
-	}
-	return l.f.Close()
 }
 
 // flagsOf rebuilds the flags that were given.

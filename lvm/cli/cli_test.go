@@ -6,13 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
 	"softiser/blockdev"
+	"softiser/internal/objects"
 	"softiser/lvm"
 	"softiser/lvm/vg"
 )
@@ -228,6 +233,49 @@ func TestTransfer(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "stream")
 	s.run("export", "--output", out, "vg0/a2")
 	s.run("import", "--input", out, "vg0/third")
+}
+
+// A volume goes to an object and comes back; one that is damaged there is found, and an export
+// that cannot be is no object.
+func TestTransferByObject(t *testing.T) {
+	store := s3mem.New()
+	srv := httptest.NewServer(gofakes3.New(store).Server())
+	defer srv.Close()
+	for k, v := range map[string]string{"AWS_ENDPOINT_URL_S3": srv.URL, "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "us-east-1"} {
+		t.Setenv(k, v)
+	}
+	if err := store.CreateBucket("backups"); err != nil {
+		t.Fatal(err)
+	}
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "a", "vg0")
+	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
+	if _, err := s.try(data, "import", "-y", "--raw", "vg0/a"); err != nil {
+		t.Fatal(err)
+	}
+	s.run("export", "--output", "s3://backups/vg0/a", "vg0/a")
+	s.run("import", "--input", "s3://backups/vg0/a", "vg0/back")
+	if s.run("export", "--raw", "vg0/back") != s.run("export", "--raw", "vg0/a") {
+		t.Error("what has come back differs")
+	}
+	text := s.run("export", "vg0/a")
+	bad := []byte(text)
+	bad[len(bad)/2] ^= 1
+	w, err := objects.Create(t.Context(), "s3://backups/bad")
+	if err == nil {
+		_, err = w.Write(bad)
+		err = w.End(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.fails("checksum", "import", "--input", "s3://backups/bad", "vg0/third")
+	s.fails("does not exist", "import", "--input", "s3://backups/none", "vg0/fourth")
+	s.fails("--resume", "export", "--resume", "99999999", "--output", "s3://backups/never", "vg0/a")
+	if _, err := store.HeadObject("backups", "never"); err == nil {
+		t.Error("an export that failed is an object")
+	}
 }
 
 // halfway calls f when so much of a stream has been read.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,15 +83,15 @@ func (a transfers) printDiff(cs []thin.Change, asJSON bool) error {
 
 // export writes a volume, or its difference from another one, to a file or pipe.
 func (a transfers) export() *cobra.Command {
-	var from, output string
+	var from, to string
 	var resume int64
 	var raw bool
 	c := &cobra.Command{Use: "export [--from VG/SNAPSHOT] VG/LV", Short: "Write a volume, or what has changed, as a stream", Args: cobra.ExactArgs(1)}
 	c.Flags().StringVar(&from, "from", "", "only what differs from this volume")
-	c.Flags().StringVar(&output, "output", "-", "file to write; - is standard output")
+	c.Flags().StringVar(&to, "output", "-", "file or object (s3://BUCKET/KEY) to write; - is standard output")
 	c.Flags().BoolVar(&raw, "raw", false, "write the plain content of the volume instead of a stream")
 	c.Flags().Int64Var(&resume, "resume", 0, "leave out what lies before this offset")
-	c.RunE = func(_ *cobra.Command, args []string) (err error) {
+	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		g, lv, err := a.lv(args[0])
 		if err != nil {
 			return err
@@ -129,13 +128,10 @@ func (a transfers) export() *cobra.Command {
 			}
 		}
 		w := a.out
-		if output != "-" {
-			f, err := os.Create(output)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, f.Close()) }()
-			w = f
+		if to != "-" {
+			o := &output{ctx: cmd.Context(), name: to}
+			defer func() { err = o.end(err) }()
+			w = o
 		}
 		if raw {
 			_, err := io.Copy(w, io.NewSectionReader(v, resume, h.Size-resume))
@@ -151,12 +147,12 @@ func (a transfers) importCmd() *cobra.Command {
 	var input string
 	var raw bool
 	c := &cobra.Command{Use: "import VG/LV", Short: "Read a stream into a volume, which is created if it does not exist", Args: cobra.ExactArgs(1)}
-	c.Flags().StringVar(&input, "input", "-", "file to read; - is standard input")
+	c.Flags().StringVar(&input, "input", "-", "file or object (s3://BUCKET/KEY) to read; - is standard input")
 	c.Flags().BoolVar(&raw, "raw", false, "the input is plain content for a volume that exists")
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		r := a.in
 		if input != "-" {
-			f, err := os.Open(input)
+			f, err := openInput(cmd.Context(), input)
 			if err != nil {
 				return err
 			}

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"softiser/internal/objects"
+)
+
+// What --input and --output name: files, or objects of a store, s3://BUCKET/KEY. They are those
+// of the process that was called, even where a running target does the work.
+
+func openInput(ctx context.Context, name string) (io.ReadCloser, error) {
+	if objects.Is(name) {
+		return objects.Open(ctx, name)
+	}
+	return os.Open(name)
+}
+
+// output is made by the first write. It has to be ended.
+type output struct {
+	ctx    context.Context //nolint:containedctx // of the command that writes
+	name   string
+	file   *os.File
+	object *objects.Writer
+}
+
+func (o *output) Write(p []byte) (n int, err error) {
+	switch {
+	case o.object != nil:
+		return o.object.Write(p)
+	case o.file != nil:
+		return o.file.Write(p)
+	case objects.Is(o.name):
+		o.object, err = objects.Create(o.ctx, o.name)
+	default:
+		o.file, err = os.Create(o.name)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return o.Write(p)
+}
+
+// end closes what there is, and returns err or what went wrong at the end. With an error an
+// object does not come to be.
+func (o *output) end(err error) error {
+	switch {
+	case o.object != nil:
+		return o.object.End(err)
+	case o.file != nil:
+		return errors.Join(err, o.file.Close())
+	}
+	return err
+}

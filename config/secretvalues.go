@@ -23,7 +23,13 @@ func (c *Config) SecretValues() (all [][]byte) {
 // maxSecretFile is more than any file with secrets has, bytes.
 const maxSecretFile = 1 << 20
 
-// eachPlace calls f for every key ending in _file or _env that has a value.
+// place reports whether a key of the model names a file or a variable with a secret: cert
+// and key are files of TLS, and the first may hold both.
+func place(key string) bool {
+	return key == "cert" || key == "key" || strings.HasSuffix(key, "_file") || strings.HasSuffix(key, "_env")
+}
+
+// eachPlace calls f for every key that names a file or a variable, and has a value.
 func eachPlace(v reflect.Value, f func(key, place string)) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -40,7 +46,7 @@ func eachPlace(v reflect.Value, f func(key, place string)) {
 				continue
 			}
 			key := v.Type().Field(i).Tag.Get("mapstructure")
-			if s := v.Field(i); s.Kind() == reflect.String && s.String() != "" && (strings.HasSuffix(key, "_file") || strings.HasSuffix(key, "_env")) {
+			if s := v.Field(i); s.Kind() == reflect.String && s.String() != "" && place(key) {
 				f(key, s.String())
 			} else {
 				eachPlace(s, f)

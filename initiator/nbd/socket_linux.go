@@ -172,7 +172,7 @@ type sender struct {
 	n     int
 	errno syscall.Errno
 	wait  bool
-	full  bool
+	full  bool // the socket takes no more now
 	store [maxIov]unix.Iovec
 	write func(fd uintptr) bool
 }

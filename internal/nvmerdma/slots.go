@@ -31,7 +31,7 @@ type putOf command
 // has been sent but has not been reaped. They are made as they are needed; a host that
 // keeps to the size of its queue bounds both.
 type slots struct {
-	all  []*command
+	all  []*command // by slot
 	free *command
 	uses uint64
 }

@@ -104,7 +104,7 @@ type op struct {
 	segs    [][]byte // what has not been queued yet
 	off     int      // into segs[0]
 	remote  rdma.RemoteAddr
-	left    uint32
+	left    uint32 // bytes that have not been queued yet
 	wrs     int    // opWrite: requests outstanding
 	n       uint32 // bytes of this request (opRead)
 	aborted bool
@@ -134,7 +134,7 @@ func (l *opList) pop() *op {
 
 // opPool gives every op an ID for its completion.
 type opPool struct {
-	all  []*op
+	all  []*op // by ID
 	free *op
 }
 

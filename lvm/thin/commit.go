@@ -52,8 +52,8 @@ const gatherBelow = 1 << 20
 // commitSince makes durable what was changed before transaction seen+1 was cut.
 // Of many that flush at once, one commits for all that came before it began.
 func (p *Pool) commitSince(seen uint64) error {
-	p.one <- struct{}{}
-	defer func() { <-p.one }()
+	p.committing <- struct{}{}
+	defer func() { <-p.committing }()
 	if p.ended.Load() <= seen {
 		p.gather()
 	}

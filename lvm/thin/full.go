@@ -16,7 +16,7 @@ import (
 type outOfSpace struct {
 	since time.Time     // when the pool became full
 	wake  chan struct{} // closed when there may be space again
-	told  bool
+	told  bool          // the log has it; until there is space again
 }
 
 // again lets those that wait try again.

@@ -33,9 +33,9 @@ type Pool struct {
 	chunk int64 // data block, bytes
 	gens  gens
 
-	// one has an element while a flush commits. Who puts it there may take mu;
+	// committing has an element while a flush commits. Who puts it there may take mu;
 	// never the other way round.
-	one chan struct{}
+	committing chan struct{}
 
 	// mu guards the metadata in memory. Look-ups hold it for reading, changes
 	// for writing; no data is read or written under it, and the metadata is
@@ -96,7 +96,7 @@ func Open(cfg Config) (*Pool, error) {
 		cfg.FullWait = 60 * time.Second
 	}
 	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*volume{}, busy: map[cell]chan struct{}{}, claimed: map[uint64]bool{},
-		one: make(chan struct{}, 1), out: outOfSpace{wake: make(chan struct{})}}
+		committing: make(chan struct{}, 1), out: outOfSpace{wake: make(chan struct{})}}
 	p.gens.init()
 	p.maps = tree{t: p.t, valueSize: 8, inc: func(v []byte) error { return p.data.c.inc(le.Uint64(v) >> 24) },
 		dec: func(v []byte) error { return p.data.c.dec(le.Uint64(v) >> 24) }}

@@ -47,9 +47,9 @@ const maxNotices = 64
 //	                    └──── log page read ─── due again
 type events struct {
 	mu       sync.Mutex
-	requests []*request // Asynchronous Event Requests that wait
-	due      [eventKinds]bool
-	told     [eventKinds]bool
+	requests []*request       // Asynchronous Event Requests that wait
+	due      [eventKinds]bool // has happened and waits for a request
+	told     [eventKinds]bool // was reported, and its log page has not been read
 	config   uint32
 	changed  []uint32 // namespaces, ascending
 	notices  []nvme.ReservationLog

@@ -143,7 +143,7 @@ type seat struct {
 	limit int    // of all
 	at    *share // who has it
 	owes  bool   // the host still has to prove its name
-	over  bool
+	over  bool   // given back
 }
 
 // sit takes a seat of limit that there are, for a controller whose admin queue is h. One whose

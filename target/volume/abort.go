@@ -15,7 +15,7 @@ const (
 
 // Wait is one task management function that waits for commands to end.
 type Wait struct {
-	left atomic.Int32
+	left atomic.Int32 // commands that have not ended, and one for who counts them
 	done func()
 }
 

@@ -96,7 +96,7 @@ type Rewriter struct {
 // the waiter out of it ends the command: one that has been aborted is in none.
 type Outcome struct {
 	set    *Tasks
-	over   bool
+	over   bool  // the rewrite has ended
 	err    error // if over
 	waiter *Op   // in state blocked; nil: none
 }

@@ -30,7 +30,7 @@ type Pool struct {
 type origin struct {
 	name  netip.Prefix
 	wait  []func()
-	busy  int
+	busy  int  // pieces of it under way
 	queue bool // it is in the ring
 }
 

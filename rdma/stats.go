@@ -53,6 +53,7 @@ type DeviceStats struct {
 	QPStats
 	QPs, MRs, PDs, CQs, SRQs int
 	Connections              uint64 // established so far
+	Retransmits              uint64 // segments that TCP has sent again below them; 0 of RoCE, see RoCEPort
 	Ends                     []EndCount
 }
 
@@ -77,6 +78,9 @@ func (d *Device) Stats() DeviceStats {
 	out.Connections, out.Ends = d.stat.conns, d.endsLocked()
 	d.stat.mu.Unlock()
 	d.mu.Unlock()
+	if t, ok := d.transport.(*overTCP); ok {
+		out.Retransmits = t.dev.Retransmits()
+	}
 	out.MRs = d.shared.Table.Count()
 	out.PDs, out.CQs, out.SRQs = int(d.nPD.Load()), int(d.nCQ.Load()), int(d.nSRQ.Load())
 	return out

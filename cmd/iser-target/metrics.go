@@ -70,6 +70,7 @@ type collector struct {
 	mediumErrors, throttled, throttling, throttleTime *prometheus.Desc
 	workers, reloads, reloadOK, reloadTime            *prometheus.Desc
 	sessionsUntold, connectsRefused, proofsFailed     *prometheus.Desc
+	retransmits                                       *prometheus.Desc
 	rdma                                              rdmaDescs
 
 	namespaceUp, controllers, nvmeConnections      *prometheus.Desc
@@ -118,6 +119,7 @@ func newCollector(status func() target.Status) *collector {
 		reloadTime:       d("config_last_reload_success_timestamp_seconds", "When that was last so."),
 		sessionsUntold:   d("sessions_without_series", "Sessions and controllers beyond the first that have series of their own; sums have them."),
 		connectsRefused:  d("nvme_connects_refused_total", "Connect commands of NVMe hosts that were refused, by status.", "status"),
+		retransmits:      d("tcp_retransmits_total", "Segments that TCP has sent again, below all connections of a transport.", "transport"),
 		proofsFailed:     d("nvme_authentication_failures_total", "Authentications of NVMe hosts that have failed."),
 		rdma:             newRDMADescs(d),
 		pending:          d("pending_logins", "Connections before their full feature phase."),
@@ -203,6 +205,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.aged, st.Limits.DiscoveryEnded)
 	c.collectISCSI(&st, counter, gauge)
 	c.rdma.collect(st.RDMA, counter, gauge)
+	c.collectRetransmits(&st, counter)
 	if r := st.Reload; r != nil {
 		counter(c.reloads, r.Done, "ok")
 		counter(c.reloads, r.Failed, "failed")

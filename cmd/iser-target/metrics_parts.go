@@ -2,6 +2,7 @@ package main
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -45,6 +46,26 @@ func (c *collector) collectISCSI(st *target.Status, counter putCounter, gauge pu
 		"session_reinstated": r.Sessions, "connection_reinstated": r.Connections, "connection_lost": r.Lost, "task_reassigned": r.Tasks,
 	} {
 		counter(c.recovery, n, event)
+	}
+}
+
+// collectRetransmits tells of TCP, wherever it is what carries.
+func (c *collector) collectRetransmits(st *target.Status, counter putCounter) {
+	for _, r := range st.RDMA {
+		if !strings.HasSuffix(r.Transport, "RoCE") {
+			counter(c.retransmits, r.Retransmits, r.Transport)
+		}
+	}
+	tell := func(name string, n uint64) {
+		if strings.Contains(name, "TCP") {
+			counter(c.retransmits, n, name)
+		}
+	}
+	for _, t := range st.ISCSI {
+		tell(t.Name, t.Retransmits)
+	}
+	for _, t := range st.NVMe {
+		tell(t.Name, t.Retransmits)
 	}
 }
 

@@ -11,6 +11,7 @@
 //	autopoll     when that pays
 //	blocking     a reader that waits in the read, without the poller
 //	poll         looking instead of waiting
+//	tally        what TCP tells of connections, added up
 //	zerocopy     sending by reference, and the notices of its end
 //
 // A Conn has at most one reader and one writer at a time; which goroutine that is may
@@ -80,6 +81,7 @@ func New(nc net.Conn, o Options) (*Conn, error) {
 		return nil, err
 	}
 	c.inq.Enable(rc, c.fd)
+	o.Tally.enter(c)
 	return c, nil
 }
 
@@ -124,6 +126,7 @@ func (c *Conn) CloseWrite() error {
 // Close closes the socket. Neither reader nor writer may be inside a call.
 func (c *Conn) Close() error {
 	c.inq.Stop()
+	c.opts.Tally.leave(c)
 	return c.nc.Close()
 }
 

@@ -16,6 +16,8 @@ type Options struct {
 	// which is 0, and BusyPollOff are values of their own.
 	BusyPoll time.Duration
 	Crowd    *Crowd // of BusyPollAuto: who makes way for whom; nil: all connections of the process
+
+	Tally *Tally // which the connection is part of; nil: of none
 }
 
 // Apply sets o on nc and switches Nagle's algorithm off (RFC 5044 §5: FPDUs

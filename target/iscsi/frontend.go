@@ -13,6 +13,7 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iser"
+	"softiser/internal/sockio"
 	"softiser/rdma"
 	"softiser/target/internal/loglimit"
 	"softiser/target/portal"
@@ -29,6 +30,7 @@ type Frontend struct {
 	volumes  *volume.Registry // of all front ends
 	rdma     *iser.Device     // nil when no portal speaks iSER over TCP
 	roce     *iser.Device     // nil when no portal speaks iSER over RoCE
+	tcp, tls sockio.Tally     // of connections of iSCSI over TCP, without and with TLS
 	life     context.Context  // done when Drain begins
 	endLife  context.CancelFunc
 	stats    serverCounters

@@ -92,8 +92,12 @@ func (s *Frontend) transport(n *portal.Conn, nc net.Conn) (iscsi.Datamover, erro
 	p := n.Portal.Config()
 	stream := p.StreamLogin && s.rdma != nil && !p.NoISER
 	if n.Transport == portal.TLS || n.Transport == portal.TCP && !stream {
+		tally := &s.tcp
+		if n.Transport == portal.TLS {
+			tally = &s.tls
+		}
 		return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{
-			Socket: sockio.Options{BusyPoll: p.BusyPoll}, SequenceTimeout: max(s.cfg.Timeouts.Sequence, 0), Memory: s.cfg.Staging,
+			Socket: sockio.Options{BusyPoll: p.BusyPoll, Tally: tally}, SequenceTimeout: max(s.cfg.Timeouts.Sequence, 0), Memory: s.cfg.Staging,
 		})
 	}
 	cfg := iser.ConnConfig{Memory: s.cfg.Staging, RDMA: p.RDMA()}

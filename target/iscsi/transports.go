@@ -13,6 +13,9 @@ type TransportStatus struct {
 	Name        string `json:"transport"`
 	Sessions    int    `json:"sessions"`    // now, discovery included
 	Connections int    `json:"connections"` // of these sessions
+	// Retransmits are segments that TCP has sent again below iSCSI over TCP; what is below iSER
+	// counts for itself.
+	Retransmits uint64 `json:"tcp_retransmits_total"`
 	Traffic            // of sessions that have ended as well
 }
 
@@ -89,6 +92,12 @@ func (s *Frontend) transports(list []*session, l []SessionStatus, past map[porta
 	all := []TransportStatus{}
 	for _, t := range slices.Sorted(maps.Keys(sum)) {
 		y := sum[t]
+		switch t {
+		case portal.TCP:
+			y.Retransmits = s.tcp.Retransmits()
+		case portal.TLS:
+			y.Retransmits = s.tls.Retransmits()
+		}
 		y.Name = portal.Hello{Protocol: portal.ISCSI, Transport: t}.String()
 		all = append(all, y)
 	}

@@ -37,6 +37,7 @@ type Frontend struct {
 	discovery *subsystem
 	rdma      *nvmerdma.Device // nil when no portal speaks NVMe/RDMA over TCP
 	roce      *nvmerdma.Device // nil when no portal speaks it over RoCE
+	tcp, tls  sockio.Tally     // of connections of NVMe/TCP, without and with TLS
 	life      context.Context  // done when Drain begins
 	endLife   context.CancelFunc
 	closing   sync.Once // of what Close does when every connection has gone
@@ -239,13 +240,15 @@ func (f *Frontend) transport(c *portal.Conn, memory *holding) (t nvme.QueueTrans
 	p := c.Portal.Config()
 	if c.Transport != portal.RDMA && c.Transport != portal.RoCE {
 		var nc net.Conn = c.Net
+		tally := &f.tcp
 		if c.Transport == portal.TLS {
+			tally = &f.tls
 			if nc, id, err = f.secure(c); err != nil {
 				return nil, nil, err
 			}
 		}
 		t, err = nvmetcp.NewController(nc, nvmetcp.Config{
-			Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer, BusyPoll: p.BusyPoll}, InCapsule: ioCapsule, Memory: memory,
+			Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer, BusyPoll: p.BusyPoll, Tally: tally}, InCapsule: ioCapsule, Memory: memory,
 		})
 		return t, id, err
 	}

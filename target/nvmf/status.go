@@ -95,6 +95,9 @@ type ControllerStatus struct {
 type TransportStatus struct {
 	Name        string `json:"transport"`
 	Connections int    `json:"connections"` // now: queues, and those before Connect
+	// Retransmits are segments that TCP has sent again below NVMe/TCP; what is below RDMA counts
+	// for itself.
+	Retransmits uint64 `json:"tcp_retransmits_total"`
 	Traffic            // of those that have ended as well
 }
 
@@ -119,6 +122,7 @@ func (f *Frontend) Status() Status {
 
 // transports adds up connections by what carries them.
 func (f *Frontend) transports() []TransportStatus {
+	resent := map[portal.Transport]uint64{portal.TCP: f.tcp.Retransmits(), portal.TLS: f.tls.Retransmits()}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sum := map[portal.Transport]TransportStatus{}
@@ -134,6 +138,7 @@ func (f *Frontend) transports() []TransportStatus {
 	l := []TransportStatus{}
 	for _, t := range slices.Sorted(maps.Keys(sum)) {
 		x := sum[t]
+		x.Retransmits = resent[t]
 		x.Name = portal.Hello{Protocol: portal.NVMe, Transport: t}.String()
 		l = append(l, x)
 	}

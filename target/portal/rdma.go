@@ -20,6 +20,7 @@ type RDMAStatus struct {
 	Faults        uint64    `json:"memory_faults_total"`
 	TerminatesIn  uint64    `json:"terminates_in_total"`
 	TerminatesOut uint64    `json:"terminates_out_total"`
+	Retransmits   uint64    `json:"tcp_retransmits_total"` // segments that TCP has sent again; 0 over RoCE, which has its own counters
 	Ends          []RDMAEnd `json:"ends,omitempty"`
 }
 
@@ -38,7 +39,7 @@ func RDMAStatusOf(h Hello, d *rdma.Device) RDMAStatus {
 	st := RDMAStatus{
 		Transport: h.String(), QPs: s.QPs, MRs: s.MRs, Established: s.Connections, WireIn: s.WireIn, WireOut: s.WireOut,
 		ReceiveCalls: s.RecvCalls, SendCalls: s.SendCalls, Frames: s.FPDUsOut, ReadRequests: s.ReadRequestsOut,
-		PlacedDirect: s.PlacedDirect, PlacedCopied: s.PlacedCopied, Faults: s.Faults, TerminatesIn: s.TerminatesIn, TerminatesOut: s.TerminatesOut,
+		PlacedDirect: s.PlacedDirect, PlacedCopied: s.PlacedCopied, Faults: s.Faults, TerminatesIn: s.TerminatesIn, TerminatesOut: s.TerminatesOut, Retransmits: s.Retransmits,
 	}
 	for _, e := range s.Ends {
 		by := "us"

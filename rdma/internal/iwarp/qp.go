@@ -13,7 +13,12 @@ import (
 // Device is what the engines of a device share.
 type Device struct {
 	crowd sockio.Crowd // of the receive goroutines
+	tally sockio.Tally // of all connections
 }
+
+// Retransmits is how many segments TCP has sent again below the device's queue pairs, past and
+// present.
+func (d *Device) Retransmits() uint64 { return d.tally.Retransmits() }
 
 // QP is the engine of one queue pair, put together from parts that know each other
 // through it. The goroutines behind it are one receiver and one transmitter, from

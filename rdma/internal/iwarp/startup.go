@@ -127,7 +127,7 @@ func sendRefusal(nc net.Conn, r *mpa.Refusal, req, rep *mpa.Frame) {
 
 // attach hands nc to qp for good and starts it.
 func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) error {
-	conn, err := sockio.New(nc, sockio.Options{BusyPoll: p.BusyPoll, Crowd: &qp.dev.crowd})
+	conn, err := sockio.New(nc, sockio.Options{BusyPoll: p.BusyPoll, Crowd: &qp.dev.crowd, Tally: &qp.dev.tally})
 	if err != nil {
 		return fmt.Errorf("rdma: %w", err)
 	}

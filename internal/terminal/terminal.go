@@ -1,4 +1,4 @@
-// Package terminal knows how wide the terminal is that a line of progress is drawn on.
+// Package terminal knows how large the terminal is that a line of progress, or a view, is drawn on.
 package terminal
 
 import (
@@ -11,15 +11,22 @@ import (
 
 // Columns returns the width of the terminal that w is, 0 if it is none or does not know.
 func Columns(w io.Writer) int {
+	columns, _ := Size(w)
+	return columns
+}
+
+// Size returns the width and height of the terminal that w is, zeroes if it is none or does
+// not know.
+func Size(w io.Writer) (columns, rows int) {
 	f, ok := w.(*os.File)
 	if !ok {
-		return 0
+		return 0, 0
 	}
 	var size struct{ rows, columns, x, y uint16 }
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size))); errno != 0 {
-		return 0
+		return 0, 0
 	}
-	return int(size.columns)
+	return int(size.columns), int(size.rows)
 }
 
 // Fit returns the first of the lines that leaves the last column of a terminal free, so

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"softiser/internal/iscsi"
+	"softiser/internal/terminal"
+	"softiser/target"
+	"softiser/target/admin"
+)
+
+func topCommand() *cobra.Command {
+	var s socketFlag
+	var once, asJSON bool
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use: "top", Short: "Watch volumes, sessions and hosts of a running iser-target", Args: exactly(0),
+		Long: `Shows what volumes, sessions and controllers of NVMe hosts do now: operations and
+bytes per second, latency, and commands in execution, the busiest first. On a terminal it
+refreshes until Ctrl-C, and leaves the terminal as it was; elsewhere it writes one table
+after the other.
+
+QUEUE of a volume is how many reads and writes were in execution on average, LATENCY how
+long they took on average, P99 the 99th percentile, all of the time since the last look.`,
+		Example: `  iser-target top
+  iser-target top --interval 5s
+  iser-target top --once --json | jq '.volumes[] | {name, read_iops}'`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if every < 100*time.Millisecond {
+				return exit(exitUsage, fmt.Errorf("--interval %v: at least 100ms", every))
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			t := &top{out: cmd.OutOrStdout(), once: once, json: asJSON, every: every}
+			return t.run(ctx, func() (st target.Status, err error) {
+				err = s.ask(ctx, func(ctx context.Context, c *admin.Client) error {
+					st, err = c.Status(ctx)
+					return err
+				})
+				return st, err
+			})
+		},
+	}
+	s.add(cmd)
+	cmd.Flags().BoolVar(&once, "once", false, "show what has been done within one interval, and end")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each interval")
+	cmd.Flags().DurationVarP(&every, "interval", "i", 2*time.Second, "time between two looks")
+	return cmd
+}
+
+// top shows a target again and again.
+type top struct {
+	out        io.Writer
+	once, json bool
+	every      time.Duration
+}
+
+// run looks until ctx ends, which is no error, or the target has gone.
+func (t *top) run(ctx context.Context, ask func() (target.Status, error)) error {
+	before, err := ask()
+	if err != nil {
+		return err
+	}
+	at := time.Now()
+	columns, rows := terminal.Size(t.out)
+	full := columns > 0 && !t.once && !t.json
+	if full {
+		fmt.Fprint(t.out, enterScreen)
+		defer fmt.Fprint(t.out, leaveScreen)
+		fmt.Fprint(t.out, "looking …")
+	}
+	tick := time.NewTicker(t.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now, err := ask()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		v := newTopView(&before, &now, time.Since(at))
+		before, at = now, time.Now()
+		switch {
+		case t.json:
+			err = json.NewEncoder(t.out).Encode(v)
+		case full:
+			columns, rows = terminal.Size(t.out) // it may have changed
+			_, err = t.out.Write(screen(v.table(), columns, rows))
+		default:
+			_, err = t.out.Write(append(v.table(), '\n'))
+		}
+		if err != nil || t.once {
+			return err
+		}
+	}
+}
+
+// The other screen of a terminal without a cursor, and back.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[H"
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+)
+
+// screen is what replaces the content of a terminal: as many lines, and as much of each, as
+// there is room for. With rows 0, which is unknown, all of them.
+func screen(text []byte, columns, rows int) []byte {
+	var b bytes.Buffer
+	b.WriteString("\x1b[H")
+	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+		if rows > 0 && i == rows-1 {
+			break
+		}
+		b.WriteString(terminal.Fit(columns, line))
+		b.WriteString("\x1b[K\r\n")
+	}
+	b.WriteString("\x1b[J")
+	return b.Bytes()
+}
+
+// table writes the view for people.
+func (v *topView) table() []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "iser-target %s, up %v   sessions %d   controllers %d   read %s/s %s IOPS   write %s/s %s IOPS   not served %d\n\n",
+		v.State, v.Uptime.Round(time.Second), len(v.Sessions), len(v.Controllers),
+		si(v.Total.ReadBytes), si(v.Total.ReadIOPS), si(v.Total.WriteBytes), si(v.Total.WriteIOPS), v.NotServed)
+	w := newTable(&b)
+	fmt.Fprintln(w, "VOLUME\tR IOPS\tR B/s\tLATENCY\tP99\tW IOPS\tW B/s\tLATENCY\tP99\tQUEUE\tWAITING (QoS)")
+	for _, x := range v.Volumes {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f\t%d\n", iscsi.Printable(x.Name), si(x.ReadIOPS), si(x.ReadBytes), short(x.ReadLatency), short(x.ReadP99),
+			si(x.WriteIOPS), si(x.WriteBytes), short(x.WriteLatency), short(x.WriteP99), x.Queue, x.Waiting)
+	}
+	fmt.Fprintln(w, "\t\t\t\t\t\t\t\t\t\t")
+	_ = w.Flush() // into memory
+	if len(v.Sessions) > 0 {
+		w = newTable(&b)
+		fmt.Fprintln(w, "TSIH\tTRANSPORT\tR IOPS\tR B/s\tW IOPS\tW B/s\tBUSY\tINITIATOR")
+		for _, x := range v.Sessions {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", x.TSIH, x.Transport, si(x.ReadIOPS), si(x.ReadBytes), si(x.WriteIOPS), si(x.WriteBytes), x.Busy, iscsi.Printable(x.Peer))
+		}
+		fmt.Fprintln(w, "\t\t\t\t\t\t\t")
+		_ = w.Flush()
+	}
+	if len(v.Controllers) > 0 {
+		w = newTable(&b)
+		fmt.Fprintln(w, "ID\tTRANSPORT\tR IOPS\tR B/s\tW IOPS\tW B/s\tBUSY\tHOST")
+		for _, x := range v.Controllers {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", x.ID, x.Transport, si(x.ReadIOPS), si(x.ReadBytes), si(x.WriteIOPS), si(x.WriteBytes), x.Busy, iscsi.Printable(x.Peer))
+		}
+		_ = w.Flush()
+	}
+	lines := strings.Split(b.String(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return []byte(strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n")
+}
+
+// si writes a rate in three or four digits, powers of ten.
+func si(v float64) string {
+	const units = " kMGT"
+	i := 0
+	for ; v >= 999.5 && i < len(units)-1; i++ {
+		v /= 1000
+	}
+	if i == 0 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g%c", v, units[i])
+}
+
+// short writes a duration in three digits, "-" when there is none.
+func short(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}

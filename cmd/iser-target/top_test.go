@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/internal/loopback"
+	"softiser/target"
+	"softiser/target/nvmf"
+	"softiser/target/volume"
+)
+
+// looks are two states of a target that lie two seconds apart.
+func looks() (before, now target.Status) {
+	lat := func(n uint64, each, below time.Duration) volume.Latency {
+		return volume.Latency{Count: n, Sum: time.Duration(n) * each, Buckets: []volume.LatencyBucket{{Below: below, Count: n}}}
+	}
+	state := func(n uint64) target.Status {
+		return target.Status{
+			State: "listening", Uptime: time.Hour,
+			Targets: []target.TargetStatus{{Name: "iqn.a", LUNs: []target.LUNStatus{{LUN: 0, Volume: "disk", ReadLatency: lat(1000*n, 4*time.Millisecond, 5*time.Millisecond)}, {LUN: 1, Error: "gone"}}}},
+			Volumes: []target.VolumeStatus{
+				{Name: "idle"}, {Name: "disk", Stats: volume.Stats{Reads: 1000 * n, ReadBytes: 4096000 * n, Throttling: volume.Throttling{Waiting: 3}}}},
+			Sessions: []target.SessionStatus{{TSIH: 2, Initiator: "iqn.sleeper"},
+				{TSIH: 1, Initiator: "iqn.host\x1b]2;evil\a", Transport: "iSER", Outstanding: 7, Reads: 1000 * n, BytesOut: 4096000 * n}},
+			Controllers: []target.ControllerStatus{{Subsystem: "nqn.s", ID: 5, Host: "nqn.host", Transport: "NVMe/TCP", Traffic: nvmf.Traffic{Writes: 10 * n, WriteBytes: 5120 * n}}},
+		}
+	}
+	return state(1), state(3)
+}
+
+// Rates, latencies and the queue are those of the time between two looks, the busiest first.
+func TestTopView(t *testing.T) {
+	before, now := looks()
+	v := newTopView(&before, &now, 2*time.Second)
+	d := v.Volumes[0]
+	if d.Name != "disk" || d.ReadIOPS != 1000 || d.ReadBytes != 4096000 || d.WriteIOPS != 0 || d.ReadLatency != 4*time.Millisecond || d.ReadP99 != 5*time.Millisecond || d.WriteP99 != 0 || math.Abs(d.Queue-4) > 1e-9 || d.Waiting != 3 {
+		t.Errorf("%+v", d)
+	}
+	if s := v.Sessions[0]; s.TSIH != 1 || s.ReadIOPS != 1000 || s.Busy != 7 || v.Sessions[1].ReadIOPS != 0 {
+		t.Errorf("%+v", v.Sessions)
+	}
+	if c := v.Controllers[0]; c.ID != 5 || c.WriteIOPS != 10 || c.WriteBytes != 5120 {
+		t.Errorf("%+v", c)
+	}
+	if v.Total.ReadIOPS != 1000 || v.NotServed != 1 {
+		t.Errorf("%+v", v)
+	}
+	// Counters that have begun anew are all of this time, latencies then unknown.
+	v = newTopView(&now, &before, time.Second)
+	if d := v.Volumes[0]; d.ReadIOPS != 1000 || d.ReadLatency != 0 || d.ReadP99 != 0 || d.Queue != 0 {
+		t.Errorf("%+v", d)
+	}
+	b, err := json.Marshal(v)
+	if err != nil || !strings.Contains(string(b), `"name":"disk","read_iops":1000,`) || !strings.Contains(string(b), `"tsih":1,"peer":"iqn.host`) {
+		t.Errorf("%v, %s", err, b)
+	}
+}
+
+// A view stays within the terminal, and what peers are called does nothing to it.
+func TestTopScreen(t *testing.T) {
+	before, now := looks()
+	text := newTopView(&before, &now, 2*time.Second).table()
+	for _, want := range []string{"read 4.1M/s 1k IOPS", "disk    1k      4.1M", "iSER", `iqn.host\x1b]2;evil\a`, "nqn.host", "not served 1"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("there is no %q in\n%s", want, text)
+		}
+	}
+	for _, size := range [][2]int{{80, 8}, {20, 3}, {200, 50}} {
+		s := string(screen(text, size[0], size[1]))
+		lines := strings.Split(strings.TrimSuffix(strings.TrimPrefix(s, "\x1b[H"), "\x1b[J"), "\x1b[K\r\n")
+		if len(lines) > size[1] || lines[len(lines)-1] != "" {
+			t.Errorf("%v: %d lines", size, len(lines))
+		}
+		for _, l := range lines {
+			if len([]rune(l)) >= size[0] || strings.ContainsRune(l, '\x1b') {
+				t.Errorf("%v: %q", size, l)
+			}
+		}
+	}
+}
+
+func TestShortNumbers(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 7.4: "7", 999.4: "999", 999.6: "1k", 12345: "12.3k", 4.096e6: "4.1M", 2.5e9: "2.5G", 3e15: "3e+03T"} {
+		if got := si(v); got != want {
+			t.Errorf("%v: %s, want %s", v, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{0: "-", 999: "999ns", 12345: "12.3µs", 1234567: "1.23ms", 61 * time.Second: "1m1s"} {
+		if got := short(d); got != want {
+			t.Errorf("%d: %s, want %s", d, got, want)
+		}
+	}
+}
+
+// It looks each interval, ends quietly when it is told to, and with the target's error when that
+// has gone.
+func TestTopRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		asked := 0
+		gone := errors.New("it has gone")
+		ask := func() (target.Status, error) {
+			if asked++; asked > 4 {
+				return target.Status{}, gone
+			}
+			return target.Status{State: fmt.Sprint("look ", asked)}, nil
+		}
+		begun := time.Now()
+		if err := (&top{out: &b, every: time.Second}).run(t.Context(), ask); err != gone || strings.Count(b.String(), "look ") != 3 || time.Since(begun) != 4*time.Second { //nolint:errorlint // this very one
+			t.Errorf("%v after %v: %s", err, time.Since(begun), b.String())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		asked = 0
+		if err := (&top{out: &b, every: time.Second, json: true}).run(ctx, ask); err != nil || asked != 2 {
+			t.Errorf("%v after %d looks", err, asked)
+		}
+	})
+}
+
+// A target in a process of its own is watched over its admin socket.
+func TestTopOfATarget(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "s")
+	start(t, "--listen", loopback.FreeAddr(t), "--socket", socket, "--log-level", "error", "--export", "ram0=memory,size=1MiB")
+	code, out := command(t, "top", "--socket", socket, "--once", "--json", "--interval", "100ms")
+	var v topView
+	if err := json.Unmarshal([]byte(out), &v); code != 0 || err != nil || v.State != "listening" || len(v.Volumes) != 1 {
+		t.Errorf("%d, %v\n%s", code, err, out)
+	}
+	if code, out := command(t, "top", "--socket", socket, "--once", "--interval", "100ms"); code != 0 || !strings.Contains(out, "VOLUME") || strings.Contains(out, "\x1b") {
+		t.Errorf("%d\n%s", code, out)
+	}
+	if code, _ := command(t, "top", "--socket", socket, "--interval", "1ms"); code != exitUsage {
+		t.Errorf("an interval of 1 ms: %d", code)
+	}
+	if code, _ := command(t, "top", "--socket", filepath.Join(dir, "none")); code != exitNoTarget {
+		t.Errorf("no target: %d", code)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +81,25 @@ func TestStalledControllerKeepsAssociation(t *testing.T) {
 	}
 	if s := n.Stats(); s.Losses != 0 || connects != 2 {
 		t.Errorf("%d losses, %d Connects", s.Losses, connects)
+	}
+}
+
+// The Connect after a loss is not answered, as by a host that is stopped, while the port takes
+// connections: the attempt is given up for a fresh one, long before its time-out.
+func TestStuckConnectIsGivenUp(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config()
+	cfg.SilencePing, cfg.SilenceProbe, cfg.ConnectTimeout = 50*time.Millisecond, 200*time.Millisecond, time.Hour
+	n := open(t, cfg)
+	var stuck atomic.Int32
+	f.set(func(_ *fakeQueue, k *nvme.Command, _ *nvme.CQE) bool {
+		connect := k.SQE.Opcode() == nvme.OpFabrics && k.SQE.FabricsType() == nvme.FabricsConnect
+		return !connect || stuck.Add(1) > 1
+	})
+	f.drop()
+	await.True(t, "the association is made again", func() bool { return n.Stats().Logins >= 2 })
+	if s := n.Stats(); stuck.Load() < 2 || s.LoginFailures == 0 {
+		t.Errorf("%d Connects, %+v", stuck.Load(), s)
 	}
 }
 

@@ -140,18 +140,13 @@ func (c *Conn) mayWait() bool {
 	return err == nil
 }
 
-// await waits in a call until there is something to read, an end or an error included;
-// false when nothing has come for blockMax, or a signal has.
+// await waits in a call until there is something to read, an end or an error included, or a
+// notice in the error queue; false when nothing has come for blockMax, or a signal has.
 func (c *Conn) await() bool {
-	var b [1]byte
-	_, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_PEEK, 0, 0)
-	if e == unix.EAGAIN || e == unix.EINTR {
-		return false
-	}
-	if e != 0 {
-		c.broken = e
-	}
-	return true
+	p := unix.PollFd{Fd: int32(c.fd), Events: unix.POLLIN}
+	d := unix.NsecToTimespec(int64(blockMax))
+	n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&d)), 0, 0, 0)
+	return e == 0 && n == 1
 }
 
 // flags are those of a read into memory that is the reader's own. With wait it waits, once.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -410,98 +409,4 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 		all[i] = admin.Change(c)
 	}
 	return all, nil
-}
-
-// printBanner tells, in one piece, what is served and how to attach it.
-func printBanner(out io.Writer, a *app, portals []config.Portal) {
-	w := &bytes.Buffer{}
-	st := a.reg.Status()
-	scsi := speaking(a.srv.Addrs(), portals, "iser", "iscsi")
-	encrypted := !slices.ContainsFunc(portals, func(p config.Portal) bool { return p.TLS == nil || !p.TLS.Required() })
-	fmt.Fprintf(w, "iser-target serves on %v (iSER, iSCSI and NVMe on the same port)\n", a.srv.Addrs())
-	for _, t := range st.Targets {
-		for _, l := range t.LUNs {
-			if l.Error != "" {
-				fmt.Fprintf(w, "\n  %s  LUN %d is NOT SERVED: %s\n", t.Name, l.LUN, l.Error)
-				continue
-			}
-			fmt.Fprintf(w, "\n  %s  LUN %d  %s %s\n", t.Name, l.LUN, config.Size(l.Size), l.Backend)
-			url := fmt.Sprintf("%s/%s/%d", scsi, t.Name, l.LUN)
-			if encrypted {
-				fmt.Fprintf(w, "    iser-initiator info   iscsi://%s --tls --tls-ca CA --tls-cert CERT --tls-key KEY\n", url)
-				continue
-			}
-			fmt.Fprintf(w, "    iser-initiator info   iser://%s\n", url)
-			fmt.Fprintf(w, "    iser-initiator bench  iser://%s --rw=randread --bs=4k --iodepth=32 --runtime=5 --time-based\n", url)
-			fmt.Fprintf(w, "    iser-initiator attach iser://%s\n", url)
-			fmt.Fprintf(w, "    qemu-img info         iscsi://%s\n", url)
-		}
-		if encrypted {
-			continue
-		}
-		fmt.Fprintf(w, "    iscsiadm -m discovery -t st -I iser -p %s && iscsiadm -m node -T %s -p %s --login   # Linux, after: rdma link add siw0 type siw netdev DEV\n", scsi, t.Name, scsi)
-	}
-	for _, s := range st.Subsystems {
-		for _, n := range s.Namespaces {
-			if n.Error != "" {
-				fmt.Fprintf(w, "\n  %s  namespace %d is NOT SERVED: %s\n", s.NQN, n.NSID, n.Error)
-				continue
-			}
-			fmt.Fprintf(w, "\n  %s  namespace %d  %s %s\n", s.NQN, n.NSID, config.Size(n.Size), n.Backend)
-		}
-		for _, c := range nvmeConnects(a.srv.Addrs(), portals, &s) {
-			fmt.Fprintf(w, "    %s\n", c)
-		}
-	}
-	fmt.Fprintln(w)
-	out.Write(w.Bytes()) //nolint:errcheck // it is a courtesy: the target serves whether or not somebody reads
-}
-
-// speaking is an address for the commands in the banner, of the first portal that speaks one
-// of the protocols.
-func speaking(addrs []string, portals []config.Portal, protocols ...string) string {
-	for i := range portals {
-		if len(addrs) == len(portals) && slices.ContainsFunc(protocols, portals[i].Speaks) {
-			return reachable(addrs[i:])
-		}
-	}
-	return reachable(addrs)
-}
-
-// reachable is an address for the commands in the banner.
-func reachable(addrs []string) string {
-	if len(addrs) == 0 {
-		return net.JoinHostPort("127.0.0.1", target.DefaultPort)
-	}
-	host, port, err := net.SplitHostPort(addrs[0])
-	if err != nil {
-		return addrs[0]
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return net.JoinHostPort(host, port)
-}
-
-// nvmeConnects are what a Linux host types to attach a subsystem, by each transport that some
-// portal speaks and that the subsystem can be reached by.
-func nvmeConnects(addrs []string, portals []config.Portal, s *target.SubsystemStatus) (all []string) {
-	for _, t := range []struct{ protocol, name, first string }{
-		{"nvme-tcp", "tcp", "modprobe nvme-tcp"},
-		{"nvme-rdma", "rdma", "modprobe nvme-rdma; rdma link add siw0 type siw netdev DEV"},
-	} {
-		if !slices.ContainsFunc(portals, func(p config.Portal) bool { return p.Speaks(t.protocol) }) || t.name == "rdma" && s.TLS {
-			continue
-		}
-		host, port, err := net.SplitHostPort(speaking(addrs, portals, t.protocol))
-		if err != nil {
-			continue
-		}
-		tls := ""
-		if s.TLS {
-			tls = " --tls"
-		}
-		all = append(all, fmt.Sprintf("nvme connect -t %s -a %s -s %s -n %s%s   # Linux, after: %s", t.name, host, port, s.NQN, tls, t.first))
-	}
-	return all
 }

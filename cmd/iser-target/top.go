@@ -16,10 +16,12 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/terminal"
+	"softiser/internal/usage"
 	"softiser/target"
 	"softiser/target/admin"
 )
 
+// topCommand builds the command that shows what a running target does now, again and again.
 func topCommand() *cobra.Command {
 	var s socketFlag
 	var once, asJSON bool
@@ -43,6 +45,9 @@ long they took on average, P99 the 99th percentile, all of the time since the la
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			t := &top{out: cmd.OutOrStdout(), once: once, json: asJSON, every: every}
+			if o, ok := t.out.(*usage.Output); ok {
+				t.tty = o.W
+			}
 			return t.run(ctx, func() (st target.Status, err error) {
 				err = s.ask(ctx, func(ctx context.Context, c *admin.Client) error {
 					st, err = c.Status(ctx)
@@ -62,6 +67,7 @@ long they took on average, P99 the 99th percentile, all of the time since the la
 // top shows a target again and again.
 type top struct {
 	out        io.Writer
+	tty        io.Writer // what out ends in, which may be a terminal
 	once, json bool
 	every      time.Duration
 }
@@ -73,7 +79,7 @@ func (t *top) run(ctx context.Context, ask func() (target.Status, error)) error 
 		return err
 	}
 	at := time.Now()
-	columns, rows := terminal.Size(t.out)
+	columns, rows := terminal.Size(t.tty)
 	full := columns > 0 && !t.once && !t.json
 	if full {
 		fmt.Fprint(t.out, enterScreen)
@@ -101,7 +107,7 @@ func (t *top) run(ctx context.Context, ask func() (target.Status, error)) error 
 		case t.json:
 			err = json.NewEncoder(t.out).Encode(v)
 		case full:
-			columns, rows = terminal.Size(t.out) // it may have changed
+			columns, rows = terminal.Size(t.tty) // it may have changed
 			_, err = t.out.Write(screen(v.table(), columns, rows))
 		default:
 			_, err = t.out.Write(append(v.table(), '\n'))

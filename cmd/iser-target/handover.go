@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"os"
 	"slices"
@@ -15,14 +16,16 @@ import (
 
 	"softiser/internal/handover"
 	"softiser/internal/systemd"
+	"softiser/target"
 	"softiser/target/admin"
+	"softiser/target/iscsi"
 	"softiser/target/registry"
 )
 
 // stateVersion is that of handedOver. One that a process of this version reads differs from
 // it by one at most; whoever changes the struct so that an older process would misread it
 // counts on, and keeps reading what the version before wrote.
-const stateVersion = 1
+const stateVersion = 2
 
 // handedOver is what a process tells the one that takes its place. Files are indices of the
 // descriptors that come with it.
@@ -33,7 +36,8 @@ type handedOver struct {
 	Admin   int              `json:"admin"`
 	Metrics *handedListener  `json:"metrics,omitempty"`
 	Volumes []handedVolume   `json:"volumes"`
-	Closed  []string         `json:"closed"` // what does not go over, for people
+	Carried target.Carried   `json:"carried"` // since version 2
+	Closed  []string         `json:"closed"`  // what does not go over, for people
 }
 
 type handedListener struct {
@@ -238,16 +242,34 @@ func (g *giving) collect(o *offering) error {
 	for _, name := range left {
 		o.state.Closed = append(o.state.Closed, "volume "+name+": it is opened anew")
 	}
-	o.state.Closed = append(o.state.Closed, g.app.closing()...)
+	carried, stay, err := g.app.srv.Carry(func(volume string) bool { return slices.Contains(left, volume) })
+	if err != nil {
+		return err
+	}
+	for c := range connections(&carried) {
+		c.File = o.add(c.FD)
+	}
+	o.state.Carried = carried
+	o.state.Closed = append(append(o.state.Closed, stay...), g.app.closing()...)
 	return nil
 }
 
-// closing tells of the peers that have to come again.
+// connections are those of the sessions that are carried.
+func connections(k *target.Carried) iter.Seq[*iscsi.CarriedConnection] {
+	return func(yield func(*iscsi.CarriedConnection) bool) {
+		for i := range k.ISCSI.Sessions {
+			for j := range k.ISCSI.Sessions[i].Conns {
+				if !yield(&k.ISCSI.Sessions[i].Conns[j]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// closing tells of the other peers that have to come again.
 func (a *app) closing() (all []string) {
 	st := a.srv.Status()
-	for _, s := range st.Sessions {
-		all = append(all, fmt.Sprintf("session %d of %s: its initiator logs in again", s.TSIH, s.Initiator))
-	}
 	if n := len(st.Controllers); n > 0 {
 		all = append(all, fmt.Sprintf("%d controllers of NVMe hosts: the hosts connect again", n))
 	}
@@ -266,6 +288,9 @@ func (o *offering) carried() (all []string) {
 		all = append(all, "volume "+v.Name)
 	}
 	slices.Sort(all)
+	if n := len(o.state.Carried.ISCSI.Sessions); n > 0 {
+		all = append(all, fmt.Sprintf("%d sessions of iSCSI over TCP", n))
+	}
 	return all
 }
 

@@ -81,7 +81,7 @@ func (t *taking) understand(a *app, cfg *config.Config) error {
 		}
 		t.volumes = append(t.volumes, v.Handed)
 	}
-	return a.reg.CheckHanded(t.volumes)
+	return errors.Join(a.reg.CheckHanded(t.volumes), a.srv.CheckCarried(&t.state.Carried, t.Files()))
 }
 
 // adopt takes the sockets over. Portals for RoCE and a metrics address that is new are
@@ -148,7 +148,24 @@ func (t *taking) open(a *app) error {
 		}
 		t.volumes[i].Store.FD = fd
 	}
-	return a.reg.OpenHanded(t.volumes)
+	if err := a.reg.OpenHanded(t.volumes); err != nil {
+		return err
+	}
+	t.adopt(a)
+	return nil
+}
+
+// adopt goes on with the sessions. One that cannot be had ends: its initiator logs in again.
+func (t *taking) adopt(a *app) {
+	for c := range connections(&t.state.Carried) {
+		var err error
+		if c.FD, err = t.File(c.File); err != nil {
+			a.log.Error("takeover", zap.Error(err))
+		}
+	}
+	if err := a.srv.Adopt(&t.state.Carried); err != nil {
+		a.log.Error("takeover", zap.Error(err))
+	}
 }
 
 // finish opens, when the old process has ended, what it had not handed over. Until it
@@ -167,7 +184,8 @@ func (t *taking) finish(a *app) {
 // tell logs what has been taken over.
 func (t *taking) tell(a *app) {
 	a.log.Info("took over", zap.Int("from", t.state.PID), zap.Duration("pause", time.Since(t.state.Began)),
-		zap.Int("portals", len(t.state.Portals)), zap.Int("volumes", len(t.volumes)), zap.Strings("closed", t.state.Closed))
+		zap.Int("portals", len(t.state.Portals)), zap.Int("volumes", len(t.volumes)),
+		zap.Int("sessions", len(t.state.Carried.ISCSI.Sessions)), zap.Strings("closed", t.state.Closed))
 }
 
 // isRoCE reports whether a portal has a socket of UDP, which is not handed over.

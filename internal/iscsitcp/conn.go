@@ -64,6 +64,7 @@ type Conn struct {
 	resumeRx  bool      // login may go on reading; see rxPause
 	paused    bool      // the receive goroutine waits for resumeRx
 	detached  bool      // the stream was taken away by Detach
+	park      *parking  // it is to be parked, or is; nil: it is not
 
 	rx receiver // owned by the receive goroutine
 

@@ -38,7 +38,11 @@ func (r *receiver) init(c *Conn) {
 
 // receive runs until the connection ends and says why.
 func (r *receiver) receive() error {
-	r.end = r.Run()
+	for {
+		if r.end = r.Run(); !r.stands(r.end) {
+			break
+		}
+	}
 	if r.in != nil { // of which the stream held only the beginning
 		r.in.pdu.Release()
 		r.in = nil

@@ -15,8 +15,10 @@ func (r *receiver) Begin(b []byte) (int, error) {
 	c := r.c
 	r.bhs = iscsi.BHS(b)
 	op := r.bhs.Opcode()
+	parking := false
 	for full := true; full; {
 		c.mu.Lock()
+		parking = c.park != nil
 		r.hd, r.dd = c.digestsLocked()
 		full = c.st == iscsi.ConnFull && c.tx.unsent.Full()
 		c.mu.Unlock()
@@ -24,6 +26,9 @@ func (r *receiver) Begin(b []byte) (int, error) {
 			r.Batch()
 			r.awaitReader()
 		}
+	}
+	if parking && c.mayPark() {
+		return 0, errParked
 	}
 	if op == iscsi.OpLoginRequest || op == iscsi.OpLoginResponse {
 		r.hd, r.dd = false, false

@@ -77,11 +77,11 @@ func (t *transmitter) handOver() {
 // Due implements pdustream.Sender.
 func (t *transmitter) Due() bool {
 	c := t.c
-	return c.st != iscsi.ConnDead && (!t.Empty() || t.doneHead != nil || c.st == iscsi.ConnClosing && !c.finSent)
+	return t.Open() && (!t.Empty() || t.doneHead != nil || c.st == iscsi.ConnClosing && !c.finSent)
 }
 
 // Open implements pdustream.Sender.
-func (t *transmitter) Open() bool { return t.c.st != iscsi.ConnDead }
+func (t *transmitter) Open() bool { return t.c.st != iscsi.ConnDead && !t.c.park.silent() }
 
 // Settle implements pdustream.Sender.
 func (t *transmitter) Settle() bool {
@@ -105,6 +105,7 @@ func (t *transmitter) Settle() bool {
 // closing.
 func (t *transmitter) Drained() {
 	c := t.c
+	c.park.tell()
 	if c.st != iscsi.ConnClosing || c.finSent {
 		return
 	}

@@ -108,6 +108,16 @@ func (u *Upgraded) current() iscsi.Datamover {
 	return nil
 }
 
+// Stream returns the connection over TCP as long as it has not turned into RDMA, else nil.
+func (u *Upgraded) Stream() *iscsitcp.Conn {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.phase != phaseStream {
+		return nil
+	}
+	return u.tcp
+}
+
 // Limits implements iscsi.Datamover.
 func (u *Upgraded) Limits() iscsi.Limits {
 	if dm := u.current(); dm != nil {

@@ -96,6 +96,7 @@ type Receiver struct {
 	bad   error // in what was guessed
 	vec   []sockio.Vec
 	err   error // why the stream has ended
+	ahead bool  // buf may hold PDUs that have not been parsed: Run parses before it reads
 	lone  int   // wake-ups in a row that brought one PDU each, up to loneProof
 
 	// Counters, which anybody may read.
@@ -123,7 +124,8 @@ func (r *Receiver) Init(sk *sockio.Conn, p Parser, start, first, ahead int) {
 // Foresee makes r guess, with what g knows.
 func (r *Receiver) Foresee(g Guesser) { r.guess.init(g) }
 
-// Run receives until the stream ends, and says why.
+// Run receives until the stream ends, or the parser ends it in front of a PDU, and says why.
+// After Rewind it can be called again.
 func (r *Receiver) Run() error {
 	if err := r.sk.ReadLoop(r.wait.Ready); err != nil {
 		return err
@@ -143,7 +145,7 @@ func (r *Receiver) Ready() (over bool) {
 	r.sk.Ask(lone)
 	before := r.PDUs.Load()
 	for {
-		n, err := r.read()
+		n, err := r.next()
 		got := r.PDUs.Load() - before
 		switch {
 		case err == sockio.ErrAgain:
@@ -182,6 +184,15 @@ func (r *Receiver) Ready() (over bool) {
 			return false
 		}
 	}
+}
+
+// next brings bytes to parse: those that are there, or those of a read.
+func (r *Receiver) next() (int, error) {
+	if r.ahead {
+		r.ahead = false
+		return r.w - r.r, nil
+	}
+	return r.read()
 }
 
 // read makes one system call: the rest of the data into its place, and behind it what is
@@ -374,6 +385,28 @@ func (r *Receiver) Unread() []byte {
 		return nil
 	}
 	return r.buf[r.r:r.w]
+}
+
+// Rewind makes Run go on where it has stopped. A PDU of which only the header has been read,
+// or a part of it, begins anew: all that has come of it is Unread.
+func (r *Receiver) Rewind() {
+	if r.phase == inHeader {
+		r.phase, r.need = atStart, r.start
+	}
+	r.err, r.ahead = nil, r.r < r.w
+}
+
+// Preload makes b what has been read and not been used, before the first Run.
+func (r *Receiver) Preload(b []byte) error {
+	if len(b) > DeepReadAhead {
+		return fmt.Errorf("%d bytes were read ahead; %d is the limit", len(b), DeepReadAhead)
+	}
+	if len(b) > len(r.buf) {
+		r.buf = make([]byte, DeepReadAhead)
+	}
+	r.w = copy(r.buf, b)
+	r.ahead = r.w > 0
+	return nil
 }
 
 // claim keeps the memory of the data while it is touched, or drops the data.

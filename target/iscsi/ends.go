@@ -95,4 +95,5 @@ func (m *commands) putBackLocked(k *task) {
 	c.free = k
 	m.sess.order.seq.win.used--
 	m.sess.openWindowLocked()
+	m.sess.still.Load().look()
 }

@@ -56,6 +56,10 @@ func (c *conn) onTimer() {
 	case connLogin:
 		c.close(errLoginTimeout)
 	case connFull:
+		if c.sess.resting() {
+			c.timer.Reset(time.Second)
+			return
+		}
 		if next := c.beat.watch(); next > 0 {
 			c.timer.Reset(next)
 			if c.state.get() == connLoggedOut {
@@ -255,20 +259,25 @@ func (l *loginPhase) newSession(r *iscsi.LoginResult) *session {
 		born:   time.Now(),
 		done:   make(chan struct{}),
 	}
+	s.make([]*conn{c}, size, r.CmdSN)
+	if s.node != nil {
+		s.key.target = s.node.cfg.Name
+	}
+	return s
+}
+
+// make makes the parts of a session with a window of size commands.
+func (s *session) make(conns []*conn, size int, cmdSN uint32) {
 	s.assemble()
-	s.order.takesTurns = r.Params.MaxConnections > 1 || r.Params.ErrorRecoveryLevel == 2
-	s.conns.members.conns = []*conn{c}
+	s.order.takesTurns = s.params.MaxConnections > 1 || s.erl == 2
+	s.conns.members.conns = conns
 	s.manager.lines.Every, s.manager.lines.Burst = time.Second, 16
 	s.broken = func(err error) {
 		s.log().Error("the session ends", zap.Error(err))
 		s.shut(err)
 	}
-	s.order.seq.init(size, r.CmdSN, c.srv.cfg.Staging)
+	s.order.seq.init(size, cmdSN, s.srv.cfg.Staging)
 	s.cmds.tags = newTagTable(s.order.seq.win.slots)
-	if s.node != nil {
-		s.key.target = s.node.cfg.Name
-	}
-	return s
 }
 
 // immediateCredits are receive credits kept for PDUs outside the CmdSN window:

@@ -72,6 +72,7 @@ func (o *sender) queueTaskResponse(itt uint32, response uint8, info uint32) {
 	r.SetAdditional(info)
 	out.Data = nil
 	o.sendLocked(out, takeStatSN)
+	o.c.sess.still.Load().look()
 }
 
 func (o *sender) logoutResponse(itt uint32, response uint8) {

@@ -2,6 +2,7 @@ package iscsi
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -89,6 +90,7 @@ type session struct {
 	manager taskManager
 
 	counters sessionCounters
+	still    atomic.Pointer[standstill] // it is to stand still, or cannot; nil: it goes on. Written under mu
 
 	mu     sync.Mutex
 	state  sessionState // guarded by mu
@@ -119,6 +121,7 @@ func (s *session) setStateLocked(to sessionState) {
 		return
 	}
 	s.state = to
+	s.still.Load().look()
 }
 
 // ending reports whether the session is over, or on its way there: its last

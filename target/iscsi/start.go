@@ -17,18 +17,7 @@ import (
 // Accept gives a connection to its datamover, which takes it to its login. It implements
 // portal.Frontend.
 func (s *Frontend) Accept(n *portal.Conn) error {
-	c := &conn{
-		srv:    s,
-		portal: n.Portal,
-		kind:   n.Transport,
-		local:  n.Local,
-		remote: n.Remote,
-		opened: n.Opened,
-		log:    n.Log,
-		place:  n.Place,
-		ended:  make(chan struct{}),
-	}
-	c.assemble()
+	c := newConn(s, n)
 	var err error
 	if n.Net != nil {
 		if c.raw, err = n.Net.SyscallConn(); err != nil {
@@ -47,6 +36,21 @@ func (s *Frontend) Accept(n *portal.Conn) error {
 	n.OnEvict(func() { c.close(errEvicted) })
 	c.dm.Start(c)
 	return nil
+}
+
+func newConn(s *Frontend, n *portal.Conn) *conn {
+	c := &conn{
+		srv: s, portal: n.Portal, kind: n.Transport, local: n.Local, remote: n.Remote, opened: n.Opened,
+		log: n.Log, place: n.Place, ended: make(chan struct{}),
+	}
+	c.assemble()
+	return c
+}
+
+func tcpConfig(s *Frontend, p *portal.Portal, tally *sockio.Tally) iscsitcp.Config {
+	return iscsitcp.Config{
+		Socket: sockio.Options{BusyPoll: p.Config().BusyPoll, Tally: tally}, SequenceTimeout: max(s.cfg.Timeouts.Sequence, 0), Memory: s.cfg.Staging,
+	}
 }
 
 // datamover makes the transport of a connection, and names the certificate that the
@@ -96,9 +100,7 @@ func (s *Frontend) transport(n *portal.Conn, nc net.Conn) (iscsi.Datamover, erro
 		if n.Transport == portal.TLS {
 			tally = &s.tls
 		}
-		return iscsitcp.New(nc, iscsi.RoleTarget, iscsitcp.Config{
-			Socket: sockio.Options{BusyPoll: p.BusyPoll, Tally: tally}, SequenceTimeout: max(s.cfg.Timeouts.Sequence, 0), Memory: s.cfg.Staging,
-		})
+		return iscsitcp.New(nc, iscsi.RoleTarget, tcpConfig(s, n.Portal, tally))
 	}
 	cfg := iser.ConnConfig{Memory: s.cfg.Staging, RDMA: p.RDMA()}
 	if !n.Deadline.IsZero() {

@@ -20,10 +20,11 @@ import (
 // session.mu guards it, but what it shows to the transmitting side, which may not lock.
 type window struct {
 	iscsi.CommandWindow
-	size   int // places
-	slots  int // slots, more than size
-	active int // commands accepted and not answered
-	used   int // slots taken
+	size   int  // places
+	slots  int  // slots, more than size
+	active int  // commands accepted and not answered
+	used   int  // slots taken
+	shut   bool // places that become free are not given to the initiator, see rest.go
 
 	shown atomic.Uint64 // ExpCmdSN<<32 | MaxCmdSN, as PDUs carry them
 	told  atomic.Uint32 // MaxCmdSN of the last PDU that carried one
@@ -46,7 +47,9 @@ func (w *window) show() (expCmdSN, maxCmdSN uint32) {
 
 // update opens the window as far as free places allow, and shows it.
 func (w *window) update() {
-	w.Open(max(min(w.size-w.active, w.slots-w.used), 0))
+	if !w.shut {
+		w.Open(max(min(w.size-w.active, w.slots-w.used), 0))
+	}
 	w.publish()
 }
 

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"go.uber.org/zap"
+
 	"softiser/internal/congestion"
 	"softiser/internal/handover"
 )
@@ -65,6 +67,34 @@ func (s *Server) Inherit(listen string, fd int) error {
 	}
 	syscall.Close(fd)
 	return fmt.Errorf("target: there is no portal %s", listen)
+}
+
+// TakeOver makes a connection of one that another process has accepted on the portal and logged
+// in: it has no place among those before login. The descriptor belongs to it, also after an
+// error.
+func (p *Portal) TakeOver(fd int, opened time.Time) (*Conn, error) {
+	f := os.NewFile(uintptr(fd), p.cfg.Listen)
+	defer f.Close()
+	nc, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("target: portal %s: a connection that was handed over: %w", p.cfg.Listen, err)
+	}
+	tcp, ok := nc.(*net.TCPConn)
+	if !ok {
+		nc.Close()
+		return nil, fmt.Errorf("target: portal %s: a connection that was handed over is %T", p.cfg.Listen, nc)
+	}
+	local, here := tcp.LocalAddr().(*net.TCPAddr)
+	remote, there := tcp.RemoteAddr().(*net.TCPAddr)
+	if !here || !there {
+		nc.Close()
+		return nil, fmt.Errorf("target: portal %s: a connection that was handed over has ended", p.cfg.Listen)
+	}
+	keepAlive(tcp)
+	return &Conn{
+		Net: tcp, Portal: p, Local: local.AddrPort(), Remote: remote.AddrPort(), Opened: opened,
+		Log: p.log.With(zap.Stringer("from", remote)),
+	}, nil
 }
 
 // hold makes accept wait.

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"softiser/initiator"
+	"softiser/internal/await"
+	"softiser/internal/handover"
+	"softiser/target/admin"
+)
+
+// verifier writes to a volume and reads back, in areas of its own, until it is told to stop.
+type verifier struct {
+	lun   *initiator.LUN
+	stop  atomic.Bool
+	wg    sync.WaitGroup
+	mu    sync.Mutex
+	err   error           // guarded by mu: the first one
+	times []time.Duration // guarded by mu: of each operation
+	turns atomic.Int64
+}
+
+const verifierArea = 1 << 20
+
+// verify starts a verifier with a number of areas.
+func verify(l *initiator.LUN, areas int) *verifier {
+	v := &verifier{lun: l}
+	for i := range areas {
+		v.wg.Go(func() {
+			if err := v.run(i); err != nil {
+				v.mu.Lock()
+				v.err = errors.Join(v.err, fmt.Errorf("area %d: %w", i, err))
+				v.mu.Unlock()
+			}
+		})
+	}
+	return v
+}
+
+// run works on one area: each turn writes a range of another length, which comes with the
+// command or is asked for, and reads it and one that was written before.
+func (v *verifier) run(area int) error {
+	base := int64(area) * verifierArea
+	want, got := make([]byte, verifierArea), make([]byte, verifierArea)
+	if err := v.timed(func() error { _, err := v.lun.WriteAt(want, base); return err }); err != nil {
+		return err
+	}
+	lengths := []int{512, 4096, 65536, 262144}
+	for turn := uint64(1); !v.stop.Load(); turn++ {
+		n := lengths[turn%uint64(len(lengths))]
+		off := rand.IntN((verifierArea-n)/512+1) * 512
+		for i := 0; i < n; i += 8 {
+			binary.LittleEndian.PutUint64(want[off+i:], turn<<32|uint64(off+i))
+		}
+		if err := v.timed(func() error { _, err := v.lun.WriteAt(want[off:off+n], base+int64(off)); return err }); err != nil {
+			return fmt.Errorf("turn %d: write: %w", turn, err)
+		}
+		for _, off := range []int{off, rand.IntN((verifierArea-n)/512+1) * 512} {
+			b := got[:n]
+			if err := v.timed(func() error { _, err := v.lun.ReadAt(b, base+int64(off)); return err }); err != nil {
+				return fmt.Errorf("turn %d: read: %w", turn, err)
+			}
+			if !bytes.Equal(b, want[off:off+n]) {
+				return fmt.Errorf("turn %d: wrong data at %d", turn, off)
+			}
+		}
+		v.turns.Add(1)
+	}
+	return nil
+}
+
+func (v *verifier) timed(f func() error) error {
+	begin := time.Now()
+	err := f()
+	took := time.Since(begin)
+	v.mu.Lock()
+	v.times = append(v.times, took)
+	v.mu.Unlock()
+	return err
+}
+
+// end ends it, and checks that there was no error and no second login.
+func (v *verifier) end(t *testing.T) {
+	t.Helper()
+	v.stop.Store(true)
+	v.wg.Wait()
+	if v.err != nil {
+		t.Error(v.err)
+	}
+	if st := v.lun.Stats(); st.Logins != 1 {
+		t.Errorf("%d logins", st.Logins)
+	}
+	slices.Sort(v.times)
+	t.Logf("%d turns; slowest operations %v", v.turns.Load(), v.times[max(0, len(v.times)-5):])
+}
+
+// open attaches a volume of the target with options of a URL.
+func (s *served) open(iqn, options string) *initiator.LUN {
+	s.t.Helper()
+	cfg, err := initiator.ParseURL("iscsi://" + s.addr + "/" + iqn + "/0" + options)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	l, err := initiator.Open(s.t.Context(), cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// TestUpgradeSessions: sessions over TCP go from process to process under load, with and
+// without digests: no initiator logs in again or sees an error, and every block is right.
+func TestUpgradeSessions(t *testing.T) {
+	img := filepath.Join(t.TempDir(), "d.img")
+	s := serveProgram(t, "--export", "m=memory,size=8MiB", "--export", "d="+img+",size=8MiB")
+	idle := s.open("iqn.2026-11.softiser:m", "")
+	all := []*verifier{
+		verify(s.open("iqn.2026-11.softiser:m", ""), 4),
+		verify(s.open("iqn.2026-11.softiser:d", ""), 4),
+	}
+	var pauses []time.Duration
+	for range 10 {
+		before := make([]int64, len(all))
+		for i, v := range all {
+			before[i] = v.turns.Load()
+		}
+		u, err := s.upgrade()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pauses = append(pauses, u.Pause)
+		if !slices.Contains(u.Carried, "3 sessions of iSCSI over TCP") || len(u.Closed) != 0 {
+			t.Fatalf("carried %v, closed %v", u.Carried, u.Closed)
+		}
+		for i, v := range all {
+			for v.turns.Load() < before[i]+8 && !t.Failed() {
+				v.mu.Lock()
+				err := v.err
+				v.mu.Unlock()
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Millisecond) // the load goes on meanwhile; it is what is waited for
+			}
+		}
+	}
+	for _, v := range all {
+		v.end(t)
+	}
+	if _, err := idle.ReadAt(make([]byte, 512), 0); err != nil || idle.Stats().Logins != 1 {
+		t.Errorf("an idle session: %v, %d logins", err, idle.Stats().Logins)
+	}
+	t.Logf("pauses %v", pauses)
+	if n := len(statusOf(t, s.socket).Sessions); n != 3 {
+		t.Errorf("%d sessions are there", n)
+	}
+}
+
+// TestUpgradeSessionsCut: a new process that has been offered sessions and vanishes leaves
+// them to the old one, which goes on with them under load.
+func TestUpgradeSessionsCut(t *testing.T) {
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	v := verify(s.open("iqn.2026-11.softiser:m", ""), 4)
+	for range 5 {
+		for _, refuse := range []bool{false, true} {
+			var got *handover.Taken
+			await.True(t, "the last attempt is over", func() bool {
+				c, err := admin.TakeOver(t.Context(), s.socket)
+				if err == nil {
+					got, err = handover.Take(c, "new", stateVersion, 20*time.Second)
+				}
+				return err == nil
+			})
+			if !strings.Contains(string(got.State), `"exp_cmdsn"`) {
+				t.Errorf("no session was offered: %s", got.State)
+			}
+			if refuse {
+				got.Refuse(errors.New("no"))
+			}
+			got.Close()
+		}
+	}
+	if _, err := s.upgrade(); err != nil {
+		t.Fatal(err)
+	}
+	v.end(t)
+}

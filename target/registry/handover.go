@@ -60,7 +60,7 @@ func (r *Registry) HandOver() (all []Handed, left []string, err error) {
 		if x == nil {
 			continue // it is open and nowhere served
 		}
-		if h.State, err = x.Carry(); err == nil {
+		if h.State, err = volume.Carry(x); err == nil {
 			h.Store, err = dev.HandOver()
 		}
 		if err != nil {

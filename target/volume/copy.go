@@ -83,6 +83,7 @@ func (c *Copy) End() {
 		v.mu.Lock()
 		waits := v.copying[c]
 		delete(v.copying, c)
+		v.frozen.tell()
 		v.mu.Unlock()
 		Waits(waits).Done()
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // A process that hands its volumes to another one freezes them first: commands that have
@@ -19,33 +18,81 @@ var (
 	errSeized    = errors.New("it is reserved by RESERVE (SPC-2), which ends with its session")
 )
 
+// freeze is what keeps the commands of a volume from beginning.
+type freeze struct {
+	vol   *Volume
+	ended chan struct{} // of capacity 1: something has ended that was under way
+}
+
+// beginFreeze freezes a volume.
+func beginFreeze(v *Volume) *freeze {
+	f := &freeze{v, make(chan struct{}, 1)}
+	v.mu.Lock()
+	v.frozen = f
+	v.mu.Unlock()
+	return f
+}
+
+// tell wakes up whoever waits for the volume to come to rest. f may be nil.
+func (f *freeze) tell() {
+	if f == nil {
+		return
+	}
+	select {
+	case f.ended <- struct{}{}:
+	default:
+	}
+}
+
+// still reports whether no command that has begun, and nothing in the background, uses the
+// volume.
+func (f *freeze) still() bool {
+	v := f.vol
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.nEnabled == 0 && len(v.copying) == 0 && v.users.Load() == 0
+}
+
+// wait waits until the volume has come to rest.
+func (f *freeze) wait(ctx context.Context) error {
+	v := f.vol
+	for !f.still() {
+		select {
+		case <-f.ended:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: commands are still under way: %w", (*v.places.Load())[0].name, ctx.Err())
+		}
+	}
+	if v.Journal.Stuck() {
+		return fmt.Errorf("%s: %w", (*v.places.Load())[0].name, errStuck)
+	}
+	return nil
+}
+
+// thaw lets the commands of a volume begin again.
+func thaw(v *Volume) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.frozen = nil
+	v.wakeLocked()
+}
+
 // Freeze freezes the volumes, and waits until they have come to rest or ctx is done. With an
 // error none is frozen.
-func (r *Registry) Freeze(ctx context.Context) (err error) {
+func (r *Registry) Freeze(ctx context.Context) error {
 	r.mu.Lock()
 	all := append([]*Volume(nil), r.all...)
 	r.mu.Unlock()
-	defer func() {
-		if err != nil {
-			for _, v := range all {
-				v.thaw()
-			}
-		}
-	}()
+	var begun []*freeze
 	for _, v := range all {
-		v.mu.Lock()
-		v.frozen = true
-		v.mu.Unlock()
+		begun = append(begun, beginFreeze(v))
 	}
-	for _, v := range all {
-		for !v.still() {
-			if ctx.Err() != nil {
-				return fmt.Errorf("%s: commands are still under way: %w", (*v.places.Load())[0].name, ctx.Err())
+	for _, f := range begun {
+		if err := f.wait(ctx); err != nil {
+			for _, v := range all {
+				thaw(v)
 			}
-			time.Sleep(200 * time.Microsecond)
-		}
-		if v.Journal.Stuck() {
-			return fmt.Errorf("%s: %w", (*v.places.Load())[0].name, errStuck)
+			return err
 		}
 	}
 	return nil
@@ -56,7 +103,7 @@ func (r *Registry) Thaw() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, v := range r.all {
-		v.thaw()
+		thaw(v)
 	}
 }
 
@@ -75,21 +122,6 @@ func (r *Registry) Occupied() error {
 	return nil
 }
 
-func (v *Volume) thaw() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.frozen = false
-	v.wakeLocked()
-}
-
-// still reports whether no command that has begun, and nothing in the background, uses a
-// frozen volume.
-func (v *Volume) still() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.nEnabled == 0 && len(v.copying) == 0 && v.users.Load() == 0
-}
-
 // Carried is what a volume knows that is in no file, for the process that goes on with it.
 type Carried struct {
 	Epoch          [16]byte `json:"epoch"`
@@ -99,8 +131,8 @@ type Carried struct {
 	Reservations json.RawMessage `json:"reservations"`
 }
 
-// Carry returns what goes with the volume. Preconditions: it is frozen.
-func (v *Volume) Carry() (Carried, error) {
+// Carry returns what goes with a volume. Preconditions: it is frozen.
+func Carry(v *Volume) (Carried, error) {
 	if v.Seizer() != nil {
 		return Carried{}, errSeized
 	}
@@ -137,8 +169,8 @@ type goingOn struct {
 	reservations *Reservations
 }
 
-// takeOver puts in force what another process has left.
-func (v *Volume) takeOver(g *goingOn) {
+// begin puts in force what another process has left.
+func (g *goingOn) begin(v *Volume) {
 	epoch := g.Epoch
 	v.epoch.Store(&epoch)
 	v.now.Store(g.reservations)

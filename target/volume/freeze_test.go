@@ -95,7 +95,7 @@ func TestCarry(t *testing.T) {
 	if err := old.Freeze(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	carried, err := b.v.Carry()
+	carried, err := Carry(b.v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestCarry(t *testing.T) {
 		t.Fatal("reservations that are none")
 	}
 	b.v.Seize(c)
-	if _, err := b.v.Carry(); err == nil {
+	if _, err := Carry(b.v); err == nil {
 		t.Fatal("a reservation of SPC-2 was carried")
 	}
 	b.v.Unseize(nil)

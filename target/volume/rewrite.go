@@ -336,7 +336,7 @@ func (z *Rewriter) LastSanitize() (o Rewrite, s SanitizeStatus, progress uint16)
 
 // run is the goroutine of a rewrite.
 func (z *Rewriter) run(o Rewrite, end *Outcome) {
-	defer z.vol.users.Add(-1)
+	defer z.vol.unuse()
 	err := z.carryOut(&o)
 	if err == nil {
 		// Only when a restart would not do it again may anybody write.

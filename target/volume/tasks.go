@@ -41,7 +41,7 @@ type Tasks struct {
 	wakeups     int
 	short       int // steps of workers in a row that were short, see owed.go
 	closed      bool
-	frozen      bool // no command begins, see freeze.go
+	frozen      *freeze // no command begins; nil: they do
 }
 
 // Admit puts o into the task set and reports whether it may run now, on the caller's
@@ -50,7 +50,7 @@ func (s *Tasks) Admit(o *Op) bool {
 	s.mu.Lock()
 	o.set = s
 	s.set.Push(&o.node, o)
-	if s.dormant.head == nil && s.nOrdered == 0 && len(s.exclusives) == 0 && len(s.claims) == 0 && o.Order == Simple && !s.frozen {
+	if s.dormant.head == nil && s.nOrdered == 0 && len(s.exclusives) == 0 && len(s.claims) == 0 && o.Order == Simple && s.frozen == nil {
 		o.to(Running)
 		s.nEnabled++
 		s.mu.Unlock()
@@ -75,7 +75,7 @@ func (s *Tasks) sleepLocked(o *Op) {
 // mayStartLocked reports whether o may start; olderOrdered says that an older
 // Ordered command is still dormant.
 func (s *Tasks) mayStartLocked(o *Op, olderOrdered bool) bool {
-	if s.frozen {
+	if s.frozen != nil {
 		return false
 	}
 	switch o.Order {
@@ -146,6 +146,7 @@ func (s *Tasks) Leave(o *Op) (AbortReason, Waits) {
 	why := AbortReason(o.aborted.Load())
 	s.set.Remove(&o.node)
 	s.nEnabled--
+	s.frozen.tell()
 	if o.Order != Simple {
 		s.nOrdered--
 	}

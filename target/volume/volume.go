@@ -177,7 +177,7 @@ func (v *Volume) restore() error {
 		}
 	}
 	if v.goesOn != nil {
-		v.takeOver(v.goesOn)
+		v.goesOn.begin(v)
 		v.goesOn = nil
 		return nil
 	}
@@ -288,6 +288,14 @@ func (v *Volume) use() bool {
 	return true
 }
 
+// unuse ends a use.
+func (v *Volume) unuse() {
+	v.users.Add(-1)
+	v.mu.Lock()
+	v.frozen.tell()
+	v.mu.Unlock()
+}
+
 // FlushBehind flushes the device in the background; any number of requests cost
 // one goroutine.
 func (v *Volume) FlushBehind() {
@@ -299,7 +307,7 @@ func (v *Volume) FlushBehind() {
 		return
 	}
 	go func() {
-		defer v.users.Add(-1)
+		defer v.unuse()
 		for {
 			n := v.flushes.Load()
 			// An error is not lost: the device stays poisoned and tells the next

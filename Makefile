@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible soak soak-short ha ha-short cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,12 +119,20 @@ man: ## man pages of every command into build/man
 	@rm -rf build/man && mkdir -p build/man
 	SOURCE_DATE_EPOCH=$(EPOCH) $(GO) test -count=1 -run '^TestManPages$$' ./cmd/iser-target ./cmd/iser-initiator -man $(CURDIR)/build/man
 
+IMAGEVERSION = $(subst ~,-,$(VERSION))
 VERSION ?= 0.1.0~git$(shell TZ=UTC git log -1 --date=format-local:%Y%m%d%H%M%S --format=%cd.%h)
 deb: build man ## Debian packages of both programs into build/deb; the same sources make the same bytes
 	SOURCE_DATE_EPOCH=$(EPOCH) packaging/deb/build $(VERSION) build/deb
 
 deb-reproducible: ## two clones in different folders make the same packages
 	packaging/deb/reproducible
+
+image: ## an OCI image of both programs for amd64 and arm64, build/image.tar, without a daemon; the same sources make the same bytes
+	for arch in amd64 arm64; do \
+	  CGO_ENABLED=0 GOARCH=$$arch $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o build/image/$$arch/ ./cmd/iser-target ./cmd/iser-initiator || exit 1; \
+	done
+	SOURCE_DATE_EPOCH=$(EPOCH) $(GO) run ./packaging/image -version '$(IMAGEVERSION)' -revision $(shell git rev-parse HEAD) \
+	  -out build/image.tar amd64=build/image/amd64 arm64=build/image/arm64
 
 cover: ## coverage by package
 	$(GO) test -coverprofile=build/cover.out ./... | awk '{print $$2, $$5}' && $(GO) tool cover -func=build/cover.out | tail -1

@@ -22,6 +22,9 @@
 //
 // # Thin metadata: counts in memory, trees on disk (ADR 85)
 //
+// Context. Every write to a new block changes counts and mappings, a pool may have hundreds of
+// millions of them, and a power cut may come at any time.
+//
 // Decision.
 //
 //   - Reference counts of both devices are held in memory, one byte per block, loaded when the pool is
@@ -42,7 +45,13 @@
 //   - 64 blocks of the metadata are kept from new mappings, so that discards and deletions work when
 //     it is full.
 //
+// Consequences. A write to a block that is mapped costs a look-up; one to a new block waits for a
+// transaction with many others. thin_check judges what we have written.
+//
 // # A full thin pool (ADR 86)
+//
+// Context. Volumes may be larger together than their pool. When it is full, a write has to fail or to
+// wait, and whoever could extend the pool must not wait for it.
 //
 // Decision.
 //
@@ -68,7 +77,13 @@
 //     blockdev.SpaceMeter tells the SCSI layer of each change.
 //   - Full metadata is reported as such, in its own words: extending the data does not help then.
 //
+// Consequences. Without errorwhenfull an initiator waits for up to a minute, once, and then has the
+// same error as with it. Nothing that was acknowledged is missing.
+//
 // # Thin pools: zeroes, failed changes, crafted metadata (ADR 93)
+//
+// Context. Pools may be made by lvm2 with options that we do not choose, changes of a pool fail between
+// the group's metadata and the pool's, and what a disk holds may have been made by an attacker.
 //
 // Decision.
 //
@@ -92,6 +107,9 @@
 //     was given up is never written.
 //   - Erase overwrites the blocks that belong to the volume alone before the pool has them back. What
 //     it gave back earlier, or wrote anew because a snapshot had it, is out of its reach.
+//
+// Consequences. A pool that cannot be made sense of is refused, with its reason, and needs lvm2's
+// tools; no failed change has to be repaired by hand.
 package thin
 
 import (

@@ -2,6 +2,7 @@ package sockio
 
 import (
 	"runtime"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -20,6 +21,9 @@ import (
 //   - no wait lasts longer than blockMax, and where there is one processor the poller is
 //     asked each pollStreak, so that other sockets, timers and deadlines are heard;
 //   - a wait that has brought nothing is followed by a rest.
+//
+// A socket of datagrams is waited for in its recvmmsg by the same rules, if its owner has an
+// InCall and does not forbid it.
 
 const (
 	blockMax   = 5 * time.Millisecond // longest wait in a call; the kernel rounds it up to its ticks
@@ -46,9 +50,44 @@ const (
 	blockNever                     // the socket cannot wait
 )
 
+// InCall is what the reads of a socket need to be able to wait. Whoever owns the socket takes
+// the flags of its reads from it, and tells it of what comes; all of it belongs to the reader.
+type InCall struct {
+	fd     int
+	sends  *atomic.Uint64 // calls that have sent something; its owner counts them
+	never  bool           // the owner may hold bytes that the socket knows nothing of, or serves several peers
+	wait   bool           // the next read may wait
+	waited bool           // it has
+	heard  uint64         // what sends was when something came last
+}
+
+// NewInCall is for the socket fd, beside which sends grows with each call that has sent
+// something.
+func NewInCall(fd int, sends *atomic.Uint64) *InCall { return &InCall{fd: fd, sends: sends} }
+
+// Flags are those of a read into memory that is the reader's own. Of the one that may wait
+// they are 0; when that has been interrupted it has come back in vain (Waited) and is not
+// repeated.
+func (c *InCall) Flags() uintptr {
+	if !c.wait {
+		return unix.MSG_DONTWAIT
+	}
+	c.wait, c.waited = false, true
+	return 0
+}
+
+// Waited reports whether the last read was one that may wait.
+func (c *InCall) Waited() bool { return c.waited }
+
+// Came enters that a read has brought something.
+func (c *InCall) Came() { c.heard = c.sends.Load() }
+
+// Forbid makes all reads such that do not wait, or no longer so.
+func (c *InCall) Forbid(on bool) { c.never = on }
+
 // blocking is Ready under these rules.
 func (w *Waiter) blocking() bool {
-	b, c := &w.block, w.conn
+	b, c := &w.block, w.call
 	begin := w.since
 	w.crowd.awake.Add(1)
 	defer func() {
@@ -59,14 +98,14 @@ func (w *Waiter) blocking() bool {
 		b.proof = 0
 	}
 	for {
-		before := c.arrivals
+		before := w.sock.Arrivals()
 		if w.who.Ready() {
 			return true
 		}
 		waited, refused := c.waited, c.wait
 		c.wait, c.waited = false, false
 		switch {
-		case c.arrivals != before:
+		case w.sock.Arrivals() != before:
 			b.proof++
 			if waited {
 				b.paid++
@@ -87,7 +126,7 @@ func (w *Waiter) blocking() bool {
 			c.wait = true
 			continue
 		}
-		if !c.await() {
+		if !w.conn.await() {
 			b.vain(clock())
 			return false
 		}
@@ -97,7 +136,10 @@ func (w *Waiter) blocking() bool {
 
 // turns lets others run, and reports whether the next wait may be one in a call then.
 func (w *Waiter) turns(begin time.Duration) bool {
-	b, c := &w.block, w.conn
+	b, c := &w.block, w.call
+	if c.never {
+		return false
+	}
 	if now := clock(); now < b.until || w.onlyP && now-begin > pollStreak {
 		return false
 	}
@@ -125,10 +167,7 @@ func (b *blockWait) vain(now time.Duration) {
 
 // mayWait makes the socket one whose calls wait for blockMax unless they are told not to,
 // as all of this package are; false when that cannot be.
-func (c *Conn) mayWait() bool {
-	if c.ly != nil {
-		return false // it may hold bytes that the socket knows nothing of
-	}
+func (c *InCall) mayWait() bool {
 	t := unix.NsecToTimeval(int64(blockMax))
 	if unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t) != nil {
 		return false
@@ -147,13 +186,4 @@ func (c *Conn) await() bool {
 	d := unix.NsecToTimespec(int64(blockMax))
 	n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&d)), 0, 0, 0)
 	return e == 0 && n == 1
-}
-
-// flags are those of a read into memory that is the reader's own. With wait it waits, once.
-func (c *Conn) flags() uintptr {
-	if !c.wait {
-		return unix.MSG_DONTWAIT
-	}
-	c.wait, c.waited = false, true
-	return 0
 }

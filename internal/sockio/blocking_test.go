@@ -133,7 +133,7 @@ func TestNotBlocking(t *testing.T) {
 		"no proof":     func(w *Waiter, _ *reader) { w.block.proof = 0 },
 		"long waits":   func(w *Waiter, _ *reader) { w.lastByte = clock() - 2*blockShort },
 		"rest":         func(w *Waiter, _ *reader) { w.block.until = clock() + time.Hour },
-		"layer":        func(w *Waiter, _ *reader) { w.block.state = blockNever },
+		"layer":        func(w *Waiter, _ *reader) { w.call.Forbid(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			peer, conn := pair(t)
@@ -149,10 +149,4 @@ func TestNotBlocking(t *testing.T) {
 			}
 		})
 	}
-	_, conn := pair(t)
-	conn.ly = struct{ Layer }{}
-	if conn.mayWait() {
-		t.Error("a socket below a layer may wait")
-	}
-	conn.ly = nil
 }

@@ -48,9 +48,7 @@ type Conn struct {
 	broken   syscall.Errno // Readable has met it, and no read will
 	ask      bool          // reads are to find out whether they have emptied the socket
 	drained  bool          // the last one did
-	wait     bool          // the next Read may wait for bytes; see blocking.go
-	waited   bool          // it has
-	heard    uint64        // what sends was when bytes came last
+	call     InCall        // the reads that may wait
 
 	sends atomic.Uint64 // calls that have sent something, where a reader may wait
 }
@@ -80,6 +78,7 @@ func New(nc net.Conn, o Options) (*Conn, error) {
 	if err := Apply(nc, o); err != nil {
 		return nil, err
 	}
+	c.call = InCall{fd: c.fd, sends: &c.sends, never: ly != nil}
 	c.inq.Enable(rc, c.fd)
 	o.Tally.enter(c)
 	return c, nil

@@ -115,7 +115,7 @@ func (c *Conn) Readv(v []Vec, soon bool) (int, error) {
 func (c *Conn) arrived(n int) {
 	if n > 0 {
 		c.arrivals++
-		c.heard = c.sends.Load()
+		c.call.Came()
 	}
 }
 
@@ -127,7 +127,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if c.drained = false; c.ly != nil {
 		return c.ly.ReadLayer(c, p)
 	}
-	return c.recv(p, c.flags())
+	return c.recv(p, c.call.Flags())
 }
 
 // readAsk is Readv into v, or Read into p, with the question what is left.
@@ -135,7 +135,7 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 	for {
 		var e syscall.Errno
 		if p != nil {
-			n, c.drained, e = c.inq.Recv1(c.fd, &c.rx, p, c.flags())
+			n, c.drained, e = c.inq.Recv1(c.fd, &c.rx, p, c.call.Flags())
 		} else {
 			n, c.drained, e = c.inq.Recv(c.fd, &c.rx, v, soon)
 		}
@@ -145,7 +145,7 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 			c.arrived(n)
 			return n, nil
 		case unix.EINTR:
-			if c.waited {
+			if c.call.waited {
 				return 0, ErrAgain
 			}
 		default:
@@ -157,7 +157,7 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 func (c *Conn) recv(p []byte, flags uintptr) (int, error) {
 	for {
 		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
-		if e == unix.EINTR && !c.waited {
+		if e == unix.EINTR && !c.call.waited {
 			continue
 		}
 		if e == unix.EINTR {

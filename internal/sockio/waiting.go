@@ -61,7 +61,8 @@ type Socket interface {
 // Waiter waits for bytes on behalf of a Receiver. It belongs to the goroutine of that.
 type Waiter struct {
 	sock     Socket
-	conn     *Conn // the same, if it is one of a stream
+	conn     *Conn   // the same, if it is one of a stream
+	call     *InCall // of its reads, if they may wait
 	who      Receiver
 	limit    time.Duration // how long to spin; or BusyPollAuto, BusyPollOff
 	crowd    *Crowd
@@ -85,7 +86,7 @@ type Waiter struct {
 // Init makes w the waiter of who, the only reader of c, as the options of c say.
 func (w *Waiter) Init(c *Conn, who Receiver) {
 	w.InitSocket(c, who, c.opts.BusyPoll, c.opts.Crowd)
-	w.conn = c
+	w.conn, w.call = c, &c.call
 }
 
 // InitSocket is Init for any socket that who alone reads; d and crowd are as in Options.
@@ -96,6 +97,10 @@ func (w *Waiter) InitSocket(s Socket, who Receiver, d time.Duration, crowd *Crow
 	}
 	w.number = w.crowd.last.Add(1)
 }
+
+// WaitIn lets a Waiter with BusyPollOff wait in the calls that read from its socket, of which
+// c are the flags.
+func (w *Waiter) WaitIn(c *InCall) { w.call = c }
 
 // SetLimit changes how long the next waits look, as Options.BusyPoll says it.
 func (w *Waiter) SetLimit(d time.Duration) { w.limit = d }
@@ -111,7 +116,7 @@ func (w *Waiter) Ready(uintptr) (over bool) {
 	case w.limit == BusyPollAuto:
 		return w.adaptive()
 	}
-	if w.conn == nil {
+	if w.call == nil {
 		return w.who.Ready()
 	}
 	return w.blocking()

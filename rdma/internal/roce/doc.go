@@ -98,6 +98,10 @@
 //     rule of the streams (ADR 13, 76), which its receiver shares (sockio.Waiter). Only the kernel's
 //     part is missing: SO_RCVLOWAT means nothing to datagrams, so what arrives while it looks may wake
 //     a thread in the poller.
+//   - With BusyPollOff a receiver waits in the call, by the rule of the streams (sockio.InCall), if
+//     its socket has one queue pair and the process one processor: half the time of a ping-pong.
+//     With two processors the goroutine of the queue pair is taken over by the other one, and
+//     nothing is won (benchmarks/LIMITS.md).
 //   - A queue pair's timer is not set back; when it runs out before anything is due it is only set
 //     anew. Its slab for headers and copied payload begins at 4 KiB and grows to 256 KiB.
 //

@@ -24,7 +24,7 @@ func FuzzTake(f *testing.F) {
 	local, peer := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
 	f.Fuzz(func(t *testing.T, b []byte, srcPort uint16) {
 		p := &Port{}
-		r := newReceiver(p, nil, local, time.Now())
+		r := newReceiver(p, new(udp.Receiver), local, time.Now())
 		from := netip.AddrPortFrom(peer, srcPort)
 		taken := 0
 		for _, qpn := range []uint32{mad.GSIQPN, 0x11, 0x1c} {

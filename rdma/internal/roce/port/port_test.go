@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -301,4 +302,31 @@ func TestSpin(t *testing.T) {
 	p.Detach(11)
 	p.Detach(10)
 	want("nobody any more", sockio.BusyPollOff)
+}
+
+// A receiver holds the only processor while it waits for the packets of one queue pair, and
+// of no more.
+func TestAlone(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	loopback.Namespace(t, loopback.MTU)
+	p := open(t, lo4, 1)
+	r := p.receivers[0]
+	want := func(when string, alone bool) {
+		t.Helper()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.alone() != alone {
+			t.Errorf("%s: alone %v, want %v", when, !alone, alone)
+		}
+	}
+	want("nobody", false)
+	take := func(netip.AddrPort, *packet.Packet) {}
+	p.Attach(10, lo4, take, nil)
+	want("one", true)
+	p.Attach(11, lo4, take, nil)
+	want("two", false)
+	p.Detach(10)
+	want("one again", true)
+	runtime.GOMAXPROCS(2)
+	want("a second processor", false)
 }

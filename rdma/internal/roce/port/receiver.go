@@ -2,10 +2,12 @@ package port
 
 import (
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
 	"softiser/internal/sockio"
+	"softiser/rdma/internal/roce/mad"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/roce/udp"
 )
@@ -150,6 +152,7 @@ func (r *receiver) attach(qpn uint32, peer netip.Addr, h Handler, end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.endpoints[qpn] = &endpoint{peer: peer, take: h, end: end}
+	r.spinLocked()
 	if !peer.IsValid() {
 		return
 	}
@@ -174,7 +177,19 @@ func (r *receiver) spinFor(qpn uint32, d time.Duration) {
 	r.spinLocked()
 }
 
-func (r *receiver) spinLocked() { r.rx.Spin(r.longestSpin()) }
+func (r *receiver) spinLocked() { r.rx.Spin(r.longestSpin(), r.alone()) }
+
+// alone reports whether the receiver may hold the processor while it waits: packets are for
+// one queue pair, but for management, and there is one processor for whatever that wakes up.
+// With a second one, what a packet wakes up is taken over there, and waiting in the poller is
+// as quick. The caller holds r.mu.
+func (r *receiver) alone() bool {
+	n := len(r.endpoints)
+	if r.endpoints[mad.GSIQPN] != nil {
+		n--
+	}
+	return n == 1 && runtime.GOMAXPROCS(0) == 1
+}
 
 // longestSpin is what the queue pairs want: off, auto and durations are in this order as
 // numbers. The caller holds r.mu.
@@ -194,10 +209,8 @@ func (r *receiver) detach(qpn uint32) {
 		return
 	}
 	delete(r.endpoints, qpn)
-	if _, ok := r.spins[qpn]; ok {
-		delete(r.spins, qpn)
-		r.spinLocked()
-	}
+	delete(r.spins, qpn)
+	r.spinLocked()
 	if s := r.peers[e.peer]; s != nil {
 		if s.users--; s.users == 0 {
 			delete(r.peers, e.peer)

@@ -33,7 +33,7 @@ func (p *Port) Join(group netip.Addr) (*Receiver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rdma: joining %v on the interface of %v: %w", group, p.addr, err)
 	}
-	return newReceiver(s, buffer, &p.crowd), nil
+	return p.newReceiver(s, buffer), nil
 }
 
 // groupBuffer is asked for as the receive buffer of a group, bytes.

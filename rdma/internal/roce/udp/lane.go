@@ -14,7 +14,8 @@ type Lane struct {
 	s      *socket
 	port   uint16
 	gso    atomic.Bool
-	mayGSO bool // what the configuration says
+	sends  *atomic.Uint64 // calls of all lanes of the port
+	mayGSO bool           // what the configuration says
 	stat   laneCounters
 }
 
@@ -90,6 +91,7 @@ func (l *Lane) Send(b *Burst) error {
 func (l *Lane) send(fd uintptr, b *Burst) error {
 	for b.sent < b.n {
 		l.stat.calls.Add(1)
+		l.sends.Add(1)
 		n, err := mmsg(unix.SYS_SENDMMSG, fd, b.hdrs[b.sent:b.n])
 		b.sent += n
 		l.stat.messages.Add(uint64(n))

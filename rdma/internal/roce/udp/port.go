@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,8 @@ type Port struct {
 	receivers []*Receiver
 	lanes     []*Lane
 	gro       bool
-	crowd     sockio.Crowd // of the receivers
+	crowd     sockio.Crowd  // of the receivers
+	sends     atomic.Uint64 // calls of the lanes
 }
 
 // ErrNoGSO: the kernel, or the device on the way, does not cut messages into packets.
@@ -92,7 +94,7 @@ func (p *Port) open(cfg *Config) error {
 		if err != nil {
 			return portError(p.addr, err)
 		}
-		p.receivers = append(p.receivers, newReceiver(s, buffer, &p.crowd))
+		p.receivers = append(p.receivers, p.newReceiver(s, buffer))
 		if i == 0 && cfg.Receivers > 1 {
 			if err := s.control(func(o *sockopts) {
 				o.filter("SO_ATTACH_REUSEPORT_CBPF", unix.SO_ATTACH_REUSEPORT_CBPF, steerByQPN(cfg.Receivers))
@@ -102,7 +104,7 @@ func (p *Port) open(cfg *Config) error {
 		}
 	}
 	for i := range cfg.Lanes {
-		l, err := openLane(p.addr, i, !cfg.NoGSO)
+		l, err := p.openLane(i, !cfg.NoGSO)
 		if err != nil {
 			return err
 		}
@@ -202,8 +204,9 @@ const (
 
 // openLane binds a lane to a source port: the first to that of the management
 // datagrams, if it is free, the others at random.
-func openLane(a netip.Addr, i int, gso bool) (*Lane, error) {
+func (p *Port) openLane(i int, gso bool) (*Lane, error) {
 	const tries = 64
+	a := p.addr
 	var err error
 	for try := range tries {
 		port := uint16(firstSourcePort + rand.IntN(0x10000-firstSourcePort))
@@ -220,7 +223,7 @@ func openLane(a netip.Addr, i int, gso bool) (*Lane, error) {
 			}
 		})
 		if err == nil {
-			l := &Lane{s: s, port: port, mayGSO: gso}
+			l := &Lane{s: s, port: port, sends: &p.sends, mayGSO: gso}
 			l.gso.Store(gso)
 			return l, nil
 		}

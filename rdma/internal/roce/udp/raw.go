@@ -29,6 +29,21 @@ func mmsg(call uintptr, fd uintptr, m []mmsghdr) (int, error) {
 	}
 }
 
+// await is recvmmsg that waits for the first message, as long as the socket's reads may; the
+// scheduler is not told.
+func await(fd uintptr, m []mmsghdr) (int, error) {
+	passed.Release()
+	defer passed.Acquire()
+	n, _, e := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(m))), uintptr(len(m)), unix.MSG_WAITFORONE, 0, 0)
+	switch e {
+	case 0:
+		return int(n), nil
+	case unix.EINTR:
+		return 0, ErrAgain
+	}
+	return 0, e
+}
+
 // Space for a control message of one int: UDP_SEGMENT's has two bytes, UDP_GRO's four.
 const cmsgLen = (unix.SizeofCmsghdr + 4 + 7) &^ 7
 

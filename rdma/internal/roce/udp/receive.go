@@ -28,7 +28,9 @@ type Receiver struct {
 	stat   receiverCounters
 	place  int // of the packet that is handed on in its message
 	spin   atomic.Int64
+	alone  atomic.Bool
 	waiter sockio.Waiter
+	call   *sockio.InCall
 	closed atomic.Bool // it was made by Port.Join, and is to give its socket back
 	ending atomic.Bool // Serve is to leave
 
@@ -60,7 +62,7 @@ type batch struct {
 	mem  []byte
 }
 
-func newReceiver(s *socket, buffer int, crowd *sockio.Crowd) *Receiver {
+func (p *Port) newReceiver(s *socket, buffer int) *Receiver {
 	b := &batch{mem: make([]byte, batchLen*maxJoined)}
 	for i := range b.hdrs {
 		b.iov[i].Base = &b.mem[i*maxJoined]
@@ -68,8 +70,10 @@ func newReceiver(s *socket, buffer int, crowd *sockio.Crowd) *Receiver {
 	}
 	r := &Receiver{s: s, buffer: buffer, b: b}
 	r.wait = r.ready
-	r.Spin(sockio.BusyPollOff)
-	r.waiter.InitSocket((*looks)(r), (*looks)(r), sockio.BusyPollOff, crowd)
+	r.Spin(sockio.BusyPollOff, false)
+	r.waiter.InitSocket((*looks)(r), (*looks)(r), sockio.BusyPollOff, &p.crowd)
+	_ = s.control(func(o *sockopts) { r.call = sockio.NewInCall(o.fd, &p.sends) })
+	r.waiter.WaitIn(r.call)
 	return r
 }
 
@@ -114,13 +118,19 @@ func (r *Receiver) Serve(take func(from netip.AddrPort, packet []byte), end func
 }
 
 // Spin makes the Receiver look for packets for so long before it sleeps, or for
-// sockio.BusyPollAuto where that pays; for sockio.BusyPollOff, as at first, not at all.
-func (r *Receiver) Spin(d time.Duration) { r.spin.Store(int64(d)) }
+// sockio.BusyPollAuto where that pays; for sockio.BusyPollOff, as at first, not at all. It
+// may wait in the call that receives then, if alone says that all packets are for one queue
+// pair: nobody else waits for the processor meanwhile.
+func (r *Receiver) Spin(d time.Duration, alone bool) {
+	r.spin.Store(int64(d))
+	r.alone.Store(alone)
+}
 
 // ready is what RawConn calls: it returns false to wait for more.
 func (r *Receiver) ready(fd uintptr) bool {
 	r.fd = fd
 	r.waiter.SetLimit(time.Duration(r.spin.Load()))
+	r.call.Forbid(!r.alone.Load())
 	return r.waiter.Ready(fd)
 }
 
@@ -147,7 +157,7 @@ func (l *looks) Readable() bool {
 // nobody needs to look once more. True says that Serve is to see to the end.
 func (r *Receiver) drain() bool {
 	for {
-		n, err := r.b.receive(r.fd)
+		n, err := r.receive()
 		switch {
 		case err == ErrAgain:
 			return r.ending.Load()
@@ -167,6 +177,7 @@ func (r *Receiver) drain() bool {
 
 // batch hands on the messages of one call.
 func (r *Receiver) batch(n int) {
+	r.call.Came()
 	r.stat.calls.Add(1)
 	r.stat.messages.Add(uint64(n))
 	for i := range n {
@@ -195,7 +206,9 @@ func (r *Receiver) batch(n int) {
 // has joined it to, from 0: often what its sender's kernel has numbered it as.
 func (r *Receiver) Place() int { return r.place }
 
-func (b *batch) receive(fd uintptr) (int, error) {
+// receive is one call, and how many messages it has brought.
+func (r *Receiver) receive() (int, error) {
+	b := r.b
 	for i := range b.hdrs {
 		h := &b.hdrs[i].hdr
 		*h = unix.Msghdr{
@@ -205,5 +218,8 @@ func (b *batch) receive(fd uintptr) (int, error) {
 		h.SetIovlen(1)
 		h.SetControllen(cmsgLen)
 	}
-	return mmsg(unix.SYS_RECVMMSG, fd, b.hdrs[:])
+	if r.call.Flags() == 0 {
+		return await(r.fd, b.hdrs[:])
+	}
+	return mmsg(unix.SYS_RECVMMSG, r.fd, b.hdrs[:])
 }

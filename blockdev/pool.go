@@ -63,7 +63,7 @@ func NewPool(limit int64) (*Pool, error) {
 	if limit>>unitShift > 1<<30 {
 		return nil, fmt.Errorf("blockdev: a pool of %d bytes is too large", limit)
 	}
-	// MAP_NORESERVE: a bound, not a use; pages come at the first touch.
+	// Only address space is taken here, for the most the pool may use; pages are allocated when they are touched.
 	mem, err := syscall.Mmap(-1, 0, int(limit), syscall.PROT_READ|syscall.PROT_WRITE,
 		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
 	if err != nil {
@@ -247,7 +247,7 @@ func (p *Pool) getLocked(dst [][]byte, n int) ([][]byte, bool) {
 		o := orderOf(n)
 		u, ok := p.takeLocked(o)
 		for !ok && o > 0 {
-			// Fragmented, or mostly reserved: smaller pieces do as well.
+			// No piece of this size is free, or most is reserved: take several smaller ones.
 			o--
 			u, ok = p.takeLocked(o)
 		}
@@ -279,7 +279,7 @@ func orderOf(n int) int {
 // larger one if need be.
 func (p *Pool) takeLocked(o int) (int32, bool) {
 	if p.out.Load()+1<<(unitShift+o) > int64(len(p.mem)) {
-		return 0, false // what is free is reserved
+		return 0, false // all free memory is reserved for others
 	}
 	from := o
 	for from <= maxOrder && p.free[from] == none {

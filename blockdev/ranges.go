@@ -233,8 +233,8 @@ func (r *Ranges) await(mask uint64, s span, patience time.Duration) (quiet bool)
 	defer timer.Stop()
 	over := timer.C
 	for {
-		// The channel is fetched before the look, so that a release between
-		// the look and the wait closes this very channel.
+		// Take the channel before checking the range: a release between the check
+		// and the wait then closes this channel.
 		r.wakeMu.Lock()
 		if r.wake == nil {
 			r.wake = make(chan struct{})

@@ -22,10 +22,10 @@ import (
 // The group is never more than one change ahead: the next change first brings
 // both to the same id, and fails if it cannot.
 
-// changePool commits next with a message, runs then if not nil, has the pool do
+// change commits next with a message, runs then if not nil, has the pool do
 // what the message says, and commits without it.
 func (ps *thinPools) change(next *meta.VG, pool string, m meta.Message, then func() error, why string) error {
-	n := ps.act.nodes[ps.md.group.VG.LV(pool).ID] // awake
+	n := ps.act.nodes[ps.md.group.VG.LV(pool).ID] // the caller has activated it
 	was := ps.md.group.VG
 	seg := next.LV(pool).Segments[0]
 	seg.TransactionID = n.pool.Transaction() + 1
@@ -42,7 +42,7 @@ func (ps *thinPools) change(next *meta.VG, pool string, m meta.Message, then fun
 		if then != nil || n.pool.Err() != nil {
 			return fmt.Errorf("thin pool %s: %w (it is tried again when the pool is next opened)", pool, err)
 		}
-		// The pool is as it was, so the group is to be.
+		// The pool has changed nothing, so the change of the group is undone.
 		back := was.Clone()
 		back.Seqno = ps.md.group.VG.Seqno
 		return errors.Join(fmt.Errorf("thin pool %s: %w", pool, err), ps.md.commit(back, "taking back: "+why))
@@ -58,7 +58,7 @@ func (ps *thinPools) change(next *meta.VG, pool string, m meta.Message, then fun
 func (ps *thinPools) awake(pool string) (done func(), err error) {
 	lv := ps.md.group.VG.LV(pool)
 	if lv == nil || len(lv.Segments) != 1 || lv.Segments[0].Type != meta.ThinPool {
-		return func() {}, nil // whoever asked finds that out
+		return func() {}, nil // not an intact pool: the caller reports that
 	}
 	n, err := ps.act.activate(lv)
 	if err != nil {
@@ -85,7 +85,7 @@ func (ps *thinPools) do(p *thin.Pool, m meta.Message, id uint64) error {
 	if m.Create == "" {
 		err := p.Delete(m.Delete, id)
 		if errors.Is(err, thin.ErrNoDevice) {
-			return p.SetTransaction(id) // it never came to be
+			return p.SetTransaction(id) // the pool never made that device
 		}
 		return err
 	}
@@ -155,7 +155,7 @@ func (ps *thinPools) takeBack(p *thin.Pool, next *meta.VG, pool string) error {
 		}
 		seg := lv.Segments[0]
 		if seg.TransactionID >= have {
-			unmade = append(unmade, lv.Name) // a device of that id is another's
+			unmade = append(unmade, lv.Name) // a device with that id belongs to another volume
 			continue
 		}
 		if !slices.Contains(left, seg.DeviceID) {

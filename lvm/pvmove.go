@@ -131,7 +131,7 @@ func (mv *mover) area(ctx context.Context, next *meta.VG, lv *meta.LV, si, ai in
 	if err != nil {
 		return 0, err
 	}
-	n = segs[0].Count // the rest in the next step
+	n = segs[0].Count // what does not fit here is moved by the next step
 	dst := segs[0].Stripes[0]
 	seg := splitSegment(lv, si, skip, n)
 	seg.Stripes[ai] = dst

@@ -59,7 +59,7 @@ func (ss *snapshots) tagLost(n *node, s *snap.Snapshot) error {
 			return ss.md.commitBy(ss.md.group.CommitWherePossible, next, "snapshot "+lv.Name+" is lost")
 		}
 	}
-	return nil // it is not there any more
+	return nil // the snapshot has been removed
 }
 
 // buildOrigin puts the snapshots over an origin whose table is active. All of

@@ -115,7 +115,7 @@ func (ps *thinPools) create(ctx context.Context, o ThinOptions, why string) erro
 // freeDevice returns an id that no volume has, nor a device in the pool without
 // one.
 func (ps *thinPools) freeDevice(v *meta.VG, pool *meta.LV) (uint64, error) {
-	ids, err := ps.act.nodes[pool.ID].pool.Devices() // awake
+	ids, err := ps.act.nodes[pool.ID].pool.Devices() // the caller has activated the pool
 	if err != nil {
 		return 0, err
 	}
@@ -147,7 +147,7 @@ func (ps *thinPools) removeThin(lv *meta.LV, why string) error {
 	defer done()
 	next := ps.md.group.VG.Clone()
 	if next.LV(lv.Name) == nil {
-		return nil // the pool never made it: opening the pool took it out
+		return nil // the pool never made it, and opening the pool removed it from the group
 	}
 	seg := next.LV(lv.Name).Segments[0]
 	removeThinLV(next, lv.Name)

@@ -32,7 +32,7 @@ func (ps *thinPools) buildPool(n *node, lv *meta.LV, seg *meta.Segment) error {
 	}
 	p, err := thin.Open(thin.Config{
 		Meta: devs[0].top, Data: devs[1].top, ChunkSize: int64(seg.ChunkSize) * ondisk.SectorSize, Zero: seg.ZeroNew,
-		// Metadata that is blank although it has changed is lost, and no new pool.
+		// Blank metadata means a new pool only as long as the group knows of no transaction; later it means a loss.
 		NoFormat: seg.TransactionID != 0,
 		Discard:  seg.Discards == "passdown" || seg.Discards == "", NoDiscard: seg.Discards == "ignore",
 		ErrorWhenFull: lv.Is("ERROR_WHEN_FULL"), Pool: ps.md.cfg.Pool, FullWait: ps.md.cfg.FullWait,

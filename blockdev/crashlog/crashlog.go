@@ -153,7 +153,7 @@ func (d *Device) history(point int) (durable []byte, open []sector) {
 	defer d.mu.Unlock()
 	point = min(point, len(d.events))
 	bs := int64(d.info.BlockSize)
-	newer := map[int64][][]byte{} // by sector: what is not flushed, oldest first
+	newer := map[int64][][]byte{} // by sector: contents that have not been flushed, oldest first
 	durable = make([]byte, len(d.data))
 	for _, e := range d.events[:point] {
 		for k := int64(0); k < e.n; k += bs {

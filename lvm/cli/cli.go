@@ -107,7 +107,7 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 	}
 	a.absolute(cmd.Name(), len(a.args)-cmd.Flags().NArg())
 	in, out, args := io.Reader(nil), a.out, slices.DeleteFunc(slices.Clone(a.args), func(s string) bool { return strings.HasPrefix(s, "--devices=") })
-	for _, d := range a.devices { // which may be from the environment
+	for _, d := range a.devices { // from --devices or from the environment
 		if abs, err := filepath.Abs(d); err == nil {
 			d = abs
 		}
@@ -165,7 +165,7 @@ func (a *app) absolute(command string, first int) {
 	switch {
 	case strings.HasPrefix(command, "pv"):
 	case strings.HasPrefix(command, "vg"), command == "lvcreate", command == "lvextend", command == "lvresize":
-		first++ // a name
+		first++ // the first argument is the name of a volume or group
 	default:
 		return
 	}
@@ -187,7 +187,7 @@ func (a *app) absolute(command string, first int) {
 func flagsOf(cmd *cobra.Command) []string {
 	var out []string
 	cmd.Flags().Visit(func(f *pflagFlag) {
-		if f.Name == agreedFlag { // no part of what the command does
+		if f.Name == agreedFlag { // answers to questions are added by who runs the command
 			return
 		}
 		if s, ok := f.Value.(interface{ GetSlice() []string }); ok {

@@ -277,7 +277,7 @@ func importing(h stream.Header) string { return "importing." + h.ID + "." + h.Ba
 func (a transfers) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader) error {
 	h := s.Header
 	is := func(tag string) bool { return slices.Contains(lv.Tags, tag) }
-	done := int64(-1) // of the same stream
+	done := int64(-1) // how far an earlier import of this stream came
 	for _, t := range lv.Tags {
 		if off, ok := strings.CutPrefix(t, importing(h)); ok {
 			if n, err := strconv.ParseInt(off, 10, 64); err == nil {
@@ -289,7 +289,7 @@ func (a transfers) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader)
 	case a.force > 0:
 		return nil
 	case done >= h.Start:
-		return nil // the same stream again
+		return nil // goes on where the earlier import of this stream ended, or before that
 	case done >= 0:
 		return fmt.Errorf("%s is known to have what lies before offset %d, the stream begins at %d: use `export --resume %d`", lv.Name, done, h.Start, done)
 	case h.Start > 0:

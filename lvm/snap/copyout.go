@@ -114,7 +114,7 @@ func (s *Set) claimLocked(c *claim, others []*claim, o *Snapshot, off, n int64) 
 				s.mu.Unlock()
 				<-wait
 				s.mu.Lock()
-				next, k = st.next, lo-1 // anew
+				next, k = st.next, lo-1 // begin again with the first chunk
 				continue
 			}
 			s.invalidateLocked(o, blockdev.ErrNoSpace)
@@ -197,8 +197,8 @@ func (s *Set) copyChunks(buf []byte, st *Store, c *claim, ps []pair) ([]byte, er
 		p := buf[:k*int(st.chunk)]
 		at := int64(ps[0].from) * st.chunk
 		n := min(int64(len(p)), end-at)
-		// The writer's own part, [lo, hi) of p, lies between two parts of the
-		// origin's, which may be empty.
+		// The writer's data is [lo, hi) of p; what is before and behind it, if anything, is
+		// read from the origin.
 		lo, hi := n, n
 		if c.n > 0 {
 			lo, hi = max(0, c.off-at), min(n, c.off+c.n-at)
@@ -259,7 +259,7 @@ func (s *Set) markLost() error {
 
 func (s *Set) markOne(o *Snapshot) error {
 	s.mu.Lock()
-	err := o.st.Invalidate() // it may work again
+	err := o.st.Invalidate() // tried again, although it has failed before: the disk may have recovered
 	s.mu.Unlock()
 	if err == nil || s.lost == nil {
 		return err
@@ -300,7 +300,7 @@ func (s *Set) settle(g *group) {
 		<-c.copied
 	}
 	s.mu.Lock()
-	s.gather = nil // g: an older one would be done
+	s.gather = nil // it is g, as earlier groups have ended
 	s.mu.Unlock()
 	var stores sync.WaitGroup
 	for _, o := range g.of {
@@ -312,7 +312,7 @@ func (s *Set) settle(g *group) {
 
 // record makes exceptions of one snapshot durable and lets them take effect.
 func (s *Set) record(o *Snapshot, ps []pair) {
-	// In the order of the copies, so that a merge finds long runs.
+	// Sorted by place in the store, so that a merge can copy long runs at once.
 	slices.SortFunc(ps, func(a, b pair) int { return cmp.Compare(a.to, b.to) })
 	err := o.st.record(ps, func(chunk uint64) bool { return s.has(o.st, chunk) })
 	s.mu.Lock()

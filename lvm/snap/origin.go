@@ -84,7 +84,7 @@ func (o *Origin) write(off, n int64, f func(dev blockdev.Device, at, n, rel int6
 		if err := f(st.dev, int64(to)*st.chunk+at%st.chunk, k, at-off); err != nil || !st.doubtful(at, k) {
 			return err
 		}
-		// After a restart either place may be the one that is read.
+		// It is not known which of the two lists is on disk, so that after a restart either place may be read.
 		return f(s.base, at, k, at-off)
 	})
 }

@@ -160,7 +160,7 @@ func (n *Snapshot) write(off, k int64, ps [][]byte) (durable bool, err error) {
 	at, end := off, off+k
 	for i := 0; at < end; i++ {
 		to, next := end, end
-		if i < len(mine) { // written when it was copied
+		if i < len(mine) { // this chunk got the new data when it was copied out
 			to = max(at, int64(mine[i].from)*n.st.chunk)
 			next = int64(mine[i].from+1) * n.st.chunk
 		}
@@ -217,10 +217,10 @@ func (n *Snapshot) own(off, k int64, ps [][]byte) (mine []pair, err error) {
 	}
 	c := &claim{off: off, n: k, ps: ps}
 	s.copyOutUnlock(c, s.claimLocked(c, nil, n, off, k))
-	for _, ps := range c.chunks { // of one snapshot, or none
+	for _, ps := range c.chunks { // there is at most one snapshot in it
 		mine = ps
 	}
-	return mine, nil // whoever writes now looks whether it is still valid
+	return mine, nil // the writer checks whether the snapshot is still valid
 }
 
 // LeaseRead implements blockdev.Device. Chunks of its own are lent directly;
@@ -438,7 +438,7 @@ func (st *Store) pieces(off, n int64, f func(to uint64, has bool, at, n int64) e
 			k += min(n-k, st.chunk)
 		}
 		for has && k < n {
-			// Neighbours that are neighbours in the store too.
+			// Go on as long as the next chunk follows in the store as well.
 			t, ok := st.table[uint64((off+k)/st.chunk)]
 			if !ok || t != to+uint64((off+k)/st.chunk-off/st.chunk) {
 				break

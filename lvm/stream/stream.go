@@ -213,7 +213,7 @@ func (s *Reader) Import(dev blockdev.Device, fresh bool, progress Progress) (nex
 		return start, errors.Join(err, e)
 	}
 	if err != nil && !s.numbered {
-		return start, err // records may be missing
+		return start, err // format 1 does not show whether records are missing
 	}
 	return s.next, err
 }

@@ -111,8 +111,8 @@ func (p *Pool) cutLocked() (*transaction, error) {
 			d.changed = false
 		}
 	}
-	// A block that is being filled is free as far as the disk is concerned: a
-	// power cut must not leak it.
+	// Blocks that are being filled are written as free: after a power cut nothing
+	// would refer to them, and they would be lost to the pool.
 	for b := range p.claimed {
 		p.data.c.change(b, 0)
 	}

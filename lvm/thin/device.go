@@ -118,8 +118,8 @@ func (d *volume) findLocked(vb uint64, m blockdev.Mode) (mapping, error) {
 	if data >= d.p.data.c.n {
 		return mapping{}, ErrCorrupt
 	}
-	// The time says it of blocks whose leaf is shared; the count, which is that of
-	// leaves, of those that damaged metadata maps twice.
+	// A block is shared if it was mapped before the last snapshot. Damaged metadata may
+	// also map one block twice, which only the reference count shows.
 	return mapping{data: data, ok: true, shared: d.det.snapped > at || d.p.data.c.get(data) > 1}, nil
 }
 
@@ -283,8 +283,8 @@ func (d *Device) Flush() error {
 	p := d.p
 	p.mu.RLock()
 	begun, failed := p.begun.Load(), p.failed
-	// What other volumes have mapped is none of this one's business: their commit
-	// may be waiting for storage.
+	// Only this volume's own mappings need a commit; one for other volumes could be
+	// waiting for storage.
 	changed, under := len(d.since) > 0, len(d.stored) > 0
 	p.mu.RUnlock()
 	if err := d.flushMapping(begun, changed, under, failed); err != nil || changed {

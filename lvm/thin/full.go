@@ -60,7 +60,7 @@ func (p *Pool) waitSpaceLocked(full error, stop blockdev.Stop) error {
 	if stop != nil {
 		stopped = stop.Done()
 	}
-	// Blocks that open leases still hold come free without a word.
+	// Nobody is woken up when a lease ends and its blocks become free: look again every second.
 	t := time.NewTimer(min(left, time.Second))
 	defer t.Stop()
 	select {
@@ -68,7 +68,7 @@ func (p *Pool) waitSpaceLocked(full error, stop blockdev.Stop) error {
 	case <-t.C:
 	case <-stopped:
 	}
-	// Whoever has given up must not write, although there is space by now.
+	// Space and stop may come at the same time: a write that was given up must not be done.
 	select {
 	case <-stopped:
 		return blockdev.ErrStopped
@@ -154,7 +154,7 @@ func (l *watchers) follow() {
 func (l *watchers) followed() {
 	l.one.Lock()
 	defer l.one.Unlock()
-	l.changed.Store(false) // what changes from here on is another call
+	l.changed.Store(false) // a later change needs another round of calls
 	l.mu.Lock()
 	fs := slices.Collect(maps.Values(l.subs))
 	l.mu.Unlock()

@@ -260,7 +260,7 @@ func (p *Pool) allocLocked() (uint64, bool, error) {
 	if b, ok := p.data.c.alloc(); ok {
 		return b, true, nil
 	}
-	// What was freed since the last commit can be had by committing.
+	// Blocks that were freed since the last commit may be allocated after another one.
 	if len(p.data.c.freed)+len(p.data.c.limbo) > 0 {
 		p.changed = true
 		if err := p.commitLocked(); err != nil {

@@ -44,7 +44,7 @@ func (d *Device) fill(at int64, old mapping, in int64, ps [][]byte, n int64) err
 	p := d.p
 	rest := [2][2]int64{{0, in}, {in + n, p.chunk}}
 	switch {
-	case n == p.chunk || !old.ok && !p.cfg.Zero: // -Zn: the rest is what it is
+	case n == p.chunk || !old.ok && !p.cfg.Zero: // with -Zn the rest of the block is not zeroed
 		return writeAll(p.cfg.Data, at+in, ps)
 	case p.chunk <= copySize:
 		return d.fillAtOnce(at, old, in, ps, rest)
@@ -124,7 +124,7 @@ func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh 
 				p.roomyLocked()
 				p.levelsLocked()
 				p.use.follow()
-				old.gen = p.gens.enter() // the old block stays what it is while it is copied
+				old.gen = p.gens.enter() // keeps the old block from being reused while it is copied
 				return old, &b, nil
 			}
 			if err == nil {
@@ -189,8 +189,8 @@ func (d *Device) WriteZeroesUntil(off, n int64, mayUnmap bool, stop blockdev.Sto
 		return err
 	}
 	if !d.p.cfg.Zero {
-		// These zeroes must outlive a write beside them, which would find in a
-		// block that is not mapped whatever its last owner left.
+		// Zeroes have to be written here: if the block were unmapped, a later write to a
+		// part of it would map a block that still holds its last owner's data.
 		return d.each(off, n, func(vb uint64, in, _, n int64) error { return d.zeroIn(vb, in, n, stop) })
 	}
 	return d.zero(off, n, mayUnmap && !d.p.cfg.NoDiscard, stop)

@@ -54,7 +54,7 @@ func (g *Group) commit(next *meta.VG, why string, partly bool) error {
 		return err
 	}
 	g.VG, g.fresh, g.Stale = next, false, nil
-	// It is committed: an error would have callers take back what they did.
+	// The commit stands. After an error callers would undo what they did, so a failed backup is only a note.
 	if err := g.cfg.backup(next, "Created *after* "+why); err != nil {
 		g.note("volume group %q is changed, but not its backup file: %v", next.Name, err)
 	}
@@ -93,7 +93,7 @@ func (g *Group) verifyUnchanged() error {
 	for _, a := range g.areas(g.VG) {
 		b := make([]byte, ondisk.MDAHeaderLen)
 		if err := a.Disk.readAt(b, int64(a.loc.Offset)); err != nil {
-			continue // damage is dealt with by write
+			continue // write deals with damaged areas
 		}
 		h, err := ondisk.ParseMDAHeader(b, a.loc.Offset)
 		if err != nil || a.header == nil {
@@ -196,7 +196,7 @@ func (a *Area) writeText(text []byte) (ondisk.MDAHeader, error) {
 	if a.header != nil {
 		h = *a.header
 		if a.Err != nil || a.VG == nil {
-			h.Committed = ondisk.Locn{} // nothing there worth sparing
+			h.Committed = ondisk.Locn{} // the current text is unusable and may be overwritten
 		}
 	}
 	n := uint64(len(text))

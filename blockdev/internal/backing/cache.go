@@ -63,7 +63,7 @@ func takeCache(name, home string) (id string) {
 			return r.ID
 		}
 	}
-	// An old record is good for nobody who comes later: this opening goes unrecorded.
+	// The record cannot be read or written: remove it, as it would tell later openings something wrong.
 	dropRecord(name)
 	return ""
 }
@@ -159,7 +159,7 @@ func fileOf(fd int, st *unix.Stat_t) string {
 	}
 	var x unix.Statx_t
 	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &x) != nil || x.Mask&unix.STATX_BTIME == 0 {
-		x.Btime = unix.StatxTimestamp{} // inode numbers are used again; nothing better is known
+		x.Btime = unix.StatxTimestamp{} // without a time of birth a reused inode number goes unnoticed
 	}
 	return fmt.Sprintf("%s file %d %d.%09d", m, st.Ino, x.Btime.Sec, x.Btime.Nsec)
 }
@@ -189,7 +189,7 @@ func mountedAs(fd int, st *unix.Stat_t) string {
 		// Of a network, of FUSE: a backing device of its own.
 		return fmt.Sprintf("bdi %d:%d %d", unix.Major(st.Dev), unix.Minor(st.Dev), n)
 	}
-	var x unix.Statx_t // the unique number is there since Linux 6.8; the older one is used again
+	var x unix.Statx_t // only the unique mount number will do (Linux 6.8); the older one is reused
 	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID_UNIQUE, &x) == nil && x.Mask&unix.STATX_MNT_ID_UNIQUE != 0 {
 		return fmt.Sprintf("mount #%d", x.Mnt_id)
 	}

@@ -109,8 +109,8 @@ func (v *Volume) put(bufs [][]byte, off, n int64) error {
 		return nil
 	}
 	if err := v.pwrite(bufs, off); err != nil {
-		// What of the range is on the store now is unknown, and so are its
-		// pages, unless nobody but this process can change them.
+		// The write may have been done in part, so the state of the pages is unknown, unless
+		// only this process can change them (memory volumes).
 		if v.cfg.HolesKnown {
 			v.pages.set(off, n, pageOwned)
 		} else {
@@ -137,13 +137,13 @@ func (c claim) end() { c.v.ranges.EndExclusive(c.first, c.length, c.ticket) }
 func (v *Volume) exclusive(off, n int64) claim {
 	c := claim{v: v, first: v.floor(off)}
 	c.length = v.ceil(off+n) - c.first
-	c.ticket, _ = v.ranges.Exclusive(c.first, c.length, v.patience) // with leases or without
+	c.ticket, _ = v.ranges.Exclusive(c.first, c.length, v.patience) // after the patience it goes on although leases are open
 	return c
 }
 
 // pwrite writes everything or fails.
 func (v *Volume) pwrite(bufs [][]byte, off int64) error {
-	var rest [][]byte // a copy, once a call was cut short
+	var rest [][]byte // a copy of bufs, made after the first short write: bufs belong to the caller
 	for len(bufs) > 0 {
 		// The kernel takes at most 1024 pieces at once.
 		batch := bufs[:min(len(bufs), 1024)]

@@ -65,7 +65,7 @@ func (v *Volume) sync(op string, off, n int64, call func() error) error {
 	}
 	v.syncs.endAndWait(number)
 	if v.poisoned.Load() {
-		// Another one failed meanwhile, perhaps with the error of this one's data.
+		// Another sync has failed meanwhile. Linux reports an error once: it may have been about our data.
 		return blockdev.ErrPoisoned
 	}
 	return nil

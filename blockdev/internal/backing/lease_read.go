@@ -57,8 +57,8 @@ func (v *Volume) lend(l *blockdev.Lease, m blockdev.Mode) (bool, error) {
 			if m == blockdev.NoWait {
 				return false, nil
 			}
-			// Several passes are possible in theory only: what is learnt
-			// stays known as long as this lease keeps others out.
+			// One look is enough: what it has found stays true as long as this lease
+			// keeps others out.
 			if looked {
 				return false, nil
 			}
@@ -99,9 +99,9 @@ const holeAhead = 64 << 20
 // learnRun is learn for whole pages that are all unknown.
 func (v *Volume) learnRun(off, end int64) error {
 	for off < end {
-		// To call pages beyond the lease a hole is safe although others may be
-		// writing there: who stores data sets its bits afterwards, and data
-		// stays data (see pages.set).
+		// Pages behind the lease may be marked as a hole although others may be writing
+		// there: writers mark their pages as data afterwards, and that mark is never
+		// replaced by this one (see pages.set).
 		hole, n, err := v.extent(off, max(end, min(off+holeAhead, v.ceil(v.size.Load()))))
 		if err != nil {
 			return err

@@ -157,7 +157,7 @@ func (t *pages) set(off, n int64, s pageState) {
 	first, last := uint64(off)>>t.shift, uint64(off+n-1)>>t.shift
 	for w := first / 64; w <= last/64; w++ {
 		m := wordMask(w, first, last)
-		// map before own: the other order would make a hole of unknown pages.
+		// Set the bit "map" before "own": "own" alone means a hole, which readers must not see here.
 		if s == pageData || s == pageOwned {
 			or(&t.words[2*w], m)
 		}
@@ -179,7 +179,7 @@ func (t *pages) clear(off, n int64, s pageState) {
 	for w := first / 64; w <= last/64; w++ {
 		m := wordMask(w, first, last)
 		if t.words[2*w].Load()|t.words[2*w+1].Load() != 0 {
-			// own before map: the other order would make a hole of data.
+			// Clear the bit "own" before "map": "own" alone means a hole, which readers must not see here.
 			t.words[2*w+1].And(^m)
 			t.words[2*w].And(^m)
 		}

@@ -117,9 +117,8 @@ func (v *Volume) populateWrite(off, n int64) (bool, error) {
 	if err == nil {
 		return true, nil
 	}
-	// Space is there and still the pages cannot be stored to: ext4 on a nearly
-	// full disk does that. If they can be read, a staged write is tried, and its
-	// pwrite has the last word.
+	// There is space, and yet storing to the pages fails, as on ext4 on a nearly full
+	// disk. If they can be read, the write is staged, and its pwrite decides.
 	return false, v.readThrough(off, n)
 }
 

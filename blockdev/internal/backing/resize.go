@@ -44,7 +44,7 @@ func (v *Volume) resize(n int64) error {
 		}
 		if v.cfg.Lock {
 			if err := v.lock(old, n); err != nil {
-				v.cfg.Truncate(old) // as it was; a longer file would do no harm
+				v.cfg.Truncate(old) // undo; should that fail, a longer file does no harm
 				return err
 			}
 		}

@@ -266,7 +266,7 @@ func (v *Volume) leave(size int64) error {
 		return nil
 	}
 	if err := v.sync("fdatasync", 0, size, func() error { return v.sys.fdatasync(v.fd) }); err != nil {
-		// Once more, in case that the record could not be removed at the time.
+		// The failed sync has tried to remove the record already; try once more.
 		return errors.Join(err, dropRecord(v.record))
 	}
 	return leaveCache(v.record, v.cfg.Info.CacheID)

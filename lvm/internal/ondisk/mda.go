@@ -133,8 +133,8 @@ func (h *MDAHeader) Next(size uint64) (uint64, error) {
 	// Positions below count from the start of the ring.
 	end := c.Offset - MDAHeaderLen + c.Size
 	end = (end + SectorSize - 1) &^ (SectorSize - 1)
-	next := end % ring // both whole sectors
-	// Distance from the new start round to the old start.
+	next := end % ring // both are multiples of the sector size
+	// The room from the new start, around the end of the ring, to the old start.
 	old := c.Offset - MDAHeaderLen
 	gap := (old + ring - next) % ring
 	if gap < size {

@@ -34,7 +34,7 @@ func (d *Device) lease(l *blockdev.Lease, off int64, n int, m blockdev.Mode, wri
 			return d.whole(l, s.Dev, off, pos, n, m, write)
 		}
 		if len(under) < cap(under) {
-			under = under[:len(under)+1] // with the memory of its last use
+			under = under[:len(under)+1] // an old element, whose slices are reused
 		} else {
 			under = append(under, blockdev.Lease{})
 		}

@@ -174,6 +174,7 @@ func (c *Config) checkVolumes(r *report) {
 		}
 		c.checkVolume(r, key, v)
 	}
+	c.checkSnapshotNames(r)
 }
 
 func (v *Volume) hasLayout() bool {
@@ -279,6 +280,7 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	if v.QoS.IOPS < 0 || v.QoS.Bandwidth < 0 || v.QoS.Burst < 0 || v.QoS.BurstIOPS < 0 {
 		r.add(key+".qos", "limits cannot be negative; 0 means no limit")
 	}
+	checkSnapshots(r, key+".snapshots", v)
 	if v.Fault.ErrorRate < 0 || v.Fault.ErrorRate > 1 {
 		r.add(key+".fault.error_rate", "%v is not a share between 0 and 1", v.Fault.ErrorRate)
 	}

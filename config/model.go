@@ -117,6 +117,7 @@ type Volume struct {
 	Pool          string     `mapstructure:"pool" json:"pool,omitempty"`               // lvm, created: a thin volume in this pool
 	PoolSize      Size       `mapstructure:"pool_size" json:"pool_size,omitempty"`     // lvm: create the pool with this size
 	ErrorWhenFull bool       `mapstructure:"error_when_full" json:"error_when_full"`   // lvm, pool created: writes to a full pool fail at once
+	Snapshots     Snapshots  `mapstructure:"snapshots" json:"snapshots,omitzero"`      // lvm: taken and removed by the target
 	QoS           QoS        `mapstructure:"qos" json:"qos"`
 	Fault         Fault      `mapstructure:"fault" json:"fault"`
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -47,7 +46,7 @@ func (r *report) shape(n *yaml.Node, t reflect.Type, key string) {
 		}
 	case t == durationType:
 		if r.scalar(n, key, "a duration such as 500ms, 5s or 2m") {
-			if _, err := time.ParseDuration(n.Value); err != nil {
+			if err := new(Duration).UnmarshalText([]byte(n.Value)); err != nil {
 				r.addLine(n.Line, key, "%q is not a duration; expected a number with a unit such as 500ms, 5s or 2m", n.Value)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"softiser/target/iscsi"
 	"softiser/target/nvmf"
 	"softiser/target/portal"
+	"softiser/target/snapshots"
 	"softiser/target/volume"
 )
 
@@ -159,6 +160,9 @@ type VolumeStatus struct {
 	Stats volume.Stats `json:"stats"`
 	// Reservation is nil when nobody is registered.
 	Reservation *ReservationStatus `json:"reservation,omitempty"`
+	// Snapshots are those that are taken at set times; nil: there is no plan for them. Whoever
+	// takes them adds it.
+	Snapshots *snapshots.Status `json:"snapshots,omitempty"`
 }
 
 // ReservationStatus is who has registered, by whichever wire, and what is reserved.

@@ -70,6 +70,7 @@ type collector struct {
 	mediumErrors, throttled, throttling, throttleTime *prometheus.Desc
 	workers, reloads, reloadOK, reloadTime            *prometheus.Desc
 	sessionsUntold, connectsRefused, proofsFailed     *prometheus.Desc
+	snapshots, snapshotTime, snapshotsKept            *prometheus.Desc
 	retransmits                                       *prometheus.Desc
 	rdma                                              rdmaDescs
 
@@ -117,6 +118,9 @@ func newCollector(status func() target.Status) *collector {
 		reloads:          d("config_reloads_total", "Reloads of the configuration; failed: not all of it is in force.", "result"),
 		reloadOK:         d("config_last_reload_successful", "1: the last reload, or the start, took all of the configuration into force."),
 		reloadTime:       d("config_last_reload_success_timestamp_seconds", "When that was last so."),
+		snapshots:        d("snapshots_total", "Snapshots of the volume that were due; failed: it could not be taken, or an old one not removed.", "volume", "result"),
+		snapshotTime:     d("snapshot_last_timestamp_seconds", "When the newest scheduled snapshot of the volume was taken.", "volume"),
+		snapshotsKept:    d("snapshots_kept", "Scheduled snapshots of the volume that there are.", "volume"),
 		sessionsUntold:   d("sessions_without_series", "Sessions and controllers beyond the first that have series of their own; sums have them."),
 		connectsRefused:  d("nvme_connects_refused_total", "Connect commands of NVMe hosts that were refused, by status.", "status"),
 		retransmits:      d("tcp_retransmits_total", "Segments that TCP has sent again, below all connections of a transport.", "transport"),

@@ -114,6 +114,14 @@ func (c *collector) collectVolumes(st *target.Status, ch chan<- prometheus.Metri
 		counter(c.written, v.Stats.WriteBytes, v.Name)
 		counter(c.placementCopied, v.Stats.PlacementCopied, v.Name)
 		gauge(c.size, float64(v.Size), v.Name)
+		if s := v.Snapshots; s != nil {
+			counter(c.snapshots, s.Taken, v.Name, "ok")
+			counter(c.snapshots, s.Failed, v.Name, "failed")
+			gauge(c.snapshotsKept, float64(s.Kept), v.Name)
+			if !s.Time.IsZero() {
+				gauge(c.snapshotTime, float64(s.Time.Unix()), v.Name)
+			}
+		}
 		registrants := map[string]int{"iSCSI": 0, "NVMe": 0}
 		if v.Reservation != nil {
 			for _, r := range v.Reservation.Registrants {

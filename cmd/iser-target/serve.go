@@ -239,6 +239,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 		return err
 	}
 	a.services.Go(func() { a.watch(bg) })
+	a.services.Go(func() { a.reg.TakeSnapshots(bg, a.change) })
 	defer systemd.Notify(systemd.Stopping) //nolint:errcheck // systemd sees the end in any case
 	go a.reloadOn(bg, hup)
 	go g.upgradeOn(bg, usr2)

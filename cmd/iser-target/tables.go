@@ -18,6 +18,7 @@ import (
 	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/scsi"
+	"softiser/target/snapshots"
 	"softiser/target/volume"
 )
 
@@ -233,8 +234,28 @@ func printVolumes(out io.Writer, volumes []target.VolumeStatus) error {
 		if v.Reservation != nil {
 			printReservation(out, v.Name, v.Reservation)
 		}
+		if v.Snapshots != nil {
+			printSnapshots(out, v.Name, v.Snapshots)
+		}
 	}
 	return nil
+}
+
+func printSnapshots(out io.Writer, volume string, s *snapshots.Status) {
+	fmt.Fprintf(out, "  %s: a snapshot every %s, %d of %d kept", volume, s.Every, s.Kept, s.Keep)
+	if s.Last != "" {
+		fmt.Fprintf(out, ", the last %s", s.Last)
+	}
+	if !s.Next.IsZero() {
+		fmt.Fprintf(out, ", the next at %s", s.Next.UTC().Format(time.RFC3339))
+	}
+	fmt.Fprintln(out)
+	if s.Waiting != "" {
+		fmt.Fprintf(out, "    waiting: %s\n", s.Waiting)
+	}
+	if s.Error != "" {
+		fmt.Fprintf(out, "    FAILED (%d so far): %s\n", s.Failed, s.Error)
+	}
 }
 
 func printReservation(out io.Writer, volume string, r *target.ReservationStatus) {

@@ -34,6 +34,9 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 		"PortalTLS.Key":      "PortalTLS.Own",
 		"PortalTLS.ClientCA": "PortalTLS.ClientCAs",
 		"PortalTLS.Mode":     "PortalTLS.Required",
+
+		"Snapshots.At":   "Snapshots.Offset",
+		"Snapshots.Name": "Volume.SnapshotPrefix",
 	}
 	read := configReads(t)
 	scope := imported(t, "config").Scope()

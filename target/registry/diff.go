@@ -17,7 +17,7 @@ func differing(a, b any) (keys []string) {
 }
 
 // tunables are the keys of a volume that a reload changes on line.
-var tunables = []string{"size", "qos"}
+var tunables = []string{"size", "qos", "snapshots"}
 
 func withoutTunables(keys []string) []string {
 	return slices.DeleteFunc(keys, func(k string) bool { return slices.Contains(tunables, k) })

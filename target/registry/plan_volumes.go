@@ -42,6 +42,10 @@ func (p volumePlan) steps() (steps []step) {
 				},
 			})
 		}
+		if is.Snapshots != v.Snapshots {
+			// The scheduler is given what is in force when the reload has ended.
+			steps = append(steps, step{Change: Change{Action: "update", Object: "volume " + v.Name + " snapshots"}})
+		}
 		if was := is.Size; v.Size != was && v.Size != 0 && v.Size != config.Size(o.dev.Info().Size) {
 			steps = append(steps, step{
 				Change: Change{Action: "resize", Object: fmt.Sprintf("volume %s to %s", v.Name, v.Size), Error: unfit(o.dev, v)},

@@ -16,6 +16,7 @@ import (
 	"softiser/config"
 	"softiser/lvm"
 	"softiser/target"
+	"softiser/target/snapshots"
 )
 
 // Config is what a registry works with.
@@ -41,6 +42,8 @@ type Registry struct {
 	load     func() (*config.Config, error)
 	setLevel func(string) error
 
+	snapshots *snapshots.Scheduler
+
 	reloading sync.Mutex // held by a reload
 	reloads   *reloads
 }
@@ -60,6 +63,8 @@ func New(cfg *config.Config, c Config) (*Registry, error) {
 	g := newGroups(b, cfg.HA, c.Open)
 	b.volumes = newVolumes(b.log, g.openVolume)
 	r := &Registry{common: b, stores: st, groups: g, mapping: newMapping(b, g), load: c.Load, setLevel: c.SetLevel, reloads: newReloads()}
+	r.snapshots = snapshots.New(snapshotStore{&st.lvs, func() []config.Volume { return r.config().Volumes }}, r.log)
+	r.snapshots.Set(snapshotPlans(cfg))
 	for _, w := range cfg.Warnings() {
 		r.log.Warn(w)
 	}

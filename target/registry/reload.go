@@ -57,6 +57,7 @@ func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
 			r.log.Warn(w)
 		}
 		r.apply(ctx, steps, running(r.config(), next))
+		r.snapshots.Set(snapshotPlans(r.config()))
 	}
 	changes := []Change{}
 	for _, s := range steps {

@@ -46,6 +46,7 @@ func (r *Registry) Status() target.Status {
 			v.Served = append(v.Served, p.String())
 		}
 		slices.Sort(v.Served)
+		v.Snapshots = r.snapshots.Status(v.Name)
 		st.Volumes = append(st.Volumes, v)
 	}
 	st.Groups = r.groups.status()

@@ -242,8 +242,8 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxTransfer, 1<<20)
 	dur(&c.firstRetry, firstRetry)
 	dur(&c.maxRetry, maxRetry)
-	// LIO takes one iSER login at a time, and one whose connection has died keeps
-	// the portal for 15 s; to give up as soon would be the next such login.
+	// LIO takes one iSER login at a time, and a login whose connection has died blocks the
+	// portal for 15 s. If we gave up within that time, ours would be the next to block it.
 	dur(&c.LoginTimeout, 30*time.Second)
 	dur(&c.LogoutTimeout, 15*time.Second)
 	dur(&c.NopInterval, 5*time.Second)

@@ -228,7 +228,7 @@ func (c *conn) reject(p *iscsi.PDU) {
 	t := s.tasks.find(bhs.ITT())
 	s.event(Event{Kind: EventAsync, Detail: fmt.Sprintf("%v was rejected", bhs.Opcode()), Err: err})
 	if t == nil || bhs.Opcode() == iscsi.OpDataOut {
-		return // a Data-Out's command ends with its own response
+		return // after a rejected Data-Out the command still gets its response
 	}
 	switch t.kind {
 	case kindCommand:
@@ -239,7 +239,7 @@ func (c *conn) reject(p *iscsi.PDU) {
 	case kindTMF:
 		s.tm.response(c, t, iscsi.TaskRejected)
 	case kindPing:
-		c.pinged = false // the connection works
+		c.pinged = false // a rejected ping, too, shows that the target is there
 		s.tasks.put(t)
 	default:
 		s.endTask(t, err)

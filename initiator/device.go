@@ -74,7 +74,7 @@ func (l *LUN) WriteZeroes(off, n int64, mayUnmap bool) error {
 	req := Request{Op: OpWriteZeroes, Off: off, Len: n, MayUnmap: mayUnmap}
 	err := l.call(req)
 	if errors.Is(err, blockdev.ErrNotSupported) && l.geo.Load().maxSame == 0 {
-		err = l.call(req) // it was WRITE SAME; now it writes
+		err = l.call(req) // the target has no WRITE SAME: this call writes zeroes
 	}
 	return err
 }
@@ -115,7 +115,7 @@ func (l *LUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 		for _, r := range runs {
 			from, to := int64(r.LBA)*bs, int64(r.LBA+uint64(r.Blocks))*bs
 			if from > at || to <= at || at >= off+n {
-				break // a gap or nonsense: the rest counts as data
+				break // the descriptors have a gap or make no sense: take the rest for data
 			}
 			to = min(to, off+n)
 			add(at, to, r.Status != spc.LBADeallocated)

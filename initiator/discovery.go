@@ -73,7 +73,7 @@ func discover(ctx context.Context, cfg *Config) (ts []Target, err error) {
 			t.Portals = append(t.Portals, Portal{p.Address, g})
 		}
 		if len(t.Portals) == 0 {
-			// Without an address it is where we found it.
+			// A target without an address is at the portal that was asked.
 			t.Portals = []Portal{{cfg.Address, -1}}
 		}
 		ts = append(ts, t)
@@ -111,7 +111,7 @@ func (x *textExchange) notify(c *conn, p *iscsi.PDU) {
 	}
 	select {
 	case x.answers <- textAnswer{*b, append([]byte(nil), p.Data...)}:
-	default: // more than we asked for; the exchange sees what it waits for, or its time-out
+	default: // an answer too many: dropped
 	}
 }
 

@@ -77,7 +77,7 @@ func (f fence) reinstate(ctx context.Context, via *Session, group int) (over boo
 		return false, err
 	}
 	over = n.Info().PortalGroup == group
-	// Its end may be that the lost session has come back, which reinstates it in turn.
+	// Closing it may fail: the lost session may have come back and have taken its place.
 	_ = n.Close()
 	return over, nil
 }

@@ -50,7 +50,7 @@ func (s *Session) Info() SessionInfo {
 	i.TargetAlias, i.PortalGroup = p.TargetAlias, int(p.TargetPortalGroupTag)
 	i.TSIH, i.AuthUser, i.Transport = l.tsih, l.user, l.transport
 	if s.conn != nil {
-		i.Transport = s.conn.dm.Describe() // an upgraded stream says more by now
+		i.Transport = s.conn.dm.Describe() // if it has become iSER since the login, this says so
 	}
 	i.HeaderDigest, i.DataDigest = p.HeaderDigest.String(), p.DataDigest.String()
 	i.RDMAExtensions, i.InitialR2T, i.ImmediateData = p.RDMAExtensions, p.InitialR2T, p.ImmediateData

@@ -101,7 +101,7 @@ func (w *watch) tick(next time.Duration) time.Duration {
 // that the target is there.
 func (w *watch) connection(c *conn) {
 	s := w.s
-	// Data does not show as PDUs here, but as system calls that received.
+	// Data goes past this code, so calls that received something count as signs of life, too.
 	heard := c.heard + c.dm.Stats().ReceiveCalls
 	w.silence(c, heard)
 	if heard != c.seen {
@@ -118,7 +118,7 @@ func (w *watch) connection(c *conn) {
 			c.ping()
 		}
 		c.early = false
-		c.quiet = w.clock // the answer's time runs from here
+		c.quiet = w.clock // the time-out of the ping begins now
 	case c.pinged && !c.early && s.cfg.NopTimeout > 0 && idle >= s.cfg.NopTimeout:
 		c.doom(fmt.Errorf("the target did not answer a ping within %v", s.cfg.NopTimeout))
 	}
@@ -140,7 +140,7 @@ func (c *conn) ping() {
 	q.SetCmdSN(s.win.CmdSN)
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
-	t.deadline = 0 // watch.connection sees to it
+	t.deadline = 0 // pings have a time-out of their own, see watch.connection
 	c.queue(p)
 }
 
@@ -236,9 +236,8 @@ func (c *conn) async(p *iscsi.PDU) {
 			}
 		}
 	case iscsi.AsyncLogout, iscsi.AsyncNegotiation:
-		// The target wants this connection to end, or other parameters than
-		// those negotiated: both are had by logging in again once what is
-		// outstanding has ended.
+		// The target wants to end this connection, or to negotiate anew. Either way
+		// we log out when the outstanding commands have ended, and log in again.
 		c.leave(time.Duration(sec) * time.Second)
 	case iscsi.AsyncConnectionDrop, iscsi.AsyncSessionDrop:
 		// Not before Time2Wait. Time2Retain is for tasks that are reassigned, at error

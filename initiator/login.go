@@ -185,7 +185,7 @@ func dialError(ctx context.Context, addr string, err error) error {
 	}
 	var op *net.OpError
 	if errors.As(err, &op) {
-		return err // names the address itself
+		return err // the address is part of its text already
 	}
 	return fmt.Errorf("%s: %w", addr, err)
 }

@@ -40,7 +40,7 @@ func (l logout) drain(ctx context.Context) error {
 		s.out.rest = make(chan struct{})
 	}
 	rest := s.out.rest
-	s.unlock() // closes it at once where there is nothing
+	s.unlock() // closes rest if nothing is outstanding
 	select {
 	case <-rest:
 		return nil

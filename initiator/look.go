@@ -229,7 +229,7 @@ func (us *units) looked(u *unit, c *conn, err error) {
 		s.pump()
 	case errors.Is(err, ErrLUNChanged):
 		c.doom(err)
-	case lostConnection(err): // recovery looks
+	case lostConnection(err): // recovery looks at the LUN again
 	default:
 		us.endWaiting(u, fmt.Errorf("initiator: LUN %d said that it had changed, and could not be looked at: %w", u.lun.num, err))
 		s.pump()

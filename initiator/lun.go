@@ -220,7 +220,7 @@ func newWaiter() any {
 // target are aborted.
 func (s *Session) abandon(r *request, err error) {
 	s.mu.Lock()
-	if r.state == reqIdle { // Done is on its way
+	if r.state == reqIdle { // it has ended: Done is being called
 		s.mu.Unlock()
 		return
 	}
@@ -304,7 +304,7 @@ func (l *LUN) Close() error {
 	l.epoch.Load().Leave()
 	for _, s := range l.paths {
 		if l.owned {
-			// Still attached: what waits for a look is sent after it, or not at all.
+			// The LUN stays attached until then: commands that wait for a look at it still need it.
 			if err := s.Close(); err != nil && first == nil {
 				first = err
 			}

@@ -124,7 +124,7 @@ func discardLimit(g *geometry, _ *conn) int64 {
 }
 
 func zeroesLimit(g *geometry, _ *conn) int64 {
-	if g.maxSame == 0 { // they are written
+	if g.maxSame == 0 { // no WRITE SAME: zeroes are written
 		return min(g.maxIO, int64(len(zeroes))*zeroSegs)
 	}
 	return g.maxSame

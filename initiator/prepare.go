@@ -80,7 +80,7 @@ func (r *request) carve(t *task, c *conn) {
 		limit = op.limit(r.geo, c)
 	}
 	t.req, t.lun = r, r.lun.wire
-	t.off, t.n = r.issued, min(rest, limit) // a flush after the data covers nothing more
+	t.off, t.n = r.issued, min(rest, limit) // for the flush after the last write, rest and t.n are 0
 	t.inLen, t.outLen, t.ahs = 0, 0, nil
 	r.issued += t.n
 	t.segs = t.segs[:0]

@@ -86,9 +86,9 @@ func (rec *recovery) ended(c *conn, err error) {
 		if s.cfg.FailNow {
 			rec.down(err)
 		}
-		// Reinstatement is an implicit logout of the old session, which has to wait
-		// for DefaultTime2Wait (RFC 7143 §13.15). LIO means its two seconds: earlier
-		// logins race with the end of the old session, and may hang its portal group.
+		// The new login is an implicit logout of the old session, which has to wait
+		// for DefaultTime2Wait (RFC 7143 §13.15). LIO needs these two seconds: an earlier
+		// login races with the end of the old session, and may hang the portal group.
 		// A Logout Response has a Time2Wait of its own (§11.15.3).
 		wait := time.Duration(s.last.params.DefaultTime2Wait) * time.Second
 		if c.waitTold {
@@ -129,7 +129,7 @@ func (rec *recovery) retire(c *conn, lost error) {
 		case t.ctl:
 			s.endTask(t, lost)
 		case s.units.of(t.req.lun) == nil:
-			s.endTask(t, ErrClosed) // nobody will look at the LUN before it is sent again
+			s.endTask(t, ErrClosed) // the LUN is detached: recovery will not check it, so nothing may be sent again
 		case sent && !t.req.idempotent():
 			s.stats.OutcomeUnknown++
 			s.endTask(t, ErrOutcomeUnknown)
@@ -161,7 +161,7 @@ func (rec *recovery) retire(c *conn, lost error) {
 		}
 		r = next
 	}
-	// Our own look-ups are repeated by whoever wanted them.
+	// Commands of our own (looks at LUNs) are not kept: the code that needs them sends them again.
 	for r := s.wait.ctlQueue.First(); r != nil; r = s.wait.ctlQueue.First() {
 		s.wait.ctlQueue.remove(r)
 		s.finish(r, lost)
@@ -212,7 +212,7 @@ func (rec *recovery) run() {
 	rec.backoff = min(max(rec.backoff*2, s.cfg.firstRetry), s.cfg.maxRetry)
 	wait, atLeast := rec.backoff, rec.minWait // the target's Time2Wait is not shortened
 	rec.minWait = 0
-	over := s.state == StateDown // nobody waits for the outcome any more
+	over := s.state == StateDown // commands fail already
 	var said string              // the last failure that was told
 	var saidAt time.Time
 	s.mu.Unlock()
@@ -250,8 +250,8 @@ func (rec *recovery) run() {
 		}
 		s.mu.Lock()
 		s.stats.LoginFailures++
-		// Attempts may follow each other quickly and for ever: what is known already
-		// is said now and then, and no more once commands fail.
+		// Attempts may go on for ever, quickly. The same error is reported again only once
+		// in maxRetry, and not at all when commands fail already.
 		if said != err.Error() || !over && time.Since(saidAt) >= s.cfg.maxRetry {
 			said, saidAt = err.Error(), time.Now()
 			s.event(Event{Kind: EventRetry, Err: err, Wait: wait, Down: time.Since(lost)})
@@ -318,7 +318,7 @@ func (rec *recovery) reinstate() error {
 	s.setState(StateActive)
 	for _, u := range s.units.list {
 		if s.units.set(u, u.stale, nil); u.stale {
-			s.units.look(u) // it has told of a change after its look
+			s.units.look(u) // the LUN has reported a change since recovery looked at it
 		}
 	}
 	s.event(Event{Kind: EventRecovered, Detail: c.dm.Describe(), Down: time.Since(rec.lost), Replayed: n})
@@ -362,7 +362,7 @@ func (c *conn) relogin(limit time.Duration) {
 	if err := out.drain(ctx); errors.Is(err, errConnGone) {
 		return
 	}
-	// A logout that is not answered ends like one that is.
+	// Whether it is answered or not, the connection ends.
 	_ = out.send(ctx)
 	c.dm.Terminate(errors.New("the target asked for a logout"))
 }

@@ -21,7 +21,7 @@ func (l *LUN) recheck(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	// Commands that wait count in the blocks of before.
+	// Waiting commands were made for the old block size.
 	if was, is := l.geo.Load().info.BlockSize, g.info.BlockSize; was != is {
 		return fmt.Errorf("%w: LUN %d, %s, had blocks of %d bytes, now they have %d", ErrLUNChanged, l.num, id.Name(), was, is)
 	}
@@ -39,7 +39,7 @@ func (l *LUN) take(g *geometry) {
 	l.mu.Lock()
 	old := l.geo.Swap(g)
 	if old.maxSame == 0 {
-		g.noSame() // found out by trying; stays
+		g.noSame() // WRITE SAME was tried and refused earlier
 	}
 	var tell []func(blockdev.Info)
 	if old.info.Size != g.info.Size {

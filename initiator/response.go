@@ -60,7 +60,7 @@ func (c *conn) scsiResponse(p *iscsi.PDU) {
 			s.stats.ReadBytes += uint64(t.inLen - resid)
 		}
 		switch {
-		case r.Op == OpCDB: // whoever made the CDB knows what an overflow of it means
+		case r.Op == OpCDB: // for commands of callers, residuals are for the caller to judge
 		case resp.ResidualFlags()&iscsi.ResidualOverflow != 0:
 			err = fmt.Errorf("%w: %d more than %d", ErrOverflow, resp.Residual(), t.inLen|t.outLen)
 		case resid > 0:
@@ -77,8 +77,8 @@ func (c *conn) scsiResponse(p *iscsi.PDU) {
 		s.stats.Retries++
 		s.wait.pushResend(t)
 		if otherUnit(err) && s.units.opened(t.lun) {
-			// Nothing may be sent again before the LUN has proved to be the volume that
-			// it was, which recovery sees to.
+			// Before anything is sent again, recovery has to check that the LUN is still the
+			// same volume.
 			c.doom(fmt.Errorf("the target says that another unit may be behind the LUN: %w", err))
 		}
 		return
@@ -129,7 +129,7 @@ func (j judge) response(r iscsi.SCSIResponse, data []byte) (fate, error) {
 	if j.t.req.once {
 		var se *spc.SenseError
 		if errors.As(err, &se) && se.Sense.Key == spc.KeyUnitAttention {
-			j.s.units.attention(j.t.lun, se.Sense) // the caller repeats it, the session has to know
+			j.s.units.attention(j.t.lun, se.Sense) // the caller may repeat the command; the session must hear of the attention
 		}
 		return fateDone, err
 	}
@@ -184,7 +184,7 @@ func (j judge) sense(e *spc.SenseError) (fate, error) {
 		return fateDone, nil // carried out, with something to tell
 	case spc.KeyIllegalRequest:
 		if e.Sense.ASC == spc.ASCInvalidOpcode && j.t.opcode() == spc.OpWriteSame16 {
-			j.t.req.lun.withoutSame() // the next one writes
+			j.t.req.lun.withoutSame() // zeroes are written from now on
 		}
 	}
 	return fateDone, deviceError(e)
@@ -201,8 +201,8 @@ func (j judge) deferred(e *spc.SenseError) (fate, error) {
 		j.s.units.attention(j.t.lun, e.Sense)
 		return fateAgain, e
 	}
-	// Something acknowledged was not kept. If that can have been a write which no flush has
-	// covered, the next flush tells it; otherwise this command has to.
+	// The target has lost something that it had acknowledged. If that may be a write that was
+	// not flushed yet, the next flush reports it; otherwise this command fails.
 	for _, u := range j.s.units.list {
 		if l := u.lun; l.wire == j.t.lun && l.epoch.Load().Lost() {
 			j.s.caches.lost(l, fmt.Sprintf("the target could not keep what it had acknowledged: %v", e.Sense))

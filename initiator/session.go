@@ -168,7 +168,7 @@ func (s *Session) Close() error {
 	}
 	c := s.conn
 	if s.rec.runs() {
-		c = nil // recovery's, which ends it
+		c = nil // the connection belongs to recovery, which closes it
 	}
 	s.setState(StateClosing)
 	s.unlock()
@@ -177,7 +177,7 @@ func (s *Session) Close() error {
 	if c != nil {
 		err = logout{c}.run()
 	}
-	s.cancel() // ends both goroutines, and with recovery its attempt to log in
+	s.cancel() // ends both goroutines, and a login that recovery is trying
 	s.wg.Wait()
 
 	s.mu.Lock()

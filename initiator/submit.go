@@ -35,7 +35,7 @@ func (s *Session) enqueue(r *request) *conn {
 	r.sess = s
 	switch s.state {
 	case StateClosing:
-		if !r.ctl { // what is outstanding may wait for a look at its LUN
+		if !r.ctl { // commands of our own go on: outstanding ones may wait for a look at their LUN
 			s.finish(r, ErrClosed)
 			return nil
 		}
@@ -56,7 +56,7 @@ func (s *Session) enqueue(r *request) *conn {
 		return nil
 	}
 	if r.ctl && s.conn == nil {
-		// Recovery, which alone could send it, may be what waits for it.
+		// Only recovery could send it later, and recovery may be waiting for this very command.
 		s.finish(r, fmt.Errorf("%w: %w", ErrSessionLost, errConnGone))
 		return nil
 	}

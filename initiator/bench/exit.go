@@ -45,7 +45,7 @@ func (e *exits) follow(clones []*clone) {
 		e.waiting.Go(func() {
 			<-c.done
 			if c.dismissed.Load() {
-				return // another one's end has been this one's
+				return // it was ended by another job's exitall, and ends nobody in turn
 			}
 			if c.job.ExitWhat == exitAll {
 				e.over.Store(true)

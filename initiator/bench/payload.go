@@ -33,7 +33,7 @@ type Payload struct {
 // refills reports whether each write gets its content anew.
 func (j *Job) refills() bool {
 	p := &j.Payload
-	return p.refill || p.drawn() || p.pattern != nil && j.mixed() // reads would leave theirs
+	return p.refill || p.drawn() || p.pattern != nil && j.mixed() // reads overwrite the pattern in the buffers
 }
 
 // drawn reports whether content is made piece by piece.

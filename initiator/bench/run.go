@@ -381,7 +381,7 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 			}
 		case <-late:
 			late = nil
-			closing.Go(func() { _ = closeAll() }) // the sessions are closed once more at the end, which tells
+			closing.Go(func() { _ = closeAll() }) // errors are reported when the sessions are closed at the end
 		case <-report:
 			cfg.Status(w.status(s))
 		case <-second:

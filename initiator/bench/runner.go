@@ -12,7 +12,7 @@ func (c *clone) now() time.Duration { return time.Since(c.epoch) }
 func (c *clone) start() {
 	if d := c.job.StartDelay; d > 0 {
 		c.mu.Lock()
-		late := c.stopped.Load() // stop has been here already and found no timer
+		late := c.stopped.Load() // stop was called before there was a timer to end
 		if !late {
 			c.delay = time.AfterFunc(d, c.begin)
 		}

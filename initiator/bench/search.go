@@ -171,7 +171,7 @@ func (c *clone) callIdle() {
 		if c.search.draining {
 			free = 0
 			if c.flight == 0 {
-				free = 1 // it ends the draining and calls the others
+				free = 1 // one slot is called: it ends the draining and calls the others
 			}
 		}
 		n = min(n, max(free, 0))

@@ -26,7 +26,7 @@ func (c *clone) submitNext(s *slot) bool {
 // clone's work is done, its time over, or it has failed.
 func (c *clone) runNext(s *slot) bool {
 	if c.stopped.Load() || c.expired(s.start) || c.over || c.failed && !c.job.ContinueOnErr {
-		// Only with something left to do has it been interrupted.
+		// Being stopped counts as an interruption only if there was something left to do.
 		c.cut = c.cut || c.stopped.Load() && !c.expired(s.start) && (s.held || c.draw(s) || c.drain)
 		s.held = false
 		return false

@@ -206,7 +206,7 @@ func (p *path) leave(err error) {
 			v.mu.Unlock()
 			return
 		}
-		p.access = blockio.AccessTransitioning // the keeper asks
+		p.access = blockio.AccessTransitioning // until the keeper has asked for the state
 		defer v.event("%s: not accessible: %v", p.dial.Name, err)
 	case p.up:
 		p.down(err)

@@ -325,7 +325,7 @@ const cancelPause = 20 * time.Millisecond
 func (v *Volume) end(q *request, err error) {
 	v.mu.Lock()
 	switch q.where {
-	case idle: // its end is on its way
+	case idle: // it has ended: Done is being called
 		v.mu.Unlock()
 		return
 	case waiting:

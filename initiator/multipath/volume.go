@@ -73,7 +73,7 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 		v.wg.Add(1)
 		go p.keep(tried)
 	}
-	// A load begins over all paths that are there.
+	// Wait a moment for the other paths, so that a load begins over all that are there.
 	late := time.NewTimer(openPause)
 	defer late.Stop()
 	for range v.paths {
@@ -209,7 +209,7 @@ func (v *Volume) settle() {
 	case v.none.IsZero() && !v.closed:
 		v.none = time.Now()
 		for _, p := range v.paths {
-			p.nudge() // it may be the next one
+			p.nudge() // any of them may become usable now
 		}
 		if d := v.cfg.NoPathRetry; d > 0 {
 			v.expire.Reset(d)

@@ -234,12 +234,12 @@ func (g *negotiation) meta(opt uint32, data []byte) error {
 		return g.fail(opt, repErrInvalid, "bytes behind the last metadata query")
 	}
 	if opt == optSetMeta {
-		g.hasAlloc, g.allocation = found, e.Name // "" may have named it
+		g.hasAlloc, g.allocation = found, e.Name // a query without a name means the default export
 	}
 	if found {
 		id := uint32(contextID)
 		if opt == optListMeta {
-			id = 0 // reserved in a list
+			id = 0 // in the answer to a list the id is reserved
 		}
 		p := append(binary.BigEndian.AppendUint32(nil, id), contextAllocation...)
 		if err := g.reply(opt, repMetaContext, p); err != nil {

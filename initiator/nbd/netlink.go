@@ -112,7 +112,7 @@ func parseMessages(p []byte, seq uint32, f func(payload []byte) error) (done boo
 		p = p[min((n+3)&^3, len(p)):]
 		switch {
 		case s != seq:
-			continue // of an earlier request
+			continue // the answer to an earlier request
 		case typ == nlError:
 			if len(body) < 4 {
 				return false, errNetlink

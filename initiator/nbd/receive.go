@@ -107,7 +107,7 @@ func (c *conn) check(in *request) uint32 {
 			if in.flags&cmdDF == 0 {
 				return errInval
 			}
-			return errOverflow // the protocol has this for one chunk that cannot be
+			return errOverflow // the protocol's error for a reply that does not fit into the one chunk that was asked for
 		}
 	case CmdWrite:
 		allowed = cmdFUA
@@ -133,12 +133,12 @@ func (c *conn) check(in *request) uint32 {
 		return errInval
 	case ro && (in.cmd == CmdWrite || in.cmd == CmdTrim || in.cmd == CmdWriteZeroes):
 		return errPerm
-	case !contains(c.exp.LUN.Info().Size, in.off, in.n): // as it is now: the kernel is told when it grows
+	case !contains(c.exp.LUN.Info().Size, in.off, in.n): // the size of this moment: a volume may have grown
 		if in.cmd == CmdWrite || in.cmd == CmdWriteZeroes {
 			return errNoSpace // as the protocol wants it for writes beyond the end
 		}
 		return errInval
-	case in.cmd == CmdTrim: // a hint, of which blocks that are not covered whole are left out
+	case in.cmd == CmdTrim: // needs no alignment: it is a hint, and blocks that it covers in part are left alone
 	case in.off%uint64(c.block) != 0 || in.n%uint32(c.block) != 0:
 		return errInval
 	}

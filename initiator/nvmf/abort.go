@@ -20,7 +20,7 @@ func (r *request) abandon(err error) {
 	if q == nil {
 		return
 	}
-	if r.state == reqIdle { // Done is on its way
+	if r.state == reqIdle { // it has ended: Done is being called
 		q.mu.Unlock()
 		return
 	}

@@ -105,7 +105,7 @@ func (q *queue) ended(c *command, err error) {
 	q.put(c)
 	if err != nil && (r.cancel == nil || onlyFollows(r.cancel)) {
 		r.cancel = err
-		if r.state == reqQueued { // no more commands of it
+		if r.state == reqQueued { // the request has more commands to send: they are not sent
 			q.waiting.remove(r)
 			q.moveRequest(r, reqRunning)
 		}

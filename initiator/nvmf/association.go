@@ -192,7 +192,7 @@ func (a *Association) live() bool {
 	if !a.toLocked(StateLive) {
 		return false
 	}
-	// Whoever sees that it is live finds queues that take requests.
+	// Under the lock, so that a live association has queues that take requests.
 	for _, q := range a.io {
 		q.mu.Lock()
 		q.down = nil
@@ -221,7 +221,7 @@ func (a *Association) lost(err error) {
 	a.mu.Lock()
 	if a.state != StateLive {
 		a.mu.Unlock()
-		return // establish meets it, or it is meant to end
+		return // establish finds the loss itself, or the association is being closed
 	}
 	a.losses.Add(1)
 	a.since = time.Now()
@@ -243,7 +243,7 @@ func (a *Association) recover(cause error, since time.Time) {
 		a.down(cause)
 	}
 	wait := firstRetry
-	var refused time.Time // since when the controller says that it will not have us
+	var refused time.Time // since when the controller has refused us; zero: it has not
 	for {
 		pause := wait/2 + rand.N(wait/2+1)
 		if limit := a.cfg.CtrlLossTimeout; limit > 0 && !a.cfg.Path {

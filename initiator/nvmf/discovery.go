@@ -48,7 +48,7 @@ func Discover(ctx context.Context, cfg Config) (*Log, error) {
 		cfg.Subsystem = nvme.DiscoveryNQN
 	}
 	if cfg.KeepAlive == 0 {
-		cfg.KeepAlive = -1 // it is over in a moment
+		cfg.KeepAlive = -1 // a discovery is too short for keep-alives
 	}
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(cfg.Transport.discoveryPort()); err != nil {

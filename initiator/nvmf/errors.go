@@ -21,7 +21,7 @@ type StatusError struct {
 func statusError(name string, s nvme.Status) error {
 	e := &StatusError{name, uint16(s &^ (nvme.DoNotRetry | nvme.More)), s&nvme.DoNotRetry != 0}
 	switch nvme.Status(e.Status) {
-	case nvme.InvalidOpcode, nvme.CommandSizeExceeded: // as which Linux' target tells what its storage cannot do
+	case nvme.InvalidOpcode, nvme.CommandSizeExceeded: // Linux' target reports what its storage does not support by either
 		return fmt.Errorf("%w: %w", blockdev.ErrNotSupported, e)
 	case nvme.ReservationConflict:
 		return fmt.Errorf("%w: %w", blockio.ErrReservation, e)

@@ -31,8 +31,8 @@ type attempt struct {
 }
 
 func (t *attempt) run(ctx context.Context) error {
-	// A call that ctx has ended leaves its command with the connection; ending that frees
-	// its memory.
+	// When ctx ends a call, its command stays outstanding on the connection, and its memory is
+	// in use until the connection ends.
 	a, c := t.a, t.c
 	tr, err := a.dialAdmin(ctx)
 	if err != nil {
@@ -66,7 +66,7 @@ func (t *attempt) run(ctx context.Context) error {
 func (t *attempt) connectQueue(ctx context.Context, q *queue, cntlid uint16, depth int) (uint16, error) {
 	a := t.a
 	data := (&nvme.ConnectData{HostID: a.cfg.HostID, CntlID: cntlid, Subsystem: a.cfg.Subsystem, Host: a.cfg.HostNQN}).AppendTo(nil)
-	attr := nvme.ConnectDisableFlowControl // responses to reads then ride in their data
+	attr := nvme.ConnectDisableFlowControl // without it, the last data of a read can carry its response
 	for {
 		e, err := q.run(ctx, func(s *nvme.SQE) {
 			c := s.NewConnect()

@@ -68,7 +68,7 @@ func (k *keeper) run() {
 			}
 		default:
 		}
-		// Half of the time-out is left for the way, and for the controller's clock.
+		// Sent after half of the time-out: the other half allows for the network and for the controller's clock.
 		if k.pong != nil || time.Since(k.pinged) < c.kato/2-tick/2 {
 			continue
 		}

@@ -21,7 +21,7 @@ func (l listener) run() {
 		if err != nil {
 			if !errors.Is(err, errLost) && a.ctx.Err() == nil {
 				a.event(Event{Kind: EventAsync, Err: err, Detail: "no events will be heard of"})
-				<-a.ctx.Done() // it does not have them
+				<-a.ctx.Done() // the controller does not support events: do not ask again
 			}
 			l.pause(tick)
 			continue
@@ -34,8 +34,8 @@ func (l listener) run() {
 		case nvme.EventDiscoveryChanged:
 			a.event(Event{Kind: EventDiscovery})
 		}
-		// The log page is read before the next event can come of it; this is what
-		// bounds a controller that has much to tell.
+		// The controller sends no further event of this kind before its log page is read. The
+		// pause bounds what a controller with many events can make us do.
 		l.acknowledge(ev.Log())
 		l.pause(tick)
 	}

@@ -155,7 +155,7 @@ func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
 	block := int64(bs)
 	// limit returns how many bytes a command of a kind covers: whole blocks, 65536 at most.
 	limit := func(n int64) int64 { return max(min(n, 65536*block)/block*block, block) }
-	pages := func(log uint8) int64 { // of a limit in units of the smallest page; 0: none
+	pages := func(log uint8) int64 { // bytes of a limit that is given as a power of two of the smallest page; 0: no limit
 		if log == 0 || log > 40 {
 			return 1 << 62
 		}
@@ -417,7 +417,7 @@ func (n *Namespace) WriteZeroes(off, length int64, mayUnmap bool) error {
 	req := blockio.Request{Op: blockio.OpWriteZeroes, Off: off, Len: length, MayUnmap: mayUnmap}
 	err := n.call(req)
 	if errors.Is(err, blockdev.ErrNotSupported) && n.geo.Load().maxZeroes == 0 {
-		err = n.call(req) // now it writes
+		err = n.call(req) // the controller has no Write Zeroes: this call writes them
 	}
 	return err
 }
@@ -429,7 +429,7 @@ func (n *Namespace) noZeroes() {
 	old := n.geo.Load()
 	g := *old
 	g.maxZeroes = 0
-	n.geo.CompareAndSwap(old, &g) // else a look has come first, which knows of it
+	n.geo.CompareAndSwap(old, &g) // if it fails, the namespace has just been looked at anew, and that is newer
 }
 
 // Extents says that all of it is data: controllers over fabrics do not tell.

@@ -160,7 +160,7 @@ func (q *queue) put(c *command) {
 	c.tries = 0
 	q.moveCommand(c, cmdFree)
 	if c.Slot == len(q.cmds)-1 {
-		return // Connect's
+		return // the last slot is for Connect alone
 	}
 	c.next, q.free = q.free, c
 }

@@ -24,7 +24,7 @@ func (k *keeper) reauthenticate() {
 		}
 		q.letGo()
 		if err != nil {
-			if !errors.Is(err, errLost) && a.ctx.Err() == nil { // else the loss says it
+			if !errors.Is(err, errLost) && a.ctx.Err() == nil { // a lost connection is reported as such
 				err = fmt.Errorf("nvmf: authentication of queue %d again: %w", q.id, err)
 				a.event(Event{Kind: EventUnproved, Err: err})
 				a.breakOff(err)

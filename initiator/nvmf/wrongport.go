@@ -61,10 +61,10 @@ func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error)
 // part; 0: ctx does.
 func (c *Config) answers(ctx context.Context, t Transport, patience time.Duration) bool {
 	other := *c
-	other.pace = nil // nor is that of the association
+	other.pace = nil // a single connection, no attempts after a loss
 	other.Transport, other.patience, other.HeaderDigest, other.DataDigest = t, patience, false, false
 	if t != c.Transport {
-		other.Secure = nil // is not for both
+		other.Secure = nil // TLS is for one of the transports only
 	}
 	d, release, err := other.dialer()
 	if err != nil {

@@ -115,7 +115,7 @@ func (c *Conn) Limits() iscsi.Limits {
 	defer c.mu.Unlock()
 	l := iscsi.Limits{MaxControlData: iscsi.DefaultMRDSL, RecoveryLevel: 2, CountsIn: true}
 	if c.cfg.Upgradable {
-		l.RecoveryLevel = 0 // what is kept would not go with the stream
+		l.RecoveryLevel = 0 // copies kept for retransmission are lost when the stream becomes iSER
 	}
 	if c.enabled {
 		l.MaxControlData = int(c.params.MaxXmitDataSegmentLength)

@@ -150,7 +150,7 @@ func (t *getTable) purge(done *iscsi.Transfer, err error) *iscsi.Transfer {
 		if x.Err == nil {
 			x.Err = err
 		}
-		// R2Ts that nothing has come for count as unseen, should it be asked again.
+		// R2Ts without any data count as not seen by the initiator, in case that the data is asked for again.
 		for _, r := range t.r2ts {
 			if sn := snOf(x.Ref); r.g == g && r.got == 0 && iscsi.SerialLess(r.sn, sn.r2tSN()) {
 				sn.setR2TSN(r.sn)

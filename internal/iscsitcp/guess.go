@@ -23,13 +23,13 @@ func (f foresight) Choose(g *pdustream.Guess) (more bool) {
 		return false
 	}
 	if !c.params.DataPDUInOrder || !c.params.DataSequenceInOrder {
-		return false // what lies behind the data that has come may be data that has come
+		return false // data may come out of order: memory behind k.placed may hold some already
 	}
 	for k := c.tasks.reads.First(); k != nil && !g.Full(); k = k.node.Next() {
 		n := k.inLen - min(k.placed, k.inLen)
 		switch {
 		case n == 0 && g.Apart():
-			return false // its response is next
+			return false // all data has come, so the next bytes are the response, not data
 		case n == 0 || k.fault:
 			continue
 		case n > c.params.MaxRecvDataSegmentLength || n%4 != 0 || len(k.bufs.In) > 1 || !g.Expect(k, k.placed, k.bufs.In[0][k.placed:]):

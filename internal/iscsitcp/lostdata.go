@@ -26,7 +26,7 @@ func (rec *recovery) skip(q *r2t, dataSN, at uint32) (old bool) {
 	}
 	have := q.off + q.got
 	if dataSN == q.dataSN || at <= have || at-q.off > q.n {
-		return false // in order, or wrong
+		return false // nothing is missing before it, or it is an error
 	}
 	rec.lose(q.g, have, at-have)
 	q.got = at - q.off

@@ -112,7 +112,7 @@ func (r *receiver) stands(err error) bool {
 	if err != errParked && !sockio.IsTimeout(err) || c.st == iscsi.ConnDead || c.finSent {
 		return false
 	}
-	c.sk.SetReadDeadline(time.Time{}) // before it is asked: another Nudge counts
+	c.sk.SetReadDeadline(time.Time{}) // first, so that a Nudge from now on is not lost
 	c.mu.Unlock()
 	r.Batch()
 	may := r.Unread() != nil && c.mayPark()

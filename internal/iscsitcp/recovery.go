@@ -114,7 +114,7 @@ func (rec *recovery) surrender(itt uint32) (*keptTask, *keptStatus) {
 	if t != nil {
 		delete(rec.tasks, itt)
 		delete(rec.tags, t.tag)
-		rec.room += t.bytes // which stay reserved
+		rec.room += t.bytes // room in this connection's account; the bytes stay reserved among all connections
 		rec.pdus -= len(t.pdus)
 	}
 	if i := rec.answer(itt); i >= 0 {

@@ -43,7 +43,7 @@ func (r *receiver) receive() error {
 			break
 		}
 	}
-	if r.in != nil { // of which the stream held only the beginning
+	if r.in != nil { // the stream ended in the middle of a PDU
 		r.in.pdu.Release()
 		r.in = nil
 	}

@@ -136,7 +136,7 @@ func (r *receiver) dataOut() error {
 	}
 	x := q.g.x
 	off, n := d.Offset(), uint32(r.Left())
-	at := off - x.Offset // within the transfer, if it is inside
+	at := off - x.Offset // relative to the transfer; checked below
 	if c.rec != nil && d.ITT() == x.ITT && off >= x.Offset && c.rec.skip(q, d.DataSN(), at) {
 		return nil // seen before
 	}
@@ -150,7 +150,7 @@ func (r *receiver) dataOut() error {
 	case d.DataSN() != q.dataSN:
 		return bad("Data-Out has DataSN %d, expected %d", d.DataSN(), q.dataSN)
 	case !c.params.DataPDUInOrder && !q.seen.Add(at, n):
-		// Twice the same bytes would leave others as they were in memory.
+		// Bytes that came twice would be counted for others that never came, whose memory would keep its old content.
 		return bad("Data-Out of %d bytes at offset %d: part of it has arrived before, or there are too many gaps", n, off)
 	}
 	q.dataSN++

@@ -114,7 +114,7 @@ func (r *receiver) notify(in *inPDU) error {
 			}
 			k.bufs.InLen = k.placed
 			if k.fault {
-				// The target's answer stands, but the data is not there.
+				// The command has succeeded at the target, but its data did not get into memory: report a failure.
 				p.BHS.SCSIResponse().SetResponse(iscsi.ResponseTargetFailure)
 			}
 			c.releaseLocked(k)

@@ -17,7 +17,7 @@ func (rec *recovery) snack(in *inPDU) error {
 	switch {
 	case c.st != iscsi.ConnFull:
 	case c.tx.again >= againPDUs:
-		// It does not read what it asked for before. It will ask again.
+		// The peer has not read what it asked for before: this request is dropped, it will ask again.
 	default:
 		reason = rec.serve(q)
 	}
@@ -165,7 +165,7 @@ func (rec *recovery) statusAgain(s *keptStatus) {
 func (rec *recovery) again(o *outPDU) {
 	c := rec.c
 	o.again = true
-	o.cost = pduCost + o.Data.Len() // the queue may be all that holds the data, once it is acknowledged
+	o.cost = pduCost + o.Data.Len() // counted here, as the kept copy may go first, when it is acknowledged
 	c.tx.unsent.Add(o.cost)
 	c.tx.again++
 }

@@ -15,7 +15,7 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 	if c.st >= iscsi.ConnClosing {
 		if c.rec != nil && op == iscsi.OpSCSIResponse {
 			p.BHS.SCSIResponse().SetExpDataSN(snOf(&p.Ref).dataSN())
-			c.rec.sent(p) // for the connection that adopts the task
+			c.rec.sent(p) // kept for the connection to which the task is reassigned
 		}
 		return c.endError()
 	}

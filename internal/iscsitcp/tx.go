@@ -135,7 +135,7 @@ func (t *transmitter) Pick(p *outPDU) bool {
 		if x.Err == nil {
 			x.Err = iscsi.ErrAborted
 		}
-		// What has begun still uses the memory: the last of it ends the transfer.
+		// PDUs that are partly sent still use the memory: the transfer ends with the last of them.
 		if q := t.lastOf(x, p); q != nil {
 			q.last = true
 		} else {

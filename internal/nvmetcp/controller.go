@@ -122,7 +122,7 @@ func (c *Controller) end(err error) {
 	c.settleLocked()
 	c.tx.Yield()
 	c.mu.Unlock()
-	c.Push() // ends what DataArrived was answered with
+	c.Push() // completes transfers that the upper layer has queued in DataArrived
 	_ = c.sk.Close()
 	c.up.Ended(err)
 }

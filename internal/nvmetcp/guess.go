@@ -27,7 +27,7 @@ func (f foresight) Choose(g *pdustream.Guess) (more bool) {
 		}
 		switch {
 		case off == io.total && g.Apart():
-			return false // its response is next
+			return false // all data has come, so the next bytes are the response, not data
 		case off == io.total || io.last || io.fault:
 			continue
 		case len(io.cmd.Data) > 1 || !g.Expect(io, off, io.cmd.Data[0][off:]):

@@ -102,8 +102,8 @@ func (h *Host) asked() *Fault {
 	case off > io.total || n > io.total-off:
 		return &Fault{FESOutOfRange, 0, fmt.Errorf("nvmetcp: R2T for %d bytes at %d of %d", n, off, io.total)}
 	case io.r2ts > 1:
-		// ICReq allows one at a time. The one before may have gone already without
-		// the transmitter having said so.
+		// Our ICReq allows one R2T at a time. Two are tolerated, because the data for the
+		// first may have been sent and not been accounted for yet.
 		return &Fault{FESDataLimit, 0, fmt.Errorf("nvmetcp: R2T for command %04xh with another one outstanding", d.CCCID())}
 	}
 	h.r2tLocked(io, d.TTAG(), off, n)

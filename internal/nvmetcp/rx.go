@@ -132,7 +132,7 @@ func (c *conn) nextHeader() int {
 // Batch implements pdustream.Parser.
 func (r *receiver) Batch() {
 	r.c.role.batchEnd()
-	r.c.tx.Turn(pdustream.RxBytes) // what this batch has led to
+	r.c.tx.Turn(pdustream.RxBytes) // transmit the answers to this batch
 }
 
 // Wrong implements pdustream.Parser: a breach is answered, and nothing is believed any more.

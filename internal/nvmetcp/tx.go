@@ -103,7 +103,7 @@ func (t *transmitter) Gone(p *outPDU, _ bool) {
 		p.then.goneLocked()
 	}
 	if p.last != nil && p.last.put == p {
-		p.last.put = nil // it has left: the response cannot ride in it any more
+		p.last.put = nil // sent: the response can no longer be folded into this PDU
 	}
 	clear(p.list)
 	*p = outPDU{list: p.list[:0]}

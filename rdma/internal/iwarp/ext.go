@@ -75,7 +75,7 @@ func (s *opening) extHeard() {
 		}
 		x.wakeTx = true
 	case s.rtr == 0 || x.stats.FPDUs > 1:
-		// It comes first, or right behind the ready-to-receive message.
+		// The peer's empty Write must be its first message, or the one after the ready-to-receive message; this was another.
 		s.ext = extOff
 		x.wakeTx = true
 	default:
@@ -87,8 +87,8 @@ func (s *opening) extHeard() {
 // sweepLocked completes what has ended at the head of the send queue. When a hidden
 // request was the last of them, what it was sent for may be known now.
 func (qp *QP) sweepLocked() {
-	// The barrier is the last hidden request, behind a possible Read as
-	// ready-to-receive message.
+	// An initiator sends a hidden Read last, behind the announcement and a possible Read as
+	// ready-to-receive message. When it is answered and no announcement has come, none will.
 	if op := qp.SweepLocked(qp.zc.ackedLocked()); op == verbs.OpRead && qp.SQ.Hidden == 0 && qp.start.ext == extPending && qp.start.initiator {
 		qp.start.ext = extOff
 	}

@@ -71,8 +71,8 @@ func (q *reads) openLocked(sinks []*mem.Region, ird int) {
 	for i, s := range sinks {
 		q.orq[i].sink = s
 	}
-	// A peer may round the depth up to a power of two, as siw does; and one slot is
-	// there even for IRD 0, for a peer whose first message is an empty Read.
+	// Rounded up to a power of two, as some peers (siw) do with the depth they use. There is one
+	// slot even for IRD 0: a peer's first message may be an empty Read.
 	q.irq = make([]irqEntry, roundUp(ird))
 }
 

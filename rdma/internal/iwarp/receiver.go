@@ -113,8 +113,8 @@ func (x *receiver) loop() {
 	}
 	err := qp.conn.ReadLoop(poll)
 	for sockio.IsNotPollable(err) && x.err == nil && !qp.Dying.Load() {
-		// A notice on a full socket came as an error event alone, and the poller
-		// refuses to wait until another event has come.
+		// The kernel's notice about sent memory (MSG_ZEROCOPY) came as an error event, after which
+		// the poller refuses to wait until there is another event.
 		if err = nil; poll(0) {
 			break
 		}
@@ -161,7 +161,7 @@ func (x *receiver) Ready() bool {
 		}
 		if err != nil {
 			if err == sockio.ErrFault && x.in.cuts.aimed > 0 {
-				x.in.cuts.off = true // which piece it was is found out one by one
+				x.in.cuts.off = true // go on with one piece per call, to find the one that failed
 				continue
 			}
 			if err == sockio.ErrFault && x.left > 0 {
@@ -347,7 +347,7 @@ func (x *receiver) terminate(c wire.Cause, detail string) error {
 	t := &wire.Term{Cause: c}
 	local := c == wire.CauseLocal || c == wire.CauseDDPLocal
 	if c.Layer() != wire.LayerLLP && !local && x.hlen >= wire.LenField+wire.TaggedLen {
-		// M and D: the DDP header that was refused; R: with its Read Request.
+		// Bits M and D: the refused DDP header is included; R: with its Read Request (RFC 5040 §4.8).
 		t.HasLen, t.SegLen = true, uint16(x.ulen)
 		n := wire.UntaggedLen
 		if x.ctrl.Tagged() {

@@ -109,7 +109,7 @@ func (in *intake) fit(size, room int) (n, gap int, more bool) {
 	case (p.seg == 0 || size <= p.seg) && size+p.gap <= room:
 		return size, p.gap, true
 	case in.cuts.aimed == 0 && room >= directMin:
-		return min(size, room), 0, false // as much as there is room for
+		return min(size, room), 0, false // it does not fit: aim at its beginning
 	}
 	return 0, 0, false
 }

@@ -136,9 +136,9 @@ func (x *receiver) recvDone(wc verbs.WC) {
 	x.wcs[x.nwc] = wc
 	if x.nwc++; x.nwc == len(x.wcs) {
 		x.flushWC()
-		x.wakeTx = true // so that the handlers run at the end of the batch
+		x.wakeTx = true // nwc is 0 now: without this the end of the batch would not call the handlers
 		if qp.RecvCQ.Crowded() {
-			// Short messages: more of them fit the read-ahead buffer than the queue.
+			// The read-ahead buffer may hold more short messages than the queue has room for: handle some now.
 			qp.inRx.Store(true)
 			qp.RecvCQ.Dispatch()
 			qp.inRx.Store(false)

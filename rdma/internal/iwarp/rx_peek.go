@@ -30,8 +30,8 @@ func (in *intake) peekLen() int {
 	case n > 0 && bytes >= n*lentLong:
 		return peekFew
 	}
-	// All there is: what is taken together is answered together, and answers that
-	// leave one by one make the peer send one by one.
+	// Look at all there is: messages that are received in one call are answered in one, and a
+	// peer that gets its answers one by one sends one by one.
 	return len(in.buf) - in.w - 2*segGap // room for the tail
 }
 
@@ -119,7 +119,7 @@ func (in *intake) plan(end int) bool {
 			continue
 		}
 		if x.busy() && k.aimed == 0 || !t.Ctrl.Tagged() || ulen-wire.TaggedLen < directMin {
-			to = min(next, end) // and nothing that comes later
+			to = min(next, end) // this FPDU is the last of this call
 			break
 		}
 		c := rxCut{size: ulen - wire.TaggedLen}
@@ -127,7 +127,7 @@ func (in *intake) plan(end int) bool {
 			// All of it is here: nothing is placed before the CRC is known to be good.
 			c.crc, c.sum = wire.CRC(0, in.buf[p:p+hl+c.size]), c.size
 			if wire.CRC(c.crc, in.buf[p+hl+c.size:next-wire.CRCLen]) != wire.GetCRC(in.buf[next-wire.CRCLen:next]) {
-				to = next // the parser will find out as well
+				to = next // let the parser find the bad CRC and report it
 				break
 			}
 		}

@@ -125,7 +125,7 @@ func (x *receiver) placeFault() {
 			qp.Mu.Unlock()
 			d.reg.Discard()
 		case told && shared:
-			// Nobody would learn of it: a plain memory region has no owner who looks.
+			// A plain memory region has no owner that is told of a fault, so the connection ends.
 			x.fail(wire.CauseDDPLocal, "the memory that the peer writes to cannot be touched")
 		}
 	}

@@ -102,7 +102,7 @@ func startup(ctx context.Context, nc net.Conn, d, dflt time.Duration, f func() e
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
 	err := f()
 	if !stop() && err == nil {
-		// The deadline in the past may be set only now, and would end the connection.
+		// ctx has ended: the deadline above is set or about to be, so the connection is of no use.
 		err = ctx.Err()
 	}
 	var ne net.Error

@@ -358,7 +358,7 @@ func (t *transmitter) runnableLocked() *verbs.WQE {
 	if e.Flags&verbs.FlagFence != 0 && busy > 0 {
 		return nil
 	}
-	// With ORD 0 it starts, and fails.
+	// With an ORD of 0 the request is started all the same, and fails.
 	if e.Op.Answered() && busy > 0 && int(busy) >= len(qp.reads.orq) {
 		return nil
 	}

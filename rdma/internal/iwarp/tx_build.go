@@ -87,7 +87,7 @@ func (t *transmitter) next() bool {
 	}
 	t.sqTurn = false
 	if e.Op.Local() {
-		// Behind everything before it; see runLocal.
+		// Local requests run when everything before them has been sent; see runLocal.
 		t.local = e
 		qp.SQ.Next++
 		return false
@@ -212,7 +212,7 @@ func (t *transmitter) aimSource(n int) *mem.Region {
 		m.cur.Set(r.Pieces())
 		m.cur.Skip(int(off))
 	} else {
-		// Not aimed elsewhere: the pieces have not changed since.
+		// Continue in the same memory.
 		m.cur.Attach(r.Pieces())
 	}
 	return r
@@ -345,7 +345,7 @@ func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 		for left := n; left > 0; {
 			p := c.Next(left)
 			if t.crc {
-				crc = wire.CRC(crc, p) // which reads it all
+				crc = wire.CRC(crc, p) // reads all of it, so that it is resident
 			} else {
 				t.soon = t.soon && resident.Holds(p)
 			}

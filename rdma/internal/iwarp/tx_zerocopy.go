@@ -104,7 +104,7 @@ func (z *zerocopy) zcBufferLocked() []byte {
 func (z *zerocopy) write() (n int, err error, used bool) {
 	qp, t := z.qp, &z.qp.tx
 	if !z.used || t.bytes < z.min || len(t.refs) > 0 {
-		// Memory that a peer reads may be revoked at any time, and must be free then.
+		// Memory that the peer reads may be revoked at any time, and the kernel must not refer to it afterwards: copy it.
 		return 0, nil, false
 	}
 	qp.Mu.Lock()
@@ -118,7 +118,7 @@ func (z *zerocopy) write() (n int, err error, used bool) {
 		qp.Mu.Unlock()
 		return 0, nil, false
 	}
-	// Entered before the call: the notice may be quicker than its return.
+	// Recorded before the call, because the kernel's notice may come before the call returns.
 	z.calls = append(z.calls, zcCall{id: z.next, start: qp.tx.sentOff, buf: z.cur})
 	z.next++
 	z.cur.refs++

@@ -15,11 +15,13 @@ import (
 type intake struct {
 	rx *receiver
 
-	buf        []byte // read-ahead: buf[r:w] has come and is not consumed
+	room       *rxRoom // lent, what follows included; nil while it rests, see rooms.go
+	buf        []byte  // read-ahead: buf[r:w] has come and is not consumed
 	r, w       int
 	vec        []sockio.Vec
 	cuts       rxCuts
 	pattern    rxPattern
+	deep       bool   // the room is a deep one
 	tight      bool   // the guess under way ends where the buffer has no more room
 	deepen     bool   // all of a tight guess has come
 	shortFPDUs bool   // the peer's FPDUs are too short for direct placement
@@ -39,13 +41,14 @@ func (in *intake) read() (int, error) {
 func (in *intake) call() (int, error) {
 	x, qp := in.rx, in.rx.qp
 	x.stats.RecvCalls++
+	in.take()
 	in.vec = in.vec[:0]
 	in.cuts.aimed, in.cuts.n, in.cuts.i = 0, 0, 0
-	have := in.buf[in.r:in.w] // part of a header or of a trailer
-	if in.deepen && len(in.buf) < rxDeep {
-		in.buf = make([]byte, rxDeep)
+	if in.deepen && !in.deep {
+		in.goDeep()
 	}
 	in.deepen = false
+	have := in.buf[in.r:in.w] // part of a header or of a trailer
 	in.r, in.w = 0, copy(in.buf, have)
 	if in.w == 0 && x.stage == rxPayload && x.paylen >= directMin && x.left > 0 {
 		if look := in.peekPast(); look > 0 {

@@ -39,37 +39,30 @@ type reads struct {
 	irq     []irqEntry // to answer; ring, power of two
 	irqHead uint32
 	irqTail uint32
-	sinks   []*mem.Region // one per slot of orq
+	sinks   []*mem.Region // those that have been needed, of the first slots of orq
 }
 
-// makeSinks registers the windows into which the answers to n Reads go.
-func (q *reads) makeSinks(n int) ([]*mem.Region, error) {
+// makeSink registers a window into which the answer to a Read goes.
+func (q *reads) makeSink() (*mem.Region, error) {
 	qp := q.qp
-	sinks := make([]*mem.Region, 0, n)
-	for range n {
-		s := new(mem.Region)
-		s.Init(qp.PD)
-		if err := qp.Dev.Table.Insert(s); err != nil {
-			for _, s := range sinks {
-				qp.Dev.Table.Remove(s)
-			}
-			if errors.Is(err, mem.ErrFull) {
-				return nil, fmt.Errorf("%w: no STags for the sinks of %d RDMA Reads", verbs.ErrLimit, n)
-			}
-			return nil, fmt.Errorf("rdma: %w", err)
+	s := new(mem.Region)
+	s.Init(qp.PD)
+	if err := qp.Dev.Table.Insert(s); err != nil {
+		if errors.Is(err, mem.ErrFull) {
+			return nil, fmt.Errorf("%w: no STag for the sink of an RDMA Read", verbs.ErrLimit)
 		}
-		sinks = append(sinks, s)
+		return nil, fmt.Errorf("rdma: %w", err)
 	}
-	return sinks, nil
+	return s, nil
 }
 
-// openLocked makes the queues of a connection that sends as many Reads as there are
-// sinks and answers ird.
-func (q *reads) openLocked(sinks []*mem.Region, ird int) {
-	q.sinks = sinks
-	q.orq = make([]orqEntry, len(sinks))
-	for i, s := range sinks {
-		q.orq[i].sink = s
+// openLocked makes the queues of a connection that sends ord Reads, the first one into
+// sink, and answers ird.
+func (q *reads) openLocked(sink *mem.Region, ord, ird int) {
+	q.orq = make([]orqEntry, ord)
+	if ord > 0 {
+		q.orq[0].sink = sink
+		q.sinks = append(q.sinks, sink)
 	}
 	// Rounded up to a power of two, as some peers (siw) do with the depth they use. There is one
 	// slot even for IRD 0: a peer's first message may be an empty Read.
@@ -82,6 +75,30 @@ func roundUp(n int) int {
 		return 1
 	}
 	return 1 << bits.Len(uint(n-1))
+}
+
+// roomLocked reports whether another Read or atomic may be sent: it has a slot, and a sink.
+// Sinks come when there are more Reads in flight than ever before. When the table has no
+// STag left, those that are in flight are waited for: the first slot has its sink from the
+// start, and is the next one when none is.
+func (q *reads) roomLocked() bool {
+	n := uint32(len(q.orq))
+	if n == 0 {
+		return true // it starts, and fails
+	}
+	if q.orqTail-q.orqHead >= n {
+		return false
+	}
+	o := &q.orq[q.orqTail%n]
+	if o.sink == nil {
+		s, err := q.makeSink()
+		if err != nil {
+			return false
+		}
+		o.sink = s
+		q.sinks = append(q.sinks, s)
+	}
+	return true
 }
 
 // sentLocked takes the next slot for e; runnableLocked has seen that there is
@@ -117,6 +134,9 @@ func (q *reads) answeredLocked(st verbs.Status) {
 	o.e.Done = true
 	o.e = nil
 	q.orqHead++
+	if q.orqHead == q.orqTail {
+		q.orqHead, q.orqTail = 0, 0 // so that few in flight use few sinks
+	}
 	if n := uint32(len(q.orq)); q.orqHead >= n {
 		// The counters stay below 2n: 2^32 need not be a multiple of n.
 		whole := q.orqHead - q.orqHead%n

@@ -84,8 +84,7 @@ type receiver struct {
 	term     [wire.MaxTermLen]byte
 	nterm    int
 
-	wcs    [wcBatch]verbs.WC
-	nwc    int
+	nwc    int  // completions in the room
 	wakeTx bool // the transmitter may have something to do
 	single int  // wake-ups in a row that brought one message each, up to loneProof
 	stats  rxStats
@@ -93,8 +92,6 @@ type receiver struct {
 
 // init makes the receiver of a connection.
 func (x *receiver) init(crc bool) {
-	x.in.buf = make([]byte, rxBuf)
-	x.in.vec = make([]sockio.Vec, 0, rxVec)
 	x.crcOn = crc
 	x.msn = [4]uint32{1, 1, 1, 1}
 }
@@ -150,6 +147,7 @@ func (x *receiver) Ready() bool {
 		if err == sockio.ErrAgain {
 			x.alone(x.stats.answers() - before)
 			x.idle()
+			x.in.rest()
 			return false
 		}
 		if err == nil && n == 0 {
@@ -179,11 +177,13 @@ func (x *receiver) Ready() bool {
 		}
 		if lone && qp.conn.Drained() && x.Between() && x.stats.answers() == before+1 {
 			x.idle()
+			x.in.rest()
 			qp.conn.Waits()
 			return false
 		}
 		if qp.wait.Enough() {
 			x.idle()
+			x.in.rest()
 			return false
 		}
 	}
@@ -396,8 +396,9 @@ func (x *receiver) flushWC() {
 	if x.nwc == 0 {
 		return
 	}
-	ok := qp.RecvCQ.AddAll(x.wcs[:x.nwc])
-	clear(x.wcs[:x.nwc])
+	wcs := x.in.room.wcs[:x.nwc]
+	ok := qp.RecvCQ.AddAll(wcs)
+	clear(wcs)
 	x.nwc = 0
 	if !ok {
 		qp.Fail(verbs.ErrOverflow)

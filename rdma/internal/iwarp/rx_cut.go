@@ -40,12 +40,12 @@ type rxCut struct {
 
 // rxCuts belongs to the receive goroutine.
 type rxCuts struct {
-	all   [maxCuts]rxCut
-	aimed int  // in the last call
-	lead  int  // bytes aimed at the buffer in front of the first one
-	n     int  // of these, have bytes and are right
-	i     int  // next to be consumed
-	off   bool // not in the next call: memory could not be touched
+	all   *[maxCuts]rxCut // of the room
+	aimed int             // in the last call
+	lead  int             // bytes aimed at the buffer in front of the first one
+	n     int             // of these, have bytes and are right
+	i     int             // next to be consumed
+	off   bool            // not in the next call: memory could not be touched
 }
 
 // at is where c stands in its region.

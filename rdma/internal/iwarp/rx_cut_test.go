@@ -56,11 +56,11 @@ func newRig(t testing.TB, crc bool) *rxRig {
 	qp.SetState(verbs.StateRTS)()
 	qp.Mu.Unlock()
 	qp.start.initiator = true
-	sinks, err := qp.reads.makeSinks(32)
+	sink, err := qp.reads.makeSink()
 	if err != nil {
 		t.Fatal(err)
 	}
-	qp.reads.openLocked(sinks, 0)
+	qp.reads.openLocked(sink, 32, 0)
 	qp.tx.init(crc, 65536)
 	qp.rx.init(crc)
 	r := &rxRig{t: t, qp: qp, cq: cq, peer: nc[1], msn: 1}
@@ -133,6 +133,9 @@ func (r *rxRig) read(p []byte) (e *verbs.WQE, stag uint32, base uint64) {
 	r.qp.Mu.Lock()
 	defer r.qp.Mu.Unlock()
 	e = &verbs.WQE{Op: verbs.OpRead, Length: uint32(len(p))}
+	if !r.qp.reads.roomLocked() {
+		r.t.Fatal("no room for another Read")
+	}
 	stag, base = r.qp.reads.sentLocked(e).Open(&r.qp.Mem, [][]byte{p}, mem.Sink)
 	return e, stag, base
 }
@@ -265,6 +268,7 @@ func TestGuessOnlyTries(t *testing.T) {
 		qp := r.qp
 		tasks := r.lend(4<<10, 4, 1)
 		goOn, revoking := holdRevoke(qp, tasks[revoked].w)
+		qp.rx.in.take()
 		qp.rx.in.vec = qp.rx.in.vec[:0]
 		guessed := make(chan int, 1)
 		go func() {

@@ -133,8 +133,9 @@ func (x *receiver) recvDone(wc verbs.WC) {
 		wc.Flags |= verbs.WCSolicited
 	}
 	clear(x.recv.buf.Segs)
-	x.wcs[x.nwc] = wc
-	if x.nwc++; x.nwc == len(x.wcs) {
+	wcs := &x.in.room.wcs
+	wcs[x.nwc] = wc
+	if x.nwc++; x.nwc == len(wcs) {
 		x.flushWC()
 		x.wakeTx = true // nwc is 0 now: without this the end of the batch would not call the handlers
 		if qp.RecvCQ.Crowded() {

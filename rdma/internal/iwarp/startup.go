@@ -10,6 +10,7 @@ import (
 
 	"softiser/internal/congestion"
 	"softiser/internal/sockio"
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
@@ -134,9 +135,11 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) erro
 	if r.RTR == mpa.RTRRead && initiator {
 		r.ORD = max(r.ORD, 1)
 	}
-	sinks, err := qp.reads.makeSinks(r.ORD)
-	if err != nil {
-		return err
+	var sink *mem.Region
+	if r.ORD > 0 {
+		if sink, err = qp.reads.makeSink(); err != nil {
+			return err
+		}
 	}
 	info := Info{Result: *r, Initiator: initiator, MSS: conn.MSS(), Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}
 	info.FPDUSize = fpduSize(info.MSS, r.GSO || isLoopback(info.Remote), p.MaxFPDU)
@@ -144,8 +147,8 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) erro
 	qp.Mu.Lock()
 	if st := qp.StateLocked(); st != verbs.StateIdle || qp.Closed.Load() {
 		qp.Mu.Unlock()
-		for _, s := range sinks {
-			qp.Dev.Table.Remove(s)
+		if sink != nil {
+			qp.Dev.Table.Remove(sink)
 		}
 		return errNotIdle(qp.Num, st)
 	}
@@ -157,7 +160,7 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) erro
 	if p.Zerocopy >= ZerocopyAuto && conn.EnableZerocopy() {
 		qp.zc.used, qp.zc.auto, qp.zc.min = true, p.Zerocopy == ZerocopyAuto, cmp.Or(p.ZerocopyMin, zcMinDefault)
 	}
-	qp.reads.openLocked(sinks, r.IRD)
+	qp.reads.openLocked(sink, r.ORD, r.IRD)
 	qp.tx.init(r.CRC, info.FPDUSize)
 	qp.rx.init(r.CRC)
 	hook := qp.SetState(verbs.StateRTS)

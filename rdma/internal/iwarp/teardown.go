@@ -177,7 +177,8 @@ func (qp *QP) flush() {
 	x.flushWC()
 	qp.Mu.Lock()
 	qp.tx.iov = nil
-	clear(qp.tx.vec[:cap(qp.tx.vec)])
+	qp.tx.rest()
+	x.in.drop()
 	for qp.reads.orqHead != qp.reads.orqTail {
 		o := qp.reads.oldestLocked()
 		o.sink.Revoke()

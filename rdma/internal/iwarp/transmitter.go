@@ -54,6 +54,7 @@ type transmitter struct {
 	// before QP.Mu.
 	io sync.Mutex
 
+	room  *txRoom      // lent for a round, hdr and vec included; see rooms.go
 	hdr   []byte       // capacity hdrRing, never reallocated
 	vec   []sockio.Vec // capacity sockio.MaxVec
 	iov   []sockio.Vec // what is left to send of vec
@@ -90,8 +91,6 @@ type txRef struct {
 
 // init makes the transmitter of a connection with FPDUs of up to fpdu bytes.
 func (t *transmitter) init(crc bool, fpdu int) {
-	t.hdr = make([]byte, 0, hdrRing)
-	t.vec = make([]sockio.Vec, 0, sockio.MaxVec)
 	t.crc, t.round = crc, roundBytes
 	if crc {
 		t.round = roundCRC
@@ -242,6 +241,9 @@ func (t *transmitter) transmit(share int) txResult {
 				t.taken(n)
 			}
 		}
+		if len(t.iov) == 0 {
+			t.rest()
+		}
 		local := t.local
 		if len(t.iov) > 0 {
 			local = nil
@@ -358,8 +360,7 @@ func (t *transmitter) runnableLocked() *verbs.WQE {
 	if e.Flags&verbs.FlagFence != 0 && busy > 0 {
 		return nil
 	}
-	// With an ORD of 0 the request is started all the same, and fails.
-	if e.Op.Answered() && busy > 0 && int(busy) >= len(qp.reads.orq) {
+	if e.Op.Answered() && !qp.reads.roomLocked() {
 		return nil
 	}
 	if extension(e.Op) && qp.start.ext == extPending {

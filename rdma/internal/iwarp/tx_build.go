@@ -25,6 +25,7 @@ var (
 // Preconditions: the caller is the transmitter and holds io; tx.iov is empty.
 func (t *transmitter) buildRound() {
 	qp := t.qp
+	t.enter()
 	old := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(old)

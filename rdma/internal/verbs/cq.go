@@ -14,7 +14,8 @@ type CQ struct {
 	running atomic.Bool // the handler runs
 
 	mu       sync.Mutex // guards what follows; a leaf
-	ring     []WC
+	ring     []WC       // grows with what waits, up to depth
+	depth    int
 	head, n  int
 	overflow bool
 	closed   bool
@@ -26,7 +27,20 @@ type CQ struct {
 // Init makes cq a queue of depth completions. The handler may be nil; it is called
 // without locks, never concurrently with itself, by Dispatch.
 func (cq *CQ) Init(depth int, handler func()) {
-	cq.handler, cq.ring, cq.wake = handler, make([]WC, depth), make(chan struct{}, 1)
+	cq.handler, cq.depth, cq.wake = handler, depth, make(chan struct{}, 1)
+	cq.ringLocked(min(depth, fewWCs))
+}
+
+// fewWCs is how many completions a queue has room for before it has had to take more.
+const fewWCs = 8
+
+// ringLocked moves what waits into a ring of n.
+func (cq *CQ) ringLocked(n int) {
+	ring := make([]WC, n)
+	for i := range cq.n {
+		ring[i] = cq.ring[(cq.head+i)%len(cq.ring)]
+	}
+	cq.ring, cq.head = ring, 0
 }
 
 // Lock and Unlock enclose calls of NextLocked.
@@ -122,9 +136,12 @@ func (cq *CQ) Add(wc *WC) bool {
 
 func (cq *CQ) addLocked(wc *WC) bool {
 	if cq.n == len(cq.ring) {
-		cq.overflow = true
-		cq.signalLocked()
-		return false
+		if cq.n >= cq.depth {
+			cq.overflow = true
+			cq.signalLocked()
+			return false
+		}
+		cq.ringLocked(min(2*cq.n, cq.depth))
 	}
 	i := cq.head + cq.n
 	if i >= len(cq.ring) {
@@ -177,7 +194,7 @@ func (cq *CQ) Due() bool { return cq.handler != nil && cq.added.Load() }
 func (cq *CQ) Crowded() bool {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	return cq.handler != nil && 2*cq.n >= len(cq.ring)
+	return cq.handler != nil && 2*cq.n >= cq.depth
 }
 
 // Overflowed reports whether a completion has been lost.
@@ -195,11 +212,8 @@ func (cq *CQ) Resize(n int) error {
 	if cq.n > n {
 		return fmt.Errorf("%w: %d completions wait, new depth %d", ErrBusy, cq.n, n)
 	}
-	ring := make([]WC, n)
-	for i := range cq.n {
-		ring[i] = cq.ring[(cq.head+i)%len(cq.ring)]
-	}
-	cq.ring, cq.head = ring, 0
+	cq.depth = n
+	cq.ringLocked(min(n, max(cq.n, fewWCs)))
 	return nil
 }
 

@@ -8,18 +8,37 @@ import "math/bits"
 //	 | built,      | not built,  |
 //	 | not ended   | or in part  |
 //
-// It is guarded by QP.Mu; Next is advanced by whoever transmits.
+// It is guarded by QP.Mu; Next is advanced by whoever transmits. Its memory comes in pieces when
+// entries are first used, and stays: an entry does not move while somebody points at it.
 type SendQueue struct {
-	ring             []WQE // power of two
+	ring             []*[sqPiece]WQE
+	mask             uint32 // entries less one; their number is a power of two
 	Head, Next, Tail uint32
 	Hidden           uint32 // entries made by the engine itself
 }
 
 // Size makes room for n entries. The queue must be empty.
-func (q *SendQueue) Size(n int) { q.ring = make([]WQE, roundUp(n)) }
+func (q *SendQueue) Size(n int) {
+	n = roundUp(n)
+	q.ring, q.mask = make([]*[sqPiece]WQE, (n+sqPiece-1)/sqPiece), uint32(n-1)
+}
 
-// At is the entry with number i.
-func (q *SendQueue) At(i uint32) *WQE { return &q.ring[i&uint32(len(q.ring)-1)] }
+// sqPiece is how many entries get their memory together.
+const sqPiece = 8
+
+// At is the entry with number i, which is in the queue.
+func (q *SendQueue) At(i uint32) *WQE {
+	i &= q.mask
+	return &q.ring[i/sqPiece][i%sqPiece]
+}
+
+// free is the entry behind the last one.
+func (q *SendQueue) free() *WQE {
+	if p := &q.ring[(q.Tail&q.mask)/sqPiece]; *p == nil {
+		*p = new([sqPiece]WQE)
+	}
+	return q.At(q.Tail)
+}
 
 // Empty reports whether everything has ended.
 func (q *SendQueue) Empty() bool { return q.Head == q.Tail }
@@ -34,7 +53,7 @@ func (q *SendQueue) slot() *WQE {
 		// with little to do keeps few slots, and these in the cache.
 		q.Head, q.Next, q.Tail = 0, 0, 0
 	}
-	e := q.At(q.Tail)
+	e := q.free()
 	e.Status, e.Done = StatusSuccess, false
 	e.Segs, e.LKeys = e.Segs[:0], e.LKeys[:0]
 	return e
@@ -42,7 +61,7 @@ func (q *SendQueue) slot() *WQE {
 
 // Hide queues an empty message without a completion.
 func (q *SendQueue) Hide(op Opcode) {
-	e := q.At(q.Tail)
+	e := q.free()
 	// Some RNICs refuse STag 0 even where it is not used.
 	*e = WQE{Op: op, Flags: FlagHidden, Remote: RemoteAddr{STag: 1}, Segs: e.Segs[:0], LKeys: e.LKeys[:0]}
 	q.Tail++

@@ -84,7 +84,7 @@ func roundUp(n int) int {
 func (q *reads) roomLocked() bool {
 	n := uint32(len(q.orq))
 	if n == 0 {
-		return true // it starts, and fails
+		return true // the request is started, and fails
 	}
 	if q.orqTail-q.orqHead >= n {
 		return false

@@ -25,7 +25,7 @@ type rxRoom struct {
 
 // txRoom is what a round is built in.
 type txRoom struct {
-	hdr [hdrRing]byte // not used where payload is sent by reference
+	hdr *hdrBuf // nil: the kernel has not done with the last one
 	vec [sockio.MaxVec]sockio.Vec
 }
 
@@ -33,6 +33,7 @@ type txRoom struct {
 var (
 	rxRooms [2]sync.Pool // of *rxRoom: with rxBuf and with rxDeep bytes
 	txRooms sync.Pool    // of *txRoom
+	hdrBufs sync.Pool    // of *hdrBuf that have been parted from their room
 )
 
 // rooms is where the intake's come from, and how many bytes they have.
@@ -93,15 +94,26 @@ func (t *transmitter) enter() {
 	if m == nil {
 		m = new(txRoom)
 	}
-	t.room, t.hdr, t.vec = m, m.hdr[:0], m.vec[:0]
+	if m.hdr == nil {
+		m.hdr, _ = hdrBufs.Get().(*hdrBuf)
+	}
+	if m.hdr == nil {
+		m.hdr = new(hdrBuf)
+	}
+	t.room, t.hdr, t.vec = m, m.hdr.b[:0], m.vec[:0]
 }
 
 // rest gives the room back: nothing of the round is left to send.
 func (t *transmitter) rest() {
-	if t.room == nil {
+	m := t.room
+	if m == nil {
 		return
 	}
+	if t.byRef {
+		t.qp.zc.leave(m.hdr)
+		m.hdr, t.byRef = nil, false
+	}
 	clear(t.vec)
-	txRooms.Put(t.room)
+	txRooms.Put(m)
 	t.room, t.hdr, t.vec, t.iov = nil, nil, nil, nil
 }

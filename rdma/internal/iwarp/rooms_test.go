@@ -138,3 +138,39 @@ func TestRoomOfRound(t *testing.T) {
 		t.Error("the room has not been given back")
 	}
 }
+
+// A header buffer that the kernel may need goes back when the last call that named it is
+// over, and not before; the transmitter has another one meanwhile.
+func TestHeadersOnTheirWay(t *testing.T) {
+	r := newRig(t, true)
+	tx, z := &r.qp.tx, &r.qp.zc
+	ref := func(change func(*hdrBuf), b *hdrBuf) {
+		r.qp.Mu.Lock()
+		change(b)
+		r.qp.Mu.Unlock()
+	}
+	tx.enter()
+	b := tx.room.hdr
+	tx.byRef = true
+	ref(z.refLocked, b)
+	ref(z.refLocked, b)
+	tx.rest()
+	for range 3 {
+		tx.enter()
+		if tx.room.hdr == b {
+			t.Fatal("the transmitter builds where the kernel may be reading")
+		}
+		tx.rest()
+	}
+	if !b.left || z.busy != 1 {
+		t.Errorf("left: %v, %d buffers on their way", b.left, z.busy)
+	}
+	ref(z.unrefLocked, b)
+	if !b.left || b.refs != 1 {
+		t.Errorf("left: %v, %d calls", b.left, b.refs)
+	}
+	ref(z.unrefLocked, b)
+	if b.left || z.busy != 0 {
+		t.Errorf("after the last call: %v, %d buffers on their way", b.left, z.busy)
+	}
+}

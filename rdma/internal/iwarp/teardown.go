@@ -175,10 +175,10 @@ func (qp *QP) sendTerminate(term *wire.Term) {
 func (qp *QP) flush() {
 	x := &qp.rx
 	x.flushWC()
-	qp.Mu.Lock()
 	qp.tx.iov = nil
 	qp.tx.rest()
 	x.in.drop()
+	qp.Mu.Lock()
 	for qp.reads.orqHead != qp.reads.orqTail {
 		o := qp.reads.oldestLocked()
 		o.sink.Revoke()

@@ -55,6 +55,7 @@ type transmitter struct {
 	io sync.Mutex
 
 	room  *txRoom      // lent for a round, hdr and vec included; see rooms.go
+	byRef bool         // the kernel may need hdr beyond the round
 	hdr   []byte       // capacity hdrRing, never reallocated
 	vec   []sockio.Vec // capacity sockio.MaxVec
 	iov   []sockio.Vec // what is left to send of vec

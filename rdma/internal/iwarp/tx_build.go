@@ -24,7 +24,6 @@ var (
 //
 // Preconditions: the caller is the transmitter and holds io; tx.iov is empty.
 func (t *transmitter) buildRound() {
-	qp := t.qp
 	t.enter()
 	old := debug.SetPanicOnFault(true)
 	defer func() {
@@ -38,11 +37,6 @@ func (t *transmitter) buildRound() {
 			t.iov = t.vec
 		}
 	}()
-	if qp.zc.used {
-		qp.Mu.Lock()
-		t.hdr = qp.zc.zcBufferLocked()
-		qp.Mu.Unlock()
-	}
 	t.hdr, t.vec, t.open, t.bytes = t.hdr[:0], t.vec[:0], false, 0
 	t.soon = true
 	t.refs, t.gone, t.sent = t.refs[:0], 0, 0

@@ -40,7 +40,7 @@ func ParseZerocopyMode(s string) (ZerocopyMode, error) {
 
 const (
 	zcMinDefault = 64 << 10
-	zcBuffers    = 8 // header buffers; all but one may be in flight
+	zcBuffers    = 8 // header buffers of a connection that the kernel may need, and the transmitter's
 )
 
 // zcCall is one call whose memory the kernel may still need.
@@ -51,10 +51,11 @@ type zcCall struct {
 	done  bool
 }
 
-// hdrBuf is a header buffer; refs counts the calls that need it.
+// hdrBuf is a header buffer, the transmitter's or that of rounds that are on their way.
 type hdrBuf struct {
-	b    []byte
-	refs int
+	b    [hdrRing]byte
+	refs int  // calls that need it; guarded by QP.Mu
+	left bool // by the transmitter: the last of them gives it back; guarded by QP.Mu
 }
 
 // zerocopy is guarded by QP.Mu, except for used, auto and min, which are fixed.
@@ -66,8 +67,7 @@ type zerocopy struct {
 	off   bool // auto, and it has
 	next  uint32
 	calls []zcCall // in the order of their numbers
-	bufs  []*hdrBuf
-	cur   *hdrBuf // the transmitter builds into it
+	busy  int      // header buffers that calls need
 }
 
 // ackedLocked is the stream offset up to which neither the socket nor the kernel
@@ -80,21 +80,33 @@ func (z *zerocopy) ackedLocked() uint64 {
 	return qp.tx.sentOff
 }
 
-// zcBufferLocked returns a header buffer that nobody needs. There is always one:
-// a round is sent by reference only while another buffer is free.
-func (z *zerocopy) zcBufferLocked() []byte {
-	if z.cur != nil && z.cur.refs == 0 {
-		return z.cur.b
+// refLocked enters that another call needs b, unrefLocked that one does no longer.
+func (z *zerocopy) refLocked(b *hdrBuf) {
+	if b.refs++; b.refs == 1 {
+		z.busy++
 	}
-	for _, b := range z.bufs {
-		if b.refs == 0 {
-			z.cur = b
-			return b.b
+}
+
+// unrefLocked is described at refLocked.
+func (z *zerocopy) unrefLocked(b *hdrBuf) {
+	if b.refs--; b.refs == 0 {
+		z.busy--
+		if b.left {
+			b.left = false
+			hdrBufs.Put(b)
 		}
 	}
-	z.cur = &hdrBuf{b: make([]byte, 0, hdrRing)}
-	z.bufs = append(z.bufs, z.cur)
-	return z.cur.b
+}
+
+// leave gives the transmitter's header buffer back, at once or when no call needs it any more.
+func (z *zerocopy) leave(b *hdrBuf) {
+	z.qp.Mu.Lock()
+	needed := b.refs > 0
+	b.left = needed
+	z.qp.Mu.Unlock()
+	if !needed {
+		hdrBufs.Put(b)
+	}
 }
 
 // write sends the round by reference if it is worth it and possible. used is
@@ -107,23 +119,18 @@ func (z *zerocopy) write() (n int, err error, used bool) {
 		// Memory that the peer reads may be revoked at any time, and the kernel must not refer to it afterwards: copy it.
 		return 0, nil, false
 	}
+	buf := t.room.hdr
 	qp.Mu.Lock()
-	busy := 0
-	for _, b := range z.bufs {
-		if b.refs > 0 {
-			busy++
-		}
-	}
-	if z.off || busy >= zcBuffers-1 && z.cur.refs == 0 {
+	if z.off || z.busy >= zcBuffers-1 && buf.refs == 0 {
 		qp.Mu.Unlock()
 		return 0, nil, false
 	}
 	// Recorded before the call, because the kernel's notice may come before the call returns.
-	z.calls = append(z.calls, zcCall{id: z.next, start: qp.tx.sentOff, buf: z.cur})
+	z.calls = append(z.calls, zcCall{id: z.next, start: qp.tx.sentOff, buf: buf})
 	z.next++
-	z.cur.refs++
-	buf := z.cur
+	z.refLocked(buf)
 	qp.Mu.Unlock()
+	t.byRef = true
 	n, err = qp.conn.WritevZerocopy(t.iov)
 	t.stats.SendCalls++
 	if n > 0 {
@@ -133,7 +140,7 @@ func (z *zerocopy) write() (n int, err error, used bool) {
 	qp.Mu.Lock()
 	z.calls = z.calls[:len(z.calls)-1]
 	z.next--
-	buf.refs--
+	z.unrefLocked(buf)
 	if err == sockio.ErrNoBufs && z.auto {
 		z.off = true
 	}
@@ -157,7 +164,8 @@ func (z *zerocopy) drain() {
 		for i := range z.calls {
 			if c := &z.calls[i]; c.id-n.Lo <= n.Hi-n.Lo && !c.done {
 				c.done = true
-				c.buf.refs--
+				z.unrefLocked(c.buf)
+				c.buf = nil
 			}
 		}
 		k := 0

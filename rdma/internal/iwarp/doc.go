@@ -11,6 +11,7 @@
 //	reads        reads                   Reads and atomics in flight, both ways; sinks
 //	opening      opening, ext, empty     who speaks first, RFC 7306 in band, a peer that sleeps
 //	lendList     lend                    memory that the peer may be about to fill
+//	rooms        rooms                   what receivers read into and rounds are built in, lent in turn
 //
 // What is left to QP itself is the beginning (startup, request: what is asked for and
 // agreed on), the way to memory (gate) and the end (teardown: Terminate, flush, close).

@@ -17,9 +17,16 @@ func TestAgainstLibrary(t *testing.T) {
 	for i := range mem {
 		mem[i] = byte(r.Uint32())
 	}
+	dst := make([]byte, len(mem)+128)
 	check := func(at, n int, start uint32) {
 		t.Helper()
 		p := mem[at : at+n]
+		d := dst[(at+3*n)%64:][:n+1]
+		clear(d)
+		d[n] = 0x5a
+		if got, want := CopyIEEE(start, d, p), crc32.Update(start, crc32.IEEETable, p); got != want || !bytes.Equal(d[:n], p) || d[n] != 0x5a {
+			t.Fatalf("copied: %d bytes at %d from %#08x: %#08x, want %#08x, equal %v, %#x behind them", n, at, start, got, want, bytes.Equal(d[:n], p), d[n])
+		}
 		if got, want := Update(start, p), crc32.Update(start, castagnoli, p); got != want {
 			t.Fatalf("%d bytes at %d from %#08x: %#08x, want %#08x", n, at, start, got, want)
 		}
@@ -27,7 +34,7 @@ func TestAgainstLibrary(t *testing.T) {
 			t.Fatalf("IEEE: %d bytes at %d from %#08x: %#08x, want %#08x", n, at, start, got, want)
 		}
 	}
-	for n := range 2100 {
+	for n := range 4201 {
 		check(n%67, n, 0)
 		check(0, n, r.Uint32())
 	}

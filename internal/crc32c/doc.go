@@ -16,6 +16,9 @@
 // that of any polynomial, and what is left is reduced by multiplications, as there is no
 // instruction for it.
 //
+// [CopyIEEE] copies on the way: in the loop of 256 bits, which wider processors have too; with less
+// it copies first.
+//
 // On other architectures it is hash/crc32, which has the CRC instructions of arm64.
 //
 // # The CRC is folded at every width (ADR 152)

@@ -4,6 +4,7 @@ import (
 	"hash/crc32"
 	"math/bits"
 	"os"
+	"unsafe"
 )
 
 // On processors with carry-less multiplication the bulk of a CRC is computed by folding,
@@ -128,6 +129,20 @@ func UpdateIEEE(crc uint32, p []byte) uint32 {
 	return crc32.Update(crc, crc32.IEEETable, p)
 }
 
+// CopyIEEE copies p to dst, which is at least as long and does not overlap it, and continues
+// Ethernet's CRC-32 over what it has written: in one pass where the processor has the means,
+// as bytes that change meanwhile must not be read twice.
+func CopyIEEE(crc uint32, dst, p []byte) uint32 {
+	dst = dst[:len(p)]
+	n := 0
+	if folding >= width256 && len(p) >= foldMin {
+		n = len(p) &^ (foldBlock - 1)
+		crc = ^foldCopy256(^crc, unsafe.SliceData(dst), p[:n], ieeeKeys)
+	}
+	copy(dst[n:], p[n:])
+	return UpdateIEEE(crc, dst[n:])
+}
+
 // fold continues the register of a CRC over p. The width is switched on, not called
 // through a variable, by which every p would escape to the heap.
 // Preconditions: len(p) is a multiple of foldBlock and at least foldMin.
@@ -147,6 +162,11 @@ func fold512(reg uint32, p []byte, k *foldKeys) uint32
 
 //go:noescape
 func fold256(reg uint32, p []byte, k *foldKeys) uint32
+
+// foldCopy256 is fold256 that copies p to dst. Preconditions besides: k has what reduces.
+//
+//go:noescape
+func foldCopy256(reg uint32, dst *byte, p []byte, k *foldKeys) uint32
 
 //go:noescape
 func fold128(reg uint32, p []byte, k *foldKeys) uint32

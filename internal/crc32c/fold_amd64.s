@@ -148,8 +148,8 @@ multiply:
 	MOVL AX, ret+40(FP)
 	RET
 
-// FOUR256 moves four lines on by the keys in Y15, to those that lie AT bytes and more from here.
-#define FOUR256(A, B, C, D, AT) \
+// MOVE256 moves four lines on by the keys in Y15: the half of each in its place, the other in Y8 to Y11.
+#define MOVE256(A, B, C, D) \
 	VPCLMULQDQ $0x00, Y15, A, Y8; \
 	VPCLMULQDQ $0x11, Y15, A, A; \
 	VPCLMULQDQ $0x00, Y15, B, Y9; \
@@ -157,15 +157,73 @@ multiply:
 	VPCLMULQDQ $0x00, Y15, C, Y10; \
 	VPCLMULQDQ $0x11, Y15, C, C; \
 	VPCLMULQDQ $0x00, Y15, D, Y11; \
-	VPCLMULQDQ $0x11, Y15, D, D; \
-	VPXOR (AT)(SI), Y8, Y8; \
-	VPXOR (AT+32)(SI), Y9, Y9; \
-	VPXOR (AT+64)(SI), Y10, Y10; \
-	VPXOR (AT+96)(SI), Y11, Y11; \
+	VPCLMULQDQ $0x11, Y15, D, D
+
+// MEET256 adds up the halves.
+#define MEET256(A, B, C, D) \
 	VPXOR Y8, A, A; \
 	VPXOR Y9, B, B; \
 	VPXOR Y10, C, C; \
 	VPXOR Y11, D, D
+
+// FOUR256 moves four lines on by the keys in Y15, to those that lie AT bytes and more from here.
+#define FOUR256(A, B, C, D, AT) \
+	MOVE256(A, B, C, D); \
+	VPXOR (AT)(SI), Y8, Y8; \
+	VPXOR (AT+32)(SI), Y9, Y9; \
+	VPXOR (AT+64)(SI), Y10, Y10; \
+	VPXOR (AT+96)(SI), Y11, Y11; \
+	MEET256(A, B, C, D)
+
+// PASS256 copies two lines that lie AT bytes and more from here, and adds them to two halves.
+#define PASS256(AT, X, Y) \
+	VMOVDQU (AT)(SI), Y12; \
+	VMOVDQU (AT+32)(SI), Y13; \
+	VMOVDQU Y12, (AT)(DI); \
+	VMOVDQU Y13, (AT+32)(DI); \
+	VPXOR Y12, X, X; \
+	VPXOR Y13, Y, Y
+
+// COPY256 is FOUR256 that copies the lines.
+#define COPY256(A, B, C, D, AT) \
+	MOVE256(A, B, C, D); \
+	PASS256(AT, Y8, Y9); \
+	PASS256(AT+64, Y10, Y11); \
+	MEET256(A, B, C, D)
+
+// BEGIN256 takes the first 256 bytes.
+#define BEGIN256 \
+	VMOVDQU (SI), Y0; \
+	VMOVDQU 32(SI), Y1; \
+	VMOVDQU 64(SI), Y2; \
+	VMOVDQU 96(SI), Y3; \
+	VMOVDQU 128(SI), Y4; \
+	VMOVDQU 160(SI), Y5; \
+	VMOVDQU 192(SI), Y6; \
+	VMOVDQU 224(SI), Y7; \
+	ADDQ $256, SI; \
+	SUBQ $256, CX
+
+// LINES256 makes X4 of eight lines: to four, to two, to one; its two lanes to one. What is
+// left is worth as much as the message.
+#define LINES256 \
+	VBROADCASTI128 16(DX), Y15; \
+	ONTO256(Y0, Y4, Y8); \
+	ONTO256(Y1, Y5, Y9); \
+	ONTO256(Y2, Y6, Y10); \
+	ONTO256(Y3, Y7, Y11); \
+	VBROADCASTI128 32(DX), Y15; \
+	ONTO256(Y4, Y6, Y8); \
+	ONTO256(Y5, Y7, Y9); \
+	VBROADCASTI128 48(DX), Y15; \
+	ONTO256(Y6, Y7, Y8); \
+	VMOVDQU 64(DX), X15; \
+	VEXTRACTI128 $1, Y7, X4; \
+	VPCLMULQDQ $0x00, X15, X7, X8; \
+	VPCLMULQDQ $0x11, X15, X7, X7; \
+	VPXOR X8, X4, X4; \
+	VPXOR X7, X4, X4; \
+	VZEROUPPER
 
 // ONTO256 moves a line on by the keys in Y15, to the one in TO. A is scratch.
 #define ONTO256(Y, TO, A) \
@@ -181,6 +239,14 @@ multiply:
 	ADDQ $256, SI; \
 	SUBQ $256, CX
 
+// BLOCKCOPY256 is BLOCK256 that copies the block.
+#define BLOCKCOPY256 \
+	COPY256(Y0, Y1, Y2, Y3, 0); \
+	COPY256(Y4, Y5, Y6, Y7, 128); \
+	ADDQ $256, DI; \
+	ADDQ $256, SI; \
+	SUBQ $256, CX
+
 // func fold256(reg uint32, p []byte, k *foldKeys) uint32
 TEXT ·fold256(SB), NOSPLIT, $0-44
 	MOVL reg+0(FP), AX
@@ -189,45 +255,15 @@ TEXT ·fold256(SB), NOSPLIT, $0-44
 	MOVQ k+32(FP), DX
 
 	// The first 256 bytes, the register added to the front.
-	VMOVD   AX, X8
-	VMOVDQU (SI), Y0
-	VMOVDQU 32(SI), Y1
-	VMOVDQU 64(SI), Y2
-	VMOVDQU 96(SI), Y3
-	VMOVDQU 128(SI), Y4
-	VMOVDQU 160(SI), Y5
-	VMOVDQU 192(SI), Y6
-	VMOVDQU 224(SI), Y7
-	VPXOR   Y8, Y0, Y0
-	ADDQ    $256, SI
-	SUBQ    $256, CX
+	BEGIN256
+	VMOVD AX, X8
+	VPXOR Y8, Y0, Y0
 
 	VBROADCASTI128 (DX), Y15
 
 	FOLD(BLOCK256, FETCH256)
 
-	// Eight lines to four, to two, to one.
-	VBROADCASTI128 16(DX), Y15
-	ONTO256(Y0, Y4, Y8)
-	ONTO256(Y1, Y5, Y9)
-	ONTO256(Y2, Y6, Y10)
-	ONTO256(Y3, Y7, Y11)
-	VBROADCASTI128 32(DX), Y15
-	ONTO256(Y4, Y6, Y8)
-	ONTO256(Y5, Y7, Y9)
-	VBROADCASTI128 48(DX), Y15
-	ONTO256(Y6, Y7, Y8)
-
-	// Two lanes to one.
-	VMOVDQU      64(DX), X15
-	VEXTRACTI128 $1, Y7, X4
-	VPCLMULQDQ   $0x00, X15, X7, X8
-	VPCLMULQDQ   $0x11, X15, X7, X7
-	VPXOR        X8, X4, X4
-	VPXOR        X7, X4, X4
-
-	// What is left is worth as much as the message: the CRC of these 16 bytes.
-	VZEROUPPER
+	LINES256
 	CMPQ MU(DX), $0
 	JNE  multiply
 	CRC16(X4)
@@ -237,6 +273,37 @@ TEXT ·fold256(SB), NOSPLIT, $0-44
 multiply:
 	REDUCE(X4, X5, X6)
 	MOVL AX, ret+40(FP)
+	RET
+
+// func foldCopy256(reg uint32, dst *byte, p []byte, k *foldKeys) uint32
+TEXT ·foldCopy256(SB), NOSPLIT, $0-52
+	MOVL reg+0(FP), AX
+	MOVQ dst+8(FP), DI
+	MOVQ p_base+16(FP), SI
+	MOVQ p_len+24(FP), CX
+	MOVQ k+40(FP), DX
+
+	// The first 256 bytes, the register added to the front.
+	BEGIN256
+	VMOVDQU Y0, (DI)
+	VMOVDQU Y1, 32(DI)
+	VMOVDQU Y2, 64(DI)
+	VMOVDQU Y3, 96(DI)
+	VMOVDQU Y4, 128(DI)
+	VMOVDQU Y5, 160(DI)
+	VMOVDQU Y6, 192(DI)
+	VMOVDQU Y7, 224(DI)
+	ADDQ    $256, DI
+	VMOVD   AX, X8
+	VPXOR   Y8, Y0, Y0
+
+	VBROADCASTI128 (DX), Y15
+
+	FOLD(BLOCKCOPY256, FETCH256)
+
+	LINES256
+	REDUCE(X4, X5, X6)
+	MOVL AX, ret+48(FP)
 	RET
 
 // NEXT128 moves a piece of 16 bytes on by the keys in X15, to the one that lies AT bytes from

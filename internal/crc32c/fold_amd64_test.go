@@ -1,6 +1,7 @@
 package crc32c
 
 import (
+	"bytes"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
@@ -78,6 +79,10 @@ func FuzzUpdate(f *testing.F) {
 			}
 			if got, want := UpdateIEEE(start, p), crc32.Update(start, crc32.IEEETable, p); got != want {
 				t.Fatalf("IEEE by %v: %#08x, want %#08x", w, got, want)
+			}
+			dst := make([]byte, len(p))
+			if got, want := CopyIEEE(start, dst, p), crc32.Update(start, crc32.IEEETable, p); got != want || !bytes.Equal(dst, p) {
+				t.Fatalf("IEEE by %v, copied: %#08x, want %#08x", w, got, want)
 			}
 			if cut > 0 && cut < len(p) {
 				if got := Update(Update(start, p[:cut]), p[cut:]); got != want {

@@ -9,3 +9,9 @@ func Update(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, 
 
 // UpdateIEEE is Update for Ethernet's CRC-32.
 func UpdateIEEE(crc uint32, p []byte) uint32 { return crc32.Update(crc, crc32.IEEETable, p) }
+
+// CopyIEEE copies p to dst, which is at least as long and does not overlap it, and continues
+// Ethernet's CRC-32 over what it has written.
+func CopyIEEE(crc uint32, dst, p []byte) uint32 {
+	return UpdateIEEE(crc, dst[:copy(dst, p)])
+}

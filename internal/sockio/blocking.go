@@ -76,9 +76,6 @@ func (c *InCall) Flags() uintptr {
 	return 0
 }
 
-// Waited reports whether the last read was one that may wait.
-func (c *InCall) Waited() bool { return c.waited }
-
 // Came enters that a read has brought something.
 func (c *InCall) Came() { c.heard = c.sends.Load() }
 

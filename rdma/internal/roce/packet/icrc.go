@@ -140,6 +140,14 @@ func (f *Flow) Begin(head []byte, n int, id uint16) Sum {
 // Add goes on over b.
 func (s Sum) Add(b []byte) Sum { return Sum(crc32c.UpdateIEEE(uint32(s), b)) }
 
+// AppendCopy appends p to b, which has the room, and goes on over it: over the copy, as the
+// owner of p may change it meanwhile.
+func (s Sum) AppendCopy(b, p []byte) ([]byte, Sum) {
+	n := len(b)
+	b = b[:n+len(p)]
+	return b, Sum(crc32c.CopyIEEE(uint32(s), b[n:], p))
+}
+
 // AppendTrailer appends the pad that n bytes of payload need, and the ICRC of which s
 // is the sum up to the end of the payload.
 func (s Sum) AppendTrailer(b []byte, n int) []byte {

@@ -193,16 +193,16 @@ func (s *Sender) build(flow *packet.Flow, pkt *packet.Packet, pieces [][]byte, n
 	start := len(s.slab)
 	s.slab = packet.Append(s.slab, pkt, n)
 	size, place := pkt.Op.Len(n), uint16(s.burst.Packets())
+	head := s.slab[start:]
+	sum := flow.Begin(head, size, place)
 	if copied {
 		for _, p := range pieces {
-			s.slab = append(s.slab, p...)
+			s.slab, sum = sum.AppendCopy(s.slab, p)
 		}
-		s.slab = flow.Begin(s.slab[start:], size, place).AppendTrailer(s.slab, n)
+		s.slab = sum.AppendTrailer(s.slab, n)
 		s.segs = append(s.segs, s.slab[start:])
 		return true
 	}
-	head := s.slab[start:]
-	sum := flow.Begin(head, size, place)
 	for _, p := range pieces {
 		sum = sum.Add(p)
 	}

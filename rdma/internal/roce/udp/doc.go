@@ -55,8 +55,8 @@
 // A packet's payload is named and not copied (port.Sender), if nobody may change it before it is sent:
 // that of a Send or RDMA Write belongs to the queue pair until its completion. A READ's answer comes
 // from memory that its owner may write to at any time; a packet whose ICRC was made of other bytes
-// than those sent would be lost, and cost rxe 2 s. Such payload is copied, and costs no more than the
-// reference within the noise (BenchmarkPackets), as the ICRC has it in the cache.
+// than those sent would be lost, and cost rxe 2 s. Such payload is copied, in one pass with the ICRC
+// where the processor has the means (crc32c.CopyIEEE).
 //
 // Consequences. Sending is by reference up to the kernel's copy, but for answers to READs. Receiving
 // copies once more, from the batch to where a packet's payload belongs: its place is not known before

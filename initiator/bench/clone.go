@@ -53,16 +53,16 @@ type clone struct {
 	mu      sync.Mutex // guards the fields below, down to "runner"
 	timer   *time.Timer
 	delay   *time.Timer // startdelay
-	head    *slot       // finished slots, oldest first
-	tail    *slot
+	ready   slotList    // finished
 	running bool
 	parked  []*slot // waiting for their time
 	resumed bool    // the flow has called while no slot was parked for it
 
 	// runner
-	series     []*series
+	series     seriesSet
 	ticker     *ticker // of the run's timeline; nil: nobody draws it
-	offsets    *pattern
+	work       supply
+	flushes    flushes
 	content    *filler
 	refills    bool // each write gets its content anew
 	scrambles  bool
@@ -76,22 +76,12 @@ type clone struct {
 	idle       []*slot // held back by it
 	over       bool    // to end although there is more to do
 	flight     int     // requests handed to the sessions and not accounted
-	drain      bool    // the next pass begins when all slots rest
-	passes     int
-	toMove     int64 // bytes left to issue; <0: no limit
-	toIssue    int64 // operations left to issue; <0: no limit
 	began      time.Duration
 	sinceEpoch time.Duration // start of the clone
 	ramped     bool
 	deadline   time.Duration // 0: none
 	failed     bool
 	cut        bool // stopped before its end
-
-	sinceFlush int       // writes since the last flush was issued
-	flushing   bool      // a flush is in flight
-	lastFlush  bool      // the one of phaseFlush has been issued
-	acked      []written // acknowledged since the last flush was issued
-	covered    []written // acknowledged before the flush in flight
 
 	// guarded by flow.mu
 	inFlow     bool
@@ -102,12 +92,6 @@ type clone struct {
 	verifyBegan time.Duration
 	usage0      rusage
 	stats       Stats
-}
-
-// written names one acknowledged write.
-type written struct {
-	off int64
-	gen uint32
 }
 
 // slot is one place in the queue.
@@ -128,6 +112,30 @@ type slot struct {
 	start    time.Duration // when the slot began to prepare its operation
 	issue    time.Duration // when it was handed to the session
 	end      time.Duration // when Done was called
+}
+
+// slotList is a queue of slots.
+type slotList struct{ head, tail *slot }
+
+func (l *slotList) push(s *slot) {
+	if s.next = nil; l.tail == nil {
+		l.head = s
+	} else {
+		l.tail.next = s
+	}
+	l.tail = s
+}
+
+// pop returns the oldest slot, or nil.
+func (l *slotList) pop() *slot {
+	s := l.head
+	if s == nil {
+		return nil
+	}
+	if l.head = s.next; l.head == nil {
+		l.tail = nil
+	}
+	return s
 }
 
 // newClone prepares a clone of j on its sessions; total is the volume's size.
@@ -159,38 +167,39 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 	case j.Dirs[dirTrim] && !info.Discard:
 		return nil, fail("the volume does not support trim (UNMAP)")
 	}
-	c = &clone{job: j, luns: luns, epoch: epoch, done: make(chan struct{}), offsets: newPattern(j, base, size, info.Size)}
+	c = &clone{job: j, luns: luns, epoch: epoch, done: make(chan struct{}), work: newSupply(j, newPattern(j, base, size, info.Size), size)}
 	c.stats.Job, c.stats.Jobs = j, 1
 	c.content = newFiller(j, size)
-	if err := c.openLedger(base, unit, size); err != nil {
+	if c.ledger, err = j.openLedger(base, unit, size); err != nil {
 		return nil, err
 	}
+	// Two writes of one block must not be in flight together.
+	c.work.apart = c.ledger != nil
+	c.flushes = newFlushes(j, c.ledger != nil)
 	if err := c.makeSlots(); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
-	if err := c.openSeries(); err != nil {
+	if c.series, err = openSeries(j); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
-	c.limits(size)
+	c.limits()
 	return c, nil
 }
 
-func (c *clone) openLedger(base, unit, size int64) (err error) {
-	j := c.job
+// openLedger opens the ledger of a clone that needs one, in memory or in a file.
+func (j *Job) openLedger(base, unit, size int64) (*Ledger, error) {
 	if j.Verify == VerifyNone || !j.writes() && j.VerifyState == "" {
-		return nil
+		return nil, nil
 	}
 	blocks := uint64(size / unit)
 	if j.VerifyState == "" {
-		c.ledger, err = newLedger(j.Seed, base, unit, blocks)
-	} else {
-		path := j.VerifyState
-		if j.NumJobs > 1 {
-			path = fmt.Sprintf("%s.%d", path, j.clone)
-		}
-		c.ledger, err = openLedger(path, j.Seed, base, unit, blocks, j.VerifyOnly)
+		return newLedger(j.Seed, base, unit, blocks)
 	}
-	return err
+	path := j.VerifyState
+	if j.NumJobs > 1 {
+		path = fmt.Sprintf("%s.%d", path, j.clone)
+	}
+	return openLedger(path, j.Seed, base, unit, blocks, j.VerifyOnly)
 }
 
 // makeSlots allots the slots of a clone and their buffers, page-aligned and in one
@@ -216,26 +225,11 @@ func (c *clone) makeSlots() (err error) {
 	if c.search = newDepthSearch(j); c.search != nil {
 		c.idle = make([]*slot, 0, j.IODepth)
 	}
-	if c.ledger != nil && j.Fsync > 0 {
-		c.acked = make([]written, 0, j.Fsync+j.IODepth)
-		c.covered = make([]written, 0, j.Fsync+j.IODepth)
-	}
 	return nil
 }
 
-func (c *clone) limits(size int64) {
+func (c *clone) limits() {
 	j := c.job
-	c.passes = j.Loops
-	c.toMove, c.toIssue = -1, -1
-	switch io := j.IOSize.Resolve(size); {
-	case j.TimeBased && !j.VerifyOnly:
-		c.passes = -1
-	case io > 0:
-		c.passes, c.toMove = -1, io
-	}
-	if j.NumberIOs > 0 {
-		c.toIssue = j.NumberIOs
-	}
 	c.floors = newFloors(j)
 	for d := range c.lim {
 		// The clones of a job have a limit each, as in fio.
@@ -251,7 +245,8 @@ func (c *clone) limits(size int64) {
 func (c *clone) close() error {
 	freeMemory(c.mem)
 	c.mem = nil
-	err := c.closeSeries()
+	err := c.series.close()
+	c.series = nil
 	if c.ledger != nil {
 		err = errors.Join(err, c.ledger.Close())
 	}

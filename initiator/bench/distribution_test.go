@@ -141,7 +141,7 @@ func TestSharesAreFios(t *testing.T) {
 func TestPoissonRate(t *testing.T) {
 	j := parseText(t, "[j]\nrate_iops=50\nrate_process=poisson")[0]
 	c := &clone{job: j}
-	c.limits(1 << 20)
+	c.limits()
 	l := &c.lim[dirRead]
 	l.reset(time.Second)
 	var m Moments

@@ -56,7 +56,7 @@ func (f *floor) missed(now, cycle time.Duration, t *DirStats) error {
 
 // checkFloors ends the clone when it is too slow. Runner only.
 func (c *clone) checkFloors(now time.Duration) {
-	if !c.ramped || phase(c.live.phase.Load()) != phaseRun || now-c.began < floorSettle {
+	if !c.ramped || c.live.at() != phaseRun || now-c.began < floorSettle {
 		return
 	}
 	for i := range c.floors {
@@ -70,7 +70,5 @@ func (c *clone) checkFloors(now time.Duration) {
 // giveUp ends the clone early with an error, whatever continue_on_error says.
 func (c *clone) giveUp(err error, code syscall.Errno) {
 	c.over = true
-	if c.stats.FirstErr == nil {
-		c.stats.FirstErr, c.stats.Code = err, int(code)
-	}
+	c.stats.first(err, int(code))
 }

@@ -110,7 +110,7 @@ func (c *clone) resume() {
 			continue
 		}
 		found, s.gated, s.end = true, false, now
-		c.pushLocked(s)
+		c.ready.push(s)
 	}
 	c.parked = keep
 	c.resumed = c.resumed || !found
@@ -127,7 +127,7 @@ func (c *clone) awaitFlow(s *slot) {
 	if c.resumed {
 		c.resumed = false
 		s.end = s.start
-		c.pushLocked(s)
+		c.ready.push(s)
 	} else {
 		s.gated, s.due = true, never
 		if c.deadline > 0 {

@@ -57,6 +57,13 @@ func newLedger(seed uint64, base, unit int64, blocks uint64) (*Ledger, error) {
 	return l, nil
 }
 
+// sign fills the buffer of a write with one headed block per unit.
+func (l *Ledger) sign(p []byte, off int64, j *Job) {
+	for unit := int(l.unit); len(p) >= unit; p, off = p[unit:], off+l.unit {
+		fillBlock(p[:unit], l.seed, off, l.issue(off), j.thread, &j.Payload)
+	}
+}
+
 // openLedger opens or creates the ledger file at path. An existing one must
 // describe the same range; its seed wins. mustExist is for verify-only runs.
 func openLedger(path string, seed uint64, base, unit int64, blocks uint64, mustExist bool) (_ *Ledger, err error) {

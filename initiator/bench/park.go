@@ -48,7 +48,7 @@ func (c *clone) wake() {
 			continue
 		}
 		s.end, s.gated = now, false
-		c.pushLocked(s)
+		c.ready.push(s)
 	}
 	c.parked = keep
 	c.armLocked()

@@ -235,7 +235,7 @@ func checkOverlap(clones []*clone) error {
 			if i == k || !b.job.writes() && !b.job.Dirs[dirTrim] || b.job.VerifyOnly || a.job.URL != b.job.URL || a.after(b, clones) || b.after(a, clones) {
 				continue
 			}
-			if a.offsets.base < b.offsets.end() && b.offsets.base < a.offsets.end() {
+			if a.work.offsets.base < b.work.offsets.end() && b.work.offsets.base < a.work.offsets.end() {
 				return fmt.Errorf("%s: job %s verifies blocks that job %s (%s) overwrites at the same time: give them separate ranges with offset, offset_increment and size, or add stonewall",
 					a.job.Pos, a.job.Name, b.job.Name, b.job.Pos)
 			}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"time"
 
 	"softiser/initiator/blockio"
@@ -48,7 +49,7 @@ func (c *clone) begin() {
 		if c.job.VerifyState == "" {
 			c.replay()
 		}
-		c.setPhase(phaseVerify)
+		c.live.enter(phaseVerify)
 		c.verifyBegan = now
 	}
 	c.started.Store(true)
@@ -80,7 +81,7 @@ func (c *clone) kickAll() {
 	c.mu.Lock()
 	for i := range c.slots {
 		c.slots[i].end = now
-		c.pushLocked(&c.slots[i])
+		c.ready.push(&c.slots[i])
 	}
 	c.run() // unlocks
 }
@@ -91,17 +92,8 @@ func slotDone(r *blockio.Request) {
 	c := s.c
 	s.end = c.now()
 	c.mu.Lock()
-	c.pushLocked(s)
+	c.ready.push(s)
 	c.run()
-}
-
-func (c *clone) pushLocked(s *slot) {
-	if s.next = nil; c.tail == nil {
-		c.head = s
-	} else {
-		c.tail.next = s
-	}
-	c.tail = s
 }
 
 // run makes the caller the runner unless there is one. It is called with c.mu
@@ -112,11 +104,7 @@ func (c *clone) run() {
 		return
 	}
 	c.running = true
-	for c.head != nil {
-		s := c.head
-		if c.head = s.next; c.head == nil {
-			c.tail = nil
-		}
+	for s := c.ready.pop(); s != nil; s = c.ready.pop() {
 		c.mu.Unlock()
 		c.step(s)
 		c.mu.Lock()
@@ -137,7 +125,7 @@ func (c *clone) step(s *slot) {
 		c.flight--
 		c.account(s)
 		s.start = s.end
-		if t := c.job.ThinkTime; t > 0 && phase(c.live.phase.Load()) == phaseRun {
+		if t := c.job.ThinkTime; t > 0 && c.live.at() == phaseRun {
 			c.park(s, s.end+t)
 			return
 		}
@@ -164,7 +152,7 @@ func (c *clone) rest() {
 		now := c.now()
 		for i := range c.slots {
 			c.slots[i].end = now
-			c.pushLocked(&c.slots[i])
+			c.ready.push(&c.slots[i])
 		}
 		c.mu.Unlock()
 		return // this goroutine is the runner and finds them
@@ -176,18 +164,17 @@ func (c *clone) rest() {
 func (c *clone) advance() bool {
 	now := c.now()
 	halted := c.stopped.Load() || c.over || c.failed && !c.job.ContinueOnErr
-	switch phase(c.live.phase.Load()) {
+	switch c.live.at() {
 	case phaseRun:
-		if c.drain && !halted && !c.expired(now) {
-			c.drain = false
-			c.offsets.restart()
+		if c.work.drained && !halted && !c.expired(now) {
+			c.work.restart()
 			return true
 		}
-		c.cut = c.cut || c.drain && c.stopped.Load() && !c.expired(now)
+		c.cut = c.cut || c.work.drained && c.stopped.Load() && !c.expired(now)
 		c.closeRun(now)
 		if c.job.writes() && c.job.EndFsync {
 			if !halted {
-				c.setPhase(phaseFlush)
+				c.live.enter(phaseFlush)
 				return true
 			}
 			c.cut = c.cut || c.stopped.Load()
@@ -223,22 +210,22 @@ func (c *clone) toVerify(halted bool) bool {
 		c.cut = c.cut || c.stopped.Load()
 		return false
 	}
-	c.setPhase(phaseVerify)
+	c.live.enter(phaseVerify)
 	c.verifyBegan = c.now()
 	return true
 }
 
-func (c *clone) setPhase(p phase) { c.live.phase.Store(uint32(p)) }
-
 func (c *clone) finish() {
-	c.endSeries()
+	if err := c.series.end(c.now() - c.sinceEpoch); err != nil {
+		c.stats.first(fmt.Errorf("log: %w", err), errnoOf(err))
+	}
 	if c.ticker != nil {
 		c.ticker.flush()
 	}
 	if c.search != nil {
 		c.stats.FoundDepth = c.search.depth
 	}
-	c.setPhase(phaseDone)
+	c.live.enter(phaseDone)
 	c.stats.Usage = processUsage().sub(c.usage0)
 	close(c.done)
 }

@@ -28,7 +28,7 @@ func (s *sampler) take(now time.Duration) *Snapshot {
 	s.at = now
 	var done, known float64
 	for i, c := range s.clones {
-		ph := phase(c.live.phase.Load())
+		ph := c.live.at()
 		if ph != phaseDone {
 			snap.Running++
 			snap.Verify = snap.Verify || ph == phaseVerify
@@ -62,13 +62,13 @@ func (s *sampler) take(now time.Duration) *Snapshot {
 // progress estimates how much of a clone's main phase is over: 0 … 1, or -1.
 func (c *clone) progress(now time.Duration, cur *sample) float64 {
 	j := c.job
-	if phase(c.live.phase.Load()) != phaseRun {
+	if c.live.at() != phaseRun {
 		return 1
 	}
 	if j.TimeBased {
 		return min(1, float64(now)/float64(j.RampTime+j.Runtime+j.StartDelay))
 	}
-	total := float64(c.offsets.units) * float64(c.offsets.unit) * float64(j.Loops)
+	total := float64(c.work.offsets.units) * float64(c.work.offsets.unit) * float64(j.Loops)
 	if io := j.IOSize.Resolve(int64(total)); io > 0 {
 		total = float64(io)
 	}

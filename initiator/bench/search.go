@@ -131,7 +131,7 @@ func (s *depthSearch) up(now time.Duration) verdict {
 
 // judge follows the search's verdict on a finished operation. Runner only.
 func (c *clone) judge(s *slot) {
-	if !c.ramped || phase(c.live.phase.Load()) != phaseRun {
+	if !c.ramped || c.live.at() != phaseRun {
 		return
 	}
 	switch c.search.ended(s.end, s.end-s.start) {
@@ -148,7 +148,7 @@ func (c *clone) judge(s *slot) {
 // admitDepth reports whether the slot may issue; otherwise the slot rests until
 // [clone.callIdle]. Runner only.
 func (c *clone) admitDepth(s *slot) bool {
-	if !c.exhausted() && !c.search.mayIssue(c.flight) {
+	if !c.work.exhausted() && !c.search.mayIssue(c.flight) {
 		c.idle = append(c.idle, s)
 		return false
 	}
@@ -159,14 +159,11 @@ func (c *clone) admitDepth(s *slot) bool {
 	return true
 }
 
-// exhausted reports whether there is no operation left to issue.
-func (c *clone) exhausted() bool { return c.toIssue == 0 || c.toMove == 0 }
-
 // callIdle hands slots that the search has held back to the runner, which is the
 // caller: as many as it may now use, or all when the phase ends.
 func (c *clone) callIdle() {
 	n := len(c.idle)
-	if !c.stopped.Load() && !c.over && !c.failed && !c.expired(c.now()) && !c.exhausted() {
+	if !c.stopped.Load() && !c.over && !c.failed && !c.expired(c.now()) && !c.work.exhausted() {
 		free := c.search.depth - c.flight
 		if c.search.draining {
 			free = 0
@@ -182,7 +179,7 @@ func (c *clone) callIdle() {
 		s := c.idle[len(c.idle)-1]
 		c.idle = c.idle[:len(c.idle)-1]
 		s.end = now
-		c.pushLocked(s)
+		c.ready.push(s)
 	}
 	c.mu.Unlock()
 }

@@ -81,10 +81,12 @@ type slice struct {
 // seriesBuffer is how much is collected before it is written.
 const seriesBuffer = 64 << 10
 
-// openSeries creates the files of a clone; [clone.close] closes them, after an
-// error, too.
-func (c *clone) openSeries() error {
-	l := &c.job.Logs
+// seriesSet is all that a clone writes.
+type seriesSet []*series
+
+// openSeries creates the files of a clone; who calls closes them, after an error, too.
+func openSeries(j *Job) (set seriesSet, err error) {
+	l := &j.Logs
 	for _, k := range []struct {
 		name logName
 		kind seriesKind
@@ -94,26 +96,26 @@ func (c *clone) openSeries() error {
 		}
 		prefix := k.name.prefix
 		if prefix == "" {
-			prefix = c.job.Name
+			prefix = j.Name
 		}
-		name, flags := fmt.Sprintf("%s_%v.%d.log", prefix, k.kind, c.job.thread), os.O_TRUNC
+		name, flags := fmt.Sprintf("%s_%v.%d.log", prefix, k.kind, j.thread), os.O_TRUNC
 		if l.Shared {
 			name, flags = fmt.Sprintf("%s_%v.log", prefix, k.kind), os.O_APPEND
 		}
 		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|flags, 0o644)
 		if err != nil {
-			return fmt.Errorf("job %s: log: %w", c.job.Name, err)
+			return set, fmt.Errorf("job %s: log: %w", j.Name, err)
 		}
 		s := &series{logs: l, kind: k.kind, file: f, buf: make([]byte, 0, seriesBuffer)}
-		c.series = append(c.series, s)
+		set = append(set, s)
 	}
-	return nil
+	return set, nil
 }
 
 // enter adds a finished operation to every series. now counts from the clone's
 // start.
-func (c *clone) enter(now time.Duration, d dir, off int64, n int, slat, clat int64) {
-	for _, s := range c.series {
+func (set seriesSet) enter(now time.Duration, d dir, off int64, n int, slat, clat int64) {
+	for _, s := range set {
 		v := int64(1)
 		switch s.kind {
 		case seriesBW:
@@ -205,19 +207,19 @@ func (s *series) end(now time.Duration) error {
 	return s.err
 }
 
-// endSeries completes the files; an error becomes the clone's when it had none.
-func (c *clone) endSeries() {
-	for _, s := range c.series {
-		if err := s.end(c.now() - c.sinceEpoch); err != nil && c.stats.FirstErr == nil {
-			c.stats.FirstErr, c.stats.Code = fmt.Errorf("log: %w", err), errnoOf(err)
+// end completes the files. It returns the first error.
+func (set seriesSet) end(now time.Duration) (err error) {
+	for _, s := range set {
+		if e := s.end(now); err == nil {
+			err = e
 		}
 	}
+	return err
 }
 
-func (c *clone) closeSeries() (err error) {
-	for _, s := range c.series {
+func (set seriesSet) close() (err error) {
+	for _, s := range set {
 		err = errors.Join(err, s.file.Close())
 	}
-	c.series = nil
 	return err
 }

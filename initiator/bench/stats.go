@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"softiser/initiator/blockio"
@@ -131,9 +132,7 @@ func (s *Stats) merge(o *Stats) {
 	}
 	s.addSession(o.Session)
 	s.Errors += o.Errors
-	if s.FirstErr == nil {
-		s.FirstErr, s.Code = o.FirstErr, o.Code
-	}
+	s.first(o.FirstErr, o.Code)
 	s.Verified += o.Verified
 	s.Bad += o.Bad
 	for _, m := range o.Mismatches {
@@ -161,8 +160,26 @@ const maxMismatches = 16
 // failed reports whether the run must exit with an error.
 func (s *Stats) failed() bool { return s.Errors > 0 || s.Bad > 0 || s.FirstErr != nil }
 
+// first keeps an error, and the errno that it is reported with, unless there is one already.
+func (s *Stats) first(err error, code int) {
+	if s.FirstErr == nil {
+		s.FirstErr, s.Code = err, code
+	}
+}
+
+// mismatch enters a block that is not what it should be.
+func (s *Stats) mismatch(m *Mismatch) {
+	if s.Bad++; len(s.Mismatches) < maxMismatches {
+		s.Mismatches = append(s.Mismatches, m)
+	}
+	s.first(m, int(syscall.EILSEQ))
+}
+
 // live is what a running clone shows to the progress line.
 type live struct {
 	ios, bytes [dirs]atomic.Int64
 	phase      atomic.Uint32
 }
+
+func (l *live) at() phase     { return phase(l.phase.Load()) }
+func (l *live) enter(p phase) { l.phase.Store(uint32(p)) }

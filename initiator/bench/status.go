@@ -11,7 +11,7 @@ func (c *clone) results() *Stats {
 	}
 	s := &slot{c: c, ask: make(chan *Stats, 1)}
 	c.mu.Lock()
-	c.pushLocked(s)
+	c.ready.push(s)
 	c.run() // unlocks
 	return <-s.ask
 }
@@ -19,7 +19,7 @@ func (c *clone) results() *Stats {
 // copyResults is the runner's side of [clone.results].
 func (c *clone) copyResults() *Stats {
 	s := c.stats
-	now, running := c.now(), phase(c.live.phase.Load()) == phaseRun
+	now, running := c.now(), c.live.at() == phaseRun
 	for d := range s.Dir {
 		t := &s.Dir[d]
 		t.SlatHist, t.ClatHist, t.LatHist = t.SlatHist.clone(), t.ClatHist.clone(), t.LatHist.clone()

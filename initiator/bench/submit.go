@@ -11,7 +11,7 @@ import (
 // submitNext gives the slot its next operation; false: there is none and the
 // slot rests. Runner only.
 func (c *clone) submitNext(s *slot) bool {
-	switch phase(c.live.phase.Load()) {
+	switch c.live.at() {
 	case phaseRun:
 		return c.runNext(s)
 	case phaseFlush:
@@ -27,14 +27,14 @@ func (c *clone) submitNext(s *slot) bool {
 func (c *clone) runNext(s *slot) bool {
 	if c.stopped.Load() || c.expired(s.start) || c.over || c.failed && !c.job.ContinueOnErr {
 		// Being stopped counts as an interruption only if there was something left to do.
-		c.cut = c.cut || c.stopped.Load() && !c.expired(s.start) && (s.held || c.draw(s) || c.drain)
+		c.cut = c.cut || c.stopped.Load() && !c.expired(s.start) && (s.held || c.work.next(&s.ext) || c.work.drained)
 		s.held = false
 		return false
 	}
 	if !c.ramped && s.start-c.began >= c.job.RampTime {
 		c.measure(s.start)
 	}
-	if c.job.Fsync > 0 && c.sinceFlush >= c.job.Fsync && !c.flushing {
+	if c.flushes.due() {
 		c.submitFlush(s)
 		return true
 	}
@@ -46,7 +46,7 @@ func (c *clone) runNext(s *slot) bool {
 			c.awaitFlow(s)
 			return true
 		}
-		if !c.draw(s) {
+		if !c.work.next(&s.ext) {
 			return false
 		}
 		if c.paced {
@@ -62,47 +62,6 @@ func (c *clone) runNext(s *slot) bool {
 	}
 	s.held = false
 	c.submitData(s)
-	return true
-}
-
-// draw takes the next operation of the pattern into s.ext.
-func (c *clone) draw(s *slot) bool {
-	if c.drain || c.toMove == 0 || c.toIssue == 0 {
-		return false
-	}
-	e, ok := c.offsets.next()
-	if !ok {
-		if c.passes > 0 {
-			c.passes--
-		}
-		if c.passes == 0 {
-			c.toIssue = 0 // so that the other slots rest, too
-			return false
-		}
-		if c.ledger != nil {
-			// Two writes of one block must not be in flight together:
-			// the next pass begins when this one has ended.
-			c.drain = true
-			return false
-		}
-		c.offsets.restart()
-		if e, ok = c.offsets.next(); !ok {
-			return false
-		}
-	}
-	if c.toMove > 0 {
-		e.n = int(min(int64(e.n), c.toMove))
-		e.n -= e.n % int(c.offsets.unit)
-		if e.n == 0 {
-			c.toMove = 0
-			return false
-		}
-		c.toMove -= int64(e.n)
-	}
-	if c.toIssue > 0 {
-		c.toIssue--
-	}
-	s.ext = e
 	return true
 }
 
@@ -132,10 +91,10 @@ func (c *clone) submitData(s *slot) {
 		r.Op = blockio.OpRead
 	case dirWrite:
 		r.Op, r.FUA = blockio.OpWrite, c.job.FUA
-		c.sinceFlush++
+		c.flushes.since++
 		switch {
 		case c.ledger != nil:
-			c.sign(r.Buf, e.off)
+			c.ledger.sign(r.Buf, e.off, c.job)
 		case c.refills:
 			c.content.fill(r.Buf)
 		case c.scrambles:
@@ -147,34 +106,20 @@ func (c *clone) submitData(s *slot) {
 	c.submit(s)
 }
 
-// sign fills a write's buffer with one headed block per unit.
-func (c *clone) sign(p []byte, off int64) {
-	unit := int(c.offsets.unit)
-	for ; len(p) >= unit; p, off = p[unit:], off+int64(unit) {
-		fillBlock(p[:unit], c.ledger.seed, off, c.ledger.issue(off), c.job.thread, &c.job.Payload)
-	}
-}
-
 func (c *clone) submitFlush(s *slot) {
-	c.sinceFlush, c.flushing = 0, true
-	c.acked, c.covered = c.covered[:0], c.acked
-	c.prepareFlush(s)
+	c.flushes.begin()
+	s.flush()
 	c.submit(s)
-}
-
-func (c *clone) prepareFlush(s *slot) {
-	s.d, s.ext = dirSync, extent{d: dirSync}
-	s.req.Op, s.req.Off, s.req.Len, s.req.Buf, s.req.FUA = blockio.OpFlush, 0, 0, nil, false
 }
 
 // flushNext: one flush of everything, by the first slot that asks.
 func (c *clone) flushNext(s *slot) bool {
-	if c.lastFlush || c.stopped.Load() {
-		c.cut = c.cut || !c.lastFlush
+	if c.flushes.last || c.stopped.Load() {
+		c.cut = c.cut || !c.flushes.last
 		return false
 	}
-	c.lastFlush = true
-	c.prepareFlush(s)
+	c.flushes.last = true
+	s.flush()
 	c.submit(s)
 	return true
 }
@@ -202,7 +147,7 @@ func (c *clone) verifyNext(s *slot) bool {
 
 // readCheckNext is verify-only of a job that reads: its own pattern once.
 func (c *clone) readCheckNext(s *slot) bool {
-	if !c.draw(s) {
+	if !c.work.next(&s.ext) {
 		return false
 	}
 	c.submitData(s)
@@ -216,16 +161,15 @@ func (c *clone) replay() {
 		return
 	}
 	var s slot
-	for c.draw(&s) || c.drain {
-		if c.drain {
-			c.drain = false
-			c.offsets.restart()
+	for c.work.next(&s.ext) || c.work.drained {
+		if c.work.drained {
+			c.work.restart()
 			continue
 		}
 		if s.ext.d != dirWrite {
 			continue
 		}
-		for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += c.offsets.unit {
+		for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += c.work.offsets.unit {
 			c.ledger.issue(off)
 			c.ledger.ack(off, true)
 		}
@@ -246,7 +190,7 @@ func (c *clone) submit(s *slot) {
 func (c *clone) account(s *slot) {
 	r := &s.req
 	if s.d == dirSync {
-		c.flushing = false
+		c.flushes.inFlight = false
 	}
 	if r.Err == nil && r.Residual > 0 {
 		r.Err = fmt.Errorf("%d of %d bytes were not transferred: %w", r.Residual, s.ext.n, syscall.EIO)
@@ -263,7 +207,7 @@ func (c *clone) account(s *slot) {
 	c.live.ios[s.d].Add(1)
 	c.live.bytes[s.d].Add(int64(s.ext.n))
 	if len(c.series) > 0 && c.ramped && s.d < datas {
-		c.enter(s.end-c.sinceEpoch, s.d, s.ext.off, s.ext.n, slat, clat)
+		c.series.enter(s.end-c.sinceEpoch, s.d, s.ext.off, s.ext.n, slat, clat)
 	}
 	if c.ticker != nil && s.d < datas {
 		c.ticker.add(s.end, s.d, s.ext.n, clat)
@@ -279,7 +223,7 @@ func (c *clone) account(s *slot) {
 		c.accountFlush()
 	case dirWrite:
 		if c.ledger != nil {
-			c.accountWrite(s)
+			c.flushes.acknowledged(c.ledger, s.ext, s.req.FUA)
 		}
 	case dirRead:
 		if c.checksReads() {
@@ -292,34 +236,21 @@ func (c *clone) accountFlush() {
 	if c.ledger == nil {
 		return
 	}
-	if phase(c.live.phase.Load()) == phaseFlush {
+	if c.live.at() == phaseFlush {
 		c.ledger.flushedAll()
 		return
 	}
-	for _, w := range c.covered {
-		c.ledger.flushed(w.off, w.gen)
-	}
-	c.covered = c.covered[:0]
-}
-
-func (c *clone) accountWrite(s *slot) {
-	unit := c.offsets.unit
-	for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += unit {
-		c.ledger.ack(off, s.req.FUA)
-		if c.job.Fsync > 0 && !s.req.FUA {
-			c.acked = append(c.acked, written{off, c.ledger.entry[c.ledger.index(off)].acked})
-		}
-	}
+	c.flushes.durable(c.ledger)
 }
 
 // checksReads reports whether a read's content is checked: in the verify phase
 // and in jobs that only read.
 func (c *clone) checksReads() bool {
-	return c.job.Verify != VerifyNone && (phase(c.live.phase.Load()) == phaseVerify || !c.job.writes())
+	return c.job.Verify != VerifyNone && (c.live.at() == phaseVerify || !c.job.writes())
 }
 
 func (c *clone) check(s *slot) {
-	unit := int(c.offsets.unit)
+	unit := int(c.work.offsets.unit)
 	p, off := s.req.Buf, s.ext.off
 	for ; len(p) >= unit; p, off = p[unit:], off+int64(unit) {
 		w, seed := window{unknown: true}, c.job.Seed
@@ -332,26 +263,14 @@ func (c *clone) check(s *slot) {
 		}
 		c.stats.Verified++
 		if m := checkBlock(p[:unit], seed, off, w); m != nil {
-			c.mismatch(m)
+			c.stats.mismatch(m)
+			c.failed = c.failed || c.job.VerifyFatal
 		}
 	}
-}
-
-func (c *clone) mismatch(m *Mismatch) {
-	if c.stats.Bad++; len(c.stats.Mismatches) < maxMismatches {
-		c.stats.Mismatches = append(c.stats.Mismatches, m)
-	}
-	if c.stats.FirstErr == nil {
-		c.stats.FirstErr, c.stats.Code = m, int(syscall.EILSEQ)
-	}
-	c.failed = c.failed || c.job.VerifyFatal
 }
 
 func (c *clone) fail(s *slot, err error) {
 	c.stats.Errors++
 	c.failed = true
-	if c.stats.FirstErr == nil {
-		c.stats.FirstErr = fmt.Errorf("%v of %d bytes at offset %d: %w", s.d, s.ext.n, s.ext.off, err)
-		c.stats.Code = errnoOf(err)
-	}
+	c.stats.first(fmt.Errorf("%v of %d bytes at offset %d: %w", s.d, s.ext.n, s.ext.off, err), errnoOf(err))
 }

@@ -36,6 +36,10 @@ func (q *SendQueue) At(i uint32) *WQE {
 func (q *SendQueue) free() *WQE {
 	if p := &q.ring[(q.Tail&q.mask)/sqPiece]; *p == nil {
 		*p = new([sqPiece]WQE)
+		for i := range *p {
+			e := &(*p)[i]
+			e.Segs, e.LKeys = e.seg[:0], e.key[:0]
+		}
 	}
 	return q.At(q.Tail)
 }

@@ -111,6 +111,11 @@ type WQE struct {
 	Key    uint8
 
 	inl []byte // copy of inline data
+
+	// What Segs and LKeys begin with in a ring: most requests have one piece, and it lies beside
+	// the rest of the entry.
+	seg [1][]byte
+	key [1]uint32
 }
 
 // Add appends a piece of memory.

@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -31,11 +33,16 @@ type Options struct {
 	Export      string // NBD export name
 	Socket      string // path; empty: in the run directory
 	TCP         string // loopback address to listen on as well; empty: none
-	Device      string // "none", "auto" (where the kernel can), "/dev/nbd", "/dev/nbdN"
-	Connections int    // kernel device: sockets
-	ReadOnly    bool
-	OnError     func(error)
-	OnNotice    func(string) // of what takes time at the end
+	Device      string // "none", "auto" (NBD where the kernel can), "/dev/nbd", "/dev/nbdN", "ublk", "/dev/ublkbN"
+	Connections int    // kernel device: sockets of NBD, queues of ublk
+	Depth       int    // ublk: requests of one queue under way at once; 0: the default
+	// Recover has an ublk device outlive this process, for the next one that attaches the
+	// volume. Nothing that the target was given by the former may then take effect any
+	// more once Open has returned: iSCSI sessions with the ISID of ISID reinstate its.
+	Recover  bool
+	ReadOnly bool
+	OnError  func(error)
+	OnNotice func(string) // of what takes time at the end
 	// FinishTimeout bounds what detaching waits for clients' requests and for the
 	// last flush.
 	FinishTimeout time.Duration
@@ -56,8 +63,8 @@ type Attachment struct {
 	export *nbd.Export
 	record *os.File
 	size   chan int64 // the volume's, after a resize; the newest one
-	kernel *nbd.KernelDevice
 	serve  chan error
+	failed <-chan error // of a kernel device; nil: without such news
 	unwind []func() error
 }
 
@@ -73,7 +80,7 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 			err = errors.Join(err, a.undo())
 		}
 	}()
-	path := filepath.Join(opt.Dir, nameOf(opt.URL)+".json")
+	path := recordPath(opt.Dir, opt.URL)
 	if a.record, held, err = lockRecord(path); err != nil {
 		return nil, nil, err
 	}
@@ -250,18 +257,51 @@ func listenLoopback(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// makeDevice makes /dev/nbdN as Options.Device wants it.
+// makeDevice makes the kernel device that Options.Device wants.
 func (a *Attachment) makeDevice() error {
-	index := -1
-	switch dev := a.opt.Device; dev {
+	kind, index, err := parseDevice(a.opt.Device)
+	switch {
+	case err != nil:
+		return err
+	case kind == deviceUblk:
+		return a.makeUblk(index)
+	case kind == deviceNBD:
+		return a.makeNBD(index)
+	}
+	return nil
+}
+
+// deviceKind is which driver of the kernel makes a device.
+type deviceKind string
+
+const (
+	deviceNone deviceKind = ""
+	deviceNBD  deviceKind = "/dev/nbd"
+	deviceUblk deviceKind = "/dev/ublkb"
+)
+
+// parseDevice reads Options.Device; index is -1 where any number will do.
+func parseDevice(dev string) (kind deviceKind, index int, err error) {
+	switch dev {
 	case "none":
-		return nil
+		return deviceNone, -1, nil
 	case "", "auto", "/dev/nbd":
-	default:
-		if n, err := fmt.Sscanf(dev, "/dev/nbd%d", &index); n != 1 || err != nil || index < 0 || fmt.Sprintf("/dev/nbd%d", index) != dev {
-			return fmt.Errorf("--device %s: expected auto, none or /dev/nbdN", dev)
+		return deviceNBD, -1, nil
+	case "ublk":
+		return deviceUblk, -1, nil
+	}
+	for _, kind := range []deviceKind{deviceNBD, deviceUblk} {
+		if n, ok := strings.CutPrefix(dev, string(kind)); ok {
+			if i, err := strconv.Atoi(n); err == nil && i >= 0 && strconv.Itoa(i) == n {
+				return kind, i, nil
+			}
 		}
 	}
+	return deviceNone, -1, fmt.Errorf("--device %s: expected auto, none, ublk, /dev/nbdN or /dev/ublkbN", dev)
+}
+
+// makeNBD makes /dev/nbdN.
+func (a *Attachment) makeNBD(index int) error {
 	info := a.lun.Info()
 	d, err := nbd.ConnectKernel(nbd.KernelConfig{
 		Index: index, Size: info.Size, BlockSize: info.BlockSize, Flags: a.export.Flags(),
@@ -273,7 +313,6 @@ func (a *Attachment) makeDevice() error {
 		}
 		return err
 	}
-	a.kernel = d
 	client := a.lun.NewFlusher()
 	for _, c := range d.Conns {
 		go func() {
@@ -314,6 +353,7 @@ func (a *Attachment) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 	case err = <-a.serve:
 		err = fmt.Errorf("NBD server: %w", err)
+	case err = <-a.failed:
 	}
 	return errors.Join(err, a.undo())
 }

@@ -20,17 +20,25 @@ import (
 	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
 	"softiser/initiator/multipath"
+	"softiser/initiator/ublk"
 	"softiser/internal/systemd"
 	"softiser/internal/usage"
 )
+
+// maxConnections bounds sockets and queues: more of them than processors serve nobody.
+const maxConnections = 1024
 
 const long = `Make a volume a local block device.
 
 An NBD server on a unix socket serves the volume to qemu, nbdcopy, fio's nbd
 engine, nbdfuse, …; where the kernel has the nbd driver and this process may use
-it, /dev/nbdN appears as well. The command serves until it is interrupted, or in
-the background with --daemon. Attaching a volume that is attached already
-reports the existing attachment.
+it, /dev/nbdN appears as well, and with --device ublk /dev/ublkbN instead, through
+the ublk driver. The command serves until it is interrupted, or in the background
+with --daemon. Attaching a volume that is attached already reports the existing
+attachment.
+
+An ublk device of an iSCSI volume outlives the process that serves it: when that
+is killed, I/O waits, and the same command takes the device again.
 
 A lost connection is made again by the session; clients see a pause, not an
 error, for as long as --replacement-timeout says. After that requests fail, and
@@ -40,6 +48,7 @@ const example = `  iser-initiator attach iser://127.0.0.1/iqn.2026-11.softiser:d
   iser-initiator attach --daemon --json iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   iser-initiator attach nvme+tcp://127.0.0.1:3260/nqn.2026-11.softiser:demo/1
   iser-initiator attach nvme+rdma://127.0.0.1:3260/nqn.2026-11.softiser:demo/1
+  iser-initiator attach --device ublk --connections 2 iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   iser-initiator attach --list
   iser-initiator attach --detach /dev/nbd0`
 
@@ -72,8 +81,9 @@ func Command() *cobra.Command {
 	fs.BoolVar(&c.detach, "detach", false, "end an attachment: write back, disconnect, finish requests, flush")
 	fs.BoolVar(&c.force, "force", false, "with --detach: also a device that is in use, and after --timeout without waiting for the target: what was not flushed is lost")
 	fs.BoolVar(&c.list, "list", false, "list attachments")
-	fs.StringVar(&c.opt.Device, "device", "auto", "kernel device: auto (where possible), none, or /dev/nbdN")
-	fs.IntVar(&c.opt.Connections, "connections", 1, "sockets between the kernel device and this process")
+	fs.StringVar(&c.opt.Device, "device", "auto", "kernel device: auto (NBD, where possible), none, /dev/nbdN, ublk, or /dev/ublkbN")
+	fs.IntVar(&c.opt.Connections, "connections", 1, "sockets between the kernel device and this process (NBD), or its queues (ublk)")
+	fs.IntVar(&c.opt.Depth, "ublk-depth", ublk.DefaultDepth, "requests of one ublk queue under way at once")
 	fs.StringVar(&c.opt.Socket, "socket", "", "path of the NBD socket (default: in the run directory)")
 	fs.StringVar(&c.opt.TCP, "tcp", "", "serve NBD on this loopback address as well, for example 127.0.0.1:10809")
 	fs.StringVar(&c.opt.Export, "export-name", "", "NBD export name")
@@ -104,8 +114,11 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return c.runDetach(cmd.Context(), out, args[0])
 	}
 	err := c.conn.Check(args[0])
-	if err == nil && c.opt.Connections < 1 {
-		err = fmt.Errorf("--connections %d: at least one is needed", c.opt.Connections)
+	if err == nil && (c.opt.Connections < 1 || c.opt.Connections > maxConnections) {
+		err = fmt.Errorf("--connections %d: 1 to %d are possible", c.opt.Connections, maxConnections)
+	}
+	if err == nil && (c.opt.Depth < 1 || c.opt.Depth > ublk.MaxDepth) {
+		err = fmt.Errorf("--ublk-depth %d: 1 to %d are possible", c.opt.Depth, ublk.MaxDepth)
 	}
 	if err != nil {
 		return usage.Wrap(err)
@@ -140,6 +153,11 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 		default:
 		}
 	}}
+	if kind, _, err := parseDevice(opt.Device); err != nil {
+		return usage.Wrap(err)
+	} else if kind == deviceUblk && c.conn.Reinstates(url) {
+		opt.Recover, tuning.ISID = true, ISID(opt.Dir, opt.URL)
+	}
 	var lun blockio.Volume
 	opt.State = func() (state, reason string) { return stateOf(lun) }
 	opt.Open = func(ctx context.Context) (LUN, error) {

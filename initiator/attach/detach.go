@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"softiser/initiator/nbd"
+	"softiser/initiator/ublk"
 )
 
 // Detach ends the attachment that key names and waits until it is gone. It
@@ -27,6 +28,9 @@ func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 		if why := inUse(r.Device); why != "" {
 			return r, fmt.Errorf("%s is in use: %s", r.Device, why)
 		}
+	}
+	if r.State == StateKilled {
+		return r, r.removeDevice()
 	}
 	if err := syscall.Kill(r.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return r, fmt.Errorf("process %d: %w", r.PID, err)
@@ -59,9 +63,18 @@ func (r *Record) kill() error {
 			return fmt.Errorf("process %d was killed and has not ended within %v", r.PID, killGrace)
 		}
 	}
+	err := r.removeDevice()
 	_, _ = List(filepath.Dir(r.path)) // removes what it has left
-	if r.Device == "" {
+	return err
+}
+
+// removeDevice ends the kernel device of a process that is gone.
+func (r *Record) removeDevice() error {
+	switch {
+	case r.Device == "":
 		return nil
+	case strings.HasPrefix(r.Device, string(deviceUblk)):
+		return errors.Join(ublk.Remove(r.Device, killGrace), os.Remove(r.path))
 	}
 	return nbd.DisconnectKernel(r.Device)
 }

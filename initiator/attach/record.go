@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"softiser/initiator/ublk"
 )
 
 // Record is what is known of one attachment; it is also what --json prints.
@@ -26,13 +28,14 @@ type Record struct {
 	Socket    string    `json:"socket,omitempty"`
 	TCP       string    `json:"tcp,omitempty"` // address of the TCP listener
 	URI       string    `json:"uri,omitempty"`
-	Device    string    `json:"device,omitempty"` // /dev/nbdN
+	Device    string    `json:"device,omitempty"` // /dev/nbdN or /dev/ublkbN
 	PID       int       `json:"pid"`
 	Started   time.Time `json:"started"`
 	State     string    `json:"state"`            // "connected", or what is wrong with the way to the target
 	Reason    string    `json:"reason,omitempty"` // why
 	Since     time.Time `json:"since"`            // when State became that
 	Already   bool      `json:"already_attached,omitempty"`
+	Recovered bool      `json:"recovered,omitempty"` // the device was there, of a process that was killed
 
 	path string
 }
@@ -72,6 +75,8 @@ func nameOf(url string) string {
 	sum := sha256.Sum256([]byte(url))
 	return "attach-" + hex.EncodeToString(sum[:6])
 }
+
+func recordPath(dir, url string) string { return filepath.Join(dir, nameOf(url)+".json") }
 
 // lockRecord takes the record file at path for this process. When another
 // process holds it, its record is returned instead.
@@ -148,7 +153,12 @@ func (r *Record) alive() bool {
 	return errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
 }
 
-// List returns the live attachments; records of dead processes are removed.
+// StateKilled is of an attachment whose process was killed and whose device waits for the
+// next one.
+const StateKilled = "killed"
+
+// List returns the live attachments, and those whose process was killed and whose device
+// waits (StateKilled); records of other dead processes are removed.
 func List(dir string) ([]*Record, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "attach-*.json"))
 	if err != nil {
@@ -161,6 +171,10 @@ func List(dir string) ([]*Record, error) {
 			continue // being written, or not ours
 		}
 		if !r.alive() {
+			if r.waits() {
+				live = append(live, r)
+				continue
+			}
 			os.Remove(p)
 			if r.Socket != "" && strings.HasPrefix(r.Socket, dir) {
 				os.Remove(r.Socket)
@@ -173,7 +187,21 @@ func List(dir string) ([]*Record, error) {
 	return live, nil
 }
 
-// Find returns the live attachment that key names: URL, socket, device, URI or
+// waits reports whether the record's device waits for another process, the record's being
+// gone, and says so in the record.
+func (r *Record) waits() bool {
+	if !strings.HasPrefix(r.Device, string(deviceUblk)) {
+		return false
+	}
+	left, state, err := ublk.Find(markOf(filepath.Dir(r.path), r.URL))
+	if err != nil || left != r.Device || state == ublk.Ended {
+		return false
+	}
+	r.State, r.Reason = StateKilled, "its process was killed; the same attach takes the device again, --detach ends it"
+	return true
+}
+
+// Find returns the attachment of List that key names: URL, socket, device, URI or
 // process id; nil when there is none.
 func Find(dir, key string) (*Record, error) {
 	live, err := List(dir)

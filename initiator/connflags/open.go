@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -211,7 +212,10 @@ type Tuning struct {
 	// KeepTrying goes on looking for a target that was away for too long.
 	KeepTrying bool
 	Logout     time.Duration // bound on the end of a session; 0: the default
-	Changed    func()        // called when the way to the volume may have changed; must not block
+	// ISID names the sessions of iSCSI paths, the last byte but one counting these; where it
+	// is set, Reinstates must hold. Zero: random ones.
+	ISID    [6]byte
+	Changed func() // called when the way to the volume may have changed; must not block
 }
 
 func (t *Tuning) apply(w way) {
@@ -247,6 +251,17 @@ func also[E any](told func(E), changed func()) func(E) {
 	}
 }
 
+// Reinstates reports whether another Open of the same url with the same Tuning.ISID ends
+// every session of this one at the target before it returns: all paths are iSCSI, and known
+// by their URLs.
+func (o *Options) Reinstates(url string) bool {
+	ws, err := o.ways(url)
+	if err != nil || o.path.all {
+		return false
+	}
+	return !slices.ContainsFunc(ws, func(w way) bool { return w.lun == nil })
+}
+
 // Open opens the volume at url: over one path as a session does that waits for its target
 // to come back, over several as package multipath does.
 func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volume, error) {
@@ -255,8 +270,12 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 	if err := errors.Join(err, perr); err != nil {
 		return nil, &UsageError{err}
 	}
-	for _, w := range ws {
+	for i, w := range ws {
 		t.apply(w)
+		if w.lun != nil && t.ISID != ([6]byte{}) {
+			w.lun.ISID = t.ISID
+			w.lun.ISID[4] += byte(i)
+		}
 	}
 	switch w := ws[0]; {
 	case len(ws) > 1 || o.path.all:

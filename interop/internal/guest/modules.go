@@ -2,7 +2,7 @@ package guest
 
 import (
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-//go:embed modules/nvme-auth.sh
-var nvmeAuth []byte
+//go:embed modules
+var modules embed.FS
 
 // building is held while modules are built, or looked for.
 var building sync.Mutex
@@ -21,28 +21,43 @@ var building sync.Mutex
 // RDMA that know DH-HMAC-CHAP, for the kernel of the image; Debian's do not. They are built when they
 // are first asked for, beside the image, so that it costs nothing where no case needs them.
 func (im *Image) NVMeAuth(cache string, progress func(string)) (string, error) {
+	return im.build("nvme-auth", "NVMe modules with DH-HMAC-CHAP", cache, progress)
+}
+
+// Ublk returns a folder with ublk_drv.ko for the kernel of the image, which Debian leaves
+// out, in the same way.
+func (im *Image) Ublk(cache string, progress func(string)) (string, error) {
+	return im.build("ublk", "the module ublk_drv", cache, progress)
+}
+
+// build runs modules/NAME.sh, which makes what, unless that has been done.
+func (im *Image) build(name, what, cache string, progress func(string)) (string, error) {
 	building.Lock()
 	defer building.Unlock()
-	sum := sha256.Sum256(append([]byte(im.Kernel+"\n"), nvmeAuth...))
-	dir := filepath.Join(cache, "nvme-auth-"+hex.EncodeToString(sum[:])[:12])
+	recipe, err := modules.ReadFile("modules/" + name + ".sh")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(append([]byte(im.Kernel+"\n"), recipe...))
+	dir := filepath.Join(cache, name+"-"+hex.EncodeToString(sum[:])[:12])
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
 		return "", ErrNoQEMU
 	}
-	script, err := os.CreateTemp("", "nvme-auth-*.sh")
+	script, err := os.CreateTemp("", name+"-*.sh")
 	if err != nil {
 		return "", err
 	}
 	defer os.Remove(script.Name())
 	defer script.Close()
-	if _, err := script.Write(nvmeAuth); err != nil {
+	if _, err := script.Write(recipe); err != nil {
 		return "", err
 	}
-	progress("building NVMe modules with DH-HMAC-CHAP in " + dir + " (a minute, once)")
+	progress("building " + what + " in " + dir + " (a minute, once)")
 	if out, err := exec.Command("bash", script.Name(), dir, im.Kernel).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building NVMe modules: %w\n%s", err, tail(string(out), 20))
+		return "", fmt.Errorf("building %s: %w\n%s", what, err, tail(string(out), 20))
 	}
 	return dir, nil
 }

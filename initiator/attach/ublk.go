@@ -1,0 +1,83 @@
+package attach
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"softiser/blockdev"
+	"softiser/initiator/nbd"
+	"softiser/initiator/ublk"
+)
+
+// markOf is by what the attachment of a volume knows its ublk device again: the same for
+// whoever attaches the volume with the same run directory, until the machine is booted.
+func markOf(dir, url string) uint64 {
+	sum := identity(dir, url)
+	return binary.LittleEndian.Uint64(sum[:]) | 1
+}
+
+// ISID names the iSCSI session of an attachment whose device outlives its process: the next
+// process that attaches the volume has the same, so that its login ends what the target
+// still had of the former (session reinstatement, RFC 7143 §6.3.5).
+func ISID(dir, url string) (id [6]byte) {
+	sum := identity(dir, url)
+	copy(id[:], sum[8:])
+	id[0] = 0x80 // T = 10b: random
+	return id
+}
+
+func identity(dir, url string) [sha256.Size]byte {
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return sha256.Sum256(fmt.Appendf(nil, "softiser attach\x00%s\x00%s\x00%s", boot, dir, url))
+}
+
+// makeUblk makes /dev/ublkbN, or takes over the one that an attachment of the volume has
+// left whose process was killed.
+func (a *Attachment) makeUblk(index int) error {
+	mark := markOf(a.opt.Dir, a.opt.URL)
+	left, state, err := ublk.Find(mark)
+	if err != nil {
+		return err
+	}
+	if left != "" && state == ublk.Ended { // nothing to take over but its number
+		if err := ublk.Remove(left, a.opt.FinishTimeout); err != nil {
+			return err
+		}
+		left = ""
+	}
+	var d *ublk.Device
+	if left != "" {
+		if wanted := fmt.Sprintf("%s%d", deviceUblk, index); index >= 0 && wanted != left {
+			return fmt.Errorf("--device %s: the volume is behind %s, whose process was killed: attach that, or end it with --detach", wanted, left)
+		}
+		d, err = ublk.Recover(context.Background(), left, a.lun)
+	} else {
+		d, err = ublk.Add(ublk.Config{
+			Index: index, LUN: a.lun, ReadOnly: a.opt.ReadOnly, Queues: max(a.opt.Connections, 1),
+			Depth: cmp.Or(a.opt.Depth, ublk.DefaultDepth), Mark: mark, Recover: a.opt.Recover,
+		})
+	}
+	if err != nil {
+		return err
+	}
+	a.failed, a.Record.Device, a.Record.Recovered = d.Failed, d.Path, left != ""
+	cancel := a.lun.OnResize(func(i blockdev.Info) {
+		if err := d.Resize(i.Size); err != nil && a.opt.OnError != nil {
+			a.opt.OnError(err)
+		}
+	})
+	a.later(func() error {
+		cancel()
+		return errors.Join(a.writeBack(d.Path, nbd.WriteBack), d.Close(a.opt.FinishTimeout))
+	})
+	return nil
+}

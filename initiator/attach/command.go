@@ -70,7 +70,7 @@ func Command() *cobra.Command {
 	c := &command{}
 	cmd := &cobra.Command{
 		Use:     "attach URL | attach --detach URL|DEVICE|SOCKET | attach --list",
-		Short:   "Make a volume a local block device (NBD)",
+		Short:   "Make a volume a local block device (NBD, ublk)",
 		Long:    long,
 		Example: example,
 		Args:    cobra.MaximumNArgs(1),
@@ -271,7 +271,11 @@ func (c *command) print(out io.Writer, r *Record) error {
 	}
 	fmt.Fprintf(out, "  volume  %s, %d bytes, blocks of %d, %s\n", r.Volume, r.Size, r.BlockSize, mode)
 	if r.Device != "" {
-		fmt.Fprintf(out, "  device  %s\n", r.Device)
+		note := ""
+		if r.Recovered {
+			note = " (taken over from a process that was killed)"
+		}
+		fmt.Fprintf(out, "  device  %s%s\n", r.Device, note)
 	}
 	fmt.Fprintf(out, "  uri     %s\n", r.URI)
 	if r.TCP != "" {

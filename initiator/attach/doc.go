@@ -21,8 +21,8 @@
 // # Local devices are served over NBD (ADR 72)
 //
 // Context. attach has to work without root and without kernel modules, and give a kernel block device
-// where that is possible. Candidates were ublk (fast, needs io_uring commands, a recent kernel and
-// root or a udev policy), NBD, and FUSE.
+// where that is possible. Candidates were ublk (needs io_uring commands, a recent kernel and root),
+// NBD, and FUSE.
 //
 // Decision. An NBD server of our own on a unix socket, everywhere: qemu, nbdcopy, fio, nbdfuse use it
 // as it is. /dev/nbdN is made over generic netlink with a socket pair whose other end the same server
@@ -45,8 +45,16 @@
 // fails with EIO (ADR 79). At the end of an attachment the kernel is made to write back what it holds
 // of /dev/nbdN first, for another process may have it open, and the last close, at which it would do
 // so, comes too late. NBD has no event for a changed size: clients see it when they connect again,
-// /dev/nbdN is told over netlink. ublk can be added beside it without changing the record or the
-// command line.
+// /dev/nbdN is told over netlink.
+//
+// --device ublk makes /dev/ublkbN instead, served by package ublk; the NBD socket is there all the
+// same. Such a device outlives its process where the way to the volume allows it: the driver then gives
+// what was under way to the next process once more, and a write that the target still has of the former
+// must not come after those. The sessions of such an attachment therefore have an ISID that follows from
+// boot, run directory and URL: the login of the next process reinstates them, by which the target ends
+// what it had of the former. NVMe has nothing of the kind, and --all-portals gives each path an ISID of
+// its own; there the device ends with its process. The driver keeps a mark of 64 bits from the same
+// source for us, by which attach, --list and --detach find the device of a process that was killed.
 //
 // # An attachment is a locked file (ADR 73)
 //

@@ -382,6 +382,7 @@ func (d *Device) Resize(size int64) error {
 // bounds how long that is waited for.
 func (d *Device) Close(patience time.Duration) error {
 	var errs []error
+	part := partOf(blockPath + strconv.Itoa(int(d.dev)))
 	if err := d.ctl.do(cmdStopDev, d.dev, 0, nil); err != nil {
 		errs = append(errs, fmt.Errorf("ublk: stop %s%d: %w", blockPath, d.dev, err))
 	}
@@ -398,7 +399,7 @@ func (d *Device) Close(patience time.Duration) error {
 	if d.char != nil {
 		errs = append(errs, d.char.Close())
 	}
-	errs = append(errs, d.ctl.remove(d.dev, patience))
+	errs = append(errs, d.ctl.remove(d.dev, part, patience))
 	d.ctl.close()
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package ublk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -39,10 +40,11 @@ func Find(mark uint64) (path string, state State, err error) {
 		}
 		i, err := c.info(dev)
 		if err == nil && i.mark == mark {
+			path := blockPath + strconv.Itoa(int(dev))
 			if i.features&featureReissue == 0 {
-				i.state = stateDead
+				return path, Ended, nil
 			}
-			return blockPath + strconv.Itoa(int(dev)), State(i.state), nil
+			return path, State(i.state), nil
 		}
 	}
 	return "", Ended, nil
@@ -60,17 +62,19 @@ func Remove(path string, patience time.Duration) error {
 		return err
 	}
 	defer c.close()
+	part := partOf(path)
 	if err := c.do(cmdStopDev, dev, 0, nil); err != nil {
 		if errors.Is(err, syscall.ENODEV) {
 			return nil
 		}
 		return fmt.Errorf("ublk: stop %s: %w", path, err)
 	}
-	return c.remove(dev, patience)
+	return c.remove(dev, part, patience)
 }
 
-// remove gives the number of a stopped device back.
-func (c *controller) remove(dev uint32, patience time.Duration) error {
+// remove gives the number of a stopped device back. part is what partOf said of it before
+// that.
+func (c *controller) remove(dev uint32, part string, patience time.Duration) error {
 	path := blockPath + strconv.Itoa(int(dev))
 	if c.encoded() {
 		err := c.do(cmdDelDevAsync, dev, 0, nil)
@@ -83,12 +87,12 @@ func (c *controller) remove(dev uint32, patience time.Duration) error {
 	}
 	// The driver would wait for whoever has the device open, and nothing could end that.
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		who := openedBy(path)
+		who := cmp.Or(part, openedBy(path))
 		if who == "" {
 			break
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("ublk: %s is stopped, and its number stays taken: %s has it open", path, who)
+			return fmt.Errorf("ublk: /dev/ublkb%d is stopped, and its number stays taken: %s has it open", dev, who)
 		}
 	}
 	if err := c.do(cmdDelDev, dev, 0, nil); err != nil {
@@ -97,8 +101,26 @@ func (c *controller) remove(dev uint32, patience time.Duration) error {
 	return nil
 }
 
-// openedBy names a process that has a block device or a part of it open, or "".
+// partOf names another block device that is made of this one, or "": the kernel has it open
+// for that until that one is taken apart.
+func partOf(path string) string {
+	base := filepath.Base(path)
+	for _, where := range []string{"/sys/block/" + base + "/holders/*", "/sys/block/" + base + "/" + base + "p*/holders/*"} {
+		if all, _ := filepath.Glob(where); len(all) > 0 {
+			return filepath.Base(all[0])
+		}
+	}
+	return ""
+}
+
+// openedBy names a mount or a process that has a block device or a part of it open, or "".
 func openedBy(path string) string {
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 1 && (f[0] == path || strings.HasPrefix(f[0], path+"p")) {
+			return "the mount " + f[1]
+		}
+	}
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	for _, l := range links {
 		to, err := os.Readlink(l)

@@ -129,3 +129,40 @@ func TestPathsHaveSessionsOfTheirOwn(t *testing.T) {
 		t.Errorf("pings after %v, dead after %v", cs[0].lun.NopInterval, cs[0].lun.NopTimeout)
 	}
 }
+
+// The sessions of a volume that are to be reinstated by its next user have names that follow
+// from Tuning.ISID, or from --isid.
+func TestReinstated(t *testing.T) {
+	const one, two = "iser://h/iqn.2026-11.softiser:a/0", "iser://h/iqn.2026-11.softiser:a/0,iscsi://g/iqn.2026-11.softiser:a/0"
+	tune := Tuning{ISID: [6]byte{0x80, 1, 2, 3, 4, 5}}
+	for _, c := range []struct {
+		args  []string
+		url   string
+		ok    bool
+		names [][6]byte
+	}{
+		{nil, one, true, [][6]byte{{0x80, 1, 2, 3, 4, 5}}},
+		{nil, two, true, [][6]byte{{0x80, 1, 2, 3, 4, 5}, {0x80, 1, 2, 3, 5, 5}}},
+		{[]string{"--isid=80a1b2c30000"}, one, true, [][6]byte{{0x80, 0xa1, 0xb2, 0xc3}}},
+		{[]string{"--all-portals"}, one, false, nil},
+		{nil, "nvme+tcp://h/nqn.2026-11.softiser:a/1", false, nil},
+	} {
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o := Register(fs)
+		if err := fs.Parse(c.args); err != nil {
+			t.Fatal(err)
+		}
+		if o.Reinstates(c.url) != c.ok {
+			t.Errorf("%v %s: reinstates %v", c.args, c.url, !c.ok)
+		}
+		ws, err := o.ways(c.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range c.names {
+			if tune.name(ws[i], i); ws[i].lun.ISID != want {
+				t.Errorf("%v %s: path %d has %x, want %x", c.args, c.url, i, ws[i].lun.ISID, want)
+			}
+		}
+	}
+}

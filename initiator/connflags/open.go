@@ -212,8 +212,8 @@ type Tuning struct {
 	// KeepTrying goes on looking for a target that was away for too long.
 	KeepTrying bool
 	Logout     time.Duration // bound on the end of a session; 0: the default
-	// ISID names the sessions of iSCSI paths, the last byte but one counting these; where it
-	// is set, Reinstates must hold. Zero: random ones.
+	// ISID names the sessions of iSCSI paths, the last byte but one counting these, unless an
+	// option does; where it is set, Reinstates must hold. Zero: random ones.
 	ISID    [6]byte
 	Changed func() // called when the way to the volume may have changed; must not block
 }
@@ -236,6 +236,15 @@ func (t *Tuning) apply(w way) {
 	c.KeepTrying = t.KeepTrying
 	c.LogoutTimeout = cmp.Or(t.Logout, c.LogoutTimeout)
 	c.OnEvent = also(c.OnEvent, t.Changed)
+}
+
+// name gives the sessions of the path with number i their names.
+func (t *Tuning) name(w way, i int) {
+	if w.lun == nil || w.lun.ISID != ([6]byte{}) || t.ISID == ([6]byte{}) {
+		return
+	}
+	w.lun.ISID = t.ISID
+	w.lun.ISID[4] += byte(i)
 }
 
 // also has changed called after each event.
@@ -272,10 +281,7 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 	}
 	for i, w := range ws {
 		t.apply(w)
-		if w.lun != nil && t.ISID != ([6]byte{}) {
-			w.lun.ISID = t.ISID
-			w.lun.ISID[4] += byte(i)
-		}
+		t.name(w, i)
 	}
 	switch w := ws[0]; {
 	case len(ws) > 1 || o.path.all:

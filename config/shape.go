@@ -85,6 +85,7 @@ func (r *report) scalar(n *yaml.Node, key, want string) bool {
 	return true
 }
 
+// mapping compares a section with the fields of t: unknown keys, keys that stand twice, values of the wrong shape.
 func (r *report) mapping(n *yaml.Node, t reflect.Type, key string) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return // an empty section means its defaults

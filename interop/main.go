@@ -39,6 +39,7 @@ func main() {
 	os.Exit(command(ctx, os.Args[1:]))
 }
 
+// command runs one of the program's commands and returns its exit code.
 func command(ctx context.Context, args []string) int {
 	if len(args) == 0 {
 		fmt.Fprint(os.Stderr, usage)

@@ -169,6 +169,7 @@ func (ps *thinPools) spare(next *meta.VG, extents uint64, none bool) error {
 	}
 }
 
+// removePool removes an empty thin pool with its data and metadata volumes.
 func (ps *thinPools) removePool(lv *meta.LV, why string) error {
 	if err := ps.act.idle(lv); err != nil {
 		return err

@@ -145,6 +145,7 @@ func (g *giving) answer(r result, given bool) {
 
 var errBusy = errors.New("another handover is under way")
 
+// give offers what this process has to the one at the other end of c. If given is false, this process goes on with it.
 func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error) {
 	up.Old, up.New = os.Getpid(), peerOf(c)
 	var began time.Time
@@ -213,6 +214,7 @@ func (g *giving) thaw() {
 	g.app.changes.Unlock()
 }
 
+// collect adds listeners, volumes and sessions to what is offered, with their descriptors.
 func (g *giving) collect(o *offering) error {
 	listeners, err := g.app.srv.Listeners()
 	if err != nil {

@@ -178,6 +178,7 @@ func newRDMADescs(d func(name, help string, labels ...string) *prometheus.Desc) 
 // crcError is MPA's code for a CRC that is wrong (RFC 5044 §8).
 const crcError = "2/0/02"
 
+// collect puts the counters of each RDMA transport.
 func (c *rdmaDescs) collect(all []portal.RDMAStatus, counter putCounter, gauge putGauge) {
 	for i := range all {
 		r := &all[i]

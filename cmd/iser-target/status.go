@@ -61,6 +61,7 @@ func (s *socketFlag) askFor(ctx context.Context, patience time.Duration, f func(
 	return err
 }
 
+// statusCommand makes the command status, as tables or JSON.
 func statusCommand() *cobra.Command {
 	var s socketFlag
 	var asJSON bool

@@ -256,6 +256,7 @@ func stateOfSessions(sessions []*initiator.Session) (state, reason string) {
 	return "reconnecting", reason
 }
 
+// print tells what has been attached, and how to detach it.
 func (c *command) print(out io.Writer, r *Record) error {
 	if c.json {
 		return printJSON(out, r)

@@ -278,6 +278,7 @@ func (r *Report) writeGroups(w io.Writer) {
 	}
 }
 
+// writeGroupLine writes fio's line of a group and direction: bandwidth together, of the slowest and fastest job, and times.
 func writeGroupLine(w io.Writer, d dir, members []*Stats) {
 	var bytes uint64
 	var lo, hi float64

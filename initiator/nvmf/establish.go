@@ -30,6 +30,7 @@ type attempt struct {
 	c *controller
 }
 
+// run connects the admin queue, enables the controller and connects the queues for I/O.
 func (t *attempt) run(ctx context.Context) error {
 	// When ctx ends a call, its command stays outstanding on the connection, and its memory is
 	// in use until the connection ends.

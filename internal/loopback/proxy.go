@@ -111,6 +111,7 @@ func (p *Proxy) Cut() {
 	clear(p.conns)
 }
 
+// accept joins each connection that comes with one of its own to the server, until the proxy is closed.
 func (p *Proxy) accept() {
 	for {
 		c, err := p.ln.Accept()

@@ -37,6 +37,7 @@ type place struct {
 	bucket, key string
 }
 
+// find makes the client for the bucket of an s3:// name, from the environment that AWS' tools use.
 func find(name string) (*place, error) {
 	bucket, key, _ := strings.Cut(strings.TrimPrefix(name, scheme), "/")
 	if bucket == "" || key == "" {

@@ -144,6 +144,7 @@ func perfCommand(k perfKind) *cobra.Command {
 	return cmd
 }
 
+// check looks at the options together and fills in what follows from them.
 func (p *perf) check() error {
 	if p.kind.latency {
 		p.depth = 1

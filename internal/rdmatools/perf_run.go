@@ -240,6 +240,7 @@ func (s *perfServer) post() error {
 	return s.qp.PostRecv(rdma.RecvWR{ID: uint64(len(s.heads) - 1), SGL: append(s.sgl(head), s.sgl(s.bufs[rdma.GRHLen:])...)})
 }
 
+// handle answers the messages that a server's completion queue reports.
 func (s *perfServer) handle(cq *rdma.CQ) {
 	for n := cq.Poll(s.wcs[:]); n > 0; n = cq.Poll(s.wcs[:]) {
 		for i := range s.wcs[:n] {

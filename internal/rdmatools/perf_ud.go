@@ -112,6 +112,7 @@ type perfDatagrams struct {
 	asked  rdma.RoCEAddr // of the lookup that has begun it, which may come again
 }
 
+// serveDatagramClient serves one client of the datagram tests.
 func (p *perf) serveDatagramClient(ctx context.Context, dev *rdma.Device) error {
 	mine := *p
 	mine.depth, mine.iters = perfMaxDepth, 1

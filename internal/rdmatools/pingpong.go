@@ -100,6 +100,7 @@ func PingPongs() []*cobra.Command {
 	return cmds
 }
 
+// pingpongCommand makes the command for a type of queue pair.
 func pingpongCommand(t rdma.QPType) *cobra.Command {
 	p := &pingpong{kind: t}
 	name, size := strings.ToLower(t.String())+"-pingpong", 4096

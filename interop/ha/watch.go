@@ -45,6 +45,7 @@ func (w *watch) close() {
 	w.wg.Wait()
 }
 
+// follow reads a node's log as it grows and adds each whole line, until the file is closed.
 func (w *watch) follow(f *os.File, node string) {
 	defer f.Close()
 	buf := make([]byte, 64<<10)

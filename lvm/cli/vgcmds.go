@@ -81,6 +81,7 @@ func (a vgCommands) vgextend() *cobra.Command {
 	return c
 }
 
+// vgreduce makes the command that takes physical volumes out of a group.
 func (a vgCommands) vgreduce() *cobra.Command {
 	var missing, all bool
 	c := &cobra.Command{Use: "vgreduce VG PV...", Short: "Take physical volumes out of a volume group", Args: cobra.MinimumNArgs(1)}

@@ -200,6 +200,7 @@ func (p *parser) value(depth int) (Value, error) {
 	return Value{}, p.fail("no value where one is expected")
 }
 
+// list parses an array, and keeps where its lines are broken.
 func (p *parser) list() (Value, error) {
 	p.pos++
 	v := Value{Kind: List}

@@ -160,6 +160,7 @@ func (p *Pool) format() error {
 	return p.commitLocked()
 }
 
+// load checks the superblock b against both devices and loads the counts of their blocks.
 func (p *Pool) load(b []byte) error {
 	s, err := parseSuper(b)
 	if err != nil {

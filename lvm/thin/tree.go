@@ -130,6 +130,7 @@ func (s span) check(n node, nr uint64) error {
 	return nil
 }
 
+// walkNode is walk below block nr, whose keys must lie in the span that its parent gives it.
 func (t *tree) walkNode(nr, from uint64, f func(uint64, []byte) bool, depth int, in span) (bool, error) {
 	if depth > maxHeight {
 		return false, fmt.Errorf("%w: tree is deeper than %d", ErrCorrupt, maxHeight)
@@ -277,6 +278,7 @@ func (t *tree) remove(root, key uint64) (newRoot uint64, found bool, err error) 
 	return b.nr, true, nil
 }
 
+// removeAt removes a key below block nr and joins nodes that have become too small. It returns the copy of the block.
 func (t *tree) removeAt(nr, key uint64) (*block, error) {
 	b, n, err := t.shadow(nr)
 	if err != nil {

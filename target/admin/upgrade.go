@@ -32,6 +32,7 @@ type Upgraded struct {
 // handoverProtocol names what follows on a connection to the admin socket.
 const handoverProtocol = "softiser-handover"
 
+// handleUpgrade serves the request for an upgrade, and the connection of the process that takes over.
 func (b *Backend) handleUpgrade(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/upgrade", func(w http.ResponseWriter, r *http.Request) {
 		var q UpgradeRequest

@@ -19,6 +19,7 @@ var formatRow = ioCommand{access: volume.Writes, heals: volume.Corrupt, run: fun
 // rewriteRequest is a request that makes a volume anew: Format NVM, Sanitize.
 type rewriteRequest struct{ volumeRequest }
 
+// format checks a Format NVM command and begins to rewrite the namespace.
 func (r rewriteRequest) format() {
 	q := r.sqe().Format()
 	switch {

@@ -85,6 +85,7 @@ func (g *haGroup) to(s GroupState, err error) {
 	show(g.common, g.cfg, g.now())
 }
 
+// promote takes the group over: it opens its volumes and serves them, or leaves it as it was.
 func (g *haGroup) promote(ctx context.Context) error {
 	end, err := g.begin(ctx)
 	if err != nil {

@@ -101,6 +101,7 @@ func stageArrived(t *Task) {
 	}
 }
 
+// stageWork hands a piece of data that has arrived to the command, and asks for the next one or ends the command.
 func stageWork(t *Task) {
 	p := t.Arrived
 	if t.data.buf != nil {

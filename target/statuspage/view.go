@@ -93,6 +93,7 @@ type transport struct {
 	Failed, Terminates uint64
 }
 
+// newView prepares a status for the page: what is not served and why, and which tables have rows.
 func newView(st *target.Status, version string) *view {
 	v := &view{Status: st, Version: version}
 	for where, why := range st.Unserved() {

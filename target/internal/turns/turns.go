@@ -65,6 +65,7 @@ func (p *Pool) enqueueLocked(o *origin) {
 	}
 }
 
+// work is a worker: it runs the oldest work of one owner after the other, until there is none.
 func (p *Pool) work() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -102,6 +102,7 @@ func (m *REQ) put(b *[dataLen]byte) {
 	copy(b[140:], m.Private[:])
 }
 
+// get decodes a request for a connection.
 func (m *REQ) get(b *[dataLen]byte) {
 	*m = REQ{
 		LocalCommID:        binary.BigEndian.Uint32(b[0:]),

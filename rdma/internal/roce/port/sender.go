@@ -125,6 +125,7 @@ func (s *Sender) Add(pkt *packet.Packet, pieces [][]byte, n int, copied bool) (b
 	return s.add(s.peer, pkt, pieces, n, copied)
 }
 
+// add queues one packet for a destination; false: there is no room for it, or it can never be sent (the error).
 func (s *Sender) add(to *destination, pkt *packet.Packet, pieces [][]byte, n int, copied bool) (bool, error) {
 	need := packet.MaxHeader + packet.MaxTrailer
 	if copied {

@@ -88,6 +88,7 @@ func (l *Lane) Send(b *Burst) error {
 	return b.err
 }
 
+// send gives the kernel what is left of a burst. It ends at a message that the kernel refuses, which is counted and left out.
 func (l *Lane) send(fd uintptr, b *Burst) error {
 	for b.sent < b.n {
 		l.stat.calls.Add(1)

@@ -76,6 +76,7 @@ func Open(cfg Config) (*Port, error) {
 	return p, nil
 }
 
+// open makes the sockets of a port: the receivers, which share its address, and the lanes to send by.
 func (p *Port) open(cfg *Config) error {
 	v4 := p.addr.Is4()
 	for i := range cfg.Receivers {

@@ -44,7 +44,7 @@ func (s skipped) Error() string { return s.why.Error() }
 func (s skipped) Unwrap() error { return s.why }
 
 // matrix is every case, in the order of the table. The cases_*.go files fill it.
-var matrix = concat(peerCases, verbsCases, scatterCases, perftestCases, terminateCases, iserCases, tcpCases, nvmeCases, nvmeHostCases, chapCases, scsiCases, recoveryCases, initiatorCases, toolCases, ublkCases, captureCases, lvmCases, haCases, roceCases)
+var matrix = concat(peerCases, verbsCases, scatterCases, perftestCases, terminateCases, iserCases, tcpCases, nvmeCases, nvmeHostCases, chapCases, scsiCases, recoveryCases, upgradeCases, initiatorCases, toolCases, ublkCases, captureCases, lvmCases, haCases, roceCases)
 
 func concat(groups ...[]Case) []Case {
 	var all []Case

@@ -198,9 +198,9 @@ func (w nvmeWire) attach(port int) string {
 	return w.fill(port, "nvme_up @TRANSPORT || die module; d=$(nvme_attach @TRANSPORT @PORT @NQN -c 1 -l 120 -k 5) || die connect: $d")
 }
 
-// nvmeUnderIO has fio write and verify the first 16 MiB over and over while something is done
-// to the path, and wants it to see no error.
-func nvmeUnderIO(e *Env, attach string, disturb func() error) (string, error) {
+// steadyIO has fio write and verify the first 16 MiB of $d over and over while something is
+// done to the path or the target, and wants it to see no error.
+func steadyIO(e *Env, attach string, disturb func() error) (string, error) {
 	g, err := e.Guest()
 	if err != nil {
 		return "", err
@@ -264,7 +264,7 @@ func (w nvmeWire) reset(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := nvmeUnderIO(e, w.attach(t.Port), func() error {
+	if _, err := steadyIO(e, w.attach(t.Port), func() error {
 		_, err := e.In("c=$(nvme_ctrl %s) || die controller; for i in 1 2 3 4 5; do sleep 1; echo 1 > /sys/class/nvme/$c/reset_controller || die reset $i; done", ramNQN)
 		return err
 	}); err != nil {
@@ -278,7 +278,7 @@ func (w nvmeWire) targetKilled(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := nvmeUnderIO(e, w.attach(t.Port), func() error {
+	if _, err := steadyIO(e, w.attach(t.Port), func() error {
 		t.Kill()
 		_, err := e.TargetOn(t.Port, fileNamespace("64MiB"))
 		return err
@@ -300,7 +300,7 @@ func (w nvmeWire) ana(_ context.Context, e *Env) (string, error) {
 		return err
 	}
 	attach := w.attach(t.Port) + w.fill(port2, "; nvme_attach @TRANSPORT @PORT @NQN -c 1 -l 120 >/dev/null || die second path")
-	if _, err := nvmeUnderIO(e, attach, func() error {
+	if _, err := steadyIO(e, attach, func() error {
 		for _, step := range [][2]string{{"1", "standby"}, {"1", "active-optimized"}, {"2", "standby"}, {"2", "active-optimized"}, {"1", "standby"}, {"2", "standby"}, {"2", "active-optimized"}} {
 			if err := access(step[0], step[1]); err != nil {
 				return err
@@ -322,7 +322,7 @@ func (w nvmeWire) bothWires(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := nvmeUnderIO(e, w.attach(t.Port), func() error {
+	if _, err := steadyIO(e, w.attach(t.Port), func() error {
 		_, err := e.Host("iser-initiator", "bench", fmt.Sprintf("iser://127.0.0.1:%d/%s/0", t.Port, ramIQN),
 			"--rw=randwrite", "--bsrange=512-256k", "--iodepth=32", "--offset=64m", "--size=64m", "--verify=crc32c")
 		return err

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/interop/internal/guest"
 	"softiser/interop/internal/tap"
 )
@@ -147,6 +149,7 @@ func (e *Env) In(script string, args ...any) (string, error) {
 type Process struct {
 	Port int
 	cmd  *exec.Cmd
+	proc *os.Process // that of cmd, or the last one that has taken its place
 	log  string
 	done chan struct{}
 	err  error
@@ -187,6 +190,7 @@ func (e *Env) Start(name string, args ...string) (*Process, error) {
 	if err := e.place(p.cmd.Start); err != nil {
 		return nil, err
 	}
+	p.proc = p.cmd.Process
 	go func() { p.err = p.cmd.Wait(); close(p.done) }()
 	e.procs = append(e.procs, p)
 	return p, nil
@@ -295,13 +299,13 @@ func (p *Process) listening(ctx context.Context) error {
 
 // Kill ends the program as kill -9 does.
 func (p *Process) Kill() {
-	p.cmd.Process.Kill()
+	p.proc.Kill()
 	<-p.done
 }
 
 // Stop ends the program with SIGTERM and reports how it ended.
 func (p *Process) Stop() error {
-	p.cmd.Process.Signal(syscall.SIGTERM)
+	p.proc.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
 		return p.err
@@ -309,6 +313,32 @@ func (p *Process) Stop() error {
 		p.Kill()
 		return errors.New("it did not end within 20 s of SIGTERM")
 	}
+}
+
+// adopts makes this program the parent of processes whose parents end, so that it learns of
+// their end.
+var adopts = sync.OnceValue(func() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
+
+// succeeded makes p the process pid, which the one that it has been has started in its place.
+func (p *Process) succeeded(ctx context.Context, pid int) error {
+	next, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), next.Kill())
+	}
+	p.proc, p.done = next, make(chan struct{})
+	go func() {
+		defer close(p.done)
+		st, err := next.Wait()
+		if p.err = err; err == nil && !st.Success() {
+			p.err = errors.New(st.String())
+		}
+	}()
+	return nil
 }
 
 func (e *Env) close() {

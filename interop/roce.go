@@ -62,7 +62,7 @@ func (e *Env) bound(p *Process) (bool, error) {
 	if e.net == nil {
 		return listens("/proc", p.Port)
 	}
-	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
+	proc := fmt.Sprintf("/proc/%d", p.proc.Pid)
 	if tcp, err := listens(proc, p.Port); tcp || err != nil {
 		return tcp, err
 	}

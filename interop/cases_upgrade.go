@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// A target whose process is replaced under I/O: what it carries over does not notice.
+var upgradeCases = []Case{
+	{Name: "tcp/upgrade", Expect: "ten upgrades of the target under I/O: one connection all the time, no error, data verified", Run: upgradeTCP},
+}
+
+const upgrades = 10
+
+// upgradeTCP has open-iscsi write and verify meanwhile. That there was no other connection the
+// guest knows by its local port, and the target by the number and the age of the session.
+func upgradeTCP(_ context.Context, e *Env) (string, error) {
+	socket := filepath.Join(e.dir, "admin.sock")
+	t, err := e.Target(ramTarget + "admin: {socket: " + socket + "}\n")
+	if err != nil {
+		return "", err
+	}
+	var before, after []openSession
+	attach := fmt.Sprintf("d=$(attach tcp %d %s) || die attach: $d; dmesg -C; cat /sys/class/iscsi_connection/*/local_port >/tmp/local-port || die port", t.Port, ramIQN)
+	if _, err := steadyIO(e, attach, func() error {
+		if before, err = e.sessions(socket); err != nil {
+			return err
+		}
+		for i := range upgrades {
+			if err := t.upgrade(e, socket, "1 sessions of iSCSI over TCP"); err != nil {
+				return fmt.Errorf("upgrade %d: %w", i+1, err)
+			}
+		}
+		after, err = e.sessions(socket)
+		return err
+	}); err != nil {
+		return "", err
+	}
+	if len(before) != 1 || len(after) != 1 || before[0].TSIH != after[0].TSIH || after[0].Age < before[0].Age {
+		return "", fmt.Errorf("the sessions were %+v, and are %+v", before, after)
+	}
+	_, err = e.In(`cat /sys/class/iscsi_connection/*/local_port | cmp - /tmp/local-port || die another connection
+iscsiadm -m session -P 3 >/tmp/sessions; grep -q 'iSCSI Session State: LOGGED_IN' /tmp/sessions || { cat /tmp/sessions; die state; }
+! dmesg | grep -i 'conn error\|connection[0-9:]*: \|I/O error\|timing out\|device reset' || die the kernel has noticed
+detach %s || die detach; quiet_kernel`, ramIQN)
+	if err != nil {
+		return "", err
+	}
+	return "one connection, verified", t.Stop()
+}
+
+// openSession is a session as `iser-target session list --json` shows it.
+type openSession struct {
+	TSIH uint16 `json:"tsih"`
+	Age  int64  `json:"age_ns"`
+}
+
+func (e *Env) sessions(socket string) (all []openSession, err error) {
+	out, err := e.Host("iser-target", "session", "list", "--json", "--socket", socket)
+	if err != nil {
+		return nil, err
+	}
+	return all, json.Unmarshal([]byte(out), &all)
+}
+
+// upgrade has another process of iser-target take the place of p, which that process is from
+// then on, and wants it to carry something.
+func (p *Process) upgrade(e *Env, socket, carried string) error {
+	if err := adopts(); err != nil {
+		return err
+	}
+	out, err := e.Host("iser-target", "upgrade", "--json", "--socket", socket)
+	if err != nil {
+		return err
+	}
+	var u struct {
+		New     int      `json:"new_pid"`
+		Carried []string `json:"carried"`
+	}
+	if err := json.Unmarshal([]byte(out), &u); err != nil {
+		return err
+	}
+	if err := p.succeeded(e.ctx, u.New); err != nil {
+		return err
+	}
+	if !strings.Contains(strings.Join(u.Carried, "\n"), carried) {
+		return fmt.Errorf("%s has not been carried:\n%s", carried, out)
+	}
+	return nil
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,6 +17,7 @@ import (
 
 	"softiser/initiator"
 	"softiser/internal/await"
+	"softiser/internal/certs/certtest"
 	"softiser/internal/handover"
 	"softiser/target/admin"
 )
@@ -196,4 +198,39 @@ func TestUpgradeSessionsCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.end(t)
+}
+
+// TestUpgradeListsTLS: a session over TLS is named as one that does not go over, and goes on at
+// a process that stays.
+func TestUpgradeListsTLS(t *testing.T) {
+	b := newTLSBed(t)
+	l, err := initiator.Open(t.Context(), b.config(b.addr, b.client(b.ca, certtest.Leaf{})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := admin.TakeOver(t.Context(), b.sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := handover.Take(c, "new", stateVersion, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st handedOver
+	err = json.Unmarshal(got.State, &st)
+	got.Refuse(errors.New("no"))
+	got.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(line string) bool {
+		return strings.HasPrefix(line, "session ") && strings.Contains(line, "it is over TLS")
+	}
+	if !slices.ContainsFunc(st.Closed, named) || len(st.Carried.ISCSI.Sessions) != 0 {
+		t.Errorf("closed %v, carried %v", st.Closed, st.Carried.ISCSI.Sessions)
+	}
+	if _, err := l.ReadAt(make([]byte, 512), 0); err != nil || l.Stats().Logins != 1 {
+		t.Errorf("%v, %d logins", err, l.Stats().Logins)
+	}
 }

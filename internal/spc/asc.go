@@ -23,6 +23,7 @@ const (
 	ASCInvalidFieldInIU     ASC = 0x0E03
 	ASCCopyTargetGone       ASC = 0x0D02
 	ASCUnrecoveredRead      ASC = 0x1100
+	ASCMarkedBad            ASC = 0x1114
 	ASCParameterListLength  ASC = 0x1A00
 	ASCMiscompare           ASC = 0x1D00
 	ASCMiscompareUnmapped   ASC = 0x1D01
@@ -108,6 +109,7 @@ var ascNames = map[ASC]string{
 	ASCInvalidFieldInIU:     "invalid field in command information unit",
 	ASCCopyTargetGone:       "copy target device not reachable",
 	ASCUnrecoveredRead:      "unrecovered read error",
+	ASCMarkedBad:            "read error, LBA marked bad by application client",
 	ASCParameterListLength:  "parameter list length error",
 	ASCMiscompare:           "miscompare during verify operation",
 	ASCMiscompareUnmapped:   "miscompare verify of unmapped LBA",

@@ -203,6 +203,9 @@ func (c *controller) identify(t nvme.QueueTransport) *nvme.Controller {
 	d.SQES, d.CQES = 0x66, 0x44
 	d.Namespaces, d.MaxNamespaces = maxNSID, maxNSID
 	d.ONCS = nvme.HasCompare | nvme.HasDSM | nvme.HasWriteZeroes | nvme.HasReservations | nvme.HasVerify | nvme.HasCopy
+	if c.sub.anyMarks() {
+		d.ONCS |= nvme.HasUncorrectable
+	}
 	d.VWC = nvme.CachePresent | nvme.FlushAll
 	if c.sub.anyRewrites() {
 		d.OACS |= nvme.HasFormat
@@ -331,7 +334,7 @@ func (c *controller) effects() []byte {
 	}
 	for op := range ioTable {
 		row := &ioTable[op]
-		if row.run == nil {
+		if row.run == nil || nvme.Opcode(op) == nvme.OpWriteUncorrectable && !c.sub.anyMarks() {
 			continue
 		}
 		e.IO[nvme.Opcode(op)] = nvme.EffectSupported

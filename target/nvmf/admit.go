@@ -204,6 +204,9 @@ func gateStatus(g volume.Gate) nvme.Status {
 
 // errStatus is the one table from errors of volumes to status.
 func errStatus(err error, dir volume.Direction) nvme.Status {
+	if _, marked := errors.AsType[*volume.MarkedError](err); marked {
+		return nvme.UnrecoveredRead | nvme.DoNotRetry // it stays so until somebody writes
+	}
 	switch {
 	case errors.Is(err, blockdev.ErrOutOfRange): // resized since the check
 		return nvme.LBAOutOfRange | nvme.DoNotRetry

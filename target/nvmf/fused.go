@@ -162,7 +162,7 @@ func (p fusedRequest) compareAndWrite() {
 	bufs := &w.q.fe.bufs
 	have := bufs.Get(int(c.n))
 	defer bufs.Put(have)
-	if _, err := w.ns.dev.ReadAt(have[:c.n], c.off); err != nil {
+	if _, err := w.ns.vol.ReadAt(have[:c.n], c.off); err != nil {
 		c.fail(err, volume.Reading)
 		return
 	}

@@ -13,6 +13,7 @@ func init() {
 		nvme.OpFlush:               {access: volume.Writes, run: func(r volumeRequest) { flushRequest{r}.start() }},
 		nvme.OpWrite:               {access: volume.Writes, hold: volume.HoldWrite, ranged: true, data: true, run: func(r volumeRequest) { writeRequest{r}.start() }},
 		nvme.OpRead:                {access: volume.Reads, hold: volume.HoldRead, ranged: true, data: true, run: func(r volumeRequest) { readRequest{r}.start() }},
+		nvme.OpWriteUncorrectable:  {access: volume.Writes, hold: volume.HoldStaged, ranged: true, run: func(r volumeRequest) { markRequest{r}.start() }},
 		nvme.OpCompare:             {access: volume.Reads, hold: volume.HoldRead, ranged: true, data: true, run: func(r volumeRequest) { scanRequest{r}.compare() }},
 		nvme.OpWriteZeroes:         {access: volume.Writes, hold: volume.HoldWrite, ranged: true, run: func(r volumeRequest) { zeroRequest{r}.write() }},
 		nvme.OpDatasetManagement:   {access: volume.Writes, hold: volume.HoldWrite, run: func(r volumeRequest) { zeroRequest{r}.manage() }},
@@ -29,7 +30,7 @@ func init() {
 func (r volumeRequest) arrive() {
 	sqe := r.sqe()
 	row := &ioTable[sqe.Opcode()]
-	if row.run == nil {
+	if row.run == nil || sqe.Opcode() == nvme.OpWriteUncorrectable && !r.q.ctrl.sub.anyMarks() {
 		r.end(nvme.InvalidOpcode | nvme.DoNotRetry)
 		return
 	}

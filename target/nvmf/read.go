@@ -15,7 +15,7 @@ func (r readRequest) start() { r.send(blockdev.NoWait) }
 
 // send lends the memory of the blocks to the transport, which sends it from there.
 func (r readRequest) send(m blockdev.Mode) {
-	switch err := r.ns.dev.LeaseRead(&r.lease, r.off, int(r.n), m); {
+	switch err := r.ns.vol.LeaseRead(&r.lease, r.off, int(r.n), m); {
 	case err == nil:
 	case errors.Is(err, blockdev.ErrWouldBlock):
 		r.toWorker(func(r volumeRequest) { readRequest{r}.send(blockdev.Wait) })

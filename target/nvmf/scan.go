@@ -44,7 +44,7 @@ func (r scanRequest) scan(dir volume.Direction, f func(off int64, p []byte) nvme
 	defer bufs.Put(buf)
 	for off := int64(0); off < r.n; {
 		p := buf[:min(r.n-off, int64(len(buf)))]
-		if _, err := r.ns.dev.ReadAt(p, r.off+off); err != nil {
+		if _, err := r.ns.vol.ReadAt(p, r.off+off); err != nil {
 			r.fail(err, dir)
 			return
 		}

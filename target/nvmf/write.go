@@ -41,10 +41,10 @@ func (r writeRequest) next(m blockdev.Mode) {
 		return
 	}
 	n := r.n - r.done
-	if v.Verified() {
+	if v.Verified(r.off+r.done, n) {
 		n = min(n, blockdev.MaxBuffer)
 	}
-	err := v.Lender().LeaseWrite(&r.lease, r.off+r.done, int(n), m)
+	err := v.Lender(r.off+r.done, n).LeaseWrite(&r.lease, r.off+r.done, int(n), m)
 	if errors.Is(err, blockdev.ErrWouldBlock) {
 		r.toWorker(writeOnWorker)
 		return

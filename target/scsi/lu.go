@@ -87,8 +87,9 @@ type LU struct {
 	past volume.Tally // latencies of nexuses that are gone
 }
 
-func (lu *LU) writeChunkBytes() int64 {
-	if lu.vol.Verified() {
+// writeChunkBytes is how much of [off, off+n) a write receives at once.
+func (lu *LU) writeChunkBytes(off, n int64) int64 {
+	if lu.vol.Verified(off, n) {
 		return verifiedChunk
 	}
 	return directChunk

@@ -64,7 +64,7 @@ func prefetched(t *Task, fits bool) {
 // prefetch brings n bytes in. A volume without a mapping reads them into memory
 // of its own, and so leaves them in the kernel's cache or in that below it.
 func (lu *LU) prefetch(l *blockdev.Lease, off, n int64) error {
-	if err := lu.disk.LeaseRead(l, off, int(n), blockdev.Wait); err != nil {
+	if err := lu.vol.LeaseRead(l, off, int(n), blockdev.Wait); err != nil {
 		return err
 	}
 	defer l.Release()

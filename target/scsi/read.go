@@ -32,7 +32,7 @@ func readBlocks(t *Task, m blockdev.Mode) {
 	want := min(t.Wanted, t.InLen)
 	bs := uint32(1) << lu.geo().Shift
 	n := int(want+bs-1) &^ int(bs-1) // whole blocks, though the last may go out in part
-	switch err := lu.disk.LeaseRead(&t.Lease, t.off, n, m); {
+	switch err := lu.vol.LeaseRead(&t.Lease, t.off, n, m); {
 	case err == nil:
 	case errors.Is(err, blockdev.ErrWouldBlock):
 		t.toWorker(readJob)
@@ -76,7 +76,7 @@ func (t *Task) scan(off, n int64, f func(off int64, p []byte) bool) bool {
 	defer t.dev.bufs.Put(buf)
 	for n > 0 {
 		p := buf[:min(n, int64(len(buf)))]
-		if _, err := t.lu.disk.ReadAt(p, off); err != nil {
+		if _, err := t.lu.vol.ReadAt(p, off); err != nil {
 			t.failErr(err, volume.Reading)
 			return false
 		}

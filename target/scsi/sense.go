@@ -81,20 +81,28 @@ func (t *Task) failErr(err error, dir volume.Direction) {
 	}
 	t.lu.vol.CountError(err, dir)
 	k, a := senseOf(err, dir)
-	if told := t.dev.cfg.Fault; told != nil && t.lu != nil && (k == spc.KeyMedium || k == spc.KeyHardware || a == spc.ASCSpaceAllocFailed) {
+	marked, isMarked := errors.AsType[*volume.MarkedError](err)
+	if told := t.dev.cfg.Fault; told != nil && t.lu != nil && !isMarked && (k == spc.KeyMedium || k == spc.KeyHardware || a == spc.ASCSpaceAllocFailed) {
 		told(t.lu.lun, err)
 	}
 	s := spc.Sense{Key: k, ASC: a}
 	if k == spc.KeyMedium && t.op != nil && t.op.has(fIO) {
 		// SBC-3 §4.18: the information field tells the first block in error; the
 		// first one of the failed chunk is what is known.
-		s.InfoValid, s.Info = true, uint64(t.off+t.chunk.done)>>t.lu.geo().Shift
+		first := t.off + t.chunk.done
+		if isMarked {
+			first = marked.Off
+		}
+		s.InfoValid, s.Info = true, uint64(first)>>t.lu.geo().Shift
 	}
 	t.check(&s)
 }
 
 // senseOf is the one table from errors of volumes to sense.
 func senseOf(err error, dir volume.Direction) (spc.Key, spc.ASC) {
+	if _, marked := errors.AsType[*volume.MarkedError](err); marked {
+		return spc.KeyMedium, spc.ASCMarkedBad
+	}
 	switch {
 	case errors.Is(err, blockdev.ErrOutOfRange): // resized since the check
 		return spc.KeyIllegalRequest, spc.ASCLBAOutOfRange

@@ -70,7 +70,7 @@ func (t *Task) storeCut(p []byte, off int64) bool {
 	defer t.dev.bufs.Put(block)
 	block = block[:t.wholeBlocks(1)]
 	off += int64(whole)
-	if _, err := t.lu.disk.ReadAt(block, off); err != nil {
+	if _, err := t.lu.vol.ReadAt(block, off); err != nil {
 		t.failErr(err, volume.Reading)
 		return false
 	}

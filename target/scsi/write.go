@@ -68,7 +68,8 @@ func writeJob(t *Task) { writeChunk(t, blockdev.Wait) }
 // writeChunk begins the chunk at t.chunk.done.
 func writeChunk(t *Task, m blockdev.Mode) {
 	lu := t.lu
-	off, n := t.off+t.chunk.done, min(t.n-t.chunk.done, lu.writeChunkBytes())
+	off, n := t.off+t.chunk.done, t.n-t.chunk.done
+	n = min(n, lu.writeChunkBytes(off, n))
 	bs := int64(1) << lu.geo().Shift
 	t.chunk.staged = 0
 	if unasked := int64(t.UnsolicitedLen); unasked > t.chunk.done {
@@ -87,7 +88,7 @@ func writeChunk(t *Task, m blockdev.Mode) {
 		t.data.segs = append(t.data.segs, t.data.buf[:t.chunk.staged])
 	}
 	if rest := int(n) - t.chunk.staged; rest > 0 {
-		err := lu.vol.Lender().LeaseWrite(&t.Lease, off+int64(t.chunk.staged), rest, m)
+		err := lu.vol.Lender(off+int64(t.chunk.staged), int64(rest)).LeaseWrite(&t.Lease, off+int64(t.chunk.staged), rest, m)
 		if errors.Is(err, blockdev.ErrWouldBlock) {
 			t.data.put()
 			t.toWorker(writeJob)

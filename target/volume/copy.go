@@ -167,7 +167,7 @@ func (c *Copy) Bytes(src *Volume, from int64, dst *Volume, to, n int64) (int64, 
 			return done, Reading, ErrAborted
 		}
 		if err := c.piece(src, HoldRead, from+at, k, func() error {
-			_, err := src.dev.ReadAt(buf[:k], from+at)
+			_, err := src.ReadAt(buf[:k], from+at)
 			return err
 		}); err != nil {
 			src.CountError(err, Reading)

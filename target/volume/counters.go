@@ -81,8 +81,11 @@ func (c *Counters) ResetErrors(d Direction) {
 }
 
 // CountError counts an error of the medium that nothing has corrected; others do not
-// count.
+// count, nor does what an initiator has marked: the medium is well there.
 func (v *Volume) CountError(err error, d Direction) {
+	if _, marked := errors.AsType[*MarkedError](err); marked {
+		return
+	}
 	for _, other := range []error{blockdev.ErrOutOfRange, blockdev.ErrReadOnly, blockdev.ErrNoSpace} {
 		if errors.Is(err, other) {
 			return

@@ -25,7 +25,9 @@ import (
 //
 // After a crash in the middle the old data go back before the volume is served. If
 // the device takes neither the new nor the old data, the entry stays for the next
-// start, but no longer than until somebody writes: see Unstick.
+// start, but no longer than until somebody writes: see Unstick. An atomic write over
+// marked blocks (marks.go) is over when the state file has neither the marks nor an entry
+// that it takes for valid: one save does both, and the entry is cleared behind it.
 // A device that forgets everything anyway needs no journal; a volume that has
 // nowhere to keep it does not offer atomic writes.
 
@@ -65,11 +67,14 @@ func (j *Journal) Write(p []byte, off int64, stop blockdev.Stop) (Direction, err
 		}
 		return Writing, fmt.Errorf("%s: %w", j.name, err)
 	}
-	err := j.vol.WriteAt(p, off, stop)
+	err := j.vol.write(p, off, stop)
 	if err == nil {
 		err = j.vol.dev.FlushRange(off, int64(len(p)))
 	}
-	if err != nil {
+	if err == nil {
+		err = j.vol.mendAtomic(off, int64(len(p)), doneMark(j.sum))
+	}
+	if err != nil && !errors.Is(err, statefile.ErrUncertain) {
 		// Nothing may remain of it.
 		if j.putBack(old, off, stop) != nil {
 			j.stick(bytes.Clone(old), off)
@@ -82,7 +87,9 @@ func (j *Journal) Write(p []byte, off int64, stop blockdev.Stop) (Direction, err
 		j.stick(nil, 0)
 		return Writing, fmt.Errorf("%s: %w", j.name, err)
 	}
-	return Writing, nil
+	_ = j.vol.state.notDone() // else the next entry sees to it
+	// What is uncertain may be in force after a loss of power, so the new data stay.
+	return Writing, err
 }
 
 // putBack makes old the durable content of its blocks again. It writes only what differs:
@@ -100,7 +107,7 @@ func (j *Journal) putBack(old []byte, off int64, stop blockdev.Stop) error {
 			k += bs
 		}
 		if k > i {
-			if err := j.vol.WriteAt(old[i:k], off+int64(i), stop); err != nil {
+			if err := j.vol.write(old[i:k], off+int64(i), stop); err != nil {
 				return err
 			}
 		}
@@ -150,6 +157,7 @@ type Journal struct {
 	mu   sync.Mutex
 	name string
 	file statefile.File // nil until the first use
+	sum  uint32         // guarded by mu: of the last entry
 
 	// stuck: the file holds an entry that is not to be put back any more once
 	// something else is written. It is set and cleared under mu.
@@ -193,7 +201,11 @@ func (j *Journal) put(old []byte, off int64) (begun bool, err error) {
 	copy(head[:], journalMagic)
 	binary.BigEndian.PutUint64(head[16:], uint64(off))
 	binary.BigEndian.PutUint64(head[24:], uint64(len(old)))
-	binary.BigEndian.PutUint32(head[32:], journalSum(head[:], old))
+	j.sum = journalSum(head[:], old)
+	binary.BigEndian.PutUint32(head[32:], j.sum)
+	if err := j.vol.state.notDone(); err != nil { // this entry may have the sum of that one
+		return false, err
+	}
 	if _, err := j.file.WriteAt(old, journalHeader); err != nil {
 		return false, err
 	}
@@ -283,11 +295,13 @@ func (j *Journal) undo() error {
 	if journalSum(b, data) != binary.BigEndian.Uint32(b[32:]) {
 		return nil
 	}
-	if _, err := j.vol.dev.WriteAt(data, int64(off)); err != nil {
-		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
-	}
-	if err := j.vol.dev.Flush(); err != nil {
-		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
+	if !j.vol.state.isDone(binary.BigEndian.Uint32(b[32:])) {
+		if _, err := j.vol.dev.WriteAt(data, int64(off)); err != nil {
+			return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
+		}
+		if err := j.vol.dev.Flush(); err != nil {
+			return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
+		}
 	}
 	// Cleared, not removed: an entry that came back with the power would undo what
 	// has been written since.

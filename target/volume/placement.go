@@ -84,10 +84,13 @@ func (v *verifier) CommitLease(l *blockdev.Lease, fua bool) error {
 func (v *verifier) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.Stop) error {
 	off := l.Off
 	for _, p := range l.Segs {
-		if err := v.vol.WriteAt(p, off, stop); err != nil {
+		if err := v.vol.write(p, off, stop); err != nil {
 			return err
 		}
 		off += int64(len(p))
+	}
+	if err := v.vol.mend(l.Off, int64(l.Len)); err != nil {
+		return err
 	}
 	v.copied.Add(uint64(l.Len))
 	if fua {
@@ -123,11 +126,12 @@ const claimPage = 4096
 
 // WritesAtOnce reports whether WriteAt would wait neither for storage nor for what is
 // lent: a write lease that can be had without waiting, for which probe is used, shows that
-// the memory behind the blocks is there. WriteAt claims whole pages; beside a lease
+// the memory behind the blocks is there. Of marked blocks the marks have to be taken away, which
+// waits. WriteAt claims whole pages; beside a lease
 // that shares one it would wait, and the data of that lease may be due on this very
 // goroutine.
 func (v *Volume) WritesAtOnce(probe *blockdev.Lease, off int64, n int) bool {
-	if (off|int64(n))&(claimPage-1) != 0 || v.dev.LeaseWrite(probe, off, n, blockdev.NoWait) != nil {
+	if (off|int64(n))&(claimPage-1) != 0 || v.marks.Load() != nil && v.marked(off, int64(n)) || v.dev.LeaseWrite(probe, off, n, blockdev.NoWait) != nil {
 		return false
 	}
 	at := probe.Direct && !probe.MayBlock(false)

@@ -463,9 +463,13 @@ func TestBadState(t *testing.T) {
 	name, unit := b.v.state.file(".json"), b.v.id.Key()
 	b.close()
 	for text, good := range map[string]bool{
-		`{"version": 1, "unit": "` + unit + `"}`: true,
-		`{"version": 2, "unit": "` + unit + `"}`: false,
-		`{"version": 1, "unit": "x"}`:            false,
+		`{"version": 1, "unit": "` + unit + `"}`:                                                                          true,
+		`{"version": 2, "unit": "` + unit + `"}`:                                                                          true,
+		`{"version": 3, "unit": "` + unit + `"}`:                                                                          false,
+		`{"version": 0, "unit": "` + unit + `"}`:                                                                          false,
+		`{"version": 2, "unit": "` + unit + `", "uncorrectable": "512-1024 4096-8192"}`:                                   true,
+		`{"version": 2, "unit": "` + unit + `", "uncorrectable": "512-1024 0-512"}`:                                       false,
+		`{"version": 1, "unit": "x"}`:                                                                                     false,
 		`{"version": 1, "unit": "` + unit + `", "registrations": [{"initiator_port": "a", "key": "1"}]}`:                  false,
 		`{"version": 1, "unit": "` + unit + `", "operation": {"kind": "format", "passes": 1}}`:                            true,
 		`{"version": 1, "unit": "` + unit + `", "sanitized": {"kind": "burn", "passes": 1}}`:                              false,

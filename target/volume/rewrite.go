@@ -288,7 +288,7 @@ func (z *Rewriter) save(o *Rewrite) error {
 	return z.vol.state.save(next)
 }
 
-// saveDone keeps that o has ended well.
+// saveDone keeps that o has ended well. No block is marked any more.
 func (z *Rewriter) saveDone(o *Rewrite) error {
 	if !z.vol.Keeps() {
 		return nil
@@ -296,12 +296,16 @@ func (z *Rewriter) saveDone(o *Rewrite) error {
 	z.vol.state.mu.Lock()
 	defer z.vol.state.mu.Unlock()
 	next := z.vol.state.kept
-	next.Op = nil
+	next.Op, next.Marks = nil, nil
 	if o.Kind != Format {
 		done := *o
 		next.Sanitized = &done
 	}
-	return z.vol.state.save(next)
+	err := z.vol.state.save(next)
+	if err == nil {
+		z.vol.publishMarks(nil)
+	}
+	return err
 }
 
 // SanitizeStatus is what has become of the last sanitize.
@@ -440,7 +444,7 @@ func (z *Rewriter) pass(o *Rewrite) (piece int64, write func(off, n int64) error
 		return zeroPiece, e.Erase
 	case !z.overwrites(o):
 		unmap := o.Kind == Erase || z.vol.Geo().Info.ZeroesOnTrim
-		return zeroPiece, func(off, n int64) error { return z.vol.WriteZeroes(off, n, unmap, z) }
+		return zeroPiece, func(off, n int64) error { return z.vol.zero(off, n, unmap, z) }
 	}
 	buf := make([]byte, StageBytes) // zeroes without a pattern
 	bs := z.vol.Geo().Info.BlockSize
@@ -452,5 +456,5 @@ func (z *Rewriter) pass(o *Rewrite) (piece int64, write func(off, n int64) error
 			buf[i] ^= 0xFF
 		}
 	}
-	return StageBytes, func(off, n int64) error { return z.vol.WriteAt(buf[:n], off, z) }
+	return StageBytes, func(off, n int64) error { return z.vol.write(buf[:n], off, z) }
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"sync"
 
@@ -16,10 +17,14 @@ import (
 // by its NAA designator. It is replaced crash-safely, and only then does the command that
 // asked for it end.
 
-// stateVersion is that of the file. There has been no other: what came later are keys that
-// older files do not have, and registrations of them, which name no target, are adopted
-// (Reservations.Adopt). Who gives a key another meaning counts it up.
-const stateVersion = 1
+// stateVersion is that of a file with marks, which a program that does not know of them must
+// not pass over; every other file has plainVersion. What came later than that otherwise are
+// keys that older files do not have, and registrations of them, which name no target, are
+// adopted (Reservations.Adopt). Who gives a key another meaning counts it up.
+const (
+	plainVersion = 1
+	stateVersion = 2
+)
 
 // savedState is the content of the file.
 type savedState struct {
@@ -37,6 +42,10 @@ type savedState struct {
 	Protected bool `json:"write_protected,omitempty"`
 	// Sanitized is the last sanitize that has ended well.
 	Sanitized *Rewrite `json:"sanitized,omitempty"`
+	// Marks are the blocks that cannot be read, see marks.go.
+	Marks marks `json:"uncorrectable,omitempty"`
+	// Done is the sum of an entry of the undo journal whose write has ended well, see doneMark; 0: none.
+	Done uint64 `json:"atomic_done,omitempty"`
 }
 
 type savedPR struct {
@@ -79,7 +88,8 @@ func (v *Volume) loadState() error {
 	s := &v.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kept = savedState{Version: stateVersion, Unit: s.key}
+	s.kept = savedState{Unit: s.key}
+	v.marks.Store(nil)
 	if !v.Keeps() {
 		return nil
 	}
@@ -104,7 +114,14 @@ func (v *Volume) loadState() error {
 	if !ok {
 		return v.BadState()
 	}
+	if size := v.Geo().Info.Size; len(kept.Marks) > 0 && kept.Marks[len(kept.Marks)-1].end > size && v.dev != nil {
+		kept.Marks = kept.Marks.without(size, math.MaxInt64) // it has been cut
+		if err := s.save(kept); err != nil {
+			return err
+		}
+	}
 	s.kept = kept
+	v.publishMarks(kept.Marks)
 	v.SetGate(Protected, kept.Protected)
 	v.Rewriter.sanitized = kept.Sanitized
 	if kept.Op != nil && v.dev != nil {
@@ -129,11 +146,15 @@ func laterVersion(b []byte) int {
 // parse reports whether a file is the state of this unit.
 func (s *state) parse(b []byte) (kept savedState, ok bool) {
 	err := json.Unmarshal(b, &kept)
-	return kept, err == nil && kept.Version == stateVersion && kept.Unit == s.key && (kept.Op == nil || kept.Op.valid()) && (kept.Sanitized == nil || kept.Sanitized.valid())
+	return kept, err == nil && (kept.Version == plainVersion || kept.Version == stateVersion) && kept.Unit == s.key && (kept.Op == nil || kept.Op.valid()) && (kept.Sanitized == nil || kept.Sanitized.valid())
 }
 
 // save makes next what the file says. Preconditions: s.mu is held.
 func (s *state) save(next savedState) error {
+	next.Version = plainVersion
+	if len(next.Marks) > 0 || next.Done != 0 {
+		next.Version = stateVersion
+	}
 	b, err := json.MarshalIndent(&next, "", "  ")
 	if err != nil {
 		return err

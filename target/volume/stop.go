@@ -38,8 +38,17 @@ func (o *Op) markAbortedLocked(why AbortReason) {
 	}
 }
 
-// WriteAt is WriteAt of the device; stop ends a wait for space.
+// WriteAt is WriteAt of the device; stop ends a wait for space. Marked blocks are readable
+// afterwards, as they are after WriteZeroes and Discard.
 func (v *Volume) WriteAt(p []byte, off int64, stop blockdev.Stop) error {
+	if err := v.write(p, off, stop); err != nil {
+		return err
+	}
+	return v.mend(off, int64(len(p)))
+}
+
+// write is WriteAt that leaves marks as they are.
+func (v *Volume) write(p []byte, off int64, stop blockdev.Stop) error {
 	var err error
 	if w, ok := v.dev.(blockdev.SpaceWaiter); ok {
 		_, err = w.WriteAtUntil(p, off, stop)
@@ -51,6 +60,14 @@ func (v *Volume) WriteAt(p []byte, off int64, stop blockdev.Stop) error {
 
 // WriteZeroes is WriteZeroes of the device; stop ends a wait for space.
 func (v *Volume) WriteZeroes(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
+	if err := v.zero(off, n, mayUnmap, stop); err != nil {
+		return err
+	}
+	return v.mend(off, n)
+}
+
+// zero is WriteZeroes that leaves marks as they are.
+func (v *Volume) zero(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
 	if w, ok := v.dev.(blockdev.SpaceWaiter); ok {
 		return w.WriteZeroesUntil(off, n, mayUnmap, stop)
 	}
@@ -58,9 +75,14 @@ func (v *Volume) WriteZeroes(off, n int64, mayUnmap bool, stop blockdev.Stop) er
 }
 
 // Discard is Discard of the device; stop ends a wait for space.
-func (v *Volume) Discard(off, n int64, stop blockdev.Stop) error {
+func (v *Volume) Discard(off, n int64, stop blockdev.Stop) (err error) {
 	if w, ok := v.dev.(blockdev.SpaceWaiter); ok {
-		return w.DiscardUntil(off, n, stop)
+		err = w.DiscardUntil(off, n, stop)
+	} else {
+		err = v.dev.Discard(off, n)
 	}
-	return v.dev.Discard(off, n)
+	if err != nil {
+		return err
+	}
+	return v.mend(off, n)
 }

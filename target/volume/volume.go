@@ -54,14 +54,16 @@ type Volume struct {
 	dev blockdev.Device // nil: no medium
 	id  Identity
 
-	lender   WriteLender // dev, or verifier
+	lender   WriteLender // dev, or stager
+	stager   *verifier   // receives what is not to be received into dev
 	verifier *verifier   // nil: placement is direct
 
 	epoch    atomic.Pointer[[16]byte] // see epoch.go; another one after each Activate
 	geometry atomic.Pointer[Geometry]
 	gates    atomic.Uint32
-	cache    atomic.Bool // completed writes may be volatile
-	erased   atomic.Bool // every block is deallocated: nothing has been written since a block erase
+	marks    atomic.Pointer[marks] // nil: none; changed under state.mu
+	cache    atomic.Bool           // completed writes may be volatile
+	erased   atomic.Bool           // every block is deallocated: nothing has been written since a block erase
 	state    state
 	bufs     Buffers
 
@@ -134,8 +136,9 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.reserved.state, v.tasks, v.tell = &v.state, &v.Tasks, v.notify
 	v.now.Store(&Reservations{})
 	v.places.Store(new([]*Place))
+	v.stager = &verifier{vol: v, pool: cfg.Staging}
 	if v.lender = v.dev; cfg.Placement == PlacementVerified && v.dev != nil {
-		v.verifier = &verifier{vol: v, pool: cfg.Staging}
+		v.verifier = v.stager
 		v.lender = v.verifier
 	}
 	switch {
@@ -192,6 +195,7 @@ func (v *Volume) listen() {
 	}
 	v.stops = append(v.stops, v.dev.OnResize(func(i blockdev.Info) {
 		v.setGeometry(i)
+		v.cutMarks(i.Size)
 		v.notify(Event{Kind: GeometryChanged})
 	}))
 	if low, ok := v.dev.(blockdev.LowSpace); ok {
@@ -232,11 +236,19 @@ func (v *Volume) Geo() *Geometry { return v.geometry.Load() }
 // Device returns the device; nil: there is no medium.
 func (v *Volume) Device() blockdev.Device { return v.dev }
 
-// Lender lends the memory that the data of writes is received into.
-func (v *Volume) Lender() WriteLender { return v.lender }
+// Lender lends the memory that the data of a write of [off, off+n) is received into, which
+// may be part of one that Verified was asked about. Preconditions: the command has its blocks.
+func (v *Volume) Lender(off, n int64) WriteLender {
+	if v.marks.Load() != nil && v.marked(off, n) {
+		return v.stager // its commit makes them readable
+	}
+	return v.lender
+}
 
-// Verified reports whether that is memory in front of the device.
-func (v *Volume) Verified() bool { return v.verifier != nil }
+// Verified reports whether Lender lends memory in front of the device for [off, off+n).
+func (v *Volume) Verified(off, n int64) bool {
+	return v.verifier != nil || v.marks.Load() != nil && v.marked(off, n)
+}
 
 // Identity returns what initiators recognise the volume by. It does not change.
 func (v *Volume) Identity() *Identity { return &v.id }

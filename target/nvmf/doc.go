@@ -91,8 +91,7 @@
 // the old data where it was.
 //
 // Other ways. One flag for both protections: the last mode page that is loaded at a start would win
-// over what the NVMe host was promised. Write Uncorrectable as a list of bad blocks: every read of
-// every wire would look at it, and it would have to be kept; nothing needs it.
+// over what the NVMe host was promised.
 //
 // Consequences. A host that cannot lift a protection is told that the feature cannot be changed; which
 // side holds it is in the other's mode page.
@@ -201,29 +200,36 @@
 // # What NVMe hosts are not offered (ADR 146)
 //
 // Context. Write Uncorrectable and Namespace Management are optional commands that hosts can send to
-// an array. Both would change what a volume is, not what is in it.
+// an array. Both would change what a volume is, not what is in it. Neither was offered at first.
 //
-// Decision. Neither is there: Identify does not claim them (ONCS, OACS), the effects log does not have
-// them, and they end with Invalid Opcode and DNR.
+// Decision. Namespaces are made here: Identify does not claim Namespace Management (OACS), the effects
+// log does not have it, and it ends with Invalid Opcode and DNR. iser-target, its configuration and the
+// LVM commands know where storage is, what it may be used for and who pays for it; a host that has been
+// let in to a volume has no right to any of that. A namespace made by a host would be in no
+// configuration file, so that the next reload or restart, or another node with the same file, would not
+// have it. Attaching makes no more sense: who sees a subsystem sees its namespaces, and what a host
+// shall not see is in another subsystem.
 //
-// Namespaces are made here. iser-target, its configuration and the LVM commands know where storage is,
-// what it may be used for and who pays for it; a host that has been let in to a volume has no right to
-// any of that. A namespace made by a host would be in no configuration file, so that the next reload
-// or restart, or another node with the same file, would not have it. Attaching makes no more sense:
-// who sees a subsystem sees its namespaces, and what a host shall not see is in another subsystem.
+// Write Uncorrectable is there for volumes that can keep what it says. A mark is worth something if
+// every read finds it: over every wire, after a restart and a power loss, by COMPARE AND WRITE, copies
+// and verification. So marks are the volume's (target/volume/marks.go): whatever reads passes by them,
+// in one place below all wires, and they are in the state file before the command is answered. A write
+// over a marked block is durable first, then the mark's removal, then it is answered. It is received
+// into staging memory, which every front end can do already. An atomic write over marked blocks is
+// over when one save of the state file takes away the marks and the validity of the entry in the undo
+// journal. A state file with marks has a version of its own, so that an earlier program does not serve
+// the old data.
 //
-// Blocks are not marked as bad. A mark is worth something if every read finds it: over every wire,
-// after a restart and a power loss, by COMPARE AND WRITE, copies and verification, in snapshots and
-// exports of the volume, on the node that takes it over. A volume ends at its device, which has no
-// such marks; a list beside it in the state file would be found by front ends alone, and a snapshot,
-// an export stream or a copy of the file would show old data as good, which is worse than a host that
-// knows that it cannot mark. A write over a marked block would have to be durable, with the list,
-// before it is answered. SCSI's WRITE LONG with WR_UNCOR is refused for the same reason.
+// Not offered, and Invalid Opcode with DNR: for a volume without a state folder; for logical volumes,
+// whose snapshots and exports would show old data as good; for volumes that move between nodes. ONCS and
+// the effects log have the command if one namespace of the subsystem offers it. SCSI's WRITE LONG with
+// WR_UNCOR is not there.
 //
-// Other ways. The list in the volume, and marks lost with the process or with a snapshot: what is said
-// to be lost would come back as it was. Marks in the device's format: possible for LVM's thin pools
-// alone.
+// Other ways. Marks that are lost with the process or with a snapshot: what is said to be lost would
+// come back as it was. Marks in the device's format: possible for LVM's thin pools alone.
 //
-// Consequences. A host that copies a disk with bad blocks (ddrescue, a mirror that resynchronises)
-// leaves whatever was in their place. What hosts ask about support is answered truthfully.
+// Consequences. A copy of a volume's file, or its state folder lost, has no marks. 4096 ranges can be
+// marked; writes may cut them into twice as many pieces, and one that would make more fails for want of
+// space. Writes into marked ranges cost a flush and a save each. A host that copies a disk with bad
+// blocks onto a volume that offers no marks leaves whatever was in their place.
 package nvmf

@@ -12,6 +12,7 @@ import (
 	"softiser/blockdev/file"
 	"softiser/initiator"
 	"softiser/internal/nvme"
+	"softiser/internal/spc"
 	"softiser/target"
 	"softiser/target/nvmf"
 )
@@ -38,8 +39,8 @@ func cdb16(op, flags byte, lba uint64, blocks uint32) []byte {
 
 // markedAt reports whether err is the sense for a block that has been marked.
 func markedAt(err error, lba uint64) bool {
-	e, ok := errors.AsType[*initiator.Error](err)
-	return ok && e.Sense != nil && e.Sense.Key == 3 && e.Sense.ASC == 0x1114 && e.Sense.InfoValid && e.Sense.Info == lba
+	e, ok := errors.AsType[*spc.SenseError](err)
+	return ok && e.Sense.Key == spc.KeyMedium && e.Sense.ASC == spc.ASCMarkedBad && e.Sense.InfoValid && e.Sense.Info == lba
 }
 
 // TestMarkModel marks, writes and reads at random, over both wires and through restarts, and
@@ -135,7 +136,7 @@ func TestMarkedBlocks(t *testing.T) {
 	for name, err := range map[string]error{
 		"Compare": func() error { _, err := q.do(rw(nvme.OpCompare, 9, 1), nil, block); return err }(),
 		"Copy": func() error {
-			_, err := q.do(cp, nil, nvme.AppendCopyRanges(nil, nvme.BlockRange{LBA: 8, Blocks: 4}))
+			_, err := q.do(cp, nil, nvme.AppendCopyRange(nil, nvme.BlockRange{LBA: 8, Blocks: 4}))
 			return err
 		}(),
 		"fused": func() error { first, _ := q.fused(9, block, block); return first }(),

@@ -129,14 +129,18 @@ func TestMarksAreKept(t *testing.T) {
 		return err
 	}
 	for name, write := range map[string]func() error{
-		"write":       func() error { return j.v.WriteAt(fill(2048, 1), 8*512, ctx) },
-		"zeroes":      func() error { return j.v.WriteZeroes(8*512, 2048, false, ctx) },
-		"discard":     func() error { return j.v.Discard(8*512, 2048, ctx) },
-		"lease":       lend(false),
-		"lease, FUA":  lend(true),
-		"atomic":      func() error { _, err := j.v.Journal.Write(fill(2048, 1), 8*512, ctx); return err },
-		"format":      format,
-		"sanitize":    func() error { end, err := j.v.Rewriter.Begin(Rewrite{Kind: Overwrite, Passes: 1}); j.wait(end); return err },
+		"write":      func() error { return j.v.WriteAt(fill(2048, 1), 8*512, ctx) },
+		"zeroes":     func() error { return j.v.WriteZeroes(8*512, 2048, false, ctx) },
+		"discard":    func() error { return j.v.Discard(8*512, 2048, ctx) },
+		"lease":      lend(false),
+		"lease, FUA": lend(true),
+		"atomic":     func() error { _, err := j.v.Journal.Write(fill(2048, 1), 8*512, ctx); return err },
+		"format":     format,
+		"sanitize": func() error {
+			end, err := j.v.Rewriter.Begin(Rewrite{Kind: Overwrite, Passes: 1})
+			j.wait(end)
+			return err
+		},
 		"resize, cut": func() error { return errors.Join(j.disk.Resize(4096), j.disk.Resize(64<<10)) },
 	} {
 		j.mark(8, 4)

@@ -307,7 +307,7 @@ func TestMarksGoAlong(t *testing.T) {
 	if err := errors.Join(was.v.MarkBad(512, 512), was.reg.Freeze(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	k, err := was.v.Carry()
+	k, err := Carry(was.v)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"softiser/blockdev"
 	"softiser/target/internal/statefile"
@@ -55,6 +56,12 @@ func (e *MarkedError) Error() string {
 
 // Unwrap returns the kind of error.
 func (e *MarkedError) Unwrap() error { return blockdev.ErrMedium }
+
+// badBlocks is the part of a volume that knows what is marked.
+type badBlocks struct {
+	vol   *Volume
+	marks atomic.Pointer[marks] // nil: none; changed under state.mu
+}
 
 // span is a range of bytes, [off, end).
 type span struct{ off, end int64 }
@@ -142,14 +149,9 @@ func (m *marks) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// MayMark reports whether blocks can be marked: every place that the content goes to must
-// know of it.
-func (v *Volume) MayMark() bool {
-	return v.Keeps() && !v.Moves() && v.dev != nil && v.Geo().Info.Backend != "lvm"
-}
-
 // Marked returns how many bytes are marked.
-func (v *Volume) Marked() int64 {
+func (b *badBlocks) Marked() int64 {
+	v := b.vol
 	if m := v.marks.Load(); m != nil {
 		return m.bytes()
 	}
@@ -157,10 +159,13 @@ func (v *Volume) Marked() int64 {
 }
 
 // marked reports whether any of [off, off+n) is marked.
-func (v *Volume) marked(off, n int64) bool { return v.marks.Load() != nil && v.readable(off, n) != nil }
+func (b *badBlocks) marked(off, n int64) bool {
+	return b.marks.Load() != nil && b.readable(off, n) != nil
+}
 
 // readable returns why [off, off+n) cannot be read; nil: no mark keeps it from being.
-func (v *Volume) readable(off, n int64) error {
+func (b *badBlocks) readable(off, n int64) error {
+	v := b.vol
 	if m := v.marks.Load(); m != nil {
 		if at, ok := m.first(off, n); ok {
 			return &MarkedError{at}
@@ -170,7 +175,8 @@ func (v *Volume) readable(off, n int64) error {
 }
 
 // LeaseRead is LeaseRead of the device; marked blocks fail it.
-func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+func (b *badBlocks) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	v := b.vol
 	if v.marks.Load() != nil {
 		if err := v.readable(off, int64(n)); err != nil {
 			return err
@@ -180,7 +186,8 @@ func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 }
 
 // ReadAt is ReadAt of the device; marked blocks fail it.
-func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
+func (b *badBlocks) ReadAt(p []byte, off int64) (int, error) {
+	v := b.vol
 	if v.marks.Load() != nil {
 		if err := v.readable(off, int64(len(p))); err != nil {
 			return 0, err
@@ -193,7 +200,8 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 // is marked, unless it is statefile.ErrUncertain: then the blocks are until the volume ends,
 // and a write ends it for good. Preconditions: MayMark, and the caller holds the blocks
 // exclusively.
-func (v *Volume) MarkBad(off, n int64) error {
+func (b *badBlocks) MarkBad(off, n int64) error {
+	v := b.vol
 	v.state.mu.Lock()
 	defer v.state.mu.Unlock()
 	if off+n > v.Geo().Info.Size {
@@ -214,7 +222,7 @@ func (v *Volume) MarkBad(off, n int64) error {
 
 // mend makes [off, off+n), which has been written, readable if it was not. It is called
 // before the write is answered; an error is the write's, and the blocks stay marked.
-func (v *Volume) mend(off, n int64) error { return v.mendAtomic(off, n, 0) }
+func (b *badBlocks) mend(off, n int64) error { return b.mendAtomic(off, n, 0) }
 
 // doneMark makes a number that is not 0 of the sum of a journal's entry.
 func doneMark(sum uint32) uint64 { return 1<<32 | uint64(sum) }
@@ -240,7 +248,8 @@ func (s *state) notDone() error {
 
 // mendAtomic is mend for an atomic write, which is over when the marks are gone: done is the
 // sum of the entry in the undo journal that is not to be put back from then on; 0: there is none.
-func (v *Volume) mendAtomic(off, n int64, done uint64) error {
+func (b *badBlocks) mendAtomic(off, n int64, done uint64) error {
+	v := b.vol
 	if !v.marked(off, n) {
 		return nil
 	}
@@ -268,7 +277,8 @@ func (v *Volume) mendAtomic(off, n int64, done uint64) error {
 
 // cutMarks forgets the marks behind a new end: what is there when the volume grows again has
 // never been marked. If that cannot be saved they stay, as a later life would have them too.
-func (v *Volume) cutMarks(size int64) {
+func (b *badBlocks) cutMarks(size int64) {
+	v := b.vol
 	if v.marks.Load() == nil {
 		return
 	}
@@ -286,7 +296,8 @@ func (v *Volume) cutMarks(size int64) {
 }
 
 // marksNow returns the marks. Preconditions: state.mu is held.
-func (v *Volume) marksNow() marks {
+func (b *badBlocks) marksNow() marks {
+	v := b.vol
 	if m := v.marks.Load(); m != nil {
 		return *m
 	}
@@ -294,7 +305,8 @@ func (v *Volume) marksNow() marks {
 }
 
 // publishMarks puts marks in force. Preconditions: state.mu is held.
-func (v *Volume) publishMarks(m marks) {
+func (b *badBlocks) publishMarks(m marks) {
+	v := b.vol
 	if len(m) == 0 {
 		v.marks.Store(nil)
 		return

@@ -138,3 +138,17 @@ func (v *Volume) WritesAtOnce(probe *blockdev.Lease, off int64, n int) bool {
 	probe.Release()
 	return at
 }
+
+// Lender lends the memory that the data of a write of [off, off+n) is received into, which
+// may be part of one that Verified was asked about. Preconditions: the command has its blocks.
+func (v *Volume) Lender(off, n int64) WriteLender {
+	if v.marks.Load() != nil && v.marked(off, n) {
+		return v.stager // its commit makes them readable
+	}
+	return v.lender
+}
+
+// Verified reports whether Lender lends memory in front of the device for [off, off+n).
+func (v *Volume) Verified(off, n int64) bool {
+	return v.verifier != nil || v.marks.Load() != nil && v.marked(off, n)
+}

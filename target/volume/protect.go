@@ -32,3 +32,9 @@ func (v *Volume) Protect(on bool) error {
 	v.notify(Event{Kind: ProtectionChanged})
 	return nil
 }
+
+// MayMark reports whether blocks can be marked: every place that the content goes to must
+// know of it.
+func (v *Volume) MayMark() bool {
+	return v.Keeps() && !v.Moves() && v.dev != nil && v.Geo().Info.Backend != "lvm"
+}

@@ -76,6 +76,8 @@ func (r *Registry) Map(cfg Config, p *Place, at PlaceConfig) (*Volume, error) {
 		err = v.open()
 		if err != nil {
 			r.forget(v)
+		} else if v.dev != nil {
+			v.stops = append(v.stops, v.dev.OnResize(func(i blockdev.Info) { v.cutMarks(i.Size) }))
 		}
 		close(v.opened)
 		return v, err

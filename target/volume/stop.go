@@ -48,7 +48,8 @@ func (v *Volume) WriteAt(p []byte, off int64, stop blockdev.Stop) error {
 }
 
 // write is WriteAt that leaves marks as they are.
-func (v *Volume) write(p []byte, off int64, stop blockdev.Stop) error {
+func (b *badBlocks) write(p []byte, off int64, stop blockdev.Stop) error {
+	v := b.vol
 	var err error
 	if w, ok := v.dev.(blockdev.SpaceWaiter); ok {
 		_, err = w.WriteAtUntil(p, off, stop)
@@ -67,7 +68,8 @@ func (v *Volume) WriteZeroes(off, n int64, mayUnmap bool, stop blockdev.Stop) er
 }
 
 // zero is WriteZeroes that leaves marks as they are.
-func (v *Volume) zero(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
+func (b *badBlocks) zero(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
+	v := b.vol
 	if w, ok := v.dev.(blockdev.SpaceWaiter); ok {
 		return w.WriteZeroesUntil(off, n, mayUnmap, stop)
 	}

@@ -45,6 +45,7 @@ const DefaultWorkers = 8
 type Volume struct {
 	Tasks    // the task set, with workers and rate limit
 	reserved // the reservations
+	badBlocks
 	Counters Counters
 	Space    Space
 	Rewriter Rewriter
@@ -61,9 +62,8 @@ type Volume struct {
 	epoch    atomic.Pointer[[16]byte] // see epoch.go; another one after each Activate
 	geometry atomic.Pointer[Geometry]
 	gates    atomic.Uint32
-	marks    atomic.Pointer[marks] // nil: none; changed under state.mu
-	cache    atomic.Bool           // completed writes may be volatile
-	erased   atomic.Bool           // every block is deallocated: nothing has been written since a block erase
+	cache    atomic.Bool // completed writes may be volatile
+	erased   atomic.Bool // every block is deallocated: nothing has been written since a block erase
 	state    state
 	bufs     Buffers
 
@@ -130,7 +130,7 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.fault = cfg.Fault
 	v.work.L = &v.mu
 	v.maxWorkers = cfg.Workers
-	v.Rewriter.vol, v.Journal.vol = v, v
+	v.Rewriter.vol, v.Journal.vol, v.badBlocks.vol = v, v, v
 	v.opened = make(chan struct{})
 	v.Rewriter.allow()
 	v.reserved.state, v.tasks, v.tell = &v.state, &v.Tasks, v.notify
@@ -195,7 +195,6 @@ func (v *Volume) listen() {
 	}
 	v.stops = append(v.stops, v.dev.OnResize(func(i blockdev.Info) {
 		v.setGeometry(i)
-		v.cutMarks(i.Size)
 		v.notify(Event{Kind: GeometryChanged})
 	}))
 	if low, ok := v.dev.(blockdev.LowSpace); ok {
@@ -235,20 +234,6 @@ func (v *Volume) Geo() *Geometry { return v.geometry.Load() }
 
 // Device returns the device; nil: there is no medium.
 func (v *Volume) Device() blockdev.Device { return v.dev }
-
-// Lender lends the memory that the data of a write of [off, off+n) is received into, which
-// may be part of one that Verified was asked about. Preconditions: the command has its blocks.
-func (v *Volume) Lender(off, n int64) WriteLender {
-	if v.marks.Load() != nil && v.marked(off, n) {
-		return v.stager // its commit makes them readable
-	}
-	return v.lender
-}
-
-// Verified reports whether Lender lends memory in front of the device for [off, off+n).
-func (v *Volume) Verified(off, n int64) bool {
-	return v.verifier != nil || v.marks.Load() != nil && v.marked(off, n)
-}
 
 // Identity returns what initiators recognise the volume by. It does not change.
 func (v *Volume) Identity() *Identity { return &v.id }

@@ -86,7 +86,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(usage.FlagError)
-	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), topCommand(), sessionCommand(), lunCommand(), namespaceCommand(), resizeCommand(), reloadCommand(), upgradeCommand(), doctorCommand(), promoteCommand(), demoteCommand(), groupCommand(), lvmCommand())
+	root.AddCommand(serveCommand(), checkCommand(), statusCommand(), topCommand(), captureCommand(), sessionCommand(), lunCommand(), namespaceCommand(), resizeCommand(), reloadCommand(), upgradeCommand(), doctorCommand(), promoteCommand(), demoteCommand(), groupCommand(), lvmCommand())
 	return root
 }
 

@@ -13,6 +13,7 @@
 //	poll         looking instead of waiting
 //	tally        what TCP tells of connections, added up
 //	zerocopy     sending by reference, and the notices of its end
+//	tap          a copy of what a connection sends and receives, on demand
 //
 // A Conn has at most one reader and one writer at a time; which goroutine that is may
 // change. The descriptor stays open until Close, which its owner calls when neither is
@@ -51,6 +52,8 @@ type Conn struct {
 	call     InCall        // the reads that may wait
 
 	sends atomic.Uint64 // calls that have sent something, where a reader may wait
+
+	tapped atomic.Uint64 // which Tap has judged it last, and which of that one's connections it is; see Tap.of
 }
 
 // New takes nc, a *net.TCPConn (or *net.UnixConn), or a Layer above one, over for data: it
@@ -81,6 +84,7 @@ func New(nc net.Conn, o Options) (*Conn, error) {
 	c.call = InCall{fd: c.fd, sends: &c.sends, never: ly != nil}
 	c.inq.Enable(rc, c.fd)
 	o.Tally.enter(c)
+	c.beginTap()
 	return c, nil
 }
 
@@ -119,12 +123,14 @@ func (c *Conn) CloseWrite() error {
 	if c.ly != nil {
 		c.ly.End(c)
 	}
+	c.endTap(false)
 	return unix.Shutdown(c.fd, unix.SHUT_WR)
 }
 
 // Close closes the socket. Neither reader nor writer may be inside a call.
 func (c *Conn) Close() error {
 	c.inq.Stop()
+	c.endTap(true)
 	c.opts.Tally.leave(c)
 	return c.nc.Close()
 }

@@ -59,6 +59,15 @@ const sendFlags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 
 // Writev sends v in one non-blocking call. For soon see msgCall.
 func (c *Conn) Writev(v []Vec, soon bool) (int, error) {
+	if t := tapping.Load(); t != nil {
+		if i := t.of(c); i >= 0 {
+			return t.send(c, i, v, (*Conn).writev, soon)
+		}
+	}
+	return c.writev(v, soon)
+}
+
+func (c *Conn) writev(v []Vec, soon bool) (int, error) {
 	if c.ly != nil {
 		return c.ly.WritevLayer(c, v)
 	}
@@ -88,6 +97,16 @@ func (c *Conn) send(v []Vec, flags int, soon bool) (int, error) {
 // Readv receives into v in one non-blocking call. 0 bytes without an error is the
 // end of the stream. For soon see msgCall.
 func (c *Conn) Readv(v []Vec, soon bool) (int, error) {
+	n, err := c.readv(v, soon)
+	if t := tapping.Load(); t != nil {
+		if i := t.of(c); i >= 0 {
+			t.received(i, v, n, err)
+		}
+	}
+	return n, err
+}
+
+func (c *Conn) readv(v []Vec, soon bool) (int, error) {
 	if c.ask {
 		return c.readAsk(v, nil, soon)
 	}
@@ -121,6 +140,18 @@ func (c *Conn) arrived(n int) {
 
 // Read is Readv with one piece, soon; p must not be empty.
 func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.read(p)
+	if t := tapping.Load(); t != nil {
+		if i := t.of(c); i >= 0 {
+			v := [1]Vec{}
+			Set(&v[0], p)
+			t.received(i, v[:], n, err)
+		}
+	}
+	return n, err
+}
+
+func (c *Conn) read(p []byte) (int, error) {
 	if c.ask {
 		return c.readAsk(nil, p, true)
 	}

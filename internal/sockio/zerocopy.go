@@ -20,7 +20,16 @@ func (c *Conn) EnableZerocopy() bool {
 // WritevZerocopy is Writev by reference. The memory must stay as it is until
 // Notices has told of this call.
 func (c *Conn) WritevZerocopy(v []Vec) (int, error) {
-	return c.send(v, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL|unix.MSG_ZEROCOPY, false)
+	if t := tapping.Load(); t != nil {
+		if i := t.of(c); i >= 0 {
+			return t.send(c, i, v, (*Conn).writevZerocopy, false)
+		}
+	}
+	return c.writevZerocopy(v, false)
+}
+
+func (c *Conn) writevZerocopy(v []Vec, soon bool) (int, error) {
+	return c.send(v, sendFlags|unix.MSG_ZEROCOPY, soon)
 }
 
 // ErrNoBufs: too much is pinned or in flight (RLIMIT_MEMLOCK, optmem_max).

@@ -12,6 +12,8 @@
 //	DELETE /v1/subsystems/{nqn}/namespaces/{nsid} remove one
 //	PUT    /v1/volumes/{name}/size           change a volume's size: a ResizeRequest
 //	POST   /v1/reload                        read the configuration again: Changes; ?dry only tells
+//	POST   /v1/capture                       what a connection sends and receives, as pcap: a CaptureRequest
+//	DELETE /v1/capture                       end that
 //	GET    /v1/lvm, POST /v1/lvm?arg=…       volume groups, and lvm2's commands on them: see LVM
 //
 // Errors are a status code and an Error.

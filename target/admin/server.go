@@ -243,6 +243,7 @@ func Handler(b Backend) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	all := http.NewServeMux()
 	b.handleUpgrade(all)
+	handleCapture(all) // it changes nothing that an upgrade would have to wait for
 	all.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && b.Change != nil {
 			end, err := b.Change()

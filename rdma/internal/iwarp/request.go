@@ -87,7 +87,7 @@ func (r *Request) accept(ctx context.Context, qp *QP, p *Params) error {
 	if err != nil {
 		return fmt.Errorf("rdma: MPA start-up with %v: %w", r.nc.RemoteAddr(), err)
 	}
-	return qp.attach(r.nc, p, &res, false)
+	return qp.attach(r.nc, p, &res, false, &r.req, rep)
 }
 
 // Fail answers the request, if nobody has, by the end of the connection.

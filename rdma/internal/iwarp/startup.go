@@ -88,7 +88,7 @@ func (qp *QP) Connect(ctx context.Context, nc net.Conn, p *Params) error {
 		}
 		return fmt.Errorf("rdma: %w", err)
 	}
-	return qp.attach(nc, p, &res, true)
+	return qp.attach(nc, p, &res, true, req, &rep)
 }
 
 // startup runs f on nc, bounded by ctx and a time-out.
@@ -126,11 +126,14 @@ func sendRefusal(nc net.Conn, r *mpa.Refusal, req, rep *mpa.Frame) {
 	_, _ = nc.Write(wire.AppendFPDU(nil, t.Append(h.Append(nil)), crc))
 }
 
-// attach hands nc to qp for good and starts it.
-func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool) error {
+// attach hands nc to qp for good and starts it, after the frames req and rep.
+func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool, req, rep *mpa.Frame) error {
 	conn, err := sockio.New(nc, sockio.Options{BusyPoll: p.BusyPoll, Crowd: &qp.dev.crowd, Tally: &qp.dev.tally})
 	if err != nil {
 		return fmt.Errorf("rdma: %w", err)
+	}
+	if conn.Tapped() {
+		conn.Told(req.Append(nil), rep.Append(nil), initiator)
 	}
 	if r.RTR == mpa.RTRRead && initiator {
 		r.ORD = max(r.ORD, 1)

@@ -1,0 +1,9 @@
+package capture
+
+import (
+	"testing"
+
+	"softiser/internal/leaktest"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -139,6 +139,7 @@ func attachUblkAbandoned(_ context.Context, e *Env) (string, error) {
 	_, err = e.In(attachUblkGuest+`kill -9 $a; wait $a; dd if=/dev/zero of=/dev/ublkb0 bs=4k count=1 oflag=direct 2>/tmp/dd.log & w=$!
 sleep 1; kill -0 $w || die the write does not wait
 /host/iser-initiator attach --list | tee /tmp/list; grep -q killed /tmp/list || die list
+/host/iser-initiator attach iser://$HOST:%[1]d/%[2]s/0 --device none >/tmp/none 2>&1 && die attached beside it; cat /tmp/none; grep -q "whose process was killed" /tmp/none || die reason
 /host/iser-initiator attach --detach /dev/ublkb0 || die detach; wait $w && die written; cat /tmp/dd.log
 [ -z "$(/host/iser-initiator attach --list)" ] || die listed
 `+ublkGone, t.Port, ramIQN)

@@ -265,7 +265,11 @@ func (a *Attachment) makeDevice() error {
 		return err
 	case kind == deviceUblk:
 		return a.makeUblk(index)
-	case kind == deviceNBD:
+	}
+	if err := a.checkLeft(); err != nil {
+		return err
+	}
+	if kind == deviceNBD {
 		return a.makeNBD(index)
 	}
 	return nil

@@ -40,6 +40,16 @@ func identity(dir, url string) [sha256.Size]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "softiser attach\x00%s\x00%s\x00%s", boot, dir, url))
 }
 
+// checkLeft refuses the volume while a device of it waits for a process: writes that are under
+// way there would come after those of other users.
+func (a *Attachment) checkLeft() error {
+	left, state, err := ublk.Find(markOf(a.opt.Dir, a.opt.URL))
+	if err != nil || left == "" || state == ublk.Ended {
+		return nil // without a driver, or the right to use it, there is none of ours
+	}
+	return fmt.Errorf("the volume is behind %s, whose process was killed and which holds I/O: attach it with --device ublk, or end it with --detach", left)
+}
+
 // makeUblk makes /dev/ublkbN, or takes over the one that an attachment of the volume has
 // left whose process was killed.
 func (a *Attachment) makeUblk(index int) error {

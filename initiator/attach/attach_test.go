@@ -169,7 +169,7 @@ func TestAttachFailuresLeaveNothing(t *testing.T) {
 		{"socket path is a file", func(o *Options) { o.Socket = notSocket }, "is not a socket"},
 		{"public address", func(o *Options) { o.TCP = "0.0.0.0:0" }, "only loopback"},
 		{"bad address", func(o *Options) { o.TCP = "nonsense" }, "expected 127.0.0.1"},
-		{"bad device", func(o *Options) { o.Device = "/dev/sda" }, "expected auto, none or /dev/nbdN"},
+		{"bad device", func(o *Options) { o.Device = "/dev/sda" }, "expected auto, none, ublk, /dev/nbdN or /dev/ublkbN"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := &fakeLUN{data: make([]byte, 1<<20)}

@@ -2,9 +2,13 @@ package target
 
 import (
 	"context"
+	"errors"
+	"iter"
+	"sync"
 	"time"
 
 	"softiser/target/iscsi"
+	"softiser/target/nvmf"
 	"softiser/target/volume"
 )
 
@@ -30,10 +34,12 @@ func (s *Server) Freeze(ctx context.Context) error {
 	s.server.Hold(logins)
 	rest, end := context.WithTimeout(ctx, restPatience)
 	defer end()
-	s.iscsi.Handover().Rest(rest)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.iscsi.Handover().Rest(rest) })
+	wg.Go(func() { s.nvmf.Handover().Rest(rest) })
+	wg.Wait()
 	if err := s.volumes.Freeze(ctx); err != nil {
-		s.iscsi.Handover().Resume()
-		s.server.Release()
+		s.goOn()
 		return err
 	}
 	return nil
@@ -42,7 +48,13 @@ func (s *Server) Freeze(ctx context.Context) error {
 // Thaw lets a frozen server go on as if nothing had happened.
 func (s *Server) Thaw() {
 	s.volumes.Thaw()
+	s.goOn()
+}
+
+// goOn lets sessions and controllers go on, and others come.
+func (s *Server) goOn() {
 	s.iscsi.Handover().Resume()
+	s.nvmf.Handover().Resume()
 	s.server.Release()
 }
 
@@ -50,24 +62,51 @@ func (s *Server) Thaw() {
 // volumes.
 type Carried struct {
 	ISCSI iscsi.Carried `json:"iscsi"`
+	NVMe  nvmf.Carried  `json:"nvme"`
+}
+
+// Files are the descriptors that come with it, and the indices that they have on their way.
+func (k *Carried) Files() iter.Seq2[*int, *int] {
+	return func(yield func(fd, index *int) bool) {
+		for i := range k.ISCSI.Sessions {
+			for j := range k.ISCSI.Sessions[i].Conns {
+				if c := &k.ISCSI.Sessions[i].Conns[j]; !yield(&c.FD, &c.File) {
+					return
+				}
+			}
+		}
+		for i := range k.NVMe.Controllers {
+			for j := range k.NVMe.Controllers[i].Queues {
+				if q := &k.NVMe.Controllers[i].Queues[j]; !yield(&q.FD, &q.File) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Carry returns what goes to another process, with descriptors that are the caller's, and a
-// line for each session that does not. opensAnew tells by name which volumes do not go over.
+// line for each session and controller that does not. opensAnew tells by name which volumes do not go over.
 // Preconditions: Freeze.
 func (s *Server) Carry(opensAnew func(volume string) bool) (k Carried, left []string, err error) {
-	k.ISCSI, left, err = s.iscsi.Handover().Carry(opensAnew)
-	return k, left, err
+	if k.ISCSI, left, err = s.iscsi.Handover().Carry(opensAnew); err != nil {
+		return k, nil, err
+	}
+	var more []string
+	k.NVMe, more = s.nvmf.Handover().Carry(opensAnew)
+	return k, append(left, more...), nil
 }
 
 // CheckCarried says why this server cannot go on with what another process has carried, which
 // has sent that many files.
 func (s *Server) CheckCarried(k *Carried, files int) error {
-	return s.iscsi.Handover().Check(&k.ISCSI, files)
+	return errors.Join(s.iscsi.Handover().Check(&k.ISCSI, files), s.nvmf.Handover().Check(&k.NVMe, files))
 }
 
 // Adopt goes on with what another process has carried, as iscsi.Handover.Adopt does.
-func (s *Server) Adopt(k *Carried) error { return s.iscsi.Handover().Adopt(&k.ISCSI) }
+func (s *Server) Adopt(k *Carried) error {
+	return errors.Join(s.iscsi.Handover().Adopt(&k.ISCSI), s.nvmf.Handover().Adopt(&k.NVMe))
+}
 
 // Listeners returns the sockets of the portals over TCP by their address in the
 // configuration, as descriptors that are the caller's.

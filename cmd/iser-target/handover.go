@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"net"
 	"os"
 	"slices"
@@ -18,14 +17,13 @@ import (
 	"softiser/internal/systemd"
 	"softiser/target"
 	"softiser/target/admin"
-	"softiser/target/iscsi"
 	"softiser/target/registry"
 )
 
 // stateVersion is that of handedOver. One that a process of this version reads differs from
 // it by one at most; whoever changes the struct so that an older process would misread it
 // counts on, and keeps reading what the version before wrote.
-const stateVersion = 2
+const stateVersion = 3
 
 // handedOver is what a process tells the one that takes its place. Files are indices of the
 // descriptors that come with it.
@@ -36,7 +34,7 @@ type handedOver struct {
 	Admin   int              `json:"admin"`
 	Metrics *handedListener  `json:"metrics,omitempty"`
 	Volumes []handedVolume   `json:"volumes"`
-	Carried target.Carried   `json:"carried"` // since version 2
+	Carried target.Carried   `json:"carried"` // since version 2; NVMe since version 3
 	Closed  []string         `json:"closed"`  // what does not go over, for people
 }
 
@@ -248,34 +246,17 @@ func (g *giving) collect(o *offering) error {
 	if err != nil {
 		return err
 	}
-	for c := range connections(&carried) {
-		c.File = o.add(c.FD)
+	for fd, index := range carried.Files() {
+		*index = o.add(*fd)
 	}
 	o.state.Carried = carried
 	o.state.Closed = append(append(o.state.Closed, stay...), g.app.closing()...)
 	return nil
 }
 
-// connections are those of the sessions that are carried.
-func connections(k *target.Carried) iter.Seq[*iscsi.CarriedConnection] {
-	return func(yield func(*iscsi.CarriedConnection) bool) {
-		for i := range k.ISCSI.Sessions {
-			for j := range k.ISCSI.Sessions[i].Conns {
-				if !yield(&k.ISCSI.Sessions[i].Conns[j]) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // closing tells of the other peers that have to come again.
 func (a *app) closing() (all []string) {
-	st := a.srv.Status()
-	if n := len(st.Controllers); n > 0 {
-		all = append(all, fmt.Sprintf("%d controllers of NVMe hosts: the hosts connect again", n))
-	}
-	if st.Pending > 0 {
+	if st := a.srv.Status(); st.Pending > 0 {
 		all = append(all, fmt.Sprintf("%d connections before their login", st.Pending))
 	}
 	return all
@@ -292,6 +273,9 @@ func (o *offering) carried() (all []string) {
 	slices.Sort(all)
 	if n := len(o.state.Carried.ISCSI.Sessions); n > 0 {
 		all = append(all, fmt.Sprintf("%d sessions of iSCSI over TCP", n))
+	}
+	if n := len(o.state.Carried.NVMe.Controllers); n > 0 {
+		all = append(all, fmt.Sprintf("%d controllers of NVMe over TCP", n))
 	}
 	return all
 }

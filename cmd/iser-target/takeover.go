@@ -155,11 +155,11 @@ func (t *taking) open(a *app) error {
 	return nil
 }
 
-// adopt goes on with the sessions. One that cannot be had ends: its initiator logs in again.
+// adopt goes on with sessions and controllers. One that cannot be had ends: its peer comes again.
 func (t *taking) adopt(a *app) {
-	for c := range connections(&t.state.Carried) {
+	for fd, index := range t.state.Carried.Files() {
 		var err error
-		if c.FD, err = t.File(c.File); err != nil {
+		if *fd, err = t.File(*index); err != nil {
 			a.log.Error("takeover", zap.Error(err))
 		}
 	}
@@ -185,7 +185,7 @@ func (t *taking) finish(a *app) {
 func (t *taking) tell(a *app) {
 	a.log.Info("took over", zap.Int("from", t.state.PID), zap.Duration("pause", time.Since(t.state.Began)),
 		zap.Int("portals", len(t.state.Portals)), zap.Int("volumes", len(t.volumes)),
-		zap.Int("sessions", len(t.state.Carried.ISCSI.Sessions)), zap.Strings("closed", t.state.Closed))
+		zap.Int("sessions", len(t.state.Carried.ISCSI.Sessions)), zap.Int("controllers", len(t.state.Carried.NVMe.Controllers)), zap.Strings("closed", t.state.Closed))
 }
 
 // isRoCE reports whether a portal has a socket of UDP, which is not handed over.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -16,15 +17,23 @@ import (
 	"time"
 
 	"softiser/initiator"
+	"softiser/initiator/nvmf"
 	"softiser/internal/await"
 	"softiser/internal/certs/certtest"
 	"softiser/internal/handover"
 	"softiser/target/admin"
 )
 
+// disk is a volume as an initiator sees it.
+type disk interface {
+	io.ReaderAt
+	io.WriterAt
+	Stats() initiator.Stats
+}
+
 // verifier writes to a volume and reads back, in areas of its own, until it is told to stop.
 type verifier struct {
-	lun   *initiator.LUN
+	lun   disk
 	stop  atomic.Bool
 	wg    sync.WaitGroup
 	mu    sync.Mutex
@@ -33,10 +42,12 @@ type verifier struct {
 	turns atomic.Int64
 }
 
+const upgradedNQN = "nqn.2026-11.softiser:"
+
 const verifierArea = 1 << 20
 
 // verify starts a verifier with a number of areas.
-func verify(l *initiator.LUN, areas int) *verifier {
+func verify(l disk, areas int) *verifier {
 	v := &verifier{lun: l}
 	for i := range areas {
 		v.wg.Go(func() {
@@ -122,6 +133,41 @@ func (s *served) open(iqn, options string) *initiator.LUN {
 	return l
 }
 
+// connect attaches the namespace of the target, with or without digests.
+func (s *served) connect(nqn string, digests bool) *nvmf.Namespace {
+	s.t.Helper()
+	cfg, err := nvmf.ParseURL("nvme+tcp://" + s.addr + "/" + nqn + "/1")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cfg.HeaderDigest, cfg.DataDigest = digests, digests
+	n, err := nvmf.Open(s.t.Context(), cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// TestUpgradeControllers: controllers over TCP go from process to process under load, as
+// sessions do.
+func TestUpgradeControllers(t *testing.T) {
+	img := filepath.Join(t.TempDir(), "d.img")
+	s := serveProgram(t, "--export", "m=memory,size=8MiB", "--export", "d="+img+",size=8MiB")
+	idle := s.connect(upgradedNQN+"m", false)
+	all := []*verifier{
+		verify(s.connect(upgradedNQN+"m", false), 4),
+		verify(s.connect(upgradedNQN+"d", true), 4),
+	}
+	s.upgradeUnder(all, "3 controllers of NVMe over TCP")
+	if _, err := idle.ReadAt(make([]byte, 512), 0); err != nil || idle.Stats().Logins != 1 {
+		t.Errorf("an idle controller: %v, %d logins", err, idle.Stats().Logins)
+	}
+	if n := len(statusOf(t, s.socket).Controllers); n != 3 {
+		t.Errorf("%d controllers are there", n)
+	}
+}
+
 // TestUpgradeSessions: sessions over TCP go from process to process under load, with and
 // without digests: no initiator logs in again or sees an error, and every block is right.
 func TestUpgradeSessions(t *testing.T) {
@@ -132,6 +178,20 @@ func TestUpgradeSessions(t *testing.T) {
 		verify(s.open("iqn.2026-11.softiser:m", ""), 4),
 		verify(s.open("iqn.2026-11.softiser:d", ""), 4),
 	}
+	s.upgradeUnder(all, "3 sessions of iSCSI over TCP")
+	if _, err := idle.ReadAt(make([]byte, 512), 0); err != nil || idle.Stats().Logins != 1 {
+		t.Errorf("an idle session: %v, %d logins", err, idle.Stats().Logins)
+	}
+	if n := len(statusOf(t, s.socket).Sessions); n != 3 {
+		t.Errorf("%d sessions are there", n)
+	}
+}
+
+// upgradeUnder upgrades ten times under load, which is verified, and wants just that carried
+// beside portals and volumes.
+func (s *served) upgradeUnder(all []*verifier, carried string) {
+	t := s.t
+	t.Helper()
 	var pauses []time.Duration
 	for range 10 {
 		before := make([]int64, len(all))
@@ -143,7 +203,7 @@ func TestUpgradeSessions(t *testing.T) {
 			t.Fatal(err)
 		}
 		pauses = append(pauses, u.Pause)
-		if !slices.Contains(u.Carried, "3 sessions of iSCSI over TCP") || len(u.Closed) != 0 {
+		if !slices.Contains(u.Carried, carried) || len(u.Closed) != 0 {
 			t.Fatalf("carried %v, closed %v", u.Carried, u.Closed)
 		}
 		for i, v := range all {
@@ -161,20 +221,17 @@ func TestUpgradeSessions(t *testing.T) {
 	for _, v := range all {
 		v.end(t)
 	}
-	if _, err := idle.ReadAt(make([]byte, 512), 0); err != nil || idle.Stats().Logins != 1 {
-		t.Errorf("an idle session: %v, %d logins", err, idle.Stats().Logins)
-	}
 	t.Logf("pauses %v", pauses)
-	if n := len(statusOf(t, s.socket).Sessions); n != 3 {
-		t.Errorf("%d sessions are there", n)
-	}
 }
 
-// TestUpgradeSessionsCut: a new process that has been offered sessions and vanishes leaves
-// them to the old one, which goes on with them under load.
+// TestUpgradeSessionsCut: a new process that has been offered sessions and controllers and vanishes
+// leaves them to the old one, which goes on with them under load.
 func TestUpgradeSessionsCut(t *testing.T) {
-	s := serveProgram(t, "--export", "m=memory,size=8MiB")
-	v := verify(s.open("iqn.2026-11.softiser:m", ""), 4)
+	s := serveProgram(t, "--export", "m=memory,size=8MiB", "--export", "n=memory,size=8MiB")
+	all := []*verifier{
+		verify(s.open("iqn.2026-11.softiser:m", ""), 3),
+		verify(s.connect(upgradedNQN+"n", false), 3),
+	}
 	for range 5 {
 		for _, refuse := range []bool{false, true} {
 			var got *handover.Taken
@@ -188,6 +245,9 @@ func TestUpgradeSessionsCut(t *testing.T) {
 			if !strings.Contains(string(got.State), `"exp_cmdsn"`) {
 				t.Errorf("no session was offered: %s", got.State)
 			}
+			if !strings.Contains(string(got.State), `"max_h2c_data"`) {
+				t.Errorf("no controller was offered: %s", got.State)
+			}
 			if refuse {
 				got.Refuse(errors.New("no"))
 			}
@@ -197,7 +257,9 @@ func TestUpgradeSessionsCut(t *testing.T) {
 	if _, err := s.upgrade(); err != nil {
 		t.Fatal(err)
 	}
-	v.end(t)
+	for _, v := range all {
+		v.end(t)
+	}
 }
 
 // TestUpgradeListsTLS: a session over TLS is named as one that does not go over, and goes on at

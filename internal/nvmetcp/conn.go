@@ -34,6 +34,8 @@ type conn struct {
 
 	rx receiver // owned by the receive goroutine
 
+	park atomic.Pointer[parking] // changed with mu held: a controller's is to be parked, or is
+
 	ended chan struct{} // closed when Ended has returned
 
 	stats struct{ payloadIn, payloadOut atomic.Uint64 }
@@ -62,6 +64,10 @@ type role interface {
 	settleLocked() bool
 	// termReq is the type of the PDU that refuses one of the peer's.
 	termReq() Type
+	// stops reports, while park is set, whether the receiver stops in front of a PDU.
+	stops() bool
+	// again reports whether the receiver is to go on that has ended with err.
+	again(err error) bool
 	// end cleans up behind a connection that has ended, and makes the last up-calls.
 	end(err error)
 }
@@ -223,6 +229,9 @@ func (c *conn) endError() error {
 func (c *conn) run() {
 	defer close(c.ended)
 	err := c.rx.Run()
+	for c.role.again(err) {
+		err = c.rx.Run()
+	}
 	c.mu.Lock()
 	c.failLocked(err)
 	c.tx.Seize() // nobody transmits any more

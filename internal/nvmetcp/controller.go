@@ -65,6 +65,8 @@ type Controller struct {
 	cmd *command
 	get *get
 	one [1][]byte // the buffer of cmd
+
+	kept []*command // while it is parked: they have not begun
 }
 
 // NewController makes the controller's side of an established TCP connection, which
@@ -109,6 +111,10 @@ func (c *Controller) end(err error) {
 	}
 	c.slots.cut(c.cmd)
 	c.cmd = nil
+	for _, k := range c.kept {
+		c.slots.put(k)
+	}
+	c.kept = nil
 	gets := c.gets.purge()
 	c.mu.Unlock()
 	lost := err

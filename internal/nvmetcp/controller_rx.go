@@ -25,7 +25,11 @@ func (c *Controller) aheadLocked() int {
 	return c.nextHeader()
 }
 
-func (c *Controller) batchEnd() {}
+func (c *Controller) batchEnd() {
+	if c.park.Load() != nil {
+		c.nudge()
+	}
+}
 
 // icReq agrees to what the host wants of the connection.
 func (c *Controller) icReq(b []byte) *Fault {
@@ -142,6 +146,9 @@ func (c *Controller) finish(good bool) {
 	if k := c.cmd; k != nil {
 		c.cmd, c.one[0] = nil, nil
 		k.Corrupt = !good
+		if c.keeps(k) {
+			return
+		}
 		c.up.Command(&k.Command)
 		return
 	}

@@ -57,6 +57,9 @@ func (t *getTable) add(cmd *command, off, n uint32, list [][]byte) *get {
 	return g
 }
 
+// idle reports whether nothing is to come.
+func (t *getTable) idle() bool { return t.live == 0 && t.stale == 0 }
+
 func (t *getTable) find(tag uint16) *get {
 	if int(tag) < len(t.byTag) {
 		return t.byTag[tag]
@@ -114,6 +117,9 @@ func (c *Controller) GetData(k *nvme.Command, off uint32, list [][]byte) error {
 	}
 	n := uint32(segs.Total(list))
 	g := c.gets.add(c.slots.all[k.Slot], off, n, list)
+	if c.park.Load() != nil {
+		c.cond.Broadcast() // the receive goroutine has to read on
+	}
 	p := c.tx.alloc()
 	p.Head = p.Head[:DataLen]
 	(*Data)(p.Head).Set(TypeR2T, 0, c.digests, k.SQE.CID(), g.tag, off, n, 0)

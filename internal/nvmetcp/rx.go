@@ -30,6 +30,9 @@ func (r *receiver) Begin(b []byte) (int, error) {
 	if r.setup {
 		return ICLen, nil
 	}
+	if r.c.park.Load() != nil && r.c.role.stops() {
+		return 0, errParked
+	}
 	h := (*CH)(b)
 	l := r.c.role.limits(h.Type())
 	if t := h.Type(); t == TypeICReq || t == TypeICResp {

@@ -89,7 +89,7 @@ func (t *transmitter) Due() bool {
 }
 
 // Open implements pdustream.Sender.
-func (t *transmitter) Open() bool { return t.c.st != stateDead }
+func (t *transmitter) Open() bool { return t.c.st != stateDead && !t.c.park.Load().silent() }
 
 // Pick implements pdustream.Sender: what is queued is sent.
 func (t *transmitter) Pick(*outPDU) bool { return true }

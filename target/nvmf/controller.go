@@ -39,7 +39,8 @@ type controller struct {
 	events             events
 	log                errorLog
 
-	seen   atomic.Bool // something has come since the keep alive timer was set
+	still  atomic.Pointer[standstill] // nil: it goes
+	seen   atomic.Bool                // something has come since the keep alive timer was set
 	proofs proofs
 
 	mu        sync.Mutex
@@ -122,7 +123,7 @@ const (
 
 // alive ends a controller whose host has been silent.
 func (c *controller) alive() {
-	if !c.seen.Swap(false) {
+	if !c.seen.Swap(false) && !c.resting() {
 		c.end(errKeepAlive)
 		return
 	}

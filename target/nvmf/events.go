@@ -56,6 +56,7 @@ type events struct {
 	count    uint64 // of notices
 	masks    map[uint32]uint32
 	closed   bool
+	hushed   bool // requests are not answered
 }
 
 func (e *events) init() { e.masks = map[uint32]uint32{} }
@@ -111,7 +112,7 @@ func (e *events) deliver(push bool) {
 				k += 1 + next
 			}
 		}
-		if k < 0 || len(e.requests) == 0 {
+		if k < 0 || len(e.requests) == 0 || e.hushed {
 			e.mu.Unlock()
 			return
 		}
@@ -126,6 +127,14 @@ func (e *events) deliver(push bool) {
 			q.Push()
 		}
 	}
+}
+
+// hush has requests wait, whatever is due, until it is called again.
+func (e *events) hush(on bool) {
+	e.mu.Lock()
+	e.hushed = on
+	e.mu.Unlock()
+	e.deliver(true)
 }
 
 // read notes that the log page of an event has been read.

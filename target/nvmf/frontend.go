@@ -247,9 +247,7 @@ func (f *Frontend) transport(c *portal.Conn, memory *holding) (t nvme.QueueTrans
 				return nil, nil, err
 			}
 		}
-		t, err = nvmetcp.NewController(nc, nvmetcp.Config{
-			Socket: sockio.Options{SendBuffer: p.SendBuffer, RecvBuffer: p.RecvBuffer, BusyPoll: p.BusyPoll, Tally: tally}, InCapsule: ioCapsule, Memory: memory,
-		})
+		t, err = nvmetcp.NewController(nc, f.tcpConfig(c.Portal, memory, tally))
 		return t, id, err
 	}
 	cfg := nvmerdma.AcceptConfig{RDMA: p.RDMA(), Queues: f.cfg.Limits.Queues, Entries: f.cfg.Limits.Entries}
@@ -262,6 +260,14 @@ func (f *Frontend) transport(c *portal.Conn, memory *holding) (t nvme.QueueTrans
 		t, err = f.rdma.Accept(f.life, c.Net, cfg)
 	}
 	return t, nil, err
+}
+
+// tcpConfig is that of a connection of NVMe/TCP.
+func (f *Frontend) tcpConfig(p *portal.Portal, memory *holding, tally *sockio.Tally) nvmetcp.Config {
+	c := p.Config()
+	return nvmetcp.Config{
+		Socket: sockio.Options{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer, BusyPoll: c.BusyPoll, Tally: tally}, InCapsule: ioCapsule, Memory: memory,
+	}
 }
 
 // left forgets a connection that has ended.

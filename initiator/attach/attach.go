@@ -88,7 +88,7 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 		held.Already = true
 		return nil, held, nil
 	}
-	a.later(func() error { return errors.Join(os.Remove(path), a.record.Close()) })
+	a.later(func() error { return errors.Join(dropRecord(path), a.record.Close()) })
 	if a.lun, err = opt.Open(ctx); err != nil {
 		return nil, nil, err
 	}

@@ -187,6 +187,15 @@ func List(dir string) ([]*Record, error) {
 	return live, nil
 }
 
+// dropRecord removes a record, unless it is of a killed process whose device still waits: who
+// has failed to attach the volume leaves it to the next one.
+func dropRecord(path string) error {
+	if r, err := readRecord(path); err == nil && r.waits() {
+		return nil
+	}
+	return os.Remove(path)
+}
+
 // waits reports whether the record's device waits for another process, the record's being
 // gone, and says so in the record.
 func (r *Record) waits() bool {

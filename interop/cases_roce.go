@@ -11,7 +11,7 @@ import (
 )
 
 // Part 14: RoCE v2, against the kernel's rdma_rxe, over a tap in a network namespace.
-var roceCases = concat(roceRpingCases, roceToolCases, rocePerftestCases(), roceDatagramCases, roceStorageCases)
+var roceCases = concat(roceRpingCases, roceToolCases, rocePerftestCases(), rocePerftestTCPCases(), roceDatagramCases, roceStorageCases)
 
 // jumbo is an MTU of the link that carries packets of 4096 bytes.
 const jumbo = 9000
@@ -116,7 +116,7 @@ func roceKernelClient(e *Env, port int, kernel, tool string, args ...string) err
 func roceListening(e *Env, kernel string, port int) error {
 	script := `for n in $(seq 300); do rdma resource show cm_id | grep -qE 'LISTEN.*:%d( |$)' && exit; sleep 0.1; done
 rdma resource show cm_id; die nobody listens on port %[1]d`
-	if strings.Contains(kernel, "pingpong") { // over TCP, before there are queue pairs
+	if strings.Contains(kernel, "pingpong") || strings.HasPrefix(kernel, "ib_") && !strings.Contains(kernel, " -R ") { // over TCP, before there are queue pairs
 		script = "listening %d || die nobody listens"
 	}
 	_, err := e.In(script, port)
@@ -267,6 +267,36 @@ func rocePerftestCases() []Case {
 					})
 				}})
 		}
+	}
+	return cases
+}
+
+// rocePerftestTCPCases are perftest's programs without -R, which tell each other over TCP
+// where their queue pairs are.
+func rocePerftestTCPCases() []Case {
+	var cases []Case
+	for _, kind := range []string{"write-bw", "send-lat"} {
+		program := "ib_" + strings.ReplaceAll(kind, "-", "_")
+		sizes := func(one func(kernel string, args ...string) error) error {
+			for _, r := range perftestRuns {
+				args := []string{"-s", strconv.Itoa(r.size), "-n", strconv.Itoa(r.iters)}
+				if err := one(program+" -x 1 -F "+strings.Join(args, " "), append(args, "--tcp-exchange")...); err != nil {
+					return fmt.Errorf("%d bytes: %w", r.size, err)
+				}
+			}
+			return nil
+		}
+		cases = append(cases,
+			roceOver("roce/perftest-tcp-"+kind+"-kernel-client", program+" without -R measures our library, three sizes", func(e *Env) error {
+				return sizes(func(kernel string, args ...string) error {
+					return roceKernelClient(e, perftestPort, kernel+" "+tap.Host4, kind, append(args, "--bind_source_ip", tap.Host4)...)
+				})
+			}),
+			roceOver("roce/perftest-tcp-"+kind+"-kernel-server", "our library measures "+program+" without -R, three sizes", func(e *Env) error {
+				return sizes(func(kernel string, args ...string) error {
+					return roceKernelServer(e, perftestPort, kernel, kind, append([]string{tap.Guest4}, args...)...)
+				})
+			}))
 	}
 	return cases
 }

@@ -181,3 +181,7 @@ func LocalAddrTo(ctx context.Context, host string) (netip.Addr, error) {
 	}
 	return roce.LocalAddr(to.Addr())
 }
+
+// PathMTU is the largest path MTU over RoCE, bytes, that the interface of a local address
+// carries: what ends that connect without the connection manager have to agree on.
+func PathMTU(local netip.Addr) int { return roce.PathMTU(local.Unmap()) }

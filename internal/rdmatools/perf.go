@@ -66,6 +66,7 @@ type perf struct {
 	qpType   rdma.QPType
 	rxDepth  int  // of perftest's Sends
 	perftest bool // the server is one of perftest's programs
+	tcp      bool // the other end is one of perftest's programs without -R
 	persist  bool
 	json     bool
 	out      io.Writer
@@ -95,16 +96,21 @@ func perfCommand(k perfKind) *cobra.Command {
 		Use:   k.name + " [SERVER]",
 		Short: k.short,
 		Long: k.short + ".\nWithout SERVER, waits for a client: this program, or perftest's ib_" + strings.ReplaceAll(k.name, "-", "_") + " -R,\n" +
-			"for which -s, -n (and -r) must be the same on both ends. With --perftest the\nserver is that program.",
+			"for which -s, -n (and -r) must be the same on both ends. With --perftest the\nserver is that program. " +
+			"With --tcp-exchange (RoCE) the other end, whichever it is, is that program without -R:\nthe ends tell each other over TCP where their queue pairs are, as it does by default.",
 		Example: "  iser-initiator rdma " + k.name + "                      # server\n" +
 			"  iser-initiator rdma " + k.name + " 127.0.0.1 -D 5       # client: five seconds\n" +
 			"  iser-initiator rdma " + k.name + " --provider roce --bind_source_ip 127.0.0.1             # the same over RoCE,\n" +
-			"  iser-initiator rdma " + k.name + " --provider roce --bind_source_ip 127.0.0.2 127.0.0.1   # one process per address",
+			"  iser-initiator rdma " + k.name + " --provider roce --bind_source_ip 127.0.0.2 127.0.0.1   # one process per address\n" +
+			"  iser-initiator rdma " + k.name + " --provider roce --tcp-exchange 10.0.0.2    # ib_" + strings.ReplaceAll(k.name, "-", "_") + " without -R is the server",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cmd.SilenceUsage = true
 			p.out, p.size = cmd.OutOrStdout(), int(msg.Value)
-			if len(args) == 0 {
+			switch {
+			case p.tcp:
+				return p.exchangeTCP(cmd.Context(), append(args, "")[0])
+			case len(args) == 0:
 				return p.serve(cmd.Context())
 			}
 			if p.perftest {
@@ -138,6 +144,7 @@ func perfCommand(k perfKind) *cobra.Command {
 		f.IntVarP(&p.reads, "outs", "o", p.reads, "RDMA Reads or atomics outstanding at most; more wait in the send queue")
 	}
 	f.BoolVarP(&p.perftest, "perftest", "R", false, "the server is perftest's program of this name, started with -R (client)")
+	f.BoolVar(&p.tcp, "tcp-exchange", false, "the other end is perftest's program of this name without -R: addresses are exchanged over TCP port -p (RoCE; client and server)")
 	f.BoolVar(&p.persist, "persistent", false, "serve any number of clients (server)")
 	f.BoolVar(&p.json, "json", false, "print the result as JSON")
 	p.flags(cmd)
@@ -165,8 +172,12 @@ func (p *perf) check() error {
 	switch {
 	case p.qpType == rdma.TypeUD && p.kind.op != rdma.OpSend:
 		return usage.Errorf("%s: -c UD: datagrams are Sends", p.kind.name)
-	case p.qpType == rdma.TypeUD && p.perftest:
-		return usage.Errorf("%s: -c UD does not go with --perftest", p.kind.name)
+	case p.qpType == rdma.TypeUD && (p.perftest || p.tcp):
+		return usage.Errorf("%s: -c UD does not go with perftest's exchanges (--perftest, --tcp-exchange)", p.kind.name)
+	case p.tcp && p.perftest:
+		return usage.Errorf("%s: --tcp-exchange does not go with --perftest: it is for perftest without -R", p.kind.name)
+	case p.tcp && !p.roce():
+		return usage.Errorf("%s: --tcp-exchange goes with --provider roce only", p.kind.name)
 	case p.qpType != rdma.TypeRC && !p.roce():
 		return usage.Errorf("%s: -c %v goes with --provider roce only", p.kind.name, p.qpType)
 	case p.kind.atomic() && p.size != atomicSize:
@@ -177,8 +188,8 @@ func (p *perf) check() error {
 		return usage.Errorf("%s: -t %d: want 1 to %d", p.kind.name, p.depth, perfMaxDepth)
 	case p.reads < 1 || p.reads > 128:
 		return usage.Errorf("%s: -o %d: want 1 to 128", p.kind.name, p.reads)
-	case p.perftest && p.duration.d > 0:
-		return usage.Errorf("%s: -D does not go with --perftest: both ends count messages (-n)", p.kind.name)
+	case (p.perftest || p.tcp) && p.duration.d > 0:
+		return usage.Errorf("%s: -D does not go with perftest's exchanges: both ends count messages (-n)", p.kind.name)
 	case p.duration.d <= 0 && p.iters < 1:
 		return usage.Errorf("%s: -n %d: want at least 1", p.kind.name, p.iters)
 	}

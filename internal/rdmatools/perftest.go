@@ -28,7 +28,8 @@ import (
 //	   |  destination; report of a bw test: 5 × 8   |
 //	   |  destination                               |
 //
-// Size, iterations and depth are not exchanged: both ends must be given the same.
+// Without -R the same goes over one TCP connection, see perftest_tcp.go. Size,
+// iterations and depth are not exchanged: both ends must be given the same.
 // A server that is about to take the data connection listens only after it has
 // answered the first destination, so the client tries more than once.
 const (
@@ -81,11 +82,27 @@ func (d *ptDest) parse(b []byte) error {
 	return nil
 }
 
+// ptChannel carries the exchange: a connection of its own by -R, or TCP.
+type ptChannel interface {
+	send(b []byte) error
+	// recv waits for a message, which may have any length up to some limit; want is what
+	// the other end should send now.
+	recv(ctx context.Context, want int) ([]byte, error)
+}
+
+// ptTalk is the exchange over any channel.
+type ptTalk struct {
+	ptChannel
+	client bool
+	mtu    string // path MTU of this end as the digit of its code, and what the other end has said
+	theirs string
+}
+
 // ptControl is the control connection.
 type ptControl struct {
 	*endpoint
-	client bool
-	in     []byte
+	ptTalk
+	in []byte
 }
 
 func newPTControl(dev *rdma.Device, client bool) (*ptControl, error) {
@@ -93,7 +110,8 @@ func newPTControl(dev *rdma.Device, client bool) (*ptControl, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &ptControl{endpoint: e, client: client, in: make([]byte, ptDestLen)}
+	c := &ptControl{endpoint: e, in: make([]byte, ptDestLen)}
+	c.ptTalk = ptTalk{ptChannel: c, client: client, mtu: ptMTU}
 	if err := c.qp.PostRecv(rdma.RecvWR{SGL: c.sgl(c.in)}); err != nil {
 		c.close()
 		return nil, err
@@ -105,7 +123,7 @@ func (c *ptControl) send(b []byte) error {
 	return c.qp.PostSend(rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: c.sgl(b)})
 }
 
-func (c *ptControl) recv(ctx context.Context) ([]byte, error) {
+func (c *ptControl) recv(ctx context.Context, _ int) ([]byte, error) {
 	wc, err := c.next(ctx)
 	if err != nil {
 		return nil, err
@@ -115,14 +133,14 @@ func (c *ptControl) recv(ctx context.Context) ([]byte, error) {
 }
 
 // swap is one step of the exchange: the client speaks first.
-func (c *ptControl) swap(ctx context.Context, mine []byte) (theirs []byte, err error) {
+func (c *ptTalk) swap(ctx context.Context, mine []byte) (theirs []byte, err error) {
 	if c.client {
 		if err := c.send(mine); err != nil {
 			return nil, err
 		}
-		return c.recv(ctx)
+		return c.recv(ctx, len(mine))
 	}
-	if theirs, err = c.recv(ctx); err != nil {
+	if theirs, err = c.recv(ctx, len(mine)); err != nil {
 		return nil, err
 	}
 	return theirs, c.send(mine)
@@ -130,7 +148,7 @@ func (c *ptControl) swap(ctx context.Context, mine []byte) (theirs []byte, err e
 
 // greet exchanges what comes before the first destination and returns the larger
 // of both ends' buffer cycles.
-func (c *ptControl) greet(ctx context.Context) (cycle int, err error) {
+func (c *ptTalk) greet(ctx context.Context) (cycle int, err error) {
 	version := make([]byte, 16)
 	copy(version, ptVersion)
 	theirs, err := c.swap(ctx, version)
@@ -150,7 +168,8 @@ func (c *ptControl) greet(ctx context.Context) (cycle int, err error) {
 	if _, err = c.swap(ctx, binary.BigEndian.AppendUint32(nil, ptCacheLine)); err != nil {
 		return 0, err
 	}
-	_, err = c.swap(ctx, []byte(ptMTU+"\x00"))
+	theirs, err = c.swap(ctx, []byte(c.mtu+"\x00"))
+	c.theirs = text(theirs)
 	return cycle, err
 }
 
@@ -178,7 +197,7 @@ func (c *ptControl) dest(ctx context.Context, n int, mine *ptDest) (theirs ptDes
 
 // report tells the server the client's result: size, iterations, peak and average
 // in units of 2^20 bytes, and 10^6 messages per second.
-func (c *ptControl) report(ctx context.Context, d *perfDoc) (*perfDoc, error) {
+func (c *ptTalk) report(ctx context.Context, d *perfDoc) (*perfDoc, error) {
 	theirs := &perfDoc{}
 	for i, v := range []uint64{
 		uint64(d.Size), uint64(d.Iterations), math.Float64bits(d.MiBps), math.Float64bits(d.MiBps), math.Float64bits(d.MsgRate / 1e6),
@@ -265,12 +284,11 @@ func (p *perf) measurePerftest(ctx context.Context, host string) error {
 		return err
 	}
 	var t *ptTest
-	var info *rdma.ConnInfo
 	for try := 1; ; try++ {
 		if t, err = newPTTest(dev, p, cycle, true); err != nil {
 			return err
 		}
-		if info, err = p.dial(ctx, host, p.port, t.qp, &params); err == nil {
+		if _, err = p.dial(ctx, host, p.port, t.qp, &params); err == nil {
 			break
 		}
 		t.close()
@@ -283,24 +301,9 @@ func (p *perf) measurePerftest(ctx context.Context, host string) error {
 	if err := t.exchange(ctx, ctl); err != nil {
 		return err
 	}
-	res, err := t.run(ctx)
+	res, err := t.lead(ctx, ctl)
 	if err != nil {
 		return err
-	}
-	res.fill(p, info)
-	_, closing := p.kind.ptSteps()
-	if !p.kind.latency && p.kind.op != rdma.OpSend {
-		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
-			return err
-		}
-		if _, err := ctl.report(ctx, &res.doc); err != nil {
-			return err
-		}
-	}
-	if closing {
-		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
-			return err
-		}
 	}
 	// The server may not yet have seen that its last Write or Send has left, and siw
 	// fails one that the end of the connection finds in that state.
@@ -353,28 +356,9 @@ func (p *perf) servePerftest(ctx context.Context, dev *rdma.Device, ln *rdma.Lis
 	if err := t.exchange(ctx, ctl); err != nil {
 		return err
 	}
-	res := &perfResult{}
-	if p.kind.op == rdma.OpSend || p.kind.writeLatency() {
-		if res, err = t.run(ctx); err != nil {
-			return err
-		}
-		info := t.qp.Info()
-		res.fill(p, &info)
-	} else if !p.kind.latency {
-		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
-			return err
-		}
-		doc, err := ctl.report(ctx, &perfDoc{})
-		if err != nil {
-			return err
-		}
-		doc.Test, doc.CRC = p.kind.name, t.qp.CRC()
-		res.doc = *doc
-	}
-	if _, closing := p.kind.ptSteps(); closing {
-		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
-			return err
-		}
+	res, err := t.follow(ctx, ctl)
+	if err != nil {
+		return err
 	}
 	for _, e := range []*endpoint{t.endpoint, ctl.endpoint} {
 		select {

@@ -75,6 +75,63 @@ func (t *ptTest) exchange(ctx context.Context, ctl *ptControl) (err error) {
 	return err
 }
 
+// ptSteering is what the ends of a test say to each other after it.
+type ptSteering interface {
+	dest(ctx context.Context, n int, mine *ptDest) (theirs ptDest, err error)
+	report(ctx context.Context, d *perfDoc) (*perfDoc, error)
+}
+
+// lead is the client's test and what follows it.
+func (t *ptTest) lead(ctx context.Context, ctl ptSteering) (*perfResult, error) {
+	res, err := t.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info := t.qp.Info()
+	res.fill(t.perf, &info)
+	if !t.kind.latency && t.kind.op != rdma.OpSend {
+		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
+			return nil, err
+		}
+		if _, err := ctl.report(ctx, &res.doc); err != nil {
+			return nil, err
+		}
+	}
+	return res, t.closing(ctx, ctl)
+}
+
+// follow is the server's part of the test. Of some tests it learns no result.
+func (t *ptTest) follow(ctx context.Context, ctl ptSteering) (res *perfResult, err error) {
+	res = &perfResult{}
+	if t.kind.op == rdma.OpSend || t.kind.writeLatency() {
+		if res, err = t.run(ctx); err != nil {
+			return nil, err
+		}
+		info := t.qp.Info()
+		res.fill(t.perf, &info)
+	} else if !t.kind.latency {
+		if _, err := ctl.dest(ctx, 1, &t.mine); err != nil {
+			return nil, err
+		}
+		doc, err := ctl.report(ctx, &perfDoc{})
+		if err != nil {
+			return nil, err
+		}
+		doc.Test, doc.CRC = t.kind.name, t.qp.CRC()
+		res.doc = *doc
+	}
+	return res, t.closing(ctx, ctl)
+}
+
+// closing is the last step, of the tests that have one.
+func (t *ptTest) closing(ctx context.Context, ctl ptSteering) error {
+	if _, closing := t.kind.ptSteps(); !closing {
+		return nil
+	}
+	_, err := ctl.dest(ctx, 1, &t.mine)
+	return err
+}
+
 func (t *ptTest) remote() rdma.RemoteAddr {
 	return rdma.RemoteAddr{TO: t.theirs.VAddr, STag: t.theirs.RKey}
 }

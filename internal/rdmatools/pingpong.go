@@ -190,15 +190,10 @@ func (p *pingpong) run(ctx context.Context, server string) error {
 
 // meet makes the TCP connection.
 func (p *pingpong) meet(ctx context.Context, server string) (net.Conn, error) {
-	port := strconv.Itoa(p.port)
 	if server != "" {
-		var d net.Dialer
-		if p.source != "" {
-			d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(p.source)}
-		}
-		return d.DialContext(ctx, "tcp", net.JoinHostPort(server, port))
+		return dialTCP(ctx, p.source, server, p.port)
 	}
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(p.source, port))
+	ln, err := listenTCP(ctx, p.source, p.port)
 	if err != nil {
 		return nil, err
 	}
@@ -206,6 +201,20 @@ func (p *pingpong) meet(ctx context.Context, server string) (net.Conn, error) {
 	defer stop()
 	defer ln.Close()
 	return ln.Accept()
+}
+
+// dialTCP and listenTCP are for what ends of RoCE tell each other over TCP; source is the
+// local address, or empty.
+func dialTCP(ctx context.Context, source, server string, port int) (net.Conn, error) {
+	var d net.Dialer
+	if source != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(source)}
+	}
+	return d.DialContext(ctx, "tcp", net.JoinHostPort(server, strconv.Itoa(port)))
+}
+
+func listenTCP(ctx context.Context, source string, port int) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(source, strconv.Itoa(port)))
 }
 
 // prepare makes the queue pair, with receives in it.

@@ -118,6 +118,10 @@ func linkMTU(addr netip.Addr) int {
 
 const ethernetMTU = 1500
 
+// PathMTU is the largest payload of a packet that the interface of a local address
+// carries, bytes.
+func PathMTU(local netip.Addr) int { return pathMTU(linkMTU(local)).Bytes() }
+
 // LocalAddr is the address from which the kernel would send to another one.
 func LocalAddr(to netip.Addr) (netip.Addr, error) {
 	c, err := net.Dial("udp", netip.AddrPortFrom(to, udp.PortNumber).String())

@@ -48,7 +48,7 @@ nvme disconnect -n @NQN >/dev/null || die disconnect; echo listed, connected and
 		attached("format", "nvme-cli formats the namespace: it is empty; what is not offered is refused", false, ramNamespace, formatNamespace, "empty")
 		attached("sanitize", "nvme-cli overwrites the subsystem, follows the log page, and reads the pattern", false, ramNamespace, sanitizeSubsystem, "overwritten")
 		attached("write-protect", "nvme-cli protects the namespace: Linux sees a read-only disk, writes are refused, until it is lifted", false, ramNamespace, protectNamespace, "protected and lifted")
-		attached("io-commands", "flush, compare, write zeroes, deallocate, verify, copy; write uncorrectable is refused", false, ramNamespace, ioCommands, "as they should")
+		attached("io-commands", "flush, compare, write zeroes, deallocate, verify, copy; write uncorrectable: reads fail until it is written", false, "admin: {state_dir: state}\n"+ramNamespace, ioCommands, "as they should")
 		if w == "tcp" {
 			session("digests", "header, data and both digests, verified", false, ramNamespace, `
 for o in -g -G "-g -G"; do d=$(nvme_attach tcp @PORT @NQN $o) || die connect $o: $d; verify $d 8 2 16 || die fio $o; nvme disconnect -n @NQN >/dev/null || die disconnect; done; echo verified`)
@@ -161,7 +161,10 @@ io copy $d --sdlba=1024 --slbs=64,0 --blocks=63,63
 read8 1024 127; { tail -c 32768 a; head -c 32768 a; } | cmp - b || die copy
 io write-zeroes $d -s 64 -c 63; read8 64 63; cmp -n 32768 zero b || die write-zeroes
 io dsm $d -n 1 --ad -s 0 -b 64; read8 0 63; cmp -n 32768 zero b || die dsm
-not write-uncor $d -s 0 -c 7
+io write-uncor $d -s 0 -c 7
+not read $d -s 0 -c 7 -z 4096 -d b; grep -qi 'unrecovered read' /tmp/out || { cat /tmp/out; die how it fails; }
+! dd if=$d of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null || die Linux reads what is marked
+read8 8 7; io write $d -s 0 -c 7 -z 4096 -d a; read8 0 7; cmp -n 4096 a b || die written again
 blkdiscard -o 1048576 -l 1048576 $d || die blkdiscard; blkdiscard -z -o 0 -l 1048576 $d || die blkdiscard -z
 read8 1024 127; cmp zero b || die blkdiscard -z`
 

@@ -11,6 +11,7 @@ import (
 // A target whose process is replaced under I/O: what it carries over does not notice.
 var upgradeCases = []Case{
 	{Name: "tcp/upgrade", Expect: "ten upgrades of the target under I/O: one connection all the time, no error, data verified", Run: upgradeTCP},
+	{Name: "nvme-tcp/upgrade", Expect: "ten upgrades of the target under I/O: no reconnect, no error, data verified", Run: upgradeNVMe},
 }
 
 const upgrades = 10
@@ -50,6 +51,33 @@ detach %s || die detach; quiet_kernel`, ramIQN)
 		return "", err
 	}
 	return "one connection, verified", t.Stop()
+}
+
+// upgradeNVMe has Linux' host write and verify meanwhile. It tells of every controller that it
+// connects again.
+func upgradeNVMe(_ context.Context, e *Env) (string, error) {
+	socket := filepath.Join(e.dir, "admin.sock")
+	t, err := e.Target(ramNamespace + "admin: {socket: " + socket + "}\n")
+	if err != nil {
+		return "", err
+	}
+	if _, err := steadyIO(e, nvmeWire("tcp").attach(t.Port)+"; dmesg -C", func() error {
+		for i := range upgrades {
+			if err := t.upgrade(e, socket, "1 controllers of NVMe over TCP"); err != nil {
+				return fmt.Errorf("upgrade %d: %w", i+1, err)
+			}
+		}
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	if _, err := e.In("! dmesg | grep -i 'nvme.*\\(reconnect\\|error\\|timeout\\|reset\\|starting\\)' || die the kernel has noticed"); err != nil {
+		return "", err
+	}
+	if _, err := nvmeDone(e, ""); err != nil {
+		return "", err
+	}
+	return "no reconnect, verified", t.Stop()
 }
 
 // openSession is a session as `iser-target session list --json` shows it.

@@ -62,6 +62,8 @@ func (c *controller) do(cmd uint32, dev uint32, data uint64, buf []byte) error {
 	return c.send(op, &control{dev: dev, queue: noQueue, data: data}, buf)
 }
 
+// send submits a control command whose data, and what they refer to, is k and buf, and waits
+// for its end; the kernel's error is in what it returns.
 func (c *controller) send(op uint32, k *control, buf []byte) error {
 	// What ends a command runs in the thread that has submitted it.
 	runtime.LockOSThread()

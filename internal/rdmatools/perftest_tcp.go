@@ -45,6 +45,8 @@ func (d *ptTextDest) append(b []byte) []byte {
 		strings.ReplaceAll(fmt.Sprintf("% x", gid[:]), " ", ":"), 0)
 }
 
+// parse takes what append writes, from an end that may send anything: the length, each
+// field's digits and width, and the GID's form are checked.
 func (d *ptTextDest) parse(b []byte) error {
 	bad := fmt.Errorf("perftest: the other end says %q instead of where its queue pair is", b)
 	f := strings.Split(string(b), ":")

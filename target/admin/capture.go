@@ -39,6 +39,7 @@ const (
 	maxCaptureTime  = 24 * time.Hour
 )
 
+// request is q as the capture understands it, with its bounds checked.
 func (q *CaptureRequest) request() (r capture.Request, err error) {
 	r = capture.Request{Filter: sockio.TapFilter{New: q.Next, Most: q.Connections}, Bytes: q.Bytes, Time: q.Time}
 	switch {
@@ -68,6 +69,8 @@ func (q *CaptureRequest) request() (r capture.Request, err error) {
 
 const trailerCapture = "Softiser-Capture"
 
+// handleCapture streams a capture as the body of the answer, with what came of it in the
+// trailer, and ends the one that runs.
 func handleCapture(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/capture", func(w http.ResponseWriter, r *http.Request) {
 		var q CaptureRequest

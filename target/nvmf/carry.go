@@ -233,6 +233,8 @@ func (h Handover) portal(listen string) *portal.Portal {
 	return nil
 }
 
+// check holds what another process says of a controller to the limits that this one has for
+// a host; files is how many descriptors came along.
 func (k *CarriedController) check(files int) error {
 	switch {
 	case len(k.Host) == 0 || len(k.Host) > nvme.MaxNQN || strings.ContainsRune(k.Host, 0):

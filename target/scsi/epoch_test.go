@@ -19,7 +19,13 @@ type volatileVolume struct {
 }
 
 func (v *volatileVolume) OnResize(f func(blockdev.Info)) func() {
-	v.grown = f
+	before := v.grown
+	v.grown = func(i blockdev.Info) {
+		if before != nil {
+			before(i)
+		}
+		f(i)
+	}
 	return v.Device.OnResize(f)
 }
 

@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,17 +78,9 @@ targets: [{iqn: "iqn.2026-11.softiser:lvm", luns: [{lun: 0, volume: data}]}]
 	if all := strings.Join(now, " "); strings.Contains(all, "20200101T") || !strings.Contains(all, "20190101T") || !strings.Contains(all, "20200102T") {
 		t.Errorf("there are %s", all)
 	}
-	resp, err := http.Get("http://" + metrics + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := scrape(t, metrics)
 	for _, line := range []string{`snapshots_total{result="ok",volume="data"} 1`, `snapshots_total{result="failed",volume="data"} 0`, `snapshots_kept{volume="data"} 2`, `snapshot_last_timestamp_seconds{volume="data"} 1.`} {
-		if !strings.Contains(string(body), "iser_target_"+line) {
+		if !strings.Contains(body, "iser_target_"+line) {
 			t.Errorf("no metric %s", line)
 		}
 	}

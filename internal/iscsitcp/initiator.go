@@ -184,7 +184,7 @@ func (c *Conn) releaseLocked(k *task) {
 	for k.queued > 0 && c.tx.Sending() {
 		c.cond.Wait()
 	}
-	if k.bufs != b { // somebody else was faster
+	if k.bufs != b { // released by another caller while this one waited
 		return
 	}
 	if k.queued > 0 {

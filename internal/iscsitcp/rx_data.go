@@ -138,7 +138,7 @@ func (r *receiver) dataOut() error {
 	off, n := d.Offset(), uint32(r.Left())
 	at := off - x.Offset // relative to the transfer; checked below
 	if c.rec != nil && d.ITT() == x.ITT && off >= x.Offset && c.rec.skip(q, d.DataSN(), at) {
-		return nil // seen before
+		return nil // a PDU that came before
 	}
 	switch {
 	case d.ITT() != x.ITT:

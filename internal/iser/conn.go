@@ -474,7 +474,7 @@ func (c *Conn) finish() {
 	var wcs [32]rdma.WC
 	c.mu.Lock()
 	c.flushed = true
-	for c.pump.Reap(c.link.SendCQ, wcs[:]) { // all that was posted is there
+	for c.pump.Reap(c.link.SendCQ, wcs[:]) { // the queue pair is flushed: every completion has arrived
 	}
 	c.mu.Unlock()
 	c.reapReceives(c.link.RecvCQ, wcs[:])

@@ -30,7 +30,7 @@ type Device struct{ *rdmamsg.Device }
 func Open(cfg Config) (*Device, error) {
 	d, err := rdmamsg.Open(rdmamsg.Config{
 		RDMA: cfg.RDMA, MaxReceives: cfg.MaxReceives, RecvLen: recvBufLen,
-		SendLen: recvBufLen + 4, // its padding
+		SendLen: recvBufLen + 4, // with room for the padding
 	})
 	if err != nil {
 		return nil, fmt.Errorf("iser: %w", err)

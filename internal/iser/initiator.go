@@ -74,7 +74,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 	if op := p.BHS.Opcode(); op != iscsi.OpSCSICommand || b == nil {
 		m := c.messageLocked(&header{}, p)
 		if op == iscsi.OpNopOut && p.BHS.ITT() == iscsi.ReservedTag {
-			c.owedLocked(m) // the target has asked for it
+			c.owedLocked(m) // a ping's answer: the target decides how many of these there are
 		}
 		c.pump.Send(m)
 		return nil

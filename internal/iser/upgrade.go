@@ -168,7 +168,7 @@ func (u *Upgraded) beginLocked() {
 func (u *Upgraded) turn(ctx context.Context) {
 	defer u.cancel()
 	nc, err := u.tcp.Detach()
-	if err != nil { // the stream has ended, and has said so
+	if err != nil { // the stream has ended, and has told the upper layer
 		u.mu.Lock()
 		u.setPhase(phaseDead)
 		u.waiting = nil
@@ -194,7 +194,7 @@ func (u *Upgraded) turn(ctx context.Context) {
 		}
 		up := u.up
 		u.mu.Unlock()
-		if err == nil { // it has connected all the same
+		if err == nil { // the connection came up although it was given up
 			c.Terminate(end)
 			<-c.Ended()
 		}

@@ -234,7 +234,7 @@ func (r *Receiver) read() (int, error) {
 			v = sockio.Append(v, r.buf[r.w:min(len(r.buf), r.w+ahead)])
 		}
 	}
-	// Who guesses reads to buffers of a program, which are taken to be resident.
+	// Guessed destinations are buffers of this program, which are taken to be resident.
 	soon := !placing || r.left <= soonBytes && (r.guess.g != nil || ram(r.dst))
 	n, err := r.sk.Readv(v, soon)
 	clear(v)
@@ -287,7 +287,7 @@ func (r *Receiver) appendDst(v []sockio.Vec) (_ []sockio.Vec, whole bool) {
 	if cap(v) == 0 {
 		v = make([]sockio.Vec, 0, 64)
 	}
-	if r.dst.Len() == 0 { // dropped
+	if r.dst.Len() == 0 { // the payload is dropped
 		left := r.left
 		for ; left > 0 && len(v) < 16; left -= len(sink) {
 			v = sockio.Append(v, sink[:min(left, len(sink))])

@@ -101,7 +101,7 @@ func (p *autoPoll) rested(now, d time.Duration) {
 		p.usual += (d - p.usual) / 8
 		p.proof = 0
 	case p.until-now > p.rest*3/4:
-		// Too early: whoever tires others so would cost them more than half a percent.
+		// Too early: to look again so soon would cost everybody else more than half a percent.
 	default:
 		if p.proof++; p.proof == pollProof {
 			p.to(pollLooking)

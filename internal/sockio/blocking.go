@@ -113,7 +113,7 @@ func (w *Waiter) blocking() bool {
 		case refused:
 			b.state = blockBefore
 		default:
-			return false // a stale event
+			return false // the event was stale: nothing has arrived
 		}
 		if w.enough || b.proof < blockProof || !w.who.Between() || !w.turns(begin) {
 			return false

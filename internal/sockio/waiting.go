@@ -135,7 +135,7 @@ func (w *Waiter) Enough() bool {
 		return false
 	}
 	w.enough = true
-	w.sock.Quiet(false) // raises the event for what is left
+	w.sock.Quiet(false) // has the poller report what has not been read
 	return true
 }
 
@@ -189,7 +189,7 @@ func (w *Waiter) adaptive() bool {
 			return true
 		}
 		if w.enough || w.sock.Arrivals() == before {
-			return false // there is more to read; or it was a stale event
+			return false // there is more to read, or the event was stale
 		}
 		now := clock()
 		p.woke(now, parked)

@@ -125,7 +125,7 @@ func (k *CarriedSession) discard() {
 // staysFor says why the session is not carried; nil: it is.
 func (s *session) staysFor(opensAnew func(volume string) bool) error {
 	switch r := s.still.Load(); {
-	case r == nil: // it has come since
+	case r == nil: // the session is newer than the moment at which all came to rest
 		return errStaysBusy
 	case r.why != nil:
 		return r.why
@@ -270,7 +270,7 @@ func (h Handover) adopt(k *CarriedSession) (err error) {
 		if err != nil {
 			for _, c := range conns {
 				c.timer.Stop()
-				c.dm.Terminate(err) // which has not been started
+				c.dm.Terminate(err) // no datamover has been started yet
 			}
 		}
 	}()

@@ -98,9 +98,9 @@ func (m *commands) check(p *iscsi.PDU) iscsi.RejectReason {
 	case uint64(len(p.Data)) > uint64(min(edtl, s.params.FirstBurstLength)):
 		return iscsi.RejectProtocol
 	case !p.BHS.Final() && (!cmd.Write() || s.params.InitialR2T):
-		return iscsi.RejectProtocol // announces Data-Out PDUs that nobody asked for
+		return iscsi.RejectProtocol // F=0 announces Data-Out PDUs, and unsolicited ones are not allowed here
 	case !p.BHS.Final() && uint32(len(p.Data)) >= min(edtl, s.params.FirstBurstLength):
-		return iscsi.RejectProtocol // announces more, but the first burst is full
+		return iscsi.RejectProtocol // F=0 announces Data-Out PDUs, and the first burst is full
 	}
 	return 0
 }

@@ -39,7 +39,7 @@ func (s *Frontend) Drain(ctx context.Context) error {
 	s.log.Info("shutting down", zap.Int("connections_asked_to_log_out", asked))
 
 	cut := s.waitGone(ctx)
-	for _, x := range s.sessionList(nil) { // also without a connection, at error recovery level 2
+	for _, x := range s.sessionList(nil) { // including those without a connection, which error recovery level 2 keeps
 		x.shut(errShutdown)
 	}
 	return cut
@@ -99,7 +99,7 @@ func (s *Frontend) waitGone(ctx context.Context) (cut error) {
 		}
 		s.mu.Unlock()
 		for _, c := range all {
-			c.out.sessionDropped() // as far as its socket takes it: nobody waits any more
+			c.out.sessionDropped() // sent only as far as the socket takes it, because the time is over
 			c.close(errShutdown)
 		}
 		return ctx.Err()

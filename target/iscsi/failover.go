@@ -51,7 +51,7 @@ func (m *taskManager) reassign(c *conn, req iscsi.TaskRequest) {
 	if k.state == taskCollecting {
 		stall := k.collectedLocked(burstRuns)
 		s.mu.Unlock()
-		k.endBurst(c, burstRuns, stall) // what has not come is asked for
+		k.endBurst(c, burstRuns, stall) // asks for the data that has not come
 		return
 	}
 	k.resumeLocked()
@@ -100,6 +100,6 @@ func (k *task) resumeLocked() {
 	if out := &k.out; out.parked {
 		out.parked = false
 		out.since = k.sess.srv.now()
-		_ = k.getLocked() // a failure parks it again
+		_ = k.getLocked() // if it fails, the transfer is parked again
 	}
 }

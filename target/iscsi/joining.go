@@ -49,11 +49,11 @@ func (m *membership) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, er
 	}
 	defer s.mu.Unlock()
 	if l := m.members.byLostCID(r.CID); l != nil {
-		l.loggedOut(s.retain()) // implicitly
+		l.loggedOut(s.retain()) // the login is an implicit logout of the lost connection
 	}
 	most := int(s.params.MaxConnections)
 	if s.erl == 2 {
-		most++ // for the logout of one that is lost (§6.3.4)
+		most++ // one more, so that a lost connection can be logged out (§6.3.4)
 	}
 	if n := m.members.count(); n >= most {
 		return iscsi.LoginBinding{}, iscsi.Refuse(iscsi.LoginTooManyConnections, "session %#04x has %d connections, and MaxConnections is %d", s.tsih, n, s.params.MaxConnections)
@@ -69,7 +69,7 @@ func (m *membership) waitReplaced(c, old *conn) error {
 	deadline := afterLogin(s.srv)
 	defer deadline.Stop()
 	wait := []<-chan struct{}{old.ended}
-	if s.erl < 2 { // at level 2 they may be reassigned
+	if s.erl < 2 { // at level 2 its tasks may be reassigned
 		wait = append(wait, s.cmds.end(old))
 	}
 	for _, gone := range wait {
@@ -161,7 +161,7 @@ func (m *membership) part(c *conn, was connState) (p parting, other *conn) {
 	var oldest *conn
 	if keep {
 		oldest = m.members.lose(c, int(s.params.MaxConnections), s.retain(), m.giveUp)
-		held = s.order.seq.drop(c) // the initiator sends them again
+		held = s.order.seq.drop(c) // the initiator sends these commands again
 	}
 	alone := was == connLoggedOut && len(m.members.conns) > 0
 	p = sessionEnds

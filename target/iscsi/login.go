@@ -63,7 +63,7 @@ func (c *conn) onTimer() {
 		if next := c.beat.watch(); next > 0 {
 			c.timer.Reset(next)
 			if c.state.get() == connLoggedOut {
-				c.timer.Reset(hangUpTime) // hung up meanwhile
+				c.timer.Reset(hangUpTime) // it logged out while the timer ran
 			}
 		}
 	case connLoggedOut:
@@ -229,7 +229,7 @@ func (l *loginPhase) bind(r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
 		return s.conns.join(c, r)
 	}
 	s := l.newSession(r)
-	c.cid, c.params = r.CID, s.params // from register on others find the session
+	c.cid, c.params = r.CID, s.params // set first, because others find the session once it is registered
 	if err := c.srv.register(s, c); err != nil {
 		return iscsi.LoginBinding{}, err
 	}
@@ -291,7 +291,7 @@ func (l *loginPhase) enterFullFeature() error {
 	res := l.machine.Result()
 	c.dm.NoticeKeyValues(&c.params)
 	c.text.ttt = iscsi.ReservedTag
-	c.quiet.Store(true) // until the limits of the full feature phase are known
+	c.quiet.Store(true) // nothing is sent before the limits of the full feature phase are in force
 	c.out.statSN.Store(res.StatSN)
 	c.beat.ping.heard = c.heard.Load()
 	if !c.state.advance(connFull) {

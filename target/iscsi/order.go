@@ -159,7 +159,7 @@ func (d *delivery) deliver(c *conn, p *iscsi.PDU) {
 	s := d.sess
 	v := &services[p.BHS.Opcode()]
 	if !v.place && !p.BHS.Immediate() {
-		// It took a number but no place in the window.
+		// It used up a CmdSN without taking a place in the window.
 		s.mu.Lock()
 		s.openWindowLocked()
 		s.mu.Unlock()

@@ -10,7 +10,7 @@ func (s *session) damaged(c *conn, p *iscsi.PDU) {
 	if op == iscsi.OpSNACK && bad.Reason == iscsi.RejectSNACK {
 		s.mu.Lock()
 		if k := s.cmds.tags.find(itt); k != nil {
-			k.flags |= flagSNACK // its status will say so
+			k.flags |= flagSNACK // its response says that data could not be sent again
 		}
 		s.mu.Unlock()
 	}

@@ -121,7 +121,7 @@ func (o *sender) reject(p *iscsi.PDU, reason iscsi.RejectReason) {
 	p.Release()
 	if numbered && c.sess != nil {
 		c.sess.mu.Lock()
-		c.sess.openWindowLocked() // it took a number but no place
+		c.sess.openWindowLocked() // the command used up a CmdSN without taking a place in the window
 		c.sess.mu.Unlock()
 	}
 }

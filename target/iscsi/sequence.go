@@ -108,7 +108,7 @@ func (q *sequence) next(now time.Duration) (w *orderWait, h heldPDU) {
 		if _, ok := q.skip[sn]; ok {
 			delete(q.skip, sn)
 			q.advance()
-			q.win.update() // it took no place
+			q.win.update() // a skipped command took no place in the window
 			continue
 		}
 		if q.n == 0 || q.stalled > 0 || q.at(sn).p == nil {

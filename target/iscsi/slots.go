@@ -37,7 +37,7 @@ func (m *commands) slotLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason)
 	}
 	k.started = s.srv.now()
 	if s.erl == 2 {
-		k.in.fail(errTaskAborted) // what an aborted task had left parked
+		k.in.fail(errTaskAborted) // completes what an aborted task has left parked in this slot
 		k.in.parked = false
 	}
 	for _, x := range [...]*iscsi.Transfer{&k.in.x, &k.out.x} {

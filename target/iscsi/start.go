@@ -74,7 +74,7 @@ func (s *Frontend) datamover(n *portal.Conn) (dm iscsi.Datamover, certificate st
 // secure does the handshake of TLS, within the time that a connection has before its login.
 func (s *Frontend) secure(n *portal.Conn) (*tlsio.Conn, error) {
 	certs := n.Portal.Certificates()
-	if certs == nil { // taken away a moment ago
+	if certs == nil { // a reload has taken them away since the portal was looked at
 		return nil, errNoCertificates
 	}
 	deadline := n.Deadline

@@ -133,7 +133,7 @@ func (s *Frontend) RemoveTarget(ctx context.Context, name string) error {
 		return fmt.Errorf("target %s: %w", n.cfg.Name, err)
 	}
 	for _, x := range sessions {
-		<-x.done // no volume holds it any more
+		<-x.done // from then on no volume refers to the session
 	}
 	s.mu.Lock()
 	s.leaving = slices.DeleteFunc(s.leaving, func(x *node) bool { return x == n })

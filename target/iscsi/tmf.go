@@ -62,7 +62,7 @@ func (m *taskManager) take(c *conn, p *iscsi.PDU) {
 		run := func() { m.abortSets(c, f, itt, lun) }
 		if immediate && (s.order.takesTurns || s.erl > 0) {
 			// On one connection at level 0, what was sent before has arrived before.
-			dropCollecting([]*session{s}, lun, wholeTarget(f)) // they may hold up the order
+			dropCollecting([]*session{s}, lun, wholeTarget(f)) // commands that wait for their data may hold up the order
 			s.order.afterCommands(sn, run)
 		} else {
 			run()

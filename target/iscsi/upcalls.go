@@ -12,7 +12,7 @@ import (
 func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
 	k := x.User.(*task)
 	var (
-		told bool // of the end of its DataOut
+		told bool // the device server is to hear that its DataOut has ended
 		err  error
 	)
 	k.sess.mu.Lock()
@@ -36,7 +36,7 @@ func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
 func (c *conn) ConnectionTerminateNotify(err error) {
 	was := c.state.get()
 	c.state.advance(connClosed)
-	c.acks.end(func(ackWait) bool { return true }) // none will come
+	c.acks.end(func(ackWait) bool { return true }) // no acknowledgement will come any more
 	c.timer.Stop()
 	c.place.Done()
 	if c.sess != nil {

@@ -147,7 +147,7 @@ func (c *controller) namespaceStructure(q nvme.Identify) ([]byte, nvme.Status) {
 		if id == 0 || id > maxNSID || q.CNS() == nvme.CNSDescriptors {
 			return nil, nvme.InvalidNamespace
 		}
-		return make([]byte, nvme.IdentifyLen), nvme.Success // there is no such namespace now
+		return make([]byte, nvme.IdentifyLen), nvme.Success // an inactive namespace: all zeroes
 	}
 	d := n.identify()
 	if c.access(n).Status() != nvme.Success {
@@ -162,7 +162,7 @@ func (c *controller) namespaceStructure(q nvme.Identify) ([]byte, nvme.Status) {
 		b := make([]byte, nvme.IdentifyLen)
 		b[0], b[1], b[2], b[3] = d.NSFEAT&nvme.FeatNoReuse, d.NMIC, d.RESCAP, d.FPI
 		binary.LittleEndian.PutUint32(b[4:], d.ANAGroup)
-		b[8], b[14] = d.NSATTR, 1 // ready
+		b[8], b[14] = d.NSATTR, 1 // NSTAT: ready
 		return b, nvme.Success
 	}
 	return d.AppendTo(nil), nvme.Success

@@ -149,7 +149,7 @@ func (r volumeRequest) toWorker(job func(volumeRequest)) {
 
 // fail ends the command with an error of its volume.
 func (r volumeRequest) fail(err error, dir volume.Direction) {
-	if r.stopped() { // it was given up perhaps, which is no fault of the volume
+	if r.stopped() { // the error may come from giving it up, and is then no fault of the volume
 		r.end(nvme.AbortRequested)
 		return
 	}

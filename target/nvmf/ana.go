@@ -37,7 +37,7 @@ const anaLen = 16 + maxNSID*32 + maxNSID*4
 // anaPage is the asymmetric namespace access log.
 func (c *controller) anaPage(q nvme.GetLogPage) []byte {
 	var groups []nvme.ANAGroup
-	changes := c.sub.anaChanges.Load() + 1 // before the states: a change meanwhile is told of
+	changes := c.sub.anaChanges.Load() + 1 // read before the states, so that a change in between is counted, and asked about again
 	for _, n := range c.sub.list() {
 		s, k := n.vol.Path(c.group)
 		groups = append(groups, nvme.ANAGroup{ID: n.id, Changes: k + 1, State: anaStates[s], Namespaces: []uint32{n.id}})

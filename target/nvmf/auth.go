@@ -230,7 +230,7 @@ func (a *authentication) succeed(q *queue, m *dhchap.Controller) nvme.Status {
 		q.fe.proved.Add(1)
 		return nvme.Success
 	}
-	// Not before: whoever calls itself this host could take its queues otherwise.
+	// Only now that the host has proved who it is: before, anybody who uses its name could take its queues.
 	if q.id != 0 && q.ctrl.join(q, q.id) != nvme.Success {
 		q.notProved(errNotJoined)
 		return nvme.CommandSequenceError | nvme.DoNotRetry

@@ -95,7 +95,7 @@ func (p *discoveryLog) own(e nvme.DiscoveryEntry) {
 	for i, o := range p.portals {
 		addr, port, err := net.SplitHostPort(o.AddressFor(p.local, p.from))
 		if err != nil {
-			continue // it does not listen
+			continue // the portal does not listen
 		}
 		e.PortID = uint16(i + 1)
 		e.Provider = nvme.ProviderIWARP

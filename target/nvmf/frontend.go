@@ -68,9 +68,10 @@ func New(cfg Config) (*Frontend, error) {
 	}
 	f := &Frontend{shares: shares{pool: cfg.Staging},
 		cfg: cfg, log: cfg.Log, epoch: time.Now(), queues: map[*queue]struct{}{}, past: map[portal.Transport]Traffic{}, refused: map[nvme.Status]uint64{}, empty: make(chan struct{}),
-		// Half of the machine goes on to serve those who are in, whoever knocks.
 		referrals: cfg.Referrals,
-		proofs:    turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
+		// Proofs of identity cost processor time. Half of the processors stay with the hosts that are
+		// connected, however many others knock.
+		proofs: turns.New(runtime.GOMAXPROCS(0) / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
 	}
 	f.life, f.endLife = context.WithCancel(context.Background())
 	for _, p := range cfg.Portals {

@@ -30,7 +30,7 @@ func (r markRequest) start() {
 
 // now runs on a worker, with the blocks held.
 func (r markRequest) now() {
-	if s := r.forbidden(); s != nvme.Success { // it may have changed meanwhile
+	if s := r.forbidden(); s != nvme.Success { // the reservation may have changed while it waited for the blocks
 		r.end(s)
 		return
 	}

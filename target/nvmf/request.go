@@ -143,7 +143,7 @@ func (r *request) Cancel(volume.Port) {
 	if first != 0 {
 		r.q.t.Cancel(first)
 	}
-	r.q.Push() // the answer to what has ended by that
+	r.q.Push() // sends the answers of the commands that this has ended
 }
 
 // stopped reports whether the command, or the operation that it is half of, has been

@@ -77,7 +77,7 @@ func (r rewriteRequest) sanitizeNext(l []*namespace, o volume.Rewrite) {
 		return
 	}
 	n := l[0]
-	if !n.place.Use() { // it leaves the subsystem
+	if !n.place.Use() { // the namespace is being removed
 		r.sanitizeNext(l[1:], o)
 		return
 	}
@@ -118,7 +118,7 @@ func (r rewriteRequest) exitFailure() {
 		failed = append(failed, n)
 	}
 	q := r.q
-	go func() { // it is saved
+	go func() { // leaving the failure mode writes to the state folder
 		s := nvme.Success
 		for _, n := range failed {
 			if !n.place.Use() {

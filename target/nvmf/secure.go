@@ -77,7 +77,7 @@ func (f *Frontend) tlsKey(name string) (tls13psk.Key, bool) {
 		return tls13psk.Key{}, false
 	}
 	full, psk, err := own.Identity(version, id.host, id.subsystem)
-	if err != nil || full != name { // of another key, or made otherwise than ours
+	if err != nil || full != name { // an identity of another key, or one that was not derived as ours is
 		return tls13psk.Key{}, false
 	}
 	suite := tls13psk.AES128GCMSHA256

@@ -128,7 +128,7 @@ func (s *pendingSet) victimLocked() (victim *Place) {
 			e, quiet = o.talking.Front(), false
 		}
 		if e == nil {
-			continue // nobody is there at all
+			continue // no connection of this origin waits
 		}
 		p := e.Value.(*Place)
 		if victim == nil || quiet && !silent || quiet == silent && p.age < victim.age {

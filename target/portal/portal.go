@@ -180,7 +180,7 @@ func (p *Portal) accept() {
 		case err != nil && p.pause.Wait():
 			continue
 		case err != nil:
-			// Out of memory, or worse: established sessions go on; wait for better times.
+			// Out of memory, or worse. Established sessions go on; new ones are accepted again later.
 			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
 			p.acceptLine.Warn(p.log, "accept failed; trying again", zap.Error(err), zap.Duration("in", delay))
 			time.Sleep(delay)
@@ -213,7 +213,7 @@ func (p *Portal) acceptWith(spare *spareDescriptor) (*net.TCPConn, error) {
 		return nil, err
 	}
 	if c, err := p.ln.AcceptTCP(); !noDescriptor(err) {
-		return c, err // there are some again
+		return c, err // descriptors are free again
 	}
 	spare.free()
 	c, err := p.ln.AcceptTCP()
@@ -240,7 +240,7 @@ func (p *Portal) place(c *Conn) {
 	p.accepted.Add(1)
 	var victim *Place
 	if c.Place, victim = p.srv.pending.add(c.Remote.Addr(), c.evict); c.Place == nil {
-		// Before it has cost more than the look at its address.
+		// Nothing has been spent on it yet but the look at its address.
 		p.turned.Add(1)
 		p.badLine.Warn(p.log, "connection turned away: too many from its address wait for login",
 			zap.Stringer("from", c.Remote), zap.Uint64("turned_away", p.turned.Load()))
@@ -280,7 +280,7 @@ func (p *Portal) begin(c *Conn) {
 	}
 	c.Place.Done()
 	if c.Request != nil {
-		_ = c.Request.Reject(nil) // unless the front end has answered
+		_ = c.Request.Reject(nil) // an error if the front end has answered already
 	} else {
 		if errors.Is(err, errPrivate) {
 			p.reject(c)

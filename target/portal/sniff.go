@@ -148,7 +148,7 @@ func classifyPrivate(p []byte, t Transport) (Hello, error) {
 	case asksISER(p):
 		return Hello{ISCSI, t}, nil
 	case len(p) >= nvmePrivate:
-		return Hello{NVMe, t}, nil // it is told what is wrong with it
+		return Hello{NVMe, t}, nil // its front end answers what is wrong with it
 	}
 	return Hello{}, fmt.Errorf("%w (% x)", errPrivate, p)
 }

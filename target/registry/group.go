@@ -98,7 +98,7 @@ func (g *haGroup) promote(ctx context.Context) error {
 	case GroupStuck:
 		return fmt.Errorf("group %s: what it was asked to give up has not all been given up; demote it again, or end this process", g.cfg.Name)
 	}
-	g.watch.end() // of an ownership that was lost
+	g.watch.end() // that of an earlier ownership, if it was lost
 	g.to(GroupPromoting, nil)
 	owner, err := g.store.Claim(ctx)
 	if err == nil {
@@ -254,13 +254,13 @@ func (g *haGroup) lost(ctx context.Context, why error) {
 	select {
 	case g.turn <- struct{}{}:
 	case <-ctx.Done():
-		return // somebody else gives it up
+		return // whoever ends the process gives it up
 	}
 	defer func() { <-g.turn }()
 	ctx, cancel := context.WithTimeout(ctx, lostPatience)
 	defer cancel()
 	g.log.Error("HA group is lost", zap.String("group", g.cfg.Name), zap.Error(why))
-	_ = g.giveUp(ctx, false) // it is in the log
+	_ = g.giveUp(ctx, false) // logs its error
 }
 
 // close ends the ownership at the end of the process, when the devices have been closed.

@@ -17,7 +17,7 @@ func show(b *common, group config.HAGroup, now GroupState) {
 	cfg := b.config()
 	for _, m := range members(b, group.Volumes) {
 		state := now
-		if state == GroupActive && !m.dev.Attached() { // it was added, and could not be opened
+		if state == GroupActive && !m.dev.Attached() { // the volume was added to an active group, and could not be opened
 			state = GroupStuck
 		}
 		for _, p := range b.volumes.placesOf(m.open) {

@@ -97,7 +97,7 @@ func (s *groups) at(p place) *haGroup {
 func (s *groups) start(ctx context.Context) {
 	for _, g := range s.byName {
 		if g.cfg.Start == "active" {
-			_ = g.promote(ctx) // it is in the log and in the status
+			_ = g.promote(ctx) // the log and the status have its error
 		} else {
 			show(s.common, g.cfg, g.now())
 		}

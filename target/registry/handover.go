@@ -58,7 +58,7 @@ func (r *Registry) HandOver() (all []Handed, left []string, err error) {
 		}
 		x := r.srv.Volume(o.dev)
 		if x == nil {
-			continue // it is open and nowhere served
+			continue // open, and served nowhere
 		}
 		if h.State, err = volume.Carry(x); err == nil {
 			h.Store, err = dev.HandOver()

@@ -152,7 +152,7 @@ func (m *mapping) remove(ctx context.Context, p place, remove func(context.Conte
 	}
 	delete(m.leavingPlaces, p)
 	m.mu.Unlock()
-	// Whatever else went wrong, a flush above all, it is there no more.
+	// The place is gone even if something went wrong, such as a flush.
 	return errors.Join(err, m.volumes.release(ctx, func(q place) bool { return q == p }))
 }
 

@@ -61,7 +61,7 @@ func (p subsystemPlan) addSubsystem(s *config.Subsystem) step {
 		node:   s.NQN,
 		do:     func(context.Context) error { return p.srv.AddSubsystem(subsystemConfig(s)) },
 		keep: func(c *config.Config) {
-			if !p.mapping.isLeaving(s.NQN) { // else the step that removes it knows
+			if !p.mapping.isLeaving(s.NQN) { // otherwise the step that removes it keeps the configuration
 				c.Subsystems = deleteSubsystem(c.Subsystems, s.NQN)
 			}
 		},

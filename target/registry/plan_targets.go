@@ -68,7 +68,7 @@ func (p targetPlan) addTarget(t *config.Target) step {
 			return p.srv.AddTarget(tt)
 		},
 		keep: func(c *config.Config) {
-			if !p.mapping.isLeaving(t.IQN) { // else the step that removes it knows
+			if !p.mapping.isLeaving(t.IQN) { // otherwise the step that removes it keeps the configuration
 				c.Targets = deleteTarget(c.Targets, t.IQN)
 			}
 		},

@@ -35,7 +35,7 @@ func compareWith(t *Task, p []byte, off, at int64) bool {
 	ok := true
 	whole := t.scan(off, t.wholeBlocks(len(p)), func(o int64, have []byte) bool {
 		want := p[o-off:]
-		want = want[:min(len(want), len(have))] // the last block may be there in part
+		want = want[:min(len(want), len(have))] // only part of the last block may have been sent
 		if i := firstDiff(want, have[:len(want)]); i >= 0 {
 			miscompare(t, at+o-off+int64(i))
 			ok = false
@@ -92,7 +92,7 @@ func verifySame(t *Task, p []byte) bool {
 	t.span = int64(t.io.Blocks) * int64(len(p))
 	t.chunk.done = 0
 	verifySameJob(t)
-	return false // it has ended the task, or goes on
+	return false // the job ends the task, now or later
 }
 
 func verifySameJob(t *Task) {

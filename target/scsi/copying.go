@@ -21,7 +21,7 @@ type copying struct {
 func newCopying(t *Task) *copying {
 	c := &copying{Copy: t.lu.vol.NewCopy(&t.Op), dev: t.dev, units: []*LU{t.lu}}
 	c.Over = c.over
-	t.lu.place.Hold() // it has been removed perhaps, but t is there
+	t.lu.place.Hold() // the LUN may have been removed by now: t keeps the place, and so does its copy
 	return c
 }
 

@@ -17,8 +17,8 @@ func (t *Task) Observe(took time.Duration, write bool) {
 	}
 	l := t.itl.latency.Load()
 	if l == nil {
-		// The first command: most units of a large target are never used by most
-		// sessions.
+		// Made by the first command, because most sessions of a large target never
+		// use most of its units.
 		t.itl.latency.CompareAndSwap(nil, new(volume.Latencies))
 		l = t.itl.latency.Load()
 	}

@@ -72,7 +72,7 @@ func (t *Task) verifies() bool {
 
 // failErr ends the task with the sense that tells err.
 func (t *Task) failErr(err error, dir volume.Direction) {
-	if t.Aborted() { // it was given up perhaps, which is no fault of the volume
+	if t.Aborted() { // the error may come from giving it up, and is then no fault of the volume
 		t.end()
 		return
 	}

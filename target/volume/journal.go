@@ -87,7 +87,7 @@ func (j *Journal) Write(p []byte, off int64, stop blockdev.Stop) (Direction, err
 		j.stick(nil, 0)
 		return Writing, fmt.Errorf("%s: %w", j.name, err)
 	}
-	_ = j.vol.state.notDone() // else the next entry sees to it
+	_ = j.vol.state.notDone() // if that fails, the next entry tries again
 	// What is uncertain may be in force after a loss of power, so the new data stay.
 	return Writing, err
 }
@@ -203,7 +203,7 @@ func (j *Journal) put(old []byte, off int64) (begun bool, err error) {
 	binary.BigEndian.PutUint64(head[24:], uint64(len(old)))
 	j.sum = journalSum(head[:], old)
 	binary.BigEndian.PutUint32(head[32:], j.sum)
-	if err := j.vol.state.notDone(); err != nil { // this entry may have the sum of that one
+	if err := j.vol.state.notDone(); err != nil { // this entry may have the checksum of the one that was noted as done
 		return false, err
 	}
 	if _, err := j.file.WriteAt(old, journalHeader); err != nil {

@@ -366,7 +366,7 @@ func (z *Rewriter) run(o Rewrite, end *Outcome) {
 	z.vol.mu.Lock()
 	end.over, end.err = true, err
 	w := end.waiter
-	if w == nil { // nobody waits, or it is about to see that it is over
+	if w == nil { // nobody waits, or whoever is about to will see that it is over
 		z.vol.mu.Unlock()
 		return
 	}

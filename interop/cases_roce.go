@@ -11,7 +11,7 @@ import (
 )
 
 // Part 14: RoCE v2, against the kernel's rdma_rxe, over a tap in a network namespace.
-var roceCases = concat(roceRpingCases, roceToolCases, rocePerftestCases(), rocePerftestTCPCases(), roceDatagramCases, roceStorageCases)
+var roceCases = concat(roceRpingCases, roceToolCases, rocePerftestCases(), rocePerftestTCPCases(), roceDatagramCases, roceStorageCases, roceRawCases)
 
 // jumbo is an MTU of the link that carries packets of 4096 bytes.
 const jumbo = 9000
@@ -155,16 +155,23 @@ func roceLoss(e *Env, percent string, sizes []string) (string, error) {
 	if _, err := e.In("lossy %s || die netem", percent); err != nil {
 		return "", err
 	}
-	for _, size := range sizes {
-		if err := roceRpingClient(e, tap.Host4, size); err != nil {
-			return "", fmt.Errorf("kernel's client, %s bytes: %w", size, err)
-		}
-		if err := roceRpingServer(e, tap.Guest4, size); err != nil {
-			return "", fmt.Errorf("kernel's server, %s bytes: %w", size, err)
-		}
+	if err := roceBothWays(e, sizes); err != nil {
+		return "", err
 	}
 	out, err := e.In("lost && lossless")
 	return "verified; " + lastLine(out), err
+}
+
+func roceBothWays(e *Env, sizes []string) error {
+	for _, size := range sizes {
+		if err := roceRpingClient(e, tap.Host4, size); err != nil {
+			return fmt.Errorf("kernel's client, %s bytes: %w", size, err)
+		}
+		if err := roceRpingServer(e, tap.Guest4, size); err != nil {
+			return fmt.Errorf("kernel's server, %s bytes: %w", size, err)
+		}
+	}
+	return nil
 }
 
 var roceToolCases = []Case{

@@ -34,6 +34,7 @@ type Env struct {
 	nodes []*guest.Guest // beside the worker's guest
 	netns string         // where programs are started from now on, "" for the host's own
 	net   *tap.Network   // where the case's programs run; nil: where we do
+	raw   bool           // frames of RoCE's link pass the harness
 }
 
 // MiB is how much a load moves: whole, or a part of it in the short form, where an emulated
@@ -64,7 +65,7 @@ func (e *Env) Boot(o guest.Options) (*guest.Guest, error) {
 		o.Forward[host], e.w.ports[port] = port, host
 	}
 	if n, err := e.w.net.get(); err == nil && len(o.Links) == 0 {
-		o.Links = []guest.Link{{Open: n.File}}
+		o.Links = []guest.Link{e.link(n)}
 	}
 	g, err := e.boot(o)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"softiser/interop/internal/frames"
 	"softiser/interop/internal/guest"
 )
 
@@ -107,9 +108,10 @@ func (h *harness) dir(c Case) string {
 type worker struct {
 	h     *harness
 	guest *guest.Guest
-	kind  guest.Kind  // of guest
-	ports map[int]int // port of the guest → port on the host's loopback
-	net   private     // the network of RoCE, where there is one
+	kind  guest.Kind   // of guest
+	ports map[int]int  // port of the guest → port on the host's loopback
+	net   private      // the network of RoCE, where there is one
+	wire  *frames.Wire // between it and the guest, for cases over raw frames; nil: nothing is
 }
 
 func (w *worker) drop() {
@@ -117,6 +119,7 @@ func (w *worker) drop() {
 		w.guest.Kill()
 		w.guest = nil
 	}
+	w.cut()
 }
 
 // run runs a case, once: what comes about only on a second try is not there.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"softiser/interop/internal/frames"
+	"softiser/interop/internal/guest"
 	"softiser/interop/internal/tap"
 )
 
@@ -42,9 +44,40 @@ func (e *Env) RoCE(mtu int) error {
 	if err := n.SetMTU(mtu); err != nil {
 		return err
 	}
+	if e.w.guest != nil && e.raw != (e.w.wire != nil) {
+		e.w.drop() // it is at the other kind of link
+	}
 	e.net = n
 	_, err = e.In("rxe_up %d || die rxe", mtu)
 	return err
+}
+
+// link is the guest's interface of RoCE: the tap's other end, or, over raw frames, the end of a
+// wire between the two.
+func (e *Env) link(n *tap.Network) guest.Link {
+	if !e.raw {
+		return guest.Link{Open: n.File}
+	}
+	return guest.Link{Frames: true, Open: func() (*os.File, error) {
+		e.w.cut()
+		f, err := n.File()
+		if err != nil {
+			return nil, err
+		}
+		w, end, err := frames.New(f)
+		if err == nil {
+			e.w.wire = w
+		}
+		return end, err
+	}}
+}
+
+// cut ends the wire to the guest, if there is one.
+func (w *worker) cut() {
+	if w.wire != nil {
+		w.wire.Close()
+		w.wire = nil
+	}
 }
 
 // place starts a program where the case's programs run.

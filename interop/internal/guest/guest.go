@@ -37,12 +37,16 @@ type Link struct {
 	Port, Peer int                      // UDP
 	Tap        string                   // name of the interface, made by the caller
 	Open       func() (*os.File, error) // opens the interface, wherever it is
+	Frames     bool                     // what Open opens is a stream of frames, each behind its length
 	MAC        byte                     // part of the hardware address, another one for each guest
 }
 
 // netdev is QEMU's for a link; fd is what QEMU has the opened interface as.
 func (l Link) netdev(id string, fd int) string {
-	if l.Open != nil {
+	switch {
+	case l.Open != nil && l.Frames:
+		return fmt.Sprintf("socket,id=%s,fd=%d", id, fd)
+	case l.Open != nil:
 		return fmt.Sprintf("tap,id=%s,fd=%d", id, fd)
 	}
 	if l.Tap != "" {

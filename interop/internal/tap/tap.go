@@ -21,13 +21,16 @@
 //     iSER and NVMe cases share the guest's boot with those of siw: both devices are in one guest.
 //   - No offload on the tap (no virtio header): packets are as on a wire, and what we send with GSO is
 //     cut by the host's kernel.
+//   - Cases named roce/raw-… have every frame pass the harness on its way between tap and guest
+//     (package frames, QEMU's -netdev socket), which checks packets as they are on the wire, and loses,
+//     doubles, delays and damages some by a seed. The sockets under test stay those that users have.
 //   - Loss is made in the guest, in both directions, by netem on eth1 and on an ifb that its ingress
 //     goes through: a host need not have netem.
 //   - Where a tap cannot be made (no root, no /dev/net/tun) the case is skipped with that reason, in
 //     the output and in the table. It counts neither as passed nor as failed, and -again tries it
 //     again.
 //
-// Other ways. Frames over QEMU's -netdev socket, with ARP, neighbour discovery and IP in the harness:
+// Other ways. Frames alone, with ARP, neighbour discovery and IP in the harness:
 // no privileges, but then not the sockets are tested that users have (GSO, GRO, path MTU, the ICRC
 // without the identification), and building the image takes root anyway. Two guests and none of our
 // programs on the host: the emulation would be measured twice. ip netns add: a name that stays behind

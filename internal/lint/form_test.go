@@ -66,7 +66,6 @@ var manyMethods = map[string]struct {
 	"initiator.LUN":                    {55, "most of them are blockio.Volume and blockdev.Device"},
 	"initiator/nvmf.Namespace":         {52, "most of them are blockio.Volume and blockdev.Device"},
 	"blockdev/internal/backing.Volume": {62, "most of them are blockdev.Device and what else a device may be"},
-	"target/volume.Volume":             {62, "the face of a volume for every wire; what it has (Tasks, Reservations, Copy, …) are types"},
 	"internal/iser.Conn":               {50, "iscsi.Datamover, for both roles, over one lock"},
 	"lvm/thin.Pool":                    {50, "one lock guards mapping, space and commits"},
 	"initiator/bench.clone":            {47, "one owner at a time runs a job, phase by phase; what it counts and keeps are types"},

@@ -153,7 +153,7 @@ func (r volumeRequest) fail(err error, dir volume.Direction) {
 		r.end(nvme.AbortRequested)
 		return
 	}
-	r.ns.vol.CountError(err, dir)
+	r.ns.vol.Counters.CountError(err, dir)
 	r.end(errStatus(err, dir))
 }
 

@@ -34,7 +34,7 @@ func (r flushRequest) all() {
 				continue
 			}
 			if err := n.dev.Flush(); err != nil {
-				n.vol.CountError(err, volume.Writing)
+				n.vol.Counters.CountError(err, volume.Writing)
 				s = errStatus(err, volume.Writing)
 			}
 			n.place.Unuse()

@@ -226,7 +226,7 @@ func (lu *LU) readTest(all bool, stop func(done, total int64) byte) testResult {
 			break
 		}
 		if _, err := lu.vol.ReadAt(buf[:n], off); err != nil {
-			lu.vol.CountError(err, volume.Verifying)
+			lu.vol.Counters.CountError(err, volume.Verifying)
 			r.result, r.lba = testFailed, uint64(off)>>g.Shift
 			r.key, r.asc = senseOf(err, volume.Reading)
 			return r

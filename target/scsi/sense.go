@@ -79,7 +79,7 @@ func (t *Task) failErr(err error, dir volume.Direction) {
 	if dir == volume.Reading && t.verifies() {
 		dir = volume.Verifying
 	}
-	t.lu.vol.CountError(err, dir)
+	t.lu.vol.Counters.CountError(err, dir)
 	k, a := senseOf(err, dir)
 	marked, isMarked := errors.AsType[*volume.MarkedError](err)
 	if told := t.dev.cfg.Fault; told != nil && t.lu != nil && !isMarked && (k == spc.KeyMedium || k == spc.KeyHardware || a == spc.ASCSpaceAllocFailed) {

@@ -1,7 +1,5 @@
 package volume
 
-import "sync/atomic"
-
 // AbortReason tells who ended a command early.
 type AbortReason uint32
 
@@ -12,37 +10,6 @@ const (
 	AbortedByOther             // another client, whom its own may have to be told of
 	AbortedByNode              // this node, which gives the volume up: another path may do
 )
-
-// Wait is one task management function that waits for commands to end.
-type Wait struct {
-	left atomic.Int32 // commands that have not ended, and one for who counts them
-	done func()
-}
-
-// NewWait makes a wait whose creator holds one count of it, so that done is not called
-// before the creator has called Done.
-func NewWait(done func()) *Wait {
-	w := &Wait{done: done}
-	w.left.Store(1)
-	return w
-}
-
-// Done takes one count away, and calls the function with the last one.
-func (w *Wait) Done() {
-	if w.left.Add(-1) == 0 {
-		w.done()
-	}
-}
-
-// Waits are those that wait for one command.
-type Waits []*Wait
-
-// Done tells all of them. No locks are held.
-func (ws Waits) Done() {
-	for _, w := range ws {
-		w.Done()
-	}
-}
 
 // Aborts collects what is left to do, without locks, for aborted commands.
 type Aborts struct {

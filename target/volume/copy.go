@@ -2,7 +2,6 @@ package volume
 
 import (
 	"errors"
-	"sync"
 
 	"softiser/blockdev"
 )
@@ -43,13 +42,13 @@ type Copy struct {
 	bufs   *Buffers
 	vols   []*Volume
 
-	once sync.Once
-	done chan struct{} // closed: to end early
+	ending // told to end early
 }
 
 // NewCopy makes the copy of o, which is in the task set of v and whose abort ends it.
 func (v *Volume) NewCopy(o *Op) *Copy {
-	c := &Copy{client: o.Client, bufs: &v.bufs, done: make(chan struct{})}
+	c := &Copy{client: o.Client, bufs: &v.bufs}
+	c.begin()
 	c.Touch(v)
 	v.mu.Lock()
 	o.copying = c
@@ -83,25 +82,9 @@ func (c *Copy) End() {
 		v.mu.Lock()
 		waits := v.copying[c]
 		delete(v.copying, c)
-		v.frozen.tell()
+		v.tellFreezeLocked()
 		v.mu.Unlock()
 		Waits(waits).Done()
-	}
-}
-
-// stop makes the copy end at its next step, and ends its wait for space.
-func (c *Copy) stop() { c.once.Do(func() { close(c.done) }) }
-
-// Done implements blockdev.Stop.
-func (c *Copy) Done() <-chan struct{} { return c.done }
-
-// Stopped reports whether the copy has been told to end.
-func (c *Copy) Stopped() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -170,14 +153,14 @@ func (c *Copy) Bytes(src *Volume, from int64, dst *Volume, to, n int64) (int64, 
 			_, err := src.ReadAt(buf[:k], from+at)
 			return err
 		}); err != nil {
-			src.CountError(err, Reading)
+			src.Counters.CountError(err, Reading)
 			return done, Reading, err
 		}
 		if !dst.await(c, k) {
 			return done, Writing, ErrAborted
 		}
 		if err := c.piece(dst, HoldWrite, to+at, k, func() error { return dst.WriteAt(buf[:k], to+at, c) }); err != nil {
-			dst.CountError(err, Writing)
+			dst.Counters.CountError(err, Writing)
 			return done, Writing, err
 		}
 		done += k
@@ -190,7 +173,7 @@ func (c *Copy) Zero(v *Volume, off, n int64) error {
 	for done := int64(0); done < n; {
 		at, k := off+done, min(n-done, zeroPiece)
 		if err := c.piece(v, HoldWrite, at, k, func() error { return v.WriteZeroes(at, k, true, c) }); err != nil {
-			v.CountError(err, Writing)
+			v.Counters.CountError(err, Writing)
 			return err
 		}
 		done += k
@@ -210,7 +193,7 @@ func (v *Volume) Settle(off, n int64) error {
 func (v *Volume) settleCopy(off, n int64) error {
 	err := v.Settle(off, n)
 	if err != nil {
-		v.CountError(err, Writing)
+		v.Counters.CountError(err, Writing)
 	}
 	return err
 }

@@ -82,7 +82,7 @@ func (c *Counters) ResetErrors(d Direction) {
 
 // CountError counts an error of the medium that nothing has corrected; others do not
 // count, nor does what an initiator has marked: the medium is well there.
-func (v *Volume) CountError(err error, d Direction) {
+func (c *Counters) CountError(err error, d Direction) {
 	if _, marked := errors.AsType[*MarkedError](err); marked {
 		return
 	}
@@ -92,7 +92,7 @@ func (v *Volume) CountError(err error, d Direction) {
 		}
 	}
 	if errors.Is(err, blockdev.ErrPoisoned) || errors.Is(err, blockdev.ErrMedium) {
-		v.Counters.errs[d].Add(1)
+		c.errs[d].Add(1)
 	}
 }
 

@@ -16,6 +16,12 @@
 // served: LUNs of several targets, and whatever else implements [Face]. [Registry.Map]
 // makes a [Place] of it, and the volume ends with its last place.
 //
+// It consists of parts, each with fields of its own: the medium (the device and its size), gates
+// (why commands are refused), [Tasks], reservations, blocks marked as bad (reads and writes of the
+// medium go through them), the placement of writes, cache epochs, paths, places, and what goes on in
+// the background. A part knows those that it needs; [Rewriter] and [Journal], which are
+// commands of a kind, know the volume.
+//
 // An [Op] is a command in execution. It is embedded in the slot of its front end and
 // reaches it by [Request], so that nothing is allocated for a command. Its states, and
 // the table of transitions, are in op.go. A [Client] is who asks; it is the address that

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"sync/atomic"
 )
 
 // Cache epochs, which an initiator compares before and after it lost its
@@ -17,26 +18,36 @@ import (
 //	or a cache that is not known                                  flushes, and hands it on
 //	with no cache                   for ever                      of the volume's name
 
+// epochs is the part of a volume that has its epoch, and hands it on to the next life of the volume.
+type epochs struct {
+	medium *medium
+	state  *state
+	epoch  atomic.Pointer[[16]byte] // another one after each Activate
+}
+
 // Epoch is that of what is acknowledged and not flushed; it stays the same as long as
 // the volume is mapped, or active if it moves between nodes.
-func (v *Volume) Epoch() [16]byte { return *v.epoch.Load() }
+func (e *epochs) Epoch() [16]byte { return *e.epoch.Load() }
 
-// cacheEpoch is the epoch of a device in a cache that outlives the volume.
-func (v *Volume) cacheEpoch() (epoch [16]byte, ok bool) {
-	id := v.Geo().Info.CacheID
+// setEpoch puts an epoch in force.
+func (e *epochs) setEpoch(epoch *[16]byte) { e.epoch.Store(epoch) }
+
+// ofCache is the epoch of a device in a cache that outlives the volume.
+func (e *epochs) ofCache() (epoch [16]byte, ok bool) {
+	id := e.medium.Geo().Info.CacheID
 	if id == "" {
 		return epoch, false
 	}
 	// Hashed with the volume's name, so that no two volumes have one epoch and initiators
 	// learn when it changes, not what it is.
-	h := sha256.Sum256([]byte("softiser cache epoch " + v.id.Key() + " " + id))
+	h := sha256.Sum256([]byte("softiser cache epoch " + e.state.key + " " + id))
 	return [16]byte(h[:16]), true
 }
 
-// uncachedEpoch is the epoch of a device whose writes are durable when they are
+// withoutCache is the epoch of a device whose writes are durable when they are
 // acknowledged: there is nothing to lose, whichever process or node serves it.
-func (v *Volume) uncachedEpoch() *[16]byte {
-	h := sha256.Sum256([]byte("softiser without a cache " + v.id.Key()))
+func (e *epochs) withoutCache() *[16]byte {
+	h := sha256.Sum256([]byte("softiser without a cache " + e.state.key))
 	return (*[16]byte)(h[:16])
 }
 
@@ -49,36 +60,36 @@ func newEpoch() *[16]byte {
 // takeEpoch gives the volume its epoch. What an orderly end has left is good once:
 // it is gone, durably, before anything is written. Where it cannot be removed this life of
 // the volume has an epoch of its own, and who comes later takes that one's writes for lost.
-func (v *Volume) takeEpoch() {
-	if !v.Geo().Info.WriteCache {
-		v.epoch.Store(v.uncachedEpoch())
+func (e *epochs) takeEpoch() {
+	if !e.medium.Geo().Info.WriteCache {
+		e.setEpoch(e.withoutCache())
 		return
 	}
 	epoch := newEpoch()
-	if v.Moves() {
-		if old := v.lastLife(); old != nil {
+	if e.state.moves {
+		if old := e.lastLife(); old != nil {
 			epoch = old
 		}
-	} else if e, ok := v.cacheEpoch(); ok {
-		epoch = &e
+	} else if inCache, ok := e.ofCache(); ok {
+		epoch = &inCache
 	}
-	if old := v.handedOn(); old != nil {
+	if old := e.handedOn(); old != nil {
 		epoch = old
 	}
-	if v.Moves() && v.saveLife(epoch) != nil {
+	if e.state.moves && e.saveLife(epoch) != nil {
 		epoch = newEpoch() // who comes next could take this life for an earlier one
 	}
-	v.epoch.Store(epoch)
+	e.setEpoch(epoch)
 }
 
 // handedOn returns the epoch that an orderly end has left, which is gone then; nil: none.
-func (v *Volume) handedOn() *[16]byte {
-	if !v.Keeps() {
+func (e *epochs) handedOn() *[16]byte {
+	if !e.state.keeps() {
 		return nil
 	}
-	name := v.state.record(".epoch")
-	b, err := v.state.store.Load(name)
-	if err != nil || v.state.store.Remove(name) != nil {
+	name := e.state.record(".epoch")
+	b, err := e.state.store.Load(name)
+	if err != nil || e.state.store.Remove(name) != nil {
 		return nil
 	}
 	return parseEpoch(b)
@@ -97,9 +108,9 @@ func parseEpoch(b []byte) *[16]byte {
 // meanwhile and lost, so each life is kept, as its epoch and the identity of its cache.
 
 // lastLife returns the epoch of the last life, if it was in the present cache; nil: it was not.
-func (v *Volume) lastLife() *[16]byte {
-	id := v.Geo().Info.CacheID
-	b, err := v.state.store.Load(v.state.record(".life"))
+func (e *epochs) lastLife() *[16]byte {
+	id := e.medium.Geo().Info.CacheID
+	b, err := e.state.store.Load(e.state.record(".life"))
 	if err != nil || id == "" {
 		return nil
 	}
@@ -110,27 +121,27 @@ func (v *Volume) lastLife() *[16]byte {
 	return parseEpoch(epoch)
 }
 
-func (v *Volume) saveLife(epoch *[16]byte) error {
-	return v.state.store.Save(v.state.record(".life"), []byte(hex.EncodeToString(epoch[:])+" "+v.Geo().Info.CacheID))
+func (e *epochs) saveLife(epoch *[16]byte) error {
+	return e.state.store.Save(e.state.record(".life"), []byte(hex.EncodeToString(epoch[:])+" "+e.medium.Geo().Info.CacheID))
 }
 
 // leaveEpoch hands the epoch on to the next process when everything acknowledged
 // has been flushed. Preconditions: no commands.
-func (v *Volume) leaveEpoch() {
-	if v.dev == nil || !v.Geo().Info.WriteCache || !v.Keeps() {
+func (e *epochs) leaveEpoch() {
+	if e.medium.dev == nil || !e.medium.Geo().Info.WriteCache || !e.state.keeps() {
 		return
 	}
 	// The cache of a device that was resized onto another disk is not the one that
 	// the volume began with.
-	if e, ok := v.cacheEpoch(); ok && e == v.Epoch() && !v.Moves() || v.dev.Flush() != nil {
+	if inCache, ok := e.ofCache(); ok && inCache == e.Epoch() && !e.state.moves || e.medium.dev.Flush() != nil {
 		return
 	}
-	v.handEpochOn()
+	e.handEpochOn()
 }
 
 // handEpochOn keeps the epoch for the next life of the volume. Without the record
 // initiators are told of a loss that was none: no harm to data.
-func (v *Volume) handEpochOn() {
-	e := v.Epoch()
-	_ = v.state.store.Save(v.state.record(".epoch"), []byte(hex.EncodeToString(e[:])))
+func (e *epochs) handEpochOn() {
+	epoch := e.Epoch()
+	_ = e.state.store.Save(e.state.record(".epoch"), []byte(hex.EncodeToString(epoch[:])))
 }

@@ -33,17 +33,6 @@ func beginFreeze(v *Volume) *freeze {
 	return f
 }
 
-// tell wakes up whoever waits for the volume to come to rest. f may be nil.
-func (f *freeze) tell() {
-	if f == nil {
-		return
-	}
-	select {
-	case f.ended <- struct{}{}:
-	default:
-	}
-}
-
 // still reports whether no command that has begun, and nothing in the background, uses the
 // volume.
 func (f *freeze) still() bool {
@@ -60,11 +49,11 @@ func (f *freeze) wait(ctx context.Context) error {
 		select {
 		case <-f.ended:
 		case <-ctx.Done():
-			return fmt.Errorf("%s: commands are still under way: %w", (*v.places.Load())[0].name, ctx.Err())
+			return fmt.Errorf("%s: commands are still under way: %w", v.first().name, ctx.Err())
 		}
 	}
 	if v.Journal.Stuck() {
-		return fmt.Errorf("%s: %w", (*v.places.Load())[0].name, errStuck)
+		return fmt.Errorf("%s: %w", v.first().name, errStuck)
 	}
 	return nil
 }
@@ -116,7 +105,7 @@ func (r *Registry) Occupied() error {
 		copies := len(v.copying)
 		v.mu.Unlock()
 		if copies > 0 || v.Gates()&(Sanitizing|Formatting) != 0 {
-			return fmt.Errorf("%s: %w", (*v.places.Load())[0].name, errRewriting)
+			return fmt.Errorf("%s: %w", v.first().name, errRewriting)
 		}
 	}
 	return nil
@@ -172,7 +161,7 @@ type goingOn struct {
 // begin puts in force what another process has left.
 func (g *goingOn) begin(v *Volume) {
 	epoch := g.Epoch
-	v.epoch.Store(&epoch)
+	v.setEpoch(&epoch)
 	v.now.Store(g.reservations)
 	v.cache.Store(g.VolatileWrites)
 	v.SetGate(WriteProtected, g.WriteProtected)

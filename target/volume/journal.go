@@ -35,13 +35,7 @@ import (
 const MaxAtomicBytes = StageBytes
 
 // Offered reports whether the volume has atomic writes.
-func (j *Journal) Offered() bool { return j.vol.Forgetful() || j.vol.Keeps() }
-
-// Forgetful reports whether nothing of the volume survives a power failure.
-func (v *Volume) Forgetful() bool {
-	b := v.Geo().Info.Backend
-	return b == "mem" || b == "null"
-}
+func (j *Journal) Offered() bool { return j.vol.Forgetful() || j.vol.state.keeps() }
 
 // Write writes p durably, all or nothing. It returns what it was doing when it
 // failed. Preconditions: the caller has the blocks exclusively, and the volume Keeps.
@@ -273,7 +267,7 @@ func (j *Journal) close() {
 
 // undo puts back what an interrupted atomic write had put aside.
 func (j *Journal) undo() error {
-	if !j.vol.Keeps() || j.vol.dev == nil {
+	if !j.vol.state.keeps() || j.vol.dev == nil {
 		return nil
 	}
 	j.name = j.vol.state.file(".undo")

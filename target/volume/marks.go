@@ -57,10 +57,11 @@ func (e *MarkedError) Error() string {
 // Unwrap returns the kind of error.
 func (e *MarkedError) Unwrap() error { return blockdev.ErrMedium }
 
-// badBlocks is the part of a volume that knows what is marked.
+// badBlocks is the part of a volume that knows what is marked, and reads and writes the medium accordingly.
 type badBlocks struct {
-	vol   *Volume
-	marks atomic.Pointer[marks] // nil: none; changed under state.mu
+	medium *medium
+	state  *state
+	marks  atomic.Pointer[marks] // nil: none; changed under state.mu
 }
 
 // span is a range of bytes, [off, end).
@@ -151,8 +152,7 @@ func (m *marks) UnmarshalText(b []byte) error {
 
 // Marked returns how many bytes are marked.
 func (b *badBlocks) Marked() int64 {
-	v := b.vol
-	if m := v.marks.Load(); m != nil {
+	if m := b.marks.Load(); m != nil {
 		return m.bytes()
 	}
 	return 0
@@ -165,8 +165,7 @@ func (b *badBlocks) marked(off, n int64) bool {
 
 // readable returns why [off, off+n) cannot be read; nil: no mark keeps it from being.
 func (b *badBlocks) readable(off, n int64) error {
-	v := b.vol
-	if m := v.marks.Load(); m != nil {
+	if m := b.marks.Load(); m != nil {
 		if at, ok := m.first(off, n); ok {
 			return &MarkedError{at}
 		}
@@ -176,24 +175,22 @@ func (b *badBlocks) readable(off, n int64) error {
 
 // LeaseRead is LeaseRead of the device; marked blocks fail it.
 func (b *badBlocks) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	v := b.vol
-	if v.marks.Load() != nil {
-		if err := v.readable(off, int64(n)); err != nil {
+	if b.marks.Load() != nil {
+		if err := b.readable(off, int64(n)); err != nil {
 			return err
 		}
 	}
-	return v.dev.LeaseRead(l, off, n, m)
+	return b.medium.dev.LeaseRead(l, off, n, m)
 }
 
 // ReadAt is ReadAt of the device; marked blocks fail it.
 func (b *badBlocks) ReadAt(p []byte, off int64) (int, error) {
-	v := b.vol
-	if v.marks.Load() != nil {
-		if err := v.readable(off, int64(len(p))); err != nil {
+	if b.marks.Load() != nil {
+		if err := b.readable(off, int64(len(p))); err != nil {
 			return 0, err
 		}
 	}
-	return v.dev.ReadAt(p, off)
+	return b.medium.dev.ReadAt(p, off)
 }
 
 // MarkBad makes reads of [off, off+n) fail until the blocks are written. After an error nothing
@@ -201,21 +198,20 @@ func (b *badBlocks) ReadAt(p []byte, off int64) (int, error) {
 // and a write ends it for good. Preconditions: MayMark, and the caller holds the blocks
 // exclusively.
 func (b *badBlocks) MarkBad(off, n int64) error {
-	v := b.vol
-	v.state.mu.Lock()
-	defer v.state.mu.Unlock()
-	if off+n > v.Geo().Info.Size {
+	b.state.mu.Lock()
+	defer b.state.mu.Unlock()
+	if off+n > b.medium.Geo().Info.Size {
 		return blockdev.ErrOutOfRange
 	}
-	now := v.marksNow().with(off, off+n)
-	if len(now) > MaxMarks && len(now) > len(v.marksNow()) {
+	now := b.marksNow().with(off, off+n)
+	if len(now) > MaxMarks && len(now) > len(b.marksNow()) {
 		return ErrTooManyMarks
 	}
-	next := v.state.kept
+	next := b.state.kept
 	next.Marks = now
-	err := v.state.save(next)
+	err := b.state.save(next)
 	if err == nil || errors.Is(err, statefile.ErrUncertain) {
-		v.publishMarks(now)
+		b.publishMarks(now)
 	}
 	return err
 }
@@ -224,81 +220,56 @@ func (b *badBlocks) MarkBad(off, n int64) error {
 // before the write is answered; an error is the write's, and the blocks stay marked.
 func (b *badBlocks) mend(off, n int64) error { return b.mendAtomic(off, n, 0) }
 
-// doneMark makes a number that is not 0 of the sum of a journal's entry.
-func doneMark(sum uint32) uint64 { return 1<<32 | uint64(sum) }
-
-// isDone reports whether the journal's entry with a sum is not to be put back.
-func (s *state) isDone(sum uint32) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.kept.Done == doneMark(sum)
-}
-
-// notDone forgets which entry that is.
-func (s *state) notDone() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.kept.Done == 0 {
-		return nil
-	}
-	next := s.kept
-	next.Done = 0
-	return s.save(next)
-}
-
 // mendAtomic is mend for an atomic write, which is over when the marks are gone: done is the
 // sum of the entry in the undo journal that is not to be put back from then on; 0: there is none.
 func (b *badBlocks) mendAtomic(off, n int64, done uint64) error {
-	v := b.vol
-	if !v.marked(off, n) {
+	if !b.marked(off, n) {
 		return nil
 	}
-	if err := v.dev.FlushRange(off, n); err != nil {
+	if err := b.medium.dev.FlushRange(off, n); err != nil {
 		return err
 	}
-	v.state.mu.Lock()
-	defer v.state.mu.Unlock()
-	was := v.marksNow()
+	b.state.mu.Lock()
+	defer b.state.mu.Unlock()
+	was := b.marksNow()
 	now := was.without(off, off+n)
 	if len(now) > maxPieces && len(now) > len(was) {
 		return fmt.Errorf("marked blocks would be in more than %d pieces: %w", maxPieces, blockdev.ErrNoSpace)
 	}
-	next := v.state.kept
+	next := b.state.kept
 	next.Marks = now
 	if done != 0 {
 		next.Done = done
 	}
-	if err := v.state.save(next); err != nil {
+	if err := b.state.save(next); err != nil {
 		return fmt.Errorf("the blocks are written, and stay marked as bad: %w", err)
 	}
-	v.publishMarks(now)
+	b.publishMarks(now)
 	return nil
 }
 
 // cutMarks forgets the marks behind a new end: what is there when the volume grows again has
 // never been marked. If that cannot be saved they stay, as a later life would have them too.
 func (b *badBlocks) cutMarks(size int64) {
-	v := b.vol
-	if v.marks.Load() == nil {
+	if b.marks.Load() == nil {
 		return
 	}
-	v.state.mu.Lock()
-	defer v.state.mu.Unlock()
-	was := v.marksNow()
+	b.state.mu.Lock()
+	defer b.state.mu.Unlock()
+	was := b.marksNow()
 	if len(was) == 0 || was[len(was)-1].end <= size {
 		return
 	}
-	next := v.state.kept
+	next := b.state.kept
 	next.Marks = was.without(size, math.MaxInt64)
-	if v.state.save(next) == nil {
-		v.publishMarks(next.Marks)
+	if b.state.save(next) == nil {
+		b.publishMarks(next.Marks)
 	}
 }
 
 // marksNow returns the marks. Preconditions: state.mu is held.
 func (b *badBlocks) marksNow() marks {
-	v := b.vol
-	if m := v.marks.Load(); m != nil {
+	if m := b.marks.Load(); m != nil {
 		return *m
 	}
 	return nil
@@ -306,10 +277,58 @@ func (b *badBlocks) marksNow() marks {
 
 // publishMarks puts marks in force. Preconditions: state.mu is held.
 func (b *badBlocks) publishMarks(m marks) {
-	v := b.vol
 	if len(m) == 0 {
-		v.marks.Store(nil)
+		b.marks.Store(nil)
 		return
 	}
-	v.marks.Store(&m)
+	b.marks.Store(&m)
+}
+
+// WriteAt is WriteAt of the device; stop ends a wait for space. Marked blocks are readable
+// afterwards, as they are after WriteZeroes and Discard.
+func (b *badBlocks) WriteAt(p []byte, off int64, stop blockdev.Stop) error {
+	if err := b.write(p, off, stop); err != nil {
+		return err
+	}
+	return b.mend(off, int64(len(p)))
+}
+
+// write is WriteAt that leaves marks as they are.
+func (b *badBlocks) write(p []byte, off int64, stop blockdev.Stop) error {
+	var err error
+	if w, ok := b.medium.dev.(blockdev.SpaceWaiter); ok {
+		_, err = w.WriteAtUntil(p, off, stop)
+	} else {
+		_, err = b.medium.dev.WriteAt(p, off)
+	}
+	return err
+}
+
+// WriteZeroes is WriteZeroes of the device; stop ends a wait for space.
+func (b *badBlocks) WriteZeroes(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
+	if err := b.zero(off, n, mayUnmap, stop); err != nil {
+		return err
+	}
+	return b.mend(off, n)
+}
+
+// zero is WriteZeroes that leaves marks as they are.
+func (b *badBlocks) zero(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
+	if w, ok := b.medium.dev.(blockdev.SpaceWaiter); ok {
+		return w.WriteZeroesUntil(off, n, mayUnmap, stop)
+	}
+	return b.medium.dev.WriteZeroes(off, n, mayUnmap)
+}
+
+// Discard is Discard of the device; stop ends a wait for space.
+func (b *badBlocks) Discard(off, n int64, stop blockdev.Stop) (err error) {
+	if w, ok := b.medium.dev.(blockdev.SpaceWaiter); ok {
+		err = w.DiscardUntil(off, n, stop)
+	} else {
+		err = b.medium.dev.Discard(off, n)
+	}
+	if err != nil {
+		return err
+	}
+	return b.mend(off, n)
 }

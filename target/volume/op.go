@@ -189,3 +189,11 @@ func (o *Op) Release() {
 
 // Aborted reports whether the command has been aborted and has not ended yet.
 func (o *Op) Aborted() bool { return o.aborted.Load() != uint32(NotAborted) }
+
+// stopTimer ends the bound of a wait.
+func (o *Op) stopTimer() {
+	if o.timer != nil {
+		o.timer.Stop()
+		o.timer = nil
+	}
+}

@@ -65,7 +65,8 @@ func TestClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := serve(t, new(Registry), Config{Device: newDevice(t, "a")}, "a")
 		v, me := b.v, new(Client)
-		by := &Copy{client: me, bufs: &v.bufs, done: make(chan struct{})}
+		by := &Copy{client: me, bufs: &v.bufs}
+		by.begin()
 		exclusive := func(lo, hi uint64) *req {
 			r, _ := b.start(nil, me, Simple, lo, hi, HoldStaged)
 			v.Exclusively(&r.op)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 )
 
@@ -52,11 +53,15 @@ type path struct {
 	changes uint64
 }
 
-// paths are the groups of which something has been said; copy on write, under pathMu.
-type paths struct{ now atomic.Pointer[[]path] }
+// paths is the part of a volume that knows the groups of which something has been said.
+type paths struct {
+	announce func(Event)
+	pathMu   sync.Mutex             // held while known changes
+	known    atomic.Pointer[[]path] // copy on write
+}
 
 func (p *paths) find(group uint16) *path {
-	if l := p.now.Load(); l != nil {
+	if l := p.known.Load(); l != nil {
 		for i := range *l {
 			if (*l)[i].group == group {
 				return &(*l)[i]
@@ -67,9 +72,9 @@ func (p *paths) find(group uint16) *path {
 }
 
 // Path returns the state through a portal group, and how often it has changed.
-func (v *Volume) Path(group uint16) (PathState, uint64) {
-	if p := v.paths.find(group); p != nil {
-		return p.state, p.changes
+func (p *paths) Path(group uint16) (PathState, uint64) {
+	if at := p.find(group); at != nil {
+		return at.state, at.changes
 	}
 	return PathOptimized, 0
 }
@@ -77,24 +82,24 @@ func (v *Volume) Path(group uint16) (PathState, uint64) {
 // SetPath says how the volume is reached through a portal group; faces are told of a
 // change. A LUN says it of its volume when its access state changes; the last one to say
 // something counts.
-func (v *Volume) SetPath(group uint16, s PathState) {
-	v.pathMu.Lock()
-	old := v.paths.find(group)
+func (p *paths) SetPath(group uint16, s PathState) {
+	p.pathMu.Lock()
+	old := p.find(group)
 	if old != nil && old.state == s || old == nil && s == PathOptimized {
-		v.pathMu.Unlock()
+		p.pathMu.Unlock()
 		return
 	}
 	var l []path
-	if now := v.paths.now.Load(); now != nil {
+	if now := p.known.Load(); now != nil {
 		l = slices.Clone(*now)
 	}
-	i := slices.IndexFunc(l, func(p path) bool { return p.group == group })
+	i := slices.IndexFunc(l, func(x path) bool { return x.group == group })
 	if i < 0 {
 		i, l = len(l), append(l, path{group: group})
 	}
 	l[i].state = s
 	l[i].changes++
-	v.paths.now.Store(&l)
-	v.pathMu.Unlock()
-	v.notify(Event{Kind: PathChanged, Group: group})
+	p.known.Store(&l)
+	p.pathMu.Unlock()
+	p.announce(Event{Kind: PathChanged, Group: group})
 }

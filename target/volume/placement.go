@@ -65,7 +65,7 @@ type WriteLender interface {
 // WriteAt keeps readers out of the blocks that it copies, and the kernel copies a
 // block without a gap in which the process could be killed.
 type verifier struct {
-	vol    *Volume
+	blocks *badBlocks
 	pool   *blockdev.Pool
 	copied atomic.Uint64 // bytes
 }
@@ -84,17 +84,17 @@ func (v *verifier) CommitLease(l *blockdev.Lease, fua bool) error {
 func (v *verifier) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.Stop) error {
 	off := l.Off
 	for _, p := range l.Segs {
-		if err := v.vol.write(p, off, stop); err != nil {
+		if err := v.blocks.write(p, off, stop); err != nil {
 			return err
 		}
 		off += int64(len(p))
 	}
-	if err := v.vol.mend(l.Off, int64(l.Len)); err != nil {
+	if err := v.blocks.mend(l.Off, int64(l.Len)); err != nil {
 		return err
 	}
 	v.copied.Add(uint64(l.Len))
 	if fua {
-		return v.vol.dev.FlushRange(l.Off, int64(l.Len))
+		return v.blocks.medium.dev.FlushRange(l.Off, int64(l.Len))
 	}
 	return nil
 }
@@ -112,13 +112,31 @@ func (v *verifier) ReleaseLease(l *blockdev.Lease) {
 // one would keep the connection from receiving for longer than it takes to wake a worker.
 const inlineCopy = 64 << 10
 
+// placing is the part of a volume that says where the data of its writes is received.
+type placing struct {
+	blocks   *badBlocks
+	lender   WriteLender // the device, or stager
+	stager   *verifier   // receives what is not to be received into the device
+	verifier *verifier   // nil: placement is direct
+}
+
+// init makes it receive as a placement says, into pool where that is not the device itself.
+func (p *placing) init(blocks *badBlocks, placement Placement, pool *blockdev.Pool) {
+	p.blocks = blocks
+	p.stager = &verifier{blocks: blocks, pool: pool}
+	if p.lender = blocks.medium.dev; placement == PlacementVerified && blocks.medium.dev != nil {
+		p.verifier = p.stager
+		p.lender = p.verifier
+	}
+}
+
 // CommitWaits reports whether committing l, a write lease of the volume's Lender, is a
 // worker's job. probe is the caller's, and empty again afterwards.
-func (v *Volume) CommitWaits(l, probe *blockdev.Lease, fua bool) bool {
-	if v.verifier == nil || fua || l.Len > inlineCopy {
+func (p *placing) CommitWaits(l, probe *blockdev.Lease, fua bool) bool {
+	if p.verifier == nil || fua || l.Len > inlineCopy {
 		return l.MayBlock(fua)
 	}
-	return !v.WritesAtOnce(probe, l.Off, l.Len)
+	return !p.WritesAtOnce(probe, l.Off, l.Len)
 }
 
 // claimPage is a multiple of what devices round claims of a range to.
@@ -130,8 +148,8 @@ const claimPage = 4096
 // waits. WriteAt claims whole pages; beside a lease
 // that shares one it would wait, and the data of that lease may be due on this very
 // goroutine.
-func (v *Volume) WritesAtOnce(probe *blockdev.Lease, off int64, n int) bool {
-	if (off|int64(n))&(claimPage-1) != 0 || v.marks.Load() != nil && v.marked(off, int64(n)) || v.dev.LeaseWrite(probe, off, n, blockdev.NoWait) != nil {
+func (p *placing) WritesAtOnce(probe *blockdev.Lease, off int64, n int) bool {
+	if (off|int64(n))&(claimPage-1) != 0 || p.blocks.marked(off, int64(n)) || p.blocks.medium.dev.LeaseWrite(probe, off, n, blockdev.NoWait) != nil {
 		return false
 	}
 	at := probe.Direct && !probe.MayBlock(false)
@@ -141,14 +159,14 @@ func (v *Volume) WritesAtOnce(probe *blockdev.Lease, off int64, n int) bool {
 
 // Lender lends the memory that the data of a write of [off, off+n) is received into, which
 // may be part of one that Verified was asked about. Preconditions: the command has its blocks.
-func (v *Volume) Lender(off, n int64) WriteLender {
-	if v.marks.Load() != nil && v.marked(off, n) {
-		return v.stager // its commit makes them readable
+func (p *placing) Lender(off, n int64) WriteLender {
+	if p.blocks.marked(off, n) {
+		return p.stager // its commit makes them readable
 	}
-	return v.lender
+	return p.lender
 }
 
 // Verified reports whether Lender lends memory in front of the device for [off, off+n).
-func (v *Volume) Verified(off, n int64) bool {
-	return v.verifier != nil || v.marks.Load() != nil && v.marked(off, n)
+func (p *placing) Verified(off, n int64) bool {
+	return p.verifier != nil || p.blocks.marked(off, n)
 }

@@ -73,11 +73,8 @@ func (r *Registry) Map(cfg Config, p *Place, at PlaceConfig) (*Volume, error) {
 		if v == nil {
 			continue // one that was being opened is there now, or could not be opened
 		}
-		err = v.open()
-		if err != nil {
+		if err = v.open(); err != nil {
 			r.forget(v)
-		} else if v.dev != nil {
-			v.stops = append(v.stops, v.dev.OnResize(func(i blockdev.Info) { v.cutMarks(i.Size) }))
 		}
 		close(v.opened)
 		return v, err
@@ -144,9 +141,7 @@ func (r *Registry) forget(v *Volume) {
 
 func (r *Registry) joinLocked(v *Volume, p *Place) {
 	p.vol = v
-	l := append(slices.Clone(*v.places.Load()), p)
-	v.places.Store(&l)
-	v.live++
+	v.add(p)
 }
 
 // sameDevice reports whether both are one opening of one device.
@@ -156,7 +151,7 @@ func sameDevice(a, b blockdev.Device) bool {
 
 // joinable says why the volume cannot get a further place. The registry's lock is held.
 func (v *Volume) joinable(cfg *Config, id *Identity) error {
-	where := (*v.places.Load())[0]
+	where := v.first()
 	switch {
 	case v.live == 0:
 		return where.lingers()
@@ -180,7 +175,7 @@ func (v *Volume) beside(id *Identity, info blockdev.Info, writes bool) error {
 	if !same && id.Key() != v.id.Key() {
 		return nil
 	}
-	where := (*v.places.Load())[0]
+	where := v.first()
 	switch {
 	case !same:
 		return fmt.Errorf("%s has the same identifier (NAA %s): initiators would take the two volumes for one; give one of them another", where.name, id.Key())
@@ -195,7 +190,7 @@ func (v *Volume) beside(id *Identity, info blockdev.Info, writes bool) error {
 
 // canWrite reports whether some initiator may change the volume.
 func (v *Volume) canWrite() bool {
-	return v.dev != nil && !v.Geo().Info.ReadOnly && slices.ContainsFunc(*v.places.Load(), func(p *Place) bool { return !p.readOnly })
+	return v.dev != nil && !v.Geo().Info.ReadOnly && v.writable()
 }
 
 // Writable reports whether commands at this place may write, as far as the place and
@@ -280,11 +275,7 @@ func (p *Place) waitUnused() {
 func (p *Place) leave() {
 	r, v := p.reg, p.vol
 	r.mu.Lock()
-	l := slices.DeleteFunc(slices.Clone(*v.places.Load()), func(x *Place) bool { return x == p })
-	last := len(l) == 0
-	if !last {
-		v.places.Store(&l)
-	}
+	last := !v.remove(p)
 	r.mu.Unlock()
 	if last { // still in the registry, so that nobody opens its files meanwhile
 		v.shut()

@@ -240,3 +240,18 @@ func (b *reserved) Unseize(c *Client) {
 		b.seizer.CompareAndSwap(c, nil)
 	}
 }
+
+// publishLocked puts r in force, kept through power loss if it asks for that; what was
+// kept before is forgotten if not. Preconditions: b.state.mu is held.
+func (b *reserved) publishLocked(r *Reservations) error {
+	s := b.state
+	if s.store != nil && (r.Persist || b.now.Load().Persist || s.unsaved || s.store.Shared()) {
+		next := s.kept
+		r.tell(&next, s.store.Shared())
+		if err := s.save(next); err != nil {
+			return err
+		}
+	}
+	b.now.Store(r)
+	return nil
+}

@@ -77,21 +77,6 @@ func (b *reserved) reserve(by *Client, away func() error, f func(*reserving) err
 	return nil
 }
 
-// publishLocked puts r in force, kept through power loss if it asks for that; what was
-// kept before is forgotten if not. Preconditions: b.state.mu is held.
-func (b *reserved) publishLocked(r *Reservations) error {
-	s := b.state
-	if s.store != nil && (r.Persist || b.now.Load().Persist || s.unsaved || s.store.Shared()) {
-		next := s.kept
-		r.tell(&next, s.store.Shared())
-		if err := s.save(next); err != nil {
-			return err
-		}
-	}
-	b.now.Store(r)
-	return nil
-}
-
 // Register describes a registration.
 type Register struct {
 	Key     uint64 // as it is; does not count with Ignore

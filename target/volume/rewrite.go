@@ -26,69 +26,19 @@ import (
 // leads back to the same state: a sanitize goes on where it was (SBC-3 §4.11), after an
 // interrupted format the medium counts as corrupt (SBC-3 §5.3).
 
-// RewriteKind is the kind of a rewrite; its text goes into the saved state.
-type RewriteKind string
-
-// Kinds.
-const (
-	Overwrite RewriteKind = "sanitize overwrite"
-	Erase     RewriteKind = "sanitize block erase"
-	Format    RewriteKind = "format"
-)
-
-// running and failed are the gates of the two states.
-func (k RewriteKind) running() Gate {
-	if k == Format {
-		return Formatting
-	}
-	return Sanitizing
-}
-
-func (k RewriteKind) failed() Gate {
-	if k == Format {
-		return Corrupt
-	}
-	return SanitizeFailed
-}
-
-// Rewrite is what runs, or has failed, as it is saved.
-type Rewrite struct {
-	Kind    RewriteKind `json:"kind"`
-	Passes  int         `json:"passes"`
-	Pattern []byte      `json:"pattern,omitempty"` // repeated in each block; none: zeroes
-	Invert  bool        `json:"invert,omitempty"`  // every other pass writes the complement, the last one does not
-	// Unrestricted says that initiators may leave the failed state (AUSE).
-	Unrestricted bool `json:"unrestricted_exit,omitempty"`
-	// Secure says that a format is to leave nothing of what the blocks held.
-	Secure bool  `json:"secure,omitempty"`
-	Failed bool  `json:"failed,omitempty"`
-	Pass   int   `json:"pass"`   // what lies before is durable
-	Offset int64 `json:"offset"` // bytes
-}
-
-// valid reports whether o can have been saved by us.
-func (o *Rewrite) valid() bool {
-	known := o.Kind == Overwrite || o.Kind == Erase || o.Kind == Format
-	return known && o.Passes >= 1 && o.Passes <= 31 && o.Pass >= 0 && o.Pass <= o.Passes && o.Offset >= 0 && len(o.Pattern) <= maxPattern
-}
-
-const (
-	maxPattern = 64 << 10 // no block is longer
-	// saveEvery is how much work a crash costs a sanitize.
-	saveEvery = 10 * time.Second
-)
+// saveEvery is how much work a crash costs a sanitize.
+const saveEvery = 10 * time.Second
 
 // Rewriter carries out the rewrites of a volume, one after the other: sanitize and format.
 type Rewriter struct {
-	vol *Volume
+	vol    *Volume
+	ending // the volume is going away; begun anew by each Activate, while no rewrite runs
 
 	mu        sync.Mutex
 	now       Rewrite // runs or has failed, as the gates tell
 	done      uint64  // of total: blocks times passes
 	total     uint64
-	cancel    chan struct{} // closed: the volume is going away; another one after each Activate, while no rewrite runs
-	sanitized *Rewrite      // the last sanitize that has ended well; nil: there has been none
-	cancelled bool          // cancel is closed
+	sanitized *Rewrite // the last sanitize that has ended well; nil: there has been none
 }
 
 // Outcome is how one rewrite ends, and who waits for that. Tasks.mu guards it. Each
@@ -120,7 +70,7 @@ var (
 
 // Offered reports whether the volume has sanitize and format: it must
 // remember across a restart that one has begun, or forget its data by then.
-func (z *Rewriter) Offered() bool { return z.vol.Keeps() || z.vol.Forgetful() }
+func (z *Rewriter) Offered() bool { return z.vol.state.keeps() || z.vol.Forgetful() }
 
 // OffersErase reports whether the volume has a block erase: its device can give its blocks
 // back so that nobody finds in them what they held. Of one that could only discard them the
@@ -145,32 +95,25 @@ func (z *Rewriter) Progress() (kind RewriteKind, progress uint16) {
 func (z *Rewriter) allow() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	z.cancel, z.cancelled = make(chan struct{}), false
+	z.begin()
 }
 
+// stop ends what runs at its next step, and keeps any other from running.
 func (z *Rewriter) stop() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if !z.cancelled {
-		z.cancelled = true
-		close(z.cancel)
-	}
+	z.ending.stop()
 }
-
-// Done implements blockdev.Stop.
-func (z *Rewriter) Done() <-chan struct{} { return z.cancel }
 
 // step counts n more blocks and reports whether to go on.
 func (z *Rewriter) step(n uint64) error {
 	z.mu.Lock()
 	z.done += n
 	z.mu.Unlock()
-	select {
-	case <-z.cancel:
+	if z.Stopped() {
 		return errCancelled
-	default:
-		return nil
 	}
+	return nil
 }
 
 // Begin starts o. The caller is a command that holds every block (All); the
@@ -278,7 +221,7 @@ func (z *Rewriter) restore(o *Rewrite) {
 
 // save keeps o (nil: none) through power loss.
 func (z *Rewriter) save(o *Rewrite) error {
-	if !z.vol.Keeps() {
+	if !z.vol.state.keeps() {
 		return nil
 	}
 	z.vol.state.mu.Lock()
@@ -290,7 +233,7 @@ func (z *Rewriter) save(o *Rewrite) error {
 
 // saveDone keeps that o has ended well. No block is marked any more.
 func (z *Rewriter) saveDone(o *Rewrite) error {
-	if !z.vol.Keeps() {
+	if !z.vol.state.keeps() {
 		return nil
 	}
 	z.vol.state.mu.Lock()
@@ -347,7 +290,7 @@ func (z *Rewriter) run(o Rewrite, end *Outcome) {
 		err = z.saveDone(&o)
 	}
 	if err != nil && !errors.Is(err, errCancelled) {
-		z.vol.CountError(err, Writing)
+		z.vol.Counters.CountError(err, Writing)
 		o.Failed = true
 		// If this cannot be saved, a restart tries again, which is as good.
 		failed := o
@@ -390,7 +333,7 @@ func (o *Op) unwaitLocked() {
 
 // carryOut does the passes of o from where it stands.
 func (z *Rewriter) carryOut(o *Rewrite) error {
-	if z.vol.Keeps() {
+	if z.vol.state.keeps() {
 		if err := z.vol.Journal.wipe(); err != nil {
 			return err
 		}

@@ -44,6 +44,7 @@ func (h *Threshold) Increasing() bool { return h.Resource == ResourceUsed }
 
 // Space looks after the thresholds of a volume.
 type Space struct {
+	tell  func(Event)
 	meter blockdev.SpaceMeter // nil: there are none
 	exp   uint8               // log2 of a threshold set in blocks
 	bytes int64               // of a threshold set
@@ -58,8 +59,9 @@ type Space struct {
 // init finds out whether the volume meters its space. Threshold sets are of 1
 // MiB, smaller where the whole space is less than a thousand of them, larger
 // where a count would need more than 32 bits.
-func (w *Space) init(v *Volume) {
-	m, ok := v.dev.(blockdev.SpaceMeter)
+func (w *Space) init(medium *medium, tell func(Event)) {
+	w.tell = tell
+	m, ok := medium.dev.(blockdev.SpaceMeter)
 	if !ok {
 		return
 	}
@@ -67,7 +69,7 @@ func (w *Space) init(v *Volume) {
 	if u.Total <= 0 {
 		return
 	}
-	g := v.Geo()
+	g := medium.Geo()
 	size := int64(1 << 20)
 	for size > 2*int64(g.Info.BlockSize) && size > u.Total>>10 {
 		size >>= 1
@@ -98,23 +100,22 @@ func (w *Space) Configured() (report bool, all [MaxThresholds]Threshold) {
 	return w.report, w.thresholds
 }
 
-// checkSpace looks whether a threshold has been reached.
-func (v *Volume) checkSpace() {
-	w := &v.Space
+// check looks whether a threshold has been reached.
+func (w *Space) check() {
 	w.mu.Lock()
 	w.last = w.meter.SpaceUsage()
 	reached := w.passLocked() && w.report
 	w.mu.Unlock()
 	if reached {
-		v.notify(Event{Kind: SpaceLow})
+		w.tell(Event{Kind: SpaceLow})
 	}
 }
 
-// lowSpace passes an alarm of the volume on, unless initiators have turned such
+// low passes an alarm of the volume on, unless initiators have turned such
 // reports off.
-func (v *Volume) lowSpace() {
-	if report, _ := v.Space.Configured(); report || !v.Space.Meters() {
-		v.notify(Event{Kind: SpaceLow})
+func (w *Space) low() {
+	if report, _ := w.Configured(); report || !w.Meters() {
+		w.tell(Event{Kind: SpaceLow})
 	}
 }
 

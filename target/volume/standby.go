@@ -20,9 +20,6 @@ import (
 // before Activate, and detaches it between Quiesce and Deactivate (target/registry); what
 // gets past the gate finds a device without a store.
 
-// Moves reports whether the volume moves between nodes.
-func (v *Volume) Moves() bool { return v.cfg.Store != nil }
-
 // Activate lets commands reach the medium, as the node that had the volume before has left
 // it, or lost it: reservations, what an atomic write has not ended, the cache epoch, a
 // rewrite that has begun. Preconditions: the volume moves and is closed, its device has been

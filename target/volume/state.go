@@ -3,9 +3,6 @@ package volume
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
-	"math"
 	"path/filepath"
 	"sync"
 
@@ -62,6 +59,7 @@ type savedReg struct {
 type state struct {
 	store Store // nil: nothing is kept
 	key   string
+	moves bool // the store goes from node to node with the volume
 
 	mu      sync.Mutex // serialises changes, of reservations too; held across the sync of the file
 	kept    savedState // guarded by mu: what the file says
@@ -74,62 +72,8 @@ func (s *state) record(suffix string) string { return "lu-" + s.key + suffix }
 // file returns the name of one of the volume's files.
 func (s *state) file(suffix string) string { return filepath.Join(s.store.Dir(), s.record(suffix)) }
 
-// Keeps reports whether the volume has somewhere to keep state.
-func (v *Volume) Keeps() bool { return v.state.store != nil }
-
-// BadState is the error for a state file that cannot be understood. It keeps the volume
-// from being served: without its reservations somebody's data would be unprotected.
-func (v *Volume) BadState() error {
-	return fmt.Errorf("%s is not the saved state of this logical unit; put the right file there, or remove it to forget its reservations and saved mode pages", v.state.file(".json"))
-}
-
-// loadState brings back what was saved.
-func (v *Volume) loadState() error {
-	s := &v.state
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.kept = savedState{Unit: s.key}
-	v.marks.Store(nil)
-	if !v.Keeps() {
-		return nil
-	}
-	if v.Moves() { // forget what this node knew when it had the volume
-		v.SetGate(Sanitizing|SanitizeFailed|Formatting|Corrupt|Protected, false)
-		v.Rewriter.forget()
-		v.now.Store(&Reservations{})
-		v.erased.Store(false)
-	}
-	b, err := s.store.Load(s.record(".json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return v.hereLocked()
-	}
-	if err != nil {
-		return err
-	}
-	if later := laterVersion(b); later != 0 {
-		return fmt.Errorf("%s has version %d, and this program knows %d: a later version of iser-target has written it; go back to that one, or remove the file to forget the unit's reservations and saved mode pages",
-			s.file(".json"), later, stateVersion)
-	}
-	kept, ok := s.parse(b)
-	if !ok {
-		return v.BadState()
-	}
-	if size := v.Geo().Info.Size; len(kept.Marks) > 0 && kept.Marks[len(kept.Marks)-1].end > size && v.dev != nil {
-		kept.Marks = kept.Marks.without(size, math.MaxInt64) // it has been cut
-		if err := s.save(kept); err != nil {
-			return err
-		}
-	}
-	s.kept = kept
-	v.publishMarks(kept.Marks)
-	v.SetGate(Protected, kept.Protected)
-	v.Rewriter.sanitized = kept.Sanitized
-	if kept.Op != nil && v.dev != nil {
-		v.Rewriter.restore(kept.Op)
-	}
-	v.now.Store(restoreReservations(&kept))
-	return v.hereLocked()
-}
+// keeps reports whether there is somewhere to keep state.
+func (s *state) keeps() bool { return s.store != nil }
 
 // laterVersion is the version of a file that another program has written, which knows more
 // than this one; 0: it is none.
@@ -167,20 +111,24 @@ func (s *state) save(next savedState) error {
 	return err
 }
 
-// SavedParameters returns what SaveParameters has saved, in this life or an earlier
-// one; nil: nothing.
-func (v *Volume) SavedParameters() json.RawMessage {
-	v.state.mu.Lock()
-	defer v.state.mu.Unlock()
-	return v.state.kept.Modes
+// doneMark makes a number that is not 0 of the sum of a journal's entry.
+func doneMark(sum uint32) uint64 { return 1<<32 | uint64(sum) }
+
+// isDone reports whether the journal's entry with a sum is not to be put back.
+func (s *state) isDone(sum uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept.Done == doneMark(sum)
 }
 
-// SaveParameters keeps parameters through a restart, in the front end's own form; nil:
-// the defaults. Preconditions: the volume Keeps.
-func (v *Volume) SaveParameters(p json.RawMessage) error {
-	v.state.mu.Lock()
-	defer v.state.mu.Unlock()
-	next := v.state.kept
-	next.Modes = p
-	return v.state.save(next)
+// notDone forgets which entry that is.
+func (s *state) notDone() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kept.Done == 0 {
+		return nil
+	}
+	next := s.kept
+	next.Done = 0
+	return s.save(next)
 }

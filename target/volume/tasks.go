@@ -146,7 +146,7 @@ func (s *Tasks) Leave(o *Op) (AbortReason, Waits) {
 	why := AbortReason(o.aborted.Load())
 	s.set.Remove(&o.node)
 	s.nEnabled--
-	s.frozen.tell()
+	s.tellFreezeLocked()
 	if o.Order != Simple {
 		s.nOrdered--
 	}
@@ -164,4 +164,15 @@ func (s *Tasks) Leave(o *Op) (AbortReason, Waits) {
 	o.waits, o.copying = nil, nil
 	s.mu.Unlock()
 	return why, waits
+}
+
+// tellFreezeLocked wakes up whoever waits for the volume to come to rest.
+func (s *Tasks) tellFreezeLocked() {
+	if s.frozen == nil {
+		return
+	}
+	select {
+	case s.frozen.ended <- struct{}{}:
+	default:
+	}
 }

@@ -62,19 +62,19 @@ var pieces = sync.Pool{New: func() any { return new([1][]byte) }}
 
 // pread fills p or fails. The end of the file inside the device means that
 // somebody truncated it.
-func (v *Volume) pread(p []byte, off int64) error {
+func (m *mapped) pread(p []byte, off int64) error {
 	for done := 0; done < len(p); {
 		var k int
 		err := retry(func() (err error) {
-			k, err = v.sys.pread(v.fd, p[done:], off+int64(done))
+			k, err = m.sys.pread(m.fd, p[done:], off+int64(done))
 			return err
 		})
 		if err == nil && k == 0 {
 			err = io.ErrUnexpectedEOF
-			v.noticeTruncation()
+			m.noticeTruncation()
 		}
 		if err != nil {
-			return v.fail("pread", off+int64(done), int64(len(p)-done), err)
+			return m.fail("pread", off+int64(done), int64(len(p)-done), err)
 		}
 		done += k
 	}
@@ -142,7 +142,7 @@ func (v *Volume) exclusive(off, n int64) claim {
 }
 
 // pwrite writes everything or fails.
-func (v *Volume) pwrite(bufs [][]byte, off int64) error {
+func (m *mapped) pwrite(bufs [][]byte, off int64) error {
 	var rest [][]byte // a copy of bufs, made after the first short write: bufs belong to the caller
 	for len(bufs) > 0 {
 		// The kernel takes at most 1024 pieces at once.
@@ -150,14 +150,14 @@ func (v *Volume) pwrite(bufs [][]byte, off int64) error {
 		want := total(batch)
 		var k int
 		err := retry(func() (err error) {
-			k, err = v.sys.pwritev(v.fd, batch, off)
+			k, err = m.sys.pwritev(m.fd, batch, off)
 			return err
 		})
 		if err == nil && k == 0 {
 			err = io.ErrShortWrite
 		}
 		if err != nil {
-			return v.fail("pwrite", off, want, err)
+			return m.fail("pwrite", off, want, err)
 		}
 		off += int64(k)
 		if int64(k) == want {

@@ -39,20 +39,20 @@ func (v *Volume) adopt(o *blockdev.Opened) error {
 }
 
 // findData tells the page table of a store whose holes are to be known where they are not.
-func (v *Volume) findData() error {
-	for off, size := int64(0), v.cfg.Info.Size; off < size; {
-		data, err := unix.Seek(v.fd, off, unix.SEEK_DATA)
+func (m *mapped) findData() error {
+	for off, size := int64(0), m.cfg.Info.Size; off < size; {
+		data, err := unix.Seek(m.fd, off, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
 			return nil // nothing but a hole follows
 		}
 		if err != nil {
-			return fmt.Errorf("blockdev: %s: looking for data: %w", v.cfg.Path, err)
+			return fmt.Errorf("blockdev: %s: looking for data: %w", m.cfg.Path, err)
 		}
-		hole, err := unix.Seek(v.fd, data, unix.SEEK_HOLE)
+		hole, err := unix.Seek(m.fd, data, unix.SEEK_HOLE)
 		if err != nil {
-			return fmt.Errorf("blockdev: %s: looking for holes: %w", v.cfg.Path, err)
+			return fmt.Errorf("blockdev: %s: looking for holes: %w", m.cfg.Path, err)
 		}
-		v.pages.set(data, min(hole, size)-data, pageOwned)
+		m.pages.set(data, min(hole, size)-data, pageOwned)
 		off = hole
 	}
 	return nil

@@ -79,11 +79,11 @@ func (v *Volume) lend(l *blockdev.Lease, m blockdev.Mode) (bool, error) {
 
 // learn finds out about the unknown pages of [off, end): holes are noted, data
 // is brought into memory. It blocks on storage, with the range lent.
-func (v *Volume) learn(off, end int64) error {
+func (m *mapped) learn(off, end int64) error {
 	for off < end {
-		state, n := v.pages.run(off, end)
+		state, n := m.pages.run(off, end)
 		if state == pageUnknown {
-			if err := v.learnRun(v.floor(off), min(v.ceil(off+n), v.ceil(v.size.Load()))); err != nil {
+			if err := m.learnRun(m.floor(off), min(m.ceil(off+n), m.ceil(m.size.Load()))); err != nil {
 				return err
 			}
 		}
@@ -97,12 +97,12 @@ func (v *Volume) learn(off, end int64) error {
 const holeAhead = 64 << 20
 
 // learnRun is learn for whole pages that are all unknown.
-func (v *Volume) learnRun(off, end int64) error {
+func (m *mapped) learnRun(off, end int64) error {
 	for off < end {
 		// Pages behind the lease may be marked as a hole although others may be writing
 		// there: writers mark their pages as data afterwards, and that mark is never
 		// replaced by this one (see pages.set).
-		hole, n, err := v.extent(off, max(end, min(off+holeAhead, v.ceil(v.size.Load()))))
+		hole, n, err := m.extent(off, max(end, min(off+holeAhead, m.ceil(m.size.Load()))))
 		if err != nil {
 			return err
 		}
@@ -111,20 +111,20 @@ func (v *Volume) learnRun(off, end int64) error {
 		}
 		// Only whole pages are holes, and every page with some data is data.
 		if hole {
-			if n = v.floor(off+n) - off; n == 0 {
-				n = v.page
+			if n = m.floor(off+n) - off; n == 0 {
+				n = m.page
 				hole = false
 			}
 		} else {
-			n = v.ceil(off+n) - off
+			n = m.ceil(off+n) - off
 		}
 		if hole {
-			v.pages.set(off, n, pageHole)
+			m.pages.set(off, n, pageHole)
 		} else {
-			if err := v.populateRead(off, n); err != nil {
+			if err := m.populateRead(off, n); err != nil {
 				return err
 			}
-			v.pages.set(off, n, pageData)
+			m.pages.set(off, n, pageData)
 		}
 		off += n
 	}

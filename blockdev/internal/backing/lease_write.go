@@ -68,11 +68,6 @@ func (v *Volume) CommitBlocks(l *blockdev.Lease, fua bool) bool {
 	return l.Len != 0 && (!l.Direct || v.mustSync(fua))
 }
 
-// mustSync reports whether a write has to be durable when it completes.
-func (v *Volume) mustSync(fua bool) bool {
-	return (fua || v.cfg.WriteThrough) && !v.cfg.Volatile
-}
-
 // CommitLease implements blockdev.Lender.
 func (v *Volume) CommitLease(l *blockdev.Lease, fua bool) error {
 	off, n := l.Off, int64(l.Len)

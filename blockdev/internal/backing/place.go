@@ -8,14 +8,14 @@ const placeMax = 64 << 10
 
 // placeable reports whether a write may be copied into the mapping: the store is
 // memory that only this volume writes to, and each of the pages has its space.
-func (v *Volume) placeable(off, n int64) bool {
-	return v.cfg.Volatile && v.cfg.HolesKnown && n <= placeMax && v.pages.writable(off, n)
+func (m *mapped) placeable(off, n int64) bool {
+	return m.cfg.Volatile && m.cfg.HolesKnown && n <= placeMax && m.pages.writable(off, n)
 }
 
 // place copies bufs into the mapping at off, and saves a short write its system
 // call, half of which is finding the page. It reports false when the mapping faults:
 // then pwrite finds out why. Preconditions: placeable, and the range is claimed.
-func (v *Volume) place(bufs [][]byte, off int64) (ok bool) {
+func (m *mapped) place(bufs [][]byte, off int64) (ok bool) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(old)
@@ -28,7 +28,7 @@ func (v *Volume) place(bufs [][]byte, off int64) (ok bool) {
 		}
 	}()
 	for _, b := range bufs {
-		off += int64(copy(v.mem[off:], b))
+		off += int64(copy(m.mem[off:], b))
 	}
 	return true
 }

@@ -10,38 +10,38 @@ import (
 
 // populateRead brings whole pages of data into memory and finds out whether
 // they can be read at all.
-func (v *Volume) populateRead(off, n int64) error {
-	if !v.noPopulate.Load() {
-		err := retry(func() error { return v.sys.madvise(v.mem[off:off+n], unix.MADV_POPULATE_READ) })
+func (m *mapped) populateRead(off, n int64) error {
+	if !m.noPopulate.Load() {
+		err := retry(func() error { return m.sys.madvise(m.mem[off:off+n], unix.MADV_POPULATE_READ) })
 		if err == nil {
 			return nil
 		}
 		if errors.Is(err, unix.EINVAL) {
-			v.noPopulate.Store(true)
+			m.noPopulate.Store(true)
 		}
 	}
 	// EFAULT says only that it failed; pread says why. Where the kernel cannot
 	// populate, pread at least brings the pages into its cache.
-	return v.readThrough(off, n)
+	return m.readThrough(off, n)
 }
 
 // readThrough reads a range into scratch memory.
-func (v *Volume) readThrough(off, n int64) error {
-	n = min(n, v.size.Load()-off)
+func (m *mapped) readThrough(off, n int64) error {
+	n = min(n, m.size.Load()-off)
 	var one [1][]byte
 	for n > 0 {
 		k := min(n, blockdev.MaxBuffer)
-		bufs, err := v.pool.Get(one[:0], int(k), blockdev.Wait)
+		bufs, err := m.pool.Get(one[:0], int(k), blockdev.Wait)
 		if err != nil {
 			return err
 		}
 		for _, b := range bufs {
 			if err == nil {
-				err = v.pread(b, off)
+				err = m.pread(b, off)
 			}
 			off += int64(len(b))
 		}
-		v.pool.Put(bufs)
+		m.pool.Put(bufs)
 		if err != nil {
 			return err
 		}
@@ -53,16 +53,16 @@ func (v *Volume) readThrough(off, n int64) error {
 // reserve makes [off, off+n) storable through the mapping: space is allocated
 // and the pages are in memory, so that a full disk is an error of this command.
 // It reports false where staging is better or the only way.
-func (v *Volume) reserve(off, n int64) (bool, error) {
-	aligned := (off|n)&(v.page-1) == 0
+func (m *mapped) reserve(off, n int64) (bool, error) {
+	aligned := (off|n)&(m.page-1) == 0
 	end := off + n
 	for off < end {
-		state, k := v.pages.run(off, end)
+		state, k := m.pages.run(off, end)
 		if state != pageOwned {
-			first := v.floor(off)
-			length := min(v.ceil(off+k), int64(len(v.mem))) - first
-			if state == pageUnknown && aligned && !v.cached(first, length) {
-				hole, m, err := v.extent(first, first+length)
+			first := m.floor(off)
+			length := min(m.ceil(off+k), int64(len(m.mem))) - first
+			if state == pageUnknown && aligned && !m.cached(first, length) {
+				hole, m, err := m.extent(first, first+length)
 				if err != nil {
 					return false, err
 				}
@@ -72,10 +72,10 @@ func (v *Volume) reserve(off, n int64) (bool, error) {
 					return false, nil
 				}
 			}
-			if ok, err := v.populateWrite(first, length); !ok || err != nil {
+			if ok, err := m.populateWrite(first, length); !ok || err != nil {
 				return false, err
 			}
-			v.pages.set(first, length, pageOwned)
+			m.pages.set(first, length, pageOwned)
 		}
 		off += k
 	}
@@ -83,54 +83,54 @@ func (v *Volume) reserve(off, n int64) (bool, error) {
 }
 
 // populateWrite allocates whole pages and brings them into memory.
-func (v *Volume) populateWrite(off, n int64) (bool, error) {
-	if !v.noPopulate.Load() {
-		err := retry(func() error { return v.sys.madvise(v.mem[off:off+n], unix.MADV_POPULATE_WRITE) })
+func (m *mapped) populateWrite(off, n int64) (bool, error) {
+	if !m.noPopulate.Load() {
+		err := retry(func() error { return m.sys.madvise(m.mem[off:off+n], unix.MADV_POPULATE_WRITE) })
 		if err == nil {
 			return true, nil
 		}
 		if errors.Is(err, unix.EINVAL) {
-			v.noPopulate.Store(true)
+			m.noPopulate.Store(true)
 		}
 	}
-	if v.noReserve.Load() {
+	if m.noReserve.Load() {
 		return false, nil
 	}
-	size := v.size.Load()
-	if err := v.truncated(off, min(n, size-off)); err != nil {
+	size := m.size.Load()
+	if err := m.truncated(off, min(n, size-off)); err != nil {
 		return false, err
 	}
 	// fallocate says why EFAULT came, and on kernels that cannot populate it
 	// is what reserves the space. The size of the file does not change.
-	err := retry(func() error { return v.sys.fallocate(v.fd, unix.FALLOC_FL_KEEP_SIZE, off, min(n, size-off)) })
+	err := retry(func() error { return m.sys.fallocate(m.fd, unix.FALLOC_FL_KEEP_SIZE, off, min(n, size-off)) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV) {
-		v.noReserve.Store(true)
+		m.noReserve.Store(true)
 		return false, nil
 	}
 	if err != nil {
-		return false, v.fail("fallocate", off, n, err)
+		return false, m.fail("fallocate", off, n, err)
 	}
-	if v.noPopulate.Load() {
-		return true, v.readThrough(off, n)
+	if m.noPopulate.Load() {
+		return true, m.readThrough(off, n)
 	}
-	err = retry(func() error { return v.sys.madvise(v.mem[off:off+n], unix.MADV_POPULATE_WRITE) })
+	err = retry(func() error { return m.sys.madvise(m.mem[off:off+n], unix.MADV_POPULATE_WRITE) })
 	if err == nil {
 		return true, nil
 	}
 	// There is space, and yet storing to the pages fails, as on ext4 on a nearly full
 	// disk. If they can be read, the write is staged, and its pwrite decides.
-	return false, v.readThrough(off, n)
+	return false, m.readThrough(off, n)
 }
 
 // cached reports whether the kernel has all pages of the range in memory.
-func (v *Volume) cached(off, n int64) bool {
+func (m *mapped) cached(off, n int64) bool {
 	var vec [256]byte
 	for n > 0 {
-		k := min(n, int64(len(vec))*v.page)
-		if v.sys.mincore(v.mem[off:off+k], vec[:]) != nil {
+		k := min(n, int64(len(vec))*m.page)
+		if m.sys.mincore(m.mem[off:off+k], vec[:]) != nil {
 			return false
 		}
-		for _, b := range vec[:(k+v.page-1)/v.page] {
+		for _, b := range vec[:(k+m.page-1)/m.page] {
 			if b&1 == 0 {
 				return false
 			}

@@ -68,37 +68,37 @@ func (v *Volume) resize(n int64) error {
 
 // truncated reports an error if the store has become shorter than [off, off+n)
 // behind the volume's back.
-func (v *Volume) truncated(off, n int64) error {
-	if v.cfg.StoreSize == nil {
+func (m *mapped) truncated(off, n int64) error {
+	if m.cfg.StoreSize == nil {
 		return nil
 	}
-	have, err := v.cfg.StoreSize()
+	have, err := m.cfg.StoreSize()
 	if err != nil {
-		return v.fail("stat", off, n, err)
+		return m.fail("stat", off, n, err)
 	}
 	if have >= off+n {
 		return nil
 	}
-	v.forget(have)
-	return v.fail("stat", off, n, fmt.Errorf("the backing store is only %d bytes long now: %w", have, io.ErrUnexpectedEOF))
+	m.forget(have)
+	return m.fail("stat", off, n, fmt.Errorf("the backing store is only %d bytes long now: %w", have, io.ErrUnexpectedEOF))
 }
 
 // noticeTruncation drops what was known beyond the store's end, so that leases
 // there take the slow way and get an error.
-func (v *Volume) noticeTruncation() {
-	if v.cfg.StoreSize == nil {
+func (m *mapped) noticeTruncation() {
+	if m.cfg.StoreSize == nil {
 		return
 	}
-	if have, err := v.cfg.StoreSize(); err == nil {
-		v.forget(have)
+	if have, err := m.cfg.StoreSize(); err == nil {
+		m.forget(have)
 	}
 }
 
-func (v *Volume) forget(beyond int64) {
-	size := v.size.Load()
-	beyond = max(v.floor(beyond), 0)
+func (m *mapped) forget(beyond int64) {
+	size := m.size.Load()
+	beyond = max(m.floor(beyond), 0)
 	if beyond < size {
-		v.pages.clear(beyond, v.ceil(size)-beyond, pageUnknown)
+		m.pages.clear(beyond, m.ceil(size)-beyond, pageUnknown)
 	}
 }
 

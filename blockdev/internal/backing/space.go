@@ -129,38 +129,38 @@ func (v *Volume) Extents(off, n int64) ([]blockdev.Extent, error) {
 
 // extent reports whether a hole or data begins at off, and how long it is
 // within [off, end).
-func (v *Volume) extent(off, end int64) (hole bool, n int64, err error) {
-	if !v.cfg.SeekHoles {
+func (m *mapped) extent(off, end int64) (hole bool, n int64, err error) {
+	if !m.cfg.SeekHoles {
 		return false, end - off, nil
 	}
-	data, err := v.seek(off, unix.SEEK_DATA)
+	data, err := m.seek(off, unix.SEEK_DATA)
 	if errors.Is(err, unix.ENXIO) {
 		// Nothing but a hole up to the end of the file, or off is beyond it.
-		if err := v.truncated(off, min(end, v.size.Load())-off); err != nil {
+		if err := m.truncated(off, min(end, m.size.Load())-off); err != nil {
 			return false, 0, err
 		}
 		return true, end - off, nil
 	}
 	if err != nil {
-		return false, 0, v.fail("SEEK_DATA", off, end-off, err)
+		return false, 0, m.fail("SEEK_DATA", off, end-off, err)
 	}
 	if data > off {
 		return true, min(data, end) - off, nil
 	}
-	next, err := v.seek(off, unix.SEEK_HOLE)
+	next, err := m.seek(off, unix.SEEK_HOLE)
 	if err != nil {
-		return false, 0, v.fail("SEEK_HOLE", off, end-off, err)
+		return false, 0, m.fail("SEEK_HOLE", off, end-off, err)
 	}
 	// The end of the file counts as a hole; pages are data to their end.
-	if next >= v.size.Load() {
+	if next >= m.size.Load() {
 		next = end
 	}
 	return false, min(next, end) - off, nil
 }
 
-func (v *Volume) seek(off int64, whence int) (n int64, err error) {
+func (m *mapped) seek(off int64, whence int) (n int64, err error) {
 	err = retry(func() (err error) {
-		n, err = v.sys.seek(v.fd, off, whence)
+		n, err = m.sys.seek(m.fd, off, whence)
 		return err
 	})
 	return n, err

@@ -19,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,31 +70,13 @@ const DefaultPatience = time.Second
 // Volume is an open volume. It implements blockdev.Device, Lender, Resizer, Eraser
 // and Mapped.
 type Volume struct {
-	cfg      Config
-	sys      kernel
-	fd       int
-	mem      []byte // the mapping: the size now, and room to grow
-	page     int64
-	pool     *blockdev.Pool
+	mapped     // the store
+	durability // what has reached it for good
+
+	ranges   blockdev.Ranges // what is lent, and who copies
 	patience time.Duration
-	ranges   blockdev.Ranges
-	pages    *pages
-	mask     int64 // block size - 1
-
-	size     atomic.Int64 // bytes; 0 when closed
-	closed   atomic.Bool
-	poisoned atomic.Bool
-	syncs    syncs
-	// noPopulate is set when the kernel turns out to lack MADV_POPULATE_*
-	// (before 5.14), noReserve when the file system has no fallocate either.
-	noPopulate atomic.Bool
-	noReserve  atomic.Bool
-
-	notRAM func() // takes mem out of what is known to be RAM
-
-	record string // file of the cacheRecord; "" without one
-
-	hooks blockdev.ResizeHooks
+	hooks    blockdev.ResizeHooks
+	notRAM   func() // takes mem out of what is known to be RAM
 
 	// resizeMu serialises resizes and Close. opMu is held shared by what uses
 	// the descriptor without a lent range, and exclusively by Close, so that
@@ -118,14 +99,17 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 		}
 	}()
 	v := &Volume{
-		cfg:      cfg,
-		sys:      sys,
-		fd:       cfg.FD,
-		page:     int64(unix.Getpagesize()),
-		pool:     cfg.Pool,
+		mapped: mapped{
+			cfg:  cfg,
+			sys:  sys,
+			fd:   cfg.FD,
+			page: int64(unix.Getpagesize()),
+			pool: cfg.Pool,
+			mask: int64(cfg.Info.BlockSize - 1),
+		},
 		patience: cfg.Patience,
-		mask:     int64(cfg.Info.BlockSize - 1),
 	}
+	v.durability.mapped = &v.mapped
 	if v.pool == nil {
 		v.pool = blockdev.DefaultPool()
 	}
@@ -174,50 +158,6 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 	return v, nil
 }
 
-// mapStore maps the store and, behind its end, address space for growing: a
-// mapping may be longer than its file, and what is lent must never move.
-func mapStore(fd int, size, page int64, readOnly bool) ([]byte, error) {
-	prot := unix.PROT_READ | unix.PROT_WRITE
-	if readOnly {
-		prot = unix.PROT_READ
-	}
-	exact := (size + page - 1) &^ (page - 1)
-	// File systems bound the length of files, processes that of address space.
-	for _, n := range []int64{max(4*exact, exact+growthRoom), 2 * exact, exact} {
-		if n < exact || n != int64(int(n)) {
-			continue
-		}
-		mem, err := unix.Mmap(fd, 0, int(n), prot, unix.MAP_SHARED|unix.MAP_NORESERVE)
-		if err == nil || n == exact {
-			return mem, err
-		}
-	}
-	return nil, unix.ENOMEM
-}
-
-// lock keeps the pages of [off, end) in memory from the moment they are first
-// used; nothing is read ahead. The kernel counts the whole range against the
-// process's limit at once.
-func (v *Volume) lock(off, end int64) error {
-	off, end = v.floor(off), v.ceil(end)
-	if off == end {
-		return nil
-	}
-	err := v.sys.mlock(v.mem[off:end])
-	if err == nil {
-		return nil
-	}
-	limit := "unknown"
-	var r unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil {
-		limit = fmt.Sprintf("%d bytes", r.Cur)
-	}
-	return fmt.Errorf("blockdev: %s: locking %d bytes in memory: %w; the limit of the process is %s (ulimit -l, LimitMEMLOCK= of a systemd unit): raise it, or do not lock the volume", v.cfg.Path, end-off, err, limit)
-}
-
-// growthRoom is the least room to grow, bytes. It costs address space only.
-const growthRoom = 64 << 30
-
 // Info implements blockdev.Device.
 func (v *Volume) Info() blockdev.Info {
 	info := v.cfg.Info
@@ -259,19 +199,6 @@ func (v *Volume) Close() error {
 	return errors.Join(err, unix.Munmap(v.mem), v.pages.close(), unix.Close(v.fd))
 }
 
-// leave flushes the store for the last time, if the next opening is to know how that
-// went.
-func (v *Volume) leave(size int64) error {
-	if v.record == "" {
-		return nil
-	}
-	if err := v.sync("fdatasync", 0, size, func() error { return v.sys.fdatasync(v.fd) }); err != nil {
-		// The failed sync has tried to remove the record already; try once more.
-		return errors.Join(err, dropRecord(v.record))
-	}
-	return leaveCache(v.record, v.cfg.Info.CacheID)
-}
-
 // begin starts an operation that uses the descriptor; on success v.opMu is to be
 // unlocked when it is over.
 func (v *Volume) begin() error {
@@ -282,27 +209,3 @@ func (v *Volume) begin() error {
 	}
 	return nil
 }
-
-// check validates a range against the size now.
-func (v *Volume) check(off, n int64) error {
-	size := v.size.Load()
-	if off < 0 || n < 0 || off > size || n > size-off {
-		if v.closed.Load() {
-			return blockdev.ErrClosed
-		}
-		return blockdev.ErrOutOfRange
-	}
-	if (off|n)&v.mask != 0 {
-		return blockdev.ErrUnaligned
-	}
-	return nil
-}
-
-// fail makes the error of a system call on a range.
-func (v *Volume) fail(op string, off, n int64, cause error) error {
-	return &blockdev.Error{Op: op, Store: v.cfg.Path, Off: off, Len: n, Kind: blockdev.KindOf(cause), Cause: cause}
-}
-
-// floor and ceil round to pages.
-func (v *Volume) floor(n int64) int64 { return n &^ (v.page - 1) }
-func (v *Volume) ceil(n int64) int64  { return (n + v.page - 1) &^ (v.page - 1) }

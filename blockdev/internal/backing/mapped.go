@@ -1,0 +1,99 @@
+package backing
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"softiser/blockdev"
+)
+
+// mapped is the part of a volume that is its store: the open file, the memory that it is
+// mapped to, its length, and what is known of its pages. It claims no ranges and makes nothing
+// durable; its callers see to it that the file stays open (Volume.opMu, or a range that is lent).
+type mapped struct {
+	cfg   Config
+	sys   kernel
+	fd    int
+	mem   []byte // the mapping: the size now, and room to grow
+	page  int64
+	mask  int64 // block size - 1
+	pool  *blockdev.Pool
+	pages *pages
+
+	size   atomic.Int64 // bytes; 0 when closed
+	closed atomic.Bool
+	// noPopulate is set when the kernel turns out to lack MADV_POPULATE_*
+	// (before 5.14), noReserve when the file system has no fallocate either.
+	noPopulate atomic.Bool
+	noReserve  atomic.Bool
+}
+
+// mapStore maps the store and, behind its end, address space for growing: a
+// mapping may be longer than its file, and what is lent must never move.
+func mapStore(fd int, size, page int64, readOnly bool) ([]byte, error) {
+	prot := unix.PROT_READ | unix.PROT_WRITE
+	if readOnly {
+		prot = unix.PROT_READ
+	}
+	exact := (size + page - 1) &^ (page - 1)
+	// File systems bound the length of files, processes that of address space.
+	for _, n := range []int64{max(4*exact, exact+growthRoom), 2 * exact, exact} {
+		if n < exact || n != int64(int(n)) {
+			continue
+		}
+		mem, err := unix.Mmap(fd, 0, int(n), prot, unix.MAP_SHARED|unix.MAP_NORESERVE)
+		if err == nil || n == exact {
+			return mem, err
+		}
+	}
+	return nil, unix.ENOMEM
+}
+
+// lock keeps the pages of [off, end) in memory from the moment they are first
+// used; nothing is read ahead. The kernel counts the whole range against the
+// process's limit at once.
+func (m *mapped) lock(off, end int64) error {
+	off, end = m.floor(off), m.ceil(end)
+	if off == end {
+		return nil
+	}
+	err := m.sys.mlock(m.mem[off:end])
+	if err == nil {
+		return nil
+	}
+	limit := "unknown"
+	var r unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil {
+		limit = fmt.Sprintf("%d bytes", r.Cur)
+	}
+	return fmt.Errorf("blockdev: %s: locking %d bytes in memory: %w; the limit of the process is %s (ulimit -l, LimitMEMLOCK= of a systemd unit): raise it, or do not lock the volume", m.cfg.Path, end-off, err, limit)
+}
+
+// growthRoom is the least room to grow, bytes. It costs address space only.
+const growthRoom = 64 << 30
+
+// check validates a range against the size now.
+func (m *mapped) check(off, n int64) error {
+	size := m.size.Load()
+	if off < 0 || n < 0 || off > size || n > size-off {
+		if m.closed.Load() {
+			return blockdev.ErrClosed
+		}
+		return blockdev.ErrOutOfRange
+	}
+	if (off|n)&m.mask != 0 {
+		return blockdev.ErrUnaligned
+	}
+	return nil
+}
+
+// fail makes the error of a system call on a range.
+func (m *mapped) fail(op string, off, n int64, cause error) error {
+	return &blockdev.Error{Op: op, Store: m.cfg.Path, Off: off, Len: n, Kind: blockdev.KindOf(cause), Cause: cause}
+}
+
+// floor and ceil round to pages.
+func (m *mapped) floor(n int64) int64 { return n &^ (m.page - 1) }
+func (m *mapped) ceil(n int64) int64  { return (n + m.page - 1) &^ (m.page - 1) }

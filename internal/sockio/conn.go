@@ -146,25 +146,6 @@ func (c *Conn) Drained() bool { return c.drained }
 // the bytes is noticed within Lookout then.
 func (c *Conn) Waits() { c.inq.Waits() }
 
-// PeerClosed reports whether the other end of a TCP connection has closed it, though
-// not everything that came before may have been read, or whether rc itself has been
-// closed. That this end has sent FIN does not count.
-func PeerClosed(rc syscall.RawConn) bool {
-	over := false
-	err := rc.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err != nil {
-			return
-		}
-		switch info.State {
-		case unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2:
-		default:
-			over = true
-		}
-	})
-	return over || err != nil
-}
-
 // Readable waits until there is something to read from a socket, or, of one that listens,
 // to accept, but no longer than for a moment: it holds up whoever closes the socket, and
 // a thread.

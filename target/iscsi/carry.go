@@ -361,8 +361,7 @@ func (h Handover) enter(x *session, units []scsi.CarriedUnit) error {
 		return err
 	}
 	x.nexus.Restore(units)
-	s.keys[x.key], s.sessions[x.tsih] = x, x
-	s.shares[x.share]++
+	s.listLocked(x)
 	s.lastTSIH = max(s.lastTSIH, x.tsih)
 	for _, c := range x.conns.members.conns {
 		s.conns[c] = struct{}{}

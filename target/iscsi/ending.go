@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"syscall"
 	"time"
 
 	"softiser/internal/iser"
@@ -33,27 +34,53 @@ func (s *Frontend) awaitEnding(n *session, c *conn) {
 		}
 		return false
 	}
-	for _, x := range s.sessionList(n.node) {
-		if x.key.initiator != n.key.initiator {
-			continue
+	over, closed, _ := endsOf(s.kinOf(n))
+	for _, m := range closed {
+		if !wait(m.c.ended) {
+			return
 		}
-		for _, o := range x.conns.list() {
-			if o.peerClosed() && !wait(o.ended) {
-				return
-			}
-		}
+		over = append(over, m.sess)
+	}
+	for _, x := range over {
 		if x.ending() && !wait(x.done) {
 			return
 		}
 	}
 }
 
-// peerClosed reports whether the initiator has ended the connection, perhaps before we have
-// taken notice.
-func (c *conn) peerClosed() bool {
-	if c.raw != nil {
-		return sockio.PeerClosed(c.raw)
+// member is a connection of a session.
+type member struct {
+	sess *session
+	c    *conn
+}
+
+// endsOf returns the sessions of all that are over, or on their way there, and the connections
+// of all that their initiator has ended, perhaps before we have taken notice. It takes few
+// system calls, however many there are.
+func endsOf(all []*session) (over []*session, closed []member, calls int) {
+	var asked []member // with a socket
+	var sockets []syscall.RawConn
+	for _, x := range all {
+		x.mu.Lock()
+		if x.endingLocked() {
+			over = append(over, x)
+		}
+		for _, c := range x.conns.members.conns {
+			switch m := (member{x, c}); {
+			case c.raw != nil:
+				asked, sockets = append(asked, m), append(sockets, c.raw)
+			case c.queuePairEnded():
+				closed = append(closed, m)
+			}
+		}
+		x.mu.Unlock()
 	}
+	calls = sockio.PeersClosed(sockets, func(i int) { closed = append(closed, asked[i]) })
+	return over, closed, calls
+}
+
+// queuePairEnded reports whether that of a connection over RoCE has ended.
+func (c *conn) queuePairEnded() bool {
 	dm, ok := c.dm.(*iser.Conn)
 	return ok && dm.QP().State() != rdma.StateRTS
 }

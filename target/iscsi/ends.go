@@ -71,15 +71,9 @@ func (s *Frontend) forget(n *session) {
 	traffic := s.past[wire.Transport]
 	traffic.add(&st)
 	s.past[wire.Transport] = traffic
-	delete(s.sessions, n.tsih)
-	if s.shares[n.share]--; s.shares[n.share] == 0 {
-		delete(s.shares, n.share)
-	}
+	s.unlistLocked(n)
 	if n.aged != nil {
 		n.aged.Stop()
-	}
-	if s.keys[n.key] == n {
-		delete(s.keys, n.key)
 	}
 	s.mu.Unlock()
 	s.limits.sessions.Info(n.log(), "session ended", zap.NamedError("reason", n.endCause()), zap.Duration("age", time.Since(n.born)))

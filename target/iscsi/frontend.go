@@ -40,17 +40,19 @@ type Frontend struct {
 	closing  sync.Once   // of what Close does when no volume is in use any more
 	closeErr error       // what went wrong then; written once, in closing
 
-	mu       sync.Mutex
-	nodes    []*node                      // guarded by mu; replaced, never changed in place
-	removed  map[string]ACL               // guarded by mu: names of targets that were taken away, and who might use them
-	leaving  []*node                      // guarded by mu: taken away, but commands still hold their volumes
-	sessions map[uint16]*session          // guarded by mu, by TSIH
-	keys     map[sessionKey]*session      // guarded by mu
-	shares   map[shareKey]int             // guarded by mu: sessions, by whose share they are of
-	room     Room                         // guarded by mu: as SetRoom has left it
-	conns    map[*conn]struct{}           // guarded by mu
-	past     map[portal.Transport]Traffic // guarded by mu: of sessions that have ended
-	lastTSIH uint16                       // guarded by mu
+	mu          sync.Mutex
+	nodes       []*node                      // guarded by mu; replaced, never changed in place
+	removed     map[string]ACL               // guarded by mu: names of targets that were taken away, and who might use them
+	leaving     []*node                      // guarded by mu: taken away, but commands still hold their volumes
+	sessions    map[uint16]*session          // guarded by mu, by TSIH
+	keys        map[sessionKey]*session      // guarded by mu
+	kin         map[kinKey]*kin              // guarded by mu
+	discoveries []*session                   // guarded by mu: discovery sessions, oldest first
+	shares      map[shareKey]int             // guarded by mu: sessions, by whose share they are of
+	room        Room                         // guarded by mu: as SetRoom has left it
+	conns       map[*conn]struct{}           // guarded by mu
+	past        map[portal.Transport]Traffic // guarded by mu: of sessions that have ended
+	lastTSIH    uint16                       // guarded by mu
 }
 
 // New checks the configuration and makes the front end. There is room for no session
@@ -69,6 +71,7 @@ func New(cfg Config) (*Frontend, error) {
 		past:     map[portal.Transport]Traffic{},
 		sessions: map[uint16]*session{},
 		keys:     map[sessionKey]*session{},
+		kin:      map[kinKey]*kin{},
 		shares:   map[shareKey]int{},
 		conns:    map[*conn]struct{}{},
 		room:     cfg.Room,

@@ -70,7 +70,7 @@ func idleInitiators(t *testing.T, addr string, n int) {
 	all := make([]*rawInitiator, n)
 	for i := range all {
 		r := dialRaw(t, addr)
-		// As many hosts: a login looks at each session of its own initiator; see awaitEnding.
+		// As many hosts: a login asks after the sessions of its own initiator; see awaitEnding.
 		r.name = fmt.Sprintf("iqn.2026-11.test:idle%d", i)
 		r.mustLogin(testIQN)
 		all[i] = r

@@ -31,9 +31,11 @@ func (s *Frontend) checkOwnerLocked(n *session) error {
 		return iscsi.Refuse(iscsi.LoginForbidden, "at %s the name %s is %s's, by a %s; %s may have it when that is gone, or after `iser-target session release %s %s`",
 			n.key.target, n.key.initiator, iscsi.Printable(other), by, iscsi.Printable(n.user), n.key.target, n.key.initiator)
 	}
-	for _, x := range s.sessions {
-		if x.node == n.node && x.key.initiator == n.key.initiator && x.user != "" && x.user != n.user {
-			return refuse(x.user, "session")
+	if k := s.kin[n.kin()]; k != nil {
+		for other := range k.users { // one, or those to whom the name was released
+			if other != n.user {
+				return refuse(other, "session")
+			}
 		}
 	}
 	if other, ok := n.node.device.RegisteredUser(n.key.initiator, n.user); ok {

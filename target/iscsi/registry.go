@@ -84,10 +84,8 @@ func (s *Frontend) enterLocked(n *session) error {
 		if err := n.openNexus(); err != nil {
 			return err
 		}
-		s.keys[n.key] = n
 	}
-	s.sessions[n.tsih] = n
-	s.shares[n.share]++
+	s.listLocked(n)
 	n.limitAgeLocked()
 	s.stats.logins.Add(1)
 	return nil

@@ -1,8 +1,6 @@
 package iscsi
 
 import (
-	"strings"
-
 	"softiser/internal/iscsi"
 	"softiser/target/portal"
 )
@@ -11,8 +9,7 @@ import (
 // targets that have still to be told of.
 type targetListing struct {
 	c     *conn
-	nodes []*node // what the server had at the request
-	which string  // "All", or the name of one
+	nodes []*node // of those that the server had at the request, what was asked for
 }
 
 // sendTargets answers SendTargets. "All" is for discovery sessions; in a normal
@@ -27,7 +24,14 @@ func (x *textExchange) sendTargets(which string) (targetListing, bool) {
 	case which == "":
 		which = s.node.cfg.Name
 	}
-	return targetListing{c: x.c, nodes: s.srv.nodeList(), which: which}, true
+	if which != "All" {
+		n, _, _ := s.srv.lookup(which)
+		if n == nil {
+			return targetListing{}, true
+		}
+		return targetListing{c: x.c, nodes: []*node{n}}, true
+	}
+	return targetListing{c: x.c, nodes: s.srv.nodeList()}, true
 }
 
 func (l *targetListing) more() bool { return len(l.nodes) > 0 }
@@ -36,9 +40,6 @@ func (l *targetListing) more() bool { return len(l.nodes) > 0 }
 func (l *targetListing) next(dst []byte) []byte {
 	n := l.nodes[0]
 	l.nodes = l.nodes[1:]
-	if l.which != "All" && !strings.EqualFold(l.which, n.cfg.Name) {
-		return dst
-	}
 	t := n.access.Load()
 	if ok, _ := t.ACL.allow(l.c.sess.key.initiator, l.c.remote.Addr()); !ok {
 		return dst

@@ -129,8 +129,11 @@ func (s *session) setStateLocked(to sessionState) {
 func (s *session) ending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.doomed || s.state != sessionActive
+	return s.endingLocked()
 }
+
+// endingLocked is ending for who holds s.mu.
+func (s *session) endingLocked() bool { return s.doomed || s.state != sessionActive }
 
 // openWindowLocked gives free places to the initiator. The caller holds s.mu.
 func (s *session) openWindowLocked() { s.order.seq.win.update() }

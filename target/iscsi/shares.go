@@ -3,6 +3,7 @@ package iscsi
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,13 +121,11 @@ func (s *Frontend) reservedLocked() int {
 
 // oldestDiscoveryLocked finds the oldest discovery session that match accepts. The caller
 // holds s.mu.
-func (s *Frontend) oldestDiscoveryLocked(match func(*session) bool) (oldest *session) {
-	for _, x := range s.sessions {
-		if x.discovery() && match(x) && (oldest == nil || x.born.Before(oldest.born)) {
-			oldest = x
-		}
+func (s *Frontend) oldestDiscoveryLocked(match func(*session) bool) *session {
+	if i := slices.IndexFunc(s.discoveries, match); i >= 0 {
+		return s.discoveries[i]
 	}
-	return oldest
+	return nil
 }
 
 // limitAgeLocked ends a discovery session when its time is over. The caller holds srv.mu.

@@ -361,7 +361,9 @@ func (h Handover) enter(x *session, units []scsi.CarriedUnit) error {
 		return err
 	}
 	x.nexus.Restore(units)
-	s.listLocked(x)
+	s.keys[x.key], s.sessions[x.tsih] = x, x
+	s.kin.add(x)
+	s.shares[x.share]++
 	s.lastTSIH = max(s.lastTSIH, x.tsih)
 	for _, c := range x.conns.members.conns {
 		s.conns[c] = struct{}{}

@@ -34,7 +34,10 @@ func (s *Frontend) awaitEnding(n *session, c *conn) {
 		}
 		return false
 	}
-	over, closed, _ := endsOf(s.kinOf(n))
+	s.mu.Lock()
+	kin := s.kin.of(n)
+	s.mu.Unlock()
+	over, closed, _ := endsOf(kin)
 	for _, m := range closed {
 		if !wait(m.c.ended) {
 			return

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -71,9 +72,20 @@ func (s *Frontend) forget(n *session) {
 	traffic := s.past[wire.Transport]
 	traffic.add(&st)
 	s.past[wire.Transport] = traffic
-	s.unlistLocked(n)
+	delete(s.sessions, n.tsih)
+	if s.shares[n.share]--; s.shares[n.share] == 0 {
+		delete(s.shares, n.share)
+	}
 	if n.aged != nil {
 		n.aged.Stop()
+	}
+	if n.discovery() {
+		s.discoveries = slices.DeleteFunc(s.discoveries, func(x *session) bool { return x == n })
+	} else {
+		s.kin.remove(n)
+	}
+	if s.keys[n.key] == n {
+		delete(s.keys, n.key)
 	}
 	s.mu.Unlock()
 	s.limits.sessions.Info(n.log(), "session ended", zap.NamedError("reason", n.endCause()), zap.Duration("age", time.Since(n.born)))

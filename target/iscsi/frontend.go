@@ -46,7 +46,7 @@ type Frontend struct {
 	leaving     []*node                      // guarded by mu: taken away, but commands still hold their volumes
 	sessions    map[uint16]*session          // guarded by mu, by TSIH
 	keys        map[sessionKey]*session      // guarded by mu
-	kin         map[kinKey]*kin              // guarded by mu
+	kin         families                     // guarded by mu
 	discoveries []*session                   // guarded by mu: discovery sessions, oldest first
 	shares      map[shareKey]int             // guarded by mu: sessions, by whose share they are of
 	room        Room                         // guarded by mu: as SetRoom has left it
@@ -71,7 +71,7 @@ func New(cfg Config) (*Frontend, error) {
 		past:     map[portal.Transport]Traffic{},
 		sessions: map[uint16]*session{},
 		keys:     map[sessionKey]*session{},
-		kin:      map[kinKey]*kin{},
+		kin:      families{},
 		shares:   map[shareKey]int{},
 		conns:    map[*conn]struct{}{},
 		room:     cfg.Room,

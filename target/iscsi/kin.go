@@ -1,6 +1,8 @@
 package iscsi
 
-import "slices"
+// families are the sessions by whose they are: a login that asks about those of its own
+// initiator's name looks at no others. Frontend.mu guards it; discovery sessions are not there.
+type families map[kinKey]*kin
 
 // kinKey is an initiator's name at one target.
 type kinKey struct {
@@ -8,28 +10,19 @@ type kinKey struct {
 	initiator string
 }
 
-func (s *session) kin() kinKey { return kinKey{s.node, s.key.initiator} }
-
-// kin are the sessions of one initiator's name at one target: a login that asks about those
-// looks at no others. Frontend.mu guards it.
+// kin are the sessions of one name.
 type kin struct {
 	sessions map[*session]struct{}
 	users    map[string]int // how many of them each user has who has proved himself
 }
 
-// listLocked puts a session, which has its TSIH, into the tables. The caller holds s.mu.
-func (s *Frontend) listLocked(n *session) {
-	s.sessions[n.tsih] = n
-	s.shares[n.share]++
-	if n.discovery() {
-		s.discoveries = append(s.discoveries, n)
-		return
-	}
-	s.keys[n.key] = n
-	k := s.kin[n.kin()]
+func (s *session) kin() kinKey { return kinKey{s.node, s.key.initiator} }
+
+func (f families) add(n *session) {
+	k := f[n.kin()]
 	if k == nil {
 		k = &kin{sessions: map[*session]struct{}{}, users: map[string]int{}}
-		s.kin[n.kin()] = k
+		f[n.kin()] = k
 	}
 	k.sessions[n] = struct{}{}
 	if n.user != "" {
@@ -37,22 +30,11 @@ func (s *Frontend) listLocked(n *session) {
 	}
 }
 
-// unlistLocked takes a session out of the tables. The caller holds s.mu.
-func (s *Frontend) unlistLocked(n *session) {
-	delete(s.sessions, n.tsih)
-	if s.shares[n.share]--; s.shares[n.share] == 0 {
-		delete(s.shares, n.share)
-	}
-	if n.discovery() {
-		if i := slices.Index(s.discoveries, n); i >= 0 {
-			s.discoveries = slices.Delete(s.discoveries, i, i+1)
-		}
+func (f families) remove(n *session) {
+	k := f[n.kin()]
+	if k == nil {
 		return
 	}
-	if s.keys[n.key] == n {
-		delete(s.keys, n.key)
-	}
-	k := s.kin[n.kin()]
 	delete(k.sessions, n)
 	if n.user != "" {
 		if k.users[n.user]--; k.users[n.user] == 0 {
@@ -60,21 +42,29 @@ func (s *Frontend) unlistLocked(n *session) {
 		}
 	}
 	if len(k.sessions) == 0 {
-		delete(s.kin, n.kin())
+		delete(f, n.kin())
 	}
 }
 
-// kinOf returns the sessions of the name of n at its target.
-func (s *Frontend) kinOf(n *session) []*session {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := s.kin[n.kin()]
-	if k == nil {
-		return nil
-	}
-	all := make([]*session, 0, len(k.sessions))
-	for x := range k.sessions {
-		all = append(all, x)
+// of returns the sessions of the name of n.
+func (f families) of(n *session) (all []*session) {
+	if k := f[n.kin()]; k != nil {
+		all = make([]*session, 0, len(k.sessions))
+		for x := range k.sessions {
+			all = append(all, x)
+		}
 	}
 	return all
+}
+
+// otherUser returns a user but that of n who has sessions of its name.
+func (f families) otherUser(n *session) (other string, ok bool) {
+	if k := f[n.kin()]; k != nil {
+		for u := range k.users { // one, or those who had the name before it was released
+			if u != n.user {
+				return u, true
+			}
+		}
+	}
+	return "", false
 }

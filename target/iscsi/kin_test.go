@@ -26,7 +26,10 @@ func TestLoginsUnderOneName(t *testing.T) {
 		all = append(all, login(fmt.Sprintf("iqn.2026-11.test:other%d", i), 0))
 	}
 	for i, want := range map[int]int{0: many, many: 1} {
-		kin := s.kinOf(s.sessionByTSIH(all[i].tsih))
+		x := s.sessionByTSIH(all[i].tsih)
+		s.mu.Lock()
+		kin := s.kin.of(x)
+		s.mu.Unlock()
 		over, closed, calls := endsOf(kin)
 		if len(kin) != want || calls != 1 || len(over)+len(closed) != 0 {
 			t.Errorf("a login as %s looks at %d sessions, not %d, by %d calls; %d are over, %d connections closed", all[i].name, len(kin), want, calls, len(over), len(closed))

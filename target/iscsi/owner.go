@@ -31,12 +31,8 @@ func (s *Frontend) checkOwnerLocked(n *session) error {
 		return iscsi.Refuse(iscsi.LoginForbidden, "at %s the name %s is %s's, by a %s; %s may have it when that is gone, or after `iser-target session release %s %s`",
 			n.key.target, n.key.initiator, iscsi.Printable(other), by, iscsi.Printable(n.user), n.key.target, n.key.initiator)
 	}
-	if k := s.kin[n.kin()]; k != nil {
-		for other := range k.users { // one, or those to whom the name was released
-			if other != n.user {
-				return refuse(other, "session")
-			}
-		}
+	if other, ok := s.kin.otherUser(n); ok {
+		return refuse(other, "session")
 	}
 	if other, ok := n.node.device.RegisteredUser(n.key.initiator, n.user); ok {
 		return refuse(other, "persistent registration")

@@ -84,8 +84,13 @@ func (s *Frontend) enterLocked(n *session) error {
 		if err := n.openNexus(); err != nil {
 			return err
 		}
+		s.keys[n.key] = n
+		s.kin.add(n)
+	} else {
+		s.discoveries = append(s.discoveries, n)
 	}
-	s.listLocked(n)
+	s.sessions[n.tsih] = n
+	s.shares[n.share]++
 	n.limitAgeLocked()
 	s.stats.logins.Add(1)
 	return nil

@@ -348,7 +348,7 @@ func (c *Config) checkTargets(r *report) {
 			checkHostPort(r, key+".redirect", t.Redirect)
 		}
 		checkACL(r, key+".acl", &t.ACL)
-		checkBindings(r, key+".acl", t)
+		c.checkBindings(r, key+".acl", t)
 	}
 }
 
@@ -419,15 +419,25 @@ func checkACL(r *report, key string, a *ACL) {
 	}
 }
 
-// checkBindings: names can be bound to the users of the target only.
-func checkBindings(r *report, key string, t *Target) {
+// checkBindings: names can be bound to the users of the target only, and to certificates
+// where a portal asks for some.
+func (c *Config) checkBindings(r *report, key string, t *Target) {
+	asked := slices.ContainsFunc(c.Portals, func(p Portal) bool { return p.TLS != nil && p.TLS.ClientCA != "" })
 	for i, b := range t.ACL.Bind {
 		bkey := fmt.Sprintf("%s.bind[%d]", key, i)
 		if _, err := path.Match(b.Initiator, "x"); err != nil || b.Initiator == "" {
 			r.add(bkey+".initiator", "%q is no pattern; write an initiator name, with * and ? as wildcards", b.Initiator)
 		}
-		if len(b.Users) == 0 {
-			r.add(bkey+".users", "missing; list the CHAP users who may use the name")
+		if len(b.Users) == 0 && len(b.Certificates) == 0 {
+			r.add(bkey+".users", "missing; list the CHAP users who may use the name, or certificates")
+		}
+		if len(b.Certificates) > 0 && !asked {
+			r.add(bkey+".certificates", "no portal asks for certificates (portals[].tls.client_ca), so that nobody could come in under the name")
+		}
+		for j, name := range b.Certificates {
+			if name == "" || strings.ContainsAny(name, "*?") {
+				r.add(fmt.Sprintf("%s.certificates[%d]", bkey, j), "%q is no name of a certificate; write a common name, or a URI or host of subjectAltName, as it is there (no wildcards)", name)
+			}
 		}
 		for j, u := range b.Users {
 			if !slices.ContainsFunc(t.Auth.Users, func(known User) bool { return known.Name == u }) {

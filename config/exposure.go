@@ -9,7 +9,7 @@ import (
 // exposed tells of targets that whoever reaches the machine may write to.
 func (c *Config) exposed() (all []string) {
 	for _, t := range c.Targets {
-		if t.Auth.Method == "chap" || len(t.ACL.Initiators) > 0 || len(t.ACL.Networks) > 0 || len(t.LUNs) == 0 {
+		if t.Auth.Method == "chap" || len(t.ACL.Initiators) > 0 || len(t.ACL.Networks) > 0 || len(t.ACL.Bind) > 0 || len(t.LUNs) == 0 {
 			continue
 		}
 		for _, p := range c.Portals {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -218,8 +219,8 @@ func (c *Config) fillDefaults() {
 		if p.Group == 0 {
 			p.Group = 1
 		}
-		if p.TLS != nil && p.TLS.Mode == "" {
-			p.TLS.Mode = TLSModes[0]
+		if t := p.TLS; t != nil {
+			t.Mode, t.Names = cmp.Or(t.Mode, TLSModes[0]), cmp.Or(t.Names, TLSNames[0])
 		}
 	}
 	for i := range c.Volumes {

@@ -210,15 +210,19 @@ type ANAGroup struct {
 type ACL struct {
 	Initiators []string `mapstructure:"initiators" json:"initiators,omitempty"` // IQNs; * and ? match
 	Networks   []string `mapstructure:"networks" json:"networks,omitempty"`     // CIDR or address
-	// Bind says to which CHAP users initiator names belong: only they come in under
-	// those, which need not be listed again under initiators.
+	// Bind says to which CHAP users or certificates initiator names belong: only they come in
+	// under those, which need not be listed again under initiators.
 	Bind []Binding `mapstructure:"bind" json:"bind,omitempty"`
 }
 
-// Binding gives initiator names to CHAP users.
+// Binding gives initiator names to CHAP users, or to those with a certificate; where it
+// lists both, both are asked for.
 type Binding struct {
 	Initiator string   `mapstructure:"initiator" json:"initiator"` // IQN; * and ? match
-	Users     []string `mapstructure:"users" json:"users"`
+	Users     []string `mapstructure:"users" json:"users,omitempty"`
+	// Certificates are names in certificates that portals[].tls takes: common names, URIs and
+	// hosts of subjectAltName. There are no wildcards.
+	Certificates []string `mapstructure:"certificates" json:"certificates,omitempty"`
 }
 
 // Auth is how initiators prove who they are.

@@ -17,6 +17,9 @@ type PortalTLS struct {
 	Key      string `mapstructure:"key" json:"key,omitempty"`             // PEM: its private key; where there is none: in cert
 	ClientCA string `mapstructure:"client_ca" json:"client_ca,omitempty"` // PEM: authorities of the certificates that initiators must have; none: they need no certificate
 	Mode     string `mapstructure:"mode" json:"mode,omitempty"`           // required: nothing is spoken on the portal that is not encrypted; allowed: that too
+	// Names says which names initiators may have: any; or certificate: one that is in their
+	// certificate (common name or subjectAltName=URI:iqn.…), unless acl.bind of a target says whose it is.
+	Names string `mapstructure:"names" json:"names,omitempty"`
 
 	own *tls.Certificate
 	cas *x509.CertPool
@@ -24,6 +27,9 @@ type PortalTLS struct {
 
 // TLSModes are the values of PortalTLS.Mode.
 var TLSModes = []string{"required", "allowed"}
+
+// TLSNames are the values of PortalTLS.Names.
+var TLSNames = []string{"any", "certificate"}
 
 // Own returns the certificate that Load has read.
 func (t *PortalTLS) Own() *tls.Certificate { return t.own }
@@ -42,7 +48,7 @@ func (t *PortalTLS) Same(o *PortalTLS) bool {
 	if t == nil || o == nil {
 		return t == o
 	}
-	if t.Cert != o.Cert || t.Key != o.Key || t.ClientCA != o.ClientCA || t.Mode != o.Mode {
+	if t.Cert != o.Cert || t.Key != o.Key || t.ClientCA != o.ClientCA || t.Mode != o.Mode || t.Names != o.Names {
 		return false
 	}
 	return (t.own == nil) == (o.own == nil) && (t.own == nil || slices.EqualFunc(t.own.Certificate, o.own.Certificate, slices.Equal)) && t.cas.Equal(o.cas)
@@ -57,6 +63,10 @@ func (c *Config) readTLS(r *report) {
 			continue
 		}
 		oneOf(r, key+".mode", t.Mode, TLSModes...)
+		oneOf(r, key+".names", t.Names, TLSNames...)
+		if t.Names == "certificate" && !t.closed() {
+			r.add(key+".names", "certificate needs client_ca and mode: required; else initiators come in without a certificate, under any name")
+		}
 		if p.RoCE() || !p.Speaks("iscsi") {
 			r.add(key, "is for iSCSI over TCP, which this portal (%s) does not speak; NVMe/TCP has subsystems[].keys, and what goes over RDMA can be encrypted below it alone, by WireGuard or IPsec", p.Listen)
 			continue

@@ -171,6 +171,88 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// A name is its certificate's: where the portal has "names: certificate" one that is in the
+// certificate, and where acl.bind says whose it is, theirs, whatever else the certificate says.
+// Who has another one is told so, finds no target in a discovery, and takes no session over.
+func TestCertificateNames(t *testing.T) {
+	b := newTLSBed(t)
+	text, err := os.ReadFile(b.f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := strings.Replace(string(text), "client_ca: ca.pem}", "client_ca: ca.pem, names: certificate}", 1)
+	config = strings.Replace(config, `luns: [{lun: 0, volume: d}]}`, `luns: [{lun: 0, volume: d}], acl: {initiators: ["*"], bind: [{initiator: "iqn.2026-11.x:mapped", certificates: [Host9, "urn:storage:host8"]}]}}`, 1)
+	if err := os.WriteFile(b.f, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := b.reload(); code != 0 {
+		t.Fatalf("exit %d, %s", code, out)
+	}
+	names := func(l certtest.Leaf) *initiator.TLS { return b.client(b.ca, l) }
+	seven := names(certtest.Leaf{Name: "host7", URIs: []string{"iqn.2026-11.x:host7", "eui.0123456789abcdef"}})
+	eight := names(certtest.Leaf{Name: "iqn.2026-11.x:host8", URIs: []string{"urn:storage:host8"}})
+	nine := names(certtest.Leaf{Name: "host9", URIs: []string{"iqn.2026-11.x:host9"}})
+	login := func(addr, name string, c *initiator.TLS) (*initiator.LUN, error) {
+		cfg := b.config(addr, c)
+		cfg.InitiatorName = name
+		return initiator.Open(t.Context(), cfg)
+	}
+	held, err := login(b.addr, "iqn.2026-11.x:host7", seven)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	for _, c := range []struct {
+		addr, name string
+		tls        *initiator.TLS
+		ok         bool
+		want       string // in the target's log
+	}{
+		{b.addr, "eui.0123456789abcdef", seven, true, ""},
+		{b.addr, "iqn.2026-11.x:host8", eight, true, ""}, // its common name
+		{b.addr, "iqn.2026-11.x:mapped", eight, true, ""},
+		{b.addr, "iqn.2026-11.x:mapped", nine, true, ""},
+		{b.addr, "iqn.2026-11.x:host7", eight, false, `iqn.2026-11.x:host7 is no name of the initiator's certificate, which has ["iqn.2026-11.x:host8" "urn:storage:host8"`},
+		{b.addr, "iqn.2026-11.x:host70", seven, false, "iqn.2026-11.x:host70 is no name of"},
+		{b.addr, "iqn.2026-11.x:mapped", seven, false, `binds the name iqn.2026-11.x:mapped to other certificates than that of ["host7"`},
+		{b.open, "iqn.2026-11.x:mapped", nil, false, "binds the name iqn.2026-11.x:mapped to certificates, and the initiator has shown none"},
+		{b.open, "iqn.2026-11.x:mapped", nine, false, "the initiator has shown none"}, // the portal has not asked
+		{b.open, "iqn.2026-11.x:other", nil, true, ""},
+	} {
+		lun, err := login(c.addr, c.name, c.tls)
+		if err == nil {
+			lun.Close()
+		}
+		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "0202") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		await.True(t, "the log has "+c.want, func() bool { return strings.Contains(strings.ReplaceAll(b.log.String(), `\"`, `"`), c.want) })
+	}
+	b.roundTrip(held, 5)
+	for name, c := range map[string]*initiator.TLS{"iqn.2026-11.x:host7": eight, "iqn.2026-11.x:host9": nine, "iqn.2026-11.x:mapped": nil} {
+		cfg := b.config(b.addr, c)
+		if cfg.InitiatorName = name; c == nil {
+			cfg.Address = b.open
+		}
+		if found, err := initiator.Discover(t.Context(), cfg); (err == nil) != (c != eight) || len(found) > 0 != (c == nine) {
+			t.Errorf("discovery as %s: %v, %v", name, found, err)
+		}
+	}
+	for _, c := range []struct{ from, to, want string }{
+		{"mode: allowed}", "mode: allowed, names: certificate}", "portals[1].tls.names"},
+		{"names: certificate}", "names: subject}", "portals[0].tls.names"},
+		{"Host9,", `"*",`, "targets[0].acl.bind[0].certificates[0]"},
+		{"client_ca: ca.pem, names: certificate", "mode: required", "no portal asks for certificates"},
+	} {
+		if err := os.WriteFile(b.f, []byte(strings.Replace(config, c.from, c.to, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, out := command(t, "check", "--config", b.f); code == 0 || !strings.Contains(out, c.want) {
+			t.Errorf("%s: exit %d, %s", c.to, code, out)
+		}
+	}
+}
+
 func isConfigError(err error) bool {
 	_, ok := errors.AsType[*initiator.ConfigError](err)
 	return ok

@@ -19,6 +19,10 @@ type Rule struct {
 	// this rule belong: whatever other rules say, only these users come in under
 	// them. Users of one name may take over each other's sessions and reservations.
 	Users []string
+	// Certificates, when there are any, are names in certificates (common name, DNS, URI) to
+	// which the initiator names of this rule belong in the same way: whoever comes in under
+	// them has shown one that has such a name, in TLS.
+	Certificates []string
 }
 
 // ACL is a list of rules, of which one must match. A nil ACL admits everybody;
@@ -52,25 +56,43 @@ func (a ACL) allow(initiator string, from netip.Addr) (ok bool, reason string) {
 // allowUser reports whether a user may come in under an initiator's name, and whether
 // the list binds that name to users.
 func (a ACL) allowUser(initiator string, from netip.Addr, user string) (ok, bound bool) {
+	return a.allowOwner(initiator, from, func(r *Rule) (owned, his bool) {
+		return len(r.Users) > 0, slices.Contains(r.Users, user)
+	})
+}
+
+// allowCertificate reports the same for whoever has shown a certificate with these names;
+// none: he has shown none.
+func (a ACL) allowCertificate(initiator string, from netip.Addr, names []string) (ok, bound bool) {
+	return a.allowOwner(initiator, from, func(r *Rule) (owned, his bool) {
+		return len(r.Certificates) > 0, slices.ContainsFunc(r.Certificates, func(c string) bool { return hasName(names, c) })
+	})
+}
+
+// allowOwner reports whether somebody may come in under an initiator's name, and whether
+// that name has owners; owner says whether it has them by a rule, and whether he is one.
+func (a ACL) allowOwner(initiator string, from netip.Addr, owner func(*Rule) (owned, his bool)) (ok, bound bool) {
 	if a == nil {
 		return true, false
 	}
 	from = from.Unmap().WithZone("")
-	free, his := false, false // a rule without users lets the initiator in, one with this user
-	for _, r := range a {
+	free, mine := false, false // a rule without owners lets the initiator in, one of which he is an owner
+	for i := range a {
+		r := &a[i]
 		if !r.names(initiator) {
 			continue
 		}
-		bound = bound || len(r.Users) > 0
+		owned, his := owner(r)
+		bound = bound || owned
 		switch here := !r.Network.IsValid() || r.Network.Contains(from); {
 		case !here:
-		case len(r.Users) == 0:
+		case !owned:
 			free = true
 		default:
-			his = his || slices.Contains(r.Users, user)
+			mine = mine || his
 		}
 	}
-	return his || free && !bound, bound
+	return mine || free && !bound, bound
 }
 
 // names reports whether the rule is about an initiator of that name.

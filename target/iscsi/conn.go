@@ -75,7 +75,7 @@ type conn struct {
 	dm            iscsi.Datamover
 	raw           syscall.RawConn // the socket, which belongs to dm; nil over RoCE
 	local, remote netip.AddrPort
-	certificate   string // the name in the one that the initiator has shown in TLS
+	shown         certificate
 	opened        time.Time
 	entered       time.Duration // full feature phase; since Frontend.epoch
 	log           *zap.Logger

@@ -143,6 +143,9 @@ func (l *loginPhase) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 		if ok, why := srv.cfg.DiscoveryACL.allow(id.InitiatorName, c.remote.Addr()); !ok {
 			return nil, iscsi.Refuse(iscsi.LoginForbidden, "discovery by %s: %s", id.InitiatorName, why)
 		}
+		if err := c.shown.fits(id.InitiatorName, true, false); err != nil {
+			return nil, err
+		}
 		g := &iscsi.LoginGrant{Settings: srv.cfg.Session.settings(), Auth: srv.cfg.DiscoveryAuth.policy()}
 		g.Proved = func(user string) error { return l.proved(id, user) }
 		g.Settings.ErrorRecoveryLevel = 0 // there is nothing worth recovering
@@ -157,6 +160,10 @@ func (l *loginPhase) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 		// those who may use them.
 		l.excluded = true
 		return nil, iscsi.Refuse(iscsi.LoginNotFound, "%s may not use %s (it is told that there is no such target): %s", id.InitiatorName, id.TargetName, why)
+	}
+	mayHave, bound := acl.allowCertificate(id.InitiatorName, c.remote.Addr(), c.shown.names)
+	if err := c.shown.fits(id.InitiatorName, mayHave, bound); err != nil {
+		return nil, err
 	}
 	if removed {
 		return nil, iscsi.Refuse(iscsi.LoginTargetRemoved, "target %s has been removed", id.TargetName)

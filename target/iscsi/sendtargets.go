@@ -44,6 +44,9 @@ func (l *targetListing) next(dst []byte) []byte {
 	if ok, _ := t.ACL.allow(l.c.sess.key.initiator, l.c.remote.Addr()); !ok {
 		return dst
 	}
+	if ok, _ := t.ACL.allowCertificate(l.c.sess.key.initiator, l.c.remote.Addr(), l.c.shown.names); !ok {
+		return dst
+	}
 	d := iscsi.DiscoveredTarget{Name: n.cfg.Name, Alias: t.Alias}
 	for _, p := range n.srv.cfg.Portals {
 		// What an initiator is told says nothing of a transport; it goes on with the one

@@ -24,7 +24,7 @@ func (s *Frontend) Accept(n *portal.Conn) error {
 			return err
 		}
 	}
-	if c.dm, c.certificate, err = s.datamover(n); err != nil {
+	if c.dm, c.shown, err = s.datamover(n); err != nil {
 		return err
 	}
 	c.startLogin()
@@ -53,29 +53,26 @@ func tcpConfig(s *Frontend, p *portal.Portal, tally *sockio.Tally) iscsitcp.Conf
 	}
 }
 
-// datamover makes the transport of a connection, and names the certificate that the
+// datamover makes the transport of a connection, and tells of the certificate that the
 // initiator has shown, if it has. The connection belongs to it when there is no error.
-func (s *Frontend) datamover(n *portal.Conn) (dm iscsi.Datamover, certificate string, err error) {
+func (s *Frontend) datamover(n *portal.Conn) (dm iscsi.Datamover, c certificate, err error) {
 	var nc net.Conn = n.Net
 	if n.Transport == portal.TLS {
-		t, err := s.secure(n)
+		t, c2, err := s.secure(n)
 		if err != nil {
-			return nil, "", err
+			return nil, c, err
 		}
-		if shown := t.State().PeerCertificates; len(shown) > 0 {
-			certificate = shown[0].Subject.String()
-		}
-		nc = t
+		nc, c = t, c2
 	}
 	dm, err = s.transport(n, nc)
-	return dm, certificate, err
+	return dm, c, err
 }
 
 // secure does the handshake of TLS, within the time that a connection has before its login.
-func (s *Frontend) secure(n *portal.Conn) (*tlsio.Conn, error) {
+func (s *Frontend) secure(n *portal.Conn) (*tlsio.Conn, certificate, error) {
 	certs := n.Portal.Certificates()
 	if certs == nil { // a reload has taken them away since the portal was looked at
-		return nil, errNoCertificates
+		return nil, certificate{}, errNoCertificates
 	}
 	deadline := n.Deadline
 	if deadline.IsZero() {
@@ -83,7 +80,11 @@ func (s *Frontend) secure(n *portal.Conn) (*tlsio.Conn, error) {
 	}
 	ctx, cancel := context.WithDeadline(s.life, deadline)
 	defer cancel()
-	return tlsio.Server(ctx, n.Net, certs.Config())
+	t, err := tlsio.Server(ctx, n.Net, certs.Config())
+	if err != nil {
+		return nil, certificate{}, err
+	}
+	return t, certificateOf(t.State().PeerCertificates, certs.NameInitiators), nil
 }
 
 // handshakeTime bounds that of TLS where the portal has no bound.

@@ -178,7 +178,7 @@ func (s *session) status() SessionStatus {
 	}
 	for _, c := range s.conns.members.conns {
 		st.Connections = append(st.Connections, ConnectionStatus{
-			CID: c.cid, State: c.state.get().String(), Local: c.local.String(), Remote: c.remote.String(), Certificate: c.certificate,
+			CID: c.cid, State: c.state.get().String(), Local: c.local.String(), Remote: c.remote.String(), Certificate: c.shown.subject,
 		})
 		sum.add(c)
 	}

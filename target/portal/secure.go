@@ -13,6 +13,9 @@ type Certificates struct {
 	Own       *tls.Certificate
 	ClientCAs *x509.CertPool // whose certificates initiators must have; nil: they need none
 	Required  bool           // nothing is spoken on the portal that is not encrypted
+	// NameInitiators: an initiator has a name that is in its certificate, unless the access
+	// list of a target says which certificates its name belongs to.
+	NameInitiators bool
 }
 
 // Config is that of a server.

@@ -72,7 +72,7 @@ func certificates(t *config.PortalTLS) *target.Certificates {
 	if t == nil {
 		return nil
 	}
-	return &target.Certificates{Own: t.Own(), ClientCAs: t.ClientCAs(), Required: t.Required()}
+	return &target.Certificates{Own: t.Own(), ClientCAs: t.ClientCAs(), Required: t.Required(), NameInitiators: t.Names == "certificate"}
 }
 
 // serverLimits are those that a reload can change.
@@ -194,7 +194,7 @@ func acl(a *config.ACL) (target.ACL, error) {
 	}
 	for _, b := range a.Bind {
 		for _, p := range nets {
-			rules = append(rules, target.Rule{Initiator: b.Initiator, Network: p, Users: b.Users})
+			rules = append(rules, target.Rule{Initiator: b.Initiator, Network: p, Users: b.Users, Certificates: b.Certificates})
 		}
 	}
 	return rules, nil

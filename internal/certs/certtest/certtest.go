@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -31,6 +32,7 @@ type CA struct {
 type Leaf struct {
 	Name     string // the common name
 	Hosts    []string
+	URIs     []string
 	From, To time.Time
 	Usage    []x509.ExtKeyUsage
 }
@@ -85,6 +87,13 @@ func (ca *CA) Issue(t testing.TB, name string, l Leaf) (cert, key string) {
 		} else {
 			tmpl.DNSNames = append(tmpl.DNSNames, h)
 		}
+	}
+	for _, text := range l.URIs {
+		u, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tmpl.URIs = append(tmpl.URIs, u)
 	}
 	k := newKey(t)
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, &k.PublicKey, ca.key)

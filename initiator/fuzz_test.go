@@ -95,7 +95,7 @@ func silentLUN(t *testing.T) *LUN {
 	s.mu.Unlock()
 	lun := &LUN{paths: []*Session{s}, owned: true, cache: new(blockio.Cache)}
 	lun.epoch.Store(lun.cache.Enter([16]byte{}))
-	lun.waiters.New = newWaiter
+	lun.calls = lun.newCalls()
 	g := &geometry{maxIO: 65536}
 	g.info.Size, g.info.BlockSize = 1<<20, 512
 	lun.geo.Store(g)

@@ -8,6 +8,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/initiator/internal/syncio"
 	"softiser/internal/iscsi"
 	"softiser/internal/spc"
 )
@@ -16,6 +17,8 @@ import (
 // blockdev.Device (synchronous, copying and leasing) and takes asynchronous
 // Requests with real queue depth.
 type LUN struct {
+	*calls
+
 	num   uint64
 	wire  uint64 // as in a PDU
 	paths []*Session
@@ -26,13 +29,13 @@ type LUN struct {
 	cache *blockio.Cache
 	epoch atomic.Pointer[blockio.Epoch] // that it is in; changes under mu
 
-	waiters sync.Pool // *waiter
-
-	closed    atomic.Bool
-	mu        sync.Mutex // guards what follows; taken before no other lock
-	watchers  map[int]func(blockdev.Info)
-	watcherID int
+	closed atomic.Bool
+	hooks  blockdev.ResizeHooks
+	mu     sync.Mutex // serialises changes of geo and epoch; taken before no other lock
 }
+
+// calls are the synchronous ones.
+type calls = syncio.Calls
 
 var (
 	_ blockdev.Device = (*LUN)(nil)
@@ -77,11 +80,11 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 	if n > 1<<14-1 {
 		return nil, fmt.Errorf("initiator: LUN %d: the largest is %d", n, 1<<14-1)
 	}
-	l := &LUN{num: n, wire: iscsi.EncodeLUN(int(n)), paths: paths, cache: paths[0].cfg.Cache, watchers: map[int]func(blockdev.Info){}}
+	l := &LUN{num: n, wire: iscsi.EncodeLUN(int(n)), paths: paths, cache: paths[0].cfg.Cache}
 	if l.cache == nil {
 		l.cache = new(blockio.Cache)
 	}
-	l.waiters.New = newWaiter
+	l.calls = l.newCalls()
 	told := make([]uint32, len(paths))
 	for i, s := range paths {
 		told[i] = s.units.reports()
@@ -113,6 +116,14 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 		s.units.attach(l, told[i])
 	}
 	return l, nil
+}
+
+// newCalls makes the synchronous calls of a LUN whose paths are known.
+func (l *LUN) newCalls() *calls {
+	return syncio.New(l, syncio.Config{Pool: l.paths[0].cfg.Pool, Closed: &l.closed, Short: ErrShort, Abort: func(r *Request, why error, ended <-chan struct{}) {
+		l.Cancel(r, why)
+		<-ended
+	}})
 }
 
 // Submit starts r. It never blocks: what exceeds the queue depth or the
@@ -178,42 +189,6 @@ func (l *LUN) path() *Session {
 		}
 	}
 	return l.paths[first%uint32(len(l.paths))]
-}
-
-// Do runs r and waits for its end. When ctx ends first, the command is aborted
-// at the target (ABORT TASK) before Do returns. It sets r.Done.
-func (l *LUN) Do(ctx context.Context, r *Request) error {
-	w := l.waiters.Get().(*waiter)
-	r.Done = w.done
-	l.Submit(r)
-	if d := ctx.Done(); d == nil {
-		<-w.ch
-	} else {
-		select {
-		case <-w.ch:
-		case <-d:
-			l.Cancel(r, context.Cause(ctx))
-			<-w.ch
-		}
-	}
-	l.waiters.Put(w)
-	return r.Err
-}
-
-// waiter is what a synchronous call waits on; pooled per LUN, so that such a
-// call allocates nothing.
-type waiter struct {
-	ch   chan struct{}
-	done func(*Request)
-	req  Request // of a blockdev call
-	own  request // its Driver
-}
-
-func newWaiter() any {
-	w := &waiter{ch: make(chan struct{}, 1)}
-	w.own.Request, w.req.Driver = &w.req, &w.own
-	w.done = func(*Request) { w.ch <- struct{}{} }
-	return w
 }
 
 // abandon ends r early: commands that were not sent are dropped, those at the

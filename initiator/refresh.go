@@ -41,12 +41,6 @@ func (l *LUN) take(g *geometry) {
 	if old.maxSame == 0 {
 		g.noSame() // WRITE SAME was tried and refused earlier
 	}
-	var tell []func(blockdev.Info)
-	if old.info.Size != g.info.Size {
-		for _, f := range l.watchers {
-			tell = append(tell, f)
-		}
-	}
 	l.mu.Unlock()
 	if old.info.Size == g.info.Size {
 		return
@@ -55,9 +49,7 @@ func (l *LUN) take(g *geometry) {
 	s.mu.Lock()
 	s.event(Event{Kind: EventResized, Detail: fmt.Sprintf("LUN %d: %d → %d bytes", l.num, old.info.Size, g.info.Size)})
 	s.unlock()
-	for _, f := range tell {
-		f(g.info)
-	}
+	l.hooks.Call(g.info)
 }
 
 // noSame takes WRITE SAME away, and what stands on it: a WRITE SAME of 0 blocks would
@@ -80,15 +72,4 @@ func (l *LUN) withoutSame() {
 
 // OnResize registers f to be called after the size has changed. The returned
 // function removes it.
-func (l *LUN) OnResize(f func(blockdev.Info)) (cancel func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.watcherID++
-	id := l.watcherID
-	l.watchers[id] = f
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.watchers, id)
-	}
-}
+func (l *LUN) OnResize(f func(blockdev.Info)) (cancel func()) { return l.hooks.Add(f) }

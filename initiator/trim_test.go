@@ -47,10 +47,10 @@ func TestTrimAfterRefusedWriteSame(t *testing.T) {
 				if err := first(l); !errors.Is(err, blockdev.ErrNotSupported) {
 					t.Fatal(err)
 				}
-				w := newWaiter().(*waiter)
-				held.Done = w.done
+				ended := make(chan struct{})
+				held.Done = func(*Request) { close(ended) }
 				l.paths[0].submit(q)
-				if <-w.ch; !errors.Is(held.Err, blockdev.ErrNotSupported) {
+				if <-ended; !errors.Is(held.Err, blockdev.ErrNotSupported) {
 					t.Error(held.Err)
 				}
 				sent := same

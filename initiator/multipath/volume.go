@@ -27,6 +27,7 @@ type Volume struct {
 
 	active atomic.Pointer[[]*path] // that requests go to: the best ones; empty: none
 	next   atomic.Uint32           // of RoundRobin
+	hooks  blockdev.ResizeHooks
 	info   atomic.Pointer[blockdev.Info]
 
 	ctx    context.Context // ends with Close
@@ -35,16 +36,14 @@ type Volume struct {
 
 	// mu guards what follows, and the states of paths and of requests that are not with a
 	// path. No path is called under it.
-	mu        sync.Mutex
-	paths     []*path
-	held      queue         // requests that wait for a path
-	none      time.Time     // since when there is no path; zero while there is one
-	expire    *time.Timer   // ends the wait of held
-	expired   bool          // it has: requests fail at once
-	changed   chan struct{} // closed when the paths' states have changed
-	closed    bool
-	watchers  map[int]func(blockdev.Info)
-	watcherID int
+	mu      sync.Mutex
+	paths   []*path
+	held    queue         // requests that wait for a path
+	none    time.Time     // since when there is no path; zero while there is one
+	expire  *time.Timer   // ends the wait of held
+	expired bool          // it has: requests fail at once
+	changed chan struct{} // closed when the paths' states have changed
+	closed  bool
 }
 
 var _ blockio.Volume = (*Volume)(nil)
@@ -55,7 +54,7 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 	if len(cfg.Paths) == 0 {
 		return nil, errors.New("multipath: no path is given")
 	}
-	v := &Volume{cfg: cfg.withDefaults(), changed: make(chan struct{}), watchers: map[int]func(blockdev.Info){}}
+	v := &Volume{cfg: cfg.withDefaults(), changed: make(chan struct{})}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.waiters.New = newWaiter
 	v.active.Store(new([]*path))
@@ -190,14 +189,10 @@ func (v *Volume) settle() {
 	v.active.Store(&active)
 	close(v.changed)
 	v.changed = make(chan struct{})
-	var tell []func(blockdev.Info)
+	resized := false
 	if info != nil {
 		info.Size = size
-		if v.info.Load().Size != size {
-			for _, f := range v.watchers {
-				tell = append(tell, f)
-			}
-		}
+		resized = v.info.Load().Size != size
 		v.info.Store(info)
 	}
 	var released []*request
@@ -216,8 +211,8 @@ func (v *Volume) settle() {
 		}
 	}
 	v.mu.Unlock()
-	for _, f := range tell {
-		f(*info)
+	if resized {
+		v.hooks.Call(*info)
 	}
 	for _, q := range released {
 		q.again()
@@ -259,18 +254,7 @@ func (v *Volume) event(format string, args ...any) {
 func (v *Volume) Info() blockdev.Info { return *v.info.Load() }
 
 // OnResize registers f to be called after the size has changed.
-func (v *Volume) OnResize(f func(blockdev.Info)) (cancel func()) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.watcherID++
-	id := v.watcherID
-	v.watchers[id] = f
-	return func() {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		delete(v.watchers, id)
-	}
-}
+func (v *Volume) OnResize(f func(blockdev.Info)) (cancel func()) { return v.hooks.Add(f) }
 
 // opened returns the paths that have been opened.
 func (v *Volume) opened() []*path {

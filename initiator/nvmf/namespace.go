@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -12,12 +11,15 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/initiator/internal/syncio"
 	"softiser/internal/nvme"
 )
 
 // Namespace is one namespace of a subsystem as a volume: asynchronous requests with real
 // queue depth, and a blockdev.Device.
 type Namespace struct {
+	*calls
+
 	a     *Association
 	id    uint32
 	owned bool // Close closes the association
@@ -26,15 +28,16 @@ type Namespace struct {
 	cache *blockio.Cache
 	epoch atomic.Pointer[blockio.Epoch] // that the cache is in; changes under mu
 
-	waiters sync.Pool // *waiter
-	closed  atomic.Bool
+	closed atomic.Bool
+	hooks  blockdev.ResizeHooks
 	// zeroless: the controller refuses Write Zeroes for this namespace.
 	zeroless atomic.Bool
 
-	mu        sync.Mutex // guards what follows; taken before no other lock
-	watchers  map[int]func(blockdev.Info)
-	watcherID int
+	mu sync.Mutex // serialises changes of epoch; taken before no other lock
 }
+
+// calls are the synchronous ones.
+type calls = syncio.Calls
 
 var (
 	_ blockio.Volume  = (*Namespace)(nil)
@@ -84,11 +87,11 @@ func (a *Association) Namespaces(ctx context.Context) ([]uint32, error) {
 
 // Namespace looks at a namespace and returns it as a volume of this association.
 func (a *Association) Namespace(ctx context.Context, id uint32) (*Namespace, error) {
-	n := &Namespace{a: a, id: id, cache: a.cfg.Cache, watchers: map[int]func(blockdev.Info){}}
+	n := &Namespace{a: a, id: id, cache: a.cfg.Cache}
 	if n.cache == nil {
 		n.cache = new(blockio.Cache)
 	}
-	n.waiters.New = newWaiter
+	n.calls = syncio.New(n, syncio.Config{Pool: a.cfg.Pool, Closed: &n.closed, Short: ErrShort, Abort: n.abort})
 	g, ids, epoch, err := n.inspect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("nvmf: %s: namespace %d: %w", a.cfg.Subsystem, id, err)
@@ -246,21 +249,13 @@ func (n *Namespace) refresh(ctx context.Context) error {
 	n.mu.Lock()
 	now, gone := n.epoch.Load().Look(epoch)
 	n.epoch.Store(now)
-	var tell []func(blockdev.Info)
-	if g.info.Size != old.info.Size {
-		for _, f := range n.watchers {
-			tell = append(tell, f)
-		}
-	}
 	n.mu.Unlock()
 	if gone {
 		n.a.event(Event{Kind: EventCacheLost, Detail: fmt.Sprintf("namespace %d; the next flush fails", n.id)})
 	}
 	if g.info.Size != old.info.Size {
 		n.a.event(Event{Kind: EventResized, Detail: fmt.Sprintf("namespace %d has %d bytes", n.id, g.info.Size)})
-	}
-	for _, f := range tell {
-		f(g.info)
+		n.hooks.Call(g.info)
 	}
 	return nil
 }
@@ -323,80 +318,16 @@ func (n *Namespace) SubmitBatch(rs []*blockio.Request) {
 	}
 }
 
-// waiter is what a synchronous call waits on, pooled so that it allocates nothing.
-type waiter struct {
-	ch   chan struct{}
-	done func(*blockio.Request)
-	req  blockio.Request
-}
-
-func newWaiter() any {
-	w := &waiter{ch: make(chan struct{}, 1)}
-	w.done = func(*blockio.Request) { w.ch <- struct{}{} }
-	return w
-}
-
-// Do implements blockio.Volume.
-func (n *Namespace) Do(ctx context.Context, r *blockio.Request) error {
-	w := n.waiters.Get().(*waiter)
-	r.Done = w.done
-	n.Submit(r)
-	if d := ctx.Done(); d == nil {
-		<-w.ch
-	} else {
-		select {
-		case <-w.ch:
-		case <-d:
-			stateOf(r).abandon(context.Cause(ctx))
-			select {
-			case <-w.ch:
-			case <-time.After(abortTimeout):
-				n.a.breakOff(fmt.Errorf("nvmf: an aborted command does not end within %v", abortTimeout))
-				<-w.ch
-			}
-		}
+// abort ends a request that is waited for. A controller that does not end the request loses its connection.
+func (n *Namespace) abort(r *blockio.Request, why error, ended <-chan struct{}) {
+	stateOf(r).abandon(why)
+	select {
+	case <-ended:
+	case <-time.After(abortTimeout):
+		n.a.breakOff(fmt.Errorf("nvmf: an aborted command does not end within %v", abortTimeout))
+		<-ended
 	}
-	n.waiters.Put(w)
-	return r.Err
 }
-
-// call runs one operation and waits for its end.
-func (n *Namespace) call(set blockio.Request) error {
-	w := n.waiters.Get().(*waiter)
-	w.req.Set(set)
-	w.req.Done = w.done
-	n.Submit(&w.req)
-	<-w.ch
-	err := w.req.Err
-	w.req.Set(blockio.Request{})
-	n.waiters.Put(w)
-	if errors.Is(err, blockio.ErrClosed) {
-		err = blockdev.ErrClosed
-	}
-	return err
-}
-
-// ReadAt reads len(p) bytes at off.
-func (n *Namespace) ReadAt(p []byte, off int64) (int, error) {
-	if err := n.call(blockio.Request{Op: blockio.OpRead, Off: off, Buf: p}); err != nil {
-		if errors.Is(err, ErrShort) {
-			err = errors.Join(err, io.ErrUnexpectedEOF)
-		}
-		return 0, err
-	}
-	return len(p), nil
-}
-
-// WriteAt writes p at off.
-func (n *Namespace) WriteAt(p []byte, off int64) (int, error) {
-	if err := n.call(blockio.Request{Op: blockio.OpWrite, Off: off, Buf: p}); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-// Flush makes every completed write durable.
-func (n *Namespace) Flush() error { return n.call(blockio.Request{Op: blockio.OpFlush}) }
 
 // FlushRange is Flush: NVMe has no other.
 func (n *Namespace) FlushRange(off, length int64) error {
@@ -405,21 +336,6 @@ func (n *Namespace) FlushRange(off, length int64) error {
 		return err
 	}
 	return n.Flush()
-}
-
-// Discard deallocates a range.
-func (n *Namespace) Discard(off, length int64) error {
-	return n.call(blockio.Request{Op: blockio.OpDiscard, Off: off, Len: length})
-}
-
-// WriteZeroes makes a range read as zeroes, by Write Zeroes where the controller has it.
-func (n *Namespace) WriteZeroes(off, length int64, mayUnmap bool) error {
-	req := blockio.Request{Op: blockio.OpWriteZeroes, Off: off, Len: length, MayUnmap: mayUnmap}
-	err := n.call(req)
-	if errors.Is(err, blockdev.ErrNotSupported) && n.geo.Load().maxZeroes == 0 {
-		err = n.call(req) // the controller has no Write Zeroes: this call writes them
-	}
-	return err
 }
 
 // noZeroes takes note that the controller has Write Zeroes, but not for this namespace:
@@ -444,83 +360,11 @@ func (n *Namespace) Extents(off, length int64) ([]blockdev.Extent, error) {
 	return []blockdev.Extent{{Off: off, Len: length, Data: true}}, nil
 }
 
-// LeaseRead fills l with pool memory that holds the range. Reading takes the network's
-// time: NoWait fails with ErrWouldBlock.
-func (n *Namespace) LeaseRead(l *blockdev.Lease, off int64, length int, m blockdev.Mode) error {
-	if err := n.lend(l, off, length, m); err != nil || length == 0 {
-		return err
-	}
-	if err := n.call(blockio.Request{Op: blockio.OpRead, Off: off, Segs: l.Segs}); err != nil {
-		l.Release()
-		return err
-	}
-	return nil
-}
-
-// LeaseWrite fills l with pool memory; Commit writes it.
-func (n *Namespace) LeaseWrite(l *blockdev.Lease, off int64, length int, m blockdev.Mode) error {
-	if n.Info().ReadOnly {
-		return blockdev.ErrReadOnly
-	}
-	if err := n.lend(l, off, length, m); err != nil {
-		return err
-	}
-	l.Write = true
-	return nil
-}
-
-func (n *Namespace) lend(l *blockdev.Lease, off int64, length int, m blockdev.Mode) error {
-	if n.closed.Load() {
-		return blockdev.ErrClosed
-	}
-	i := n.Info()
-	if err := blockdev.CheckRange(off, int64(length), i.Size, i.BlockSize); err != nil {
-		return err
-	}
-	if m == blockdev.NoWait {
-		return blockdev.ErrWouldBlock
-	}
-	segs, err := n.a.cfg.Pool.Get(l.Segs[:0], length, m)
-	if err != nil {
-		return err
-	}
-	l.Segs, l.Off, l.Len, l.Write, l.Direct, l.Owner = segs, off, length, false, false, n
-	return nil
-}
-
-// CommitLease writes a filled lease.
-func (n *Namespace) CommitLease(l *blockdev.Lease, fua bool) error {
-	if l.Len == 0 {
-		return nil
-	}
-	return n.call(blockio.Request{Op: blockio.OpWrite, Off: l.Off, Segs: l.Segs, FUA: fua})
-}
-
-// ReleaseLease gives the memory back.
-func (n *Namespace) ReleaseLease(l *blockdev.Lease) {
-	n.a.cfg.Pool.Put(l.Segs)
-	l.Segs = l.Segs[:0]
-}
-
-// CommitBlocks is true: a commit waits for the controller.
-func (n *Namespace) CommitBlocks(*blockdev.Lease, bool) bool { return true }
-
 // Info implements blockio.Volume.
 func (n *Namespace) Info() blockdev.Info { return n.geo.Load().info }
 
 // OnResize implements blockio.Volume.
-func (n *Namespace) OnResize(f func(blockdev.Info)) (cancel func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.watcherID++
-	id := n.watcherID
-	n.watchers[id] = f
-	return func() {
-		n.mu.Lock()
-		delete(n.watchers, id)
-		n.mu.Unlock()
-	}
-}
+func (n *Namespace) OnResize(f func(blockdev.Info)) (cancel func()) { return n.hooks.Add(f) }
 
 // Limits implements blockio.Volume.
 func (n *Namespace) Limits() blockio.Limits {

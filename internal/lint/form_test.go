@@ -61,13 +61,11 @@ var manyMethods = map[string]struct {
 	most int
 	why  string
 }{
-	"internal/iscsi.BHS":       {70, "a view of 48 bytes: a method for each field of each PDU"},
-	"internal/nvme.SQE":        {50, "a view of 64 bytes: a method for each command that is built in it"},
-	"initiator.LUN":            {55, "most of them are blockio.Volume and blockdev.Device"},
-	"initiator/nvmf.Namespace": {52, "most of them are blockio.Volume and blockdev.Device"},
-	"internal/iser.Conn":       {50, "iscsi.Datamover, for both roles, over one lock"},
-	"lvm/thin.Pool":            {50, "one lock guards mapping, space and commits"},
-	"initiator/bench.clone":    {47, "one owner at a time runs a job, phase by phase; what it counts and keeps are types"},
+	"internal/iscsi.BHS":    {70, "a view of 48 bytes: a method for each field of each PDU"},
+	"internal/nvme.SQE":     {50, "a view of 64 bytes: a method for each command that is built in it"},
+	"internal/iser.Conn":    {50, "iscsi.Datamover, for both roles, over one lock"},
+	"lvm/thin.Pool":         {50, "one lock guards mapping, space and commits"},
+	"initiator/bench.clone": {47, "one owner at a time runs a job, phase by phase; what it counts and keeps are types"},
 }
 
 func TestTypesAreOneIdea(t *testing.T) {

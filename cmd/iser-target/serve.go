@@ -201,7 +201,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	usr2, stopUpgrades := upgrades()
 	defer stopUpgrades()
 	a := &app{log: log}
-	c := registry.Config{SetLevel: func(name string) error { return level.UnmarshalText([]byte(name)) }}
+	c := registry.Config{Program: version, SetLevel: func(name string) error { return level.UnmarshalText([]byte(name)) }}
 	if f.config != "" {
 		c.Load = f.resolve
 	}

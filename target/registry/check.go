@@ -16,6 +16,9 @@ func Check(cfg *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := checkStateDir(cfg); err != nil {
+		return err
+	}
 	tc.StateDir = "" // nothing is to be changed there
 	srv, err := target.New(tc)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -16,14 +15,17 @@ import (
 	"softiser/config"
 	"softiser/lvm"
 	"softiser/target"
+	"softiser/target/internal/statedir"
 	"softiser/target/snapshots"
 )
 
 // Config is what a registry works with.
 type Config struct {
 	Server *target.Server
-	Log    *zap.Logger    // default: none
-	Pool   *blockdev.Pool // of the volumes; default blockdev.DefaultPool
+	Log    *zap.Logger // default: none
+	// Program is the version of the program, which the folder of the state gets to know.
+	Program string
+	Pool    *blockdev.Pool // of the volumes; default blockdev.DefaultPool
 	// Load reads the configuration again; nil: there is no file, and Reload says so.
 	Load func() (*config.Config, error)
 	// SetLevel changes what is logged; nil: a reload leaves that alone.
@@ -39,6 +41,7 @@ type Registry struct {
 	stores   *stores
 	groups   *groups
 	mapping  *mapping
+	program  string
 	load     func() (*config.Config, error)
 	setLevel func(string) error
 
@@ -51,6 +54,9 @@ type Registry struct {
 // New adds the targets and subsystems of a configuration to a server. No volume is touched yet: a start
 // that fails because a port is taken leaves nothing behind (see OpenVolumes).
 func New(cfg *config.Config, c Config) (*Registry, error) {
+	if err := checkStateDir(cfg); err != nil {
+		return nil, err
+	}
 	b := &common{srv: c.Server, log: cmp.Or(c.Log, zap.NewNop())}
 	b.inForce.Store(cfg)
 	st := newStores(b.log, cmp.Or(c.Pool, blockdev.DefaultPool()))
@@ -62,7 +68,7 @@ func New(cfg *config.Config, c Config) (*Registry, error) {
 	}
 	g := newGroups(b, cfg.HA, c.Open)
 	b.volumes = newVolumes(b.log, g.openVolume)
-	r := &Registry{common: b, stores: st, groups: g, mapping: newMapping(b, g), load: c.Load, setLevel: c.SetLevel, reloads: newReloads()}
+	r := &Registry{common: b, stores: st, groups: g, mapping: newMapping(b, g), program: c.Program, load: c.Load, setLevel: c.SetLevel, reloads: newReloads()}
 	r.snapshots = snapshots.New(snapshotStore{&st.lvs, func() []config.Volume { return r.config().Volumes }}, r.log)
 	r.snapshots.Set(snapshotPlans(cfg))
 	for _, w := range cfg.Warnings() {
@@ -110,11 +116,25 @@ func (r *Registry) OpenVolumes() error {
 func (r *Registry) prepare() error {
 	dir := r.config().Admin.StateDir
 	if dir != "" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		had, err := statedir.Open(dir, r.program)
+		if err != nil {
 			return fmt.Errorf("admin.state_dir: %w", err)
+		}
+		if had != statedir.Current() {
+			r.log.Info("the state folder is of an earlier version, and has been brought to this one", zap.String("dir", dir), zap.Int("from", had), zap.Int("to", statedir.Current()))
 		}
 	}
 	r.stores.epochs = epochDir(dir, r.log)
+	return nil
+}
+
+// checkStateDir finds a folder of the state that this program cannot use; nothing is changed there.
+func checkStateDir(cfg *config.Config) error {
+	if dir := cfg.Admin.StateDir; dir != "" {
+		if err := statedir.Check(dir); err != nil {
+			return fmt.Errorf("admin.state_dir: %w", err)
+		}
+	}
 	return nil
 }
 

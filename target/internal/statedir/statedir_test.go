@@ -1,0 +1,114 @@
+package statedir
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"softiser/internal/leaktest"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+func put(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A new folder has the current version, with all that leads to it, and keeps it.
+func TestNewFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	if err := Check(dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("Check has made the folder")
+	}
+	for range 2 {
+		if had, err := Open(dir, "9.9"); had != Current() || err != nil {
+			t.Errorf("%d, %v", had, err)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil || string(b) != `{"version":1,"program":"9.9"}`+"\n" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := Check(dir); err != nil {
+		t.Error(err)
+	}
+}
+
+// A folder from before there were versions is taken to this one, step by step; what a
+// step that fails has reached stays, and the next attempt begins there.
+func TestMigration(t *testing.T) {
+	was := migrations
+	t.Cleanup(func() { migrations = was })
+	var steps []string
+	var fails error
+	step := func(name string) func(string) error {
+		return func(string) error {
+			if fails != nil && name == "b" {
+				return fails
+			}
+			steps = append(steps, name)
+			return nil
+		}
+	}
+	migrations = []func(string) error{step("a"), step("b"), step("c")}
+	dir := t.TempDir()
+	put(t, dir, "lu-x.json", "{}")
+	fails = errors.New("a full disk")
+	if had, err := Open(dir, "1"); had != 0 || !errors.Is(err, fails) || !strings.Contains(err.Error(), "from version 1 to 2") {
+		t.Errorf("%d, %v", had, err)
+	}
+	fails = nil
+	if had, err := Open(dir, "2"); had != 1 || err != nil {
+		t.Errorf("%d, %v", had, err)
+	}
+	if got := strings.Join(steps, ""); got != "abc" {
+		t.Errorf("steps %s", got)
+	}
+	if had, err := Open(dir, "2"); had != 3 || err != nil || len(steps) != 3 {
+		t.Errorf("%d, %v, %s", had, err, steps)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "lu-x.json")); err != nil {
+		t.Error(err)
+	}
+	if had, err := Open(t.TempDir(), "2"); had != 3 || err != nil || len(steps) != 3 {
+		t.Errorf("a new folder was migrated: %d, %v, %s", had, err, steps)
+	}
+}
+
+// What cannot be used is refused with the file's name, and left as it is.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{`{"version":2,"program":"7.1"}`, `has version 2, written by iser-target "7.1", and this program knows versions up to 1`},
+		{`{"version":900,"else":[1]}`, "has version 900"},
+		{`{"version":0}`, "version 0"},
+		{`{"version":-1}`, "version -1"},
+		{`{"version":"x"}`, "cannot unmarshal"},
+		{"", "unexpected end"},
+		{strings.Repeat(" ", maxFile+1), "bytes"},
+	} {
+		dir := t.TempDir()
+		put(t, dir, name, c.text)
+		_, err := Open(dir, "1")
+		for _, err := range []error{err, Check(dir)} {
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), filepath.Join(dir, name)) {
+				t.Errorf("%.40q: %v", c.text, err)
+			}
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(b) != c.text {
+			t.Errorf("%.40q has become %.40q, %v", c.text, b, err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "f")
+	put(t, filepath.Dir(file), "f", "")
+	if _, err := Open(file, "1"); err == nil {
+		t.Error("a file is a folder")
+	}
+}

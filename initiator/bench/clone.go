@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"io"
 	"math/bits"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"softiser/blockdev"
-	"softiser/initiator/blockio"
 )
 
 // phase is where a clone stands.
@@ -32,14 +30,14 @@ func (p phase) String() string { return [...]string{"run", "flush", "verify", "d
 // clone is one running instance of a job.
 //
 // Completions come from the sessions' receive goroutines. Whichever finds no
-// other at work becomes the runner: it takes finished slots, accounts them and
-// submits them again until none is left; the others only leave their slot on
-// the list. So everything below "runner" has one owner at a time, and a device
-// that completes inside Submit does not recurse.
+// other at work becomes the runner (turns): everything below "runner" has one owner
+// at a time, and a device that completes inside Submit does not recurse.
 type clone struct {
+	clock
+	turns
+
 	job     *Job
 	luns    []LUN
-	epoch   time.Time // zero of all time stamps
 	slots   []slot
 	mem     []byte
 	live    live
@@ -50,13 +48,7 @@ type clone struct {
 	concluded atomic.Bool // ended because its state is steady
 	done      chan struct{}
 
-	mu      sync.Mutex // guards the fields below, down to "runner"
-	timer   *time.Timer
-	delay   *time.Timer // startdelay
-	ready   slotList    // finished
-	running bool
-	parked  []*slot // waiting for their time
-	resumed bool    // the flow has called while no slot was parked for it
+	delay *time.Timer // startdelay; guarded by turns.mu
 
 	// runner
 	series     seriesSet
@@ -79,7 +71,6 @@ type clone struct {
 	began      time.Duration
 	sinceEpoch time.Duration // start of the clone
 	ramped     bool
-	deadline   time.Duration // 0: none
 	failed     bool
 	cut        bool // stopped before its end
 
@@ -92,50 +83,6 @@ type clone struct {
 	verifyBegan time.Duration
 	usage0      rusage
 	stats       Stats
-}
-
-// slot is one place in the queue.
-type slot struct {
-	req  blockio.Request
-	c    *clone
-	lun  LUN
-	buf  []byte
-	next *slot
-
-	d        dir
-	ext      extent
-	held     bool          // ext waits to be submitted
-	ask      chan *Stats   // a slot that carries no operation: who wants to know the results
-	gated    bool          // parked until the clone's flow goes on
-	inFlight bool          // the request has been submitted and not accounted
-	due      time.Duration // while parked
-	start    time.Duration // when the slot began to prepare its operation
-	issue    time.Duration // when it was handed to the session
-	end      time.Duration // when Done was called
-}
-
-// slotList is a queue of slots.
-type slotList struct{ head, tail *slot }
-
-func (l *slotList) push(s *slot) {
-	if s.next = nil; l.tail == nil {
-		l.head = s
-	} else {
-		l.tail.next = s
-	}
-	l.tail = s
-}
-
-// pop returns the oldest slot, or nil.
-func (l *slotList) pop() *slot {
-	s := l.head
-	if s == nil {
-		return nil
-	}
-	if l.head = s.next; l.head == nil {
-		l.tail = nil
-	}
-	return s
 }
 
 // newClone prepares a clone of j on its sessions; total is the volume's size.
@@ -167,7 +114,8 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 	case j.Dirs[dirTrim] && !info.Discard:
 		return nil, fail("the volume does not support trim (UNMAP)")
 	}
-	c = &clone{job: j, luns: luns, epoch: epoch, done: make(chan struct{}), work: newSupply(j, newPattern(j, base, size, info.Size), size)}
+	c = &clone{job: j, luns: luns, clock: clock{epoch: epoch}, done: make(chan struct{}), work: newSupply(j, newPattern(j, base, size, info.Size), size)}
+	c.turns.c = c
 	c.stats.Job, c.stats.Jobs = j, 1
 	c.content = newFiller(j, size)
 	if c.ledger, err = j.openLedger(base, unit, size); err != nil {

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"syscall"
 	"time"
 )
 
@@ -52,23 +51,4 @@ func (f *floor) missed(now, cycle time.Duration, t *DirStats) error {
 	}
 	f.at, f.bytes, f.ios = now, t.Bytes, t.IOs
 	return nil
-}
-
-// checkFloors ends the clone when it is too slow. Runner only.
-func (c *clone) checkFloors(now time.Duration) {
-	if !c.ramped || c.live.at() != phaseRun || now-c.began < floorSettle {
-		return
-	}
-	for i := range c.floors {
-		f := &c.floors[i]
-		if err := f.missed(now, c.job.Floor.Cycle, &c.stats.Dir[f.d]); err != nil && !c.over {
-			c.giveUp(err, syscall.EIO)
-		}
-	}
-}
-
-// giveUp ends the clone early with an error, whatever continue_on_error says.
-func (c *clone) giveUp(err error, code syscall.Errno) {
-	c.over = true
-	c.stats.first(err, int(code))
 }

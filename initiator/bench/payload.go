@@ -127,18 +127,6 @@ func (f *filler) pieces(buf []byte, seed uint64) {
 	}
 }
 
-// repeat fills p with the pattern; without one, with zeroes.
-func repeat(p, pattern []byte) {
-	if len(pattern) == 0 {
-		clear(p)
-		return
-	}
-	n := copy(p, pattern)
-	for n < len(p) {
-		n += copy(p[n:], p[:n])
-	}
-}
-
 // scramble makes each 512 bytes of a write of its own: its offset, and a number
 // that no other write of the clone has, in one cache line each.
 func (f *filler) scramble(buf []byte, off int64) {

@@ -312,6 +312,3 @@ func perSec(n uint64, d time.Duration) float64 {
 	}
 	return float64(n) / d.Seconds()
 }
-
-func binRate(v float64) string { return num2str(v, 4, 1024, "B/s") }
-func decRate(v float64) string { return num2str(v, 4, 1000, "B/s") }

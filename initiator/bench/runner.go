@@ -7,8 +7,6 @@ import (
 	"softiser/initiator/blockio"
 )
 
-func (c *clone) now() time.Duration { return time.Since(c.epoch) }
-
 // start sets the clone going; done is closed when it has ended.
 func (c *clone) start() {
 	if d := c.job.StartDelay; d > 0 {
@@ -53,7 +51,9 @@ func (c *clone) begin() {
 		c.verifyBegan = now
 	}
 	c.started.Store(true)
-	c.kickAll()
+	c.mu.Lock()
+	c.pushAllLocked()
+	c.run() // unlocks
 }
 
 // stop lets requests in flight finish and issues no more.
@@ -75,17 +75,6 @@ func (c *clone) dismiss() {
 	c.stop()
 }
 
-// kickAll hands every slot to the runner.
-func (c *clone) kickAll() {
-	now := c.now()
-	c.mu.Lock()
-	for i := range c.slots {
-		c.slots[i].end = now
-		c.ready.push(&c.slots[i])
-	}
-	c.run() // unlocks
-}
-
 // slotDone is every request's Done.
 func slotDone(r *blockio.Request) {
 	s := r.User.(*slot)
@@ -94,23 +83,6 @@ func slotDone(r *blockio.Request) {
 	c.mu.Lock()
 	c.ready.push(s)
 	c.run()
-}
-
-// run makes the caller the runner unless there is one. It is called with c.mu
-// held and gives it back.
-func (c *clone) run() {
-	if c.running {
-		c.mu.Unlock()
-		return
-	}
-	c.running = true
-	for s := c.ready.pop(); s != nil; s = c.ready.pop() {
-		c.mu.Unlock()
-		c.step(s)
-		c.mu.Lock()
-	}
-	c.running = false
-	c.mu.Unlock()
 }
 
 // step accounts a slot's finished operation, if it has one, and starts the
@@ -149,11 +121,7 @@ func (c *clone) rest() {
 	c.resting = 0
 	if c.advance() {
 		c.mu.Lock()
-		now := c.now()
-		for i := range c.slots {
-			c.slots[i].end = now
-			c.ready.push(&c.slots[i])
-		}
+		c.pushAllLocked()
 		c.mu.Unlock()
 		return // this goroutine is the runner and finds them
 	}
@@ -230,4 +198,24 @@ func (c *clone) finish() {
 	close(c.done)
 }
 
-func (c *clone) expired(now time.Duration) bool { return c.deadline > 0 && now >= c.deadline }
+// replay enters in the ledger what an earlier run of the same write job has
+// written: the sequence depends on the options and the seed alone.
+func (c *clone) replay() {
+	if c.ledger == nil {
+		return
+	}
+	var s slot
+	for c.work.next(&s.ext) || c.work.drained {
+		if c.work.drained {
+			c.work.restart()
+			continue
+		}
+		if s.ext.d != dirWrite {
+			continue
+		}
+		for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += c.work.offsets.unit {
+			c.ledger.issue(off)
+			c.ledger.ack(off, true)
+		}
+	}
+}

@@ -2,9 +2,7 @@ package bench
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
-	"syscall"
 	"time"
 )
 
@@ -127,61 +125,6 @@ func (s *depthSearch) up(now time.Duration) verdict {
 	}
 	s.last, s.draining = true, true
 	return measure
-}
-
-// judge follows the search's verdict on a finished operation. Runner only.
-func (c *clone) judge(s *slot) {
-	if !c.ramped || c.live.at() != phaseRun {
-		return
-	}
-	switch c.search.ended(s.end, s.end-s.start) {
-	case measure:
-		c.measure(s.end)
-	case finished:
-		c.over = true
-	case tooSlow:
-		c.giveUp(fmt.Errorf("%v of %d bytes at offset %d took %v, longer than latency_target=%v, with nothing else in flight",
-			s.d, s.ext.n, s.ext.off, s.end-s.start, c.search.want.Target), syscall.ETIMEDOUT)
-	}
-}
-
-// admitDepth reports whether the slot may issue; otherwise the slot rests until
-// [clone.callIdle]. Runner only.
-func (c *clone) admitDepth(s *slot) bool {
-	if !c.work.exhausted() && !c.search.mayIssue(c.flight) {
-		c.idle = append(c.idle, s)
-		return false
-	}
-	if c.search.draining {
-		c.search.draining = false
-		c.search.window(s.start)
-	}
-	return true
-}
-
-// callIdle hands slots that the search has held back to the runner, which is the
-// caller: as many as it may now use, or all when the phase ends.
-func (c *clone) callIdle() {
-	n := len(c.idle)
-	if !c.stopped.Load() && !c.over && !c.failed && !c.expired(c.now()) && !c.work.exhausted() {
-		free := c.search.depth - c.flight
-		if c.search.draining {
-			free = 0
-			if c.flight == 0 {
-				free = 1 // one slot is called: it ends the draining and calls the others
-			}
-		}
-		n = min(n, max(free, 0))
-	}
-	c.mu.Lock()
-	now := c.now()
-	for range n {
-		s := c.idle[len(c.idle)-1]
-		c.idle = c.idle[:len(c.idle)-1]
-		s.end = now
-		c.ready.push(s)
-	}
-	c.mu.Unlock()
 }
 
 func setTargetPercent(j *Job, v string) error {

@@ -192,14 +192,6 @@ func setAlign(j *Job, v string) error {
 	})
 }
 
-// align is the boundary of random offsets in bytes.
-func (j *Job) align(d dir) int64 {
-	if j.Align[d] != 0 && j.Random {
-		return j.Align[d]
-	}
-	return int64(j.BS[d].Min)
-}
-
 // noMap reports whether a block may be drawn again before all others were. Any
 // other alignment than the block size does that, as in fio.
 func (j *Job) noMap() bool {

@@ -1,10 +1,6 @@
 package bench
 
 import (
-	"fmt"
-	"syscall"
-	"time"
-
 	"softiser/initiator/blockio"
 )
 
@@ -63,22 +59,6 @@ func (c *clone) runNext(s *slot) bool {
 	s.held = false
 	c.submitData(s)
 	return true
-}
-
-// measure ends the ramp: what happened so far is forgotten.
-func (c *clone) measure(now time.Duration) {
-	c.ramped = true
-	c.began = now
-	c.usage0 = processUsage()
-	c.stats.Dir, c.stats.Depth = [dirs]DirStats{}, [7]uint64{}
-	for d := range c.live.ios {
-		c.live.ios[d].Store(0)
-		c.live.bytes[d].Store(0)
-	}
-	for d := range c.lim {
-		c.lim[d].reset(now)
-	}
-	c.floors = newFloors(c.job)
 }
 
 // submitData hands s.ext to the session.
@@ -154,28 +134,6 @@ func (c *clone) readCheckNext(s *slot) bool {
 	return true
 }
 
-// replay enters in the ledger what an earlier run of the same write job has
-// written: the sequence depends on the options and the seed alone.
-func (c *clone) replay() {
-	if c.ledger == nil {
-		return
-	}
-	var s slot
-	for c.work.next(&s.ext) || c.work.drained {
-		if c.work.drained {
-			c.work.restart()
-			continue
-		}
-		if s.ext.d != dirWrite {
-			continue
-		}
-		for off := s.ext.off; off < s.ext.off+int64(s.ext.n); off += c.work.offsets.unit {
-			c.ledger.issue(off)
-			c.ledger.ack(off, true)
-		}
-	}
-}
-
 // submit hands the slot's request to its session. s.start to here is slat.
 func (c *clone) submit(s *slot) {
 	s.req.Err, s.req.Residual, s.req.Status = nil, 0, 0
@@ -186,91 +144,50 @@ func (c *clone) submit(s *slot) {
 	s.lun.Submit(&s.req) // Done may have been called when this returns
 }
 
-// account enters the result of a finished operation. Runner only.
-func (c *clone) account(s *slot) {
-	r := &s.req
-	if s.d == dirSync {
-		c.flushes.inFlight = false
+// admitDepth reports whether the slot may issue; otherwise the slot rests until
+// [clone.callIdle]. Runner only.
+func (c *clone) admitDepth(s *slot) bool {
+	if !c.work.exhausted() && !c.search.mayIssue(c.flight) {
+		c.idle = append(c.idle, s)
+		return false
 	}
-	if r.Err == nil && r.Residual > 0 {
-		r.Err = fmt.Errorf("%d of %d bytes were not transferred: %w", r.Residual, s.ext.n, syscall.EIO)
+	if c.search.draining {
+		c.search.draining = false
+		c.search.window(s.start)
 	}
-	if r.Err != nil {
-		c.fail(s, r.Err)
-		return
-	}
-	slat, clat := int64(s.issue-s.start), int64(s.end-s.issue)
-	c.stats.Dir[s.d].add(s.ext.n, slat, clat, c.job)
-	if limit := c.job.MaxLatency; limit > 0 && s.end-s.start > limit && !c.over {
-		c.giveUp(fmt.Errorf("%v of %d bytes at offset %d took %v, longer than max_latency=%v", s.d, s.ext.n, s.ext.off, s.end-s.start, limit), syscall.ETIMEDOUT)
-	}
-	c.live.ios[s.d].Add(1)
-	c.live.bytes[s.d].Add(int64(s.ext.n))
-	if len(c.series) > 0 && c.ramped && s.d < datas {
-		c.series.enter(s.end-c.sinceEpoch, s.d, s.ext.off, s.ext.n, slat, clat)
-	}
-	if c.ticker != nil && s.d < datas {
-		c.ticker.add(s.end, s.d, s.ext.n, clat)
-	}
-	if c.search != nil {
-		c.judge(s)
-	}
-	if len(c.floors) > 0 {
-		c.checkFloors(s.end)
-	}
-	switch s.d {
-	case dirSync:
-		c.accountFlush()
-	case dirWrite:
-		if c.ledger != nil {
-			c.flushes.acknowledged(c.ledger, s.ext, s.req.FUA)
-		}
-	case dirRead:
-		if c.checksReads() {
-			c.check(s)
-		}
-	}
+	return true
 }
 
-func (c *clone) accountFlush() {
-	if c.ledger == nil {
-		return
-	}
-	if c.live.at() == phaseFlush {
-		c.ledger.flushedAll()
-		return
-	}
-	c.flushes.durable(c.ledger)
-}
-
-// checksReads reports whether a read's content is checked: in the verify phase
-// and in jobs that only read.
-func (c *clone) checksReads() bool {
-	return c.job.Verify != VerifyNone && (c.live.at() == phaseVerify || !c.job.writes())
-}
-
-func (c *clone) check(s *slot) {
-	unit := int(c.work.offsets.unit)
-	p, off := s.req.Buf, s.ext.off
-	for ; len(p) >= unit; p, off = p[unit:], off+int64(unit) {
-		w, seed := window{unknown: true}, c.job.Seed
-		if c.ledger != nil {
-			var known bool
-			if w, known = c.ledger.window(off, c.job.VerifyDurable); !known {
-				continue
+// callIdle hands slots that the search has held back to the runner, which is the
+// caller: as many as it may now use, or all when the phase ends.
+func (c *clone) callIdle() {
+	n := len(c.idle)
+	if !c.stopped.Load() && !c.over && !c.failed && !c.expired(c.now()) && !c.work.exhausted() {
+		free := c.search.depth - c.flight
+		if c.search.draining {
+			free = 0
+			if c.flight == 0 {
+				free = 1 // one slot is called: it ends the draining and calls the others
 			}
-			seed = c.ledger.seed
 		}
-		c.stats.Verified++
-		if m := checkBlock(p[:unit], seed, off, w); m != nil {
-			c.stats.mismatch(m)
-			c.failed = c.failed || c.job.VerifyFatal
-		}
+		n = min(n, max(free, 0))
 	}
+	c.mu.Lock()
+	now := c.now()
+	for range n {
+		s := c.idle[len(c.idle)-1]
+		c.idle = c.idle[:len(c.idle)-1]
+		s.end = now
+		c.ready.push(s)
+	}
+	c.mu.Unlock()
 }
 
-func (c *clone) fail(s *slot, err error) {
-	c.stats.Errors++
-	c.failed = true
-	c.stats.first(fmt.Errorf("%v of %d bytes at offset %d: %w", s.d, s.ext.n, s.ext.off, err), errnoOf(err))
+// awaitFlow parks a slot until its clone may go on. Runner only.
+func (c *clone) awaitFlow(s *slot) {
+	if d := c.job.FlowSleep; d > 0 {
+		c.park(s, s.start+d)
+		return
+	}
+	c.gate(s)
 }

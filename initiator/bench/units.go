@@ -152,3 +152,6 @@ func num2str(n float64, width int, base float64, unit string) string {
 	}
 	return strconv.FormatFloat(n, 'f', decimals, 64) + prefix + unit
 }
+
+func binRate(v float64) string { return num2str(v, 4, 1024, "B/s") }
+func decRate(v float64) string { return num2str(v, 4, 1000, "B/s") }

@@ -72,18 +72,6 @@ func fillBlock(p []byte, seed uint64, off int64, gen uint32, thread int, pay *Pa
 	le.PutUint32(p[40:], ^crc32.Checksum(p[hdrSize:], castagnoli))
 }
 
-// fillRandom fills p with the stream of seed.
-func fillRandom(p []byte, seed uint64) {
-	r := rng(seed)
-	for len(p) >= 8 {
-		binary.LittleEndian.PutUint64(p, r.next())
-		p = p[8:]
-	}
-	for last := r.next(); len(p) > 0; p, last = p[1:], last>>8 {
-		p[0] = byte(last)
-	}
-}
-
 // Mismatch says what is wrong with a block.
 type Mismatch struct {
 	Off      int64 // bytes, on the volume

@@ -21,7 +21,7 @@ var arrowsBack = map[string]int{
 	"cmd/iser-target":       15,
 	"config":                8,
 	"initiator":             26,
-	"initiator/bench":       16,
+	"initiator/bench":       6,
 	"initiator/nvmf":        13,
 	"internal/iscsi":        1,
 	"internal/iscsitcp":     12,

@@ -50,8 +50,9 @@ type RoCEPath struct {
 	RTT         time.Duration `json:"rtt_ns"`             // smoothed; 0: not measured
 	MinRTT      time.Duration `json:"shortest_rtt_ns"`
 	Rate        int64         `json:"rate_bytes_per_second"`
-	Losses      uint64        `json:"losses_total"`  // halvings of Limit
-	Delayed     uint64        `json:"delayed_total"` // round trips that were too long for Limit to grow
+	Losses      uint64        `json:"losses_total"`    // halvings of Limit
+	Congested   uint64        `json:"congested_total"` // … and for notices of congestion (CNP)
+	Delayed     uint64        `json:"delayed_total"`   // round trips that were too long for Limit to grow
 }
 
 // RoCEPaths are the ways that the connections of a device have used.
@@ -65,6 +66,6 @@ func (d *Device) RoCEPaths() (paths []RoCEPath) {
 func pathOf(local netip.Addr, p *roce.PathInfo) RoCEPath {
 	return RoCEPath{
 		Local: local, Peer: p.Peer, QPs: p.QPs, Limit: p.Limit, InFlight: p.InFlight, Connections: p.Connections,
-		RTT: p.RTT, MinRTT: p.MinRTT, Rate: int64(p.Rate), Losses: p.Losses, Delayed: p.Delayed,
+		RTT: p.RTT, MinRTT: p.MinRTT, Rate: int64(p.Rate), Losses: p.Losses, Congested: p.Congested, Delayed: p.Delayed,
 	}
 }

@@ -53,6 +53,12 @@ type RoCECounters struct {
 	CMUnmatched     uint64 `json:"cm_unmatched"`     // answers to nothing
 	CMMalformed     uint64 `json:"cm_malformed"`     // management datagrams that are none
 	CMStaleRequests uint64 `json:"cm_stale_requests"`
+
+	// Congestion, by the names of mlx5's counters.
+	ECNMarkedPkts uint64 `json:"np_ecn_marked_roce_packets"` // that routers have marked
+	CNPSent       uint64 `json:"np_cnp_sent"`                // peers told of that
+	CNPHandled    uint64 `json:"rp_cnp_handled"`             // told by peers, and less is in flight to them since
+	CNPIgnored    uint64 `json:"rp_cnp_ignored"`             // … within a round trip of the last, or with nothing in flight that waits for an answer
 }
 
 // RoCEPorts are those that the process has open now, by address.
@@ -76,6 +82,7 @@ func RoCEPorts() []RoCEPort {
 				BadICRC: x.BadICRC, StrangeID: x.StrangeID, UnknownQP: x.NoQP, WrongPeer: x.NotPeer, Malformed: x.Malformed + x.BadPKey + x.NotMAD,
 				CMRequests: m.Received.Of(mad.AttrREQ), CMRetries: m.Retries, CMRequestsFull: m.Full, CMUnmatched: m.Unmatched,
 				CMMalformed: m.Malformed, CMStaleRequests: m.Stale,
+				ECNMarkedPkts: c.Marked, CNPSent: c.Notices, CNPHandled: c.Obeyed, CNPIgnored: c.Unused,
 			},
 		})
 	}

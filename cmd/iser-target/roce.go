@@ -47,6 +47,10 @@ var roceCounters = []struct {
 	{"cm_unmatched", "management datagrams that answer nothing.", func(c *rdma.RoCECounters) uint64 { return c.CMUnmatched }},
 	{"cm_malformed", "management datagrams that are none.", func(c *rdma.RoCECounters) uint64 { return c.CMMalformed }},
 	{"cm_stale_requests", "requests for a queue pair that an older connection still has.", func(c *rdma.RoCECounters) uint64 { return c.CMStaleRequests }},
+	{"np_ecn_marked_roce_packets", "packets that routers have marked on their way here.", func(c *rdma.RoCECounters) uint64 { return c.ECNMarkedPkts }},
+	{"np_cnp_sent", "notices of congestion sent to peers, for marked packets.", func(c *rdma.RoCECounters) uint64 { return c.CNPSent }},
+	{"rp_cnp_handled", "notices of congestion for which less is in flight.", func(c *rdma.RoCECounters) uint64 { return c.CNPHandled }},
+	{"rp_cnp_ignored", "notices of congestion within a round trip of the last, or with nothing in flight.", func(c *rdma.RoCECounters) uint64 { return c.CNPIgnored }},
 }
 
 // printRoCE writes the ports of RoCE, as rxe_cfg tells of rxe.
@@ -71,27 +75,28 @@ func printRoCE(out io.Writer, ports []rdma.RoCEPort) error {
 		return nil
 	}
 	w = newTable(out)
-	fmt.Fprintln(w, "\nQPS\tRTT\tSHORTEST\tMAY BE IN FLIGHT\tRATE\tLOSSES\tDELAYED\tROCE PEER")
+	fmt.Fprintln(w, "\nQPS\tRTT\tSHORTEST\tMAY BE IN FLIGHT\tRATE\tLOSSES\tCONGESTED\tDELAYED\tROCE PEER")
 	for i := range ports {
 		for k := range ports[i].Paths {
 			p := &ports[i].Paths[k]
-			fmt.Fprintf(w, "%d\t%v\t%v\t%s\t%s/s\t%d\t%d\t%s\n", p.QPs, p.RTT.Round(time.Microsecond), p.MinRTT.Round(time.Microsecond),
-				humanize.IBytes(uint64(p.Limit)), humanize.IBytes(uint64(p.Rate)), p.Losses, p.Delayed, p.Peer)
+			fmt.Fprintf(w, "%d\t%v\t%v\t%s\t%s/s\t%d\t%d\t%d\t%s\n", p.QPs, p.RTT.Round(time.Microsecond), p.MinRTT.Round(time.Microsecond),
+				humanize.IBytes(uint64(p.Limit)), humanize.IBytes(uint64(p.Rate)), p.Losses, p.Congested, p.Delayed, p.Peer)
 		}
 	}
 	return w.Flush()
 }
 
 // rocePathMetrics are those of the ways to peers that are connected.
-type rocePathMetrics struct{ limit, inFlight, rtt, losses, delayed *prometheus.Desc }
+type rocePathMetrics struct{ limit, inFlight, rtt, losses, congested, delayed *prometheus.Desc }
 
 func newRoCEPathMetrics(d func(name, help string, labels ...string) *prometheus.Desc) rocePathMetrics {
 	return rocePathMetrics{
-		limit:    d("roce_path_limit_bytes", "RoCE: bytes that may be in flight to a peer: half with a loss, more while round trips are short.", "address", "peer"),
-		inFlight: d("roce_path_in_flight_bytes", "RoCE: bytes in flight to a peer.", "address", "peer"),
-		rtt:      d("roce_path_rtt_seconds", "RoCE: round trip to a peer, smoothed; 0: not measured.", "address", "peer"),
-		losses:   d("roce_path_losses_total", "RoCE: losses for which less may be in flight to a peer.", "address", "peer"),
-		delayed:  d("roce_path_delayed_total", "RoCE: round trips to a peer that were too long for more to be in flight.", "address", "peer"),
+		limit:     d("roce_path_limit_bytes", "RoCE: bytes that may be in flight to a peer: half with a loss or a notice of congestion, more while round trips are short.", "address", "peer"),
+		inFlight:  d("roce_path_in_flight_bytes", "RoCE: bytes in flight to a peer.", "address", "peer"),
+		rtt:       d("roce_path_rtt_seconds", "RoCE: round trip to a peer, smoothed; 0: not measured.", "address", "peer"),
+		losses:    d("roce_path_losses_total", "RoCE: losses for which less may be in flight to a peer.", "address", "peer"),
+		congested: d("roce_path_congested_total", "RoCE: notices of congestion for which less may be in flight to a peer.", "address", "peer"),
+		delayed:   d("roce_path_delayed_total", "RoCE: round trips to a peer that were too long for more to be in flight.", "address", "peer"),
 	}
 }
 
@@ -104,6 +109,7 @@ func (m *rocePathMetrics) collect(ports []rdma.RoCEPort, gauge func(*prometheus.
 			gauge(m.inFlight, float64(p.InFlight), way...)
 			gauge(m.rtt, p.RTT.Seconds(), way...)
 			counter(m.losses, p.Losses, way...)
+			counter(m.congested, p.Congested, way...)
 			counter(m.delayed, p.Delayed, way...)
 		}
 	}

@@ -32,6 +32,7 @@ type base struct {
 	wcs    []verbs.WC
 	sent   sent // since the statistics were last brought up to date
 	got    sent
+	marks  marks
 	unsent error // the newest error of the network, for the one who asks why nobody answers
 	life
 }

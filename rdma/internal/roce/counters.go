@@ -25,6 +25,10 @@ type Counters struct {
 	LostAnswers              uint64 // gaps between answers
 	RetryExceeded            uint64 // connections that ended as the peer did not answer
 	RNRExceeded              uint64 // … as it had no receive buffer for too long
+
+	Marked         uint64 // packets that routers have marked (ECN)
+	Notices        uint64 // of that, sent to peers
+	Obeyed, Unused uint64 // … that have come, and slowed requests down or not
 }
 
 // count is Counters of a port, which its queue pairs add to.
@@ -35,6 +39,7 @@ type count struct {
 	sentRNR, receivedRNR, receivedSeq        atomic.Uint64
 	timeouts, lostAnswers                    atomic.Uint64
 	retryExceeded, rnrExceeded               atomic.Uint64
+	marked, notices, obeyed, unused          atomic.Uint64
 }
 
 // told is what the port has been told of the machines of a queue pair.
@@ -101,6 +106,7 @@ func (c *count) snapshot() Counters {
 		Repeated: c.repeated.Load(), Duplicates: c.duplicates.Load(), OutOfSeq: c.outOfSeq.Load(),
 		SentRNR: c.sentRNR.Load(), ReceivedRNR: c.receivedRNR.Load(), ReceivedSeq: c.receivedSeq.Load(),
 		Timeouts: c.timeouts.Load(), LostAnswers: c.lostAnswers.Load(), RetryExceeded: c.retryExceeded.Load(), RNRExceeded: c.rnrExceeded.Load(),
+		Marked: c.marked.Load(), Notices: c.notices.Load(), Obeyed: c.obeyed.Load(), Unused: c.unused.Load(),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/packet"
@@ -31,6 +32,7 @@ type hostPort struct {
 	ways    paths      // to the peers
 	users   int
 	count   count
+	start   time.Time // of the clock of its connections
 }
 
 // openPort opens the port of an address, or shares it.
@@ -45,7 +47,7 @@ func openPort(addr netip.Addr) (*hostPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &hostPort{Port: pp, users: 1, mtu: pathMTU(linkMTU(addr))}
+	p := &hostPort{Port: pp, users: 1, mtu: pathMTU(linkMTU(addr)), start: time.Now()}
 	// The kernel counts a packet with what surrounds it: about twice its payload. Half of
 	// the buffer is for requests.
 	fits := max(minRead, pp.RecvBuffer()/(2*p.mtu.Bytes()+packetCost)/2)

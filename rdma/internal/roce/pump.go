@@ -20,7 +20,15 @@ func (qp *QP) take(_ netip.AddrPort, pkt *packet.Packet) {
 		return
 	}
 	qp.gotLocked(pkt)
-	if pkt.Op.Traits()&packet.Response != 0 {
+	qp.heedLocked(pkt)
+	switch {
+	case pkt.Op == packet.CNP && qp.req.Congested(qp.now()):
+		qp.port.count.obeyed.Add(1)
+		return
+	case pkt.Op == packet.CNP:
+		qp.port.count.unused.Add(1)
+		return
+	case pkt.Op.Traits()&packet.Response != 0:
 		qp.req.Receive(pkt, qp.now())
 		return
 	}
@@ -110,6 +118,7 @@ func (qp *QP) settleLocked() {
 // message before.
 func (qp *QP) pumpLocked(now time.Duration) {
 	qp.more, qp.owed = false, 0
+	notified := qp.notifyLocked()
 	n, light := 0, qp.resp.Light()
 	if !light {
 		n = qp.answerLocked(n)
@@ -125,7 +134,7 @@ func (qp *QP) pumpLocked(now time.Duration) {
 	if light {
 		n = qp.answerLocked(0)
 	}
-	if n > 0 {
+	if n > 0 || notified {
 		qp.flushLocked()
 	}
 }

@@ -16,7 +16,7 @@ type QP struct {
 	req   *rc.Requester
 	resp  *rc.Responder
 	peer  netip.Addr
-	start time.Time // of the clock of req
+	start time.Time // of the clock of req, which shares its ways with others of the port
 	timer *time.Timer
 	armed time.Duration // when timer runs out; 0: it does not run
 	known told          // what the port knows of the machines

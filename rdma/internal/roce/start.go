@@ -215,7 +215,7 @@ func (qp *QP) attach(hp *hostPort, p *Params, l link) error {
 		Way: hp.ways.join(qp.peer, l.MTU.Bytes()), Intake: hp.intake,
 		AckTimeout: ackTimeout(p.AckTimeout), Retries: p.Retries, RNRRetries: l.rnrRetries, Local: qp.Local,
 	})
-	qp.port, qp.info, qp.send, qp.start = hp, l.Info, s, time.Now()
+	qp.port, qp.info, qp.send, qp.start = hp, l.Info, s, hp.start
 	qp.timer = time.AfterFunc(never, qp.tick)
 	qp.timer.Stop()
 	qp.open, qp.told = l.Initiator, l.Initiator

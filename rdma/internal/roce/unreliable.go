@@ -77,6 +77,11 @@ func (u *Unreliable) takeFor(to netip.Addr, from netip.AddrPort, p *packet.Packe
 		return
 	}
 	u.gotLocked(p)
+	u.heedLocked(p)
+	if p.Op == packet.CNP { // nothing here slows down what nobody acknowledges
+		u.port.count.unused.Add(1)
+		return
+	}
 	u.heard = true
 	u.m.take(from.Addr().Unmap(), to, p)
 }
@@ -107,6 +112,7 @@ func (u *Unreliable) pumpLocked() {
 	if !u.open {
 		return
 	}
+	u.notifyLocked()
 	n := 0
 	for ; n < turn; n++ {
 		to, ok := u.m.next(&u.out)

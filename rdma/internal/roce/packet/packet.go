@@ -20,7 +20,20 @@ type Packet struct {
 	InvRKey uint32 // IETH: the key to invalidate (§9.3.7)
 
 	Payload []byte // without the pad; a part of what was parsed
+
+	ECN ECN // of a packet that has come; not in what UDP carries
 }
+
+// ECN is the field of the IP header by which routers tell of congestion (RFC 3168 §5). The
+// ICRC does not cover it.
+type ECN uint8
+
+// Values of ECN beside 0, of a sender whom marks tell nothing.
+const (
+	ECT1 ECN = 1
+	ECT0 ECN = 2 // the sender does what marks ask of it
+	CE   ECN = 3 // congestion was experienced
+)
 
 // Why a datagram is no packet. It is dropped without an answer then (§9.6.1).
 var (

@@ -24,6 +24,7 @@ type receiver struct {
 	start time.Time
 	now   time.Duration // since start, of the batch; 0 before its first packet
 	pkt   packet.Packet
+	ecn   packet.ECN  // of the datagram that is being taken
 	busy  []*endpoint // those that have had packets of the batch, and want to know its end
 
 	mu        sync.Mutex // guards what follows; a leaf
@@ -58,7 +59,10 @@ func newReceiver(p *Port, rx *udp.Receiver, local netip.Addr, start time.Time) *
 
 // loop receives until the port is closed.
 func (r *receiver) loop() {
-	_ = r.rx.Serve(func(from netip.AddrPort, b []byte) { r.take(from, b, uint16(r.rx.Place())) }, r.endBatch)
+	_ = r.rx.Serve(func(from netip.AddrPort, b []byte) {
+		r.ecn = packet.ECN(r.rx.ECN())
+		r.take(from, b, uint16(r.rx.Place()))
+	}, r.endBatch)
 }
 
 func (r *receiver) endBatch() {
@@ -113,6 +117,7 @@ func (r *receiver) take(from netip.AddrPort, b []byte, likely uint16) {
 		return
 	}
 	c.packets.Add(1)
+	r.pkt.ECN = r.ecn
 	if e.end != nil && !e.busy {
 		e.busy = true
 		r.busy = append(r.busy, e)

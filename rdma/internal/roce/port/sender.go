@@ -26,11 +26,40 @@ type Sender struct {
 	peer  *destination                // of a connected queue pair; nil
 	peers map[netip.Addr]*destination // of one for datagrams
 	last  *destination                // of the message that has been begun; nil
+	ect   ect                         // what the packets of that message are
+	heeds bool                        // see HeedMarks
 	burst *udp.Burst
 	slab  []byte // headers, copied payload, trailers; never moved: a larger one takes its place
 	full  int    // bytes in slabs before it since Flush
 	queue []queued
 	segs  [][]byte // of all packets in queue: headers, payload, trailer
+}
+
+// ect says whether routers may mark a packet.
+type ect uint8
+
+const (
+	unmarked ect = iota
+	markable
+	either // markable, but not worth a message of its own
+)
+
+// HeedMarks has the requests of a connected queue pair be sent as such that routers may mark:
+// its peer tells of marks (CNP), and this side obeys. Acknowledgements always are. That is how
+// two of our kind know each other, as nothing in the request for a connection says it.
+// Answers to READs are not, as nothing here slows them down.
+func (s *Sender) HeedMarks() { s.heeds = true }
+
+func (s *Sender) ectOf(op packet.Opcode) ect {
+	switch t := op.Traits(); {
+	case s.peer == nil || op.Service() != packet.RC:
+		return unmarked
+	case t&packet.Response == 0 && s.heeds:
+		return markable
+	case t&packet.Response != 0 && t&packet.Read == 0:
+		return either
+	}
+	return unmarked
 }
 
 // destination is where packets go.
@@ -142,8 +171,9 @@ func (s *Sender) add(to *destination, pkt *packet.Packet, pieces [][]byte, n int
 	if len(s.segs)+count > udp.MaxPieces {
 		return false, s.whole(size, count)
 	}
-	if to != s.last || s.burst.Packets() >= s.lane.MaxPackets() || !s.burst.Fits(size, count) {
-		if !s.begin(to, size, count) {
+	mark := s.ectOf(pkt.Op)
+	if to != s.last || mark != s.ect && mark != either || s.burst.Packets() >= s.lane.MaxPackets() || !s.burst.Fits(size, count) {
+		if !s.begin(to, mark, size, count) {
 			return false, s.whole(size, count)
 		}
 	}
@@ -162,9 +192,12 @@ func (s *Sender) add(to *destination, pkt *packet.Packet, pieces [][]byte, n int
 
 // begin begins a message, if a packet of size bytes in count pieces fits behind those that
 // there are.
-func (s *Sender) begin(to *destination, size, count int) bool {
+func (s *Sender) begin(to *destination, mark ect, size, count int) bool {
 	if !s.burst.Message(to.peer, size) {
 		return false
+	}
+	if s.ect = min(mark, markable); s.ect == markable {
+		s.burst.MarkECT()
 	}
 	if s.last = to; !s.burst.Fits(size, count) {
 		s.withdraw()

@@ -158,6 +158,16 @@ func (r *Requester) lost(now time.Duration) {
 	}
 }
 
+// Congested takes a notice of congestion (CNP, annex A17.9.3): routers have marked packets of
+// this side. It reports whether less may be in flight now.
+func (r *Requester) Congested(now time.Duration) bool {
+	if r.err != nil || r.Idle() || r.cfg.Way != nil && !r.cfg.Way.congested(now) {
+		return false
+	}
+	r.window.lost()
+	return true
+}
+
 // gap asks again for answers that were lost, from the oldest one on. What was on its way
 // shows the same gap once more; a second loss is for the timer.
 func (r *Requester) gap(now time.Duration) {

@@ -99,6 +99,12 @@
 //     late (twice the mean and four times its variation, 10 ms at least, doubled each time), the
 //     oldest packet alone is sent once more: the answer to it says what is missing. That counts for no
 //     retry, and is no loss. Time-outs stay as agreed on.
+//   - Congestion that routers mark (ECN) is heard: a connection whose packets have come marked sends
+//     its peer a notice (CNP), every 50 µs at most, and one that gets a notice has half as much in
+//     flight as it had, once per round trip. Its requests go out as such that may be marked only if its
+//     peer's packets are, for rxe takes notices for nothing: so a mark never stands for a loss that
+//     nobody heeds. Acknowledgements always may be marked, by which two of our kind know each other.
+//     Answers to READs, UC and UD may not: nothing slows them down.
 //   - A peer that has never answered a packet as large as the one that ends the connection is named
 //     with the sizes: the path may drop large packets.
 //   - Operators read Device.RoCEPaths (bound, in flight, round trips, rate, losses) and QP.RoCEStats.
@@ -110,7 +116,8 @@
 // handler does so for 0.5 ms by the clock.
 //
 // Other ways. Pacing by timers: Go's are no finer than what 64 packets take; the acknowledgements
-// pace. DCQCN: nobody on a plain network marks. Smaller time-outs: a peer takes them from the
+// pace. DCQCN, with rates, timers and a
+// recovery of its own: a second limit beside this one. Smaller time-outs: a peer takes them from the
 // connection's request and ours would have to be longer than its pauses.
 //
 // Consequences. Peers of another kind see duplicates of single packets now and then. Between machines

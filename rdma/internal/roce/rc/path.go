@@ -14,7 +14,10 @@ import (
 // Neither rxe nor a plain network says anything before packets are lost. So the bound of a
 // way to a peer doubles with each round trip until the first loss, halves with a loss, once
 // per round trip, and grows by a packet per round trip after that, but only while round trips
-// are short: what waits somewhere for longer than queueing does not get there any sooner.
+// are short: what waits somewhere for longer than queueing does not get there any sooner. A
+// notice of congestion (CNP) halves what is in flight, as often as losses may.
+//
+// All connections of a Path must have one clock.
 type Path struct {
 	unit     int64 // bytes that a packet counts for
 	floor    int64
@@ -32,6 +35,7 @@ type Path struct {
 	least   time.Duration // shortest round trip
 	credit  int64         // bytes answered since limit last grew
 	losses  uint64
+	notices uint64
 	delayed uint64
 }
 
@@ -67,6 +71,7 @@ type PathStats struct {
 	RTT, MinRTT time.Duration // smoothed, and the shortest; 0: not measured
 	Rate        uint64        // bytes per second that Limit comes to: Limit each RTT
 	Losses      uint64        // halvings
+	Congested   uint64        // … because routers have marked packets
 	Delayed     uint64        // round trips of more than queueing, which kept Limit as it was
 }
 
@@ -74,7 +79,7 @@ type PathStats struct {
 func (p *Path) Stats() PathStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PathStats{Limit: p.limit.Load(), InFlight: p.used.Load(), Connections: int(p.active.Load()), RTT: p.srtt, MinRTT: p.least, Losses: p.losses, Delayed: p.delayed}
+	s := PathStats{Limit: p.limit.Load(), InFlight: p.used.Load(), Connections: int(p.active.Load()), RTT: p.srtt, MinRTT: p.least, Losses: p.losses, Congested: p.notices, Delayed: p.delayed}
 	if p.srtt > 0 {
 		s.Rate = uint64(float64(s.Limit) / p.srtt.Seconds())
 	}
@@ -138,12 +143,34 @@ func (p *Path) lost(now time.Duration) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.losses > 0 && now-p.cut < p.srtt {
-		return // one of those that were in flight when the last one was lost
+	if p.cutLocked(now, p.limit.Load()/2) {
+		p.losses++
+	}
+}
+
+// congested notes that packets were marked on their way, and reports whether that is news.
+func (p *Path) congested(now time.Duration) bool {
+	if !p.adaptive {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	news := p.cutLocked(now, min(p.limit.Load(), p.used.Load())/2)
+	if news {
+		p.notices++
+	}
+	return news
+}
+
+// cutLocked takes the bound down; false if it was only a round trip ago: this is about what
+// was in flight then.
+func (p *Path) cutLocked(now time.Duration, limit int64) bool {
+	if p.losses+p.notices > 0 && now-p.cut < p.srtt {
+		return false
 	}
 	p.cut, p.steady, p.credit = now, true, 0
-	p.losses++
-	p.limit.Store(max(p.floor, p.limit.Load()/2))
+	p.limit.Store(max(p.floor, limit))
+	return true
 }
 
 // smooth is the mean of round trips as TCP has it (RFC 6298 §2.3).

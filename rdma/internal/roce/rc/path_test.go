@@ -154,3 +154,53 @@ func TestLargePacketsAreDropped(t *testing.T) {
 		t.Error(s)
 	}
 }
+
+// A notice of congestion halves what is in flight, once per round trip, and as losses do; it
+// means nothing to who has nothing in flight.
+func TestNotices(t *testing.T) {
+	p := NewPath(unit)
+	p.moved(0, firstFlight/unit/2)
+	p.answered(0, 100*time.Microsecond)
+	for i, tt := range []struct {
+		at   time.Duration
+		loss bool
+		news bool
+		want int64
+	}{
+		{time.Second, false, true, firstFlight / 4}, {time.Second + 50*time.Microsecond, false, false, firstFlight / 4},
+		{time.Second + 60*time.Microsecond, true, false, firstFlight / 4}, {2 * time.Second, true, true, firstFlight / 8},
+		{2*time.Second + 50*time.Microsecond, false, false, firstFlight / 8}, {3 * time.Second, false, true, leastFlight}, {4 * time.Second, false, true, leastFlight},
+	} {
+		if tt.loss {
+			p.lost(tt.at)
+		} else if news := p.congested(tt.at); news != tt.news {
+			t.Errorf("%d: news: %v", i, news)
+		}
+		if got := p.Stats().Limit; got != tt.want {
+			t.Errorf("%d: %d may be in flight, want %d", i, got, tt.want)
+		}
+	}
+	if got := p.Stats(); got.Losses != 1 || got.Congested != 3 {
+		t.Errorf("%+v", got)
+	}
+	if NewIntake(unit, 1<<20).congested(time.Second) {
+		t.Error("the way to our own socket takes notices")
+	}
+
+	a := newAsker(t, func(c *RequesterParams) { c.MTU = packet.MTU256 })
+	if a.req.Congested(0) {
+		t.Error("with nothing in flight it is obeyed")
+	}
+	a.queue(t, verbs.OpSend, 0, 5*256)
+	a.sent(0)
+	before := a.req.Window()
+	if !a.req.Congested(0) || a.req.Window() != before/2 {
+		t.Errorf("a window of %d, then %d", before, a.req.Window())
+	}
+	for range 100 {
+		a.req.Congested(0)
+	}
+	if a.req.Err() != nil || a.req.Window() != minWindow {
+		t.Errorf("%v, a window of %d", a.req.Err(), a.req.Window())
+	}
+}

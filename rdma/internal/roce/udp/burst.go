@@ -24,7 +24,8 @@ const (
 type Burst struct {
 	hdrs  [maxMessages]mmsghdr
 	ctls  [maxMessages]cmsgBuf
-	sizes [maxMessages]int // of the longest packet of each
+	sizes [maxMessages]int  // of the longest packet of each
+	cut   [maxMessages]bool // it has several packets
 	iov   [MaxPieces]unix.Iovec
 	n     int // messages
 	piece int // pieces of all
@@ -72,7 +73,7 @@ func (b *Burst) Message(to *Peer, size int) bool {
 	}
 	m := &b.hdrs[b.n].hdr
 	*m = unix.Msghdr{Name: (*byte)(unsafe.Pointer(&to.raw)), Namelen: to.n, Iov: &b.iov[b.piece]}
-	b.sizes[b.n] = 0
+	b.sizes[b.n], b.cut[b.n] = 0, false
 	b.n++
 	b.open.size = size
 	return true
@@ -111,12 +112,30 @@ func (b *Burst) Packet(pieces ...[]byte) bool {
 	m := &b.hdrs[b.n-1].hdr
 	m.SetIovlen(o.pieces)
 	if o.packets == 2 {
-		c := &b.ctls[b.n-1]
-		c.setSegment(o.size)
-		m.Control = &c[0]
-		m.SetControllen(cmsgLen)
+		b.cut[b.n-1] = true
+		b.control(unix.SOL_UDP, unix.UDP_SEGMENT, 2, uint32(o.size))
 	}
 	return true
+}
+
+// ecnCapable is ECT(0) of RFC 3168 §5.
+const ecnCapable = 2
+
+// MarkECT says of the message that has been begun, before its first packet, that routers may
+// mark its packets where they would drop others: the sender does what is asked of it then.
+func (b *Burst) MarkECT() {
+	if b.hdrs[b.n-1].hdr.Namelen == unix.SizeofSockaddrInet4 {
+		b.control(unix.IPPROTO_IP, unix.IP_TOS, 4, ecnCapable)
+	} else {
+		b.control(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 4, ecnCapable)
+	}
+}
+
+// control adds a control message to the message.
+func (b *Burst) control(level, option int32, size int, value uint32) {
+	m, c := &b.hdrs[b.n-1].hdr, &b.ctls[b.n-1]
+	m.Control = &c[0]
+	m.SetControllen(c.add(int(m.Controllen), level, option, size, value))
 }
 
 // Fits says whether Packet would take n bytes in so many pieces. It does not when the

@@ -102,8 +102,7 @@ func (l *Lane) send(fd uintptr, b *Burst) error {
 		if err == ErrAgain {
 			return err
 		}
-		m := &b.hdrs[b.sent]
-		if m.hdr.Control != nil && (errors.Is(err, unix.EIO) || errors.Is(err, unix.EINVAL)) {
+		if b.cut[b.sent] && (errors.Is(err, unix.EIO) || errors.Is(err, unix.EINVAL)) {
 			l.gso.Store(false)
 			return ErrNoGSO
 		}

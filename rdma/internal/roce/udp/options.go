@@ -47,6 +47,15 @@ func (s *sockopts) acceptNoChecksum(v4 bool) {
 	}
 }
 
+// tellECN has the kernel say what the field of ECN is of what comes.
+func (s *sockopts) tellECN(v4 bool) {
+	if v4 {
+		s.set("IP_RECVTOS", unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
+	} else {
+		s.set("IPV6_RECVTCLASS", unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
+	}
+}
+
 // receiveBuffer asks for n bytes, beyond net.core.rmem_max if the process may, and
 // returns what it has got: what the kernel counts, which is more than the payload.
 func (s *sockopts) receiveBuffer(n int) int {

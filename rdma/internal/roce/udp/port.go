@@ -86,6 +86,7 @@ func (p *Port) open(cfg *Config) error {
 				o.set("SO_REUSEPORT", unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 			}
 			o.acceptNoChecksum(v4)
+			o.tellECN(v4)
 			buffer = o.receiveBuffer(cfg.RecvBuffer)
 			if !cfg.NoGRO {
 				// Kernels before 5.0 have none.

@@ -44,26 +44,44 @@ func await(fd uintptr, m []mmsghdr) (int, error) {
 	return 0, e
 }
 
-// Space for a control message of one int: UDP_SEGMENT's has two bytes, UDP_GRO's four.
-const cmsgLen = (unix.SizeofCmsghdr + 4 + 7) &^ 7
+// Space for a control message of one int: UDP_SEGMENT's has two bytes, UDP_GRO's four, IPv4's
+// type of service one or four, and IPv6's traffic class four.
+const cmsgSpace = (unix.SizeofCmsghdr + 4 + 7) &^ 7
 
-type cmsgBuf [cmsgLen]byte
+// cmsgBuf is for both that a message may have: how it is cut, and what routers may do to it.
+type cmsgBuf [2 * cmsgSpace]byte
 
-// setSegment makes c say that the message is to be cut into packets of size bytes.
-func (c *cmsgBuf) setSegment(size int) {
-	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
-	h.Level, h.Type = unix.SOL_UDP, unix.UDP_SEGMENT
-	h.SetLen(unix.SizeofCmsghdr + 2)
-	*(*uint16)(unsafe.Pointer(&c[unix.SizeofCmsghdr])) = uint16(size)
+// add puts a control message of size bytes behind the n bytes of others, and says how many
+// bytes there are now.
+func (c *cmsgBuf) add(n int, level, option int32, size int, value uint32) int {
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&c[n]))
+	h.Level, h.Type = level, option
+	h.SetLen(unix.SizeofCmsghdr + size)
+	if data := unsafe.Pointer(&c[n+unix.SizeofCmsghdr]); size == 2 {
+		*(*uint16)(data) = uint16(value)
+	} else {
+		*(*uint32)(data) = value
+	}
+	return n + cmsgSpace
 }
 
-// segment is the size of the packets that were joined into the message, or 0.
-func (c *cmsgBuf) segment(n int) int {
-	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
-	if n < unix.SizeofCmsghdr+4 || h.Level != unix.SOL_UDP || h.Type != unix.UDP_GRO {
-		return 0
+// received reads what the kernel says of a message in n bytes: the size of the packets that
+// it was joined from, or 0, and the bits of ECN in their IP headers, which are the same in all.
+func (c *cmsgBuf) received(n int) (segment int, ecn uint8) {
+	const least = unix.SizeofCmsghdr + 1
+	for at := 0; at+least <= min(n, len(c)); at += cmsgSpace {
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&c[at]))
+		data := c[at+unix.SizeofCmsghdr:]
+		switch whole := h.Len >= unix.SizeofCmsghdr+4; {
+		case h.Level == unix.SOL_UDP && h.Type == unix.UDP_GRO && whole:
+			segment = int(*(*int32)(unsafe.Pointer(&data[0])))
+		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TOS:
+			ecn = data[0] & 3
+		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_TCLASS && whole:
+			ecn = uint8(*(*int32)(unsafe.Pointer(&data[0]))) & 3
+		}
 	}
-	return int(*(*int32)(unsafe.Pointer(&c[unix.SizeofCmsghdr])))
+	return segment, ecn
 }
 
 // drops is how many packets a socket has dropped (SO_MEMINFO); 0 before Linux 4.12.

@@ -26,7 +26,8 @@ type Receiver struct {
 	buffer int
 	b      *batch
 	stat   receiverCounters
-	place  int // of the packet that is handed on in its message
+	place  int   // of the packet that is handed on in its message
+	ecn    uint8 // of the message
 	spin   atomic.Int64
 	alone  atomic.Bool
 	waiter sockio.Waiter
@@ -188,8 +189,8 @@ func (r *Receiver) batch(n int) {
 		}
 		from := addrPort(&r.b.from[i])
 		p := r.b.mem[i*maxJoined:][:h.n]
-		size := r.b.ctls[i].segment(int(h.hdr.Controllen))
-		if size <= 0 {
+		size, ecn := r.b.ctls[i].received(int(h.hdr.Controllen))
+		if r.ecn = ecn; size <= 0 {
 			size = max(len(p), 1)
 		}
 		for r.place = 0; len(p) > 0; r.place++ {
@@ -206,6 +207,9 @@ func (r *Receiver) batch(n int) {
 // has joined it to, from 0: often what its sender's kernel has numbered it as.
 func (r *Receiver) Place() int { return r.place }
 
+// ECN is the field of the IP header of the packet that Serve is handing on (RFC 3168 §5).
+func (r *Receiver) ECN() uint8 { return r.ecn }
+
 // receive is one call, and how many messages it has brought.
 func (r *Receiver) receive() (int, error) {
 	b := r.b
@@ -216,7 +220,7 @@ func (r *Receiver) receive() (int, error) {
 			Iov: &b.iov[i], Control: &b.ctls[i][0],
 		}
 		h.SetIovlen(1)
-		h.SetControllen(cmsgLen)
+		h.SetControllen(len(b.ctls[i]))
 	}
 	if r.call.Flags() == 0 {
 		return await(r.fd, b.hdrs[:])

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -615,5 +616,74 @@ func TestAllocations(t *testing.T) {
 	})
 	if got != 0 {
 		t.Errorf("%v allocations", got)
+	}
+}
+
+// What routers may mark, and have marked, is told of packets by themselves and of those that
+// were cut from one message.
+func TestECN(t *testing.T) {
+	loopback.Namespace(t, loopback.MTU)
+	for _, addr := range []netip.Addr{lo4, lo6} {
+		p := open(t, Config{Addr: addr})
+		to, err := p.Peer(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[byte]map[uint8]int{}
+		next := batches(p.Receivers()[0], func(_ netip.AddrPort, b []byte) {
+			if got[b[0]] == nil {
+				got[b[0]] = map[uint8]int{}
+			}
+			got[b[0]][p.Receivers()[0].ECN()]++
+		})
+		b := NewBurst()
+		for kind := range byte(4) {
+			b.Message(to, 100)
+			if kind&1 != 0 {
+				b.MarkECT()
+			}
+			for range 1 + 4*int(kind&2) { // 1 or 9 packets
+				b.Packet(append([]byte{kind}, make([]byte, 99)...))
+			}
+		}
+		if err := p.Lane(0).Send(b); err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, PortNumber)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		rc, err := c.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := control(rc, func(o *sockopts) {
+			if addr.Is4() {
+				o.set("IP_TOS", unix.IPPROTO_IP, unix.IP_TOS, 3|0x20)
+			} else {
+				o.set("IPV6_TCLASS", unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 3|0x20)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte{9, 9}); err != nil {
+			t.Fatal(err)
+		}
+		for n := 0; n < 21; {
+			if err := next(); err != nil {
+				t.Fatal(err)
+			}
+			n = 0
+			for _, kinds := range got {
+				for _, k := range kinds {
+					n += k
+				}
+			}
+		}
+		want := map[byte]map[uint8]int{0: {0: 1}, 1: {2: 1}, 2: {0: 9}, 3: {2: 9}, 9: {3: 1}}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%v: %v, want %v", addr, got, want)
+		}
 	}
 }

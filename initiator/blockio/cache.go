@@ -48,6 +48,77 @@ func (c *Cache) NewFlusher() *Flusher {
 	return f
 }
 
+// Told is how many losses the user has been told of.
+func (f *Flusher) Told() uint32 {
+	if f == nil {
+		return 0
+	}
+	return f.told.Load()
+}
+
+// ResumeFlusher returns a user who has been told of so many losses, in another process.
+func ResumeFlusher(told uint32) *Flusher {
+	f := new(Flusher)
+	f.told.Store(told)
+	return f
+}
+
+// CarriedCache is what goes of a Cache to another process.
+type CarriedCache struct {
+	Told   uint32         `json:"told"`
+	Losses uint32         `json:"losses"`
+	Epochs []CarriedEpoch `json:"epochs,omitempty"`
+}
+
+// CarriedEpoch is what a cache holds in one of its lives.
+type CarriedEpoch struct {
+	ID   [16]byte `json:"id"`
+	Held uint64   `json:"held"` // commands that no flush has made durable
+}
+
+// Carry returns what the account says.
+func (c *Cache) Carry() CarriedCache {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := CarriedCache{Told: c.told.Load(), Losses: c.losses}
+	for _, e := range c.epochs {
+		k.Epochs = append(k.Epochs, CarriedEpoch{e.id, e.written.Load() - e.safe})
+	}
+	return k
+}
+
+// ResumeCache returns an account that says what that of another process said. No path leads
+// to its epochs yet.
+func ResumeCache(k CarriedCache) *Cache {
+	c := &Cache{losses: k.Losses}
+	c.told.Store(k.Told)
+	for _, x := range k.Epochs {
+		e := &Epoch{id: x.ID, account: c}
+		e.written.Store(x.Held)
+		c.epochs = append(c.epochs, e)
+	}
+	return c
+}
+
+// Only takes e, to which the only path to the volume leads now, for what has become of all other epochs: what
+// they hold is lost, as with Look.
+func (c *Cache) Only(e *Epoch) (lost bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, o := range c.epochs {
+		switch {
+		case o == e || o.paths > 0:
+		case o.Tells():
+			lost = o.drop() || lost
+		default:
+			e.written.Add(o.written.Load() - o.safe)
+			o.safe = o.written.Load()
+		}
+	}
+	c.epochs = slices.DeleteFunc(c.epochs, func(o *Epoch) bool { return o.paths == 0 && o.written.Load() == o.safe })
+	return lost
+}
+
 // Enter returns the epoch id, to which a path leads from now on; Leave must follow.
 func (c *Cache) Enter(id [16]byte) *Epoch {
 	c.mu.Lock()

@@ -6,8 +6,8 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
-	"time"
 
 	"softiser/initiator/blockio"
 )
@@ -26,8 +26,11 @@ type conn struct {
 	client *blockio.Flusher // whose flushes come here
 
 	rd    reader
+	now   current
 	batch []*blockio.Request // parsed, not yet submitted
 	slots []slot
+
+	resting atomic.Bool // the receive goroutine is to stand before it reads on; see rest.go
 
 	mu       sync.Mutex // guards the fields below
 	pool     pool
@@ -38,6 +41,10 @@ type conn struct {
 	broken   error // the socket failed: replies are dropped
 	waiting  bool  // the receive goroutine waits for a slot or a buffer
 	draining bool  // no more requests are read
+	stands   bool  // the receive goroutine does, until resting ends
+	ending   bool  // the receive goroutine has read its last
+	mute     bool  // nothing is sent
+	goesOn   sync.Cond
 
 	tx         sender
 	room       chan struct{} // wakes the receive goroutine
@@ -79,6 +86,7 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 		room:  make(chan struct{}, 1), wakeSender: make(chan struct{}, 1),
 		quit: make(chan struct{}), sent: make(chan struct{}),
 	}
+	c.goesOn.L = &c.mu
 	c.pool.limit = s.cfg.Memory
 	for i := range c.slots {
 		sl := &c.slots[i]
@@ -89,6 +97,7 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 		enlarge(raw)
 	}
 	c.rd.init(raw)
+	c.rd.stall = c.stand
 	c.tx.init(raw)
 	return c, nil
 }
@@ -97,6 +106,9 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 func (c *conn) run() error {
 	go c.sendLoop()
 	err := c.receive()
+	c.mu.Lock()
+	c.ending = true
+	c.mu.Unlock()
 	c.submit()
 	c.drain()
 	close(c.quit)
@@ -110,8 +122,9 @@ func (c *conn) run() error {
 func (c *conn) stopReading() {
 	c.mu.Lock()
 	c.draining = true
+	c.goesOn.Broadcast()
 	c.mu.Unlock()
-	c.nc.SetReadDeadline(time.Unix(1, 0))
+	c.nc.SetReadDeadline(passed)
 }
 
 // drain waits until every request is answered and the replies have left.
@@ -169,6 +182,9 @@ func (c *conn) acquire(n int) (*slot, error) {
 		c.waiting = true
 		c.mu.Unlock()
 		c.submit()
+		if c.resting.Load() && c.stand() {
+			continue
+		}
 		<-c.room
 	}
 }

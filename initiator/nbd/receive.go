@@ -19,6 +19,9 @@ func (c *conn) receive() error {
 		if c.rd.buffered() < requestSize {
 			c.submit() // before waiting for more
 		}
+		if c.resting.Load() && !c.stand() {
+			return nil
+		}
 		p, err := c.rd.peek(requestSize)
 		if err != nil {
 			return c.ended(err)
@@ -28,11 +31,13 @@ func (c *conn) receive() error {
 			return fmt.Errorf("nbd: request magic %#x: the client is out of step", p[:4])
 		}
 		c.rd.discard(requestSize)
+		c.now = current{in: in, within: true}
 		if err := c.request(in); err == errDisconnect {
 			return nil
 		} else if err != nil {
 			return c.ended(err)
 		}
+		c.now = current{}
 	}
 }
 
@@ -57,6 +62,7 @@ func (c *conn) request(in request) error {
 			return fmt.Errorf("nbd: write of %d bytes: the limit is %d", in.n, maxPayload)
 		}
 	}
+	c.rd.left = payload
 	if errno != 0 {
 		if err := c.rd.skip(payload); err != nil {
 			return err
@@ -82,6 +88,7 @@ func (c *conn) request(in request) error {
 	}
 	s.in, s.again = in, false
 	if payload > 0 {
+		c.now.slot = s
 		if err := c.rd.readInto(s.buf[:payload]); err != nil {
 			c.mu.Lock()
 			c.releaseLocked(s)
@@ -89,6 +96,7 @@ func (c *conn) request(in request) error {
 			return err
 		}
 	}
+	c.now = current{}
 	c.start(s)
 	return nil
 }

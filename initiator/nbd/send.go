@@ -1,6 +1,9 @@
 package nbd
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
 // Replies leave in batches: whoever finds replies queued and nobody sending
 // becomes the sender and takes all there are into one writev. On a session's
@@ -48,8 +51,8 @@ func (c *conn) sendLoop() {
 func (c *conn) send(wait bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sending {
-		return true // the sender will find what was queued
+	if c.sending || c.mute {
+		return true // the sender will find what was queued, or resume
 	}
 	c.sending = true
 	for c.tx.pending() || c.out.head != nil {
@@ -63,6 +66,9 @@ func (c *conn) send(wait bool) bool {
 			c.sending = false
 			return false
 		}
+		if c.mute && errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
 		if err != nil {
 			c.breakLocked(err)
 		}
@@ -70,6 +76,9 @@ func (c *conn) send(wait bool) bool {
 			c.releaseLocked(s)
 		}
 		c.wakeLocked()
+		if c.mute {
+			break
+		}
 	}
 	c.sending = false
 	c.wakeLocked()

@@ -38,6 +38,7 @@ type Server struct {
 	starting  map[net.Conn]struct{} // negotiating
 	listeners map[net.Listener]struct{}
 	closed    bool
+	resting   bool           // connections are to stand
 	wg        sync.WaitGroup // connections
 }
 
@@ -174,16 +175,24 @@ func (s *Server) transmit(nc net.Conn, a agreed) error {
 	if err != nil {
 		return err
 	}
+	return s.run(c)
+}
+
+// run serves a connection until its end.
+func (s *Server) run(c *conn) error {
 	s.mu.Lock()
-	delete(s.starting, nc)
+	delete(s.starting, c.nc)
 	if s.closed {
 		s.mu.Unlock()
 		c.free()
 		return nil
 	}
 	s.conns[c] = struct{}{}
+	if s.resting {
+		c.rest()
+	}
 	s.mu.Unlock()
-	err = c.run()
+	err := c.run()
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()

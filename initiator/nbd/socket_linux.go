@@ -3,6 +3,7 @@ package nbd
 import (
 	"errors"
 	"io"
+	"os"
 	"syscall"
 	"unsafe"
 
@@ -22,6 +23,10 @@ type reader struct {
 	n     int
 	errno syscall.Errno
 	read  func(fd uintptr) bool
+
+	ahead []byte      // comes before what is in the socket: another process has read it
+	left  int         // of the payload that is being read
+	stall func() bool // called when a deadline has passed: whether to read on
 }
 
 // readAhead holds many small requests; directRead is the payload from which
@@ -60,8 +65,22 @@ func (r *reader) readv(dst []byte) (int, error) {
 			r.iovN++
 		}
 	}
-	if err := r.raw.Read(r.read); err != nil {
-		return 0, err
+	if len(r.ahead) > 0 {
+		n := 0
+		for _, b := range [2][]byte{dst, r.buf[r.w:]} {
+			k := copy(b, r.ahead)
+			n, r.ahead = n+k, r.ahead[k:]
+		}
+		return n, nil
+	}
+	for {
+		err := r.raw.Read(r.read)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !r.stall() {
+			return 0, err
+		}
 	}
 	if r.errno != 0 {
 		return 0, r.errno
@@ -105,7 +124,7 @@ func (r *reader) readInto(p []byte) error {
 			p = p[n:]
 			continue
 		}
-		r.r, r.w = 0, 0
+		r.r, r.w, r.left = 0, 0, len(p)
 		dst := p
 		if len(p) < directRead {
 			dst = nil
@@ -128,6 +147,7 @@ func (r *reader) readInto(p []byte) error {
 func (r *reader) skip(n int) error {
 	for n > 0 {
 		if r.r == r.w {
+			r.left = n
 			if _, err := r.peek(1); err != nil {
 				if err == io.EOF {
 					err = io.ErrUnexpectedEOF
@@ -251,6 +271,14 @@ func (t *sender) advance(n int) {
 		v.SetLen(int(v.Len) - n)
 		return
 	}
+}
+
+// rest returns what has not been written of the vector.
+func (t *sender) rest() (all [][]byte) {
+	for _, v := range t.iov {
+		all = append(all, unsafe.Slice(v.Base, v.Len))
+	}
+	return all
 }
 
 // finished returns the next slot whose reply has been written.

@@ -13,22 +13,34 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/initiator/blockio"
 	"softiser/initiator/nbd"
+	"softiser/initiator/ublk"
+	"softiser/internal/handover"
 )
 
 // LUN is the part of a blockio.Volume that an attachment needs.
 type LUN interface {
 	nbd.LUN
+	Names() []string
 	Flush() error
 	OnResize(func(blockdev.Info)) (cancel func())
 	Close() error
+}
+
+// Nexus is by what a target knows the sessions of an attachment, and what these know of its
+// cache: the same for every process that serves the attachment.
+type Nexus struct {
+	ISID  [6]byte // of iSCSI sessions
+	Cache *blockio.Cache
 }
 
 // Options say how a volume is attached.
 type Options struct {
 	Dir         string // run directory
 	URL         string // without secrets: the identity of the attachment
-	Open        func(context.Context) (LUN, error)
+	Open        func(context.Context, Nexus) (LUN, error)
+	ISID        [6]byte // Nexus.ISID
 	Describe    string
 	Export      string // NBD export name
 	Socket      string // path; empty: in the run directory
@@ -40,6 +52,9 @@ type Options struct {
 	// volume. Nothing that the target was given by the former may then take effect any
 	// more once Open has returned: iSCSI sessions with the ISID of ISID reinstate its.
 	Recover  bool
+	// Replays tells that Open reinstates the sessions of the process before: what that was
+	// doing when it ended may be done once more.
+	Replays  bool
 	ReadOnly bool
 	OnError  func(error)
 	OnNotice func(string) // of what takes time at the end
@@ -51,6 +66,10 @@ type Options struct {
 	// it may have changed.
 	State   func() (state, reason string)
 	Changed <-chan struct{}
+	// Patience is how long requests wait for a volume that the process before had open, and
+	// this one has not opened yet; 0: for ever.
+	Patience time.Duration
+	Upgrade  Upgrade
 }
 
 // Attachment is a volume being served.
@@ -58,6 +77,7 @@ type Attachment struct {
 	Record Record
 
 	opt    Options
+	nexus  Nexus
 	lun    LUN
 	srv    *nbd.Server
 	export *nbd.Export
@@ -65,7 +85,18 @@ type Attachment struct {
 	size   chan int64 // the volume's, after a resize; the newest one
 	serve  chan error
 	failed <-chan error // of a kernel device; nil: without such news
+	lost   chan error   // the volume that another process had open cannot be had
 	unwind []func() error
+
+	unix, tcp *handover.Listener // tcp is nil without Options.TCP
+	ublk      *ublk.Device       // nil: there is none
+	giving    giving
+}
+
+func newAttachment(opt Options) *Attachment {
+	a := &Attachment{opt: opt, nexus: Nexus{opt.ISID, new(blockio.Cache)}, serve: make(chan error, 8), lost: make(chan error, 1), size: make(chan int64, 1)}
+	a.giving.init(a)
+	return a
 }
 
 // Attach opens the volume and begins to serve it. When it is attached already,
@@ -74,7 +105,7 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 	if err := makeRunDir(opt.Dir); err != nil {
 		return nil, nil, err
 	}
-	a := &Attachment{opt: opt, serve: make(chan error, 8), size: make(chan int64, 1)}
+	a := newAttachment(opt)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.undo())
@@ -89,7 +120,7 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 		return nil, held, nil
 	}
 	a.later(func() error { return errors.Join(dropRecord(path), a.record.Close()) })
-	if a.lun, err = opt.Open(ctx); err != nil {
+	if a.lun, err = opt.Open(ctx, a.nexus); err != nil {
 		return nil, nil, err
 	}
 	a.later(a.lun.Close)
@@ -97,6 +128,9 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 		return nil, nil, err
 	}
 	if err := a.makeDevice(); err != nil {
+		return nil, nil, err
+	}
+	if err := a.giving.listen(controlPath(path)); err != nil {
 		return nil, nil, err
 	}
 	a.fillRecord(path)
@@ -134,10 +168,12 @@ func (a *Attachment) keepRecord() {
 			case <-quit:
 				return
 			}
+			a.giving.writing.Lock() // not while another process may be writing it
 			a.noteState(&rec)
 			if err := rec.write(a.record); err != nil && a.opt.OnError != nil {
 				a.opt.OnError(err)
 			}
+			a.giving.writing.Unlock()
 		}
 	}()
 }
@@ -167,18 +203,10 @@ func (a *Attachment) undo() (err error) {
 
 // listen starts the NBD server on the unix socket, and on TCP if wanted.
 func (a *Attachment) listen(record string) (err error) {
-	a.export = &nbd.Export{Name: a.opt.Export, Description: a.opt.Describe, ReadOnly: a.opt.ReadOnly, LUN: a.lun}
-	if a.srv, err = nbd.NewServer(nbd.Config{Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError}); err != nil {
+	if err := a.makeServer(); err != nil {
 		return err
 	}
-	// Behind stop: a Serve that has not begun yet closes its listener only later.
-	var open []net.Listener
-	a.later(func() error {
-		for _, l := range open {
-			_ = l.Close() // closed before, as a rule
-		}
-		return nil
-	})
+	a.later(a.closeListeners)
 	a.later(a.stop)
 	sock := a.opt.Socket
 	if sock == "" {
@@ -199,19 +227,50 @@ func (a *Attachment) listen(record string) (err error) {
 	if err != nil {
 		return fmt.Errorf("NBD socket: %w", err)
 	}
-	open = append(open, l)
+	a.unix = handover.Pausable(l)
 	a.Record.Socket = sock
-	go func() { a.serve <- a.srv.Serve(l) }()
-	if a.opt.TCP == "" {
-		return nil
+	if a.opt.TCP != "" {
+		t, err := listenLoopback(a.opt.TCP)
+		if err != nil {
+			return err
+		}
+		a.tcp = handover.Pausable(t)
+		a.Record.TCP = t.Addr().String()
 	}
-	t, err := listenLoopback(a.opt.TCP)
-	if err != nil {
-		return err
+	a.accept()
+	return nil
+}
+
+// makeServer makes the NBD server of the volume.
+func (a *Attachment) makeServer() (err error) {
+	a.export = &nbd.Export{Name: a.opt.Export, Description: a.opt.Describe, ReadOnly: a.opt.ReadOnly, LUN: a.lun}
+	a.srv, err = nbd.NewServer(nbd.Config{Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError})
+	return err
+}
+
+// listeners are those of the NBD server.
+func (a *Attachment) listeners() (all []*handover.Listener) {
+	for _, l := range []*handover.Listener{a.unix, a.tcp} {
+		if l != nil {
+			all = append(all, l)
+		}
 	}
-	open = append(open, t)
-	a.Record.TCP = t.Addr().String()
-	go func() { a.serve <- a.srv.Serve(t) }()
+	return all
+}
+
+// accept serves what the listeners accept.
+func (a *Attachment) accept() {
+	for _, l := range a.listeners() {
+		go func() { a.serve <- a.srv.Serve(l) }()
+	}
+}
+
+// closeListeners comes behind stop: a Serve that has not begun yet closes its listener only
+// later.
+func (a *Attachment) closeListeners() error {
+	for _, l := range a.listeners() {
+		_ = l.Close() // closed before, as a rule
+	}
 	return nil
 }
 
@@ -325,6 +384,12 @@ func (a *Attachment) makeNBD(index int) error {
 			}
 		}()
 	}
+	a.keepNBD(d)
+	return d.WaitReady(10 * time.Second)
+}
+
+// keepNBD sees to /dev/nbdN, whose sockets are served.
+func (a *Attachment) keepNBD(d *nbd.KernelDevice) {
 	cancel := a.lun.OnResize(func(i blockdev.Info) {
 		if err := d.Resize(i.Size); err != nil && a.opt.OnError != nil {
 			a.opt.OnError(err)
@@ -335,7 +400,6 @@ func (a *Attachment) makeNBD(index int) error {
 		return errors.Join(a.writeBack(d.Path, nbd.WriteBack), d.Disconnect())
 	})
 	a.Record.Device = d.Path
-	return d.WaitReady(10 * time.Second)
 }
 
 func (a *Attachment) fillRecord(path string) {
@@ -358,7 +422,9 @@ func (a *Attachment) Wait(ctx context.Context) error {
 	case err = <-a.serve:
 		err = fmt.Errorf("NBD server: %w", err)
 	case err = <-a.failed:
+	case err = <-a.lost:
 	}
+	a.giving.stop() // another process that is taking the attachment over has it, or does not get it
 	return errors.Join(err, a.undo())
 }
 

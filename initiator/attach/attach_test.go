@@ -55,6 +55,8 @@ func (l *fakeLUN) SubmitBatch(rs []*blockio.Request) {
 
 func (l *fakeLUN) NewFlusher() *blockio.Flusher { return nil }
 
+func (l *fakeLUN) Names() []string { return []string{"naa.fake"} }
+
 func (l *fakeLUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 	return []blockdev.Extent{{Off: off, Len: n, Data: true}}, nil
 }
@@ -96,7 +98,7 @@ func (l *fakeLUN) counts() (flushes, closed int) {
 func options(t *testing.T, l *fakeLUN) Options {
 	return Options{
 		Dir: filepath.Join(t.TempDir(), "run"), URL: "iser://h:3260/iqn.2026-11.x:y/0", Device: "none", Describe: "y LUN 0",
-		Open:          func(context.Context) (LUN, error) { return l, nil },
+		Open:          func(context.Context, Nexus) (LUN, error) { return l, nil },
 		FinishTimeout: 10 * time.Second,
 	}
 }
@@ -123,7 +125,7 @@ func TestAttachLifecycle(t *testing.T) {
 	}
 	// Again: the same attachment is reported, the volume is not opened twice.
 	again := opt
-	again.Open = func(context.Context) (LUN, error) { t.Error("opened twice"); return nil, errors.New("no") }
+	again.Open = func(context.Context, Nexus) (LUN, error) { t.Error("opened twice"); return nil, errors.New("no") }
 	if b, held, err := Attach(t.Context(), again); err != nil || b != nil || held == nil || !held.Already || held.Socket != a.Record.Socket {
 		t.Errorf("again: %v, %+v, %v", b, held, err)
 	}
@@ -165,7 +167,7 @@ func TestAttachFailuresLeaveNothing(t *testing.T) {
 		mod  func(*Options)
 		want string
 	}{
-		{"open", func(o *Options) { o.Open = func(context.Context) (LUN, error) { return nil, boom } }, "no such target"},
+		{"open", func(o *Options) { o.Open = func(context.Context, Nexus) (LUN, error) { return nil, boom } }, "no such target"},
 		{"socket path is a file", func(o *Options) { o.Socket = notSocket }, "is not a socket"},
 		{"public address", func(o *Options) { o.TCP = "0.0.0.0:0" }, "only loopback"},
 		{"bad address", func(o *Options) { o.TCP = "nonsense" }, "expected 127.0.0.1"},
@@ -364,7 +366,7 @@ func TestCommandErrors(t *testing.T) {
 		{[]string{"http://x/y/0"}, "http"},
 		{[]string{"a", "b"}, "accepts at most 1 arg"},
 	} {
-		cmd := Command()
+		cmd := Command("test")
 		cmd.SetArgs(tc.args)
 		var out bytes.Buffer
 		cmd.SetOut(&out)
@@ -383,7 +385,7 @@ func TestCommandErrors(t *testing.T) {
 		{[]string{"--detach", "--run-dir", dir, "iser://h/iqn.2026-11.x:y/0"}, "is not attached"},
 		{[]string{"--detach", "--json", "--run-dir", dir, "iser://h/iqn.2026-11.x:y/0"}, `"detached": false`},
 	} {
-		cmd := Command()
+		cmd := Command("test")
 		cmd.SetArgs(tc.args)
 		var out bytes.Buffer
 		cmd.SetOut(&out)

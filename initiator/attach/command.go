@@ -2,13 +2,17 @@ package attach
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -40,6 +44,13 @@ attachment.
 An ublk device of an iSCSI volume outlives the process that serves it: when that
 is killed, I/O waits, and the same command takes the device again.
 
+--upgrade replaces the process of an attachment by a new one (of a new version, say),
+which takes over the NBD sockets, the connections of clients and the kernel device:
+they see a pause. The new process logs in to the target under the same names, so that
+reservations hold. If it cannot take over, the running one goes on as if nothing had
+happened, and the error says why. SIGUSR2 does the same, and so does --takeover, with
+the URL and the options that the running process has.
+
 A lost connection is made again by the session; clients see a pause, not an
 error, for as long as --replacement-timeout says. After that requests fail, and
 the target is looked for until it is back; --list shows it.`
@@ -50,12 +61,17 @@ const example = `  iser-initiator attach iser://127.0.0.1/iqn.2026-11.softiser:d
   iser-initiator attach nvme+rdma://127.0.0.1:3260/nqn.2026-11.softiser:demo/1
   iser-initiator attach --device ublk --connections 2 iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   iser-initiator attach --list
+  iser-initiator attach --upgrade /dev/nbd0
   iser-initiator attach --detach /dev/nbd0`
 
 type command struct {
 	opt     Options
 	conn    *connflags.Options
+	version string
 	detach  bool
+	upgrade bool
+	binary  string
+	take    bool
 	force   bool
 	list    bool
 	daemon  bool
@@ -65,11 +81,11 @@ type command struct {
 	timeout time.Duration
 }
 
-// Command returns "attach" for the command tree of iser-initiator.
-func Command() *cobra.Command {
-	c := &command{}
+// Command returns "attach" for the command tree of iser-initiator, which has that version.
+func Command(version string) *cobra.Command {
+	c := &command{version: version}
 	cmd := &cobra.Command{
-		Use:     "attach URL | attach --detach URL|DEVICE|SOCKET | attach --list",
+		Use:     "attach URL | attach --detach|--upgrade URL|DEVICE|SOCKET | attach --list",
 		Short:   "Make a volume a local block device (NBD, ublk)",
 		Long:    long,
 		Example: example,
@@ -80,6 +96,9 @@ func Command() *cobra.Command {
 	fs.SortFlags = false
 	fs.BoolVar(&c.detach, "detach", false, "end an attachment: write back, disconnect, finish requests, flush")
 	fs.BoolVar(&c.force, "force", false, "with --detach: also a device that is in use, and after --timeout without waiting for the target: what was not flushed is lost")
+	fs.BoolVar(&c.upgrade, "upgrade", false, "replace the process of an attachment by a new one, which goes on with what is open")
+	fs.StringVar(&c.binary, "binary", "", "with --upgrade: the program to start (default: that of the running process, as it is now under its name)")
+	fs.BoolVar(&c.take, takeoverName, false, "take the place of the process that serves the attachment of the URL (see --upgrade)")
 	fs.BoolVar(&c.list, "list", false, "list attachments")
 	fs.StringVar(&c.opt.Device, "device", "auto", "kernel device: auto (NBD, where possible), none, /dev/nbdN, ublk, or /dev/ublkbN")
 	fs.IntVar(&c.opt.Connections, "connections", 1, "sockets between the kernel device and this process (NBD), or its queues (ublk)")
@@ -107,8 +126,13 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usage.Errorf("attach needs the volume's URL, for example iser://127.0.0.1/iqn.2026-11.softiser:demo/0")
 	}
-	if c.force && !c.detach {
+	switch {
+	case c.force && !c.detach:
 		return usage.Errorf("--force goes with --detach")
+	case c.binary != "" && !c.upgrade:
+		return usage.Errorf("--binary goes with --upgrade")
+	case c.upgrade:
+		return c.runUpgrade(cmd.Context(), out, args[0])
 	}
 	if c.detach {
 		return c.runDetach(cmd.Context(), out, args[0])
@@ -125,7 +149,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	}
 	cmd.SilenceUsage = true
 	pipe := inBackground()
-	if c.daemon && pipe == nil {
+	if c.daemon && pipe == nil && !c.take {
 		rec, err := background(c.log)
 		if err != nil {
 			return err
@@ -156,20 +180,45 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	if kind, _, err := parseDevice(opt.Device); err != nil {
 		return usage.Wrap(err)
 	} else if kind == deviceUblk && c.conn.Reinstates(url) {
-		opt.Recover, tuning.ISID = true, ISID(opt.Dir, opt.URL)
+		opt.Recover, opt.ISID = true, ISID(opt.Dir, opt.URL)
 	}
-	var lun blockio.Volume
-	opt.State = func() (state, reason string) { return stateOf(lun) }
-	opt.Open = func(ctx context.Context) (LUN, error) {
-		var err error
-		if lun, err = c.conn.Open(ctx, url, tuning); err != nil {
+	if opt.ISID == [6]byte{} {
+		rand.Read(opt.ISID[:]) // never fails
+		opt.ISID[0], opt.ISID[4], opt.ISID[5] = 0x80, 0, 0
+	}
+	opt.Replays = c.conn.Reinstates(url) && len(connflags.Paths(url)) == 1
+	opt.Patience = c.conn.Patience(url)
+	opt.Upgrade.Args = successorArgs(os.Args[1:])
+	var lun atomic.Pointer[blockio.Volume]
+	opt.State = func() (state, reason string) {
+		if v := lun.Load(); v != nil {
+			return stateOf(*v)
+		}
+		return "reconnecting", "this process, which has taken the place of another one, has not opened the volume yet"
+	}
+	opt.Open = func(ctx context.Context, n Nexus) (LUN, error) {
+		t := tuning
+		t.ISID, t.Cache = n.ISID, n.Cache
+		v, err := c.conn.Open(ctx, url, t)
+		if err != nil {
 			return nil, err
 		}
-		return lun, nil
+		lun.Store(&v)
+		tuning.Changed()
+		return v, nil
 	}
 	opt.OnError = func(err error) { fmt.Fprintln(stderr, err) }
 	opt.OnNotice = func(text string) { fmt.Fprintln(stderr, text) }
-	a, held, err := Attach(ctx, opt)
+	asked, unasked := upgrades()
+	defer unasked()
+	var a *Attachment
+	var held *Record
+	var err error
+	if c.take {
+		a, err = TakeOver(ctx, opt, "iser-initiator "+c.version)
+	} else {
+		a, held, err = Attach(ctx, opt)
+	}
 	if err != nil {
 		return err
 	}
@@ -188,14 +237,72 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	}
 	report(pipe, &a.Record, nil)
 	if pipe == nil {
-		if err := c.print(out, &a.Record); err != nil {
+		if err := c.print(out, &a.Record); err != nil && !c.take { // who started the first process may be gone
 			return errors.Join(err, a.undo())
 		}
 		if err := systemd.Notify(systemd.Ready); err != nil {
 			return errors.Join(err, a.undo())
 		}
 	}
+	go a.upgradeOn(ctx, asked)
 	return a.Wait(ctx)
+}
+
+const takeoverName = "takeover"
+
+// successorArgs are the arguments for the process that takes the place of one with these.
+func successorArgs(args []string) (all []string) {
+	for _, a := range args {
+		if a != "--"+takeoverName && !strings.HasPrefix(a, "--"+takeoverName+"=") {
+			all = append(all, a)
+		}
+	}
+	return slices.Insert(all, slices.Index(all, "attach")+1, "--"+takeoverName)
+}
+
+// upgrades delivers the signal that asks for an upgrade.
+func upgrades() (<-chan os.Signal, func()) {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGUSR2)
+	return ch, func() { signal.Stop(ch) }
+}
+
+// upgradeOn upgrades whenever a signal says so, until ctx is done.
+func (a *Attachment) upgradeOn(ctx context.Context, asked <-chan os.Signal) {
+	for {
+		select {
+		case <-asked:
+		case <-ctx.Done():
+			return
+		}
+		r := a.giving.upgrade(upgradeRequest{})
+		if r.err != nil {
+			a.giving.tell(fmt.Errorf("upgrade: %w", r.err))
+			continue
+		}
+		r.over()
+	}
+}
+
+// runUpgrade has the process of an attachment replaced.
+func (c *command) runUpgrade(ctx context.Context, out io.Writer, key string) error {
+	up, err := AskUpgrade(ctx, c.opt.Dir, connflags.Names(key), c.binary)
+	switch {
+	case err != nil:
+		return err
+	case c.json:
+		return printJSON(out, up)
+	}
+	fmt.Fprintf(out, "process %d has taken over from %d; the pause was %v\n", up.New, up.Old, up.Pause.Round(100*time.Microsecond))
+	for _, l := range []struct {
+		title string
+		lines []string
+	}{{"carried:", up.Carried}, {"closed:", up.Closed}} {
+		if len(l.lines) > 0 {
+			fmt.Fprintf(out, "%s\n  %s\n", l.title, strings.Join(l.lines, "\n  "))
+		}
+	}
+	return nil
 }
 
 // stateOf says how the way to an attached volume is, and why it is not as it should be.

@@ -31,6 +31,8 @@ type Record struct {
 	Device    string    `json:"device,omitempty"` // /dev/nbdN or /dev/ublkbN
 	PID       int       `json:"pid"`
 	Started   time.Time `json:"started"`
+	Taken     time.Time `json:"taken_over,omitzero"` // when this process has taken it over from another one
+	Control   string    `json:"control,omitempty"`   // socket for --upgrade
 	State     string    `json:"state"`            // "connected", or what is wrong with the way to the target
 	Reason    string    `json:"reason,omitempty"` // why
 	Since     time.Time `json:"since"`            // when State became that
@@ -176,8 +178,10 @@ func List(dir string) ([]*Record, error) {
 				continue
 			}
 			os.Remove(p)
-			if r.Socket != "" && strings.HasPrefix(r.Socket, dir) {
-				os.Remove(r.Socket)
+			for _, sock := range []string{r.Socket, r.Control} {
+				if sock != "" && strings.HasPrefix(sock, dir) {
+					os.Remove(sock)
+				}
 			}
 			continue
 		}

@@ -79,7 +79,14 @@ func (a *Attachment) makeUblk(index int) error {
 	if err != nil {
 		return err
 	}
-	a.failed, a.Record.Device, a.Record.Recovered = d.Failed, d.Path, left != ""
+	a.Record.Recovered = left != ""
+	a.keepUblk(d)
+	return nil
+}
+
+// keepUblk sees to /dev/ublkbN.
+func (a *Attachment) keepUblk(d *ublk.Device) {
+	a.ublk, a.failed, a.Record.Device = d, d.Failed, d.Path
 	cancel := a.lun.OnResize(func(i blockdev.Info) {
 		if err := d.Resize(i.Size); err != nil && a.opt.OnError != nil {
 			a.opt.OnError(err)
@@ -89,5 +96,4 @@ func (a *Attachment) makeUblk(index int) error {
 		cancel()
 		return errors.Join(a.writeBack(d.Path, nbd.WriteBack), d.Close(a.opt.FinishTimeout))
 	})
-	return nil
 }

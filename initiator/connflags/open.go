@@ -213,8 +213,9 @@ type Tuning struct {
 	KeepTrying bool
 	Logout     time.Duration // bound on the end of a session; 0: the default
 	// ISID names the sessions of iSCSI paths, the last byte but one counting these, unless an
-	// option does; where it is set, Reinstates must hold. Zero: random ones.
+	// option does. Zero: random ones.
 	ISID    [6]byte
+	Cache   *blockio.Cache // the account of what the volume has acknowledged; nil: a new one
 	Changed func() // called when the way to the volume may have changed; must not block
 }
 
@@ -225,7 +226,7 @@ func (t *Tuning) apply(w way) {
 			c.QueueDepth = min(max(c.QueueDepth, (t.Depth+c.Queues-1)/c.Queues), maxNVMeDepth)
 		}
 		c.BusyPoll = cmp.Or(t.BusyPoll, c.BusyPoll)
-		c.OnEvent = also(c.OnEvent, t.Changed)
+		c.OnEvent, c.Cache = also(c.OnEvent, t.Changed), t.Cache
 		return
 	}
 	c := w.lun
@@ -235,7 +236,7 @@ func (t *Tuning) apply(w way) {
 	c.BusyPoll = cmp.Or(t.BusyPoll, c.BusyPoll)
 	c.KeepTrying = t.KeepTrying
 	c.LogoutTimeout = cmp.Or(t.Logout, c.LogoutTimeout)
-	c.OnEvent = also(c.OnEvent, t.Changed)
+	c.OnEvent, c.Cache = also(c.OnEvent, t.Changed), t.Cache
 }
 
 // name gives the sessions of the path with number i their names.
@@ -260,15 +261,33 @@ func also[E any](told func(E), changed func()) func(E) {
 	}
 }
 
-// Reinstates reports whether another Open of the same url with the same Tuning.ISID ends
-// every session of this one at the target before it returns: all paths are iSCSI, and known
-// by their URLs.
+// Reinstates reports whether another Open of the same url with the same Tuning.ISID
+// reinstates the sessions of this one at the target: all paths are iSCSI, and known by their
+// URLs.
 func (o *Options) Reinstates(url string) bool {
 	ws, err := o.ways(url)
 	if err != nil || o.path.all {
 		return false
 	}
 	return !slices.ContainsFunc(ws, func(w way) bool { return w.lun == nil })
+}
+
+// Patience is how long requests wait while the volume at url cannot be reached; 0: for ever.
+func (o *Options) Patience(url string) time.Duration {
+	ws, err := o.ways(url)
+	if err != nil {
+		return 0
+	}
+	w := ws[0]
+	switch mp, _ := o.path.config(); {
+	case len(ws) > 1 || o.path.all:
+		return max(mp.NoPathRetry, 0)
+	case w.host != nil:
+		return max(w.host.CtrlLossTimeout, 0)
+	case w.lun.FailNow:
+		return 1
+	}
+	return max(w.lun.ReplacementTimeout, 0)
 }
 
 // Open opens the volume at url: over one path as a session does that waits for its target
@@ -314,6 +333,7 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 	}
 	// A path's own events come before the volume has drawn its conclusions from them.
 	mp.OnEvent = also(func(s string) { fmt.Fprintln(os.Stderr, s) }, t.Changed)
+	mp.Cache = t.Cache
 	v, err := multipath.Open(ctx, mp)
 	if err != nil {
 		return nil, err

@@ -88,6 +88,8 @@ type Config struct {
 	// there is looked for; while no path can carry requests, those that are there are asked
 	// four times a second. Default 5 s.
 	CheckInterval time.Duration
+	// Cache is the account of what the volume has acknowledged. Nil: a new one.
+	Cache *blockio.Cache
 	// OnEvent, when set, is told what happens to paths, one line each. It must not block.
 	OnEvent func(string)
 }

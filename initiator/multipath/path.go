@@ -61,7 +61,7 @@ func (p *path) nudge() {
 
 // open makes one attempt.
 func (p *path) open(ctx context.Context) error {
-	vol, err := p.dial.Open(ctx, Hooks{Cache: &p.v.cache, Changed: p.nudge})
+	vol, err := p.dial.Open(ctx, Hooks{Cache: p.v.cache, Changed: p.nudge})
 	if err == nil {
 		if err = p.v.admit(vol); err != nil {
 			err = errors.Join(err, vol.Close())

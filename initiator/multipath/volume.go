@@ -1,6 +1,7 @@
 package multipath
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 // callbacks run on the paths' goroutines.
 type Volume struct {
 	cfg     Config
-	cache   blockio.Cache
+	cache   *blockio.Cache
 	names   []string // of the first path that was opened
 	block   int      // bytes
 	waiters sync.Pool
@@ -54,7 +55,7 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 	if len(cfg.Paths) == 0 {
 		return nil, errors.New("multipath: no path is given")
 	}
-	v := &Volume{cfg: cfg.withDefaults(), changed: make(chan struct{})}
+	v := &Volume{cfg: cfg.withDefaults(), cache: cmp.Or(cfg.Cache, new(blockio.Cache)), changed: make(chan struct{})}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.waiters.New = newWaiter
 	v.active.Store(new([]*path))

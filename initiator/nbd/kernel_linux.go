@@ -189,18 +189,31 @@ func (d *KernelDevice) Resize(size int64) error {
 	return nil
 }
 
-// DisconnectKernel ends the device at path, /dev/nbdN, whose server is gone.
-func DisconnectKernel(path string) error {
+// FindKernel returns the device at path, /dev/nbdN, which another process has made and whose
+// sockets are not in Conns. Nothing is done to it.
+func FindKernel(path string) (*KernelDevice, error) {
 	d := &KernelDevice{Path: path}
 	if _, err := fmt.Sscanf(path, "/dev/nbd%d", &d.Index); err != nil {
-		return fmt.Errorf("nbd: %s is no NBD device", path)
+		return nil, fmt.Errorf("nbd: %s is no NBD device", path)
 	}
 	var err error
 	if d.nl, err = openNetlink(); err != nil {
-		return err
+		return nil, err
 	}
 	if d.family, err = d.nl.family(); err != nil {
 		d.nl.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Forget gives up what FindKernel has found, which stays as it is.
+func (d *KernelDevice) Forget() { d.nl.close() }
+
+// DisconnectKernel ends the device at path, /dev/nbdN, whose server is gone.
+func DisconnectKernel(path string) error {
+	d, err := FindKernel(path)
+	if err != nil {
 		return err
 	}
 	return d.Disconnect()

@@ -52,6 +52,7 @@ type Device struct {
 	char   *os.File
 	rings  []*uring.Ring
 	wakes  []counter
+	queues []*queue
 	memory [][]byte
 	lun    LUN
 	runs   sync.WaitGroup // queues
@@ -337,6 +338,7 @@ func (d *Device) newQueue(id uint16) (*queue, error) {
 		q.fetch, q.fetC = encodeIO(ioFetch), encodeIO(ioCommit)
 	}
 	q.init(depth, requestSize, memory)
+	d.queues = append(d.queues, q)
 	return q, nil
 }
 
@@ -374,6 +376,43 @@ func (d *Device) Resize(size int64) error {
 		return fmt.Errorf("ublk: resize of %s: %w", d.Path, err)
 	}
 	return nil
+}
+
+// Hold keeps what comes from now on from the volume, until Resume. The driver gives it to
+// the next server once more, should this process end meanwhile.
+func (d *Device) Hold() {
+	for _, q := range d.queues {
+		q.mu.Lock()
+		q.resting = true
+		q.mu.Unlock()
+	}
+}
+
+// Rest waits for what the volume has, until ctx is done, and returns how much there is all the
+// same. Preconditions: Hold.
+func (d *Device) Rest(ctx context.Context) (under int) {
+	for {
+		under = 0
+		for _, q := range d.queues {
+			q.mu.Lock()
+			under += q.under
+			q.mu.Unlock()
+		}
+		if under == 0 || ctx.Err() != nil {
+			return under
+		}
+		time.Sleep(restLook)
+	}
+}
+
+// restLook is how often Rest looks.
+const restLook = 500 * time.Microsecond
+
+// Resume ends what Hold has begun.
+func (d *Device) Resume() {
+	for _, q := range d.queues {
+		q.resume()
+	}
 }
 
 // Close ends the device: the driver has the requests finish that are under way, fails those

@@ -44,6 +44,9 @@ type queue struct {
 	ended   []*slot    // whose results the driver is to be told
 	spare   []*slot    // ended, the time before
 	waiting bool       // the goroutine waits for the ring, and wake is to end that
+	under   int        // requests that the volume has
+	resting bool       // it is given no more
+	held    []*blockio.Request
 }
 
 // slot is one tag: at most one request, and its memory.
@@ -95,10 +98,10 @@ func (q *queue) run(started chan<- error) error {
 		for _, c := range got[:q.ring.Take(got)] {
 			q.completed(c)
 		}
-		if len(q.batch) > 0 {
+		if len(q.batch) > 0 && q.mayStart() {
 			q.lun.SubmitBatch(q.batch)
-			q.batch = q.batch[:0]
 		}
+		q.batch = q.batch[:0]
 	}
 	return q.err
 }
@@ -197,6 +200,30 @@ func (q *queue) begin(s *slot) {
 	q.batch = append(q.batch, r)
 }
 
+// mayStart counts the batch among the volume's requests, or holds it back.
+func (q *queue) mayStart() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.resting {
+		q.held = append(q.held, q.batch...)
+		return false
+	}
+	q.under += len(q.batch)
+	return true
+}
+
+// resume gives the volume what was held back.
+func (q *queue) resume() {
+	q.mu.Lock()
+	held := q.held
+	q.resting, q.held = false, nil
+	q.under += len(held)
+	q.mu.Unlock()
+	if len(held) > 0 {
+		q.lun.SubmitBatch(held)
+	}
+}
+
 // requestDone is every request's Done.
 func requestDone(r *blockio.Request) {
 	s := r.User.(*slot)
@@ -207,6 +234,9 @@ func requestDone(r *blockio.Request) {
 		s.q.lun.SubmitBatch(one[:])
 		return
 	}
+	s.q.mu.Lock()
+	s.q.under--
+	s.q.mu.Unlock()
 	if r.Err != nil {
 		s.q.end(s, -int32(errno.Of(r.Err)))
 		return

@@ -75,5 +75,13 @@ func (l *Listener) Hold() { l.pause.Hold(l.pausable) }
 // Release ends what Hold has begun.
 func (l *Listener) Release() { l.pause.Release(l.pausable) }
 
+// Owned has Close remove the name of a Unix socket, as it does of one that this process has
+// made, not of one that it was given.
+func (l *Listener) Owned() {
+	if u, ok := l.pausable.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(true)
+	}
+}
+
 // Dup duplicates the descriptor of the socket.
 func (l *Listener) Dup() (int, error) { return Dup(l.pausable) }

@@ -1,0 +1,361 @@
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softiser/internal/handover"
+	"softiser/internal/systemd"
+)
+
+// Another process takes the place of this one over the control socket of the attachment,
+// which stands beside its record: NAME.ctl. A client says one of two words of eight bytes.
+//
+//	"takeover"   what follows is package handover's: the client is the new process
+//	"upgrade "   what follows is a JSON line, upgradeRequest; a JSON line answers, Upgraded
+type unixConn = *net.UnixConn
+
+const (
+	wordTakeover = "takeover"
+	wordUpgrade  = "upgrade "
+)
+
+// wordPatience is how long a client may take to say what it wants.
+const wordPatience = 5 * time.Second
+
+// maxRequest bounds a JSON line, bytes.
+const maxRequest = 64 << 10
+
+// Upgrade is what a process needs to be replaced by another one.
+type Upgrade struct {
+	Args []string  // of a process that takes over
+	Exit func(int) // ends this one, which touches nothing any more; nil: os.Exit
+}
+
+// upgradeRequest asks a process to start another one that takes its place.
+type upgradeRequest struct {
+	Binary string `json:"binary,omitempty"` // default: that of the running process, as it is now under its name
+}
+
+// Upgraded is what has come of it.
+type Upgraded struct {
+	Error   string        `json:"error,omitempty"`
+	Old     int           `json:"old"` // process ids
+	New     int           `json:"new"`
+	Pause   time.Duration `json:"pause_ns"`
+	Carried []string      `json:"carried"`
+	Closed  []string      `json:"closed"`
+}
+
+// result is how a handover has ended; over is called when whoever waits for it has been told.
+type result struct {
+	up   Upgraded
+	err  error
+	over func()
+}
+
+// giving is the part of a process that another one takes the place of.
+type giving struct {
+	a       *Attachment
+	exit    func(int)
+	control *handover.Listener
+	path    string
+
+	writing   sync.Mutex    // held while another process may write the record
+	turn      chan struct{} // full while a handover runs, and when there is to be none any more
+	ended     chan struct{} // closed when there is to be none any more
+	upgrading chan struct{} // full while an upgrade runs
+	result    chan result   // of the handover that an upgrade waits for
+	stop      func()        // waits for a handover that is under way, and has no other one begin
+	wg        sync.WaitGroup
+}
+
+func (g *giving) init(a *Attachment) {
+	g.a, g.exit = a, a.opt.Upgrade.Exit
+	if g.exit == nil {
+		g.exit = os.Exit
+	}
+	g.turn, g.ended, g.upgrading, g.result = make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1), make(chan result)
+	g.stop = sync.OnceFunc(func() {
+		g.turn <- struct{}{}
+		close(g.ended)
+	})
+}
+
+// controlPath is where the control socket of a record's attachment is.
+func controlPath(record string) string { return strings.TrimSuffix(record, ".json") + ".ctl" }
+
+// listen opens the control socket.
+func (g *giving) listen(path string) error {
+	if len(path) > maxSocketPath {
+		return fmt.Errorf("control socket: the path %s has %d bytes; the system takes %d: choose a shorter --run-dir", path, len(path), maxSocketPath)
+	}
+	if err := removeDeadSocket(path); err != nil {
+		return err
+	}
+	old := syscall.Umask(0o077) // the socket is for this user
+	l, err := net.Listen("unix", path)
+	syscall.Umask(old)
+	if err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	g.serve(l)
+	return nil
+}
+
+// serve answers who comes to the control socket until the attachment ends.
+func (g *giving) serve(l net.Listener) {
+	g.control = handover.Pausable(l)
+	g.path = l.Addr().String()
+	g.a.Record.Control = g.path
+	g.wg.Go(func() {
+		for {
+			c, err := g.control.Accept()
+			if err != nil {
+				return
+			}
+			g.wg.Go(func() { g.answer(c.(unixConn)) })
+		}
+	})
+	g.a.later(func() error {
+		g.stop()
+		err := g.control.Close()
+		g.wg.Wait()
+		return err
+	})
+}
+
+// answer serves one client of the control socket.
+func (g *giving) answer(c unixConn) {
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(wordPatience))
+	var word [len(wordTakeover)]byte
+	if _, err := io.ReadFull(c, word[:]); err != nil {
+		return
+	}
+	switch string(word[:]) {
+	case wordTakeover:
+		g.handOver(c)
+	case wordUpgrade:
+		g.upgradeFor(c)
+	}
+}
+
+// upgradeFor upgrades for a client.
+func (g *giving) upgradeFor(c unixConn) {
+	var q upgradeRequest
+	if err := json.NewDecoder(io.LimitReader(c, maxRequest)).Decode(&q); err != nil {
+		return
+	}
+	_ = c.SetDeadline(time.Now().Add(startPatience + readyPatience))
+	r := g.upgrade(q)
+	if r.err != nil {
+		r.up.Error = r.err.Error()
+	}
+	_ = json.NewEncoder(c).Encode(r.up) // it may be gone
+	if r.over != nil {
+		r.over()
+	}
+}
+
+var errBusy = errors.New("another handover of the attachment is under way, or it is ending")
+
+// handOver gives everything to the process at the other end of c, unless that does not want
+// it; then this one goes on.
+func (g *giving) handOver(c unixConn) {
+	var up Upgraded
+	err := errBusy
+	given := false
+	select {
+	case g.turn <- struct{}{}:
+		if up, given, err = g.give(c); !given {
+			<-g.turn
+		}
+	default:
+	}
+	if given {
+		// systemd takes the new process for the service before it sees this one end.
+		_ = systemd.Notify(fmt.Sprintf("MAINPID=%d", up.New))
+	} else {
+		g.tell(fmt.Errorf("nothing was handed over; this process goes on: %w", err))
+	}
+	g.report(up, given, err)
+	if given {
+		g.exit(0)
+	}
+}
+
+func (g *giving) tell(err error) {
+	if f := g.a.opt.OnError; f != nil {
+		f(err)
+	}
+}
+
+// report tells the upgrade that waits, if there is one, and waits until its caller has been
+// told of a process that is to end. That touches nothing that has been given away.
+func (g *giving) report(up Upgraded, given bool, err error) {
+	if len(g.upgrading) == 0 {
+		return
+	}
+	over := make(chan struct{})
+	patience := time.NewTimer(time.Second)
+	defer patience.Stop()
+	select {
+	case g.result <- result{up, err, sync.OnceFunc(func() { close(over) })}:
+	case <-patience.C:
+		return
+	}
+	if given {
+		select {
+		case <-over:
+		case <-patience.C:
+		}
+	}
+}
+
+// upgrade starts a process that takes this one's place, and waits for what comes of it. When
+// there is no error this process ends after result.over.
+func (g *giving) upgrade(q upgradeRequest) result {
+	binary := q.Binary
+	if binary == "" {
+		var err error
+		if binary, err = os.Executable(); err != nil {
+			return result{err: err}
+		}
+	}
+	select {
+	case g.upgrading <- struct{}{}:
+		defer func() { <-g.upgrading }()
+	default:
+		return result{err: errBusy}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
+	defer cancel()
+	c := exec.Command(binary, g.a.opt.Upgrade.Args...)
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	// The watchdog of the service manager is that of the main process, which the new one becomes.
+	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WATCHDOG_PID=") })
+	if err := c.Start(); err != nil {
+		return result{err: fmt.Errorf("starting the new process: %w", err)}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	return g.outcome(ctx, c.Process, ended)
+}
+
+// outcome waits for what comes of a new process.
+func (g *giving) outcome(ctx context.Context, p *os.Process, ended <-chan error) result {
+	var why error
+	for {
+		select {
+		case r := <-g.result:
+			if r.err == nil {
+				return r
+			}
+			why = r.err // the new process ends
+		case err := <-ended:
+			if why == nil {
+				why = fmt.Errorf("the new one has ended before it could take over (%v); its messages tell why", err)
+			}
+			return result{err: fmt.Errorf("this process goes on: %w", why)}
+		case <-g.ended:
+			_ = p.Kill()
+			<-ended
+			return result{err: errBusy}
+		case <-ctx.Done():
+			select {
+			case g.turn <- struct{}{}: // nothing is the new one's, and nothing will be
+			case <-g.ended:
+				continue
+			case r := <-g.result:
+				if r.err == nil {
+					return r
+				}
+				continue
+			}
+			_ = p.Kill()
+			<-ended
+			<-g.turn
+			return result{err: fmt.Errorf("this process goes on; the new one has not taken over in time: %w", ctx.Err())}
+		}
+	}
+}
+
+// peerOf is the process that has connected; 0: unknown.
+func peerOf(c unixConn) (pid int) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = rc.Control(func(fd uintptr) {
+		if u, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(u.Pid)
+		}
+	})
+	return pid
+}
+
+// dialControl connects to the control socket at path and says a word.
+func dialControl(ctx context.Context, path, word string) (unixConn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Write([]byte(word)); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c.(unixConn), nil
+}
+
+// AskUpgrade has the process of the attachment that key names replaced by a new one. binary is
+// the program; empty: the one that runs, as it is now under its name.
+func AskUpgrade(ctx context.Context, dir, key, binary string) (up Upgraded, err error) {
+	r, err := Find(dir, key)
+	switch {
+	case err != nil:
+		return up, err
+	case r == nil:
+		return up, fmt.Errorf("%s is not attached", key)
+	case r.State == StateKilled:
+		return up, fmt.Errorf("%s: its process was killed; the same attach takes the device again", r.URL)
+	case r.Control == "":
+		return up, fmt.Errorf("%s: process %d is of a version that cannot be replaced", r.URL, r.PID)
+	}
+	c, err := dialControl(ctx, r.Control, wordUpgrade)
+	if err != nil {
+		return up, err
+	}
+	defer c.Close()
+	end, ok := ctx.Deadline()
+	if !ok {
+		end = time.Now().Add(startPatience + 2*readyPatience)
+	}
+	if err := c.SetDeadline(end); err != nil {
+		return up, err
+	}
+	if err := json.NewEncoder(c).Encode(upgradeRequest{binary}); err != nil {
+		return up, err
+	}
+	if err := json.NewDecoder(io.LimitReader(c, maxRequest)).Decode(&up); err != nil {
+		return up, fmt.Errorf("process %d has not answered: %w", r.PID, err)
+	}
+	if up.Error != "" {
+		return up, errors.New(up.Error)
+	}
+	return up, nil
+}

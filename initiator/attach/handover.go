@@ -1,0 +1,275 @@
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softiser/blockdev"
+	"softiser/initiator/blockio"
+	"softiser/initiator/nbd"
+	"softiser/internal/handover"
+)
+
+// stateVersion is that of handedOver. One that a process of this version reads differs from
+// it by one at most; whoever changes the struct so that an older process would misread it
+// counts on, and keeps reading what the version before wrote.
+const stateVersion = 1
+
+// handedOver is what a process tells the one that takes its place. Files are indices of the
+// descriptors that come with it.
+type handedOver struct {
+	Began   time.Time    `json:"began"` // when the old process stopped
+	Record  Record       `json:"record"`
+	Lock    int          `json:"lock"` // the record's file, with its lock
+	Control int          `json:"control"`
+	Unix    int          `json:"unix"`
+	TCP     int          `json:"tcp"` // -1: there is none
+	Volume  handedVolume `json:"volume"`
+	NBD     nbd.Carried  `json:"nbd"`
+	Closed  []string     `json:"closed"` // what does not go over, for people
+}
+
+// handedVolume is what the volume has to be when the next process opens it.
+type handedVolume struct {
+	Names []string             `json:"names"`
+	Info  blockdev.Info        `json:"info"`
+	ISID  [6]byte              `json:"isid"`
+	Cache blockio.CarriedCache `json:"cache"`
+}
+
+// How long the steps of a handover may take.
+const (
+	restPatience  = 2 * time.Second  // for requests under way
+	startPatience = 30 * time.Second // for a new process, from its start until it is ready
+	readyPatience = 10 * time.Second // for one that has been offered everything
+)
+
+// offering is what is collected for an offer.
+type offering struct {
+	state handedOver
+	files []int
+	under int // requests that the next process is to repeat
+}
+
+func (o *offering) add(fd int) int {
+	o.files = append(o.files, fd)
+	return len(o.files) - 1
+}
+
+func (o *offering) discard() {
+	for _, fd := range o.files {
+		unix.Close(fd)
+	}
+}
+
+// freeze brings the attachment to rest and collects what it has. With an error it goes on.
+func (a *Attachment) freeze(began time.Time) (_ *offering, err error) {
+	if a.ublk != nil && !a.opt.Recover {
+		return nil, fmt.Errorf("%s would end with this process: the way to its volume (NVMe, --all-portals) gives no device that outlives it", a.Record.Device)
+	}
+	a.hold()
+	defer func() {
+		if err != nil {
+			a.thaw()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), restPatience)
+	defer cancel()
+	if a.ublk != nil {
+		a.ublk.Hold()
+	}
+	under, err := a.srv.Rest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if a.ublk != nil {
+		under += a.ublk.Rest(ctx)
+	}
+	if under > 0 && !a.opt.Replays {
+		return nil, fmt.Errorf("%d requests have not ended within %v, and by this way to the volume (several paths, NVMe) they cannot be repeated by another process: try again when the target answers", under, restPatience)
+	}
+	o := &offering{under: under, state: handedOver{Began: began, Record: a.Record, TCP: -1}}
+	if err := a.collect(o); err != nil {
+		o.discard()
+		return nil, err
+	}
+	return o, nil
+}
+
+// hold keeps everybody from beginning anything.
+func (a *Attachment) hold() {
+	a.giving.writing.Lock()
+	a.giving.control.Hold()
+	for _, l := range a.listeners() {
+		l.Hold()
+	}
+}
+
+// thaw lets the attachment go on as if nothing had happened.
+func (a *Attachment) thaw() {
+	for _, l := range a.listeners() {
+		l.Release()
+	}
+	a.giving.control.Release()
+	a.srv.Resume()
+	if a.ublk != nil {
+		a.ublk.Resume()
+	}
+	a.giving.writing.Unlock()
+}
+
+// collect adds to what is offered all that the attachment has.
+func (a *Attachment) collect(o *offering) error {
+	s := &o.state
+	info := a.lun.Info()
+	s.Volume = handedVolume{Names: a.lun.Names(), Info: info, ISID: a.nexus.ISID, Cache: a.nexus.Cache.Carry()}
+	s.Record.Size = info.Size
+	lock, err := handover.Dup(a.record)
+	if err != nil {
+		return err
+	}
+	s.Lock = o.add(lock)
+	for _, l := range []struct {
+		ln *handover.Listener
+		at *int
+	}{{a.giving.control, &s.Control}, {a.unix, &s.Unix}, {a.tcp, &s.TCP}} {
+		if l.ln == nil {
+			continue
+		}
+		fd, err := l.ln.Dup()
+		if err != nil {
+			return err
+		}
+		*l.at = o.add(fd)
+	}
+	carried, left, err := a.srv.Carry()
+	if err != nil {
+		return err
+	}
+	carried.Files(func(fd, index *int) { *index = o.add(*fd) })
+	s.NBD, s.Closed = carried, left
+	return nil
+}
+
+// carried says what is handed over.
+func (o *offering) carried() (all []string) {
+	s := &o.state
+	for _, what := range []string{s.Record.Socket, s.Record.TCP, s.Record.Device} {
+		if what != "" {
+			all = append(all, what)
+		}
+	}
+	if n := len(s.NBD.Conns); n > 0 {
+		all = append(all, fmt.Sprintf("%d NBD connections", n))
+	}
+	if o.under > 0 {
+		all = append(all, fmt.Sprintf("%d requests, to be done once more", o.under))
+	}
+	return all
+}
+
+// parseState reads what a process has handed over, files descriptors, and says why this one, which
+// serves with opt, cannot go on with it.
+func parseState(b []byte, files int, opt *Options) (*handedOver, error) {
+	s := &handedOver{TCP: -1}
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, fmt.Errorf("the state that was offered: %w", err)
+	}
+	for _, f := range []struct {
+		name     string
+		at, from int
+	}{{"lock of the record", s.Lock, 0}, {"control socket", s.Control, 0}, {"NBD socket", s.Unix, 0}, {"TCP", s.TCP, -1}} {
+		if f.at < f.from || f.at >= files {
+			return nil, fmt.Errorf("the state that was offered: %s: no descriptor has come with it", f.name)
+		}
+	}
+	r, i := &s.Record, &s.Volume.Info
+	if i.Size < 0 || i.BlockSize < 1 || i.BlockSize > 1<<20 || i.BlockSize&(i.BlockSize-1) != 0 {
+		return nil, fmt.Errorf("the state that was offered: a volume of %d bytes in blocks of %d", i.Size, i.BlockSize)
+	}
+	if _, _, err := parseDevice(deviceOf(r)); err != nil {
+		return nil, fmt.Errorf("the state that was offered: %w", err)
+	}
+	return s, r.differs(opt)
+}
+
+// deviceOf is the kernel device of a record as an option.
+func deviceOf(r *Record) string {
+	if r.Device == "" {
+		return "none"
+	}
+	return r.Device
+}
+
+// differs says what a process that is to go on with the attachment has been told otherwise.
+func (r *Record) differs(opt *Options) error {
+	sock, tcp, device := r.Socket, r.TCP, deviceOf(r)
+	for _, o := range []struct {
+		name, want, is string
+		any            bool // of those that are not named
+	}{
+		{"the volume", opt.URL, r.URL, false}, {"--export-name", opt.Export, r.Export, false},
+		{"--socket", opt.Socket, sock, opt.Socket == "" || absolute(opt.Socket) == sock},
+		{"--tcp", opt.TCP, tcp, opt.TCP != "" && tcp != "" && (strings.HasSuffix(opt.TCP, ":0") || sameLoopback(opt.TCP, tcp))},
+		{"--device", opt.Device, device, sameDevice(opt.Device, device)},
+		{"--read-only", fmt.Sprint(opt.ReadOnly), fmt.Sprint(r.ReadOnly), !opt.ReadOnly || r.ReadOnly},
+	} {
+		if !o.any && o.want != o.is {
+			return fmt.Errorf("%s of the running attachment is %q, the new process is told %q; that takes a detach", o.name, o.is, o.want)
+		}
+	}
+	return nil
+}
+
+// sameLoopback reports whether an option leads to the address that is listened on.
+func sameLoopback(option, is string) bool {
+	host, port, err := net.SplitHostPort(option)
+	if host == "" || host == "localhost" {
+		host = "127.0.0.1"
+	}
+	return err == nil && net.JoinHostPort(host, port) == is
+}
+
+// sameDevice reports whether an option leads to a device that there is.
+func sameDevice(option, is string) bool {
+	switch option {
+	case "", "auto":
+		return !strings.HasPrefix(is, string(deviceUblk))
+	case "/dev/nbd":
+		return strings.HasPrefix(is, string(deviceNBD))
+	case "ublk":
+		return strings.HasPrefix(is, string(deviceUblk))
+	}
+	return option == is
+}
+
+// give offers what the attachment has to the process at the other end of a connection. If
+// given is false, this process goes on with it.
+func (g *giving) give(c unixConn) (up Upgraded, given bool, err error) {
+	up.Old, up.New = os.Getpid(), peerOf(c)
+	var began time.Time
+	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: wordPatience, Ready: readyPatience}, func() (*handover.Offer, error) {
+		began = time.Now()
+		o, err := g.a.freeze(began)
+		if err != nil {
+			return nil, err
+		}
+		up.Carried, up.Closed = o.carried(), o.state.Closed
+		state, err := json.Marshal(&o.state)
+		if err != nil {
+			o.discard()
+			g.a.thaw()
+			return nil, err
+		}
+		return &handover.Offer{State: state, Files: o.files, Thaw: g.a.thaw}, nil
+	})
+	up.Pause = time.Since(began)
+	return up, given, err
+}

@@ -1,0 +1,215 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"softiser/initiator/blockio"
+	"softiser/initiator/nbd"
+	"softiser/initiator/ublk"
+	"softiser/internal/handover"
+)
+
+// taking is what a process has been offered of an attachment.
+type taking struct {
+	*handover.Taken
+	a     *Attachment
+	state *handedOver
+	conns *nbd.Prepared
+	nbd   *nbd.KernelDevice // nil: there is none
+	vol   *reopened
+	ln    net.Listener // the control socket
+}
+
+// TakeOver takes the place of the process that serves the attachment of opt.URL. program is for
+// messages. Nothing is touched before it is this process's, which it is when there is no error.
+func TakeOver(ctx context.Context, opt Options, program string) (_ *Attachment, err error) {
+	path := recordPath(opt.Dir, opt.URL)
+	limit, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	c, err := dialControl(limit, controlPath(path), wordTakeover)
+	if err != nil {
+		return nil, fmt.Errorf("--takeover: no process that could be asked serves an attachment of %s: %w", opt.URL, err)
+	}
+	offered, err := handover.Take(c, program, stateVersion, restPatience+readyPatience)
+	if err != nil {
+		return nil, fmt.Errorf("--takeover: %w", err)
+	}
+	t := &taking{Taken: offered, a: newAttachment(opt)}
+	if err := t.prepare(path); err != nil {
+		offered.Refuse(err)
+		t.discard()
+		return nil, fmt.Errorf("--takeover: %w", err)
+	}
+	if err := offered.Accept(); err != nil {
+		t.discard()
+		return nil, fmt.Errorf("--takeover: %w", err)
+	}
+	if err := t.begin(path); err != nil {
+		return nil, errors.Join(err, t.a.undo())
+	}
+	return t.a, nil
+}
+
+// prepare makes everything that there will be, and touches nothing.
+func (t *taking) prepare(path string) (err error) {
+	if t.state, err = parseState(t.State, t.Files(), &t.a.opt); err != nil {
+		return err
+	}
+	s, a := t.state, t.a
+	a.nexus = Nexus{s.Volume.ISID, blockio.ResumeCache(s.Volume.Cache)}
+	t.vol = newReopened(a, &s.Volume)
+	a.lun = t.vol
+	if err := a.makeServer(); err != nil {
+		return err
+	}
+	lock, err := t.File(s.Lock)
+	if err != nil {
+		return err
+	}
+	a.record = os.NewFile(uintptr(lock), path)
+	if t.ln, err = t.listener(s.Control); err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	for _, l := range []struct {
+		at int
+		ln **handover.Listener
+	}{{s.Unix, &a.unix}, {s.TCP, &a.tcp}} {
+		if l.at < 0 {
+			continue
+		}
+		ln, err := t.listener(l.at)
+		if err != nil {
+			return fmt.Errorf("NBD socket: %w", err)
+		}
+		*l.ln = handover.Pausable(ln)
+	}
+	if kind, _, _ := parseDevice(deviceOf(&s.Record)); kind == deviceNBD {
+		if t.nbd, err = nbd.FindKernel(s.Record.Device); err != nil {
+			return err
+		}
+	} else if kind == deviceUblk && !a.opt.Recover {
+		return fmt.Errorf("%s cannot be taken over by this way to its volume", s.Record.Device)
+	}
+	return t.connections()
+}
+
+// listener is one that has been handed over; its name in the file system is the old process's yet.
+func (t *taking) listener(file int) (net.Listener, error) {
+	fd, err := t.File(file)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "handed over")
+	defer f.Close()
+	return net.FileListener(f)
+}
+
+// connections makes those of NBD clients.
+func (t *taking) connections() (err error) {
+	k := &t.state.NBD
+	if err := t.a.srv.Check(k, t.Files()); err != nil {
+		return err
+	}
+	for i := range k.Conns {
+		c := &k.Conns[i]
+		c.FD, c.Bulk = -1, -1
+	}
+	for i := range k.Conns {
+		c := &k.Conns[i]
+		if c.FD, err = t.File(c.File); err == nil && c.Bytes > 0 {
+			c.Bulk, err = t.File(c.Bytes - 1)
+		}
+		if err != nil {
+			k.Discard()
+			return err
+		}
+	}
+	t.conns, err = t.a.srv.Prepare(k)
+	return err
+}
+
+// discard gives back what is not this process's.
+func (t *taking) discard() {
+	a := t.a
+	if t.conns != nil {
+		t.conns.Discard()
+	}
+	if t.nbd != nil {
+		t.nbd.Forget()
+	}
+	_ = a.closeListeners()
+	if t.ln != nil {
+		_ = t.ln.Close()
+	}
+	if a.record != nil {
+		_ = a.record.Close()
+	}
+	t.Taken.Close()
+}
+
+// begin goes on with what has been taken over.
+func (t *taking) begin(path string) (err error) {
+	a, r := t.a, &t.state.Record
+	a.Record = *r
+	a.Record.path, a.Record.PID, a.Record.Taken, a.Record.Recovered = path, os.Getpid(), time.Now().Truncate(time.Second), false
+	a.later(func() error { return errors.Join(dropRecord(path), a.record.Close()) })
+	a.later(a.lun.Close)
+	for _, l := range a.listeners() {
+		l.Owned()
+	}
+	a.later(a.closeListeners)
+	a.later(a.stop)
+	t.conns.Begin()
+	a.accept()
+	if t.nbd != nil {
+		a.keepNBD(t.nbd)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := t.Gone(readyPatience); err != nil && a.opt.OnError != nil {
+			a.opt.OnError(err)
+		}
+		t.Close()
+		t.vol.open()
+	}()
+	if kindOf(r.Device) == deviceUblk {
+		<-ended // the driver gives the device to nobody before
+		d, err := ublk.Recover(context.Background(), r.Device, a.lun)
+		if err != nil {
+			_ = t.ln.Close()
+			return err
+		}
+		a.keepUblk(d)
+	}
+	a.giving.serve(t.ln)
+	a.giving.control.Owned()
+	a.noteState(&a.Record)
+	if err := a.Record.write(a.record); err != nil {
+		return err
+	}
+	a.keepRecord()
+	if f := a.opt.OnNotice; f != nil {
+		f(fmt.Sprintf("took over from process %d within %v: %d NBD connections", r.PID, time.Since(t.state.Began).Round(time.Microsecond), len(t.state.NBD.Conns)))
+	}
+	return nil
+}
+
+func kindOf(device string) deviceKind {
+	kind, _, _ := parseDevice(device)
+	return kind
+}
+
+// absolute is a path from the root, or as it is where that cannot be told.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}

@@ -1,0 +1,252 @@
+package attach
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"softiser/initiator/internal/e2e"
+	"softiser/internal/await"
+)
+
+// attached is an attachment by the program, in the background.
+type attached struct {
+	t   *testing.T
+	bin string
+	dir string
+	url string
+	rec Record
+}
+
+// attachProgram attaches a volume with options.
+func attachProgram(t *testing.T, url string, options ...string) *attached {
+	t.Helper()
+	x := &attached{t: t, bin: e2e.Binary(t, "iser-initiator"), dir: t.TempDir(), url: url}
+	out := x.run(append(options, "--daemon", "--json", "--device=none", "--log", filepath.Join(x.dir, "log"), url)...)
+	if err := json.Unmarshal([]byte(out), &x.rec); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		exec.Command(x.bin, "attach", "--detach", "--force", "--timeout=1s", "--run-dir", x.dir, url).Run()
+	})
+	return x
+}
+
+func (x *attached) try(args ...string) (string, error) {
+	out, err := exec.Command(x.bin, append(append([]string{"attach"}, args...), "--run-dir", x.dir)...).CombinedOutput()
+	return string(out), err
+}
+
+func (x *attached) run(args ...string) string {
+	x.t.Helper()
+	out, err := x.try(args...)
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(x.dir, "log"))
+		x.t.Fatalf("%q: %v\n%s\n%s", args, err, out, log)
+	}
+	return out
+}
+
+// listed is the record as --list shows it.
+func (x *attached) listed() Record {
+	x.t.Helper()
+	var live []Record
+	if err := json.Unmarshal([]byte(x.run("--list", "--json")), &live); err != nil || len(live) != 1 {
+		x.t.Fatalf("%v: %+v", err, live)
+	}
+	return live[0]
+}
+
+// Ten upgrades under a verified load over one connection: no error, no second connection, and
+// the volume is reached under the same names. What the pauses were is logged.
+func TestUpgradeUnderLoad(t *testing.T) {
+	for _, scheme := range []string{"iser", "iscsi", "nvme+tcp", "nvme+rdma"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			target := e2e.StartTarget(t, "64MiB")
+			x := attachProgram(t, target.URL(scheme))
+			l := startLoad(t, "unix", x.rec.Socket, 0, 16)
+			pid := x.rec.PID
+			for i := range 10 {
+				before := l.done.Load()
+				await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
+				var up Upgraded
+				if err := json.Unmarshal([]byte(x.run("--upgrade", "--json", x.url)), &up); err != nil {
+					t.Fatal(err)
+				}
+				if up.Old != pid || up.New == pid || up.New == 0 || len(up.Closed) != 0 || !strings.Contains(strings.Join(up.Carried, "\n"), "1 NBD connections") {
+					t.Fatalf("upgrade %d of process %d: %+v", i, pid, up)
+				}
+				pid = up.New
+			}
+			before := l.done.Load()
+			await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
+			await.True(t, "the volume is open", func() bool { return x.listed().State == "connected" })
+			if r := x.listed(); r.PID != pid || r.Taken.IsZero() || r.Socket != x.rec.Socket || r.Size != 64<<20 {
+				t.Errorf("%+v", r)
+			}
+			if err := l.end(); err != nil {
+				log, _ := os.ReadFile(filepath.Join(x.dir, "log"))
+				t.Fatalf("%v\n%s", err, log)
+			}
+			t.Logf("%d requests, the longest pauses: %v", l.done.Load(), l.pauses(10))
+			if out := x.run("--detach", x.url); !strings.Contains(out, "is detached") {
+				t.Error(out)
+			}
+			if left, _ := os.ReadDir(x.dir); len(left) != 1 { // the log
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// The new process is the same initiator: a reservation of the old one's session holds, and is
+// not in its way. Without the name that goes over, its writes would be refused.
+func TestUpgradeKeepsReservation(t *testing.T) {
+	target := e2e.StartTarget(t, "16MiB")
+	const isid = "--isid=80a1b2c30000"
+	x := attachProgram(t, target.URL("iscsi"), isid)
+	reserve := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(x.bin, append([]string{"reserve"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+	}
+	// Over a path of its own, which has the nexus of the attachment only while that is away.
+	x.run("--detach", x.url)
+	reserve("register", isid, "--new-key=0x1234", x.url)
+	reserve("reserve", isid, "--key=0x1234", "--type=exclusive-access", x.url)
+	x.run(isid, "--daemon", "--device=none", "--log", filepath.Join(x.dir, "log"), x.url)
+	l := startLoad(t, "unix", x.rec.Socket, 0, 4)
+	for range 2 {
+		x.run("--upgrade", x.url)
+		before := l.done.Load()
+		await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
+	}
+	if err := l.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// While the target is away an attachment can be upgraded as well: what waits goes over as
+// requests, and is carried out when the target is back. Over NVMe, whose lost controller
+// nobody ends for the next one, that is refused, and the running process goes on.
+func TestUpgradeWhileTheTargetIsAway(t *testing.T) {
+	for _, scheme := range []string{"iser", "nvme+tcp"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			target := e2e.StartTarget(t, "16MiB")
+			x := attachProgram(t, target.URL(scheme), "--noop-interval=1s")
+			l := startLoad(t, "unix", x.rec.Socket, 0, 8)
+			await.True(t, "the load has begun", func() bool { return l.done.Load() > 50 })
+			target.Kill()
+			await.True(t, "the target is missed", func() bool { return x.listed().State != "connected" })
+			out, err := x.try("--upgrade", x.url)
+			switch {
+			case scheme == "iser" && (err != nil || !strings.Contains(out, "8 requests, to be done once more")):
+				t.Errorf("%v\n%s", err, out)
+			case scheme != "iser" && (err == nil || !strings.Contains(out, "8 requests have not ended") || x.listed().PID != x.rec.PID):
+				t.Errorf("%v\n%s", err, out)
+			}
+			before := l.done.Load()
+			target.Start()
+			await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
+			if err := l.end(); err != nil {
+				log, _ := os.ReadFile(filepath.Join(x.dir, "log"))
+				t.Errorf("%v\n%s", err, log)
+			}
+		})
+	}
+}
+
+// A program that does not start, ends, or does not want what is offered leaves the running
+// process as it is, and the error says why. So do SIGUSR2 and --takeover what --upgrade does.
+func TestUpgradeRefused(t *testing.T) {
+	target := e2e.StartTarget(t, "16MiB")
+	x := attachProgram(t, target.URL("iscsi"))
+	l := startLoad(t, "unix", x.rec.Socket, 0, 4)
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--upgrade", "--binary", "/nowhere/iser-initiator", x.url}, "starting the new process"},
+		{[]string{"--upgrade", "--binary", "/bin/false", x.url}, "ended before it could take over"},
+		{[]string{"--upgrade", "iscsi://127.0.0.1/iqn.2026-11.x:other/0"}, "is not attached"},
+		{[]string{"--takeover", "iscsi://127.0.0.1/iqn.2026-11.x:other/0"}, "no process that could be asked"},
+		{[]string{"--takeover", "--device=none", "--export-name=other", x.url}, "--export-name of the running attachment"},
+		{[]string{"--takeover", "--device=none", "--read-only", x.url}, "--read-only of the running attachment"},
+		{[]string{"--takeover", "--device=none", "--tcp=127.0.0.1:0", x.url}, "--tcp of the running attachment"},
+		{[]string{"--takeover", "--device=/dev/nbd7", x.url}, "--device of the running attachment"},
+		{[]string{"--takeover", "--device=none", "--socket=/nowhere/s", x.url}, "--socket of the running attachment"},
+		{[]string{"--binary=/bin/true", x.url}, "--binary goes with --upgrade"},
+	} {
+		if out, err := x.try(tt.args...); err == nil || !strings.Contains(out, tt.want) {
+			t.Errorf("%q: %v\n%s", tt.args, err, out)
+		}
+		if r := x.listed(); r.PID != x.rec.PID {
+			t.Fatalf("%q: process %d of %d", tt.args, r.PID, x.rec.PID)
+		}
+	}
+	if err := syscall.Kill(x.rec.PID, syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "another process serves", func() bool { return x.listed().PID != x.rec.PID })
+	before := l.done.Load()
+	await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
+	if err := l.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The service manager is told of the new main process by the old one, whom it listens to, and
+// by the new one that it is ready.
+func TestUpgradeTellsSystemd(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: sock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", sock)
+	manager.SetReadDeadline(time.Now().Add(60 * time.Second))
+	said := func() string {
+		t.Helper()
+		b := make([]byte, 100)
+		n, err := manager.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b[:n])
+	}
+	target := e2e.StartTarget(t, "16MiB")
+	x := &attached{t: t, bin: e2e.Binary(t, "iser-initiator"), dir: t.TempDir(), url: target.URL("iscsi")}
+	said() // the target's
+	first := exec.Command(x.bin, "attach", "--device=none", "--run-dir", x.dir, x.url)
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if s := said(); s != "READY=1" {
+		t.Error(s)
+	}
+	var up Upgraded
+	if err := json.Unmarshal([]byte(x.run("--upgrade", "--json", x.url)), &up); err != nil {
+		t.Fatal(err)
+	}
+	words := []string{said(), said()}
+	slices.Sort(words)
+	if want := []string{fmt.Sprintf("MAINPID=%d", up.New), "READY=1"}; !slices.Equal(words, want) {
+		t.Errorf("%q, want %q", words, want)
+	}
+	if err := first.Wait(); err != nil {
+		t.Errorf("the old process: %v", err)
+	}
+	x.run("--detach", x.url)
+}

@@ -145,7 +145,7 @@ var errBusy = errors.New("another handover is under way")
 
 // give offers what this process has to the one at the other end of c. If given is false, this process goes on with it.
 func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error) {
-	up.Old, up.New = os.Getpid(), peerOf(c)
+	up.Old, up.New = os.Getpid(), handover.Peer(c)
 	var began time.Time
 	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: startPatience, Ready: readyPatience}, func() (*handover.Offer, error) {
 		began = time.Now()
@@ -169,20 +169,6 @@ func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error
 		g.app.log.Info("handed over", zap.Int("to", up.New), zap.Strings("carried", up.Carried), zap.Strings("closed", up.Closed))
 	}
 	return up, given, err
-}
-
-// peerOf is the process that has connected; 0: unknown.
-func peerOf(c *net.UnixConn) (pid int) {
-	rc, err := c.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = rc.Control(func(fd uintptr) {
-		if u, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(u.Pid)
-		}
-	})
-	return pid
 }
 
 // freeze brings this process to rest and collects what it has.

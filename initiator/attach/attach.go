@@ -51,7 +51,7 @@ type Options struct {
 	// Recover has an ublk device outlive this process, for the next one that attaches the
 	// volume. Nothing that the target was given by the former may then take effect any
 	// more once Open has returned: iSCSI sessions with the ISID of ISID reinstate its.
-	Recover  bool
+	Recover bool
 	// Replays tells that Open reinstates the sessions of the process before: what that was
 	// doing when it ended may be done once more.
 	Replays  bool

@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"softiser/internal/handover"
 	"softiser/internal/systemd"
 )
@@ -292,20 +290,6 @@ func (g *giving) outcome(ctx context.Context, p *os.Process, ended <-chan error)
 			return result{err: fmt.Errorf("this process goes on; the new one has not taken over in time: %w", ctx.Err())}
 		}
 	}
-}
-
-// peerOf is the process that has connected; 0: unknown.
-func peerOf(c unixConn) (pid int) {
-	rc, err := c.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = rc.Control(func(fd uintptr) {
-		if u, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(u.Pid)
-		}
-	})
-	return pid
 }
 
 // dialControl connects to the control socket at path and says a word.

@@ -7,9 +7,8 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
@@ -65,7 +64,7 @@ func (o *offering) add(fd int) int {
 
 func (o *offering) discard() {
 	for _, fd := range o.files {
-		unix.Close(fd)
+		syscall.Close(fd)
 	}
 }
 
@@ -253,7 +252,7 @@ func sameDevice(option, is string) bool {
 // give offers what the attachment has to the process at the other end of a connection. If
 // given is false, this process goes on with it.
 func (g *giving) give(c unixConn) (up Upgraded, given bool, err error) {
-	up.Old, up.New = os.Getpid(), peerOf(c)
+	up.Old, up.New = os.Getpid(), handover.Peer(c)
 	var began time.Time
 	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: wordPatience, Ready: readyPatience}, func() (*handover.Offer, error) {
 		began = time.Now()

@@ -33,9 +33,9 @@ type Record struct {
 	Started   time.Time `json:"started"`
 	Taken     time.Time `json:"taken_over,omitzero"` // when this process has taken it over from another one
 	Control   string    `json:"control,omitempty"`   // socket for --upgrade
-	State     string    `json:"state"`            // "connected", or what is wrong with the way to the target
-	Reason    string    `json:"reason,omitempty"` // why
-	Since     time.Time `json:"since"`            // when State became that
+	State     string    `json:"state"`               // "connected", or what is wrong with the way to the target
+	Reason    string    `json:"reason,omitempty"`    // why
+	Since     time.Time `json:"since"`               // when State became that
 	Already   bool      `json:"already_attached,omitempty"`
 	Recovered bool      `json:"recovered,omitempty"` // the device was there, of a process that was killed
 

@@ -19,7 +19,7 @@ import (
 type taking struct {
 	*handover.Taken
 	a     *Attachment
-	state *handedOver
+	offer *handedOver
 	conns *nbd.Prepared
 	nbd   *nbd.KernelDevice // nil: there is none
 	vol   *reopened
@@ -58,10 +58,10 @@ func TakeOver(ctx context.Context, opt Options, program string) (_ *Attachment, 
 
 // prepare makes everything that there will be, and touches nothing.
 func (t *taking) prepare(path string) (err error) {
-	if t.state, err = parseState(t.State, t.Files(), &t.a.opt); err != nil {
+	if t.offer, err = parseState(t.State, t.Files(), &t.a.opt); err != nil {
 		return err
 	}
-	s, a := t.state, t.a
+	s, a := t.offer, t.a
 	a.nexus = Nexus{s.Volume.ISID, blockio.ResumeCache(s.Volume.Cache)}
 	t.vol = newReopened(a, &s.Volume)
 	a.lun = t.vol
@@ -112,7 +112,7 @@ func (t *taking) listener(file int) (net.Listener, error) {
 
 // connections makes those of NBD clients.
 func (t *taking) connections() (err error) {
-	k := &t.state.NBD
+	k := &t.offer.NBD
 	if err := t.a.srv.Check(k, t.Files()); err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (t *taking) discard() {
 
 // begin goes on with what has been taken over.
 func (t *taking) begin(path string) (err error) {
-	a, r := t.a, &t.state.Record
+	a, r := t.a, &t.offer.Record
 	a.Record = *r
 	a.Record.path, a.Record.PID, a.Record.Taken, a.Record.Recovered = path, os.Getpid(), time.Now().Truncate(time.Second), false
 	a.later(func() error { return errors.Join(dropRecord(path), a.record.Close()) })
@@ -196,7 +196,7 @@ func (t *taking) begin(path string) (err error) {
 	}
 	a.keepRecord()
 	if f := a.opt.OnNotice; f != nil {
-		f(fmt.Sprintf("took over from process %d within %v: %d NBD connections", r.PID, time.Since(t.state.Began).Round(time.Microsecond), len(t.state.NBD.Conns)))
+		f(fmt.Sprintf("took over from process %d within %v: %d NBD connections", r.PID, time.Since(t.offer.Began).Round(time.Microsecond), len(t.offer.NBD.Conns)))
 	}
 	return nil
 }

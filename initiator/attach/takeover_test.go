@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,7 +87,7 @@ func closeRights(oob []byte) {
 			continue
 		}
 		for _, fd := range fds {
-			unix.Close(fd)
+			syscall.Close(fd)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func TestUpgradeKeepsReservation(t *testing.T) {
 	// Over a path of its own, which has the nexus of the attachment only while that is away.
 	x.run("--detach", x.url)
 	reserve("register", isid, "--new-key=0x1234", x.url)
-	reserve("reserve", isid, "--key=0x1234", "--type=exclusive-access", x.url)
+	reserve("acquire", isid, "--key=0x1234", "--type=exclusive-access", x.url)
 	x.run(isid, "--daemon", "--device=none", "--log", filepath.Join(x.dir, "log"), x.url)
 	l := startLoad(t, "unix", x.rec.Socket, 0, 4)
 	for range 2 {

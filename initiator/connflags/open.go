@@ -216,7 +216,7 @@ type Tuning struct {
 	// option does. Zero: random ones.
 	ISID    [6]byte
 	Cache   *blockio.Cache // the account of what the volume has acknowledged; nil: a new one
-	Changed func() // called when the way to the volume may have changed; must not block
+	Changed func()         // called when the way to the volume may have changed; must not block
 }
 
 func (t *Tuning) apply(w way) {

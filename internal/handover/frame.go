@@ -223,3 +223,17 @@ func Dup(sc syscall.Conn) (fd int, err error) {
 	}
 	return fd, err
 }
+
+// Peer is the process at the other end of a connection that was accepted; 0: unknown.
+func Peer(c *net.UnixConn) (pid int) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = rc.Control(func(fd uintptr) {
+		if u, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(u.Pid)
+		}
+	})
+	return pid
+}

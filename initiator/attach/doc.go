@@ -9,12 +9,24 @@
 //	else /tmp/softiser-UID
 //	  NAME.json   the record; its process holds a lock on it
 //	  NAME.sock   the NBD socket
+//	  NAME.ctl    the control socket, over which another process takes its place
 //
 // The lock tells live records from those of processes that were killed: the
 // kernel drops it with the process, so nothing is ever stale for long and no
 // process id is trusted. Attaching the same volume again finds the record and
 // reports it (attach is idempotent); detach sends SIGTERM and waits for the
 // lock.
+//
+// # Another process takes its place
+//
+//	old process                        new process (TakeOver)
+//	clients come to rest (freeze)
+//	    ───── sockets, connections, record ────▶  looks at all of it, touches nothing
+//	    ◀──────────────── ready ───────────────
+//	    ───────────────── yours ───────────────▶  serves the clients, whose requests wait
+//	ends                                          opens the volume under the same names (reopened)
+//
+// Package handover says how the two agree, ADR 210 why it is as it is.
 //
 // # Volumes as local devices
 //

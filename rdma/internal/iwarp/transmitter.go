@@ -26,7 +26,7 @@ import (
 // of the queue pair, which waits in the poller.
 const (
 	roundBytes  = 512 << 10 // payload after which a round is closed
-	roundCRC    = 256 << 10 // and with CRC: still in the cache when the kernel copies it
+	roundCRC    = 192 << 10 // and with CRC: four FPDUs, still in the cache when the kernel copies them
 	hdrRing     = 16 << 10  // headers, trailers and small payloads of one round
 	copyMax     = 256       // payloads up to this are copied next to their header: cheaper than a piece of their own
 	hdrRoom     = wire.MaxHdr + copyMax + 3 + wire.CRCLen

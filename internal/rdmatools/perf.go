@@ -64,9 +64,10 @@ type perf struct {
 	atomicOp string // a key of atomicTypes
 	service  string // type of the queue pairs
 	qpType   rdma.QPType
-	rxDepth  int  // of perftest's Sends
-	perftest bool // the server is one of perftest's programs
-	tcp      bool // the other end is one of perftest's programs without -R
+	rxDepth  int                 // of perftest's Sends
+	perftest bool                // the server is one of perftest's programs
+	tcp      bool                // the other end is one of perftest's programs without -R
+	ud       rdma.DatagramParams // of the queue pair for such a test with datagrams
 	persist  bool
 	json     bool
 	out      io.Writer
@@ -172,8 +173,8 @@ func (p *perf) check() error {
 	switch {
 	case p.qpType == rdma.TypeUD && p.kind.op != rdma.OpSend:
 		return usage.Errorf("%s: -c UD: datagrams are Sends", p.kind.name)
-	case p.qpType == rdma.TypeUD && (p.perftest || p.tcp):
-		return usage.Errorf("%s: -c UD does not go with perftest's exchanges (--perftest, --tcp-exchange)", p.kind.name)
+	case p.qpType == rdma.TypeUD && p.perftest:
+		return usage.Errorf("%s: -c UD does not go with --perftest; with perftest's default, no -R, --tcp-exchange does", p.kind.name)
 	case p.tcp && p.perftest:
 		return usage.Errorf("%s: --tcp-exchange does not go with --perftest: it is for perftest without -R", p.kind.name)
 	case p.tcp && !p.roce():

@@ -15,10 +15,12 @@ type ptTest struct {
 	*endpoint
 	*perf
 	client bool
-	out    []byte   // what is sent
-	in     []byte   // what the other end writes to, reads from, or Sends into
-	credit []byte   // send-bw: the server writes here how many Sends it has taken
-	mr     *rdma.MR // of in, or of credit
+	dest   rdma.Destination // of datagrams
+	head   int              // bytes of in before a message: a datagram's network header
+	out    []byte           // what is sent
+	in     []byte           // what the other end writes to, reads from, or Sends into
+	credit []byte           // send-bw: the server writes here how many Sends it has taken
+	mr     *rdma.MR         // of in, or of credit
 	mine   ptDest
 	theirs ptDest
 	wcs    [64]rdma.WC
@@ -28,8 +30,12 @@ type ptTest struct {
 // other end.
 func newPTTest(dev *rdma.Device, p *perf, cycle int, client bool) (_ *ptTest, err error) {
 	depth := max(p.depth, p.rxDepth)
-	t := &ptTest{perf: p, client: client, out: make([]byte, p.size), in: make([]byte, max(p.size, cycle)), credit: make([]byte, ptCredit)}
-	if t.endpoint, err = newEndpoint(dev, rdma.QPConfig{Type: p.qpType, MaxSend: 2*p.depth + 8, MaxRecv: depth + 8}, nil); err != nil {
+	t := &ptTest{perf: p, client: client, out: make([]byte, p.size), credit: make([]byte, ptCredit)}
+	if p.qpType == rdma.TypeUD {
+		t.head = rdma.GRHLen
+	}
+	t.in = make([]byte, t.head+max(p.size, cycle))
+	if t.endpoint, err = newEndpoint(dev, rdma.QPConfig{Type: p.qpType, Datagram: p.ud, MaxSend: 2*p.depth + 8, MaxRecv: depth + 8}, nil); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -65,7 +71,7 @@ func (t *ptTest) close() {
 }
 
 func (t *ptTest) post() error {
-	return t.qp.PostRecv(rdma.RecvWR{SGL: t.sgl(t.in[:t.size])})
+	return t.qp.PostRecv(rdma.RecvWR{SGL: t.sgl(t.in[:t.head+t.size])})
 }
 
 // exchange tells each other where the memory is; the receives are posted.
@@ -188,7 +194,7 @@ func (t *ptTest) pingPong(ctx context.Context, send, await func(ctx context.Cont
 }
 
 func (t *ptTest) sendSend(context.Context, int) error {
-	return t.qp.PostSend(rdma.SendWR{Op: rdma.OpSend, SGL: t.sgl(t.out)})
+	return t.qp.PostSend(rdma.SendWR{Op: rdma.OpSend, SGL: t.sgl(t.out), Dest: t.dest})
 }
 
 func (t *ptTest) awaitSend(ctx context.Context, _ int) error {
@@ -257,7 +263,7 @@ func (t *ptTest) reads(ctx context.Context) ([]time.Duration, error) {
 // stream keeps depth messages in flight, Sends no more than the other end has
 // receives for.
 func (t *ptTest) stream(ctx context.Context) error {
-	wr := rdma.SendWR{Op: t.kind.op, Flags: rdma.FlagSignaled, SGL: t.sgl(t.out), Remote: t.remote(), Add: 1}
+	wr := rdma.SendWR{Op: t.kind.op, Flags: rdma.FlagSignaled, SGL: t.sgl(t.out), Remote: t.remote(), Add: 1, Dest: t.dest}
 	for posted, ended := 0, 0; ended < t.iters; {
 		for posted < t.iters && posted-ended < t.depth && t.credits(posted) {
 			if err := t.qp.Enqueue(&wr); err != nil {
@@ -326,8 +332,8 @@ func (t *ptTest) sink(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: after %d messages: %w", t.kind.name, got, err)
 		}
-		if int(wc.ByteLen) != t.size {
-			return fmt.Errorf("%s: a message of %d bytes; both ends must be given the same -s (here %d)", t.kind.name, wc.ByteLen, t.size)
+		if n := int(wc.ByteLen) - t.head; n != t.size {
+			return fmt.Errorf("%s: a message of %d bytes; both ends must be given the same -s (here %d)", t.kind.name, n, t.size)
 		}
 		got++
 		if err := t.post(); err != nil {

@@ -222,6 +222,8 @@ func (p *perf) exchangeTCP(ctx context.Context, server string) error {
 
 // testTCP is one test over a connection to the other end, which it closes.
 func (p *perf) testTCP(ctx context.Context, dev *rdma.Device, nc net.Conn, client bool) error {
+	one := *p // what follows from the other end is for this test
+	p = &one
 	c := newPTTCP(nc, client)
 	defer c.close()
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
@@ -243,6 +245,12 @@ func (p *perf) testTCP(ctx context.Context, dev *rdma.Device, nc net.Conn, clien
 	}
 	if params.RoCE.PathMTU, err = c.pathMTU(); err != nil {
 		return err
+	}
+	if p.qpType == rdma.TypeUD {
+		if err := p.fits(params.RoCE.PathMTU); err != nil {
+			return err
+		}
+		p.ud = rdma.DatagramParams{LocalAddr: local, QKey: pingpongQKey, PathMTU: params.RoCE.PathMTU}
 	}
 	t, err := newPTTest(dev, p, cycle, client)
 	if err != nil {
@@ -287,17 +295,26 @@ func (t *ptTest) attach(ctx context.Context, c *ptTCP, local netip.Addr, params 
 		return err
 	}
 	t.theirs = theirs.ptDest
-	const timeout = 4096 << 14 // ns; as the originals
-	params.RoCE.AckTimeout = timeout
-	params.IRD, params.ORD = int(t.mine.Reads), int(min(max(theirs.Reads, 1), uint32(t.perf.reads)))
-	peer := rdma.Endpoint{Addr: theirs.Addr, QPN: theirs.QPN, PSN: theirs.PSN}
-	if err := t.qp.Attach(c.local, peer, params); err != nil {
+	if err := t.meet(c.local, &theirs, params); err != nil {
 		return err
 	}
 	// One step less than with -R, where the data connection has one of its own.
 	n, _ := t.kind.ptSteps()
 	_, err = c.tell(ctx, n-2, &t.mine)
 	return err
+}
+
+// meet connects the queue pair with the other end's, or takes note of where datagrams go.
+func (t *ptTest) meet(local rdma.Endpoint, theirs *ptTextDest, params *rdma.ConnParams) error {
+	if t.qpType == rdma.TypeUD {
+		ah, err := t.pd.CreateAH(theirs.Addr)
+		t.dest = rdma.Destination{AH: ah, QPN: theirs.QPN, QKey: pingpongQKey}
+		return err
+	}
+	const timeout = 4096 << 14 // ns; as the originals
+	params.RoCE.AckTimeout = timeout
+	params.IRD, params.ORD = int(t.mine.Reads), int(min(max(theirs.Reads, 1), uint32(t.perf.reads)))
+	return t.qp.Attach(local, rdma.Endpoint{Addr: theirs.Addr, QPN: theirs.QPN, PSN: theirs.PSN}, params)
 }
 
 // ptMTUs are the path MTUs that perftest's digits stand for: 1 is the first.

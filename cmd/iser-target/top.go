@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/digits"
 	"softiser/internal/iscsi"
 	"softiser/internal/terminal"
 	"softiser/internal/usage"
@@ -196,9 +197,5 @@ func short(d time.Duration) string {
 	if d == 0 {
 		return "-"
 	}
-	unit := time.Duration(1)
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit).String()
+	return digits.Round(d).String()
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"softiser/internal/digits"
 	"softiser/internal/svgplot"
 )
 
@@ -71,18 +72,9 @@ func percentileWords(h *Histogram) (words string) {
 		return ""
 	}
 	for _, p := range plotted {
-		words += fmt.Sprintf(", %s %v", p.name, digits(h.Percentiles([]float64{p.percent})[0]))
+		words += fmt.Sprintf(", %s %v", p.name, digits.Round(time.Duration(h.Percentiles([]float64{p.percent})[0])))
 	}
 	return words
-}
-
-// digits is a time in nanoseconds in three digits: buckets are no finer.
-func digits(ns int64) time.Duration {
-	unit := int64(1)
-	for ns/unit >= 1000 {
-		unit *= 10
-	}
-	return time.Duration(ns).Round(time.Duration(unit))
 }
 
 // series are the points of one direction, each in the middle of its tick. The last tick is as

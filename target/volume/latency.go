@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"time"
+
+	"softiser/internal/digits"
 )
 
 // Histogram buckets: four per power of two, from 1 µs to about 137 s.
@@ -64,11 +66,7 @@ func (l *Latency) Text(d time.Duration) string {
 	if l.Count == 0 {
 		return "-"
 	}
-	unit := time.Duration(1)
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit).String()
+	return digits.Round(d).String()
 }
 
 // LatencyBucket counts the commands that took less than Below and no less than

@@ -76,9 +76,6 @@ type Conn struct {
 	tasks      taskTable
 	windows    rdmamsg.Windows
 
-	recvWC [64]rdma.WC // of the receive handler
-	sendWC [32]rdma.WC // of the send handler
-
 	stats struct {
 		pdusIn, pdusOut, payloadIn, payloadOut, copied atomic.Uint64
 		transfers                                      atomic.Int64

@@ -14,7 +14,9 @@ func (c *Conn) recvHandler(cq *rdma.CQ) {
 	if !c.started.Load() {
 		<-c.startCh
 	}
-	c.reapReceives(cq, c.recvWC[:])
+	wcs := rdmamsg.LendCompletions()
+	c.reapReceives(cq, wcs[:])
+	wcs.GiveBack()
 	if c.behind.Load() {
 		c.awaitReader()
 	}
@@ -219,7 +221,11 @@ func (c *Conn) sendHelloLocked(h *hello) {
 
 // sendHandler is the handler of the send completion queue: what was sent or read
 // is complete.
-func (c *Conn) sendHandler(cq *rdma.CQ) { c.reapSends(cq, c.sendWC[:]) }
+func (c *Conn) sendHandler(cq *rdma.CQ) {
+	wcs := rdmamsg.LendCompletions()
+	c.reapSends(cq, wcs[:])
+	wcs.GiveBack()
+}
 
 func (c *Conn) reapSends(cq *rdma.CQ, wcs []rdma.WC) {
 	for c.push(cq, wcs) {

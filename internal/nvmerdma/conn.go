@@ -31,9 +31,6 @@ type conn struct {
 	flushed bool            // the queue pair has ended, and nothing is posted any more
 	windows rdmamsg.Windows // a controller opens none to its host
 
-	recvWC [64]rdma.WC // of the receive handler
-	sendWC [32]rdma.WC // of the send handler
-
 	stats struct{ capsulesIn, capsulesOut, payloadIn, payloadOut, copied atomic.Uint64 }
 }
 
@@ -208,7 +205,9 @@ func (c *conn) recvHandler(cq *rdma.CQ) {
 	if !c.started.Load() {
 		<-c.startCh
 	}
-	c.reapReceives(cq, c.recvWC[:])
+	wcs := rdmamsg.LendCompletions()
+	c.reapReceives(cq, wcs[:])
+	wcs.GiveBack()
 }
 
 func (c *conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
@@ -223,7 +222,11 @@ func (c *conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
 
 // sendHandler is the handler of the send completion queue: what was sent or read is
 // complete.
-func (c *conn) sendHandler(cq *rdma.CQ) { c.reapSends(cq, c.sendWC[:]) }
+func (c *conn) sendHandler(cq *rdma.CQ) {
+	wcs := rdmamsg.LendCompletions()
+	c.reapSends(cq, wcs[:])
+	wcs.GiveBack()
+}
 
 func (c *conn) reapSends(cq *rdma.CQ, wcs []rdma.WC) {
 	for c.role.push(cq, wcs) {

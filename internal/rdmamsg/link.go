@@ -2,6 +2,7 @@ package rdmamsg
 
 import (
 	"iter"
+	"sync"
 	"sync/atomic"
 
 	"softiser/rdma"
@@ -75,6 +76,20 @@ func (l *Link) closeQueues() {
 		}
 	}
 }
+
+// Completions is room for what a handler takes out of a completion queue at a time. It is lent
+// while the handler runs: many connections that are at work in turns use the same few, which
+// stay in the processor's cache.
+type Completions [64]rdma.WC
+
+var completions = sync.Pool{New: func() any { return new(Completions) }}
+
+// LendCompletions returns room that is the caller's until GiveBack.
+func LendCompletions() *Completions { return completions.Get().(*Completions) }
+
+// GiveBack ends the use of the room. What is in it may keep its queue pair alive until it is
+// overwritten, or the next collections.
+func (w *Completions) GiveBack() { completions.Put(w) }
 
 // Batches polls cq until it is empty, into wcs again and again: a completion handler
 // ranges over it. A batch that does not fill wcs has emptied the queue; for what comes

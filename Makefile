@@ -52,9 +52,9 @@ bench-quick: build ## iSER beside our TCP, iperf3 and one peer, in under three m
 bench: build ## the whole comparison with peers from Debian (about 30 minutes); writes benchmarks/results and its README
 	$(GO) run ./benchmarks full
 
-bench-loss: ## RoCE over a lossy way, in a time of its own (seconds); writes benchmarks/results/roce-loss.csv and a plot
-	$(GO) test -count=1 -run '^TestLossCurve$$' ./rdma/internal/roce/rc -curve $(CURDIR)/benchmarks/results/roce-loss.csv
-	$(GO) run ./benchmarks loss benchmarks/results/roce-loss.csv benchmarks/img/roce-loss.svg
+bench-loss: ## RoCE over a lossy way, in a time of its own (seconds); writes benchmarks/results/roce-loss*.csv and a plot
+	for t in rc uc ud; do $(GO) test -count=1 -run '^TestLossCurve$$' ./rdma/internal/roce/$$t -curve $(CURDIR)/benchmarks/results/roce-loss-$$t.csv || exit 1; done
+	$(GO) run ./benchmarks loss benchmarks/results/roce-loss-rc.csv benchmarks/results/roce-loss-uc.csv benchmarks/results/roce-loss-ud.csv benchmarks/img/roce-loss.svg
 
 # BENCHPKG, BENCHTIME and BENCHCOUNT choose less or more.
 BENCHPKG   ?= ./...

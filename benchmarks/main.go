@@ -6,7 +6,7 @@
 //	go run ./benchmarks full --resume     what an interrupted run has left
 //	go run ./benchmarks list              the rows
 //	go run ./benchmarks run ROW…          some rows
-//	go run ./benchmarks loss TABLE SVG    a plot of throughput over loss (make bench-loss)
+//	go run ./benchmarks loss TABLE… SVG   a plot of throughput over loss (make bench-loss)
 //	go run ./benchmarks report [RAW]      tables again; with --write plots and README.md too
 package main
 
@@ -86,8 +86,11 @@ func root() *cobra.Command {
 		}
 		return nil
 	}}
-	loss := &cobra.Command{Use: "loss TABLE SVG", Short: "draw throughput over loss (make bench-loss)", Args: cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error { return plots.DrawLoss(args[0], args[1]) }}
+	loss := &cobra.Command{Use: "loss TABLE... SVG", Short: "draw throughput over loss (make bench-loss)", Args: cobra.MinimumNArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			last := len(args) - 1
+			return plots.DrawLoss(args[:last], args[last])
+		}}
 	cmd.AddCommand(quick, o.full(), some, list, o.reportCommand(), o.countsCommand(), kindCommand(), loss, here)
 	cmd.AddCommand(helpers()...)
 	return cmd

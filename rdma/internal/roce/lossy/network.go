@@ -12,7 +12,7 @@
 // in both directions with each fault by itself and all together, at 0.01, 1 and 5 % (20 % for the
 // mixture), and compare all bytes, completions and their order. TestLossCurve measures throughput over
 // a way of 2.5 GB/s and 200 µs in that time: make bench-loss writes all points to
-// benchmarks/results/roce-loss.csv and draws them (benchmarks/img/roce-loss.svg).
+// benchmarks/results/roce-loss-*.csv and draws them (benchmarks/img/roce-loss.svg).
 //
 // Consequences. GB/s of 512 KiB Writes with a window of 128 packets: 1.49 without loss, 0.84 with 0.1
 // %, 0.27 with 1 %, 0.06 with 5 %; no time-out at any of them, as late answers are asked for (ADR
@@ -21,8 +21,9 @@
 //
 // The same network carries UC and UD (TestFaults of both, at 0.01, 0.1, 1 and 5 %): whatever it does,
 // a message arrives as it was sent or not at all; with loss and damage alone exactly those arrive that
-// have lost no packet, in order, and datagrams arrive as often as the network brings them. There is no
-// curve for them: nothing waits, and what is lost is gone.
+// have lost no packet, in order, and datagrams arrive as often as the network brings them. Their curves are
+// of what arrives whole: GB/s of 2.44 at 0.1, 1 and 5 % lost are 2.18, 0.53 and 0 for UC's messages of
+// 512 KiB, 2.40, 1.97 and 1.11 for those of 64 KiB, 2.40, 2.37 and 2.28 for datagrams of 4 KiB.
 package lossy
 
 import (

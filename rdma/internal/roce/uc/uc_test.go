@@ -27,11 +27,13 @@ type rig struct {
 	out message.Outgoing
 }
 
-func newRig(t testing.TB) *rig {
+func newRig(t testing.TB) *rig { return newRigOf(t, packet.MTU256, 1<<16) }
+
+func newRigOf(t testing.TB, mtu packet.MTU, memory int) *rig {
 	v := verbstest.NewQP(t)
-	g := &rig{QP: v, t: t, mem: make([]byte, 1<<16)}
-	g.rx = NewReceiver(v.QP, packet.MTU256, firstPSN)
-	g.tx = NewSender(v.QP, SenderParams{RemoteQPN: 7, MTU: packet.MTU256, PSN: firstPSN, Local: func(*verbs.WQE) verbs.Status { return verbs.StatusSuccess }})
+	g := &rig{QP: v, t: t, mem: make([]byte, memory)}
+	g.rx = NewReceiver(v.QP, mtu, firstPSN)
+	g.tx = NewSender(v.QP, SenderParams{RemoteQPN: 7, MTU: mtu, PSN: firstPSN, Local: func(*verbs.WQE) verbs.Status { return verbs.StatusSuccess }})
 	g.key, _ = g.Open(t, g.mem, everything)
 	v.Connect()
 	return g

@@ -31,10 +31,12 @@ type rig struct {
 	out message.Outgoing
 }
 
-func newRig(t testing.TB) *rig {
+func newRig(t testing.TB) *rig { return newRigOf(t, packet.MTU256) }
+
+func newRigOf(t testing.TB, mtu packet.MTU) *rig {
 	v := verbstest.NewQP(t)
 	v.Connect()
-	cfg := Params{QPN: 7, QKey: qkey, MTU: packet.MTU256, PSN: 0xffffff, Local: func(*verbs.WQE) verbs.Status { return verbs.StatusSuccess }}
+	cfg := Params{QPN: 7, QKey: qkey, MTU: mtu, PSN: 0xffffff, Local: func(*verbs.WQE) verbs.Status { return verbs.StatusSuccess }}
 	return &rig{QP: v, t: t, rx: NewReceiver(v.QP, cfg), tx: NewSender(v.QP, cfg)}
 }
 

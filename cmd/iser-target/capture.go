@@ -64,7 +64,7 @@ tshark takes port 3260 for iSCSI: -d tcp.port==3260,nvme-tcp for NVMe/TCP.`,
 	fl := cmd.Flags()
 	fl.StringVarP(&f.write, "write", "w", "", "file to write to; - is standard output")
 	fl.Uint16Var(&f.session, "session", 0, "capture the connections of the session with this TSIH")
-	fl.Uint16Var(&f.controller, "controller", 0, "capture all connections of the host that has the controller with this ID")
+	fl.Uint16Var(&f.controller, "controller", 0, "capture the connections of the controller with this ID")
 	fl.StringVar(&f.peer, "peer", "", "capture connections of this address, or of address:port")
 	fl.StringVar(&f.next, "next", "", "capture the next connection to this portal, address:port; :port is that port of every address")
 	fl.Var(&f.bytes, "bytes", "end after so much")
@@ -105,7 +105,7 @@ func (f *captureFlags) request(cmd *cobra.Command, st func() (target.Status, err
 	return q, err
 }
 
-// connections are those of a session, or of the host of a controller.
+// connections are those of a session, or of a controller.
 func (f *captureFlags) connections(q *admin.CaptureRequest, st *target.Status, session bool) error {
 	if session {
 		for _, x := range st.Sessions {
@@ -120,12 +120,17 @@ func (f *captureFlags) connections(q *admin.CaptureRequest, st *target.Status, s
 		}
 		return nil
 	}
+	var of []string // subsystems: each has IDs of its own
 	for _, x := range st.Controllers {
-		if a, err := netip.ParseAddrPort(x.Address); x.ID == f.controller && err == nil {
-			q.Peers = append(q.Peers, netip.AddrPortFrom(a.Addr(), 0).String())
+		if x.ID == f.controller {
+			of = append(of, x.Subsystem)
+			q.Peers = append(q.Peers, x.Remotes...)
 		}
 	}
-	if len(q.Peers) == 0 {
+	if len(of) > 1 {
+		return fmt.Errorf("%d controllers have the ID %d, of %s; --peer takes the address of a connection", len(of), f.controller, strings.Join(of, ", "))
+	}
+	if len(of) == 0 {
 		return fmt.Errorf("there is no controller with ID %d; iser-target status lists them", f.controller)
 	}
 	return nil

@@ -23,6 +23,7 @@ import (
 	"softiser/internal/pcaptest"
 	"softiser/internal/sockio"
 	"softiser/target"
+	"softiser/target/admin"
 )
 
 // capturing is a capture command under way.
@@ -96,6 +97,28 @@ func (c *capturing) tshark(field string, args ...string) map[string]int {
 	return got
 }
 
+// overISCSI opens LUN 0 of the target of --export d.
+func overISCSI(t *testing.T, addr string, tr initiator.Transport) func() blockio.Volume {
+	return func() blockio.Volume {
+		l, err := initiator.Open(t.Context(), initiator.Config{Transport: tr, Address: addr, TargetName: "iqn.2026-11.softiser:d"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+}
+
+// overNVMe opens namespace 1 of the subsystem of --export d.
+func overNVMe(t *testing.T, addr string, tr nvmf.Transport) func() blockio.Volume {
+	return func() blockio.Volume {
+		n, err := nvmf.Open(t.Context(), nvmf.Config{Transport: tr, Address: addr, Subsystem: "nqn.2026-11.softiser:d", NSID: 1, HostNQN: "nqn.2026-11.test:host"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}
+
 // What a login, a write and a read look like on each wire, as tshark reads it.
 func TestCapture(t *testing.T) {
 	if _, err := exec.LookPath("tshark"); err != nil {
@@ -106,24 +129,6 @@ func TestCapture(t *testing.T) {
 	start(t, "--listen", addr, "--socket", socket, "--export", "d=memory,size=8MiB", "--log-level", "warn")
 	port := addr[strings.LastIndexByte(addr, ':')+1:]
 	b := &tlsBed{reloadBed: &reloadBed{t: t}}
-	iscsi := func(tr initiator.Transport) func() blockio.Volume {
-		return func() blockio.Volume {
-			l, err := initiator.Open(t.Context(), initiator.Config{Transport: tr, Address: addr, TargetName: "iqn.2026-11.softiser:d"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return l
-		}
-	}
-	nvme := func(tr nvmf.Transport) func() blockio.Volume {
-		return func() blockio.Volume {
-			n, err := nvmf.Open(t.Context(), nvmf.Config{Transport: tr, Address: addr, Subsystem: "nqn.2026-11.softiser:d", NSID: 1, HostNQN: "nqn.2026-11.test:host"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n
-		}
-	}
 	for _, c := range []struct {
 		name  string
 		open  func() blockio.Volume
@@ -133,12 +138,12 @@ func TestCapture(t *testing.T) {
 		want  []string
 	}{
 		// Login, command, Data-In, R2T, Data-Out.
-		{"iSCSI", iscsi(initiator.TransportTCP), 1, "iscsi.opcode", []string{"-d", "tcp.port==" + port + ",iscsi"}, []string{"0x03", "0x23", "0x01", "0x25", "0x31", "0x05"}},
+		{"iSCSI", overISCSI(t, addr, initiator.TransportTCP), 1, "iscsi.opcode", []string{"-d", "tcp.port==" + port + ",iscsi"}, []string{"0x03", "0x23", "0x01", "0x25", "0x31", "0x05"}},
 		// RDMA Write, Read Request, Read Response, Send, Send with Invalidate.
-		{"iSER", iscsi(initiator.TransportISER), 1, "iwarp_rdma.opcode", []string{"--disable-protocol", "nvme-tcp"}, []string{"0x00", "0x01", "0x02", "0x03", "0x04"}},
+		{"iSER", overISCSI(t, addr, initiator.TransportISER), 1, "iwarp_rdma.opcode", []string{"--disable-protocol", "nvme-tcp"}, []string{"0x00", "0x01", "0x02", "0x03", "0x04"}},
 		// ICReq, ICResp, command, response, data in both directions, R2T.
-		{"NVMe over TCP", nvme(nvmf.TransportTCP), 2, "nvme-tcp.type", []string{"-d", "tcp.port==" + port + ",nvme-tcp"}, []string{"0", "1", "4", "5", "6", "7", "9"}},
-		{"NVMe over RDMA", nvme(nvmf.TransportRDMA), 2, "iwarp_rdma.opcode", []string{"--disable-protocol", "nvme-tcp"}, []string{"0x00", "0x01", "0x02", "0x03", "0x04"}},
+		{"NVMe over TCP", overNVMe(t, addr, nvmf.TransportTCP), 2, "nvme-tcp.type", []string{"-d", "tcp.port==" + port + ",nvme-tcp"}, []string{"0", "1", "4", "5", "6", "7", "9"}},
+		{"NVMe over RDMA", overNVMe(t, addr, nvmf.TransportRDMA), 2, "iwarp_rdma.opcode", []string{"--disable-protocol", "nvme-tcp"}, []string{"0x00", "0x01", "0x02", "0x03", "0x04"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cap := captureFrom(t, socket, "--next", ":"+port, "--connections", strconv.Itoa(c.conns))
@@ -177,11 +182,15 @@ func TestCaptureWhom(t *testing.T) {
 	other := open(b.open, nil)
 	st := b.status()
 	i := slices.IndexFunc(st.Sessions, func(s target.SessionStatus) bool { return strings.HasSuffix(s.Transport, "TLS") })
-	host, err := nvmf.Open(t.Context(), nvmf.Config{Address: b.addr, Subsystem: "nqn.2026-11.test:a", NSID: 1, HostNQN: "nqn.2026-11.test:host", Keys: nvmf.Keys{TLSKey: tlsPSK}, CtrlLossTimeout: 1})
-	if err != nil {
-		t.Fatal(err)
+	var hosts [2]*nvmf.Namespace // at one address
+	for i := range hosts {
+		var err error
+		hosts[i], err = nvmf.Open(t.Context(), nvmf.Config{Address: b.addr, Subsystem: "nqn.2026-11.test:a", NSID: 1, HostNQN: "nqn.2026-11.test:host", Keys: nvmf.Keys{TLSKey: tlsPSK}, CtrlLossTimeout: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer hosts[i].Close()
 	}
-	defer host.Close()
 	for _, c := range []struct {
 		args []string
 		do   func()
@@ -189,7 +198,7 @@ func TestCaptureWhom(t *testing.T) {
 	}{
 		{[]string{"--session", fmt.Sprint(st.Sessions[i].TSIH)}, func() { b.roundTrip(other, 5); b.roundTrip(first, 6) }, 5},
 		{[]string{"--peer", st.Sessions[i].Remote}, func() { b.roundTrip(other, 5); b.roundTrip(first, 6) }, 5},
-		{[]string{"--controller", fmt.Sprint(b.status().Controllers[0].ID)}, func() { b.roundTrip(host, 6) }, 0xff},
+		{[]string{"--controller", fmt.Sprint(b.status().Controllers[0].ID)}, func() { b.roundTrip(hosts[1], 5); b.roundTrip(hosts[0], 6) }, 5},
 	} {
 		cap := captureFrom(t, b.sock, c.args...)
 		c.do()
@@ -205,6 +214,20 @@ func TestCaptureWhom(t *testing.T) {
 		if n := bytes.Count(raw, bytes.Repeat([]byte{c.not}, 512)); n != 0 || sent < 2*(3<<20)/4096*9/10 {
 			t.Errorf("%v: %d KiB of what was written and read, %d of what others wrote", c.args, sent*4, n)
 		}
+	}
+}
+
+// Each subsystem numbers its controllers: a number that two of them have names neither.
+func TestCaptureController(t *testing.T) {
+	st := target.Status{Controllers: []target.ControllerStatus{
+		{Subsystem: "nqn.a", ID: 1, Remotes: []string{"192.0.2.1:1", "192.0.2.1:2"}}, {Subsystem: "nqn.a", ID: 2, Remotes: []string{"192.0.2.1:3"}}, {Subsystem: "nqn.b", ID: 2},
+	}}
+	var q admin.CaptureRequest
+	if err := (&captureFlags{controller: 1}).connections(&q, &st, false); err != nil || !slices.Equal(q.Peers, st.Controllers[0].Remotes) {
+		t.Errorf("%v, %v", q.Peers, err)
+	}
+	if err := (&captureFlags{controller: 2}).connections(&q, &st, false); err == nil || !strings.Contains(err.Error(), "nqn.a, nqn.b") {
+		t.Errorf("an ambiguous number: %v", err)
 	}
 }
 

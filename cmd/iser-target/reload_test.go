@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -374,6 +375,24 @@ func TestHangupWithoutFile(t *testing.T) {
 	case <-ended.Done():
 	case <-time.After(20 * time.Second):
 		t.Fatal("still running")
+	}
+}
+
+// What peers call themselves cannot do anything to a terminal.
+func TestTablesEscapeNames(t *testing.T) {
+	const hostile = "iqn.\x1b[2J\u202e\r\nx"
+	st := target.Status{
+		Sessions:    []target.SessionStatus{{TSIH: 1, Initiator: hostile, Target: hostile}},
+		Controllers: []target.ControllerStatus{{Subsystem: "nqn.s", ID: 1, Host: hostile}},
+		Subsystems:  []target.SubsystemStatus{{NQN: "nqn.s"}},
+		Volumes:     []target.VolumeStatus{{Name: "v", Reservation: &target.ReservationStatus{Registrants: []target.RegistrantStatus{{Initiator: hostile}}}}},
+	}
+	var out strings.Builder
+	if err := errors.Join(printStatus(&out, &st), printSessions(&out, st.Sessions), printSession(&out, &st.Sessions[0])); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(out.String(), `iqn.\x1b[2J\u202e\r\nx`); n < 4 || strings.ContainsAny(out.String(), "\x1b\u202e\r") {
+		t.Errorf("escaped %d times: %q", n, out.String())
 	}
 }
 

@@ -363,6 +363,7 @@ func (a *app) backend(g *giving) admin.Backend {
 		Promote:   a.reg.Promote, Demote: a.reg.Demote,
 		Reload: a.reload,
 		Log:    a.log.Named("audit"),
+		Trace:  a.reg.Trace,
 		Change: a.change, Upgrade: g.upgrade, HandOver: g.serve,
 	}
 }

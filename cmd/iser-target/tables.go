@@ -15,6 +15,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"softiser/config"
+	"softiser/internal/iscsi"
 	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/scsi"
@@ -205,7 +206,7 @@ func printController(out io.Writer, c *target.ControllerStatus) {
 	if c.KeepAlive > 0 {
 		keepAlive = "keep alive " + c.KeepAlive.String()
 	}
-	fmt.Fprintf(out, "  controller %d\n    %s\n    host ID %s\n", c.ID, c.Host, c.HostID)
+	fmt.Fprintf(out, "  controller %d\n    %s\n    host ID %s\n", c.ID, iscsi.Printable(c.Host), c.HostID)
 	fmt.Fprintf(out, "    %s from %s for %s, %s\n", c.Transport, c.Address, time.Since(c.Since).Round(time.Second), state)
 	fmt.Fprintf(out, "    %s%s\n", c.Connection, proved)
 	if c.Proofs+c.FailedProofs > 0 {
@@ -269,12 +270,12 @@ func printReservation(out io.Writer, volume string, r *target.ReservationStatus)
 		if k.Holder {
 			holder = ", holds it"
 		}
-		fmt.Fprintf(out, "    key %s by %s%s\n      %s\n", k.Key, k.Wire, holder, k.Initiator)
+		fmt.Fprintf(out, "    key %s by %s%s\n      %s\n", k.Key, k.Wire, holder, iscsi.Printable(k.Initiator))
 	}
 }
 
 func printSession(out io.Writer, s *target.SessionStatus) error {
-	fmt.Fprintf(out, "  TSIH %d  %s\n", s.TSIH, s.Initiator)
+	fmt.Fprintf(out, "  TSIH %d  %s\n", s.TSIH, iscsi.Printable(s.Initiator))
 	fmt.Fprintf(out, "    %s from %s for %s, %s\n", s.Transport, s.Remote, s.Age.Round(time.Second), s.State)
 	fmt.Fprintf(out, "    %d of %d commands outstanding, %s copied\n", s.Outstanding, s.Window, humanize.IBytes(s.BytesCopied))
 	w := newTable(out)
@@ -311,7 +312,7 @@ func printSessions(out io.Writer, list []target.SessionStatus) error {
 		if tgt == "" {
 			tgt = "(discovery)"
 		}
-		fmt.Fprintf(out, "%s      %s -> %s\n", lines[i+1], s.Initiator, tgt)
+		fmt.Fprintf(out, "%s      %s -> %s\n", lines[i+1], iscsi.Printable(s.Initiator), iscsi.Printable(tgt))
 	}
 	return nil
 }

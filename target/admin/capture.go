@@ -146,11 +146,7 @@ func (c *Client) Capture(ctx context.Context, q CaptureRequest, w io.Writer) (re
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		var e Error
-		if json.NewDecoder(resp.Body).Decode(&e) != nil || e.Message == "" {
-			e.Message = resp.Status
-		}
-		return res, errors.New(e.Message)
+		return res, refusal(resp)
 	}
 	if _, err := io.Copy(w, resp.Body); err != nil {
 		return res, err

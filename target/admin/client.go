@@ -165,14 +165,19 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {
-		var e Error
-		if err := json.NewDecoder(resp.Body).Decode(&e); err != nil || e.Message == "" {
-			e.Message = resp.Status
-		}
-		return fmt.Errorf("%s", e.Message)
+		return refusal(resp)
 	}
 	if out == nil {
 		return nil
 	}
 	return json.NewDecoder(resp.Body).Decode(out)
+}
+
+// refusal is what an answer that is not a success says.
+func refusal(resp *http.Response) error {
+	var e Error
+	if err := json.NewDecoder(resp.Body).Decode(&e); err != nil || e.Message == "" {
+		e.Message = resp.Status
+	}
+	return errors.New(e.Message)
 }

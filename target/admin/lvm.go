@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -113,11 +112,7 @@ func (c *Client) LVM(ctx context.Context, args []string, stdin io.Reader, stdout
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		var e Error
-		if json.NewDecoder(resp.Body).Decode(&e) != nil || e.Message == "" {
-			e.Message = resp.Status
-		}
-		return errors.New(e.Message)
+		return refusal(resp)
 	}
 	if _, err := io.Copy(stdout, resp.Body); err != nil {
 		return fmt.Errorf("admin socket %s: %w", c.path, err)

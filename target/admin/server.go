@@ -19,6 +19,7 @@ import (
 
 	"softiser/target"
 	"softiser/target/scsi"
+	"softiser/target/volume"
 )
 
 // LUNRequest asks for a LUN. Spec names the volume in the form of the
@@ -98,6 +99,8 @@ type Backend struct {
 	// Upgrade starts a process that takes this one's place, which ends once Upgraded.Over has
 	// been called.
 	Upgrade func(ctx context.Context, q UpgradeRequest) (Upgraded, error)
+	// Trace follows the commands of a volume, see TraceRequest.
+	Trace func(volume, node string, unit uint32, slower time.Duration) (*volume.Trace, error)
 	// HandOver gives what is open to the process at the other end of the connection, which
 	// belongs to it.
 	HandOver func(*net.UnixConn)
@@ -244,6 +247,7 @@ func Handler(b Backend) http.Handler {
 	all := http.NewServeMux()
 	b.handleUpgrade(all)
 	handleCapture(all) // it changes nothing that an upgrade would have to wait for
+	b.handleTrace(all)
 	all.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && b.Change != nil {
 			end, err := b.Change()

@@ -7,6 +7,7 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/target/scsi"
+	"softiser/target/volume"
 )
 
 // This file is the scsi.Port of a task: the way of its data and its status.
@@ -340,6 +341,12 @@ func (k *task) Respond(*scsi.Task) {
 // Push implements scsi.Port. A worker calls it when the slot may belong to
 // another command already; its connection stays the same, or has been lost.
 func (k *task) Push() { k.conn().dm.Push() }
+
+// Describe implements scsi.Port.
+func (k *task) Describe(c *volume.TracedCommand) {
+	s := k.sess
+	c.Arrived, c.Wire, c.Session, c.Tag = s.srv.epoch.Add(k.started), s.wire().String(), s.tsih, k.itt
+}
 
 // parkPutLocked keeps n bytes of the running DataIn that could not be given to the
 // datamover until the task has a connection again. It reports false below error

@@ -40,6 +40,7 @@ func (r *request) inCapsule() bool {
 func (r *request) fetch(off uint32, then func(*request)) {
 	r.onData = then
 	use, other := r.use.Load(), r.fused.other
+	r.Stamp(volume.Leased)
 	if err := r.q.t.GetData(r.cmd, off, r.segs); err != nil {
 		r.arrived(err)
 		return
@@ -61,6 +62,7 @@ func (r *request) arrived(err error) {
 	case err != nil:
 		r.end(nvme.DataTransferError)
 	default:
+		r.Stamp(volume.Placed)
 		r.onData(r)
 	}
 }
@@ -137,5 +139,6 @@ func (r *request) reply(data []byte) {
 	}
 	r.segs = append(r.segs[:0], data[:min(len(data), int(have))])
 	r.q.t.PutData(r.cmd, 0, r.segs, true)
+	r.Stamp(volume.Placed)
 	r.end(nvme.Success)
 }

@@ -24,7 +24,9 @@ func (r readRequest) send(m blockdev.Mode) {
 		r.fail(err, volume.Reading)
 		return
 	}
+	r.Stamp(volume.Leased)
 	r.q.t.PutData(r.cmd, 0, r.lease.Segs, true)
+	r.Stamp(volume.Placed)
 	k := &r.ns.vol.Counters
 	k.Reads.Add(1)
 	k.ReadBytes.Add(uint64(r.n))

@@ -79,6 +79,9 @@ func (r *request) complete(s nvme.Status) {
 			r.result = 0
 		}
 	} else {
+		if r.ns != nil {
+			r.ns.vol.TraceRefused(&r.Op)
+		}
 		r.Refused()
 	}
 	if !s.OK() && r.q.proved.Load() {
@@ -86,6 +89,9 @@ func (r *request) complete(s nvme.Status) {
 	}
 	r.q.counters.count(r, s)
 	r.observe()
+	if r.Traced() {
+		r.Tell(outcome(s))
+	}
 	e := &r.cqe
 	*e = nvme.CQE{}
 	e.SetResult(r.result)
@@ -131,6 +137,28 @@ func (r *request) Step(why volume.Cause) {
 
 // Via implements volume.Request.
 func (r *request) Via() volume.Port { return r.q }
+
+// Describe implements volume.Request.
+func (r *request) Describe(c *volume.TracedCommand) {
+	q, op := r.q, r.sqe().Opcode()
+	c.Arrived, c.Wire = q.fe.epoch.Add(r.began), q.conn.Hello.String()
+	c.Node, c.Unit, c.Initiator = q.ctrl.sub.cfg.NQN, r.ns.id, q.ctrl.host
+	c.Session, c.Queue, c.Tag = q.ctrl.id, q.id, uint32(r.sqe().CID())
+	if c.Command = op.IOName(); q.id == 0 {
+		c.Command = op.AdminName()
+	}
+	if r.row != nil && r.row.ranged {
+		c.LBA, c.Bytes = r.sqe().ReadWrite().SLBA(), r.n
+	}
+}
+
+// outcome is a status in words.
+func outcome(s nvme.Status) string {
+	if s.OK() {
+		return "success"
+	}
+	return s.String()
+}
 
 // Cancel implements volume.Request. begin resets the abort before it publishes the use,
 // so a use that goes with an abort is that of an aborted command.

@@ -73,10 +73,12 @@ type ControllerStatus struct {
 	// of RDMA.
 	Connection string `json:"connection,omitempty"`
 	Address    string `json:"remote"` // where the admin queue comes from
-	Queues     int    `json:"io_queues"`
-	Ready      bool   `json:"ready"`
-	Proved     bool   `json:"authenticated"` // the host has authenticated itself by DH-HMAC-CHAP
-	TLS        bool   `json:"tls"`           // the admin queue is behind TLS
+	// Remotes is where each of its queues comes from, the admin queue's first.
+	Remotes []string `json:"connections"`
+	Queues  int      `json:"io_queues"`
+	Ready   bool     `json:"ready"`
+	Proved  bool     `json:"authenticated"` // the host has authenticated itself by DH-HMAC-CHAP
+	TLS     bool     `json:"tls"`           // the admin queue is behind TLS
 	// ProvedBy is how the host has authenticated itself last: hash, group, and which side.
 	ProvedBy string `json:"authenticated_by,omitempty"`
 	// TLSKey is the kind of the key's name: version of the identity, and hash.
@@ -212,7 +214,9 @@ func (c *controller) snapshot() ControllerStatus {
 	if how := c.proofs.last.Load(); how != nil {
 		st.ProvedBy = *how
 	}
-	for id, q := range c.queues {
+	for _, id := range slices.Sorted(maps.Keys(c.queues)) {
+		q := c.queues[id]
+		st.Remotes = append(st.Remotes, q.conn.Remote.String())
 		if id != 0 {
 			st.Queues++
 		}

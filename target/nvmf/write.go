@@ -89,6 +89,7 @@ func (r writeRequest) commit(m blockdev.Mode) {
 		r.fail(err, volume.Writing)
 		return
 	}
+	r.Stamp(volume.Committed)
 	r.done += int64(r.lease.Len)
 	r.lease.Release()
 	if r.done < r.n {
@@ -105,6 +106,9 @@ func (r writeRequest) written(m blockdev.Mode, durable bool) {
 			r.fail(err, volume.Writing)
 			return
 		}
+	}
+	if r.done == 0 { // it had no lease to be committed
+		r.Stamp(volume.Committed)
 	}
 	k := &r.ns.vol.Counters
 	k.Writes.Add(1)

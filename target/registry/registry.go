@@ -17,6 +17,7 @@ import (
 	"softiser/target"
 	"softiser/target/internal/statedir"
 	"softiser/target/snapshots"
+	"softiser/target/volume"
 )
 
 // Config is what a registry works with.
@@ -212,6 +213,25 @@ func (r *Registry) ResizeVolume(ctx context.Context, name string, size int64) er
 		return fmt.Errorf("no volume named %q is served", name)
 	}
 	return r.volumes.resize(ctx, o, size)
+}
+
+// Trace begins to follow the commands of a volume, which is named by itself or by the LUN or
+// namespace that it is of a target or subsystem.
+func (r *Registry) Trace(name, node string, unit uint32, slower time.Duration) (*volume.Trace, error) {
+	o := r.volumes.find(name)
+	switch {
+	case name == "":
+		if o = r.volumes.at(place{node, unit}); o == nil {
+			return nil, fmt.Errorf("%s has no LUN or namespace %d", node, unit)
+		}
+	case o == nil:
+		return nil, fmt.Errorf("no volume named %q is served", name)
+	}
+	v := r.srv.Volume(o.dev)
+	if v == nil {
+		return nil, fmt.Errorf("volume %s is not served", o.cfg.Name)
+	}
+	return v.Trace(slower)
 }
 
 // Close ends the server, if it has not been shut down, and closes the volumes, unless

@@ -5,6 +5,7 @@ import (
 
 	"softiser/internal/alloctest"
 	"softiser/internal/spc"
+	"softiser/target/volume"
 )
 
 // loopPort answers everything at once, on the caller's goroutine, and keeps no
@@ -30,6 +31,8 @@ func (p *loopPort) DataOut(t *Task, _ uint32, _ [][]byte) error {
 func (p *loopPort) Cancel(*Task)    {}
 func (p *loopPort) Respond(t *Task) { p.status = t.Status }
 func (p *loopPort) Push()           {}
+
+func (p *loopPort) Describe(*volume.TracedCommand) {}
 
 // run executes one prepared command to its end.
 func (p *loopPort) run(d *Device, t *Task, cdb []byte, n *Nexus, in, out uint32) {

@@ -13,6 +13,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
+	"softiser/target/volume"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -97,6 +98,8 @@ func (p *testPort) Respond(t *Task) {
 	c.ended++
 	close(c.done)
 }
+
+func (p *testPort) Describe(*volume.TracedCommand) {}
 
 func (p *testPort) Push() {
 	p.mu.Lock()

@@ -33,6 +33,39 @@ func (r *request) Via() volume.Port { return r.task().Port }
 
 func (r *request) task() *Task { return (*Task)(r) }
 
+// Describe implements volume.Request.
+func (r *request) Describe(c *volume.TracedCommand) {
+	t := r.task()
+	c.Node, c.Unit, c.Initiator = t.dev.cfg.Name, uint32(t.lu.lun), t.Nexus.initiator
+	c.Command = "no CDB"
+	if len(t.CDB) > 0 {
+		c.Command = spc.Opcode(t.CDB[0]).String()
+	}
+	if t.op != nil && t.op.has(fIO) {
+		c.LBA, c.Bytes = t.io.LBA, t.n
+	}
+	t.Port.Describe(c)
+}
+
+// respond gives the status to the port.
+func (t *Task) respond() {
+	if t.Op.Traced() {
+		t.Op.Tell(t.outcome())
+	}
+	t.Port.Respond(t)
+}
+
+// outcome is the status of a task in words.
+func (t *Task) outcome() string {
+	if t.Silent {
+		return "aborted"
+	}
+	if s, err := spc.ParseSense(t.Sense[:t.SenseLen]); t.Status == spc.StatusCheckCondition && err == nil {
+		return t.Status.String() + ": " + s.String()
+	}
+	return t.Status.String()
+}
+
 // Cancel implements volume.Request.
 func (r *request) Cancel(p volume.Port) { p.(Port).Cancel((*Task)(r)) }
 
@@ -55,8 +88,11 @@ func (t *Task) end() {
 	lu := t.lu
 	if lu == nil || !t.Op.InSet() {
 		// Never admitted: no such logical unit, or refused before the task set.
+		if lu != nil {
+			lu.vol.TraceRefused(&t.Op)
+		}
 		t.Op.Refused()
-		t.Port.Respond(t)
+		t.respond()
 		return
 	}
 	why, waits := lu.vol.Leave(&t.Op)
@@ -72,13 +108,13 @@ func (t *Task) end() {
 	if t.Status == spc.StatusCheckCondition {
 		if q := lu.modes.qerr.Load(); q != qerrContinue {
 			others := lu.queueError(t, q == qerrAbortAll)
-			t.Port.Respond(t)
+			t.respond()
 			others.Finish()
 			waits.Done()
 			return
 		}
 	}
-	t.Port.Respond(t)
+	t.respond()
 	if waits != nil {
 		waits.Done()
 	}

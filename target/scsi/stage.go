@@ -122,6 +122,7 @@ func stageWork(t *Task) {
 		return
 	}
 	if t.op.has(fDataWrite) {
+		t.Op.Stamp(volume.Committed)
 		t.lu.vol.Counters.Writes.Add(1)
 		t.lu.vol.Counters.WriteBytes.Add(uint64(t.n))
 	}

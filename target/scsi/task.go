@@ -96,6 +96,8 @@ type Port interface {
 	Respond(t *Task)
 	// Push transmits what has been queued by a worker.
 	Push()
+	// Describe says which command of which connection the task is; Task knows the rest.
+	Describe(*volume.TracedCommand)
 }
 
 // Release ends the task's use of its memory: the lease and the parameter
@@ -134,6 +136,7 @@ func (t *Task) DataOutDone(err error) {
 	case err != nil:
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)
 	default:
+		t.Op.Stamp(volume.Placed)
 		t.data.cont(t)
 	}
 }

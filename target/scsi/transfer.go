@@ -1,6 +1,10 @@
 package scsi
 
-import "softiser/internal/spc"
+import (
+	"softiser/internal/spc"
+
+	"softiser/target/volume"
+)
 
 // transfer is the data of a task on its way: what the port is given, and the pool memory
 // that it comes from or goes to.
@@ -55,6 +59,7 @@ func (d *transfer) fetch(off uint32, cont func(*Task)) {
 	t := d.t
 	d.cont = cont
 	port := t.Port
+	t.Op.Stamp(volume.Leased)
 	if err := port.DataOut(t, off, d.segs); err != nil {
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)
 		return
@@ -106,10 +111,12 @@ func (d *transfer) send() bool {
 	for _, s := range d.segs {
 		n += uint32(len(s))
 	}
+	t.Op.Stamp(volume.Leased)
 	if err := t.Port.DataIn(t, 0, d.segs); err != nil {
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)
 		return false
 	}
+	t.Op.Stamp(volume.Placed)
 	t.Sent = n
 	return true
 }

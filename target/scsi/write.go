@@ -158,6 +158,7 @@ func commitChunk(t *Task, staged []byte, m blockdev.Mode) {
 		}
 		t.data.put()
 	}
+	t.Op.Stamp(volume.Committed)
 	t.chunk.done += n
 	if t.chunk.done < t.n {
 		writeChunk(t, m)

@@ -99,6 +99,8 @@ func (r *req) Via() Port   { return r }
 func (r *req) Cancel(Port) {}
 func (r *req) Push()       {}
 
+func (r *req) Describe(c *TracedCommand) { c.Command = "request" }
+
 // start admits a request for blocks; it reports whether it runs.
 func (b *bench) start(r *req, c *Client, o Order, lo, hi uint64, kind Hold) (*req, bool) {
 	if r == nil {

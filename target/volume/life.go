@@ -117,6 +117,7 @@ func (v *Volume) shut() {
 	for _, stop := range v.stops {
 		stop()
 	}
+	v.endTrace()
 	v.mu.Lock()
 	v.closed = true
 	v.limit.stop()

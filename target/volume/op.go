@@ -26,6 +26,7 @@ type Op struct {
 	set     *Tasks // nil before Admit
 	hold    hold   // the blocks it touches, while it is in the task set
 	aborted atomic.Uint32
+	traced  *traced // nil: nobody follows it
 
 	// Guarded by set.mu, as soon as it is in the task set:
 	state   State
@@ -52,6 +53,8 @@ type Request interface {
 	// because it has been aborted. The slot may hold another command by then, which is
 	// not to be touched. No locks are held.
 	Cancel(Port)
+	// Describe says what is known of the command on its arrival, for a Trace. No locks are held.
+	Describe(*TracedCommand)
 }
 
 // Port transmits what commands have queued.
@@ -139,6 +142,9 @@ var badTransition = func(error) {}
 func (o *Op) to(s State) {
 	if o.state.mayBecome(s) {
 		o.state = s
+		if o.traced != nil {
+			o.traced.pass(s)
+		}
 		return
 	}
 	o.illegal(s)
@@ -183,6 +189,10 @@ func (o *Op) Refused() { o.to(Ended) }
 func (o *Op) Release() {
 	if o.state != Idle {
 		o.to(Idle)
+	}
+	if t := o.traced; t != nil {
+		o.traced = nil
+		t.finish()
 	}
 	o.Client = nil
 }

@@ -20,6 +20,7 @@ import (
 // (limiter.go) and the queue of the workers (workers.go), because a command goes from
 // one of them to the next.
 type Tasks struct {
+	tracing
 	fault func(error) // told of mistakes of ours; nil: nobody
 
 	mu         sync.Mutex    // guards everything below, and in each op what its type says
@@ -47,6 +48,9 @@ type Tasks struct {
 // Admit puts o into the task set and reports whether it may run now, on the caller's
 // goroutine; if not, a worker calls its Step when it may.
 func (s *Tasks) Admit(o *Op) bool {
+	if t := s.trace.Load(); t != nil {
+		t.begin(o)
+	}
 	s.mu.Lock()
 	o.set = s
 	s.set.Push(&o.node, o)

@@ -35,7 +35,7 @@ var arrowsBack = map[string]int{
 	"target/iscsi":          2,
 	"target/nvmf":           24,
 	"target/registry":       4,
-	"target/scsi":           19,
+	"target/scsi":           9,
 	"target/volume":         0,
 }
 

@@ -277,23 +277,6 @@ func (lu *LU) tellPaths() {
 // Path returns the state as all wires of a volume know it.
 func (s AccessState) Path() volume.PathState { return pathStates[s] }
 
-// SetAccessState changes the access state of a target port group for a logical
-// unit from this side (an implicit transition). Initiators learn it by unit
-// attention.
-func (d *Device) SetAccessState(lun, group uint16, s AccessState) error {
-	lu, g := d.lookup(lun), d.alua.group(group)
-	switch {
-	case lu == nil:
-		return fmt.Errorf("target %s has no LUN %d", d.cfg.Name, lun)
-	case g == nil:
-		return fmt.Errorf("target %s has no target port group %d", d.cfg.Name, group)
-	case !initial(s) && s != Transitioning:
-		return fmt.Errorf("target %s: %v is not an access state", d.cfg.Name, s)
-	}
-	lu.setPath(g, s, 2, nil)
-	return nil
-}
-
 // AccessStates returns the state of each target port group for the unit.
 func (lu *LU) AccessStates() map[uint16]AccessState {
 	m := make(map[uint16]AccessState, len(lu.paths))

@@ -229,3 +229,20 @@ func (d *Device) Close(ctx context.Context) error {
 	wg.Wait()
 	return errors.Join(errs...)
 }
+
+// SetAccessState changes the access state of a target port group for a logical
+// unit from this side (an implicit transition). Initiators learn it by unit
+// attention.
+func (d *Device) SetAccessState(lun, group uint16, s AccessState) error {
+	lu, g := d.lookup(lun), d.alua.group(group)
+	switch {
+	case lu == nil:
+		return fmt.Errorf("target %s has no LUN %d", d.cfg.Name, lun)
+	case g == nil:
+		return fmt.Errorf("target %s has no target port group %d", d.cfg.Name, group)
+	case !initial(s) && s != Transitioning:
+		return fmt.Errorf("target %s: %v is not an access state", d.cfg.Name, s)
+	}
+	lu.setPath(g, s, 2, nil)
+	return nil
+}

@@ -6,37 +6,6 @@ import (
 	"softiser/target/volume"
 )
 
-// flags of a command.
-type flags uint16
-
-const (
-	fIO       flags = 1 << iota // medium access: LBA and length are decoded and checked
-	fNoUA                       // does not report or clear unit attentions
-	fStandby                    // works through a port in standby state
-	fUnavail                    // works through a port in unavailable state
-	fDataRead                   // counts as a read for statistics and rate limits
-	fDataWrite
-	fAlloc // with fIO: the length field is an allocation length
-)
-
-// command is one row of the command table.
-type command struct {
-	op      spc.Opcode
-	sa      uint16
-	hasSA   bool
-	usage   []byte // CDB usage data; its length is that of the CDB
-	flags   flags
-	access  volume.Access
-	gates   volume.Gate
-	hold    volume.Hold
-	timeout uint16 // recommended time-out, seconds
-	// offered tells whether a unit has the command at all; nil: every one.
-	offered func(*LU) bool
-	run     func(*Task)
-}
-
-func (c *command) has(f flags) bool { return c.flags&f != 0 }
-
 // Execute runs t, on the connection's receive goroutine, as far as it goes
 // without waiting. It ends with Port.Respond, now or later.
 func (d *Device) Execute(t *Task) {
@@ -169,34 +138,6 @@ func asksForACA(t *Task) bool {
 		return t.CDB[1]&0x04 != 0
 	}
 	return t.CDB[len(t.CDB)-1]&0x04 != 0
-}
-
-// refuse ends a task that the unit's condition does not allow.
-func (t *Task) refuse(g volume.Gate) {
-	switch {
-	case g&volume.Closed != 0:
-		asc := spc.ASCAccessTransition
-		if AccessState(t.itl.path.state.Load()) == Standby {
-			asc = spc.ASCAccessStandby
-		}
-		t.fail(spc.KeyNotReady, asc)
-	case g&volume.NoMedium != 0:
-		t.fail(spc.KeyNotReady, spc.ASCMediumNotPresent)
-	case g&(volume.Sanitizing|volume.Formatting) != 0:
-		s := t.lu.rewriteSense()
-		t.check(&s)
-	case g&volume.Testing != 0:
-		s := t.lu.selfTest.sense()
-		t.check(&s)
-	case g&volume.Corrupt != 0:
-		t.fail(spc.KeyMedium, spc.ASCFormatCorrupted)
-	case g&volume.SanitizeFailed != 0:
-		t.fail(spc.KeyMedium, spc.ASCSanitizeFailed)
-	case g&volume.WriteProtected != 0:
-		t.fail(spc.KeyDataProtect, spc.ASCWriteProtectedSW)
-	default:
-		t.fail(spc.KeyDataProtect, spc.ASCWriteProtected)
-	}
 }
 
 // decodeIO decodes and checks the blocks of a medium access command: protection

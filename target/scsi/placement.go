@@ -10,6 +10,3 @@ const (
 	PlacementDirect   = volume.PlacementDirect
 	PlacementVerified = volume.PlacementVerified
 )
-
-// commitWaits reports whether committing the lease of a WRITE is a worker's job.
-func commitWaits(t *Task) bool { return t.lu.vol.CommitWaits(&t.Lease, &t.probe, t.fua()) }

@@ -174,3 +174,6 @@ func commitChunk(t *Task, staged []byte, m blockdev.Mode) {
 	}
 	t.good()
 }
+
+// commitWaits reports whether committing the lease of a WRITE is a worker's job.
+func commitWaits(t *Task) bool { return t.lu.vol.CommitWaits(&t.Lease, &t.probe, t.fua()) }

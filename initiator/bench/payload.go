@@ -12,7 +12,7 @@ import (
 // Payload says what writes carry. Zero values and the names are fio's.
 //
 //	default            random bytes, drawn once; scrambled for each write
-//	zero_buffers       zeroes
+//	zero_buffers       zeroes, written: memory nobody has written is one page of the kernel's, and always cached
 //	buffer_pattern     the pattern over and over
 //	refill_buffers     random bytes, drawn for each write
 //	buffer_compress_…  each chunk is random at its front, pattern or zeroes behind

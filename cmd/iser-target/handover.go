@@ -23,7 +23,7 @@ import (
 // stateVersion is that of handedOver. One that a process of this version reads differs from
 // it by one at most; whoever changes the struct so that an older process would misread it
 // counts on, and keeps reading what the version before wrote.
-const stateVersion = 3
+const stateVersion = 4
 
 // handedOver is what a process tells the one that takes its place. Files are indices of the
 // descriptors that come with it.
@@ -34,7 +34,7 @@ type handedOver struct {
 	Admin   int              `json:"admin"`
 	Metrics *handedListener  `json:"metrics,omitempty"`
 	Volumes []handedVolume   `json:"volumes"`
-	Carried target.Carried   `json:"carried"` // since version 2; NVMe since version 3
+	Carried target.Carried   `json:"carried"` // since version 2; NVMe since version 3, iSER since version 4
 	Closed  []string         `json:"closed"`  // what does not go over, for people
 }
 
@@ -257,11 +257,21 @@ func (o *offering) carried() (all []string) {
 		all = append(all, "volume "+v.Name)
 	}
 	slices.Sort(all)
-	if n := len(o.state.Carried.ISCSI.Sessions); n > 0 {
-		all = append(all, fmt.Sprintf("%d sessions of iSCSI over TCP", n))
+	k, iser := &o.state.Carried, 0
+	for i := range k.ISCSI.Sessions {
+		if k.ISCSI.Sessions[i].OverRDMA() {
+			iser++
+		}
 	}
-	if n := len(o.state.Carried.NVMe.Controllers); n > 0 {
-		all = append(all, fmt.Sprintf("%d controllers of NVMe over TCP", n))
+	for _, l := range []struct {
+		n    int
+		what string
+	}{
+		{len(k.ISCSI.Sessions) - iser, "sessions of iSCSI over TCP"}, {iser, "sessions of iSER"}, {len(k.NVMe.Controllers), "controllers of NVMe over TCP"},
+	} {
+		if l.n > 0 {
+			all = append(all, fmt.Sprintf("%d %s", l.n, l.what))
+		}
 	}
 	return all
 }

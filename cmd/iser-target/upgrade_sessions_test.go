@@ -121,7 +121,13 @@ func (v *verifier) end(t *testing.T) {
 // open attaches a volume of the target with options of a URL.
 func (s *served) open(iqn, options string) *initiator.LUN {
 	s.t.Helper()
-	cfg, err := initiator.ParseURL("iscsi://" + s.addr + "/" + iqn + "/0" + options)
+	return s.openOver("iscsi", iqn, options)
+}
+
+// openOver is open over the transport that a scheme names.
+func (s *served) openOver(scheme, iqn, options string) *initiator.LUN {
+	s.t.Helper()
+	cfg, err := initiator.ParseURL(scheme + "://" + s.addr + "/" + iqn + "/0" + options)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -187,6 +193,24 @@ func TestUpgradeSessions(t *testing.T) {
 	}
 }
 
+// TestUpgradeISER: the same over iSER.
+func TestUpgradeISER(t *testing.T) {
+	img := filepath.Join(t.TempDir(), "d.img")
+	s := serveProgram(t, "--export", "m=memory,size=8MiB", "--export", "d="+img+",size=8MiB")
+	idle := s.openOver("iser", "iqn.2026-11.softiser:m", "")
+	all := []*verifier{
+		verify(s.openOver("iser", "iqn.2026-11.softiser:m", ""), 4),
+		verify(s.openOver("iser", "iqn.2026-11.softiser:d", ""), 4),
+	}
+	s.upgradeUnder(all, "3 sessions of iSER")
+	if _, err := idle.ReadAt(make([]byte, 512), 0); err != nil || idle.Stats().Logins != 1 {
+		t.Errorf("an idle session: %v, %d logins", err, idle.Stats().Logins)
+	}
+	if n := len(statusOf(t, s.socket).Sessions); n != 3 {
+		t.Errorf("%d sessions are there", n)
+	}
+}
+
 // upgradeUnder upgrades ten times under load, which is verified, and wants just that carried
 // beside portals and volumes.
 func (s *served) upgradeUnder(all []*verifier, carried string) {
@@ -227,9 +251,10 @@ func (s *served) upgradeUnder(all []*verifier, carried string) {
 // TestUpgradeSessionsCut: a new process that has been offered sessions and controllers and vanishes
 // leaves them to the old one, which goes on with them under load.
 func TestUpgradeSessionsCut(t *testing.T) {
-	s := serveProgram(t, "--export", "m=memory,size=8MiB", "--export", "n=memory,size=8MiB")
+	s := serveProgram(t, "--export", "m=memory,size=8MiB", "--export", "r=memory,size=8MiB", "--export", "n=memory,size=8MiB")
 	all := []*verifier{
 		verify(s.open("iqn.2026-11.softiser:m", ""), 3),
+		verify(s.openOver("iser", "iqn.2026-11.softiser:r", ""), 3),
 		verify(s.connect(upgradedNQN+"n", false), 3),
 	}
 	for range 5 {
@@ -242,11 +267,10 @@ func TestUpgradeSessionsCut(t *testing.T) {
 				}
 				return err == nil
 			})
-			if !strings.Contains(string(got.State), `"exp_cmdsn"`) {
-				t.Errorf("no session was offered: %s", got.State)
-			}
-			if !strings.Contains(string(got.State), `"max_h2c_data"`) {
-				t.Errorf("no controller was offered: %s", got.State)
+			for _, part := range []string{`"exp_cmdsn"`, `"queue_pair"`, `"max_h2c_data"`} {
+				if !strings.Contains(string(got.State), part) {
+					t.Errorf("%s was not offered: %s", part, got.State)
+				}
 			}
 			if refuse {
 				got.Refuse(errors.New("no"))

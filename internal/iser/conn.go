@@ -64,6 +64,7 @@ type Conn struct {
 	quiet  bool // target: nothing has come since the end of login
 	hello  helloState
 	pump   rdmamsg.Pump
+	park   *parking // it is to be parked, or is; nil: it is not
 	// flushed: the queue pair has ended, and nothing is posted any more; what waits ends
 	// with the connection's reason.
 	flushed bool
@@ -308,8 +309,11 @@ func (c *Conn) Describe() string {
 	onOff := map[bool]string{true: "on", false: "off"}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i := &c.info
-	return fmt.Sprintf("iSER, %s, IRD %d, ORD %d, remote invalidation %s", rdmamsg.Describe(i), i.IRD, i.ORD, onOff[c.inv])
+	i, login := &c.info, ""
+	if c.cfg.rfc {
+		login = ", login over the stream (RFC 7145 §5.1)"
+	}
+	return fmt.Sprintf("iSER, %s, IRD %d, ORD %d, remote invalidation %s%s", rdmamsg.Describe(i), i.IRD, i.ORD, onOff[c.inv], login)
 }
 
 // Stats implements iscsi.Datamover. Of what the queue pair has copied, only tagged
@@ -360,7 +364,7 @@ func (c *Conn) Terminate(reason error) {
 // pumpLocked moves work into the send queue, and ends a closing connection once its own
 // queue has been handed over.
 func (c *Conn) pumpLocked() {
-	if c.flushed {
+	if c.flushed || c.park.silent() {
 		return
 	}
 	c.pump.Pump(c.st == iscsi.ConnFull)
@@ -457,6 +461,7 @@ func (c *Conn) push(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
 		c.completedLocked()
 		c.pumpLocked()
 	}
+	c.park.tell()
 	c.mu.Unlock()
 	c.qp.Push()
 	return more

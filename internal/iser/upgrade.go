@@ -118,6 +118,13 @@ func (u *Upgraded) Stream() *iscsitcp.Conn {
 	return u.tcp
 }
 
+// RDMA returns the connection over RDMA once the stream has turned into it, else nil.
+func (u *Upgraded) RDMA() *Conn {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.conn
+}
+
 // Limits implements iscsi.Datamover.
 func (u *Upgraded) Limits() iscsi.Limits {
 	if dm := u.current(); dm != nil {
@@ -357,10 +364,7 @@ func (u *Upgraded) Recovery() iscsi.Recovery { return nil }
 
 // Describe implements iscsi.Datamover.
 func (u *Upgraded) Describe() string {
-	switch dm := u.current(); dm.(type) {
-	case *Conn:
-		return dm.Describe() + ", login over the stream (RFC 7145 §5.1)"
-	case *iscsitcp.Conn:
+	if dm := u.current(); dm != nil {
 		return dm.Describe()
 	}
 	return "iSCSI over TCP, changing to iSER"

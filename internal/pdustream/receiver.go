@@ -394,6 +394,7 @@ func (r *Receiver) Rewind() {
 		r.phase, r.need = atStart, r.start
 	}
 	r.err, r.ahead = nil, r.r < r.w
+	r.lone = 0 // what the last read has left in the socket is not known any more
 }
 
 // Preload makes b what has been read and not been used, before the first Run.

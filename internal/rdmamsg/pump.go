@@ -195,6 +195,9 @@ func (p *Pump) Idle() bool { return p.pend.head == nil }
 // Sending reports whether something other than Reads waits, or is in the send queue.
 func (p *Pump) Sending() bool { return !p.Idle() || p.out > p.nread }
 
+// Resting reports whether nothing waits, and nothing is in the send queue.
+func (p *Pump) Resting() bool { return p.Idle() && p.reads.head == nil && p.out == 0 }
+
 // take fills sgl with the next pieces of o, at most limit bytes.
 func (p *Pump) take(o *op, limit uint32) (sgl []rdma.SGE, n uint32) {
 	for len(o.segs) > 0 && len(sgl) < MaxSGE && n < limit {

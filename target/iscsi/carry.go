@@ -10,6 +10,7 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
+	"softiser/internal/iser"
 	"softiser/target/portal"
 	"softiser/target/scsi"
 )
@@ -63,8 +64,20 @@ type standing struct {
 	Ping   uint32    `json:"ping"` // pingState.tag
 
 	Params iscsi.Params     `json:"params"`
-	Stream iscsitcp.Carried `json:"stream"`
+	Stream iscsitcp.Carried `json:"stream"`         // of one over TCP
+	RDMA   *iser.Carried    `json:"rdma,omitempty"` // of one over iSER, nil for others
 }
+
+// kind is what the connection has begun as.
+func (k *standing) kind() portal.Transport {
+	if k.RDMA != nil && !k.RDMA.Stream {
+		return portal.RDMA
+	}
+	return portal.TCP
+}
+
+// OverRDMA reports whether it is a session of iSER.
+func (k *CarriedSession) OverRDMA() bool { return len(k.Conns) > 0 && k.Conns[0].RDMA != nil }
 
 // Handover is how the sessions of a front end go from one process to the next.
 type Handover struct{ srv *Frontend }
@@ -155,13 +168,27 @@ func (s *session) carry() (k CarriedSession, err error) {
 		c.out.mu.Lock()
 		q.StatSN, q.Ping = c.out.statSN.Load(), c.beat.ping.tag
 		c.out.mu.Unlock()
-		if q.Stream, q.FD, err = c.tcp().Carry(); err != nil {
+		if err = q.take(c.parkable()); err != nil {
 			k.discard()
 			return k, fmt.Errorf("session %d: %w", s.tsih, err)
 		}
 		k.Conns = append(k.Conns, q)
 	}
 	return k, nil
+}
+
+// take adds what the datamover knows.
+func (k *CarriedConnection) take(p parkable) (err error) {
+	switch dm := p.(type) {
+	case *iscsitcp.Conn:
+		k.Stream, k.FD, err = dm.Carry()
+	case *iser.Parking:
+		k.RDMA = new(iser.Carried)
+		*k.RDMA, k.FD, err = dm.Carry()
+	default:
+		k.FD, err = -1, errStaysConn
+	}
+	return err
 }
 
 // Check says what is wrong with what another process has handed over, files descriptors of
@@ -173,12 +200,27 @@ func (h Handover) Check(k *Carried, files int) error {
 			return fmt.Errorf("session %d of %s: %w", x.TSIH, iscsi.Printable(x.Initiator), err)
 		}
 		for j := range x.Conns {
-			if h.portal(x.Conns[j].Portal) == nil {
-				return fmt.Errorf("session %d: there is no portal %s", x.TSIH, iscsi.Printable(x.Conns[j].Portal))
+			c := &x.Conns[j]
+			if h.portal(c.Portal) == nil {
+				return fmt.Errorf("session %d: there is no portal %s", x.TSIH, iscsi.Printable(c.Portal))
+			}
+			if err := h.checkRDMA(c); err != nil {
+				return fmt.Errorf("session %d: connection %d: %w", x.TSIH, c.CID, err)
 			}
 		}
 	}
 	return nil
+}
+
+// checkRDMA says why this process cannot go on with a connection over iSER.
+func (h Handover) checkRDMA(k *CarriedConnection) error {
+	switch {
+	case k.RDMA == nil:
+		return nil
+	case h.srv.rdma == nil:
+		return errors.New("it is over iSER, which the configuration has not")
+	}
+	return h.srv.rdma.CheckCarried(k.RDMA, &k.Params)
 }
 
 func (h Handover) portal(listen string) *portal.Portal {
@@ -190,6 +232,7 @@ func (h Handover) portal(listen string) *portal.Portal {
 	return nil
 }
 
+// check says what is wrong with a session, wherever it is to go on.
 func (k *CarriedSession) check(files int) error {
 	if err := errors.Join(iscsi.CheckName(k.Initiator), iscsi.CheckName(k.Target), scsi.CheckCarried(k.Units)); err != nil {
 		return err
@@ -207,15 +250,18 @@ func (k *CarriedSession) check(files int) error {
 		if c.File < 0 || c.File >= files {
 			return fmt.Errorf("connection %d: no descriptor has come with it", c.CID)
 		}
-		if err := errors.Join(checkParams(&c.Params), c.Stream.Check()); err != nil {
+		if err := errors.Join(checkParams(&c.Params, c.RDMA != nil), c.Stream.Check()); err != nil {
 			return fmt.Errorf("connection %d: %w", c.CID, err)
+		}
+		if c.kind() != k.Conns[0].kind() || (c.RDMA != nil) != k.OverRDMA() {
+			return fmt.Errorf("connection %d is of another kind than the first", c.CID)
 		}
 	}
 	return nil
 }
 
 // checkParams says what cannot have been negotiated by a session that is carried.
-func checkParams(p *iscsi.Params) error {
+func checkParams(p *iscsi.Params, rdma bool) error {
 	const maxLen = 1<<24 - 1
 	for _, l := range []struct {
 		name     string
@@ -232,8 +278,11 @@ func checkParams(p *iscsi.Params) error {
 			return fmt.Errorf("%s is %d; want %d to %d", l.name, l.v, l.min, l.max)
 		}
 	}
-	if p.RDMAExtensions || p.SessionType != iscsi.NormalSession {
-		return errors.New("it is no session over plain TCP")
+	if p.SessionType != iscsi.NormalSession {
+		return errors.New("it is a discovery session")
+	}
+	if p.RDMAExtensions != rdma {
+		return errors.New("what was negotiated is not what carries it")
 	}
 	return nil
 }
@@ -284,7 +333,7 @@ func (h Handover) adopt(k *CarriedSession) (err error) {
 	x := &session{
 		srv: s, node: n, key: sessionKey{initiator: k.Initiator, isid: k.ISID, target: n.cfg.Name, group: k.Group}, tsih: k.TSIH,
 		user: k.User, bound: k.Bound, known: k.Known, share: shareOf(n, k.User, conns[0]),
-		params: conns[0].params, base: conns[0].log, kind: portal.TCP, born: k.Born, done: make(chan struct{}),
+		params: conns[0].params, base: conns[0].log, kind: k.Conns[0].kind(), born: k.Born, done: make(chan struct{}),
 	}
 	x.make(conns, max(s.cfg.Commands, int(k.MaxCmdSN+1-k.ExpCmdSN)), k.ExpCmdSN)
 	x.order.seq.win.told.Store(k.Told)
@@ -321,16 +370,17 @@ func (h Handover) adoptConn(k *CarriedConnection) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.Hello = portal.Hello{Protocol: portal.ISCSI, Transport: portal.TCP}
+	n.Hello = portal.Hello{Protocol: portal.ISCSI, Transport: k.kind()}
 	c := newConn(s, n)
 	if c.raw, err = n.Net.SyscallConn(); err == nil {
-		c.dm, err = iscsitcp.Restore(n.Net, tcpConfig(s, p, &s.tcp), &k.Params, &k.Stream)
+		c.dm, err = h.restore(n, &k.standing)
 	}
 	if err != nil {
 		n.Net.Close()
 		return nil, err
 	}
 	c.cid, c.params, c.limits = k.CID, k.Params, c.dm.Limits()
+	c.quiet.Store(c.limits.QuietUntilFirstCommand)
 	c.text.ttt = iscsi.ReservedTag
 	c.out.statSN.Store(k.StatSN)
 	c.beat.ping.tag = k.Ping
@@ -342,6 +392,15 @@ func (h Handover) adoptConn(k *CarriedConnection) (*conn, error) {
 	}
 	c.timer = afterPositive(beat, func() { c.onTimer() })
 	return c, nil
+}
+
+// restore makes the datamover of a connection, which it belongs to unless there is an error.
+func (h Handover) restore(n *portal.Conn, k *standing) (iscsi.Datamover, error) {
+	s := h.srv
+	if k.RDMA == nil {
+		return iscsitcp.Restore(n.Net, tcpConfig(s, n.Portal, &s.tcp), &k.Params, &k.Stream)
+	}
+	return s.rdma.Restore(n.Net, s.iserConfig(n.Portal), &k.Params, k.RDMA)
 }
 
 // enter gives a session the place in the tables that it had.

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/iser"
 	"softiser/internal/spc"
+	"softiser/target/portal"
 	"softiser/target/scsi"
 )
 
@@ -100,6 +102,89 @@ func TestCarry(t *testing.T) {
 		}
 		r.logout()
 	}
+}
+
+// TestCarryISER: a session of iSER goes on at another server, also one whose login was over the
+// stream; reads and writes find their memory there, and the initiator notices nothing.
+func TestCarryISER(t *testing.T) {
+	for _, kind := range []portal.Transport{portal.RDMA, transportStream} {
+		change := func(c *serverConfig, _ *Target) { c.Portals[0].StreamLogin = kind == transportStream }
+		old := serve(t, change)
+		m := old.connect(kind, iser.ConnConfig{})
+		m.login()
+		m.ready()
+		data := pattern(1<<18, 3)
+		for range 3 {
+			m.good(cdbRW10(0x2a, 0, 512), nil, data)
+			now := serve(t, change)
+			k, left := old.carried(t)
+			if len(k.Sessions) != 1 || len(left) != 0 || !k.Sessions[0].OverRDMA() {
+				t.Fatalf("%+v, %v", k, left)
+			}
+			itt, _ := m.cmd(testUnitReady, nil, nil) // nobody reads it before the next server does
+			if err := now.Handover().Check(&k, 1); err != nil {
+				t.Fatal(err)
+			}
+			plain := k.Sessions[0]
+			plain.Conns = append([]CarriedConnection(nil), plain.Conns...)
+			plain.Conns[0].RDMA = nil
+			if now.Handover().Check(&Carried{Sessions: []CarriedSession{plain}}, 1) == nil {
+				t.Error("a session of iSER without its queue pair: taken")
+			}
+			if err := now.Handover().Adopt(&k); err != nil {
+				t.Fatal(err)
+			}
+			if p := m.recv(); p.BHS.ITT() != itt {
+				t.Fatalf("%v for %#x", p.BHS.Opcode(), p.BHS.ITT())
+			}
+			m.ready()
+			m.good(cdbRW10(0x2a, 0, 512), nil, data)
+			back := make([]byte, len(data))
+			m.good(cdbRW10(0x28, 0, 512), back, nil)
+			mustEqual(t, "read back", back, data)
+			if st := now.Status().Sessions; len(st) != 1 || st[0].Transport != wireName(portal.RDMA) {
+				t.Fatalf("%+v", st)
+			}
+			old = now
+		}
+	}
+}
+
+// TestRestISERWaits: over iSER as well what has begun ends and is answered, and what comes
+// behind it waits until the session goes on.
+func TestRestISERWaits(t *testing.T) {
+	s := serve(t, nil)
+	m := s.connect(portal.RDMA, iser.ConnConfig{})
+	m.login()
+	m.ready()
+	release := s.dev.hold()
+	defer release()
+	itt, _ := m.cmd(cdbRW10(0x28, 0, 8), make([]byte, 4096), nil)
+	eventually(t, "the command waits", func() bool { return s.dev.held() == 1 })
+	over := make(chan struct{})
+	go func() { s.Handover().Rest(t.Context()); close(over) }()
+	eventually(t, "the window is shut", func() bool {
+		x := s.sessionList(nil)[0]
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.order.seq.win.shut
+	})
+	release()
+	<-over
+	if p := m.recv(); p.BHS.ITT() != itt {
+		t.Fatalf("%v", p.BHS.Opcode())
+	}
+	k, left, err := s.Handover().Carry(never)
+	k.Discard()
+	if err != nil || len(k.Sessions) != 1 || len(left) != 0 {
+		t.Fatalf("%v, %v", left, err)
+	}
+	later, _ := m.cmd(testUnitReady, nil, nil)
+	s.Handover().Resume()
+	if p := m.recv(); p.BHS.ITT() != later {
+		t.Fatalf("%v", p.BHS.Opcode())
+	}
+	m.good(cdbRW10(0x2a, 0, 512), nil, pattern(1<<18, 4))
 }
 
 // TestRestWaits: the initiator may send the data that it owes; commands are not taken any more

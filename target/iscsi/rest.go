@@ -39,7 +39,7 @@ func (r *standstill) look() {
 // Why a session is not carried.
 var (
 	errStaysDiscovery = errors.New("it is a discovery session")
-	errStaysRDMA      = errors.New("it is over iSER")
+	errStaysRoCE      = errors.New("it is over RoCE")
 	errStaysTLS       = errors.New("it is over TLS")
 	errStaysLevel     = errors.New("it has an error recovery level above 0")
 	errStaysEnding    = errors.New("it is ending")
@@ -77,7 +77,7 @@ func (s *session) rest(ctx context.Context) {
 	conns := append([]*conn(nil), s.conns.members.conns...)
 	s.mu.Unlock()
 	for _, c := range conns {
-		if !c.tcp().Park(s.owesNothing, r.look) {
+		if !c.parkable().Park(s.owesNothing, r.look) {
 			s.resume(errStaysConn)
 			return
 		}
@@ -91,7 +91,7 @@ func (s *session) rest(ctx context.Context) {
 		}
 		if s.owesNothing() {
 			for _, c := range conns {
-				c.tcp().Nudge()
+				c.parkable().Nudge()
 			}
 		}
 	}
@@ -100,13 +100,28 @@ func (s *session) rest(ctx context.Context) {
 	}
 }
 
-// tcp is the datamover of a connection over plain TCP; nil: it is another one.
-func (c *conn) tcp() *iscsitcp.Conn {
+// parkable is a datamover that can stand still, and go on in another process.
+type parkable interface {
+	Park(may func() bool, changed func()) bool
+	Nudge()
+	Still() bool
+	Unpark()
+}
+
+// parkable is the datamover of a connection as one; nil: it is none at the moment.
+func (c *conn) parkable() parkable {
 	switch dm := c.dm.(type) {
 	case *iscsitcp.Conn:
 		return dm
+	case *iser.Conn:
+		return dm.Parking()
 	case *iser.Upgraded:
-		return dm.Stream()
+		if t := dm.Stream(); t != nil {
+			return t
+		}
+		if t := dm.RDMA(); t != nil {
+			return t.Parking()
+		}
 	}
 	return nil
 }
@@ -119,15 +134,15 @@ func (s *session) staysLocked() error {
 		return errStaysDiscovery
 	case s.kind == portal.TLS:
 		return errStaysTLS
-	case s.kind != portal.TCP || s.params.RDMAExtensions:
-		return errStaysRDMA
+	case s.kind == portal.RoCE:
+		return errStaysRoCE
 	case s.erl > 0:
 		return errStaysLevel
 	case s.state != sessionActive || s.doomed:
 		return errStaysEnding
 	}
 	for _, c := range s.conns.members.conns {
-		if c.state.get() != connFull || c.tcp() == nil {
+		if c.state.get() != connFull || c.parkable() == nil {
 			return errStaysConn
 		}
 	}
@@ -162,7 +177,7 @@ func (s *session) stands(conns []*conn) bool {
 		return over
 	}
 	for _, c := range conns {
-		if c.state.get() != connFull || c.acks.due.Load() || !c.tcp().Still() {
+		if c.state.get() != connFull || c.acks.due.Load() || !c.parkable().Still() {
 			return false
 		}
 	}
@@ -186,7 +201,7 @@ func (s *session) resume(why error) {
 	conns := append([]*conn(nil), s.conns.members.conns...)
 	s.mu.Unlock()
 	for _, c := range conns {
-		if dm := c.tcp(); dm != nil {
+		if dm := c.parkable(); dm != nil {
 			dm.Unpark()
 		}
 	}

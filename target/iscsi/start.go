@@ -53,6 +53,11 @@ func tcpConfig(s *Frontend, p *portal.Portal, tally *sockio.Tally) iscsitcp.Conf
 	}
 }
 
+func (s *Frontend) iserConfig(p *portal.Portal) iser.ConnConfig {
+	c := p.Config()
+	return iser.ConnConfig{Memory: s.cfg.Staging, RDMA: c.RDMA()}
+}
+
 // datamover makes the transport of a connection, and tells of the certificate that the
 // initiator has shown, if it has. The connection belongs to it when there is no error.
 func (s *Frontend) datamover(n *portal.Conn) (dm iscsi.Datamover, c certificate, err error) {
@@ -103,7 +108,7 @@ func (s *Frontend) transport(n *portal.Conn, nc net.Conn) (iscsi.Datamover, erro
 		}
 		return iscsitcp.New(nc, iscsi.RoleTarget, tcpConfig(s, n.Portal, tally))
 	}
-	cfg := iser.ConnConfig{Memory: s.cfg.Staging, RDMA: p.RDMA()}
+	cfg := s.iserConfig(n.Portal)
 	if !n.Deadline.IsZero() {
 		cfg.RDMA.Timeout = max(time.Until(n.Deadline), time.Millisecond)
 	}

@@ -11,6 +11,8 @@
 //	reads        reads                   Reads and atomics in flight, both ways; sinks
 //	opening      opening, ext, empty     who speaks first, RFC 7306 in band, a peer that sleeps
 //	lendList     lend                    memory that the peer may be about to fill
+//	halt         halt, park              a receiver that stops between messages, so that the
+//	                                       connection can go to another process
 //	rooms        rooms                   what receivers read into and rounds are built in, lent in turn
 //
 // What is left to QP itself is the beginning (startup, request: what is asked for and

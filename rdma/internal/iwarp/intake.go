@@ -21,6 +21,7 @@ type intake struct {
 	vec        []sockio.Vec
 	cuts       rxCuts
 	pattern    rxPattern
+	ahead      bool   // buf may hold what the machine has not seen: it runs before the next read
 	deep       bool   // the room is a deep one
 	tight      bool   // the guess under way ends where the buffer has no more room
 	deepen     bool   // all of a tight guess has come
@@ -32,9 +33,27 @@ type intake struct {
 // read takes what is there: straight into the destination when much payload is still to come,
 // and into the next ones when they are known, else into the buffer.
 func (in *intake) read() (int, error) {
+	if in.ahead {
+		in.ahead = false
+		return in.w - in.r, nil
+	}
 	n, err := in.call()
 	in.rx.stats.Bytes += uint64(max(n, 0))
 	return n, err
+}
+
+// again makes the next read bring what has been read already.
+func (in *intake) again() { in.cuts.n, in.cuts.i, in.ahead = 0, 0, in.r < in.w }
+
+// preload makes b what has been read, before the first read.
+func (in *intake) preload(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	in.deep = len(b) > rxBuf
+	in.take()
+	in.w = copy(in.buf, b)
+	in.again()
 }
 
 // call is that system call, or two where the stream is looked at first.

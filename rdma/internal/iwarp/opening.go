@@ -20,6 +20,23 @@ type opening struct {
 	speaker   *time.Timer // of a responder that may speak first
 }
 
+// beginLocked queues what is sent before everything else, and sees to who may speak first.
+func (s *opening) beginLocked(p *Params) {
+	qp := s.qp
+	qp.tx.allowed = s.initiator
+	if s.rtr != 0 || p.Extensions {
+		qp.SQ.Size(qp.MaxSend + hiddenMax) // nothing can be queued yet
+	}
+	if s.initiator {
+		s.rtrLocked()
+	} else if p.SpeakFirst > 0 {
+		s.speaker = time.AfterFunc(p.SpeakFirst, s.speakFirst)
+	}
+	if p.Extensions {
+		s.extLocked()
+	}
+}
+
 // rtrLocked queues the ready-to-receive message in front of everything else.
 func (s *opening) rtrLocked() {
 	qp := s.qp

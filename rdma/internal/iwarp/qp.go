@@ -34,6 +34,7 @@ type QP struct {
 	reads reads         // Reads and atomics in flight
 	start opening       // what happens once, when a connection begins
 	lent  lendList      // memory that the peer may be about to fill
+	halt  halt          // the wish that the receiver stops
 
 	conn   *sockio.Conn
 	info   Info
@@ -49,7 +50,7 @@ func New(d *Device, v *verbs.QP) *QP {
 	qp := &QP{QP: v, dev: d}
 	qp.tx.qp, qp.zc.qp, qp.rx.qp, qp.rx.in.rx, qp.reads.qp, qp.start.qp = qp, qp, qp, &qp.rx, qp, qp
 	qp.tx.wake, qp.tx.stop = make(chan struct{}, 1), make(chan struct{})
-	qp.tx.idle.L = &v.Mu
+	qp.tx.idle.L, qp.halt.moved.L = &v.Mu, &v.Mu
 	v.Mem = mem.Stream{Opened: qp.lent.opened, Closed: qp.lent.closed, Revoked: qp.tx.revoked}
 	v.Engine = qp
 	return qp

@@ -109,6 +109,7 @@ func (q *reads) sentLocked(e *verbs.WQE) *mem.Region {
 	q.orqTail++
 	q.orq[i].e = e
 	q.orq[i].msn = qp.tx.cur.msn
+	qp.halt.goOnLocked() // somebody has to read the answer
 	return q.orq[i].sink
 }
 

@@ -108,6 +108,17 @@ func (x *receiver) loop() {
 		}
 		return over
 	}
+	err := x.read(poll)
+	for x.stood(err) {
+		x.err = nil
+		err = x.read(poll)
+	}
+	qp.teardown(err)
+}
+
+// read reads until there is a reason to end it, or a wish to park, which it returns.
+func (x *receiver) read(poll func(uintptr) bool) error {
+	qp := x.qp
 	err := qp.conn.ReadLoop(poll)
 	for sockio.IsNotPollable(err) && x.err == nil && !qp.Dying.Load() {
 		// The kernel's notice about sent memory (MSG_ZEROCOPY) came as an error event, after which
@@ -119,9 +130,9 @@ func (x *receiver) loop() {
 		err = qp.conn.ReadLoop(poll)
 	}
 	if x.err != nil {
-		err = x.err
+		return x.err
 	}
-	qp.teardown(err)
+	return err
 }
 
 // Between implements sockio.Receiver.
@@ -189,6 +200,50 @@ func (x *receiver) Ready() bool {
 	}
 }
 
+// stops reports whether the receiver, where it stands, is to stop. What has come is
+// delivered before that is asked.
+func (x *receiver) stops() bool {
+	qp := x.qp
+	if k := &x.in.cuts; !x.begun || x.recv.active || x.rlen > 0 || k.i < k.n {
+		return false
+	}
+	x.flush()
+	p := qp.halt.wish.Load()
+	if p == nil || !p.may() {
+		return false
+	}
+	qp.Mu.Lock()
+	defer qp.Mu.Unlock()
+	return qp.heldUpLocked(p)
+}
+
+// stood is called when reading has ended with err. If that was for Park, the receiver waits
+// here as long as it is to stand, and the result is true: it is to read on.
+func (x *receiver) stood(err error) bool {
+	qp := x.qp
+	qp.Mu.Lock()
+	if err != errParked && !sockio.IsTimeout(err) || qp.Dying.Load() {
+		qp.Mu.Unlock()
+		return false
+	}
+	qp.conn.SetReadDeadline(time.Time{}) // before it is asked, so that a Nudge from now on is not lost
+	qp.Mu.Unlock()
+	if x.stage == rxHeader && x.stops() {
+		x.in.rest()
+		qp.Mu.Lock()
+		for p := qp.halt.wish.Load(); p != nil && qp.heldUpLocked(p); {
+			p.stands = true
+			p.changed()
+			qp.halt.moved.Wait()
+			p.stands = false
+		}
+		qp.Mu.Unlock()
+	}
+	x.in.again()
+	x.single = 0 // what the last read has left is not known any more
+	return true
+}
+
 // idle is called when the socket is empty.
 func (x *receiver) idle() {
 	qp := x.qp
@@ -218,6 +273,9 @@ func (x *receiver) consume() error {
 		}
 		switch x.stage {
 		case rxHeader:
+			if x.qp.halt.wish.Load() != nil && x.stops() {
+				return errParked
+			}
 			n, ok := x.parse(have)
 			if !ok {
 				return nil

@@ -128,9 +128,9 @@ func sendRefusal(nc net.Conn, r *mpa.Refusal, req, rep *mpa.Frame) {
 
 // attach hands nc to qp for good and starts it, after the frames req and rep.
 func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool, req, rep *mpa.Frame) error {
-	conn, err := sockio.New(nc, sockio.Options{BusyPoll: p.BusyPoll, Crowd: &qp.dev.crowd, Tally: &qp.dev.tally})
+	conn, err := qp.socket(nc, p)
 	if err != nil {
-		return fmt.Errorf("rdma: %w", err)
+		return err
 	}
 	if conn.Tapped() {
 		conn.Told(req.Append(nil), rep.Append(nil), initiator)
@@ -138,15 +138,30 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool, req,
 	if r.RTR == mpa.RTRRead && initiator {
 		r.ORD = max(r.ORD, 1)
 	}
+	info := Info{Result: *r, Initiator: initiator, MSS: conn.MSS(), Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}
+	info.FPDUSize = fpduSize(info.MSS, r.GSO || isLoopback(info.Remote), p.MaxFPDU)
+	return qp.run(conn, p, &info, func() { qp.start.beginLocked(p) })
+}
+
+// socket takes nc over for data.
+func (qp *QP) socket(nc net.Conn, p *Params) (*sockio.Conn, error) {
+	conn, err := sockio.New(nc, sockio.Options{BusyPoll: p.BusyPoll, Crowd: &qp.dev.crowd, Tally: &qp.dev.tally})
+	if err != nil {
+		return nil, fmt.Errorf("rdma: %w", err)
+	}
+	return conn, nil
+}
+
+// run starts qp on a connection; begin, called with QP.Mu held, is what precedes the first
+// message of this process.
+func (qp *QP) run(conn *sockio.Conn, p *Params, info *Info, begin func()) error {
 	var sink *mem.Region
-	if r.ORD > 0 {
+	if info.ORD > 0 {
+		var err error
 		if sink, err = qp.reads.makeSink(); err != nil {
 			return err
 		}
 	}
-	info := Info{Result: *r, Initiator: initiator, MSS: conn.MSS(), Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}
-	info.FPDUSize = fpduSize(info.MSS, r.GSO || isLoopback(info.Remote), p.MaxFPDU)
-
 	qp.Mu.Lock()
 	if st := qp.StateLocked(); st != verbs.StateIdle || qp.Closed.Load() {
 		qp.Mu.Unlock()
@@ -155,29 +170,18 @@ func (qp *QP) attach(nc net.Conn, p *Params, r *mpa.Result, initiator bool, req,
 		}
 		return errNotIdle(qp.Num, st)
 	}
-	qp.conn, qp.info = conn, info
+	qp.conn, qp.info = conn, *info
 	qp.Connected = true
-	qp.start.initiator, qp.start.rtr = initiator, r.RTR
+	qp.start.initiator, qp.start.rtr = info.Initiator, info.RTR
 	qp.wait.Init(conn, &qp.rx)
-	qp.tx.allowed = initiator
 	if p.Zerocopy >= ZerocopyAuto && conn.EnableZerocopy() {
 		qp.zc.used, qp.zc.auto, qp.zc.min = true, p.Zerocopy == ZerocopyAuto, cmp.Or(p.ZerocopyMin, zcMinDefault)
 	}
-	qp.reads.openLocked(sink, r.ORD, r.IRD)
-	qp.tx.init(r.CRC, info.FPDUSize)
-	qp.rx.init(r.CRC)
+	qp.reads.openLocked(sink, info.ORD, info.IRD)
+	qp.tx.init(info.CRC, info.FPDUSize)
+	qp.rx.init(info.CRC)
 	hook := qp.SetState(verbs.StateRTS)
-	if r.RTR != 0 || p.Extensions {
-		qp.SQ.Size(qp.MaxSend + hiddenMax) // nothing can be queued yet
-	}
-	if initiator {
-		qp.start.rtrLocked()
-	} else if p.SpeakFirst > 0 {
-		qp.start.speaker = time.AfterFunc(p.SpeakFirst, qp.start.speakFirst)
-	}
-	if p.Extensions {
-		qp.start.extLocked()
-	}
+	begin()
 	qp.wg.Add(2)
 	qp.Mu.Unlock()
 	hook()

@@ -68,13 +68,17 @@ func (qp *QP) remoteTermLocked(t *wire.Term) {
 }
 
 // Stop wakes up receiver and transmitter, which see qp.Dying; see verbs.Engine.
-func (qp *QP) Stop() { qp.conn.Interrupt() }
+func (qp *QP) Stop() {
+	qp.conn.Interrupt()
+	qp.halt.goOnLocked()
+}
 
 // Drain sends FIN when everything has been sent; see verbs.Engine.
 func (qp *QP) Drain() {
 	if !qp.tx.busy {
 		qp.tx.finLocked()
 	}
+	qp.halt.goOnLocked() // somebody has to read the peer's FIN
 }
 
 // Wait returns when both goroutines are gone.

@@ -273,6 +273,7 @@ func (t *transmitter) transmit(share int) txResult {
 			t.finLocked()
 			t.busy = false
 			t.idle.Broadcast()
+			qp.halt.tellLocked()
 		}
 		qp.Mu.Unlock()
 		qp.SendCQ.Dispatch()

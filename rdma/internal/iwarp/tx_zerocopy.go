@@ -129,6 +129,7 @@ func (z *zerocopy) write() (n int, err error, used bool) {
 	z.calls = append(z.calls, zcCall{id: z.next, start: qp.tx.sentOff, buf: buf})
 	z.next++
 	z.refLocked(buf)
+	qp.halt.goOnLocked() // only the receiver takes the notices
 	qp.Mu.Unlock()
 	t.byRef = true
 	n, err = qp.conn.WritevZerocopy(t.iov)
@@ -180,6 +181,7 @@ func (z *zerocopy) drain() {
 		if !qp.tx.busy {
 			qp.tx.finLocked()
 		}
+		qp.halt.tellLocked()
 	})
 	qp.inRx.Store(true)
 	qp.SendCQ.Dispatch()

@@ -10,47 +10,52 @@ import (
 
 // A target whose process is replaced under I/O: what it carries over does not notice.
 var upgradeCases = []Case{
-	{Name: "tcp/upgrade", Expect: "ten upgrades of the target under I/O: one connection all the time, no error, data verified", Run: upgradeTCP},
+	{Name: "tcp/upgrade", Expect: "ten upgrades of the target under I/O: one connection all the time, no error, data verified", Run: upgradeISCSI("tcp", "1 sessions of iSCSI over TCP")},
+	{Name: "iser/upgrade", Expect: "ten upgrades of the target under I/O: one connection all the time, no error, data verified", Run: upgradeISCSI("iser", "1 sessions of iSER")},
 	{Name: "nvme-tcp/upgrade", Expect: "ten upgrades of the target under I/O: no reconnect, no error, data verified", Run: upgradeNVMe},
 }
 
 const upgrades = 10
 
-// upgradeTCP has open-iscsi write and verify meanwhile. That there was no other connection the
-// guest knows by its local port, and the target by the number and the age of the session.
-func upgradeTCP(_ context.Context, e *Env) (string, error) {
-	socket := filepath.Join(e.dir, "admin.sock")
-	t, err := e.Target(ramTarget + "admin: {socket: " + socket + "}\n")
-	if err != nil {
-		return "", err
-	}
-	var before, after []openSession
-	attach := fmt.Sprintf("d=$(attach tcp %d %s) || die attach: $d; dmesg -C; cat /sys/class/iscsi_connection/*/local_port >/tmp/local-port || die port", t.Port, ramIQN)
-	if _, err := steadyIO(e, attach, func() error {
-		if before, err = e.sessions(socket); err != nil {
-			return err
+// upgradeISCSI has open-iscsi write and verify meanwhile, over one of its transports. That there
+// was no other connection the guest knows by its local port, and the target by the number and
+// the age of the session.
+func upgradeISCSI(transport, carried string) func(context.Context, *Env) (string, error) {
+	return func(_ context.Context, e *Env) (string, error) {
+		socket := filepath.Join(e.dir, "admin.sock")
+		t, err := e.Target(ramTarget + "admin: {socket: " + socket + "}\n")
+		if err != nil {
+			return "", err
 		}
-		for i := range upgrades {
-			if err := t.upgrade(e, socket, "1 sessions of iSCSI over TCP"); err != nil {
-				return fmt.Errorf("upgrade %d: %w", i+1, err)
+		var before, after []openSession
+		ports := fmt.Sprintf(`awk '$3 ~ /:%04X$/ && $4 == "01" {print $2}' /proc/net/tcp`, t.Port)
+		attach := fmt.Sprintf("d=$(attach %s %d %s) || die attach: $d; dmesg -C; %s >/tmp/connections; [ $(wc -l </tmp/connections) = 1 ] || { cat /proc/net/tcp; die connections; }", transport, t.Port, ramIQN, ports)
+		if _, err := steadyIO(e, attach, func() error {
+			if before, err = e.sessions(socket); err != nil {
+				return err
 			}
+			for i := range upgrades {
+				if err := t.upgrade(e, socket, carried); err != nil {
+					return fmt.Errorf("upgrade %d: %w", i+1, err)
+				}
+			}
+			after, err = e.sessions(socket)
+			return err
+		}); err != nil {
+			return "", err
 		}
-		after, err = e.sessions(socket)
-		return err
-	}); err != nil {
-		return "", err
-	}
-	if len(before) != 1 || len(after) != 1 || before[0].TSIH != after[0].TSIH || after[0].Age < before[0].Age {
-		return "", fmt.Errorf("the sessions were %+v, and are %+v", before, after)
-	}
-	_, err = e.In(`cat /sys/class/iscsi_connection/*/local_port | cmp - /tmp/local-port || die another connection
+		if len(before) != 1 || len(after) != 1 || before[0].TSIH != after[0].TSIH || after[0].Age < before[0].Age {
+			return "", fmt.Errorf("the sessions were %+v, and are %+v", before, after)
+		}
+		_, err = e.In(ports+` | cmp - /tmp/connections || die another connection
 iscsiadm -m session -P 3 >/tmp/sessions; grep -q 'iSCSI Session State: LOGGED_IN' /tmp/sessions || { cat /tmp/sessions; die state; }
 ! dmesg | grep -i 'conn error\|connection[0-9:]*: \|I/O error\|timing out\|device reset' || die the kernel has noticed
 detach %s || die detach; quiet_kernel`, ramIQN)
-	if err != nil {
-		return "", err
+		if err != nil {
+			return "", err
+		}
+		return "one connection, verified", t.Stop()
 	}
-	return "one connection, verified", t.Stop()
 }
 
 // upgradeNVMe has Linux' host write and verify meanwhile. It tells of every controller that it

@@ -112,7 +112,7 @@
 // Pauses of this runtime. A collection that stops the world is not seen as loss: answers may take 537
 // ms, probes begin at 10 ms and cost a packet. 400 MiB of Writes with GOGC at 5 beside a goroutine
 // that makes garbage, on a machine with 20 others runnable: 40 collections, pauses up to 310 ms, 111
-// probes, no time-out and nothing lost (without garbage 1 probe). The acknowledgement that waits for a
+// probes, no time-out and nothing lost (without garbage 1 probe). TestPauseIsNoLoss has 400 ms in virtual time. The acknowledgement that waits for a
 // handler does so for 0.5 ms by the clock.
 //
 // Other ways. Pacing by timers: Go's are no finer than what 64 packets take; the acknowledgements

@@ -204,3 +204,33 @@ func TestNotices(t *testing.T) {
 		t.Errorf("%v, a window of %d", a.req.Err(), a.req.Window())
 	}
 }
+
+// A peer that stands still for as long as a collector of garbage may keep it, 400 ms of rdma_cm's
+// 537, and then answers all: nothing is taken for lost, and nothing but single packets was sent again.
+func TestPauseIsNoLoss(t *testing.T) {
+	way := NewPath(256)
+	a := newAsker(t, func(c *RequesterParams) { c.AckTimeout, c.Retries, c.Way = 537*time.Millisecond, 0, way })
+	a.queue(t, verbs.OpSend, 0, 1)
+	a.sent(0)
+	a.answer(packet.Acknowledge, firstPSN, packet.ACK, nil, time.Millisecond)
+	window, limit := a.req.Window(), way.Stats().Limit
+	const packets, pause = 20, 400 * time.Millisecond
+	a.queue(t, verbs.OpWrite, 0, packets*256)
+	a.sent(0)
+	for {
+		at, ok := a.req.Deadline()
+		if !ok || at >= pause {
+			break
+		}
+		a.req.Tick(at)
+		a.sent(at)
+	}
+	a.answer(packet.Acknowledge, firstPSN.Add(packets), packet.ACK, nil, pause)
+	s := a.req.Stats()
+	if err := a.req.Err(); err != nil || !a.req.Idle() || s.Probes == 0 || s.Timeouts != 0 || s.Repeated != s.Probes {
+		t.Errorf("%v, idle %v, %+v", err, a.req.Idle(), s)
+	}
+	if p := way.Stats(); a.req.Window() < window || p.Limit < limit || p.Losses != 0 {
+		t.Errorf("a window of %d, then %d; %+v", window, a.req.Window(), p)
+	}
+}

@@ -121,6 +121,9 @@ func (m *mapped) learnRun(off, end int64) error {
 		if hole {
 			m.pages.set(off, n, pageHole)
 		} else {
+			if err := m.fetch(off, n); err != nil {
+				return err
+			}
 			if err := m.populateRead(off, n); err != nil {
 				return err
 			}

@@ -2,11 +2,41 @@ package backing
 
 import (
 	"errors"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
 )
+
+// fetchMax is how long a read may be that is fetched by pread, bytes.
+const fetchMax = 16 << 10
+
+// fetch has the file system read a short range as pread would, which is only what was asked for.
+// A fault on the mapping reads a window around the page, megabytes on some devices, until a
+// hundred of them have been in vain; so it is to find the page there. Long reads, and those that
+// go on behind data that has been read, are served by that window.
+func (m *mapped) fetch(off, n int64) error {
+	if m.cfg.Volatile || n > fetchMax {
+		return nil
+	}
+	if off > 0 {
+		if before, _ := m.pages.run(off-m.page, off); before != pageUnknown && before != pageHole {
+			return nil
+		}
+	}
+	n = min(n, m.size.Load()-off)
+	if n <= 0 {
+		return nil
+	}
+	scratch := fetched.Get().(*[fetchMax]byte)
+	defer fetched.Put(scratch)
+	return m.pread(scratch[:n], off)
+}
+
+// fetched is room for what fetch reads, which nobody looks at. It is not the pool's: who waits
+// for that may be waiting for the range that is lent meanwhile.
+var fetched = sync.Pool{New: func() any { return new([fetchMax]byte) }}
 
 // populateRead brings whole pages of data into memory and finds out whether
 // they can be read at all.

@@ -1,0 +1,67 @@
+package backing
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"softiser/blockdev"
+)
+
+// A short read of data that is not in memory reads what it needs before the mapping is touched,
+// whose fault would read a window around it; a long one leaves it to the fault, and so does one
+// that goes on behind another. Of a hole nothing is read. What is known is not read again.
+func TestFetchedBeforeTheFault(t *testing.T) {
+	var calls []string
+	k := linux
+	k.pread = func(fd int, p []byte, off int64) (int, error) {
+		calls = append(calls, "pread")
+		return linux.pread(fd, p, off)
+	}
+	k.madvise = func(p []byte, advice int) error {
+		if advice == unix.MADV_POPULATE_READ {
+			calls = append(calls, "populate")
+		}
+		return linux.madvise(p, advice)
+	}
+	v, path := openFile(t, 4<<20, k, nil)
+	fd, err := unix.Open(path, unix.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Pwrite(fd, make([]byte, 1<<20), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what   string
+		off    int64
+		n      int
+		pread  bool
+		faults bool
+	}{
+		{"4 KiB", 4096, 4096, true, true},
+		{"the same again", 4096, 4096, false, false},
+		{"512 bytes of another page", 65536 + 512, 512, true, true},
+		{"what follows", 65536 + 4096, 4096, false, true},
+		{"256 KiB", 256 << 10, 256 << 10, false, true},
+		{"a hole", 2 << 20, 4096, false, false},
+	} {
+		calls = nil
+		var l blockdev.Lease
+		if err := v.LeaseRead(&l, c.off, c.n, blockdev.Wait); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		l.Release()
+		var want []string
+		if c.pread {
+			want = append(want, "pread")
+		}
+		if c.faults {
+			want = append(want, "populate")
+		}
+		if len(calls) != len(want) || len(want) > 0 && calls[0] != want[0] {
+			t.Errorf("%s: calls %v, want %v", c.what, calls, want)
+		}
+	}
+}

@@ -6,10 +6,10 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short s3 systemd ipxe cover tools clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/iser-target and bin/iser-initiator (static)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/iser-target ./cmd/iser-initiator
@@ -107,6 +107,15 @@ ha: build ## iser-target under Pacemaker, in namespaces: killed, moved, cut off,
 
 ha-short: build ## three nodes, a killed target and a power cut
 	$(GO) run ./interop/ha -short
+
+s3: build ## exports to a real S3 server (versitygw, through the Go module proxy), imports and comparisons
+	interop/s3/run
+
+ipxe: build ## an emulated machine boots from a target by iPXE, with CHAP
+	interop/ipxe/run
+
+systemd: build ## the packages under a real systemd, in a container: READY, reload, upgrade under load, watchdog, socket activation (root)
+	packaging/systemd/run
 
 idle-sessions: ## 10,000 sessions that do nothing, each end in a process of 10,200 descriptors (root, or as many; CI has 200)
 	SOFTISER_IDLE_SESSIONS=10000 $(GO) test -count=1 -timeout 10m -run '^TestIdleSessions$$' -v ./target/iscsi

@@ -8,9 +8,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/loopback"
 )
 
@@ -56,6 +58,31 @@ func TestUnitsGiveKnownOptions(t *testing.T) {
 		if err := cmd.ParseFlags(rest); err != nil {
 			t.Errorf("%s: %v", l[0], err)
 		}
+	}
+}
+
+// A crash is no mistake in the configuration: what the watchdog ends, it starts again. Go's
+// own exit status of a crash is 2, which is ours for those, so that the units have it end by the signal.
+func TestCrashIsStartedAgain(t *testing.T) {
+	for _, unit := range []string{"iser-target.service", "iser-attach@.service"} {
+		text, err := os.ReadFile(filepath.Join(units, unit))
+		if err != nil || !strings.Contains(string(text), "\nRestartPreventExitStatus=2\n") || !strings.Contains(string(text), "\nEnvironment=GOTRACEBACK=crash\n") {
+			t.Errorf("%s: %v, or it does not tell crashes from mistakes", unit, err)
+		}
+	}
+	addr := loopback.FreeAddr(t)
+	c := program(t, "serve", "--listen", addr, "--log-level", "error", "--export", "a=memory,size=1MiB")
+	c.Env = append(c.Env, "GOTRACEBACK=crash")
+	c.Dir = t.TempDir() // of a core, where those are written
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await.Listening(t, addr)
+	if err := c.Process.Signal(syscall.SIGABRT); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, c); code != -1 {
+		t.Errorf("exit status %d", code)
 	}
 }
 

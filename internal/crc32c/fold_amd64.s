@@ -275,6 +275,69 @@ multiply:
 	MOVL AX, ret+40(FP)
 	RET
 
+// THREE sums up the eight bytes AT from here in each of three lanes.
+#define THREE(AT) \
+	CRC32Q (AT)(R9), R10; \
+	CRC32Q (AT)(R9)(R13*1), R11; \
+	CRC32Q (AT)(R9)(R13*2), R12
+
+// THREES are four of them.
+#define THREES(AT) \
+	THREE(AT); \
+	THREE(AT+8); \
+	THREE(AT+16); \
+	THREE(AT+24)
+
+// LANE moves the register in R8 on by a lane, by the key in X5, to where that lane's, in R, is added.
+#define LANE(R) \
+	MOVQ R8, X6; \
+	PCLMULQDQ $0x00, X5, X6; \
+	MOVQ X6, AX; \
+	XORL R8, R8; \
+	CRC32Q AX, R8; \
+	XORQ R, R8
+
+// func join256(reg uint32, p *byte, lane int, by uint64, k *foldKeys) uint32
+TEXT ·join256(SB), NOSPLIT, $0-44
+	MOVL reg+0(FP), AX
+	MOVQ p+8(FP), SI
+	MOVQ lane+16(FP), R13
+	MOVQ k+32(FP), DX
+	MOVQ R13, CX
+	SHLQ $2, CX
+	LEAQ (SI)(CX*1), R9
+	XORL R10, R10
+	XORL R11, R11
+	XORL R12, R12
+
+	BEGIN256
+	VMOVD AX, X8
+	VPXOR Y8, Y0, Y0
+	THREES(0)
+	THREES(32)
+	ADDQ  $64, R9
+
+	VBROADCASTI128 (DX), Y15
+
+both:
+	FOUR256(Y0, Y1, Y2, Y3, 0)
+	THREES(0)
+	FOUR256(Y4, Y5, Y6, Y7, 128)
+	THREES(32)
+	ADDQ $64, R9
+	ADDQ $256, SI
+	SUBQ $256, CX
+	JNZ  both
+
+	LINES256
+	CRC16(X4)
+	MOVQ by+24(FP), X5
+	LANE(R10)
+	LANE(R11)
+	LANE(R12)
+	MOVL R8, ret+40(FP)
+	RET
+
 // func foldCopy256(reg uint32, dst *byte, p []byte, k *foldKeys) uint32
 TEXT ·foldCopy256(SB), NOSPLIT, $0-52
 	MOVL reg+0(FP), AX

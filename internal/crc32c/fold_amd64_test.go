@@ -44,6 +44,9 @@ func TestWidths(t *testing.T) {
 				if got := Update(Update(start, p[:cut]), p[cut:]); got != want {
 					t.Fatalf("%d bytes at %d from %#08x, cut at %d: %#08x, want %#08x", n, at, start, cut, got, want)
 				}
+				if got := UpdateWarm(start, p); got != want {
+					t.Fatalf("warm: %d bytes at %d from %#08x: %#08x, want %#08x", n, at, start, got, want)
+				}
 				want = crc32.Update(start, crc32.IEEETable, p)
 				if got := UpdateIEEE(start, p); got != want {
 					t.Fatalf("IEEE: %d bytes at %d from %#08x: %#08x, want %#08x", n, at, start, got, want)
@@ -55,6 +58,9 @@ func TestWidths(t *testing.T) {
 			for n := range 4097 {
 				check(n%67, n, r.IntN(n+1), 0)
 				check(0, n, n/2, r.Uint32())
+			}
+			for n := 7 << 10; n < 60<<10; n += 509 {
+				check(n%61, n, 7<<10, r.Uint32())
 			}
 			for at := range 130 {
 				check(at, 61440, 256*at, r.Uint32())
@@ -76,6 +82,9 @@ func FuzzUpdate(f *testing.F) {
 			atWidth(t, w)
 			if got := Update(start, p); got != want {
 				t.Fatalf("by %v: %#08x, want %#08x", w, got, want)
+			}
+			if got := UpdateWarm(start, p); got != want {
+				t.Fatalf("warm, by %v: %#08x, want %#08x", w, got, want)
 			}
 			if got, want := UpdateIEEE(start, p), crc32.Update(start, crc32.IEEETable, p); got != want {
 				t.Fatalf("IEEE by %v: %#08x, want %#08x", w, got, want)
@@ -106,7 +115,7 @@ func BenchmarkUpdate(b *testing.B) {
 		piece int
 		walk  bool
 	}{
-		{"64 cached", 64, false}, {"4KiB cached", 4 << 10, false}, {"1MiB cached", 1 << 20, false},
+		{"64 cached", 64, false}, {"4KiB cached", 4 << 10, false}, {"60KiB cached", 60 << 10, false}, {"1MiB cached", 1 << 20, false},
 		{"4KiB memory", 4 << 10, true}, {"1MiB memory", 1 << 20, true},
 	} {
 		run := func(name string, f func(p []byte)) {
@@ -129,6 +138,7 @@ func BenchmarkUpdate(b *testing.B) {
 			}
 		}
 		folding = widest()
+		run("warm", func(p []byte) { UpdateWarm(0, p) })
 		run("IEEE", func(p []byte) { UpdateIEEE(0, p) })
 		run("IEEE of the library", func(p []byte) { crc32.Update(0, crc32.IEEETable, p) })
 		run("library", func(p []byte) { crc32.Update(0, castagnoli, p) })

@@ -92,12 +92,12 @@ func (x *receiver) place(p []byte) {
 	x.in.pattern.since += len(p)
 }
 
-// crcOver continues crc over n bytes from c and moves c behind them.
+// crcOver continues crc over n bytes from c, which have just come there, and moves c behind them.
 func crcOver(crc uint32, c *mem.Cursor, n int) (_ uint32, ok bool) {
 	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
 	for n > 0 {
 		p := c.Next(n)
-		crc = wire.CRC(crc, p)
+		crc = wire.CRCWarm(crc, p)
 		n -= len(p)
 	}
 	return crc, true

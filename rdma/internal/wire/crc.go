@@ -9,6 +9,9 @@ import (
 // CRC continues a CRC32C (RFC 5044 §4.4) over p; start with 0.
 func CRC(crc uint32, p []byte) uint32 { return crc32c.Update(crc, p) }
 
+// CRCWarm is [CRC] over bytes that are in the cache.
+func CRCWarm(crc uint32, p []byte) uint32 { return crc32c.UpdateWarm(crc, p) }
+
 // AppendCRC appends the CRC field: least significant byte first.
 func AppendCRC(b []byte, crc uint32) []byte { return binary.LittleEndian.AppendUint32(b, crc) }
 

@@ -12,7 +12,8 @@ import (
 var upgradeCases = []Case{
 	{Name: "tcp/upgrade", Expect: "ten upgrades of the target under I/O: one connection all the time, no error, data verified", Run: upgradeISCSI("tcp", "1 sessions of iSCSI over TCP")},
 	{Name: "iser/upgrade", Expect: "ten upgrades of the target under I/O: one connection all the time, no error, data verified", Run: upgradeISCSI("iser", "1 sessions of iSER")},
-	{Name: "nvme-tcp/upgrade", Expect: "ten upgrades of the target under I/O: no reconnect, no error, data verified", Run: upgradeNVMe},
+	{Name: "nvme-tcp/upgrade", Expect: "ten upgrades of the target under I/O: no reconnect, no error, data verified", Run: upgradeNVMe("tcp", "1 controllers of NVMe over TCP")},
+	{Name: "nvme-rdma/upgrade", Expect: "ten upgrades of the target under I/O: no reconnect, no error, data verified", Run: upgradeNVMe("rdma", "1 controllers of NVMe over RDMA")},
 }
 
 const upgrades = 10
@@ -58,31 +59,33 @@ detach %s || die detach; quiet_kernel`, ramIQN)
 	}
 }
 
-// upgradeNVMe has Linux' host write and verify meanwhile. It tells of every controller that it
-// connects again.
-func upgradeNVMe(_ context.Context, e *Env) (string, error) {
-	socket := filepath.Join(e.dir, "admin.sock")
-	t, err := e.Target(ramNamespace + "admin: {socket: " + socket + "}\n")
-	if err != nil {
-		return "", err
-	}
-	if _, err := steadyIO(e, nvmeWire("tcp").attach(t.Port)+"; dmesg -C", func() error {
-		for i := range upgrades {
-			if err := t.upgrade(e, socket, "1 controllers of NVMe over TCP"); err != nil {
-				return fmt.Errorf("upgrade %d: %w", i+1, err)
-			}
+// upgradeNVMe has Linux' host write and verify meanwhile, over one of its transports. It tells
+// of every controller that it connects again.
+func upgradeNVMe(w nvmeWire, carried string) func(context.Context, *Env) (string, error) {
+	return func(_ context.Context, e *Env) (string, error) {
+		socket := filepath.Join(e.dir, "admin.sock")
+		t, err := e.Target(ramNamespace + "admin: {socket: " + socket + "}\n")
+		if err != nil {
+			return "", err
 		}
-		return nil
-	}); err != nil {
-		return "", err
+		if _, err := steadyIO(e, w.attach(t.Port)+"; dmesg -C", func() error {
+			for i := range upgrades {
+				if err := t.upgrade(e, socket, carried); err != nil {
+					return fmt.Errorf("upgrade %d: %w", i+1, err)
+				}
+			}
+			return nil
+		}); err != nil {
+			return "", err
+		}
+		if _, err := e.In("! dmesg | grep -i 'nvme.*\\(reconnect\\|error\\|timeout\\|reset\\|starting\\)' || die the kernel has noticed"); err != nil {
+			return "", err
+		}
+		if _, err := nvmeDone(e, ""); err != nil {
+			return "", err
+		}
+		return "no reconnect, verified", t.Stop()
 	}
-	if _, err := e.In("! dmesg | grep -i 'nvme.*\\(reconnect\\|error\\|timeout\\|reset\\|starting\\)' || die the kernel has noticed"); err != nil {
-		return "", err
-	}
-	if _, err := nvmeDone(e, ""); err != nil {
-		return "", err
-	}
-	return "no reconnect, verified", t.Stop()
 }
 
 // openSession is a session as `iser-target session list --json` shows it.

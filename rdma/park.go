@@ -29,10 +29,11 @@ func (qp *QP) stream() (e *iwarp.QP, ok bool) {
 // Park makes the receiver of a connected queue pair of iWARP stop between two messages as soon
 // as may, which it calls without locks, reports true and no Read of this side is in flight.
 // Completions of what has come before are handled by then. changed is called, with locks held,
-// when Still may have become true. False: the queue pair cannot be parked, or is.
-func (qp *QP) Park(may func() bool, changed func()) bool {
+// when Still may have become true; resumed, which may be nil, by the goroutine that runs the
+// completion handlers, when the parking has ended. False: the queue pair cannot be parked, or is.
+func (qp *QP) Park(may func() bool, changed, resumed func()) bool {
 	e, ok := qp.stream()
-	return ok && e.Park(may, changed)
+	return ok && e.Park(may, changed, resumed)
 }
 
 // Nudge makes a queue pair that is to be parked call may again though nothing comes.

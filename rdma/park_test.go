@@ -21,7 +21,7 @@ func always() bool { return true }
 // park waits until e stands, asked to stop between any two messages.
 func park(t *testing.T, e *rdmatest.End) {
 	t.Helper()
-	if !e.QP.Park(always, func() {}) {
+	if !e.QP.Park(always, func() {}, nil) {
 		t.Fatal("it cannot be parked")
 	}
 	await.True(t, "it stands", func() bool { e.QP.Nudge(); return e.QP.Still() })
@@ -87,7 +87,7 @@ func TestPark(t *testing.T) {
 				t.Fatal(len(stream))
 			}
 			p.write(stream[:cut])
-			if !e.QP.Park(always, func() {}) {
+			if !e.QP.Park(always, func() {}, nil) {
 				t.Fatal("it cannot be parked")
 			}
 			// A message of which more has come than a part of its header is read to its end.
@@ -224,7 +224,7 @@ func TestParkReads(t *testing.T) {
 		}
 	}
 	var told atomic.Int64
-	e.QP.Park(always, func() { told.Add(1) })
+	e.QP.Park(always, func() { told.Add(1) }, nil)
 	read(7, 2)
 	await.True(t, "it stands", e.QP.Still) // told, not nudged
 	read(8, 3)
@@ -243,7 +243,7 @@ func TestParkWhenAllowed(t *testing.T) {
 	for i := range uint64(4) {
 		e.Recv(t, i, make([]byte, 16))
 	}
-	if !e.QP.Park(allowed.Load, func() {}) || e.QP.Park(always, func() {}) {
+	if !e.QP.Park(allowed.Load, func() {}, nil) || e.QP.Park(always, func() {}, nil) {
 		t.Fatal("it is parked twice, or not at all")
 	}
 	for i := range uint64(3) {
@@ -276,7 +276,7 @@ func TestParkWhenAllowed(t *testing.T) {
 		p.nc.Close()
 		e.WaitDone(t)
 	}
-	if e.QP.Park(always, func() {}) {
+	if e.QP.Park(always, func() {}, nil) {
 		t.Error("a connection that has ended can be parked")
 	}
 }
@@ -287,7 +287,7 @@ func TestParkNobodyElse(t *testing.T) {
 	_, e := rdmatest.NewPair(t, o)
 	e.QP.Nudge()
 	e.QP.Unpark()
-	if e.QP.Park(always, func() {}) || e.QP.Still() {
+	if e.QP.Park(always, func() {}, nil) || e.QP.Still() {
 		t.Error("a connection over RoCE can be parked")
 	}
 	if _, _, err := e.QP.Carry(); !errors.Is(err, rdma.ErrInvalid) {
@@ -300,7 +300,7 @@ func TestParkNobodyElse(t *testing.T) {
 	if _, e = rawToServer(t, nil, nil); e.QP.Still() {
 		t.Error("a connection that goes on stands still")
 	}
-	park := func() bool { return e.QP.Park(always, func() {}) && e.QP.Still() }
+	park := func() bool { return e.QP.Park(always, func() {}, nil) && e.QP.Still() }
 	if park() { // nothing has come from the peer: it may not even send yet
 		t.Error("it stands before its beginning")
 	}

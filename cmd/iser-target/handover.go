@@ -257,17 +257,22 @@ func (o *offering) carried() (all []string) {
 		all = append(all, "volume "+v.Name)
 	}
 	slices.Sort(all)
-	k, iser := &o.state.Carried, 0
+	k, iser, rdma := &o.state.Carried, 0, 0
 	for i := range k.ISCSI.Sessions {
 		if k.ISCSI.Sessions[i].OverRDMA() {
 			iser++
+		}
+	}
+	for i := range k.NVMe.Controllers {
+		if k.NVMe.Controllers[i].OverRDMA() {
+			rdma++
 		}
 	}
 	for _, l := range []struct {
 		n    int
 		what string
 	}{
-		{len(k.ISCSI.Sessions) - iser, "sessions of iSCSI over TCP"}, {iser, "sessions of iSER"}, {len(k.NVMe.Controllers), "controllers of NVMe over TCP"},
+		{len(k.ISCSI.Sessions) - iser, "sessions of iSCSI over TCP"}, {iser, "sessions of iSER"}, {len(k.NVMe.Controllers) - rdma, "controllers of NVMe over TCP"}, {rdma, "controllers of NVMe over RDMA"},
 	} {
 		if l.n > 0 {
 			all = append(all, fmt.Sprintf("%d %s", l.n, l.what))

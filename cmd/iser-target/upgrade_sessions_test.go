@@ -141,8 +141,13 @@ func (s *served) openOver(scheme, iqn, options string) *initiator.LUN {
 
 // connect attaches the namespace of the target, with or without digests.
 func (s *served) connect(nqn string, digests bool) *nvmf.Namespace {
+	return s.connectOver("nvme+tcp", nqn, digests)
+}
+
+// connectOver is connect over the transport that a scheme names.
+func (s *served) connectOver(scheme, nqn string, digests bool) *nvmf.Namespace {
 	s.t.Helper()
-	cfg, err := nvmf.ParseURL("nvme+tcp://" + s.addr + "/" + nqn + "/1")
+	cfg, err := nvmf.ParseURL(scheme + "://" + s.addr + "/" + nqn + "/1")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -171,6 +176,21 @@ func TestUpgradeControllers(t *testing.T) {
 	}
 	if n := len(statusOf(t, s.socket).Controllers); n != 3 {
 		t.Errorf("%d controllers are there", n)
+	}
+}
+
+// TestUpgradeNVMeRDMA: the same over RDMA.
+func TestUpgradeNVMeRDMA(t *testing.T) {
+	img := filepath.Join(t.TempDir(), "d.img")
+	s := serveProgram(t, "--export", "m=memory,size=8MiB", "--export", "d="+img+",size=8MiB")
+	idle := s.connectOver("nvme+rdma", upgradedNQN+"m", false)
+	all := []*verifier{
+		verify(s.connectOver("nvme+rdma", upgradedNQN+"m", false), 4),
+		verify(s.connectOver("nvme+rdma", upgradedNQN+"d", false), 4),
+	}
+	s.upgradeUnder(all, "3 controllers of NVMe over RDMA")
+	if _, err := idle.ReadAt(make([]byte, 512), 0); err != nil || idle.Stats().Logins != 1 {
+		t.Errorf("an idle controller: %v, %d logins", err, idle.Stats().Logins)
 	}
 }
 

@@ -49,7 +49,7 @@ func (p *parking) tell() {
 func (c *Parking) Park(may func() bool, changed func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != iscsi.ConnFull || c.role != iscsi.RoleTarget || c.hello == helloWait || c.park != nil || !c.qp.Park(may, changed) {
+	if c.st != iscsi.ConnFull || c.role != iscsi.RoleTarget || c.hello == helloWait || c.park != nil || !c.qp.Park(may, changed, nil) {
 		return false
 	}
 	c.park = &parking{changed: changed}

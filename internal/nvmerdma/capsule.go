@@ -28,11 +28,12 @@ func (c *Controller) received(wc *rdma.WC) {
 	case len(k.Data) > 0:
 		k.Data, k.NoRoom = nil, true
 	}
+	parked := c.park != nil || len(c.kept) > 0
 	c.mu.Unlock()
 	if b != nil {
 		b.Free()
 	}
-	if k != nil {
+	if k != nil && !(parked && c.keeps(k)) {
 		c.up.Command(&k.Command)
 	}
 }

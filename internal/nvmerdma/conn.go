@@ -28,6 +28,7 @@ type conn struct {
 	st      state
 	cause   error // why the connection ended; the first one counts
 	pump    rdmamsg.Pump
+	park    *parking        // a controller: it is to be parked, or is; nil: it is not
 	flushed bool            // the queue pair has ended, and nothing is posted any more
 	windows rdmamsg.Windows // a controller opens none to its host
 
@@ -189,7 +190,7 @@ func (c *conn) endError() error {
 // pumpLocked moves work into the send queue, and ends a closing connection once its own
 // queue has been handed over.
 func (c *conn) pumpLocked() {
-	if c.flushed {
+	if c.flushed || c.park.silent() {
 		return
 	}
 	c.pump.Pump(c.st == stateReady)

@@ -23,6 +23,7 @@ type Controller struct {
 	entries int // of the queue
 	open    int // commands whose response has not been queued
 	due     dueList
+	kept    []*command // those that have come while the connection is parked
 	// upcalling counts goroutines that are inside upcalls; cond tells of each that leaves.
 	upcalling int
 	cond      sync.Cond
@@ -103,7 +104,9 @@ func (c *Controller) Start(u nvme.QueueUpper) {
 	c.mu.Lock()
 	c.up = u
 	c.mu.Unlock()
+	c.beginKept() // by the process before this one; nothing comes up yet
 	c.begin()
+	c.Push()
 }
 
 // SetEntries implements nvme.QueueTransport.
@@ -189,6 +192,7 @@ func (c *Controller) end(err error) {
 	for c.upcalling > 0 {
 		c.cond.Wait()
 	}
+	c.dropKeptLocked()
 	u := c.up
 	c.mu.Unlock()
 	c.discard()

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/nvme"
+	"softiser/internal/nvmerdma"
 	"softiser/internal/nvmetcp"
 	"softiser/target/portal"
 	"softiser/target/volume"
@@ -80,8 +81,49 @@ type CarriedQueue struct {
 
 // carriedStream is the connection of a queue.
 type carriedStream struct {
-	Stream nvmetcp.Carried `json:"stream"`
+	Stream nvmetcp.Carried   `json:"stream"`         // of one over TCP
+	RDMA   *nvmerdma.Carried `json:"rdma,omitempty"` // of one over RDMA, nil for others
 }
+
+// kind is what carries the queue.
+func (k *carriedStream) kind() portal.Transport {
+	if k.RDMA != nil {
+		return portal.RDMA
+	}
+	return portal.TCP
+}
+
+// size is how many entries the queue has, and how many commands of it have not begun.
+func (k *carriedStream) size() (entries, kept int) {
+	if k.RDMA != nil {
+		return k.RDMA.Entries, len(k.RDMA.Kept)
+	}
+	return k.Stream.Entries, len(k.Stream.Kept)
+}
+
+func (k *carriedStream) check() error {
+	if k.RDMA != nil {
+		return k.RDMA.Check()
+	}
+	return k.Stream.Check()
+}
+
+// take adds what the transport of a queue knows.
+func (k *CarriedQueue) take(t nvme.QueueTransport) (err error) {
+	switch t := t.(type) {
+	case *nvmetcp.Controller:
+		k.Stream, k.FD, err = t.Carry()
+	case *nvmerdma.Controller:
+		k.RDMA = new(nvmerdma.Carried)
+		*k.RDMA, k.FD, err = t.Carry()
+	default:
+		k.FD, err = -1, errStaysQueue
+	}
+	return err
+}
+
+// OverRDMA reports whether it is a controller of NVMe/RDMA.
+func (k *CarriedController) OverRDMA() bool { return len(k.Queues) > 0 && k.Queues[0].RDMA != nil }
 
 // carriedEvents are events without the requests that wait for them.
 type carriedEvents struct {
@@ -198,7 +240,7 @@ func (c *controller) carry(opensAnew func(volume string) bool) (k CarriedControl
 		if q.auth != nil {
 			x.Proves = q.auth.subNQN
 		}
-		if x.Stream, x.FD, err = q.tcp().Carry(); err != nil {
+		if err = x.take(q.t); err != nil {
 			k.discard()
 			return k, err
 		}
@@ -216,12 +258,27 @@ func (h Handover) Check(k *Carried, files int) error {
 			return fmt.Errorf("controller %d of host %q: %w", c.ID, c.Host, err)
 		}
 		for j := range c.Queues {
-			if h.portal(c.Queues[j].Portal) == nil {
-				return fmt.Errorf("controller %d: there is no portal %q", c.ID, c.Queues[j].Portal)
+			q := &c.Queues[j]
+			if h.portal(q.Portal) == nil {
+				return fmt.Errorf("controller %d: there is no portal %q", c.ID, q.Portal)
+			}
+			if err := h.checkRDMA(q); err != nil {
+				return fmt.Errorf("controller %d: queue %d: %w", c.ID, q.ID, err)
 			}
 		}
 	}
 	return nil
+}
+
+// checkRDMA says why this process cannot go on with a queue over RDMA.
+func (h Handover) checkRDMA(k *CarriedQueue) error {
+	switch {
+	case k.RDMA == nil:
+		return nil
+	case h.f.rdma == nil:
+		return errors.New("it is over RDMA, which the configuration has not")
+	}
+	return h.f.rdma.RDMA().CheckCarried(&k.RDMA.QP)
 }
 
 func (h Handover) portal(listen string) *portal.Portal {
@@ -258,6 +315,7 @@ func (k *CarriedController) check(files int) error {
 	seen := map[uint16]bool{}
 	for i := range k.Queues {
 		q := &k.Queues[i]
+		entries, kept := q.size()
 		switch {
 		case seen[q.ID]:
 			return fmt.Errorf("queue %d comes twice", q.ID)
@@ -265,11 +323,13 @@ func (k *CarriedController) check(files int) error {
 			return fmt.Errorf("queue %d: no descriptor has come with it", q.ID)
 		case len(q.Events) > maxEventRequests || q.ID != 0 && len(q.Events) > 0:
 			return fmt.Errorf("queue %d: %d Asynchronous Event Requests; %d is the limit", q.ID, len(q.Events), maxEventRequests)
-		case len(q.Events)+len(q.Stream.Kept) > 2*q.Stream.Entries:
+		case q.kind() != k.Queues[0].kind():
+			return fmt.Errorf("queue %d is of another kind than the admin queue", q.ID)
+		case len(q.Events)+kept > 2*entries:
 			return fmt.Errorf("queue %d: more commands than it has entries", q.ID)
 		}
 		seen[q.ID] = true
-		if err := q.Stream.Check(); err != nil {
+		if err := q.check(); err != nil {
 			return fmt.Errorf("queue %d: %w", q.ID, err)
 		}
 	}
@@ -437,9 +497,10 @@ func (h Handover) adoptQueue(k *CarriedQueue, s *subsystem, host string) (*queue
 	if err != nil {
 		return nil, err
 	}
-	n.Hello = portal.Hello{Protocol: portal.NVMe, Transport: portal.TCP}
-	q := &queue{fe: f, conn: n, log: n.Log, memory: f.shares.join(n.Remote.Addr()), id: k.ID, entries: k.Stream.Entries, noFlow: k.NoFlow}
-	t, err := nvmetcp.Restore(n.Net, f.tcpConfig(p, q.memory, &f.tcp), &k.Stream)
+	n.Hello = portal.Hello{Protocol: portal.NVMe, Transport: k.kind()}
+	entries, _ := k.size()
+	q := &queue{fe: f, conn: n, log: n.Log, memory: f.shares.join(n.Remote.Addr()), id: k.ID, entries: entries, noFlow: k.NoFlow}
+	t, err := h.restore(n, q.memory, &k.carriedStream)
 	if err != nil {
 		q.memory.leave()
 		n.Net.Close()
@@ -464,6 +525,16 @@ func (h Handover) adoptQueue(k *CarriedQueue, s *subsystem, host string) (*queue
 		return nil, errShutdown
 	}
 	return q, nil
+}
+
+// restore makes the transport of a queue, which the connection belongs to unless there is an
+// error.
+func (h Handover) restore(n *portal.Conn, memory *holding, k *carriedStream) (nvme.QueueTransport, error) {
+	if k.RDMA == nil {
+		return nvmetcp.Restore(n.Net, h.f.tcpConfig(n.Portal, memory, &h.f.tcp), &k.Stream)
+	}
+	p := n.Portal.Config()
+	return h.f.rdma.Restore(n.Net, p.RDMA(), k.RDMA)
 }
 
 // enterAs gives a controller that another process has made its place.
@@ -515,7 +586,7 @@ func (e *events) restore(k *carriedEvents, q *queue, waiting []uint16) error {
 		var sqe nvme.SQE
 		sqe.Init(nvme.AdminAsyncEvent, 0)
 		sqe.SetCID(cid)
-		k := q.tcp().Outstanding(&sqe)
+		k := q.parkable().Outstanding(&sqe)
 		if k == nil {
 			return errors.New("more commands than its admin queue has entries")
 		}

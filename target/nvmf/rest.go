@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"softiser/internal/nvme"
-	"softiser/internal/nvmetcp"
 	"softiser/target/portal"
 )
 
@@ -27,7 +26,7 @@ type standstill struct {
 // Why a controller is not carried.
 var (
 	errStaysDiscovery = errors.New("it is a discovery controller")
-	errStaysRDMA      = errors.New("it is over RDMA")
+	errStaysRoCE      = errors.New("it is over RoCE")
 	errStaysTLS       = errors.New("it is over TLS")
 	errStaysProof     = errors.New("its host is proving who it is")
 	errStaysEnding    = errors.New("it is ending")
@@ -85,7 +84,7 @@ func (c *controller) rest(ctx context.Context) {
 	}
 	c.events.hush(true)
 	for _, q := range r.queues {
-		if !q.tcp().Park(func() bool { return q.half == nil }) {
+		if !q.parkable().Park(func() bool { return q.half == nil }) {
 			c.resume(errStaysQueue)
 			return
 		}
@@ -112,8 +111,8 @@ func (c *controller) staysFor(queues []*queue, over bool) error {
 		switch {
 		case q.conn.Transport == portal.TLS:
 			return errStaysTLS
-		case q.tcp() == nil:
-			return errStaysRDMA
+		case q.parkable() == nil:
+			return errStaysRoCE
 		case !q.proved.Load() || q.auth != nil && q.auth.underWay():
 			return errStaysProof
 		case q.finishes.Load() || q.isOver():
@@ -123,10 +122,22 @@ func (c *controller) staysFor(queues []*queue, over bool) error {
 	return nil
 }
 
-// tcp is the transport of a queue over NVMe/TCP; nil: it is another one.
-func (q *queue) tcp() *nvmetcp.Controller {
-	t, _ := q.t.(*nvmetcp.Controller)
-	return t
+// parkable is a transport that can stand still, and go on in another process.
+type parkable interface {
+	Park(may func() bool) bool
+	Stands() bool
+	Still() bool
+	Unpark()
+	Outstanding(e *nvme.SQE) *nvme.Command
+}
+
+// parkable is the transport of a queue as one; nil: it is none.
+func (q *queue) parkable() parkable {
+	if q.conn.Transport == portal.RoCE {
+		return nil
+	}
+	p, _ := q.t.(parkable)
+	return p
 }
 
 // underWay reports whether the host has begun to prove itself.
@@ -140,12 +151,12 @@ func (a *authentication) underWay() bool {
 func (r *standstill) stands() bool {
 	for _, q := range r.queues {
 		// In this order: what stands begins nothing.
-		if !q.tcp().Stands() || q.open.Load() != int64(q.waitingEvents()) {
+		if !q.parkable().Stands() || q.open.Load() != int64(q.waitingEvents()) {
 			return false
 		}
 	}
 	for _, q := range r.queues {
-		if !q.tcp().Still() {
+		if !q.parkable().Still() {
 			return false
 		}
 	}
@@ -164,7 +175,7 @@ func (c *controller) resume(why error) {
 		return
 	}
 	for _, q := range r.queues {
-		q.tcp().Unpark()
+		q.parkable().Unpark()
 	}
 	c.events.hush(false)
 }

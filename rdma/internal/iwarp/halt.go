@@ -13,6 +13,7 @@ import (
 type parking struct {
 	may     func() bool // asked between two messages, without locks
 	changed func()      // there is reason to ask Still again; called with locks held
+	resumed func()      // called by the receiver, without locks, when the parking has ended; or nil
 	stands  bool        // the receiver waits; guarded by QP.Mu
 }
 
@@ -20,6 +21,7 @@ type parking struct {
 type halt struct {
 	wish  atomic.Pointer[parking] // nil: there is none; written under QP.Mu
 	moved sync.Cond               // there is reason for the receiver not to wait any more; on QP.Mu
+	over  func()                  // resumed of a parking that has ended, until the receiver has called it; guarded by QP.Mu
 }
 
 // errParked ends the reading between two messages.

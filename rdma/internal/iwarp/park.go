@@ -26,14 +26,15 @@ import (
 // Park makes the receiver stop between two messages as soon as may, which it calls without
 // locks, reports true and nothing is in flight for which it has to read; Nudge makes it ask
 // again though nothing comes. changed is called, with locks held, when Still may have become
-// true. False: the queue pair is not connected, or parked already.
-func (qp *QP) Park(may func() bool, changed func()) bool {
+// true; resumed, which may be nil, by the receiver when the parking has ended. False: the queue
+// pair is not connected, or parked already.
+func (qp *QP) Park(may func() bool, changed, resumed func()) bool {
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
 	if qp.StateLocked() != verbs.StateRTS || qp.Dying.Load() || qp.halt.wish.Load() != nil {
 		return false
 	}
-	qp.halt.wish.Store(&parking{may: may, changed: changed})
+	qp.halt.wish.Store(&parking{may: may, changed: changed, resumed: resumed})
 	qp.conn.SetReadDeadline(passed)
 	return true
 }
@@ -64,11 +65,17 @@ func (qp *QP) stillLocked() bool {
 func (qp *QP) Unpark() {
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
-	if qp.halt.wish.Swap(nil) == nil {
+	p := qp.halt.wish.Swap(nil)
+	if p == nil {
 		return
 	}
+	qp.halt.over = p.resumed
 	if !qp.Dying.Load() {
-		qp.conn.SetReadDeadline(time.Time{})
+		until := time.Time{}
+		if p.resumed != nil && !p.stands {
+			until = passed // the receiver is to come by
+		}
+		qp.conn.SetReadDeadline(until)
 	}
 	qp.halt.moved.Broadcast()
 }

@@ -239,6 +239,13 @@ func (x *receiver) stood(err error) bool {
 		}
 		qp.Mu.Unlock()
 	}
+	qp.Mu.Lock()
+	over := qp.halt.over
+	qp.halt.over = nil
+	qp.Mu.Unlock()
+	if over != nil {
+		over()
+	}
 	x.in.again()
 	x.single = 0 // what the last read has left is not known any more
 	return true

@@ -34,7 +34,7 @@ type handedOver struct {
 	Admin   int              `json:"admin"`
 	Metrics *handedListener  `json:"metrics,omitempty"`
 	Volumes []handedVolume   `json:"volumes"`
-	Carried target.Carried   `json:"carried"` // since version 2; NVMe since version 3, iSER since version 4
+	Carried target.Carried   `json:"carried"` // since version 2; NVMe since version 3, iSER and NVMe/RDMA since version 4
 	Closed  []string         `json:"closed"`  // what does not go over, for people
 }
 

@@ -29,8 +29,8 @@ func upgradeCommand() *cobra.Command {
 		Long: `Starts the program anew, with the arguments of the running process, and has it take over: the
 portals, the admin socket and the metrics address go on listening, volumes in files, on
 block devices and in memory stay open, with their locks, reservations and content, and
-sessions of iSCSI over TCP, of iSER over iWARP and controllers of NVMe over TCP go on: the
-other ends see a pause. What does not go over is printed; its peers connect again, as after a
+sessions of iSCSI over TCP and iSER and controllers of NVMe over TCP and RDMA go on (iSER and
+RDMA over iWARP): the other ends see a pause. What does not go over is printed; its peers connect again, as after a
 restart.
 
 If the new process cannot take over (it does not start, does not know the running version,

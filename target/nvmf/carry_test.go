@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -124,6 +125,66 @@ func TestCarry(t *testing.T) {
 	old.srv.Thaw()
 }
 
+// TestCarryRDMA: a controller over RDMA goes on at another server, with a request for events
+// that waits, and tells of events there.
+func TestCarryRDMA(t *testing.T) {
+	old, now := open(t, nil), open(t, nil)
+	admin, io := old.attachRDMA(t, 0)
+	var s nvme.SQE
+	s.NewSetFeatures(nvme.FeatureAsyncEvents, 0, nvme.NoticeNamespace)
+	if _, err := admin.do(s, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.Init(nvme.AdminAsyncEvent, 0)
+	event := make(chan error, 1)
+	go func() {
+		e, err := admin.do(s, nil)
+		if err == nil && nvme.Event(e.DW0()) != nvme.EventNamespaceChanged {
+			err = fmt.Errorf("event %#x", e.DW0())
+		}
+		event <- err
+	}()
+	data := pattern(96<<10, 5)
+	if _, err := io.do(rw(nvme.OpWrite, 8, 192), bytes.Clone(data)); err != nil {
+		t.Fatal(err)
+	}
+	k, left := old.carried()
+	if len(k.NVMe.Controllers) != 1 || len(left) != 0 || !k.NVMe.Controllers[0].OverRDMA() {
+		t.Fatalf("%+v, %v", k.NVMe, left)
+	}
+	mixed := target.Carried{NVMe: nvmf.Carried{Controllers: slices.Clone(k.NVMe.Controllers)}}
+	mixed.NVMe.Controllers[0].Queues = slices.Clone(k.NVMe.Controllers[0].Queues)
+	mixed.NVMe.Controllers[0].Queues[1].RDMA = nil
+	if now.srv.CheckCarried(&mixed, 2) == nil {
+		t.Error("a controller of two kinds of queues: taken")
+	}
+	if err := now.srv.CheckCarried(&k, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := now.srv.Adopt(&k); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		got := make([]byte, len(data))
+		if _, err := io.do(rw(nvme.OpWrite, 8, 192), bytes.Clone(data)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.do(rw(nvme.OpRead, 8, 192), got); err != nil || !bytes.Equal(got, data) {
+			t.Fatalf("not what was written (%v)", err)
+		}
+	}
+	if err := now.vol.(blockdev.Resizer).Resize(32 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-event; err != nil {
+		t.Fatal(err)
+	}
+	admin.tr.Terminate(nil)
+	<-admin.over
+	<-io.over
+	old.srv.Thaw()
+}
+
 // TestRestWaits: a host that owes data keeps its controller from coming to rest; commands that
 // have come meanwhile begin when it goes on.
 func TestRestWaits(t *testing.T) {
@@ -225,4 +286,17 @@ func TestRestStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.hangUp()
+}
+
+// FuzzCarried: whatever bytes come, nothing is taken for which there is no portal, and nothing panics.
+func FuzzCarried(f *testing.F) {
+	f.Add([]byte(`{"controllers":[{"host":"nqn.a","id":1,"queues":[{"file":0,"stream":{"align":4,"max_h2c_data":4096,"in_capsule":8192,"entries":2}}]}]}`))
+	f.Add([]byte(`{"controllers":[{"host":"nqn.a","id":1,"queues":[{"file":0,"rdma":{"entries":2,"queue_pair":{"mpa_revision":2,"ord":1,"fpdu_size":1500}}}]}]}`))
+	fe := &nvmf.Frontend{}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var k nvmf.Carried
+		if json.Unmarshal(b, &k) == nil && fe.Handover().Check(&k, 3) == nil && len(k.Controllers) > 0 {
+			t.Error("there is no portal")
+		}
+	})
 }

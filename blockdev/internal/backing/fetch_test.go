@@ -1,6 +1,7 @@
 package backing
 
 import (
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -63,5 +64,56 @@ func TestFetchedBeforeTheFault(t *testing.T) {
 		if len(calls) != len(want) || len(want) > 0 && calls[0] != want[0] {
 			t.Errorf("%s: calls %v, want %v", c.what, calls, want)
 		}
+	}
+}
+
+// Where the kernel cannot populate, pages are read through memory that is nobody else's: while a
+// range is lent its holder does not wait for the pool, whose memory may be with those who wait for
+// the range.
+func TestReadThroughNeedsNoPool(t *testing.T) {
+	k := linux
+	k.madvise = func(p []byte, advice int) error {
+		if advice == unix.MADV_POPULATE_READ || advice == unix.MADV_POPULATE_WRITE {
+			return unix.EINVAL
+		}
+		return linux.madvise(p, advice)
+	}
+	var read int
+	k.pread = func(fd int, p []byte, off int64) (int, error) {
+		n, err := linux.pread(fd, p, off)
+		read += max(n, 0)
+		return n, err
+	}
+	pool, err := blockdev.NewPool(blockdev.MaxBuffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	all, err := pool.Get(nil, blockdev.MaxBuffer, blockdev.NoWait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Put(all)
+	v, path := openFile(t, 2<<20, k, func(c *Config) { c.Pool = pool })
+	if err := os.WriteFile(path, make([]byte, 2<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const n = 100 << 10
+	for _, c := range []struct {
+		what  string
+		lease func(*blockdev.Lease) error
+	}{
+		{"reading", func(l *blockdev.Lease) error { return v.LeaseRead(l, 0, n, blockdev.Wait) }},
+		{"writing", func(l *blockdev.Lease) error { return v.LeaseWrite(l, 1<<20, n, blockdev.Wait) }},
+	} {
+		read = 0
+		var l blockdev.Lease
+		if err := c.lease(&l); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if !l.Direct || read != n {
+			t.Errorf("%s: direct %v, %d bytes read through, want %d", c.what, l.Direct, read, n)
+		}
+		l.Release()
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"softiser/blockdev"
 )
 
 // fetchMax is how long a read may be that is fetched by pread, bytes.
@@ -34,8 +32,8 @@ func (m *mapped) fetch(off, n int64) error {
 	return m.pread(scratch[:n], off)
 }
 
-// fetched is room for what fetch reads, which nobody looks at. It is not the pool's: who waits
-// for that may be waiting for the range that is lent meanwhile.
+// fetched is room for what fetch and readThrough read, which nobody looks at. It is not the pool's:
+// who has that may be waiting for the range that is lent meanwhile.
 var fetched = sync.Pool{New: func() any { return new([fetchMax]byte) }}
 
 // populateRead brings whole pages of data into memory and finds out whether
@@ -57,25 +55,15 @@ func (m *mapped) populateRead(off, n int64) error {
 
 // readThrough reads a range into scratch memory.
 func (m *mapped) readThrough(off, n int64) error {
-	n = min(n, m.size.Load()-off)
-	var one [1][]byte
-	for n > 0 {
-		k := min(n, blockdev.MaxBuffer)
-		bufs, err := m.pool.Get(one[:0], int(k), blockdev.Wait)
-		if err != nil {
+	end := min(off+n, m.size.Load())
+	scratch := fetched.Get().(*[fetchMax]byte)
+	defer fetched.Put(scratch)
+	for off < end {
+		k := min(end-off, fetchMax)
+		if err := m.pread(scratch[:k], off); err != nil {
 			return err
 		}
-		for _, b := range bufs {
-			if err == nil {
-				err = m.pread(b, off)
-			}
-			off += int64(len(b))
-		}
-		m.pool.Put(bufs)
-		if err != nil {
-			return err
-		}
-		n -= k
+		off += k
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ var toolCases = []Case{
 	{Name: "attach/nbd", Expect: "/dev/nbd0 in the guest: mkfs, mount, fio verify, detach", Run: attachNBD},
 	{Name: "attach/nbd-held", Expect: "SIGTERM while /dev/nbd0 is held open with dirty pages: they are written", Run: attachHeld},
 	{Name: "attach/nbd-restart", Expect: "the target killed and restarted under I/O on /dev/nbd0", Run: attachRestart},
+	{Name: "attach/nbd-upgrade", Expect: "ten upgrades of iser-initiator under I/O on /dev/nbd0: no error, data verified", Run: attachUpgrade},
 }
 
 func tgt(_ context.Context, e *Env) (string, error) {

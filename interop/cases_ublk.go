@@ -15,6 +15,7 @@ var ublkCases = []Case{
 	{Name: "attach/ublk-held", Expect: "SIGTERM while /dev/ublkb0 is held open with dirty pages: they are written", Run: attachUblkHeld},
 	{Name: "attach/ublk-restart", Expect: "the target killed and restarted under I/O on /dev/ublkb0", Run: attachUblkRestart},
 	{Name: "attach/ublk-recover", Expect: "iser-initiator killed under I/O on /dev/ublkb0, three times: the same attach takes the device again, fio verifies", Run: attachUblkRecover},
+	{Name: "attach/ublk-upgrade", Expect: "three upgrades of iser-initiator under I/O on /dev/ublkb0: no error, data verified", Run: attachUblkUpgrade},
 	{Name: "attach/ublk-abandoned", Expect: "iser-initiator killed and not started again: --list tells of it, --detach ends the device and its waiting I/O", Run: attachUblkAbandoned},
 }
 
@@ -126,6 +127,24 @@ cat /tmp/again; grep -q "^  device  /dev/ublkb0" /tmp/again || die another devic
 	}
 	_, err = e.In("/host/iser-initiator attach --detach /dev/ublkb0 || { cat /tmp/again.log; die detach; }\n" + ublkGone)
 	return "taken again three times, verified", err
+}
+
+// attachUblkUpgrade has other processes take the device. Linux 6.1 looks every five seconds
+// whether the one before is there.
+func attachUblkUpgrade(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(fileTarget("64MiB"))
+	if err != nil {
+		return "", err
+	}
+	if err := e.ublkUp(); err != nil {
+		return "", err
+	}
+	pauses, err := upgradeAttached(e, fmt.Sprintf(attachUblkGuest, t.Port, ramIQN)+"d=/dev/ublkb0", "/dev/ublkb0", 3)
+	if err != nil {
+		return "", err
+	}
+	_, err = e.In("/host/iser-initiator attach --detach /dev/ublkb0 || { cat /tmp/attach.log; die detach; }\n" + ublkGone)
+	return pauses, err
 }
 
 func attachUblkAbandoned(_ context.Context, e *Env) (string, error) {

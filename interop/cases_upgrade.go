@@ -127,3 +127,35 @@ func (p *Process) upgrade(e *Env, socket, carried string) error {
 	}
 	return nil
 }
+
+// attachUpgrade has other processes of iser-initiator serve /dev/nbd0.
+func attachUpgrade(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(fileTarget("64MiB"))
+	if err != nil {
+		return "", err
+	}
+	pauses, err := upgradeAttached(e, fmt.Sprintf(attachGuest, t.Port, ramIQN)+"d=/dev/nbd0", "/dev/nbd0", upgrades)
+	if err != nil {
+		return "", err
+	}
+	_, err = e.In("/host/iser-initiator attach --detach /dev/nbd0 || { cat /tmp/attach.log; die detach; }; quiet_kernel || die kernel")
+	return pauses, err
+}
+
+// upgradeAttached upgrades so many times what serves a device in the guest, which writes and
+// verifies meanwhile.
+func upgradeAttached(e *Env, attach, device string, times int) (string, error) {
+	out, err := steadyIO(e, attach+"; dmesg -C", func() error {
+		_, err := e.In(`for n in $(seq %[1]d); do sleep 1; was=$(pgrep -f "iser-initiator attach" | head -1)
+/host/iser-initiator attach --upgrade %[2]s >/tmp/upgrade 2>&1 || { cat /tmp/upgrade /tmp/attach.log; die upgrade $n; }
+cat /tmp/upgrade; [ "$(pgrep -f "iser-initiator attach" | wc -l)" = 1 ] && [ "$(pgrep -f "iser-initiator attach")" != "$was" ] || { ps ax; die process; }
+s=$(awk '{ print $5 }' /sys/block/%[3]s/stat); for i in $(seq 300); do [ "$(awk '{ print $5 }' /sys/block/%[3]s/stat)" != "$s" ] && break; sleep 0.1; done
+[ "$(awk '{ print $5 }' /sys/block/%[3]s/stat)" != "$s" ] || { cat /tmp/attach.log; die no I/O; }; done
+! dmesg | grep -i 'error\|timed out\|reset' || die the kernel has noticed; /host/iser-initiator attach --list`, times, device, filepath.Base(device))
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return fmt.Sprintf("%d upgrades, no error, verified", times), nil
+}

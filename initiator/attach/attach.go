@@ -66,6 +66,9 @@ type Options struct {
 	// it may have changed.
 	State   func() (state, reason string)
 	Changed <-chan struct{}
+	// Time2Wait is how long the targets want nobody to log in under the same names after
+	// the sessions have ended without a logout; nil: not at all.
+	Time2Wait func() time.Duration
 	// Patience is how long requests wait for a volume that the process before had open, and
 	// this one has not opened yet; 0: for ever.
 	Patience time.Duration

@@ -196,6 +196,12 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 		}
 		return "reconnecting", "this process, which has taken the place of another one, has not opened the volume yet"
 	}
+	opt.Time2Wait = func() time.Duration {
+		if v := lun.Load(); v != nil {
+			return time2Wait(*v)
+		}
+		return 0
+	}
 	opt.Open = func(ctx context.Context, n Nexus) (LUN, error) {
 		t := tuning
 		t.ISID, t.Cache = n.ISID, n.Cache
@@ -314,6 +320,18 @@ func stateOf(v blockio.Volume) (state, reason string) {
 		return stateOfPaths(v.Paths())
 	}
 	return "connected", ""
+}
+
+// time2Wait is the longest that a session of a volume has agreed on.
+func time2Wait(v blockio.Volume) (longest time.Duration) {
+	s, ok := v.(interface{ Sessions() []*initiator.Session })
+	if !ok {
+		return 0
+	}
+	for _, x := range s.Sessions() {
+		longest = max(longest, time.Duration(x.Info().Time2Wait)*time.Second)
+	}
+	return longest
 }
 
 func stateOfPaths(paths []multipath.Status) (state, reason string) {

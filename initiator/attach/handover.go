@@ -41,6 +41,7 @@ type handedVolume struct {
 	Info  blockdev.Info        `json:"info"`
 	ISID  [6]byte              `json:"isid"`
 	Cache blockio.CarriedCache `json:"cache"`
+	Wait  time.Duration        `json:"wait"` // before it is opened, Options.Time2Wait
 }
 
 // How long the steps of a handover may take.
@@ -49,6 +50,9 @@ const (
 	startPatience = 30 * time.Second // for a new process, from its start until it is ready
 	readyPatience = 10 * time.Second // for one that has been offered everything
 )
+
+// maxWait is the longest DefaultTime2Wait (RFC 7143 §13.15).
+const maxWait = time.Hour
 
 // offering is what is collected for an offer.
 type offering struct {
@@ -129,6 +133,11 @@ func (a *Attachment) collect(o *offering) error {
 	s := &o.state
 	info := a.lun.Info()
 	s.Volume = handedVolume{Names: a.lun.Names(), Info: info, ISID: a.nexus.ISID, Cache: a.nexus.Cache.Carry()}
+	if r, ok := a.lun.(*reopened); ok && r.vol.Load() == nil {
+		s.Volume.Wait = r.was.Wait // this process has not logged in yet
+	} else if f := a.opt.Time2Wait; f != nil {
+		s.Volume.Wait = f()
+	}
 	s.Record.Size = info.Size
 	lock, err := handover.Dup(a.record)
 	if err != nil {
@@ -192,6 +201,9 @@ func parseState(b []byte, files int, opt *Options) (*handedOver, error) {
 	r, i := &s.Record, &s.Volume.Info
 	if i.Size < 0 || i.BlockSize < 1 || i.BlockSize > 1<<20 || i.BlockSize&(i.BlockSize-1) != 0 {
 		return nil, fmt.Errorf("the state that was offered: a volume of %d bytes in blocks of %d", i.Size, i.BlockSize)
+	}
+	if w := s.Volume.Wait; w < 0 || w > maxWait {
+		return nil, fmt.Errorf("the state that was offered: %v before the next login; %v is the limit", w, maxWait)
 	}
 	if _, _, err := parseDevice(deviceOf(r)); err != nil {
 		return nil, fmt.Errorf("the state that was offered: %w", err)

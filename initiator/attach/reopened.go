@@ -11,6 +11,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/initiator/internal/pause"
 )
 
 // reopened is a volume that another process had open, and that this one opens again under
@@ -58,6 +59,7 @@ const (
 func (r *reopened) open() { r.wg.Go(r.run) }
 
 func (r *reopened) run() {
+	pause.For(r.ctx, r.was.Wait)
 	begun, said := time.Now(), ""
 	for wait := firstReopen; r.ctx.Err() == nil; wait = min(2*wait, maxReopen) {
 		err := r.attempt()
@@ -76,10 +78,7 @@ func (r *reopened) run() {
 		if p := r.opt.Patience; p > 0 && time.Since(begun) >= p {
 			r.fail(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
 		}
-		select {
-		case <-time.After(wait):
-		case <-r.ctx.Done():
-		}
+		pause.For(r.ctx, wait)
 	}
 }
 

@@ -199,6 +199,7 @@ func TestParseState(t *testing.T) {
 		"lock of the record": func(s *handedOver) { s.Lock = 3 }, "control socket": func(s *handedOver) { s.Control = -1 },
 		"NBD socket": func(s *handedOver) { s.Unix = 1 << 30 }, "TCP": func(s *handedOver) { s.TCP = -2 },
 		"blocks of 0": func(s *handedOver) { s.Volume.Info.BlockSize = 0 }, "blocks of 513": func(s *handedOver) { s.Volume.Info.BlockSize = 513 },
+		"-1ns before": func(s *handedOver) { s.Volume.Wait = -1 }, "2h0m0s before": func(s *handedOver) { s.Volume.Wait = 2 * time.Hour },
 		"-1 bytes": func(s *handedOver) { s.Volume.Info.Size = -1 }, "/dev/sda": func(s *handedOver) { s.Record.Device = "/dev/sda" },
 		"the volume of the running": func(s *handedOver) { s.Record.URL = "iser://other" }, "--device of": func(s *handedOver) { s.Record.Device = "/dev/nbd1" },
 	} {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/initiator"
 	"softiser/initiator/blockio"
 )
 
@@ -262,6 +263,16 @@ func (v *Volume) opened() []*path {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(v.paths), func(p *path) bool { return p.vol == nil })
+}
+
+// Sessions are those of the paths over iSCSI and iSER.
+func (v *Volume) Sessions() (all []*initiator.Session) {
+	for _, p := range v.opened() {
+		if l, ok := p.vol.(*initiator.LUN); ok {
+			all = append(all, l.Sessions()...)
+		}
+	}
+	return all
 }
 
 // Limits returns what one command covers over every path.

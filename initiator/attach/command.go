@@ -243,7 +243,10 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	}
 	report(pipe, &a.Record, nil)
 	if pipe == nil {
-		if err := c.print(out, &a.Record); err != nil && !c.take { // who started the first process may be gone
+		if !c.take { // the notice of the takeover says it, to whoever started the first process
+			err = c.print(out, &a.Record)
+		}
+		if err != nil {
 			return errors.Join(err, a.undo())
 		}
 		if err := systemd.Notify(systemd.Ready); err != nil {

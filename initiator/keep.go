@@ -78,7 +78,7 @@ func (w *watch) tick(next time.Duration) time.Duration {
 	s.mu.Lock()
 	w.clock = w.elapsed()
 	c := s.conn
-	if c != nil && c.state != connDead {
+	if c != nil && c.state != connDead && !s.resting {
 		w.connection(c)
 		if s.wait.delayed > 0 {
 			next = min(next, w.delayed())

@@ -38,23 +38,24 @@ type Session struct {
 	// mu guards everything below and the tasks. It may be held across
 	// SendControl and ReleaseTask of the datamover, never across Push, Terminate
 	// or a Done callback. It is taken after no other lock of this package.
-	mu     sync.Mutex
-	state  State
-	err    error  // why the session failed or was closed
-	conn   *conn  // nil while there is none
-	last   *login // outcome of the last login
-	win    iscsi.SenderWindow
-	tasks  table
-	wait   backlog        // what is to be sent
-	units  units          // its LUNs, and whether they have been looked at
-	tm     taskManagement // what is being aborted
-	rec    recovery       // what looks for the target
-	watch  watch          // its clock
-	out    outbox         // what is to be done without the lock
-	caches caches         // what the target may have lost
-	portal string         // where the target sent us (redirection), or cfg.Address
-	stats  Stats
-	pdu    iscsi.PDU // scratch of send
+	mu      sync.Mutex
+	state   State
+	resting bool   // nothing is sent; see rest.go
+	err     error  // why the session failed or was closed
+	conn    *conn  // nil while there is none
+	last    *login // outcome of the last login
+	win     iscsi.SenderWindow
+	tasks   table
+	wait    backlog        // what is to be sent
+	units   units          // its LUNs, and whether they have been looked at
+	tm      taskManagement // what is being aborted
+	rec     recovery       // what looks for the target
+	watch   watch          // its clock
+	out     outbox         // what is to be done without the lock
+	caches  caches         // what the target may have lost
+	portal  string         // where the target sent us (redirection), or cfg.Address
+	stats   Stats
+	pdu     iscsi.PDU // scratch of send
 }
 
 // Dial connects and logs in to cfg.TargetName at cfg.Address.
@@ -64,7 +65,11 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 		return nil, err
 	}
 	s := newSession(cfg)
-	c, err := s.connect(ctx)
+	connect, taken := s.connect, cfg.Carried != nil
+	if taken {
+		connect = func(context.Context) (*conn, error) { return s.takeUp(cfg.Carried) }
+	}
+	c, err := connect(ctx)
 	if err != nil {
 		s.cancel()
 		return nil, errors.Join(err, s.transport.close())
@@ -83,6 +88,9 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 	s.wg.Add(1)
 	go s.watch.keep()
 	s.unlock()
+	if taken {
+		c.dm.Start(c)
+	}
 	return s, nil
 }
 

@@ -78,7 +78,7 @@ func (s *Session) enqueue(r *request) *conn {
 // first, then those to be repeated, then new ones. The caller holds s.mu.
 func (s *Session) pump() {
 	c := s.conn
-	if c == nil || !c.works() {
+	if c == nil || !c.works() || s.resting {
 		return
 	}
 	if s.drainInto(c, &s.wait.ctlResend, &s.wait.ctlQueue, true); c.state == connFlowing {

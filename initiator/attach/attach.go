@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/nbd"
 	"softiser/initiator/ublk"
@@ -31,8 +32,9 @@ type LUN interface {
 // Nexus is by what a target knows the sessions of an attachment, and what these know of its
 // cache: the same for every process that serves the attachment.
 type Nexus struct {
-	ISID  [6]byte // of iSCSI sessions
-	Cache *blockio.Cache
+	ISID    [6]byte // of iSCSI sessions
+	Cache   *blockio.Cache
+	Session *initiator.CarriedSession // to go on with; nil: there is none. It is taken, or closed
 }
 
 // Options say how a volume is attached.
@@ -94,10 +96,11 @@ type Attachment struct {
 	unix, tcp *handover.Listener // tcp is nil without Options.TCP
 	ublk      *ublk.Device       // nil: there is none
 	giving    giving
+	still     carrier // the volume whose session rests; nil: it does not
 }
 
 func newAttachment(opt Options) *Attachment {
-	a := &Attachment{opt: opt, nexus: Nexus{opt.ISID, new(blockio.Cache)}, serve: make(chan error, 8), lost: make(chan error, 1), size: make(chan int64, 1)}
+	a := &Attachment{opt: opt, nexus: Nexus{ISID: opt.ISID, Cache: new(blockio.Cache)}, serve: make(chan error, 8), lost: make(chan error, 1), size: make(chan int64, 1)}
 	a.giving.init(a)
 	return a
 }

@@ -46,8 +46,8 @@ is killed, I/O waits, and the same command takes the device again.
 
 --upgrade replaces the process of an attachment by a new one (of a new version, say),
 which takes over the NBD sockets, the connections of clients and the kernel device:
-they see a pause. The new process logs in to the target under the same names, so that
-reservations hold. If it cannot take over, the running one goes on as if nothing had
+they see a pause. It goes on with the session to the target, if that is one over plain
+TCP, or logs in under the same names, so that reservations hold. If it cannot take over, the running one goes on as if nothing had
 happened, and the error says why. SIGUSR2 does the same, and so does --takeover, with
 the URL and the options that the running process has.
 
@@ -204,7 +204,7 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	}
 	opt.Open = func(ctx context.Context, n Nexus) (LUN, error) {
 		t := tuning
-		t.ISID, t.Cache = n.ISID, n.Cache
+		t.ISID, t.Cache, t.Session = n.ISID, n.Cache, n.Session
 		v, err := c.conn.Open(ctx, url, t)
 		if err != nil {
 			return nil, err

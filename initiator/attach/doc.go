@@ -24,7 +24,8 @@
 //	    ───── sockets, connections, record ────▶  looks at all of it, touches nothing
 //	    ◀──────────────── ready ───────────────
 //	    ───────────────── yours ───────────────▶  serves the clients, whose requests wait
-//	ends                                          opens the volume under the same names (reopened)
+//	ends                                          opens the volume: with the session of the old
+//	                                              process, or under the same names (reopened)
 //
 // Package handover says how the two agree, ADR 210 why it is as it is.
 //

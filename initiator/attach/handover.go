@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/nbd"
 	"softiser/internal/handover"
@@ -41,14 +42,38 @@ type handedVolume struct {
 	Info  blockdev.Info        `json:"info"`
 	ISID  [6]byte              `json:"isid"`
 	Cache blockio.CarriedCache `json:"cache"`
-	Wait  time.Duration        `json:"wait"` // before it is opened, Options.Time2Wait
+	Wait  time.Duration        `json:"wait"` // before it is opened without a session, Options.Time2Wait
+	// Session is the one to the target, if that has come to rest.
+	Session *initiator.CarriedSession `json:"session,omitempty"`
+}
+
+// carrier is a volume whose session may go over: what it is not has another process log in.
+type carrier interface {
+	Rest(context.Context) error
+	Resume()
+	Carry() (*initiator.CarriedSession, error)
+}
+
+// carrier is the volume, if its session can go over.
+func (a *Attachment) carrier() carrier {
+	lun := a.lun
+	if r, ok := lun.(*reopened); ok {
+		v := r.vol.Load()
+		if v == nil {
+			return nil
+		}
+		lun = *v
+	}
+	c, _ := lun.(carrier)
+	return c
 }
 
 // How long the steps of a handover may take.
 const (
-	restPatience  = 2 * time.Second  // for requests under way
-	startPatience = 30 * time.Second // for a new process, from its start until it is ready
-	readyPatience = 10 * time.Second // for one that has been offered everything
+	restPatience  = 2 * time.Second        // for requests under way
+	idlePatience  = 500 * time.Millisecond // for a session without any
+	startPatience = 30 * time.Second       // for a new process, from its start until it is ready
+	readyPatience = 10 * time.Second       // for one that has been offered everything
 )
 
 // maxWait is the longest DefaultTime2Wait (RFC 7143 §13.15).
@@ -98,6 +123,13 @@ func (a *Attachment) freeze(began time.Time) (_ *offering, err error) {
 	if under > 0 && !a.opt.Replays {
 		return nil, fmt.Errorf("%d requests have not ended within %v, and by this way to the volume (several paths, NVMe) they cannot be repeated by another process: try again when the target answers", under, restPatience)
 	}
+	if c := a.carrier(); under == 0 && c != nil {
+		still, cancel := context.WithTimeout(context.Background(), idlePatience)
+		defer cancel()
+		if c.Rest(still) == nil {
+			a.still = c
+		}
+	}
 	o := &offering{under: under, state: handedOver{Began: began, Record: a.Record, TCP: -1}}
 	if err := a.collect(o); err != nil {
 		o.discard()
@@ -121,6 +153,10 @@ func (a *Attachment) thaw() {
 		l.Release()
 	}
 	a.giving.control.Release()
+	if a.still != nil {
+		a.still.Resume()
+		a.still = nil
+	}
 	a.srv.Resume()
 	if a.ublk != nil {
 		a.ublk.Resume()
@@ -157,6 +193,12 @@ func (a *Attachment) collect(o *offering) error {
 		}
 		*l.at = o.add(fd)
 	}
+	if a.still != nil {
+		if s.Volume.Session, err = a.still.Carry(); err != nil {
+			return err
+		}
+		s.Volume.Session.File = o.add(s.Volume.Session.FD)
+	}
 	carried, left, err := a.srv.Carry()
 	if err != nil {
 		return err
@@ -176,6 +218,9 @@ func (o *offering) carried() (all []string) {
 	}
 	if n := len(s.NBD.Conns); n > 0 {
 		all = append(all, fmt.Sprintf("%d NBD connections", n))
+	}
+	if s.Volume.Session != nil {
+		all = append(all, "the session to the target")
 	}
 	if o.under > 0 {
 		all = append(all, fmt.Sprintf("%d requests, to be done once more", o.under))
@@ -204,6 +249,12 @@ func parseState(b []byte, files int, opt *Options) (*handedOver, error) {
 	}
 	if w := s.Volume.Wait; w < 0 || w > maxWait {
 		return nil, fmt.Errorf("the state that was offered: %v before the next login; %v is the limit", w, maxWait)
+	}
+	if k := s.Volume.Session; k != nil {
+		if err := k.Check(files); err != nil {
+			return nil, fmt.Errorf("the state that was offered: %w", err)
+		}
+		k.FD = -1
 	}
 	if _, _, err := parseDevice(deviceOf(r)); err != nil {
 		return nil, fmt.Errorf("the state that was offered: %w", err)

@@ -59,7 +59,10 @@ const (
 func (r *reopened) open() { r.wg.Go(r.run) }
 
 func (r *reopened) run() {
-	pause.For(r.ctx, r.was.Wait)
+	carried := r.was.Session != nil
+	if !carried {
+		pause.For(r.ctx, r.was.Wait)
+	}
 	begun, said := time.Now(), ""
 	for wait := firstReopen; r.ctx.Err() == nil; wait = min(2*wait, maxReopen) {
 		err := r.attempt()
@@ -78,6 +81,9 @@ func (r *reopened) run() {
 		if p := r.opt.Patience; p > 0 && time.Since(begun) >= p {
 			r.fail(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
 		}
+		if carried { // it was lost
+			carried, wait = false, max(wait, r.was.Wait)
+		}
 		pause.For(r.ctx, wait)
 	}
 }
@@ -87,7 +93,11 @@ var errOther = errors.New("another volume is there")
 
 // attempt opens the volume once.
 func (r *reopened) attempt() error {
-	vol, err := r.opt.Open(r.ctx, r.nexus)
+	n := r.nexus
+	if n.Session, r.was.Session = r.was.Session, nil; n.Session != nil { // for the first attempt; others log in
+		defer n.Session.Close() // if nobody has taken it
+	}
+	vol, err := r.opt.Open(r.ctx, n)
 	if err != nil {
 		return err
 	}

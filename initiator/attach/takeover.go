@@ -62,7 +62,12 @@ func (t *taking) prepare(path string) (err error) {
 		return err
 	}
 	s, a := t.offer, t.a
-	a.nexus = Nexus{s.Volume.ISID, blockio.ResumeCache(s.Volume.Cache)}
+	if k := s.Volume.Session; k != nil {
+		if k.FD, err = t.File(k.File); err != nil {
+			return err
+		}
+	}
+	a.nexus = Nexus{ISID: s.Volume.ISID, Cache: blockio.ResumeCache(s.Volume.Cache)}
 	t.vol = newReopened(a, &s.Volume)
 	a.lun = t.vol
 	if err := a.makeServer(); err != nil {
@@ -143,6 +148,9 @@ func (t *taking) discard() {
 	if t.nbd != nil {
 		t.nbd.Forget()
 	}
+	if t.offer != nil && t.offer.Volume.Session != nil {
+		t.offer.Volume.Session.Close()
+	}
 	_ = a.closeListeners()
 	if t.ln != nil {
 		_ = t.ln.Close()
@@ -170,14 +178,19 @@ func (t *taking) begin(path string) (err error) {
 	if t.nbd != nil {
 		a.keepNBD(t.nbd)
 	}
-	ended := make(chan struct{})
+	ended, carried := make(chan struct{}), t.offer.Volume.Session != nil
+	if carried {
+		t.vol.open()
+	}
 	go func() {
 		defer close(ended)
 		if err := t.Gone(readyPatience); err != nil && a.opt.OnError != nil {
 			a.opt.OnError(err)
 		}
 		t.Close()
-		t.vol.open()
+		if !carried { // a login would end the session that the old process has
+			t.vol.open()
+		}
 	}()
 	if kindOf(r.Device) == deviceUblk {
 		<-ended // the driver gives the device to nobody before

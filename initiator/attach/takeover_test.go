@@ -96,6 +96,7 @@ func closeRights(oob []byte) {
 // The connection between the two processes is cut after each message: either nothing has
 // happened and the old one goes on, or everything is the new one's.
 func TestHandoverCutAtEveryStep(t *testing.T) {
+	t.Parallel() // its old process, which is this one, does not end: the new one waits for that
 	l := &fakeLUN{data: make([]byte, 4<<20)}
 	opt := options(t, l)
 	opt.TCP = "127.0.0.1:0"

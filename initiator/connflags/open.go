@@ -215,8 +215,9 @@ type Tuning struct {
 	// ISID names the sessions of iSCSI paths, the last byte but one counting these, unless an
 	// option does. Zero: random ones.
 	ISID    [6]byte
-	Cache   *blockio.Cache // the account of what the volume has acknowledged; nil: a new one
-	Changed func()         // called when the way to the volume may have changed; must not block
+	Session *initiator.CarriedSession // of another process, to go on with where there is one path and one session; it is taken or closed
+	Cache   *blockio.Cache            // the account of what the volume has acknowledged; nil: a new one
+	Changed func()                    // called when the way to the volume may have changed; must not block
 }
 
 func (t *Tuning) apply(w way) {
@@ -305,6 +306,7 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 	switch w := ws[0]; {
 	case len(ws) > 1 || o.path.all:
 	case w.lun != nil:
+		w.lun.Carried = t.Session
 		l, err := initiator.Open(ctx, *w.lun)
 		if err != nil {
 			return nil, err

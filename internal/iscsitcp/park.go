@@ -12,7 +12,7 @@ import (
 	"softiser/internal/sockio"
 )
 
-// A connection of a target goes from one process to the next while it is parked: it has
+// A connection goes from one process to the next while it is parked: it has
 // stopped reading in front of a PDU, has said what was queued, and is silent.
 //
 //	Park ──▶ reads on until may says so ──▶ stands ──▶ Still: the queue is empty ──▶ Carry ─▶ Restore
@@ -44,13 +44,13 @@ var passed = time.Unix(1, 0)
 
 // Park makes the receive goroutine stop in front of the next PDU for which may, which it
 // calls without locks held, reports true; Nudge makes it ask again though nothing comes.
-// changed is called, with locks held, when Still may have become true. Only a target in
+// changed is called, with locks held, when Still may have become true. Only a connection in
 // the full feature phase that keeps nothing for recovery can be parked; for others Park
-// reports false.
+// reports false. An initiator's may holds it while a command is outstanding.
 func (c *Conn) Park(may func() bool, changed func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != iscsi.ConnFull || c.role != iscsi.RoleTarget || c.rec != nil || c.upgradingLocked() || c.park != nil {
+	if c.st != iscsi.ConnFull || c.rec != nil || c.upgradingLocked() || c.park != nil {
 		return false
 	}
 	c.park = &parking{may: may, changed: changed}
@@ -163,10 +163,22 @@ func (k *Carried) Check() error {
 // Restore makes a connection of a target of one that another process has carried, in the
 // full feature phase with p. nc belongs to it from now on, unless there is an error.
 func Restore(nc net.Conn, cfg Config, p *iscsi.Params, k *Carried) (*Conn, error) {
+	return restore(nc, iscsi.RoleTarget, cfg, p, k)
+}
+
+// RestoreInitiator is Restore for the connection of an initiator.
+func RestoreInitiator(nc net.Conn, cfg Config, p *iscsi.Params, k *Carried) (*Conn, error) {
+	if len(k.Tags) > 0 {
+		return nil, errors.New("iscsitcp: an initiator has no target transfer tags")
+	}
+	return restore(nc, iscsi.RoleInitiator, cfg, p, k)
+}
+
+func restore(nc net.Conn, role iscsi.Role, cfg Config, p *iscsi.Params, k *Carried) (*Conn, error) {
 	if err := k.Check(); err != nil {
 		return nil, err
 	}
-	c, err := New(nc, iscsi.RoleTarget, cfg)
+	c, err := New(nc, role, cfg)
 	if err != nil {
 		return nil, err
 	}

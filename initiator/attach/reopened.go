@@ -58,6 +58,7 @@ const (
 // open begins to look for the volume.
 func (r *reopened) open() { r.wg.Go(r.run) }
 
+// run makes attempts until one succeeds, another volume is there, or Close.
 func (r *reopened) run() {
 	carried := r.was.Session != nil
 	if !carried {

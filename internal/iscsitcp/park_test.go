@@ -153,7 +153,7 @@ func TestParkWhenAllowed(t *testing.T) {
 	<-r.c.Ended()
 }
 
-// TestParkNobodyElse: an initiator, a login and a connection that keeps for recovery stay.
+// TestParkNobodyElse: a login and a connection that keeps for recovery stay.
 func TestParkNobodyElse(t *testing.T) {
 	no := func(c *Conn) {
 		t.Helper()
@@ -161,7 +161,6 @@ func TestParkNobodyElse(t *testing.T) {
 			t.Error("it can be parked")
 		}
 	}
-	no(newPeer(t, iscsi.RoleInitiator, nil).c)
 	login := loginPeer(t, iscsi.RoleTarget, Config{})
 	login.c.Start(login.up)
 	no(login.c)

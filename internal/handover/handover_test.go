@@ -3,8 +3,10 @@ package handover
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -349,4 +351,41 @@ func FuzzReceive(f *testing.F) {
 			t.Fatalf("%v with %d bytes and %d descriptors", got.kind, len(got.payload), len(got.files))
 		}
 	})
+}
+
+// A listener that is held and released at once accepts as before: who accepts may see the
+// end of the pause before he has seen the pause.
+func TestHeldForAMoment(t *testing.T) {
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Pausable(ln)
+	accepted := make(chan error, 1)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				accepted <- err
+				return
+			}
+			c.Close()
+		}
+	}()
+	for range 2000 {
+		l.Hold()
+		l.Release()
+	}
+	c, err := net.Dial("unix", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("it was not accepted: %v", err)
+	}
+	c.Close()
+	l.Close()
+	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
 }

@@ -1,7 +1,9 @@
 package handover
 
 import (
+	"errors"
 	"net"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -56,9 +58,10 @@ func Pausable(ln net.Listener) *Listener { return &Listener{pausable: ln.(pausab
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.pausable.Accept()
-		if err == nil || !l.pause.Wait() {
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return c, err
 		}
+		l.pause.Wait() // it may be over by now: nobody else sets deadlines
 	}
 }
 

@@ -340,3 +340,37 @@ func TestUpgradeListsTLS(t *testing.T) {
 		t.Errorf("%v, %d logins", err, l.Stats().Logins)
 	}
 }
+
+// TestUpgradeMany: 256 sessions of both kinds go over together in one pause, and every one of
+// them goes on.
+func TestUpgradeMany(t *testing.T) {
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	n := 256
+	if testing.Short() {
+		n = 32
+	}
+	luns := make([]*initiator.LUN, n)
+	for i := range luns {
+		cfg, err := initiator.ParseURL([]string{"iscsi", "iser"}[i%2] + "://" + s.addr + "/iqn.2026-11.softiser:m/0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if luns[i], err = initiator.Open(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		defer luns[i].Close()
+	}
+	u, err := s.upgrade()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(u.Closed) != 0 || !slices.Contains(u.Carried, fmt.Sprintf("%d sessions of iSER", n/2)) || !slices.Contains(u.Carried, fmt.Sprintf("%d sessions of iSCSI over TCP", n/2)) {
+		t.Fatalf("carried %v, closed %v", u.Carried, u.Closed)
+	}
+	t.Logf("pause %v", u.Pause)
+	for i, l := range luns {
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil || l.Stats().Logins != 1 {
+			t.Fatalf("session %d: %v, %d logins", i, err, l.Stats().Logins)
+		}
+	}
+}

@@ -150,6 +150,56 @@ func TestCarryISER(t *testing.T) {
 	}
 }
 
+// TestCarryConnections: a session of several connections goes over whole, and serves commands that
+// alternate between them; so does one that has proved who it is, under its name.
+func TestCarryConnections(t *testing.T) {
+	old, now := serve(t, several(2)), serve(t, several(2))
+	r := old.session("MaxConnections=2")
+	x := old.another(r, 1, "HeaderDigest=CRC32C", "DataDigest=CRC32C")
+	k, left := old.carried(t)
+	if len(k.Sessions) != 1 || len(k.Sessions[0].Conns) != 2 || len(left) != 0 {
+		t.Fatalf("%+v, %v", k, left)
+	}
+	if err := now.Handover().Adopt(&k); err != nil {
+		t.Fatal(err)
+	}
+	data := pattern(512, 7)
+	for lba := range uint32(4) {
+		r.write10(lba, data)
+		x.cmdSN = r.cmdSN
+		if got := x.read10(lba, 1); !bytes.Equal(got, data) {
+			t.Fatal("not what was written")
+		}
+		r.cmdSN = x.cmdSN
+	}
+	if st := now.Status().Sessions; len(st) != 1 || len(st[0].Connections) != 2 {
+		t.Fatalf("%+v", st)
+	}
+
+	secret := func(_ *serverConfig, tgt *Target) {
+		tgt.Auth = Auth{Users: []Credential{{"alice", "initiator-secret"}}}
+	}
+	old, now = serve(t, secret), serve(t, secret)
+	r = old.dial()
+	if p, _, _ := r.chap(testIQN, "7", "alice", "initiator-secret", false); p.LoginResponse().Status() != iscsi.LoginSuccess {
+		t.Fatalf("status %04x", uint16(p.LoginResponse().Status()))
+	}
+	r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature)
+	r.loginResponse()
+	r.ready()
+	if k, left = old.carried(t); len(k.Sessions) != 1 || k.Sessions[0].User != "alice" {
+		t.Fatalf("%+v, %v", k, left)
+	}
+	if err := now.Handover().Adopt(&k); err != nil {
+		t.Fatal(err)
+	}
+	r.ready()
+	if st := now.Status().Sessions; len(st) != 1 || st[0].User != "alice" {
+		t.Fatalf("%+v", st)
+	}
+	r.logout()
+}
+
 // TestRestISERWaits: over iSER as well what has begun ends and is answered, and what comes
 // behind it waits until the session goes on.
 func TestRestISERWaits(t *testing.T) {

@@ -10,10 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
+	"softiser/internal/terminal/ptytest"
 )
 
 // trapped is a volume whose reads call a function from a certain one on.
@@ -115,21 +114,13 @@ func TestFileAppearsMeanwhile(t *testing.T) {
 // atTerminal makes standard input a terminal on which nobody types.
 func atTerminal(t *testing.T) {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	tty, _, err := ptytest.Open(t)
 	if err != nil {
 		t.Skip("no pseudo-terminals here: ", err)
 	}
-	t.Cleanup(func() { master.Close() })
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, master.Fd(), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY)
-	if errno != 0 {
-		t.Skip("TIOCGPTPEER: ", errno)
-	}
 	stdin := os.Stdin
-	os.Stdin = os.NewFile(slave, "terminal")
-	t.Cleanup(func() { os.Stdin.Close(); os.Stdin = stdin })
+	os.Stdin = tty
+	t.Cleanup(func() { os.Stdin = stdin })
 }
 
 // write does not wait in silence for somebody to type a volume, and one who does

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"softiser/internal/loopback"
+	"softiser/internal/terminal/ptytest"
 	"softiser/target/admin"
 )
 
@@ -100,25 +99,16 @@ targets:
 // one, and returns a function that types.
 func atTerminal(t *testing.T) (typed func(string), ok bool) {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	tty, person, err := ptytest.Open(t)
 	if err != nil {
 		t.Log("no pseudo-terminals here, questions are not tested: ", err)
 		return nil, false
 	}
-	t.Cleanup(func() { master.Close() })
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, master.Fd(), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY)
-	if errno != 0 {
-		t.Log("no pseudo-terminals here, questions are not tested: ", errno)
-		return nil, false
-	}
 	stdin := os.Stdin
-	os.Stdin = os.NewFile(slave, "terminal")
-	t.Cleanup(func() { os.Stdin.Close(); os.Stdin = stdin })
+	os.Stdin = tty
+	t.Cleanup(func() { os.Stdin = stdin })
 	return func(s string) {
-		if _, err := master.WriteString(s); err != nil {
+		if _, err := person.WriteString(s); err != nil {
 			t.Fatal(err)
 		}
 	}, true

@@ -80,12 +80,13 @@ func (t *top) run(ctx context.Context, ask func() (target.Status, error)) error 
 		return err
 	}
 	at := time.Now()
-	columns, rows := terminal.Size(t.tty)
-	full := columns > 0 && !t.once && !t.json
-	if full {
-		fmt.Fprint(t.out, enterScreen)
-		defer fmt.Fprint(t.out, leaveScreen)
-		fmt.Fprint(t.out, "looking …")
+	var screen *terminal.Screen // nil: one table after the other
+	if !t.once && !t.json {
+		screen = terminal.OpenScreen(t.out, t.tty)
+	}
+	if screen != nil {
+		defer screen.Close()
+		screen.Show(func(int) []byte { return []byte("looking …") })
 	}
 	tick := time.NewTicker(t.every)
 	defer tick.Stop()
@@ -107,9 +108,9 @@ func (t *top) run(ctx context.Context, ask func() (target.Status, error)) error 
 		switch {
 		case t.json:
 			err = json.NewEncoder(t.out).Encode(v)
-		case full:
-			columns, rows = terminal.Size(t.tty) // it may have changed
-			_, err = t.out.Write(screen(v.table(), columns, rows))
+		case screen != nil:
+			text := v.table()
+			err = screen.Show(func(int) []byte { return text })
 		default:
 			_, err = t.out.Write(append(v.table(), '\n'))
 		}
@@ -117,28 +118,6 @@ func (t *top) run(ctx context.Context, ask func() (target.Status, error)) error 
 			return err
 		}
 	}
-}
-
-// The other screen of a terminal without a cursor, and back.
-const (
-	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[H"
-	leaveScreen = "\x1b[?25h\x1b[?1049l"
-)
-
-// screen is what replaces the content of a terminal: as many lines, and as much of each, as
-// there is room for. With rows 0, which is unknown, all of them.
-func screen(text []byte, columns, rows int) []byte {
-	var b bytes.Buffer
-	b.WriteString("\x1b[H")
-	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
-		if rows > 0 && i == rows-1 {
-			break
-		}
-		b.WriteString(terminal.Fit(columns, line))
-		b.WriteString("\x1b[K\r\n")
-	}
-	b.WriteString("\x1b[J")
-	return b.Bytes()
 }
 
 // table writes the view for people.

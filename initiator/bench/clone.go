@@ -12,21 +12,6 @@ import (
 	"softiser/blockdev"
 )
 
-// phase is where a clone stands.
-//
-//	phaseRun ──► phaseFlush ──► phaseVerify ──► phaseDone
-//	   └──────────────┴───────────────┴──(error)──►
-type phase uint32
-
-const (
-	phaseRun phase = iota
-	phaseFlush
-	phaseVerify
-	phaseDone
-)
-
-func (p phase) String() string { return [...]string{"run", "flush", "verify", "done"}[p] }
-
 // clone is one running instance of a job.
 //
 // Completions come from the sessions' receive goroutines. Whichever finds no

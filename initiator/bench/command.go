@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"softiser/initiator/connflags"
+	"softiser/internal/terminal"
 	"softiser/internal/usage"
 )
 
@@ -46,6 +47,9 @@ const example = `  # random reads, 4 KiB, 32 in flight, ten seconds
 
   # the same load for a minute, drawn over time
   iser-initiator bench URL --rw=randrw --iodepth=32 --runtime=60 --time-based --plot=run.svg
+
+  # the same to look at while it runs
+  iser-initiator bench URL --rw=randrw --iodepth=32 --runtime=60 --time-based --live
 
   # did a crash lose an acknowledged write?
   iser-initiator bench URL --rw=randwrite --bs=4k --verify=crc32c --verify-state=run.ledger
@@ -80,6 +84,7 @@ type command struct {
 	only      []string // names of sections
 	status    string   // --status-interval
 	plot      string   // file for the SVG
+	live      bool
 }
 
 // register adds the options of a job to fs. They apply to the job that the last --name
@@ -118,6 +123,7 @@ func (c *command) register(fs *pflag.FlagSet) {
 	fs.StringVar(&c.plot, "plot", "", "draw latency percentiles, bandwidth and IOPS over time into this file, as SVG")
 	fs.StringVar(&c.status, "status-interval", "", "write the whole report this often while jobs run (seconds, or with unit)")
 	fs.StringVar(&c.eta, "eta", "auto", "progress line: auto (on a terminal), always or never")
+	fs.BoolVar(&c.live, "live", false, "watch the jobs on the whole terminal instead of in a line: rates and latencies of each, drawn over the last minutes")
 	fs.StringArrayVar(&c.only, "section", nil, "read only this section of the job files, and the global ones (may be repeated)")
 	fs.BoolVar(&c.parseOnly, "parse-only", false, "check options and job files, run nothing")
 	c.conn = connflags.Register(fs)
@@ -240,6 +246,13 @@ func (c *command) run(cmd *cobra.Command, args []string) (err error) {
 			return usage.Errorf("--status-interval=%s: expected a time above 0, such as 10 or 500ms", c.status)
 		}
 	}
+	stderr := cmd.ErrOrStderr()
+	switch {
+	case c.live && terminal.Columns(stderr) == 0:
+		return usage.Errorf("--live: stderr is no terminal, or one that does not know its size (stty size)")
+	case c.live && every > 0 && (c.output == "" || c.output == "-"):
+		return usage.Errorf("--live together with --status-interval: the reports need a file of their own, --output")
+	}
 	url, files, err := split(args)
 	if err != nil {
 		return usage.Wrap(err)
@@ -248,7 +261,6 @@ func (c *command) run(cmd *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return usage.Wrap(err)
 	}
-	stderr := cmd.ErrOrStderr()
 	for _, n := range notes {
 		fmt.Fprintln(stderr, n)
 	}
@@ -265,16 +277,11 @@ func (c *command) run(cmd *cobra.Command, args []string) (err error) {
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process
 	if slices.Contains(c.formats, "normal") {
 		WriteHeader(out, jobs)
 	}
 	cfg := Config{Open: c.opener(cmd.Flags()), URL: url}
 	var line progress
-	if c.eta == "always" || c.eta == "auto" && isTerminal(stderr) {
-		line.w = stderr
-		cfg.Tick = line.tick
-	}
 	if every > 0 {
 		cfg.StatusEvery = every
 		cfg.Status = func(r *Report) { // what cannot be written now cannot be at the end either, which is told then
@@ -290,8 +297,22 @@ func (c *command) run(cmd *cobra.Command, args []string) (err error) {
 		}
 		cfg.Plot, closePlot = f, f.Close
 	}
+	var view *liveView
+	switch {
+	case c.live:
+		view = openLive(stderr)
+		cfg.Live, c.conn.Events = view.tick, view
+	case c.eta == "always" || c.eta == "auto" && isTerminal(stderr):
+		line.w = stderr
+		cfg.Tick = line.tick
+	}
+	context.AfterFunc(ctx, func() {
+		view.close()
+		stop() // a second signal ends the process
+	})
 	rep, err := Run(ctx, jobs, cfg)
 	line.clear()
+	view.close()
 	err = errors.Join(err, closePlot())
 	if err != nil {
 		if ctx.Err() != nil {

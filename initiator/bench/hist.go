@@ -55,12 +55,36 @@ func (h *Histogram) Merge(o *Histogram) {
 	}
 }
 
+// since returns what h has counted and o, an earlier state of it, had not. Where h has begun
+// anew meanwhile, it is all of it.
+func (h *Histogram) since(o *Histogram) *Histogram {
+	d := h.clone()
+	if h == nil || o == nil {
+		return d
+	}
+	for i, c := range o.count {
+		if c > d.count[i] {
+			return h.clone()
+		}
+		d.count[i] -= c
+	}
+	return d
+}
+
 // N returns how many latencies were counted.
 func (h *Histogram) N() (n uint64) {
 	for _, c := range h.count {
 		n += c
 	}
 	return n
+}
+
+func (h *Histogram) clone() *Histogram {
+	if h == nil {
+		return nil
+	}
+	c := *h
+	return &c
 }
 
 // Percentiles returns the value at each percentage of list (ascending).

@@ -36,11 +36,19 @@ func progressLine(s *Snapshot) string {
 	} else {
 		b.WriteString("[stalled]")
 	}
-	if s.Done > 0 && s.Done < 1 {
-		eta := time.Duration(float64(s.Elapsed) * (1 - s.Done) / s.Done).Round(time.Second)
-		fmt.Fprintf(&b, "[eta %02dm:%02ds]", int(eta.Minutes()), int(eta.Seconds())%60)
+	if eta := s.eta(); eta != "" {
+		fmt.Fprintf(&b, "[%s]", eta)
 	}
 	return b.String()
+}
+
+// eta says how long the rest will take, if that can be told.
+func (s *Snapshot) eta() string {
+	if s.Done <= 0 || s.Done >= 1 {
+		return ""
+	}
+	eta := time.Duration(float64(s.Elapsed) * (1 - s.Done) / s.Done).Round(time.Second)
+	return fmt.Sprintf("eta %02dm:%02ds", int(eta.Minutes()), int(eta.Seconds())%60)
 }
 
 // progress keeps one line of a terminal up to date.

@@ -21,6 +21,8 @@ type Config struct {
 	// and by nobody any more when Run returns.
 	Status      func(*Report)
 	StatusEvery time.Duration
+	// Live, when set, is called every second with what the jobs do, until the context ends.
+	Live func(*Look)
 	// Plot, when set, is given an SVG when the jobs have run: latency percentiles, bandwidth and
 	// operations per second over time.
 	Plot io.Writer
@@ -37,8 +39,17 @@ type Snapshot struct {
 	IOs      [datas]float64
 }
 
+// Look is what a run has done until a moment, for a view that is left open.
+type Look struct {
+	Report   *Report
+	Snapshot Snapshot      // the last one
+	Elapsed  time.Duration // since the run began
+	Since    time.Duration // since the look before, or the start of the jobs that now run
+}
+
 const (
 	sampleEvery   = 500 * time.Millisecond
+	liveEvery     = time.Second
 	maxOpenAtOnce = 16 // logins under way at the same time
 	// stopPatience is what operations in flight have to end after an interrupt.
 	stopPatience = 3 * time.Second
@@ -294,7 +305,12 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	steady := newSteadyStates(clones)
-	var second, report <-chan time.Time
+	var second, report, live <-chan time.Time
+	if cfg.Live != nil {
+		t := time.NewTicker(liveEvery)
+		defer t.Stop()
+		live = t.C
+	}
 	if cfg.Status != nil {
 		t := time.NewTicker(cfg.StatusEvery)
 		defer t.Stop()
@@ -313,6 +329,7 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 		close(allDone)
 	}()
 	s := newSampler(clones)
+	snap, looked := &Snapshot{Running: len(clones), Done: -1}, epoch
 	cancelled := ctx.Done()
 	var late <-chan time.Time
 	var closing sync.WaitGroup
@@ -323,7 +340,7 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 			closing.Wait()
 			return
 		case <-cancelled:
-			cancelled, late = nil, time.After(stopPatience)
+			cancelled, late, live = nil, time.After(stopPatience), nil
 			for _, c := range clones {
 				c.stop()
 			}
@@ -332,12 +349,16 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 			closing.Go(func() { _ = closeAll() }) // errors are reported when the sessions are closed at the end
 		case <-report:
 			cfg.Status(w.status(s))
+		case <-live:
+			now := time.Now()
+			cfg.Live(&Look{Report: w.status(s), Snapshot: *snap, Elapsed: now.Sub(w.started), Since: now.Sub(looked)})
+			looked = now
 		case <-second:
 			for _, s := range steady {
 				s.sample(time.Since(epoch))
 			}
 		case <-tick.C:
-			snap := s.take(time.Since(epoch))
+			snap = s.take(time.Since(epoch))
 			if cfg.Tick != nil {
 				cfg.Tick(snap)
 			}

@@ -37,6 +37,7 @@ type Stats struct {
 	Usage      rusage
 	FoundDepth int          // by latency_target; zero: it was not looked for
 	Steady     *steadyState // nil: not looked for
+	doing      string       // of a clone whose stage runs; empty: it is over
 	Depth      [7]uint64    // requests in flight at submission: 1, 2, 4, 8, 16, 32, ≥64
 
 	Session blockio.Stats // of the connections, since they were opened
@@ -88,6 +89,18 @@ func (s *DirStats) merge(o *DirStats) {
 	mergeHist(&s.LatHist, o.LatHist)
 	s.BW.merge(&o.BW)
 	s.Rate.merge(&o.Rate)
+}
+
+// since returns what was done after an earlier state, within a time. Where counting has begun
+// anew, it is all of it.
+func (s *DirStats) since(o *DirStats, within time.Duration) *DirStats {
+	if s.IOs < o.IOs || s.Bytes < o.Bytes || s.Runtime < o.Runtime {
+		o = new(DirStats)
+	}
+	if o.IOs == 0 { // it has begun in that time
+		within = min(within, s.Runtime)
+	}
+	return &DirStats{IOs: s.IOs - o.IOs, Bytes: s.Bytes - o.Bytes, ClatHist: s.ClatHist.since(o.ClatHist), Runtime: within}
 }
 
 func mergeHist(dst **Histogram, src *Histogram) {
@@ -174,6 +187,21 @@ func (s *Stats) mismatch(m *Mismatch) {
 	}
 	s.first(m, int(syscall.EILSEQ))
 }
+
+// phase is where a clone stands.
+//
+//	phaseRun ──► phaseFlush ──► phaseVerify ──► phaseDone
+//	   └──────────────┴───────────────┴──(error)──►
+type phase uint32
+
+const (
+	phaseRun phase = iota
+	phaseFlush
+	phaseVerify
+	phaseDone
+)
+
+func (p phase) String() string { return [...]string{"run", "flush", "verify", "done"}[p] }
 
 // live is what a running clone shows to the progress line.
 type live struct {

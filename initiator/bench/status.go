@@ -7,7 +7,7 @@ import "slices"
 // between two operations.
 func (c *clone) results() *Stats {
 	if !c.started.Load() {
-		return &Stats{Job: c.job, Jobs: 1}
+		return &Stats{Job: c.job, Jobs: 1, doing: "waiting"}
 	}
 	s := &slot{c: c, ask: make(chan *Stats, 1)}
 	c.mu.Lock()
@@ -27,20 +27,18 @@ func (c *clone) copyResults() *Stats {
 			t.Runtime, s.Elapsed = now-c.began, now-c.began
 		}
 	}
+	if c.live.at() == phaseVerify {
+		s.Dir[dirRead].Runtime += now - c.verifyBegan
+	}
+	if s.doing = c.live.at().String(); running && !c.ramped {
+		s.doing = "ramp"
+	}
 	if c.search != nil {
 		s.FoundDepth = c.search.depth
 	}
 	s.Usage = processUsage().sub(c.usage0)
 	s.Mismatches = slices.Clone(s.Mismatches)
 	return &s
-}
-
-func (h *Histogram) clone() *Histogram {
-	if h == nil {
-		return nil
-	}
-	c := *h
-	return &c
 }
 
 // status is the report of a stage that runs and of the clones that have ended

@@ -65,6 +65,7 @@ type Options struct {
 	SilenceProbe     time.Duration
 	Replacement      time.Duration
 	Verbose          bool
+	Events           io.Writer // is told what happens to sessions, a line each; nil: stderr
 
 	path pathOptions
 	host hostOptions
@@ -151,11 +152,18 @@ func (o *Options) Apply(c *initiator.Config) error {
 		verbose := o.Verbose
 		c.OnEvent = func(e initiator.Event) {
 			if verbose || e.Kind.Trouble() {
-				fmt.Fprintln(os.Stderr, e)
+				fmt.Fprintln(o.events(), e)
 			}
 		}
 	}
 	return nil
+}
+
+func (o *Options) events() io.Writer {
+	if o.Events == nil {
+		return os.Stderr
+	}
+	return o.Events
 }
 
 // localAddress reads --local-address; the zero address where there is none.

@@ -3,7 +3,6 @@ package connflags
 import (
 	"encoding/hex"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -94,7 +93,7 @@ func (o *Options) NVMe(c *nvmf.Config) error {
 	verbose := o.Verbose
 	c.OnEvent = func(e nvmf.Event) {
 		if verbose || e.Kind.Trouble() {
-			fmt.Fprintln(os.Stderr, e)
+			fmt.Fprintln(o.events(), e)
 		}
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -334,7 +333,7 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 		mp.Paths = append(mp.Paths, found...)
 	}
 	// A path's own events come before the volume has drawn its conclusions from them.
-	mp.OnEvent = also(func(s string) { fmt.Fprintln(os.Stderr, s) }, t.Changed)
+	mp.OnEvent = also(func(s string) { fmt.Fprintln(o.events(), s) }, t.Changed)
 	mp.Cache = t.Cache
 	v, err := multipath.Open(ctx, mp)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package terminal knows how large the terminal is that a line of progress, or a view, is drawn on.
+// Package terminal knows how large the terminal is that a line of progress is drawn on, and
+// lends the whole of it to a view.
 package terminal
 
 import (

@@ -1,0 +1,106 @@
+package terminal
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// The other screen of a terminal without a cursor, and back.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[H"
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+)
+
+// Screen is a view that has a terminal for itself until it is closed; then the terminal is what
+// it was before. It follows the terminal's size.
+type Screen struct {
+	out, tty io.Writer
+	resized  chan os.Signal
+	quit     chan struct{}
+	idle     chan struct{} // closed when the goroutine has ended
+
+	mu     sync.Mutex
+	closed bool
+	draw   func(columns int) []byte // what is shown
+}
+
+// OpenScreen takes the terminal that tty is; nil if it is none or does not know its size. What
+// is drawn goes to out, which ends in tty.
+func OpenScreen(out, tty io.Writer) *Screen {
+	if Columns(tty) == 0 {
+		return nil
+	}
+	s := &Screen{out: out, tty: tty, resized: make(chan os.Signal, 1), quit: make(chan struct{}), idle: make(chan struct{})}
+	signal.Notify(s.resized, syscall.SIGWINCH)
+	_, _ = io.WriteString(out, enterScreen) // what cannot be written now cannot be shown either, which tells
+	go s.follow()
+	return s
+}
+
+// follow draws again what is shown when the terminal has another size.
+func (s *Screen) follow() {
+	defer close(s.idle)
+	for {
+		select {
+		case <-s.quit:
+			return
+		case <-s.resized:
+			s.mu.Lock()
+			_ = s.drawLocked() // the next Show tells
+			s.mu.Unlock()
+		}
+	}
+}
+
+// Show replaces what is shown by what draw returns for a terminal of so many columns, now and,
+// on another goroutine, whenever its size changes. On a closed screen it does nothing.
+func (s *Screen) Show(draw func(columns int) []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draw = draw
+	return s.drawLocked()
+}
+
+func (s *Screen) drawLocked() error {
+	if s.closed || s.draw == nil {
+		return nil
+	}
+	columns, rows := Size(s.tty)
+	_, err := s.out.Write(frame(s.draw(columns), columns, rows))
+	return err
+}
+
+// Close gives the terminal back. It may be called again.
+func (s *Screen) Close() {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	if !closed {
+		_, _ = io.WriteString(s.out, leaveScreen)
+		close(s.quit)
+	}
+	s.mu.Unlock()
+	signal.Stop(s.resized)
+	<-s.idle
+}
+
+// frame is what replaces the content of a terminal: as many lines, and as much of each, as
+// there is room for. With rows 0, which is unknown, all of them.
+func frame(text []byte, columns, rows int) []byte {
+	var b bytes.Buffer
+	b.WriteString("\x1b[H")
+	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+		if rows > 0 && i == rows-1 {
+			break
+		}
+		b.WriteString(Fit(columns, line))
+		b.WriteString("\x1b[K\r\n")
+	}
+	b.WriteString("\x1b[J")
+	return b.Bytes()
+}

@@ -29,6 +29,7 @@ type Info struct {
 	Thin          bool   // space is allocated on first write
 	Rotational    bool   // seeks cost
 	Resident      bool   // what is in memory stays there (mlock)
+	InTurn        bool   // WriteAt into memory goes one at a time whoever calls (the inode's lock)
 	Backend       string // "file", "mem", "raw", "null", "lvm": for people
 	CacheID       string // identity of the cache that holds what was not flushed; see below
 	ID            string // stable identity of the content's home (path, UUID); the seed of WWIDs

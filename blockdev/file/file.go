@@ -174,6 +174,7 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 			Thin:          !cfg.Prealloc,
 			Rotational:    cfg.Rotational || backing.Rotational(st.Dev),
 			Resident:      cfg.Lock,
+			InTurn:        !cfg.WriteThrough && writesInTurn(fd),
 			Backend:       "file",
 			ID:            id,
 		},
@@ -209,6 +210,13 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 		return nil, err
 	}
 	return &Device{v}, nil
+}
+
+// writesInTurn reports whether the file is on a file system that is known to let one write
+// into the page cache of a file go at a time.
+func writesInTurn(fd int) bool {
+	var fs unix.Statfs_t
+	return unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
 }
 
 func openFile(cfg Config) (f *os.File, created bool, err error) {

@@ -33,8 +33,13 @@ func (r writeRequest) fua() bool {
 func (r writeRequest) next(m blockdev.Mode) {
 	v := r.ns.vol
 	if r.inCapsule() {
-		if m == blockdev.NoWait && (r.fua() || !r.ns.vol.WritesAtOnce(&r.probe, r.off, int(r.n))) {
+		if m == blockdev.NoWait && r.fua() {
 			r.toWorker(writeOnWorker)
+			return
+		}
+		if m == blockdev.NoWait && !r.ns.vol.WritesAtOnce(&r.probe, r.off, int(r.n)) {
+			r.resume = writeOnWorker
+			r.ns.vol.ToWriter(&r.Op)
 			return
 		}
 		r.store(m)

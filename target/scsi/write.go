@@ -105,8 +105,13 @@ func writeChunk(t *Task, m blockdev.Mode) {
 
 // writeArrived writes a command whose data all came with it.
 func writeArrived(t *Task, m blockdev.Mode) {
-	if m == blockdev.NoWait && (t.fua() || !t.lu.vol.WritesAtOnce(&t.Lease, t.off, int(t.n))) {
+	if m == blockdev.NoWait && t.fua() {
 		t.toWorker(writeJob)
+		return
+	}
+	if m == blockdev.NoWait && !t.lu.vol.WritesAtOnce(&t.Lease, t.off, int(t.n)) {
+		t.job = writeJob
+		t.lu.vol.ToWriter(&t.Op)
 		return
 	}
 	commitChunk(t, t.Arrived[:t.n], m)

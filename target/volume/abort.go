@@ -42,6 +42,7 @@ func (s *Tasks) abortLocked(o *Op, why AbortReason, w *Wait, set *Aborts) {
 		set.dead = append(set.dead, o)
 	case Queued:
 		s.queue.remove(o)
+		s.turns.end(o.takeTurn(), s.turns.round)
 		o.to(Running)
 		set.dead = append(set.dead, o)
 	case Throttled:

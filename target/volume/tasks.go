@@ -41,6 +41,7 @@ type Tasks struct {
 	idleWorkers int
 	wakeups     int
 	short       int // steps of workers in a row that were short, see owed.go
+	turns       turns
 	closed      bool
 	frozen      *freeze // no command begins; nil: they do
 }

@@ -19,6 +19,19 @@ func (s *Tasks) ToWorker(o *Op) {
 func (s *Tasks) enqueueLocked(o *Op) {
 	o.to(Queued)
 	s.queue.push(o)
+	if o.inTurn {
+		s.turns.n++
+		if s.turns.n > 1 && s.short == stepsSure {
+			s.watchLocked()
+			return // who makes the one before takes it next
+		}
+	}
+	s.hireLocked()
+}
+
+// hireLocked has one more worker look at the queue, if there may be one. Preconditions:
+// s.mu is held.
+func (s *Tasks) hireLocked() {
 	switch {
 	case s.idleWorkers > s.wakeups:
 		s.wakeups++
@@ -69,6 +82,8 @@ func (s *Tasks) worker() {
 			s.wakeups = max(s.wakeups-1, 0)
 		}
 		o := s.queue.pop()
+		s.turns.popped++
+		inTurn, round := o.takeTurn(), s.turns.round
 		o.to(Running)
 		s.mu.Unlock()
 
@@ -87,5 +102,6 @@ func (s *Tasks) worker() {
 			owes.pay()
 			s.mu.Lock()
 		}
+		s.turns.end(inTurn, round)
 	}
 }

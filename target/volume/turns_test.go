@@ -1,0 +1,112 @@
+package volume
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/blockdev"
+)
+
+// inTurn is a device that lets one write go at a time.
+type inTurn struct{ blockdev.Device }
+
+func (d inTurn) Info() blockdev.Info {
+	info := d.Device.Info()
+	info.InTurn = true
+	return info
+}
+
+// Writes that the store takes in turn are made by one worker while steps are short. When that one
+// is stuck the others get workers; and so do they at once where the store takes several.
+func TestWritesInTurn(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		dev    func(blockdev.Device) blockdev.Device
+		first  time.Duration // how long the first of them takes
+		at     time.Duration // when it is looked
+		begun  int32         // of six
+		abort  bool          // the one behind the first is aborted
+		others time.Duration // when all are over
+	}{
+		{"in turn", func(d blockdev.Device) blockdev.Device { return inTurn{d} }, stuckAfter / 2, stuckAfter / 4, 1, false, stuckAfter},
+		{"stuck", func(d blockdev.Device) blockdev.Device { return inTurn{d} }, time.Hour, 2 * stuckAfter, 6, false, time.Hour},
+		{"one aborted in the queue", func(d blockdev.Device) blockdev.Device { return inTurn{d} }, stuckAfter / 2, stuckAfter / 4, 1, true, stuckAfter},
+		{"another store", func(d blockdev.Device) blockdev.Device { return d }, stuckAfter / 2, stuckAfter / 4, 6, false, stuckAfter},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := serve(t, new(Registry), Config{Device: tc.dev(newDevice(t, "v")), Workers: 16}, "v")
+				client := &Client{}
+				var n uint64
+				var begun atomic.Int32
+				write := func(took time.Duration) *req {
+					n++
+					r := &req{steps: make(chan Cause, 1)}
+					r.more = func(r *req) {
+						begun.Add(1)
+						time.Sleep(took)
+						r.Step(Proceed)
+					}
+					if _, runs := b.start(r, client, Simple, n, n+1, HoldWrite); !runs {
+						t.Fatal("a request beside others has to wait")
+					}
+					b.v.ToWriter(&r.op)
+					return r
+				}
+				for range stepsSure {
+					<-write(0).steps
+				}
+				synctest.Wait()
+				begun.Store(0)
+				began := time.Now()
+				all := []*req{write(tc.first)}
+				synctest.Wait() // it has begun
+				for range 5 {
+					all = append(all, write(0))
+				}
+				if tc.abort {
+					b.v.AbortWhere(func(o *Op) AbortReason {
+						if o == &all[1].op {
+							return AbortedByOwner
+						}
+						return NotAborted
+					}, nil)
+				}
+				time.Sleep(tc.at)
+				synctest.Wait()
+				if got := begun.Load(); got != tc.begun {
+					t.Errorf("%d of 6 have begun after %v, want %d", got, tc.at, tc.begun)
+				}
+				if tc.first == time.Hour { // who comes later does not wait for it either
+					later := time.Now()
+					for range 2 * stepsSure {
+						<-write(0).steps
+					}
+					if took := time.Since(later); took != 0 {
+						t.Errorf("writes beside one that is stuck took %v", took)
+					}
+				}
+				for i, r := range all {
+					want := Proceed
+					if tc.abort && i == 1 {
+						want = Abort
+					}
+					if why := <-r.steps; why != want {
+						t.Errorf("write %d: %v, want %v", i, why, want)
+					}
+				}
+				synctest.Wait()
+				if took := time.Since(began); took > tc.others {
+					t.Errorf("all were over after %v, want %v", took, tc.others)
+				}
+				b.v.mu.Lock()
+				if b.v.turns.n != 0 {
+					t.Errorf("%d writes are still counted", b.v.turns.n)
+				}
+				b.v.mu.Unlock()
+			})
+		})
+	}
+}

@@ -28,53 +28,10 @@ func (w *turns) end(was bool, round uint64) {
 	}
 }
 
-// ToWriter is ToWorker for a write whose step does nothing that can wait but WriteAt.
-func (v *Volume) ToWriter(o *Op) {
-	inTurn := v.Geo().Info.InTurn
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	o.inTurn = inTurn
-	v.enqueueLocked(o)
-}
-
 // takeTurn reports whether o was queued as one of those that go in turn. Preconditions: it is out
 // of the queue, and the lock of its set is held.
 func (o *Op) takeTurn() bool {
 	was := o.inTurn
 	o.inTurn = false
 	return was
-}
-
-// watchLocked has a look at the queue taken after a while. Preconditions: s.mu is held.
-func (s *Tasks) watchLocked() {
-	w := &s.turns
-	if w.watched {
-		return
-	}
-	w.watched, w.seen = true, w.popped
-	if w.watch == nil {
-		w.watch = time.AfterFunc(stuckAfter, s.unstick)
-	} else {
-		w.watch.Reset(stuckAfter)
-	}
-}
-
-// unstick has workers come for the queue if it does not move.
-func (s *Tasks) unstick() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.turns.watched = false
-	switch {
-	case s.queue.head == nil:
-	case s.turns.popped != s.turns.seen:
-		s.watchLocked()
-	default:
-		s.short = 0
-		s.turns.n = 0 // nobody waits for those that are being made any more
-		s.turns.round++
-		for o := s.queue.head; o != nil; o = o.qnext {
-			o.inTurn = false
-			s.hireLocked()
-		}
-	}
 }

@@ -15,6 +15,15 @@ func (s *Tasks) ToWorker(o *Op) {
 	s.mu.Unlock()
 }
 
+// ToWriter is ToWorker for a write whose step does nothing that can wait but WriteAt.
+func (v *Volume) ToWriter(o *Op) {
+	inTurn := v.Geo().Info.InTurn
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	o.inTurn = inTurn
+	v.enqueueLocked(o)
+}
+
 // enqueueLocked puts o behind the worker queue. Preconditions: s.mu is held.
 func (s *Tasks) enqueueLocked(o *Op) {
 	o.to(Queued)
@@ -22,7 +31,7 @@ func (s *Tasks) enqueueLocked(o *Op) {
 	if o.inTurn {
 		s.turns.n++
 		if s.turns.n > 1 && s.short == stepsSure {
-			s.watchLocked()
+			watch(s)
 			return // who makes the one before takes it next
 		}
 	}
@@ -39,6 +48,40 @@ func (s *Tasks) hireLocked() {
 	case s.workers < s.maxWorkers:
 		s.workers++
 		go s.worker()
+	}
+}
+
+// watch has a look at the queue of s taken after a while. Preconditions: s.mu is held.
+func watch(s *Tasks) {
+	w := &s.turns
+	if w.watched {
+		return
+	}
+	w.watched, w.seen = true, w.popped
+	if w.watch == nil {
+		w.watch = time.AfterFunc(stuckAfter, func() { unstick(s) })
+	} else {
+		w.watch.Reset(stuckAfter)
+	}
+}
+
+// unstick has workers come for the queue if it does not move.
+func unstick(s *Tasks) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turns.watched = false
+	switch {
+	case s.queue.head == nil:
+	case s.turns.popped != s.turns.seen:
+		watch(s)
+	default:
+		s.short = 0
+		s.turns.n = 0 // nobody waits for those that are being made any more
+		s.turns.round++
+		for o := s.queue.head; o != nil; o = o.qnext {
+			o.inTurn = false
+			s.hireLocked()
+		}
 	}
 }
 

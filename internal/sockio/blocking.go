@@ -15,6 +15,8 @@ import (
 // in the read itself instead, as a C program would, and the scheduler is not told: its
 // processor stays with it. So there are rules:
 //
+//   - a stream is waited for so where Go has one processor: with more, the thread that is in
+//     the poller for other sockets is woken up by each message, too, and costs more than is won;
 //   - whoever else can run goes first, and only then is waited;
 //   - something has been sent since the last byte came: what is waited for is the peer's
 //     answer, or its next request, and not a worker of this process that wants the processor;

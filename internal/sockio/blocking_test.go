@@ -34,7 +34,7 @@ func blocker(conn *Conn, who Receiver) *Waiter {
 	conn.opts.BusyPoll, conn.opts.Crowd = BusyPollOff, new(Crowd)
 	w := new(Waiter)
 	w.Init(conn, who)
-	w.onlyP = false // how long the test takes must not matter
+	w.onlyP, w.call = false, &conn.call // how long the test takes must not matter
 	w.block.proof = blockProof
 	w.lastByte = clock() + time.Hour
 	w.crowd.turn.Store(w.number)

@@ -62,7 +62,7 @@ type Socket interface {
 type Waiter struct {
 	sock     Socket
 	conn     *Conn   // the same, if it is one of a stream
-	call     *InCall // of its reads, if they may wait
+	call     *InCall // of its reads, if they may wait; see the rules in blocking.go
 	who      Receiver
 	limit    time.Duration // how long to spin; or BusyPollAuto, BusyPollOff
 	crowd    *Crowd
@@ -86,7 +86,10 @@ type Waiter struct {
 // Init makes w the waiter of who, the only reader of c, as the options of c say.
 func (w *Waiter) Init(c *Conn, who Receiver) {
 	w.InitSocket(c, who, c.opts.BusyPoll, c.opts.Crowd)
-	w.conn, w.call = c, &c.call
+	w.conn = c
+	if w.onlyP {
+		w.call = &c.call
+	}
 }
 
 // InitSocket is Init for any socket that who alone reads; d and crowd are as in Options.

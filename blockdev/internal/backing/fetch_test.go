@@ -47,8 +47,9 @@ func TestFetchedBeforeTheFault(t *testing.T) {
 		{"what follows", 65536 + 4096, 4096, false, true},
 		{"256 KiB", 256 << 10, 256 << 10, false, true},
 		{"a hole", 2 << 20, 4096, false, false},
+		{"where windows are narrow", 768 << 10, 4096, false, true},
 	} {
-		calls = nil
+		calls, v.wide = nil, c.what != "where windows are narrow"
 		var l blockdev.Lease
 		if err := v.LeaseRead(&l, c.off, c.n, blockdev.Wait); err != nil {
 			t.Fatalf("%s: %v", c.what, err)

@@ -21,6 +21,7 @@ type mapped struct {
 	mask  int64 // block size - 1
 	pool  *blockdev.Pool
 	pages *pages
+	wide  bool // a fault reads a window that short reads do without, see readAhead
 
 	size   atomic.Int64 // bytes; 0 when closed
 	closed atomic.Bool

@@ -12,10 +12,10 @@ const fetchMax = 16 << 10
 
 // fetch has the file system read a short range as pread would, which is only what was asked for.
 // A fault on the mapping reads a window around the page, megabytes on some devices, until a
-// hundred of them have been in vain; so it is to find the page there. Long reads, and those that
-// go on behind data that has been read, are served by that window.
+// hundred of them have been in vain; where it is wide, the fault is to find the page there. Long
+// reads, and those that go on behind data that has been read, are served by that window.
 func (m *mapped) fetch(off, n int64) error {
-	if m.cfg.Volatile || n > fetchMax {
+	if !m.wide || m.cfg.Volatile || n > fetchMax {
 		return nil
 	}
 	if off > 0 {

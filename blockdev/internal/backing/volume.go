@@ -106,6 +106,7 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 			page: int64(unix.Getpagesize()),
 			pool: cfg.Pool,
 			mask: int64(cfg.Info.BlockSize - 1),
+			wide: readAhead(cfg.FD) >= wideWindow,
 		},
 		patience: cfg.Patience,
 	}

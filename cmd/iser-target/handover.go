@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"softiser/internal/handover"
 	"softiser/internal/systemd"
@@ -81,19 +80,8 @@ type result struct {
 
 // offering is what is collected for an offer.
 type offering struct {
+	handover.Offer
 	state handedOver
-	files []int
-}
-
-func (o *offering) add(fd int) int {
-	o.files = append(o.files, fd)
-	return len(o.files) - 1
-}
-
-func (o *offering) discard() {
-	for _, fd := range o.files {
-		unix.Close(fd)
-	}
 }
 
 // serve gives everything to the process at the other end of c, unless that does not want
@@ -154,13 +142,13 @@ func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error
 			return nil, err
 		}
 		up.Carried, up.Closed = o.carried(), o.state.Closed
-		state, err := json.Marshal(&o.state)
-		if err != nil {
-			o.discard()
-			g.thaw()
+		o.Thaw = g.thaw
+		if o.State, err = json.Marshal(&o.state); err != nil {
+			o.Discard()
+			o.Thaw()
 			return nil, err
 		}
-		return &handover.Offer{State: state, Files: o.files, Thaw: g.thaw}, nil
+		return &o.Offer, nil
 	})
 	up.Pause = time.Since(began)
 	if given {
@@ -185,7 +173,7 @@ func (g *giving) freeze(began time.Time) (*offering, error) {
 	g.ls.hold()
 	o := &offering{state: handedOver{Began: began, PID: os.Getpid()}}
 	if err := g.collect(o); err != nil {
-		o.discard()
+		o.Discard()
 		g.thaw()
 		return nil, err
 	}
@@ -205,25 +193,25 @@ func (g *giving) collect(o *offering) error {
 		return err
 	}
 	for listen, fd := range listeners {
-		o.state.Portals = append(o.state.Portals, handedListener{listen, o.add(fd)})
+		o.state.Portals = append(o.state.Portals, handedListener{listen, o.Add(fd)})
 	}
 	fd, err := g.ls.admin.Dup()
 	if err != nil {
 		return err
 	}
-	o.state.Admin = o.add(fd)
+	o.state.Admin = o.Add(fd)
 	if g.ls.metrics != nil {
 		if fd, err = g.ls.metrics.Dup(); err != nil {
 			return err
 		}
-		o.state.Metrics = &handedListener{g.metrics, o.add(fd)}
+		o.state.Metrics = &handedListener{g.metrics, o.Add(fd)}
 	}
 	volumes, left, err := g.app.reg.HandOver()
 	if err != nil {
 		return err
 	}
 	for _, v := range volumes {
-		o.state.Volumes = append(o.state.Volumes, handedVolume{v, o.add(v.Store.FD)})
+		o.state.Volumes = append(o.state.Volumes, handedVolume{v, o.Add(v.Store.FD)})
 	}
 	for _, name := range left {
 		o.state.Closed = append(o.state.Closed, "volume "+name+": it is opened anew")
@@ -233,7 +221,7 @@ func (g *giving) collect(o *offering) error {
 		return err
 	}
 	for fd, index := range carried.Files() {
-		*index = o.add(*fd)
+		*index = o.Add(*fd)
 	}
 	o.state.Carried = carried
 	o.state.Closed = append(append(o.state.Closed, stay...), g.app.closing()...)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"softiser/blockdev"
@@ -81,20 +80,9 @@ const maxWait = time.Hour
 
 // offering is what is collected for an offer.
 type offering struct {
+	handover.Offer
 	state handedOver
-	files []int
 	under int // requests that the next process is to repeat
-}
-
-func (o *offering) add(fd int) int {
-	o.files = append(o.files, fd)
-	return len(o.files) - 1
-}
-
-func (o *offering) discard() {
-	for _, fd := range o.files {
-		syscall.Close(fd)
-	}
 }
 
 // freeze brings the attachment to rest and collects what it has. With an error it goes on.
@@ -132,7 +120,7 @@ func (a *Attachment) freeze(began time.Time) (_ *offering, err error) {
 	}
 	o := &offering{under: under, state: handedOver{Began: began, Record: a.Record, TCP: -1}}
 	if err := a.collect(o); err != nil {
-		o.discard()
+		o.Discard()
 		return nil, err
 	}
 	return o, nil
@@ -179,7 +167,7 @@ func (a *Attachment) collect(o *offering) error {
 	if err != nil {
 		return err
 	}
-	s.Lock = o.add(lock)
+	s.Lock = o.Add(lock)
 	for _, l := range []struct {
 		ln *handover.Listener
 		at *int
@@ -191,19 +179,19 @@ func (a *Attachment) collect(o *offering) error {
 		if err != nil {
 			return err
 		}
-		*l.at = o.add(fd)
+		*l.at = o.Add(fd)
 	}
 	if a.still != nil {
 		if s.Volume.Session, err = a.still.Carry(); err != nil {
 			return err
 		}
-		s.Volume.Session.File = o.add(s.Volume.Session.FD)
+		s.Volume.Session.File = o.Add(s.Volume.Session.FD)
 	}
 	carried, left, err := a.srv.Carry()
 	if err != nil {
 		return err
 	}
-	carried.Files(func(fd, index *int) { *index = o.add(*fd) })
+	carried.Files(func(fd, index *int) { *index = o.Add(*fd) })
 	s.NBD, s.Closed = carried, left
 	return nil
 }
@@ -324,13 +312,13 @@ func (g *giving) give(c unixConn) (up Upgraded, given bool, err error) {
 			return nil, err
 		}
 		up.Carried, up.Closed = o.carried(), o.state.Closed
-		state, err := json.Marshal(&o.state)
-		if err != nil {
-			o.discard()
-			g.a.thaw()
+		o.Thaw = g.a.thaw
+		if o.State, err = json.Marshal(&o.state); err != nil {
+			o.Discard()
+			o.Thaw()
 			return nil, err
 		}
-		return &handover.Offer{State: state, Files: o.files, Thaw: g.a.thaw}, nil
+		return &o.Offer, nil
 	})
 	up.Pause = time.Since(began)
 	return up, given, err

@@ -224,6 +224,16 @@ func Dup(sc syscall.Conn) (fd int, err error) {
 	return fd, err
 }
 
+// DupTCP is Dup for a connection whose bytes are those of its socket: no other can go to
+// another process.
+func DupTCP(nc net.Conn) (fd int, err error) {
+	tc, ok := nc.(*net.TCPConn)
+	if !ok {
+		return -1, fmt.Errorf("%T cannot go to another process", nc)
+	}
+	return Dup(tc)
+}
+
 // Peer is the process at the other end of a connection that was accepted; 0: unknown.
 func Peer(c *net.UnixConn) (pid int) {
 	rc, err := c.SyscallConn()

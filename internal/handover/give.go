@@ -28,6 +28,15 @@ type Offer struct {
 	Thaw func()
 }
 
+// Add puts a descriptor among Files, and returns its index.
+func (o *Offer) Add(fd int) int {
+	o.Files = append(o.Files, fd)
+	return len(o.Files) - 1
+}
+
+// Discard closes the descriptors of an offer that is not made.
+func (o *Offer) Discard() { closeAll(o.Files) }
+
 // Patience is how long the old process waits at each step.
 type Patience struct {
 	Hello time.Duration // for the first word of the new one

@@ -138,18 +138,16 @@ type Carried struct {
 // Carry returns what goes to another process, and a descriptor of the connection, which is
 // the caller's. Preconditions: Still.
 func (c *Conn) Carry() (k Carried, fd int, err error) {
-	sc, ok := c.Net().(*net.TCPConn)
-	if !ok {
-		return k, -1, fmt.Errorf("iscsitcp: %T cannot go to another process", c.Net())
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.park.silent() || c.st != iscsi.ConnFull {
 		return k, -1, errors.New("iscsitcp: the connection is not parked")
 	}
 	k = Carried{Unread: append([]byte(nil), c.rx.Unread()...), Tags: c.gets.carry()}
-	fd, err = handover.Dup(sc)
-	return k, fd, err
+	if fd, err = handover.DupTCP(c.Net()); err != nil {
+		return k, -1, fmt.Errorf("iscsitcp: %w", err)
+	}
+	return k, fd, nil
 }
 
 // Check says what is wrong with what has come from another process.

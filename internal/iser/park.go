@@ -105,12 +105,10 @@ func (c *Parking) Carry() (k Carried, fd int, err error) {
 	if k.QP, nc, err = c.qp.Carry(); err != nil {
 		return k, -1, fmt.Errorf("iser: %w", err)
 	}
-	sc, ok := nc.(*net.TCPConn)
-	if !ok {
-		return k, -1, fmt.Errorf("iser: %T cannot go to another process", nc)
+	if fd, err = handover.DupTCP(nc); err != nil {
+		return k, -1, fmt.Errorf("iser: %w", err)
 	}
-	fd, err = handover.Dup(sc)
-	return k, fd, err
+	return k, fd, nil
 }
 
 // CheckCarried says what is wrong with what has come from another process, for a connection

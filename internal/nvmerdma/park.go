@@ -158,12 +158,10 @@ func (c *Controller) Carry() (k Carried, fd int, err error) {
 	if k.QP, nc, err = c.qp.Carry(); err != nil {
 		return k, -1, fmt.Errorf("nvmerdma: %w", err)
 	}
-	sc, ok := nc.(*net.TCPConn)
-	if !ok {
-		return k, -1, fmt.Errorf("nvmerdma: %T cannot go to another process", nc)
+	if fd, err = handover.DupTCP(nc); err != nil {
+		return k, -1, fmt.Errorf("nvmerdma: %w", err)
 	}
-	fd, err = handover.Dup(sc)
-	return k, fd, err
+	return k, fd, nil
 }
 
 const maxEntries = 1 << 16

@@ -187,10 +187,6 @@ type Kept struct {
 // Carry returns what goes to another process, and a descriptor of the connection, which is
 // the caller's. Preconditions: Still.
 func (c *Controller) Carry() (k Carried, fd int, err error) {
-	sc, ok := c.Net().(*net.TCPConn)
-	if !ok {
-		return k, -1, fmt.Errorf("nvmetcp: %T cannot go to another process", c.Net())
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.park.Load(); !p.silent() || !p.stands || !c.quietLocked() {
@@ -203,8 +199,10 @@ func (c *Controller) Carry() (k Carried, fd int, err error) {
 	for _, x := range c.kept {
 		k.Kept = append(k.Kept, Kept{SQE: append([]byte(nil), x.SQE[:]...), Data: append([]byte(nil), x.Data...), Corrupt: x.Corrupt, NoRoom: x.NoRoom})
 	}
-	fd, err = handover.Dup(sc)
-	return k, fd, err
+	if fd, err = handover.DupTCP(c.Net()); err != nil {
+		return k, -1, fmt.Errorf("nvmetcp: %w", err)
+	}
+	return k, fd, nil
 }
 
 const (

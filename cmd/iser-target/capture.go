@@ -58,7 +58,9 @@ tshark takes port 3260 for iSCSI: -d tcp.port==3260,nvme-tcp for NVMe/TCP.`,
   iser-target capture --session 3 --time 10s -w session.pcap
   iser-target capture --peer 192.0.2.7 --bytes 1GiB -w host.pcap
   iser-target capture --next 192.0.2.1:3260 --connections 5 -w - | tshark -r - -d tcp.port==3260,nvme-tcp`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, &s) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.with(func(c *admin.Client) error { return f.run(cmd, c) })
+		},
 	}
 	s.add(cmd)
 	fl := cmd.Flags()
@@ -161,18 +163,8 @@ func farEnd(s string) (string, error) {
 }
 
 // run captures to the file, and says on standard error what it has.
-func (f *captureFlags) run(cmd *cobra.Command, s *socketFlag) (err error) {
+func (f *captureFlags) run(cmd *cobra.Command, c *admin.Client) error {
 	ctx := cmd.Context()
-	c, err := s.open()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	defer func() {
-		if errors.Is(err, admin.ErrNoTarget) {
-			err = exit(exitNoTarget, err)
-		}
-	}()
 	q, err := f.request(cmd, func() (target.Status, error) { return c.Status(ctx) })
 	if err != nil {
 		return err

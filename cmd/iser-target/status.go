@@ -47,14 +47,21 @@ const askPatience = 30 * time.Second
 
 // askFor is ask for an exchange that may take so long.
 func (s *socketFlag) askFor(ctx context.Context, patience time.Duration, f func(context.Context, *admin.Client) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	return s.with(func(c *admin.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return f(ctx, c)
+	})
+}
+
+// with runs exchanges with the target that take as long as they take.
+func (s *socketFlag) with(f func(*admin.Client) error) error {
 	c, err := s.open()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	err = f(ctx, c)
+	err = f(c)
 	if errors.Is(err, admin.ErrNoTarget) {
 		return exit(exitNoTarget, err)
 	}

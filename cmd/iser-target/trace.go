@@ -54,7 +54,7 @@ too slow for are left out and counted.`,
 				return usage.Errorf("--count and --slower-than are not negative")
 			}
 			t := &tracer{out: cmd.OutOrStdout(), json: asJSON}
-			return t.run(cmd, &s, q, args[0])
+			return s.with(func(c *admin.Client) error { return t.run(cmd, c, q, args[0]) })
 		},
 	}
 	s.add(cmd)
@@ -112,17 +112,7 @@ type tracer struct {
 }
 
 // run traces until ctx ends or enough has come, and sums up.
-func (t *tracer) run(cmd *cobra.Command, s *socketFlag, q admin.TraceRequest, name string) (err error) {
-	c, err := s.open()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	defer func() {
-		if errors.Is(err, admin.ErrNoTarget) {
-			err = exit(exitNoTarget, err)
-		}
-	}()
+func (t *tracer) run(cmd *cobra.Command, c *admin.Client, q admin.TraceRequest, name string) error {
 	asking, cancel := context.WithTimeout(cmd.Context(), askPatience)
 	st, err := c.Status(asking)
 	cancel()

@@ -53,6 +53,7 @@ const (
 	changePatience = 5 * time.Second  // for requests of administrators
 	startPatience  = 30 * time.Second // for a new process, from its start until it is ready
 	readyPatience  = 10 * time.Second // for one that has been offered everything
+	turnPatience   = time.Second      // for the end of a handover that has come to nothing
 )
 
 // giving is the part of a process that another one takes the place of.
@@ -95,7 +96,8 @@ func (g *giving) serve(c *net.UnixConn) {
 	case g.turn <- struct{}{}:
 		defer func() { <-g.turn }()
 		up, given, err = g.give(c)
-	default:
+	case <-time.After(turnPatience):
+		handover.Refuse(c, err)
 	}
 	if !given {
 		g.app.log.Warn("nothing was handed over; this process goes on", zap.Error(err))

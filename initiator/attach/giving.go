@@ -182,7 +182,10 @@ func (g *giving) handOver(c unixConn) {
 		if up, given, err = g.give(c); !given {
 			<-g.turn
 		}
-	default:
+	case <-g.ended:
+		handover.Refuse(c, err)
+	case <-time.After(turnPatience):
+		handover.Refuse(c, err)
 	}
 	if given {
 		// systemd takes the new process for the service before it sees this one end.

@@ -103,6 +103,20 @@ func Give(c *net.UnixConn, version int, p Patience, freeze func() (*Offer, error
 	return true, nil
 }
 
+// Refuse is the part of an old process that has nothing to offer now, for the reason why.
+func Refuse(c *net.UnixConn, why error) {
+	if c.SetDeadline(time.Now().Add(refusePatience)) != nil {
+		return
+	}
+	if f, err := receive(c); err == nil { // what is not read would take the answer along
+		closeAll(f.files)
+		_ = refuse(c, why)
+	}
+}
+
+// refusePatience is how long a new process that is refused may take to say what it wants.
+const refusePatience = time.Second
+
 func versions(oldest, newest int) string {
 	if oldest == newest {
 		return fmt.Sprintf("version %d", newest)

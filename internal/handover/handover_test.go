@@ -389,3 +389,23 @@ func TestHeldForAMoment(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An old process with nothing to offer says why, though the new one is in the middle of what it
+// says; one that says nothing is left alone.
+func TestRefuse(t *testing.T) {
+	why := errors.New("not now")
+	old, now := pair(t)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		Refuse(old, why)
+		old.Close()
+	}()
+	if _, err := Take(now, "new", 1, 10*time.Second); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), why.Error()) {
+		t.Error(err)
+	}
+	<-over
+	old, now = pair(t)
+	now.Close()
+	Refuse(old, why)
+}

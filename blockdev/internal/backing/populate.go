@@ -80,11 +80,11 @@ func (m *mapped) reserve(off, n int64) (bool, error) {
 			first := m.floor(off)
 			length := min(m.ceil(off+k), int64(len(m.mem))) - first
 			if state == pageUnknown && aligned && !m.cached(first, length) {
-				hole, m, err := m.extent(first, first+length)
+				hole, known, err := m.extent(first, first+length)
 				if err != nil {
 					return false, err
 				}
-				if !hole || m < length {
+				if !hole || known < length {
 					// Cold data that is about to be overwritten as a whole:
 					// mapping it would read it from the disk first.
 					return false, nil

@@ -221,17 +221,9 @@ func (a *Attachment) listen(record string) (err error) {
 	if sock, err = filepath.Abs(sock); err != nil {
 		return err
 	}
-	if len(sock) > maxSocketPath {
-		return fmt.Errorf("NBD socket: the path %s has %d bytes; the system takes %d: choose a shorter --socket or --run-dir", sock, len(sock), maxSocketPath)
-	}
-	if err := removeDeadSocket(sock); err != nil {
-		return err
-	}
-	old := syscall.Umask(0o077) // the socket is for this user
-	l, err := net.Listen("unix", sock)
-	syscall.Umask(old)
+	l, err := listenUnix("NBD", sock, "--socket or --run-dir")
 	if err != nil {
-		return fmt.Errorf("NBD socket: %w", err)
+		return err
 	}
 	a.unix = handover.Pausable(l)
 	a.Record.Socket = sock
@@ -282,6 +274,24 @@ func (a *Attachment) closeListeners() error {
 
 // maxSocketPath is what sockaddr_un holds besides its final zero, unix(7).
 const maxSocketPath = 107
+
+// listenUnix opens a socket for this user alone; what it is for and the options that place it are
+// for errors.
+func listenUnix(what, path, options string) (net.Listener, error) {
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("%s socket: the path %s has %d bytes; the system takes %d: choose a shorter %s", what, path, len(path), maxSocketPath, options)
+	}
+	if err := removeDeadSocket(path); err != nil {
+		return nil, err
+	}
+	old := syscall.Umask(0o077)
+	l, err := net.Listen("unix", path)
+	syscall.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("%s socket: %w", what, err)
+	}
+	return l, nil
+}
 
 // removeDeadSocket removes a socket that nobody listens on.
 func removeDeadSocket(path string) error {

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"softiser/internal/handover"
@@ -98,17 +97,9 @@ func controlPath(record string) string { return strings.TrimSuffix(record, ".jso
 
 // listen opens the control socket.
 func (g *giving) listen(path string) error {
-	if len(path) > maxSocketPath {
-		return fmt.Errorf("control socket: the path %s has %d bytes; the system takes %d: choose a shorter --run-dir", path, len(path), maxSocketPath)
-	}
-	if err := removeDeadSocket(path); err != nil {
-		return err
-	}
-	old := syscall.Umask(0o077) // the socket is for this user
-	l, err := net.Listen("unix", path)
-	syscall.Umask(old)
+	l, err := listenUnix("control", path, "--run-dir")
 	if err != nil {
-		return fmt.Errorf("control socket: %w", err)
+		return err
 	}
 	g.serve(l)
 	return nil

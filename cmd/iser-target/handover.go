@@ -53,7 +53,6 @@ const (
 	changePatience = 5 * time.Second  // for requests of administrators
 	startPatience  = 30 * time.Second // for a new process, from its start until it is ready
 	readyPatience  = 10 * time.Second // for one that has been offered everything
-	turnPatience   = time.Second      // for the end of a handover that has come to nothing
 )
 
 // giving is the part of a process that another one takes the place of.
@@ -63,20 +62,11 @@ type giving struct {
 	metrics string // address in the configuration
 	exit    func(int)
 
-	turn      chan struct{} // full while a handover runs
-	upgrading chan struct{} // full while an upgrade runs
-	result    chan result   // of the handover that an upgrade waits for
+	others *handover.Succession[admin.Upgraded]
 }
 
 func newGiving(a *app, ls *listeners, metrics string) *giving {
-	return &giving{app: a, ls: ls, metrics: metrics, exit: os.Exit,
-		turn: make(chan struct{}, 1), upgrading: make(chan struct{}, 1), result: make(chan result)}
-}
-
-// result is how a handover has ended.
-type result struct {
-	up  admin.Upgraded
-	err error
+	return &giving{app: a, ls: ls, metrics: metrics, exit: os.Exit, others: handover.NewSuccession[admin.Upgraded]()}
 }
 
 // offering is what is collected for an offer.
@@ -89,49 +79,13 @@ type offering struct {
 // it; then this one goes on.
 func (g *giving) serve(c *net.UnixConn) {
 	defer c.Close()
-	var up admin.Upgraded
-	err := errBusy
-	given := false
-	select {
-	case g.turn <- struct{}{}:
-		defer func() { <-g.turn }()
-		up, given, err = g.give(c)
-	case <-time.After(turnPatience):
-		handover.Refuse(c, err)
-	}
-	if !given {
-		g.app.log.Warn("nothing was handed over; this process goes on", zap.Error(err))
-	}
-	g.answer(result{up, err}, given)
+	given, err := g.others.Serve(c, func() (admin.Upgraded, bool, error) { return g.give(c) })
 	if given {
 		g.exit(0)
-	}
-}
-
-// answer tells the upgrade that waits, if there is one, and waits until its caller has been
-// told of a process that is to end. That touches nothing that has been given away.
-func (g *giving) answer(r result, given bool) {
-	if len(g.upgrading) == 0 {
 		return
 	}
-	over := make(chan struct{})
-	r.up.Over = func() { close(over) }
-	patience := time.NewTimer(time.Second)
-	defer patience.Stop()
-	select {
-	case g.result <- r:
-	case <-patience.C:
-		return
-	}
-	if given {
-		select {
-		case <-over:
-		case <-patience.C:
-		}
-	}
+	g.app.log.Warn("nothing was handed over; this process goes on", zap.Error(err))
 }
-
-var errBusy = errors.New("another handover is under way")
 
 // give offers what this process has to the one at the other end of c. If given is false, this process goes on with it.
 func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error) {

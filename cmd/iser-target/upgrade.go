@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"softiser/internal/handover"
 	"softiser/target/admin"
 )
 
@@ -88,71 +88,11 @@ func (g *giving) upgrade(ctx context.Context, q admin.UpgradeRequest) (admin.Upg
 	if g.ls.admin == nil {
 		return admin.Upgraded{}, errors.New("there is no admin socket, by which the new process could ask for what is open (admin.socket, --socket)")
 	}
-	binary := q.Binary
-	if binary == "" {
-		var err error
-		if binary, err = os.Executable(); err != nil {
-			return admin.Upgraded{}, err
-		}
-	}
-	select {
-	case g.upgrading <- struct{}{}:
-		defer func() { <-g.upgrading }()
-	default:
-		return admin.Upgraded{}, errBusy
-	}
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	c := exec.Command(binary, successorArgs(os.Args[1:])...)
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	// The watchdog of the service manager is that of the main process, which the new one becomes.
-	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WATCHDOG_PID=") })
-	if err := c.Start(); err != nil {
-		return admin.Upgraded{}, fmt.Errorf("starting the new process: %w", err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- c.Wait() }()
-	return g.outcome(ctx, c.Process, ended)
-}
-
-// outcome waits for what comes of a new process.
-func (g *giving) outcome(ctx context.Context, p *os.Process, ended <-chan error) (admin.Upgraded, error) {
-	var why error
-	for {
-		select {
-		case r := <-g.result:
-			if r.err == nil {
-				return r.up, nil
-			}
-			why = r.err // the new process ends
-		case err := <-ended:
-			if why != nil {
-				return admin.Upgraded{}, fmt.Errorf("this process goes on: %w", why)
-			}
-			return admin.Upgraded{}, fmt.Errorf("this process goes on; the new one has ended before it could take over (%w); the log of the service tells why", orNil(err))
-		case <-ctx.Done():
-			select {
-			case g.turn <- struct{}{}: // nothing is the new one's, and nothing will be
-			case r := <-g.result:
-				if r.err == nil {
-					return r.up, nil
-				}
-				continue
-			}
-			_ = p.Kill()
-			<-ended
-			<-g.turn
-			return admin.Upgraded{}, fmt.Errorf("this process goes on; the new one has not taken over in time: %w", ctx.Err())
-		}
-	}
-}
-
-// orNil names the end of a process without an error.
-func orNil(err error) error {
-	if err == nil {
-		return errors.New("exit status 0")
-	}
-	return err
+	u, over, err := g.others.Start(ctx, handover.Program{Binary: q.Binary, Args: successorArgs(os.Args[1:]), Told: "the log of the service tells"})
+	u.Over = over
+	return u, err
 }
 
 // successorArgs are the arguments for the process that takes the place of one with these.

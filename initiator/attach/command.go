@@ -284,12 +284,12 @@ func (a *Attachment) upgradeOn(ctx context.Context, asked <-chan os.Signal) {
 		case <-ctx.Done():
 			return
 		}
-		r := a.giving.upgrade(upgradeRequest{})
-		if r.err != nil {
-			a.giving.tell(fmt.Errorf("upgrade: %w", r.err))
+		_, over, err := a.giving.upgrade(upgradeRequest{})
+		if err != nil {
+			a.giving.tell(fmt.Errorf("upgrade: %w", err))
 			continue
 		}
-		r.over()
+		over()
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -57,13 +55,6 @@ type Upgraded struct {
 	Closed  []string      `json:"closed"`
 }
 
-// result is how a handover has ended; over is called when whoever waits for it has been told.
-type result struct {
-	up   Upgraded
-	err  error
-	over func()
-}
-
 // giving is the part of a process that another one takes the place of.
 type giving struct {
 	a       *Attachment
@@ -71,13 +62,9 @@ type giving struct {
 	control *handover.Listener
 	path    string
 
-	writing   sync.Mutex    // held while another process may write the record
-	turn      chan struct{} // full while a handover runs, and when there is to be none any more
-	ended     chan struct{} // closed when there is to be none any more
-	upgrading chan struct{} // full while an upgrade runs
-	result    chan result   // of the handover that an upgrade waits for
-	stop      func()        // waits for a handover that is under way, and has no other one begin
-	wg        sync.WaitGroup
+	writing sync.Mutex // held while another process may write the record
+	others  *handover.Succession[Upgraded]
+	wg      sync.WaitGroup
 }
 
 func (g *giving) init(a *Attachment) {
@@ -85,11 +72,7 @@ func (g *giving) init(a *Attachment) {
 	if g.exit == nil {
 		g.exit = os.Exit
 	}
-	g.turn, g.ended, g.upgrading, g.result = make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1), make(chan result)
-	g.stop = sync.OnceFunc(func() {
-		g.turn <- struct{}{}
-		close(g.ended)
-	})
+	g.others = handover.NewSuccession[Upgraded]()
 }
 
 // controlPath is where the control socket of a record's attachment is.
@@ -120,7 +103,7 @@ func (g *giving) serve(l net.Listener) {
 		}
 	})
 	g.a.later(func() error {
-		g.stop()
+		g.others.End()
 		err := g.control.Close()
 		g.wg.Wait()
 		return err
@@ -150,139 +133,45 @@ func (g *giving) upgradeFor(c unixConn) {
 		return
 	}
 	_ = c.SetDeadline(time.Now().Add(startPatience + readyPatience))
-	r := g.upgrade(q)
-	if r.err != nil {
-		r.up.Error = r.err.Error()
+	up, over, err := g.upgrade(q)
+	if err != nil {
+		up.Error = err.Error()
 	}
-	_ = json.NewEncoder(c).Encode(r.up) // it may be gone
-	if r.over != nil {
-		r.over()
+	_ = json.NewEncoder(c).Encode(up) // it may be gone
+	if err == nil {
+		over()
 	}
 }
 
-var errBusy = errors.New("another handover of the attachment is under way, or it is ending")
+// upgrade starts a process that takes this one's place, and waits for what comes of it. When
+// there is no error this process ends after over.
+func (g *giving) upgrade(q upgradeRequest) (up Upgraded, over func(), err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
+	defer cancel()
+	return g.others.Start(ctx, handover.Program{Binary: q.Binary, Args: g.a.opt.Upgrade.Args, Told: "its messages tell"})
+}
 
 // handOver gives everything to the process at the other end of c, unless that does not want
 // it; then this one goes on.
 func (g *giving) handOver(c unixConn) {
-	var up Upgraded
-	err := errBusy
-	given := false
-	select {
-	case g.turn <- struct{}{}:
-		if up, given, err = g.give(c); !given {
-			<-g.turn
+	given, err := g.others.Serve(c, func() (Upgraded, bool, error) {
+		up, given, err := g.give(c)
+		if given {
+			// systemd takes the new process for the service before it sees this one end.
+			_ = systemd.Notify(fmt.Sprintf("MAINPID=%d", up.New))
 		}
-	case <-g.ended:
-		handover.Refuse(c, err)
-	case <-time.After(turnPatience):
-		handover.Refuse(c, err)
-	}
-	if given {
-		// systemd takes the new process for the service before it sees this one end.
-		_ = systemd.Notify(fmt.Sprintf("MAINPID=%d", up.New))
-	} else {
-		g.tell(fmt.Errorf("nothing was handed over; this process goes on: %w", err))
-	}
-	g.report(up, given, err)
+		return up, given, err
+	})
 	if given {
 		g.exit(0)
+		return
 	}
+	g.tell(fmt.Errorf("nothing was handed over; this process goes on: %w", err))
 }
 
 func (g *giving) tell(err error) {
 	if f := g.a.opt.OnError; f != nil {
 		f(err)
-	}
-}
-
-// report tells the upgrade that waits, if there is one, and waits until its caller has been
-// told of a process that is to end. That touches nothing that has been given away.
-func (g *giving) report(up Upgraded, given bool, err error) {
-	if len(g.upgrading) == 0 {
-		return
-	}
-	over := make(chan struct{})
-	patience := time.NewTimer(time.Second)
-	defer patience.Stop()
-	select {
-	case g.result <- result{up, err, sync.OnceFunc(func() { close(over) })}:
-	case <-patience.C:
-		return
-	}
-	if given {
-		select {
-		case <-over:
-		case <-patience.C:
-		}
-	}
-}
-
-// upgrade starts a process that takes this one's place, and waits for what comes of it. When
-// there is no error this process ends after result.over.
-func (g *giving) upgrade(q upgradeRequest) result {
-	binary := q.Binary
-	if binary == "" {
-		var err error
-		if binary, err = os.Executable(); err != nil {
-			return result{err: err}
-		}
-	}
-	select {
-	case g.upgrading <- struct{}{}:
-		defer func() { <-g.upgrading }()
-	default:
-		return result{err: errBusy}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
-	defer cancel()
-	c := exec.Command(binary, g.a.opt.Upgrade.Args...)
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	// The watchdog of the service manager is that of the main process, which the new one becomes.
-	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WATCHDOG_PID=") })
-	if err := c.Start(); err != nil {
-		return result{err: fmt.Errorf("starting the new process: %w", err)}
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- c.Wait() }()
-	return g.outcome(ctx, c.Process, ended)
-}
-
-// outcome waits for what comes of a new process.
-func (g *giving) outcome(ctx context.Context, p *os.Process, ended <-chan error) result {
-	var why error
-	for {
-		select {
-		case r := <-g.result:
-			if r.err == nil {
-				return r
-			}
-			why = r.err // the new process ends
-		case err := <-ended:
-			if why == nil {
-				why = fmt.Errorf("the new one has ended before it could take over (%v); its messages tell why", err)
-			}
-			return result{err: fmt.Errorf("this process goes on: %w", why)}
-		case <-g.ended:
-			_ = p.Kill()
-			<-ended
-			return result{err: errBusy}
-		case <-ctx.Done():
-			select {
-			case g.turn <- struct{}{}: // nothing is the new one's, and nothing will be
-			case <-g.ended:
-				continue
-			case r := <-g.result:
-				if r.err == nil {
-					return r
-				}
-				continue
-			}
-			_ = p.Kill()
-			<-ended
-			<-g.turn
-			return result{err: fmt.Errorf("this process goes on; the new one has not taken over in time: %w", ctx.Err())}
-		}
 	}
 }
 

@@ -73,7 +73,6 @@ const (
 	idlePatience  = 500 * time.Millisecond // for a session without any
 	startPatience = 30 * time.Second       // for a new process, from its start until it is ready
 	readyPatience = 10 * time.Second       // for one that has been offered everything
-	turnPatience  = time.Second            // for the end of a handover that has come to nothing
 )
 
 // maxWait is the longest DefaultTime2Wait (RFC 7143 §13.15).

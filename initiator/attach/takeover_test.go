@@ -176,7 +176,7 @@ func TestHandoverCutAtEveryStep(t *testing.T) {
 		c.Close()
 	}
 	old.thaw()
-	old.giving.stop = func() {}
+	old.giving.others = handover.NewSuccession[Upgraded]()
 	_ = old.undo()
 }
 

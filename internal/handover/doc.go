@@ -20,6 +20,9 @@
 // one reads its own and the one before it. Anything else is refused before the old process has
 // done anything, a downgrade included.
 //
+// Succession is what surrounds Give in a process that serves for long: handovers take turns,
+// and a new process that this one has started is waited for.
+//
 // Every length that comes is compared with a limit before memory is made for it; a frame
 // carries the CRC32C of its payload. Both ends are of one user, so that this guards against
 // mistakes and versions, not against an enemy, who could open the files himself.

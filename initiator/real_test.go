@@ -17,6 +17,7 @@ import (
 	"softiser/rdma/rdmatest"
 	"softiser/target"
 	"softiser/target/scsi"
+	"softiser/target/targettest"
 )
 
 // Tests against the target of this project, over both transports.
@@ -48,22 +49,12 @@ func serve(t testing.TB, size int64, change func(*target.Config, *target.Target)
 	if err := srv.AddTarget(tgt); err != nil {
 		t.Fatal(err)
 	}
-	if err := srv.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ctx) }()
 	t.Cleanup(func() {
-		cancel()
-		done, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		defer stop()
-		srv.Shutdown(done)
-		<-served
 		if err := vol.Close(); err != nil {
 			t.Errorf("closing the volume: %v", err)
 		}
 	})
+	targettest.Serve(t, srv)
 	return &server{srv, vol, srv.Addrs()[0]}
 }
 

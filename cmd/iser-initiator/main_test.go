@@ -22,6 +22,7 @@ import (
 	"softiser/internal/leaktest"
 	"softiser/target"
 	"softiser/target/scsi"
+	"softiser/target/targettest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -52,20 +53,8 @@ func serveVolume(t *testing.T, vol blockdev.Device, secret string) (addr string)
 	if err := srv.AddTarget(tgt); err != nil {
 		t.Fatal(err)
 	}
-	if err := srv.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		done, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		defer stop()
-		srv.Shutdown(done)
-		<-served
-		vol.Close()
-	})
+	t.Cleanup(func() { vol.Close() })
+	targettest.Serve(t, srv)
 	return srv.Addrs()[0]
 }
 

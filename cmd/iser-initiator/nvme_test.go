@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -10,13 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"softiser/blockdev/mem"
 	"softiser/initiator/nvmf"
 	"softiser/target"
 	targetnvmf "softiser/target/nvmf"
 	"softiser/target/scsi"
+	"softiser/target/targettest"
 )
 
 const testNQN = "nqn.2026-11.softiser:cli"
@@ -44,20 +43,8 @@ func serveTarget(t *testing.T) (*target.Server, *mem.Device) {
 	if err := srv.AddSubsystem(targetnvmf.SubsystemConfig{NQN: testNQN, Namespaces: []targetnvmf.NamespaceConfig{{NSID: 1, Volume: vol}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := srv.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		done, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		defer stop()
-		srv.Shutdown(done)
-		<-served
-		vol.Close()
-	})
+	t.Cleanup(func() { vol.Close() })
+	targettest.Serve(t, srv)
 	return srv, vol
 }
 

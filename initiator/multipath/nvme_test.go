@@ -14,6 +14,7 @@ import (
 	"softiser/target"
 	targetnvmf "softiser/target/nvmf"
 	"softiser/target/scsi"
+	"softiser/target/targettest"
 )
 
 const nqn = "nqn.2026-11.softiser:paths"
@@ -35,20 +36,8 @@ func TestNamespacePaths(t *testing.T) {
 	if err := srv.AddTarget(target.Target{Name: iqn + "one", LUNs: []target.LUN{{Name: "disk", LUConfig: scsi.LUConfig{Volume: vol}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := srv.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		done, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		defer stop()
-		srv.Shutdown(done)
-		<-served
-		vol.Close()
-	})
+	t.Cleanup(func() { vol.Close() })
+	targettest.Serve(t, srv)
 	a, b := newLink(t, srv.Addrs()[0]), newLink(t, srv.Addrs()[1])
 	host := func(addr string) multipath.Dialer {
 		return multipath.Namespace(nvmf.Config{Address: addr, Subsystem: nqn, NSID: 1, KeepAlive: time.Second, ReconnectDelay: 200 * time.Millisecond, ConnectTimeout: 5 * time.Second})

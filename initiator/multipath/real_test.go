@@ -21,6 +21,7 @@ import (
 	"softiser/internal/await"
 	"softiser/target"
 	"softiser/target/scsi"
+	"softiser/target/targettest"
 )
 
 // link forwards connections to one portal until it is cut or stalled.
@@ -152,20 +153,8 @@ func serve(t *testing.T, targets ...target.Target) *target.Server {
 			t.Fatal(err)
 		}
 	}
-	if err := srv.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		done, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		defer stop()
-		srv.Shutdown(done)
-		<-served
-		vol.Close()
-	})
+	t.Cleanup(func() { vol.Close() })
+	targettest.Serve(t, srv)
 	return srv
 }
 

@@ -2,63 +2,16 @@ package tlsio
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"softiser/internal/certs/certtest"
+	"softiser/internal/openssltest"
 )
-
-// start runs openssl, the other implementation.
-func start(t *testing.T, args ...string) (in io.WriteCloser, out *bufio.Reader) {
-	t.Helper()
-	path, err := exec.LookPath("openssl")
-	if err != nil {
-		t.Skip("openssl is not installed")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	c := exec.CommandContext(ctx, path, args...)
-	if in, err = c.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	r, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Stderr = c.Stdout
-	c.WaitDelay = 5 * time.Second
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		c.Process.Kill()
-		c.Wait()
-	})
-	return in, bufio.NewReader(r)
-}
-
-// until reads lines until one has want.
-func until(t *testing.T, r *bufio.Reader, want string) {
-	t.Helper()
-	var all strings.Builder
-	for {
-		line, err := r.ReadString('\n')
-		all.WriteString(line)
-		if strings.Contains(line, want) {
-			return
-		}
-		if err != nil {
-			t.Fatalf("%q does not come from openssl: %v\n%s", want, err, all.String())
-		}
-	}
-}
 
 // exchange says hello both ways, before and after new keys that openssl asks for. openssl runs
 // with -msg.
@@ -80,14 +33,13 @@ func exchange(t *testing.T, c *Conn, in io.Writer, out *bufio.Reader) {
 		if n, err := io.ReadFull(c, b[:len(hello)]); string(b[:n]) != hello || err != nil {
 			t.Fatalf("%q, %v", b[:n], err)
 		}
-		// New keys, and ours as well. A line that openssl reads together with this one is lost:
-		// it looks at the first letter of what it has read.
+		// New keys, and ours as well.
 		say("K\n")
-		until(t, out, "KeyUpdate")
+		openssltest.Until(t, out, "KeyUpdate")
 		if _, err := fmt.Fprintf(c, "answer %d\n", i); err != nil {
 			t.Fatal(err)
 		}
-		until(t, out, fmt.Sprintf("answer %d", i))
+		openssltest.Until(t, out, fmt.Sprintf("answer %d", i))
 	}
 }
 
@@ -95,7 +47,7 @@ func exchange(t *testing.T, c *Conn, in io.Writer, out *bufio.Reader) {
 func TestOpenSSLServer(t *testing.T) {
 	ca := certtest.New(t, "ours")
 	cert, key := ca.Issue(t, "openssl", certtest.Leaf{})
-	in, out := start(t, "s_server", "-msg", "-accept", "127.0.0.1:0", "-tls1_3", "-cert", cert, "-key", key, "-CAfile", ca.File, "-Verify", "1", "-verify_return_error", "-naccept", "1")
+	in, out := openssltest.Start(t, "s_server", "-msg", "-accept", "127.0.0.1:0", "-tls1_3", "-cert", cert, "-key", key, "-CAfile", ca.File, "-Verify", "1", "-verify_return_error", "-naccept", "1")
 	line := ""
 	for !strings.Contains(line, "ACCEPT 127.0.0.1:") {
 		var err error
@@ -113,7 +65,7 @@ func TestOpenSSLServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	until(t, out, "our client")
+	openssltest.Until(t, out, "our client")
 	exchange(t, c, in, out)
 }
 
@@ -126,7 +78,7 @@ func TestOpenSSLClient(t *testing.T) {
 	}
 	defer ln.Close()
 	cert, key := ca.Issue(t, "openssl", certtest.Leaf{Name: "their client"})
-	in, out := start(t, "s_client", "-msg", "-connect", ln.Addr().String(), "-tls1_3", "-cert", cert, "-key", key, "-CAfile", ca.File, "-verify_return_error", "-verify_hostname", "localhost")
+	in, out := openssltest.Start(t, "s_client", "-msg", "-connect", ln.Addr().String(), "-tls1_3", "-cert", cert, "-key", key, "-CAfile", ca.File, "-verify_return_error", "-verify_hostname", "localhost")
 	nc, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -140,6 +92,6 @@ func TestOpenSSLClient(t *testing.T) {
 	if n := c.State().PeerCertificates[0].Subject.CommonName; n != "their client" {
 		t.Errorf("the client is %q", n)
 	}
-	until(t, out, "Verify return code: 0")
+	openssltest.Until(t, out, "Verify return code: 0")
 	exchange(t, c, in, out)
 }

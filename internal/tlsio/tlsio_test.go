@@ -19,6 +19,7 @@ import (
 	"softiser/internal/leaktest"
 	"softiser/internal/loopback"
 	"softiser/internal/sockio"
+	"softiser/internal/sockio/layertest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -78,71 +79,6 @@ func ends(t testing.TB, o sockio.Options) (a, b *sockio.Conn, client, server *Co
 	return a, b, client, server
 }
 
-// vecs cuts p into pieces.
-func vecs(r *rand.Rand, p []byte) (v []sockio.Vec) {
-	for len(p) > 0 && len(v) < 20 {
-		n := min(1+r.IntN(60_000), len(p))
-		if r.IntN(3) == 0 {
-			n = min(n, 1+r.IntN(100))
-		}
-		v = sockio.Append(v, p[:n])
-		p = p[n:]
-	}
-	return v
-}
-
-// writeAll writes as iscsitcp does: what the socket does not take is offered again.
-func writeAll(s *sockio.Conn, r *rand.Rand, p []byte) error {
-	var err error
-	werr := s.WriteLoop(func(uintptr) bool {
-		for len(p) > 0 {
-			var n int
-			n, err = s.Writev(vecs(r, p), false)
-			if err == sockio.ErrAgain {
-				err = nil
-				return false
-			}
-			if err != nil {
-				return true
-			}
-			p = p[n:]
-		}
-		return true
-	})
-	return errors.Join(werr, err)
-}
-
-// readAll reads until the end of the stream.
-func readAll(s *sockio.Conn, r *rand.Rand) ([]byte, error) {
-	var all []byte
-	var err error
-	b := make([]byte, 300_000)
-	rerr := s.ReadLoop(func(uintptr) bool {
-		for {
-			var n int
-			if r.IntN(4) == 0 {
-				n, err = s.Read(b[:1+r.IntN(1000)])
-			} else {
-				n, err = s.Readv(vecs(r, b[:1+r.IntN(len(b))]), false)
-			}
-			if err == sockio.ErrAgain {
-				return false
-			}
-			if err != nil || n == 0 {
-				return true
-			}
-			if len(all) == 0 { // what is peeked at comes again
-				var p [1]byte
-				if n, err := s.Peek(p[:]); n == 1 && err == nil && !s.Readable() {
-					panic("what was peeked at is not readable")
-				}
-			}
-			all = append(all, b[:n]...)
-		}
-	})
-	return all, errors.Join(rerr, err)
-}
-
 func noise(r *rand.Rand, n int) []byte {
 	p := make([]byte, n)
 	for i := range p {
@@ -151,34 +87,13 @@ func noise(r *rand.Rand, n int) []byte {
 	return p
 }
 
-// Data of any shape, both ways at once, with small socket buffers, and an end that both have
-// vouched for.
+// A receive buffer below the loopback's segment would have TCP wait 200 ms for each window.
 func TestStream(t *testing.T) {
-	// A receive buffer below the loopback's segment would have TCP wait 200 ms for each window.
 	a, b, _, _ := ends(t, sockio.Options{SendBuffer: 20_000})
-	r := rand.New(rand.NewPCG(1, 2))
-	data := [2][]byte{noise(r, 5<<20), noise(r, 3<<20)}
-	var wg sync.WaitGroup
-	for i, s := range []*sockio.Conn{a, b} {
-		wg.Go(func() {
-			if err := writeAll(s, rand.New(rand.NewPCG(3, uint64(i))), data[i]); err != nil {
-				t.Error(err)
-			}
-			if err := s.CloseWrite(); err != nil {
-				t.Error(err)
-			}
-		})
-		wg.Go(func() {
-			got, err := readAll(s, rand.New(rand.NewPCG(4, uint64(i))))
-			if err != nil || !bytes.Equal(got, data[1-i]) {
-				t.Errorf("%d bytes of %d, %v", len(got), len(data[1-i]), err)
-			}
-		})
-	}
-	wg.Wait()
+	layertest.BothWays(t, a, b)
 }
 
-// The same with the calls of net.Conn.
+// Both ways at once with the calls of net.Conn.
 func TestNetConn(t *testing.T) {
 	ca := certtest.New(t, "ours")
 	c, s, cerr, serr := pair(t, side(t, ca, ca, "client", certtest.Leaf{}), side(t, ca, ca, "server", certtest.Leaf{}))
@@ -233,7 +148,7 @@ func TestEarlyData(t *testing.T) {
 		t.Error("nothing is readable")
 	}
 	s.Close()
-	got, err := readAll(sk, rand.New(rand.NewPCG(1, 1)))
+	got, err := layertest.ReadAll(sk, rand.New(rand.NewPCG(1, 1)))
 	if string(got) != "stsecond" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -244,7 +159,7 @@ func TestStreamBreaks(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	_, b, client, _ := ends(t, sockio.Options{})
 	client.Conn.Close()
-	if _, err := readAll(b, r); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := layertest.ReadAll(b, r); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cut: %v", err)
 	}
 	a, b, client, _ := ends(t, sockio.Options{})
@@ -258,13 +173,13 @@ func TestStreamBreaks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err = readAll(b, r); err == nil || !strings.Contains(err.Error(), "bad record MAC") {
+	if _, err = layertest.ReadAll(b, r); err == nil || !strings.Contains(err.Error(), "bad record MAC") {
 		t.Errorf("changed: %v", err)
 	}
-	if _, err = readAll(b, r); err == nil || !strings.Contains(err.Error(), "bad record MAC") {
+	if _, err = layertest.ReadAll(b, r); err == nil || !strings.Contains(err.Error(), "bad record MAC") {
 		t.Errorf("changed, again: %v", err)
 	}
-	if _, err = readAll(a, r); err == nil || !strings.Contains(err.Error(), "remote error") {
+	if _, err = layertest.ReadAll(a, r); err == nil || !strings.Contains(err.Error(), "remote error") {
 		t.Errorf("the other end of what was changed: %v", err)
 	}
 }

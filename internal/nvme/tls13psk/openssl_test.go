@@ -1,7 +1,6 @@
 package tls13psk
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/hex"
 	"fmt"
@@ -11,10 +10,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"softiser/internal/openssltest"
 )
 
-// openssl is the other implementation. Its -psk goes with SHA-256 alone.
-func openssl(t *testing.T) string {
+// needOpenssl skips the test where openssl has no pre-shared keys with TLS 1.3. They go
+// with SHA-256 alone there.
+func needOpenssl(t *testing.T) {
 	t.Helper()
 	path, err := exec.LookPath("openssl")
 	if err != nil {
@@ -24,7 +26,6 @@ func openssl(t *testing.T) string {
 	if err != nil || !bytes.Contains(out, []byte("-psk_identity")) || !bytes.Contains(out, []byte("-tls1_3")) {
 		t.Skipf("this openssl has no pre-shared keys with TLS 1.3: %v", err)
 	}
-	return path
 }
 
 const opensslID = "NVMe1R01 nqn.psk-test-host nqn.psk-test-subsys iSbjiStwJ/1TrTvDlt2fjFmzvsytOJelidnNA+X5lEU="
@@ -34,53 +35,14 @@ func opensslKey(t *testing.T) Key {
 	return Key{Identity: opensslID, PSK: unhex(t, "8fc3c0badfd4c0c66fa3ca33aadd0314f85536cc9bc47338b60f3e6e563786ca"), Suite: AES128GCMSHA256}
 }
 
-func start(t *testing.T, c *exec.Cmd) (in io.WriteCloser, out *bufio.Reader) {
-	t.Helper()
-	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Stderr = c.Stdout
-	c.WaitDelay = 5 * time.Second
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		c.Process.Kill()
-		c.Wait()
-	})
-	return in, bufio.NewReader(r)
-}
-
-// until reads lines until one has want.
-func until(t *testing.T, r *bufio.Reader, want string) string {
-	t.Helper()
-	var all strings.Builder
-	for {
-		line, err := r.ReadString('\n')
-		all.WriteString(line)
-		if strings.Contains(line, want) {
-			return line
-		}
-		if err != nil {
-			t.Fatalf("%q does not come from openssl: %v\n%s", want, err, all.String())
-		}
-	}
-}
-
 // Our client and openssl's server: data both ways, its tickets, KeyUpdate by either end.
 func TestOpenSSLServer(t *testing.T) {
-	path := openssl(t)
+	needOpenssl(t)
 	k := opensslKey(t)
 	for _, groups := range []string{"X25519", "P-256"} {
-		in, out := start(t, exec.Command(path, "s_server", "-accept", "127.0.0.1:0", "-nocert", "-tls1_3", "-psk", hex.EncodeToString(k.PSK), "-psk_identity", k.Identity,
-			"-ciphersuites", "TLS_AES_128_GCM_SHA256", "-groups", groups))
-		_, addr, ok := strings.Cut(strings.TrimSpace(until(t, out, "ACCEPT")), " ")
+		in, out := openssltest.Start(t, "s_server", "-accept", "127.0.0.1:0", "-nocert", "-tls1_3", "-psk", hex.EncodeToString(k.PSK), "-psk_identity", k.Identity,
+			"-ciphersuites", "TLS_AES_128_GCM_SHA256", "-groups", groups)
+		_, addr, ok := strings.Cut(strings.TrimSpace(openssltest.Until(t, out, "ACCEPT")), " ")
 		if !ok {
 			t.Skip("this openssl does not say where it listens")
 		}
@@ -104,7 +66,7 @@ func TestOpenSSLServer(t *testing.T) {
 		if _, err := c.Write([]byte("from us\n")); err != nil {
 			t.Fatal(err)
 		}
-		until(t, out, "from us")
+		openssltest.Until(t, out, "from us")
 		fmt.Fprintln(in, "K") // KeyUpdate, and ours is asked for
 		for old := bytes.Clone(c.in.secret); bytes.Equal(old, c.in.secret); {
 			if err := c.fill(); err != nil {
@@ -122,17 +84,17 @@ func TestOpenSSLServer(t *testing.T) {
 		if _, err := c.Write([]byte("with a new key\n")); err != nil {
 			t.Fatal(err)
 		}
-		until(t, out, "with a new key")
+		openssltest.Until(t, out, "with a new key")
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-		until(t, out, "DONE")
+		openssltest.Until(t, out, "DONE")
 	}
 }
 
 // openssl's client and our server, with one group, and with one that it is asked to change.
 func TestOpenSSLClient(t *testing.T) {
-	path := openssl(t)
+	needOpenssl(t)
 	k := opensslKey(t)
 	for _, args := range [][]string{
 		{"-psk", hex.EncodeToString(k.PSK), "-psk_identity", k.Identity, "-groups", "X25519"},
@@ -144,7 +106,7 @@ func TestOpenSSLClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in, out := start(t, exec.Command(path, append([]string{"s_client", "-connect", l.Addr().String(), "-tls1_3"}, args...)...))
+		in, out := openssltest.Start(t, append([]string{"s_client", "-connect", l.Addr().String(), "-tls1_3"}, args...)...)
 		nc, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -158,11 +120,11 @@ func TestOpenSSLClient(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %v", args[4:], err)
 		}
-		until(t, out, "TLS_AES_128_GCM_SHA256")
+		openssltest.Until(t, out, "TLS_AES_128_GCM_SHA256")
 		if _, err := c.Write([]byte("from us\n")); err != nil {
 			t.Fatal(err)
 		}
-		until(t, out, "from us")
+		openssltest.Until(t, out, "from us")
 		fmt.Fprintln(in, "from openssl")
 		b := make([]byte, len("from openssl\n"))
 		if _, err := io.ReadFull(c, b); err != nil || string(b) != "from openssl\n" {

@@ -1,0 +1,111 @@
+// Package layertest is the suite for what lies between a sockio.Conn and its socket.
+package layertest
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"softiser/internal/sockio"
+)
+
+// BothWays sends data of any shape both ways at once, and an end that both vouch for. a and b are
+// the ends of one connection, best with small socket buffers.
+func BothWays(t *testing.T, a, b *sockio.Conn) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, 2))
+	data := [2][]byte{noise(r, 5<<20), noise(r, 3<<20)}
+	var wg sync.WaitGroup
+	for i, s := range []*sockio.Conn{a, b} {
+		wg.Go(func() {
+			if err := writeAll(s, rand.New(rand.NewPCG(3, uint64(i))), data[i]); err != nil {
+				t.Error(err)
+			}
+			if err := s.CloseWrite(); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			got, err := ReadAll(s, rand.New(rand.NewPCG(4, uint64(i))))
+			if err != nil || !bytes.Equal(got, data[1-i]) {
+				t.Errorf("%d bytes of %d, %v", len(got), len(data[1-i]), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// ReadAll reads s in pieces of random lengths, in each of the ways there are, until the end of the stream.
+func ReadAll(s *sockio.Conn, r *rand.Rand) ([]byte, error) {
+	var all []byte
+	var err error
+	b := make([]byte, 300_000)
+	rerr := s.ReadLoop(func(uintptr) bool {
+		for {
+			var n int
+			if r.IntN(4) == 0 {
+				n, err = s.Read(b[:1+r.IntN(1000)])
+			} else {
+				n, err = s.Readv(vecs(r, b[:1+r.IntN(len(b))]), false)
+			}
+			if err == sockio.ErrAgain {
+				return false
+			}
+			if err != nil || n == 0 {
+				return true
+			}
+			if len(all) == 0 { // what is peeked at comes again
+				var p [1]byte
+				if n, err := s.Peek(p[:]); n == 1 && err == nil && !s.Readable() {
+					panic("what was peeked at is not readable")
+				}
+			}
+			all = append(all, b[:n]...)
+		}
+	})
+	return all, errors.Join(rerr, err)
+}
+
+// vecs cuts p into pieces.
+func vecs(r *rand.Rand, p []byte) (v []sockio.Vec) {
+	for len(p) > 0 && len(v) < 20 {
+		n := min(1+r.IntN(60_000), len(p))
+		if r.IntN(3) == 0 {
+			n = min(n, 1+r.IntN(100))
+		}
+		v = sockio.Append(v, p[:n])
+		p = p[n:]
+	}
+	return v
+}
+
+// writeAll writes as iscsitcp and nvmetcp do: what the socket does not take is offered again.
+func writeAll(s *sockio.Conn, r *rand.Rand, p []byte) error {
+	var err error
+	werr := s.WriteLoop(func(uintptr) bool {
+		for len(p) > 0 {
+			var n int
+			n, err = s.Writev(vecs(r, p), false)
+			if err == sockio.ErrAgain {
+				err = nil
+				return false
+			}
+			if err != nil {
+				return true
+			}
+			p = p[n:]
+		}
+		return true
+	})
+	return errors.Join(werr, err)
+}
+
+func noise(r *rand.Rand, n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	return p
+}

@@ -14,6 +14,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/initiator/internal/silence"
 	"softiser/internal/iscsi"
 	"softiser/rdma"
 )
@@ -347,4 +348,8 @@ func randomISID() (id [6]byte) {
 	id[0] = 0x80
 	id[4], id[5] = 0, 0 // qualifier: index of the session within its process
 	return id
+}
+
+func (c *Config) silence() silence.Times {
+	return silence.Times{Ping: c.SilencePing, Probe: c.SilenceProbe}
 }

@@ -67,55 +67,12 @@ type conn struct {
 	turning      bool   // these limits will change; see takeLimits
 	heard        uint64 // PDUs received
 	seen         uint64 // of these: when the clock was looked at last
-	quiet        int64  // s.watch.clock since nothing was heard
+	quiet        int64  // s.clock.now since nothing was heard
 	pinged       bool   // a NOP-Out of ours is not answered yet
 	early        bool   // it was sent before NopInterval was over, so NopTimeout does not run yet
 	proved       bool   // a command was answered: the session makes progress
 	waitTold     bool   // a Logout Response has said how long to wait before the next login,
 	wait         time.Duration
-}
-
-// ControlNotify receives every PDU but Data-In and R2T.
-func (c *conn) ControlNotify(p *iscsi.PDU) {
-	if !c.login.over {
-		c.login.notify(c, p)
-		return
-	}
-	s := c.s
-	if s == nil {
-		c.text.notify(c, p)
-		return
-	}
-	c.notifying.Add(1)
-	s.mu.Lock()
-	if c.works() {
-		c.receive(p)
-	}
-	done, later := s.takeLocked()
-	s.mu.Unlock()
-	p.Release()
-	runLater(done, later)
-	c.notifying.Add(-1)
-}
-
-// DataCompletionNotify belongs to the target's role.
-func (c *conn) DataCompletionNotify(*iscsi.Transfer) {}
-
-// Sequence belongs to the target's role.
-func (c *conn) Sequence() iscsi.Sequence { return iscsi.Sequence{} }
-
-// ConnectionTerminateNotify is the last up-call of the datamover.
-func (c *conn) ConnectionTerminateNotify(err error) {
-	if err == nil {
-		err = errors.New("the target closed the connection")
-	}
-	if c.login != nil {
-		c.login.fail(err)
-	}
-	if c.s != nil {
-		c.s.rec.ended(c, err)
-	}
-	close(c.gone)
 }
 
 // setState is the only place where the state changes; false says that nothing has, because
@@ -149,36 +106,64 @@ func (c *conn) violation(format string, args ...any) {
 	c.doom(fmt.Errorf("the target broke the protocol: "+format, args...))
 }
 
-// receive handles one PDU in full feature phase. The caller holds s.mu.
-func (c *conn) receive(p *iscsi.PDU) {
-	s := c.s
-	b := &p.BHS
-	if p.Bad != nil {
-		// At error recovery level 0 what was lost cannot be asked for again.
-		c.violation("%v in a %v", p.Bad, b.Opcode())
-		return
+// illegal takes a transition that its table does not have: a mistake of ours, which ends
+// the connection, so that recovery begins anew. The caller holds s.mu.
+func (s *Session) illegal(what string, from, to fmt.Stringer) {
+	err := fmt.Errorf("initiator: internal error: a %s cannot go from %v to %v", what, from, to)
+	badTransition(err)
+	if c := s.conn; c != nil {
+		c.doom(err)
 	}
-	c.heard++
-	s.win.Update(b.Sequence())
-	switch b.Opcode() {
-	case iscsi.OpSCSIResponse:
-		c.ackStatus(b)
-		c.scsiResponse(p)
-	case iscsi.OpNopIn:
-		c.nopIn(p)
-	case iscsi.OpTaskResponse, iscsi.OpLogoutResp:
-		c.ackStatus(b)
-		c.controlResponse(p)
-	case iscsi.OpAsync:
-		c.ackStatus(b)
-		c.async(p)
-	case iscsi.OpReject:
-		c.ackStatus(b)
-		c.reject(p)
-	default:
-		c.violation("%v in full feature phase", b.Opcode())
+}
+
+// queue gives a PDU to the datamover. A PDU that it does not take ends the
+// connection. The caller holds s.mu.
+func (c *conn) queue(p *iscsi.PDU) {
+	if err := c.dm.SendControl(p); err != nil {
+		c.doom(err)
 	}
-	s.pump()
+}
+
+// kick transmits what is queued, unless the datamover is delivering answers:
+// it will do so itself when it has delivered the batch. The order matters:
+// what was queued before notifying was seen set is transmitted by that push.
+func (c *conn) kick() {
+	if c.notifying.Load() == 0 {
+		c.dm.Push()
+	}
+}
+
+// unsolicited returns how much of a WRITE of n bytes goes with the command and
+// how much unasked for in all. Where the target fetches data directly into its
+// volume (RFC 7145) only writes that fit into the command whole are sent
+// along: a part that travels in the command would have to be copied there.
+func (c *conn) unsolicited(n uint32) (immediate, unsolicited uint32) {
+	if c.turning {
+		c.takeLimits(c.dm.Limits())
+	}
+	immediate, unsolicited = c.login.params.UnsolicitedLimit(n)
+	if immediate > c.maxImmediate {
+		immediate = c.maxImmediate
+		if c.login.params.InitialR2T {
+			unsolicited = immediate
+		}
+	}
+	if c.login.params.RDMAExtensions && immediate < n {
+		return 0, 0
+	}
+	return immediate, unsolicited
+}
+
+// takeLimits takes what the transport carries. A stream that is turning into
+// an iSER connection (RFC 7145 §5.1) says what it will carry only afterwards;
+// until then it asks for quiet.
+func (c *conn) takeLimits(l iscsi.Limits) {
+	c.maxImmediate = c.login.params.MaxXmitDataSegmentLength
+	if m := l.MaxControlData; m > 0 && uint32(m) < c.maxImmediate {
+		c.maxImmediate = uint32(m)
+	}
+	c.maxTransfer, c.countsIn = int64(l.MaxTransfer), l.CountsIn
+	c.turning = l.QuietUntilFirstCommand
 }
 
 // ackStatus takes the PDU's StatSN into the ExpStatSN that our next PDU
@@ -187,61 +172,5 @@ func (c *conn) receive(p *iscsi.PDU) {
 func (c *conn) ackStatus(b *iscsi.BHS) {
 	if n := b.StatSN(); iscsi.SerialLessEq(c.expStatSN, n) {
 		c.expStatSN = n + 1
-	}
-}
-
-// controlResponse ends a task management or logout exchange.
-func (c *conn) controlResponse(p *iscsi.PDU) {
-	s := c.s
-	want := kindTMF
-	if p.BHS.Opcode() == iscsi.OpLogoutResp {
-		want = kindLogout
-	}
-	t := s.tasks.find(p.BHS.ITT())
-	if t == nil || t.kind != want {
-		c.violation("%v for the unknown task tag %#08x", p.BHS.Opcode(), p.BHS.ITT())
-		return
-	}
-	f := t.answer
-	t.answer = nil
-	if t.kind == kindTMF {
-		s.tm.response(c, t, p.BHS.TaskResponse().Response())
-	} else {
-		s.tasks.put(t)
-	}
-	if f != nil {
-		answer := iscsi.PDU{BHS: p.BHS}
-		s.out.run(func() { f(&answer, nil) })
-	}
-}
-
-// reject handles a PDU of ours that the target did not accept.
-func (c *conn) reject(p *iscsi.PDU) {
-	s := c.s
-	reason := p.BHS.Reject().Reason()
-	err := fmt.Errorf("initiator: the target rejected a PDU: %v", reason)
-	if len(p.Data) < iscsi.BHSLen {
-		c.violation("a Reject with %d bytes of header", len(p.Data))
-		return
-	}
-	bhs := iscsi.BHS(p.Data[:iscsi.BHSLen])
-	t := s.tasks.find(bhs.ITT())
-	s.event(Event{Kind: EventAsync, Detail: fmt.Sprintf("%v was rejected", bhs.Opcode()), Err: err})
-	if t == nil || bhs.Opcode() == iscsi.OpDataOut {
-		return // after a rejected Data-Out the command still gets its response
-	}
-	switch t.kind {
-	case kindCommand:
-		if t.state == taskSent || t.state == taskAborting {
-			c.dm.ReleaseTask(&t.bufs)
-			s.endTask(t, err)
-		}
-	case kindTMF:
-		s.tm.response(c, t, iscsi.TaskRejected)
-	case kindPing:
-		c.pinged = false // a rejected ping, too, shows that the target is there
-		s.tasks.put(t)
-	default:
-		s.endTask(t, err)
 	}
 }

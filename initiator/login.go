@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"time"
 
 	"softiser/internal/iscsi"
 )
@@ -77,18 +78,6 @@ func (c *conn) enter() {
 	c.takeLimits(c.login.limits)
 	c.login.over = true
 	c.setState(connEntered)
-}
-
-// takeLimits takes what the transport carries. A stream that is turning into
-// an iSER connection (RFC 7145 §5.1) says what it will carry only afterwards;
-// until then it asks for quiet.
-func (c *conn) takeLimits(l iscsi.Limits) {
-	c.maxImmediate = c.login.params.MaxXmitDataSegmentLength
-	if m := l.MaxControlData; m > 0 && uint32(m) < c.maxImmediate {
-		c.maxImmediate = uint32(m)
-	}
-	c.maxTransfer, c.countsIn = int64(l.MaxTransfer), l.CountsIn
-	c.turning = l.QuietUntilFirstCommand
 }
 
 // connect dials the target and logs in, following redirections. The connection
@@ -218,4 +207,16 @@ func digests(names []string) (ds []iscsi.Digest) {
 		}
 	}
 	return ds
+}
+
+// adopt makes a logged-in connection the session's. It fails when that has been
+// lost already. The caller holds s.mu.
+func (s *Session) adopt(c *conn) bool {
+	if c.state != connEntered {
+		return false
+	}
+	s.conn, s.last, s.rec.login = c, c.login, time.Now()
+	s.win = c.login.win
+	s.stats.Logins++
+	return true
 }

@@ -70,7 +70,7 @@ func (l logout) send(ctx context.Context) error {
 	q.SetCmdSN(s.win.CmdSN)
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
-	t.deadline = s.watch.elapsed() + int64(s.cfg.LogoutTimeout)
+	t.deadline = s.clock.elapsed() + int64(s.cfg.LogoutTimeout)
 	t.answer = func(p *iscsi.PDU, err error) {
 		if err == nil {
 			x := p.BHS.LogoutResponse()

@@ -191,41 +191,6 @@ func (l *LUN) path() *Session {
 	return l.paths[first%uint32(len(l.paths))]
 }
 
-// abandon ends r early: commands that were not sent are dropped, those at the
-// target are aborted.
-func (s *Session) abandon(r *request, err error) {
-	s.mu.Lock()
-	if r.state == reqIdle { // it has ended: Done is being called
-		s.mu.Unlock()
-		return
-	}
-	s.stop(r, err)
-	c := s.conn
-	for i := range s.tasks.slots {
-		t := &s.tasks.slots[i]
-		if t.kind != kindCommand || t.req != r {
-			continue
-		}
-		switch t.state {
-		case taskSent:
-			s.tm.abort(c, t, err)
-		case taskDelayed:
-			s.wait.delayed--
-			s.endTask(t, err)
-		case taskResend:
-			s.wait.dropResend(t)
-			s.endTask(t, err)
-		}
-	}
-	if r.parts == 0 && r.state == reqRunning {
-		s.finish(r, err)
-	}
-	s.unlock()
-	if c != nil {
-		c.kick()
-	}
-}
-
 // QueueDepth is how many commands the LUN's sessions keep outstanding together.
 func (l *LUN) QueueDepth() int {
 	n := 0
@@ -287,4 +252,14 @@ func (l *LUN) Close() error {
 		s.units.detach(l)
 	}
 	return first
+}
+
+// Reset resets the logical unit.
+func (l *LUN) Reset(ctx context.Context) error { return l.path().ResetLUN(ctx, l.num) }
+
+// Cancel ends r before its time.
+func (l *LUN) Cancel(r *Request, err error) {
+	if q := stateOf(r); q.sess != nil {
+		q.sess.abandon(q, err)
+	}
 }

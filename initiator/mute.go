@@ -19,10 +19,6 @@ type mute struct {
 	probing  bool // a goroutine has a second connection
 }
 
-func (c *Config) silence() silence.Times {
-	return silence.Times{Ping: c.SilencePing, Probe: c.SilenceProbe}
-}
-
 // silence looks whether the target is mute, pings it, and has it probed. heard changes with
 // every byte that comes. The caller holds s.mu.
 func (w *watch) silence(c *conn, heard uint64) {
@@ -31,7 +27,7 @@ func (w *watch) silence(c *conn, heard uint64) {
 		w.mute.conn, w.mute.watch = c, silence.Watch{}
 	}
 	t := w.mute.patience.Of(s.cfg.silence())
-	switch w.mute.watch.Look(t, time.Duration(w.clock), heard, c.works() && s.tasks.used > 0) {
+	switch w.mute.watch.Look(t, time.Duration(s.clock.now), heard, c.works() && s.tasks.used > 0) {
 	case silence.Ping:
 		if !c.pinged {
 			c.ping()

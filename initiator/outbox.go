@@ -43,3 +43,42 @@ func runLater(done *request, later []func()) {
 		f()
 	}
 }
+
+// unlock releases s.mu and then does what must not be done under it: Done
+// callbacks, events, ends of connections.
+func (s *Session) unlock() {
+	done, later := s.takeLocked()
+	s.mu.Unlock()
+	runLater(done, later)
+}
+
+// takeLocked takes what is to be done after s.mu has been released.
+func (s *Session) takeLocked() (*request, []func()) {
+	if s.out.rest != nil && s.atRest() {
+		close(s.out.rest)
+		s.out.rest = nil
+	}
+	return s.out.take()
+}
+
+// atRest reports what drain waits for. The caller holds s.mu.
+func (s *Session) atRest() bool {
+	if s.conn != nil && s.conn.state == connFlowing && (s.tasks.used > 0 || !s.wait.queue.Empty()) {
+		return false
+	}
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		if t.kind == kindCommand && (t.state == taskSent || t.state == taskAborting) {
+			return false
+		}
+	}
+	return true
+}
+
+// event reports e after the next unlock.
+func (s *Session) event(e Event) {
+	if f := s.cfg.OnEvent; f != nil {
+		e.Target, e.Address = s.cfg.TargetName, s.portal
+		s.out.run(func() { f(e) })
+	}
+}

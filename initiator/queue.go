@@ -104,7 +104,7 @@ func (b *backlog) dropResend(t *task) {
 func (b *backlog) delay(t *task) bool {
 	s := t.sess
 	limit := s.cfg.CommandTimeout
-	now := s.watch.elapsed()
+	now := s.clock.elapsed()
 	if limit > 0 && time.Duration(now-t.started) >= limit {
 		return false
 	}
@@ -118,6 +118,6 @@ func (b *backlog) delay(t *task) bool {
 	}
 	t.due = now + int64(jitter(wait))
 	b.delayed++
-	s.watch.nudge()
+	s.clock.nudge()
 	return true
 }

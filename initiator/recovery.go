@@ -107,7 +107,7 @@ func (rec *recovery) ended(c *conn, err error) {
 func (rec *recovery) retire(c *conn, lost error) {
 	s := rec.s
 	rec.order = rec.order[:0]
-	now := s.watch.elapsed()
+	now := s.clock.elapsed()
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
 		if t.state == taskFree {
@@ -174,7 +174,7 @@ func (rec *recovery) give(err error) {
 	s.err = err
 	s.setState(StateFailed)
 	s.event(Event{Kind: EventFailed, Err: err})
-	s.failAll(rec.lostError())
+	s.failAll(s.lostError())
 }
 
 // down fails what waits for the target, and what comes until it is back. The
@@ -187,7 +187,7 @@ func (rec *recovery) down(err error) {
 	}
 	s.setState(StateDown)
 	s.event(Event{Kind: EventDown, Err: err})
-	s.failAll(rec.lostError())
+	s.failAll(s.lostError())
 }
 
 // runs reports whether the target is looked for. The caller holds s.mu.
@@ -195,9 +195,6 @@ func (rec *recovery) runs() bool {
 	s := rec.s
 	return s.state == StateRecovering || s.state == StateDown
 }
-
-// lostError is what requests end with after the session was given up.
-func (rec *recovery) lostError() error { return fmt.Errorf("%w: %w", ErrSessionLost, rec.s.err) }
 
 // run logs in until it works, is refused for good, or takes too long.
 func (rec *recovery) run() {
@@ -306,10 +303,10 @@ func (rec *recovery) reinstate() error {
 		return errConnGone
 	}
 	n := 0
-	s.watch.clock = s.watch.elapsed()
+	s.clock.now = s.clock.elapsed()
 	for i := s.wait.resend.head; i != none; i = s.tasks.slots[i].next {
 		// Its time starts anew: it was not the target that kept it waiting.
-		s.tasks.slots[i].started = s.watch.clock
+		s.tasks.slots[i].started = s.clock.now
 		s.stats.Replayed++
 		n++
 	}
@@ -350,21 +347,6 @@ func (rec *recovery) connect() (c *conn, err error) {
 func (c *conn) drop(err error) {
 	c.dm.Terminate(err)
 	<-c.gone
-}
-
-// relogin lets the commands on c end, logs out because the target asked for
-// it, and ends the connection; recovery does the rest.
-func (c *conn) relogin(limit time.Duration) {
-	s, out := c.s, logout{c}
-	defer s.wg.Done()
-	ctx, cancel := context.WithTimeout(s.ctx, max(limit, time.Second))
-	defer cancel()
-	if err := out.drain(ctx); errors.Is(err, errConnGone) {
-		return
-	}
-	// Whether it is answered or not, the connection ends.
-	_ = out.send(ctx)
-	c.dm.Terminate(errors.New("the target asked for a logout"))
 }
 
 // starting reports a refusal that a target in the middle of its start gives.

@@ -84,8 +84,8 @@ func (s *Session) resume() {
 		if dm, ok := c.dm.(*iscsitcp.Conn); ok {
 			dm.Unpark()
 		}
-		s.watch.clock = s.watch.elapsed()
-		c.quiet = s.watch.clock // nobody was listening
+		s.clock.now = s.clock.elapsed()
+		c.quiet = s.clock.now // nobody was listening
 	}
 	s.pump()
 	s.unlock()

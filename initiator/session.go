@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,7 @@ import (
 //
 // Its parts each keep one thing: the slots of commands (table), what waits to be sent
 // (backlog), the LUNs and the looks at them (units), what their caches may have lost (caches),
-// aborts (taskManagement), the way back to the target (recovery), the clock (watch), and what
+// aborts (taskManagement), the way back to the target (recovery), the clock, the time-outs (watch), and what
 // is done once the lock is released (outbox). One mutex guards them all: an answer concerns
 // most of them. What comes from the target is taken by its connection (conn).
 //
@@ -50,10 +49,11 @@ type Session struct {
 	units   units          // its LUNs, and whether they have been looked at
 	tm      taskManagement // what is being aborted
 	rec     recovery       // what looks for the target
-	watch   watch          // its clock
-	out     outbox         // what is to be done without the lock
-	caches  caches         // what the target may have lost
-	portal  string         // where the target sent us (redirection), or cfg.Address
+	clock   clock
+	watch   watch  // its time-outs
+	out     outbox // what is to be done without the lock
+	caches  caches // what the target may have lost
+	portal  string // where the target sent us (redirection), or cfg.Address
 	stats   Stats
 	pdu     iscsi.PDU // scratch of send
 }
@@ -97,7 +97,7 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 func newSession(cfg Config) *Session {
 	s := &Session{
 		cfg: cfg, portal: cfg.Address,
-		watch: watch{begun: time.Now(), wake: make(chan struct{}, 1)},
+		clock: clock{begun: time.Now(), wake: make(chan struct{}, 1)},
 	}
 	s.tasks = newTable(s, cfg.QueueDepth)
 	s.wait.tasks = &s.tasks
@@ -111,43 +111,6 @@ func newSession(cfg Config) *Session {
 	// The session outlives the context of Dial.
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
-}
-
-// adopt makes a logged-in connection the session's. It fails when that has been
-// lost already. The caller holds s.mu.
-func (s *Session) adopt(c *conn) bool {
-	if c.state != connEntered {
-		return false
-	}
-	s.conn, s.last, s.rec.login = c, c.login, time.Now()
-	s.win = c.login.win
-	s.stats.Logins++
-	return true
-}
-
-// unlock releases s.mu and then does what must not be done under it: Done
-// callbacks, events, ends of connections.
-func (s *Session) unlock() {
-	done, later := s.takeLocked()
-	s.mu.Unlock()
-	runLater(done, later)
-}
-
-// takeLocked takes what is to be done after s.mu has been released.
-func (s *Session) takeLocked() (*request, []func()) {
-	if s.out.rest != nil && s.atRest() {
-		close(s.out.rest)
-		s.out.rest = nil
-	}
-	return s.out.take()
-}
-
-// event reports e after the next unlock.
-func (s *Session) event(e Event) {
-	if f := s.cfg.OnEvent; f != nil {
-		e.Target, e.Address = s.cfg.TargetName, s.portal
-		s.out.run(func() { f(e) })
-	}
 }
 
 // State returns where the session is, and why when it has failed or is down.
@@ -195,37 +158,3 @@ func (s *Session) Close() error {
 	s.unlock()
 	return errors.Join(err, s.transport.close())
 }
-
-// atRest reports what drain waits for. The caller holds s.mu.
-func (s *Session) atRest() bool {
-	if s.conn != nil && s.conn.state == connFlowing && (s.tasks.used > 0 || !s.wait.queue.Empty()) {
-		return false
-	}
-	for i := range s.tasks.slots {
-		t := &s.tasks.slots[i]
-		if t.kind == kindCommand && (t.state == taskSent || t.state == taskAborting) {
-			return false
-		}
-	}
-	return true
-}
-
-// failAll ends every request. There is no connection. The caller holds s.mu.
-func (s *Session) failAll(err error) {
-	for i := range s.tasks.slots {
-		if t := &s.tasks.slots[i]; t.state != taskFree {
-			s.endTask(t, err)
-		}
-	}
-	s.wait.forget()
-	for _, q := range []*reqQueue{&s.wait.ctlQueue, &s.wait.queue} {
-		for r := q.First(); r != nil; r = q.First() {
-			q.remove(r)
-			s.finish(r, err)
-		}
-	}
-}
-
-// jitter returns a duration between d/2 and d, so that many sessions that lost
-// the same target do not come back in step.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

@@ -38,26 +38,6 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// moves is a state machine's drawing as a table: for each state the set of those that may
-// follow it. To stay is no move.
-type moves[S ~uint8] []uint16
-
-// after makes the table of one row per state, with the states that may follow.
-func after[S ~uint8](rows ...[]S) moves[S] {
-	m := make(moves[S], len(rows))
-	for from, row := range rows {
-		for _, to := range row {
-			m[from] |= 1 << to
-		}
-	}
-	return m
-}
-
-func (m moves[S]) legal(from, to S) bool { return from == to || m[from]>>to&1 != 0 }
-
-// badTransition is told of a transition that a table does not have. Tests make it panic.
-var badTransition = func(error) {}
-
 // nextSession is the drawing of State.
 var nextSession = after([][]State{
 	StateConnecting: {StateActive, StateFailed, StateClosed},
@@ -79,12 +59,5 @@ func (s *Session) setState(to State) {
 	s.flowing.Store(to == StateActive)
 }
 
-// illegal takes a transition that its table does not have: a mistake of ours, which ends
-// the connection, so that recovery begins anew. The caller holds s.mu.
-func (s *Session) illegal(what string, from, to fmt.Stringer) {
-	err := fmt.Errorf("initiator: internal error: a %s cannot go from %v to %v", what, from, to)
-	badTransition(err)
-	if c := s.conn; c != nil {
-		c.doom(err)
-	}
-}
+// lostError is what requests end with after the session was given up.
+func (s *Session) lostError() error { return fmt.Errorf("%w: %w", ErrSessionLost, s.err) }

@@ -1,10 +1,6 @@
 package initiator
 
-import (
-	"fmt"
-
-	"softiser/internal/iscsi"
-)
+import "fmt"
 
 // Submission, on the caller's goroutine:
 //
@@ -43,11 +39,11 @@ func (s *Session) enqueue(r *request) *conn {
 		s.finish(r, ErrClosed)
 		return nil
 	case StateFailed:
-		s.finish(r, s.rec.lostError())
+		s.finish(r, s.lostError())
 		return nil
 	case StateDown:
 		if !r.ctl { // recovery looks at the LUNs
-			s.finish(r, s.rec.lostError())
+			s.finish(r, s.lostError())
 			return nil
 		}
 	}
@@ -120,8 +116,8 @@ func (s *Session) start(c *conn, q *reqQueue, r *request) bool {
 		r.setState(s, reqRunning)
 	}
 	r.Sent = true
-	t.started = s.watch.clock
-	s.watch.used()
+	t.started = s.clock.now
+	s.clock.used()
 	s.send(c, t)
 	return true
 }
@@ -157,23 +153,6 @@ func (s *Session) send(c *conn, t *task) {
 	c.queue(p)
 }
 
-// queue gives a PDU to the datamover. A PDU that it does not take ends the
-// connection. The caller holds s.mu.
-func (c *conn) queue(p *iscsi.PDU) {
-	if err := c.dm.SendControl(p); err != nil {
-		c.doom(err)
-	}
-}
-
-// kick transmits what is queued, unless the datamover is delivering answers:
-// it will do so itself when it has delivered the batch. The order matters:
-// what was queued before notifying was seen set is transmitted by that push.
-func (c *conn) kick() {
-	if c.notifying.Load() == 0 {
-		c.dm.Push()
-	}
-}
-
 // kick transmits what is queued on the session's connection, if there is one.
 func (s *Session) kick() {
 	s.mu.Lock()
@@ -181,78 +160,5 @@ func (s *Session) kick() {
 	s.mu.Unlock()
 	if c != nil {
 		c.kick()
-	}
-}
-
-// unsolicited returns how much of a WRITE of n bytes goes with the command and
-// how much unasked for in all. Where the target fetches data directly into its
-// volume (RFC 7145) only writes that fit into the command whole are sent
-// along: a part that travels in the command would have to be copied there.
-func (c *conn) unsolicited(n uint32) (immediate, unsolicited uint32) {
-	if c.turning {
-		c.takeLimits(c.dm.Limits())
-	}
-	immediate, unsolicited = c.login.params.UnsolicitedLimit(n)
-	if immediate > c.maxImmediate {
-		immediate = c.maxImmediate
-		if c.login.params.InitialR2T {
-			unsolicited = immediate
-		}
-	}
-	if c.login.params.RDMAExtensions && immediate < n {
-		return 0, 0
-	}
-	return immediate, unsolicited
-}
-
-// finish ends a request that is in no queue. The caller holds s.mu.
-func (s *Session) finish(r *request, err error) {
-	if r.Err == nil {
-		r.Err = err
-	}
-	if r.Err != nil {
-		s.stats.Errors++
-	}
-	r.setState(s, reqIdle)
-	s.out.end(r)
-}
-
-// endTask frees the slot of a command that will not be sent again and ends its
-// request with it, if that was the last. The caller holds s.mu.
-func (s *Session) endTask(t *task, err error) {
-	if t.kind != kindCommand {
-		if f := t.answer; f != nil {
-			s.out.run(func() { f(nil, err) })
-		}
-		s.tasks.put(t)
-		return
-	}
-	r := t.req
-	s.tasks.put(t)
-	r.parts--
-	if err != nil {
-		s.stop(r, err)
-	} else if r.cached() {
-		r.lun.epoch.Load().Wrote()
-	}
-	if r.parts > 0 || r.state != reqRunning {
-		return
-	}
-	if r.cancel == nil && s.caches.settle(r) {
-		return
-	}
-	s.finish(r, r.cancel)
-}
-
-// stop keeps further commands of r from being started. The caller holds s.mu.
-func (s *Session) stop(r *request, err error) {
-	if r.cancel == nil {
-		r.cancel = err
-	}
-	if r.state == reqQueued {
-		if !s.wait.queue.remove(r) {
-			s.wait.ctlQueue.remove(r)
-		}
-		r.setState(s, reqRunning)
 	}
 }

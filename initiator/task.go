@@ -87,8 +87,8 @@ type task struct {
 	bufs     iscsi.TaskBuffers
 	segs     [][]byte // backing of bufs.In or bufs.Out
 	param    [24]byte // UNMAP list
-	started  int64    // s.watch.clock when first sent
-	due      int64    // taskDelayed: s.watch.clock when it is sent again
+	started  int64    // s.clock.now when first sent
+	due      int64    // taskDelayed: s.clock.now when it is sent again
 	retries  uint8    // unit attentions and aborted commands in a row
 	replays  uint32   // connections lost while it was outstanding
 	lost     int64    // when the first of them was
@@ -96,7 +96,7 @@ type task struct {
 	asked    bool     // taskAborting: the target has been asked to; kindTMF: counts among those outstanding
 
 	// Another PDU.
-	deadline int64              // s.watch.clock when it is overdue
+	deadline int64              // s.clock.now when it is overdue
 	ref      uint16             // kindTMF: the slot to abort
 	refITT   uint32             // its ITT, to see that it is the same use
 	function iscsi.TaskFunction // kindTMF

@@ -83,7 +83,7 @@ func (tm *taskManagement) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	m.function, m.ref, m.refITT, m.lun = f, t.index, t.itt(), t.lun
-	m.deadline, m.asked = s.watch.elapsed()+int64(wait), true
+	m.deadline, m.asked = s.clock.elapsed()+int64(wait), true
 	tm.outstanding++
 	c.queue(p)
 }
@@ -179,7 +179,7 @@ func (tm *taskManagement) resetLUN(ctx context.Context, lun uint64) error {
 	q.SetExpStatSN(c.expStatSN)
 	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	m.function, m.lun, m.refITT = iscsi.LogicalUnitReset, wire, iscsi.ReservedTag
-	m.deadline, m.asked = s.watch.elapsed()+int64(s.cfg.ResetTimeout), true
+	m.deadline, m.asked = s.clock.elapsed()+int64(s.cfg.ResetTimeout), true
 	m.answer = func(p *iscsi.PDU, err error) {
 		if err == nil && p.BHS.TaskResponse().Response() != iscsi.TaskComplete {
 			err = fmt.Errorf("initiator: LUN RESET was answered with response %d", p.BHS.TaskResponse().Response())
@@ -196,5 +196,40 @@ func (tm *taskManagement) resetLUN(ctx context.Context, lun uint64) error {
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// abandon ends r early: commands that were not sent are dropped, those at the
+// target are aborted.
+func (s *Session) abandon(r *request, err error) {
+	s.mu.Lock()
+	if r.state == reqIdle { // it has ended: Done is being called
+		s.mu.Unlock()
+		return
+	}
+	s.stop(r, err)
+	c := s.conn
+	for i := range s.tasks.slots {
+		t := &s.tasks.slots[i]
+		if t.kind != kindCommand || t.req != r {
+			continue
+		}
+		switch t.state {
+		case taskSent:
+			s.tm.abort(c, t, err)
+		case taskDelayed:
+			s.wait.delayed--
+			s.endTask(t, err)
+		case taskResend:
+			s.wait.dropResend(t)
+			s.endTask(t, err)
+		}
+	}
+	if r.parts == 0 && r.state == reqRunning {
+		s.finish(r, err)
+	}
+	s.unlock()
+	if c != nil {
+		c.kick()
 	}
 }

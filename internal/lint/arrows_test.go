@@ -20,7 +20,7 @@ import (
 var arrowsBack = map[string]int{
 	"cmd/iser-target":       15,
 	"config":                8,
-	"initiator":             26,
+	"initiator":             2,
 	"initiator/bench":       6,
 	"initiator/nvmf":        13,
 	"internal/iscsi":        1,

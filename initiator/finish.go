@@ -1,0 +1,69 @@
+package initiator
+
+// finish ends a request that is in no queue. The caller holds s.mu.
+func (s *Session) finish(r *request, err error) {
+	if r.Err == nil {
+		r.Err = err
+	}
+	if r.Err != nil {
+		s.stats.Errors++
+	}
+	r.setState(s, reqIdle)
+	s.out.end(r)
+}
+
+// endTask frees the slot of a command that will not be sent again and ends its
+// request with it, if that was the last. The caller holds s.mu.
+func (s *Session) endTask(t *task, err error) {
+	if t.kind != kindCommand {
+		if f := t.answer; f != nil {
+			s.out.run(func() { f(nil, err) })
+		}
+		s.tasks.put(t)
+		return
+	}
+	r := t.req
+	s.tasks.put(t)
+	r.parts--
+	if err != nil {
+		s.stop(r, err)
+	} else if r.cached() {
+		r.lun.epoch.Load().Wrote()
+	}
+	if r.parts > 0 || r.state != reqRunning {
+		return
+	}
+	if r.cancel == nil && s.caches.settle(r) {
+		return
+	}
+	s.finish(r, r.cancel)
+}
+
+// stop keeps further commands of r from being started. The caller holds s.mu.
+func (s *Session) stop(r *request, err error) {
+	if r.cancel == nil {
+		r.cancel = err
+	}
+	if r.state == reqQueued {
+		if !s.wait.queue.remove(r) {
+			s.wait.ctlQueue.remove(r)
+		}
+		r.setState(s, reqRunning)
+	}
+}
+
+// failAll ends every request. There is no connection. The caller holds s.mu.
+func (s *Session) failAll(err error) {
+	for i := range s.tasks.slots {
+		if t := &s.tasks.slots[i]; t.state != taskFree {
+			s.endTask(t, err)
+		}
+	}
+	s.wait.forget()
+	for _, q := range []*reqQueue{&s.wait.ctlQueue, &s.wait.queue} {
+		for r := q.First(); r != nil; r = q.First() {
+			q.remove(r)
+			s.finish(r, err)
+		}
+	}
+}

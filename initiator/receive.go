@@ -1,0 +1,139 @@
+package initiator
+
+import (
+	"errors"
+	"fmt"
+
+	"softiser/internal/iscsi"
+)
+
+// ControlNotify receives every PDU but Data-In and R2T.
+func (c *conn) ControlNotify(p *iscsi.PDU) {
+	if !c.login.over {
+		c.login.notify(c, p)
+		return
+	}
+	s := c.s
+	if s == nil {
+		c.text.notify(c, p)
+		return
+	}
+	c.notifying.Add(1)
+	s.mu.Lock()
+	if c.works() {
+		c.receive(p)
+	}
+	done, later := s.takeLocked()
+	s.mu.Unlock()
+	p.Release()
+	runLater(done, later)
+	c.notifying.Add(-1)
+}
+
+// DataCompletionNotify belongs to the target's role.
+func (c *conn) DataCompletionNotify(*iscsi.Transfer) {}
+
+// Sequence belongs to the target's role.
+func (c *conn) Sequence() iscsi.Sequence { return iscsi.Sequence{} }
+
+// ConnectionTerminateNotify is the last up-call of the datamover.
+func (c *conn) ConnectionTerminateNotify(err error) {
+	if err == nil {
+		err = errors.New("the target closed the connection")
+	}
+	if c.login != nil {
+		c.login.fail(err)
+	}
+	if c.s != nil {
+		c.s.rec.ended(c, err)
+	}
+	close(c.gone)
+}
+
+// receive handles one PDU in full feature phase. The caller holds s.mu.
+func (c *conn) receive(p *iscsi.PDU) {
+	s := c.s
+	b := &p.BHS
+	if p.Bad != nil {
+		// At error recovery level 0 what was lost cannot be asked for again.
+		c.violation("%v in a %v", p.Bad, b.Opcode())
+		return
+	}
+	c.heard++
+	s.win.Update(b.Sequence())
+	switch b.Opcode() {
+	case iscsi.OpSCSIResponse:
+		c.ackStatus(b)
+		c.scsiResponse(p)
+	case iscsi.OpNopIn:
+		c.nopIn(p)
+	case iscsi.OpTaskResponse, iscsi.OpLogoutResp:
+		c.ackStatus(b)
+		c.controlResponse(p)
+	case iscsi.OpAsync:
+		c.ackStatus(b)
+		c.async(p)
+	case iscsi.OpReject:
+		c.ackStatus(b)
+		c.reject(p)
+	default:
+		c.violation("%v in full feature phase", b.Opcode())
+	}
+	s.pump()
+}
+
+// controlResponse ends a task management or logout exchange.
+func (c *conn) controlResponse(p *iscsi.PDU) {
+	s := c.s
+	want := kindTMF
+	if p.BHS.Opcode() == iscsi.OpLogoutResp {
+		want = kindLogout
+	}
+	t := s.tasks.find(p.BHS.ITT())
+	if t == nil || t.kind != want {
+		c.violation("%v for the unknown task tag %#08x", p.BHS.Opcode(), p.BHS.ITT())
+		return
+	}
+	f := t.answer
+	t.answer = nil
+	if t.kind == kindTMF {
+		s.tm.response(c, t, p.BHS.TaskResponse().Response())
+	} else {
+		s.tasks.put(t)
+	}
+	if f != nil {
+		answer := iscsi.PDU{BHS: p.BHS}
+		s.out.run(func() { f(&answer, nil) })
+	}
+}
+
+// reject handles a PDU of ours that the target did not accept.
+func (c *conn) reject(p *iscsi.PDU) {
+	s := c.s
+	reason := p.BHS.Reject().Reason()
+	err := fmt.Errorf("initiator: the target rejected a PDU: %v", reason)
+	if len(p.Data) < iscsi.BHSLen {
+		c.violation("a Reject with %d bytes of header", len(p.Data))
+		return
+	}
+	bhs := iscsi.BHS(p.Data[:iscsi.BHSLen])
+	t := s.tasks.find(bhs.ITT())
+	s.event(Event{Kind: EventAsync, Detail: fmt.Sprintf("%v was rejected", bhs.Opcode()), Err: err})
+	if t == nil || bhs.Opcode() == iscsi.OpDataOut {
+		return // after a rejected Data-Out the command still gets its response
+	}
+	switch t.kind {
+	case kindCommand:
+		if t.state == taskSent || t.state == taskAborting {
+			c.dm.ReleaseTask(&t.bufs)
+			s.endTask(t, err)
+		}
+	case kindTMF:
+		s.tm.response(c, t, iscsi.TaskRejected)
+	case kindPing:
+		c.pinged = false // a rejected ping, too, shows that the target is there
+		s.tasks.put(t)
+	default:
+		s.endTask(t, err)
+	}
+}
